@@ -1,0 +1,35 @@
+# Installing: headers, library, and what find_package(attend) and pkg-config need. Everything finds
+# the rest from its own place, so an installed tree may be moved.
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/attend)
+
+install(TARGETS attend EXPORT attendTargets
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY include/attend DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  FILES_MATCHING PATTERN "*.h")
+install(EXPORT attendTargets NAMESPACE attend:: DESTINATION ${package_dir})
+
+# Versions that a program built against this one can be used with: as the SONAME says.
+if(PROJECT_VERSION_MAJOR EQUAL 0)
+  set(compatibility SameMinorVersion)
+else()
+  set(compatibility SameMajorVersion)
+endif()
+write_basic_package_version_file(attendConfigVersion.cmake COMPATIBILITY ${compatibility})
+configure_package_config_file(cmake/attendConfig.cmake.in attendConfig.cmake
+  INSTALL_DESTINATION ${package_dir})
+install(FILES
+  ${CMAKE_CURRENT_BINARY_DIR}/attendConfig.cmake
+  ${CMAKE_CURRENT_BINARY_DIR}/attendConfigVersion.cmake
+  DESTINATION ${package_dir})
+
+# The folders in attend.pc count from where that file is. An absolute folder stays as it is.
+file(RELATIVE_PATH pc_up ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+cmake_path(APPEND pc_libdir "\${prefix}" ${CMAKE_INSTALL_LIBDIR})
+cmake_path(APPEND pc_includedir "\${prefix}" ${CMAKE_INSTALL_INCLUDEDIR})
+configure_file(cmake/attend.pc.in attend.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/attend.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,0 +1,11 @@
+// All of attend.
+#pragma once
+
+#include <attend/attention.h>
+#include <attend/context.h>
+#include <attend/dtype.h>
+#include <attend/error.h>
+#include <attend/options.h>
+#include <attend/plan.h>
+#include <attend/tensor.h>
+#include <attend/version.h>

@@ -1,0 +1,58 @@
+// Where calls run: threads, workspaces, kernels. Every function takes one and defaults to the shared
+// default_context(). A Context may be used from any number of threads and survives fork().
+#pragma once
+
+#include <attend/tensor.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace attend {
+
+// Memory for workspaces. allocate returns null when there is none.
+struct Allocator {
+  std::function<void*(std::size_t bytes, std::size_t alignment)> allocate;
+  std::function<void(void* memory, std::size_t bytes)> deallocate;
+};
+
+// Calls body(0) ... body(n - 1), in any order, on any threads, and returns when all are done.
+using ParallelFor = std::function<void(int n, const std::function<void(int)>& body)>;
+
+struct ContextOptions {
+  int threads = 0;               // 0: as many as the process may run on (its affinity mask)
+  ParallelFor parallel_for;      // in place of the Context's own threads
+  Allocator allocator;           // in place of the C++ runtime's
+  // Kernels to use, one an operation: "forward:reference.forward,backward:reference.backward".
+  // Not given: the environment variable ATTEND_KERNEL, read now; else the planner chooses.
+  std::string kernels;
+};
+
+// A row of the kernel table.
+struct KernelInfo {
+  std::string name;              // "reference.forward"
+  std::string operation;         // "forward", "backward", "merge"
+  bool only_if_forced = false;   // never chosen by the planner
+};
+
+class ATTEND_API Context {
+ public:
+  explicit Context(const ContextOptions& options = {});
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  int threads() const noexcept;
+  static std::vector<KernelInfo> kernels();   // best first
+
+  struct State;
+  State& state() const noexcept { return *state_; }
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+ATTEND_API Context& default_context();
+
+}  // namespace attend

@@ -1,0 +1,41 @@
+// The five ways in which a call can fail. Every message names the function, the rule, and what was
+// found: "attention: k has 6 heads, q has 16; heads of q must be a multiple".
+#pragma once
+
+#include <attend/version.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace attend {
+
+struct ATTEND_API Error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// An argument breaks a rule. Nothing has been computed or written.
+struct ATTEND_API InvalidArgument : Error {
+  using Error::Error;
+};
+
+// The arguments are fine, but no kernel takes them; the message holds each kernel's reason.
+struct ATTEND_API Unsupported : Error {
+  using Error::Error;
+};
+
+// Memory for a tensor or a workspace could not be had.
+struct ATTEND_API OutOfMemory : Error {
+  using Error::Error;
+};
+
+// A file could not be read or written, or does not hold what it should.
+struct ATTEND_API FileError : Error {
+  using Error::Error;
+};
+
+// A device reported a failure.
+struct ATTEND_API DeviceError : Error {
+  using Error::Error;
+};
+
+}  // namespace attend

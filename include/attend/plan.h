@@ -1,0 +1,56 @@
+// A Plan: the arguments checked, the kernel and its tiles chosen, the workspace counted. Made once,
+// run often with other data of the same shapes, types and options. attention() makes one for each new
+// problem and keeps it in the Context; a Plan of one's own is for forcing a kernel and for asking.
+#pragma once
+
+#include <attend/attention.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+namespace attend {
+
+struct PlanOptions {
+  std::string kernel;            // use this row of the kernel table, or throw its reason
+};
+
+class ATTEND_API Plan {
+ public:
+  // Of the tensors only types, shapes, devices, strides and lengths are looked at. The Context must
+  // outlive the Plan.
+  static Plan attention(const ConstTensorView& q, const ConstTensorView& k,
+                        const ConstTensorView& v, const TensorView& out,
+                        const AttentionOptions& options = {}, const AttentionOutputs& outputs = {},
+                        const PlanOptions& plan = {}, Context& context = default_context());
+  static Plan attention_backward(const ConstTensorView& q, const ConstTensorView& k,
+                                 const ConstTensorView& v, const ConstTensorView& out,
+                                 const ConstTensorView& lse, const ConstTensorView& dout,
+                                 const AttentionGradients& gradients,
+                                 const AttentionOptions& options = {},
+                                 const ConstTensorView& dlse = {}, const PlanOptions& plan = {},
+                                 Context& context = default_context());
+
+  // As attention() and attention_backward(); strides and data may differ from the Plan's, anything
+  // else throws.
+  void run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+           const TensorView& out, const AttentionOptions& options = {},
+           const AttentionOutputs& outputs = {}) const;
+  void run_backward(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                    const ConstTensorView& out, const ConstTensorView& lse,
+                    const ConstTensorView& dout, const AttentionGradients& gradients,
+                    const AttentionOptions& options = {}, const ConstTensorView& dlse = {}) const;
+
+  const std::string& kernel() const noexcept;
+  std::size_t workspace_bytes() const noexcept;
+  std::string describe() const;  // problem, kernel, who declined and why, tasks, threads, workspace
+
+  struct State;
+
+ private:
+  Plan(std::shared_ptr<const State> state, Context& context);
+  std::shared_ptr<const State> state_;
+  Context* context_;
+};
+
+}  // namespace attend

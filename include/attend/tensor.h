@@ -1,0 +1,173 @@
+// Tensors: a Shape, views of memory that somebody else owns (ConstTensorView, TensorView), and an
+// owner (Tensor). Strides count elements and may be anything: zero, negative, out of order.
+#pragma once
+
+#include <attend/dtype.h>
+#include <attend/error.h>
+
+#include <array>
+#include <cstddef>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace attend {
+
+inline constexpr int kMaxRank = 8;
+
+// Up to eight sizes, strides or indices.
+class ATTEND_API Shape {
+ public:
+  Shape() = default;
+  Shape(std::initializer_list<std::int64_t> values);
+  explicit Shape(std::span<const std::int64_t> values);
+
+  int rank() const noexcept { return rank_; }
+  std::int64_t operator[](int dim) const noexcept { return values_[dim]; }
+  std::int64_t& operator[](int dim) noexcept { return values_[dim]; }
+  const std::int64_t* begin() const noexcept { return values_.data(); }
+  const std::int64_t* end() const noexcept { return values_.data() + rank_; }
+  friend bool operator==(const Shape&, const Shape&) = default;
+
+ private:
+  std::array<std::int64_t, kMaxRank> values_{};  // past the rank: zero, so that == may compare all
+  int rank_ = 0;
+};
+
+ATTEND_API std::string to_string(const Shape& shape);        // "[1, 8, 10, 64]"
+ATTEND_API std::int64_t element_count(const Shape& shape);   // the product; throws if it overflows
+ATTEND_API Shape contiguous_strides(const Shape& shape);     // row-major; throws if they overflow
+
+// Where a tensor's memory is.
+struct Device {
+  enum class Kind : std::uint8_t { cpu, cuda };
+  Kind kind = Kind::cpu;
+  int index = 0;
+  friend bool operator==(const Device&, const Device&) = default;
+};
+
+ATTEND_API std::string to_string(Device device);             // "cpu", "cuda:0"
+
+// Read-only view of a tensor: pointer, type, shape, strides. A default-made one stands for "none".
+class ATTEND_API ConstTensorView {
+ public:
+  ConstTensorView() = default;
+  template <Element T>
+  ConstTensorView(const T* data, const Shape& shape)
+      : ConstTensorView(data, dtype_of<T>(), shape) {}
+  template <Element T>
+  ConstTensorView(const T* data, const Shape& shape, const Shape& strides)
+      : ConstTensorView(data, dtype_of<T>(), shape, strides) {}
+  ConstTensorView(const void* data, DType type, const Shape& shape, Device device = {});
+  ConstTensorView(const void* data, DType type, const Shape& shape, const Shape& strides,
+                  Device device = {});
+
+  explicit operator bool() const noexcept { return defined_; }
+  const void* data() const noexcept { return data_; }
+  DType dtype() const noexcept { return type_; }
+  Device device() const noexcept { return device_; }
+  const Shape& shape() const noexcept { return shape_; }
+  const Shape& strides() const noexcept { return strides_; }
+  int rank() const noexcept { return shape_.rank(); }
+  std::int64_t size(int dim) const noexcept { return shape_[dim]; }
+  std::int64_t count() const { return element_count(shape_); }
+
+  // The element at an index; throws if T is not the view's type or the index is outside.
+  template <Element T>
+  const T& at(const Shape& index) const {
+    return *static_cast<const T*>(address(dtype_of<T>(), index));
+  }
+
+  // The same memory seen another way. permute({0, 2, 1, 3}) turns [B, T, H, d] into [B, H, T, d].
+  ConstTensorView permute(const Shape& order) const;
+  // Elements begin, begin + step, ... before end (after end, for a negative step) of one dimension.
+  ConstTensorView slice(int dim, std::int64_t begin, std::int64_t end, std::int64_t step = 1) const;
+  // Dimensions of size 1, and new ones in front, are repeated with stride 0.
+  ConstTensorView broadcast_to(const Shape& shape) const;
+
+ protected:
+  const void* address(DType type, const Shape& index) const;
+
+  const void* data_ = nullptr;
+  Shape shape_;
+  Shape strides_;
+  Device device_;
+  DType type_ = DType::f32;
+  bool defined_ = false;
+};
+
+// View of a tensor that may be written.
+class ATTEND_API TensorView : public ConstTensorView {
+ public:
+  TensorView() = default;
+  template <Element T>
+  TensorView(T* data, const Shape& shape) : ConstTensorView(data, shape) {}
+  template <Element T>
+  TensorView(T* data, const Shape& shape, const Shape& strides)
+      : ConstTensorView(data, shape, strides) {}
+  TensorView(void* data, DType type, const Shape& shape, Device device = {})
+      : ConstTensorView(data, type, shape, device) {}
+  TensorView(void* data, DType type, const Shape& shape, const Shape& strides, Device device = {})
+      : ConstTensorView(data, type, shape, strides, device) {}
+
+  void* data() const noexcept { return const_cast<void*>(data_); }
+  template <Element T>
+  T& at(const Shape& index) const {
+    return *static_cast<T*>(const_cast<void*>(address(dtype_of<T>(), index)));
+  }
+  TensorView permute(const Shape& order) const;
+  TensorView slice(int dim, std::int64_t begin, std::int64_t end, std::int64_t step = 1) const;
+
+ private:
+  explicit TensorView(const ConstTensorView& view) : ConstTensorView(view) {}
+};
+
+// A contiguous tensor in host memory that it owns. Copies are deep; a default-made one is "none".
+class ATTEND_API Tensor {
+ public:
+  Tensor() = default;
+  explicit Tensor(const Shape& shape, DType type = DType::f32);   // filled with zeros
+  template <Element T>
+  Tensor(std::initializer_list<T> values, const Shape& shape)
+      : Tensor(values.begin(), values.size(), dtype_of<T>(), shape) {}
+  static Tensor uninitialized(const Shape& shape, DType type = DType::f32);
+  static Tensor copy_of(const ConstTensorView& view);             // any strides; host memory
+
+  Tensor(const Tensor& other);
+  Tensor& operator=(const Tensor& other);
+  Tensor(Tensor&& other) noexcept;
+  Tensor& operator=(Tensor&& other) noexcept;
+
+  explicit operator bool() const noexcept { return static_cast<bool>(view_); }
+  TensorView view() noexcept { return view_; }
+  ConstTensorView view() const noexcept { return view_; }
+  operator TensorView() noexcept { return view_; }                // NOLINT: as T* converts to const T*
+  operator ConstTensorView() const noexcept { return view_; }     // NOLINT
+
+  template <Element T>
+  T* data() { check_type(dtype_of<T>()); return static_cast<T*>(view_.data()); }
+  template <Element T>
+  const T* data() const { check_type(dtype_of<T>()); return static_cast<const T*>(view_.data()); }
+  template <Element T>
+  T& at(const Shape& index) { return view_.at<T>(index); }
+  template <Element T>
+  const T& at(const Shape& index) const { return view_.at<T>(index); }
+
+  DType dtype() const noexcept { return view_.dtype(); }
+  const Shape& shape() const noexcept { return view_.shape(); }
+  std::int64_t size(int dim) const noexcept { return view_.size(dim); }
+  std::int64_t count() const { return view_.count(); }
+
+ private:
+  struct Free {
+    void operator()(void* memory) const noexcept;
+  };
+  Tensor(const void* values, std::size_t count, DType type, const Shape& shape);
+  void check_type(DType type) const;
+
+  std::unique_ptr<void, Free> memory_;
+  TensorView view_;
+};
+
+}  // namespace attend

@@ -1,0 +1,21 @@
+// The library's version. CMake reads these three numbers from here, so they stand nowhere else.
+#pragma once
+
+#define ATTEND_VERSION_MAJOR 0
+#define ATTEND_VERSION_MINOR 1
+#define ATTEND_VERSION_PATCH 0
+
+#define ATTEND_STRINGIFY_(x) #x
+#define ATTEND_VERSION_STRING_(a, b, c) ATTEND_STRINGIFY_(a) "." ATTEND_STRINGIFY_(b) "." ATTEND_STRINGIFY_(c)
+#define ATTEND_VERSION \
+  ATTEND_VERSION_STRING_(ATTEND_VERSION_MAJOR, ATTEND_VERSION_MINOR, ATTEND_VERSION_PATCH)
+
+// What is part of the shared library's interface; everything else is compiled hidden.
+#define ATTEND_API __attribute__((visibility("default")))
+
+namespace attend {
+
+// The version of the library that was linked, "major.minor.patch"; compare with ATTEND_VERSION.
+ATTEND_API const char* version() noexcept;
+
+}  // namespace attend

@@ -1,0 +1,128 @@
+// The public functions: check, plan, run.
+#include <attend/attention.h>
+#include <attend/plan.h>
+
+#include "api/check.h"
+#include "api/context.h"
+#include "core/text.h"
+
+namespace attend {
+
+struct Plan::State {
+  std::shared_ptr<const Decision> decision;
+  std::string kernel;
+};
+
+namespace {
+
+void check_and_run(const Request& request, Context& context) {
+  Context::State& state = context.state();
+  state.execute(*state.plan_for(request.problem), request.call);
+}
+
+void run_planned(const Decision& decision, const Request& request, Context& context) {
+  if (!(request.problem == decision.problem))
+    throw InvalidArgument(text("plan: made for ", describe(decision.problem), "; called with ",
+                               describe(request.problem)));
+  context.state().execute(decision, request.call);
+}
+
+std::shared_ptr<const Plan::State> make_state(const Problem& problem, const PlanOptions& options,
+                                              Context& context) {
+  Context::State& state = context.state();
+  std::shared_ptr<const Decision> decision =
+      options.kernel.empty()
+          ? state.plan_for(problem)
+          : std::make_shared<const Decision>(decide(problem, state.machine, state.threads, options.kernel));
+  std::string kernel(decision->kernel->name);
+  return std::make_shared<const Plan::State>(Plan::State{std::move(decision), std::move(kernel)});
+}
+
+Tensor like(const ConstTensorView& view) {
+  return view ? Tensor::uninitialized(view.shape(), view.dtype()) : Tensor();
+}
+
+}  // namespace
+
+void attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+               const TensorView& out, const AttentionOptions& options,
+               const AttentionOutputs& outputs, Context& context) {
+  check_and_run(check(ForwardArguments{q, k, v, out, options, outputs}), context);
+}
+
+Tensor attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                 const AttentionOptions& options, Context& context) {
+  // Shapes that are not even of four dimensions are left to the check, which says so.
+  if (q.rank() != 4 || v.rank() != 4) check(ForwardArguments{q, k, v, {}, options, {}});
+  Tensor out = Tensor::uninitialized({q.size(0), q.size(1), q.size(2), v.size(3)}, q.dtype());
+  attention(q, k, v, out, options, {}, context);
+  return out;
+}
+
+void attention_backward(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                        const ConstTensorView& out, const ConstTensorView& lse,
+                        const ConstTensorView& dout, const AttentionGradients& gradients,
+                        const AttentionOptions& options, const ConstTensorView& dlse,
+                        Context& context) {
+  check_and_run(check(BackwardArguments{q, k, v, out, lse, dout, gradients, options, dlse}), context);
+}
+
+BackwardResult attention_backward(const ConstTensorView& q, const ConstTensorView& k,
+                                  const ConstTensorView& v, const ConstTensorView& out,
+                                  const ConstTensorView& lse, const ConstTensorView& dout,
+                                  const AttentionOptions& options, const ConstTensorView& dlse,
+                                  Context& context) {
+  BackwardResult r{like(q), like(k), like(v), like(options.bias), like(options.sinks), like(options.alibi)};
+  attention_backward(q, k, v, out, lse, dout, {r.dq, r.dk, r.dv, r.dbias, r.dsinks, r.dalibi}, options,
+                     dlse, context);
+  return r;
+}
+
+void merge(const std::vector<ConstTensorView>& o, const std::vector<ConstTensorView>& lse,
+           const TensorView& out, const TensorView& lse_out, Context& context) {
+  std::vector<Part> parts;
+  check_and_run(check(MergeArguments{o, lse, out, lse_out}, parts), context);
+}
+
+// ---- Plan --------------------------------------------------------------------------------------
+
+Plan::Plan(std::shared_ptr<const State> state, Context& context)
+    : state_(std::move(state)), context_(&context) {}
+
+Plan Plan::attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                     const TensorView& out, const AttentionOptions& options,
+                     const AttentionOutputs& outputs, const PlanOptions& plan, Context& context) {
+  const Request request = check(ForwardArguments{q, k, v, out, options, outputs});
+  return {make_state(request.problem, plan, context), context};
+}
+
+Plan Plan::attention_backward(const ConstTensorView& q, const ConstTensorView& k,
+                              const ConstTensorView& v, const ConstTensorView& out,
+                              const ConstTensorView& lse, const ConstTensorView& dout,
+                              const AttentionGradients& gradients, const AttentionOptions& options,
+                              const ConstTensorView& dlse, const PlanOptions& plan,
+                              Context& context) {
+  const Request request =
+      check(BackwardArguments{q, k, v, out, lse, dout, gradients, options, dlse});
+  return {make_state(request.problem, plan, context), context};
+}
+
+void Plan::run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+               const TensorView& out, const AttentionOptions& options,
+               const AttentionOutputs& outputs) const {
+  run_planned(*state_->decision, check(ForwardArguments{q, k, v, out, options, outputs}), *context_);
+}
+
+void Plan::run_backward(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                        const ConstTensorView& out, const ConstTensorView& lse,
+                        const ConstTensorView& dout, const AttentionGradients& gradients,
+                        const AttentionOptions& options, const ConstTensorView& dlse) const {
+  run_planned(*state_->decision,
+              check(BackwardArguments{q, k, v, out, lse, dout, gradients, options, dlse}), *context_);
+}
+
+const std::string& Plan::kernel() const noexcept { return state_->kernel; }
+std::size_t Plan::workspace_bytes() const noexcept { return state_->decision->workspace_bytes; }
+std::string Plan::describe() const { return attend::describe(*state_->decision); }
+
+}  // namespace attend

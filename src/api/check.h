@@ -1,0 +1,42 @@
+// The only place where arguments are judged: everything the caller gave becomes a Problem and a Call, or
+// an InvalidArgument that says what was found and what is allowed. Nothing behind it checks again.
+#pragma once
+
+#include "core/call.h"
+#include "core/problem.h"
+
+#include <attend/attention.h>
+
+#include <vector>
+
+namespace attend {
+
+struct ForwardArguments {
+  const ConstTensorView &q, &k, &v;
+  const TensorView& out;
+  const AttentionOptions& options;
+  const AttentionOutputs& outputs;
+};
+
+struct BackwardArguments {
+  const ConstTensorView &q, &k, &v, &out, &lse, &dout;
+  const AttentionGradients& gradients;
+  const AttentionOptions& options;
+  const ConstTensorView& dlse;
+};
+
+struct MergeArguments {
+  const std::vector<ConstTensorView>&o, &lse;
+  const TensorView &out, &lse_out;
+};
+
+struct Request {
+  Problem problem;
+  Call call;
+};
+
+Request check(const ForwardArguments& arguments);
+Request check(const BackwardArguments& arguments);
+Request check(const MergeArguments& arguments, std::vector<Part>& parts);   // call points into parts
+
+}  // namespace attend

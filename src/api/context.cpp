@@ -1,0 +1,199 @@
+// Context: made from options, shared by threads, kept whole across fork().
+#include "api/context.h"
+
+#include "core/text.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
+#include <pthread.h>
+
+namespace attend {
+namespace {
+
+constexpr std::size_t kMostPlans = 256;
+constexpr std::size_t kMostFreeBlocks = 16;   // more callers than that at once: they allocate
+
+// ---- fork() ----
+// Every mutex of every Context is held while the process forks, so that the child finds none locked by
+// a thread that it does not have.
+std::mutex registry_mutex;
+std::vector<Context::State*>& registry() {
+  static auto* contexts = new std::vector<Context::State*>;   // outlives every Context
+  return *contexts;
+}
+
+void before_fork() {
+  registry_mutex.lock();
+  for (Context::State* state : registry()) {
+    state->mutex.lock();
+    state->pool.before_fork();
+  }
+}
+
+void after_fork(bool child) {
+  for (Context::State* state : registry()) {
+    child ? state->pool.after_fork_in_child() : state->pool.after_fork_in_parent();
+    state->mutex.unlock();
+  }
+  registry_mutex.unlock();
+}
+
+void enter_registry(Context::State* state) {
+  static const int once = pthread_atfork(
+      before_fork, [] { after_fork(false); }, [] { after_fork(true); });
+  static_cast<void>(once);
+  const std::lock_guard lock(registry_mutex);
+  registry().push_back(state);
+}
+
+void leave_registry(Context::State* state) {
+  const std::lock_guard lock(registry_mutex);
+  std::erase(registry(), state);
+}
+
+// ---- Options ----
+Allocator complete(Allocator allocator) {
+  if (!allocator.allocate != !allocator.deallocate)
+    throw InvalidArgument("context: an allocator needs both allocate and deallocate");
+  if (allocator.allocate) return allocator;
+  return {[](std::size_t bytes, std::size_t alignment) {
+            return ::operator new(bytes, std::align_val_t{alignment}, std::nothrow);
+          },
+          [](void* memory, std::size_t) {
+            ::operator delete(memory, std::align_val_t{kWorkspaceAlignment});
+          }};
+}
+
+int thread_count(int asked) {
+  if (asked < 0) throw InvalidArgument(text("context: threads is ", asked, "; it must be at least 0"));
+  return asked == 0 ? available_processors() : asked;
+}
+
+// "forward:reference.forward,backward:..." as a list.
+std::vector<std::pair<Operation, std::string>> parse_kernels(std::string_view list) {
+  std::vector<std::pair<Operation, std::string>> forced;
+  while (!list.empty()) {
+    const std::string_view entry = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(list.size(), entry.size() + 1));
+    const std::size_t colon = entry.find(':');
+    bool known = false;
+    for (const Operation operation : {Operation::forward, Operation::backward, Operation::merge}) {
+      if (colon == entry.npos || entry.substr(0, colon) != name_of(operation)) continue;
+      const std::string_view name = entry.substr(colon + 1);
+      const auto table = kernel_table();
+      known = std::any_of(table.begin(), table.end(), [&](const Kernel* kernel) {
+        return kernel->operation == operation && kernel->name == name;
+      });
+      forced.emplace_back(operation, name);
+    }
+    if (known) continue;
+    std::string rows;
+    for (const Kernel* kernel : kernel_table())
+      rows += text(rows.empty() ? "" : ", ", name_of(kernel->operation), ":", kernel->name);
+    throw InvalidArgument(text("context: kernel \"", entry, "\" is not one of ", rows));
+  }
+  return forced;
+}
+
+std::string kernels_asked_for(const ContextOptions& options) {
+  if (!options.kernels.empty()) return options.kernels;
+  const char* environment = std::getenv("ATTEND_KERNEL");
+  return environment == nullptr ? "" : environment;
+}
+
+}  // namespace
+
+std::size_t ProblemHash::operator()(const Problem& p) const noexcept {
+  std::uint64_t hash = static_cast<std::uint64_t>(p.operation) * 31 + static_cast<std::uint64_t>(p.type);
+  for (const std::int64_t size : {p.batch, p.heads, p.kv_heads, p.q_length, p.k_length, p.d, p.dv, p.parts})
+    hash = (hash ^ static_cast<std::uint64_t>(size)) * 0x9E3779B97F4A7C15;
+  return hash ^ hash >> 32;
+}
+
+Context::State::State(const ContextOptions& options)
+    : threads(thread_count(options.threads)),
+      parallel_for(options.parallel_for),
+      allocator(complete(options.allocator)),
+      forced(parse_kernels(kernels_asked_for(options))),
+      pool(options.parallel_for ? 1 : threads) {
+  free_memory.reserve(kMostFreeBlocks);
+  enter_registry(this);
+}
+
+Context::State::~State() {
+  leave_registry(this);
+  for (const Memory& memory : free_memory) allocator.deallocate(memory.data, memory.bytes);
+}
+
+std::string_view Context::State::forced_kernel(Operation operation) const noexcept {
+  for (const auto& [of, name] : forced)
+    if (of == operation) return name;
+  return {};
+}
+
+std::shared_ptr<const Decision> Context::State::plan_for(const Problem& problem) {
+  {
+    const std::lock_guard lock(mutex);
+    if (const auto found = plans.find(problem); found != plans.end()) return found->second;
+  }
+  auto made = std::make_shared<const Decision>(
+      decide(problem, machine, threads, forced_kernel(problem.operation)));
+  const std::lock_guard lock(mutex);
+  if (plans.size() >= kMostPlans) plans.clear();   // lengths that grow step by step: start afresh
+  return plans.emplace(problem, std::move(made)).first->second;
+}
+
+// The smallest free block that is large enough, or a new one of exactly this size.
+Context::State::Memory Context::State::acquire(std::size_t bytes) {
+  if (bytes == 0) return {};
+  {
+    const std::lock_guard lock(mutex);
+    auto best = free_memory.end();
+    for (auto block = free_memory.begin(); block != free_memory.end(); ++block)
+      if (block->bytes >= bytes && (best == free_memory.end() || block->bytes < best->bytes)) best = block;
+    if (best != free_memory.end()) {
+      const Memory memory = *best;
+      free_memory.erase(best);
+      return memory;
+    }
+  }
+  void* data = allocator.allocate(bytes, kWorkspaceAlignment);
+  if (data == nullptr) throw OutOfMemory(text("attention: no ", bytes, " bytes for the workspace"));
+  return {static_cast<std::byte*>(data), bytes};
+}
+
+void Context::State::release(Memory memory) noexcept {
+  if (memory.data == nullptr) return;
+  {
+    const std::lock_guard lock(mutex);
+    if (free_memory.size() < kMostFreeBlocks) {
+      free_memory.push_back(memory);   // reserved for kMostFreeBlocks: does not allocate
+      return;
+    }
+  }
+  allocator.deallocate(memory.data, memory.bytes);
+}
+
+// ---- Public ------------------------------------------------------------------------------------
+
+Context::Context(const ContextOptions& options) : state_(std::make_unique<State>(options)) {}
+Context::~Context() = default;
+
+int Context::threads() const noexcept { return state_->threads; }
+
+std::vector<KernelInfo> Context::kernels() {
+  std::vector<KernelInfo> rows;
+  for (const Kernel* kernel : kernel_table())
+    rows.push_back({std::string(kernel->name), std::string(name_of(kernel->operation)),
+                    kernel->only_if_forced});
+  return rows;
+}
+
+Context& default_context() {
+  static auto* context = new Context;   // never destroyed: other static objects may still use it
+  return *context;
+}
+
+}  // namespace attend

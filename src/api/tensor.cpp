@@ -1,0 +1,239 @@
+// Shape, the views and Tensor.
+#include "core/text.h"
+
+#include <attend/tensor.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+namespace attend {
+namespace {
+
+constexpr std::align_val_t kTensorAlignment{64};
+
+void check_sizes(const Shape& shape) {
+  for (const std::int64_t size : shape)
+    if (size < 0) throw InvalidArgument(text("tensor: ", shape, " has a negative size"));
+  element_count(shape);
+}
+
+void check_dim(const char* function, const Shape& shape, int dim) {
+  if (dim < 0 || dim >= shape.rank())
+    throw InvalidArgument(text(function, ": there is no dimension ", dim, " in ", shape));
+}
+
+std::size_t byte_count(DType type, const Shape& shape) {
+  std::size_t bytes = 0;
+  if (__builtin_mul_overflow(static_cast<std::size_t>(element_count(shape)),
+                             static_cast<std::size_t>(size_of(type)), &bytes))
+    throw InvalidArgument(text("tensor: ", shape, " of ", type, " is larger than memory can be"));
+  return bytes;
+}
+
+}  // namespace
+
+const char* version() noexcept { return ATTEND_VERSION; }
+
+// ---- Shape -------------------------------------------------------------------------------------
+
+Shape::Shape(std::initializer_list<std::int64_t> values) : Shape(std::span(values)) {}
+
+Shape::Shape(std::span<const std::int64_t> values) : rank_(static_cast<int>(values.size())) {
+  if (values.size() > static_cast<std::size_t>(kMaxRank))
+    throw InvalidArgument(
+        text("tensor: ", values.size(), " dimensions; at most ", kMaxRank, " are allowed"));
+  std::copy(values.begin(), values.end(), values_.begin());
+}
+
+std::string to_string(const Shape& shape) {
+  std::string s = "[";
+  for (int dim = 0; dim < shape.rank(); ++dim)
+    s += (dim > 0 ? ", " : "") + std::to_string(shape[dim]);
+  return s + "]";
+}
+
+std::string to_string(Device device) {
+  return device.kind == Device::Kind::cpu ? "cpu" : "cuda:" + std::to_string(device.index);
+}
+
+std::int64_t element_count(const Shape& shape) {
+  std::int64_t count = 1;
+  bool overflow = false, zero = false;
+  for (const std::int64_t size : shape) {
+    zero |= size == 0;
+    overflow |= __builtin_mul_overflow(count, size, &count);
+  }
+  if (zero) return 0;   // whatever the other sizes are
+  if (overflow) throw InvalidArgument(text("tensor: ", shape, " has more than 2^63 elements"));
+  return count;
+}
+
+Shape contiguous_strides(const Shape& shape) {
+  Shape strides = shape;
+  std::int64_t stride = 1;
+  for (int dim = shape.rank() - 1; dim >= 0; --dim) {
+    strides[dim] = stride;
+    if (shape[dim] != 0 && __builtin_mul_overflow(stride, shape[dim], &stride))
+      throw InvalidArgument(text("tensor: the strides of ", shape, " overflow"));
+  }
+  return strides;
+}
+
+// ---- Views -------------------------------------------------------------------------------------
+
+ConstTensorView::ConstTensorView(const void* data, DType type, const Shape& shape, Device device)
+    : ConstTensorView(data, type, shape, contiguous_strides(shape), device) {}
+
+ConstTensorView::ConstTensorView(const void* data, DType type, const Shape& shape,
+                                 const Shape& strides, Device device)
+    : data_(data), shape_(shape), strides_(strides), device_(device), type_(type), defined_(true) {
+  check_sizes(shape);
+  if (strides.rank() != shape.rank())
+    throw InvalidArgument(text("tensor: ", strides.rank(), " strides ", strides, " for the ",
+                               shape.rank(), " dimensions ", shape));
+}
+
+const void* ConstTensorView::address(DType type, const Shape& index) const {
+  if (!defined_) throw InvalidArgument("at: there is no tensor");
+  if (type != type_)
+    throw InvalidArgument(text("at: the tensor holds ", type_, ", asked for ", type));
+  bool inside = index.rank() == rank();
+  std::int64_t offset = 0;
+  for (int dim = 0; inside && dim < rank(); ++dim) {
+    inside = index[dim] >= 0 && index[dim] < shape_[dim];
+    offset += index[dim] * strides_[dim];
+  }
+  if (!inside) throw InvalidArgument(text("at: index ", index, " is outside ", shape_));
+  return static_cast<const std::byte*>(data_) + offset * size_of(type_);
+}
+
+ConstTensorView ConstTensorView::permute(const Shape& order) const {
+  ConstTensorView view = *this;
+  bool used[kMaxRank] = {};
+  bool valid = order.rank() == rank();
+  for (int dim = 0; valid && dim < rank(); ++dim) {
+    const std::int64_t from = order[dim];
+    valid = from >= 0 && from < rank() && !used[from];
+    if (!valid) break;
+    used[from] = true;
+    view.shape_[dim] = shape_[static_cast<int>(from)];
+    view.strides_[dim] = strides_[static_cast<int>(from)];
+  }
+  if (!valid)
+    throw InvalidArgument(
+        text("permute: ", order, " is not an order of the ", rank(), " dimensions of ", shape_));
+  return view;
+}
+
+ConstTensorView ConstTensorView::slice(int dim, std::int64_t begin, std::int64_t end,
+                                       std::int64_t step) const {
+  check_dim("slice", shape_, dim);
+  const std::int64_t size = shape_[dim];
+  const bool forward = step > 0 && 0 <= begin && begin <= end && end <= size;
+  const bool backward = step < 0 && -1 <= end && end <= begin && begin < size;
+  if (!forward && !backward)
+    throw InvalidArgument(text("slice: ", begin, " to ", end, " by ", step, " of a dimension of ", size));
+  ConstTensorView view = *this;
+  const std::int64_t span = forward ? end - begin : begin - end, stride = forward ? step : -step;
+  view.shape_[dim] = span / stride + (span % stride != 0);
+  view.strides_[dim] *= step;
+  if (element_count(view.shape_) > 0)
+    view.data_ = static_cast<const std::byte*>(data_) + begin * strides_[dim] * size_of(type_);
+  return view;
+}
+
+ConstTensorView ConstTensorView::broadcast_to(const Shape& shape) const {
+  ConstTensorView view = *this;
+  view.shape_ = shape;
+  view.strides_ = shape;
+  check_sizes(shape);
+  const int extra = shape.rank() - rank();
+  bool valid = extra >= 0;
+  for (int dim = 0; valid && dim < shape.rank(); ++dim) {
+    const std::int64_t size = dim < extra ? 1 : shape_[dim - extra];
+    valid = size == 1 || size == shape[dim];
+    view.strides_[dim] = size == 1 ? 0 : strides_[dim - extra];
+  }
+  if (!valid) throw InvalidArgument(text("broadcast_to: ", shape_, " cannot be repeated to ", shape));
+  return view;
+}
+
+TensorView TensorView::permute(const Shape& order) const {
+  return TensorView(ConstTensorView::permute(order));
+}
+
+TensorView TensorView::slice(int dim, std::int64_t begin, std::int64_t end, std::int64_t step) const {
+  return TensorView(ConstTensorView::slice(dim, begin, end, step));
+}
+
+// ---- Tensor ------------------------------------------------------------------------------------
+
+void Tensor::Free::operator()(void* memory) const noexcept {
+  ::operator delete(memory, kTensorAlignment);
+}
+
+Tensor Tensor::uninitialized(const Shape& shape, DType type) {
+  check_sizes(shape);
+  const std::size_t bytes = byte_count(type, shape);
+  Tensor tensor;
+  tensor.memory_.reset(::operator new(bytes, kTensorAlignment, std::nothrow));
+  if (!tensor.memory_)
+    throw OutOfMemory(text("tensor: no ", bytes, " bytes for ", shape, " of ", type));
+  tensor.view_ = TensorView(tensor.memory_.get(), type, shape);
+  return tensor;
+}
+
+Tensor::Tensor(const Shape& shape, DType type) : Tensor(uninitialized(shape, type)) {
+  std::memset(view_.data(), 0, byte_count(type, shape));
+}
+
+Tensor::Tensor(const void* values, std::size_t count, DType type, const Shape& shape)
+    : Tensor(uninitialized(shape, type)) {
+  if (count != static_cast<std::size_t>(element_count(shape)))
+    throw InvalidArgument(text("tensor: ", count, " values for ", shape));
+  if (count > 0) std::memcpy(view_.data(), values, byte_count(type, shape));
+}
+
+Tensor Tensor::copy_of(const ConstTensorView& view) {
+  if (!view) return {};
+  if (view.device() != Device{})
+    throw InvalidArgument(text("copy_of: the tensor is on ", view.device(), ", not in host memory"));
+  Tensor tensor = uninitialized(view.shape(), view.dtype());
+  const std::int64_t size = size_of(view.dtype());
+  auto* to = static_cast<std::byte*>(tensor.view_.data());
+  Shape index = view.shape();
+  for (int dim = 0; dim < index.rank(); ++dim) index[dim] = 0;
+  for (std::int64_t n = view.count(); n > 0; --n, to += size) {
+    std::int64_t offset = 0;
+    for (int dim = 0; dim < index.rank(); ++dim) offset += index[dim] * view.strides()[dim];
+    std::memcpy(to, static_cast<const std::byte*>(view.data()) + offset * size,
+                static_cast<std::size_t>(size));
+    for (int dim = index.rank() - 1; dim >= 0 && ++index[dim] == view.size(dim); --dim) index[dim] = 0;
+  }
+  return tensor;
+}
+
+Tensor::Tensor(const Tensor& other) : Tensor(copy_of(other.view_)) {}
+
+Tensor& Tensor::operator=(const Tensor& other) {
+  if (this != &other) *this = copy_of(other.view_);
+  return *this;
+}
+
+Tensor::Tensor(Tensor&& other) noexcept
+    : memory_(std::move(other.memory_)), view_(std::exchange(other.view_, {})) {}
+
+Tensor& Tensor::operator=(Tensor&& other) noexcept {
+  memory_ = std::move(other.memory_);
+  view_ = std::exchange(other.view_, {});
+  return *this;
+}
+
+void Tensor::check_type(DType type) const {
+  if (view_ && type != view_.dtype())
+    throw InvalidArgument(text("data: the tensor holds ", view_.dtype(), ", asked for ", type));
+}
+
+}  // namespace attend

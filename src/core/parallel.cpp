@@ -1,0 +1,364 @@
+// The thread pool. One call of run() is a Job, on the caller's stack, shown to the workers through
+// one of the pool's slots:
+//
+//   open    0 0 0 1 0 1      one bit a slot that has strands to take; workers spin and sleep on it
+//                 |   |
+//   slots         |   state: owned, open, 1 helper      job -> body, strands, next strand
+//                 state: owned, open, 0 helpers         job -> ...
+//
+// The caller claims a free slot, opens it, takes strands itself until none is left, closes the slot
+// and waits for its helpers: the workers that joined the slot while it was open. There is no lock on
+// this way, and nothing is allocated.
+//
+// Why no worker touches a Job that has gone. A worker reads slot.job only after it has counted
+// itself into slot.state by a compare-and-swap that succeeds on an open slot alone, and counts itself
+// out after its last look at the job. The caller clears "open" in the same word and returns when the
+// count is zero: whoever counted in before is waited for, whoever comes later is refused. What a
+// worker touches afterwards (the slot, to wake its owner) belongs to the pool, which joins its
+// workers before it goes; a slot that has a new owner by then gets a needless wake-up, no more.
+//
+// Why nobody waits for ever. A caller waits for helpers only, each of which is running a strand. That
+// strand may itself wait inside run(), for helpers of a job that is younger than the caller's, as it
+// was made inside it. So every chain of waiting threads leads to younger and younger jobs, and ends
+// at a thread that works. (A waiting caller that took strands of other jobs would break this.)
+//
+// Memory order, none of it left to the strong order of x86. Opening releases and joining acquires
+// slot.state, so a helper sees the job and all that the caller wrote before. Leaving releases and
+// the owner's reading of "no helpers" acquires it, so the caller sees all that the strands wrote;
+// join and leave are read-modify-writes and thus keep up the release sequences of those before them.
+// Freeing a slot releases and claiming it acquires. Job::next only numbers the strands, relaxed.
+// Going to sleep is the one place where each side writes one word and reads the other's: the worker
+// writes `sleepers` and reads `open`, the caller writes `open` and reads `sleepers`. These four are
+// seq_cst, so at least one of them sees the other.
+#include "core/parallel.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <cfenv>
+#include <chrono>
+#include <climits>
+#include <csignal>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+namespace attend {
+namespace {
+
+constexpr std::size_t kCacheLine = 64;
+
+// Waking a sleeping thread takes 5 to 50 microseconds. Who spins as long as that before going to
+// sleep waits at most twice as long as with perfect foresight.
+constexpr std::chrono::microseconds kSpinTime{50};
+
+// A thread wakes so many sleepers at once, and these the next ones: at about a microsecond for each,
+// a caller that woke 63 workers itself would begin its own strand late.
+constexpr int kWakeAtOnce = 4;
+
+using Word = std::atomic<std::uint32_t>;
+static_assert(sizeof(Word) == sizeof(std::uint32_t) && Word::is_always_lock_free,
+              "the kernel reads these words as plain 32-bit integers");
+
+// State::open: bit i is slot i's, and the top one tells the workers to end.
+constexpr int kSlots = 31;
+constexpr std::uint32_t kStop = 1u << 31;
+
+// Slot::state: flags, and below them the number of helpers. 0 is a free slot.
+constexpr std::uint32_t kOwned = 1u << 31;
+constexpr std::uint32_t kOpen = 1u << 30;
+constexpr std::uint32_t kOwnerSleeps = 1u << 29;
+
+struct Job {
+  StrandBody body;
+  int strands;
+  std::uint32_t bit;                // of its slot, in State::open
+  std::fenv_t environment;          // the caller's
+  alignas(kCacheLine) std::atomic<std::int64_t> next{0};   // strand; helpers overshoot: 64 bits
+  std::atomic<int> to_wake;         // helpers that could still be of use
+};
+
+struct alignas(kCacheLine) Slot {
+  Word state{0};
+  Job* job = nullptr;
+};
+
+// Sleeps while the word is `seen`, or not quite so long: the caller looks again.
+void sleep_while(Word& word, std::uint32_t seen) noexcept {
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, seen, nullptr);
+}
+
+void wake(Word& word, int sleepers) noexcept {
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, sleepers);
+}
+
+void pause_briefly() noexcept {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb" ::: "memory");   // `yield` does nothing on most cores
+#endif
+}
+
+template <class Condition>
+bool spin_until(Condition condition) noexcept {
+  const auto end = std::chrono::steady_clock::now() + kSpinTime;
+  do {
+    for (int i = 0; i < 16; ++i) {    // reading the clock costs as much as a few pauses
+      if (condition()) return true;
+      pause_briefly();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return false;
+}
+
+// What workers leave to the application's own threads: every signal but the faults of their own
+// code, whose handlers must run where they happen.
+sigset_t signals_to_block() noexcept {
+  sigset_t signals;
+  sigfillset(&signals);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) {
+    sigdelset(&signals, fault);
+  }
+  return signals;
+}
+
+}  // namespace
+
+struct ThreadPool::State {
+  explicit State(int wanted) : threads(std::max(wanted, 1)) {
+    workers.reserve(static_cast<std::size_t>(threads - 1));
+  }
+
+  bool workers_ready();
+  Slot* claim_slot() noexcept;
+  void open_slot(Slot& slot, Job& job) noexcept;
+  void close_slot(Slot& slot) noexcept;
+  bool take_strands(Job& job) noexcept;
+  void wake_some(Job& job) noexcept;
+
+  static void* work(void* state) noexcept;
+  std::uint32_t wait_for_jobs() noexcept;
+  bool help(Slot& slot) noexcept;
+
+  const int threads;
+  std::mutex starting;                // guards the start of the workers, and is held over fork()
+  std::atomic<bool> started{false};
+  // Constant while `started`:
+  std::vector<pthread_t> workers;     // fewer than asked for if the system has no more
+  bool spin = false;
+  unsigned forks = 0;                 // how many forks lie between this process and the first
+
+  alignas(kCacheLine) Word open{0};
+  alignas(kCacheLine) std::atomic<int> sleepers{0};
+  std::array<Slot, kSlots> slots;
+};
+
+// Starts the workers if that has not been tried yet. Whether there are any.
+bool ThreadPool::State::workers_ready() {
+  if (!started.load(std::memory_order_acquire)) {
+    const std::lock_guard lock(starting);
+    if (!started.load(std::memory_order_relaxed)) {
+      spin = threads <= available_processors();   // else it would keep others from working
+      // A new thread inherits the mask, so no signal finds a moment when it is not blocked.
+      const sigset_t blocked = signals_to_block();
+      sigset_t own;
+      pthread_sigmask(SIG_BLOCK, &blocked, &own);
+      pthread_t worker;
+      while (workers.size() + 1 < static_cast<std::size_t>(threads) &&
+             pthread_create(&worker, nullptr, work, this) == 0) {
+        workers.push_back(worker);
+      }
+      pthread_sigmask(SIG_SETMASK, &own, nullptr);
+      started.store(true, std::memory_order_release);
+    }
+  }
+  return !workers.empty();
+}
+
+// A slot for the caller alone, or null: with so many jobs under way every thread has work.
+Slot* ThreadPool::State::claim_slot() noexcept {
+  for (Slot& slot : slots) {
+    std::uint32_t free = 0;
+    if (slot.state.load(std::memory_order_relaxed) == free &&
+        slot.state.compare_exchange_strong(free, kOwned, std::memory_order_acquire,
+                                           std::memory_order_relaxed)) {
+      return &slot;
+    }
+  }
+  return nullptr;
+}
+
+void ThreadPool::State::open_slot(Slot& slot, Job& job) noexcept {
+  slot.job = &job;
+  slot.state.store(kOwned | kOpen, std::memory_order_release);
+  open.fetch_or(job.bit, std::memory_order_seq_cst);
+  wake_some(job);
+}
+
+// Refuses further helpers and waits for those that have joined.
+void ThreadPool::State::close_slot(Slot& slot) noexcept {
+  std::uint32_t seen = slot.state.fetch_and(~kOpen, std::memory_order_acquire) & ~kOpen;
+  const auto helpers_left = [&] {
+    seen = slot.state.load(std::memory_order_acquire);
+    return seen == kOwned;
+  };
+  if (seen != kOwned && !(spin && spin_until(helpers_left))) {
+    seen = slot.state.fetch_or(kOwnerSleeps, std::memory_order_acquire) | kOwnerSleeps;
+    while (seen != (kOwned | kOwnerSleeps)) {
+      sleep_while(slot.state, seen);
+      seen = slot.state.load(std::memory_order_acquire);
+    }
+  }
+  slot.state.store(0, std::memory_order_release);
+}
+
+// Runs strands until none is left to take. False if the body forked and this is the child: no other
+// thread exists there, nor any slot or job of theirs, and a helper must not even look at its job
+// again, because the stack it stood on is free for new threads.
+bool ThreadPool::State::take_strands(Job& job) noexcept {
+  const unsigned forks_before = forks;
+  for (;;) {
+    const std::int64_t strand = job.next.fetch_add(1, std::memory_order_relaxed);
+    if (strand >= job.strands) return true;
+    if (strand == job.strands - 1) open.fetch_and(~job.bit, std::memory_order_relaxed);
+    job.body(static_cast<int>(strand));
+    if (forks != forks_before) return false;
+  }
+}
+
+// Every helper a job can use is woken once, whichever job it then finds first: a job takes in no
+// more helpers than it has strands for, so of two jobs none can use up the other's.
+void ThreadPool::State::wake_some(Job& job) noexcept {
+  if (sleepers.load(std::memory_order_seq_cst) == 0) return;
+  if (job.to_wake.load(std::memory_order_relaxed) <= 0) return;
+  const int left = job.to_wake.fetch_sub(kWakeAtOnce, std::memory_order_relaxed);
+  if (left > 0) wake(open, std::min(left, kWakeAtOnce));
+}
+
+// A worker's life.
+void* ThreadPool::State::work(void* state) noexcept {
+  State& pool = *static_cast<State*>(state);
+  pthread_setname_np(pthread_self(), "attend");
+  std::fesetenv(FE_DFL_ENV);   // not what the thread happened to inherit
+  for (;;) {
+    std::uint32_t jobs = pool.wait_for_jobs();
+    if (jobs & kStop) return nullptr;
+    for (; jobs != 0; jobs &= jobs - 1) {
+      Slot& slot = pool.slots[static_cast<std::size_t>(std::countr_zero(jobs))];
+      if (!pool.help(slot)) return nullptr;
+    }
+  }
+}
+
+std::uint32_t ThreadPool::State::wait_for_jobs() noexcept {
+  std::uint32_t jobs = 0;
+  const auto there_are_jobs = [&] {
+    jobs = open.load(std::memory_order_acquire);
+    return jobs != 0;
+  };
+  if (spin) spin_until(there_are_jobs);
+  while (!there_are_jobs()) {
+    sleepers.fetch_add(1, std::memory_order_seq_cst);
+    if (open.load(std::memory_order_seq_cst) == 0) sleep_while(open, 0);
+    sleepers.fetch_sub(1, std::memory_order_relaxed);
+  }
+  return jobs;
+}
+
+// Joins the slot's job, if it is open, and leaves when no strand is left to take. False as in
+// take_strands: this thread has nobody to work for.
+bool ThreadPool::State::help(Slot& slot) noexcept {
+  std::uint32_t seen = slot.state.load(std::memory_order_relaxed);
+  do {
+    if (!(seen & kOpen)) return true;
+  } while (!slot.state.compare_exchange_weak(seen, seen + 1, std::memory_order_acquire,
+                                             std::memory_order_relaxed));
+  wake_some(*slot.job);
+  std::fesetenv(&slot.job->environment);
+  const bool same_process = take_strands(*slot.job);
+  std::fesetenv(FE_DFL_ENV);
+  if (!same_process) return false;
+  seen = slot.state.fetch_sub(1, std::memory_order_release);
+  if (seen == (kOwned | kOwnerSleeps | 1)) wake(slot.state, 1);
+  return true;
+}
+
+ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>(threads)) {}
+
+ThreadPool::~ThreadPool() {
+  state_->open.fetch_or(kStop, std::memory_order_seq_cst);
+  wake(state_->open, INT_MAX);
+  for (const pthread_t worker : state_->workers) pthread_join(worker, nullptr);
+}
+
+int ThreadPool::threads() const noexcept { return state_->threads; }
+
+void ThreadPool::run(int strands, StrandBody body) {
+  State& pool = *state_;
+  const bool together = strands > 1 && pool.threads > 1 && pool.workers_ready();
+  Slot* const slot = together ? pool.claim_slot() : nullptr;
+  if (!slot) {
+    for (int strand = 0; strand < strands; ++strand) body(strand);
+    return;
+  }
+  Job job{.body = body,
+          .strands = strands,
+          .bit = 1u << (slot - pool.slots.data()),
+          .environment = {},
+          .to_wake = std::min(strands, pool.threads) - 1};
+  std::fegetenv(&job.environment);
+  pool.open_slot(*slot, job);
+  if (pool.take_strands(job)) {
+    pool.close_slot(*slot);
+  } else {   // a child of fork(): the slot is no longer this job's
+    for (std::int64_t strand; (strand = job.next.fetch_add(1)) < strands;) {
+      body(static_cast<int>(strand));
+    }
+  }
+}
+
+// With `starting` held over fork(), `started` and `workers` are whole in the child.
+void ThreadPool::before_fork() noexcept { state_->starting.lock(); }
+
+void ThreadPool::after_fork_in_parent() noexcept { state_->starting.unlock(); }
+
+// The only thread of the child makes the pool as new. The handles of the workers are dropped, not
+// joined: there is nothing behind them.
+void ThreadPool::after_fork_in_child() noexcept {
+  State& pool = *state_;
+  ++pool.forks;
+  pool.workers.clear();
+  pool.started.store(false, std::memory_order_relaxed);
+  pool.open.store(0, std::memory_order_relaxed);
+  pool.sleepers.store(0, std::memory_order_relaxed);
+  for (Slot& slot : pool.slots) slot.state.store(0, std::memory_order_relaxed);
+  pool.starting.unlock();
+}
+
+// The calling thread's mask, which the threads it starts inherit.
+int available_processors() noexcept {
+  constexpr int kMost = 1 << 20;
+  for (int processors = CPU_SETSIZE; processors <= kMost; processors *= 2) {
+    cpu_set_t* const mask = CPU_ALLOC(static_cast<std::size_t>(processors));
+    if (!mask) break;
+    const std::size_t bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(processors));
+    const bool known = sched_getaffinity(0, bytes, mask) == 0;
+    const bool too_short = !known && errno == EINVAL;   // the kernel's own mask is longer
+    const int count = known ? CPU_COUNT_S(bytes, mask) : 0;
+    CPU_FREE(mask);
+    if (count > 0) return count;
+    if (!too_short) break;
+  }
+  return static_cast<int>(std::max(sysconf(_SC_NPROCESSORS_ONLN), 1L));
+}
+
+}  // namespace attend

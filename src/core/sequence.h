@@ -1,0 +1,63 @@
+// The queries and keys of one batch element: how many, where they stand, where they live. The only
+// place that knows dense, packed and paged tensors apart.
+#pragma once
+
+#include "core/call.h"
+#include "core/problem.h"
+
+namespace attend {
+
+struct Sequence {
+  std::int64_t b = 0;
+  std::int64_t q_begin = 0, q_length = 0;   // row i is q[b, h, i] or, packed, q[0, h, q_begin + i]
+  std::int64_t k_begin = 0;
+  std::int64_t k_stored = 0;                // keys that have an address
+  std::int64_t k_length = 0;                // of these, the ones below key_lengths
+  std::int64_t offset = 0;                  // query i stands at position i + offset
+};
+
+inline Sequence sequence_of(const Problem& problem, const Call& call, std::int64_t b) noexcept {
+  Sequence s{.b = b, .q_length = problem.q_length, .k_stored = problem.k_length};
+  const auto entry = [](const Strided& t, std::int64_t n) {
+    return load_integer(t, t.offset(n, 0, 0));
+  };
+  if (problem.packed_queries) {
+    s.q_begin = entry(call.cu_seqlens_q, b);
+    s.q_length = entry(call.cu_seqlens_q, b + 1) - s.q_begin;
+  }
+  if (problem.keys == KeyAddressing::packed) {
+    s.k_begin = entry(call.cu_seqlens_k, b);
+    s.k_stored = entry(call.cu_seqlens_k, b + 1) - s.k_begin;
+  }
+  s.k_length = problem.key_lengths ? entry(call.key_lengths, b) : s.k_stored;
+  if (problem.keys == KeyAddressing::paged) s.k_stored = s.k_length;
+  s.offset = s.k_length - s.q_length;
+  if (problem.offset_given) s.offset = problem.offset;
+  if (problem.offset_each) s.offset = entry(call.query_offset, b);
+  return s;
+}
+
+// Row i of head h in q, out, dout, lse ... (whatever has queries).
+inline std::int64_t query_row(const Problem& problem, const Strided& t, const Sequence& s,
+                              std::int64_t h, std::int64_t i) noexcept {
+  return problem.packed_queries ? t.offset(0, h, s.q_begin + i) : t.offset(s.b, h, i);
+}
+
+inline std::int64_t page_of(const Problem& problem, const Call& call, const Sequence& s,
+                            std::int64_t j) noexcept {
+  return load_integer(call.block_table,
+                      call.block_table.offset(s.b, 0, 0, j / problem.page_size));
+}
+
+// Row j of the key head in k, v, dk or dv.
+inline std::int64_t key_row(const Problem& problem, const Call& call, const Strided& t,
+                            const Sequence& s, std::int64_t kv_head, std::int64_t j) noexcept {
+  switch (problem.keys) {
+    case KeyAddressing::dense: return t.offset(s.b, kv_head, j);
+    case KeyAddressing::packed: return t.offset(0, kv_head, s.k_begin + j);
+    case KeyAddressing::paged: break;
+  }
+  return t.offset(page_of(problem, call, s, j), kv_head, j % problem.page_size);
+}
+
+}  // namespace attend

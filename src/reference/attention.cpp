@@ -1,0 +1,445 @@
+// Attention, row by row: the truth that every other kernel is held against. Start here.
+//
+// Forward goes through four steps for each query row, backward through the same steps in reverse; the
+// numbers are those of docs/algorithm.md, and every kernel marks them. All tensors are read as f64, all
+// arithmetic is f64, and a result is rounded once, when it is stored. Memory is O(length): no step ever
+// holds more than a row. There are no speed tricks.
+//
+//   1 scores    s = scale * q . k^T
+//   2 mask      softcap, bias, ALiBi; what is hidden never enters
+//   3 softmax   p = exp(s - lse), over the visible keys (and the sink)
+//   4 values    o = p . v
+#include "core/philox.h"
+#include "core/scratch.h"
+#include "core/softmax_state.h"
+
+#include <atomic>
+#include <cmath>
+#include <numbers>
+
+namespace attend {
+namespace {
+
+constexpr std::int64_t kRowsPerTask = 16;
+
+// One query row of one head, and room for the rows it meets, widened to f64.
+struct Row {
+  const Problem& problem;
+  const Call& call;
+  Sequence sequence;
+  std::int64_t h = 0, i = 0;
+  double* q;        // [d]
+  double* k;        // [d]   the key at hand
+  double* v;        // [dv]  its value
+
+  Row(const Problem& p, const Call& c, Scratch& scratch)
+      : problem(p), call(c), q(scratch.take<double>(p.d)), k(scratch.take<double>(p.d)),
+        v(scratch.take<double>(p.dv)) {}
+
+  void move_to(std::int64_t head, std::int64_t query) noexcept {
+    h = head;
+    i = query;
+    load_row(call.q, query_row(problem, call.q, sequence, h, i), problem.d, q);
+  }
+  void load_key(std::int64_t j) noexcept {
+    const std::int64_t kv_head = h / problem.group();
+    load_row(call.k, key_row(problem, call, call.k, sequence, kv_head, j), problem.d, k);
+  }
+  void load_value(std::int64_t j) noexcept {
+    const std::int64_t kv_head = h / problem.group();
+    load_row(call.v, key_row(problem, call, call.v, sequence, kv_head, j), problem.dv, v);
+  }
+};
+
+double dot(const double* a, const double* b, std::int64_t n) noexcept {
+  double sum = 0;
+  for (std::int64_t x = 0; x < n; ++x) sum = std::fma(a[x], b[x], sum);
+  return sum;
+}
+
+// Steps 1 and 2 for the key at hand: its score after each stage.
+struct Score {
+  double raw, capped, masked;
+};
+Score score(const Row& row, std::int64_t j) noexcept {
+  const Problem& p = row.problem;
+  const double bias = added(p, row.call, row.sequence, row.h, row.i, j);
+  Score s{};
+  s.raw = p.scale * dot(row.q, row.k, p.d);                                   // 1 scores
+  s.capped = p.bias_before_softcap ? s.raw + bias : s.raw;                    // 2 mask
+  if (p.softcap != 0) s.capped = p.softcap * std::tanh(s.capped / p.softcap);
+  s.masked = p.bias_before_softcap ? s.capped : s.capped + bias;
+  return s;
+}
+
+// Calls use(j) for every visible key j, in ascending order; returns how many key blocks were entered.
+template <class Use>
+std::int64_t for_visible_keys(const Row& row, Use use) noexcept {
+  const Problem& p = row.problem;
+  const std::int64_t b = row.sequence.b;
+  const KeyRange keys = positions(p, row.sequence, row.i);
+  std::int64_t entered = 0;
+  for (std::int64_t j = keys.begin; j < keys.end;) {
+    const std::int64_t left = p.blocks ? p.block_keys - j % p.block_keys : keys.end - j;
+    const std::int64_t block_end = left < keys.end - j ? j + left : keys.end;
+    if (block_visible(p, row.call, b, row.h, row.i, j)) {
+      ++entered;
+      for (std::int64_t x = j; x < block_end; ++x)
+        if (!masked_out(p, row.call, b, row.h, row.i, x)) use(x);
+    }
+    j = block_end;
+  }
+  return entered;
+}
+
+// ---- Forward -----------------------------------------------------------------------------------
+
+// o[dv] and the softmax's state for one row. Keys are summed in chunks of 256: `part` and `part_o`
+// hold the chunk at hand, `total` and `o` the chunks before it.
+SoftmaxState forward_row(Row& row, double* o, double* part_o) noexcept {
+  const Problem& p = row.problem;
+  SoftmaxState total, part;
+  std::fill_n(o, p.dv, 0.0);
+  std::fill_n(part_o, p.dv, 0.0);
+  if (p.sinks) {                                          // a key that everybody sees, without value
+    const double sink = load(row.call.sinks, row.call.sinks.offset(0, row.h, 0));
+    if (sink != kMinusInfinity) total.add(sink * std::numbers::log2e);
+  }
+  const auto close_chunk = [&] {
+    const auto [mine, other] = total.join(part);
+    for (std::int64_t x = 0; x < p.dv; ++x) o[x] = o[x] * mine + part_o[x] * other;
+    part = {};
+    std::fill_n(part_o, p.dv, 0.0);
+  };
+  std::int64_t chunk = 0;
+  const std::int64_t entered = for_visible_keys(row, [&](std::int64_t j) {
+    if (j / kChunk != chunk) close_chunk();
+    chunk = j / kChunk;
+    row.load_key(j);
+    const double s = score(row, j).masked;                                    // 1 scores, 2 mask
+    if (s == kMinusInfinity) return;
+    const auto [rescale, weight] = part.add(s * std::numbers::log2e);         // 3 softmax
+    const double kept = weight * dropout_factor(p, row.sequence.b, row.h, row.i, j);
+    row.load_value(j);
+    for (std::int64_t x = 0; x < p.dv; ++x)                                   // 4 values
+      part_o[x] = part_o[x] * rescale + kept * row.v[x];
+  });
+  close_chunk();
+  for (std::int64_t x = 0; x < p.dv; ++x) o[x] = total.l == 0 ? 0 : o[x] / total.l;
+  if (p.visited_blocks)
+    std::atomic_ref(*row.call.visited_blocks).fetch_add(entered, std::memory_order_relaxed);
+  return total;
+}
+
+// The row of weights, on request: p = 2^(t - m) / l, hidden = 0.
+void write_weights(Row& row, const SoftmaxState& state) noexcept {
+  const Strided& weights = row.call.weights;
+  for_visible_keys(row, [&](std::int64_t j) {
+    row.load_key(j);
+    const double s = score(row, j).masked;
+    if (s == kMinusInfinity) return;
+    store(weights, weights.offset(row.sequence.b, row.h, row.i, j),
+          std::exp2(s * std::numbers::log2e - state.m) / state.l);
+  });
+}
+
+// The row of scores, on request. Before the mask every stored key has one, the hidden ones too.
+void write_scores(Row& row) noexcept {
+  const Strided& scores = row.call.scores;
+  const auto write = [&](std::int64_t j) {
+    row.load_key(j);
+    const Score s = score(row, j);
+    const ScoreStage stage = row.problem.stage;
+    store(scores, scores.offset(row.sequence.b, row.h, row.i, j),
+          stage == ScoreStage::raw ? s.raw : stage == ScoreStage::softcapped ? s.capped : s.masked);
+  };
+  if (row.problem.stage == ScoreStage::masked) {
+    for_visible_keys(row, write);
+  } else {
+    for (std::int64_t j = 0; j < row.sequence.k_stored; ++j) write(j);
+  }
+}
+
+void fill_keys(const Strided& t, const Problem& p, const Row& row, std::int64_t i,
+               double value) noexcept {
+  for (std::int64_t j = 0; j < p.k_length; ++j)
+    store(t, t.offset(row.sequence.b, row.h, i, j), value);
+}
+
+// A task is kRowsPerTask rows of one head.
+void forward(const Problem& p, const Tiles& tiles, const Call& call, const Task& task) noexcept {
+  Scratch scratch(task.scratch);
+  Row row(p, call, scratch);
+  double* o = scratch.take<double>(p.dv);
+  double* part_o = scratch.take<double>(p.dv);
+
+  const std::int64_t blocks = (p.q_length + tiles.queries - 1) / tiles.queries;
+  const std::int64_t head = task.index / blocks, begin = task.index % blocks * tiles.queries;
+  row.sequence = sequence_of(p, call, head / p.heads);
+  row.h = head % p.heads;
+  for (std::int64_t i = begin; i < std::min(begin + tiles.queries, p.q_length); ++i) {
+    if (p.weights) fill_keys(call.weights, p, row, i, 0);
+    if (p.scores) fill_keys(call.scores, p, row, i, kMinusInfinity);
+    if (i >= row.sequence.q_length) continue;   // a packed sequence shorter than the longest
+    row.move_to(row.h, i);
+    const SoftmaxState state = forward_row(row, o, part_o);
+    store_row(call.out, query_row(p, call.out, row.sequence, row.h, i), p.dv, o);
+    if (p.lse) store(call.lse, query_row(p, call.lse, row.sequence, row.h, i), state.lse());
+    if (p.weights) write_weights(row, state);
+    if (p.scores) write_scores(row);
+  }
+}
+
+// ---- Backward ----------------------------------------------------------------------------------
+
+// What one pair (i, j) contributes.
+struct PairGradient {
+  double p;        // the weight after dropout: dv_j += p * dout_i
+  double dadded;   // at the sum of bias and ALiBi
+  double ds;       // at q . k: dq_i += ds * k_j and dk_j += ds * q_i
+};
+
+struct BackwardRow : Row {
+  double* dout;     // [dv]
+  double* out;      // [dv]
+  bool sees_a_key = false;
+  double lse = 0, dlse = 0, delta = 0;
+
+  BackwardRow(const Problem& p, const Call& c, Scratch& scratch)
+      : Row(p, c, scratch), dout(scratch.take<double>(p.dv)), out(scratch.take<double>(p.dv)) {}
+
+  void move_to(std::int64_t head, std::int64_t query) noexcept {
+    Row::move_to(head, query);
+    const auto at = [&](const Strided& t) { return query_row(problem, t, sequence, h, i); };
+    load_row(call.dout, at(call.dout), problem.dv, dout);
+    load_row(call.out, at(call.out), problem.dv, out);
+    lse = load(call.lse, at(call.lse));
+    dlse = problem.dlse ? load(call.dlse, at(call.dlse)) : 0;
+    delta = dot(dout, out, problem.dv);   // = sum_j p_j dp_j, without a pass over the keys
+    sees_a_key = false;
+  }
+};
+
+// Calls use(j, gradient) for every visible key of the row, with k and v of j at hand.
+template <class Use>
+void backward_row(BackwardRow& row, Use use) noexcept {
+  const Problem& p = row.problem;
+  for_visible_keys(row, [&](std::int64_t j) {
+    row.load_key(j);
+    const Score s = score(row, j);                                            // 1, 2 again
+    if (s.masked == kMinusInfinity) return;
+    row.sees_a_key = true;
+    row.load_value(j);
+    const double weight = std::exp(s.masked - row.lse);                       // 3 again
+    const double keep = dropout_factor(p, row.sequence.b, row.h, row.i, j);
+    const double dp = keep == 0 ? 0 : keep * dot(row.dout, row.v, p.dv);      // 4 reversed
+    double ds = weight * (dp - row.delta + row.dlse);                         // 3 reversed
+    const double after_cap = ds;                                              // 2 reversed
+    if (p.softcap != 0) ds *= 1 - (s.capped / p.softcap) * (s.capped / p.softcap);
+    use(j, PairGradient{weight * keep, p.bias_before_softcap ? ds : after_cap, p.scale * ds});
+  });
+}
+
+// Calls use(row) for each of the queries [begin, end) of head h that the sequence has.
+template <class Use>
+void for_queries(BackwardRow& row, std::int64_t h, std::int64_t begin, std::int64_t end,
+                 Use use) noexcept {
+  for (std::int64_t i = begin; i < std::min(end, row.sequence.q_length); ++i) {
+    row.move_to(h, i);
+    use(row);
+  }
+}
+
+// Backward has three kinds of tasks, none of which needs another. First, what belongs to one key head:
+// dq of its queries, dk and dv of its keys. Keys on pages may be shared by several sequences, so there
+// one task takes a key head of the whole batch.
+std::int64_t key_tasks(const Problem& p) noexcept {
+  if (!p.dq && !p.dk && !p.dv_gradient) return 0;
+  return p.keys == KeyAddressing::paged ? p.kv_heads : p.batch * p.kv_heads;
+}
+std::int64_t key_rows(const Problem& p) noexcept {
+  return p.keys == KeyAddressing::paged ? p.pages * p.page_size : p.k_length;
+}
+
+struct KeyGradients {
+  double* dq;       // [d]          of the row at hand
+  double* dk;       // [keys, d]    of the whole key head
+  double* dv;       // [keys, dv]
+  KeyGradients(const Problem& p, Scratch& scratch)
+      : dq(scratch.take<double>(p.d)),
+        dk(scratch.take<double>(p.dk ? key_rows(p) * p.d : 0)),
+        dv(scratch.take<double>(p.dv_gradient ? key_rows(p) * p.dv : 0)) {}
+};
+
+void add_scaled(double* sum, double factor, const double* row, std::int64_t n) noexcept {
+  for (std::int64_t x = 0; x < n; ++x) sum[x] += factor * row[x];
+}
+
+void key_gradients_of_sequence(BackwardRow& row, KeyGradients& sum, std::int64_t kv_head) noexcept {
+  const Problem& p = row.problem;
+  for (std::int64_t h = kv_head * p.group(); h < (kv_head + 1) * p.group(); ++h) {
+    for_queries(row, h, 0, p.q_length, [&](BackwardRow&) {
+      std::fill_n(sum.dq, p.d, 0.0);
+      backward_row(row, [&](std::int64_t j, const PairGradient& gradient) {
+        const std::int64_t at = p.keys == KeyAddressing::paged
+                                    ? page_of(p, row.call, row.sequence, j) * p.page_size +
+                                          j % p.page_size
+                                    : j;
+        add_scaled(sum.dq, gradient.ds, row.k, p.d);                          // 1 reversed
+        if (p.dk) add_scaled(sum.dk + at * p.d, gradient.ds, row.q, p.d);
+        if (p.dv_gradient) add_scaled(sum.dv + at * p.dv, gradient.p, row.dout, p.dv);
+      });
+      if (p.dq)
+        store_row(row.call.dq, query_row(p, row.call.dq, row.sequence, h, row.i), p.d, sum.dq);
+    });
+  }
+}
+
+void key_task(const Problem& p, const Call& call, std::int64_t index, Scratch scratch) noexcept {
+  BackwardRow row(p, call, scratch);
+  KeyGradients sum(p, scratch);
+  if (p.dk) std::fill_n(sum.dk, key_rows(p) * p.d, 0.0);
+  if (p.dv_gradient) std::fill_n(sum.dv, key_rows(p) * p.dv, 0.0);
+
+  const bool paged = p.keys == KeyAddressing::paged;
+  const std::int64_t kv_head = index % p.kv_heads;
+  const std::int64_t first = paged ? 0 : index / p.kv_heads, last = paged ? p.batch : first + 1;
+  for (std::int64_t b = first; b < last; ++b) {
+    row.sequence = sequence_of(p, call, b);
+    key_gradients_of_sequence(row, sum, kv_head);
+  }
+  const std::int64_t rows = paged ? key_rows(p) : row.sequence.k_stored;
+  for (std::int64_t j = 0; j < rows; ++j) {
+    const auto at = [&](const Strided& t) {
+      return paged ? t.offset(j / p.page_size, kv_head, j % p.page_size)
+                   : key_row(p, call, t, row.sequence, kv_head, j);
+    };
+    if (p.dk) store_row(call.dk, at(call.dk), p.d, sum.dk + j * p.d);
+    if (p.dv_gradient) store_row(call.dv, at(call.dv), p.dv, sum.dv + j * p.dv);
+  }
+}
+
+// Second, one row of dbias: the sum over every batch element, head and query that shares it.
+std::int64_t bias_tasks(const Problem& p) noexcept {
+  return p.dbias ? p.dbias_batch * p.dbias_heads * p.dbias_queries : 0;
+}
+
+void bias_task(const Problem& p, const Call& call, std::int64_t index, Scratch scratch) noexcept {
+  BackwardRow row(p, call, scratch);
+  double* sum = scratch.take<double>(p.dbias_keys);
+  std::fill_n(sum, p.dbias_keys, 0.0);
+
+  const std::int64_t i = index % p.dbias_queries;
+  const std::int64_t h = index / p.dbias_queries % p.dbias_heads;
+  const std::int64_t b = index / p.dbias_queries / p.dbias_heads;
+  const auto span = [](std::int64_t at, std::int64_t size, std::int64_t full) {
+    return size == 1 ? KeyRange{0, full} : KeyRange{at, at + 1};
+  };
+  const auto batches = span(b, p.dbias_batch, p.batch), heads = span(h, p.dbias_heads, p.heads);
+  const auto queries = span(i, p.dbias_queries, p.q_length);
+  for (std::int64_t n = batches.begin; n < batches.end; ++n) {
+    row.sequence = sequence_of(p, call, n);
+    for (std::int64_t head = heads.begin; head < heads.end; ++head) {
+      for_queries(row, head, queries.begin, queries.end, [&](BackwardRow&) {
+        backward_row(row, [&](std::int64_t j, const PairGradient& gradient) {
+          sum[p.dbias_keys == 1 ? 0 : j] += gradient.dadded;
+        });
+      });
+    }
+  }
+  store_row(call.dbias, call.dbias.offset(b, h, i), p.dbias_keys, sum);
+}
+
+// Third, dalibi and dsinks of one head.
+std::int64_t head_tasks(const Problem& p) noexcept { return p.dalibi || p.dsinks ? p.heads : 0; }
+
+void head_task(const Problem& p, const Call& call, std::int64_t h, Scratch scratch) noexcept {
+  BackwardRow row(p, call, scratch);
+  double dalibi = 0, dsink = 0;
+  const double sink = p.sinks ? load(call.sinks, call.sinks.offset(0, h, 0)) : kMinusInfinity;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    row.sequence = sequence_of(p, call, b);
+    for_queries(row, h, 0, p.q_length, [&](BackwardRow&) {
+      backward_row(row, [&](std::int64_t j, const PairGradient& gradient) {
+        dalibi -= gradient.dadded * std::abs(static_cast<double>(row.i + row.sequence.offset - j));
+      });
+      if (sink != kMinusInfinity)   // a score whose dp is 0
+        dsink += std::exp(sink - row.lse) * (row.dlse - (row.sees_a_key ? row.delta : 0));
+    });
+  }
+  if (p.dalibi) store(call.dalibi, call.dalibi.offset(0, h, 0), dalibi);
+  if (p.dsinks) store(call.dsinks, call.dsinks.offset(0, h, 0), dsink);
+}
+
+void backward(const Problem& p, const Tiles&, const Call& call, const Task& task) noexcept {
+  const Scratch scratch(task.scratch);
+  std::int64_t index = task.index;
+  if (index < key_tasks(p)) return key_task(p, call, index, scratch);
+  index -= key_tasks(p);
+  if (index < bias_tasks(p)) return bias_task(p, call, index, scratch);
+  head_task(p, call, index - bias_tasks(p), scratch);
+}
+
+// ---- The rows of the kernel table --------------------------------------------------------------
+
+std::string declines(const Problem& p, const Machine&) {
+  if (p.device == Device{}) return {};
+  return "reads host memory, the tensors are on " + to_string(p.device);
+}
+
+Tiles tiles(const Problem&, const Machine&) { return {.queries = kRowsPerTask, .keys = 1}; }
+
+std::int64_t forward_tasks(const Problem& p, const Tiles& tiles, int) {
+  return p.batch * p.heads * ((p.q_length + tiles.queries - 1) / tiles.queries);
+}
+
+std::int64_t backward_tasks(const Problem& p, const Tiles&, int) {
+  return key_tasks(p) + bias_tasks(p) + head_tasks(p);
+}
+
+Workspace forward_workspace(const Problem& p, const Tiles&) {
+  const Call none;
+  Scratch scratch(nullptr);
+  Row row(p, none, scratch);
+  scratch.take<double>(p.dv);   // o
+  scratch.take<double>(p.dv);   // part_o
+  return {.shared = 0, .per_strand = scratch.used()};
+}
+
+Workspace backward_workspace(const Problem& p, const Tiles&) {
+  const Call none;
+  Scratch scratch(nullptr);
+  BackwardRow row(p, none, scratch);
+  Scratch keys = scratch, bias = scratch;
+  if (key_tasks(p) > 0) KeyGradients(p, keys);
+  if (bias_tasks(p) > 0) bias.take<double>(p.dbias_keys);
+  return {.shared = 0, .per_strand = std::max(keys.used(), bias.used())};
+}
+
+}  // namespace
+
+extern constinit const Kernel kReferenceForward{
+    .name = "reference.forward",
+    .operation = Operation::forward,
+    .only_if_forced = false,
+    .stages = 1,
+    .declines = declines,
+    .tiles = tiles,
+    .tasks = forward_tasks,
+    .workspace = forward_workspace,
+    .run = forward,
+};
+
+extern constinit const Kernel kReferenceBackward{
+    .name = "reference.backward",
+    .operation = Operation::backward,
+    .only_if_forced = false,
+    .stages = 1,
+    .declines = declines,
+    .tiles = tiles,
+    .tasks = backward_tasks,
+    .workspace = backward_workspace,
+    .run = backward,
+};
+
+}  // namespace attend
