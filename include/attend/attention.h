@@ -38,7 +38,8 @@ ATTEND_API void attention_backward(const ConstTensorView& q, const ConstTensorVi
                                    const ConstTensorView& dlse = {},
                                    Context& context = default_context());
 
-// New tensors for every gradient that exists: dbias with bias, dsinks with sinks, dalibi with alibi.
+// New tensors for every gradient that exists: dbias with bias, dsinks with sinks, dalibi with
+// alibi.
 struct BackwardResult {
   Tensor dq, dk, dv, dbias, dsinks, dalibi;
 };
@@ -50,10 +51,10 @@ ATTEND_API BackwardResult attention_backward(const ConstTensorView& q, const Con
                                              const ConstTensorView& dlse = {},
                                              Context& context = default_context());
 
-// Joins results over disjoint parts of the keys, in the order given: o[n] [batch, heads, queries, dv]
-// and lse[n] [batch, heads, queries] of each part. A part that saw no key (lse -inf) adds nothing.
-// Parts kept in f64 (`out` and lse may be wider than q) that were cut at multiples of 256 keys give
-// the bits of the undivided call.
+// Joins results over disjoint parts of the keys, in the order given: o[n] [batch, heads, queries,
+// dv] and lse[n] [batch, heads, queries] of each part. A part that saw no key (lse -inf) adds
+// nothing. Parts kept in f64 (`out` and lse may be wider than q) that were cut at multiples of 256
+// keys give the bits of the undivided call.
 ATTEND_API void merge(const std::vector<ConstTensorView>& o,
                       const std::vector<ConstTensorView>& lse, const TensorView& out,
                       const TensorView& lse_out = {}, Context& context = default_context());

@@ -1,5 +1,5 @@
-// Where calls run: threads, workspaces, kernels. Every function takes one and defaults to the shared
-// default_context(). A Context may be used from any number of threads and survives fork().
+// Where calls run: threads, workspaces, kernels. Every function takes one and defaults to the
+// shared default_context(). A Context may be used from any number of threads and survives fork().
 #pragma once
 
 #include <attend/tensor.h>
@@ -21,9 +21,9 @@ struct Allocator {
 using ParallelFor = std::function<void(int n, const std::function<void(int)>& body)>;
 
 struct ContextOptions {
-  int threads = 0;               // 0: as many as the process may run on (its affinity mask)
-  ParallelFor parallel_for;      // in place of the Context's own threads
-  Allocator allocator;           // in place of the C++ runtime's
+  int threads = 0;           // 0: as many as the process may run on (its affinity mask)
+  ParallelFor parallel_for;  // in place of the Context's own threads
+  Allocator allocator;       // in place of the C++ runtime's
   // Kernels to use, one an operation: "forward:reference.forward,backward:reference.backward".
   // Not given: the environment variable ATTEND_KERNEL, read now; else the planner chooses.
   std::string kernels;
@@ -31,9 +31,9 @@ struct ContextOptions {
 
 // A row of the kernel table.
 struct KernelInfo {
-  std::string name;              // "reference.forward"
-  std::string operation;         // "forward", "backward", "merge"
-  bool only_if_forced = false;   // never chosen by the planner
+  std::string name;             // "reference.forward"
+  std::string operation;        // "forward", "backward", "merge"
+  bool only_if_forced = false;  // never chosen by the planner
 };
 
 class ATTEND_API Context {
@@ -44,7 +44,7 @@ class ATTEND_API Context {
   Context& operator=(const Context&) = delete;
 
   int threads() const noexcept;
-  static std::vector<KernelInfo> kernels();   // best first
+  static std::vector<KernelInfo> kernels();  // best first
 
   struct State;
   State& state() const noexcept { return *state_; }

@@ -12,8 +12,8 @@ namespace attend {
 
 enum class DType : std::uint8_t { f64, f32, bf16, f16, i64, i32, i8, u8, boolean };
 
-ATTEND_API std::int64_t size_of(DType type) noexcept;        // in bytes
-ATTEND_API std::string_view name_of(DType type) noexcept;    // "f32", "bool"
+ATTEND_API std::int64_t size_of(DType type) noexcept;      // in bytes
+ATTEND_API std::string_view name_of(DType type) noexcept;  // "f32", "bool"
 ATTEND_API bool is_floating_point(DType type) noexcept;
 
 // bfloat16: the upper half of an f32, 8 bits of precision. Storage only: convert, compute, convert.
@@ -21,9 +21,9 @@ struct bf16 {
   std::uint16_t bits = 0;
 
   bf16() = default;
-  ATTEND_API explicit bf16(double value) noexcept;   // rounded once, to nearest even
+  ATTEND_API explicit bf16(double value) noexcept;  // rounded once, to nearest even
   ATTEND_API explicit operator float() const noexcept;
-  friend bool operator==(bf16, bf16) = default;      // of the bits
+  friend bool operator==(bf16, bf16) = default;  // of the bits
 };
 
 // IEEE binary16: 11 bits of precision, largest value 65504.
@@ -31,24 +31,23 @@ struct f16 {
   std::uint16_t bits = 0;
 
   f16() = default;
-  ATTEND_API explicit f16(double value) noexcept;    // rounded once, to nearest even
+  ATTEND_API explicit f16(double value) noexcept;  // rounded once, to nearest even
   ATTEND_API explicit operator float() const noexcept;
-  friend bool operator==(f16, f16) = default;        // of the bits
+  friend bool operator==(f16, f16) = default;  // of the bits
 };
 
 namespace internal {
 
 template <class T>
-constexpr bool is_one_of_integers =
-    std::is_integral_v<T> && !std::is_same_v<T, char> &&
-    (sizeof(T) == 1 || (std::is_signed_v<T> && sizeof(T) >= 4));
+constexpr bool is_one_of_integers = std::is_integral_v<T> && !std::is_same_v<T, char> &&
+                                    (sizeof(T) == 1 || (std::is_signed_v<T> && sizeof(T) >= 4));
 
 }  // namespace internal
 
 // A C++ type that a tensor can hold.
 template <class T>
 concept Element = std::same_as<T, double> || std::same_as<T, float> || std::same_as<T, bf16> ||
-                  std::same_as<T, f16> || internal::is_one_of_integers<T>;
+    std::same_as<T, f16> || internal::is_one_of_integers<T>;
 
 template <Element T>
 constexpr DType dtype_of() noexcept {

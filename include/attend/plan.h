@@ -1,6 +1,7 @@
 // A Plan: the arguments checked, the kernel and its tiles chosen, the workspace counted. Made once,
-// run often with other data of the same shapes, types and options. attention() makes one for each new
-// problem and keeps it in the Context; a Plan of one's own is for forcing a kernel and for asking.
+// run often with other data of the same shapes, types and options. attention() makes one for each
+// new problem and keeps it in the Context; a Plan of one's own is for forcing a kernel and for
+// asking.
 #pragma once
 
 #include <attend/attention.h>
@@ -12,7 +13,7 @@
 namespace attend {
 
 struct PlanOptions {
-  std::string kernel;            // use this row of the kernel table, or throw its reason
+  std::string kernel;  // use this row of the kernel table, or throw its reason
 };
 
 class ATTEND_API Plan {

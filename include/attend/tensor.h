@@ -35,9 +35,9 @@ class ATTEND_API Shape {
   int rank_ = 0;
 };
 
-ATTEND_API std::string to_string(const Shape& shape);        // "[1, 8, 10, 64]"
-ATTEND_API std::int64_t element_count(const Shape& shape);   // the product; throws if it overflows
-ATTEND_API Shape contiguous_strides(const Shape& shape);     // row-major; throws if they overflow
+ATTEND_API std::string to_string(const Shape& shape);       // "[1, 8, 10, 64]"
+ATTEND_API std::int64_t element_count(const Shape& shape);  // the product; throws if it overflows
+ATTEND_API Shape contiguous_strides(const Shape& shape);    // row-major; throws if they overflow
 
 // Where a tensor's memory is.
 struct Device {
@@ -47,7 +47,7 @@ struct Device {
   friend bool operator==(const Device&, const Device&) = default;
 };
 
-ATTEND_API std::string to_string(Device device);             // "cpu", "cuda:0"
+ATTEND_API std::string to_string(Device device);  // "cpu", "cuda:0"
 
 // Read-only view of a tensor: pointer, type, shape, strides. A default-made one stands for "none".
 class ATTEND_API ConstTensorView {
@@ -127,12 +127,12 @@ class ATTEND_API TensorView : public ConstTensorView {
 class ATTEND_API Tensor {
  public:
   Tensor() = default;
-  explicit Tensor(const Shape& shape, DType type = DType::f32);   // filled with zeros
+  explicit Tensor(const Shape& shape, DType type = DType::f32);  // filled with zeros
   template <Element T>
   Tensor(std::initializer_list<T> values, const Shape& shape)
       : Tensor(values.begin(), values.size(), dtype_of<T>(), shape) {}
   static Tensor uninitialized(const Shape& shape, DType type = DType::f32);
-  static Tensor copy_of(const ConstTensorView& view);             // any strides; host memory
+  static Tensor copy_of(const ConstTensorView& view);  // any strides; host memory
 
   Tensor(const Tensor& other);
   Tensor& operator=(const Tensor& other);
@@ -142,17 +142,27 @@ class ATTEND_API Tensor {
   explicit operator bool() const noexcept { return static_cast<bool>(view_); }
   TensorView view() noexcept { return view_; }
   ConstTensorView view() const noexcept { return view_; }
-  operator TensorView() noexcept { return view_; }                // NOLINT: as T* converts to const T*
-  operator ConstTensorView() const noexcept { return view_; }     // NOLINT
+  operator TensorView() noexcept { return view_; }             // NOLINT: as T* converts to const T*
+  operator ConstTensorView() const noexcept { return view_; }  // NOLINT
 
   template <Element T>
-  T* data() { check_type(dtype_of<T>()); return static_cast<T*>(view_.data()); }
+  T* data() {
+    check_type(dtype_of<T>());
+    return static_cast<T*>(view_.data());
+  }
   template <Element T>
-  const T* data() const { check_type(dtype_of<T>()); return static_cast<const T*>(view_.data()); }
+  const T* data() const {
+    check_type(dtype_of<T>());
+    return static_cast<const T*>(view_.data());
+  }
   template <Element T>
-  T& at(const Shape& index) { return view_.at<T>(index); }
+  T& at(const Shape& index) {
+    return view_.at<T>(index);
+  }
   template <Element T>
-  const T& at(const Shape& index) const { return view_.at<T>(index); }
+  const T& at(const Shape& index) const {
+    return view_.at<T>(index);
+  }
 
   DType dtype() const noexcept { return view_.dtype(); }
   const Shape& shape() const noexcept { return view_.shape(); }

@@ -31,9 +31,9 @@ std::shared_ptr<const Plan::State> make_state(const Problem& problem, const Plan
                                               Context& context) {
   Context::State& state = context.state();
   std::shared_ptr<const Decision> decision =
-      options.kernel.empty()
-          ? state.plan_for(problem)
-          : std::make_shared<const Decision>(decide(problem, state.machine, state.threads, options.kernel));
+      options.kernel.empty() ? state.plan_for(problem)
+                             : std::make_shared<const Decision>(
+                                   decide(problem, state.machine, state.threads, options.kernel));
   std::string kernel(decision->kernel->name);
   return std::make_shared<const Plan::State>(Plan::State{std::move(decision), std::move(kernel)});
 }
@@ -59,12 +59,13 @@ Tensor attention(const ConstTensorView& q, const ConstTensorView& k, const Const
   return out;
 }
 
-void attention_backward(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-                        const ConstTensorView& out, const ConstTensorView& lse,
-                        const ConstTensorView& dout, const AttentionGradients& gradients,
-                        const AttentionOptions& options, const ConstTensorView& dlse,
-                        Context& context) {
-  check_and_run(check(BackwardArguments{q, k, v, out, lse, dout, gradients, options, dlse}), context);
+void attention_backward(const ConstTensorView& q, const ConstTensorView& k,
+                        const ConstTensorView& v, const ConstTensorView& out,
+                        const ConstTensorView& lse, const ConstTensorView& dout,
+                        const AttentionGradients& gradients, const AttentionOptions& options,
+                        const ConstTensorView& dlse, Context& context) {
+  check_and_run(check(BackwardArguments{q, k, v, out, lse, dout, gradients, options, dlse}),
+                context);
 }
 
 BackwardResult attention_backward(const ConstTensorView& q, const ConstTensorView& k,
@@ -72,9 +73,10 @@ BackwardResult attention_backward(const ConstTensorView& q, const ConstTensorVie
                                   const ConstTensorView& lse, const ConstTensorView& dout,
                                   const AttentionOptions& options, const ConstTensorView& dlse,
                                   Context& context) {
-  BackwardResult r{like(q), like(k), like(v), like(options.bias), like(options.sinks), like(options.alibi)};
-  attention_backward(q, k, v, out, lse, dout, {r.dq, r.dk, r.dv, r.dbias, r.dsinks, r.dalibi}, options,
-                     dlse, context);
+  BackwardResult r{
+      like(q), like(k), like(v), like(options.bias), like(options.sinks), like(options.alibi)};
+  attention_backward(q, k, v, out, lse, dout, {r.dq, r.dk, r.dv, r.dbias, r.dsinks, r.dalibi},
+                     options, dlse, context);
   return r;
 }
 
@@ -110,15 +112,18 @@ Plan Plan::attention_backward(const ConstTensorView& q, const ConstTensorView& k
 void Plan::run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                const TensorView& out, const AttentionOptions& options,
                const AttentionOutputs& outputs) const {
-  run_planned(*state_->decision, check(ForwardArguments{q, k, v, out, options, outputs}), *context_);
+  run_planned(*state_->decision, check(ForwardArguments{q, k, v, out, options, outputs}),
+              *context_);
 }
 
-void Plan::run_backward(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-                        const ConstTensorView& out, const ConstTensorView& lse,
-                        const ConstTensorView& dout, const AttentionGradients& gradients,
-                        const AttentionOptions& options, const ConstTensorView& dlse) const {
+void Plan::run_backward(const ConstTensorView& q, const ConstTensorView& k,
+                        const ConstTensorView& v, const ConstTensorView& out,
+                        const ConstTensorView& lse, const ConstTensorView& dout,
+                        const AttentionGradients& gradients, const AttentionOptions& options,
+                        const ConstTensorView& dlse) const {
   run_planned(*state_->decision,
-              check(BackwardArguments{q, k, v, out, lse, dout, gradients, options, dlse}), *context_);
+              check(BackwardArguments{q, k, v, out, lse, dout, gradients, options, dlse}),
+              *context_);
 }
 
 const std::string& Plan::kernel() const noexcept { return state_->kernel; }

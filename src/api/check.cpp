@@ -14,7 +14,8 @@ namespace attend {
 namespace {
 
 constexpr std::int64_t kMaxOffset = std::int64_t{1} << 62;
-constexpr std::int64_t kMaxElements = std::int64_t{1} << 60;   // keeps every sum of positions in 64 bits
+constexpr std::int64_t kMaxElements = std::int64_t{1}
+                                      << 60;  // keeps every sum of positions in 64 bits
 
 struct Named {
   std::string_view name;
@@ -82,22 +83,24 @@ class Checker {
   std::vector<Named> written_, read_;
 };
 
-// A given tensor that is addressable: device, address, alignment, reach. Up to four dimensions become
-// b, h, i and the last one, right-aligned.
+// A given tensor that is addressable: device, address, alignment, reach. Up to four dimensions
+// become b, h, i and the last one, right-aligned.
 Strided Checker::sound(std::string_view name, const ConstTensorView& view) {
   if (!view) fail(name, " is missing");
   if (view.device() != p_.device)
     fail(name, " is on ", view.device(), ", ", read_.front().name, " on ", p_.device,
          "; all tensors must be on one device");
-  if (view.count() > kMaxElements)
-    fail(name, " ", view.shape(), " has more than 2^60 elements");
+  if (view.count() > kMaxElements) fail(name, " ", view.shape(), " has more than 2^60 elements");
   if (spans_too_far(view))
     fail(name, ": shape ", view.shape(), " with strides ", view.strides(),
          " reaches further than memory can be");
   if (view.count() > 0) {
     if (view.data() == nullptr) fail(name, " ", view.shape(), " has a null address");
-    if (reinterpret_cast<std::uintptr_t>(view.data()) % static_cast<std::uintptr_t>(size_of(view.dtype())) != 0)
-      fail(name, " is ", view.dtype(), ", but its address is not a multiple of ", size_of(view.dtype()));
+    if (reinterpret_cast<std::uintptr_t>(view.data()) %
+            static_cast<std::uintptr_t>(size_of(view.dtype())) !=
+        0)
+      fail(name, " is ", view.dtype(), ", but its address is not a multiple of ",
+           size_of(view.dtype()));
   }
   Strided t{.data = static_cast<std::byte*>(const_cast<void*>(view.data())),
             .type = view.dtype(),
@@ -113,11 +116,13 @@ void Checker::rank_is_4(std::string_view name, const ConstTensorView& view,
     fail(name, " has ", view.rank(), " dimensions ", view.shape(), "; it must be ", form);
 }
 
-void Checker::shape_is(std::string_view name, const ConstTensorView& view, const Shape& shape) const {
+void Checker::shape_is(std::string_view name, const ConstTensorView& view,
+                       const Shape& shape) const {
   if (view && view.shape() != shape) fail(name, " is ", view.shape(), "; it must be ", shape);
 }
 
-void Checker::type_is(std::string_view name, DType found, std::initializer_list<DType> allowed) const {
+void Checker::type_is(std::string_view name, DType found,
+                      std::initializer_list<DType> allowed) const {
   if (std::find(allowed.begin(), allowed.end(), found) != allowed.end()) return;
   std::string list;
   for (const DType* type = allowed.begin(); type != allowed.end(); ++type) {
@@ -155,8 +160,8 @@ Strided Checker::integers(std::string_view name, const ConstTensorView& view, st
 }
 
 // A mask-like tensor: up to four dimensions, right-aligned, each of size 1 or as in `full`.
-Strided Checker::broadcast(std::string_view name, const ConstTensorView& view, bool keys_may_be_fewer,
-                           const Shape& full, std::string_view of) {
+Strided Checker::broadcast(std::string_view name, const ConstTensorView& view,
+                           bool keys_may_be_fewer, const Shape& full, std::string_view of) {
   Strided t = read(name, view);
   bool fits = view.rank() <= 4;
   for (int dim = 0; fits && dim < view.rank(); ++dim) {
@@ -173,7 +178,8 @@ Strided Checker::broadcast(std::string_view name, const ConstTensorView& view, b
 
 std::vector<std::int64_t> Checker::values(const Strided& t, std::int64_t count) const {
   std::vector<std::int64_t> list(static_cast<std::size_t>(count));
-  for (std::int64_t n = 0; n < count; ++n) list[static_cast<std::size_t>(n)] = load_integer(t, t.offset(n, 0, 0));
+  for (std::int64_t n = 0; n < count; ++n)
+    list[static_cast<std::size_t>(n)] = load_integer(t, t.offset(n, 0, 0));
   return list;
 }
 
@@ -187,8 +193,10 @@ void Checker::inputs(const ConstTensorView& q, const ConstTensorView& k, const C
   call_.k = read("k", k);
   call_.v = read("v", v);
   rank_is_4("q", q, "[batch, heads, queries, d]");
-  rank_is_4("k", k, paged_keys ? "[pages, key heads, page size, d]" : "[batch, key heads, keys, d]");
-  rank_is_4("v", v, paged_keys ? "[pages, key heads, page size, dv]" : "[batch, key heads, keys, dv]");
+  rank_is_4("k", k,
+            paged_keys ? "[pages, key heads, page size, d]" : "[batch, key heads, keys, d]");
+  rank_is_4("v", v,
+            paged_keys ? "[pages, key heads, page size, dv]" : "[batch, key heads, keys, dv]");
   type_is("q", q.dtype(), {DType::f64, DType::f32, DType::bf16, DType::f16});
   for (const Named& t : {Named{"k", k}, Named{"v", v}})
     if (t.view.dtype() != q.dtype())
@@ -252,7 +260,7 @@ void Checker::packed(const ConstTensorView& q, const ConstTensorView& k,
 // Checks the starts of packed sequences; returns the length of the longest.
 std::int64_t Checker::starts(std::string_view name, const Strided& t, std::string_view of,
                              std::int64_t total) const {
-  if (p_.device != Device{}) return total;   // cannot be read here; the kernel clamps
+  if (p_.device != Device{}) return total;  // cannot be read here; the kernel clamps
   const std::vector<std::int64_t> list = values(t, p_.batch + 1);
   if (list.front() != 0) fail(name, " begins with ", list.front(), "; it must begin with 0");
   std::int64_t longest = 0;
@@ -280,8 +288,10 @@ void Checker::paged(const ConstTensorView& k, const ConstTensorView& v,
   p_.keys = KeyAddressing::paged;
   p_.pages = v.size(0);
   p_.page_size = k.size(2);
-  if (__builtin_mul_overflow(table.size(1), p_.page_size, &p_.k_length) || p_.k_length > kMaxElements)
-    fail("block_table has ", table.size(1), " pages of ", p_.page_size, " keys, more than 2^60 in all");
+  if (__builtin_mul_overflow(table.size(1), p_.page_size, &p_.k_length) ||
+      p_.k_length > kMaxElements)
+    fail("block_table has ", table.size(1), " pages of ", p_.page_size,
+         " keys, more than 2^60 in all");
 }
 
 void Checker::key_lengths(const AttentionOptions& options) {
@@ -372,7 +382,7 @@ void Checker::bias(const AttentionOptions& options) {
   const ConstTensorView& bias = options.bias;
   if (!is_floating_point(bias.dtype()))
     fail("bias is ", bias.dtype(), "; a bias is floating-point, give bools and integers as mask");
-  if (p_.type == DType::f64 || p_.type == DType::f32) type_is("bias", bias.dtype(), {p_.type});
+  if (p_.type == DType::f32) type_is("bias", bias.dtype(), {DType::f32});
   else type_is("bias", bias.dtype(), {p_.type, DType::f32});
   const Shape full{p_.batch, p_.heads, p_.q_length, p_.k_length};
   call_.bias = broadcast("bias", bias, true, full, "[batch, heads, queries, keys]");
@@ -430,8 +440,9 @@ void Checker::dropout(const Dropout& dropout) {
                     origin.b <= kLimit && p_.batch <= kLimit &&
                     !__builtin_mul_overflow(origin.b + p_.batch, heads, &rows) && rows <= kLimit;
   if (!fits)
-    fail("dropout draws from 2^35 keys, 2^32 queries and 2^32 rows of batch x heads; origin and "
-         "sizes reach further");
+    fail(
+        "dropout draws from 2^35 keys, 2^32 queries and 2^32 rows of batch x heads; origin and "
+        "sizes reach further");
   p_.dropout_seed = dropout.seed;
   p_.dropout_offset = dropout.offset;
   p_.origin_b = origin.b;
@@ -459,7 +470,8 @@ void Checker::outputs(const TensorView& out, const AttentionOutputs& outputs) {
     call_.lse = written("lse", outputs.lse);
     shape_is("lse", outputs.lse, rows_of(q));
     type_is_statistic("lse", outputs.lse.dtype());
-    call_.lse.stride = {outputs.lse.strides()[0], outputs.lse.strides()[1], outputs.lse.strides()[2], 0};
+    call_.lse.stride = {outputs.lse.strides()[0], outputs.lse.strides()[1],
+                        outputs.lse.strides()[2], 0};
   }
   const Shape square{p_.batch, p_.heads, p_.q_length, p_.k_length};
   if ((p_.weights = static_cast<bool>(outputs.weights))) {

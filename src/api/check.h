@@ -1,5 +1,6 @@
-// The only place where arguments are judged: everything the caller gave becomes a Problem and a Call, or
-// an InvalidArgument that says what was found and what is allowed. Nothing behind it checks again.
+// The only place where arguments are judged: everything the caller gave becomes a Problem and a
+// Call, or an InvalidArgument that says what was found and what is allowed. Nothing behind it
+// checks again.
 #pragma once
 
 #include "core/call.h"
@@ -37,6 +38,6 @@ struct Request {
 
 Request check(const ForwardArguments& arguments);
 Request check(const BackwardArguments& arguments);
-Request check(const MergeArguments& arguments, std::vector<Part>& parts);   // call points into parts
+Request check(const MergeArguments& arguments, std::vector<Part>& parts);  // call points into parts
 
 }  // namespace attend

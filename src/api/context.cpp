@@ -13,14 +13,14 @@ namespace attend {
 namespace {
 
 constexpr std::size_t kMostPlans = 256;
-constexpr std::size_t kMostFreeBlocks = 16;   // more callers than that at once: they allocate
+constexpr std::size_t kMostFreeBlocks = 16;  // more callers than that at once: they allocate
 
 // ---- fork() ----
-// Every mutex of every Context is held while the process forks, so that the child finds none locked by
-// a thread that it does not have.
+// Every mutex of every Context is held while the process forks, so that the child finds none locked
+// by a thread that it does not have.
 std::mutex registry_mutex;
 std::vector<Context::State*>& registry() {
-  static auto* contexts = new std::vector<Context::State*>;   // outlives every Context
+  static auto* contexts = new std::vector<Context::State*>;  // outlives every Context
   return *contexts;
 }
 
@@ -59,15 +59,16 @@ Allocator complete(Allocator allocator) {
     throw InvalidArgument("context: an allocator needs both allocate and deallocate");
   if (allocator.allocate) return allocator;
   return {[](std::size_t bytes, std::size_t alignment) {
-            return ::operator new(bytes, std::align_val_t{alignment}, std::nothrow);
+            return ::operator new (bytes, std::align_val_t{alignment}, std::nothrow);
           },
           [](void* memory, std::size_t) {
-            ::operator delete(memory, std::align_val_t{kWorkspaceAlignment});
+            ::operator delete (memory, std::align_val_t{kWorkspaceAlignment});
           }};
 }
 
 int thread_count(int asked) {
-  if (asked < 0) throw InvalidArgument(text("context: threads is ", asked, "; it must be at least 0"));
+  if (asked < 0)
+    throw InvalidArgument(text("context: threads is ", asked, "; it must be at least 0"));
   return asked == 0 ? available_processors() : asked;
 }
 
@@ -106,17 +107,17 @@ std::string kernels_asked_for(const ContextOptions& options) {
 }  // namespace
 
 std::size_t ProblemHash::operator()(const Problem& p) const noexcept {
-  std::uint64_t hash = static_cast<std::uint64_t>(p.operation) * 31 + static_cast<std::uint64_t>(p.type);
-  for (const std::int64_t size : {p.batch, p.heads, p.kv_heads, p.q_length, p.k_length, p.d, p.dv, p.parts})
+  std::uint64_t hash =
+      static_cast<std::uint64_t>(p.operation) * 31 + static_cast<std::uint64_t>(p.type);
+  for (const std::int64_t size :
+       {p.batch, p.heads, p.kv_heads, p.q_length, p.k_length, p.d, p.dv, p.parts})
     hash = (hash ^ static_cast<std::uint64_t>(size)) * 0x9E3779B97F4A7C15;
   return hash ^ hash >> 32;
 }
 
 Context::State::State(const ContextOptions& options)
-    : threads(thread_count(options.threads)),
-      parallel_for(options.parallel_for),
-      allocator(complete(options.allocator)),
-      forced(parse_kernels(kernels_asked_for(options))),
+    : threads(thread_count(options.threads)), parallel_for(options.parallel_for),
+      allocator(complete(options.allocator)), forced(parse_kernels(kernels_asked_for(options))),
       pool(options.parallel_for ? 1 : threads) {
   free_memory.reserve(kMostFreeBlocks);
   enter_registry(this);
@@ -141,7 +142,7 @@ std::shared_ptr<const Decision> Context::State::plan_for(const Problem& problem)
   auto made = std::make_shared<const Decision>(
       decide(problem, machine, threads, forced_kernel(problem.operation)));
   const std::lock_guard lock(mutex);
-  if (plans.size() >= kMostPlans) plans.clear();   // lengths that grow step by step: start afresh
+  if (plans.size() >= kMostPlans) plans.clear();  // lengths that grow step by step: start afresh
   return plans.emplace(problem, std::move(made)).first->second;
 }
 
@@ -152,7 +153,8 @@ Context::State::Memory Context::State::acquire(std::size_t bytes) {
     const std::lock_guard lock(mutex);
     auto best = free_memory.end();
     for (auto block = free_memory.begin(); block != free_memory.end(); ++block)
-      if (block->bytes >= bytes && (best == free_memory.end() || block->bytes < best->bytes)) best = block;
+      if (block->bytes >= bytes && (best == free_memory.end() || block->bytes < best->bytes))
+        best = block;
     if (best != free_memory.end()) {
       const Memory memory = *best;
       free_memory.erase(best);
@@ -169,7 +171,7 @@ void Context::State::release(Memory memory) noexcept {
   {
     const std::lock_guard lock(mutex);
     if (free_memory.size() < kMostFreeBlocks) {
-      free_memory.push_back(memory);   // reserved for kMostFreeBlocks: does not allocate
+      free_memory.push_back(memory);  // reserved for kMostFreeBlocks: does not allocate
       return;
     }
   }
@@ -192,7 +194,7 @@ std::vector<KernelInfo> Context::kernels() {
 }
 
 Context& default_context() {
-  static auto* context = new Context;   // never destroyed: other static objects may still use it
+  static auto* context = new Context;  // never destroyed: other static objects may still use it
   return *context;
 }
 

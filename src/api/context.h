@@ -15,7 +15,7 @@
 namespace attend {
 
 struct ProblemHash {
-  std::size_t operator()(const Problem& problem) const noexcept;   // of the sizes: == does the rest
+  std::size_t operator()(const Problem& problem) const noexcept;  // of the sizes: == does the rest
 };
 
 struct Context::State {
@@ -43,7 +43,7 @@ struct Context::State {
   std::vector<std::pair<Operation, std::string>> forced;
   ThreadPool pool;
 
-  std::mutex mutex;                                  // of the two below
+  std::mutex mutex;  // of the two below
   std::unordered_map<Problem, std::shared_ptr<const Decision>, ProblemHash> plans;
   std::vector<Memory> free_memory;
 };

@@ -3,9 +3,9 @@
 //   -size_a < base_a - base_b + sum_n stride_n * x_n < size_b,     low_n <= x_n <= high_n
 //
 // where each x_n is an index of a, a negated index of b, or, where both have the same stride, the
-// difference of the two. The search fixes the x_n from the largest stride down and gives up a branch
-// when the rest cannot reach the interval any more. With the nested strides of real tensors only a
-// handful of values survive at each level.
+// difference of the two. The search fixes the x_n from the largest stride down and gives up a
+// branch when the rest cannot reach the interval any more. With the nested strides of real tensors
+// only a handful of values survive at each level.
 #include "api/overlap.h"
 
 #include <algorithm>
@@ -20,14 +20,14 @@ namespace {
 constexpr int kMaxSteps = 100000;
 
 struct Term {
-  std::int64_t stride = 0;       // in bytes, positive
+  std::int64_t stride = 0;  // in bytes, positive
   std::int64_t low = 0, high = 0;
 };
 
 struct Search {
   std::array<Term, 2 * kMaxRank> terms{};
   int count = 0;
-  std::int64_t from = 0, to = 0;   // the interval that the sum must hit
+  std::int64_t from = 0, to = 0;  // the interval that the sum must hit
   bool must_move = false;
   int steps = 0;
 
@@ -55,13 +55,13 @@ struct Search {
   bool hits(int n, std::int64_t sum, bool moved) noexcept {
     if (++steps > kMaxSteps) return true;
     if (n == count) return sum >= from && sum <= to && (moved || !must_move);
-    std::int64_t low = 0, high = 0;   // reach of the terms after n
+    std::int64_t low = 0, high = 0;  // reach of the terms after n
     for (int rest = n + 1; rest < count; ++rest) {
       low += terms[rest].stride * terms[rest].low;
       high += terms[rest].stride * terms[rest].high;
     }
     const Term& term = terms[n];
-    if (term.stride == 0) return hits(n + 1, sum, moved);   // any value will do
+    if (term.stride == 0) return hits(n + 1, sum, moved);  // any value will do
     const std::int64_t first = std::max(term.low, divide_up(from - sum - high, term.stride));
     const std::int64_t last = std::min(term.high, divide_down(to - sum - low, term.stride));
     for (std::int64_t x = first; x <= last; ++x)
@@ -78,7 +78,7 @@ struct Search {
 };
 
 struct Bytes {
-  std::int64_t first = 0, last = 0;   // lowest and highest address of a byte
+  std::int64_t first = 0, last = 0;  // lowest and highest address of a byte
 };
 
 Bytes bytes_of(const ConstTensorView& view) noexcept {
@@ -110,7 +110,7 @@ bool spans_too_far(const ConstTensorView& view) noexcept {
         __builtin_add_overflow(total, reach, &total))
       return true;
   }
-  return total > (std::int64_t{1} << 60) / size_of(view.dtype());   // room for differences of two
+  return total > (std::int64_t{1} << 60) / size_of(view.dtype());  // room for differences of two
 }
 
 bool overlaps_itself(const ConstTensorView& view) noexcept {

@@ -17,7 +17,8 @@ struct Stage {
   void operator()(int strand) noexcept {
     const Workspace& workspace = decision.workspace;
     Task task{.stage = index, .index = 0, .shared = memory};
-    task.scratch = memory + workspace.shared + static_cast<std::size_t>(strand) * workspace.per_strand;
+    task.scratch =
+        memory + workspace.shared + static_cast<std::size_t>(strand) * workspace.per_strand;
     const std::int64_t tasks = decision.tasks[static_cast<std::size_t>(index)];
     while ((task.index = next.fetch_add(1, std::memory_order_relaxed)) < tasks)
       decision.kernel->run(decision.problem, decision.tiles, call, task);
@@ -27,7 +28,7 @@ struct Stage {
 }  // namespace
 
 void Context::State::execute(const Decision& decision, const Call& call) {
-  struct Lease {   // gives the workspace back, also when a caller's parallel_for throws
+  struct Lease {  // gives the workspace back, also when a caller's parallel_for throws
     State& state;
     Memory memory;
     ~Lease() { state.release(memory); }
@@ -40,7 +41,7 @@ void Context::State::execute(const Decision& decision, const Call& call) {
       if (parallel_for) parallel_for(decision.strands, [&stage](int strand) { stage(strand); });
       else pool.run(decision.strands, stage);
     }
-    stage(0);   // everything, when alone; else whatever the caller's parallel_for left undone
+    stage(0);  // everything, when alone; else whatever the caller's parallel_for left undone
   }
 }
 

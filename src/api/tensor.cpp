@@ -65,7 +65,7 @@ std::int64_t element_count(const Shape& shape) {
     zero |= size == 0;
     overflow |= __builtin_mul_overflow(count, size, &count);
   }
-  if (zero) return 0;   // whatever the other sizes are
+  if (zero) return 0;  // whatever the other sizes are
   if (overflow) throw InvalidArgument(text("tensor: ", shape, " has more than 2^63 elements"));
   return count;
 }
@@ -134,7 +134,8 @@ ConstTensorView ConstTensorView::slice(int dim, std::int64_t begin, std::int64_t
   const bool forward = step > 0 && 0 <= begin && begin <= end && end <= size;
   const bool backward = step < 0 && -1 <= end && end <= begin && begin < size;
   if (!forward && !backward)
-    throw InvalidArgument(text("slice: ", begin, " to ", end, " by ", step, " of a dimension of ", size));
+    throw InvalidArgument(
+        text("slice: ", begin, " to ", end, " by ", step, " of a dimension of ", size));
   ConstTensorView view = *this;
   const std::int64_t span = forward ? end - begin : begin - end, stride = forward ? step : -step;
   view.shape_[dim] = span / stride + (span % stride != 0);
@@ -156,7 +157,8 @@ ConstTensorView ConstTensorView::broadcast_to(const Shape& shape) const {
     valid = size == 1 || size == shape[dim];
     view.strides_[dim] = size == 1 ? 0 : strides_[dim - extra];
   }
-  if (!valid) throw InvalidArgument(text("broadcast_to: ", shape_, " cannot be repeated to ", shape));
+  if (!valid)
+    throw InvalidArgument(text("broadcast_to: ", shape_, " cannot be repeated to ", shape));
   return view;
 }
 
@@ -164,7 +166,8 @@ TensorView TensorView::permute(const Shape& order) const {
   return TensorView(ConstTensorView::permute(order));
 }
 
-TensorView TensorView::slice(int dim, std::int64_t begin, std::int64_t end, std::int64_t step) const {
+TensorView TensorView::slice(int dim, std::int64_t begin, std::int64_t end,
+                             std::int64_t step) const {
   return TensorView(ConstTensorView::slice(dim, begin, end, step));
 }
 
@@ -199,7 +202,8 @@ Tensor::Tensor(const void* values, std::size_t count, DType type, const Shape& s
 Tensor Tensor::copy_of(const ConstTensorView& view) {
   if (!view) return {};
   if (view.device() != Device{})
-    throw InvalidArgument(text("copy_of: the tensor is on ", view.device(), ", not in host memory"));
+    throw InvalidArgument(
+        text("copy_of: the tensor is on ", view.device(), ", not in host memory"));
   Tensor tensor = uninitialized(view.shape(), view.dtype());
   const std::int64_t size = size_of(view.dtype());
   auto* to = static_cast<std::byte*>(tensor.view_.data());
@@ -210,7 +214,8 @@ Tensor Tensor::copy_of(const ConstTensorView& view) {
     for (int dim = 0; dim < index.rank(); ++dim) offset += index[dim] * view.strides()[dim];
     std::memcpy(to, static_cast<const std::byte*>(view.data()) + offset * size,
                 static_cast<std::size_t>(size));
-    for (int dim = index.rank() - 1; dim >= 0 && ++index[dim] == view.size(dim); --dim) index[dim] = 0;
+    for (int dim = index.rank() - 1; dim >= 0 && ++index[dim] == view.size(dim); --dim)
+      index[dim] = 0;
   }
   return tensor;
 }

@@ -7,8 +7,8 @@
 namespace attend {
 namespace {
 
-// x as an f32 whose last bit is set if x was cut ("round to odd"). Rounding that once more to 8 or 11
-// bits gives what rounding x itself would have given, in every rounding mode of the caller.
+// x as an f32 whose last bit is set if x was cut ("round to odd"). Rounding that once more to 8 or
+// 11 bits gives what rounding x itself would have given, in every rounding mode of the caller.
 std::uint32_t to_odd_f32(double x) noexcept {
   const auto f = static_cast<float>(x);
   auto bits = std::bit_cast<std::uint32_t>(f);
@@ -76,11 +76,11 @@ f16::f16(double value) noexcept {
   std::uint32_t half = 0;
   if (value != value) {
     half = 0x7E00;
-  } else if (magnitude >= 0x47800000) {         // from 65536: infinity
+  } else if (magnitude >= 0x47800000) {  // from 65536: infinity
     half = 0x7C00;
-  } else if (magnitude >= 0x38800000) {         // from 2^-14: rebias the exponent by 127 - 15
+  } else if (magnitude >= 0x38800000) {  // from 2^-14: rebias the exponent by 127 - 15
     half = round_off(magnitude - (112U << 23), 13);
-  } else if (magnitude >= 0x33000000) {         // from 2^-25: subnormal, in units of 2^-24
+  } else if (magnitude >= 0x33000000) {  // from 2^-25: subnormal, in units of 2^-24
     const int exponent = static_cast<int>(magnitude >> 23);
     half = round_off((magnitude & 0x7FFFFF) | 0x800000, 126 - exponent);
   }
@@ -90,7 +90,7 @@ f16::f16(double value) noexcept {
 f16::operator float() const noexcept {
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000) << 16;
   const std::uint32_t exponent = bits >> 10 & 31, mantissa = bits & 0x3FF;
-  if (exponent == 0) {                          // zero and subnormals: mantissa * 2^-24
+  if (exponent == 0) {  // zero and subnormals: mantissa * 2^-24
     const float magnitude = static_cast<float>(mantissa) * 0x1p-24F;
     return sign != 0 ? -magnitude : magnitude;
   }

@@ -1,6 +1,6 @@
-// A row of the kernel table. A kernel is told everything and asks nothing: run() reads its arguments
-// only, does not allocate, print or throw, and writes into the caller's buffers. What it cannot do it
-// declines beforehand, in words.
+// A row of the kernel table. A kernel is told everything and asks nothing: run() reads its
+// arguments only, does not allocate, print or throw, and writes into the caller's buffers. What it
+// cannot do it declines beforehand, in words.
 #pragma once
 
 #include "core/call.h"
@@ -13,8 +13,8 @@
 
 namespace attend {
 
-// How a kernel cuts the problem. Chosen from the type, d, options and machine, never from the batch,
-// the lengths or the threads: that keeps a row's bits the same whatever stands beside it.
+// How a kernel cuts the problem. Chosen from the type, d, options and machine, never from the
+// batch, the lengths or the threads: that keeps a row's bits the same whatever stands beside it.
 struct Tiles {
   std::int64_t queries = 1;
   std::int64_t keys = 1;
@@ -22,8 +22,8 @@ struct Tiles {
 
 // Bytes of scratch memory, all multiples of kWorkspaceAlignment.
 struct Workspace {
-  std::size_t shared = 0;       // one for the whole call, for what one stage leaves to the next
-  std::size_t per_strand = 0;   // one for each strand of execution
+  std::size_t shared = 0;      // one for the whole call, for what one stage leaves to the next
+  std::size_t per_strand = 0;  // one for each strand of execution
 };
 inline constexpr std::size_t kWorkspaceAlignment = 64;
 
@@ -31,18 +31,18 @@ struct Task {
   int stage = 0;
   std::int64_t index = 0;
   std::byte* shared = nullptr;
-  std::byte* scratch = nullptr;   // this strand's
+  std::byte* scratch = nullptr;  // this strand's
 };
 
 struct Kernel {
-  std::string_view name;          // "cpu.neon.forward"
+  std::string_view name;  // "cpu.neon.forward"
   Operation operation;
-  bool only_if_forced;            // a yardstick, never chosen
-  int stages;                     // run one after the other, each with its tasks in parallel
+  bool only_if_forced;  // a yardstick, never chosen
+  int stages;           // run one after the other, each with its tasks in parallel
 
-  std::string (*declines)(const Problem&, const Machine&);          // the reason, or empty
+  std::string (*declines)(const Problem&, const Machine&);  // the reason, or empty
   Tiles (*tiles)(const Problem&, const Machine&);
-  std::int64_t (*tasks)(const Problem&, const Tiles&, int stage);   // index 0 is started first
+  std::int64_t (*tasks)(const Problem&, const Tiles&, int stage);  // index 0 is started first
   Workspace (*workspace)(const Problem&, const Tiles&);
   void (*run)(const Problem&, const Tiles&, const Call&, const Task&) noexcept;
 };

@@ -8,8 +8,8 @@
 namespace attend {
 
 struct Machine {
-  std::string_view architecture;   // "x86-64", "aarch64"
-  int processors = 1;              // that this process may run on
+  std::string_view architecture;  // "x86-64", "aarch64"
+  int processors = 1;             // that this process may run on
 };
 
 inline Machine this_machine() noexcept {

@@ -1,6 +1,6 @@
 // Dropout's random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as
-// 1, 2, 3", 2011). A draw is a pure function of its position, so every kernel on every device, whole
-// problem or part, forward or backward, drops the same weights.
+// 1, 2, 3", 2011). A draw is a pure function of its position, so every kernel on every device,
+// whole problem or part, forward or backward, drops the same weights.
 #pragma once
 
 #include "core/problem.h"
@@ -17,10 +17,9 @@ inline std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
   auto key0 = static_cast<std::uint32_t>(key), key1 = static_cast<std::uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round, key0 += kWeyl0, key1 += kWeyl1) {
     const std::uint64_t a = kMultiply0 * counter[0], b = kMultiply1 * counter[2];
-    counter = {static_cast<std::uint32_t>(b >> 32) ^ counter[1] ^ key0,
-               static_cast<std::uint32_t>(b),
-               static_cast<std::uint32_t>(a >> 32) ^ counter[3] ^ key1,
-               static_cast<std::uint32_t>(a)};
+    counter = {
+        static_cast<std::uint32_t>(b >> 32) ^ counter[1] ^ key0, static_cast<std::uint32_t>(b),
+        static_cast<std::uint32_t>(a >> 32) ^ counter[3] ^ key1, static_cast<std::uint32_t>(a)};
   }
   return counter;
 }
@@ -31,10 +30,10 @@ inline double dropout_factor(const Problem& problem, std::int64_t b, std::int64_
   if (problem.drop_below == 0) return 1;
   j += problem.origin_j;
   const std::int64_t row = (b + problem.origin_b) * problem.origin_heads + h + problem.origin_h;
-  const auto words = philox({static_cast<std::uint32_t>(j / 8),
-                             static_cast<std::uint32_t>(i + problem.origin_i),
-                             static_cast<std::uint32_t>(row), problem.dropout_offset},
-                            problem.dropout_seed);
+  const auto words =
+      philox({static_cast<std::uint32_t>(j / 8), static_cast<std::uint32_t>(i + problem.origin_i),
+              static_cast<std::uint32_t>(row), problem.dropout_offset},
+             problem.dropout_seed);
   const std::uint32_t draw = (words[j % 8 / 2] >> (j % 2 * 16)) & 0xFFFF;
   return draw < problem.drop_below ? 0 : 65536.0 / (65536.0 - problem.drop_below);
 }

@@ -13,24 +13,24 @@ enum class Operation : std::uint8_t { forward, backward, merge };
 
 // Where key j of batch element b lives.
 enum class KeyAddressing : std::uint8_t {
-  dense,    // k[b, h, j]
-  packed,   // k[0, h, cu_seqlens_k[b] + j]
-  paged,    // k[block_table[b, j / page_size], h, j % page_size]
+  dense,   // k[b, h, j]
+  packed,  // k[0, h, cu_seqlens_k[b] + j]
+  paged,   // k[block_table[b, j / page_size], h, j % page_size]
 };
 
 struct Problem {
   Operation operation = Operation::forward;
-  bool packed_queries = false;      // query i lives in q[0, h, cu_seqlens_q[b] + i], else q[b, h, i]
+  bool packed_queries = false;  // query i lives in q[0, h, cu_seqlens_q[b] + i], else q[b, h, i]
   KeyAddressing keys = KeyAddressing::dense;
   Device device;
-  DType type = DType::f32;          // of q, k, v
+  DType type = DType::f32;  // of q, k, v
   DType out_type = DType::f32;
   DType bias_type = DType::f32;
 
   // batch counts sequences when packed; q_length and k_length are then those of the longest.
   std::int64_t batch = 0, heads = 0, kv_heads = 0, q_length = 0, k_length = 0, d = 0, dv = 0;
   std::int64_t page_size = 0, pages = 0;
-  std::int64_t parts = 0;           // of merge
+  std::int64_t parts = 0;  // of merge
 
   // Step 1
   double scale = 1;
@@ -41,14 +41,14 @@ struct Problem {
   std::int64_t window_left = kUnlimited, window_right = kUnlimited;
   bool mask = false, bias = false, alibi = false, sinks = false;
   bool blocks = false, key_lengths = false;
-  std::int64_t mask_keys = 0, bias_keys = 0;      // keys from there on are hidden (short masks)
-  std::int64_t block_queries = 0, block_keys = 0; // the size of a block
+  std::int64_t mask_keys = 0, bias_keys = 0;       // keys from there on are hidden (short masks)
+  std::int64_t block_queries = 0, block_keys = 0;  // the size of a block
   bool offset_given = false, offset_each = false;
-  std::int64_t offset = 0;          // the one for all, if given
+  std::int64_t offset = 0;  // the one for all, if given
   // The shape of dbias: each is 1 or the full size (the last may be shorter: bias_keys).
   std::int64_t dbias_batch = 0, dbias_heads = 0, dbias_queries = 0, dbias_keys = 0;
   // Step 4
-  std::uint32_t drop_below = 0;     // a 16-bit draw below this drops the weight; 65536 drops all
+  std::uint32_t drop_below = 0;  // a 16-bit draw below this drops the weight; 65536 drops all
   std::uint64_t dropout_seed = 0;
   std::uint32_t dropout_offset = 0;
   std::int64_t origin_b = 0, origin_h = 0, origin_i = 0, origin_j = 0, origin_heads = 0;
@@ -57,7 +57,7 @@ struct Problem {
   bool lse = false, weights = false, scores = false, visited_blocks = false;
   ScoreStage stage = ScoreStage::masked;
   bool dq = false, dk = false, dv_gradient = false, dbias = false, dsinks = false, dalibi = false;
-  bool dlse = false;                // read, not written
+  bool dlse = false;  // read, not written
 
   friend bool operator==(const Problem&, const Problem&) = default;
 

@@ -9,11 +9,11 @@ namespace attend {
 
 struct Sequence {
   std::int64_t b = 0;
-  std::int64_t q_begin = 0, q_length = 0;   // row i is q[b, h, i] or, packed, q[0, h, q_begin + i]
+  std::int64_t q_begin = 0, q_length = 0;  // row i is q[b, h, i] or, packed, q[0, h, q_begin + i]
   std::int64_t k_begin = 0;
-  std::int64_t k_stored = 0;                // keys that have an address
-  std::int64_t k_length = 0;                // of these, the ones below key_lengths
-  std::int64_t offset = 0;                  // query i stands at position i + offset
+  std::int64_t k_stored = 0;  // keys that have an address
+  std::int64_t k_length = 0;  // of these, the ones below key_lengths
+  std::int64_t offset = 0;    // query i stands at position i + offset
 };
 
 inline Sequence sequence_of(const Problem& problem, const Call& call, std::int64_t b) noexcept {
@@ -45,8 +45,7 @@ inline std::int64_t query_row(const Problem& problem, const Strided& t, const Se
 
 inline std::int64_t page_of(const Problem& problem, const Call& call, const Sequence& s,
                             std::int64_t j) noexcept {
-  return load_integer(call.block_table,
-                      call.block_table.offset(s.b, 0, 0, j / problem.page_size));
+  return load_integer(call.block_table, call.block_table.offset(s.b, 0, 0, j / problem.page_size));
 }
 
 // Row j of the key head in k, v, dk or dv.

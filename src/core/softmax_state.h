@@ -1,10 +1,10 @@
 // Step 3, the softmax as a running maximum m and sum l, so that one pass over the keys is enough.
 //
-// Scores enter in log2 units, t = s * log2(e), and m is the largest t rounded up to an integer. Then
-// every rescale 2^(m_old - m_new) is an exact power of two: when it is done, and how the keys are cut
-// into blocks, cannot change a bit. Keys are summed in chunks of 256, at multiples of 256, each with a
-// state of its own, and the chunks are joined in ascending order in f64: one long f32 chain would have
-// 5 to 49 times the error at 4096 keys.
+// Scores enter in log2 units, t = s * log2(e), and m is the largest t rounded up to an integer.
+// Then every rescale 2^(m_old - m_new) is an exact power of two: when it is done, and how the keys
+// are cut into blocks, cannot change a bit. Keys are summed in chunks of 256, at multiples of 256,
+// each with a state of its own, and the chunks are joined in ascending order in f64: one long f32
+// chain would have 5 to 49 times the error at 4096 keys.
 #pragma once
 
 #include "core/mask.h"
@@ -19,13 +19,13 @@ inline constexpr std::int64_t kChunk = 256;
 
 // 2^(from - to) for integers from <= to. -inf is the state before the first key: 2^-inf = 0.
 inline double rescale_factor(double from, double to) noexcept {
-  if (from == to) return 1;   // also -inf to -inf
+  if (from == to) return 1;  // also -inf to -inf
   return std::exp2(from - to);
 }
 
 struct SoftmaxState {
-  double m = kMinusInfinity;   // an integer
-  double l = 0;                // sum of 2^(t - m)
+  double m = kMinusInfinity;  // an integer
+  double l = 0;               // sum of 2^(t - m)
 
   // Takes the score t; what was summed so far must be multiplied by `rescale`, and t weighs `p`.
   struct Step {
@@ -51,7 +51,7 @@ struct SoftmaxState {
     return weights;
   }
 
-  double lse() const noexcept {   // log(sum of exp(s)); -inf if nothing was added
+  double lse() const noexcept {  // log(sum of exp(s)); -inf if nothing was added
     return l == 0 ? kMinusInfinity : m * std::numbers::ln2 + std::log(l);
   }
 };

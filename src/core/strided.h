@@ -14,7 +14,7 @@ struct Strided {
   std::byte* data = nullptr;
   DType type = DType::f32;
   bool given = false;
-  std::array<std::int64_t, 4> stride{};   // in elements, of b, h, i and the last index
+  std::array<std::int64_t, 4> stride{};  // in elements, of b, h, i and the last index
 
   explicit operator bool() const noexcept { return given; }
   std::int64_t offset(std::int64_t b, std::int64_t h, std::int64_t i,
@@ -48,7 +48,7 @@ inline std::int64_t load_integer(const Strided& t, std::int64_t offset) noexcept
     case DType::i64: return reinterpret_cast<const std::int64_t*>(t.data)[offset];
     case DType::i32: return reinterpret_cast<const std::int32_t*>(t.data)[offset];
     case DType::i8: return reinterpret_cast<const std::int8_t*>(t.data)[offset];
-    default: return reinterpret_cast<const std::uint8_t*>(t.data)[offset];   // u8, bool
+    default: return reinterpret_cast<const std::uint8_t*>(t.data)[offset];  // u8, bool
   }
 }
 

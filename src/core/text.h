@@ -8,7 +8,9 @@
 
 namespace attend {
 
-inline std::ostream& operator<<(std::ostream& os, const Shape& shape) { return os << to_string(shape); }
+inline std::ostream& operator<<(std::ostream& os, const Shape& shape) {
+  return os << to_string(shape);
+}
 inline std::ostream& operator<<(std::ostream& os, DType type) { return os << name_of(type); }
 inline std::ostream& operator<<(std::ostream& os, Device device) { return os << to_string(device); }
 

@@ -13,8 +13,8 @@ namespace {
 constexpr double kWorkPerStrand = 50e3;
 
 double multiply_adds(const Problem& p) {
-  const auto rows = static_cast<double>(p.batch) * static_cast<double>(p.heads) *
-                    static_cast<double>(p.q_length);
+  const auto rows =
+      static_cast<double>(p.batch) * static_cast<double>(p.heads) * static_cast<double>(p.q_length);
   if (p.operation == Operation::merge) return rows * static_cast<double>(p.parts * p.dv);
   const double pairs = rows * static_cast<double>(p.k_length);
   return pairs * static_cast<double>(p.d + p.dv) * (p.operation == Operation::backward ? 2.5 : 1);
@@ -35,7 +35,8 @@ std::size_t total_bytes(const Workspace& workspace, int strands) {
   return overflow ? std::numeric_limits<std::size_t>::max() : bytes;
 }
 
-const Kernel& find(std::string_view name, Operation operation, std::span<const Kernel* const> table) {
+const Kernel& find(std::string_view name, Operation operation,
+                   std::span<const Kernel* const> table) {
   std::string known;
   for (const Kernel* kernel : table) {
     if (kernel->operation != operation) continue;
@@ -47,7 +48,8 @@ const Kernel& find(std::string_view name, Operation operation, std::span<const K
 }
 
 // The first row that takes the problem; who declined before it goes into the decision.
-const Kernel* choose(Decision& decision, const Machine& machine, std::span<const Kernel* const> table) {
+const Kernel* choose(Decision& decision, const Machine& machine,
+                     std::span<const Kernel* const> table) {
   for (const Kernel* kernel : table) {
     if (kernel->operation != decision.problem.operation || kernel->only_if_forced) continue;
     std::string reason = kernel->declines(decision.problem, machine);
@@ -62,15 +64,16 @@ const Kernel* choose(Decision& decision, const Machine& machine, std::span<const
 
 }  // namespace
 
-Decision decide(const Problem& problem, const Machine& machine, int threads, std::string_view forced,
-                std::span<const Kernel* const> table) {
+Decision decide(const Problem& problem, const Machine& machine, int threads,
+                std::string_view forced, std::span<const Kernel* const> table) {
   Decision decision;
   decision.problem = problem;
   decision.forced = !forced.empty();
   if (decision.forced) {
     decision.kernel = &find(forced, problem.operation, table);
     if (const std::string reason = decision.kernel->declines(problem, machine); !reason.empty())
-      throw Unsupported(text("plan: ", forced, " was forced and declines ", describe(problem), ": it ", reason));
+      throw Unsupported(
+          text("plan: ", forced, " was forced and declines ", describe(problem), ": it ", reason));
   } else {
     decision.kernel = choose(decision, machine, table);
   }
@@ -116,7 +119,8 @@ std::string describe(const Problem& p) {
   add(p.offset_each, "query offset of each");
   add(p.key_lengths, "key lengths");
   add(p.mask, "mask", p.mask_keys < p.k_length ? text(" of ", p.mask_keys, " keys") : "");
-  add(p.bias, "bias ", p.bias_type, p.bias_keys < p.k_length ? text(" of ", p.bias_keys, " keys") : "");
+  add(p.bias, "bias ", p.bias_type,
+      p.bias_keys < p.k_length ? text(" of ", p.bias_keys, " keys") : "");
   add(p.alibi, "alibi");
   add(p.sinks, "sinks");
   add(p.blocks, "blocks of ", p.block_queries, " x ", p.block_keys);

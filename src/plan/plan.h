@@ -19,21 +19,21 @@ struct Decision {
   Problem problem;
   const Kernel* kernel = nullptr;
   bool forced = false;
-  std::vector<std::pair<std::string_view, std::string>> declined;   // kernel, reason
+  std::vector<std::pair<std::string_view, std::string>> declined;  // kernel, reason
   Tiles tiles;
-  std::vector<std::int64_t> tasks;   // of each stage
+  std::vector<std::int64_t> tasks;  // of each stage
   Workspace workspace;
-  int strands = 1;                   // how many may run at the same time
-  std::size_t workspace_bytes = 0;   // shared + strands * per_strand
+  int strands = 1;                  // how many may run at the same time
+  std::size_t workspace_bytes = 0;  // shared + strands * per_strand
 };
 
-// Walks the table. With `forced` (a kernel's name) only that row is asked, and its refusal is final.
-// Throws InvalidArgument for an unknown name, Unsupported when every row declines.
-Decision decide(const Problem& problem, const Machine& machine, int threads, std::string_view forced,
-                std::span<const Kernel* const> table = kernel_table());
+// Walks the table. With `forced` (a kernel's name) only that row is asked, and its refusal is
+// final. Throws InvalidArgument for an unknown name, Unsupported when every row declines.
+Decision decide(const Problem& problem, const Machine& machine, int threads,
+                std::string_view forced, std::span<const Kernel* const> table = kernel_table());
 
-std::string_view name_of(Operation operation) noexcept;   // "forward"
-std::string describe(const Problem& problem);             // one line: type, sizes, options
-std::string describe(const Decision& decision);           // a few lines
+std::string_view name_of(Operation operation) noexcept;  // "forward"
+std::string describe(const Problem& problem);            // one line: type, sizes, options
+std::string describe(const Decision& decision);          // a few lines
 
 }  // namespace attend

@@ -1,9 +1,9 @@
 // Attention, row by row: the truth that every other kernel is held against. Start here.
 //
-// Forward goes through four steps for each query row, backward through the same steps in reverse; the
-// numbers are those of docs/algorithm.md, and every kernel marks them. All tensors are read as f64, all
-// arithmetic is f64, and a result is rounded once, when it is stored. Memory is O(length): no step ever
-// holds more than a row. There are no speed tricks.
+// Forward goes through four steps for each query row, backward through the same steps in reverse;
+// the numbers are those of docs/algorithm.md, and every kernel marks them. All tensors are read as
+// f64, all arithmetic is f64, and a result is rounded once, when it is stored. Memory is O(length):
+// no step ever holds more than a row. There are no speed tricks.
 //
 //   1 scores    s = scale * q . k^T
 //   2 mask      softcap, bias, ALiBi; what is hidden never enters
@@ -28,9 +28,9 @@ struct Row {
   const Call& call;
   Sequence sequence;
   std::int64_t h = 0, i = 0;
-  double* q;        // [d]
-  double* k;        // [d]   the key at hand
-  double* v;        // [dv]  its value
+  double* q;  // [d]
+  double* k;  // [d]   the key at hand
+  double* v;  // [dv]  its value
 
   Row(const Problem& p, const Call& c, Scratch& scratch)
       : problem(p), call(c), q(scratch.take<double>(p.d)), k(scratch.take<double>(p.d)),
@@ -65,14 +65,15 @@ Score score(const Row& row, std::int64_t j) noexcept {
   const Problem& p = row.problem;
   const double bias = added(p, row.call, row.sequence, row.h, row.i, j);
   Score s{};
-  s.raw = p.scale * dot(row.q, row.k, p.d);                                   // 1 scores
-  s.capped = p.bias_before_softcap ? s.raw + bias : s.raw;                    // 2 mask
+  s.raw = p.scale * dot(row.q, row.k, p.d);                 // 1 scores
+  s.capped = p.bias_before_softcap ? s.raw + bias : s.raw;  // 2 mask
   if (p.softcap != 0) s.capped = p.softcap * std::tanh(s.capped / p.softcap);
   s.masked = p.bias_before_softcap ? s.capped : s.capped + bias;
   return s;
 }
 
-// Calls use(j) for every visible key j, in ascending order; returns how many key blocks were entered.
+// Calls use(j) for every visible key j, in ascending order; returns how many key blocks were
+// entered.
 template <class Use>
 std::int64_t for_visible_keys(const Row& row, Use use) noexcept {
   const Problem& p = row.problem;
@@ -101,7 +102,7 @@ SoftmaxState forward_row(Row& row, double* o, double* part_o) noexcept {
   SoftmaxState total, part;
   std::fill_n(o, p.dv, 0.0);
   std::fill_n(part_o, p.dv, 0.0);
-  if (p.sinks) {                                          // a key that everybody sees, without value
+  if (p.sinks) {  // a key that everybody sees, without value
     const double sink = load(row.call.sinks, row.call.sinks.offset(0, row.h, 0));
     if (sink != kMinusInfinity) total.add(sink * std::numbers::log2e);
   }
@@ -116,12 +117,12 @@ SoftmaxState forward_row(Row& row, double* o, double* part_o) noexcept {
     if (j / kChunk != chunk) close_chunk();
     chunk = j / kChunk;
     row.load_key(j);
-    const double s = score(row, j).masked;                                    // 1 scores, 2 mask
+    const double s = score(row, j).masked;  // 1 scores, 2 mask
     if (s == kMinusInfinity) return;
-    const auto [rescale, weight] = part.add(s * std::numbers::log2e);         // 3 softmax
+    const auto [rescale, weight] = part.add(s * std::numbers::log2e);  // 3 softmax
     const double kept = weight * dropout_factor(p, row.sequence.b, row.h, row.i, j);
     row.load_value(j);
-    for (std::int64_t x = 0; x < p.dv; ++x)                                   // 4 values
+    for (std::int64_t x = 0; x < p.dv; ++x)  // 4 values
       part_o[x] = part_o[x] * rescale + kept * row.v[x];
   });
   close_chunk();
@@ -151,7 +152,9 @@ void write_scores(Row& row) noexcept {
     const Score s = score(row, j);
     const ScoreStage stage = row.problem.stage;
     store(scores, scores.offset(row.sequence.b, row.h, row.i, j),
-          stage == ScoreStage::raw ? s.raw : stage == ScoreStage::softcapped ? s.capped : s.masked);
+          stage == ScoreStage::raw          ? s.raw
+          : stage == ScoreStage::softcapped ? s.capped
+                                            : s.masked);
   };
   if (row.problem.stage == ScoreStage::masked) {
     for_visible_keys(row, write);
@@ -180,7 +183,7 @@ void forward(const Problem& p, const Tiles& tiles, const Call& call, const Task&
   for (std::int64_t i = begin; i < std::min(begin + tiles.queries, p.q_length); ++i) {
     if (p.weights) fill_keys(call.weights, p, row, i, 0);
     if (p.scores) fill_keys(call.scores, p, row, i, kMinusInfinity);
-    if (i >= row.sequence.q_length) continue;   // a packed sequence shorter than the longest
+    if (i >= row.sequence.q_length) continue;  // a packed sequence shorter than the longest
     row.move_to(row.h, i);
     const SoftmaxState state = forward_row(row, o, part_o);
     store_row(call.out, query_row(p, call.out, row.sequence, row.h, i), p.dv, o);
@@ -194,14 +197,14 @@ void forward(const Problem& p, const Tiles& tiles, const Call& call, const Task&
 
 // What one pair (i, j) contributes.
 struct PairGradient {
-  double p;        // the weight after dropout: dv_j += p * dout_i
-  double dadded;   // at the sum of bias and ALiBi
-  double ds;       // at q . k: dq_i += ds * k_j and dk_j += ds * q_i
+  double p;       // the weight after dropout: dv_j += p * dout_i
+  double dadded;  // at the sum of bias and ALiBi
+  double ds;      // at q . k: dq_i += ds * k_j and dk_j += ds * q_i
 };
 
 struct BackwardRow : Row {
-  double* dout;     // [dv]
-  double* out;      // [dv]
+  double* dout;  // [dv]
+  double* out;   // [dv]
   bool sees_a_key = false;
   double lse = 0, dlse = 0, delta = 0;
 
@@ -215,7 +218,7 @@ struct BackwardRow : Row {
     load_row(call.out, at(call.out), problem.dv, out);
     lse = load(call.lse, at(call.lse));
     dlse = problem.dlse ? load(call.dlse, at(call.dlse)) : 0;
-    delta = dot(dout, out, problem.dv);   // = sum_j p_j dp_j, without a pass over the keys
+    delta = dot(dout, out, problem.dv);  // = sum_j p_j dp_j, without a pass over the keys
     sees_a_key = false;
   }
 };
@@ -226,15 +229,15 @@ void backward_row(BackwardRow& row, Use use) noexcept {
   const Problem& p = row.problem;
   for_visible_keys(row, [&](std::int64_t j) {
     row.load_key(j);
-    const Score s = score(row, j);                                            // 1, 2 again
+    const Score s = score(row, j);  // 1, 2 again
     if (s.masked == kMinusInfinity) return;
     row.sees_a_key = true;
     row.load_value(j);
-    const double weight = std::exp(s.masked - row.lse);                       // 3 again
+    const double weight = std::exp(s.masked - row.lse);  // 3 again
     const double keep = dropout_factor(p, row.sequence.b, row.h, row.i, j);
-    const double dp = keep == 0 ? 0 : keep * dot(row.dout, row.v, p.dv);      // 4 reversed
-    double ds = weight * (dp - row.delta + row.dlse);                         // 3 reversed
-    const double after_cap = ds;                                              // 2 reversed
+    const double dp = keep == 0 ? 0 : keep * dot(row.dout, row.v, p.dv);  // 4 reversed
+    double ds = weight * (dp - row.delta + row.dlse);                     // 3 reversed
+    const double after_cap = ds;                                          // 2 reversed
     if (p.softcap != 0) ds *= 1 - (s.capped / p.softcap) * (s.capped / p.softcap);
     use(j, PairGradient{weight * keep, p.bias_before_softcap ? ds : after_cap, p.scale * ds});
   });
@@ -250,9 +253,9 @@ void for_queries(BackwardRow& row, std::int64_t h, std::int64_t begin, std::int6
   }
 }
 
-// Backward has three kinds of tasks, none of which needs another. First, what belongs to one key head:
-// dq of its queries, dk and dv of its keys. Keys on pages may be shared by several sequences, so there
-// one task takes a key head of the whole batch.
+// Backward has three kinds of tasks, none of which needs another. First, what belongs to one key
+// head: dq of its queries, dk and dv of its keys. Keys on pages may be shared by several sequences,
+// so there one task takes a key head of the whole batch.
 std::int64_t key_tasks(const Problem& p) noexcept {
   if (!p.dq && !p.dk && !p.dv_gradient) return 0;
   return p.keys == KeyAddressing::paged ? p.kv_heads : p.batch * p.kv_heads;
@@ -262,12 +265,11 @@ std::int64_t key_rows(const Problem& p) noexcept {
 }
 
 struct KeyGradients {
-  double* dq;       // [d]          of the row at hand
-  double* dk;       // [keys, d]    of the whole key head
-  double* dv;       // [keys, dv]
+  double* dq;  // [d]          of the row at hand
+  double* dk;  // [keys, d]    of the whole key head
+  double* dv;  // [keys, dv]
   KeyGradients(const Problem& p, Scratch& scratch)
-      : dq(scratch.take<double>(p.d)),
-        dk(scratch.take<double>(p.dk ? key_rows(p) * p.d : 0)),
+      : dq(scratch.take<double>(p.d)), dk(scratch.take<double>(p.dk ? key_rows(p) * p.d : 0)),
         dv(scratch.take<double>(p.dv_gradient ? key_rows(p) * p.dv : 0)) {}
 };
 
@@ -281,11 +283,11 @@ void key_gradients_of_sequence(BackwardRow& row, KeyGradients& sum, std::int64_t
     for_queries(row, h, 0, p.q_length, [&](BackwardRow&) {
       std::fill_n(sum.dq, p.d, 0.0);
       backward_row(row, [&](std::int64_t j, const PairGradient& gradient) {
-        const std::int64_t at = p.keys == KeyAddressing::paged
-                                    ? page_of(p, row.call, row.sequence, j) * p.page_size +
-                                          j % p.page_size
-                                    : j;
-        add_scaled(sum.dq, gradient.ds, row.k, p.d);                          // 1 reversed
+        const std::int64_t at =
+            p.keys == KeyAddressing::paged
+                ? page_of(p, row.call, row.sequence, j) * p.page_size + j % p.page_size
+                : j;
+        add_scaled(sum.dq, gradient.ds, row.k, p.d);  // 1 reversed
         if (p.dk) add_scaled(sum.dk + at * p.d, gradient.ds, row.q, p.d);
         if (p.dv_gradient) add_scaled(sum.dv + at * p.dv, gradient.p, row.dout, p.dv);
       });
@@ -363,7 +365,7 @@ void head_task(const Problem& p, const Call& call, std::int64_t h, Scratch scrat
       backward_row(row, [&](std::int64_t j, const PairGradient& gradient) {
         dalibi -= gradient.dadded * std::abs(static_cast<double>(row.i + row.sequence.offset - j));
       });
-      if (sink != kMinusInfinity)   // a score whose dp is 0
+      if (sink != kMinusInfinity)  // a score whose dp is 0
         dsink += std::exp(sink - row.lse) * (row.dlse - (row.sees_a_key ? row.delta : 0));
     });
   }
@@ -401,8 +403,8 @@ Workspace forward_workspace(const Problem& p, const Tiles&) {
   const Call none;
   Scratch scratch(nullptr);
   Row row(p, none, scratch);
-  scratch.take<double>(p.dv);   // o
-  scratch.take<double>(p.dv);   // part_o
+  scratch.take<double>(p.dv);  // o
+  scratch.take<double>(p.dv);  // part_o
   return {.shared = 0, .per_strand = scratch.used()};
 }
 

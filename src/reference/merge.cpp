@@ -2,8 +2,8 @@
 //
 //   lse = log sum_n exp(lse_n)        o = sum_n exp(lse_n - lse) * o_n
 //
-// A part that saw no key has lse -inf and adds nothing, whatever its o holds; if no part saw a key the
-// result is (0, -inf).
+// A part that saw no key has lse -inf and adds nothing, whatever its o holds; if no part saw a key
+// the result is (0, -inf).
 #include "core/mask.h"
 #include "core/scratch.h"
 

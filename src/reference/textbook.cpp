@@ -1,6 +1,7 @@
 // Attention as textbooks and unfused libraries do it: the four steps one after the other on whole
-// length x length matrices, each result stored in the tensors' type, sums in f32 (f64 for f64) in blocks
-// of 256. Nobody should use it; it is the yardstick of the contract's first point, and is never chosen.
+// length x length matrices, each result stored in the tensors' type, sums in f32 (f64 for f64) in
+// blocks of 256. Nobody should use it; it is the yardstick of the contract's first point, and is
+// never chosen.
 #include "core/philox.h"
 #include "core/scratch.h"
 #include "core/softmax_state.h"
@@ -17,7 +18,7 @@ Sum stored(DType type, Sum value) noexcept {
   switch (type) {
     case DType::bf16: return static_cast<float>(bf16(value));
     case DType::f16: return static_cast<float>(f16(value));
-    default: return value;   // Sum itself is f32 or f64
+    default: return value;  // Sum itself is f32 or f64
   }
 }
 
@@ -40,20 +41,22 @@ struct Head {
   const Call& call;
   Sequence sequence;
   std::int64_t h = 0;
-  Sum* q;          // [queries, d]
-  Sum* k;          // [keys, d]
-  Sum* v;          // [keys, dv]
-  Sum* s;          // [queries, keys]   scores after the softcap (what backward needs again)
-  Sum* weights;    // [queries, keys]
-  Sum* lse;        // [queries]
+  Sum* q;        // [queries, d]
+  Sum* k;        // [keys, d]
+  Sum* v;        // [keys, dv]
+  Sum* s;        // [queries, keys]   scores after the softcap (what backward needs again)
+  Sum* weights;  // [queries, keys]
+  Sum* lse;      // [queries]
 
   Head(const Problem& problem, const Call& c, Scratch& scratch)
       : p(problem), call(c), q(scratch.take<Sum>(p.q_length * p.d)),
         k(scratch.take<Sum>(p.k_length * p.d)), v(scratch.take<Sum>(p.k_length * p.dv)),
-        s(take_square(scratch)), weights(take_square(scratch)), lse(scratch.take<Sum>(p.q_length)) {}
+        s(take_square(scratch)), weights(take_square(scratch)), lse(scratch.take<Sum>(p.q_length)) {
+  }
 
   Sum* take_square(Scratch& scratch) const noexcept {
-    const std::size_t elements = saturating_product(static_cast<std::size_t>(p.q_length), p.k_length);
+    const std::size_t elements =
+        saturating_product(static_cast<std::size_t>(p.q_length), p.k_length);
     return scratch.take<Sum>(static_cast<std::int64_t>(std::min(elements, std::size_t{1} << 62)));
   }
   std::int64_t queries() const noexcept { return sequence.q_length; }
@@ -96,16 +99,17 @@ void weigh_row(Head<Sum>& head, std::int64_t i) noexcept {
   const Problem& p = head.p;
   const Sequence& sequence = head.sequence;
   const auto kept = [&](Sum x) { return stored(p.type, x); };
-  const auto sink = p.sinks ? static_cast<Sum>(load(head.call.sinks, head.call.sinks.offset(0, head.h, 0)))
-                            : static_cast<Sum>(kMinusInfinity);
+  const auto sink =
+      p.sinks ? static_cast<Sum>(load(head.call.sinks, head.call.sinks.offset(0, head.h, 0)))
+              : static_cast<Sum>(kMinusInfinity);
   const KeyRange range = positions(p, sequence, i);
   Sum m = sink;
   for (std::int64_t j = 0; j < head.keys(); ++j) {
     const Sum dot = blocked_sum<Sum>(
         p.d, [&](std::int64_t x) { return head.q[i * p.d + x] * head.k[j * p.d + x]; });
-    const Sum raw = kept(static_cast<Sum>(p.scale) * dot);                    // 1 scores
+    const Sum raw = kept(static_cast<Sum>(p.scale) * dot);  // 1 scores
     const auto bias = static_cast<Sum>(added(p, head.call, sequence, head.h, i, j));
-    Sum s = p.bias_before_softcap ? kept(raw + bias) : raw;                   // 2 mask
+    Sum s = p.bias_before_softcap ? kept(raw + bias) : raw;  // 2 mask
     const auto cap = static_cast<Sum>(p.softcap);
     if (cap != 0) s = kept(cap * std::tanh(s / cap));
     const Sum capped = s;
@@ -119,12 +123,17 @@ void weigh_row(Head<Sum>& head, std::int64_t i) noexcept {
     if (s > m) m = s;
     if (p.scores)
       write(head.call.scores, sequence, head.h, i, j,
-            p.stage == ScoreStage::raw ? raw : p.stage == ScoreStage::softcapped ? capped : s);
+            p.stage == ScoreStage::raw          ? raw
+            : p.stage == ScoreStage::softcapped ? capped
+                                                : s);
   }
-  const auto exponential = [&](Sum s) { return s == static_cast<Sum>(kMinusInfinity) ? 0 : std::exp(s - m); };
-  const Sum l = exponential(sink) + blocked_sum<Sum>(head.keys(), [&](std::int64_t j) {   // 3 softmax
-    return exponential(head.weights[head.at(i, j)]);
-  });
+  const auto exponential = [&](Sum s) {
+    return s == static_cast<Sum>(kMinusInfinity) ? 0 : std::exp(s - m);
+  };
+  const Sum l =
+      exponential(sink) + blocked_sum<Sum>(head.keys(), [&](std::int64_t j) {  // 3 softmax
+        return exponential(head.weights[head.at(i, j)]);
+      });
   for (std::int64_t j = 0; j < head.keys(); ++j) {
     Sum& weight = head.weights[head.at(i, j)];
     weight = kept(l == 0 ? 0 : exponential(weight) / l);
@@ -149,7 +158,7 @@ void forward_head(const Problem& p, const Call& call, const Task& task) noexcept
     weigh_row(head, i);
     const Sum* weights = head.weights + head.at(i, 0);
     for (std::int64_t x = 0; x < p.dv; ++x) {
-      const Sum o = blocked_sum<Sum>(head.keys(), [&](std::int64_t j) {       // 4 values
+      const Sum o = blocked_sum<Sum>(head.keys(), [&](std::int64_t j) {  // 4 values
         return weights[j] == 0 ? 0 : weights[j] * head.keep(i, j) * head.v[j * p.dv + x];
       });
       store(call.out, query_row(p, call.out, sequence, head.h, i) + x * call.out.stride[3],
@@ -170,18 +179,21 @@ void score_gradients(Head<Sum>& head, const Sum* dout, Sum* ds) noexcept {
     weigh_row(head, i);
     const Sum* weights = head.weights + head.at(i, 0);
     Sum* row = ds + head.at(i, 0);
-    for (std::int64_t j = 0; j < head.keys(); ++j)                            // 4 reversed
-      row[j] = weights[j] == 0 ? 0 : kept(head.keep(i, j) * blocked_sum<Sum>(p.dv, [&](std::int64_t x) {
-        return dout[i * p.dv + x] * head.v[j * p.dv + x];
-      }));
-    const Sum delta = blocked_sum<Sum>(head.keys(), [&](std::int64_t j) { return weights[j] * row[j]; });
+    for (std::int64_t j = 0; j < head.keys(); ++j)  // 4 reversed
+      row[j] =
+          weights[j] == 0 ? 0 : kept(head.keep(i, j) * blocked_sum<Sum>(p.dv, [&](std::int64_t x) {
+                                       return dout[i * p.dv + x] * head.v[j * p.dv + x];
+                                     }));
+    const Sum delta =
+        blocked_sum<Sum>(head.keys(), [&](std::int64_t j) { return weights[j] * row[j]; });
     Sum dlse = 0;
     if (p.dlse)
-      dlse = static_cast<Sum>(load(head.call.dlse, query_row(p, head.call.dlse, head.sequence, head.h, i)));
+      dlse = static_cast<Sum>(
+          load(head.call.dlse, query_row(p, head.call.dlse, head.sequence, head.h, i)));
     for (std::int64_t j = 0; j < head.keys(); ++j) {
-      row[j] = weights[j] == 0 ? 0 : kept(weights[j] * (row[j] - delta + dlse));   // 3 reversed
+      row[j] = weights[j] == 0 ? 0 : kept(weights[j] * (row[j] - delta + dlse));  // 3 reversed
       if (p.softcap == 0 || weights[j] == 0) continue;
-      const Sum t = head.s[head.at(i, j)] / static_cast<Sum>(p.softcap);      // 2 reversed
+      const Sum t = head.s[head.at(i, j)] / static_cast<Sum>(p.softcap);  // 2 reversed
       row[j] = kept(row[j] * (1 - t * t));
     }
   }
@@ -207,20 +219,21 @@ void backward_heads(const Problem& p, const Call& call, const Task& task) noexce
     for (std::int64_t i = 0; i < head.queries(); ++i)
       load_matrix(call.dout, query_row(p, call.dout, head.sequence, h, i), p.dv, dout + i * p.dv);
     score_gradients(head, dout, ds);
-    for (std::int64_t i = 0; p.dq && i < head.queries(); ++i) {               // 1 reversed
+    for (std::int64_t i = 0; p.dq && i < head.queries(); ++i) {  // 1 reversed
       const std::int64_t row = query_row(p, call.dq, head.sequence, h, i);
       for (std::int64_t x = 0; x < p.d; ++x)
-        store(call.dq, row + x * call.dq.stride[3], scale * blocked_sum<Sum>(head.keys(), [&](std::int64_t j) {
-          const Sum g = ds[head.at(i, j)];
-          return g == 0 ? 0 : g * head.k[j * p.d + x];
-        }));
+        store(call.dq, row + x * call.dq.stride[3],
+              scale * blocked_sum<Sum>(head.keys(), [&](std::int64_t j) {
+                const Sum g = ds[head.at(i, j)];
+                return g == 0 ? 0 : g * head.k[j * p.d + x];
+              }));
     }
     for (std::int64_t j = 0; j < head.keys(); ++j) {
       for (std::int64_t x = 0; x < p.d; ++x)
         dk[j * p.d + x] += scale * blocked_sum<Sum>(head.queries(), [&](std::int64_t i) {
-          const Sum g = ds[head.at(i, j)];
-          return g == 0 ? 0 : g * head.q[i * p.d + x];
-        });
+                             const Sum g = ds[head.at(i, j)];
+                             return g == 0 ? 0 : g * head.q[i * p.d + x];
+                           });
       for (std::int64_t x = 0; x < p.dv; ++x)
         dv[j * p.dv + x] += blocked_sum<Sum>(head.queries(), [&](std::int64_t i) {
           const Sum weight = head.weights[head.at(i, j)];
@@ -229,7 +242,9 @@ void backward_heads(const Problem& p, const Call& call, const Task& task) noexce
     }
   }
   for (std::int64_t j = 0; j < head.keys(); ++j) {
-    const auto row = [&](const Strided& t) { return key_row(p, call, t, head.sequence, kv_head, j); };
+    const auto row = [&](const Strided& t) {
+      return key_row(p, call, t, head.sequence, kv_head, j);
+    };
     for (std::int64_t x = 0; p.dk && x < p.d; ++x)
       store(call.dk, row(call.dk) + x * call.dk.stride[3], dk[j * p.d + x]);
     for (std::int64_t x = 0; p.dv_gradient && x < p.dv; ++x)
@@ -238,7 +253,8 @@ void backward_heads(const Problem& p, const Call& call, const Task& task) noexce
 }
 
 void forward(const Problem& p, const Tiles&, const Call& call, const Task& task) noexcept {
-  return p.type == DType::f64 ? forward_head<double>(p, call, task) : forward_head<float>(p, call, task);
+  return p.type == DType::f64 ? forward_head<double>(p, call, task)
+                              : forward_head<float>(p, call, task);
 }
 
 void backward(const Problem& p, const Tiles&, const Call& call, const Task& task) noexcept {
@@ -259,7 +275,9 @@ std::string declines_backward(const Problem& p, const Machine& machine) {
   return {};
 }
 
-Tiles tiles(const Problem& p, const Machine&) { return {.queries = p.q_length, .keys = p.k_length}; }
+Tiles tiles(const Problem& p, const Machine&) {
+  return {.queries = p.q_length, .keys = p.k_length};
+}
 
 std::int64_t forward_tasks(const Problem& p, const Tiles&, int) { return p.batch * p.heads; }
 std::int64_t backward_tasks(const Problem& p, const Tiles&, int) { return p.batch * p.kv_heads; }
@@ -278,7 +296,8 @@ std::size_t scratch_bytes(const Problem& p) {
 }
 
 Workspace workspace(const Problem& p, const Tiles&) {
-  return {.shared = 0, .per_strand = p.type == DType::f64 ? scratch_bytes<double>(p) : scratch_bytes<float>(p)};
+  return {.shared = 0,
+          .per_strand = p.type == DType::f64 ? scratch_bytes<double>(p) : scratch_bytes<float>(p)};
 }
 
 }  // namespace
