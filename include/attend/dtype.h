@@ -3,6 +3,7 @@
 
 #include <attend/version.h>
 
+#include <bit>
 #include <concepts>
 #include <cstdint>
 #include <string_view>
@@ -22,7 +23,9 @@ struct bf16 {
 
   bf16() = default;
   ATTEND_API explicit bf16(double value) noexcept;  // rounded once, to nearest even
-  ATTEND_API explicit operator float() const noexcept;
+  explicit operator float() const noexcept {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+  }
   friend bool operator==(bf16, bf16) = default;  // of the bits
 };
 

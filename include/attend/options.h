@@ -39,7 +39,7 @@ class QueryOffset {
 // and what is hidden so is never read. [batch or 1, heads or 1, query blocks, key blocks], rounded
 // up.
 struct Blocks {
-  ConstTensorView visible;  // bool, u8 or an integer
+  ConstTensorView visible{};  // bool, u8 or an integer
   std::int64_t query_size = 0;
   std::int64_t key_size = 0;
 };
@@ -55,39 +55,39 @@ struct Dropout {
   struct Origin {
     std::int64_t b = 0, h = 0, i = 0, j = 0;
     std::int64_t heads = 0;  // of the larger problem; 0: as many as here
-  } origin;
+  } origin{};
 };
 
 struct AttentionOptions {
-  std::optional<double> scale;       // 1 / sqrt(d) if not given
+  std::optional<double> scale{};     // 1 / sqrt(d) if not given
   double softcap = 0;                // s = softcap * tanh(s / softcap); 0: none
   bool bias_before_softcap = false;  // otherwise bias and alibi are added after the softcap
 
   bool causal = false;  // key j is visible iff j <= i + query_offset
-  Window window;
-  QueryOffset query_offset;
+  Window window{};
+  QueryOffset query_offset{};
 
   // [batch, heads, queries, keys] or fewer dimensions, each of them may be 1. Keys past the end of
   // a shorter last dimension are hidden.
-  ConstTensorView mask;   // bool, u8 or an integer: 0 = hidden
-  ConstTensorView bias;   // the tensors' type or f32, added to the scores; -inf hides
-  ConstTensorView alibi;  // [heads] slopes: adds -slope * |i + query_offset - j|
-  ConstTensorView sinks;  // [heads] scores of a key without value that everybody sees
-  Blocks blocks;
+  ConstTensorView mask{};   // bool, u8 or an integer: 0 = hidden
+  ConstTensorView bias{};   // the tensors' type or f32, added to the scores; -inf hides
+  ConstTensorView alibi{};  // [heads] slopes: adds -slope * |i + query_offset - j|
+  ConstTensorView sinks{};  // [heads] scores of a key without value that everybody sees
+  Blocks blocks{};
 
-  ConstTensorView key_lengths;  // [batch], i32 or i64: keys from there on are hidden
+  ConstTensorView key_lengths{};  // [batch], i32 or i64: keys from there on are hidden
 
   // Packed sequences: q [1, heads, total, d] and k, v likewise; sequence n holds the queries from
   // cu_seqlens_q[n] up to cu_seqlens_q[n + 1], and so the keys. Wherever a batch dimension is
   // named, it is then the sequence's number; i and j count inside the sequence.
-  ConstTensorView cu_seqlens_q;  // [sequences + 1], i32 or i64, from 0 to total
-  ConstTensorView cu_seqlens_k;  // not given: as cu_seqlens_q
+  ConstTensorView cu_seqlens_q{};  // [sequences + 1], i32 or i64, from 0 to total
+  ConstTensorView cu_seqlens_k{};  // not given: as cu_seqlens_q
 
   // Paged keys: k [pages, key heads, page size, d] and v likewise; keys j of batch element b live
   // on page block_table[b, j / page size]. Needs key_lengths. Queries may be packed (cu_seqlens_q).
-  ConstTensorView block_table;  // [batch, pages of the longest], i32 or i64
+  ConstTensorView block_table{};  // [batch, pages of the longest], i32 or i64
 
-  Dropout dropout;
+  Dropout dropout{};
 };
 
 // Which scores to hand out.
@@ -102,18 +102,18 @@ enum class ScoreStage : std::uint8_t {
 // `out`, weights and scores are of the tensors' type or a wider one; lse is f32 or f64 (f64 for
 // f64).
 struct AttentionOutputs {
-  TensorView lse;      // log of the sum of exp of the scores; -inf where no key is seen
-  TensorView weights;  // after the softmax, before dropout
-  TensorView scores;
+  TensorView lse{};      // log of the sum of exp of the scores; -inf where no key is seen
+  TensorView weights{};  // after the softmax, before dropout
+  TensorView scores{};
   ScoreStage stage = ScoreStage::masked;
   std::int64_t* visited_blocks = nullptr;  // with `blocks`: pairs (query, key block) entered
 };
 
 // What attention_backward writes, each if given; of the type and shape of what it belongs to.
 struct AttentionGradients {
-  TensorView dq, dk, dv;
-  TensorView dbias;  // summed over the dimensions in which bias is repeated
-  TensorView dsinks, dalibi;
+  TensorView dq{}, dk{}, dv{};
+  TensorView dbias{};  // summed over the dimensions in which bias is repeated
+  TensorView dsinks{}, dalibi{};
 };
 
 }  // namespace attend

@@ -13,7 +13,7 @@
 namespace attend {
 
 struct PlanOptions {
-  std::string kernel;  // use this row of the kernel table, or throw its reason
+  std::string kernel{};  // use this row of the kernel table, or throw its reason
 };
 
 class ATTEND_API Plan {

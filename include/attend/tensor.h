@@ -49,6 +49,8 @@ struct Device {
 
 ATTEND_API std::string to_string(Device device);  // "cpu", "cuda:0"
 
+class Tensor;
+
 // Read-only view of a tensor: pointer, type, shape, strides. A default-made one stands for "none".
 class ATTEND_API ConstTensorView {
  public:
@@ -62,6 +64,8 @@ class ATTEND_API ConstTensorView {
   ConstTensorView(const void* data, DType type, const Shape& shape, Device device = {});
   ConstTensorView(const void* data, DType type, const Shape& shape, const Shape& strides,
                   Device device = {});
+
+  ConstTensorView(const Tensor& tensor) noexcept;  // NOLINT: as T* converts to const T*
 
   explicit operator bool() const noexcept { return defined_; }
   const void* data() const noexcept { return data_; }
@@ -111,6 +115,8 @@ class ATTEND_API TensorView : public ConstTensorView {
   TensorView(void* data, DType type, const Shape& shape, const Shape& strides, Device device = {})
       : ConstTensorView(data, type, shape, strides, device) {}
 
+  TensorView(Tensor& tensor) noexcept;  // NOLINT: as an array converts to T*
+
   void* data() const noexcept { return const_cast<void*>(data_); }
   template <Element T>
   T& at(const Shape& index) const {
@@ -142,8 +148,6 @@ class ATTEND_API Tensor {
   explicit operator bool() const noexcept { return static_cast<bool>(view_); }
   TensorView view() noexcept { return view_; }
   ConstTensorView view() const noexcept { return view_; }
-  operator TensorView() noexcept { return view_; }             // NOLINT: as T* converts to const T*
-  operator ConstTensorView() const noexcept { return view_; }  // NOLINT
 
   template <Element T>
   T* data() {
@@ -179,5 +183,9 @@ class ATTEND_API Tensor {
   std::unique_ptr<void, Free> memory_;
   TensorView view_;
 };
+
+inline ConstTensorView::ConstTensorView(const Tensor& tensor) noexcept
+    : ConstTensorView(tensor.view()) {}
+inline TensorView::TensorView(Tensor& tensor) noexcept : TensorView(tensor.view()) {}
 
 }  // namespace attend

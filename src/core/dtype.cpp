@@ -66,10 +66,6 @@ bf16::bf16(double value) noexcept {
   bits = static_cast<std::uint16_t>(nan ? (f >> 16) | 0x40 : round_off(f, 16));
 }
 
-bf16::operator float() const noexcept {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
-}
-
 f16::f16(double value) noexcept {
   const std::uint32_t f = to_odd_f32(value);
   const std::uint32_t sign = f >> 16 & 0x8000, magnitude = f & 0x7FFFFFFF;

@@ -23,23 +23,48 @@ struct Strided {
   }
 };
 
-// Any floating-point element as a double, and a double rounded once to any type.
-inline double load(const Strided& t, std::int64_t offset) noexcept {
-  switch (t.type) {
-    case DType::f64: return reinterpret_cast<const double*>(t.data)[offset];
-    case DType::f32: return reinterpret_cast<const float*>(t.data)[offset];
-    case DType::bf16: return static_cast<float>(reinterpret_cast<const bf16*>(t.data)[offset]);
-    default: return static_cast<float>(reinterpret_cast<const f16*>(t.data)[offset]);
+// Calls use(T{}) with the C++ type of a floating-point tensor.
+template <class Use>
+auto with_type(DType type, Use use) noexcept {
+  switch (type) {
+    case DType::f64: return use(double{});
+    case DType::f32: return use(float{});
+    case DType::bf16: return use(bf16{});
+    default: return use(f16{});
   }
 }
 
+inline double widened(double x) noexcept { return x; }
+inline double widened(float x) noexcept { return x; }
+inline double widened(bf16 x) noexcept { return static_cast<float>(x); }
+inline double widened(f16 x) noexcept { return static_cast<float>(x); }
+
+// `count` elements from `offset` along the last index, as doubles; and back, each rounded once.
+inline void load_row(const Strided& t, std::int64_t offset, std::int64_t count,
+                     double* row) noexcept {
+  with_type(t.type, [&]<class T>(T) {
+    const T* from = reinterpret_cast<const T*>(t.data) + offset;
+    for (std::int64_t x = 0; x < count; ++x) row[x] = widened(from[x * t.stride[3]]);
+  });
+}
+
+inline void store_row(const Strided& t, std::int64_t offset, std::int64_t count,
+                      const double* row) noexcept {
+  with_type(t.type, [&]<class T>(T) {
+    T* to = reinterpret_cast<T*>(t.data) + offset;
+    for (std::int64_t x = 0; x < count; ++x) to[x * t.stride[3]] = static_cast<T>(row[x]);
+  });
+}
+
+// The same for one element.
+inline double load(const Strided& t, std::int64_t offset) noexcept {
+  double value = 0;
+  load_row(t, offset, 1, &value);
+  return value;
+}
+
 inline void store(const Strided& t, std::int64_t offset, double value) noexcept {
-  switch (t.type) {
-    case DType::f64: reinterpret_cast<double*>(t.data)[offset] = value; break;
-    case DType::f32: reinterpret_cast<float*>(t.data)[offset] = static_cast<float>(value); break;
-    case DType::bf16: reinterpret_cast<bf16*>(t.data)[offset] = bf16(value); break;
-    default: reinterpret_cast<f16*>(t.data)[offset] = f16(value); break;
-  }
+  store_row(t, offset, 1, &value);
 }
 
 // Any integer or bool element.
@@ -50,17 +75,6 @@ inline std::int64_t load_integer(const Strided& t, std::int64_t offset) noexcept
     case DType::i8: return reinterpret_cast<const std::int8_t*>(t.data)[offset];
     default: return reinterpret_cast<const std::uint8_t*>(t.data)[offset];  // u8, bool
   }
-}
-
-// A whole row: `count` elements from `offset` along the last index.
-inline void load_row(const Strided& t, std::int64_t offset, std::int64_t count,
-                     double* row) noexcept {
-  for (std::int64_t x = 0; x < count; ++x) row[x] = load(t, offset + x * t.stride[3]);
-}
-
-inline void store_row(const Strided& t, std::int64_t offset, std::int64_t count,
-                      const double* row) noexcept {
-  for (std::int64_t x = 0; x < count; ++x) store(t, offset + x * t.stride[3], row[x]);
 }
 
 }  // namespace attend
