@@ -42,15 +42,15 @@ struct f16 {
 namespace internal {
 
 template <class T>
-constexpr bool is_one_of_integers = std::is_integral_v<T> && !std::is_same_v<T, char> &&
-                                    (sizeof(T) == 1 || (std::is_signed_v<T> && sizeof(T) >= 4));
+concept ElementInteger = std::integral<T> && !std::same_as<T, char> &&
+    (sizeof(T) == 1 || (std::signed_integral<T> && sizeof(T) >= 4));
 
 }  // namespace internal
 
 // A C++ type that a tensor can hold.
 template <class T>
 concept Element = std::same_as<T, double> || std::same_as<T, float> || std::same_as<T, bf16> ||
-    std::same_as<T, f16> || internal::is_one_of_integers<T>;
+    std::same_as<T, f16> || internal::ElementInteger<T>;
 
 template <Element T>
 constexpr DType dtype_of() noexcept {

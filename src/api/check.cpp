@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <string>
 #include <string_view>
 
 namespace attend {
@@ -18,7 +19,7 @@ constexpr std::int64_t kMaxElements = std::int64_t{1}
                                       << 60;  // keeps every sum of positions in 64 bits
 
 struct Named {
-  std::string_view name;
+  std::string name;
   ConstTensorView view;
 };
 
@@ -52,7 +53,6 @@ class Checker {
   Strided integers(std::string_view name, const ConstTensorView& view, std::int64_t count);
   Strided broadcast(std::string_view name, const ConstTensorView& view, bool keys_may_be_fewer,
                     const Shape& full, std::string_view of);
-  std::vector<std::int64_t> values(const Strided& t, std::int64_t count) const;
 
   // ---- Groups of options ----
   void packed(const ConstTensorView& q, const ConstTensorView& k, const AttentionOptions& options);
@@ -69,11 +69,11 @@ class Checker {
   void no_overlap() const;
 
   Strided written(std::string_view name, const TensorView& view) {
-    written_.push_back({name, view});
+    written_.push_back({std::string(name), view});
     return sound(name, view);
   }
   Strided read(std::string_view name, const ConstTensorView& view) {
-    read_.push_back({name, view});
+    read_.push_back({std::string(name), view});
     return sound(name, view);
   }
 
@@ -92,8 +92,8 @@ Strided Checker::sound(std::string_view name, const ConstTensorView& view) {
          "; all tensors must be on one device");
   if (view.count() > kMaxElements) fail(name, " ", view.shape(), " has more than 2^60 elements");
   if (spans_too_far(view))
-    fail(name, ": shape ", view.shape(), " with strides ", view.strides(),
-         " reaches further than memory can be");
+    fail(name, " ", view.shape(), " with strides ", view.strides(),
+         " reaches further than 2^60 bytes");
   if (view.count() > 0) {
     if (view.data() == nullptr) fail(name, " ", view.shape(), " has a null address");
     if (reinterpret_cast<std::uintptr_t>(view.data()) %
@@ -176,11 +176,9 @@ Strided Checker::broadcast(std::string_view name, const ConstTensorView& view,
   return t;
 }
 
-std::vector<std::int64_t> Checker::values(const Strided& t, std::int64_t count) const {
-  std::vector<std::int64_t> list(static_cast<std::size_t>(count));
-  for (std::int64_t n = 0; n < count; ++n)
-    list[static_cast<std::size_t>(n)] = load_integer(t, t.offset(n, 0, 0));
-  return list;
+// Element n of what integers() gave.
+std::int64_t entry(const Strided& t, std::int64_t n) noexcept {
+  return load_integer(t, t.offset(n, 0, 0));
 }
 
 // ---- q, k, v -----------------------------------------------------------------------------------
@@ -210,7 +208,7 @@ void Checker::inputs(const ConstTensorView& q, const ConstTensorView& k, const C
   if (k.size(1) == 0 ? q.size(1) != 0 : q.size(1) % k.size(1) != 0)
     fail("k has ", k.size(1), " heads, q has ", q.size(1), "; heads of q must be a multiple");
   if (v.size(0) != k.size(0))
-    fail("v has ", paged_keys ? "pages " : "batch ", v.size(0), ", k has ", k.size(0),
+    fail("v has ", paged_keys ? "page count " : "batch size ", v.size(0), ", k has ", k.size(0),
          "; they must be equal");
   if (v.size(2) != k.size(2))
     fail("v has ", v.size(2), paged_keys ? " keys a page" : " keys", ", k has ", k.size(2),
@@ -227,7 +225,7 @@ void Checker::inputs(const ConstTensorView& q, const ConstTensorView& k, const C
   if (options.cu_seqlens_q || options.cu_seqlens_k) packed(q, k, options);
   if (paged_keys) paged(k, v, options);
   if (p_.keys == KeyAddressing::dense && !p_.packed_queries && k.size(0) != p_.batch)
-    fail("k has batch ", k.size(0), ", q has ", p_.batch, "; they must be equal");
+    fail("k has batch size ", k.size(0), ", q has ", p_.batch, "; they must be equal");
   if (options.key_lengths) key_lengths(options);
   if (paged_keys) pages(options);
 }
@@ -235,7 +233,7 @@ void Checker::inputs(const ConstTensorView& q, const ConstTensorView& k, const C
 void Checker::packed(const ConstTensorView& q, const ConstTensorView& k,
                      const AttentionOptions& options) {
   if (!options.cu_seqlens_q) fail("cu_seqlens_k is given without cu_seqlens_q");
-  if (q.size(0) != 1) fail("q has batch ", q.size(0), "; packed sequences have batch 1");
+  if (q.size(0) != 1) fail("q has batch size ", q.size(0), "; packed sequences have 1");
   const ConstTensorView& starts_q = options.cu_seqlens_q;
   if (starts_q.rank() != 1 || starts_q.size(0) < 1)
     fail("cu_seqlens_q is ", starts_q.shape(), "; it must be [sequences + 1]");
@@ -248,7 +246,7 @@ void Checker::packed(const ConstTensorView& q, const ConstTensorView& k,
       fail("cu_seqlens_k and block_table are both given; keys are packed or on pages, not both");
     return;
   }
-  if (k.size(0) != 1) fail("k has batch ", k.size(0), "; packed sequences have batch 1");
+  if (k.size(0) != 1) fail("k has batch size ", k.size(0), "; packed sequences have 1");
   p_.keys = KeyAddressing::packed;
   call_.cu_seqlens_k = options.cu_seqlens_k
                            ? integers("cu_seqlens_k", options.cu_seqlens_k, p_.batch + 1)
@@ -261,16 +259,17 @@ void Checker::packed(const ConstTensorView& q, const ConstTensorView& k,
 std::int64_t Checker::starts(std::string_view name, const Strided& t, std::string_view of,
                              std::int64_t total) const {
   if (p_.device != Device{}) return total;  // cannot be read here; the kernel clamps
-  const std::vector<std::int64_t> list = values(t, p_.batch + 1);
-  if (list.front() != 0) fail(name, " begins with ", list.front(), "; it must begin with 0");
-  std::int64_t longest = 0;
-  for (std::size_t n = 1; n < list.size(); ++n) {
-    if (list[n] < list[n - 1])
-      fail(name, " falls from ", list[n - 1], " to ", list[n], " at ", n, "; it must ascend");
-    longest = std::max(longest, list[n] - list[n - 1]);
+  std::int64_t last = entry(t, 0), longest = 0;
+  if (last != 0) fail(name, " begins with ", last, "; it must begin with 0");
+  for (std::int64_t n = 1; n <= p_.batch; ++n) {
+    const std::int64_t next = entry(t, n);
+    if (next < last)
+      fail(name, " falls from ", last, " to ", next, " at ", n, "; it must rise or stay");
+    longest = std::max(longest, next - last);
+    last = next;
   }
-  if (list.back() != total)
-    fail(name, " ends with ", list.back(), ", ", of, " has length ", total, "; they must be equal");
+  if (last != total)
+    fail(name, " ends with ", last, ", ", of, " has length ", total, "; they must be equal");
   return longest;
 }
 
@@ -280,9 +279,9 @@ void Checker::paged(const ConstTensorView& k, const ConstTensorView& v,
   call_.block_table = read("block_table", table);
   type_is("block_table", table.dtype(), {DType::i32, DType::i64});
   if (table.rank() != 2 || table.size(0) != p_.batch)
-    fail("block_table is ", table.shape(), "; it must be [batch ", p_.batch,
+    fail("block_table is ", table.shape(), "; it must be [", p_.batch,
          ", pages of the longest sequence]");
-  if (!options.key_lengths) fail("block_table is given without key_lengths");
+  if (!options.key_lengths) fail("block_table is given without key_lengths; pages need both");
   if (k.size(2) < 1) fail("k has pages of ", k.size(2), " keys; at least 1 is needed");
   call_.block_table.stride = {table.strides()[0], 0, 0, table.strides()[1]};
   p_.keys = KeyAddressing::paged;
@@ -298,16 +297,13 @@ void Checker::key_lengths(const AttentionOptions& options) {
   call_.key_lengths = integers("key_lengths", options.key_lengths, p_.batch);
   p_.key_lengths = true;
   if (p_.device != Device{}) return;
-  const std::vector<std::int64_t> list = values(call_.key_lengths, p_.batch);
-  for (std::size_t b = 0; b < list.size(); ++b) {
-    std::int64_t most = p_.k_length;
-    if (p_.keys == KeyAddressing::packed) {
-      const Strided& t = call_.cu_seqlens_k;
-      const auto n = static_cast<std::int64_t>(b);
-      most = load_integer(t, t.offset(n + 1, 0, 0)) - load_integer(t, t.offset(n, 0, 0));
-    }
-    if (list[b] < 0 || list[b] > most)
-      fail("key_lengths[", b, "] is ", list[b], "; it must be from 0 to ", most);
+  for (std::int64_t b = 0; b < p_.batch; ++b) {
+    const std::int64_t length = entry(call_.key_lengths, b);
+    const std::int64_t most = p_.keys == KeyAddressing::packed
+                                  ? entry(call_.cu_seqlens_k, b + 1) - entry(call_.cu_seqlens_k, b)
+                                  : p_.k_length;
+    if (length < 0 || length > most)
+      fail("key_lengths[", b, "] is ", length, "; it must be from 0 to ", most);
   }
 }
 
@@ -316,11 +312,12 @@ void Checker::pages(const AttentionOptions& options) const {
   if (p_.device != Device{}) return;
   const Strided& table = call_.block_table;
   for (std::int64_t b = 0; b < options.block_table.size(0); ++b) {
-    const std::int64_t length = load_integer(call_.key_lengths, call_.key_lengths.offset(b, 0, 0));
+    const std::int64_t length = entry(call_.key_lengths, b);
     for (std::int64_t n = 0; n * p_.page_size < length; ++n) {
       const std::int64_t page = load_integer(table, table.offset(b, 0, 0, n));
       if (page < 0 || page >= p_.pages)
-        fail("block_table[", b, ", ", n, "] is ", page, "; k has pages 0 to ", p_.pages - 1);
+        fail("block_table[", b, ", ", n, "] is ", page, "; it must be at least 0 and below ",
+             p_.pages, ", the pages of k");
     }
   }
 }
@@ -337,8 +334,9 @@ void Checker::options(const AttentionOptions& options) {
   p_.causal = options.causal;
   p_.window_left = options.window.left;
   p_.window_right = options.window.right;
-  if (p_.window_left < 0) fail("window.left is ", p_.window_left, "; it must be at least 0");
-  if (p_.window_right < 0) fail("window.right is ", p_.window_right, "; it must be at least 0");
+  for (const auto& [name, value] :
+       {std::pair{"window.left", p_.window_left}, std::pair{"window.right", p_.window_right}})
+    if (value < 0) fail(name, " is ", value, "; it must be at least 0 (kUnlimited: no limit)");
   query_offset(options.query_offset);
   if (options.mask) mask(options);
   if (options.bias) bias(options);
@@ -351,9 +349,9 @@ void Checker::options(const AttentionOptions& options) {
 }
 
 void Checker::query_offset(const QueryOffset& offset) {
-  const auto bounded = [&](std::int64_t value) {
+  const auto bounded = [&](std::int64_t value, const auto&... of) {
     if (value <= -kMaxOffset || value >= kMaxOffset)
-      fail("query_offset is ", value, "; it must lie between -2^62 and 2^62");
+      fail("query_offset", of..., " is ", value, "; it must lie between -2^62 and 2^62");
   };
   if (offset.all()) {
     bounded(*offset.all());
@@ -362,8 +360,8 @@ void Checker::query_offset(const QueryOffset& offset) {
   } else if (offset.each()) {
     call_.query_offset = integers("query_offset", offset.each(), p_.batch);
     p_.offset_each = true;
-    if (p_.device == Device{})
-      for (const std::int64_t value : values(call_.query_offset, p_.batch)) bounded(value);
+    if (p_.device != Device{}) return;
+    for (std::int64_t b = 0; b < p_.batch; ++b) bounded(entry(call_.query_offset, b), "[", b, "]");
   }
 }
 
@@ -400,12 +398,13 @@ void Checker::bias(const AttentionOptions& options) {
 
 void Checker::blocks(const Blocks& blocks) {
   if (!blocks.visible) {
-    if (blocks.query_size != 0 || blocks.key_size != 0) fail("blocks has sizes but no visible");
+    if (blocks.query_size != 0 || blocks.key_size != 0)
+      fail("blocks has sizes ", blocks.query_size, " and ", blocks.key_size, ", but no visible");
     return;
   }
   if (blocks.query_size < 1 || blocks.key_size < 1)
-    fail("blocks are of ", blocks.query_size, " queries and ", blocks.key_size,
-         " keys; both must be at least 1");
+    fail("blocks has sizes ", blocks.query_size, " and ", blocks.key_size,
+         "; both must be at least 1");
   if (is_floating_point(blocks.visible.dtype()))
     fail("blocks.visible is ", blocks.visible.dtype(), "; it must be bool or integer");
   const auto count = [](std::int64_t length, std::int64_t size) {
@@ -430,19 +429,19 @@ void Checker::dropout(const Dropout& dropout) {
   if (origin.b < 0 || origin.h < 0 || origin.i < 0 || origin.j < 0 || origin.heads < 0)
     fail("dropout.origin is (", origin.b, ", ", origin.h, ", ", origin.i, ", ", origin.j, ") of ",
          origin.heads, " heads; all must be at least 0");
-  if (origin.heads != 0 && origin.heads - origin.h < p_.heads)
-    fail("dropout.origin has ", origin.heads, " heads; ", p_.heads, " from ", origin.h,
-         " on do not fit");
+  if (heads - origin.h < p_.heads)
+    fail("dropout.origin is head ", origin.h, " of ", heads, "; the ", p_.heads,
+         " heads of q do not fit there");
   // The counter has 32 bits for each of j / 8, i and b * heads + h.
   constexpr std::int64_t kLimit = std::int64_t{1} << 32;
   std::int64_t rows = 0;
-  const bool fits = origin.j < 8 * kLimit - p_.k_length && origin.i <= kLimit - p_.q_length &&
+  const bool fits = origin.j <= 8 * kLimit - p_.k_length && origin.i <= kLimit - p_.q_length &&
                     origin.b <= kLimit && p_.batch <= kLimit &&
                     !__builtin_mul_overflow(origin.b + p_.batch, heads, &rows) && rows <= kLimit;
   if (!fits)
-    fail(
-        "dropout draws from 2^35 keys, 2^32 queries and 2^32 rows of batch x heads; origin and "
-        "sizes reach further");
+    fail("dropout draws for ", p_.batch, " x ", heads, " heads, ", p_.q_length, " queries and ",
+         p_.k_length, " keys from (", origin.b, ", ", origin.h, ", ", origin.i, ", ", origin.j,
+         ") on; it must not go past 2^32 heads, 2^32 queries and 2^35 keys");
   p_.dropout_seed = dropout.seed;
   p_.dropout_offset = dropout.offset;
   p_.origin_b = origin.b;
@@ -486,7 +485,8 @@ void Checker::outputs(const TensorView& out, const AttentionOutputs& outputs) {
     p_.stage = outputs.stage;
   }
   if ((p_.visited_blocks = outputs.visited_blocks != nullptr)) {
-    if (!p_.blocks) fail("visited_blocks is asked for without blocks");
+    if (!p_.blocks) fail("visited_blocks is asked for, but there are no blocks");
+    written("visited_blocks", {outputs.visited_blocks, DType::i64, {1}, p_.device});
     call_.visited_blocks = outputs.visited_blocks;
   }
   no_overlap();
@@ -533,12 +533,13 @@ void Checker::backward(const BackwardArguments& a) {
   p_.dalibi = gradient("dalibi", g.dalibi, "alibi", a.options.alibi, call_.dalibi);
   if (p_.dsinks) call_.dsinks.stride = {0, g.dsinks.strides()[0], 0, 0};
   if (p_.dalibi) call_.dalibi.stride = {0, g.dalibi.strides()[0], 0, 0};
-  if (written_.empty()) fail("no gradient is asked for; give at least one of dq, dk, dv, ...");
+  if (written_.empty())
+    fail("no gradient is asked for; dq, dk, dv, dbias, dsinks or dalibi is needed");
   no_overlap();
 }
 
 void Checker::merge(const MergeArguments& a, std::vector<Part>& parts) {
-  if (a.o.empty()) fail("there are no parts");
+  if (a.o.empty()) fail("there are no parts; at least one is needed");
   if (a.o.size() != a.lse.size())
     fail("there are ", a.o.size(), " o and ", a.lse.size(), " lse; each part has one of both");
   const auto rows = [](Strided t, const ConstTensorView& view) {
@@ -548,12 +549,13 @@ void Checker::merge(const MergeArguments& a, std::vector<Part>& parts) {
   p_.device = a.o.front().device();
   p_.parts = static_cast<std::int64_t>(a.o.size());
   for (std::size_t n = 0; n < a.o.size(); ++n) {
-    const Strided o = read("o", a.o[n]), lse = read("lse", a.lse[n]);
-    rank_is_4("o", a.o[n], "[batch, heads, queries, dv]");
-    type_is("o", a.o[n].dtype(), {DType::f64, DType::f32, DType::bf16, DType::f16});
-    shape_is("o", a.o[n], a.o.front().shape());
-    shape_is("lse", a.lse[n], rows_of(a.o.front()));
-    type_is("lse", a.lse[n].dtype(), {DType::f32, DType::f64});
+    const std::string o_name = text("o[", n, "]"), lse_name = text("lse[", n, "]");
+    const Strided o = read(o_name, a.o[n]), lse = read(lse_name, a.lse[n]);
+    rank_is_4(o_name, a.o[n], "[batch, heads, queries, dv]");
+    type_is(o_name, a.o[n].dtype(), {DType::f64, DType::f32, DType::bf16, DType::f16});
+    shape_is(o_name, a.o[n], a.o.front().shape());
+    shape_is(lse_name, a.lse[n], rows_of(a.o.front()));
+    type_is(lse_name, a.lse[n].dtype(), {DType::f32, DType::f64});
     parts.push_back({o, rows(lse, a.lse[n])});
   }
   const Shape& shape = a.o.front().shape();
@@ -581,10 +583,12 @@ void Checker::no_overlap() const {
     if (overlaps_itself(w->view))
       fail(w->name, " ", w->view.shape(), " with strides ", w->view.strides(),
            " has elements that share memory; what is written must not");
-    for (auto other = written_.begin(); other != w; ++other)
-      if (overlap(w->view, other->view)) fail(w->name, " overlaps ", other->name, " in memory");
-    for (const Named& r : read_)
-      if (overlap(w->view, r.view)) fail(w->name, " overlaps ", r.name, " in memory");
+    const auto apart_from = [&](const Named& other) {
+      if (overlap(w->view, other.view))
+        fail(w->name, " overlaps ", other.name, " in memory; what is written must not");
+    };
+    std::for_each(written_.begin(), w, apart_from);
+    std::for_each(read_.begin(), read_.end(), apart_from);
   }
 }
 

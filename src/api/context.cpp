@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <new>
 
 #include <pthread.h>
@@ -72,8 +73,9 @@ int thread_count(int asked) {
   return asked == 0 ? available_processors() : asked;
 }
 
-// "forward:reference.forward,backward:..." as a list.
-std::vector<std::pair<Operation, std::string>> parse_kernels(std::string_view list) {
+// "forward:reference.forward,backward:..." as a list; `source` is where it was written.
+std::vector<std::pair<Operation, std::string>> parse_kernels(std::string_view source,
+                                                             std::string_view list) {
   std::vector<std::pair<Operation, std::string>> forced;
   while (!list.empty()) {
     const std::string_view entry = list.substr(0, list.find(','));
@@ -93,15 +95,17 @@ std::vector<std::pair<Operation, std::string>> parse_kernels(std::string_view li
     std::string rows;
     for (const Kernel* kernel : kernel_table())
       rows += text(rows.empty() ? "" : ", ", name_of(kernel->operation), ":", kernel->name);
-    throw InvalidArgument(text("context: kernel \"", entry, "\" is not one of ", rows));
+    throw InvalidArgument(
+        text("context: ", source, " has \"", entry, "\", which is not one of ", rows));
   }
   return forced;
 }
 
-std::string kernels_asked_for(const ContextOptions& options) {
-  if (!options.kernels.empty()) return options.kernels;
+std::vector<std::pair<Operation, std::string>> forced_kernels(const ContextOptions& options) {
+  if (!options.kernels.empty()) return parse_kernels("kernels", options.kernels);
   const char* environment = std::getenv("ATTEND_KERNEL");
-  return environment == nullptr ? "" : environment;
+  if (environment == nullptr) return {};
+  return parse_kernels("the environment variable ATTEND_KERNEL", environment);
 }
 
 }  // namespace
@@ -117,7 +121,7 @@ std::size_t ProblemHash::operator()(const Problem& p) const noexcept {
 
 Context::State::State(const ContextOptions& options)
     : threads(thread_count(options.threads)), parallel_for(options.parallel_for),
-      allocator(complete(options.allocator)), forced(parse_kernels(kernels_asked_for(options))),
+      allocator(complete(options.allocator)), forced(forced_kernels(options)),
       pool(options.parallel_for ? 1 : threads) {
   free_memory.reserve(kMostFreeBlocks);
   enter_registry(this);
@@ -161,8 +165,11 @@ Context::State::Memory Context::State::acquire(std::size_t bytes) {
       return memory;
     }
   }
-  void* data = allocator.allocate(bytes, kWorkspaceAlignment);
-  if (data == nullptr) throw OutOfMemory(text("attention: no ", bytes, " bytes for the workspace"));
+  // More than half of the address space is a sum that overflowed: no allocator is to round it up.
+  constexpr auto kMost = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
+  void* data = bytes <= kMost ? allocator.allocate(bytes, kWorkspaceAlignment) : nullptr;
+  if (data == nullptr)
+    throw OutOfMemory(text("context: no memory for a workspace of ", bytes, " bytes"));
   return {static_cast<std::byte*>(data), bytes};
 }
 

@@ -17,8 +17,6 @@
 namespace attend {
 namespace {
 
-constexpr int kMaxSteps = 100000;
-
 struct Term {
   std::int64_t stride = 0;  // in bytes, positive
   std::int64_t low = 0, high = 0;
@@ -29,10 +27,12 @@ struct Search {
   int count = 0;
   std::int64_t from = 0, to = 0;  // the interval that the sum must hit
   bool must_move = false;
-  int steps = 0;
+  int steps = 0, max_steps = 0;
 
-  void add(std::int64_t stride, std::int64_t low, std::int64_t high) noexcept {
-    if (low == high && low == 0) return;
+  // An index from low to high, in steps of `stride` elements of `size` bytes.
+  void add(std::int64_t stride, std::int64_t size, std::int64_t low, std::int64_t high) noexcept {
+    if (low == 0 && high == 0) return;  // the stride is never used, and may be anything
+    stride *= size;
     if (stride < 0) {
       stride = -stride;
       low = -std::exchange(high, -low);
@@ -53,7 +53,7 @@ struct Search {
 
   // Whether terms[n...] can bring `sum` into the interval.
   bool hits(int n, std::int64_t sum, bool moved) noexcept {
-    if (++steps > kMaxSteps) return true;
+    if (++steps > max_steps) return true;
     if (n == count) return sum >= from && sum <= to && (moved || !must_move);
     std::int64_t low = 0, high = 0;  // reach of the terms after n
     for (int rest = n + 1; rest < count; ++rest) {
@@ -86,6 +86,7 @@ Bytes bytes_of(const ConstTensorView& view) noexcept {
   const auto base = reinterpret_cast<std::intptr_t>(view.data());
   Bytes bytes{base, base + size - 1};
   for (int dim = 0; dim < view.rank(); ++dim) {
+    if (view.size(dim) == 1) continue;
     const std::int64_t reach = (view.size(dim) - 1) * view.strides()[dim] * size;
     (reach < 0 ? bytes.first : bytes.last) += reach;
   }
@@ -113,10 +114,11 @@ bool spans_too_far(const ConstTensorView& view) noexcept {
   return total > (std::int64_t{1} << 60) / size_of(view.dtype());  // room for differences of two
 }
 
-bool overlaps_itself(const ConstTensorView& view) noexcept {
+bool overlaps_itself(const ConstTensorView& view, int max_steps) noexcept {
   if (empty(view)) return false;
   const std::int64_t size = size_of(view.dtype());
   Search search;
+  search.max_steps = max_steps;
   search.must_move = true;
   search.from = -(size - 1);
   search.to = size - 1;
@@ -127,13 +129,13 @@ bool overlaps_itself(const ConstTensorView& view) noexcept {
     for (int other = 0; last > 0 && other < dim; ++other)
       if (view.size(other) > 1 && std::abs(view.strides()[other]) == std::abs(view.strides()[dim]))
         return true;
-    search.add(view.strides()[dim] * size, -last, last);
+    search.add(view.strides()[dim], size, -last, last);
   }
   search.sort();
   return search.hits(0, 0, false);
 }
 
-bool overlap(const ConstTensorView& a, const ConstTensorView& b) noexcept {
+bool overlap(const ConstTensorView& a, const ConstTensorView& b, int max_steps) noexcept {
   if (empty(a) || empty(b)) return false;
   const Bytes bytes_a = bytes_of(a), bytes_b = bytes_of(b);
   if (bytes_a.last < bytes_b.first || bytes_b.last < bytes_a.first) return false;
@@ -142,12 +144,12 @@ bool overlap(const ConstTensorView& a, const ConstTensorView& b) noexcept {
   const std::int64_t distance =
       reinterpret_cast<std::intptr_t>(a.data()) - reinterpret_cast<std::intptr_t>(b.data());
   Search search;
+  search.max_steps = max_steps;
   search.from = -(size_a - 1);
   search.to = size_b - 1;
-  for (int dim = 0; dim < a.rank(); ++dim)
-    search.add(a.strides()[dim] * size_a, 0, a.size(dim) - 1);
+  for (int dim = 0; dim < a.rank(); ++dim) search.add(a.strides()[dim], size_a, 0, a.size(dim) - 1);
   for (int dim = 0; dim < b.rank(); ++dim)
-    search.add(b.strides()[dim] * size_b, -(b.size(dim) - 1), 0);
+    search.add(b.strides()[dim], size_b, -(b.size(dim) - 1), 0);
   search.sort();
   return search.hits(0, distance, false);
 }

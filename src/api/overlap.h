@@ -5,14 +5,18 @@
 
 namespace attend {
 
-// Whether the addresses of the view's elements fit in 63 bits.
+// Whether the view's first and last byte are more than 2^60 bytes apart.
 bool spans_too_far(const ConstTensorView& view) noexcept;
 
-// Whether two different elements of the view share a byte.
-bool overlaps_itself(const ConstTensorView& view) noexcept;
+// Strides so tangled that the search takes more steps than this count as overlap. Those of real
+// tensors take less than a hundred.
+inline constexpr int kMaxOverlapSteps = 100000;
 
-// Whether an element of one and an element of the other share a byte. Strides so tangled that this
-// takes more than a bounded search count as overlap.
-bool overlap(const ConstTensorView& a, const ConstTensorView& b) noexcept;
+// Whether two different elements of the view share a byte.
+bool overlaps_itself(const ConstTensorView& view, int max_steps = kMaxOverlapSteps) noexcept;
+
+// Whether an element of one and an element of the other share a byte.
+bool overlap(const ConstTensorView& a, const ConstTensorView& b,
+             int max_steps = kMaxOverlapSteps) noexcept;
 
 }  // namespace attend

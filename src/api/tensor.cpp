@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <new>
 #include <utility>
 
@@ -26,8 +27,11 @@ void check_dim(const char* function, const Shape& shape, int dim) {
 
 std::size_t byte_count(DType type, const Shape& shape) {
   std::size_t bytes = 0;
+  // Half of the address space is the limit of the language, and some bytes below 2^64 the runtime
+  // rounds up to the alignment, which gives 0.
   if (__builtin_mul_overflow(static_cast<std::size_t>(element_count(shape)),
-                             static_cast<std::size_t>(size_of(type)), &bytes))
+                             static_cast<std::size_t>(size_of(type)), &bytes) ||
+      bytes > static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max()))
     throw InvalidArgument(text("tensor: ", shape, " of ", type, " is larger than memory can be"));
   return bytes;
 }
@@ -66,17 +70,18 @@ std::int64_t element_count(const Shape& shape) {
     overflow |= __builtin_mul_overflow(count, size, &count);
   }
   if (zero) return 0;  // whatever the other sizes are
-  if (overflow) throw InvalidArgument(text("tensor: ", shape, " has more than 2^63 elements"));
+  if (overflow) throw InvalidArgument(text("tensor: ", shape, " has 2^63 elements or more"));
   return count;
 }
 
 Shape contiguous_strides(const Shape& shape) {
+  check_sizes(shape);
   Shape strides = shape;
   std::int64_t stride = 1;
   for (int dim = shape.rank() - 1; dim >= 0; --dim) {
     strides[dim] = stride;
     if (shape[dim] != 0 && __builtin_mul_overflow(stride, shape[dim], &stride))
-      throw InvalidArgument(text("tensor: the strides of ", shape, " overflow"));
+      throw InvalidArgument(text("tensor: the strides of ", shape, " are 2^63 or more"));
   }
   return strides;
 }
@@ -92,13 +97,12 @@ ConstTensorView::ConstTensorView(const void* data, DType type, const Shape& shap
   check_sizes(shape);
   if (strides.rank() != shape.rank())
     throw InvalidArgument(text("tensor: ", strides.rank(), " strides ", strides, " for the ",
-                               shape.rank(), " dimensions ", shape));
+                               shape.rank(), " dimensions ", shape, "; each needs one"));
 }
 
 const void* ConstTensorView::address(DType type, const Shape& index) const {
   if (!defined_) throw InvalidArgument("at: there is no tensor");
-  if (type != type_)
-    throw InvalidArgument(text("at: the tensor holds ", type_, ", asked for ", type));
+  if (type != type_) throw InvalidArgument(text("at: the tensor holds ", type_, ", not ", type));
   bool inside = index.rank() == rank();
   std::int64_t offset = 0;
   for (int dim = 0; inside && dim < rank(); ++dim) {
@@ -134,12 +138,13 @@ ConstTensorView ConstTensorView::slice(int dim, std::int64_t begin, std::int64_t
   const bool forward = step > 0 && 0 <= begin && begin <= end && end <= size;
   const bool backward = step < 0 && -1 <= end && end <= begin && begin < size;
   if (!forward && !backward)
-    throw InvalidArgument(
-        text("slice: ", begin, " to ", end, " by ", step, " of a dimension of ", size));
+    throw InvalidArgument(text("slice: from ", begin, " to ", end, " by ", step,
+                               " of a dimension of ", size,
+                               "; it must be 0 <= from <= to <= size, or, with a negative step, "
+                               "-1 <= to <= from < size"));
   ConstTensorView view = *this;
-  const std::int64_t span = forward ? end - begin : begin - end, stride = forward ? step : -step;
-  view.shape_[dim] = span / stride + (span % stride != 0);
-  view.strides_[dim] *= step;
+  view.shape_[dim] = begin == end ? 0 : (end - begin - (forward ? 1 : -1)) / step + 1;
+  if (view.shape_[dim] > 1) view.strides_[dim] *= step;  // of one element it may be too large
   if (element_count(view.shape_) > 0)
     view.data_ = static_cast<const std::byte*>(data_) + begin * strides_[dim] * size_of(type_);
   return view;
@@ -158,7 +163,8 @@ ConstTensorView ConstTensorView::broadcast_to(const Shape& shape) const {
     view.strides_[dim] = size == 1 ? 0 : strides_[dim - extra];
   }
   if (!valid)
-    throw InvalidArgument(text("broadcast_to: ", shape_, " cannot be repeated to ", shape));
+    throw InvalidArgument(text("broadcast_to: ", shape_, " cannot be repeated to ", shape,
+                               "; a size must be 1 or stay"));
   return view;
 }
 
@@ -183,7 +189,7 @@ Tensor Tensor::uninitialized(const Shape& shape, DType type) {
   Tensor tensor;
   tensor.memory_.reset(::operator new(bytes, kTensorAlignment, std::nothrow));
   if (!tensor.memory_)
-    throw OutOfMemory(text("tensor: no ", bytes, " bytes for ", shape, " of ", type));
+    throw OutOfMemory(text("tensor: no memory for the ", bytes, " bytes of ", shape, " ", type));
   tensor.view_ = TensorView(tensor.memory_.get(), type, shape);
   return tensor;
 }
@@ -192,10 +198,12 @@ Tensor::Tensor(const Shape& shape, DType type) : Tensor(uninitialized(shape, typ
   std::memset(view_.data(), 0, byte_count(type, shape));
 }
 
-Tensor::Tensor(const void* values, std::size_t count, DType type, const Shape& shape)
-    : Tensor(uninitialized(shape, type)) {
+Tensor::Tensor(const void* values, std::size_t count, DType type, const Shape& shape) {
+  check_sizes(shape);
   if (count != static_cast<std::size_t>(element_count(shape)))
-    throw InvalidArgument(text("tensor: ", count, " values for ", shape));
+    throw InvalidArgument(
+        text("tensor: ", count, " values for the ", element_count(shape), " elements of ", shape));
+  *this = uninitialized(shape, type);
   if (count > 0) std::memcpy(view_.data(), values, byte_count(type, shape));
 }
 
@@ -238,7 +246,7 @@ Tensor& Tensor::operator=(Tensor&& other) noexcept {
 
 void Tensor::check_type(DType type) const {
   if (view_ && type != view_.dtype())
-    throw InvalidArgument(text("data: the tensor holds ", view_.dtype(), ", asked for ", type));
+    throw InvalidArgument(text("data: the tensor holds ", view_.dtype(), ", not ", type));
 }
 
 }  // namespace attend

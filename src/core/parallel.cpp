@@ -148,6 +148,7 @@ struct ThreadPool::State {
   static void* work(void* state) noexcept;
   std::uint32_t wait_for_jobs() noexcept;
   bool help(Slot& slot) noexcept;
+  void stop_workers() noexcept;
 
   const int threads;
   std::mutex starting;                // guards the start of the workers, and is held over fork()
@@ -254,7 +255,10 @@ void* ThreadPool::State::work(void* state) noexcept {
     if (jobs & kStop) return nullptr;
     for (; jobs != 0; jobs &= jobs - 1) {
       Slot& slot = pool.slots[static_cast<std::size_t>(std::countr_zero(jobs))];
-      if (!pool.help(slot)) return nullptr;
+      if (!pool.help(slot)) {
+        pool.stop_workers();   // so that the child ends with this thread, if it has no others
+        return nullptr;
+      }
     }
   }
 }
@@ -292,11 +296,16 @@ bool ThreadPool::State::help(Slot& slot) noexcept {
   return true;
 }
 
+// They end when they have no strand to run; jobs that come later have only their caller.
+void ThreadPool::State::stop_workers() noexcept {
+  open.fetch_or(kStop, std::memory_order_seq_cst);
+  wake(open, INT_MAX);
+}
+
 ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>(threads)) {}
 
 ThreadPool::~ThreadPool() {
-  state_->open.fetch_or(kStop, std::memory_order_seq_cst);
-  wake(state_->open, INT_MAX);
+  state_->stop_workers();
   for (const pthread_t worker : state_->workers) pthread_join(worker, nullptr);
 }
 

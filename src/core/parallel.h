@@ -45,7 +45,8 @@ class ThreadPool {
   // To be called around fork(): the child starts with no workers and makes new ones when needed.
   // Where the body itself forks, the child has lost the strands that other threads were running:
   // its run() finishes the strands that nobody had begun, and returns. A body that forked on a
-  // worker has no caller to return to in the child: there its thread ends when it returns.
+  // worker has no caller to return to in the child: when it returns its thread ends, and with the
+  // last thread the child does.
   void before_fork() noexcept;
   void after_fork_in_parent() noexcept;
   void after_fork_in_child() noexcept;

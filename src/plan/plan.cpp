@@ -119,12 +119,16 @@ std::string describe(const Problem& p) {
   add(p.offset_each, "query offset of each");
   add(p.key_lengths, "key lengths");
   add(p.mask, "mask", p.mask_keys < p.k_length ? text(" of ", p.mask_keys, " keys") : "");
-  add(p.bias, "bias ", p.bias_type,
-      p.bias_keys < p.k_length ? text(" of ", p.bias_keys, " keys") : "");
+  add(p.bias, "bias ", p.bias_type, " ",
+      Shape{p.dbias_batch, p.dbias_heads, p.dbias_queries, p.dbias_keys});
   add(p.alibi, "alibi");
   add(p.sinks, "sinks");
   add(p.blocks, "blocks of ", p.block_queries, " x ", p.block_keys);
-  add(p.drop_below != 0, "dropout ", p.drop_below / 65536.0);
+  add(p.drop_below != 0, "dropout ", p.drop_below / 65536.0, " seed ", p.dropout_seed, " offset ",
+      p.dropout_offset);
+  const bool moved = p.origin_b != 0 || p.origin_h != 0 || p.origin_i != 0 || p.origin_j != 0;
+  add(p.drop_below != 0 && (moved || p.origin_heads != p.heads), "dropout origin ",
+      Shape{p.origin_b, p.origin_h, p.origin_i, p.origin_j}, " of ", p.origin_heads, " heads");
   constexpr const char* kStages[] = {"raw", "softcapped", "masked"};
   add(p.lse, "lse");
   add(p.weights, "weights");
@@ -134,7 +138,7 @@ std::string describe(const Problem& p) {
   add(p.dq, "dq");
   add(p.dk, "dk");
   add(p.dv_gradient, "dv");
-  add(p.dbias, "dbias ", Shape{p.dbias_batch, p.dbias_heads, p.dbias_queries, p.dbias_keys});
+  add(p.dbias, "dbias");
   add(p.dsinks, "dsinks");
   add(p.dalibi, "dalibi");
   return s;

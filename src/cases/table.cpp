@@ -1,0 +1,90 @@
+// The table: shapes first, then every option, then what real models ask for; and its reduced form.
+#include "table.h"
+
+#include <algorithm>
+#include <set>
+
+namespace attend::cases {
+namespace {
+
+// What models ask for, written as names.
+constexpr const char* kModels[] = {
+    // GPT: causal self-attention, trained with dropout.
+    "batch=2 heads=3 kv_heads=3 q=50 k=50 d=64 dv=64 layout=interleaved causal=1 dropout=0.1",
+    // BERT: padding as a mask, and as lengths.
+    "batch=3 heads=2 kv_heads=2 q=40 k=40 d=32 dv=32 layout=bthd mask=per_key weights=1",
+    "batch=5 heads=2 kv_heads=2 q=34 k=34 d=32 dv=32 layout=bthd key_lengths=mixed",
+    // From decoder to encoder.
+    "batch=2 heads=4 kv_heads=4 q=13 k=70 d=40 dv=40 key_lengths=full mask=per_key mask_type=i64",
+    // T5: a relative position bias per head. BLOOM: ALiBi.
+    "batch=2 heads=3 kv_heads=3 q=30 k=30 d=24 dv=24 bias=head_query_key scale=1",
+    "batch=2 heads=6 kv_heads=6 q=25 k=25 d=16 dv=16 causal=1 alibi=1",
+    // Mistral: a sliding window. Gemma: softcap and window. GPT-OSS: sinks and window.
+    "heads=4 q=90 k=90 d=16 dv=16 causal=1 window_left=32",
+    "heads=4 kv_heads=2 q=70 k=70 d=32 dv=32 causal=1 window_left=20 softcap=50",
+    "heads=4 q=66 k=66 d=16 dv=16 causal=1 window_left=31 sinks=1 dlse=1",
+    // Llama: grouped heads; a whole prompt, a chunk of it, decoding; decoding a long one.
+    "batch=2 heads=8 kv_heads=2 q=77 k=77 d=32 dv=32 layout=bthd causal=1",
+    "batch=2 heads=8 kv_heads=2 q=24 k=77 d=32 dv=32 layout=bthd causal=1",
+    "batch=2 heads=8 kv_heads=2 q=1 k=77 d=32 dv=32 layout=bthd causal=1",
+    "batch=2 heads=5 q=1 k=600 d=64 dv=64 key_lengths=mixed",
+    // Serving: pages with a common prefix, and a chunk of a prompt on pages.
+    "batch=5 heads=6 kv_heads=2 q=1 k=150 d=64 dv=64 addressing=paged_shared key_lengths=mixed "
+    "causal=1",
+    "batch=4 heads=4 kv_heads=2 q=20 k=60 d=32 dv=32 addressing=paged key_lengths=full causal=1 "
+    "window_left=40 sinks=1",
+    // Training on packed sequences.
+    "batch=5 heads=3 kv_heads=3 q=48 k=48 d=32 dv=32 layout=interleaved addressing=packed_self "
+    "causal=1 dropout=0.1",
+    // DeepSeek: d != dv. BigBird: blocks.
+    "batch=2 heads=4 kv_heads=4 q=17 k=45 d=192 dv=128 causal=1",
+    "batch=2 heads=2 kv_heads=2 q=70 k=70 d=32 dv=32 causal=1 blocks=shared",
+};
+
+// The words of a name that say an option: sizes only if zero, and numbers only that they are given.
+std::set<std::string> option_words(const Case& problem) {
+  Case options = problem;
+  options.seed = Case().seed;
+  const std::string line = name(options);
+  std::set<std::string> words;
+  std::size_t begin = 0;
+  while (begin < line.size()) {
+    const std::size_t end = std::min(line.find(' ', begin), line.size());
+    std::string word = line.substr(begin, end - begin);
+    const std::size_t value = word.find('=') + 1;
+    const bool number = word.find_first_not_of("0123456789.e-", value) == std::string::npos;
+    if (number && word.substr(value) != "0") word.resize(value);
+    words.insert(word);
+    begin = end + 1;
+  }
+  return words;
+}
+
+}  // namespace
+
+std::vector<Case> table() {
+  Cases cases;
+  add_shapes(cases);
+  add_options(cases);
+  for (const char* model : kModels) cases.push_back(parse(model));
+  std::uint64_t seed = 0;
+  for (Case& problem : cases) problem.seed = ++seed;
+  return cases;
+}
+
+std::vector<Case> reduced_table() {
+  // From the back, where cases are richest: those that say something no case before them said.
+  Cases all = table(), kept;
+  std::reverse(all.begin(), all.end());
+  constexpr std::int64_t kAffordable = 150'000;
+  std::set<std::string> said;
+  for (const Case& problem : all) {
+    if (cost(problem) > kAffordable) continue;
+    const std::size_t before = said.size();
+    said.merge(option_words(problem));
+    if (said.size() > before) kept.push_back(problem);
+  }
+  return kept;
+}
+
+}  // namespace attend::cases

@@ -1,0 +1,184 @@
+// Does every kernel give the truth, on every case of the table, in every type, forward and
+// backward?
+//
+//   conformance_test --case='type=f32 batch=2 ...'   that case alone, with all kernels
+//   conformance_test --reduced                       the reduced table, for slow machines
+#include "cases/cases.h"
+#include "support/examination.h"
+#include "support/philox.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstring>
+#include <map>
+
+namespace attend::test {
+namespace {
+
+bool reduced = false;
+
+// What happened, by kernel and type.
+struct Tally {
+  std::int64_t cases = 0;
+  struct Runs {
+    std::int64_t count = 0;
+    double worst = 0;  // error, as a part of the allowed
+  };
+  std::map<std::string, Runs> runs;
+  std::map<std::string, std::int64_t> declined;  // by kernel and reason
+};
+Tally tally;
+
+void count(const std::string& kernel, DType type, const Outcome& outcome) {
+  if (outcome.declined) {
+    ++tally.declined[kernel + ": " + outcome.message];
+    return;
+  }
+  Tally::Runs& runs = tally.runs[kernel + " " + std::string(name_of(type))];
+  ++runs.count;
+  runs.worst = std::max(runs.worst, outcome.worst);
+}
+
+// All kernels on one case; what is wrong, if anything.
+std::vector<std::string> examine(const cases::Case& problem) {
+  std::vector<std::string> wrong;
+  Examination examination(problem);
+  ++tally.cases;
+  const auto take = [&](const std::string& kernel, const Outcome& outcome) {
+    count(kernel, problem.type, outcome);
+    if (!outcome.declined && !outcome.message.empty()) wrong.push_back(outcome.message);
+  };
+  for (const std::string& kernel : kernels_for("forward"))
+    take(kernel, examination.forward(kernel));
+  for (const std::string& kernel : kernels_for("backward"))
+    take(kernel, examination.backward(kernel));
+  return wrong;
+}
+
+// The table in parts, so that a run can be divided among processes.
+constexpr int kParts = 16;
+
+class Table : public testing::TestWithParam<std::tuple<DType, int>> {};
+
+TEST_P(Table, every_kernel_gives_the_truth) {
+  const auto& [type, part] = GetParam();
+  const std::vector<cases::Case> all = reduced ? cases::reduced_table() : cases::table();
+  for (std::size_t n = static_cast<std::size_t>(part); n < all.size(); n += kParts) {
+    cases::Case problem = all[n];
+    problem.type = type;
+    for (const std::string& wrong : examine(problem)) ADD_FAILURE() << wrong;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(all, Table,
+                         testing::Combine(testing::ValuesIn(cases::kTypes),
+                                          testing::Range(0, kParts)),
+                         [](const auto& test) {
+                           return std::string(name_of(std::get<0>(test.param))) + "_" +
+                                  std::to_string(std::get<1>(test.param));
+                         });
+
+TEST(cases, a_name_reads_back_as_its_case) {
+  for (cases::Case problem : cases::table()) {
+    for (const DType type : cases::kTypes) {
+      problem.type = type;
+      EXPECT_EQ(cases::parse(cases::name(problem)), problem) << cases::name(problem);
+    }
+  }
+  EXPECT_THROW(cases::parse("batch=two"), std::invalid_argument);
+  EXPECT_THROW(cases::parse("mask=some"), std::invalid_argument);
+  EXPECT_THROW(cases::parse("colour=red"), std::invalid_argument);
+}
+
+TEST(cases, no_two_cases_are_equal) {
+  std::map<std::string, int> seen;
+  for (cases::Case problem : cases::table()) {
+    problem.seed = 0;
+    EXPECT_EQ(++seen[cases::name(problem)], 1) << cases::name(problem);
+  }
+}
+
+// The random numbers are the same on every machine: these were written down once.
+TEST(cases, data_is_the_same_everywhere) {
+  const cases::Instance instance = cases::make({.type = DType::f64, .seed = 42});
+  const std::vector<double> q = widen(instance.q);
+  EXPECT_EQ(q[0], -0x1.04547dff4c094p+0);
+  EXPECT_EQ(q[31], -0x1.cfd090d7b9169p-2);
+  EXPECT_EQ(widen(instance.v)[5], 0x1.d1277e8e17b66p-2);
+}
+
+// Known answers published with the generator (Random123).
+TEST(oracle, philox_gives_its_known_answers) {
+  using Words = std::array<std::uint32_t, 4>;
+  constexpr std::uint32_t ones = 0xffffffff;
+  EXPECT_EQ(philox4x32_10({0, 0, 0, 0}, {0, 0}),
+            (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(philox4x32_10({ones, ones, ones, ones}, {ones, ones}),
+            (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(
+      philox4x32_10({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+      (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+// The oracle of 53 bits and that of 113 agree, so that neither hides a mistake of its arithmetic.
+TEST(oracle, does_not_depend_on_its_precision) {
+  for (cases::Case problem : cases::reduced_table()) {
+    problem.type = DType::f32;
+    const cases::Instance in = cases::make(problem);
+    const Reader reader({in.q, in.k, in.v, in.dout, in.dlse, in.options});
+    const Results<double> narrow = truth<double>(reader);
+    const Results<Float128> wide = truth<Float128>(reader);
+    const Bounds bound = bounds(reader);
+    for (std::size_t n = 0; n < narrow.dq.size(); ++n)
+      ASSERT_LE(std::abs(static_cast<double>(narrow.dq[n] - wide.dq[n])),
+                100 * 0x1p-53 * bound.accumulated.dq[n])
+          << cases::name(problem);
+    for (std::size_t n = 0; n < narrow.out.size(); ++n)
+      ASSERT_LE(std::abs(static_cast<double>(narrow.out[n] - wide.out[n])),
+                100 * 0x1p-53 * bound.accumulated.out[n])
+          << cases::name(problem);
+  }
+}
+
+int run_one(const char* line) {
+  const std::vector<std::string> wrong = examine(cases::parse(line));
+  for (const std::string& message : wrong) std::printf("%s\n", message.c_str());
+  return wrong.empty() ? 0 : 1;
+}
+
+void print_tally() {
+  std::int64_t total = 0;
+  for (const auto& [kernel, runs] : tally.runs) total += runs.count;
+  std::printf("%lld cases x kernels: %lld runs\n", static_cast<long long>(tally.cases),
+              static_cast<long long>(total));
+  for (const auto& [kernel, runs] : tally.runs)
+    std::printf("  %-24s %5lld runs, largest error %.3f of the allowed\n", kernel.c_str(),
+                static_cast<long long>(runs.count), runs.worst);
+  for (const auto& [reason, times] : tally.declined)
+    std::printf("  declined %lld times: %s\n", static_cast<long long>(times), reason.c_str());
+}
+
+}  // namespace
+}  // namespace attend::test
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  int result = 0;
+  for (int n = 1; n < argc; ++n) {
+    constexpr char kCase[] = "--case=";
+    if (std::strcmp(argv[n], "--reduced") == 0) {
+      attend::test::reduced = true;
+    } else if (std::strncmp(argv[n], kCase, sizeof kCase - 1) == 0) {
+      result = attend::test::run_one(argv[n] + sizeof kCase - 1);
+      attend::test::print_tally();
+      return result;
+    } else {
+      std::fprintf(stderr, "conformance_test: unknown argument %s\n", argv[n]);
+      return 2;
+    }
+  }
+  result = RUN_ALL_TESTS();
+  attend::test::print_tally();
+  return result;
+}

@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""Checks that the documents tell the truth about the tree they stand in.
+
+    documents_test.py [--compiler CXX] [FOLDER]   FOLDER is the tree, by default the one this file is in
+    documents_test.py --self-test                 proves on spoilt copies that mistakes are found
+
+Examined are README.md, CONTRIBUTING.md, CHANGELOG.md and docs/**/*.md:
+  - the README's program is examples/quick_start.cpp between its marks;
+  - every relative link leads to a file, and to a heading of it if it names one;
+  - every path of the tree that is written as code or drawn exists, and every test that is named;
+  - the README's tables have every field of AttentionOptions, AttentionOutputs, AttentionGradients, and no other;
+  - no document names a machine's own paths;
+  - with a compiler: the kernel of docs/adding_a_kernel.md compiles.
+A mistake is printed as `file:line: rule: what was found`. Exit: 0 none, 1 some, 2 usage.
+"""
+import argparse
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+FIELDS = ("AttentionOptions", "AttentionOutputs", "AttentionGradients")
+# The first word of what counts as a path of the tree when it is written as code.
+ROOTS = ("include", "src", "tests", "examples", "docs", "tools", "cmake")
+# Named as examples: a file that the reader is to make.
+TO_BE_MADE = {"src/cpu/plain.cpp", "src/cpu", "src/cuda"}
+MACHINE = re.compile(r"(?<![\w.~])/(?:home|root|tmp|work|mnt|Users|var|opt)\b[^\s`)]*")
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+CODE = re.compile(r"`([^`]+)`")
+FENCE = re.compile(r"^```.*?^```[^\n]*$", re.M | re.S)
+# Where a test is named: "- `gradient_test.cpp`: `a_question`, `another_question`", over a few lines.
+TESTS = re.compile(r"^- `([a-z_]+_test\.(?:cpp|py))`((?:.|\n(?=  ))*)", re.M)
+QUESTION = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)+")
+
+
+def line_of(text, position):
+    return text.count("\n", 0, position) + 1
+
+
+def without_fences(text):
+    """The text with fenced blocks blanked, so that lines keep their numbers."""
+    return FENCE.sub(lambda match: "\n" * match[0].count("\n"), text)
+
+
+def anchors(text):
+    """The anchors of a document's headings, as GitHub makes them."""
+    for heading in re.findall(r"^#+ (.+)$", without_fences(text), re.M):
+        yield re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+
+
+def check_program(root, readme):
+    source = (root / "examples/quick_start.cpp").read_text()
+    marked = re.search(r"^// \[README\]\n(.*?)^// \[/README\]$", source, re.M | re.S)
+    if not marked:
+        yield "README.md", 1, "examples/quick_start.cpp has its marks", "none"
+        return
+    block = re.search(r"<!-- examples/quick_start\.cpp[^\n]*-->\n```cpp\n(.*?)^```$", readme, re.M | re.S)
+    if not block:
+        yield "README.md", 1, "the README has the marked program", "none"
+    elif block[1] != marked[1]:
+        yield ("README.md", line_of(readme, block.start(1)),
+               "the program is that of examples/quick_start.cpp", "another text")
+
+
+def check_links(root, path, text):
+    for match in LINK.finditer(without_fences(text)):
+        target, _, anchor = match[1].partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        file = (root / path).parent / target if target else root / path
+        line = line_of(without_fences(text), match.start())
+        if not file.exists():
+            yield path, line, "a link leads to a file", match[1]
+        elif anchor and anchor not in anchors(file.read_text()):
+            yield path, line, "a link leads to a heading", match[1]
+
+
+def check_paths(root, path, text):
+    for match in (*CODE.finditer(without_fences(text)), *FENCE.finditer(text)):
+        for word in re.finditer(r"[\w./*<>-]+", match[0]):
+            name = word[0].rstrip("/.")
+            if name.split("/")[0] not in ROOTS or "/" not in word[0] or name in TO_BE_MADE:
+                continue
+            if any(sign in name for sign in "*<>"):      # a pattern, like tests/<question>_test.cpp
+                continue
+            if not (root / name).exists():
+                line = line_of(match.string, match.start() + word.start())
+                yield path, line, "a path exists", word[0]
+
+
+def check_tests(root, path, text):
+    prose = without_fences(text)
+    for match in TESTS.finditer(prose):
+        line = line_of(prose, match.start())
+        file = root / "tests" / match[1]
+        if not file.exists():
+            yield path, line, "a test file exists", match[1]
+            continue
+        source = file.read_text()
+        for name in CODE.findall(match[2]):
+            if QUESTION.fullmatch(name) and not re.search(rf"\b{name}\b", source):
+                yield path, line, f"{match[1]} has the test", name
+
+
+def fields_of(header, struct):
+    """The names of a struct's members."""
+    body = re.search(rf"^struct {struct} {{$(.*?)^}};$", header, re.M | re.S)
+    if not body:
+        return
+    code = re.sub(r"//[^\n]*", "", body[1])
+    for declaration in code.split(";"):
+        for part in re.sub(r"\{[^}]*\}", "", declaration).split(","):
+            if name := re.search(r"(\w+)\s*(?:=.*)?$", part.strip(), re.S):
+                yield name[1]
+
+
+def check_fields(root, readme):
+    header = (root / "include/attend/options.h").read_text()
+    for struct in FIELDS:
+        fields = set(fields_of(header, struct))
+        table = re.search(rf"^\| `{struct}` \|[^\n]*\n\|[-|]+\|\n((?:\|[^\n]*\n)+)", readme, re.M)
+        if not fields or not table:
+            yield "README.md", 1, f"{struct} has fields and a table", f"{len(fields)} fields"
+            continue
+        rows = [line.split("|")[1] for line in table[1].splitlines()]
+        named = {name for row in rows for name in CODE.findall(row)}
+        line = line_of(readme, table.start())
+        for name in sorted(fields - named):
+            yield "README.md", line, f"every field of {struct} is in its table", name
+        for name in sorted(named - fields):
+            yield "README.md", line, f"{struct} has every field of its table", name
+
+
+def check_machine(path, text):
+    for match in MACHINE.finditer(text):
+        yield path, line_of(text, match.start()), "no path of a machine", match[0]
+
+
+def check_kernel(root, compiler):
+    path = "docs/adding_a_kernel.md"
+    text = (root / path).read_text()
+    block = re.search(r"<!-- kernel -->\n```cpp\n(.*?)^```$", text, re.M | re.S)
+    if not block:
+        yield path, 1, "the document has a marked kernel", "none"
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "kernel.cpp"
+        file.write_text(block[1])
+        result = subprocess.run(
+            [compiler, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror",
+             f"-I{root / 'include'}", f"-I{root / 'src'}", str(file)], text=True, capture_output=True)
+    if result.returncode != 0:
+        yield path, line_of(text, block.start(1)), "the kernel compiles", result.stderr.strip()
+
+
+def documents(root):
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+        yield root / name
+    yield from sorted((root / "docs").rglob("*.md"))
+
+
+def check(root, compiler=None):
+    """All mistakes of a tree, as (file, line, rule, found), and the number of documents read."""
+    root = pathlib.Path(root).resolve()
+    files = list(documents(root))
+    mistakes = []
+    for file in files:
+        path = file.relative_to(root).as_posix()
+        text = file.read_text()
+        for rule in (check_links, check_paths, check_tests):
+            mistakes += rule(root, path, text)
+        mistakes += check_machine(path, text)
+        if path == "README.md":
+            mistakes += [*check_program(root, text), *check_fields(root, text)]
+    if compiler:
+        mistakes += check_kernel(root, compiler)
+    return mistakes, len(files)
+
+
+# Each spoils one file of a copy of the tree: (file, text, its replacement, words of the rule broken).
+SPOILS = (
+    ("README.md", "{.causal = true});\n  for", "{});\n  for", "the program is"),
+    ("examples/quick_start.cpp", "float x", "double x", "the program is"),
+    ("README.md", "(docs/contract.md)", "(docs/promises.md)", "a link leads to a file"),
+    ("docs/corrections.md", "#cost)", "#price)", "a link leads to a heading"),
+    ("docs/architecture.md", "`src/core/mask.h`", "`src/core/masks.h`", "a path exists"),
+    ("docs/architecture.md", "src/api/run.cpp\n", "src/api/ran.cpp\n", "a path exists"),
+    ("README.md", "| `softcap` |", "| `soft_cap` |", "every field of AttentionOptions"),
+    ("README.md", "| `lse` |", "| `lse`, `sum` |", "AttentionOutputs has every field"),
+    ("include/attend/options.h", "TensorView dbias{};", "TensorView dbias{}; TensorView dmask{};",
+     "every field of AttentionGradients"),
+    ("docs/contract.md", "_test.cpp", "_trial_test.cpp", "a test file exists"),
+    ("docs/contract.md", "_test.cpp`: ", "_test.cpp`: `no_such_question`, ", "has the test"),
+    ("docs/notation.md", "# Notation", "# Notation\n\nSee /home/me/notes.", "no path of a machine"),
+)
+
+
+def self_test(root):
+    failures = []
+    with tempfile.TemporaryDirectory() as folder:
+        copy = pathlib.Path(folder) / "tree"
+        ignored = shutil.ignore_patterns("build", ".git", "__pycache__")
+        shutil.copytree(root, copy, ignore=ignored)
+        before = check(copy)[0]
+        for path, text, replacement, rule in SPOILS:
+            file = copy / path
+            whole = file.read_text()
+            if text not in whole:
+                failures.append(f"{path} has no {text!r} to spoil")
+                continue
+            file.write_text(whole.replace(text, replacement, 1))
+            found = [mistake for mistake in check(copy)[0] if mistake not in before]
+            file.write_text(whole)
+            if not any(rule in mistake[2] for mistake in found):
+                failures.append(f"{replacement!r} in {path} should break `{rule}`, but: {found}")
+    for failure in failures:
+        print(failure)
+    print(f"{len(SPOILS)} copies spoilt, {len(failures)} not found")
+    return 1 if failures else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", default=pathlib.Path(__file__).resolve().parent.parent)
+    parser.add_argument("--compiler")
+    parser.add_argument("--self-test", action="store_true")
+    args = parser.parse_args()
+    if args.self_test:
+        return self_test(args.folder)
+    mistakes, count = check(args.folder, args.compiler)
+    for file, line, rule, found in mistakes:
+        print(f"{file}:{line}: {rule}: {found}")
+    print(f"{count} documents, {len(mistakes)} mistakes")
+    return 1 if mistakes else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+// A mistake and what the library must say about it. Each file of this folder has a table of them;
+// errors_test.cpp runs them all and checks that no message of the sources is without one.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace attend::test {
+
+struct ErrorCase {
+  std::string mistake;         // snake_case: the test's name
+  std::function<void()> make;  // throws, and checks that nothing was written
+  std::string message;         // all of it
+  std::string type = "InvalidArgument";
+};
+
+std::vector<ErrorCase> input_errors();     // q, k, v and options of both functions
+std::vector<ErrorCase> output_errors();    // out, lse, weights, scores, gradients, parts of merge
+std::vector<ErrorCase> overlap_errors();   // what is written shares memory
+std::vector<ErrorCase> tensor_errors();    // Shape, views, Tensor
+std::vector<ErrorCase> planning_errors();  // Context, Plan, kernels that decline, memory
+
+// "type: message" of what was thrown, or "nothing".
+std::string thrown_by(const std::function<void()>& make);
+
+}  // namespace attend::test

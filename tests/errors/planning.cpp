@@ -1,0 +1,234 @@
+// Contexts that cannot be made, kernels that decline, plans run with something else, and no memory.
+#include "arguments.h"
+
+#include "api/check.h"
+#include "plan/plan.h"
+#include "support/environment.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace attend::test {
+namespace {
+
+constexpr Device kCuda{Device::Kind::cuda, 0};
+constexpr const char* kReference =
+    "forward:reference.forward,backward:reference.backward,merge:reference.merge";
+
+const Kernel* row(std::string_view name) {
+  for (const Kernel* kernel : kernel_table())
+    if (kernel->name == name) return kernel;
+  return nullptr;
+}
+
+// Every row of the kernel table, as messages list them.
+std::string rows(std::string_view operation = {}) {
+  std::string list;
+  for (const KernelInfo& kernel : Context::kernels()) {
+    if (!operation.empty() && kernel.operation != operation) continue;
+    list += (list.empty() ? "" : ", ") + (operation.empty() ? kernel.operation + ":" : "") +
+            kernel.name;
+  }
+  return list;
+}
+
+Context forced(const std::string& kernels) { return Context({.threads = 1, .kernels = kernels}); }
+
+std::vector<ErrorCase> contexts() {
+  return {
+      {"negative_threads", [] { Context({.threads = -1}); },
+       "context: threads is -1; it must be at least 0"},
+      {"allocator_that_cannot_deallocate",
+       [] { Context({.allocator = {.allocate = [](auto...) -> void* { return nullptr; }}}); },
+       "context: an allocator needs both allocate and deallocate"},
+      {"allocator_that_cannot_allocate",
+       [] { Context({.allocator = {.deallocate = [](auto...) {}}}); },
+       "context: an allocator needs both allocate and deallocate"},
+      {"kernel_without_an_operation", [] { forced("reference.forward"); },
+       "context: kernels has \"reference.forward\", which is not one of " + rows()},
+      {"kernel_of_another_operation",
+       [] { forced("forward:reference.forward,backward:reference.forward"); },
+       "context: kernels has \"backward:reference.forward\", which is not one of " + rows()},
+      {"kernel_of_no_operation", [] { forced(",forward:reference.forward"); },
+       "context: kernels has \"\", which is not one of " + rows()},
+      {"unknown_kernel_in_the_environment",
+       [] {
+         const Environment variable("ATTEND_KERNEL", "merge:fast");
+         Context();
+       },
+       "context: the environment variable ATTEND_KERNEL has \"merge:fast\", which is not one of " +
+           rows()},
+  };
+}
+
+std::vector<ErrorCase> kernels_that_decline() {
+  const std::string size = "f32, q [2, 4, 3, 6], k [2, 2, 5, 6], dv 7, scale 0.4082482904638631";
+  return {
+      {"nothing_that_takes_it",
+       [] {
+         Arguments a;
+         a.move_to(kCuda);
+         const Kernel* const table[] = {row("reference.forward")};
+         const ForwardArguments arguments{a.q, a.k, a.v, a.out, a.options, a.outputs};
+         decide(check(arguments).problem, this_machine(), 1, "", table);
+       },
+       "plan: no kernel takes forward " + size +
+           ", on cuda:0, lse: reference.forward reads host memory, the tensors are on cuda:0",
+       "Unsupported"},
+      {"reference_on_a_gpu",
+       [] {
+         Arguments a;
+         a.move_to(kCuda);
+         Context context({.kernels = kReference});
+         run_backward(a, context);
+       },
+       "plan: reference.backward was forced and declines backward " + size +
+           ", on cuda:0, dlse, dq, dk, dv: it reads host memory, the tensors are on cuda:0",
+       "Unsupported"},
+      {"merge_on_a_gpu",
+       [] {
+         Arguments a;
+         a.move_to(kCuda);
+         Context context({.kernels = kReference});
+         run_merge(a, context);
+       },
+       "plan: reference.merge was forced and declines merge f32, 2 parts of [2, 4, 3, 7]: it reads "
+       "host memory, the tensors are on cuda:0",
+       "Unsupported"},
+      {"textbook_on_a_gpu",
+       [] {
+         Arguments a;
+         a.move_to(kCuda);
+         Context context({.kernels = "forward:textbook.forward"});
+         run_forward(a, context);
+       },
+       "plan: textbook.forward was forced and declines forward " + size +
+           ", on cuda:0, lse: it reads host memory, the tensors are on cuda:0",
+       "Unsupported"},
+      {"textbook_that_counts_blocks",
+       [] {
+         Arguments a;
+         a.options.blocks = {a.input({1, 1, 2, 2}, DType::boolean), 2, 3};
+         a.outputs.visited_blocks = &a.visited;
+         Context context({.kernels = "forward:textbook.forward"});
+         run_forward(a, context);
+       },
+       "plan: textbook.forward was forced and declines forward " + size +
+           ", blocks of 2 x 3, lse, visited blocks: it does not skip hidden blocks, so it cannot "
+           "count visited ones",
+       "Unsupported"},
+      {"textbook_that_gives_dsinks",
+       [] {
+         Arguments a;
+         a.options.sinks = a.input({4});
+         a.gradients = {.dsinks = a.output({4})};
+         Context context({.kernels = "backward:textbook.backward"});
+         run_backward(a, context);
+       },
+       "plan: textbook.backward was forced and declines backward " + size +
+           ", sinks, dlse, dsinks: it gives dq, dk and dv only",
+       "Unsupported"},
+      {"textbook_that_sums_over_pages",
+       [] {
+         Arguments a;
+         a.page();
+         Plan::attention_backward(a.q, a.k, a.v, a.o, a.lse, a.dout, a.gradients, a.options, {},
+                                  {.kernel = "textbook.backward"});
+       },
+       "plan: textbook.backward was forced and declines backward f32, q [2, 4, 3, 6], k [2, 2, 8, "
+       "6], dv 7, scale 0.4082482904638631, 3 pages of 4 keys, key lengths, dq, dk, dv: it does "
+       "not "
+       "sum over pages that sequences share",
+       "Unsupported"},
+  };
+}
+
+std::vector<ErrorCase> plans() {
+  return {
+      {"plan_of_an_unknown_kernel",
+       [] {
+         Arguments a;
+         Plan::attention(a.q, a.k, a.v, a.out, {}, {}, {.kernel = "reference.backward"});
+       },
+       "plan: there is no forward kernel reference.backward; there are " + rows("forward")},
+      {"plan_run_with_another_length",
+       [] {
+         Arguments a;
+         const Plan plan = Plan::attention(a.q, a.k, a.v, a.out);
+         a.sequences_have(2, 4, {2, 2, 5});
+         try {
+           plan.run(a.q, a.k, a.v, a.out);
+         } catch (...) {
+           EXPECT_TRUE(a.untouched());
+           throw;
+         }
+       },
+       "plan: made for forward f32, q [2, 4, 3, 6], k [2, 2, 5, 6], dv 7, scale "
+       "0.4082482904638631; "
+       "called with forward f32, q [2, 4, 4, 6], k [2, 2, 5, 6], dv 7, scale 0.4082482904638631"},
+      {"backward_run_of_a_forward_plan",
+       [] {
+         Arguments a;
+         const Plan plan = Plan::attention(a.q, a.k, a.v, a.out, {.scale = 0.5});
+         try {
+           plan.run_backward(a.q, a.k, a.v, a.o, a.lse, a.dout, {.dq = a.gradients.dq},
+                             {.scale = 0.5});
+         } catch (...) {
+           EXPECT_TRUE(a.untouched());
+           throw;
+         }
+       },
+       "plan: made for forward f32, q [2, 4, 3, 6], k [2, 2, 5, 6], dv 7, scale 0.5; called with "
+       "backward f32, q [2, 4, 3, 6], k [2, 2, 5, 6], dv 7, scale 0.5, dq"},
+  };
+}
+
+Allocator exhausted() {
+  return {[](std::size_t, std::size_t) -> void* { return nullptr; }, [](void*, std::size_t) {}};
+}
+
+// With one thread the reference takes, forward: rows of q, k, v, o and the chunk's o, each rounded
+// up to 64 bytes; backward: rows of q, k, v, dout, out and dq, 5 rows of dk and of dv; merge: a
+// row.
+std::vector<ErrorCase> memory() {
+  const auto out_of_memory = [](std::string mistake, void (*run)(const Arguments&, Context&),
+                                int bytes) {
+    return ErrorCase{
+        std::move(mistake),
+        [run] {
+          Context context({.threads = 1, .allocator = exhausted(), .kernels = kReference});
+          run(Arguments(), context);
+        },
+        "context: no memory for a workspace of " + std::to_string(bytes) + " bytes", "OutOfMemory"};
+  };
+  return {
+      out_of_memory("no_memory_for_forward", run_forward, 5 * 64),
+      out_of_memory("no_memory_for_backward", run_backward, 6 * 64 + 256 + 320),
+      out_of_memory("no_memory_for_merge", run_merge, 64),
+      {"workspace_that_overflows",
+       [] {
+         // 2^31 x 2^31 scores. Nothing is read or written, so `out` needs no memory behind it.
+         constexpr std::int64_t kLength = std::int64_t{1} << 31;
+         const Tensor row({1, 1, 1, 1});
+         const ConstTensorView all = row.view().broadcast_to({1, 1, kLength, 1});
+         const TensorView out(reinterpret_cast<float*>(4096), {1, 1, kLength, 1});
+         const Plan plan =
+             Plan::attention(all, all, all, out, {}, {}, {.kernel = "textbook.forward"});
+         EXPECT_EQ(plan.workspace_bytes(), std::numeric_limits<std::size_t>::max());
+         plan.run(all, all, all, out);
+       },
+       "context: no memory for a workspace of 18446744073709551615 bytes", "OutOfMemory"},
+  };
+}
+
+}  // namespace
+
+std::vector<ErrorCase> planning_errors() {
+  std::vector<ErrorCase> cases = contexts();
+  for (const auto& more : {kernels_that_decline(), plans(), memory()})
+    cases.insert(cases.end(), more.begin(), more.end());
+  return cases;
+}
+
+}  // namespace attend::test

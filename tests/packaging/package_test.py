@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+"""What an outside project meets when it uses attend. Each test is a function of this file.
+
+The first test of a kind (static, shared) builds and installs that library and then moves the
+installed tree; all others look at the moved one, so whatever remembers its first place breaks.
+"""
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+VERSION = ".".join(re.findall(r"^#define ATTEND_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)$",
+                              (SOURCE / "include/attend/version.h").read_text(), re.M))
+
+# The C and C++ runtime, and nothing else.
+RUNTIME = re.compile(r"(libc|libm|libpthread|libstdc\+\+|libgcc_s|ld-linux-[\w-]+)\.so\.\d+")
+# Names that a shared attend may show to others.
+OURS = re.compile(r"(typeinfo for |typeinfo name for |vtable for )?attend::")
+
+
+def run(*command, env=None, fails=False):
+    """Runs a command that must succeed (or fail), and returns what it printed."""
+    command = [str(word) for word in command]
+    print("+", " ".join(command), flush=True)
+    done = subprocess.run(command, env={**os.environ, **(env or {})}, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if (done.returncode != 0) != fails:
+        sys.exit(f"{done.stdout}\nended with {done.returncode}: {' '.join(command)}")
+    return done.stdout
+
+
+def expect(found, wanted, what):
+    if found != wanted:
+        sys.exit(f"{what}: found {found}, wanted {wanted}")
+    print(f"{what}: {found}")
+
+
+class Package:
+    """One kind of library, installed."""
+
+    def __init__(self, args, kind):
+        self.args = args
+        self.kind = kind
+        self.folder = pathlib.Path(args.folder) / kind
+        self.prefix = self.folder / "moved"
+
+    def cmake(self, source, build, *definitions):
+        run("cmake", "-G", self.args.generator, "-S", source, "-B", build, "--no-warn-unused-cli",
+            f"-DCMAKE_CXX_COMPILER={self.args.compiler}",
+            f"-DCMAKE_CXX_COMPILER_LAUNCHER={self.args.launcher}",
+            f"-DCMAKE_CXX_FLAGS={self.args.flags}",
+            "-DCMAKE_BUILD_TYPE=Release", *definitions)
+        run("cmake", "--build", build)
+
+    def find(self, pattern):
+        found = sorted(self.prefix.rglob(pattern))
+        if not found:
+            sys.exit(f"{pattern} is not in {self.prefix}")
+        return found[0]
+
+    def library(self):
+        return self.find("libattend.so" if self.kind == "shared" else "libattend.a")
+
+    def consumer(self, name):
+        """A copy of the consumer's sources, away from attend's."""
+        copy = self.folder / name
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(SOURCE / "tests/consumer", copy)
+        return copy
+
+    def run_program(self, program):
+        run(program, env={"LD_LIBRARY_PATH": str(self.library().parent)})
+
+
+def install(package):
+    build = package.folder / "build"
+    first = package.folder / "prefix"
+    for old in (first, package.prefix):
+        shutil.rmtree(old, ignore_errors=True)
+    package.cmake(SOURCE, build, "-DATTEND_WERROR=ON", "-DATTEND_BUILD_TESTS=OFF",
+                  "-DATTEND_BUILD_EXAMPLES=OFF", "-DCMAKE_INSTALL_LIBDIR=lib",
+                  f"-DBUILD_SHARED_LIBS={'ON' if package.kind == 'shared' else 'OFF'}")
+    run("cmake", "--install", build, "--prefix", first)
+    first.rename(package.prefix)
+
+    for path in package.prefix.rglob("*"):
+        if path.suffix in (".cmake", ".pc", ".h"):
+            text = path.read_text()
+            for place in (first, build, SOURCE):
+                if str(place) in text:
+                    sys.exit(f"{path} remembers {place}")
+    headers = sorted(str(h.relative_to(package.prefix / "include"))
+                     for h in (package.prefix / "include").rglob("*") if h.is_file())
+    expect(headers, sorted(f"attend/{h.name}" for h in (SOURCE / "include/attend").glob("*.h")),
+           "installed headers")
+
+
+def find_package(package):
+    source = package.consumer("find_package")
+    here = (f"-DCMAKE_PREFIX_PATH={package.prefix}",)
+    package.cmake(source, source / "build", *here, f"-DATTEND_VERSION={VERSION}")
+    package.run_program(source / "build/consumer")
+
+    # Programs written for another minor version before 1.0, or another major one, must not get this.
+    major, minor, _ = map(int, VERSION.split("."))
+    others = {f"{major}.{minor + 1}", f"{major + 1}.0"}
+    others |= {f"0.{minor - 1}"} if major == 0 else {f"{major - 1}.0"}
+    for other in sorted(others):
+        refused = run("cmake", "-S", source, "-B", source / "build", *here,
+                      f"-DATTEND_VERSION={other}", fails=True)
+        if "compatible with requested version" not in " ".join(refused.split()):
+            sys.exit(f"version {other} is refused for another reason:\n{refused}")
+
+
+def pkg_config(package):
+    source = package.consumer("pkg_config")
+    env = {"PKG_CONFIG_LIBDIR": str(package.find("attend.pc").parent)}
+    static = ["--static"] if package.kind == "static" else []
+    flags = run("pkg-config", "--cflags", "--libs", *static, "attend", env=env).split()
+    expect(run("pkg-config", "--modversion", "attend", env=env).strip(), VERSION, "attend.pc")
+    run(package.args.compiler, *package.args.flags.split(), "-std=c++20", source / "main.cpp",
+        "-o", source / "consumer", *flags)
+    package.run_program(source / "consumer")
+
+
+def fetch_content(package):
+    """As a part of another project: only the library is built, with that project's settings."""
+    source = package.consumer("fetch_content")
+    shared = "ON" if package.kind == "shared" else "OFF"
+    package.cmake(source, source / "build", f"-DATTEND_SOURCE={SOURCE}", "-DATTEND_WERROR=ON",
+                  f"-DBUILD_SHARED_LIBS={shared}")
+    run(source / "build/consumer")
+    inside = source / "build/_deps/attend-build"
+    if "attendConfig" in (inside / "cmake_install.cmake").read_text():
+        sys.exit("attend's install rules became part of the consumer's")
+    for part in ("tests", "examples"):
+        if (inside / part).exists():
+            sys.exit(f"attend's {part} were built for the consumer")
+
+
+def dependencies(package):
+    """A shared attend needs the C and C++ runtime only, and carries its own name and version."""
+    dynamic = run(package.args.readelf, "-d", "-W", package.library())
+    needed = re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)
+    expect([name for name in needed if not RUNTIME.fullmatch(name)], [], "needed and not runtime")
+    major, minor, _ = VERSION.split(".")
+    soname = f"libattend.so.{'0.' + minor if major == '0' else major}"
+    expect(re.findall(r"\(SONAME\).*\[(.*)\]", dynamic), [soname], "SONAME")
+    expect(package.library().resolve().name, f"libattend.so.{VERSION}", "file")
+    print("needed:", " ".join(needed))
+
+
+def symbols(package):
+    """A shared attend shows names of attend and no others."""
+    lines = run(package.args.nm, "-D", "-C", "--defined-only", package.library()).splitlines()
+    names = [line.split(maxsplit=2)[2] for line in lines]
+    expect([name for name in names if not OURS.match(name)], [], "exported and not attend's")
+    for wanted in ("attend::attention(", "attend::attention_backward(", "attend::merge(",
+                   "attend::Context::Context(", "typeinfo for attend::InvalidArgument"):
+        if not any(name.startswith(wanted) for name in names):
+            sys.exit(f"{wanted} is not exported")
+    print(f"exported: {len(names)} names")
+
+
+def headers(package):
+    """Each public header compiles alone, and twice in a row."""
+    for header in sorted((package.prefix / "include/attend").glob("*.h")):
+        source = package.folder / "alone.cpp"
+        line = f"#include <attend/{header.name}>\n"
+        source.write_text(line + line)
+        run(package.args.compiler, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic",
+            "-Werror", "-I", package.prefix / "include", source)
+
+
+TESTS = (install, find_package, pkg_config, fetch_content, dependencies, symbols, headers)
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=("static", "shared"))
+    parser.add_argument("test", choices=[test.__name__ for test in TESTS])
+    parser.add_argument("--folder", required=True, help="where to build and install")
+    parser.add_argument("--generator", default="Ninja")
+    parser.add_argument("--compiler", default="g++")
+    parser.add_argument("--launcher", default="", help="ccache, or nothing")
+    parser.add_argument("--flags", default="", help="for every compilation")
+    parser.add_argument("--readelf", default="readelf")
+    parser.add_argument("--nm", default="nm")
+    arguments = parser.parse_args()
+    chosen = {test.__name__: test for test in TESTS}[arguments.test]
+    chosen(Package(arguments, arguments.kind))

@@ -1,0 +1,138 @@
+#include "property_trial.h"
+
+#include "cases/instance.h"
+
+#include <cstring>
+
+namespace attend::test {
+namespace {
+
+std::vector<KernelUnderTest> kernels_of(std::string_view operation) {
+  std::vector<KernelUnderTest> kernels;
+  for (const KernelInfo& info : Context::kernels())
+    if (info.operation == operation)
+      kernels.push_back({info.name, operation == "backward", info.only_if_forced});
+  return kernels;
+}
+
+Tensor nan_filled(const Shape& shape, DType type) {
+  Tensor tensor = Tensor::uninitialized(shape, type);
+  std::memset(tensor.view().data(), 0xff, static_cast<std::size_t>(tensor.count() * size_of(type)));
+  return tensor;
+}
+
+// With ones in front up to four dimensions.
+Tensor of_four_dimensions(const ConstTensorView& view) {
+  if (!view) return {};
+  Shape shape{1, 1, 1, 1};
+  for (int dim = 0; dim < view.rank(); ++dim) shape[dim + 4 - view.rank()] = view.size(dim);
+  const Tensor copy = Tensor::copy_of(view);
+  return Tensor::copy_of(ConstTensorView(copy.view().data(), view.dtype(), shape));
+}
+
+}  // namespace
+
+std::vector<KernelUnderTest> forward_kernels() { return kernels_of("forward"); }
+
+std::vector<KernelUnderTest> all_kernels() {
+  std::vector<KernelUnderTest> kernels = forward_kernels();
+  for (KernelUnderTest& kernel : kernels_of("backward")) kernels.push_back(std::move(kernel));
+  return kernels;
+}
+
+bool run(const Arguments& a, const Outputs& o, const KernelUnderTest& kernel, Context& context) {
+  AttentionOutputs outputs;
+  outputs.lse = o.lse;
+  try {
+    const PlanOptions forward{kernel.backward ? "" : kernel.name};
+    Plan::attention(a.q, a.k, a.v, o.out, a.options, outputs, forward, context)
+        .run(a.q, a.k, a.v, o.out, a.options, outputs);
+    if (!kernel.backward) return true;
+    Plan::attention_backward(a.q, a.k, a.v, o.out, o.lse, a.dout, o.gradients, a.options, a.dlse,
+                             {kernel.name}, context)
+        .run_backward(a.q, a.k, a.v, o.out, o.lse, a.dout, o.gradients, a.options, a.dlse);
+    return true;
+  } catch (const Unsupported&) {
+    return false;
+  }
+}
+
+Outputs Written::views() { return {out, lse, {dq, dk, dv, dbias, dsinks, dalibi}}; }
+
+AttentionOptions Trial::options() const {
+  AttentionOptions options = plain;
+  options.mask = mask;
+  options.bias = bias;
+  options.blocks.visible = blocks;
+  if (!blocks) options.blocks = {};
+  options.alibi = alibi;
+  options.sinks = sinks;
+  if (query_offset) options.query_offset = query_offset;
+  options.key_lengths = key_lengths;
+  options.cu_seqlens_q = cu_seqlens_q;
+  options.cu_seqlens_k = cu_seqlens_k;
+  options.block_table = block_table;
+  return options;
+}
+
+Arguments Trial::arguments() const { return {q, k, v, dout, dlse, options()}; }
+
+Written Trial::empty_results(bool backward) const {
+  const Shape& of_q = q.shape();
+  Written results;
+  results.out = nan_filled({of_q[0], of_q[1], of_q[2], v.size(3)}, out_type);
+  results.lse = nan_filled({of_q[0], of_q[1], of_q[2]}, lse_type);
+  if (!backward) return results;
+  const auto like = [](const Tensor& t) { return t ? nan_filled(t.shape(), t.dtype()) : Tensor(); };
+  results.dq = like(q);
+  results.dk = like(k);
+  results.dv = like(v);
+  results.dbias = like(bias);
+  results.dsinks = like(sinks);
+  results.dalibi = like(alibi);
+  return results;
+}
+
+std::optional<Written> Trial::run(const KernelUnderTest& kernel, Context& context) const {
+  Written results = empty_results(kernel.backward);
+  Outputs wanted = results.views();
+  // The yardstick gives dq, dk and dv only.
+  if (kernel.yardstick) wanted.gradients.dbias = wanted.gradients.dsinks = wanted.gradients.dalibi = {};
+  if (!test::run(arguments(), wanted, kernel, context)) return std::nullopt;
+  return results;
+}
+
+Trial make_trial(const cases::Case& problem) {
+  const cases::Instance instance = cases::make(problem);
+  const AttentionOptions& options = instance.options;
+  Trial trial;
+  trial.line = cases::name(problem);
+  trial.plain = options;
+  for (ConstTensorView* view : {&trial.plain.mask, &trial.plain.bias, &trial.plain.alibi,
+                                &trial.plain.sinks, &trial.plain.blocks.visible,
+                                &trial.plain.key_lengths, &trial.plain.cu_seqlens_q,
+                                &trial.plain.cu_seqlens_k, &trial.plain.block_table})
+    *view = {};
+  if (options.query_offset.each()) trial.plain.query_offset = {};
+  const auto copy = [](const ConstTensorView& view) { return Tensor::copy_of(view); };
+  trial.q = copy(instance.q);
+  trial.k = copy(instance.k);
+  trial.v = copy(instance.v);
+  trial.dout = copy(instance.dout);
+  trial.dlse = copy(instance.dlse);
+  trial.mask = of_four_dimensions(options.mask);
+  trial.bias = of_four_dimensions(options.bias);
+  trial.blocks = of_four_dimensions(options.blocks.visible);
+  trial.alibi = copy(options.alibi);
+  trial.sinks = copy(options.sinks);
+  trial.query_offset = copy(options.query_offset.each());
+  trial.key_lengths = copy(options.key_lengths);
+  trial.cu_seqlens_q = copy(options.cu_seqlens_q);
+  trial.cu_seqlens_k = copy(options.cu_seqlens_k);
+  trial.block_table = copy(options.block_table);
+  trial.out_type = instance.out.dtype();
+  trial.lse_type = instance.lse.dtype();
+  return trial;
+}
+
+}  // namespace attend::test

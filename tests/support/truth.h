@@ -1,0 +1,48 @@
+// A whole call by the oracle, and how far from it a kernel may be.
+#pragma once
+
+#include "oracle.h"
+
+#include <algorithm>
+
+namespace attend::test {
+
+// Puts the heads' results where the library puts them. What several heads, batch elements or rows
+// share (k and v of grouped heads, pages, a broadcast bias) is summed.
+template <class Real>
+class Collector {
+ public:
+  explicit Collector(const Reader& reader);
+  void add(const HeadResults<Real>& head, std::int64_t b, std::int64_t h);
+  Results<Real> results;
+
+ private:
+  const Reader& reader_;
+};
+
+template <class Real>
+Results<Real> truth(const Reader& reader);
+
+// Sizes of the terms that rounding errors are proportional to, element by element: every sum taken
+// over absolute values, with p_ij counted in one of three ways.
+//
+//   accumulated  1 + E_ij + max_j E_ij times, E_ij = scale |q_i| . |k_j| + |bias| + |alibi|. A
+//                score with the error e_ij changes p_ij by the factor exp(e_ij - mean of e), so
+//                this, times the unit roundoff of the accumulator, bounds what computing the
+//                scores costs.
+//   stored       once. Times the unit roundoff of the tensors' type, it bounds what rounding p, ds,
+//                out and the like to that type costs.
+//   vanished     as 1. Times the smallest number of the type, it bounds what their underflow costs.
+struct Bounds {
+  Results<double> accumulated, stored, vanished;
+};
+Bounds bounds(const Reader& reader);
+
+// Pairs (query, key block) that must be entered, because a visible key lies in them, and that may
+// be, because the block is visible and begins before the last key.
+struct VisitedBlocks {
+  std::int64_t least = 0, most = 0;
+};
+VisitedBlocks visited_blocks(const Reader& reader);
+
+}  // namespace attend::test
