@@ -1,6 +1,6 @@
 // The thread pool: who runs which strand, and what happens around it (nesting, concurrent callers,
 // fork, signals, floating-point modes, threads that cannot be had). What hangs is a failure too:
-// waiting here always has an end, and children carry an alarm.
+// waiting here always has an end, and an alarm ends tests and children that do not end themselves.
 #include "core/parallel.h"
 
 #include <gtest/gtest.h>
@@ -125,7 +125,27 @@ std::string failure_of(pid_t child) {
   return "";
 }
 
-TEST(Parallel, every_strand_runs_exactly_once) {
+// Processor time of the process while the caller sleeps.
+std::chrono::microseconds used_in(std::chrono::milliseconds duration) {
+  const auto used = [] {
+    rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return std::chrono::seconds(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           std::chrono::microseconds(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+  };
+  std::this_thread::sleep_for(20ms);   // workers that spin have gone to sleep then
+  const auto before = used();
+  std::this_thread::sleep_for(duration);
+  return used() - before;
+}
+
+class Parallel : public testing::Test {
+ protected:
+  void SetUp() override { alarm(60); }
+  void TearDown() override { alarm(0); }
+};
+
+TEST_F(Parallel, every_strand_runs_exactly_once) {
   for (const int threads : {-1, 0, 1, 2, 3, 4, 7, 16}) {
     ThreadPool pool(threads);
     EXPECT_EQ(pool.threads(), std::max(threads, 1));
@@ -138,7 +158,7 @@ TEST(Parallel, every_strand_runs_exactly_once) {
   }
 }
 
-TEST(Parallel, strands_run_at_the_same_time) {
+TEST_F(Parallel, strands_run_at_the_same_time) {
   for (const int threads : {2, 3, 5, 16}) {
     ThreadPool pool(threads);
     for (const auto idle : {0ms, 0ms, 2ms, 0ms, 2ms}) {   // workers new, spinning, asleep
@@ -151,7 +171,7 @@ TEST(Parallel, strands_run_at_the_same_time) {
   }
 }
 
-TEST(Parallel, workers_start_at_first_use_and_end_with_the_pool) {
+TEST_F(Parallel, workers_start_at_first_use_and_end_with_the_pool) {
   for (int repeat = 0; repeat < 100; ++repeat) {
     ThreadPool pool(4);
     const ThreadPool never_used(4);
@@ -163,14 +183,14 @@ TEST(Parallel, workers_start_at_first_use_and_end_with_the_pool) {
   EXPECT_TRUE(workers_become(0));
 }
 
-TEST(Parallel, a_pool_is_destroyed_right_after_use) {
+TEST_F(Parallel, a_pool_is_destroyed_right_after_use) {
   for (int repeat = 0; repeat < 300; ++repeat) {
     ThreadPool pool(2 + repeat % 3);
     ASSERT_TRUE(every_strand_ran_once(pool, 4)) << "pool " << repeat;
   }
 }
 
-TEST(Parallel, nested_runs_three_deep) {
+TEST_F(Parallel, nested_runs_three_deep) {
   for (const int threads : {2, 4}) {
     ThreadPool pool(threads);
     for (int repeat = 0; repeat < 100; ++repeat) {
@@ -193,7 +213,7 @@ void nest(ThreadPool& pool, int depth, std::atomic<int>& count) {
   });
 }
 
-TEST(Parallel, nested_runs_a_hundred_deep) {
+TEST_F(Parallel, nested_runs_a_hundred_deep) {
   ThreadPool pool(3);
   std::atomic<int> count{0};
   nest(pool, 100, count);
@@ -201,7 +221,7 @@ TEST(Parallel, nested_runs_a_hundred_deep) {
   EXPECT_TRUE(every_strand_ran_once(pool, 8));
 }
 
-TEST(Parallel, eight_callers_at_once) {
+TEST_F(Parallel, eight_callers_at_once) {
   for (const int threads : {2, 4}) {   // on two processors: spinning, and sleeping at once
     ThreadPool pool(threads);
     std::atomic<int> wrong{0};
@@ -238,14 +258,14 @@ class HeldWorker {
   std::thread caller_;   // last: it uses the others
 };
 
-TEST(Parallel, a_busy_worker_is_not_waited_for) {
+TEST_F(Parallel, a_busy_worker_is_not_waited_for) {
   ThreadPool pool(2);
   HeldWorker held(pool);
   ASSERT_TRUE(held.holds());
   EXPECT_TRUE(every_strand_ran_once(pool, 8));   // would wait for ever, as nobody releases it
 }
 
-TEST(Parallel, a_worker_helps_the_next_job_when_it_is_free) {
+TEST_F(Parallel, a_worker_helps_the_next_job_when_it_is_free) {
   ThreadPool pool(2);
   HeldWorker held(pool);
   ASSERT_TRUE(held.holds());
@@ -284,7 +304,7 @@ void expect_modes(ThreadPool& pool, int rounding, bool flushes) {
   EXPECT_EQ(right, pool.threads()) << "rounding mode " << rounding << ", flush " << flushes;
 }
 
-TEST(Parallel, strands_have_the_callers_floating_point_modes) {
+TEST_F(Parallel, strands_have_the_callers_floating_point_modes) {
   ThreadPool pool(4);
   std::fenv_t usual;
   std::fegetenv(&usual);
@@ -301,7 +321,7 @@ TEST(Parallel, strands_have_the_callers_floating_point_modes) {
   }
 }
 
-TEST(Parallel, fork_leaves_both_processes_a_working_pool) {
+TEST_F(Parallel, fork_leaves_both_processes_a_working_pool) {
   SKIP_FORK_UNDER_TSAN();
   for (const bool used_before : {false, true}) {
     ThreadPool pool(4);
@@ -320,7 +340,7 @@ TEST(Parallel, fork_leaves_both_processes_a_working_pool) {
   }
 }
 
-TEST(Parallel, a_pool_without_workers_is_destroyed_after_fork) {
+TEST_F(Parallel, a_pool_without_workers_is_destroyed_after_fork) {
   auto pool = std::make_unique<ThreadPool>(4);
   pool->run(4, [](int) {});
   const pid_t child = fork_around(*pool);
@@ -331,7 +351,7 @@ TEST(Parallel, a_pool_without_workers_is_destroyed_after_fork) {
   EXPECT_EQ(failure_of(child), "");
 }
 
-TEST(Parallel, fork_while_other_threads_use_the_pool) {
+TEST_F(Parallel, fork_while_other_threads_use_the_pool) {
   SKIP_FORK_UNDER_TSAN();
   ThreadPool pool(3);
   std::atomic<bool> enough{false};
@@ -394,15 +414,17 @@ void fork_in_a_body(bool on_worker, bool nested) {
   EXPECT_EQ(failure_of(child), "") << "on worker: " << on_worker << ", nested: " << nested;
 }
 
-TEST(Parallel, fork_inside_a_body) {
+TEST_F(Parallel, fork_inside_a_body) {
   SKIP_FORK_UNDER_TSAN();
   for (const bool on_worker : {false, true}) {
     for (const bool nested : {false, true}) fork_in_a_body(on_worker, nested);
   }
 }
 
-// Strands that nobody had begun are run in the child as well.
-TEST(Parallel, a_child_forked_inside_a_body_finishes_the_other_strands) {
+// Strands that nobody had begun are run in the child as well, and nothing of the job stays behind
+// for its new workers to look for.
+TEST_F(Parallel, a_child_forked_inside_a_body_finishes_the_other_strands) {
+  SKIP_FORK_UNDER_TSAN();
   ThreadPool pool(2);
   HeldWorker held(pool);
   ASSERT_TRUE(held.holds());
@@ -412,30 +434,56 @@ TEST(Parallel, a_child_forked_inside_a_body_finishes_the_other_strands) {
     if (strand == 1) child = fork_around(pool);
     sum += strand;
   });
-  if (child == 0) _exit(sum == 10 ? 0 : 1);
+  if (child == 0) {
+    if (sum != 10) _exit(1);
+    if (!every_strand_ran_once(pool, 4)) _exit(2);
+    _exit(used_in(100ms) < 20ms ? 0 : 3);
+  }
   EXPECT_EQ(failure_of(child), "");
   EXPECT_EQ(sum, 10);
 }
 
-TEST(Parallel, an_idle_pool_uses_no_processor_time) {
-  const auto used = [] {
-    rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    return std::chrono::seconds(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-           std::chrono::microseconds(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
-  };
+// Each generation forks inside a body, more of them than the pool has room for jobs: what a child
+// failed to clean up would add up. The last one wants both threads.
+void fork_generations(ThreadPool& pool, int left) {
+  const pid_t first = getpid();
+  pool.run(2, [&](int strand) {
+    if (strand != 0) return;
+    const pid_t child = fork_around(pool);
+    if (child != 0) {
+      const std::string failure = failure_of(child);
+      EXPECT_EQ(failure, "") << left << " generations before the last";
+      return;
+    }
+    if (left > 1) {
+      fork_generations(pool, left - 1);
+    } else {
+      Meeting meeting(2);
+      std::atomic<int> met{0};
+      pool.run(2, [&](int) { met += meeting.meet(); });
+      EXPECT_EQ(met, 2);
+    }
+    _exit(testing::Test::HasFailure() ? 1 : 0);
+  });
+  if (getpid() != first) _exit(4);
+}
+
+TEST_F(Parallel, forty_generations_of_forks) {
+  SKIP_FORK_UNDER_TSAN();
+  ThreadPool pool(2);
+  fork_generations(pool, 40);
+}
+
+TEST_F(Parallel, an_idle_pool_uses_no_processor_time) {
   ThreadPool few(2), many(8);
   few.run(2, [](int) {});
   many.run(8, [](int) {});
-  std::this_thread::sleep_for(20ms);
-  const auto before = used();
-  std::this_thread::sleep_for(300ms);
-  EXPECT_LT((used() - before) / 1us, 20'000);
+  EXPECT_LT(used_in(300ms) / 1us, 20'000);
 }
 
 std::atomic<int> signals_handled{0};
 
-TEST(Parallel, workers_take_no_signals) {
+TEST_F(Parallel, workers_take_no_signals) {
   signals_handled = 0;
   ThreadPool pool(3);
   pool.run(3, [](int) {});
@@ -465,7 +513,7 @@ TEST(Parallel, workers_take_no_signals) {
   sigaction(SIGUSR1, &action_before, nullptr);
 }
 
-TEST(Parallel, without_new_threads_the_caller_does_everything) {
+TEST_F(Parallel, without_new_threads_the_caller_does_everything) {
   pthread_attr_t usual, greedy;
   ASSERT_EQ(pthread_getattr_default_np(&usual), 0);
   ASSERT_EQ(pthread_attr_init(&greedy), 0);
@@ -482,7 +530,7 @@ TEST(Parallel, without_new_threads_the_caller_does_everything) {
   pthread_attr_destroy(&usual);
 }
 
-TEST(Parallel, available_processors_follow_the_affinity_mask) {
+TEST_F(Parallel, available_processors_follow_the_affinity_mask) {
   EXPECT_GE(available_processors(), 1);
   std::thread([] {   // a thread of its own: the mask goes with it
     const int processor = sched_getcpu();

@@ -39,8 +39,9 @@ std::vector<SeenRow> seen_rows(const Trial& trial) {
     const SequenceRows rows = rows_of(trial.arguments(), b);
     for (std::int64_t h = 0; h < e.heads; ++h)
       for (std::size_t i = 0; i < rows.queries.size(); ++i) {
-        SeenRow row{b, h, static_cast<std::int64_t>(i), h / (e.heads / e.kv_heads),
-                    rows.queries[i], {}, {}};
+        SeenRow row{
+            b,  h, static_cast<std::int64_t>(i), h / (e.heads / e.kv_heads), rows.queries[i],
+            {}, {}};
         for (std::size_t j = 0; j < rows.keys.size(); ++j)
           if (reader.pair_visible(rows, b, h, row.i, static_cast<std::int64_t>(j))) {
             row.keys.push_back(rows.keys[j]);
@@ -63,24 +64,24 @@ TEST(Properties, p2_permuted_keys_give_the_same_output) {
   };
   for_trials(all_kernels(), 2000, 120, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& before) {
-    const std::int64_t keys = trial.k.size(2);
-    const std::vector<std::int64_t> order = shuffled(keys, 2);
-    Trial permuted = trial;
-    permuted.k = take(trial.k, 2, order);
-    permuted.v = take(trial.v, 2, order);
-    permuted.blocks = take_of_repeated(trial.blocks, 3, order);
-    permuted.mask = take_of_repeated(with_all_keys(trial.mask, keys), 3, order);
-    permuted.bias = take_of_repeated(with_all_keys(trial.bias, keys), 3, order);
-    const auto after = permuted.run(kernel);
-    ASSERT_TRUE(after);
-    const double error = error_of(trial, before);
-    EXPECT_TRUE(close(before.out, after->out, error));
-    EXPECT_TRUE(close(before.lse, after->lse, error, 1));
-    if (!kernel.backward) return;
-    EXPECT_TRUE(close(before.dq, after->dq, error, 1));
-    EXPECT_TRUE(close(take(before.dk, 2, order), after->dk, error, 1));
-    EXPECT_TRUE(close(take(before.dv, 2, order), after->dv, error, 1));
-  });
+               const std::int64_t keys = trial.k.size(2);
+               const std::vector<std::int64_t> order = shuffled(keys, 2);
+               Trial permuted = trial;
+               permuted.k = take(trial.k, 2, order);
+               permuted.v = take(trial.v, 2, order);
+               permuted.blocks = take_of_repeated(trial.blocks, 3, order);
+               permuted.mask = take_of_repeated(with_all_keys(trial.mask, keys), 3, order);
+               permuted.bias = take_of_repeated(with_all_keys(trial.bias, keys), 3, order);
+               const auto after = permuted.run(kernel);
+               ASSERT_TRUE(after);
+               const double error = error_of(trial, before);
+               EXPECT_TRUE(close(before.out, after->out, error));
+               EXPECT_TRUE(close(before.lse, after->lse, error, 1));
+               if (!kernel.backward) return;
+               EXPECT_TRUE(close(before.dq, after->dq, error, 1));
+               EXPECT_TRUE(close(take(before.dk, 2, order), after->dk, error, 1));
+               EXPECT_TRUE(close(take(before.dv, 2, order), after->dv, error, 1));
+             });
 }
 
 // ---- P9 ----------------------------------------------------------------------------------------
@@ -89,38 +90,39 @@ TEST(Properties, p9_weights_times_v_is_the_output_and_rows_sum_to_one_or_zero) {
   const auto adapt = [](Case& c) { c.dropout = 0; };
   for_trials(forward_kernels(), 9000, 120, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& results) {
-    const Arguments a = trial.arguments();
-    const Extents e = extents_of(a);
-    Tensor weights({e.batch, e.heads, e.queries, e.keys}, trial.out_type);
-    fill(weights, NAN);
-    AttentionOutputs outputs;
-    outputs.lse = results.lse;
-    outputs.weights = weights;
-    Tensor out = results.out;
-    Plan::attention(a.q, a.k, a.v, out, a.options, outputs, {kernel.name})
-        .run(a.q, a.k, a.v, out, a.options, outputs);
+               const Arguments a = trial.arguments();
+               const Extents e = extents_of(a);
+               Tensor weights({e.batch, e.heads, e.queries, e.keys}, trial.out_type);
+               fill(weights, NAN);
+               AttentionOutputs outputs;
+               outputs.lse = results.lse;
+               outputs.weights = weights;
+               Tensor out = results.out;
+               Plan::attention(a.q, a.k, a.v, out, a.options, outputs, {kernel.name})
+                   .run(a.q, a.k, a.v, out, a.options, outputs);
 
-    const double u = unit_roundoff(trial.q.dtype());
-    const double error = usual_error(trial.q.dtype()) + 4 * unit_roundoff(trial.out_type);
-    Tensor product(out.shape(), DType::f64);
-    for (const SeenRow& row : seen_rows(trial)) {
-      double sum = 0;
-      for (std::int64_t j = 0; j < e.keys; ++j)
-        sum += value_at(weights, {row.b, row.h, row.i, j});
-      if (row.keys.empty()) {
-        EXPECT_EQ(sum, 0) << "head " << row.h << " row " << row.i;
-      } else if (!trial.sinks) {
-        EXPECT_NEAR(sum, 1, 2 * u + error) << "head " << row.h << " row " << row.i;
-      }
-      for (std::size_t n = 0; n < row.keys.size(); ++n) {
-        const double p = value_at(weights, {row.b, row.h, row.i, row.numbers[n]});
-        for (std::int64_t x = 0; x < e.dv; ++x)
-          product.at<double>({row.query.b, row.h, row.query.t, x}) +=
-              p * value_at(trial.v, {row.keys[n].b, row.kv_head, row.keys[n].t, x});
-      }
-    }
-    EXPECT_TRUE(close(product, out, error, 1));
-  });
+               const double u = unit_roundoff(trial.q.dtype());
+               const double error =
+                   usual_error(trial.q.dtype()) + 4 * unit_roundoff(trial.out_type);
+               Tensor product(out.shape(), DType::f64);
+               for (const SeenRow& row : seen_rows(trial)) {
+                 double sum = 0;
+                 for (std::int64_t j = 0; j < e.keys; ++j)
+                   sum += value_at(weights, {row.b, row.h, row.i, j});
+                 if (row.keys.empty()) {
+                   EXPECT_EQ(sum, 0) << "head " << row.h << " row " << row.i;
+                 } else if (!trial.sinks) {
+                   EXPECT_NEAR(sum, 1, 2 * u + error) << "head " << row.h << " row " << row.i;
+                 }
+                 for (std::size_t n = 0; n < row.keys.size(); ++n) {
+                   const double p = value_at(weights, {row.b, row.h, row.i, row.numbers[n]});
+                   for (std::int64_t x = 0; x < e.dv; ++x)
+                     product.at<double>({row.query.b, row.h, row.query.t, x}) +=
+                         p * value_at(trial.v, {row.keys[n].b, row.kv_head, row.keys[n].t, x});
+                 }
+               }
+               EXPECT_TRUE(close(product, out, error, 1));
+             });
 }
 
 // ---- Projections -------------------------------------------------------------------------------
@@ -201,26 +203,26 @@ TEST(Properties, p13_the_scale_is_close_to_a_scaled_query) {
   };
   for_trials(all_kernels(), 13000, 120, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& by_option) {
-    const double scale = *trial.plain.scale;
-    Trial scaled = trial;
-    scaled.plain.scale = 1;
-    cases::for_each_index(trial.q.shape(), [&](const Shape& index) {
-      set_value(scaled.q, index, scale * value_at(trial.q, index));
-    });
-    auto by_query = scaled.run(kernel);
-    ASSERT_TRUE(by_query);
-    const double error = error_of(trial, by_option);
-    EXPECT_TRUE(close(by_option.out, by_query->out, error, 1));
-    EXPECT_TRUE(close(by_option.lse, by_query->lse, error, 1));
-    if (!kernel.backward) return;
-    EXPECT_TRUE(close(by_option.dk, by_query->dk, error, 1));
-    EXPECT_TRUE(close(by_option.dv, by_query->dv, error, 1));
-    Tensor dq(trial.q.shape(), DType::f64);  // d/dq of f(scale q)
-    cases::for_each_index(dq.shape(), [&](const Shape& index) {
-      set_value(dq, index, scale * value_at(by_query->dq, index));
-    });
-    EXPECT_TRUE(close(by_option.dq, dq, error, 1));
-  });
+               const double scale = *trial.plain.scale;
+               Trial scaled = trial;
+               scaled.plain.scale = 1;
+               cases::for_each_index(trial.q.shape(), [&](const Shape& index) {
+                 set_value(scaled.q, index, scale * value_at(trial.q, index));
+               });
+               auto by_query = scaled.run(kernel);
+               ASSERT_TRUE(by_query);
+               const double error = error_of(trial, by_option);
+               EXPECT_TRUE(close(by_option.out, by_query->out, error, 1));
+               EXPECT_TRUE(close(by_option.lse, by_query->lse, error, 1));
+               if (!kernel.backward) return;
+               EXPECT_TRUE(close(by_option.dk, by_query->dk, error, 1));
+               EXPECT_TRUE(close(by_option.dv, by_query->dv, error, 1));
+               Tensor dq(trial.q.shape(), DType::f64);  // d/dq of f(scale q)
+               cases::for_each_index(dq.shape(), [&](const Shape& index) {
+                 set_value(dq, index, scale * value_at(by_query->dq, index));
+               });
+               EXPECT_TRUE(close(by_option.dq, dq, error, 1));
+             });
 }
 
 TEST(Properties, p14_a_constant_added_to_a_bias_row_moves_only_lse) {
@@ -230,28 +232,31 @@ TEST(Properties, p14_a_constant_added_to_a_bias_row_moves_only_lse) {
     c.bias_before_softcap = c.sinks = false;
     c.lse_f64 = true;
   };
-  for_trials(all_kernels(), 14000, 120, adapt,
-             [](const Trial& trial, const KernelUnderTest& kernel, Written& before) {
-    // One constant for each row.
-    const auto constant = [](const Shape& i) { return 3.25 - 0.5 * double(i[2]) + double(i[1]); };
-    Trial moved = trial;
-    cases::for_each_index(trial.bias.shape(), [&](const Shape& index) {
-      set_value(moved.bias, index, value_at(trial.bias, index) + constant(index));
-    });
-    auto after = moved.run(kernel);
-    ASSERT_TRUE(after);
-    const double error = 2 * error_of(trial, before) + 2 * error_of(trial, *after);
-    EXPECT_TRUE(close(before.out, after->out, error, 1));
-    for (const SeenRow& row : seen_rows(trial)) {
-      const Shape at = {row.query.b, row.h, row.query.t};
-      set_value(after->lse, at, value_at(after->lse, at) - constant({row.b, row.h, row.i}));
-    }
-    EXPECT_TRUE(close(before.lse, after->lse, error, 10));
-    if (!kernel.backward) return;
-    EXPECT_TRUE(close(before.dq, after->dq, error, 1));
-    EXPECT_TRUE(close(before.dk, after->dk, error, 1));
-    EXPECT_TRUE(close(before.dv, after->dv, error, 1));
-  });
+  for_trials(
+      all_kernels(), 14000, 120, adapt,
+      [](const Trial& trial, const KernelUnderTest& kernel, Written& before) {
+        // One constant for each row.
+        const auto constant = [](const Shape& i) {
+          return 3.25 - 0.5 * double(i[2]) + double(i[1]);
+        };
+        Trial moved = trial;
+        cases::for_each_index(trial.bias.shape(), [&](const Shape& index) {
+          set_value(moved.bias, index, value_at(trial.bias, index) + constant(index));
+        });
+        auto after = moved.run(kernel);
+        ASSERT_TRUE(after);
+        const double error = 2 * error_of(trial, before) + 2 * error_of(trial, *after);
+        EXPECT_TRUE(close(before.out, after->out, error, 1));
+        for (const SeenRow& row : seen_rows(trial)) {
+          const Shape at = {row.query.b, row.h, row.query.t};
+          set_value(after->lse, at, value_at(after->lse, at) - constant({row.b, row.h, row.i}));
+        }
+        EXPECT_TRUE(close(before.lse, after->lse, error, 10));
+        if (!kernel.backward) return;
+        EXPECT_TRUE(close(before.dq, after->dq, error, 1));
+        EXPECT_TRUE(close(before.dk, after->dk, error, 1));
+        EXPECT_TRUE(close(before.dv, after->dv, error, 1));
+      });
 }
 
 TEST(Properties, p17_the_gradient_at_the_scores_sums_to_dlse) {
@@ -262,26 +267,26 @@ TEST(Properties, p17_the_gradient_at_the_scores_sums_to_dlse) {
   };
   for_trials(all_kernels(), 17000, 120, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& results) {
-    if (!kernel.backward || kernel.yardstick) return;
-    const double error =
-        error_of(trial, results) + 4 * unit_roundoff(trial.out_type);  // delta = dout . out
-    for (const SeenRow& row : seen_rows(trial)) {
-      double sum = 0, size = 1;
-      for (const std::int64_t j : row.numbers) {
-        const double ds = value_at(results.dbias, {row.b, row.h, row.i, j});
-        sum += ds;
-        size += std::abs(ds);
-      }
-      for (std::int64_t x = 0; x < trial.v.size(3); ++x) {
-        const Shape at = {row.query.b, row.h, row.query.t, x};
-        size += std::abs(value_at(trial.dout, at) * value_at(results.out, at));
-      }
-      const double dlse =
-          trial.dlse ? value_at(trial.dlse, {row.query.b, row.h, row.query.t}) : 0;
-      EXPECT_NEAR(sum, row.keys.empty() ? 0 : dlse, error * (size + std::abs(dlse)))
-          << "batch " << row.b << " head " << row.h << " row " << row.i;
-    }
-  });
+               if (!kernel.backward || kernel.yardstick) return;
+               const double error = error_of(trial, results) +
+                                    4 * unit_roundoff(trial.out_type);  // delta = dout . out
+               for (const SeenRow& row : seen_rows(trial)) {
+                 double sum = 0, size = 1;
+                 for (const std::int64_t j : row.numbers) {
+                   const double ds = value_at(results.dbias, {row.b, row.h, row.i, j});
+                   sum += ds;
+                   size += std::abs(ds);
+                 }
+                 for (std::int64_t x = 0; x < trial.v.size(3); ++x) {
+                   const Shape at = {row.query.b, row.h, row.query.t, x};
+                   size += std::abs(value_at(trial.dout, at) * value_at(results.out, at));
+                 }
+                 const double dlse =
+                     trial.dlse ? value_at(trial.dlse, {row.query.b, row.h, row.query.t}) : 0;
+                 EXPECT_NEAR(sum, row.keys.empty() ? 0 : dlse, error * (size + std::abs(dlse)))
+                     << "batch " << row.b << " head " << row.h << " row " << row.i;
+               }
+             });
 }
 
 // ---- Values ------------------------------------------------------------------------------------
@@ -304,13 +309,13 @@ void expect_rows(const Trial& trial, const Written& results, double error, Value
 TEST(Properties, p15_constant_values_give_constant_output) {
   for_trials(forward_kernels(), 15000, 120, without_sinks_and_dropout,
              [](const Trial& trial, const KernelUnderTest& kernel, Written&) {
-    Trial constant = trial;
-    fill(constant.v, 0.75);
-    const auto results = constant.run(kernel);
-    ASSERT_TRUE(results);
-    expect_rows(constant, *results, usual_error(trial.q.dtype()),
-                [](const SeenRow&, std::int64_t) { return 0.75; });
-  });
+               Trial constant = trial;
+               fill(constant.v, 0.75);
+               const auto results = constant.run(kernel);
+               ASSERT_TRUE(results);
+               expect_rows(constant, *results, usual_error(trial.q.dtype()),
+                           [](const SeenRow&, std::int64_t) { return 0.75; });
+             });
 }
 
 TEST(Properties, p16_a_query_of_zero_gives_the_mean_of_the_visible_values) {
@@ -322,38 +327,39 @@ TEST(Properties, p16_a_query_of_zero_gives_the_mean_of_the_visible_values) {
   };
   for_trials(forward_kernels(), 16000, 120, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written&) {
-    Trial zero = trial;
-    fill(zero.q, 0);
-    const auto results = zero.run(kernel);
-    ASSERT_TRUE(results);
-    expect_rows(zero, *results, 5 * usual_error(trial.q.dtype()),
-                [&](const SeenRow& row, std::int64_t x) {
-      double sum = 0;
-      for (const Row& key : row.keys) sum += value_at(trial.v, {key.b, row.kv_head, key.t, x});
-      return sum / static_cast<double>(row.keys.size());
-    });
-  });
+               Trial zero = trial;
+               fill(zero.q, 0);
+               const auto results = zero.run(kernel);
+               ASSERT_TRUE(results);
+               expect_rows(zero, *results, 5 * usual_error(trial.q.dtype()),
+                           [&](const SeenRow& row, std::int64_t x) {
+                             double sum = 0;
+                             for (const Row& key : row.keys)
+                               sum += value_at(trial.v, {key.b, row.kv_head, key.t, x});
+                             return sum / static_cast<double>(row.keys.size());
+                           });
+             });
 }
 
 TEST(Properties, p21_every_output_lies_between_the_least_and_the_largest_visible_value) {
   for_trials(forward_kernels(), 21000, 120, without_sinks_and_dropout,
              [](const Trial& trial, const KernelUnderTest&, Written& results) {
-    const double error = usual_error(trial.q.dtype());
-    for (const SeenRow& row : seen_rows(trial))
-      for (std::int64_t x = 0; x < trial.v.size(3) && !row.keys.empty(); ++x) {
-        double least = INFINITY, most = -INFINITY;
-        for (const Row& key : row.keys) {
-          const double v = value_at(trial.v, {key.b, row.kv_head, key.t, x});
-          least = std::min(least, v);
-          most = std::max(most, v);
-        }
-        const double o = value_at(results.out, {row.query.b, row.h, row.query.t, x});
-        const double slack = error * std::max(std::abs(least), std::abs(most));
-        EXPECT_TRUE(o >= least - slack && o <= most + slack)
-            << o << " outside " << least << " to " << most << ", head " << row.h << " row "
-            << row.i;
-      }
-  });
+               const double error = usual_error(trial.q.dtype());
+               for (const SeenRow& row : seen_rows(trial))
+                 for (std::int64_t x = 0; x < trial.v.size(3) && !row.keys.empty(); ++x) {
+                   double least = INFINITY, most = -INFINITY;
+                   for (const Row& key : row.keys) {
+                     const double v = value_at(trial.v, {key.b, row.kv_head, key.t, x});
+                     least = std::min(least, v);
+                     most = std::max(most, v);
+                   }
+                   const double o = value_at(results.out, {row.query.b, row.h, row.query.t, x});
+                   const double slack = error * std::max(std::abs(least), std::abs(most));
+                   EXPECT_TRUE(o >= least - slack && o <= most + slack)
+                       << o << " outside " << least << " to " << most << ", head " << row.h
+                       << " row " << row.i;
+                 }
+             });
 }
 
 }  // namespace

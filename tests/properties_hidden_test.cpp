@@ -1,5 +1,5 @@
-// Properties of what is hidden: P1, P6, P7. Hidden means hidden, forward and backward: whatever lies
-// there changes no bit. The textbook kernel is held to all of them as well.
+// Properties of what is hidden: P1, P6, P7. Hidden means hidden, forward and backward: whatever
+// lies there changes no bit. The textbook kernel is held to all of them as well.
 #include "support/property_compare.h"
 #include "support/property_trial.h"
 
@@ -25,24 +25,24 @@ void poison_row(Tensor& tensor, std::int64_t b, std::int64_t h, std::int64_t t, 
 TEST(Properties, p1_boolean_mask_equals_bias_of_minus_infinity) {
   const auto adapt = [](Case& c) {
     using cases::Mask;
-    constexpr Mask kMasks[] = {Mask::full, Mask::per_key, Mask::rows, Mask::short_full, Mask::key,
-                               Mask::per_head, Mask::nothing};
+    constexpr Mask kMasks[] = {Mask::full, Mask::per_key,  Mask::rows,   Mask::short_full,
+                               Mask::key,  Mask::per_head, Mask::nothing};
     c.mask = kMasks[c.seed % 7];
     c.bias = cases::Bias::none;
   };
   for_trials(all_kernels(), 1000, 150, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& masked) {
-    Trial other = trial;
-    other.bias = Tensor(trial.mask.shape(), trial.q.dtype());
-    cases::for_each_index(trial.mask.shape(), [&](const Shape& index) {
-      set_value(other.bias, index, value_at(trial.mask, index) == 0 ? -INFINITY : 0);
-    });
-    other.mask = {};
-    auto biased = other.run(kernel);
-    ASSERT_TRUE(biased);
-    biased->dbias = {};
-    EXPECT_TRUE(same_bits(masked, *biased));
-  });
+               Trial other = trial;
+               other.bias = Tensor(trial.mask.shape(), trial.q.dtype());
+               cases::for_each_index(trial.mask.shape(), [&](const Shape& index) {
+                 set_value(other.bias, index, value_at(trial.mask, index) == 0 ? -INFINITY : 0);
+               });
+               other.mask = {};
+               auto biased = other.run(kernel);
+               ASSERT_TRUE(biased);
+               biased->dbias = {};
+               EXPECT_TRUE(same_bits(masked, *biased));
+             });
 }
 
 // ---- P6 ----------------------------------------------------------------------------------------
@@ -50,9 +50,9 @@ TEST(Properties, p1_boolean_mask_equals_bias_of_minus_infinity) {
 // Which rows of k, pairs and queries nobody looks at.
 struct Unseen {
   explicit Unseen(const Trial& trial);
-  std::vector<bool> key;         // [first index, key head, third index] of k
-  std::vector<bool> bias;        // every element
-  std::vector<Row> empty_rows;   // with their head in `heads`
+  std::vector<bool> key;        // [first index, key head, third index] of k
+  std::vector<bool> bias;       // every element
+  std::vector<Row> empty_rows;  // with their head in `heads`
   std::vector<std::int64_t> heads;
 };
 
@@ -118,14 +118,15 @@ std::int64_t poison_unseen(Trial& trial, const Unseen& unseen) {
 
 TEST(Properties, p6_hidden_nan_changes_no_bit) {
   std::int64_t poisoned = 0;
-  for_trials(all_kernels(), 6000, 200, [](Case&) {},
-             [&](const Trial& trial, const KernelUnderTest& kernel, Written& clean) {
-    Trial dirty = trial;
-    poisoned += poison_unseen(dirty, Unseen(trial));
-    const auto results = dirty.run(kernel);
-    ASSERT_TRUE(results);
-    EXPECT_TRUE(same_bits(clean, *results));
-  });
+  for_trials(
+      all_kernels(), 6000, 200, [](Case&) {},
+      [&](const Trial& trial, const KernelUnderTest& kernel, Written& clean) {
+        Trial dirty = trial;
+        poisoned += poison_unseen(dirty, Unseen(trial));
+        const auto results = dirty.run(kernel);
+        ASSERT_TRUE(results);
+        EXPECT_TRUE(same_bits(clean, *results));
+      });
   EXPECT_GT(poisoned, 1000);
 }
 
@@ -175,29 +176,30 @@ TEST(Properties, p7_future_tokens_change_no_past_bit) {
   const auto adapt = [](Case& c) { c.causal = true; };
   for_trials(all_kernels(), 7000, 150, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& clean) {
-    for (std::int64_t b = 0; b < extents_of(trial.arguments()).batch; ++b) {
-      const SequenceRows rows = rows_of(trial.arguments(), b);
-      if (rows.keys.empty() || rows.queries.empty()) continue;
-      const auto keys = static_cast<std::int64_t>(rows.keys.size());
-      const std::int64_t present = static_cast<std::int64_t>(trial.line.size()) % keys;
-      Trial changed = trial;
-      for (std::int64_t j = present + 1; j < keys; ++j) {
-        const Row at = rows.keys[static_cast<std::size_t>(j)];
-        for (std::int64_t h = 0; h < trial.k.size(1); ++h) {
-          poison_row(changed.k, at.b, h, at.t, poison(j));
-          poison_row(changed.v, at.b, h, at.t, poison(j + 1));
-        }
-      }
-      const auto results = changed.run(kernel);
-      ASSERT_TRUE(results);
-      std::vector<Row> past;
-      for (std::size_t i = 0; i < rows.queries.size(); ++i)
-        if (static_cast<std::int64_t>(i) + rows.offset <= present) past.push_back(rows.queries[i]);
-      for (const auto member : {&Written::out, &Written::lse, &Written::dq})
-        EXPECT_TRUE(same_bits(gather_rows(clean.*member, past),
-                              gather_rows((*results).*member, past)));
-    }
-  });
+               for (std::int64_t b = 0; b < extents_of(trial.arguments()).batch; ++b) {
+                 const SequenceRows rows = rows_of(trial.arguments(), b);
+                 if (rows.keys.empty() || rows.queries.empty()) continue;
+                 const auto keys = static_cast<std::int64_t>(rows.keys.size());
+                 const std::int64_t present = static_cast<std::int64_t>(trial.line.size()) % keys;
+                 Trial changed = trial;
+                 for (std::int64_t j = present + 1; j < keys; ++j) {
+                   const Row at = rows.keys[static_cast<std::size_t>(j)];
+                   for (std::int64_t h = 0; h < trial.k.size(1); ++h) {
+                     poison_row(changed.k, at.b, h, at.t, poison(j));
+                     poison_row(changed.v, at.b, h, at.t, poison(j + 1));
+                   }
+                 }
+                 const auto results = changed.run(kernel);
+                 ASSERT_TRUE(results);
+                 std::vector<Row> past;
+                 for (std::size_t i = 0; i < rows.queries.size(); ++i)
+                   if (static_cast<std::int64_t>(i) + rows.offset <= present)
+                     past.push_back(rows.queries[i]);
+                 for (const auto member : {&Written::out, &Written::lse, &Written::dq})
+                   EXPECT_TRUE(same_bits(gather_rows(clean.*member, past),
+                                         gather_rows((*results).*member, past)));
+               }
+             });
 }
 
 }  // namespace

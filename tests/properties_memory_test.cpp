@@ -18,7 +18,7 @@ using Side = GuardedMemory::Side;
 Written copies_of(const Outputs& o) {
   const auto copy = [](const TensorView& view) { return Tensor::copy_of(view); };
   const AttentionGradients& g = o.gradients;
-  return {copy(o.out), copy(o.lse),    copy(g.dq),     copy(g.dk),
+  return {copy(o.out), copy(o.lse),   copy(g.dq),     copy(g.dk),
           copy(g.dv),  copy(g.dbias), copy(g.dsinks), copy(g.dalibi)};
 }
 
@@ -32,17 +32,18 @@ Outputs wanted_from(const KernelUnderTest& kernel, Outputs outputs) {
 // ---- P8 ----------------------------------------------------------------------------------------
 
 TEST(Properties, p8_any_layout_equals_contiguous) {
-  for_trials(all_kernels(), 8000, 150, [](Case&) {},
-             [](const Trial& trial, const KernelUnderTest& kernel, Written& contiguous) {
-    ScatteredMemory memory(trial.line.size());
-    const auto scatter = [&](const ConstTensorView& view) { return memory.scatter(view); };
-    const Arguments arguments = exchange_tensors(trial.arguments(), scatter);
-    Written results = trial.empty_results(kernel.backward);
-    const Outputs outputs = exchange_tensors(results.views(), scatter);
-    ASSERT_TRUE(run(arguments, wanted_from(kernel, outputs), kernel));
-    EXPECT_TRUE(same_bits(contiguous, copies_of(outputs)));
-    EXPECT_TRUE(memory.gaps_untouched());
-  });
+  for_trials(
+      all_kernels(), 8000, 150, [](Case&) {},
+      [](const Trial& trial, const KernelUnderTest& kernel, Written& contiguous) {
+        ScatteredMemory memory(trial.line.size());
+        const auto scatter = [&](const ConstTensorView& view) { return memory.scatter(view); };
+        const Arguments arguments = exchange_tensors(trial.arguments(), scatter);
+        Written results = trial.empty_results(kernel.backward);
+        const Outputs outputs = exchange_tensors(results.views(), scatter);
+        ASSERT_TRUE(run(arguments, wanted_from(kernel, outputs), kernel));
+        EXPECT_TRUE(same_bits(contiguous, copies_of(outputs)));
+        EXPECT_TRUE(memory.gaps_untouched());
+      });
 }
 
 // The view without one dimension's variety: every index of it reads index 0.
@@ -56,22 +57,23 @@ TEST(Properties, p8_repeated_by_stride_zero_equals_repeated_in_memory) {
   const auto adapt = [](Case& c) { c.addressing = cases::Addressing::dense; };
   for_trials(all_kernels(), 8500, 60, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written&) {
-    if (trial.k.count() == 0) return;
-    for (int dim = 0; dim < 4; ++dim) {
-      const auto repeat = [dim](const ConstTensorView& view) {
-        return view.rank() == 4 ? repeated_along(view, dim) : view;
-      };
-      std::vector<Tensor> copies;
-      const Arguments views = exchange_tensors(trial.arguments(), repeat);
-      const Arguments in_memory = exchange_tensors(views, [&](const ConstTensorView& view) {
-        return copies.emplace_back(Tensor::copy_of(view)).view();
-      });
-      Written by_stride = trial.empty_results(kernel.backward), by_copy = by_stride;
-      ASSERT_TRUE(run(views, wanted_from(kernel, by_stride.views()), kernel));
-      ASSERT_TRUE(run(in_memory, wanted_from(kernel, by_copy.views()), kernel));
-      EXPECT_TRUE(same_bits(by_copy, by_stride)) << "dimension " << dim;
-    }
-  });
+               if (trial.k.count() == 0) return;
+               for (int dim = 0; dim < 4; ++dim) {
+                 const auto repeat = [dim](const ConstTensorView& view) {
+                   return view.rank() == 4 ? repeated_along(view, dim) : view;
+                 };
+                 std::vector<Tensor> copies;
+                 const Arguments views = exchange_tensors(trial.arguments(), repeat);
+                 const Arguments in_memory =
+                     exchange_tensors(views, [&](const ConstTensorView& view) {
+                       return copies.emplace_back(Tensor::copy_of(view)).view();
+                     });
+                 Written by_stride = trial.empty_results(kernel.backward), by_copy = by_stride;
+                 ASSERT_TRUE(run(views, wanted_from(kernel, by_stride.views()), kernel));
+                 ASSERT_TRUE(run(in_memory, wanted_from(kernel, by_copy.views()), kernel));
+                 EXPECT_TRUE(same_bits(by_copy, by_stride)) << "dimension " << dim;
+               }
+             });
 }
 
 // ---- P18 ---------------------------------------------------------------------------------------
@@ -104,7 +106,8 @@ class BadAccessReporter {
   BadAccessReporter& operator=(const BadAccessReporter&) = delete;
 
  private:
-  struct sigaction segv_ {}, bus_ {};
+  struct sigaction segv_ {
+  }, bus_{};
 };
 
 std::size_t planned_workspace(const Arguments& a, const Outputs& o, const KernelUnderTest& kernel,
@@ -185,26 +188,28 @@ TEST(Properties, p18_no_byte_outside_the_tensors_for_every_dv) {
 // ---- P19 ---------------------------------------------------------------------------------------
 
 TEST(Properties, p19_a_poisoned_workspace_gives_the_same_bits) {
-  for_trials(all_kernels(), 19000, 80, [](Case&) {},
-             [](const Trial& trial, const KernelUnderTest& kernel, Written& usual) {
-    for (const int byte : {0xff, 0x00, 0x7f, 0x3c}) {
-      Context context(one_thread(filled_allocator(byte)));
-      const auto results = trial.run(kernel, context);
-      ASSERT_TRUE(results);
-      EXPECT_TRUE(same_bits(usual, *results)) << "workspace of " << byte;
-    }
-  });
+  for_trials(
+      all_kernels(), 19000, 80, [](Case&) {},
+      [](const Trial& trial, const KernelUnderTest& kernel, Written& usual) {
+        for (const int byte : {0xff, 0x00, 0x7f, 0x3c}) {
+          Context context(one_thread(filled_allocator(byte)));
+          const auto results = trial.run(kernel, context);
+          ASSERT_TRUE(results);
+          EXPECT_TRUE(same_bits(usual, *results)) << "workspace of " << byte;
+        }
+      });
 }
 
 // A workspace that another problem has left behind.
 TEST(Properties, p19_a_used_workspace_gives_the_same_bits) {
   Context context(one_thread());
-  for_trials(all_kernels(), 19500, 80, [](Case&) {},
-             [&](const Trial& trial, const KernelUnderTest& kernel, Written& usual) {
-    const auto results = trial.run(kernel, context);
-    ASSERT_TRUE(results);
-    EXPECT_TRUE(same_bits(usual, *results));
-  });
+  for_trials(
+      all_kernels(), 19500, 80, [](Case&) {},
+      [&](const Trial& trial, const KernelUnderTest& kernel, Written& usual) {
+        const auto results = trial.run(kernel, context);
+        ASSERT_TRUE(results);
+        EXPECT_TRUE(same_bits(usual, *results));
+      });
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// P11: keys split into parts, attended to one by one and merged. Cut at multiples of 256, with parts
-// kept in f64, the result has the bits of the undivided call; cut anywhere it is close. The textbook
-// kernel rounds its parts to the tensors' type and is exempt from the bits.
+// P11: keys split into parts, attended to one by one and merged. Cut at multiples of 256, with
+// parts kept in f64, the result has the bits of the undivided call; cut anywhere it is close. The
+// textbook kernel rounds its parts to the tensors' type and is exempt from the bits.
 #include "support/property_compare.h"
 #include "support/property_memory.h"
 
@@ -90,24 +90,25 @@ TEST(Properties, p11_parts_cut_at_multiples_of_256_merge_to_the_bits_of_the_whol
   ASSERT_FALSE(contexts.empty());
   for_trials(forward_kernels(), 11000, 120, with_several_chunks,
              [&](const Trial& trial, const KernelUnderTest& kernel, Written& whole) {
-    if (kernel.yardstick) return;
-    std::vector<std::int64_t> cuts = {0};
-    const cases::Random random(trial.line.size(), 11);
-    for (std::int64_t at = 256; at < trial.k.size(2); at += 256)
-      if (random.chance(0.7, static_cast<std::uint64_t>(at))) cuts.push_back(at);
-    cuts.push_back(trial.k.size(2));
-    const Parts parts = attend_to_parts(trial, cuts, kernel);
-    for (const auto& context : contexts) {
-      Written merged = trial.empty_results(false);
-      attend::merge(parts.o_views(), parts.lse_views(), merged.out, merged.lse, *context);
-      if (trial.q.dtype() != DType::f64) {
-        EXPECT_TRUE(same_bits(whole, merged)) << cuts.size() - 1 << " parts";
-      } else {
-        EXPECT_TRUE(close(whole.out, merged.out, 8 * usual_error(DType::f64)));
-        EXPECT_TRUE(close(whole.lse, merged.lse, 8 * usual_error(DType::f64)));
-      }
-    }
-  });
+               if (kernel.yardstick) return;
+               std::vector<std::int64_t> cuts = {0};
+               const cases::Random random(trial.line.size(), 11);
+               for (std::int64_t at = 256; at < trial.k.size(2); at += 256)
+                 if (random.chance(0.7, static_cast<std::uint64_t>(at))) cuts.push_back(at);
+               cuts.push_back(trial.k.size(2));
+               const Parts parts = attend_to_parts(trial, cuts, kernel);
+               for (const auto& context : contexts) {
+                 Written merged = trial.empty_results(false);
+                 attend::merge(parts.o_views(), parts.lse_views(), merged.out, merged.lse,
+                               *context);
+                 if (trial.q.dtype() != DType::f64) {
+                   EXPECT_TRUE(same_bits(whole, merged)) << cuts.size() - 1 << " parts";
+                 } else {
+                   EXPECT_TRUE(close(whole.out, merged.out, 8 * usual_error(DType::f64)));
+                   EXPECT_TRUE(close(whole.lse, merged.lse, 8 * usual_error(DType::f64)));
+                 }
+               }
+             });
 }
 
 TEST(Properties, p11_parts_cut_anywhere_merge_to_nearly_the_whole) {
@@ -117,19 +118,19 @@ TEST(Properties, p11_parts_cut_anywhere_merge_to_nearly_the_whole) {
   };
   for_trials(forward_kernels(), 11500, 150, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& whole) {
-    const std::int64_t keys = trial.k.size(2);
-    std::vector<std::int64_t> cuts = {0, 0};  // an empty part, too
-    const cases::Random random(trial.line.size(), 12);
-    for (std::int64_t at = 1; at < keys; ++at)
-      if (random.chance(0.2, static_cast<std::uint64_t>(at))) cuts.push_back(at);
-    cuts.push_back(keys);
-    const Parts parts = attend_to_parts(trial, cuts, kernel);
-    Written merged = trial.empty_results(false);
-    attend::merge(parts.o_views(), parts.lse_views(), merged.out, merged.lse);
-    const double error = 2 * usual_error(trial.q.dtype());
-    EXPECT_TRUE(close(whole.out, merged.out, error, 1)) << cuts.size() - 1 << " parts";
-    EXPECT_TRUE(close(whole.lse, merged.lse, error, 1)) << cuts.size() - 1 << " parts";
-  });
+               const std::int64_t keys = trial.k.size(2);
+               std::vector<std::int64_t> cuts = {0, 0};  // an empty part, too
+               const cases::Random random(trial.line.size(), 12);
+               for (std::int64_t at = 1; at < keys; ++at)
+                 if (random.chance(0.2, static_cast<std::uint64_t>(at))) cuts.push_back(at);
+               cuts.push_back(keys);
+               const Parts parts = attend_to_parts(trial, cuts, kernel);
+               Written merged = trial.empty_results(false);
+               attend::merge(parts.o_views(), parts.lse_views(), merged.out, merged.lse);
+               const double error = 2 * usual_error(trial.q.dtype());
+               EXPECT_TRUE(close(whole.out, merged.out, error, 1)) << cuts.size() - 1 << " parts";
+               EXPECT_TRUE(close(whole.lse, merged.lse, error, 1)) << cuts.size() - 1 << " parts";
+             });
 }
 
 // ---- merge() by itself -------------------------------------------------------------------------
@@ -141,8 +142,8 @@ Parts random_parts(int count, std::uint64_t seed, DType type = DType::f64) {
   for (int n = 0; n < count; ++n) {
     const std::uint64_t stream = seed * 100 + static_cast<std::uint64_t>(n);
     parts.o.push_back(gaussian({2, 3, kRows, kDv}, type, stream));
-    parts.lse.push_back(gaussian({2, 3, kRows}, type == DType::f64 ? type : DType::f32,
-                                 stream + 50, 8));
+    parts.lse.push_back(
+        gaussian({2, 3, kRows}, type == DType::f64 ? type : DType::f32, stream + 50, 8));
   }
   return parts;
 }

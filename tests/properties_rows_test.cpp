@@ -26,25 +26,28 @@ TEST(Properties, p3_permuted_queries_give_permuted_output) {
     c.dropout = 0;
     c.block_q = 1;
   };
-  for_trials(all_kernels(), 3000, 60, adapt, [](const Trial& trial, const KernelUnderTest& kernel, Written& before) {
-    const std::vector<std::int64_t> order = shuffled(trial.q.size(2), 3);
-    Trial permuted = trial;
-    for (Tensor* t : {&permuted.q, &permuted.dout, &permuted.dlse}) *t = take(*t, 2, order);
-    for (Tensor* t : {&permuted.mask, &permuted.bias, &permuted.blocks})
-      *t = take_of_repeated(*t, 2, order);
-    const auto after = permuted.run(kernel);
-    ASSERT_TRUE(after);
-    EXPECT_TRUE(same_bits(take(before.out, 2, order), after->out));
-    EXPECT_TRUE(same_bits(take(before.lse, 2, order), after->lse));
-    if (!kernel.backward) return;
-    EXPECT_TRUE(same_bits(take(before.dq, 2, order), after->dq));
-    const double error = usual_error(trial.q.dtype());  // sums over queries take another order
-    EXPECT_TRUE(close(before.dk, after->dk, error));
-    EXPECT_TRUE(close(before.dv, after->dv, error));
-    if (kernel.yardstick) return;
-    EXPECT_TRUE(close(take_of_repeated(before.dbias, 2, order), after->dbias, error, 1));
-    EXPECT_TRUE(close(before.dsinks, after->dsinks, error, 1));
-  });
+  for_trials(all_kernels(), 3000, 60, adapt,
+             [](const Trial& trial, const KernelUnderTest& kernel, Written& before) {
+               const std::vector<std::int64_t> order = shuffled(trial.q.size(2), 3);
+               Trial permuted = trial;
+               for (Tensor* t : {&permuted.q, &permuted.dout, &permuted.dlse})
+                 *t = take(*t, 2, order);
+               for (Tensor* t : {&permuted.mask, &permuted.bias, &permuted.blocks})
+                 *t = take_of_repeated(*t, 2, order);
+               const auto after = permuted.run(kernel);
+               ASSERT_TRUE(after);
+               EXPECT_TRUE(same_bits(take(before.out, 2, order), after->out));
+               EXPECT_TRUE(same_bits(take(before.lse, 2, order), after->lse));
+               if (!kernel.backward) return;
+               EXPECT_TRUE(same_bits(take(before.dq, 2, order), after->dq));
+               const double error =
+                   usual_error(trial.q.dtype());  // sums over queries take another order
+               EXPECT_TRUE(close(before.dk, after->dk, error));
+               EXPECT_TRUE(close(before.dv, after->dv, error));
+               if (kernel.yardstick) return;
+               EXPECT_TRUE(close(take_of_repeated(before.dbias, 2, order), after->dbias, error, 1));
+               EXPECT_TRUE(close(before.dsinks, after->dsinks, error, 1));
+             });
 }
 
 // What the whole gave for one batch element, in the shapes of `part`.
@@ -106,8 +109,7 @@ TEST(Properties, p5_packed_sequences_equal_separate_calls) {
     c.addressing = packed[c.seed % 3];
     c.batch = 1 + static_cast<std::int64_t>(c.seed % 4);
     if (c.addressing == Addressing::packed_self) c.k_length = c.q_length;
-    if (is_paged(c) && c.key_lengths == cases::Lengths::none)
-      c.key_lengths = cases::Lengths::full;
+    if (is_paged(c) && c.key_lengths == cases::Lengths::none) c.key_lengths = cases::Lengths::full;
   };
   for_trials(all_kernels(), 5000, 60, adapt, expect_elements_equal_themselves_alone);
 }
@@ -116,30 +118,44 @@ TEST(Properties, p5_packed_sequences_equal_separate_calls) {
 TEST(Properties, p5_block_diagonal_mask_is_close_to_packed_sequences) {
   const auto adapt = [](Case& c) {
     const std::uint64_t seed = c.seed;
-    c = {.type = c.type, .batch = 3, .heads = c.heads, .kv_heads = c.kv_heads,
-         .q_length = c.q_length, .k_length = c.k_length, .d = c.d, .dv = c.dv, .seed = seed,
-         .addressing = Addressing::packed, .scale = c.scale, .softcap = c.softcap,
-         .sinks = c.sinks, .lse_f64 = c.lse_f64, .width = c.width, .dlse = c.dlse};
+    c = {.type = c.type,
+         .batch = 3,
+         .heads = c.heads,
+         .kv_heads = c.kv_heads,
+         .q_length = c.q_length,
+         .k_length = c.k_length,
+         .d = c.d,
+         .dv = c.dv,
+         .seed = seed,
+         .addressing = Addressing::packed,
+         .scale = c.scale,
+         .softcap = c.softcap,
+         .sinks = c.sinks,
+         .lse_f64 = c.lse_f64,
+         .width = c.width,
+         .dlse = c.dlse};
   };
-  for_trials(all_kernels(), 5500, 30, adapt, [](const Trial& trial, const KernelUnderTest& kernel, Written& packed) {
-    Trial diagonal = trial;
-    diagonal.cu_seqlens_q = diagonal.cu_seqlens_k = {};
-    diagonal.mask = Tensor({1, 1, trial.q.size(2), trial.k.size(2)}, DType::boolean);
-    for (std::int64_t b = 0; b < 3; ++b) {
-      const SequenceRows rows = rows_of(trial.arguments(), b);
-      for (const Row& query : rows.queries)
-        for (const Row& key : rows.keys) diagonal.mask.at<bool>({0, 0, query.t, key.t}) = true;
-    }
-    const auto masked = diagonal.run(kernel);
-    ASSERT_TRUE(masked);
-    const double error = usual_error(trial.q.dtype());
-    EXPECT_TRUE(close(packed.out, masked->out, error));
-    EXPECT_TRUE(close(packed.lse, masked->lse, error, 1));
-    if (!kernel.backward) return;
-    EXPECT_TRUE(close(packed.dq, masked->dq, error, 1));
-    EXPECT_TRUE(close(packed.dk, masked->dk, error, 1));
-    EXPECT_TRUE(close(packed.dv, masked->dv, error, 1));
-  });
+  for_trials(all_kernels(), 5500, 30, adapt,
+             [](const Trial& trial, const KernelUnderTest& kernel, Written& packed) {
+               Trial diagonal = trial;
+               diagonal.cu_seqlens_q = diagonal.cu_seqlens_k = {};
+               diagonal.mask = Tensor({1, 1, trial.q.size(2), trial.k.size(2)}, DType::boolean);
+               for (std::int64_t b = 0; b < 3; ++b) {
+                 const SequenceRows rows = rows_of(trial.arguments(), b);
+                 for (const Row& query : rows.queries)
+                   for (const Row& key : rows.keys)
+                     diagonal.mask.at<bool>({0, 0, query.t, key.t}) = true;
+               }
+               const auto masked = diagonal.run(kernel);
+               ASSERT_TRUE(masked);
+               const double error = usual_error(trial.q.dtype());
+               EXPECT_TRUE(close(packed.out, masked->out, error));
+               EXPECT_TRUE(close(packed.lse, masked->lse, error, 1));
+               if (!kernel.backward) return;
+               EXPECT_TRUE(close(packed.dq, masked->dq, error, 1));
+               EXPECT_TRUE(close(packed.dk, masked->dk, error, 1));
+               EXPECT_TRUE(close(packed.dv, masked->dv, error, 1));
+             });
 }
 
 // A sum over each group of heads, in f64.
@@ -164,22 +180,23 @@ TEST(Properties, p12_grouped_heads_equal_repeated_heads) {
   };
   for_trials(all_kernels(), 12000, 60, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& grouped) {
-    const std::int64_t kv_heads = trial.k.size(1), group = trial.q.size(1) / kv_heads;
-    std::vector<std::int64_t> of_query_heads;
-    for (std::int64_t h = 0; h < trial.q.size(1); ++h) of_query_heads.push_back(h / group);
-    Trial repeated = trial;
-    repeated.k = take(trial.k, 1, of_query_heads);
-    repeated.v = take(trial.v, 1, of_query_heads);
-    auto each = repeated.run(kernel);
-    ASSERT_TRUE(each);
-    if (kernel.backward) {
-      const double error = usual_error(trial.q.dtype()) * static_cast<double>(group);
-      EXPECT_TRUE(close(grouped.dk, sum_of_groups(each->dk, kv_heads), error, 1));
-      EXPECT_TRUE(close(grouped.dv, sum_of_groups(each->dv, kv_heads), error, 1));
-    }
-    grouped.dk = grouped.dv = each->dk = each->dv = {};
-    EXPECT_TRUE(same_bits(grouped, *each));
-  });
+               const std::int64_t kv_heads = trial.k.size(1), group = trial.q.size(1) / kv_heads;
+               std::vector<std::int64_t> of_query_heads;
+               for (std::int64_t h = 0; h < trial.q.size(1); ++h)
+                 of_query_heads.push_back(h / group);
+               Trial repeated = trial;
+               repeated.k = take(trial.k, 1, of_query_heads);
+               repeated.v = take(trial.v, 1, of_query_heads);
+               auto each = repeated.run(kernel);
+               ASSERT_TRUE(each);
+               if (kernel.backward) {
+                 const double error = usual_error(trial.q.dtype()) * static_cast<double>(group);
+                 EXPECT_TRUE(close(grouped.dk, sum_of_groups(each->dk, kv_heads), error, 1));
+                 EXPECT_TRUE(close(grouped.dv, sum_of_groups(each->dv, kv_heads), error, 1));
+               }
+               grouped.dk = grouped.dv = each->dk = each->dv = {};
+               EXPECT_TRUE(same_bits(grouped, *each));
+             });
 }
 
 // ---- P23 ---------------------------------------------------------------------------------------
@@ -208,7 +225,8 @@ Trial on_pages(const Trial& trial, std::int64_t page_size) {
   const std::int64_t extent = width * page_size;
   paged.mask = with_all_keys(paged.mask, extent);
   paged.bias = with_all_keys(paged.bias, extent);
-  if (paged.blocks) paged.blocks = with_all_keys(paged.blocks, (extent - 1) / paged.plain.blocks.key_size + 1);
+  if (paged.blocks)
+    paged.blocks = with_all_keys(paged.blocks, (extent - 1) / paged.plain.blocks.key_size + 1);
   return paged;
 }
 
@@ -237,22 +255,23 @@ TEST(Properties, p23_prefill_equals_chunked_prefill_equals_decode) {
   };
   for_trials(forward_kernels(), 23000, 60, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& prefill) {
-    const std::int64_t length = trial.q.size(2);
-    std::vector<std::pair<std::int64_t, std::int64_t>> chunks;
-    for (std::int64_t begin = 0, size = 1; begin < length; begin += size, size = size * 2 + 1)
-      chunks.emplace_back(begin, std::min(begin + size, length));
-    for (std::int64_t i = length > 100 ? 250 : 0; i < length; ++i)  // decode
-      chunks.emplace_back(i, i + 1);
-    for (const auto& [begin, end] : chunks)
-      for (const Trial& way : ways_to_continue(trial, begin, end)) {
-        SCOPED_TRACE(way.line);
-        const auto chunk = way.run(kernel);
-        ASSERT_TRUE(chunk);
-        EXPECT_TRUE(same_bits(take(prefill.out, 2, range(begin, end)), chunk->out));
-        EXPECT_TRUE(same_bits(take(prefill.lse, 2, range(begin, end)), chunk->lse));
-        if (testing::Test::HasFailure()) return;
-      }
-  });
+               const std::int64_t length = trial.q.size(2);
+               std::vector<std::pair<std::int64_t, std::int64_t>> chunks;
+               for (std::int64_t begin = 0, size = 1; begin < length;
+                    begin += size, size = size * 2 + 1)
+                 chunks.emplace_back(begin, std::min(begin + size, length));
+               for (std::int64_t i = length > 100 ? 250 : 0; i < length; ++i)  // decode
+                 chunks.emplace_back(i, i + 1);
+               for (const auto& [begin, end] : chunks)
+                 for (const Trial& way : ways_to_continue(trial, begin, end)) {
+                   SCOPED_TRACE(way.line);
+                   const auto chunk = way.run(kernel);
+                   ASSERT_TRUE(chunk);
+                   EXPECT_TRUE(same_bits(take(prefill.out, 2, range(begin, end)), chunk->out));
+                   EXPECT_TRUE(same_bits(take(prefill.lse, 2, range(begin, end)), chunk->lse));
+                   if (testing::Test::HasFailure()) return;
+                 }
+             });
 }
 
 }  // namespace

@@ -60,15 +60,15 @@ void expect_same_bits_in(const std::vector<std::unique_ptr<Context>>& contexts, 
                          int count) {
   for_trials(all_kernels(), first_seed, count, with_work_for_many,
              [&](const Trial& trial, const KernelUnderTest& kernel, Written&) {
-    Context alone(with_threads(1));
-    const auto expected = trial.run(kernel, alone);
-    ASSERT_TRUE(expected);
-    for (std::size_t n = 0; n < contexts.size(); ++n) {
-      const auto results = trial.run(kernel, *contexts[n]);
-      ASSERT_TRUE(results);
-      EXPECT_TRUE(same_bits(*expected, *results)) << "context " << n;
-    }
-  });
+               Context alone(with_threads(1));
+               const auto expected = trial.run(kernel, alone);
+               ASSERT_TRUE(expected);
+               for (std::size_t n = 0; n < contexts.size(); ++n) {
+                 const auto results = trial.run(kernel, *contexts[n]);
+                 ASSERT_TRUE(results);
+                 EXPECT_TRUE(same_bits(*expected, *results)) << "context " << n;
+               }
+             });
 }
 
 TEST(Properties, p20_one_to_eight_threads_give_the_same_bits) {

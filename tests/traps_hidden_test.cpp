@@ -25,8 +25,14 @@ double lowest(DType type) {
 // pytorch #41508, PR #196170
 TEST(Traps, one_hidden_row_puts_no_nan_into_other_gradients) {
   for (const DType type : cases::kTypes) {
-    const Trial visible = make_trial({.type = type, .batch = 3, .heads = 4, .kv_heads = 2,
-                                      .q_length = 5, .k_length = 7, .d = 6, .dv = 3});
+    const Trial visible = make_trial({.type = type,
+                                      .batch = 3,
+                                      .heads = 4,
+                                      .kv_heads = 2,
+                                      .q_length = 5,
+                                      .k_length = 7,
+                                      .d = 6,
+                                      .dv = 3});
     Trial hidden = visible;
     hidden.mask = Tensor({3, 1, 5, 7}, DType::boolean);
     fill(hidden.mask, 1);
@@ -43,7 +49,8 @@ TEST(Traps, one_hidden_row_puts_no_nan_into_other_gradients) {
       EXPECT_TRUE(all_zero(row(after->dq)));
       for (const auto member : {&Written::dq, &Written::dk, &Written::dv}) {
         EXPECT_TRUE(all_finite((*after).*member));
-        EXPECT_TRUE(same_bits(take((*before).*member, 0, {0, 1}), take((*after).*member, 0, {0, 1})));
+        EXPECT_TRUE(
+            same_bits(take((*before).*member, 0, {0, 1}), take((*after).*member, 0, {0, 1})));
       }
       EXPECT_TRUE(same_bits(take(take(before->dq, 0, {2}), 2, {0, 2, 3, 4}),
                             take(take(after->dq, 0, {2}), 2, {0, 2, 3, 4})));
@@ -53,8 +60,15 @@ TEST(Traps, one_hidden_row_puts_no_nan_into_other_gradients) {
 
 // pytorch #103749 #103963: whatever hides all keys of a row, it gives zeros, never NaN.
 TEST(Traps, rows_without_keys_give_zeros_however_they_come_about) {
-  const Trial plain = make_trial({.type = DType::f32, .batch = 2, .heads = 2, .kv_heads = 1,
-                                  .q_length = 3, .k_length = 5, .d = 4, .dv = 6, .dlse = true});
+  const Trial plain = make_trial({.type = DType::f32,
+                                  .batch = 2,
+                                  .heads = 2,
+                                  .kv_heads = 1,
+                                  .q_length = 3,
+                                  .k_length = 5,
+                                  .d = 4,
+                                  .dv = 6,
+                                  .dlse = true});
   std::vector<Trial> ways(6, plain);
   ways[0].mask = Tensor({1, 1, 1, 1}, DType::boolean);
   ways[1].bias = Tensor({2, 2, 3, 5});
@@ -84,8 +98,13 @@ TEST(Traps, rows_without_keys_give_zeros_however_they_come_about) {
 
 // With a sink, a row without keys has the sink's lse, and dlse goes to the sink.
 TEST(Traps, a_row_without_keys_beside_a_sink) {
-  Trial trial = make_trial({.batch = 1, .heads = 2, .kv_heads = 2, .q_length = 3, .k_length = 4,
-                            .sinks = true, .dlse = true});
+  Trial trial = make_trial({.batch = 1,
+                            .heads = 2,
+                            .kv_heads = 2,
+                            .q_length = 3,
+                            .k_length = 4,
+                            .sinks = true,
+                            .dlse = true});
   trial.key_lengths = integers_of({0});
   for (const KernelUnderTest& kernel : all_kernels()) {
     const auto written = trial.run(kernel);
@@ -137,8 +156,13 @@ TEST(Traps, a_hidden_head_is_the_same_with_weights_and_without) {
 // pytorch #163997, PR #190486: train, eval and fast path disagree.
 TEST(Traps, training_and_inference_give_the_same_bits) {
   for (const DType type : cases::kTypes) {
-    const Trial trial = make_trial({.type = type, .batch = 2, .heads = 4, .kv_heads = 2,
-                                    .q_length = 9, .k_length = 9, .causal = true,
+    const Trial trial = make_trial({.type = type,
+                                    .batch = 2,
+                                    .heads = 4,
+                                    .kv_heads = 2,
+                                    .q_length = 9,
+                                    .k_length = 9,
+                                    .causal = true,
                                     .mask = cases::Mask::rows});
     const Arguments a = trial.arguments();
     for (const KernelUnderTest& kernel : forward_kernels()) {
@@ -195,14 +219,22 @@ TEST(Traps, logits_far_below_any_sentinel_still_weigh) {
   }
 }
 
-// pytorch #196678, cudnn-frontend #1072: exp underflows, and only the last, half-filled tile shows it.
+// pytorch #196678, cudnn-frontend #1072: exp underflows, and only the last, half-filled tile shows
+// it.
 TEST(Traps, logits_near_minus_120_with_length_mod_128_eq_64) {
   for (const DType type : cases::kTypes)
     for (const std::int64_t keys : {64, 192, 320})
       for (const cases::Mask mask : {cases::Mask::none, cases::Mask::per_key, cases::Mask::rows}) {
-        const Trial trial = make_trial({.type = type, .batch = 2, .heads = 2, .kv_heads = 2,
-                                        .q_length = 5, .k_length = keys, .d = 16, .dv = 8,
-                                        .values = cases::Values::cold, .mask = mask});
+        const Trial trial = make_trial({.type = type,
+                                        .batch = 2,
+                                        .heads = 2,
+                                        .kv_heads = 2,
+                                        .q_length = 5,
+                                        .k_length = keys,
+                                        .d = 16,
+                                        .dv = 8,
+                                        .values = cases::Values::cold,
+                                        .mask = mask});
         for (const KernelUnderTest& kernel : all_kernels()) {
           SCOPED_TRACE(trial.line + " kernel " + kernel.name);
           const auto written = trial.run(kernel);
@@ -231,14 +263,14 @@ TEST(Traps, merge_of_two_empty_parts) {
 // pytorch #109517 #110213: a float mask of finite minima is not a hidden row.
 TEST(Traps, minus_flt_max_is_not_minus_infinity) {
   for (const DType type : cases::kTypes) {
-    Trial trial = make_trial({.type = type, .heads = 2, .kv_heads = 2, .q_length = 3,
-                              .k_length = 4});
+    Trial trial =
+        make_trial({.type = type, .heads = 2, .kv_heads = 2, .q_length = 3, .k_length = 4});
     fill(trial.q, 0);
     trial.bias = Tensor({1, 1, 3, 4}, type);
     for (std::int64_t j = 0; j < 4; ++j) {
-      set_value(trial.bias, {0, 0, 0, j}, lowest(type));                   // the mean of all
-      set_value(trial.bias, {0, 0, 1, j}, j < 2 ? lowest(type) : 0);       // of the last two
-      set_value(trial.bias, {0, 0, 2, j}, j < 2 ? 0 : lowest(type));       // of the first two
+      set_value(trial.bias, {0, 0, 0, j}, lowest(type));              // the mean of all
+      set_value(trial.bias, {0, 0, 1, j}, j < 2 ? lowest(type) : 0);  // of the last two
+      set_value(trial.bias, {0, 0, 2, j}, j < 2 ? 0 : lowest(type));  // of the first two
     }
     for (const KernelUnderTest& kernel : all_kernels()) {
       SCOPED_TRACE(kernel.name + " " + std::string(name_of(type)));
@@ -284,9 +316,17 @@ TEST(Traps, the_largest_finite_bias_takes_all_the_weight) {
 // TransformerEngine #3216: a wrong dq that Gaussian tests do not see.
 TEST(Traps, outlier_rich_activations_give_the_right_dq) {
   for (const DType type : cases::kTypes) {
-    Trial trial = make_trial({.type = type, .batch = 2, .heads = 4, .kv_heads = 2, .q_length = 33,
-                              .k_length = 70, .d = 24, .dv = 20, .values = cases::Values::outliers,
-                              .causal = true, .scale = 0.05});
+    Trial trial = make_trial({.type = type,
+                              .batch = 2,
+                              .heads = 4,
+                              .kv_heads = 2,
+                              .q_length = 33,
+                              .k_length = 70,
+                              .d = 24,
+                              .dv = 20,
+                              .values = cases::Values::outliers,
+                              .causal = true,
+                              .scale = 0.05});
     for (const KernelUnderTest& kernel : all_kernels()) {
       if (!kernel.backward || kernel.yardstick) continue;
       const auto written = trial.run(kernel);

@@ -47,8 +47,8 @@ void roll_sizes(Dice& dice, cases::Case& c) {
   if (dice.chance(0.1)) c.values = cases::Values::outliers;
   using cases::Addressing;
   if (dice.chance(0.4))
-    c.addressing = dice.one_of({Addressing::packed, Addressing::packed_self, Addressing::paged,
-                                Addressing::packed_paged});
+    c.addressing = dice.one_of(
+        {Addressing::packed, Addressing::packed_self, Addressing::paged, Addressing::packed_paged});
   if (c.addressing == Addressing::packed_self) c.k_length = c.q_length;
   if (dice.chance(0.3)) c.key_lengths = cases::Lengths::mixed;
   if (is_paged(c) && c.key_lengths == cases::Lengths::none) c.key_lengths = cases::Lengths::full;
@@ -68,9 +68,9 @@ void roll_options(Dice& dice, cases::Case& c) {
                           Mask::per_head, Mask::rows, Mask::short_full, Mask::short_key});
   c.mask_type = dice.one_of({DType::boolean, DType::u8, DType::i8, DType::i32, DType::i64});
   if (dice.chance(0.35))
-    c.bias = dice.one_of({Bias::full, Bias::per_pair, Bias::per_key, Bias::head_query_key,
-                          Bias::query_key, Bias::key, Bias::per_head, Bias::infinite,
-                          Bias::short_full});
+    c.bias =
+        dice.one_of({Bias::full, Bias::per_pair, Bias::per_key, Bias::head_query_key,
+                     Bias::query_key, Bias::key, Bias::per_head, Bias::infinite, Bias::short_full});
   c.bias_f32 = c.type != DType::f64 && dice.chance(0.5);
   if (dice.chance(0.2))
     c.blocks = dice.one_of({BlockMask::full, BlockMask::shared, BlockMask::rows});
@@ -91,7 +91,8 @@ void roll_options(Dice& dice, cases::Case& c) {
 std::vector<cases::Case> cases_of(int first_seed, int count, const Adapt& adapt) {
   if (const char* line = std::getenv("ATTEND_CASE")) return {cases::parse(line)};
   static std::map<int, std::uint64_t> rounds;  // a test that is repeated draws new cases
-  const std::uint64_t first = static_cast<std::uint64_t>(first_seed) + rounds[first_seed]++ * 1000000;
+  const std::uint64_t first =
+      static_cast<std::uint64_t>(first_seed) + rounds[first_seed]++ * 1000000;
   std::vector<cases::Case> list;
   for (int n = 0; n < count; ++n) {
     list.push_back(random_case(first + static_cast<std::uint64_t>(n)));

@@ -91,8 +91,8 @@ testing::AssertionResult same_bits(const ConstTensorView& a, const ConstTensorVi
 
 testing::AssertionResult same_bits(const Written& a, const Written& b) {
   const std::pair<const char*, Tensor Written::*> members[] = {
-      {"out", &Written::out},     {"lse", &Written::lse},       {"dq", &Written::dq},
-      {"dk", &Written::dk},       {"dv", &Written::dv},         {"dbias", &Written::dbias},
+      {"out", &Written::out},       {"lse", &Written::lse},      {"dq", &Written::dq},
+      {"dk", &Written::dk},         {"dv", &Written::dv},        {"dbias", &Written::dbias},
       {"dsinks", &Written::dsinks}, {"dalibi", &Written::dalibi}};
   for (const auto& [name, member] : members)
     if (const auto same = same_bits(a.*member, b.*member); !same)

@@ -58,11 +58,10 @@ bool ScatteredMemory::gaps_untouched() const {
     std::vector<std::byte> bytes = buffer.bytes;
     const std::int64_t size = size_of(buffer.view.dtype());
     const auto base = static_cast<const std::byte*>(buffer.view.data()) - buffer.bytes.data();
-    for_each_element(buffer.view.shape(), buffer.view.strides(),
-                     [&](std::int64_t, std::int64_t offset) {
-                       std::memset(bytes.data() + base + offset * size, 0xff,
-                                   static_cast<std::size_t>(size));
-                     });
+    for_each_element(
+        buffer.view.shape(), buffer.view.strides(), [&](std::int64_t, std::int64_t offset) {
+          std::memset(bytes.data() + base + offset * size, 0xff, static_cast<std::size_t>(size));
+        });
     for (const std::byte byte : bytes)
       if (byte != std::byte{0xff}) return false;
   }

@@ -35,7 +35,7 @@ class GuardedMemory {
 
   TensorView place(const ConstTensorView& view);
   std::byte* allocate(std::size_t bytes, std::size_t alignment);
-  Allocator allocator();  // that keeps everything until the end
+  Allocator allocator();        // that keeps everything until the end
   void protect_from_writing();  // what has been placed so far
   const std::vector<std::size_t>& allocated() const { return allocated_; }  // by the allocator
 

@@ -97,7 +97,8 @@ std::optional<Written> Trial::run(const KernelUnderTest& kernel, Context& contex
   Written results = empty_results(kernel.backward);
   Outputs wanted = results.views();
   // The yardstick gives dq, dk and dv only.
-  if (kernel.yardstick) wanted.gradients.dbias = wanted.gradients.dsinks = wanted.gradients.dalibi = {};
+  if (kernel.yardstick)
+    wanted.gradients.dbias = wanted.gradients.dsinks = wanted.gradients.dalibi = {};
   if (!test::run(arguments(), wanted, kernel, context)) return std::nullopt;
   return results;
 }
@@ -108,10 +109,10 @@ Trial make_trial(const cases::Case& problem) {
   Trial trial;
   trial.line = cases::name(problem);
   trial.plain = options;
-  for (ConstTensorView* view : {&trial.plain.mask, &trial.plain.bias, &trial.plain.alibi,
-                                &trial.plain.sinks, &trial.plain.blocks.visible,
-                                &trial.plain.key_lengths, &trial.plain.cu_seqlens_q,
-                                &trial.plain.cu_seqlens_k, &trial.plain.block_table})
+  for (ConstTensorView* view :
+       {&trial.plain.mask, &trial.plain.bias, &trial.plain.alibi, &trial.plain.sinks,
+        &trial.plain.blocks.visible, &trial.plain.key_lengths, &trial.plain.cu_seqlens_q,
+        &trial.plain.cu_seqlens_k, &trial.plain.block_table})
     *view = {};
   if (options.query_offset.each()) trial.plain.query_offset = {};
   const auto copy = [](const ConstTensorView& view) { return Tensor::copy_of(view); };

@@ -58,9 +58,8 @@ template <class Change>
 Outputs exchange_tensors(const Outputs& outputs, Change&& change) {
   Outputs changed = outputs;
   AttentionGradients& gradients = changed.gradients;
-  for (TensorView* view :
-       {&changed.out, &changed.lse, &gradients.dq, &gradients.dk, &gradients.dv, &gradients.dbias,
-        &gradients.dsinks, &gradients.dalibi})
+  for (TensorView* view : {&changed.out, &changed.lse, &gradients.dq, &gradients.dk, &gradients.dv,
+                           &gradients.dbias, &gradients.dsinks, &gradients.dalibi})
     if (*view) *view = change(*view);
   return changed;
 }

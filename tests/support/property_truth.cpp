@@ -33,9 +33,11 @@ Written truth_of(const Trial& trial) {
 
 testing::AssertionResult close_to_truth(const Trial& trial, const Written& written, double error) {
   const Written truth = truth_of(trial);
-  const std::pair<const char*, Tensor Written::*> members[] = {
-      {"out", &Written::out}, {"lse", &Written::lse}, {"dq", &Written::dq},
-      {"dk", &Written::dk},   {"dv", &Written::dv}};
+  const std::pair<const char*, Tensor Written::*> members[] = {{"out", &Written::out},
+                                                               {"lse", &Written::lse},
+                                                               {"dq", &Written::dq},
+                                                               {"dk", &Written::dk},
+                                                               {"dv", &Written::dv}};
   for (const auto& [name, member] : members) {
     if (!(written.*member)) continue;
     if (const auto result = close(truth.*member, written.*member, error, 1); !result)

@@ -1,0 +1,202 @@
+// The contract's fourth point: memory is O(length). Every allocation of this process is counted:
+// the C++ runtime's operators are replaced here, and workspaces come through them too.
+#include "support/property_memory.h"
+#include "support/property_truth.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+std::atomic<std::size_t> bytes_allocated{0};
+std::atomic<std::size_t> allocations{0};
+
+void* counted(std::size_t bytes, std::size_t alignment) noexcept {
+  bytes_allocated += bytes;
+  ++allocations;
+  if (bytes > std::size_t{1} << 60) return nullptr;
+  const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+  return alignment <= alignof(std::max_align_t) ? std::malloc(bytes == 0 ? 1 : bytes)
+                                                : std::aligned_alloc(alignment, rounded);
+}
+
+void* counted_or_throw(std::size_t bytes, std::size_t alignment) {
+  void* const memory = counted(bytes, alignment);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return counted_or_throw(bytes, 1); }
+void* operator new[](std::size_t bytes) { return counted_or_throw(bytes, 1); }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return counted(bytes, 1); }
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
+  return counted(bytes, 1);
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return counted_or_throw(bytes, static_cast<std::size_t>(alignment));
+}
+void* operator new[](std::size_t bytes, std::align_val_t alignment) {
+  return counted_or_throw(bytes, static_cast<std::size_t>(alignment));
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  return counted(bytes, static_cast<std::size_t>(alignment));
+}
+void* operator new[](std::size_t bytes, std::align_val_t alignment,
+                     const std::nothrow_t&) noexcept {
+  return counted(bytes, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+
+namespace attend::test {
+namespace {
+
+// Self-attention of some length, with everything that a training step has.
+struct Step {
+  explicit Step(std::int64_t length)
+      : q(gaussian({1, 1, length, 2}, DType::f32, 1)),
+        k(gaussian({1, 1, length, 2}, DType::f32, 2)), out({1, 1, length, 2}),
+        dq({1, 1, length, 2}), dk({1, 1, length, 2}), dv({1, 1, length, 2}), lse({1, 1, length}) {
+    options.causal = true;
+    outputs.lse = lse;
+    gradients.dq = dq;
+    gradients.dk = dk;
+    gradients.dv = dv;
+  }
+  Plan forward_plan(const std::string& kernel, Context& context) {
+    return Plan::attention(q, k, k, out, options, outputs, {kernel}, context);
+  }
+  Plan backward_plan(const std::string& kernel, Context& context) {
+    return Plan::attention_backward(q, k, k, out, lse, out, gradients, options, {}, {kernel},
+                                    context);
+  }
+  void run(const Plan& plan, bool backward) {
+    if (backward) plan.run_backward(q, k, k, out, lse, out, gradients, options);
+    else plan.run(q, k, k, out, options, outputs);
+  }
+
+  Tensor q, k, out, dq, dk, dv, lse;
+  AttentionOptions options;
+  AttentionOutputs outputs;
+  AttentionGradients gradients;
+};
+
+ContextOptions two_threads() {
+  ContextOptions options;
+  options.threads = 2;
+  return options;
+}
+
+// Bytes that the first call takes, from making the plan to the end.
+std::size_t bytes_of_a_step(std::int64_t length, const KernelUnderTest& kernel) {
+  Step step(length);
+  Context context(two_threads());
+  const std::size_t before = bytes_allocated;
+  step.run(kernel.backward ? step.backward_plan(kernel.name, context)
+                           : step.forward_plan(kernel.name, context),
+           kernel.backward);
+  return bytes_allocated - before;
+}
+
+TEST(Contract, contract_4_forward_and_backward_take_memory_in_proportion_to_the_length) {
+  for (const KernelUnderTest& kernel : all_kernels()) {
+    if (kernel.yardstick) {  // length x length, on purpose: the count would notice
+      const std::size_t one = bytes_of_a_step(200, kernel), two = bytes_of_a_step(400, kernel);
+      EXPECT_GT(static_cast<double>(two), 3 * static_cast<double>(one)) << kernel.name;
+      continue;
+    }
+    const std::size_t one = bytes_of_a_step(2048, kernel), two = bytes_of_a_step(4096, kernel);
+    EXPECT_LT(static_cast<double>(two), 2.2 * static_cast<double>(one)) << kernel.name;
+    EXPECT_LT(two, std::size_t{4096} * 2 * 16 * sizeof(double)) << kernel.name;
+  }
+}
+
+// Plans for lengths that nobody could run here: their workspace is O(length) as well.
+TEST(Contract, contract_4_the_workspace_of_a_million_tokens) {
+  Context context(two_threads());
+  for (const KernelUnderTest& kernel : all_kernels()) {
+    if (kernel.yardstick) continue;
+    const auto workspace = [&](std::int64_t length) {
+      Step step(length);
+      return (kernel.backward ? step.backward_plan(kernel.name, context)
+                              : step.forward_plan(kernel.name, context))
+          .workspace_bytes();
+    };
+    const std::size_t one = workspace(1 << 20), two = workspace(1 << 21);
+    EXPECT_LE(static_cast<double>(two), 2.2 * static_cast<double>(one)) << kernel.name;
+    EXPECT_LT(two, std::size_t{1} << 31) << kernel.name;
+  }
+}
+
+// The workspace is kept: a Plan's later calls take no memory that grows with the problem. (Checking
+// the arguments may take a few small blocks.)
+TEST(Contract, contract_4_later_calls_of_a_plan_allocate_next_to_nothing) {
+  constexpr std::size_t kNextToNothing = 8192;
+  Context context(two_threads());
+  for (const KernelUnderTest& kernel : all_kernels())
+    for (const std::int64_t length : {16, 600}) {
+      Step step(length);
+      const Plan plan = kernel.backward ? step.backward_plan(kernel.name, context)
+                                        : step.forward_plan(kernel.name, context);
+      step.run(plan, kernel.backward);
+      const std::size_t before = bytes_allocated, count_before = allocations;
+      step.run(plan, kernel.backward);
+      EXPECT_LE(bytes_allocated - before, kNextToNothing) << kernel.name << " length " << length;
+      EXPECT_LE(allocations - count_before, 16u) << kernel.name << " length " << length;
+    }
+}
+
+// As large as the tensors allow: keys that are one row repeated need no memory themselves.
+TEST(Contract, contract_4_a_workspace_beyond_all_memory_is_out_of_memory) {
+  const float zero = 0;
+  float out = 42;
+  std::size_t asked = 0;
+  const Allocator refuses = {[&](std::size_t bytes, std::size_t) -> void* {
+                               asked = bytes;
+                               return nullptr;
+                             },
+                             [](void*, std::size_t) {}};
+  for (const int bits : {40, 57, 59, 60}) {
+    const std::int64_t keys = std::int64_t{1} << bits;
+    const ConstTensorView q(&zero, {1, 1, 1, 1}), k(&zero, {1, 1, keys, 1}, {0, 0, 0, 0});
+    const TensorView o(&out, {1, 1, 1, 1});
+    Context context(one_thread(refuses));
+    const Plan plan = Plan::attention(q, k, k, o, {}, {}, {"textbook.forward"}, context);
+    EXPECT_GE(plan.workspace_bytes(), static_cast<std::size_t>(keys)) << bits;
+    EXPECT_THROW(plan.run(q, k, k, o), OutOfMemory) << bits;
+    EXPECT_TRUE(asked == plan.workspace_bytes() || bits > 57) << bits;  // not even asked for
+    EXPECT_EQ(out, 42) << bits;
+  }
+}
+
+// Sizes whose product does not fit are refused before anything is allocated.
+TEST(Contract, contract_4_sizes_whose_product_overflows_are_refused) {
+  const float zero = 0;
+  const std::int64_t huge = std::int64_t{1} << 33;
+  const std::size_t before = bytes_allocated;
+  EXPECT_THROW(Tensor({huge, huge}), Error);
+  EXPECT_THROW(Tensor({huge, huge, 0, huge, huge}), Error);
+  const Shape shape = {huge, huge, huge, 1}, strides = {0, 0, 0, 0};
+  EXPECT_THROW(
+      {
+        const ConstTensorView q(&zero, shape, strides);
+        attention(q, q, q);
+      },
+      Error);
+  const ConstTensorView q(&zero, {1, 1, huge, 1}, strides), k(&zero, {1, 1, huge, 1}, strides);
+  EXPECT_THROW(attention(q, k, k, TensorView(const_cast<float*>(&zero), {1, 1, huge, 1}, strides)),
+               InvalidArgument);  // out overlaps itself
+  EXPECT_LT(bytes_allocated - before, std::size_t{1} << 20);
+}
+
+}  // namespace
+}  // namespace attend::test
