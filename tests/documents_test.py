@@ -30,8 +30,8 @@ MACHINE = re.compile(r"(?<![\w.~])/(?:home|root|tmp|work|mnt|Users|var|opt)\b[^\
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`]+)`")
 FENCE = re.compile(r"^```.*?^```[^\n]*$", re.M | re.S)
-# Where a test is named: "- `gradient_test.cpp`: `a_question`, `another_question`", over a few lines.
-TESTS = re.compile(r"^- `([a-z_]+_test\.(?:cpp|py))`((?:.|\n(?=  ))*)", re.M)
+# Where tests are named: a paragraph that begins so.
+HELD_BY = re.compile(r"^\*Held by\* (?:.+\n)+", re.M)
 QUESTION = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)+")
 
 
@@ -90,18 +90,18 @@ def check_paths(root, path, text):
                 yield path, line, "a path exists", word[0]
 
 
+def questions(root):
+    """The names of all tests."""
+    for file in (root / "tests").rglob("*_test.cpp"):
+        yield from re.findall(r"^TEST\w*\(\s*\w+,\s*(\w+)\)", file.read_text(), re.M)
+
+
 def check_tests(root, path, text):
-    prose = without_fences(text)
-    for match in TESTS.finditer(prose):
-        line = line_of(prose, match.start())
-        file = root / "tests" / match[1]
-        if not file.exists():
-            yield path, line, "a test file exists", match[1]
-            continue
-        source = file.read_text()
-        for name in CODE.findall(match[2]):
-            if QUESTION.fullmatch(name) and not re.search(rf"\b{name}\b", source):
-                yield path, line, f"{match[1]} has the test", name
+    known = set(questions(root))
+    for paragraph in HELD_BY.finditer(text):
+        for name in CODE.finditer(paragraph[0]):
+            if not QUESTION.fullmatch(name[1]) or name[1] not in known:
+                yield path, line_of(text, paragraph.start() + name.start()), "a test exists", name[1]
 
 
 def fields_of(header, struct):
@@ -191,8 +191,7 @@ SPOILS = (
     ("README.md", "| `lse` |", "| `lse`, `sum` |", "AttentionOutputs has every field"),
     ("include/attend/options.h", "TensorView dbias{};", "TensorView dbias{}; TensorView dmask{};",
      "every field of AttentionGradients"),
-    ("docs/contract.md", "_test.cpp", "_trial_test.cpp", "a test file exists"),
-    ("docs/contract.md", "_test.cpp`: ", "_test.cpp`: `no_such_question`, ", "has the test"),
+    ("docs/contract.md", "*Held by* ", "*Held by* `no_such_question`, ", "a test exists"),
     ("docs/notation.md", "# Notation", "# Notation\n\nSee /home/me/notes.", "no path of a machine"),
 )
 

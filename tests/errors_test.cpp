@@ -11,30 +11,12 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
-#include <typeinfo>
 
 // A sanitizer's allocator ends the process where malloc returns null, unless told so.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
 
 namespace attend::test {
-
-std::string thrown_by(const std::function<void()>& make) {
-  try {
-    make();
-  } catch (const Error& error) {
-    const auto is = [&](const std::type_info& type) { return typeid(error) == type; };
-    const char* name = is(typeid(InvalidArgument)) ? "InvalidArgument"
-                       : is(typeid(Unsupported))   ? "Unsupported"
-                       : is(typeid(OutOfMemory))   ? "OutOfMemory"
-                                                   : "another Error";
-    return std::string(name) + ": " + error.what();
-  } catch (const std::exception& error) {
-    return std::string("not an attend::Error: ") + error.what();
-  }
-  return "nothing";
-}
-
 namespace {
 
 std::vector<ErrorCase> all_errors() {

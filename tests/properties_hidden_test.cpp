@@ -47,41 +47,26 @@ TEST(Properties, p1_boolean_mask_equals_bias_of_minus_infinity) {
 
 // ---- P6 ----------------------------------------------------------------------------------------
 
-// Which rows of k, pairs and queries nobody looks at.
+// Which rows of k, elements of the bias and queries nobody looks at.
 struct Unseen {
   explicit Unseen(const Trial& trial);
-  std::vector<bool> key;        // [first index, key head, third index] of k
-  std::vector<bool> bias;       // every element
-  std::vector<Row> empty_rows;  // with their head in `heads`
-  std::vector<std::int64_t> heads;
+  std::vector<bool> key;   // [first index, key head, third index] of k
+  std::vector<bool> bias;  // every element
+  std::vector<SeenRow> rows_without_keys;
 };
 
 Unseen::Unseen(const Trial& trial)
     : key(static_cast<std::size_t>(trial.k.size(0) * trial.k.size(1) * trial.k.size(2)), true),
       bias(static_cast<std::size_t>(trial.bias ? trial.bias.count() : 0), true) {
   const Reader reader(trial.arguments());
-  const Extents e = reader.extents();
-  for (std::int64_t b = 0; b < e.batch; ++b) {
-    const SequenceRows rows = rows_of(trial.arguments(), b);
-    for (std::int64_t h = 0; h < e.heads; ++h) {
-      const std::int64_t kv_head = h / (e.heads / e.kv_heads);
-      for (std::size_t i = 0; i < rows.queries.size(); ++i) {
-        bool sees_a_key = false;
-        for (std::size_t j = 0; j < rows.keys.size(); ++j) {
-          const auto query = static_cast<std::int64_t>(i), at = static_cast<std::int64_t>(j);
-          if (!reader.pair_visible(rows, b, h, query, at)) continue;
-          sees_a_key = true;
-          const Row& row = rows.keys[j];
-          key[static_cast<std::size_t>((row.b * e.kv_heads + kv_head) * trial.k.size(2) + row.t)] =
-              false;
-          if (trial.bias)
-            bias[static_cast<std::size_t>(reader.bias_index(b, h, query, at))] = false;
-        }
-        if (sees_a_key) continue;
-        empty_rows.push_back(rows.queries[i]);
-        heads.push_back(h);
-      }
-    }
+  for (SeenRow& row : seen_rows(trial)) {
+    for (const Row& at : row.keys)
+      key[static_cast<std::size_t>((at.b * trial.k.size(1) + row.kv_head) * trial.k.size(2) +
+                                   at.t)] = false;
+    if (trial.bias)
+      for (const std::int64_t j : row.numbers)
+        bias[static_cast<std::size_t>(reader.bias_index(row.b, row.h, row.i, j))] = false;
+    if (row.keys.empty()) rows_without_keys.push_back(std::move(row));
   }
 }
 
@@ -104,14 +89,12 @@ std::int64_t poison_unseen(Trial& trial, const Unseen& unseen) {
       ++count;  // an element that is -inf may be all that hides its pair
       set_value(trial.bias, index, count % 2 == 0 ? NAN : INFINITY);
     });
-  for (std::size_t row = 0; row < unseen.empty_rows.size(); ++row) {
-    const Row& at = unseen.empty_rows[row];
-    const std::int64_t h = unseen.heads[row];
+  for (const SeenRow& row : unseen.rows_without_keys) {
     ++count;
-    poison_row(trial.q, at.b, h, at.t, NAN);
-    poison_row(trial.dout, at.b, h, at.t, NAN);
+    poison_row(trial.q, row.query.b, row.h, row.query.t, NAN);
+    poison_row(trial.dout, row.query.b, row.h, row.query.t, NAN);
     // With a sink, lse is the sink's, and its gradient counts.
-    if (trial.dlse && !trial.sinks) set_value(trial.dlse, {at.b, h, at.t}, NAN);
+    if (trial.dlse && !trial.sinks) set_value(trial.dlse, {row.query.b, row.h, row.query.t}, NAN);
   }
   return count;
 }

@@ -26,7 +26,7 @@ TEST(Properties, p3_permuted_queries_give_permuted_output) {
     c.dropout = 0;
     c.block_q = 1;
   };
-  for_trials(all_kernels(), 3000, 60, adapt,
+  for_trials(all_kernels(), 3000, 150, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& before) {
                const std::vector<std::int64_t> order = shuffled(trial.q.size(2), 3);
                Trial permuted = trial;
@@ -99,7 +99,7 @@ void expect_elements_equal_themselves_alone(const Trial& trial, const KernelUnde
 
 // With dropout too: an origin says where the part lies, so that it draws the same numbers.
 TEST(Properties, p4_a_row_of_a_batch_equals_the_row_alone) {
-  for_trials(all_kernels(), 4000, 70, without_packing, expect_elements_equal_themselves_alone);
+  for_trials(all_kernels(), 4000, 150, without_packing, expect_elements_equal_themselves_alone);
 }
 
 TEST(Properties, p5_packed_sequences_equal_separate_calls) {
@@ -111,7 +111,7 @@ TEST(Properties, p5_packed_sequences_equal_separate_calls) {
     if (c.addressing == Addressing::packed_self) c.k_length = c.q_length;
     if (is_paged(c) && c.key_lengths == cases::Lengths::none) c.key_lengths = cases::Lengths::full;
   };
-  for_trials(all_kernels(), 5000, 60, adapt, expect_elements_equal_themselves_alone);
+  for_trials(all_kernels(), 5000, 150, adapt, expect_elements_equal_themselves_alone);
 }
 
 // The same sequences side by side in one batch element, held apart by a mask.
@@ -178,7 +178,7 @@ TEST(Properties, p12_grouped_heads_equal_repeated_heads) {
     c.kv_heads = 1 + static_cast<std::int64_t>(c.seed % 3);
     c.heads = c.kv_heads * (2 + static_cast<std::int64_t>(c.seed % 2));
   };
-  for_trials(all_kernels(), 12000, 60, adapt,
+  for_trials(all_kernels(), 12000, 150, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& grouped) {
                const std::int64_t kv_heads = trial.k.size(1), group = trial.q.size(1) / kv_heads;
                std::vector<std::int64_t> of_query_heads;
@@ -253,7 +253,7 @@ TEST(Properties, p23_prefill_equals_chunked_prefill_equals_decode) {
     c.k_length = c.q_length = c.k_length > 100 ? 260 + c.k_length % 20 : c.q_length;
     if (c.k_length > 100) c.batch = c.heads = c.kv_heads = 1;
   };
-  for_trials(forward_kernels(), 23000, 60, adapt,
+  for_trials(forward_kernels(), 23000, 150, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& prefill) {
                const std::int64_t length = trial.q.size(2);
                std::vector<std::pair<std::int64_t, std::int64_t>> chunks;

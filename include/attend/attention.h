@@ -53,8 +53,8 @@ ATTEND_API BackwardResult attention_backward(const ConstTensorView& q, const Con
 
 // Joins results over disjoint parts of the keys, in the order given: o[n] [batch, heads, queries,
 // dv] and lse[n] [batch, heads, queries] of each part. A part that saw no key (lse -inf) adds
-// nothing. Parts kept in f64 (`out` and lse may be wider than q) that were cut at multiples of 256
-// keys give the bits of the undivided call.
+// nothing. Parts of f32 or narrower tensors that were cut at multiples of 256 keys and kept in f64
+// (`out` and lse may be wider than q) give the bits of the undivided call, rounded to its type.
 ATTEND_API void merge(const std::vector<ConstTensorView>& o,
                       const std::vector<ConstTensorView>& lse, const TensorView& out,
                       const TensorView& lse_out = {}, Context& context = default_context());

@@ -24,8 +24,8 @@ class ATTEND_API Shape {
   explicit Shape(std::span<const std::int64_t> values);
 
   int rank() const noexcept { return rank_; }
-  std::int64_t operator[](int dim) const noexcept { return values_[dim]; }
-  std::int64_t& operator[](int dim) noexcept { return values_[dim]; }
+  std::int64_t operator[](int dim) const noexcept { return values_[static_cast<std::size_t>(dim)]; }
+  std::int64_t& operator[](int dim) noexcept { return values_[static_cast<std::size_t>(dim)]; }
   const std::int64_t* begin() const noexcept { return values_.data(); }
   const std::int64_t* end() const noexcept { return values_.data() + rank_; }
   friend bool operator==(const Shape&, const Shape&) = default;

@@ -7,29 +7,30 @@
 //                 state: owned, open, 0 helpers         job -> ...
 //
 // The caller claims a free slot, opens it, takes strands itself until none is left, closes the slot
-// and waits for its helpers: the workers that joined the slot while it was open. There is no lock on
-// this way, and nothing is allocated.
+// and waits for its helpers: the workers that joined the slot while it was open. There is no lock
+// on this way, and nothing is allocated.
 //
 // Why no worker touches a Job that has gone. A worker reads slot.job only after it has counted
-// itself into slot.state by a compare-and-swap that succeeds on an open slot alone, and counts itself
-// out after its last look at the job. The caller clears "open" in the same word and returns when the
-// count is zero: whoever counted in before is waited for, whoever comes later is refused. What a
-// worker touches afterwards (the slot, to wake its owner) belongs to the pool, which joins its
-// workers before it goes; a slot that has a new owner by then gets a needless wake-up, no more.
+// itself into slot.state by a compare-and-swap that succeeds on an open slot alone, and counts
+// itself out after its last look at the job. The caller clears "open" in the same word and returns
+// when the count is zero: whoever counted in before is waited for, whoever comes later is refused.
+// What a worker touches afterwards (the slot, to wake its owner) belongs to the pool, which joins
+// its workers before it goes; a slot that has a new owner by then gets a needless wake-up, no more.
 //
-// Why nobody waits for ever. A caller waits for helpers only, each of which is running a strand. That
-// strand may itself wait inside run(), for helpers of a job that is younger than the caller's, as it
-// was made inside it. So every chain of waiting threads leads to younger and younger jobs, and ends
-// at a thread that works. (A waiting caller that took strands of other jobs would break this.)
+// Why nobody waits for ever. A caller waits for helpers only, each of which is running a strand.
+// That strand may itself wait inside run(), for helpers of a job that is younger than the caller's,
+// as it was made inside it. So every chain of waiting threads leads to younger and younger jobs,
+// and ends at a thread that works. (A waiting caller that took strands of other jobs would break
+// this.)
 //
 // Memory order, none of it left to the strong order of x86. Opening releases and joining acquires
 // slot.state, so a helper sees the job and all that the caller wrote before. Leaving releases and
 // the owner's reading of "no helpers" acquires it, so the caller sees all that the strands wrote;
-// join and leave are read-modify-writes and thus keep up the release sequences of those before them.
-// Freeing a slot releases and claiming it acquires. Job::next only numbers the strands, relaxed.
-// Going to sleep is the one place where each side writes one word and reads the other's: the worker
-// writes `sleepers` and reads `open`, the caller writes `open` and reads `sleepers`. These four are
-// seq_cst, so at least one of them sees the other.
+// join and leave are read-modify-writes and thus keep up the release sequences of those before
+// them. Freeing a slot releases and claiming it acquires. Job::next only numbers the strands,
+// relaxed. Going to sleep is the one place where each side writes one word and reads the other's:
+// the worker writes `sleepers` and reads `open`, the caller writes `open` and reads `sleepers`.
+// These four are seq_cst, so at least one of them sees the other.
 #include "core/parallel.h"
 
 #include <linux/futex.h>
@@ -60,10 +61,6 @@ constexpr std::size_t kCacheLine = 64;
 // sleep waits at most twice as long as with perfect foresight.
 constexpr std::chrono::microseconds kSpinTime{50};
 
-// A thread wakes so many sleepers at once, and these the next ones: at about a microsecond for each,
-// a caller that woke 63 workers itself would begin its own strand late.
-constexpr int kWakeAtOnce = 4;
-
 using Word = std::atomic<std::uint32_t>;
 static_assert(sizeof(Word) == sizeof(std::uint32_t) && Word::is_always_lock_free,
               "the kernel reads these words as plain 32-bit integers");
@@ -80,10 +77,9 @@ constexpr std::uint32_t kOwnerSleeps = 1u << 29;
 struct Job {
   StrandBody body;
   int strands;
-  std::uint32_t bit;                // of its slot, in State::open
-  std::fenv_t environment;          // the caller's
-  alignas(kCacheLine) std::atomic<std::int64_t> next{0};   // strand; helpers overshoot: 64 bits
-  std::atomic<int> to_wake;         // helpers that could still be of use
+  std::uint32_t bit;                                      // of its slot, in State::open
+  std::fenv_t environment;                                // the caller's
+  alignas(kCacheLine) std::atomic<std::int64_t> next{0};  // strand; helpers overshoot: 64 bits
 };
 
 struct alignas(kCacheLine) Slot {
@@ -104,7 +100,7 @@ void pause_briefly() noexcept {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
-  asm volatile("isb" ::: "memory");   // `yield` does nothing on most cores
+  asm volatile("isb" ::: "memory");  // `yield` does nothing on most cores
 #endif
 }
 
@@ -112,7 +108,7 @@ template <class Condition>
 bool spin_until(Condition condition) noexcept {
   const auto end = std::chrono::steady_clock::now() + kSpinTime;
   do {
-    for (int i = 0; i < 16; ++i) {    // reading the clock costs as much as a few pauses
+    for (int i = 0; i < 16; ++i) {  // reading the clock costs as much as a few pauses
       if (condition()) return true;
       pause_briefly();
     }
@@ -143,7 +139,6 @@ struct ThreadPool::State {
   void open_slot(Slot& slot, Job& job) noexcept;
   void close_slot(Slot& slot) noexcept;
   bool take_strands(Job& job) noexcept;
-  void wake_some(Job& job) noexcept;
 
   static void* work(void* state) noexcept;
   std::uint32_t wait_for_jobs() noexcept;
@@ -151,12 +146,12 @@ struct ThreadPool::State {
   void stop_workers() noexcept;
 
   const int threads;
-  std::mutex starting;                // guards the start of the workers, and is held over fork()
+  std::mutex starting;  // guards the start of the workers, and is held over fork()
   std::atomic<bool> started{false};
   // Constant while `started`:
-  std::vector<pthread_t> workers;     // fewer than asked for if the system has no more
+  std::vector<pthread_t> workers;  // fewer than asked for if the system has no more
   bool spin = false;
-  unsigned forks = 0;                 // how many forks lie between this process and the first
+  unsigned forks = 0;  // how many forks lie between this process and the first
 
   alignas(kCacheLine) Word open{0};
   alignas(kCacheLine) std::atomic<int> sleepers{0};
@@ -168,7 +163,7 @@ bool ThreadPool::State::workers_ready() {
   if (!started.load(std::memory_order_acquire)) {
     const std::lock_guard lock(starting);
     if (!started.load(std::memory_order_relaxed)) {
-      spin = threads <= available_processors();   // else it would keep others from working
+      spin = threads <= available_processors();  // else it would keep others from working
       // A new thread inherits the mask, so no signal finds a moment when it is not blocked.
       const sigset_t blocked = signals_to_block();
       sigset_t own;
@@ -202,7 +197,9 @@ void ThreadPool::State::open_slot(Slot& slot, Job& job) noexcept {
   slot.job = &job;
   slot.state.store(kOwned | kOpen, std::memory_order_release);
   open.fetch_or(job.bit, std::memory_order_seq_cst);
-  wake_some(job);
+  // All the helpers that the job can use. Letting each wake a few others was tried on 16
+  // processors and was no quicker.
+  if (sleepers.load(std::memory_order_seq_cst) > 0) wake(open, std::min(job.strands, threads) - 1);
 }
 
 // Refuses further helpers and waits for those that have joined.
@@ -236,27 +233,18 @@ bool ThreadPool::State::take_strands(Job& job) noexcept {
   }
 }
 
-// Every helper a job can use is woken once, whichever job it then finds first: a job takes in no
-// more helpers than it has strands for, so of two jobs none can use up the other's.
-void ThreadPool::State::wake_some(Job& job) noexcept {
-  if (sleepers.load(std::memory_order_seq_cst) == 0) return;
-  if (job.to_wake.load(std::memory_order_relaxed) <= 0) return;
-  const int left = job.to_wake.fetch_sub(kWakeAtOnce, std::memory_order_relaxed);
-  if (left > 0) wake(open, std::min(left, kWakeAtOnce));
-}
-
 // A worker's life.
 void* ThreadPool::State::work(void* state) noexcept {
   State& pool = *static_cast<State*>(state);
   pthread_setname_np(pthread_self(), "attend");
-  std::fesetenv(FE_DFL_ENV);   // not what the thread happened to inherit
+  std::fesetenv(FE_DFL_ENV);  // not what the thread happened to inherit
   for (;;) {
     std::uint32_t jobs = pool.wait_for_jobs();
     if (jobs & kStop) return nullptr;
     for (; jobs != 0; jobs &= jobs - 1) {
       Slot& slot = pool.slots[static_cast<std::size_t>(std::countr_zero(jobs))];
       if (!pool.help(slot)) {
-        pool.stop_workers();   // so that the child ends with this thread, if it has no others
+        pool.stop_workers();  // so that the child ends with this thread, if it has no others
         return nullptr;
       }
     }
@@ -286,7 +274,6 @@ bool ThreadPool::State::help(Slot& slot) noexcept {
     if (!(seen & kOpen)) return true;
   } while (!slot.state.compare_exchange_weak(seen, seen + 1, std::memory_order_acquire,
                                              std::memory_order_relaxed));
-  wake_some(*slot.job);
   std::fesetenv(&slot.job->environment);
   const bool same_process = take_strands(*slot.job);
   std::fesetenv(FE_DFL_ENV);
@@ -319,16 +306,13 @@ void ThreadPool::run(int strands, StrandBody body) {
     for (int strand = 0; strand < strands; ++strand) body(strand);
     return;
   }
-  Job job{.body = body,
-          .strands = strands,
-          .bit = 1u << (slot - pool.slots.data()),
-          .environment = {},
-          .to_wake = std::min(strands, pool.threads) - 1};
+  Job job{
+      .body = body, .strands = strands, .bit = 1u << (slot - pool.slots.data()), .environment = {}};
   std::fegetenv(&job.environment);
   pool.open_slot(*slot, job);
   if (pool.take_strands(job)) {
     pool.close_slot(*slot);
-  } else {   // a child of fork(): the slot is no longer this job's
+  } else {  // a child of fork(): the slot is no longer this job's
     for (std::int64_t strand; (strand = job.next.fetch_add(1)) < strands;) {
       body(static_cast<int>(strand));
     }
@@ -361,7 +345,7 @@ int available_processors() noexcept {
     if (!mask) break;
     const std::size_t bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(processors));
     const bool known = sched_getaffinity(0, bytes, mask) == 0;
-    const bool too_short = !known && errno == EINVAL;   // the kernel's own mask is longer
+    const bool too_short = !known && errno == EINVAL;  // the kernel's own mask is longer
     const int count = known ? CPU_COUNT_S(bytes, mask) : 0;
     CPU_FREE(mask);
     if (count > 0) return count;

@@ -1,5 +1,5 @@
-// Threads. A ThreadPool runs a body once for each of a few strands; what a strand does (take the next
-// task until none is left) is the caller's business.
+// Threads. A ThreadPool runs a body once for each of a few strands; what a strand does (take the
+// next task until none is left) is the caller's business.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@ namespace attend {
 class StrandBody {
  public:
   template <class F>
-    requires(!std::is_same_v<std::remove_cvref_t<F>, StrandBody>)
-  StrandBody(F&& f)  // NOLINT: meant to convert
+  requires(!std::is_same_v<std::remove_cvref_t<F>, StrandBody>)
+      StrandBody(F&& f)  // NOLINT: meant to convert
       : object_(std::addressof(f)), call_([](const void* object, int strand) {
           using Callable = std::remove_reference_t<F>;
           (*static_cast<Callable*>(const_cast<void*>(object)))(strand);
@@ -29,7 +29,7 @@ class ThreadPool {
  public:
   // `threads` counts the caller: a pool of one never starts a thread. Workers start at first use.
   explicit ThreadPool(int threads);
-  ~ThreadPool();   // no run() may be under way
+  ~ThreadPool();  // no run() may be under way
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 

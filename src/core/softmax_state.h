@@ -1,10 +1,11 @@
 // Step 3, the softmax as a running maximum m and sum l, so that one pass over the keys is enough.
 //
 // Scores enter in log2 units, t = s * log2(e), and m is the largest t rounded up to an integer.
-// Then every rescale 2^(m_old - m_new) is an exact power of two: when it is done, and how the keys
-// are cut into blocks, cannot change a bit. Keys are summed in chunks of 256, at multiples of 256,
-// each with a state of its own, and the chunks are joined in ascending order in f64: one long f32
-// chain would have 5 to 49 times the error at 4096 keys.
+// Then every rescale 2^(m_old - m_new) is an exact power of two, and so is the step from a weight
+// relative to one m to the same weight relative to another: when m grows, and how the keys are cut
+// into blocks, cannot change a digit. Keys are summed in chunks of 256, at multiples of 256, each
+// with a state of its own, and the chunks are joined in ascending order in f64: one long f32 chain
+// would have 5 to 49 times the error at 4096 keys.
 #pragma once
 
 #include "core/mask.h"
@@ -23,6 +24,13 @@ inline double rescale_factor(double from, double to) noexcept {
   return std::exp2(from - to);
 }
 
+// 2^(t - m). The digits come from t alone, m only moves the exponent: t - m itself would round, and
+// differently for each m.
+inline double weight(double t, double m) noexcept {
+  const double whole = std::floor(t);
+  return std::exp2(t - whole) * rescale_factor(whole, m);
+}
+
 struct SoftmaxState {
   double m = kMinusInfinity;  // an integer
   double l = 0;               // sum of 2^(t - m)
@@ -34,7 +42,7 @@ struct SoftmaxState {
   Step add(double t) noexcept {
     const double before = m;
     if (t > m) m = std::ceil(t);
-    const Step step{rescale_factor(before, m), std::exp2(t - m)};
+    const Step step{rescale_factor(before, m), weight(t, m)};
     l = l * step.rescale + step.p;
     return step;
   }

@@ -120,8 +120,8 @@ SoftmaxState forward_row(Row& row, double* o, double* part_o) noexcept {
     row.load_key(j);
     const double s = score(row, j).masked;  // 1 scores, 2 mask
     if (s == kMinusInfinity) return;
-    const auto [rescale, weight] = part.add(s * std::numbers::log2e);  // 3 softmax
-    const double kept = weight * dropout_factor(p, row.sequence.b, row.h, row.i, j);
+    const auto [rescale, p_j] = part.add(s * std::numbers::log2e);  // 3 softmax
+    const double kept = p_j * dropout_factor(p, row.sequence.b, row.h, row.i, j);
     row.load_value(j);
     for (std::int64_t x = 0; x < p.dv; ++x)  // 4 values
       part_o[x] = part_o[x] * rescale + kept * row.v[x];
@@ -141,7 +141,7 @@ void write_weights(Row& row, const SoftmaxState& state) noexcept {
     const double s = score(row, j).masked;
     if (s == kMinusInfinity) return;
     store(weights, weights.offset(row.sequence.b, row.h, row.i, j),
-          std::exp2(s * std::numbers::log2e - state.m) / state.l);
+          weight(s * std::numbers::log2e, state.m) / state.l);
   });
 }
 
@@ -234,13 +234,13 @@ void backward_row(BackwardRow& row, Use use) noexcept {
     if (s.masked == kMinusInfinity) return;
     row.sees_a_key = true;
     row.load_value(j);
-    const double weight = std::exp(s.masked - row.lse);  // 3 again
+    const double p_j = std::exp(s.masked - row.lse);  // 3 again
     const double keep = dropout_factor(p, row.sequence.b, row.h, row.i, j);
     const double dp = keep == 0 ? 0 : keep * dot(row.dout, row.v, p.dv);  // 4 reversed
-    double ds = weight * (dp - row.delta + row.dlse);                     // 3 reversed
+    double ds = p_j * (dp - row.delta + row.dlse);                        // 3 reversed
     const double after_cap = ds;                                          // 2 reversed
     if (p.softcap != 0) ds *= 1 - (s.capped / p.softcap) * (s.capped / p.softcap);
-    use(j, PairGradient{weight * keep, p.bias_before_softcap ? ds : after_cap, p.scale * ds});
+    use(j, PairGradient{p_j * keep, p.bias_before_softcap ? ds : after_cap, p.scale * ds});
   });
 }
 

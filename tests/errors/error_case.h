@@ -2,6 +2,8 @@
 // errors_test.cpp runs them all and checks that no message of the sources is without one.
 #pragma once
 
+#include "support/thrown_by.h"
+
 #include <functional>
 #include <string>
 #include <vector>
@@ -20,8 +22,5 @@ std::vector<ErrorCase> output_errors();    // out, lse, weights, scores, gradien
 std::vector<ErrorCase> overlap_errors();   // what is written shares memory
 std::vector<ErrorCase> tensor_errors();    // Shape, views, Tensor
 std::vector<ErrorCase> planning_errors();  // Context, Plan, kernels that decline, memory
-
-// "type: message" of what was thrown, or "nothing".
-std::string thrown_by(const std::function<void()>& make);
 
 }  // namespace attend::test

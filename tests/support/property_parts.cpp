@@ -182,4 +182,26 @@ Tensor with_all_keys(const Tensor& tensor, std::int64_t keys) {
   return whole;
 }
 
+std::vector<SeenRow> seen_rows(const Trial& trial) {
+  const Reader reader(trial.arguments());
+  const Extents e = reader.extents();
+  std::vector<SeenRow> list;
+  for (std::int64_t b = 0; b < e.batch; ++b) {
+    const SequenceRows rows = rows_of(trial.arguments(), b);
+    for (std::int64_t h = 0; h < e.heads; ++h)
+      for (std::size_t i = 0; i < rows.queries.size(); ++i) {
+        SeenRow row{
+            b,  h, static_cast<std::int64_t>(i), h / (e.heads / e.kv_heads), rows.queries[i],
+            {}, {}};
+        for (std::size_t j = 0; j < rows.keys.size(); ++j)
+          if (reader.pair_visible(rows, b, h, row.i, static_cast<std::int64_t>(j))) {
+            row.keys.push_back(rows.keys[j]);
+            row.numbers.push_back(static_cast<std::int64_t>(j));
+          }
+        list.push_back(std::move(row));
+      }
+  }
+  return list;
+}
+
 }  // namespace attend::test

@@ -129,4 +129,13 @@ Trial head_of(const Trial& trial, std::int64_t h);
 // A mask or bias with every key, those past the end of a short one hidden.
 Tensor with_all_keys(const Tensor& mask_or_bias, std::int64_t keys);
 
+// One query of one head, and the keys it sees.
+struct SeenRow {
+  std::int64_t b = 0, h = 0, i = 0, kv_head = 0;
+  Row query;
+  std::vector<Row> keys;
+  std::vector<std::int64_t> numbers;  // j of each
+};
+std::vector<SeenRow> seen_rows(const Trial& trial);
+
 }  // namespace attend::test

@@ -1,0 +1,298 @@
+// The planner on tables of made-up kernels, and what it says.
+#include "plan/plan.h"
+#include "support/thrown_by.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <set>
+
+namespace attend {
+namespace {
+
+using test::thrown_by;
+
+// ---- Made-up kernels ---------------------------------------------------------------------------
+
+std::vector<std::string> asked;  // whose declines() was called, in order
+
+constexpr Kernel kPlain{
+    .name = "plain",
+    .operation = Operation::forward,
+    .only_if_forced = false,
+    .stages = 1,
+    .declines = [](const Problem&, const Machine&) -> std::string {
+      asked.push_back("plain");
+      return {};
+    },
+    .tiles =
+        [](const Problem&, const Machine& machine) {
+          return Tiles{16, machine.processors};
+        },
+    .tasks = [](const Problem& p, const Tiles&, int) { return p.batch; },
+    .workspace =
+        [](const Problem&, const Tiles&) {
+          return Workspace{128, 64};
+        },
+    .run = [](const Problem&, const Tiles&, const Call&, const Task&) noexcept {},
+};
+
+constexpr Kernel changed(Kernel kernel, void (*change)(Kernel&)) {
+  change(kernel);
+  return kernel;
+}
+
+const Kernel kWide = changed(kPlain, [](Kernel& k) {
+  k.name = "wide";
+  k.declines = [](const Problem& p, const Machine& machine) -> std::string {
+    asked.push_back("wide");
+    if (machine.architecture != "tall") return "needs a tall machine";
+    return p.d % 8 == 0 ? "" : "needs d in eights";
+  };
+});
+const Kernel kPicky = changed(kPlain, [](Kernel& k) {
+  k.name = "picky";
+  k.declines = [](const Problem&, const Machine&) -> std::string { return "takes nothing"; };
+});
+const Kernel kYardstick = changed(kPlain, [](Kernel& k) {
+  k.name = "yardstick";
+  k.only_if_forced = true;
+});
+const Kernel kBackward = changed(kPlain, [](Kernel& k) {
+  k.name = "reverse";
+  k.operation = Operation::backward;
+  k.declines = [](const Problem&, const Machine&) -> std::string {
+    asked.push_back("reverse");
+    return {};
+  };
+});
+const Kernel kStaged = changed(kPlain, [](Kernel& k) {
+  k.name = "staged";
+  k.stages = 3;
+  k.tasks = [](const Problem& p, const Tiles& tiles, int stage) {
+    return stage == 1 ? 0 : p.q_length / tiles.queries + stage;
+  };
+  k.workspace = [](const Problem& p, const Tiles& tiles) {
+    return Workspace{static_cast<std::size_t>(64 * p.batch),
+                     static_cast<std::size_t>(64 * tiles.keys)};
+  };
+});
+
+using Table = std::vector<const Kernel*>;
+const Machine kMachine{"tall", 3};
+
+Problem small_problem() {
+  Problem p;
+  p.batch = 2, p.heads = 4, p.kv_heads = 2, p.q_length = 3, p.k_length = 5, p.d = 8, p.dv = 7;
+  p.scale = 0.5;
+  return p;
+}
+
+// Work for any number of threads.
+Problem large_problem() {
+  Problem p = small_problem();
+  p.batch = 1000, p.q_length = p.k_length = 1000;
+  return p;
+}
+
+// ---- Choosing ----------------------------------------------------------------------------------
+
+TEST(Decide, the_first_row_that_takes_the_problem_is_chosen) {
+  asked.clear();
+  const Decision decision = decide(small_problem(), kMachine, 1, "", Table{&kWide, &kPlain});
+  EXPECT_EQ(decision.kernel, &kWide);
+  EXPECT_FALSE(decision.forced);
+  EXPECT_TRUE(decision.declined.empty());
+  EXPECT_EQ(asked, std::vector<std::string>{"wide"}) << "rows behind the chosen one are not asked";
+  EXPECT_EQ(decision.problem, small_problem());
+}
+
+TEST(Decide, who_declined_before_is_kept_with_the_reason) {
+  Problem p = small_problem();
+  p.d = 9;
+  const Decision decision = decide(p, kMachine, 1, "", Table{&kPicky, &kWide, &kPlain});
+  EXPECT_EQ(decision.kernel, &kPlain);
+  const std::vector<std::pair<std::string_view, std::string>> reasons{
+      {"picky", "takes nothing"}, {"wide", "needs d in eights"}};
+  EXPECT_EQ(decision.declined, reasons);
+}
+
+TEST(Decide, rows_of_another_operation_are_not_asked) {
+  asked.clear();
+  EXPECT_EQ(decide(small_problem(), kMachine, 1, "", Table{&kBackward, &kPlain}).kernel, &kPlain);
+  EXPECT_EQ(asked, std::vector<std::string>{"plain"});
+}
+
+TEST(Decide, when_all_decline_every_reason_is_told) {
+  const auto all = [] {
+    decide(small_problem(), {"flat", 1}, 1, "", Table{&kPicky, &kYardstick, &kBackward, &kWide});
+  };
+  EXPECT_EQ(thrown_by(all),
+            "Unsupported: plan: no kernel takes forward f32, q [2, 4, 3, 8], k [2, 2, 5, 8], dv 7, "
+            "scale 0.5: picky takes nothing; wide needs a tall machine");
+}
+
+TEST(Decide, a_yardstick_is_used_when_forced_and_never_else) {
+  EXPECT_EQ(decide(small_problem(), kMachine, 1, "", Table{&kYardstick, &kPlain}).kernel, &kPlain);
+  const auto alone = [] { decide(small_problem(), kMachine, 1, "", Table{&kYardstick}); };
+  EXPECT_EQ(thrown_by(alone),
+            "Unsupported: plan: no kernel takes forward f32, q [2, 4, 3, 8], k [2, 2, 5, 8], dv 7, "
+            "scale 0.5:");
+  const Decision decision =
+      decide(small_problem(), kMachine, 1, "yardstick", Table{&kPlain, &kYardstick});
+  EXPECT_EQ(decision.kernel, &kYardstick);
+  EXPECT_TRUE(decision.forced);
+}
+
+TEST(Decide, only_the_forced_row_is_asked) {
+  asked.clear();
+  const Decision decision =
+      decide(small_problem(), kMachine, 1, "plain", Table{&kWide, &kBackward, &kPlain});
+  EXPECT_EQ(decision.kernel, &kPlain);
+  EXPECT_TRUE(decision.declined.empty());
+  EXPECT_EQ(asked, std::vector<std::string>{"plain"});
+}
+
+TEST(Decide, a_forced_row_that_declines_is_not_replaced) {
+  const auto refused = [] {
+    decide(small_problem(), {"flat", 1}, 1, "wide", Table{&kWide, &kPlain});
+  };
+  EXPECT_EQ(thrown_by(refused),
+            "Unsupported: plan: wide was forced and declines forward f32, q [2, 4, 3, 8], k [2, 2, "
+            "5, 8], dv 7, scale 0.5: it needs a tall machine");
+}
+
+TEST(Decide, a_forced_row_must_be_one_of_the_operation) {
+  for (const char* name : {"reverse", "fast", "plai", "plain "}) {
+    EXPECT_EQ(thrown_by([&] {
+                decide(small_problem(), kMachine, 1, name, Table{&kPlain, &kBackward, &kYardstick});
+              }),
+              std::string("InvalidArgument: plan: there is no forward kernel ") + name +
+                  "; there are plain, yardstick");
+  }
+}
+
+// ---- Stages, threads, workspace ----------------------------------------------------------------
+
+TEST(Decide, tasks_are_counted_for_each_stage_with_the_kernels_own_tiles) {
+  const Decision decision = decide(large_problem(), kMachine, 1, "", Table{&kStaged});
+  EXPECT_EQ(decision.tiles.queries, 16);
+  EXPECT_EQ(decision.tiles.keys, 3) << "as many as the machine has processors";
+  EXPECT_EQ(decision.tasks, (std::vector<std::int64_t>{62, 0, 64}));
+  EXPECT_EQ(decision.workspace.shared, 64000U);
+  EXPECT_EQ(decision.workspace.per_strand, 192U);
+}
+
+TEST(Decide, strands_are_as_many_as_threads_tasks_and_work_allow) {
+  const auto strands = [](const Problem& p, int threads) {
+    const Decision decision = decide(p, kMachine, threads, "", Table{&kPlain});
+    EXPECT_EQ(decision.workspace_bytes, 128 + 64 * static_cast<std::size_t>(decision.strands));
+    return decision.strands;
+  };
+  EXPECT_EQ(strands(large_problem(), 8), 8);
+  EXPECT_EQ(strands(large_problem(), 1), 1);
+  Problem few_tasks = large_problem();
+  few_tasks.batch = 3;
+  EXPECT_EQ(strands(few_tasks, 8), 3);
+  EXPECT_EQ(strands(small_problem(), 8), 1) << "too little work for a second thread";
+  Problem nothing = large_problem();
+  nothing.batch = 0;
+  EXPECT_EQ(strands(nothing, 8), 1);
+}
+
+TEST(Decide, a_workspace_that_overflows_is_the_largest_number) {
+  const Kernel huge = changed(kPlain, [](Kernel& k) {
+    k.workspace = [](const Problem&, const Tiles&) { return Workspace{64, std::size_t{1} << 61}; };
+  });
+  const std::size_t most = std::numeric_limits<std::size_t>::max();
+  EXPECT_EQ(decide(large_problem(), kMachine, 8, "", Table{&huge}).workspace_bytes, most);
+  EXPECT_EQ(decide(large_problem(), kMachine, 7, "", Table{&huge}).workspace_bytes,
+            64 + 7 * (std::size_t{1} << 61));
+  const Kernel full = changed(kPlain, [](Kernel& k) {
+    k.workspace = [](const Problem&, const Tiles&) {
+      return Workspace{64, std::numeric_limits<std::size_t>::max() - 63};
+    };
+  });
+  EXPECT_EQ(decide(small_problem(), kMachine, 1, "", Table{&full}).workspace_bytes, most);
+}
+
+TEST(Decide, the_table_is_sound) {
+  std::set<std::string_view> names;
+  for (const Kernel* kernel : kernel_table()) {
+    EXPECT_TRUE(names.insert(kernel->name).second) << kernel->name << " is there twice";
+    EXPECT_TRUE(kernel->name.ends_with(name_of(kernel->operation))) << kernel->name;
+    EXPECT_GE(kernel->stages, 1) << kernel->name;
+    for (const auto function : {reinterpret_cast<const void*>(kernel->declines),
+                                reinterpret_cast<const void*>(kernel->tiles),
+                                reinterpret_cast<const void*>(kernel->tasks),
+                                reinterpret_cast<const void*>(kernel->workspace),
+                                reinterpret_cast<const void*>(kernel->run)})
+      EXPECT_NE(function, nullptr) << kernel->name;
+  }
+}
+
+// ---- Words -------------------------------------------------------------------------------------
+
+TEST(Describe, a_decision_in_a_few_lines) {
+  Problem p = large_problem();
+  p.d = 9;
+  EXPECT_EQ(describe(decide(p, kMachine, 4, "", Table{&kPicky, &kWide, &kStaged})),
+            "problem    forward f32, q [1000, 4, 1000, 9], k [1000, 2, 1000, 9], dv 7, scale 0.5\n"
+            "kernel     staged\n"
+            "declined   picky: takes nothing\n"
+            "declined   wide: needs d in eights\n"
+            "tiles      16 queries x 3 keys\n"
+            "tasks      62 then 0 then 64 on up to 4 threads\n"
+            "workspace  64768 bytes\n");
+  EXPECT_EQ(describe(decide(small_problem(), kMachine, 4, "yardstick", Table{&kYardstick})),
+            "problem    forward f32, q [2, 4, 3, 8], k [2, 2, 5, 8], dv 7, scale 0.5\n"
+            "kernel     yardstick (forced)\n"
+            "tiles      16 queries x 3 keys\n"
+            "tasks      2 on up to 1 thread\n"
+            "workspace  192 bytes\n");
+}
+
+TEST(Describe, everything_that_can_be_asked_of_a_problem) {
+  Problem p = small_problem();
+  p.type = DType::bf16, p.out_type = DType::f64;
+  p.device = {Device::Kind::cuda, 1};
+  p.packed_queries = true;
+  p.keys = KeyAddressing::paged;
+  p.pages = 9, p.page_size = 16;
+  p.softcap = 20, p.bias_before_softcap = p.causal = true;
+  p.window_left = 7, p.window_right = 0;
+  p.offset_given = true, p.offset = -3;
+  p.key_lengths = p.mask = p.bias = p.alibi = p.sinks = p.blocks = true;
+  p.mask_keys = 4;
+  p.dbias_batch = 1, p.dbias_heads = 4, p.dbias_queries = 3, p.dbias_keys = 5;
+  p.block_queries = 2, p.block_keys = 64;
+  p.drop_below = 6554, p.dropout_seed = 77, p.dropout_offset = 5;
+  p.origin_b = 1, p.origin_j = 8, p.origin_heads = 4;
+  p.lse = p.weights = p.scores = p.visited_blocks = true;
+  EXPECT_EQ(
+      describe(p),
+      "forward bf16 to f64, q [2, 4, 3, 8], k [2, 2, 5, 8], dv 7, scale 0.5, on cuda:1, packed "
+      "queries, 9 pages of 16 keys, softcap 20, bias before softcap, causal, window left 7, window "
+      "right 0, query offset -3, key lengths, mask of 4 keys, bias f32 [1, 4, 3, 5], alibi, sinks, "
+      "blocks of 2 x 64, dropout 0.100006103515625 seed 77 offset 5, dropout origin [1, 0, 0, 8] "
+      "of "
+      "4 heads, lse, weights, masked scores, visited blocks");
+  Problem backward = small_problem();
+  backward.operation = Operation::backward;
+  backward.keys = KeyAddressing::packed;
+  backward.scale = 1 / std::sqrt(3.0);
+  backward.offset_each = true;
+  backward.dlse = backward.dq = backward.dk = backward.dv_gradient = true;
+  backward.dbias = backward.dsinks = backward.dalibi = true;
+  EXPECT_EQ(describe(backward),
+            "backward f32, q [2, 4, 3, 8], k [2, 2, 5, 8], dv 7, scale 0.5773502691896258, packed "
+            "keys, query offset of each, dlse, dq, dk, dv, dbias, dsinks, dalibi");
+  Problem merge = small_problem();
+  merge.operation = Operation::merge;
+  merge.parts = 6;
+  EXPECT_EQ(describe(merge), "merge f32, 6 parts of [2, 4, 3, 7]");
+}
+
+}  // namespace
+}  // namespace attend
