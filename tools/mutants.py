@@ -4,6 +4,7 @@
     tools/mutants.py                    every mutant
     tools/mutants.py --only NAME ...    these
     tools/mutants.py --list             their names, and what each of them does
+    tools/mutants.py --dry-run          only checks that every text to replace is there, once
 
 Works on a copy of the tree, in --build-dir (build/mutants), where each mutant is an incremental build.
 First the copy must pass as it is. Exit: 0 every mutant was caught, 1 one survived, 2 something else is
@@ -154,9 +155,9 @@ MUTANTS = (
     mutant("sink_ignored", "the sink does not join the sum",
            (REFERENCE, "total.add(sink * std::numbers::log2e);", "static_cast<void>(sink);")),
     mutant("delta_missing", "softmax's gradient lacks the sum over the row",
-           (REFERENCE, "weight * (dp - row.delta + row.dlse);", "weight * (dp + row.dlse);")),
+           (REFERENCE, "(dp - row.delta + row.dlse)", "(dp + row.dlse)")),
     mutant("dlse_ignored", "the gradient at lse is dropped",
-           (REFERENCE, "weight * (dp - row.delta + row.dlse);", "weight * (dp - row.delta);")),
+           (REFERENCE, "(dp - row.delta + row.dlse)", "(dp - row.delta)")),
     mutant("dlse_ignored_by_the_sink", "the gradient at lse does not reach dsinks",
            (REFERENCE, "* (row.dlse - (row.sees_a_key ? row.delta : 0));",
             "* (0 - (row.sees_a_key ? row.delta : 0));")),
@@ -219,18 +220,19 @@ def copy_tree(to):
             file.unlink()
 
 
-def mutate(tree, changes):
-    """Applies the changes; returns {file: original text}."""
+def mutate(tree, one, write=True):
+    """Applies the mutant's changes; returns {file: original text}."""
     originals, texts = {}, {}
-    for name, old, new in changes:
+    for name, old, new in one.changes:
         file = tree / name
         text = texts.get(file) or file.read_text()
         if (count := text.count(old)) != 1:
-            raise Broken(f"{name} holds {count} times, not once: {old!r}")
+            raise Broken(f"{one.name}: {name} holds {count} times, not once: {old!r}")
         originals.setdefault(file, text)
         texts[file] = text.replace(old, new)
     for file, text in texts.items():
-        file.write_text(text)
+        if write:
+            file.write_text(text)
     return originals
 
 
@@ -247,15 +249,15 @@ class Build:
             raise Broken(f"{' '.join(map(str, words[:4]))} ... failed:\n{done.stdout[-4000:]}")
         return done.stdout
 
-    def configure(self):
+    def configure(self, only):
         self.command("cmake", "-S", self.tree, "-B", self.folder, "-G", "Ninja",
                      "-DCMAKE_BUILD_TYPE=Release", "-DATTEND_BUILD_EXAMPLES=OFF",
                      "-DATTEND_INSTALL=OFF", "-DATTEND_WERROR=OFF")
         targets = self.command("cmake", "--build", self.folder, "--target", "help")
         known = set(re.findall(r"^(\w+)_test: phony", targets, re.MULTILINE)) - set(LEFT_OUT)
-        if missing := [name for name in FIRST if name not in known]:
-            raise Broken(f"there is no test program {', '.join(missing)}; FIRST is out of date")
-        self.tests = [*FIRST, *sorted(known - set(FIRST))]
+        if missing := [name for name in (*FIRST, *only) if name not in known]:
+            raise Broken(f"there is no test program {', '.join(missing)}")
+        self.tests = only or [*FIRST, *sorted(known - set(FIRST))]
 
     def build(self):
         self.command("cmake", "--build", self.folder, "-j", str(self.jobs), "--target",
@@ -298,7 +300,7 @@ class Build:
 def catch(build, one, every):
     """(what caught it, seconds)."""
     begin = time.monotonic()
-    originals = mutate(build.tree, one.changes)
+    originals = mutate(build.tree, one)
     try:
         build.build()
         failures = build.failures(every)
@@ -338,9 +340,12 @@ def main():
     parser.add_argument("--build-dir", type=pathlib.Path, default=ROOT / "build/mutants")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--only", nargs="+", metavar="NAME", default=[])
+    parser.add_argument("--tests", nargs="+", metavar="NAME", default=[],
+                        help="run these test programs only")
     parser.add_argument("--all-tests", action="store_true",
                         help="go on after the first test program that notices")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
     arguments = parser.parse_args()
     by_name = {one.name: one for one in MUTANTS}
     if unknown := [name for name in arguments.only if name not in by_name]:
@@ -351,9 +356,13 @@ def main():
         print("\n".join(f"{one.name:{width}}  {one.does}" for one in mutants))
         return 0
     try:
+        for one in mutants:
+            mutate(ROOT, one, write=False)
+        if arguments.dry_run:
+            return 0
         build = Build(arguments.build_dir.resolve(), arguments.jobs)
         copy_tree(build.tree)
-        build.configure()
+        build.configure(arguments.tests)
         rows = check(build, mutants, arguments.all_tests)
     except Broken as error:
         print(f"mutants.py: {error}", file=sys.stderr)

@@ -97,10 +97,10 @@ enum class ScoreStage : std::uint8_t {
   masked,      // after bias and mask: what the softmax sees; hidden = -inf
 };
 
-// What attention writes besides `out`, each if given. [batch, heads, queries] and, for weights and
-// scores, [batch, heads, queries, keys]. Of packed sequences: the longest one's queries and keys.
-// `out`, weights and scores are of the tensors' type or a wider one; lse is f32 or f64 (f64 for
-// f64).
+// What attention writes besides `out`, each if given. lse is [batch, heads, queries], as q is,
+// packed or not; weights and scores are [batch, heads, queries, keys], of packed sequences
+// [sequences, heads, queries of the longest, keys of the longest]. `out`, weights and scores are of
+// the tensors' type or a wider one; lse is f32 or f64 (f64 for f64).
 struct AttentionOutputs {
   TensorView lse{};      // log of the sum of exp of the scores; -inf where no key is seen
   TensorView weights{};  // after the softmax, before dropout

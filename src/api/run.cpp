@@ -33,8 +33,8 @@ void Context::State::execute(const Decision& decision, const Call& call) {
     Memory memory;
     ~Lease() { state.release(memory); }
   };
-  if (call.visited_blocks != nullptr) *call.visited_blocks = 0;
   const Lease lease{*this, acquire(decision.workspace_bytes)};
+  if (call.visited_blocks != nullptr) *call.visited_blocks = 0;  // now nothing fails any more
   for (int index = 0; index < decision.kernel->stages; ++index) {
     Stage stage{decision, call, lease.memory.data, index};
     if (decision.strands > 1) {

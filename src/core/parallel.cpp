@@ -1,21 +1,22 @@
 // The thread pool. One call of run() is a Job, on the caller's stack, shown to the workers through
 // one of the pool's slots:
 //
-//   open    0 0 0 1 0 1      one bit a slot that has strands to take; workers spin and sleep on it
+//   open    0 0 0 1 0 1      one bit a slot that wants helpers; workers spin and sleep on this word
 //                 |   |
-//   slots         |   state: owned, open, 1 helper      job -> body, strands, next strand
-//                 state: owned, open, 0 helpers         job -> ...
+//   slots         |   state: owned, 2 free seats, 1 helper     job -> body, strands, next strand
+//                 state: owned, 3 free seats, 0 helpers        job -> ...
 //
-// The caller claims a free slot, opens it, takes strands itself until none is left, closes the slot
-// and waits for its helpers: the workers that joined the slot while it was open. There is no lock
-// on this way, and nothing is allocated.
+// The caller claims a free slot, opens it with a seat for each helper that it can use, takes
+// strands itself until none is left, closes the slot, which removes the seats, and waits for its
+// helpers: the workers that have taken a seat. There is no lock on this way, and nothing is
+// allocated.
 //
-// Why no worker touches a Job that has gone. A worker reads slot.job only after it has counted
-// itself into slot.state by a compare-and-swap that succeeds on an open slot alone, and counts
-// itself out after its last look at the job. The caller clears "open" in the same word and returns
-// when the count is zero: whoever counted in before is waited for, whoever comes later is refused.
-// What a worker touches afterwards (the slot, to wake its owner) belongs to the pool, which joins
-// its workers before it goes; a slot that has a new owner by then gets a needless wake-up, no more.
+// Why no worker touches a Job that has gone. A worker reads slot.job only after it has turned a
+// free seat into a helper, by a compare-and-swap of slot.state, and steps down after its last look
+// at the job. The caller removes the free seats from the same word and returns when no helper is
+// left: whoever came before is waited for, whoever comes later finds no seat. What a worker touches
+// afterwards (the slot, to wake its owner) belongs to the pool, which joins its workers before it
+// goes; a slot that has a new owner by then gets a needless wake-up, no more.
 //
 // Why nobody waits for ever. A caller waits for helpers only, each of which is running a strand.
 // That strand may itself wait inside run(), for helpers of a job that is younger than the caller's,
@@ -23,14 +24,14 @@
 // and ends at a thread that works. (A waiting caller that took strands of other jobs would break
 // this.)
 //
-// Memory order, none of it left to the strong order of x86. Opening releases and joining acquires
-// slot.state, so a helper sees the job and all that the caller wrote before. Leaving releases and
-// the owner's reading of "no helpers" acquires it, so the caller sees all that the strands wrote;
-// join and leave are read-modify-writes and thus keep up the release sequences of those before
-// them. Freeing a slot releases and claiming it acquires. Job::next only numbers the strands,
-// relaxed. Going to sleep is the one place where each side writes one word and reads the other's:
-// the worker writes `sleepers` and reads `open`, the caller writes `open` and reads `sleepers`.
-// These four are seq_cst, so at least one of them sees the other.
+// Memory order, none of it left to the strong order of x86. Opening releases slot.state and
+// taking a seat acquires it, so a helper sees the job and all that the caller wrote before.
+// Stepping down releases it and the owner's reading of "no helpers" acquires it, so the caller sees
+// all that the strands wrote; both are read-modify-writes and thus keep up the release sequences of
+// those before them. Freeing a slot releases and claiming it acquires. Job::next only numbers the
+// strands, relaxed. Going to sleep is the one place where each side writes one word and reads the
+// other's: the worker writes `sleepers` and reads `open`, the caller writes `open` and reads
+// `sleepers`. These four are seq_cst, so at least one of them sees the other.
 #include "core/parallel.h"
 
 #include <linux/futex.h>
@@ -65,14 +66,16 @@ using Word = std::atomic<std::uint32_t>;
 static_assert(sizeof(Word) == sizeof(std::uint32_t) && Word::is_always_lock_free,
               "the kernel reads these words as plain 32-bit integers");
 
-// State::open: bit i is slot i's, and the top one tells the workers to end.
+// State::open: bit i is slot i's, set while it has free seats and strands to take. The top one
+// tells the workers to end.
 constexpr int kSlots = 31;
 constexpr std::uint32_t kStop = 1u << 31;
 
-// Slot::state: flags, and below them the number of helpers. 0 is a free slot.
+// Slot::state: flags, free seats, helpers. 0 is a slot that nobody owns.
 constexpr std::uint32_t kOwned = 1u << 31;
-constexpr std::uint32_t kOpen = 1u << 30;
-constexpr std::uint32_t kOwnerSleeps = 1u << 29;
+constexpr std::uint32_t kOwnerSleeps = 1u << 30;
+constexpr std::uint32_t kSeat = 1u << 15;
+constexpr std::uint32_t kAllSeats = (kSeat - 1) * kSeat;
 
 struct Job {
   StrandBody body;
@@ -194,17 +197,19 @@ Slot* ThreadPool::State::claim_slot() noexcept {
 }
 
 void ThreadPool::State::open_slot(Slot& slot, Job& job) noexcept {
+  const int seats = std::min({job.strands, threads, static_cast<int>(kSeat)}) - 1;
   slot.job = &job;
-  slot.state.store(kOwned | kOpen, std::memory_order_release);
+  // The bit first: a worker that looks into the slot for an older job's sake may take all the
+  // strands at once, and a bit set after it was cleared would never let the workers sleep.
   open.fetch_or(job.bit, std::memory_order_seq_cst);
-  // All the helpers that the job can use. Letting each wake a few others was tried on 16
-  // processors and was no quicker.
-  if (sleepers.load(std::memory_order_seq_cst) > 0) wake(open, std::min(job.strands, threads) - 1);
+  slot.state.store(kOwned | static_cast<std::uint32_t>(seats) * kSeat, std::memory_order_release);
+  // All at once: letting each wake a few others was no quicker, on 16 processors.
+  if (sleepers.load(std::memory_order_seq_cst) > 0) wake(open, seats);
 }
 
-// Refuses further helpers and waits for those that have joined.
+// Removes the free seats and waits for the helpers.
 void ThreadPool::State::close_slot(Slot& slot) noexcept {
-  std::uint32_t seen = slot.state.fetch_and(~kOpen, std::memory_order_acquire) & ~kOpen;
+  std::uint32_t seen = slot.state.fetch_and(~kAllSeats, std::memory_order_acquire) & ~kAllSeats;
   const auto helpers_left = [&] {
     seen = slot.state.load(std::memory_order_acquire);
     return seen == kOwned;
@@ -266,14 +271,17 @@ std::uint32_t ThreadPool::State::wait_for_jobs() noexcept {
   return jobs;
 }
 
-// Joins the slot's job, if it is open, and leaves when no strand is left to take. False as in
+// Takes a seat, if one is free, and steps down when no strand is left to take. False as in
 // take_strands: this thread has nobody to work for.
 bool ThreadPool::State::help(Slot& slot) noexcept {
   std::uint32_t seen = slot.state.load(std::memory_order_relaxed);
   do {
-    if (!(seen & kOpen)) return true;
-  } while (!slot.state.compare_exchange_weak(seen, seen + 1, std::memory_order_acquire,
+    if ((seen & kAllSeats) == 0) return true;
+  } while (!slot.state.compare_exchange_weak(seen, seen - kSeat + 1, std::memory_order_acquire,
                                              std::memory_order_relaxed));
+  if ((seen & kAllSeats) == kSeat) {  // the last one
+    open.fetch_and(~slot.job->bit, std::memory_order_relaxed);
+  }
   std::fesetenv(&slot.job->environment);
   const bool same_process = take_strands(*slot.job);
   std::fesetenv(FE_DFL_ENV);

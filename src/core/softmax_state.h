@@ -12,11 +12,20 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <numbers>
 
 namespace attend {
 
 inline constexpr std::int64_t kChunk = 256;
+
+// t = s * log2(e), for finite s as large as it can be: a bias of the lowest finite number, which is
+// not -inf, must not become one.
+inline double log2_units(double s) noexcept {
+  const double t = s * std::numbers::log2e;
+  if (std::isinf(t) && !std::isinf(s)) return std::copysign(std::numeric_limits<double>::max(), s);
+  return t;
+}
 
 // 2^(from - to) for integers from <= to. -inf is the state before the first key: 2^-inf = 0.
 inline double rescale_factor(double from, double to) noexcept {

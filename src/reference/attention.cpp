@@ -15,7 +15,6 @@
 
 #include <atomic>
 #include <cmath>
-#include <numbers>
 
 namespace attend {
 namespace {
@@ -105,7 +104,7 @@ SoftmaxState forward_row(Row& row, double* o, double* part_o) noexcept {
   std::fill_n(part_o, p.dv, 0.0);
   if (p.sinks) {  // a key that everybody sees, without value
     const double sink = load(row.call.sinks, row.call.sinks.offset(0, row.h, 0));
-    if (sink != kMinusInfinity) total.add(sink * std::numbers::log2e);
+    if (sink != kMinusInfinity) total.add(log2_units(sink));
   }
   const auto close_chunk = [&] {
     const auto [mine, other] = total.join(part);
@@ -120,7 +119,7 @@ SoftmaxState forward_row(Row& row, double* o, double* part_o) noexcept {
     row.load_key(j);
     const double s = score(row, j).masked;  // 1 scores, 2 mask
     if (s == kMinusInfinity) return;
-    const auto [rescale, p_j] = part.add(s * std::numbers::log2e);  // 3 softmax
+    const auto [rescale, p_j] = part.add(log2_units(s));  // 3 softmax
     const double kept = p_j * dropout_factor(p, row.sequence.b, row.h, row.i, j);
     row.load_value(j);
     for (std::int64_t x = 0; x < p.dv; ++x)  // 4 values
@@ -141,7 +140,7 @@ void write_weights(Row& row, const SoftmaxState& state) noexcept {
     const double s = score(row, j).masked;
     if (s == kMinusInfinity) return;
     store(weights, weights.offset(row.sequence.b, row.h, row.i, j),
-          weight(s * std::numbers::log2e, state.m) / state.l);
+          weight(log2_units(s), state.m) / state.l);
   });
 }
 
@@ -204,23 +203,27 @@ struct PairGradient {
 };
 
 struct BackwardRow : Row {
-  double* dout;  // [dv]
-  double* out;   // [dv]
-  bool sees_a_key = false;
-  double lse = 0, dlse = 0, delta = 0;
+  double* dout;    // [dv]
+  double* o;       // [dv]  the row's output
+  double* part_o;  // [dv]
+  SoftmaxState state;
+  double dlse = 0, delta = 0;
 
   BackwardRow(const Problem& p, const Call& c, Scratch& scratch)
-      : Row(p, c, scratch), dout(scratch.take<double>(p.dv)), out(scratch.take<double>(p.dv)) {}
+      : Row(p, c, scratch), dout(scratch.take<double>(p.dv)), o(scratch.take<double>(p.dv)),
+        part_o(scratch.take<double>(p.dv)) {}
 
+  // Goes forward through the row once more, in f64. `out` and lse, which the caller kept, say the
+  // same, but rounded: a weight would be off by as much as |lse| is rounded by, and delta by out.
   void move_to(std::int64_t head, std::int64_t query) noexcept {
     Row::move_to(head, query);
     const auto at = [&](const Strided& t) { return query_row(problem, t, sequence, h, i); };
     load_row(call.dout, at(call.dout), problem.dv, dout);
-    load_row(call.out, at(call.out), problem.dv, out);
-    lse = load(call.lse, at(call.lse));
     dlse = problem.dlse ? load(call.dlse, at(call.dlse)) : 0;
-    delta = dot(dout, out, problem.dv);  // = sum_j p_j dp_j, without a pass over the keys
-    sees_a_key = false;
+    state = forward_row(*this, o, part_o);  // 1 to 4 again
+    delta = 0;                              // = dout . o = sum_j p_j dp_j; 0 if no key is seen
+    for (std::int64_t x = 0; x < problem.dv; ++x)
+      if (o[x] != 0) delta += dout[x] * o[x];
   }
 };
 
@@ -230,12 +233,11 @@ void backward_row(BackwardRow& row, Use use) noexcept {
   const Problem& p = row.problem;
   for_visible_keys(row, [&](std::int64_t j) {
     row.load_key(j);
-    const Score s = score(row, j);  // 1, 2 again
+    const Score s = score(row, j);
     if (s.masked == kMinusInfinity) return;
-    row.sees_a_key = true;
-    row.load_value(j);
-    const double p_j = std::exp(s.masked - row.lse);  // 3 again
+    const double p_j = weight(log2_units(s.masked), row.state.m) / row.state.l;
     const double keep = dropout_factor(p, row.sequence.b, row.h, row.i, j);
+    row.load_value(j);
     const double dp = keep == 0 ? 0 : keep * dot(row.dout, row.v, p.dv);  // 4 reversed
     double ds = p_j * (dp - row.delta + row.dlse);                        // 3 reversed
     const double after_cap = ds;                                          // 2 reversed
@@ -366,8 +368,8 @@ void head_task(const Problem& p, const Call& call, std::int64_t h, Scratch scrat
       backward_row(row, [&](std::int64_t j, const PairGradient& gradient) {
         dalibi -= gradient.dadded * std::abs(static_cast<double>(row.i + row.sequence.offset - j));
       });
-      if (sink != kMinusInfinity)  // a score whose dp is 0
-        dsink += std::exp(sink - row.lse) * (row.dlse - (row.sees_a_key ? row.delta : 0));
+      if (sink != kMinusInfinity)  // a key whose dp is 0
+        dsink += weight(log2_units(sink), row.state.m) / row.state.l * (row.dlse - row.delta);
     });
   }
   if (p.dalibi) store(call.dalibi, call.dalibi.offset(0, h, 0), dalibi);
