@@ -45,14 +45,17 @@ std::string contents(const std::filesystem::path& path) {
 }
 
 TEST(ErrorMessages, every_message_in_the_sources_is_covered) {
+  // What attention itself is made of; the folders beside it have tests of their own.
   const std::filesystem::path src = std::filesystem::path(ATTEND_SOURCE_DIR) / "src";
   std::vector<MessagePattern> patterns;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(src)) {
-    const std::string name = std::filesystem::relative(entry.path(), src).string();
-    const bool is_source = name.ends_with(".cpp") || name.ends_with(".h") || name.ends_with(".cu");
-    if (!is_source || name.starts_with("cases")) continue;
-    for (MessagePattern& pattern : message_patterns("src/" + name, contents(entry.path())))
-      patterns.push_back(std::move(pattern));
+  for (const char* folder : {"api", "core", "cpu", "cuda", "plan", "reference"}) {
+    if (!std::filesystem::exists(src / folder)) continue;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(src / folder)) {
+      if (!entry.is_regular_file()) continue;
+      const std::string name = "src/" + std::filesystem::relative(entry.path(), src).string();
+      for (MessagePattern& pattern : message_patterns(name, contents(entry.path())))
+        patterns.push_back(std::move(pattern));
+    }
   }
   EXPECT_GT(patterns.size(), 80U) << "the sources were not understood";
   const std::vector<ErrorCase> cases = all_errors();

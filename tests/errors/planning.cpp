@@ -188,12 +188,9 @@ Allocator exhausted() {
   return {[](std::size_t, std::size_t) -> void* { return nullptr; }, [](void*, std::size_t) {}};
 }
 
-// With one thread the reference takes, forward: rows of q, k, v, o and the chunk's o, each rounded
-// up to 64 bytes; backward: rows of q, k, v, dout, out and dq, 5 rows of dk and of dv; merge: a
-// row.
 std::vector<ErrorCase> memory() {
   const auto out_of_memory = [](std::string mistake, void (*run)(const Arguments&, Context&),
-                                int bytes) {
+                                std::size_t bytes) {
     return ErrorCase{
         std::move(mistake),
         [run] {
@@ -202,10 +199,16 @@ std::vector<ErrorCase> memory() {
         },
         "context: no memory for a workspace of " + std::to_string(bytes) + " bytes", "OutOfMemory"};
   };
+  const Arguments a;
+  const Plan forward =
+      Plan::attention(a.q, a.k, a.v, a.out, a.options, a.outputs, {.kernel = "reference.forward"});
+  const Plan backward =
+      Plan::attention_backward(a.q, a.k, a.v, a.o, a.lse, a.dout, a.gradients, a.options, a.dlse,
+                               {.kernel = "reference.backward"});
   return {
-      out_of_memory("no_memory_for_forward", run_forward, 5 * 64),
-      out_of_memory("no_memory_for_backward", run_backward, 6 * 64 + 256 + 320),
-      out_of_memory("no_memory_for_merge", run_merge, 64),
+      out_of_memory("no_memory_for_forward", run_forward, forward.workspace_bytes()),
+      out_of_memory("no_memory_for_backward", run_backward, backward.workspace_bytes()),
+      out_of_memory("no_memory_for_merge", run_merge, 64),  // a row of 7 numbers, rounded up
       {"workspace_that_overflows",
        [] {
          // 2^31 x 2^31 scores. Nothing is read or written, so `out` needs no memory behind it.
