@@ -70,17 +70,18 @@ TEST(ErrorMessages, every_message_in_the_sources_is_covered) {
 
 // The names of arguments reach messages through functions, which the patterns do not follow.
 TEST(ErrorMessages, every_name_in_the_check_is_covered) {
-  const std::filesystem::path check =
-      std::filesystem::path(ATTEND_SOURCE_DIR) / "src/api/check.cpp";
   const std::vector<ErrorCase> cases = all_errors();
   int names = 0;
-  for (const MessagePattern& literal : string_literals("src/api/check.cpp", contents(check))) {
-    if (literal.text.ends_with(".h")) continue;  // an #include
-    ++names;
-    EXPECT_TRUE(std::any_of(
-        cases.begin(), cases.end(),
-        [&](const ErrorCase& c) { return c.message.find(literal.text) != std::string::npos; }))
-        << literal.where << ": no test produces \"" << literal.text << "\"";
+  for (const char* file : {"check.cpp", "check_inputs.cpp", "check_options.cpp", "checker.cpp"}) {
+    const std::filesystem::path path = std::filesystem::path(ATTEND_SOURCE_DIR) / "src/api" / file;
+    for (const MessagePattern& literal : string_literals(file, contents(path))) {
+      if (literal.text.ends_with(".h")) continue;  // an #include
+      ++names;
+      EXPECT_TRUE(std::any_of(
+          cases.begin(), cases.end(),
+          [&](const ErrorCase& c) { return c.message.find(literal.text) != std::string::npos; }))
+          << literal.where << ": no test produces \"" << literal.text << "\"";
+    }
   }
   EXPECT_GT(names, 100) << "the sources were not understood";
 }

@@ -186,7 +186,7 @@ MUTANTS = (
            ("src/core/dtype.cpp", "(bits + half - 1 + ((bits >> drop) & 1)) >> drop;",
             "(bits + half) >> drop;")),
     mutant("overlap_unchecked", "outputs may lie on top of inputs",
-           ("src/api/check.cpp", "if (overlap(w->view, other.view))",
+           ("src/api/checker.cpp", "if (overlap(w->view, other.view))",
             "if (false && overlap(w->view, other.view))")),
     mutant("strands_share_scratch", "two threads work in the same memory",
            ("src/api/run.cpp", "static_cast<std::size_t>(strand) * workspace.per_strand;",

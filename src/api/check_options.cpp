@@ -1,0 +1,141 @@
+// Rules for the options, one by one.
+#include "api/checker.h"
+
+#include <cmath>
+#include <utility>
+
+namespace attend {
+namespace {
+
+constexpr std::int64_t kMaxOffset = std::int64_t{1} << 62;
+
+}  // namespace
+
+void Checker::options(const AttentionOptions& options) {
+  p_.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(p_.d)));
+  if (!std::isfinite(p_.scale)) fail("scale is ", p_.scale, "; it must be finite");
+  p_.softcap = options.softcap;
+  if (!std::isfinite(p_.softcap) || p_.softcap < 0)
+    fail("softcap is ", p_.softcap, "; it must be finite and at least 0 (0: none)");
+  p_.bias_before_softcap = options.bias_before_softcap;
+  p_.causal = options.causal;
+  p_.window_left = options.window.left;
+  p_.window_right = options.window.right;
+  for (const auto& [name, value] :
+       {std::pair{"window.left", p_.window_left}, std::pair{"window.right", p_.window_right}})
+    if (value < 0) fail(name, " is ", value, "; it must be at least 0 (kUnlimited: no limit)");
+  query_offset(options.query_offset);
+  if (options.mask) mask(options);
+  if (options.bias) bias(options);
+  p_.alibi = static_cast<bool>(options.alibi);
+  if (p_.alibi) call_.alibi = per_head("alibi", options.alibi);
+  p_.sinks = static_cast<bool>(options.sinks);
+  if (p_.sinks) call_.sinks = per_head("sinks", options.sinks);
+  blocks(options.blocks);
+  dropout(options.dropout);
+}
+
+void Checker::query_offset(const QueryOffset& offset) {
+  const auto bounded = [&](std::int64_t value, const auto&... of) {
+    if (value <= -kMaxOffset || value >= kMaxOffset)
+      fail("query_offset", of..., " is ", value, "; it must lie between -2^62 and 2^62");
+  };
+  if (offset.all()) {
+    bounded(*offset.all());
+    p_.offset_given = true;
+    p_.offset = *offset.all();
+  } else if (offset.each()) {
+    call_.query_offset = integers("query_offset", offset.each(), p_.batch);
+    p_.offset_each = true;
+    if (p_.device != Device{}) return;
+    for (std::int64_t b = 0; b < p_.batch; ++b) bounded(entry(call_.query_offset, b), "[", b, "]");
+  }
+}
+
+void Checker::mask(const AttentionOptions& options) {
+  const ConstTensorView& mask = options.mask;
+  if (is_floating_point(mask.dtype()))
+    fail("mask is ", mask.dtype(), "; a mask is bool or integer (0 = hidden), give floats as bias");
+  const Shape full{p_.batch, p_.heads, p_.q_length, p_.k_length};
+  call_.mask = broadcast("mask", mask, true, full, "[batch, heads, queries, keys]");
+  p_.mask = true;
+  const std::int64_t keys = mask.rank() == 0 ? 1 : mask.size(mask.rank() - 1);
+  p_.mask_keys = keys == 1 ? p_.k_length : keys;
+}
+
+void Checker::bias(const AttentionOptions& options) {
+  const ConstTensorView& bias = options.bias;
+  if (!is_floating_point(bias.dtype()))
+    fail("bias is ", bias.dtype(), "; a bias is floating-point, give bools and integers as mask");
+  if (p_.type == DType::f32) type_is("bias", bias.dtype(), {DType::f32});
+  else type_is("bias", bias.dtype(), {p_.type, DType::f32});
+  const Shape full{p_.batch, p_.heads, p_.q_length, p_.k_length};
+  call_.bias = broadcast("bias", bias, true, full, "[batch, heads, queries, keys]");
+  p_.bias = true;
+  p_.bias_type = bias.dtype();
+  const auto size = [&](int from_right) {
+    return bias.rank() < from_right ? 1 : bias.size(bias.rank() - from_right);
+  };
+  p_.dbias_batch = size(4);
+  p_.dbias_heads = size(3);
+  p_.dbias_queries = size(2);
+  p_.dbias_keys = size(1);
+  p_.bias_keys = p_.dbias_keys == 1 ? p_.k_length : p_.dbias_keys;
+}
+
+void Checker::blocks(const Blocks& blocks) {
+  if (!blocks.visible) {
+    if (blocks.query_size != 0 || blocks.key_size != 0)
+      fail("blocks has sizes ", blocks.query_size, " and ", blocks.key_size, ", but no visible");
+    return;
+  }
+  if (blocks.query_size < 1 || blocks.key_size < 1)
+    fail("blocks has sizes ", blocks.query_size, " and ", blocks.key_size,
+         "; both must be at least 1");
+  if (is_floating_point(blocks.visible.dtype()))
+    fail("blocks.visible is ", blocks.visible.dtype(), "; it must be bool or integer");
+  const auto count = [](std::int64_t length, std::int64_t size) {
+    return length / size + (length % size != 0);
+  };
+  const Shape full{p_.batch, p_.heads, count(p_.q_length, blocks.query_size),
+                   count(p_.k_length, blocks.key_size)};
+  call_.blocks = broadcast("blocks.visible", blocks.visible, false, full,
+                           "[batch, heads, query blocks, key blocks]");
+  p_.blocks = true;
+  p_.block_queries = blocks.query_size;
+  p_.block_keys = blocks.key_size;
+}
+
+void Checker::dropout(const Dropout& dropout) {
+  if (!(dropout.p >= 0 && dropout.p <= 1))
+    fail("dropout.p is ", dropout.p, "; it must be from 0 to 1");
+  p_.drop_below = static_cast<std::uint32_t>(std::lround(dropout.p * 65536));
+  if (p_.drop_below == 0) return;
+  const Dropout::Origin& origin = dropout.origin;
+  const std::int64_t heads = origin.heads == 0 ? p_.heads : origin.heads;
+  if (origin.b < 0 || origin.h < 0 || origin.i < 0 || origin.j < 0 || origin.heads < 0)
+    fail("dropout.origin is (", origin.b, ", ", origin.h, ", ", origin.i, ", ", origin.j, ") of ",
+         origin.heads, " heads; all must be at least 0");
+  if (heads - origin.h < p_.heads)
+    fail("dropout.origin is head ", origin.h, " of ", heads, "; the ", p_.heads,
+         " heads of q do not fit there");
+  // The counter has 32 bits for each of j / 8, i and b * heads + h.
+  constexpr std::int64_t kLimit = std::int64_t{1} << 32;
+  std::int64_t rows = 0;
+  const bool fits = origin.j <= 8 * kLimit - p_.k_length && origin.i <= kLimit - p_.q_length &&
+                    origin.b <= kLimit && p_.batch <= kLimit &&
+                    !__builtin_mul_overflow(origin.b + p_.batch, heads, &rows) && rows <= kLimit;
+  if (!fits)
+    fail("dropout draws for ", p_.batch, " x ", heads, " heads, ", p_.q_length, " queries and ",
+         p_.k_length, " keys from (", origin.b, ", ", origin.h, ", ", origin.i, ", ", origin.j,
+         ") on; it must not go past 2^32 heads, 2^32 queries and 2^35 keys");
+  p_.dropout_seed = dropout.seed;
+  p_.dropout_offset = dropout.offset;
+  p_.origin_b = origin.b;
+  p_.origin_h = origin.h;
+  p_.origin_i = origin.i;
+  p_.origin_j = origin.j;
+  p_.origin_heads = heads;
+}
+
+}  // namespace attend

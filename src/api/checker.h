@@ -1,0 +1,88 @@
+// The rules for arguments, one class in three parts: what holds for any tensor (checker.cpp), for
+// q, k and v and where they live (check_inputs.cpp), for the options (check_options.cpp). What is
+// written, and the way from a whole call to a Request, is in check.cpp.
+#pragma once
+
+#include "api/check.h"
+#include "core/text.h"
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace attend {
+
+inline constexpr std::int64_t kMaxElements = std::int64_t{1} << 60;  // sums of positions fit
+
+// A tensor and what the caller knows it by.
+struct Named {
+  std::string name;
+  ConstTensorView view;
+};
+
+class Checker {
+ public:
+  Checker(std::string_view function, Request& request)
+      : function_(function), p_(request.problem), call_(request.call) {}
+
+  void inputs(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+              const AttentionOptions& options);
+  void options(const AttentionOptions& options);
+  void outputs(const TensorView& out, const AttentionOutputs& outputs);
+  void backward(const BackwardArguments& arguments);
+  void merge(const MergeArguments& arguments, std::vector<Part>& parts);
+
+ private:
+  template <class... Parts>
+  [[noreturn]] void fail(const Parts&... parts) const {
+    throw InvalidArgument(text(function_, ": ", parts...));
+  }
+
+  // ---- One tensor ----
+  Strided sound(std::string_view name, const ConstTensorView& view);
+  void rank_is_4(std::string_view name, const ConstTensorView& view, std::string_view form) const;
+  void shape_is(std::string_view name, const ConstTensorView& view, const Shape& shape) const;
+  void type_is(std::string_view name, DType found, std::initializer_list<DType> allowed) const;
+  void type_is_tensors_or_wider(std::string_view name, DType found) const;
+  void type_is_statistic(std::string_view name, DType found) const;
+  Strided per_head(std::string_view name, const ConstTensorView& view);
+  Strided integers(std::string_view name, const ConstTensorView& view, std::int64_t count);
+  Strided broadcast(std::string_view name, const ConstTensorView& view, bool keys_may_be_fewer,
+                    const Shape& full, std::string_view of);
+
+  // ---- Groups of options ----
+  void packed(const ConstTensorView& q, const ConstTensorView& k, const AttentionOptions& options);
+  std::int64_t starts(std::string_view name, const Strided& t, std::string_view of,
+                      std::int64_t total) const;
+  void paged(const ConstTensorView& k, const ConstTensorView& v, const AttentionOptions& options);
+  void key_lengths(const AttentionOptions& options);
+  void pages(const AttentionOptions& options) const;
+  void query_offset(const QueryOffset& offset);
+  void mask(const AttentionOptions& options);
+  void bias(const AttentionOptions& options);
+  void blocks(const Blocks& blocks);
+  void dropout(const Dropout& dropout);
+  void no_overlap() const;
+
+  Strided written(std::string_view name, const TensorView& view) {
+    written_.push_back({std::string(name), view});
+    return sound(name, view);
+  }
+  Strided read(std::string_view name, const ConstTensorView& view) {
+    read_.push_back({std::string(name), view});
+    return sound(name, view);
+  }
+
+  std::string_view function_;
+  Problem& p_;
+  Call& call_;
+  std::vector<Named> written_, read_;
+};
+
+// Element n of a list of integers.
+inline std::int64_t entry(const Strided& t, std::int64_t n) noexcept {
+  return load_integer(t, t.offset(n, 0, 0));
+}
+
+}  // namespace attend
