@@ -11,11 +11,11 @@ namespace {
 
 std::atomic<std::size_t> bytes_allocated{0};
 std::atomic<std::size_t> allocations{0};
+std::atomic<std::size_t> failing_allocation{0};  // this one finds no memory; 0: none
 
 void* counted(std::size_t bytes, std::size_t alignment) noexcept {
   bytes_allocated += bytes;
-  ++allocations;
-  if (bytes > std::size_t{1} << 60) return nullptr;
+  if (++allocations == failing_allocation || bytes > std::size_t{1} << 60) return nullptr;
   const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
   return alignment <= alignof(std::max_align_t) ? std::malloc(bytes == 0 ? 1 : bytes)
                                                 : std::aligned_alloc(alignment, rounded);
@@ -165,6 +165,26 @@ TEST(Contract, contract_4_later_calls_of_a_plan_allocate_next_to_nothing) {
       EXPECT_LE(bytes_allocated - before, kNextToNothing) << kernel.name << " length " << length;
       EXPECT_LE(allocations - count_before, 16u) << kernel.name << " length " << length;
     }
+}
+
+// Whichever allocation of a call fails, the caller is told so in the library's own words, and the
+// next call works.
+TEST(Contract, contract_5_any_allocation_that_fails_is_out_of_memory) {
+  const Tensor q({1, 2, 3, 4}), k({1, 2, 5, 4});
+  Tensor out({1, 2, 3, 4}), lse({1, 2, 3});
+  std::size_t failures = 0;
+  for (bool finished = false; !finished;) {
+    Context context(two_threads());
+    failing_allocation = allocations + ++failures;
+    try {
+      attention(q, k, k, out, {.causal = true}, {.lse = lse}, context);
+      finished = allocations < failing_allocation;
+    } catch (const OutOfMemory&) {
+    }
+    failing_allocation = 0;
+    attention(q, k, k, out, {.causal = true}, {.lse = lse}, context);
+  }
+  EXPECT_GT(failures, 5u);
 }
 
 // As large as the tensors allow: keys that are one row repeated need no memory themselves.

@@ -1,13 +1,12 @@
-// The contract (docs/contract.md), points 1, 2, 3 and 5: what the properties and traps do not show
-// already. Errors against the truth are contract_error_test's, memory contract_memory_test's, and
-// threads contract_threads_test's.
-#include "support/property_memory.h"
+// The contract (docs/contract.md), points 1, 2 and 3: what the properties and traps do not show
+// already. The size of errors is contract_error_test's subject, memory contract_memory_test's,
+// calls that fail contract_failures_test's, threads contract_threads_test's.
 #include "support/property_truth.h"
 
-#include <unistd.h>
+#include "cases/random.h"
+#include "core/softmax_state.h"
 
 #include <cmath>
-#include <cstdio>
 
 namespace attend::test {
 namespace {
@@ -147,6 +146,54 @@ TEST(Contract, contract_2_neighbours_change_no_bit) {
   }
 }
 
+// Keys are summed in chunks of 256 at absolute multiples, merged in ascending order. Each chunk's
+// own sum is exact here; 1 and 1.5 units of half a last place make 1 + 2^-52, but in smaller,
+// larger or shifted chunks they make 1.
+TEST(Contract, contract_2_keys_are_summed_in_chunks_of_256_at_absolute_multiples) {
+  const Tensor q({1, 1, 1, 1}, DType::f64), k({1, 1, 512, 1}, DType::f64);  // every weight is equal
+  const std::pair<std::int64_t, std::int64_t> visible[] = {{0, 512}, {128, 384}};
+  for (const auto& [begin, end] : visible) {
+    Tensor v({1, 1, 512, 1}, DType::f64), out({1, 1, 1, 1}, DType::f64);
+    Tensor mask({512}, DType::boolean);
+    const auto keys = static_cast<double>(end - begin);
+    for (std::int64_t j = begin; j < end; ++j) {
+      mask.at<bool>({j}) = true;
+      v.at<double>({0, 0, j, 0}) = (j < 256 ? 1 : 0x1.8p-53) * 2 / keys;
+    }
+    AttentionOptions options;
+    options.mask = mask;
+    for (const KernelUnderTest& kernel : forward_kernels()) {
+      Plan::attention(q, k, v, out, options, {}, {kernel.name}).run(q, k, v, out, options);
+      EXPECT_EQ(out.at<double>({0, 0, 0, 0}) * keys, 1 + 0x1p-52)
+          << kernel.name << ", keys " << begin << " to " << end;
+    }
+  }
+}
+
+// The running maximum is an integer in log2 units: a sum that was rescaled as the maximum grew has
+// the bits of one that knew the maximum from the start, and so has a sum that was cut in two.
+TEST(Contract, contract_2_rescaling_changes_no_digit) {
+  const cases::Random random(2, 2);
+  for (std::uint64_t repeat = 0; repeat < 200; ++repeat) {
+    std::vector<double> scores;
+    for (std::uint64_t n = 0; n < 40; ++n) scores.push_back(20 * random.gaussian(40 * repeat + n));
+    SoftmaxState grown;
+    for (const double t : scores) grown.add(t);
+    SoftmaxState known{.m = grown.m, .l = 0};
+    for (const double t : scores) known.add(t);
+    EXPECT_EQ(grown.m, std::ceil(grown.m));
+    EXPECT_EQ(known.m, grown.m);
+    EXPECT_EQ(known.l, grown.l) << "repeat " << repeat;
+
+    SoftmaxState joined, rest;
+    joined.add(scores.front());
+    for (std::size_t n = 1; n < scores.size(); ++n) rest.add(scores[n]);
+    const auto [mine, other] = joined.join(rest);
+    for (const double factor : {mine, other})
+      EXPECT_TRUE(factor == 0 || std::ilogb(factor) == std::log2(factor)) << factor;
+  }
+}
+
 // ---- 3 Hidden means hidden ---------------------------------------------------------------------
 
 // A cache that was never written holds anything: the bits are those of one filled with zeros.
@@ -173,148 +220,6 @@ TEST(Contract, contract_3_what_lies_behind_the_lengths_changes_no_bit) {
         EXPECT_TRUE(same_bits(*zeros.run(kernel), *garbage.run(kernel)))
             << kernel.name << " " << name_of(type) << ", " << length << " keys";
     }
-}
-
-// ---- 5 Errors ----------------------------------------------------------------------------------
-
-// Everything the process writes to stdout and stderr while body runs.
-std::string printed_by(const std::function<void()>& body) {
-  std::fflush(nullptr);
-  std::FILE* const file = std::tmpfile();
-  if (file == nullptr) return "no temporary file";
-  const int out = dup(STDOUT_FILENO), err = dup(STDERR_FILENO);
-  dup2(fileno(file), STDOUT_FILENO);
-  dup2(fileno(file), STDERR_FILENO);
-  body();
-  std::fflush(nullptr);
-  dup2(out, STDOUT_FILENO);
-  dup2(err, STDERR_FILENO);
-  ::close(out);
-  ::close(err);
-  std::string printed;
-  std::rewind(file);
-  for (int c; (c = std::fgetc(file)) != EOF;) printed += static_cast<char>(c);
-  std::fclose(file);
-  return printed;
-}
-
-Allocator no_memory() {
-  return {[](std::size_t, std::size_t) -> void* { return nullptr; }, [](void*, std::size_t) {}};
-}
-
-TEST(Contract, contract_5_the_library_never_prints) {
-  EXPECT_EQ(printed_by([] { std::puts("x"); }), "x\n");  // it would show
-  const std::string printed = printed_by([] {
-    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-      const Trial trial = make_trial(random_case(seed));
-      for (const KernelUnderTest& kernel : all_kernels()) static_cast<void>(trial.run(kernel));
-      const Arguments a = trial.arguments();
-      const auto ignore = [](const auto& call) {
-        try {
-          call();
-        } catch (const Error&) {
-        }
-      };
-      Context hungry(one_thread(no_memory()));
-      ignore([&] { attention(a.q, a.k, a.v, a.options, hungry); });
-      ignore([&] { attention(a.q, a.v, a.k, a.options); });
-      ignore([&] { attention({}, {}, {}, a.options); });
-      ignore([&] { Context({.threads = -1}); });
-      ignore([&] { Tensor({std::int64_t{1} << 40, std::int64_t{1} << 40}); });
-    }
-  });
-  EXPECT_EQ(printed, "");
-}
-
-// Runs a call that must fail with E and leave every output as it was.
-template <class E, class Call>
-void expect_failure(const char* what, Trial trial, Call&& call) {
-  Written written = trial.empty_results(true);
-  for (Tensor* t : {&written.out, &written.lse, &written.dq, &written.dk, &written.dv})
-    fill(*t, 42);
-  const Written before = written;
-  std::int64_t visited = 42;
-  try {
-    call(trial, written, visited);
-    ADD_FAILURE() << what << ": nothing was thrown";
-  } catch (const E& error) {
-    const std::string message = error.what();
-    const std::string function = message.substr(0, message.find(": "));
-    EXPECT_TRUE(function == "attention" || function == "attention_backward" || function == "plan" ||
-                function == "context")
-        << what << ": " << message;
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << what << ": another class: " << error.what();
-  }
-  EXPECT_TRUE(same_bits(before, written)) << what;
-  EXPECT_EQ(visited, 42) << what;
-}
-
-// Forward, with blocks, so that every kind of output is there.
-void run_forward(const Trial& trial, Written& written, std::int64_t& visited, Context& context) {
-  const Arguments a = trial.arguments();
-  AttentionOutputs outputs;
-  outputs.lse = written.lse;
-  outputs.visited_blocks = &visited;
-  attention(a.q, a.k, a.v, written.out, a.options, outputs, context);
-}
-
-void run_backward(const Trial& trial, Written& written, Context& context) {
-  const Arguments a = trial.arguments();
-  attention_backward(a.q, a.k, a.v, written.out, written.lse, a.dout, written.views().gradients,
-                     a.options, {}, context);
-}
-
-TEST(Contract, contract_5_a_failed_call_has_its_class_and_writes_nothing) {
-  const Trial trial = make_trial({.batch = 2,
-                                  .heads = 4,
-                                  .kv_heads = 2,
-                                  .q_length = 20,
-                                  .k_length = 24,
-                                  .blocks = cases::BlockMask::full});
-  expect_failure<InvalidArgument>("heads that do not fit", trial,
-                                  [](Trial& t, Written& w, std::int64_t& visited) {
-                                    t.k = take(t.k, 1, {0, 1, 0});
-                                    run_forward(t, w, visited, default_context());
-                                  });
-  expect_failure<InvalidArgument>("another type", trial, [](Trial& t, Written& w, std::int64_t&) {
-    t.v = Tensor(t.v.shape(), DType::f64);
-    run_backward(t, w, default_context());
-  });
-  expect_failure<InvalidArgument>("out over q", trial, [](Trial& t, Written&, std::int64_t&) {
-    attention(t.q, t.k, t.v, t.q);
-  });
-  Context hungry(one_thread(no_memory()));
-  expect_failure<OutOfMemory>(
-      "no workspace", trial,
-      [&](Trial& t, Written& w, std::int64_t& visited) { run_forward(t, w, visited, hungry); });
-  expect_failure<OutOfMemory>(
-      "no workspace backward", trial,
-      [&](Trial& t, Written& w, std::int64_t&) { run_backward(t, w, hungry); });
-  ContextOptions forced;
-  forced.kernels = "forward:textbook.forward";
-  Context textbook(forced);
-  expect_failure<Unsupported>(
-      "a forced kernel that declines", trial,
-      [&](Trial& t, Written& w, std::int64_t& visited) { run_forward(t, w, visited, textbook); });
-  expect_failure<Unsupported>("device memory", trial, [](Trial& t, Written& w, std::int64_t&) {
-    const auto on_device = [](const Tensor& tensor) {
-      return ConstTensorView(tensor.view().data(), tensor.dtype(), tensor.shape(),
-                             Device{Device::Kind::cuda, 0});
-    };
-    const TensorView out(w.out.view().data(), w.out.dtype(), w.out.shape(),
-                         Device{Device::Kind::cuda, 0});
-    attention(on_device(t.q), on_device(t.k), on_device(t.v), out);
-  });
-}
-
-// A library's error is a std::runtime_error, and one handler is enough.
-TEST(Contract, contract_5_every_error_is_an_error) {
-  static_assert(std::is_base_of_v<std::runtime_error, Error>);
-  static_assert(std::is_base_of_v<Error, InvalidArgument> &&
-                std::is_base_of_v<Error, Unsupported> && std::is_base_of_v<Error, OutOfMemory> &&
-                std::is_base_of_v<Error, FileError> && std::is_base_of_v<Error, DeviceError>);
-  EXPECT_THROW(attention({}, {}, {}), Error);
 }
 
 }  // namespace

@@ -55,6 +55,29 @@ TEST_F(PlanTest, every_changed_option_is_refused_and_both_problems_are_told) {
   EXPECT_EQ(thrown_by([&] { plan.run(q, k, v, out, test::start_options()); }), "nothing");
 }
 
+// Training draws anew at every step; it must not need a new plan for that.
+TEST_F(PlanTest, runs_with_other_draws_and_offsets_and_obeys_them) {
+  AttentionOptions first = test::start_options();
+  first.blocks = {};
+  const Plan plan = Plan::attention(q, k, v, out, first);
+  std::set<std::vector<float>> seen;
+  for (const auto& [name, apply] : test::value_changes()) {
+    AttentionOptions options = first;
+    apply(options);
+    EXPECT_EQ(problem(options), problem(first)) << name;
+    plan.run(q, k, v, out, options);
+    const Tensor alone = attention(q, k, v, options);
+    const std::vector<float> planned(out.data<float>(), out.data<float>() + out.count());
+    EXPECT_TRUE(std::equal(planned.begin(), planned.end(), alone.data<float>())) << name;
+    EXPECT_TRUE(seen.insert(planned).second) << name << " changed nothing";
+  }
+  AttentionOptions causal{.causal = true, .query_offset = 2};
+  const Plan shifted = Plan::attention(q, k, v, out, causal);
+  causal.query_offset = 0;
+  shifted.run(q, k, v, out, causal);
+  EXPECT_EQ(out.at<float>({0, 0, 0, 0}), v.at<float>({0, 0, 0, 0}));  // sees key 0 alone
+}
+
 TEST_F(PlanTest, packed_and_paged_sequences_make_other_problems) {
   const Tensor zero({1, 1}, DType::i64), all_keys({std::int64_t{5}}, {1});
   const Tensor starts_q({std::int64_t{0}, std::int64_t{3}}, {2});

@@ -262,32 +262,35 @@ TEST(Describe, everything_that_can_be_asked_of_a_problem) {
   p.pages = 9, p.page_size = 16;
   p.softcap = 20, p.bias_before_softcap = p.causal = true;
   p.window_left = 7, p.window_right = 0;
-  p.offset_given = true, p.offset = -3;
+  p.offset_given = true;
   p.key_lengths = p.mask = p.bias = p.alibi = p.sinks = p.blocks = true;
   p.mask_keys = 4;
   p.dbias_batch = 1, p.dbias_heads = 4, p.dbias_queries = 3, p.dbias_keys = 5;
   p.block_queries = 2, p.block_keys = 64;
-  p.drop_below = 6554, p.dropout_seed = 77, p.dropout_offset = 5;
-  p.origin_b = 1, p.origin_j = 8, p.origin_heads = 4;
+  p.drop_below = 6554;
+  p.lse_type = p.scores_type = DType::f64, p.weights_type = DType::bf16;
+  p.mask_type = DType::i64, p.blocks_type = DType::boolean;
   p.lse = p.weights = p.scores = p.visited_blocks = true;
   EXPECT_EQ(
       describe(p),
       "forward bf16 to f64, q [2, 4, 3, 8], k [2, 2, 5, 8], dv 7, scale 0.5, on cuda:1, packed "
       "queries, 9 pages of 16 keys, softcap 20, bias before softcap, causal, window left 7, window "
-      "right 0, query offset -3, key lengths, mask of 4 keys, bias f32 [1, 4, 3, 5], alibi, sinks, "
-      "blocks of 2 x 64, dropout 0.100006103515625 seed 77 offset 5, dropout origin [1, 0, 0, 8] "
-      "of "
-      "4 heads, lse, weights, masked scores, visited blocks");
+      "right 0, query offset, key lengths, mask i64 of 4 keys, bias f32 [1, 4, 3, 5], alibi, "
+      "sinks, "
+      "blocks of 2 x 64, dropout 0.100006103515625, lse f64, weights, masked scores f64, visited "
+      "blocks");
   Problem backward = small_problem();
   backward.operation = Operation::backward;
   backward.keys = KeyAddressing::packed;
   backward.scale = 1 / std::sqrt(3.0);
   backward.offset_each = true;
+  backward.lse_type = backward.dout_type = DType::f64;
   backward.dlse = backward.dq = backward.dk = backward.dv_gradient = true;
   backward.dbias = backward.dsinks = backward.dalibi = true;
-  EXPECT_EQ(describe(backward),
-            "backward f32, q [2, 4, 3, 8], k [2, 2, 5, 8], dv 7, scale 0.5773502691896258, packed "
-            "keys, query offset of each, dlse, dq, dk, dv, dbias, dsinks, dalibi");
+  EXPECT_EQ(
+      describe(backward),
+      "backward f32, q [2, 4, 3, 8], k [2, 2, 5, 8], dv 7, scale 0.5773502691896258, packed "
+      "keys, query offset of each, lse f64, dout f64, dlse, dq, dk, dv, dbias, dsinks, dalibi");
   Problem merge = small_problem();
   merge.operation = Operation::merge;
   merge.parts = 6;

@@ -29,7 +29,8 @@ ATTEND_API Tensor attention(const ConstTensorView& q, const ConstTensorView& k,
                             Context& context = default_context());
 
 // Gradients of a loss, given its gradient dout at `out` (and dlse [batch, heads, queries] at lse).
-// out and lse are what attention() wrote for the same q, k, v and options.
+// out and lse are what attention() wrote for the same q, k, v and options: all the keys, not a part
+// of them. Kernels may read them to save work, or form them again; the reference does the latter.
 ATTEND_API void attention_backward(const ConstTensorView& q, const ConstTensorView& k,
                                    const ConstTensorView& v, const ConstTensorView& out,
                                    const ConstTensorView& lse, const ConstTensorView& dout,
@@ -54,7 +55,8 @@ ATTEND_API BackwardResult attention_backward(const ConstTensorView& q, const Con
 // Joins results over disjoint parts of the keys, in the order given: o[n] [batch, heads, queries,
 // dv] and lse[n] [batch, heads, queries] of each part. A part that saw no key (lse -inf) adds
 // nothing. Parts of f32 or narrower tensors that were cut at multiples of 256 keys and kept in f64
-// (`out` and lse may be wider than q) give the bits of the undivided call, rounded to its type.
+// (`out` and lse may be wider than q) give the bits of the undivided call (but for a
+// tie of rounding in some 10^8 elements).
 ATTEND_API void merge(const std::vector<ConstTensorView>& o,
                       const std::vector<ConstTensorView>& lse, const TensorView& out,
                       const TensorView& lse_out = {}, Context& context = default_context());

@@ -11,17 +11,18 @@
 
 namespace attend {
 
-// Memory for workspaces. allocate returns null when there is none.
+// Memory for workspaces. allocate returns null when there is none; neither throws.
 struct Allocator {
   std::function<void*(std::size_t bytes, std::size_t alignment)> allocate{};
   std::function<void(void* memory, std::size_t bytes)> deallocate{};
 };
 
-// Calls body(0) ... body(n - 1), in any order, on any threads, and returns when all are done.
+// Calls body(0) ... body(n - 1), in any order, on any threads, and returns, or throws, when none is
+// running any more.
 using ParallelFor = std::function<void(int n, const std::function<void(int)>& body)>;
 
 struct ContextOptions {
-  int threads = 0;             // 0: as many as the process may run on (its affinity mask)
+  int threads = 0;             // 0: as many as the calling thread may run on (its affinity mask)
   ParallelFor parallel_for{};  // in place of the Context's own threads
   Allocator allocator{};       // in place of the C++ runtime's
   // Kernels to use, one an operation: "forward:reference.forward,backward:reference.backward".

@@ -58,6 +58,7 @@ struct Dropout {
   } origin{};
 };
 
+// The tensors are views: what they show must live until the call returns.
 struct AttentionOptions {
   std::optional<double> scale{};     // 1 / sqrt(d) if not given
   double softcap = 0;                // s = softcap * tanh(s / softcap); 0: none

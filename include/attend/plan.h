@@ -32,8 +32,8 @@ class ATTEND_API Plan {
                                  const ConstTensorView& dlse = {}, const PlanOptions& plan = {},
                                  Context& context = default_context());
 
-  // As attention() and attention_backward(); strides and data may differ from the Plan's, anything
-  // else throws.
+  // As attention() and attention_backward(). Data, strides, the values of lengths and offsets, and
+  // the seed, offset and origin of dropout may differ from the Plan's; anything else throws.
   void run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
            const TensorView& out, const AttentionOptions& options = {},
            const AttentionOutputs& outputs = {}) const;

@@ -44,7 +44,9 @@ struct Device {
   enum class Kind : std::uint8_t { cpu, cuda };
   Kind kind = Kind::cpu;
   int index = 0;
-  friend bool operator==(const Device&, const Device&) = default;
+  friend bool operator==(Device a, Device b) noexcept {
+    return a.kind == b.kind && (a.kind == Kind::cpu || a.index == b.index);  // one host memory
+  }
 };
 
 ATTEND_API std::string to_string(Device device);  // "cpu", "cuda:0"

@@ -6,6 +6,8 @@
 #include "api/context.h"
 #include "core/text.h"
 
+#include <new>
+
 namespace attend {
 
 struct Plan::State {
@@ -14,6 +16,16 @@ struct Plan::State {
 };
 
 namespace {
+
+// Every function throws an attend::Error or nothing, also when memory for a message or a plan ends.
+template <class Body>
+auto reporting(const char* function, Body body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    throw OutOfMemory(std::string(function) + ": out of memory");
+  }
+}
 
 void check_and_run(const Request& request, Context& context) {
   Context::State& state = context.state();
@@ -47,7 +59,9 @@ Tensor like(const ConstTensorView& view) {
 void attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                const TensorView& out, const AttentionOptions& options,
                const AttentionOutputs& outputs, Context& context) {
-  check_and_run(check(ForwardArguments{q, k, v, out, options, outputs}), context);
+  reporting("attention", [&] {
+    check_and_run(check(ForwardArguments{q, k, v, out, options, outputs}), context);
+  });
 }
 
 Tensor attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
@@ -64,8 +78,10 @@ void attention_backward(const ConstTensorView& q, const ConstTensorView& k,
                         const ConstTensorView& lse, const ConstTensorView& dout,
                         const AttentionGradients& gradients, const AttentionOptions& options,
                         const ConstTensorView& dlse, Context& context) {
-  check_and_run(check(BackwardArguments{q, k, v, out, lse, dout, gradients, options, dlse}),
-                context);
+  reporting("attention_backward", [&] {
+    check_and_run(check(BackwardArguments{q, k, v, out, lse, dout, gradients, options, dlse}),
+                  context);
+  });
 }
 
 BackwardResult attention_backward(const ConstTensorView& q, const ConstTensorView& k,
@@ -82,8 +98,10 @@ BackwardResult attention_backward(const ConstTensorView& q, const ConstTensorVie
 
 void merge(const std::vector<ConstTensorView>& o, const std::vector<ConstTensorView>& lse,
            const TensorView& out, const TensorView& lse_out, Context& context) {
-  std::vector<Part> parts;
-  check_and_run(check(MergeArguments{o, lse, out, lse_out}, parts), context);
+  reporting("merge", [&] {
+    std::vector<Part> parts;
+    check_and_run(check(MergeArguments{o, lse, out, lse_out}, parts), context);
+  });
 }
 
 // ---- Plan --------------------------------------------------------------------------------------
@@ -94,8 +112,10 @@ Plan::Plan(std::shared_ptr<const State> state, Context& context)
 Plan Plan::attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                      const TensorView& out, const AttentionOptions& options,
                      const AttentionOutputs& outputs, const PlanOptions& plan, Context& context) {
-  const Request request = check(ForwardArguments{q, k, v, out, options, outputs});
-  return {make_state(request.problem, plan, context), context};
+  return reporting("plan", [&]() -> Plan {
+    const Request request = check(ForwardArguments{q, k, v, out, options, outputs});
+    return {make_state(request.problem, plan, context), context};
+  });
 }
 
 Plan Plan::attention_backward(const ConstTensorView& q, const ConstTensorView& k,
@@ -104,16 +124,20 @@ Plan Plan::attention_backward(const ConstTensorView& q, const ConstTensorView& k
                               const AttentionGradients& gradients, const AttentionOptions& options,
                               const ConstTensorView& dlse, const PlanOptions& plan,
                               Context& context) {
-  const Request request =
-      check(BackwardArguments{q, k, v, out, lse, dout, gradients, options, dlse});
-  return {make_state(request.problem, plan, context), context};
+  return reporting("plan", [&]() -> Plan {
+    const Request request =
+        check(BackwardArguments{q, k, v, out, lse, dout, gradients, options, dlse});
+    return {make_state(request.problem, plan, context), context};
+  });
 }
 
 void Plan::run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                const TensorView& out, const AttentionOptions& options,
                const AttentionOutputs& outputs) const {
-  run_planned(*state_->decision, check(ForwardArguments{q, k, v, out, options, outputs}),
-              *context_);
+  reporting("attention", [&] {
+    run_planned(*state_->decision, check(ForwardArguments{q, k, v, out, options, outputs}),
+                *context_);
+  });
 }
 
 void Plan::run_backward(const ConstTensorView& q, const ConstTensorView& k,
@@ -121,9 +145,11 @@ void Plan::run_backward(const ConstTensorView& q, const ConstTensorView& k,
                         const ConstTensorView& lse, const ConstTensorView& dout,
                         const AttentionGradients& gradients, const AttentionOptions& options,
                         const ConstTensorView& dlse) const {
-  run_planned(*state_->decision,
-              check(BackwardArguments{q, k, v, out, lse, dout, gradients, options, dlse}),
-              *context_);
+  reporting("attention_backward", [&] {
+    run_planned(*state_->decision,
+                check(BackwardArguments{q, k, v, out, lse, dout, gradients, options, dlse}),
+                *context_);
+  });
 }
 
 const std::string& Plan::kernel() const noexcept { return state_->kernel; }

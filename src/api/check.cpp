@@ -32,17 +32,20 @@ void Checker::outputs(const TensorView& out, const AttentionOutputs& outputs) {
     shape_is("lse", outputs.lse, rows_of(q));
     type_is_statistic("lse", outputs.lse.dtype());
     call_.lse = per_row(call_.lse, outputs.lse);
+    p_.lse_type = outputs.lse.dtype();
   }
   const Shape square{p_.batch, p_.heads, p_.q_length, p_.k_length};
   if ((p_.weights = static_cast<bool>(outputs.weights))) {
     call_.weights = written("weights", outputs.weights);
     shape_is("weights", outputs.weights, square);
     type_is_tensors_or_wider("weights", outputs.weights.dtype());
+    p_.weights_type = outputs.weights.dtype();
   }
   if ((p_.scores = static_cast<bool>(outputs.scores))) {
     call_.scores = written("scores", outputs.scores);
     shape_is("scores", outputs.scores, square);
     type_is_tensors_or_wider("scores", outputs.scores.dtype());
+    p_.scores_type = outputs.scores.dtype();
     p_.stage = outputs.stage;
   }
   if ((p_.visited_blocks = outputs.visited_blocks != nullptr)) {
@@ -62,14 +65,17 @@ void Checker::backward(const BackwardArguments& a) {
   shape_is("lse", a.lse, rows_of(a.q));
   type_is_statistic("lse", a.lse.dtype());
   call_.lse = per_row(call_.lse, a.lse);
+  p_.lse_type = a.lse.dtype();
   call_.dout = read("dout", a.dout);
   shape_is("dout", a.dout, rows_of(a.q, p_.dv));
   type_is_tensors_or_wider("dout", a.dout.dtype());
+  p_.dout_type = a.dout.dtype();
   if ((p_.dlse = static_cast<bool>(a.dlse))) {
     call_.dlse = read("dlse", a.dlse);
     shape_is("dlse", a.dlse, rows_of(a.q));
     type_is_statistic("dlse", a.dlse.dtype());
     call_.dlse = per_row(call_.dlse, a.dlse);
+    p_.dlse_type = a.dlse.dtype();
   }
 
   const AttentionGradients& g = a.gradients;
@@ -126,6 +132,7 @@ void Checker::merge(const MergeArguments& a, std::vector<Part>& parts) {
     shape_is("lse_out", a.lse_out, rows_of(a.o.front()));
     type_is("lse_out", a.lse_out.dtype(), {DType::f32, DType::f64});
     call_.lse = per_row(call_.lse, a.lse_out);
+    p_.lse_type = a.lse_out.dtype();
   }
   call_.parts = parts.data();
   no_overlap();

@@ -48,6 +48,10 @@ void Checker::inputs(const ConstTensorView& q, const ConstTensorView& k, const C
   if (paged_keys) paged(k, v, options);
   if (p_.keys == KeyAddressing::dense && !p_.packed_queries && k.size(0) != p_.batch)
     fail("k has batch size ", k.size(0), ", q has ", p_.batch, "; they must be equal");
+  for (const Shape& rows :
+       {Shape{p_.batch, p_.heads, p_.q_length}, Shape{p_.batch, p_.kv_heads, p_.k_length}})
+    if (product_of(rows) > kMaxElements)
+      fail("batch, heads and length ", rows, " multiply to more than 2^60");
   if (options.key_lengths) key_lengths(options);
   if (paged_keys) pages(options);
 }

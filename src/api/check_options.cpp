@@ -43,7 +43,7 @@ void Checker::query_offset(const QueryOffset& offset) {
   if (offset.all()) {
     bounded(*offset.all());
     p_.offset_given = true;
-    p_.offset = *offset.all();
+    call_.offset = *offset.all();
   } else if (offset.each()) {
     call_.query_offset = integers("query_offset", offset.each(), p_.batch);
     p_.offset_each = true;
@@ -59,6 +59,7 @@ void Checker::mask(const AttentionOptions& options) {
   const Shape full{p_.batch, p_.heads, p_.q_length, p_.k_length};
   call_.mask = broadcast("mask", mask, true, full, "[batch, heads, queries, keys]");
   p_.mask = true;
+  p_.mask_type = mask.dtype();
   const std::int64_t keys = mask.rank() == 0 ? 1 : mask.size(mask.rank() - 1);
   p_.mask_keys = keys == 1 ? p_.k_length : keys;
 }
@@ -102,6 +103,7 @@ void Checker::blocks(const Blocks& blocks) {
   call_.blocks = broadcast("blocks.visible", blocks.visible, false, full,
                            "[batch, heads, query blocks, key blocks]");
   p_.blocks = true;
+  p_.blocks_type = blocks.visible.dtype();
   p_.block_queries = blocks.query_size;
   p_.block_keys = blocks.key_size;
 }
@@ -129,13 +131,7 @@ void Checker::dropout(const Dropout& dropout) {
     fail("dropout draws for ", p_.batch, " x ", heads, " heads, ", p_.q_length, " queries and ",
          p_.k_length, " keys from (", origin.b, ", ", origin.h, ", ", origin.i, ", ", origin.j,
          ") on; it must not go past 2^32 heads, 2^32 queries and 2^35 keys");
-  p_.dropout_seed = dropout.seed;
-  p_.dropout_offset = dropout.offset;
-  p_.origin_b = origin.b;
-  p_.origin_h = origin.h;
-  p_.origin_i = origin.i;
-  p_.origin_j = origin.j;
-  p_.origin_heads = heads;
+  call_.draws = {dropout.seed, dropout.offset, origin.b, origin.h, origin.i, origin.j, heads};
 }
 
 }  // namespace attend

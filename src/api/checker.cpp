@@ -5,8 +5,18 @@
 #include "api/overlap.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace attend {
+
+// Of the sizes other than 0: what is empty may not be huge in another direction either.
+std::int64_t product_of(const Shape& shape) noexcept {
+  std::int64_t product = 1;
+  for (const std::int64_t size : shape)
+    if (__builtin_mul_overflow(product, std::max<std::int64_t>(size, 1), &product))
+      return std::numeric_limits<std::int64_t>::max();
+  return product;
+}
 
 // A given tensor that is addressable: device, address, alignment, reach. Up to four dimensions
 // become b, h, i and the last one, right-aligned.
@@ -15,7 +25,8 @@ Strided Checker::sound(std::string_view name, const ConstTensorView& view) {
   if (view.device() != p_.device)
     fail(name, " is on ", view.device(), ", ", read_.front().name, " on ", p_.device,
          "; all tensors must be on one device");
-  if (view.count() > kMaxElements) fail(name, " ", view.shape(), " has more than 2^60 elements");
+  if (product_of(view.shape()) > kMaxElements)
+    fail(name, " ", view.shape(), " has sizes that multiply to more than 2^60");
   if (spans_too_far(view))
     fail(name, " ", view.shape(), " with strides ", view.strides(),
          " reaches further than 2^60 bytes");

@@ -80,6 +80,9 @@ class Checker {
   std::vector<Named> written_, read_;
 };
 
+// The product of the sizes other than 0; the largest integer if it overflows.
+std::int64_t product_of(const Shape& shape) noexcept;
+
 // Element n of a list of integers.
 inline std::int64_t entry(const Strided& t, std::int64_t n) noexcept {
   return load_integer(t, t.offset(n, 0, 0));

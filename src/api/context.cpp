@@ -13,6 +13,7 @@
 namespace attend {
 namespace {
 
+constexpr int kMostThreads = 4096;
 constexpr std::size_t kMostPlans = 256;
 constexpr std::size_t kMostFreeBlocks = 16;  // more callers than that at once: they allocate
 
@@ -68,8 +69,9 @@ Allocator complete(Allocator allocator) {
 }
 
 int thread_count(int asked) {
-  if (asked < 0)
-    throw InvalidArgument(text("context: threads is ", asked, "; it must be at least 0"));
+  if (asked < 0 || asked > kMostThreads)
+    throw InvalidArgument(
+        text("context: threads is ", asked, "; it must be from 0 to ", kMostThreads));
   return asked == 0 ? available_processors() : asked;
 }
 
@@ -177,7 +179,12 @@ void Context::State::release(Memory memory) noexcept {
   if (memory.data == nullptr) return;
   {
     const std::lock_guard lock(mutex);
-    if (free_memory.size() < kMostFreeBlocks) {
+    if (free_memory.size() == kMostFreeBlocks) {  // the smallest is the easiest to have again
+      const auto smallest =
+          std::min_element(free_memory.begin(), free_memory.end(),
+                           [](const Memory& a, const Memory& b) { return a.bytes < b.bytes; });
+      if (smallest->bytes < memory.bytes) std::swap(*smallest, memory);
+    } else {
       free_memory.push_back(memory);  // reserved for kMostFreeBlocks: does not allocate
       return;
     }

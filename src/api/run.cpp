@@ -34,7 +34,7 @@ void Context::State::execute(const Decision& decision, const Call& call) {
     ~Lease() { state.release(memory); }
   };
   const Lease lease{*this, acquire(decision.workspace_bytes)};
-  if (call.visited_blocks != nullptr) *call.visited_blocks = 0;  // now nothing fails any more
+  if (call.visited_blocks != nullptr) *call.visited_blocks = 0;  // not before memory was there
   for (int index = 0; index < decision.kernel->stages; ++index) {
     Stage stage{decision, call, lease.memory.data, index};
     if (decision.strands > 1) {

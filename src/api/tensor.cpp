@@ -102,6 +102,8 @@ ConstTensorView::ConstTensorView(const void* data, DType type, const Shape& shap
 
 const void* ConstTensorView::address(DType type, const Shape& index) const {
   if (!defined_) throw InvalidArgument("at: there is no tensor");
+  if (device_ != Device{})
+    throw InvalidArgument(text("at: the tensor is on ", device_, ", not in host memory"));
   if (type != type_) throw InvalidArgument(text("at: the tensor holds ", type_, ", not ", type));
   bool inside = index.rank() == rank();
   std::int64_t offset = 0;

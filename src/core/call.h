@@ -10,10 +10,20 @@ struct Part {
   Strided o, lse;
 };
 
+// Which draws of dropout's generator a call uses; how many of them drop is in the Problem.
+struct Draws {
+  std::uint64_t seed = 0;
+  std::uint32_t offset = 0;
+  std::int64_t b = 0, h = 0, i = 0, j = 0;  // the origin in the larger problem, and
+  std::int64_t heads = 0;                   // that problem's heads
+};
+
 struct Call {
   Strided q, k, v, out, lse;  // backward reads out and lse
   Strided mask, bias, alibi, sinks, blocks;
   Strided query_offset, key_lengths, cu_seqlens_q, cu_seqlens_k, block_table;
+  std::int64_t offset = 0;  // the one query_offset for all, if given so
+  Draws draws;
   Strided weights, scores;
   std::int64_t* visited_blocks = nullptr;
   Strided dout, dlse, dq, dk, dv, dbias, dsinks, dalibi;

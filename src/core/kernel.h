@@ -34,6 +34,12 @@ struct Task {
   std::byte* scratch = nullptr;  // this strand's
 };
 
+// What every kernel for host memory says of tensors on a device.
+inline std::string declines_device(const Problem& problem) {
+  if (problem.device == Device{}) return {};
+  return "reads host memory, the tensors are on " + to_string(problem.device);
+}
+
 struct Kernel {
   std::string_view name;  // "cpu.neon.forward"
   Operation operation;

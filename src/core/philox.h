@@ -3,6 +3,7 @@
 // whole problem or part, forward or backward, drops the same weights.
 #pragma once
 
+#include "core/call.h"
 #include "core/problem.h"
 
 #include <array>
@@ -25,15 +26,16 @@ inline std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
 }
 
 // What dropout multiplies the weight of (b, h, i, j) with: 0, or 1 / (1 - p).
-inline double dropout_factor(const Problem& problem, std::int64_t b, std::int64_t h, std::int64_t i,
-                             std::int64_t j) noexcept {
+inline double dropout_factor(const Problem& problem, const Call& call, std::int64_t b,
+                             std::int64_t h, std::int64_t i, std::int64_t j) noexcept {
   if (problem.drop_below == 0) return 1;
-  j += problem.origin_j;
-  const std::int64_t row = (b + problem.origin_b) * problem.origin_heads + h + problem.origin_h;
+  const Draws& draws = call.draws;
+  j += draws.j;
+  const std::int64_t row = (b + draws.b) * draws.heads + h + draws.h;
   const auto words =
-      philox({static_cast<std::uint32_t>(j / 8), static_cast<std::uint32_t>(i + problem.origin_i),
-              static_cast<std::uint32_t>(row), problem.dropout_offset},
-             problem.dropout_seed);
+      philox({static_cast<std::uint32_t>(j / 8), static_cast<std::uint32_t>(i + draws.i),
+              static_cast<std::uint32_t>(row), draws.offset},
+             draws.seed);
   const std::uint32_t draw = (words[j % 8 / 2] >> (j % 2 * 16)) & 0xFFFF;
   return draw < problem.drop_below ? 0 : 65536.0 / (65536.0 - problem.drop_below);
 }

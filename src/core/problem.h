@@ -24,8 +24,10 @@ struct Problem {
   KeyAddressing keys = KeyAddressing::dense;
   Device device;
   DType type = DType::f32;  // of q, k, v
-  DType out_type = DType::f32;
-  DType bias_type = DType::f32;
+  // Of what else is given; of what is not, f32.
+  DType out_type = DType::f32, lse_type = DType::f32, dout_type = DType::f32;
+  DType dlse_type = DType::f32, weights_type = DType::f32, scores_type = DType::f32;
+  DType bias_type = DType::f32, mask_type = DType::f32, blocks_type = DType::f32;
 
   // batch counts sequences when packed; q_length and k_length are then those of the longest.
   std::int64_t batch = 0, heads = 0, kv_heads = 0, q_length = 0, k_length = 0, d = 0, dv = 0;
@@ -43,15 +45,11 @@ struct Problem {
   bool blocks = false, key_lengths = false;
   std::int64_t mask_keys = 0, bias_keys = 0;       // keys from there on are hidden (short masks)
   std::int64_t block_queries = 0, block_keys = 0;  // the size of a block
-  bool offset_given = false, offset_each = false;
-  std::int64_t offset = 0;  // the one for all, if given
+  bool offset_given = false, offset_each = false;  // one for all, or one each; where: the Call
   // The shape of dbias: each is 1 or the full size (the last may be shorter: bias_keys).
   std::int64_t dbias_batch = 0, dbias_heads = 0, dbias_queries = 0, dbias_keys = 0;
   // Step 4
   std::uint32_t drop_below = 0;  // a 16-bit draw below this drops the weight; 65536 drops all
-  std::uint64_t dropout_seed = 0;
-  std::uint32_t dropout_offset = 0;
-  std::int64_t origin_b = 0, origin_h = 0, origin_i = 0, origin_j = 0, origin_heads = 0;
 
   // What is written
   bool lse = false, weights = false, scores = false, visited_blocks = false;

@@ -32,7 +32,7 @@ inline Sequence sequence_of(const Problem& problem, const Call& call, std::int64
   s.k_length = problem.key_lengths ? entry(call.key_lengths, b) : s.k_stored;
   if (problem.keys == KeyAddressing::paged) s.k_stored = s.k_length;
   s.offset = s.k_length - s.q_length;
-  if (problem.offset_given) s.offset = problem.offset;
+  if (problem.offset_given) s.offset = call.offset;
   if (problem.offset_each) s.offset = entry(call.query_offset, b);
   return s;
 }

@@ -15,9 +15,11 @@ constexpr double kWorkPerStrand = 50e3;
 double multiply_adds(const Problem& p) {
   const auto rows =
       static_cast<double>(p.batch) * static_cast<double>(p.heads) * static_cast<double>(p.q_length);
-  if (p.operation == Operation::merge) return rows * static_cast<double>(p.parts * p.dv);
+  if (p.operation == Operation::merge)
+    return rows * static_cast<double>(p.parts) * static_cast<double>(p.dv);
   const double pairs = rows * static_cast<double>(p.k_length);
-  return pairs * static_cast<double>(p.d + p.dv) * (p.operation == Operation::backward ? 2.5 : 1);
+  return pairs * (static_cast<double>(p.d) + static_cast<double>(p.dv)) *
+         (p.operation == Operation::backward ? 2.5 : 1);
 }
 
 int strands_for(const Problem& p, int threads, const std::vector<std::int64_t>& tasks) {
@@ -97,6 +99,9 @@ std::string_view name_of(Operation operation) noexcept {
 }
 
 std::string describe(const Problem& p) {
+  const auto unusual = [](DType type, DType usual) {
+    return type == usual ? std::string() : text(" ", type);
+  };
   std::string s = text(name_of(p.operation), " ", p.type);
   if (p.out_type != p.type) s += text(" to ", p.out_type);
   if (p.operation == Operation::merge)
@@ -115,26 +120,27 @@ std::string describe(const Problem& p) {
   add(p.causal, "causal");
   add(p.window_left != kUnlimited, "window left ", p.window_left);
   add(p.window_right != kUnlimited, "window right ", p.window_right);
-  add(p.offset_given, "query offset ", p.offset);
+  add(p.offset_given, "query offset");
   add(p.offset_each, "query offset of each");
   add(p.key_lengths, "key lengths");
-  add(p.mask, "mask", p.mask_keys < p.k_length ? text(" of ", p.mask_keys, " keys") : "");
+  add(p.mask, "mask", unusual(p.mask_type, DType::boolean),
+      p.mask_keys < p.k_length ? text(" of ", p.mask_keys, " keys") : "");
   add(p.bias, "bias ", p.bias_type, " ",
       Shape{p.dbias_batch, p.dbias_heads, p.dbias_queries, p.dbias_keys});
   add(p.alibi, "alibi");
   add(p.sinks, "sinks");
-  add(p.blocks, "blocks of ", p.block_queries, " x ", p.block_keys);
-  add(p.drop_below != 0, "dropout ", p.drop_below / 65536.0, " seed ", p.dropout_seed, " offset ",
-      p.dropout_offset);
-  const bool moved = p.origin_b != 0 || p.origin_h != 0 || p.origin_i != 0 || p.origin_j != 0;
-  add(p.drop_below != 0 && (moved || p.origin_heads != p.heads), "dropout origin ",
-      Shape{p.origin_b, p.origin_h, p.origin_i, p.origin_j}, " of ", p.origin_heads, " heads");
+  add(p.blocks, "blocks", unusual(p.blocks_type, DType::boolean), " of ", p.block_queries, " x ",
+      p.block_keys);
+  add(p.drop_below != 0, "dropout ", p.drop_below / 65536.0);
   constexpr const char* kStages[] = {"raw", "softcapped", "masked"};
-  add(p.lse, "lse");
-  add(p.weights, "weights");
-  add(p.scores, kStages[static_cast<int>(p.stage)], " scores");
+  const DType statistic = p.type == DType::f64 ? DType::f64 : DType::f32;
+  const bool backward = p.operation == Operation::backward;
+  add(p.lse || (backward && p.lse_type != statistic), "lse", unusual(p.lse_type, statistic));
+  add(p.weights, "weights", unusual(p.weights_type, p.type));
+  add(p.scores, kStages[static_cast<int>(p.stage)], " scores", unusual(p.scores_type, p.type));
   add(p.visited_blocks, "visited blocks");
-  add(p.dlse, "dlse");
+  add(backward && p.dout_type != p.type, "dout ", p.dout_type);
+  add(p.dlse, "dlse", unusual(p.dlse_type, statistic));
   add(p.dq, "dq");
   add(p.dk, "dk");
   add(p.dv_gradient, "dv");

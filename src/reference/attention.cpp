@@ -120,7 +120,7 @@ SoftmaxState forward_row(Row& row, double* o, double* part_o) noexcept {
     const double s = score(row, j).masked;  // 1 scores, 2 mask
     if (s == kMinusInfinity) return;
     const auto [rescale, p_j] = part.add(log2_units(s));  // 3 softmax
-    const double kept = p_j * dropout_factor(p, row.sequence.b, row.h, row.i, j);
+    const double kept = p_j * dropout_factor(p, row.call, row.sequence.b, row.h, row.i, j);
     row.load_value(j);
     for (std::int64_t x = 0; x < p.dv; ++x)  // 4 values
       part_o[x] = part_o[x] * rescale + kept * row.v[x];
@@ -236,7 +236,7 @@ void backward_row(BackwardRow& row, Use use) noexcept {
     const Score s = score(row, j);
     if (s.masked == kMinusInfinity) return;
     const double p_j = weight(log2_units(s.masked), row.state.m) / row.state.l;
-    const double keep = dropout_factor(p, row.sequence.b, row.h, row.i, j);
+    const double keep = dropout_factor(p, row.call, row.sequence.b, row.h, row.i, j);
     row.load_value(j);
     const double dp = keep == 0 ? 0 : keep * dot(row.dout, row.v, p.dv);  // 4 reversed
     double ds = p_j * (dp - row.delta + row.dlse);                        // 3 reversed
@@ -326,7 +326,7 @@ void key_task(const Problem& p, const Call& call, std::int64_t index, Scratch sc
 
 // Second, one row of dbias: the sum over every batch element, head and query that shares it.
 std::int64_t bias_tasks(const Problem& p) noexcept {
-  return p.dbias ? p.dbias_batch * p.dbias_heads * p.dbias_queries : 0;
+  return p.dbias && p.dbias_keys > 0 ? p.dbias_batch * p.dbias_heads * p.dbias_queries : 0;
 }
 
 void bias_task(const Problem& p, const Call& call, std::int64_t index, Scratch scratch) noexcept {
@@ -387,10 +387,7 @@ void backward(const Problem& p, const Tiles&, const Call& call, const Task& task
 
 // ---- The rows of the kernel table --------------------------------------------------------------
 
-std::string declines(const Problem& p, const Machine&) {
-  if (p.device == Device{}) return {};
-  return "reads host memory, the tensors are on " + to_string(p.device);
-}
+std::string declines(const Problem& p, const Machine&) { return declines_device(p); }
 
 Tiles tiles(const Problem&, const Machine&) { return {.queries = kRowsPerTask, .keys = 1}; }
 

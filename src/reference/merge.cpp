@@ -47,10 +47,7 @@ void run(const Problem& p, const Tiles& tiles, const Call& call, const Task& tas
   }
 }
 
-std::string declines(const Problem& p, const Machine&) {
-  if (p.device == Device{}) return {};
-  return "reads host memory, the tensors are on " + to_string(p.device);
-}
+std::string declines(const Problem& p, const Machine&) { return declines_device(p); }
 
 Tiles tiles(const Problem&, const Machine&) { return {.queries = kRowsPerTask, .keys = 1}; }
 

@@ -63,7 +63,7 @@ struct Head {
   std::int64_t keys() const noexcept { return sequence.k_stored; }
   std::int64_t at(std::int64_t i, std::int64_t j) const noexcept { return i * p.k_length + j; }
   Sum keep(std::int64_t i, std::int64_t j) const noexcept {
-    return static_cast<Sum>(dropout_factor(p, sequence.b, h, i, j));
+    return static_cast<Sum>(dropout_factor(p, call, sequence.b, h, i, j));
   }
 };
 
@@ -263,7 +263,7 @@ void backward(const Problem& p, const Tiles&, const Call& call, const Task& task
 }
 
 std::string declines_forward(const Problem& p, const Machine&) {
-  if (p.device != Device{}) return "reads host memory, the tensors are on " + to_string(p.device);
+  if (std::string reason = declines_device(p); !reason.empty()) return reason;
   if (p.visited_blocks) return "does not skip hidden blocks, so it cannot count visited ones";
   return {};
 }

@@ -50,7 +50,12 @@ const std::vector<InputError> kTensors = {
      [](Arguments& a) {
        a.q = {a.q.data(), DType::f32, {kTwo20, kTwo20, kTwo20, 2}, {0, 0, 0, 0}};
      },
-     "q [1048576, 1048576, 1048576, 2] has more than 2^60 elements"},
+     "q [1048576, 1048576, 1048576, 2] has sizes that multiply to more than 2^60"},
+    {"empty_q_that_is_huge_otherwise",
+     [](Arguments& a) {
+       a.q = {a.q.data(), DType::f32, {0, kTwo20 * kTwo20, kTwo20 * 2, 6}, {0, 0, 0, 0}};
+     },
+     "q [0, 1099511627776, 2097152, 6] has sizes that multiply to more than 2^60"},
     {"q_reaching_2_to_the_62_bytes",
      [](Arguments& a) {
        a.q = with_strides(a.q, {std::int64_t{1} << 60, 18, 6, 1});
@@ -256,6 +261,13 @@ const std::vector<InputError> kLengths = {
        a.options.key_lengths = a.integers({5, 3});
      },
      "cu_seqlens_k and block_table are both given; keys are packed or on pages, not both"},
+    {"more_keys_on_pages_than_can_be_counted",
+     [](Arguments& a) {
+       a.page();
+       a.options.block_table = {
+           a.options.block_table.data(), DType::i64, {2, std::int64_t{1} << 57}, {0, 0}};
+     },
+     "batch, heads and length [2, 2, 576460752303423488] multiply to more than 2^60"},
     {"block_table_of_floats",
      [](Arguments& a) {
        a.page(), a.options.block_table = a.input({2, 2});

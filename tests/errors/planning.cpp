@@ -38,7 +38,9 @@ Context forced(const std::string& kernels) { return Context({.threads = 1, .kern
 std::vector<ErrorCase> contexts() {
   return {
       {"negative_threads", [] { Context({.threads = -1}); },
-       "context: threads is -1; it must be at least 0"},
+       "context: threads is -1; it must be from 0 to 4096"},
+      {"too_many_threads", [] { Context({.threads = 5000}); },
+       "context: threads is 5000; it must be from 0 to 4096"},
       {"allocator_that_cannot_deallocate",
        [] { Context({.allocator = {.allocate = [](auto...) -> void* { return nullptr; }}}); },
        "context: an allocator needs both allocate and deallocate"},

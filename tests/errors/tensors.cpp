@@ -76,6 +76,11 @@ std::vector<ErrorCase> shapes() {
 std::vector<ErrorCase> elements_and_views() {
   return {
       {"element_of_no_tensor", [] { ConstTensorView().at<float>({}); }, "at: there is no tensor"},
+      {"element_on_a_device",
+       [] {
+         ConstTensorView(nullptr, DType::f32, {2}, Device{Device::Kind::cuda, 0}).at<float>({0});
+       },
+       "at: the tensor is on cuda:0, not in host memory"},
       with_tensor(
           "element_of_another_type",
           [](const Tensor& t) {

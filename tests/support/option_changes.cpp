@@ -32,9 +32,9 @@ std::vector<OptionChange> option_changes() {
       {"window.left", [](Options& o) { o.window.left = 2; }},
       {"window.right", [](Options& o) { o.window.right = 2; }},
       {"query_offset", [](Options& o) { o.query_offset = 0; }},
-      {"query_offset of 1", [](Options& o) { o.query_offset = 1; }},
       {"query_offset of each", [](Options& o) { o.query_offset = zeros({2}, DType::i64); }},
       {"mask", [](Options& o) { o.mask = zeros({5}, DType::u8); }},
+      {"mask of another type", [](Options& o) { o.mask = zeros({5}, DType::i64); }},
       {"short mask", [](Options& o) { o.mask = zeros({4}, DType::u8); }},
       {"no bias", [](Options& o) { o.bias = {}; }},
       {"short bias",
@@ -68,9 +68,19 @@ std::vector<OptionChange> option_changes() {
        [](Options& o) {
          o.blocks = {zeros({1, 1, 2, 2}, DType::u8), 2, 4};
        }},
+      {"blocks of another type",
+       [](Options& o) {
+         o.blocks = {zeros({1, 1, 2, 2}, DType::boolean), 2, 3};
+       }},
       {"key_lengths", [](Options& o) { o.key_lengths = zeros({2}, DType::i32); }},
       {"no dropout", [](Options& o) { o.dropout.p = 0; }},
       {"dropout.p", [](Options& o) { o.dropout.p += 1.0 / 65536; }},
+  };
+}
+
+std::vector<OptionChange> value_changes() {
+  using Options = AttentionOptions;
+  return {
       {"dropout.seed", [](Options& o) { o.dropout.seed = std::uint64_t{1} << 40; }},
       {"dropout.offset", [](Options& o) { o.dropout.offset = 3; }},
       {"dropout.origin.b", [](Options& o) { o.dropout.origin.b = 1; }},

@@ -19,4 +19,7 @@ struct OptionChange {
 AttentionOptions start_options();
 std::vector<OptionChange> option_changes();
 
+// What does not make another problem: a Plan may be run with it.
+std::vector<OptionChange> value_changes();
+
 }  // namespace attend::test
