@@ -194,7 +194,10 @@ void Context::State::release(Memory memory) noexcept {
 
 // ---- Public ------------------------------------------------------------------------------------
 
-Context::Context(const ContextOptions& options) : state_(std::make_unique<State>(options)) {}
+Context::Context(const ContextOptions& options) try : state_(std::make_unique<State>(options)) {
+} catch (const std::bad_alloc&) {
+  throw OutOfMemory("context: out of memory");
+}
 Context::~Context() = default;
 
 int Context::threads() const noexcept { return state_->threads; }

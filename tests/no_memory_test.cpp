@@ -1,0 +1,163 @@
+// Every allocation that a call makes fails once. What comes out is OutOfMemory or a result, never
+// another exception, and a call that failed has written nothing.
+#include "errors/arguments.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <new>
+#include <optional>
+
+namespace {
+
+thread_local long allocations_left = -1;  // until one fails; -1: none does
+thread_local bool failed = false;
+
+bool fails_now() noexcept {
+  if (allocations_left != 0) {
+    allocations_left -= allocations_left > 0;
+    return false;
+  }
+  allocations_left = -1;
+  failed = true;
+  return true;
+}
+
+void* allocate(std::size_t bytes, std::size_t alignment) noexcept {
+  if (fails_now()) return nullptr;
+  return std::aligned_alloc(alignment, (bytes / alignment + 1) * alignment);
+}
+
+void* or_throw(void* memory) {
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+[[gnu::noinline]] void* operator new(std::size_t bytes) { return or_throw(allocate(bytes, 16)); }
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return or_throw(allocate(bytes, static_cast<std::size_t>(alignment)));
+}
+[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return allocate(bytes, 16);
+}
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment,
+                                     const std::nothrow_t&) noexcept {
+  return allocate(bytes, static_cast<std::size_t>(alignment));
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+
+namespace attend::test {
+namespace {
+
+// Runs make() and then call() again and again, until no allocation of call() fails any more.
+// Returns how many there were.
+template <class Make, class Call>
+long each_allocation_fails(Make make, Call call) {
+  for (long n = 0; n < 1000; ++n) {
+    auto state = make();
+    std::string thrown;
+    failed = false;
+    allocations_left = n;
+    try {
+      call(*state);
+    } catch (const OutOfMemory&) {
+      thrown = "OutOfMemory";
+    } catch (const std::exception& error) {
+      allocations_left = -1;
+      thrown = error.what();
+    }
+    allocations_left = -1;
+    if (!failed) {
+      EXPECT_EQ(thrown, "") << "with all its memory";
+      return n;
+    }
+    EXPECT_TRUE(thrown == "OutOfMemory" || thrown.empty())
+        << "allocation " << n << " failed and came out as " << thrown;
+  }
+  ADD_FAILURE() << "a thousand allocations are no end";
+  return 0;
+}
+
+struct Call {
+  Context context{{.threads = 1}};
+  Arguments arguments;
+};
+
+template <class Run>
+long allocations_of(Run run) {
+  return each_allocation_fails([] { return std::make_unique<Call>(); },
+                               [&](Call& c) { run(c.arguments, c.context); });
+}
+
+TEST(NoMemory, attention_says_so) {
+  EXPECT_GT(allocations_of([](const Arguments& a, Context& c) { run_forward(a, c); }), 2);
+}
+
+TEST(NoMemory, attention_into_a_new_tensor_says_so) {
+  EXPECT_GT(allocations_of(
+                [](const Arguments& a, Context& c) { attention(a.q, a.k, a.v, a.options, c); }),
+            3);
+}
+
+TEST(NoMemory, attention_backward_says_so) {
+  EXPECT_GT(allocations_of([](const Arguments& a, Context& c) { run_backward(a, c); }), 2);
+  EXPECT_GT(allocations_of([](const Arguments& a, Context& c) {
+              attention_backward(a.q, a.k, a.v, a.o, a.lse, a.dout, a.options, a.dlse, c);
+            }),
+            5);
+}
+
+TEST(NoMemory, merge_says_so) {
+  EXPECT_GT(allocations_of([](const Arguments& a, Context& c) { run_merge(a, c); }), 2);
+}
+
+TEST(NoMemory, a_plan_says_so) {
+  EXPECT_GT(allocations_of([](const Arguments& a, Context& c) {
+              const Plan plan = Plan::attention(a.q, a.k, a.v, a.out, a.options, {}, {}, c);
+              plan.run(a.q, a.k, a.v, a.out, a.options);
+            }),
+            3);
+  const PlanOptions forced{.kernel = "reference.backward"};
+  EXPECT_GT(allocations_of([&](const Arguments& a, Context& c) {
+              Plan::attention_backward(a.q, a.k, a.v, a.o, a.lse, a.dout, a.gradients, a.options,
+                                       a.dlse, forced, c);
+            }),
+            2);
+}
+
+TEST(NoMemory, the_message_about_a_mistake_says_so) {
+  const auto mistaken = [](const Arguments& a, Context& c) {
+    try {
+      attention(a.q, a.k, a.v, a.out, {.scale = HUGE_VAL}, {}, c);
+    } catch (const InvalidArgument&) {
+    }
+  };
+  EXPECT_GT(allocations_of(mistaken), 1);
+}
+
+TEST(NoMemory, a_context_says_so) {
+  const ContextOptions options{.threads = 1, .kernels = "forward:reference.forward"};
+  const auto make = [] { return std::make_unique<std::optional<Context>>(); };
+  EXPECT_GT(each_allocation_fails(
+                make, [&](std::optional<Context>& context) { context.emplace(options); }),
+            2);
+}
+
+TEST(NoMemory, a_tensor_says_so) {
+  const auto make = [] { return std::make_unique<Tensor>(Shape{2, 3}); };
+  EXPECT_EQ(each_allocation_fails(make, [](Tensor& t) { t = Tensor({4, 5}); }), 1);
+  EXPECT_EQ(each_allocation_fails(make, [](Tensor& t) { const Tensor copy = t; }), 1);
+}
+
+}  // namespace
+}  // namespace attend::test
