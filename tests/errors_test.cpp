@@ -21,8 +21,8 @@ namespace {
 
 std::vector<ErrorCase> all_errors() {
   std::vector<ErrorCase> all;
-  for (const auto& table :
-       {input_errors(), output_errors(), overlap_errors(), tensor_errors(), planning_errors()})
+  for (const auto& table : {input_errors(), output_errors(), overlap_errors(), tensor_errors(),
+                            planning_errors(), no_memory_errors()})
     all.insert(all.end(), table.begin(), table.end());
   return all;
 }
@@ -93,6 +93,7 @@ TEST(ErrorMessages, the_reader_of_sources_finds_messages) {
     throw Unsupported(text("plan: ", f(a, b), " is", " gone, "
                            "and here"));
     std::string declines(const Problem& p) { return "is 'x' " + p; }
+    throw OutOfMemory(name + ": no memory" + x);
   )";
   std::vector<std::string> found;
   for (MessagePattern& pattern : message_patterns("f.cpp", source)) {
@@ -104,6 +105,7 @@ TEST(ErrorMessages, the_reader_of_sources_finds_messages) {
                        "f.cpp:3 *: q has * keys; it (must) be \"1\"",
                        "f.cpp:4 plan: * is gone, and here",
                        "f.cpp:6 *is 'x' *",
+                       "f.cpp:7 *: no memory*",
                    }));
   EXPECT_TRUE(matches("\1: q is \1; no", "attention: q is 7; no"));
   EXPECT_FALSE(matches("\1: q is \1; no", "attention: q is 7; no more"));

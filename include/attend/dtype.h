@@ -43,7 +43,7 @@ namespace internal {
 
 template <class T>
 concept ElementInteger = std::integral<T> && !std::same_as<T, char> &&
-    (sizeof(T) == 1 || (std::signed_integral<T> && sizeof(T) >= 4));
+                         (sizeof(T) == 1 || (std::signed_integral<T> && sizeof(T) >= 4));
 
 }  // namespace internal
 

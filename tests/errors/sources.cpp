@@ -117,8 +117,10 @@ std::vector<std::string> alternatives(std::string_view argument) {
     if (literal.joins_last) texts.back() += literal.text;
     else texts.push_back(literal.text);
   }
-  if (texts.empty() || (code && !choice)) return {anything};
-  return texts;
+  if (!code || choice) return texts.empty() ? std::vector{anything} : texts;
+  std::string expression = anything;  // name + " is missing"
+  for (const std::string& text : texts) expression += text + anything;
+  return {expression};
 }
 
 // One pattern for each alternative of each argument, the other arguments being their first, or

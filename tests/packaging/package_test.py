@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What an outside project meets when it uses attend. Each test is a function of this file.
 
-The first test of a kind (static, shared) builds and installs that library and then moves the
-installed tree; all others look at the moved one, so whatever remembers its first place breaks.
+The first test of a kind (static, shared) installs that library and then moves the installed tree;
+all others look at the moved one, so whatever remembers its first place breaks.
 """
 import argparse
 import os
@@ -77,13 +77,14 @@ class Package:
 
 
 def install(package):
-    build = package.folder / "build"
+    build = pathlib.Path(package.args.build)   # where these tests are built, with the static library
     first = package.folder / "prefix"
     for old in (first, package.prefix):
         shutil.rmtree(old, ignore_errors=True)
-    package.cmake(SOURCE, build, "-DATTEND_WERROR=ON", "-DATTEND_BUILD_TESTS=OFF",
-                  "-DATTEND_BUILD_EXAMPLES=OFF", "-DCMAKE_INSTALL_LIBDIR=lib",
-                  f"-DBUILD_SHARED_LIBS={'ON' if package.kind == 'shared' else 'OFF'}")
+    if package.kind == "shared":
+        build = package.folder / "build"
+        package.cmake(SOURCE, build, "-DATTEND_WERROR=ON", "-DATTEND_BUILD_TESTS=OFF",
+                      "-DATTEND_BUILD_EXAMPLES=OFF", "-DBUILD_SHARED_LIBS=ON")
     run("cmake", "--install", build, "--prefix", first)
     first.rename(package.prefix)
 
@@ -130,9 +131,7 @@ def pkg_config(package):
 def fetch_content(package):
     """As a part of another project: only the library is built, with that project's settings."""
     source = package.consumer("fetch_content")
-    shared = "ON" if package.kind == "shared" else "OFF"
-    package.cmake(source, source / "build", f"-DATTEND_SOURCE={SOURCE}", "-DATTEND_WERROR=ON",
-                  f"-DBUILD_SHARED_LIBS={shared}")
+    package.cmake(source, source / "build", f"-DATTEND_SOURCE={SOURCE}", "-DATTEND_WERROR=ON")
     run(source / "build/consumer")
     inside = source / "build/_deps/attend-build"
     if "attendConfig" in (inside / "cmake_install.cmake").read_text():
@@ -183,6 +182,7 @@ if __name__ == "__main__":
     parser.add_argument("kind", choices=("static", "shared"))
     parser.add_argument("test", choices=[test.__name__ for test in TESTS])
     parser.add_argument("--folder", required=True, help="where to build and install")
+    parser.add_argument("--build", required=True, help="where the static library is built")
     parser.add_argument("--generator", default="Ninja")
     parser.add_argument("--compiler", default="g++")
     parser.add_argument("--launcher", default="", help="ccache, or nothing")

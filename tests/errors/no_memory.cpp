@@ -1,10 +1,12 @@
 // Every allocation that a call makes fails once. What comes out is OutOfMemory or a result, never
-// another exception, and a call that failed has written nothing.
-#include "errors/arguments.h"
+// another exception, and a call that failed has written nothing. For that this program has an
+// operator new of its own.
+#include "arguments.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
 #include <optional>
@@ -25,7 +27,7 @@ bool fails_now() noexcept {
 }
 
 void* allocate(std::size_t bytes, std::size_t alignment) noexcept {
-  if (fails_now()) return nullptr;
+  if (fails_now() || bytes > static_cast<std::size_t>(PTRDIFF_MAX)) return nullptr;
   return std::aligned_alloc(alignment, (bytes / alignment + 1) * alignment);
 }
 
@@ -59,30 +61,38 @@ void* or_throw(void* memory) {
 namespace attend::test {
 namespace {
 
+// Calls and lets allocation n of it fail; "" if that was not even noticed.
+std::string thrown_without(long n, const std::function<void()>& call) {
+  const char* type = "";
+  std::string message;
+  message.reserve(1000);
+  failed = false;
+  allocations_left = n;
+  try {
+    call();
+  } catch (const OutOfMemory& error) {
+    type = "OutOfMemory";
+    message = error.what();
+  } catch (const std::exception& error) {
+    type = "something else";
+    message = error.what();
+  }
+  allocations_left = -1;
+  return *type == '\0' ? "" : type + (": " + message);
+}
+
 // Runs make() and then call() again and again, until no allocation of call() fails any more.
 // Returns how many there were.
 template <class Make, class Call>
 long each_allocation_fails(Make make, Call call) {
   for (long n = 0; n < 1000; ++n) {
     auto state = make();
-    std::string thrown;
-    failed = false;
-    allocations_left = n;
-    try {
-      call(*state);
-    } catch (const OutOfMemory&) {
-      thrown = "OutOfMemory";
-    } catch (const std::exception& error) {
-      allocations_left = -1;
-      thrown = error.what();
-    }
-    allocations_left = -1;
+    const std::string thrown = thrown_without(n, [&] { call(*state); });
     if (!failed) {
       EXPECT_EQ(thrown, "") << "with all its memory";
       return n;
     }
-    EXPECT_TRUE(thrown == "OutOfMemory" || thrown.empty())
-        << "allocation " << n << " failed and came out as " << thrown;
+    EXPECT_TRUE(thrown.empty() || thrown.starts_with("OutOfMemory: ")) << "allocation " << n;
   }
   ADD_FAILURE() << "a thousand allocations are no end";
   return 0;
@@ -159,5 +169,45 @@ TEST(NoMemory, a_tensor_says_so) {
   EXPECT_EQ(each_allocation_fails(make, [](Tensor& t) { const Tensor copy = t; }), 1);
 }
 
+// Throws what the call throws when its first allocation fails.
+void without_memory(const std::function<void()>& call) {
+  const std::string thrown = thrown_without(0, call);
+  const std::string type = "OutOfMemory: ";
+  if (thrown.starts_with(type)) throw OutOfMemory(thrown.substr(type.size()));
+}
+
 }  // namespace
+
+std::vector<ErrorCase> no_memory_errors() {
+  const std::string type = "OutOfMemory";
+  return {
+      {"no_memory_for_a_context", [] { without_memory([] { Context(); }); },
+       "context: out of memory", type},
+      {"no_memory_for_the_check_of_attention",
+       [] {
+         Arguments a;
+         without_memory([&] { run_forward(a); });
+       },
+       "attention: out of memory", type},
+      {"no_memory_for_the_check_of_backward",
+       [] {
+         Arguments a;
+         without_memory([&] { run_backward(a); });
+       },
+       "attention_backward: out of memory", type},
+      {"no_memory_for_the_check_of_merge",
+       [] {
+         Arguments a;
+         without_memory([&] { run_merge(a); });
+       },
+       "merge: out of memory", type},
+      {"no_memory_for_a_plan",
+       [] {
+         Arguments a;
+         without_memory([&] { Plan::attention(a.q, a.k, a.v, a.out); });
+       },
+       "plan: out of memory", type},
+  };
+}
+
 }  // namespace attend::test
