@@ -66,7 +66,7 @@ void Examination::compare(const char* what, const ConstTensorView& found,
                           std::vector<Float128> Results<Float128>::*member128) {
   if (!found) return;
   const std::vector<double> values = widen(found);
-  const double u_acc = (8 + 2 * std::sqrt(terms_)) * accumulator_;
+  const double u_acc = (16 + 4 * std::sqrt(terms_)) * accumulator_;
   const double u_type = unit_roundoff(problem_.type), u_out = unit_roundoff(found.dtype());
   const double tiny = smallest(problem_.type), tiny_out = smallest(found.dtype());
   const double largest = largest_finite(found.dtype());

@@ -23,7 +23,7 @@ struct Outcome {
 // Makes the case's tensors and their truth: of 113 bits if the case is f64, else of 53.
 //
 // An element passes if it is within
-//   (8 + 2 sqrt(n)) u_acc accumulated + 4 u_type stored + 2 tiny_type vanished + u_out |truth| +
+//   (16 + 4 sqrt(n)) u_acc accumulated + 4 u_type stored + 2 tiny_type vanished + u_out |truth| +
 //   tiny_out
 // of the truth. u are unit roundoffs: of the accumulator (f32, or f64 for f64; the textbook row,
 // which stores its scores in the tensors' type, has that one), of the tensors' type, and of what is
