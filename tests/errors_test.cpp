@@ -192,7 +192,7 @@ TEST(Accepted, dropout_up_to_the_last_counter) {
 }
 
 // The functions that return tensors judge the same way.
-TEST(Accepted, the_returning_functions_refuse_alike) {
+TEST(ErrorMessages, the_returning_functions_refuse_alike) {
   Arguments a;
   const auto forward = [&] { attention(a.q, a.k, a.v, a.options); };
   const auto backward = [&] {
