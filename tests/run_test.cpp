@@ -52,6 +52,19 @@ TEST(Threads, a_parallel_for_of_the_callers_runs_the_strands) {
   EXPECT_EQ(calls.size(), 1U) << "one strand needs no parallel_for";
 }
 
+TEST(Threads, parallel_for_calls_the_body_once_for_every_number) {
+  Context one({.threads = 1}), three({.threads = 3});
+  Context own({.threads = 3, .parallel_for = [](int n, const std::function<void(int)>& body) {
+                 for (int strand = 0; strand < n; ++strand) body(strand);
+               }});
+  for (Context* context : {&one, &three, &own})
+    for (const int n : {0, 1, 2, 1000}) {
+      std::vector<std::atomic<int>> called(static_cast<std::size_t>(n));
+      context->parallel_for(n, [&](std::int64_t i) { ++called[static_cast<std::size_t>(i)]; });
+      for (const auto& times : called) EXPECT_EQ(times, 1) << n << " numbers";
+    }
+}
+
 TEST(Threads, a_parallel_for_that_throws_gives_its_memory_back) {
   CountingAllocator memory;
   {

@@ -45,6 +45,11 @@ class ATTEND_API Context {
   Context& operator=(const Context&) = delete;
 
   int threads() const noexcept;
+
+  // Calls body(0) ... body(n - 1), each once, in any order, over the Context's threads, and returns
+  // when all are done. body must not throw. It may itself call any function of the library.
+  void parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body) const;
+
   static std::vector<KernelInfo> kernels();  // best first
 
   struct State;

@@ -1,6 +1,7 @@
 // Running a plan: the tasks of each stage over strands of execution.
 #include "api/context.h"
 
+#include <algorithm>
 #include <atomic>
 
 namespace attend {
@@ -25,7 +26,25 @@ struct Stage {
   }
 };
 
+// Calls body(strand) for every strand, or at least for strand 0: bodies take what is left to do.
+template <class Body>
+void on_strands(Context::State& state, int strands, Body& body) {
+  if (strands > 1) {
+    if (state.parallel_for) state.parallel_for(strands, [&body](int strand) { body(strand); });
+    else state.pool.run(strands, body);
+  }
+  body(0);  // everything, when alone; else whatever the caller's parallel_for left undone
+}
+
 }  // namespace
+
+void Context::parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body) const {
+  std::atomic<std::int64_t> next{0};
+  const auto take = [&](int) {
+    for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) body(i);
+  };
+  on_strands(*state_, static_cast<int>(std::min<std::int64_t>(n, state_->threads)), take);
+}
 
 void Context::State::execute(const Decision& decision, const Call& call) {
   struct Lease {  // gives the workspace back, also when a caller's parallel_for throws
@@ -37,11 +56,7 @@ void Context::State::execute(const Decision& decision, const Call& call) {
   if (call.visited_blocks != nullptr) *call.visited_blocks = 0;  // not before memory was there
   for (int index = 0; index < decision.kernel->stages; ++index) {
     Stage stage{decision, call, lease.memory.data, index};
-    if (decision.strands > 1) {
-      if (parallel_for) parallel_for(decision.strands, [&stage](int strand) { stage(strand); });
-      else pool.run(decision.strands, stage);
-    }
-    stage(0);  // everything, when alone; else whatever the caller's parallel_for left undone
+    on_strands(*this, decision.strands, stage);
   }
 }
 

@@ -1,0 +1,89 @@
+// The block around attention: residual, norm, and a feed-forward network, as in encoder and decoder
+// layers. Each of up to three parts f (self-attention, cross-attention, feed-forward) is wrapped:
+//
+//   post-norm   y = norm(x + f(x))          pre-norm   y = x + f(norm(x))
+#pragma once
+
+#include <attend/feed_forward.h>
+#include <attend/multi_head_attention.h>
+#include <attend/norm.h>
+
+namespace attend {
+
+enum class NormPlacement : std::uint8_t { post, pre, none };  // none: y = x + f(x)
+
+struct AttentionBlockOptions {
+  MultiHeadAttentionOptions attention{};
+  bool cross = false;           // a second attention, over a memory (decoder)
+  std::int64_t memory_dim = 0;  // width of the memory; 0: model_dim
+  std::int64_t hidden_dim = 0;  // of the feed-forward network; 0: there is none
+  Activation activation = Activation::gelu;
+  NormPlacement placement = NormPlacement::post;
+  NormKind norm = NormKind::layer_norm;
+  double epsilon = 1e-5;
+};
+
+// Parts and their names: attention, norm_1; cross, norm_2 (with `cross`); feed_forward, norm_3.
+class ATTEND_API AttentionBlock {
+ public:
+  AttentionBlock() = default;  // none
+  explicit AttentionBlock(const AttentionBlockOptions& options);
+
+  explicit operator bool() const noexcept { return static_cast<bool>(attention_); }
+  const AttentionBlockOptions& options() const noexcept { return options_; }
+  const MultiHeadAttention& attention() const noexcept { return attention_; }
+  const MultiHeadAttention& cross() const noexcept { return cross_; }
+
+  //   x, y [batch, T, model_dim]   memory [batch, Tm, memory_dim]
+  Tensor forward(const ConstTensorView& x, const AttentionOptions& self = {},
+                 Context& context = default_context()) const;
+  Tensor forward(const ConstTensorView& x, const ConstTensorView& memory,
+                 const AttentionOptions& self = {}, const AttentionOptions& cross = {},
+                 Context& context = default_context()) const;
+
+  // The steps of the parts with their names before them: "attention.weights"; and the sums and
+  // norms: "residual_1", "norm_1", ... "output".
+  Trace trace(const ConstTensorView& x, const ConstTensorView& memory = {},
+              const AttentionOptions& self = {}, const AttentionOptions& cross = {},
+              Context& context = default_context()) const;
+
+  struct Saved {
+    MultiHeadAttention::Saved attention, cross;
+    FeedForward::Saved feed_forward;
+    Norm::Saved norm_1, norm_2, norm_3;
+  };
+  struct Gradients {
+    Tensor dx, dmemory;
+    std::vector<NamedTensor> parameters;
+  };
+  std::pair<Tensor, Saved> forward_train(const ConstTensorView& x,
+                                         const ConstTensorView& memory = {},
+                                         const AttentionOptions& self = {},
+                                         const AttentionOptions& cross = {},
+                                         Context& context = default_context()) const;
+  Gradients backward(const ConstTensorView& dy, const Saved& saved,
+                     Context& context = default_context()) const;
+
+  // Token by token: `cache` of attention().make_cache(). A decoder also has a cache of its memory,
+  // cross().make_cache(), filled once by cross().append(memory, memory, ...).
+  Tensor forward(const ConstTensorView& x, KvCache& cache, const AttentionOptions& self = {},
+                 const ConstTensorView& lengths = {}, Context& context = default_context()) const;
+  Tensor forward(const ConstTensorView& x, KvCache& cache, const KvCache& memory,
+                 const AttentionOptions& self = {}, const AttentionOptions& cross = {},
+                 const ConstTensorView& lengths = {}, Context& context = default_context()) const;
+
+  std::vector<NamedView> parameters() const;
+  std::vector<Parameter> parameters();
+
+  // The file's metadata holds the options.
+  void save(const std::filesystem::path& path) const;
+  static AttentionBlock load(const std::filesystem::path& path);
+
+ private:
+  AttentionBlockOptions options_;
+  MultiHeadAttention attention_, cross_;
+  FeedForward feed_forward_;
+  Norm norm_1_, norm_2_, norm_3_;
+};
+
+}  // namespace attend

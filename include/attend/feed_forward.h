@@ -1,0 +1,54 @@
+// The network of a transformer layer that works on each token by itself.
+//
+//   relu, gelu, gelu_tanh   y = act(x W_up^T + b_up) W_down^T + b_down
+//   swiglu                  y = (silu(x W_gate^T + b_gate) * (x W_up^T + b_up)) W_down^T + b_down
+#pragma once
+
+#include <attend/linear.h>
+
+namespace attend {
+
+enum class Activation : std::uint8_t {
+  relu,       // max(x, 0)
+  gelu,       // x * Phi(x), with the error function
+  gelu_tanh,  // the same by tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+  swiglu,     // silu(gate) * up, silu(x) = x / (1 + exp(-x))
+};
+
+struct FeedForwardOptions {
+  std::int64_t model_dim = 0;
+  std::int64_t hidden_dim = 0;  // 0: 4 * model_dim
+  Activation activation = Activation::gelu;
+  bool bias = true;
+  DType type = DType::f32;
+  std::uint64_t seed = 0;
+};
+
+//   x, y [..., model_dim]   W_up, W_gate [hidden_dim, model_dim]   W_down [model_dim, hidden_dim]
+class ATTEND_API FeedForward {
+ public:
+  FeedForward() = default;  // none
+  explicit FeedForward(const FeedForwardOptions& options);
+
+  explicit operator bool() const noexcept { return static_cast<bool>(up_); }
+  const FeedForwardOptions& options() const noexcept { return options_; }
+
+  Tensor forward(const ConstTensorView& x, Context& context = default_context()) const;
+
+  struct Saved {
+    Tensor x, up, gate;  // the input, and both maps of it before the activation
+  };
+  std::pair<Tensor, Saved> forward_train(const ConstTensorView& x,
+                                         Context& context = default_context()) const;
+  LayerGradients backward(const ConstTensorView& dy, const Saved& saved,
+                          Context& context = default_context()) const;
+
+  std::vector<NamedView> parameters() const;  // up.weight, up.bias, gate..., down...
+  std::vector<Parameter> parameters();
+
+ private:
+  FeedForwardOptions options_;
+  Linear up_, gate_, down_;
+};
+
+}  // namespace attend

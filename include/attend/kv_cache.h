@@ -1,0 +1,56 @@
+// Keys and values of tokens seen so far, so that the next token costs one row and not the whole
+// sequence. Dense: each sequence has room for `capacity` tokens from the start. Paged: sequences
+// take pages of `page_size` tokens from a common store as they grow.
+//
+// A cache belongs to one layer (to its key heads and head sizes) and changes: one thread at a time.
+#pragma once
+
+#include <attend/options.h>
+
+#include <vector>
+
+namespace attend {
+
+struct KvCacheOptions {
+  std::int64_t batch = 1;
+  std::int64_t key_heads = 0;
+  std::int64_t d_k = 0, d_v = 0;  // d_v 0: as d_k
+  std::int64_t capacity = 0;      // most tokens a sequence may have
+  std::int64_t page_size = 0;     // 0: dense
+  std::int64_t pages = 0;         // of the common store; 0: enough for all to be full
+  DType type = DType::f32;
+};
+
+class ATTEND_API KvCache {
+ public:
+  explicit KvCache(const KvCacheOptions& options);
+
+  const KvCacheOptions& options() const noexcept { return options_; }
+  std::int64_t length(std::int64_t b) const;  // tokens that sequence b holds
+  std::int64_t free_pages() const noexcept;   // of a paged cache
+
+  // Puts keys [batch, key_heads, n, d_k] and values [batch, key_heads, n, d_v] behind what is
+  // there; with `lengths` ([batch], i32 or i64), only the first lengths[b] of sequence b. Refused
+  // as a whole, with nothing changed, when a sequence would outgrow the capacity or pages run out.
+  void append(const ConstTensorView& k, const ConstTensorView& v,
+              const ConstTensorView& lengths = {});
+
+  // Forgets the tokens from `length` on (0: all); pages go back to the store.
+  void truncate(std::int64_t b, std::int64_t length);
+
+  // As attention() takes them: dense [batch, key_heads, capacity, d], or pages
+  // [pages, key_heads, page_size, d] with the block table.
+  ConstTensorView keys() const noexcept { return keys_; }
+  ConstTensorView values() const noexcept { return values_; }
+  ConstTensorView key_lengths() const noexcept { return lengths_; }  // [batch]
+  ConstTensorView block_table() const noexcept;                      // none, if dense
+
+ private:
+  std::int64_t pages_of(std::int64_t length) const noexcept;
+
+  KvCacheOptions options_;
+  Tensor keys_, values_, lengths_, table_;
+  std::vector<std::int64_t> free_;  // pages nobody holds, the next one last
+};
+
+}  // namespace attend

@@ -1,0 +1,72 @@
+// A small language model made of the layers: token embedding, positions, causal blocks, a last norm
+// and a map to one logit a word. Enough to train something real; not a model zoo.
+#pragma once
+
+#include <attend/block.h>
+#include <attend/embedding.h>
+
+namespace attend {
+
+struct LanguageModelOptions {
+  std::int64_t vocabulary = 0;
+  std::int64_t length = 0;  // most tokens of a sequence (learned positions)
+  std::int64_t layers = 2;
+  std::int64_t model_dim = 64;
+  std::int64_t heads = 4;
+  std::int64_t hidden_dim = 0;  // of the feed-forward networks; 0: attention only
+  Activation activation = Activation::gelu;
+  NormPlacement placement = NormPlacement::pre;
+  NormKind norm = NormKind::layer_norm;
+  DType type = DType::f32;
+  std::uint64_t seed = 0;
+};
+
+//   tokens [batch, T] (i64 or i32)   logits [batch, T, vocabulary]
+class ATTEND_API LanguageModel {
+ public:
+  explicit LanguageModel(const LanguageModelOptions& options);
+  const LanguageModelOptions& options() const noexcept { return options_; }
+  const std::vector<AttentionBlock>& blocks() const noexcept { return blocks_; }
+
+  Tensor forward(const ConstTensorView& tokens, Context& context = default_context()) const;
+  // Every step of every block: "blocks.1.attention.weights".
+  Trace trace(const ConstTensorView& tokens, Context& context = default_context()) const;
+
+  struct Saved {
+    Embedding::Saved tokens;
+    LearnedPositions::Saved positions;
+    std::vector<AttentionBlock::Saved> blocks;
+    Norm::Saved norm;
+    Linear::Saved head;
+  };
+  std::pair<Tensor, Saved> forward_train(const ConstTensorView& tokens,
+                                         Context& context = default_context()) const;
+  std::vector<NamedTensor> backward(const ConstTensorView& dlogits, const Saved& saved,
+                                    Context& context = default_context()) const;
+
+  // Token by token: one cache a block.
+  std::vector<KvCache> make_caches(std::int64_t batch) const;
+  Tensor forward(const ConstTensorView& tokens, std::vector<KvCache>& caches,
+                 Context& context = default_context()) const;
+  // `count` tokens after the prompt [T]. Temperature 0 takes the likeliest, else one is drawn by
+  // the seed. When the sequence is full, its older half is forgotten.
+  std::vector<std::int64_t> generate(const std::vector<std::int64_t>& prompt, std::int64_t count,
+                                     double temperature = 0, std::uint64_t seed = 0,
+                                     Context& context = default_context()) const;
+
+  std::vector<NamedView> parameters() const;
+  std::vector<Parameter> parameters();
+  void save(const std::filesystem::path& path, const Metadata& more = {}) const;
+  static LanguageModel load(const std::filesystem::path& path);
+  static LanguageModel load(const TensorFile& file);
+
+ private:
+  LanguageModelOptions options_;
+  Embedding tokens_;
+  LearnedPositions positions_;
+  std::vector<AttentionBlock> blocks_;
+  Norm norm_;  // none, if placement is none
+  Linear head_;
+};
+
+}  // namespace attend

@@ -1,0 +1,167 @@
+// Multi-head attention with its projections.
+//
+//   Q = query W^Q + b   K = key W^K + b   V = value W^V + b     split into heads
+//   head_h = attention(Q_h, K_h, V_h)                           every option of options.h
+//   output = concat(head_0, ..., head_{H-1}) W^O + b            = sum over h of head_h W^O_h + b
+#pragma once
+
+#include <attend/attention.h>
+#include <attend/kv_cache.h>
+#include <attend/linear.h>
+#include <attend/trace.h>
+
+#include <optional>
+
+namespace attend {
+
+// Rotary positions: pairs of features of q and k are turned by position * base^(-2c / dim), c being
+// the pair's number. Query i stands at i + query_offset, key j at j.
+struct Rotary {
+  enum class Pairing : std::uint8_t {
+    halves,      // features c and c + dim / 2 (Llama, GPT-NeoX)
+    neighbours,  // features 2c and 2c + 1 (RoFormer, GPT-J)
+  };
+  Pairing pairing = Pairing::halves;
+  double base = 10000;
+  std::int64_t dim = 0;  // how many features turn, from the first on; even; 0: all d_k
+};
+
+struct MultiHeadAttentionOptions {
+  std::int64_t model_dim = 0;  // width of the query input and of the output
+  std::int64_t heads = 1;
+  std::int64_t key_heads = 0;     // 0: as heads; fewer: grouped heads
+  std::int64_t d_k = 0, d_v = 0;  // 0: model_dim / heads; d_v 0: as d_k, if that is given
+  std::int64_t key_dim = 0;       // width of the key input; 0: model_dim
+  std::int64_t value_dim = 0;     // width of the value input; 0: key_dim
+  bool bias = true;               // of the four projections
+  bool output_projection = true;  // false: the output is the concatenation
+  std::optional<Rotary> rotary{};
+  DType type = DType::f32;
+  std::uint64_t seed = 0;
+};
+
+// How the tensors of a file are named and laid out. All are searched behind `prefix`.
+struct WeightsFormat {
+  std::string prefix{};            // "encoder.layers.0.self_attn."
+  std::int64_t heads = 0;          // 0: from the file's metadata
+  std::int64_t key_heads = 0;      // 0: from the metadata, else from the shapes if d_k is known
+  std::optional<Rotary> rotary{};  // not given: from the metadata
+  enum class Orientation : std::uint8_t {
+    automatic,  // by the names: [out, in], but GPT-2's c_attn, c_proj are [in, out]
+    out_in,     // y = x W^T (PyTorch's nn.Linear)
+    in_out,     // y = x W (the mathematical notation, Conv1D)
+  } orientation = Orientation::automatic;
+};
+
+//   query [batch, Tq, model_dim]   key [batch, Tk, key_dim]   value [batch, Tk, value_dim]
+//   W^Q [H d_k, model_dim]   W^K [Hk d_k, key_dim]   W^V [Hk d_v, value_dim]   W^O [model_dim, H
+//   d_v] output [batch, Tq, model_dim]
+// A single sequence may come without the batch dimension; then the output has none either.
+// In the options, masks and so on are of [batch, heads, Tq, Tk]; paged keys come by a KvCache.
+class ATTEND_API MultiHeadAttention {
+ public:
+  MultiHeadAttention() = default;                                         // none
+  explicit MultiHeadAttention(const MultiHeadAttentionOptions& options);  // Xavier-uniform, b = 0
+  MultiHeadAttention(const MultiHeadAttentionOptions& options, Linear q, Linear k, Linear v,
+                     Linear o);
+
+  explicit operator bool() const noexcept { return static_cast<bool>(q_); }
+  // With every size filled in.
+  const MultiHeadAttentionOptions& options() const noexcept { return options_; }
+
+  // ---- one call ------------------------------------------------------------------------------
+  Tensor forward(const ConstTensorView& x, const AttentionOptions& options = {},
+                 const AttentionOutputs& outputs = {}, Context& context = default_context()) const;
+  Tensor forward(const ConstTensorView& query, const ConstTensorView& key,
+                 const ConstTensorView& value, const AttentionOptions& options = {},
+                 const AttentionOutputs& outputs = {}, Context& context = default_context()) const;
+
+  Trace trace(const ConstTensorView& x, const AttentionOptions& options = {},
+              Context& context = default_context()) const;
+  Trace trace(const ConstTensorView& query, const ConstTensorView& key,
+              const ConstTensorView& value, const AttentionOptions& options = {},
+              Context& context = default_context()) const;
+
+  // ---- training ------------------------------------------------------------------------------
+  struct SavedOptions {  // the options with copies of the tensors they show
+    AttentionOptions options{};
+    std::vector<Tensor> tensors{};
+  };
+  struct Saved {
+    Tensor query, key, value;  // inputs; key and value are none in self-attention
+    Tensor q, k, v;            // [batch, heads, length, d], turned if rotary
+    Tensor heads, lse;         // [batch, heads, Tq, d_v], [batch, heads, Tq]
+    SavedOptions options;
+    int rank = 3;  // of the inputs
+  };
+  struct Gradients {
+    Tensor dx;                     // in self-attention
+    Tensor dquery, dkey, dvalue;   // otherwise
+    Tensor dbias, dsinks, dalibi;  // of those options, if given
+    std::vector<NamedTensor> parameters;
+  };
+  std::pair<Tensor, Saved> forward_train(const ConstTensorView& x,
+                                         const AttentionOptions& options = {},
+                                         Context& context = default_context()) const;
+  std::pair<Tensor, Saved> forward_train(const ConstTensorView& query, const ConstTensorView& key,
+                                         const ConstTensorView& value,
+                                         const AttentionOptions& options = {},
+                                         Context& context = default_context()) const;
+  Gradients backward(const ConstTensorView& dy, const Saved& saved,
+                     Context& context = default_context()) const;
+
+  // ---- token by token ------------------------------------------------------------------------
+  // An empty cache that fits this layer; batch, capacity and pages as given.
+  KvCache make_cache(std::int64_t batch, std::int64_t capacity, std::int64_t page_size = 0,
+                     std::int64_t pages = 0) const;
+  // Self-attention of new tokens x [batch, n, model_dim] over all that the cache holds and over
+  // themselves: append(x, x, cache), then attend(x, cache) with the first new token at the position
+  // the cache had reached. The whole prompt at once, a part of it or one token give the same bits.
+  // With `lengths` ([batch]), only the first lengths[b] rows of x are tokens; the others' outputs
+  // mean nothing.
+  Tensor forward(const ConstTensorView& x, KvCache& cache, const AttentionOptions& options = {},
+                 const ConstTensorView& lengths = {}, Context& context = default_context()) const;
+  // The two halves, for cross-attention over a memory that stays.
+  void append(const ConstTensorView& key, const ConstTensorView& value, KvCache& cache,
+              const ConstTensorView& lengths = {}, Context& context = default_context()) const;
+  Tensor attend(const ConstTensorView& query, const KvCache& cache,
+                const AttentionOptions& options = {}, Context& context = default_context()) const;
+
+  // ---- weights -------------------------------------------------------------------------------
+  const Linear& q() const noexcept { return q_; }
+  const Linear& k() const noexcept { return k_; }
+  const Linear& v() const noexcept { return v_; }
+  const Linear& o() const noexcept { return o_; }  // none without output_projection
+
+  // q.weight, q.bias, k.weight, ... o.bias
+  std::vector<NamedView> parameters() const;
+  std::vector<Parameter> parameters();
+
+  // The same as one set of matrices a head: q [d_k, model_dim], k [d_k, key_dim],
+  // v [d_v, value_dim], o [model_dim, d_v]. Query heads of a group share their k and v, as copies.
+  struct Head {
+    Tensor q, k, v, o;
+    Tensor q_bias, k_bias, v_bias;
+  };
+  std::vector<Head> split() const;
+  // Back again. k and v of heads that share a key head must be equal. `o_bias` [model_dim] or none.
+  static MultiHeadAttention join(const MultiHeadAttentionOptions& options,
+                                 const std::vector<Head>& heads, const Tensor& o_bias = {});
+
+  // Files. save writes parameters() with the options in the metadata; `per_head` writes
+  // head.0.q.weight and so on instead of q.weight. load takes both, and: in_proj_weight with
+  // out_proj.weight, or q_proj_weight, k_proj_weight, v_proj_weight (nn.MultiheadAttention);
+  // q_proj k_proj v_proj with o_proj or out_proj; wq wk wv wo; W_Q W_K W_V W_O;
+  // query_linear key_linear value_linear out_linear; self.query self.key self.value with
+  // output.dense; c_attn with c_proj.
+  void save(const std::filesystem::path& path, bool per_head = false) const;
+  static MultiHeadAttention load(const std::filesystem::path& path,
+                                 const WeightsFormat& format = {});
+  static MultiHeadAttention load(const TensorFile& file, const WeightsFormat& format = {});
+
+ private:
+  MultiHeadAttentionOptions options_;
+  Linear q_, k_, v_, o_;
+};
+
+}  // namespace attend
