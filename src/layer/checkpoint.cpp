@@ -1,9 +1,9 @@
 // Checkpoints: the parameters and all that an optimizer remembers, in one file.
 #include <attend/train.h>
 
+#include "layer/check.h"
 #include "layer/metadata.h"
 #include "layer/named.h"
-#include "layer/reporting.h"
 
 #include <cstring>
 
@@ -31,12 +31,13 @@ void check_kind(const std::string& where, const Metadata& metadata, const Optimi
 void save_checkpoint(const std::filesystem::path& path, const std::vector<NamedView>& parameters,
                      const Optimizer& optimizer, const Metadata& more) {
   reporting("save_checkpoint", [&] {
-    Metadata metadata = {
-        {kFormat, kVersion}, {kKind, optimizer.kind()}, {kSteps, std::to_string(optimizer.steps())}};
+    Metadata metadata = {{kFormat, kVersion},
+                         {kKind, optimizer.kind()},
+                         {kSteps, std::to_string(optimizer.steps())}};
     for (const auto& [key, value] : more)
       if (!metadata.emplace(key, value).second)
-        throw InvalidArgument(text("save_checkpoint: the metadata key ", in_quotes(key),
-                                   " is the checkpoint's own"));
+        throw InvalidArgument(
+            text("save_checkpoint: the metadata key ", in_quotes(key), " is the checkpoint's own"));
     std::vector<NamedView> tensors = parameters;
     for (const NamedView& parameter : parameters)
       if (parameter.name.starts_with(kPrefix))
@@ -61,8 +62,7 @@ Metadata load_checkpoint(const std::filesystem::path& path,
     for (auto& [name, tensor] : file.tensors) {
       if (name.starts_with(kPrefix))
         state.push_back({name.substr(kPrefix.size()), std::move(tensor)});
-      else
-        values.push_back({name, std::move(tensor)});
+      else values.push_back({name, std::move(tensor)});
     }
     for (const char* own : {kFormat, kKind, kSteps}) file.metadata.erase(own);
     try {

@@ -2,9 +2,9 @@
 #include <attend/train.h>
 
 #include "core/text.h"
+#include "layer/check.h"
 #include "layer/flat.h"
 #include "layer/named.h"
-#include "layer/reporting.h"
 
 #include <cmath>
 

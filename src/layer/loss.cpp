@@ -3,8 +3,8 @@
 #include <attend/train.h>
 
 #include "core/text.h"
+#include "layer/check.h"
 #include "layer/flat.h"
-#include "layer/reporting.h"
 
 #include <cmath>
 
@@ -16,11 +16,9 @@ template <class... Parts>
   throw InvalidArgument(text(parts...));
 }
 
-// A contiguous copy of a view, once it is known to be one that can be read.
+// A contiguous copy of a view that can be read.
 Tensor readable(const char* function, const char* name, const ConstTensorView& view) {
-  if (!view) fail(function, ": ", name, " is missing");
-  if (view.device().kind != Device::Kind::cpu)
-    fail(function, ": ", name, " is on ", view.device(), ", not in host memory");
+  check_readable(function, name, view);
   return Tensor::copy_of(view);
 }
 
@@ -29,9 +27,7 @@ void check_floating(const char* function, const char* name, DType type) {
     fail(function, ": ", name, " is ", type, ", not a floating-point type");
 }
 
-Shape without_last(const Shape& shape) {
-  return Shape(std::span(shape.begin(), shape.end() - 1));
-}
+Shape without_last(const Shape& shape) { return Shape(std::span(shape.begin(), shape.end() - 1)); }
 
 // "[3, 1]": the index of element n.
 Shape index_of(const Shape& shape, std::int64_t n) {
@@ -90,7 +86,8 @@ Loss cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets
     const std::int64_t rows = t.count(), classes = z.size(z.shape().rank() - 1);
     const double smoothing = options.label_smoothing;
     if (!(smoothing >= 0 && smoothing < 1))
-      fail("cross_entropy: label_smoothing is ", smoothing, "; it must be at least 0 and less than 1");
+      fail("cross_entropy: label_smoothing is ", smoothing,
+           "; it must be at least 0 and less than 1");
     const std::int64_t count = count_targets(t, classes, options.ignore);
 
     Loss loss{0, Tensor(z.shape(), z.dtype()), count};

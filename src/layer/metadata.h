@@ -16,8 +16,7 @@ namespace attend {
 inline const std::string& text_of(std::string_view where, const Metadata& metadata,
                                   const std::string& key) {
   const auto found = metadata.find(key);
-  if (found == metadata.end())
-    throw FileError(text(where, "the metadata has no ", in_quotes(key)));
+  if (found == metadata.end()) throw FileError(text(where, "the metadata has no ", in_quotes(key)));
   return found->second;
 }
 

@@ -3,9 +3,9 @@
 #include <attend/train.h>
 
 #include "core/text.h"
+#include "layer/check.h"
 #include "layer/flat.h"
 #include "layer/named.h"
-#include "layer/reporting.h"
 
 #include <cmath>
 
@@ -71,8 +71,8 @@ void Optimizer::step(const std::vector<Parameter>& parameters,
   reporting("step", [&] {
     const std::string where = text(kind(), ": ");
     if (!(std::isfinite(learning_rate) && learning_rate >= 0))
-      throw InvalidArgument(text(where, "learning_rate is ", learning_rate,
-                                 "; it must be finite and not negative"));
+      throw InvalidArgument(
+          text(where, "learning_rate is ", learning_rate, "; it must be finite and not negative"));
     const std::vector<Form> forms = checked_forms(where, parameters);
     check_gradients(where, "parameter", forms, gradients);
     const std::vector<Form> kept = state_forms(memory_, forms);
@@ -140,8 +140,8 @@ SGD::SGD(const SGDOptions& options)
     throw InvalidArgument(text("sgd: momentum is ", momentum, "; it must be in [0, 1)"));
   if (nesterov && momentum == 0) throw InvalidArgument("sgd: nesterov needs a momentum above 0");
   if (!(std::isfinite(weight_decay) && weight_decay >= 0))
-    throw InvalidArgument(text("sgd: weight_decay is ", weight_decay,
-                               "; it must be finite and not negative"));
+    throw InvalidArgument(
+        text("sgd: weight_decay is ", weight_decay, "; it must be finite and not negative"));
 }
 
 void SGD::update(const Rows& rows, double learning_rate, std::int64_t) const {
@@ -160,13 +160,13 @@ void SGD::update(const Rows& rows, double learning_rate, std::int64_t) const {
 AdamW::AdamW(const AdamWOptions& options) : Optimizer({"m", "v"}), options_(options) {
   const auto& [beta1, beta2, epsilon, weight_decay] = options_;
   if (!(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1))
-    throw InvalidArgument(text("adamw: beta1 is ", beta1, ", beta2 ", beta2,
-                               "; both must be in [0, 1)"));
+    throw InvalidArgument(
+        text("adamw: beta1 is ", beta1, ", beta2 ", beta2, "; both must be in [0, 1)"));
   if (!(std::isfinite(epsilon) && epsilon > 0))
     throw InvalidArgument(text("adamw: epsilon is ", epsilon, "; it must be finite and above 0"));
   if (!(std::isfinite(weight_decay) && weight_decay >= 0))
-    throw InvalidArgument(text("adamw: weight_decay is ", weight_decay,
-                               "; it must be finite and not negative"));
+    throw InvalidArgument(
+        text("adamw: weight_decay is ", weight_decay, "; it must be finite and not negative"));
 }
 
 void AdamW::update(const Rows& rows, double learning_rate, std::int64_t step) const {

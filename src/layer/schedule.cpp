@@ -21,11 +21,10 @@ double LearningRate::at(std::int64_t step) const {
                                "steps than the warmup's ", warmup));
   if (step < warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);
   if (decay == Decay::constant) return peak;
-  const double progress = std::min(
-      static_cast<double>(step - warmup) / static_cast<double>(total - warmup), 1.0);
-  const double left = decay == Decay::linear
-                          ? 1 - progress
-                          : 0.5 * (1 + std::cos(std::numbers::pi * progress));
+  const double progress =
+      std::min(static_cast<double>(step - warmup) / static_cast<double>(total - warmup), 1.0);
+  const double left =
+      decay == Decay::linear ? 1 - progress : 0.5 * (1 + std::cos(std::numbers::pi * progress));
   return minimum + (peak - minimum) * left;
 }
 
