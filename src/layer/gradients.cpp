@@ -32,14 +32,13 @@ void for_values(const std::vector<NamedTensor>& gradients, Use use) {
 double norm_of(const std::vector<NamedTensor>& gradients) {
   double largest = 0, sum = 0;
   for_values(gradients, [&](const double* x, std::int64_t count) {
-    for (std::int64_t n = 0; n < count; ++n)
-      largest = std::isnan(x[n]) ? x[n] : std::fmax(largest, std::abs(x[n]));
+    for (std::int64_t n = 0; n < count; ++n) largest = std::fmax(largest, std::abs(x[n]));
   });
-  if (largest == 0 || !std::isfinite(largest)) return largest;
+  const double scale = largest > 0 ? largest : 1;
   for_values(gradients, [&](const double* x, std::int64_t count) {
-    for (std::int64_t n = 0; n < count; ++n) sum += (x[n] / largest) * (x[n] / largest);
+    for (std::int64_t n = 0; n < count; ++n) sum += (x[n] / scale) * (x[n] / scale);
   });
-  return largest * std::sqrt(sum);
+  return scale * std::sqrt(sum);
 }
 
 }  // namespace

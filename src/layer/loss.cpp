@@ -11,11 +11,6 @@
 namespace attend {
 namespace {
 
-template <class... Parts>
-[[noreturn]] void fail(const Parts&... parts) {
-  throw InvalidArgument(text(parts...));
-}
-
 // A contiguous copy of a view that can be read.
 Tensor readable(const char* function, const char* name, const ConstTensorView& view) {
   check_readable(function, name, view);
@@ -24,7 +19,7 @@ Tensor readable(const char* function, const char* name, const ConstTensorView& v
 
 void check_floating(const char* function, const char* name, DType type) {
   if (!is_floating_point(type))
-    fail(function, ": ", name, " is ", type, ", not a floating-point type");
+    throw InvalidArgument(text(function, ": ", name, " is ", type, ", not a floating-point type"));
 }
 
 Shape without_last(const Shape& shape) { return Shape(std::span(shape.begin(), shape.end() - 1)); }
@@ -44,8 +39,9 @@ std::int64_t count_targets(const Tensor& targets, std::int64_t classes, std::int
     const std::int64_t target = load_integer(t, row);
     if (target == ignore) continue;
     if (target < 0 || target >= classes)
-      fail("cross_entropy: target ", index_of(targets.shape(), row), " is ", target, "; there are ",
-           classes, " classes, from 0 on, and ", ignore, " is ignored");
+      throw InvalidArgument(text("cross_entropy: target ", index_of(targets.shape(), row), " is ",
+                                 target, "; there are ", classes, " classes, from 0 on, and ",
+                                 ignore, " is ignored"));
     ++count;
   }
   return count;
@@ -79,15 +75,15 @@ Loss cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets
     const Tensor t = readable("cross_entropy", "targets", targets);
     check_floating("cross_entropy", "logits", z.dtype());
     if (t.dtype() != DType::i64 && t.dtype() != DType::i32)
-      fail("cross_entropy: targets is ", t.dtype(), ", not i64 or i32");
+      throw InvalidArgument(text("cross_entropy: targets is ", t.dtype(), ", not i64 or i32"));
     if (z.shape().rank() == 0 || t.shape() != without_last(z.shape()))
-      fail("cross_entropy: targets is ", t.shape(), ", logits ", z.shape(),
-           "; targets must have the sizes of logits but the last");
+      throw InvalidArgument(text("cross_entropy: targets is ", t.shape(), ", logits ", z.shape(),
+                                 "; targets must have the sizes of logits but the last"));
     const std::int64_t rows = t.count(), classes = z.size(z.shape().rank() - 1);
     const double smoothing = options.label_smoothing;
     if (!(smoothing >= 0 && smoothing < 1))
-      fail("cross_entropy: label_smoothing is ", smoothing,
-           "; it must be at least 0 and less than 1");
+      throw InvalidArgument(text("cross_entropy: label_smoothing is ", smoothing,
+                                 "; it must be at least 0 and less than 1"));
     const std::int64_t count = count_targets(t, classes, options.ignore);
 
     Loss loss{0, Tensor(z.shape(), z.dtype()), count};
@@ -117,7 +113,8 @@ Loss mse(const ConstTensorView& prediction, const ConstTensorView& target, Conte
     check_floating("mse", "prediction", x.dtype());
     check_floating("mse", "target", y.dtype());
     if (x.shape() != y.shape())
-      fail("mse: prediction is ", x.shape(), ", target ", y.shape(), "; they must be the same");
+      throw InvalidArgument(text("mse: prediction is ", x.shape(), ", target ", y.shape(),
+                                 "; they must be the same"));
     Loss loss{0, Tensor(x.shape(), x.dtype()), x.count()};
     const auto count = static_cast<double>(std::max<std::int64_t>(loss.count, 1));
     const Strided from = flat(x), wanted = flat(y), to = flat(loss.gradient);
