@@ -356,8 +356,7 @@ void expect_refused(const std::function<void(TensorFile&)>& change, const std::s
     ADD_FAILURE() << "taken, without: " << words;
   } catch (const FileError& error) {
     EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
-    EXPECT_EQ(std::string(error.what()).rfind("load_checkpoint: " + (folder / "c").string(), 0), 0u)
-        << error.what();
+    EXPECT_NE(std::string(error.what()).find((folder / "c").string()), std::string::npos);
   }
   EXPECT_EQ(bits_of(target.parameters()), parameters) << words;
   EXPECT_EQ(bits_of(target.optimizer->state()), state) << words;
@@ -370,16 +369,16 @@ Tensor& tensor_of(TensorFile& file, const std::string& name) {
 }
 
 TEST(checkpoint, that_does_not_fit_changes_nothing) {
-  expect_refused([](TensorFile& f) { f.metadata.erase("attend.checkpoint"); },
+  expect_refused([](TensorFile& f) { f.metadata.erase("checkpoint.version"); },
                  "is not a checkpoint");
-  expect_refused([](TensorFile& f) { f.metadata["attend.checkpoint"] = "2"; }, "of version '2'");
-  expect_refused([](TensorFile& f) { f.metadata["attend.optimizer"] = "sgd"; },
+  expect_refused([](TensorFile& f) { f.metadata["checkpoint.version"] = "2"; }, "of version 2");
+  expect_refused([](TensorFile& f) { f.metadata["checkpoint.optimizer"] = "sgd"; },
                  "the optimizer is 'sgd' in the file and 'adamw' here");
   for (const char* steps : {"", "5x", " 5", "5.0", "0x5", "99999999999999999999", "+5"})
-    expect_refused([&](TensorFile& f) { f.metadata["attend.steps"] = steps; },
-                   "not a whole number in range");
-  expect_refused([](TensorFile& f) { f.metadata["attend.steps"] = "-1"; }, "less than 0");
-  expect_refused([](TensorFile& f) { f.metadata["attend.steps"] = "0"; }, "nothing takes");
+    expect_refused([&](TensorFile& f) { f.metadata["checkpoint.steps"] = steps; },
+                   "it must be a whole number");
+  expect_refused([](TensorFile& f) { f.metadata["checkpoint.steps"] = "-1"; }, "less than 0");
+  expect_refused([](TensorFile& f) { f.metadata["checkpoint.steps"] = "0"; }, "nothing takes");
   expect_refused([](TensorFile& f) { f.tensors.erase(f.tensors.begin()); },
                  "there is no tensor 'weight'");
   expect_refused([](TensorFile& f) { f.tensors.pop_back(); }, "there is no tensor 'master.bias'");
@@ -405,7 +404,7 @@ TEST(checkpoint, that_fails_leaves_the_last_one) {
   save_checkpoint(folder / "c", training.parameters(), *training.optimizer);
   const std::string before = bytes_of(folder / "c");
   EXPECT_THROW(save_checkpoint(folder / "c", training.parameters(), *training.optimizer,
-                               {{"attend.steps", "7"}}),
+                               {{"checkpoint.steps", "7"}}),
                InvalidArgument);
   EXPECT_THROW(save_checkpoint(folder / "c", {{"optimizer.x", Tensor({1})}}, *training.optimizer),
                InvalidArgument);

@@ -1,6 +1,8 @@
 // Checkpoints: the parameters and all that an optimizer remembers, in one file.
 #include <attend/train.h>
 
+#include "core/printable.h"
+#include "core/text.h"
 #include "layer/check.h"
 #include "layer/metadata.h"
 #include "layer/named.h"
@@ -11,19 +13,20 @@ namespace attend {
 namespace {
 
 constexpr std::string_view kPrefix = "optimizer.";
-constexpr const char* kFormat = "attend.checkpoint";  // metadata: its version
-constexpr const char* kVersion = "1";
-constexpr const char* kKind = "attend.optimizer";
-constexpr const char* kSteps = "attend.steps";
+constexpr const char* kVersion = "checkpoint.version";  // in the metadata: 1
+constexpr const char* kKind = "checkpoint.optimizer";
+constexpr const char* kSteps = "checkpoint.steps";
 
-void check_kind(const std::string& where, const Metadata& metadata, const Optimizer& optimizer) {
-  if (metadata.count(kFormat) == 0) throw FileError(text(where, "is not a checkpoint"));
-  if (const std::string& version = text_of(where, metadata, kFormat); version != kVersion)
-    throw FileError(text(where, "is a checkpoint of version ", in_quotes(version),
-                         "; this library reads version ", kVersion));
-  if (const std::string& kind = text_of(where, metadata, kKind); kind != optimizer.kind())
-    throw FileError(text(where, "the optimizer is ", in_quotes(kind), " in the file and '",
-                         optimizer.kind(), "' here"));
+void check_kind(const std::string& where, const TensorFile& file, const Optimizer& optimizer) {
+  const MetadataReader metadata(file);
+  if (!metadata.has(kVersion)) throw FileError(text(where, "is not a checkpoint"));
+  if (const std::int64_t version = metadata.integer(kVersion); version != 1)
+    throw FileError(
+        text(where, "is a checkpoint of version ", version, "; this library reads version 1"));
+  if (!metadata.has(kKind) || file.metadata.at(kKind) != optimizer.kind())
+    throw FileError(text(where, "the optimizer is ",
+                         metadata.has(kKind) ? in_quotes(file.metadata.at(kKind)) : "not named",
+                         " in the file and '", optimizer.kind(), "' here"));
 }
 
 }  // namespace
@@ -31,9 +34,8 @@ void check_kind(const std::string& where, const Metadata& metadata, const Optimi
 void save_checkpoint(const std::filesystem::path& path, const std::vector<NamedView>& parameters,
                      const Optimizer& optimizer, const Metadata& more) {
   reporting("save_checkpoint", [&] {
-    Metadata metadata = {{kFormat, kVersion},
-                         {kKind, optimizer.kind()},
-                         {kSteps, std::to_string(optimizer.steps())}};
+    Metadata metadata = {
+        {kVersion, "1"}, {kKind, optimizer.kind()}, {kSteps, std::to_string(optimizer.steps())}};
     for (const auto& [key, value] : more)
       if (!metadata.emplace(key, value).second)
         throw InvalidArgument(
@@ -56,15 +58,15 @@ Metadata load_checkpoint(const std::filesystem::path& path,
     const std::vector<Form> forms = checked_forms("load_checkpoint: ", parameters);
     const std::string where = text("load_checkpoint: ", printable(path.string()), ": ");
     TensorFile file = load_safetensors(path);
-    check_kind(where, file.metadata, optimizer);
-    const auto steps = integer_of<std::int64_t>(where, file.metadata, kSteps);
+    check_kind(where, file, optimizer);
+    const std::int64_t steps = MetadataReader(file).integer(kSteps);
     std::vector<NamedTensor> values, state;
     for (auto& [name, tensor] : file.tensors) {
       if (name.starts_with(kPrefix))
         state.push_back({name.substr(kPrefix.size()), std::move(tensor)});
       else values.push_back({name, std::move(tensor)});
     }
-    for (const char* own : {kFormat, kKind, kSteps}) file.metadata.erase(own);
+    for (const char* own : {kVersion, kKind, kSteps}) file.metadata.erase(own);
     try {
       values = in_order("", forms, std::move(values));
       optimizer.restore(steps, std::move(state), parameters);
