@@ -4,9 +4,8 @@
 
 #include "api/check.h"
 #include "api/context.h"
+#include "core/reporting.h"
 #include "core/text.h"
-
-#include <new>
 
 namespace attend {
 
@@ -16,16 +15,6 @@ struct Plan::State {
 };
 
 namespace {
-
-// Every function throws an attend::Error or nothing, also when memory for a message or a plan ends.
-template <class Body>
-auto reporting(const char* function, Body body) {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    throw OutOfMemory(std::string(function) + ": out of memory");
-  }
-}
 
 void check_and_run(const Request& request, Context& context) {
   Context::State& state = context.state();

@@ -63,9 +63,9 @@ void copy_token(const ConstTensorView& x, std::int64_t b, std::int64_t i, const 
   for (std::int64_t h = 0; h < x.size(1); ++h) {
     const auto* from = static_cast<const std::byte*>(x.data()) +
                        size * (b * x.strides()[0] + h * x.strides()[1] + i * x.strides()[2]);
-    auto* to = static_cast<std::byte*>(store.data()) +
-               size * (page * store.strides()[0] + h * store.strides()[1] +
-                       place * store.strides()[2]);
+    auto* to =
+        static_cast<std::byte*>(store.data()) +
+        size * (page * store.strides()[0] + h * store.strides()[1] + place * store.strides()[2]);
     for (std::int64_t c = 0; c < x.size(3); ++c)
       std::memcpy(to + c * size, from + c * size * x.strides()[3], static_cast<std::size_t>(size));
   }
@@ -98,7 +98,9 @@ std::int64_t KvCache::length(std::int64_t b) const {
   return lengths_.at<std::int64_t>({b});
 }
 
-std::int64_t KvCache::free_pages() const noexcept { return static_cast<std::int64_t>(free_.size()); }
+std::int64_t KvCache::free_pages() const noexcept {
+  return static_cast<std::int64_t>(free_.size());
+}
 
 ConstTensorView KvCache::block_table() const noexcept {
   return options_.page_size == 0 ? ConstTensorView() : ConstTensorView(table_);
@@ -135,8 +137,8 @@ void KvCache::append(const ConstTensorView& k, const ConstTensorView& v,
     needed += pages_of(held + more) - pages_of(held);
   }
   if (needed > free_pages())
-    fail(needed, " more pages of ", options_.page_size, " tokens are needed, ", free_pages(), " of ",
-         options_.pages, " are free");
+    fail(needed, " more pages of ", options_.page_size, " tokens are needed, ", free_pages(),
+         " of ", options_.pages, " are free");
 
   const std::int64_t size = keys_.size(2);
   for (std::int64_t b = 0; b < options_.batch; ++b) {

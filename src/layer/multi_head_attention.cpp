@@ -3,10 +3,12 @@
 #include <attend/multi_head_attention.h>
 
 #include "core/text.h"
+#include "layer/check.h"
 #include "layer/elementwise.h"
 #include "layer/initialise.h"
 #include "layer/multi_head_attention.h"
 #include "layer/rotary.h"
+#include "layer/rows.h"
 
 #include <cmath>
 
@@ -43,8 +45,8 @@ void check_projection(const char* name, const Linear& linear, std::int64_t out, 
   if (linear.dtype() != type) fail(name, ".weight is ", linear.dtype(), ", the layer ", type);
 }
 
-void check_input(const char* name, const ConstTensorView& x, const char* width_name,
-                 std::int64_t width, DType type) {
+void check_rows(const char* name, const ConstTensorView& x, const char* width_name,
+                std::int64_t width, DType type) {
   if (!x) fail(name, " is not given");
   if ((x.rank() != 2 && x.rank() != 3) || x.size(x.rank() - 1) != width)
     fail(name, " is ", x.shape(), "; it must be [batch, length, ", width_name, "] or [length, ",
@@ -53,15 +55,7 @@ void check_input(const char* name, const ConstTensorView& x, const char* width_n
 }
 
 void no_pages(const AttentionOptions& options) {
-  if (options.block_table)
-    fail("block_table is given; a layer takes paged keys as a KvCache");
-}
-
-// [batch, length, width] or [length, width] without its last size.
-Shape with_width(const ConstTensorView& x, std::int64_t width) {
-  Shape shape = x.shape();
-  shape[shape.rank() - 1] = width;
-  return shape;
+  if (options.block_table) fail("block_table is given; a layer takes paged keys as a KvCache");
 }
 
 Tensor like(const Tensor& tensor) { return Tensor::uninitialized(tensor.shape(), tensor.dtype()); }
@@ -98,8 +92,7 @@ MultiHeadAttentionOptions filled_in(MultiHeadAttentionOptions o) {
   at_least_1("value_dim", o.value_dim);
   if (o.heads % o.key_heads != 0)
     fail("heads ", o.heads, " is not a multiple of key_heads ", o.key_heads);
-  if (!is_floating_point(o.type))
-    fail("type is ", o.type, "; it must be f64, f32, bf16 or f16");
+  if (!is_floating_point(o.type)) fail("type is ", o.type, "; it must be f64, f32, bf16 or f16");
   if (o.rotary) fill_in_rotary(o);
   return o;
 }
@@ -117,14 +110,15 @@ TensorView by_heads(Tensor& x, std::int64_t heads) {
   return TensorView(x.view().data(), x.dtype(), view.shape(), view.strides());
 }
 
-// ---- making --------------------------------------------------------------------------------------
+// ---- making
+// --------------------------------------------------------------------------------------
 
 MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionOptions& options)
     : options_(filled_in(options)) {
   const MultiHeadAttentionOptions& o = options_;
   const auto made = [&](const char* name, std::int64_t out, std::int64_t in) {
-    return Linear({.in = in, .out = out, .bias = o.bias, .type = o.type,
-                   .seed = derived_seed(o.seed, name)});
+    return Linear(
+        {.in = in, .out = out, .bias = o.bias, .type = o.type, .seed = derived_seed(o.seed, name)});
   };
   q_ = made("q", o.heads * o.d_k, o.model_dim);
   k_ = made("k", o.key_heads * o.d_k, o.key_dim);
@@ -134,10 +128,7 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionOptions& options)
 
 MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionOptions& options, Linear q, Linear k,
                                        Linear v, Linear o)
-    : options_(filled_in(options)),
-      q_(std::move(q)),
-      k_(std::move(k)),
-      v_(std::move(v)),
+    : options_(filled_in(options)), q_(std::move(q)), k_(std::move(k)), v_(std::move(v)),
       o_(std::move(o)) {
   const MultiHeadAttentionOptions& c = options_;
   check_projection("q", q_, c.heads * c.d_k, c.model_dim, c.type);
@@ -148,12 +139,13 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionOptions& options,
   options_.bias = q_.bias() || k_.bias() || v_.bias() || (o_ && o_.bias());
 }
 
-// ---- forward -------------------------------------------------------------------------------------
+// ---- forward
+// -------------------------------------------------------------------------------------
 
 void AttentionCall::check(const MultiHeadAttentionOptions& o) const {
-  check_input("query", query, "model_dim", o.model_dim, o.type);
-  check_input("key", key, "key_dim", o.key_dim, o.type);
-  check_input("value", value, "value_dim", o.value_dim, o.type);
+  check_rows("query", query, "model_dim", o.model_dim, o.type);
+  check_rows("key", key, "key_dim", o.key_dim, o.type);
+  check_rows("value", value, "value_dim", o.value_dim, o.type);
   if (key.rank() != query.rank() || value.rank() != query.rank())
     fail("query is ", query.shape(), ", key ", key.shape(), ", value ", value.shape(),
          "; all have a batch dimension or none");
@@ -162,12 +154,13 @@ void AttentionCall::check(const MultiHeadAttentionOptions& o) const {
 
 ProjectedCall::ProjectedCall(const MultiHeadAttention& layer, const AttentionCall& call,
                              Context& context) {
+  check_made("multi_head_attention", static_cast<bool>(layer));
   const MultiHeadAttentionOptions& o = layer.options();
   call.check(o);
   q = layer.q().forward(call.query, context);
   k = layer.k().forward(call.key, context);
   v = layer.v().forward(call.value, context);
-  concat = Tensor::uninitialized(with_width(call.query, o.heads * o.d_v), o.type);
+  concat = Tensor::uninitialized(with_last(call.query.shape(), o.heads * o.d_v), o.type);
   if (!o.rotary) return;
   const ConstTensorView qh = by_heads(q.view(), o.heads), kh = by_heads(k.view(), o.key_heads);
   weights_shape(qh, kh, by_heads(v.view(), o.key_heads), call.options);  // throws if unsound
@@ -184,23 +177,23 @@ Tensor MultiHeadAttention::forward(const ConstTensorView& x, const AttentionOpti
 Tensor MultiHeadAttention::forward(const ConstTensorView& query, const ConstTensorView& key,
                                    const ConstTensorView& value, const AttentionOptions& options,
                                    const AttentionOutputs& outputs, Context& context) const {
-  const MultiHeadAttentionOptions& o = options_;
-  ProjectedCall p(*this, {query, key, value, options}, context);
-  attention(by_heads(p.q.view(), o.heads), by_heads(p.k.view(), o.key_heads),
-            by_heads(p.v.view(), o.key_heads), by_heads(p.concat, o.heads), options, outputs,
-            context);
-  return o_ ? o_.forward(p.concat, context) : std::move(p.concat);
+  return reporting("multi_head_attention", [&] {
+    const MultiHeadAttentionOptions& o = options_;
+    ProjectedCall p(*this, {query, key, value, options}, context);
+    attention(by_heads(p.q.view(), o.heads), by_heads(p.k.view(), o.key_heads),
+              by_heads(p.v.view(), o.key_heads), by_heads(p.concat, o.heads), options, outputs,
+              context);
+    return o_ ? o_.forward(p.concat, context) : std::move(p.concat);
+  });
 }
 
-// ---- training ------------------------------------------------------------------------------------
+// ---- training
+// ------------------------------------------------------------------------------------
 
 MultiHeadAttention::SavedOptions::SavedOptions(const AttentionOptions& options)
-    : plain_(options),
-      query_offset_(Tensor::copy_of(options.query_offset.each())),
-      bias_(Tensor::copy_of(options.bias)),
-      alibi_(Tensor::copy_of(options.alibi)),
-      sinks_(Tensor::copy_of(options.sinks)),
-      blocks_(Tensor::copy_of(options.blocks.visible)),
+    : plain_(options), query_offset_(Tensor::copy_of(options.query_offset.each())),
+      bias_(Tensor::copy_of(options.bias)), alibi_(Tensor::copy_of(options.alibi)),
+      sinks_(Tensor::copy_of(options.sinks)), blocks_(Tensor::copy_of(options.blocks.visible)),
       key_lengths_(Tensor::copy_of(options.key_lengths)),
       cu_seqlens_q_(Tensor::copy_of(options.cu_seqlens_q)),
       cu_seqlens_k_(Tensor::copy_of(options.cu_seqlens_k)) {
@@ -236,81 +229,97 @@ std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::forward_train(
 std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::forward_train(
     const ConstTensorView& query, const ConstTensorView& key, const ConstTensorView& value,
     const AttentionOptions& options, Context& context) const {
-  const MultiHeadAttentionOptions& o = options_;
-  ProjectedCall p(*this, {query, key, value, options}, context);
-  const ConstTensorView q = by_heads(p.q.view(), o.heads);
-  Saved saved{.query = Tensor::copy_of(query),
-              .key = Tensor::copy_of(key),
-              .value = Tensor::copy_of(value),
-              .q = {}, .k = {}, .v = {}, .concat = {},
-              .lse = Tensor::uninitialized({q.size(0), q.size(1), q.size(2)},
-                                           statistic_of(o.type)),
-              .options = SavedOptions(options)};
-  attention(q, by_heads(p.k.view(), o.key_heads), by_heads(p.v.view(), o.key_heads),
-            by_heads(p.concat, o.heads), options, {.lse = saved.lse}, context);
-  Tensor y = o_ ? o_.forward(p.concat, context) : p.concat;
-  saved.q = std::move(p.q);
-  saved.k = std::move(p.k);
-  saved.v = std::move(p.v);
-  saved.concat = std::move(p.concat);
-  return {std::move(y), std::move(saved)};
+  return reporting("multi_head_attention", [&] {
+    const MultiHeadAttentionOptions& o = options_;
+    ProjectedCall p(*this, {query, key, value, options}, context);
+    const ConstTensorView q = by_heads(p.q.view(), o.heads);
+    Saved saved{
+        .query = Tensor::copy_of(query),
+        .key = Tensor::copy_of(key),
+        .value = Tensor::copy_of(value),
+        .q = {},
+        .k = {},
+        .v = {},
+        .concat = {},
+        .lse = Tensor::uninitialized({q.size(0), q.size(1), q.size(2)}, statistic_of(o.type)),
+        .options = SavedOptions(options)};
+    attention(q, by_heads(p.k.view(), o.key_heads), by_heads(p.v.view(), o.key_heads),
+              by_heads(p.concat, o.heads), options, {.lse = saved.lse}, context);
+    Tensor y = o_ ? o_.forward(p.concat, context) : p.concat;
+    saved.q = std::move(p.q);
+    saved.k = std::move(p.k);
+    saved.v = std::move(p.v);
+    saved.concat = std::move(p.concat);
+    return std::pair{std::move(y), std::move(saved)};
+  });
 }
 
 MultiHeadAttention::Gradients MultiHeadAttention::backward(const ConstTensorView& dy,
                                                            const Saved& saved,
                                                            Context& context) const {
-  const MultiHeadAttentionOptions& o = options_;
-  if (!saved.query || !saved.q || saved.q.size(saved.q.view().rank() - 1) != o.heads * o.d_k)
-    fail("saved is not of this layer's forward_train");
-  const std::int64_t width = o_ ? o.model_dim : o.heads * o.d_v;
-  if (!dy || dy.shape() != with_width(saved.query, width) || dy.dtype() != o.type)
-    fail("dy is ", dy ? text(dy.shape(), " ", dy.dtype()) : "not given", "; it must be ",
-         with_width(saved.query, width), " ", o.type, ", as the output");
+  return reporting("multi_head_attention", [&]() -> MultiHeadAttention::Gradients {
+    check_made("multi_head_attention", static_cast<bool>(*this));
+    const MultiHeadAttentionOptions& o = options_;
+    if (!saved.query || !saved.q || saved.q.size(saved.q.view().rank() - 1) != o.heads * o.d_k)
+      fail("saved is not of this layer's forward_train");
+    const std::int64_t width = o_ ? o.model_dim : o.heads * o.d_v;
+    if (!dy || dy.shape() != with_last(saved.query.shape(), width) || dy.dtype() != o.type)
+      fail("dy is ", dy ? text(dy.shape(), " ", dy.dtype()) : "not given", "; it must be ",
+           with_last(saved.query.shape(), width), " ", o.type, ", as the output");
 
-  // output = concat W^O + b
-  LayerGradients output;
-  if (o_) output = o_.backward(dy, saved.concat.view(), context);
-  else output.dx = Tensor::copy_of(dy);
+    // output = concat W^O + b
+    LayerGradients output;
+    if (o_) output = o_.backward(dy, saved.concat.view(), context);
+    else output.dx = Tensor::copy_of(dy);
 
-  // concat = attention(q, k, v)
-  const AttentionOptions options = saved.options.view();
-  Tensor dq = like(saved.q), dk = like(saved.k), dv = like(saved.v);
-  const auto heads_of = [&](const Tensor& x, std::int64_t heads) {
-    return by_heads(x.view(), heads);
-  };
-  const ConstTensorView q = heads_of(saved.q, o.heads), k = heads_of(saved.k, o.key_heads);
-  Gradients result{.dx = {}, .dquery = {}, .dkey = {}, .dvalue = {},
-                   .dbias = like(options.bias), .dsinks = like(options.sinks),
-                   .dalibi = like(options.alibi), .parameters = {}};
-  attention_backward(q, k, heads_of(saved.v, o.key_heads), heads_of(saved.concat, o.heads),
-                     saved.lse, heads_of(output.dx, o.heads),
-                     {.dq = by_heads(dq, o.heads), .dk = by_heads(dk, o.key_heads),
-                      .dv = by_heads(dv, o.key_heads), .dbias = result.dbias,
-                      .dsinks = result.dsinks, .dalibi = result.dalibi},
-                     options, {}, context);
-  if (o.rotary) {
-    const Positions positions = positions_of(q, k, options);
-    rotate(*o.rotary, positions.q, by_heads(dq, o.heads), true, context);
-    rotate(*o.rotary, positions.k, by_heads(dk, o.key_heads), true, context);
-  }
+    // concat = attention(q, k, v)
+    const AttentionOptions options = saved.options.view();
+    Tensor dq = like(saved.q), dk = like(saved.k), dv = like(saved.v);
+    const auto heads_of = [&](const Tensor& x, std::int64_t heads) {
+      return by_heads(x.view(), heads);
+    };
+    const ConstTensorView q = heads_of(saved.q, o.heads), k = heads_of(saved.k, o.key_heads);
+    Gradients result{.dx = {},
+                     .dquery = {},
+                     .dkey = {},
+                     .dvalue = {},
+                     .dbias = like(options.bias),
+                     .dsinks = like(options.sinks),
+                     .dalibi = like(options.alibi),
+                     .parameters = {}};
+    attention_backward(q, k, heads_of(saved.v, o.key_heads), heads_of(saved.concat, o.heads),
+                       saved.lse, heads_of(output.dx, o.heads),
+                       {.dq = by_heads(dq, o.heads),
+                        .dk = by_heads(dk, o.key_heads),
+                        .dv = by_heads(dv, o.key_heads),
+                        .dbias = result.dbias,
+                        .dsinks = result.dsinks,
+                        .dalibi = result.dalibi},
+                       options, {}, context);
+    if (o.rotary) {
+      const Positions positions = positions_of(q, k, options);
+      rotate(*o.rotary, positions.q, by_heads(dq, o.heads), true, context);
+      rotate(*o.rotary, positions.k, by_heads(dk, o.key_heads), true, context);
+    }
 
-  // q = query W^Q + b, and so k and v
-  const bool self = !saved.key;
-  LayerGradients query = q_.backward(dq, saved.query.view(), context);
-  LayerGradients key = k_.backward(dk, (self ? saved.query : saved.key).view(), context);
-  LayerGradients value = v_.backward(dv, (self ? saved.query : saved.value).view(), context);
-  if (self) {
-    result.dx = sum_of(sum_of(query.dx, key.dx), value.dx);
-  } else {
-    result.dquery = std::move(query.dx);
-    result.dkey = std::move(key.dx);
-    result.dvalue = std::move(value.dx);
-  }
-  append_to(result.parameters, "q.", std::move(query.parameters));
-  append_to(result.parameters, "k.", std::move(key.parameters));
-  append_to(result.parameters, "v.", std::move(value.parameters));
-  append_to(result.parameters, "o.", std::move(output.parameters));
-  return result;
+    // q = query W^Q + b, and so k and v
+    const bool self = !saved.key;
+    LayerGradients query = q_.backward(dq, saved.query.view(), context);
+    LayerGradients key = k_.backward(dk, (self ? saved.query : saved.key).view(), context);
+    LayerGradients value = v_.backward(dv, (self ? saved.query : saved.value).view(), context);
+    if (self) {
+      result.dx = sum_of(sum_of(query.dx, key.dx), value.dx);
+    } else {
+      result.dquery = std::move(query.dx);
+      result.dkey = std::move(key.dx);
+      result.dvalue = std::move(value.dx);
+    }
+    append_to(result.parameters, "q.", std::move(query.parameters));
+    append_to(result.parameters, "k.", std::move(key.parameters));
+    append_to(result.parameters, "v.", std::move(value.parameters));
+    append_to(result.parameters, "o.", std::move(output.parameters));
+    return result;
+  });
 }
 
 }  // namespace attend

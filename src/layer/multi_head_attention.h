@@ -6,7 +6,8 @@
 
 namespace attend {
 
-// A contiguous [batch, length, heads * d] (or [length, heads * d]) seen as [batch, heads, length, d].
+// A contiguous [batch, length, heads * d] (or [length, heads * d]) seen as [batch, heads, length,
+// d].
 ConstTensorView by_heads(const ConstTensorView& x, std::int64_t heads);
 TensorView by_heads(Tensor& x, std::int64_t heads);
 

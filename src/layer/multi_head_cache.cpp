@@ -1,6 +1,8 @@
 // Multi-head attention over a cache. Keys are kept as attention reads them: projected, and turned
 // to their positions if the layer is rotary.
+#include "core/reporting.h"
 #include "core/text.h"
+#include "layer/check.h"
 #include "layer/multi_head_attention.h"
 #include "layer/rotary.h"
 
@@ -13,6 +15,7 @@ template <class... Parts>
 }
 
 void check_cache(const MultiHeadAttentionOptions& layer, const KvCache& cache) {
+  check_made("multi_head_attention", layer.model_dim > 0);
   const KvCacheOptions& c = cache.options();
   if (c.key_heads != layer.key_heads || c.d_k != layer.d_k || c.d_v != layer.d_v ||
       c.type != layer.type)
@@ -66,60 +69,70 @@ class Undo {
 
 KvCache MultiHeadAttention::make_cache(std::int64_t batch, std::int64_t capacity,
                                        std::int64_t page_size, std::int64_t pages) const {
-  return KvCache({.batch = batch, .key_heads = options_.key_heads, .d_k = options_.d_k,
-                  .d_v = options_.d_v, .capacity = capacity, .page_size = page_size,
-                  .pages = pages, .type = options_.type});
+  return KvCache({.batch = batch,
+                  .key_heads = options_.key_heads,
+                  .d_k = options_.d_k,
+                  .d_v = options_.d_v,
+                  .capacity = capacity,
+                  .page_size = page_size,
+                  .pages = pages,
+                  .type = options_.type});
 }
 
 void MultiHeadAttention::append(const ConstTensorView& key, const ConstTensorView& value,
                                 KvCache& cache, const ConstTensorView& lengths,
                                 Context& context) const {
-  const MultiHeadAttentionOptions& o = options_;
-  check_cache(o, cache);
-  check_tokens("key", key, cache, o.key_dim, o.type);
-  check_tokens("value", value, cache, o.value_dim, o.type);
-  Tensor k = k_.forward(key, context);
-  const Tensor v = v_.forward(value, context);
-  if (o.rotary) {
-    std::vector<std::int64_t> positions;
-    for (std::int64_t b = 0; b < key.size(0); ++b)
-      for (std::int64_t i = 0; i < key.size(1); ++i) positions.push_back(cache.length(b) + i);
-    rotate(*o.rotary, positions, by_heads(k, o.key_heads), false, context);
-  }
-  cache.append(by_heads(k.view(), o.key_heads), by_heads(v.view(), o.key_heads), lengths);
+  reporting("multi_head_attention", [&] {
+    const MultiHeadAttentionOptions& o = options_;
+    check_cache(o, cache);
+    check_tokens("key", key, cache, o.key_dim, o.type);
+    check_tokens("value", value, cache, o.value_dim, o.type);
+    Tensor k = k_.forward(key, context);
+    const Tensor v = v_.forward(value, context);
+    if (o.rotary) {
+      std::vector<std::int64_t> positions;
+      for (std::int64_t b = 0; b < key.size(0); ++b)
+        for (std::int64_t i = 0; i < key.size(1); ++i) positions.push_back(cache.length(b) + i);
+      rotate(*o.rotary, positions, by_heads(k, o.key_heads), false, context);
+    }
+    cache.append(by_heads(k.view(), o.key_heads), by_heads(v.view(), o.key_heads), lengths);
+  });
 }
 
 Tensor MultiHeadAttention::attend(const ConstTensorView& query, const KvCache& cache,
                                   const AttentionOptions& options, Context& context) const {
-  const MultiHeadAttentionOptions& o = options_;
-  check_cache(o, cache);
-  check_tokens("query", query, cache, o.model_dim, o.type);
-  const AttentionOptions all = over_cache(cache, options);
-  Tensor q = q_.forward(query, context);
-  if (o.rotary) {
-    weights_shape(by_heads(q.view(), o.heads), cache.keys(), cache.values(), all);  // or throws
-    const Positions positions = positions_of(by_heads(q.view(), o.heads), cache.keys(), all);
-    rotate(*o.rotary, positions.q, by_heads(q, o.heads), false, context);
-  }
-  Tensor concat =
-      Tensor::uninitialized({query.size(0), query.size(1), o.heads * o.d_v}, o.type);
-  attention(by_heads(q.view(), o.heads), cache.keys(), cache.values(), by_heads(concat, o.heads),
-            all, {}, context);
-  return o_ ? o_.forward(concat, context) : std::move(concat);
+  return reporting("multi_head_attention", [&]() -> Tensor {
+    const MultiHeadAttentionOptions& o = options_;
+    check_cache(o, cache);
+    check_tokens("query", query, cache, o.model_dim, o.type);
+    const AttentionOptions all = over_cache(cache, options);
+    Tensor q = q_.forward(query, context);
+    if (o.rotary) {
+      weights_shape(by_heads(q.view(), o.heads), cache.keys(), cache.values(), all);  // or throws
+      const Positions positions = positions_of(by_heads(q.view(), o.heads), cache.keys(), all);
+      rotate(*o.rotary, positions.q, by_heads(q, o.heads), false, context);
+    }
+    Tensor concat = Tensor::uninitialized({query.size(0), query.size(1), o.heads * o.d_v}, o.type);
+    attention(by_heads(q.view(), o.heads), cache.keys(), cache.values(), by_heads(concat, o.heads),
+              all, {}, context);
+    return o_ ? o_.forward(concat, context) : std::move(concat);
+  });
 }
 
 Tensor MultiHeadAttention::forward(const ConstTensorView& x, KvCache& cache,
                                    const AttentionOptions& options, const ConstTensorView& lengths,
                                    Context& context) const {
-  if (options.query_offset.all() || options.query_offset.each())
-    fail("query_offset is given; with a cache the new tokens stand behind what it holds");
-  Undo undo(cache);
-  append(x, x, cache, lengths, context);
-  AttentionOptions placed = options;
-  placed.query_offset = undo.lengths();
-  Tensor y = attend(x, cache, placed, context);
-  undo.keep();
-  return y;
+  return reporting("multi_head_attention", [&]() -> Tensor {
+    if (options.query_offset.all() || options.query_offset.each())
+      fail("query_offset is given; with a cache the new tokens stand behind what it holds");
+    Undo undo(cache);
+    append(x, x, cache, lengths, context);
+    AttentionOptions placed = options;
+    placed.query_offset = undo.lengths();
+    Tensor y = attend(x, cache, placed, context);
+    undo.keep();
+    return y;
+  });
 }
 
 }  // namespace attend

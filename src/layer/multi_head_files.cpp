@@ -1,6 +1,8 @@
 // Multi-head attention in files: our own names, and those of others. A row of kSchemes is one way
 // to name the four matrices; a file is read by the first row whose W^Q it has.
+#include "core/reporting.h"
 #include "core/text.h"
+#include "layer/check.h"
 #include "layer/metadata.h"
 #include "layer/multi_head_attention.h"
 #include "layer/multi_head_options.h"
@@ -15,19 +17,16 @@ namespace {
 using Orientation = WeightsFormat::Orientation;
 
 struct Scheme {
-  const char *q, *k, *v, *o;   // names of the weights; k and v null: q holds all three, one below
-                               // the other
+  const char *q, *k, *v, *o;  // names of the weights; k and v null: q holds all three, one below
+                              // the other
   const char *q_bias, *k_bias, *v_bias, *o_bias;  // k_bias null: q_bias holds all three
   Orientation orientation = Orientation::out_in;
 };
 
-#define ATTEND_FOUR(q, k, v, o)                                                         \
-  {                                                                                     \
-    q ".weight", k ".weight", v ".weight", o ".weight", q ".bias", k ".bias", v ".bias", \
-        o ".bias"                                                                       \
-  }
+#define ATTEND_FOUR(q, k, v, o) \
+  { q ".weight", k ".weight", v ".weight", o ".weight", q ".bias", k ".bias", v ".bias", o ".bias" }
 constexpr Scheme kSchemes[] = {
-    ATTEND_FOUR("q", "k", "v", "o"),                    // ours
+    ATTEND_FOUR("q", "k", "v", "o"),                      // ours
     ATTEND_FOUR("q_proj", "k_proj", "v_proj", "o_proj"),  // Llama and many others
     ATTEND_FOUR("q_proj", "k_proj", "v_proj", "out_proj"),
     ATTEND_FOUR("wq", "wk", "wv", "wo"),
@@ -53,9 +52,9 @@ class Loader {
   MultiHeadAttention load() {
     if (has("head.0.q.weight")) return load_per_head();
     const Scheme& scheme = find_scheme();
-    in_out_ = (format_.orientation == Orientation::automatic ? scheme.orientation
-                                                             : format_.orientation) ==
-              Orientation::in_out;
+    in_out_ = (format_.orientation == Orientation::automatic
+                   ? scheme.orientation
+                   : format_.orientation) == Orientation::in_out;
     refuse("bias_k", "add_bias_kv");
     Tensor q = matrix(scheme.q), k, v, q_bias = vector(scheme.q_bias), k_bias, v_bias;
     if (scheme.k != nullptr) {
@@ -179,8 +178,13 @@ class Loader {
     if (o && (o.in() != h * d_v || o.out() != q.size(1)))
       fail(full(scheme.o), " maps ", o.in(), " to ", o.out(), "; after W^Q and W^V it must map ",
            h * d_v, " to ", q.size(1), hint);
-    return {.model_dim = q.size(1), .heads = h, .key_heads = kh, .d_k = d_k, .d_v = d_v,
-            .key_dim = k.size(1), .value_dim = v.size(1),
+    return {.model_dim = q.size(1),
+            .heads = h,
+            .key_heads = kh,
+            .d_k = d_k,
+            .d_v = d_v,
+            .key_dim = k.size(1),
+            .value_dim = v.size(1),
             .output_projection = static_cast<bool>(o),
             .rotary = format_.rotary ? format_.rotary : read_rotary(metadata_, ""),
             .type = q.dtype()};
@@ -192,12 +196,15 @@ class Loader {
     std::vector<MultiHeadAttention::Head> all;
     for (std::int64_t h = 0; h < options.heads; ++h) {
       const auto at = [&](const char* name) {
-        const Tensor* found =
-            file_.find(text(format_.prefix, "head.", h, ".", name));
+        const Tensor* found = file_.find(text(format_.prefix, "head.", h, ".", name));
         return found == nullptr ? Tensor() : *found;
       };
-      all.push_back({.q = at("q.weight"), .k = at("k.weight"), .v = at("v.weight"),
-                     .o = at("o.weight"), .q_bias = at("q.bias"), .k_bias = at("k.bias"),
+      all.push_back({.q = at("q.weight"),
+                     .k = at("k.weight"),
+                     .v = at("v.weight"),
+                     .o = at("o.weight"),
+                     .q_bias = at("q.bias"),
+                     .k_bias = at("k.bias"),
                      .v_bias = at("v.bias")});
     }
     return MultiHeadAttention::join(options, all, vector("o.bias"));
@@ -212,23 +219,29 @@ class Loader {
 }  // namespace
 
 void MultiHeadAttention::save(const std::filesystem::path& path, bool per_head) const {
-  Metadata metadata{{"format", "attend.multi_head_attention"},
-                    {"layout", per_head ? "per_head [out, in]" : "fused [out, in]"}};
-  write_options(metadata, "", options_);
-  if (!per_head) {
-    save_safetensors(path, parameters(), metadata);
-    return;
-  }
-  const std::vector<Head> heads = split();
-  std::vector<NamedView> list;
-  for (std::size_t h = 0; h < heads.size(); ++h)
-    for (const auto& [name, tensor] :
-         {std::pair{"q.weight", &heads[h].q}, {"q.bias", &heads[h].q_bias},
-          {"k.weight", &heads[h].k}, {"k.bias", &heads[h].k_bias}, {"v.weight", &heads[h].v},
-          {"v.bias", &heads[h].v_bias}, {"o.weight", &heads[h].o}})
-      if (*tensor) list.push_back({text("head.", h, ".", name), *tensor});
-  if (o_ && o_.bias()) list.push_back({"o.bias", o_.bias()});
-  save_safetensors(path, list, metadata);
+  reporting("multi_head_attention", [&] {
+    check_made("multi_head_attention", static_cast<bool>(*this));
+    Metadata metadata{{"format", "attend.multi_head_attention"},
+                      {"layout", per_head ? "per_head [out, in]" : "fused [out, in]"}};
+    write_options(metadata, "", options_);
+    if (!per_head) {
+      save_safetensors(path, parameters(), metadata);
+      return;
+    }
+    const std::vector<Head> heads = split();
+    std::vector<NamedView> list;
+    for (std::size_t h = 0; h < heads.size(); ++h)
+      for (const auto& [name, tensor] : {std::pair{"q.weight", &heads[h].q},
+                                         {"q.bias", &heads[h].q_bias},
+                                         {"k.weight", &heads[h].k},
+                                         {"k.bias", &heads[h].k_bias},
+                                         {"v.weight", &heads[h].v},
+                                         {"v.bias", &heads[h].v_bias},
+                                         {"o.weight", &heads[h].o}})
+        if (*tensor) list.push_back({text("head.", h, ".", name), *tensor});
+    if (o_ && o_.bias()) list.push_back({"o.bias", o_.bias()});
+    save_safetensors(path, list, metadata);
+  });
 }
 
 MultiHeadAttention MultiHeadAttention::load(const std::filesystem::path& path,
@@ -237,7 +250,7 @@ MultiHeadAttention MultiHeadAttention::load(const std::filesystem::path& path,
 }
 
 MultiHeadAttention MultiHeadAttention::load(const TensorFile& file, const WeightsFormat& format) {
-  return Loader(file, format).load();
+  return reporting("multi_head_attention", [&] { return Loader(file, format).load(); });
 }
 
 }  // namespace attend

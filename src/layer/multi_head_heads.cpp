@@ -1,6 +1,8 @@
 // The weights of multi-head attention: by name, and as one set of matrices a head. Head h owns rows
 // h * d ... of W^Q, W^K and W^V, and columns h * d_v ... of W^O.
+#include "core/reporting.h"
 #include "core/text.h"
+#include "layer/check.h"
 #include "layer/multi_head_attention.h"
 
 #include <cstring>
@@ -81,62 +83,71 @@ List MultiHeadAttention::list_of(Layer& layer) {
 }
 
 std::vector<NamedView> MultiHeadAttention::parameters() const {
-  return list_of<std::vector<NamedView>>(*this);
+  return reporting("multi_head_attention", [&]() -> std::vector<NamedView> {
+    return list_of<std::vector<NamedView>>(*this);
+  });
 }
 
 std::vector<Parameter> MultiHeadAttention::parameters() {
-  return list_of<std::vector<Parameter>>(*this);
+  return reporting("multi_head_attention", [&]() -> std::vector<Parameter> {
+    return list_of<std::vector<Parameter>>(*this);
+  });
 }
 
 std::vector<Head> MultiHeadAttention::split() const {
-  const MultiHeadAttentionOptions& o = options_;
-  std::vector<Head> heads;
-  for (std::int64_t h = 0; h < o.heads; ++h) {
-    const std::int64_t key_head = h / (o.heads / o.key_heads);
-    heads.push_back({.q = part(q_.weight(), 0, h, o.d_k),
-                     .k = part(k_.weight(), 0, key_head, o.d_k),
-                     .v = part(v_.weight(), 0, key_head, o.d_v),
-                     .o = o_ ? part(o_.weight(), 1, h, o.d_v) : Tensor(),
-                     .q_bias = part(q_.bias(), 0, h, o.d_k),
-                     .k_bias = part(k_.bias(), 0, key_head, o.d_k),
-                     .v_bias = part(v_.bias(), 0, key_head, o.d_v)});
-  }
-  return heads;
+  return reporting("multi_head_attention", [&]() -> std::vector<Head> {
+    check_made("multi_head_attention", static_cast<bool>(*this));
+    const MultiHeadAttentionOptions& o = options_;
+    std::vector<Head> heads;
+    for (std::int64_t h = 0; h < o.heads; ++h) {
+      const std::int64_t key_head = h / (o.heads / o.key_heads);
+      heads.push_back({.q = part(q_.weight(), 0, h, o.d_k),
+                       .k = part(k_.weight(), 0, key_head, o.d_k),
+                       .v = part(v_.weight(), 0, key_head, o.d_v),
+                       .o = o_ ? part(o_.weight(), 1, h, o.d_v) : Tensor(),
+                       .q_bias = part(q_.bias(), 0, h, o.d_k),
+                       .k_bias = part(k_.bias(), 0, key_head, o.d_k),
+                       .v_bias = part(v_.bias(), 0, key_head, o.d_v)});
+    }
+    return heads;
+  });
 }
 
 MultiHeadAttention MultiHeadAttention::join(const MultiHeadAttentionOptions& options,
                                             const std::vector<Head>& heads, const Tensor& o_bias) {
-  const MultiHeadAttentionOptions o = filled_in(options);
-  check_heads(o, heads);
-  const auto any = [&](Tensor Head::*bias) {
-    for (const Head& head : heads)
-      if (head.*bias) return true;
-    return false;
-  };
-  const auto zeros = [&](bool wanted, const Shape& shape) {
-    return wanted ? Tensor(shape, o.type) : Tensor();
-  };
-  Tensor q({o.heads * o.d_k, o.model_dim}, o.type), k({o.key_heads * o.d_k, o.key_dim}, o.type),
-      v({o.key_heads * o.d_v, o.value_dim}, o.type);
-  Tensor q_bias = zeros(any(&Head::q_bias), {o.heads * o.d_k});
-  Tensor k_bias = zeros(any(&Head::k_bias), {o.key_heads * o.d_k});
-  Tensor v_bias = zeros(any(&Head::v_bias), {o.key_heads * o.d_v});
-  Tensor w_o = zeros(o.output_projection, {o.model_dim, o.heads * o.d_v});
-  for (std::int64_t h = 0; h < o.heads; ++h) {
-    const Head& head = heads[static_cast<std::size_t>(h)];
-    const std::int64_t key_head = h / (o.heads / o.key_heads);
-    put(head.q, q, 0, h, o.d_k);
-    put(head.k, k, 0, key_head, o.d_k);
-    put(head.v, v, 0, key_head, o.d_v);
-    put(head.q_bias, q_bias, 0, h, o.d_k);
-    put(head.k_bias, k_bias, 0, key_head, o.d_k);
-    put(head.v_bias, v_bias, 0, key_head, o.d_v);
-    if (w_o) put(head.o, w_o, 1, h, o.d_v);
-  }
-  if (o_bias && !w_o) fail("o_bias is given, but there is no output projection");
-  return {o, Linear(std::move(q), std::move(q_bias)), Linear(std::move(k), std::move(k_bias)),
-          Linear(std::move(v), std::move(v_bias)),
-          w_o ? Linear(std::move(w_o), o_bias) : Linear()};
+  return reporting("multi_head_attention", [&]() -> MultiHeadAttention {
+    const MultiHeadAttentionOptions o = filled_in(options);
+    check_heads(o, heads);
+    const auto any = [&](Tensor Head::*bias) {
+      for (const Head& head : heads)
+        if (head.*bias) return true;
+      return false;
+    };
+    const auto zeros = [&](bool wanted, const Shape& shape) {
+      return wanted ? Tensor(shape, o.type) : Tensor();
+    };
+    Tensor q({o.heads * o.d_k, o.model_dim}, o.type), k({o.key_heads * o.d_k, o.key_dim}, o.type),
+        v({o.key_heads * o.d_v, o.value_dim}, o.type);
+    Tensor q_bias = zeros(any(&Head::q_bias), {o.heads * o.d_k});
+    Tensor k_bias = zeros(any(&Head::k_bias), {o.key_heads * o.d_k});
+    Tensor v_bias = zeros(any(&Head::v_bias), {o.key_heads * o.d_v});
+    Tensor w_o = zeros(o.output_projection, {o.model_dim, o.heads * o.d_v});
+    for (std::int64_t h = 0; h < o.heads; ++h) {
+      const Head& head = heads[static_cast<std::size_t>(h)];
+      const std::int64_t key_head = h / (o.heads / o.key_heads);
+      put(head.q, q, 0, h, o.d_k);
+      put(head.k, k, 0, key_head, o.d_k);
+      put(head.v, v, 0, key_head, o.d_v);
+      put(head.q_bias, q_bias, 0, h, o.d_k);
+      put(head.k_bias, k_bias, 0, key_head, o.d_k);
+      put(head.v_bias, v_bias, 0, key_head, o.d_v);
+      if (w_o) put(head.o, w_o, 1, h, o.d_v);
+    }
+    if (o_bias && !w_o) fail("o_bias is given, but there is no output projection");
+    return {o, Linear(std::move(q), std::move(q_bias)), Linear(std::move(k), std::move(k_bias)),
+            Linear(std::move(v), std::move(v_bias)),
+            w_o ? Linear(std::move(w_o), o_bias) : Linear()};
+  });
 }
 
 }  // namespace attend

@@ -1,6 +1,7 @@
 // Traces: the calls of attention() that write down what a fused call never keeps.
 #include <attend/trace.h>
 
+#include "core/reporting.h"
 #include "core/text.h"
 #include "layer/matmul.h"
 #include "layer/multi_head_attention.h"
@@ -36,8 +37,7 @@ void trace_into(Trace& trace, const ConstTensorView& q, const ConstTensorView& k
   unscaled.scale = 1;
   unscaled.softcap = 0;
   unscaled.bias_before_softcap = false;
-  add(trace, "scores", "Q K^T", kScoreAxes,
-      scores_at(ScoreStage::raw, q, k, v, unscaled, context));
+  add(trace, "scores", "Q K^T", kScoreAxes, scores_at(ScoreStage::raw, q, k, v, unscaled, context));
   add(trace, "scaled_scores", options.scale ? "scale * scores" : "scores / sqrt(d_k)", kScoreAxes,
       scores_at(ScoreStage::raw, q, k, v, options, context));
   if (options.softcap > 0)
@@ -57,15 +57,13 @@ constexpr const char* kRowAxes = "batch, token, feature";
 constexpr const char* kHeadAxes = "batch, head, token, feature";
 
 // The names of the axes without the batch, where there is none.
-const char* row_axes(const Tensor& x) {
-  return x.view().rank() == 3 ? kRowAxes : "token, feature";
-}
+const char* row_axes(const Tensor& x) { return x.view().rank() == 3 ? kRowAxes : "token, feature"; }
 
 }  // namespace
 
 const Tensor* Trace::find(std::string_view name) const noexcept {
-  const auto step = std::find_if(steps.begin(), steps.end(),
-                                 [&](const TraceStep& s) { return s.name == name; });
+  const auto step =
+      std::find_if(steps.begin(), steps.end(), [&](const TraceStep& s) { return s.name == name; });
   return step == steps.end() ? nullptr : &step->value;
 }
 
@@ -77,28 +75,34 @@ const Tensor& Trace::at(std::string_view name) const {
 }
 
 std::vector<NamedView> Trace::tensors() const {
-  std::vector<NamedView> list;
-  for (const TraceStep& step : steps) list.push_back({step.name, step.value});
-  return list;
+  return reporting("trace", [&] {
+    std::vector<NamedView> list;
+    for (const TraceStep& step : steps) list.push_back({step.name, step.value});
+    return list;
+  });
 }
 
 void Trace::save(const std::filesystem::path& path) const {
-  Metadata metadata{{"format", "attend.trace"}};
-  for (const TraceStep& step : steps) {
-    metadata[step.name + ".formula"] = step.formula;
-    metadata[step.name + ".axes"] = step.axes;
-  }
-  save_safetensors(path, tensors(), metadata);
+  reporting("trace", [&] {
+    Metadata metadata{{"format", "attend.trace"}};
+    for (const TraceStep& step : steps) {
+      metadata[step.name + ".formula"] = step.formula;
+      metadata[step.name + ".axes"] = step.axes;
+    }
+    save_safetensors(path, tensors(), metadata);
+  });
 }
 
 Trace trace_attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                       const AttentionOptions& options, Context& context) {
-  weights_shape(q, k, v, options);  // throws where a shape is not even of four dimensions
-  Trace trace;
-  Tensor heads = Tensor::uninitialized({q.size(0), q.size(1), q.size(2), v.size(3)}, q.dtype());
-  trace_into(trace, q, k, v, heads, options, context);
-  add(trace, "heads", "weights V", kHeadAxes, std::move(heads));
-  return trace;
+  return reporting("trace", [&] {
+    weights_shape(q, k, v, options);  // throws where a shape is not even of four dimensions
+    Trace trace;
+    Tensor heads = Tensor::uninitialized({q.size(0), q.size(1), q.size(2), v.size(3)}, q.dtype());
+    trace_into(trace, q, k, v, heads, options, context);
+    add(trace, "heads", "weights V", kHeadAxes, std::move(heads));
+    return trace;
+  });
 }
 
 Trace MultiHeadAttention::trace(const ConstTensorView& x, const AttentionOptions& options,
@@ -109,30 +113,33 @@ Trace MultiHeadAttention::trace(const ConstTensorView& x, const AttentionOptions
 Trace MultiHeadAttention::trace(const ConstTensorView& query, const ConstTensorView& key,
                                 const ConstTensorView& value, const AttentionOptions& options,
                                 Context& context) const {
-  const MultiHeadAttentionOptions& o = options_;
-  ProjectedCall p(*this, {query, key, value, options}, context);
-  const ConstTensorView q = by_heads(p.q.view(), o.heads), k = by_heads(p.k.view(), o.key_heads),
-                        v = by_heads(p.v.view(), o.key_heads);
-  Trace result;
-  const char* rows = row_axes(p.q);
-  add(result, "q", "query W^Q + b", rows, q_.forward(query, context));
-  add(result, "k", "key W^K + b", rows, k_.forward(key, context));
-  add(result, "v", "value W^V + b", rows, v_.forward(value, context));
-  const char* turned = o.rotary ? ", turned to its position" : "";
-  add(result, "q_heads", text("Q split into heads", turned), kHeadAxes, Tensor::copy_of(q));
-  add(result, "k_heads", text("K split into heads", turned), kHeadAxes, Tensor::copy_of(k));
-  add(result, "v_heads", "V split into heads", kHeadAxes, Tensor::copy_of(v));
-  trace_into(result, q, k, v, by_heads(p.concat, o.heads), options, context);
-  add(result, "heads", "weights V", kHeadAxes, Tensor::copy_of(by_heads(p.concat.view(), o.heads)));
-  add(result, "concat", "heads side by side", rows, p.concat);
-  if (o_) {
-    add(result, "contributions", "head_h W^O_h", kHeadAxes, contributions(p.concat, context));
-    add(result, "output", "concat W^O + b = sum of contributions + b", rows,
-        o_.forward(p.concat, context));
-  } else {
-    add(result, "output", "concat", rows, std::move(p.concat));
-  }
-  return result;
+  return reporting("trace", [&] {
+    const MultiHeadAttentionOptions& o = options_;
+    ProjectedCall p(*this, {query, key, value, options}, context);
+    const ConstTensorView q = by_heads(p.q.view(), o.heads), k = by_heads(p.k.view(), o.key_heads),
+                          v = by_heads(p.v.view(), o.key_heads);
+    Trace result;
+    const char* rows = row_axes(p.q);
+    add(result, "q", "query W^Q + b", rows, q_.forward(query, context));
+    add(result, "k", "key W^K + b", rows, k_.forward(key, context));
+    add(result, "v", "value W^V + b", rows, v_.forward(value, context));
+    const char* turned = o.rotary ? ", turned to its position" : "";
+    add(result, "q_heads", text("Q split into heads", turned), kHeadAxes, Tensor::copy_of(q));
+    add(result, "k_heads", text("K split into heads", turned), kHeadAxes, Tensor::copy_of(k));
+    add(result, "v_heads", "V split into heads", kHeadAxes, Tensor::copy_of(v));
+    trace_into(result, q, k, v, by_heads(p.concat, o.heads), options, context);
+    add(result, "heads", "weights V", kHeadAxes,
+        Tensor::copy_of(by_heads(p.concat.view(), o.heads)));
+    add(result, "concat", "heads side by side", rows, p.concat);
+    if (o_) {
+      add(result, "contributions", "head_h W^O_h", kHeadAxes, contributions(p.concat, context));
+      add(result, "output", "concat W^O + b = sum of contributions + b", rows,
+          o_.forward(p.concat, context));
+    } else {
+      add(result, "output", "concat", rows, std::move(p.concat));
+    }
+    return result;
+  });
 }
 
 // head_h W^O_h [batch, heads, length, model_dim], from concat [batch, length, heads * d_v].
@@ -144,10 +151,9 @@ Tensor MultiHeadAttention::contributions(const Tensor& concat, Context& context)
   for (std::int64_t b = 0; b < batch; ++b)
     for (std::int64_t h = 0; h < o.heads; ++h) {
       const std::int64_t size = size_of(o.type);
-      const ConstTensorView head(
-          static_cast<const std::byte*>(heads.data()) +
-              size * (b * heads.strides()[0] + h * heads.strides()[1]),
-          o.type, {length, o.d_v}, {heads.strides()[2], 1});
+      const ConstTensorView head(static_cast<const std::byte*>(heads.data()) +
+                                     size * (b * heads.strides()[0] + h * heads.strides()[1]),
+                                 o.type, {length, o.d_v}, {heads.strides()[2], 1});
       const TensorView to(static_cast<std::byte*>(result.view().data()) +
                               size * (b * o.heads + h) * length * o.model_dim,
                           o.type, {length, o.model_dim});
