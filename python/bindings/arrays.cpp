@@ -165,10 +165,9 @@ Seen see_dlpack(const Imported& array, nb::handle object, const Argument& argume
           Shape(std::span(array.shape_ptr(), rank)), Shape(std::span(array.stride_ptr(), rank))};
 }
 
-// A gradient would get lost on the way here, and DLPack does not always say so.
+// DLPack itself would drop the gradient without a word.
 void refuse_gradients(nb::handle object, const Argument& argument) {
-  const nb::object needed = nb::getattr(object, "requires_grad", nb::none());
-  if (!needed.is(Py_True)) return;
+  if (!object.attr("requires_grad").is(Py_True)) return;
   raise_type_error(prefix(argument) +
                    " requires a gradient, which would get lost; pass its .detach(), or use "
                    "attend.torch, which PyTorch's autograd knows");
@@ -186,11 +185,31 @@ void refuse_gradients(nb::handle object, const Argument& argument) {
     object.attr("__dlpack__")();
     if (to_write) reason = "it is read-only";
   } catch (const nb::python_error& error) {
-    reason = error.what();
+    reason = string_of(error.value());
   }
   raise_type_error(prefix(argument) + " could not be taken by __dlpack__ of " +
                    name_of_type(object) + ": " + reason);
 }
+
+// PyTorch's own function is some ten times faster than __dlpack__ of its tensors, which is Python.
+template <class Imported>
+Seen see_other(nb::handle object, Imported& owner, const Argument& argument) {
+  bool taken = false;
+  if (is_torch(object)) {
+    refuse_gradients(object, argument);
+    try {
+      taken = nb::try_cast(nb::module_::import_("torch.utils.dlpack").attr("to_dlpack")(object),
+                           owner, false);
+    } catch (const nb::python_error&) {  // refuse() finds out why
+    }
+  } else {
+    taken = nb::try_cast(object, owner, false);
+  }
+  if (!taken) refuse(object, argument, !std::is_same_v<Imported, nb::ndarray<nb::ro>>);
+  return see_dlpack(owner, object, argument);
+}
+
+}  // namespace
 
 bool is_numpy(nb::handle object) {
   static const nb::handle type =
@@ -198,19 +217,19 @@ bool is_numpy(nb::handle object) {
   return PyObject_TypeCheck(object.ptr(), reinterpret_cast<PyTypeObject*>(type.ptr()));
 }
 
-}  // namespace
+bool is_torch(nb::handle object) {
+  PyObject* const torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+  if (!torch) return false;
+  const nb::object type = nb::getattr(nb::handle(torch), "Tensor", nb::none());
+  return PyType_Check(type.ptr()) &&
+         PyObject_TypeCheck(object.ptr(), reinterpret_cast<PyTypeObject*>(type.ptr()));
+}
 
 Array read(nb::handle object, const Argument& argument) {
   Array result;
   if (object.is_none() && argument.optional) return result;
-  Seen seen{};
-  if (is_numpy(object)) {
-    seen = see_numpy(object, argument, false);
-  } else {
-    refuse_gradients(object, argument);
-    if (!nb::try_cast(object, result.owner, false)) refuse(object, argument, false);
-    seen = see_dlpack(result.owner, object, argument);
-  }
+  const Seen seen = is_numpy(object) ? see_numpy(object, argument, false)
+                                     : see_other(object, result.owner, argument);
   result.view = ConstTensorView(seen.data, seen.type, seen.shape, seen.strides);
   return result;
 }
@@ -218,14 +237,8 @@ Array read(nb::handle object, const Argument& argument) {
 WritableArray write(nb::handle object, const Argument& argument) {
   WritableArray result;
   if (object.is_none() && argument.optional) return result;
-  Seen seen{};
-  if (is_numpy(object)) {
-    seen = see_numpy(object, argument, true);
-  } else {
-    refuse_gradients(object, argument);
-    if (!nb::try_cast(object, result.owner, false)) refuse(object, argument, true);
-    seen = see_dlpack(result.owner, object, argument);
-  }
+  const Seen seen = is_numpy(object) ? see_numpy(object, argument, true)
+                                     : see_other(object, result.owner, argument);
   result.view = TensorView(seen.data, seen.type, seen.shape, seen.strides);
   return result;
 }

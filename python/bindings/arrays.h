@@ -56,6 +56,10 @@ WritableArray write(nb::handle object, const Argument& argument);
 // default-made tensor is None.
 nb::object to_python(Tensor&& tensor, nb::handle like);
 
+// PyTorch is never imported from here: who has one of its tensors has imported it.
+bool is_numpy(nb::handle object);
+bool is_torch(nb::handle object);
+
 // A NumPy array that shows memory of `owner` and keeps it alive.
 nb::object show(const TensorView& view, nb::handle owner);
 nb::object show(const ConstTensorView& view, nb::handle owner);  // read-only

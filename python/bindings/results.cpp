@@ -50,19 +50,6 @@ nb::object wrap_numpy(const ConstTensorView& view, nb::handle owner) {
       .attr("view")(nb::module_::import_("ml_dtypes").attr("bfloat16"));
 }
 
-// The function from_dlpack of the library that an array is from; none for NumPy.
-nb::object from_dlpack(nb::handle like) {
-  if (!like.is_valid() || like.is_none()) return {};
-  const auto module = nb::cast<std::string>(like.type().attr("__module__"));
-  const std::string root = module.substr(0, module.find('.'));
-  if (root == "numpy") return {};
-  if (root == "torch") return nb::module_::import_("torch").attr("from_dlpack");
-  if (nb::hasattr(like, "__array_namespace__")) {
-    return like.attr("__array_namespace__")().attr("from_dlpack");
-  }
-  return {};
-}
-
 }  // namespace
 
 nb::object to_python(Tensor&& tensor, nb::handle like) {
@@ -72,10 +59,18 @@ nb::object to_python(Tensor&& tensor, nb::handle like) {
   const nb::capsule owner(kept.get(),
                           [](void* memory) noexcept { delete static_cast<Tensor*>(memory); });
   kept.release();
-  const nb::object import = from_dlpack(like);
-  if (!import) return wrap_numpy(view, owner);
-  return import(wrap<nb::ndarray<nb::array_api>>(view, owner, dlpack_type(view.dtype()))
-                    .cast(nb::rv_policy::reference));
+  if (!like.is_valid() || is_numpy(like)) return wrap_numpy(view, owner);
+  const nb::dlpack::dtype type = dlpack_type(view.dtype());
+  if (is_torch(like)) {
+    return nb::module_::import_("torch.utils.dlpack")
+        .attr("from_dlpack")(wrap<nb::ndarray<>>(view, owner, type));
+  }
+  // The array API standard: every library's namespace has from_dlpack.
+  if (nb::hasattr(like, "__array_namespace__")) {
+    return like.attr("__array_namespace__")().attr("from_dlpack")(
+        wrap<nb::ndarray<nb::array_api>>(view, owner, type));
+  }
+  return wrap_numpy(view, owner);
 }
 
 nb::object show(const TensorView& view, nb::handle owner) { return wrap_numpy(view, owner); }
