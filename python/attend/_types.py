@@ -12,7 +12,7 @@ ArrayT = TypeVar("ArrayT", bound=Array)
 
 
 class Window(NamedTuple):
-    """Keys from `left` positions before the query to `right` behind it are visible; None: no limit."""
+    """Keys from `left` before the query to `right` behind it are visible; None: no limit."""
 
     left: int | None = None
     right: int | None = None
@@ -52,7 +52,7 @@ class Dropout(NamedTuple):
 
 
 class BackwardResult(NamedTuple):
-    """The gradients of attention() where it had a bias, sinks or alibi; those it had not are None."""
+    """The gradients of attention() with a bias, sinks or alibi; of what it had not, None."""
 
     dq: Any
     dk: Any
@@ -74,7 +74,7 @@ class Rotary(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The matrices of one head: q [d_k, model_dim], k [d_k, key_dim], v [d_v, value_dim], o [model_dim, d_v]."""
+    """One head: q [d_k, model_dim], k [d_k, key_dim], v [d_v, value_dim], o [model_dim, d_v]."""
 
     q: Any
     k: Any
@@ -93,7 +93,7 @@ class LayerGradients(NamedTuple):
 
 
 class AttentionGradients(NamedTuple):
-    """Of MultiHeadAttention: dx in self-attention, else the next three; then those of the options."""
+    """Of MultiHeadAttention: dx in self-attention, else the next three; then of the options."""
 
     dx: Any
     dquery: Any
@@ -114,7 +114,7 @@ class BlockGradients(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """A loss, its gradient at the logits or the prediction, and how many rows or elements it is over."""
+    """A loss, its gradient at the logits or prediction, and what number it is the mean over."""
 
     value: float
     gradient: Any

@@ -32,3 +32,11 @@ void bind_train(nb::module_& m);
   "blocks: BlocksLike | None = None, key_lengths: Array | None = None, "                  \
   "cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, "                \
   "block_table: Array | None = None, dropout: DropoutLike | None = None, "
+
+// What a call hands out besides its result: nothing, or something.
+#define ATTEND_NOTHING_ELSE                                                      \
+  "return_lse: Literal[False] = False, return_weights: Literal[False] = False, " \
+  "return_scores: None = None, "
+#define ATTEND_MORE                                          \
+  "return_lse: bool = False, return_weights: bool = False, " \
+  "return_scores: Literal['raw', 'softcapped', 'masked'] | None = None, "

@@ -129,7 +129,8 @@ void bind_block(nb::module_& m) {
 
     post   y = norm(x + f(x))       pre   y = x + f(norm(x))       none   y = x + f(x)
 
-for each part f: self-attention, attention over a memory (cross=True), feed-forward (hidden_dim > 0).
+for each part f: self-attention, attention over a memory (cross=True), feed-forward
+(hidden_dim > 0).
 `attention` holds the options of MultiHeadAttention. x, y [batch, T, model_dim], memory
 [batch, Tm, memory_dim].
 

@@ -40,8 +40,8 @@ void bind_kv_cache(nb::module_& m) {
   nb::class_<KvCache>(
       m, "KvCache", R"(Keys and values of tokens seen so far, so that the next token costs one row.
 
-Dense: each sequence has room for `capacity` tokens. Paged (page_size > 0): sequences take pages from
-a common store of `pages` as they grow. One thread at a time may use a cache.
+Dense: each sequence has room for `capacity` tokens. Paged (page_size > 0): sequences take pages
+from a common store of `pages` as they grow. One thread at a time may use a cache.
 
 >>> cache = attend.KvCache(batch=1, key_heads=2, d_k=4, capacity=16)
 >>> cache.append(numpy.ones((1, 2, 3, 4), 'float32'), numpy.ones((1, 2, 3, 4), 'float32'))
@@ -72,10 +72,9 @@ a common store of `pages` as they grow. One thread at a time may use a cache.
       .def_prop_ro("options", options_of, nb::sig("def options(self) -> dict[str, Any]"))
       .def("length", &KvCache::length, "b"_a, "Tokens that sequence b holds.")
       .def_prop_ro("free_pages", &KvCache::free_pages, "Of a paged cache.")
-      .def(
-          "append", append, "k"_a, "v"_a, "lengths"_a = nb::none(),
-          nb::sig("def append(self, k: Array, v: Array, lengths: Array | None = None) -> None"),
-          R"(Puts keys [batch, key_heads, n, d_k] and values [batch, key_heads, n, d_v] behind what is there.
+      .def("append", append, "k"_a, "v"_a, "lengths"_a = nb::none(),
+           nb::sig("def append(self, k: Array, v: Array, lengths: Array | None = None) -> None"),
+           R"(Puts keys [batch, key_heads, n, d_k] and values [..., d_v] behind what is there.
 
 With lengths [batch] only the first lengths[b] of sequence b. Refused as a whole, with nothing
 changed, when there is no room.

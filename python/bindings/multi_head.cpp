@@ -1,18 +1,13 @@
-// MultiHeadAttention: forward, training, caches, weights, files.
+// MultiHeadAttention: forward, training, caches.
 #include "multi_head.h"
 
 #include "call.h"
-
-#include <nanobind/stl/filesystem.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
 
 namespace attend::python {
 namespace {
 
 using namespace nb::literals;
 using Layer = MultiHeadAttention;
-using Path = std::filesystem::path;
 
 constexpr const char* kName = "MultiHeadAttention";
 
@@ -22,7 +17,8 @@ struct Rows {
       : query(read(query_, {kName, "query", Kind::floating})),
         key(read(key_, {kName, "key", Kind::floating, true})),
         value(read(value_, {kName, "value", Kind::floating, true})) {
-    if (value.view && !key.view) throw InvalidArgument("MultiHeadAttention: value is given, but no key");
+    if (value.view && !key.view)
+      throw InvalidArgument("MultiHeadAttention: value is given, but no key");
     if (key.view && !value.view) value.view = key.view;
   }
   bool self() const noexcept { return !key.view; }
@@ -161,54 +157,6 @@ nb::object attend_cache(const Layer& self, nb::handle query, const KvCache& cach
       query);
 }
 
-// ---- weights --------------------------------------------------------------------------------
-
-nb::list split(const Layer& self) {
-  nb::list list;
-  const nb::object type = nb::module_::import_("attend._types").attr("Head");
-  for (Layer::Head& head : self.split()) {
-    nb::list parts;
-    for (Tensor* tensor :
-         {&head.q, &head.k, &head.v, &head.o, &head.q_bias, &head.k_bias, &head.v_bias}) {
-      parts.append(to_python(std::move(*tensor), nb::handle()));
-    }
-    list.append(type(*parts));
-  }
-  return list;
-}
-
-Layer join(nb::handle heads, nb::handle o_bias, const nb::kwargs& keywords) {
-  constexpr const char* where = "MultiHeadAttention.join";
-  const MultiHeadAttentionOptions options = to_multi_head_options(keywords, where);
-  std::vector<Layer::Head> list;
-  for (const nb::handle head : heads) {
-    const auto part = [&](const char* name) {
-      const nb::object value = nb::getattr(head, name, nb::none());
-      return Tensor::copy_of(read(value, {where, name, Kind::floating, true}));
-    };
-    list.push_back({part("q"), part("k"), part("v"), part("o"), part("q_bias"), part("k_bias"),
-                    part("v_bias")});
-  }
-  const Array bias = read(o_bias, {where, "o_bias", Kind::floating, true});
-  return Layer::join(options, list, Tensor::copy_of(bias));
-}
-
-Layer load(nb::handle file, const std::string& prefix, std::int64_t heads, std::int64_t key_heads,
-           nb::handle rotary, const std::string& orientation) {
-  constexpr std::string_view orientations[] = {"automatic", "out_in", "in_out"};
-  constexpr const char* where = "MultiHeadAttention.load";
-  const WeightsFormat format{
-      .prefix = prefix,
-      .heads = heads,
-      .key_heads = key_heads,
-      .rotary = to_rotary(rotary, where),
-      .orientation = choose<WeightsFormat::Orientation>(orientation, orientations,
-                                                        "MultiHeadAttention.load: orientation")};
-  if (nb::isinstance<TensorFile>(file)) return Layer::load(nb::cast<TensorFile&>(file), format);
-  const auto path = nb::cast<Path>(file);
-  return unlocked([&] { return Layer::load(path, format); });
-}
-
 void bind_calls(nb::class_<Layer>& type) {
   const auto no_context = "context"_a = nb::none();
   type.def(
@@ -217,16 +165,21 @@ void bind_calls(nb::class_<Layer>& type) {
           "return_weights"_a = false, "return_scores"_a = nb::none(), no_context, "options"_a,
           nb::sig("def forward(self, query: ArrayT, key: Array | None = None, "
                   "value: Array | None = None, *, " ATTEND_OPTIONS
-                  "cache: KvCache | None = None, lengths: Array | None = None, "
-                  "return_lse: bool = False, return_weights: bool = False, "
-                  "return_scores: Literal['raw', 'softcapped', 'masked'] | None = None, "
-                  "context: Context | None = None) -> Any"),
-          R"(The output [batch, Tq, model_dim]: self-attention of `query`, or attention over key and value.
+                  "cache: KvCache | None = None, lengths: Array | None = None, " ATTEND_NOTHING_ELSE
+                  "context: Context | None = None) -> ArrayT"),
+          R"(The output [batch, Tq, model_dim]: self-attention of `query`, or over key and value.
 
 A value that is not given is the key. Options, lse, weights and scores as in attention(). With a
 cache the query's rows are new tokens: they are appended and attend to all that it holds; only the
 first lengths[b] rows are tokens, if that is given.
 )")
+      .def("forward", forward, "query"_a, "key"_a = nb::none(), "value"_a = nb::none(),
+           nb::kw_only(), "cache"_a = nb::none(), "lengths"_a = nb::none(), "return_lse"_a = false,
+           "return_weights"_a = false, "return_scores"_a = nb::none(), no_context, "options"_a,
+           nb::sig("def forward(self, query: ArrayT, key: Array | None = None, "
+                   "value: Array | None = None, *, " ATTEND_OPTIONS
+                   "cache: KvCache | None = None, lengths: Array | None = None, " ATTEND_MORE
+                   "context: Context | None = None) -> tuple[ArrayT, ...]"))
       .def("forward_train", forward_train, "query"_a, "key"_a = nb::none(), "value"_a = nb::none(),
            nb::kw_only(), no_context, "options"_a,
            nb::sig("def forward_train(self, query: ArrayT, key: Array | None = None, "
@@ -290,37 +243,7 @@ d_v = d_k, key_dim = model_dim, value_dim = key_dim. rotary is (pairing, base, d
               "bias: bool = True, output_projection: bool = True, "
               "rotary: RotaryLike | None = None, type: Any = 'f32', seed: int = 0) -> None"));
   bind_calls(type);
-  type.def_prop_ro(
-          "options", [](const Layer& self) { return to_python(self.options()); },
-          nb::sig("def options(self) -> dict[str, Any]"), "With every size filled in.")
-      .def("parameters", show_parameters<Layer>, nb::sig("def parameters(self) -> dict[str, Any]"),
-           "q.weight, q.bias, k.weight, ... o.bias: NumPy arrays that are the layer's memory.")
-      .def("split", split, nb::sig("def split(self) -> list[Head]"),
-           "The same weights as one set of matrices a head, as copies.")
-      .def_static("join", join, "heads"_a, "o_bias"_a = nb::none(), "options"_a,
-                  nb::sig("def join(heads: Sequence[Head], o_bias: Array | None = None, "
-                          "**options: Any) -> MultiHeadAttention"),
-                  "A layer from matrices a head; options as of the constructor.")
-      .def(
-          "save",
-          [](const Layer& self, const Path& path, bool per_head) {
-            unlocked([&] { self.save(path, per_head); });
-          },
-          "path"_a, "per_head"_a = false,
-          nb::sig("def save(self, path: str | os.PathLike[str], per_head: bool = False) -> None"),
-          "Writes the parameters as safetensors, with the options in the metadata.")
-      .def_static("load", load, "path"_a, nb::kw_only(), "prefix"_a = "", "heads"_a = 0,
-                  "key_heads"_a = 0, "rotary"_a = nb::none(), "orientation"_a = "automatic",
-                  nb::sig("def load(path: str | os.PathLike[str] | TensorFile, *, "
-                          "prefix: str = '', heads: int = 0, key_heads: int = 0, "
-                          "rotary: RotaryLike | None = None, "
-                          "orientation: Literal['automatic', 'out_in', 'in_out'] = 'automatic') "
-                          "-> MultiHeadAttention"),
-                  R"(A layer from a safetensors file: one of save(), or of another library.
-
-heads and the rest come from the file's metadata, if that holds them. The names of PyTorch's
-nn.MultiheadAttention, of Llama (q_proj ...), BERT and GPT-2 are known, behind the prefix.
-)");
+  bind_weights(type);
 }
 
 }  // namespace attend::python

@@ -1,4 +1,5 @@
-// Options of MultiHeadAttention from keywords and back; blocks take them too.
+// What the files of MultiHeadAttention share: its options from keywords and back, which blocks take
+// too, and the two halves of its binding.
 #pragma once
 
 #include "layer.h"
@@ -10,5 +11,7 @@ namespace attend::python {
 std::optional<Rotary> to_rotary(nb::handle value, const char* where);
 MultiHeadAttentionOptions to_multi_head_options(nb::handle dict, const char* where);
 nb::dict to_python(const MultiHeadAttentionOptions& options);
+
+void bind_weights(nb::class_<MultiHeadAttention>& type);
 
 }  // namespace attend::python

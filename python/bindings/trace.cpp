@@ -73,7 +73,7 @@ void bind_trace(nb::module_& m) {
         "options"_a,
         nb::sig("def trace_attention(q: Array, k: Array, v: Array, *, " ATTEND_OPTIONS
                 "context: Context | None = None) -> Trace"),
-        R"(Every step of attention(q, k, v): scores, scaled_scores, masked_scores, lse, weights, heads.
+        R"(Every step of attention(): scores, scaled_scores, masked_scores, lse, weights, heads.
 
 >>> x = numpy.ones((1, 1, 2, 4))
 >>> attend.trace_attention(x, x, x, causal=True)['weights'][0, 0]

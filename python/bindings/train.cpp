@@ -39,7 +39,9 @@ void bind_losses(nb::module_& m) {
               "label_smoothing: float = 0.0, context: Context | None = None) -> Loss"),
       R"(The mean over the rows of -log softmax(logits)[target], with its gradient at the logits.
 
-    logits [..., classes]   targets [...] (int64 or int32); rows with the target `ignore` do not count
+    logits [..., classes]   targets [...] (int64 or int32)
+
+Rows with the target `ignore` do not count.
 
 >>> loss = attend.cross_entropy(numpy.zeros((2, 4)), numpy.array([1, 3]))
 >>> round(loss.value, 4), loss.gradient.shape, loss.count
@@ -104,7 +106,9 @@ void bind_gradients(nb::module_& m) {
       },
       "gradients"_a, "max_norm"_a,
       nb::sig("def clip_gradients(gradients: Mapping[str, Array], max_norm: float) -> float"),
-      R"(Scales all gradients, in place, to a common norm of at most max_norm; gives the norm they had.
+      R"(Scales all gradients, in place, to a common norm of at most max_norm.
+
+Gives the norm they had.
 
 >>> gradients = {'a': numpy.array([3.0, 4.0])}
 >>> attend.clip_gradients(gradients, 1.0), gradients['a']
