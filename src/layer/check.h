@@ -2,22 +2,11 @@
 // name: "linear: x is [2, 6]; it must be [..., 8]".
 #pragma once
 
+#include "core/reporting.h"
+
 #include <attend/tensor.h>
 
-#include <new>
-#include <string>
-
 namespace attend {
-
-// Every function throws an attend::Error or nothing, also when memory for a list or a name ends.
-template <class Body>
-auto reporting(const char* function, Body body) {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    throw OutOfMemory(std::string(function) + ": out of memory");
-  }
-}
 
 // A size in a layer's options: at least 1.
 void check_size(const char* layer, const char* name, std::int64_t size);
