@@ -9,6 +9,7 @@
 #include "layer/metadata.h"
 #include "layer/multi_head_attention.h"
 #include "layer/multi_head_options.h"
+#include "layer/option_names.h"
 
 #include <functional>
 
@@ -19,10 +20,6 @@ template <class... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
   throw InvalidArgument(text("attention_block: ", parts...));
 }
-
-constexpr std::string_view kPlacements[] = {"post", "pre", "none"};
-constexpr std::string_view kNorms[] = {"layer_norm", "rms_norm"};
-constexpr std::string_view kActivations[] = {"relu", "gelu", "gelu_tanh", "swiglu"};
 
 struct Pass {
   std::function<Tensor(const Tensor&)> attention, cross,

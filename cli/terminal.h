@@ -1,0 +1,40 @@
+// What is shown to somebody who sits in front of a terminal, and to nobody else.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace attend::cli {
+
+// Whether stdout (or stderr) may be coloured: a terminal that knows colours, and no NO_COLOR.
+bool colour_on_stdout();
+bool colour_on_stderr();
+bool terminal_on_stderr();
+
+// A line on stderr that is rewritten ten times a second at most, and taken away at the end. Where
+// stderr is no terminal there is none.
+//
+//   training [#######.............]  35% 700 of 2000, 12 s left  loss 0.82
+class Progress {
+ public:
+  Progress(std::string what, std::int64_t total);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void show(std::int64_t done, std::string_view note = {});
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::string what_;
+  std::int64_t total_;
+  bool shown_ = false;
+  const bool active_;
+  const bool colour_;
+  const Clock::time_point begin_ = Clock::now();
+  Clock::time_point next_;
+};
+
+}  // namespace attend::cli
