@@ -79,6 +79,7 @@ void print(const Json& object);
 
 // ---- the commands ------------------------------------------------------------------------------
 
+void add_check(Program& program);
 void add_info(Program& program);
 void add_completion(Program& program);
 void add_man(Program& program);
