@@ -200,9 +200,7 @@ void add_check(Program& program) {
       ->take_all();
   app.add_option("--case", options->line, "Only this case, written as --list and failures do")
       ->type_name("WORDS");
-  std::vector<std::string> types;
-  for (const DType type : cases::kTypes) types.emplace_back(name_of(type));
-  one_of(app.add_option("--type", options->types, "Only this type; may be repeated"), types)
+  one_of(app.add_option("--type", options->types, "Only this type; may be repeated"), type_names())
       ->expected(1)
       ->take_all();
   app.add_flag("--reduced", options->reduced, "Some sixty cases that touch every option");
