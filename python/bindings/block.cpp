@@ -36,13 +36,13 @@ nb::object decode(const Block& self, nb::handle x, nb::handle memory, nb::handle
   }
   const Call call(x, nb::none(), cross, keywords);
   const Array n = read(lengths, {kName, "lengths", Kind::whole, true});
-  const Exclusive alone(&cache, "KvCache");
+  const Change alone(&cache, "KvCache");
   if (!decoder) {
     return to_python(
         unlocked([&] { return self.forward(call.x, cache, call.self.get(), n, context); }), x);
   }
   const KvCache& kept = nb::cast<KvCache&>(memory);
-  const Exclusive alone_too(&kept, "KvCache");
+  const Look looking(&kept, "KvCache");
   return to_python(unlocked([&] {
                      return self.forward(call.x, cache, kept, call.self.get(), call.cross.get(), n,
                                          context);

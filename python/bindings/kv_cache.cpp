@@ -30,7 +30,7 @@ void append(KvCache& self, nb::handle k, nb::handle v, nb::handle lengths) {
   const Array keys = read(k, {"KvCache.append", "k", Kind::floating});
   const Array values = read(v, {"KvCache.append", "v", Kind::floating});
   const Array n = read(lengths, {"KvCache.append", "lengths", Kind::whole, true});
-  const Exclusive alone(&self, "KvCache");
+  const Change alone(&self, "KvCache");
   unlocked([&] { self.append(keys, values, n); });
 }
 
@@ -82,7 +82,7 @@ changed, when there is no room.
       .def(
           "truncate",
           [](KvCache& self, std::int64_t b, std::int64_t length) {
-            const Exclusive alone(&self, "KvCache");
+            const Change alone(&self, "KvCache");
             self.truncate(b, length);
           },
           "b"_a, "length"_a, "Forgets the tokens of sequence b from `length` on.")

@@ -1,7 +1,7 @@
 // Dicts of arrays, and the rest of what the bindings of layers share.
 #include "layer.h"
 
-#include <set>
+#include <map>
 
 namespace attend::python {
 namespace {
@@ -22,9 +22,10 @@ void each_named(nb::handle dict, const char* where, const char* name, const Body
   }
 }
 
-// What is being changed at the moment; the GIL guards it.
-std::set<const void*>& in_use() {
-  static std::set<const void*> objects;
+// What is in use at the moment: by how many that look, or -1 by one that changes it. The GIL guards
+// it.
+std::map<const void*, int>& in_use() {
+  static std::map<const void*, int> objects;
   return objects;
 }
 
@@ -70,13 +71,18 @@ std::vector<NamedTensor> copy_named(nb::handle dict, const char* where, const ch
   return result;
 }
 
-Exclusive::Exclusive(const void* object, const char* what) : object_(object) {
-  if (!in_use().insert(object).second) {
+Use::Use(const void* object, const char* what, bool changes) : object_(object) {
+  int& users = in_use()[object];
+  if (users < 0 || (changes && users > 0)) {
     throw Error(std::string(what) + " is in use by another thread; one at a time may change it");
   }
+  users = changes ? -1 : users + 1;
 }
 
-Exclusive::~Exclusive() { in_use().erase(object_); }
+Use::~Use() {
+  const auto entry = in_use().find(object_);
+  if (--entry->second <= 0) in_use().erase(entry);
+}
 
 nb::object make_gradients(LayerGradients&& gradients, nb::handle like) {
   return nb::module_::import_("attend._types")

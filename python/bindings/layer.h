@@ -47,17 +47,24 @@ std::vector<NamedTensor> copy_named(nb::handle dict, const char* where, const ch
 // ---- calls
 // ---------------------------------------------------------------------------------------
 
-// Something that changes while the GIL is released: used by one thread at a time. Made and
-// destroyed with the GIL held.
-class Exclusive {
+// Something that changes while the GIL is released: by one thread at a time, while nobody looks.
+// Made and destroyed with the GIL held. Here it throws where C++ would leave it to the caller.
+class Use {
  public:
-  Exclusive(const void* object, const char* what);
-  ~Exclusive();
-  Exclusive(const Exclusive&) = delete;
-  Exclusive& operator=(const Exclusive&) = delete;
+  Use(const void* object, const char* what, bool changes);
+  ~Use();
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
 
  private:
   const void* object_;
+};
+
+struct Change : Use {
+  Change(const void* object, const char* what) : Use(object, what, true) {}
+};
+struct Look : Use {
+  Look(const void* object, const char* what) : Use(object, what, false) {}
 };
 
 // Runs without the GIL. What it gives is made by then; Python's objects come after.

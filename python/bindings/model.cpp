@@ -35,7 +35,7 @@ class Lent {
 
  private:
   std::vector<KvCache*> from_;
-  std::deque<Exclusive> alone_;
+  std::deque<Change> alone_;
 };
 
 nb::object forward(const LanguageModel& self, nb::handle tokens,

@@ -91,7 +91,7 @@ nb::object forward(const Layer& self, nb::handle query, nb::handle key, nb::hand
       throw InvalidArgument(
           "MultiHeadAttention: lse, weights and scores are not given with a cache");
     const Array n = read(lengths, {kName, "lengths", Kind::whole, true});
-    const Exclusive alone(cache, "KvCache");
+    const Change alone(cache, "KvCache");
     Tensor y = unlocked([&] { return self.forward(rows.query, *cache, options.get(), n, used); });
     return to_python(std::move(y), query);
   }
@@ -143,7 +143,7 @@ void append(const Layer& self, nb::handle key, nb::handle value, KvCache& cache,
   const Array k = read(key, {kName, "key", Kind::floating});
   const Array v = read(value, {kName, "value", Kind::floating});
   const Array n = read(lengths, {kName, "lengths", Kind::whole, true});
-  const Exclusive alone(&cache, "KvCache");
+  const Change alone(&cache, "KvCache");
   unlocked([&] { self.append(k, v, cache, n, context_or_default(context)); });
 }
 
@@ -151,7 +151,7 @@ nb::object attend_cache(const Layer& self, nb::handle query, const KvCache& cach
                         const nb::kwargs& keywords) {
   const Array q = read(query, {kName, "query", Kind::floating});
   const Options options(keywords, kName);
-  const Exclusive alone(&cache, "KvCache");
+  const Look looking(&cache, "KvCache");
   return to_python(
       unlocked([&] { return self.attend(q, cache, options.get(), context_or_default(context)); }),
       query);

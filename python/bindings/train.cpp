@@ -148,7 +148,7 @@ void bind_optimizers(nb::module_& m) {
           [](Optimizer& self, nb::handle parameters, nb::handle gradients, double learning_rate) {
             const NamedWritables to = write_named(parameters, "Optimizer.step", "parameters");
             const auto by = copy_named(gradients, "Optimizer.step", "gradients");
-            const Exclusive alone(&self, "Optimizer");
+            const Change alone(&self, "Optimizer");
             unlocked([&] { self.step(to.parameters, by, learning_rate); });
           },
           "parameters"_a, "gradients"_a, "learning_rate"_a,
@@ -160,6 +160,7 @@ void bind_optimizers(nb::module_& m) {
       .def(
           "state",
           [](const Optimizer& self) {
+            const Look looking(&self, "Optimizer");
             std::vector<NamedTensor> copies;
             for (const NamedView& named : self.state()) {
               copies.push_back({named.name, Tensor::copy_of(named.tensor)});
@@ -171,7 +172,7 @@ void bind_optimizers(nb::module_& m) {
           "restore",
           [](Optimizer& self, std::int64_t steps, nb::handle state, nb::handle parameters) {
             const NamedWritables of = write_named(parameters, "Optimizer.restore", "parameters");
-            const Exclusive alone(&self, "Optimizer");
+            const Change alone(&self, "Optimizer");
             self.restore(steps, copy_named(state, "Optimizer.restore", "state"), of.parameters);
           },
           "steps"_a, "state"_a, "parameters"_a,
@@ -221,7 +222,7 @@ void bind_checkpoints(nb::module_& m) {
       [](const Path& path, nb::handle parameters, const Optimizer& optimizer,
          const Metadata& metadata) {
         const NamedArrays from = read_named(parameters, "save_checkpoint", "parameters");
-        const Exclusive alone(&optimizer, "Optimizer");
+        const Look looking(&optimizer, "Optimizer");
         unlocked([&] { save_checkpoint(path, from.views, optimizer, metadata); });
       },
       "path"_a, "parameters"_a, "optimizer"_a, "metadata"_a = nb::dict(),
@@ -232,7 +233,7 @@ void bind_checkpoints(nb::module_& m) {
       "load_checkpoint",
       [](const Path& path, nb::handle parameters, Optimizer& optimizer) {
         const NamedWritables to = write_named(parameters, "load_checkpoint", "parameters");
-        const Exclusive alone(&optimizer, "Optimizer");
+        const Change alone(&optimizer, "Optimizer");
         return to_python(unlocked([&] { return load_checkpoint(path, to.parameters, optimizer); }));
       },
       "path"_a, "parameters"_a, "optimizer"_a,
