@@ -18,7 +18,8 @@ namespace {
 
 template <class... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
-  throw InvalidArgument(text("attention_block: ", parts...));
+  throw reporting("attention_block",
+                  [&] { return InvalidArgument(text("attention_block: ", parts...)); });
 }
 
 struct Pass {
