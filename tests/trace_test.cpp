@@ -194,6 +194,44 @@ TEST(Trace, of_a_block_has_the_steps_of_its_parts) {
   for (const TraceStep& step : pre.steps) EXPECT_FALSE(step.axes.empty() || step.formula.empty());
 }
 
+// The shape that attention() itself demands of weights, in every kind of call.
+TEST(WeightsShape, is_what_the_call_takes) {
+  const Tensor q = numbers({2, 4, 5, 3}, DType::f32, 1), k = numbers({2, 2, 7, 3}, DType::f32, 2);
+  const Tensor packed_q = numbers({1, 4, 9, 3}, DType::f32, 3),
+               packed_k = numbers({1, 2, 11, 3}, DType::f32, 4),
+               pages = numbers({6, 2, 4, 3}, DType::f32, 5);
+  const Tensor cu_q = lengths_tensor({0, 4, 9}), cu_k = lengths_tensor({0, 8, 11}),
+               lengths = lengths_tensor({6, 9}), few = lengths_tensor({6, 2});
+  Tensor table({2, 3}, DType::i64);
+  for (std::int64_t n = 0; n < 6; ++n) table.data<std::int64_t>()[n] = 5 - n;
+  struct Call {
+    const char* name;
+    const Tensor &q, &k;
+    AttentionOptions options;
+    Shape shape;
+  };
+  const std::vector<Call> calls = {
+      {"plain", q, k, {}, {2, 4, 5, 7}},
+      {"key_lengths", q, k, {.key_lengths = few}, {2, 4, 5, 7}},
+      {"packed", packed_q, packed_q, {.cu_seqlens_q = cu_q}, {2, 4, 5, 5}},
+      {"packed_keys", packed_q, packed_k, {.cu_seqlens_q = cu_q, .cu_seqlens_k = cu_k}, {2, 4, 5, 8}},
+      {"paged", q, pages, {.key_lengths = lengths, .block_table = table}, {2, 4, 5, 12}},
+      {"paged_and_packed", packed_q, pages,
+       {.key_lengths = lengths, .cu_seqlens_q = cu_q, .block_table = table}, {2, 4, 5, 12}}};
+  for (const Call& c : calls) {
+    const Shape found = weights_shape(c.q, c.k, c.k, c.options);
+    EXPECT_EQ(to_string(found), to_string(c.shape)) << c.name;
+    Tensor out(c.q.shape()), weights(found);
+    EXPECT_EQ(error_of([&] { attention(c.q, c.k, c.k, out, c.options, {.weights = weights}); }),
+              "nothing")
+        << c.name;
+  }
+  EXPECT_TRUE(error_of([&] { weights_shape(q, k, {}); }).starts_with("InvalidArgument: attention: v"));
+  EXPECT_TRUE(error_of([&] { weights_shape(cu_q, k, k); }).starts_with("InvalidArgument: attention"));
+  EXPECT_TRUE(error_of([&] { weights_shape(q, k, k, {.cu_seqlens_q = cu_q}); })
+                  .starts_with("InvalidArgument: attention"));
+}
+
 TEST(Trace, a_saved_trace_is_read_back_whole) {
   const TemporaryFolder folder;
   const Inputs in;
