@@ -17,12 +17,25 @@ TEST(BlockFiles, what_is_saved_is_loaded) {
   const Rotary rotary{.pairing = Rotary::Pairing::neighbours, .base = 100.3, .dim = 2};
   const std::vector<AttentionBlockOptions> all = {
       {.attention = {.model_dim = 6, .heads = 3}},
-      {.attention = {.model_dim = 6, .heads = 4, .key_heads = 2, .d_k = 4, .d_v = 5, .bias = false,
-                     .rotary = rotary, .type = DType::bf16},
-       .cross = true, .memory_dim = 7, .hidden_dim = 9, .activation = Activation::swiglu,
-       .placement = NormPlacement::pre, .norm = NormKind::rms_norm, .epsilon = 1.5e-7},
-      {.attention = {.model_dim = 6, .heads = 2, .output_projection = false}, .hidden_dim = 3,
-       .activation = Activation::relu, .placement = NormPlacement::none}};
+      {.attention = {.model_dim = 6,
+                     .heads = 4,
+                     .key_heads = 2,
+                     .d_k = 4,
+                     .d_v = 5,
+                     .bias = false,
+                     .rotary = rotary,
+                     .type = DType::bf16},
+       .cross = true,
+       .memory_dim = 7,
+       .hidden_dim = 9,
+       .activation = Activation::swiglu,
+       .placement = NormPlacement::pre,
+       .norm = NormKind::rms_norm,
+       .epsilon = 1.5e-7},
+      {.attention = {.model_dim = 6, .heads = 2, .output_projection = false},
+       .hidden_dim = 3,
+       .activation = Activation::relu,
+       .placement = NormPlacement::none}};
   for (const AttentionBlockOptions& options : all) {
     const AttentionBlock block = drawn_block(options);
     block.save(folder / "block");
@@ -46,7 +59,9 @@ TEST(BlockFiles, what_is_saved_is_loaded) {
 class Malformed : public testing::Test {
  protected:
   Malformed() {
-    drawn_block({.attention = {.model_dim = 6, .heads = 3}, .cross = true, .memory_dim = 5,
+    drawn_block({.attention = {.model_dim = 6, .heads = 3},
+                 .cross = true,
+                 .memory_dim = 5,
                  .hidden_dim = 4})
         .save(folder_ / "good");
     good_ = load_safetensors(folder_ / "good");
@@ -74,9 +89,9 @@ TEST_F(Malformed, metadata_is_refused) {
         << key << " = " << value << ": " << found;
   };
   EXPECT_EQ(error([](Metadata&, std::vector<NamedView>&) {}), "nothing");
-  for (const char* key : {"attention.model_dim", "attention.heads", "attention.key_heads",
-                          "attention.d_k", "attention.d_v", "attention.key_dim",
-                          "attention.value_dim", "memory_dim", "hidden_dim"})
+  for (const char* key :
+       {"attention.model_dim", "attention.heads", "attention.key_heads", "attention.d_k",
+        "attention.d_v", "attention.key_dim", "attention.value_dim", "memory_dim", "hidden_dim"})
     for (const char* value : {"missing", "", "3x", "-1", "7", "1000000", "4611686018427387904",
                               "9223372036854775807", "99999999999999999999"})
       refused(key, value);
@@ -93,18 +108,21 @@ TEST_F(Malformed, metadata_is_refused) {
 
 TEST_F(Malformed, tensors_are_refused) {
   const auto path = (folder_ / "bad").string();
-  EXPECT_TRUE(error([](Metadata&, std::vector<NamedView>& list) { list.pop_back(); })
-                  .starts_with("FileError: "));
+  EXPECT_TRUE(error([](Metadata&, std::vector<NamedView>& list) {
+                list.pop_back();
+              }).starts_with("FileError: "));
   const Tensor other({7, 6});
-  EXPECT_TRUE(error([&](Metadata&, std::vector<NamedView>& list) { list.push_back({"x", other}); })
-                  .ends_with("'x' belong to no parameter"));
+  EXPECT_TRUE(error([&](Metadata&, std::vector<NamedView>& list) {
+                list.push_back({"x", other});
+              }).ends_with("'x' belong to no parameter"));
   EXPECT_EQ(error([&](Metadata&, std::vector<NamedView>& list) { list[0].tensor = other; }),
             "FileError: attention_block: " + path +
                 ": attention.q.weight is [7, 6]; by the metadata it must be [6, 6]");
   // Sizes that nobody could hold are refused by the shapes, before weights are made of them.
-  EXPECT_EQ(error([](Metadata& m, std::vector<NamedView>&) { m["hidden_dim"] = "1000000000000"; }),
-            "FileError: attention_block: " + path +
-                ": feed_forward.up.weight is [4, 6]; by the metadata it must be [1000000000000, 6]");
+  EXPECT_EQ(
+      error([](Metadata& m, std::vector<NamedView>&) { m["hidden_dim"] = "1000000000000"; }),
+      "FileError: attention_block: " + path +
+          ": feed_forward.up.weight is [4, 6]; by the metadata it must be [1000000000000, 6]");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Memory of the attention layers: O(length), and whichever allocation fails, the caller is told so in
-// the library's own words and nothing is half done.
+// Memory of the attention layers: O(length), and whichever allocation fails, the caller is told so
+// in the library's own words and nothing is half done.
 #include "support/attention_layers.h"
 #include "support/counted_allocations.h"
 
@@ -81,8 +81,8 @@ void fail_each_allocation(const char* name, const Call& call, const After& after
 
 TEST(LayerMemory, any_allocation_that_fails_is_out_of_memory) {
   const TemporaryFolder folder;
-  const MultiHeadAttentionOptions options{.model_dim = 8, .heads = 4, .key_heads = 2,
-                                          .rotary = Rotary{}};
+  const MultiHeadAttentionOptions options{
+      .model_dim = 8, .heads = 4, .key_heads = 2, .rotary = Rotary{}};
   const MultiHeadAttention layer = drawn(options);
   AttentionBlock block({.attention = options, .cross = true, .hidden_dim = 5});
   const Tensor x = numbers({2, 3, 8}, DType::f32, 3);
@@ -94,24 +94,42 @@ TEST(LayerMemory, any_allocation_that_fails_is_out_of_memory) {
   layer.save(heads, true);
   block.save(whole);
   const auto nothing = [] {};
-  fail_each_allocation("make", [&] { MultiHeadAttention{options}; }, nothing);
-  fail_each_allocation("forward", [&] { layer.forward(x, kNear); }, nothing);
-  fail_each_allocation("forward_train", [&] { layer.forward_train(x, kNear); }, nothing);
-  fail_each_allocation("backward", [&, &s = saved] { layer.backward(x, s); }, nothing);
-  fail_each_allocation("trace", [&] { layer.trace(x, kNear); }, nothing);
-  fail_each_allocation("split", [&] { MultiHeadAttention::join(options, layer.split()); }, nothing);
-  fail_each_allocation("parameters", [&] { layer.parameters(); }, nothing);
-  fail_each_allocation("load", [&] { MultiHeadAttention::load(fused); }, nothing);
-  fail_each_allocation("load heads", [&] { MultiHeadAttention::load(heads); }, nothing);
-  fail_each_allocation("save", [&] { layer.save(fresh); }, nothing);
-  fail_each_allocation("save heads", [&] { layer.save(fresh, true); }, nothing);
-  fail_each_allocation("block", [&] { AttentionBlock{block.options()}; }, nothing);
-  fail_each_allocation("block forward", [&] { block.forward(x, x, kNear); }, nothing);
-  fail_each_allocation("block trace", [&] { block.trace(x, x, kNear); }, nothing);
-  fail_each_allocation("block backward", [&, &s = block_saved] { block.backward(x, s); }, nothing);
-  fail_each_allocation("block load", [&] { AttentionBlock::load(whole); }, nothing);
-  fail_each_allocation("block save", [&] { block.save(fresh); }, nothing);
-  fail_each_allocation("cache", [&] { layer.make_cache(2, 8, 3); }, nothing);
+  fail_each_allocation(
+      "make", [&] { MultiHeadAttention{options}; }, nothing);
+  fail_each_allocation(
+      "forward", [&] { layer.forward(x, kNear); }, nothing);
+  fail_each_allocation(
+      "forward_train", [&] { layer.forward_train(x, kNear); }, nothing);
+  fail_each_allocation(
+      "backward", [&, &s = saved] { layer.backward(x, s); }, nothing);
+  fail_each_allocation(
+      "trace", [&] { layer.trace(x, kNear); }, nothing);
+  fail_each_allocation(
+      "split", [&] { MultiHeadAttention::join(options, layer.split()); }, nothing);
+  fail_each_allocation(
+      "parameters", [&] { layer.parameters(); }, nothing);
+  fail_each_allocation(
+      "load", [&] { MultiHeadAttention::load(fused); }, nothing);
+  fail_each_allocation(
+      "load heads", [&] { MultiHeadAttention::load(heads); }, nothing);
+  fail_each_allocation(
+      "save", [&] { layer.save(fresh); }, nothing);
+  fail_each_allocation(
+      "save heads", [&] { layer.save(fresh, true); }, nothing);
+  fail_each_allocation(
+      "block", [&] { AttentionBlock{block.options()}; }, nothing);
+  fail_each_allocation(
+      "block forward", [&] { block.forward(x, x, kNear); }, nothing);
+  fail_each_allocation(
+      "block trace", [&] { block.trace(x, x, kNear); }, nothing);
+  fail_each_allocation(
+      "block backward", [&, &s = block_saved] { block.backward(x, s); }, nothing);
+  fail_each_allocation(
+      "block load", [&] { AttentionBlock::load(whole); }, nothing);
+  fail_each_allocation(
+      "block save", [&] { block.save(fresh); }, nothing);
+  fail_each_allocation(
+      "cache", [&] { layer.make_cache(2, 8, 3); }, nothing);
   // The memory of a message itself.
   KvCache cache = layer.make_cache(2, 8);
   const auto refused = [](const auto& call) {

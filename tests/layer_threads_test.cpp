@@ -57,14 +57,17 @@ TEST(LayerThreads, one_layer) {
       add(all, "weights", layer.trace(x, causal, *context).at("weights"));
       for (const std::int64_t page_size : {0, 2}) {
         KvCache cache = layer.make_cache(2, 9, page_size);
-        add_decoded(all, x, [&](const Tensor& t) { return layer.forward(t, cache, causal, {}, *context); });
+        add_decoded(all, x,
+                    [&](const Tensor& t) { return layer.forward(t, cache, causal, {}, *context); });
       }
       return all;
     });
 }
 
 TEST(LayerThreads, one_block) {
-  AttentionBlock block({.attention = {.model_dim = 16, .heads = 4}, .cross = true, .hidden_dim = 20,
+  AttentionBlock block({.attention = {.model_dim = 16, .heads = 4},
+                        .cross = true,
+                        .hidden_dim = 20,
                         .activation = Activation::swiglu});
   draw_parameters(block, 9);
   const Tensor memory = numbers({2, 5, 16}, DType::f32, 99);

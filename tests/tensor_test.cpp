@@ -234,7 +234,8 @@ TEST(Tensor, copy_of_takes_every_element_from_its_place) {
   const Tensor t = counting({2, 3, 4, 5});
   const ConstTensorView v = t.view();
   std::vector<ConstTensorView> views = {v};
-  for (const Shape& order : {Shape{0, 1, 3, 2}, {0, 2, 1, 3}, {1, 0, 2, 3}, {3, 2, 1, 0}, {2, 3, 0, 1}})
+  for (const Shape& order :
+       {Shape{0, 1, 3, 2}, {0, 2, 1, 3}, {1, 0, 2, 3}, {3, 2, 1, 0}, {2, 3, 0, 1}})
     views.push_back(v.permute(order));
   for (int dim = 0; dim < 4; ++dim) {
     const std::size_t count = views.size();
@@ -252,8 +253,8 @@ TEST(Tensor, copy_of_takes_every_element_from_its_place) {
   const std::size_t count = views.size();
   for (std::size_t n = 0; n < count; n += 7)
     if (views[n].size(1) == 1)
-      views.push_back(views[n].broadcast_to(
-          {2, views[n].size(0), 3, views[n].size(2), views[n].size(3)}));
+      views.push_back(
+          views[n].broadcast_to({2, views[n].size(0), 3, views[n].size(2), views[n].size(3)}));
   EXPECT_GT(views.size(), count);
   for (const ConstTensorView& view : views) {
     const Tensor copy = Tensor::copy_of(view);
@@ -265,7 +266,8 @@ TEST(Tensor, copy_of_takes_every_element_from_its_place) {
         rest /= view.size(static_cast<int>(dim));
       }
       ASSERT_EQ(copy.data<float>()[n], view.at<float>(index))
-          << to_string(view.shape()) << " strides " << to_string(view.strides()) << " element " << n;
+          << to_string(view.shape()) << " strides " << to_string(view.strides()) << " element "
+          << n;
     }
   }
 }

@@ -26,7 +26,7 @@ class ATTEND_API KvCache {
   explicit KvCache(const KvCacheOptions& options);
 
   const KvCacheOptions& options() const noexcept { return options_; }
-  std::int64_t length(std::int64_t b) const;  // tokens that sequence b holds
+  std::int64_t length(std::int64_t b) const;                        // tokens that sequence b holds
   std::int64_t free_pages() const noexcept { return free_pages_; }  // of a paged cache
 
   // Puts keys [batch, key_heads, n, d_k] and values [batch, key_heads, n, d_v] behind what is

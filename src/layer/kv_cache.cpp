@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <numeric>
 
 namespace attend {
@@ -15,7 +14,8 @@ namespace {
 // Besides the tensors, only messages take memory.
 template <class... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
-  throw reporting("kv_cache", [&] { return InvalidArgument(text("kv_cache: ", parts...)); });
+  reporting("kv_cache", [&] { throw InvalidArgument(text("kv_cache: ", parts...)); });
+  __builtin_unreachable();
 }
 
 std::int64_t ceiling(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
@@ -75,7 +75,7 @@ void copy_token(const ConstTensorView& x, std::int64_t b, std::int64_t i, const 
 
 }  // namespace
 
-KvCache::KvCache(const KvCacheOptions& options) try : options_(filled_in(options)) {
+KvCache::KvCache(const KvCacheOptions& options) : options_(filled_in(options)) {
   const bool dense = options_.page_size == 0;
   const std::int64_t pages = dense ? options_.batch : options_.pages;
   const std::int64_t size = dense ? options_.capacity : options_.page_size;
@@ -87,12 +87,10 @@ KvCache::KvCache(const KvCacheOptions& options) try : options_(filled_in(options
   if (dense) {
     for (std::int64_t b = 0; b < options_.batch; ++b) table_.at<std::int64_t>({b, 0}) = b;
   } else {
-    free_.resize(static_cast<std::size_t>(options_.pages));
+    reporting("kv_cache", [&] { free_.resize(static_cast<std::size_t>(options_.pages)); });
     std::iota(free_.rbegin(), free_.rend(), 0);
     free_pages_ = options_.pages;
   }
-} catch (const std::bad_alloc&) {
-  throw OutOfMemory("kv_cache: out of memory");
 }
 
 std::int64_t KvCache::length(std::int64_t b) const {

@@ -269,9 +269,7 @@ MultiHeadAttention::Gradients MultiHeadAttention::backward(const ConstTensorView
     if (!saved.query || !saved.q || saved.q.size(saved.q.view().rank() - 1) != o.heads * o.d_k)
       fail("saved is not of this layer's forward_train");
     const std::int64_t width = o_ ? o.model_dim : o.heads * o.d_v;
-    if (!dy || dy.shape() != with_last(saved.query.shape(), width) || dy.dtype() != o.type)
-      fail("dy is ", dy ? text(dy.shape(), " ", dy.dtype()) : "not given", "; it must be ",
-           with_last(saved.query.shape(), width), " ", o.type, ", as the output");
+    check_shape("multi_head_attention", "dy", dy, o.type, with_last(saved.query.shape(), width));
 
     // output = concat W^O + b
     LayerGradients output;

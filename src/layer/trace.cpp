@@ -68,11 +68,11 @@ const Tensor* Trace::find(std::string_view name) const noexcept {
 }
 
 const Tensor& Trace::at(std::string_view name) const {
-  if (const Tensor* tensor = find(name)) return *tensor;
-  throw reporting("trace", [&] {
+  return *reporting("trace", [&] {
+    if (const Tensor* tensor = find(name)) return tensor;
     std::string names;
     for (const TraceStep& step : steps) names += " " + step.name;
-    return InvalidArgument(text("trace: there is no step ", name, "; there are:", names));
+    throw InvalidArgument(text("trace: there is no step ", name, "; there are:", names));
   });
 }
 

@@ -1,5 +1,5 @@
-// The C++ runtime's operators, replaced by ones that count. Part of the tests that name it, and not of
-// the support library: it changes the whole program.
+// The C++ runtime's operators, replaced by ones that count. Part of the tests that name it, and not
+// of the support library: it changes the whole program.
 #include "counted_allocations.h"
 
 #include <cstdlib>
