@@ -54,14 +54,17 @@ TEST(LayerMessages, every_name_that_is_checked_is_covered) {
   int names = 0;
   for (const auto& entry : fs::directory_iterator(fs::path(ATTEND_SOURCE_DIR) / "src/layer")) {
     std::istringstream lines(bytes_of(entry.path()));
+    const std::string file = entry.path().filename().string();
+    int number = 0;
     for (std::string line; std::getline(lines, line);) {
+      ++number;
       if (line.find("  check_") == line.npos || line.ends_with(".h\"")) continue;
-      for (const MessagePattern& name : string_literals(entry.path().filename().string(), line)) {
+      for (const MessagePattern& name : string_literals(file, line)) {
         ++names;
         EXPECT_TRUE(std::any_of(
             mistakes.begin(), mistakes.end(),
             [&](const LayerMistake& m) { return m.message.find(name.text) != std::string::npos; }))
-            << name.where << ": no test produces \"" << name.text << "\"";
+            << file << ":" << number << ": no test produces \"" << name.text << "\"";
       }
     }
   }

@@ -137,14 +137,14 @@ TEST(FeedForwardFormula, the_names_are_in_order) {
 
 TEST(EmbeddingFormula, takes_rows_of_the_table) {
   const Embedding layer({.vocabulary = 5, .dim = 3, .type = DType::f16});
-  const Tensor tokens({std::int32_t{4}, {0}, {4}, {2}}, {2, 2});
+  const Tensor tokens({4, 0, 4, 2}, {2, 2});
   const Tensor y = layer.forward(tokens);
   EXPECT_EQ(y.shape(), (Shape{2, 2, 3}));
   for (std::int64_t n = 0; n < 4; ++n)
     for (std::int64_t c = 0; c < 3; ++c)
       EXPECT_EQ(y.at<f16>({n / 2, n % 2, c}),
                 layer.weight().at<f16>({tokens.data<std::int32_t>()[n], c}));
-  const Tensor wide({std::int64_t{4}, {0}, {4}, {2}}, {2, 2});
+  const Tensor wide({4L, 0L, 4L, 2L}, {2, 2});
   EXPECT_EQ(difference(layer.forward(wide), y), "");
   EXPECT_EQ(difference(layer.forward(tokens.view().permute({1, 0})), y.view().permute({1, 0, 2})),
             "");

@@ -32,7 +32,7 @@ INSTANTIATE_TEST_SUITE_P(Layers, LayerGradient, testing::ValuesIn(layer_cases(DT
 
 TEST(EmbeddingGradient, agrees_with_differences) {
   Embedding layer({.vocabulary = 6, .dim = 70, .type = DType::f64});
-  const Tensor tokens({std::int64_t{3}, {0}, {3}, {5}, {3}, {1}}, {2, 3});
+  const Tensor tokens({3L, 0L, 3L, 5L, 3L, 1L}, {2, 3});
   const Tensor dy = numbers({2, 3, 70}, DType::f64, 2);
   const auto [y, saved] = layer.forward_train(tokens);
   const LayerGradients gradients = layer.backward(dy, saved);

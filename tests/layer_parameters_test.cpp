@@ -129,7 +129,7 @@ TEST(LoadParameters, other_tensors_are_a_question_of_prefix_and_permission) {
   EXPECT_EQ(error_of([&] {
               load_parameters(file, {{"w", w}}, "a.");
             }),
-            "FileError: load_parameters: 'a.v' belong to no parameter");
+            "FileError: load_parameters: no parameter takes 'a.v'");
   EXPECT_EQ(widen(w), (Values{0, 0}));
   load_parameters(file, {{"w", w}}, "a.", true);
   EXPECT_EQ(widen(w), (Values{1, 2}));

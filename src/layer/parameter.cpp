@@ -97,7 +97,7 @@ void load_parameters(const TensorFile& file, const std::vector<Parameter>& param
       throw FileError(
           text(where, "there is no tensor ", missing.listed(), "; there are ", there.listed()));
     if (!others.empty() && !allow_others)
-      throw FileError(text(where, others.listed(), " belong to no parameter"));
+      throw FileError(text(where, "no parameter takes ", others.listed()));
 
     std::vector<const Tensor*> found;
     for (const Parameter& p : parameters) {

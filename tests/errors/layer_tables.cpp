@@ -190,8 +190,8 @@ std::vector<LayerMistake> feed_forward_mistakes() {
 
 std::vector<LayerMistake> embedding_mistakes() {
   static const Embedding layer({.vocabulary = 24, .dim = 3});
-  static const Tensor tokens({std::int64_t{0}, {1}, {2}, {24}}, {2, 2});
-  static const Tensor negative({std::int32_t{-1}, {2}}, {2});
+  static const Tensor tokens({0L, 1L, 2L, 24L}, {2, 2});
+  static const Tensor negative({-1, 2}, {2});
   const auto deviation = [](double d) { Embedding({.vocabulary = 24, .dim = 3, .deviation = d}); };
   return {
       {"no_vocabulary", [] { Embedding({.vocabulary = 0, .dim = 3}); },
@@ -331,7 +331,7 @@ std::vector<LayerMistake> parameter_mistakes() {
        [=] {
          load(small_file(), {{"b", b}});
        },
-       "FileError: load_parameters: F: 'w' belong to no parameter"},
+       "FileError: load_parameters: F: no parameter takes 'w'"},
       {"a_transposed_matrix",
        [=] {
          load(small_file(), {{"w", w.view().permute({1, 0})}, {"b", b}});
