@@ -18,12 +18,16 @@ const LanguageModel& model() {
   return made;
 }
 
-// A model's file with one entry of the metadata changed.
-void load_with(const std::string& key, const std::string& value) {
+TensorFile file_of_the_model() {
   static const TemporaryFolder folder;
   model().save(folder / "m");
   TensorFile file = load_safetensors(folder / "m");
   file.path = "F";
+  return file;
+}
+
+void load_with(const std::string& key, const std::string& value) {
+  TensorFile file = file_of_the_model();
   file.metadata[key] = value;
   LanguageModel::load(file);
 }
@@ -92,9 +96,18 @@ std::vector<LayerMistake> model_mistakes() {
       {"file_of_other_positions", load("length", "7"),
        "FileError: language_model: F: tensor 'positions.weight' is [6, 4]; by the metadata it must "
        "be [7, 4]"},
-      {"file_of_other_layers", load("model_dim", "2"),
+      {"file_of_another_width", load("model_dim", "2"),
        "FileError: language_model: F: tensor 'tokens.weight' is [5, 4]; by the metadata it must be "
        "[5, 2]"},
+      {"file_of_a_narrower_head",
+       [] {
+         TensorFile file = file_of_the_model();
+         for (auto& [name, tensor] : file.tensors)
+           if (name == "blocks.1.attention.q.weight") tensor = Tensor({2, 4});
+         LanguageModel::load(file);
+       },
+       "FileError: language_model: F: tensor 'blocks.1.attention.q.weight' is [2, 4]; by the "
+       "metadata it must be [4, 4]"},
       {"file_of_a_wider_network", load("hidden_dim", "8"),
        "FileError: language_model: F: tensor 'blocks.0.feed_forward.up.weight' is [3, 4]; by the "
        "metadata it must be [8, 4]"},
