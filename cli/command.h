@@ -95,5 +95,6 @@ void add_check(Program& program);
 void add_info(Program& program);
 void add_completion(Program& program);
 void add_man(Program& program);
+void add_train(Program& program);
 
 }  // namespace attend::cli

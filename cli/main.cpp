@@ -6,6 +6,7 @@ int main(int argc, char** argv) {
   add_apply(program);
   add_check(program);
   add_info(program);
+  add_train(program);
   add_completion(program);
   add_man(program);
   return program.run(argc, argv);

@@ -23,7 +23,7 @@ void linear() {
   // [linear]
   attend::Linear linear({.in = 3, .out = 2});  // weights from seed 0
   Tensor x = some({5, 3});
-  Tensor y = linear.forward(x);                 // [5, 2]
+  Tensor y = linear.forward(x);  // [5, 2]
 
   auto [y2, saved] = linear.forward_train(x);
   attend::LayerGradients g = linear.backward(some({5, 2}), saved);
@@ -56,8 +56,8 @@ void embedding() {
   attend::LearnedPositions learned({.length = 64, .dim = 8});
   attend::SinusoidalPositions sinusoidal({.dim = 8});
   const Tensor tokens(std::initializer_list<std::int64_t>{7, 42, 7}, {1, 3});
-  Tensor x = learned.forward(words.forward(tokens));                       // [1, 3, 8]
-  Tensor next = sinusoidal.forward(words.forward(tokens), /*offset=*/3);   // positions 3, 4, 5
+  Tensor x = learned.forward(words.forward(tokens));                      // [1, 3, 8]
+  Tensor next = sinusoidal.forward(words.forward(tokens), /*offset=*/3);  // positions 3, 4, 5
   // [/embedding]
   std::printf("embedding: x %s %s\n", shape_of(x).c_str(), shape_of(next).c_str());
 }
@@ -69,7 +69,7 @@ void multi_head_attention() {
   Tensor y = layer.forward(x, {.causal = true});  // self-attention, [2, 10, 512]
 
   Tensor query = some({2, 4, 512}), memory = some({2, 10, 512});
-  Tensor mask({10}, DType::u8);                   // 0 = hidden
+  Tensor mask({10}, DType::u8);  // 0 = hidden
   for (int j = 0; j < 7; ++j) mask.at<std::uint8_t>({j}) = 1;
   auto [y2, saved] = layer.forward_train(query, memory, memory, {.mask = mask});  // cross-attention
   auto g = layer.backward(some({2, 4, 512}), saved);
@@ -136,9 +136,8 @@ void block() {
   attend::AttentionBlock encoder({.attention = {.model_dim = 64, .heads = 4},
                                   .hidden_dim = 256,
                                   .placement = attend::NormPlacement::pre});
-  attend::AttentionBlock decoder({.attention = {.model_dim = 64, .heads = 4},
-                                  .cross = true,
-                                  .hidden_dim = 256});
+  attend::AttentionBlock decoder(
+      {.attention = {.model_dim = 64, .heads = 4}, .cross = true, .hidden_dim = 256});
   Tensor memory = encoder.forward(some({2, 9, 64}));
   Tensor y = decoder.forward(some({2, 5, 64}), memory, {.causal = true});  // [2, 5, 64]
   // [/block]
