@@ -38,7 +38,8 @@ struct Common {
   int threads = 0;         // 0: as many as the affinity mask allows
   std::uint64_t seed = 0;  // of everything that is drawn
 
-  std::unique_ptr<Context> context() const;
+  // `kernels` as in ContextOptions.
+  std::unique_ptr<Context> context(const std::string& kernels = {}) const;
 };
 
 class Program {
@@ -54,13 +55,15 @@ class Program {
   int run(int argc, char** argv);
 
  private:
-  int chosen();
-
-  CLI::App app_;
   struct Command {
     CLI::App* app;
     std::function<int(const Common&)> work;
+    bool common;
   };
+  void add_common(const Command& command);
+  int chosen();
+
+  CLI::App app_;
   std::vector<Command> commands_;
   Common common_;
 };
@@ -87,6 +90,7 @@ void print(const Json& object);
 
 // ---- the commands ------------------------------------------------------------------------------
 
+void add_apply(Program& program);
 void add_check(Program& program);
 void add_info(Program& program);
 void add_completion(Program& program);

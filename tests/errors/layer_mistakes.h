@@ -27,5 +27,10 @@ std::vector<LayerMistake> multi_head_mistakes();
 std::vector<LayerMistake> multi_head_file_mistakes();
 std::vector<LayerMistake> kv_cache_mistakes();
 std::vector<LayerMistake> block_mistakes();
+std::vector<LayerMistake> loss_mistakes();
+std::vector<LayerMistake> gradient_mistakes();
+std::vector<LayerMistake> optimizer_mistakes();
+std::vector<LayerMistake> checkpoint_mistakes();
+std::vector<LayerMistake> model_mistakes();
 
 }  // namespace attend::test
