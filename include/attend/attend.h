@@ -6,7 +6,9 @@
 #include <attend/dtype.h>
 #include <attend/error.h>
 #include <attend/io.h>
+#include <attend/layer.h>
 #include <attend/options.h>
 #include <attend/plan.h>
 #include <attend/tensor.h>
+#include <attend/train.h>
 #include <attend/version.h>

@@ -28,6 +28,11 @@ ATTEND_API Tensor attention(const ConstTensorView& q, const ConstTensorView& k,
                             const ConstTensorView& v, const AttentionOptions& options = {},
                             Context& context = default_context());
 
+// The shape that weights and scores of this call have: [batch, heads, queries, keys], of packed
+// sequences [sequences, heads, queries of the longest, keys of the longest].
+ATTEND_API Shape weights_shape(const ConstTensorView& q, const ConstTensorView& k,
+                               const ConstTensorView& v, const AttentionOptions& options = {});
+
 // Gradients of a loss, given its gradient dout at `out` (and dlse [batch, heads, queries] at lse).
 // out and lse are what attention() wrote for the same q, k, v and options: all the keys, not a part
 // of them. Kernels may read them to save work, or form them again; the reference does the latter.

@@ -80,6 +80,14 @@ class ATTEND_API AttentionBlock {
   static AttentionBlock load(const std::filesystem::path& path);
 
  private:
+  void check_memory(bool given) const;
+  const Norm& norm(int part) const noexcept;
+  Tensor decode(const ConstTensorView& x, KvCache& cache, const KvCache* memory,
+                const AttentionOptions& self, const AttentionOptions& cross,
+                const ConstTensorView& lengths, Context& context) const;
+  template <class List, class Block>
+  static List list_of(Block& block);
+
   AttentionBlockOptions options_;
   MultiHeadAttention attention_, cross_;
   FeedForward feed_forward_;

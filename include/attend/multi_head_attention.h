@@ -83,16 +83,22 @@ class ATTEND_API MultiHeadAttention {
               Context& context = default_context()) const;
 
   // ---- training ------------------------------------------------------------------------------
-  struct SavedOptions {  // the options with copies of the tensors they show
-    AttentionOptions options{};
-    std::vector<Tensor> tensors{};
+  // The options, with copies of the tensors that they show.
+  struct ATTEND_API SavedOptions {
+    SavedOptions() = default;
+    explicit SavedOptions(const AttentionOptions& options);
+    AttentionOptions view() const;
+
+   private:
+    AttentionOptions plain_{};
+    Tensor query_offset_, mask_, bias_, alibi_, sinks_, blocks_, key_lengths_;
+    Tensor cu_seqlens_q_, cu_seqlens_k_;
   };
   struct Saved {
     Tensor query, key, value;  // inputs; key and value are none in self-attention
-    Tensor q, k, v;            // [batch, heads, length, d], turned if rotary
-    Tensor heads, lse;         // [batch, heads, Tq, d_v], [batch, heads, Tq]
+    Tensor q, k, v;            // projections [batch, length, heads * d], turned if rotary
+    Tensor concat, lse;        // [batch, Tq, heads * d_v], [batch, heads, Tq]
     SavedOptions options;
-    int rank = 3;  // of the inputs
   };
   struct Gradients {
     Tensor dx;                     // in self-attention
@@ -160,6 +166,10 @@ class ATTEND_API MultiHeadAttention {
   static MultiHeadAttention load(const TensorFile& file, const WeightsFormat& format = {});
 
  private:
+  Tensor contributions(const Tensor& concat, Context& context) const;
+  template <class List, class Layer>
+  static List list_of(Layer& layer);
+
   MultiHeadAttentionOptions options_;
   Linear q_, k_, v_, o_;
 };

@@ -4,9 +4,8 @@
 
 #include "api/check.h"
 #include "api/context.h"
+#include "core/reporting.h"
 #include "core/text.h"
-
-#include <new>
 
 namespace attend {
 
@@ -16,16 +15,6 @@ struct Plan::State {
 };
 
 namespace {
-
-// Every function throws an attend::Error or nothing, also when memory for a message or a plan ends.
-template <class Body>
-auto reporting(const char* function, Body body) {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    throw OutOfMemory(std::string(function) + ": out of memory");
-  }
-}
 
 void check_and_run(const Request& request, Context& context) {
   Context::State& state = context.state();
@@ -71,6 +60,14 @@ Tensor attention(const ConstTensorView& q, const ConstTensorView& k, const Const
   Tensor out = Tensor::uninitialized({q.size(0), q.size(1), q.size(2), v.size(3)}, q.dtype());
   attention(q, k, v, out, options, {}, context);
   return out;
+}
+
+Shape weights_shape(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                    const AttentionOptions& options) {
+  return reporting("attention", [&] {
+    const Problem problem = check_inputs(q, k, v, options).problem;
+    return Shape{problem.batch, problem.heads, problem.q_length, problem.k_length};
+  });
 }
 
 void attention_backward(const ConstTensorView& q, const ConstTensorView& k,

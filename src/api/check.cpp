@@ -148,6 +148,16 @@ Request check(const ForwardArguments& a) {
   return request;
 }
 
+Request check_inputs(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                     const AttentionOptions& options) {
+  Request request;
+  request.problem.operation = Operation::forward;
+  Checker checker("attention", request);
+  checker.inputs(q, k, v, options);
+  checker.options(options);
+  return request;
+}
+
 Request check(const BackwardArguments& a) {
   Request request;
   request.problem.operation = Operation::backward;

@@ -37,6 +37,8 @@ struct Request {
 };
 
 Request check(const ForwardArguments& arguments);
+Request check_inputs(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                     const AttentionOptions& options);  // of a forward call; nothing written yet
 Request check(const BackwardArguments& arguments);
 Request check(const MergeArguments& arguments, std::vector<Part>& parts);  // call points into parts
 

@@ -2,6 +2,7 @@
 // both can be tested on memory; FileSource and AtomicFile are those of the public functions.
 #pragma once
 
+#include "core/printable.h"
 #include "core/text.h"
 
 #include <attend/error.h>
@@ -15,11 +16,6 @@
 #include <utility>
 
 namespace attend {
-
-// Text from outside for a message of one line: UTF-8, with control characters and bytes that are
-// none as \xNN, and cut off behind `limit` bytes.
-std::string printable(std::string_view found, std::size_t limit = 4096);
-inline std::string in_quotes(std::string_view found) { return "'" + printable(found, 60) + "'"; }
 
 // A file of known size that is read at any place.
 class Source {

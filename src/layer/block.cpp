@@ -1,0 +1,389 @@
+// The block around attention. Plain, training, tracing and decoding passes go through the same
+// parts in the same order (run); they differ in what they do at each place (Pass).
+#include <attend/block.h>
+
+#include "core/reporting.h"
+#include "core/text.h"
+#include "layer/elementwise.h"
+#include "layer/initialise.h"
+#include "layer/metadata.h"
+#include "layer/multi_head_options.h"
+
+#include <functional>
+
+namespace attend {
+namespace {
+
+template <class... Parts>
+[[noreturn]] void fail(const Parts&... parts) {
+  throw InvalidArgument(text("attention_block: ", parts...));
+}
+
+constexpr std::string_view kPlacements[] = {"post", "pre", "none"};
+constexpr std::string_view kNorms[] = {"layer_norm", "rms_norm"};
+constexpr std::string_view kActivations[] = {"relu", "gelu", "gelu_tanh", "swiglu"};
+
+struct Pass {
+  std::function<Tensor(const Tensor&)> attention, cross,
+      feed_forward;  // none: there is no such part
+  std::function<Tensor(int part, const Tensor&)> norm;
+  std::function<void(const char* name, int part, const Tensor&)> seen;  // residuals and norms
+};
+
+// y = norm(x + f(x)), x + f(norm(x)) or x + f(x), for each part f.
+Tensor run(const Pass& pass, NormPlacement placement, Tensor x) {
+  const auto seen = [&](const char* name, int part, const Tensor& value) {
+    if (pass.seen) pass.seen(name, part, value);
+  };
+  int part = 0;
+  for (const auto* f : {&pass.attention, &pass.cross, &pass.feed_forward}) {
+    ++part;
+    if (!*f) continue;
+    if (placement == NormPlacement::pre) {
+      const Tensor normed = pass.norm(part, x);
+      seen("norm", part, normed);
+      x = sum_of(x, (*f)(normed));
+      seen("residual", part, x);
+    } else {
+      x = sum_of(x, (*f)(x));
+      seen("residual", part, x);
+      if (placement == NormPlacement::none) continue;
+      x = pass.norm(part, x);
+      seen("norm", part, x);
+    }
+  }
+  return x;
+}
+
+// The way back through one part: from dy to dx. `f` gives the gradient at the part's input, `norm`
+// at the norm's.
+template <class F, class NormBackward>
+Tensor back(NormPlacement placement, Tensor dy, const F& f, const NormBackward& norm) {
+  switch (placement) {
+    case NormPlacement::pre: return sum_of(dy, norm(f(dy)));
+    case NormPlacement::post: dy = norm(dy); break;
+    case NormPlacement::none: break;
+  }
+  return sum_of(dy, f(dy));
+}
+
+void add(std::vector<NamedTensor>& list, std::string_view prefix, std::vector<NamedTensor> more) {
+  for (NamedTensor& named : with_prefix(prefix, std::move(more))) list.push_back(std::move(named));
+}
+
+}  // namespace
+
+AttentionBlock::AttentionBlock(const AttentionBlockOptions& options) : options_(options) {
+  reporting("attention_block", [&] {
+    MultiHeadAttentionOptions o = options.attention;
+    const std::uint64_t seed = o.seed;
+    o.seed = derived_seed(seed, "attention");
+    attention_ = MultiHeadAttention(o);
+    o = attention_.options();
+    if (o.key_dim != o.model_dim || o.value_dim != o.model_dim)
+      fail("attention.key_dim is ", o.key_dim, " and attention.value_dim ", o.value_dim,
+           "; in a block both are model_dim ", o.model_dim,
+           ", give memory_dim for cross-attention");
+    if (!o.output_projection && o.heads * o.d_v != o.model_dim)
+      fail("without output_projection the heads give ", o.heads * o.d_v,
+           " features; the residual needs model_dim ", o.model_dim);
+    options_.attention = o;
+    if (options.cross) {
+      if (options_.memory_dim == 0) options_.memory_dim = o.model_dim;
+      o.key_dim = o.value_dim = options_.memory_dim;
+      o.rotary.reset();
+      o.seed = derived_seed(seed, "cross");
+      cross_ = MultiHeadAttention(o);
+    }
+    options_.attention.seed = seed;
+    if (options.hidden_dim < 0)
+      fail("hidden_dim is ", options.hidden_dim, "; it must be at least 0 (0: no feed-forward)");
+    if (options.hidden_dim > 0)
+      feed_forward_ = FeedForward({.model_dim = o.model_dim,
+                                   .hidden_dim = options.hidden_dim,
+                                   .activation = options.activation,
+                                   .bias = o.bias,
+                                   .type = o.type,
+                                   .seed = derived_seed(seed, "feed_forward")});
+    if (options.placement == NormPlacement::none) return;
+    const Norm norm({.dim = o.model_dim,
+                     .kind = options.norm,
+                     .epsilon = options.epsilon,
+                     .bias = o.bias,
+                     .type = o.type});
+    norm_1_ = norm;
+    if (cross_) norm_2_ = norm;
+    if (feed_forward_) norm_3_ = norm;
+  });
+}
+
+void AttentionBlock::check_memory(bool given) const {
+  if (!attention_) fail("it has no weights: it was made without options");
+  if (given && !cross_) fail("memory is given, but the block has no cross-attention");
+  if (!given && cross_) fail("memory is not given; the block has cross-attention");
+}
+
+const Norm& AttentionBlock::norm(int part) const noexcept {
+  return part == 1 ? norm_1_ : part == 2 ? norm_2_ : norm_3_;
+}
+
+// ---- forward
+// -------------------------------------------------------------------------------------
+
+Tensor AttentionBlock::forward(const ConstTensorView& x, const AttentionOptions& self,
+                               Context& context) const {
+  return forward(x, ConstTensorView(), self, {}, context);
+}
+
+Tensor AttentionBlock::forward(const ConstTensorView& x, const ConstTensorView& memory,
+                               const AttentionOptions& self, const AttentionOptions& cross,
+                               Context& context) const {
+  return reporting("attention_block", [&] {
+    check_memory(static_cast<bool>(memory));
+    Pass pass;
+    pass.attention = [&](const Tensor& u) { return attention_.forward(u, self, {}, context); };
+    if (cross_)
+      pass.cross = [&](const Tensor& u) {
+        return cross_.forward(u, memory, memory, cross, {}, context);
+      };
+    if (feed_forward_)
+      pass.feed_forward = [&](const Tensor& u) { return feed_forward_.forward(u, context); };
+    pass.norm = [&](int part, const Tensor& u) { return norm(part).forward(u, context); };
+    return run(pass, options_.placement, Tensor::copy_of(x));
+  });
+}
+
+Tensor AttentionBlock::forward(const ConstTensorView& x, KvCache& cache,
+                               const AttentionOptions& self, const ConstTensorView& lengths,
+                               Context& context) const {
+  check_memory(false);
+  return decode(x, cache, nullptr, self, {}, lengths, context);
+}
+
+Tensor AttentionBlock::forward(const ConstTensorView& x, KvCache& cache, const KvCache& memory,
+                               const AttentionOptions& self, const AttentionOptions& cross,
+                               const ConstTensorView& lengths, Context& context) const {
+  check_memory(true);
+  return decode(x, cache, &memory, self, cross, lengths, context);
+}
+
+Tensor AttentionBlock::decode(const ConstTensorView& x, KvCache& cache, const KvCache* memory,
+                              const AttentionOptions& self, const AttentionOptions& cross,
+                              const ConstTensorView& lengths, Context& context) const {
+  return reporting("attention_block", [&] {
+    const Tensor before = Tensor::copy_of(cache.key_lengths());
+    Pass pass;
+    pass.attention = [&](const Tensor& u) {
+      return attention_.forward(u, cache, self, lengths, context);
+    };
+    if (memory != nullptr)
+      pass.cross = [&](const Tensor& u) { return cross_.attend(u, *memory, cross, context); };
+    if (feed_forward_)
+      pass.feed_forward = [&](const Tensor& u) { return feed_forward_.forward(u, context); };
+    pass.norm = [&](int part, const Tensor& u) { return norm(part).forward(u, context); };
+    try {
+      return run(pass, options_.placement, Tensor::copy_of(x));
+    } catch (...) {  // a later part failed: the cache forgets the tokens again
+      for (std::int64_t b = 0; b < before.size(0); ++b)
+        cache.truncate(b, before.at<std::int64_t>({b}));
+      throw;
+    }
+  });
+}
+
+Trace AttentionBlock::trace(const ConstTensorView& x, const ConstTensorView& memory,
+                            const AttentionOptions& self, const AttentionOptions& cross,
+                            Context& context) const {
+  return reporting("attention_block", [&] {
+    check_memory(static_cast<bool>(memory));
+    Trace result;
+    const char* axes = x.rank() == 3 ? "batch, token, feature" : "token, feature";
+    // The steps of an attention, under its name; gives its output.
+    const auto take = [&](const char* name, Trace steps) {
+      Tensor output = steps.at("output");
+      for (TraceStep& step : steps.steps) {
+        step.name = text(name, ".", step.name);
+        result.steps.push_back(std::move(step));
+      }
+      return output;
+    };
+    Pass pass;
+    pass.attention = [&](const Tensor& u) {
+      return take("attention", attention_.trace(u, self, context));
+    };
+    if (cross_)
+      pass.cross = [&](const Tensor& u) {
+        return take("cross", cross_.trace(u, memory, memory, cross, context));
+      };
+    if (feed_forward_)
+      pass.feed_forward = [&](const Tensor& u) {
+        Tensor y = feed_forward_.forward(u, context);
+        result.steps.push_back({"feed_forward", "feed_forward(x)", axes, y});
+        return y;
+      };
+    pass.norm = [&](int part, const Tensor& u) { return norm(part).forward(u, context); };
+    pass.seen = [&](const char* name, int part, const Tensor& value) {
+      const bool residual = std::string_view(name) == "residual";
+      result.steps.push_back(
+          {text(name, "_", part), residual ? "x + f(x)" : "norm(x)", axes, value});
+    };
+    Tensor y = run(pass, options_.placement, Tensor::copy_of(x));
+    result.steps.push_back({"output", "of the block", axes, std::move(y)});
+    return result;
+  });
+}
+
+// ---- training
+// ------------------------------------------------------------------------------------
+
+std::pair<Tensor, AttentionBlock::Saved> AttentionBlock::forward_train(
+    const ConstTensorView& x, const ConstTensorView& memory, const AttentionOptions& self,
+    const AttentionOptions& cross, Context& context) const {
+  return reporting("attention_block", [&] {
+    check_memory(static_cast<bool>(memory));
+    Saved saved;
+    // Keeps what a part saved, and passes its result on.
+    const auto keep = [](auto result, auto& place) {
+      place = std::move(result.second);
+      return std::move(result.first);
+    };
+    Pass pass;
+    pass.attention = [&](const Tensor& u) {
+      return keep(attention_.forward_train(u, self, context), saved.attention);
+    };
+    if (cross_)
+      pass.cross = [&](const Tensor& u) {
+        return keep(cross_.forward_train(u, memory, memory, cross, context), saved.cross);
+      };
+    if (feed_forward_)
+      pass.feed_forward = [&](const Tensor& u) {
+        return keep(feed_forward_.forward_train(u, context), saved.feed_forward);
+      };
+    pass.norm = [&](int part, const Tensor& u) {
+      Norm::Saved& place = part == 1 ? saved.norm_1 : part == 2 ? saved.norm_2 : saved.norm_3;
+      return keep(norm(part).forward_train(u, context), place);
+    };
+    Tensor y = run(pass, options_.placement, Tensor::copy_of(x));
+    return std::pair{std::move(y), std::move(saved)};
+  });
+}
+
+AttentionBlock::Gradients AttentionBlock::backward(const ConstTensorView& dy, const Saved& saved,
+                                                   Context& context) const {
+  return reporting("attention_block", [&] {
+    const Shape& shape = saved.attention.query.shape();
+    if (!dy || dy.shape() != shape || dy.dtype() != options_.attention.type)
+      fail("dy is ", dy ? text(dy.shape(), " ", dy.dtype()) : "not given", "; it must be ", shape,
+           " ", options_.attention.type, ", as x");
+    const NormPlacement placement = options_.placement;
+    Gradients result;
+    std::vector<NamedTensor> of_attention, of_cross, of_feed_forward, of_norm[3];
+    const auto norm_back = [&](int part, const Norm::Saved& kept) {
+      return [&, part](const Tensor& d) {
+        LayerGradients g = norm(part).backward(d, kept, context);
+        of_norm[part - 1] = std::move(g.parameters);
+        return std::move(g.dx);
+      };
+    };
+
+    Tensor d = Tensor::copy_of(dy);
+    if (feed_forward_)
+      d = back(
+          placement, std::move(d),
+          [&](const Tensor& df) {
+            LayerGradients g = feed_forward_.backward(df, saved.feed_forward, context);
+            of_feed_forward = std::move(g.parameters);
+            return std::move(g.dx);
+          },
+          norm_back(3, saved.norm_3));
+    if (cross_)
+      d = back(
+          placement, std::move(d),
+          [&](const Tensor& df) {
+            MultiHeadAttention::Gradients g = cross_.backward(df, saved.cross, context);
+            of_cross = std::move(g.parameters);
+            result.dmemory = sum_of(g.dkey, g.dvalue);
+            return std::move(g.dquery);
+          },
+          norm_back(2, saved.norm_2));
+    result.dx = back(
+        placement, std::move(d),
+        [&](const Tensor& df) {
+          MultiHeadAttention::Gradients g = attention_.backward(df, saved.attention, context);
+          of_attention = std::move(g.parameters);
+          return std::move(g.dx);
+        },
+        norm_back(1, saved.norm_1));
+
+    add(result.parameters, "attention.", std::move(of_attention));
+    add(result.parameters, "norm_1.", std::move(of_norm[0]));
+    add(result.parameters, "cross.", std::move(of_cross));
+    add(result.parameters, "norm_2.", std::move(of_norm[1]));
+    add(result.parameters, "feed_forward.", std::move(of_feed_forward));
+    add(result.parameters, "norm_3.", std::move(of_norm[2]));
+    return result;
+  });
+}
+
+// ---- weights
+// -------------------------------------------------------------------------------------
+
+template <class List, class Block>
+List AttentionBlock::list_of(Block& block) {
+  List list;
+  const auto add_part = [&](const char* prefix, auto& part) {
+    if (part)
+      for (auto& entry : with_prefix(prefix, part.parameters())) list.push_back(std::move(entry));
+  };
+  add_part("attention.", block.attention_);
+  add_part("norm_1.", block.norm_1_);
+  add_part("cross.", block.cross_);
+  add_part("norm_2.", block.norm_2_);
+  add_part("feed_forward.", block.feed_forward_);
+  add_part("norm_3.", block.norm_3_);
+  return list;
+}
+
+std::vector<NamedView> AttentionBlock::parameters() const {
+  return reporting("attention_block", [&] { return list_of<std::vector<NamedView>>(*this); });
+}
+
+std::vector<Parameter> AttentionBlock::parameters() {
+  return reporting("attention_block", [&] { return list_of<std::vector<Parameter>>(*this); });
+}
+
+void AttentionBlock::save(const std::filesystem::path& path) const {
+  reporting("attention_block", [&] {
+    Metadata metadata{{"format", "attend.attention_block"}, {"layout", "fused [out, in]"}};
+    write_options(metadata, "attention.", options_.attention);
+    metadata["cross"] = options_.cross ? "true" : "false";
+    metadata["memory_dim"] = std::to_string(options_.memory_dim);
+    metadata["hidden_dim"] = std::to_string(options_.hidden_dim);
+    metadata["activation"] = kActivations[static_cast<int>(options_.activation)];
+    metadata["placement"] = kPlacements[static_cast<int>(options_.placement)];
+    metadata["norm"] = kNorms[static_cast<int>(options_.norm)];
+    metadata["epsilon"] = digits(options_.epsilon);
+    save_safetensors(path, parameters(), metadata);
+  });
+}
+
+AttentionBlock AttentionBlock::load(const std::filesystem::path& path) {
+  return reporting("attention_block", [&] {
+    const TensorFile file = load_safetensors(path);
+    const MetadataReader reader(file);
+    reader.format_is("attend.attention_block");
+    AttentionBlock block(
+        {.attention = read_options(reader, "attention."),
+         .cross = reader.boolean("cross"),
+         .memory_dim = reader.integer("memory_dim"),
+         .hidden_dim = reader.integer("hidden_dim"),
+         .activation = static_cast<Activation>(reader.choice("activation", kActivations)),
+         .placement = static_cast<NormPlacement>(reader.choice("placement", kPlacements)),
+         .norm = static_cast<NormKind>(reader.choice("norm", kNorms)),
+         .epsilon = reader.number("epsilon")});
+    load_parameters(file, block.parameters());
+    return block;
+  });
+}
+
+}  // namespace attend

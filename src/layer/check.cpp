@@ -1,0 +1,56 @@
+// What layers refuse, and in which words.
+#include "layer/check.h"
+
+#include "core/text.h"
+
+namespace attend {
+namespace {
+
+void check_same_type(const char* layer, const char* name, DType found, DType type) {
+  if (found != type)
+    throw InvalidArgument(text(layer, ": ", name, " is ", found, ", the layer is ", type));
+}
+
+}  // namespace
+
+void check_size(const char* layer, const char* name, std::int64_t size) {
+  if (size < 1)
+    throw InvalidArgument(text(layer, ": ", name, " is ", size, "; it must be at least 1"));
+}
+
+void check_type(const char* layer, DType type) {
+  if (!is_floating_point(type))
+    throw InvalidArgument(
+        text(layer, ": the type is ", type, "; it must be f64, f32, bf16 or f16"));
+}
+
+void check_made(const char* layer, bool made) {
+  if (!made) throw InvalidArgument(text(layer, ": the layer is none; make it from options first"));
+}
+
+void check_readable(const char* layer, const char* name, const ConstTensorView& x) {
+  if (!x) throw InvalidArgument(text(layer, ": ", name, " is missing"));
+  if (x.device() != Device{})
+    throw InvalidArgument(text(layer, ": ", name, " is on ", x.device(), ", not in host memory"));
+  if (x.data() == nullptr && x.count() > 0)
+    throw InvalidArgument(text(layer, ": ", name, " ", x.shape(), " has no address"));
+}
+
+void check_input(const char* layer, const char* name, const ConstTensorView& x, DType type,
+                 std::int64_t features) {
+  check_readable(layer, name, x);
+  check_same_type(layer, name, x.dtype(), type);
+  if (x.rank() == 0 || x.size(x.rank() - 1) != features)
+    throw InvalidArgument(
+        text(layer, ": ", name, " is ", x.shape(), "; it must be [..., ", features, "]"));
+}
+
+void check_shape(const char* layer, const char* name, const ConstTensorView& x, DType type,
+                 const Shape& shape) {
+  check_readable(layer, name, x);
+  check_same_type(layer, name, x.dtype(), type);
+  if (x.shape() != shape)
+    throw InvalidArgument(text(layer, ": ", name, " is ", x.shape(), "; it must be ", shape));
+}
+
+}  // namespace attend

@@ -1,0 +1,31 @@
+// The rules that the arguments of all layers have in common. A message begins with the layer's
+// name: "linear: x is [2, 6]; it must be [..., 8]".
+#pragma once
+
+#include "core/reporting.h"
+
+#include <attend/tensor.h>
+
+namespace attend {
+
+// A size in a layer's options: at least 1.
+void check_size(const char* layer, const char* name, std::int64_t size);
+
+// The type of a layer: a floating-point one.
+void check_type(const char* layer, DType type);
+
+// A layer that was made by its default constructor can do nothing.
+void check_made(const char* layer, bool made);
+
+// A tensor that is there, in host memory.
+void check_readable(const char* layer, const char* name, const ConstTensorView& x);
+
+// x [..., features] of the layer's type.
+void check_input(const char* layer, const char* name, const ConstTensorView& x, DType type,
+                 std::int64_t features);
+
+// A tensor of exactly this shape and of the layer's type, such as dy.
+void check_shape(const char* layer, const char* name, const ConstTensorView& x, DType type,
+                 const Shape& shape);
+
+}  // namespace attend

@@ -1,0 +1,168 @@
+// A dense cache is a paged one in which every sequence holds one page of full capacity for good.
+#include <attend/kv_cache.h>
+
+#include "core/text.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <numeric>
+
+namespace attend {
+namespace {
+
+template <class... Parts>
+[[noreturn]] void fail(const Parts&... parts) {
+  throw InvalidArgument(text("kv_cache: ", parts...));
+}
+
+std::int64_t ceiling(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
+
+void check(const KvCacheOptions& options) {
+  const auto at_least = [](const char* name, std::int64_t value, std::int64_t least) {
+    if (value < least) fail(name, " is ", value, "; it must be at least ", least);
+  };
+  at_least("batch", options.batch, 0);
+  at_least("key_heads", options.key_heads, 1);
+  at_least("d_k", options.d_k, 1);
+  at_least("d_v", options.d_v, 1);
+  at_least("capacity", options.capacity, 1);
+  at_least("page_size", options.page_size, 0);
+  at_least("pages", options.pages, 0);
+  if (options.page_size == 0 && options.pages != 0)
+    fail("pages is ", options.pages, ", but page_size is 0 (dense)");
+  if (!is_floating_point(options.type))
+    fail("type is ", options.type, "; it must be f64, f32, bf16 or f16");
+}
+
+KvCacheOptions filled_in(KvCacheOptions options) {
+  if (options.d_v == 0) options.d_v = options.d_k;
+  check(options);
+  if (options.page_size == 0 || options.pages != 0) return options;
+  const std::int64_t most = ceiling(options.capacity, options.page_size);
+  if (__builtin_mul_overflow(options.batch, most, &options.pages))
+    fail("batch ", options.batch, " times ", most, " pages each is too much");
+  return options;
+}
+
+// x must be [batch, key_heads, n, d] of the cache's type, in host memory.
+void check_rows(const KvCacheOptions& options, const char* name, const ConstTensorView& x,
+                std::int64_t d) {
+  if (!x || x.rank() != 4 || x.size(0) != options.batch || x.size(1) != options.key_heads ||
+      x.size(3) != d)
+    fail(name, " is ", x ? to_string(x.shape()) : "not given", "; it must be [", options.batch,
+         ", ", options.key_heads, ", n, ", d, "]");
+  if (x.dtype() != options.type) fail(name, " is ", x.dtype(), ", the cache ", options.type);
+  if (x.device() != Device{}) fail(name, " is on ", x.device(), "; the cache is in host memory");
+}
+
+// The token's row of every head, from x[b, :, i, :] to store[page, :, place, :].
+void copy_token(const ConstTensorView& x, std::int64_t b, std::int64_t i, const TensorView& store,
+                std::int64_t page, std::int64_t place) {
+  const std::int64_t size = size_of(x.dtype());
+  for (std::int64_t h = 0; h < x.size(1); ++h) {
+    const auto* from = static_cast<const std::byte*>(x.data()) +
+                       size * (b * x.strides()[0] + h * x.strides()[1] + i * x.strides()[2]);
+    auto* to =
+        static_cast<std::byte*>(store.data()) +
+        size * (page * store.strides()[0] + h * store.strides()[1] + place * store.strides()[2]);
+    for (std::int64_t c = 0; c < x.size(3); ++c)
+      std::memcpy(to + c * size, from + c * size * x.strides()[3], static_cast<std::size_t>(size));
+  }
+}
+
+}  // namespace
+
+KvCache::KvCache(const KvCacheOptions& options) try : options_(filled_in(options)) {
+  const bool dense = options_.page_size == 0;
+  const std::int64_t pages = dense ? options_.batch : options_.pages;
+  const std::int64_t size = dense ? options_.capacity : options_.page_size;
+  // Zeros: what was never written is hidden, but may be read along with what is not.
+  keys_ = Tensor({pages, options_.key_heads, size, options_.d_k}, options_.type);
+  values_ = Tensor({pages, options_.key_heads, size, options_.d_v}, options_.type);
+  lengths_ = Tensor({options_.batch}, DType::i64);
+  table_ = Tensor({options_.batch, ceiling(options_.capacity, size)}, DType::i64);
+  if (dense) {
+    for (std::int64_t b = 0; b < options_.batch; ++b) table_.at<std::int64_t>({b, 0}) = b;
+  } else {
+    free_.resize(static_cast<std::size_t>(options_.pages));
+    std::iota(free_.rbegin(), free_.rend(), 0);
+  }
+} catch (const std::bad_alloc&) {
+  throw OutOfMemory("kv_cache: out of memory");
+}
+
+std::int64_t KvCache::length(std::int64_t b) const {
+  if (b < 0 || b >= options_.batch)
+    fail("there is no sequence ", b, "; there are ", options_.batch);
+  return lengths_.at<std::int64_t>({b});
+}
+
+std::int64_t KvCache::free_pages() const noexcept {
+  return static_cast<std::int64_t>(free_.size());
+}
+
+ConstTensorView KvCache::block_table() const noexcept {
+  return options_.page_size == 0 ? ConstTensorView() : ConstTensorView(table_);
+}
+
+// Pages that a sequence of this length holds.
+std::int64_t KvCache::pages_of(std::int64_t length) const noexcept {
+  return options_.page_size == 0 ? 1 : ceiling(length, options_.page_size);
+}
+
+void KvCache::append(const ConstTensorView& k, const ConstTensorView& v,
+                     const ConstTensorView& lengths) {
+  check_rows(options_, "k", k, options_.d_k);
+  check_rows(options_, "v", v, options_.d_v);
+  const std::int64_t n = k.size(2);
+  if (v.size(2) != n) fail("k has ", n, " tokens, v ", v.size(2));
+  if (lengths && (lengths.rank() != 1 || lengths.size(0) != options_.batch ||
+                  (lengths.dtype() != DType::i64 && lengths.dtype() != DType::i32)))
+    fail("lengths is ", lengths.shape(), " ", lengths.dtype(), "; it must be [", options_.batch,
+         "], i32 or i64");
+  const auto added = [&](std::int64_t b) {
+    if (!lengths) return n;
+    return lengths.dtype() == DType::i32 ? lengths.at<std::int32_t>({b})
+                                         : lengths.at<std::int64_t>({b});
+  };
+  std::int64_t needed = 0;
+  for (std::int64_t b = 0; b < options_.batch; ++b) {
+    const std::int64_t held = length(b), more = added(b);
+    if (more < 0 || more > n)
+      fail("lengths[", b, "] is ", more, "; it must be from 0 to the ", n, " tokens given");
+    if (more > options_.capacity - held)
+      fail("sequence ", b, " holds ", held, " tokens and ", more,
+           " more are given; the capacity is ", options_.capacity);
+    needed += pages_of(held + more) - pages_of(held);
+  }
+  if (needed > free_pages())
+    fail(needed, " more pages of ", options_.page_size, " tokens are needed, ", free_pages(),
+         " of ", options_.pages, " are free");
+
+  const std::int64_t size = keys_.size(2);
+  for (std::int64_t b = 0; b < options_.batch; ++b) {
+    std::int64_t& held = lengths_.at<std::int64_t>({b});
+    const std::int64_t end = held + added(b);
+    for (std::int64_t page = pages_of(held); page < pages_of(end); ++page) {
+      table_.at<std::int64_t>({b, page}) = free_.back();
+      free_.pop_back();
+    }
+    for (std::int64_t i = 0; held < end; ++i, ++held) {
+      const std::int64_t page = table_.at<std::int64_t>({b, held / size});
+      copy_token(k, b, i, keys_, page, held % size);
+      copy_token(v, b, i, values_, page, held % size);
+    }
+  }
+}
+
+void KvCache::truncate(std::int64_t b, std::int64_t length) {
+  const std::int64_t held = this->length(b);
+  if (length < 0 || length > held)
+    fail("sequence ", b, " holds ", held, " tokens; it cannot be cut to ", length);
+  for (std::int64_t page = pages_of(held); page-- > pages_of(length);)
+    free_.push_back(table_.at<std::int64_t>({b, page}));  // room for every page was made at first
+  lengths_.at<std::int64_t>({b}) = length;
+}
+
+}  // namespace attend

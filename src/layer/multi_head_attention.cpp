@@ -1,0 +1,325 @@
+// Projections, split, attend, concat, W^O; and the same backwards. Nothing is moved to split or to
+// concatenate: the projections' rows are seen as [batch, heads, length, d] by their strides.
+#include <attend/multi_head_attention.h>
+
+#include "core/text.h"
+#include "layer/check.h"
+#include "layer/elementwise.h"
+#include "layer/initialise.h"
+#include "layer/multi_head_attention.h"
+#include "layer/rotary.h"
+#include "layer/rows.h"
+
+#include <cmath>
+
+namespace attend {
+namespace {
+
+template <class... Parts>
+[[noreturn]] void fail(const Parts&... parts) {
+  throw InvalidArgument(text("multi_head_attention: ", parts...));
+}
+
+std::string divisors(std::int64_t n) {
+  std::string list;
+  for (std::int64_t d = 1; d <= n; ++d)
+    if (n % d == 0) list += (list.empty() ? "" : " ") + std::to_string(d);
+  return list;
+}
+
+void fill_in_rotary(MultiHeadAttentionOptions& o) {
+  Rotary& rotary = *o.rotary;
+  if (rotary.dim == 0) rotary.dim = o.d_k;
+  if (rotary.dim < 0 || rotary.dim > o.d_k || rotary.dim % 2 != 0)
+    fail("rotary.dim is ", rotary.dim, "; it must be even and at most d_k ", o.d_k);
+  if (!(rotary.base > 0) || !std::isfinite(rotary.base))
+    fail("rotary.base is ", rotary.base, "; it must be finite and above 0");
+}
+
+void check_projection(const char* name, const Linear& linear, std::int64_t out, std::int64_t in,
+                      DType type) {
+  if (!linear) fail(name, " is not given");
+  if (linear.out() != out || linear.in() != in)
+    fail(name, ".weight is ", linear.weight().shape(), "; as [out, in] it must be [", out, ", ", in,
+         "]");
+  if (linear.dtype() != type) fail(name, ".weight is ", linear.dtype(), ", the layer ", type);
+}
+
+void check_rows(const char* name, const ConstTensorView& x, const char* width_name,
+                std::int64_t width, DType type) {
+  if (!x) fail(name, " is not given");
+  if ((x.rank() != 2 && x.rank() != 3) || x.size(x.rank() - 1) != width)
+    fail(name, " is ", x.shape(), "; it must be [batch, length, ", width_name, "] or [length, ",
+         width_name, "] with ", width_name, " ", width);
+  if (x.dtype() != type) fail(name, " is ", x.dtype(), ", the layer ", type);
+}
+
+void no_pages(const AttentionOptions& options) {
+  if (options.block_table) fail("block_table is given; a layer takes paged keys as a KvCache");
+}
+
+Tensor like(const Tensor& tensor) { return Tensor::uninitialized(tensor.shape(), tensor.dtype()); }
+Tensor like(const ConstTensorView& view) {
+  return view ? Tensor::uninitialized(view.shape(), view.dtype()) : Tensor();
+}
+
+DType statistic_of(DType type) { return type == DType::f64 ? DType::f64 : DType::f32; }
+
+void append_to(std::vector<NamedTensor>& list, const char* prefix, std::vector<NamedTensor> more) {
+  for (NamedTensor& named : with_prefix(prefix, std::move(more))) list.push_back(std::move(named));
+}
+
+}  // namespace
+
+MultiHeadAttentionOptions filled_in(MultiHeadAttentionOptions o) {
+  const auto at_least_1 = [](const char* name, std::int64_t value) {
+    if (value < 1) fail(name, " is ", value, "; it must be at least 1");
+  };
+  at_least_1("model_dim", o.model_dim);
+  at_least_1("heads", o.heads);
+  if (o.d_k == 0 && o.model_dim % o.heads != 0)
+    fail("model_dim ", o.model_dim, " is not divisible by heads ", o.heads,
+         "; give d_k, or one of ", divisors(o.model_dim));
+  if (o.key_heads == 0) o.key_heads = o.heads;
+  if (o.d_k == 0) o.d_k = o.model_dim / o.heads;
+  if (o.d_v == 0) o.d_v = o.d_k;
+  if (o.key_dim == 0) o.key_dim = o.model_dim;
+  if (o.value_dim == 0) o.value_dim = o.key_dim;
+  at_least_1("key_heads", o.key_heads);
+  at_least_1("d_k", o.d_k);
+  at_least_1("d_v", o.d_v);
+  at_least_1("key_dim", o.key_dim);
+  at_least_1("value_dim", o.value_dim);
+  if (o.heads % o.key_heads != 0)
+    fail("heads ", o.heads, " is not a multiple of key_heads ", o.key_heads);
+  if (!is_floating_point(o.type)) fail("type is ", o.type, "; it must be f64, f32, bf16 or f16");
+  if (o.rotary) fill_in_rotary(o);
+  return o;
+}
+
+ConstTensorView by_heads(const ConstTensorView& x, std::int64_t heads) {
+  const bool batched = x.rank() == 3;
+  const std::int64_t batch = batched ? x.size(0) : 1, length = x.size(x.rank() - 2),
+                     width = x.size(x.rank() - 1), d = width / heads;
+  return ConstTensorView(x.data(), x.dtype(), {batch, heads, length, d},
+                         {length * width, d, width, 1});
+}
+
+TensorView by_heads(Tensor& x, std::int64_t heads) {
+  const ConstTensorView view = by_heads(x.view(), heads);
+  return TensorView(x.view().data(), x.dtype(), view.shape(), view.strides());
+}
+
+// ---- making
+// --------------------------------------------------------------------------------------
+
+MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionOptions& options)
+    : options_(filled_in(options)) {
+  const MultiHeadAttentionOptions& o = options_;
+  const auto made = [&](const char* name, std::int64_t out, std::int64_t in) {
+    return Linear(
+        {.in = in, .out = out, .bias = o.bias, .type = o.type, .seed = derived_seed(o.seed, name)});
+  };
+  q_ = made("q", o.heads * o.d_k, o.model_dim);
+  k_ = made("k", o.key_heads * o.d_k, o.key_dim);
+  v_ = made("v", o.key_heads * o.d_v, o.value_dim);
+  if (o.output_projection) o_ = made("o", o.model_dim, o.heads * o.d_v);
+}
+
+MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionOptions& options, Linear q, Linear k,
+                                       Linear v, Linear o)
+    : options_(filled_in(options)), q_(std::move(q)), k_(std::move(k)), v_(std::move(v)),
+      o_(std::move(o)) {
+  const MultiHeadAttentionOptions& c = options_;
+  check_projection("q", q_, c.heads * c.d_k, c.model_dim, c.type);
+  check_projection("k", k_, c.key_heads * c.d_k, c.key_dim, c.type);
+  check_projection("v", v_, c.key_heads * c.d_v, c.value_dim, c.type);
+  options_.output_projection = static_cast<bool>(o_);
+  if (o_) check_projection("o", o_, c.model_dim, c.heads * c.d_v, c.type);
+  options_.bias = q_.bias() || k_.bias() || v_.bias() || (o_ && o_.bias());
+}
+
+// ---- forward
+// -------------------------------------------------------------------------------------
+
+void AttentionCall::check(const MultiHeadAttentionOptions& o) const {
+  check_rows("query", query, "model_dim", o.model_dim, o.type);
+  check_rows("key", key, "key_dim", o.key_dim, o.type);
+  check_rows("value", value, "value_dim", o.value_dim, o.type);
+  if (key.rank() != query.rank() || value.rank() != query.rank())
+    fail("query is ", query.shape(), ", key ", key.shape(), ", value ", value.shape(),
+         "; all have a batch dimension or none");
+  no_pages(options);
+}
+
+ProjectedCall::ProjectedCall(const MultiHeadAttention& layer, const AttentionCall& call,
+                             Context& context) {
+  check_made("multi_head_attention", static_cast<bool>(layer));
+  const MultiHeadAttentionOptions& o = layer.options();
+  call.check(o);
+  q = layer.q().forward(call.query, context);
+  k = layer.k().forward(call.key, context);
+  v = layer.v().forward(call.value, context);
+  concat = Tensor::uninitialized(with_last(call.query.shape(), o.heads * o.d_v), o.type);
+  if (!o.rotary) return;
+  const ConstTensorView qh = by_heads(q.view(), o.heads), kh = by_heads(k.view(), o.key_heads);
+  weights_shape(qh, kh, by_heads(v.view(), o.key_heads), call.options);  // throws if unsound
+  const Positions positions = positions_of(qh, kh, call.options);
+  rotate(*o.rotary, positions.q, by_heads(q, o.heads), false, context);
+  rotate(*o.rotary, positions.k, by_heads(k, o.key_heads), false, context);
+}
+
+Tensor MultiHeadAttention::forward(const ConstTensorView& x, const AttentionOptions& options,
+                                   const AttentionOutputs& outputs, Context& context) const {
+  return forward(x, x, x, options, outputs, context);
+}
+
+Tensor MultiHeadAttention::forward(const ConstTensorView& query, const ConstTensorView& key,
+                                   const ConstTensorView& value, const AttentionOptions& options,
+                                   const AttentionOutputs& outputs, Context& context) const {
+  return reporting("multi_head_attention", [&] {
+    const MultiHeadAttentionOptions& o = options_;
+    ProjectedCall p(*this, {query, key, value, options}, context);
+    attention(by_heads(p.q.view(), o.heads), by_heads(p.k.view(), o.key_heads),
+              by_heads(p.v.view(), o.key_heads), by_heads(p.concat, o.heads), options, outputs,
+              context);
+    return o_ ? o_.forward(p.concat, context) : std::move(p.concat);
+  });
+}
+
+// ---- training
+// ------------------------------------------------------------------------------------
+
+MultiHeadAttention::SavedOptions::SavedOptions(const AttentionOptions& options)
+    : plain_(options), query_offset_(Tensor::copy_of(options.query_offset.each())),
+      bias_(Tensor::copy_of(options.bias)), alibi_(Tensor::copy_of(options.alibi)),
+      sinks_(Tensor::copy_of(options.sinks)), blocks_(Tensor::copy_of(options.blocks.visible)),
+      key_lengths_(Tensor::copy_of(options.key_lengths)),
+      cu_seqlens_q_(Tensor::copy_of(options.cu_seqlens_q)),
+      cu_seqlens_k_(Tensor::copy_of(options.cu_seqlens_k)) {
+  // A mask that is repeated over batch, heads or queries is kept once. Not so over the keys, where
+  // a size of 1 would mean something else when there are fewer of them.
+  ConstTensorView mask = options.mask;
+  for (int dim = 0; dim + 1 < mask.rank(); ++dim)
+    if (mask.strides()[dim] == 0 && mask.size(dim) > 1) mask = mask.slice(dim, 0, 1);
+  mask_ = Tensor::copy_of(mask);
+}
+
+AttentionOptions MultiHeadAttention::SavedOptions::view() const {
+  AttentionOptions options = plain_;
+  if (query_offset_) options.query_offset = query_offset_;
+  options.mask = mask_;
+  options.bias = bias_;
+  options.alibi = alibi_;
+  options.sinks = sinks_;
+  options.blocks.visible = blocks_;
+  options.key_lengths = key_lengths_;
+  options.cu_seqlens_q = cu_seqlens_q_;
+  options.cu_seqlens_k = cu_seqlens_k_;
+  return options;
+}
+
+std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::forward_train(
+    const ConstTensorView& x, const AttentionOptions& options, Context& context) const {
+  auto result = forward_train(x, x, x, options, context);
+  result.second.key = result.second.value = Tensor();
+  return result;
+}
+
+std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::forward_train(
+    const ConstTensorView& query, const ConstTensorView& key, const ConstTensorView& value,
+    const AttentionOptions& options, Context& context) const {
+  return reporting("multi_head_attention", [&] {
+    const MultiHeadAttentionOptions& o = options_;
+    ProjectedCall p(*this, {query, key, value, options}, context);
+    const ConstTensorView q = by_heads(p.q.view(), o.heads);
+    Saved saved{
+        .query = Tensor::copy_of(query),
+        .key = Tensor::copy_of(key),
+        .value = Tensor::copy_of(value),
+        .q = {},
+        .k = {},
+        .v = {},
+        .concat = {},
+        .lse = Tensor::uninitialized({q.size(0), q.size(1), q.size(2)}, statistic_of(o.type)),
+        .options = SavedOptions(options)};
+    attention(q, by_heads(p.k.view(), o.key_heads), by_heads(p.v.view(), o.key_heads),
+              by_heads(p.concat, o.heads), options, {.lse = saved.lse}, context);
+    Tensor y = o_ ? o_.forward(p.concat, context) : p.concat;
+    saved.q = std::move(p.q);
+    saved.k = std::move(p.k);
+    saved.v = std::move(p.v);
+    saved.concat = std::move(p.concat);
+    return std::pair{std::move(y), std::move(saved)};
+  });
+}
+
+MultiHeadAttention::Gradients MultiHeadAttention::backward(const ConstTensorView& dy,
+                                                           const Saved& saved,
+                                                           Context& context) const {
+  return reporting("multi_head_attention", [&]() -> MultiHeadAttention::Gradients {
+    check_made("multi_head_attention", static_cast<bool>(*this));
+    const MultiHeadAttentionOptions& o = options_;
+    if (!saved.query || !saved.q || saved.q.size(saved.q.view().rank() - 1) != o.heads * o.d_k)
+      fail("saved is not of this layer's forward_train");
+    const std::int64_t width = o_ ? o.model_dim : o.heads * o.d_v;
+    if (!dy || dy.shape() != with_last(saved.query.shape(), width) || dy.dtype() != o.type)
+      fail("dy is ", dy ? text(dy.shape(), " ", dy.dtype()) : "not given", "; it must be ",
+           with_last(saved.query.shape(), width), " ", o.type, ", as the output");
+
+    // output = concat W^O + b
+    LayerGradients output;
+    if (o_) output = o_.backward(dy, saved.concat.view(), context);
+    else output.dx = Tensor::copy_of(dy);
+
+    // concat = attention(q, k, v)
+    const AttentionOptions options = saved.options.view();
+    Tensor dq = like(saved.q), dk = like(saved.k), dv = like(saved.v);
+    const auto heads_of = [&](const Tensor& x, std::int64_t heads) {
+      return by_heads(x.view(), heads);
+    };
+    const ConstTensorView q = heads_of(saved.q, o.heads), k = heads_of(saved.k, o.key_heads);
+    Gradients result{.dx = {},
+                     .dquery = {},
+                     .dkey = {},
+                     .dvalue = {},
+                     .dbias = like(options.bias),
+                     .dsinks = like(options.sinks),
+                     .dalibi = like(options.alibi),
+                     .parameters = {}};
+    attention_backward(q, k, heads_of(saved.v, o.key_heads), heads_of(saved.concat, o.heads),
+                       saved.lse, heads_of(output.dx, o.heads),
+                       {.dq = by_heads(dq, o.heads),
+                        .dk = by_heads(dk, o.key_heads),
+                        .dv = by_heads(dv, o.key_heads),
+                        .dbias = result.dbias,
+                        .dsinks = result.dsinks,
+                        .dalibi = result.dalibi},
+                       options, {}, context);
+    if (o.rotary) {
+      const Positions positions = positions_of(q, k, options);
+      rotate(*o.rotary, positions.q, by_heads(dq, o.heads), true, context);
+      rotate(*o.rotary, positions.k, by_heads(dk, o.key_heads), true, context);
+    }
+
+    // q = query W^Q + b, and so k and v
+    const bool self = !saved.key;
+    LayerGradients query = q_.backward(dq, saved.query.view(), context);
+    LayerGradients key = k_.backward(dk, (self ? saved.query : saved.key).view(), context);
+    LayerGradients value = v_.backward(dv, (self ? saved.query : saved.value).view(), context);
+    if (self) {
+      result.dx = sum_of(sum_of(query.dx, key.dx), value.dx);
+    } else {
+      result.dquery = std::move(query.dx);
+      result.dkey = std::move(key.dx);
+      result.dvalue = std::move(value.dx);
+    }
+    append_to(result.parameters, "q.", std::move(query.parameters));
+    append_to(result.parameters, "k.", std::move(key.parameters));
+    append_to(result.parameters, "v.", std::move(value.parameters));
+    append_to(result.parameters, "o.", std::move(output.parameters));
+    return result;
+  });
+}
+
+}  // namespace attend

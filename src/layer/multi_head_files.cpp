@@ -1,0 +1,256 @@
+// Multi-head attention in files: our own names, and those of others. A row of kSchemes is one way
+// to name the four matrices; a file is read by the first row whose W^Q it has.
+#include "core/reporting.h"
+#include "core/text.h"
+#include "layer/check.h"
+#include "layer/metadata.h"
+#include "layer/multi_head_attention.h"
+#include "layer/multi_head_options.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+
+namespace attend {
+namespace {
+
+using Orientation = WeightsFormat::Orientation;
+
+struct Scheme {
+  const char *q, *k, *v, *o;  // names of the weights; k and v null: q holds all three, one below
+                              // the other
+  const char *q_bias, *k_bias, *v_bias, *o_bias;  // k_bias null: q_bias holds all three
+  Orientation orientation = Orientation::out_in;
+};
+
+#define ATTEND_FOUR(q, k, v, o) \
+  { q ".weight", k ".weight", v ".weight", o ".weight", q ".bias", k ".bias", v ".bias", o ".bias" }
+constexpr Scheme kSchemes[] = {
+    ATTEND_FOUR("q", "k", "v", "o"),                      // ours
+    ATTEND_FOUR("q_proj", "k_proj", "v_proj", "o_proj"),  // Llama and many others
+    ATTEND_FOUR("q_proj", "k_proj", "v_proj", "out_proj"),
+    ATTEND_FOUR("wq", "wk", "wv", "wo"),
+    ATTEND_FOUR("W_Q", "W_K", "W_V", "W_O"),
+    ATTEND_FOUR("query_linear", "key_linear", "value_linear", "out_linear"),
+    ATTEND_FOUR("self.query", "self.key", "self.value", "output.dense"),  // BERT
+    // PyTorch's nn.MultiheadAttention; the second when key or value have a width of their own.
+    {"in_proj_weight", nullptr, nullptr, "out_proj.weight", "in_proj_bias", nullptr, nullptr,
+     "out_proj.bias"},
+    {"q_proj_weight", "k_proj_weight", "v_proj_weight", "out_proj.weight", "in_proj_bias", nullptr,
+     nullptr, "out_proj.bias"},
+    {"c_attn.weight", nullptr, nullptr, "c_proj.weight", "c_attn.bias", nullptr, nullptr,
+     "c_proj.bias", Orientation::in_out},  // GPT-2
+};
+#undef ATTEND_FOUR
+
+// A file, what was said about it, and the row of the table that fits.
+class Loader {
+ public:
+  Loader(const TensorFile& file, const WeightsFormat& format)
+      : file_(file), format_(format), metadata_(file) {}
+
+  MultiHeadAttention load() {
+    if (has("head.0.q.weight")) return load_per_head();
+    const Scheme& scheme = find_scheme();
+    in_out_ = (format_.orientation == Orientation::automatic
+                   ? scheme.orientation
+                   : format_.orientation) == Orientation::in_out;
+    refuse("bias_k", "add_bias_kv");
+    Tensor q = matrix(scheme.q), k, v, q_bias = vector(scheme.q_bias), k_bias, v_bias;
+    if (scheme.k != nullptr) {
+      k = matrix(scheme.k);
+      v = matrix(scheme.v);
+    } else {
+      split_fused(scheme.q, q, k, v);
+    }
+    if (scheme.k_bias != nullptr) {
+      k_bias = vector(scheme.k_bias);
+      v_bias = vector(scheme.v_bias);
+    } else if (q_bias) {
+      split_bias(scheme.q_bias, q, k, v, q_bias, k_bias, v_bias);
+    }
+    Linear o;
+    if (has(scheme.o)) o = Linear(matrix(scheme.o), vector(scheme.o_bias));
+    const MultiHeadAttentionOptions options = options_from(scheme, q, k, v, o);
+    return {options, Linear(std::move(q), std::move(q_bias)),
+            Linear(std::move(k), std::move(k_bias)), Linear(std::move(v), std::move(v_bias)),
+            std::move(o)};
+  }
+
+ private:
+  template <class... Parts>
+  [[noreturn]] void fail(const Parts&... parts) const {
+    throw FileError(text(file_.path.string(), ": ", parts...));
+  }
+
+  std::string full(const char* name) const { return format_.prefix + name; }
+  bool has(const char* name) const { return file_.find(full(name)) != nullptr; }
+  void refuse(const char* name, const char* feature) const {
+    if (has(name)) fail(full(name), " is there; ", feature, " is not part of this layer");
+  }
+
+  const Scheme& find_scheme() const {
+    const Scheme* by_q = nullptr;
+    for (const Scheme& scheme : kSchemes) {
+      if (!has(scheme.q)) continue;
+      by_q = by_q == nullptr ? &scheme : by_q;
+      if (has(scheme.o)) return scheme;
+    }
+    if (by_q != nullptr) return *by_q;
+    std::string known, there;
+    for (const Scheme& scheme : kSchemes) {
+      const std::string name = full(scheme.q);
+      if (known.find(name) == std::string::npos) known += " " + name;
+    }
+    for (const NamedTensor& named : file_.tensors) there += " " + named.name;
+    fail("no weights of an attention layer; W^Q is looked for as", known, "; there are:", there);
+  }
+
+  // As [out, in].
+  Tensor matrix(const char* name) const {
+    const Tensor& found = file_.at(full(name));
+    if (found.view().rank() != 2) fail(full(name), " is ", found.shape(), "; a weight is a matrix");
+    return in_out_ ? Tensor::copy_of(found.view().permute({1, 0})) : found;
+  }
+  Tensor vector(const char* name) const {
+    const Tensor* found = file_.find(full(name));
+    return found == nullptr ? Tensor() : *found;
+  }
+
+  std::int64_t heads() const {
+    if (format_.heads != 0) return format_.heads;
+    if (metadata_.has("heads")) return metadata_.integer("heads");
+    fail("the metadata has no heads; the number of heads must be given");
+  }
+
+  const char* orientation() const { return in_out_ ? "[in, out]" : "[out, in]"; }
+
+  // W^Q, W^K and W^V one below the other, in one matrix. W^K and W^V have as many rows as each
+  // other; with as many heads as key heads each has a third.
+  void split_fused(const char* name, Tensor& q, Tensor& k, Tensor& v) const {
+    const std::int64_t rows = q.size(0), h = heads();
+    const std::int64_t kh = format_.key_heads != 0 ? format_.key_heads : h;
+    if (h < 1 || kh < 1 || rows % (h + 2 * kh) != 0)
+      fail(full(name), " has ", rows, " rows as ", orientation(), "; it must be divisible by ", h,
+           " heads and twice ", kh, " key heads");
+    const std::int64_t d = rows / (h + 2 * kh);
+    const Tensor whole = std::move(q);
+    const auto rows_of = [&](std::int64_t begin, std::int64_t end) {
+      return Tensor::copy_of(whole.view().slice(0, begin, end));
+    };
+    q = rows_of(0, h * d);
+    k = rows_of(h * d, (h + kh) * d);
+    v = rows_of((h + kh) * d, rows);
+  }
+
+  void split_bias(const char* name, const Tensor& q, const Tensor& k, const Tensor& v,
+                  Tensor& q_bias, Tensor& k_bias, Tensor& v_bias) const {
+    const std::int64_t to_k = q.size(0), to_v = to_k + k.size(0), end = to_v + v.size(0);
+    if (q_bias.shape() != Shape{end})
+      fail(full(name), " is ", q_bias.shape(), "; it must be ", Shape{end},
+           ", for W^Q, W^K and W^V");
+    const Tensor whole = std::move(q_bias);
+    q_bias = Tensor::copy_of(whole.view().slice(0, 0, to_k));
+    k_bias = Tensor::copy_of(whole.view().slice(0, to_k, to_v));
+    v_bias = Tensor::copy_of(whole.view().slice(0, to_v, end));
+  }
+
+  // The sizes, from the shapes. A mismatch names both shapes and how they were read.
+  MultiHeadAttentionOptions options_from(const Scheme& scheme, const Tensor& q, const Tensor& k,
+                                         const Tensor& v, const Linear& o) const {
+    const std::string hint =
+        text("; weights are read as ", orientation(), ", ", heads(), " heads: is either wrong?");
+    const std::int64_t h = heads();
+    if (h < 1 || q.size(0) % h != 0)
+      fail(full(scheme.q), " has ", q.size(0), " outputs for ", h, " heads", hint);
+    const std::int64_t d_k = q.size(0) / h;
+    std::int64_t kh = format_.key_heads;
+    if (kh == 0 && metadata_.has("key_heads")) kh = metadata_.integer("key_heads");
+    if (kh == 0) kh = k.size(0) / d_k;
+    const char* k_name = scheme.k == nullptr ? scheme.q : scheme.k;
+    const char* v_name = scheme.v == nullptr ? scheme.q : scheme.v;
+    if (kh < 1 || k.size(0) != kh * d_k)
+      fail(full(k_name), " has ", k.size(0), " outputs; W^Q has ", q.size(0), ", so d_k is ", d_k,
+           " and key heads would be ", kh, hint);
+    if (v.size(0) % kh != 0)
+      fail(full(v_name), " has ", v.size(0), " outputs for ", kh, " key heads", hint);
+    const std::int64_t d_v = v.size(0) / kh;
+    if (o && (o.in() != h * d_v || o.out() != q.size(1)))
+      fail(full(scheme.o), " maps ", o.in(), " to ", o.out(), "; after W^Q and W^V it must map ",
+           h * d_v, " to ", q.size(1), hint);
+    return {.model_dim = q.size(1),
+            .heads = h,
+            .key_heads = kh,
+            .d_k = d_k,
+            .d_v = d_v,
+            .key_dim = k.size(1),
+            .value_dim = v.size(1),
+            .output_projection = static_cast<bool>(o),
+            .rotary = format_.rotary ? format_.rotary : read_rotary(metadata_, ""),
+            .type = q.dtype()};
+  }
+
+  // Our own files, one set of matrices a head. All options are in the metadata.
+  MultiHeadAttention load_per_head() const {
+    const MultiHeadAttentionOptions options = read_options(metadata_, "");
+    std::vector<MultiHeadAttention::Head> all;
+    for (std::int64_t h = 0; h < options.heads; ++h) {
+      const auto at = [&](const char* name) {
+        const Tensor* found = file_.find(text(format_.prefix, "head.", h, ".", name));
+        return found == nullptr ? Tensor() : *found;
+      };
+      all.push_back({.q = at("q.weight"),
+                     .k = at("k.weight"),
+                     .v = at("v.weight"),
+                     .o = at("o.weight"),
+                     .q_bias = at("q.bias"),
+                     .k_bias = at("k.bias"),
+                     .v_bias = at("v.bias")});
+    }
+    return MultiHeadAttention::join(options, all, vector("o.bias"));
+  }
+
+  const TensorFile& file_;
+  const WeightsFormat& format_;
+  MetadataReader metadata_;
+  bool in_out_ = false;
+};
+
+}  // namespace
+
+void MultiHeadAttention::save(const std::filesystem::path& path, bool per_head) const {
+  reporting("multi_head_attention", [&] {
+    check_made("multi_head_attention", static_cast<bool>(*this));
+    Metadata metadata{{"format", "attend.multi_head_attention"},
+                      {"layout", per_head ? "per_head [out, in]" : "fused [out, in]"}};
+    write_options(metadata, "", options_);
+    if (!per_head) {
+      save_safetensors(path, parameters(), metadata);
+      return;
+    }
+    const std::vector<Head> heads = split();
+    std::vector<NamedView> list;
+    for (std::size_t h = 0; h < heads.size(); ++h)
+      for (const auto& [name, tensor] : {std::pair{"q.weight", &heads[h].q},
+                                         {"q.bias", &heads[h].q_bias},
+                                         {"k.weight", &heads[h].k},
+                                         {"k.bias", &heads[h].k_bias},
+                                         {"v.weight", &heads[h].v},
+                                         {"v.bias", &heads[h].v_bias},
+                                         {"o.weight", &heads[h].o}})
+        if (*tensor) list.push_back({text("head.", h, ".", name), *tensor});
+    if (o_ && o_.bias()) list.push_back({"o.bias", o_.bias()});
+    save_safetensors(path, list, metadata);
+  });
+}
+
+MultiHeadAttention MultiHeadAttention::load(const std::filesystem::path& path,
+                                            const WeightsFormat& format) {
+  return load(load_safetensors(path), format);
+}
+
+MultiHeadAttention MultiHeadAttention::load(const TensorFile& file, const WeightsFormat& format) {
+  return reporting("multi_head_attention", [&] { return Loader(file, format).load(); });
+}
+
+}  // namespace attend

@@ -1,0 +1,81 @@
+#include "layer/rotary.h"
+
+#include "core/strided.h"
+
+#include <cmath>
+
+namespace attend {
+namespace {
+
+std::int64_t integer(const ConstTensorView& view, std::int64_t n) {
+  return view.dtype() == DType::i32 ? view.at<std::int32_t>({n}) : view.at<std::int64_t>({n});
+}
+
+// Rows of a batch element count from 0, rows of packed sequences from 0 in each of them; `first`
+// gives where sequence number b begins.
+template <class First>
+std::vector<std::int64_t> count_rows(const ConstTensorView& x, const ConstTensorView& cu_seqlens,
+                                     First first) {
+  const std::int64_t rows = x.size(2), sequences = cu_seqlens ? cu_seqlens.size(0) - 1 : x.size(0);
+  std::vector<std::int64_t> positions;
+  positions.reserve(static_cast<std::size_t>(x.size(0) * rows));
+  for (std::int64_t b = 0; b < sequences; ++b) {
+    const std::int64_t length =
+        cu_seqlens ? integer(cu_seqlens, b + 1) - integer(cu_seqlens, b) : rows;
+    for (std::int64_t i = 0; i < length; ++i) positions.push_back(first(b, length) + i);
+  }
+  return positions;
+}
+
+}  // namespace
+
+Positions positions_of(const ConstTensorView& q, const ConstTensorView& k,
+                       const AttentionOptions& options) {
+  const ConstTensorView& packed_k =
+      options.cu_seqlens_k ? options.cu_seqlens_k : options.cu_seqlens_q;
+  const auto key_length = [&](std::int64_t b) {
+    if (options.key_lengths) return integer(options.key_lengths, b);
+    if (packed_k) return integer(packed_k, b + 1) - integer(packed_k, b);
+    return k.size(2);
+  };
+  const QueryOffset& offset = options.query_offset;
+  const auto first_query = [&](std::int64_t b, std::int64_t length) {
+    if (offset.all()) return *offset.all();
+    return offset.each() ? integer(offset.each(), b) : key_length(b) - length;
+  };
+  const bool paged = static_cast<bool>(options.block_table);  // keys were turned when they came
+  return {count_rows(q, options.cu_seqlens_q, first_query),
+          paged ? std::vector<std::int64_t>()
+                : count_rows(k, packed_k, [](std::int64_t, std::int64_t) { return 0; })};
+}
+
+void rotate(const Rotary& rotary, const std::vector<std::int64_t>& positions, const TensorView& x,
+            bool backward, Context& context) {
+  const std::int64_t pairs = rotary.dim / 2, rows = x.size(2);
+  std::vector<double> frequency(static_cast<std::size_t>(pairs));
+  for (std::int64_t c = 0; c < pairs; ++c)
+    frequency[static_cast<std::size_t>(c)] =
+        std::pow(rotary.base, -2.0 * static_cast<double>(c) / static_cast<double>(rotary.dim));
+  const bool halves = rotary.pairing == Rotary::Pairing::halves;
+  const Shape& stride = x.strides();
+  context.parallel_for(static_cast<std::int64_t>(positions.size()), [&](std::int64_t n) {
+    const auto position = static_cast<double>(positions[static_cast<std::size_t>(n)]);
+    with_type(x.dtype(), [&]<class T>(T) {
+      T* row = static_cast<T*>(x.data()) + n / rows * stride[0] + n % rows * stride[2];
+      for (std::int64_t c = 0; c < pairs; ++c) {
+        const double angle = position * frequency[static_cast<std::size_t>(c)];
+        const double cosine = std::cos(angle), sine = backward ? -std::sin(angle) : std::sin(angle);
+        const std::int64_t first = halves ? c : 2 * c, second = halves ? c + pairs : 2 * c + 1;
+        for (std::int64_t h = 0; h < x.size(1); ++h) {
+          T& a = row[h * stride[1] + first * stride[3]];
+          T& b = row[h * stride[1] + second * stride[3]];
+          const double u = widened(a), w = widened(b);
+          a = static_cast<T>(u * cosine - w * sine);
+          b = static_cast<T>(u * sine + w * cosine);
+        }
+      }
+    });
+  });
+}
+
+}  // namespace attend

@@ -1,0 +1,27 @@
+// Rotary positions: pairs of features are turned by an angle that grows with the position, so that
+// q . k depends on the distance of the two alone (Su et al., "RoFormer", 2021).
+#pragma once
+
+#include <attend/multi_head_attention.h>
+
+#include <vector>
+
+namespace attend {
+
+// Where each row of q, of k stands: position[b * rows + row], for [batch, heads, rows, d].
+struct Positions {
+  std::vector<std::int64_t> q, k;
+};
+
+// By the rules of attention: query i at i + query_offset, key j at j, inside its sequence. q and k
+// as attention() gets them; the options must have passed its check.
+Positions positions_of(const ConstTensorView& q, const ConstTensorView& k,
+                       const AttentionOptions& options);
+
+// Turns the rows of x [batch, heads, rows, d] in place; `backward` turns them back, which is the
+// gradient too.
+//   (a, b) <- (a cos t - b sin t, a sin t + b cos t),   t = position * base^(-2c / dim)
+void rotate(const Rotary& rotary, const std::vector<std::int64_t>& positions, const TensorView& x,
+            bool backward, Context& context);
+
+}  // namespace attend

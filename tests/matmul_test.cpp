@@ -1,0 +1,233 @@
+// The matrix product: every element against a sum in f64, and its bits against everything that must
+// not change them: tiles, strides, neighbours, threads.
+#include "layer/matmul.h"
+
+#include "support/io_files.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace attend::test {
+namespace {
+
+constexpr DType kTypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
+
+template <class Use>
+void with(DType type, Use use) {
+  if (type == DType::f64) use(double{});
+  else if (type == DType::f32) use(float{});
+  else if (type == DType::bf16) use(bf16{});
+  else use(f16{});
+}
+
+double value(const ConstTensorView& t, const Shape& index) {
+  double x = 0;
+  with(t.dtype(), [&]<class T>(T) {
+    if constexpr (std::is_same_v<T, double>) x = t.at<T>(index);
+    else x = static_cast<float>(t.at<T>(index));
+  });
+  return x;
+}
+
+// Uniform from -1 to 1, never 0.
+Tensor numbers(const Shape& shape, DType type, unsigned seed) {
+  std::mt19937 random(seed);
+  Tensor tensor(shape, type);
+  with(type, [&]<class T>(T) {
+    for (std::int64_t n = 0; n < tensor.count(); ++n)
+      tensor.data<T>()[n] = static_cast<T>((random() % 2048 + 0.5) / 1024 - 1);
+  });
+  return tensor;
+}
+
+Tensor product(const ConstTensorView& a, const ConstTensorView& b, const ConstTensorView& bias = {},
+               Context& context = default_context()) {
+  Tensor c({a.size(0), b.size(1)}, a.dtype());
+  matmul(a, b, bias, c, context);
+  return c;
+}
+
+// The product as defined, in f64 for f64 and f32 otherwise: the bits.
+template <class Sum>
+Sum defined_sum(const ConstTensorView& a, const ConstTensorView& b, std::int64_t i,
+                std::int64_t j) {
+  Sum total = 0;
+  for (std::int64_t begin = 0; begin < a.size(1); begin += 256) {
+    Sum block = 0;
+    for (std::int64_t k = begin; k < std::min(begin + 256, a.size(1)); ++k)
+      block += static_cast<Sum>(value(a, {i, k})) * static_cast<Sum>(value(b, {k, j}));
+    total += block;
+  }
+  return total;
+}
+
+void expect_defined(const ConstTensorView& a, const ConstTensorView& b, const ConstTensorView& bias,
+                    const ConstTensorView& c) {
+  with(a.dtype(), [&]<class T>(T) {
+    using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    for (std::int64_t i = 0; i < c.size(0); ++i)
+      for (std::int64_t j = 0; j < c.size(1); ++j) {
+        Sum sum = defined_sum<Sum>(a, b, i, j);
+        if (bias) sum += static_cast<Sum>(value(bias, {j}));
+        ASSERT_EQ(c.at<T>({i, j}), static_cast<T>(sum))
+            << c.shape() << " k " << a.size(1) << " at " << i << ", " << j;
+      }
+  });
+}
+
+TEST(Matmul, every_tail_has_the_defined_bits) {
+  for (const DType type : kTypes)
+    for (std::int64_t size = 1; size <= 33; ++size) {
+      const std::int64_t n = 34 - size, k = size % 7 + 1;
+      const Tensor a = numbers({size, k}, type, 1), b = numbers({k, n}, type, 2);
+      const Tensor bias = numbers({n}, type, 3);
+      expect_defined(a, b, bias, product(a, b, bias));
+      expect_defined(a, b, {}, product(a, b));
+    }
+}
+
+TEST(Matmul, every_small_size_is_near_the_sum_in_f64) {
+  for (std::int64_t m = 1; m <= 33; m += 4)
+    for (std::int64_t n = 1; n <= 33; ++n)
+      for (std::int64_t k = 1; k <= 33; k += 8) {
+        const Tensor a = numbers({m, k}, DType::f32, 1), b = numbers({k, n}, DType::f32, 2);
+        const Tensor c = product(a, b);
+        for (std::int64_t i = 0; i < m; ++i)
+          for (std::int64_t j = 0; j < n; ++j)
+            ASSERT_NEAR(c.at<float>({i, j}), defined_sum<double>(a, b, i, j), 1e-5);
+      }
+}
+
+TEST(Matmul, sums_are_in_blocks_of_256) {
+  for (const DType type : kTypes)
+    for (const std::int64_t k : {255, 256, 257, 511, 512, 513, 1000}) {
+      const Tensor a = numbers({5, k}, type, 1), b = numbers({k, 9}, type, 2);
+      expect_defined(a, b, {}, product(a, b));
+    }
+  // Where the order is seen: 2^24 + 1 is 2^24 in f32, but ones of a block of their own add up.
+  Tensor a({1, 512}), b({512, 1});
+  std::fill_n(a.data<float>(), 512, 1.0F);
+  std::fill_n(b.data<float>() + 256, 256, 1.0F);
+  b.data<float>()[0] = 0x1p24F;
+  EXPECT_EQ(product(a, b).at<float>({0, 0}), 0x1p24F + 256);
+  std::fill_n(b.data<float>(), 512, 0.0F);
+  std::fill_n(b.data<float>() + 1, 255, 1.0F);
+  b.data<float>()[0] = 0x1p24F;
+  EXPECT_EQ(product(a, b).at<float>({0, 0}), 0x1p24F);
+}
+
+TEST(Matmul, larger_than_a_panel) {
+  for (const DType type : {DType::f64, DType::f32, DType::f16}) {
+    const Tensor a = numbers({67, 300}, type, 1), b = numbers({300, 139}, type, 2);
+    const Tensor bias = numbers({139}, type, 3);
+    expect_defined(a, b, bias, product(a, b, bias));
+  }
+}
+
+TEST(Matmul, an_empty_sum_is_the_bias) {
+  const Tensor a({3, 0}), b({0, 4}), bias = numbers({4}, DType::f32, 1);
+  Tensor c = numbers({3, 4}, DType::f32, 2);
+  matmul(a, b, bias, c, default_context());
+  for (std::int64_t i = 0; i < 3; ++i)
+    for (std::int64_t j = 0; j < 4; ++j) EXPECT_EQ(c.at<float>({i, j}), bias.at<float>({j}));
+  matmul(a, b, {}, c, default_context());
+  EXPECT_EQ(difference(c, Tensor({3, 4})), "");
+}
+
+TEST(Matmul, nothing_is_made_of_nothing) {
+  const Tensor a({0, 4}), b = numbers({4, 3}, DType::f32, 1), none({4, 0});
+  EXPECT_EQ(product(a, b).shape(), (Shape{0, 3}));
+  EXPECT_EQ(product(b.view().permute({1, 0}), none).shape(), (Shape{3, 0}));
+}
+
+TEST(Matmul, strides_change_no_bit) {
+  for (const DType type : kTypes) {
+    const Tensor a = numbers({37, 61}, type, 1), b = numbers({61, 23}, type, 2);
+    const Tensor bias = numbers({23}, type, 3);
+    const Tensor expected = product(a, b, bias);
+
+    const Tensor at = Tensor::copy_of(a.view().permute({1, 0}));
+    const Tensor bt = Tensor::copy_of(b.view().permute({1, 0}));
+    EXPECT_EQ(
+        difference(product(at.view().permute({1, 0}), bt.view().permute({1, 0}), bias), expected),
+        "");
+    // Every second element of a larger matrix, backwards; c in the gaps of another.
+    const auto spread = [&](const ConstTensorView& t) {
+      Tensor large = numbers({2 * t.size(0), 3 * t.size(1)}, type, 4);
+      const TensorView part =
+          large.view().slice(0, 2 * t.size(0) - 1, -1, -2).slice(1, 3 * t.size(1) - 1, -1, -3);
+      with(type, [&]<class T>(T) {
+        for (std::int64_t i = 0; i < t.size(0); ++i)
+          for (std::int64_t j = 0; j < t.size(1); ++j) part.at<T>({i, j}) = t.at<T>({i, j});
+      });
+      return large;
+    };
+    const auto part = [](Tensor& large) {
+      return large.view().slice(0, large.size(0) - 1, -1, -2).slice(1, large.size(1) - 1, -1, -3);
+    };
+    Tensor large_a = spread(a), large_b = spread(b), large_c = spread(expected);
+    const Tensor untouched = large_c;
+    with(type, [&]<class T>(T) {
+      for (std::int64_t i = 0; i < 37; ++i)
+        for (std::int64_t j = 0; j < 23; ++j) part(large_c).at<T>({i, j}) = T{};
+    });
+    matmul(part(large_a), part(large_b), bias, part(large_c), default_context());
+    EXPECT_EQ(difference(large_c, untouched), "") << "also what lies between c's elements";
+  }
+}
+
+TEST(Matmul, a_row_is_the_same_alone_and_among_others) {
+  for (const DType type : kTypes) {
+    const Tensor a = numbers({70, 300}, type, 1), b = numbers({300, 131}, type, 2);
+    const Tensor c = product(a, b);
+    for (const std::int64_t i : {0, 1, 3, 4, 63, 64, 69})
+      EXPECT_EQ(difference(product(a.view().slice(0, i, i + 1), b), c.view().slice(0, i, i + 1)),
+                "");
+    for (const std::int64_t j : {0, 7, 8, 127, 128, 130})
+      EXPECT_EQ(difference(product(a, b.view().slice(1, j, j + 1)), c.view().slice(1, j, j + 1)),
+                "");
+  }
+}
+
+TEST(Matmul, infinities_reach_their_own_row_only) {
+  Tensor a = numbers({3, 4}, DType::f32, 1), b = numbers({4, 5}, DType::f32, 2);
+  const Tensor before = product(a, b);
+  a.at<float>({1, 2}) = HUGE_VALF;
+  const Tensor after = product(a, b);
+  for (std::int64_t j = 0; j < 5; ++j) {
+    EXPECT_TRUE(std::isinf(after.at<float>({1, j})));
+    EXPECT_EQ(after.at<float>({0, j}), before.at<float>({0, j}));
+    EXPECT_EQ(after.at<float>({2, j}), before.at<float>({2, j}));
+  }
+}
+
+TEST(Matmul, threads_change_no_bit) {
+  const Tensor a = numbers({200, 300}, DType::f32, 1), b = numbers({300, 270}, DType::f32, 2);
+  Context one({.threads = 1});
+  const Tensor expected = product(a, b, {}, one);
+  for (int threads = 2; threads <= 4; ++threads) {
+    Context context({.threads = threads});
+    EXPECT_EQ(difference(product(a, b, {}, context), expected), "") << threads;
+  }
+  // A caller's own loop, in another order.
+  Context own({.threads = 3, .parallel_for = [](int n, const std::function<void(int)>& body) {
+                 while (n-- > 0) body(n);
+               }});
+  EXPECT_EQ(difference(product(a, b, {}, own), expected), "");
+}
+
+TEST(Matmul, a_small_problem_stays_on_the_caller) {
+  int calls = 0;
+  Context own({.threads = 4, .parallel_for = [&](int n, const std::function<void(int)>& body) {
+                 ++calls;
+                 while (n-- > 0) body(n);
+               }});
+  product(numbers({8, 8}, DType::f32, 1), numbers({8, 300}, DType::f32, 2), {}, own);
+  EXPECT_EQ(calls, 0);
+  product(numbers({80, 80}, DType::f32, 1), numbers({80, 300}, DType::f32, 2), {}, own);
+  EXPECT_EQ(calls, 1);
+}
+
+}  // namespace
+}  // namespace attend::test
