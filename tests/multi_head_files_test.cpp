@@ -115,6 +115,23 @@ TEST(MultiHeadFiles, four_matrices_are_found_by_their_names) {
         }
 }
 
+// A W^O under a name that nobody knows looks like no W^O at all: the caller has to say which.
+TEST(MultiHeadFiles, a_layer_without_w_o_is_never_guessed) {
+  const MultiHeadAttention layer =
+      drawn({.model_dim = 6, .heads = 2, .d_v = 4, .output_projection = false});
+  TensorFile file;
+  add(file, "wq", layer.q());
+  add(file, "wk", layer.k());
+  add(file, "wv", layer.v());
+  file.tensors.push_back({"output.weight", Tensor({6, 8})});
+  const std::string error = error_of([&] { MultiHeadAttention::load(file, {.heads = 2}); });
+  EXPECT_NE(error.find("FileError"), std::string::npos) << error;
+  EXPECT_NE(error.find("wo.weight"), std::string::npos) << error;
+  EXPECT_NE(error.find("output.weight"), std::string::npos) << error;
+  const WeightsFormat format{.heads = 2, .output_projection = false};
+  EXPECT_EQ(same_layer(MultiHeadAttention::load(file, format), layer), "");
+}
+
 // nn.MultiheadAttention: in_proj_weight [3 E, E] is W^Q, W^K, W^V in this order.
 TEST(MultiHeadFiles, in_proj_weight_holds_q_k_v_in_this_order) {
   const MultiHeadAttention layer = drawn({.model_dim = 12, .heads = 3});
@@ -233,6 +250,7 @@ TEST(MultiHeadFiles, unknown_names_are_answered_with_those_that_are_there) {
             "'wq.weight'");
   file.tensors.push_back({"wk.weight", Tensor({2, 2})});
   file.tensors.push_back({"wv.weight", Tensor({2, 2})});
+  file.tensors.push_back({"wo.weight", Tensor({2, 2})});
   EXPECT_EQ(error_of([&] { MultiHeadAttention::load(file); }),
             "FileError: multi_head_attention: f: the metadata has no heads; the number of heads "
             "must be given");

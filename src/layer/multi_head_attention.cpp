@@ -227,22 +227,26 @@ AttentionOptions MultiHeadAttention::SavedOptions::view() const {
 
 std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::forward_train(
     const ConstTensorView& x, const AttentionOptions& options, Context& context) const {
-  auto result = forward_train(x, x, x, options, context);
-  result.second.key = result.second.value = Tensor();
-  return result;
+  return train(x, x, x, true, options, context);
 }
 
 std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::forward_train(
     const ConstTensorView& query, const ConstTensorView& key, const ConstTensorView& value,
     const AttentionOptions& options, Context& context) const {
+  return train(query, key, value, false, options, context);
+}
+
+std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::train(
+    const ConstTensorView& query, const ConstTensorView& key, const ConstTensorView& value,
+    bool self, const AttentionOptions& options, Context& context) const {
   return reporting("multi_head_attention", [&] {
     const MultiHeadAttentionOptions& o = options_;
     ProjectedCall p(*this, {query, key, value, options}, context);
     const ConstTensorView q = by_heads(p.q.view(), o.heads);
     Saved saved{
         .query = Tensor::copy_of(query),
-        .key = Tensor::copy_of(key),
-        .value = Tensor::copy_of(value),
+        .key = self ? Tensor() : Tensor::copy_of(key),
+        .value = self ? Tensor() : Tensor::copy_of(value),
         .q = {},
         .k = {},
         .v = {},

@@ -124,6 +124,8 @@ Tensor MultiHeadAttention::forward(const ConstTensorView& x, KvCache& cache,
                                    const AttentionOptions& options, const ConstTensorView& lengths,
                                    Context& context) const {
   return reporting("multi_head_attention", [&]() -> Tensor {
+    check_cache(options_, cache);
+    check_tokens("x", x, cache, options_.model_dim, options_.type);
     if (options.query_offset.all() || options.query_offset.each())
       fail("query_offset is given; with a cache the new tokens stand behind what it holds");
     Undo undo(cache);

@@ -70,7 +70,7 @@ class Loader {
     } else if (q_bias) {
       split_bias(scheme.q_bias, q, k, v, q_bias, k_bias, v_bias);
     }
-    if (has(scheme.o)) {
+    if (has_output()) {
       o = matrix(scheme.o);
       o_bias = vector(scheme.o_bias);
     }
@@ -123,6 +123,12 @@ class Loader {
   Tensor vector(const char* name) const {
     const Tensor* found = file_.find(full(name));
     return found == nullptr ? Tensor() : *found;
+  }
+
+  // Whether there is a W^O. Its absence is never guessed: a name nobody knows looks the same.
+  bool has_output() const {
+    const std::string key = "output_projection";
+    return format_.output_projection && !(metadata_.has(key) && !metadata_.boolean(key));
   }
 
   std::int64_t heads() const {
