@@ -205,7 +205,7 @@ class Job {
                .orientation = o_.orientation == "out_in"   ? Orientation::out_in
                               : o_.orientation == "in_out" ? Orientation::in_out
                                                            : Orientation::automatic});
-    set_type(layer.options().type, "weights");
+    set_type(layer.options().type, "the layer");
     return layer;
   }
 
@@ -235,7 +235,8 @@ class Job {
   void draw_rows(std::int64_t model_dim, std::int64_t key_dim, std::int64_t value_dim, bool cross) {
     if (o_.length == 0) throw UsageError("give --input, or --length to draw one");
     const std::int64_t keys = o_.key_length > 0 ? o_.key_length : o_.length;
-    draw(cross ? "query" : "input", {o_.batch, o_.length, model_dim}, kFirst);
+    draw(cross && result_.mode == Mode::layer ? "query" : "input", {o_.batch, o_.length, model_dim},
+         kFirst);
     if (!cross) return;
     draw(key_dim == value_dim ? "memory" : "key", {o_.batch, keys, key_dim}, kSecond);
     if (key_dim != value_dim) draw("value", {o_.batch, keys, value_dim}, kThird);
@@ -245,9 +246,8 @@ class Job {
   struct HeadViews {
     ConstTensorView q, k, v;
   };
-  HeadViews views_of(const MultiHeadAttentionOptions& s) const {
-    const Tensor& query = input(0);
-    const Tensor& key = result_.inputs.size() > 1 ? input(1) : query;
+  HeadViews views_of(const MultiHeadAttentionOptions& s, const Tensor& query,
+                     const Tensor& key) const {
     const auto view = [&](const Tensor& x, std::int64_t heads, std::int64_t d) {
       const int rank = x.view().rank();
       if (rank != 2 && rank != 3) return ConstTensorView();
@@ -259,8 +259,8 @@ class Job {
   }
 
   // The kernel that the planner chooses inside a layer.
-  void ask_kernel(const MultiHeadAttentionOptions& s, const AttentionOutputs& outputs) {
-    const HeadViews h = views_of(s);
+  void ask_kernel(const MultiHeadAttentionOptions& s, const HeadViews& h,
+                  const AttentionOutputs& outputs) {
     Tensor out = Tensor::uninitialized({h.q.size(0), s.heads, h.q.size(2), s.d_v}, s.type);
     result_.kernel =
         Plan::attention(h.q, h.k, h.v, out, loaded_.options, outputs, {}, context_).kernel();
@@ -292,10 +292,10 @@ class Job {
     const Tensor& key = result_.inputs.size() > 1 ? input(1) : query;
     const Tensor& value = result_.inputs.size() > 2 ? input(2) : key;
     AttentionOutputs outputs;
-    const HeadViews h = views_of(s);
+    const HeadViews h = views_of(s, query, key);
     if (h.q && h.k && !loaded_.options.block_table) {  // else the layer says what is wrong
       outputs = make_outputs(h.q, h.k, h.v);
-      ask_kernel(s, outputs);
+      ask_kernel(s, h, outputs);
     }
     timed([&] { return layer.forward(query, key, value, loaded_.options, outputs, context_); });
     if (!o_.trace.empty())
@@ -314,7 +314,7 @@ class Job {
         block = AttentionBlock(other);
         load_parameters(load_safetensors(o_.weights), block.parameters());
       }
-      set_type(block.options().attention.type, "weights");
+      set_type(block.options().attention.type, "the block");
       return block;
     }
     take_rows();
@@ -360,23 +360,25 @@ class Job {
       return memory ? block.forward(input(0), memory, self, cross, context_)
                     : block.forward(input(0), self, context_);
     });
-    const bool more = !o_.save_weights.empty() || !o_.save_lse.empty() || !o_.save_scores.empty();
-    if (more || !o_.trace.empty())
-      result_.trace = block.trace(input(0), memory, self, cross, context_);
-    if (more) take_from_trace();
+    ask_kernel(s.attention, views_of(s.attention, input(0), input(0)), {});
+    if (!o_.trace.empty() || !o_.save_weights.empty() || !o_.save_lse.empty() ||
+        !o_.save_scores.empty())
+      take_from_trace(block.trace(input(0), memory, self, cross, context_));
     outputs_.put_file(o_.save_layer, [block](const auto& path) { block.save(path); });
   }
 
   // A block hands nothing out besides its output; its trace does.
-  void take_from_trace() {
+  void take_from_trace(Trace trace) {
     const ScoreStage stage = stage_named(o_.score_stage);
     const bool capped = loaded_.options.softcap > 0;
-    const char* scores = stage == ScoreStage::masked                 ? "attention.masked_scores"
-                         : stage == ScoreStage::softcapped && capped ? "attention.softcapped_scores"
-                                                                     : "attention.scaled_scores";
-    result_.weights = result_.trace.at("attention.weights");
-    result_.lse = result_.trace.at("attention.lse");
-    result_.scores = result_.trace.at(scores);
+    if (!o_.save_weights.empty()) result_.weights = trace.at("attention.weights");
+    if (!o_.save_lse.empty()) result_.lse = trace.at("attention.lse");
+    if (!o_.save_scores.empty())
+      result_.scores =
+          trace.at(stage == ScoreStage::masked                 ? "attention.masked_scores"
+                   : stage == ScoreStage::softcapped && capped ? "attention.softcapped_scores"
+                                                               : "attention.scaled_scores");
+    if (!o_.trace.empty()) result_.trace = std::move(trace);
   }
 
   const ApplyOptions& o_;

@@ -108,9 +108,10 @@ Tensor MultiHeadAttention::attend(const ConstTensorView& query, const KvCache& c
     const AttentionOptions all = over_cache(cache, options);
     Tensor q = q_.forward(query, context);
     if (o.rotary) {
-      weights_shape(by_heads(q.view(), o.heads), cache.keys(), cache.values(), all);  // or throws
-      const Positions positions = positions_of(by_heads(q.view(), o.heads), cache.keys(), all);
-      rotate(*o.rotary, positions.q, by_heads(q, o.heads), false, context);
+      const ConstTensorView heads = by_heads(q.view(), o.heads);
+      weights_shape(heads, cache.keys(), cache.values(), all);  // throws if unsound
+      rotate(*o.rotary, query_positions(heads, cache.keys(), all), by_heads(q, o.heads), false,
+             context);
     }
     Tensor concat = Tensor::uninitialized({query.size(0), query.size(1), o.heads * o.d_v}, o.type);
     attention(by_heads(q.view(), o.heads), cache.keys(), cache.values(), by_heads(concat, o.heads),

@@ -139,9 +139,7 @@ class Loader {
 
   const char* orientation() const { return in_out_ ? "[in, out]" : "[out, in]"; }
   // The shape that the matrix has in the file.
-  Shape in_file(const Tensor& w) const {
-    return in_out_ ? Shape{w.size(1), w.size(0)} : w.shape();
-  }
+  Shape in_file(const Tensor& w) const { return in_out_ ? Shape{w.size(1), w.size(0)} : w.shape(); }
 
   // W^Q, W^K and W^V one below the other, in one matrix. W^K and W^V have as many rows as each
   // other; with as many heads as key heads each has a third.
@@ -183,9 +181,9 @@ class Loader {
   MultiHeadAttentionOptions options_from(const Scheme& scheme, const Tensor& q, const Tensor& k,
                                          const Tensor& v, const Tensor& o) const {
     const std::int64_t h = heads();
-    const std::string hint = text("; W^Q, W^K, W^V are ", in_file(q), ", ", in_file(k), ", ",
-                                  in_file(v), ", read as ", orientation(), ", with ", h,
-                                  " heads: is either wrong?");
+    const std::string hint =
+        text("; W^Q, W^K, W^V are ", in_file(q), ", ", in_file(k), ", ", in_file(v), ", read as ",
+             orientation(), ", with ", h, " heads: is either wrong?");
     if (h < 1 || q.size(0) % h != 0)
       fail(full(scheme.q), " has ", q.size(0), " outputs for ", h, " heads", hint);
     const std::int64_t d_k = q.size(0) / h;
