@@ -23,9 +23,10 @@ constexpr std::int64_t kWatch = 25;  // steps between looks at whether the task 
 
 struct TrainOptions {
   std::string text, checkpoint, resume, plot, save;
-  std::int64_t steps = 0, batch = 0, layers = 2, heads = 4, width = 64, length = 32;
+  std::int64_t steps = 0;  // 0: the task's own
+  std::int64_t batch = 32, layers = 2, heads = 4, width = 64, length = 32;
   std::int64_t every = 100;
-  double learning_rate = 0;
+  double learning_rate = 4e-3;
   Sample sample{.count = 200, .prompt = "", .temperature = 0.7};
 };
 
@@ -131,12 +132,10 @@ class Training {
     const bool text = !options_.text.empty();
     settings_ = {.task = text ? "text" : "induction",
                  .steps = options_.steps != 0 ? options_.steps
-                          : text              ? 500
+                          : text              ? 600
                                               : 1000,
-                 .batch = options_.batch != 0 ? options_.batch
-                          : text              ? 16
-                                              : 32,
-                 .learning_rate = options_.learning_rate != 0 ? options_.learning_rate : 4e-3,
+                 .batch = options_.batch,
+                 .learning_rate = options_.learning_rate,
                  .seed = common.seed};
     task_ = make_task(options_.length);
     LanguageModelOptions form = text ? text_model(*task_) : induction_model();
