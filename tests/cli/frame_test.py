@@ -2,9 +2,11 @@
 """Help, version, completion, manual page, info, check. usage: frame_test.py PATH_OF_ATTEND"""
 import json
 import os
+import pathlib
 import pty
 import re
 import select
+import shlex
 import shutil
 import subprocess
 import unittest
@@ -156,6 +158,17 @@ class Check(CommandTest):
         done = attend("check", "--case", again, "--tolerance", 1e-3)
         self.assertEqual(done.status, 1)
         self.assertIn(message, done.out)
+
+
+class Documents(CommandTest):
+    def test_examples_print_what_the_page_says(self):
+        """A block of docs/command.md is a command and its output; `...` stands for anything."""
+        page = (pathlib.Path(__file__).parents[2] / "docs/command.md").read_text()
+        blocks = re.findall(r"^```console\n\$ attend (.*)\n((?:.*\n)*?)^```$", page, re.M)
+        self.assertEqual(len(blocks), 6)
+        for words, wanted in blocks:
+            pattern = re.escape(wanted).replace(re.escape("..."), ".*")
+            self.assertRegex(self.run_ok(*shlex.split(words)), f"^{pattern}$", words)
 
 
 class Terminal(CommandTest):
