@@ -23,7 +23,7 @@ constexpr std::int64_t kWatch = 25;  // steps between looks at whether the task 
 
 struct TrainOptions {
   std::string text, checkpoint, resume, plot, save;
-  std::int64_t steps = 0, batch = 0, layers = 2, heads = 4, width = 64, length = 64;
+  std::int64_t steps = 0, batch = 0, layers = 2, heads = 4, width = 64, length = 32;
   std::int64_t every = 100;
   double learning_rate = 0;
   Sample sample{.count = 200, .prompt = "", .temperature = 0.7};
@@ -281,13 +281,13 @@ void add_train(Program& program) {
   count("--checkpoint-every", options->every, "Steps between checkpoints [100]");
   file("--save", options->save, "Write the model here (safetensors)");
   file("--plot", options->plot, "Write the curve of the loss here (SVG)");
-  count("--steps", options->steps, "Most steps [induction: 1000, text: 500]");
+  count("--steps", options->steps, "Most steps [induction: 1000, text: 600]");
   for (CLI::Option* option : {
-           count("--batch", options->batch, "Sequences a step [induction: 32, text: 16]"),
+           count("--batch", options->batch, "Sequences a step [32]"),
            count("--layers", options->layers, "Layers [2]"),
            count("--heads", options->heads, "Heads a layer [4]"),
            count("--width", options->width, "Features of a token [64]"),
-           count("--length", options->length, "Characters of a sequence [64]")->needs(text),
+           count("--length", options->length, "Characters of a sequence [32]")->needs(text),
            app.add_option("--lr", options->learning_rate, "Learning rate [0.004]")
                ->check(CLI::PositiveNumber.description(""))
                ->type_name("X"),

@@ -19,7 +19,7 @@ VERSION = ".".join(re.findall(r"^#define ATTEND_VERSION_(?:MAJOR|MINOR|PATCH) (\
 # The C and C++ runtime, and nothing else.
 RUNTIME = re.compile(r"(libc|libm|libpthread|libstdc\+\+|libgcc_s|ld-linux-[\w-]+)\.so\.\d+")
 # Names that a shared attend may show to others.
-OURS = re.compile(r"(typeinfo for |typeinfo name for |vtable for )?attend::")
+OURS = re.compile(r"(typeinfo for |typeinfo name for |vtable for )?attend::|attend_\w+$")
 
 
 def run(*command, env=None, fails=False):
