@@ -72,6 +72,9 @@ void Program::add_common(const Command& command) {
         ->type_name("N")
         ->group(group);
     app.add_option("--seed", common_.seed, "Seed of everything that is drawn")
+        ->check([](const std::string& word) {  // or it would wrap around
+          return word.starts_with("-") ? "a seed is at least 0, not " + word : std::string();
+        })
         ->type_name("N")
         ->group(group);
   }

@@ -13,6 +13,8 @@
 // an Error of the library, or a UsageError, becomes one line on stderr and the status below.
 #pragma once
 
+#include "usage_error.h"
+
 #include <attend/context.h>
 
 #include <CLI/CLI.hpp>
@@ -20,17 +22,11 @@
 
 #include <functional>
 #include <memory>
-#include <stdexcept>
 #include <string>
 
 namespace attend::cli {
 
 enum Status : int { kOk = 0, kFailedCheck = 1, kUsage = 2, kMemory = 3, kDevice = 4 };
-
-// Flags or input that a command cannot take. The message follows "attend NAME: ".
-struct UsageError : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
 
 // What every command takes.
 struct Common {

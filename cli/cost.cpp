@@ -1,6 +1,6 @@
 #include "cost.h"
 
-#include "command.h"
+#include "usage_error.h"
 
 #include <algorithm>
 #include <string>

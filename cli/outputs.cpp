@@ -29,6 +29,7 @@ void check_writable(const std::string& path) {
   const fs::path target = target_of(path), folder = target.parent_path();
   std::error_code error;
   const fs::file_status status = fs::status(target, error);
+  if (status.type() == fs::file_type::none) cannot_write(path, error.message());
   if (fs::is_directory(status)) cannot_write(path, "it is a folder");
   if (fs::exists(status) && !fs::is_regular_file(status))
     cannot_write(path, "it is no regular file");
