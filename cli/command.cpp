@@ -36,8 +36,8 @@ int status_of_exception(const CLI::App* command) {
 
 }  // namespace
 
-std::unique_ptr<Context> Common::context() const {
-  return std::make_unique<Context>(ContextOptions{.threads = threads});
+std::unique_ptr<Context> Common::context(const std::string& kernels) const {
+  return std::make_unique<Context>(ContextOptions{.threads = threads, .kernels = kernels});
 }
 
 Program::Program() : app_("Multi-head attention, exact, from the shell.", "attend") {
@@ -56,19 +56,29 @@ CLI::App& Program::add(const std::string& name, const std::string& description,
   CLI::App& app = *app_.add_subcommand(name, description);
   app.footer("Example:\n" + example);
   app.group("Commands");
-  commands_.push_back({&app, std::move(work)});
-  if (!common) return app;
-  const std::string group = "Common options";
-  app.get_help_ptr()->group(group);
-  app.add_flag("--json", common_.json, "Prints one JSON object instead of text")->group(group);
-  app.add_option("--threads", common_.threads, "Threads to use; 0: all of this machine's")
-      ->check(CLI::Range(0, 1 << 16).description(""))
-      ->type_name("N")
-      ->group(group);
-  app.add_option("--seed", common_.seed, "Seed of everything that is drawn")
-      ->type_name("N")
-      ->group(group);
+  app.set_help_flag();
+  commands_.push_back({&app, std::move(work), common});
   return app;
+}
+
+// Last, so that help shows a command's own options first.
+void Program::add_common(const Command& command) {
+  CLI::App& app = *command.app;
+  const std::string group = command.common ? "Common options" : "Options";
+  if (command.common) {
+    app.add_flag("--json", common_.json, "Prints one JSON object instead of text")->group(group);
+    app.add_option("--threads", common_.threads, "Threads to use; 0: all of this machine's")
+        ->check(CLI::Range(0, 1 << 16).description(""))
+        ->type_name("N")
+        ->group(group);
+    app.add_option("--seed", common_.seed, "Seed of everything that is drawn")
+        ->check([](const std::string& word) {  // or it would wrap around
+          return word.starts_with("-") ? "a seed is at least 0, not " + word : std::string();
+        })
+        ->type_name("N")
+        ->group(group);
+  }
+  app.set_help_flag("-h,--help", "Prints this help and ends")->group(group);
 }
 
 int Program::chosen() {
@@ -88,6 +98,7 @@ int Program::chosen() {
 }
 
 int Program::run(int argc, char** argv) {
+  for (const Command& command : commands_) add_common(command);
   try {
     app_.parse(argc, argv);
   } catch (const CLI::Success& done) {  // --help, --version

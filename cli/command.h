@@ -13,6 +13,8 @@
 // an Error of the library, or a UsageError, becomes one line on stderr and the status below.
 #pragma once
 
+#include "usage_error.h"
+
 #include <attend/context.h>
 
 #include <CLI/CLI.hpp>
@@ -20,17 +22,11 @@
 
 #include <functional>
 #include <memory>
-#include <stdexcept>
 #include <string>
 
 namespace attend::cli {
 
 enum Status : int { kOk = 0, kFailedCheck = 1, kUsage = 2, kMemory = 3, kDevice = 4 };
-
-// Flags or input that a command cannot take. The message follows "attend NAME: ".
-struct UsageError : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
 
 // What every command takes.
 struct Common {
@@ -38,7 +34,8 @@ struct Common {
   int threads = 0;         // 0: as many as the affinity mask allows
   std::uint64_t seed = 0;  // of everything that is drawn
 
-  std::unique_ptr<Context> context() const;
+  // `kernels` as in ContextOptions.
+  std::unique_ptr<Context> context(const std::string& kernels = {}) const;
 };
 
 class Program {
@@ -54,13 +51,15 @@ class Program {
   int run(int argc, char** argv);
 
  private:
-  int chosen();
-
-  CLI::App app_;
   struct Command {
     CLI::App* app;
     std::function<int(const Common&)> work;
+    bool common;
   };
+  void add_common(const Command& command);
+  int chosen();
+
+  CLI::App app_;
   std::vector<Command> commands_;
   Common common_;
 };
@@ -87,6 +86,7 @@ void print(const Json& object);
 
 // ---- the commands ------------------------------------------------------------------------------
 
+void add_apply(Program& program);
 void add_check(Program& program);
 void add_info(Program& program);
 void add_completion(Program& program);

@@ -1,8 +1,8 @@
 #include "cost.h"
 
-#include "command.h"
+#include "usage_error.h"
 
-#include <initializer_list>
+#include <algorithm>
 #include <string>
 
 namespace attend::cli {
@@ -33,7 +33,7 @@ void at_least_1(const char* name, std::int64_t value) {
 
 std::string divisors(std::int64_t n) {
   std::string list;
-  for (std::int64_t d = 1; d <= n; ++d)
+  for (std::int64_t d = 1; d <= std::min<std::int64_t>(n, 1 << 20); ++d)
     if (n % d == 0) list += " " + std::to_string(d);
   return list;
 }

@@ -132,7 +132,7 @@ void print_costs(const LayerSizes& s, const std::vector<Column>& columns) {
             << " queries, " << s.keys << " keys, " << name_of(s.type)
             << (s.causal ? ", causal" : "") << "\n\n";
   const auto row = [&](const char* name, auto&& value) {
-    std::printf("%-24s", name);
+    std::printf("%-25s", name);
     for (const Column& column : columns) std::printf("%22s", std::string(value(column)).c_str());
     std::printf("\n");
   };

@@ -3,6 +3,7 @@
 
 int main(int argc, char** argv) {
   attend::cli::Program program;
+  add_apply(program);
   add_check(program);
   add_info(program);
   add_train(program);

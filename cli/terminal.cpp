@@ -67,4 +67,25 @@ void Progress::show(std::int64_t done, std::string_view note) {
   std::fflush(stderr);
 }
 
+Waiting::Waiting(std::string what) {
+  if (!terminal_on_stderr()) return;
+  clock_ = std::thread([this, what = std::move(what)] {
+    std::unique_lock lock(mutex_);
+    for (int seconds = 1; !ended_.wait_for(lock, std::chrono::seconds(1), [this] { return over_; });
+         ++seconds)
+      std::fprintf(stderr, "\r%s, %d s\033[K", what.c_str(), seconds);
+    std::fputs("\r\033[K", stderr);
+  });
+}
+
+Waiting::~Waiting() {
+  if (!clock_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+  }
+  ended_.notify_one();
+  clock_.join();
+}
+
 }  // namespace attend::cli

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 
 namespace attend::cli {
 
@@ -35,6 +38,21 @@ class Progress {
   const bool colour_;
   const Clock::time_point begin_ = Clock::now();
   Clock::time_point next_;
+};
+
+// The same where nobody knows how much is left: "attending, 12 s", from the second second on.
+class Waiting {
+ public:
+  explicit Waiting(std::string what);
+  ~Waiting();
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool over_ = false;
+  std::thread clock_;
 };
 
 }  // namespace attend::cli

@@ -23,9 +23,10 @@ constexpr std::int64_t kWatch = 25;  // steps between looks at whether the task 
 
 struct TrainOptions {
   std::string text, checkpoint, resume, plot, save;
-  std::int64_t steps = 0, batch = 0, layers = 2, heads = 4, width = 64, length = 64;
+  std::int64_t steps = 0;  // 0: the task's own
+  std::int64_t batch = 32, layers = 2, heads = 4, width = 64, length = 32;
   std::int64_t every = 100;
-  double learning_rate = 0;
+  double learning_rate = 4e-3;
   Sample sample{.count = 200, .prompt = "", .temperature = 0.7};
 };
 
@@ -131,12 +132,10 @@ class Training {
     const bool text = !options_.text.empty();
     settings_ = {.task = text ? "text" : "induction",
                  .steps = options_.steps != 0 ? options_.steps
-                          : text              ? 500
+                          : text              ? 600
                                               : 1000,
-                 .batch = options_.batch != 0 ? options_.batch
-                          : text              ? 16
-                                              : 32,
-                 .learning_rate = options_.learning_rate != 0 ? options_.learning_rate : 4e-3,
+                 .batch = options_.batch,
+                 .learning_rate = options_.learning_rate,
                  .seed = common.seed};
     task_ = make_task(options_.length);
     LanguageModelOptions form = text ? text_model(*task_) : induction_model();
@@ -260,51 +259,55 @@ int train(const TrainOptions& options, const Common& common) {
 
 void add_train(Program& program) {
   auto options = std::make_shared<TrainOptions>();
+  // Flags that a checkpoint decides, and flags of the text model alone.
+  auto decided = std::make_shared<std::vector<CLI::Option*>>();
+  auto of_text = std::make_shared<std::vector<CLI::Option*>>();
   CLI::App& app = program.add(
       "train", "Trains a small model: to continue repeated sequences, or on a text.",
       "  attend train\n"
       "  attend train --text book.txt --checkpoint book.ckpt --prompt 'Once' --generate 500\n"
       "  attend train --text book.txt --resume book.ckpt --plot loss.svg",
-      [options](const Common& common) { return train(*options, common); });
+      [=](const Common& common) {
+        for (const CLI::Option* option : *decided)
+          if (option->count() > 0 && !options->resume.empty())
+            throw UsageError(option->get_name() + " comes from the checkpoint with --resume");
+        for (const CLI::Option* option : *of_text)
+          if (option->count() > 0 && options->text.empty())
+            throw UsageError(option->get_name() + " needs --text");
+        return train(*options, common);
+      });
   const auto file = [&](const char* flag, std::string& path, const char* description) {
-    return app.add_option(flag, path, description)->type_name("FILE");
+    app.add_option(flag, path, description)->type_name("FILE");
   };
-  const auto count = [&](const char* flag, std::int64_t& value, const char* description) {
+  const auto count = [&](const char* flag, std::int64_t& value, std::int64_t least,
+                         const char* description) {
     return app.add_option(flag, value, description)
-        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30).description(""))
+        ->check(CLI::Range(least, std::int64_t{1} << 30).description(""))
         ->type_name("N");
   };
-  CLI::Option* text =
-      file("--text", options->text, "Learn the characters of this text (UTF-8); else induction");
-  CLI::Option* resume = file("--resume", options->resume, "Go on from a checkpoint");
+  file("--text", options->text, "Learn the characters of this text (UTF-8); else induction");
   file("--checkpoint", options->checkpoint, "Write checkpoints here; the last one also at Ctrl-C");
-  count("--checkpoint-every", options->every, "Steps between checkpoints [100]");
+  count("--checkpoint-every", options->every, 1, "Steps between checkpoints [100]");
+  file("--resume", options->resume, "Go on from a checkpoint");
   file("--save", options->save, "Write the model here (safetensors)");
   file("--plot", options->plot, "Write the curve of the loss here (SVG)");
-  count("--steps", options->steps, "Most steps [induction: 1000, text: 500]");
-  for (CLI::Option* option : {
-           count("--batch", options->batch, "Sequences a step [induction: 32, text: 16]"),
-           count("--layers", options->layers, "Layers [2]"),
-           count("--heads", options->heads, "Heads a layer [4]"),
-           count("--width", options->width, "Features of a token [64]"),
-           count("--length", options->length, "Characters of a sequence [64]")->needs(text),
-           app.add_option("--lr", options->learning_rate, "Learning rate [0.004]")
-               ->check(CLI::PositiveNumber.description(""))
-               ->type_name("X"),
-       })
-    option->excludes(resume);  // a checkpoint brings its own
-  app.add_option("--generate", options->sample.count, "Characters to generate at the end [200]")
-      ->check(CLI::Range(0, 1 << 20).description(""))
-      ->type_name("N")
-      ->needs(text);
-  app.add_option("--prompt", options->sample.prompt, "What they continue")
-      ->type_name("TEXT")
-      ->needs(text);
-  app.add_option("--temperature", options->sample.temperature,
-                 "0: always the likeliest; 1: as the model has it [0.7]")
-      ->check(CLI::Range(0.0, 100.0).description(""))
-      ->type_name("X")
-      ->needs(text);
+  count("--steps", options->steps, 1, "Most steps [induction: 1000, text: 600]");
+  *decided = {count("--batch", options->batch, 1, "Sequences a step [32]"),
+              count("--layers", options->layers, 1, "Layers [2]"),
+              count("--heads", options->heads, 1, "Heads a layer [4]"),
+              count("--width", options->width, 1, "Features of a token [64]"),
+              count("--length", options->length, 1, "Characters of a sequence [32]"),
+              app.add_option("--lr", options->learning_rate, "Learning rate [0.004]")
+                  ->check(CLI::PositiveNumber.description(""))
+                  ->type_name("X")};
+  *of_text = {
+      app.get_option("--length"),
+      count("--generate", options->sample.count, 0, "Characters to generate at the end [200]"),
+      app.add_option("--prompt", options->sample.prompt, "What they continue")->type_name("TEXT"),
+      app.add_option("--temperature", options->sample.temperature,
+                     "0: always the likeliest; 1: as the model has it [0.7]")
+          ->check(CLI::Range(0.0, 100.0).description(""))
+          ->type_name("X")};
 }
 
 }  // namespace attend::cli

@@ -25,15 +25,21 @@ std::vector<Case> cases(DType type) {
                                                             {"gelu_tanh", Activation::gelu_tanh},
                                                             {"swiglu", Activation::swiglu}};
   std::vector<Case> all;
-  const MultiHeadAttentionOptions attention{
-      .model_dim = 6, .heads = 2, .key_heads = 1, .d_k = 2, .rotary = Rotary{.base = 10}, .type = type};
+  const MultiHeadAttentionOptions attention{.model_dim = 6,
+                                            .heads = 2,
+                                            .key_heads = 1,
+                                            .d_k = 2,
+                                            .rotary = Rotary{.base = 10},
+                                            .type = type};
   for (const auto& [placement_name, placement] : placements)
     for (const auto& [norm_name, norm] : norms)
       for (const bool cross : {false, true}) {
-        const std::string name = std::string(placement_name) + " " + norm_name +
-                                 (cross ? " cross" : " self");
-        AttentionBlockOptions options{.attention = attention, .cross = cross,
-                                      .memory_dim = cross ? 5 : 0, .placement = placement,
+        const std::string name =
+            std::string(placement_name) + " " + norm_name + (cross ? " cross" : " self");
+        AttentionBlockOptions options{.attention = attention,
+                                      .cross = cross,
+                                      .memory_dim = cross ? 5 : 0,
+                                      .placement = placement,
                                       .norm = norm};
         all.push_back({name, options});
         options.hidden_dim = 7;
@@ -44,8 +50,9 @@ std::vector<Case> cases(DType type) {
       }
   all.push_back({"no_bias", {.attention = attention, .hidden_dim = 4}});
   all.back().options.attention.bias = false;
-  all.push_back({"no_output", {.attention = {.model_dim = 6, .heads = 3, .output_projection = false,
-                                             .type = type}}});
+  all.push_back(
+      {"no_output",
+       {.attention = {.model_dim = 6, .heads = 3, .output_projection = false, .type = type}}});
   return all;
 }
 
@@ -86,14 +93,19 @@ struct Parts {
       load("cross.", cross);
     }
     if (o.hidden_dim > 0) {
-      feed_forward = FeedForward({.model_dim = 6, .hidden_dim = o.hidden_dim,
-                                  .activation = o.activation, .bias = o.attention.bias,
+      feed_forward = FeedForward({.model_dim = 6,
+                                  .hidden_dim = o.hidden_dim,
+                                  .activation = o.activation,
+                                  .bias = o.attention.bias,
                                   .type = o.attention.type});
       load("feed_forward.", feed_forward);
     }
     for (int n = 0; n < 3 && o.placement != NormPlacement::none; ++n) {
       if ((n == 1 && !o.cross) || (n == 2 && o.hidden_dim == 0)) continue;
-      norms[n] = Norm({.dim = 6, .kind = o.norm, .epsilon = o.epsilon, .bias = o.attention.bias,
+      norms[n] = Norm({.dim = 6,
+                       .kind = o.norm,
+                       .epsilon = o.epsilon,
+                       .bias = o.attention.bias,
                        .type = o.attention.type});
       load(n == 0 ? "norm_1." : n == 1 ? "norm_2." : "norm_3.", norms[n]);
     }
@@ -214,7 +226,7 @@ TEST(Block, a_memory_is_for_a_block_with_cross_attention) {
   EXPECT_EQ(thrown_by([&] { decoder.forward(x); }),
             start + "memory is not given; the block has cross-attention");
   EXPECT_EQ(thrown_by([&] { AttentionBlock().forward(x); }),
-            start + "it has no weights: it was made without options");
+            start + "the layer is none; make it from options first");
   KvCache cache = decoder.attention().make_cache(1, 4);
   EXPECT_EQ(thrown_by([&] { decoder.forward(x, cache); }),
             start + "memory is not given; the block has cross-attention");

@@ -21,11 +21,15 @@ struct LayerCase {
 };
 std::vector<LayerCase> layers(DType type) {
   const Rotary neighbours{.pairing = Rotary::Pairing::neighbours};
-  return {{"plain", {.model_dim = kWidth, .heads = 4, .type = type}},
-          {"grouped", {.model_dim = kWidth, .heads = 4, .key_heads = 2, .d_k = 3, .d_v = 5, .type = type}},
-          {"rotary", {.model_dim = kWidth, .heads = 4, .key_heads = 1, .rotary = Rotary{}, .type = type}},
-          {"neighbours", {.model_dim = kWidth, .heads = 4, .d_k = 6, .rotary = neighbours, .type = type}},
-          {"no_output", {.model_dim = kWidth, .heads = 4, .output_projection = false, .type = type}}};
+  return {
+      {"plain", {.model_dim = kWidth, .heads = 4, .type = type}},
+      {"grouped",
+       {.model_dim = kWidth, .heads = 4, .key_heads = 2, .d_k = 3, .d_v = 5, .type = type}},
+      {"rotary",
+       {.model_dim = kWidth, .heads = 4, .key_heads = 1, .rotary = Rotary{}, .type = type}},
+      {"neighbours",
+       {.model_dim = kWidth, .heads = 4, .d_k = 6, .rotary = neighbours, .type = type}},
+      {"no_output", {.model_dim = kWidth, .heads = 4, .output_projection = false, .type = type}}};
 }
 
 struct OptionCase {
@@ -75,7 +79,8 @@ TEST(KvCache, prefill_parts_and_decode_have_the_bits_of_the_whole) {
                                      " schedule " + std::to_string(n);
             expect_same_rows(
                 x, whole, kSchedules[n],
-                [&, &o = options](const Tensor& part) { return layer.forward(part, cache, o); }, name);
+                [&, &o = options](const Tensor& part) { return layer.forward(part, cache, o); },
+                name);
             EXPECT_EQ(cache.length(2), kLength) << name;
           }
       }
@@ -99,14 +104,16 @@ TEST(KvCache, sequences_of_different_lengths_do_not_meet) {
           std::copy_n(x.data<float>() + (b * kLength + cache.length(b)) * kWidth,
                       counts[static_cast<std::size_t>(b)] * kWidth,
                       part.data<float>() + b * most * kWidth);
-        const std::vector<std::int64_t> before = {cache.length(0), cache.length(1), cache.length(2)};
+        const std::vector<std::int64_t> before = {cache.length(0), cache.length(1),
+                                                  cache.length(2)};
         const Tensor y = layer.forward(part, cache, {.causal = true}, lengths_tensor(counts));
         for (std::int64_t b = 0; b < kBatch; ++b) {
           const auto n = static_cast<std::size_t>(b);
           EXPECT_EQ(cache.length(b), before[n] + counts[n]);
-          EXPECT_EQ(difference(y.view().slice(0, b, b + 1).slice(1, 0, counts[n]),
-                               whole.view().slice(0, b, b + 1).slice(1, before[n], cache.length(b))),
-                    "")
+          EXPECT_EQ(
+              difference(y.view().slice(0, b, b + 1).slice(1, 0, counts[n]),
+                         whole.view().slice(0, b, b + 1).slice(1, before[n], cache.length(b))),
+              "")
               << l.name << " " << pages.name << " sequence " << b << " at " << before[n];
         }
       }
@@ -129,14 +136,14 @@ TEST(KvCache, truncate_and_go_on_is_never_having_gone_there) {
       layer.forward(wrong, cache, {.causal = true});
       for (std::int64_t b = 0; b < kBatch; ++b) cache.truncate(b, 5);
       EXPECT_EQ(cache.free_pages(), free);
-      EXPECT_EQ(difference(layer.forward(tokens(x, 5, 2), cache, {.causal = true}),
-                           tokens(whole, 5, 2)),
-                "")
+      EXPECT_EQ(
+          difference(layer.forward(tokens(x, 5, 2), cache, {.causal = true}), tokens(whole, 5, 2)),
+          "")
           << l.name << " " << pages.name;
       for (std::int64_t b = 0; b < kBatch; ++b) cache.truncate(b, 0);
-      EXPECT_EQ(difference(layer.forward(tokens(x, 0, 3), cache, {.causal = true}),
-                           tokens(whole, 0, 3)),
-                "")
+      EXPECT_EQ(
+          difference(layer.forward(tokens(x, 0, 3), cache, {.causal = true}), tokens(whole, 0, 3)),
+          "")
           << l.name << " " << pages.name;
     }
   }
@@ -145,8 +152,13 @@ TEST(KvCache, truncate_and_go_on_is_never_having_gone_there) {
 // ---- Cross-attention over a memory -------------------------------------------------------------
 
 TEST(KvCache, a_memory_is_appended_once_and_attended_many_times) {
-  const MultiHeadAttention layer = drawn({.model_dim = kWidth, .heads = 4, .key_heads = 2, .d_k = 3,
-                                          .d_v = 4, .key_dim = 5, .value_dim = 6});
+  const MultiHeadAttention layer = drawn({.model_dim = kWidth,
+                                          .heads = 4,
+                                          .key_heads = 2,
+                                          .d_k = 3,
+                                          .d_v = 4,
+                                          .key_dim = 5,
+                                          .value_dim = 6});
   const Tensor query = numbers({kBatch, 7, kWidth}, DType::f32, 66),
                key = numbers({kBatch, 9, 5}, DType::f32, 67),
                value = numbers({kBatch, 9, 6}, DType::f32, 68);
@@ -167,15 +179,18 @@ TEST(KvCache, a_block_decodes_to_the_bits_of_its_forward) {
   for (const bool cross : {false, true})
     for (const NormPlacement placement : {NormPlacement::post, NormPlacement::pre})
       for (const Pages& pages : kPages) {
-        AttentionBlock block({.attention = {.model_dim = kWidth, .heads = 4, .key_heads = 2,
-                                            .rotary = Rotary{}},
-                              .cross = cross, .memory_dim = cross ? 5 : 0, .hidden_dim = 12,
-                              .activation = Activation::swiglu, .placement = placement});
+        AttentionBlock block(
+            {.attention = {.model_dim = kWidth, .heads = 4, .key_heads = 2, .rotary = Rotary{}},
+             .cross = cross,
+             .memory_dim = cross ? 5 : 0,
+             .hidden_dim = 12,
+             .activation = Activation::swiglu,
+             .placement = placement});
         draw_parameters(block, 69);
         const Tensor x = numbers({kBatch, kLength, kWidth}, DType::f32, 70),
                      memory = numbers({kBatch, 6, 5}, DType::f32, 71);
-        const Tensor whole = cross ? block.forward(x, memory, {.causal = true})
-                                   : block.forward(x, {.causal = true});
+        const Tensor whole =
+            cross ? block.forward(x, memory, {.causal = true}) : block.forward(x, {.causal = true});
         for (const auto& schedule : kSchedules) {
           KvCache cache = block.attention().make_cache(kBatch, kLength, pages.size);
           KvCache kept = cross ? block.cross().make_cache(kBatch, 6, pages.size) : cache;
@@ -222,13 +237,15 @@ TEST(KvCache, refusals_change_nothing_and_the_next_token_is_right) {
   const Tensor x = numbers({kBatch, kLength, kWidth}, DType::f32, 72), more = tokens(x, 5, 4);
   const Tensor whole = layer.forward(x, {.causal = true});
   const Tensor bad_mask({kBatch, 2, 4, 9}, DType::u8), bad_lengths = lengths_tensor({1, 5, 1}),
-               negative = lengths_tensor({1, -1, 1}), few = lengths_tensor({1});
+                                                       negative = lengths_tensor({1, -1, 1}),
+                                                       few = lengths_tensor({1});
   for (const Pages& pages : kPages) {
     KvCache cache = layer.make_cache(kBatch, 8, pages.size);
     layer.forward(tokens(x, 0, 5), cache, {.causal = true});
     const std::vector<Tensor> before = state_of(cache);
     const auto refused = [&](const char* name, const auto& call) {
-      EXPECT_TRUE(error_of(call).starts_with("InvalidArgument: ")) << name << ": " << error_of(call);
+      EXPECT_TRUE(error_of(call).starts_with("InvalidArgument: "))
+          << name << ": " << error_of(call);
       expect_unchanged(cache, before, name);
     };
     refused("capacity", [&] { layer.forward(more, cache); });
@@ -259,8 +276,9 @@ TEST(KvCache, a_block_that_fails_behind_its_attention_forgets_the_tokens) {
   block.cross().append(x, x, memory);
   block.forward(x, cache, memory);
   const std::vector<Tensor> before = state_of(cache);
-  EXPECT_TRUE(error_of([&] { block.forward(x, cache, memory, {}, {.mask = bad_mask}); })
-                  .starts_with("InvalidArgument: attention"));
+  EXPECT_TRUE(error_of([&] {
+                block.forward(x, cache, memory, {}, {.mask = bad_mask});
+              }).starts_with("InvalidArgument: attention"));
   expect_unchanged(cache, before, "block");
 }
 
@@ -283,9 +301,10 @@ TEST(KvCache, pages_are_taken_as_sequences_grow_and_come_back) {
   EXPECT_EQ(cache.free_pages(), 0);
   EXPECT_EQ(error_of([&] { append(3, 0); }),
             "InvalidArgument: kv_cache: 1 more pages of 3 tokens are needed, 0 of 5 are free");
-  EXPECT_EQ(error_of([&] { append(2, 7); }),
-            "InvalidArgument: kv_cache: sequence 1 holds 4 tokens and 7 more are given; the capacity "
-            "is 10");
+  EXPECT_EQ(
+      error_of([&] { append(2, 7); }),
+      "InvalidArgument: kv_cache: sequence 1 holds 4 tokens and 7 more are given; the capacity "
+      "is 10");
   cache.truncate(0, 4);
   EXPECT_EQ(cache.free_pages(), 1);
   append(0, 3);
@@ -326,12 +345,19 @@ TEST(KvCache, holds_what_was_appended) {
   const Tensor k = numbers({2, 3, 5, 4}, DType::f16, 76), v = numbers({2, 3, 5, 2}, DType::f16, 77);
   Scattered sk(k), sv(v);
   for (const Pages& pages : kPages) {
-    KvCache cache({.batch = 2, .key_heads = 3, .d_k = 4, .d_v = 2, .capacity = 6,
-                   .page_size = pages.size, .type = DType::f16});
+    KvCache cache({.batch = 2,
+                   .key_heads = 3,
+                   .d_k = 4,
+                   .d_v = 2,
+                   .capacity = 6,
+                   .page_size = pages.size,
+                   .type = DType::f16});
     cache.append(sk.view(), sv.view());
     for (std::int64_t b = 0; b < 2; ++b)
       for (std::int64_t j = 0; j < 5; ++j) {
-        const std::int64_t page = pages.size == 0 ? b : cache.block_table().at<std::int64_t>({b, j / pages.size}),
+        const std::int64_t page = pages.size == 0
+                                      ? b
+                                      : cache.block_table().at<std::int64_t>({b, j / pages.size}),
                            place = pages.size == 0 ? j : j % pages.size;
         const auto row = [](const ConstTensorView& t, std::int64_t n, std::int64_t i) {
           return t.slice(0, n, n + 1).slice(2, i, i + 1);

@@ -1,5 +1,5 @@
-// Weights from files: ours, and those of others under their names, always with matrices that are not
-// square, so that a wrong orientation or order shows.
+// Weights from files: ours, and those of others under their names, always with matrices that are
+// not square, so that a wrong orientation or order shows.
 #include "support/attention_layers.h"
 
 namespace attend::test {
@@ -40,8 +40,15 @@ TEST(MultiHeadFiles, what_is_saved_is_loaded) {
   const Rotary rotary{.pairing = Rotary::Pairing::neighbours, .base = 1234.1, .dim = 2};
   const std::vector<MultiHeadAttentionOptions> all = {
       {.model_dim = 8, .heads = 2},
-      {.model_dim = 10, .heads = 6, .key_heads = 3, .d_k = 4, .d_v = 5, .key_dim = 7, .value_dim = 9,
-       .rotary = rotary, .type = DType::bf16},
+      {.model_dim = 10,
+       .heads = 6,
+       .key_heads = 3,
+       .d_k = 4,
+       .d_v = 5,
+       .key_dim = 7,
+       .value_dim = 9,
+       .rotary = rotary,
+       .type = DType::bf16},
       {.model_dim = 6, .heads = 3, .key_heads = 1, .bias = false, .rotary = Rotary{}},
       {.model_dim = 6, .heads = 3, .d_v = 4, .output_projection = false, .type = DType::f64}};
   for (const MultiHeadAttentionOptions& options : all)
@@ -53,7 +60,8 @@ TEST(MultiHeadFiles, what_is_saved_is_loaded) {
       EXPECT_EQ(file.metadata.at("layout"), per_head ? "per_head [out, in]" : "fused [out, in]");
       EXPECT_EQ(same_layer(MultiHeadAttention::load(folder / "layer"), layer), "")
           << "model_dim " << options.model_dim << " per_head " << per_head;
-      const MultiHeadAttention turned = MultiHeadAttention::load(file, {.rotary = Rotary{.base = 5}});
+      const MultiHeadAttention turned =
+          MultiHeadAttention::load(file, {.rotary = Rotary{.base = 5}});
       EXPECT_EQ(turned.options().rotary->base, 5) << per_head;  // the caller knows better
     }
 }
@@ -74,7 +82,8 @@ constexpr Scheme kFour[] = {{"ours", "q", "k", "v", "o"},
 
 void add(TensorFile& file, const std::string& name, const Linear& linear, bool in_out = false) {
   if (!linear) return;
-  file.tensors.push_back({name + ".weight", in_out ? transposed(linear.weight()) : linear.weight()});
+  file.tensors.push_back(
+      {name + ".weight", in_out ? transposed(linear.weight()) : linear.weight()});
   if (linear.bias()) file.tensors.push_back({name + ".bias", linear.bias()});
 }
 
@@ -83,8 +92,13 @@ TEST(MultiHeadFiles, four_matrices_are_found_by_their_names) {
     for (const bool bias : {true, false})
       for (const bool in_out : {true, false})
         for (const std::string prefix : {"", "encoder.layers.0.attention."}) {
-          const MultiHeadAttention layer = drawn({.model_dim = 10, .heads = 4, .key_heads = 2,
-                                                  .d_k = 3, .d_v = 5, .key_dim = 7, .value_dim = 8,
+          const MultiHeadAttention layer = drawn({.model_dim = 10,
+                                                  .heads = 4,
+                                                  .key_heads = 2,
+                                                  .d_k = 3,
+                                                  .d_v = 5,
+                                                  .key_dim = 7,
+                                                  .value_dim = 8,
                                                   .bias = bias});
           TensorFile file;
           add(file, prefix + s.v, layer.v(), in_out);  // in any order
@@ -92,12 +106,30 @@ TEST(MultiHeadFiles, four_matrices_are_found_by_their_names) {
           add(file, prefix + s.k, layer.k(), in_out);
           add(file, prefix + s.q, layer.q(), in_out);
           add(file, "other." + prefix + s.q, layer.k());
-          const WeightsFormat format{.prefix = prefix, .heads = 4,
-                                     .orientation = in_out ? Orientation::in_out
-                                                           : Orientation::automatic};
+          const WeightsFormat format{
+              .prefix = prefix,
+              .heads = 4,
+              .orientation = in_out ? Orientation::in_out : Orientation::automatic};
           EXPECT_EQ(same_layer(MultiHeadAttention::load(file, format), layer), "")
               << s.name << " " << prefix << " in_out " << in_out;
         }
+}
+
+// A W^O under a name that nobody knows looks like no W^O at all: the caller has to say which.
+TEST(MultiHeadFiles, a_layer_without_w_o_is_never_guessed) {
+  const MultiHeadAttention layer =
+      drawn({.model_dim = 6, .heads = 2, .d_v = 4, .output_projection = false});
+  TensorFile file;
+  add(file, "wq", layer.q());
+  add(file, "wk", layer.k());
+  add(file, "wv", layer.v());
+  file.tensors.push_back({"output.weight", Tensor({6, 8})});
+  const std::string error = error_of([&] { MultiHeadAttention::load(file, {.heads = 2}); });
+  EXPECT_NE(error.find("FileError"), std::string::npos) << error;
+  EXPECT_NE(error.find("wo.weight"), std::string::npos) << error;
+  EXPECT_NE(error.find("output.weight"), std::string::npos) << error;
+  const WeightsFormat format{.heads = 2, .output_projection = false};
+  EXPECT_EQ(same_layer(MultiHeadAttention::load(file, format), layer), "");
 }
 
 // nn.MultiheadAttention: in_proj_weight [3 E, E] is W^Q, W^K, W^V in this order.
@@ -105,8 +137,7 @@ TEST(MultiHeadFiles, in_proj_weight_holds_q_k_v_in_this_order) {
   const MultiHeadAttention layer = drawn({.model_dim = 12, .heads = 3});
   TensorFile file;
   file.tensors.push_back(
-      {"in_proj_weight",
-       stacked({&layer.q().weight(), &layer.k().weight(), &layer.v().weight()})});
+      {"in_proj_weight", stacked({&layer.q().weight(), &layer.k().weight(), &layer.v().weight()})});
   file.tensors.push_back(
       {"in_proj_bias", stacked({&layer.q().bias(), &layer.k().bias(), &layer.v().bias()})});
   add(file, "out_proj", layer.o());
@@ -114,8 +145,9 @@ TEST(MultiHeadFiles, in_proj_weight_holds_q_k_v_in_this_order) {
   file.metadata["heads"] = "3";
   EXPECT_EQ(same_layer(MultiHeadAttention::load(file), layer), "");
   file.tensors.push_back({"bias_k", Tensor({1, 1, 12})});
-  EXPECT_EQ(error_of([&] { MultiHeadAttention::load(file); }),
-            "FileError: multi_head_attention: bias_k is there; add_bias_kv is not part of this layer");
+  EXPECT_EQ(
+      error_of([&] { MultiHeadAttention::load(file); }),
+      "FileError: multi_head_attention: bias_k is there; add_bias_kv is not part of this layer");
 }
 
 // The same with kdim and vdim of their own: three matrices, one bias.
@@ -143,12 +175,13 @@ TEST(MultiHeadFiles, c_attn_is_in_out) {
     file.tensors.push_back({"h.0.attn.c_attn.bias",
                             stacked({&layer.q().bias(), &layer.k().bias(), &layer.v().bias()})});
     add(file, "h.0.attn.c_proj", layer.o(), true);
-    const WeightsFormat format{.prefix = "h.0.attn.", .heads = 4,
-                               .key_heads = key_heads == 4 ? 0 : key_heads};
+    const WeightsFormat format{
+        .prefix = "h.0.attn.", .heads = 4, .key_heads = key_heads == 4 ? 0 : key_heads};
     EXPECT_EQ(same_layer(MultiHeadAttention::load(file, format), layer), "") << key_heads;
     WeightsFormat wrong = format;
     wrong.orientation = Orientation::out_in;
-    EXPECT_TRUE(error_of([&] { MultiHeadAttention::load(file, wrong); }).starts_with("FileError: "));
+    EXPECT_TRUE(
+        error_of([&] { MultiHeadAttention::load(file, wrong); }).starts_with("FileError: "));
   }
 }
 
@@ -162,8 +195,9 @@ TEST(MultiHeadFiles, grouped_heads_show_in_the_shapes) {
   const MultiHeadAttention loaded = MultiHeadAttention::load(file, {.heads = 6});
   EXPECT_EQ(loaded.options().key_heads, 2);
   EXPECT_EQ(same_layer(loaded, layer), "");
-  EXPECT_TRUE(error_of([&] { MultiHeadAttention::load(file, {.heads = 6, .key_heads = 3}); })
-                  .starts_with("FileError: "));
+  EXPECT_TRUE(error_of([&] {
+                MultiHeadAttention::load(file, {.heads = 6, .key_heads = 3});
+              }).starts_with("FileError: "));
 }
 
 // ---- What does not fit -------------------------------------------------------------------------
@@ -172,27 +206,30 @@ TEST(MultiHeadFiles, a_wrong_orientation_names_the_shapes_and_the_orientation) {
   const MultiHeadAttention layer = drawn({.model_dim = 10, .heads = 4, .d_k = 3, .key_dim = 7});
   const auto error = [&](bool in_out, Orientation orientation, bool bias) {
     TensorFile file;
-    for (const auto& [name, linear] : {std::pair{"wq", &layer.q()}, {"wk", &layer.k()},
-                                       {"wv", &layer.v()}, {"wo", &layer.o()}})
+    for (const auto& [name, linear] :
+         {std::pair{"wq", &layer.q()}, {"wk", &layer.k()}, {"wv", &layer.v()}, {"wo", &layer.o()}})
       add(file, name, bias ? *linear : Linear(linear->weight()), in_out);
     file.path = "weights.safetensors";
     return error_of(
         [&] { MultiHeadAttention::load(file, {.heads = 4, .orientation = orientation}); });
   };
   EXPECT_EQ(error(true, Orientation::automatic, true),
-            "FileError: multi_head_attention: weights.safetensors: wq.weight has 10 outputs for 4 heads; W^Q, W^K, W^V are "
+            "FileError: multi_head_attention: weights.safetensors: wq.weight has 10 outputs for 4 "
+            "heads; W^Q, W^K, W^V are "
             "[10, 12], [7, 12], [7, 12], read as [out, in], with 4 heads: is either wrong?");
   EXPECT_EQ(error(false, Orientation::in_out, false),
-            "FileError: multi_head_attention: weights.safetensors: wq.weight has 10 outputs for 4 heads; W^Q, W^K, W^V are "
+            "FileError: multi_head_attention: weights.safetensors: wq.weight has 10 outputs for 4 "
+            "heads; W^Q, W^K, W^V are "
             "[12, 10], [12, 7], [12, 7], read as [in, out], with 4 heads: is either wrong?");
   // Where the shapes fit either way, the biases tell.
   TensorFile file;
   const MultiHeadAttention even = drawn({.model_dim = 8, .heads = 4, .d_k = 3});
-  for (const auto& [name, linear] : {std::pair{"wq", &even.q()}, {"wk", &even.k()},
-                                     {"wv", &even.v()}, {"wo", &even.o()}})
+  for (const auto& [name, linear] :
+       {std::pair{"wq", &even.q()}, {"wk", &even.k()}, {"wv", &even.v()}, {"wo", &even.o()}})
     add(file, name, *linear, true);
-  EXPECT_EQ(error_of([&] { MultiHeadAttention::load(file, {.heads = 4}); }),
-            "FileError: multi_head_attention: wq.bias is [12]; its weight is [8, 12], read as [out, in]");
+  EXPECT_EQ(
+      error_of([&] { MultiHeadAttention::load(file, {.heads = 4}); }),
+      "FileError: multi_head_attention: wq.bias is [12]; its weight is [8, 12], read as [out, in]");
 }
 
 TEST(MultiHeadFiles, unknown_names_are_answered_with_those_that_are_there) {
@@ -201,18 +238,22 @@ TEST(MultiHeadFiles, unknown_names_are_answered_with_those_that_are_there) {
   file.tensors.push_back({"model.queries", Tensor({2, 2})});
   file.tensors.push_back({"model.k\n", Tensor({2, 2})});
   EXPECT_EQ(error_of([&] { MultiHeadAttention::load(file, {.prefix = "model."}); }),
-            "FileError: multi_head_attention: f: no weights of an attention layer; W^Q is looked for as model.q.weight "
+            "FileError: multi_head_attention: f: no weights of an attention layer; W^Q is looked "
+            "for as model.q.weight "
             "model.q_proj.weight model.wq.weight model.W_Q.weight model.query_linear.weight "
             "model.self.query.weight model.in_proj_weight model.q_proj_weight model.c_attn.weight; "
             "there are: model.queries model.k\\x0A");
   file.tensors.push_back({"wq.weight", Tensor({2, 2})});
   EXPECT_EQ(error_of([&] { MultiHeadAttention::load(file, {.heads = 1}); }),
-            "FileError: TensorFile::at: f: there is no tensor 'wk.weight'; there are 'model.queries', 'model.k\\x0A', "
+            "FileError: TensorFile::at: f: there is no tensor 'wk.weight'; there are "
+            "'model.queries', 'model.k\\x0A', "
             "'wq.weight'");
   file.tensors.push_back({"wk.weight", Tensor({2, 2})});
   file.tensors.push_back({"wv.weight", Tensor({2, 2})});
+  file.tensors.push_back({"wo.weight", Tensor({2, 2})});
   EXPECT_EQ(error_of([&] { MultiHeadAttention::load(file); }),
-            "FileError: multi_head_attention: f: the metadata has no heads; the number of heads must be given");
+            "FileError: multi_head_attention: f: the metadata has no heads; the number of heads "
+            "must be given");
 }
 
 // Every mistake in shapes, types and numbers of heads: an error, never a crash.
@@ -281,11 +322,22 @@ TEST(MultiHeadFiles, malformed_metadata_is_refused) {
       EXPECT_TRUE(error.starts_with("FileError: ") || error.starts_with("InvalidArgument: "))
           << key << " = " << value << " per_head " << per_head << ": " << error;
     };
-    const std::vector<std::string> not_numbers = {
-        "", " 3", "3 ", "3x", "x", "+3", "0x3", "3.0", "-1", "99999999999999999999",
-        "9223372036854775807", "4611686018427387904", "5"};
+    const std::vector<std::string> not_numbers = {"",
+                                                  " 3",
+                                                  "3 ",
+                                                  "3x",
+                                                  "x",
+                                                  "+3",
+                                                  "0x3",
+                                                  "3.0",
+                                                  "-1",
+                                                  "99999999999999999999",
+                                                  "9223372036854775807",
+                                                  "4611686018427387904",
+                                                  "5"};
     std::vector<std::string> integers = {"heads"};
-    if (per_head) integers = {"model_dim", "heads", "key_heads", "d_k", "d_v", "key_dim", "value_dim"};
+    if (per_head)
+      integers = {"model_dim", "heads", "key_heads", "d_k", "d_v", "key_dim", "value_dim"};
     for (const std::string& key : integers) {
       for (const std::string& value : not_numbers) refused(key, value);
       refused(key, "missing");
@@ -302,8 +354,10 @@ TEST(MultiHeadFiles, malformed_metadata_is_refused) {
     for (const char* value : {"", "f8", "i32", "float", "missing"}) refused("type", value);
     TensorFile file = good;
     file.metadata["heads"] = "4611686018427387904";
-    EXPECT_TRUE(error_of([&] { MultiHeadAttention::load(file); })
-                    .ends_with("there is no head.3.q.weight; there should be 4611686018427387904 heads"));
+    EXPECT_TRUE(
+        error_of([&] {
+          MultiHeadAttention::load(file);
+        }).ends_with("there is no head.3.q.weight; there should be 4611686018427387904 heads"));
   }
 }
 

@@ -1,5 +1,5 @@
-// Options go through the layer untouched: its heads have the bits of attention() on the projections.
-// Then the notes' worked examples, weights by head, and rows that see nothing.
+// Options go through the layer untouched: its heads have the bits of attention() on the
+// projections. Then the notes' worked examples, weights by head, and rows that see nothing.
 #include "support/attention_layers.h"
 
 namespace attend::test {
@@ -48,8 +48,14 @@ std::vector<NamedOptions> every_option(const OptionTensors& t) {
       {"key_lengths", {.key_lengths = t.lengths}},
       {"dropout", {.dropout = {.p = 0.25, .seed = 5, .offset = 1}}},
       {"many",
-       {.softcap = 2, .causal = true, .window = {4, 0}, .mask = t.mask, .bias = t.bias,
-        .alibi = t.alibi, .sinks = t.sinks, .key_lengths = t.lengths,
+       {.softcap = 2,
+        .causal = true,
+        .window = {4, 0},
+        .mask = t.mask,
+        .bias = t.bias,
+        .alibi = t.alibi,
+        .sinks = t.sinks,
+        .key_lengths = t.lengths,
         .dropout = {.p = 0.5, .seed = 6}}},
       {"packed", {.causal = true, .cu_seqlens_q = t.packed}},
       {"packed_keys", {.sinks = t.sinks, .cu_seqlens_q = t.packed, .cu_seqlens_k = t.packed}},
@@ -71,14 +77,14 @@ Tensor join_heads(const Tensor& x) {
 TEST(MultiHeadOptions, every_option_has_the_bits_of_attention_on_the_projections) {
   for (const DType type : kFloatTypes) {
     const OptionTensors tensors(type);
-    const MultiHeadAttention layer = drawn(
-        {.model_dim = 12, .heads = kHeads, .key_heads = 2, .d_k = 3, .d_v = 5, .type = type});
+    const MultiHeadAttention layer =
+        drawn({.model_dim = 12, .heads = kHeads, .key_heads = 2, .d_k = 3, .d_v = 5, .type = type});
     for (const auto& [name, options] : every_option(tensors)) {
       const std::int64_t batch = options.cu_seqlens_q ? 1 : kBatch;
       const Tensor x = numbers({batch, kLength, 12}, type, 24);
-      const Tensor heads = attention(split_heads(layer.q().forward(x), kHeads),
-                                     split_heads(layer.k().forward(x), 2),
-                                     split_heads(layer.v().forward(x), 2), options);
+      const Tensor heads =
+          attention(split_heads(layer.q().forward(x), kHeads), split_heads(layer.k().forward(x), 2),
+                    split_heads(layer.v().forward(x), 2), options);
       const Tensor expected = layer.o().forward(join_heads(heads));
       EXPECT_EQ(difference(layer.forward(x, options), expected), "") << name << name_of(type);
       EXPECT_EQ(difference(layer.forward_train(x, options).first, expected), "") << name;
@@ -146,8 +152,8 @@ TEST(MultiHeadOptions, a_row_that_sees_nothing_gives_the_output_bias_and_finite_
                                          {"key_lengths", {.key_lengths = lengths}},
                                          {"causal", {.causal = true, .query_offset = -3}}};
   for (const bool rotary : {false, true}) {
-    const MultiHeadAttention layer =
-        drawn({.model_dim = 12, .heads = 3, .rotary = rotary ? std::optional(Rotary{}) : std::nullopt});
+    const MultiHeadAttention layer = drawn(
+        {.model_dim = 12, .heads = 3, .rotary = rotary ? std::optional(Rotary{}) : std::nullopt});
     const Tensor x = numbers({kBatch, kLength, 12}, DType::f32, 28);
     for (const auto& [name, options] : all) {
       const auto [y, saved] = layer.forward_train(x, options);
@@ -195,9 +201,9 @@ TEST(MultiHeadExamples, two_heads_from_their_own_matrices) {
   const Tensor x({1.0, 0.5, -1.0, 2.0, -0.5, 1.0, 0.3, -2.0}, {2, 4});
   const Tensor w1 = transposed(Tensor({0.1, 0.4, -0.2, 0.3, 1.0, -0.5, 0.5, 0.2}, {4, 2}));
   const Tensor w2 = transposed(Tensor({-0.3, 0.2, 1.1, 0.6, -0.4, 0.8, 0.7, -0.1}, {4, 2}));
-  const Tensor w_o({0.5, -0.2, 1.1, 0.3, 0.1, 0.8, -0.4, 0.6, -0.3, 0.7, 0.2, 1.0, 0.9, -0.5, 0.3,
-                    -0.8},
-                   {4, 4});
+  const Tensor w_o(
+      {0.5, -0.2, 1.1, 0.3, 0.1, 0.8, -0.4, 0.6, -0.3, 0.7, 0.2, 1.0, 0.9, -0.5, 0.3, -0.8},
+      {4, 4});
   const auto o_of = [&](std::int64_t h) {
     return transposed(Tensor::copy_of(w_o.view().slice(0, 2 * h, 2 * h + 2)));
   };
@@ -222,18 +228,25 @@ TEST(MultiHeadWeights, split_and_join_give_the_same_bits) {
   for (const bool bias : {true, false})
     for (const bool output : {true, false})
       for (const std::int64_t key_heads : {6, 3, 1}) {
-        const MultiHeadAttention layer =
-            drawn({.model_dim = 8, .heads = 6, .key_heads = key_heads, .d_k = 3, .d_v = 5,
-                   .key_dim = 7, .value_dim = 9, .bias = bias, .output_projection = output,
-                   .type = DType::bf16});
+        const MultiHeadAttention layer = drawn({.model_dim = 8,
+                                                .heads = 6,
+                                                .key_heads = key_heads,
+                                                .d_k = 3,
+                                                .d_v = 5,
+                                                .key_dim = 7,
+                                                .value_dim = 9,
+                                                .bias = bias,
+                                                .output_projection = output,
+                                                .type = DType::bf16});
         const auto heads = layer.split();
         ASSERT_EQ(heads.size(), 6U);
         EXPECT_EQ(difference(heads[4].q, layer.q().weight().view().slice(0, 12, 15)), "");
         const std::int64_t shared = 4 / (6 / key_heads);
-        EXPECT_EQ(difference(heads[4].v, layer.v().weight().view().slice(0, 5 * shared, 5 * shared + 5)),
-                  "");
-        const auto joined = MultiHeadAttention::join(layer.options(), heads,
-                                                     output ? layer.o().bias() : Tensor());
+        EXPECT_EQ(
+            difference(heads[4].v, layer.v().weight().view().slice(0, 5 * shared, 5 * shared + 5)),
+            "");
+        const auto joined =
+            MultiHeadAttention::join(layer.options(), heads, output ? layer.o().bias() : Tensor());
         EXPECT_EQ(lists_differ(std::as_const(joined).parameters(), layer.parameters()), "")
             << "key_heads " << key_heads << " bias " << bias << " output " << output;
       }
@@ -255,9 +268,10 @@ TEST(MultiHeadWeights, heads_of_a_group_must_share_their_keys) {
         &MultiHeadAttention::Head::k_bias, &MultiHeadAttention::Head::v_bias}) {
     auto heads = layer.split();
     (heads[3].*part).data<float>()[0] += 1;
-    EXPECT_EQ(error_of([&] { MultiHeadAttention::join(layer.options(), heads); }),
-              "InvalidArgument: multi_head_attention: heads 2 and 3 share a key head, but their k or "
-              "v differ");
+    EXPECT_EQ(
+        error_of([&] { MultiHeadAttention::join(layer.options(), heads); }),
+        "InvalidArgument: multi_head_attention: heads 2 and 3 share a key head, but their k or "
+        "v differ");
   }
 }
 
@@ -279,7 +293,8 @@ TEST(MultiHeadWeights, a_fused_projection_has_the_bits_of_separate_ones) {
 }
 
 TEST(MultiHeadWeights, the_output_is_the_sum_of_contributions_and_the_bias) {
-  const MultiHeadAttention layer = drawn({.model_dim = 10, .heads = 4, .d_k = 3, .type = DType::f64});
+  const MultiHeadAttention layer =
+      drawn({.model_dim = 10, .heads = 4, .d_k = 3, .type = DType::f64});
   const Trace trace = layer.trace(numbers({2, 5, 10}, DType::f64, 30));
   Tensor sum({2, 5, 10}, DType::f64);
   for (std::int64_t b = 0; b < 2; ++b)

@@ -1,5 +1,5 @@
-// Multi-head attention against its formulas, written out in f64 loops here, and what must not change
-// its bits: strides, neighbours in the batch, threads.
+// Multi-head attention against its formulas, written out in f64 loops here, and what must not
+// change its bits: strides, neighbours in the batch, threads.
 #include "support/attention_layers.h"
 
 namespace attend::test {
@@ -20,12 +20,27 @@ std::vector<Sizes> sizes_of(DType type) {
       {"one_key_head", {.model_dim = 8, .heads = 4, .key_heads = 1, .type = type}, 1, 5, 5},
       {"d_v_of_its_own", {.model_dim = 7, .heads = 2, .d_k = 3, .d_v = 5, .type = type}, 3, 4, 4},
       {"no_bias", {.model_dim = 10, .heads = 5, .bias = false, .type = type}, 2, 3, 3},
-      {"no_output", {.model_dim = 9, .heads = 3, .output_projection = false, .type = type}, 2, 4, 4},
+      {"no_output",
+       {.model_dim = 9, .heads = 3, .output_projection = false, .type = type},
+       2,
+       4,
+       4},
       {"cross",
-       {.model_dim = 10, .heads = 2, .d_k = 3, .d_v = 4, .key_dim = 7, .value_dim = 6, .type = type},
-       2, 3, 5},
+       {.model_dim = 10,
+        .heads = 2,
+        .d_k = 3,
+        .d_v = 4,
+        .key_dim = 7,
+        .value_dim = 6,
+        .type = type},
+       2,
+       3,
+       5},
       {"cross_grouped",
-       {.model_dim = 6, .heads = 4, .key_heads = 2, .d_k = 5, .key_dim = 9, .type = type}, 1, 4, 3},
+       {.model_dim = 6, .heads = 4, .key_heads = 2, .d_k = 5, .key_dim = 9, .type = type},
+       1,
+       4,
+       3},
   };
 }
 
@@ -170,9 +185,9 @@ TEST(MultiHead, a_row_of_the_batch_has_the_bits_it_has_alone) {
     const Inputs in(s, layer.options());
     const Tensor y = layer.forward(in.query, in.key, in.value);
     for (std::int64_t b = 0; b < s.batch; ++b) {
-      const Tensor alone = layer.forward(in.query.view().slice(0, b, b + 1),
-                                         in.key.view().slice(0, b, b + 1),
-                                         in.value.view().slice(0, b, b + 1));
+      const Tensor alone =
+          layer.forward(in.query.view().slice(0, b, b + 1), in.key.view().slice(0, b, b + 1),
+                        in.value.view().slice(0, b, b + 1));
       EXPECT_EQ(difference(alone, y.view().slice(0, b, b + 1)), "") << s.name << " row " << b;
     }
     for (std::int64_t i = 0; i < s.queries; ++i)  // and a query without its neighbours
@@ -184,7 +199,8 @@ TEST(MultiHead, a_row_of_the_batch_has_the_bits_it_has_alone) {
 }
 
 TEST(MultiHead, no_number_of_threads_changes_a_bit) {
-  MultiHeadAttentionOptions options{.model_dim = 24, .heads = 6, .key_heads = 3, .rotary = Rotary{}};
+  MultiHeadAttentionOptions options{
+      .model_dim = 24, .heads = 6, .key_heads = 3, .rotary = Rotary{}};
   const MultiHeadAttention layer = drawn(options);
   const Tensor x = numbers({3, 33, 24}, DType::f32, 5), dy = numbers({3, 33, 24}, DType::f32, 6);
   const AttentionOptions causal{.causal = true};
@@ -244,9 +260,10 @@ TEST(MultiHead, the_first_values_come_from_the_seed_alone) {
 }
 
 TEST(MultiHead, heads_that_do_not_divide_the_width_are_refused_with_those_that_do) {
-  EXPECT_EQ(error_of([] { MultiHeadAttention({.model_dim = 512, .heads = 7}); }),
-            "InvalidArgument: multi_head_attention: model_dim 512 is not divisible by heads 7; give "
-            "d_k, or one of 1 2 4 8 16 32 64 128 256 512");
+  EXPECT_EQ(
+      error_of([] { MultiHeadAttention({.model_dim = 512, .heads = 7}); }),
+      "InvalidArgument: multi_head_attention: model_dim 512 is not divisible by heads 7; give "
+      "d_k, or one of 1 2 4 8 16 32 64 128 256 512");
   EXPECT_EQ(MultiHeadAttention({.model_dim = 512, .heads = 7, .d_k = 10}).q().out(), 70);
 }
 

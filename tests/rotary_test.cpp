@@ -11,7 +11,12 @@ using Pairing = Rotary::Pairing;
 constexpr Pairing kPairings[] = {Pairing::halves, Pairing::neighbours};
 
 MultiHeadAttention rotary_layer(const Rotary& rotary, DType type = DType::f64) {
-  return drawn({.model_dim = 10, .heads = 4, .key_heads = 2, .d_k = 6, .d_v = 3, .rotary = rotary,
+  return drawn({.model_dim = 10,
+                .heads = 4,
+                .key_heads = 2,
+                .d_k = 6,
+                .d_v = 3,
+                .rotary = rotary,
                 .type = type});
 }
 
@@ -32,8 +37,8 @@ Tensor turned(const Tensor& rows, std::int64_t heads, const Rotary& rotary,
           const std::int64_t first = halves ? c : 2 * c, second = halves ? c + dim / 2 : 2 * c + 1;
           const double frequency =
               std::pow(rotary.base, -2.0 * static_cast<double>(c) / static_cast<double>(dim));
-          const std::complex<double> z = std::complex(in(first), in(second)) *
-                                         std::polar(1.0, frequency * position(b, i));
+          const std::complex<double> z =
+              std::complex(in(first), in(second)) * std::polar(1.0, frequency * position(b, i));
           out(first) = z.real();
           out(second) = z.imag();
         }
@@ -51,11 +56,13 @@ TEST(Rotary, pairs_are_complex_numbers_that_turn) {
         const MultiHeadAttention layer = rotary_layer(rotary);
         const Trace trace = layer.trace(numbers({2, 9, 10}, DType::f64, 1));
         const std::string which = "dim " + std::to_string(dim);
-        EXPECT_LT(largest_difference(trace.at("q_heads"), turned(trace.at("q"), 4, rotary, kFromZero)),
-                  1e-14)
+        EXPECT_LT(
+            largest_difference(trace.at("q_heads"), turned(trace.at("q"), 4, rotary, kFromZero)),
+            1e-14)
             << which;
-        EXPECT_LT(largest_difference(trace.at("k_heads"), turned(trace.at("k"), 2, rotary, kFromZero)),
-                  1e-14)
+        EXPECT_LT(
+            largest_difference(trace.at("k_heads"), turned(trace.at("k"), 2, rotary, kFromZero)),
+            1e-14)
             << which;
         EXPECT_GT(largest_difference(trace.at("q_heads"),
                                      turned(trace.at("q"), 4, rotary, [](auto...) { return 0.0; })),
@@ -81,14 +88,14 @@ TEST(Rotary, features_behind_dim_and_values_do_not_turn) {
           ConstTensorView(t.view().data(), t.dtype(), {2, 5, count, t.size(2) / count})
               .permute({0, 2, 1, 3}));
     };
-    EXPECT_EQ(difference(trace.at("q_heads").view().slice(3, 4, 6),
-                         heads("q", 4).view().slice(3, 4, 6)),
-              "");
+    EXPECT_EQ(
+        difference(trace.at("q_heads").view().slice(3, 4, 6), heads("q", 4).view().slice(3, 4, 6)),
+        "");
     EXPECT_EQ(difference(trace.at("v_heads"), heads("v", 2)), "");
     // Position 0 turns nothing.
-    EXPECT_EQ(difference(trace.at("k_heads").view().slice(2, 0, 1),
-                         heads("k", 2).view().slice(2, 0, 1)),
-              "");
+    EXPECT_EQ(
+        difference(trace.at("k_heads").view().slice(2, 0, 1), heads("k", 2).view().slice(2, 0, 1)),
+        "");
   }
 }
 
@@ -150,7 +157,8 @@ TEST(Rotary, every_packed_sequence_starts_at_zero) {
     const MultiHeadAttention layer = rotary_layer({.pairing = pairing}, DType::f32);
     const std::vector<std::int64_t> q_ends = {0, 4, 4, 5, 9}, k_ends = {0, 6, 7, 7, 11};
     const Tensor cu_q = lengths_tensor(q_ends), cu_k = lengths_tensor(k_ends);
-    const Tensor query = numbers({1, 9, 10}, DType::f32, 6), key = numbers({1, 11, 10}, DType::f32, 7);
+    const Tensor query = numbers({1, 9, 10}, DType::f32, 6),
+                 key = numbers({1, 11, 10}, DType::f32, 7);
     const Tensor self = layer.forward(query, {.causal = true, .cu_seqlens_q = cu_q});
     const Tensor cross =
         layer.forward(query, key, key, {.cu_seqlens_q = cu_q, .cu_seqlens_k = cu_k});
@@ -172,14 +180,15 @@ TEST(Rotary, every_packed_sequence_starts_at_zero) {
 // in multi_head_gradient_test.
 TEST(Rotary, lengths_of_pairs_stay) {
   const MultiHeadAttention layer = rotary_layer({.pairing = Pairing::halves});
-  const Trace trace = layer.trace(numbers({1, 20, 10}, DType::f64, 8),
-                                  AttentionOptions{.query_offset = 1000000});
+  const Trace trace =
+      layer.trace(numbers({1, 20, 10}, DType::f64, 8), AttentionOptions{.query_offset = 1000000});
   for (std::int64_t i = 0; i < 20; ++i)
     for (std::int64_t h = 0; h < 4; ++h)
       for (std::int64_t c = 0; c < 3; ++c) {
         const auto before = [&](std::int64_t x) { return value(trace.at("q"), {0, i, h * 6 + x}); };
         const auto after = [&](std::int64_t x) { return value(trace.at("q_heads"), {0, h, i, x}); };
-        EXPECT_NEAR(std::hypot(before(c), before(c + 3)), std::hypot(after(c), after(c + 3)), 1e-14);
+        EXPECT_NEAR(std::hypot(before(c), before(c + 3)), std::hypot(after(c), after(c + 3)),
+                    1e-14);
       }
 }
 
@@ -201,7 +210,8 @@ TEST(Rotary, unfit_options_are_refused) {
   const Tensor x = numbers({2, 3, 10}, DType::f64, 1);
   for (const AttentionOptions& options : std::vector<AttentionOptions>{
            {.query_offset = wrong}, {.key_lengths = wrong}, {.cu_seqlens_q = wrong}})
-    EXPECT_TRUE(error_of([&] { layer.forward(x, options); }).starts_with("InvalidArgument: attention"));
+    EXPECT_TRUE(
+        error_of([&] { layer.forward(x, options); }).starts_with("InvalidArgument: attention"));
 }
 
 }  // namespace

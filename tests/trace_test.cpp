@@ -21,8 +21,14 @@ std::string names(const Trace& trace) {
 }
 
 MultiHeadAttention layer_of(DType type = DType::f64) {
-  return drawn({.model_dim = 10, .heads = 4, .key_heads = 2, .d_k = 2, .d_v = 3, .key_dim = 6,
-                .value_dim = 7, .type = type});
+  return drawn({.model_dim = 10,
+                .heads = 4,
+                .key_heads = 2,
+                .d_k = 2,
+                .d_v = 3,
+                .key_dim = 6,
+                .value_dim = 7,
+                .type = type});
 }
 struct Inputs {
   explicit Inputs(DType type = DType::f64)
@@ -82,7 +88,8 @@ TEST(Trace, values_follow_their_formulas) {
   for (std::int64_t n = 0; n < mask.count(); ++n)
     mask.data<std::uint8_t>()[n] = n % 5 != 0 && n / 8 % 5 != 3;  // query 3 sees nothing
   const Tensor bias = numbers({5, 8}, DType::f64, 5);
-  const Trace t = layer.trace(in.query, in.key, in.value, {.softcap = 0.5, .mask = mask, .bias = bias});
+  const Trace t =
+      layer.trace(in.query, in.key, in.value, {.softcap = 0.5, .mask = mask, .bias = bias});
   EXPECT_EQ(difference(t.at("q"), layer.q().forward(in.query)), "");
   EXPECT_EQ(difference(t.at("k"), layer.k().forward(in.key)), "");
   EXPECT_EQ(difference(t.at("v"), layer.v().forward(in.value)), "");
@@ -146,8 +153,8 @@ TEST(Trace, looking_changes_no_bit) {
               "scores scaled_scores softcapped_scores masked_scores lse weights heads");
     for (const TraceStep& step : bare.steps)
       EXPECT_EQ(difference(step.value, t.at(step.name)), "") << step.name << " " << name_of(type);
-    EXPECT_EQ(difference(bare.at("heads"), attention(t.at("q_heads"), t.at("k_heads"),
-                                                     t.at("v_heads"), options)),
+    EXPECT_EQ(difference(bare.at("heads"),
+                         attention(t.at("q_heads"), t.at("k_heads"), t.at("v_heads"), options)),
               "");
   }
 }
@@ -163,8 +170,9 @@ TEST(Trace, packed_sequences_have_scores_of_their_own) {
 }
 
 TEST(Trace, of_a_block_has_the_steps_of_its_parts) {
-  const std::string attention = "q k v q_heads k_heads v_heads scores scaled_scores masked_scores lse "
-                                "weights heads concat contributions output ";
+  const std::string attention =
+      "q k v q_heads k_heads v_heads scores scaled_scores masked_scores lse "
+      "weights heads concat contributions output ";
   const auto under = [](const std::string& prefix, std::string list) {
     std::string result;
     for (std::size_t end; (end = list.find(' ')) != std::string::npos; list.erase(0, end + 1))
@@ -172,8 +180,10 @@ TEST(Trace, of_a_block_has_the_steps_of_its_parts) {
     return result;
   };
   const auto traced = [](NormPlacement placement, bool cross) {
-    AttentionBlock block({.attention = {.model_dim = 8, .heads = 2}, .cross = cross,
-                          .hidden_dim = 5, .placement = placement});
+    AttentionBlock block({.attention = {.model_dim = 8, .heads = 2},
+                          .cross = cross,
+                          .hidden_dim = 5,
+                          .placement = placement});
     draw_parameters(block, 7);
     const Tensor x = numbers({2, 3, 8}, DType::f32, 8);
     Trace trace = block.trace(x, cross ? x.view() : ConstTensorView());
@@ -194,6 +204,54 @@ TEST(Trace, of_a_block_has_the_steps_of_its_parts) {
   for (const TraceStep& step : pre.steps) EXPECT_FALSE(step.axes.empty() || step.formula.empty());
 }
 
+// The shape that attention() itself demands of weights, in every kind of call.
+TEST(WeightsShape, is_what_the_call_takes) {
+  const Tensor q = numbers({2, 4, 5, 3}, DType::f32, 1), k = numbers({2, 2, 7, 3}, DType::f32, 2);
+  const Tensor packed_q = numbers({1, 4, 9, 3}, DType::f32, 3),
+               packed_k = numbers({1, 2, 11, 3}, DType::f32, 4),
+               pages = numbers({6, 2, 4, 3}, DType::f32, 5);
+  const Tensor cu_q = lengths_tensor({0, 4, 9}), cu_k = lengths_tensor({0, 8, 11}),
+               lengths = lengths_tensor({6, 9}), few = lengths_tensor({6, 2});
+  Tensor table({2, 3}, DType::i64);
+  for (std::int64_t n = 0; n < 6; ++n) table.data<std::int64_t>()[n] = 5 - n;
+  struct Call {
+    const char* name;
+    const Tensor &q, &k;
+    AttentionOptions options;
+    Shape shape;
+  };
+  const std::vector<Call> calls = {
+      {"plain", q, k, {}, {2, 4, 5, 7}},
+      {"key_lengths", q, k, {.key_lengths = few}, {2, 4, 5, 7}},
+      {"packed", packed_q, packed_q, {.cu_seqlens_q = cu_q}, {2, 4, 5, 5}},
+      {"packed_keys",
+       packed_q,
+       packed_k,
+       {.cu_seqlens_q = cu_q, .cu_seqlens_k = cu_k},
+       {2, 4, 5, 8}},
+      {"paged", q, pages, {.key_lengths = lengths, .block_table = table}, {2, 4, 5, 12}},
+      {"paged_and_packed",
+       packed_q,
+       pages,
+       {.key_lengths = lengths, .cu_seqlens_q = cu_q, .block_table = table},
+       {2, 4, 5, 12}}};
+  for (const Call& c : calls) {
+    const Shape found = weights_shape(c.q, c.k, c.k, c.options);
+    EXPECT_EQ(to_string(found), to_string(c.shape)) << c.name;
+    Tensor out(c.q.shape()), weights(found);
+    EXPECT_EQ(error_of([&] { attention(c.q, c.k, c.k, out, c.options, {.weights = weights}); }),
+              "nothing")
+        << c.name;
+  }
+  EXPECT_TRUE(
+      error_of([&] { weights_shape(q, k, {}); }).starts_with("InvalidArgument: attention: v"));
+  EXPECT_TRUE(
+      error_of([&] { weights_shape(cu_q, k, k); }).starts_with("InvalidArgument: attention"));
+  EXPECT_TRUE(error_of([&] {
+                weights_shape(q, k, k, {.cu_seqlens_q = cu_q});
+              }).starts_with("InvalidArgument: attention"));
+}
+
 TEST(Trace, a_saved_trace_is_read_back_whole) {
   const TemporaryFolder folder;
   const Inputs in;
@@ -209,9 +267,9 @@ TEST(Trace, a_saved_trace_is_read_back_whole) {
 }
 
 TEST(Trace, an_unknown_step_is_answered_with_the_known_ones) {
-  const Trace t = trace_attention(numbers({1, 1, 2, 3}, DType::f32, 1),
-                                  numbers({1, 1, 2, 3}, DType::f32, 2),
-                                  numbers({1, 1, 2, 3}, DType::f32, 3));
+  const Trace t =
+      trace_attention(numbers({1, 1, 2, 3}, DType::f32, 1), numbers({1, 1, 2, 3}, DType::f32, 2),
+                      numbers({1, 1, 2, 3}, DType::f32, 3));
   EXPECT_EQ(t.find("wieghts"), nullptr);
   EXPECT_EQ(t.find("weights"), &t.steps[4].value);
   EXPECT_EQ(error_of([&] { static_cast<void>(t.at("wieghts")); }),

@@ -1,4 +1,5 @@
 // The library's version. CMake reads these three numbers from here, so they stand nowhere else.
+// This header is C as well as C++.
 #pragma once
 
 #define ATTEND_VERSION_MAJOR 0
@@ -14,9 +15,11 @@
 // What is part of the shared library's interface; everything else is compiled hidden.
 #define ATTEND_API __attribute__((visibility("default")))
 
+#ifdef __cplusplus
 namespace attend {
 
 // The version of the library that was linked, "major.minor.patch"; compare with ATTEND_VERSION.
 ATTEND_API const char* version() noexcept;
 
 }  // namespace attend
+#endif

@@ -4,6 +4,7 @@
 
 #include "core/reporting.h"
 #include "core/text.h"
+#include "layer/check.h"
 #include "layer/elementwise.h"
 #include "layer/initialise.h"
 #include "layer/metadata.h"
@@ -133,7 +134,7 @@ AttentionBlock::AttentionBlock(const AttentionBlockOptions& options) : options_(
 }
 
 void AttentionBlock::check_memory(bool given) const {
-  if (!attention_) fail("it has no weights: it was made without options");
+  check_made("attention_block", static_cast<bool>(attention_));
   if (given && !cross_) fail("memory is given, but the block has no cross-attention");
   if (!given && cross_) fail("memory is not given; the block has cross-attention");
 }
@@ -171,14 +172,12 @@ Tensor AttentionBlock::forward(const ConstTensorView& x, const ConstTensorView& 
 Tensor AttentionBlock::forward(const ConstTensorView& x, KvCache& cache,
                                const AttentionOptions& self, const ConstTensorView& lengths,
                                Context& context) const {
-  check_memory(false);
   return decode(x, cache, nullptr, self, {}, lengths, context);
 }
 
 Tensor AttentionBlock::forward(const ConstTensorView& x, KvCache& cache, const KvCache& memory,
                                const AttentionOptions& self, const AttentionOptions& cross,
                                const ConstTensorView& lengths, Context& context) const {
-  check_memory(true);
   return decode(x, cache, &memory, self, cross, lengths, context);
 }
 
@@ -186,6 +185,7 @@ Tensor AttentionBlock::decode(const ConstTensorView& x, KvCache& cache, const Kv
                               const AttentionOptions& self, const AttentionOptions& cross,
                               const ConstTensorView& lengths, Context& context) const {
   return reporting("attention_block", [&] {
+    check_memory(memory != nullptr);
     const Tensor before = Tensor::copy_of(cache.key_lengths());
     Pass pass;
     pass.attention = [&](const Tensor& u) {
@@ -286,10 +286,10 @@ std::pair<Tensor, AttentionBlock::Saved> AttentionBlock::forward_train(
 AttentionBlock::Gradients AttentionBlock::backward(const ConstTensorView& dy, const Saved& saved,
                                                    Context& context) const {
   return reporting("attention_block", [&] {
-    const Shape& shape = saved.attention.query.shape();
-    if (!dy || dy.shape() != shape || dy.dtype() != options_.attention.type)
-      fail("dy is ", dy ? text(dy.shape(), " ", dy.dtype()) : "not given", "; it must be ", shape,
-           " ", options_.attention.type, ", as x");
+    check_made("attention_block", static_cast<bool>(*this));
+    if (!saved.attention.query) fail("saved is not of this block's forward_train");
+    check_shape("attention_block", "dy", dy, options_.attention.type,
+                saved.attention.query.shape());
     const NormPlacement placement = options_.placement;
     Gradients result;
     std::vector<NamedTensor> of_attention, of_cross, of_feed_forward, of_norm[3];

@@ -21,9 +21,9 @@ std::vector<Form> forms_of(const std::vector<NamedTensor>& list) {
 template <class Use>
 void for_values(const std::vector<NamedTensor>& gradients, Use use) {
   double values[kPiece];
-  for (const auto& [name, tensor] : gradients)
-    for_pieces(tensor.count(), [&](std::int64_t begin, std::int64_t count) {
-      load_row(flat(tensor), begin, count, values);
+  for (const NamedTensor& gradient : gradients)
+    for_pieces(gradient.tensor.count(), [&](std::int64_t begin, std::int64_t count) {
+      load_row(flat(gradient.tensor), begin, count, values);
       use(values, count);
     });
 }

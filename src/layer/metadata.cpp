@@ -21,8 +21,8 @@ std::optional<Number> parse(const std::string& value) {
 }  // namespace
 
 void MetadataReader::fail(const std::string& key, std::string_view what) const {
-  throw FileError(text("metadata: ", place_of(file_), key, " is ",
-                       in_quotes(value(key)), "; it must be ", what));
+  throw FileError(text("metadata: ", place_of(file_), key, " is ", in_quotes(value(key)),
+                       "; it must be ", what));
 }
 
 const std::string& MetadataReader::value(const std::string& key) const {

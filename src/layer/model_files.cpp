@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kFormat = "attend.language_model";
 
-void check_shape(const TensorFile& file, const std::string& name, const Shape& shape) {
+void check_tensor(const TensorFile& file, const std::string& name, const Shape& shape) {
   const Tensor& found = file.at(name);
   if (found.shape() != shape)
     throw FileError(text("language_model: ", printable(file.path.string()), ": tensor ",
@@ -60,13 +60,13 @@ LanguageModelOptions LanguageModel::options_of(const TensorFile& file) {
     o.norm = static_cast<NormKind>(metadata.choice("norm", kNorms));
     o.type = static_cast<DType>(metadata.choice("type", kTypes));
 
-    check_shape(file, "tokens.weight", {o.vocabulary, o.model_dim});
-    check_shape(file, "positions.weight", {o.length, o.model_dim});
+    check_tensor(file, "tokens.weight", {o.vocabulary, o.model_dim});
+    check_tensor(file, "positions.weight", {o.length, o.model_dim});
     for (std::int64_t n = 0; n < o.layers; ++n) {
-      check_shape(file, text("blocks.", n, ".attention.q.weight"), {o.model_dim, o.model_dim});
+      check_tensor(file, text("blocks.", n, ".attention.q.weight"), {o.model_dim, o.model_dim});
       if (o.hidden_dim != 0)
-        check_shape(file, text("blocks.", n, ".feed_forward.up.weight"),
-                    {o.hidden_dim, o.model_dim});
+        check_tensor(file, text("blocks.", n, ".feed_forward.up.weight"),
+                     {o.hidden_dim, o.model_dim});
     }
     return o;
   });

@@ -70,7 +70,7 @@ class Loader {
     } else if (q_bias) {
       split_bias(scheme.q_bias, q, k, v, q_bias, k_bias, v_bias);
     }
-    if (has(scheme.o)) {
+    if (has_output()) {
       o = matrix(scheme.o);
       o_bias = vector(scheme.o_bias);
     }
@@ -125,6 +125,12 @@ class Loader {
     return found == nullptr ? Tensor() : *found;
   }
 
+  // Whether there is a W^O. Its absence is never guessed: a name nobody knows looks the same.
+  bool has_output() const {
+    const std::string key = "output_projection";
+    return format_.output_projection && !(metadata_.has(key) && !metadata_.boolean(key));
+  }
+
   std::int64_t heads() const {
     if (format_.heads != 0) return format_.heads;
     if (metadata_.has("heads")) return metadata_.integer("heads");
@@ -139,9 +145,7 @@ class Loader {
 
   const char* orientation() const { return in_out_ ? "[in, out]" : "[out, in]"; }
   // The shape that the matrix has in the file.
-  Shape in_file(const Tensor& w) const {
-    return in_out_ ? Shape{w.size(1), w.size(0)} : w.shape();
-  }
+  Shape in_file(const Tensor& w) const { return in_out_ ? Shape{w.size(1), w.size(0)} : w.shape(); }
 
   // W^Q, W^K and W^V one below the other, in one matrix. W^K and W^V have as many rows as each
   // other; with as many heads as key heads each has a third.
@@ -183,9 +187,9 @@ class Loader {
   MultiHeadAttentionOptions options_from(const Scheme& scheme, const Tensor& q, const Tensor& k,
                                          const Tensor& v, const Tensor& o) const {
     const std::int64_t h = heads();
-    const std::string hint = text("; W^Q, W^K, W^V are ", in_file(q), ", ", in_file(k), ", ",
-                                  in_file(v), ", read as ", orientation(), ", with ", h,
-                                  " heads: is either wrong?");
+    const std::string hint =
+        text("; W^Q, W^K, W^V are ", in_file(q), ", ", in_file(k), ", ", in_file(v), ", read as ",
+             orientation(), ", with ", h, " heads: is either wrong?");
     if (h < 1 || q.size(0) % h != 0)
       fail(full(scheme.q), " has ", q.size(0), " outputs for ", h, " heads", hint);
     const std::int64_t d_k = q.size(0) / h;

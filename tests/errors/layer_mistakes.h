@@ -23,5 +23,14 @@ std::vector<LayerMistake> feed_forward_mistakes();
 std::vector<LayerMistake> embedding_mistakes();
 std::vector<LayerMistake> position_mistakes();
 std::vector<LayerMistake> parameter_mistakes();
+std::vector<LayerMistake> multi_head_mistakes();
+std::vector<LayerMistake> multi_head_file_mistakes();
+std::vector<LayerMistake> kv_cache_mistakes();
+std::vector<LayerMistake> block_mistakes();
+std::vector<LayerMistake> loss_mistakes();
+std::vector<LayerMistake> gradient_mistakes();
+std::vector<LayerMistake> optimizer_mistakes();
+std::vector<LayerMistake> checkpoint_mistakes();
+std::vector<LayerMistake> model_mistakes();
 
 }  // namespace attend::test

@@ -19,7 +19,7 @@ VERSION = ".".join(re.findall(r"^#define ATTEND_VERSION_(?:MAJOR|MINOR|PATCH) (\
 # The C and C++ runtime, and nothing else.
 RUNTIME = re.compile(r"(libc|libm|libpthread|libstdc\+\+|libgcc_s|ld-linux-[\w-]+)\.so\.\d+")
 # Names that a shared attend may show to others.
-OURS = re.compile(r"(typeinfo for |typeinfo name for |vtable for )?attend::")
+OURS = re.compile(r"(typeinfo for |typeinfo name for |vtable for )?attend::|attend_\w+$")
 
 
 def run(*command, env=None, fails=False):
@@ -94,6 +94,12 @@ def install(package):
             for place in (first, build, SOURCE):
                 if str(place) in text:
                     sys.exit(f"{path} remembers {place}")
+    expect(run(package.prefix / "bin/attend", "--version").strip(), f"attend {VERSION}",
+           "the moved command")
+    for file in ("man/man1/attend.1", "bash-completion/completions/attend",
+                 "zsh/site-functions/_attend"):
+        if not (package.prefix / "share" / file).stat().st_size:
+            sys.exit(f"share/{file} is empty")
     headers = sorted(str(h.relative_to(package.prefix / "include"))
                      for h in (package.prefix / "include").rglob("*") if h.is_file())
     expect(headers, sorted(f"attend/{h.name}" for h in (SOURCE / "include/attend").glob("*.h")),

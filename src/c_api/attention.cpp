@@ -1,0 +1,120 @@
+// Attention, its gradient, merging, and plans of them.
+#include "c_api/handles.h"
+
+namespace c_api = attend::c_api;
+using c_api::Call;
+
+attend_status attend_attention(const attend_view* q, const attend_view* k, const attend_view* v,
+                               const attend_view* out, const attend_attention_options* options,
+                               const attend_attention_outputs* outputs, attend_context* context) {
+  return c_api::guarded("attend_attention", [&](const Call& call) {
+    attend::attention(call.view(q, "q"), call.view(k, "k"), call.view(v, "v"),
+                      call.view(out, "out"), call.options(options), call.outputs(outputs),
+                      c_api::context_of(context));
+  });
+}
+
+attend_status attend_attention_backward(const attend_view* q, const attend_view* k,
+                                        const attend_view* v, const attend_view* out,
+                                        const attend_view* lse, const attend_view* dout,
+                                        const attend_attention_gradients* gradients,
+                                        const attend_attention_options* options,
+                                        const attend_view* dlse, attend_context* context) {
+  return c_api::guarded("attend_attention_backward", [&](const Call& call) {
+    attend::attention_backward(
+        call.view(q, "q"), call.view(k, "k"), call.view(v, "v"), call.view(out, "out"),
+        call.view(lse, "lse"), call.view(dout, "dout"), call.gradients(gradients),
+        call.options(options), call.optional_view(dlse, "dlse"), c_api::context_of(context));
+  });
+}
+
+attend_status attend_merge(int64_t parts, const attend_view* const* o,
+                           const attend_view* const* lse, const attend_view* out,
+                           const attend_view* lse_out, attend_context* context) {
+  return c_api::guarded("attend_merge", [&](const Call& call) {
+    attend::merge(call.views(parts, o, "o"), call.views(parts, lse, "lse"), call.view(out, "out"),
+                  call.optional_view(lse_out, "lse_out"), c_api::context_of(context));
+  });
+}
+
+// ---- plans -------------------------------------------------------------------------------------
+
+namespace {
+
+void give_plan(attend_plan** made, const attend::Plan& plan) {
+  c_api::give(made, plan, plan.describe());
+}
+
+}  // namespace
+
+attend_status attend_plan_attention(const attend_view* q, const attend_view* k,
+                                    const attend_view* v, const attend_view* out,
+                                    const attend_attention_options* options,
+                                    const attend_attention_outputs* outputs, const char* kernel,
+                                    attend_context* context, attend_plan** made) {
+  return c_api::guarded("attend_plan_attention", [&](const Call& call) {
+    call.need(made, "made");
+    give_plan(made, attend::Plan::attention(call.view(q, "q"), call.view(k, "k"), call.view(v, "v"),
+                                            call.view(out, "out"), call.options(options),
+                                            call.outputs(outputs), {Call::optional_text(kernel)},
+                                            c_api::context_of(context)));
+  });
+}
+
+attend_status attend_plan_attention_backward(const attend_view* q, const attend_view* k,
+                                             const attend_view* v, const attend_view* out,
+                                             const attend_view* lse, const attend_view* dout,
+                                             const attend_attention_gradients* gradients,
+                                             const attend_attention_options* options,
+                                             const attend_view* dlse, const char* kernel,
+                                             attend_context* context, attend_plan** made) {
+  return c_api::guarded("attend_plan_attention_backward", [&](const Call& call) {
+    call.need(made, "made");
+    give_plan(made,
+              attend::Plan::attention_backward(
+                  call.view(q, "q"), call.view(k, "k"), call.view(v, "v"), call.view(out, "out"),
+                  call.view(lse, "lse"), call.view(dout, "dout"), call.gradients(gradients),
+                  call.options(options), call.optional_view(dlse, "dlse"),
+                  {Call::optional_text(kernel)}, c_api::context_of(context)));
+  });
+}
+
+attend_status attend_plan_run(const attend_plan* plan, const attend_view* q, const attend_view* k,
+                              const attend_view* v, const attend_view* out,
+                              const attend_attention_options* options,
+                              const attend_attention_outputs* outputs) {
+  return c_api::guarded("attend_plan_run", [&](const Call& call) {
+    call.need(plan, "plan")
+        .plan.run(call.view(q, "q"), call.view(k, "k"), call.view(v, "v"), call.view(out, "out"),
+                  call.options(options), call.outputs(outputs));
+  });
+}
+
+attend_status attend_plan_run_backward(const attend_plan* plan, const attend_view* q,
+                                       const attend_view* k, const attend_view* v,
+                                       const attend_view* out, const attend_view* lse,
+                                       const attend_view* dout,
+                                       const attend_attention_gradients* gradients,
+                                       const attend_attention_options* options,
+                                       const attend_view* dlse) {
+  return c_api::guarded("attend_plan_run_backward", [&](const Call& call) {
+    call.need(plan, "plan")
+        .plan.run_backward(call.view(q, "q"), call.view(k, "k"), call.view(v, "v"),
+                           call.view(out, "out"), call.view(lse, "lse"), call.view(dout, "dout"),
+                           call.gradients(gradients), call.options(options),
+                           call.optional_view(dlse, "dlse"));
+  });
+}
+
+attend_status attend_plan_describe(const attend_plan* plan, const char** kernel,
+                                   const char** description, int64_t* workspace_bytes) {
+  return c_api::guarded("attend_plan_describe", [&](const Call& call) {
+    const attend_plan& made = call.need(plan, "plan");
+    if (kernel != nullptr) *kernel = made.plan.kernel().c_str();
+    if (description != nullptr) *description = made.description.c_str();
+    if (workspace_bytes != nullptr)
+      *workspace_bytes = static_cast<int64_t>(made.plan.workspace_bytes());
+  });
+}
+
+void attend_plan_destroy(attend_plan* plan) { delete plan; }

@@ -1,0 +1,103 @@
+// What is behind the handles of the C API. A handle never moves, so the strings, shapes and data of
+// what it holds stay where the caller was shown them.
+#pragma once
+
+#include "c_api/call.h"
+
+#include <attend/block.h>
+#include <attend/plan.h>
+
+#include <memory>
+#include <variant>
+
+struct attend_tensor {
+  attend::Tensor tensor;
+};
+
+struct attend_context {
+  attend::Context context;
+};
+
+struct attend_plan {
+  attend::Plan plan;
+  std::string description;
+};
+
+struct attend_tensor_file {
+  attend::TensorFile file;
+};
+
+struct attend_trace {
+  attend::Trace trace;
+};
+
+struct attend_kv_cache {
+  attend::KvCache cache;
+  attend::ConstTensorView keys{}, values{}, lengths{}, table{};  // as last shown
+};
+
+struct attend_saved {
+  std::variant<attend::MultiHeadAttention::Saved, attend::AttentionBlock::Saved> saved;
+};
+
+struct attend_gradients {
+  std::vector<attend::NamedTensor> list;
+};
+
+struct attend_layer {
+  explicit attend_layer(attend::MultiHeadAttention made);
+  attend::MultiHeadAttention layer;
+  std::vector<attend::Parameter> parameters;
+  attend_rotary rotary{};
+  attend_layer_options options{};  // as C has them
+};
+
+struct attend_block {
+  explicit attend_block(attend::AttentionBlock made);
+  attend::AttentionBlock block;
+  std::vector<attend::Parameter> parameters;
+  attend_rotary rotary{};
+  attend_layer_options attention_options{};
+};
+
+namespace attend::c_api {
+
+inline Context& context_of(attend_context* context) {
+  return context ? context->context : default_context();
+}
+
+// A handle for a result, into *made.
+template <class Handle, class... Content>
+void give(Handle** made, Content&&... content) {
+  *made = new Handle{std::forward<Content>(content)...};
+}
+
+// The result of forward_train: both handles, or none.
+template <class Saved>
+void give_both(attend_tensor** made, attend_saved** saved, std::pair<Tensor, Saved> result) {
+  auto y = std::make_unique<attend_tensor>(attend_tensor{std::move(result.first)});
+  give(saved, std::move(result.second));
+  *made = y.release();
+}
+
+// The gradients that exist of those at the inputs, then those of the parameters.
+std::vector<NamedTensor> gradient_list(std::span<NamedTensor> inputs,
+                                       std::vector<NamedTensor> parameters);
+
+// Options as C has them; `rotary` is where they point to.
+attend_layer_options shown_options(const MultiHeadAttentionOptions& options, attend_rotary& rotary);
+
+inline const Tensor& value_of(const NamedTensor& element) { return element.tensor; }
+inline const Tensor& value_of(const TraceStep& element) { return element.value; }
+inline const TensorView& value_of(const Parameter& element) { return element.value; }
+
+// Element `index` of a list: its name and its view, each if wanted.
+template <class List>
+void show_element(const Call& call, const List& list, std::int64_t index, const char** name,
+                  attend_view* view) {
+  const auto& element = list[static_cast<std::size_t>(call.index(index, list.size()))];
+  if (view != nullptr) call.show(view, value_of(element));
+  if (name != nullptr) *name = element.name.c_str();
+}
+
+}  // namespace attend::c_api
