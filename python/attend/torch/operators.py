@@ -86,7 +86,7 @@ def attention_backward(
     result = attend.attention_backward(q, k, v, out, lse, dout, dlse=dlse, **options)
     dq, dk, dv = result[:3]
     dbias = q.new_empty(0) if bias is None else result.dbias
-    if dweights is not None:  # weights = attention(q, k, identity)
+    if dweights is not None and weights.dim() == 4:  # weights = attention(q, k, identity)
         dweights = dweights.detach()
         more = attend.attention_backward(q, k, _identity(k), weights, lse, dweights, **options)
         dq += more[0]
