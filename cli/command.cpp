@@ -101,6 +101,21 @@ int Program::run(int argc, char** argv) {
   return chosen();
 }
 
+CLI::Option* add_size(CLI::App& app, const std::string& name, std::int64_t& size,
+                      const std::string& description) {
+  return app.add_option(name, size, description)
+      ->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()).description(""))
+      ->type_name("N");
+}
+
+std::vector<std::string> type_names() { return {"f64", "f32", "bf16", "f16"}; }
+
+DType type_named(const std::string& name) {
+  for (const DType type : {DType::f64, DType::f32, DType::bf16, DType::f16})
+    if (name_of(type) == name) return type;
+  throw UsageError("there is no type " + name);
+}
+
 CLI::Option* one_of(CLI::Option* option, const std::vector<std::string>& words) {
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : "|") + word;

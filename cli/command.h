@@ -65,6 +65,14 @@ class Program {
   Common common_;
 };
 
+// A size, from 1 on.
+CLI::Option* add_size(CLI::App& app, const std::string& name, std::int64_t& size,
+                      const std::string& description);
+
+// f64, f32, bf16, f16: the types that attention is computed in.
+std::vector<std::string> type_names();
+DType type_named(const std::string& name);
+
 // The option takes one of these words; help and completion say which.
 CLI::Option* one_of(CLI::Option* option, const std::vector<std::string>& words);
 
@@ -79,8 +87,10 @@ void print(const Json& object);
 
 // ---- the commands ------------------------------------------------------------------------------
 
+void add_check(Program& program);
 void add_info(Program& program);
 void add_completion(Program& program);
 void add_man(Program& program);
+void add_train(Program& program);
 
 }  // namespace attend::cli

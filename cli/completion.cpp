@@ -98,16 +98,17 @@ void print_zsh(const CLI::App& app) {
 
 void add_completion(Program& program) {
   auto shell = std::make_shared<std::string>("bash");
-  CLI::App& app =
-      program.add("completion", "Prints the completion script of a shell.",
-                  "  attend completion bash > ~/.local/share/bash-completion/completions/"
-                  "attend",
-                  [shell, &program](const Common&) {
-                    if (*shell == "bash") print_bash(program.app());
-                    else print_zsh(program.app());
-                    return kOk;
-                  });
-  app.add_option("shell", *shell, "Which shell")->check(CLI::IsMember({"bash", "zsh"}));
+  CLI::App& app = program.add(
+      "completion", "Prints the completion script of a shell.",
+      "  attend completion bash > ~/.local/share/bash-completion/completions/"
+      "attend",
+      [shell, &program](const Common&) {
+        if (*shell == "bash") print_bash(program.app());
+        else print_zsh(program.app());
+        return kOk;
+      },
+      false);
+  one_of(app.add_option("shell", *shell, "Which shell; bash if not said"), {"bash", "zsh"});
 }
 
 }  // namespace attend::cli

@@ -3,7 +3,9 @@
 
 int main(int argc, char** argv) {
   attend::cli::Program program;
+  add_check(program);
   add_info(program);
+  add_train(program);
   add_completion(program);
   add_man(program);
   return program.run(argc, argv);

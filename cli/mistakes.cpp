@@ -41,6 +41,8 @@ std::vector<std::string> near(const std::string& word, const std::vector<std::st
   return found;
 }
 
+}  // namespace
+
 std::string suggestion(const std::string& word, const std::vector<std::string>& known,
                        const std::string& otherwise) {
   const std::vector<std::string> found = near(word, known);
@@ -49,8 +51,6 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
   for (std::size_t n = 0; n < found.size() && n < 3; ++n) text += (n > 0 ? " or " : "") + found[n];
   return text + "?";
 }
-
-}  // namespace
 
 std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> left = app.remaining(true);

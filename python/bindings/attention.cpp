@@ -77,15 +77,14 @@ nb::tuple shape_of_weights(nb::handle q, nb::handle k, nb::handle v, const nb::k
 
 void bind_attention(nb::module_& m) {
   const auto no_context = nb::arg("context") = nb::none();
-  m.def(
-      "attention", forward, "q"_a, "k"_a, "v"_a, nb::kw_only(), "out"_a = nb::none(),
-      "return_lse"_a = false, "return_weights"_a = false, "return_scores"_a = nb::none(),
-      no_context, "options"_a,
-      nb::sig("def attention(q: ArrayT, k: Array, v: Array, *, " ATTEND_OPTIONS
-              "out: ArrayT | None = None, return_lse: bool = False, return_weights: bool = False, "
-              "return_scores: Literal['raw', 'softcapped', 'masked'] | None = None, "
-              "context: Context | None = None) -> Any"),
-      R"(Softmax attention: out = softmax(scale * q . k^T + ...) . v
+  // Twice, for the stub: what is returned depends on what is asked for. The first takes all calls.
+  m.def("attention", forward, "q"_a, "k"_a, "v"_a, nb::kw_only(), "out"_a = nb::none(),
+        "return_lse"_a = false, "return_weights"_a = false, "return_scores"_a = nb::none(),
+        no_context, "options"_a,
+        nb::sig("def attention(q: ArrayT, k: Array, v: Array, *, " ATTEND_OPTIONS
+                "out: ArrayT | None = None, " ATTEND_NOTHING_ELSE
+                "context: Context | None = None) -> ArrayT"),
+        R"(Softmax attention: out = softmax(scale * q . k^T + ...) . v
 
     q    [batch, heads, queries, d]        k [batch, key heads, keys, d]
     out  [batch, heads, queries, dv]       v [batch, key heads, keys, dv]
@@ -122,6 +121,13 @@ library that q is from.
 (1, 2, 3, 4)
 )");
 
+  m.def("attention", forward, "q"_a, "k"_a, "v"_a, nb::kw_only(), "out"_a = nb::none(),
+        "return_lse"_a = false, "return_weights"_a = false, "return_scores"_a = nb::none(),
+        no_context, "options"_a,
+        nb::sig("def attention(q: ArrayT, k: Array, v: Array, *, " ATTEND_OPTIONS
+                "out: ArrayT | None = None, " ATTEND_MORE
+                "context: Context | None = None) -> tuple[ArrayT, ...]"));
+
   m.def("attention_backward", backward, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, "dout"_a,
         nb::kw_only(), "dlse"_a = nb::none(), no_context, "options"_a,
         nb::sig("def attention_backward(q: ArrayT, k: Array, v: Array, out: Array, lse: Array, "
@@ -146,8 +152,8 @@ dalibi as well.
               "context: Context | None = None) -> tuple[ArrayT, ArrayT]"),
       R"(Joins results over disjoint parts of the keys, in the order given.
 
-o[n] [batch, heads, queries, dv] and lse[n] [batch, heads, queries] are what attention() gave for the
-nth part. Returns (out, lse) of all the keys.
+o[n] [batch, heads, queries, dv] and lse[n] [batch, heads, queries] are what attention() gave for
+the nth part. Returns (out, lse) of all the keys.
 
 >>> q = numpy.ones((1, 1, 2, 4)); k = numpy.ones((1, 1, 6, 4))
 >>> parts = [attend.attention(q, x, x, return_lse=True) for x in (k[:, :, :2], k[:, :, 2:])]
@@ -161,7 +167,8 @@ True
                 "tuple[int, ...]"),
         R"(The shape that weights and scores of such a call have.
 
->>> attend.weights_shape(numpy.ones((1, 2, 3, 4)), numpy.ones((1, 2, 5, 4)), numpy.ones((1, 2, 5, 4)))
+>>> q, k = numpy.ones((1, 2, 3, 4)), numpy.ones((1, 2, 5, 4))
+>>> attend.weights_shape(q, k, k)
 (1, 2, 3, 5)
 )");
 }

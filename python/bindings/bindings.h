@@ -11,6 +11,15 @@ namespace nb = nanobind;
 void bind_context(nb::module_& m);
 void bind_attention(nb::module_& m);
 void bind_plan(nb::module_& m);
+void bind_trace(nb::module_& m);
+void bind_files(nb::module_& m);
+void bind_kv_cache(nb::module_& m);
+void bind_layers(nb::module_& m);
+void bind_embedding(nb::module_& m);
+void bind_multi_head(nb::module_& m);
+void bind_block(nb::module_& m);
+void bind_model(nb::module_& m);
+void bind_train(nb::module_& m);
 
 }  // namespace attend::python
 
@@ -23,3 +32,11 @@ void bind_plan(nb::module_& m);
   "blocks: BlocksLike | None = None, key_lengths: Array | None = None, "                  \
   "cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, "                \
   "block_table: Array | None = None, dropout: DropoutLike | None = None, "
+
+// What a call hands out besides its result: nothing, or something.
+#define ATTEND_NOTHING_ELSE                                                      \
+  "return_lse: Literal[False] = False, return_weights: Literal[False] = False, " \
+  "return_scores: None = None, "
+#define ATTEND_MORE                                          \
+  "return_lse: bool = False, return_weights: bool = False, " \
+  "return_scores: Literal['raw', 'softcapped', 'masked'] | None = None, "

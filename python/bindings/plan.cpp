@@ -97,11 +97,11 @@ nb::object run_plan_backward(const PythonPlan& self, nb::handle q, nb::handle k,
 
 void bind_plan(nb::module_& m) {
   const auto no_context = nb::arg("context") = nb::none();
-  nb::class_<PythonPlan>(
-      m, "Plan",
-      R"(A call with its arguments checked and its kernel chosen. Made once, run often with other data of
-the same shapes, types and options. attention() plans by itself; a Plan is for forcing a kernel and
-for asking.
+  nb::class_<PythonPlan>(m, "Plan",
+                         R"(A call with its arguments checked and its kernel chosen.
+
+Made once, run often with other data of the same shapes, types and options. attention() plans by
+itself; a Plan is for forcing a kernel and for asking.
 
 >>> q = numpy.ones((1, 2, 3, 4), 'float32')
 >>> plan = attend.Plan.attention(q, q, q, kernel='reference.forward')
@@ -112,9 +112,7 @@ for asking.
                   "out"_a = nb::none(), "return_lse"_a = false, "return_weights"_a = false,
                   "return_scores"_a = nb::none(), "kernel"_a = "", no_context, "options"_a,
                   nb::sig("def attention(q: Array, k: Array, v: Array, *, " ATTEND_OPTIONS
-                          "out: Array | None = None, return_lse: bool = False, "
-                          "return_weights: bool = False, return_scores: "
-                          "Literal['raw', 'softcapped', 'masked'] | None = None, "
+                          "out: Array | None = None, " ATTEND_MORE
                           "kernel: str = '', context: Context | None = None) -> Plan"),
                   "A plan of attention(). `kernel` forces one, or raises with its reason.")
       .def_static("attention_backward", plan_backward, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a,

@@ -7,6 +7,7 @@
 #include "layer/elementwise.h"
 #include "layer/initialise.h"
 #include "layer/metadata.h"
+#include "layer/multi_head_attention.h"
 #include "layer/multi_head_options.h"
 #include "layer/option_names.h"
 
@@ -62,6 +63,23 @@ Tensor back(NormPlacement placement, Tensor dy, const F& f, const NormBackward& 
     case NormPlacement::none: break;
   }
   return sum_of(dy, f(dy));
+}
+
+// The file must hold matrices of the sizes that its metadata claims, before any are made.
+void check_matrices(const TensorFile& file, const AttentionBlockOptions& options) {
+  const MultiHeadAttentionOptions o = filled_in(options.attention);
+  const auto expect = [&](bool wanted, const char* name, std::int64_t out, std::int64_t in) {
+    const Tensor* const found = wanted ? &file.at(name) : nullptr;
+    if (found != nullptr && found->shape() != Shape{out, in})
+      throw FileError(text("attention_block: ", place_of(file), name, " is ", found->shape(),
+                           "; by the metadata it must be ", Shape{out, in}));
+  };
+  expect(true, "attention.q.weight", o.heads * o.d_k, o.model_dim);
+  expect(true, "attention.k.weight", o.key_heads * o.d_k, o.key_dim);
+  expect(true, "attention.v.weight", o.key_heads * o.d_v, o.value_dim);
+  expect(o.output_projection, "attention.o.weight", o.model_dim, o.heads * o.d_v);
+  expect(options.cross, "cross.k.weight", o.key_heads * o.d_k, options.memory_dim);
+  expect(options.hidden_dim > 0, "feed_forward.up.weight", options.hidden_dim, o.model_dim);
 }
 
 void add(std::vector<NamedTensor>& list, std::string_view prefix, std::vector<NamedTensor> more) {
@@ -369,15 +387,17 @@ AttentionBlock AttentionBlock::load(const std::filesystem::path& path) {
     const TensorFile file = load_safetensors(path);
     const MetadataReader reader(file);
     reader.format_is("attend.attention_block");
-    AttentionBlock block(
-        {.attention = read_options(reader, "attention."),
-         .cross = reader.boolean("cross"),
-         .memory_dim = reader.integer("memory_dim"),
-         .hidden_dim = reader.integer("hidden_dim"),
-         .activation = static_cast<Activation>(reader.choice("activation", kActivations)),
-         .placement = static_cast<NormPlacement>(reader.choice("placement", kPlacements)),
-         .norm = static_cast<NormKind>(reader.choice("norm", kNorms)),
-         .epsilon = reader.number("epsilon")});
+    const AttentionBlockOptions options{
+        .attention = read_options(reader, "attention."),
+        .cross = reader.boolean("cross"),
+        .memory_dim = reader.integer("memory_dim"),
+        .hidden_dim = reader.integer("hidden_dim"),
+        .activation = static_cast<Activation>(reader.choice("activation", kActivations)),
+        .placement = static_cast<NormPlacement>(reader.choice("placement", kPlacements)),
+        .norm = static_cast<NormKind>(reader.choice("norm", kNorms)),
+        .epsilon = reader.number("epsilon")};
+    check_matrices(file, options);
+    AttentionBlock block(options);
     load_parameters(file, block.parameters());
     return block;
   });

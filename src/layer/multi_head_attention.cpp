@@ -11,6 +11,7 @@
 #include "layer/rows.h"
 
 #include <cmath>
+#include <limits>
 
 namespace attend {
 namespace {
@@ -20,9 +21,10 @@ template <class... Parts>
   throw InvalidArgument(text("multi_head_attention: ", parts...));
 }
 
+// Of a width that nobody has, not all are looked for.
 std::string divisors(std::int64_t n) {
   std::string list;
-  for (std::int64_t d = 1; d <= n; ++d)
+  for (std::int64_t d = 1; d <= n && d <= 65536; ++d)
     if (n % d == 0) list += (list.empty() ? "" : " ") + std::to_string(d);
   return list;
 }
@@ -92,6 +94,9 @@ MultiHeadAttentionOptions filled_in(MultiHeadAttentionOptions o) {
   at_least_1("value_dim", o.value_dim);
   if (o.heads % o.key_heads != 0)
     fail("heads ", o.heads, " is not a multiple of key_heads ", o.key_heads);
+  for (const std::int64_t d : {o.d_k, o.d_v})
+    if (o.heads > std::numeric_limits<std::int64_t>::max() / d)
+      fail(o.heads, " heads of ", d, " features are too much");
   if (!is_floating_point(o.type)) fail("type is ", o.type, "; it must be f64, f32, bf16 or f16");
   if (o.rotary) fill_in_rotary(o);
   return o;

@@ -5,7 +5,10 @@
 
 #include <attend/tensor.h>
 
+#include <gtest/gtest.h>
+
 #include <random>
+#include <vector>
 
 namespace attend::test {
 
@@ -26,6 +29,13 @@ inline Tensor numbers(const Shape& shape, DType type, unsigned seed) {
       tensor.data<T>()[n] = static_cast<T>((static_cast<double>(random() % 2048) - 1023.5) / 1024);
   });
   return tensor;
+}
+
+inline void expect_near(const std::vector<double>& found, const std::vector<double>& expected,
+                        double tolerance) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (std::size_t n = 0; n < found.size(); ++n)
+    ASSERT_NEAR(found[n], expected[n], tolerance) << "element " << n;
 }
 
 // The same numbers in memory that is not contiguous: every dimension has gaps or runs backwards.

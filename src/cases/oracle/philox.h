@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdint>
 
-namespace attend::test {
+namespace attend::oracle {
 
 inline std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4> counter,
                                                   std::array<std::uint32_t, 2> key) {
@@ -21,4 +21,4 @@ inline std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4> c
   return counter;
 }
 
-}  // namespace attend::test
+}  // namespace attend::oracle

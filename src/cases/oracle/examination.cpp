@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdio>
 
-namespace attend::test {
+namespace attend::oracle {
 namespace {
 
 Arguments arguments_of(const cases::Instance& instance) {
@@ -52,43 +52,39 @@ Shape index_of(const Shape& shape, std::int64_t n) {
 
 }  // namespace
 
-Examination::Examination(const cases::Case& problem)
-    : problem_(problem), instance_(cases::make(problem)), reader_(arguments_of(instance_)),
-      bounds_(bounds(reader_)) {
-  if (problem.type == DType::f64) truth_ = test::truth<Float128>(reader_);
-  else truth_ = test::truth<double>(reader_);
+Examination::Examination(const cases::Case& problem, Judgement judgement)
+    : problem_(problem), judgement_(std::move(judgement)), instance_(cases::make(problem)),
+      reader_(arguments_of(instance_)), bounds_(bounds(reader_)) {
+  truth_ =
+      problem.type == DType::f64 ? judgement_.truth_of_f64(reader_) : split_truth<double>(reader_);
   const Extents& e = reader_.extents();
   terms_ = static_cast<double>(std::max({e.queries, e.keys, e.d, e.dv}));
 }
 
 void Examination::compare(const char* what, const ConstTensorView& found,
-                          std::vector<double> Results<double>::*member,
-                          std::vector<Float128> Results<Float128>::*member128) {
+                          std::vector<double> Results<double>::*member) {
   if (!found) return;
   const std::vector<double> values = widen(found);
   const double u_acc = (16 + 4 * std::sqrt(terms_)) * accumulator_;
   const double u_type = unit_roundoff(problem_.type), u_out = unit_roundoff(found.dtype());
   const double tiny = smallest(problem_.type), tiny_out = smallest(found.dtype());
   const double largest = largest_finite(found.dtype());
-  const auto of_double = std::get_if<Results<double>>(&truth_);
-  const auto of_128 = std::get_if<Results<Float128>>(&truth_);
-  const std::size_t expected =
-      of_double ? (of_double->*member).size() : (of_128->*member128).size();
-  if (values.size() != expected) {
+  if (values.size() != (truth_.first.*member).size()) {
     wrong_ += std::string(what) + " has an unexpected size\n";
     return;
   }
   int shown = 0;
   for (std::size_t n = 0; n < values.size(); ++n) {
-    const Float128 exact = of_double ? Float128((of_double->*member)[n]) : (of_128->*member128)[n];
-    const double truth = static_cast<double>(exact);
+    const double truth = (truth_.first.*member)[n], rest = (truth_.second.*member)[n];
     bool good = values[n] == truth;
     double allowed = 0;
     if (!good && std::isfinite(truth)) {
       allowed = u_acc * (bounds_.accumulated.*member)[n] +
                 4 * u_type * (bounds_.stored.*member)[n] +
                 2 * tiny * (bounds_.vanished.*member)[n] + u_out * std::abs(truth) + tiny_out;
-      const double error = std::abs(static_cast<double>(Float128(values[n]) - exact));
+      allowed *= judgement_.tolerance;
+      // Where the two are near, which alone matters, the first difference is exact.
+      const double error = std::abs(values[n] - truth - rest);
       const bool overflowed = std::isinf(values[n]) && std::abs(truth) + allowed > largest;
       good = error <= allowed || overflowed;  // a NaN is neither
       if (error <= allowed) worst_ = std::max(worst_, error / allowed);
@@ -115,18 +111,18 @@ Outcome Examination::finish(const char* operation, const std::string& kernel) {
   if (!instance_.guards_intact()) wrong_ += "memory outside the outputs was written\n";
   if (!wrong_.empty())
     wrong_ = std::string(operation) + " by " + kernel + ":\n" + wrong_ +
-             "reproduce: conformance_test --case='" + cases::name(problem_) + "'";
+             "reproduce: " + judgement_.program + " --case='" + cases::name(problem_) + "'";
   return {false, wrong_, worst_};
 }
 
-#define ATTEND_COMPARE(view, member) \
-  compare(#member, view, &Results<double>::member, &Results<Float128>::member)
+#define ATTEND_COMPARE(view, member) compare(#member, view, &Results<double>::member)
 
 Outcome Examination::forward(const std::string& kernel) {
   const cases::Instance& in = instance_;
   begin(kernel);
   try {
-    const Plan plan = Plan::attention(in.q, in.k, in.v, in.out, in.options, in.outputs, {kernel});
+    const Plan plan = Plan::attention(in.q, in.k, in.v, in.out, in.options, in.outputs, {kernel},
+                                      *judgement_.context);
     if (plan.kernel() != kernel) wrong_ += "the plan chose " + plan.kernel() + "\n";
     plan.run(in.q, in.k, in.v, in.out, in.options, in.outputs);
   } catch (const Unsupported& error) {
@@ -158,9 +154,9 @@ Outcome Examination::backward(const std::string& kernel) {
   if (!g.dq && !g.dk && !g.dv && !g.dbias && !g.dsinks && !g.dalibi) return {};
   begin(kernel);
   try {
-    attention(in.q, in.k, in.v, in.out, in.options, in.outputs_with_lse());
+    attention(in.q, in.k, in.v, in.out, in.options, in.outputs_with_lse(), *judgement_.context);
     const Plan plan = Plan::attention_backward(in.q, in.k, in.v, in.out, in.lse, in.dout, g,
-                                               in.options, in.dlse, {kernel});
+                                               in.options, in.dlse, {kernel}, *judgement_.context);
     if (plan.kernel() != kernel) wrong_ += "the plan chose " + plan.kernel() + "\n";
     plan.run_backward(in.q, in.k, in.v, in.out, in.lse, in.dout, g, in.options, in.dlse);
   } catch (const Unsupported& error) {
@@ -187,4 +183,4 @@ std::vector<std::string> kernels_for(const std::string& operation) {
   return names;
 }
 
-}  // namespace attend::test
+}  // namespace attend::oracle

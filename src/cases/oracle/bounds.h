@@ -1,27 +1,9 @@
-// A whole call by the oracle, and how far from it a kernel may be.
+// How far from the truth a kernel may be, and which blocks it may enter.
 #pragma once
 
-#include "oracle.h"
+#include "truth.h"
 
-#include <algorithm>
-
-namespace attend::test {
-
-// Puts the heads' results where the library puts them. What several heads, batch elements or rows
-// share (k and v of grouped heads, pages, a broadcast bias) is summed.
-template <class Real>
-class Collector {
- public:
-  explicit Collector(const Reader& reader);
-  void add(const HeadResults<Real>& head, std::int64_t b, std::int64_t h);
-  Results<Real> results;
-
- private:
-  const Reader& reader_;
-};
-
-template <class Real>
-Results<Real> truth(const Reader& reader);
+namespace attend::oracle {
 
 // Sizes of the terms that rounding errors are proportional to, element by element: every sum taken
 // over absolute values, with p_ij counted in one of three ways.
@@ -45,4 +27,4 @@ struct VisitedBlocks {
 };
 VisitedBlocks visited_blocks(const Reader& reader);
 
-}  // namespace attend::test
+}  // namespace attend::oracle

@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-namespace attend::test {
+namespace attend::oracle {
 namespace {
 
 template <class T, class Out, class Convert>
@@ -60,4 +60,4 @@ double unit_roundoff(DType type) {
   }
 }
 
-}  // namespace attend::test
+}  // namespace attend::oracle

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-namespace attend::test {
+namespace attend::oracle {
 namespace {
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
@@ -35,21 +35,6 @@ std::int64_t broadcast_index(const Shape& shape, std::int64_t b, std::int64_t h,
     index = index * size + here;
   }
   return index;
-}
-
-// Rows of the [*, heads, *, width] tensor for one head.
-template <class Real>
-std::vector<Real> gather(const std::vector<double>& values, const Shape& shape,
-                         const std::vector<Row>& rows, std::int64_t h) {
-  const std::int64_t width = shape[3];
-  std::vector<Real> gathered;
-  gathered.reserve(rows.size() * static_cast<std::size_t>(width));
-  for (const Row& row : rows) {
-    const std::int64_t begin = ((row.b * shape[1] + h) * shape[2] + row.t) * width;
-    for (std::int64_t e = 0; e < width; ++e)
-      gathered.push_back(values[static_cast<std::size_t>(begin + e)]);
-  }
-  return gathered;
 }
 
 }  // namespace
@@ -170,51 +155,4 @@ double Reader::keep_factor(std::int64_t b, std::int64_t h, std::int64_t i, std::
   return draw < threshold ? 0 : 65536 / (65536 - threshold);
 }
 
-template <class Real>
-Head<Real> Reader::head(std::int64_t b, std::int64_t h) const {
-  const AttentionOptions& options = arguments_.options;
-  const SequenceRows rows = rows_of(arguments_, b);
-  const std::int64_t kv_head = h / (extents_.heads / extents_.kv_heads);
-  Head<Real> head;
-  head.queries = static_cast<std::int64_t>(rows.queries.size());
-  head.keys = static_cast<std::int64_t>(rows.keys.size());
-  head.d = extents_.d;
-  head.dv = extents_.dv;
-  head.offset = rows.offset;
-  head.q = gather<Real>(q_, arguments_.q.shape(), rows.queries, h);
-  head.k = gather<Real>(k_, arguments_.k.shape(), rows.keys, kv_head);
-  head.v = gather<Real>(v_, arguments_.v.shape(), rows.keys, kv_head);
-  if (arguments_.dout) head.dout = gather<Real>(dout_, arguments_.dout.shape(), rows.queries, h);
-  else head.dout.resize(static_cast<std::size_t>(head.queries * head.dv));
-  head.dlse.resize(static_cast<std::size_t>(head.queries));
-  const Shape& of_q = arguments_.q.shape();
-  for (std::size_t i = 0; arguments_.dlse && i < rows.queries.size(); ++i)
-    head.dlse[i] = dlse_[static_cast<std::size_t>((rows.queries[i].b * of_q[1] + h) * of_q[2] +
-                                                  rows.queries[i].t)];
-  head.scale = options.scale ? Real(*options.scale) : 1 / sqrt_of(Real(head.d));
-  head.softcap = options.softcap;
-  head.bias_before_softcap = options.bias_before_softcap;
-  if (options.alibi) head.slope = alibi_[static_cast<std::size_t>(h)];
-  head.has_sink = static_cast<bool>(options.sinks);
-  if (options.sinks) head.sink = sinks_[static_cast<std::size_t>(h)];
-
-  const auto pairs = static_cast<std::size_t>(head.queries * head.keys);
-  head.bias.resize(pairs);
-  head.keep.assign(pairs, Real(1));
-  head.tanh.resize(pairs);
-  head.visible.resize(pairs);
-  for (std::int64_t i = 0; i < head.queries; ++i)
-    for (std::int64_t j = 0; j < head.keys; ++j) {
-      const std::size_t ij = head.pair(i, j);
-      head.visible[ij] = pair_visible(rows, b, h, i, j);
-      if (options.dropout.p > 0) head.keep[ij] = keep_factor(b, h, i, j);
-      const std::int64_t n = options.bias ? bias_index(b, h, i, j) : -1;
-      if (n >= 0) head.bias[ij] = bias_[static_cast<std::size_t>(n)];
-    }
-  return head;
-}
-
-template Head<double> Reader::head(std::int64_t b, std::int64_t h) const;
-template Head<Float128> Reader::head(std::int64_t b, std::int64_t h) const;
-
-}  // namespace attend::test
+}  // namespace attend::oracle

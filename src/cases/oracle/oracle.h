@@ -13,7 +13,7 @@
 #include <cmath>
 #include <limits>
 
-namespace attend::test {
+namespace attend::oracle {
 
 // What a call writes for one head of one batch element.
 template <class Real>
@@ -140,4 +140,4 @@ HeadResults<Real> attend_one_head(Head<Real>& head) {
   return results;
 }
 
-}  // namespace attend::test
+}  // namespace attend::oracle
