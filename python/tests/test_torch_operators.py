@@ -67,6 +67,16 @@ def test_second_gradient_is_refused_with_the_reason():
         gradient.sum().backward()
 
 
+def test_forward_mode_is_refused_with_the_reason():
+    q = torch.randn(1, 1, 3, 4)
+    layer = attend.torch.MultiheadAttention(4, 1)
+    for function in (lambda q: sdpa(q, q, q), lambda q: layer(q[0], q[0], q[0])[0]):
+        with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+            torch.func.jvp(function, (q,), (q,))
+        with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="no forward-mode"):
+            function(torch.autograd.forward_ad.make_dual(q, q))
+
+
 def compiled_equals_eager(backend, function, *inputs):
     compiled = torch.compile(function, fullgraph=True, backend=backend)
     results = []
@@ -103,7 +113,8 @@ def test_torch_compile_takes_the_module_in_one_graph():
 
 
 def test_torch_compile_with_dynamic_shapes():
-    function = torch.compile(lambda q: sdpa(q, q, q, is_causal=True), fullgraph=True, dynamic=True, backend="aot_eager")
+    causal = lambda q: sdpa(q, q, q, is_causal=True)  # noqa: E731
+    function = torch.compile(causal, fullgraph=True, dynamic=True, backend="aot_eager")
     for length in (3, 8, 17):
         q = torch.randn(2, 2, length, 4)
         torch.testing.assert_close(function(q), sdpa(q, q, q, is_causal=True))

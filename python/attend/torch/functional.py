@@ -3,6 +3,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from .operators import attention
 
@@ -37,8 +38,14 @@ def split_mask(where: str, name: str, mask: Tensor | None) -> tuple[Tensor | Non
     return None, mask
 
 
-def in_autocast_type(*tensors: Tensor) -> list[Tensor]:
-    """Under torch.autocast, attention is computed in its type, as PyTorch's own; float64 stays."""
+def prepared(where: str, *tensors: Tensor) -> list[Tensor]:
+    """q, k and v as the operator takes them. Under torch.autocast, attention is computed in its type,
+    as PyTorch's own; float64 stays.
+    """
+    if not torch.compiler.is_compiling() and any(unpack_dual(x).tangent is not None for x in tensors):
+        raise NotImplementedError(  # PyTorch itself would leave the tangent out without a word
+            f"{where}: attention has no forward-mode derivative (jvp); use backward()"
+        )
     if not torch.is_autocast_enabled("cpu"):
         return list(tensors)
     dtype = torch.get_autocast_dtype("cpu")
@@ -85,7 +92,7 @@ def scaled_dot_product_attention(
     if attn_mask is not None and is_causal:
         raise ValueError(f"{where}: attn_mask and is_causal exclude each other, as in PyTorch")
     seed = draw_seed(where, dropout_p)
-    query, key, value = in_autocast_type(query, key, value)
+    query, key, value = prepared(where, query, key, value)
     if enable_gqa:
         key, value = _same_key_heads(query, key, value)
     lead = _leading(where, query, key, value, attn_mask, enable_gqa)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .functional import check_tensor, draw_seed, in_autocast_type, split_mask
+from .functional import check_tensor, draw_seed, prepared, split_mask
 from .operators import attention
 
 TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -15,7 +15,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     """torch.nn.MultiheadAttention: the same constructor, parameters and results, attention by attend.
 
     Masks mean what they mean there: True = blocked, floats are added to the scores. Different from
-    PyTorch's: a query that sees no key gives out_proj(0) and gets no gradient, where PyTorch gives
+    PyTorch's: a query that sees no key gives out_proj(0) and gets no gradient, where PyTorch may give
     NaN; training, evaluation, weights or not, all give the same numbers, since there is no fast path.
 
     >>> layer = attend.torch.MultiheadAttention(512, 8, batch_first=True)
@@ -66,7 +66,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         k, v, mask, bias = self._more_keys(k, v, mask, bias)
         dropout_p = self.dropout if self.training else 0.0
         out, _, weights = attention(
-            *in_autocast_type(q, k, v), mask, bias, None, causal, dropout_p,
+            *prepared("MultiheadAttention", q, k, v), mask, bias, None, causal, dropout_p,
             draw_seed("MultiheadAttention", dropout_p), need_weights,
         )
         out = out.transpose(1, 2) if self.batch_first and batched else out.permute(2, 0, 1, 3)
