@@ -1,6 +1,5 @@
 # What the stub of the compiled module imports, for nanobind's stubgen.
 attend\._attend\.__prefix__:
-    import os
     from collections.abc import Mapping, Sequence
     from typing import Any, Literal
 

@@ -25,7 +25,6 @@ from ._attend import (
     SinusoidalPositions,
     TensorFile,
     Trace,
-    __version__,
     accumulate,
     attention,
     attention_backward,
@@ -42,6 +41,7 @@ from ._attend import (
     save_npy,
     save_safetensors,
     trace_attention,
+    version,
     weights_shape,
 )
 from ._types import (
@@ -59,6 +59,8 @@ from ._types import (
     TraceStep,
     Window,
 )
+
+__version__ = version()
 
 __all__ = [
     "AdamW",
@@ -94,7 +96,6 @@ __all__ = [
     "Trace",
     "TraceStep",
     "Window",
-    "__version__",
     "accumulate",
     "attention",
     "attention_backward",
@@ -111,5 +112,6 @@ __all__ = [
     "save_npy",
     "save_safetensors",
     "trace_attention",
+    "version",
     "weights_shape",
 ]

@@ -4,7 +4,6 @@ import os
 from typing import overload
 
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -22,6 +21,9 @@ from ._types import (
     TraceStep as TraceStep,
     WindowLike as WindowLike,
 )
+
+def version() -> str:
+    """The library's version, 'major.minor.patch'."""
 
 class Context:
     """
@@ -77,7 +79,8 @@ def attention(q: ArrayT, k: Array, v: Array, *, scale: float | None = None, soft
     block_table          integers [batch, pages]: k and v are pages [pages, key heads, page size, d]
     dropout              (p, seed, offset)
     out                  an array to write into, which is also returned
-    return_lse           also the log of the sum of exp of the scores, [batch, heads, queries]
+    return_lse           also the log of the sum of exp of the scores, [batch, heads, queries], float32,
+                         or float64 if q or `out` is
     return_weights       also the weights [batch, heads, queries, keys], before dropout
     return_scores        also the scores: 'raw', 'softcapped' or 'masked'
 
@@ -567,8 +570,8 @@ class MultiHeadAttention:
         """The same weights as one set of matrices a head, as copies."""
 
     @staticmethod
-    def join(heads: Sequence[Head], o_bias: Array | None = None, **options: Any) -> MultiHeadAttention:
-        """A layer from matrices a head; options as of the constructor."""
+    def join(parts: Sequence[Head], o_bias: Array | None = None, **options: Any) -> MultiHeadAttention:
+        """A layer from the matrices of its heads; options as of the constructor."""
 
     def save(self, path: str | os.PathLike[str], per_head: bool = False) -> None:
         """

@@ -1,4 +1,5 @@
 """Small types of attend that are plain Python: options with several parts, results with names."""
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar, Union
 
 
@@ -113,7 +114,8 @@ class BlockGradients(NamedTuple):
     parameters: dict[str, Any]
 
 
-class Loss(NamedTuple):
+@dataclass(frozen=True)
+class Loss:
     """A loss, its gradient at the logits or prediction, and what number it is the mean over."""
 
     value: float

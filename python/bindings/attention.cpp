@@ -78,9 +78,9 @@ nb::tuple shape_of_weights(nb::handle q, nb::handle k, nb::handle v, const nb::k
 void bind_attention(nb::module_& m) {
   const auto no_context = nb::arg("context") = nb::none();
   // Twice, for the stub: what is returned depends on what is asked for. The first takes all calls.
-  m.def("attention", forward, "q"_a, "k"_a, "v"_a, nb::kw_only(), "out"_a = nb::none(),
-        "return_lse"_a = false, "return_weights"_a = false, "return_scores"_a = nb::none(),
-        no_context, "options"_a,
+  m.def("attention", forward, "q"_a.none(), "k"_a.none(), "v"_a.none(), nb::kw_only(),
+        "out"_a = nb::none(), "return_lse"_a = false, "return_weights"_a = false,
+        "return_scores"_a = nb::none(), no_context, "options"_a,
         nb::sig("def attention(q: ArrayT, k: Array, v: Array, *, " ATTEND_OPTIONS
                 "out: ArrayT | None = None, " ATTEND_NOTHING_ELSE
                 "context: Context | None = None) -> ArrayT"),
@@ -109,7 +109,8 @@ cu_seqlens_q, _k     integers [sequences + 1]: packed sequences in q [1, heads, 
 block_table          integers [batch, pages]: k and v are pages [pages, key heads, page size, d]
 dropout              (p, seed, offset)
 out                  an array to write into, which is also returned
-return_lse           also the log of the sum of exp of the scores, [batch, heads, queries]
+return_lse           also the log of the sum of exp of the scores, [batch, heads, queries], float32,
+                     or float64 if q or `out` is
 return_weights       also the weights [batch, heads, queries, keys], before dropout
 return_scores        also the scores: 'raw', 'softcapped' or 'masked'
 
@@ -121,15 +122,15 @@ library that q is from.
 (1, 2, 3, 4)
 )");
 
-  m.def("attention", forward, "q"_a, "k"_a, "v"_a, nb::kw_only(), "out"_a = nb::none(),
-        "return_lse"_a = false, "return_weights"_a = false, "return_scores"_a = nb::none(),
-        no_context, "options"_a,
+  m.def("attention", forward, "q"_a.none(), "k"_a.none(), "v"_a.none(), nb::kw_only(),
+        "out"_a = nb::none(), "return_lse"_a = false, "return_weights"_a = false,
+        "return_scores"_a = nb::none(), no_context, "options"_a,
         nb::sig("def attention(q: ArrayT, k: Array, v: Array, *, " ATTEND_OPTIONS
                 "out: ArrayT | None = None, " ATTEND_MORE
                 "context: Context | None = None) -> tuple[ArrayT, ...]"));
 
-  m.def("attention_backward", backward, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, "dout"_a,
-        nb::kw_only(), "dlse"_a = nb::none(), no_context, "options"_a,
+  m.def("attention_backward", backward, "q"_a.none(), "k"_a.none(), "v"_a.none(), "out"_a, "lse"_a,
+        "dout"_a, nb::kw_only(), "dlse"_a = nb::none(), no_context, "options"_a,
         nb::sig("def attention_backward(q: ArrayT, k: Array, v: Array, out: Array, lse: Array, "
                 "dout: Array, *, " ATTEND_OPTIONS
                 "dlse: Array | None = None, context: Context | None = None) -> Any"),
@@ -162,7 +163,7 @@ the nth part. Returns (out, lse) of all the keys.
 True
 )");
 
-  m.def("weights_shape", shape_of_weights, "q"_a, "k"_a, "v"_a, "options"_a,
+  m.def("weights_shape", shape_of_weights, "q"_a.none(), "k"_a.none(), "v"_a.none(), "options"_a,
         nb::sig("def weights_shape(q: Array, k: Array, v: Array, **options: Any) -> "
                 "tuple[int, ...]"),
         R"(The shape that weights and scores of such a call have.

@@ -165,7 +165,7 @@ too (block.cross.make_cache(), filled by block.cross.append()).
                "cross: Mapping[str, Any] | None = None, "
                "context: Context | None = None) -> tuple[ArrayT, Saved]"),
            "(y, saved), of which backward takes the second.")
-      .def("backward", backward, "dy"_a, "saved"_a, nb::kw_only(), no_context,
+      .def("backward", backward, "dy"_a.none(), "saved"_a, nb::kw_only(), no_context,
            nb::sig("def backward(self, dy: Array, saved: Saved, *, "
                    "context: Context | None = None) -> BlockGradients"),
            "Gradients at x, the memory and the parameters, given dy at y.")

@@ -21,7 +21,8 @@ Results::Results(const Inputs& in, const AttentionOptions& options, const Wanted
   const ConstTensorView& v = in.v;
   if (out.is_none()) out_ = Tensor::uninitialized(like_queries(q, &v), q.dtype());
   if (wanted.lse) {
-    const DType type = q.dtype() == DType::f64 ? DType::f64 : DType::f32;
+    const bool wide = q.dtype() == DType::f64 || this->out().dtype() == DType::f64;
+    const DType type = wide ? DType::f64 : DType::f32;
     lse_ = Tensor::uninitialized(like_queries(q, nullptr), type);
   }
   if (!wanted.weights && !wanted.scores) return;

@@ -41,7 +41,7 @@ void bind_learned(nb::module_& m) {
             return to_python(
                 unlocked([&] { return self.forward(in, offset, context_or_default(context)); }), x);
           },
-          "x"_a, nb::kw_only(), "offset"_a = 0, no_context,
+          "x"_a.none(), nb::kw_only(), "offset"_a = 0, no_context,
           nb::sig("def forward(self, x: ArrayT, *, offset: int = 0, "
                   "context: Context | None = None) -> ArrayT"),
           "x with the positions from `offset` on added.")
@@ -53,7 +53,7 @@ void bind_learned(nb::module_& m) {
                 [&] { return self.forward_train(in, offset, context_or_default(context)); });
             return nb::make_tuple(to_python(std::move(y), x), nb::cast(std::move(saved)));
           },
-          "x"_a, nb::kw_only(), "offset"_a = 0, no_context,
+          "x"_a.none(), nb::kw_only(), "offset"_a = 0, no_context,
           nb::sig("def forward_train(self, x: ArrayT, *, offset: int = 0, "
                   "context: Context | None = None) -> tuple[ArrayT, Saved]"),
           "(y, saved), of which backward takes the second.")
@@ -65,7 +65,7 @@ void bind_learned(nb::module_& m) {
                 unlocked([&] { return self.backward(in, saved, context_or_default(context)); }),
                 dy);
           },
-          "dy"_a, "saved"_a, nb::kw_only(), no_context,
+          "dy"_a.none(), "saved"_a, nb::kw_only(), no_context,
           nb::sig("def backward(self, dy: ArrayT, saved: Saved, *, "
                   "context: Context | None = None) -> LayerGradients"),
           "Gradients at x and at the parameters, given dy at y.")
@@ -122,7 +122,7 @@ array([[0., 1.]], dtype=float32)
             return to_python(
                 unlocked([&] { return self.forward(in, offset, context_or_default(context)); }), x);
           },
-          "x"_a, nb::kw_only(), "offset"_a = 0, "context"_a = nb::none(),
+          "x"_a.none(), nb::kw_only(), "offset"_a = 0, "context"_a = nb::none(),
           nb::sig("def forward(self, x: ArrayT, *, offset: int = 0, "
                   "context: Context | None = None) -> ArrayT"),
           "x with the positions from `offset` on added.");

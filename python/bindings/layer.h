@@ -84,7 +84,7 @@ void bind_calls(nb::class_<Layer, More...>& type, const char* name, Kind kind = 
             Tensor y = unlocked([&] { return self.forward(in, context_or_default(context)); });
             return to_python(std::move(y), x);
           },
-          "x"_a, nb::kw_only(), no_context,
+          "x"_a.none(), nb::kw_only(), no_context,
           nb::sig("def forward(self, x: ArrayT, *, context: Context | None = None) -> ArrayT"),
           "y = layer(x)")
       .def(
@@ -95,7 +95,7 @@ void bind_calls(nb::class_<Layer, More...>& type, const char* name, Kind kind = 
                 unlocked([&] { return self.forward_train(in, context_or_default(context)); });
             return nb::make_tuple(to_python(std::move(y), x), nb::cast(std::move(saved)));
           },
-          "x"_a, nb::kw_only(), no_context,
+          "x"_a.none(), nb::kw_only(), no_context,
           nb::sig("def forward_train(self, x: ArrayT, *, context: Context | None = None) -> "
                   "tuple[ArrayT, Saved]"),
           "(y, saved), of which backward takes the second.")
@@ -107,7 +107,7 @@ void bind_calls(nb::class_<Layer, More...>& type, const char* name, Kind kind = 
                 unlocked([&] { return self.backward(in, saved, context_or_default(context)); });
             return make_gradients(std::move(gradients), dy);
           },
-          "dy"_a, "saved"_a, nb::kw_only(), no_context,
+          "dy"_a.none(), "saved"_a, nb::kw_only(), no_context,
           nb::sig("def backward(self, dy: ArrayT, saved: Saved, *, "
                   "context: Context | None = None) -> LayerGradients"),
           "Gradients at x and at the parameters, given dy at y.")

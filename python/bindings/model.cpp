@@ -95,7 +95,7 @@ void bind_training(nb::class_<LanguageModel>& type) {
                 unlocked([&] { return self.forward_train(in, context_or_default(context)); });
             return nb::make_tuple(to_python(std::move(logits), tokens), nb::cast(std::move(saved)));
           },
-          "tokens"_a, nb::kw_only(), no_context,
+          "tokens"_a.none(), nb::kw_only(), no_context,
           nb::sig("def forward_train(self, tokens: ArrayT, *, context: Context | None = None) -> "
                   "tuple[ArrayT, Saved]"),
           "(logits, saved), of which backward takes the second.")
@@ -162,7 +162,8 @@ void bind_model(nb::module_& m) {
                    "model_dim: int = 64, heads: int = 4, hidden_dim: int = 0, "
                    "activation: str = 'gelu', placement: str = 'pre', norm: str = 'layer_norm', "
                    "type: Any = 'f32', seed: int = 0) -> None"))
-      .def("forward", forward, "tokens"_a, "caches"_a = nb::none(), nb::kw_only(), no_context,
+      .def("forward", forward, "tokens"_a.none(), "caches"_a = nb::none(), nb::kw_only(),
+           no_context,
            nb::sig("def forward(self, tokens: ArrayT, caches: list[KvCache] | None = None, *, "
                    "context: Context | None = None) -> ArrayT"),
            "The logits; with the caches of make_caches() the tokens are new ones.")
@@ -172,7 +173,7 @@ void bind_model(nb::module_& m) {
             const Array in = read(tokens, {kName, "tokens", Kind::whole});
             return unlocked([&] { return self.trace(in, context_or_default(context)); });
           },
-          "tokens"_a, nb::kw_only(), no_context,
+          "tokens"_a.none(), nb::kw_only(), no_context,
           nb::sig("def trace(self, tokens: Array, *, context: Context | None = None) -> Trace"),
           "Every step of every block: 'blocks.1.attention.weights'.")
       .def("make_caches", &LanguageModel::make_caches, "batch"_a = 1, "An empty cache a block.")

@@ -30,7 +30,7 @@ NB_MODULE(_attend, m) {
   using namespace attend::python;
   nanobind::register_exception_translator(translate);
   m.doc() = "The compiled part of attend.";
-  m.attr("__version__") = attend::version();
+  m.def("version", attend::version, "The library's version, 'major.minor.patch'.");
   bind_context(m);
   bind_attention(m);
   bind_plan(m);

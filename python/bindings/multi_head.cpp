@@ -160,7 +160,7 @@ nb::object attend_cache(const Layer& self, nb::handle query, const KvCache& cach
 void bind_calls(nb::class_<Layer>& type) {
   const auto no_context = "context"_a = nb::none();
   type.def(
-          "forward", forward, "query"_a, "key"_a = nb::none(), "value"_a = nb::none(),
+          "forward", forward, "query"_a.none(), "key"_a = nb::none(), "value"_a = nb::none(),
           nb::kw_only(), "cache"_a = nb::none(), "lengths"_a = nb::none(), "return_lse"_a = false,
           "return_weights"_a = false, "return_scores"_a = nb::none(), no_context, "options"_a,
           nb::sig("def forward(self, query: ArrayT, key: Array | None = None, "
@@ -173,25 +173,25 @@ A value that is not given is the key. Options, lse, weights and scores as in att
 cache the query's rows are new tokens: they are appended and attend to all that it holds; only the
 first lengths[b] rows are tokens, if that is given.
 )")
-      .def("forward", forward, "query"_a, "key"_a = nb::none(), "value"_a = nb::none(),
+      .def("forward", forward, "query"_a.none(), "key"_a = nb::none(), "value"_a = nb::none(),
            nb::kw_only(), "cache"_a = nb::none(), "lengths"_a = nb::none(), "return_lse"_a = false,
            "return_weights"_a = false, "return_scores"_a = nb::none(), no_context, "options"_a,
            nb::sig("def forward(self, query: ArrayT, key: Array | None = None, "
                    "value: Array | None = None, *, " ATTEND_OPTIONS
                    "cache: KvCache | None = None, lengths: Array | None = None, " ATTEND_MORE
                    "context: Context | None = None) -> tuple[ArrayT, ...]"))
-      .def("forward_train", forward_train, "query"_a, "key"_a = nb::none(), "value"_a = nb::none(),
-           nb::kw_only(), no_context, "options"_a,
+      .def("forward_train", forward_train, "query"_a.none(), "key"_a = nb::none(),
+           "value"_a = nb::none(), nb::kw_only(), no_context, "options"_a,
            nb::sig("def forward_train(self, query: ArrayT, key: Array | None = None, "
                    "value: Array | None = None, *, " ATTEND_OPTIONS
                    "context: Context | None = None) -> tuple[ArrayT, Saved]"),
            "(output, saved), of which backward takes the second.")
-      .def("backward", backward, "dy"_a, "saved"_a, nb::kw_only(), no_context,
+      .def("backward", backward, "dy"_a.none(), "saved"_a, nb::kw_only(), no_context,
            nb::sig("def backward(self, dy: Array, saved: Saved, *, "
                    "context: Context | None = None) -> AttentionGradients"),
            "Gradients at the inputs, options and parameters, given dy at the output.")
-      .def("trace", trace, "query"_a, "key"_a = nb::none(), "value"_a = nb::none(), nb::kw_only(),
-           no_context, "options"_a,
+      .def("trace", trace, "query"_a.none(), "key"_a = nb::none(), "value"_a = nb::none(),
+           nb::kw_only(), no_context, "options"_a,
            nb::sig("def trace(self, query: Array, key: Array | None = None, "
                    "value: Array | None = None, *, " ATTEND_OPTIONS
                    "context: Context | None = None) -> Trace"),

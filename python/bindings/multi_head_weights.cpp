@@ -24,11 +24,11 @@ nb::list split(const Layer& self) {
   return list;
 }
 
-Layer join(nb::handle heads, nb::handle o_bias, const nb::kwargs& keywords) {
+Layer join(nb::handle parts, nb::handle o_bias, const nb::kwargs& keywords) {
   constexpr const char* where = "MultiHeadAttention.join";
   const MultiHeadAttentionOptions options = to_multi_head_options(keywords, where);
   std::vector<Layer::Head> list;
-  for (const nb::handle head : heads) {
+  for (const nb::handle head : parts) {
     const auto part = [&](const char* name) {
       const nb::object value = nb::getattr(head, name, nb::none());
       return Tensor::copy_of(read(value, {where, name, Kind::floating, true}));
@@ -66,10 +66,10 @@ void bind_weights(nb::class_<MultiHeadAttention>& type) {
            "q.weight, q.bias, k.weight, ... o.bias: NumPy arrays that are the layer's memory.")
       .def("split", split, nb::sig("def split(self) -> list[Head]"),
            "The same weights as one set of matrices a head, as copies.")
-      .def_static("join", join, "heads"_a, "o_bias"_a = nb::none(), "options"_a,
-                  nb::sig("def join(heads: Sequence[Head], o_bias: Array | None = None, "
+      .def_static("join", join, "parts"_a, "o_bias"_a = nb::none(), "options"_a,
+                  nb::sig("def join(parts: Sequence[Head], o_bias: Array | None = None, "
                           "**options: Any) -> MultiHeadAttention"),
-                  "A layer from matrices a head; options as of the constructor.")
+                  "A layer from the matrices of its heads; options as of the constructor.")
       .def(
           "save",
           [](const Layer& self, const Path& path, bool per_head) {

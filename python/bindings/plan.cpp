@@ -108,27 +108,29 @@ itself; a Plan is for forcing a kernel and for asking.
 >>> plan.kernel, plan.run(q, q, q).shape
 ('reference.forward', (1, 2, 3, 4))
 )")
-      .def_static("attention", plan_forward, "q"_a, "k"_a, "v"_a, nb::kw_only(),
-                  "out"_a = nb::none(), "return_lse"_a = false, "return_weights"_a = false,
-                  "return_scores"_a = nb::none(), "kernel"_a = "", no_context, "options"_a,
+      .def_static("attention", plan_forward, "q"_a.none(), "k"_a.none(), "v"_a.none(),
+                  nb::kw_only(), "out"_a = nb::none(), "return_lse"_a = false,
+                  "return_weights"_a = false, "return_scores"_a = nb::none(), "kernel"_a = "",
+                  no_context, "options"_a,
                   nb::sig("def attention(q: Array, k: Array, v: Array, *, " ATTEND_OPTIONS
                           "out: Array | None = None, " ATTEND_MORE
                           "kernel: str = '', context: Context | None = None) -> Plan"),
                   "A plan of attention(). `kernel` forces one, or raises with its reason.")
-      .def_static("attention_backward", plan_backward, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a,
-                  "dout"_a, nb::kw_only(), "dlse"_a = nb::none(), "kernel"_a = "", no_context,
-                  "options"_a,
+      .def_static("attention_backward", plan_backward, "q"_a.none(), "k"_a.none(), "v"_a.none(),
+                  "out"_a, "lse"_a, "dout"_a, nb::kw_only(), "dlse"_a = nb::none(), "kernel"_a = "",
+                  no_context, "options"_a,
                   nb::sig("def attention_backward(q: Array, k: Array, v: Array, out: Array, "
                           "lse: Array, dout: Array, *, " ATTEND_OPTIONS
                           "dlse: Array | None = None, kernel: str = '', "
                           "context: Context | None = None) -> Plan"),
                   "A plan of attention_backward().")
-      .def("run", run_plan, "q"_a, "k"_a, "v"_a, nb::kw_only(), "out"_a = nb::none(), "options"_a,
+      .def("run", run_plan, "q"_a.none(), "k"_a.none(), "v"_a.none(), nb::kw_only(),
+           "out"_a = nb::none(), "options"_a,
            nb::sig("def run(self, q: ArrayT, k: Array, v: Array, *, " ATTEND_OPTIONS
                    "out: ArrayT | None = None) -> Any"),
            "As attention(); data, strides, lengths and offsets may differ from the plan's.")
-      .def("run_backward", run_plan_backward, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, "dout"_a,
-           nb::kw_only(), "dlse"_a = nb::none(), "options"_a,
+      .def("run_backward", run_plan_backward, "q"_a.none(), "k"_a.none(), "v"_a.none(), "out"_a,
+           "lse"_a, "dout"_a, nb::kw_only(), "dlse"_a = nb::none(), "options"_a,
            nb::sig("def run_backward(self, q: ArrayT, k: Array, v: Array, out: Array, lse: Array, "
                    "dout: Array, *, " ATTEND_OPTIONS "dlse: Array | None = None) -> Any"),
            "As attention_backward().")

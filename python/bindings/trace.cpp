@@ -69,8 +69,8 @@ void bind_trace(nb::module_& m) {
           "path"_a, nb::sig("def save(self, path: str | os.PathLike[str]) -> None"),
           "Writes all of it as safetensors, with the formulas in the metadata.");
 
-  m.def("trace_attention", trace, "q"_a, "k"_a, "v"_a, nb::kw_only(), "context"_a = nb::none(),
-        "options"_a,
+  m.def("trace_attention", trace, "q"_a.none(), "k"_a.none(), "v"_a.none(), nb::kw_only(),
+        "context"_a = nb::none(), "options"_a,
         nb::sig("def trace_attention(q: Array, k: Array, v: Array, *, " ATTEND_OPTIONS
                 "context: Context | None = None) -> Trace"),
         R"(Every step of attention(): scores, scaled_scores, masked_scores, lse, weights, heads.
