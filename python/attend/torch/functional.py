@@ -139,7 +139,7 @@ def _leading(
 ) -> tuple[int, ...]:
     """What the dimensions before the last two broadcast to. The mask must fit as it is."""
     lengths = (query.size(-2), key.size(-2))
-    leads = [x.shape[:-2] for x in (query, key, value)]
+    leads = [tuple(x.shape[:-2]) for x in (query, key, value)]
     if enable_gqa:  # the key heads are checked by themselves
         leads[1:] = [(*lead[:-1], query.size(-3)) for lead in leads[1:]]
     if mask is not None:
@@ -149,7 +149,7 @@ def _leading(
                 f"{where}: attn_mask {list(mask.shape)} does not broadcast to [..., L, S] = "
                 f"[..., {lengths[0]}, {lengths[1]}]"
             )
-        leads.append(torch.Size(shape[:-2]))
+        leads.append(shape[:-2])
     try:
         return tuple(torch.broadcast_shapes(*leads))
     except RuntimeError:

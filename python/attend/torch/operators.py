@@ -7,6 +7,8 @@ the `fake` functions here and never what is inside. Tensors are those of attend.
 
 with any strides, which are read as they lie. mask and bias broadcast to [batch, heads, queries, keys].
 """
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -16,8 +18,8 @@ import attend
 def _options(
     mask: Tensor | None, bias: Tensor | None, scale: float | None, causal: bool, dropout_p: float,
     seed: Tensor | None,
-) -> dict[str, object]:
-    options: dict[str, object] = {"mask": mask, "bias": bias, "scale": scale, "causal": causal}
+) -> dict[str, Any]:
+    options: dict[str, Any] = {"mask": mask, "bias": bias, "scale": scale, "causal": causal}
     if causal:
         options["query_offset"] = 0  # PyTorch's first query meets the first key
     if seed is not None:
@@ -55,7 +57,8 @@ def attention(
         return out, lse, q.new_empty(0)
     if seed is None:
         return attend.attention(q, k, v, return_lse=True, return_weights=True, **options)
-    # attend hands out the weights before dropout, PyTorch those after it.
+    # attend hands out the weights before dropout, PyTorch those after it: the attention to the
+    # identity, which takes keys / dv times the first one's work.
     out, lse = attend.attention(q, k, v, return_lse=True, **options)
     return out, lse, attend.attention(q, k, _identity(k), **options)
 
@@ -102,13 +105,15 @@ def _(q, k, v, out, lse, weights, dout, dlse, dweights, mask, bias, scale, causa
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dbias
 
 
-def _save(ctx, inputs, output):
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     q, k, v, mask, bias, ctx.scale, ctx.causal, ctx.dropout_p, seed, _ = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(q, k, v, mask, bias, seed, *output)
 
 
-def _gradients(ctx, dout, dlse, dweights):
+def _gradients(
+    ctx: Any, dout: Tensor | None, dlse: Tensor | None, dweights: Tensor | None
+) -> tuple[Tensor | None, ...]:
     q, k, v, mask, bias, seed, out, lse, weights = ctx.saved_tensors
     dq, dk, dv, dbias = attention_backward(
         q, k, v, out, lse, weights, dout, dlse, dweights,
@@ -117,7 +122,7 @@ def _gradients(ctx, dout, dlse, dweights):
     return dq, dk, dv, None, dbias if bias is not None else None, None, None, None, None, None
 
 
-def _no_second_gradient(ctx, *gradients):
+def _no_second_gradient(ctx: Any, *gradients: Tensor | None) -> None:
     raise NotImplementedError(
         "attend::attention_backward: attention has first gradients only; a gradient of its gradient "
         "(create_graph=True, gradgradcheck) is not available"

@@ -5,7 +5,6 @@ import io
 import attend.torch
 import pytest
 import torch
-import torch_support  # noqa: F401  (sets the threads)
 from torch import nn
 from torch.profiler import profile
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch_support import contract
+from support import contract
 
 B, H, KEY_HEADS, L, S, D = 2, 6, 3, 4, 7, 8
 

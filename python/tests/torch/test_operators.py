@@ -2,7 +2,6 @@
 import attend.torch
 import pytest
 import torch
-import torch_support  # noqa: F401  (sets the threads)
 from attend.torch.operators import attention, attention_backward
 from torch.nn import functional as F
 

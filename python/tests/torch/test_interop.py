@@ -5,7 +5,6 @@ import attend
 import attend.torch
 import pytest
 import torch
-import torch_support  # noqa: F401  (sets the threads)
 from torch import nn
 from torch.nn import functional as F
 
@@ -103,6 +102,29 @@ def test_input_without_a_batch(batch_first):
         found = mine(q, k, k, **options)
         assert_same(found, theirs(q, k, k, **options))
         assert found[1].shape == ((4, 6) if average else (3, 4, 6))
+
+
+@pytest.mark.parametrize("floats", [False, True])
+def test_keys_that_are_added_are_seen_whatever_the_masks_say(floats):
+    mine, theirs = pair(add_bias_kv=True, add_zero_attn=True)
+    x = torch.randn(4, 2, 12, dtype=torch.float64)
+    blocked = torch.ones(4, 4, dtype=torch.bool)
+    padding = torch.tensor([[True] * 4, [False, True, False, True]])
+    masks = dict(attn_mask=blocked, key_padding_mask=padding)
+    if floats:
+        masks = {name: torch.zeros(m.shape, dtype=x.dtype).masked_fill(m, -torch.inf) for name, m in masks.items()}
+    found = mine(x, x, x, **masks)
+    assert_same(found, theirs(x, x, x, **masks))
+    assert (found[1][..., :4] == 0).all() and (found[1][..., 4:] > 0).all()
+
+
+def test_the_examples_in_the_docstrings():
+    import doctest
+
+    names = {"attend": attend, "torch": torch, "nn": nn}
+    for module in (attend.torch.functional, attend.torch.modules):
+        failed, tried = doctest.testmod(module, extraglobs=names)
+        assert not failed and tried
 
 
 def test_true_blocks_in_the_module_and_takes_part_in_the_function():
@@ -210,7 +232,8 @@ def test_inputs_that_do_not_fit_are_refused():
     q = torch.ones(2, 4, 3, 8)
     refused(ValueError, "found \\[8\\]", sdpa, q[0, 0, 0], q, q)
     refused(ValueError, "do not fit", sdpa, q, q[:, :2], q[:, :2])
-    refused(ValueError, "4 heads of query are no multiple of the 3 of key", sdpa, q, q[:, :3], q[:, :3], enable_gqa=True)
+    refused(ValueError, "4 heads of query are no multiple of the 3 of key", sdpa, q, q[:, :3], q[:, :3],
+            enable_gqa=True)
     refused(ValueError, "between 0 and 1", sdpa, q, q, q, dropout_p=1.5)
     refused(ValueError, "k is f64, q is f32", sdpa, q, q.double(), q)
 

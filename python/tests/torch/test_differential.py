@@ -1,9 +1,9 @@
 """attend.torch beside PyTorch in float64, over thousands of random configurations.
 
 Configuration n of a run is made from the seed and n alone, so that one that fails can be repeated:
-    ATTEND_SEED=5 ATTEND_ONLY=1234 pytest test_torch_differential.py
+    ATTEND_SEED=5 ATTEND_ONLY=1234 pytest test_differential.py
 Where a query sees no key, or a size is zero, PyTorch gives NaN or stops; there the truth is the
-contract's formula (torch_support.contract).
+contract's formula (support.contract).
 """
 import contextlib
 import math
@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch_support import TOLERANCE, contract, error, hidden_rows, laid_out, leaf
+from support import TOLERANCE, contract, error, hidden_rows, laid_out, leaf
 
 SEED = int(os.environ.get("ATTEND_SEED", "20250"))
 ONLY = os.environ.get("ATTEND_ONLY")

@@ -10,7 +10,6 @@ import attend.torch
 import pytest
 import torch
 import torch.nn as nn
-import torch_support  # noqa: F401  (sets the threads)
 
 
 class MultiHeadAttention(nn.Module):

@@ -4,8 +4,6 @@ import random
 
 import torch
 
-torch.set_num_threads(1)  # the tensors here are small: handing them to threads takes most of the time
-
 # Allowed errors against f64, in units of the largest value (at least 1). Results are rounded to the
 # type once; projections in narrow types round q, k and v before.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}

@@ -6,10 +6,9 @@ import copy
 import attend.torch
 import pytest
 import torch
-import torch_support  # noqa: F401  (sets the threads)
 from torch import nn
 from torch.nn import functional as F
-from torch_support import contract
+from support import contract
 
 sdpa = attend.torch.scaled_dot_product_attention
 INF = float("inf")
