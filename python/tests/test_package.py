@@ -26,6 +26,13 @@ def test_examples_in_docstrings_run(tmp_path, monkeypatch):
     assert runner.tries > 60
 
 
+def test_examples_of_the_page_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = SOURCES.parent / "docs" / "python.md"
+    result = doctest.testfile(str(page), module_relative=False)
+    assert result.failed == 0 and result.attempted > 15
+
+
 @pytest.mark.parametrize("name, thing", PUBLIC)
 def test_everything_public_is_described(name, thing):
     assert inspect.getdoc(thing)
