@@ -62,6 +62,75 @@ class BackwardResult(NamedTuple):
     dalibi: Any = None
 
 
+class Rotary(NamedTuple):
+    """Rotary positions: pairs of features are turned by position * base ** (-2 c / dim).
+
+    pairing is 'halves' (features c and c + dim / 2) or 'neighbours' (2 c and 2 c + 1); dim 0: all.
+    """
+
+    pairing: str = "halves"
+    base: float = 10000.0
+    dim: int = 0
+
+
+class Head(NamedTuple):
+    """The matrices of one head: q [d_k, model_dim], k [d_k, key_dim], v [d_v, value_dim], o [model_dim, d_v]."""
+
+    q: Any
+    k: Any
+    v: Any
+    o: Any = None
+    q_bias: Any = None
+    k_bias: Any = None
+    v_bias: Any = None
+
+
+class LayerGradients(NamedTuple):
+    """Of a layer with one input: at x, and at the parameters by name."""
+
+    dx: Any
+    parameters: dict[str, Any]
+
+
+class AttentionGradients(NamedTuple):
+    """Of MultiHeadAttention: dx in self-attention, else the next three; then those of the options."""
+
+    dx: Any
+    dquery: Any
+    dkey: Any
+    dvalue: Any
+    dbias: Any
+    dsinks: Any
+    dalibi: Any
+    parameters: dict[str, Any]
+
+
+class BlockGradients(NamedTuple):
+    """Of AttentionBlock: at x, at the memory (None without one), and at the parameters by name."""
+
+    dx: Any
+    dmemory: Any
+    parameters: dict[str, Any]
+
+
+class Loss(NamedTuple):
+    """A loss, its gradient at the logits or the prediction, and how many rows or elements it is over."""
+
+    value: float
+    gradient: Any
+    count: int
+
+
+class TraceStep(NamedTuple):
+    """One intermediate result: 'weights', its formula, what its dimensions are, and the array."""
+
+    name: str
+    formula: str
+    axes: str
+    value: Any
+
+
 WindowLike = Union[Window, tuple[int | None, int | None], dict[str, int | None]]
 BlocksLike = Union[Blocks, tuple[Array, int, int], dict[str, Any]]
 DropoutLike = Union[Dropout, tuple[float, int], tuple[float, int, int], dict[str, Any]]
+RotaryLike = Union[Rotary, tuple[str, float], tuple[str, float, int], dict[str, Any]]

@@ -11,6 +11,15 @@ namespace nb = nanobind;
 void bind_context(nb::module_& m);
 void bind_attention(nb::module_& m);
 void bind_plan(nb::module_& m);
+void bind_trace(nb::module_& m);
+void bind_files(nb::module_& m);
+void bind_kv_cache(nb::module_& m);
+void bind_layers(nb::module_& m);
+void bind_embedding(nb::module_& m);
+void bind_multi_head(nb::module_& m);
+void bind_block(nb::module_& m);
+void bind_model(nb::module_& m);
+void bind_train(nb::module_& m);
 
 }  // namespace attend::python
 

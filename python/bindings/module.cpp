@@ -34,4 +34,12 @@ NB_MODULE(_attend, m) {
   bind_context(m);
   bind_attention(m);
   bind_plan(m);
+  bind_trace(m);
+  bind_files(m);
+  bind_kv_cache(m);
+  bind_layers(m);
+  bind_multi_head(m);
+  bind_block(m);
+  bind_model(m);
+  bind_train(m);
 }
