@@ -71,6 +71,12 @@ def _is_float(dtype: np.dtype) -> bool:
     return dtype.name in ("float64", "float32", "float16", "bfloat16")
 
 
+def _widest(types: set[np.dtype]) -> np.dtype:
+    """A type that holds all of them: float16 and bfloat16 have only float32 in common."""
+    wide = np.dtype("float64" if np.dtype("float64") in types else "float32")
+    return wide if len(types) > 1 else next(iter(types))
+
+
 def _run_attention(
     version: int,
     wanted: set[str],
@@ -135,10 +141,10 @@ def _run_attention(
     precision = attribute("softmax_precision")
     if precision is not None and precision not in PRECISIONS:
         _refuse(f"softmax_precision is one of {list(PRECISIONS)}, found {precision}")
-    types = [q.dtype, v.dtype] + [np.dtype("float64")] * (precision == DOUBLE)
+    types = {q.dtype, v.dtype} | ({np.dtype("float64")} if precision == DOUBLE else set())
     if attn_mask is not None and _is_float(attn_mask.dtype):
-        types.append(attn_mask.dtype)
-    dtype = np.result_type(*types)
+        types.add(attn_mask.dtype)
+    dtype = _widest(types)
     if attn_mask is not None:
         options |= _mask(attn_mask, k.shape[2], dtype)
 
