@@ -232,7 +232,8 @@ def _found(node: onnx.NodeProto, heads: int, key_heads: int, maps: Sequence[_Map
     if heads % key_heads or q % heads or v % key_heads or k * heads != q * key_heads:
         _refuse(node, f"projections to {q}, {k}, {v} features for {heads} and {key_heads} heads")
     if out is not None and out.weight.shape[0] * key_heads != v * heads:
-        _refuse(node, f"an output projection {list(out.weight.shape)} behind {v // key_heads * heads} features")
+        _refuse(node, f"an output projection {list(out.weight.shape)} behind "
+                      f"{v // key_heads * heads} features")
     weights = {}
     for part, found in zip("qkvo", [*maps, out]):
         if found is not None:

@@ -7,7 +7,7 @@
 All arithmetic is attend's own. Python only shows arrays in other shapes, joins past and new keys, and
 changes types where a node mixes them.
 """
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,21 @@ def _widest(types: set[np.dtype]) -> np.dtype:
     return wide if len(types) > 1 else next(iter(types))
 
 
+def _plain_options(attribute: Callable[..., Any]) -> dict[str, Any]:
+    """The attributes that need no array, checked; the others' range is checked too."""
+    precision, mode = attribute("softmax_precision"), attribute("qk_matmul_output_mode", 0)
+    if precision is not None and precision not in PRECISIONS:
+        _refuse(f"softmax_precision is one of {list(PRECISIONS)}, found {precision}")
+    if mode not in (0, 1, 2, 3):
+        _refuse(f"qk_matmul_output_mode is 0, 1, 2 or 3, found {mode}")
+    window = [attribute("left_window_size", -1), attribute("right_window_size", -1)]
+    if min(window) < -1:
+        _refuse(f"window sizes are -1 (no limit), 0 or more, found {window}")
+    return {"causal": bool(attribute("is_causal", 0)), "scale": attribute("scale"),
+            "softcap": attribute("softcap", 0.0),
+            "window": tuple(None if side == -1 else side for side in window)}
+
+
 def _run_attention(
     version: int,
     wanted: set[str],
@@ -94,7 +109,7 @@ def _run_attention(
     Q [batch, heads, queries, d]   K [batch, key heads, keys, d]   V [batch, key heads, keys, dv]
     or [batch, length, heads * d] each; then Y is so too. past_ and present_ are 4-D always.
     """
-    attribute = dict(attributes).get
+    attribute = attributes.get
     flat = Q.ndim == 3
     heads, key_heads = attribute("q_num_heads"), attribute("kv_num_heads")
     if not Q.ndim == K.ndim == V.ndim or Q.ndim not in (3, 4):
@@ -129,36 +144,27 @@ def _run_attention(
         options["key_lengths"] = nonpad_kv_seqlen
         options["query_offset"] = nonpad_kv_seqlen - queries  # may be negative: such rows see no key
 
-    options["causal"] = bool(attribute("is_causal", 0))
-    options["scale"] = attribute("scale")
-    options["softcap"] = attribute("softcap", 0.0)
-    window = [attribute("left_window_size", -1), attribute("right_window_size", -1)]
-    if min(window) < -1:
-        _refuse(f"window sizes are -1 (no limit), 0 or more, found {window}")
-    options["window"] = tuple(None if side == -1 else side for side in window)
-
+    options |= _plain_options(attribute)
     # One type for all of the call: the widest that was given or asked for.
-    precision = attribute("softmax_precision")
-    if precision is not None and precision not in PRECISIONS:
-        _refuse(f"softmax_precision is one of {list(PRECISIONS)}, found {precision}")
-    types = {q.dtype, v.dtype} | ({np.dtype("float64")} if precision == DOUBLE else set())
+    types = {q.dtype, v.dtype}
+    if attribute("softmax_precision") == DOUBLE:
+        types.add(np.dtype("float64"))
     if attn_mask is not None and _is_float(attn_mask.dtype):
         types.add(attn_mask.dtype)
     dtype = _widest(types)
     if attn_mask is not None:
         options |= _mask(attn_mask, k.shape[2], dtype)
 
-    mode = attribute("qk_matmul_output_mode", 0)
-    if mode not in (0, 1, 2, 3):
-        _refuse(f"qk_matmul_output_mode is 0, 1, 2 or 3, found {mode}")
-    if "qk_matmul_output" in wanted:
+    shows_qk = "qk_matmul_output" in wanted
+    if shows_qk:
+        mode = attribute("qk_matmul_output_mode", 0)
         options |= {"return_weights": True} if mode == 3 else {"return_scores": STAGES[mode]}
 
     y = np.empty((batch, queries, q.shape[1], v.shape[3]) if flat else q.shape[:3] + v.shape[3:], dtype)
     out = y.transpose(0, 2, 1, 3) if flat else y
     qk = attention(*(x.astype(dtype, copy=False) for x in (q, k, v)), out=out, **options)
     results = {"Y": y.reshape(batch, queries, -1) if flat else y}
-    if "qk_matmul_output" in wanted:
+    if shows_qk:
         results["qk_matmul_output"] = qk[1]
     results = {name: x.astype(Q.dtype, copy=False) for name, x in results.items()}
     for name, x in (("present_key", k), ("present_value", v)):
