@@ -212,11 +212,14 @@ def test_windows_count_from_the_past(left, right):
 
 
 # ---- types -------------------------------------------------------------------------------------
-def test_double_softmax_precision_is_honoured():
+def test_double_softmax_precision_is_honoured(monkeypatch):
+    seen, call = [], attend.onnx.attention
+    monkeypatch.setattr(attend.onnx, "attention", lambda q, *a, **k: seen.append(q.dtype) or call(q, *a, **k))
     q, k, v = randoms((1, 2, 4, 64), (1, 2, 300, 64), (1, 2, 300, 64), dtype="float32")
     inputs = dict(Q=q, K=k, V=v)
     y, = run(inputs, softmax_precision=TensorProto.DOUBLE)
     wide, = run({name: x.astype("float64") for name, x in inputs.items()})
+    assert seen[0] == np.float64  # f32 results of a kernel that adds in f64 could not tell
     assert y.dtype == np.float32 and (y == wide.astype("float32")).all()
 
 
