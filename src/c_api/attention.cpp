@@ -1,6 +1,8 @@
 // Attention, its gradient, merging, and plans of them.
 #include "c_api/handles.h"
 
+#include <algorithm>
+
 namespace c_api = attend::c_api;
 using c_api::Call;
 
