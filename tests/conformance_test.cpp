@@ -4,8 +4,8 @@
 //   conformance_test --case='type=f32 batch=2 ...'   that case alone, with all kernels
 //   conformance_test --reduced                       the reduced table, for slow machines
 #include "cases/cases.h"
+#include "cases/oracle/philox.h"
 #include "support/examination.h"
-#include "support/philox.h"
 
 #include <gtest/gtest.h>
 

@@ -1,73 +1,8 @@
 // The contract's fourth point: memory is O(length). Every allocation of this process is counted:
-// the C++ runtime's operators are replaced here, and workspaces come through them too.
+// workspaces come through the C++ runtime's operators too.
+#include "support/counted_allocations.h"
 #include "support/property_memory.h"
 #include "support/property_truth.h"
-
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
-namespace {
-
-std::atomic<std::size_t> bytes_allocated{0};
-std::atomic<std::size_t> allocations{0};
-std::atomic<std::size_t> failing_allocation{0};  // this one finds no memory; 0: none
-
-void* counted(std::size_t bytes, std::size_t alignment) noexcept {
-  bytes_allocated += bytes;
-  if (++allocations == failing_allocation || bytes > std::size_t{1} << 60) return nullptr;
-  const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  return alignment <= alignof(std::max_align_t) ? std::malloc(bytes == 0 ? 1 : bytes)
-                                                : std::aligned_alloc(alignment, rounded);
-}
-
-void* counted_or_throw(std::size_t bytes, std::size_t alignment) {
-  void* const memory = counted(bytes, alignment);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
-}  // namespace
-
-// Not inlined: g++ would see free() where it expects operator delete, and warn.
-[[gnu::noinline]] void* operator new(std::size_t bytes) { return counted_or_throw(bytes, 1); }
-[[gnu::noinline]] void* operator new[](std::size_t bytes) { return counted_or_throw(bytes, 1); }
-[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  return counted(bytes, 1);
-}
-[[gnu::noinline]] void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
-  return counted(bytes, 1);
-}
-[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return counted_or_throw(bytes, static_cast<std::size_t>(alignment));
-}
-[[gnu::noinline]] void* operator new[](std::size_t bytes, std::align_val_t alignment) {
-  return counted_or_throw(bytes, static_cast<std::size_t>(alignment));
-}
-[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment,
-                                     const std::nothrow_t&) noexcept {
-  return counted(bytes, static_cast<std::size_t>(alignment));
-}
-[[gnu::noinline]] void* operator new[](std::size_t bytes, std::align_val_t alignment,
-                                       const std::nothrow_t&) noexcept {
-  return counted(bytes, static_cast<std::size_t>(alignment));
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete[](void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete[](void* memory, std::align_val_t) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept {
-  std::free(memory);
-}
 
 namespace attend::test {
 namespace {

@@ -5,7 +5,8 @@
     documents_test.py --self-test                 proves on spoilt copies that mistakes are found
 
 Examined are README.md, CONTRIBUTING.md, CHANGELOG.md and docs/**/*.md:
-  - the README's program is examples/quick_start.cpp between its marks;
+  - a block of code below `<!-- FILE [MARK] -->` is that file between its lines `// [MARK]` and `// [/MARK]`, without
+    the indentation, or the whole of it where no mark is named; the README has one;
   - every relative link leads to a file, and to a heading of it if it names one;
   - every path of the tree that is written as code or drawn exists, and every test that is named;
   - the README's tables have every field of AttentionOptions, AttentionOutputs, AttentionGradients, and no other;
@@ -20,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 
 FIELDS = ("AttentionOptions", "AttentionOutputs", "AttentionGradients")
 # The first word of what counts as a path of the tree when it is written as code.
@@ -30,6 +32,8 @@ MACHINE = re.compile(r"(?<![\w.~])/(?:home|root|tmp|work|mnt|Users|var|opt)\b[^\
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`]+)`")
 FENCE = re.compile(r"^```.*?^```[^\n]*$", re.M | re.S)
+# Code that is a file's, or a part of it.
+PROGRAM = re.compile(r"^<!-- (\w+/[\w./-]+)(?: \[(\w+)\])?[^\n]*-->\n```\w*\n(.*?)^```$", re.M | re.S)
 # Where tests are named: a paragraph that begins so.
 HELD_BY = re.compile(r"^\*Held by\* (?:.+\n)+", re.M)
 QUESTION = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)+")
@@ -50,18 +54,27 @@ def anchors(text):
         yield re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
 
 
-def check_program(root, readme):
-    source = (root / "examples/quick_start.cpp").read_text()
-    marked = re.search(r"^// \[README\]\n(.*?)^// \[/README\]$", source, re.M | re.S)
-    if not marked:
-        yield "README.md", 1, "examples/quick_start.cpp has its marks", "none"
-        return
-    block = re.search(r"<!-- examples/quick_start\.cpp[^\n]*-->\n```cpp\n(.*?)^```$", readme, re.M | re.S)
-    if not block:
-        yield "README.md", 1, "the README has the marked program", "none"
-    elif block[1] != marked[1]:
-        yield ("README.md", line_of(readme, block.start(1)),
-               "the program is that of examples/quick_start.cpp", "another text")
+def excerpt(root, name, mark):
+    """A file, or its lines between two marks; None if there is no such thing."""
+    if not (root / name).is_file():
+        return None
+    source = (root / name).read_text()
+    if not mark:
+        return source
+    found = re.search(rf"^ *// \[{mark}\]\n(.*?)^ *// \[/{mark}\]$", source, re.M | re.S)
+    return found and textwrap.dedent(found[1])
+
+
+def check_programs(root, path, text):
+    blocks = list(PROGRAM.finditer(text))
+    if path == "README.md" and not blocks:
+        yield path, 1, "the README has a program of the examples", "none"
+    for match in blocks:
+        name, mark, block = match.groups()
+        if (source := excerpt(root, name, mark)) is None:
+            yield path, line_of(text, match.start()), "a program has its file and its marks", match[0].split("\n")[0]
+        elif block != source:
+            yield path, line_of(text, match.start()), f"the program is that of {name}", "another text"
 
 
 def check_links(root, path, text):
@@ -169,11 +182,11 @@ def check(root, compiler=None):
     for file in files:
         path = file.relative_to(root).as_posix()
         text = file.read_text()
-        for rule in (check_links, check_paths, check_tests):
+        for rule in (check_links, check_paths, check_tests, check_programs):
             mistakes += rule(root, path, text)
         mistakes += check_machine(path, text)
         if path == "README.md":
-            mistakes += [*check_program(root, text), *check_fields(root, text)]
+            mistakes += check_fields(root, text)
     if compiler:
         mistakes += check_kernel(root, compiler)
     return mistakes, len(files)
@@ -183,6 +196,8 @@ def check(root, compiler=None):
 SPOILS = (
     ("README.md", "{.causal = true});\n  for", "{});\n  for", "the program is"),
     ("examples/quick_start.cpp", "float x", "double x", "the program is"),
+    ("examples/layers.cpp", ".out = 2", ".out = 4", "the program is"),
+    ("examples/layers.cpp", "// [norm]", "// [norms]", "its file and its marks"),
     ("README.md", "(docs/contract.md)", "(docs/promises.md)", "a link leads to a file"),
     ("docs/corrections.md", "#cost)", "#price)", "a link leads to a heading"),
     ("docs/architecture.md", "`src/core/mask.h`", "`src/core/masks.h`", "a path exists"),

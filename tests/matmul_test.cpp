@@ -3,6 +3,7 @@
 #include "layer/matmul.h"
 
 #include "support/io_files.h"
+#include "support/layer_numbers.h"
 
 #include <gtest/gtest.h>
 
@@ -10,36 +11,6 @@
 
 namespace attend::test {
 namespace {
-
-constexpr DType kTypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
-
-template <class Use>
-void with(DType type, Use use) {
-  if (type == DType::f64) use(double{});
-  else if (type == DType::f32) use(float{});
-  else if (type == DType::bf16) use(bf16{});
-  else use(f16{});
-}
-
-double value(const ConstTensorView& t, const Shape& index) {
-  double x = 0;
-  with(t.dtype(), [&]<class T>(T) {
-    if constexpr (std::is_same_v<T, double>) x = t.at<T>(index);
-    else x = static_cast<float>(t.at<T>(index));
-  });
-  return x;
-}
-
-// Uniform from -1 to 1, never 0.
-Tensor numbers(const Shape& shape, DType type, unsigned seed) {
-  std::mt19937 random(seed);
-  Tensor tensor(shape, type);
-  with(type, [&]<class T>(T) {
-    for (std::int64_t n = 0; n < tensor.count(); ++n)
-      tensor.data<T>()[n] = static_cast<T>((random() % 2048 + 0.5) / 1024 - 1);
-  });
-  return tensor;
-}
 
 Tensor product(const ConstTensorView& a, const ConstTensorView& b, const ConstTensorView& bias = {},
                Context& context = default_context()) {
@@ -64,7 +35,7 @@ Sum defined_sum(const ConstTensorView& a, const ConstTensorView& b, std::int64_t
 
 void expect_defined(const ConstTensorView& a, const ConstTensorView& b, const ConstTensorView& bias,
                     const ConstTensorView& c) {
-  with(a.dtype(), [&]<class T>(T) {
+  with_type(a.dtype(), [&]<class T>(T) {
     using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
     for (std::int64_t i = 0; i < c.size(0); ++i)
       for (std::int64_t j = 0; j < c.size(1); ++j) {
@@ -77,7 +48,7 @@ void expect_defined(const ConstTensorView& a, const ConstTensorView& b, const Co
 }
 
 TEST(Matmul, every_tail_has_the_defined_bits) {
-  for (const DType type : kTypes)
+  for (const DType type : kFloatTypes)
     for (std::int64_t size = 1; size <= 33; ++size) {
       const std::int64_t n = 34 - size, k = size % 7 + 1;
       const Tensor a = numbers({size, k}, type, 1), b = numbers({k, n}, type, 2);
@@ -100,7 +71,7 @@ TEST(Matmul, every_small_size_is_near_the_sum_in_f64) {
 }
 
 TEST(Matmul, sums_are_in_blocks_of_256) {
-  for (const DType type : kTypes)
+  for (const DType type : kFloatTypes)
     for (const std::int64_t k : {255, 256, 257, 511, 512, 513, 1000}) {
       const Tensor a = numbers({5, k}, type, 1), b = numbers({k, 9}, type, 2);
       expect_defined(a, b, {}, product(a, b));
@@ -142,7 +113,7 @@ TEST(Matmul, nothing_is_made_of_nothing) {
 }
 
 TEST(Matmul, strides_change_no_bit) {
-  for (const DType type : kTypes) {
+  for (const DType type : kFloatTypes) {
     const Tensor a = numbers({37, 61}, type, 1), b = numbers({61, 23}, type, 2);
     const Tensor bias = numbers({23}, type, 3);
     const Tensor expected = product(a, b, bias);
@@ -157,7 +128,7 @@ TEST(Matmul, strides_change_no_bit) {
       Tensor large = numbers({2 * t.size(0), 3 * t.size(1)}, type, 4);
       const TensorView part =
           large.view().slice(0, 2 * t.size(0) - 1, -1, -2).slice(1, 3 * t.size(1) - 1, -1, -3);
-      with(type, [&]<class T>(T) {
+      with_type(type, [&]<class T>(T) {
         for (std::int64_t i = 0; i < t.size(0); ++i)
           for (std::int64_t j = 0; j < t.size(1); ++j) part.at<T>({i, j}) = t.at<T>({i, j});
       });
@@ -168,7 +139,7 @@ TEST(Matmul, strides_change_no_bit) {
     };
     Tensor large_a = spread(a), large_b = spread(b), large_c = spread(expected);
     const Tensor untouched = large_c;
-    with(type, [&]<class T>(T) {
+    with_type(type, [&]<class T>(T) {
       for (std::int64_t i = 0; i < 37; ++i)
         for (std::int64_t j = 0; j < 23; ++j) part(large_c).at<T>({i, j}) = T{};
     });
@@ -178,7 +149,7 @@ TEST(Matmul, strides_change_no_bit) {
 }
 
 TEST(Matmul, a_row_is_the_same_alone_and_among_others) {
-  for (const DType type : kTypes) {
+  for (const DType type : kFloatTypes) {
     const Tensor a = numbers({70, 300}, type, 1), b = numbers({300, 131}, type, 2);
     const Tensor c = product(a, b);
     for (const std::int64_t i : {0, 1, 3, 4, 63, 64, 69})

@@ -228,5 +228,60 @@ TEST(Tensor, copy_of_reads_any_strides) {
   EXPECT_EQ(Tensor::copy_of({&bytes[3], {4}, {-1}}).at<std::uint8_t>({3}), 1);
 }
 
+// Pieces that lie together are copied as one: every way of cutting a tensor of four dimensions into
+// such pieces, against its elements one by one.
+TEST(Tensor, copy_of_takes_every_element_from_its_place) {
+  const Tensor t = counting({2, 3, 4, 5});
+  const ConstTensorView v = t.view();
+  std::vector<ConstTensorView> views = {v};
+  for (const Shape& order :
+       {Shape{0, 1, 3, 2}, {0, 2, 1, 3}, {1, 0, 2, 3}, {3, 2, 1, 0}, {2, 3, 0, 1}})
+    views.push_back(v.permute(order));
+  for (int dim = 0; dim < 4; ++dim) {
+    const std::size_t count = views.size();
+    for (std::size_t n = 0; n < count; ++n) {
+      const std::int64_t size = views[n].size(dim);
+      if (size == 0) continue;
+      views.push_back(views[n].slice(dim, size > 1 ? 1 : 0, size));
+      views.push_back(views[n].slice(dim, size - 1, -1, -1));
+      if (dim % 2 == 0) continue;
+      views.push_back(views[n].slice(dim, 0, size, 2));
+      views.push_back(views[n].slice(dim, 0, 1));
+      views.push_back(views[n].slice(dim, 0, 0));
+    }
+  }
+  const std::size_t count = views.size();
+  for (std::size_t n = 0; n < count; n += 7)
+    if (views[n].size(1) == 1)
+      views.push_back(
+          views[n].broadcast_to({2, views[n].size(0), 3, views[n].size(2), views[n].size(3)}));
+  EXPECT_GT(views.size(), count);
+  for (const ConstTensorView& view : views) {
+    const Tensor copy = Tensor::copy_of(view);
+    ASSERT_EQ(copy.shape(), view.shape());
+    Shape index = view.shape();
+    for (std::int64_t n = 0; n < copy.count(); ++n) {
+      for (std::int64_t dim = index.rank() - 1, rest = n; dim >= 0; --dim) {
+        index[static_cast<int>(dim)] = rest % view.size(static_cast<int>(dim));
+        rest /= view.size(static_cast<int>(dim));
+      }
+      ASSERT_EQ(copy.data<float>()[n], view.at<float>(index))
+          << to_string(view.shape()) << " strides " << to_string(view.strides()) << " element "
+          << n;
+    }
+  }
+}
+
+// A stride that is never taken may be anything: products of it must not be formed.
+TEST(Tensor, copy_of_takes_no_stride_that_is_not_used) {
+  const double values[2] = {1, 2};
+  const std::int64_t large = std::int64_t{1} << 62;
+  const Tensor one = Tensor::copy_of({values, {1, 2}, {large, 1}});
+  EXPECT_EQ(one.at<double>({0, 1}), 2);
+  EXPECT_EQ(Tensor::copy_of({values, {2, 1}, {1, -large}}).at<double>({1, 0}), 2);
+  EXPECT_EQ(Tensor::copy_of({values, {3, 0, 7}, {large, large, large}}).shape(), (Shape{3, 0, 7}));
+  EXPECT_EQ(Tensor::copy_of(ConstTensorView(values, Shape{})).at<double>({}), 1);
+}
+
 }  // namespace
 }  // namespace attend

@@ -26,8 +26,8 @@ class ATTEND_API KvCache {
   explicit KvCache(const KvCacheOptions& options);
 
   const KvCacheOptions& options() const noexcept { return options_; }
-  std::int64_t length(std::int64_t b) const;  // tokens that sequence b holds
-  std::int64_t free_pages() const noexcept;   // of a paged cache
+  std::int64_t length(std::int64_t b) const;                        // tokens that sequence b holds
+  std::int64_t free_pages() const noexcept { return free_pages_; }  // of a paged cache
 
   // Puts keys [batch, key_heads, n, d_k] and values [batch, key_heads, n, d_v] behind what is
   // there; with `lengths` ([batch], i32 or i64), only the first lengths[b] of sequence b. Refused
@@ -50,7 +50,8 @@ class ATTEND_API KvCache {
 
   KvCacheOptions options_;
   Tensor keys_, values_, lengths_, table_;
-  std::vector<std::int64_t> free_;  // pages nobody holds, the next one last
+  std::vector<std::int64_t> free_;  // the first free_pages_ of them: pages nobody holds
+  std::int64_t free_pages_ = 0;
 };
 
 }  // namespace attend

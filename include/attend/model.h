@@ -1,5 +1,6 @@
 // A small language model made of the layers: token embedding, positions, causal blocks, a last norm
-// and a map to one logit a word. Enough to train something real; not a model zoo.
+// (if the blocks norm their inputs) and a map to one logit a word. Enough to train something real;
+// not a model zoo.
 #pragma once
 
 #include <attend/block.h>
@@ -56,16 +57,24 @@ class ATTEND_API LanguageModel {
 
   std::vector<NamedView> parameters() const;
   std::vector<Parameter> parameters();
+
+  // Files: the parameters under their names, the options in the metadata. A checkpoint that was
+  // saved with metadata() tells options_of() what model to make before it is loaded.
   void save(const std::filesystem::path& path, const Metadata& more = {}) const;
   static LanguageModel load(const std::filesystem::path& path);
   static LanguageModel load(const TensorFile& file);
+  Metadata metadata() const;
+  static LanguageModelOptions options_of(const TensorFile& file);
 
  private:
+  template <class List, class Model>
+  static List list_of(Model& model);
+
   LanguageModelOptions options_;
   Embedding tokens_;
   LearnedPositions positions_;
   std::vector<AttentionBlock> blocks_;
-  Norm norm_;  // none, if placement is none
+  Norm norm_;  // none, unless placement is pre
   Linear head_;
 };
 

@@ -46,6 +46,7 @@ struct WeightsFormat {
   std::int64_t heads = 0;          // 0: from the file's metadata
   std::int64_t key_heads = 0;      // 0: from the metadata, else from the shapes if d_k is known
   std::optional<Rotary> rotary{};  // not given: from the metadata
+  bool output_projection = true;   // false: the file has no W^O; the metadata may say so too
   enum class Orientation : std::uint8_t {
     automatic,  // by the names: [out, in], but GPT-2's c_attn, c_proj are [in, out]
     out_in,     // y = x W^T (PyTorch's nn.Linear)
@@ -166,6 +167,9 @@ class ATTEND_API MultiHeadAttention {
   static MultiHeadAttention load(const TensorFile& file, const WeightsFormat& format = {});
 
  private:
+  std::pair<Tensor, Saved> train(const ConstTensorView& query, const ConstTensorView& key,
+                                 const ConstTensorView& value, bool self,
+                                 const AttentionOptions& options, Context& context) const;
   Tensor contributions(const Tensor& concat, Context& context) const;
   template <class List, class Layer>
   static List list_of(Layer& layer);

@@ -19,10 +19,10 @@ struct Loss {
 
 struct CrossEntropyOptions {
   std::int64_t ignore = -100;  // a target with this value does not count
-  double label_smoothing = 0;
+  double label_smoothing = 0;  // this part of the target is spread over all classes
 };
 
-// The mean over the rows of -log softmax(logits)[target].
+// The mean over the rows of -log softmax(logits)[target]; 0 if no row counts.
 //   logits [..., classes]   targets [...] (i64 or i32)
 ATTEND_API Loss cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets,
                               const CrossEntropyOptions& options = {},
@@ -35,7 +35,7 @@ ATTEND_API Loss mse(const ConstTensorView& prediction, const ConstTensorView& ta
 // ---- gradients
 // -----------------------------------------------------------------------------------
 
-// sum += more, name by name.
+// sum += more, name by name, in the type of sum. An empty sum becomes a copy.
 ATTEND_API void accumulate(std::vector<NamedTensor>& sum, const std::vector<NamedTensor>& more);
 
 // Scales all gradients so that their common Euclidean norm is at most max_norm; gives the norm they
@@ -45,7 +45,8 @@ ATTEND_API double clip_gradients(std::vector<NamedTensor>& gradients, double max
 // ---- learning rates
 // ------------------------------------------------------------------------------
 
-// Rises linearly over `warmup` steps, then stays, or falls to `minimum` at step `total`.
+// Rises linearly to the peak over `warmup` steps, then stays, or falls to `minimum` at step
+// `total`.
 struct ATTEND_API LearningRate {
   enum class Decay : std::uint8_t { constant, linear, cosine };
   double peak = 1e-3;
@@ -70,12 +71,14 @@ class ATTEND_API Optimizer {
   std::int64_t steps() const noexcept { return steps_; }
   virtual const char* kind() const noexcept = 0;  // "adamw"
 
-  // What it remembers, for checkpoints; and back.
+  // What it remembers, for checkpoints: "m.weight", "master.weight"; and back, for the parameters
+  // that it will be called with. Nothing is remembered before the first step.
   std::vector<NamedView> state() const;
-  void restore(std::int64_t steps, std::vector<NamedTensor> state);
+  void restore(std::int64_t steps, std::vector<NamedTensor> state,
+               const std::vector<Parameter>& parameters);
 
  protected:
-  // One parameter: x and the gradient g as f64 rows; memory[n] is the nth thing remembered of it.
+  // A piece of a parameter: x and the gradient g as f64; memory[n] is the nth thing remembered.
   struct Rows {
     double* x;
     const double* g;
@@ -83,6 +86,7 @@ class ATTEND_API Optimizer {
     std::int64_t count;
   };
   explicit Optimizer(std::vector<std::string> memory);  // names of what is remembered
+  // Changes rows.x and rows.memory; steps count from 1. Must not throw.
   virtual void update(const Rows& rows, double learning_rate, std::int64_t step) const = 0;
 
  private:

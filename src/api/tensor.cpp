@@ -215,25 +215,21 @@ Tensor Tensor::copy_of(const ConstTensorView& view) {
     throw InvalidArgument(
         text("copy_of: the tensor is on ", view.device(), ", not in host memory"));
   Tensor tensor = uninitialized(view.shape(), view.dtype());
+  if (view.count() == 0) return tensor;
   // The last dimensions that lie one behind the other are copied as one piece.
-  std::int64_t piece = size_of(view.dtype());
+  const std::int64_t size = size_of(view.dtype());
+  std::int64_t piece = 1;
   int outer = view.rank();
-  while (outer > 0 && view.strides()[outer - 1] * size_of(view.dtype()) == piece)
+  while (outer > 0 && (view.strides()[outer - 1] == piece || view.size(outer - 1) == 1))
     piece *= view.size(--outer);
-  const std::int64_t bytes = view.count() * size_of(view.dtype());
-  auto* to = static_cast<std::byte*>(tensor.view_.data());
-  if (view.strides() == tensor.view_.strides() && view.count() > 0) {
-    std::memcpy(to, view.data(), byte_count(view.dtype(), view.shape()));
-    return tensor;
-  }
   Shape index = view.shape();
   for (int dim = 0; dim < index.rank(); ++dim) index[dim] = 0;
-  for (std::int64_t done = 0; done < bytes; done += piece) {
+  for (std::int64_t done = 0; done < view.count(); done += piece) {
     std::int64_t offset = 0;
     for (int dim = 0; dim < outer; ++dim) offset += index[dim] * view.strides()[dim];
-    std::memcpy(to + done,
-                static_cast<const std::byte*>(view.data()) + offset * size_of(view.dtype()),
-                static_cast<std::size_t>(piece));
+    std::memcpy(static_cast<std::byte*>(tensor.view_.data()) + done * size,
+                static_cast<const std::byte*>(view.data()) + offset * size,
+                static_cast<std::size_t>(piece * size));
     for (int dim = outer - 1; dim >= 0 && ++index[dim] == view.size(dim); --dim) index[dim] = 0;
   }
   return tensor;

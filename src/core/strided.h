@@ -25,7 +25,7 @@ struct Strided {
 
 // Calls use(T{}) with the C++ type of a floating-point tensor.
 template <class Use>
-auto with_type(DType type, Use use) noexcept {
+auto with_type(DType type, Use use) {
   switch (type) {
     case DType::f64: return use(double{});
     case DType::f32: return use(float{});

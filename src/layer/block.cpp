@@ -4,10 +4,13 @@
 
 #include "core/reporting.h"
 #include "core/text.h"
+#include "layer/check.h"
 #include "layer/elementwise.h"
 #include "layer/initialise.h"
 #include "layer/metadata.h"
+#include "layer/multi_head_attention.h"
 #include "layer/multi_head_options.h"
+#include "layer/option_names.h"
 
 #include <functional>
 
@@ -18,10 +21,6 @@ template <class... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
   throw InvalidArgument(text("attention_block: ", parts...));
 }
-
-constexpr std::string_view kPlacements[] = {"post", "pre", "none"};
-constexpr std::string_view kNorms[] = {"layer_norm", "rms_norm"};
-constexpr std::string_view kActivations[] = {"relu", "gelu", "gelu_tanh", "swiglu"};
 
 struct Pass {
   std::function<Tensor(const Tensor&)> attention, cross,
@@ -65,6 +64,23 @@ Tensor back(NormPlacement placement, Tensor dy, const F& f, const NormBackward& 
     case NormPlacement::none: break;
   }
   return sum_of(dy, f(dy));
+}
+
+// The file must hold matrices of the sizes that its metadata claims, before any are made.
+void check_matrices(const TensorFile& file, const AttentionBlockOptions& options) {
+  const MultiHeadAttentionOptions o = filled_in(options.attention);
+  const auto expect = [&](bool wanted, const char* name, std::int64_t out, std::int64_t in) {
+    const Tensor* const found = wanted ? &file.at(name) : nullptr;
+    if (found != nullptr && found->shape() != Shape{out, in})
+      throw FileError(text("attention_block: ", place_of(file), name, " is ", found->shape(),
+                           "; by the metadata it must be ", Shape{out, in}));
+  };
+  expect(true, "attention.q.weight", o.heads * o.d_k, o.model_dim);
+  expect(true, "attention.k.weight", o.key_heads * o.d_k, o.key_dim);
+  expect(true, "attention.v.weight", o.key_heads * o.d_v, o.value_dim);
+  expect(o.output_projection, "attention.o.weight", o.model_dim, o.heads * o.d_v);
+  expect(options.cross, "cross.k.weight", o.key_heads * o.d_k, options.memory_dim);
+  expect(options.hidden_dim > 0, "feed_forward.up.weight", options.hidden_dim, o.model_dim);
 }
 
 void add(std::vector<NamedTensor>& list, std::string_view prefix, std::vector<NamedTensor> more) {
@@ -118,7 +134,7 @@ AttentionBlock::AttentionBlock(const AttentionBlockOptions& options) : options_(
 }
 
 void AttentionBlock::check_memory(bool given) const {
-  if (!attention_) fail("it has no weights: it was made without options");
+  check_made("attention_block", static_cast<bool>(attention_));
   if (given && !cross_) fail("memory is given, but the block has no cross-attention");
   if (!given && cross_) fail("memory is not given; the block has cross-attention");
 }
@@ -156,14 +172,12 @@ Tensor AttentionBlock::forward(const ConstTensorView& x, const ConstTensorView& 
 Tensor AttentionBlock::forward(const ConstTensorView& x, KvCache& cache,
                                const AttentionOptions& self, const ConstTensorView& lengths,
                                Context& context) const {
-  check_memory(false);
   return decode(x, cache, nullptr, self, {}, lengths, context);
 }
 
 Tensor AttentionBlock::forward(const ConstTensorView& x, KvCache& cache, const KvCache& memory,
                                const AttentionOptions& self, const AttentionOptions& cross,
                                const ConstTensorView& lengths, Context& context) const {
-  check_memory(true);
   return decode(x, cache, &memory, self, cross, lengths, context);
 }
 
@@ -171,6 +185,7 @@ Tensor AttentionBlock::decode(const ConstTensorView& x, KvCache& cache, const Kv
                               const AttentionOptions& self, const AttentionOptions& cross,
                               const ConstTensorView& lengths, Context& context) const {
   return reporting("attention_block", [&] {
+    check_memory(memory != nullptr);
     const Tensor before = Tensor::copy_of(cache.key_lengths());
     Pass pass;
     pass.attention = [&](const Tensor& u) {
@@ -271,10 +286,10 @@ std::pair<Tensor, AttentionBlock::Saved> AttentionBlock::forward_train(
 AttentionBlock::Gradients AttentionBlock::backward(const ConstTensorView& dy, const Saved& saved,
                                                    Context& context) const {
   return reporting("attention_block", [&] {
-    const Shape& shape = saved.attention.query.shape();
-    if (!dy || dy.shape() != shape || dy.dtype() != options_.attention.type)
-      fail("dy is ", dy ? text(dy.shape(), " ", dy.dtype()) : "not given", "; it must be ", shape,
-           " ", options_.attention.type, ", as x");
+    check_made("attention_block", static_cast<bool>(*this));
+    if (!saved.attention.query) fail("saved is not of this block's forward_train");
+    check_shape("attention_block", "dy", dy, options_.attention.type,
+                saved.attention.query.shape());
     const NormPlacement placement = options_.placement;
     Gradients result;
     std::vector<NamedTensor> of_attention, of_cross, of_feed_forward, of_norm[3];
@@ -372,15 +387,17 @@ AttentionBlock AttentionBlock::load(const std::filesystem::path& path) {
     const TensorFile file = load_safetensors(path);
     const MetadataReader reader(file);
     reader.format_is("attend.attention_block");
-    AttentionBlock block(
-        {.attention = read_options(reader, "attention."),
-         .cross = reader.boolean("cross"),
-         .memory_dim = reader.integer("memory_dim"),
-         .hidden_dim = reader.integer("hidden_dim"),
-         .activation = static_cast<Activation>(reader.choice("activation", kActivations)),
-         .placement = static_cast<NormPlacement>(reader.choice("placement", kPlacements)),
-         .norm = static_cast<NormKind>(reader.choice("norm", kNorms)),
-         .epsilon = reader.number("epsilon")});
+    const AttentionBlockOptions options{
+        .attention = read_options(reader, "attention."),
+        .cross = reader.boolean("cross"),
+        .memory_dim = reader.integer("memory_dim"),
+        .hidden_dim = reader.integer("hidden_dim"),
+        .activation = static_cast<Activation>(reader.choice("activation", kActivations)),
+        .placement = static_cast<NormPlacement>(reader.choice("placement", kPlacements)),
+        .norm = static_cast<NormKind>(reader.choice("norm", kNorms)),
+        .epsilon = reader.number("epsilon")};
+    check_matrices(file, options);
+    AttentionBlock block(options);
     load_parameters(file, block.parameters());
     return block;
   });

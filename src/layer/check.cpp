@@ -3,6 +3,8 @@
 
 #include "core/text.h"
 
+#include <cmath>
+
 namespace attend {
 namespace {
 
@@ -16,6 +18,12 @@ void check_same_type(const char* layer, const char* name, DType found, DType typ
 void check_size(const char* layer, const char* name, std::int64_t size) {
   if (size < 1)
     throw InvalidArgument(text(layer, ": ", name, " is ", size, "; it must be at least 1"));
+}
+
+void check_deviation(const char* layer, double deviation) {
+  if (!(deviation >= 0 && std::isfinite(deviation)))
+    throw InvalidArgument(
+        text(layer, ": deviation is ", deviation, "; it must be finite and not negative"));
 }
 
 void check_type(const char* layer, DType type) {

@@ -11,6 +11,9 @@ namespace attend {
 // A size in a layer's options: at least 1.
 void check_size(const char* layer, const char* name, std::int64_t size);
 
+// A standard deviation of first weights: not negative, finite.
+void check_deviation(const char* layer, double deviation);
+
 // The type of a layer: a floating-point one.
 void check_type(const char* layer, DType type);
 

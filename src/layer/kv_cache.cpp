@@ -1,19 +1,21 @@
 // A dense cache is a paged one in which every sequence holds one page of full capacity for good.
 #include <attend/kv_cache.h>
 
+#include "core/reporting.h"
 #include "core/text.h"
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <numeric>
 
 namespace attend {
 namespace {
 
+// Besides the tensors, only messages take memory.
 template <class... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
-  throw InvalidArgument(text("kv_cache: ", parts...));
+  reporting("kv_cache", [&] { throw InvalidArgument(text("kv_cache: ", parts...)); });
+  __builtin_unreachable();
 }
 
 std::int64_t ceiling(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
@@ -73,7 +75,7 @@ void copy_token(const ConstTensorView& x, std::int64_t b, std::int64_t i, const 
 
 }  // namespace
 
-KvCache::KvCache(const KvCacheOptions& options) try : options_(filled_in(options)) {
+KvCache::KvCache(const KvCacheOptions& options) : options_(filled_in(options)) {
   const bool dense = options_.page_size == 0;
   const std::int64_t pages = dense ? options_.batch : options_.pages;
   const std::int64_t size = dense ? options_.capacity : options_.page_size;
@@ -85,21 +87,16 @@ KvCache::KvCache(const KvCacheOptions& options) try : options_(filled_in(options
   if (dense) {
     for (std::int64_t b = 0; b < options_.batch; ++b) table_.at<std::int64_t>({b, 0}) = b;
   } else {
-    free_.resize(static_cast<std::size_t>(options_.pages));
+    reporting("kv_cache", [&] { free_.resize(static_cast<std::size_t>(options_.pages)); });
     std::iota(free_.rbegin(), free_.rend(), 0);
+    free_pages_ = options_.pages;
   }
-} catch (const std::bad_alloc&) {
-  throw OutOfMemory("kv_cache: out of memory");
 }
 
 std::int64_t KvCache::length(std::int64_t b) const {
   if (b < 0 || b >= options_.batch)
     fail("there is no sequence ", b, "; there are ", options_.batch);
   return lengths_.at<std::int64_t>({b});
-}
-
-std::int64_t KvCache::free_pages() const noexcept {
-  return static_cast<std::int64_t>(free_.size());
 }
 
 ConstTensorView KvCache::block_table() const noexcept {
@@ -145,8 +142,7 @@ void KvCache::append(const ConstTensorView& k, const ConstTensorView& v,
     std::int64_t& held = lengths_.at<std::int64_t>({b});
     const std::int64_t end = held + added(b);
     for (std::int64_t page = pages_of(held); page < pages_of(end); ++page) {
-      table_.at<std::int64_t>({b, page}) = free_.back();
-      free_.pop_back();
+      table_.at<std::int64_t>({b, page}) = free_[static_cast<std::size_t>(--free_pages_)];
     }
     for (std::int64_t i = 0; held < end; ++i, ++held) {
       const std::int64_t page = table_.at<std::int64_t>({b, held / size});
@@ -161,7 +157,7 @@ void KvCache::truncate(std::int64_t b, std::int64_t length) {
   if (length < 0 || length > held)
     fail("sequence ", b, " holds ", held, " tokens; it cannot be cut to ", length);
   for (std::int64_t page = pages_of(held); page-- > pages_of(length);)
-    free_.push_back(table_.at<std::int64_t>({b, page}));  // room for every page was made at first
+    free_[static_cast<std::size_t>(free_pages_++)] = table_.at<std::int64_t>({b, page});
   lengths_.at<std::int64_t>({b}) = length;
 }
 

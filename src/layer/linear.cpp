@@ -2,6 +2,7 @@
 #include "core/text.h"
 #include "layer/check.h"
 #include "layer/initialise.h"
+#include "layer/lists.h"
 #include "layer/matmul.h"
 #include "layer/rows.h"
 
@@ -74,21 +75,10 @@ LayerGradients Linear::backward(const ConstTensorView& dy, const ConstTensorView
 }
 
 std::vector<NamedView> Linear::parameters() const {
-  return reporting("linear", [&] {
-    std::vector<NamedView> list;
-    if (weight_) list.push_back({"weight", weight_});
-    if (bias_) list.push_back({"bias", bias_});
-    return list;
-  });
+  return listed<NamedView, const Tensor>("linear", {{"weight", &weight_}, {"bias", &bias_}});
 }
-
 std::vector<Parameter> Linear::parameters() {
-  return reporting("linear", [&] {
-    std::vector<Parameter> list;
-    if (weight_) list.push_back({"weight", weight_});
-    if (bias_) list.push_back({"bias", bias_});
-    return list;
-  });
+  return listed<Parameter, Tensor>("linear", {{"weight", &weight_}, {"bias", &bias_}});
 }
 
 }  // namespace attend

@@ -12,6 +12,8 @@
 // trip counts, which compilers turn into vector instructions without changing the order of a sum.
 #include "layer/matmul.h"
 
+#include "core/strided.h"
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -152,24 +154,15 @@ class Product {
   std::atomic<std::int64_t> next_{0};
 };
 
-template <class T>
-void multiply(const ConstTensorView& a, const ConstTensorView& b, const ConstTensorView& bias,
-              const TensorView& c, Context& context) {
-  Product<T> product(a, b, bias, c, context);
-  context.parallel_for(product.strands(), std::ref(product));
-}
-
 }  // namespace
 
 void matmul(const ConstTensorView& a, const ConstTensorView& b, const ConstTensorView& row_bias,
             const TensorView& c, Context& context) {
   if (c.count() == 0) return;
-  switch (c.dtype()) {
-    case DType::f64: return multiply<double>(a, b, row_bias, c, context);
-    case DType::f32: return multiply<float>(a, b, row_bias, c, context);
-    case DType::bf16: return multiply<bf16>(a, b, row_bias, c, context);
-    default: return multiply<f16>(a, b, row_bias, c, context);
-  }
+  with_type(c.dtype(), [&]<class T>(T) {
+    Product<T> product(a, b, row_bias, c, context);
+    context.parallel_for(product.strands(), std::ref(product));
+  });
 }
 
 }  // namespace attend

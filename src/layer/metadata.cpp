@@ -1,5 +1,6 @@
 #include "layer/metadata.h"
 
+#include "core/printable.h"
 #include "core/text.h"
 
 #include <charconv>
@@ -20,14 +21,14 @@ std::optional<Number> parse(const std::string& value) {
 }  // namespace
 
 void MetadataReader::fail(const std::string& key, std::string_view what) const {
-  throw FileError(
-      text(file_.path.string(), ": metadata ", key, " is \"", value(key), "\"; it must be ", what));
+  throw FileError(text("metadata: ", place_of(file_), key, " is ", in_quotes(value(key)),
+                       "; it must be ", what));
 }
 
 const std::string& MetadataReader::value(const std::string& key) const {
   const auto found = file_.metadata.find(key);
   if (found == file_.metadata.end())
-    throw FileError(text(file_.path.string(), ": the metadata has no ", key));
+    throw FileError(text("metadata: ", place_of(file_), "there is no ", key));
   return found->second;
 }
 
@@ -59,6 +60,10 @@ int MetadataReader::choice(const std::string& key, std::span<const std::string_v
     list += text(n == 0 ? "" : n + 1 == names.size() ? " or " : ", ", names[n]);
   }
   fail(key, list);
+}
+
+std::string place_of(const TensorFile& file) {
+  return file.path.empty() ? "" : printable(file.path.native()) + ": ";
 }
 
 std::string digits(double number) { return text(number); }

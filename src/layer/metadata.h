@@ -31,6 +31,9 @@ class MetadataReader {
   const TensorFile& file_;
 };
 
+// "path: ", for messages; "" of a file that is none yet.
+std::string place_of(const TensorFile& file);
+
 // The fewest digits that give the number back.
 std::string digits(double number);
 

@@ -11,6 +11,7 @@
 #include "layer/rows.h"
 
 #include <cmath>
+#include <limits>
 
 namespace attend {
 namespace {
@@ -20,9 +21,10 @@ template <class... Parts>
   throw InvalidArgument(text("multi_head_attention: ", parts...));
 }
 
+// Of a width that nobody has, not all are looked for.
 std::string divisors(std::int64_t n) {
   std::string list;
-  for (std::int64_t d = 1; d <= n; ++d)
+  for (std::int64_t d = 1; d <= n && d <= 65536; ++d)
     if (n % d == 0) list += (list.empty() ? "" : " ") + std::to_string(d);
   return list;
 }
@@ -92,6 +94,9 @@ MultiHeadAttentionOptions filled_in(MultiHeadAttentionOptions o) {
   at_least_1("value_dim", o.value_dim);
   if (o.heads % o.key_heads != 0)
     fail("heads ", o.heads, " is not a multiple of key_heads ", o.key_heads);
+  for (const std::int64_t d : {o.d_k, o.d_v})
+    if (o.heads > std::numeric_limits<std::int64_t>::max() / d)
+      fail(o.heads, " heads of ", d, " features are too much");
   if (!is_floating_point(o.type)) fail("type is ", o.type, "; it must be f64, f32, bf16 or f16");
   if (o.rotary) fill_in_rotary(o);
   return o;
@@ -114,7 +119,7 @@ TensorView by_heads(Tensor& x, std::int64_t heads) {
 // --------------------------------------------------------------------------------------
 
 MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionOptions& options)
-    : options_(filled_in(options)) {
+    : options_(reporting("multi_head_attention", [&] { return filled_in(options); })) {
   const MultiHeadAttentionOptions& o = options_;
   const auto made = [&](const char* name, std::int64_t out, std::int64_t in) {
     return Linear(
@@ -128,14 +133,16 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionOptions& options)
 
 MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionOptions& options, Linear q, Linear k,
                                        Linear v, Linear o)
-    : options_(filled_in(options)), q_(std::move(q)), k_(std::move(k)), v_(std::move(v)),
-      o_(std::move(o)) {
-  const MultiHeadAttentionOptions& c = options_;
-  check_projection("q", q_, c.heads * c.d_k, c.model_dim, c.type);
-  check_projection("k", k_, c.key_heads * c.d_k, c.key_dim, c.type);
-  check_projection("v", v_, c.key_heads * c.d_v, c.value_dim, c.type);
+    : options_(reporting("multi_head_attention", [&] { return filled_in(options); })),
+      q_(std::move(q)), k_(std::move(k)), v_(std::move(v)), o_(std::move(o)) {
+  reporting("multi_head_attention", [&] {
+    const MultiHeadAttentionOptions& c = options_;
+    check_projection("q", q_, c.heads * c.d_k, c.model_dim, c.type);
+    check_projection("k", k_, c.key_heads * c.d_k, c.key_dim, c.type);
+    check_projection("v", v_, c.key_heads * c.d_v, c.value_dim, c.type);
+    if (o_) check_projection("o", o_, c.model_dim, c.heads * c.d_v, c.type);
+  });
   options_.output_projection = static_cast<bool>(o_);
-  if (o_) check_projection("o", o_, c.model_dim, c.heads * c.d_v, c.type);
   options_.bias = q_.bias() || k_.bias() || v_.bias() || (o_ && o_.bias());
 }
 
@@ -164,9 +171,8 @@ ProjectedCall::ProjectedCall(const MultiHeadAttention& layer, const AttentionCal
   if (!o.rotary) return;
   const ConstTensorView qh = by_heads(q.view(), o.heads), kh = by_heads(k.view(), o.key_heads);
   weights_shape(qh, kh, by_heads(v.view(), o.key_heads), call.options);  // throws if unsound
-  const Positions positions = positions_of(qh, kh, call.options);
-  rotate(*o.rotary, positions.q, by_heads(q, o.heads), false, context);
-  rotate(*o.rotary, positions.k, by_heads(k, o.key_heads), false, context);
+  rotate(*o.rotary, query_positions(qh, kh, call.options), by_heads(q, o.heads), false, context);
+  rotate(*o.rotary, key_positions(kh, call.options), by_heads(k, o.key_heads), false, context);
 }
 
 Tensor MultiHeadAttention::forward(const ConstTensorView& x, const AttentionOptions& options,
@@ -221,22 +227,26 @@ AttentionOptions MultiHeadAttention::SavedOptions::view() const {
 
 std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::forward_train(
     const ConstTensorView& x, const AttentionOptions& options, Context& context) const {
-  auto result = forward_train(x, x, x, options, context);
-  result.second.key = result.second.value = Tensor();
-  return result;
+  return train(x, x, x, true, options, context);
 }
 
 std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::forward_train(
     const ConstTensorView& query, const ConstTensorView& key, const ConstTensorView& value,
     const AttentionOptions& options, Context& context) const {
+  return train(query, key, value, false, options, context);
+}
+
+std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::train(
+    const ConstTensorView& query, const ConstTensorView& key, const ConstTensorView& value,
+    bool self, const AttentionOptions& options, Context& context) const {
   return reporting("multi_head_attention", [&] {
     const MultiHeadAttentionOptions& o = options_;
     ProjectedCall p(*this, {query, key, value, options}, context);
     const ConstTensorView q = by_heads(p.q.view(), o.heads);
     Saved saved{
         .query = Tensor::copy_of(query),
-        .key = Tensor::copy_of(key),
-        .value = Tensor::copy_of(value),
+        .key = self ? Tensor() : Tensor::copy_of(key),
+        .value = self ? Tensor() : Tensor::copy_of(value),
         .q = {},
         .k = {},
         .v = {},
@@ -263,9 +273,7 @@ MultiHeadAttention::Gradients MultiHeadAttention::backward(const ConstTensorView
     if (!saved.query || !saved.q || saved.q.size(saved.q.view().rank() - 1) != o.heads * o.d_k)
       fail("saved is not of this layer's forward_train");
     const std::int64_t width = o_ ? o.model_dim : o.heads * o.d_v;
-    if (!dy || dy.shape() != with_last(saved.query.shape(), width) || dy.dtype() != o.type)
-      fail("dy is ", dy ? text(dy.shape(), " ", dy.dtype()) : "not given", "; it must be ",
-           with_last(saved.query.shape(), width), " ", o.type, ", as the output");
+    check_shape("multi_head_attention", "dy", dy, o.type, with_last(saved.query.shape(), width));
 
     // output = concat W^O + b
     LayerGradients output;
@@ -297,9 +305,8 @@ MultiHeadAttention::Gradients MultiHeadAttention::backward(const ConstTensorView
                         .dalibi = result.dalibi},
                        options, {}, context);
     if (o.rotary) {
-      const Positions positions = positions_of(q, k, options);
-      rotate(*o.rotary, positions.q, by_heads(dq, o.heads), true, context);
-      rotate(*o.rotary, positions.k, by_heads(dk, o.key_heads), true, context);
+      rotate(*o.rotary, query_positions(q, k, options), by_heads(dq, o.heads), true, context);
+      rotate(*o.rotary, key_positions(k, options), by_heads(dk, o.key_heads), true, context);
     }
 
     // q = query W^Q + b, and so k and v

@@ -108,9 +108,10 @@ Tensor MultiHeadAttention::attend(const ConstTensorView& query, const KvCache& c
     const AttentionOptions all = over_cache(cache, options);
     Tensor q = q_.forward(query, context);
     if (o.rotary) {
-      weights_shape(by_heads(q.view(), o.heads), cache.keys(), cache.values(), all);  // or throws
-      const Positions positions = positions_of(by_heads(q.view(), o.heads), cache.keys(), all);
-      rotate(*o.rotary, positions.q, by_heads(q, o.heads), false, context);
+      const ConstTensorView heads = by_heads(q.view(), o.heads);
+      weights_shape(heads, cache.keys(), cache.values(), all);  // throws if unsound
+      rotate(*o.rotary, query_positions(heads, cache.keys(), all), by_heads(q, o.heads), false,
+             context);
     }
     Tensor concat = Tensor::uninitialized({query.size(0), query.size(1), o.heads * o.d_v}, o.type);
     attention(by_heads(q.view(), o.heads), cache.keys(), cache.values(), by_heads(concat, o.heads),
@@ -123,6 +124,8 @@ Tensor MultiHeadAttention::forward(const ConstTensorView& x, KvCache& cache,
                                    const AttentionOptions& options, const ConstTensorView& lengths,
                                    Context& context) const {
   return reporting("multi_head_attention", [&]() -> Tensor {
+    check_cache(options_, cache);
+    check_tokens("x", x, cache, options_.model_dim, options_.type);
     if (options.query_offset.all() || options.query_offset.each())
       fail("query_offset is given; with a cache the new tokens stand behind what it holds");
     Undo undo(cache);

@@ -1,5 +1,6 @@
 // Multi-head attention in files: our own names, and those of others. A row of kSchemes is one way
 // to name the four matrices; a file is read by the first row whose W^Q it has.
+#include "core/printable.h"
 #include "core/reporting.h"
 #include "core/text.h"
 #include "layer/check.h"
@@ -56,7 +57,7 @@ class Loader {
                    ? scheme.orientation
                    : format_.orientation) == Orientation::in_out;
     refuse("bias_k", "add_bias_kv");
-    Tensor q = matrix(scheme.q), k, v, q_bias = vector(scheme.q_bias), k_bias, v_bias;
+    Tensor q = matrix(scheme.q), k, v, q_bias = vector(scheme.q_bias), k_bias, v_bias, o, o_bias;
     if (scheme.k != nullptr) {
       k = matrix(scheme.k);
       v = matrix(scheme.v);
@@ -69,18 +70,24 @@ class Loader {
     } else if (q_bias) {
       split_bias(scheme.q_bias, q, k, v, q_bias, k_bias, v_bias);
     }
-    Linear o;
-    if (has(scheme.o)) o = Linear(matrix(scheme.o), vector(scheme.o_bias));
+    if (has_output()) {
+      o = matrix(scheme.o);
+      o_bias = vector(scheme.o_bias);
+    }
     const MultiHeadAttentionOptions options = options_from(scheme, q, k, v, o);
+    check_bias(scheme.q_bias, q_bias, q);
+    check_bias(scheme.k_bias, k_bias, k);
+    check_bias(scheme.v_bias, v_bias, v);
+    check_bias(scheme.o_bias, o_bias, o);
     return {options, Linear(std::move(q), std::move(q_bias)),
             Linear(std::move(k), std::move(k_bias)), Linear(std::move(v), std::move(v_bias)),
-            std::move(o)};
+            o ? Linear(std::move(o), std::move(o_bias)) : Linear()};
   }
 
  private:
   template <class... Parts>
   [[noreturn]] void fail(const Parts&... parts) const {
-    throw FileError(text(file_.path.string(), ": ", parts...));
+    throw FileError(printable(text("multi_head_attention: ", place_of(file_), parts...)));
   }
 
   std::string full(const char* name) const { return format_.prefix + name; }
@@ -109,12 +116,19 @@ class Loader {
   // As [out, in].
   Tensor matrix(const char* name) const {
     const Tensor& found = file_.at(full(name));
-    if (found.view().rank() != 2) fail(full(name), " is ", found.shape(), "; a weight is a matrix");
+    if (found.view().rank() != 2 || found.count() == 0)
+      fail(full(name), " is ", found.shape(), "; a weight is a matrix, neither size of it 0");
     return in_out_ ? Tensor::copy_of(found.view().permute({1, 0})) : found;
   }
   Tensor vector(const char* name) const {
     const Tensor* found = file_.find(full(name));
     return found == nullptr ? Tensor() : *found;
+  }
+
+  // Whether there is a W^O. Its absence is never guessed: a name nobody knows looks the same.
+  bool has_output() const {
+    const std::string key = "output_projection";
+    return format_.output_projection && !(metadata_.has(key) && !metadata_.boolean(key));
   }
 
   std::int64_t heads() const {
@@ -123,16 +137,24 @@ class Loader {
     fail("the metadata has no heads; the number of heads must be given");
   }
 
+  // 0: neither given nor in the metadata.
+  std::int64_t key_heads() const {
+    if (format_.key_heads != 0) return format_.key_heads;
+    return metadata_.has("key_heads") ? metadata_.integer("key_heads") : 0;
+  }
+
   const char* orientation() const { return in_out_ ? "[in, out]" : "[out, in]"; }
+  // The shape that the matrix has in the file.
+  Shape in_file(const Tensor& w) const { return in_out_ ? Shape{w.size(1), w.size(0)} : w.shape(); }
 
   // W^Q, W^K and W^V one below the other, in one matrix. W^K and W^V have as many rows as each
   // other; with as many heads as key heads each has a third.
   void split_fused(const char* name, Tensor& q, Tensor& k, Tensor& v) const {
     const std::int64_t rows = q.size(0), h = heads();
-    const std::int64_t kh = format_.key_heads != 0 ? format_.key_heads : h;
-    if (h < 1 || kh < 1 || rows % (h + 2 * kh) != 0)
-      fail(full(name), " has ", rows, " rows as ", orientation(), "; it must be divisible by ", h,
-           " heads and twice ", kh, " key heads");
+    const std::int64_t kh = key_heads() != 0 ? key_heads() : h;
+    if (h < 1 || kh < 1 || h > rows || kh > rows || rows % (h + 2 * kh) != 0)
+      fail(full(name), " is ", in_file(q), ", read as ", orientation(), "; its ", rows,
+           " outputs must be divisible among ", h, " heads and twice ", kh, " key heads");
     const std::int64_t d = rows / (h + 2 * kh);
     const Tensor whole = std::move(q);
     const auto rows_of = [&](std::int64_t begin, std::int64_t end) {
@@ -155,29 +177,34 @@ class Loader {
     v_bias = Tensor::copy_of(whole.view().slice(0, to_v, end));
   }
 
-  // The sizes, from the shapes. A mismatch names both shapes and how they were read.
+  void check_bias(const char* name, const Tensor& bias, const Tensor& weight) const {
+    if (bias && bias.shape() != Shape{weight.size(0)})
+      fail(full(name), " is ", bias.shape(), "; its weight is ", in_file(weight), ", read as ",
+           orientation());
+  }
+
+  // The sizes, from the shapes. A mismatch names the shapes and how they were read.
   MultiHeadAttentionOptions options_from(const Scheme& scheme, const Tensor& q, const Tensor& k,
-                                         const Tensor& v, const Linear& o) const {
-    const std::string hint =
-        text("; weights are read as ", orientation(), ", ", heads(), " heads: is either wrong?");
+                                         const Tensor& v, const Tensor& o) const {
     const std::int64_t h = heads();
+    const std::string hint =
+        text("; W^Q, W^K, W^V are ", in_file(q), ", ", in_file(k), ", ", in_file(v), ", read as ",
+             orientation(), ", with ", h, " heads: is either wrong?");
     if (h < 1 || q.size(0) % h != 0)
       fail(full(scheme.q), " has ", q.size(0), " outputs for ", h, " heads", hint);
     const std::int64_t d_k = q.size(0) / h;
-    std::int64_t kh = format_.key_heads;
-    if (kh == 0 && metadata_.has("key_heads")) kh = metadata_.integer("key_heads");
-    if (kh == 0) kh = k.size(0) / d_k;
+    const std::int64_t kh = key_heads() != 0 ? key_heads() : k.size(0) / d_k;
     const char* k_name = scheme.k == nullptr ? scheme.q : scheme.k;
     const char* v_name = scheme.v == nullptr ? scheme.q : scheme.v;
-    if (kh < 1 || k.size(0) != kh * d_k)
+    if (kh < 1 || k.size(0) % d_k != 0 || k.size(0) / d_k != kh)
       fail(full(k_name), " has ", k.size(0), " outputs; W^Q has ", q.size(0), ", so d_k is ", d_k,
            " and key heads would be ", kh, hint);
     if (v.size(0) % kh != 0)
       fail(full(v_name), " has ", v.size(0), " outputs for ", kh, " key heads", hint);
     const std::int64_t d_v = v.size(0) / kh;
-    if (o && (o.in() != h * d_v || o.out() != q.size(1)))
-      fail(full(scheme.o), " maps ", o.in(), " to ", o.out(), "; after W^Q and W^V it must map ",
-           h * d_v, " to ", q.size(1), hint);
+    if (o && (o.size(1) != h * d_v || o.size(0) != q.size(1)))
+      fail(full(scheme.o), " is ", in_file(o), "; it must map the ", h * d_v,
+           " features of the heads to the ", q.size(1), " that W^Q takes", hint);
     return {.model_dim = q.size(1),
             .heads = h,
             .key_heads = kh,
@@ -192,9 +219,15 @@ class Loader {
 
   // Our own files, one set of matrices a head. All options are in the metadata.
   MultiHeadAttention load_per_head() const {
-    const MultiHeadAttentionOptions options = read_options(metadata_, "");
+    MultiHeadAttentionOptions options = read_options(metadata_, "");
+    if (format_.heads != 0) options.heads = format_.heads;
+    if (format_.key_heads != 0) options.key_heads = format_.key_heads;
+    if (format_.rotary) options.rotary = format_.rotary;
     std::vector<MultiHeadAttention::Head> all;
     for (std::int64_t h = 0; h < options.heads; ++h) {
+      const std::string first = text(format_.prefix, "head.", h, ".q.weight");
+      if (file_.find(first) == nullptr)
+        fail("there is no ", first, "; there should be ", options.heads, " heads");
       const auto at = [&](const char* name) {
         const Tensor* found = file_.find(text(format_.prefix, "head.", h, ".", name));
         return found == nullptr ? Tensor() : *found;

@@ -42,10 +42,7 @@ bool same(const Tensor& a, const Tensor& b) {
 
 void check_matrix(std::int64_t h, const char* name, const Tensor& found, const Shape& shape,
                   DType type) {
-  if (!found || found.shape() != shape || found.dtype() != type)
-    fail("head ", h, ": ", name, " is ",
-         found ? text(found.shape(), " ", found.dtype()) : "not given", "; it must be ", shape, " ",
-         type);
+  check_shape("multi_head_attention", text("head ", h, ": ", name).c_str(), found, type, shape);
 }
 
 using Head = MultiHeadAttention::Head;

@@ -1,12 +1,13 @@
 #include "layer/multi_head_options.h"
 
+#include "layer/option_names.h"
+
 #include "core/text.h"
 
 namespace attend {
 namespace {
 
 constexpr std::string_view kPairings[] = {"halves", "neighbours", "none"};
-constexpr std::string_view kTypes[] = {"f64", "f32", "bf16", "f16"};
 constexpr DType kTypeValues[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
 
 }  // namespace

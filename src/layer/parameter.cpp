@@ -79,10 +79,14 @@ void load_parameters(const TensorFile& file, const std::vector<Parameter>& param
     const std::string where =
         "load_parameters: " + (file.path.empty() ? "" : printable(file.path.native()) + ": ");
     const auto full_name = [&](const Parameter& p) { return std::string(prefix) + p.name; };
+    const auto find = [&](const Parameter& p) {
+      const Tensor* tensor = file.find(full_name(p));
+      return tensor != nullptr && *tensor ? tensor : nullptr;
+    };
 
     Names missing, there, others;
     for (const Parameter& p : parameters)
-      if (file.find(full_name(p)) == nullptr) missing.add(full_name(p));
+      if (find(p) == nullptr) missing.add(full_name(p));
     for (const NamedTensor& t : file.tensors) {
       there.add(t.name);
       const bool known = std::any_of(parameters.begin(), parameters.end(),
@@ -93,13 +97,13 @@ void load_parameters(const TensorFile& file, const std::vector<Parameter>& param
       throw FileError(
           text(where, "there is no tensor ", missing.listed(), "; there are ", there.listed()));
     if (!others.empty() && !allow_others)
-      throw FileError(text(where, others.listed(), " belong to no parameter"));
+      throw FileError(text(where, "no parameter takes ", others.listed()));
 
     std::vector<const Tensor*> found;
     for (const Parameter& p : parameters) {
       check_readable("load_parameters", in_quotes(p.name).c_str(), p.value);
       check_type("load_parameters", p.value.dtype());
-      found.push_back(file.find(full_name(p)));
+      found.push_back(find(p));
       check_fits(where, full_name(p), *found.back(), p.value);
     }
     for (std::size_t n = 0; n < found.size(); ++n)  // nothing below can fail

@@ -27,12 +27,15 @@ std::vector<std::int64_t> count_rows(const ConstTensorView& x, const ConstTensor
   return positions;
 }
 
+const ConstTensorView& packed_keys(const AttentionOptions& options) {
+  return options.cu_seqlens_k ? options.cu_seqlens_k : options.cu_seqlens_q;
+}
+
 }  // namespace
 
-Positions positions_of(const ConstTensorView& q, const ConstTensorView& k,
-                       const AttentionOptions& options) {
-  const ConstTensorView& packed_k =
-      options.cu_seqlens_k ? options.cu_seqlens_k : options.cu_seqlens_q;
+std::vector<std::int64_t> query_positions(const ConstTensorView& q, const ConstTensorView& k,
+                                          const AttentionOptions& options) {
+  const ConstTensorView& packed_k = packed_keys(options);
   const auto key_length = [&](std::int64_t b) {
     if (options.key_lengths) return integer(options.key_lengths, b);
     if (packed_k) return integer(packed_k, b + 1) - integer(packed_k, b);
@@ -43,10 +46,11 @@ Positions positions_of(const ConstTensorView& q, const ConstTensorView& k,
     if (offset.all()) return *offset.all();
     return offset.each() ? integer(offset.each(), b) : key_length(b) - length;
   };
-  const bool paged = static_cast<bool>(options.block_table);  // keys were turned when they came
-  return {count_rows(q, options.cu_seqlens_q, first_query),
-          paged ? std::vector<std::int64_t>()
-                : count_rows(k, packed_k, [](std::int64_t, std::int64_t) { return 0; })};
+  return count_rows(q, options.cu_seqlens_q, first_query);
+}
+
+std::vector<std::int64_t> key_positions(const ConstTensorView& k, const AttentionOptions& options) {
+  return count_rows(k, packed_keys(options), [](std::int64_t, std::int64_t) { return 0; });
 }
 
 void rotate(const Rotary& rotary, const std::vector<std::int64_t>& positions, const TensorView& x,

@@ -8,15 +8,12 @@
 
 namespace attend {
 
-// Where each row of q, of k stands: position[b * rows + row], for [batch, heads, rows, d].
-struct Positions {
-  std::vector<std::int64_t> q, k;
-};
-
-// By the rules of attention: query i at i + query_offset, key j at j, inside its sequence. q and k
-// as attention() gets them; the options must have passed its check.
-Positions positions_of(const ConstTensorView& q, const ConstTensorView& k,
-                       const AttentionOptions& options);
+// Where each row of q, of k stands: position[b * rows + row], for [batch, heads, rows, d]. By the
+// rules of attention: query i at i + query_offset, key j at j, inside its sequence. q and k as
+// attention() gets them; the options must have passed its check.
+std::vector<std::int64_t> query_positions(const ConstTensorView& q, const ConstTensorView& k,
+                                          const AttentionOptions& options);
+std::vector<std::int64_t> key_positions(const ConstTensorView& k, const AttentionOptions& options);
 
 // Turns the rows of x [batch, heads, rows, d] in place; `backward` turns them back, which is the
 // gradient too.

@@ -1,7 +1,12 @@
 // Tensors [..., features] as matrices [rows, features].
 #pragma once
 
-#include <attend/tensor.h>
+#include "core/strided.h"
+
+#include <attend/context.h>
+
+#include <algorithm>
+#include <functional>
 
 namespace attend {
 
@@ -17,5 +22,51 @@ TensorView rows_of(Tensor& y);
 
 // The shape of x with another last dimension.
 Shape with_last(Shape shape, std::int64_t size);
+
+// One row of a matrix, read as f64.
+template <class T>
+class Row {
+ public:
+  Row(const ConstTensorView& matrix, std::int64_t row) noexcept
+      : data_(static_cast<const T*>(matrix.data()) + row * matrix.strides()[0]),
+        stride_(matrix.strides()[1]) {}
+  double operator[](std::int64_t c) const noexcept { return widened(data_[c * stride_]); }
+
+ private:
+  const T* data_;
+  std::int64_t stride_;
+};
+
+// to[c] = the sum of matrix[place(0), c], ..., matrix[place(count - 1), c], in this order, in f64.
+template <class T, class Place>
+void sum_rows(const ConstTensorView& matrix, std::int64_t count, Place place, T* to) noexcept {
+  constexpr std::int64_t kColumns = 64;  // at a time: their sums stay close
+  for (std::int64_t column = 0; column < matrix.size(1); column += kColumns) {
+    const std::int64_t columns = std::min(kColumns, matrix.size(1) - column);
+    double sums[kColumns] = {};
+    for (std::int64_t n = 0; n < count; ++n) {
+      const Row<T> row(matrix, place(n));
+      for (std::int64_t c = 0; c < columns; ++c) sums[c] += row[column + c];
+    }
+    for (std::int64_t c = 0; c < columns; ++c) to[column + c] = static_cast<T>(sums[c]);
+  }
+}
+
+// Calls body(block, begin, end) for every kBlockRows rows, on many threads where that is worth it.
+// What a block is does not depend on the threads, and so sums over blocks do not either. body must
+// not throw.
+inline constexpr std::int64_t kBlockRows = 64;
+inline std::int64_t block_count(std::int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
+
+template <class Body>
+void for_row_blocks(std::int64_t rows, std::int64_t features, const Context& context, Body body) {
+  constexpr std::int64_t kAlone = 1 << 14;  // elements that are not worth a second thread
+  const auto run = [&](std::int64_t block) {
+    body(block, block * kBlockRows, std::min((block + 1) * kBlockRows, rows));
+  };
+  const std::int64_t blocks = block_count(rows);
+  if (rows > kAlone / features) return context.parallel_for(blocks, std::ref(run));
+  for (std::int64_t block = 0; block < blocks; ++block) run(block);
+}
 
 }  // namespace attend

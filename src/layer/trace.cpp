@@ -68,10 +68,12 @@ const Tensor* Trace::find(std::string_view name) const noexcept {
 }
 
 const Tensor& Trace::at(std::string_view name) const {
-  if (const Tensor* tensor = find(name)) return *tensor;
-  std::string names;
-  for (const TraceStep& step : steps) names += " " + step.name;
-  throw InvalidArgument(text("trace: there is no step ", name, "; there are:", names));
+  return *reporting("trace", [&] {
+    if (const Tensor* tensor = find(name)) return tensor;
+    std::string names;
+    for (const TraceStep& step : steps) names += " " + step.name;
+    throw InvalidArgument(text("trace: there is no step ", name, "; there are:", names));
+  });
 }
 
 std::vector<NamedView> Trace::tensors() const {

@@ -94,6 +94,12 @@ def install(package):
             for place in (first, build, SOURCE):
                 if str(place) in text:
                     sys.exit(f"{path} remembers {place}")
+    expect(run(package.prefix / "bin/attend", "--version").strip(), f"attend {VERSION}",
+           "the moved command")
+    for file in ("man/man1/attend.1", "bash-completion/completions/attend",
+                 "zsh/site-functions/_attend"):
+        if not (package.prefix / "share" / file).stat().st_size:
+            sys.exit(f"share/{file} is empty")
     headers = sorted(str(h.relative_to(package.prefix / "include"))
                      for h in (package.prefix / "include").rglob("*") if h.is_file())
     expect(headers, sorted(f"attend/{h.name}" for h in (SOURCE / "include/attend").glob("*.h")),

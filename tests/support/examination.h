@@ -1,62 +1,17 @@
-// One case put to every kernel: what was found wrong, in words that end with the line that repeats
-// it.
+// The oracle under the tests' own name, and the examination of a case with the truth of f64 in 113
+// bits on every machine.
 #pragma once
 
-#include "cases/instance.h"
-#include "truth.h"
-
-#include <attend/plan.h>
-
-#include <string>
-#include <variant>
-#include <vector>
+#include "cases/oracle/examination.h"
 
 namespace attend::test {
 
-// What became of one kernel on one case.
-struct Outcome {
-  bool declined = false;
-  std::string message;  // why declined, or what is wrong; empty: all is well
-  double worst = 0;     // the largest error, as a part of the allowed
+using namespace oracle;
+
+struct Examination : oracle::Examination {
+  explicit Examination(const cases::Case& problem)
+      : oracle::Examination(
+            problem, {.truth_of_f64 = split_truth<Float128>, .program = "conformance_test"}) {}
 };
-
-// Makes the case's tensors and their truth: of 113 bits if the case is f64, else of 53.
-//
-// An element passes if it is within
-//   (16 + 4 sqrt(n)) u_acc accumulated + 4 u_type stored + 2 tiny_type vanished + u_out |truth| +
-//   tiny_out
-// of the truth. u are unit roundoffs: of the accumulator (f32, or f64 for f64; the textbook row,
-// which stores its scores in the tensors' type, has that one), of the tensors' type, and of what is
-// written; tiny are the smallest numbers of the types. accumulated, stored and vanished are sums
-// over absolute values (truth.h). n, the longest of d, dv and the lengths, is how many terms are
-// summed: the rounding errors of such a sum add up like a random walk, about sqrt(n).
-class Examination {
- public:
-  explicit Examination(const cases::Case& problem);
-
-  Outcome forward(const std::string& kernel);
-  Outcome backward(const std::string& kernel);
-
- private:
-  // Compares what a view holds with one of the results.
-  void compare(const char* what, const ConstTensorView& found,
-               std::vector<double> Results<double>::*member,
-               std::vector<Float128> Results<Float128>::*member128);
-  void begin(const std::string& kernel);
-  Outcome finish(const char* operation, const std::string& kernel);
-
-  cases::Case problem_;
-  cases::Instance instance_;
-  Reader reader_;
-  std::variant<Results<double>, Results<Float128>> truth_;
-  Bounds bounds_;
-  double terms_ = 1;        // n
-  double accumulator_ = 0;  // u_acc of the kernel at hand
-  double worst_ = 0;
-  std::string wrong_;
-};
-
-// The names of the kernel table's rows for an operation.
-std::vector<std::string> kernels_for(const std::string& operation);
 
 }  // namespace attend::test

@@ -2,7 +2,7 @@
 // them, run again, and compare. Trials come from random cases, and every failure names its case.
 #pragma once
 
-#include "head.h"
+#include "examination.h"
 
 #include "cases/cases.h"
 

@@ -1,6 +1,6 @@
 #include "property_truth.h"
 
-#include "truth.h"
+#include "examination.h"
 
 namespace attend::test {
 namespace {
@@ -17,7 +17,7 @@ Tensor tensor_of(const std::vector<double>& values, const Shape& shape) {
 
 Written truth_of(const Trial& trial) {
   const Reader reader(trial.arguments());
-  const Results<double> truth = test::truth<double>(reader);
+  const Results<double> truth = oracle::truth<double>(reader);
   const Shape& of_q = trial.q.shape();
   Written written;
   written.out = tensor_of(truth.out, {of_q[0], of_q[1], of_q[2], trial.v.size(3)});

@@ -1,0 +1,97 @@
+#include "attention_flags.h"
+
+namespace attend::cli {
+
+void add_attention_flags(CLI::App& app, AttentionFlags& flags) {
+  const std::string group = "Options of attention";
+  const auto number = [&](const char* name, auto& value, const char* text, const char* type = "X") {
+    return app.add_option(name, value, text)->type_name(type)->group(group);
+  };
+  const auto file = [&](const char* name, std::string& value, const char* text) {
+    app.add_option(name, value, text)->type_name("FILE")->group(group);
+  };
+  const auto list = [&](const char* name, std::string& value, const char* text) {
+    app.add_option(name, value, text)->type_name("FILE|N,N")->group(group);
+  };
+  app.add_flag("--causal", flags.causal, "Query i sees keys up to i + offset only")->group(group);
+  number("--window-left", flags.window_left, "Keys before the query that are visible", "N");
+  number("--window-right", flags.window_right, "Keys behind the query that are visible", "N");
+  list(
+      "--query-offset", flags.query_offset,
+      "Position of the first query, one or one a sequence; not given: the last meets the last key");
+  number("--scale", flags.scale, "Factor of the scores; 1 / sqrt(d_k) if not given");
+  number("--softcap", flags.softcap, "Scores s become softcap * tanh(s / softcap)");
+  app.add_flag("--bias-before-softcap", flags.bias_before_softcap,
+               "Bias and ALiBi are added before the softcap")
+      ->group(group);
+  file("--mask", flags.mask, "0 = hidden; [batch, heads, queries, keys], any of them may be 1");
+  file("--bias", flags.bias, "Added to the scores; shape as the mask's");
+  list("--alibi", flags.alibi, "ALiBi slopes [heads]");
+  list("--sinks", flags.sinks, "Scores [heads] of a key without value that all see");
+  file("--blocks", flags.blocks, "Block mask [batch, heads, query blocks, key blocks], 0 = hidden");
+  number("--block-query-size", flags.block_query_size, "Queries of a block", "N");
+  number("--block-key-size", flags.block_key_size, "Keys of a block", "N");
+  list("--key-lengths", flags.key_lengths, "Keys of each sequence; later ones are hidden");
+  list("--cu-seqlens-q", flags.cu_seqlens_q, "Packed sequences: where each begins, and the end");
+  list("--cu-seqlens-k", flags.cu_seqlens_k, "The same of the keys, if they differ");
+  file("--block-table", flags.block_table, "Pages of each sequence: k and v are pages");
+  number("--dropout", flags.dropout, "Part of the weights that is dropped, by --seed");
+  number("--dropout-offset", flags.dropout_offset, "Number of this call among those of a seed",
+         "N");
+  number("--dropout-origin", flags.dropout_origin,
+         "b,h,i,j,heads of the larger problem that this is a part of", "N,N,N,N,N")
+      ->delimiter(',')
+      ->expected(5);
+}
+
+DType statistics_type(DType type) { return type == DType::f64 ? DType::f64 : DType::f32; }
+
+LoadedOptions load_options(const AttentionFlags& flags, DType type, bool convert,
+                           std::uint64_t seed) {
+  LoadedOptions loaded;
+  AttentionOptions& o = loaded.options;
+  const auto keep = [&](Tensor tensor) -> ConstTensorView {
+    loaded.tensors.push_back(std::move(tensor));
+    return loaded.tensors.back();
+  };
+  const auto file = [&](const std::string& source) {
+    return source.empty() ? ConstTensorView() : keep(load_tensor(source));
+  };
+  const auto list = [&](const std::string& source) {
+    return source.empty() ? ConstTensorView() : keep(load_list(source));
+  };
+  const auto statistics = [&](const std::string& source) {
+    if (source.empty()) return ConstTensorView();
+    Tensor tensor = load_list(source, statistics_type(type));
+    return keep(convert ? converted(std::move(tensor), statistics_type(type)) : std::move(tensor));
+  };
+
+  o.scale = flags.scale;
+  o.softcap = flags.softcap;
+  o.bias_before_softcap = flags.bias_before_softcap;
+  o.causal = flags.causal;
+  o.window = {flags.window_left, flags.window_right};
+  o.mask = file(flags.mask);
+  o.bias = file(flags.bias);
+  if (o.bias && convert && o.bias.dtype() != DType::f32)
+    o.bias = keep(converted(Tensor::copy_of(o.bias), type));
+  o.alibi = statistics(flags.alibi);
+  o.sinks = statistics(flags.sinks);
+  o.blocks = {file(flags.blocks), flags.block_query_size, flags.block_key_size};
+  o.key_lengths = list(flags.key_lengths);
+  o.cu_seqlens_q = list(flags.cu_seqlens_q);
+  o.cu_seqlens_k = list(flags.cu_seqlens_k);
+  o.block_table = file(flags.block_table);
+  const ConstTensorView offset = list(flags.query_offset);
+  // One number stands for all sequences; a file is one for each.
+  const bool one = offset && offset.count() == 1 && !flags.query_offset.ends_with(".npy") &&
+                   flags.query_offset.find(".safetensors") == std::string::npos;
+  if (one) o.query_offset = offset.at<std::int64_t>({0});
+  else if (offset) o.query_offset = offset;
+  o.dropout = {.p = flags.dropout, .seed = seed, .offset = flags.dropout_offset};
+  if (const auto& at = flags.dropout_origin; !at.empty())
+    o.dropout.origin = {at[0], at[1], at[2], at[3], at[4]};
+  return loaded;
+}
+
+}  // namespace attend::cli

@@ -1,0 +1,55 @@
+#include "machine.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+namespace attend::cli {
+namespace {
+
+// The words in /proc/cpuinfo, of x86-64 ("flags") and of aarch64 ("Features").
+constexpr const char* kSimd[] = {
+    "sse4_2",   "avx",      "f16c",     "fma",         "avx2",        "avx512f",
+    "avx512bw", "avx512vl", "avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16",
+    "amx_tile", "amx_bf16", "amx_int8", "asimd",       "asimdhp",     "asimddp",
+    "asimdfhm", "bf16",     "i8mm",     "sve",         "sve2",        "sme"};
+
+}  // namespace
+
+MachineInfo machine_info() {
+  MachineInfo info;
+#if defined(__x86_64__)
+  info.architecture = "x86-64";
+#elif defined(__aarch64__)
+  info.architecture = "aarch64";
+#else
+  info.architecture = "unknown";
+#endif
+  info.processors = static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  info.allowed = ::sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set))
+                                                               : info.processors;
+  info.memory_bytes = std::int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
+
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(": ");
+    if (colon == std::string::npos) continue;
+    if (line.starts_with("model name") && info.model.empty()) info.model = line.substr(colon + 2);
+    if (!info.simd.empty() || !(line.starts_with("flags") || line.starts_with("Features")))
+      continue;
+    std::istringstream words(line.substr(colon + 2));
+    std::set<std::string> seen;
+    for (std::string word; words >> word;) seen.insert(word);
+    for (const char* name : kSimd)
+      if (seen.contains(name)) info.simd.emplace_back(name);
+  }
+  return info;
+}
+
+}  // namespace attend::cli

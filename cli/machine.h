@@ -1,0 +1,21 @@
+// What the operating system says of the machine.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace attend::cli {
+
+struct MachineInfo {
+  std::string architecture;  // "x86-64", "aarch64"
+  std::string model;         // of the processor; empty if it is not said
+  int processors = 1;        // that are online
+  int allowed = 1;           // of them, by the affinity mask
+  std::int64_t memory_bytes = 0;
+  std::vector<std::string> simd;  // instruction sets that matter here, as the kernel names them
+};
+
+MachineInfo machine_info();
+
+}  // namespace attend::cli

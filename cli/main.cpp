@@ -1,0 +1,13 @@
+// attend: multi-head attention from the shell. Each command is a file of this folder.
+#include "command.h"
+
+int main(int argc, char** argv) {
+  attend::cli::Program program;
+  add_apply(program);
+  add_check(program);
+  add_info(program);
+  add_train(program);
+  add_completion(program);
+  add_man(program);
+  return program.run(argc, argv);
+}

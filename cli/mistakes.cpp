@@ -1,0 +1,70 @@
+#include "mistakes.h"
+
+#include "words.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+namespace attend::cli {
+namespace {
+
+// Letters to insert, remove, change or swap with their neighbour (Damerau and Levenshtein, each
+// place touched once), by the usual table of three rows.
+std::size_t distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> before, last(b.size() + 1), row(b.size() + 1);
+  std::iota(last.begin(), last.end(), 0);
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1])});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+    before = std::exchange(last, row);
+  }
+  return last[b.size()];
+}
+
+// The known words that `word` may have been meant for: near ones, or those it is the beginning of.
+std::vector<std::string> near(const std::string& word, const std::vector<std::string>& known) {
+  std::size_t least = std::max<std::size_t>(1, word.size() / 3);
+  std::vector<std::string> found;
+  for (const std::string& candidate : known) {
+    const bool begins = word.size() > 2 && candidate.starts_with(word);
+    const std::size_t away = begins ? 1 : distance(word, candidate);
+    if (away > least) continue;
+    if (away < least) found.clear();
+    least = away;
+    found.push_back(candidate);
+  }
+  return found;
+}
+
+}  // namespace
+
+std::string suggestion(const std::string& word, const std::vector<std::string>& known,
+                       const std::string& otherwise) {
+  const std::vector<std::string> found = near(word, known);
+  if (found.empty()) return "; " + otherwise;
+  std::string text = "; did you mean ";
+  for (std::size_t n = 0; n < found.size() && n < 3; ++n) text += (n > 0 ? " or " : "") + found[n];
+  return text + "?";
+}
+
+std::string explain(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<std::string> left = app.remaining(true);
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || left.empty()) return error.what();
+  const std::vector<CLI::App*> chosen = app.get_subcommands();
+  const CLI::App& command = chosen.empty() ? app : *chosen[0];
+  const std::string word = left[0].substr(0, left[0].find('='));
+  const std::string help =
+      "attend " + (chosen.empty() ? "" : command.get_name() + " ") + "--help lists all";
+  if (word.starts_with("-"))
+    return "there is no flag " + word + suggestion(word, flag_names(command), help);
+  if (chosen.empty())
+    return "there is no command " + word + suggestion(word, command_names(app), help);
+  return "'" + left[0] + "' is not expected" + suggestion("--" + word, flag_names(command), help);
+}
+
+}  // namespace attend::cli

@@ -1,0 +1,48 @@
+// The files that a command writes: all of them, or none. They are written beside their places
+// first, under other names, and put there when every one is whole.
+#pragma once
+
+#include "tensors.h"
+
+#include <attend/io.h>
+
+#include <filesystem>
+#include <functional>
+
+namespace attend::cli {
+
+class Outputs {
+ public:
+  // A place for a tensor, "y.npy" or "r.safetensors:y"; more than one may go into one safetensors
+  // file. Without a name the tensor is called `name`. Throws at once where nothing can be written,
+  // before any work is done. An empty text is no place.
+  void reserve(const std::string& text, const std::string& name, DType type);
+
+  // The tensor for the place reserved under `name`. It must live until write().
+  void put(const std::string& name, const ConstTensorView& tensor);
+
+  // A safetensors file that somebody else knows how to write.
+  using Writer = std::function<void(const std::filesystem::path&)>;
+  void reserve_file(const std::string& path);
+  void put_file(const std::string& path, Writer writer);
+
+  void write() const;
+  std::vector<std::string> paths() const;
+
+ private:
+  struct Entry {
+    std::string reserved;  // the name that put() knows
+    NamedView tensor;
+  };
+  struct File {
+    std::string path;
+    bool npy = true;
+    std::vector<Entry> entries;
+    Writer writer;  // in place of the entries
+  };
+  std::vector<File>::iterator find(const std::string& path);
+
+  std::vector<File> files_;
+};
+
+}  // namespace attend::cli

@@ -1,0 +1,313 @@
+// attend train: a small model learns a task, or a text.
+#include "command.h"
+#include "plot.h"
+#include "terminal.h"
+#include "train_task.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+namespace attend::cli {
+namespace {
+
+constexpr int kInterrupted = 128 + SIGINT;
+constexpr std::int64_t kWatch = 25;  // steps between looks at whether the task is learned
+
+struct TrainOptions {
+  std::string text, checkpoint, resume, plot, save;
+  std::int64_t steps = 0;  // 0: the task's own
+  std::int64_t batch = 32, layers = 2, heads = 4, width = 64, length = 32;
+  std::int64_t every = 100;
+  double learning_rate = 4e-3;
+  Sample sample{.count = 200, .prompt = "", .temperature = 0.7};
+};
+
+// ---- Ctrl-C ------------------------------------------------------------------------------------
+
+volatile std::sig_atomic_t interrupted = 0;
+
+// The first Ctrl-C asks the loop to end after its step. It also takes the handler away, so that a
+// second one ends the process at once: files are whole or not there at any time.
+class Interrupts {
+ public:
+  Interrupts() {
+    struct sigaction action {};
+    action.sa_handler = [](int) { interrupted = 1; };
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    ::sigaction(SIGINT, &action, &before_);
+  }
+  ~Interrupts() { ::sigaction(SIGINT, &before_, nullptr); }
+  Interrupts(const Interrupts&) = delete;
+  Interrupts& operator=(const Interrupts&) = delete;
+
+ private:
+  struct sigaction before_ {};
+};
+
+// ---- files -------------------------------------------------------------------------------------
+
+// Found before the work, not after it.
+void check_folder(const char* flag, const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path folder = fs::path(path).parent_path();
+  if (!path.empty() && !folder.empty() && !fs::is_directory(folder, error))
+    throw UsageError(std::string(flag) + ": there is no folder " + folder.string());
+  if (!path.empty() && fs::is_directory(path, error))
+    throw UsageError(std::string(flag) + ": " + path + " is a folder");
+}
+
+// Whole or not at all.
+void write_whole(const std::string& path, const std::string& text) {
+  const std::string partial = path + ".attend-" + std::to_string(::getpid());
+  std::ofstream file(partial, std::ios::binary);
+  file << text;
+  file.close();
+  std::error_code error;
+  if (file) std::filesystem::rename(partial, path, error);
+  if (!file || error) {
+    std::filesystem::remove(partial, error);
+    throw UsageError(path + " cannot be written");
+  }
+}
+
+// ---- training ----------------------------------------------------------------------------------
+
+// A training under way: what is learned, by whom, and what to remember of it.
+class Training {
+ public:
+  Training(const TrainOptions& options, const Common& common)
+      : options_(options), context_(common.context()) {
+    if (options.resume.empty()) begin(common);
+    else resume(common);
+    rate_ = task_->learning_rate(settings_);
+    rate_.at(0);  // refuses what is out of range
+    curve_ = {.title = "loss (nats)", .first = optimizer_.steps() + 1, .values = {}};
+  }
+
+  // Until all steps are made, the task is learned, or somebody wants it to end.
+  void run() {
+    Progress progress("training", settings_.steps);
+    while (!interrupted && optimizer_.steps() < settings_.steps && !reached()) {
+      const double loss = step();
+      curve_.values.push_back(loss);
+      char note[32];
+      std::snprintf(note, sizeof note, "loss %.3f", loss);
+      progress.show(optimizer_.steps(), note);
+      if (optimizer_.steps() % options_.every == 0) save_checkpoint();
+    }
+    save_checkpoint();
+  }
+
+  void save_checkpoint() const {
+    if (options_.checkpoint.empty()) return;
+    Metadata more = all_metadata();
+    more.merge(model_->metadata());
+    attend::save_checkpoint(options_.checkpoint, std::as_const(*model_).parameters(), optimizer_,
+                            more);
+  }
+  void save_model() const {
+    if (!options_.save.empty()) model_->save(options_.save, all_metadata());
+  }
+  Verdict judge() const { return task_->judge(settings_, *model_, *context_); }
+
+  const TrainSettings& settings() const noexcept { return settings_; }
+  const Curve& curve() const noexcept { return curve_; }
+  const LanguageModel& model() const noexcept { return *model_; }
+  std::int64_t steps() const noexcept { return optimizer_.steps(); }
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+  }
+
+ private:
+  void begin(const Common& common) {
+    const bool text = !options_.text.empty();
+    settings_ = {.task = text ? "text" : "induction",
+                 .steps = options_.steps != 0 ? options_.steps
+                          : text              ? 600
+                                              : 1000,
+                 .batch = options_.batch,
+                 .learning_rate = options_.learning_rate,
+                 .seed = common.seed};
+    task_ = make_task(options_.length);
+    LanguageModelOptions form = text ? text_model(*task_) : induction_model();
+    if (text) {
+      form.length = options_.length;
+      form.hidden_dim = 4 * options_.width;
+    }
+    form.layers = options_.layers;
+    form.heads = options_.heads;
+    form.model_dim = options_.width;
+    form.seed = common.seed;
+    model_.emplace(form);
+  }
+
+  void resume(const Common& common) {
+    const TensorFile file = load_safetensors(options_.resume);
+    settings_ = TrainSettings::from(file);
+    if (options_.steps != 0) settings_.steps = options_.steps;
+    if (common.seed != 0 && common.seed != settings_.seed)
+      throw UsageError("--seed is " + std::to_string(common.seed) + ", that of " + options_.resume +
+                       " is " + std::to_string(settings_.seed));
+    if ((settings_.task == "text") == options_.text.empty())
+      throw UsageError(options_.resume + " is of the task " + settings_.task +
+                       (options_.text.empty() ? "; it needs --text" : "; it takes no --text"));
+    const LanguageModelOptions form = LanguageModel::options_of(file);
+    task_ = make_task(form.length);
+    for (const auto& [key, value] : task_->metadata())
+      if (const auto found = file.metadata.find(key);
+          found == file.metadata.end() || found->second != value)
+        throw UsageError("--text: " + options_.text + " is not the text that " + options_.resume +
+                         " was trained on");
+    model_.emplace(form);
+    load_checkpoint(options_.resume, model_->parameters(), optimizer_);
+  }
+
+  std::unique_ptr<Task> make_task(std::int64_t length) const {
+    return settings_.task == "text" ? text_task(options_.text, length, options_.sample)
+                                    : induction_task();
+  }
+
+  double step() {
+    const std::int64_t number = optimizer_.steps();
+    const Batch batch = task_->batch(settings_, number);
+    const auto [logits, saved] = model_->forward_train(batch.tokens, *context_);
+    const Loss loss = cross_entropy(logits, batch.targets, {.ignore = kIgnore}, *context_);
+    if (!std::isfinite(loss.value))
+      throw UsageError("the loss is not finite at step " + std::to_string(number) +
+                       "; a smaller --lr may help");
+    std::vector<NamedTensor> gradients = model_->backward(loss.gradient, saved, *context_);
+    clip_gradients(gradients, 1);
+    optimizer_.step(model_->parameters(), gradients, rate_.at(number));
+    return loss.value;
+  }
+
+  bool reached() const {
+    return optimizer_.steps() > 0 && optimizer_.steps() % kWatch == 0 &&
+           task_->reached(settings_, *model_, *context_);
+  }
+
+  Metadata all_metadata() const {
+    Metadata all = settings_.metadata();
+    all.merge(task_->metadata());
+    return all;
+  }
+
+  const TrainOptions& options_;
+  std::unique_ptr<Context> context_;
+  TrainSettings settings_;
+  std::unique_ptr<Task> task_;
+  std::optional<LanguageModel> model_;
+  AdamW optimizer_;
+  LearningRate rate_;
+  Curve curve_;
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+};
+
+void print_result(const Training& training, const Verdict& verdict, bool json) {
+  const std::vector<double>& losses = training.curve().values;
+  if (json) {
+    Json object = json_object("attend.train/1");
+    object["task"] = training.settings().task;
+    object["seed"] = training.settings().seed;
+    object["steps"] = training.steps();
+    object["seconds"] = training.seconds();
+    object["parameters"] = parameter_count(training.model().parameters());
+    object["loss"] = losses.empty() ? Json() : Json(losses.back());
+    object.update(verdict.fields);
+    print(object);
+    return;
+  }
+  if (const int columns = columns_of_stdout(); columns > 0)
+    std::cout << terminal_plot(training.curve(), columns, colour_on_stdout(), unicode_terminal());
+  std::printf("%s: %lld steps in %.1f s\n", training.settings().task.c_str(),
+              static_cast<long long>(training.steps()), training.seconds());
+  std::fflush(stdout);
+  std::cout << verdict.text;
+}
+
+int train(const TrainOptions& options, const Common& common) {
+  check_folder("--checkpoint", options.checkpoint);
+  check_folder("--plot", options.plot);
+  check_folder("--save", options.save);
+  Training training(options, common);
+  {
+    const Interrupts interrupts;
+    training.run();
+  }
+  if (!options.plot.empty()) write_whole(options.plot, svg_plot(training.curve()));
+  if (interrupted) {
+    std::cerr << "attend train: interrupted after step " << training.steps()
+              << (options.checkpoint.empty() ? "" : "; the checkpoint is " + options.checkpoint)
+              << '\n';
+    return kInterrupted;
+  }
+  training.save_model();
+  print_result(training, training.judge(), common.json);
+  return kOk;
+}
+
+}  // namespace
+
+void add_train(Program& program) {
+  auto options = std::make_shared<TrainOptions>();
+  // Flags that a checkpoint decides, and flags of the text model alone.
+  auto decided = std::make_shared<std::vector<CLI::Option*>>();
+  auto of_text = std::make_shared<std::vector<CLI::Option*>>();
+  CLI::App& app = program.add(
+      "train", "Trains a small model: to continue repeated sequences, or on a text.",
+      "  attend train\n"
+      "  attend train --text book.txt --checkpoint book.ckpt --prompt 'Once' --generate 500\n"
+      "  attend train --text book.txt --resume book.ckpt --plot loss.svg",
+      [=](const Common& common) {
+        for (const CLI::Option* option : *decided)
+          if (option->count() > 0 && !options->resume.empty())
+            throw UsageError(option->get_name() + " comes from the checkpoint with --resume");
+        for (const CLI::Option* option : *of_text)
+          if (option->count() > 0 && options->text.empty())
+            throw UsageError(option->get_name() + " needs --text");
+        return train(*options, common);
+      });
+  const auto file = [&](const char* flag, std::string& path, const char* description) {
+    app.add_option(flag, path, description)->type_name("FILE");
+  };
+  const auto count = [&](const char* flag, std::int64_t& value, std::int64_t least,
+                         const char* description) {
+    return app.add_option(flag, value, description)
+        ->check(CLI::Range(least, std::int64_t{1} << 30).description(""))
+        ->type_name("N");
+  };
+  file("--text", options->text, "Learn the characters of this text (UTF-8); else induction");
+  file("--checkpoint", options->checkpoint, "Write checkpoints here; the last one also at Ctrl-C");
+  count("--checkpoint-every", options->every, 1, "Steps between checkpoints [100]");
+  file("--resume", options->resume, "Go on from a checkpoint");
+  file("--save", options->save, "Write the model here (safetensors)");
+  file("--plot", options->plot, "Write the curve of the loss here (SVG)");
+  count("--steps", options->steps, 1, "Most steps [induction: 1000, text: 600]");
+  *decided = {count("--batch", options->batch, 1, "Sequences a step [32]"),
+              count("--layers", options->layers, 1, "Layers [2]"),
+              count("--heads", options->heads, 1, "Heads a layer [4]"),
+              count("--width", options->width, 1, "Features of a token [64]"),
+              count("--length", options->length, 1, "Characters of a sequence [32]"),
+              app.add_option("--lr", options->learning_rate, "Learning rate [0.004]")
+                  ->check(CLI::PositiveNumber.description(""))
+                  ->type_name("X")};
+  *of_text = {
+      app.get_option("--length"),
+      count("--generate", options->sample.count, 0, "Characters to generate at the end [200]"),
+      app.add_option("--prompt", options->sample.prompt, "What they continue")->type_name("TEXT"),
+      app.add_option("--temperature", options->sample.temperature,
+                     "0: always the likeliest; 1: as the model has it [0.7]")
+          ->check(CLI::Range(0.0, 100.0).description(""))
+          ->type_name("X")};
+}
+
+}  // namespace attend::cli

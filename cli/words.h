@@ -1,0 +1,21 @@
+// The words that a command line may hold, read off an App.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <string>
+#include <vector>
+
+namespace attend::cli {
+
+std::vector<std::string> command_names(const CLI::App& app);
+std::vector<std::string> flag_names(const CLI::App& app);  // "--heads"
+
+bool takes_value(const CLI::Option& option);
+
+// The words that an option takes, where it takes only some: of CLI::IsMember.
+std::vector<std::string> choices(const CLI::Option& option);
+// Those of the positional arguments of a command.
+std::vector<std::string> positional_words(const CLI::App& command);
+
+}  // namespace attend::cli

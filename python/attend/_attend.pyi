@@ -1,0 +1,821 @@
+"""The compiled part of attend."""
+
+import os
+from typing import overload
+
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from ._types import (
+    Array as Array,
+    ArrayT as ArrayT,
+    AttentionGradients as AttentionGradients,
+    BlockGradients as BlockGradients,
+    BlocksLike as BlocksLike,
+    DropoutLike as DropoutLike,
+    Head as Head,
+    LayerGradients as LayerGradients,
+    Loss as Loss,
+    RotaryLike as RotaryLike,
+    TraceStep as TraceStep,
+    WindowLike as WindowLike,
+)
+
+def version() -> str:
+    """The library's version, 'major.minor.patch'."""
+
+class Context:
+    """
+    Where calls run: how many threads, which kernels.
+
+    threads  0: as many as the calling thread may run on
+    kernels  one an operation, "forward:reference.forward,backward:reference.backward"; empty: the
+             environment variable ATTEND_KERNEL, or what the planner chooses
+
+    A Context may be used from any number of threads and survives fork().
+
+    >>> attend.Context(threads=2).threads
+    2
+    """
+
+    def __init__(self, *, threads: int = 0, kernels: str = '') -> None: ...
+
+    @property
+    def threads(self) -> int: ...
+
+    @staticmethod
+    def kernels() -> list[tuple[str, str, bool]]:
+        """The table of kernels, best first: (name, operation, only if forced)."""
+
+def default_context() -> Context:
+    """The Context that every function uses unless it is given another."""
+
+@overload
+def attention(q: ArrayT, k: Array, v: Array, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, out: ArrayT | None = None, return_lse: Literal[False] = False, return_weights: Literal[False] = False, return_scores: None = None, context: Context | None = None) -> ArrayT:
+    """
+    Softmax attention: out = softmax(scale * q . k^T + ...) . v
+
+        q    [batch, heads, queries, d]        k [batch, key heads, keys, d]
+        out  [batch, heads, queries, dv]       v [batch, key heads, keys, dv]
+
+    heads must be a multiple of key heads: query head h uses key head h / (heads / key heads). All of
+    q, k, v are float64, float32, bfloat16 or float16. Query i stands at position i + query_offset; by
+    default the last query meets the last key.
+
+    scale                1 / sqrt(d) if None
+    softcap              s = softcap * tanh(s / softcap); 0: none. The bias is added after it, or
+                         before it with bias_before_softcap
+    causal               key j is visible iff j <= i + query_offset
+    window               (left, right): keys from `left` before to `right` behind; None: no limit
+    query_offset         a number, or integers [batch]
+    mask                 bool or integers, 0 = hidden, [batch, heads, queries, keys] or what broadcasts
+                         to it; keys past the end of a shorter mask are hidden
+    bias                 floats that are added to the scores, broadcast likewise; -inf hides
+    alibi, sinks         [heads]: slopes, and scores of a key without value
+    blocks               (visible, query_size, key_size): block-sparse attention
+    key_lengths          integers [batch]: keys from there on are hidden
+    cu_seqlens_q, _k     integers [sequences + 1]: packed sequences in q [1, heads, total, d]
+    block_table          integers [batch, pages]: k and v are pages [pages, key heads, page size, d]
+    dropout              (p, seed, offset)
+    out                  an array to write into, which is also returned
+    return_lse           also the log of the sum of exp of the scores, [batch, heads, queries], float32,
+                         or float64 if q or `out` is
+    return_weights       also the weights [batch, heads, queries, keys], before dropout
+    return_scores        also the scores: 'raw', 'softcapped' or 'masked'
+
+    Returns out, or a tuple (out, lse, weights, scores) of those that were asked for, as arrays of the
+    library that q is from.
+
+    >>> q = numpy.ones((1, 2, 3, 4), 'float32')
+    >>> attend.attention(q, q, q, causal=True).shape
+    (1, 2, 3, 4)
+    """
+
+@overload
+def attention(q: ArrayT, k: Array, v: Array, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, out: ArrayT | None = None, return_lse: bool = False, return_weights: bool = False, return_scores: Literal['raw', 'softcapped', 'masked'] | None = None, context: Context | None = None) -> tuple[ArrayT, ...]: ...
+
+def attention_backward(q: ArrayT, k: Array, v: Array, out: Array, lse: Array, dout: Array, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, dlse: Array | None = None, context: Context | None = None) -> Any:
+    """
+    Gradients of a loss, given its gradient dout at `out` and, if that is used, dlse at lse.
+
+    out and lse are what attention() gave for the same q, k, v and options. Returns (dq, dk, dv), of the
+    shapes and type of q, k, v; with bias, sinks or alibi a BackwardResult, which has dbias, dsinks and
+    dalibi as well.
+
+    >>> q = numpy.ones((1, 2, 3, 4), 'float32')
+    >>> out, lse = attend.attention(q, q, q, return_lse=True)
+    >>> dq, dk, dv = attend.attention_backward(q, q, q, out, lse, numpy.ones_like(out))
+    >>> dv.shape
+    (1, 2, 3, 4)
+    """
+
+def merge(o: Sequence[ArrayT], lse: Sequence[Array], *, out: ArrayT | None = None, context: Context | None = None) -> tuple[ArrayT, ArrayT]:
+    """
+    Joins results over disjoint parts of the keys, in the order given.
+
+    o[n] [batch, heads, queries, dv] and lse[n] [batch, heads, queries] are what attention() gave for
+    the nth part. Returns (out, lse) of all the keys.
+
+    >>> q = numpy.ones((1, 1, 2, 4)); k = numpy.ones((1, 1, 6, 4))
+    >>> parts = [attend.attention(q, x, x, return_lse=True) for x in (k[:, :, :2], k[:, :, 2:])]
+    >>> out, lse = attend.merge([o for o, _ in parts], [lse for _, lse in parts])
+    >>> bool(abs(out - attend.attention(q, k, k)).max() < 1e-12)
+    True
+    """
+
+def weights_shape(q: Array, k: Array, v: Array, **options: Any) -> tuple[int, ...]:
+    """
+    The shape that weights and scores of such a call have.
+
+    >>> q, k = numpy.ones((1, 2, 3, 4)), numpy.ones((1, 2, 5, 4))
+    >>> attend.weights_shape(q, k, k)
+    (1, 2, 3, 5)
+    """
+
+class Plan:
+    """
+    A call with its arguments checked and its kernel chosen.
+
+    Made once, run often with other data of the same shapes, types and options. attention() plans by
+    itself; a Plan is for forcing a kernel and for asking.
+
+    >>> q = numpy.ones((1, 2, 3, 4), 'float32')
+    >>> plan = attend.Plan.attention(q, q, q, kernel='reference.forward')
+    >>> plan.kernel, plan.run(q, q, q).shape
+    ('reference.forward', (1, 2, 3, 4))
+    """
+
+    @staticmethod
+    def attention(q: Array, k: Array, v: Array, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, out: Array | None = None, return_lse: bool = False, return_weights: bool = False, return_scores: Literal['raw', 'softcapped', 'masked'] | None = None, kernel: str = '', context: Context | None = None) -> Plan:
+        """A plan of attention(). `kernel` forces one, or raises with its reason."""
+
+    @staticmethod
+    def attention_backward(q: Array, k: Array, v: Array, out: Array, lse: Array, dout: Array, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, dlse: Array | None = None, kernel: str = '', context: Context | None = None) -> Plan:
+        """A plan of attention_backward()."""
+
+    def run(self, q: ArrayT, k: Array, v: Array, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, out: ArrayT | None = None) -> Any:
+        """
+        As attention(); data, strides, lengths and offsets may differ from the plan's.
+        """
+
+    def run_backward(self, q: ArrayT, k: Array, v: Array, out: Array, lse: Array, dout: Array, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, dlse: Array | None = None) -> Any:
+        """As attention_backward()."""
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's name, 'reference.forward'."""
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Memory that a run needs besides its results."""
+
+    def describe(self) -> str:
+        """Problem, kernel, who declined and why, tasks, threads, workspace."""
+
+class Trace:
+    """
+    Intermediate results by name, in the order in which they are computed.
+
+    >>> x = numpy.ones((1, 1, 2, 4))
+    >>> trace = attend.trace_attention(x, x, x)
+    >>> [step.name for step in trace.steps]
+    ['scores', 'scaled_scores', 'masked_scores', 'lse', 'weights', 'heads']
+    >>> trace['weights'].shape
+    (1, 1, 2, 2)
+    """
+
+    @property
+    def steps(self) -> list[TraceStep]:
+        """(name, formula, axes, value) of each."""
+
+    def __getitem__(self, name: str) -> Any: ...
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes all of it as safetensors, with the formulas in the metadata."""
+
+def trace_attention(q: Array, k: Array, v: Array, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> Trace:
+    """
+    Every step of attention(): scores, scaled_scores, masked_scores, lse, weights, heads.
+
+    >>> x = numpy.ones((1, 1, 2, 4))
+    >>> attend.trace_attention(x, x, x, causal=True)['weights'][0, 0]
+    array([[1. , 0. ],
+           [0.5, 0.5]])
+    """
+
+def load_npy(path: str | os.PathLike[str]) -> Any:
+    """
+    The array in a .npy file, as a contiguous NumPy array. The reader is strict.
+
+    >>> attend.save_npy('x.npy', numpy.arange(6.0).reshape(2, 3))
+    >>> attend.load_npy('x.npy').shape
+    (2, 3)
+    """
+
+def save_npy(path: str | os.PathLike[str], tensor: Array) -> None:
+    """Writes a .npy file, whole or not at all."""
+
+class TensorFile:
+    """What a safetensors file holds: tensors and metadata."""
+
+    @property
+    def tensors(self) -> dict[str, Any]:
+        """NumPy arrays by name, in the order of the file."""
+
+    @property
+    def metadata(self) -> dict[str, str]: ...
+
+    @property
+    def path(self) -> os.PathLike[str]: ...
+
+    def __getitem__(self, name: str) -> Any: ...
+
+def load_safetensors(path: str | os.PathLike[str]) -> TensorFile:
+    """
+    All tensors of a safetensors file. The reader is strict.
+
+    >>> attend.save_safetensors('x.safetensors', {'a': numpy.ones((2, 3))}, {'made by': 'hand'})
+    >>> file = attend.load_safetensors('x.safetensors')
+    >>> file['a'].shape, file.metadata
+    ((2, 3), {'made by': 'hand'})
+    """
+
+def save_safetensors(path: str | os.PathLike[str], tensors: Mapping[str, Array], metadata: Mapping[str, str] = {}) -> None:
+    """Writes a dict of arrays as a safetensors file, whole or not at all."""
+
+def load_parameters(file: TensorFile, parameters: Mapping[str, Array], prefix: str = '', allow_others: bool = False) -> None:
+    """
+    Copies the tensors `prefix + name` of a file into the parameters of a layer.
+
+    Every parameter must be there with its shape; floating-point types are converted. Nothing is changed
+    if anything is wrong.
+    """
+
+class KvCache:
+    """
+    Keys and values of tokens seen so far, so that the next token costs one row.
+
+    Dense: each sequence has room for `capacity` tokens. Paged (page_size > 0): sequences take pages
+    from a common store of `pages` as they grow. One thread at a time may use a cache.
+
+    >>> cache = attend.KvCache(batch=1, key_heads=2, d_k=4, capacity=16)
+    >>> cache.append(numpy.ones((1, 2, 3, 4), 'float32'), numpy.ones((1, 2, 3, 4), 'float32'))
+    >>> cache.length(0)
+    3
+    >>> q = numpy.ones((1, 2, 1, 4), 'float32')
+    >>> attend.attention(q, cache.keys, cache.values, key_lengths=cache.key_lengths).shape
+    (1, 2, 1, 4)
+    """
+
+    def __init__(self, *, batch: int = 1, key_heads: int, d_k: int, d_v: int = 0, capacity: int, page_size: int = 0, pages: int = 0, type: Any = 'f32') -> None: ...
+
+    @property
+    def options(self) -> dict[str, Any]: ...
+
+    def length(self, b: int) -> int:
+        """Tokens that sequence b holds."""
+
+    @property
+    def free_pages(self) -> int:
+        """Of a paged cache."""
+
+    def append(self, k: Array, v: Array, lengths: Array | None = None) -> None:
+        """
+        Puts keys [batch, key_heads, n, d_k] and values [..., d_v] behind what is there.
+
+        With lengths [batch] only the first lengths[b] of sequence b. Refused as a whole, with nothing
+        changed, when there is no room.
+        """
+
+    def truncate(self, b: int, length: int) -> None:
+        """Forgets the tokens of sequence b from `length` on."""
+
+    @property
+    def keys(self) -> Any:
+        """
+        As attention() takes them: [batch, key_heads, capacity, d_k], or pages.
+        """
+
+    @property
+    def values(self) -> Any:
+        """As keys."""
+
+    @property
+    def key_lengths(self) -> Any:
+        """[batch]"""
+
+    @property
+    def block_table(self) -> Any:
+        """Of a paged cache, else None."""
+
+class Linear:
+    """
+    A linear map of the last dimension: y = x W^T + b.
+
+        x [..., in]   W [out, in]   b [out]   y [..., out]
+
+    W is Xavier-uniform from the seed, b = 0.
+
+    >>> layer = attend.Linear(4, 3)
+    >>> layer.forward(numpy.ones((2, 4), 'float32')).shape
+    (2, 3)
+    >>> sorted(layer.parameters())
+    ['bias', 'weight']
+    """
+
+    def __init__(self, in_: int, out: int, *, bias: bool = True, type: Any = 'f32', seed: int = 0) -> None: ...
+
+    @staticmethod
+    def from_weights(weight: Array, bias: Array | None = None) -> Linear:
+        """A layer with copies of these: weight [out, in], bias [out]."""
+
+    class Saved:
+        """What backward needs of a forward_train."""
+
+    def forward(self, x: ArrayT, *, context: Context | None = None) -> ArrayT:
+        """y = layer(x)"""
+
+    def forward_train(self, x: ArrayT, *, context: Context | None = None) -> tuple[ArrayT, Saved]:
+        """(y, saved), of which backward takes the second."""
+
+    def backward(self, dy: ArrayT, saved: Saved, *, context: Context | None = None) -> LayerGradients:
+        """Gradients at x and at the parameters, given dy at y."""
+
+    def parameters(self) -> dict[str, Any]:
+        """
+        The weights by name: NumPy arrays that are the layer's memory, for reading and writing.
+        """
+
+class Norm:
+    """LayerNorm or RMSNorm, by `kind`: 'layer_norm' or 'rms_norm'."""
+
+    def __init__(self, dim: int, *, kind: str = 'layer_norm', epsilon: float = 1e-05, bias: bool = True, type: Any = 'f32') -> None: ...
+
+    class Saved:
+        """What backward needs of a forward_train."""
+
+    def forward(self, x: ArrayT, *, context: Context | None = None) -> ArrayT:
+        """y = layer(x)"""
+
+    def forward_train(self, x: ArrayT, *, context: Context | None = None) -> tuple[ArrayT, Saved]:
+        """(y, saved), of which backward takes the second."""
+
+    def backward(self, dy: ArrayT, saved: Saved, *, context: Context | None = None) -> LayerGradients:
+        """Gradients at x and at the parameters, given dy at y."""
+
+    def parameters(self) -> dict[str, Any]:
+        """
+        The weights by name: NumPy arrays that are the layer's memory, for reading and writing.
+        """
+
+class LayerNorm(Norm):
+    """
+    y = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias over the last dimension.
+
+        x, y [..., dim]   weight, bias [dim]
+
+    >>> attend.LayerNorm(2).forward(numpy.array([[1.0, 3.0]], 'float32')).round(3)
+    array([[-1.,  1.]], dtype=float32)
+    """
+
+    def __init__(self, dim: int, *, epsilon: float = 1e-05, bias: bool = True, type: Any = 'f32') -> None: ...
+
+class RMSNorm(Norm):
+    """
+    y = x / sqrt(mean(x^2) + epsilon) * weight over the last dimension.
+
+        x, y [..., dim]   weight [dim]
+
+    >>> attend.RMSNorm(2).forward(numpy.array([[3.0, 3.0]], 'float32')).round(3)
+    array([[1., 1.]], dtype=float32)
+    """
+
+    def __init__(self, dim: int, *, epsilon: float = 1e-06, type: Any = 'f32') -> None: ...
+
+class FeedForward:
+    """
+    The network of a transformer layer that works on each token by itself.
+
+        relu, gelu, gelu_tanh   y = act(x W_up^T + b_up) W_down^T + b_down
+        swiglu                  y = (silu(x W_gate^T + b_gate) * (x W_up^T + b_up)) W_down^T + b_down
+
+        x, y [..., model_dim]   W_up, W_gate [hidden_dim, model_dim]   W_down [model_dim, hidden_dim]
+
+    hidden_dim 0 is 4 * model_dim.
+
+    >>> attend.FeedForward(8, activation='swiglu').forward(numpy.ones((2, 8), 'float32')).shape
+    (2, 8)
+    """
+
+    def __init__(self, model_dim: int, hidden_dim: int = 0, *, activation: str = 'gelu', bias: bool = True, type: Any = 'f32', seed: int = 0) -> None: ...
+
+    class Saved:
+        """What backward needs of a forward_train."""
+
+    def forward(self, x: ArrayT, *, context: Context | None = None) -> ArrayT:
+        """y = layer(x)"""
+
+    def forward_train(self, x: ArrayT, *, context: Context | None = None) -> tuple[ArrayT, Saved]:
+        """(y, saved), of which backward takes the second."""
+
+    def backward(self, dy: ArrayT, saved: Saved, *, context: Context | None = None) -> LayerGradients:
+        """Gradients at x and at the parameters, given dy at y."""
+
+    def parameters(self) -> dict[str, Any]:
+        """
+        The weights by name: NumPy arrays that are the layer's memory, for reading and writing.
+        """
+
+class Embedding:
+    """
+    A vector for each token number.
+
+        tokens [...] (int64 or int32)   weight [vocabulary, dim]   y [..., dim]
+
+    >>> attend.Embedding(100, 8).forward(numpy.array([[1, 2, 3]])).shape
+    (1, 3, 8)
+    """
+
+    def __init__(self, vocabulary: int, dim: int, *, type: Any = 'f32', seed: int = 0, deviation: float = 1.0) -> None: ...
+
+    class Saved:
+        """What backward needs of a forward_train."""
+
+    def forward(self, x: ArrayT, *, context: Context | None = None) -> ArrayT:
+        """y = layer(x)"""
+
+    def forward_train(self, x: ArrayT, *, context: Context | None = None) -> tuple[ArrayT, Saved]:
+        """(y, saved), of which backward takes the second."""
+
+    def backward(self, dy: ArrayT, saved: Saved, *, context: Context | None = None) -> LayerGradients:
+        """Gradients at x and at the parameters, given dy at y."""
+
+    def parameters(self) -> dict[str, Any]:
+        """
+        The weights by name: NumPy arrays that are the layer's memory, for reading and writing.
+        """
+
+class LearnedPositions:
+    """
+    Adds a trained vector to each position.
+
+        y[..., i, :] = x[..., i, :] + weight[i + offset, :]     x, y [..., length, dim]
+
+    >>> attend.LearnedPositions(16, 4).forward(numpy.zeros((2, 3, 4), 'float32'), offset=5).shape
+    (2, 3, 4)
+    """
+
+    def __init__(self, length: int, dim: int, *, type: Any = 'f32', seed: int = 0, deviation: float = 1.0) -> None: ...
+
+    class Saved:
+        """What backward needs of a forward_train."""
+
+    def forward(self, x: ArrayT, *, offset: int = 0, context: Context | None = None) -> ArrayT:
+        """x with the positions from `offset` on added."""
+
+    def forward_train(self, x: ArrayT, *, offset: int = 0, context: Context | None = None) -> tuple[ArrayT, Saved]:
+        """(y, saved), of which backward takes the second."""
+
+    def backward(self, dy: ArrayT, saved: Saved, *, context: Context | None = None) -> LayerGradients:
+        """Gradients at x and at the parameters, given dy at y."""
+
+    def parameters(self) -> dict[str, Any]:
+        """weight [length, dim]."""
+
+class SinusoidalPositions:
+    """
+    Adds sines and cosines of the position. Nothing to train: the gradient passes as it is.
+
+        y[..., i, 2c]     = x[..., i, 2c]     + sin((i + offset) / base^(2c / dim))
+        y[..., i, 2c + 1] = x[..., i, 2c + 1] + cos((i + offset) / base^(2c / dim))
+
+    >>> attend.SinusoidalPositions(2).forward(numpy.zeros((1, 2), 'float32'))
+    array([[0., 1.]], dtype=float32)
+    """
+
+    def __init__(self, dim: int, *, base: float = 10000.0) -> None: ...
+
+    def forward(self, x: ArrayT, *, offset: int = 0, context: Context | None = None) -> ArrayT:
+        """x with the positions from `offset` on added."""
+
+class MultiHeadAttention:
+    """
+    Multi-head attention with its projections.
+
+        Q = query W^Q + b   K = key W^K + b   V = value W^V + b     split into heads
+        output = concat(head_0, ..., head_{H-1}) W^O + b
+
+        query [batch, Tq, model_dim]   key [batch, Tk, key_dim]   value [batch, Tk, value_dim]
+
+    A single sequence may come without the batch dimension. Weights are [out, in], Xavier-uniform from
+    the seed. Sizes that are 0 follow from the others: key_heads = heads, d_k = model_dim / heads,
+    d_v = d_k, key_dim = model_dim, value_dim = key_dim. rotary is (pairing, base, dim).
+
+    >>> layer = attend.MultiHeadAttention(model_dim=8, heads=2)
+    >>> layer.forward(numpy.ones((1, 3, 8), 'float32'), causal=True).shape
+    (1, 3, 8)
+    """
+
+    def __init__(self, *, model_dim: int, heads: int = 1, key_heads: int = 0, d_k: int = 0, d_v: int = 0, key_dim: int = 0, value_dim: int = 0, bias: bool = True, output_projection: bool = True, rotary: RotaryLike | None = None, type: Any = 'f32', seed: int = 0) -> None: ...
+
+    class Saved:
+        """What backward needs of a forward_train."""
+
+    @overload
+    def forward(self, query: ArrayT, key: Array | None = None, value: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, cache: KvCache | None = None, lengths: Array | None = None, return_lse: Literal[False] = False, return_weights: Literal[False] = False, return_scores: None = None, context: Context | None = None) -> ArrayT:
+        """
+        The output [batch, Tq, model_dim]: self-attention of `query`, or over key and value.
+
+        A value that is not given is the key. Options, lse, weights and scores as in attention(). With a
+        cache the query's rows are new tokens: they are appended and attend to all that it holds; only the
+        first lengths[b] rows are tokens, if that is given.
+        """
+
+    @overload
+    def forward(self, query: ArrayT, key: Array | None = None, value: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, cache: KvCache | None = None, lengths: Array | None = None, return_lse: bool = False, return_weights: bool = False, return_scores: Literal['raw', 'softcapped', 'masked'] | None = None, context: Context | None = None) -> tuple[ArrayT, ...]: ...
+
+    def forward_train(self, query: ArrayT, key: Array | None = None, value: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> tuple[ArrayT, Saved]:
+        """(output, saved), of which backward takes the second."""
+
+    def backward(self, dy: Array, saved: Saved, *, context: Context | None = None) -> AttentionGradients:
+        """
+        Gradients at the inputs, options and parameters, given dy at the output.
+        """
+
+    def trace(self, query: Array, key: Array | None = None, value: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> Trace:
+        """Every intermediate result by name."""
+
+    def make_cache(self, batch: int, capacity: int, page_size: int = 0, pages: int = 0) -> KvCache:
+        """An empty KvCache that fits this layer."""
+
+    def append(self, key: Array, value: Array, cache: KvCache, lengths: Array | None = None, *, context: Context | None = None) -> None:
+        """Projects key and value and puts them into the cache."""
+
+    def attend(self, query: ArrayT, cache: KvCache, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> ArrayT:
+        """Attention of the query over what the cache holds."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """With every size filled in."""
+
+    def parameters(self) -> dict[str, Any]:
+        """
+        q.weight, q.bias, k.weight, ... o.bias: NumPy arrays that are the layer's memory.
+        """
+
+    def split(self) -> list[Head]:
+        """The same weights as one set of matrices a head, as copies."""
+
+    @staticmethod
+    def join(parts: Sequence[Head], o_bias: Array | None = None, **options: Any) -> MultiHeadAttention:
+        """A layer from the matrices of its heads; options as of the constructor."""
+
+    def save(self, path: str | os.PathLike[str], per_head: bool = False) -> None:
+        """
+        Writes the parameters as safetensors, with the options in the metadata.
+        """
+
+    @staticmethod
+    def load(path: str | os.PathLike[str] | TensorFile, *, prefix: str = '', heads: int = 0, key_heads: int = 0, rotary: RotaryLike | None = None, orientation: Literal['automatic', 'out_in', 'in_out'] = 'automatic') -> MultiHeadAttention:
+        """
+        A layer from a safetensors file: one of save(), or of another library.
+
+        heads and the rest come from the file's metadata, if that holds them. The names of PyTorch's
+        nn.MultiheadAttention, of Llama (q_proj ...), BERT and GPT-2 are known, behind the prefix.
+        """
+
+class AttentionBlock:
+    """
+    Attention, norms and a feed-forward network around the residual.
+
+        post   y = norm(x + f(x))       pre   y = x + f(norm(x))       none   y = x + f(x)
+
+    for each part f: self-attention, attention over a memory (cross=True), feed-forward
+    (hidden_dim > 0).
+    `attention` holds the options of MultiHeadAttention. x, y [batch, T, model_dim], memory
+    [batch, Tm, memory_dim].
+
+    >>> block = attend.AttentionBlock({'model_dim': 8, 'heads': 2}, hidden_dim=16, placement='pre')
+    >>> block.forward(numpy.ones((1, 3, 8), 'float32'), causal=True).shape
+    (1, 3, 8)
+    """
+
+    def __init__(self, attention: Mapping[str, Any], *, cross: bool = False, memory_dim: int = 0, hidden_dim: int = 0, activation: str = 'gelu', placement: str = 'post', norm: str = 'layer_norm', epsilon: float = 1e-05) -> None: ...
+
+    class Saved:
+        """What backward needs of a forward_train."""
+
+    def forward(self, x: ArrayT, memory: Array | KvCache | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, cross: Mapping[str, Any] | None = None, cache: KvCache | None = None, lengths: Array | None = None, context: Context | None = None) -> ArrayT:
+        """
+        y. The options are those of self-attention; `cross` is a dict of those over the memory.
+
+        With a cache (block.attention.make_cache()) x are new tokens, and the memory of a decoder is a cache
+        too (block.cross.make_cache(), filled by block.cross.append()).
+        """
+
+    def forward_train(self, x: ArrayT, memory: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, cross: Mapping[str, Any] | None = None, context: Context | None = None) -> tuple[ArrayT, Saved]:
+        """(y, saved), of which backward takes the second."""
+
+    def backward(self, dy: Array, saved: Saved, *, context: Context | None = None) -> BlockGradients:
+        """Gradients at x, the memory and the parameters, given dy at y."""
+
+    def trace(self, x: Array, memory: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, cross: Mapping[str, Any] | None = None, context: Context | None = None) -> Trace:
+        """
+        The steps of the parts, 'attention.weights', and the sums and norms between them.
+        """
+
+    @property
+    def attention(self) -> MultiHeadAttention: ...
+
+    @property
+    def cross(self) -> MultiHeadAttention: ...
+
+    @property
+    def options(self) -> dict[str, Any]: ...
+
+    def parameters(self) -> dict[str, Any]:
+        """The weights by name: NumPy arrays that are the block's memory."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """
+        Writes the parameters as safetensors, with the options in the metadata.
+        """
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> AttentionBlock:
+        """A block that save() wrote."""
+
+class LanguageModel:
+    """
+    A small language model made of the layers.
+
+        tokens [batch, T] (int64 or int32)   logits [batch, T, vocabulary]
+
+    >>> model = attend.LanguageModel(vocabulary=5, length=8, layers=1, model_dim=16)
+    >>> model.forward(numpy.array([[0, 1, 2]])).shape
+    (1, 3, 5)
+    >>> len(model.generate([0, 1], 4))
+    4
+    """
+
+    def __init__(self, *, vocabulary: int, length: int, layers: int = 2, model_dim: int = 64, heads: int = 4, hidden_dim: int = 0, activation: str = 'gelu', placement: str = 'pre', norm: str = 'layer_norm', type: Any = 'f32', seed: int = 0) -> None: ...
+
+    class Saved:
+        """What backward needs of a forward_train."""
+
+    def forward(self, tokens: ArrayT, caches: list[KvCache] | None = None, *, context: Context | None = None) -> ArrayT:
+        """The logits; with the caches of make_caches() the tokens are new ones."""
+
+    def trace(self, tokens: Array, *, context: Context | None = None) -> Trace:
+        """Every step of every block: 'blocks.1.attention.weights'."""
+
+    def make_caches(self, batch: int = 1) -> list[KvCache]:
+        """An empty cache a block."""
+
+    def generate(self, prompt: Sequence[int], count: int, temperature: float = 0.0, seed: int = 0, *, context: Context | None = None) -> list[int]:
+        """
+        `count` tokens after the prompt: the likeliest, or drawn with a temperature.
+        """
+
+    @property
+    def options(self) -> dict[str, Any]: ...
+
+    def parameters(self) -> dict[str, Any]:
+        """The weights by name: NumPy arrays that are the model's memory."""
+
+    def forward_train(self, tokens: ArrayT, *, context: Context | None = None) -> tuple[ArrayT, Saved]:
+        """(logits, saved), of which backward takes the second."""
+
+    def backward(self, dlogits: Array, saved: Saved, *, context: Context | None = None) -> dict[str, Any]:
+        """Gradients at the parameters, by name."""
+
+    def metadata(self) -> dict[str, str]:
+        """The options as a file's metadata, for save_checkpoint()."""
+
+    def save(self, path: str | os.PathLike[str], metadata: Mapping[str, str] = {}) -> None:
+        """
+        Writes the parameters as safetensors, with the options in the metadata.
+        """
+
+    @staticmethod
+    def load(path: str | os.PathLike[str] | TensorFile) -> LanguageModel:
+        """A model that save() wrote."""
+
+def cross_entropy(logits: Array, targets: Array, *, ignore: int = -100, label_smoothing: float = 0.0, context: Context | None = None) -> Loss:
+    """
+    The mean over the rows of -log softmax(logits)[target], with its gradient at the logits.
+
+        logits [..., classes]   targets [...] (int64 or int32)
+
+    Rows with the target `ignore` do not count.
+
+    >>> loss = attend.cross_entropy(numpy.zeros((2, 4)), numpy.array([1, 3]))
+    >>> round(loss.value, 4), loss.gradient.shape, loss.count
+    (1.3863, (2, 4), 2)
+    """
+
+def mse(prediction: Array, target: Array, *, context: Context | None = None) -> Loss:
+    """
+    The mean over the elements of (prediction - target)^2, with its gradient at the prediction.
+
+    >>> attend.mse(numpy.ones(3), numpy.zeros(3)).value
+    1.0
+    """
+
+def accumulate(sum: dict[str, Any], more: Mapping[str, Array]) -> None:
+    """
+    sum += more, name by name, in place. An empty sum becomes a copy.
+
+    >>> total = {}
+    >>> for _ in range(2): attend.accumulate(total, {'a': numpy.ones(2)})
+    >>> total
+    {'a': array([2., 2.])}
+    """
+
+def clip_gradients(gradients: Mapping[str, Array], max_norm: float) -> float:
+    """
+    Scales all gradients, in place, to a common norm of at most max_norm.
+
+    Gives the norm they had.
+
+    >>> gradients = {'a': numpy.array([3.0, 4.0])}
+    >>> attend.clip_gradients(gradients, 1.0), gradients['a']
+    (5.0, array([0.6, 0.8]))
+    """
+
+class LearningRate:
+    """
+    Rises to the peak over `warmup` steps, then stays, or falls to `minimum` at step `total`.
+
+    decay is 'constant', 'linear' or 'cosine'. Steps count from 0.
+
+    >>> attend.LearningRate(peak=0.1, warmup=10, total=100, decay='cosine').at(9)
+    0.1
+    """
+
+    def __init__(self, *, peak: float = 0.001, warmup: int = 0, total: int = 0, decay: str = 'constant', minimum: float = 0.0) -> None: ...
+
+    def at(self, step: int) -> float:
+        """The rate of a step."""
+
+class Optimizer:
+    """What SGD and AdamW have in common."""
+
+    def step(self, parameters: Mapping[str, Array], gradients: Mapping[str, Array], learning_rate: float) -> None:
+        """Changes the parameters, in place, by the gradients of the same names."""
+
+    @property
+    def steps(self) -> int:
+        """How many were made."""
+
+    @property
+    def kind(self) -> str:
+        """'sgd' or 'adamw'"""
+
+    def state(self) -> dict[str, Any]:
+        """What it remembers, as copies."""
+
+    def restore(self, steps: int, state: Mapping[str, Array], parameters: Mapping[str, Array]) -> None:
+        """Takes back what state() gave."""
+
+class SGD(Optimizer):
+    """
+    m = momentum m + g;  x -= learning_rate (m + weight_decay x)
+
+    >>> x = {'a': numpy.ones(2)}
+    >>> attend.SGD().step(x, {'a': numpy.ones(2)}, 0.5)
+    >>> x['a']
+    array([0.5, 0.5])
+    """
+
+    def __init__(self, *, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0) -> None: ...
+
+class AdamW(Optimizer):
+    """
+    Adam with decoupled weight decay.
+
+        m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+        x -= learning_rate (weight_decay x + m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon))
+
+    >>> x = {'a': numpy.ones(2)}
+    >>> attend.AdamW(weight_decay=0.0).step(x, {'a': numpy.ones(2)}, 0.5)
+    >>> x['a'].round(6)
+    array([0.5, 0.5])
+    """
+
+    def __init__(self, *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, weight_decay: float = 0.01) -> None: ...
+
+def save_checkpoint(path: str | os.PathLike[str], parameters: Mapping[str, Array], optimizer: Optimizer, metadata: Mapping[str, str] = {}) -> None:
+    """
+    Writes parameters and what the optimizer remembers as one safetensors file.
+    """
+
+def load_checkpoint(path: str | os.PathLike[str], parameters: Mapping[str, Array], optimizer: Optimizer) -> dict[str, str]:
+    """
+    Puts a checkpoint back into parameters and optimizer, and gives its metadata.
+
+    Nothing is changed if anything does not fit. Training goes on with the bits it would have had.
+    """

@@ -1,0 +1,138 @@
+"""Small types of attend that are plain Python: options with several parts, results with names."""
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar, Union
+
+
+class Array(Protocol):
+    """A NumPy array, or anything else with __dlpack__: PyTorch's and JAX's, and so on."""
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+ArrayT = TypeVar("ArrayT", bound=Array)
+
+
+class Window(NamedTuple):
+    """Keys from `left` before the query to `right` behind it are visible; None: no limit."""
+
+    left: int | None = None
+    right: int | None = None
+
+
+class Blocks(NamedTuple):
+    """Block-sparse attention: visible[b, h, i // query_size, j // key_size] == 0 hides the block.
+
+    visible is bool or integers, [batch or 1, heads or 1, query blocks, key blocks].
+    """
+
+    visible: Array
+    query_size: int
+    key_size: int
+
+
+class Origin(NamedTuple):
+    """Where a call stands inside a larger problem, so that it drops the same weights."""
+
+    b: int = 0
+    h: int = 0
+    i: int = 0
+    j: int = 0
+    heads: int = 0
+
+
+class Dropout(NamedTuple):
+    """Weights are dropped with probability p and the others scaled by 1 / (1 - p).
+
+    The same seed and offset drop the same weights; take another offset for every call.
+    """
+
+    p: float
+    seed: int = 0
+    offset: int = 0
+    origin: Origin | None = None
+
+
+class BackwardResult(NamedTuple):
+    """The gradients of attention() with a bias, sinks or alibi; of what it had not, None."""
+
+    dq: Any
+    dk: Any
+    dv: Any
+    dbias: Any = None
+    dsinks: Any = None
+    dalibi: Any = None
+
+
+class Rotary(NamedTuple):
+    """Rotary positions: pairs of features are turned by position * base ** (-2 c / dim).
+
+    pairing is 'halves' (features c and c + dim / 2) or 'neighbours' (2 c and 2 c + 1); dim 0: all.
+    """
+
+    pairing: str = "halves"
+    base: float = 10000.0
+    dim: int = 0
+
+
+class Head(NamedTuple):
+    """One head: q [d_k, model_dim], k [d_k, key_dim], v [d_v, value_dim], o [model_dim, d_v]."""
+
+    q: Any
+    k: Any
+    v: Any
+    o: Any = None
+    q_bias: Any = None
+    k_bias: Any = None
+    v_bias: Any = None
+
+
+class LayerGradients(NamedTuple):
+    """Of a layer with one input: at x, and at the parameters by name."""
+
+    dx: Any
+    parameters: dict[str, Any]
+
+
+class AttentionGradients(NamedTuple):
+    """Of MultiHeadAttention: dx in self-attention, else the next three; then of the options."""
+
+    dx: Any
+    dquery: Any
+    dkey: Any
+    dvalue: Any
+    dbias: Any
+    dsinks: Any
+    dalibi: Any
+    parameters: dict[str, Any]
+
+
+class BlockGradients(NamedTuple):
+    """Of AttentionBlock: at x, at the memory (None without one), and at the parameters by name."""
+
+    dx: Any
+    dmemory: Any
+    parameters: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss, its gradient at the logits or prediction, and what number it is the mean over."""
+
+    value: float
+    gradient: Any
+    count: int
+
+
+class TraceStep(NamedTuple):
+    """One intermediate result: 'weights', its formula, what its dimensions are, and the array."""
+
+    name: str
+    formula: str
+    axes: str
+    value: Any
+
+
+WindowLike = Union[Window, tuple[int | None, int | None], dict[str, int | None]]
+BlocksLike = Union[Blocks, tuple[Array, int, int], dict[str, Any]]
+DropoutLike = Union[Dropout, tuple[float, int], tuple[float, int, int], dict[str, Any]]
+RotaryLike = Union[Rotary, tuple[str, float], tuple[str, float, int], dict[str, Any]]

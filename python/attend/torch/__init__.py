@@ -1,0 +1,13 @@
+"""attend in PyTorch: attention with PyTorch's own signatures and meaning, known to its autograd and compiler.
+
+scaled_dot_product_attention   as torch.nn.functional's; booleans: True = takes part
+MultiheadAttention             as torch.nn's, state_dict included; booleans: True = blocked
+replace(model)                 swaps every nn.MultiheadAttention inside a model and says which
+
+Both compute on the CPU. Importing this changes nothing in PyTorch; it adds the operators
+torch.ops.attend.attention and .attention_backward.
+"""
+from .functional import scaled_dot_product_attention
+from .modules import MultiheadAttention, Replaced, replace
+
+__all__ = ["MultiheadAttention", "Replaced", "replace", "scaled_dot_product_attention"]

@@ -1,0 +1,157 @@
+"""scaled_dot_product_attention with PyTorch's signature and meaning, computed by attend."""
+import math
+
+import torch
+from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
+
+from .operators import attention
+
+
+def check_tensor(where: str, name: str, x: Tensor) -> None:
+    """What attend cannot compute is refused with the reason; nothing falls back to PyTorch."""
+    if x.is_nested:
+        raise NotImplementedError(
+            f"{where}: {name} is a nested tensor, attend takes dense ones; pad it (to_padded_tensor) and "
+            "pass a mask. Inside an nn.TransformerEncoder set enable_nested_tensor=False, or let "
+            "attend.torch.replace(model) do it"
+        )
+    if x.layout != torch.strided:
+        raise NotImplementedError(f"{where}: {name} has the layout {x.layout}; attend takes dense tensors")
+    if x.device.type not in ("cpu", "meta"):
+        raise NotImplementedError(
+            f"{where}: {name} is on {x.device}, attend.torch computes on the CPU; move it there first"
+        )
+
+
+def split_mask(where: str, name: str, mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """(mask, None) of booleans, (None, bias) of numbers."""
+    if mask is None:
+        return None, None
+    check_tensor(where, name, mask)
+    if mask.dtype == torch.bool:
+        return mask, None
+    if not mask.is_floating_point():
+        raise TypeError(
+            f"{where}: {name} takes booleans, or floats that are added to the scores; found {mask.dtype}"
+        )
+    return None, mask
+
+
+def prepared(where: str, *tensors: Tensor) -> list[Tensor]:
+    """q, k and v as the operator takes them. Under torch.autocast, attention is computed in its type,
+    as PyTorch's own; float64 stays.
+    """
+    if not torch.compiler.is_compiling() and any(unpack_dual(x).tangent is not None for x in tensors):
+        raise NotImplementedError(  # PyTorch itself would leave the tangent out without a word
+            f"{where}: attention has no forward-mode derivative (jvp); use backward()"
+        )
+    if not torch.is_autocast_enabled("cpu"):
+        return list(tensors)
+    dtype = torch.get_autocast_dtype("cpu")
+    return [x if x.dtype == torch.float64 else x.to(dtype) for x in tensors]
+
+
+def draw_seed(where: str, p: float) -> Tensor | None:
+    """From PyTorch's generator, so that torch.manual_seed repeats what is dropped."""
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"{where}: the probability of dropout is {p}; it lies between 0 and 1")
+    return torch.randint(2**63 - 1, (1,), dtype=torch.int64) if p > 0.0 else None
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(scale * query . key^T + mask) . value, as torch.nn.functional's.
+
+        query [..., heads, L, E]    key [..., heads, S, E]    value [..., heads, S, Ev]
+
+    Any number of dimensions before the last two, which broadcast. attn_mask broadcasts to
+    [..., heads, L, S]: booleans, True = takes part, or floats that are added to the scores. is_causal
+    is aligned top left: query i sees the keys up to i. With enable_gqa, query head h uses key head
+    h / (heads / key heads).
+
+    A query that sees no key gives 0 and gets no gradient. dropout_p counts whenever it is not 0.
+
+    >>> q = torch.ones(2, 8, 10, 64)
+    >>> attend.torch.scaled_dot_product_attention(q, q, q, is_causal=True).shape
+    torch.Size([2, 8, 10, 64])
+    """
+    where = "scaled_dot_product_attention"
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        check_tensor(where, name, x)
+        if x.dim() < 2:
+            raise ValueError(f"{where}: {name} takes [..., length, dim], found {list(x.shape)}")
+    if attn_mask is not None and is_causal:
+        raise ValueError(f"{where}: attn_mask and is_causal exclude each other, as in PyTorch")
+    seed = draw_seed(where, dropout_p)
+    query, key, value = prepared(where, query, key, value)
+    if enable_gqa:
+        key, value = _same_key_heads(query, key, value)
+    lead = _leading(where, query, key, value, attn_mask, enable_gqa)
+    batch = math.prod(lead[:-1])
+
+    def four(x: Tensor, heads: int) -> Tensor:  # [batch, heads, length, dim]
+        x = x.expand(*lead[:-1], heads, *x.shape[-2:]) if lead else x.unsqueeze(0)
+        return x.unsqueeze(0) if x.dim() == 3 else x.reshape(batch, *x.shape[-3:])
+
+    heads = lead[-1] if lead else 1
+    key_heads = key.size(-3) if enable_gqa else heads
+    if attn_mask is not None and attn_mask.dim() > 3 and len(lead) > 2:
+        attn_mask = attn_mask.expand(*lead[:-1], *attn_mask.shape[-3:])
+        attn_mask = attn_mask.reshape(batch, *attn_mask.shape[-3:])
+    mask, bias = split_mask(where, "attn_mask", attn_mask)
+    out, _, _ = attention(
+        four(query, heads), four(key, key_heads), four(value, key_heads), mask, bias, scale,
+        is_causal, dropout_p, seed, False,
+    )
+    return out.reshape(*lead, *out.shape[-2:])
+
+
+def _same_key_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """PyTorch groups the heads of keys and of values separately; here they go together."""
+    if min(query.dim(), key.dim(), value.dim()) < 3:
+        raise ValueError("scaled_dot_product_attention: enable_gqa needs a dimension of heads")
+    heads = query.size(-3)
+    for name, x in (("key", key), ("value", value)):
+        if x.size(-3) == 0 or heads % x.size(-3):
+            raise ValueError(
+                f"scaled_dot_product_attention: {heads} heads of query are no multiple of the "
+                f"{x.size(-3)} of {name}"
+            )
+    if key.size(-3) == value.size(-3):
+        return key, value
+    return (
+        key.repeat_interleave(heads // key.size(-3), -3),
+        value.repeat_interleave(heads // value.size(-3), -3),
+    )
+
+
+def _leading(
+    where: str, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, enable_gqa: bool
+) -> tuple[int, ...]:
+    """What the dimensions before the last two broadcast to. The mask must fit as it is."""
+    lengths = (query.size(-2), key.size(-2))
+    leads = [tuple(x.shape[:-2]) for x in (query, key, value)]
+    if enable_gqa:  # the key heads are checked by themselves
+        leads[1:] = [(*lead[:-1], query.size(-3)) for lead in leads[1:]]
+    if mask is not None:
+        shape = (1,) * (2 - mask.dim()) + tuple(mask.shape)
+        if any(found not in (1, wanted) for found, wanted in zip(shape[-2:], lengths)):
+            raise ValueError(
+                f"{where}: attn_mask {list(mask.shape)} does not broadcast to [..., L, S] = "
+                f"[..., {lengths[0]}, {lengths[1]}]"
+            )
+        leads.append(shape[:-2])
+    try:
+        return tuple(torch.broadcast_shapes(*leads))
+    except RuntimeError:
+        shapes = ", ".join(str(list(x.shape)) for x in (query, key, value, mask) if x is not None)
+        raise ValueError(f"{where}: the dimensions before the last two do not fit: {shapes}") from None

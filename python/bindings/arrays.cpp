@@ -1,0 +1,257 @@
+// From Python to the library: which memory an array shows, and whether it may be taken.
+#include "arrays.h"
+
+#include <array>
+#include <string_view>
+
+namespace attend::python {
+namespace {
+
+// NumPy's struct behind __array_struct__: the fastest way to an array, and one that needs no
+// header.
+struct ArrayInterface {
+  int two;
+  int rank;
+  char kind;
+  int item_size;
+  int flags;
+  const Py_intptr_t* shape;
+  const Py_intptr_t* strides;  // in bytes
+  void* data;
+};
+constexpr int kNotSwapped = 0x200, kWritable = 0x400;
+
+std::string prefix(const Argument& argument) {
+  return std::string(argument.where) + ": " + argument.name;
+}
+
+std::optional<DType> float_type(int bytes) {
+  if (bytes == 8) return DType::f64;
+  if (bytes == 4) return DType::f32;
+  if (bytes == 2) return DType::f16;
+  return {};
+}
+
+std::optional<DType> integer_type(int bytes) {
+  if (bytes == 8) return DType::i64;
+  if (bytes == 4) return DType::i32;
+  if (bytes == 1) return DType::i8;
+  return {};
+}
+
+std::optional<DType> numpy_type(nb::handle object, const ArrayInterface& array) {
+  switch (array.kind) {
+    case 'f': return float_type(array.item_size);
+    case 'i': return integer_type(array.item_size);
+    case 'u': return array.item_size == 1 ? std::optional(DType::u8) : std::nullopt;
+    case 'b': return DType::boolean;
+    case 'V':  // types that NumPy does not know itself
+      if (array.item_size == 2 && string_of(object.attr("dtype")) == "bfloat16") {
+        return DType::bf16;
+      }
+      return {};
+    default: return {};
+  }
+}
+
+std::optional<DType> dlpack_type(nb::dlpack::dtype type) {
+  if (type.lanes != 1 || type.bits % 8 != 0) return {};
+  switch (static_cast<nb::dlpack::dtype_code>(type.code)) {
+    case nb::dlpack::dtype_code::Float: return float_type(type.bits / 8);
+    case nb::dlpack::dtype_code::Int: return integer_type(type.bits / 8);
+    case nb::dlpack::dtype_code::UInt:
+      return type.bits == 8 ? std::optional(DType::u8) : std::nullopt;
+    case nb::dlpack::dtype_code::Bool:
+      return type.bits == 8 ? std::optional(DType::boolean) : std::nullopt;
+    case nb::dlpack::dtype_code::Bfloat:
+      return type.bits == 16 ? std::optional(DType::bf16) : std::nullopt;
+    default: return {};
+  }
+}
+
+bool fits(Kind kind, DType type) {
+  switch (kind) {
+    case Kind::any: return true;
+    case Kind::floating: return is_floating_point(type);
+    case Kind::whole: return type == DType::i64 || type == DType::i32;
+    case Kind::mask: return !is_floating_point(type);
+  }
+  return false;
+}
+
+const char* hint(Kind kind) {
+  switch (kind) {
+    case Kind::any: return "float64, float32, bfloat16, float16, int64, int32, int8, uint8 or bool";
+    case Kind::floating: return "float64, float32, bfloat16 or float16";
+    case Kind::whole: return "int64 or int32";
+    case Kind::mask: return "bool or integers (False or 0 hides a key)";
+  }
+  return "";
+}
+
+// The type, if it may be taken; a sentence about masks and biases where those were mixed up.
+DType checked_type(nb::handle object, std::optional<DType> type, const Argument& argument) {
+  if (type && fits(argument.kind, *type)) return *type;
+  std::string message = prefix(argument) + " takes " + hint(argument.kind) + ", found " +
+                        string_of(object.attr("dtype"));
+  const std::string_view name = argument.name;
+  if (type && is_floating_point(*type) && name == "mask") {
+    message += "; numbers that are added to the scores are bias=";
+  } else if (type && name == "bias") {
+    message += "; what hides keys is mask= (True or 1 = visible)";
+  }
+  raise_type_error(message);
+}
+
+struct Seen {  // what an array is, before it becomes a view
+  void* data;
+  DType type;
+  Shape shape, strides;
+};
+
+void check_rank(std::int64_t rank, const Argument& argument) {
+  if (rank > kMaxRank) {
+    throw InvalidArgument(prefix(argument) + " has " + std::to_string(rank) +
+                          " dimensions; at most " + std::to_string(kMaxRank) + " are taken");
+  }
+}
+
+Seen see_numpy(nb::handle object, const Argument& argument, bool to_write) {
+  const nb::object capsule = object.attr("__array_struct__");
+  const auto& array = *static_cast<const ArrayInterface*>(
+      PyCapsule_GetPointer(capsule.ptr(), PyCapsule_GetName(capsule.ptr())));
+  if (to_write && !(array.flags & kWritable)) {
+    throw InvalidArgument(prefix(argument) + " is read-only");
+  }
+  const DType type = checked_type(object, numpy_type(object, array), argument);
+  if (!(array.flags & kNotSwapped)) {
+    throw InvalidArgument(prefix(argument) + " is in the other byte order; convert it by astype()");
+  }
+  check_rank(array.rank, argument);
+  std::array<std::int64_t, kMaxRank> shape{}, strides{};
+  const auto rank = static_cast<std::size_t>(array.rank);
+  bool empty = false;
+  for (std::size_t dim = 0; dim < rank; ++dim) {
+    shape[dim] = array.shape[dim];
+    strides[dim] = array.strides[dim] / array.item_size;
+    empty |= shape[dim] == 0;
+  }
+  for (std::size_t dim = 0; dim < rank; ++dim) {
+    // Fields of records: the library's strides count elements.
+    if (array.strides[dim] % array.item_size != 0 && !empty && shape[dim] > 1) {
+      throw InvalidArgument(prefix(argument) + " has a stride of " +
+                            std::to_string(array.strides[dim]) +
+                            " bytes, which is no multiple of its elements' size; copy it first");
+    }
+  }
+  if (reinterpret_cast<std::uintptr_t>(array.data) % static_cast<unsigned>(array.item_size) != 0) {
+    throw InvalidArgument(prefix(argument) + " is not aligned in memory; copy it first");
+  }
+  return {array.data, type, Shape(std::span(shape.data(), rank)),
+          Shape(std::span(strides.data(), rank))};
+}
+
+template <class Imported>
+Seen see_dlpack(const Imported& array, nb::handle object, const Argument& argument) {
+  constexpr int kCpu = 1, kPinned = 3;  // DLPack's kDLCPU, kDLCUDAHost
+  if (array.device_type() != kCpu && array.device_type() != kPinned) {
+    throw Unsupported(prefix(argument) + " is not in the CPU's memory (DLPack device " +
+                      std::to_string(array.device_type()) + "); move it there first");
+  }
+  const DType type = checked_type(object, dlpack_type(array.dtype()), argument);
+  const std::size_t rank = array.ndim();
+  check_rank(static_cast<std::int64_t>(rank), argument);
+  return {static_cast<char*>(array.data_handle()) + array.byte_offset(), type,
+          Shape(std::span(array.shape_ptr(), rank)), Shape(std::span(array.stride_ptr(), rank))};
+}
+
+// DLPack itself would drop the gradient without a word.
+void refuse_gradients(nb::handle object, const Argument& argument) {
+  if (!object.attr("requires_grad").is(Py_True)) return;
+  raise_type_error(prefix(argument) +
+                   " requires a gradient, which would get lost; pass its .detach(), or use "
+                   "attend.torch, which PyTorch's autograd knows");
+}
+
+// Why an object gave no array.
+[[noreturn]] void refuse(nb::handle object, const Argument& argument, bool to_write) {
+  if (!nb::hasattr(object, "__dlpack__")) {
+    raise_type_error(prefix(argument) +
+                     " takes a NumPy array or anything with __dlpack__ (PyTorch, JAX, ...)" +
+                     (argument.optional ? ", or None" : "") + ", found " + name_of_type(object));
+  }
+  std::string reason = "no tensor came";
+  try {
+    object.attr("__dlpack__")();
+    if (to_write) reason = "it is read-only";
+  } catch (const nb::python_error& error) {
+    reason = string_of(error.value());
+  }
+  raise_type_error(prefix(argument) + " could not be taken by __dlpack__ of " +
+                   name_of_type(object) + ": " + reason);
+}
+
+// PyTorch's own function is some ten times faster than __dlpack__ of its tensors, which is Python.
+template <class Imported>
+Seen see_other(nb::handle object, Imported& owner, const Argument& argument) {
+  bool taken = false;
+  if (is_torch(object)) {
+    refuse_gradients(object, argument);
+    try {
+      taken = nb::try_cast(nb::module_::import_("torch.utils.dlpack").attr("to_dlpack")(object),
+                           owner, false);
+    } catch (const nb::python_error&) {  // refuse() finds out why
+    }
+  } else {
+    taken = nb::try_cast(object, owner, false);
+  }
+  if (!taken) refuse(object, argument, !std::is_same_v<Imported, nb::ndarray<nb::ro>>);
+  return see_dlpack(owner, object, argument);
+}
+
+}  // namespace
+
+bool is_numpy(nb::handle object) {
+  static const nb::handle type =
+      nb::object(nb::module_::import_("numpy").attr("ndarray")).release();
+  return PyObject_TypeCheck(object.ptr(), reinterpret_cast<PyTypeObject*>(type.ptr()));
+}
+
+bool is_torch(nb::handle object) {
+  PyObject* const torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+  if (!torch) return false;
+  const nb::object type = nb::getattr(nb::handle(torch), "Tensor", nb::none());
+  return PyType_Check(type.ptr()) &&
+         PyObject_TypeCheck(object.ptr(), reinterpret_cast<PyTypeObject*>(type.ptr()));
+}
+
+Array read(nb::handle object, const Argument& argument) {
+  Array result;
+  if (object.is_none() && argument.optional) return result;
+  const Seen seen = is_numpy(object) ? see_numpy(object, argument, false)
+                                     : see_other(object, result.owner, argument);
+  result.view = ConstTensorView(seen.data, seen.type, seen.shape, seen.strides);
+  return result;
+}
+
+WritableArray write(nb::handle object, const Argument& argument) {
+  WritableArray result;
+  if (object.is_none() && argument.optional) return result;
+  const Seen seen = is_numpy(object) ? see_numpy(object, argument, true)
+                                     : see_other(object, result.owner, argument);
+  result.view = TensorView(seen.data, seen.type, seen.shape, seen.strides);
+  return result;
+}
+
+std::string name_of_type(nb::handle object) {
+  const nb::handle type = object.type();
+  const auto module = nb::cast<std::string>(type.attr("__module__"));
+  const auto name = nb::cast<std::string>(type.attr("__qualname__"));
+  return module == "builtins" ? name : module + "." + name;
+}
+
+std::string string_of(nb::handle object) { return nb::cast<std::string>(nb::str(object)); }
+
+void raise_type_error(const std::string& message) { throw nb::type_error(message.c_str()); }
+
+}  // namespace attend::python

@@ -1,0 +1,76 @@
+// Between Python's arrays and the library's tensors, without copying.
+//
+// In:  NumPy arrays by their array interface (any strides, read-only, ml_dtypes' bfloat16), and
+//      whatever has __dlpack__ (PyTorch, JAX, ...). Nothing else: a list would have to be copied.
+// Out: arrays of the library that the first argument came from, which own the result's memory.
+#pragma once
+
+#include <attend/tensor.h>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+#include <string>
+
+namespace attend::python {
+
+namespace nb = nanobind;
+
+// What the elements of an argument may be.
+enum class Kind : std::uint8_t {
+  any,
+  floating,  // f64 f32 bf16 f16
+  whole,     // i64 i32: lengths, offsets, tokens
+  mask,      // bool or a whole number, 0 = hidden
+};
+
+// A view of a Python array. The array itself must live as long, which arguments of a call do;
+// `owner` holds what DLPack asks to be kept. To be made, moved and destroyed with the GIL held.
+struct Array {
+  ConstTensorView view{};
+  nb::ndarray<nb::ro> owner{};
+
+  operator const ConstTensorView&() const noexcept { return view; }  // NOLINT: it is one
+};
+
+// `where` and `name` are for messages: "attention: q ...". None gives a view of none, if
+// `optional`.
+struct Argument {
+  const char* where;
+  const char* name;
+  Kind kind = Kind::any;
+  bool optional = false;
+};
+Array read(nb::handle object, const Argument& argument);
+
+// The same to write into.
+struct WritableArray {
+  TensorView view{};
+  nb::ndarray<> owner{};
+};
+WritableArray write(nb::handle object, const Argument& argument);
+
+// A new array that owns the tensor's memory, of the library that `like` is from (none: NumPy's). A
+// default-made tensor is None.
+nb::object to_python(Tensor&& tensor, nb::handle like);
+
+// PyTorch is never imported from here: who has one of its tensors has imported it.
+bool is_numpy(nb::handle object);
+bool is_torch(nb::handle object);
+
+// A NumPy array that shows memory of `owner` and keeps it alive.
+nb::object show(const TensorView& view, nb::handle owner);
+nb::object show(const ConstTensorView& view, nb::handle owner);  // read-only
+
+// "f32" from "f32", "float32", numpy.float32, torch.float32, ml_dtypes.bfloat16, ...
+DType to_dtype(nb::handle object, const char* where);
+
+nb::tuple to_tuple(const Shape& shape);
+std::string name_of_type(nb::handle object);  // "torch.Tensor"
+std::string string_of(nb::handle object);     // str(object)
+
+[[noreturn]] void raise_type_error(const std::string& message);
+
+}  // namespace attend::python

@@ -1,0 +1,177 @@
+// attention, attention_backward, merge, weights_shape.
+#include "bindings.h"
+#include "call.h"
+
+#include <nanobind/stl/vector.h>
+
+namespace attend::python {
+namespace {
+
+using namespace nb::literals;
+
+nb::object forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, bool return_lse,
+                   bool return_weights, nb::handle return_scores, Context* context,
+                   const nb::kwargs& keywords) {
+  constexpr const char* where = "attention";
+  const Inputs in(q, k, v, where);
+  const Options options(keywords, where);
+  const Wanted wanted(return_lse, return_weights, return_scores, where);
+  Results results(in, options.get(), wanted, out, where);
+  {
+    const nb::gil_scoped_release released;
+    attention(in.q, in.k, in.v, results.out(), options.get(), results.outputs(),
+              context_or_default(context));
+  }
+  return results.to_python(q);
+}
+
+nb::object backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,
+                    nb::handle dout, nb::handle dlse, Context* context,
+                    const nb::kwargs& keywords) {
+  constexpr const char* where = "attention_backward";
+  const Inputs in(q, k, v, where);
+  const BackwardInputs more(out, lse, dout, dlse, where);
+  const Options options(keywords, where);
+  BackwardResult result;
+  {
+    const nb::gil_scoped_release released;
+    result = attention_backward(in.q, in.k, in.v, more.out, more.lse, more.dout, options.get(),
+                                more.dlse, context_or_default(context));
+  }
+  return to_python(std::move(result), q);
+}
+
+nb::object merge_parts(const std::vector<nb::object>& o, const std::vector<nb::object>& lse,
+                       nb::handle out, Context* context) {
+  constexpr const char* where = "merge";
+  std::vector<Array> arrays;
+  const auto views = [&](const std::vector<nb::object>& objects, const char* name) {
+    std::vector<ConstTensorView> list;
+    for (const nb::object& object : objects) {
+      arrays.push_back(read(object, {where, name, Kind::floating}));
+      list.push_back(arrays.back().view);
+    }
+    return list;
+  };
+  const auto o_views = views(o, "o"), lse_views = views(lse, "lse");
+  if (o.empty() || lse.empty()) throw InvalidArgument("merge: there are no parts to merge");
+  WritableArray given = write(out, {where, "out", Kind::floating, true});
+  Tensor joined, joined_lse = Tensor::uninitialized(lse_views[0].shape(), lse_views[0].dtype());
+  if (out.is_none()) joined = Tensor::uninitialized(o_views[0].shape(), o_views[0].dtype());
+  {
+    const nb::gil_scoped_release released;
+    merge(o_views, lse_views, out.is_none() ? joined.view() : given.view, joined_lse.view(),
+          context_or_default(context));
+  }
+  nb::object result = out.is_none() ? to_python(std::move(joined), o[0]) : nb::borrow(out);
+  return nb::make_tuple(result, to_python(std::move(joined_lse), o[0]));
+}
+
+nb::tuple shape_of_weights(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywords) {
+  const Inputs in(q, k, v, "weights_shape");
+  const Options options(keywords, "weights_shape");
+  return to_tuple(weights_shape(in.q, in.k, in.v, options.get()));
+}
+
+}  // namespace
+
+void bind_attention(nb::module_& m) {
+  const auto no_context = nb::arg("context") = nb::none();
+  // Twice, for the stub: what is returned depends on what is asked for. The first takes all calls.
+  m.def("attention", forward, "q"_a.none(), "k"_a.none(), "v"_a.none(), nb::kw_only(),
+        "out"_a = nb::none(), "return_lse"_a = false, "return_weights"_a = false,
+        "return_scores"_a = nb::none(), no_context, "options"_a,
+        nb::sig("def attention(q: ArrayT, k: Array, v: Array, *, " ATTEND_OPTIONS
+                "out: ArrayT | None = None, " ATTEND_NOTHING_ELSE
+                "context: Context | None = None) -> ArrayT"),
+        R"(Softmax attention: out = softmax(scale * q . k^T + ...) . v
+
+    q    [batch, heads, queries, d]        k [batch, key heads, keys, d]
+    out  [batch, heads, queries, dv]       v [batch, key heads, keys, dv]
+
+heads must be a multiple of key heads: query head h uses key head h / (heads / key heads). All of
+q, k, v are float64, float32, bfloat16 or float16. Query i stands at position i + query_offset; by
+default the last query meets the last key.
+
+scale                1 / sqrt(d) if None
+softcap              s = softcap * tanh(s / softcap); 0: none. The bias is added after it, or
+                     before it with bias_before_softcap
+causal               key j is visible iff j <= i + query_offset
+window               (left, right): keys from `left` before to `right` behind; None: no limit
+query_offset         a number, or integers [batch]
+mask                 bool or integers, 0 = hidden, [batch, heads, queries, keys] or what broadcasts
+                     to it; keys past the end of a shorter mask are hidden
+bias                 floats that are added to the scores, broadcast likewise; -inf hides
+alibi, sinks         [heads]: slopes, and scores of a key without value
+blocks               (visible, query_size, key_size): block-sparse attention
+key_lengths          integers [batch]: keys from there on are hidden
+cu_seqlens_q, _k     integers [sequences + 1]: packed sequences in q [1, heads, total, d]
+block_table          integers [batch, pages]: k and v are pages [pages, key heads, page size, d]
+dropout              (p, seed, offset)
+out                  an array to write into, which is also returned
+return_lse           also the log of the sum of exp of the scores, [batch, heads, queries], float32,
+                     or float64 if q or `out` is
+return_weights       also the weights [batch, heads, queries, keys], before dropout
+return_scores        also the scores: 'raw', 'softcapped' or 'masked'
+
+Returns out, or a tuple (out, lse, weights, scores) of those that were asked for, as arrays of the
+library that q is from.
+
+>>> q = numpy.ones((1, 2, 3, 4), 'float32')
+>>> attend.attention(q, q, q, causal=True).shape
+(1, 2, 3, 4)
+)");
+
+  m.def("attention", forward, "q"_a.none(), "k"_a.none(), "v"_a.none(), nb::kw_only(),
+        "out"_a = nb::none(), "return_lse"_a = false, "return_weights"_a = false,
+        "return_scores"_a = nb::none(), no_context, "options"_a,
+        nb::sig("def attention(q: ArrayT, k: Array, v: Array, *, " ATTEND_OPTIONS
+                "out: ArrayT | None = None, " ATTEND_MORE
+                "context: Context | None = None) -> tuple[ArrayT, ...]"));
+
+  m.def("attention_backward", backward, "q"_a.none(), "k"_a.none(), "v"_a.none(), "out"_a, "lse"_a,
+        "dout"_a, nb::kw_only(), "dlse"_a = nb::none(), no_context, "options"_a,
+        nb::sig("def attention_backward(q: ArrayT, k: Array, v: Array, out: Array, lse: Array, "
+                "dout: Array, *, " ATTEND_OPTIONS
+                "dlse: Array | None = None, context: Context | None = None) -> Any"),
+        R"(Gradients of a loss, given its gradient dout at `out` and, if that is used, dlse at lse.
+
+out and lse are what attention() gave for the same q, k, v and options. Returns (dq, dk, dv), of the
+shapes and type of q, k, v; with bias, sinks or alibi a BackwardResult, which has dbias, dsinks and
+dalibi as well.
+
+>>> q = numpy.ones((1, 2, 3, 4), 'float32')
+>>> out, lse = attend.attention(q, q, q, return_lse=True)
+>>> dq, dk, dv = attend.attention_backward(q, q, q, out, lse, numpy.ones_like(out))
+>>> dv.shape
+(1, 2, 3, 4)
+)");
+
+  m.def(
+      "merge", merge_parts, "o"_a, "lse"_a, nb::kw_only(), "out"_a = nb::none(), no_context,
+      nb::sig("def merge(o: Sequence[ArrayT], lse: Sequence[Array], *, out: ArrayT | None = None, "
+              "context: Context | None = None) -> tuple[ArrayT, ArrayT]"),
+      R"(Joins results over disjoint parts of the keys, in the order given.
+
+o[n] [batch, heads, queries, dv] and lse[n] [batch, heads, queries] are what attention() gave for
+the nth part. Returns (out, lse) of all the keys.
+
+>>> q = numpy.ones((1, 1, 2, 4)); k = numpy.ones((1, 1, 6, 4))
+>>> parts = [attend.attention(q, x, x, return_lse=True) for x in (k[:, :, :2], k[:, :, 2:])]
+>>> out, lse = attend.merge([o for o, _ in parts], [lse for _, lse in parts])
+>>> bool(abs(out - attend.attention(q, k, k)).max() < 1e-12)
+True
+)");
+
+  m.def("weights_shape", shape_of_weights, "q"_a.none(), "k"_a.none(), "v"_a.none(), "options"_a,
+        nb::sig("def weights_shape(q: Array, k: Array, v: Array, **options: Any) -> "
+                "tuple[int, ...]"),
+        R"(The shape that weights and scores of such a call have.
+
+>>> q, k = numpy.ones((1, 2, 3, 4)), numpy.ones((1, 2, 5, 4))
+>>> attend.weights_shape(q, k, k)
+(1, 2, 3, 5)
+)");
+}
+
+}  // namespace attend::python

@@ -1,0 +1,66 @@
+// The results of a call, as tensors and as Python's arrays.
+#include "call.h"
+
+namespace attend::python {
+namespace {
+
+// [batch, heads, queries], and the last dimension of v behind it if there is one. What is wrong
+// with other ranks is for the library to say; until then they get any shape of the right rank.
+Shape like_queries(const ConstTensorView& q, const ConstTensorView* v) {
+  const bool known = q.rank() == 4 && (!v || v->rank() == 4);
+  if (!v) return known ? Shape{q.size(0), q.size(1), q.size(2)} : Shape{0, 0, 0};
+  return known ? Shape{q.size(0), q.size(1), q.size(2), v->size(3)} : Shape{0, 0, 0, 0};
+}
+
+}  // namespace
+
+Results::Results(const Inputs& in, const AttentionOptions& options, const Wanted& wanted,
+                 nb::handle out, const char* where)
+    : given_(nb::borrow(out)), given_view_(write(out, {where, "out", Kind::floating, true})) {
+  const ConstTensorView& q = in.q;
+  const ConstTensorView& v = in.v;
+  if (out.is_none()) out_ = Tensor::uninitialized(like_queries(q, &v), q.dtype());
+  if (wanted.lse) {
+    const bool wide = q.dtype() == DType::f64 || this->out().dtype() == DType::f64;
+    const DType type = wide ? DType::f64 : DType::f32;
+    lse_ = Tensor::uninitialized(like_queries(q, nullptr), type);
+  }
+  if (!wanted.weights && !wanted.scores) return;
+  const Shape shape = weights_shape(q, in.k, v, options);
+  if (wanted.weights) weights_ = Tensor::uninitialized(shape, q.dtype());
+  if (wanted.scores) {
+    scores_ = Tensor::uninitialized(shape, q.dtype());
+    stage_ = *wanted.scores;
+  }
+}
+
+AttentionOutputs Results::outputs() {
+  return {
+      .lse = lse_.view(), .weights = weights_.view(), .scores = scores_.view(), .stage = stage_};
+}
+
+nb::object Results::to_python(nb::handle like) {
+  nb::object out = given_.is_none() ? python::to_python(std::move(out_), like) : std::move(given_);
+  if (!lse_ && !weights_ && !scores_) return out;
+  nb::list list;
+  list.append(out);
+  for (Tensor* tensor : {&lse_, &weights_, &scores_}) {
+    if (*tensor) list.append(python::to_python(std::move(*tensor), like));
+  }
+  return nb::tuple(list);
+}
+
+nb::object to_python(BackwardResult&& result, nb::handle like) {
+  const bool more = result.dbias || result.dsinks || result.dalibi;
+  nb::list list;
+  for (Tensor* tensor : {&result.dq, &result.dk, &result.dv}) {
+    list.append(to_python(std::move(*tensor), like));
+  }
+  if (!more) return nb::tuple(list);
+  for (Tensor* tensor : {&result.dbias, &result.dsinks, &result.dalibi}) {
+    list.append(to_python(std::move(*tensor), like));
+  }
+  return nb::module_::import_("attend._types").attr("BackwardResult")(*list);
+}
+
+}  // namespace attend::python

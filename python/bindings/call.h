@@ -1,0 +1,63 @@
+// What attention and its gradient read and hand out, shared by the functions and the plans.
+#pragma once
+
+#include "options.h"
+
+#include <attend/attention.h>
+
+#include <optional>
+
+namespace attend::python {
+
+struct Inputs {
+  Inputs(nb::handle q_, nb::handle k_, nb::handle v_, const char* where)
+      : q(read(q_, {where, "q", Kind::floating})), k(read(k_, {where, "k", Kind::floating})),
+        v(read(v_, {where, "v", Kind::floating})) {}
+  Array q, k, v;
+};
+
+// What backward reads besides.
+struct BackwardInputs {
+  BackwardInputs(nb::handle out_, nb::handle lse_, nb::handle dout_, nb::handle dlse_,
+                 const char* where)
+      : out(read(out_, {where, "out", Kind::floating})),
+        lse(read(lse_, {where, "lse", Kind::floating})),
+        dout(read(dout_, {where, "dout", Kind::floating})),
+        dlse(read(dlse_, {where, "dlse", Kind::floating, true})) {}
+  Array out, lse, dout, dlse;
+};
+
+// What a call is asked to hand out besides `out`.
+struct Wanted {
+  Wanted() = default;
+  Wanted(bool lse_, bool weights_, nb::handle scores_, const char* where)
+      : lse(lse_), weights(weights_) {
+    if (!scores_.is_none()) scores = to_stage(scores_, where);
+  }
+  bool lse = false, weights = false;
+  std::optional<ScoreStage> scores;
+};
+
+// The results of a call: `out` in the caller's array or a new one, and what else is wanted.
+class Results {
+ public:
+  Results(const Inputs& in, const AttentionOptions& options, const Wanted& wanted, nb::handle out,
+          const char* where);
+
+  TensorView out() { return given_.is_none() ? out_.view() : given_view_.view; }
+  AttentionOutputs outputs();
+
+  // `out`, or a tuple of all that was wanted: out, lse, weights, scores.
+  nb::object to_python(nb::handle like);
+
+ private:
+  nb::object given_;
+  WritableArray given_view_;
+  Tensor out_, lse_, weights_, scores_;
+  ScoreStage stage_ = ScoreStage::masked;
+};
+
+// (dq, dk, dv), and where the options hold a bias, sinks or alibi a named tuple with theirs too.
+nb::object to_python(BackwardResult&& result, nb::handle like);
+
+}  // namespace attend::python

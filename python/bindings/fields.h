@@ -1,0 +1,51 @@
+// Numbers and small structs from Python: a struct is a tuple (a NamedTuple too) or a dict.
+#pragma once
+
+#include "arrays.h"
+
+#include <array>
+#include <string>
+#include <string_view>
+
+namespace attend::python {
+
+template <class T>
+T number(nb::handle value, const char* where, std::string_view name, const char* what) {
+  T result{};
+  if (nb::try_cast(value, result)) return result;
+  raise_type_error(std::string(where) + ": " + std::string(name) + " takes " + what + ", found " +
+                   name_of_type(value));
+}
+
+// The fields of a small struct given as a tuple (a NamedTuple too) or a dict. Missing ones are
+// not valid handles.
+template <std::size_t N>
+std::array<nb::object, N> fields(nb::handle value, const char* where, std::string_view name,
+                                 const std::array<const char*, N>& names) {
+  std::array<nb::object, N> result;
+  std::string list;
+  for (const char* field : names) list += (list.empty() ? "" : ", ") + std::string(field);
+  const std::string start = std::string(where) + ": " + std::string(name);
+  if (nb::isinstance<nb::dict>(value)) {
+    for (const auto [key, item] : nb::borrow<nb::dict>(value)) {
+      const auto found = string_of(key);
+      std::size_t field = 0;
+      while (field < N && found != names[field]) ++field;
+      if (field == N) raise_type_error(start + " has no '" + found + "', only (" + list + ")");
+      result[field] = nb::borrow(item);
+    }
+    return result;
+  }
+  if (!nb::isinstance<nb::tuple>(value) && !nb::isinstance<nb::list>(value)) {
+    raise_type_error(start + " takes a tuple or dict (" + list + "), found " + name_of_type(value));
+  }
+  const std::size_t size = nb::len(value);
+  if (size > N) {
+    throw InvalidArgument(start + " takes at most " + std::to_string(N) + " values (" + list +
+                          "), found " + std::to_string(size));
+  }
+  for (std::size_t field = 0; field < size; ++field) result[field] = value[field];
+  return result;
+}
+
+}  // namespace attend::python

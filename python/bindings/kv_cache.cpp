@@ -1,0 +1,107 @@
+// KvCache: keys and values of tokens seen so far.
+#include "layer.h"
+
+#include <attend/kv_cache.h>
+
+namespace attend::python {
+namespace {
+
+using namespace nb::literals;
+
+nb::object show_if(const ConstTensorView& view, nb::handle owner) {
+  return view ? show(view, owner) : nb::none();
+}
+
+nb::dict options_of(const KvCache& self) {
+  const KvCacheOptions& o = self.options();
+  nb::dict dict;
+  dict["batch"] = o.batch;
+  dict["key_heads"] = o.key_heads;
+  dict["d_k"] = o.d_k;
+  dict["d_v"] = o.d_v;
+  dict["capacity"] = o.capacity;
+  dict["page_size"] = o.page_size;
+  dict["pages"] = o.pages;
+  dict["type"] = chosen(o.type);
+  return dict;
+}
+
+void append(KvCache& self, nb::handle k, nb::handle v, nb::handle lengths) {
+  const Array keys = read(k, {"KvCache.append", "k", Kind::floating});
+  const Array values = read(v, {"KvCache.append", "v", Kind::floating});
+  const Array n = read(lengths, {"KvCache.append", "lengths", Kind::whole, true});
+  const Change alone(&self, "KvCache");
+  unlocked([&] { self.append(keys, values, n); });
+}
+
+}  // namespace
+
+void bind_kv_cache(nb::module_& m) {
+  nb::class_<KvCache>(
+      m, "KvCache", R"(Keys and values of tokens seen so far, so that the next token costs one row.
+
+Dense: each sequence has room for `capacity` tokens. Paged (page_size > 0): sequences take pages
+from a common store of `pages` as they grow. One thread at a time may use a cache.
+
+>>> cache = attend.KvCache(batch=1, key_heads=2, d_k=4, capacity=16)
+>>> cache.append(numpy.ones((1, 2, 3, 4), 'float32'), numpy.ones((1, 2, 3, 4), 'float32'))
+>>> cache.length(0)
+3
+>>> q = numpy.ones((1, 2, 1, 4), 'float32')
+>>> attend.attention(q, cache.keys, cache.values, key_lengths=cache.key_lengths).shape
+(1, 2, 1, 4)
+)")
+      .def(
+          "__init__",
+          [](KvCache* self, std::int64_t batch, std::int64_t key_heads, std::int64_t d_k,
+             std::int64_t d_v, std::int64_t capacity, std::int64_t page_size, std::int64_t pages,
+             nb::handle type) {
+            new (self) KvCache({.batch = batch,
+                                .key_heads = key_heads,
+                                .d_k = d_k,
+                                .d_v = d_v,
+                                .capacity = capacity,
+                                .page_size = page_size,
+                                .pages = pages,
+                                .type = to_dtype(type, "KvCache")});
+          },
+          nb::kw_only(), "batch"_a = 1, "key_heads"_a, "d_k"_a, "d_v"_a = 0, "capacity"_a,
+          "page_size"_a = 0, "pages"_a = 0, "type"_a = "f32",
+          nb::sig("def __init__(self, *, batch: int = 1, key_heads: int, d_k: int, d_v: int = 0, "
+                  "capacity: int, page_size: int = 0, pages: int = 0, type: Any = 'f32') -> None"))
+      .def_prop_ro("options", options_of, nb::sig("def options(self) -> dict[str, Any]"))
+      .def("length", &KvCache::length, "b"_a, "Tokens that sequence b holds.")
+      .def_prop_ro("free_pages", &KvCache::free_pages, "Of a paged cache.")
+      .def("append", append, "k"_a, "v"_a, "lengths"_a = nb::none(),
+           nb::sig("def append(self, k: Array, v: Array, lengths: Array | None = None) -> None"),
+           R"(Puts keys [batch, key_heads, n, d_k] and values [..., d_v] behind what is there.
+
+With lengths [batch] only the first lengths[b] of sequence b. Refused as a whole, with nothing
+changed, when there is no room.
+)")
+      .def(
+          "truncate",
+          [](KvCache& self, std::int64_t b, std::int64_t length) {
+            const Change alone(&self, "KvCache");
+            self.truncate(b, length);
+          },
+          "b"_a, "length"_a, "Forgets the tokens of sequence b from `length` on.")
+      .def_prop_ro(
+          "keys", [](nb::handle self) { return show_if(nb::cast<KvCache&>(self).keys(), self); },
+          nb::sig("def keys(self) -> Any"),
+          "As attention() takes them: [batch, key_heads, capacity, d_k], or pages.")
+      .def_prop_ro(
+          "values",
+          [](nb::handle self) { return show_if(nb::cast<KvCache&>(self).values(), self); },
+          nb::sig("def values(self) -> Any"), "As keys.")
+      .def_prop_ro(
+          "key_lengths",
+          [](nb::handle self) { return show_if(nb::cast<KvCache&>(self).key_lengths(), self); },
+          nb::sig("def key_lengths(self) -> Any"), "[batch]")
+      .def_prop_ro(
+          "block_table",
+          [](nb::handle self) { return show_if(nb::cast<KvCache&>(self).block_table(), self); },
+          nb::sig("def block_table(self) -> Any"), "Of a paged cache, else None.");
+}
+
+}  // namespace attend::python

@@ -1,0 +1,102 @@
+// Dicts of arrays, and the rest of what the bindings of layers share.
+#include "layer.h"
+
+#include <map>
+
+namespace attend::python {
+namespace {
+
+// Calls body(name, array) for every entry of a dict.
+template <class Body>
+void each_named(nb::handle dict, const char* where, const char* name, const Body& body) {
+  if (!nb::isinstance<nb::dict>(dict)) {
+    raise_type_error(std::string(where) + ": " + name + " takes a dict of arrays by name, found " +
+                     name_of_type(dict));
+  }
+  for (const auto [key, value] : nb::borrow<nb::dict>(dict)) {
+    if (!nb::isinstance<nb::str>(key)) {
+      raise_type_error(std::string(where) + ": the names in " + name + " are str, found " +
+                       name_of_type(key));
+    }
+    body(nb::cast<std::string>(key), value);
+  }
+}
+
+// What is in use at the moment: by how many that look, or -1 by one that changes it. The GIL guards
+// it.
+std::map<const void*, int>& in_use() {
+  static std::map<const void*, int> objects;
+  return objects;
+}
+
+}  // namespace
+
+nb::dict to_python(std::vector<NamedTensor>&& list, nb::handle like) {
+  nb::dict dict;
+  for (NamedTensor& named : list)
+    dict[named.name.c_str()] = to_python(std::move(named.tensor), like);
+  return dict;
+}
+
+nb::dict to_python(const Metadata& metadata) {
+  nb::dict dict;
+  for (const auto& [key, value] : metadata) dict[key.c_str()] = value;
+  return dict;
+}
+
+NamedArrays read_named(nb::handle dict, const char* where, const char* name) {
+  NamedArrays result;
+  each_named(dict, where, name, [&](std::string key, nb::handle value) {
+    result.arrays.push_back(read(value, {where, key.c_str()}));
+    result.views.push_back({std::move(key), result.arrays.back().view});
+  });
+  return result;
+}
+
+NamedWritables write_named(nb::handle dict, const char* where, const char* name) {
+  NamedWritables result;
+  each_named(dict, where, name, [&](std::string key, nb::handle value) {
+    result.arrays.push_back(write(value, {where, key.c_str(), Kind::floating}));
+    result.parameters.push_back({std::move(key), result.arrays.back().view});
+  });
+  return result;
+}
+
+std::vector<NamedTensor> copy_named(nb::handle dict, const char* where, const char* name) {
+  std::vector<NamedTensor> result;
+  each_named(dict, where, name, [&](std::string key, nb::handle value) {
+    const Array array = read(value, {where, key.c_str(), Kind::floating});
+    result.push_back({std::move(key), Tensor::copy_of(array)});
+  });
+  return result;
+}
+
+Use::Use(const void* object, const char* what, bool changes) : object_(object) {
+  int& users = in_use()[object];
+  if (users < 0 || (changes && users > 0)) {
+    throw Error(std::string(what) + " is in use by another thread; one at a time may change it");
+  }
+  users = changes ? -1 : users + 1;
+}
+
+Use::~Use() {
+  const auto entry = in_use().find(object_);
+  if (--entry->second <= 0) in_use().erase(entry);
+}
+
+nb::object make_gradients(LayerGradients&& gradients, nb::handle like) {
+  return nb::module_::import_("attend._types")
+      .attr("LayerGradients")(to_python(std::move(gradients.dx), like),
+                              to_python(std::move(gradients.parameters), like));
+}
+
+int choice(const std::string& value, std::span<const std::string_view> names, const char* what) {
+  std::string list;
+  for (std::size_t n = 0; n < names.size(); ++n) {
+    if (value == names[n]) return static_cast<int>(n);
+    list += (n == 0 ? "'" : n + 1 == names.size() ? " or '" : ", '") + std::string(names[n]) + "'";
+  }
+  throw InvalidArgument(std::string(what) + " is " + list + ", found '" + value + "'");
+}
+
+}  // namespace attend::python

@@ -1,0 +1,147 @@
+// What the bindings of all layers share: parameters and gradients as dicts of arrays, the three
+// calls of a layer with one input, and choices that Python spells as strings.
+#pragma once
+
+#include "bindings.h"
+#include "options.h"
+
+#include <attend/parameter.h>
+
+#include <span>
+#include <string_view>
+
+namespace attend::python {
+
+// ---- dicts of arrays
+// -----------------------------------------------------------------------------
+
+// A layer's parameters: NumPy arrays that are its memory and keep it alive.
+template <class Layer>
+nb::dict show_parameters(nb::handle layer) {
+  nb::dict dict;
+  for (const Parameter& parameter : nb::cast<Layer&>(layer).parameters()) {
+    dict[parameter.name.c_str()] = show(parameter.value, layer);
+  }
+  return dict;
+}
+
+nb::dict to_python(std::vector<NamedTensor>&& list, nb::handle like);
+nb::dict to_python(const Metadata& metadata);
+
+// Arrays by name, to be read or written; what must be kept while they are used is inside.
+struct NamedArrays {
+  std::vector<NamedView> views;
+  std::vector<Array> arrays;
+};
+NamedArrays read_named(nb::handle dict, const char* where, const char* name);
+
+struct NamedWritables {
+  std::vector<Parameter> parameters;
+  std::vector<WritableArray> arrays;
+};
+NamedWritables write_named(nb::handle dict, const char* where, const char* name);
+
+// Copies, as gradients are handed to an optimizer.
+std::vector<NamedTensor> copy_named(nb::handle dict, const char* where, const char* name);
+
+// ---- calls
+// ---------------------------------------------------------------------------------------
+
+// Something that changes while the GIL is released: by one thread at a time, while nobody looks.
+// Made and destroyed with the GIL held. Here it throws where C++ would leave it to the caller.
+class Use {
+ public:
+  Use(const void* object, const char* what, bool changes);
+  ~Use();
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+
+ private:
+  const void* object_;
+};
+
+struct Change : Use {
+  Change(const void* object, const char* what) : Use(object, what, true) {}
+};
+struct Look : Use {
+  Look(const void* object, const char* what) : Use(object, what, false) {}
+};
+
+// Runs without the GIL. What it gives is made by then; Python's objects come after.
+template <class Body>
+auto unlocked(Body body) {
+  const nb::gil_scoped_release released;
+  return body();
+}
+
+nb::object make_gradients(LayerGradients&& gradients, nb::handle like);
+
+// forward, forward_train, backward and parameters of a layer that maps x to y. `name` is the
+// class's, for messages.
+template <class Layer, class... More>
+void bind_calls(nb::class_<Layer, More...>& type, const char* name, Kind kind = Kind::floating) {
+  using namespace nb::literals;
+  using Saved = typename Layer::Saved;
+  const auto no_context = "context"_a = nb::none();
+  nb::class_<Saved>(type, "Saved", "What backward needs of a forward_train.");
+  type.def(
+          "forward",
+          [name, kind](const Layer& self, nb::handle x, Context* context) {
+            const Array in = read(x, {name, "x", kind});
+            Tensor y = unlocked([&] { return self.forward(in, context_or_default(context)); });
+            return to_python(std::move(y), x);
+          },
+          "x"_a.none(), nb::kw_only(), no_context,
+          nb::sig("def forward(self, x: ArrayT, *, context: Context | None = None) -> ArrayT"),
+          "y = layer(x)")
+      .def(
+          "forward_train",
+          [name, kind](const Layer& self, nb::handle x, Context* context) {
+            const Array in = read(x, {name, "x", kind});
+            auto [y, saved] =
+                unlocked([&] { return self.forward_train(in, context_or_default(context)); });
+            return nb::make_tuple(to_python(std::move(y), x), nb::cast(std::move(saved)));
+          },
+          "x"_a.none(), nb::kw_only(), no_context,
+          nb::sig("def forward_train(self, x: ArrayT, *, context: Context | None = None) -> "
+                  "tuple[ArrayT, Saved]"),
+          "(y, saved), of which backward takes the second.")
+      .def(
+          "backward",
+          [name](const Layer& self, nb::handle dy, const Saved& saved, Context* context) {
+            const Array in = read(dy, {name, "dy", Kind::floating});
+            LayerGradients gradients =
+                unlocked([&] { return self.backward(in, saved, context_or_default(context)); });
+            return make_gradients(std::move(gradients), dy);
+          },
+          "dy"_a.none(), "saved"_a, nb::kw_only(), no_context,
+          nb::sig("def backward(self, dy: ArrayT, saved: Saved, *, "
+                  "context: Context | None = None) -> LayerGradients"),
+          "Gradients at x and at the parameters, given dy at y.")
+      .def("parameters", show_parameters<Layer>, nb::sig("def parameters(self) -> dict[str, Any]"),
+           "The weights by name: NumPy arrays that are the layer's memory, for reading and "
+           "writing.");
+}
+
+// ---- choices
+// -------------------------------------------------------------------------------------
+
+// The enum value that a string names.
+int choice(const std::string& value, std::span<const std::string_view> names, const char* what);
+
+inline constexpr std::string_view kActivations[] = {"relu", "gelu", "gelu_tanh", "swiglu"};
+inline constexpr std::string_view kPlacements[] = {"post", "pre", "none"};
+inline constexpr std::string_view kNorms[] = {"layer_norm", "rms_norm"};
+inline constexpr std::string_view kPairings[] = {"halves", "neighbours"};
+
+template <class Enum>
+Enum choose(const std::string& value, std::span<const std::string_view> names, const char* what) {
+  return static_cast<Enum>(choice(value, names, what));
+}
+template <class Enum>
+std::string chosen(Enum value, std::span<const std::string_view> names) {
+  return std::string(names[static_cast<std::size_t>(value)]);
+}
+inline std::string chosen(DType type) { return std::string(name_of(type)); }
+
+}  // namespace attend::python

@@ -1,0 +1,201 @@
+// LanguageModel: embedding, positions, causal blocks, a map to one logit a word.
+#include "layer.h"
+
+#include <attend/model.h>
+
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
+
+#include <deque>
+
+namespace attend::python {
+namespace {
+
+using namespace nb::literals;
+using Path = std::filesystem::path;
+
+constexpr const char* kName = "LanguageModel";
+
+// The caches of a list, lent to a call: moved out of Python's objects and, whatever happens, back.
+class Lent {
+ public:
+  explicit Lent(const std::vector<KvCache*>& caches) : from_(caches) {
+    for (KvCache* cache : caches) alone_.emplace_back(cache, "KvCache");
+    all.reserve(caches.size());
+    for (KvCache* cache : caches) all.push_back(std::move(*cache));
+  }
+  ~Lent() {
+    for (std::size_t n = 0; n < all.size(); ++n) *from_[n] = std::move(all[n]);
+  }
+  Lent(const Lent&) = delete;
+  Lent& operator=(const Lent&) = delete;
+  std::vector<KvCache> all;
+
+ private:
+  std::vector<KvCache*> from_;
+  std::deque<Change> alone_;
+};
+
+nb::object forward(const LanguageModel& self, nb::handle tokens,
+                   std::optional<std::vector<KvCache*>> caches, Context* context) {
+  const Array in = read(tokens, {kName, "tokens", Kind::whole});
+  Context& used = context_or_default(context);
+  if (!caches) {
+    return to_python(unlocked([&] { return self.forward(in, used); }), tokens);
+  }
+  Lent lent(*caches);
+  return to_python(unlocked([&] { return self.forward(in, lent.all, used); }), tokens);
+}
+
+nb::dict options_of(const LanguageModel& self) {
+  const LanguageModelOptions& o = self.options();
+  nb::dict dict;
+  dict["vocabulary"] = o.vocabulary;
+  dict["length"] = o.length;
+  dict["layers"] = o.layers;
+  dict["model_dim"] = o.model_dim;
+  dict["heads"] = o.heads;
+  dict["hidden_dim"] = o.hidden_dim;
+  dict["activation"] = chosen(o.activation, kActivations);
+  dict["placement"] = chosen(o.placement, kPlacements);
+  dict["norm"] = chosen(o.norm, kNorms);
+  dict["type"] = chosen(o.type);
+  dict["seed"] = o.seed;
+  return dict;
+}
+
+void make(LanguageModel* self, std::int64_t vocabulary, std::int64_t length, std::int64_t layers,
+          std::int64_t model_dim, std::int64_t heads, std::int64_t hidden_dim,
+          const std::string& activation, const std::string& placement, const std::string& norm,
+          nb::handle type, std::uint64_t seed) {
+  new (self) LanguageModel(
+      {.vocabulary = vocabulary,
+       .length = length,
+       .layers = layers,
+       .model_dim = model_dim,
+       .heads = heads,
+       .hidden_dim = hidden_dim,
+       .activation = choose<Activation>(activation, kActivations, "LanguageModel: activation"),
+       .placement = choose<NormPlacement>(placement, kPlacements, "LanguageModel: placement"),
+       .norm = choose<NormKind>(norm, kNorms, "LanguageModel: norm"),
+       .type = to_dtype(type, kName),
+       .seed = seed});
+}
+
+void bind_training(nb::class_<LanguageModel>& type) {
+  using Saved = LanguageModel::Saved;
+  const auto no_context = "context"_a = nb::none();
+  type.def(
+          "forward_train",
+          [](const LanguageModel& self, nb::handle tokens, Context* context) {
+            const Array in = read(tokens, {kName, "tokens", Kind::whole});
+            auto [logits, saved] =
+                unlocked([&] { return self.forward_train(in, context_or_default(context)); });
+            return nb::make_tuple(to_python(std::move(logits), tokens), nb::cast(std::move(saved)));
+          },
+          "tokens"_a.none(), nb::kw_only(), no_context,
+          nb::sig("def forward_train(self, tokens: ArrayT, *, context: Context | None = None) -> "
+                  "tuple[ArrayT, Saved]"),
+          "(logits, saved), of which backward takes the second.")
+      .def(
+          "backward",
+          [](const LanguageModel& self, nb::handle dlogits, const Saved& saved, Context* context) {
+            const Array in = read(dlogits, {kName, "dlogits", Kind::floating});
+            return to_python(
+                unlocked([&] { return self.backward(in, saved, context_or_default(context)); }),
+                dlogits);
+          },
+          "dlogits"_a, "saved"_a, nb::kw_only(), no_context,
+          nb::sig("def backward(self, dlogits: Array, saved: Saved, *, "
+                  "context: Context | None = None) -> dict[str, Any]"),
+          "Gradients at the parameters, by name.");
+}
+
+void bind_files(nb::class_<LanguageModel>& type) {
+  type.def(
+          "metadata", [](const LanguageModel& self) { return to_python(self.metadata()); },
+          nb::sig("def metadata(self) -> dict[str, str]"),
+          "The options as a file's metadata, for save_checkpoint().")
+      .def(
+          "save",
+          [](const LanguageModel& self, const Path& path, const Metadata& metadata) {
+            unlocked([&] { self.save(path, metadata); });
+          },
+          "path"_a, "metadata"_a = nb::dict(),
+          nb::sig("def save(self, path: str | os.PathLike[str], "
+                  "metadata: Mapping[str, str] = {}) -> None"),
+          "Writes the parameters as safetensors, with the options in the metadata.")
+      .def_static(
+          "load",
+          [](nb::handle file) {
+            if (nb::isinstance<TensorFile>(file)) {
+              return LanguageModel::load(nb::cast<TensorFile&>(file));
+            }
+            const auto path = nb::cast<Path>(file);
+            return unlocked([&] { return LanguageModel::load(path); });
+          },
+          "path"_a, nb::sig("def load(path: str | os.PathLike[str] | TensorFile) -> LanguageModel"),
+          "A model that save() wrote.");
+}
+
+}  // namespace
+
+void bind_model(nb::module_& m) {
+  const auto no_context = "context"_a = nb::none();
+  nb::class_<LanguageModel> type(m, "LanguageModel", R"(A small language model made of the layers.
+
+    tokens [batch, T] (int64 or int32)   logits [batch, T, vocabulary]
+
+>>> model = attend.LanguageModel(vocabulary=5, length=8, layers=1, model_dim=16)
+>>> model.forward(numpy.array([[0, 1, 2]])).shape
+(1, 3, 5)
+>>> len(model.generate([0, 1], 4))
+4
+)");
+  nb::class_<LanguageModel::Saved>(type, "Saved", "What backward needs of a forward_train.");
+  type.def("__init__", make, nb::kw_only(), "vocabulary"_a, "length"_a, "layers"_a = 2,
+           "model_dim"_a = 64, "heads"_a = 4, "hidden_dim"_a = 0, "activation"_a = "gelu",
+           "placement"_a = "pre", "norm"_a = "layer_norm", "type"_a = "f32", "seed"_a = 0,
+           nb::sig("def __init__(self, *, vocabulary: int, length: int, layers: int = 2, "
+                   "model_dim: int = 64, heads: int = 4, hidden_dim: int = 0, "
+                   "activation: str = 'gelu', placement: str = 'pre', norm: str = 'layer_norm', "
+                   "type: Any = 'f32', seed: int = 0) -> None"))
+      .def("forward", forward, "tokens"_a.none(), "caches"_a = nb::none(), nb::kw_only(),
+           no_context,
+           nb::sig("def forward(self, tokens: ArrayT, caches: list[KvCache] | None = None, *, "
+                   "context: Context | None = None) -> ArrayT"),
+           "The logits; with the caches of make_caches() the tokens are new ones.")
+      .def(
+          "trace",
+          [](const LanguageModel& self, nb::handle tokens, Context* context) {
+            const Array in = read(tokens, {kName, "tokens", Kind::whole});
+            return unlocked([&] { return self.trace(in, context_or_default(context)); });
+          },
+          "tokens"_a.none(), nb::kw_only(), no_context,
+          nb::sig("def trace(self, tokens: Array, *, context: Context | None = None) -> Trace"),
+          "Every step of every block: 'blocks.1.attention.weights'.")
+      .def("make_caches", &LanguageModel::make_caches, "batch"_a = 1, "An empty cache a block.")
+      .def(
+          "generate",
+          [](const LanguageModel& self, const std::vector<std::int64_t>& prompt, std::int64_t count,
+             double temperature, std::uint64_t seed, Context* context) {
+            return unlocked([&] {
+              return self.generate(prompt, count, temperature, seed, context_or_default(context));
+            });
+          },
+          "prompt"_a, "count"_a, "temperature"_a = 0.0, "seed"_a = 0, nb::kw_only(), no_context,
+          nb::sig("def generate(self, prompt: Sequence[int], count: int, "
+                  "temperature: float = 0.0, seed: int = 0, *, "
+                  "context: Context | None = None) -> list[int]"),
+          "`count` tokens after the prompt: the likeliest, or drawn with a temperature.")
+      .def_prop_ro("options", options_of, nb::sig("def options(self) -> dict[str, Any]"))
+      .def("parameters", show_parameters<LanguageModel>,
+           nb::sig("def parameters(self) -> dict[str, Any]"),
+           "The weights by name: NumPy arrays that are the model's memory.");
+  bind_training(type);
+  bind_files(type);
+}
+
+}  // namespace attend::python

@@ -1,0 +1,249 @@
+// MultiHeadAttention: forward, training, caches.
+#include "multi_head.h"
+
+#include "call.h"
+
+namespace attend::python {
+namespace {
+
+using namespace nb::literals;
+using Layer = MultiHeadAttention;
+
+constexpr const char* kName = "MultiHeadAttention";
+
+// Query, key and value: all three, or the query alone for self-attention.
+struct Rows {
+  Rows(nb::handle query_, nb::handle key_, nb::handle value_)
+      : query(read(query_, {kName, "query", Kind::floating})),
+        key(read(key_, {kName, "key", Kind::floating, true})),
+        value(read(value_, {kName, "value", Kind::floating, true})) {
+    if (value.view && !key.view)
+      throw InvalidArgument("MultiHeadAttention: value is given, but no key");
+    if (key.view && !value.view) value.view = key.view;
+  }
+  bool self() const noexcept { return !key.view; }
+  Array query, key, value;
+};
+
+// A view of the right shape where the projections of x by heads will be; only its shape is used.
+ConstTensorView projected(const ConstTensorView& x, std::int64_t heads, std::int64_t d) {
+  const std::int64_t batch = x.rank() == 3 ? x.size(0) : 1, length = x.size(x.rank() - 2);
+  return ConstTensorView(x.data(), x.dtype(), {batch, heads, length, d}, {0, 0, 0, 0});
+}
+
+// What the layer hands out besides y.
+class Extras {
+ public:
+  Extras(const Layer& layer, const Rows& rows, const AttentionOptions& options,
+         const Wanted& wanted)
+      : wanted_(wanted) {
+    const MultiHeadAttentionOptions& o = layer.options();
+    const ConstTensorView& query = rows.query;
+    const ConstTensorView& key = rows.self() ? rows.query : rows.key;
+    if (query.rank() < 2 || query.rank() > 3 || key.rank() < 2 || key.rank() > 3) return;
+    const ConstTensorView q = projected(query, o.heads, o.d_k);
+    if (wanted.lse) {
+      const DType type = o.type == DType::f64 ? DType::f64 : DType::f32;
+      lse_ = Tensor::uninitialized({q.size(0), q.size(1), q.size(2)}, type);
+    }
+    if (!wanted.weights && !wanted.scores) return;
+    const Shape shape = weights_shape(q, projected(key, o.key_heads, o.d_k),
+                                      projected(key, o.key_heads, o.d_v), options);
+    if (wanted.weights) weights_ = Tensor::uninitialized(shape, o.type);
+    if (wanted.scores) scores_ = Tensor::uninitialized(shape, o.type);
+  }
+
+  AttentionOutputs outputs() {
+    return {.lse = lse_.view(),
+            .weights = weights_.view(),
+            .scores = scores_.view(),
+            .stage = wanted_.scores.value_or(ScoreStage::masked)};
+  }
+
+  nb::object with(nb::object y, nb::handle like) {
+    if (!lse_ && !weights_ && !scores_) return y;
+    nb::list list;
+    list.append(y);
+    for (Tensor* tensor : {&lse_, &weights_, &scores_}) {
+      if (*tensor) list.append(to_python(std::move(*tensor), like));
+    }
+    return nb::tuple(list);
+  }
+
+ private:
+  Wanted wanted_;
+  Tensor lse_, weights_, scores_;
+};
+
+nb::object forward(const Layer& self, nb::handle query, nb::handle key, nb::handle value,
+                   KvCache* cache, nb::handle lengths, bool return_lse, bool return_weights,
+                   nb::handle return_scores, Context* context, const nb::kwargs& keywords) {
+  const Rows rows(query, key, value);
+  const Options options(keywords, kName);
+  const Wanted wanted(return_lse, return_weights, return_scores, kName);
+  Context& used = context_or_default(context);
+  if (cache) {
+    if (!rows.self())
+      throw InvalidArgument(
+          "MultiHeadAttention: a cache is for self-attention; "
+          "use append() and attend() for a memory");
+    if (wanted.lse || wanted.weights || wanted.scores)
+      throw InvalidArgument(
+          "MultiHeadAttention: lse, weights and scores are not given with a cache");
+    const Array n = read(lengths, {kName, "lengths", Kind::whole, true});
+    const Change alone(cache, "KvCache");
+    Tensor y = unlocked([&] { return self.forward(rows.query, *cache, options.get(), n, used); });
+    return to_python(std::move(y), query);
+  }
+  Extras extras(self, rows, options.get(), wanted);
+  Tensor y = unlocked([&] {
+    if (rows.self()) return self.forward(rows.query, options.get(), extras.outputs(), used);
+    return self.forward(rows.query, rows.key, rows.value, options.get(), extras.outputs(), used);
+  });
+  return extras.with(to_python(std::move(y), query), query);
+}
+
+nb::object forward_train(const Layer& self, nb::handle query, nb::handle key, nb::handle value,
+                         Context* context, const nb::kwargs& keywords) {
+  const Rows rows(query, key, value);
+  const Options options(keywords, kName);
+  Context& used = context_or_default(context);
+  auto [y, saved] = unlocked([&] {
+    if (rows.self()) return self.forward_train(rows.query, options.get(), used);
+    return self.forward_train(rows.query, rows.key, rows.value, options.get(), used);
+  });
+  return nb::make_tuple(to_python(std::move(y), query), nb::cast(std::move(saved)));
+}
+
+nb::object backward(const Layer& self, nb::handle dy, const Layer::Saved& saved, Context* context) {
+  const Array in = read(dy, {kName, "dy", Kind::floating});
+  Layer::Gradients g =
+      unlocked([&] { return self.backward(in, saved, context_or_default(context)); });
+  nb::list list;
+  for (Tensor* tensor : {&g.dx, &g.dquery, &g.dkey, &g.dvalue, &g.dbias, &g.dsinks, &g.dalibi}) {
+    list.append(to_python(std::move(*tensor), dy));
+  }
+  list.append(to_python(std::move(g.parameters), dy));
+  return nb::module_::import_("attend._types").attr("AttentionGradients")(*list);
+}
+
+Trace trace(const Layer& self, nb::handle query, nb::handle key, nb::handle value, Context* context,
+            const nb::kwargs& keywords) {
+  const Rows rows(query, key, value);
+  const Options options(keywords, kName);
+  Context& used = context_or_default(context);
+  return unlocked([&] {
+    if (rows.self()) return self.trace(rows.query, options.get(), used);
+    return self.trace(rows.query, rows.key, rows.value, options.get(), used);
+  });
+}
+
+void append(const Layer& self, nb::handle key, nb::handle value, KvCache& cache, nb::handle lengths,
+            Context* context) {
+  const Array k = read(key, {kName, "key", Kind::floating});
+  const Array v = read(value, {kName, "value", Kind::floating});
+  const Array n = read(lengths, {kName, "lengths", Kind::whole, true});
+  const Change alone(&cache, "KvCache");
+  unlocked([&] { self.append(k, v, cache, n, context_or_default(context)); });
+}
+
+nb::object attend_cache(const Layer& self, nb::handle query, const KvCache& cache, Context* context,
+                        const nb::kwargs& keywords) {
+  const Array q = read(query, {kName, "query", Kind::floating});
+  const Options options(keywords, kName);
+  const Look looking(&cache, "KvCache");
+  return to_python(
+      unlocked([&] { return self.attend(q, cache, options.get(), context_or_default(context)); }),
+      query);
+}
+
+void bind_calls(nb::class_<Layer>& type) {
+  const auto no_context = "context"_a = nb::none();
+  type.def(
+          "forward", forward, "query"_a.none(), "key"_a = nb::none(), "value"_a = nb::none(),
+          nb::kw_only(), "cache"_a = nb::none(), "lengths"_a = nb::none(), "return_lse"_a = false,
+          "return_weights"_a = false, "return_scores"_a = nb::none(), no_context, "options"_a,
+          nb::sig("def forward(self, query: ArrayT, key: Array | None = None, "
+                  "value: Array | None = None, *, " ATTEND_OPTIONS
+                  "cache: KvCache | None = None, lengths: Array | None = None, " ATTEND_NOTHING_ELSE
+                  "context: Context | None = None) -> ArrayT"),
+          R"(The output [batch, Tq, model_dim]: self-attention of `query`, or over key and value.
+
+A value that is not given is the key. Options, lse, weights and scores as in attention(). With a
+cache the query's rows are new tokens: they are appended and attend to all that it holds; only the
+first lengths[b] rows are tokens, if that is given.
+)")
+      .def("forward", forward, "query"_a.none(), "key"_a = nb::none(), "value"_a = nb::none(),
+           nb::kw_only(), "cache"_a = nb::none(), "lengths"_a = nb::none(), "return_lse"_a = false,
+           "return_weights"_a = false, "return_scores"_a = nb::none(), no_context, "options"_a,
+           nb::sig("def forward(self, query: ArrayT, key: Array | None = None, "
+                   "value: Array | None = None, *, " ATTEND_OPTIONS
+                   "cache: KvCache | None = None, lengths: Array | None = None, " ATTEND_MORE
+                   "context: Context | None = None) -> tuple[ArrayT, ...]"))
+      .def("forward_train", forward_train, "query"_a.none(), "key"_a = nb::none(),
+           "value"_a = nb::none(), nb::kw_only(), no_context, "options"_a,
+           nb::sig("def forward_train(self, query: ArrayT, key: Array | None = None, "
+                   "value: Array | None = None, *, " ATTEND_OPTIONS
+                   "context: Context | None = None) -> tuple[ArrayT, Saved]"),
+           "(output, saved), of which backward takes the second.")
+      .def("backward", backward, "dy"_a.none(), "saved"_a, nb::kw_only(), no_context,
+           nb::sig("def backward(self, dy: Array, saved: Saved, *, "
+                   "context: Context | None = None) -> AttentionGradients"),
+           "Gradients at the inputs, options and parameters, given dy at the output.")
+      .def("trace", trace, "query"_a.none(), "key"_a = nb::none(), "value"_a = nb::none(),
+           nb::kw_only(), no_context, "options"_a,
+           nb::sig("def trace(self, query: Array, key: Array | None = None, "
+                   "value: Array | None = None, *, " ATTEND_OPTIONS
+                   "context: Context | None = None) -> Trace"),
+           "Every intermediate result by name.")
+      .def(
+          "make_cache",
+          [](const Layer& self, std::int64_t batch, std::int64_t capacity, std::int64_t page_size,
+             std::int64_t pages) { return self.make_cache(batch, capacity, page_size, pages); },
+          "batch"_a, "capacity"_a, "page_size"_a = 0, "pages"_a = 0,
+          "An empty KvCache that fits this layer.")
+      .def("append", append, "key"_a, "value"_a, "cache"_a, "lengths"_a = nb::none(), nb::kw_only(),
+           no_context,
+           nb::sig("def append(self, key: Array, value: Array, cache: KvCache, "
+                   "lengths: Array | None = None, *, context: Context | None = None) -> None"),
+           "Projects key and value and puts them into the cache.")
+      .def("attend", attend_cache, "query"_a, "cache"_a, nb::kw_only(), no_context, "options"_a,
+           nb::sig("def attend(self, query: ArrayT, cache: KvCache, *, " ATTEND_OPTIONS
+                   "context: Context | None = None) -> ArrayT"),
+           "Attention of the query over what the cache holds.");
+}
+
+}  // namespace
+
+void bind_multi_head(nb::module_& m) {
+  nb::class_<Layer> type(m, "MultiHeadAttention", R"(Multi-head attention with its projections.
+
+    Q = query W^Q + b   K = key W^K + b   V = value W^V + b     split into heads
+    output = concat(head_0, ..., head_{H-1}) W^O + b
+
+    query [batch, Tq, model_dim]   key [batch, Tk, key_dim]   value [batch, Tk, value_dim]
+
+A single sequence may come without the batch dimension. Weights are [out, in], Xavier-uniform from
+the seed. Sizes that are 0 follow from the others: key_heads = heads, d_k = model_dim / heads,
+d_v = d_k, key_dim = model_dim, value_dim = key_dim. rotary is (pairing, base, dim).
+
+>>> layer = attend.MultiHeadAttention(model_dim=8, heads=2)
+>>> layer.forward(numpy.ones((1, 3, 8), 'float32'), causal=True).shape
+(1, 3, 8)
+)");
+  nb::class_<Layer::Saved>(type, "Saved", "What backward needs of a forward_train.");
+  type.def(
+      "__init__",
+      [](Layer* self, const nb::kwargs& keywords) {
+        new (self) Layer(to_multi_head_options(keywords, kName));
+      },
+      "options"_a,
+      nb::sig("def __init__(self, *, model_dim: int, heads: int = 1, key_heads: int = 0, "
+              "d_k: int = 0, d_v: int = 0, key_dim: int = 0, value_dim: int = 0, "
+              "bias: bool = True, output_projection: bool = True, "
+              "rotary: RotaryLike | None = None, type: Any = 'f32', seed: int = 0) -> None"));
+  bind_calls(type);
+  bind_weights(type);
+}
+
+}  // namespace attend::python

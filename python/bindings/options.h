@@ -1,0 +1,44 @@
+// Keyword arguments that become AttentionOptions. Every function and layer that takes the options
+// of attention takes them by this one list of names.
+#pragma once
+
+#include "arrays.h"
+
+#include <attend/context.h>
+#include <attend/options.h>
+
+#include <vector>
+
+namespace attend::python {
+
+// The options and the arrays that they show. Not to be copied: the options point into `arrays`.
+class Options {
+ public:
+  Options(const nb::kwargs& keywords, const char* where);
+  // The same from a dict or None, as an AttentionBlock takes them for each of its parts.
+  Options(nb::handle dict_or_none, const char* where, const char* name);
+  Options(const Options&) = delete;
+  Options& operator=(const Options&) = delete;
+
+  const AttentionOptions& get() const noexcept { return options_; }
+
+ private:
+  void take(nb::handle name, nb::handle value);
+  ConstTensorView array(nb::handle value, const char* name, Kind kind);
+  Window window(nb::handle value);
+  Blocks blocks(nb::handle value);
+  Dropout dropout(nb::handle value);
+
+  const char* where_;
+  AttentionOptions options_{};
+  std::vector<Array> arrays_;
+};
+
+// Where none is given, the shared one.
+inline Context& context_or_default(Context* context) {
+  return context ? *context : default_context();
+}
+
+ScoreStage to_stage(nb::handle name, const char* where);
+
+}  // namespace attend::python

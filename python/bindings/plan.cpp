@@ -1,0 +1,148 @@
+// Plans: a call prepared once and run often.
+#include "bindings.h"
+#include "call.h"
+
+#include <attend/plan.h>
+
+namespace attend::python {
+namespace {
+
+using namespace nb::literals;
+
+// A Plan, what it hands out, and the Context that must outlive it.
+struct PythonPlan {
+  Plan plan;
+  Wanted wanted;
+  nb::object context;
+};
+
+PythonPlan plan_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, bool return_lse,
+                        bool return_weights, nb::handle return_scores, const std::string& kernel,
+                        nb::handle context, const nb::kwargs& keywords) {
+  constexpr const char* where = "Plan.attention";
+  const Inputs in(q, k, v, where);
+  const Options options(keywords, where);
+  const Wanted wanted(return_lse, return_weights, return_scores, where);
+  Results results(in, options.get(), wanted, out, where);
+  Context& used = context_or_default(nb::cast<Context*>(context));
+  return {Plan::attention(in.q, in.k, in.v, results.out(), options.get(), results.outputs(),
+                          {.kernel = kernel}, used),
+          wanted, nb::borrow(context)};
+}
+
+nb::object run_plan(const PythonPlan& self, nb::handle q, nb::handle k, nb::handle v,
+                    nb::handle out, const nb::kwargs& keywords) {
+  constexpr const char* where = "Plan.run";
+  const Inputs in(q, k, v, where);
+  const Options options(keywords, where);
+  Results results(in, options.get(), self.wanted, out, where);
+  {
+    const nb::gil_scoped_release released;
+    self.plan.run(in.q, in.k, in.v, results.out(), options.get(), results.outputs());
+  }
+  return results.to_python(q);
+}
+
+// The gradients of a plan: new tensors for every one that exists.
+BackwardResult empty_gradients(const Inputs& in, const AttentionOptions& options) {
+  const auto like = [](const ConstTensorView& view) {
+    return view ? Tensor::uninitialized(view.shape(), view.dtype()) : Tensor();
+  };
+  return {like(in.q),         like(in.k),          like(in.v),
+          like(options.bias), like(options.sinks), like(options.alibi)};
+}
+
+AttentionGradients views_of(BackwardResult& result) {
+  return {.dq = result.dq.view(),
+          .dk = result.dk.view(),
+          .dv = result.dv.view(),
+          .dbias = result.dbias.view(),
+          .dsinks = result.dsinks.view(),
+          .dalibi = result.dalibi.view()};
+}
+
+PythonPlan plan_backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,
+                         nb::handle dout, nb::handle dlse, const std::string& kernel,
+                         nb::handle context, const nb::kwargs& keywords) {
+  constexpr const char* where = "Plan.attention_backward";
+  const Inputs in(q, k, v, where);
+  const BackwardInputs more(out, lse, dout, dlse, where);
+  const Options options(keywords, where);
+  BackwardResult result = empty_gradients(in, options.get());
+  Context& used = context_or_default(nb::cast<Context*>(context));
+  return {
+      Plan::attention_backward(in.q, in.k, in.v, more.out, more.lse, more.dout, views_of(result),
+                               options.get(), more.dlse, {.kernel = kernel}, used),
+      {},
+      nb::borrow(context)};
+}
+
+nb::object run_plan_backward(const PythonPlan& self, nb::handle q, nb::handle k, nb::handle v,
+                             nb::handle out, nb::handle lse, nb::handle dout, nb::handle dlse,
+                             const nb::kwargs& keywords) {
+  constexpr const char* where = "Plan.run_backward";
+  const Inputs in(q, k, v, where);
+  const BackwardInputs more(out, lse, dout, dlse, where);
+  const Options options(keywords, where);
+  BackwardResult result = empty_gradients(in, options.get());
+  {
+    const nb::gil_scoped_release released;
+    self.plan.run_backward(in.q, in.k, in.v, more.out, more.lse, more.dout, views_of(result),
+                           options.get(), more.dlse);
+  }
+  return to_python(std::move(result), q);
+}
+
+}  // namespace
+
+void bind_plan(nb::module_& m) {
+  const auto no_context = nb::arg("context") = nb::none();
+  nb::class_<PythonPlan>(m, "Plan",
+                         R"(A call with its arguments checked and its kernel chosen.
+
+Made once, run often with other data of the same shapes, types and options. attention() plans by
+itself; a Plan is for forcing a kernel and for asking.
+
+>>> q = numpy.ones((1, 2, 3, 4), 'float32')
+>>> plan = attend.Plan.attention(q, q, q, kernel='reference.forward')
+>>> plan.kernel, plan.run(q, q, q).shape
+('reference.forward', (1, 2, 3, 4))
+)")
+      .def_static("attention", plan_forward, "q"_a.none(), "k"_a.none(), "v"_a.none(),
+                  nb::kw_only(), "out"_a = nb::none(), "return_lse"_a = false,
+                  "return_weights"_a = false, "return_scores"_a = nb::none(), "kernel"_a = "",
+                  no_context, "options"_a,
+                  nb::sig("def attention(q: Array, k: Array, v: Array, *, " ATTEND_OPTIONS
+                          "out: Array | None = None, " ATTEND_MORE
+                          "kernel: str = '', context: Context | None = None) -> Plan"),
+                  "A plan of attention(). `kernel` forces one, or raises with its reason.")
+      .def_static("attention_backward", plan_backward, "q"_a.none(), "k"_a.none(), "v"_a.none(),
+                  "out"_a, "lse"_a, "dout"_a, nb::kw_only(), "dlse"_a = nb::none(), "kernel"_a = "",
+                  no_context, "options"_a,
+                  nb::sig("def attention_backward(q: Array, k: Array, v: Array, out: Array, "
+                          "lse: Array, dout: Array, *, " ATTEND_OPTIONS
+                          "dlse: Array | None = None, kernel: str = '', "
+                          "context: Context | None = None) -> Plan"),
+                  "A plan of attention_backward().")
+      .def("run", run_plan, "q"_a.none(), "k"_a.none(), "v"_a.none(), nb::kw_only(),
+           "out"_a = nb::none(), "options"_a,
+           nb::sig("def run(self, q: ArrayT, k: Array, v: Array, *, " ATTEND_OPTIONS
+                   "out: ArrayT | None = None) -> Any"),
+           "As attention(); data, strides, lengths and offsets may differ from the plan's.")
+      .def("run_backward", run_plan_backward, "q"_a.none(), "k"_a.none(), "v"_a.none(), "out"_a,
+           "lse"_a, "dout"_a, nb::kw_only(), "dlse"_a = nb::none(), "options"_a,
+           nb::sig("def run_backward(self, q: ArrayT, k: Array, v: Array, out: Array, lse: Array, "
+                   "dout: Array, *, " ATTEND_OPTIONS "dlse: Array | None = None) -> Any"),
+           "As attention_backward().")
+      .def_prop_ro(
+          "kernel", [](const PythonPlan& self) { return self.plan.kernel(); },
+          "The kernel's name, 'reference.forward'.")
+      .def_prop_ro(
+          "workspace_bytes", [](const PythonPlan& self) { return self.plan.workspace_bytes(); },
+          "Memory that a run needs besides its results.")
+      .def(
+          "describe", [](const PythonPlan& self) { return self.plan.describe(); },
+          "Problem, kernel, who declined and why, tasks, threads, workspace.");
+}
+
+}  // namespace attend::python

@@ -1,0 +1,108 @@
+// From the library to Python: arrays that own a tensor's memory, or show memory of a layer.
+#include "arrays.h"
+
+#include <array>
+#include <memory>
+#include <string_view>
+
+namespace attend::python {
+namespace {
+
+nb::dlpack::dtype dlpack_type(DType type) {
+  using Code = nb::dlpack::dtype_code;
+  const auto make = [&](Code code) {
+    return nb::dlpack::dtype{static_cast<std::uint8_t>(code),
+                             static_cast<std::uint8_t>(8 * size_of(type)), 1};
+  };
+  switch (type) {
+    case DType::f64:
+    case DType::f32:
+    case DType::f16: return make(Code::Float);
+    case DType::bf16: return make(Code::Bfloat);
+    case DType::i64:
+    case DType::i32:
+    case DType::i8: return make(Code::Int);
+    case DType::u8: return make(Code::UInt);
+    case DType::boolean: return make(Code::Bool);
+  }
+  return {};
+}
+
+template <class Wrapped>
+Wrapped wrap(const ConstTensorView& view, nb::handle owner, nb::dlpack::dtype type) {
+  std::array<std::size_t, kMaxRank> shape{};
+  for (int dim = 0; dim < view.rank(); ++dim) {
+    shape[static_cast<std::size_t>(dim)] = static_cast<std::size_t>(view.size(dim));
+  }
+  return Wrapped(const_cast<void*>(view.data()), static_cast<std::size_t>(view.rank()),
+                 shape.data(), owner, view.strides().begin(), type);
+}
+
+// NumPy has no bfloat16 of its own: such memory goes over as 16 bits, and ml_dtypes names it.
+template <class... Marks>
+nb::object wrap_numpy(const ConstTensorView& view, nb::handle owner) {
+  using Wrapped = nb::ndarray<nb::numpy, Marks...>;
+  if (view.dtype() != DType::bf16) {
+    return wrap<Wrapped>(view, owner, dlpack_type(view.dtype())).cast(nb::rv_policy::reference);
+  }
+  const auto bits = wrap<Wrapped>(view, owner, nb::dtype<std::uint16_t>());
+  return nb::object(nb::cast(bits, nb::rv_policy::reference))
+      .attr("view")(nb::module_::import_("ml_dtypes").attr("bfloat16"));
+}
+
+}  // namespace
+
+nb::object to_python(Tensor&& tensor, nb::handle like) {
+  if (!tensor) return nb::none();
+  auto kept = std::make_unique<Tensor>(std::move(tensor));
+  const ConstTensorView view = *kept;
+  const nb::capsule owner(kept.get(),
+                          [](void* memory) noexcept { delete static_cast<Tensor*>(memory); });
+  kept.release();
+  if (!like.is_valid() || is_numpy(like)) return wrap_numpy(view, owner);
+  const nb::dlpack::dtype type = dlpack_type(view.dtype());
+  if (is_torch(like)) {
+    return nb::module_::import_("torch.utils.dlpack")
+        .attr("from_dlpack")(wrap<nb::ndarray<>>(view, owner, type));
+  }
+  // The array API standard: every library's namespace has from_dlpack.
+  if (nb::hasattr(like, "__array_namespace__")) {
+    return like.attr("__array_namespace__")().attr("from_dlpack")(
+        wrap<nb::ndarray<nb::array_api>>(view, owner, type));
+  }
+  return wrap_numpy(view, owner);
+}
+
+nb::object show(const TensorView& view, nb::handle owner) { return wrap_numpy(view, owner); }
+
+nb::object show(const ConstTensorView& view, nb::handle owner) {
+  return wrap_numpy<nb::ro>(view, owner);
+}
+
+DType to_dtype(nb::handle object, const char* where) {
+  // str(torch.float32) is "torch.float32", str(numpy.dtype("f4")) is "float32"; a NumPy class has
+  // its name in __name__.
+  std::string name =
+      string_of(nb::hasattr(object, "__name__") ? object.attr("__name__") : nb::borrow(object));
+  name = name.substr(name.rfind('.') + 1);
+  constexpr std::array<std::pair<std::string_view, DType>, 8> names{{{"f64", DType::f64},
+                                                                     {"float64", DType::f64},
+                                                                     {"f32", DType::f32},
+                                                                     {"float32", DType::f32},
+                                                                     {"bf16", DType::bf16},
+                                                                     {"bfloat16", DType::bf16},
+                                                                     {"f16", DType::f16},
+                                                                     {"float16", DType::f16}}};
+  for (const auto& [known, type] : names) {
+    if (name == known) return type;
+  }
+  raise_type_error(std::string(where) + ": type is f64, f32, bf16 or f16, found " + name);
+}
+
+nb::tuple to_tuple(const Shape& shape) {
+  nb::list list;
+  for (const std::int64_t size : shape) list.append(size);
+  return nb::tuple(list);
+}
+
+}  // namespace attend::python

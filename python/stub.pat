@@ -1,0 +1,20 @@
+# What the stub of the compiled module imports, for nanobind's stubgen.
+attend\._attend\.__prefix__:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, Literal
+
+    from ._types import (
+        Array as Array,
+        ArrayT as ArrayT,
+        AttentionGradients as AttentionGradients,
+        BlockGradients as BlockGradients,
+        BlocksLike as BlocksLike,
+        DropoutLike as DropoutLike,
+        Head as Head,
+        LayerGradients as LayerGradients,
+        Loss as Loss,
+        RotaryLike as RotaryLike,
+        TraceStep as TraceStep,
+        WindowLike as WindowLike,
+    )
+

@@ -1,0 +1,88 @@
+"""Is the package what its documents and its stub say?"""
+import doctest
+import inspect
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy
+import pytest
+
+import attend
+
+SOURCES = pathlib.Path(__file__).parents[1]
+PUBLIC = [(name, getattr(attend, name)) for name in attend.__all__]
+
+
+def test_examples_in_docstrings_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    parser = doctest.DocTestParser()
+    for name, thing in [("attend", attend), *PUBLIC]:
+        names = {"attend": attend, "numpy": numpy}
+        runner.run(parser.get_doctest(inspect.getdoc(thing) or "", names, name, None, 0))
+    assert runner.summarize().failed == 0
+    assert runner.tries > 60
+
+
+def test_examples_of_the_page_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = SOURCES.parent / "docs" / "python.md"
+    result = doctest.testfile(str(page), module_relative=False)
+    assert result.failed == 0 and result.attempted > 15
+
+
+@pytest.mark.parametrize("name, thing", PUBLIC)
+def test_everything_public_is_described(name, thing):
+    assert inspect.getdoc(thing)
+    for member in dir(thing) if isinstance(thing, type) and thing.__module__ == "attend._attend" else []:
+        if not member.startswith("_") and member != "options":
+            assert getattr(thing, member).__doc__, f"{name}.{member}"
+
+
+def test_the_stub_is_what_the_module_says(tmp_path):
+    """Where it is not: ./run python -m nanobind.stubgen -m attend._attend -p python/stub.pat
+    -o python/attend/_attend.pyi"""
+    made = tmp_path / "_attend.pyi"
+    subprocess.run([sys.executable, "-m", "nanobind.stubgen", "-q", "-m", "attend._attend", "-p",
+                    SOURCES / "stub.pat", "-o", made], check=True)
+    assert made.read_text() == (SOURCES / "attend" / "_attend.pyi").read_text()
+
+
+TYPED = """
+import numpy, attend
+q = numpy.ones((1, 1, 2, 4))
+attend.attention(q, q, q, causal=True, window=(1, None)).astype("f4")
+attend.attention(q, q, q, return_lse=True)[1].astype("f4")
+layer = attend.MultiHeadAttention(model_dim=8, heads=2, rotary=attend.Rotary())
+layer.forward(q, mask=q > 0).astype("f4")
+attend.cross_entropy(q, q).value + 1.0
+"""
+
+
+def check_types(folder, more=""):
+    file = folder / "typed.py"
+    file.write_text(TYPED + more)
+    return subprocess.run([sys.executable, "-m", "mypy", "--strict", "--no-incremental", file],
+                          capture_output=True, text=True, env={"MYPYPATH": str(SOURCES)}, cwd=folder)
+
+
+def test_types_are_checked(tmp_path):
+    right = check_types(tmp_path)
+    assert right.returncode == 0, right.stdout + right.stderr
+    wrong = check_types(tmp_path, "attend.attention(q, q, q, causal='yes')")
+    assert re.search(r"typed.py:\d+: error: No overload", wrong.stdout), wrong.stdout
+
+
+def test_the_version_is_the_librarys():
+    header = (SOURCES.parent / "include" / "attend" / "version.h").read_text()
+    numbers = re.findall(r"#define ATTEND_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", header)
+    assert attend.__version__ == attend.version() == ".".join(numbers)
+
+
+def test_importing_loads_no_other_library():
+    code = "import attend, sys; print(*sorted({m.split('.')[0] for m in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "attend" in loaded.stdout.split()
+    assert not {"torch", "ml_dtypes", "onnx", "jax"} & set(loaded.stdout.split())

@@ -1,0 +1,80 @@
+"""Is the package safe, and parallel, from many threads?"""
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import attend
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def test_many_threads_get_the_bits_of_one():
+    layer = attend.MultiHeadAttention(model_dim=16, heads=4)
+    inputs = [draw(1, 4, 5 + n, 8, seed=n) for n in range(8)]
+    rows = [draw(2, 3 + n, 16, seed=n) for n in range(8)]
+
+    def work(n):
+        x = inputs[n % 8]
+        out, lse = attend.attention(x, x, x, causal=True, return_lse=True)
+        gradients = attend.attention_backward(x, x, x, out, lse, out, causal=True)
+        y, saved = layer.forward_train(rows[n % 8])
+        return [out, *gradients, y, layer.backward(y, saved).dx]
+
+    alone = [work(n) for n in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        for n, results in enumerate(pool.map(work, range(200))):
+            for got, want in zip(results, alone[n % 8], strict=True):
+                np.testing.assert_array_equal(got, want)
+
+
+def test_python_runs_while_a_kernel_does():
+    q = draw(1, 1, 1500, 64)
+    context = attend.Context(threads=1)
+    ended = threading.Event()
+
+    def work():
+        attend.attention(q, q, q, context=context)
+        ended.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    turns = 0
+    while not ended.is_set():
+        turns += 1
+        time.sleep(0.001)
+    thread.join()
+    assert turns > 20
+
+
+def test_a_cache_is_for_one_thread_at_a_time():
+    layer = attend.MultiHeadAttention(model_dim=64, heads=4)
+    cache = layer.make_cache(batch=1, capacity=3000)
+    refused = []
+
+    def work():
+        try:
+            layer.forward(draw(1, 1400, 64), cache=cache)
+        except RuntimeError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert cache.length(0) == 1400 * (2 - len(refused))
+    assert all("in use by another thread" in message for message in refused)
+    layer.forward(draw(1, 1, 64), cache=cache)           # free again
+
+
+def test_errors_cross_threads_unharmed():
+    def work(n):
+        with pytest.raises(ValueError, match="k has d 3"):
+            attend.attention(draw(1, 1, 2, 4), draw(1, 1, 2, 3), draw(1, 1, 2, 3))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(100)))

@@ -1,0 +1,122 @@
+"""Does training train, repeat itself, and go on from a checkpoint?"""
+import numpy as np
+import pytest
+
+import attend
+
+
+def make():
+    return attend.LanguageModel(vocabulary=5, length=8, layers=1, model_dim=16)
+
+
+TOKENS = np.array([[0, 1, 2, 3, 4, 0, 1, 2]])
+TARGETS = np.array([[1, 2, 3, 4, 0, 1, 2, 3]])
+
+
+def train(model, optimizer, steps):
+    rate = attend.LearningRate(peak=1e-2, warmup=5)
+    loss = None
+    for _ in range(steps):
+        logits, saved = model.forward_train(TOKENS)
+        loss = attend.cross_entropy(logits, TARGETS)
+        gradients = model.backward(loss.gradient, saved)
+        attend.clip_gradients(gradients, 1.0)
+        optimizer.step(model.parameters(), gradients, rate.at(optimizer.steps))
+    return loss.value
+
+
+def test_a_small_model_learns():
+    model = make()
+    assert train(model, attend.AdamW(), 60) < 0.1
+    assert model.generate([0, 1], 4) == [2, 3, 4, 0]
+    assert len(model.generate([0, 1], 20, temperature=1.0, seed=3)) == 20
+    caches = model.make_caches(1)
+    steps = [model.forward(TOKENS[:, :5], caches), model.forward(TOKENS[:, 5:], caches)]
+    np.testing.assert_array_equal(np.concatenate(steps, 1), model.forward(TOKENS))
+    assert caches[0].length(0) == 8
+    assert "blocks.0.attention.weights" in model.trace(TOKENS)
+
+
+def test_a_refused_call_leaves_the_caches_as_they_were():
+    model = make()
+    caches = model.make_caches(1)
+    model.forward(TOKENS, caches)
+    kept = caches[0].keys.copy()
+    with pytest.raises(ValueError):
+        model.forward(TOKENS, caches)                    # no room for more
+    np.testing.assert_array_equal(caches[0].keys, kept)
+    assert caches[0].length(0) == 8
+
+
+@pytest.mark.parametrize("optimizer", [attend.AdamW, lambda: attend.SGD(momentum=0.9, nesterov=True)])
+def test_going_on_from_a_checkpoint_gives_the_same_bits(optimizer, tmp_path):
+    path = tmp_path / "checkpoint.safetensors"
+    model, state = make(), optimizer()
+    train(model, state, 4)
+    attend.save_checkpoint(path, model.parameters(), state, model.metadata())
+    train(model, state, 3)
+    again, restored = make(), optimizer()
+    metadata = attend.load_checkpoint(path, again.parameters(), restored)
+    assert metadata["vocabulary"] == "5" and restored.steps == 4
+    train(again, restored, 3)
+    for name, array in model.parameters().items():
+        np.testing.assert_array_equal(array, again.parameters()[name])
+    third = optimizer()
+    third.restore(state.steps, state.state(), model.parameters())
+    assert third.steps == 7 and third.kind == state.kind
+
+
+def test_losses():
+    logits = np.random.default_rng(0).standard_normal((3, 4))
+    p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    loss = attend.cross_entropy(logits, np.array([1, -100, 3]))
+    assert loss.count == 2
+    np.testing.assert_allclose(loss.value, -(np.log(p[0, 1]) + np.log(p[2, 3])) / 2)
+    np.testing.assert_allclose(loss.gradient[0], (p[0] - [0, 1, 0, 0]) / 2)
+    assert (loss.gradient[1] == 0).all()
+    smooth = attend.cross_entropy(logits, np.array([1, 2, 3]), label_smoothing=0.5)
+    np.testing.assert_allclose(smooth.value, -(np.log(p).mean()
+                                               + np.log(p[range(3), [1, 2, 3]]).mean()) / 2)
+    loss = attend.mse(logits, logits * 0)
+    np.testing.assert_allclose(loss.value, (logits ** 2).mean())
+    np.testing.assert_allclose(loss.gradient, 2 * logits / 12)
+
+
+def test_optimizers_follow_their_formulas():
+    x, g = np.array([1.0, -2.0]), np.array([0.5, 0.25])
+    parameters = {"a": x.copy()}
+    optimizer = attend.AdamW(beta1=0.8, beta2=0.9, epsilon=1e-4, weight_decay=0.1)
+    m = v = 0
+    for t in range(1, 4):
+        optimizer.step(parameters, {"a": g}, 0.01)
+        m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g * g
+        x = x - 0.01 * (0.1 * x + m / (1 - 0.8 ** t) / (np.sqrt(v / (1 - 0.9 ** t)) + 1e-4))
+    np.testing.assert_allclose(parameters["a"], x, rtol=1e-12)
+    assert optimizer.kind == "adamw" and set(optimizer.state()) == {"m.a", "v.a"}
+
+
+def test_gradients_are_clipped_and_added_in_place():
+    a, b = np.full((2, 2), 3.0, np.float32), np.array([8.0])
+    gradients = {"a": a, "b": b[::-1]}
+    assert attend.clip_gradients(gradients, 5.0) == 10
+    np.testing.assert_allclose(a, 1.5)
+    np.testing.assert_allclose(b, 4)
+    with pytest.raises(ValueError):
+        attend.clip_gradients({"a": np.array([np.nan])}, 1.0)
+    total = {}
+    attend.accumulate(total, gradients)
+    attend.accumulate(total, gradients)
+    np.testing.assert_allclose(total["a"], 3)
+    np.testing.assert_allclose(a, 1.5)
+    with pytest.raises(TypeError, match="gradients takes a dict"):
+        attend.SGD().step({"a": a}, [a], 0.1)
+    with pytest.raises(ValueError):
+        attend.SGD().step({"a": a}, {"b": a}, 0.1)
+
+
+def test_learning_rates():
+    rate = attend.LearningRate(peak=1.0, warmup=4, total=12, decay="linear", minimum=0.2)
+    assert [rate.at(step) for step in (0, 3)] == [0.25, 1.0]
+    assert rate.at(12) == pytest.approx(0.2)
+    with pytest.raises(ValueError, match="'constant', 'linear' or 'cosine', found 'x'"):
+        attend.LearningRate(decay="x")

@@ -1,0 +1,30 @@
+// How far from the truth a kernel may be, and which blocks it may enter.
+#pragma once
+
+#include "truth.h"
+
+namespace attend::oracle {
+
+// Sizes of the terms that rounding errors are proportional to, element by element: every sum taken
+// over absolute values, with p_ij counted in one of three ways.
+//
+//   accumulated  1 + E_ij + max_j E_ij times, E_ij = scale |q_i| . |k_j| + |bias| + |alibi|. A
+//                score with the error e_ij changes p_ij by the factor exp(e_ij - mean of e), so
+//                this, times the unit roundoff of the accumulator, bounds what computing the
+//                scores costs.
+//   stored       once. Times the unit roundoff of the tensors' type, it bounds what rounding p, ds,
+//                out and the like to that type costs.
+//   vanished     as 1. Times the smallest number of the type, it bounds what their underflow costs.
+struct Bounds {
+  Results<double> accumulated, stored, vanished;
+};
+Bounds bounds(const Reader& reader);
+
+// Pairs (query, key block) that must be entered, because a visible key lies in them, and that may
+// be, because the block is visible and begins before the last key.
+struct VisitedBlocks {
+  std::int64_t least = 0, most = 0;
+};
+VisitedBlocks visited_blocks(const Reader& reader);
+
+}  // namespace attend::oracle

@@ -1,0 +1,186 @@
+#include "examination.h"
+
+#include <cmath>
+#include <cstdio>
+
+namespace attend::oracle {
+namespace {
+
+Arguments arguments_of(const cases::Instance& instance) {
+  return {instance.q, instance.k, instance.v, instance.dout, instance.dlse, instance.options};
+}
+
+double largest_finite(DType type) {
+  switch (type) {
+    case DType::f16: return 65504;
+    case DType::bf16: return 0x1.fep127;
+    case DType::f32: return std::numeric_limits<float>::max();
+    default: return std::numeric_limits<double>::max();
+  }
+}
+
+double smallest(DType type) {
+  switch (type) {
+    case DType::f16: return 0x1p-24;
+    case DType::bf16: return 0x1p-133;
+    case DType::f32: return 0x1p-149;
+    default: return std::numeric_limits<double>::denorm_min();
+  }
+}
+
+std::string number(double x) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.17g", x);
+  return text;
+}
+
+// A refusal ends with the kernel's own reason: "...: it does not ...".
+std::string reason_of(const Unsupported& error) {
+  const std::string message = error.what();
+  return message.substr(message.rfind(": ") + 2);
+}
+
+// The index of element n of a row-major tensor.
+Shape index_of(const Shape& shape, std::int64_t n) {
+  Shape index = shape;
+  for (int dim = shape.rank() - 1; dim >= 0; --dim) {
+    index[dim] = n % shape[dim];
+    n /= shape[dim];
+  }
+  return index;
+}
+
+}  // namespace
+
+Examination::Examination(const cases::Case& problem, Judgement judgement)
+    : problem_(problem), judgement_(std::move(judgement)), instance_(cases::make(problem)),
+      reader_(arguments_of(instance_)), bounds_(bounds(reader_)) {
+  truth_ =
+      problem.type == DType::f64 ? judgement_.truth_of_f64(reader_) : split_truth<double>(reader_);
+  const Extents& e = reader_.extents();
+  terms_ = static_cast<double>(std::max({e.queries, e.keys, e.d, e.dv}));
+}
+
+void Examination::compare(const char* what, const ConstTensorView& found,
+                          std::vector<double> Results<double>::*member) {
+  if (!found) return;
+  const std::vector<double> values = widen(found);
+  const double u_acc = (16 + 4 * std::sqrt(terms_)) * accumulator_;
+  const double u_type = unit_roundoff(problem_.type), u_out = unit_roundoff(found.dtype());
+  const double tiny = smallest(problem_.type), tiny_out = smallest(found.dtype());
+  const double largest = largest_finite(found.dtype());
+  if (values.size() != (truth_.first.*member).size()) {
+    wrong_ += std::string(what) + " has an unexpected size\n";
+    return;
+  }
+  int shown = 0;
+  for (std::size_t n = 0; n < values.size(); ++n) {
+    const double truth = (truth_.first.*member)[n], rest = (truth_.second.*member)[n];
+    bool good = values[n] == truth;
+    double allowed = 0;
+    if (!good && std::isfinite(truth)) {
+      allowed = u_acc * (bounds_.accumulated.*member)[n] +
+                4 * u_type * (bounds_.stored.*member)[n] +
+                2 * tiny * (bounds_.vanished.*member)[n] + u_out * std::abs(truth) + tiny_out;
+      allowed *= judgement_.tolerance;
+      // Where the two are near, which alone matters, the first difference is exact.
+      const double error = std::abs(values[n] - truth - rest);
+      const bool overflowed = std::isinf(values[n]) && std::abs(truth) + allowed > largest;
+      good = error <= allowed || overflowed;  // a NaN is neither
+      if (error <= allowed) worst_ = std::max(worst_, error / allowed);
+    }
+    if (good || ++shown > 3) continue;
+    wrong_ += std::string(what) + to_string(index_of(found.shape(), static_cast<std::int64_t>(n))) +
+              " is " + number(values[n]) + ", truth " + number(truth) + ", allowed error " +
+              number(allowed) + "\n";
+  }
+  if (shown > 3)
+    wrong_ += std::string(what) + ": " + std::to_string(shown) + " of " +
+              std::to_string(values.size()) + " elements are wrong\n";
+}
+
+void Examination::begin(const std::string& kernel) {
+  const double of_type = unit_roundoff(problem_.type);
+  accumulator_ = kernel.starts_with("textbook.") ? of_type : std::min(of_type, 0x1p-24);
+  worst_ = 0;
+  wrong_.clear();
+  instance_.poison_outputs();
+}
+
+Outcome Examination::finish(const char* operation, const std::string& kernel) {
+  if (!instance_.guards_intact()) wrong_ += "memory outside the outputs was written\n";
+  if (!wrong_.empty())
+    wrong_ = std::string(operation) + " by " + kernel + ":\n" + wrong_ +
+             "reproduce: " + judgement_.program + " --case='" + cases::name(problem_) + "'";
+  return {false, wrong_, worst_};
+}
+
+#define ATTEND_COMPARE(view, member) compare(#member, view, &Results<double>::member)
+
+Outcome Examination::forward(const std::string& kernel) {
+  const cases::Instance& in = instance_;
+  begin(kernel);
+  try {
+    const Plan plan = Plan::attention(in.q, in.k, in.v, in.out, in.options, in.outputs, {kernel},
+                                      *judgement_.context);
+    if (plan.kernel() != kernel) wrong_ += "the plan chose " + plan.kernel() + "\n";
+    plan.run(in.q, in.k, in.v, in.out, in.options, in.outputs);
+  } catch (const Unsupported& error) {
+    return {true, reason_of(error)};
+  } catch (const std::exception& error) {
+    wrong_ += error.what() + std::string("\n");
+    return finish("forward", kernel);
+  }
+  ATTEND_COMPARE(in.out, out);
+  ATTEND_COMPARE(in.outputs.lse, lse);
+  ATTEND_COMPARE(in.outputs.weights, weights);
+  switch (in.outputs.stage) {
+    case ScoreStage::raw: ATTEND_COMPARE(in.outputs.scores, raw); break;
+    case ScoreStage::softcapped: ATTEND_COMPARE(in.outputs.scores, softcapped); break;
+    case ScoreStage::masked: ATTEND_COMPARE(in.outputs.scores, masked); break;
+  }
+  if (in.visited_blocks) {
+    const VisitedBlocks expected = visited_blocks(reader_);
+    if (*in.visited_blocks < expected.least || *in.visited_blocks > expected.most)
+      wrong_ += "visited_blocks is " + std::to_string(*in.visited_blocks) + ", expected from " +
+                std::to_string(expected.least) + " to " + std::to_string(expected.most) + "\n";
+  }
+  return finish("forward", kernel);
+}
+
+Outcome Examination::backward(const std::string& kernel) {
+  const cases::Instance& in = instance_;
+  const AttentionGradients& g = in.gradients;
+  if (!g.dq && !g.dk && !g.dv && !g.dbias && !g.dsinks && !g.dalibi) return {};
+  begin(kernel);
+  try {
+    attention(in.q, in.k, in.v, in.out, in.options, in.outputs_with_lse(), *judgement_.context);
+    const Plan plan = Plan::attention_backward(in.q, in.k, in.v, in.out, in.lse, in.dout, g,
+                                               in.options, in.dlse, {kernel}, *judgement_.context);
+    if (plan.kernel() != kernel) wrong_ += "the plan chose " + plan.kernel() + "\n";
+    plan.run_backward(in.q, in.k, in.v, in.out, in.lse, in.dout, g, in.options, in.dlse);
+  } catch (const Unsupported& error) {
+    return {true, reason_of(error)};
+  } catch (const std::exception& error) {
+    wrong_ += error.what() + std::string("\n");
+    return finish("backward", kernel);
+  }
+  ATTEND_COMPARE(g.dq, dq);
+  ATTEND_COMPARE(g.dk, dk);
+  ATTEND_COMPARE(g.dv, dv);
+  ATTEND_COMPARE(g.dbias, dbias);
+  ATTEND_COMPARE(g.dsinks, dsinks);
+  ATTEND_COMPARE(g.dalibi, dalibi);
+  return finish("backward", kernel);
+}
+
+#undef ATTEND_COMPARE
+
+std::vector<std::string> kernels_for(const std::string& operation) {
+  std::vector<std::string> names;
+  for (const KernelInfo& kernel : Context::kernels())
+    if (kernel.operation == operation) names.push_back(kernel.name);
+  return names;
+}
+
+}  // namespace attend::oracle

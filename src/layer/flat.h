@@ -1,0 +1,39 @@
+// Contiguous tensors as one row of f64, piece by piece: for losses and optimizers, whose cost
+// beside that of the layers is small.
+#pragma once
+
+#include "core/strided.h"
+
+#include <attend/tensor.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace attend {
+
+// A contiguous view as one row, for load_row and store_row. Written only if the view allows it.
+inline Strided flat(const ConstTensorView& view) noexcept {
+  auto* data = static_cast<std::byte*>(const_cast<void*>(view.data()));
+  return {data, view.dtype(), true, {0, 0, 0, 1}};
+}
+
+// Whether the elements lie one behind the other, in order. Strides of single indices do not matter.
+inline bool is_contiguous(const ConstTensorView& view) {
+  std::int64_t stride = 1;
+  for (int dim = view.rank(); dim-- > 0;) {
+    if (view.size(dim) != 1 && view.strides()[dim] != stride) return view.count() == 0;
+    stride *= view.size(dim);
+  }
+  return true;
+}
+
+// Calls use(begin, count) for pieces of at most kPiece elements that together are `total`.
+inline constexpr std::int64_t kPiece = 1024;
+
+template <class Use>
+void for_pieces(std::int64_t total, Use use) {
+  for (std::int64_t begin = 0; begin < total; begin += kPiece)
+    use(begin, std::min(kPiece, total - begin));
+}
+
+}  // namespace attend

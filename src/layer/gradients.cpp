@@ -1,0 +1,85 @@
+// Sums of gradients, and their common norm.
+#include <attend/train.h>
+
+#include "core/text.h"
+#include "layer/check.h"
+#include "layer/flat.h"
+#include "layer/named.h"
+
+#include <cmath>
+
+namespace attend {
+namespace {
+
+std::vector<Form> forms_of(const std::vector<NamedTensor>& list) {
+  std::vector<Form> forms;
+  for (const auto& [name, tensor] : list) forms.push_back({name, tensor.dtype(), tensor.shape()});
+  return forms;
+}
+
+// Calls use(values, count) for pieces of all gradients, in order.
+template <class Use>
+void for_values(const std::vector<NamedTensor>& gradients, Use use) {
+  double values[kPiece];
+  for (const NamedTensor& gradient : gradients)
+    for_pieces(gradient.tensor.count(), [&](std::int64_t begin, std::int64_t count) {
+      load_row(flat(gradient.tensor), begin, count, values);
+      use(values, count);
+    });
+}
+
+// sqrt(sum x^2), of x / the largest, so that no square overflows.
+double norm_of(const std::vector<NamedTensor>& gradients) {
+  double largest = 0, sum = 0;
+  for_values(gradients, [&](const double* x, std::int64_t count) {
+    for (std::int64_t n = 0; n < count; ++n) largest = std::fmax(largest, std::abs(x[n]));
+  });
+  const double scale = largest > 0 ? largest : 1;
+  for_values(gradients, [&](const double* x, std::int64_t count) {
+    for (std::int64_t n = 0; n < count; ++n) sum += (x[n] / scale) * (x[n] / scale);
+  });
+  return scale * std::sqrt(sum);
+}
+
+}  // namespace
+
+void accumulate(std::vector<NamedTensor>& sum, const std::vector<NamedTensor>& more) {
+  reporting("accumulate", [&] {
+    if (sum.empty()) {
+      std::vector<NamedTensor> copy = more;
+      sum = std::move(copy);
+      return;
+    }
+    check_gradients("accumulate: ", "gradient", forms_of(sum), more);
+    double a[kPiece], b[kPiece];
+    for (std::size_t n = 0; n < sum.size(); ++n)
+      for_pieces(sum[n].tensor.count(), [&](std::int64_t begin, std::int64_t count) {
+        load_row(flat(sum[n].tensor), begin, count, a);
+        load_row(flat(more[n].tensor), begin, count, b);
+        for (std::int64_t e = 0; e < count; ++e) a[e] += b[e];
+        store_row(flat(sum[n].tensor), begin, count, a);
+      });
+  });
+}
+
+double clip_gradients(std::vector<NamedTensor>& gradients, double max_norm) {
+  return reporting("clip_gradients", [&] {
+    if (!(max_norm > 0))
+      throw InvalidArgument(text("clip_gradients: max_norm is ", max_norm, ", not above 0"));
+    check_gradients("clip_gradients: ", "gradient", forms_of(gradients), gradients);
+    const double norm = norm_of(gradients);
+    if (!std::isfinite(norm))
+      throw InvalidArgument(text("clip_gradients: the norm of the gradients is ", norm));
+    if (norm <= max_norm) return norm;
+    double values[kPiece];
+    for (NamedTensor& gradient : gradients)
+      for_pieces(gradient.tensor.count(), [&](std::int64_t begin, std::int64_t count) {
+        load_row(flat(gradient.tensor), begin, count, values);
+        for (std::int64_t n = 0; n < count; ++n) values[n] *= max_norm / norm;
+        store_row(flat(gradient.tensor), begin, count, values);
+      });
+    return norm;
+  });
+}
+
+}  // namespace attend

@@ -1,0 +1,137 @@
+// Losses and their gradients. All arithmetic is in f64, whatever the tensors' type; rows are summed
+// in their order, so that threads change no bit.
+#include <attend/train.h>
+
+#include "core/text.h"
+#include "layer/check.h"
+#include "layer/flat.h"
+
+#include <cmath>
+
+namespace attend {
+namespace {
+
+// A contiguous copy of a view that can be read.
+Tensor readable(const char* function, const char* name, const ConstTensorView& view) {
+  check_readable(function, name, view);
+  return Tensor::copy_of(view);
+}
+
+void check_floating(const char* function, const char* name, DType type) {
+  if (!is_floating_point(type))
+    throw InvalidArgument(text(function, ": ", name, " is ", type, ", not a floating-point type"));
+}
+
+Shape without_last(const Shape& shape) { return Shape(std::span(shape.begin(), shape.end() - 1)); }
+
+// "[3, 1]": the index of element n.
+Shape index_of(const Shape& shape, std::int64_t n) {
+  Shape index = shape;
+  for (int dim = shape.rank(); dim-- > 0; n /= shape[dim]) index[dim] = n % shape[dim];
+  return index;
+}
+
+// How many targets count; each must be a class or the value to ignore.
+std::int64_t count_targets(const Tensor& targets, std::int64_t classes, std::int64_t ignore) {
+  const Strided t = flat(targets);
+  std::int64_t count = 0;
+  for (std::int64_t row = 0; row < targets.count(); ++row) {
+    const std::int64_t target = load_integer(t, row);
+    if (target == ignore) continue;
+    if (target < 0 || target >= classes)
+      throw InvalidArgument(text("cross_entropy: target ", index_of(targets.shape(), row), " is ",
+                                 target, "; there are ", classes, " classes, from 0 on, and ",
+                                 ignore, " is ignored"));
+    ++count;
+  }
+  return count;
+}
+
+// One row z of logits. The wanted distribution is q = (1 - smoothing) at the target, and
+// smoothing / classes everywhere; p = softmax(z).
+//   loss = -sum_c q_c log p_c = lse(z) - (1 - smoothing) z_target - smoothing mean(z)
+//   dz   = (p - q) scale                                                 in place of z
+double cross_entropy_row(double* z, std::int64_t classes, std::int64_t target, double smoothing,
+                         double scale) noexcept {
+  const double largest = *std::max_element(z, z + classes);
+  double sum = 0, mean = 0;
+  for (std::int64_t c = 0; c < classes; ++c) sum += std::exp(z[c] - largest);
+  const double lse = largest + std::log(sum);
+  if (smoothing > 0)  // else a logit of -inf would give 0 * inf
+    for (std::int64_t c = 0; c < classes; ++c) mean += z[c] / static_cast<double>(classes);
+  const double loss = lse - (1 - smoothing) * z[target] - smoothing * mean;
+  for (std::int64_t c = 0; c < classes; ++c)
+    z[c] = (std::exp(z[c] - lse) - smoothing / static_cast<double>(classes)) * scale;
+  z[target] -= (1 - smoothing) * scale;
+  return loss;
+}
+
+}  // namespace
+
+Loss cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets,
+                   const CrossEntropyOptions& options, Context& context) {
+  return reporting("cross_entropy", [&]() -> Loss {
+    const Tensor z = readable("cross_entropy", "logits", logits);
+    const Tensor t = readable("cross_entropy", "targets", targets);
+    check_floating("cross_entropy", "logits", z.dtype());
+    if (t.dtype() != DType::i64 && t.dtype() != DType::i32)
+      throw InvalidArgument(text("cross_entropy: targets is ", t.dtype(), ", not i64 or i32"));
+    if (z.shape().rank() == 0 || t.shape() != without_last(z.shape()))
+      throw InvalidArgument(text("cross_entropy: targets is ", t.shape(), ", logits ", z.shape(),
+                                 "; targets must have the sizes of logits but the last"));
+    const std::int64_t rows = t.count(), classes = z.size(z.shape().rank() - 1);
+    const double smoothing = options.label_smoothing;
+    if (!(smoothing >= 0 && smoothing < 1))
+      throw InvalidArgument(text("cross_entropy: label_smoothing is ", smoothing,
+                                 "; it must be at least 0 and less than 1"));
+    const std::int64_t count = count_targets(t, classes, options.ignore);
+
+    Loss loss{0, Tensor(z.shape(), z.dtype()), count};
+    const Strided from = flat(z), to = flat(loss.gradient), wanted = flat(t);
+    std::vector<double> losses(static_cast<std::size_t>(rows));
+    std::vector<double> all(static_cast<std::size_t>(rows * classes));
+    context.parallel_for(rows, [&](std::int64_t row) {
+      const std::int64_t target = load_integer(wanted, row);
+      if (target == options.ignore) return;
+      double* values = all.data() + row * classes;
+      load_row(from, row * classes, classes, values);
+      losses[static_cast<std::size_t>(row)] =
+          cross_entropy_row(values, classes, target, smoothing, 1 / static_cast<double>(count));
+      store_row(to, row * classes, classes, values);
+    });
+    for (const double row_loss : losses) loss.value += row_loss;
+    loss.value /= static_cast<double>(std::max<std::int64_t>(count, 1));
+    return loss;
+  });
+}
+
+// d/dprediction mean((prediction - target)^2) = 2 (prediction - target) / count
+Loss mse(const ConstTensorView& prediction, const ConstTensorView& target, Context&) {
+  return reporting("mse", [&]() -> Loss {
+    const Tensor x = readable("mse", "prediction", prediction);
+    const Tensor y = readable("mse", "target", target);
+    check_floating("mse", "prediction", x.dtype());
+    check_floating("mse", "target", y.dtype());
+    if (x.shape() != y.shape())
+      throw InvalidArgument(text("mse: prediction is ", x.shape(), ", target ", y.shape(),
+                                 "; they must be the same"));
+    Loss loss{0, Tensor(x.shape(), x.dtype()), x.count()};
+    const auto count = static_cast<double>(std::max<std::int64_t>(loss.count, 1));
+    const Strided from = flat(x), wanted = flat(y), to = flat(loss.gradient);
+    double a[kPiece], b[kPiece];
+    for_pieces(x.count(), [&](std::int64_t begin, std::int64_t size) {
+      load_row(from, begin, size, a);
+      load_row(wanted, begin, size, b);
+      for (std::int64_t n = 0; n < size; ++n) {
+        const double difference = a[n] - b[n];
+        loss.value += difference * difference;
+        a[n] = 2 * difference / count;
+      }
+      store_row(to, begin, size, a);
+    });
+    loss.value /= count;
+    return loss;
+  });
+}
+
+}  // namespace attend

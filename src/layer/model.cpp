@@ -1,0 +1,208 @@
+// The language model: its layers one behind the other, forward and back.
+#include <attend/model.h>
+
+#include "core/text.h"
+#include "layer/check.h"
+#include "layer/initialise.h"
+
+namespace attend {
+namespace {
+
+constexpr AttentionOptions kCausal{.causal = true};
+
+std::string block_name(std::size_t n) { return text("blocks.", n, "."); }
+
+void check_tokens(const ConstTensorView& tokens) {
+  check_readable("language_model", "tokens", tokens);
+  if (tokens.rank() != 2)
+    throw InvalidArgument(
+        text("language_model: tokens is ", tokens.shape(), "; it must be [batch, T]"));
+}
+
+template <class List>
+void add(List& list, std::string_view prefix, List more) {
+  for (auto& named : with_prefix(prefix, std::move(more))) list.push_back(std::move(named));
+}
+
+}  // namespace
+
+LanguageModel::LanguageModel(const LanguageModelOptions& options) : options_(options) {
+  reporting("language_model", [&] {
+    const auto& [vocabulary, length, layers, dim, heads, hidden_dim, activation, placement, norm,
+                 type, seed] = options;
+    check_size("language_model", "vocabulary", vocabulary);
+    check_size("language_model", "length", length);
+    check_size("language_model", "layers", layers);
+    check_size("language_model", "model_dim", dim);
+    tokens_ = Embedding(
+        {.vocabulary = vocabulary, .dim = dim, .type = type, .seed = derived_seed(seed, "tokens")});
+    positions_ = LearnedPositions(
+        {.length = length, .dim = dim, .type = type, .seed = derived_seed(seed, "positions")});
+    for (std::int64_t n = 0; n < layers; ++n) {
+      AttentionBlockOptions block;
+      block.attention.model_dim = dim;
+      block.attention.heads = heads;
+      block.attention.type = type;
+      block.attention.seed = derived_seed(seed, text("blocks.", n));
+      block.hidden_dim = hidden_dim;
+      block.activation = activation;
+      block.placement = placement;
+      block.norm = norm;
+      blocks_.emplace_back(block);
+    }
+    if (placement == NormPlacement::pre) norm_ = Norm({.dim = dim, .kind = norm, .type = type});
+    head_ = Linear(LinearOptions{
+        .in = dim, .out = vocabulary, .type = type, .seed = derived_seed(seed, "head")});
+  });
+}
+
+// ---- forward -----------------------------------------------------------------------------------
+
+Tensor LanguageModel::forward(const ConstTensorView& tokens, Context& context) const {
+  return reporting("language_model", [&] {
+    check_tokens(tokens);
+    Tensor x = positions_.forward(tokens_.forward(tokens, context), 0, context);
+    for (const AttentionBlock& block : blocks_) x = block.forward(x, kCausal, context);
+    if (norm_) x = norm_.forward(x, context);
+    return head_.forward(x, context);
+  });
+}
+
+Trace LanguageModel::trace(const ConstTensorView& tokens, Context& context) const {
+  return reporting("language_model", [&] {
+    check_tokens(tokens);
+    const char* axes = "batch, token, feature";
+    Trace trace;
+    const auto add_step = [&](const char* name, const char* formula, Tensor value) {
+      trace.steps.push_back({name, formula, axes, std::move(value)});
+      return trace.steps.back().value;
+    };
+    Tensor x = add_step("tokens", "embedding of the tokens", tokens_.forward(tokens, context));
+    x = add_step("positions", "tokens + positions", positions_.forward(x, 0, context));
+    for (std::size_t n = 0; n < blocks_.size(); ++n) {
+      Trace block = blocks_[n].trace(x, {}, kCausal, {}, context);
+      x = block.at("output");
+      for (TraceStep& step : block.steps) {
+        step.name.insert(0, block_name(n));
+        trace.steps.push_back(std::move(step));
+      }
+    }
+    if (norm_) x = add_step("norm", "norm(x)", norm_.forward(x, context));
+    axes = "batch, token, word";
+    add_step("logits", "x W^T + b", head_.forward(x, context));
+    return trace;
+  });
+}
+
+Tensor LanguageModel::forward(const ConstTensorView& tokens, std::vector<KvCache>& caches,
+                              Context& context) const {
+  return reporting("language_model", [&] {
+    check_tokens(tokens);
+    if (caches.size() != blocks_.size())
+      throw InvalidArgument(text("language_model: there are ", caches.size(), " caches for ",
+                                 blocks_.size(), " blocks"));
+    const std::int64_t batch = tokens.size(0);
+    const std::int64_t before = batch > 0 ? caches[0].length(0) : 0;
+    for (const KvCache& cache : caches) {
+      if (cache.options().batch != batch)
+        throw InvalidArgument(
+            text("language_model: tokens has batch ", batch, ", a cache ", cache.options().batch));
+      for (std::int64_t b = 0; b < batch; ++b)
+        if (cache.length(b) != before)
+          throw InvalidArgument(text("language_model: the caches hold ", before, " and ",
+                                     cache.length(b), " tokens; all must hold as many"));
+    }
+    Tensor x = positions_.forward(tokens_.forward(tokens, context), before, context);
+    try {
+      for (std::size_t n = 0; n < blocks_.size(); ++n)
+        x = blocks_[n].forward(x, caches[n], kCausal, {}, context);
+      if (norm_) x = norm_.forward(x, context);
+      return head_.forward(x, context);
+    } catch (...) {  // all caches or none have the new tokens
+      for (KvCache& cache : caches)
+        for (std::int64_t b = 0; b < batch; ++b) cache.truncate(b, before);
+      throw;
+    }
+  });
+}
+
+std::vector<KvCache> LanguageModel::make_caches(std::int64_t batch) const {
+  return reporting("language_model", [&] {
+    std::vector<KvCache> caches;
+    for (const AttentionBlock& block : blocks_)
+      caches.push_back(block.attention().make_cache(batch, options_.length));
+    return caches;
+  });
+}
+
+// ---- training ----------------------------------------------------------------------------------
+
+std::pair<Tensor, LanguageModel::Saved> LanguageModel::forward_train(const ConstTensorView& tokens,
+                                                                     Context& context) const {
+  return reporting("language_model", [&] {
+    check_tokens(tokens);
+    Saved saved;
+    Tensor x;
+    std::tie(x, saved.tokens) = tokens_.forward_train(tokens, context);
+    std::tie(x, saved.positions) = positions_.forward_train(x, 0, context);
+    for (const AttentionBlock& block : blocks_)
+      std::tie(x, saved.blocks.emplace_back()) = block.forward_train(x, {}, kCausal, {}, context);
+    if (norm_) std::tie(x, saved.norm) = norm_.forward_train(x, context);
+    std::tie(x, saved.head) = head_.forward_train(x, context);
+    return std::pair{std::move(x), std::move(saved)};
+  });
+}
+
+std::vector<NamedTensor> LanguageModel::backward(const ConstTensorView& dlogits, const Saved& saved,
+                                                 Context& context) const {
+  return reporting("language_model", [&] {
+    if (saved.blocks.size() != blocks_.size())
+      throw InvalidArgument(text("language_model: saved is of ", saved.blocks.size(),
+                                 " blocks, the model has ", blocks_.size()));
+    LayerGradients head = head_.backward(dlogits, saved.head, context);
+    LayerGradients norm{std::move(head.dx), {}};
+    if (norm_) norm = norm_.backward(norm.dx, saved.norm, context);
+    Tensor dx = std::move(norm.dx);
+    std::vector<AttentionBlock::Gradients> blocks(blocks_.size());
+    for (std::size_t n = blocks_.size(); n-- > 0;) {
+      blocks[n] = blocks_[n].backward(dx, saved.blocks[n], context);
+      dx = std::move(blocks[n].dx);
+    }
+    LayerGradients positions = positions_.backward(dx, saved.positions, context);
+    LayerGradients tokens = tokens_.backward(positions.dx, saved.tokens, context);
+
+    std::vector<NamedTensor> list;  // in the order of parameters()
+    add(list, "tokens.", std::move(tokens.parameters));
+    add(list, "positions.", std::move(positions.parameters));
+    for (std::size_t n = 0; n < blocks.size(); ++n)
+      add(list, block_name(n), std::move(blocks[n].parameters));
+    add(list, "norm.", std::move(norm.parameters));
+    add(list, "head.", std::move(head.parameters));
+    return list;
+  });
+}
+
+// ---- parameters --------------------------------------------------------------------------------
+
+template <class List, class Model>
+List LanguageModel::list_of(Model& model) {
+  return reporting("language_model", [&] {
+    List list;
+    add(list, "tokens.", model.tokens_.parameters());
+    add(list, "positions.", model.positions_.parameters());
+    for (std::size_t n = 0; n < model.blocks_.size(); ++n)
+      add(list, block_name(n), model.blocks_[n].parameters());
+    add(list, "norm.", model.norm_.parameters());
+    add(list, "head.", model.head_.parameters());
+    return list;
+  });
+}
+
+std::vector<NamedView> LanguageModel::parameters() const {
+  return list_of<std::vector<NamedView>>(*this);
+}
+std::vector<Parameter> LanguageModel::parameters() {
+  return list_of<std::vector<Parameter>>(*this);
+}
+
+}  // namespace attend

@@ -1,0 +1,186 @@
+// Optimizers: the steps they share, and one formula each. Arithmetic is in f64; what is remembered
+// is rounded to f32 (f64 for f64), a parameter of 16 bits is rounded from its copy in f32.
+#include <attend/train.h>
+
+#include "core/text.h"
+#include "layer/check.h"
+#include "layer/flat.h"
+#include "layer/named.h"
+
+#include <cmath>
+
+namespace attend {
+namespace {
+
+constexpr const char* kMaster = "master";  // the copy of a parameter in f32
+
+bool has_master(DType type) noexcept { return size_of(type) == 2; }
+
+// What is remembered of the parameters: for each its memory, and its copy if it has one.
+std::vector<Form> state_forms(const std::vector<std::string>& memory,
+                              const std::vector<Form>& parameters) {
+  std::vector<Form> forms;
+  for (const auto& [name, type, shape] : parameters) {
+    const DType kept = type == DType::f64 ? DType::f64 : DType::f32;
+    for (const std::string& kind : memory) forms.push_back({kind + "." + name, kept, shape});
+    if (has_master(type)) forms.push_back({text(kMaster, ".", name), kept, shape});
+  }
+  return forms;
+}
+
+void copy_elements(const ConstTensorView& from, const TensorView& to) {
+  double values[kPiece];
+  for_pieces(from.count(), [&](std::int64_t begin, std::int64_t count) {
+    load_row(flat(from), begin, count, values);
+    store_row(flat(to), begin, count, values);
+  });
+}
+
+// Zeros, and the copies.
+std::vector<NamedTensor> first_state(const std::vector<std::string>& memory,
+                                     const std::vector<Form>& forms,
+                                     const std::vector<Parameter>& parameters) {
+  std::vector<NamedTensor> state;
+  for (const Form& form : forms) state.push_back({form.name, Tensor(form.shape, form.type)});
+  std::size_t next = 0;
+  for (const Parameter& parameter : parameters) {
+    next += memory.size();
+    if (has_master(parameter.value.dtype())) copy_elements(parameter.value, state[next++].tensor);
+  }
+  return state;
+}
+
+void check_same(const char* kind, const std::vector<Form>& forms,
+                const std::vector<NamedTensor>& state) {
+  bool same = forms.size() == state.size();
+  for (std::size_t n = 0; same && n < forms.size(); ++n)
+    same = forms[n].name == state[n].name && forms[n].type == state[n].tensor.dtype() &&
+           forms[n].shape == state[n].tensor.shape();
+  if (!same)
+    throw InvalidArgument(text(kind, ": the parameters are not those of the steps before; a new ",
+                               "model needs a new optimizer"));
+}
+
+}  // namespace
+
+Optimizer::Optimizer(std::vector<std::string> memory) : memory_(std::move(memory)) {}
+Optimizer::~Optimizer() = default;
+
+void Optimizer::step(const std::vector<Parameter>& parameters,
+                     const std::vector<NamedTensor>& gradients, double learning_rate) {
+  reporting("step", [&] {
+    const std::string where = text(kind(), ": ");
+    if (!(std::isfinite(learning_rate) && learning_rate >= 0))
+      throw InvalidArgument(
+          text(where, "learning_rate is ", learning_rate, "; it must be finite and not negative"));
+    const std::vector<Form> forms = checked_forms(where, parameters);
+    check_gradients(where, "parameter", forms, gradients);
+    const std::vector<Form> kept = state_forms(memory_, forms);
+    if (steps_ > 0) check_same(kind(), kept, state_);
+    std::vector<double> row(kPiece * (memory_.size() + 2));
+    Rows rows{row.data(), row.data() + kPiece, std::vector<double*>(memory_.size()), 0};
+    for (std::size_t m = 0; m < memory_.size(); ++m) rows.memory[m] = &row[kPiece * (m + 2)];
+    if (steps_ == 0) state_ = first_state(memory_, kept, parameters);
+
+    // Nothing fails from here on.
+    ++steps_;
+    std::size_t first = 0;  // of what is remembered of this parameter
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      const bool master = has_master(forms[p].type);
+      const Strided value = flat(parameters[p].value), gradient = flat(gradients[p].tensor);
+      const Strided x = master ? flat(state_[first + memory_.size()].tensor) : value;
+      for_pieces(parameters[p].value.count(), [&](std::int64_t begin, std::int64_t count) {
+        rows.count = count;
+        load_row(x, begin, count, rows.x);
+        load_row(gradient, begin, count, row.data() + kPiece);
+        for (std::size_t m = 0; m < memory_.size(); ++m)
+          load_row(flat(state_[first + m].tensor), begin, count, rows.memory[m]);
+        update(rows, learning_rate, steps_);
+        store_row(x, begin, count, rows.x);
+        for (std::size_t m = 0; m < memory_.size(); ++m)
+          store_row(flat(state_[first + m].tensor), begin, count, rows.memory[m]);
+        if (master) {
+          load_row(x, begin, count, rows.x);  // rounded to f32 first, so that a copy tells all
+          store_row(value, begin, count, rows.x);
+        }
+      });
+      first += memory_.size() + (master ? 1 : 0);
+    }
+  });
+}
+
+std::vector<NamedView> Optimizer::state() const {
+  return reporting("state", [&] {
+    std::vector<NamedView> views;
+    for (const auto& [name, tensor] : state_) views.push_back({name, tensor});
+    return views;
+  });
+}
+
+void Optimizer::restore(std::int64_t steps, std::vector<NamedTensor> state,
+                        const std::vector<Parameter>& parameters) {
+  reporting("restore", [&] {
+    const std::string where = text(kind(), ": ");
+    if (steps < 0) throw InvalidArgument(text(where, "steps is ", steps, ", less than 0"));
+    std::vector<Form> forms;  // before the first step nothing is remembered
+    if (steps > 0) forms = state_forms(memory_, checked_forms(where, parameters));
+    state_ = in_order(where, forms, std::move(state));
+    steps_ = steps;
+  });
+}
+
+// ---- the formulas ------------------------------------------------------------------------------
+
+SGD::SGD(const SGDOptions& options)
+    : Optimizer(options.momentum == 0 ? std::vector<std::string>()
+                                      : std::vector<std::string>{"momentum"}),
+      options_(options) {
+  const auto& [momentum, nesterov, weight_decay] = options_;
+  if (!(momentum >= 0 && momentum < 1))
+    throw InvalidArgument(text("sgd: momentum is ", momentum, "; it must be in [0, 1)"));
+  if (nesterov && momentum == 0) throw InvalidArgument("sgd: nesterov needs a momentum above 0");
+  if (!(std::isfinite(weight_decay) && weight_decay >= 0))
+    throw InvalidArgument(
+        text("sgd: weight_decay is ", weight_decay, "; it must be finite and not negative"));
+}
+
+void SGD::update(const Rows& rows, double learning_rate, std::int64_t) const {
+  const auto& [momentum, nesterov, weight_decay] = options_;
+  for (std::int64_t n = 0; n < rows.count; ++n) {
+    double direction = rows.g[n];
+    if (momentum > 0) {
+      double& m = rows.memory[0][n];
+      m = momentum * m + rows.g[n];
+      direction = nesterov ? rows.g[n] + momentum * m : m;
+    }
+    rows.x[n] -= learning_rate * (direction + weight_decay * rows.x[n]);
+  }
+}
+
+AdamW::AdamW(const AdamWOptions& options) : Optimizer({"m", "v"}), options_(options) {
+  const auto& [beta1, beta2, epsilon, weight_decay] = options_;
+  if (!(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1))
+    throw InvalidArgument(
+        text("adamw: beta1 is ", beta1, ", beta2 ", beta2, "; both must be in [0, 1)"));
+  if (!(std::isfinite(epsilon) && epsilon > 0))
+    throw InvalidArgument(text("adamw: epsilon is ", epsilon, "; it must be finite and above 0"));
+  if (!(std::isfinite(weight_decay) && weight_decay >= 0))
+    throw InvalidArgument(
+        text("adamw: weight_decay is ", weight_decay, "; it must be finite and not negative"));
+}
+
+void AdamW::update(const Rows& rows, double learning_rate, std::int64_t step) const {
+  const auto& [beta1, beta2, epsilon, weight_decay] = options_;
+  const auto t = static_cast<double>(step);
+  const double unbias1 = 1 - std::pow(beta1, t), unbias2 = 1 - std::pow(beta2, t);
+  for (std::int64_t n = 0; n < rows.count; ++n) {
+    const double g = rows.g[n];
+    double &m = rows.memory[0][n], &v = rows.memory[1][n];
+    m = beta1 * m + (1 - beta1) * g;
+    v = beta2 * v + (1 - beta2) * g * g;
+    const double direction = m / unbias1 / (std::sqrt(v / unbias2) + epsilon);
+    rows.x[n] -= learning_rate * (weight_decay * rows.x[n] + direction);
+  }
+}
+
+}  // namespace attend

@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""What the command says to input that it cannot take: one line, the right exit status, and no file
+more than before. usage: bad_input_test.py PATH_OF_ATTEND"""
+import os
+import stat
+import subprocess
+import unittest
+
+import command
+from command import CommandTest, Tensor, attend, numbers, save_safetensors
+
+
+class Flags(CommandTest):
+    def test_unknown_words_bring_near_ones(self):
+        self.fails(2, "there is no command inof; did you mean info?", "inof")
+        self.fails(2, "there is no command xyzzy; attend --help lists all", "xyzzy")
+        self.fails(2, "there is no flag --cuasal; did you mean --causal?", "apply", "--cuasal")
+        self.fails(2, "did you mean --save-lse?", "apply", "--save-les", "x")
+        self.fails(2, "there is no flag --verison; did you mean --version?", "--verison")
+        self.fails(2, "'x.npy' is not expected", "apply", "x.npy")
+        self.fails(2, "there is no flag --zzzzzzzzz; attend apply --help lists all", "apply",
+                   "--zzzzzzzzz=3")
+        self.fails(2, "did you mean reference.forward?", "check", "--kernel", "refrence.forward")
+
+    def test_values_that_are_none(self):
+        self.fails(2, "--heads", "apply", "--heads", "x")
+        self.fails(2, "--heads", "apply", "--heads", "0")
+        self.fails(2, "--seed", "apply", "--seed", "-1")
+        self.fails(2, "--type", "apply", "--type", "f8")
+        self.fails(2, "--threads", "info", "--threads", "-1")
+        self.fails(2, "--output", "apply", "--output")
+        self.fails(2, "--tolerance", "check", "--tolerance", "2")
+        self.fails(2, "cannot read the word 'colour=red'", "check", "--case", "colour=red")
+        self.fails(2, "fish", "completion", "fish")
+
+    def test_heads_that_do_not_divide(self):
+        text = "model_dim 512 is not divisible by heads 7; give d_k, or one of 1 2 4 8 16"
+        self.fails(2, text, "apply", "--model-dim", 512, "--heads", 7, "--length", 2)
+        self.fails(2, text, "info", "--model-dim", 512, "--heads", 7)
+
+    def test_flags_that_do_not_go_together(self):
+        self.fails(2, "--q, --k and --v come together", "apply", "--q", "q.npy")
+        self.fails(2, "nothing to attend", "apply")
+        self.fails(2, "--hidden-dim is for a block", "apply", "--model-dim", 8, "--hidden-dim", 8)
+        self.fails(2, "--rotary is for a layer", "apply", "--length", 2, "--d-k", 2, "--rotary", "halves")
+        self.fails(2, "--q is for bare attention", "apply", "--q", "q.npy", "--model-dim", 8)
+        self.fails(2, "--model-dim is said by the weights", "apply", "--weights", "l.safetensors",
+                   "--model-dim", 8)
+        self.fails(2, "--heads is said by the block's file", "apply", "--weights", "l.safetensors",
+                   "--block", "--heads", 8)
+        self.fails(2, "--prefix needs --weights", "apply", "--prefix", "a.", "--model-dim", 8)
+        self.fails(2, "give --input, or --length", "apply", "--model-dim", 8)
+        self.fails(2, "--heads requires --model-dim", "info", "--heads", 8)
+        self.fails(2, "64 bits", "info", "--model-dim", 2**40, "--length", 2**40)
+        self.fails(2, "--save-layer is for a layer", "apply", "--length", 2, "--d-k", 2, "--save-layer",
+                   "l.safetensors")
+
+    def test_no_command_shows_help(self):
+        done = attend()
+        self.assertEqual((done.status, done.out), (2, ""))
+        self.assertIn("Commands:", done.err)
+
+
+class Files(CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.save("q.npy", numbers((1, 2, 3, 4), 1)), self.save("k.npy", numbers((1, 2, 5, 4), 2))
+        self.save("v.npy", numbers((1, 2, 5, 4), 3)), self.save("x.npy", numbers((2, 3, 8), 4))
+        self.bare = ["apply", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy"]
+
+    def test_missing_or_malformed(self):
+        self.fails(2, "no.npy: cannot be opened: No such file", "apply", "--q", "no.npy", "--k",
+                   "k.npy", "--v", "v.npy")
+        (self.folder / "bad.npy").write_bytes(b"\x93NUMPY and then nothing")
+        self.fails(2, "bad.npy", *self.bare, "--mask", "bad.npy")
+        (self.folder / "bad.safetensors").write_bytes(b"\xff" * 40)
+        self.fails(2, "bad.safetensors", "apply", "--weights", "bad.safetensors", "--input", "x.npy")
+        self.fails(2, "'x.txt' must end in .npy or .safetensors", "apply", "--input", "x.txt")
+        self.fails(2, "is a folder", "apply", "--weights", ".", "--input", "x.npy")
+
+    def test_wrong_shapes(self):
+        self.fails(2, "k has 6 heads", "apply", "--q", "q.npy", "--k",
+                   self.save("k6.npy", numbers((1, 6, 5, 4), 2)), "--v",
+                   self.save("v6.npy", numbers((1, 6, 5, 4), 2)))
+        self.fails(2, "[1, 2, 3]", "apply", "--q", self.save("flat.npy", numbers((1, 2, 3), 1)), "--k",
+                   "k.npy", "--v", "v.npy")
+        self.fails(2, "model_dim", "apply", "--model-dim", 6, "--input", "x.npy")
+        self.fails(2, "key_lengths", *self.bare, "--key-lengths", "1,2,3")
+        save_safetensors(self.folder / "l.safetensors", {
+            "q.weight": numbers((8, 8), 1), "k.weight": numbers((8, 7), 1),
+            "v.weight": numbers((8, 8), 1), "o.weight": numbers((8, 9), 1)})
+        err = self.fails(2, "[out, in]", "apply", "--weights", "l.safetensors", "--heads", 2, "--input",
+                         "x.npy")
+        self.assertIn("[8, 9]", err)
+
+    def test_wrong_types(self):
+        self.fails(2, "k is f32, q is f64; --type f64 converts", "apply", "--q", "q.npy", "--k",
+                   self.save("k4.npy", numbers((1, 2, 5, 4), 2, "f4")), "--v", "v.npy")
+        self.fails(2, "input is i64", "apply", "--input",
+                   self.save("i.npy", Tensor((1, 2), [1, 2], "i8")), "--heads", 1)
+        self.fails(2, "bias", *self.bare, "--mask", self.save("m.npy", numbers((3, 5), 1)))
+        self.fails(2, ".npy has no bf16", *self.bare, "--type", "bf16", "--output", "y.npy")
+
+    def test_unknown_names_list_the_known(self):
+        save_safetensors(self.folder / "two.safetensors", {"one": numbers((2, 2)), "two": numbers((2, 2))})
+        err = self.fails(2, "there is no tensor 'three'", "apply", "--q", "two.safetensors:three", "--k",
+                         "k.npy", "--v", "v.npy")
+        self.assertIn("'one', 'two'", err)
+        self.fails(2, "say which: two.safetensors:NAME with one of one two", "apply", "--q",
+                   "two.safetensors", "--k", "k.npy", "--v", "v.npy")
+        err = self.fails(2, "two.safetensors", "apply", "--weights", "two.safetensors", "--heads", 1,
+                         "--input", "x.npy")
+        self.assertIn("there are: one two", err)
+
+    def test_outputs_all_or_none(self):
+        self.fails(2, "cannot be written", *self.bare, "--output", "no_folder/y.npy")
+        self.fails(2, "is to be written twice", *self.bare, "--output", "y.npy", "--save-lse", "y.npy")
+        self.fails(2, "must end in .safetensors", *self.bare, "--trace", "t.npy")
+        self.fails(2, "it is a folder", *self.bare, "--output", "y.npy", "--save-lse",
+                   self.subfolder("lse.npy"))
+        self.fails(2, "cannot be written", *self.bare, "--output", "y.npy", "--save-lse",
+                   "l" * 300 + ".npy")
+        if os.path.exists("/dev/full"):
+            self.fails(2, "no regular file", *self.bare, "--output", self.link("full.npy", "/dev/full"))
+
+    def subfolder(self, name):
+        (self.folder / name).mkdir()
+        return name
+
+    def link(self, name, to):
+        (self.folder / name).symlink_to(to)
+        return name
+
+    def test_old_output_stays_until_the_new_one_is_whole(self):
+        (self.folder / "y.npy").write_text("old")
+        self.fails(2, "cannot be written", *self.bare, "--output", "y.npy", "--save-lse", "no/l.npy")
+        self.assertEqual((self.folder / "y.npy").read_text(), "old")
+        os.chmod(self.folder / "y.npy", 0o640)
+        self.link("to_y.npy", "y.npy")
+        self.run_ok(*self.bare, "--output", "to_y.npy")
+        self.assertTrue((self.folder / "to_y.npy").is_symlink())
+        self.assertEqual(self.load("y.npy").shape, (1, 2, 3, 4))
+        self.assertEqual(stat.S_IMODE(os.stat(self.folder / "y.npy").st_mode), 0o640)
+
+    @unittest.skipIf(os.geteuid() == 0, "root may write everywhere")
+    def test_unwritable_folder(self):
+        locked = self.folder / "locked"
+        locked.mkdir(mode=0o500)
+        self.fails(2, "cannot be written", *self.bare, "--output", "locked/y.npy")
+
+    def test_full_stdout_is_noticed(self):
+        if not os.path.exists("/dev/full"):
+            self.skipTest("no /dev/full")
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([command.ATTEND, "info"], stdout=full, stderr=subprocess.PIPE, text=True)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("standard output cannot be written", done.stderr)
+
+
+class Memory(CommandTest):
+    def test_no_memory_is_3(self):
+        self.fails(3, "no memory", "apply", "--length", 10**6, "--d-k", 4, "--save-weights", "w.npy",
+                   prefix=("sh", "-c", 'ulimit -v 4000000; exec "$@"', "sh"))
+
+
+if __name__ == "__main__":
+    command.main()

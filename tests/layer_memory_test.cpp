@@ -1,0 +1,188 @@
+// Memory of the attention layers: O(length), and whichever allocation fails, the caller is told so
+// in the library's own words and nothing is half done.
+#include "support/attention_layers.h"
+#include "support/counted_allocations.h"
+
+#include <attend/block.h>
+
+namespace attend::test {
+namespace {
+
+// A window keeps the time short; the memory is what counts.
+const AttentionOptions kNear{.causal = true, .window = {8, 0}};
+
+template <class Call>
+double bytes_of(const Call& call) {
+  const std::size_t before = bytes_allocated;
+  call();
+  return static_cast<double>(bytes_allocated - before);
+}
+
+TEST(LayerMemory, grows_with_the_length_and_not_with_its_square) {
+  const MultiHeadAttention layer = drawn({.model_dim = 64, .rotary = Rotary{}});
+  AttentionBlock block({.attention = {.model_dim = 64}, .hidden_dim = 64});
+  const auto bytes = [&](std::int64_t length, bool train, bool whole_block) {
+    const Tensor x = numbers({1, length, 64}, DType::f32, 1);
+    return bytes_of([&] {
+      if (whole_block && train) block.backward(x, block.forward_train(x, {}, kNear).second);
+      else if (whole_block) block.forward(x, kNear);
+      else if (train) layer.backward(x, layer.forward_train(x, kNear).second);
+      else layer.forward(x, kNear);
+    });
+  };
+  for (const bool train : {false, true})
+    for (const bool whole_block : {false, true}) {
+      bytes(64, train, whole_block);  // the threads' first workspaces
+      const double one = bytes(2048, train, whole_block), two = bytes(4096, train, whole_block);
+      EXPECT_LT(two, 2.2 * one) << "train " << train << " block " << whole_block;
+      // Tensors [4096, 64] f32 of 1 MiB each: projections, heads, output, and copies for training.
+      EXPECT_LT(two, (train ? 64.0 : 20.0) * (1 << 20)) << "block " << whole_block;
+    }
+}
+
+// One token on top of a long cache costs as much as on top of a short one.
+TEST(LayerMemory, of_a_decoded_token_does_not_grow_with_the_cache) {
+  for (const std::int64_t page_size : {0, 16}) {
+    const MultiHeadAttention layer = drawn({.model_dim = 16, .heads = 2, .rotary = Rotary{}});
+    const auto bytes = [&](std::int64_t length) {
+      KvCache cache = layer.make_cache(1, length + 1, page_size);
+      layer.append(Tensor({1, length, 16}), Tensor({1, length, 16}), cache);
+      const Tensor token = numbers({1, 1, 16}, DType::f32, 2);
+      return bytes_of([&] { layer.forward(token, cache, kNear); });
+    };
+    bytes(64);
+    EXPECT_LE(bytes(8192), bytes(128) + 4096) << "page_size " << page_size;
+  }
+}
+
+// Lets the first, second, ... allocation of a call fail until none does, and looks after each.
+template <class Call, class After>
+void fail_each_allocation(const char* name, const Call& call, const After& after) {
+  std::size_t failures = 0;
+  for (bool finished = false; !finished;) {
+    failing_allocation = allocations + ++failures;
+    std::string error;
+    try {
+      call();
+      finished = allocations < failing_allocation;  // else: one failed without need, all the same
+      failing_allocation = 0;
+    } catch (const OutOfMemory&) {
+      failing_allocation = 0;
+    } catch (const std::exception& e) {
+      failing_allocation = 0;
+      error = e.what();
+    }
+    ASSERT_EQ(error, "") << name << ": allocation " << failures;
+    if (!finished) after();
+    ASSERT_LT(failures, 5000U) << name;
+  }
+  EXPECT_GT(failures, 3U) << name;
+}
+
+TEST(LayerMemory, any_allocation_that_fails_is_out_of_memory) {
+  const TemporaryFolder folder;
+  const MultiHeadAttentionOptions options{
+      .model_dim = 8, .heads = 4, .key_heads = 2, .rotary = Rotary{}};
+  const MultiHeadAttention layer = drawn(options);
+  AttentionBlock block({.attention = options, .cross = true, .hidden_dim = 5});
+  const Tensor x = numbers({2, 3, 8}, DType::f32, 3);
+  const auto [y, saved] = layer.forward_train(x, kNear);
+  const auto [z, block_saved] = block.forward_train(x, x, kNear);
+  const fs::path fused = folder / "layer", heads = folder / "heads", whole = folder / "block",
+                 fresh = folder / "new";
+  layer.save(fused);
+  layer.save(heads, true);
+  block.save(whole);
+  const auto nothing = [] {};
+  fail_each_allocation(
+      "make", [&] { MultiHeadAttention{options}; }, nothing);
+  fail_each_allocation(
+      "forward", [&] { layer.forward(x, kNear); }, nothing);
+  fail_each_allocation(
+      "forward_train", [&] { layer.forward_train(x, kNear); }, nothing);
+  fail_each_allocation(
+      "backward", [&, &s = saved] { layer.backward(x, s); }, nothing);
+  fail_each_allocation(
+      "trace", [&] { layer.trace(x, kNear); }, nothing);
+  fail_each_allocation(
+      "split", [&] { MultiHeadAttention::join(options, layer.split()); }, nothing);
+  fail_each_allocation(
+      "parameters", [&] { layer.parameters(); }, nothing);
+  fail_each_allocation(
+      "load", [&] { MultiHeadAttention::load(fused); }, nothing);
+  fail_each_allocation(
+      "load heads", [&] { MultiHeadAttention::load(heads); }, nothing);
+  fail_each_allocation(
+      "save", [&] { layer.save(fresh); }, nothing);
+  fail_each_allocation(
+      "save heads", [&] { layer.save(fresh, true); }, nothing);
+  fail_each_allocation(
+      "block", [&] { AttentionBlock{block.options()}; }, nothing);
+  fail_each_allocation(
+      "block forward", [&] { block.forward(x, x, kNear); }, nothing);
+  fail_each_allocation(
+      "block trace", [&] { block.trace(x, x, kNear); }, nothing);
+  fail_each_allocation(
+      "block backward", [&, &s = block_saved] { block.backward(x, s); }, nothing);
+  fail_each_allocation(
+      "block load", [&] { AttentionBlock::load(whole); }, nothing);
+  fail_each_allocation(
+      "block save", [&] { block.save(fresh); }, nothing);
+  fail_each_allocation(
+      "cache", [&] { layer.make_cache(2, 8, 3); }, nothing);
+  // The memory of a message itself.
+  KvCache cache = layer.make_cache(2, 8);
+  const auto refused = [](const auto& call) {
+    return [&call] {
+      try {
+        call();
+      } catch (const InvalidArgument&) {
+      }
+    };
+  };
+  const auto odd_heads = [] { MultiHeadAttention({.model_dim = 512, .heads = 7}); };
+  const auto long_way = [&] { cache.truncate(0, 100); };
+  const auto no_sequence = [&] { static_cast<void>(cache.length(7)); };
+  const auto no_tokens = [&] { cache.append({}, {}); };
+  const auto no_cache = [] { KvCache({.key_heads = 0}); };
+  const auto no_memory = [&] { block.forward(x); };
+  const auto no_decoder = [&] { block.forward(x, cache); };
+  const auto no_step = [&] { static_cast<void>(Trace().at("a step whose name is long")); };
+  fail_each_allocation("odd_heads", refused(odd_heads), nothing);
+  fail_each_allocation("long_way", refused(long_way), nothing);
+  fail_each_allocation("no_sequence", refused(no_sequence), nothing);
+  fail_each_allocation("no_tokens", refused(no_tokens), nothing);
+  fail_each_allocation("no_cache", refused(no_cache), nothing);
+  fail_each_allocation("no_memory", refused(no_memory), nothing);
+  fail_each_allocation("no_decoder", refused(no_decoder), nothing);
+  fail_each_allocation("no_step", refused(no_step), nothing);
+}
+
+// Also of a copy, whose pages come back without memory being asked for.
+TEST(LayerMemory, a_cache_is_as_before_when_memory_ends) {
+  const MultiHeadAttention layer = drawn({.model_dim = 8, .heads = 4, .rotary = Rotary{}});
+  AttentionBlock block({.attention = layer.options(), .hidden_dim = 5});
+  const Tensor x = numbers({2, 3, 8}, DType::f32, 4);
+  const KvCache first = [&] {
+    KvCache cache = layer.make_cache(2, 12, 2);
+    layer.forward(x, cache, kNear);
+    return cache;
+  }();
+  for (const bool whole_block : {false, true}) {
+    KvCache cache = first;
+    const auto step = [&] {
+      if (whole_block) block.forward(x, cache, kNear);
+      else layer.forward(x, cache, kNear);
+    };
+    fail_each_allocation("decode", step, [&] {
+      EXPECT_EQ(cache.length(0), 3);
+      EXPECT_EQ(cache.length(1), 3);
+      EXPECT_EQ(cache.free_pages(), first.free_pages());
+      cache = first;
+    });
+    EXPECT_EQ(cache.length(1), 6);
+  }
+}
+
+}  // namespace
+}  // namespace attend::test
