@@ -10,9 +10,9 @@ typedef struct {
 
 static void* allocate(void* user, size_t bytes, size_t alignment) {
   Counts* counts = user;
+  void* memory = NULL;
   ++counts->allocations;
-  if (counts->refuse) return NULL;
-  return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  return !counts->refuse && posix_memalign(&memory, alignment, bytes) == 0 ? memory : NULL;
 }
 
 static void deallocate(void* user, void* memory, size_t bytes) {
