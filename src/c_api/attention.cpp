@@ -16,6 +16,16 @@ attend_status attend_attention(const attend_view* q, const attend_view* k, const
   });
 }
 
+attend_status attend_weights_shape(const attend_view* q, const attend_view* k, const attend_view* v,
+                                   const attend_attention_options* options, int64_t* shape) {
+  return c_api::guarded("attend_weights_shape", [&](const Call& call) {
+    call.need(shape, "shape");
+    const attend::Shape made = attend::weights_shape(call.view(q, "q"), call.view(k, "k"),
+                                                     call.view(v, "v"), call.options(options));
+    std::copy(made.begin(), made.end(), shape);
+  });
+}
+
 attend_status attend_attention_backward(const attend_view* q, const attend_view* k,
                                         const attend_view* v, const attend_view* out,
                                         const attend_view* lse, const attend_view* dout,

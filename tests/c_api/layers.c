@@ -205,6 +205,7 @@ static void files(const char* folder) {
   const attend_view* const list[] = {&weights[0], &weights[1], &weights[2], &weights[3]};
   const char* const parameters[] = {"q.weight", "k.weight", "v.weight", "o.weight"};
   const char* const names[] = {"a.wq", "a.wk", "a.wv", "a.wo"};
+  const int64_t transposed[] = {1, 4};
   int32_t per_head;
   int n;
   snprintf(path, sizeof path, "%s/layer.safetensors", folder);
@@ -220,7 +221,7 @@ static void files(const char* folder) {
   for (n = 0; n < 4; ++n) {
     weights[n] = ATTEND_INIT(attend_view);
     OK(attend_layer_parameter_find(layer, parameters[n], &weights[n]));
-    weights[n].strides = SHAPE(1, 4); /* transposed: [in, out] */
+    weights[n].strides = transposed; /* [in, out] */
   }
   OK(attend_save_safetensors(path, 4, names, list, 0, NULL, NULL));
   OK(attend_load_safetensors(path, &file));

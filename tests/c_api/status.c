@@ -103,7 +103,8 @@ void test_structs(void) {
   FAILS(ATTEND_INVALID_ARGUMENT, "negative size", attend_tensor_copy(&view, &copy));
   view.shape = SHAPE(2, 3);
   view.data = NULL;
-  FAILS(ATTEND_INVALID_ARGUMENT, "", attend_tensor_copy(&view, &copy));
+  FAILS(ATTEND_INVALID_ARGUMENT, "view.data is NULL, and its shape is [2, 3]",
+        attend_tensor_copy(&view, &copy));
   view.data = (void*)values;
   view.device_kind = ATTEND_CUDA;
   FAILS(ATTEND_INVALID_ARGUMENT, "cuda:0", attend_tensor_copy(&view, &copy));
