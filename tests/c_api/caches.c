@@ -39,7 +39,8 @@ static void decoding_gives_the_whole(const attend_layer* layer, int64_t page_siz
   CHECK(length == 2 && row == NULL);
   OK(attend_kv_cache_free_pages(cache, &pages));
   CHECK(pages == (page_size == 2 ? 2 : 0)); /* 3 pages for 5 tokens, 1 for 2 */
-  FAILS(ATTEND_INVALID_ARGUMENT, "there is no sequence 1", attend_kv_cache_length(cache, 1, &length));
+  FAILS(ATTEND_INVALID_ARGUMENT, "there is no sequence 1",
+        attend_kv_cache_length(cache, 1, &length));
   attend_kv_cache_destroy(cache);
   attend_tensor_destroy(whole);
 }

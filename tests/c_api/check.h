@@ -22,24 +22,24 @@ extern int failures;
 #define OK(call) FAILS(ATTEND_OK, "", call)
 
 /* The call ends with this status, and the error's text has this part. */
-#define FAILS(status, part, call)                                                             \
-  do {                                                                                        \
-    const attend_status found_ = (call);                                                      \
-    if (found_ != (status) || strstr(attend_last_error(), (part)) == NULL) {                  \
-      ++failures;                                                                             \
-      printf("%s:%d: %s: %s: %s\n", __FILE__, __LINE__, #call, attend_status_name(found_),    \
-             attend_last_error());                                                            \
-    }                                                                                         \
+#define FAILS(status, part, call)                                                          \
+  do {                                                                                     \
+    const attend_status found_ = (call);                                                   \
+    if (found_ != (status) || strstr(attend_last_error(), (part)) == NULL) {               \
+      ++failures;                                                                          \
+      printf("%s:%d: %s: %s: %s\n", __FILE__, __LINE__, #call, attend_status_name(found_), \
+             attend_last_error());                                                         \
+    }                                                                                      \
   } while (0)
 
 /* Two numbers are equal but for rounding. */
-#define NEAR(found, wanted, tolerance)                                                  \
-  do {                                                                                  \
-    const double found_ = (found), wanted_ = (wanted);                                  \
-    if (!(fabs(found_ - wanted_) <= (tolerance))) {                                     \
-      ++failures;                                                                       \
+#define NEAR(found, wanted, tolerance)                                                        \
+  do {                                                                                        \
+    const double found_ = (found), wanted_ = (wanted);                                        \
+    if (!(fabs(found_ - wanted_) <= (tolerance))) {                                           \
+      ++failures;                                                                             \
       printf("%s:%d: %s is %.17g, not %.17g\n", __FILE__, __LINE__, #found, found_, wanted_); \
-    }                                                                                   \
+    }                                                                                         \
   } while (0)
 
 #define SHAPE(...) ((const int64_t[]){__VA_ARGS__})

@@ -281,6 +281,16 @@ def check_arguments(lib, name, arguments):
     return count
 
 
+def documented():
+    """The functions in the table of docs/c_api.md, where `x_{a,b}` stands for two."""
+    document = pathlib.Path(__file__).resolve().parents[2] / "docs/c_api.md"
+    table = re.search(r"^\| what \|.*?\n\n", document.read_text(), re.M | re.S)[0]
+    names = set()
+    for stem, ends in re.findall(r"`(\w+)(?:\{([\w,]+)\})?`", table):
+        names |= {f"attend_{stem}{end}" for end in ends.split(",")}
+    return names
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--prefix", required=True, type=pathlib.Path, help="an installed shared attend")
@@ -307,6 +317,8 @@ def main():
     sources = "".join(f.read_text() for f in pathlib.Path(__file__).parent.glob("*.c"))
     absent = [name for name in lib.functions if not re.search(rf"\b{name}\(", sources)]
     check(not absent, f"the C tests call every function: {absent}")
+    check(documented() == set(lib.functions), "docs/c_api.md has every function: "
+          f"{sorted(documented() ^ set(lib.functions))}")
     print(f"{len(lib.functions)} functions, {count} refused calls, {len(failures)} failures")
     return 1 if failures or len(lib.functions) < 80 else 0
 

@@ -57,8 +57,8 @@ void test_gradients(void) {
   double dq[8], dk[12], dv[12], dbias[6], dsinks[2], dalibi[2], again[8];
   attend_attention_gradients gradients = ATTEND_INIT(attend_attention_gradients);
   const attend_view views[] = {
-      view_of(dq, ATTEND_F64, 4, rows),     view_of(dk, ATTEND_F64, 4, keys),
-      view_of(dv, ATTEND_F64, 4, keys),     view_of(dbias, ATTEND_F64, 4, pairs),
+      view_of(dq, ATTEND_F64, 4, rows),      view_of(dk, ATTEND_F64, 4, keys),
+      view_of(dv, ATTEND_F64, 4, keys),      view_of(dbias, ATTEND_F64, 4, pairs),
       view_of(dsinks, ATTEND_F64, 1, heads), view_of(dalibi, ATTEND_F64, 1, heads)};
   attend_view again_view = view_of(again, ATTEND_F64, 4, rows);
   attend_plan *plan = NULL, *backward = NULL, *none = NULL;

@@ -138,8 +138,10 @@ static void differences(const Training* t, double* x, const attend_view* dx) {
 static void gradients(int self) {
   double query[12], key[12], value[12], dy[12], bias[9];
   const int64_t* shape = SHAPE(1, 3, 4);
-  const attend_view qv = view_of(query, ATTEND_F64, 3, shape), kv = view_of(key, ATTEND_F64, 3, shape);
-  const attend_view vv = view_of(value, ATTEND_F64, 3, shape), dv = view_of(dy, ATTEND_F64, 3, shape);
+  const attend_view qv = view_of(query, ATTEND_F64, 3, shape),
+                    kv = view_of(key, ATTEND_F64, 3, shape);
+  const attend_view vv = view_of(value, ATTEND_F64, 3, shape),
+                    dv = view_of(dy, ATTEND_F64, 3, shape);
   const attend_view bv = view_of(bias, ATTEND_F64, 2, SHAPE(3, 3));
   attend_layer_options options = ATTEND_INIT(attend_layer_options);
   attend_view view = ATTEND_INIT(attend_view), parameter = ATTEND_INIT(attend_view);
@@ -204,7 +206,7 @@ static void files(const char* folder) {
   attend_view weights[4];
   const attend_view* const list[] = {&weights[0], &weights[1], &weights[2], &weights[3]};
   const char* const parameters[] = {"q.weight", "k.weight", "v.weight", "o.weight"};
-  const char* const names[] = {"a.wq", "a.wk", "a.wv", "a.wo"};
+  const char* const names[] = {"a.wq.weight", "a.wk.weight", "a.wv.weight", "a.wo.weight"};
   const int64_t transposed[] = {1, 4};
   int32_t per_head;
   int n;

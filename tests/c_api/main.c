@@ -8,6 +8,7 @@ int main(int argc, char** argv) {
     fprintf(stderr, "usage: c_api_c FOLDER\n");
     return 2;
   }
+  setvbuf(stdout, NULL, _IONBF, 0); /* what failed is seen even if the next call crashes */
   test_status();
   test_structs();
   test_attention();

@@ -29,10 +29,11 @@ static void errors_belong_to_threads(void) {
 }
 
 void test_status(void) {
-  static const char* const names[] = {"ok",         "invalid_argument", "unsupported",
-                                      "out_of_memory", "file_error",    "device_error",
-                                      "internal_error"};
-  static const char* const types[] = {"f32", "f64", "bf16", "f16", "i64", "i32", "i8", "u8", "bool"};
+  static const char* const names[] = {
+      "ok",         "invalid_argument", "unsupported",   "out_of_memory",
+      "file_error", "device_error",     "internal_error"};
+  static const char* const types[] = {"f32", "f64", "bf16", "f16", "i64",
+                                      "i32", "i8",  "u8",   "bool"};
   static const int64_t sizes[] = {4, 8, 2, 2, 8, 4, 1, 1, 1};
   int32_t n;
   int64_t bytes = 0;
@@ -46,7 +47,8 @@ void test_status(void) {
     CHECK(bytes == sizes[n]);
   }
   CHECK(strcmp(attend_dtype_name(-1), "unknown dtype") == 0);
-  FAILS(ATTEND_INVALID_ARGUMENT, "dtype is 9; it must be from 0 to 8", attend_dtype_size(9, &bytes));
+  FAILS(ATTEND_INVALID_ARGUMENT, "dtype is 9; it must be from 0 to 8",
+        attend_dtype_size(9, &bytes));
   CHECK(bytes == 1); /* nothing is written on failure */
   errors_belong_to_threads();
 }
