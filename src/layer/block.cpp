@@ -193,7 +193,7 @@ Tensor AttentionBlock::decode(const ConstTensorView& x, KvCache& cache, const Kv
                               const AttentionOptions& self, const AttentionOptions& cross,
                               const ConstTensorView& lengths, Context& context) const {
   return reporting("attention_block", [&] {
-    check_memory(memory != nullptr);
+    check_inputs(x, memory != nullptr);
     const Tensor before = Tensor::copy_of(cache.key_lengths());
     Pass pass;
     pass.attention = [&](const Tensor& u) {
