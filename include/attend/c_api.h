@@ -321,8 +321,9 @@ ATTEND_API void attend_kv_cache_destroy(attend_kv_cache* cache);
 typedef struct attend_saved attend_saved;
 ATTEND_API void attend_saved_destroy(attend_saved* saved);
 
-/* First the inputs, "dx", or "dquery", "dkey", "dvalue"; with a block's memory "dmemory"; those of
- * the options "bias", "sinks", "alibi" if given: "dbias" and so on; then all parameters by name. */
+/* First the inputs: "dx", or "dquery", "dkey", "dvalue"; of a block "dx", "dmemory". Then bias,
+ * sinks and alibi if the options had them: "dbias", "dsinks", "dalibi"; of a block "self.dbias",
+ * "cross.dbias" and so on. Then all parameters by name. */
 typedef struct attend_gradients attend_gradients;
 ATTEND_API attend_status attend_gradients_count(const attend_gradients* gradients, int64_t* count);
 ATTEND_API attend_status attend_gradients_at(const attend_gradients* gradients, int64_t index,

@@ -156,7 +156,14 @@ attend_status attend_block_backward(const attend_block* block, const attend_view
     if (kept == nullptr) call.fail("saved is of a layer, not of a block");
     attend::AttentionBlock::Gradients g =
         b.backward(call.view(dy, "dy"), *kept, c_api::context_of(context));
-    attend::NamedTensor named[] = {{"dx", std::move(g.dx)}, {"dmemory", std::move(g.dmemory)}};
+    attend::NamedTensor named[] = {{"dx", std::move(g.dx)},
+                                   {"dmemory", std::move(g.dmemory)},
+                                   {"self.dbias", std::move(g.self.dbias)},
+                                   {"self.dsinks", std::move(g.self.dsinks)},
+                                   {"self.dalibi", std::move(g.self.dalibi)},
+                                   {"cross.dbias", std::move(g.cross.dbias)},
+                                   {"cross.dsinks", std::move(g.cross.dsinks)},
+                                   {"cross.dalibi", std::move(g.cross.dalibi)}};
     c_api::give(made, c_api::gradient_list(named, std::move(g.parameters)));
   });
 }

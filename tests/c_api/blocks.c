@@ -1,7 +1,8 @@
 /* Blocks: options, values, gradients, files, decoding. */
 #include "check.h"
 
-static double x[12], memory[6], dy[12];
+static double x[12], memory[6], dy[12], self_bias[9], cross_bias[6];
+static attend_view self_view, cross_view; /* of the two */
 
 /* A decoder's layer: everything on. */
 static attend_block* decoder(void) {
@@ -68,13 +69,20 @@ static void every_block_option_arrives(const attend_block* block) {
   CHECK(back.attention->dtype == ATTEND_F64 && back.attention->rotary == NULL);
 }
 
+/* Causal, with a bias in each attention. */
+static attend_attention_options biased(const attend_view* bias, int32_t causal) {
+  attend_attention_options options = ATTEND_INIT(attend_attention_options);
+  options.causal = causal;
+  options.bias = bias;
+  return options;
+}
+
 static attend_tensor* forward(const attend_block* block) {
   const attend_view in = view_of(x, ATTEND_F64, 3, SHAPE(1, 3, 4));
   const attend_view mem = view_of(memory, ATTEND_F64, 3, SHAPE(1, 2, 3));
-  attend_attention_options causal = ATTEND_INIT(attend_attention_options);
+  const attend_attention_options self = biased(&self_view, 1), cross = biased(&cross_view, 0);
   attend_tensor* y = NULL;
-  causal.causal = 1;
-  OK(attend_block_forward(block, &in, &mem, &causal, NULL, NULL, &y));
+  OK(attend_block_forward(block, &in, &mem, &self, &cross, NULL, &y));
   return y;
 }
 
@@ -100,7 +108,7 @@ static void gradients(attend_block* block) {
   const attend_view in = view_of(x, ATTEND_F64, 3, SHAPE(1, 3, 4));
   const attend_view mem = view_of(memory, ATTEND_F64, 3, SHAPE(1, 2, 3));
   const attend_view dyv = view_of(dy, ATTEND_F64, 3, SHAPE(1, 3, 4));
-  attend_attention_options causal = ATTEND_INIT(attend_attention_options);
+  const attend_attention_options self = biased(&self_view, 1), cross = biased(&cross_view, 0);
   attend_view view = ATTEND_INIT(attend_view), parameter = ATTEND_INIT(attend_view);
   attend_tensor *y = NULL, *plain = forward(block);
   attend_saved* saved = NULL;
@@ -109,16 +117,19 @@ static void gradients(attend_block* block) {
   attend_layer* layer = NULL;
   const char* name = NULL;
   int64_t count = 0, n;
-  causal.causal = 1;
-  OK(attend_block_forward_train(block, &in, &mem, &causal, NULL, NULL, &y, &saved));
+  OK(attend_block_forward_train(block, &in, &mem, &self, &cross, NULL, &y, &saved));
   CHECK(memcmp(doubles(y), doubles(plain), sizeof x) == 0);
   OK(attend_block_backward(block, &dyv, saved, NULL, &made));
   OK(attend_gradients_find(made, "dx", &view));
   differences(block, x, &view);
   OK(attend_gradients_find(made, "dmemory", &view));
   differences(block, memory, &view);
+  OK(attend_gradients_find(made, "self.dbias", &view));
+  differences(block, self_bias, &view);
+  OK(attend_gradients_find(made, "cross.dbias", &view));
+  differences(block, cross_bias, &view);
   OK(attend_gradients_count(made, &count));
-  for (n = 2; n < count; ++n) {
+  for (n = 4; n < count; ++n) {
     OK(attend_gradients_at(made, n, &name, &view));
     OK(attend_block_parameter_find(block, name, &parameter));
     differences(block, parameter.data, &view);
@@ -148,7 +159,7 @@ static void files_and_traces(const attend_block* block, const char* folder) {
   char path[1024];
   const attend_view in = view_of(x, ATTEND_F64, 3, SHAPE(1, 3, 4));
   const attend_view mem = view_of(memory, ATTEND_F64, 3, SHAPE(1, 2, 3));
-  attend_attention_options causal = ATTEND_INIT(attend_attention_options);
+  const attend_attention_options self = biased(&self_view, 1), cross = biased(&cross_view, 0);
   attend_view view = ATTEND_INIT(attend_view);
   attend_tensor *y = forward(block), *again = NULL;
   attend_block* loaded = NULL;
@@ -160,8 +171,7 @@ static void files_and_traces(const attend_block* block, const char* folder) {
   CHECK(memcmp(doubles(y), doubles(again), sizeof x) == 0);
   every_block_option_arrives(loaded);
   attend_block_destroy(loaded);
-  causal.causal = 1;
-  OK(attend_block_trace(block, &in, &mem, &causal, NULL, NULL, &trace));
+  OK(attend_block_trace(block, &in, &mem, &self, &cross, NULL, &trace));
   OK(attend_trace_find(trace, "output", &view));
   CHECK(memcmp(view.data, doubles(y), sizeof x) == 0);
   attend_trace_destroy(trace);
@@ -173,10 +183,12 @@ static void decoding_gives_the_whole(const attend_block* block) {
   const attend_view mem = view_of(memory, ATTEND_F64, 3, SHAPE(1, 2, 3));
   const attend_view flat = view_of(memory, ATTEND_F64, 2, SHAPE(2, 3));
   attend_attention_options causal = ATTEND_INIT(attend_attention_options);
-  attend_tensor *whole = forward(block), *row = NULL;
+  const attend_view in = view_of(x, ATTEND_F64, 3, SHAPE(1, 3, 4));
+  attend_tensor *whole = NULL, *row = NULL;
   attend_kv_cache *cache = NULL, *held = NULL, *none = NULL;
   int64_t t;
   causal.causal = 1;
+  OK(attend_block_forward(block, &in, &mem, &causal, NULL, NULL, &whole));
   OK(attend_block_make_cache(block, 1, 3, 0, 0, &cache));
   OK(attend_block_make_memory_cache(block, &mem, NULL, NULL, &held));
   for (t = 0; t < 3; ++t) {
@@ -196,7 +208,11 @@ static void decoding_gives_the_whole(const attend_block* block) {
 void test_blocks(const char* folder) {
   attend_block_options options = ATTEND_INIT(attend_block_options);
   attend_block* block;
-  fill(x, 12, 1), fill(memory, 6, 2), fill(dy, 12, 3);
+  const int64_t self_shape[] = {3, 3}, cross_shape[] = {3, 2};
+  fill(x, 12, 1), fill(memory, 6, 2), fill(dy, 12, 3), fill(self_bias, 9, 4);
+  fill(cross_bias, 6, 5);
+  self_view = view_of(self_bias, ATTEND_F64, 2, self_shape);
+  cross_view = view_of(cross_bias, ATTEND_F64, 2, cross_shape);
   a_bare_block_is_a_residual_layer();
   block = decoder();
   every_block_option_arrives(block);
