@@ -371,7 +371,7 @@ typedef struct attend_weights_format {
   int64_t key_heads;           /* 0: from the metadata, else from the shapes */
   const attend_rotary* rotary; /* NULL: from the metadata */
   int32_t orientation;
-  int32_t reserved;
+  int32_t no_output_projection; /* the file has no W^O */
 } attend_weights_format;
 
 typedef struct attend_layer attend_layer;

@@ -12,12 +12,12 @@ attend::WeightsFormat weights_format(const Call& call, const attend_weights_form
                                            Orientation::in_out};
   const c_api::Name name = "format";
   const attend_weights_format f = call.read(given, name);
-  call.reserved(f.reserved, name);
   attend::WeightsFormat made;
   made.prefix = Call::optional_text(f.prefix);
   made.heads = f.heads;
   made.key_heads = f.key_heads;
   if (f.rotary != nullptr) made.rotary = call.rotary(*f.rotary, name / "rotary");
+  made.output_projection = f.no_output_projection == 0;
   made.orientation = call.choice(f.orientation, kOrientations, name / "orientation");
   return made;
 }

@@ -237,6 +237,13 @@ static void files(const char* folder) {
   CHECK(back.model_dim == 4 && back.heads == 2 && back.d_k == 2 && back.rotary == NULL);
   attend_layer_destroy(loaded);
   loaded = NULL;
+  format.no_output_projection = 1; /* then W^O is left alone */
+  OK(attend_layer_load_from(file, &format, &loaded));
+  OK(attend_layer_get_options(loaded, &back));
+  CHECK(back.no_output_projection);
+  format.no_output_projection = 0;
+  attend_layer_destroy(loaded);
+  loaded = NULL;
   format.prefix = "b.";
   CHECK(attend_layer_load_from(file, &format, &loaded) != ATTEND_OK);
   format.orientation = 3;
