@@ -78,6 +78,7 @@ class Manual(CommandTest):
         for name in COMMANDS:
             self.assertIn(f'.SH "ATTEND {name}"', page)
         self.assertIn("\\-\\-save\\-lse", page)
+        self.assertEqual(re.findall(r"^\.B (\d+)$", page, re.M), ["0", "1", "2", "3", "4", "130"])
         if not shutil.which("groff"):
             return
         done = subprocess.run(["groff", "-man", "-Tutf8", "-ww"], input=page, text=True,
