@@ -55,9 +55,18 @@ def text_file(folder):
 SMALL = ("--width", 16, "--heads", 2, "--batch", 4)   # a model that trains in no time
 
 
+def documented(words):
+    """The output that docs/command.md shows, as a pattern for any numbers."""
+    page = (pathlib.Path(__file__).parents[2] / "docs/command.md").read_text(encoding="utf-8")
+    block = page.split(f"```console\n$ attend train {words}\n")[1].split("```")[0]
+    return re.sub(r"\d+(\\\.\d+)?", r"\\d+(\\.\\d+)?", re.escape(block))
+
+
 def induction(folder, seed):
     """Two layers learn to continue repeated sequences, by an induction head in the second."""
-    result = trained("--seed", seed)
+    result = trained("--seed", seed, "--checkpoint", folder / "end")
+    if seed == 1:
+        assert re.fullmatch(documented("--seed 1"), attend("--resume", folder / "end"))
     assert result["accuracy"] >= 0.99, result
     assert result["induction_score"] >= 0.8, result
     assert result["induction_layer"] == 1 and result["reached"] is True, result
