@@ -172,6 +172,46 @@ TEST(Block, gradients_are_what_differences_say) {
   }
 }
 
+// Each attention's bias, once changed by hand in both directions.
+TEST(Block, gradients_of_the_options_come_back_too) {
+  const AttentionBlock block({.attention = {.model_dim = 4, .heads = 2, .type = DType::f64},
+                              .cross = true,
+                              .placement = NormPlacement::pre});
+  const auto waves = [](const Shape& shape, double step) {
+    Tensor t(shape, DType::f64);
+    for (std::int64_t n = 0; n < t.count(); ++n)
+      t.data<double>()[n] = std::sin(step * static_cast<double>(n + 1));
+    return t;
+  };
+  const Tensor x = waves({1, 3, 4}, 0.7), memory = waves({1, 2, 4}, 1.1),
+               dy = waves({1, 3, 4}, 1.7);
+  Tensor self_bias = waves({2, 3, 3}, 0.3), cross_bias = waves({2, 3, 2}, 0.9);
+  const auto loss = [&] {
+    const Tensor y = block.forward(x, memory, {.bias = self_bias}, {.bias = cross_bias});
+    double sum = 0;
+    for (std::int64_t n = 0; n < y.count(); ++n) sum += y.data<double>()[n] * dy.data<double>()[n];
+    return sum;
+  };
+  const auto saved =
+      block.forward_train(x, memory, {.bias = self_bias}, {.bias = cross_bias}).second;
+  const AttentionBlock::Gradients gradients = block.backward(dy, saved);
+  EXPECT_FALSE(gradients.self.dsinks);
+  for (const auto& [bias, dbias] : {std::pair{&self_bias, &gradients.self.dbias},
+                                    std::pair{&cross_bias, &gradients.cross.dbias}}) {
+    ASSERT_EQ(dbias->shape(), bias->shape());
+    for (std::int64_t n = 0; n < bias->count(); ++n) {
+      double& element = bias->data<double>()[n];
+      const double before = element, step = 1e-5;
+      element = before + step;
+      const double above = loss();
+      element = before - step;
+      const double below = loss();
+      element = before;
+      EXPECT_NEAR(dbias->data<double>()[n], (above - below) / (2 * step), 1e-8) << "element " << n;
+    }
+  }
+}
+
 TEST(Block, a_sequence_without_batch_has_the_bits_of_a_batch_of_one) {
   for (const Case& c : cases(DType::f32)) {
     const AttentionBlock block = drawn_block(c.options);

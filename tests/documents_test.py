@@ -198,6 +198,7 @@ SPOILS = (
     ("examples/quick_start.cpp", "float x", "double x", "the program is"),
     ("examples/layers.cpp", ".out = 2", ".out = 4", "the program is"),
     ("examples/layers.cpp", "// [norm]", "// [norms]", "its file and its marks"),
+    ("examples/c_api.c", "options.heads = 2", "options.heads = 4", "the program is"),
     ("README.md", "(docs/contract.md)", "(docs/promises.md)", "a link leads to a file"),
     ("docs/corrections.md", "#cost)", "#price)", "a link leads to a heading"),
     ("docs/architecture.md", "`src/core/mask.h`", "`src/core/masks.h`", "a path exists"),

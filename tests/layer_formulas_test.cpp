@@ -100,6 +100,18 @@ double naive_activation(Activation kind, double x) {
   }
 }
 
+TEST(NormFormula, numbers_whose_squares_are_too_large_are_normalised_alike) {
+  const Tensor small({1.0, -2.0, 3.0, 0.5}, {4}), large({1e200, -2e200, 3e200, 0.5e200}, {4});
+  const LayerNorm layer_norm({.dim = 4, .epsilon = 1e-300, .type = DType::f64});
+  const RMSNorm rms_norm({.dim = 4, .epsilon = 1e-300, .type = DType::f64});
+  for (const Norm* norm :
+       {static_cast<const Norm*>(&layer_norm), static_cast<const Norm*>(&rms_norm)}) {
+    const Tensor y = norm->forward(large), expected = norm->forward(small);
+    for (int c = 0; c < 4; ++c)
+      EXPECT_NEAR(y.at<double>({c}), expected.at<double>({c}), 1e-14) << "feature " << c;
+  }
+}
+
 TEST(FeedForwardFormula, is_two_maps_around_the_activation) {
   for (const Activation kind :
        {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::swiglu}) {
@@ -178,6 +190,19 @@ TEST(PositionsFormula, sinusoidal_ones_are_sines_and_cosines) {
     const Tensor later = layer.forward(x.view().slice(1, 2, 5), 9);
     EXPECT_EQ(difference(later, y.view().slice(1, 2, 5)), "") << "offset = place in the sequence";
   }
+}
+
+TEST(PositionsFormula, the_gradient_passes_sinusoidal_ones_as_it_is) {
+  const SinusoidalPositions positions({.dim = 2});
+  const Tensor x({1.0F, 2.0F, 3.0F, 4.0F}, {2, 2}), dy({5.0F, 6.0F, 7.0F, 8.0F}, {2, 2});
+  const auto [y, saved] = positions.forward_train(x, 3);
+  const LayerGradients gradients = positions.backward(dy, saved);
+  const Tensor expected = positions.forward(x, 3);
+  for (int n = 0; n < 4; ++n) {
+    EXPECT_EQ(y.data<float>()[n], expected.data<float>()[n]);
+    EXPECT_EQ(gradients.dx.data<float>()[n], dy.data<float>()[n]);
+  }
+  EXPECT_TRUE(gradients.parameters.empty());
 }
 
 }  // namespace

@@ -182,8 +182,9 @@ void expect_values(const ConstTensorView& found, const std::vector<double>& valu
 // Q, K and V are given in the note: projections that change nothing, and no W^O.
 TEST(MultiHeadExamples, the_single_head_of_two_tokens) {
   const auto identity = [] { return Linear(Tensor({1.0, 0.0, 0.0, 1.0}, {2, 2})); };
-  const MultiHeadAttention layer({.model_dim = 2, .bias = false, .type = DType::f64}, identity(),
-                                 identity(), identity(), Linear());
+  const MultiHeadAttention layer(
+      {.model_dim = 2, .bias = false, .output_projection = false, .type = DType::f64}, identity(),
+      identity(), identity(), Linear());
   EXPECT_FALSE(layer.options().output_projection);
   const Tensor q({1.0, 3.0, 2.0, 0.5}, {2, 2}), k({0.5, 2.0, 1.0, 3.0}, {2, 2}),
       v({0.0, 4.0, 1.0, 2.0}, {2, 2});

@@ -52,8 +52,12 @@ class ATTEND_API AttentionBlock {
     FeedForward::Saved feed_forward;
     Norm::Saved norm_1, norm_2, norm_3;
   };
+  struct OptionGradients {
+    Tensor dbias, dsinks, dalibi;
+  };
   struct Gradients {
     Tensor dx, dmemory;
+    OptionGradients self, cross;  // of those options of each attention that were given
     std::vector<NamedTensor> parameters;
   };
   std::pair<Tensor, Saved> forward_train(const ConstTensorView& x,
@@ -80,7 +84,7 @@ class ATTEND_API AttentionBlock {
   static AttentionBlock load(const std::filesystem::path& path);
 
  private:
-  void check_memory(bool given) const;
+  void check_inputs(const ConstTensorView& x, bool memory_given) const;
   const Norm& norm(int part) const noexcept;
   Tensor decode(const ConstTensorView& x, KvCache& cache, const KvCache* memory,
                 const AttentionOptions& self, const AttentionOptions& cross,

@@ -191,6 +191,11 @@ ATTEND_API attend_status attend_attention(const attend_view* q, const attend_vie
                                           const attend_attention_options* options,
                                           const attend_attention_outputs* outputs,
                                           attend_context* context);
+/* The shape of `weights` and `scores`: four sizes. */
+ATTEND_API attend_status attend_weights_shape(const attend_view* q, const attend_view* k,
+                                              const attend_view* v,
+                                              const attend_attention_options* options,
+                                              int64_t* shape);
 /* dlse NULL: the loss does not look at lse. */
 ATTEND_API attend_status attend_attention_backward(
     const attend_view* q, const attend_view* k, const attend_view* v, const attend_view* out,

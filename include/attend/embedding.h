@@ -87,6 +87,17 @@ class ATTEND_API SinusoidalPositions {
   Tensor forward(const ConstTensorView& x, std::int64_t offset = 0,
                  Context& context = default_context()) const;
 
+  struct Saved {
+    Shape shape;
+  };
+  std::pair<Tensor, Saved> forward_train(const ConstTensorView& x, std::int64_t offset = 0,
+                                         Context& context = default_context()) const;
+  LayerGradients backward(const ConstTensorView& dy, const Saved& saved,
+                          Context& context = default_context()) const;
+
+  std::vector<NamedView> parameters() const { return {}; }
+  std::vector<Parameter> parameters() { return {}; }
+
  private:
   SinusoidalPositionsOptions options_;
 };

@@ -55,8 +55,8 @@ struct WeightsFormat {
 };
 
 //   query [batch, Tq, model_dim]   key [batch, Tk, key_dim]   value [batch, Tk, value_dim]
-//   W^Q [H d_k, model_dim]   W^K [Hk d_k, key_dim]   W^V [Hk d_v, value_dim]   W^O [model_dim, H
-//   d_v] output [batch, Tq, model_dim]
+//   W^Q [H d_k, model_dim]     W^K [Hk d_k, key_dim]     W^V [Hk d_v, value_dim]
+//   W^O [model_dim, H d_v]     output [batch, Tq, model_dim]
 // A single sequence may come without the batch dimension; then the output has none either.
 // In the options, masks and so on are of [batch, heads, Tq, Tk]; paged keys come by a KvCache.
 class ATTEND_API MultiHeadAttention {
@@ -91,9 +91,17 @@ class ATTEND_API MultiHeadAttention {
     AttentionOptions view() const;
 
    private:
+    struct Repeated {  // a tensor that is kept once where the caller repeated it by strides of 0
+      Repeated() = default;
+      explicit Repeated(ConstTensorView view);
+      ConstTensorView view() const;
+      Tensor once;
+      Shape shape;
+    };
     AttentionOptions plain_{};
-    Tensor query_offset_, mask_, bias_, alibi_, sinks_, blocks_, key_lengths_;
-    Tensor cu_seqlens_q_, cu_seqlens_k_;
+    Tensor query_offset_;
+    Repeated mask_, bias_;
+    Tensor alibi_, sinks_, blocks_, key_lengths_, cu_seqlens_q_, cu_seqlens_k_;
   };
   struct Saved {
     Tensor query, key, value;  // inputs; key and value are none in self-attention
@@ -123,9 +131,9 @@ class ATTEND_API MultiHeadAttention {
                      std::int64_t pages = 0) const;
   // Self-attention of new tokens x [batch, n, model_dim] over all that the cache holds and over
   // themselves: append(x, x, cache), then attend(x, cache) with the first new token at the position
-  // the cache had reached. The whole prompt at once, a part of it or one token give the same bits.
-  // With `lengths` ([batch]), only the first lengths[b] rows of x are tokens; the others' outputs
-  // mean nothing.
+  // the cache had reached. With {.causal = true}, the whole prompt at once, a part of it or one
+  // token give the same bits; without, tokens see those that came with them. With `lengths`
+  // ([batch]), only the first lengths[b] rows of x are tokens; the others' outputs mean nothing.
   Tensor forward(const ConstTensorView& x, KvCache& cache, const AttentionOptions& options = {},
                  const ConstTensorView& lengths = {}, Context& context = default_context()) const;
   // The two halves, for cross-attention over a memory that stays.

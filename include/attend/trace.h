@@ -27,8 +27,8 @@ struct ATTEND_API Trace {
   void save(const std::filesystem::path& path) const;  // safetensors; formulas in the metadata
 };
 
-// Attention without a layer: scores, scaled_scores, masked_scores, weights, heads. heads has the
-// bits of attention(q, k, v, options).
+// Attention without a layer: scores, scaled_scores, masked_scores, lse, weights, heads. heads has
+// the bits of attention(q, k, v, options).
 ATTEND_API Trace trace_attention(const ConstTensorView& q, const ConstTensorView& k,
                                  const ConstTensorView& v, const AttentionOptions& options = {},
                                  Context& context = default_context());

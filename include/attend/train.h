@@ -8,8 +8,7 @@
 
 namespace attend {
 
-// ---- losses
-// --------------------------------------------------------------------------------------
+// ---- losses ------------------------------------------------------------------------------------
 
 struct Loss {
   double value = 0;
@@ -32,8 +31,7 @@ ATTEND_API Loss cross_entropy(const ConstTensorView& logits, const ConstTensorVi
 ATTEND_API Loss mse(const ConstTensorView& prediction, const ConstTensorView& target,
                     Context& context = default_context());
 
-// ---- gradients
-// -----------------------------------------------------------------------------------
+// ---- gradients ---------------------------------------------------------------------------------
 
 // sum += more, name by name, in the type of sum. An empty sum becomes a copy.
 ATTEND_API void accumulate(std::vector<NamedTensor>& sum, const std::vector<NamedTensor>& more);
@@ -42,8 +40,7 @@ ATTEND_API void accumulate(std::vector<NamedTensor>& sum, const std::vector<Name
 // had. A norm that is not finite is refused, and the gradients stay as they are.
 ATTEND_API double clip_gradients(std::vector<NamedTensor>& gradients, double max_norm);
 
-// ---- learning rates
-// ------------------------------------------------------------------------------
+// ---- learning rates ----------------------------------------------------------------------------
 
 // Rises linearly to the peak over `warmup` steps, then stays, or falls to `minimum` at step
 // `total`.
@@ -57,8 +54,7 @@ struct ATTEND_API LearningRate {
   double at(std::int64_t step) const;  // steps count from 0
 };
 
-// ---- optimizers
-// ----------------------------------------------------------------------------------
+// ---- optimizers --------------------------------------------------------------------------------
 
 // step() changes the parameters by the gradients, which must have the same names in the same order.
 // What an optimizer remembers of each parameter is kept by name, in f32 (f64 for f64); parameters
@@ -134,8 +130,7 @@ class ATTEND_API AdamW : public Optimizer {
   AdamWOptions options_;
 };
 
-// ---- checkpoints
-// ---------------------------------------------------------------------------------
+// ---- checkpoints -------------------------------------------------------------------------------
 
 // One safetensors file: the parameters under their names, the optimizer's memory under
 // "optimizer.", and how many steps were made. Training that goes on from it gives the bits of

@@ -273,7 +273,8 @@ class KvCache:
     def __init__(self, *, batch: int = 1, key_heads: int, d_k: int, d_v: int = 0, capacity: int, page_size: int = 0, pages: int = 0, type: Any = 'f32') -> None: ...
 
     @property
-    def options(self) -> dict[str, Any]: ...
+    def options(self) -> dict[str, Any]:
+        """What it was made with."""
 
     def length(self, b: int) -> int:
         """Tokens that sequence b holds."""
@@ -634,7 +635,8 @@ class AttentionBlock:
     def cross(self) -> MultiHeadAttention: ...
 
     @property
-    def options(self) -> dict[str, Any]: ...
+    def options(self) -> dict[str, Any]:
+        """What it was made with."""
 
     def parameters(self) -> dict[str, Any]:
         """The weights by name: NumPy arrays that are the block's memory."""
@@ -681,7 +683,8 @@ class LanguageModel:
         """
 
     @property
-    def options(self) -> dict[str, Any]: ...
+    def options(self) -> dict[str, Any]:
+        """What it was made with."""
 
     def parameters(self) -> dict[str, Any]:
         """The weights by name: NumPy arrays that are the model's memory."""

@@ -182,7 +182,8 @@ too (block.cross.make_cache(), filled by block.cross.append()).
       .def_prop_ro(
           "cross", [](const Block& self) -> const MultiHeadAttention& { return self.cross(); },
           nb::rv_policy::reference_internal)
-      .def_prop_ro("options", options_of, nb::sig("def options(self) -> dict[str, Any]"))
+      .def_prop_ro("options", options_of, nb::sig("def options(self) -> dict[str, Any]"),
+                   "What it was made with.")
       .def("parameters", show_parameters<Block>, nb::sig("def parameters(self) -> dict[str, Any]"),
            "The weights by name: NumPy arrays that are the block's memory.")
       .def(

@@ -69,7 +69,8 @@ from a common store of `pages` as they grow. One thread at a time may use a cach
           "page_size"_a = 0, "pages"_a = 0, "type"_a = "f32",
           nb::sig("def __init__(self, *, batch: int = 1, key_heads: int, d_k: int, d_v: int = 0, "
                   "capacity: int, page_size: int = 0, pages: int = 0, type: Any = 'f32') -> None"))
-      .def_prop_ro("options", options_of, nb::sig("def options(self) -> dict[str, Any]"))
+      .def_prop_ro("options", options_of, nb::sig("def options(self) -> dict[str, Any]"),
+                   "What it was made with.")
       .def("length", &KvCache::length, "b"_a, "Tokens that sequence b holds.")
       .def_prop_ro("free_pages", &KvCache::free_pages, "Of a paged cache.")
       .def("append", append, "k"_a, "v"_a, "lengths"_a = nb::none(),

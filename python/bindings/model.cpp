@@ -190,7 +190,8 @@ void bind_model(nb::module_& m) {
                   "temperature: float = 0.0, seed: int = 0, *, "
                   "context: Context | None = None) -> list[int]"),
           "`count` tokens after the prompt: the likeliest, or drawn with a temperature.")
-      .def_prop_ro("options", options_of, nb::sig("def options(self) -> dict[str, Any]"))
+      .def_prop_ro("options", options_of, nb::sig("def options(self) -> dict[str, Any]"),
+                   "What it was made with.")
       .def("parameters", show_parameters<LanguageModel>,
            nb::sig("def parameters(self) -> dict[str, Any]"),
            "The weights by name: NumPy arrays that are the model's memory.");

@@ -37,7 +37,7 @@ def test_examples_of_the_page_run(tmp_path, monkeypatch):
 def test_everything_public_is_described(name, thing):
     assert inspect.getdoc(thing)
     for member in dir(thing) if isinstance(thing, type) and thing.__module__ == "attend._attend" else []:
-        if not member.startswith("_") and member != "options":
+        if not member.startswith("_"):
             assert getattr(thing, member).__doc__, f"{name}.{member}"
 
 

@@ -34,7 +34,7 @@ def test_many_threads_get_the_bits_of_one():
 
 def test_python_runs_while_a_kernel_does():
     q = draw(1, 1, 1500, 64)
-    context = attend.Context(threads=1)
+    context = attend.Context(threads=1, kernels="forward:reference.forward")    # slow enough
     ended = threading.Event()
 
     def work():

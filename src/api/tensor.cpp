@@ -112,6 +112,7 @@ const void* ConstTensorView::address(DType type, const Shape& index) const {
     offset += index[dim] * strides_[dim];
   }
   if (!inside) throw InvalidArgument(text("at: index ", index, " is outside ", shape_));
+  if (data_ == nullptr) throw InvalidArgument(text("at: the tensor ", shape_, " has no address"));
   return static_cast<const std::byte*>(data_) + offset * size_of(type_);
 }
 
@@ -214,6 +215,8 @@ Tensor Tensor::copy_of(const ConstTensorView& view) {
   if (view.device() != Device{})
     throw InvalidArgument(
         text("copy_of: the tensor is on ", view.device(), ", not in host memory"));
+  if (view.data() == nullptr && view.count() > 0)
+    throw InvalidArgument(text("copy_of: the tensor ", view.shape(), " has no address"));
   Tensor tensor = uninitialized(view.shape(), view.dtype());
   if (view.count() == 0) return tensor;
   // The last dimensions that lie one behind the other are copied as one piece.

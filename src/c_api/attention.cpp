@@ -1,6 +1,8 @@
 // Attention, its gradient, merging, and plans of them.
 #include "c_api/handles.h"
 
+#include <algorithm>
+
 namespace c_api = attend::c_api;
 using c_api::Call;
 
@@ -11,6 +13,16 @@ attend_status attend_attention(const attend_view* q, const attend_view* k, const
     attend::attention(call.view(q, "q"), call.view(k, "k"), call.view(v, "v"),
                       call.view(out, "out"), call.options(options), call.outputs(outputs),
                       c_api::context_of(context));
+  });
+}
+
+attend_status attend_weights_shape(const attend_view* q, const attend_view* k, const attend_view* v,
+                                   const attend_attention_options* options, int64_t* shape) {
+  return c_api::guarded("attend_weights_shape", [&](const Call& call) {
+    call.need(shape, "shape");
+    const attend::Shape made = attend::weights_shape(call.view(q, "q"), call.view(k, "k"),
+                                                     call.view(v, "v"), call.options(options));
+    std::copy(made.begin(), made.end(), shape);
   });
 }
 

@@ -71,6 +71,8 @@ TensorView Call::optional_view(const attend_view* view, Name name) const {
   constexpr Device::Kind kKinds[] = {Device::Kind::cpu, Device::Kind::cuda};
   const attend_view v = read(view, name);
   const Shape sizes = shape(v.shape, v.rank, name);
+  if (v.data == nullptr && element_count(sizes) != 0)
+    fail(name, ".data is NULL, and its shape is ", sizes);
   const DType type = dtype(v.dtype, name / "dtype");
   const Device device{choice(v.device_kind, kKinds, name / "device_kind"), v.device_index};
   if (v.strides == nullptr) return {v.data, type, sizes, device};

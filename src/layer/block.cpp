@@ -2,6 +2,7 @@
 // parts in the same order (run); they differ in what they do at each place (Pass).
 #include <attend/block.h>
 
+#include "core/printable.h"
 #include "core/reporting.h"
 #include "core/text.h"
 #include "layer/check.h"
@@ -13,6 +14,7 @@
 #include "layer/option_names.h"
 
 #include <functional>
+#include <iterator>
 
 namespace attend {
 namespace {
@@ -91,6 +93,12 @@ void add(std::vector<NamedTensor>& list, std::string_view prefix, std::vector<Na
 
 AttentionBlock::AttentionBlock(const AttentionBlockOptions& options) : options_(options) {
   reporting("attention_block", [&] {
+    check_choice("attention_block", "activation", options.activation, std::size(kActivations));
+    check_choice("attention_block", "placement", options.placement, std::size(kPlacements));
+    check_choice("attention_block", "norm", options.norm, std::size(kNorms));
+    if (options.memory_dim < 0 || (options.memory_dim > 0 && !options.cross))
+      fail("memory_dim is ", options.memory_dim,
+           "; it must be at least 1 with cross-attention, and 0 without");
     MultiHeadAttentionOptions o = options.attention;
     const std::uint64_t seed = o.seed;
     o.seed = derived_seed(seed, "attention");
@@ -133,8 +141,9 @@ AttentionBlock::AttentionBlock(const AttentionBlockOptions& options) : options_(
   });
 }
 
-void AttentionBlock::check_memory(bool given) const {
+void AttentionBlock::check_inputs(const ConstTensorView& x, bool given) const {
   check_made("attention_block", static_cast<bool>(attention_));
+  check_input("attention_block", "x", x, options_.attention.type, options_.attention.model_dim);
   if (given && !cross_) fail("memory is given, but the block has no cross-attention");
   if (!given && cross_) fail("memory is not given; the block has cross-attention");
 }
@@ -143,8 +152,7 @@ const Norm& AttentionBlock::norm(int part) const noexcept {
   return part == 1 ? norm_1_ : part == 2 ? norm_2_ : norm_3_;
 }
 
-// ---- forward
-// -------------------------------------------------------------------------------------
+// ---- forward -----------------------------------------------------------------------------------
 
 Tensor AttentionBlock::forward(const ConstTensorView& x, const AttentionOptions& self,
                                Context& context) const {
@@ -155,7 +163,7 @@ Tensor AttentionBlock::forward(const ConstTensorView& x, const ConstTensorView& 
                                const AttentionOptions& self, const AttentionOptions& cross,
                                Context& context) const {
   return reporting("attention_block", [&] {
-    check_memory(static_cast<bool>(memory));
+    check_inputs(x, static_cast<bool>(memory));
     Pass pass;
     pass.attention = [&](const Tensor& u) { return attention_.forward(u, self, {}, context); };
     if (cross_)
@@ -185,7 +193,7 @@ Tensor AttentionBlock::decode(const ConstTensorView& x, KvCache& cache, const Kv
                               const AttentionOptions& self, const AttentionOptions& cross,
                               const ConstTensorView& lengths, Context& context) const {
   return reporting("attention_block", [&] {
-    check_memory(memory != nullptr);
+    check_inputs(x, memory != nullptr);
     const Tensor before = Tensor::copy_of(cache.key_lengths());
     Pass pass;
     pass.attention = [&](const Tensor& u) {
@@ -210,7 +218,7 @@ Trace AttentionBlock::trace(const ConstTensorView& x, const ConstTensorView& mem
                             const AttentionOptions& self, const AttentionOptions& cross,
                             Context& context) const {
   return reporting("attention_block", [&] {
-    check_memory(static_cast<bool>(memory));
+    check_inputs(x, static_cast<bool>(memory));
     Trace result;
     const char* axes = x.rank() == 3 ? "batch, token, feature" : "token, feature";
     // The steps of an attention, under its name; gives its output.
@@ -248,14 +256,13 @@ Trace AttentionBlock::trace(const ConstTensorView& x, const ConstTensorView& mem
   });
 }
 
-// ---- training
-// ------------------------------------------------------------------------------------
+// ---- training ----------------------------------------------------------------------------------
 
 std::pair<Tensor, AttentionBlock::Saved> AttentionBlock::forward_train(
     const ConstTensorView& x, const ConstTensorView& memory, const AttentionOptions& self,
     const AttentionOptions& cross, Context& context) const {
   return reporting("attention_block", [&] {
-    check_memory(static_cast<bool>(memory));
+    check_inputs(x, static_cast<bool>(memory));
     Saved saved;
     // Keeps what a part saved, and passes its result on.
     const auto keep = [](auto result, auto& place) {
@@ -318,6 +325,7 @@ AttentionBlock::Gradients AttentionBlock::backward(const ConstTensorView& dy, co
             MultiHeadAttention::Gradients g = cross_.backward(df, saved.cross, context);
             of_cross = std::move(g.parameters);
             result.dmemory = sum_of(g.dkey, g.dvalue);
+            result.cross = {std::move(g.dbias), std::move(g.dsinks), std::move(g.dalibi)};
             return std::move(g.dquery);
           },
           norm_back(2, saved.norm_2));
@@ -326,6 +334,7 @@ AttentionBlock::Gradients AttentionBlock::backward(const ConstTensorView& dy, co
         [&](const Tensor& df) {
           MultiHeadAttention::Gradients g = attention_.backward(df, saved.attention, context);
           of_attention = std::move(g.parameters);
+          result.self = {std::move(g.dbias), std::move(g.dsinks), std::move(g.dalibi)};
           return std::move(g.dx);
         },
         norm_back(1, saved.norm_1));
@@ -340,8 +349,7 @@ AttentionBlock::Gradients AttentionBlock::backward(const ConstTensorView& dy, co
   });
 }
 
-// ---- weights
-// -------------------------------------------------------------------------------------
+// ---- weights -----------------------------------------------------------------------------------
 
 template <class List, class Block>
 List AttentionBlock::list_of(Block& block) {
@@ -369,6 +377,7 @@ std::vector<Parameter> AttentionBlock::parameters() {
 
 void AttentionBlock::save(const std::filesystem::path& path) const {
   reporting("attention_block", [&] {
+    check_made("attention_block", static_cast<bool>(*this));
     Metadata metadata{{"format", "attend.attention_block"}, {"layout", "fused [out, in]"}};
     write_options(metadata, "attention.", options_.attention);
     metadata["cross"] = options_.cross ? "true" : "false";
@@ -396,10 +405,14 @@ AttentionBlock AttentionBlock::load(const std::filesystem::path& path) {
         .placement = static_cast<NormPlacement>(reader.choice("placement", kPlacements)),
         .norm = static_cast<NormKind>(reader.choice("norm", kNorms)),
         .epsilon = reader.number("epsilon")};
-    check_matrices(file, options);
-    AttentionBlock block(options);
-    load_parameters(file, block.parameters());
-    return block;
+    try {
+      check_matrices(file, options);
+      AttentionBlock block(options);
+      load_parameters(file, block.parameters());
+      return block;
+    } catch (const InvalidArgument& error) {  // the file's fault, not the caller's
+      throw FileError(printable(text("attention_block: ", path.string(), ": ", error.what())));
+    }
   });
 }
 

@@ -20,6 +20,12 @@ void check_size(const char* layer, const char* name, std::int64_t size) {
     throw InvalidArgument(text(layer, ": ", name, " is ", size, "; it must be at least 1"));
 }
 
+void check_choice(const char* layer, const char* name, std::size_t choice, std::size_t count) {
+  if (choice >= count)
+    throw InvalidArgument(
+        text(layer, ": ", name, " is ", choice, "; its choices go from 0 to ", count - 1));
+}
+
 void check_deviation(const char* layer, double deviation) {
   if (!(deviation >= 0 && std::isfinite(deviation)))
     throw InvalidArgument(

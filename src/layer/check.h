@@ -6,6 +6,8 @@
 
 #include <attend/tensor.h>
 
+#include <type_traits>
+
 namespace attend {
 
 // A size in a layer's options: at least 1.
@@ -13,6 +15,14 @@ void check_size(const char* layer, const char* name, std::int64_t size);
 
 // A standard deviation of first weights: not negative, finite.
 void check_deviation(const char* layer, double deviation);
+
+// A choice from an enum of so many: none of the languages that call us checks it.
+void check_choice(const char* layer, const char* name, std::size_t choice, std::size_t count);
+template <class Enum>
+requires std::is_enum_v<Enum>
+void check_choice(const char* layer, const char* name, Enum choice, std::size_t count) {
+  check_choice(layer, name, static_cast<std::size_t>(choice), count);
+}
 
 // The type of a layer: a floating-point one.
 void check_type(const char* layer, DType type);

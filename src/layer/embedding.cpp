@@ -69,12 +69,14 @@ struct Occurrences {
 }  // namespace
 
 Embedding::Embedding(const EmbeddingOptions& options) {
-  check_size(kLayer, "vocabulary", options.vocabulary);
-  check_size(kLayer, "dim", options.dim);
-  check_type(kLayer, options.type);
-  check_deviation(kLayer, options.deviation);
-  weight_ = normal({options.vocabulary, options.dim}, options.deviation, options.type, options.seed,
-                   "weight");
+  reporting("embedding", [&] {
+    check_size(kLayer, "vocabulary", options.vocabulary);
+    check_size(kLayer, "dim", options.dim);
+    check_type(kLayer, options.type);
+    check_deviation(kLayer, options.deviation);
+    weight_ = normal({options.vocabulary, options.dim}, options.deviation, options.type,
+                     options.seed, "weight");
+  });
 }
 
 Tensor Embedding::forward(const ConstTensorView& tokens, Context& context) const {

@@ -131,24 +131,27 @@ void add_to(Tensor& sum, const Tensor& other, Context& context) {
 }  // namespace
 
 FeedForward::FeedForward(const FeedForwardOptions& options) : options_(options) {
-  check_size(kLayer, "model_dim", options.model_dim);
-  if (options.hidden_dim < 0)
-    throw InvalidArgument(text("feed_forward: hidden_dim is ", options.hidden_dim,
-                               "; it must be at least 1, or 0 for 4 * model_dim"));
-  if (options.activation > Activation::swiglu)
-    throw InvalidArgument(text("feed_forward: activation is ", static_cast<int>(options.activation),
-                               "; it must be relu, gelu, gelu_tanh or swiglu"));
-  check_type(kLayer, options.type);
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-  if (options.hidden_dim == 0)
-    options_.hidden_dim = options.model_dim > kMost / 4 ? kMost : 4 * options.model_dim;
-  const auto map = [&](const char* name, std::int64_t in, std::int64_t out) {
-    return Linear({in, out, options.bias, options.type, derived_seed(options.seed, name)});
-  };
-  up_ = map("up", options.model_dim, options_.hidden_dim);
-  if (options.activation == Activation::swiglu)
-    gate_ = map("gate", options.model_dim, options_.hidden_dim);
-  down_ = map("down", options_.hidden_dim, options.model_dim);
+  reporting("feed_forward", [&] {
+    check_size(kLayer, "model_dim", options.model_dim);
+    if (options.hidden_dim < 0)
+      throw InvalidArgument(text("feed_forward: hidden_dim is ", options.hidden_dim,
+                                 "; it must be at least 1, or 0 for 4 * model_dim"));
+    if (options.activation > Activation::swiglu)
+      throw InvalidArgument(text("feed_forward: activation is ",
+                                 static_cast<int>(options.activation),
+                                 "; it must be relu, gelu, gelu_tanh or swiglu"));
+    check_type(kLayer, options.type);
+    constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+    if (options.hidden_dim == 0)
+      options_.hidden_dim = options.model_dim > kMost / 4 ? kMost : 4 * options.model_dim;
+    const auto map = [&](const char* name, std::int64_t in, std::int64_t out) {
+      return Linear({in, out, options.bias, options.type, derived_seed(options.seed, name)});
+    };
+    up_ = map("up", options.model_dim, options_.hidden_dim);
+    if (options.activation == Activation::swiglu)
+      gate_ = map("gate", options.model_dim, options_.hidden_dim);
+    down_ = map("down", options_.hidden_dim, options.model_dim);
+  });
 }
 
 Tensor FeedForward::forward(const ConstTensorView& x, Context& context) const {

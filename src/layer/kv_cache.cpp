@@ -3,6 +3,7 @@
 
 #include "core/reporting.h"
 #include "core/text.h"
+#include "layer/check.h"
 
 #include <algorithm>
 #include <cstring>
@@ -50,12 +51,12 @@ KvCacheOptions filled_in(KvCacheOptions options) {
 // x must be [batch, key_heads, n, d] of the cache's type, in host memory.
 void check_rows(const KvCacheOptions& options, const char* name, const ConstTensorView& x,
                 std::int64_t d) {
-  if (!x || x.rank() != 4 || x.size(0) != options.batch || x.size(1) != options.key_heads ||
+  check_readable("kv_cache", name, x);
+  if (x.rank() != 4 || x.size(0) != options.batch || x.size(1) != options.key_heads ||
       x.size(3) != d)
-    fail(name, " is ", x ? to_string(x.shape()) : "not given", "; it must be [", options.batch,
-         ", ", options.key_heads, ", n, ", d, "]");
+    fail(name, " is ", x.shape(), "; it must be [", options.batch, ", ", options.key_heads, ", n, ",
+         d, "]");
   if (x.dtype() != options.type) fail(name, " is ", x.dtype(), ", the cache ", options.type);
-  if (x.device() != Device{}) fail(name, " is on ", x.device(), "; the cache is in host memory");
 }
 
 // The token's row of every head, from x[b, :, i, :] to store[page, :, place, :].
@@ -114,6 +115,7 @@ void KvCache::append(const ConstTensorView& k, const ConstTensorView& v,
   check_rows(options_, "v", v, options_.d_v);
   const std::int64_t n = k.size(2);
   if (v.size(2) != n) fail("k has ", n, " tokens, v ", v.size(2));
+  if (lengths) check_readable("kv_cache", "lengths", lengths);
   if (lengths && (lengths.rank() != 1 || lengths.size(0) != options_.batch ||
                   (lengths.dtype() != DType::i64 && lengths.dtype() != DType::i32)))
     fail("lengths is ", lengths.shape(), " ", lengths.dtype(), "; it must be [", options_.batch,

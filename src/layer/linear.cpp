@@ -11,20 +11,24 @@
 namespace attend {
 
 Linear::Linear(const LinearOptions& options) {
-  check_size("linear", "in", options.in);
-  check_size("linear", "out", options.out);
-  check_type("linear", options.type);
-  weight_ = xavier_uniform({options.out, options.in}, options.type, options.seed, "weight");
-  if (options.bias) bias_ = Tensor({options.out}, options.type);
+  reporting("linear", [&] {
+    check_size("linear", "in", options.in);
+    check_size("linear", "out", options.out);
+    check_type("linear", options.type);
+    weight_ = xavier_uniform({options.out, options.in}, options.type, options.seed, "weight");
+    if (options.bias) bias_ = Tensor({options.out}, options.type);
+  });
 }
 
 Linear::Linear(Tensor weight, Tensor bias) : weight_(std::move(weight)), bias_(std::move(bias)) {
-  check_readable("linear", "weight", weight_);
-  check_type("linear", weight_.dtype());
-  if (weight_.shape().rank() != 2 || weight_.count() == 0)
-    throw InvalidArgument(
-        text("linear: weight is ", weight_.shape(), "; it must be [out, in], neither of them 0"));
-  if (bias_) check_shape("linear", "bias", bias_, dtype(), {out()});
+  reporting("linear", [&] {
+    check_readable("linear", "weight", weight_);
+    check_type("linear", weight_.dtype());
+    if (weight_.shape().rank() != 2 || weight_.count() == 0)
+      throw InvalidArgument(
+          text("linear: weight is ", weight_.shape(), "; it must be [out, in], neither of them 0"));
+    if (bias_) check_shape("linear", "bias", bias_, dtype(), {out()});
+  });
 }
 
 Tensor Linear::forward(const ConstTensorView& x, Context& context) const {

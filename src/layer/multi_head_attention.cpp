@@ -34,6 +34,7 @@ void fill_in_rotary(MultiHeadAttentionOptions& o) {
   if (rotary.dim == 0) rotary.dim = o.d_k;
   if (rotary.dim < 0 || rotary.dim > o.d_k || rotary.dim % 2 != 0)
     fail("rotary.dim is ", rotary.dim, "; it must be even and at most d_k ", o.d_k);
+  check_choice("multi_head_attention", "rotary.pairing", rotary.pairing, 2);
   if (!(rotary.base > 0) || !std::isfinite(rotary.base))
     fail("rotary.base is ", rotary.base, "; it must be finite and above 0");
 }
@@ -115,8 +116,7 @@ TensorView by_heads(Tensor& x, std::int64_t heads) {
   return TensorView(x.view().data(), x.dtype(), view.shape(), view.strides());
 }
 
-// ---- making
-// --------------------------------------------------------------------------------------
+// ---- making ------------------------------------------------------------------------------------
 
 MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionOptions& options)
     : options_(reporting("multi_head_attention", [&] { return filled_in(options); })) {
@@ -140,14 +140,13 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionOptions& options,
     check_projection("q", q_, c.heads * c.d_k, c.model_dim, c.type);
     check_projection("k", k_, c.key_heads * c.d_k, c.key_dim, c.type);
     check_projection("v", v_, c.key_heads * c.d_v, c.value_dim, c.type);
-    if (o_) check_projection("o", o_, c.model_dim, c.heads * c.d_v, c.type);
+    if (o_ && !c.output_projection) fail("o is given, but output_projection is false");
+    if (c.output_projection) check_projection("o", o_, c.model_dim, c.heads * c.d_v, c.type);
   });
-  options_.output_projection = static_cast<bool>(o_);
   options_.bias = q_.bias() || k_.bias() || v_.bias() || (o_ && o_.bias());
 }
 
-// ---- forward
-// -------------------------------------------------------------------------------------
+// ---- forward -----------------------------------------------------------------------------------
 
 void AttentionCall::check(const MultiHeadAttentionOptions& o) const {
   check_rows("query", query, "model_dim", o.model_dim, o.type);
@@ -193,29 +192,31 @@ Tensor MultiHeadAttention::forward(const ConstTensorView& query, const ConstTens
   });
 }
 
-// ---- training
-// ------------------------------------------------------------------------------------
+// ---- training ----------------------------------------------------------------------------------
 
 MultiHeadAttention::SavedOptions::SavedOptions(const AttentionOptions& options)
     : plain_(options), query_offset_(Tensor::copy_of(options.query_offset.each())),
-      bias_(Tensor::copy_of(options.bias)), alibi_(Tensor::copy_of(options.alibi)),
+      mask_(options.mask), bias_(options.bias), alibi_(Tensor::copy_of(options.alibi)),
       sinks_(Tensor::copy_of(options.sinks)), blocks_(Tensor::copy_of(options.blocks.visible)),
       key_lengths_(Tensor::copy_of(options.key_lengths)),
       cu_seqlens_q_(Tensor::copy_of(options.cu_seqlens_q)),
-      cu_seqlens_k_(Tensor::copy_of(options.cu_seqlens_k)) {
-  // A mask that is repeated over batch, heads or queries is kept once. Not so over the keys, where
-  // a size of 1 would mean something else when there are fewer of them.
-  ConstTensorView mask = options.mask;
-  for (int dim = 0; dim + 1 < mask.rank(); ++dim)
-    if (mask.strides()[dim] == 0 && mask.size(dim) > 1) mask = mask.slice(dim, 0, 1);
-  mask_ = Tensor::copy_of(mask);
+      cu_seqlens_k_(Tensor::copy_of(options.cu_seqlens_k)) {}
+
+MultiHeadAttention::SavedOptions::Repeated::Repeated(ConstTensorView view) : shape(view.shape()) {
+  for (int dim = 0; dim < view.rank(); ++dim)
+    if (view.strides()[dim] == 0 && view.size(dim) > 1) view = view.slice(dim, 0, 1);
+  once = Tensor::copy_of(view);
+}
+
+ConstTensorView MultiHeadAttention::SavedOptions::Repeated::view() const {
+  return once ? once.view().broadcast_to(shape) : ConstTensorView();
 }
 
 AttentionOptions MultiHeadAttention::SavedOptions::view() const {
   AttentionOptions options = plain_;
   if (query_offset_) options.query_offset = query_offset_;
-  options.mask = mask_;
-  options.bias = bias_;
+  options.mask = mask_.view();
+  options.bias = bias_.view();
   options.alibi = alibi_;
   options.sinks = sinks_;
   options.blocks.visible = blocks_;

@@ -27,9 +27,9 @@ void check_cache(const MultiHeadAttentionOptions& layer, const KvCache& cache) {
 void check_tokens(const char* name, const ConstTensorView& x, const KvCache& cache,
                   std::int64_t width, DType type) {
   const std::int64_t batch = cache.options().batch;
-  if (!x || x.rank() != 3 || x.size(0) != batch || x.size(2) != width)
-    fail(name, " is ", x ? to_string(x.shape()) : "not given", "; with this cache it must be [",
-         batch, ", n, ", width, "]");
+  check_readable("multi_head_attention", name, x);
+  if (x.rank() != 3 || x.size(0) != batch || x.size(2) != width)
+    fail(name, " is ", x.shape(), "; with this cache it must be [", batch, ", n, ", width, "]");
   if (x.dtype() != type) fail(name, " is ", x.dtype(), ", the layer ", type);
 }
 
@@ -69,6 +69,7 @@ class Undo {
 
 KvCache MultiHeadAttention::make_cache(std::int64_t batch, std::int64_t capacity,
                                        std::int64_t page_size, std::int64_t pages) const {
+  check_made("multi_head_attention", static_cast<bool>(*this));
   return KvCache({.batch = batch,
                   .key_heads = options_.key_heads,
                   .d_k = options_.d_k,

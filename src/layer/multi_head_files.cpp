@@ -292,7 +292,13 @@ MultiHeadAttention MultiHeadAttention::load(const std::filesystem::path& path,
 }
 
 MultiHeadAttention MultiHeadAttention::load(const TensorFile& file, const WeightsFormat& format) {
-  return reporting("multi_head_attention", [&] { return Loader(file, format).load(); });
+  return reporting("multi_head_attention", [&] {
+    try {
+      return Loader(file, format).load();
+    } catch (const InvalidArgument& error) {  // the file's fault, not the caller's
+      throw FileError(printable(text("multi_head_attention: ", place_of(file), error.what())));
+    }
+  });
 }
 
 }  // namespace attend

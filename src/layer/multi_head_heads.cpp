@@ -58,6 +58,8 @@ void check_heads(const MultiHeadAttentionOptions& o, const std::vector<Head>& he
     check_matrix(h, "k", head.k, {o.d_k, o.key_dim}, o.type);
     check_matrix(h, "v", head.v, {o.d_v, o.value_dim}, o.type);
     if (o.output_projection) check_matrix(h, "o", head.o, {o.model_dim, o.d_v}, o.type);
+    if (head.o && !o.output_projection)
+      fail("head ", h, " has an o, but output_projection is false");
     if (head.q_bias) check_matrix(h, "q_bias", head.q_bias, {o.d_k}, o.type);
     if (head.k_bias) check_matrix(h, "k_bias", head.k_bias, {o.d_k}, o.type);
     if (head.v_bias) check_matrix(h, "v_bias", head.v_bias, {o.d_v}, o.type);

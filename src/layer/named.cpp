@@ -24,13 +24,14 @@ std::string names_of(const std::vector<NamedTensor>& tensors) {
 
 std::vector<NamedTensor> in_order(std::string_view where, const std::vector<Form>& forms,
                                   std::vector<NamedTensor> tensors) {
+  const std::string there = names_of(tensors);
   std::vector<NamedTensor> ordered;
   for (const Form& form : forms) {
     const auto found = std::find_if(tensors.begin(), tensors.end(),
                                     [&](const NamedTensor& t) { return t.name == form.name; });
     if (found == tensors.end())
-      throw InvalidArgument(text(where, "there is no tensor ", in_quotes(form.name), "; there are ",
-                                 names_of(tensors)));
+      throw InvalidArgument(
+          text(where, "there is no tensor ", in_quotes(form.name), "; there are ", there));
     const Tensor& tensor = found->tensor;
     if (tensor.dtype() != form.type || tensor.shape() != form.shape)
       throw InvalidArgument(text(where, "tensor ", in_quotes(form.name), " is ", tensor.shape(),
@@ -75,6 +76,8 @@ std::vector<Form> checked_forms(std::string_view where, const std::vector<Parame
     if (value.device().kind != Device::Kind::cpu)
       throw InvalidArgument(text(where, "parameter ", in_quotes(name), " is on ", value.device(),
                                  ", not in host memory"));
+    if (value.data() == nullptr && value.count() > 0)
+      throw InvalidArgument(text(where, "parameter ", in_quotes(name), " has no address"));
     if (!is_floating_point(value.dtype()))
       throw InvalidArgument(text(where, "parameter ", in_quotes(name), " is ", value.dtype(),
                                  ", not a floating-point type"));

@@ -32,7 +32,15 @@ Statistics statistics(const Row<T>& x, const NormOptions& options) noexcept {
     mean /= dim;
   }
   for (std::int64_t c = 0; c < options.dim; ++c) squares += (x[c] - mean) * (x[c] - mean);
-  return {mean, 1 / std::sqrt(squares / dim + options.epsilon)};
+  if (std::isfinite(squares)) return {mean, 1 / std::sqrt(squares / dim + options.epsilon)};
+  // Numbers above 1e154, whose squares are none: relative to the largest. Epsilon is nothing there.
+  double largest = 0;
+  for (std::int64_t c = 0; c < options.dim; ++c)
+    largest = std::fmax(largest, std::abs(x[c] - mean));
+  squares = 0;
+  for (std::int64_t c = 0; c < options.dim; ++c)
+    squares += (x[c] - mean) / largest * ((x[c] - mean) / largest);
+  return {mean, 1 / std::sqrt(squares / dim) / largest};
 }
 
 template <class T>
@@ -87,18 +95,20 @@ Tensor sum_of_blocks(const Tensor& parts, std::int64_t part, DType type) {
 }  // namespace
 
 Norm::Norm(const NormOptions& options) : options_(options) {
-  if (options.kind != NormKind::layer_norm && options.kind != NormKind::rms_norm)
-    throw InvalidArgument(text("norm: kind is ", static_cast<int>(options.kind),
-                               "; it must be layer_norm or rms_norm"));
-  const char* layer = name_of(options);
-  check_size(layer, "dim", options.dim);
-  check_type(layer, options.type);
-  if (!(options.epsilon > 0 && std::isfinite(options.epsilon)))
-    throw InvalidArgument(
-        text(layer, ": epsilon is ", options.epsilon, "; it must be positive and finite"));
-  options_.bias &= options.kind == NormKind::layer_norm;
-  weight_ = ones({options.dim}, options.type);
-  if (options_.bias) bias_ = Tensor({options.dim}, options.type);
+  reporting("norm", [&] {
+    if (options.kind != NormKind::layer_norm && options.kind != NormKind::rms_norm)
+      throw InvalidArgument(text("norm: kind is ", static_cast<int>(options.kind),
+                                 "; it must be layer_norm or rms_norm"));
+    const char* layer = name_of(options);
+    check_size(layer, "dim", options.dim);
+    check_type(layer, options.type);
+    if (!(options.epsilon > 0 && std::isfinite(options.epsilon)))
+      throw InvalidArgument(
+          text(layer, ": epsilon is ", options.epsilon, "; it must be positive and finite"));
+    options_.bias &= options.kind == NormKind::layer_norm;
+    weight_ = ones({options.dim}, options.type);
+    if (options_.bias) bias_ = Tensor({options.dim}, options.type);
+  });
 }
 
 Tensor Norm::forward(const ConstTensorView& x, Context& context) const {

@@ -58,12 +58,14 @@ Tensor with_table(const ConstTensorView& x, std::int64_t length, const Entry* ta
 // ---- Learned -----------------------------------------------------------------------------------
 
 LearnedPositions::LearnedPositions(const LearnedPositionsOptions& options) {
-  check_size(kLearned, "length", options.length);
-  check_size(kLearned, "dim", options.dim);
-  check_type(kLearned, options.type);
-  check_deviation(kLearned, options.deviation);
-  weight_ = normal({options.length, options.dim}, options.deviation, options.type, options.seed,
-                   "weight");
+  reporting("learned_positions", [&] {
+    check_size(kLearned, "length", options.length);
+    check_size(kLearned, "dim", options.dim);
+    check_type(kLearned, options.type);
+    check_deviation(kLearned, options.deviation);
+    weight_ = normal({options.length, options.dim}, options.deviation, options.type, options.seed,
+                     "weight");
+  });
 }
 
 Tensor LearnedPositions::forward(const ConstTensorView& x, std::int64_t offset,
@@ -123,12 +125,15 @@ std::vector<Parameter> LearnedPositions::parameters() {
 
 SinusoidalPositions::SinusoidalPositions(const SinusoidalPositionsOptions& options)
     : options_(options) {
-  check_size(kSinusoidal, "dim", options.dim);
-  if (options.dim % 2 != 0)
-    throw InvalidArgument(text("sinusoidal_positions: dim is ", options.dim, "; it must be even"));
-  if (!(options.base > 0 && std::isfinite(options.base)))
-    throw InvalidArgument(
-        text("sinusoidal_positions: base is ", options.base, "; it must be positive and finite"));
+  reporting("sinusoidal_positions", [&] {
+    check_size(kSinusoidal, "dim", options.dim);
+    if (options.dim % 2 != 0)
+      throw InvalidArgument(
+          text("sinusoidal_positions: dim is ", options.dim, "; it must be even"));
+    if (!(options.base > 0 && std::isfinite(options.base)))
+      throw InvalidArgument(
+          text("sinusoidal_positions: base is ", options.base, "; it must be positive and finite"));
+  });
 }
 
 Tensor SinusoidalPositions::forward(const ConstTensorView& x, std::int64_t offset,
@@ -154,6 +159,21 @@ Tensor SinusoidalPositions::forward(const ConstTensorView& x, std::int64_t offse
         }
     });
     return with_table(x, length, to, context);
+  });
+}
+
+std::pair<Tensor, SinusoidalPositions::Saved> SinusoidalPositions::forward_train(
+    const ConstTensorView& x, std::int64_t offset, Context& context) const {
+  Tensor y = forward(x, offset, context);
+  return {std::move(y), {x.shape()}};
+}
+
+LayerGradients SinusoidalPositions::backward(const ConstTensorView& dy, const Saved& saved,
+                                             Context&) const {
+  return reporting(kSinusoidal, [&] {
+    check_readable(kSinusoidal, "dy", dy);
+    check_shape(kSinusoidal, "dy", dy, dy.dtype(), saved.shape);
+    return LayerGradients{Tensor::copy_of(dy), {}};
   });
 }
 

@@ -117,6 +117,25 @@ std::vector<LayerMistake> multi_head_mistakes() {
                           layer().forward_train(of({3, 6}), of({3, 4}), of({3, 5})).second);
        },
        start + "dy is [2, 6]; it must be [3, 6]"},
+      {"an_o_that_is_not_wanted",
+       [] {
+         const MultiHeadAttention whole({.model_dim = 6, .heads = 2});
+         MultiHeadAttention({.model_dim = 6, .heads = 2, .output_projection = false}, whole.q(),
+                            whole.k(), whole.v(), whole.o());
+       },
+       start + "o is given, but output_projection is false"},
+      {"a_head_with_an_o_that_is_not_wanted",
+       [] {
+         MultiHeadAttention::join({.model_dim = 6, .heads = 2, .output_projection = false},
+                                  MultiHeadAttention({.model_dim = 6, .heads = 2}).split());
+       },
+       start + "head 0 has an o, but output_projection is false"},
+      {"rotary_of_no_pairing",
+       [] {
+         MultiHeadAttention(
+             {.model_dim = 6, .rotary = Rotary{.pairing = static_cast<Rotary::Pairing>(7)}});
+       },
+       start + "rotary.pairing is 7; its choices go from 0 to 1"},
       {"a_head_too_few", joined([](auto& heads) { heads.pop_back(); }),
        start + "there are 1 sets of matrices for 2 heads"},
       {"a_head_without_q", joined([](auto& heads) { heads[1].q = Tensor(); }),
@@ -191,7 +210,7 @@ std::vector<LayerMistake> kv_cache_mistakes() {
               .capacity = std::int64_t{1} << 62,
               .page_size = 1}),
        start + "batch 4 times 4611686018427387904 pages each is too much"},
-      {"no_keys", append({}, of({2, 2, 1, 3})), start + "k is not given; it must be [2, 2, n, 3]"},
+      {"no_keys", append({}, of({2, 2, 1, 3})), start + "k is missing"},
       {"keys_of_another_size", append(of({2, 2, 1, 4}), of({2, 2, 1, 3})),
        start + "k is [2, 2, 1, 4]; it must be [2, 2, n, 3]"},
       {"values_of_another_type", append(of({2, 2, 1, 3}), of({2, 2, 1, 3}, DType::bf16)),
@@ -201,9 +220,15 @@ std::vector<LayerMistake> kv_cache_mistakes() {
          const ConstTensorView k(nullptr, DType::f32, {2, 2, 1, 3}, Device{Device::Kind::cuda, 0});
          cache_of().append(k, k);
        },
-       start + "k is on cuda:0; the cache is in host memory"},
+       start + "k is on cuda:0, not in host memory"},
       {"values_of_another_length", append(of({2, 2, 1, 3}), of({2, 2, 2, 3})),
        start + "k has 1 tokens, v 2"},
+      {"lengths_without_an_address",
+       [] {
+         cache_of().append(of({2, 2, 1, 3}), of({2, 2, 1, 3}),
+                           ConstTensorView(static_cast<const std::int64_t*>(nullptr), {2}));
+       },
+       start + "lengths [2] has no address"},
       {"lengths_of_another_batch", append(of({2, 2, 1, 3}), of({2, 2, 1, 3}), one),
        start + "lengths is [1] i64; it must be [2], i32 or i64"},
       {"lengths_beyond_the_tokens", append(of({2, 2, 1, 3}), of({2, 2, 1, 3}), Tensor({1, 2}, {2})),
@@ -231,8 +256,7 @@ std::vector<LayerMistake> kv_cache_mistakes() {
          MultiHeadAttention().attend(of({2, 1, 6}), cache_of());
        },
        of_layer + "the layer is none; make it from options first"},
-      {"no_query_for_a_cache", attend({}),
-       of_layer + "query is not given; with this cache it must be [2, n, 6]"},
+      {"no_query_for_a_cache", attend({}), of_layer + "query is missing"},
       {"query_without_batch", attend(of({1, 6})),
        of_layer + "query is [1, 6]; with this cache it must be [2, n, 6]"},
       {"query_of_another_type", attend(of({2, 1, 6}, DType::f64)),
@@ -276,6 +300,26 @@ std::vector<LayerMistake> block_mistakes() {
        block({.attention = {.model_dim = 6, .d_k = 5, .output_projection = false}}),
        start +
            "without output_projection the heads give 5 features; the residual needs model_dim 6"},
+      {"block_of_no_activation",
+       block({.attention = {.model_dim = 6}, .activation = static_cast<Activation>(4)}),
+       start + "activation is 4; its choices go from 0 to 3"},
+      {"block_of_no_placement",
+       block({.attention = {.model_dim = 6}, .placement = static_cast<NormPlacement>(7)}),
+       start + "placement is 7; its choices go from 0 to 2"},
+      {"block_of_no_norm", block({.attention = {.model_dim = 6}, .norm = static_cast<NormKind>(2)}),
+       start + "norm is 2; its choices go from 0 to 1"},
+      {"block_with_a_memory_nobody_reads", block({.attention = {.model_dim = 6}, .memory_dim = 4}),
+       start + "memory_dim is 4; it must be at least 1 with cross-attention, and 0 without"},
+      {"block_of_negative_memory_dim",
+       block({.attention = {.model_dim = 6}, .cross = true, .memory_dim = -3}),
+       start + "memory_dim is -3; it must be at least 1 with cross-attention, and 0 without"},
+      {"block_without_an_address",
+       [] {
+         plain.forward(ConstTensorView(static_cast<const float*>(nullptr), {1, 2, 6}));
+       },
+       start + "x [1, 2, 6] has no address"},
+      {"block_of_none_saved", [] { AttentionBlock().save("nowhere"); },
+       start + "the layer is none; make it from options first"},
       {"block_of_negative_hidden_dim", block({.attention = {.model_dim = 6}, .hidden_dim = -1}),
        start + "hidden_dim is -1; it must be at least 0 (0: no feed-forward)"},
       {"block_of_none",

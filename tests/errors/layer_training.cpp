@@ -153,6 +153,11 @@ std::vector<LayerMistake> optimizer_mistakes() {
          step({"w", {}}, {"w", of({3})});
        },
        "InvalidArgument: adamw: parameter 'w' is missing"},
+      {"parameter_without_an_address",
+       [] {
+         step({"w", TensorView(static_cast<float*>(nullptr), {3})}, {"w", of({3})});
+       },
+       "InvalidArgument: adamw: parameter 'w' has no address"},
       {"parameter_on_a_device",
        [] {
          step({"w", TensorView(nullptr, DType::f32, {3}, Device{Device::Kind::cuda, 1})},

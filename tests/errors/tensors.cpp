@@ -75,6 +75,9 @@ std::vector<ErrorCase> shapes() {
 
 std::vector<ErrorCase> elements_and_views() {
   return {
+      {"element_of_no_address",
+       [] { ConstTensorView(static_cast<const float*>(nullptr), {2}).at<float>({1}); },
+       "at: the tensor [2] has no address"},
       {"element_of_no_tensor", [] { ConstTensorView().at<float>({}); }, "at: there is no tensor"},
       {"element_on_a_device",
        [] {
@@ -171,6 +174,11 @@ std::vector<ErrorCase> memory() {
        "tensor: 3 values for the 4 elements of [2, 2]"},
       {"values_for_a_huge_shape", [] { Tensor({1.0F}, {kTwo62}); },
        "tensor: 1 values for the 4611686018427387904 elements of [4611686018427387904]"},
+      {"copy_of_no_address",
+       [] {
+         Tensor::copy_of({nullptr, DType::f32, {2}});
+       },
+       "copy_of: the tensor [2] has no address"},
       {"copy_of_device_memory",
        [] {
          Tensor::copy_of({nullptr, DType::f32, {2}, {Device::Kind::cuda, 1}});
