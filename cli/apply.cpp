@@ -325,6 +325,16 @@ class Job {
 
   // ---- a block -------------------------------------------------------------------------------
 
+  // What belongs to the second attention, where there is none.
+  void check_cross(bool cross) const {
+    const std::pair<const char*, bool> flags[] = {{"--memory-dim", o_.sizes.memory_dim > 0},
+                                                  {"--memory-mask", !o_.memory_mask.empty()},
+                                                  {"--memory-lengths", !o_.memory_lengths.empty()},
+                                                  {"--key-length", o_.key_length > 0}};
+    for (const auto& [flag, given] : flags)
+      if (given && !cross) throw UsageError(std::string(flag) + " needs --cross or --memory");
+  }
+
   AttentionBlock make_block() {
     if (!o_.weights.empty()) {
       AttentionBlock block = AttentionBlock::load(o_.weights);
@@ -335,6 +345,7 @@ class Job {
         load_parameters(load_safetensors(o_.weights), block.parameters());
       }
       set_type(block.options().attention.type, "the block");
+      check_cross(block.options().cross);
       return block;
     }
     take_rows();
@@ -343,6 +354,7 @@ class Job {
     if (s.attention.model_dim == 0 && !result_.inputs.empty() && input(0).view().rank() > 0)
       s.attention.model_dim = input(0).size(input(0).view().rank() - 1);
     s.cross = s.cross || !o_.memory.empty();
+    check_cross(s.cross);
     s.activation = o_.activation == "relu"        ? Activation::relu
                    : o_.activation == "gelu"      ? Activation::gelu
                    : o_.activation == "gelu_tanh" ? Activation::gelu_tanh
@@ -356,23 +368,12 @@ class Job {
     return AttentionBlock(s);
   }
 
-  // What belongs to the second attention, where there is none.
-  void check_cross(bool cross) const {
-    const std::pair<const char*, bool> flags[] = {{"--memory-dim", o_.sizes.memory_dim > 0},
-                                                  {"--memory-mask", !o_.memory_mask.empty()},
-                                                  {"--memory-lengths", !o_.memory_lengths.empty()},
-                                                  {"--key-length", o_.key_length > 0}};
-    for (const auto& [flag, given] : flags)
-      if (given && !cross) throw UsageError(std::string(flag) + " needs --cross or --memory");
-  }
-
   void attend_block() {
     if (!o_.key.empty() || !o_.value.empty() || !o_.query.empty())
       throw UsageError("a block takes --input and --memory");
     const AttentionBlock block = make_block();
     const AttentionBlockOptions& s = block.options();
     type_ = s.attention.type;
-    check_cross(s.cross);
     if (result_.inputs.empty()) take_rows();
     if (result_.inputs.empty())
       draw_rows(s.attention.model_dim, s.memory_dim > 0 ? s.memory_dim : s.attention.model_dim,

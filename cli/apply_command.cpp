@@ -77,7 +77,7 @@ void check_weights(const CLI::App& app) {
            "is said by the block's file");
 }
 
-// Sizes that the inputs already have, and those that bare attention has not.
+// Sizes that the inputs already have, and those that bare attention does not have.
 void check_sizes(const CLI::App& app, Mode mode) {
   if (given_of(app, kBare) != nullptr) refuse(app, kSizes, "is said by the inputs");
   if (given_of(app, kRows) != nullptr)

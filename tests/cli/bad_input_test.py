@@ -209,13 +209,19 @@ class Files(CommandTest):
         self.assertEqual(self.beside(), [])
 
     def test_an_interrupt_leaves_no_file_half_made(self):
+        """All files are new, where the signal came late, or none is."""
+        early = 0
         for end in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             (self.folder / "y.npy").write_text("old")
             status, err = self.while_writing(lambda process: process.send_signal(end))
-            self.assertEqual(status, -end, err)
+            self.assertIn(status, (-end, 0), err)
             self.assertEqual(self.beside(), [])
-            self.assertEqual((self.folder / "y.npy").read_text(), "old")
-            self.assertFalse((self.folder / "lse.npy").exists())
+            new = (self.folder / "y.npy").read_bytes() != b"old"
+            for name in ("lse.npy", "w.npy"):
+                self.assertEqual((self.folder / name).exists(), new)
+                (self.folder / name).unlink(missing_ok=True)
+            early += not new
+        self.assertGreater(early, 0)
 
     @unittest.skipIf(os.geteuid() == 0, "root may write everywhere")
     def test_unwritable_folder(self):

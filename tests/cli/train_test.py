@@ -59,7 +59,8 @@ def documented(words):
     """The output that docs/command.md shows, as a pattern for any numbers."""
     page = (pathlib.Path(__file__).parents[2] / "docs/command.md").read_text(encoding="utf-8")
     block = page.split(f"```console\n$ attend train {words}\n")[1].split("```")[0]
-    return re.sub(r"\d+(\\\.\d+)?", r"\\d+(\\.\\d+)?", re.escape(block))
+    pattern = re.escape(block).replace(re.escape("..."), ".*")
+    return re.sub(r"\d+(\\\.\d+)?", r"\\d+(\\.\\d+)?", pattern)
 
 
 def induction(folder, seed):
