@@ -88,8 +88,11 @@ class Job {
     outputs_.reserve(o_.save_weights, "weights", shown(*type_));
     outputs_.reserve(o_.save_lse, "lse", statistics_type(*type_));
     outputs_.reserve(o_.save_scores, "scores", shown(*type_));
-    outputs_.reserve_file(o_.trace);
-    outputs_.reserve_file(o_.save_layer);
+    for (const std::string& path : {o_.trace, o_.save_layer}) {
+      if (!path.empty() && !path.ends_with(".safetensors"))
+        throw UsageError("'" + path + "' must end in .safetensors");
+      outputs_.reserve_file(path);
+    }
   }
 
   AttentionOutputs make_outputs(const ConstTensorView& q, const ConstTensorView& k,
@@ -192,19 +195,36 @@ class Job {
                   o_.rotary_base, o_.rotary_dim};
   }
 
+  // The library's advice is a field of WeightsFormat; here it is a flag.
+  template <class Work>
+  static auto in_words_of_flags(Work&& work) {
+    try {
+      return work();
+    } catch (const FileError& error) {
+      const std::string field = "output_projection = false";
+      std::string message = error.what();
+      if (const std::size_t at = message.find(field); at != std::string::npos)
+        message.replace(at, field.size(), "--no-output-projection");
+      throw FileError(message);
+    }
+  }
+
   MultiHeadAttention load_layer() {
     TensorFile file = load_safetensors(o_.weights);
     for (NamedTensor& named : file.tensors)
       if (!o_.type.empty()) named.tensor = converted(std::move(named.tensor), *type_);
     using Orientation = WeightsFormat::Orientation;
-    MultiHeadAttention layer = MultiHeadAttention::load(
-        file, {.prefix = o_.prefix,
-               .heads = o_.sizes.attention.heads,
-               .key_heads = o_.sizes.attention.key_heads,
-               .rotary = rotary(),
-               .orientation = o_.orientation == "out_in"   ? Orientation::out_in
-                              : o_.orientation == "in_out" ? Orientation::in_out
-                                                           : Orientation::automatic});
+    MultiHeadAttention layer = in_words_of_flags([&] {
+      return MultiHeadAttention::load(
+          file, {.prefix = o_.prefix,
+                 .heads = o_.sizes.attention.heads,
+                 .key_heads = o_.sizes.attention.key_heads,
+                 .rotary = rotary(),
+                 .output_projection = !o_.no_output_projection,
+                 .orientation = o_.orientation == "out_in"   ? Orientation::out_in
+                                : o_.orientation == "in_out" ? Orientation::in_out
+                                                             : Orientation::automatic});
+    });
     set_type(layer.options().type, "the layer");
     return layer;
   }
@@ -305,6 +325,16 @@ class Job {
 
   // ---- a block -------------------------------------------------------------------------------
 
+  // What belongs to the second attention, where there is none.
+  void check_cross(bool cross) const {
+    const std::pair<const char*, bool> flags[] = {{"--memory-dim", o_.sizes.memory_dim > 0},
+                                                  {"--memory-mask", !o_.memory_mask.empty()},
+                                                  {"--memory-lengths", !o_.memory_lengths.empty()},
+                                                  {"--key-length", o_.key_length > 0}};
+    for (const auto& [flag, given] : flags)
+      if (given && !cross) throw UsageError(std::string(flag) + " needs --cross or --memory");
+  }
+
   AttentionBlock make_block() {
     if (!o_.weights.empty()) {
       AttentionBlock block = AttentionBlock::load(o_.weights);
@@ -315,6 +345,7 @@ class Job {
         load_parameters(load_safetensors(o_.weights), block.parameters());
       }
       set_type(block.options().attention.type, "the block");
+      check_cross(block.options().cross);
       return block;
     }
     take_rows();
@@ -323,6 +354,7 @@ class Job {
     if (s.attention.model_dim == 0 && !result_.inputs.empty() && input(0).view().rank() > 0)
       s.attention.model_dim = input(0).size(input(0).view().rank() - 1);
     s.cross = s.cross || !o_.memory.empty();
+    check_cross(s.cross);
     s.activation = o_.activation == "relu"        ? Activation::relu
                    : o_.activation == "gelu"      ? Activation::gelu
                    : o_.activation == "gelu_tanh" ? Activation::gelu_tanh

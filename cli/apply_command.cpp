@@ -42,21 +42,48 @@ Mode mode_of(const CLI::App& app, const ApplyOptions& options) {
   return Mode::attention;
 }
 
+using Flags = std::initializer_list<const char*>;
+
+void refuse(const CLI::App& app, Flags flags, const std::string& why) {
+  for (const char* flag : flags)
+    if (app.count(flag) > 0) throw UsageError(std::string(flag) + " " + why);
+}
+
+// Flags that say nothing without another one.
+void check_needs(const CLI::App& app) {
+  const std::pair<const char*, const char*> needs[] = {
+      {"--prefix", "--weights"},          {"--orientation", "--weights"},
+      {"--rotary-base", "--rotary"},      {"--rotary-dim", "--rotary"},
+      {"--score-stage", "--save-scores"}, {"--bias-before-softcap", "--softcap"},
+      {"--dropout-offset", "--dropout"},  {"--dropout-origin", "--dropout"}};
+  for (const auto& [flag, needed] : needs)
+    if (app.count(needed) == 0) refuse(app, {flag}, std::string("needs ") + needed);
+  if (app.count("--hidden-dim") == 0 && app.count("--weights") == 0)
+    refuse(app, {"--activation"}, "needs --hidden-dim");
+}
+
 // Sizes that the weights already have.
 void check_weights(const CLI::App& app) {
-  if (app.count("--weights") == 0) {
-    for (const char* flag : {"--prefix", "--orientation"})
-      if (app.count(flag) > 0) throw UsageError(std::string(flag) + " needs --weights");
-    return;
-  }
-  for (const char* flag :
-       {"--model-dim", "--d-k", "--d-v", "--key-dim", "--value-dim", "--no-projection-bias",
-        "--no-output-projection", "--cross", "--memory-dim", "--hidden-dim", "--activation",
-        "--norm-placement", "--norm", "--epsilon"})
-    if (app.count(flag) > 0) throw UsageError(std::string(flag) + " is said by the weights");
-  if (app.count("--block") == 0) return;
-  for (const char* flag : {"--heads", "--key-heads", "--rotary", "--prefix", "--orientation"})
-    if (app.count(flag) > 0) throw UsageError(std::string(flag) + " is said by the block's file");
+  if (app.count("--weights") == 0) return;
+  refuse(app,
+         {"--model-dim", "--d-k", "--d-v", "--key-dim", "--value-dim", "--no-projection-bias",
+          "--cross", "--memory-dim", "--hidden-dim", "--activation", "--norm-placement", "--norm",
+          "--epsilon"},
+         "is said by the weights");
+  if (app.count("--block") > 0)
+    refuse(app,
+           {"--heads", "--key-heads", "--rotary", "--prefix", "--orientation",
+            "--no-output-projection"},
+           "is said by the block's file");
+}
+
+// Sizes that the inputs already have, and those that bare attention does not have.
+void check_sizes(const CLI::App& app, Mode mode) {
+  if (given_of(app, kBare) != nullptr) refuse(app, kSizes, "is said by the inputs");
+  if (given_of(app, kRows) != nullptr)
+    refuse(app, {"--batch", "--length", "--key-length"}, "is for inputs that are drawn");
+  if (mode == Mode::attention)
+    refuse(app, {"--key-dim", "--value-dim"}, "is for a layer; give --input or --model-dim");
 }
 
 const char* name_of(Mode mode) {
@@ -117,7 +144,9 @@ void print_text(const Applied& done, const Outputs& outputs, int threads) {
 int run(const CLI::App& app, const ApplyOptions& options, const std::string& kernel,
         const Common& common) {
   const Mode mode = mode_of(app, options);
+  check_needs(app);
   check_weights(app);
+  check_sizes(app, mode);
   const auto context = common.context(kernel.empty() ? "" : "forward:" + kernel);
   Outputs outputs;
   const Applied done = apply(options, mode, common.seed, *context, outputs);
@@ -171,7 +200,7 @@ void add_flags(CLI::App& app, ApplyOptions& o) {
   layer.number("--rotary-base", o.rotary_base, "Base of the rotary frequencies");
   layer.size("--rotary-dim", o.rotary_dim, "Features that turn; all d_k if not given");
   layer.flag("--no-projection-bias", o.no_bias, "Projections without bias");
-  layer.flag("--no-output-projection", o.no_output_projection, "No W^O");
+  layer.flag("--no-output-projection", o.no_output_projection, "No W^O, nor in the weights' file");
   layer.file("--save-layer", o.save_layer, "Writes the weights that were used");
 
   app.add_flag("--block", o.block, "A block: attention, residual, norm, feed-forward");

@@ -84,6 +84,7 @@ void Program::add_common(const Command& command) {
 int Program::chosen() {
   for (const Command& command : commands_) {
     if (!command.app->parsed()) continue;
+    common_.seed_given = command.common && command.app->count("--seed") > 0;
     try {
       const int status = command.work(common_);
       std::cout.flush();
@@ -135,6 +136,9 @@ CLI::Option* one_of(CLI::Option* option, const std::vector<std::string>& words) 
 
 Json json_object(const std::string& schema) { return {{"schema", schema}}; }
 
-void print(const Json& object) { std::cout << object.dump(2) << '\n'; }
+// A file's name need not be UTF-8, JSON must be: what is not becomes U+FFFD.
+void print(const Json& object) {
+  std::cout << object.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+}
 
 }  // namespace attend::cli

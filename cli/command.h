@@ -26,13 +26,21 @@
 
 namespace attend::cli {
 
-enum Status : int { kOk = 0, kFailedCheck = 1, kUsage = 2, kMemory = 3, kDevice = 4 };
+enum Status : int {
+  kOk = 0,
+  kFailedCheck = 1,
+  kUsage = 2,
+  kMemory = 3,
+  kDevice = 4,
+  kInterrupted = 130,  // as shells show a process that SIGINT ended
+};
 
 // What every command takes.
 struct Common {
   bool json = false;       // one object on stdout, with a "schema"
   int threads = 0;         // 0: as many as the affinity mask allows
   std::uint64_t seed = 0;  // of everything that is drawn
+  bool seed_given = false;
 
   // `kernels` as in ContextOptions.
   std::unique_ptr<Context> context(const std::string& kernels = {}) const;

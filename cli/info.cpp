@@ -193,18 +193,24 @@ void add_info(Program& program) {
     bool no_bias = false, no_output = false;
   };
   auto options = std::make_shared<Options>();
+  auto self = std::make_shared<CLI::App*>();
   LayerSizes& s = options->sizes;
   CLI::App& app =
       program.add("info", "Machine and kernels; with --model-dim, what such a layer costs.",
                   "  attend info\n"
                   "  attend info --model-dim 512 --heads 8 --batch 32 --length 20",
-                  [options](const Common& common) {
+                  [options, self](const Common& common) {
+                    for (const char* flag :
+                         {"--causal", "--no-projection-bias", "--no-output-projection", "--type"})
+                      if ((*self)->count(flag) > 0 && options->sizes.model_dim == 0)
+                        throw UsageError(std::string(flag) + " requires --model-dim");
                     LayerSizes sizes = options->sizes;
                     sizes.type = type_named(options->type);
                     sizes.bias = !options->no_bias;
                     sizes.output_projection = !options->no_output;
                     return info(sizes, common);
                   });
+  *self = &app;
   CLI::Option* width = add_size(app, "--model-dim", s.model_dim, "Width of the layer");
   const std::pair<const char*, std::pair<std::int64_t*, const char*>> sizes[] = {
       {"--heads", {&s.heads, "Heads; 1 if not given"}},

@@ -63,7 +63,9 @@ int man(CLI::App& app) {
          ".SH \"EXIT STATUS\"\n"
          ".TP\n.B 0\nAll is well.\n.TP\n.B 1\nA check failed.\n"
          ".TP\n.B 2\nA flag or an input cannot be taken; one line on standard error says why.\n"
-         ".TP\n.B 3\nThere was not enough memory.\n.TP\n.B 4\nA device failed.\n";
+         ".TP\n.B 3\nThere was not enough memory.\n.TP\n.B 4\nA device failed.\n"
+         ".TP\n.B 130\nCtrl\\-C ended it. \\fBattend train\\fR ends after its step and leaves the\n"
+         "checkpoint and the plot that it was asked for.\n";
   return kOk;
 }
 

@@ -1,5 +1,7 @@
 #include "outputs.h"
 
+#include "signals.h"
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,10 +20,11 @@ namespace fs = std::filesystem;
 
 std::string reason() { return std::generic_category().message(errno); }
 
-// What the path leads to, so that a link stays a link.
+// What the path leads to, so that a link stays a link. Absolute, as weakly_canonical would leave
+// y.npy as it is until there is one, and that would be another file than ./y.npy.
 fs::path target_of(const std::string& path) {
   std::error_code error;
-  const fs::path target = fs::weakly_canonical(path, error);
+  const fs::path target = fs::weakly_canonical(fs::absolute(path, error), error);
   return error ? fs::path(path) : target;
 }
 
@@ -34,36 +37,68 @@ void check_writable(const std::string& path) {
   if (fs::exists(status) && !fs::is_regular_file(status))
     cannot_write(path, "it is no regular file");
   if (fs::exists(status) && ::access(target.c_str(), W_OK) != 0) cannot_write(path, reason());
-  if (!folder.empty() && ::access(folder.c_str(), W_OK | X_OK) != 0) cannot_write(path, reason());
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) cannot_write(path, reason());
 }
 
-// Files under their other names; what is still there at the end goes away.
+// Files under their other names, until all of them take their places. What is still under another
+// name at the end goes away.
 class Staged {
  public:
   ~Staged() {
     std::error_code ignored;
-    for (const auto& [from, to] : moves_) fs::remove(from, ignored);
+    for (const Move& move : moves_) fs::remove(move.stage, ignored);
   }
   fs::path stage(const std::string& path) {
-    const fs::path target = target_of(path);
-    const std::string name =
-        ".attend-" + std::to_string(::getpid()) + "-stage" + std::to_string(moves_.size());
-    moves_.emplace_back(target.parent_path() / name, target);
-    return moves_.back().first;
+    const fs::path target = target_of(path), folder = target.parent_path();
+    const std::string name = ".attend-" + std::to_string(::getpid()) + "-";
+    const std::string number = std::to_string(moves_.size());
+    moves_.push_back(
+        {folder / (name + "stage" + number), folder / (name + "old" + number), target});
+    return moves_.back().stage;
   }
+  // Puts every file in its place, or leaves all places as they were.
   void commit() {
-    for (const auto& [from, to] : moves_) {
-      std::error_code error;
-      const fs::file_status old = fs::status(to, error);
-      if (fs::exists(old)) fs::permissions(from, old.permissions(), error);
-      fs::rename(from, to, error);
-      if (error) cannot_write(to.string(), error.message());
+    std::size_t done = 0;
+    std::error_code error, ignored;
+    while (done < moves_.size() && put(moves_[done], error)) ++done;
+    if (error) {
+      for (std::size_t n = 0; n < done; ++n) take_back(moves_[n]);
+      cannot_write(moves_[done].target.string(), error.message());
     }
+    for (const Move& move : moves_) fs::remove(move.old, ignored);
     moves_.clear();
   }
 
  private:
-  std::vector<std::pair<fs::path, fs::path>> moves_;
+  struct Move {
+    fs::path stage, old, target;  // `old`: the older file, while it may be wanted back
+    bool replaces = false;
+  };
+
+  // A second name keeps the older file, so that there is one at its place all the time. Where the
+  // file system has no second names, it is moved away.
+  static bool put(Move& move, std::error_code& error) {
+    std::error_code ignored;
+    const fs::file_status older = fs::status(move.target, ignored);
+    if (fs::is_regular_file(older)) {
+      fs::permissions(move.stage, older.permissions(), ignored);
+      fs::create_hard_link(move.target, move.old, error);
+      if (error) fs::rename(move.target, move.old, error);
+      if (error) return false;
+      move.replaces = true;
+    }
+    fs::rename(move.stage, move.target, error);
+    if (error && move.replaces) take_back(move);
+    return !error;
+  }
+  static void take_back(const Move& move) {
+    std::error_code error;
+    if (!move.replaces) fs::remove(move.target, error);
+    else if (fs::rename(move.old, move.target, error); !error)
+      fs::remove(move.old, error);  // it stays where both were names of one file
+  }
+
+  std::vector<Move> moves_;
 };
 
 }  // namespace
@@ -81,12 +116,12 @@ void Outputs::reserve(const std::string& text, const std::string& name, DType ty
     throw UsageError(text + ": .npy has no bf16; write to .safetensors, or give --type f32");
   check_writable(place.path);
   auto file = find(place.path);
-  if (file == files_.end()) file = files_.insert(file, {place.path, place.npy, {}, {}});
+  if (file == files_.end()) file = files_.insert(file, {place.path, place.npy, false, {}, {}});
   const std::string inside = place.name.empty() ? name : place.name;
   const bool taken = std::any_of(file->entries.begin(), file->entries.end(), [&](const Entry& e) {
     return place.npy || e.tensor.name == inside;
   });
-  if (taken || file->writer) throw UsageError(text + " is to be written twice");
+  if (taken || file->whole) throw UsageError(text + " is to be written twice");
   file->entries.push_back({name, {inside, {}}});
 }
 
@@ -98,10 +133,9 @@ void Outputs::put(const std::string& name, const ConstTensorView& tensor) {
 
 void Outputs::reserve_file(const std::string& path) {
   if (path.empty()) return;
-  if (!path.ends_with(".safetensors")) throw UsageError("'" + path + "' must end in .safetensors");
   check_writable(path);
   if (find(path) != files_.end()) throw UsageError(path + " is to be written twice");
-  files_.push_back({path, false, {}, [](const fs::path&) {}});
+  files_.push_back({path, false, true, {}, {}});
 }
 
 void Outputs::put_file(const std::string& path, Writer writer) {
@@ -109,8 +143,14 @@ void Outputs::put_file(const std::string& path, Writer writer) {
 }
 
 void Outputs::write() const {
+  const HeldSignals signals;
+  const auto end_if_asked = [&] {
+    if (signals.waiting()) throw UsageError("interrupted; no file was written");
+  };
   Staged staged;
   for (const File& file : files_) {
+    if (file.whole && !file.writer) continue;
+    end_if_asked();
     const fs::path stage = staged.stage(file.path);
     try {
       std::vector<NamedView> tensors;
@@ -125,6 +165,7 @@ void Outputs::write() const {
       throw FileError(message);
     }
   }
+  end_if_asked();
   staged.commit();
 }
 

@@ -1,5 +1,6 @@
 // The files that a command writes: all of them, or none. They are written beside their places
-// first, under other names, and put there when every one is whole.
+// first, under other names, and put there when every one is whole; where one cannot be put, those
+// before it are taken back. Ctrl-C waits for that.
 #pragma once
 
 #include "tensors.h"
@@ -21,7 +22,7 @@ class Outputs {
   // The tensor for the place reserved under `name`. It must live until write().
   void put(const std::string& name, const ConstTensorView& tensor);
 
-  // A safetensors file that somebody else knows how to write.
+  // A file that somebody else knows how to write. If it is never put, it is not written here.
   using Writer = std::function<void(const std::filesystem::path&)>;
   void reserve_file(const std::string& path);
   void put_file(const std::string& path, Writer writer);
@@ -36,9 +37,9 @@ class Outputs {
   };
   struct File {
     std::string path;
-    bool npy = true;
+    bool npy = true, whole = false;  // whole: the writer's, not made of entries
     std::vector<Entry> entries;
-    Writer writer;  // in place of the entries
+    Writer writer;
   };
   std::vector<File>::iterator find(const std::string& path);
 

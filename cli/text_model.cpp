@@ -109,7 +109,7 @@ TextData::TextData(const std::filesystem::path& path, std::int64_t length)
   const auto count = static_cast<std::int64_t>(numbers_.size());
   if (count - learned_ <= length)
     throw UsageError("--text: " + path.string() + " has " + std::to_string(count) +
-                     " characters; it needs at least " + std::to_string(10 * (length + 1)) +
+                     " characters; it needs at least " + std::to_string(10 * length + 1) +
                      " for sequences of " + std::to_string(length));
 }
 

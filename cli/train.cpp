@@ -1,24 +1,23 @@
 // attend train: a small model learns a task, or a text.
 #include "command.h"
+#include "outputs.h"
 #include "plot.h"
+#include "signals.h"
 #include "terminal.h"
 #include "train_task.h"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <iostream>
 
 namespace attend::cli {
 namespace {
 
-constexpr int kInterrupted = 128 + SIGINT;
 constexpr std::int64_t kWatch = 25;  // steps between looks at whether the task is learned
 
 struct TrainOptions {
@@ -35,7 +34,7 @@ struct TrainOptions {
 volatile std::sig_atomic_t interrupted = 0;
 
 // The first Ctrl-C asks the loop to end after its step. It also takes the handler away, so that a
-// second one ends the process at once: files are whole or not there at any time.
+// second one ends the process at once, but for a file that is being written.
 class Interrupts {
  public:
   Interrupts() {
@@ -51,33 +50,6 @@ class Interrupts {
  private:
   struct sigaction before_ {};
 };
-
-// ---- files -------------------------------------------------------------------------------------
-
-// Found before the work, not after it.
-void check_folder(const char* flag, const std::string& path) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  const fs::path folder = fs::path(path).parent_path();
-  if (!path.empty() && !folder.empty() && !fs::is_directory(folder, error))
-    throw UsageError(std::string(flag) + ": there is no folder " + folder.string());
-  if (!path.empty() && fs::is_directory(path, error))
-    throw UsageError(std::string(flag) + ": " + path + " is a folder");
-}
-
-// Whole or not at all.
-void write_whole(const std::string& path, const std::string& text) {
-  const std::string partial = path + ".attend-" + std::to_string(::getpid());
-  std::ofstream file(partial, std::ios::binary);
-  file << text;
-  file.close();
-  std::error_code error;
-  if (file) std::filesystem::rename(partial, path, error);
-  if (!file || error) {
-    std::filesystem::remove(partial, error);
-    throw UsageError(path + " cannot be written");
-  }
-}
 
 // ---- training ----------------------------------------------------------------------------------
 
@@ -109,14 +81,13 @@ class Training {
 
   void save_checkpoint() const {
     if (options_.checkpoint.empty()) return;
+    const HeldSignals signals;
     Metadata more = all_metadata();
     more.merge(model_->metadata());
     attend::save_checkpoint(options_.checkpoint, std::as_const(*model_).parameters(), optimizer_,
                             more);
   }
-  void save_model() const {
-    if (!options_.save.empty()) model_->save(options_.save, all_metadata());
-  }
+  void save_model(const std::filesystem::path& path) const { model_->save(path, all_metadata()); }
   Verdict judge() const { return task_->judge(settings_, *model_, *context_); }
 
   const TrainSettings& settings() const noexcept { return settings_; }
@@ -154,7 +125,7 @@ class Training {
     const TensorFile file = load_safetensors(options_.resume);
     settings_ = TrainSettings::from(file);
     if (options_.steps != 0) settings_.steps = options_.steps;
-    if (common.seed != 0 && common.seed != settings_.seed)
+    if (common.seed_given && common.seed != settings_.seed)
       throw UsageError("--seed is " + std::to_string(common.seed) + ", that of " + options_.resume +
                        " is " + std::to_string(settings_.seed));
     if ((settings_.task == "text") == options_.text.empty())
@@ -234,23 +205,32 @@ void print_result(const Training& training, const Verdict& verdict, bool json) {
   std::cout << verdict.text;
 }
 
+void write_plot(const std::filesystem::path& path, const Curve& curve) {
+  std::ofstream file(path, std::ios::binary);
+  file << svg_plot(curve);
+  file.close();
+  if (!file) throw FileError(path.string() + ": cannot be written");
+}
+
 int train(const TrainOptions& options, const Common& common) {
-  check_folder("--checkpoint", options.checkpoint);
-  check_folder("--plot", options.plot);
-  check_folder("--save", options.save);
+  Outputs outputs;  // the checkpoint is written on the way
+  for (const std::string& path : {options.checkpoint, options.plot, options.save})
+    outputs.reserve_file(path);
   Training training(options, common);
   {
     const Interrupts interrupts;
     training.run();
   }
-  if (!options.plot.empty()) write_whole(options.plot, svg_plot(training.curve()));
+  outputs.put_file(options.plot, [&](const auto& path) { write_plot(path, training.curve()); });
   if (interrupted) {
+    outputs.write();
     std::cerr << "attend train: interrupted after step " << training.steps()
               << (options.checkpoint.empty() ? "" : "; the checkpoint is " + options.checkpoint)
               << '\n';
     return kInterrupted;
   }
-  training.save_model();
+  outputs.put_file(options.save, [&](const auto& path) { training.save_model(path); });
+  outputs.write();
   print_result(training, training.judge(), common.json);
   return kOk;
 }
@@ -259,6 +239,7 @@ int train(const TrainOptions& options, const Common& common) {
 
 void add_train(Program& program) {
   auto options = std::make_shared<TrainOptions>();
+  auto self = std::make_shared<CLI::App*>();
   // Flags that a checkpoint decides, and flags of the text model alone.
   auto decided = std::make_shared<std::vector<CLI::Option*>>();
   auto of_text = std::make_shared<std::vector<CLI::Option*>>();
@@ -274,8 +255,11 @@ void add_train(Program& program) {
         for (const CLI::Option* option : *of_text)
           if (option->count() > 0 && options->text.empty())
             throw UsageError(option->get_name() + " needs --text");
+        if ((*self)->count("--checkpoint-every") > 0 && options->checkpoint.empty())
+          throw UsageError("--checkpoint-every needs --checkpoint");
         return train(*options, common);
       });
+  *self = &app;
   const auto file = [&](const char* flag, std::string& path, const char* description) {
     app.add_option(flag, path, description)->type_name("FILE");
   };

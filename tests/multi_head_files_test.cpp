@@ -128,6 +128,7 @@ TEST(MultiHeadFiles, a_layer_without_w_o_is_never_guessed) {
   EXPECT_NE(error.find("FileError"), std::string::npos) << error;
   EXPECT_NE(error.find("wo.weight"), std::string::npos) << error;
   EXPECT_NE(error.find("output.weight"), std::string::npos) << error;
+  EXPECT_NE(error.find("output_projection = false"), std::string::npos) << error;
   const WeightsFormat format{.heads = 2, .output_projection = false};
   EXPECT_EQ(same_layer(MultiHeadAttention::load(file, format), layer), "");
 }

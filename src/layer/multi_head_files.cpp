@@ -71,6 +71,9 @@ class Loader {
       split_bias(scheme.q_bias, q, k, v, q_bias, k_bias, v_bias);
     }
     if (has_output()) {
+      if (!has(scheme.o))
+        fail("there is no ", full(scheme.o),
+             "; a layer without W^O needs output_projection = false", "; there are:", names());
       o = matrix(scheme.o);
       o_bias = vector(scheme.o_bias);
     }
@@ -92,6 +95,11 @@ class Loader {
 
   std::string full(const char* name) const { return format_.prefix + name; }
   bool has(const char* name) const { return file_.find(full(name)) != nullptr; }
+  std::string names() const {
+    std::string all;
+    for (const NamedTensor& named : file_.tensors) all += " " + named.name;
+    return all;
+  }
   void refuse(const char* name, const char* feature) const {
     if (has(name)) fail(full(name), " is there; ", feature, " is not part of this layer");
   }
@@ -104,13 +112,12 @@ class Loader {
       if (has(scheme.o)) return scheme;
     }
     if (by_q != nullptr) return *by_q;
-    std::string known, there;
+    std::string known;
     for (const Scheme& scheme : kSchemes) {
       const std::string name = full(scheme.q);
       if (known.find(name) == std::string::npos) known += " " + name;
     }
-    for (const NamedTensor& named : file_.tensors) there += " " + named.name;
-    fail("no weights of an attention layer; W^Q is looked for as", known, "; there are:", there);
+    fail("no weights of an attention layer; W^Q is looked for as", known, "; there are:", names());
   }
 
   // As [out, in].
@@ -223,6 +230,8 @@ class Loader {
     if (format_.heads != 0) options.heads = format_.heads;
     if (format_.key_heads != 0) options.key_heads = format_.key_heads;
     if (format_.rotary) options.rotary = format_.rotary;
+    options.output_projection = options.output_projection && format_.output_projection;
+    const auto of_output = [&](Tensor x) { return options.output_projection ? x : Tensor(); };
     std::vector<MultiHeadAttention::Head> all;
     for (std::int64_t h = 0; h < options.heads; ++h) {
       const std::string first = text(format_.prefix, "head.", h, ".q.weight");
@@ -235,12 +244,12 @@ class Loader {
       all.push_back({.q = at("q.weight"),
                      .k = at("k.weight"),
                      .v = at("v.weight"),
-                     .o = at("o.weight"),
+                     .o = of_output(at("o.weight")),
                      .q_bias = at("q.bias"),
                      .k_bias = at("k.bias"),
                      .v_bias = at("v.bias")});
     }
-    return MultiHeadAttention::join(options, all, vector("o.bias"));
+    return MultiHeadAttention::join(options, all, of_output(vector("o.bias")));
   }
 
   const TensorFile& file_;

@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 """attend apply against the formulas in f64, every flag of it. usage: apply_test.py PATH_OF_ATTEND"""
+import json
 import math
+import os
 import re
 import struct
+import subprocess
 
 import command
 from command import (CommandTest, Tensor, attend, attention, concat, linear, load_safetensors,
@@ -177,6 +180,14 @@ class Bare(CommandTest):
         self.assertEqual(one["output"]["checksum"], again["output"]["checksum"])
         self.assertNotEqual(one["output"]["checksum"], other["output"]["checksum"])
 
+    def test_json_of_a_path_that_is_not_utf8(self):
+        path = os.fsencode(self.folder) + b"/y\xff.npy"
+        done = subprocess.run([command.ATTEND, *self.inputs, "--output", path, "--json"],
+                              cwd=self.folder, capture_output=True)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        self.assertEqual(json.loads(done.stdout)["files"], [f"{self.folder}/y\ufffd.npy"])
+        self.assertTrue(os.path.exists(path))
+
     def test_json_has_its_fields(self):
         done = self.run_json(*self.inputs, "--output", "y.npy")
         self.assertEqual(list(done), ["schema", "mode", "kernel", "threads", "seconds", "inputs",
@@ -268,6 +279,30 @@ class Layer(CommandTest):
         batched = Tensor((1, 3, 8), x.data)
         wanted = multi_head(batched, batched, batched, w, 2)
         self.close(self.load("y.npy"), Tensor((3, 8), wanted.data))
+
+    def test_file_without_output_projection(self):
+        """It has to be said that there is none, for one matrix of all heads and for one a head."""
+        x = numbers((1, 3, 8), 1)
+        w = {name: t for name, t in draw_weights(8, 6, 6, 6).items() if name[0] != "o"}
+        save_safetensors(self.folder / "l.safetensors", w)
+        self.save("x.npy", x)
+        words = ["apply", "--weights", "l.safetensors", "--heads", 2, "--input", "x.npy"]
+        err = self.fails(2, "there is no o.weight", *words)
+        self.assertIn("needs --no-output-projection", err)
+        self.run_ok(*words, "--no-output-projection", "--output", "y.npy")
+        wanted = multi_head(x, x, x, w, 2)
+        self.close(self.load("y.npy"), wanted)
+        self.run_ok("apply", "--model-dim", 8, "--heads", 1, "--d-k", 6, "--length", 1, "--type", "f64",
+                    "--save-layer", "one.safetensors")
+        one, metadata = load_safetensors(self.folder / "one.safetensors")
+        self.assertIn("o.weight", one)
+        save_safetensors(self.folder / "l.safetensors",
+                         {("" if name == "o.bias" else "head.0.") + name: t for name, t in one.items()},
+                         metadata)
+        self.run_ok("apply", "--weights", "l.safetensors", "--input", "x.npy",
+                    "--no-output-projection", "--output", "y.npy")
+        del one["o.weight"], one["o.bias"]
+        self.close(self.load("y.npy"), multi_head(x, x, x, one, 1))
 
     def test_other_widths_are_drawn(self):
         done = self.run_json("apply", "--model-dim", 8, "--heads", 2, "--key-dim", 6, "--value-dim", 4,

@@ -2,8 +2,10 @@
 """What the command says to input that it cannot take: one line, the right exit status, and no file
 more than before. usage: bad_input_test.py PATH_OF_ATTEND"""
 import os
+import signal
 import stat
 import subprocess
+import time
 import unittest
 
 import command
@@ -54,6 +56,34 @@ class Flags(CommandTest):
         self.fails(2, "64 bits", "info", "--model-dim", 2**40, "--length", 2**40)
         self.fails(2, "--save-layer is for a layer", "apply", "--length", 2, "--d-k", 2, "--save-layer",
                    "l.safetensors")
+
+    def test_flags_that_would_change_nothing(self):
+        bare = ("apply", "--length", 2, "--d-k", 2)
+        layer = ("apply", "--model-dim", 8, "--length", 2)
+        block = ("apply", "--block", "--model-dim", 8, "--length", 2)
+        self.fails(2, "--rotary-base needs --rotary", *layer, "--rotary-base", 100)
+        self.fails(2, "--rotary-dim needs --rotary", *layer, "--rotary-dim", 2)
+        self.fails(2, "--score-stage needs --save-scores", *bare, "--score-stage", "raw")
+        self.fails(2, "--bias-before-softcap needs --softcap", *bare, "--bias-before-softcap")
+        self.fails(2, "--dropout-offset needs --dropout", *bare, "--dropout-offset", 2)
+        self.fails(2, "--dropout-origin needs --dropout", *bare, "--dropout-origin", "0,0,0,0,1")
+        self.fails(2, "--activation needs --hidden-dim", *block, "--activation", "relu")
+        self.fails(2, "--key-dim is for a layer", *bare, "--key-dim", 8)
+        self.fails(2, "--value-dim is for a layer", *bare, "--value-dim", 8)
+        for flag, value in (("--memory-dim", 4), ("--memory-mask", "m.npy"), ("--memory-lengths", "1"),
+                            ("--key-length", 3)):
+            self.fails(2, f"{flag} needs --cross or --memory", *block, flag, value)
+        for flag in ("--length", "--batch", "--key-length"):
+            for given in ("--input", "--query", "--memory", "--key", "--value"):
+                self.fails(2, f"{flag} is for inputs that are drawn", "apply", given, "x.npy", flag, 2)
+        for flag in ("--length", "--batch", "--key-length", "--heads", "--key-heads", "--d-k", "--d-v"):
+            self.fails(2, f"{flag} is said by the inputs", "apply", "--q", "q.npy", flag, 2)
+        self.fails(2, "--causal requires --model-dim", "info", "--causal")
+        self.fails(2, "--type requires --model-dim", "info", "--type", "f32")
+        self.fails(2, "--no-projection-bias requires --model-dim", "info", "--no-projection-bias")
+        self.fails(2, "--no-output-projection requires --model-dim", "info", "--no-output-projection")
+        self.fails(2, "--no-output-projection is said by the block's file", "apply", "--block",
+                   "--weights", "b.safetensors", "--no-output-projection")
 
     def test_no_command_shows_help(self):
         done = attend()
@@ -115,6 +145,9 @@ class Files(CommandTest):
     def test_outputs_all_or_none(self):
         self.fails(2, "cannot be written", *self.bare, "--output", "no_folder/y.npy")
         self.fails(2, "is to be written twice", *self.bare, "--output", "y.npy", "--save-lse", "y.npy")
+        self.fails(2, "is to be written twice", *self.bare, "--output", "y.npy", "--save-lse", "./y.npy")
+        self.fails(2, "is to be written twice", *self.bare, "--output", "y.npy", "--save-lse",
+                   self.folder / "y.npy")
         self.fails(2, "must end in .safetensors", *self.bare, "--trace", "t.npy")
         self.fails(2, "it is a folder", *self.bare, "--output", "y.npy", "--save-lse",
                    self.subfolder("lse.npy"))
@@ -141,6 +174,54 @@ class Files(CommandTest):
         self.assertTrue((self.folder / "to_y.npy").is_symlink())
         self.assertEqual(self.load("y.npy").shape, (1, 2, 3, 4))
         self.assertEqual(stat.S_IMODE(os.stat(self.folder / "y.npy").st_mode), 0o640)
+
+    # Three files, of which the first takes a while to write.
+    LONG = ["apply", "--length", 500_000, "--key-length", 1, "--d-k", 1, "--d-v", 16, "--output", "y.npy",
+            "--save-lse", "lse.npy", "--save-weights", "w.npy"]
+
+    def while_writing(self, act):
+        """Runs the command and calls act(process) when a file beside the outputs is seen."""
+        process = subprocess.Popen([command.ATTEND, *map(str, self.LONG)], cwd=self.folder, text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        while process.poll() is None and not self.beside():
+            time.sleep(0.001)
+        act(process)
+        err = process.communicate(timeout=120)[1]
+        return process.returncode, err
+
+    def beside(self):
+        return [path.name for path in self.folder.iterdir() if path.name.startswith(".attend-")]
+
+    def test_a_file_that_finds_no_place_takes_the_others_back(self):
+        (self.folder / "y.npy").write_text("old")
+        status, err = self.while_writing(lambda process: (self.folder / "lse.npy").mkdir())
+        self.assertEqual(status, 2, err)
+        self.assertIn("lse.npy: cannot be written", err)
+        self.assertEqual((self.folder / "y.npy").read_text(), "old")
+        self.assertFalse((self.folder / "w.npy").exists())
+        self.assertEqual(self.beside(), [])
+        os.rename(self.folder / "y.npy", self.folder / "w.npy")   # now the second is the older one
+        (self.folder / "lse.npy").rmdir()
+        status, err = self.while_writing(lambda process: (self.folder / "lse.npy").mkdir())
+        self.assertEqual(status, 2, err)
+        self.assertEqual((self.folder / "w.npy").read_text(), "old")
+        self.assertFalse((self.folder / "y.npy").exists())
+        self.assertEqual(self.beside(), [])
+
+    def test_an_interrupt_leaves_no_file_half_made(self):
+        """All files are new, where the signal came late, or none is."""
+        early = 0
+        for end in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            (self.folder / "y.npy").write_text("old")
+            status, err = self.while_writing(lambda process: process.send_signal(end))
+            self.assertIn(status, (-end, 0), err)
+            self.assertEqual(self.beside(), [])
+            new = (self.folder / "y.npy").read_bytes() != b"old"
+            for name in ("lse.npy", "w.npy"):
+                self.assertEqual((self.folder / name).exists(), new)
+                (self.folder / name).unlink(missing_ok=True)
+            early += not new
+        self.assertGreater(early, 0)
 
     @unittest.skipIf(os.geteuid() == 0, "root may write everywhere")
     def test_unwritable_folder(self):

@@ -55,9 +55,19 @@ def text_file(folder):
 SMALL = ("--width", 16, "--heads", 2, "--batch", 4)   # a model that trains in no time
 
 
+def documented(words):
+    """The output that docs/command.md shows, as a pattern for any numbers."""
+    page = (pathlib.Path(__file__).parents[2] / "docs/command.md").read_text(encoding="utf-8")
+    block = page.split(f"```console\n$ attend train {words}\n")[1].split("```")[0]
+    pattern = re.escape(block).replace(re.escape("..."), ".*")
+    return re.sub(r"\d+(\\\.\d+)?", r"\\d+(\\.\\d+)?", pattern)
+
+
 def induction(folder, seed):
     """Two layers learn to continue repeated sequences, by an induction head in the second."""
-    result = trained("--seed", seed)
+    result = trained("--seed", seed, "--checkpoint", folder / "end")
+    if seed == 1:
+        assert re.fullmatch(documented("--seed 1"), attend("--resume", folder / "end"))
     assert result["accuracy"] >= 0.99, result
     assert result["induction_score"] >= 0.8, result
     assert result["induction_layer"] == 1 and result["reached"] is True, result
@@ -126,17 +136,24 @@ def more_steps_go_on(folder):
 
 
 def interrupt(folder):
-    """The first Ctrl-C writes the checkpoint and ends with 130; a second one ends at once."""
+    """The first Ctrl-C writes the checkpoint and ends with 130; a second one ends at once, but for the
+    file that is being written."""
+    def beside():
+        return [p.name for p in folder.iterdir() if ".attend-" in p.name]
+
     for presses in (1, 2):
         checkpoint = folder / f"checkpoint{presses}"
         process = subprocess.Popen(
             [COMMAND, "train", "--steps", "100000", "--lr", "1e-9", "--json", "--checkpoint",
-             str(checkpoint), "--checkpoint-every", "1"], text=True, stderr=subprocess.PIPE,
+             str(checkpoint), "--checkpoint-every", "1", "--width", "128", "--batch", "1"], text=True, stderr=subprocess.PIPE,
             stdout=subprocess.PIPE)
         while not checkpoint.exists():
             assert process.poll() is None
             time.sleep(0.01)
-        for _ in range(presses):
+        process.send_signal(signal.SIGINT)
+        if presses == 2:
+            while not beside() and process.poll() is None:
+                time.sleep(0.0005)
             process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
         assert out == "", out
@@ -145,7 +162,7 @@ def interrupt(folder):
             assert "interrupted after step" in err and str(checkpoint) in err, err
         result = trained("--resume", checkpoint, "--steps", 1)   # whole: it is read
         assert result["steps"] >= 1, result
-        assert [p.name for p in folder.iterdir() if p.name.startswith("checkpoint")]
+        assert not beside(), beside()
 
 
 def files(folder):
@@ -188,8 +205,11 @@ def mistakes(folder):
     """One line each, status 2, and no file."""
     path = text_file(folder)
     (folder / "short").write_text("abc")
+    (folder / "almost").write_text("ab" * 160)
+    (folder / "enough").write_text("ab" * 160 + "a")
+    attend(*SMALL, "--steps", 1, "--text", folder / "enough")
     (folder / "bytes").write_bytes(b"abc\xff" * 1000)
-    attend(*SMALL, "--steps", 2, "--checkpoint", folder / "induction")
+    attend(*SMALL, "--steps", 2, "--checkpoint", folder / "induction", "--seed", 3)
     attend(*SMALL, "--steps", 2, "--checkpoint", folder / "text", "--text", path)
     (folder / "broken").write_bytes((folder / "induction").read_bytes()[:-1])
     before = sorted(p.name for p in folder.iterdir())
@@ -200,18 +220,22 @@ def mistakes(folder):
             (("--heads", 3), "heads 3"),
             (("--text", folder / "none"), "cannot be read"),
             (("--text", folder), "cannot be read"),
-            (("--text", folder / "short"), "it needs at least 330"),
+            (("--text", folder / "short"), "it needs at least 321"),
+            (("--text", folder / "almost"), "has 320 characters; it needs at least 321"),
             (("--text", folder / "bytes"), "is not UTF-8 at byte 3"),
             (("--text", path, "--prompt", "§"), "has the character '§'"),
             (("--generate", 3), "--text"),
             (("--length", 3), "--text"),
-            (("--checkpoint", folder / "no" / "x"), "there is no folder"),
+            (("--checkpoint", folder / "no" / "x"), "x: cannot be written: No such file"),
             (("--save", folder), "is a folder"),
+            (("--plot", folder / "new", "--save", f"{folder}/./new"), "is to be written twice"),
+            (("--checkpoint-every", 3), "--checkpoint-every needs --checkpoint"),
             (("--resume", folder / "none"), "cannot be opened"),
             (("--resume", folder / "broken"), "broken"),
             (("--resume", path), "text.txt"),
             (("--resume", folder / "induction", "--width", 8), "--width"),
             (("--resume", folder / "induction", "--seed", 8), "--seed is 8"),
+            (("--resume", folder / "induction", "--seed", 0), "--seed is 0"),
             (("--resume", folder / "induction", "--text", path), "it takes no --text"),
             (("--resume", folder / "text"), "it needs --text"),
     ):
