@@ -35,8 +35,10 @@ Statistics statistics(const Row<T>& x, const NormOptions& options) noexcept {
   if (std::isfinite(squares)) return {mean, 1 / std::sqrt(squares / dim + options.epsilon)};
   // Numbers above 1e154, whose squares are none: relative to the largest. Epsilon is nothing there.
   double largest = 0;
-  for (std::int64_t c = 0; c < options.dim; ++c)
-    largest = std::fmax(largest, std::abs(x[c] - mean));
+  for (std::int64_t c = 0; c < options.dim; ++c) {
+    const double size = std::abs(x[c] - mean);
+    if (size > largest) largest = size;
+  }
   squares = 0;
   for (std::int64_t c = 0; c < options.dim; ++c)
     squares += (x[c] - mean) / largest * ((x[c] - mean) / largest);
