@@ -111,47 +111,49 @@ std::int64_t KvCache::pages_of(std::int64_t length) const noexcept {
 
 void KvCache::append(const ConstTensorView& k, const ConstTensorView& v,
                      const ConstTensorView& lengths) {
-  check_rows(options_, "k", k, options_.d_k);
-  check_rows(options_, "v", v, options_.d_v);
-  const std::int64_t n = k.size(2);
-  if (v.size(2) != n) fail("k has ", n, " tokens, v ", v.size(2));
-  if (lengths) check_readable("kv_cache", "lengths", lengths);
-  if (lengths && (lengths.rank() != 1 || lengths.size(0) != options_.batch ||
-                  (lengths.dtype() != DType::i64 && lengths.dtype() != DType::i32)))
-    fail("lengths is ", lengths.shape(), " ", lengths.dtype(), "; it must be [", options_.batch,
-         "], i32 or i64");
-  const auto added = [&](std::int64_t b) {
-    if (!lengths) return n;
-    return lengths.dtype() == DType::i32 ? lengths.at<std::int32_t>({b})
-                                         : lengths.at<std::int64_t>({b});
-  };
-  std::int64_t needed = 0;
-  for (std::int64_t b = 0; b < options_.batch; ++b) {
-    const std::int64_t held = length(b), more = added(b);
-    if (more < 0 || more > n)
-      fail("lengths[", b, "] is ", more, "; it must be from 0 to the ", n, " tokens given");
-    if (more > options_.capacity - held)
-      fail("sequence ", b, " holds ", held, " tokens and ", more,
-           " more are given; the capacity is ", options_.capacity);
-    needed += pages_of(held + more) - pages_of(held);
-  }
-  if (needed > free_pages())
-    fail(needed, " more pages of ", options_.page_size, " tokens are needed, ", free_pages(),
-         " of ", options_.pages, " are free");
+  reporting("kv_cache", [&] {
+    check_rows(options_, "k", k, options_.d_k);
+    check_rows(options_, "v", v, options_.d_v);
+    const std::int64_t n = k.size(2);
+    if (v.size(2) != n) fail("k has ", n, " tokens, v ", v.size(2));
+    if (lengths) check_readable("kv_cache", "lengths", lengths);
+    if (lengths && (lengths.rank() != 1 || lengths.size(0) != options_.batch ||
+                    (lengths.dtype() != DType::i64 && lengths.dtype() != DType::i32)))
+      fail("lengths is ", lengths.shape(), " ", lengths.dtype(), "; it must be [", options_.batch,
+           "], i32 or i64");
+    const auto added = [&](std::int64_t b) {
+      if (!lengths) return n;
+      return lengths.dtype() == DType::i32 ? lengths.at<std::int32_t>({b})
+                                           : lengths.at<std::int64_t>({b});
+    };
+    std::int64_t needed = 0;
+    for (std::int64_t b = 0; b < options_.batch; ++b) {
+      const std::int64_t held = length(b), more = added(b);
+      if (more < 0 || more > n)
+        fail("lengths[", b, "] is ", more, "; it must be from 0 to the ", n, " tokens given");
+      if (more > options_.capacity - held)
+        fail("sequence ", b, " holds ", held, " tokens and ", more,
+             " more are given; the capacity is ", options_.capacity);
+      needed += pages_of(held + more) - pages_of(held);
+    }
+    if (needed > free_pages())
+      fail(needed, " more pages of ", options_.page_size, " tokens are needed, ", free_pages(),
+           " of ", options_.pages, " are free");
 
-  const std::int64_t size = keys_.size(2);
-  for (std::int64_t b = 0; b < options_.batch; ++b) {
-    std::int64_t& held = lengths_.at<std::int64_t>({b});
-    const std::int64_t end = held + added(b);
-    for (std::int64_t page = pages_of(held); page < pages_of(end); ++page) {
-      table_.at<std::int64_t>({b, page}) = free_[static_cast<std::size_t>(--free_pages_)];
+    const std::int64_t size = keys_.size(2);
+    for (std::int64_t b = 0; b < options_.batch; ++b) {
+      std::int64_t& held = lengths_.at<std::int64_t>({b});
+      const std::int64_t end = held + added(b);
+      for (std::int64_t page = pages_of(held); page < pages_of(end); ++page) {
+        table_.at<std::int64_t>({b, page}) = free_[static_cast<std::size_t>(--free_pages_)];
+      }
+      for (std::int64_t i = 0; held < end; ++i, ++held) {
+        const std::int64_t page = table_.at<std::int64_t>({b, held / size});
+        copy_token(k, b, i, keys_, page, held % size);
+        copy_token(v, b, i, values_, page, held % size);
+      }
     }
-    for (std::int64_t i = 0; held < end; ++i, ++held) {
-      const std::int64_t page = table_.at<std::int64_t>({b, held / size});
-      copy_token(k, b, i, keys_, page, held % size);
-      copy_token(v, b, i, values_, page, held % size);
-    }
-  }
+  });
 }
 
 void KvCache::truncate(std::int64_t b, std::int64_t length) {

@@ -60,6 +60,12 @@ std::vector<LayerMistake> multi_head_file_mistakes() {
        start + "no weights of an attention layer; W^Q is looked for as q.weight q_proj.weight "
                "wq.weight W_Q.weight query_linear.weight self.query.weight in_proj_weight "
                "q_proj_weight c_attn.weight; there are: w"},
+      {"file_without_w_o",
+       load({{{"wq.weight", of({8, 6})}, {"wk.weight", of({8, 6})}, {"wv.weight", of({8, 6})}},
+             {},
+             "F"}),
+       start + "there is no wo.weight; a layer without W^O needs output_projection = false; there "
+               "are: wq.weight wk.weight wv.weight"},
       {"file_with_a_vector", load(four({{"wk.weight", of({8})}})),
        start + "wk.weight is [8]; a weight is a matrix, neither size of it 0"},
       {"file_without_heads", load(four(), 0),
