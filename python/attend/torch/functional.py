@@ -10,6 +10,11 @@ from .operators import attention
 
 def check_tensor(where: str, name: str, x: Tensor) -> None:
     """What attend cannot compute is refused with the reason; nothing falls back to PyTorch."""
+    if not isinstance(x, Tensor):
+        raise TypeError(
+            f"{where}: {name} takes a torch.Tensor, found {type(x).__name__}; attend.attention takes "
+            "arrays of NumPy and others"
+        )
     if x.is_nested:
         raise NotImplementedError(
             f"{where}: {name} is a nested tensor, attend takes dense ones; pad it (to_padded_tensor) and "
@@ -22,6 +27,13 @@ def check_tensor(where: str, name: str, x: Tensor) -> None:
         raise NotImplementedError(
             f"{where}: {name} is on {x.device}, attend.torch computes on the CPU; move it there first"
         )
+
+
+def check_devices(where: str, *tensors: Tensor | None) -> None:
+    """All of one device."""
+    found = {str(x.device) for x in tensors if x is not None}
+    if len(found) > 1:
+        raise ValueError(f"{where}: the tensors are on {' and '.join(sorted(found))}; they must be on one device")
 
 
 def split_mask(where: str, name: str, mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
@@ -52,11 +64,13 @@ def prepared(where: str, *tensors: Tensor) -> list[Tensor]:
     return [x if x.dtype == torch.float64 else x.to(dtype) for x in tensors]
 
 
-def draw_seed(where: str, p: float) -> Tensor | None:
-    """From PyTorch's generator, so that torch.manual_seed repeats what is dropped."""
+def draw_seed(where: str, p: float, device: torch.device) -> Tensor | None:
+    """From PyTorch's generator, so that torch.manual_seed repeats what is dropped. On the tensors'
+    own device: a default device of another kind would choose the wrong operator.
+    """
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"{where}: the probability of dropout is {p}; it lies between 0 and 1")
-    return torch.randint(2**63 - 1, (1,), dtype=torch.int64) if p > 0.0 else None
+    return torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=device) if p > 0.0 else None
 
 
 def scaled_dot_product_attention(
@@ -91,7 +105,8 @@ def scaled_dot_product_attention(
             raise ValueError(f"{where}: {name} takes [..., length, dim], found {list(x.shape)}")
     if attn_mask is not None and is_causal:
         raise ValueError(f"{where}: attn_mask and is_causal exclude each other, as in PyTorch")
-    seed = draw_seed(where, dropout_p)
+    check_devices(where, query, key, value, attn_mask)
+    seed = draw_seed(where, dropout_p, query.device)
     query, key, value = prepared(where, query, key, value)
     if enable_gqa:
         key, value = _same_key_heads(query, key, value)

@@ -67,7 +67,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         dropout_p = self.dropout if self.training else 0.0
         out, _, weights = attention(
             *prepared("MultiheadAttention", q, k, v), mask, bias, None, causal, dropout_p,
-            draw_seed("MultiheadAttention", dropout_p), need_weights,
+            draw_seed("MultiheadAttention", dropout_p, q.device), need_weights,
         )
         out = out.transpose(1, 2) if self.batch_first and batched else out.permute(2, 0, 1, 3)
         out = self.out_proj(out.flatten(2))

@@ -33,7 +33,7 @@ def _options(
 def _identity(k: Tensor) -> Tensor:
     """Values [batch, key heads, keys, keys] whose attention is the weights themselves."""
     keys = k.size(2)
-    return torch.eye(keys, dtype=k.dtype).expand(k.size(0), k.size(1), keys, keys)
+    return torch.eye(keys, dtype=k.dtype, device=k.device).expand(k.size(0), k.size(1), keys, keys)
 
 
 def _lse_type(q: Tensor) -> torch.dtype:

@@ -230,3 +230,22 @@ def test_gradients_are_the_same_bits_each_time():
     for _ in range(3):
         again = torch.autograd.grad(sdpa(*leaves).sin().sum(), leaves)
         assert all(torch.equal(a, b) for a, b in zip(first, again))
+
+
+def test_a_default_device_changes_nothing():
+    """The seed of dropout and the identity are made on the tensors' device, not on the default one."""
+    q = torch.ones(1, 1, 4, 8)
+    with torch.device("meta"):
+        y = attend.torch.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
+    assert y.device.type == "cpu" and bool(((y >= 0) & (y <= 8)).all())
+
+
+def test_tensors_of_two_devices_are_refused():
+    q, other = torch.ones(1, 1, 4, 8), torch.ones(1, 1, 4, 8, device="meta")
+    with pytest.raises(ValueError, match="cpu and meta"):
+        attend.torch.scaled_dot_product_attention(q, other, other)
+
+
+def test_other_arrays_are_sent_to_the_other_function():
+    with pytest.raises(TypeError, match="found ndarray; attend.attention takes"):
+        attend.torch.scaled_dot_product_attention(*[torch.ones(1, 1, 2, 2).numpy()] * 3)
