@@ -209,21 +209,20 @@ Seen see_other(nb::handle object, Imported& owner, const Argument& argument) {
   return see_dlpack(owner, object, argument);
 }
 
-}  // namespace
-
-bool is_numpy(nb::handle object) {
-  static const nb::handle type =
-      nb::object(nb::module_::import_("numpy").attr("ndarray")).release();
-  return PyObject_TypeCheck(object.ptr(), reinterpret_cast<PyTypeObject*>(type.ptr()));
-}
-
-bool is_torch(nb::handle object) {
-  PyObject* const torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
-  if (!torch) return false;
-  const nb::object type = nb::getattr(nb::handle(torch), "Tensor", nb::none());
+// Whether an object is of a class of a library that was imported by somebody else. Looked up each
+// time: a static here would be waited for by threads that hold the GIL.
+bool is_of(nb::handle object, const char* library, const char* name) {
+  PyObject* const module = PyDict_GetItemString(PyImport_GetModuleDict(), library);
+  if (!module) return false;
+  const nb::object type = nb::getattr(nb::handle(module), name, nb::none());
   return PyType_Check(type.ptr()) &&
          PyObject_TypeCheck(object.ptr(), reinterpret_cast<PyTypeObject*>(type.ptr()));
 }
+
+}  // namespace
+
+bool is_numpy(nb::handle object) { return is_of(object, "numpy", "ndarray"); }
+bool is_torch(nb::handle object) { return is_of(object, "torch", "Tensor"); }
 
 Array read(nb::handle object, const Argument& argument) {
   Array result;

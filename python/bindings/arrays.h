@@ -56,7 +56,7 @@ WritableArray write(nb::handle object, const Argument& argument);
 // default-made tensor is None.
 nb::object to_python(Tensor&& tensor, nb::handle like);
 
-// PyTorch is never imported from here: who has one of its tensors has imported it.
+// Neither library is imported from here: who has one of its arrays has imported it.
 bool is_numpy(nb::handle object);
 bool is_torch(nb::handle object);
 

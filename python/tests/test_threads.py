@@ -1,4 +1,6 @@
 """Is the package safe, and parallel, from many threads?"""
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -78,3 +80,24 @@ def test_errors_cross_threads_unharmed():
             attend.attention(draw(1, 1, 2, 4), draw(1, 1, 2, 3), draw(1, 1, 2, 3))
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(100)))
+
+
+def test_first_calls_at_once_do_not_wait_for_each_other():
+    """Nothing of the module is made at the first call under a lock while Python imports."""
+    code = """if True:
+        import sys, threading, attend
+        sys.setswitchinterval(1e-5)
+        refused = []
+        def work():
+            try:
+                attend.attention(1, 1, 1)
+            except TypeError:
+                refused.append(1)
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        print(len(refused))
+    """
+    for _ in range(3):
+        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        assert ran.stdout == "4\n", ran.stderr
