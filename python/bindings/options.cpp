@@ -58,7 +58,9 @@ Options::Options(nb::handle dict_or_none, const char* where, const char* name) :
     raise_type_error(std::string(where) + ": " + name + " takes a dict of options, found " +
                      name_of_type(dict_or_none));
   }
-  for (const auto [key, value] : nb::borrow<nb::dict>(dict_or_none)) take(key, value);
+  // A copy: reading an array may run Python, which may change the dict.
+  const auto entries = nb::steal<nb::dict>(PyDict_Copy(dict_or_none.ptr()));
+  for (const auto [key, value] : entries) take(key, value);
 }
 
 void Options::take(nb::handle key, nb::handle value) {
