@@ -74,6 +74,27 @@ def test_a_cache_is_for_one_thread_at_a_time():
     layer.forward(draw(1, 1, 64), cache=cache)           # free again
 
 
+def test_nobody_looks_at_a_cache_that_a_model_fills():
+    model = attend.LanguageModel(vocabulary=5, length=1500, layers=1, model_dim=64)
+    caches = model.make_caches(1)
+    thread = threading.Thread(target=model.forward, args=(np.zeros((1, 1500), np.int64), caches))
+    thread.start()
+    refused = set()
+    looks = {"length": lambda c: c.length(0), **{
+        name: lambda c, name=name: getattr(c, name)
+        for name in ("options", "free_pages", "keys", "values", "key_lengths", "block_table")}}
+    while thread.is_alive():
+        for name, look in looks.items():
+            try:
+                look(caches[0])
+            except RuntimeError as error:
+                assert "KvCache is in use by another thread" in str(error)
+                refused.add(name)
+    thread.join()
+    assert refused == set(looks)
+    assert caches[0].length(0) == 1500 and caches[0].keys.shape[2] == 1500
+
+
 def test_errors_cross_threads_unharmed():
     def work(n):
         with pytest.raises(ValueError, match="k has d 3"):
