@@ -174,7 +174,8 @@ void refuse_gradients(nb::handle object, const Argument& argument) {
                    "attend.torch, which PyTorch's autograd knows");
 }
 
-// PyTorch's z.conj().imag shows memory whose sign it changes when it reads, which DLPack cannot say.
+// PyTorch's z.conj().imag shows memory whose sign it changes when it reads, which DLPack cannot
+// say.
 nb::object without_minus(nb::handle tensor, const Argument& argument, bool to_write) {
   if (!tensor.attr("is_neg")().is(Py_True)) return nb::borrow(tensor);
   if (to_write) {

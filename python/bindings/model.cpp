@@ -1,9 +1,9 @@
 // LanguageModel: embedding, positions, causal blocks, a map to one logit a word.
 #include "layer.h"
+#include "paths.h"
 
 #include <attend/model.h>
 
-#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
@@ -30,8 +30,9 @@ class Lent {
       }
       KvCache* const cache = nb::cast<KvCache*>(object);
       if (std::find(from_.begin(), from_.end(), cache) != from_.end()) {
-        throw InvalidArgument("LanguageModel: caches holds the same cache twice; each block has its "
-                              "own");
+        throw InvalidArgument(
+            "LanguageModel: caches holds the same cache twice; each block has its "
+            "own");
       }
       from_.push_back(cache);
     }
@@ -147,7 +148,7 @@ void bind_files(nb::class_<LanguageModel>& type) {
             if (nb::isinstance<TensorFile>(file)) {
               return LanguageModel::load(nb::cast<TensorFile&>(file));
             }
-            const auto path = nb::cast<Path>(file);
+            const Path path = to_path(file, "LanguageModel.load");
             return unlocked([&] { return LanguageModel::load(path); });
           },
           "path"_a, nb::sig("def load(path: str | os.PathLike[str] | TensorFile) -> LanguageModel"),
