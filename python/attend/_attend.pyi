@@ -499,8 +499,20 @@ class SinusoidalPositions:
 
     def __init__(self, dim: int, *, base: float = 10000.0) -> None: ...
 
+    class Saved:
+        """What backward needs of a forward_train."""
+
     def forward(self, x: ArrayT, *, offset: int = 0, context: Context | None = None) -> ArrayT:
         """x with the positions from `offset` on added."""
+
+    def forward_train(self, x: ArrayT, *, offset: int = 0, context: Context | None = None) -> tuple[ArrayT, Saved]:
+        """(y, saved), of which backward takes the second."""
+
+    def backward(self, dy: ArrayT, saved: Saved, *, context: Context | None = None) -> LayerGradients:
+        """Gradients at x and at the parameters, given dy at y."""
+
+    def parameters(self) -> dict[str, Any]:
+        """None: an empty dict."""
 
 class MultiHeadAttention:
     """
@@ -621,7 +633,9 @@ class AttentionBlock:
         """(y, saved), of which backward takes the second."""
 
     def backward(self, dy: Array, saved: Saved, *, context: Context | None = None) -> BlockGradients:
-        """Gradients at x, the memory and the parameters, given dy at y."""
+        """
+        Gradients at x, the memory, the options and the parameters, given dy at y.
+        """
 
     def trace(self, x: Array, memory: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, cross: Mapping[str, Any] | None = None, context: Context | None = None) -> Trace:
         """
@@ -632,7 +646,8 @@ class AttentionBlock:
     def attention(self) -> MultiHeadAttention: ...
 
     @property
-    def cross(self) -> MultiHeadAttention: ...
+    def cross(self) -> MultiHeadAttention | None:
+        """The attention over the memory; None without one."""
 
     @property
     def options(self) -> dict[str, Any]:

@@ -106,11 +106,21 @@ class AttentionGradients(NamedTuple):
     parameters: dict[str, Any]
 
 
+class OptionGradients(NamedTuple):
+    """Of the options of one attention of a block; of what it had not, None."""
+
+    dbias: Any = None
+    dsinks: Any = None
+    dalibi: Any = None
+
+
 class BlockGradients(NamedTuple):
-    """Of AttentionBlock: at x, at the memory (None without one), and at the parameters by name."""
+    """Of AttentionBlock: at x, the memory (None without one), options, and parameters by name."""
 
     dx: Any
     dmemory: Any
+    self: OptionGradients
+    cross: OptionGradients
     parameters: dict[str, Any]
 
 

@@ -84,7 +84,7 @@ const char* hint(Kind kind) {
     case Kind::any: return "float64, float32, bfloat16, float16, int64, int32, int8, uint8 or bool";
     case Kind::floating: return "float64, float32, bfloat16 or float16";
     case Kind::whole: return "int64 or int32";
-    case Kind::mask: return "bool or integers (False or 0 hides a key)";
+    case Kind::mask: return "bool, int8, uint8, int32 or int64 (False or 0 hides a key)";
   }
   return "";
 }
@@ -93,7 +93,8 @@ const char* hint(Kind kind) {
 DType checked_type(nb::handle object, std::optional<DType> type, const Argument& argument) {
   if (type && fits(argument.kind, *type)) return *type;
   std::string message = prefix(argument) + " takes " + hint(argument.kind) + ", found " +
-                        string_of(object.attr("dtype"));
+                        (nb::hasattr(object, "dtype") ? string_of(object.attr("dtype"))
+                                                      : "another in " + name_of_type(object));
   const std::string_view name = argument.name;
   if (type && is_floating_point(*type) && name == "mask") {
     message += "; numbers that are added to the scores are bias=";
@@ -173,6 +174,17 @@ void refuse_gradients(nb::handle object, const Argument& argument) {
                    "attend.torch, which PyTorch's autograd knows");
 }
 
+// PyTorch's z.conj().imag shows memory whose sign it changes when it reads, which DLPack cannot
+// say.
+nb::object without_minus(nb::handle tensor, const Argument& argument, bool to_write) {
+  if (!tensor.attr("is_neg")().is(Py_True)) return nb::borrow(tensor);
+  if (to_write) {
+    throw InvalidArgument(prefix(argument) +
+                          " is a view with PyTorch's negative bit, which cannot be written into");
+  }
+  return tensor.attr("resolve_neg")();
+}
+
 // Why an object gave no array.
 [[noreturn]] void refuse(nb::handle object, const Argument& argument, bool to_write) {
   if (!nb::hasattr(object, "__dlpack__")) {
@@ -194,40 +206,42 @@ void refuse_gradients(nb::handle object, const Argument& argument) {
 // PyTorch's own function is some ten times faster than __dlpack__ of its tensors, which is Python.
 template <class Imported>
 Seen see_other(nb::handle object, Imported& owner, const Argument& argument) {
+  constexpr bool to_write = !std::is_same_v<Imported, nb::ndarray<nb::ro>>;
   bool taken = false;
   if (is_torch(object)) {
     refuse_gradients(object, argument);
+    const nb::object tensor = without_minus(object, argument, to_write);
     try {
-      taken = nb::try_cast(nb::module_::import_("torch.utils.dlpack").attr("to_dlpack")(object),
+      taken = nb::try_cast(nb::module_::import_("torch.utils.dlpack").attr("to_dlpack")(tensor),
                            owner, false);
     } catch (const nb::python_error&) {  // refuse() finds out why
     }
   } else {
     taken = nb::try_cast(object, owner, false);
   }
-  if (!taken) refuse(object, argument, !std::is_same_v<Imported, nb::ndarray<nb::ro>>);
+  if (!taken) refuse(object, argument, to_write);
   return see_dlpack(owner, object, argument);
 }
 
-}  // namespace
-
-bool is_numpy(nb::handle object) {
-  static const nb::handle type =
-      nb::object(nb::module_::import_("numpy").attr("ndarray")).release();
-  return PyObject_TypeCheck(object.ptr(), reinterpret_cast<PyTypeObject*>(type.ptr()));
-}
-
-bool is_torch(nb::handle object) {
-  PyObject* const torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
-  if (!torch) return false;
-  const nb::object type = nb::getattr(nb::handle(torch), "Tensor", nb::none());
+// Whether an object is of a class of a library that was imported by somebody else. Looked up each
+// time: a static here would be waited for by threads that hold the GIL.
+bool is_of(nb::handle object, const char* library, const char* name) {
+  PyObject* const module = PyDict_GetItemString(PyImport_GetModuleDict(), library);
+  if (!module) return false;
+  const nb::object type = nb::getattr(nb::handle(module), name, nb::none());
   return PyType_Check(type.ptr()) &&
          PyObject_TypeCheck(object.ptr(), reinterpret_cast<PyTypeObject*>(type.ptr()));
 }
 
+}  // namespace
+
+bool is_numpy(nb::handle object) { return is_of(object, "numpy", "ndarray"); }
+bool is_torch(nb::handle object) { return is_of(object, "torch", "Tensor"); }
+
 Array read(nb::handle object, const Argument& argument) {
   Array result;
   if (object.is_none() && argument.optional) return result;
+  result.object = nb::borrow(object);
   const Seen seen = is_numpy(object) ? see_numpy(object, argument, false)
                                      : see_other(object, result.owner, argument);
   result.view = ConstTensorView(seen.data, seen.type, seen.shape, seen.strides);
@@ -237,6 +251,7 @@ Array read(nb::handle object, const Argument& argument) {
 WritableArray write(nb::handle object, const Argument& argument) {
   WritableArray result;
   if (object.is_none() && argument.optional) return result;
+  result.object = nb::borrow(object);
   const Seen seen = is_numpy(object) ? see_numpy(object, argument, true)
                                      : see_other(object, result.owner, argument);
   result.view = TensorView(seen.data, seen.type, seen.shape, seen.strides);

@@ -23,13 +23,15 @@ enum class Kind : std::uint8_t {
   any,
   floating,  // f64 f32 bf16 f16
   whole,     // i64 i32: lengths, offsets, tokens
-  mask,      // bool or a whole number, 0 = hidden
+  mask,      // bool i8 u8 i32 i64, 0 = hidden
 };
 
-// A view of a Python array. The array itself must live as long, which arguments of a call do;
-// `owner` holds what DLPack asks to be kept. To be made, moved and destroyed with the GIL held.
+// A view of a Python array, which it keeps alive: the dict or list that an array came in may lose
+// it while the GIL is released. `owner` holds what DLPack asks to be kept. To be made, moved and
+// destroyed with the GIL held.
 struct Array {
   ConstTensorView view{};
+  nb::object object{};
   nb::ndarray<nb::ro> owner{};
 
   operator const ConstTensorView&() const noexcept { return view; }  // NOLINT: it is one
@@ -48,6 +50,7 @@ Array read(nb::handle object, const Argument& argument);
 // The same to write into.
 struct WritableArray {
   TensorView view{};
+  nb::object object{};
   nb::ndarray<> owner{};
 };
 WritableArray write(nb::handle object, const Argument& argument);
@@ -56,7 +59,7 @@ WritableArray write(nb::handle object, const Argument& argument);
 // default-made tensor is None.
 nb::object to_python(Tensor&& tensor, nb::handle like);
 
-// PyTorch is never imported from here: who has one of its tensors has imported it.
+// Neither library is imported from here: who has one of its arrays has imported it.
 bool is_numpy(nb::handle object);
 bool is_torch(nb::handle object);
 

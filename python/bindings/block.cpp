@@ -16,10 +16,18 @@ constexpr const char* kName = "AttentionBlock";
 
 // What a call reads: x, the memory of a decoder, and the options of both attentions.
 struct Call {
-  Call(nb::handle x_, nb::handle memory_, nb::handle cross_, const nb::kwargs& keywords)
+  Call(const Block& block, nb::handle x_, nb::handle memory_, nb::handle cross_,
+       const nb::kwargs& keywords)
       : x(read(x_, {kName, "x", Kind::floating})),
         memory(read(memory_, {kName, "memory", Kind::floating, true})), self(keywords, kName),
-        cross(cross_, kName, "cross") {}
+        cross(cross_, kName, "cross") {
+    if (!cross_.is_none() && !block.options().cross) {
+      throw InvalidArgument(
+          "AttentionBlock: cross= are options of attention over a memory, which this block does "
+          "not "
+          "have; make it with cross=True");
+    }
+  }
   Array x, memory;
   Options self, cross;
 };
@@ -34,7 +42,7 @@ nb::object decode(const Block& self, nb::handle x, nb::handle memory, nb::handle
         "AttentionBlock: with a cache, memory is a KvCache too: "
         "block.cross.make_cache() and .append()");
   }
-  const Call call(x, nb::none(), cross, keywords);
+  const Call call(self, x, nb::none(), cross, keywords);
   const Array n = read(lengths, {kName, "lengths", Kind::whole, true});
   const Change alone(&cache, "KvCache");
   if (!decoder) {
@@ -54,8 +62,9 @@ nb::object forward(const Block& self, nb::handle x, nb::handle memory, nb::handl
                    KvCache* cache, nb::handle lengths, Context* context,
                    const nb::kwargs& keywords) {
   Context& used = context_or_default(context);
+  check_lengths(lengths, cache, kName);
   if (cache) return decode(self, x, memory, cross, *cache, lengths, used, keywords);
-  const Call call(x, memory, cross, keywords);
+  const Call call(self, x, memory, cross, keywords);
   return to_python(unlocked([&] {
                      if (!call.memory.view) return self.forward(call.x, call.self.get(), used);
                      return self.forward(call.x, call.memory, call.self.get(), call.cross.get(),
@@ -66,7 +75,7 @@ nb::object forward(const Block& self, nb::handle x, nb::handle memory, nb::handl
 
 nb::object forward_train(const Block& self, nb::handle x, nb::handle memory, nb::handle cross,
                          Context* context, const nb::kwargs& keywords) {
-  const Call call(x, memory, cross, keywords);
+  const Call call(self, x, memory, cross, keywords);
   auto [y, saved] = unlocked([&] {
     return self.forward_train(call.x, call.memory, call.self.get(), call.cross.get(),
                               context_or_default(context));
@@ -78,14 +87,20 @@ nb::object backward(const Block& self, nb::handle dy, const Block::Saved& saved,
   const Array in = read(dy, {kName, "dy", Kind::floating});
   Block::Gradients g =
       unlocked([&] { return self.backward(in, saved, context_or_default(context)); });
-  return nb::module_::import_("attend._types")
-      .attr("BlockGradients")(to_python(std::move(g.dx), dy), to_python(std::move(g.dmemory), dy),
-                              to_python(std::move(g.parameters), dy));
+  const nb::module_ types = nb::module_::import_("attend._types");
+  const auto of_options = [&](Block::OptionGradients& options) {
+    return types.attr("OptionGradients")(to_python(std::move(options.dbias), dy),
+                                         to_python(std::move(options.dsinks), dy),
+                                         to_python(std::move(options.dalibi), dy));
+  };
+  return types.attr("BlockGradients")(to_python(std::move(g.dx), dy),
+                                      to_python(std::move(g.dmemory), dy), of_options(g.self),
+                                      of_options(g.cross), to_python(std::move(g.parameters), dy));
 }
 
 Trace trace(const Block& self, nb::handle x, nb::handle memory, nb::handle cross, Context* context,
             const nb::kwargs& keywords) {
-  const Call call(x, memory, cross, keywords);
+  const Call call(self, x, memory, cross, keywords);
   return unlocked([&] {
     return self.trace(call.x, call.memory, call.self.get(), call.cross.get(),
                       context_or_default(context));
@@ -168,7 +183,7 @@ too (block.cross.make_cache(), filled by block.cross.append()).
       .def("backward", backward, "dy"_a.none(), "saved"_a, nb::kw_only(), no_context,
            nb::sig("def backward(self, dy: Array, saved: Saved, *, "
                    "context: Context | None = None) -> BlockGradients"),
-           "Gradients at x, the memory and the parameters, given dy at y.")
+           "Gradients at x, the memory, the options and the parameters, given dy at y.")
       .def("trace", trace, "x"_a, "memory"_a = nb::none(), nb::kw_only(), "cross"_a = nb::none(),
            no_context, "options"_a,
            nb::sig("def trace(self, x: Array, memory: Array | None = None, *, " ATTEND_OPTIONS
@@ -180,8 +195,10 @@ too (block.cross.make_cache(), filled by block.cross.append()).
           [](const Block& self) -> const MultiHeadAttention& { return self.attention(); },
           nb::rv_policy::reference_internal)
       .def_prop_ro(
-          "cross", [](const Block& self) -> const MultiHeadAttention& { return self.cross(); },
-          nb::rv_policy::reference_internal)
+          "cross", [](const Block& self) { return self.options().cross ? &self.cross() : nullptr; },
+          nb::rv_policy::reference_internal,
+          nb::sig("def cross(self) -> MultiHeadAttention | None"),
+          "The attention over the memory; None without one.")
       .def_prop_ro("options", options_of, nb::sig("def options(self) -> dict[str, Any]"),
                    "What it was made with.")
       .def("parameters", show_parameters<Block>, nb::sig("def parameters(self) -> dict[str, Any]"),

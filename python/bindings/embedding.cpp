@@ -8,36 +8,16 @@ namespace {
 
 using namespace nb::literals;
 
-// forward and forward_train of LearnedPositions know where the first row stands.
-void bind_learned(nb::module_& m) {
-  using Saved = LearnedPositions::Saved;
+// Positions that are added to x: forward and forward_train know where the first row stands.
+template <class Layer>
+void bind_positions(nb::class_<Layer>& type, const char* name, const char* parameters) {
+  using Saved = typename Layer::Saved;
   const auto no_context = "context"_a = nb::none();
-  nb::class_<LearnedPositions> type(m, "LearnedPositions",
-                                    R"(Adds a trained vector to each position.
-
-    y[..., i, :] = x[..., i, :] + weight[i + offset, :]     x, y [..., length, dim]
-
->>> attend.LearnedPositions(16, 4).forward(numpy.zeros((2, 3, 4), 'float32'), offset=5).shape
-(2, 3, 4)
-)");
   nb::class_<Saved>(type, "Saved", "What backward needs of a forward_train.");
   type.def(
-          "__init__",
-          [](LearnedPositions* self, std::int64_t length, std::int64_t dim, nb::handle dtype,
-             std::uint64_t seed, double deviation) {
-            new (self) LearnedPositions({.length = length,
-                                         .dim = dim,
-                                         .type = to_dtype(dtype, "LearnedPositions"),
-                                         .seed = seed,
-                                         .deviation = deviation});
-          },
-          "length"_a, "dim"_a, nb::kw_only(), "type"_a = "f32", "seed"_a = 0, "deviation"_a = 1.0,
-          nb::sig("def __init__(self, length: int, dim: int, *, type: Any = 'f32', seed: int = 0, "
-                  "deviation: float = 1.0) -> None"))
-      .def(
           "forward",
-          [](const LearnedPositions& self, nb::handle x, std::int64_t offset, Context* context) {
-            const Array in = read(x, {"LearnedPositions", "x", Kind::floating});
+          [name](const Layer& self, nb::handle x, std::int64_t offset, Context* context) {
+            const Array in = read(x, {name, "x", Kind::floating});
             return to_python(
                 unlocked([&] { return self.forward(in, offset, context_or_default(context)); }), x);
           },
@@ -47,8 +27,8 @@ void bind_learned(nb::module_& m) {
           "x with the positions from `offset` on added.")
       .def(
           "forward_train",
-          [](const LearnedPositions& self, nb::handle x, std::int64_t offset, Context* context) {
-            const Array in = read(x, {"LearnedPositions", "x", Kind::floating});
+          [name](const Layer& self, nb::handle x, std::int64_t offset, Context* context) {
+            const Array in = read(x, {name, "x", Kind::floating});
             auto [y, saved] = unlocked(
                 [&] { return self.forward_train(in, offset, context_or_default(context)); });
             return nb::make_tuple(to_python(std::move(y), x), nb::cast(std::move(saved)));
@@ -59,8 +39,8 @@ void bind_learned(nb::module_& m) {
           "(y, saved), of which backward takes the second.")
       .def(
           "backward",
-          [](const LearnedPositions& self, nb::handle dy, const Saved& saved, Context* context) {
-            const Array in = read(dy, {"LearnedPositions", "dy", Kind::floating});
+          [name](const Layer& self, nb::handle dy, const Saved& saved, Context* context) {
+            const Array in = read(dy, {name, "dy", Kind::floating});
             return make_gradients(
                 unlocked([&] { return self.backward(in, saved, context_or_default(context)); }),
                 dy);
@@ -69,8 +49,8 @@ void bind_learned(nb::module_& m) {
           nb::sig("def backward(self, dy: ArrayT, saved: Saved, *, "
                   "context: Context | None = None) -> LayerGradients"),
           "Gradients at x and at the parameters, given dy at y.")
-      .def("parameters", show_parameters<LearnedPositions>,
-           nb::sig("def parameters(self) -> dict[str, Any]"), "weight [length, dim].");
+      .def("parameters", show_parameters<Layer>, nb::sig("def parameters(self) -> dict[str, Any]"),
+           parameters);
 }
 
 }  // namespace
@@ -97,9 +77,31 @@ void bind_embedding(nb::module_& m) {
       nb::sig("def __init__(self, vocabulary: int, dim: int, *, type: Any = 'f32', seed: int = 0, "
               "deviation: float = 1.0) -> None"));
   bind_calls(type, "Embedding", Kind::whole);
-  bind_learned(m);
 
-  nb::class_<SinusoidalPositions>(
+  nb::class_<LearnedPositions> learned(m, "LearnedPositions",
+                                       R"(Adds a trained vector to each position.
+
+    y[..., i, :] = x[..., i, :] + weight[i + offset, :]     x, y [..., length, dim]
+
+>>> attend.LearnedPositions(16, 4).forward(numpy.zeros((2, 3, 4), 'float32'), offset=5).shape
+(2, 3, 4)
+)");
+  learned.def(
+      "__init__",
+      [](LearnedPositions* self, std::int64_t length, std::int64_t dim, nb::handle dtype,
+         std::uint64_t seed, double deviation) {
+        new (self) LearnedPositions({.length = length,
+                                     .dim = dim,
+                                     .type = to_dtype(dtype, "LearnedPositions"),
+                                     .seed = seed,
+                                     .deviation = deviation});
+      },
+      "length"_a, "dim"_a, nb::kw_only(), "type"_a = "f32", "seed"_a = 0, "deviation"_a = 1.0,
+      nb::sig("def __init__(self, length: int, dim: int, *, type: Any = 'f32', seed: int = 0, "
+              "deviation: float = 1.0) -> None"));
+  bind_positions(learned, "LearnedPositions", "weight [length, dim].");
+
+  nb::class_<SinusoidalPositions> fixed(
       m, "SinusoidalPositions",
       R"(Adds sines and cosines of the position. Nothing to train: the gradient passes as it is.
 
@@ -108,24 +110,14 @@ void bind_embedding(nb::module_& m) {
 
 >>> attend.SinusoidalPositions(2).forward(numpy.zeros((1, 2), 'float32'))
 array([[0., 1.]], dtype=float32)
-)")
-      .def(
-          "__init__",
-          [](SinusoidalPositions* self, std::int64_t dim, double base) {
-            new (self) SinusoidalPositions({.dim = dim, .base = base});
-          },
-          "dim"_a, nb::kw_only(), "base"_a = 10000.0)
-      .def(
-          "forward",
-          [](const SinusoidalPositions& self, nb::handle x, std::int64_t offset, Context* context) {
-            const Array in = read(x, {"SinusoidalPositions", "x", Kind::floating});
-            return to_python(
-                unlocked([&] { return self.forward(in, offset, context_or_default(context)); }), x);
-          },
-          "x"_a.none(), nb::kw_only(), "offset"_a = 0, "context"_a = nb::none(),
-          nb::sig("def forward(self, x: ArrayT, *, offset: int = 0, "
-                  "context: Context | None = None) -> ArrayT"),
-          "x with the positions from `offset` on added.");
+)");
+  fixed.def(
+      "__init__",
+      [](SinusoidalPositions* self, std::int64_t dim, double base) {
+        new (self) SinusoidalPositions({.dim = dim, .base = base});
+      },
+      "dim"_a, nb::kw_only(), "base"_a = 10000.0);
+  bind_positions(fixed, "SinusoidalPositions", "None: an empty dict.");
 }
 
 }  // namespace attend::python

@@ -6,13 +6,22 @@
 #include <array>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 namespace attend::python {
 
+// NumPy's numbers are taken too, as what they are: nothing is rounded, nothing but a bool is a
+// bool.
 template <class T>
 T number(nb::handle value, const char* where, std::string_view name, const char* what) {
   T result{};
-  if (nb::try_cast(value, result)) return result;
+  if constexpr (std::is_same_v<T, bool>) {
+    if (nb::try_cast(value, result)) return result;
+    const std::string type = name_of_type(value);
+    if (type == "numpy.bool" || type == "numpy.bool_") return PyObject_IsTrue(value.ptr()) == 1;
+  } else if (!std::is_integral_v<T> || PyIndex_Check(value.ptr())) {
+    if (nb::try_cast(value, result)) return result;
+  }
   raise_type_error(std::string(where) + ": " + std::string(name) + " takes " + what + ", found " +
                    name_of_type(value));
 }

@@ -8,11 +8,17 @@ namespace {
 
 using namespace nb::literals;
 
-nb::object show_if(const ConstTensorView& view, nb::handle owner) {
-  return view ? show(view, owner) : nb::none();
+// A property that shows memory of the cache, or None.
+template <ConstTensorView (KvCache::*view)() const>
+nb::object show_part(nb::handle self) {
+  const KvCache& cache = nb::cast<KvCache&>(self);
+  const Look looking(&cache, "KvCache");
+  const ConstTensorView part = (cache.*view)();
+  return part ? show(part, self) : nb::none();
 }
 
 nb::dict options_of(const KvCache& self) {
+  const Look looking(&self, "KvCache");
   const KvCacheOptions& o = self.options();
   nb::dict dict;
   dict["batch"] = o.batch;
@@ -71,8 +77,20 @@ from a common store of `pages` as they grow. One thread at a time may use a cach
                   "capacity: int, page_size: int = 0, pages: int = 0, type: Any = 'f32') -> None"))
       .def_prop_ro("options", options_of, nb::sig("def options(self) -> dict[str, Any]"),
                    "What it was made with.")
-      .def("length", &KvCache::length, "b"_a, "Tokens that sequence b holds.")
-      .def_prop_ro("free_pages", &KvCache::free_pages, "Of a paged cache.")
+      .def(
+          "length",
+          [](const KvCache& self, std::int64_t b) {
+            const Look looking(&self, "KvCache");
+            return self.length(b);
+          },
+          "b"_a, "Tokens that sequence b holds.")
+      .def_prop_ro(
+          "free_pages",
+          [](const KvCache& self) {
+            const Look looking(&self, "KvCache");
+            return self.free_pages();
+          },
+          "Of a paged cache.")
       .def("append", append, "k"_a, "v"_a, "lengths"_a = nb::none(),
            nb::sig("def append(self, k: Array, v: Array, lengths: Array | None = None) -> None"),
            R"(Puts keys [batch, key_heads, n, d_k] and values [..., d_v] behind what is there.
@@ -87,22 +105,14 @@ changed, when there is no room.
             self.truncate(b, length);
           },
           "b"_a, "length"_a, "Forgets the tokens of sequence b from `length` on.")
-      .def_prop_ro(
-          "keys", [](nb::handle self) { return show_if(nb::cast<KvCache&>(self).keys(), self); },
-          nb::sig("def keys(self) -> Any"),
-          "As attention() takes them: [batch, key_heads, capacity, d_k], or pages.")
-      .def_prop_ro(
-          "values",
-          [](nb::handle self) { return show_if(nb::cast<KvCache&>(self).values(), self); },
-          nb::sig("def values(self) -> Any"), "As keys.")
-      .def_prop_ro(
-          "key_lengths",
-          [](nb::handle self) { return show_if(nb::cast<KvCache&>(self).key_lengths(), self); },
-          nb::sig("def key_lengths(self) -> Any"), "[batch]")
-      .def_prop_ro(
-          "block_table",
-          [](nb::handle self) { return show_if(nb::cast<KvCache&>(self).block_table(), self); },
-          nb::sig("def block_table(self) -> Any"), "Of a paged cache, else None.");
+      .def_prop_ro("keys", show_part<&KvCache::keys>, nb::sig("def keys(self) -> Any"),
+                   "As attention() takes them: [batch, key_heads, capacity, d_k], or pages.")
+      .def_prop_ro("values", show_part<&KvCache::values>, nb::sig("def values(self) -> Any"),
+                   "As keys.")
+      .def_prop_ro("key_lengths", show_part<&KvCache::key_lengths>,
+                   nb::sig("def key_lengths(self) -> Any"), "[batch]")
+      .def_prop_ro("block_table", show_part<&KvCache::block_table>,
+                   nb::sig("def block_table(self) -> Any"), "Of a paged cache, else None.");
 }
 
 }  // namespace attend::python

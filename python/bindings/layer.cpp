@@ -13,7 +13,9 @@ void each_named(nb::handle dict, const char* where, const char* name, const Body
     raise_type_error(std::string(where) + ": " + name + " takes a dict of arrays by name, found " +
                      name_of_type(dict));
   }
-  for (const auto [key, value] : nb::borrow<nb::dict>(dict)) {
+  // A copy: reading an array may run Python, which may change the dict.
+  const auto entries = nb::steal<nb::dict>(PyDict_Copy(dict.ptr()));
+  for (const auto [key, value] : entries) {
     if (!nb::isinstance<nb::str>(key)) {
       raise_type_error(std::string(where) + ": the names in " + name + " are str, found " +
                        name_of_type(key));

@@ -74,6 +74,12 @@ auto unlocked(Body body) {
   return body();
 }
 
+// `lengths` counts new tokens of a cache; somebody without one means key_lengths.
+inline void check_lengths(nb::handle lengths, const void* cache, const char* where) {
+  if (cache || lengths.is_none()) return;
+  throw InvalidArgument(std::string(where) + ": lengths= belongs to cache=; use key_lengths=");
+}
+
 nb::object make_gradients(LayerGradients&& gradients, nb::handle like);
 
 // forward, forward_train, backward and parameters of a layer that maps x to y. `name` is the

@@ -1,13 +1,14 @@
 // LanguageModel: embedding, positions, causal blocks, a map to one logit a word.
 #include "layer.h"
+#include "paths.h"
 
 #include <attend/model.h>
 
-#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <deque>
 
 namespace attend::python {
@@ -21,10 +22,23 @@ constexpr const char* kName = "LanguageModel";
 // The caches of a list, lent to a call: moved out of Python's objects and, whatever happens, back.
 class Lent {
  public:
-  explicit Lent(const std::vector<KvCache*>& caches) : from_(caches) {
-    for (KvCache* cache : caches) alone_.emplace_back(cache, "KvCache");
-    all.reserve(caches.size());
-    for (KvCache* cache : caches) all.push_back(std::move(*cache));
+  explicit Lent(std::vector<nb::object> caches) : objects_(std::move(caches)) {
+    for (const nb::object& object : objects_) {
+      if (!nb::isinstance<KvCache>(object)) {
+        raise_type_error("LanguageModel: caches takes a list of KvCache, found " +
+                         name_of_type(object) + " in it");
+      }
+      KvCache* const cache = nb::cast<KvCache*>(object);
+      if (std::find(from_.begin(), from_.end(), cache) != from_.end()) {
+        throw InvalidArgument(
+            "LanguageModel: caches holds the same cache twice; each block has its "
+            "own");
+      }
+      from_.push_back(cache);
+    }
+    for (KvCache* cache : from_) alone_.emplace_back(cache, "KvCache");
+    all.reserve(from_.size());
+    for (KvCache* cache : from_) all.push_back(std::move(*cache));
   }
   ~Lent() {
     for (std::size_t n = 0; n < all.size(); ++n) *from_[n] = std::move(all[n]);
@@ -34,18 +48,19 @@ class Lent {
   std::vector<KvCache> all;
 
  private:
+  std::vector<nb::object> objects_;  // the list may lose them during the call
   std::vector<KvCache*> from_;
   std::deque<Change> alone_;
 };
 
 nb::object forward(const LanguageModel& self, nb::handle tokens,
-                   std::optional<std::vector<KvCache*>> caches, Context* context) {
+                   std::optional<std::vector<nb::object>> caches, Context* context) {
   const Array in = read(tokens, {kName, "tokens", Kind::whole});
   Context& used = context_or_default(context);
   if (!caches) {
     return to_python(unlocked([&] { return self.forward(in, used); }), tokens);
   }
-  Lent lent(*caches);
+  Lent lent(std::move(*caches));
   return to_python(unlocked([&] { return self.forward(in, lent.all, used); }), tokens);
 }
 
@@ -133,7 +148,7 @@ void bind_files(nb::class_<LanguageModel>& type) {
             if (nb::isinstance<TensorFile>(file)) {
               return LanguageModel::load(nb::cast<TensorFile&>(file));
             }
-            const auto path = nb::cast<Path>(file);
+            const Path path = to_path(file, "LanguageModel.load");
             return unlocked([&] { return LanguageModel::load(path); });
           },
           "path"_a, nb::sig("def load(path: str | os.PathLike[str] | TensorFile) -> LanguageModel"),

@@ -82,6 +82,7 @@ nb::object forward(const Layer& self, nb::handle query, nb::handle key, nb::hand
   const Options options(keywords, kName);
   const Wanted wanted(return_lse, return_weights, return_scores, kName);
   Context& used = context_or_default(context);
+  check_lengths(lengths, cache, kName);
   if (cache) {
     if (!rows.self())
       throw InvalidArgument(

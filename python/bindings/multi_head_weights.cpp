@@ -1,7 +1,7 @@
 // MultiHeadAttention: its weights, as parameters, by heads, in files.
 #include "multi_head.h"
 
-#include <nanobind/stl/filesystem.h>
+#include "paths.h"
 
 namespace attend::python {
 namespace {
@@ -52,7 +52,7 @@ Layer load(nb::handle file, const std::string& prefix, std::int64_t heads, std::
       .orientation = choose<WeightsFormat::Orientation>(orientation, orientations,
                                                         "MultiHeadAttention.load: orientation")};
   if (nb::isinstance<TensorFile>(file)) return Layer::load(nb::cast<TensorFile&>(file), format);
-  const auto path = nb::cast<Path>(file);
+  const Path path = to_path(file, where);
   return unlocked([&] { return Layer::load(path, format); });
 }
 

@@ -4,6 +4,8 @@
 
 #include "fields.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <string_view>
 
@@ -33,16 +35,32 @@ constexpr Foreign kForeign[] = {
     {"alibi_slopes", "here it is alibi="},
 };
 
-constexpr std::string_view kNames =
-    "scale, softcap, bias_before_softcap, causal, window, query_offset, mask, bias, alibi, sinks, "
-    "blocks, key_lengths, cu_seqlens_q, cu_seqlens_k, block_table, dropout";
+constexpr std::string_view kNames[] = {"scale",        "softcap",      "bias_before_softcap",
+                                       "causal",       "window",       "query_offset",
+                                       "mask",         "bias",         "alibi",
+                                       "sinks",        "blocks",       "key_lengths",
+                                       "cu_seqlens_q", "cu_seqlens_k", "block_table",
+                                       "dropout"};
+
+bool is_option(std::string_view name) {
+  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
+// A number, also one of NumPy's; arrays have __index__ too, but are looked at as arrays.
+bool is_whole_number(nb::handle value) {
+  return PyIndex_Check(value.ptr()) && !nb::hasattr(value, "__dlpack__");
+}
 
 [[noreturn]] void refuse_name(const std::string& where, std::string_view name) {
   std::string message = where + "() got an unexpected keyword argument '" + std::string(name) + "'";
   for (const Foreign& foreign : kForeign) {
     if (foreign.name == name) raise_type_error(message + ": " + std::string(foreign.advice));
   }
-  raise_type_error(message + "; the options are " + std::string(kNames));
+  message += "; the options are ";
+  for (const std::string_view option : kNames) {
+    message += (option == kNames[0] ? "" : ", ") + std::string(option);
+  }
+  raise_type_error(message);
 }
 
 }  // namespace
@@ -58,11 +76,18 @@ Options::Options(nb::handle dict_or_none, const char* where, const char* name) :
     raise_type_error(std::string(where) + ": " + name + " takes a dict of options, found " +
                      name_of_type(dict_or_none));
   }
-  for (const auto [key, value] : nb::borrow<nb::dict>(dict_or_none)) take(key, value);
+  // A copy: reading an array may run Python, which may change the dict.
+  const auto entries = nb::steal<nb::dict>(PyDict_Copy(dict_or_none.ptr()));
+  for (const auto [key, value] : entries) take(key, value);
 }
 
 void Options::take(nb::handle key, nb::handle value) {
-  const std::string_view name = nb::cast<const char*>(key);
+  const char* given = nullptr;
+  if (!nb::try_cast(key, given) || !given) {
+    raise_type_error(std::string(where_) + ": the names of options are str, found " +
+                     name_of_type(key));
+  }
+  const std::string_view name = given;
   const auto real = [&] { return number<double>(value, where_, name, "a number"); };
   const auto yes_or_no = [&] { return number<bool>(value, where_, name, "True or False"); };
   constexpr auto floating = Kind::floating, whole = Kind::whole;
@@ -71,10 +96,10 @@ void Options::take(nb::handle key, nb::handle value) {
   else if (name == "bias_before_softcap") options_.bias_before_softcap = yes_or_no();
   else if (name == "causal") options_.causal = yes_or_no();
   else if (name == "attn_mask" || name == "key_padding_mask") refuse_name(where_, name);
-  else if (value.is_none() && kNames.find(name) != std::string_view::npos) return;  // not given
+  else if (value.is_none() && is_option(name)) return;  // not given
   else if (name == "scale") options_.scale = real();
   else if (name == "window") options_.window = window(value);
-  else if (name == "query_offset" && PyIndex_Check(value.ptr()) && PyLong_Check(value.ptr()))
+  else if (name == "query_offset" && is_whole_number(value))
     options_.query_offset = number<std::int64_t>(value, where_, name, "a whole number");
   else if (name == "query_offset") options_.query_offset = array(value, "query_offset", whole);
   else if (name == "mask") options_.mask = array(value, "mask", Kind::mask);

@@ -6,7 +6,8 @@
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 
-#include <cstring>
+#include <algorithm>
+#include <map>
 
 namespace attend::python {
 namespace {
@@ -65,6 +66,22 @@ Rows with the target `ignore` do not count.
 )");
 }
 
+// Puts gradients into the order of what they belong to: a dict goes by names, the library by both.
+// Names that are missing or left over are for the library to refuse.
+template <class Named>
+std::vector<NamedTensor> ordered(std::vector<NamedTensor> gradients,
+                                 const std::vector<Named>& like) {
+  std::map<std::string_view, std::size_t> place;
+  for (std::size_t n = 0; n < like.size(); ++n) place.emplace(like[n].name, n);
+  const auto at = [&](const NamedTensor& gradient) {
+    const auto found = place.find(gradient.name);
+    return found == place.end() ? like.size() : found->second;
+  };
+  std::stable_sort(gradients.begin(), gradients.end(),
+                   [&](const NamedTensor& a, const NamedTensor& b) { return at(a) < at(b); });
+  return gradients;
+}
+
 // Writes what the library made of a copy back into the dict's own arrays.
 void write_back(const NamedWritables& to, const std::vector<NamedTensor>& from) {
   for (std::size_t n = 0; n < from.size(); ++n) {
@@ -79,7 +96,7 @@ void bind_gradients(nb::module_& m) {
       "accumulate",
       [](nb::dict sum, nb::handle more) {
         std::vector<NamedTensor> total = copy_named(sum, "accumulate", "sum");
-        const std::vector<NamedTensor> added = copy_named(more, "accumulate", "more");
+        const auto added = ordered(copy_named(more, "accumulate", "more"), total);
         const bool fresh = total.empty();
         const NamedWritables to = write_named(sum, "accumulate", "sum");
         unlocked([&] { accumulate(total, added); });
@@ -147,7 +164,8 @@ void bind_optimizers(nb::module_& m) {
           "step",
           [](Optimizer& self, nb::handle parameters, nb::handle gradients, double learning_rate) {
             const NamedWritables to = write_named(parameters, "Optimizer.step", "parameters");
-            const auto by = copy_named(gradients, "Optimizer.step", "gradients");
+            const auto by =
+                ordered(copy_named(gradients, "Optimizer.step", "gradients"), to.parameters);
             const Change alone(&self, "Optimizer");
             unlocked([&] { self.step(to.parameters, by, learning_rate); });
           },

@@ -112,12 +112,64 @@ class Foreign:
         return make(ctypes.addressof(self.managed), b"dltensor", None)
 
 
+class Nameless(Foreign):
+    """And without a dtype."""
+
+    dtype = property(doc="not to be read", fset=lambda self, value: None)
+
+
 def test_dlpack_with_null_strides_and_an_offset():
     k = Foreign(X, offset=64)
     np.testing.assert_array_equal(attend.attention(X, k, k), attend.attention(X, X, X))
     assert k.asked
     out = attend.attention(Foreign(X), X, X)          # no namespace to make its arrays: NumPy's
     assert isinstance(out, np.ndarray)
+
+
+def test_an_array_outlives_the_container_it_came_in():
+    """Another thread could take it out; here reading the next argument does."""
+    alive = []
+
+    def watch(container, array):
+        there = weakref.ref(array)
+
+        class Thief(Foreign):
+            def __dlpack__(self, **_):
+                container.clear()
+                gc.collect()
+                alive.append(there() is not None)
+                return super().__dlpack__()
+        return Thief
+
+    visible = np.ones((1, 1, 4, 4), bool)
+    blocks = [visible, 1, 1]
+    thief = watch(blocks, visible)(np.zeros((4, 4), np.float32))
+    del visible
+    attend.attention(X, X, X, blocks=blocks, bias=thief)
+    assert alive and all(alive) and not blocks
+
+    alive.clear()
+    weight = np.ones(3, np.float32)
+    parameters = {"a": weight}
+    thief = watch(parameters, weight)(np.ones(3, np.float32))
+    del weight
+    attend.SGD().step(parameters, {"a": thief}, 0.5)
+    assert alive and all(alive) and not parameters
+
+
+def test_a_dict_may_change_while_it_is_read():
+    tensors = {}
+
+    class Thief(Foreign):
+        def __dlpack__(self, **_):
+            tensors.clear()
+            return super().__dlpack__()
+
+    for n in range(20):
+        tensors[f"{n}"] = Thief(np.ones(3, np.float32))
+    total = {}
+    attend.accumulate(total, tensors)
+    assert len(total) == 20 and not tensors
 
 
 def test_dlpack_out_is_written():
@@ -190,14 +242,16 @@ REFUSED = {
     "integers": (TypeError, "q takes float64, float32, bfloat16 or float16, found int64",
                  lambda: attend.attention(X.astype(int), X, X)),
     "complex": (TypeError, "found complex64", lambda: attend.attention(X.astype("c8"), X, X)),
-    "float mask": (TypeError, r"mask takes bool or integers.*found float32.*bias=",
+    "float mask": (TypeError, r"mask takes bool, int8, .*found float32.*bias=",
                    lambda: attend.attention(X, X, X, mask=X[..., :4])),
     "boolean bias": (TypeError, "bias takes float64.*found bool.*mask=",
                      lambda: attend.attention(X, X, X, bias=np.ones((4, 4), bool))),
     "float lengths": (TypeError, "key_lengths takes int64 or int32, found float32",
                       lambda: attend.attention(X, X, X, key_lengths=np.ones(2, np.float32))),
-    "16-bit integers": (TypeError, "mask takes .*found int16",
+    "16-bit integers": (TypeError, "mask takes bool, int8, uint8, int32 or int64 .*found int16",
                         lambda: attend.attention(X, X, X, mask=np.ones((4, 4), np.int16))),
+    "no dtype": (TypeError, "mask takes .*found another in .*Nameless",
+                 lambda: attend.attention(X, X, X, mask=Nameless(np.ones((4, 4), np.int16), code=0))),
     "attn_mask": (TypeError, "'attn_mask'.*True.*takes part.*mask=~attn_mask",
                   lambda: attend.attention(X, X, X, attn_mask=np.ones((4, 4), bool))),
     "key_padding_mask": (TypeError, "key_padding_mask.*opposite",

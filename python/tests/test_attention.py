@@ -134,6 +134,20 @@ def test_dropout_drops_and_repeats():
     np.testing.assert_array_equal(part, dropped[:, :, 10:])
 
 
+def test_numbers_of_numpy_are_numbers():
+    x = np.random.default_rng(0).standard_normal((1, 2, 3, 4)).astype(np.float32)
+    np.testing.assert_array_equal(
+        attend.attention(x, x, x, causal=np.True_, query_offset=np.int64(1), scale=np.float32(0.5),
+                         window=(np.int32(1), None)),
+        attend.attention(x, x, x, causal=True, query_offset=1, scale=0.5, window=(1, None)))
+    np.testing.assert_array_equal(attend.attention(x, x, x, causal=True, query_offset=np.array([1])),
+                                  attend.attention(x, x, x, causal=True, query_offset=1))
+    for wrong in ({"window": (np.float32(1.5), 1)}, {"window": ("1", 1)}, {"causal": np.int64(1)},
+                  {"query_offset": 1.0}):
+        with pytest.raises(TypeError):
+            attend.attention(x, x, x, **wrong)
+
+
 def test_out_is_written_and_returned():
     q, k, v = qkv()
     room = np.full((2, 4, 5, 20), np.nan)

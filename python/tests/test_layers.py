@@ -78,7 +78,13 @@ def test_embedding_and_positions():
     np.testing.assert_array_equal(layer.forward(x, offset=4), x + layer.parameters()["weight"][4:7])
     angle = (np.arange(3) + 2)[:, None] / 100.0 ** (2 * np.arange(3) / 6)
     added = np.stack([np.sin(angle), np.cos(angle)], -1).reshape(3, 6)
-    close(attend.SinusoidalPositions(6, base=100.0).forward(x, offset=2), x + added)
+    layer = attend.SinusoidalPositions(6, base=100.0)
+    close(layer.forward(x, offset=2), x + added)
+    y, saved = layer.forward_train(x, offset=2)
+    np.testing.assert_array_equal(y, layer.forward(x, offset=2))
+    gradients = layer.backward(2 * x, saved)
+    np.testing.assert_array_equal(gradients.dx, 2 * x)
+    assert gradients.parameters == {} == layer.parameters()
 
 
 def heads_of(x, heads):
@@ -175,14 +181,19 @@ def test_gradients_of_a_decoder_block():
     block = shake(attend.AttentionBlock({"model_dim": 4, "heads": 2, "type": "f64"}, cross=True,
                                         memory_dim=3, hidden_dim=5, placement="pre"))
     x, memory = draw(1, 3, 4), draw(1, 2, 3, seed=1)
-    options = {"causal": True, "cross": {"key_lengths": np.array([2])}}
+    slopes, bias = np.array([0.5, 0.25]), draw(3, 2, seed=2)
+    options = {"causal": True, "alibi": slopes, "cross": {"key_lengths": np.array([2]), "bias": bias}}
     y, saved = block.forward_train(x, memory, **options)
     dy = draw(*y.shape, seed=4)
     g = block.backward(dy, saved)
-    check_gradients(block, {"x": x, "memory": memory}, lambda: block.forward(x, memory, **options),
-                    {"x": g.dx, "memory": g.dmemory, **g.parameters}, dy)
+    check_gradients(block, {"x": x, "memory": memory, "alibi": slopes, "bias": bias},
+                    lambda: block.forward(x, memory, **options),
+                    {"x": g.dx, "memory": g.dmemory, "alibi": g.self.dalibi, "bias": g.cross.dbias,
+                     **g.parameters}, dy)
+    assert g.self.dbias is None and g.cross.dalibi is None
     assert "attention.weights" in block.trace(x, memory, **options)
     assert block.options["attention"]["heads"] == 2
+    assert block.cross.options["key_dim"] == 3 and encoder().cross is None
 
 
 # ---- caches ----------------------------------------------------------------------------------------
@@ -251,6 +262,10 @@ def test_types_by_any_name(dtype):
     assert layer.forward(x).dtype == weight.dtype
 
 
+def encoder():
+    return attend.AttentionBlock({"model_dim": 4, "heads": 2})
+
+
 REFUSED = {
     "attn_mask": (TypeError, "MultiHeadAttention.*'attn_mask'.*opposite",
                   lambda m, x: m.forward(x, attn_mask=x)),
@@ -266,6 +281,20 @@ REFUSED = {
                 lambda m, x: attend.MultiHeadAttention(model_dim=4, rotary=("x", 1.0))),
     "dtype": (TypeError, "type is f64, f32, bf16 or f16, found int32",
               lambda m, x: attend.Linear(3, 2, type="int32")),
+    "lengths without a cache": (ValueError, "MultiHeadAttention: lengths= belongs to cache=; use key_lengths=",
+                                lambda m, x: m.forward(x, lengths=np.array([2]))),
+    "lengths of a block": (ValueError, "AttentionBlock: lengths= belongs to cache=",
+                           lambda m, x: encoder().forward(x, lengths=np.array([2]))),
+    "cross without a memory": (ValueError, "cross= are options .* does not have",
+                               lambda m, x: encoder().forward(x, cross={"causal": True})),
+    "cross of a number": (TypeError, "AttentionBlock: the names of options are str, found int",
+                          lambda m, x: encoder().forward(x, cross={1: 2})),
+    "part of a name": (TypeError, "unexpected keyword argument 'cu_seqlens'",
+                       lambda m, x: m.forward(x, cu_seqlens=None)),
+    "load of a number": (TypeError, "MultiHeadAttention.load: path takes a str.*found int",
+                         lambda m, x: attend.MultiHeadAttention.load(3)),
+    "model of a number": (TypeError, "LanguageModel.load: path takes a str.*found int",
+                          lambda m, x: attend.LanguageModel.load(3)),
     "activation": (ValueError, "'relu', 'gelu', 'gelu_tanh' or 'swiglu', found 'tanh'",
                    lambda m, x: attend.FeedForward(4, activation="tanh")),
 }

@@ -81,6 +81,14 @@ def test_the_version_is_the_librarys():
     assert attend.__version__ == attend.version() == ".".join(numbers)
 
 
+def test_the_module_is_not_installed_beside_the_library(tmp_path):
+    script = pathlib.Path(attend.__file__).parent.parent / "cmake_install.cmake"
+    if not script.exists():
+        pytest.skip("this is no build tree")
+    subprocess.run(["cmake", f"-DCMAKE_INSTALL_PREFIX={tmp_path}", "-P", script], check=True)
+    assert not list(tmp_path.rglob("*_attend*"))
+
+
 def test_importing_loads_no_other_library():
     code = "import attend, sys; print(*sorted({m.split('.')[0] for m in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

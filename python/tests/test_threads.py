@@ -1,4 +1,6 @@
 """Is the package safe, and parallel, from many threads?"""
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -72,9 +74,51 @@ def test_a_cache_is_for_one_thread_at_a_time():
     layer.forward(draw(1, 1, 64), cache=cache)           # free again
 
 
+def test_nobody_looks_at_a_cache_that_a_model_fills():
+    model = attend.LanguageModel(vocabulary=5, length=1500, layers=1, model_dim=64)
+    caches = model.make_caches(1)
+    thread = threading.Thread(target=model.forward, args=(np.zeros((1, 1500), np.int64), caches))
+    thread.start()
+    refused = set()
+    looks = {"length": lambda c: c.length(0), **{
+        name: lambda c, name=name: getattr(c, name)
+        for name in ("options", "free_pages", "keys", "values", "key_lengths", "block_table")}}
+    while thread.is_alive():
+        for name, look in looks.items():
+            try:
+                look(caches[0])
+            except RuntimeError as error:
+                assert "KvCache is in use by another thread" in str(error)
+                refused.add(name)
+    thread.join()
+    assert refused == set(looks)
+    assert caches[0].length(0) == 1500 and caches[0].keys.shape[2] == 1500
+
+
 def test_errors_cross_threads_unharmed():
     def work(n):
         with pytest.raises(ValueError, match="k has d 3"):
             attend.attention(draw(1, 1, 2, 4), draw(1, 1, 2, 3), draw(1, 1, 2, 3))
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(100)))
+
+
+def test_first_calls_at_once_do_not_wait_for_each_other():
+    """Nothing of the module is made at the first call under a lock while Python imports."""
+    code = """if True:
+        import sys, threading, attend
+        sys.setswitchinterval(1e-5)
+        refused = []
+        def work():
+            try:
+                attend.attention(1, 1, 1)
+            except TypeError:
+                refused.append(1)
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        print(len(refused))
+    """
+    for _ in range(3):
+        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        assert ran.stdout == "4\n", ran.stderr

@@ -48,6 +48,26 @@ def test_a_refused_call_leaves_the_caches_as_they_were():
     assert caches[0].length(0) == 8
 
 
+def test_gradients_are_added_by_name():
+    total = {"a": np.ones(2), "b": np.zeros(2)}
+    attend.accumulate(total, {"b": np.full(2, 3.0), "a": np.full(2, 5.0)})
+    assert list(total["a"]) == [6, 6] and list(total["b"]) == [3, 3]
+    with pytest.raises(ValueError, match="accumulate"):
+        attend.accumulate(total, {"b": np.ones(2), "c": np.ones(2)})
+    attend.SGD().step(total, {"b": np.ones(2), "a": np.zeros(2)}, 1.0)
+    assert list(total["a"]) == [6, 6] and list(total["b"]) == [2, 2]
+
+
+def test_a_list_of_caches_holds_one_for_each_block():
+    model = attend.LanguageModel(vocabulary=5, length=8, layers=2, model_dim=16)
+    caches = model.make_caches(1)
+    with pytest.raises(TypeError, match="caches takes a list of KvCache, found NoneType in it"):
+        model.forward(TOKENS, [caches[0], None])
+    with pytest.raises(ValueError, match="the same cache twice"):
+        model.forward(TOKENS, [caches[0], caches[0]])
+    assert model.forward(TOKENS, caches).shape == (1, 8, 5)     # unharmed
+
+
 @pytest.mark.parametrize("optimizer", [attend.AdamW, lambda: attend.SGD(momentum=0.9, nesterov=True)])
 def test_going_on_from_a_checkpoint_gives_the_same_bits(optimizer, tmp_path):
     path = tmp_path / "checkpoint.safetensors"

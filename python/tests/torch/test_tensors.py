@@ -47,6 +47,15 @@ def test_empty_tensors():
     assert (attend.attention(q, k, k) == 0).all()
 
 
+def test_a_pending_minus_sign_is_read_and_not_written_into():
+    x = torch.randn(1, 2, 3, 4, dtype=torch.complex64).conj().imag
+    assert x.is_neg()
+    y = x.resolve_neg()
+    assert torch.equal(attend.attention(x, x, x), attend.attention(y, y, y))
+    with pytest.raises(ValueError, match="out is a view with PyTorch's negative bit"):
+        attend.attention(y, y, y, out=x)
+
+
 def test_what_requires_a_gradient_is_refused():
     q = draw(1, 2, 3, 4).requires_grad_()
     with pytest.raises(TypeError, match=r"k requires a gradient.*\.detach\(\).*attend\.torch"):

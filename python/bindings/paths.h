@@ -1,0 +1,18 @@
+// Paths of files from Python, where a TensorFile may come instead.
+#pragma once
+
+#include "arrays.h"
+
+#include <nanobind/stl/filesystem.h>
+
+namespace attend::python {
+
+inline std::filesystem::path to_path(nb::handle object, const char* where) {
+  std::filesystem::path path;
+  if (nb::try_cast(object, path)) return path;
+  raise_type_error(std::string(where) +
+                   ": path takes a str, an os.PathLike or a TensorFile, found " +
+                   name_of_type(object));
+}
+
+}  // namespace attend::python
