@@ -261,6 +261,8 @@ def _standard(graph: _Graph, node: onnx.NodeProto) -> AttentionWeights:
         options["query_offset"] = 0  # without a cache, ONNX's first query meets the first key
     options |= {name: a[name] for name in ("scale", "softcap") if a.get(name)}
     mask = graph.constant(graph.optional(node, 3))
+    if mask is not None and mask.ndim and mask.shape[-1] == 1:
+        _refuse(node, "a constant attn_mask of one key is not supported: attend would repeat it for all keys")
     if mask is not None:
         options["mask" if mask.dtype == np.bool_ else "bias"] = mask
     return _found(node, heads, key_heads, maps, graph.output(node.output[0]), options)
@@ -273,6 +275,9 @@ def _microsoft(graph: _Graph, node: onnx.NodeProto) -> AttentionWeights:
     if a.get("do_rotary"):
         _refuse(node, "do_rotary is not supported")
     packed = node.op_type == "Attention"
+    for i in (3, 5) if packed else (4, 5):
+        if graph.constant(graph.optional(node, i)) is not None:
+            _refuse(node, f"a constant mask or bias of the scores (input {i}) is not supported")
     name = graph.optional(node, 2 if packed else 3)
     bias = graph.constant(name)
     if name and bias is None:

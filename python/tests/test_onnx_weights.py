@@ -2,11 +2,10 @@
 import attend
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from attend.onnx import load_attention
 from onnx import TensorProto, helper, numpy_helper
-
-ort = pytest.importorskip("onnxruntime")
 
 MODEL, HEADS, KEY_HEADS, D, DV = 10, 4, 2, 3, 5
 WIDTHS = {"q": (MODEL, HEADS * D), "k": (MODEL, KEY_HEADS * D), "v": (MODEL, KEY_HEADS * DV),
@@ -177,6 +176,25 @@ def test_what_is_not_well_defined_is_refused(spoil, has_heads, message):
     heads = dict(q_num_heads=HEADS, kv_num_heads=KEY_HEADS) if has_heads else {}
     y = g.node("Attention", parts, "attention", **heads)
     with pytest.raises(ValueError, match=message):
+        load_attention(g.model({"x": [2, 6, MODEL]}, y))
+
+
+def test_a_constant_mask_that_would_mean_something_else_is_refused():
+    """ONNX hides the keys past a mask of one column, attend repeats the column."""
+    g = Builder()
+    parts = [g.linear("x", part) for part in "qkv"]
+    mask = g.constant("mask", np.ones((6, 1), bool))
+    y = g.node("Attention", [*parts, mask], "attention", q_num_heads=HEADS, kv_num_heads=KEY_HEADS)
+    with pytest.raises(ValueError, match="a constant attn_mask of one key is not supported"):
+        load_attention(g.model({"x": [2, 6, MODEL]}, y))
+
+
+def test_a_constant_bias_of_the_scores_is_not_left_out():
+    g = Builder()
+    parts = [g.node("MatMul", ["x", g.weight(part, MODEL, 12)], part) for part in ("mq", "mk", "mv")]
+    bias = g.constant("bias", np.ones((1, 1, 6, 6), np.float32))
+    y = g.node("MultiHeadAttention", [*parts, "", "", bias], "attention", domain="com.microsoft", num_heads=HEADS)
+    with pytest.raises(ValueError, match=r"a constant mask or bias of the scores \(input 5\)"):
         load_attention(g.model({"x": [2, 6, MODEL]}, y))
 
 
