@@ -58,14 +58,9 @@ TEST(ErrorMessages, every_message_in_the_sources_is_covered) {
     }
   }
   EXPECT_GT(patterns.size(), 80U) << "the sources were not understood";
-  const std::vector<ErrorCase> cases = all_errors();
-  for (MessagePattern& pattern : patterns) {
-    const bool seen = std::any_of(cases.begin(), cases.end(), [&](const ErrorCase& c) {
-      return matches(pattern.text, c.message);
-    });
-    std::replace(pattern.text.begin(), pattern.text.end(), kAnything, '*');
-    EXPECT_TRUE(seen) << pattern.where << ": no test produces \"" << pattern.text << "\"";
-  }
+  std::vector<std::string> messages;
+  for (const ErrorCase& c : all_errors()) messages.push_back(c.message);
+  EXPECT_EQ(uncovered(patterns, messages), "");
 }
 
 // The names of arguments reach messages through functions, which the patterns do not follow.

@@ -8,6 +8,7 @@
 #include "layer/check.h"
 #include "layer/elementwise.h"
 #include "layer/initialise.h"
+#include "layer/lists.h"
 #include "layer/metadata.h"
 #include "layer/multi_head_attention.h"
 #include "layer/multi_head_options.h"
@@ -83,10 +84,6 @@ void check_matrices(const TensorFile& file, const AttentionBlockOptions& options
   expect(o.output_projection, "attention.o.weight", o.model_dim, o.heads * o.d_v);
   expect(options.cross, "cross.k.weight", o.key_heads * o.d_k, options.memory_dim);
   expect(options.hidden_dim > 0, "feed_forward.up.weight", options.hidden_dim, o.model_dim);
-}
-
-void add(std::vector<NamedTensor>& list, std::string_view prefix, std::vector<NamedTensor> more) {
-  for (NamedTensor& named : with_prefix(prefix, std::move(more))) list.push_back(std::move(named));
 }
 
 }  // namespace
@@ -339,12 +336,12 @@ AttentionBlock::Gradients AttentionBlock::backward(const ConstTensorView& dy, co
         },
         norm_back(1, saved.norm_1));
 
-    add(result.parameters, "attention.", std::move(of_attention));
-    add(result.parameters, "norm_1.", std::move(of_norm[0]));
-    add(result.parameters, "cross.", std::move(of_cross));
-    add(result.parameters, "norm_2.", std::move(of_norm[1]));
-    add(result.parameters, "feed_forward.", std::move(of_feed_forward));
-    add(result.parameters, "norm_3.", std::move(of_norm[2]));
+    append(result.parameters, "attention.", std::move(of_attention));
+    append(result.parameters, "norm_1.", std::move(of_norm[0]));
+    append(result.parameters, "cross.", std::move(of_cross));
+    append(result.parameters, "norm_2.", std::move(of_norm[1]));
+    append(result.parameters, "feed_forward.", std::move(of_feed_forward));
+    append(result.parameters, "norm_3.", std::move(of_norm[2]));
     return result;
   });
 }
@@ -355,8 +352,7 @@ template <class List, class Block>
 List AttentionBlock::list_of(Block& block) {
   List list;
   const auto add_part = [&](const char* prefix, auto& part) {
-    if (part)
-      for (auto& entry : with_prefix(prefix, part.parameters())) list.push_back(std::move(entry));
+    if (part) append(list, prefix, part.parameters());
   };
   add_part("attention.", block.attention_);
   add_part("norm_1.", block.norm_1_);

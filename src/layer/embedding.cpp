@@ -16,13 +16,6 @@ namespace {
 
 constexpr const char* kLayer = "embedding";
 
-// The index that element n has in row-major order.
-Shape index_of(const Shape& shape, std::int64_t n) {
-  Shape index = shape;
-  for (int dim = shape.rank() - 1; dim >= 0; n /= shape[dim--]) index[dim] = n % shape[dim];
-  return index;
-}
-
 // All tokens in order, each of them known to the vocabulary.
 std::vector<std::int64_t> checked_tokens(const ConstTensorView& tokens, std::int64_t vocabulary) {
   check_readable(kLayer, "tokens", tokens);

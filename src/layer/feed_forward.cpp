@@ -2,6 +2,7 @@
 #include "core/strided.h"
 #include "core/text.h"
 #include "layer/check.h"
+#include "layer/elementwise.h"
 #include "layer/initialise.h"
 #include "layer/lists.h"
 #include "layer/rows.h"
@@ -118,16 +119,6 @@ void activation_backward(Activation kind, const Tensor& up, const Tensor& gate,
   });
 }
 
-void add_to(Tensor& sum, const Tensor& other, Context& context) {
-  with_type(sum.dtype(), [&]<class T>(T) {
-    T* to = elements<T>(sum);
-    const T* from = elements<T>(other);
-    for_elements(sum.shape(), context, [=](std::int64_t n) {
-      to[n] = static_cast<T>(static_cast<Float<T>>(to[n]) + static_cast<Float<T>>(from[n]));
-    });
-  });
-}
-
 }  // namespace
 
 FeedForward::FeedForward(const FeedForwardOptions& options) : options_(options) {
@@ -201,7 +192,7 @@ LayerGradients FeedForward::backward(const ConstTensorView& dy, const Saved& sav
     append(gradients.parameters, "up.", std::move(up.parameters));
     if (gate_) {
       LayerGradients part = gate_.backward(dgate, saved.x.view(), context);
-      add_to(gradients.dx, part.dx, context);
+      gradients.dx = sum_of(gradients.dx, part.dx);
       append(gradients.parameters, "gate.", std::move(part.parameters));
     }
     append(gradients.parameters, "down.", std::move(down.parameters));

@@ -5,6 +5,7 @@
 #include "core/text.h"
 #include "layer/check.h"
 #include "layer/flat.h"
+#include "layer/rows.h"
 
 #include <cmath>
 
@@ -23,13 +24,6 @@ void check_floating(const char* function, const char* name, DType type) {
 }
 
 Shape without_last(const Shape& shape) { return Shape(std::span(shape.begin(), shape.end() - 1)); }
-
-// "[3, 1]": the index of element n.
-Shape index_of(const Shape& shape, std::int64_t n) {
-  Shape index = shape;
-  for (int dim = shape.rank(); dim-- > 0; n /= shape[dim]) index[dim] = n % shape[dim];
-  return index;
-}
 
 // How many targets count; each must be a class or the value to ignore.
 std::int64_t count_targets(const Tensor& targets, std::int64_t classes, std::int64_t ignore) {

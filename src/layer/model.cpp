@@ -4,6 +4,7 @@
 #include "core/text.h"
 #include "layer/check.h"
 #include "layer/initialise.h"
+#include "layer/lists.h"
 
 namespace attend {
 namespace {
@@ -17,11 +18,6 @@ void check_tokens(const ConstTensorView& tokens) {
   if (tokens.rank() != 2)
     throw InvalidArgument(
         text("language_model: tokens is ", tokens.shape(), "; it must be [batch, T]"));
-}
-
-template <class List>
-void add(List& list, std::string_view prefix, List more) {
-  for (auto& named : with_prefix(prefix, std::move(more))) list.push_back(std::move(named));
 }
 
 }  // namespace
@@ -172,12 +168,12 @@ std::vector<NamedTensor> LanguageModel::backward(const ConstTensorView& dlogits,
     LayerGradients tokens = tokens_.backward(positions.dx, saved.tokens, context);
 
     std::vector<NamedTensor> list;  // in the order of parameters()
-    add(list, "tokens.", std::move(tokens.parameters));
-    add(list, "positions.", std::move(positions.parameters));
+    append(list, "tokens.", std::move(tokens.parameters));
+    append(list, "positions.", std::move(positions.parameters));
     for (std::size_t n = 0; n < blocks.size(); ++n)
-      add(list, block_name(n), std::move(blocks[n].parameters));
-    add(list, "norm.", std::move(norm.parameters));
-    add(list, "head.", std::move(head.parameters));
+      append(list, block_name(n), std::move(blocks[n].parameters));
+    append(list, "norm.", std::move(norm.parameters));
+    append(list, "head.", std::move(head.parameters));
     return list;
   });
 }
@@ -188,12 +184,12 @@ template <class List, class Model>
 List LanguageModel::list_of(Model& model) {
   return reporting("language_model", [&] {
     List list;
-    add(list, "tokens.", model.tokens_.parameters());
-    add(list, "positions.", model.positions_.parameters());
+    append(list, "tokens.", model.tokens_.parameters());
+    append(list, "positions.", model.positions_.parameters());
     for (std::size_t n = 0; n < model.blocks_.size(); ++n)
-      add(list, block_name(n), model.blocks_[n].parameters());
-    add(list, "norm.", model.norm_.parameters());
-    add(list, "head.", model.head_.parameters());
+      append(list, block_name(n), model.blocks_[n].parameters());
+    append(list, "norm.", model.norm_.parameters());
+    append(list, "head.", model.head_.parameters());
     return list;
   });
 }

@@ -6,6 +6,7 @@
 #include "layer/check.h"
 #include "layer/elementwise.h"
 #include "layer/initialise.h"
+#include "layer/lists.h"
 #include "layer/multi_head_attention.h"
 #include "layer/rotary.h"
 #include "layer/rows.h"
@@ -67,10 +68,6 @@ Tensor like(const ConstTensorView& view) {
 }
 
 DType statistic_of(DType type) { return type == DType::f64 ? DType::f64 : DType::f32; }
-
-void append_to(std::vector<NamedTensor>& list, const char* prefix, std::vector<NamedTensor> more) {
-  for (NamedTensor& named : with_prefix(prefix, std::move(more))) list.push_back(std::move(named));
-}
 
 }  // namespace
 
@@ -322,10 +319,10 @@ MultiHeadAttention::Gradients MultiHeadAttention::backward(const ConstTensorView
       result.dkey = std::move(key.dx);
       result.dvalue = std::move(value.dx);
     }
-    append_to(result.parameters, "q.", std::move(query.parameters));
-    append_to(result.parameters, "k.", std::move(key.parameters));
-    append_to(result.parameters, "v.", std::move(value.parameters));
-    append_to(result.parameters, "o.", std::move(output.parameters));
+    attend::append(result.parameters, "q.", std::move(query.parameters));
+    attend::append(result.parameters, "k.", std::move(key.parameters));
+    attend::append(result.parameters, "v.", std::move(value.parameters));
+    attend::append(result.parameters, "o.", std::move(output.parameters));
     return result;
   });
 }

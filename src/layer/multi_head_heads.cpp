@@ -3,6 +3,7 @@
 #include "core/reporting.h"
 #include "core/text.h"
 #include "layer/check.h"
+#include "layer/lists.h"
 #include "layer/multi_head_attention.h"
 
 #include <cstring>
@@ -76,8 +77,7 @@ List MultiHeadAttention::list_of(Layer& layer) {
   List list;
   for (auto& [prefix, linear] : {std::pair{"q.", &layer.q_}, std::pair{"k.", &layer.k_},
                                  std::pair{"v.", &layer.v_}, std::pair{"o.", &layer.o_}})
-    if (*linear)
-      for (auto& entry : with_prefix(prefix, linear->parameters())) list.push_back(entry);
+    if (*linear) attend::append(list, prefix, linear->parameters());
   return list;
 }
 

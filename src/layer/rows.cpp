@@ -45,4 +45,10 @@ Shape with_last(Shape shape, std::int64_t size) {
   return shape;
 }
 
+Shape index_of(const Shape& shape, std::int64_t n) {
+  Shape index = shape;
+  for (int dim = shape.rank(); dim-- > 0; n /= shape[dim]) index[dim] = n % shape[dim];
+  return index;
+}
+
 }  // namespace attend

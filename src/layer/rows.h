@@ -20,6 +20,9 @@ Rows rows_of(const ConstTensorView& x);
 // Of a tensor that the layer itself made.
 TensorView rows_of(Tensor& y);
 
+// The index of element n, counted row by row.
+Shape index_of(const Shape& shape, std::int64_t n);
+
 // The shape of x with another last dimension.
 Shape with_last(Shape shape, std::int64_t size);
 

@@ -219,4 +219,18 @@ std::vector<MessagePattern> string_literals(const std::string& file, std::string
   return found;
 }
 
+std::string uncovered(const std::vector<MessagePattern>& patterns,
+                      const std::vector<std::string>& messages) {
+  std::string lines;
+  for (const MessagePattern& pattern : patterns) {
+    if (std::any_of(messages.begin(), messages.end(),
+                    [&](const std::string& message) { return matches(pattern.text, message); }))
+      continue;
+    std::string shown = pattern.text;
+    std::replace(shown.begin(), shown.end(), kAnything, '*');
+    lines += pattern.where + ": no test produces \"" + shown + "\"\n";
+  }
+  return lines;
+}
+
 }  // namespace attend::test

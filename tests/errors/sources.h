@@ -20,6 +20,10 @@ bool matches(std::string_view pattern, std::string_view message);
 // Of every fail(...), throw Type(...) and, in functions that decline, return "...".
 std::vector<MessagePattern> message_patterns(const std::string& file, std::string_view source);
 
+// A line for each pattern that no message matches.
+std::string uncovered(const std::vector<MessagePattern>& patterns,
+                      const std::vector<std::string>& messages);
+
 // Every string literal with its place.
 std::vector<MessagePattern> string_literals(const std::string& file, std::string_view source);
 
