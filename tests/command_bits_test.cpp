@@ -1,29 +1,16 @@
 // Does the command give the bits of the library's own calls?
+#include "support/io_files.h"
+
 #include <attend/attend.h>
-#include <attend/block.h>
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 
 namespace attend::test {
 namespace {
-
-namespace fs = std::filesystem;
-
-// A folder that goes away.
-struct Folder {
-  Folder() {
-    char name[] = "/tmp/attend-bits-XXXXXX";
-    path = ::mkdtemp(name);
-  }
-  ~Folder() { fs::remove_all(path); }
-  fs::path operator/(const char* name) const { return path / name; }
-  fs::path path;
-};
 
 Tensor numbers(const Shape& shape, double start) {
   Tensor tensor(shape);
@@ -34,8 +21,8 @@ Tensor numbers(const Shape& shape, double start) {
 }
 
 // Runs `attend apply` in the folder; the output file's tensor.
-Tensor applied(const Folder& folder, const std::string& flags) {
-  const std::string line = "cd '" + folder.path.string() + "' && " ATTEND_COMMAND " apply " +
+Tensor applied(const TemporaryFolder& folder, const std::string& flags) {
+  const std::string line = "cd '" + folder.path().string() + "' && " ATTEND_COMMAND " apply " +
                            flags + " --output y.npy > /dev/null";
   EXPECT_EQ(std::system(line.c_str()), 0) << line;
   return load_npy(folder / "y.npy");
@@ -50,7 +37,7 @@ void expect_same_bits(const Tensor& a, const Tensor& b) {
 }
 
 TEST(command, attention_has_the_bits_of_the_library) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const Tensor q = numbers({2, 4, 9, 6}, 1), k = numbers({2, 2, 13, 6}, 2),
                v = numbers({2, 2, 13, 5}, 3), bias = numbers({4, 9, 13}, 4);
   save_npy(folder / "q.npy", q);
@@ -70,7 +57,7 @@ TEST(command, attention_has_the_bits_of_the_library) {
 }
 
 TEST(command, a_layer_has_the_bits_of_the_library) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const MultiHeadAttention layer(
       {.model_dim = 12, .heads = 4, .key_heads = 2, .rotary = Rotary{.dim = 2}, .seed = 5});
   const Tensor x = numbers({2, 7, 12}, 1);
@@ -85,7 +72,7 @@ TEST(command, a_layer_has_the_bits_of_the_library) {
 }
 
 TEST(command, a_block_has_the_bits_of_the_library) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const AttentionBlock block({.attention = {.model_dim = 12, .heads = 3, .seed = 5},
                               .cross = true,
                               .memory_dim = 8,
