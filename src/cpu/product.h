@@ -44,16 +44,47 @@ struct Store {
   }
 };
 
-// One step k of every sum, with the elements of a broadcast.
+// Addresses in the rows of a. Twelve pointers would not fit the registers: there is one for every
+// four rows, and the compiler is kept from seeing through it.
+template <class T, int kRows>
+struct Pointers {
+  static constexpr int kCount = (kRows + 3) / 4;
+  const T* base[kCount];
+  std::int64_t stride, stride3;
+
+  ATTEND_INLINE Pointers(const T* a, std::int64_t step) : stride(step), stride3(step * 3) {
+    unrolled<kCount>(ATTEND_EACH(n) { base[n] = a + n * 4 * step; });
+  }
+  template <int kRow>
+  ATTEND_INLINE T at() const {
+    return base[kRow / 4][kRow % 4 == 3 ? stride3 : kRow % 4 * stride];
+  }
+  ATTEND_INLINE void advance() {
+    unrolled<kCount>(ATTEND_EACH(n) {
+      base[n] += 1;
+      asm("" : "+r"(base[n]));
+    });
+  }
+};
+
+// Steps k to the depth of every sum, with the elements of a broadcast.
 template <Layout kLayout, class T, class V, int kRows, int kVectors>
-ATTEND_INLINE void step(const Operands<T>& x, std::int64_t k, V (&sum)[kRows][kVectors]) {
-  V b[kVectors];
-  unrolled<kVectors>(ATTEND_EACH(n) { b[n] = V::load(x.b + k * x.b_stride + n * V::kLanes); });
-  unrolled<kRows>(ATTEND_EACH(r) {
-    const V a =
-        V::set(kLayout == Layout::along ? x.a[r * x.a_stride + k] : x.a[k * x.a_stride + r]);
-    unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n] = fma(a, b[n], sum[r][n]); });
-  });
+ATTEND_INLINE void steps(const Operands<T>& x, std::int64_t k, V (&sum)[kRows][kVectors]) {
+  const T* b = x.b + k * x.b_stride;
+  const T* across = x.a + k * x.a_stride;
+  Pointers<T, kRows> along(x.a + k, x.a_stride);
+  for (std::int64_t left = x.depth - k; left > 0; --left, b += x.b_stride) {
+    V lanes[kVectors];
+    unrolled<kVectors>(ATTEND_EACH(n) { lanes[n] = V::load(b + n * V::kLanes); });
+    unrolled<kRows>(ATTEND_EACH(r) {
+      V a;
+      if constexpr (kLayout == Layout::along) a = V::set(along.template at<r>());
+      else a = V::set(across[r]);
+      unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n] = fma(a, lanes[n], sum[r][n]); });
+    });
+    if constexpr (kLayout == Layout::along) along.advance();
+    else across += x.a_stride;
+  }
 }
 
 // V::kLanes steps from k on, with products by lane: a vector of a row of a serves them all.
@@ -86,7 +117,7 @@ ATTEND_INLINE void step_across_by_lane(const Operands<T>& x, std::int64_t k,
 }
 
 template <class V, int kRows, int kVectors, Layout kLayout, Start kStart, class Finish>
-[[gnu::noinline]] void product_tile(const Operands<typename V::T> x, Finish finish) {
+[[gnu::noinline]] void product_tile(const Operands<typename V::T>& x, Finish finish) {
   V sum[kRows][kVectors];
   unrolled<kRows>(ATTEND_EACH(r) {
     unrolled<kVectors>(ATTEND_EACH(n) {
@@ -100,7 +131,7 @@ template <class V, int kRows, int kVectors, Layout kLayout, Start kStart, class 
   } else if constexpr (V::kByLane && kRows % V::kLanes == 0) {
     for (; k < x.depth; ++k) step_across_by_lane(x, k, sum);
   }
-  for (; k < x.depth; ++k) step<kLayout>(x, k, sum);
+  if (k < x.depth) steps<kLayout>(x, k, sum);
   finish(x, sum);
 }
 
