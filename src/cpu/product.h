@@ -135,28 +135,32 @@ template <class V, int kRows, int kVectors, Layout kLayout, Start kStart, class 
   finish(x, sum);
 }
 
-// The tile below a tile of n rows: the largest power of two.
-constexpr int smaller_tile(int n) {
-  int power = 1;
-  while (power * 2 < n) power *= 2;
-  return power;
-}
-
-// c[rows][kVectors vectors], in tiles of at most kRows rows; finish(operands of the tile, sums).
-template <class V, int kVectors, Layout kLayout, Start kStart, int kRows = kTileRows,
-          class Finish = Store>
-ATTEND_INLINE void product(Operands<typename V::T> x, std::int64_t rows, Finish finish = {}) {
-  constexpr int kNext = smaller_tile(kRows);
-  // Two middling tiles keep the multipliers busier than a large and a tiny one (12: 16 = 8 + 8).
-  constexpr int kEven = kRows > 2 && 2 * kNext > kRows ? 2 * kNext : 0;
-  while (rows >= kRows && rows != kEven) {
+// One tile of exactly `rows` rows, or, where that is odd, an even one and a single row.
+template <class V, int kVectors, Layout kLayout, Start kStart, int kRows, class Finish>
+ATTEND_INLINE void product_exact(Operands<typename V::T>& x, std::int64_t rows, Finish finish) {
+  if (rows >= kRows) {
     product_tile<V, kRows, kVectors, kLayout, kStart>(x, finish);
     x.a += kLayout == Layout::along ? kRows * x.a_stride : kRows;
     x.c += kRows * x.c_stride;
     rows -= kRows;
   }
   if constexpr (kRows > 1) {
-    if (rows > 0) product<V, kVectors, kLayout, kStart, kNext>(x, rows, finish);
+    if (rows > 0)
+      product_exact<V, kVectors, kLayout, kStart, (kRows > 2 ? kRows - 2 : 1)>(x, rows, finish);
+  }
+}
+
+// c[rows][kVectors vectors], in tiles that fit the registers (kTileRows rows of kTileVectors);
+// finish(operands of the tile, sums). The last two tiles share what is left: two middling ones keep
+// the multipliers busier than a full and a tiny one.
+template <class V, int kVectors, Layout kLayout, Start kStart, class Finish = Store>
+ATTEND_INLINE void product(Operands<typename V::T> x, std::int64_t rows, Finish finish = {}) {
+  constexpr int kMost = kVectors <= kTileVectors ? kTileRows : 2;
+  while (rows > 0) {
+    const std::int64_t half = (rows + 3) / 4 * 2;
+    const std::int64_t now = rows >= 2 * kMost ? kMost : rows <= kMost ? rows : half;
+    product_exact<V, kVectors, kLayout, kStart, kMost>(x, now, finish);
+    rows -= now;
   }
 }
 
