@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""Checks the object files of the kernels: a kernel shows its rows to the linker and nothing else.
+"""Checks the object files of the kernels: a kernel shows its rows to the linker and nothing else, and
+the sums of its products stay in registers.
 
-    check_kernel_objects.py [--nm NM] --kernels FILE... --strict FILE... --objects OBJECT...
+    check_kernel_objects.py [--nm NM] [--objdump OBJDUMP] --kernels FILE... [--strict FILE...]
+                            [--products FILE...] --objects OBJECT...
     check_kernel_objects.py --self-test
 
 Kernels are named as in src/CMakeLists.txt (reference/attention.cpp). Strict ones are compiled for an
 instruction set: what such an object offers as "weak" (inline functions, templates) the linker may
-hand to callers on machines that cannot run it, so it offers none. A violation is printed as
-`kernel: rule: what was found`. Exit: 0 none, 1 some, 2 usage.
+hand to callers on machines that cannot run it, so it offers none. Those with products have functions
+named product_tile; of each of these, every innermost loop that multiplies and adds is looked at: a
+vector that it stores to the stack or loads from there is a sum without a register. A violation is
+printed as `kernel: rule: what was found`. Exit: 0 none, 1 some, 2 usage.
 """
 import argparse
 import re
@@ -37,6 +41,96 @@ def violations(listing, strict):
                 yield rule, name
         if letter == "U" and FORBIDDEN.fullmatch(name.split("@")[0]):
             yield "no allocation, output, environment, threads or exceptions", name
+
+
+# ---- The code of the products: what objdump lists ----------------------------------------------------
+
+PRODUCT = "product_tile"
+REGISTERS = "the sums of a product stay in registers"
+FUNCTION = re.compile(r"^[0-9a-f]+ <(.*)>:$")
+INSTRUCTION = re.compile(r"^ *([0-9a-f]+):\t(\S+)\s*(.*)$")
+TARGET = re.compile(r"(?:^|\s)([0-9a-f]+) <")
+JUMP = re.compile(r"j\w+|b(\.\w+)?|cbn?z|tbn?z")
+FUSED = re.compile(r"vfn?m(add|sub)\d+[ps][sd]|fml[as]|fn?m(add|sub)")
+VECTOR = re.compile(r"%[xyz]mm\d|\b[qvdsh]\d+\b")
+# The register that an address begins with: 0x20(%rsp), [sp, #32].
+BASE = re.compile(r"\((%\w+)|\[(\w+)")
+# What an instruction reads and what it writes, if that is a register: `lea 0x20(%rsp),%rax`,
+# `add x0, sp, #32`. Those of READS_ONLY write memory, the flags or nothing.
+OPERANDS = (re.compile(r"(?P<read>.*),(?P<written>%\w+)"),
+            re.compile(r"(?P<written>[xw]\d+), (?P<read>.*)"))
+REGISTER = re.compile(r"%\w+|\bsp\b|\bx\d+\b")
+READS_ONLY = re.compile(r"cmp|test|st[rpu]|cb|tb")
+FRAME = ("%rsp", "%rbp", "x29")   # they lead to the stack until the end, once they do
+
+
+def functions(listing):
+    """(name, [(address, mnemonic, operands, jump target or None)]) of what `objdump -d -C` listed."""
+    name, code = None, []
+    for line in listing.splitlines() + ["0 <>:"]:
+        if match := FUNCTION.match(line):
+            if name is not None:
+                yield name, code
+            name, code = match[1], []
+        elif match := INSTRUCTION.match(line):
+            address, mnemonic, operands = match.groups()
+            target = TARGET.search(operands) if JUMP.fullmatch(mnemonic) else None
+            operands = re.split(r" <|\s+(?:#|//) ", operands)[0]
+            code.append((int(address, 16), mnemonic, operands, target and int(target[1], 16)))
+
+
+def follow(pointers, mnemonic, operands):
+    """Which registers point to the stack after an instruction: those made of others that do."""
+    match = next(filter(None, (form.fullmatch(operands) for form in OPERANDS)), None)
+    if match is None or READS_ONLY.match(mnemonic):
+        return
+    read, written = set(REGISTER.findall(match["read"])), match["written"]
+    if written.startswith("%") and mnemonic in ("add", "sub"):
+        read.add(written)
+    loads = "(" in match["read"] and mnemonic != "lea"
+    if mnemonic in ("lea", "mov", "add", "sub") and not loads and read & pointers:
+        pointers.add(written)
+    elif written not in FRAME:
+        pointers.discard(re.sub("^%e", "%r", written).replace("w", "x"))
+
+
+def stack_vectors(code):
+    """Addresses of the instructions that move a vector to or from the stack. What points there is
+    followed from line to line, not from jump to jump: enough for what compilers write."""
+    pointers, found = {"%rsp", "sp"}, set()
+    for address, mnemonic, operands, _ in code:
+        if not VECTOR.search(operands):
+            follow(pointers, mnemonic, operands)
+        elif any(base in pointers for match in BASE.findall(operands) for base in match):
+            found.add(address)
+    return found
+
+
+def hot_loops(code):
+    """(first, last) address of each innermost loop that has fused multiply-adds."""
+    fused = [address for address, mnemonic, _, _ in code if FUSED.fullmatch(mnemonic)]
+    loops = {(target, address) for address, _, _, target in code
+             if target is not None and code[0][0] <= target <= address
+             and any(target <= f <= address for f in fused)}
+    return [(first, last) for first, last in loops
+            if not any(first <= a and b <= last and (a, b) != (first, last) for a, b in loops)]
+
+
+def spills(listing):
+    """(rule, where and what) of the products that `objdump -d -C` listed."""
+    products = 0
+    for name, code in functions(listing):
+        if PRODUCT not in name or "[clone .cold" in name:
+            continue
+        products += 1
+        loops, moved = hot_loops(code), stack_vectors(code)
+        if not loops:
+            yield "a product has a loop of fused multiply-adds", name
+        for address, mnemonic, operands, _ in code:
+            if address in moved and any(first <= address <= last for first, last in loops):
+                yield REGISTERS, f"{name}: {address:x}: {mnemonic} {operands}"
+    if products == 0:
+        yield "there are products to look at", f"no function {PRODUCT}"
 
 
 def self_test():
