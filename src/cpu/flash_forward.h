@@ -33,7 +33,7 @@ class FlashForward {
   using T = typename V::T;
   static constexpr int kMost = Tile<V>::kMost;
   static constexpr int kTiles = 4;   // of a task: they share a chunk while it is in the cache
-  static constexpr int kSlice = 64;  // keys whose values stay in the nearest cache
+  static constexpr int kSlice = 32;  // keys whose values stay in the nearest cache
   static constexpr T kHidden = Scores<V>::kHidden;
 
   struct Sums : Tile<V> {
@@ -219,7 +219,9 @@ class FlashForward {
       base[n] = select(less(u, none), V::set(0), fma(u, high, u * low));
       total[n] = V::set(0);
     });
+    const bool streamed = kVectors == 1 && count >= Scores<V>::kStreamed;
     for (int j = 0; j < count; ++j) {
+      if (streamed) prefetch_value(j);
       unrolled<kVectors>(ATTEND_EACH(n) {
         T* at = s + (j * kVectors + n) * V::kLanes;
         const V u = V::load(at);
@@ -231,13 +233,21 @@ class FlashForward {
     unrolled<kVectors>(ATTEND_EACH(n) { total[n].store(sum + n * V::kLanes); });
   }
 
+  // While the weights are computed memory has nothing to do: it brings the first values, a line
+  // with each weight.
+  ATTEND_INLINE void prefetch_value(std::int64_t line) const noexcept {
+    constexpr std::int64_t kLine = 64 / sizeof(T);
+    const std::int64_t lines = (p.dv + kLine - 1) / kLine;
+    prefetch(memory_.chunk.v + line / lines * memory_.chunk.v_stride + line % lines * kLine);
+  }
+
   // o[row][x] = sum over the keys of w[j][row] * v[j][x], one ascending chain.
   void values(const Sums& tile, const Runs& runs, const T* w, T* o) const noexcept {
     const Chunk<T>& chunk = memory_.chunk;
     for (int r = 0; r < runs.runs; ++r) {
       const Run& run = runs.run[r];
       const bool streamed = tile.lanes == V::kLanes && run.count >= Scores<V>::kStreamed;
-      const int slice = streamed ? kSlice / 4 : kSlice;
+      const int slice = streamed ? kSlice / 2 : kSlice;
       for (int x = 0; x < run.count; x += slice) {
         const Operands<T> operands{.a = w + (run.at + x) * tile.lanes,
                                    .a_stride = tile.lanes,
