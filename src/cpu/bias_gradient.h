@@ -24,7 +24,7 @@ class BiasGradient {
   }
 
   static double* take(const Problem& p, Scratch& scratch) noexcept {
-    return scratch.take<double>(saturating_count(rows(p), p.dbias_keys));
+    return scratch.take<double>(saturating_count(rows(p) + 1, p.dbias_keys));
   }
 
   BiasGradient(Scores<V>& scores, Group& group, Scratch& scratch)
@@ -34,21 +34,24 @@ class BiasGradient {
     const std::int64_t block = index % blocks(p);
     const std::int64_t kv_head = index / blocks(p) % heads(p);
     const std::int64_t b = index / blocks(p) / heads(p);
-    for (std::int64_t x = 0; x < rows(p) * p.dbias_keys; ++x) sum_[x] = 0;
+    double* shared = sum_ + rows(p) * p.dbias_keys;  // by all heads
+    for (std::int64_t x = 0; x < (rows(p) + 1) * p.dbias_keys; ++x) sum_[x] = 0;
     first_ = block * block_queries(p);
     for (std::int64_t n = p.dbias_batch == 1 ? 0 : b; n < (p.dbias_batch == 1 ? p.batch : b + 1);
          ++n) {
       scores_.sequence = sequence_of(p, call_, n);
       const std::int64_t last = p.dbias_heads == 1 ? p.kv_heads : kv_head + 1;
       for (scores_.kv_head = p.dbias_heads == 1 ? 0 : kv_head; scores_.kv_head < last;
-           ++scores_.kv_head)
+           ++scores_.kv_head) {
         add_rows(block);
+        if (by_head(p)) join_heads(shared);
+      }
     }
     const std::int64_t first_head = p.dbias_heads == 1 ? 0 : kv_head * p.group();
     for (std::int64_t g = 0; g < (p.dbias_heads == 1 ? 1 : p.group()); ++g) {
       for (std::int64_t i = first_; i < p.dbias_queries && i < first_ + block_queries(p); ++i)
         store_row(call_.dbias, call_.dbias.offset(b, first_head + g, i), p.dbias_keys,
-                  sum_ + place(first_head + g, i));
+                  by_head(p) ? shared : sum_ + place(first_head + g, i));
     }
   }
 
@@ -65,11 +68,16 @@ class BiasGradient {
   static std::int64_t blocks(const Problem& p) noexcept {
     return (p.dbias_queries + block_queries(p) - 1) / block_queries(p);
   }
+  // One row shared by all heads and queries: the sums of each head come first. (The rows of a group
+  // of heads lie mixed, and the order of a sum should not depend on that.)
+  static bool by_head(const Problem& p) noexcept {
+    return p.dbias_heads == 1 && p.dbias_queries == 1;
+  }
   static std::int64_t rows(const Problem& p) noexcept {
-    return block_queries(p) * (p.dbias_heads == 1 ? 1 : p.group());
+    return block_queries(p) * (p.dbias_heads == 1 && !by_head(p) ? 1 : p.group());
   }
   std::int64_t place(std::int64_t h, std::int64_t i) const noexcept {
-    const std::int64_t g = p.dbias_heads == 1 ? 0 : h % p.group();
+    const std::int64_t g = p.dbias_heads == 1 && !by_head(p) ? 0 : h % p.group();
     return (g * block_queries(p) + (p.dbias_queries == 1 ? 0 : i - first_)) * p.dbias_keys;
   }
 
@@ -83,25 +91,39 @@ class BiasGradient {
       group_.open(from, to - from);
       from += group_.rows;
       group_.weigh();
+      for (double& sum : row_) sum = 0;
       group_.for_gradients([&] {
         group_.differentiate(false);
         if (p.softcap != 0 && p.bias_before_softcap) group_.through_softcap();
         add_chunk();
       });
+      for (int n = 0; p.dbias_keys == 1 && n < group_.rows; ++n) {
+        const Rows& tile = group_.tiles[n / Group::kMost];
+        sum_[place(tile.h[n % Group::kMost], tile.i[n % Group::kMost])] += row_[n];
+      }
+    }
+  }
+
+  void join_heads(double* shared) noexcept {
+    for (std::int64_t g = 0; g < p.group(); ++g) {
+      double* head = sum_ + g * p.dbias_keys;
+      for (std::int64_t x = 0; x < p.dbias_keys; ++x) {
+        shared[x] += head[x];
+        head[x] = 0;
+      }
     }
   }
 
   void add_chunk() noexcept {
-    for (int t = 0; t < group_.used; ++t) {
-      const Rows& tile = group_.tiles[t];
-      for (int n = 0; n < tile.rows; ++n) {
-        double* sum = sum_ + place(tile.h[n], tile.i[n]);
-        for (int r = 0; r < group_.runs->runs; ++r) {
-          const Run& run = group_.runs->run[r];
-          const T* ds = group_.ds + run.at * group_.stride + t * Group::kMost + n;
-          for (int y = 0; y < run.count && run.key + y < p.bias_keys; ++y)
-            sum[p.dbias_keys == 1 ? 0 : run.key + y] +=
-                static_cast<double>(ds[y * group_.stride]);
+    for (int n = 0; n < group_.rows; ++n) {
+      const Rows& tile = group_.tiles[n / Group::kMost];
+      double* sum = sum_ + place(tile.h[n % Group::kMost], tile.i[n % Group::kMost]);
+      for (int r = 0; r < group_.runs->runs; ++r) {
+        const Run& run = group_.runs->run[r];
+        const T* ds = group_.ds + run.at * group_.stride + n;
+        for (int y = 0; y < run.count; ++y) {
+          const auto value = static_cast<double>(ds[y * group_.stride]);
+          (p.dbias_keys == 1 ? row_[n] : sum[run.key + y]) += value;
         }
       }
     }
@@ -111,7 +133,8 @@ class BiasGradient {
   const Call& call_;
   Scores<V>& scores_;
   Group& group_;
-  double* sum_;  // [heads][queries][keys], or one where all share
+  double* sum_;               // [heads][queries][keys], or one where all share
+  double row_[Group::kRows];  // where all keys share one
   std::int64_t first_ = 0;
 };
 

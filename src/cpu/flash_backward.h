@@ -37,18 +37,20 @@ class FlashBackward {
   static constexpr int kFlush = 256;
 
   // A tensor of keys whose gradient is wanted: f32 sums of up to 256 rows, and f64 sums of those.
+  // Rows of f32 sums are whole vectors. Where they would be much longer than the features, only the
+  // keys of one chunk have them, and each group of rows joins the f64 sums at once.
   struct KeySums {
     std::int64_t count = 0, width = 0;  // features, and as whole vectors
     T* panels = nullptr;                // [panel][group rows][kPanel]  q or dout
     bool finite = true;                 // these
     T* part = nullptr;                  // [keys][width]
-    double* total = nullptr;            // [stored keys][width]
+    double* total = nullptr;            // [stored keys][count]
     void take(std::int64_t features, const Problem& p, Scratch& scratch) {
       count = features;
       width = whole(features);
       const std::int64_t wide = (features + kPanel - 1) / kPanel * kPanel;
       panels = scratch.take<T>(wide * Group::kRows);
-      part = scratch.take<T>(saturating_count(p.k_length, width));
+      part = scratch.take<T>(saturating_count(narrow(p) ? kChunk : p.k_length, width));
     }
   };
 
@@ -58,13 +60,14 @@ class FlashBackward {
     T* dq[kTiles];          // [d][lanes]  of the chunk at hand
     double* dq_sum[kTiles];  // [d][lanes]
     double *dalibi, *dsinks;  // [heads of the group]
+    double alibi_row[Group::kRows];
     Memory(const Problem& p, Scratch& scratch) {
       if (p.dk) dk.take(p.d, p, scratch);
       if (p.dv_gradient) dv.take(p.dv, p, scratch);
       if (segments(p) == 1 && needs_totals(p)) {
-        if (p.dk) dk.total = scratch.take<double>(saturating_count(stored_keys(p), dk.width));
+        if (p.dk) dk.total = scratch.take<double>(saturating_count(stored_keys(p), p.d));
         if (p.dv_gradient)
-          dv.total = scratch.take<double>(saturating_count(stored_keys(p), dv.width));
+          dv.total = scratch.take<double>(saturating_count(stored_keys(p), p.dv));
       }
       row = scratch.take<T>(whole(p.d > p.dv ? p.d : p.dv));
       for (int t = 0; t < kTiles; ++t) {
@@ -134,8 +137,9 @@ class FlashBackward {
     return paged(p) ? saturating_count(p.pages, p.page_size) : p.k_length;
   }
   static bool needs_totals(const Problem& p) {
-    return paged(p) || p.group() * p.q_length > kFlush;
+    return paged(p) || narrow(p) || p.group() * p.q_length > kFlush;
   }
+  static bool narrow(const Problem& p) { return whole(p.d) + whole(p.dv) > 2 * (p.d + p.dv); }
 
   // Into how many segments the rows of a key head are cut, where heads alone would leave processors
   // idle. By the shape alone. Every segment has its own sums of dk and dv, so narrow heads, whose
@@ -155,15 +159,15 @@ class FlashBackward {
 
   // What stage 0 leaves to stage 1.
   struct Shared {
-    double *dk, *dv;          // [key heads][segments][keys][width], where there are segments
+    double *dk, *dv;          // [key heads][segments][keys][count], where there are segments
     double *dalibi, *dsinks;  // [key heads][segments][group]
   };
   static Shared take_shared(const Problem& p, Scratch& scratch) {
     const std::int64_t each = key_heads(p) * segments(p);
     const std::int64_t keys = segments(p) > 1 ? saturating_count(each, p.k_length) : 0;
     Shared shared;
-    shared.dk = scratch.take<double>(p.dk ? saturating_count(keys, whole(p.d)) : 0);
-    shared.dv = scratch.take<double>(p.dv_gradient ? saturating_count(keys, whole(p.dv)) : 0);
+    shared.dk = scratch.take<double>(p.dk ? saturating_count(keys, p.d) : 0);
+    shared.dv = scratch.take<double>(p.dv_gradient ? saturating_count(keys, p.dv) : 0);
     shared.dalibi = scratch.take<double>(p.dalibi ? each * p.group() : 0);
     shared.dsinks = scratch.take<double>(p.dsinks ? each * p.group() : 0);
     return shared;
@@ -177,21 +181,22 @@ class FlashBackward {
     const std::int64_t cuts = segments(p), place = head * cuts + segment;
     KeySums &dk = memory_.dk, &dv = memory_.dv;
     if (cuts > 1) {
-      if (p.dk) dk.total = shared.dk + place * p.k_length * dk.width;
-      if (p.dv_gradient) dv.total = shared.dv + place * p.k_length * dv.width;
+      if (p.dk) dk.total = shared.dk + place * p.k_length * p.d;
+      if (p.dv_gradient) dv.total = shared.dv + place * p.k_length * p.dv;
     }
     for (std::int64_t g = 0; g < p.group(); ++g) memory_.dalibi[g] = memory_.dsinks[g] = 0;
     const bool totals = cuts > 1 || needs_totals(p);
     if (totals) {
-      if (p.dk) clear(dk.total, stored_keys(p) * dk.width);
-      if (p.dv_gradient) clear(dv.total, stored_keys(p) * dv.width);
+      if (p.dk) clear(dk.total, stored_keys(p) * p.d);
+      if (p.dv_gradient) clear(dv.total, stored_keys(p) * p.dv);
     }
     scores_.kv_head = head % p.kv_heads;
     const std::int64_t first = paged(p) ? 0 : head / p.kv_heads;
     for (std::int64_t b = first; b < (paged(p) ? p.batch : first + 1); ++b) {
       scores_.sequence = sequence_of(p, call_, b);
-      if (p.dk) clear(dk.part, scores_.sequence.k_stored * dk.width);
-      if (p.dv_gradient) clear(dv.part, scores_.sequence.k_stored * dv.width);
+      const std::int64_t keys = narrow(p) ? kChunk : scores_.sequence.k_stored;
+      if (p.dk) clear(dk.part, keys * dk.width);
+      if (p.dv_gradient) clear(dv.part, keys * dv.width);
       query_rows(segment * segment_rows(p), (segment + 1) * segment_rows(p), totals);
     }
     if (cuts == 1) {
@@ -216,13 +221,13 @@ class FlashBackward {
       if (p.dk) pack(memory_.dk, call_.q);
       if (p.dv_gradient) pack(memory_.dv, call_.dout);
       group_.weigh();
+      clear(memory_.alibi_row, group_.rows);
       gradients();
+      if (p.dalibi) sum_alibi_rows();
       if (p.dsinks) sum_sinks();
       first += group_.rows;
-      if (totals && (first % kFlush == 0 || first >= to)) {
-        if (p.dk) flush(memory_.dk);
-        if (p.dv_gradient) flush(memory_.dv);
-      }
+      if (totals && !narrow(p) && (first % kFlush == 0 || first >= to))
+        flush(0, scores_.sequence.k_stored);
     }
   }
 
@@ -253,6 +258,7 @@ class FlashBackward {
         if (p.dv_gradient) key_products(memory_.dv, group_.p);
         if (p.dk) key_products(memory_.dk, group_.ds);
       }
+      if (narrow(p)) flush(group_.chunk.from, group_.chunk.to);
     });
     for (int t = 0; p.dq && t < group_.used; ++t) {
       if (!started[t] && !joined) clear(memory_.dq[t], p.d * group_.tiles[t].lanes);
@@ -406,7 +412,7 @@ class FlashBackward {
               .a_stride = group_.stride,
               .b = sums.panels + x * Group::kRows + from * kMost * kPanel,
               .b_stride = kPanel,
-              .c = sums.part + (run.key + y) * sums.width + x,
+              .c = part_of(sums, run.key + y) + x,
               .c_stride = sums.width,
               .depth = rows};
           if (sums.width - x <= V::kLanes)
@@ -415,6 +421,10 @@ class FlashBackward {
         }
       }
     }
+  }
+
+  T* part_of(const KeySums& sums, std::int64_t j) const noexcept {
+    return sums.part + (narrow(p) ? j - group_.chunk.from : j) * sums.width;
   }
 
   bool sees(int t, std::int64_t key, int count) const noexcept {
@@ -426,7 +436,7 @@ class FlashBackward {
     for (int r = 0; r < group_.runs->runs; ++r) {
       const Run& run = group_.runs->run[r];
       for (int y = 0; y < run.count; ++y) {
-        T* to = sums.part + (run.key + y) * sums.width;
+        T* to = part_of(sums, run.key + y);
         for (int n = 0; n < group_.rows; ++n) {
           const std::int64_t pair = (run.at + y) * group_.stride + n;
           if (group_.p[pair] == Group::kHidden) continue;
@@ -451,18 +461,16 @@ class FlashBackward {
     return all_finite(check);
   }
 
-  // The f32 sums of some rows join the f64 sums of all.
-  void flush(const KeySums& sums) const noexcept {
-    for (std::int64_t j = 0; j < scores_.sequence.k_stored; ++j) {
-      T* part = sums.part + j * sums.width;
-      double* total = sums.total + stored_key(j) * sums.width;
-      for (std::int64_t x = 0; x < sums.width; x += V::kLanes) {
-        const V v = V::load(part + x);
-        unrolled<V::kDoubles>(ATTEND_EACH(k) {
-          double* sum = total + x + k * D::kLanes;
-          (D::load(sum) + wide<k>(v)).store(sum);
-        });
-        V::set(0).store(part + x);
+  // The f32 sums of the keys [from, to) join the f64 sums.
+  void flush(std::int64_t from, std::int64_t to) const noexcept {
+    for (const KeySums* sums : {&memory_.dk, &memory_.dv}) {
+      for (std::int64_t j = from; sums->part != nullptr && j < to; ++j) {
+        T* part = sums->part + (narrow(p) ? j - from : j) * sums->width;
+        double* total = sums->total + stored_key(j) * sums->count;
+        for (std::int64_t x = 0; x < sums->count; ++x) {
+          total[x] += static_cast<double>(part[x]);
+          part[x] = 0;
+        }
       }
     }
   }
@@ -478,7 +486,7 @@ class FlashBackward {
       const std::int64_t at =
           paged(p) ? to.offset(j / p.page_size, scores_.kv_head, j % p.page_size)
                    : key_row(p, call_, to, scores_.sequence, scores_.kv_head, j);
-      if (totals) store_scaled(to, at, sums.count, sums.total + j * sums.width, scale);
+      if (totals) store_scaled(to, at, sums.count, sums.total + j * sums.count, scale);
       else store_scaled(to, at, sums.count, sums.part + j * sums.width, scale);
     }
   }
@@ -500,23 +508,28 @@ class FlashBackward {
 
   // ---- dalibi and dsinks -----------------------------------------------------------------------
 
-  // dalibi -= ds |i + offset - j|, summed by rows.
+  // dalibi -= ds |i + offset - j|: each row's sum first.
   void sum_alibi() noexcept {
-    for (int t = 0; t < group_.used; ++t) {
-      const Rows& tile = group_.tiles[t];
+    for (int n = 0; n < group_.rows; ++n) {
+      const Rows& tile = group_.tiles[n / kMost];
+      const std::int64_t position = tile.i[n % kMost] + scores_.sequence.offset;
       for (int r = 0; r < group_.runs->runs; ++r) {
         const Run& run = group_.runs->run[r];
-        for (int n = 0; n < tile.rows; ++n) {
-          const T* ds = group_.ds + run.at * group_.stride + t * kMost + n;
-          double sum = 0;
-          for (int y = 0; y < run.count; ++y) {
-            const std::int64_t distance = tile.i[n] + scores_.sequence.offset - run.key - y;
-            sum += static_cast<double>(ds[y * group_.stride]) *
-                   static_cast<double>(distance < 0 ? -distance : distance);
-          }
-          memory_.dalibi[tile.h[n] - scores_.kv_head * p.group()] -= sum;
+        const T* ds = group_.ds + run.at * group_.stride + n;
+        for (int y = 0; y < run.count; ++y) {
+          const std::int64_t distance = position - run.key - y;
+          memory_.alibi_row[n] -= static_cast<double>(ds[y * group_.stride]) *
+                                  static_cast<double>(distance < 0 ? -distance : distance);
         }
       }
+    }
+  }
+
+  // Then the rows', in ascending order.
+  void sum_alibi_rows() noexcept {
+    for (int n = 0; n < group_.rows; ++n) {
+      const std::int64_t h = group_.tiles[n / kMost].h[n % kMost];
+      memory_.dalibi[h - scores_.kv_head * p.group()] += memory_.alibi_row[n];
     }
   }
 
@@ -545,14 +558,14 @@ class FlashBackward {
       const std::int64_t from = sequence.k_stored * part / kJoins;
       const std::int64_t to = sequence.k_stored * (part + 1) / kJoins;
       const auto join = [&](const Strided& t, double* sums, std::int64_t count, double scale) {
-        const std::int64_t width = whole(count), size = p.k_length * width;
+        const std::int64_t size = p.k_length * count;
         double* total = sums + head * cuts * size;
         for (std::int64_t j = from; j < to; ++j) {
           for (std::int64_t s = 1; s < cuts; ++s)
-            for (std::int64_t x = j * width; x < (j + 1) * width; ++x)
+            for (std::int64_t x = j * count; x < (j + 1) * count; ++x)
               total[x] += total[s * size + x];
           store_scaled(t, key_row(p, call, t, sequence, head % p.kv_heads, j), count,
-                       total + j * width, scale);
+                       total + j * count, scale);
         }
       };
       if (p.dk) join(call.dk, shared.dk, p.d, p.scale);
