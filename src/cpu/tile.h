@@ -60,7 +60,7 @@ struct Chunk {
   std::int64_t from, to;
   const T *k, *v;
   std::int64_t k_stride, v_stride;
-  T *packed_k, *packed_v;  // [256][d] and [256][dv], for what does not lie ready
+  T *packed_k, *packed_v;  // [256][d] and [256][width of v], for what does not lie ready
 };
 
 // Steps 1 and 2 of one problem and key head.
@@ -70,6 +70,8 @@ class Scores {
   using T = typename V::T;
   static constexpr int kMost = Tile<V>::kMost;
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
+  // From so many keys on, a tile of one vector waits for memory more than for products.
+  static constexpr int kStreamed = 128;
 
   const Problem& p;
   const Call& call;
@@ -95,6 +97,11 @@ class Scores {
   }
 
   bool plain() const noexcept { return plain_; }
+
+  // A row of `count` features as whole vectors.
+  static std::int64_t width(std::int64_t count) noexcept {
+    return (count + V::kLanes - 1) / V::kLanes * V::kLanes;
+  }
   std::int64_t rows() const noexcept { return p.group() * sequence.q_length; }
 
   // The rows from `first` on, their q packed, negated if the scale is negative.
@@ -107,10 +114,14 @@ class Scores {
     tile.end = 0;
     const T* q[kMost];
     const bool ready = lies_ready<T>(call.q);
-    for (int n = 0; n < tile.rows; ++n) {
-      tile.i[n] = (first + n) / p.group();
-      tile.h[n] = kv_head * p.group() + (first + n) % p.group();
-      const KeyRange keys = positions(p, sequence, tile.i[n]);
+    const std::int64_t group = p.group();
+    std::int64_t i = first / group, g = first % group;
+    KeyRange keys;
+    for (int n = 0; n < tile.rows; ++n, ++g) {
+      if (g == group) g = 0, ++i;
+      tile.i[n] = i;
+      tile.h[n] = kv_head * group + g;
+      if (n == 0 || g == 0) keys = positions(p, sequence, i);
       tile.keys[n] = keys;
       if (keys.begin < keys.end) {
         tile.begin = keys.begin < tile.begin ? keys.begin : tile.begin;
@@ -129,8 +140,9 @@ class Scores {
   void bring(Chunk<T>& chunk, std::int64_t from, std::int64_t to, bool values = true) noexcept {
     chunk.from = from;
     chunk.to = to;
-    chunk.k = bring_rows(call.k, chunk.packed_k, p.d, chunk, chunk.k_stride);
-    if (values) chunk.v = bring_rows(call.v, chunk.packed_v, p.dv, chunk, chunk.v_stride);
+    chunk.k = bring_rows(call.k, chunk.packed_k, p.d, p.d, chunk, chunk.k_stride);
+    if (values)
+      chunk.v = bring_rows(call.v, chunk.packed_v, p.dv, width(p.dv), chunk, chunk.v_stride);
   }
 
   // Which keys of the chunk the tile has to look at.
@@ -176,8 +188,13 @@ class Scores {
                         .c_stride = tile.stride,
                         .depth = p.d};
     const StoreAndTop finish{top};
-    if (tile.lanes == V::kLanes) product<V, 1, Layout::along, Start::zero>(x, run.count, finish);
-    else product<V, kTileVectors, Layout::along, Start::zero>(x, run.count, finish);
+    if (tile.lanes == kMost) {
+      product<V, kTileVectors, Layout::along, Start::zero>(x, run.count, finish);
+    } else if (run.count < kStreamed) {
+      product<V, 1, Layout::along, Start::zero>(x, run.count, finish);
+    } else {
+      product<V, 1, Layout::streamed, Start::zero>(x, run.count, finish);
+    }
   }
 
   // Whether row n sees key j, which lies in one of its runs.
@@ -232,18 +249,19 @@ class Scores {
     }
   };
 
-  const T* bring_rows(const Strided& t, T* packed, std::int64_t width, const Chunk<T>& chunk,
-                      std::int64_t& stride) const noexcept {
-    if (lies_ready<T>(t) && p.keys != KeyAddressing::paged) {
+  const T* bring_rows(const Strided& t, T* packed, std::int64_t count, std::int64_t row_width,
+                      const Chunk<T>& chunk, std::int64_t& stride) const noexcept {
+    if (lies_ready<T>(t) && p.keys != KeyAddressing::paged && count == row_width) {
       stride = t.stride[2];
       return reinterpret_cast<const T*>(t.data) +
              key_row(p, call, t, sequence, kv_head, chunk.from);
     }
-    for (std::int64_t j = chunk.from; j < chunk.to; ++j)
-      convert_row(t, key_row(p, call, t, sequence, kv_head, j), width,
-                  packed + (j - chunk.from) * width);
-    stride = width;
-    return packed;
+    for (std::int64_t j = chunk.from; j < chunk.to; ++j, packed += row_width) {
+      convert_row(t, key_row(p, call, t, sequence, kv_head, j), count, packed);
+      for (std::int64_t x = count; x < row_width; ++x) packed[x] = 0;
+    }
+    stride = row_width;
+    return packed - (chunk.to - chunk.from) * row_width;
   }
 
   static void find_top(const Tile<V>& tile, const T* s, int count, T* top) noexcept {
