@@ -21,13 +21,6 @@
 namespace attend {
 namespace {
 
-// 2^n for whole n <= 0; 0 for -inf and for NaN, which -inf - -inf gives.
-inline double power_of_two(double n) noexcept {
-  if (!(n >= -1022)) return n > -1075 ? 0x1p-1022 * power_of_two(n + 1022) : 0;
-  return __builtin_bit_cast(double, static_cast<std::uint64_t>(static_cast<std::int64_t>(n) + 1023)
-                                        << 52);
-}
-
 template <class V>
 class FlashForward {
   using T = typename V::T;
