@@ -70,8 +70,8 @@ LayerGradients Linear::backward(const ConstTensorView& dy, const ConstTensorView
     if (bias_) {
       const Tensor one = ones({1, 1}, dtype());
       Tensor dbias = Tensor::uninitialized(bias_.shape(), dtype());
-      matmul(dy_columns, one.view().broadcast_to({dy_columns.size(1), 1}), {},
-             TensorView(dbias.view().data(), dtype(), {out(), 1}), context);
+      matmul(one.view().broadcast_to({1, dy_rows.view.size(0)}), dy_rows.view, {},
+             TensorView(dbias.view().data(), dtype(), {1, out()}), context);
       gradients.parameters.push_back({"bias", std::move(dbias)});
     }
     return gradients;
