@@ -24,6 +24,7 @@ struct Product {
   std::int64_t a_row = 0, a_depth = 0;  // strides; one of them is 1
   const T* b = nullptr;
   std::int64_t b_depth = 0, b_column = 0;  // likewise
+  const T* packed = nullptr;               // b as the kernel's pack() left it: then b is not read
   const T* bias = nullptr;
   T* c = nullptr;
   std::int64_t c_row = 0;  // columns lie side by side
@@ -35,16 +36,28 @@ struct MatrixPart {
 };
 
 template <class T>
-struct MatrixFunction {
+struct MatrixFunctions {
   std::int64_t columns;  // of c that are made together: parts should hold a multiple of them
+  // All of b in the order in which run() reads it: packed_size() elements.
+  void (*pack)(const Product<T>&, T* packed) noexcept;
   void (*run)(const Product<T>&, const MatrixPart&) noexcept;
+
+  std::int64_t packed_size(std::int64_t n, std::int64_t k) const noexcept {
+    return (n + columns - 1) / columns * columns * k;
+  }
 };
 
 struct MatrixKernel {
   std::string_view name;  // "cpu.avx2.matrix"
   bool Machine::*needs;   // null: every machine has it
-  MatrixFunction<float> f32;
-  MatrixFunction<double> f64;
+  MatrixFunctions<float> f32;
+  MatrixFunctions<double> f64;
+
+  template <class T>
+  const MatrixFunctions<T>& of() const noexcept {
+    if constexpr (sizeof(T) == sizeof(double)) return f64;
+    else return f32;
+  }
 };
 
 std::span<const MatrixKernel* const> matrix_kernels() noexcept;  // of this build, best first

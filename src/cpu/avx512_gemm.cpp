@@ -8,8 +8,8 @@ namespace attend {
 extern constinit const MatrixKernel kAvx512Matrix{
     .name = "cpu.avx512.matrix",
     .needs = &Machine::avx512,
-    .f32 = kMatrixFunction<F32>,
-    .f64 = kMatrixFunction<F64>,
+    .f32 = kMatrixFunctions<F32>,
+    .f64 = kMatrixFunctions<F64>,
 };
 
 }  // namespace attend

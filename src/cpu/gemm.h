@@ -9,9 +9,9 @@
 //   |  ===  |   |   |  are stored or added
 //   +-------+   +---+
 //
-// The weights of a layer are rows along the depth: packing transposes them, in registers, on the
-// way from memory, at 4 shuffles a vector. That is 10 % of the time at 40 rows; at one row it hides
-// behind the reading. So there is no packed copy to keep, which could be older than its weights.
+// The weights of a layer are rows along the depth: packing transposes them in registers. That costs
+// as much as some 16 rows of a, so a layer keeps its weights packed where it knows that nobody else
+// can write them; the same bits come out either way.
 #pragma once
 
 #include "core/matrix.h"
@@ -112,10 +112,12 @@ void run_matrix(const Product<typename V::T>& p, const MatrixPart& part) noexcep
     std::int64_t k = 0;
     do {  // at least once: an empty sum is 0
       const std::int64_t depth = p.k - k < kSumBlock ? p.k - k : kSumBlock;
-      pack_panel<V, kColumns>(p, k, depth, column, columns, panel);
+      const T* b = panel;
+      if (p.packed != nullptr) b = p.packed + column * p.k + k * kColumns;
+      else pack_panel<V, kColumns>(p, k, depth, column, columns, panel);
       const Operands<T> x{.a = p.a + part.row_begin * p.a_row + k * p.a_depth,
                           .a_stride = 0,
-                          .b = panel,
+                          .b = b,
                           .b_stride = kColumns,
                           .c = p.c + part.row_begin * p.c_row + column,
                           .c_stride = p.c_row,
@@ -133,8 +135,16 @@ void run_matrix(const Product<typename V::T>& p, const MatrixPart& part) noexcep
 }
 
 template <class V>
-inline constexpr MatrixFunction<typename V::T> kMatrixFunction{kTileVectors * V::kLanes,
-                                                               run_matrix<V>};
+void pack_matrix(const Product<typename V::T>& p, typename V::T* packed) noexcept {
+  constexpr int kColumns = kTileVectors * V::kLanes;
+  for (std::int64_t column = 0; column < p.n; column += kColumns, packed += kColumns * p.k)
+    pack_panel<V, kColumns>(p, 0, p.k, column, p.n - column < kColumns ? p.n - column : kColumns,
+                            packed);
+}
+
+template <class V>
+inline constexpr MatrixFunctions<typename V::T> kMatrixFunctions{kTileVectors * V::kLanes,
+                                                                 pack_matrix<V>, run_matrix<V>};
 
 }  // namespace
 }  // namespace attend

@@ -8,8 +8,8 @@ namespace attend {
 extern constinit const MatrixKernel kGenericMatrix{
     .name = "cpu.generic.matrix",
     .needs = nullptr,
-    .f32 = kMatrixFunction<F32>,
-    .f64 = kMatrixFunction<F64>,
+    .f32 = kMatrixFunctions<F32>,
+    .f64 = kMatrixFunctions<F64>,
 };
 
 }  // namespace attend

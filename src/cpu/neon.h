@@ -27,7 +27,10 @@ struct F64 {
     for (std::int64_t x = 0; x < n; ++x) lanes[x] = p[x];
     return load(lanes);
   }
-  static F64 pieces(const double* p, std::int64_t) { return load(p); }
+  template <class From>
+  static F64 pieces(From p) {
+    return load(p(At<0>{}));
+  }
   static F64 set(double x) { return {vdupq_n_f64(x)}; }
   static F64 narrowed(const F64* doubles) { return doubles[0]; }
   void store(double* p) const { vst1q_f64(p, v); }
@@ -80,7 +83,10 @@ struct F32 {
     for (std::int64_t x = 0; x < n; ++x) lanes[x] = p[x];
     return load(lanes);
   }
-  static F32 pieces(const float* p, std::int64_t) { return load(p); }
+  template <class From>
+  static F32 pieces(From p) {
+    return load(p(At<0>{}));
+  }
   static F32 set(float x) { return {vdupq_n_f32(x)}; }
   static F32 narrowed(const F64* doubles) {
     return {vcvt_high_f32_f64(vcvt_f32_f64(doubles[0].v), doubles[1].v)};

@@ -6,7 +6,7 @@
 //   V::load(p), v.store(p)           any alignment
 //   V::load_first(p, n), v.store_first(p, n)   n lanes; nothing behind them is touched, 0 is read
 //   V::set(x)                        the same in every lane
-//   V::pieces(p, step)               16 bytes from p, from p + step, ... side by side
+//   V::pieces(p)                     16 bytes each from p(0), p(1), ... side by side
 //   fma(a, b, c)                     a * b + c, fused where the instruction set can
 //   a + b, a - b, a * b, a / b
 //   larger(a, b)                     the larger; NaN where b is NaN
@@ -34,12 +34,15 @@ namespace {
 
 #define ATTEND_INLINE [[gnu::always_inline]] inline
 
+template <int kIndex>
+using At = std::integral_constant<int, kIndex>;
+
 // Calls use(index) for 0 ... kCount - 1, each a constant: arrays that are indexed so stay in
 // registers with every compiler.
 template <int kCount, class Use>
 ATTEND_INLINE void unrolled(Use use) {
   [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) __attribute__((always_inline)) {
-    (use(std::integral_constant<int, kIndex>{}), ...);
+    (use(At<kIndex>{}), ...);
   }
   (std::make_integer_sequence<int, kCount>{});
 }
@@ -90,17 +93,23 @@ ATTEND_INLINE void load_transposed(const T* rows, std::int64_t stride, V (&squar
     b.v = interleaved<step, 1, kPer>(a.v, b.v, kAll);
     a.v = low;
   };
+  const T* quarter[V::kLanes / kPer];
+  unrolled<V::kLanes / kPer>(ATTEND_EACH(q) {
+    quarter[q] = rows + q * kPer * stride;
+    asm("" : "+r"(quarter[q]));  // else gcc keeps an address for each row, in vector registers
+  });
   unrolled<V::kLanes / kPer>(ATTEND_EACH(c) {
     V* const z = square + c * kPer;
-    unrolled<kPer>(
-        ATTEND_EACH(p) { z[p] = V::pieces(rows + p * stride + c * kPer, kPer * stride); });
+    unrolled<kPer>(ATTEND_EACH(p) {
+      z[p] = V::pieces([&](auto q) { return quarter[q] + p * stride + c * kPer; });
+    });
     if constexpr (kPer == 2) {
-      pair(z[0], z[1], std::integral_constant<int, 1>{});
+      pair(z[0], z[1], At<1>{});
     } else {
-      pair(z[0], z[1], std::integral_constant<int, 1>{});
-      pair(z[2], z[3], std::integral_constant<int, 1>{});
-      pair(z[0], z[2], std::integral_constant<int, 2>{});
-      pair(z[1], z[3], std::integral_constant<int, 2>{});
+      pair(z[0], z[1], At<1>{});
+      pair(z[2], z[3], At<1>{});
+      pair(z[0], z[2], At<2>{});
+      pair(z[1], z[3], At<2>{});
       const V other = z[1];
       z[1] = z[2];
       z[2] = other;

@@ -54,7 +54,7 @@ template <class T>
 class Prepared {
  public:
   explicit Prepared(const Multiplication& x)
-      : a_(x.a), b_(x.b), bias_(x.row_bias), c_(x.c),
+      : a_(x.a), b_(x.packed != nullptr ? ConstTensorView() : x.b), bias_(x.row_bias), c_(x.c),
         product_{.m = x.c.size(0), .n = x.c.size(1), .k = x.a.size(1)} {
     const bool direct = c_.dtype() == dtype_of<T>() && (c_.strides()[1] == 1 || product_.n == 1);
     if (!direct) made_ = Tensor::uninitialized(c_.shape(), dtype_of<T>());
@@ -64,6 +64,7 @@ class Prepared {
     product_.b = b_.data;
     product_.b_depth = b_.row;
     product_.b_column = b_.column;
+    product_.packed = x.packed != nullptr ? x.packed->data<T>() : nullptr;
     product_.bias = bias_.data;
     product_.c = direct ? static_cast<T*>(c_.data()) : made_.data<T>();
     product_.c_row = direct ? c_.strides()[0] : product_.n;
@@ -91,7 +92,7 @@ class Prepared {
 
 template <class T>
 void multiply(std::span<const Multiplication> list, Context& context,
-              const MatrixFunction<T>& kernel) {
+              const MatrixFunctions<T>& kernel) {
   std::vector<Prepared<T>> prepared;
   prepared.reserve(list.size());
   double work = 0;
@@ -122,12 +123,33 @@ void multiply(std::span<const Multiplication> list, Context& context,
   for (const Prepared<T>& p : prepared) p.finish();
 }
 
+// Calls use(T{}) with the type that sums of these tensors have.
+template <class Use>
+auto with_sum_type(DType type, Use use) {
+  return type == DType::f64 ? use(double{}) : use(float{});
+}
+
 }  // namespace
+
+Tensor packed(const ConstTensorView& b) {
+  return with_sum_type(b.dtype(), [&]<class T>(T) {
+    const MatrixFunctions<T>& kernel = matrix_kernel().of<T>();
+    const Operand<T> from(b);
+    const Product<T> product{.n = b.size(1),
+                             .k = b.size(0),
+                             .b = from.data,
+                             .b_depth = from.row,
+                             .b_column = from.column};
+    Tensor made = Tensor::uninitialized({kernel.packed_size(product.n, product.k)}, dtype_of<T>());
+    kernel.pack(product, made.data<T>());
+    return made;
+  });
+}
 
 void matmul(std::span<const Multiplication> list, Context& context, const MatrixKernel& kernel) {
   if (list.empty()) return;
-  if (list[0].c.dtype() == DType::f64) multiply(list, context, kernel.f64);
-  else multiply(list, context, kernel.f32);
+  with_sum_type(list[0].c.dtype(),
+                [&]<class T>(T) { multiply<T>(list, context, kernel.of<T>()); });
 }
 
 }  // namespace attend

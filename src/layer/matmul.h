@@ -18,7 +18,11 @@ namespace attend {
 struct Multiplication {
   ConstTensorView a, b, row_bias;
   TensorView c;
+  const Tensor* packed = nullptr;  // packed(b), if there is one: then b is not read
 };
+
+// b [k, n] in the order in which this machine's kernel reads it, widened.
+Tensor packed(const ConstTensorView& b);
 
 // All of them, side by side; of one type. Tests may choose the kernel.
 void matmul(std::span<const Multiplication> list, Context& context,
