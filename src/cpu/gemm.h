@@ -1,11 +1,11 @@
 // Products of whole matrices, c = a b + bias, for the layers (core/matrix.h says what a sum is).
 //
-//               b: 256 x kColumns, packed        The part of c that a task makes is cut into panels
-//               +---+                            of as many columns as the register tile has. For
-//               | = |                            each block of 256 steps of the depth, that panel of
-//   a, as it    +---+                            b is packed into 32 kB (AVX2: 16, NEON: 8) that
-//   lies        +---+                            stay in the L1 cache, and all rows of the part pass
-//   +-------+   |   |  c: the block's sums       over it (cpu/product.h).
+//               b: 256 x kColumns, packed        c is made in panels of as many columns as the
+//               +---+                            register tile has, and b is packed in such panels.
+//               | = |                            For each block of 256 steps of the depth, 32 kB of
+//   a, as it    +---+                            b (AVX2: 16, NEON: 8) lie in the L1 cache while
+//   lies        +---+                            rows of a pass over them (cpu/product.h).
+//   +-------+   |   |  c: the block's sums
 //   |  ===  |   |   |  are stored or added
 //   +-------+   +---+
 //
@@ -97,41 +97,53 @@ void multiply(const Product<T>& p, std::int64_t rows, Operands<T> x,
   }
 }
 
+// Some rows of one panel of c: all blocks of the depth, one behind the other.
 template <class V>
-void run_matrix(const Product<typename V::T>& p, const MatrixPart& part) noexcept {
+void run_panel(const Product<typename V::T>& p, const MatrixPart& part) noexcept {
   using T = typename V::T;
   constexpr int kColumns = kTileVectors * V::kLanes;
   alignas(64) T panel[kSumBlock * kColumns];
   alignas(64) T bias[kColumns];
-  const std::int64_t rows = part.row_end - part.row_begin;
-  for (std::int64_t column = part.column_begin; column < part.column_end; column += kColumns) {
-    const std::int64_t left = part.column_end - column;
-    const std::int64_t columns = left < kColumns ? left : kColumns;
-    for (std::int64_t n = 0; n < kColumns; ++n)
-      bias[n] = p.bias != nullptr && n < columns ? p.bias[column + n] : 0;
-    std::int64_t k = 0;
-    do {  // at least once: an empty sum is 0
-      const std::int64_t depth = p.k - k < kSumBlock ? p.k - k : kSumBlock;
-      const T* b = panel;
-      if (p.packed != nullptr) b = p.packed + column * p.k + k * kColumns;
-      else pack_panel<V, kColumns>(p, k, depth, column, columns, panel);
-      const Operands<T> x{.a = p.a + part.row_begin * p.a_row + k * p.a_depth,
-                          .a_stride = 0,
-                          .b = b,
-                          .b_stride = kColumns,
-                          .c = p.c + part.row_begin * p.c_row + column,
-                          .c_stride = p.c_row,
-                          .depth = depth};
-      const T* const add = p.bias != nullptr && k + depth == p.k ? bias : nullptr;
-      if (columns == kColumns)
-        multiply<V, kTileVectors>(p, rows, x, AddToC<V, true>{k == 0, add, columns});
-      else if (columns > V::kLanes)
-        multiply<V, kTileVectors>(p, rows, x, AddToC<V, false>{k == 0, add, columns});
-      else
-        multiply<V, 1>(p, rows, x, AddToC<V, false>{k == 0, add, columns});
-      k += depth;
-    } while (k < p.k);
-  }
+  const std::int64_t rows = part.row_end - part.row_begin, column = part.column_begin;
+  const std::int64_t columns = part.column_end - column;
+  for (std::int64_t n = 0; n < kColumns; ++n)
+    bias[n] = p.bias != nullptr && n < columns ? p.bias[column + n] : 0;
+  std::int64_t k = 0;
+  do {  // at least once: an empty sum is 0
+    const std::int64_t depth = p.k - k < kSumBlock ? p.k - k : kSumBlock;
+    const T* b = panel;
+    if (p.packed != nullptr) b = p.packed + column * p.k + k * kColumns;
+    else pack_panel<V, kColumns>(p, k, depth, column, columns, panel);
+    const Operands<T> x{.a = p.a + part.row_begin * p.a_row + k * p.a_depth,
+                        .a_stride = 0,
+                        .b = b,
+                        .b_stride = kColumns,
+                        .c = p.c + part.row_begin * p.c_row + column,
+                        .c_stride = p.c_row,
+                        .depth = depth};
+    const T* const add = p.bias != nullptr && k + depth == p.k ? bias : nullptr;
+    if (columns == kColumns)
+      multiply<V, kTileVectors>(p, rows, x, AddToC<V, true>{k == 0, add, columns});
+    else if (columns > V::kLanes)
+      multiply<V, kTileVectors>(p, rows, x, AddToC<V, false>{k == 0, add, columns});
+    else multiply<V, 1>(p, rows, x, AddToC<V, false>{k == 0, add, columns});
+    k += depth;
+  } while (k < p.k);
+}
+
+// Few rows of a stay close while b passes by, if it is packed; else a panel of b, once packed,
+// serves all rows.
+template <class V>
+void run_matrix(const Product<typename V::T>& p, const MatrixPart& part) noexcept {
+  constexpr int kColumns = kTileVectors * V::kLanes;
+  const std::int64_t all = part.row_end - part.row_begin;
+  const std::int64_t some = p.packed != nullptr && all > 2 * kTileRows ? 2 * kTileRows : all;
+  for (std::int64_t row = part.row_begin; row < part.row_end; row += some)
+    for (std::int64_t column = part.column_begin; column < part.column_end; column += kColumns) {
+      const auto until = [](std::int64_t end, std::int64_t most) { return end < most ? end : most; };
+      run_panel<V>(p, {row, until(row + some, part.row_end), column,
+                       until(column + kColumns, part.column_end)});
+    }
 }
 
 template <class V>

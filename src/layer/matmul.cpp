@@ -12,9 +12,9 @@
 namespace attend {
 namespace {
 
-// A task is a panel of columns and so many rows: of each block of 256 of k, 240 kB of f32 that stay
-// in the L2 cache. A multiple of every kernel's rows at a time.
-constexpr std::int64_t kTaskRows = 240;
+// A task makes at most so many rows and columns of c: what it reads of a and b, with k = 512 in f32
+// half a megabyte each, stays in the L2 cache. Rows: a multiple of every kernel's rows at a time.
+constexpr std::int64_t kTaskRows = 240, kTaskColumns = 256;
 // Multiplications that are not worth a second thread. An element of b costs as much as 16: it is
 // read from far and packed.
 constexpr double kAlone = 1 << 20, kReading = 16;
@@ -90,37 +90,56 @@ class Prepared {
   Tensor made_;
 };
 
+// How a product is cut into tasks. No bit depends on it.
+struct Division {
+  std::int64_t rows, columns;  // of a task
+  std::int64_t down, across;   // tasks
+
+  template <class T>
+  Division(const Product<T>& p, std::int64_t panel, int threads)
+      : rows(std::min(p.m, kTaskRows)), columns(0), down((p.m + rows - 1) / rows), across(0) {
+    const std::int64_t panels = (p.n + panel - 1) / panel;
+    // About four tasks a thread, so that none waits long for another.
+    const std::int64_t most = std::max<std::int64_t>(panels * down / (4 * threads), 1);
+    columns = std::min(most, std::max<std::int64_t>(kTaskColumns / panel, 1)) * panel;
+    across = (p.n + columns - 1) / columns;
+  }
+  std::int64_t tasks() const { return down * across; }
+};
+
 template <class T>
 void multiply(std::span<const Multiplication> list, Context& context,
               const MatrixFunctions<T>& kernel) {
-  std::vector<Prepared<T>> prepared;
-  prepared.reserve(list.size());
+  struct Job {
+    Prepared<T> matrices;
+    Division division;
+  };
+  std::vector<Job> jobs;
+  jobs.reserve(list.size());
   double work = 0;
   std::int64_t tasks = 0;
-  const auto panels = [&](std::int64_t n) { return (n + kernel.columns - 1) / kernel.columns; };
-  const auto tasks_of = [&](const Product<T>& p) {
-    return (p.m + kTaskRows - 1) / kTaskRows * panels(p.n);
-  };
   for (const Multiplication& x : list) {
     if (x.c.count() == 0) continue;
-    const Product<T>& p = prepared.emplace_back(x).product();
+    Prepared<T> matrices(x);
+    const Product<T>& p = matrices.product();
+    const Division division(p, kernel.columns, context.threads());
     work += (static_cast<double>(p.m) + kReading) * static_cast<double>(p.n) *
             static_cast<double>(p.k);
-    tasks += tasks_of(p);
+    tasks += division.tasks();
+    jobs.push_back({std::move(matrices), division});
   }
   const auto run = [&](std::int64_t task) {
-    auto p = prepared.begin();
-    for (; task >= tasks_of(p->product()); ++p) task -= tasks_of(p->product());
-    const Product<T>& x = p->product();
-    const std::int64_t row = task / panels(x.n) * kTaskRows;
-    const std::int64_t column = task % panels(x.n) * kernel.columns;
-    kernel.run(x, {row, std::min(row + kTaskRows, x.m), column,
-                   std::min(column + kernel.columns, x.n)});
+    auto job = jobs.begin();
+    for (; task >= job->division.tasks(); ++job) task -= job->division.tasks();
+    const Product<T>& p = job->matrices.product();
+    const Division& d = job->division;
+    const std::int64_t row = task / d.across * d.rows, column = task % d.across * d.columns;
+    kernel.run(p, {row, std::min(row + d.rows, p.m), column, std::min(column + d.columns, p.n)});
   };
   if (work > kAlone) context.parallel_for(tasks, std::ref(run));
   else
     for (std::int64_t task = 0; task < tasks; ++task) run(task);
-  for (const Prepared<T>& p : prepared) p.finish();
+  for (const Job& job : jobs) job.matrices.finish();
 }
 
 // Calls use(T{}) with the type that sums of these tensors have.
