@@ -53,6 +53,10 @@ struct F64 : Lanes<double, std::int64_t, 0x1p52> {
   static constexpr double kLowestPower = -1022;
   static F64 load(const double* p) { return {{native(p)}}; }
   static F64 load_first(const double* p, std::int64_t n) { return {{native_first(p, n)}}; }
+  template <class From>
+  static F64 pieces(From p) {
+    return load(p(At<0>{}));
+  }
   static F64 set(double x) { return {{Native{x, x}}}; }
   static F64 narrowed(const F64* doubles) { return doubles[0]; }
 };
@@ -75,6 +79,10 @@ struct F32 : Lanes<float, std::int32_t, 0x1p23F> {
   static constexpr float kLowestPower = -126;
   static F32 load(const float* p) { return {{native(p)}}; }
   static F32 load_first(const float* p, std::int64_t n) { return {{native_first(p, n)}}; }
+  template <class From>
+  static F32 pieces(From p) {
+    return load(p(At<0>{}));
+  }
   static F32 set(float x) { return {{Native{x, x, x, x}}}; }
   static F32 narrowed(const F64* doubles) {
     return {{Native{static_cast<float>(doubles[0].v[0]), static_cast<float>(doubles[0].v[1]),
