@@ -14,7 +14,7 @@ import unittest
 import command
 from command import CommandTest, attend
 
-COMMANDS = ["apply", "check", "info", "train", "completion", "man"]
+COMMANDS = ["apply", "bench", "check", "info", "train", "completion", "man"]
 
 
 class Help(CommandTest):
