@@ -105,11 +105,13 @@ class Peak {
     return reading_[size];
   }
   Json json() {
-    return {{"instructions", peak_loops().name},
-            {"threads", context_.threads()},
-            {"flops", flops_},
-            {"read_bytes", reading(kLarge)},
-            {"read_array_bytes", kLarge}};
+    Json object = {{"instructions", peak_loops().name},
+                   {"threads", context_.threads()},
+                   {"flops", flops_},
+                   {"read_bytes", reading(kLarge)}};
+    for (const auto& [size, rate] : reading_)
+      object["reading"].push_back({{"array_bytes", size}, {"bytes_per_second", rate}});
+    return object;
   }
   std::string text() {
     char line[160];
@@ -190,6 +192,8 @@ int bench(const Options& options, const Common& common) {
   if (!options.save.empty()) outputs.reserve_file(options.save);
   const auto context = common.context();
   Peak peak(*context, options.quick);
+  for (const BenchCase& measured : all)
+    if (cases::is_decode(measured)) peak.reading(cases::bytes_read(measured));
   const auto results =
       options.peak ? std::vector<Result>() : measure(all, options, common, *context, peak);
 

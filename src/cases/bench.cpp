@@ -77,15 +77,15 @@ void add_layers(Table& table) {
                                                               {32, 20}, {8, 128}, {4, 512}};
   for (const Operation operation : {Operation::layer, Operation::layer_train})
     for (const auto& [batch, length] : kSizes)
-      add(table, "layer", square(batch, 8, length, 64), length <= 20 ? Run::always : Run::full,
-          operation);
+      add(table, "layer", square(batch, 8, length, 64),
+          batch * length == 20 || length == 20 ? Run::always : Run::full, operation);
 }
 
 void add_sweeps(Table& table) {
   for (const bool causal : {false, true})
     for (std::int64_t length = 16; length <= 2048; length *= 2)  // 2048 tokens in all
       add(table, "length", square(2048 / length, 8, length, 64, causal),
-          length <= 512 ? Run::always : Run::full);
+          length <= 256 ? Run::always : Run::full);
   for (std::int64_t length = 1024; length <= 131072; length *= 2)
     add(table, "growth", square(1, 1, length, 64), length <= 8192 ? Run::always : Run::full);
 }
