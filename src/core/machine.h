@@ -10,17 +10,25 @@ namespace attend {
 struct Machine {
   std::string_view architecture;  // "x86-64", "aarch64"
   int processors = 1;             // that this process may run on
+  bool avx2 = false;              // with FMA and F16C
+  bool avx512 = false;            // F, DQ, BW, VL
+  bool neon = false;
 };
 
 inline Machine this_machine() noexcept {
+  Machine machine{.architecture = "unknown", .processors = available_processors()};
 #if defined(__x86_64__)
-  constexpr std::string_view kArchitecture = "x86-64";
+  machine.architecture = "x86-64";
+  machine.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                 __builtin_cpu_supports("f16c");
+  machine.avx512 = machine.avx2 && __builtin_cpu_supports("avx512f") &&
+                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+                   __builtin_cpu_supports("avx512vl");
 #elif defined(__aarch64__)
-  constexpr std::string_view kArchitecture = "aarch64";
-#else
-  constexpr std::string_view kArchitecture = "unknown";
+  machine.architecture = "aarch64";
+  machine.neon = true;  // every aarch64 has it
 #endif
-  return {kArchitecture, available_processors()};
+  return machine;
 }
 
 }  // namespace attend

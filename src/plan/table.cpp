@@ -3,14 +3,25 @@
 
 namespace attend {
 
+#if defined(__x86_64__)
+extern const Kernel kAvx512Forward, kAvx2Forward;
+#elif defined(__aarch64__)
+extern const Kernel kNeonForward;
+#endif
+extern const Kernel kGenericForward;
 extern const Kernel kReferenceForward, kReferenceBackward, kReferenceMerge;
 extern const Kernel kTextbookForward, kTextbookBackward;
 
 namespace {
 
 constinit const Kernel* const kTable[] = {
-    &kReferenceForward, &kReferenceBackward, &kReferenceMerge,
-    &kTextbookForward,  &kTextbookBackward,
+#if defined(__x86_64__)
+    &kAvx512Forward,  &kAvx2Forward,
+#elif defined(__aarch64__)
+    &kNeonForward,
+#endif
+    &kGenericForward, &kReferenceForward, &kReferenceBackward,
+    &kReferenceMerge, &kTextbookForward,  &kTextbookBackward,
 };
 
 }  // namespace

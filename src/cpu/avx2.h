@@ -1,0 +1,112 @@
+// The vectors of AVX2 with FMA: eight floats or four doubles, sixteen registers.
+// Products: 6 x 2 vectors, 12 sums, 2 vectors of b and a broadcast element of a: 15 registers.
+#pragma once
+
+#include "cpu/vec.h"
+
+#include <immintrin.h>
+
+namespace attend {
+namespace {
+
+inline constexpr int kTileRows = 6, kTileVectors = 2;
+
+struct F64 {
+  using T = double;
+  using Mask = __m256d;
+  using Double = F64;
+  static constexpr int kLanes = 4, kDoubles = 1;
+  static constexpr double kLowestPower = -1022;
+  static constexpr bool kByLane = false;
+  __m256d v;
+
+  static F64 load(const double* p) { return {_mm256_loadu_pd(p)}; }
+  static F64 load_first(const double* p, std::int64_t n) {
+    return {_mm256_maskload_pd(p, first(n))};
+  }
+  static F64 set(double x) { return {_mm256_set1_pd(x)}; }
+  static F64 narrowed(const F64* doubles) { return doubles[0]; }
+  void store(double* p) const { _mm256_storeu_pd(p, v); }
+  void store_first(double* p, std::int64_t n) const { _mm256_maskstore_pd(p, first(n), v); }
+  static __m256i first(std::int64_t n) {
+    return _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3));
+  }
+};
+inline F64 operator+(F64 a, F64 b) { return {_mm256_add_pd(a.v, b.v)}; }
+inline F64 operator-(F64 a, F64 b) { return {_mm256_sub_pd(a.v, b.v)}; }
+inline F64 operator*(F64 a, F64 b) { return {_mm256_mul_pd(a.v, b.v)}; }
+inline F64 operator/(F64 a, F64 b) { return {_mm256_div_pd(a.v, b.v)}; }
+inline F64 fma(F64 a, F64 b, F64 c) { return {_mm256_fmadd_pd(a.v, b.v, c.v)}; }
+inline F64 larger(F64 a, F64 b) { return {_mm256_max_pd(a.v, b.v)}; }
+inline F64 nearest(F64 a) {
+  return {_mm256_round_pd(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+inline F64 ceiling(F64 a) { return {_mm256_ceil_pd(a.v)}; }
+inline F64 scaled(F64 a, F64 n) {
+  // 2^52 + 2^51 + 1023 + n has the exponent of 2^n in its lowest bits.
+  const __m256d shifted = _mm256_add_pd(n.v, _mm256_set1_pd(0x1.8p52 + 1023));
+  return {
+      _mm256_mul_pd(a.v, _mm256_castsi256_pd(_mm256_slli_epi64(_mm256_castpd_si256(shifted), 52)))};
+}
+inline F64::Mask less(F64 a, F64 b) { return _mm256_cmp_pd(a.v, b.v, _CMP_LT_OQ); }
+inline F64 select(F64::Mask m, F64 a, F64 b) { return {_mm256_blendv_pd(b.v, a.v, m)}; }
+inline bool all_finite(F64 a) {
+  const __m256d zero = _mm256_sub_pd(a.v, a.v);
+  return _mm256_movemask_pd(_mm256_cmp_pd(zero, zero, _CMP_UNORD_Q)) == 0;
+}
+template <int kIndex>
+inline F64 wide(F64 a) {
+  return a;
+}
+
+struct F32 {
+  using T = float;
+  using Mask = __m256;
+  using Double = F64;
+  static constexpr int kLanes = 8, kDoubles = 2;
+  static constexpr float kLowestPower = -126;
+  static constexpr bool kByLane = false;
+  __m256 v;
+
+  static F32 load(const float* p) { return {_mm256_loadu_ps(p)}; }
+  static F32 load_first(const float* p, std::int64_t n) {
+    return {_mm256_maskload_ps(p, first(n))};
+  }
+  static F32 set(float x) { return {_mm256_set1_ps(x)}; }
+  static F32 narrowed(const F64* doubles) {
+    return {_mm256_set_m128(_mm256_cvtpd_ps(doubles[1].v), _mm256_cvtpd_ps(doubles[0].v))};
+  }
+  void store(float* p) const { _mm256_storeu_ps(p, v); }
+  void store_first(float* p, std::int64_t n) const { _mm256_maskstore_ps(p, first(n), v); }
+  static __m256i first(std::int64_t n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)),
+                              _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  }
+};
+inline F32 operator+(F32 a, F32 b) { return {_mm256_add_ps(a.v, b.v)}; }
+inline F32 operator-(F32 a, F32 b) { return {_mm256_sub_ps(a.v, b.v)}; }
+inline F32 operator*(F32 a, F32 b) { return {_mm256_mul_ps(a.v, b.v)}; }
+inline F32 operator/(F32 a, F32 b) { return {_mm256_div_ps(a.v, b.v)}; }
+inline F32 fma(F32 a, F32 b, F32 c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+inline F32 larger(F32 a, F32 b) { return {_mm256_max_ps(a.v, b.v)}; }
+inline F32 nearest(F32 a) {
+  return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+inline F32 ceiling(F32 a) { return {_mm256_ceil_ps(a.v)}; }
+inline F32 scaled(F32 a, F32 n) {
+  const __m256i bits = _mm256_add_epi32(_mm256_cvtps_epi32(n.v), _mm256_set1_epi32(127));
+  return {_mm256_mul_ps(a.v, _mm256_castsi256_ps(_mm256_slli_epi32(bits, 23)))};
+}
+inline F32::Mask less(F32 a, F32 b) { return _mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ); }
+inline F32 select(F32::Mask m, F32 a, F32 b) { return {_mm256_blendv_ps(b.v, a.v, m)}; }
+inline bool all_finite(F32 a) {
+  const __m256 zero = _mm256_sub_ps(a.v, a.v);
+  return _mm256_movemask_ps(_mm256_cmp_ps(zero, zero, _CMP_UNORD_Q)) == 0;
+}
+template <int kIndex>
+inline F64 wide(F32 a) {
+  return {_mm256_cvtps_pd(_mm256_extractf128_ps(a.v, kIndex))};
+}
+
+}  // namespace
+}  // namespace attend

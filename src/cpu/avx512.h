@@ -1,0 +1,104 @@
+// The vectors of AVX-512 (F, DQ, BW, VL): sixteen floats or eight doubles, thirty-two registers.
+// Products: 12 x 2 vectors, 24 sums, 2 vectors of b, and an element of a is broadcast.
+#pragma once
+
+#include "cpu/vec.h"
+
+#include <immintrin.h>
+
+namespace attend {
+namespace {
+
+inline constexpr int kTileRows = 12, kTileVectors = 2;
+
+struct F64 {
+  using T = double;
+  using Mask = __mmask8;
+  using Double = F64;
+  static constexpr int kLanes = 8, kDoubles = 1;
+  static constexpr double kLowestPower = -1100;  // gradual underflow, then 0
+  static constexpr bool kByLane = false;
+  __m512d v;
+
+  static F64 load(const double* p) { return {_mm512_loadu_pd(p)}; }
+  static F64 load_first(const double* p, std::int64_t n) {
+    return {_mm512_maskz_loadu_pd(first(n), p)};
+  }
+  static F64 set(double x) { return {_mm512_set1_pd(x)}; }
+  static F64 narrowed(const F64* doubles) { return doubles[0]; }
+  void store(double* p) const { _mm512_storeu_pd(p, v); }
+  void store_first(double* p, std::int64_t n) const { _mm512_mask_storeu_pd(p, first(n), v); }
+  static __mmask8 first(std::int64_t n) { return static_cast<__mmask8>((1U << n) - 1); }
+};
+inline F64 operator+(F64 a, F64 b) { return {_mm512_add_pd(a.v, b.v)}; }
+inline F64 operator-(F64 a, F64 b) { return {_mm512_sub_pd(a.v, b.v)}; }
+inline F64 operator*(F64 a, F64 b) { return {_mm512_mul_pd(a.v, b.v)}; }
+inline F64 operator/(F64 a, F64 b) { return {_mm512_div_pd(a.v, b.v)}; }
+inline F64 fma(F64 a, F64 b, F64 c) { return {_mm512_fmadd_pd(a.v, b.v, c.v)}; }
+inline F64 larger(F64 a, F64 b) { return {_mm512_max_pd(a.v, b.v)}; }
+inline F64 nearest(F64 a) {
+  return {_mm512_roundscale_pd(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+inline F64 ceiling(F64 a) {
+  return {_mm512_roundscale_pd(a.v, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC)};
+}
+inline F64 scaled(F64 a, F64 n) { return {_mm512_scalef_pd(a.v, n.v)}; }
+inline F64::Mask less(F64 a, F64 b) { return _mm512_cmp_pd_mask(a.v, b.v, _CMP_LT_OQ); }
+inline F64 select(F64::Mask m, F64 a, F64 b) { return {_mm512_mask_blend_pd(m, b.v, a.v)}; }
+inline bool all_finite(F64 a) {
+  const __m512d zero = _mm512_sub_pd(a.v, a.v);
+  return _mm512_cmp_pd_mask(zero, zero, _CMP_UNORD_Q) == 0;
+}
+template <int kIndex>
+inline F64 wide(F64 a) {
+  return a;
+}
+
+struct F32 {
+  using T = float;
+  using Mask = __mmask16;
+  using Double = F64;
+  static constexpr int kLanes = 16, kDoubles = 2;
+  static constexpr float kLowestPower = -200;
+  static constexpr bool kByLane = false;
+  __m512 v;
+
+  static F32 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+  static F32 load_first(const float* p, std::int64_t n) {
+    return {_mm512_maskz_loadu_ps(first(n), p)};
+  }
+  static F32 set(float x) { return {_mm512_set1_ps(x)}; }
+  static F32 narrowed(const F64* doubles) {
+    const __m512 low = _mm512_castps256_ps512(_mm512_cvtpd_ps(doubles[0].v));
+    return {_mm512_insertf32x8(low, _mm512_cvtpd_ps(doubles[1].v), 1)};
+  }
+  void store(float* p) const { _mm512_storeu_ps(p, v); }
+  void store_first(float* p, std::int64_t n) const { _mm512_mask_storeu_ps(p, first(n), v); }
+  static __mmask16 first(std::int64_t n) { return static_cast<__mmask16>((1U << n) - 1); }
+};
+inline F32 operator+(F32 a, F32 b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline F32 operator-(F32 a, F32 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+inline F32 operator*(F32 a, F32 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline F32 operator/(F32 a, F32 b) { return {_mm512_div_ps(a.v, b.v)}; }
+inline F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline F32 larger(F32 a, F32 b) { return {_mm512_max_ps(a.v, b.v)}; }
+inline F32 nearest(F32 a) {
+  return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+inline F32 ceiling(F32 a) {
+  return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC)};
+}
+inline F32 scaled(F32 a, F32 n) { return {_mm512_scalef_ps(a.v, n.v)}; }
+inline F32::Mask less(F32 a, F32 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ); }
+inline F32 select(F32::Mask m, F32 a, F32 b) { return {_mm512_mask_blend_ps(m, b.v, a.v)}; }
+inline bool all_finite(F32 a) {
+  const __m512 zero = _mm512_sub_ps(a.v, a.v);
+  return _mm512_cmp_ps_mask(zero, zero, _CMP_UNORD_Q) == 0;
+}
+template <int kIndex>
+inline F64 wide(F32 a) {
+  return {_mm512_cvtps_pd(_mm512_extractf32x8_ps(a.v, kIndex))};
+}
+
+}  // namespace
+}  // namespace attend

@@ -1,0 +1,12 @@
+// Forward for AVX-512. The kernel is flash_forward.h; its vectors are avx512.h.
+#include "cpu/avx512.h"
+
+#include "cpu/declines.h"
+#include "cpu/flash_forward.h"
+
+namespace attend {
+
+extern constinit const Kernel kAvx512Forward =
+    forward_row<F32, F64>("cpu.avx512.forward", declines_avx512);
+
+}  // namespace attend

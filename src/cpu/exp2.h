@@ -1,0 +1,74 @@
+// 2^x and tanh(x) on vectors.
+//
+// x = n + f with n whole and |f| <= 1/2, and 2^f = 1 + f g(f) with a polynomial g, so that
+// 2^0 = 1 exactly. Largest relative error of 1 + f g(f): 2.0e-9 in f32 (g of degree 5), 3.5e-18 in
+// f64 (degree 10).
+#pragma once
+
+#include "cpu/vec.h"
+
+namespace attend {
+namespace {
+
+template <class T>
+struct Exp2;
+
+template <>
+struct Exp2<float> {
+  static constexpr float kLog2E = 1.4426950408889634F;
+  static constexpr float kG[] = {0.00015353361816583956F, 0.0013398874445529091F,
+                                 0.009618437358292717F,   0.05550332471026545F,
+                                 0.24022647913619677F,    0.6931472028551288F};
+};
+
+template <>
+struct Exp2<double> {
+  static constexpr double kLog2E = 1.4426950408889634;
+  static constexpr double kG[] = {
+      4.4348283955602646e-10, 7.0737831732923e-09,    1.0178199185855524e-07,
+      1.3215435282865622e-06, 1.5252733494036023e-05, 0.00015403530457111332,
+      0.001333355814677377,   0.009618129107594119,   0.055504108664820084,
+      0.2402265069591013,     0.6931471805599453};
+};
+
+template <class V>
+ATTEND_INLINE V exp2_polynomial(V f) {
+  using T = typename V::T;
+  constexpr int kDegree = static_cast<int>(sizeof Exp2<T>::kG / sizeof(T)) - 1;
+  V g = V::set(Exp2<T>::kG[0]);
+  unrolled<kDegree>(ATTEND_EACH(c) { g = fma(g, f, V::set(Exp2<T>::kG[c + 1])); });
+  return g;
+}
+
+// 2^x for x <= 1, -inf included; NaN stays. What an instruction set cannot scale to is 0.
+template <class V>
+ATTEND_INLINE V exp2_of(V x) {
+  const V lowest = V::set(V::kLowestPower);
+  const V reachable = larger(lowest, x);
+  const V n = nearest(reachable);
+  const V f = reachable - n;
+  const V power = scaled(fma(exp2_polynomial(f), f, V::set(1)), n);
+  // Below -140 (-1080) scaled() underflows to 0 by itself.
+  if constexpr (V::kLowestPower < (sizeof(typename V::T) == 4 ? -180 : -1080)) return power;
+  else return select(less(x, lowest), V::set(0), power);
+}
+
+// tanh(x) = e / (e + 2) with e = exp(2x) - 1, whose digits are all there for small x too:
+// e = 2^n f g(f) + (2^n - 1), and for n = 0 the second part is exactly 0.
+template <class V>
+ATTEND_INLINE V tanh_of(V x) {
+  using T = typename V::T;
+  // Beyond this tanh is 1 to the last digit, and 2^n - 1 still exact or nearly so.
+  const V most = V::set(sizeof(T) == 4 ? T{15} : T{30});
+  const V zero = V::set(0);
+  const V upper = select(less(most, x), most, x);
+  const V t = larger(zero - most, upper) * V::set(2 * Exp2<T>::kLog2E);
+  const V n = nearest(t);
+  const V f = t - n;
+  const V power = scaled(V::set(1), n);
+  const V e = fma(power, exp2_polynomial(f) * f, power - V::set(1));
+  return e / (e + V::set(2));
+}
+
+}  // namespace
+}  // namespace attend

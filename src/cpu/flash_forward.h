@@ -1,0 +1,468 @@
+// Attention forward, fused. Tile by tile of queries, chunk by chunk of keys:
+//
+//   1 scores, 2 mask   S^T [chunk][lanes]                           (tile.h)
+//   3 softmax          one maximum for the whole chunk, an integer in log2 units, known before the
+//                      first weight: a weight is computed once, and its bits depend on the row's
+//                      own chunk alone
+//   4 values           O [rows][dv] of the chunk, sums in registers (product.h); features in lanes,
+//                      so that v is read as it lies and o comes out as it is stored
+//   join               chunks are added in f64, scaled by exact powers of two
+//
+// Few rows against many keys (decode) are cut by chunks instead: every chunk leaves its maximum,
+// sum and O in the shared workspace, and a second stage joins them in the same order, so the bits
+// are the same.
+#pragma once
+
+#include "cpu/show.h"
+
+#include <atomic>
+
+namespace attend {
+namespace {
+
+// 2^n for whole n <= 0; 0 for -inf and for NaN, which -inf - -inf gives.
+inline double power_of_two(double n) noexcept {
+  if (!(n >= -1022)) return n > -1075 ? 0x1p-1022 * power_of_two(n + 1022) : 0;
+  return __builtin_bit_cast(double, static_cast<std::uint64_t>(static_cast<std::int64_t>(n) + 1023)
+                                        << 52);
+}
+
+template <class V>
+class FlashForward {
+  using T = typename V::T;
+  static constexpr int kMost = Tile<V>::kMost;
+  static constexpr int kTiles = 4;   // of a task: they share a chunk while it is in the cache
+  static constexpr int kSlice = 64;  // keys whose values stay in the nearest cache
+  static constexpr T kHidden = Scores<V>::kHidden;
+
+  struct Sums : Tile<V> {
+    double m[kMost], l[kMost];
+    double* o;    // [rows][width]  joined chunks, relative to m
+    bool joined;  // else all there is are the sums of one chunk, in `part`
+    T* part;      // [rows][width]  the chunk at hand
+  };
+
+  struct Memory {
+    Sums* tiles;
+    Runs* runs;
+    Chunk<T> chunk;
+    T *s, *factors;  // [256][lanes]
+    Memory(const Problem& p, Scratch& scratch) {
+      tiles = scratch.take<Sums>(kTiles);
+      runs = scratch.take<Runs>(1);
+      s = scratch.take<T>(kChunk * kMost);
+      factors = scratch.take<T>(p.drop_below != 0 ? kChunk * kMost : 0);
+      chunk.packed_k = scratch.take<T>(kChunk * p.d);
+      chunk.packed_v = scratch.take<T>(kChunk * width(p));
+      for (int t = 0; t < kTiles; ++t) {
+        T* q = scratch.take<T>(p.d * kMost);
+        T* part = scratch.take<T>(kMost * width(p));
+        double* o = scratch.take<double>(kMost * width(p));
+        if (tiles != nullptr) tiles[t].q = q, tiles[t].part = part, tiles[t].o = o;
+      }
+    }
+  };
+
+  // What stage 0 leaves to stage 1 for each chunk, when the keys are cut.
+  struct Left {
+    T *top, *sum, *o;  // [lanes], [lanes], [rows][width]
+  };
+
+ public:
+  static Tiles tiles(const Problem&, const Machine&) { return {kMost * kTiles, kChunk}; }
+
+  static std::int64_t tasks(const Problem& p, const Tiles& tiles, int stage) {
+    const std::int64_t heads = p.batch * p.kv_heads, cuts = pieces(p);
+    if (stage == 1) return cuts > 1 ? heads : 0;
+    return heads * (cuts > 1 ? cuts : blocks(p, tiles));
+  }
+
+  static Workspace workspace(const Problem& p, const Tiles&) {
+    Scratch scratch(nullptr), shared(nullptr);
+    const Call none;
+    Scores<V> scores(p, none, scratch);
+    Memory memory(p, scratch);
+    if (pieces(p) > 1)
+      shared.take<T>(saturating_count(p.batch * p.kv_heads * chunks(p), left_size(p)));
+    return {.shared = shared.used(), .per_strand = scratch.used()};
+  }
+
+  static void run(const Problem& p, const Tiles& tiles, const Call& call,
+                  const Task& task) noexcept {
+    Scratch scratch(task.scratch);
+    Scores<V> scores(p, call, scratch);
+    Memory memory(p, scratch);
+    FlashForward f{p, call, scores, memory};
+    const std::int64_t cuts = pieces(p);
+    const std::int64_t each = task.stage == 1 ? 1 : cuts > 1 ? cuts : blocks(p, tiles);
+    const std::int64_t head = task.index / each, index = task.index % each;
+    scores.sequence = sequence_of(p, call, head / p.kv_heads);
+    scores.kv_head = head % p.kv_heads;
+    f.left_ = reinterpret_cast<T*>(task.shared);
+    if (f.left_ != nullptr) f.left_ += head * chunks(p) * left_size(p);
+    if (task.stage == 1) f.join_pieces();
+    else if (cuts > 1) f.piece(index, cuts);
+    else f.block((each - 1 - index) * tiles.queries);  // causal: the last rows see the most keys
+  }
+
+ private:
+  FlashForward(const Problem& problem, const Call& call, Scores<V>& scores, Memory& memory)
+      : p(problem), call_(call), scores_(scores), memory_(memory) {}
+
+  static std::int64_t blocks(const Problem& p, const Tiles& tiles) {
+    return (p.group() * p.q_length + tiles.queries - 1) / tiles.queries;
+  }
+  static std::int64_t chunks(const Problem& p) { return (p.k_length + kChunk - 1) / kChunk; }
+  static std::int64_t width(const Problem& p) { return Scores<V>::width(p.dv); }
+  static std::int64_t left_size(const Problem& p) {
+    return 2 * kMost + p.group() * p.q_length * width(p);
+  }
+  static std::int64_t saturating_count(std::int64_t a, std::int64_t b) {
+    std::int64_t product = 0;
+    return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::int64_t>::max() / 16
+                                                  : product;
+  }
+
+  // Into how many pieces the keys of a head are cut: when one tile holds all its rows and heads
+  // alone would leave processors idle. By the shape alone; the bits are the same either way.
+  static std::int64_t pieces(const Problem& p) {
+    constexpr std::int64_t kTasks = 64, kChunksAtLeast = 4;
+    const std::int64_t heads = p.batch * p.kv_heads;
+    if (heads == 0 || heads >= kTasks || p.group() * p.q_length > kMost || p.weights || p.scores)
+      return 1;
+    const std::int64_t most = chunks(p) / kChunksAtLeast, wanted = (kTasks + heads - 1) / heads;
+    return most < wanted ? (most < 1 ? 1 : most) : wanted;
+  }
+
+  // ---- a task: a few tiles against all their keys
+  // -------------------------------------------------
+
+  void block(std::int64_t first) noexcept {
+    int used = 0;
+    std::int64_t begin = scores_.sequence.k_length, end = 0;
+    for (; used < kTiles && first + used * kMost < scores_.rows(); ++used) {
+      Sums& tile = memory_.tiles[used];
+      open(tile, first + used * kMost);
+      begin = tile.begin < begin ? tile.begin : begin;
+      end = tile.end > end ? tile.end : end;
+    }
+    for (std::int64_t at = begin / kChunk * kChunk; at < end; at += kChunk) {
+      bring(at, begin, end);
+      for (int t = 0; t < used; ++t) {
+        Sums& tile = memory_.tiles[t];
+        T top[kMost], sum[kMost];
+        if (weigh(tile, tile.part, top, sum)) join(tile, top, sum, tile.part);
+      }
+    }
+    for (int t = 0; t < used; ++t) close(memory_.tiles[t]);
+    if (!p.weights && !p.scores) return;
+    Show<V> show(scores_, memory_.chunk, *memory_.runs, memory_.s);
+    show.hide_rows(first, kTiles * kMost);
+    for (int t = 0; t < used; ++t) {
+      show.visible(memory_.tiles[t], memory_.tiles[t].m, memory_.tiles[t].l);
+      show.unmasked(memory_.tiles[t]);
+    }
+  }
+
+  void bring(std::int64_t at, std::int64_t begin, std::int64_t end) noexcept {
+    scores_.bring(memory_.chunk, at > begin ? at : begin, at + kChunk < end ? at + kChunk : end);
+  }
+
+  void open(Sums& tile, std::int64_t first) noexcept {
+    scores_.open(tile, first);
+    for (int n = 0; n < tile.lanes; ++n) tile.m[n] = kMinusInfinity, tile.l[n] = 0;
+    if (p.sinks) {  // a key that everybody sees, without value
+      for (int n = 0; n < tile.rows; ++n) {
+        const double sink = load(call_.sinks, call_.sinks.offset(0, tile.h[n], 0));
+        if (sink == kMinusInfinity) continue;
+        SoftmaxState state;
+        state.add(log2_units(sink));
+        tile.m[n] = state.m;
+        tile.l[n] = state.l;
+      }
+    }
+    tile.joined =
+        p.sinks || tile.begin >= tile.end || tile.begin / kChunk != (tile.end - 1) / kChunk;
+    if (tile.joined)
+      for (std::int64_t x = 0; x < tile.rows * width(p); ++x) tile.o[x] = 0;
+  }
+
+  // One chunk: steps 1 to 4. Gives its maximum, sum and O; false if the tile sees nothing of it.
+  bool weigh(const Sums& tile, T* o, T* top, T* sum) noexcept {
+    Runs& runs = *memory_.runs;
+    scores_.find_runs(tile, memory_.chunk, runs);
+    if (runs.count == 0) return false;
+    T* s = memory_.s;
+    const bool partial = scores_.compute(tile, memory_.chunk, runs, s, top);  // 1 scores, 2 mask
+    if (tile.lanes == V::kLanes) softmax<1>(s, runs.count, top, sum);         // 3 softmax
+    else softmax<kTileVectors>(s, runs.count, top, sum);
+    if (p.drop_below != 0) {
+      scores_.dropout(tile, runs, memory_.factors);
+      for (std::int64_t x = 0; x < std::int64_t{runs.count} * tile.lanes; ++x)
+        s[x] *= memory_.factors[x];
+    }
+    values(tile, runs, s, o);  // 4 values
+    if (partial) without_hidden(tile, runs, s, o);
+    return true;
+  }
+
+  // s = 2^(t - m), t = u * (high + low); top becomes m, the largest t rounded up.
+  template <int kVectors>
+  void softmax(T* s, int count, T* top, T* sum) const noexcept {
+    const V high = V::set(scores_.high), low = V::set(scores_.low);
+    const V least = V::set(std::numeric_limits<T>::lowest());
+    V base[kVectors], total[kVectors];
+    unrolled<kVectors>(ATTEND_EACH(n) {
+      const V u = V::load(top + n * V::kLanes);
+      const V m = ceiling(fma(u, high, u * low));
+      m.store(top + n * V::kLanes);
+      base[n] = select(less(m, least), V::set(0), m);  // nothing visible: any number does
+      total[n] = V::set(0);
+    });
+    for (int j = 0; j < count; ++j) {
+      unrolled<kVectors>(ATTEND_EACH(n) {
+        T* at = s + (j * kVectors + n) * V::kLanes;
+        const V u = V::load(at);
+        const V w = exp2_of(fma(u, high, u * low) - base[n]);
+        total[n] = total[n] + w;
+        w.store(at);
+      });
+    }
+    unrolled<kVectors>(ATTEND_EACH(n) { total[n].store(sum + n * V::kLanes); });
+  }
+
+  // o[row][x] = sum over the keys of w[j][row] * v[j][x], one ascending chain.
+  void values(const Sums& tile, const Runs& runs, const T* w, T* o) const noexcept {
+    for (int r = 0; r < runs.runs; ++r) {
+      const Run& run = runs.run[r];
+      for (int x = 0; x < run.count; x += kSlice) {
+        const Operands<T> operands{
+            .a = w + (run.at + x) * tile.lanes,
+            .a_stride = tile.lanes,
+            .b = memory_.chunk.v + (run.key + x - memory_.chunk.from) * memory_.chunk.v_stride,
+            .b_stride = memory_.chunk.v_stride,
+            .c = o,
+            .c_stride = width(p),
+            .depth = run.count - x < kSlice ? run.count - x : kSlice};
+        if (r == 0 && x == 0) values_of<Start::zero>(operands, tile.rows);
+        else values_of<Start::c>(operands, tile.rows);
+      }
+    }
+  }
+
+  // All features of one slice. One or two rows would leave the multipliers waiting for each other:
+  // they take more features at a time.
+  template <Start kStart>
+  void values_of(Operands<T> x, int rows) const noexcept {
+    std::int64_t left = width(p) / V::kLanes;
+    const auto take = [&]<int kVectors>() {
+      product<V, kVectors, Layout::across, kStart>(x, rows);
+      x.b += kVectors * V::kLanes;
+      x.c += kVectors * V::kLanes;
+      left -= kVectors;
+    };
+    while (rows <= 2 && left >= 4) take.template operator()<4>();
+    while (left >= kTileVectors) take.template operator()<kTileVectors>();
+    while (left > 0) take.template operator()<1>();
+  }
+
+  // 0 * NaN is NaN: a row whose sums are not finite, and that does not see every key, is summed
+  // again without the keys it does not see.
+  void without_hidden(const Sums& tile, const Runs& runs, const T* w, T* o) noexcept {
+    const std::int64_t whole = width(p);
+    for (int n = 0; n < tile.rows; ++n, o += whole) {
+      bool finite = true;
+      for (std::int64_t x = 0; x < whole; x += V::kLanes)
+        finite = finite && all_finite(V::load(o + x));
+      if (finite) continue;
+      for (std::int64_t x = 0; x < whole; ++x) o[x] = 0;
+      for (int r = 0; r < runs.runs; ++r) {
+        for (int y = 0; y < runs.run[r].count; ++y) {
+          const std::int64_t j = runs.run[r].key + y;
+          if (!scores_.sees(tile, n, j)) continue;
+          const T* v = memory_.chunk.v + (j - memory_.chunk.from) * memory_.chunk.v_stride;
+          const V weight = V::set(w[(runs.run[r].at + y) * tile.lanes + n]);
+          for (std::int64_t x = 0; x < whole; x += V::kLanes)
+            fma(weight, V::load(v + x), V::load(o + x)).store(o + x);
+        }
+      }
+    }
+  }
+
+  // ---- joining chunks
+  // -----------------------------------------------------------------------------
+
+  void join(Sums& tile, const T* top, const T* sum, const T* o) const noexcept {
+    double mine[kMost], other[kMost];
+    for (int n = 0; n < tile.lanes; ++n) {
+      const bool none = top[n] < std::numeric_limits<T>::lowest();
+      const double part = none ? kMinusInfinity : static_cast<double>(top[n]);
+      if (!tile.joined) {
+        tile.m[n] = part;
+        tile.l[n] = static_cast<double>(sum[n]);
+        continue;
+      }
+      const double m = part > tile.m[n] ? part : tile.m[n];
+      mine[n] = power_of_two(tile.m[n] - m);
+      other[n] = power_of_two(part - m);
+      tile.l[n] = tile.l[n] * mine[n] + static_cast<double>(sum[n]) * other[n];
+      tile.m[n] = m;
+    }
+    if (!tile.joined) return;
+    using D = typename V::Double;
+    const std::int64_t whole = width(p);
+    double* total = tile.o;
+    for (int n = 0; n < tile.rows; ++n) {
+      const D a = D::set(mine[n]), b = D::set(other[n]);
+      for (std::int64_t x = 0; x < whole; x += V::kLanes, o += V::kLanes) {
+        const V part = V::load(o);
+        unrolled<V::kDoubles>(ATTEND_EACH(k) {
+          fma(D::load(total), a, wide<k>(part) * b).store(total);
+          total += D::kLanes;
+        });
+      }
+    }
+  }
+
+  // ---- keys cut into pieces
+  // ------------------------------------------------------------------------
+
+  Left left(std::int64_t chunk) const noexcept {
+    T* at = left_ + chunk * left_size(p);
+    return {at, at + kMost, at + 2 * kMost};
+  }
+
+  // Stage 0: the chunks of one piece.
+  void piece(std::int64_t index, std::int64_t cuts) noexcept {
+    Sums& tile = memory_.tiles[0];
+    if (scores_.rows() == 0) return;
+    open(tile, 0);
+    const std::int64_t all = chunks(p), last = all * (index + 1) / cuts;
+    for (std::int64_t c = all * index / cuts; c < last; ++c) {
+      const std::int64_t at = c * kChunk;
+      if (at + kChunk <= tile.begin || at >= tile.end) continue;
+      bring(at, tile.begin, tile.end);
+      const Left to = left(c);
+      if (!weigh(tile, to.o, to.top, to.sum)) {  // all of its blocks are hidden
+        for (int n = 0; n < tile.lanes; ++n) to.top[n] = kHidden, to.sum[n] = 0;
+        for (std::int64_t x = 0; x < tile.rows * width(p); ++x) to.o[x] = 0;
+      }
+    }
+  }
+
+  // Stage 1: joins what the pieces left, in ascending order.
+  void join_pieces() noexcept {
+    Sums& tile = memory_.tiles[0];
+    if (scores_.rows() == 0) return;
+    open(tile, 0);
+    tile.joined = true;
+    for (std::int64_t x = 0; x < tile.rows * width(p); ++x) tile.o[x] = 0;
+    for (std::int64_t c = 0; c < chunks(p); ++c) {
+      if ((c + 1) * kChunk <= tile.begin || c * kChunk >= tile.end) continue;
+      const Left from = left(c);
+      join(tile, from.top, from.sum, from.o);
+    }
+    close(tile);
+  }
+
+  // ---- results
+  // -------------------------------------------------------------------------------------
+
+  // out = o / l, lse = m + log l.
+  void close(const Sums& tile) noexcept {
+    const bool ready = lies_ready<T>(call_.out);
+    for (int n = 0; n < tile.rows; ++n) {
+      const double inverse = tile.l[n] == 0 ? 0 : 1 / tile.l[n];
+      if (ready) close_row(tile, n, inverse);
+      else convert_row_out(tile, n, inverse);
+      if (p.lse) store(call_.lse, at(call_.lse, tile, n), SoftmaxState{tile.m[n], tile.l[n]}.lse());
+      if (p.visited_blocks) count_blocks(tile, n);
+    }
+  }
+
+  void close_row(const Sums& tile, int n, double inverse) const noexcept {
+    using D = typename V::Double;
+    const D factor = D::set(inverse);
+    T* out = reinterpret_cast<T*>(call_.out.data) + at(call_.out, tile, n);
+    const std::int64_t whole = width(p), dv = p.dv;
+    const T* part = tile.part + n * whole;
+    const double* o = tile.o + n * whole;
+    for (std::int64_t x = 0; x < dv; x += V::kLanes) {
+      D result[V::kDoubles];
+      unrolled<V::kDoubles>(ATTEND_EACH(k) {
+        const D sum = tile.joined ? D::load(o + x + k * D::kLanes) : wide<k>(V::load(part + x));
+        result[k] = sum * factor;
+      });
+      if (x + V::kLanes <= dv) V::narrowed(result).store(out + x);
+      else V::narrowed(result).store_first(out + x, dv - x);
+    }
+  }
+
+  std::int64_t at(const Strided& t, const Sums& tile, int n) const noexcept {
+    return query_row(p, t, scores_.sequence, tile.h[n], tile.i[n]);
+  }
+
+  void convert_row_out(const Sums& tile, int n, double inverse) const noexcept {
+    with_type(call_.out.type, [&]<class E>(E) {
+      E* to = reinterpret_cast<E*>(call_.out.data) + at(call_.out, tile, n);
+      for (std::int64_t x = 0; x < p.dv; ++x) {
+        const std::int64_t from = n * width(p) + x;
+        const double sum = tile.joined ? tile.o[from] : static_cast<double>(tile.part[from]);
+        to[x * call_.out.stride[3]] = static_cast<E>(sum * inverse);
+      }
+    });
+  }
+
+  // The blocks that row n sees.
+  void count_blocks(const Sums& tile, int n) const noexcept {
+    std::int64_t seen = 0;
+    for (std::int64_t j = tile.keys[n].begin; j < tile.keys[n].end;) {
+      const std::int64_t end = tile.keys[n].end;
+      const std::int64_t count = p.blocks ? p.block_keys - j % p.block_keys : end - j;
+      seen += block_visible(p, call_, scores_.sequence.b, tile.h[n], tile.i[n], j) ? 1 : 0;
+      j = count < end - j ? j + count : end;
+    }
+    std::atomic_ref(*call_.visited_blocks).fetch_add(seen, std::memory_order_relaxed);
+  }
+
+  const Problem& p;
+  const Call& call_;
+  Scores<V>& scores_;
+  Memory& memory_;
+  T* left_ = nullptr;
+};
+
+// The row of the kernel table, for vectors of float (also for 16-bit tensors) and of double.
+template <class Float, class Double>
+constexpr Kernel forward_row(std::string_view name, decltype(Kernel::declines) declines) {
+  return {
+      .name = name,
+      .operation = Operation::forward,
+      .only_if_forced = false,
+      .stages = 2,
+      .declines = declines,
+      .tiles =
+          [](const Problem& p, const Machine& m) {
+            return p.type == DType::f64 ? FlashForward<Double>::tiles(p, m)
+                                        : FlashForward<Float>::tiles(p, m);
+          },
+      .tasks =
+          [](const Problem& p, const Tiles& t, int stage) {
+            return p.type == DType::f64 ? FlashForward<Double>::tasks(p, t, stage)
+                                        : FlashForward<Float>::tasks(p, t, stage);
+          },
+      .workspace =
+          [](const Problem& p, const Tiles& t) {
+            return p.type == DType::f64 ? FlashForward<Double>::workspace(p, t)
+                                        : FlashForward<Float>::workspace(p, t);
+          },
+      .run =
+          [](const Problem& p, const Tiles& t, const Call& call, const Task& task) noexcept {
+            p.type == DType::f64 ? FlashForward<Double>::run(p, t, call, task)
+                                 : FlashForward<Float>::run(p, t, call, task);
+          },
+  };
+}
+
+}  // namespace
+}  // namespace attend

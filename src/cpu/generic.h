@@ -1,0 +1,141 @@
+// Vectors of 16 bytes in the compilers' own notation: what every machine has, with no instruction
+// set named. Where a machine has no fused multiply-add, a product is rounded before it is added.
+// Products: 4 x 2 vectors; sixteen registers are the least that is met.
+#pragma once
+
+#include "cpu/vec.h"
+
+namespace attend {
+namespace {
+
+inline constexpr int kTileRows = 4, kTileVectors = 2;
+
+template <class Element, class Whole, Element kBig>
+struct Lanes {
+  using T = Element;
+  typedef T Native __attribute__((vector_size(16)));
+  typedef Whole Mask __attribute__((vector_size(16)));
+  static constexpr int kLanes = 16 / sizeof(T);
+  static constexpr bool kByLane = false;
+  Native v;
+
+  static Native native(const T* p) {
+    Native v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+  }
+  static Native native_first(const T* p, std::int64_t n) {
+    Native v{};
+    for (std::int64_t x = 0; x < n; ++x) v[x] = p[x];
+    return v;
+  }
+  void store(T* p) const { __builtin_memcpy(p, &v, sizeof v); }
+  void store_first(T* p, std::int64_t n) const {
+    for (std::int64_t x = 0; x < n; ++x) p[x] = v[x];
+  }
+  // kBig = 1.5 * 2^(digits - 1): adding it rounds away what is behind the point. Larger numbers
+  // are whole already.
+  static Native round(Native a) {
+    const Native rounded = (a + kBig) - kBig;
+    return (a < kBig / 3) & (a > -kBig / 3) ? rounded : a;
+  }
+  static Native up(Native a) {
+    const Native rounded = round(a);
+    return rounded < a ? rounded + 1 : rounded;
+  }
+};
+
+struct F64 : Lanes<double, std::int64_t, 0x1.8p52> {
+  using Double = F64;
+  static constexpr int kDoubles = 1;
+  static constexpr double kLowestPower = -1022;
+  static F64 load(const double* p) { return {{native(p)}}; }
+  static F64 load_first(const double* p, std::int64_t n) { return {{native_first(p, n)}}; }
+  static F64 set(double x) { return {{Native{x, x}}}; }
+  static F64 narrowed(const F64* doubles) { return doubles[0]; }
+};
+inline F64 scaled(F64 a, F64 n) {
+  const F64::Mask bits = (__builtin_convertvector(n.v, F64::Mask) + 1023) << 52;
+  return {{a.v * reinterpret_cast<F64::Native>(bits)}};
+}
+inline bool all_finite(F64 a) {
+  const F64::Mask same = (a.v - a.v) == (a.v - a.v);
+  return (same[0] & same[1]) != 0;
+}
+template <int kIndex>
+inline F64 wide(F64 a) {
+  return a;
+}
+
+struct F32 : Lanes<float, std::int32_t, 0x1.8p23F> {
+  using Double = F64;
+  static constexpr int kDoubles = 2;
+  static constexpr float kLowestPower = -126;
+  static F32 load(const float* p) { return {{native(p)}}; }
+  static F32 load_first(const float* p, std::int64_t n) { return {{native_first(p, n)}}; }
+  static F32 set(float x) { return {{Native{x, x, x, x}}}; }
+  static F32 narrowed(const F64* doubles) {
+    return {{Native{static_cast<float>(doubles[0].v[0]), static_cast<float>(doubles[0].v[1]),
+                    static_cast<float>(doubles[1].v[0]), static_cast<float>(doubles[1].v[1])}}};
+  }
+};
+inline F32 scaled(F32 a, F32 n) {
+  const F32::Mask bits = (__builtin_convertvector(n.v, F32::Mask) + 127) << 23;
+  return {{a.v * reinterpret_cast<F32::Native>(bits)}};
+}
+inline bool all_finite(F32 a) {
+  const F32::Mask same = (a.v - a.v) == (a.v - a.v);
+  return (same[0] & same[1] & same[2] & same[3]) != 0;
+}
+template <int kIndex>
+inline F64 wide(F32 a) {
+  return {{F64::Native{static_cast<double>(a.v[kIndex * 2]),
+                       static_cast<double>(a.v[kIndex * 2 + 1])}}};
+}
+
+template <class V>
+concept Generic = std::is_same_v<V, F32> || std::is_same_v<V, F64>;
+
+template <Generic V>
+inline V operator+(V a, V b) {
+  return {{a.v + b.v}};
+}
+template <Generic V>
+inline V operator-(V a, V b) {
+  return {{a.v - b.v}};
+}
+template <Generic V>
+inline V operator*(V a, V b) {
+  return {{a.v * b.v}};
+}
+template <Generic V>
+inline V operator/(V a, V b) {
+  return {{a.v / b.v}};
+}
+template <Generic V>
+inline V fma(V a, V b, V c) {
+  return {{a.v * b.v + c.v}};
+}
+template <Generic V>
+inline V larger(V a, V b) {
+  return {{a.v > b.v ? a.v : b.v}};
+}
+template <Generic V>
+inline V nearest(V a) {
+  return {{V::round(a.v)}};
+}
+template <Generic V>
+inline V ceiling(V a) {
+  return {{V::up(a.v)}};
+}
+template <Generic V>
+inline typename V::Mask less(V a, V b) {
+  return a.v < b.v;
+}
+template <Generic V>
+inline V select(typename V::Mask m, V a, V b) {
+  return {{m ? a.v : b.v}};
+}
+
+}  // namespace
+}  // namespace attend

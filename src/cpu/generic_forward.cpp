@@ -1,0 +1,12 @@
+// Forward for any machine. The kernel is flash_forward.h; its vectors are generic.h.
+#include "cpu/generic.h"
+
+#include "cpu/declines.h"
+#include "cpu/flash_forward.h"
+
+namespace attend {
+
+extern constinit const Kernel kGenericForward =
+    forward_row<F32, F64>("cpu.generic.forward", declines_generic);
+
+}  // namespace attend

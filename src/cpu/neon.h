@@ -1,0 +1,122 @@
+// The vectors of NEON (Advanced SIMD): four floats or two doubles, thirty-two registers.
+// Products: 8 x 2 vectors, 16 sums, 8 vectors of a (each serves kLanes steps by lane), 2 of b.
+// A broadcast load would take a turn of the units that multiply; the product by lane does not.
+#pragma once
+
+#include "cpu/vec.h"
+
+#include <arm_neon.h>
+
+namespace attend {
+namespace {
+
+inline constexpr int kTileRows = 8, kTileVectors = 2;
+
+struct F64 {
+  using T = double;
+  using Mask = uint64x2_t;
+  using Double = F64;
+  static constexpr int kLanes = 2, kDoubles = 1;
+  static constexpr double kLowestPower = -1022;
+  static constexpr bool kByLane = true;
+  float64x2_t v;
+
+  static F64 load(const double* p) { return {vld1q_f64(p)}; }
+  static F64 load_first(const double* p, std::int64_t n) {
+    double lanes[2] = {};
+    for (std::int64_t x = 0; x < n; ++x) lanes[x] = p[x];
+    return load(lanes);
+  }
+  static F64 set(double x) { return {vdupq_n_f64(x)}; }
+  static F64 narrowed(const F64* doubles) { return doubles[0]; }
+  void store(double* p) const { vst1q_f64(p, v); }
+  void store_first(double* p, std::int64_t n) const {
+    double lanes[2];
+    store(lanes);
+    for (std::int64_t x = 0; x < n; ++x) p[x] = lanes[x];
+  }
+};
+inline F64 operator+(F64 a, F64 b) { return {vaddq_f64(a.v, b.v)}; }
+inline F64 operator-(F64 a, F64 b) { return {vsubq_f64(a.v, b.v)}; }
+inline F64 operator*(F64 a, F64 b) { return {vmulq_f64(a.v, b.v)}; }
+inline F64 operator/(F64 a, F64 b) { return {vdivq_f64(a.v, b.v)}; }
+inline F64 fma(F64 a, F64 b, F64 c) { return {vfmaq_f64(c.v, a.v, b.v)}; }
+template <int kLane>
+inline F64 fma_lane(F64 a, F64 b, F64 c) {
+  return {vfmaq_laneq_f64(c.v, b.v, a.v, kLane)};
+}
+inline F64 larger(F64 a, F64 b) { return {vmaxq_f64(a.v, b.v)}; }
+inline F64 nearest(F64 a) { return {vrndnq_f64(a.v)}; }
+inline F64 ceiling(F64 a) { return {vrndpq_f64(a.v)}; }
+inline F64 scaled(F64 a, F64 n) {
+  const int64x2_t bits = vshlq_n_s64(vaddq_s64(vcvtq_s64_f64(n.v), vdupq_n_s64(1023)), 52);
+  return {vmulq_f64(a.v, vreinterpretq_f64_s64(bits))};
+}
+inline F64::Mask less(F64 a, F64 b) { return vcltq_f64(a.v, b.v); }
+inline F64 select(F64::Mask m, F64 a, F64 b) { return {vbslq_f64(m, a.v, b.v)}; }
+inline bool all_finite(F64 a) {
+  const float64x2_t zero = vsubq_f64(a.v, a.v);
+  const uint64x2_t same = vceqq_f64(zero, zero);
+  return (vgetq_lane_u64(same, 0) & vgetq_lane_u64(same, 1)) != 0;
+}
+template <int kIndex>
+inline F64 wide(F64 a) {
+  return a;
+}
+
+struct F32 {
+  using T = float;
+  using Mask = uint32x4_t;
+  using Double = F64;
+  static constexpr int kLanes = 4, kDoubles = 2;
+  static constexpr float kLowestPower = -126;
+  static constexpr bool kByLane = true;
+  float32x4_t v;
+
+  static F32 load(const float* p) { return {vld1q_f32(p)}; }
+  static F32 load_first(const float* p, std::int64_t n) {
+    float lanes[4] = {};
+    for (std::int64_t x = 0; x < n; ++x) lanes[x] = p[x];
+    return load(lanes);
+  }
+  static F32 set(float x) { return {vdupq_n_f32(x)}; }
+  static F32 narrowed(const F64* doubles) {
+    return {vcvt_high_f32_f64(vcvt_f32_f64(doubles[0].v), doubles[1].v)};
+  }
+  void store(float* p) const { vst1q_f32(p, v); }
+  void store_first(float* p, std::int64_t n) const {
+    float lanes[4];
+    store(lanes);
+    for (std::int64_t x = 0; x < n; ++x) p[x] = lanes[x];
+  }
+};
+inline F32 operator+(F32 a, F32 b) { return {vaddq_f32(a.v, b.v)}; }
+inline F32 operator-(F32 a, F32 b) { return {vsubq_f32(a.v, b.v)}; }
+inline F32 operator*(F32 a, F32 b) { return {vmulq_f32(a.v, b.v)}; }
+inline F32 operator/(F32 a, F32 b) { return {vdivq_f32(a.v, b.v)}; }
+inline F32 fma(F32 a, F32 b, F32 c) { return {vfmaq_f32(c.v, a.v, b.v)}; }
+template <int kLane>
+inline F32 fma_lane(F32 a, F32 b, F32 c) {
+  return {vfmaq_laneq_f32(c.v, b.v, a.v, kLane)};
+}
+inline F32 larger(F32 a, F32 b) { return {vmaxq_f32(a.v, b.v)}; }
+inline F32 nearest(F32 a) { return {vrndnq_f32(a.v)}; }
+inline F32 ceiling(F32 a) { return {vrndpq_f32(a.v)}; }
+inline F32 scaled(F32 a, F32 n) {
+  const int32x4_t bits = vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n.v), vdupq_n_s32(127)), 23);
+  return {vmulq_f32(a.v, vreinterpretq_f32_s32(bits))};
+}
+inline F32::Mask less(F32 a, F32 b) { return vcltq_f32(a.v, b.v); }
+inline F32 select(F32::Mask m, F32 a, F32 b) { return {vbslq_f32(m, a.v, b.v)}; }
+inline bool all_finite(F32 a) {
+  const float32x4_t zero = vsubq_f32(a.v, a.v);
+  return vminvq_u32(vceqq_f32(zero, zero)) != 0;
+}
+template <int kIndex>
+inline F64 wide(F32 a) {
+  if constexpr (kIndex == 0) return {vcvt_f64_f32(vget_low_f32(a.v))};
+  else return {vcvt_high_f64_f32(a.v)};
+}
+
+}  // namespace
+}  // namespace attend

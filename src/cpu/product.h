@@ -1,0 +1,168 @@
+// The one product of matrices that everything here is made of: c = a b, or c += a b.
+//
+//                       b [depth][kVectors vectors]
+//                       +-----------+        kRows x kVectors sums stay in registers while k runs
+//                     k |  ===  === |        over the depth. Each step loads kVectors vectors of
+//     a [rows][depth]   +-----------+        b and kRows elements of a, for kRows * kVectors
+//     +-----+           +-----------+        multiply-adds, at most two a cycle:
+//     |  k  |         r |           |          AVX-512  12 x 2: 14 loads, 12 cycles, 27 registers
+//   r |  .  |           |   sums    |          AVX2      6 x 2:  8 loads,  6 cycles, 15 registers
+//     |  .  |           |           |          NEON      8 x 2:  4 loads,  8 cycles, 26 registers
+//     +-----+           +-----------+
+//
+// Every sum is one ascending chain of fused multiply-adds over k: how the rows are cut into tiles
+// changes no bit. a is read as it lies, with its depth contiguous (scores: a row is a key) or with
+// its rows contiguous ("across"; values: a row is a feature of v).
+#pragma once
+
+#include "cpu/vec.h"
+
+namespace attend {
+namespace {
+
+template <class T>
+struct Operands {
+  const T* a;
+  std::int64_t a_stride;  // from row to row; across: from step to step
+  const T* b;
+  std::int64_t b_stride;
+  T* c;
+  std::int64_t c_stride;
+  std::int64_t depth;
+};
+
+enum class Layout { along, across };  // what is contiguous in a: the depth, or the rows
+enum class Start { zero, c };
+
+// Where the sums go: to c. Others may look at them on the way.
+struct Store {
+  template <class T, class V, int kRows, int kVectors>
+  ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
+    unrolled<kRows>(ATTEND_EACH(r) {
+      unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n].store(x.c + r * x.c_stride + n * V::kLanes); });
+    });
+  }
+};
+
+// Addresses in the rows of a. Twelve pointers would not fit the registers: there is one for every
+// four rows, and the compiler is kept from seeing through it.
+template <class T, int kRows>
+struct Pointers {
+  static constexpr int kCount = (kRows + 3) / 4;
+  const T* base[kCount];
+  std::int64_t stride, stride3;
+
+  ATTEND_INLINE Pointers(const T* a, std::int64_t step) : stride(step), stride3(step * 3) {
+    unrolled<kCount>(ATTEND_EACH(n) { base[n] = a + n * 4 * step; });
+  }
+  template <int kRow>
+  ATTEND_INLINE T at() const {
+    return base[kRow / 4][kRow % 4 == 3 ? stride3 : kRow % 4 * stride];
+  }
+  ATTEND_INLINE void advance() {
+    unrolled<kCount>(ATTEND_EACH(n) {
+      base[n] += 1;
+      asm("" : "+r"(base[n]));
+    });
+  }
+};
+
+// Steps k to the depth of every sum, with the elements of a broadcast.
+template <Layout kLayout, class T, class V, int kRows, int kVectors>
+ATTEND_INLINE void steps(const Operands<T>& x, std::int64_t k, V (&sum)[kRows][kVectors]) {
+  const T* b = x.b + k * x.b_stride;
+  const T* across = x.a + k * x.a_stride;
+  Pointers<T, kRows> along(x.a + k, x.a_stride);
+  for (std::int64_t left = x.depth - k; left > 0; --left, b += x.b_stride) {
+    V lanes[kVectors];
+    unrolled<kVectors>(ATTEND_EACH(n) { lanes[n] = V::load(b + n * V::kLanes); });
+    unrolled<kRows>(ATTEND_EACH(r) {
+      V a;
+      if constexpr (kLayout == Layout::along) a = V::set(along.template at<r>());
+      else a = V::set(across[r]);
+      unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n] = fma(a, lanes[n], sum[r][n]); });
+    });
+    if constexpr (kLayout == Layout::along) along.advance();
+    else across += x.a_stride;
+  }
+}
+
+// V::kLanes steps from k on, with products by lane: a vector of a row of a serves them all.
+template <class T, class V, int kRows, int kVectors>
+ATTEND_INLINE void steps_by_lane(const Operands<T>& x, std::int64_t k, V (&sum)[kRows][kVectors]) {
+  V a[kRows];
+  unrolled<kRows>(ATTEND_EACH(r) { a[r] = V::load(x.a + r * x.a_stride + k); });
+  unrolled<V::kLanes>(ATTEND_EACH(lane) {
+    V b[kVectors];
+    unrolled<kVectors>(
+        ATTEND_EACH(n) { b[n] = V::load(x.b + (k + lane) * x.b_stride + n * V::kLanes); });
+    unrolled<kRows>(ATTEND_EACH(r) {
+      unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n] = fma_lane<lane>(a[r], b[n], sum[r][n]); });
+    });
+  });
+}
+
+// One step across, by lane: a vector of a holds V::kLanes rows.
+template <class T, class V, int kRows, int kVectors>
+ATTEND_INLINE void step_across_by_lane(const Operands<T>& x, std::int64_t k,
+                                       V (&sum)[kRows][kVectors]) {
+  V a[kRows / V::kLanes], b[kVectors];
+  unrolled<kRows / V::kLanes>(
+      ATTEND_EACH(r) { a[r] = V::load(x.a + k * x.a_stride + r * V::kLanes); });
+  unrolled<kVectors>(ATTEND_EACH(n) { b[n] = V::load(x.b + k * x.b_stride + n * V::kLanes); });
+  unrolled<kRows>(ATTEND_EACH(r) {
+    unrolled<kVectors>(
+        ATTEND_EACH(n) { sum[r][n] = fma_lane<r % V::kLanes>(a[r / V::kLanes], b[n], sum[r][n]); });
+  });
+}
+
+template <class V, int kRows, int kVectors, Layout kLayout, Start kStart, class Finish>
+[[gnu::noinline]] void product_tile(const Operands<typename V::T>& x, Finish finish) {
+  V sum[kRows][kVectors];
+  unrolled<kRows>(ATTEND_EACH(r) {
+    unrolled<kVectors>(ATTEND_EACH(n) {
+      if constexpr (kStart == Start::zero) sum[r][n] = V::set(0);
+      else sum[r][n] = V::load(x.c + r * x.c_stride + n * V::kLanes);
+    });
+  });
+  std::int64_t k = 0;
+  if constexpr (V::kByLane && kLayout == Layout::along) {
+    for (; k + V::kLanes <= x.depth; k += V::kLanes) steps_by_lane(x, k, sum);
+  } else if constexpr (V::kByLane && kRows % V::kLanes == 0) {
+    for (; k < x.depth; ++k) step_across_by_lane(x, k, sum);
+  }
+  if (k < x.depth) steps<kLayout>(x, k, sum);
+  finish(x, sum);
+}
+
+// One tile of exactly `rows` rows, or, where that is odd, an even one and a single row.
+template <class V, int kVectors, Layout kLayout, Start kStart, int kRows, class Finish>
+ATTEND_INLINE void product_exact(Operands<typename V::T>& x, std::int64_t rows, Finish finish) {
+  if (rows >= kRows) {
+    product_tile<V, kRows, kVectors, kLayout, kStart>(x, finish);
+    x.a += kLayout == Layout::along ? kRows * x.a_stride : kRows;
+    x.c += kRows * x.c_stride;
+    rows -= kRows;
+  }
+  if constexpr (kRows > 1) {
+    if (rows > 0)
+      product_exact<V, kVectors, kLayout, kStart, (kRows > 2 ? kRows - 2 : 1)>(x, rows, finish);
+  }
+}
+
+// c[rows][kVectors vectors], in tiles that fit the registers (kTileRows rows of kTileVectors);
+// finish(operands of the tile, sums). The last two tiles share what is left: two middling ones keep
+// the multipliers busier than a full and a tiny one.
+template <class V, int kVectors, Layout kLayout, Start kStart, class Finish = Store>
+ATTEND_INLINE void product(Operands<typename V::T> x, std::int64_t rows, Finish finish = {}) {
+  constexpr int kMost = kVectors <= kTileVectors ? kTileRows : 2;
+  while (rows > 0) {
+    const std::int64_t half = (rows + 3) / 4 * 2;
+    const std::int64_t now = rows >= 2 * kMost ? kMost : rows <= kMost ? rows : half;
+    product_exact<V, kVectors, kLayout, kStart, kMost>(x, now, finish);
+    rows -= now;
+  }
+}
+
+}  // namespace
+}  // namespace attend

@@ -1,0 +1,129 @@
+// Weights and scores on request, in a second pass over the scores of a tile: the weights need the
+// row's final maximum and sum. Length x length numbers are written, so nothing here is hot.
+#pragma once
+
+#include "cpu/tile.h"
+
+namespace attend {
+namespace {
+
+template <class V>
+class Show {
+  using T = typename V::T;
+  static constexpr int kMost = Tile<V>::kMost;
+
+ public:
+  Show(Scores<V>& scores, Chunk<T>& chunk, Runs& runs, T* s)
+      : p(scores.p), call_(scores.call), scores_(scores), chunk_(chunk), runs_(runs), s_(s) {}
+
+  // What is hidden, in the rows [first, first + count) of (query, head of the group), those that
+  // the sequence does not have included: weight 0, score -inf.
+  void hide_rows(std::int64_t first, std::int64_t count) noexcept {
+    const std::int64_t rows = p.group() * p.q_length;
+    for (std::int64_t r = first; r < rows && r < first + count; ++r) {
+      const std::int64_t i = r / p.group(), h = scores_.kv_head * p.group() + r % p.group();
+      if (p.weights) fill(call_.weights, h, i, 0);
+      if (p.scores) fill(call_.scores, h, i, kMinusInfinity);
+    }
+  }
+
+  // p = 2^(t - m) / l, and the scores after the mask.
+  void visible(const Tile<V>& tile, const double* m, const double* l) noexcept {
+    const bool masked = p.scores && p.stage == ScoreStage::masked;
+    if (!p.weights && !masked) return;
+    for (std::int64_t at = tile.begin / kChunk * kChunk; at < tile.end; at += kChunk) {
+      scores_.bring(chunk_, at > tile.begin ? at : tile.begin,
+                    at + kChunk < tile.end ? at + kChunk : tile.end, false);
+      scores_.find_runs(tile, chunk_, runs_);
+      if (runs_.count == 0) continue;
+      T top[kMost];
+      scores_.compute(tile, chunk_, runs_, s_, top);
+      if (masked) write(call_.scores, tile, [&](int) { return scores_.plain() ? scale() : 1; });
+      if (!p.weights) continue;
+      weigh(tile, m);
+      write(call_.weights, tile, [&](int n) { return l[n] == 0 ? 0 : 1 / l[n]; });
+    }
+  }
+
+  // The scores before the mask: every stored key has one, hidden or not.
+  void unmasked(const Tile<V>& tile) noexcept {
+    if (!p.scores || p.stage == ScoreStage::masked) return;
+    for (std::int64_t at = 0; at < scores_.sequence.k_stored; at += kChunk) {
+      const std::int64_t left = scores_.sequence.k_stored - at;
+      const int count = static_cast<int>(left < kChunk ? left : kChunk);
+      scores_.bring(chunk_, at, at + count, false);
+      runs_.runs = 1;
+      runs_.count = count;
+      runs_.run[0] = {at, 0, count};
+      T top[kMost];
+      scores_.products(tile, chunk_, runs_.run[0], s_, top);
+      if (p.stage == ScoreStage::softcapped) cap(tile);
+      write(call_.scores, tile,
+            [&](int) { return p.stage == ScoreStage::softcapped ? 1 : scale(); });
+    }
+  }
+
+ private:
+  double scale() const noexcept { return p.scale < 0 ? -p.scale : p.scale; }
+
+  void fill(const Strided& t, std::int64_t h, std::int64_t i, double value) noexcept {
+    for (std::int64_t j = 0; j < p.k_length; ++j)
+      store(t, t.offset(scores_.sequence.b, h, i, j), value);
+  }
+
+  void weigh(const Tile<V>& tile, const double* m) noexcept {
+    T base[kMost];
+    for (int n = 0; n < tile.lanes; ++n)
+      base[n] = m[n] == kMinusInfinity ? 0 : static_cast<T>(m[n]);
+    const V high = V::set(scores_.high), low = V::set(scores_.low);
+    for (int j = 0; j < runs_.count; ++j) {
+      for (int n = 0; n < tile.lanes; n += V::kLanes) {
+        T* at = s_ + j * tile.lanes + n;
+        const V u = V::load(at);
+        exp2_of(fma(u, high, u * low) - V::load(base + n)).store(at);
+      }
+    }
+  }
+
+  void cap(const Tile<V>& tile) noexcept {
+    const Run& run = runs_.run[0];
+    for (int n = 0; n < tile.rows; ++n) {
+      for (int x = 0; x < run.count; ++x) {
+        T& u = s_[x * tile.lanes + n];
+        double score = static_cast<double>(u) * scale();
+        if (p.bias_before_softcap)
+          score += added(p, call_, scores_.sequence, tile.h[n], tile.i[n], run.key + x);
+        u = static_cast<T>(p.softcap == 0 ? score : p.softcap * std::tanh(score / p.softcap));
+      }
+    }
+  }
+
+  // s * factor(row) of every key in the runs, each rounded once.
+  template <class Factor>
+  void write(const Strided& t, const Tile<V>& tile, Factor factor) noexcept {
+    with_type(t.type, [&]<class E>(E) {
+      for (int n = 0; n < tile.rows; ++n) {
+        const double f = factor(n);
+        for (int r = 0; r < runs_.runs; ++r) {
+          const Run& run = runs_.run[r];
+          E* to = reinterpret_cast<E*>(t.data) +
+                  t.offset(scores_.sequence.b, tile.h[n], tile.i[n], run.key);
+          for (int x = 0; x < run.count; ++x) {
+            const T u = s_[(run.at + x) * tile.lanes + n];
+            to[x * t.stride[3]] = static_cast<E>(static_cast<double>(u) * f);
+          }
+        }
+      }
+    });
+  }
+
+  const Problem& p;
+  const Call& call_;
+  Scores<V>& scores_;
+  Chunk<T>& chunk_;
+  Runs& runs_;
+  T* s_;
+};
+
+}  // namespace
+}  // namespace attend

@@ -1,0 +1,370 @@
+// A tile of queries against a chunk of keys: steps 1 and 2, which forward and backward share.
+//
+// Scores are computed transposed, S^T = K Q^T: a key is a row, a query is a lane. So everything the
+// softmax needs is vertical (maximum, sum, rescale: no shuffles), and P^T is the operand of
+// O^T = V^T P^T as it lies. The lanes of a tile are rows r = i * group + g, i a query and g a head
+// of the group that shares a key head: one query of many heads (decode) fills them like many of
+// one.
+//
+//                     lanes: 1 or kTileVectors vectors of rows
+//                 +--------------------+
+//    keys, in     |  S^T, then P^T     |  1 scores   q lies packed [d][lanes], k is read as it lies
+//    one chunk    |  [chunk][lanes]    |  2 mask     only where something is hidden or added
+//    of 256       +--------------------+
+#pragma once
+
+#include "core/philox.h"
+#include "core/scratch.h"
+#include "core/softmax_state.h"
+#include "cpu/exp2.h"
+#include "cpu/pack.h"
+#include "cpu/product.h"
+
+namespace attend {
+namespace {
+
+// Keys of a chunk that lie side by side and that some row of a tile may see.
+struct Run {
+  std::int64_t key;
+  int at, count;  // where in S^T, and how many
+};
+struct Runs {
+  Run run[kChunk / 2 + 1];
+  int runs = 0, count = 0;
+  bool same_blocks = true;  // every row sees the same blocks
+};
+
+// Up to kMost rows of one key head.
+template <class V>
+struct Tile {
+  using T = typename V::T;
+  static constexpr int kMost = kTileVectors * V::kLanes;
+  int rows, lanes;
+  std::int64_t begin, end;  // keys that any row may see, by position
+  std::int64_t h[kMost], i[kMost];
+  KeyRange keys[kMost];  // by position
+  T* q;                  // [d][lanes]
+};
+
+// The keys and values at hand, as the products read them.
+template <class T>
+struct Chunk {
+  std::int64_t from, to;
+  const T *k, *v;
+  std::int64_t k_stride, v_stride;
+  T *packed_k, *packed_v;  // [256][d] and [256][width of v], for what does not lie ready
+};
+
+// Steps 1 and 2 of one problem and key head.
+template <class V>
+class Scores {
+ public:
+  using T = typename V::T;
+  static constexpr int kMost = Tile<V>::kMost;
+  static constexpr T kHidden = -std::numeric_limits<T>::infinity();
+
+  const Problem& p;
+  const Call& call;
+  Sequence sequence;
+  std::int64_t kv_head = 0;
+  // A score u weighs 2^(u * (high + low)): u is the bare product where nothing is done to it, else
+  // the score s itself. high is rounded down, so low > 0 and u = -inf meets no 0 * inf.
+  T high, low;
+
+  Scores(const Problem& problem, const Call& c, Scratch& scratch)
+      : p(problem), call(c), plain_(p.softcap == 0 && !p.bias && !p.alibi && !p.mask),
+        rows_(scratch.take<T>(kMost * kChunk)), added_(scratch.take<T>(kMost * kChunk)),
+        q_(scratch.take<T>(kMost * p.d)) {
+    const double scale = p.scale < 0 ? -p.scale : p.scale;
+    const double factor = (plain_ ? scale : 1) * std::numbers::log2e;
+    constexpr T kLeast = std::numeric_limits<T>::min();
+    high = static_cast<T>(factor);
+    if (static_cast<double>(high) > factor) high -= high * (std::numeric_limits<T>::epsilon() / 2);
+    low = static_cast<T>(factor - static_cast<double>(high));
+    if (!(high > kLeast)) high = kLeast;
+    if (!(low > kLeast)) low = kLeast;
+    scale_ = static_cast<T>(scale);
+  }
+
+  bool plain() const noexcept { return plain_; }
+
+  // A row of `count` features as whole vectors.
+  static std::int64_t width(std::int64_t count) noexcept {
+    return (count + V::kLanes - 1) / V::kLanes * V::kLanes;
+  }
+  std::int64_t rows() const noexcept { return p.group() * sequence.q_length; }
+
+  // The rows from `first` on, their q packed, negated if the scale is negative.
+  void open(Tile<V>& tile, std::int64_t first) noexcept {
+    const std::int64_t left = rows() - first;
+    tile.rows = static_cast<int>(left < kMost ? left : kMost);
+    tile.lanes = tile.rows <= V::kLanes ? V::kLanes : kMost;
+    tile.begin = sequence.k_length;
+    tile.end = 0;
+    const T* q[kMost];
+    const bool ready = lies_ready<T>(call.q);
+    const std::int64_t group = p.group();
+    std::int64_t i = first / group, g = first % group;
+    KeyRange keys;
+    for (int n = 0; n < tile.rows; ++n, ++g) {
+      if (g == group) g = 0, ++i;
+      tile.i[n] = i;
+      tile.h[n] = kv_head * group + g;
+      if (n == 0 || g == 0) keys = positions(p, sequence, i);
+      tile.keys[n] = keys;
+      if (keys.begin < keys.end) {
+        tile.begin = keys.begin < tile.begin ? keys.begin : tile.begin;
+        tile.end = keys.end > tile.end ? keys.end : tile.end;
+      }
+      const std::int64_t at = query_row(p, call.q, sequence, tile.h[n], tile.i[n]);
+      if (!ready) convert_row(call.q, at, p.d, q_ + n * p.d);
+      q[n] = ready ? reinterpret_cast<const T*>(call.q.data) + at : q_ + n * p.d;
+    }
+    rows_to_lanes<V>(q, tile.rows, p.d, tile.q, tile.lanes);
+    if (p.scale < 0)
+      for (std::int64_t x = 0; x < p.d * tile.lanes; ++x) tile.q[x] = -tile.q[x];
+  }
+
+  // The keys and values [from, to) of a chunk: where they are, or packed.
+  void bring(Chunk<T>& chunk, std::int64_t from, std::int64_t to, bool values = true) noexcept {
+    chunk.from = from;
+    chunk.to = to;
+    chunk.k = bring_rows(call.k, chunk.packed_k, p.d, p.d, chunk, chunk.k_stride);
+    if (values)
+      chunk.v = bring_rows(call.v, chunk.packed_v, p.dv, width(p.dv), chunk, chunk.v_stride);
+  }
+
+  // Which keys of the chunk the tile has to look at.
+  void find_runs(const Tile<V>& tile, const Chunk<T>& chunk, Runs& runs) const noexcept {
+    const std::int64_t lo = chunk.from > tile.begin ? chunk.from : tile.begin;
+    const std::int64_t hi = chunk.to < tile.end ? chunk.to : tile.end;
+    runs.runs = runs.count = 0;
+    runs.same_blocks = true;
+    for (std::int64_t j = lo; j < hi;) {
+      const std::int64_t left = p.blocks ? p.block_keys - j % p.block_keys : hi - j;
+      const int count = static_cast<int>(left < hi - j ? left : hi - j);
+      if (!p.blocks || any_sees(tile, j, runs.same_blocks)) append(runs, j, count);
+      j += count;
+    }
+  }
+
+  // s[key][lane] = u of every key in the runs, kHidden where the row does not see it; top[lane] is
+  // the largest. Gives whether anything may be hidden.
+  bool compute(const Tile<V>& tile, const Chunk<T>& chunk, const Runs& runs, T* s,
+               T* top) noexcept {
+    for (int n = 0; n < tile.lanes; ++n) top[n] = kHidden;
+    for (int r = 0; r < runs.runs; ++r) products(tile, chunk, runs.run[r], s, top);  // 1 scores
+    bool partial = false;                                                            // 2 mask
+    if (!plain_ || !runs.same_blocks) {
+      partial = true;
+      add(tile, runs, s);
+    } else {
+      for (int r = 0; r < runs.runs; ++r) partial |= hide(tile, runs.run[r], s);
+    }
+    if (partial) find_top(s, runs.count, tile.lanes, top);
+    return partial;
+  }
+
+  // Step 1 alone: the bare products q . k (of q negated, where the scale is negative).
+  void products(const Tile<V>& tile, const Chunk<T>& chunk, const Run& run, T* s,
+                T* top) const noexcept {
+    const Operands<T> x{.a = chunk.k + (run.key - chunk.from) * chunk.k_stride,
+                        .a_stride = chunk.k_stride,
+                        .b = tile.q,
+                        .b_stride = tile.lanes,
+                        .c = s + run.at * tile.lanes,
+                        .c_stride = tile.lanes,
+                        .depth = p.d};
+    const StoreAndTop finish{top};
+    if (tile.lanes == V::kLanes) product<V, 1, Layout::along, Start::zero>(x, run.count, finish);
+    else product<V, kTileVectors, Layout::along, Start::zero>(x, run.count, finish);
+  }
+
+  // Whether row n sees key j, which lies in one of its runs.
+  bool sees(const Tile<V>& tile, int n, std::int64_t j) const noexcept {
+    return j >= tile.keys[n].begin && j < tile.keys[n].end &&
+           block_visible(p, call, sequence.b, tile.h[n], tile.i[n], j) &&
+           !masked_out(p, call, sequence.b, tile.h[n], tile.i[n], j);
+  }
+
+  // What dropout multiplies the weights with, [key][lane].
+  void dropout(const Tile<V>& tile, const Runs& runs, T* factors) noexcept {
+    const T* rows[kMost];
+    for (int n = 0; n < tile.rows; ++n) {
+      T* row = rows_ + n * kChunk;
+      rows[n] = row;
+      for (int r = 0; r < runs.runs; ++r)
+        for (int x = 0; x < runs.run[r].count; ++x)
+          row[runs.run[r].at + x] = static_cast<T>(
+              dropout_factor(p, call, sequence.b, tile.h[n], tile.i[n], runs.run[r].key + x));
+    }
+    rows_to_lanes<V>(rows, tile.rows, runs.count, factors, tile.lanes);
+  }
+
+ private:
+  struct StoreAndTop {
+    T* top;
+    template <int kRows, int kVectors>
+    ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
+      unrolled<kVectors>(ATTEND_EACH(n) {
+        V most = V::load(top + n * V::kLanes);
+        unrolled<kRows>(ATTEND_EACH(r) { most = larger(most, sum[r][n]); });
+        most.store(top + n * V::kLanes);
+      });
+      Store{}(x, sum);
+    }
+  };
+
+  const T* bring_rows(const Strided& t, T* packed, std::int64_t count, std::int64_t row_width,
+                      const Chunk<T>& chunk, std::int64_t& stride) const noexcept {
+    if (lies_ready<T>(t) && p.keys != KeyAddressing::paged && count == row_width) {
+      stride = t.stride[2];
+      return reinterpret_cast<const T*>(t.data) +
+             key_row(p, call, t, sequence, kv_head, chunk.from);
+    }
+    for (std::int64_t j = chunk.from; j < chunk.to; ++j, packed += row_width) {
+      convert_row(t, key_row(p, call, t, sequence, kv_head, j), count, packed);
+      for (std::int64_t x = count; x < row_width; ++x) packed[x] = 0;
+    }
+    stride = row_width;
+    return packed - (chunk.to - chunk.from) * row_width;
+  }
+
+  static void append(Runs& runs, std::int64_t j, int count) noexcept {
+    Run* last = runs.run + runs.runs - 1;
+    if (runs.runs > 0 && last->key + last->count == j) last->count += count;
+    else runs.run[runs.runs++] = {j, runs.count, count};
+    runs.count += count;
+  }
+
+  bool any_sees(const Tile<V>& tile, std::int64_t j, bool& same) const noexcept {
+    int seen = 0;
+    for (int n = 0; n < tile.rows; ++n)
+      seen += block_visible(p, call, sequence.b, tile.h[n], tile.i[n], j) ? 1 : 0;
+    if (seen != 0 && seen != tile.rows) same = false;
+    return seen != 0;
+  }
+
+  static void find_top(const T* s, int count, int lanes, T* top) noexcept {
+    for (int n = 0; n < lanes; n += V::kLanes) {
+      V most = V::set(kHidden);
+      for (int j = 0; j < count; ++j) most = larger(most, V::load(s + j * lanes + n));
+      most.store(top + n);
+    }
+  }
+
+  // Hides by position, with nothing else to do. Keys that every row sees are not touched.
+  bool hide(const Tile<V>& tile, const Run& run, T* s) const noexcept {
+    T first[kMost], last[kMost];
+    int seen_from = 0, seen_to = run.count;
+    for (int n = 0; n < tile.rows; ++n) {
+      const int b = within(run, tile.keys[n].begin), e = within(run, tile.keys[n].end);
+      first[n] = static_cast<T>(b);
+      last[n] = static_cast<T>(e);
+      seen_from = b > seen_from ? b : seen_from;
+      seen_to = e < seen_to ? e : seen_to;
+    }
+    if (seen_from == 0 && seen_to == run.count) return false;
+    for (int n = tile.rows; n < tile.lanes; ++n) first[n] = 0, last[n] = static_cast<T>(run.count);
+    if (seen_to < seen_from) seen_from = seen_to = 0;
+    hide_keys(first, last, 0, seen_from, tile.lanes, s + run.at * tile.lanes);
+    hide_keys(first, last, seen_to, run.count, tile.lanes, s + run.at * tile.lanes);
+    return true;
+  }
+
+  static int within(const Run& run, std::int64_t j) noexcept {
+    return j <= run.key ? 0 : j - run.key > run.count ? run.count : static_cast<int>(j - run.key);
+  }
+
+  static void hide_keys(const T* first, const T* last, int from, int to, int lanes, T* s) noexcept {
+    const V hidden = V::set(kHidden);
+    for (int n = 0; n < lanes; n += V::kLanes) {
+      const V begin = V::load(first + n), end = V::load(last + n);
+      for (int j = from; j < to; ++j) {
+        const V key = V::set(static_cast<T>(j));
+        const V u = V::load(s + j * lanes + n);
+        select(less(key, begin), hidden, select(less(key, end), u, hidden))
+            .store(s + j * lanes + n);
+      }
+    }
+  }
+
+  // Any combination of options: what is added to each score, or kHidden, is written row by row,
+  // where it lies side by side, and turned into lanes.
+  [[gnu::noinline]] void add(const Tile<V>& tile, const Runs& runs, T* s) noexcept {
+    const T* rows[kMost];
+    for (int n = 0; n < tile.rows; ++n) {
+      rows[n] = rows_ + n * kChunk;
+      for (int r = 0; r < runs.runs; ++r)
+        added_to_row(tile, n, runs.run[r], rows_ + n * kChunk + runs.run[r].at);
+    }
+    rows_to_lanes<V>(rows, tile.rows, runs.count, added_, tile.lanes);
+
+    const V scale = V::set(plain_ ? T{1} : scale_), cap = V::set(static_cast<T>(p.softcap));
+    const V inverse = V::set(static_cast<T>(p.softcap == 0 ? 0 : 1 / p.softcap));
+    const V hidden = V::set(kHidden), lowest = V::set(std::numeric_limits<T>::lowest());
+    // A bias of the lowest finite number is not -inf, and its u * (high + low) must not become it.
+    const V least = V::set(std::numeric_limits<T>::lowest() / 2);
+    for (std::int64_t x = 0; x < std::int64_t{runs.count} * tile.lanes; x += V::kLanes) {
+      const V a = V::load(added_ + x);
+      V u = V::load(s + x) * scale;
+      if (p.bias_before_softcap) u = u + a;
+      if (p.softcap != 0) u = cap * tanh_of(u * inverse);
+      if (!p.bias_before_softcap) u = u + a;
+      select(less(a, lowest), hidden, larger(least, u)).store(s + x);
+    }
+  }
+
+  void added_to_row(const Tile<V>& tile, int n, const Run& run, T* row) const noexcept {
+    const std::int64_t b = sequence.b, h = tile.h[n], i = tile.i[n];
+    const int from = within(run, tile.keys[n].begin), to = within(run, tile.keys[n].end);
+    for (int x = 0; x < run.count; ++x) row[x] = 0;
+    if (p.alibi) {
+      const T slope = static_cast<T>(load(call.alibi, call.alibi.offset(0, h, 0)));
+      const std::int64_t position = i + sequence.offset;
+      for (int x = from; x < to; ++x) {
+        const std::int64_t distance = position - (run.key + x);
+        row[x] = -slope * static_cast<T>(distance < 0 ? -distance : distance);
+      }
+    }
+    if (p.bias) add_bias(call.bias.offset(b, h, i, run.key), from, to, row);
+    if (p.mask) apply_mask(call.mask.offset(b, h, i, run.key), from, to, row);
+    for (int x = 0; x < from; ++x) row[x] = kHidden;
+    for (int x = to; x < run.count; ++x) row[x] = kHidden;
+    if (p.blocks) {
+      for (int x = from; x < to; ++x)
+        if (!block_visible(p, call, b, h, i, run.key + x)) row[x] = kHidden;
+    }
+  }
+
+  // -inf stays -inf whatever ALiBi says: its numbers are finite, or NaN on purpose.
+  void add_bias(std::int64_t offset, int from, int to, T* row) const noexcept {
+    with_type(call.bias.type, [&]<class E>(E) {
+      const E* bias = reinterpret_cast<const E*>(call.bias.data) + offset;
+      const std::int64_t stride = call.bias.stride[3];
+      for (int x = from; x < to; ++x) {
+        const T value = static_cast<T>(widened(bias[x * stride]));
+        row[x] = value == kHidden ? kHidden : row[x] + value;
+      }
+    });
+  }
+
+  void apply_mask(std::int64_t offset, int from, int to, T* row) const noexcept {
+    const std::int64_t stride = call.mask.stride[3];
+    if (call.mask.type == DType::i64 || call.mask.type == DType::i32) {
+      for (int x = from; x < to; ++x)
+        if (load_integer(call.mask, offset + x * stride) == 0) row[x] = kHidden;
+    } else {
+      const auto* mask = reinterpret_cast<const std::uint8_t*>(call.mask.data) + offset;
+      for (int x = from; x < to; ++x) row[x] = mask[x * stride] == 0 ? kHidden : row[x];
+    }
+  }
+
+  const bool plain_;
+  T scale_;
+  T *rows_, *added_;  // [lanes][256] and [256][lanes]
+  T* q_;              // [lanes][d], rows that do not lie ready
+};
+
+}  // namespace
+}  // namespace attend
