@@ -10,12 +10,14 @@ over the rounds of the median of a turn; low and high are the extremes of the ro
 the formulas in f64. Into the folder --out go results.json, table.txt and, where matplotlib is there, the plots.
 """
 import argparse
+import concurrent.futures
 import datetime
 import json
 import math
 import os
 import pathlib
 import platform
+import select
 import statistics
 import subprocess
 import sys
@@ -27,22 +29,27 @@ LIBRARIES = ("attend", "attend.torch", "PyTorch", "PyTorch compiled", "ONNX Runt
 OURS = ("attend", "attend.torch")
 SUITES = ("notes", "bert", "gpt", "long", "decode", "backward", "layer", "length", "growth")
 ALLOWED_ERROR = 5e-5     # of the largest value; f32 results lie between 1e-8 and 5e-6
+PATIENCE = 300           # seconds until a process that does not answer is given up
 SLOW = 0.5               # seconds of a call from which on a library has one turn only
 YARDSTICK = {"name": "matmul 2048 x 2048", "suite": "yardstick", "operation": "matmul", "size": 2048, "causal": False,
              "flops": 2.0 * 2048**3, "bytes": None, "quick": True}
 
 
 class Worker:
-    """A library in its own process."""
+    """A library in its own process, pinned to `cores`; `threads`: as if it had another number of them."""
 
-    def __init__(self, name, cores):
+    def __init__(self, name, cores, log=None, threads=None):
         self.name = name
+        environment = {**os.environ, "ATTEND_BENCH_THREADS": str(threads or len(cores))}
         self.process = subprocess.Popen(
             [sys.executable, "-u", str(HERE / "worker.py"), name, ",".join(map(str, cores))], text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE if name != "attend" else None)
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment)
         self.first = self.answer()
 
     def answer(self):
+        if not select.select([self.process.stdout], [], [], PATIENCE)[0]:
+            self.process.kill()
+            return {"left": f"no answer within {PATIENCE} seconds"}
         line = self.process.stdout.readline()
         return json.loads(line) if line else {"left": f"the process ended with status {self.process.wait()}"}
 
@@ -55,9 +62,8 @@ class Worker:
         return self.answer()
 
     def close(self):
-        self.process.stdin.close()
         try:
-            self.process.wait(timeout=10)
+            self.process.communicate(timeout=10)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -101,6 +107,20 @@ def expanded(cases):
                    "flops": case["flops"] * 7 / 5}
 
 
+def compile_ahead(cases, core_sets, log):
+    """Lets PyTorch's compiler fill its cache, on all cores at once: in the turns, on one core, it would take minutes."""
+    def compile_one(job):
+        cores, case = job
+        worker = Worker("PyTorch compiled", core_sets[-1], log, threads=len(cores))
+        if "left" not in worker.first:
+            worker.ask(do="prepare", case=case)
+        worker.close()
+
+    jobs = [(cores, case) for cores in core_sets for case in cases if case["operation"] == "layer"]
+    with concurrent.futures.ThreadPoolExecutor(max_workers=len(core_sets[-1])) as pool:
+        list(pool.map(compile_one, jobs))
+
+
 def growth(case, cores, limit, before):
     """One length in a fresh process; None where it would take longer than the limit. Four times the time of half the
     length is expected."""
@@ -112,18 +132,21 @@ def growth(case, cores, limit, before):
     return {"keys": case["keys"], "cores": len(cores), **found}
 
 
-def measure_all(cases, core_sets, args, say):
+def measure_all(cases, core_sets, args, say, log):
     runs, left_out, versions, grown = [], {}, {}, []
     sweep = [case for case in cases if case["suite"] == "growth"]
     side_by_side = [YARDSTICK, *expanded(case for case in cases if case["suite"] != "growth")]
     total, done = len(side_by_side) * len(core_sets), 0
+    if not args.no_compile and any(case["operation"] == "layer" for case in cases):
+        say("PyTorch compiles the layers")
+        compile_ahead(cases, core_sets, log)
     for cores in core_sets:
         workers = {}
         for name in LIBRARIES:
-            if args.quick and name == "PyTorch compiled":
-                left_out[name] = "it is left out of a quick run: compiling takes minutes"
+            if args.no_compile and name == "PyTorch compiled":
+                left_out[name] = "compiling takes minutes"
                 continue
-            worker = Worker(name, cores)
+            worker = Worker(name, cores, log)
             if "left" in worker.first:
                 left_out[name] = worker.first["left"]
                 worker.close()
@@ -223,6 +246,11 @@ def share(run, peaks):
     return least / ours["seconds"]
 
 
+def spread(figures):
+    """How far the rounds lie apart, as a part of their median."""
+    return (figures["high"] - figures["low"]) / figures["seconds"]
+
+
 def duration(seconds):
     for unit, factor in (("us", 1e6), ("ms", 1e3)):
         if seconds * factor < 1000:
@@ -239,7 +267,7 @@ def table(results):
         lines.append(f"{cores} core{'s'[:cores != 1]}" + (
             f": {peak['flops'] / 1e9:.0f} GFLOP/s ({peak['instructions']}), reads {peak['read_bytes'] / 1e9:.1f} GB/s"
             if peak else ""))
-        lines.append(f"{'case':36}{'speed':>14}{'of peak':>9}" + "".join(f"{name:>17}" for name in names) +
+        lines.append(f"{'case':36}{'speed':>14}{'of peak':>9}{'spread':>8}" + "".join(f"{name:>17}" for name in names) +
                      f"{'best / attend':>15}")
         for run in (run for run in runs if run["cores"] == cores):
             case, ours = run["case"], run["figures"].get("attend")
@@ -249,6 +277,7 @@ def table(results):
             row = f"{case['name']:36}"
             row += f"{work / ours['seconds'] / 1e9:6.1f} {unit:>7}" if ours else " " * 14
             row += f"{100 * part:7.0f} %" if part else " " * 9
+            row += f"{100 * spread(ours):6.0f} %" if ours else " " * 8
             for name in names:
                 found = run["figures"].get(name)
                 row += f"{'-' if not found else duration(found['seconds']) + ('!' if found['wrong'] else ''):>17}"
@@ -267,12 +296,12 @@ def table(results):
 def self_test():
     """A wrong or missing result must not count, and the arithmetic must be that of the formulas."""
     case = {"name": "x", "suite": "notes", "operation": "forward", "flops": 4e9, "bytes": None, "causal": False}
-    good = lambda seconds: {"seconds": seconds, "wrong": False}
+    good = lambda seconds: {"seconds": seconds, "low": seconds, "high": 1.5 * seconds, "wrong": False}
     run = {"case": case, "cores": 1, "left": {}, "figures": {
         "attend": good(1.0), "PyTorch": good(3.0), "NumPy": good(2.0), "attend.torch": good(0.5),
-        "ONNX Runtime": {"seconds": 0.1, "wrong": True}}}
+        "ONNX Runtime": {**good(0.1), "wrong": True}}}
     alone = {**run, "figures": {"attend": good(1.0)}}
-    wrong = {**run, "figures": {**run["figures"], "attend": {"seconds": 1.0, "wrong": True}}}
+    wrong = {**run, "figures": {**run["figures"], "attend": {**good(1.0), "wrong": True}}}
     quarter = {**run, "figures": {"attend": good(1.0), "PyTorch": good(8.0)}}
     reads = {**run, "case": {**case, "bytes": 15e9}}
     peaks = {"1": {"flops": 8e9, "read_bytes": 1e10, "reading": [{"array_bytes": 15e9, "bytes_per_second": 2e10}]}}
@@ -281,6 +310,7 @@ def self_test():
     assert math.isclose(means([run, quarter, alone, wrong])["notes", 1], 4.0)
     assert share(run, peaks) == 0.5 and share(reads, peaks) == 0.75 and share(run, {}) is None
     assert [c["name"] for c in expanded([case, {**case, "operation": "backward"}])] == ["x", "x", "x_both"]
+    assert spread(good(2.0)) == 0.5
     assert [duration(s) for s in (1.234e-5, 0.1234, 12.34)] == ["12.3 us", "123 ms", "12.3 s"]
 
     class Fake:                                     # the second calls are slower, and the library is wrong or right
@@ -312,12 +342,14 @@ def parse(arguments):
     parser.add_argument("--seconds", type=float, help="of a turn; 0.08, or 0.03 with --quick")
     parser.add_argument("--cores", help="numbers of cores, separated by commas; 1 and all of them if not given")
     parser.add_argument("--limit", type=float, default=60, help="seconds that one length of `growth` may take")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build/bench"), help="folder for the results")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build/bench", help="folder for the results")
     parser.add_argument("--attend", type=pathlib.Path, default=ROOT / "build/release/cli/attend",
                         help="the command attend, which knows the cases and the machine")
-    parser.add_argument("--quick", action="store_true", help="a few small cases, briefly")
+    parser.add_argument("--quick", action="store_true", help="a few small cases, briefly; --no-compile as well")
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out: 40 seconds of a core a layer")
     parser.add_argument("--self-test", action="store_true", help="check the arithmetic and end")
     args = parser.parse_args(arguments)
+    args.no_compile = args.no_compile or args.quick
     args.rounds = args.rounds or (2 if args.quick else 4)
     args.seconds = args.seconds or (0.03 if args.quick else 0.08)
     unknown = set(args.suites.split(",")) - set(SUITES)
@@ -349,7 +381,8 @@ def main(arguments):
     say("the machine's peak")
     peaks = {str(len(cores)): pinned(cores, args.attend, "bench", "--peak", "--json", *chosen)["peak"]
              for cores in args.core_sets}
-    runs, left_out, versions, grown = measure_all(cases, args.core_sets, args, say)
+    with open(args.out / "workers.log", "w") as log:    # what the libraries say
+        runs, left_out, versions, grown = measure_all(cases, args.core_sets, args, say, log)
     results = {"schema": "attend.compare/1",
                "machine": describe_machine(args.attend, args.core_sets[-1], versions),
                "settings": {"rounds": args.rounds, "seconds": args.seconds, "quick": args.quick},

@@ -37,6 +37,7 @@ def speed_over_length(results):
                               linewidth=2 if name == "attend" else 1.2)
             axis.axhline(results["peaks"][str(cores)]["flops"] / 1e9, color="black", linestyle=":", label="peak")
             axis.set_xscale("log", base=2)
+            axis.xaxis.set_major_formatter("{x:.0f}")
             axis.set_ylim(bottom=0)
             axis.set_title(f"{'causal' if causal else 'full'}, {cores} core{'s'[:cores != 1]}")
             axis.set_ylabel("GFLOP/s")
@@ -68,6 +69,7 @@ def growth(results):
     right.set_title("memory of the process")
     for axis in (left, right):
         axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_formatter("{x:.0f}")
         axis.set_yscale("log")
         axis.set_xlabel("length (one head of 64, f32)")
         axis.legend(frameon=False)
