@@ -233,25 +233,27 @@ class FlashForward {
 
   // o[row][x] = sum over the keys of w[j][row] * v[j][x], one ascending chain.
   void values(const Sums& tile, const Runs& runs, const T* w, T* o) const noexcept {
+    const Chunk<T>& chunk = memory_.chunk;
     for (int r = 0; r < runs.runs; ++r) {
       const Run& run = runs.run[r];
-      for (int x = 0; x < run.count; x += kSlice) {
-        const Operands<T> operands{
-            .a = w + (run.at + x) * tile.lanes,
-            .a_stride = tile.lanes,
-            .b = memory_.chunk.v + (run.key + x - memory_.chunk.from) * memory_.chunk.v_stride,
-            .b_stride = memory_.chunk.v_stride,
-            .c = o,
-            .c_stride = width(p),
-            .depth = run.count - x < kSlice ? run.count - x : kSlice};
+      const bool streamed = tile.lanes == V::kLanes && run.count >= Scores<V>::kStreamed;
+      const int slice = streamed ? kSlice / 4 : kSlice;
+      for (int x = 0; x < run.count; x += slice) {
+        const Operands<T> operands{.a = w + (run.at + x) * tile.lanes,
+                                   .a_stride = tile.lanes,
+                                   .b = chunk.v + (run.key + x - chunk.from) * chunk.v_stride,
+                                   .b_stride = chunk.v_stride,
+                                   .c = o,
+                                   .c_stride = width(p),
+                                   .depth = run.count - x < slice ? run.count - x : slice};
         if (r == 0 && x == 0) values_of<Start::zero>(operands, tile.rows);
         else values_of<Start::c>(operands, tile.rows);
       }
     }
   }
 
-  // All features of one slice. One or two rows would leave the multipliers waiting for each other:
-  // they take more features at a time.
+  // All features of one slice. Few rows would leave the multipliers waiting for each other: they
+  // take more features at a time.
   template <Start kStart>
   void values_of(Operands<T> x, int rows) const noexcept {
     std::int64_t left = width(p) / V::kLanes;
@@ -261,7 +263,7 @@ class FlashForward {
       x.c += kVectors * V::kLanes;
       left -= kVectors;
     };
-    while (rows <= 2 && left >= 4) take.template operator()<4>();
+    while (rows <= kWideRows && left >= kWideVectors) take.template operator()<kWideVectors>();
     while (left >= kTileVectors) take.template operator()<kTileVectors>();
     while (left > 0) take.template operator()<1>();
   }

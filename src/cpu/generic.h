@@ -9,6 +9,7 @@ namespace attend {
 namespace {
 
 inline constexpr int kTileRows = 4, kTileVectors = 2;
+inline constexpr int kWideRows = 2, kWideVectors = 4;  // for few rows
 
 template <class Element, class Whole, Element kBig>
 struct Lanes {

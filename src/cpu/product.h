@@ -31,7 +31,8 @@ struct Operands {
   std::int64_t depth;
 };
 
-enum class Layout { along, across };  // what is contiguous in a: the depth, or the rows
+// What is contiguous in a: the depth, or the rows. Streamed is along, where a comes from memory.
+enum class Layout { along, streamed, across };
 enum class Start { zero, c };
 
 // Where the sums go: to c. Others may look at them on the way.
@@ -67,31 +68,54 @@ struct Pointers {
   }
 };
 
+// Asks for what will be read soon. Where a product streams from memory, a step in every row of a
+// tile and then the next, the hardware does not guess what comes. Behind a tensor's end it does no
+// harm. A few requests with every step: many at once would wait for each other.
+template <class T>
+ATTEND_INLINE void prefetch(const T* p) {
+  __builtin_prefetch(p);
+}
+
+// At step k, a line of one row of the tile after this one; of all its rows in the steps of a line.
+template <int kRows, class T>
+ATTEND_INLINE void prefetch_next_tile(const Operands<T>& x, std::int64_t k) {
+  constexpr std::int64_t kLine = 64 / sizeof(T), kEach = (kRows + kLine - 1) / kLine;
+  unrolled<static_cast<int>(kEach)>(ATTEND_EACH(n) {
+    prefetch(x.a + (kRows + k % kLine * kEach + n) * x.a_stride + k / kLine * kLine);
+  });
+}
+
 // Steps k to the depth of every sum, with the elements of a broadcast.
 template <Layout kLayout, class T, class V, int kRows, int kVectors>
 ATTEND_INLINE void steps(const Operands<T>& x, std::int64_t k, V (&sum)[kRows][kVectors]) {
   const T* b = x.b + k * x.b_stride;
   const T* across = x.a + k * x.a_stride;
   Pointers<T, kRows> along(x.a + k, x.a_stride);
-  for (std::int64_t left = x.depth - k; left > 0; --left, b += x.b_stride) {
+  for (; k < x.depth; ++k, b += x.b_stride) {
     V lanes[kVectors];
-    unrolled<kVectors>(ATTEND_EACH(n) { lanes[n] = V::load(b + n * V::kLanes); });
+    unrolled<kVectors>(ATTEND_EACH(n) {
+      lanes[n] = V::load(b + n * V::kLanes);
+      if constexpr (kVectors > kTileVectors) prefetch(b + 16 * x.b_stride + n * V::kLanes);
+    });
+    if constexpr (kLayout == Layout::streamed) prefetch_next_tile<kRows>(x, k);
     unrolled<kRows>(ATTEND_EACH(r) {
       V a;
-      if constexpr (kLayout == Layout::along) a = V::set(along.template at<r>());
-      else a = V::set(across[r]);
+      if constexpr (kLayout == Layout::across) a = V::set(across[r]);
+      else a = V::set(along.template at<r>());
       unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n] = fma(a, lanes[n], sum[r][n]); });
     });
-    if constexpr (kLayout == Layout::along) along.advance();
-    else across += x.a_stride;
+    if constexpr (kLayout == Layout::across) across += x.a_stride;
+    else along.advance();
   }
 }
 
 // V::kLanes steps from k on, with products by lane: a vector of a row of a serves them all.
-template <class T, class V, int kRows, int kVectors>
+template <Layout kLayout, class T, class V, int kRows, int kVectors>
 ATTEND_INLINE void steps_by_lane(const Operands<T>& x, std::int64_t k, V (&sum)[kRows][kVectors]) {
   V a[kRows];
   unrolled<kRows>(ATTEND_EACH(r) { a[r] = V::load(x.a + r * x.a_stride + k); });
+  if constexpr (kLayout == Layout::streamed)
+    unrolled<V::kLanes>(ATTEND_EACH(n) { prefetch_next_tile<kRows>(x, k + n); });
   unrolled<V::kLanes>(ATTEND_EACH(lane) {
     V b[kVectors];
     unrolled<kVectors>(
@@ -126,8 +150,8 @@ template <class V, int kRows, int kVectors, Layout kLayout, Start kStart, class 
     });
   });
   std::int64_t k = 0;
-  if constexpr (V::kByLane && kLayout == Layout::along) {
-    for (; k + V::kLanes <= x.depth; k += V::kLanes) steps_by_lane(x, k, sum);
+  if constexpr (V::kByLane && kLayout != Layout::across) {
+    for (; k + V::kLanes <= x.depth; k += V::kLanes) steps_by_lane<kLayout>(x, k, sum);
   } else if constexpr (V::kByLane && kRows % V::kLanes == 0) {
     for (; k < x.depth; ++k) step_across_by_lane(x, k, sum);
   }
@@ -140,7 +164,7 @@ template <class V, int kVectors, Layout kLayout, Start kStart, int kRows, class 
 ATTEND_INLINE void product_exact(Operands<typename V::T>& x, std::int64_t rows, Finish finish) {
   if (rows >= kRows) {
     product_tile<V, kRows, kVectors, kLayout, kStart>(x, finish);
-    x.a += kLayout == Layout::along ? kRows * x.a_stride : kRows;
+    x.a += kLayout == Layout::across ? kRows : kRows * x.a_stride;
     x.c += kRows * x.c_stride;
     rows -= kRows;
   }
@@ -155,7 +179,7 @@ ATTEND_INLINE void product_exact(Operands<typename V::T>& x, std::int64_t rows, 
 // the multipliers busier than a full and a tiny one.
 template <class V, int kVectors, Layout kLayout, Start kStart, class Finish = Store>
 ATTEND_INLINE void product(Operands<typename V::T> x, std::int64_t rows, Finish finish = {}) {
-  constexpr int kMost = kVectors <= kTileVectors ? kTileRows : 2;
+  constexpr int kMost = kVectors <= kTileVectors ? kTileRows : kWideRows;
   while (rows > 0) {
     const std::int64_t half = (rows + 3) / 4 * 2;
     const std::int64_t now = rows >= 2 * kMost ? kMost : rows <= kMost ? rows : half;

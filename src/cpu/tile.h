@@ -62,6 +62,8 @@ class Scores {
   using T = typename V::T;
   static constexpr int kMost = Tile<V>::kMost;
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
+  // From so many keys on, a tile of one vector waits for memory more than for products.
+  static constexpr int kStreamed = 128;
 
   const Problem& p;
   const Call& call;
@@ -176,8 +178,13 @@ class Scores {
                         .c_stride = tile.lanes,
                         .depth = p.d};
     const StoreAndTop finish{top};
-    if (tile.lanes == V::kLanes) product<V, 1, Layout::along, Start::zero>(x, run.count, finish);
-    else product<V, kTileVectors, Layout::along, Start::zero>(x, run.count, finish);
+    if (tile.lanes == kMost) {
+      product<V, kTileVectors, Layout::along, Start::zero>(x, run.count, finish);
+    } else if (run.count < kStreamed) {
+      product<V, 1, Layout::along, Start::zero>(x, run.count, finish);
+    } else {
+      product<V, 1, Layout::streamed, Start::zero>(x, run.count, finish);
+    }
   }
 
   // Whether row n sees key j, which lies in one of its runs.
