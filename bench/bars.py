@@ -2,7 +2,7 @@
 import math
 import statistics
 
-from compare import means, ratio, share
+from figures import means, ratio, share
 
 NOTES_SHAPES = ("B2_H8_T10", "B32_H8_T10", "B32_H8_T20")
 

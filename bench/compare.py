@@ -7,7 +7,8 @@
 Each library has a process of its own, pinned to the same cores. They take turns: one computes while the others sleep,
 in another order each round, so that a machine that becomes slower is slower for all of them. A figure is the median
 over the rounds of the median of a turn; low and high are the extremes of the rounds. Every result is first held against
-the formulas in f64. Into the folder --out go results.json, table.txt and, where matplotlib is there, the plots.
+the formulas in f64. Into the folder --out go results.json, table.txt and, where matplotlib is there, the plots; also
+where it is ended early.
 """
 import argparse
 import concurrent.futures
@@ -18,15 +19,16 @@ import os
 import pathlib
 import platform
 import select
+import signal
 import statistics
 import subprocess
 import sys
 import time
 
+from figures import LIBRARIES, best_peer, duration, means, ratio, share, spread, table
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
-LIBRARIES = ("attend", "attend.torch", "PyTorch", "PyTorch compiled", "ONNX Runtime", "NumPy")
-OURS = ("attend", "attend.torch")
 SUITES = ("notes", "bert", "gpt", "long", "decode", "backward", "layer", "length", "growth")
 ALLOWED_ERROR = 5e-5     # of the largest value; f32 results lie between 1e-8 and 5e-6
 PATIENCE = 300           # seconds until a process that does not answer is given up
@@ -86,6 +88,7 @@ def in_turns(case, workers, rounds, seconds):
         for name in names[n % len(names):] + names[:n % len(names)] if names else []:
             if n > 0 and figures[name]["seconds"] > SLOW:
                 continue
+            time.sleep(0.01)                        # threads that wait by spinning fall asleep
             answer = workers[name].ask(do="time", seconds=seconds)
             if "left" in answer:
                 left[name] = answer["left"]
@@ -132,11 +135,14 @@ def growth(case, cores, limit, before):
     return {"keys": case["keys"], "cores": len(cores), **found}
 
 
-def measure_all(cases, core_sets, args, say, log):
-    runs, left_out, versions, grown = [], {}, {}, []
+def measure_all(results, cases, core_sets, args, say, log):
+    """Fills in the runs, versions, growth and what was left out of the results."""
+    runs, left_out, versions = results["runs"], results["left_out"], results["machine"]["versions"]
     sweep = [case for case in cases if case["suite"] == "growth"]
     side_by_side = [YARDSTICK, *expanded(case for case in cases if case["suite"] != "growth")]
     total, done = len(side_by_side) * len(core_sets), 0
+    end = time.monotonic() + 60 * args.minutes
+    out_of_time = lambda: time.monotonic() > end
     if not args.no_compile and any(case["operation"] == "layer" for case in cases):
         say("PyTorch compiles the layers")
         compile_ahead(cases, core_sets, log)
@@ -157,6 +163,9 @@ def measure_all(cases, core_sets, args, say, log):
             raise SystemExit(f"compare: attend cannot be imported: {left_out['attend']}")
         for case in side_by_side:
             done += 1
+            if out_of_time():
+                left_out[f"{case['name']} on {len(cores)}"] = "time was up"
+                continue
             say(f"{done} of {total}, {len(cores)} core{'s'[:len(cores) != 1]}, {case['name']}")
             figures, left = in_turns(case, workers, args.rounds, args.seconds)
             runs.append({"case": case, "cores": len(cores), "figures": figures, "left": left})
@@ -165,13 +174,11 @@ def measure_all(cases, core_sets, args, say, log):
     before = None
     for case in sweep:
         say(f"growth, {case['keys']} keys")
-        before = growth(case, core_sets[-1], args.limit, before)
+        before = None if out_of_time() else growth(case, core_sets[-1], args.limit, before)
         if before is None or "left" in before:
-            say(f"growth ends before {case['keys']} keys: " +
-                ("longer than --limit" if before is None else before["left"]))
+            left_out[f"growth from {case['keys']} keys on"] = before["left"] if before else "it takes too long"
             break
-        grown.append(before)
-    return runs, left_out, versions, grown
+        results["growth"].append(before)
 
 
 # ---- the machine ----------------------------------------------------------------------------------------------------
@@ -185,7 +192,7 @@ def pinned(cores, *command):
     return json.loads(done.stdout)
 
 
-def describe_machine(command, cores, versions):
+def describe_machine(command, cores):
     info = pinned(cores, command, "info", "--json")
     commit = os.environ.get("ATTEND_COMMIT")
     if not commit:
@@ -196,101 +203,8 @@ def describe_machine(command, cores, versions):
             "architecture": info["machine"]["architecture"], "processors": info["machine"]["processors"],
             "cores_used": len(cores), "memory_bytes": info["machine"]["memory_bytes"], "simd": info["machine"]["simd"],
             "system": f"{platform.system()} {platform.release()}", "python": platform.python_version(),
-            "versions": versions, "commit": commit, "kernels": [kernel["name"] for kernel in info["kernels"]],
+            "versions": {}, "commit": commit, "kernels": [kernel["name"] for kernel in info["kernels"]],
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")}
-
-
-# ---- arithmetic of results ------------------------------------------------------------------------------------------
-
-
-def best_peer(run):
-    """(name, seconds) of the fastest other library whose result is right, or None."""
-    others = [(found["seconds"], name) for name, found in run["figures"].items()
-              if name not in OURS and not found["wrong"]]
-    return min(others)[::-1] if others else None
-
-
-def ratio(run):
-    """How many times faster attend is than the best other library; None where there is nothing to compare."""
-    peer, ours = best_peer(run), run["figures"].get("attend")
-    return peer[1] / ours["seconds"] if peer and ours and not ours["wrong"] else None
-
-
-def geometric_mean(values):
-    return math.exp(statistics.fmean(map(math.log, values)))
-
-
-def means(runs):
-    """{(suite, cores): geometric mean of the ratios}; a backward pass alone and with its forward pass apart."""
-    groups = {}
-    for run in runs:
-        if (found := ratio(run)) and run["case"]["suite"] not in ("yardstick", "growth"):
-            groups.setdefault((group_of(run["case"]), run["cores"]), []).append(found)
-    return {key: geometric_mean(found) for key, found in groups.items()}
-
-
-def group_of(case):
-    kind = {"forward_backward": " with forward", "layer_train": " training"}.get(case["operation"], "")
-    return case["suite"] + kind
-
-
-def share(run, peaks):
-    """The least time that the machine's peak allows, arithmetic and for decode reading, as a part of attend's time."""
-    case, ours, peak = run["case"], run["figures"].get("attend"), peaks.get(str(run["cores"]))
-    if not ours or not peak:
-        return None
-    least = case["flops"] / peak["flops"]
-    if case.get("bytes"):       # read over as much memory as the case reads: what fits into a cache is read faster
-        rates = {found["array_bytes"]: found["bytes_per_second"] for found in peak["reading"]}
-        least = max(least, case["bytes"] / rates.get(case["bytes"], peak["read_bytes"]))
-    return least / ours["seconds"]
-
-
-def spread(figures):
-    """How far the rounds lie apart, as a part of their median."""
-    return (figures["high"] - figures["low"]) / figures["seconds"]
-
-
-def duration(seconds):
-    for unit, factor in (("us", 1e6), ("ms", 1e3)):
-        if seconds * factor < 1000:
-            return f"{seconds * factor:.3g} {unit}" if seconds * factor < 100 else f"{seconds * factor:.0f} {unit}"
-    return f"{seconds:.3g} s"
-
-
-def table(results):
-    """The results as text."""
-    lines, runs = [], results["runs"]
-    names = [name for name in LIBRARIES if any(name in run["figures"] for run in runs)]
-    for cores in sorted({run["cores"] for run in runs}):
-        peak = results["peaks"].get(str(cores))
-        lines.append(f"{cores} core{'s'[:cores != 1]}" + (
-            f": {peak['flops'] / 1e9:.0f} GFLOP/s ({peak['instructions']}), reads {peak['read_bytes'] / 1e9:.1f} GB/s"
-            if peak else ""))
-        lines.append(f"{'case':36}{'speed':>14}{'of peak':>9}{'spread':>8}" + "".join(f"{name:>17}" for name in names) +
-                     f"{'best / attend':>15}")
-        for run in (run for run in runs if run["cores"] == cores):
-            case, ours = run["case"], run["figures"].get("attend")
-            unit = "GB/s" if case.get("bytes") else "GFLOP/s"
-            work = case.get("bytes") or case["flops"]
-            part = share(run, results["peaks"])
-            row = f"{case['name']:36}"
-            row += f"{work / ours['seconds'] / 1e9:6.1f} {unit:>7}" if ours else " " * 14
-            row += f"{100 * part:7.0f} %" if part else " " * 9
-            row += f"{100 * spread(ours):6.0f} %" if ours else " " * 8
-            for name in names:
-                found = run["figures"].get(name)
-                row += f"{'-' if not found else duration(found['seconds']) + ('!' if found['wrong'] else ''):>17}"
-            lines.append(row + (f"{ratio(run):14.2f}x" if ratio(run) else ""))
-        for (group, at), mean in means(runs).items():
-            if at == cores:
-                lines.append(f"{'mean of ' + group:36}{mean:.2f}x the best other library")
-        lines.append("")
-    for point in results["growth"]:
-        lines.append(f"{point['keys']:7} keys, {point['cores']} cores: {duration(point['seconds'])}, "
-                     f"{point['memory_bytes'] / 2**20:.1f} MiB, error {point['error']:.1e}")
-    lines += [f"left out: {name}: {reason}" for name, reason in results["left_out"].items()]
-    return "\n".join(lines) + "\n"
 
 
 def self_test():
@@ -341,6 +255,7 @@ def parse(arguments):
     parser.add_argument("--rounds", type=int, help="turns of each library; 4, or 2 with --quick")
     parser.add_argument("--seconds", type=float, help="of a turn; 0.08, or 0.03 with --quick")
     parser.add_argument("--cores", help="numbers of cores, separated by commas; 1 and all of them if not given")
+    parser.add_argument("--minutes", type=float, default=60, help="after these no further case is begun")
     parser.add_argument("--limit", type=float, default=60, help="seconds that one length of `growth` may take")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build/bench", help="folder for the results")
     parser.add_argument("--attend", type=pathlib.Path, default=ROOT / "build/release/cli/attend",
@@ -381,14 +296,16 @@ def main(arguments):
     say("the machine's peak")
     peaks = {str(len(cores)): pinned(cores, args.attend, "bench", "--peak", "--json", *chosen)["peak"]
              for cores in args.core_sets}
-    with open(args.out / "workers.log", "w") as log:    # what the libraries say
-        runs, left_out, versions, grown = measure_all(cases, args.core_sets, args, say, log)
-    results = {"schema": "attend.compare/1",
-               "machine": describe_machine(args.attend, args.core_sets[-1], versions),
+    results = {"schema": "attend.compare/1", "machine": describe_machine(args.attend, args.core_sets[-1]),
                "settings": {"rounds": args.rounds, "seconds": args.seconds, "quick": args.quick},
-               "peaks": peaks, "left_out": left_out, "runs": runs, "growth": grown}
-    (args.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    (args.out / "table.txt").write_text(table(results))
+               "peaks": peaks, "left_out": {}, "runs": [], "growth": []}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("compare: ended from outside; what was measured is kept"))
+    try:
+        with open(args.out / "workers.log", "w") as log:    # what the libraries say
+            measure_all(results, cases, args.core_sets, args, say, log)
+    finally:
+        (args.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+        (args.out / "table.txt").write_text(table(results))
     print(table(results))
     try:
         import plots
@@ -396,7 +313,7 @@ def main(arguments):
     except ImportError as error:
         say(f"no plots: {error}; bench/plots.py draws them later from results.json")
     say(f"done: {args.out}")
-    wrong = [f"{run['case']['name']} on {run['cores']}" for run in runs
+    wrong = [f"{run['case']['name']} on {run['cores']}" for run in results["runs"]
              if run["figures"].get("attend", {"wrong": True})["wrong"] and run["case"]["suite"] != "yardstick"]
     if wrong:
         print(f"compare: attend's results are wrong or missing: {', '.join(wrong)}", file=sys.stderr)

@@ -11,7 +11,7 @@ import sys
 
 sys.dont_write_bytecode = True
 from bars import bars
-from compare import LIBRARIES, duration, means, ratio, share, spread
+from figures import LIBRARIES, duration, means, ratio, share, spread
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/performance.md"
