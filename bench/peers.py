@@ -1,9 +1,11 @@
 """The libraries that are compared, attend among them. Each is a class that is made once a process and knows the cases
 it can compute: `PEER.OPERATION(case, data)` gives a function to time, and one that turns what it returns into NumPy
-arrays by name; `note` then says what computes it. Left(reason) says why a case is left out.
+arrays by name; `note` then says what computes it, and `around()` is the context to call it in. Left(reason) says why a
+case is left out.
 
 Operations: forward, backward, forward_backward, layer, layer_train, and matmul, the yardstick of the machine.
 """
+import contextlib
 import os
 
 import numpy as np
@@ -19,7 +21,7 @@ def cores():
 
 
 class Peer:
-    version, note = "", ""
+    version, note, around = "", "", contextlib.nullcontext
 
     def missing(self, case, data):
         raise Left("not measured")
@@ -97,6 +99,7 @@ class AttendTorch(Peer):
     def forward(self, case, data):
         if case["suite"] != "notes":
             raise Left("the drop-in is measured on the notes' shapes alone")
+        self.around = self.torch.inference_mode
         return torch_forward(self.torch, self.sdpa, case, data)
 
 
@@ -105,12 +108,7 @@ def torch_forward(torch, sdpa, case, data):
     options = {"is_causal": case["causal"]}
     if case["heads"] != case["key_heads"]:
         options["enable_gqa"] = True
-
-    def call():
-        with torch.inference_mode():
-            return sdpa(q, k, v, **options)
-
-    return call, lambda out: {"out": out.numpy()}
+    return (lambda: sdpa(q, k, v, **options)), (lambda out: {"out": out.numpy()})
 
 
 class Torch(Peer):
@@ -121,6 +119,7 @@ class Torch(Peer):
         self.version = torch.__version__
 
     def forward(self, case, data):
+        self.around = self.torch.inference_mode
         return torch_forward(self.torch, self.torch.nn.functional.scaled_dot_product_attention, case, data)
 
     def backward(self, case, data):
@@ -154,13 +153,8 @@ class Torch(Peer):
     def layer(self, case, data):
         torch, layer = self.torch, self.made_layer(case, data).eval()
         x = torch.from_numpy(data["x"])
-        layer = self.ready(layer)
-
-        def call():
-            with torch.inference_mode():
-                return layer(x, x, x, need_weights=False)[0]
-
-        return call, lambda y: {"y": y.numpy()}
+        layer, self.around = self.ready(layer), torch.inference_mode
+        return (lambda: layer(x, x, x, need_weights=False)[0]), (lambda y: {"y": y.numpy()})
 
     def ready(self, layer):
         return layer

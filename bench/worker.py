@@ -7,6 +7,7 @@ standard input until it is told what to do. A line in, a line out, both JSON.
     {"do": "time", "seconds": 0.1}     {"seconds": [of each call]}
     {"do": "growth", "case": {...}}    {"seconds": ..., "memory_bytes": ...}, in a process that did nothing else
 """
+import contextlib
 import gc
 import json
 import os
@@ -94,13 +95,14 @@ def worst(values):
 def prepare(library, case):
     from peers import Left
     try:
-        library.note = ""
+        library.note, library.around = "", contextlib.nullcontext
         data = make_data(case)
         call, results = getattr(library, case["operation"])(case, data)
-        call()                                      # tables, threads, compilation
-        begin = time.perf_counter()
-        value = call()
-        seconds = time.perf_counter() - begin
+        with library.around():
+            call()                                  # tables, threads, compilation
+            begin = time.perf_counter()
+            value = call()
+            seconds = time.perf_counter() - begin
         return call, {"seconds": seconds, "error": worst(errors(case, data, results(value))), "note": library.note}
     except Left as reason:
         return None, {"left": str(reason)}
@@ -170,7 +172,8 @@ def main():
             call, answer = prepare(library, request["case"])
             reply(answer)
         elif request["do"] == "time":
-            reply({"seconds": time_calls(call, request["seconds"])})
+            with library.around():
+                reply({"seconds": time_calls(call, request["seconds"])})
         else:
             reply(growth(library, request["case"]))
 
