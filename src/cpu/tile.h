@@ -72,13 +72,14 @@ class Scores {
   // A score u weighs 2^(u * (high + low)): u is the bare product where nothing is done to it, else
   // the score s itself. high is rounded down, so low > 0 and u = -inf meets no 0 * inf.
   T high, low;
+  double factor;
 
   Scores(const Problem& problem, const Call& c, Scratch& scratch)
       : p(problem), call(c), plain_(p.softcap == 0 && !p.bias && !p.alibi && !p.mask),
         rows_(scratch.take<T>(kMost * kChunk)), added_(scratch.take<T>(kMost * kChunk)),
         q_(scratch.take<T>(kMost * p.d)) {
     const double scale = p.scale < 0 ? -p.scale : p.scale;
-    const double factor = (plain_ ? scale : 1) * std::numbers::log2e;
+    factor = (plain_ ? scale : 1) * std::numbers::log2e;
     constexpr T kLeast = std::numeric_limits<T>::min();
     high = static_cast<T>(factor);
     if (static_cast<double>(high) > factor) high -= high * (std::numeric_limits<T>::epsilon() / 2);
