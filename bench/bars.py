@@ -2,7 +2,7 @@
 import math
 import statistics
 
-from figures import means, ratio, share
+from figures import group_of, means, ratio, share
 
 NOTES_SHAPES = ("B2_H8_T10", "B32_H8_T10", "B32_H8_T20")
 
@@ -23,22 +23,36 @@ def every_case(results, cores):
                f"{len(found) - below} of {len(found)}; least {worst:.2f}x, {name}", below == 0)
 
 
+def wanted_share(case):
+    """Of the peak, at long lengths; a layer's products are large ones."""
+    if case["operation"] in ("backward", "forward_backward"):
+        return 0.68
+    return 0.85 if case["operation"].startswith("layer") else 0.80 if case["d"] >= 128 else 0.75
+
+
 def suite_means(results, cores):
+    """1.5 times the best other library; or, where that is more than the machine can do, the share of its peak."""
     for (group, at), mean in means(results["runs"]).items():
-        if at == cores and group != "length":
-            yield f"{group}: mean of 1.5x the best other library", f"{mean:.2f}x", mean >= 1.5
+        if at != cores or group == "length":
+            continue
+        runs = [run for run in results["runs"] if run["cores"] == cores and group_of(run["case"]) == group
+                and "attend" in run["figures"]]
+        near = all(share(run, results["peaks"]) >= wanted_share(run["case"]) for run in runs)
+        yield (f"{group}: mean of 1.5x the best other library" + (", or near the peak" if near else ""), f"{mean:.2f}x",
+               mean >= 1.5 or near)
 
 
 def shares(results, cores):
-    """Long lengths, in parts of the arithmetic that the cores can do."""
-    for operation, d, wanted in (("forward", 128, 0.80), ("forward", 64, 0.75), ("backward", None, 0.68)):
-        found = [share(run, results["peaks"]) for run in of_suites(results, cores, "long", "gpt", "backward")
-                 if run["case"]["operation"] == operation and run["case"]["keys"] >= 2048
-                 and d in (None, run["case"]["d"]) and not run["case"]["causal"]]
-        if found:
-            size = f", d {d}" if d else ""
-            yield (f"{operation} from 2048 keys{size}: {100 * wanted:.0f} % of peak",
-                   f"{100 * min(found):.0f} % to {100 * max(found):.0f} %", min(found) >= wanted)
+    """Long lengths without a mask, in parts of the arithmetic that the cores can do."""
+    groups = {}
+    for run in of_suites(results, cores, "long", "backward"):
+        case = run["case"]
+        if case["keys"] >= 2048 and not case["causal"] and case["operation"] != "forward_backward":
+            groups.setdefault((case["operation"], case["d"]), []).append(run)
+    for (operation, d), runs in groups.items():
+        wanted, found = wanted_share(runs[0]["case"]), [share(run, results["peaks"]) for run in runs]
+        yield (f"{operation} from 2048 keys, d {d}: {100 * wanted:.0f} % of peak",
+               f"{100 * min(found):.0f} % to {100 * max(found):.0f} %", min(found) >= wanted)
 
 
 def causal(results, cores):

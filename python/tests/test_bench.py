@@ -58,3 +58,35 @@ def test_growth_counts_what_is_held():
     case = {**SIZES, "batch": 1, "heads": 1, "key_heads": 1, "queries": 1, "keys": 1 << 21, "operation": "forward",
             "name": "growth"}
     assert 0.9 * 2**27 < worker.growth(peers.Attend(), case)["memory_bytes"] < 1.5 * 2**27
+
+
+def made_up(suite, seconds, peer, operation="forward", **sizes):
+    """A run on one core of a machine that does 100 operations and reads 10 bytes a second."""
+    case = {**SIZES, "suite": suite, "operation": operation, "flops": 80.0, "bytes": None, **sizes}
+    case["name"] = f"{suite}/B{case['batch']}_H{case['heads']}_T{case['keys']}_d{case['d']}"
+    figures = {name: {"seconds": time, "low": time, "high": time, "wrong": False, "note": ""}
+               for name, time in (("attend", seconds), ("PyTorch", peer))}
+    return {"case": case, "cores": 1, "left": {}, "figures": figures}
+
+
+def test_bars_are_what_the_figures_say():
+    import bars
+    long = {"keys": 4096, "queries": 4096, "d": 128}
+    good = {"peaks": {"1": {"flops": 100.0, "read_bytes": 10.0, "reading": []}},
+            "growth": [{"keys": n, "cores": 1, "seconds": n**2, "memory_bytes": 5 * n} for n in (10, 20, 40)],
+            "runs": [made_up("long", 0.9, 1.8, **long), made_up("long", 0.45, 0.9, causal=True, **long),
+                     made_up("decode", 1.1, 2.0, bytes=10.0), made_up("backward", 1.0, 2.0, "backward", **long),
+                     made_up("layer", 0.5, 1.0, "layer", batch=2, heads=8, keys=10)]}
+    found = list(bars.bars(good, 1))
+    assert len(found) == 12 and all(reached for _, _, reached in found), found
+    # One figure worse at a time: the bars that must be missed then.
+    for at, seconds, words in ((0, 1.9, "every case"), (0, 1.01, "forward from 2048"), (1, 0.55, "causal at 4096"),
+                               (2, 1.2, "decode"), (3, 1.2, "backward from 2048"), (4, 0.97, "layer/"),
+                               (3, 1.4, "backward: mean")):
+        spoilt = {**good, "runs": [dict(run) for run in good["runs"]]}
+        figures = spoilt["runs"][at]["figures"]
+        spoilt["runs"][at]["figures"] = {**figures, "attend": {**figures["attend"], "seconds": seconds}}
+        missed = [wanted for wanted, _, reached in bars.bars(spoilt, 1) if not reached]
+        assert any(words in wanted for wanted in missed), (words, missed)
+    faster = {**good, "growth": [{**point, "memory_bytes": point["keys"]**2} for point in good["growth"]]}
+    assert [wanted.split()[0] for wanted, _, reached in bars.bars(faster, 1) if not reached] == ["memory"]
