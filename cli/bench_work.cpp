@@ -66,6 +66,7 @@ Work layer(const BenchCase& measured, Context& context) {
   };
   const TensorView x = heads(parts->x);
   const bool train = measured.operation == Operation::layer_train;
+  if (train) parts->layer.parameters();  // as an optimizer has them: they change with every step
   return described(Plan::attention(x, x, x, heads(parts->dy), {}, {}, {}, context),
                    [parts, train, &context] {
                      if (!train) {
