@@ -252,7 +252,7 @@ def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suites", default=",".join(SUITES), help="of these, separated by commas: " + ", ".join(SUITES))
     parser.add_argument("--filter", default="", help="only cases whose name has this regular expression")
-    parser.add_argument("--rounds", type=int, help="turns of each library; 4, or 2 with --quick")
+    parser.add_argument("--rounds", type=int, help="turns of each library; 3, or 2 with --quick")
     parser.add_argument("--seconds", type=float, help="of a turn; 0.08, or 0.03 with --quick")
     parser.add_argument("--cores", help="numbers of cores, separated by commas; 1 and all of them if not given")
     parser.add_argument("--minutes", type=float, default=60, help="after these no further case is begun")
@@ -265,7 +265,7 @@ def parse(arguments):
     parser.add_argument("--self-test", action="store_true", help="check the arithmetic and end")
     args = parser.parse_args(arguments)
     args.no_compile = args.no_compile or args.quick
-    args.rounds = args.rounds or (2 if args.quick else 4)
+    args.rounds = args.rounds or (2 if args.quick else 3)
     args.seconds = args.seconds or (0.03 if args.quick else 0.08)
     unknown = set(args.suites.split(",")) - set(SUITES)
     if unknown:
