@@ -11,7 +11,6 @@ the formulas in f64. Into the folder --out go results.json, table.txt and, where
 where it is ended early.
 """
 import argparse
-import concurrent.futures
 import datetime
 import json
 import math
@@ -38,14 +37,12 @@ YARDSTICK = {"name": "matmul 2048 x 2048", "suite": "yardstick", "operation": "m
 
 
 class Worker:
-    """A library in its own process, pinned to `cores`; `threads`: as if it had another number of them."""
+    """A library in its own process, pinned to `cores`; what it says besides goes into the log."""
 
-    def __init__(self, name, cores, log=None, threads=None):
-        self.name = name
-        environment = {**os.environ, "ATTEND_BENCH_THREADS": str(threads or len(cores))}
+    def __init__(self, name, cores, log=None):
         self.process = subprocess.Popen(
             [sys.executable, "-u", str(HERE / "worker.py"), name, ",".join(map(str, cores))], text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment)
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         self.first = self.answer()
 
     def answer(self):
@@ -110,20 +107,6 @@ def expanded(cases):
                    "flops": case["flops"] * 7 / 5}
 
 
-def compile_ahead(cases, core_sets, log):
-    """Lets PyTorch's compiler fill its cache, on all cores at once: in the turns, on one core, it would take minutes."""
-    def compile_one(job):
-        cores, case = job
-        worker = Worker("PyTorch compiled", core_sets[-1], log, threads=len(cores))
-        if "left" not in worker.first:
-            worker.ask(do="prepare", case=case)
-        worker.close()
-
-    jobs = [(cores, case) for cores in core_sets for case in cases if case["operation"] == "layer"]
-    with concurrent.futures.ThreadPoolExecutor(max_workers=len(core_sets[-1])) as pool:
-        list(pool.map(compile_one, jobs))
-
-
 def growth(case, cores, limit, before):
     """One length in a fresh process; None where it would take longer than the limit. Four times the time of half the
     length is expected."""
@@ -143,14 +126,11 @@ def measure_all(results, cases, core_sets, args, say, log):
     total, done = len(side_by_side) * len(core_sets), 0
     end = time.monotonic() + 60 * args.minutes
     out_of_time = lambda: time.monotonic() > end
-    if not args.no_compile and any(case["operation"] == "layer" for case in cases):
-        say("PyTorch compiles the layers")
-        compile_ahead(cases, core_sets, log)
     for cores in core_sets:
         workers = {}
         for name in LIBRARIES:
             if args.no_compile and name == "PyTorch compiled":
-                left_out[name] = "compiling takes minutes"
+                left_out[name] = "compiling takes a minute"
                 continue
             worker = Worker(name, cores, log)
             if "left" in worker.first:
@@ -261,7 +241,7 @@ def parse(arguments):
     parser.add_argument("--attend", type=pathlib.Path, default=ROOT / "build/release/cli/attend",
                         help="the command attend, which knows the cases and the machine")
     parser.add_argument("--quick", action="store_true", help="a few small cases, briefly; --no-compile as well")
-    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out: 40 seconds of a core a layer")
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out, which takes a minute")
     parser.add_argument("--self-test", action="store_true", help="check the arithmetic and end")
     args = parser.parse_args(arguments)
     args.no_compile = args.no_compile or args.quick

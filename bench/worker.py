@@ -1,7 +1,7 @@
 """One library in a process of its own, pinned to the cores it may use: compare.py starts it, and it sleeps on its
 standard input until it is told what to do. A line in, a line out, both JSON.
 
-    python worker.py LIBRARY CORE,CORE,...       ATTEND_BENCH_THREADS: threads to use, if not one a core
+    python worker.py LIBRARY CORE,CORE,...
 
     {"do": "prepare", "case": {...}}   {"seconds": of the first call, "error": against f64, "note": ...} or {"left": why}
     {"do": "time", "seconds": 0.1}     {"seconds": [of each call]}
@@ -145,7 +145,7 @@ def growth(library, case):
 def main():
     name, cores = sys.argv[1], {int(core) for core in sys.argv[2].split(",")}
     os.sched_setaffinity(0, cores)                  # before any library counts them
-    threads = os.environ.setdefault("ATTEND_BENCH_THREADS", str(len(cores)))
+    threads = str(len(cores))
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[variable] = threads
     # Compiled code is for one number of threads, and the compiler's cache does not tell them apart.

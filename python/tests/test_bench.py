@@ -1,12 +1,10 @@
 """The benchmark's libraries on tiny cases: each gives what the formulas give, and a wrong result is noticed."""
-import os
 import pathlib
 import sys
 
 import numpy as np
 import pytest
 
-os.environ.setdefault("ATTEND_BENCH_THREADS", "1")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
 import onnx_peer  # noqa: E402
 import peers  # noqa: E402
