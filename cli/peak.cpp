@@ -20,7 +20,7 @@ extern const PeakLoops kPeakPlain;
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kTries = 5;
+constexpr double kTry = 0.005;  // seconds
 
 double seconds_of(const std::function<void()>& work) {
   const auto begin = Clock::now();
@@ -28,16 +28,21 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Rounds a second of `work(rounds)`, at best. The number of rounds grows until one try takes long
-// enough.
+// Rounds a second of `work(rounds)`, at best: of many short tries some are not disturbed. The
+// number of rounds grows until a try is long enough to be timed and for all threads to wake up.
 double best_rate(double seconds, const std::function<void(std::int64_t)>& work) {
   std::int64_t rounds = 1;
   double time = seconds_of([&] { work(rounds); });
-  while (time < seconds / (2 * kTries)) {
+  while (time < kTry) {
     rounds *= 2;
     time = seconds_of([&] { work(rounds); });
   }
-  for (int n = 1; n < kTries; ++n) time = std::min(time, seconds_of([&] { work(rounds); }));
+  double spent = time;
+  for (int tries = 1; tries < 3 || spent < seconds; ++tries) {
+    const double next = seconds_of([&] { work(rounds); });
+    spent += next;
+    time = std::min(time, next);
+  }
   return static_cast<double>(rounds) / time;
 }
 
