@@ -42,6 +42,8 @@ class ScoreGradients {
   static constexpr int kRows = 64;  // of a group, at most; a divisor of 256
   static constexpr int kTiles = kRows / kMost;
   static constexpr T kHidden = Scores<V>::kHidden;
+  // A weight's error is that of its score, which comes from the length of the chain of features.
+  static constexpr int kFeatures = 32;
 
   struct Rows : Tile<V> {
     double m[kMost], l[kMost];
@@ -61,6 +63,7 @@ class ScoreGradients {
 
   ScoreGradients(Scores<V>& scores, Scratch& scratch)
       : scores_(scores), problem_(scores.p), call_(scores.call) {
+    scores_.chain = kFeatures;
     const std::int64_t keys = problem_.k_length, chunks = (keys + kChunk - 1) / kChunk;
     const std::int64_t group = group_rows(problem_) < kMost ? kMost : group_rows(problem_);
     const std::int64_t width = group < kRows ? group : kRows;
