@@ -3,6 +3,9 @@
 
 #include <attend/parameter.h>
 
+#include <atomic>
+#include <initializer_list>
+
 namespace attend {
 
 struct LinearOptions {
@@ -43,7 +46,36 @@ class ATTEND_API Linear {
   std::vector<Parameter> parameters();
 
  private:
+  // The weights once more, in the order in which the product reads them: made by the first forward
+  // pass and used as long as nobody else can have written the weights, that is while only this
+  // object ever held them and parameters() was never called for writing. After that a forward pass
+  // orders them anew, for the same bits: with few rows of x it takes longer.
+  class ATTEND_API Packed {
+   public:
+    explicit Packed(bool shared = false) noexcept : shared_(shared) {}
+    Packed(const Packed&) noexcept {}  // a copy has weights of its own
+    Packed(Packed&& other) noexcept;
+    Packed& operator=(Packed other) noexcept;
+    ~Packed();
+    void share() noexcept { shared_ = true; }
+    const Tensor* of(const Tensor& weight) const;  // null: not to be used
+
+   private:
+    mutable std::atomic<const Tensor*> made_{nullptr};
+    std::atomic<bool> shared_{false};
+  };
+
+  // Several maps side by side: one wait for all threads instead of three.
+  struct Pass {
+    const Linear& linear;
+    const ConstTensorView& x;
+    Tensor& y;
+  };
+  static void forward(std::initializer_list<Pass> passes, Context& context);
+  friend struct ProjectedCall;
+
   Tensor weight_, bias_;
+  Packed packed_;
 };
 
 }  // namespace attend

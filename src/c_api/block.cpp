@@ -33,7 +33,7 @@ attend::AttentionBlockOptions block_options(const Call& call, const attend_block
 }  // namespace
 
 attend_block::attend_block(attend::AttentionBlock made)
-    : block(std::move(made)), parameters(block.parameters()),
+    : block(std::move(made)), parameters(attend::c_api::listed(block)),
       attention_options(c_api::shown_options(block.options().attention, rotary)) {}
 
 // ---- making, files, options --------------------------------------------------------------------
@@ -86,6 +86,7 @@ attend_status attend_block_parameter_count(const attend_block* block, int64_t* c
 attend_status attend_block_parameter_at(attend_block* block, int64_t index, const char** name,
                                         attend_view* view) {
   return c_api::guarded("attend_block_parameter_at", [&](const Call& call) {
+    call.need(block, "block").block.parameters();  // from now on somebody may write them
     c_api::show_element(call, call.need(block, "block").parameters, index, name, view);
   });
 }
@@ -93,6 +94,7 @@ attend_status attend_block_parameter_at(attend_block* block, int64_t index, cons
 attend_status attend_block_parameter_find(attend_block* block, const char* name,
                                           attend_view* view) {
   return c_api::guarded("attend_block_parameter_find", [&](const Call& call) {
+    call.need(block, "block").block.parameters();  // from now on somebody may write them
     call.show(view, call.find(call.need(block, "block").parameters, name).value);
   });
 }

@@ -44,6 +44,21 @@ struct attend_gradients {
   std::vector<attend::NamedTensor> list;
 };
 
+namespace attend::c_api {
+
+// The parameters of a layer or a block, for its handle. Before one is shown for writing the layer
+// has to know of it: parameters().
+template <class Layer>
+std::vector<Parameter> listed(const Layer& layer) {
+  std::vector<Parameter> list;
+  for (const NamedView& p : layer.parameters())
+    list.push_back({p.name, TensorView(const_cast<void*>(p.tensor.data()), p.tensor.dtype(),
+                                       p.tensor.shape())});
+  return list;
+}
+
+}  // namespace attend::c_api
+
 struct attend_layer {
   explicit attend_layer(attend::MultiHeadAttention made);
   attend::MultiHeadAttention layer;

@@ -74,7 +74,7 @@ attend_layer_options shown_options(const MultiHeadAttentionOptions& options,
 }  // namespace attend::c_api
 
 attend_layer::attend_layer(attend::MultiHeadAttention made)
-    : layer(std::move(made)), parameters(layer.parameters()),
+    : layer(std::move(made)), parameters(attend::c_api::listed(layer)),
       options(c_api::shown_options(layer.options(), rotary)) {}
 
 // ---- making, files, options --------------------------------------------------------------------
@@ -127,6 +127,7 @@ attend_status attend_layer_parameter_count(const attend_layer* layer, int64_t* c
 attend_status attend_layer_parameter_at(attend_layer* layer, int64_t index, const char** name,
                                         attend_view* view) {
   return c_api::guarded("attend_layer_parameter_at", [&](const Call& call) {
+    call.need(layer, "layer").layer.parameters();  // from now on somebody may write them
     c_api::show_element(call, call.need(layer, "layer").parameters, index, name, view);
   });
 }
@@ -134,6 +135,7 @@ attend_status attend_layer_parameter_at(attend_layer* layer, int64_t index, cons
 attend_status attend_layer_parameter_find(attend_layer* layer, const char* name,
                                           attend_view* view) {
   return c_api::guarded("attend_layer_parameter_find", [&](const Call& call) {
+    call.need(layer, "layer").layer.parameters();  // from now on somebody may write them
     call.show(view, call.find(call.need(layer, "layer").parameters, name).value);
   });
 }

@@ -25,6 +25,11 @@ struct F64 {
   static F64 load_first(const double* p, std::int64_t n) {
     return {_mm256_maskload_pd(p, first(n))};
   }
+  template <class From>
+  static F64 pieces(From p) {
+    const __m256d low = _mm256_castpd128_pd256(_mm_loadu_pd(p(At<0>{})));
+    return {_mm256_insertf128_pd(low, _mm_loadu_pd(p(At<1>{})), 1)};
+  }
   static F64 set(double x) { return {_mm256_set1_pd(x)}; }
   static F64 narrowed(const F64* doubles) { return doubles[0]; }
   void store(double* p) const { _mm256_storeu_pd(p, v); }
@@ -72,6 +77,11 @@ struct F32 {
   static F32 load(const float* p) { return {_mm256_loadu_ps(p)}; }
   static F32 load_first(const float* p, std::int64_t n) {
     return {_mm256_maskload_ps(p, first(n))};
+  }
+  template <class From>
+  static F32 pieces(From p) {
+    const __m256 low = _mm256_castps128_ps256(_mm_loadu_ps(p(At<0>{})));
+    return {_mm256_insertf128_ps(low, _mm_loadu_ps(p(At<1>{})), 1)};
   }
   static F32 set(float x) { return {_mm256_set1_ps(x)}; }
   static F32 narrowed(const F64* doubles) {

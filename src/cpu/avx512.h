@@ -25,6 +25,13 @@ struct F64 {
   static F64 load_first(const double* p, std::int64_t n) {
     return {_mm512_maskz_loadu_pd(first(n), p)};
   }
+  template <class From>
+  static F64 pieces(From p) {
+    __m512d v = _mm512_broadcast_f64x2(_mm_loadu_pd(p(At<0>{})));
+    v = _mm512_mask_broadcast_f64x2(v, 0x0C, _mm_loadu_pd(p(At<1>{})));
+    v = _mm512_mask_broadcast_f64x2(v, 0x30, _mm_loadu_pd(p(At<2>{})));
+    return {_mm512_mask_broadcast_f64x2(v, 0xC0, _mm_loadu_pd(p(At<3>{})))};
+  }
   static F64 set(double x) { return {_mm512_set1_pd(x)}; }
   static F64 narrowed(const F64* doubles) { return doubles[0]; }
   void store(double* p) const { _mm512_storeu_pd(p, v); }
@@ -67,6 +74,13 @@ struct F32 {
   static F32 load(const float* p) { return {_mm512_loadu_ps(p)}; }
   static F32 load_first(const float* p, std::int64_t n) {
     return {_mm512_maskz_loadu_ps(first(n), p)};
+  }
+  template <class From>
+  static F32 pieces(From p) {
+    __m512 v = _mm512_broadcast_f32x4(_mm_loadu_ps(p(At<0>{})));
+    v = _mm512_mask_broadcast_f32x4(v, 0x00F0, _mm_loadu_ps(p(At<1>{})));
+    v = _mm512_mask_broadcast_f32x4(v, 0x0F00, _mm_loadu_ps(p(At<2>{})));
+    return {_mm512_mask_broadcast_f32x4(v, 0xF000, _mm_loadu_ps(p(At<3>{})))};
   }
   static F32 set(float x) { return {_mm512_set1_ps(x)}; }
   static F32 narrowed(const F64* doubles) {

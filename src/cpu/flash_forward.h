@@ -1,12 +1,13 @@
 // Attention forward, fused. Tile by tile of queries, chunk by chunk of keys:
 //
 //   1 scores, 2 mask   S^T [chunk][lanes]                           (tile.h)
-//   3 softmax          one maximum for the whole chunk, an integer in log2 units, known before the
-//                      first weight: a weight is computed once, and its bits depend on the row's
-//                      own chunk alone
+//   3 softmax          one maximum for the whole chunk, known before the first weight: a weight is
+//                      computed once, and its bits depend on the row's own chunk alone. The largest
+//                      weight is exactly 1
 //   4 values           O [rows][dv] of the chunk, sums in registers (product.h); features in lanes,
 //                      so that v is read as it lies and o comes out as it is stored
-//   join               chunks are added in f64, scaled by exact powers of two
+//   join               in f64, a chunk's sums are brought to an integer maximum in log2 units, and
+//                      chunks are added, scaled by exact powers of two
 //
 // Few rows against many keys (decode) are cut by chunks instead: every chunk leaves its maximum,
 // sum and O in the shared workspace, and a second stage joins them in the same order, so the bits
@@ -25,14 +26,15 @@ class FlashForward {
   using T = typename V::T;
   static constexpr int kMost = Tile<V>::kMost;
   static constexpr int kTiles = 4;   // of a task: they share a chunk while it is in the cache
-  static constexpr int kSlice = 64;  // keys whose values stay in the nearest cache
+  static constexpr int kSlice = 32;  // keys whose values stay in the nearest cache
   static constexpr T kHidden = Scores<V>::kHidden;
 
   struct Sums : Tile<V> {
     double m[kMost], l[kMost];
-    double* o;    // [rows][width]  joined chunks, relative to m
-    bool joined;  // else all there is are the sums of one chunk, in `part`
-    T* part;      // [rows][width]  the chunk at hand
+    double up[kMost];  // of the chunk at hand: see join()
+    double* o;         // [rows][width]  joined chunks, relative to m
+    bool joined;       // else all there is are the sums of one chunk, in `part`
+    T* part;           // [rows][width]  the chunk at hand
   };
 
   struct Memory {
@@ -199,20 +201,20 @@ class FlashForward {
     return true;
   }
 
-  // s = 2^(t - m), t = u * (high + low); top becomes m, the largest t rounded up.
+  // s = 2^(t - the largest t), t = u * (high + low).
   template <int kVectors>
-  void softmax(T* s, int count, T* top, T* sum) const noexcept {
+  void softmax(T* s, int count, const T* top, T* sum) const noexcept {
     const V high = V::set(scores_.high), low = V::set(scores_.low);
-    const V least = V::set(std::numeric_limits<T>::lowest());
     V base[kVectors], total[kVectors];
     unrolled<kVectors>(ATTEND_EACH(n) {
       const V u = V::load(top + n * V::kLanes);
-      const V m = ceiling(fma(u, high, u * low));
-      m.store(top + n * V::kLanes);
-      base[n] = select(less(m, least), V::set(0), m);  // nothing visible: any number does
+      const V none = V::set(std::numeric_limits<T>::lowest());  // nothing visible: any number does
+      base[n] = select(less(u, none), V::set(0), fma(u, high, u * low));
       total[n] = V::set(0);
     });
+    const bool streamed = kVectors == 1 && count >= Scores<V>::kStreamed;
     for (int j = 0; j < count; ++j) {
+      if (streamed) prefetch_value(j);
       unrolled<kVectors>(ATTEND_EACH(n) {
         T* at = s + (j * kVectors + n) * V::kLanes;
         const V u = V::load(at);
@@ -224,13 +226,21 @@ class FlashForward {
     unrolled<kVectors>(ATTEND_EACH(n) { total[n].store(sum + n * V::kLanes); });
   }
 
+  // While the weights are computed memory has nothing to do: it brings the first values, a line
+  // with each weight.
+  ATTEND_INLINE void prefetch_value(std::int64_t line) const noexcept {
+    constexpr std::int64_t kLine = 64 / sizeof(T);
+    const std::int64_t lines = (p.dv + kLine - 1) / kLine;
+    prefetch(memory_.chunk.v + line / lines * memory_.chunk.v_stride + line % lines * kLine);
+  }
+
   // o[row][x] = sum over the keys of w[j][row] * v[j][x], one ascending chain.
   void values(const Sums& tile, const Runs& runs, const T* w, T* o) const noexcept {
     const Chunk<T>& chunk = memory_.chunk;
     for (int r = 0; r < runs.runs; ++r) {
       const Run& run = runs.run[r];
       const bool streamed = tile.lanes == V::kLanes && run.count >= Scores<V>::kStreamed;
-      const int slice = streamed ? kSlice / 4 : kSlice;
+      const int slice = streamed ? kSlice / 2 : kSlice;
       for (int x = 0; x < run.count; x += slice) {
         const Operands<T> operands{.a = w + (run.at + x) * tile.lanes,
                                    .a_stride = tile.lanes,
@@ -287,32 +297,44 @@ class FlashForward {
   // ---- joining chunks
   // -----------------------------------------------------------------------------
 
+  // The chunk's sums weigh 2^t relative to its largest t = whole - rest: they are multiplied with
+  // 2^-rest (`up`), once, to be relative to the integer.
   void join(Sums& tile, const T* top, const T* sum, const T* o) const noexcept {
-    double mine[kMost], other[kMost];
+    using D = typename V::Double;
+    double whole[kMost], mine[kMost], other[kMost];
+    const D factor = D::set(scores_.factor);
+    for (int n = 0; n < tile.lanes; n += V::kLanes) {
+      unrolled<V::kDoubles>(ATTEND_EACH(k) {
+        const D t = wide<k>(V::load(top + n)) * factor;
+        const D integer = ceiling(t);
+        const std::int64_t at = n + k * D::kLanes;
+        integer.store(whole + at);
+        exp2_of(t - integer).store(tile.up + at);
+        (wide<k>(V::load(sum + n)) * D::load(tile.up + at)).store(other + at);
+      });
+    }
     for (int n = 0; n < tile.lanes; ++n) {
-      const bool none = top[n] < std::numeric_limits<T>::lowest();
-      const double part = none ? kMinusInfinity : static_cast<double>(top[n]);
-      if (!tile.joined) {
-        tile.m[n] = part;
-        tile.l[n] = static_cast<double>(sum[n]);
+      if (sum[n] == 0) {  // nothing of the chunk is visible
+        tile.up[n] = 1;
+        mine[n] = 1;
+        other[n] = 0;
         continue;
       }
-      const double m = part > tile.m[n] ? part : tile.m[n];
+      const double l = other[n];
+      const double m = whole[n] > tile.m[n] ? whole[n] : tile.m[n];
       mine[n] = power_of_two(tile.m[n] - m);
-      other[n] = power_of_two(part - m);
-      tile.l[n] = tile.l[n] * mine[n] + static_cast<double>(sum[n]) * other[n];
+      other[n] = power_of_two(whole[n] - m);
+      tile.l[n] = tile.l[n] * mine[n] + l * other[n];
       tile.m[n] = m;
     }
     if (!tile.joined) return;
-    using D = typename V::Double;
-    const std::int64_t whole = width(p);
     double* total = tile.o;
     for (int n = 0; n < tile.rows; ++n) {
-      const D a = D::set(mine[n]), b = D::set(other[n]);
-      for (std::int64_t x = 0; x < whole; x += V::kLanes, o += V::kLanes) {
+      const D a = D::set(mine[n]), b = D::set(tile.up[n] * other[n]);
+      for (std::int64_t x = 0; x < width(p); x += V::kLanes, o += V::kLanes) {
         const V part = V::load(o);
         unrolled<V::kDoubles>(ATTEND_EACH(k) {
-          fma(D::load(total), a, wide<k>(part) * b).store(total);
+          (D::load(total) * a + wide<k>(part) * b).store(total);
           total += D::kLanes;
         });
       }
@@ -364,10 +386,14 @@ class FlashForward {
   // -------------------------------------------------------------------------------------
 
   // out = o / l, lse = m + log l.
-  void close(const Sums& tile) noexcept {
+  void close(Sums& tile) noexcept {
     const bool ready = lies_ready<T>(call_.out);
     for (int n = 0; n < tile.rows; ++n) {
       const double inverse = tile.l[n] == 0 ? 0 : 1 / tile.l[n];
+      if (tile.l[n] == 0) {  // the row saw nothing: neither did `part`, which holds garbage then
+        for (std::int64_t x = 0; x < width(p); ++x) tile.part[n * width(p) + x] = 0;
+        tile.up[n] = 1;
+      }
       if (ready) close_row(tile, n, inverse);
       else convert_row_out(tile, n, inverse);
       if (p.lse) store(call_.lse, at(call_.lse, tile, n), SoftmaxState{tile.m[n], tile.l[n]}.lse());
@@ -377,7 +403,7 @@ class FlashForward {
 
   void close_row(const Sums& tile, int n, double inverse) const noexcept {
     using D = typename V::Double;
-    const D factor = D::set(inverse);
+    const D factor = D::set(inverse), up = D::set(tile.up[n]);
     T* out = reinterpret_cast<T*>(call_.out.data) + at(call_.out, tile, n);
     const std::int64_t whole = width(p), dv = p.dv;
     const T* part = tile.part + n * whole;
@@ -385,7 +411,8 @@ class FlashForward {
     for (std::int64_t x = 0; x < dv; x += V::kLanes) {
       D result[V::kDoubles];
       unrolled<V::kDoubles>(ATTEND_EACH(k) {
-        const D sum = tile.joined ? D::load(o + x + k * D::kLanes) : wide<k>(V::load(part + x));
+        const D sum =
+            tile.joined ? D::load(o + x + k * D::kLanes) : wide<k>(V::load(part + x)) * up;
         result[k] = sum * factor;
       });
       if (x + V::kLanes <= dv) V::narrowed(result).store(out + x);
@@ -402,7 +429,8 @@ class FlashForward {
       E* to = reinterpret_cast<E*>(call_.out.data) + at(call_.out, tile, n);
       for (std::int64_t x = 0; x < p.dv; ++x) {
         const std::int64_t from = n * width(p) + x;
-        const double sum = tile.joined ? tile.o[from] : static_cast<double>(tile.part[from]);
+        const double sum =
+            tile.joined ? tile.o[from] : static_cast<double>(tile.part[from]) * tile.up[n];
         to[x * call_.out.stride[3]] = static_cast<E>(sum * inverse);
       }
     });

@@ -34,11 +34,12 @@ struct Lanes {
   void store_first(T* p, std::int64_t n) const {
     for (std::int64_t x = 0; x < n; ++x) p[x] = v[x];
   }
-  // kBig = 1.5 * 2^(digits - 1): adding it rounds away what is behind the point. Larger numbers
+  // kBig = 2^(digits - 1): adding it rounds away what is behind the point. From there on numbers
   // are whole already.
   static Native round(Native a) {
-    const Native rounded = (a + kBig) - kBig;
-    return (a < kBig / 3) & (a > -kBig / 3) ? rounded : a;
+    const Native size = a < 0 ? -a : a;
+    const Native rounded = size < kBig ? (size + kBig) - kBig : size;
+    return a < 0 ? -rounded : rounded;
   }
   static Native up(Native a) {
     const Native rounded = round(a);
@@ -46,12 +47,16 @@ struct Lanes {
   }
 };
 
-struct F64 : Lanes<double, std::int64_t, 0x1.8p52> {
+struct F64 : Lanes<double, std::int64_t, 0x1p52> {
   using Double = F64;
   static constexpr int kDoubles = 1;
   static constexpr double kLowestPower = -1022;
   static F64 load(const double* p) { return {{native(p)}}; }
   static F64 load_first(const double* p, std::int64_t n) { return {{native_first(p, n)}}; }
+  template <class From>
+  static F64 pieces(From p) {
+    return load(p(At<0>{}));
+  }
   static F64 set(double x) { return {{Native{x, x}}}; }
   static F64 narrowed(const F64* doubles) { return doubles[0]; }
 };
@@ -68,12 +73,16 @@ inline F64 wide(F64 a) {
   return a;
 }
 
-struct F32 : Lanes<float, std::int32_t, 0x1.8p23F> {
+struct F32 : Lanes<float, std::int32_t, 0x1p23F> {
   using Double = F64;
   static constexpr int kDoubles = 2;
   static constexpr float kLowestPower = -126;
   static F32 load(const float* p) { return {{native(p)}}; }
   static F32 load_first(const float* p, std::int64_t n) { return {{native_first(p, n)}}; }
+  template <class From>
+  static F32 pieces(From p) {
+    return load(p(At<0>{}));
+  }
   static F32 set(float x) { return {{Native{x, x, x, x}}}; }
   static F32 narrowed(const F64* doubles) {
     return {{Native{static_cast<float>(doubles[0].v[0]), static_cast<float>(doubles[0].v[1]),

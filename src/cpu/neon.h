@@ -28,6 +28,10 @@ struct F64 {
     for (std::int64_t x = 0; x < n; ++x) lanes[x] = p[x];
     return load(lanes);
   }
+  template <class From>
+  static F64 pieces(From p) {
+    return load(p(At<0>{}));
+  }
   static F64 set(double x) { return {vdupq_n_f64(x)}; }
   static F64 narrowed(const F64* doubles) { return doubles[0]; }
   void store(double* p) const { vst1q_f64(p, v); }
@@ -79,6 +83,10 @@ struct F32 {
     float lanes[4] = {};
     for (std::int64_t x = 0; x < n; ++x) lanes[x] = p[x];
     return load(lanes);
+  }
+  template <class From>
+  static F32 pieces(From p) {
+    return load(p(At<0>{}));
   }
   static F32 set(float x) { return {vdupq_n_f32(x)}; }
   static F32 narrowed(const F64* doubles) {

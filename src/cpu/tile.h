@@ -82,13 +82,14 @@ class Scores {
   T high, low;
   // Features that are summed in one chain; parts of so many are added. Forward has one chain.
   std::int64_t chain;
+  double factor;
 
   Scores(const Problem& problem, const Call& c, Scratch& scratch)
       : p(problem), call(c), chain(p.d), plain_(p.softcap == 0 && !p.bias && !p.alibi && !p.mask),
         rows_(scratch.take<T>(kMost * kChunk)), added_(scratch.take<T>(kMost * kChunk)),
         q_(scratch.take<T>(kMost * p.d)) {
     const double scale = p.scale < 0 ? -p.scale : p.scale;
-    const double factor = (plain_ ? scale : 1) * std::numbers::log2e;
+    factor = (plain_ ? scale : 1) * std::numbers::log2e;
     constexpr T kLeast = std::numeric_limits<T>::min();
     high = static_cast<T>(factor);
     if (static_cast<double>(high) > factor) high -= high * (std::numeric_limits<T>::epsilon() / 2);

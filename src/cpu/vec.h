@@ -6,6 +6,7 @@
 //   V::load(p), v.store(p)           any alignment
 //   V::load_first(p, n), v.store_first(p, n)   n lanes; nothing behind them is touched, 0 is read
 //   V::set(x)                        the same in every lane
+//   V::pieces(p)                     16 bytes each from p(0), p(1), ... side by side
 //   fma(a, b, c)                     a * b + c, fused where the instruction set can
 //   a + b, a - b, a * b, a / b
 //   larger(a, b)                     the larger; NaN where b is NaN
@@ -34,12 +35,15 @@ namespace {
 
 #define ATTEND_INLINE [[gnu::always_inline]] inline
 
+template <int kIndex>
+using At = std::integral_constant<int, kIndex>;
+
 // Calls use(index) for 0 ... kCount - 1, each a constant: arrays that are indexed so stay in
 // registers with every compiler.
 template <int kCount, class Use>
 ATTEND_INLINE void unrolled(Use use) {
   [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) __attribute__((always_inline)) {
-    (use(std::integral_constant<int, kIndex>{}), ...);
+    (use(At<kIndex>{}), ...);
   }
   (std::make_integer_sequence<int, kCount>{});
 }
@@ -65,6 +69,53 @@ ATTEND_INLINE void transpose(V (&rows)[V::kLanes]) {
     });
     transpose<V, kStep * 2>(rows);
   }
+}
+
+// Two vectors interleaved, kStep elements at a time, within each 16 bytes (kPer elements): of the
+// lower halves of these (kHalf 0), or the upper (1).
+template <int kStep, int kHalf, int kPer, class Native, int... kIndex>
+ATTEND_INLINE Native interleaved(Native a, Native b, std::integer_sequence<int, kIndex...>) {
+  constexpr int kLanes = sizeof...(kIndex);
+  return __builtin_shufflevector(
+      a, b,
+      (kIndex / kPer * kPer + kHalf * kPer / 2 + kIndex % kPer / (2 * kStep) * kStep +
+       kIndex % kStep + (kIndex / kStep % 2) * kLanes)...);
+}
+
+// The square of V::kLanes rows, `stride` apart, transposed on the way from memory. The 16 bytes of
+// four (f64: two) rows each are brought together by loads alone, so that half the shuffles of
+// transpose() do.
+template <class V, class T = typename V::T>
+ATTEND_INLINE void load_transposed(const T* rows, std::int64_t stride, V (&square)[V::kLanes]) {
+  constexpr int kPer = 16 / sizeof(T);
+  const auto pair = [](V& a, V& b, auto step) __attribute__((always_inline)) {
+    constexpr auto kAll = std::make_integer_sequence<int, V::kLanes>{};
+    const auto low = interleaved<step, 0, kPer>(a.v, b.v, kAll);
+    b.v = interleaved<step, 1, kPer>(a.v, b.v, kAll);
+    a.v = low;
+  };
+  const T* quarter[V::kLanes / kPer];
+  unrolled<V::kLanes / kPer>(ATTEND_EACH(q) {
+    quarter[q] = rows + q * kPer * stride;
+    asm("" : "+r"(quarter[q]));  // else gcc keeps an address for each row, in vector registers
+  });
+  unrolled<V::kLanes / kPer>(ATTEND_EACH(c) {
+    V* const z = square + c * kPer;
+    unrolled<kPer>(ATTEND_EACH(p) {
+      z[p] = V::pieces([&](auto q) { return quarter[q] + p * stride + c * kPer; });
+    });
+    if constexpr (kPer == 2) {
+      pair(z[0], z[1], At<1>{});
+    } else {
+      pair(z[0], z[1], At<1>{});
+      pair(z[2], z[3], At<1>{});
+      pair(z[0], z[2], At<2>{});
+      pair(z[1], z[3], At<2>{});
+      const V other = z[1];
+      z[1] = z[2];
+      z[2] = other;
+    }
+  });
 }
 
 }  // namespace

@@ -20,7 +20,9 @@ Linear::Linear(const LinearOptions& options) {
   });
 }
 
-Linear::Linear(Tensor weight, Tensor bias) : weight_(std::move(weight)), bias_(std::move(bias)) {
+// The caller may still have views of these.
+Linear::Linear(Tensor weight, Tensor bias)
+    : weight_(std::move(weight)), bias_(std::move(bias)), packed_(true) {
   reporting("linear", [&] {
     check_readable("linear", "weight", weight_);
     check_type("linear", weight_.dtype());
@@ -31,14 +33,56 @@ Linear::Linear(Tensor weight, Tensor bias) : weight_(std::move(weight)), bias_(s
   });
 }
 
-Tensor Linear::forward(const ConstTensorView& x, Context& context) const {
-  return reporting("linear", [&] {
-    check_made("linear", static_cast<bool>(*this));
-    check_input("linear", "x", x, dtype(), in());
-    Tensor y = Tensor::uninitialized(with_last(x.shape(), out()), dtype());
-    matmul(rows_of(x).view, weight_.view().permute({1, 0}), bias_, rows_of(y), context);
-    return y;
+// ---- packed weights ----------------------------------------------------------------------------
+
+Linear::Packed::Packed(Packed&& other) noexcept
+    : made_(other.made_.exchange(nullptr)), shared_(other.shared_.load()) {}
+
+Linear::Packed& Linear::Packed::operator=(Packed other) noexcept {
+  delete made_.exchange(other.made_.exchange(nullptr));
+  shared_ = other.shared_.load();
+  return *this;
+}
+
+Linear::Packed::~Packed() { delete made_.load(); }
+
+// Where several threads come first at the same time, each packs and one wins. What was made while
+// parameters() was called by another thread is never used.
+const Tensor* Linear::Packed::of(const Tensor& weight) const {
+  if (shared_) return nullptr;
+  const Tensor* made = made_.load(std::memory_order_acquire);
+  if (made != nullptr) return made;
+  auto mine = std::make_unique<const Tensor>(packed(weight.view().permute({1, 0})));
+  if (made_.compare_exchange_strong(made, mine.get())) made = mine.release();
+  return made;
+}
+
+// ---- forward and backward ----------------------------------------------------------------------
+
+void Linear::forward(std::initializer_list<Pass> passes, Context& context) {
+  reporting("linear", [&] {
+    std::vector<Rows> rows;
+    std::vector<Multiplication> list;
+    rows.reserve(passes.size());
+    list.reserve(passes.size());
+    for (const auto& [linear, x, y] : passes) {
+      check_made("linear", static_cast<bool>(linear));
+      check_input("linear", "x", x, linear.dtype(), linear.in());
+      y = Tensor::uninitialized(with_last(x.shape(), linear.out()), linear.dtype());
+      list.push_back({.a = rows.emplace_back(rows_of(x)).view,
+                      .b = linear.weight_.view().permute({1, 0}),
+                      .row_bias = linear.bias_,
+                      .c = rows_of(y),
+                      .packed = linear.packed_.of(linear.weight_)});
+    }
+    matmul(list, context);
   });
+}
+
+Tensor Linear::forward(const ConstTensorView& x, Context& context) const {
+  Tensor y;
+  forward({{*this, x, y}}, context);
+  return y;
 }
 
 std::pair<Tensor, Linear::Saved> Linear::forward_train(const ConstTensorView& x,
@@ -70,8 +114,8 @@ LayerGradients Linear::backward(const ConstTensorView& dy, const ConstTensorView
     if (bias_) {
       const Tensor one = ones({1, 1}, dtype());
       Tensor dbias = Tensor::uninitialized(bias_.shape(), dtype());
-      matmul(dy_columns, one.view().broadcast_to({dy_columns.size(1), 1}), {},
-             TensorView(dbias.view().data(), dtype(), {out(), 1}), context);
+      matmul(one.view().broadcast_to({1, dy_rows.view.size(0)}), dy_rows.view, {},
+             TensorView(dbias.view().data(), dtype(), {1, out()}), context);
       gradients.parameters.push_back({"bias", std::move(dbias)});
     }
     return gradients;
@@ -82,6 +126,7 @@ std::vector<NamedView> Linear::parameters() const {
   return listed<NamedView, const Tensor>("linear", {{"weight", &weight_}, {"bias", &bias_}});
 }
 std::vector<Parameter> Linear::parameters() {
+  packed_.share();
   return listed<Parameter, Tensor>("linear", {{"weight", &weight_}, {"bias", &bias_}});
 }
 

@@ -1,168 +1,174 @@
-// The matrix product, by panels:
-//
-//                 b: 256 x 128, in strips of 8 columns        A task makes one panel of c. For each
-//                 +-----+-----+                               block of 256 of k it packs a panel of
-//                 |     |     |                               a and one of b into contiguous
-//                 +-----+-----+                               scratch, widened, and multiplies them
-//   a: 64 x 256   +-----+-----+                               a tile of 4 x 8 at a time, whose sums
-//   in strips of  |     |     |  c: 64 x 128                  stay in registers.
-//   4 rows        +-----+-----+
-//
-// A tile that hangs over the edge multiplies zeros there and drops the result. Plain C++ with fixed
-// trip counts, which compilers turn into vector instructions without changing the order of a sum.
+// Products of matrices: views become what a kernel reads, and tasks are handed to threads. A kernel
+// takes f32 and f64, with one of a matrix's two strides being 1; everything else is copied first.
 #include "layer/matmul.h"
 
 #include "core/strided.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cstdint>
 #include <functional>
 #include <type_traits>
+#include <vector>
 
 namespace attend {
 namespace {
 
-constexpr std::int64_t kDepth = 256;  // of a block of k: part of the result's definition
-constexpr std::int64_t kPanelRows = 64, kPanelColumns = 128;
-constexpr std::int64_t kTileRows = 4;
-template <class Sum>
-constexpr std::int64_t kTileColumns = 32 / sizeof(Sum);  // 4 x 32 bytes: 8 vectors of 16 registers
-constexpr std::int64_t kAlone = 1 << 17;  // multiplications that are not worth a second thread
+// A task makes at most so many rows and columns of c: what it reads of a and b, with k = 512 in f32
+// half a megabyte each, stays in the L2 cache. Rows: a multiple of every kernel's rows at a time.
+constexpr std::int64_t kTaskRows = 240, kTaskColumns = 256;
+// Multiplications that are not worth a second thread. An element of b costs as much as 16: it is
+// read from far and packed.
+constexpr double kAlone = 1 << 20, kReading = 16;
 
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
-
+// A matrix with strides that the kernels take, and the copy that it may be a view of.
 template <class T>
-using SumOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
+struct Operand {
+  Tensor copy;
+  const T* data = nullptr;
+  std::int64_t row = 0, column = 0;  // strides
 
-// A matrix seen as strips: element (s, k), s counting rows of a or columns of b.
-template <class T>
-struct Matrix {
-  const T* data;
-  std::int64_t along, depth;  // strides of s and of k
+  explicit Operand(const ConstTensorView& x) {
+    if (!x) return;
+    data = static_cast<const T*>(x.data());
+    row = x.strides()[0];
+    column = x.rank() == 2 ? x.strides()[1] : 0;
+    // The stride of a single index is nobody's.
+    if (x.size(0) == 1 && column != 1) row = 1;
+    if (x.rank() == 2 && x.size(1) == 1 && row != 1) column = 1;
+    if (x.dtype() == dtype_of<T>() && (row == 1 || column == 1)) return;
+    copy = Tensor::uninitialized(x.shape(), dtype_of<T>());
+    T* to = copy.data<T>();
+    const std::int64_t columns = x.rank() == 2 ? x.size(1) : 1;
+    with_type(x.dtype(), [&]<class E>(E) {
+      const E* from = static_cast<const E*>(x.data());
+      for (std::int64_t r = 0; r < x.size(0); ++r)
+        for (std::int64_t c = 0; c < columns; ++c)
+          *to++ = static_cast<T>(widened(from[r * row + c * column]));
+    });
+    data = copy.data<T>();
+    row = columns;
+    column = 1;
+  }
 };
 
-// Strips of `width` from s = 0 to `count`, each as [depth][width], zeros after the last s.
-template <std::int64_t width, class T, class Sum>
-void pack(Matrix<T> from, std::int64_t count, std::int64_t depth, Sum* to) noexcept {
-  for (std::int64_t s = 0; s < count; s += width, to += width * depth) {
-    const T* strip = from.data + s * from.along;
-    const std::int64_t filled = std::min(width, count - s);
-    if (filled < width) std::fill_n(to, width * depth, Sum{0});
-    if (from.along == 1 && filled == width) {
-      for (std::int64_t k = 0; k < depth; ++k)
-        for (std::int64_t i = 0; i < width; ++i)
-          to[k * width + i] = static_cast<Sum>(strip[k * from.depth + i]);
-    } else {
-      for (std::int64_t i = 0; i < filled; ++i)
-        for (std::int64_t k = 0; k < depth; ++k)
-          to[k * width + i] = static_cast<Sum>(strip[i * from.along + k * from.depth]);
-    }
-  }
-}
-
-// One tile of c: the block's sum is stored (the first block) or added.
-template <class Sum>
-void multiply_tile(const Sum* __restrict a, const Sum* __restrict b, std::int64_t depth, bool first,
-                   Sum* __restrict c, std::int64_t c_stride) noexcept {
-  constexpr std::int64_t kColumns = kTileColumns<Sum>;
-  Sum sums[kTileRows][kColumns] = {};
-  for (std::int64_t k = 0; k < depth; ++k, a += kTileRows, b += kColumns)
-    for (std::int64_t i = 0; i < kTileRows; ++i)
-      for (std::int64_t j = 0; j < kColumns; ++j) sums[i][j] += a[i] * b[j];
-  for (std::int64_t i = 0; i < kTileRows; ++i, c += c_stride)
-    for (std::int64_t j = 0; j < kColumns; ++j) c[j] = first ? sums[i][j] : c[j] + sums[i][j];
-}
-
 template <class T>
-class Product {
+class Prepared {
  public:
-  using Sum = SumOf<T>;
-  static constexpr std::int64_t kColumns = kTileColumns<Sum>;
+  explicit Prepared(const Multiplication& x)
+      : a_(x.a), b_(x.packed != nullptr ? ConstTensorView() : x.b), bias_(x.row_bias), c_(x.c),
+        product_{.m = x.c.size(0), .n = x.c.size(1), .k = x.a.size(1)} {
+    const bool direct = c_.dtype() == dtype_of<T>() && (c_.strides()[1] == 1 || product_.n == 1);
+    if (!direct) made_ = Tensor::uninitialized(c_.shape(), dtype_of<T>());
+    product_.a = a_.data;
+    product_.a_row = a_.row;
+    product_.a_depth = a_.column;
+    product_.b = b_.data;
+    product_.b_depth = b_.row;
+    product_.b_column = b_.column;
+    product_.packed = x.packed != nullptr ? x.packed->data<T>() : nullptr;
+    product_.bias = bias_.data;
+    product_.c = direct ? static_cast<T*>(c_.data()) : made_.data<T>();
+    product_.c_row = direct ? c_.strides()[0] : product_.n;
+  }
+  const Product<T>& product() const { return product_; }
 
-  Product(const ConstTensorView& a, const ConstTensorView& b, const ConstTensorView& bias,
-          const TensorView& c, Context& context)
-      : a_(a), b_(b), bias_(bias), c_(c), m_(a.size(0)), k_(a.size(1)), n_(b.size(1)),
-        panel_rows_(round_up(std::min(m_, kPanelRows), kTileRows)),
-        panel_columns_(round_up(std::min(n_, kPanelColumns), kColumns)),
-        depth_(std::min(k_, kDepth)), tasks_(ceil_div(m_, kPanelRows) * panels_across()),
-        strands_(m_ * n_ <= kAlone / std::max<std::int64_t>(k_, 1)
-                     ? 1
-                     : std::min<std::int64_t>(tasks_, context.threads())),
-        scratch_(Tensor::uninitialized({strands_, scratch_size()}, dtype_of<Sum>())) {}
-
-  std::int64_t strands() const { return strands_; }
-
-  // Takes panels of c until none is left.
-  void operator()(std::int64_t strand) noexcept {
-    Sum* scratch = static_cast<Sum*>(scratch_.view().data()) + strand * scratch_size();
-    for (std::int64_t task; (task = next_.fetch_add(1, std::memory_order_relaxed)) < tasks_;)
-      make_panel(task / panels_across() * kPanelRows, task % panels_across() * kPanelColumns,
-                 scratch);
+  // To where it was wanted.
+  void finish() const {
+    if (!made_) return;
+    const T* from = made_.data<T>();
+    with_type(c_.dtype(), [&]<class E>(E) {
+      E* to = static_cast<E*>(c_.data());
+      for (std::int64_t r = 0; r < product_.m; ++r)
+        for (std::int64_t c = 0; c < product_.n; ++c)
+          to[r * c_.strides()[0] + c * c_.strides()[1]] = static_cast<E>(*from++);
+    });
   }
 
  private:
-  std::int64_t panels_across() const { return ceil_div(n_, kPanelColumns); }
-  std::int64_t scratch_size() const {
-    return panel_rows_ * depth_ + depth_ * panel_columns_ + panel_rows_ * panel_columns_;
-  }
-
-  void make_panel(std::int64_t row, std::int64_t column, Sum* scratch) noexcept {
-    const std::int64_t rows = std::min(kPanelRows, m_ - row);
-    const std::int64_t columns = std::min(kPanelColumns, n_ - column);
-    Sum* a = scratch;
-    Sum* b = a + panel_rows_ * depth_;
-    Sum* c = b + depth_ * panel_columns_;
-    if (k_ == 0) std::fill_n(c, panel_rows_ * panel_columns_, Sum{0});
-    for (std::int64_t k = 0; k < k_; k += kDepth) {
-      const std::int64_t depth = std::min(kDepth, k_ - k);
-      const auto [ar, ak] = std::pair(a_.strides()[0], a_.strides()[1]);
-      const auto [bk, bc] = std::pair(b_.strides()[0], b_.strides()[1]);
-      const T* a_from = static_cast<const T*>(a_.data()) + row * ar + k * ak;
-      const T* b_from = static_cast<const T*>(b_.data()) + k * bk + column * bc;
-      pack<kTileRows>(Matrix<T>{a_from, ar, ak}, rows, depth, a);
-      pack<kColumns>(Matrix<T>{b_from, bc, bk}, columns, depth, b);
-      for (std::int64_t j = 0; j < columns; j += kColumns)
-        for (std::int64_t i = 0; i < rows; i += kTileRows)
-          multiply_tile(a + i * depth, b + j * depth, depth, k == 0, c + i * panel_columns_ + j,
-                        panel_columns_);
-    }
-    store(row, column, rows, columns, c);
-  }
-
-  void store(std::int64_t row, std::int64_t column, std::int64_t rows, std::int64_t columns,
-             const Sum* from) const noexcept {
-    const auto [cr, cc] = std::pair(c_.strides()[0], c_.strides()[1]);
-    const T* bias = static_cast<const T*>(bias_.data());
-    for (std::int64_t i = 0; i < rows; ++i, from += panel_columns_) {
-      T* to = static_cast<T*>(c_.data()) + (row + i) * cr + column * cc;
-      for (std::int64_t j = 0; j < columns; ++j) {
-        Sum sum = from[j];
-        if (bias_) sum += static_cast<Sum>(bias[(column + j) * bias_.strides()[0]]);
-        to[j * cc] = static_cast<T>(sum);
-      }
-    }
-  }
-
-  const ConstTensorView &a_, &b_, &bias_;
+  Operand<T> a_, b_, bias_;
   const TensorView& c_;
-  const std::int64_t m_, k_, n_;
-  const std::int64_t panel_rows_, panel_columns_, depth_;  // no larger than the problem
-  const std::int64_t tasks_, strands_;
-  Tensor scratch_;
-  std::atomic<std::int64_t> next_{0};
+  Product<T> product_;
+  Tensor made_;
 };
+
+// How a product is cut into tasks. No bit depends on it.
+struct Division {
+  std::int64_t rows, columns;  // of a task
+  std::int64_t down, across;   // tasks
+
+  template <class T>
+  Division(const Product<T>& p, std::int64_t panel, int threads)
+      : rows(std::min(p.m, kTaskRows)), columns(0), down((p.m + rows - 1) / rows), across(0) {
+    const std::int64_t panels = (p.n + panel - 1) / panel;
+    // About four tasks a thread, so that none waits long for another.
+    const std::int64_t most = std::max<std::int64_t>(panels * down / (4 * threads), 1);
+    columns = std::min(most, std::max<std::int64_t>(kTaskColumns / panel, 1)) * panel;
+    across = (p.n + columns - 1) / columns;
+  }
+  std::int64_t tasks() const { return down * across; }
+};
+
+template <class T>
+void multiply(std::span<const Multiplication> list, Context& context,
+              const MatrixFunctions<T>& kernel) {
+  struct Job {
+    Prepared<T> matrices;
+    Division division;
+  };
+  std::vector<Job> jobs;
+  jobs.reserve(list.size());
+  double work = 0;
+  std::int64_t tasks = 0;
+  for (const Multiplication& x : list) {
+    if (x.c.count() == 0) continue;
+    Prepared<T> matrices(x);
+    const Product<T>& p = matrices.product();
+    const Division division(p, kernel.columns, context.threads());
+    work += (static_cast<double>(p.m) + kReading) * static_cast<double>(p.n) *
+            static_cast<double>(p.k);
+    tasks += division.tasks();
+    jobs.push_back({std::move(matrices), division});
+  }
+  const auto run = [&](std::int64_t task) {
+    auto job = jobs.begin();
+    for (; task >= job->division.tasks(); ++job) task -= job->division.tasks();
+    const Product<T>& p = job->matrices.product();
+    const Division& d = job->division;
+    const std::int64_t row = task / d.across * d.rows, column = task % d.across * d.columns;
+    kernel.run(p, {row, std::min(row + d.rows, p.m), column, std::min(column + d.columns, p.n)});
+  };
+  if (work > kAlone) context.parallel_for(tasks, std::ref(run));
+  else
+    for (std::int64_t task = 0; task < tasks; ++task) run(task);
+  for (const Job& job : jobs) job.matrices.finish();
+}
+
+// Calls use(T{}) with the type that sums of these tensors have.
+template <class Use>
+auto with_sum_type(DType type, Use use) {
+  return type == DType::f64 ? use(double{}) : use(float{});
+}
 
 }  // namespace
 
-void matmul(const ConstTensorView& a, const ConstTensorView& b, const ConstTensorView& row_bias,
-            const TensorView& c, Context& context) {
-  if (c.count() == 0) return;
-  with_type(c.dtype(), [&]<class T>(T) {
-    Product<T> product(a, b, row_bias, c, context);
-    context.parallel_for(product.strands(), std::ref(product));
+Tensor packed(const ConstTensorView& b) {
+  return with_sum_type(b.dtype(), [&]<class T>(T) {
+    const MatrixFunctions<T>& kernel = matrix_kernel().of<T>();
+    const Operand<T> from(b);
+    const Product<T> product{.n = b.size(1),
+                             .k = b.size(0),
+                             .b = from.data,
+                             .b_depth = from.row,
+                             .b_column = from.column};
+    Tensor made = Tensor::uninitialized({kernel.packed_size(product.n, product.k)}, dtype_of<T>());
+    kernel.pack(product, made.data<T>());
+    return made;
   });
+}
+
+void matmul(std::span<const Multiplication> list, Context& context, const MatrixKernel& kernel) {
+  if (list.empty()) return;
+  with_sum_type(list[0].c.dtype(),
+                [&]<class T>(T) { multiply<T>(list, context, kernel.of<T>()); });
 }
 
 }  // namespace attend

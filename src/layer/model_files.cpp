@@ -91,7 +91,7 @@ LanguageModel LanguageModel::load(const TensorFile& file) {
   return reporting("language_model", [&] {
     LanguageModel model(options_of(file));
     load_parameters(file, model.parameters());
-    return model;
+    return LanguageModel(model);  // a copy: nobody else ever held its weights
   });
 }
 

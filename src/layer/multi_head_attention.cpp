@@ -160,9 +160,8 @@ ProjectedCall::ProjectedCall(const MultiHeadAttention& layer, const AttentionCal
   check_made("multi_head_attention", static_cast<bool>(layer));
   const MultiHeadAttentionOptions& o = layer.options();
   call.check(o);
-  q = layer.q().forward(call.query, context);
-  k = layer.k().forward(call.key, context);
-  v = layer.v().forward(call.value, context);
+  Linear::forward({{layer.q(), call.query, q}, {layer.k(), call.key, k}, {layer.v(), call.value, v}},
+                  context);
   concat = Tensor::uninitialized(with_last(call.query.shape(), o.heads * o.d_v), o.type);
   if (!o.rotary) return;
   const ConstTensorView qh = by_heads(q.view(), o.heads), kh = by_heads(k.view(), o.key_heads);

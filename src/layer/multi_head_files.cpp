@@ -294,7 +294,8 @@ MultiHeadAttention MultiHeadAttention::load(const std::filesystem::path& path,
 MultiHeadAttention MultiHeadAttention::load(const TensorFile& file, const WeightsFormat& format) {
   return reporting("multi_head_attention", [&] {
     try {
-      return Loader(file, format).load();
+      const MultiHeadAttention loaded = Loader(file, format).load();
+      return MultiHeadAttention(loaded);  // a copy: nobody else ever held its weights
     } catch (const InvalidArgument& error) {  // the file's fault, not the caller's
       throw FileError(printable(text("multi_head_attention: ", place_of(file), error.what())));
     }

@@ -143,9 +143,10 @@ MultiHeadAttention MultiHeadAttention::join(const MultiHeadAttentionOptions& opt
       if (w_o) put(head.o, w_o, 1, h, o.d_v);
     }
     if (o_bias && !w_o) fail("o_bias is given, but there is no output projection");
-    return {o, Linear(std::move(q), std::move(q_bias)), Linear(std::move(k), std::move(k_bias)),
-            Linear(std::move(v), std::move(v_bias)),
-            w_o ? Linear(std::move(w_o), o_bias) : Linear()};
+    const MultiHeadAttention joined(
+        o, Linear(std::move(q), std::move(q_bias)), Linear(std::move(k), std::move(k_bias)),
+        Linear(std::move(v), std::move(v_bias)), w_o ? Linear(std::move(w_o), o_bias) : Linear());
+    return MultiHeadAttention(joined);  // a copy: nobody else ever held its weights
   });
 }
 

@@ -1,0 +1,66 @@
+// The products of matrices that the layers are made of, and the kernels for them: one for each
+// instruction set. A layer says what is to be multiplied and which part of it a task makes.
+#pragma once
+
+#include "core/machine.h"
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace attend {
+
+//   c [m, n] = a [m, k] b [k, n] + bias [n]        (the bias may be none)
+//
+// Every element of c is a sum over k in blocks of kSumBlock at multiples of it: each block one
+// ascending chain of multiply-adds, the blocks' sums added in order, the bias last. So its bits
+// depend on its row of a, its column of b, its bias and the instruction set alone.
+inline constexpr std::int64_t kSumBlock = 256;
+
+template <class T>
+struct Product {
+  std::int64_t m = 0, n = 0, k = 0;
+  const T* a = nullptr;
+  std::int64_t a_row = 0, a_depth = 0;  // strides; one of them is 1
+  const T* b = nullptr;
+  std::int64_t b_depth = 0, b_column = 0;  // likewise
+  const T* packed = nullptr;               // b as the kernel's pack() left it: then b is not read
+  const T* bias = nullptr;
+  T* c = nullptr;
+  std::int64_t c_row = 0;  // columns lie side by side
+};
+
+struct MatrixPart {
+  std::int64_t row_begin, row_end;
+  std::int64_t column_begin, column_end;  // begins at a multiple of the kernel's `columns`
+};
+
+template <class T>
+struct MatrixFunctions {
+  std::int64_t columns;  // of c that are made together: parts should hold a multiple of them
+  // All of b in the order in which run() reads it: packed_size() elements.
+  void (*pack)(const Product<T>&, T* packed) noexcept;
+  void (*run)(const Product<T>&, const MatrixPart&) noexcept;
+
+  std::int64_t packed_size(std::int64_t n, std::int64_t k) const noexcept {
+    return (n + columns - 1) / columns * columns * k;
+  }
+};
+
+struct MatrixKernel {
+  std::string_view name;  // "cpu.avx2.matrix"
+  bool Machine::*needs;   // null: every machine has it
+  MatrixFunctions<float> f32;
+  MatrixFunctions<double> f64;
+
+  template <class T>
+  const MatrixFunctions<T>& of() const noexcept {
+    if constexpr (sizeof(T) == sizeof(double)) return f64;
+    else return f32;
+  }
+};
+
+std::span<const MatrixKernel* const> matrix_kernels() noexcept;  // of this build, best first
+const MatrixKernel& matrix_kernel() noexcept;                    // the best for this machine
+
+}  // namespace attend
