@@ -11,8 +11,9 @@
 //   of 256 |                   |
 //    keys  +-------------------+                    q and dout also lie packed [panel][row][vectors]
 //
-// Sums: dq of a chunk in f32, chunks in f64, ascending; dk and dv over 256 rows in f32, then in
-// f64, ascending. Registers as in product.h. What limits it is the multiplier: 5 products of
+// Sums: dq of a chunk in f32, chunks in f64, ascending. dk and dv: a group of rows in one chain,
+// 1024 rows' groups added in f32, those sums in f64: the error of a sum of 64 + 16 is less than
+// that of one chain of 256. Registers as in product.h. What limits it is the multiplier: 5 products of
 // 2 d flop a pair, beside some 25 instructions a vector of pairs for softmax and dS.
 //
 // dalibi and dsinks are summed on the way. dbias, which is of any broadcast shape, has tasks of its
@@ -34,9 +35,22 @@ class FlashBackward {
   static constexpr int kPanel = kTileVectors * V::kLanes;
   static constexpr int kSlice = 64;  // keys whose rows stay in the nearest cache
   static constexpr int kStep = 48;   // keys that are tested together for the tiles that see them
-  static constexpr int kFlush = 256;
+  static constexpr int kFlush = 1024;  // rows whose sums are f32
 
-  // A tensor of keys whose gradient is wanted: f32 sums of up to 256 rows, and f64 sums of those.
+  // A group's sums are added to those of the rows before.
+  struct Add {
+    template <int kRows, int kVectors>
+    ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
+      unrolled<kRows>(ATTEND_EACH(r) {
+        unrolled<kVectors>(ATTEND_EACH(n) {
+          T* to = x.c + r * x.c_stride + n * V::kLanes;
+          (V::load(to) + sum[r][n]).store(to);
+        });
+      });
+    }
+  };
+
+  // A tensor of keys whose gradient is wanted: f32 sums of up to kFlush rows, and f64 sums of those.
   // Rows of f32 sums are whole vectors. Where they would be much longer than the features, only the
   // keys of one chunk have them, and each group of rows joins the f64 sums at once.
   struct KeySums {
@@ -152,8 +166,9 @@ class FlashBackward {
     return most < 1 ? 1 : most < wanted ? most : wanted;
   }
   static std::int64_t segment_rows(const Problem& p) {
-    const std::int64_t blocks = (p.group() * p.q_length + kFlush - 1) / kFlush, cuts = segments(p);
-    return (blocks + cuts - 1) / cuts * kFlush;
+    constexpr std::int64_t kUnit = Group::kRows;
+    const std::int64_t blocks = (p.group() * p.q_length + kUnit - 1) / kUnit, cuts = segments(p);
+    return (blocks + cuts - 1) / cuts * kUnit;
   }
   static constexpr std::int64_t kJoins = 4;  // tasks of a key head that join its segments
 
@@ -226,7 +241,7 @@ class FlashBackward {
       if (p.dalibi) sum_alibi_rows();
       if (p.dsinks) sum_sinks();
       first += group_.rows;
-      if (totals && !narrow(p) && (first % kFlush == 0 || first >= to))
+      if (totals && !narrow(p) && ((first - from) % kFlush == 0 || first >= to))
         flush(0, scores_.sequence.k_stored);
     }
   }
@@ -416,8 +431,8 @@ class FlashBackward {
               .c_stride = sums.width,
               .depth = rows};
           if (sums.width - x <= V::kLanes)
-            product<V, 1, Layout::along, Start::c>(operands, count);
-          else product<V, kTileVectors, Layout::along, Start::c>(operands, count);
+            product<V, 1, Layout::along, Start::zero>(operands, count, Add{});
+          else product<V, kTileVectors, Layout::along, Start::zero>(operands, count, Add{});
         }
       }
     }
@@ -436,14 +451,15 @@ class FlashBackward {
     for (int r = 0; r < group_.runs->runs; ++r) {
       const Run& run = group_.runs->run[r];
       for (int y = 0; y < run.count; ++y) {
-        T* to = part_of(sums, run.key + y);
-        for (int n = 0; n < group_.rows; ++n) {
-          const std::int64_t pair = (run.at + y) * group_.stride + n;
-          if (group_.p[pair] == Group::kHidden) continue;
-          for (std::int64_t x = 0; x < sums.width; x += V::kLanes) {
-            const T* row = sums.panels + x / kPanel * (Group::kRows * kPanel) + n * kPanel;
-            fma(V::set(pairs[pair]), V::load(row + x % kPanel), V::load(to + x)).store(to + x);
-          }
+        const std::int64_t pair = (run.at + y) * group_.stride;
+        for (std::int64_t x = 0; x < sums.width; x += V::kLanes) {
+          const T* panel = sums.panels + x / kPanel * (Group::kRows * kPanel) + x % kPanel;
+          V sum = V::set(0);
+          for (int n = 0; n < group_.rows; ++n)
+            if (group_.p[pair + n] != Group::kHidden)
+              sum = fma(V::set(pairs[pair + n]), V::load(panel + n * kPanel), sum);
+          T* to = part_of(sums, run.key + y) + x;
+          (V::load(to) + sum).store(to);
         }
       }
     }
@@ -494,15 +510,24 @@ class FlashBackward {
   template <class From>
   static void store_scaled(const Strided& t, std::int64_t offset, std::int64_t count,
                            const From* row, double scale) noexcept {
+    std::int64_t done = 0;
+    if (lies_ready<T>(t)) {
+      T* to = reinterpret_cast<T*>(t.data) + offset;
+      const D factor = D::set(scale);
+      for (; done + V::kLanes <= count; done += V::kLanes) {
+        D sum[V::kDoubles];
+        unrolled<V::kDoubles>(ATTEND_EACH(k) {
+          if constexpr (std::is_same_v<From, double>)
+            sum[k] = factor * D::load(row + done + k * D::kLanes);
+          else sum[k] = factor * wide<k>(V::load(row + done));
+        });
+        V::narrowed(sum).store(to + done);
+      }
+    }
     with_type(t.type, [&]<class E>(E) {
       E* to = reinterpret_cast<E*>(t.data) + offset;
-      const auto scaled_sum = [&](std::int64_t x) {
-        return static_cast<E>(scale * static_cast<double>(row[x]));
-      };
-      if (t.stride[3] == 1)
-        for (std::int64_t x = 0; x < count; ++x) to[x] = scaled_sum(x);
-      else
-        for (std::int64_t x = 0; x < count; ++x) to[x * t.stride[3]] = scaled_sum(x);
+      for (std::int64_t x = done; x < count; ++x)
+        to[x * t.stride[3]] = static_cast<E>(scale * static_cast<double>(row[x]));
     });
   }
 
