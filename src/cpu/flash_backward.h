@@ -159,7 +159,7 @@ class FlashBackward {
   // idle. By the shape alone. Every segment has its own sums of dk and dv, so narrow heads, whose
   // strips are large beside them, stay whole.
   static std::int64_t segments(const Problem& p) {
-    constexpr std::int64_t kTasks = 16, kRowsAtLeast = 512, kNarrow = 32;
+    constexpr std::int64_t kTasks = 8, kRowsAtLeast = 1024, kNarrow = 32;
     const std::int64_t heads = key_heads(p), rows = p.group() * p.q_length;
     if (heads == 0 || heads >= kTasks || paged(p) || p.d + p.dv < kNarrow) return 1;
     const std::int64_t most = rows / kRowsAtLeast, wanted = (kTasks + heads - 1) / heads;
@@ -200,8 +200,10 @@ class FlashBackward {
       if (p.dv_gradient) dv.total = shared.dv + place * p.k_length * p.dv;
     }
     for (std::int64_t g = 0; g < p.group(); ++g) memory_.dalibi[g] = memory_.dsinks[g] = 0;
-    const bool totals = cuts > 1 || needs_totals(p);
-    if (totals) {
+    // The sums of one sequence's rows are stored as they are, or added to those flushed before.
+    const bool single = cuts == 1 && !paged(p) && !narrow(p);
+    flushed_ = !single;
+    if (!single) {
       if (p.dk) clear(dk.total, stored_keys(p) * p.d);
       if (p.dv_gradient) clear(dv.total, stored_keys(p) * p.dv);
     }
@@ -212,11 +214,11 @@ class FlashBackward {
       const std::int64_t keys = narrow(p) ? kChunk : scores_.sequence.k_stored;
       if (p.dk) clear(dk.part, keys * dk.width);
       if (p.dv_gradient) clear(dv.part, keys * dv.width);
-      query_rows(segment * segment_rows(p), (segment + 1) * segment_rows(p), totals);
+      query_rows(segment * segment_rows(p), (segment + 1) * segment_rows(p), single);
     }
     if (cuts == 1) {
-      if (p.dk) store_keys(dk, call_.dk, p.scale, totals);
-      if (p.dv_gradient) store_keys(dv, call_.dv, 1, totals);
+      if (p.dk) store_keys(dk, call_.dk, p.scale, single);
+      if (p.dv_gradient) store_keys(dv, call_.dv, 1, single);
     }
     for (std::int64_t g = 0; g < p.group(); ++g) {
       if (p.dalibi) shared.dalibi[place * p.group() + g] = memory_.dalibi[g];
@@ -229,7 +231,7 @@ class FlashBackward {
     for (std::int64_t x = 0; x < count; ++x) from[x] = 0;
   }
 
-  void query_rows(std::int64_t from, std::int64_t to, bool totals) noexcept {
+  void query_rows(std::int64_t from, std::int64_t to, bool single) noexcept {
     to = to < scores_.rows() ? to : scores_.rows();
     for (std::int64_t first = from; first < to;) {
       group_.open(first);
@@ -241,7 +243,7 @@ class FlashBackward {
       if (p.dalibi) sum_alibi_rows();
       if (p.dsinks) sum_sinks();
       first += group_.rows;
-      if (totals && !narrow(p) && ((first - from) % kFlush == 0 || first >= to))
+      if (!narrow(p) && (first >= to ? !single : (first - from) % kFlush == 0))
         flush(0, scores_.sequence.k_stored);
     }
   }
@@ -478,17 +480,18 @@ class FlashBackward {
   }
 
   // The f32 sums of the keys [from, to) join the f64 sums.
-  void flush(std::int64_t from, std::int64_t to) const noexcept {
+  void flush(std::int64_t from, std::int64_t to) noexcept {
     for (const KeySums* sums : {&memory_.dk, &memory_.dv}) {
       for (std::int64_t j = from; sums->part != nullptr && j < to; ++j) {
         T* part = sums->part + (narrow(p) ? j - from : j) * sums->width;
         double* total = sums->total + stored_key(j) * sums->count;
         for (std::int64_t x = 0; x < sums->count; ++x) {
-          total[x] += static_cast<double>(part[x]);
+          total[x] = (flushed_ ? total[x] : 0) + static_cast<double>(part[x]);
           part[x] = 0;
         }
       }
     }
+    flushed_ = true;
   }
 
   std::int64_t stored_key(std::int64_t j) const noexcept {
@@ -496,14 +499,21 @@ class FlashBackward {
     return page_of(p, call_, scores_.sequence, j) * p.page_size + j % p.page_size;
   }
 
-  void store_keys(const KeySums& sums, const Strided& to, double scale, bool totals) noexcept {
+  void store_keys(const KeySums& sums, const Strided& to, double scale, bool single) noexcept {
     const std::int64_t keys = paged(p) ? stored_keys(p) : scores_.sequence.k_stored;
     for (std::int64_t j = 0; j < keys; ++j) {
       const std::int64_t at =
           paged(p) ? to.offset(j / p.page_size, scores_.kv_head, j % p.page_size)
                    : key_row(p, call_, to, scores_.sequence, scores_.kv_head, j);
-      if (totals) store_scaled(to, at, sums.count, sums.total + j * sums.count, scale);
-      else store_scaled(to, at, sums.count, sums.part + j * sums.width, scale);
+      const T* part = sums.part + j * sums.width;
+      double* total = sums.total + j * sums.count;
+      if (single && !flushed_) {
+        store_scaled(to, at, sums.count, part, scale);
+        continue;
+      }
+      for (std::int64_t x = 0; single && x < sums.count; ++x)
+        total[x] += static_cast<double>(part[x]);
+      store_scaled(to, at, sums.count, total, scale);
     }
   }
 
@@ -614,6 +624,7 @@ class FlashBackward {
   Scores<V>& scores_;
   Group& group_;
   Memory& memory_;
+  bool flushed_ = false;  // the f64 sums have begun
 };
 
 // The row of the kernel table, for vectors of float (also for 16-bit tensors) and of double.

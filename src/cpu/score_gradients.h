@@ -39,7 +39,7 @@ class ScoreGradients {
  public:
   using T = typename V::T;
   static constexpr int kMost = Tile<V>::kMost;
-  static constexpr int kRows = 64;  // of a group, at most; a divisor of 256
+  static constexpr int kRows = 128;  // of a group, at most; a divisor of 1024
   static constexpr int kTiles = kRows / kMost;
   static constexpr T kHidden = Scores<V>::kHidden;
   // A weight's error is that of its score, which comes from the length of the chain of features.
