@@ -433,8 +433,8 @@ class FlashBackward {
               .c_stride = sums.width,
               .depth = rows};
           if (sums.width - x <= V::kLanes)
-            product<V, 1, Layout::along, Start::zero>(operands, count, Add{});
-          else product<V, kTileVectors, Layout::along, Start::zero>(operands, count, Add{});
+            product<V, 1, Layout::streamed, Start::zero>(operands, count, Add{});
+          else product<V, kTileVectors, Layout::streamed, Start::zero>(operands, count, Add{});
         }
       }
     }

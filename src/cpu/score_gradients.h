@@ -323,7 +323,7 @@ class ScoreGradients {
                           .c = dp + run.at * stride,
                           .c_stride = stride,
                           .depth = problem_.dv};
-      product<V, kVectors, Layout::along, Start::zero>(x, run.count);
+      product<V, kVectors, Layout::streamed, Start::zero>(x, run.count);
     }
     const V high = V::set(scores_.high), low = V::set(scores_.low), zero = V::set(0);
     const V least = V::set(std::numeric_limits<T>::lowest());

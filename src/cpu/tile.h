@@ -196,7 +196,7 @@ class Scores {
         x.depth = p.d - from < chain ? p.d - from : chain;
         const AddAndTop add{from > 0, from + chain < p.d ? nullptr : top};
         if (tile.lanes == kMost)
-          product<V, kTileVectors, Layout::along, Start::zero>(x, run.count, add);
+          product<V, kTileVectors, Layout::streamed, Start::zero>(x, run.count, add);
         else product<V, 1, Layout::along, Start::zero>(x, run.count, add);
         x.a += chain;
         x.b += chain * tile.lanes;
