@@ -2,18 +2,18 @@
 // threads.
 //
 // A task owns a key head (or a segment of its query rows, see segments()) and goes through the rows
-// group by group. For each group score_gradients.h leaves P and dS in two strips, and three
-// products are left, chunk by chunk of 256 keys, all of them product.h:
+// group by group. For each group score_gradients.h leaves P and dS in two strips, and three products
+// are left, chunk by chunk of 256 keys, all of them product.h:
 //
 //            rows of the group                      dQ^T [d][rows]  += K^T dS^T      tile by tile
 //          +-------------------+                    dV [keys][dv]   += P^T dO        whole group
 //    chunk |   P^T   and dS^T  |                    dK [keys][d]    += dS^T Q        whole group
 //   of 256 |                   |
-//    keys  +-------------------+                    q and dout also lie packed
-//    [panel][row][vectors]
+//    keys  +-------------------+                    q and dout also lie packed [panel][row][vectors]
 //
-// Sums: dq of a chunk in f32, chunks in f64, ascending; dk and dv over 256 rows in f32, then in
-// f64, ascending. Registers as in product.h. What limits it is the multiplier: 5 products of
+// Sums: dq of a chunk in f32, chunks in f64, ascending. dk and dv: a group of rows in one chain,
+// 1024 rows' groups added in f32, those sums in f64: the error of a sum of 64 + 16 is less than
+// that of one chain of 256. Registers as in product.h. What limits it is the multiplier: 5 products of
 // 2 d flop a pair, beside some 25 instructions a vector of pairs for softmax and dS.
 //
 // dalibi and dsinks are summed on the way. dbias, which is of any broadcast shape, has tasks of its
@@ -35,9 +35,22 @@ class FlashBackward {
   static constexpr int kPanel = kTileVectors * V::kLanes;
   static constexpr int kSlice = 64;  // keys whose rows stay in the nearest cache
   static constexpr int kStep = 48;   // keys that are tested together for the tiles that see them
-  static constexpr int kFlush = 256;
+  static constexpr int kFlush = 1024;  // rows whose sums are f32
 
-  // A tensor of keys whose gradient is wanted: f32 sums of up to 256 rows, and f64 sums of those.
+  // A group's sums are added to those of the rows before.
+  struct Add {
+    template <int kRows, int kVectors>
+    ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
+      unrolled<kRows>(ATTEND_EACH(r) {
+        unrolled<kVectors>(ATTEND_EACH(n) {
+          T* to = x.c + r * x.c_stride + n * V::kLanes;
+          (V::load(to) + sum[r][n]).store(to);
+        });
+      });
+    }
+  };
+
+  // A tensor of keys whose gradient is wanted: f32 sums of up to kFlush rows, and f64 sums of those.
   // Rows of f32 sums are whole vectors. Where they would be much longer than the features, only the
   // keys of one chunk have them, and each group of rows joins the f64 sums at once.
   struct KeySums {
@@ -57,9 +70,9 @@ class FlashBackward {
 
   struct Memory {
     KeySums dk, dv;
-    T* row;                   // [d or dv], a row that does not lie ready
-    T* dq[kTiles];            // [d][lanes]  of the chunk at hand
-    double* dq_sum[kTiles];   // [d][lanes]
+    T* row;                 // [d or dv], a row that does not lie ready
+    T* dq[kTiles];          // [d][lanes]  of the chunk at hand
+    double* dq_sum[kTiles];  // [d][lanes]
     double *dalibi, *dsinks;  // [heads of the group]
     double alibi_row[Group::kRows];
     Memory(const Problem& p, Scratch& scratch) {
@@ -67,7 +80,8 @@ class FlashBackward {
       if (p.dv_gradient) dv.take(p.dv, p, scratch);
       if (segments(p) == 1 && needs_totals(p)) {
         if (p.dk) dk.total = scratch.take<double>(saturating_count(stored_keys(p), p.d));
-        if (p.dv_gradient) dv.total = scratch.take<double>(saturating_count(stored_keys(p), p.dv));
+        if (p.dv_gradient)
+          dv.total = scratch.take<double>(saturating_count(stored_keys(p), p.dv));
       }
       row = scratch.take<T>(whole(p.d > p.dv ? p.d : p.dv));
       for (int t = 0; t < kTiles; ++t) {
@@ -145,15 +159,16 @@ class FlashBackward {
   // idle. By the shape alone. Every segment has its own sums of dk and dv, so narrow heads, whose
   // strips are large beside them, stay whole.
   static std::int64_t segments(const Problem& p) {
-    constexpr std::int64_t kTasks = 16, kRowsAtLeast = 512, kNarrow = 32;
+    constexpr std::int64_t kTasks = 8, kRowsAtLeast = 1024, kNarrow = 32;
     const std::int64_t heads = key_heads(p), rows = p.group() * p.q_length;
     if (heads == 0 || heads >= kTasks || paged(p) || p.d + p.dv < kNarrow) return 1;
     const std::int64_t most = rows / kRowsAtLeast, wanted = (kTasks + heads - 1) / heads;
     return most < 1 ? 1 : most < wanted ? most : wanted;
   }
   static std::int64_t segment_rows(const Problem& p) {
-    const std::int64_t blocks = (p.group() * p.q_length + kFlush - 1) / kFlush, cuts = segments(p);
-    return (blocks + cuts - 1) / cuts * kFlush;
+    constexpr std::int64_t kUnit = Group::kRows;
+    const std::int64_t blocks = (p.group() * p.q_length + kUnit - 1) / kUnit, cuts = segments(p);
+    return (blocks + cuts - 1) / cuts * kUnit;
   }
   static constexpr std::int64_t kJoins = 4;  // tasks of a key head that join its segments
 
@@ -185,8 +200,10 @@ class FlashBackward {
       if (p.dv_gradient) dv.total = shared.dv + place * p.k_length * p.dv;
     }
     for (std::int64_t g = 0; g < p.group(); ++g) memory_.dalibi[g] = memory_.dsinks[g] = 0;
-    const bool totals = cuts > 1 || needs_totals(p);
-    if (totals) {
+    // The sums of one sequence's rows are stored as they are, or added to those flushed before.
+    const bool single = cuts == 1 && !paged(p) && !narrow(p);
+    flushed_ = !single;
+    if (!single) {
       if (p.dk) clear(dk.total, stored_keys(p) * p.d);
       if (p.dv_gradient) clear(dv.total, stored_keys(p) * p.dv);
     }
@@ -197,11 +214,11 @@ class FlashBackward {
       const std::int64_t keys = narrow(p) ? kChunk : scores_.sequence.k_stored;
       if (p.dk) clear(dk.part, keys * dk.width);
       if (p.dv_gradient) clear(dv.part, keys * dv.width);
-      query_rows(segment * segment_rows(p), (segment + 1) * segment_rows(p), totals);
+      query_rows(segment * segment_rows(p), (segment + 1) * segment_rows(p), single);
     }
     if (cuts == 1) {
-      if (p.dk) store_keys(dk, call_.dk, p.scale, totals);
-      if (p.dv_gradient) store_keys(dv, call_.dv, 1, totals);
+      if (p.dk) store_keys(dk, call_.dk, p.scale, single);
+      if (p.dv_gradient) store_keys(dv, call_.dv, 1, single);
     }
     for (std::int64_t g = 0; g < p.group(); ++g) {
       if (p.dalibi) shared.dalibi[place * p.group() + g] = memory_.dalibi[g];
@@ -214,7 +231,7 @@ class FlashBackward {
     for (std::int64_t x = 0; x < count; ++x) from[x] = 0;
   }
 
-  void query_rows(std::int64_t from, std::int64_t to, bool totals) noexcept {
+  void query_rows(std::int64_t from, std::int64_t to, bool single) noexcept {
     to = to < scores_.rows() ? to : scores_.rows();
     for (std::int64_t first = from; first < to;) {
       group_.open(first);
@@ -226,7 +243,7 @@ class FlashBackward {
       if (p.dalibi) sum_alibi_rows();
       if (p.dsinks) sum_sinks();
       first += group_.rows;
-      if (totals && !narrow(p) && (first % kFlush == 0 || first >= to))
+      if (!narrow(p) && (first >= to ? !single : (first - from) % kFlush == 0))
         flush(0, scores_.sequence.k_stored);
     }
   }
@@ -234,8 +251,8 @@ class FlashBackward {
   // The three products of every chunk.
   void gradients() noexcept {
     bool started[kTiles] = {};
-    const bool joined =
-        group_.begin < group_.end && group_.begin / kChunk != (group_.end - 1) / kChunk;
+    const bool joined = group_.begin < group_.end &&
+                        group_.begin / kChunk != (group_.end - 1) / kChunk;
     if (p.dq && joined)
       for (int t = 0; t < group_.used; ++t) clear(memory_.dq_sum[t], p.d * group_.tiles[t].lanes);
     group_.for_gradients([&] {
@@ -348,8 +365,8 @@ class FlashBackward {
       for (std::int64_t x = 0; x < p.d * tile.lanes; x += V::kLanes) {
         D sum[V::kDoubles];
         unrolled<V::kDoubles>(ATTEND_EACH(k) {
-          sum[k] =
-              scale * (joined ? D::load(total + x + k * D::kLanes) : wide<k>(V::load(part + x)));
+          sum[k] = scale * (joined ? D::load(total + x + k * D::kLanes)
+                                   : wide<k>(V::load(part + x)));
         });
         V::narrowed(sum).store(part + x);
       }
@@ -407,15 +424,17 @@ class FlashBackward {
           while (from < to && !sees(to - 1, run.key + y, count)) --to;
           if (from == to) continue;
           const int rows = (to * kMost < group_.rows ? to * kMost : group_.rows) - from * kMost;
-          const Operands<T> operands{.a = pairs + (run.at + y) * group_.stride + from * kMost,
-                                     .a_stride = group_.stride,
-                                     .b = sums.panels + x * Group::kRows + from * kMost * kPanel,
-                                     .b_stride = kPanel,
-                                     .c = part_of(sums, run.key + y) + x,
-                                     .c_stride = sums.width,
-                                     .depth = rows};
-          if (sums.width - x <= V::kLanes) product<V, 1, Layout::along, Start::c>(operands, count);
-          else product<V, kTileVectors, Layout::along, Start::c>(operands, count);
+          const Operands<T> operands{
+              .a = pairs + (run.at + y) * group_.stride + from * kMost,
+              .a_stride = group_.stride,
+              .b = sums.panels + x * Group::kRows + from * kMost * kPanel,
+              .b_stride = kPanel,
+              .c = part_of(sums, run.key + y) + x,
+              .c_stride = sums.width,
+              .depth = rows};
+          if (sums.width - x <= V::kLanes)
+            product<V, 1, Layout::streamed, Start::zero>(operands, count, Add{});
+          else product<V, kTileVectors, Layout::streamed, Start::zero>(operands, count, Add{});
         }
       }
     }
@@ -434,14 +453,15 @@ class FlashBackward {
     for (int r = 0; r < group_.runs->runs; ++r) {
       const Run& run = group_.runs->run[r];
       for (int y = 0; y < run.count; ++y) {
-        T* to = part_of(sums, run.key + y);
-        for (int n = 0; n < group_.rows; ++n) {
-          const std::int64_t pair = (run.at + y) * group_.stride + n;
-          if (group_.p[pair] == Group::kHidden) continue;
-          for (std::int64_t x = 0; x < sums.width; x += V::kLanes) {
-            const T* row = sums.panels + x / kPanel * (Group::kRows * kPanel) + n * kPanel;
-            fma(V::set(pairs[pair]), V::load(row + x % kPanel), V::load(to + x)).store(to + x);
-          }
+        const std::int64_t pair = (run.at + y) * group_.stride;
+        for (std::int64_t x = 0; x < sums.width; x += V::kLanes) {
+          const T* panel = sums.panels + x / kPanel * (Group::kRows * kPanel) + x % kPanel;
+          V sum = V::set(0);
+          for (int n = 0; n < group_.rows; ++n)
+            if (group_.p[pair + n] != Group::kHidden)
+              sum = fma(V::set(pairs[pair + n]), V::load(panel + n * kPanel), sum);
+          T* to = part_of(sums, run.key + y) + x;
+          (V::load(to) + sum).store(to);
         }
       }
     }
@@ -460,17 +480,18 @@ class FlashBackward {
   }
 
   // The f32 sums of the keys [from, to) join the f64 sums.
-  void flush(std::int64_t from, std::int64_t to) const noexcept {
+  void flush(std::int64_t from, std::int64_t to) noexcept {
     for (const KeySums* sums : {&memory_.dk, &memory_.dv}) {
       for (std::int64_t j = from; sums->part != nullptr && j < to; ++j) {
         T* part = sums->part + (narrow(p) ? j - from : j) * sums->width;
         double* total = sums->total + stored_key(j) * sums->count;
         for (std::int64_t x = 0; x < sums->count; ++x) {
-          total[x] += static_cast<double>(part[x]);
+          total[x] = (flushed_ ? total[x] : 0) + static_cast<double>(part[x]);
           part[x] = 0;
         }
       }
     }
+    flushed_ = true;
   }
 
   std::int64_t stored_key(std::int64_t j) const noexcept {
@@ -478,29 +499,45 @@ class FlashBackward {
     return page_of(p, call_, scores_.sequence, j) * p.page_size + j % p.page_size;
   }
 
-  void store_keys(const KeySums& sums, const Strided& to, double scale, bool totals) noexcept {
+  void store_keys(const KeySums& sums, const Strided& to, double scale, bool single) noexcept {
     const std::int64_t keys = paged(p) ? stored_keys(p) : scores_.sequence.k_stored;
     for (std::int64_t j = 0; j < keys; ++j) {
-      const std::int64_t at = paged(p)
-                                  ? to.offset(j / p.page_size, scores_.kv_head, j % p.page_size)
-                                  : key_row(p, call_, to, scores_.sequence, scores_.kv_head, j);
-      if (totals) store_scaled(to, at, sums.count, sums.total + j * sums.count, scale);
-      else store_scaled(to, at, sums.count, sums.part + j * sums.width, scale);
+      const std::int64_t at =
+          paged(p) ? to.offset(j / p.page_size, scores_.kv_head, j % p.page_size)
+                   : key_row(p, call_, to, scores_.sequence, scores_.kv_head, j);
+      const T* part = sums.part + j * sums.width;
+      double* total = sums.total + j * sums.count;
+      if (single && !flushed_) {
+        store_scaled(to, at, sums.count, part, scale);
+        continue;
+      }
+      for (std::int64_t x = 0; single && x < sums.count; ++x)
+        total[x] += static_cast<double>(part[x]);
+      store_scaled(to, at, sums.count, total, scale);
     }
   }
 
   template <class From>
   static void store_scaled(const Strided& t, std::int64_t offset, std::int64_t count,
                            const From* row, double scale) noexcept {
+    std::int64_t done = 0;
+    if (lies_ready<T>(t)) {
+      T* to = reinterpret_cast<T*>(t.data) + offset;
+      const D factor = D::set(scale);
+      for (; done + V::kLanes <= count; done += V::kLanes) {
+        D sum[V::kDoubles];
+        unrolled<V::kDoubles>(ATTEND_EACH(k) {
+          if constexpr (std::is_same_v<From, double>)
+            sum[k] = factor * D::load(row + done + k * D::kLanes);
+          else sum[k] = factor * wide<k>(V::load(row + done));
+        });
+        V::narrowed(sum).store(to + done);
+      }
+    }
     with_type(t.type, [&]<class E>(E) {
       E* to = reinterpret_cast<E*>(t.data) + offset;
-      const auto scaled_sum = [&](std::int64_t x) {
-        return static_cast<E>(scale * static_cast<double>(row[x]));
-      };
-      if (t.stride[3] == 1)
-        for (std::int64_t x = 0; x < count; ++x) to[x] = scaled_sum(x);
-      else
-        for (std::int64_t x = 0; x < count; ++x) to[x * t.stride[3]] = scaled_sum(x);
+      for (std::int64_t x = done; x < count; ++x)
+        to[x * t.stride[3]] = static_cast<E>(scale * static_cast<double>(row[x]));
     });
   }
 
@@ -587,6 +624,7 @@ class FlashBackward {
   Scores<V>& scores_;
   Group& group_;
   Memory& memory_;
+  bool flushed_ = false;  // the f64 sums have begun
 };
 
 // The row of the kernel table, for vectors of float (also for 16-bit tensors) and of double.

@@ -39,9 +39,11 @@ class ScoreGradients {
  public:
   using T = typename V::T;
   static constexpr int kMost = Tile<V>::kMost;
-  static constexpr int kRows = 64;  // of a group, at most; a divisor of 256
+  static constexpr int kRows = 128;  // of a group, at most; a divisor of 1024
   static constexpr int kTiles = kRows / kMost;
   static constexpr T kHidden = Scores<V>::kHidden;
+  // A weight's error is that of its score, which comes from the length of the chain of features.
+  static constexpr int kFeatures = 32;
 
   struct Rows : Tile<V> {
     double m[kMost], l[kMost];
@@ -61,6 +63,7 @@ class ScoreGradients {
 
   ScoreGradients(Scores<V>& scores, Scratch& scratch)
       : scores_(scores), problem_(scores.p), call_(scores.call) {
+    scores_.chain = kFeatures;
     const std::int64_t keys = problem_.k_length, chunks = (keys + kChunk - 1) / kChunk;
     const std::int64_t group = group_rows(problem_) < kMost ? kMost : group_rows(problem_);
     const std::int64_t width = group < kRows ? group : kRows;
@@ -320,7 +323,7 @@ class ScoreGradients {
                           .c = dp + run.at * stride,
                           .c_stride = stride,
                           .depth = problem_.dv};
-      product<V, kVectors, Layout::along, Start::zero>(x, run.count);
+      product<V, kVectors, Layout::streamed, Start::zero>(x, run.count);
     }
     const V high = V::set(scores_.high), low = V::set(scores_.low), zero = V::set(0);
     const V least = V::set(std::numeric_limits<T>::lowest());

@@ -80,10 +80,12 @@ class Scores {
   // A score u weighs 2^(u * (high + low)): u is the bare product where nothing is done to it, else
   // the score s itself. high is rounded down, so low > 0 and u = -inf meets no 0 * inf.
   T high, low;
+  // Features that are summed in one chain; parts of so many are added. Forward has one chain.
+  std::int64_t chain;
   double factor;
 
   Scores(const Problem& problem, const Call& c, Scratch& scratch)
-      : p(problem), call(c), plain_(p.softcap == 0 && !p.bias && !p.alibi && !p.mask),
+      : p(problem), call(c), chain(p.d), plain_(p.softcap == 0 && !p.bias && !p.alibi && !p.mask),
         rows_(scratch.take<T>(kMost * kChunk)), added_(scratch.take<T>(kMost * kChunk)),
         q_(scratch.take<T>(kMost * p.d)) {
     const double scale = p.scale < 0 ? -p.scale : p.scale;
@@ -181,7 +183,7 @@ class Scores {
   // Step 1 alone: the bare products q . k (of q negated, where the scale is negative).
   void products(const Tile<V>& tile, const Chunk<T>& chunk, const Run& run, T* s,
                 T* top) const noexcept {
-    const Operands<T> x{.a = chunk.k + (run.key - chunk.from) * chunk.k_stride,
+    Operands<T> x{.a = chunk.k + (run.key - chunk.from) * chunk.k_stride,
                         .a_stride = chunk.k_stride,
                         .b = tile.q,
                         .b_stride = tile.lanes,
@@ -189,7 +191,17 @@ class Scores {
                         .c_stride = tile.stride,
                         .depth = p.d};
     const StoreAndTop finish{top};
-    if (tile.lanes == kMost) {
+    if (chain < p.d) {
+      for (std::int64_t from = 0; from < p.d; from += chain) {
+        x.depth = p.d - from < chain ? p.d - from : chain;
+        const AddAndTop add{from > 0, from + chain < p.d ? nullptr : top};
+        if (tile.lanes == kMost)
+          product<V, kTileVectors, Layout::streamed, Start::zero>(x, run.count, add);
+        else product<V, 1, Layout::along, Start::zero>(x, run.count, add);
+        x.a += chain;
+        x.b += chain * tile.lanes;
+      }
+    } else if (tile.lanes == kMost) {
       product<V, kTileVectors, Layout::along, Start::zero>(x, run.count, finish);
     } else if (run.count < kStreamed) {
       product<V, 1, Layout::along, Start::zero>(x, run.count, finish);
@@ -247,6 +259,24 @@ class Scores {
         most.store(top + n * V::kLanes);
       });
       Store{}(x, sum);
+    }
+  };
+
+  // The same for a part of the features, which is added to those before it.
+  struct AddAndTop {
+    bool add;
+    T* top;  // of the last part
+    template <int kRows, int kVectors>
+    ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
+      if (add) {
+        unrolled<kRows>(ATTEND_EACH(r) {
+          unrolled<kVectors>(ATTEND_EACH(n) {
+            sum[r][n] = sum[r][n] + V::load(x.c + r * x.c_stride + n * V::kLanes);
+          });
+        });
+      }
+      if (top != nullptr) StoreAndTop{top}(x, sum);
+      else Store{}(x, sum);
     }
   };
 
