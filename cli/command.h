@@ -95,6 +95,7 @@ void print(const Json& object);
 // ---- the commands ------------------------------------------------------------------------------
 
 void add_apply(Program& program);
+void add_bench(Program& program);
 void add_check(Program& program);
 void add_info(Program& program);
 void add_completion(Program& program);

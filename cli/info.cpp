@@ -3,6 +3,7 @@
 #include "command.h"
 #include "cost.h"
 #include "machine.h"
+#include "units.h"
 
 #include <attend/version.h>
 
@@ -17,30 +18,6 @@ std::string grouped(std::int64_t n) {
   std::string digits = std::to_string(n);
   for (std::size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, ",");
   return digits;
-}
-
-std::string with_unit(double value, const char* const* units, double step) {
-  while (value >= step && units[1] != nullptr) {
-    value /= step;
-    ++units;
-  }
-  char text[32];
-  std::snprintf(text, sizeof text,
-                value < 10    ? "%.2f %s"
-                : value < 100 ? "%.1f %s"
-                              : "%.0f %s",
-                value, *units);
-  return text;
-}
-
-std::string bytes(std::int64_t n) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", nullptr};
-  return with_unit(static_cast<double>(n), kUnits, 1024);
-}
-
-std::string operations(std::int64_t n) {
-  constexpr const char* kUnits[] = {"", "K", "M", "G", "T", "P", nullptr};
-  return with_unit(static_cast<double>(n), kUnits, 1000);
 }
 
 std::string percent(const Cost& cost) {

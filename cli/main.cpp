@@ -4,6 +4,7 @@
 int main(int argc, char** argv) {
   attend::cli::Program program;
   add_apply(program);
+  add_bench(program);
   add_check(program);
   add_info(program);
   add_train(program);

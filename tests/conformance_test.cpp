@@ -5,6 +5,7 @@
 //   conformance_test --reduced                       the reduced table, for slow machines
 #include "cases/cases.h"
 #include "cases/oracle/philox.h"
+#include "core/machine.h"
 #include "support/examination.h"
 
 #include <gtest/gtest.h>
@@ -22,20 +23,21 @@ bool reduced = false;
 struct Tally {
   std::int64_t cases = 0;
   struct Runs {
-    std::int64_t count = 0;
+    std::int64_t count = 0, declined = 0;
     double worst = 0;  // error, as a part of the allowed
   };
-  std::map<std::string, Runs> runs;
+  std::map<std::pair<std::string, DType>, Runs> runs;
   std::map<std::string, std::int64_t> declined;  // by kernel and reason
 };
 Tally tally;
 
 void count(const std::string& kernel, DType type, const Outcome& outcome) {
+  Tally::Runs& runs = tally.runs[{kernel, type}];
   if (outcome.declined) {
+    ++runs.declined;
     ++tally.declined[kernel + ": " + outcome.message];
     return;
   }
-  Tally::Runs& runs = tally.runs[kernel + " " + std::string(name_of(type))];
   ++runs.count;
   runs.worst = std::max(runs.worst, outcome.worst);
 }
@@ -147,14 +149,44 @@ int run_one(const char* line) {
   return wrong.empty() ? 0 : 1;
 }
 
+// Whether this machine has the instruction set that a kernel is named after.
+bool machine_has(const std::string& kernel) {
+  const Machine machine = this_machine();
+  const std::pair<const char*, bool> sets[] = {
+      {"cpu.avx512.", machine.avx512}, {"cpu.avx2.", machine.avx2}, {"cpu.neon.", machine.neon}};
+  for (const auto& [set, there] : sets)
+    if (kernel.starts_with(set)) return there;
+  return true;
+}
+
+// A kernel that the machine can run and that took no case was not tested; one that ran without its
+// instruction set cannot have.
+int rows_that_did_not_run() {
+  int wrong = 0;
+  for (const auto& [row, runs] : tally.runs) {
+    const auto& [kernel, type] = row;
+    if ((runs.count > 0) == machine_has(kernel)) continue;
+    ++wrong;
+    std::printf("%s %s: %lld runs, and this machine %s its instruction set\n", kernel.c_str(),
+                std::string(name_of(type)).c_str(), static_cast<long long>(runs.count),
+                machine_has(kernel) ? "has" : "lacks");
+  }
+  return wrong;
+}
+
 void print_tally() {
   std::int64_t total = 0;
-  for (const auto& [kernel, runs] : tally.runs) total += runs.count;
+  for (const auto& [row, runs] : tally.runs) total += runs.count;
   std::printf("%lld cases x kernels: %lld runs\n", static_cast<long long>(tally.cases),
               static_cast<long long>(total));
-  for (const auto& [kernel, runs] : tally.runs)
-    std::printf("  %-24s %5lld runs, largest error %.3f of the allowed\n", kernel.c_str(),
-                static_cast<long long>(runs.count), runs.worst);
+  for (const auto& [row, runs] : tally.runs) {
+    const std::string name = row.first + " " + std::string(name_of(row.second));
+    if (machine_has(row.first))
+      std::printf("  %-24s %5lld runs, %lld declined, largest error %.3f of the allowed\n",
+                  name.c_str(), static_cast<long long>(runs.count),
+                  static_cast<long long>(runs.declined), runs.worst);
+    else std::printf("  %-24s skipped: this machine cannot run it\n", name.c_str());
+  }
   for (const auto& [reason, times] : tally.declined)
     std::printf("  declined %lld times: %s\n", static_cast<long long>(times), reason.c_str());
 }
@@ -180,5 +212,7 @@ int main(int argc, char** argv) {
   }
   result = RUN_ALL_TESTS();
   attend::test::print_tally();
+  const bool all = GTEST_FLAG_GET(filter) == "*";
+  if (all && attend::test::rows_that_did_not_run() > 0) result = 1;
   return result;
 }

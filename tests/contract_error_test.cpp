@@ -11,8 +11,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdio>
+#include <map>
 
 namespace attend::test {
 namespace {
@@ -60,24 +62,34 @@ std::vector<Named> problems() {
 }
 
 struct Error {
-  double rms = 0, largest = 0, largest_value = 0;
+  double squares = 0, largest = 0, largest_value = 0;
   std::size_t count = 0;
+
+  double rms() const { return std::sqrt(squares / static_cast<double>(count)); }
+  void add(const Error& other) {
+    squares += other.squares;
+    largest = std::max(largest, other.largest);
+    largest_value = std::max(largest_value, other.largest_value);
+    count += other.count;
+  }
 };
+
+// The largest of 10^4 errors is a matter of luck: a kernel that rounds in another order has another
+// unlucky element. In f32, where the margin is small, several sets of data even it out.
+int sets_of_data(DType type) { return type == DType::f32 ? 4 : 1; }
 
 template <class Real>
 Error error_of(const ConstTensorView& found, const std::vector<Real>& truth) {
   const std::vector<double> values = widen(found);
   Error error;
   error.count = values.size();
-  double sum = 0;
   for (std::size_t n = 0; n < values.size(); ++n) {
     const double e = std::abs(static_cast<double>(Real(values[n]) - truth[n]));
     if (std::isnan(e)) return {NAN, NAN, NAN, values.size()};
-    sum += e * e;
+    error.squares += e * e;
     error.largest = std::max(error.largest, e);
     error.largest_value = std::max(error.largest_value, std::abs(static_cast<double>(truth[n])));
   }
-  error.rms = std::sqrt(sum / static_cast<double>(values.size()));
   return error;
 }
 
@@ -94,11 +106,11 @@ class ContractError : public testing::TestWithParam<DType> {
     const double most =
         (type == DType::f64 ? 4 : 2) * textbook.largest + ulp(type, textbook.largest_value);
     std::printf("%-5s %-16s %-20s %-4s rms %.2e / %.2e = %.3f   largest %.2e / %.2e = %.3f\n",
-                std::string(name_of(type)).c_str(), name_, kernel.c_str(), tensor, mine.rms,
-                textbook.rms, mine.rms / textbook.rms, mine.largest, textbook.largest,
+                std::string(name_of(type)).c_str(), name_, kernel.c_str(), tensor, mine.rms(),
+                textbook.rms(), mine.rms() / textbook.rms(), mine.largest, textbook.largest,
                 mine.largest / textbook.largest);
     EXPECT_GE(mine.count, 10'000u) << reproduce(kernel, tensor);
-    EXPECT_LE(mine.rms, factor * textbook.rms) << reproduce(kernel, tensor);
+    EXPECT_LE(mine.rms(), factor * textbook.rms()) << reproduce(kernel, tensor);
     EXPECT_LE(mine.largest, most) << reproduce(kernel, tensor);
   }
 
@@ -139,20 +151,30 @@ class ContractError : public testing::TestWithParam<DType> {
   void examine(const Named& named) {
     name_ = named.name;
     line_ = cases::name(named.problem);
-    const cases::Instance in = cases::make(named.problem);
-    const Reader reader({in.q, in.k, in.v, in.dout, in.dlse, in.options});
-    if (GetParam() == DType::f64) truth_ = truth<Float128>(reader);
-    else truth_ = truth<double>(reader);
-    const Error of_textbook = forward("textbook.forward", in);
-    for_each_kernel("forward", [&](const std::string& kernel) {
-      judge(kernel, "out", forward(kernel, in), of_textbook);
-    });
-    const auto textbook = backward("textbook.forward", "textbook.backward", in);
-    for_each_kernel("backward", [&](const std::string& kernel) {
-      const auto mine = backward("", kernel, in);
-      const char* tensors[] = {"dq", "dk", "dv"};
-      for (std::size_t n = 0; n < 3; ++n) judge(kernel, tensors[n], mine[n], textbook[n]);
-    });
+    std::map<std::pair<std::string, const char*>, Error> errors;  // by kernel and tensor
+    constexpr const char* kOut = "out";
+    constexpr const char* kGradients[] = {"dq", "dk", "dv"};
+    for (int set = 0; set < sets_of_data(GetParam()); ++set) {
+      cases::Case problem = named.problem;
+      problem.seed += static_cast<std::uint64_t>(set);
+      const cases::Instance in = cases::make(problem);
+      const Reader reader({in.q, in.k, in.v, in.dout, in.dlse, in.options});
+      if (GetParam() == DType::f64) truth_ = truth<Float128>(reader);
+      else truth_ = truth<double>(reader);
+      const auto add_gradients = [&](const std::string& kernel, const std::array<Error, 3>& found) {
+        for (std::size_t n = 0; n < 3; ++n) errors[{kernel, kGradients[n]}].add(found[n]);
+      };
+      errors[{"", kOut}].add(forward("textbook.forward", in));
+      for_each_kernel("forward", [&](const std::string& kernel) {
+        errors[{kernel, kOut}].add(forward(kernel, in));
+      });
+      add_gradients("", backward("textbook.forward", "textbook.backward", in));
+      for_each_kernel("backward", [&](const std::string& kernel) {
+        add_gradients(kernel, backward("", kernel, in));
+      });
+    }
+    for (const auto& [of, error] : errors)
+      if (!of.first.empty()) judge(of.first, of.second, error, errors.at({"", of.second}));
   }
 
  private:

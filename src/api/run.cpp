@@ -55,8 +55,10 @@ void Context::State::execute(const Decision& decision, const Call& call) {
   const Lease lease{*this, acquire(decision.workspace_bytes)};
   if (call.visited_blocks != nullptr) *call.visited_blocks = 0;  // not before memory was there
   for (int index = 0; index < decision.kernel->stages; ++index) {
+    const std::int64_t tasks = decision.tasks[static_cast<std::size_t>(index)];
+    if (tasks == 0) continue;
     Stage stage{decision, call, lease.memory.data, index};
-    on_strands(*this, decision.strands, stage);
+    on_strands(*this, static_cast<int>(std::min<std::int64_t>(decision.strands, tasks)), stage);
   }
 }
 

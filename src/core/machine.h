@@ -5,6 +5,10 @@
 
 #include <string_view>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace attend {
 
 struct Machine {
@@ -19,8 +23,9 @@ inline Machine this_machine() noexcept {
   Machine machine{.architecture = "unknown", .processors = available_processors()};
 #if defined(__x86_64__)
   machine.architecture = "x86-64";
+  unsigned a = 0, b = 0, c = 0, d = 0;  // clang 14 does not know F16C by name
   machine.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                 __builtin_cpu_supports("f16c");
+                 __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
   machine.avx512 = machine.avx2 && __builtin_cpu_supports("avx512f") &&
                    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
                    __builtin_cpu_supports("avx512vl");

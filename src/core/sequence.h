@@ -16,7 +16,9 @@ struct Sequence {
   std::int64_t offset = 0;    // query i stands at position i + offset
 };
 
-inline Sequence sequence_of(const Problem& problem, const Call& call, std::int64_t b) noexcept {
+// Always inlined, like with_type: no copy compiled for an instruction set is left for others.
+[[gnu::always_inline]] inline Sequence sequence_of(const Problem& problem, const Call& call,
+                                                   std::int64_t b) noexcept {
   Sequence s{.b = b, .q_length = problem.q_length, .k_stored = problem.k_length};
   const auto entry = [](const Strided& t, std::int64_t n) {
     return load_integer(t, t.offset(n, 0, 0));

@@ -23,9 +23,10 @@ struct Strided {
   }
 };
 
-// Calls use(T{}) with the C++ type of a floating-point tensor.
+// Calls use(T{}) with the C++ type of a floating-point tensor. Always inlined: in a kernel compiled
+// for an instruction set no copy of it may be left for others to call.
 template <class Use>
-auto with_type(DType type, Use use) {
+[[gnu::always_inline]] inline auto with_type(DType type, Use use) {
   switch (type) {
     case DType::f64: return use(double{});
     case DType::f32: return use(float{});

@@ -10,6 +10,7 @@ namespace attend {
 namespace {
 
 inline constexpr int kTileRows = 12, kTileVectors = 2;
+inline constexpr int kWideRows = 4, kWideVectors = 4;  // for few rows
 
 struct F64 {
   using T = double;

@@ -53,6 +53,19 @@ ATTEND_INLINE V exp2_of(V x) {
   else return select(less(x, lowest), V::set(0), power);
 }
 
+// The same, with gradual underflow on every instruction set.
+template <class V>
+ATTEND_INLINE V exp2_gradual(V x) {
+  using T = typename V::T;
+  if constexpr (V::kLowestPower < (sizeof(T) == 4 ? -180 : -1080)) {
+    return exp2_of(x);
+  } else {
+    const auto small = less(x, V::set(V::kLowestPower + 1));
+    const V power = exp2_of(select(small, x + V::set(64), x));
+    return select(small, power * V::set(static_cast<T>(0x1p-64)), power);
+  }
+}
+
 // tanh(x) = e / (e + 2) with e = exp(2x) - 1, whose digits are all there for small x too:
 // e = 2^n f g(f) + (2^n - 1), and for n = 0 the second part is exactly 0.
 template <class V>

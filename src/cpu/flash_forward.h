@@ -1,14 +1,16 @@
 // Attention forward, fused. Tile by tile of queries, chunk by chunk of keys:
 //
 //   1 scores, 2 mask   S^T [chunk][lanes]                           (tile.h)
-//   3 softmax          one maximum for the whole chunk, an integer in log2 units, known before the
-//                      first weight: a weight is computed once, and its bits depend on the row's
-//                      own chunk alone
-//   4 values           O^T [dv][lanes] of the chunk, sums in registers (product.h)
-//   join               chunks are added in f64, scaled by exact powers of two
+//   3 softmax          one maximum for the whole chunk, known before the first weight: a weight is
+//                      computed once, and its bits depend on the row's own chunk alone. The largest
+//                      weight is exactly 1
+//   4 values           O [rows][dv] of the chunk, sums in registers (product.h); features in lanes,
+//                      so that v is read as it lies and o comes out as it is stored
+//   join               in f64, a chunk's sums are brought to an integer maximum in log2 units, and
+//                      chunks are added, scaled by exact powers of two
 //
 // Few rows against many keys (decode) are cut by chunks instead: every chunk leaves its maximum,
-// sum and O^T in the shared workspace, and a second stage joins them in the same order, so the bits
+// sum and O in the shared workspace, and a second stage joins them in the same order, so the bits
 // are the same.
 #pragma once
 
@@ -19,26 +21,20 @@
 namespace attend {
 namespace {
 
-// 2^n for whole n <= 0; 0 for -inf and for NaN, which -inf - -inf gives.
-inline double power_of_two(double n) noexcept {
-  if (!(n >= -1022)) return n > -1075 ? 0x1p-1022 * power_of_two(n + 1022) : 0;
-  return __builtin_bit_cast(double, static_cast<std::uint64_t>(static_cast<std::int64_t>(n) + 1023)
-                                        << 52);
-}
-
 template <class V>
 class FlashForward {
   using T = typename V::T;
   static constexpr int kMost = Tile<V>::kMost;
   static constexpr int kTiles = 4;   // of a task: they share a chunk while it is in the cache
-  static constexpr int kSlice = 64;  // keys whose values stay in the nearest cache
+  static constexpr int kSlice = 32;  // keys whose values stay in the nearest cache
   static constexpr T kHidden = Scores<V>::kHidden;
 
   struct Sums : Tile<V> {
     double m[kMost], l[kMost];
-    double* o;    // [dv][lanes]  joined chunks, relative to m
-    bool joined;  // else all there is are the sums of one chunk, in `part`
-    T* part;      // [dv][lanes]  the chunk at hand
+    double up[kMost];  // of the chunk at hand: see join()
+    double* o;         // [rows][width]  joined chunks, relative to m
+    bool joined;       // else all there is are the sums of one chunk, in `part`
+    T* part;           // [rows][width]  the chunk at hand
   };
 
   struct Memory {
@@ -52,11 +48,11 @@ class FlashForward {
       s = scratch.take<T>(kChunk * kMost);
       factors = scratch.take<T>(p.drop_below != 0 ? kChunk * kMost : 0);
       chunk.packed_k = scratch.take<T>(kChunk * p.d);
-      chunk.packed_v = scratch.take<T>(kChunk * p.dv);
+      chunk.packed_v = scratch.take<T>(kChunk * width(p));
       for (int t = 0; t < kTiles; ++t) {
         T* q = scratch.take<T>(p.d * kMost);
-        T* part = scratch.take<T>(p.dv * kMost);
-        double* o = scratch.take<double>(p.dv * kMost);
+        T* part = scratch.take<T>(kMost * width(p));
+        double* o = scratch.take<double>(kMost * width(p));
         if (tiles != nullptr) tiles[t].q = q, tiles[t].part = part, tiles[t].o = o;
       }
     }
@@ -64,7 +60,7 @@ class FlashForward {
 
   // What stage 0 leaves to stage 1 for each chunk, when the keys are cut.
   struct Left {
-    T *top, *sum, *o;  // [lanes], [lanes], [dv][lanes]
+    T *top, *sum, *o;  // [lanes], [lanes], [rows][width]
   };
 
  public:
@@ -112,7 +108,10 @@ class FlashForward {
     return (p.group() * p.q_length + tiles.queries - 1) / tiles.queries;
   }
   static std::int64_t chunks(const Problem& p) { return (p.k_length + kChunk - 1) / kChunk; }
-  static std::int64_t left_size(const Problem& p) { return (p.dv + 2) * kMost; }
+  static std::int64_t width(const Problem& p) { return Scores<V>::width(p.dv); }
+  static std::int64_t left_size(const Problem& p) {
+    return 2 * kMost + p.group() * p.q_length * width(p);
+  }
   static std::int64_t saturating_count(std::int64_t a, std::int64_t b) {
     std::int64_t product = 0;
     return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::int64_t>::max() / 16
@@ -180,10 +179,10 @@ class FlashForward {
     tile.joined =
         p.sinks || tile.begin >= tile.end || tile.begin / kChunk != (tile.end - 1) / kChunk;
     if (tile.joined)
-      for (std::int64_t x = 0; x < p.dv * tile.lanes; ++x) tile.o[x] = 0;
+      for (std::int64_t x = 0; x < tile.rows * width(p); ++x) tile.o[x] = 0;
   }
 
-  // One chunk: steps 1 to 4. Gives its maximum, sum and O^T; false if the tile sees nothing of it.
+  // One chunk: steps 1 to 4. Gives its maximum, sum and O; false if the tile sees nothing of it.
   bool weigh(const Sums& tile, T* o, T* top, T* sum) noexcept {
     Runs& runs = *memory_.runs;
     scores_.find_runs(tile, memory_.chunk, runs);
@@ -197,26 +196,25 @@ class FlashForward {
       for (std::int64_t x = 0; x < std::int64_t{runs.count} * tile.lanes; ++x)
         s[x] *= memory_.factors[x];
     }
-    if (tile.lanes == V::kLanes) values<1>(runs, s, o);  // 4 values
-    else values<kTileVectors>(runs, s, o);
+    values(tile, runs, s, o);  // 4 values
     if (partial) without_hidden(tile, runs, s, o);
     return true;
   }
 
-  // s = 2^(t - m), t = u * (high + low); top becomes m, the largest t rounded up.
+  // s = 2^(t - the largest t), t = u * (high + low).
   template <int kVectors>
-  void softmax(T* s, int count, T* top, T* sum) const noexcept {
+  void softmax(T* s, int count, const T* top, T* sum) const noexcept {
     const V high = V::set(scores_.high), low = V::set(scores_.low);
-    const V least = V::set(std::numeric_limits<T>::lowest());
     V base[kVectors], total[kVectors];
     unrolled<kVectors>(ATTEND_EACH(n) {
       const V u = V::load(top + n * V::kLanes);
-      const V m = ceiling(fma(u, high, u * low));
-      m.store(top + n * V::kLanes);
-      base[n] = select(less(m, least), V::set(0), m);  // nothing visible: any number does
+      const V none = V::set(std::numeric_limits<T>::lowest());  // nothing visible: any number does
+      base[n] = select(less(u, none), V::set(0), fma(u, high, u * low));
       total[n] = V::set(0);
     });
+    const bool streamed = kVectors == 1 && count >= Scores<V>::kStreamed;
     for (int j = 0; j < count; ++j) {
+      if (streamed) prefetch_value(j);
       unrolled<kVectors>(ATTEND_EACH(n) {
         T* at = s + (j * kVectors + n) * V::kLanes;
         const V u = V::load(at);
@@ -228,50 +226,69 @@ class FlashForward {
     unrolled<kVectors>(ATTEND_EACH(n) { total[n].store(sum + n * V::kLanes); });
   }
 
-  // o[x][lane] = sum over the keys of v[j][x] * w[j][lane], one ascending chain.
-  template <int kVectors>
-  void values(const Runs& runs, const T* w, T* o) const noexcept {
-    constexpr int kLanes = kVectors * V::kLanes;
+  // While the weights are computed memory has nothing to do: it brings the first values, a line
+  // with each weight.
+  ATTEND_INLINE void prefetch_value(std::int64_t line) const noexcept {
+    constexpr std::int64_t kLine = 64 / sizeof(T);
+    const std::int64_t lines = (p.dv + kLine - 1) / kLine;
+    prefetch(memory_.chunk.v + line / lines * memory_.chunk.v_stride + line % lines * kLine);
+  }
+
+  // o[row][x] = sum over the keys of w[j][row] * v[j][x], one ascending chain.
+  void values(const Sums& tile, const Runs& runs, const T* w, T* o) const noexcept {
     const Chunk<T>& chunk = memory_.chunk;
     for (int r = 0; r < runs.runs; ++r) {
       const Run& run = runs.run[r];
-      for (int x = 0; x < run.count; x += kSlice) {
-        const Operands<T> operands{.a = chunk.v + (run.key + x - chunk.from) * chunk.v_stride,
-                                   .a_stride = chunk.v_stride,
-                                   .b = w + (run.at + x) * kLanes,
-                                   .b_stride = kLanes,
+      const bool streamed = tile.lanes == V::kLanes && run.count >= Scores<V>::kStreamed;
+      const int slice = streamed ? kSlice / 2 : kSlice;
+      for (int x = 0; x < run.count; x += slice) {
+        const Operands<T> operands{.a = w + (run.at + x) * tile.lanes,
+                                   .a_stride = tile.lanes,
+                                   .b = chunk.v + (run.key + x - chunk.from) * chunk.v_stride,
+                                   .b_stride = chunk.v_stride,
                                    .c = o,
-                                   .c_stride = kLanes,
-                                   .depth = run.count - x < kSlice ? run.count - x : kSlice};
-        if (r == 0 && x == 0) product<V, kVectors, Layout::across, Start::zero>(operands, p.dv);
-        else product<V, kVectors, Layout::across, Start::c>(operands, p.dv);
+                                   .c_stride = width(p),
+                                   .depth = run.count - x < slice ? run.count - x : slice};
+        if (r == 0 && x == 0) values_of<Start::zero>(operands, tile.rows);
+        else values_of<Start::c>(operands, tile.rows);
       }
     }
+  }
+
+  // All features of one slice. Few rows would leave the multipliers waiting for each other: they
+  // take more features at a time.
+  template <Start kStart>
+  void values_of(Operands<T> x, int rows) const noexcept {
+    std::int64_t left = width(p) / V::kLanes;
+    const auto take = [&]<int kVectors>() {
+      product<V, kVectors, Layout::across, kStart>(x, rows);
+      x.b += kVectors * V::kLanes;
+      x.c += kVectors * V::kLanes;
+      left -= kVectors;
+    };
+    while (rows <= kWideRows && left >= kWideVectors) take.template operator()<kWideVectors>();
+    while (left >= kTileVectors) take.template operator()<kTileVectors>();
+    while (left > 0) take.template operator()<1>();
   }
 
   // 0 * NaN is NaN: a row whose sums are not finite, and that does not see every key, is summed
   // again without the keys it does not see.
   void without_hidden(const Sums& tile, const Runs& runs, const T* w, T* o) noexcept {
-    bool finite = true;
-    for (std::int64_t x = 0; x < p.dv * tile.lanes; x += V::kLanes)
-      finite = finite && all_finite(V::load(o + x));
-    if (finite) return;
-    const Chunk<T>& chunk = memory_.chunk;
-    for (int n = 0; n < tile.rows; ++n) {
-      bool redo = false;
-      for (std::int64_t x = 0; x < p.dv; ++x) redo |= !__builtin_isfinite(o[x * tile.lanes + n]);
-      if (!redo) continue;
-      for (std::int64_t x = 0; x < p.dv; ++x) o[x * tile.lanes + n] = 0;
+    const std::int64_t whole = width(p);
+    for (int n = 0; n < tile.rows; ++n, o += whole) {
+      bool finite = true;
+      for (std::int64_t x = 0; x < whole; x += V::kLanes)
+        finite = finite && all_finite(V::load(o + x));
+      if (finite) continue;
+      for (std::int64_t x = 0; x < whole; ++x) o[x] = 0;
       for (int r = 0; r < runs.runs; ++r) {
         for (int y = 0; y < runs.run[r].count; ++y) {
           const std::int64_t j = runs.run[r].key + y;
           if (!scores_.sees(tile, n, j)) continue;
-          const T* v = chunk.v + (j - chunk.from) * chunk.v_stride;
+          const T* v = memory_.chunk.v + (j - memory_.chunk.from) * memory_.chunk.v_stride;
           const V weight = V::set(w[(runs.run[r].at + y) * tile.lanes + n]);
-          for (std::int64_t x = 0; x < p.dv; ++x) {
-            T& sum = o[x * tile.lanes + n];
-            fma(V::set(v[x]), weight, V::set(sum)).store_first(&sum, 1);
-          }
+          for (std::int64_t x = 0; x < whole; x += V::kLanes)
+            fma(weight, V::load(v + x), V::load(o + x)).store(o + x);
         }
       }
     }
@@ -280,32 +297,45 @@ class FlashForward {
   // ---- joining chunks
   // -----------------------------------------------------------------------------
 
+  // The chunk's sums weigh 2^t relative to its largest t = whole - rest: they are multiplied with
+  // 2^-rest (`up`), once, to be relative to the integer.
   void join(Sums& tile, const T* top, const T* sum, const T* o) const noexcept {
-    double mine[kMost], other[kMost];
+    using D = typename V::Double;
+    double whole[kMost], mine[kMost], other[kMost];
+    const D factor = D::set(scores_.factor);
+    for (int n = 0; n < tile.lanes; n += V::kLanes) {
+      unrolled<V::kDoubles>(ATTEND_EACH(k) {
+        const D t = wide<k>(V::load(top + n)) * factor;
+        const D integer = ceiling(t);
+        const std::int64_t at = n + k * D::kLanes;
+        integer.store(whole + at);
+        exp2_of(t - integer).store(tile.up + at);
+        (wide<k>(V::load(sum + n)) * D::load(tile.up + at)).store(other + at);
+      });
+    }
     for (int n = 0; n < tile.lanes; ++n) {
-      const double part =
-          top[n] < std::numeric_limits<T>::lowest() ? kMinusInfinity : static_cast<double>(top[n]);
-      const double m = part > tile.m[n] ? part : tile.m[n];
+      if (sum[n] == 0) {  // nothing of the chunk is visible
+        tile.up[n] = 1;
+        mine[n] = 1;
+        other[n] = 0;
+        continue;
+      }
+      const double l = other[n];
+      const double m = whole[n] > tile.m[n] ? whole[n] : tile.m[n];
       mine[n] = power_of_two(tile.m[n] - m);
-      other[n] = power_of_two(part - m);
-      tile.l[n] = tile.l[n] * mine[n] + static_cast<double>(sum[n]) * other[n];
+      other[n] = power_of_two(whole[n] - m);
+      tile.l[n] = tile.l[n] * mine[n] + l * other[n];
       tile.m[n] = m;
     }
     if (!tile.joined) return;
-    using D = typename V::Double;
-    for (int n = 0; n < tile.lanes; n += V::kLanes) {
-      D a[V::kDoubles], b[V::kDoubles];
-      unrolled<V::kDoubles>(ATTEND_EACH(k) {
-        a[k] = D::load(mine + n + k * D::kLanes);
-        b[k] = D::load(other + n + k * D::kLanes);
-      });
-      for (std::int64_t x = 0; x < p.dv; ++x) {
-        const V part = V::load(o + x * tile.lanes + n);
-        double* total = tile.o + x * tile.lanes + n;
+    double* total = tile.o;
+    for (int n = 0; n < tile.rows; ++n) {
+      const D a = D::set(mine[n]), b = D::set(tile.up[n] * other[n]);
+      for (std::int64_t x = 0; x < width(p); x += V::kLanes, o += V::kLanes) {
+        const V part = V::load(o);
         unrolled<V::kDoubles>(ATTEND_EACH(k) {
-          D& scaled_part = b[k];
-          fma(D::load(total + k * D::kLanes), a[k], wide<k>(part) * scaled_part)
-              .store(total + k * D::kLanes);
+          (D::load(total) * a + wide<k>(part) * b).store(total);
+          total += D::kLanes;
         });
       }
     }
@@ -332,7 +362,7 @@ class FlashForward {
       const Left to = left(c);
       if (!weigh(tile, to.o, to.top, to.sum)) {  // all of its blocks are hidden
         for (int n = 0; n < tile.lanes; ++n) to.top[n] = kHidden, to.sum[n] = 0;
-        for (std::int64_t x = 0; x < p.dv * tile.lanes; ++x) to.o[x] = 0;
+        for (std::int64_t x = 0; x < tile.rows * width(p); ++x) to.o[x] = 0;
       }
     }
   }
@@ -343,7 +373,7 @@ class FlashForward {
     if (scores_.rows() == 0) return;
     open(tile, 0);
     tile.joined = true;
-    for (std::int64_t x = 0; x < p.dv * tile.lanes; ++x) tile.o[x] = 0;
+    for (std::int64_t x = 0; x < tile.rows * width(p); ++x) tile.o[x] = 0;
     for (std::int64_t c = 0; c < chunks(p); ++c) {
       if ((c + 1) * kChunk <= tile.begin || c * kChunk >= tile.end) continue;
       const Left from = left(c);
@@ -357,33 +387,36 @@ class FlashForward {
 
   // out = o / l, lse = m + log l.
   void close(Sums& tile) noexcept {
-    using D = typename V::Double;
-    double inverse[kMost];
-    for (int n = 0; n < tile.lanes; ++n) inverse[n] = tile.l[n] == 0 ? 0 : 1 / tile.l[n];
-    const bool narrow = lies_ready<T>(call_.out);
-    if (narrow) {
-      for (int n = 0; n < tile.lanes; n += V::kLanes) {
-        for (std::int64_t x = 0; x < p.dv; ++x) {
-          T* part = tile.part + x * tile.lanes + n;
-          D result[V::kDoubles];
-          unrolled<V::kDoubles>(ATTEND_EACH(k) {
-            const D sum = tile.joined ? D::load(tile.o + x * tile.lanes + n + k * D::kLanes)
-                                      : wide<k>(V::load(part));
-            result[k] = sum * D::load(inverse + n + k * D::kLanes);
-          });
-          V::narrowed(result).store(part);
-        }
-      }
-      T* rows[kMost];
-      for (int n = 0; n < tile.rows; ++n)
-        rows[n] = reinterpret_cast<T*>(call_.out.data) + at(call_.out, tile, n);
-      lanes_to_rows<V>(tile.part, tile.lanes, tile.rows, p.dv, rows);
-    } else {
-      for (int n = 0; n < tile.rows; ++n) close_row(tile, n, inverse[n]);
-    }
+    const bool ready = lies_ready<T>(call_.out);
     for (int n = 0; n < tile.rows; ++n) {
+      const double inverse = tile.l[n] == 0 ? 0 : 1 / tile.l[n];
+      if (tile.l[n] == 0) {  // the row saw nothing: neither did `part`, which holds garbage then
+        for (std::int64_t x = 0; x < width(p); ++x) tile.part[n * width(p) + x] = 0;
+        tile.up[n] = 1;
+      }
+      if (ready) close_row(tile, n, inverse);
+      else convert_row_out(tile, n, inverse);
       if (p.lse) store(call_.lse, at(call_.lse, tile, n), SoftmaxState{tile.m[n], tile.l[n]}.lse());
       if (p.visited_blocks) count_blocks(tile, n);
+    }
+  }
+
+  void close_row(const Sums& tile, int n, double inverse) const noexcept {
+    using D = typename V::Double;
+    const D factor = D::set(inverse), up = D::set(tile.up[n]);
+    T* out = reinterpret_cast<T*>(call_.out.data) + at(call_.out, tile, n);
+    const std::int64_t whole = width(p), dv = p.dv;
+    const T* part = tile.part + n * whole;
+    const double* o = tile.o + n * whole;
+    for (std::int64_t x = 0; x < dv; x += V::kLanes) {
+      D result[V::kDoubles];
+      unrolled<V::kDoubles>(ATTEND_EACH(k) {
+        const D sum =
+            tile.joined ? D::load(o + x + k * D::kLanes) : wide<k>(V::load(part + x)) * up;
+        result[k] = sum * factor;
+      });
+      if (x + V::kLanes <= dv) V::narrowed(result).store(out + x);
+      else V::narrowed(result).store_first(out + x, dv - x);
     }
   }
 
@@ -391,12 +424,13 @@ class FlashForward {
     return query_row(p, t, scores_.sequence, tile.h[n], tile.i[n]);
   }
 
-  void close_row(const Sums& tile, int n, double inverse) const noexcept {
+  void convert_row_out(const Sums& tile, int n, double inverse) const noexcept {
     with_type(call_.out.type, [&]<class E>(E) {
       E* to = reinterpret_cast<E*>(call_.out.data) + at(call_.out, tile, n);
       for (std::int64_t x = 0; x < p.dv; ++x) {
-        const std::int64_t from = x * tile.lanes + n;
-        const double sum = tile.joined ? tile.o[from] : static_cast<double>(tile.part[from]);
+        const std::int64_t from = n * width(p) + x;
+        const double sum =
+            tile.joined ? tile.o[from] : static_cast<double>(tile.part[from]) * tile.up[n];
         to[x * call_.out.stride[3]] = static_cast<E>(sum * inverse);
       }
     });

@@ -9,6 +9,7 @@ namespace attend {
 namespace {
 
 inline constexpr int kTileRows = 4, kTileVectors = 2;
+inline constexpr int kWideRows = 2, kWideVectors = 4;  // for few rows
 
 template <class Element, class Whole, Element kBig>
 struct Lanes {
@@ -33,11 +34,12 @@ struct Lanes {
   void store_first(T* p, std::int64_t n) const {
     for (std::int64_t x = 0; x < n; ++x) p[x] = v[x];
   }
-  // kBig = 1.5 * 2^(digits - 1): adding it rounds away what is behind the point. Larger numbers
+  // kBig = 2^(digits - 1): adding it rounds away what is behind the point. From there on numbers
   // are whole already.
   static Native round(Native a) {
-    const Native rounded = (a + kBig) - kBig;
-    return (a < kBig / 3) & (a > -kBig / 3) ? rounded : a;
+    const Native size = a < 0 ? -a : a;
+    const Native rounded = size < kBig ? (size + kBig) - kBig : size;
+    return a < 0 ? -rounded : rounded;
   }
   static Native up(Native a) {
     const Native rounded = round(a);
@@ -45,7 +47,7 @@ struct Lanes {
   }
 };
 
-struct F64 : Lanes<double, std::int64_t, 0x1.8p52> {
+struct F64 : Lanes<double, std::int64_t, 0x1p52> {
   using Double = F64;
   static constexpr int kDoubles = 1;
   static constexpr double kLowestPower = -1022;
@@ -71,7 +73,7 @@ inline F64 wide(F64 a) {
   return a;
 }
 
-struct F32 : Lanes<float, std::int32_t, 0x1.8p23F> {
+struct F32 : Lanes<float, std::int32_t, 0x1p23F> {
   using Double = F64;
   static constexpr int kDoubles = 2;
   static constexpr float kLowestPower = -126;

@@ -11,6 +11,7 @@ namespace attend {
 namespace {
 
 inline constexpr int kTileRows = 8, kTileVectors = 2;
+inline constexpr int kWideRows = 4, kWideVectors = 4;  // for few rows
 
 struct F64 {
   using T = double;

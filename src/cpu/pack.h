@@ -13,16 +13,19 @@ template <class V, class T = typename V::T>
 void rows_to_lanes(const T* const* rows, std::int64_t count, std::int64_t length, T* to,
                    std::int64_t lanes) noexcept {
   for (std::int64_t n = 0; n < lanes; n += V::kLanes) {
+    const std::int64_t high = count - n < V::kLanes ? count - n : V::kLanes;
     for (std::int64_t x = 0; x < length; x += V::kLanes) {
       const std::int64_t width = length - x < V::kLanes ? length - x : V::kLanes;
       V square[V::kLanes];
-      for (int r = 0; r < V::kLanes; ++r) {
-        if (n + r >= count) square[r] = V::set(0);
+      unrolled<V::kLanes>(ATTEND_EACH(r) {
+        if (r >= high) square[r] = V::set(0);
         else if (width == V::kLanes) square[r] = V::load(rows[n + r] + x);
         else square[r] = V::load_first(rows[n + r] + x, width);
-      }
+      });
       transpose(square);
-      for (int r = 0; r < width; ++r) square[r].store(to + (x + r) * lanes + n);
+      unrolled<V::kLanes>(ATTEND_EACH(r) {
+        if (r < width) square[r].store(to + (x + r) * lanes + n);
+      });
     }
   }
 }
@@ -32,16 +35,19 @@ template <class V, class T = typename V::T>
 void lanes_to_rows(const T* from, std::int64_t lanes, std::int64_t count, std::int64_t length,
                    T* const* rows) noexcept {
   for (std::int64_t n = 0; n < count; n += V::kLanes) {
+    const std::int64_t high = count - n < V::kLanes ? count - n : V::kLanes;
     for (std::int64_t x = 0; x < length; x += V::kLanes) {
       const std::int64_t width = length - x < V::kLanes ? length - x : V::kLanes;
       V square[V::kLanes];
-      for (int r = 0; r < V::kLanes; ++r)
+      unrolled<V::kLanes>(ATTEND_EACH(r) {
         square[r] = r < width ? V::load(from + (x + r) * lanes + n) : V::set(0);
+      });
       transpose(square);
-      for (int r = 0; r < V::kLanes && n + r < count; ++r) {
+      unrolled<V::kLanes>(ATTEND_EACH(r) {
+        if (r >= high) return;
         if (width == V::kLanes) square[r].store(rows[n + r] + x);
         else square[r].store_first(rows[n + r] + x, width);
-      }
+      });
     }
   }
 }

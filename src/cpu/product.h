@@ -31,7 +31,8 @@ struct Operands {
   std::int64_t depth;
 };
 
-enum class Layout { along, across };  // what is contiguous in a: the depth, or the rows
+// What is contiguous in a: the depth, or the rows. Streamed is along, where a comes from memory.
+enum class Layout { along, streamed, across };
 enum class Start { zero, c };
 
 // Where the sums go: to c. Others may look at them on the way.
@@ -44,23 +45,77 @@ struct Store {
   }
 };
 
-// One step k of every sum, with the elements of a broadcast.
-template <Layout kLayout, class T, class V, int kRows, int kVectors>
-ATTEND_INLINE void step(const Operands<T>& x, std::int64_t k, V (&sum)[kRows][kVectors]) {
-  V b[kVectors];
-  unrolled<kVectors>(ATTEND_EACH(n) { b[n] = V::load(x.b + k * x.b_stride + n * V::kLanes); });
-  unrolled<kRows>(ATTEND_EACH(r) {
-    const V a =
-        V::set(kLayout == Layout::along ? x.a[r * x.a_stride + k] : x.a[k * x.a_stride + r]);
-    unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n] = fma(a, b[n], sum[r][n]); });
+// Addresses in the rows of a. Twelve pointers would not fit the registers: there is one for every
+// four rows, and the compiler is kept from seeing through it.
+template <class T, int kRows>
+struct Pointers {
+  static constexpr int kCount = (kRows + 3) / 4;
+  const T* base[kCount];
+  std::int64_t stride, stride3;
+
+  ATTEND_INLINE Pointers(const T* a, std::int64_t step) : stride(step), stride3(step * 3) {
+    unrolled<kCount>(ATTEND_EACH(n) { base[n] = a + n * 4 * step; });
+  }
+  template <int kRow>
+  ATTEND_INLINE T at() const {
+    return base[kRow / 4][kRow % 4 == 3 ? stride3 : kRow % 4 * stride];
+  }
+  ATTEND_INLINE void advance() {
+    unrolled<kCount>(ATTEND_EACH(n) {
+      base[n] += 1;
+      asm("" : "+r"(base[n]));
+    });
+  }
+};
+
+// Asks for what will be read soon. Where a product streams from memory, a step in every row of a
+// tile and then the next, the hardware does not guess what comes. Behind a tensor's end it does no
+// harm. A few requests with every step: many at once would wait for each other.
+template <class T>
+ATTEND_INLINE void prefetch(const T* p) {
+  __builtin_prefetch(p);
+}
+
+// At step k, a line of one row of the tile after this one; of all its rows in the steps of a line.
+template <int kRows, class T>
+ATTEND_INLINE void prefetch_next_tile(const Operands<T>& x, std::int64_t k) {
+  constexpr std::int64_t kLine = 64 / sizeof(T), kEach = (kRows + kLine - 1) / kLine;
+  unrolled<static_cast<int>(kEach)>(ATTEND_EACH(n) {
+    prefetch(x.a + (kRows + k % kLine * kEach + n) * x.a_stride + k / kLine * kLine);
   });
 }
 
+// Steps k to the depth of every sum, with the elements of a broadcast.
+template <Layout kLayout, class T, class V, int kRows, int kVectors>
+ATTEND_INLINE void steps(const Operands<T>& x, std::int64_t k, V (&sum)[kRows][kVectors]) {
+  const T* b = x.b + k * x.b_stride;
+  const T* across = x.a + k * x.a_stride;
+  Pointers<T, kRows> along(x.a + k, x.a_stride);
+  for (; k < x.depth; ++k, b += x.b_stride) {
+    V lanes[kVectors];
+    unrolled<kVectors>(ATTEND_EACH(n) {
+      lanes[n] = V::load(b + n * V::kLanes);
+      if constexpr (kVectors > kTileVectors) prefetch(b + 16 * x.b_stride + n * V::kLanes);
+    });
+    if constexpr (kLayout == Layout::streamed) prefetch_next_tile<kRows>(x, k);
+    unrolled<kRows>(ATTEND_EACH(r) {
+      V a;
+      if constexpr (kLayout == Layout::across) a = V::set(across[r]);
+      else a = V::set(along.template at<r>());
+      unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n] = fma(a, lanes[n], sum[r][n]); });
+    });
+    if constexpr (kLayout == Layout::across) across += x.a_stride;
+    else along.advance();
+  }
+}
+
 // V::kLanes steps from k on, with products by lane: a vector of a row of a serves them all.
-template <class T, class V, int kRows, int kVectors>
+template <Layout kLayout, class T, class V, int kRows, int kVectors>
 ATTEND_INLINE void steps_by_lane(const Operands<T>& x, std::int64_t k, V (&sum)[kRows][kVectors]) {
   V a[kRows];
   unrolled<kRows>(ATTEND_EACH(r) { a[r] = V::load(x.a + r * x.a_stride + k); });
+  if constexpr (kLayout == Layout::streamed)
+    unrolled<V::kLanes>(ATTEND_EACH(n) { prefetch_next_tile<kRows>(x, k + n); });
   unrolled<V::kLanes>(ATTEND_EACH(lane) {
     V b[kVectors];
     unrolled<kVectors>(
@@ -86,7 +141,7 @@ ATTEND_INLINE void step_across_by_lane(const Operands<T>& x, std::int64_t k,
 }
 
 template <class V, int kRows, int kVectors, Layout kLayout, Start kStart, class Finish>
-[[gnu::noinline]] void product_tile(const Operands<typename V::T> x, Finish finish) {
+[[gnu::noinline]] void product_tile(const Operands<typename V::T>& x, Finish finish) {
   V sum[kRows][kVectors];
   unrolled<kRows>(ATTEND_EACH(r) {
     unrolled<kVectors>(ATTEND_EACH(n) {
@@ -95,37 +150,41 @@ template <class V, int kRows, int kVectors, Layout kLayout, Start kStart, class 
     });
   });
   std::int64_t k = 0;
-  if constexpr (V::kByLane && kLayout == Layout::along) {
-    for (; k + V::kLanes <= x.depth; k += V::kLanes) steps_by_lane(x, k, sum);
+  if constexpr (V::kByLane && kLayout != Layout::across) {
+    for (; k + V::kLanes <= x.depth; k += V::kLanes) steps_by_lane<kLayout>(x, k, sum);
   } else if constexpr (V::kByLane && kRows % V::kLanes == 0) {
     for (; k < x.depth; ++k) step_across_by_lane(x, k, sum);
   }
-  for (; k < x.depth; ++k) step<kLayout>(x, k, sum);
+  if (k < x.depth) steps<kLayout>(x, k, sum);
   finish(x, sum);
 }
 
-// The tile below a tile of n rows: the largest power of two.
-constexpr int smaller_tile(int n) {
-  int power = 1;
-  while (power * 2 < n) power *= 2;
-  return power;
-}
-
-// c[rows][kVectors vectors], in tiles of at most kRows rows; finish(operands of the tile, sums).
-template <class V, int kVectors, Layout kLayout, Start kStart, int kRows = kTileRows,
-          class Finish = Store>
-ATTEND_INLINE void product(Operands<typename V::T> x, std::int64_t rows, Finish finish = {}) {
-  constexpr int kNext = smaller_tile(kRows);
-  // Two middling tiles keep the multipliers busier than a large and a tiny one (12: 16 = 8 + 8).
-  constexpr int kEven = kRows > 2 && 2 * kNext > kRows ? 2 * kNext : 0;
-  while (rows >= kRows && rows != kEven) {
+// One tile of exactly `rows` rows, or, where that is odd, an even one and a single row.
+template <class V, int kVectors, Layout kLayout, Start kStart, int kRows, class Finish>
+ATTEND_INLINE void product_exact(Operands<typename V::T>& x, std::int64_t rows, Finish finish) {
+  if (rows >= kRows) {
     product_tile<V, kRows, kVectors, kLayout, kStart>(x, finish);
-    x.a += kLayout == Layout::along ? kRows * x.a_stride : kRows;
+    x.a += kLayout == Layout::across ? kRows : kRows * x.a_stride;
     x.c += kRows * x.c_stride;
     rows -= kRows;
   }
   if constexpr (kRows > 1) {
-    if (rows > 0) product<V, kVectors, kLayout, kStart, kNext>(x, rows, finish);
+    if (rows > 0)
+      product_exact<V, kVectors, kLayout, kStart, (kRows > 2 ? kRows - 2 : 1)>(x, rows, finish);
+  }
+}
+
+// c[rows][kVectors vectors], in tiles that fit the registers (kTileRows rows of kTileVectors);
+// finish(operands of the tile, sums). The last two tiles share what is left: two middling ones keep
+// the multipliers busier than a full and a tiny one.
+template <class V, int kVectors, Layout kLayout, Start kStart, class Finish = Store>
+ATTEND_INLINE void product(Operands<typename V::T> x, std::int64_t rows, Finish finish = {}) {
+  constexpr int kMost = kVectors <= kTileVectors ? kTileRows : kWideRows;
+  while (rows > 0) {
+    const std::int64_t half = (rows + 3) / 4 * 2;
+    const std::int64_t now = rows >= 2 * kMost ? kMost : rows <= kMost ? rows : half;
+    product_exact<V, kVectors, kLayout, kStart, kMost>(x, now, finish);
+    rows -= now;
   }
 }
 

@@ -23,6 +23,13 @@
 namespace attend {
 namespace {
 
+// 2^n for whole n <= 0; 0 for -inf and for NaN, which -inf - -inf gives.
+inline double power_of_two(double n) noexcept {
+  if (!(n >= -1022)) return n > -1075 ? 0x1p-1022 * power_of_two(n + 1022) : 0;
+  return __builtin_bit_cast(double, static_cast<std::uint64_t>(static_cast<std::int64_t>(n) + 1023)
+                                        << 52);
+}
+
 // Keys of a chunk that lie side by side and that some row of a tile may see.
 struct Run {
   std::int64_t key;
@@ -40,6 +47,7 @@ struct Tile {
   using T = typename V::T;
   static constexpr int kMost = kTileVectors * V::kLanes;
   int rows, lanes;
+  std::int64_t stride;      // from key to key in S^T; the lanes, unless tiles lie side by side
   std::int64_t begin, end;  // keys that any row may see, by position
   std::int64_t h[kMost], i[kMost];
   KeyRange keys[kMost];  // by position
@@ -52,7 +60,7 @@ struct Chunk {
   std::int64_t from, to;
   const T *k, *v;
   std::int64_t k_stride, v_stride;
-  T *packed_k, *packed_v;  // [256][d] and [256][dv], for what does not lie ready
+  T *packed_k, *packed_v;  // [256][d] and [256][width of v], for what does not lie ready
 };
 
 // Steps 1 and 2 of one problem and key head.
@@ -62,6 +70,8 @@ class Scores {
   using T = typename V::T;
   static constexpr int kMost = Tile<V>::kMost;
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
+  // From so many keys on, a tile of one vector waits for memory more than for products.
+  static constexpr int kStreamed = 128;
 
   const Problem& p;
   const Call& call;
@@ -70,13 +80,14 @@ class Scores {
   // A score u weighs 2^(u * (high + low)): u is the bare product where nothing is done to it, else
   // the score s itself. high is rounded down, so low > 0 and u = -inf meets no 0 * inf.
   T high, low;
+  double factor;
 
   Scores(const Problem& problem, const Call& c, Scratch& scratch)
       : p(problem), call(c), plain_(p.softcap == 0 && !p.bias && !p.alibi && !p.mask),
         rows_(scratch.take<T>(kMost * kChunk)), added_(scratch.take<T>(kMost * kChunk)),
         q_(scratch.take<T>(kMost * p.d)) {
     const double scale = p.scale < 0 ? -p.scale : p.scale;
-    const double factor = (plain_ ? scale : 1) * std::numbers::log2e;
+    factor = (plain_ ? scale : 1) * std::numbers::log2e;
     constexpr T kLeast = std::numeric_limits<T>::min();
     high = static_cast<T>(factor);
     if (static_cast<double>(high) > factor) high -= high * (std::numeric_limits<T>::epsilon() / 2);
@@ -87,21 +98,31 @@ class Scores {
   }
 
   bool plain() const noexcept { return plain_; }
+
+  // A row of `count` features as whole vectors.
+  static std::int64_t width(std::int64_t count) noexcept {
+    return (count + V::kLanes - 1) / V::kLanes * V::kLanes;
+  }
   std::int64_t rows() const noexcept { return p.group() * sequence.q_length; }
 
   // The rows from `first` on, their q packed, negated if the scale is negative.
-  void open(Tile<V>& tile, std::int64_t first) noexcept {
+  void open(Tile<V>& tile, std::int64_t first, int most = kMost) noexcept {
     const std::int64_t left = rows() - first;
-    tile.rows = static_cast<int>(left < kMost ? left : kMost);
+    tile.rows = static_cast<int>(left < most ? left : most);
     tile.lanes = tile.rows <= V::kLanes ? V::kLanes : kMost;
+    tile.stride = tile.lanes;
     tile.begin = sequence.k_length;
     tile.end = 0;
     const T* q[kMost];
     const bool ready = lies_ready<T>(call.q);
-    for (int n = 0; n < tile.rows; ++n) {
-      tile.i[n] = (first + n) / p.group();
-      tile.h[n] = kv_head * p.group() + (first + n) % p.group();
-      const KeyRange keys = positions(p, sequence, tile.i[n]);
+    const std::int64_t group = p.group();
+    std::int64_t i = first / group, g = first % group;
+    KeyRange keys;
+    for (int n = 0; n < tile.rows; ++n, ++g) {
+      if (g == group) g = 0, ++i;
+      tile.i[n] = i;
+      tile.h[n] = kv_head * group + g;
+      if (n == 0 || g == 0) keys = positions(p, sequence, i);
       tile.keys[n] = keys;
       if (keys.begin < keys.end) {
         tile.begin = keys.begin < tile.begin ? keys.begin : tile.begin;
@@ -120,8 +141,9 @@ class Scores {
   void bring(Chunk<T>& chunk, std::int64_t from, std::int64_t to, bool values = true) noexcept {
     chunk.from = from;
     chunk.to = to;
-    chunk.k = bring_rows(call.k, chunk.packed_k, p.d, chunk, chunk.k_stride);
-    if (values) chunk.v = bring_rows(call.v, chunk.packed_v, p.dv, chunk, chunk.v_stride);
+    chunk.k = bring_rows(call.k, chunk.packed_k, p.d, p.d, chunk, chunk.k_stride);
+    if (values)
+      chunk.v = bring_rows(call.v, chunk.packed_v, p.dv, width(p.dv), chunk, chunk.v_stride);
   }
 
   // Which keys of the chunk the tile has to look at.
@@ -139,19 +161,20 @@ class Scores {
   }
 
   // s[key][lane] = u of every key in the runs, kHidden where the row does not see it; top[lane] is
-  // the largest. Gives whether anything may be hidden.
-  bool compute(const Tile<V>& tile, const Chunk<T>& chunk, const Runs& runs, T* s,
-               T* top) noexcept {
+  // the largest. Gives whether anything may be hidden. With a softcap, slopes[key][lane] becomes
+  // its derivative (0 where hidden), if asked for.
+  bool compute(const Tile<V>& tile, const Chunk<T>& chunk, const Runs& runs, T* s, T* top,
+               T* slopes = nullptr) noexcept {
     for (int n = 0; n < tile.lanes; ++n) top[n] = kHidden;
     for (int r = 0; r < runs.runs; ++r) products(tile, chunk, runs.run[r], s, top);  // 1 scores
     bool partial = false;                                                            // 2 mask
     if (!plain_ || !runs.same_blocks) {
       partial = true;
-      add(tile, runs, s);
+      add(tile, runs, s, slopes);
     } else {
       for (int r = 0; r < runs.runs; ++r) partial |= hide(tile, runs.run[r], s);
     }
-    if (partial) find_top(s, runs.count, tile.lanes, top);
+    if (partial) find_top(tile, s, runs.count, top);
     return partial;
   }
 
@@ -162,12 +185,17 @@ class Scores {
                         .a_stride = chunk.k_stride,
                         .b = tile.q,
                         .b_stride = tile.lanes,
-                        .c = s + run.at * tile.lanes,
-                        .c_stride = tile.lanes,
+                        .c = s + run.at * tile.stride,
+                        .c_stride = tile.stride,
                         .depth = p.d};
     const StoreAndTop finish{top};
-    if (tile.lanes == V::kLanes) product<V, 1, Layout::along, Start::zero>(x, run.count, finish);
-    else product<V, kTileVectors, Layout::along, Start::zero>(x, run.count, finish);
+    if (tile.lanes == kMost) {
+      product<V, kTileVectors, Layout::along, Start::zero>(x, run.count, finish);
+    } else if (run.count < kStreamed) {
+      product<V, 1, Layout::along, Start::zero>(x, run.count, finish);
+    } else {
+      product<V, 1, Layout::streamed, Start::zero>(x, run.count, finish);
+    }
   }
 
   // Whether row n sees key j, which lies in one of its runs.
@@ -175,6 +203,23 @@ class Scores {
     return j >= tile.keys[n].begin && j < tile.keys[n].end &&
            block_visible(p, call, sequence.b, tile.h[n], tile.i[n], j) &&
            !masked_out(p, call, sequence.b, tile.h[n], tile.i[n], j);
+  }
+
+  // Takes `count` keys from j on into the runs.
+  static void append(Runs& runs, std::int64_t j, int count) noexcept {
+    Run* last = runs.run + runs.runs - 1;
+    if (runs.runs > 0 && last->key + last->count == j) last->count += count;
+    else runs.run[runs.runs++] = {j, runs.count, count};
+    runs.count += count;
+  }
+
+  // Whether a row of the tile sees the block of key j; `same` is cleared if not all see the same.
+  bool any_sees(const Tile<V>& tile, std::int64_t j, bool& same) const noexcept {
+    int seen = 0;
+    for (int n = 0; n < tile.rows; ++n)
+      seen += block_visible(p, call, sequence.b, tile.h[n], tile.i[n], j) ? 1 : 0;
+    if (seen != 0 && seen != tile.rows) same = false;
+    return seen != 0;
   }
 
   // What dropout multiplies the weights with, [key][lane].
@@ -205,39 +250,25 @@ class Scores {
     }
   };
 
-  const T* bring_rows(const Strided& t, T* packed, std::int64_t width, const Chunk<T>& chunk,
-                      std::int64_t& stride) const noexcept {
-    if (lies_ready<T>(t) && p.keys != KeyAddressing::paged) {
+  const T* bring_rows(const Strided& t, T* packed, std::int64_t count, std::int64_t row_width,
+                      const Chunk<T>& chunk, std::int64_t& stride) const noexcept {
+    if (lies_ready<T>(t) && p.keys != KeyAddressing::paged && count == row_width) {
       stride = t.stride[2];
       return reinterpret_cast<const T*>(t.data) +
              key_row(p, call, t, sequence, kv_head, chunk.from);
     }
-    for (std::int64_t j = chunk.from; j < chunk.to; ++j)
-      convert_row(t, key_row(p, call, t, sequence, kv_head, j), width,
-                  packed + (j - chunk.from) * width);
-    stride = width;
-    return packed;
+    for (std::int64_t j = chunk.from; j < chunk.to; ++j, packed += row_width) {
+      convert_row(t, key_row(p, call, t, sequence, kv_head, j), count, packed);
+      for (std::int64_t x = count; x < row_width; ++x) packed[x] = 0;
+    }
+    stride = row_width;
+    return packed - (chunk.to - chunk.from) * row_width;
   }
 
-  static void append(Runs& runs, std::int64_t j, int count) noexcept {
-    Run* last = runs.run + runs.runs - 1;
-    if (runs.runs > 0 && last->key + last->count == j) last->count += count;
-    else runs.run[runs.runs++] = {j, runs.count, count};
-    runs.count += count;
-  }
-
-  bool any_sees(const Tile<V>& tile, std::int64_t j, bool& same) const noexcept {
-    int seen = 0;
-    for (int n = 0; n < tile.rows; ++n)
-      seen += block_visible(p, call, sequence.b, tile.h[n], tile.i[n], j) ? 1 : 0;
-    if (seen != 0 && seen != tile.rows) same = false;
-    return seen != 0;
-  }
-
-  static void find_top(const T* s, int count, int lanes, T* top) noexcept {
-    for (int n = 0; n < lanes; n += V::kLanes) {
+  static void find_top(const Tile<V>& tile, const T* s, int count, T* top) noexcept {
+    for (int n = 0; n < tile.lanes; n += V::kLanes) {
       V most = V::set(kHidden);
-      for (int j = 0; j < count; ++j) most = larger(most, V::load(s + j * lanes + n));
+      for (int j = 0; j < count; ++j) most = larger(most, V::load(s + j * tile.stride + n));
       most.store(top + n);
     }
   }
@@ -256,8 +287,8 @@ class Scores {
     if (seen_from == 0 && seen_to == run.count) return false;
     for (int n = tile.rows; n < tile.lanes; ++n) first[n] = 0, last[n] = static_cast<T>(run.count);
     if (seen_to < seen_from) seen_from = seen_to = 0;
-    hide_keys(first, last, 0, seen_from, tile.lanes, s + run.at * tile.lanes);
-    hide_keys(first, last, seen_to, run.count, tile.lanes, s + run.at * tile.lanes);
+    hide_keys(tile, first, last, 0, seen_from, s + run.at * tile.stride);
+    hide_keys(tile, first, last, seen_to, run.count, s + run.at * tile.stride);
     return true;
   }
 
@@ -265,22 +296,23 @@ class Scores {
     return j <= run.key ? 0 : j - run.key > run.count ? run.count : static_cast<int>(j - run.key);
   }
 
-  static void hide_keys(const T* first, const T* last, int from, int to, int lanes, T* s) noexcept {
+  static void hide_keys(const Tile<V>& tile, const T* first, const T* last, int from, int to,
+                        T* s) noexcept {
     const V hidden = V::set(kHidden);
-    for (int n = 0; n < lanes; n += V::kLanes) {
+    for (int n = 0; n < tile.lanes; n += V::kLanes) {
       const V begin = V::load(first + n), end = V::load(last + n);
       for (int j = from; j < to; ++j) {
         const V key = V::set(static_cast<T>(j));
-        const V u = V::load(s + j * lanes + n);
+        const V u = V::load(s + j * tile.stride + n);
         select(less(key, begin), hidden, select(less(key, end), u, hidden))
-            .store(s + j * lanes + n);
+            .store(s + j * tile.stride + n);
       }
     }
   }
 
   // Any combination of options: what is added to each score, or kHidden, is written row by row,
   // where it lies side by side, and turned into lanes.
-  [[gnu::noinline]] void add(const Tile<V>& tile, const Runs& runs, T* s) noexcept {
+  [[gnu::noinline]] void add(const Tile<V>& tile, const Runs& runs, T* s, T* slopes) noexcept {
     const T* rows[kMost];
     for (int n = 0; n < tile.rows; ++n) {
       rows[n] = rows_ + n * kChunk;
@@ -294,13 +326,21 @@ class Scores {
     const V hidden = V::set(kHidden), lowest = V::set(std::numeric_limits<T>::lowest());
     // A bias of the lowest finite number is not -inf, and its u * (high + low) must not become it.
     const V least = V::set(std::numeric_limits<T>::lowest() / 2);
-    for (std::int64_t x = 0; x < std::int64_t{runs.count} * tile.lanes; x += V::kLanes) {
-      const V a = V::load(added_ + x);
-      V u = V::load(s + x) * scale;
-      if (p.bias_before_softcap) u = u + a;
-      if (p.softcap != 0) u = cap * tanh_of(u * inverse);
-      if (!p.bias_before_softcap) u = u + a;
-      select(less(a, lowest), hidden, larger(least, u)).store(s + x);
+    for (int j = 0; j < runs.count; ++j) {
+      for (int n = 0; n < tile.lanes; n += V::kLanes) {
+        const V a = V::load(added_ + j * tile.lanes + n);
+        const std::int64_t x = j * tile.stride + n;
+        V u = V::load(s + x) * scale;
+        if (p.bias_before_softcap) u = u + a;
+        if (p.softcap != 0) {
+          const V t = tanh_of(u * inverse);
+          u = cap * t;
+          if (slopes != nullptr)
+            select(less(a, lowest), V::set(0), V::set(1) - t * t).store(slopes + x);
+        }
+        if (!p.bias_before_softcap) u = u + a;
+        select(less(a, lowest), hidden, larger(least, u)).store(s + x);
+      }
     }
   }
 

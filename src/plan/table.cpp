@@ -4,11 +4,11 @@
 namespace attend {
 
 #if defined(__x86_64__)
-extern const Kernel kAvx512Forward, kAvx2Forward;
+extern const Kernel kAvx512Forward, kAvx2Forward, kAvx512Backward, kAvx2Backward;
 #elif defined(__aarch64__)
-extern const Kernel kNeonForward;
+extern const Kernel kNeonForward, kNeonBackward;
 #endif
-extern const Kernel kGenericForward;
+extern const Kernel kGenericForward, kGenericBackward;
 extern const Kernel kReferenceForward, kReferenceBackward, kReferenceMerge;
 extern const Kernel kTextbookForward, kTextbookBackward;
 
@@ -16,12 +16,12 @@ namespace {
 
 constinit const Kernel* const kTable[] = {
 #if defined(__x86_64__)
-    &kAvx512Forward,  &kAvx2Forward,
+    &kAvx512Forward, &kAvx2Forward, &kAvx512Backward, &kAvx2Backward,
 #elif defined(__aarch64__)
-    &kNeonForward,
+    &kNeonForward, &kNeonBackward,
 #endif
-    &kGenericForward, &kReferenceForward, &kReferenceBackward,
-    &kReferenceMerge, &kTextbookForward,  &kTextbookBackward,
+    &kGenericForward, &kGenericBackward, &kReferenceForward, &kReferenceBackward, &kReferenceMerge,
+    &kTextbookForward, &kTextbookBackward,
 };
 
 }  // namespace

@@ -1,0 +1,105 @@
+"""What attend wants to reach, and whether a run of compare.py did: each bar with what was found."""
+import math
+import statistics
+
+from figures import group_of, means, ratio, share
+
+NOTES_SHAPES = ("B2_H8_T10", "B32_H8_T10", "B32_H8_T20")
+
+
+def of_suites(results, cores, *suites):
+    return [run for run in results["runs"] if run["cores"] == cores and run["case"]["suite"] in suites
+            and "attend" in run["figures"]]
+
+
+def every_case(results, cores):
+    """Against the best other library, in every case."""
+    suites = ("notes", "bert", "gpt", "long", "decode", "backward", "layer")
+    found = [(ratio(run), run["case"]["name"]) for run in of_suites(results, cores, *suites) if ratio(run)]
+    if found:
+        worst, name = min(found)
+        below = sum(1 for value, _ in found if value < 1)
+        yield ("every case at least as fast as the best other library",
+               f"{len(found) - below} of {len(found)}; least {worst:.2f}x, {name}", below == 0)
+
+
+def wanted_share(case):
+    """Of the peak, at long lengths; a layer's products are large ones."""
+    if case["operation"] in ("backward", "forward_backward"):
+        return 0.68
+    return 0.85 if case["operation"].startswith("layer") else 0.80 if case["d"] >= 128 else 0.75
+
+
+def suite_means(results, cores):
+    """1.5 times the best other library; or, where that is more than the machine can do, the share of its peak."""
+    for (group, at), mean in means(results["runs"]).items():
+        if at != cores or group == "length":
+            continue
+        runs = [run for run in results["runs"] if run["cores"] == cores and group_of(run["case"]) == group
+                and "attend" in run["figures"]]
+        near = all(share(run, results["peaks"]) >= wanted_share(run["case"]) for run in runs)
+        yield (f"{group}: mean of 1.5x the best other library" + (", or near the peak" if near else ""), f"{mean:.2f}x",
+               mean >= 1.5 or near)
+
+
+def shares(results, cores):
+    """Long lengths without a mask, in parts of the arithmetic that the cores can do."""
+    groups = {}
+    for run in of_suites(results, cores, "long", "backward"):
+        case = run["case"]
+        if case["keys"] >= 2048 and not case["causal"] and case["operation"] != "forward_backward":
+            groups.setdefault((case["operation"], case["d"]), []).append(run)
+    for (operation, d), runs in groups.items():
+        wanted, found = wanted_share(runs[0]["case"]), [share(run, results["peaks"]) for run in runs]
+        yield (f"{operation} from 2048 keys, d {d}: {100 * wanted:.0f} % of peak",
+               f"{100 * min(found):.0f} % to {100 * max(found):.0f} %", min(found) >= wanted)
+
+
+def causal(results, cores):
+    """The time with a causal mask, as a part of the time without."""
+    shape = lambda case: tuple(case[name] for name in ("batch", "heads", "keys", "d"))
+    full = {shape(run["case"]): run["figures"]["attend"]["seconds"]
+            for run in of_suites(results, cores, "bert", "long") if not run["case"]["causal"]}
+    for run in of_suites(results, cores, "gpt", "long"):
+        case = run["case"]
+        if case["causal"] and shape(case) in full:
+            part = run["figures"]["attend"]["seconds"] / full[shape(case)]
+            wanted = 0.60 if case["keys"] < 2048 else 0.55
+            yield (f"causal at {case['keys']} keys, d {case['d']}: {100 * wanted:.0f} % of the full time",
+                   f"{100 * part:.0f} %", part <= wanted)
+
+
+def decode(results, cores):
+    found = [share(run, results["peaks"]) for run in of_suites(results, cores, "decode")]
+    if found:
+        yield ("decode: 85 % of reading speed", f"{100 * min(found):.0f} % to {100 * max(found):.0f} %",
+               min(found) >= 0.85)
+
+
+def layer(results, cores):
+    """Against the best other library, or 85 % of peak."""
+    for run in of_suites(results, cores, "layer"):
+        value, part = ratio(run), share(run, results["peaks"])
+        if value and run["case"]["operation"] == "layer":
+            wanted = 1.5 if any(name + "_" in run["case"]["name"] for name in NOTES_SHAPES) else 1.1
+            yield (f"{run['case']['name']}: {wanted}x, or 85 % of peak", f"{value:.2f}x, {100 * part:.0f} %",
+                   value >= wanted or part >= 0.85)
+
+
+def growth(results, cores):
+    """Exponents, by least squares on the logarithms of the longer half of the lengths."""
+    points = [point for point in results["growth"] if point["cores"] == cores]
+    points = points[-max(3, len(points) // 2):]
+    if len(points) < 3:
+        return
+    x = [math.log(point["keys"]) for point in points]
+    for name, words, wanted in (("seconds", "time", 2), ("memory_bytes", "memory", 1)):
+        slope = statistics.linear_regression(x, [math.log(point[name]) for point in points]).slope
+        yield (f"{words} grows with the power {wanted} of the length, to {points[-1]['keys']}", f"{slope:.2f}",
+               slope <= wanted + 0.1)
+
+
+def bars(results, cores):
+    """(what is wanted, what was found, whether it was reached) for one number of cores."""
+    for bar in (every_case, suite_means, shares, causal, decode, layer, growth):
+        yield from bar(results, cores)

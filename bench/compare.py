@@ -1,0 +1,324 @@
+#!/usr/bin/env python3
+"""attend beside PyTorch, ONNX Runtime and NumPy on the cases of `attend bench`, all called from Python.
+
+    ./run bench [OPTIONS]            builds what is needed and runs this file
+    bench/compare.py --self-test     proves its arithmetic on made-up numbers
+
+Each library has a process of its own, pinned to the same cores. They take turns: one computes while the others sleep,
+in another order each round, so that a machine that becomes slower is slower for all of them. A figure is the median
+over the rounds of the median of a turn; low and high are the extremes of the rounds. Every result is first held against
+the formulas in f64. Into the folder --out go results.json, table.txt and, where matplotlib is there, the plots; also
+where it is ended early.
+"""
+import argparse
+import concurrent.futures
+import datetime
+import json
+import math
+import os
+import pathlib
+import platform
+import select
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+from figures import LIBRARIES, best_peer, duration, means, ratio, share, spread, table
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+SUITES = ("notes", "bert", "gpt", "long", "decode", "backward", "layer", "length", "growth")
+ALLOWED_ERROR = 5e-5     # of the largest value; f32 results lie between 1e-8 and 5e-6
+PATIENCE = 300           # seconds until a process that does not answer is given up
+SLOW = 0.5               # seconds of a call from which on a library has one turn only
+YARDSTICK = {"name": "matmul 2048 x 2048", "suite": "yardstick", "operation": "matmul", "size": 2048, "causal": False,
+             "flops": 2.0 * 2048**3, "bytes": None, "quick": True}
+
+
+class Worker:
+    """A library in its own process, pinned to `cores`; `threads`: as if it had another number of them."""
+
+    def __init__(self, name, cores, log=None, threads=None):
+        self.name = name
+        environment = {**os.environ, "ATTEND_BENCH_THREADS": str(threads or len(cores))}
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", str(HERE / "worker.py"), name, ",".join(map(str, cores))], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment)
+        self.first = self.answer()
+
+    def answer(self):
+        if not select.select([self.process.stdout], [], [], PATIENCE)[0]:
+            self.process.kill()
+            return {"left": f"no answer within {PATIENCE} seconds"}
+        line = self.process.stdout.readline()
+        return json.loads(line) if line else {"left": f"the process ended with status {self.process.wait()}"}
+
+    def ask(self, **request):
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass
+        return self.answer()
+
+    def close(self):
+        try:
+            self.process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+# ---- measuring ------------------------------------------------------------------------------------------------------
+
+
+def in_turns(case, workers, rounds, seconds):
+    """{library: figures} of one case, and {library: reason} of those left out."""
+    figures, left, medians = {}, {}, {}
+    for name, worker in workers.items():
+        answer = worker.ask(do="prepare", case=case)
+        if "left" in answer:
+            left[name] = answer["left"]
+        else:
+            figures[name], medians[name] = answer, []
+    for n in range(rounds):
+        names = list(figures)
+        for name in names[n % len(names):] + names[:n % len(names)] if names else []:
+            if n > 0 and figures[name]["seconds"] > SLOW:
+                continue
+            time.sleep(0.01)                        # threads that wait by spinning fall asleep
+            answer = workers[name].ask(do="time", seconds=seconds)
+            if "left" in answer:
+                left[name] = answer["left"]
+                del figures[name]
+                continue
+            medians[name].append(statistics.median(answer["seconds"]))
+    for name, found in figures.items():
+        found.update(seconds=statistics.median(medians[name]), low=min(medians[name]), high=max(medians[name]),
+                     wrong=not found["error"] <= ALLOWED_ERROR)      # NaN is wrong too
+    return figures, left
+
+
+def expanded(cases):
+    """The cases as they are measured: a backward pass alone, and with its forward pass."""
+    for case in cases:
+        yield case
+        if case["operation"] == "backward":
+            yield {**case, "name": case["name"] + "_both", "operation": "forward_backward",
+                   "flops": case["flops"] * 7 / 5}
+
+
+def compile_ahead(cases, core_sets, log):
+    """Lets PyTorch's compiler fill its cache, on all cores at once: in the turns, on one core, it would take minutes."""
+    def compile_one(job):
+        cores, case = job
+        worker = Worker("PyTorch compiled", core_sets[-1], log, threads=len(cores))
+        if "left" not in worker.first:
+            worker.ask(do="prepare", case=case)
+        worker.close()
+
+    jobs = [(cores, case) for cores in core_sets for case in cases if case["operation"] == "layer"]
+    with concurrent.futures.ThreadPoolExecutor(max_workers=len(core_sets[-1])) as pool:
+        list(pool.map(compile_one, jobs))
+
+
+def growth(case, cores, limit, before):
+    """One length in a fresh process; None where it would take longer than the limit. Four times the time of half the
+    length is expected."""
+    if before and before["seconds"] * 4.5 > limit:
+        return None
+    worker = Worker("attend", cores)
+    found = worker.first if "left" in worker.first else worker.ask(do="growth", case=case)
+    worker.close()
+    return {"keys": case["keys"], "cores": len(cores), **found}
+
+
+def measure_all(results, cases, core_sets, args, say, log):
+    """Fills in the runs, versions, growth and what was left out of the results."""
+    runs, left_out, versions = results["runs"], results["left_out"], results["machine"]["versions"]
+    sweep = [case for case in cases if case["suite"] == "growth"]
+    side_by_side = [YARDSTICK, *expanded(case for case in cases if case["suite"] != "growth")]
+    total, done = len(side_by_side) * len(core_sets), 0
+    end = time.monotonic() + 60 * args.minutes
+    out_of_time = lambda: time.monotonic() > end
+    if not args.no_compile and any(case["operation"] == "layer" for case in cases):
+        say("PyTorch compiles the layers")
+        compile_ahead(cases, core_sets, log)
+    for cores in core_sets:
+        workers = {}
+        for name in LIBRARIES:
+            if args.no_compile and name == "PyTorch compiled":
+                left_out[name] = "compiling takes minutes"
+                continue
+            worker = Worker(name, cores, log)
+            if "left" in worker.first:
+                left_out[name] = worker.first["left"]
+                worker.close()
+            else:
+                workers[name] = worker
+                versions[name] = worker.first["version"]
+        if "attend" not in workers:
+            raise SystemExit(f"compare: attend cannot be imported: {left_out['attend']}")
+        for case in side_by_side:
+            done += 1
+            if out_of_time():
+                left_out[f"{case['name']} on {len(cores)}"] = "time was up"
+                continue
+            say(f"{done} of {total}, {len(cores)} core{'s'[:len(cores) != 1]}, {case['name']}")
+            figures, left = in_turns(case, workers, args.rounds, args.seconds)
+            runs.append({"case": case, "cores": len(cores), "figures": figures, "left": left})
+        for worker in workers.values():
+            worker.close()
+    before = None
+    for case in sweep:
+        say(f"growth, {case['keys']} keys")
+        before = None if out_of_time() else growth(case, core_sets[-1], args.limit, before)
+        if before is None or "left" in before:
+            left_out[f"growth from {case['keys']} keys on"] = before["left"] if before else "it takes too long"
+            break
+        results["growth"].append(before)
+
+
+# ---- the machine ----------------------------------------------------------------------------------------------------
+
+
+def pinned(cores, *command):
+    """What a command prints as JSON, run on these cores."""
+    done = subprocess.run(command, text=True, capture_output=True, preexec_fn=lambda: os.sched_setaffinity(0, cores))
+    if done.returncode != 0:
+        raise SystemExit(f"compare: {' '.join(map(str, command))}: {done.stderr.strip() or done.returncode}")
+    return json.loads(done.stdout)
+
+
+def describe_machine(command, cores):
+    info = pinned(cores, command, "info", "--json")
+    commit = os.environ.get("ATTEND_COMMIT")
+    if not commit:
+        done = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"], text=True,
+                              capture_output=True)
+        commit = done.stdout.strip() if done.returncode == 0 else "unknown"
+    return {"processor": info["machine"]["processor"] or platform.machine(),
+            "architecture": info["machine"]["architecture"], "processors": info["machine"]["processors"],
+            "cores_used": len(cores), "memory_bytes": info["machine"]["memory_bytes"], "simd": info["machine"]["simd"],
+            "system": f"{platform.system()} {platform.release()}", "python": platform.python_version(),
+            "versions": {}, "commit": commit, "kernels": [kernel["name"] for kernel in info["kernels"]],
+            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")}
+
+
+def self_test():
+    """A wrong or missing result must not count, and the arithmetic must be that of the formulas."""
+    case = {"name": "x", "suite": "notes", "operation": "forward", "flops": 4e9, "bytes": None, "causal": False}
+    good = lambda seconds: {"seconds": seconds, "low": seconds, "high": 1.5 * seconds, "wrong": False}
+    run = {"case": case, "cores": 1, "left": {}, "figures": {
+        "attend": good(1.0), "PyTorch": good(3.0), "NumPy": good(2.0), "attend.torch": good(0.5),
+        "ONNX Runtime": {**good(0.1), "wrong": True}}}
+    alone = {**run, "figures": {"attend": good(1.0)}}
+    wrong = {**run, "figures": {**run["figures"], "attend": {**good(1.0), "wrong": True}}}
+    quarter = {**run, "figures": {"attend": good(1.0), "PyTorch": good(8.0)}}
+    reads = {**run, "case": {**case, "bytes": 15e9}}
+    peaks = {"1": {"flops": 8e9, "read_bytes": 1e10, "reading": [{"array_bytes": 15e9, "bytes_per_second": 2e10}]}}
+    assert best_peer(run) == ("NumPy", 2.0) and ratio(run) == 2.0
+    assert best_peer(alone) is None and ratio(alone) is None and ratio(wrong) is None
+    assert math.isclose(means([run, quarter, alone, wrong])["notes", 1], 4.0)
+    assert share(run, peaks) == 0.5 and share(reads, peaks) == 0.75 and share(run, {}) is None
+    assert [c["name"] for c in expanded([case, {**case, "operation": "backward"}])] == ["x", "x", "x_both"]
+    assert spread(good(2.0)) == 0.5
+    assert [duration(s) for s in (1.234e-5, 0.1234, 12.34)] == ["12.3 us", "123 ms", "12.3 s"]
+
+    class Fake:                                     # the second calls are slower, and the library is wrong or right
+        def __init__(self, first, error):
+            self.first, self.error, self.times = first, error, iter((first, 3 * first, 2 * first))
+
+        def ask(self, do, **_):
+            return ({"seconds": self.first, "error": self.error, "note": ""} if do == "prepare"
+                    else {"seconds": [next(self.times)]})
+
+    figures, _ = in_turns(case, {"attend": Fake(0.1, 1e-7), "NumPy": Fake(0.2, 1e-2), "PyTorch": Fake(2.0, math.nan)},
+                          3, 0.1)
+    assert math.isclose(figures["attend"]["seconds"], 0.2) and math.isclose(figures["attend"]["high"], 0.3)
+    assert figures["PyTorch"]["seconds"] == 2.0                     # slow: one turn
+    assert [figures[name]["wrong"] for name in ("attend", "NumPy", "PyTorch")] == [False, True, True]
+    text = table({"runs": [run, wrong], "peaks": {}, "growth": [], "left_out": {"Other": "it is missing"}})
+    assert "2.00x" in text and "100 ms!" in text and "left out: Other: it is missing" in text
+    print("compare: the arithmetic is right")
+
+
+# ---- the command ----------------------------------------------------------------------------------------------------
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suites", default=",".join(SUITES), help="of these, separated by commas: " + ", ".join(SUITES))
+    parser.add_argument("--filter", default="", help="only cases whose name has this regular expression")
+    parser.add_argument("--rounds", type=int, help="turns of each library; 4, or 2 with --quick")
+    parser.add_argument("--seconds", type=float, help="of a turn; 0.08, or 0.03 with --quick")
+    parser.add_argument("--cores", help="numbers of cores, separated by commas; 1 and all of them if not given")
+    parser.add_argument("--minutes", type=float, default=60, help="after these no further case is begun")
+    parser.add_argument("--limit", type=float, default=60, help="seconds that one length of `growth` may take")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build/bench", help="folder for the results")
+    parser.add_argument("--attend", type=pathlib.Path, default=ROOT / "build/release/cli/attend",
+                        help="the command attend, which knows the cases and the machine")
+    parser.add_argument("--quick", action="store_true", help="a few small cases, briefly; --no-compile as well")
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out: 40 seconds of a core a layer")
+    parser.add_argument("--self-test", action="store_true", help="check the arithmetic and end")
+    args = parser.parse_args(arguments)
+    args.no_compile = args.no_compile or args.quick
+    args.rounds = args.rounds or (2 if args.quick else 4)
+    args.seconds = args.seconds or (0.03 if args.quick else 0.08)
+    unknown = set(args.suites.split(",")) - set(SUITES)
+    if unknown:
+        parser.error(f"there is no suite {', '.join(sorted(unknown))}")
+    available = sorted(os.sched_getaffinity(0))
+    try:
+        counts = sorted({int(n) for n in args.cores.split(",")} if args.cores else {1, len(available)})
+    except ValueError:
+        parser.error(f"--cores takes numbers, not {args.cores}")
+    if counts[0] < 1 or counts[-1] > len(available):
+        parser.error(f"--cores takes 1 to {len(available)}, not {args.cores}")
+    args.core_sets = [available[-n:] for n in counts]       # the first core has most of the system's own work
+    return args
+
+
+def main(arguments):
+    args = parse(arguments)
+    if args.self_test:
+        return self_test()
+    begin = time.monotonic()
+
+    def say(text):
+        print(f"[{time.monotonic() - begin:4.0f} s] {text}", file=sys.stderr, flush=True)
+
+    args.out.mkdir(parents=True, exist_ok=True)
+    chosen = ["--suite", args.suites, "--filter", args.filter, *["--quick"] * args.quick]
+    cases = pinned(args.core_sets[-1], args.attend, "bench", "--list", "--json", *chosen)["cases"]
+    say("the machine's peak")
+    peaks = {str(len(cores)): pinned(cores, args.attend, "bench", "--peak", "--json", *chosen)["peak"]
+             for cores in args.core_sets}
+    results = {"schema": "attend.compare/1", "machine": describe_machine(args.attend, args.core_sets[-1]),
+               "settings": {"rounds": args.rounds, "seconds": args.seconds, "quick": args.quick},
+               "peaks": peaks, "left_out": {}, "runs": [], "growth": []}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("compare: ended from outside; what was measured is kept"))
+    try:
+        with open(args.out / "workers.log", "w") as log:    # what the libraries say
+            measure_all(results, cases, args.core_sets, args, say, log)
+    finally:
+        (args.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+        (args.out / "table.txt").write_text(table(results))
+    print(table(results))
+    try:
+        import plots
+        plots.draw(results, args.out)
+    except ImportError as error:
+        say(f"no plots: {error}; bench/plots.py draws them later from results.json")
+    say(f"done: {args.out}")
+    wrong = [f"{run['case']['name']} on {run['cores']}" for run in results["runs"]
+             if run["figures"].get("attend", {"wrong": True})["wrong"] and run["case"]["suite"] != "yardstick"]
+    if wrong:
+        print(f"compare: attend's results are wrong or missing: {', '.join(wrong)}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

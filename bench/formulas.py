@@ -1,0 +1,72 @@
+"""Attention, the layer around it and their gradients in NumPy, from the formulas. In f32 they are one of the
+libraries that are compared; in f64 they are the truth that all results are held against.
+
+Shapes: q [batch, heads, queries, d], k and v [batch, key heads, keys, d], x and y [batch, length, width]; weights
+[out, in].
+"""
+import numpy as np
+
+
+def weights(q, k, causal=False, positions=None):
+    """softmax(q k^T / sqrt(d)) [batch, key heads, group * queries, keys]. `positions`: of the queries, where they are
+    not the last of the keys."""
+    batch, heads, queries, d = q.shape
+    keys, group = k.shape[2], heads // k.shape[1]
+    p = q.reshape(batch, k.shape[1], group * queries, d) @ k.swapaxes(-1, -2)
+    p *= q.dtype.type(d ** -0.5)
+    if causal:
+        at = np.arange(queries) + keys - queries if positions is None else positions
+        p[..., np.tile(at, group)[:, None] < np.arange(keys)] = -np.inf
+    p -= p.max(-1, keepdims=True)
+    np.exp(p, out=p)
+    p /= p.sum(-1, keepdims=True)
+    return p
+
+
+def attention(q, k, v, causal=False, positions=None):
+    out = weights(q, k, causal, positions) @ v
+    return out.reshape(*q.shape[:3], v.shape[3])
+
+
+def attention_backward(q, k, v, dout, causal=False):
+    """(dq, dk, dv), of heads that are not grouped."""
+    p = weights(q, k, causal)
+    dv = p.swapaxes(-1, -2) @ dout
+    ds = dout @ v.swapaxes(-1, -2)
+    ds -= (dout * (p @ v)).sum(-1, keepdims=True)
+    ds *= p
+    ds *= q.dtype.type(q.shape[3] ** -0.5)
+    return ds @ k, ds.swapaxes(-1, -2) @ q, dv
+
+
+def split(x, heads):
+    """[batch, length, width] as [batch, heads, length, d]."""
+    return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
+
+
+def join(x):
+    return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
+
+
+def project(x, w, name):
+    return x @ w[name + ".weight"].T + w[name + ".bias"]
+
+
+def layer(x, w, heads):
+    q, k, v = (split(project(x, w, name), heads) for name in "qkv")
+    return project(join(attention(q, k, v)), w, "o")
+
+
+def layer_backward(x, w, heads, dy):
+    """{dx, and the gradients of the weights of q and o}, after a forward pass of its own."""
+    q, k, v = (split(project(x, w, name), heads) for name in "qkv")
+    flat = lambda a: a.reshape(-1, a.shape[-1])
+    concat = join(attention(q, k, v))
+    gradients = {"o.weight": flat(dy).T @ flat(concat)}
+    dx = 0
+    backward = attention_backward(q, k, v, split(dy @ w["o.weight"], heads))
+    for name, gradient in zip("qkv", map(join, backward)):
+        dx = dx + gradient @ w[name + ".weight"]
+        if name == "q":
+            gradients["q.weight"] = flat(gradient).T @ flat(x)
+    return {"dx": dx, **gradients}

@@ -1,0 +1,213 @@
+"""The libraries that are compared, attend among them. Each is a class that is made once a process and knows the cases
+it can compute: `PEER.OPERATION(case, data)` gives a function to time, and one that turns what it returns into NumPy
+arrays by name; `note` then says what computes it, and `around()` is the context to call it in. Left(reason) says why a
+case is left out.
+
+Operations: forward, backward, forward_backward, layer, layer_train, and matmul, the yardstick of the machine.
+"""
+import contextlib
+import os
+
+import numpy as np
+
+
+class Left(Exception):
+    """A case that this library is not measured on, and why."""
+
+
+def cores():
+    """How many threads a library may use."""
+    return int(os.environ["ATTEND_BENCH_THREADS"])
+
+
+class Peer:
+    version, note, around = "", "", contextlib.nullcontext
+
+    def missing(self, case, data):
+        raise Left("not measured")
+
+    forward = backward = forward_backward = layer = layer_train = matmul = missing
+
+
+class Attend(Peer):
+    def __init__(self):
+        import attend
+        self.attend = attend
+        self.version = attend.version()
+
+    def kernel(self, case, q, k, v):
+        return self.attend.Plan.attention(q, k, v, causal=case["causal"]).kernel
+
+    def forward(self, case, data):
+        q, k, v = data["q"], data["k"], data["v"]
+        self.note = self.kernel(case, q, k, v)
+        return (lambda: self.attend.attention(q, k, v, causal=case["causal"])), (lambda out: {"out": out})
+
+    def backward(self, case, data):
+        return self.gradients(case, data, alone=True)
+
+    def forward_backward(self, case, data):
+        return self.gradients(case, data, alone=False)
+
+    def gradients(self, case, data, alone):
+        a, causal = self.attend, case["causal"]
+        q, k, v, dout = data["q"], data["k"], data["v"], data["dout"]
+        out, lse = a.attention(q, k, v, causal=causal, return_lse=True)
+        self.note = a.Plan.attention_backward(q, k, v, out, lse, dout, causal=causal).kernel
+
+        def both():
+            o, l = a.attention(q, k, v, causal=causal, return_lse=True)
+            return a.attention_backward(q, k, v, o, l, dout, causal=causal)
+
+        call = (lambda: a.attention_backward(q, k, v, out, lse, dout, causal=causal)) if alone else both
+        return call, lambda found: dict(zip(("dq", "dk", "dv"), found))
+
+    def made_layer(self, case, data):
+        layer = self.attend.MultiHeadAttention(model_dim=case["heads"] * case["d"], heads=case["heads"])
+        for name, array in layer.parameters().items():
+            array[...] = data["w"][name]
+        heads = np.ascontiguousarray(data["x"].reshape(*data["x"].shape[:2], case["heads"], -1).swapaxes(1, 2))
+        self.note = self.kernel(case, heads, heads, heads)
+        return layer
+
+    def layer(self, case, data):
+        layer, x = self.made_layer(case, data), data["x"]
+        return (lambda: layer.forward(x)), (lambda y: {"y": y})
+
+    def layer_train(self, case, data):
+        layer, x, dy = self.made_layer(case, data), data["x"], data["dy"]
+
+        def call():
+            y, saved = layer.forward_train(x)
+            return layer.backward(dy, saved)
+
+        return call, lambda found: {"dx": found.dx, "q.weight": found.parameters["q.weight"],
+                                    "o.weight": found.parameters["o.weight"]}
+
+
+class AttendTorch(Peer):
+    """attend as the drop-in for PyTorch's function, on PyTorch's tensors."""
+
+    def __init__(self):
+        import attend
+        import attend.torch
+        import torch
+        torch.set_num_threads(cores())
+        self.torch, self.sdpa = torch, attend.torch.scaled_dot_product_attention
+        self.version = attend.version()
+
+    def forward(self, case, data):
+        if case["suite"] != "notes":
+            raise Left("the drop-in is measured on the notes' shapes alone")
+        self.around = self.torch.inference_mode
+        return torch_forward(self.torch, self.sdpa, case, data)
+
+
+def torch_forward(torch, sdpa, case, data):
+    q, k, v = (torch.from_numpy(data[name]) for name in "qkv")
+    options = {"is_causal": case["causal"]}
+    if case["heads"] != case["key_heads"]:
+        options["enable_gqa"] = True
+    return (lambda: sdpa(q, k, v, **options)), (lambda out: {"out": out.numpy()})
+
+
+class Torch(Peer):
+    def __init__(self):
+        import torch
+        torch.set_num_threads(cores())
+        self.torch = torch
+        self.version = torch.__version__
+
+    def forward(self, case, data):
+        self.around = self.torch.inference_mode
+        return torch_forward(self.torch, self.torch.nn.functional.scaled_dot_product_attention, case, data)
+
+    def backward(self, case, data):
+        return self.gradients(case, data, alone=True)
+
+    def forward_backward(self, case, data):
+        return self.gradients(case, data, alone=False)
+
+    def gradients(self, case, data, alone):
+        torch, sdpa = self.torch, self.torch.nn.functional.scaled_dot_product_attention
+        inputs = [torch.from_numpy(data[name]).requires_grad_() for name in "qkv"]
+        dout = torch.from_numpy(data["dout"])
+        out = sdpa(*inputs, is_causal=case["causal"])
+
+        def both():
+            return torch.autograd.grad(sdpa(*inputs, is_causal=case["causal"]), inputs, dout)
+
+        call = (lambda: torch.autograd.grad(out, inputs, dout, retain_graph=True)) if alone else both
+        return call, lambda found: dict(zip(("dq", "dk", "dv"), (g.numpy() for g in found)))
+
+    def made_layer(self, case, data):
+        torch, w = self.torch, data["w"]
+        layer = torch.nn.MultiheadAttention(case["heads"] * case["d"], case["heads"], batch_first=True)
+        with torch.no_grad():
+            for parameter, names in ((layer.in_proj_weight, ("q.weight", "k.weight", "v.weight")),
+                                     (layer.in_proj_bias, ("q.bias", "k.bias", "v.bias")),
+                                     (layer.out_proj.weight, ("o.weight",)), (layer.out_proj.bias, ("o.bias",))):
+                parameter.copy_(torch.from_numpy(np.concatenate([w[name] for name in names])))
+        return layer
+
+    def layer(self, case, data):
+        torch, layer = self.torch, self.made_layer(case, data).eval()
+        x = torch.from_numpy(data["x"])
+        layer, self.around = self.ready(layer), torch.inference_mode
+        return (lambda: layer(x, x, x, need_weights=False)[0]), (lambda y: {"y": y.numpy()})
+
+    def ready(self, layer):
+        return layer
+
+    def layer_train(self, case, data):
+        torch, layer = self.torch, self.made_layer(case, data).train()
+        x, dy = torch.from_numpy(data["x"]).requires_grad_(), torch.from_numpy(data["dy"])
+        wanted = [x, layer.in_proj_weight, layer.in_proj_bias, layer.out_proj.weight, layer.out_proj.bias]
+
+        def call():
+            y = layer(x, x, x, need_weights=False)[0]
+            return torch.autograd.grad(y, wanted, dy)
+
+        return call, lambda found: {"dx": found[0].numpy(), "q.weight": found[1].numpy()[:x.shape[2]],
+                                    "o.weight": found[3].numpy()}
+
+    def matmul(self, case, data):
+        a, b = (self.torch.from_numpy(data[name]) for name in "ab")
+        return (lambda: a @ b), (lambda c: {"c": c.numpy()})
+
+
+class TorchCompiled(Torch):
+    """nn.MultiheadAttention through torch.compile."""
+
+    # Compiled, PyTorch's function is the same kernel; training is measured eager alone.
+    forward = backward = forward_backward = layer_train = matmul = Peer.missing
+
+    def ready(self, layer):
+        return self.torch.compile(layer, dynamic=False)
+
+
+class NumPy(Peer):
+    def __init__(self):
+        import formulas
+        self.f = formulas
+        self.version = np.__version__
+
+    def forward(self, case, data):
+        q, k, v = data["q"], data["k"], data["v"]
+        return (lambda: self.f.attention(q, k, v, case["causal"])), (lambda out: {"out": out})
+
+    def backward(self, case, data):
+        q, k, v, dout = data["q"], data["k"], data["v"], data["dout"]
+        call = lambda: self.f.attention_backward(q, k, v, dout, case["causal"])
+        return call, lambda found: dict(zip(("dq", "dk", "dv"), found))
+
+    forward_backward = backward      # it forms the weights anew in any case
+
+    def layer(self, case, data):
+        return (lambda: self.f.layer(data["x"], data["w"], case["heads"])), (lambda y: {"y": y})
+
+    def layer_train(self, case, data):
+        return (lambda: self.f.layer_backward(data["x"], data["w"], case["heads"], data["dy"])), (lambda found: found)
+
+    def matmul(self, case, data):
+        return (lambda: data["a"] @ data["b"]), (lambda c: {"c": c})

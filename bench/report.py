@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Makes docs/performance.md from bench/results/*/results.json, which compare.py wrote.
+
+    bench/report.py             writes the page
+    bench/report.py --check     says whether the page is what would be written; exit 1 if not
+    bench/report.py --print     prints it
+"""
+import json
+import pathlib
+import sys
+
+sys.dont_write_bytecode = True
+from bars import bars
+from figures import LIBRARIES, duration, means, ratio, share, spread
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs/performance.md"
+OPENING = """# Performance
+
+<!-- Made by bench/report.py from bench/results; change those, not this page. -->
+
+How fast attend is beside PyTorch, ONNX Runtime and NumPy, all called from Python with f32 tensors. `./run bench` measures it
+on your machine: [below](#how-it-is-measured) is how. `attend bench` times the kernels alone, from C++.
+"""
+CLOSING = """## How it is measured
+- Each library has a process of its own, pinned to the same cores, and they take turns: one computes, the others sleep. In one
+  process ONNX Runtime's threads, which wait by spinning, would slow the others down; and pinning alone keeps PyTorch on Arm to
+  one core.
+- A figure is the median over rounds of the median of a turn of about a tenth of a second. The order changes every round.
+  Spread is how far attend's rounds lie apart, as a part of their median; those of all are in `results.json`.
+- PyTorch runs in `inference_mode` (`scaled_dot_product_attention`, `nn.MultiheadAttention`). ONNX Runtime runs whichever is
+  fastest of `Attention`, `MultiHeadAttention` and `GroupQueryAttention`, on tensors in the layout it wants. A backward pass is
+  measured alone, and with its forward pass (`_both`).
+- Each result is held against the formulas in f64 before it counts; an exclamation mark is a result that was wrong.
+- Peak is what a loop of multiply-adds on registers reaches on these cores in the same run; for decode, what a sum over as much
+  memory reaches. Operations: `4 B H Tq Tk d` forward, half of it when causal, 2.5 times as many backward.
+- A name says batch B, heads H, key heads K where they are fewer, queries Q where they are one, keys T, size of a head d. The layer
+  has a width of 512. `length` has 2048 tokens in every case.
+"""
+
+
+def row(*cells):
+    return "| " + " | ".join(cells) + " |"
+
+
+def cores_name(cores):
+    return f"{cores} core{'s'[:cores != 1]}"
+
+
+def case_table(results, runs, suite):
+    """One suite: attend's speed, and the times of all libraries."""
+    names = [name for name in LIBRARIES if any(name in run["figures"] for run in runs)]
+    yield f"**{suite}**"
+    yield ""
+    yield row("case", "cores", "speed of attend", "of peak", "spread", *names, "best other / attend")
+    yield "|---|" + "--:|" * (len(names) + 5)
+    order = list(dict.fromkeys(run["case"]["name"] for run in runs))
+    for run in sorted(runs, key=lambda run: (order.index(run["case"]["name"]), run["cores"])):
+        case, ours = run["case"], run["figures"].get("attend")
+        work, unit = (case["bytes"], "GB/s") if case.get("bytes") else (case["flops"], "GFLOP/s")
+        part, times = share(run, results["peaks"]), ratio(run)
+        cells = [f"{duration(found['seconds'])}{'!' if found['wrong'] else ''}" if found else ""
+                 for found in map(run["figures"].get, names)]
+        yield row(case["name"].split("/")[-1], str(run["cores"]),
+                  f"{work / ours['seconds'] / 1e9:.1f} {unit}" if ours else "",
+                  f"{100 * part:.0f} %" if part else "", f"{100 * spread(ours):.0f} %" if ours else "", *cells, f"{times:.2f}x" if times else "")
+    yield ""
+
+
+def machine_section(name, results):
+    machine, counts = results["machine"], sorted({run["cores"] for run in results["runs"]})
+    versions = ", ".join(f"{library} {version}" for library, version in machine["versions"].items()
+                         if library in ("PyTorch", "ONNX Runtime", "NumPy"))
+    yield f"## {name}: {machine['processor']}, {machine['architecture']}"
+    yield ""
+    kernels = {run["figures"]["attend"]["note"] for run in results["runs"] if "attend" in run["figures"]}
+    yield (f"{machine['date']}, attend at {machine['commit']}; {cores_name(machine['cores_used'])} of "
+           f"{machine['processors']}, {machine['memory_bytes'] / 2**30:.0f} GiB; {versions}, Python {machine['python']}. "
+           f"Instructions: {' '.join(machine['simd'])}. Kernels that ran: {', '.join(sorted(kernels))}.")
+    if results["settings"]["quick"]:
+        yield "This was a short run (`--quick`): fewer cases, and rougher figures."
+    yield ""
+    yield row("", *map(cores_name, counts))
+    yield "|---|" + "--:|" * len(counts)
+    peaks = [results["peaks"][str(cores)] for cores in counts]
+    yield row("peak, GFLOP/s", *(f"{peak['flops'] / 1e9:.0f}" for peak in peaks))
+    yield row("reading memory, GB/s", *(f"{peak['read_bytes'] / 1e9:.1f}" for peak in peaks))
+    for library in LIBRARIES:
+        found = {run["cores"]: run["case"]["flops"] / run["figures"][library]["seconds"] / 1e9
+                 for run in results["runs"] if run["case"]["suite"] == "yardstick" and library in run["figures"]}
+        if found:
+            yield row(f"a 2048 x 2048 product, {library}, GFLOP/s", *(f"{found[cores]:.0f}" for cores in counts))
+    average = means(results["runs"])
+    for group in dict.fromkeys(group for group, _ in average):
+        yield row(f"**{group}**: times as fast as the best other library, mean",
+                  *(f"**{average[group, cores]:.2f}x**" if (group, cores) in average else "" for cores in counts))
+    yield ""
+    yield "### Bars"
+    yield ""
+    yield row("cores", "wanted", "found", "")
+    yield "|--:|---|---|---|"
+    for cores in counts:
+        for wanted, found, reached in bars(results, cores):
+            yield row(str(cores), wanted, found, "yes" if reached else "**no**")
+    yield ""
+    folder = f"../bench/results/{name}"
+    for plot, words in (("speed", "Speed over length"), ("growth", "Time and memory as the length grows")):
+        if (ROOT / "bench/results" / name / f"{plot}.svg").exists():
+            yield f"![{words}]({folder}/{plot}.svg)"
+            yield ""
+    yield "### Cases"
+    yield ""
+    suites = dict.fromkeys(run["case"]["suite"] for run in results["runs"])
+    for suite in suites:
+        if suite != "yardstick":
+            yield from case_table(results, [run for run in results["runs"] if run["case"]["suite"] == suite], suite)
+    if results["growth"]:
+        yield row("keys", "cores", "time", "memory, inputs included")
+        yield "|--:|--:|--:|--:|"
+        for point in results["growth"]:
+            yield row(str(point["keys"]), str(point["cores"]), duration(point["seconds"]),
+                      f"{point['memory_bytes'] / 2**20:.1f} MiB")
+        yield ""
+    for library, reason in results["left_out"].items():
+        yield f"Left out: {library}, because {reason}."
+        yield ""
+
+
+def page():
+    lines = [OPENING]
+    for file in sorted((ROOT / "bench/results").glob("*/results.json")):
+        lines += machine_section(file.parent.name, json.loads(file.read_text()))
+    if len(lines) == 1:
+        lines.append("No results are kept yet.\n")
+    return "\n".join([*lines, CLOSING])
+
+
+def main(arguments):
+    if arguments not in ([], ["--check"], ["--print"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    text = page()
+    if arguments == ["--print"]:
+        print(text, end="")
+    elif not arguments:
+        PAGE.write_text(text)
+    elif not PAGE.exists() or PAGE.read_text() != text:
+        print("docs/performance.md is not what bench/report.py makes of bench/results: run it", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

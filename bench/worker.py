@@ -1,0 +1,182 @@
+"""One library in a process of its own, pinned to the cores it may use: compare.py starts it, and it sleeps on its
+standard input until it is told what to do. A line in, a line out, both JSON.
+
+    python worker.py LIBRARY CORE,CORE,...       ATTEND_BENCH_THREADS: threads to use, if not one a core
+
+    {"do": "prepare", "case": {...}}   {"seconds": of the first call, "error": against f64, "note": ...} or {"left": why}
+    {"do": "time", "seconds": 0.1}     {"seconds": [of each call]}
+    {"do": "growth", "case": {...}}    {"seconds": ..., "memory_bytes": ...}, in a process that did nothing else
+"""
+import contextlib
+import gc
+import json
+import os
+import sys
+import tempfile
+import time
+import zlib
+
+
+def libraries():
+    import onnx_peer
+    import peers
+    return {"attend": peers.Attend, "attend.torch": peers.AttendTorch, "PyTorch": peers.Torch,
+            "PyTorch compiled": peers.TorchCompiled, "ONNX Runtime": onnx_peer.OnnxRuntime, "NumPy": peers.NumPy}
+
+
+def make_data(case):
+    """The tensors of a case, the same for every library: from the case's name."""
+    import numpy as np
+    random = np.random.default_rng(zlib.crc32(case["name"].encode()))
+    normal = lambda *shape: random.standard_normal(shape, np.float32)
+    batch, heads, d = (case.get(name) for name in ("batch", "heads", "d"))
+    if case["operation"] == "matmul":
+        return {"a": normal(case["size"], case["size"]), "b": normal(case["size"], case["size"])}
+    if case["operation"].startswith("layer"):
+        width = heads * d
+        w = {}
+        for name in "qkvo":
+            w[name + ".weight"] = normal(width, width) * np.float32(width ** -0.5)
+            w[name + ".bias"] = normal(width)
+        return {"x": normal(batch, case["queries"], width), "dy": normal(batch, case["queries"], width), "w": w}
+    data = {"q": normal(batch, heads, case["queries"], d)}
+    for name in "kv":
+        data[name] = normal(batch, case["key_heads"], case["keys"], d)
+    if case["operation"] != "forward":
+        data["dout"] = normal(batch, heads, case["queries"], d)
+    return data
+
+
+def difference(found, truth, largest=0.0):
+    """The largest difference, as a part of the largest value; NaN if there is one."""
+    import numpy as np
+    return float(np.max(np.abs(found - truth)) / max(np.max(np.abs(truth)), largest))
+
+
+def errors(case, data, found):
+    """Of each result against the formulas in f64: whole for a layer; of attention some heads, and some of their rows
+    where one row does not need the others."""
+    import formulas
+    import numpy as np
+    wide = lambda x: x.astype(np.float64)
+    if case["operation"] == "matmul":
+        yield difference(found["c"][:64], wide(data["a"][:64]) @ wide(data["b"]))
+    elif case["operation"].startswith("layer"):
+        x, w = wide(data["x"]), {name: wide(array) for name, array in data["w"].items()}
+        if case["operation"] == "layer":
+            truth = {"y": formulas.layer(x, w, case["heads"])}
+        else:
+            truth = formulas.layer_backward(x, w, case["heads"], wide(data["dy"]))
+        # One scale for all: with one key the gradient at W^Q is zero, and what is found is rounding.
+        largest = max(np.max(np.abs(array)) for array in truth.values())
+        yield from (difference(found[name], array, largest) for name, array in truth.items())
+    else:
+        group = case["heads"] // case["key_heads"]
+        for b, h in {(0, 0), (case["batch"] // 2, case["heads"] // 3), (case["batch"] - 1, case["heads"] - 1)}:
+            at = lambda name, head: wide(data[name][b:b + 1, head:head + 1])
+            q, k, v = at("q", h), at("k", h // group), at("v", h // group)
+            if case["operation"] == "forward":
+                rows = np.unique(np.linspace(0, case["queries"] - 1, 64).astype(int))
+                positions = rows + case["keys"] - case["queries"]
+                truth = formulas.attention(q[:, :, rows], k, v, case["causal"], positions)
+                yield difference(found["out"][b, h, rows], truth[0, 0])
+            else:
+                truth = formulas.attention_backward(q, k, v, at("dout", h), case["causal"])
+                for name, array in zip(("dq", "dk", "dv"), truth):
+                    yield difference(found[name][b, h], array[0, 0])
+
+
+def worst(values):
+    """The largest, and NaN if there is one: max() could miss it."""
+    values = list(values)
+    return max(values) if all(value == value for value in values) else float("nan")
+
+
+def prepare(library, case):
+    from peers import Left
+    try:
+        library.note, library.around = "", contextlib.nullcontext
+        data = make_data(case)
+        call, results = getattr(library, case["operation"])(case, data)
+        with library.around():
+            call()                                  # tables, threads, compilation
+            begin = time.perf_counter()
+            value = call()
+            seconds = time.perf_counter() - begin
+        return call, {"seconds": seconds, "error": worst(errors(case, data, results(value))), "note": library.note}
+    except Left as reason:
+        return None, {"left": str(reason)}
+    except Exception as error:                      # a library that cannot is left out, with its own words
+        return None, {"left": f"{type(error).__name__}: {error}".split("\n")[0][:300]}
+
+
+def time_calls(call, seconds):
+    """Times of calls one after the other: at least three, unless they take much longer than `seconds`."""
+    call()                                          # awake again
+    times, total = [], 0.0
+    while total < seconds or (len(times) < 3 and total < 3 * seconds):
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+        total += times[-1]
+    return times
+
+
+def memory(field):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(field))
+
+
+def growth(library, case):
+    """One call after another that is not timed; and how far the process grew, its inputs and results included."""
+    small = {**case, "queries": 64, "keys": 64}
+    library.forward(small, make_data(small))[0]()   # threads, tables
+    before = memory("VmRSS")
+    data = make_data(case)
+    call, results = library.forward(case, data)
+    begin = time.perf_counter()
+    value = call()
+    seconds = time.perf_counter() - begin
+    grown = memory("VmHWM") - before
+    error = worst(errors(case, data, results(value)))
+    return {"seconds": seconds, "memory_bytes": grown, "error": error, "note": library.note}
+
+
+def main():
+    name, cores = sys.argv[1], {int(core) for core in sys.argv[2].split(",")}
+    os.sched_setaffinity(0, cores)                  # before any library counts them
+    threads = os.environ.setdefault("ATTEND_BENCH_THREADS", str(len(cores)))
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[variable] = threads
+    # Compiled code is for one number of threads, and the compiler's cache does not tell them apart.
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(tempfile.gettempdir(), f"attend-bench-{os.getuid()}-{threads}")
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)                                   # what a library prints is no reply
+
+    def reply(value):
+        print(json.dumps(value), file=replies, flush=True)
+
+    try:
+        library = libraries()[name]()
+    except Exception as error:
+        reply({"left": f"{type(error).__name__}: {error}".split("\n")[0]})
+        return
+    reply({"version": library.version})
+    gc.disable()
+    call = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        if request["do"] == "prepare":
+            call = None
+            gc.collect()
+            call, answer = prepare(library, request["case"])
+            reply(answer)
+        elif request["do"] == "time":
+            with library.around():
+                reply({"seconds": time_calls(call, request["seconds"])})
+        else:
+            reply(growth(library, request["case"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+#include "bench.h"
+
+#include "cases/instance.h"
+
+#include <attend/multi_head_attention.h>
+#include <attend/plan.h>
+
+#include <memory>
+
+namespace attend::cli {
+namespace {
+
+using cases::BenchCase;
+using cases::Operation;
+
+Work described(const Plan& plan, std::function<void()> run) {
+  return {std::move(run), plan.kernel(), plan.describe(), plan.workspace_bytes()};
+}
+
+Work forward(const BenchCase& measured, Context& context) {
+  const auto made = std::make_shared<cases::Instance>(cases::make(measured.problem));
+  const cases::Instance& m = *made;
+  return described(Plan::attention(m.q, m.k, m.v, m.out, m.options, {}, {}, context),
+                   [made, &context] {
+                     const cases::Instance& i = *made;
+                     attention(i.q, i.k, i.v, i.out, i.options, {}, context);
+                   });
+}
+
+Work backward(const BenchCase& measured, Context& context) {
+  const auto made = std::make_shared<cases::Instance>(cases::make(measured.problem));
+  cases::Instance& m = *made;
+  attention(m.q, m.k, m.v, m.out, m.options, m.outputs_with_lse(), context);
+  return described(Plan::attention_backward(m.q, m.k, m.v, m.out, m.lse, m.dout, m.gradients,
+                                            m.options, {}, {}, context),
+                   [made, &context] {
+                     const cases::Instance& i = *made;
+                     attention_backward(i.q, i.k, i.v, i.out, i.lse, i.dout, i.gradients, i.options,
+                                        {}, context);
+                   });
+}
+
+// Anything but zeros.
+Tensor numbers(const Shape& shape) {
+  Tensor tensor(shape);
+  float* const x = tensor.data<float>();
+  for (std::int64_t i = 0; i < tensor.count(); ++i)
+    x[i] = static_cast<float>(i * 7919 % 2001 - 1000) / 1000;
+  return tensor;
+}
+
+// The plan is that of the attention inside, on heads that lie side by side in each row.
+Work layer(const BenchCase& measured, Context& context) {
+  const cases::Case& p = measured.problem;
+  const std::int64_t width = p.heads * p.d;
+  struct Parts {
+    MultiHeadAttention layer;
+    Tensor x, dy;
+  };
+  const auto parts = std::make_shared<Parts>(
+      Parts{MultiHeadAttention({.model_dim = width, .heads = p.heads}),
+            numbers({p.batch, p.q_length, width}), numbers({p.batch, p.q_length, width})});
+  const auto heads = [&](Tensor& tensor) {
+    return TensorView(tensor.data<float>(), {p.batch, p.q_length, p.heads, p.d})
+        .permute({0, 2, 1, 3});
+  };
+  const TensorView x = heads(parts->x);
+  const bool train = measured.operation == Operation::layer_train;
+  return described(Plan::attention(x, x, x, heads(parts->dy), {}, {}, {}, context),
+                   [parts, train, &context] {
+                     if (!train) {
+                       parts->layer.forward(parts->x, {}, {}, context);
+                     } else {
+                       const auto [y, saved] = parts->layer.forward_train(parts->x, {}, context);
+                       parts->layer.backward(parts->dy, saved, context);
+                     }
+                   });
+}
+
+}  // namespace
+
+Work prepare(const BenchCase& measured, Context& context) {
+  switch (measured.operation) {
+    case Operation::forward: return forward(measured, context);
+    case Operation::backward: return backward(measured, context);
+    case Operation::layer:
+    case Operation::layer_train: return layer(measured, context);
+  }
+  return {};
+}
+
+}  // namespace attend::cli

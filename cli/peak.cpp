@@ -1,0 +1,95 @@
+#include "peak.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <new>
+#include <vector>
+
+namespace attend::cli {
+
+#if defined(__x86_64__)
+extern const PeakLoops kPeakSSE2, kPeakAVX2, kPeakAVX512;
+#elif defined(__aarch64__)
+extern const PeakLoops kPeakNEON;
+#else
+extern const PeakLoops kPeakPlain;
+#endif
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kTries = 5;
+
+double seconds_of(const std::function<void()>& work) {
+  const auto begin = Clock::now();
+  work();
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// Rounds a second of `work(rounds)`, at best. The number of rounds grows until one try takes long
+// enough.
+double best_rate(double seconds, const std::function<void(std::int64_t)>& work) {
+  std::int64_t rounds = 1;
+  double time = seconds_of([&] { work(rounds); });
+  while (time < seconds / (2 * kTries)) {
+    rounds *= 2;
+    time = seconds_of([&] { work(rounds); });
+  }
+  for (int n = 1; n < kTries; ++n) time = std::min(time, seconds_of([&] { work(rounds); }));
+  return static_cast<double>(rounds) / time;
+}
+
+// Keeps a result that nobody wants from being computed away.
+void use(float x) {
+  static std::atomic<float> last;
+  last.store(x, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+const PeakLoops& peak_loops() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return kPeakAVX512;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return kPeakAVX2;
+  return kPeakSSE2;
+#elif defined(__aarch64__)
+  return kPeakNEON;
+#else
+  return kPeakPlain;
+#endif
+}
+
+double measure_flops(Context& context, double seconds) {
+  const PeakLoops& loops = peak_loops();
+  const int threads = context.threads();
+  const auto rate = [&](float (*loop)(std::int64_t), double flops) {
+    return threads * flops * best_rate(seconds / 2, [&](std::int64_t rounds) {
+             context.parallel_for(threads, [&](std::int64_t) { use(loop(rounds)); });
+           });
+  };
+  return std::max(rate(loops.registers, loops.registers_flops),
+                  rate(loops.panels, loops.panels_flops));
+}
+
+double measure_reading(Context& context, std::size_t bytes, double seconds) {
+  const PeakLoops& loops = peak_loops();
+  // A part a thread, in steps that the loop takes whole.
+  const std::int64_t threads = context.threads();
+  const std::int64_t part =
+      std::max<std::int64_t>(static_cast<std::int64_t>(bytes) / (4 * threads * 256), 1) * 256;
+  const auto release = [](float* memory) { ::operator delete[](memory, std::align_val_t{64}); };
+  const std::unique_ptr<float[], decltype(release)> array(
+      new (std::align_val_t{64}) float[static_cast<std::size_t>(part * threads)], release);
+  // Each thread touches its part first, so that it lies near it where memory is near to some.
+  context.parallel_for(threads,
+                       [&](std::int64_t n) { std::fill_n(array.get() + n * part, part, 1.0F); });
+  return static_cast<double>(part * threads) * 4 * best_rate(seconds, [&](std::int64_t rounds) {
+           for (std::int64_t round = 0; round < rounds; ++round)
+             context.parallel_for(
+                 threads, [&](std::int64_t n) { use(loops.sum(array.get() + n * part, part)); });
+         });
+}
+
+}  // namespace attend::cli

@@ -1,0 +1,21 @@
+// What this machine can do at best, measured: multiply-adds between registers, and reading memory.
+// The speed of a kernel is told as a share of it.
+#pragma once
+
+#include "peak_loops.h"
+
+#include <attend/context.h>
+
+#include <cstddef>
+
+namespace attend::cli {
+
+// The widest that this processor and its operating system know.
+const PeakLoops& peak_loops();
+
+// Of all the threads of the Context at once, in 1 / second; the best of several tries.
+double measure_flops(Context& context, double seconds);
+// Bytes that all of them read in a second from an array of `bytes`, over and over.
+double measure_reading(Context& context, std::size_t bytes, double seconds);
+
+}  // namespace attend::cli

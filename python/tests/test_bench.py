@@ -1,0 +1,92 @@
+"""The benchmark's libraries on tiny cases: each gives what the formulas give, and a wrong result is noticed."""
+import os
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+os.environ.setdefault("ATTEND_BENCH_THREADS", "1")
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+import onnx_peer  # noqa: E402
+import peers  # noqa: E402
+import worker  # noqa: E402
+
+SIZES = {"suite": "notes", "batch": 2, "heads": 4, "key_heads": 4, "queries": 7, "keys": 7, "d": 8, "causal": False}
+CASES = [{**SIZES, "name": f"{operation}{n}", "operation": operation, **change}
+         for operation, changes in {
+             "forward": ({}, {"causal": True}, {"queries": 1, "keys": 9}, {"queries": 1, "keys": 9, "key_heads": 2}),
+             "backward": ({}, {"causal": True}), "forward_backward": ({}, {"causal": True}),
+             "layer": ({}, {"queries": 1, "keys": 1}), "layer_train": ({}, {"queries": 1, "keys": 1}),
+             "matmul": ({"size": 70},)}.items()
+         for n, change in enumerate(changes)]
+LEFT = {("attend", "matmul"): "not measured", ("ONNX Runtime", "backward"): "no gradients",
+        ("ONNX Runtime", "forward_backward"): "no gradients", ("ONNX Runtime", "layer_train"): "no gradients"}
+
+
+@pytest.mark.parametrize("name, library", [("attend", peers.Attend), ("NumPy", peers.NumPy),
+                                           ("ONNX Runtime", onnx_peer.OnnxRuntime)])
+def test_results_are_those_of_the_formulas(name, library):
+    made = library()
+    for case in CASES:
+        call, answer = worker.prepare(made, case)
+        if reason := LEFT.get((name, case["operation"])):
+            assert reason in answer["left"]
+        else:
+            assert answer.get("error", 1) < 5e-6, (case, answer)
+            assert min(worker.time_calls(call, 1e-4)) > 0
+
+
+def test_a_wrong_result_is_noticed():
+    for case in CASES:
+        data = worker.make_data(case)
+        call, results = getattr(peers.NumPy(), case["operation"])(case, data)
+        for spoil in (1.001, np.nan):
+            for name, array in results(call()).items():
+                spoilt = {**results(call()), name: array * spoil}
+                if np.max(np.abs(array)) > 1e-5:        # or it is zero, as the gradient at W^Q with one key
+                    assert not worker.worst(worker.errors(case, data, spoilt)) < 5e-5, (case, name)
+
+
+def test_data_are_those_of_the_name():
+    first, again, other = (worker.make_data({**CASES[0], "name": name})["q"] for name in ("a", "a", "b"))
+    assert (first == again).all() and not (first == other).any()
+
+
+def test_growth_counts_what_is_held():
+    """One query: memory is that of the keys and values, 64 MiB each."""
+    case = {**SIZES, "batch": 1, "heads": 1, "key_heads": 1, "queries": 1, "keys": 1 << 21, "operation": "forward",
+            "name": "growth"}
+    assert 0.9 * 2**27 < worker.growth(peers.Attend(), case)["memory_bytes"] < 1.5 * 2**27
+
+
+def made_up(suite, seconds, peer, operation="forward", **sizes):
+    """A run on one core of a machine that does 100 operations and reads 10 bytes a second."""
+    case = {**SIZES, "suite": suite, "operation": operation, "flops": 80.0, "bytes": None, **sizes}
+    case["name"] = f"{suite}/B{case['batch']}_H{case['heads']}_T{case['keys']}_d{case['d']}"
+    figures = {name: {"seconds": time, "low": time, "high": time, "wrong": False, "note": ""}
+               for name, time in (("attend", seconds), ("PyTorch", peer))}
+    return {"case": case, "cores": 1, "left": {}, "figures": figures}
+
+
+def test_bars_are_what_the_figures_say():
+    import bars
+    long = {"keys": 4096, "queries": 4096, "d": 128}
+    good = {"peaks": {"1": {"flops": 100.0, "read_bytes": 10.0, "reading": []}},
+            "growth": [{"keys": n, "cores": 1, "seconds": n**2, "memory_bytes": 5 * n} for n in (10, 20, 40)],
+            "runs": [made_up("long", 0.9, 1.8, **long), made_up("long", 0.45, 0.9, causal=True, **long),
+                     made_up("decode", 1.1, 2.0, bytes=10.0), made_up("backward", 1.0, 2.0, "backward", **long),
+                     made_up("layer", 0.5, 1.0, "layer", batch=2, heads=8, keys=10)]}
+    found = list(bars.bars(good, 1))
+    assert len(found) == 12 and all(reached for _, _, reached in found), found
+    # One figure worse at a time: the bars that must be missed then.
+    for at, seconds, words in ((0, 1.9, "every case"), (0, 1.01, "forward from 2048"), (1, 0.55, "causal at 4096"),
+                               (2, 1.2, "decode"), (3, 1.2, "backward from 2048"), (4, 0.97, "layer/"),
+                               (3, 1.4, "backward: mean")):
+        spoilt = {**good, "runs": [dict(run) for run in good["runs"]]}
+        figures = spoilt["runs"][at]["figures"]
+        spoilt["runs"][at]["figures"] = {**figures, "attend": {**figures["attend"], "seconds": seconds}}
+        missed = [wanted for wanted, _, reached in bars.bars(spoilt, 1) if not reached]
+        assert any(words in wanted for wanted in missed), (words, missed)
+    faster = {**good, "growth": [{**point, "memory_bytes": point["keys"]**2} for point in good["growth"]]}
+    assert [wanted.split()[0] for wanted, _, reached in bars.bars(faster, 1) if not reached] == ["memory"]

@@ -1,0 +1,12 @@
+// Backward for AVX-512. The kernel is flash_backward.h; its vectors are avx512.h.
+#include "cpu/avx512.h"
+
+#include "cpu/declines.h"
+#include "cpu/flash_backward.h"
+
+namespace attend {
+
+extern constinit const Kernel kAvx512Backward =
+    backward_row<F32, F64>("cpu.avx512.backward", declines_avx512);
+
+}  // namespace attend

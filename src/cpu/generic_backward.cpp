@@ -1,0 +1,12 @@
+// Backward for any machine. The kernel is flash_backward.h; its vectors are generic.h.
+#include "cpu/generic.h"
+
+#include "cpu/declines.h"
+#include "cpu/flash_backward.h"
+
+namespace attend {
+
+extern constinit const Kernel kGenericBackward =
+    backward_row<F32, F64>("cpu.generic.backward", declines_generic);
+
+}  // namespace attend

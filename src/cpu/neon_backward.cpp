@@ -1,0 +1,12 @@
+// Backward for NEON. The kernel is flash_backward.h; its vectors are neon.h.
+#include "cpu/neon.h"
+
+#include "cpu/declines.h"
+#include "cpu/flash_backward.h"
+
+namespace attend {
+
+extern constinit const Kernel kNeonBackward =
+    backward_row<F32, F64>("cpu.neon.backward", declines_neon);
+
+}  // namespace attend

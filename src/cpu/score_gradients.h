@@ -1,0 +1,443 @@
+// P and dS of a group of query rows against all their keys: what every gradient is made of.
+//
+// ds_ij = p_ij (dp_ij - delta_i + dlse_i) needs delta_i = sum_j p_ij dp_ij, and p_ij the row's
+// maximum and sum, so nothing is known before the row's last key. Two strips of scratch memory hold
+// the group's scores meanwhile, O(length) in all, and no product is computed twice:
+//
+//   weigh          chunk by chunk of 256 keys     S^T = K Q^T,  dP^T = V dO^T;  1 to 3, 4 reversed
+//                  and tile by tile of rows       W = 2^(t - m of the chunk), sums of w and w dp
+//   differentiate  chunk by chunk again           P = W 2^(m of the chunk - m) / l,  3 reversed
+//                                                 dS = P (dP - delta + dlse)
+//
+//              tile 0   tile 1  ...                 row of a strip: a key; lane: a query row, tiles
+//            +--------+--------+--------+           side by side, so that a row of dS^T is one
+//    keys,   | W, P   |        |        |           operand of dK = dS^T Q for the whole group
+//    all of  |        |        |        |
+//    them    +--------+--------+--------+           dP and dS lie in the other strip likewise
+//
+// delta is formed from the very numbers dp that it is subtracted from: where one key has nearly all
+// the weight, dp - delta is small, and the roundings of dp cancel in it. The caller's `out` would
+// give delta without those roundings, and so a larger error.
+//
+// Marks in W: -inf is a hidden pair, other negative numbers are weights that dropout dropped.
+#pragma once
+
+#include "cpu/tile.h"
+
+namespace attend {
+namespace {
+
+// a * b for sizes; what is too much stays too much for any allocation.
+inline std::int64_t saturating_count(std::int64_t a, std::int64_t b) noexcept {
+  std::int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::int64_t>::max() / 16
+                                                : product;
+}
+
+template <class V>
+class ScoreGradients {
+ public:
+  using T = typename V::T;
+  static constexpr int kMost = Tile<V>::kMost;
+  static constexpr int kRows = 64;  // of a group, at most; a divisor of 256
+  static constexpr int kTiles = kRows / kMost;
+  static constexpr T kHidden = Scores<V>::kHidden;
+
+  struct Rows : Tile<V> {
+    double m[kMost], l[kMost];
+    double delta[kMost];  // delta - dlse; before all keys are weighed: sum of w dp
+    T shift[kMost];       // the same, rounded
+    T* dout;              // [dv][lanes]
+  };
+
+  Rows* tiles;  // of the group at hand
+  int used = 0;
+  int rows = 0;
+  std::int64_t stride = 0;  // of the strips
+  std::int64_t begin = 0, end = 0;
+  Chunk<T> chunk;
+  Runs* runs;  // of the chunk at hand
+  T *p, *ds;   // [keys][stride], of the chunk at hand
+
+  ScoreGradients(Scores<V>& scores, Scratch& scratch)
+      : scores_(scores), problem_(scores.p), call_(scores.call) {
+    const std::int64_t keys = problem_.k_length, chunks = (keys + kChunk - 1) / kChunk;
+    const std::int64_t group = group_rows(problem_) < kMost ? kMost : group_rows(problem_);
+    const std::int64_t width = group < kRows ? group : kRows;
+    tiles = scratch.take<Rows>(kTiles);
+    runs = scratch.take<Runs>(2);
+    w_ = scratch.take<T>(saturating_count(keys, strip_lanes(problem_)));
+    dp_ = scratch.take<T>(saturating_count(keys, strip_lanes(problem_)));
+    slopes_ = scratch.take<T>(
+        problem_.softcap != 0 ? saturating_count(keys, strip_lanes(problem_)) : 0);
+    tops_ = scratch.take<T>(saturating_count(chunks, width));
+    partial_ = scratch.take<bool>(saturating_count(chunks, kTiles));
+    factors_ = scratch.take<T>(problem_.drop_below != 0 ? kChunk * kMost : 0);
+    chunk.packed_k = scratch.take<T>(kChunk * (problem_.d + V::kLanes));
+    chunk.packed_v = scratch.take<T>(kChunk * (problem_.dv + V::kLanes));
+    rows_ = scratch.take<T>(kMost * problem_.dv);
+    for (int t = 0; t < kTiles; ++t) {
+      T* q = scratch.take<T>(problem_.d * kMost);
+      T* dout = scratch.take<T>(problem_.dv * kMost);
+      if (tiles != nullptr) tiles[t].q = q, tiles[t].dout = dout;
+    }
+  }
+
+  // How many rows share a pass over the keys: the more, the fewer passes over dk and dv, but the
+  // strips grow with them, and should not be larger than dk and dv are, nor than kStripBytes. Any
+  // number gives the same bits.
+  static int group_rows(const Problem& p) noexcept {
+    constexpr std::int64_t kStripBytes = 32 << 20, kLeast = 16;
+    const std::int64_t sums = (p.d + p.dv) * static_cast<std::int64_t>(sizeof(T) + sizeof(double));
+    int count = kRows;
+    while (count > kLeast) {
+      const auto bytes = static_cast<std::int64_t>(2 * sizeof(T)) * count;
+      if (bytes <= sums && bytes <= kStripBytes / (p.k_length + 1)) break;
+      count /= 2;
+    }
+    return count;
+  }
+
+  // The rows from `first` on: group_rows of them, or as many as are wanted or there are.
+  void open(std::int64_t first, std::int64_t wanted = kRows) noexcept {
+    const int most = group_rows(problem_) < kMost ? group_rows(problem_) : kMost;
+    const int limit = group_rows(problem_) / most;
+    used = rows = 0;
+    begin = scores_.sequence.k_length;
+    end = 0;
+    for (; used < limit && rows < wanted && first + rows < scores_.rows(); ++used) {
+      Rows& tile = tiles[used];
+      scores_.open(tile, first + rows, wanted - rows < most ? static_cast<int>(wanted) - rows : most);
+      rows += tile.rows;
+      begin = tile.begin < begin ? tile.begin : begin;
+      end = tile.end > end ? tile.end : end;
+      take_dout(tile);
+      start(tile);
+    }
+    stride = used == 0 ? 0 : (used - 1) * kMost + tiles[used - 1].lanes;
+    for (int t = 0; t < used; ++t) tiles[t].stride = stride;
+  }
+
+  // Both products and the sums of every row.
+  void weigh() noexcept {
+    for_chunks(true, [&](std::int64_t index, std::int64_t row) {
+      for (int t = 0; t < used; ++t) weigh_tile(t, index, row);
+    });
+    for (int t = 0; t < used; ++t) finish(tiles[t]);
+  }
+
+  // Calls use() for every chunk that a row may see something of, with p, ds, runs and chunk.k at
+  // hand; `weights` says whether p is wanted as it is, or with the marks of hidden pairs.
+  template <class Use>
+  void for_gradients(Use use) noexcept {
+    for_chunks(false, [&](std::int64_t index, std::int64_t row) {
+      p = w_ + row * stride;
+      ds = dp_ + row * stride;
+      index_ = index;
+      row_ = row;
+      use();
+    });
+  }
+
+  // Whether a pair of the chunk may be hidden.
+  bool hides() const noexcept {
+    bool any = false;
+    for (int t = 0; t < used; ++t)
+      any |= partial_[index_ * kTiles + t] || tiles[t].begin > runs->run[0].key ||
+             tiles[t].end < runs->run[runs->runs - 1].key + runs->run[runs->runs - 1].count;
+    return any;
+  }
+
+  // P and dS of the chunk, at the score after softcap. Hidden pairs are 0 in dS; in P they are 0
+  // or, with marks, stay -inf.
+  void differentiate(bool marks) noexcept {
+    for (int t = 0; t < used; ++t) {
+      Runs& mine = runs[1];
+      const int first = clip(tiles[t], mine);
+      const T outside = marks ? kHidden : T{0};
+      fill(p, t, 0, first, outside);
+      fill(ds, t, 0, first, T{0});
+      fill(p, t, first + mine.count, runs->count, outside);
+      fill(ds, t, first + mine.count, runs->count, T{0});
+      if (mine.count == 0) continue;
+      T* w = p + first * stride + t * kMost;
+      T* dp = ds + first * stride + t * kMost;
+      if (tiles[t].lanes == V::kLanes) differentiate_tile<1>(t, w, dp, mine.count, marks);
+      else differentiate_tile<kTileVectors>(t, w, dp, mine.count, marks);
+    }
+  }
+
+  // dS *= the softcap's derivative: dS at the score before it.
+  void through_softcap() noexcept {
+    for (int t = 0; t < used; ++t) {
+      Runs& mine = runs[1];
+      const int first = clip(tiles[t], mine);
+      T* to = ds + first * stride + t * kMost;
+      const T* slopes = slopes_ + (row_ + first) * stride + t * kMost;
+      for (int j = 0; j < mine.count; ++j, to += stride, slopes += stride)
+        for (int n = 0; n < tiles[t].lanes; n += V::kLanes)
+          (V::load(to + n) * V::load(slopes + n)).store(to + n);
+    }
+  }
+
+  // The keys of the chunk that the tile may see by position, counted from the first of them, which
+  // is the result: its place in the group's runs.
+  int clip(const Tile<V>& tile, Runs& mine) const noexcept {
+    int first = 0;
+    mine.runs = mine.count = 0;
+    mine.same_blocks = runs->same_blocks;
+    for (int r = 0; r < runs->runs; ++r) {
+      const Run& run = runs->run[r];
+      const std::int64_t lo = tile.begin > run.key ? tile.begin : run.key;
+      const std::int64_t hi = tile.end < run.key + run.count ? tile.end : run.key + run.count;
+      if (lo >= hi) continue;
+      const int at = run.at + static_cast<int>(lo - run.key);
+      if (mine.runs == 0) first = at;
+      mine.run[mine.runs++] = {lo, at - first, static_cast<int>(hi - lo)};
+      mine.count += static_cast<int>(hi - lo);
+    }
+    return first;
+  }
+
+ private:
+  static std::int64_t strip_lanes(const Problem& problem) noexcept {
+    const std::int64_t all = problem.group() * problem.q_length;  // a short strip for few rows
+    const std::int64_t lanes = (all + V::kLanes - 1) / V::kLanes * V::kLanes;
+    const std::int64_t most = group_rows(problem) < V::kLanes ? V::kLanes : group_rows(problem);
+    return all <= V::kLanes || most <= V::kLanes ? V::kLanes
+           : lanes < most                        ? (lanes + kMost - 1) / kMost * kMost
+                                                 : most;
+  }
+
+  void take_dout(Rows& tile) noexcept {
+    const T* dout[kMost];
+    const bool ready = lies_ready<T>(call_.dout);
+    for (int n = 0; n < tile.rows; ++n) {
+      const std::int64_t at =
+          query_row(problem_, call_.dout, scores_.sequence, tile.h[n], tile.i[n]);
+      if (!ready) convert_row(call_.dout, at, problem_.dv, rows_ + n * problem_.dv);
+      dout[n] =
+          ready ? reinterpret_cast<const T*>(call_.dout.data) + at : rows_ + n * problem_.dv;
+    }
+    rows_to_lanes<V>(dout, tile.rows, problem_.dv, tile.dout, tile.lanes);
+  }
+
+  // The sums before the first key: the sink, a key that everybody sees, with dp = 0.
+  void start(Rows& tile) const noexcept {
+    for (int n = 0; n < tile.lanes; ++n)
+      tile.m[n] = kMinusInfinity, tile.l[n] = 0, tile.delta[n] = 0;
+    for (int n = 0; problem_.sinks && n < tile.rows; ++n) {
+      const double sink = load(call_.sinks, call_.sinks.offset(0, tile.h[n], 0));
+      if (sink == kMinusInfinity) continue;
+      SoftmaxState state;
+      state.add(log2_units(sink));
+      tile.m[n] = state.m;
+      tile.l[n] = state.l;
+    }
+  }
+
+  void finish(Rows& tile) const noexcept {
+    for (int n = 0; n < tile.lanes; ++n) {
+      tile.delta[n] = tile.l[n] == 0 ? 0 : tile.delta[n] / tile.l[n];
+      if (problem_.dlse && n < tile.rows)
+        tile.delta[n] -= load(
+            call_.dlse, query_row(problem_, call_.dlse, scores_.sequence, tile.h[n], tile.i[n]));
+      tile.shift[n] = static_cast<T>(tile.delta[n]);
+    }
+  }
+
+  // Calls use(number of the chunk, its first row in the strips).
+  template <class Use>
+  void for_chunks(bool values, Use use) noexcept {
+    std::int64_t row = 0, index = 0;
+    for (std::int64_t at = begin / kChunk * kChunk; at < end; at += kChunk) {
+      const std::int64_t from = at > begin ? at : begin;
+      const std::int64_t to = at + kChunk < end ? at + kChunk : end;
+      find_runs(from, to);
+      if (runs->count == 0) continue;
+      scores_.bring(chunk, from, to, values);
+      use(index++, row);
+      row += runs->count;
+    }
+  }
+
+  // The keys of the chunk that any row of the group has to look at.
+  void find_runs(std::int64_t from, std::int64_t to) noexcept {
+    runs->runs = runs->count = 0;
+    runs->same_blocks = true;
+    for (std::int64_t j = from; j < to;) {
+      const std::int64_t left = problem_.blocks ? problem_.block_keys - j % problem_.block_keys
+                                                : to - j;
+      const int count = static_cast<int>(left < to - j ? left : to - j);
+      int seen = problem_.blocks ? 0 : used;
+      for (int t = 0; problem_.blocks && t < used; ++t)
+        seen += scores_.any_sees(tiles[t], j, runs->same_blocks) ? 1 : 0;
+      if (seen != 0 && seen != used) runs->same_blocks = false;
+      if (seen != 0) scores_.append(*runs, j, count);
+      j += count;
+    }
+  }
+
+  void weigh_tile(int t, std::int64_t index, std::int64_t row) noexcept {
+    Rows& tile = tiles[t];
+    Runs& mine = runs[1];
+    const int first = clip(tile, mine);
+    bool& partial = partial_[index * kTiles + t];
+    partial = false;
+    if (mine.count == 0) return;
+    const std::int64_t at = (row + first) * stride + t * kMost;
+    T *w = w_ + at, *dp = dp_ + at, *top = tops_ + (index * used + t) * tile_lanes();
+    T sum[kMost], dot[kMost];
+    partial = scores_.compute(tile, chunk, mine, w, top,  // 1 scores, 2 mask
+                              problem_.softcap != 0 ? slopes_ + at : nullptr);
+    if (problem_.drop_below != 0) scores_.dropout(tile, mine, factors_);
+    if (tile.lanes == V::kLanes) weigh_keys<1>(tile, mine, w, dp, partial, top, sum, dot);
+    else weigh_keys<kTileVectors>(tile, mine, w, dp, partial, top, sum, dot);
+    for (int n = 0; n < tile.lanes; ++n) {  // joined in f64, in ascending order
+      const double part =
+          top[n] < std::numeric_limits<T>::lowest() ? kMinusInfinity : static_cast<double>(top[n]);
+      const double m = part > tile.m[n] ? part : tile.m[n];
+      const double mine_factor = power_of_two(tile.m[n] - m), other = power_of_two(part - m);
+      tile.l[n] = tile.l[n] * mine_factor + static_cast<double>(sum[n]) * other;
+      tile.delta[n] = tile.delta[n] * mine_factor + static_cast<double>(dot[n]) * other;
+      tile.m[n] = m;
+    }
+  }
+
+  int tile_lanes() const noexcept { return used > 1 ? kMost : tiles[0].lanes; }
+
+  // dp = v . dout of every key in the runs (4 reversed), then w = 2^(t - m) (3 softmax) and the sums
+  // of w and of w dp. top becomes m.
+  template <int kVectors>
+  void weigh_keys(const Rows& tile, const Runs& mine, T* w, T* dp, bool partial, T* top, T* sum,
+                  T* dot) const noexcept {
+    for (int r = 0; r < mine.runs; ++r) {
+      const Run& run = mine.run[r];
+      const Operands<T> x{.a = chunk.v + (run.key - chunk.from) * chunk.v_stride,
+                          .a_stride = chunk.v_stride,
+                          .b = tile.dout,
+                          .b_stride = tile.lanes,
+                          .c = dp + run.at * stride,
+                          .c_stride = stride,
+                          .depth = problem_.dv};
+      product<V, kVectors, Layout::along, Start::zero>(x, run.count);
+    }
+    const V high = V::set(scores_.high), low = V::set(scores_.low), zero = V::set(0);
+    const V least = V::set(std::numeric_limits<T>::lowest());
+    const bool drops = problem_.drop_below != 0;
+    V base[kVectors], total[kVectors], product_total[kVectors];
+    unrolled<kVectors>(ATTEND_EACH(n) {
+      const V u = V::load(top + n * V::kLanes);
+      const V m = ceiling(fma(u, high, u * low));
+      m.store(top + n * V::kLanes);
+      base[n] = select(less(m, least), zero, m);  // nothing visible: any number does
+      total[n] = product_total[n] = zero;
+    });
+    // Sums of sixteen keys first: the shorter chains round less.
+    for (int from = 0; from < mine.count; from += 16) {
+      const int to = mine.count - from < 16 ? mine.count : from + 16;
+      V part[kVectors], product_part[kVectors];
+      unrolled<kVectors>(ATTEND_EACH(n) { part[n] = product_part[n] = zero; });
+      if (!partial && !drops) {
+        for (int j = from; j < to; ++j) {
+          unrolled<kVectors>(ATTEND_EACH(n) {
+            const std::int64_t at = j * stride + n * V::kLanes;
+            const V u = V::load(w + at), weight = exp2_of(fma(u, high, u * low) - base[n]);
+            part[n] = part[n] + weight;
+            product_part[n] = fma(weight, V::load(dp + at), product_part[n]);
+            weight.store(w + at);
+          });
+        }
+      } else {
+        for (int j = from; j < to; ++j) {
+          unrolled<kVectors>(ATTEND_EACH(n) {
+            const std::int64_t at = j * stride + n * V::kLanes;
+            const V u = V::load(w + at);
+            const auto hidden = less(u, least);
+            const V weight = select(hidden, zero, exp2_gradual(fma(u, high, u * low) - base[n]));
+            V d = select(hidden, zero, V::load(dp + at)), mark = weight;
+            if (drops) {
+              const V keep = V::load(factors_ + (j * kVectors + n) * V::kLanes);
+              const auto kept = less(zero, keep);
+              d = select(kept, d * keep, zero);
+              mark = select(kept, weight, zero - weight);
+            }
+            part[n] = part[n] + weight;
+            product_part[n] = fma(weight, d, product_part[n]);
+            d.store(dp + at);
+            select(hidden, u, mark).store(w + at);
+          });
+        }
+      }
+      unrolled<kVectors>(ATTEND_EACH(n) {
+        total[n] = total[n] + part[n];
+        product_total[n] = product_total[n] + product_part[n];
+      });
+    }
+    unrolled<kVectors>(ATTEND_EACH(n) {
+      total[n].store(sum + n * V::kLanes);
+      product_total[n].store(dot + n * V::kLanes);
+    });
+  }
+
+  void fill(T* strip, int t, int from, int to, T value) const noexcept {
+    for (int j = from; j < to; ++j)
+      for (int n = 0; n < tiles[t].lanes; n += V::kLanes)
+        V::set(value).store(strip + j * stride + t * kMost + n);
+  }
+
+  // 3 reversed: ds = p (dp - delta + dlse), p = w 2^(m of the chunk - m) / l.
+  template <int kVectors>
+  void differentiate_tile(int t, T* w, T* dp, int count, bool marks) const noexcept {
+    const Rows& tile = tiles[t];
+    const T* top = tops_ + (index_ * used + t) * tile_lanes();
+    T factors[kMost];
+    for (int n = 0; n < tile.lanes; ++n) {
+      const double part = static_cast<double>(top[n]);
+      factors[n] =
+          static_cast<T>(tile.l[n] == 0 ? 0 : power_of_two(part - tile.m[n]) / tile.l[n]);
+    }
+    V factor[kVectors], shift[kVectors];
+    unrolled<kVectors>(ATTEND_EACH(n) {
+      factor[n] = V::load(factors + n * V::kLanes);
+      shift[n] = V::load(tile.shift + n * V::kLanes);
+    });
+    const bool drops = problem_.drop_below != 0;
+    if (!partial_[index_ * kTiles + t] && !drops) {
+      for (int j = 0; j < count; ++j) {
+        unrolled<kVectors>(ATTEND_EACH(n) {
+          const std::int64_t at = j * stride + n * V::kLanes;
+          const V weight = V::load(w + at) * factor[n];
+          (weight * (V::load(dp + at) - shift[n])).store(dp + at);
+          weight.store(w + at);
+        });
+      }
+      return;
+    }
+    const V zero = V::set(0), least = V::set(std::numeric_limits<T>::lowest());
+    const V outside = marks ? V::set(kHidden) : zero;
+    const V keep = V::set(static_cast<T>(drops ? 65536.0 / (65536.0 - problem_.drop_below) : 1));
+    for (int j = 0; j < count; ++j) {
+      unrolled<kVectors>(ATTEND_EACH(n) {
+        const std::int64_t at = j * stride + n * V::kLanes;
+        const V marked = V::load(w + at);
+        const auto hidden = less(marked, least), dropped = less(marked, zero);
+        const V weight = select(dropped, zero - marked, marked) * factor[n];
+        select(hidden, zero, weight * (V::load(dp + at) - shift[n])).store(dp + at);
+        select(hidden, outside, select(dropped, zero, weight * keep)).store(w + at);
+      });
+    }
+  }
+
+  Scores<V>& scores_;
+  const Problem& problem_;
+  const Call& call_;
+  T *w_, *dp_, *slopes_;  // the strips, [keys][stride]
+  T* tops_;               // [chunks][lanes of the group]
+  bool* partial_;         // [chunks][tiles]
+  T *factors_, *rows_;    // [256][lanes], [lanes][dv]
+  std::int64_t index_ = 0, row_ = 0;
+};
+
+}  // namespace
+}  // namespace attend

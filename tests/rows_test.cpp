@@ -1,0 +1,103 @@
+// The rows of the kernel table and the machines they are for: whom does the plan choose for the
+// cases of the table on a machine with AVX2, with AVX-512, with NEON, with none of them?
+#include "api/check.h"
+#include "cases/cases.h"
+#include "cases/instance.h"
+#include "plan/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <sstream>
+
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
+
+namespace attend {
+namespace {
+
+struct Choice {
+  Machine machine;
+  std::string rows;  // what the names of its rows begin with
+};
+
+// Machines of this architecture: the table has no rows of the other.
+std::vector<Choice> choices() {
+#if defined(__x86_64__)
+  return {{{.architecture = "x86-64"}, "cpu.generic."},
+          {{.architecture = "x86-64", .avx2 = true}, "cpu.avx2."},
+          {{.architecture = "x86-64", .avx2 = true, .avx512 = true}, "cpu.avx512."}};
+#elif defined(__aarch64__)
+  return {{{.architecture = "aarch64"}, "cpu.generic."},
+          {{.architecture = "aarch64", .neon = true}, "cpu.neon."}};
+#else
+  return {{{.architecture = "unknown"}, "cpu.generic."}};
+#endif
+}
+
+bool has_row(std::string_view name) {
+  return std::ranges::any_of(kernel_table(), [&](const Kernel* row) { return row->name == name; });
+}
+
+// A test for each type.
+class Rows : public testing::TestWithParam<DType> {};
+
+TEST_P(Rows, no_case_is_left_to_the_reference) {
+  const bool fused_backward = has_row("cpu.generic.backward");
+  int asked = 0;
+  for (cases::Case problem : cases::table()) {
+    problem.type = GetParam();
+    const cases::Instance in = cases::make(problem);
+    std::vector<Problem> wanted{
+        check(ForwardArguments{in.q, in.k, in.v, in.out, in.options, in.outputs}).problem};
+    if (fused_backward)
+      wanted.push_back(check(BackwardArguments{in.q, in.k, in.v, in.out, in.lse, in.dout,
+                                               in.gradients, in.options, in.dlse})
+                           .problem);
+    for (const Choice& choice : choices()) {
+      for (const Problem& each : wanted) {
+        const Decision decision = decide(each, choice.machine, 1, "");
+        ASSERT_TRUE(decision.kernel->name.starts_with(choice.rows))
+            << "a row " << choice.rows << " is wanted for " << cases::name(problem) << "\n"
+            << describe(decision);
+        ++asked;
+      }
+    }
+  }
+  EXPECT_GT(asked, 400) << "the table has a few hundred cases";
+}
+
+INSTANTIATE_TEST_SUITE_P(types, Rows, testing::ValuesIn(cases::kTypes),
+                         [](const auto& test) { return std::string(name_of(test.param)); });
+
+// Asked another way than the library asks: by what the system says.
+TEST(Machine, has_the_instruction_sets_that_the_system_lists) {
+  const Machine machine = this_machine();
+#if defined(__x86_64__)
+  std::ifstream file("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(file, line) && !line.starts_with("flags")) {
+  }
+  if (line.empty()) GTEST_SKIP() << "/proc/cpuinfo lists no flags";
+  std::istringstream words(line);
+  const std::set<std::string> flags{std::istream_iterator<std::string>(words), {}};
+  const auto has = [&](std::initializer_list<const char*> names) {
+    return std::all_of(names.begin(), names.end(),
+                       [&](const char* name) { return flags.contains(name); });
+  };
+  EXPECT_EQ(machine.avx2, has({"avx2", "fma", "f16c"}));
+  EXPECT_EQ(machine.avx512,
+            has({"avx2", "fma", "f16c", "avx512f", "avx512dq", "avx512bw", "avx512vl"}));
+  EXPECT_FALSE(machine.neon);
+#elif defined(__aarch64__)
+  EXPECT_EQ(machine.neon, (getauxval(AT_HWCAP) & HWCAP_ASIMD) != 0);
+  EXPECT_FALSE(machine.avx2 || machine.avx512);
+#endif
+}
+
+}  // namespace
+}  // namespace attend

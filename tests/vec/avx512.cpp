@@ -1,0 +1,10 @@
+#include "cpu/avx512.h"
+
+#include "vec/define.h"
+
+namespace attend {
+
+extern constinit const test::InstructionSet test::kAvx512 = {"avx512", true, Define<F32>::words(),
+                                                             Define<F64>::words()};
+
+}  // namespace attend

@@ -1,0 +1,10 @@
+#include "cpu/generic.h"
+
+#include "vec/define.h"
+
+namespace attend {
+
+extern constinit const test::InstructionSet test::kGeneric = {
+    "generic", false, Define<F32>::words(), Define<F64>::words()};
+
+}  // namespace attend

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# Builds, tests and measures attend on an x86-64 machine that has a compiler, CMake and a Python with PyTorch, but no
+# network and none of the packages that ./run would install.
+#
+#   tools/bench_offline.sh carry           with a network: fills build/carry, which travels with the tree
+#   tools/bench_offline.sh build test bench [-- ARGUMENTS of bench/compare.py]
+#                                          there: any of the steps, in this order
+#
+# Results go to $OUT, or build/offline/out. A step that fails is told at the end, and the next is tried.
+set -uo pipefail
+cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
+carry=$PWD/build/carry tree=$PWD/build/offline out=${OUT:-$PWD/build/offline/out}
+packages=(libcli11-dev nlohmann-json3-dev libbenchmark-dev libbenchmark1debian libgtest-dev libgmock-dev)
+python=${PYTHON:-python3}
+failed=()
+
+say() { printf '== [%d:%02d] %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"; }
+
+# attempt WORDS COMMAND...: runs it, and notes the words if it fails.
+attempt() {
+  local words=$1 status
+  shift
+  say "$words"
+  "$@" && return
+  status=$?
+  say "FAILED ($status): $words"
+  failed+=("$words")
+  return $status
+}
+
+# Debian's packages for amd64 whatever this machine is, unpacked; nanobind, which is headers and sources; and the commit.
+carry() {
+  local apt=$carry/apt file options
+  rm -rf "$carry"
+  mkdir -p "$apt"/{lists,cache,debs} "$carry/python"
+  : >"$apt/status"
+  options=(-q -o APT::Architecture=amd64 -o APT::Architectures::=amd64 -o Dir::State::Lists="$apt/lists"
+    -o Dir::State::status="$apt/status" -o Dir::Cache="$apt/cache" -o APT::Sandbox::User=root)
+  apt-get "${options[@]}" update || return
+  (cd "$apt/debs" && apt-get "${options[@]}" download "${packages[@]}") || return
+  for file in "$apt"/debs/*.deb; do dpkg-deb -x "$file" "$carry" || return; done
+  rm -rf "$apt" "$carry/usr/share/doc" "$carry/usr/src"
+  find "$carry" -type l | while read -r file; do cp -rL --remove-destination "$(realpath "$file")" "$file"; done
+  "$python" -m pip download -q --no-deps -d "$carry/python" "$(grep '^nanobind' python/requirements-test.txt)" &&
+    "$python" -m zipfile -e "$carry"/python/nanobind-*.whl "$carry/python" && rm "$carry"/python/*.whl || return
+  git describe --always --dirty --abbrev=12 >"$carry/commit"
+  du -sh "$carry"
+}
+
+configure() {
+  cmake -S . -B "$tree" $(command -v ninja >/dev/null && echo -G Ninja) -DCMAKE_BUILD_TYPE=Release \
+    -DCMAKE_PREFIX_PATH="$carry/usr" -DATTEND_BUILD_PYTHON=ON -DPython_EXECUTABLE="$(command -v "$python")" "$@"
+}
+
+build() {
+  g++ --version | head -n 1
+  cmake --version | head -n 1
+  "$python" --version
+  grep -m 1 'model name' /proc/cpuinfo
+  say "configuring"
+  configure -DATTEND_BUILD_TESTS=ON || attempt "configuring without tests" configure -DATTEND_BUILD_TESTS=OFF || return
+  cmake --build "$tree" -j "$(nproc)" --target attend_command attend_python || return
+  attempt "building the tests" cmake --build "$tree" -j "$(nproc)"
+}
+
+# Those of the library; and, kernel by kernel, what the command finds, as the proof of which rows ran here.
+run_tests() {
+  "$tree/cli/attend" check --json >"$out/check.json"
+  local status=$?
+  "$tree/cli/attend" info
+  ctest --test-dir "$tree" -L core --output-on-failure --no-tests=error -j "$(nproc)" 2>&1 | tee "$out/tests.log" |
+    grep -v '  Passed  ' || return
+  return $status
+}
+
+bench() {
+  ATTEND_COMMIT=$(cat "$carry/commit" 2>/dev/null) PYTHONPATH=$tree/python PYTHONUNBUFFERED=1 \
+    "$python" bench/compare.py --attend "$tree/cli/attend" --out "$out" "$@"
+}
+
+[[ ${1-} ]] || { sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2; }
+steps=()
+while [[ ${1-} && $1 != -- ]]; do
+  [[ $1 == carry || $1 == build || $1 == test || $1 == bench ]] || { echo "bench_offline: there is no step $1" >&2; exit 2; }
+  steps+=("$1")
+  shift
+done
+[[ ${1-} != -- ]] || shift
+export PYTHONPATH=$carry/python${PYTHONPATH:+:$PYTHONPATH}
+mkdir -p "$out"
+for step in "${steps[@]}"; do
+  case $step in
+    carry) attempt "filling build/carry" carry ;;
+    build) attempt "building" build ;;
+    test) attempt "testing" run_tests ;;
+    bench) attempt "measuring" bench "$@" ;;
+  esac
+done
+say "done${failed:+; failed: $(printf '%s; ' "${failed[@]}")}"
+((${#failed[@]} == 0))
