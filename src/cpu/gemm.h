@@ -74,8 +74,7 @@ void pack_panel(const Product<T>& p, std::int64_t k, std::int64_t depth, std::in
         load_transposed(from + n * p.b_column + x, p.b_column, square);
         unrolled<V::kLanes>(ATTEND_EACH(r) { square[r].store(panel + (x + r) * kColumns + n); });
       } else {
-        for (int r = 0; r < V::kLanes; ++r)
-          square[r] = n + r < columns ? row(x, n + r) : V::set(0);
+        for (int r = 0; r < V::kLanes; ++r) square[r] = n + r < columns ? row(x, n + r) : V::set(0);
         transpose(square);
         for (int r = 0; r < V::kLanes && x + r < depth; ++r)
           square[r].store(panel + (x + r) * kColumns + n);
@@ -146,7 +145,9 @@ void run_matrix(const Product<typename V::T>& p, const MatrixPart& part) noexcep
   const std::int64_t some = p.packed != nullptr && all > 2 * kTileRows ? 2 * kTileRows : all;
   for (std::int64_t row = part.row_begin; row < part.row_end; row += some)
     for (std::int64_t column = part.column_begin; column < part.column_end; column += kColumns) {
-      const auto until = [](std::int64_t end, std::int64_t most) { return end < most ? end : most; };
+      const auto until = [](std::int64_t end, std::int64_t most) {
+        return end < most ? end : most;
+      };
       run_panel<V>(p, {row, until(row + some, part.row_end), column,
                        until(column + kColumns, part.column_end)});
     }

@@ -88,7 +88,7 @@ ATTEND_INLINE Native interleaved(Native a, Native b, std::integer_sequence<int, 
 template <class V, class T = typename V::T>
 ATTEND_INLINE void load_transposed(const T* rows, std::int64_t stride, V (&square)[V::kLanes]) {
   constexpr int kPer = 16 / sizeof(T);
-  const auto pair = [](V& a, V& b, auto step) __attribute__((always_inline)) {
+  const auto pair = [](V & a, V & b, auto step) __attribute__((always_inline)) {
     constexpr auto kAll = std::make_integer_sequence<int, V::kLanes>{};
     const auto low = interleaved<step, 0, kPer>(a.v, b.v, kAll);
     b.v = interleaved<step, 1, kPer>(a.v, b.v, kAll);

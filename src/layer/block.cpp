@@ -405,7 +405,7 @@ AttentionBlock AttentionBlock::load(const std::filesystem::path& path) {
       check_matrices(file, options);
       AttentionBlock block(options);
       load_parameters(file, block.parameters());
-      return AttentionBlock(block);  // a copy: nobody else ever held its weights
+      return AttentionBlock(block);           // a copy: nobody else ever held its weights
     } catch (const InvalidArgument& error) {  // the file's fault, not the caller's
       throw FileError(printable(text("attention_block: ", path.string(), ": ", error.what())));
     }

@@ -54,8 +54,8 @@ template <class T>
 class Prepared {
  public:
   explicit Prepared(const Multiplication& x)
-      : a_(x.a), b_(x.packed != nullptr ? ConstTensorView() : x.b), bias_(x.row_bias), c_(x.c),
-        product_{.m = x.c.size(0), .n = x.c.size(1), .k = x.a.size(1)} {
+      : a_(x.a), b_(x.packed != nullptr ? ConstTensorView() : x.b), bias_(x.row_bias),
+        c_(x.c), product_{.m = x.c.size(0), .n = x.c.size(1), .k = x.a.size(1)} {
     const bool direct = c_.dtype() == dtype_of<T>() && (c_.strides()[1] == 1 || product_.n == 1);
     if (!direct) made_ = Tensor::uninitialized(c_.shape(), dtype_of<T>());
     product_.a = a_.data;
@@ -123,8 +123,8 @@ void multiply(std::span<const Multiplication> list, Context& context,
     Prepared<T> matrices(x);
     const Product<T>& p = matrices.product();
     const Division division(p, kernel.columns, context.threads());
-    work += (static_cast<double>(p.m) + kReading) * static_cast<double>(p.n) *
-            static_cast<double>(p.k);
+    work +=
+        (static_cast<double>(p.m) + kReading) * static_cast<double>(p.n) * static_cast<double>(p.k);
     tasks += division.tasks();
     jobs.push_back({std::move(matrices), division});
   }
@@ -167,8 +167,7 @@ Tensor packed(const ConstTensorView& b) {
 
 void matmul(std::span<const Multiplication> list, Context& context, const MatrixKernel& kernel) {
   if (list.empty()) return;
-  with_sum_type(list[0].c.dtype(),
-                [&]<class T>(T) { multiply<T>(list, context, kernel.of<T>()); });
+  with_sum_type(list[0].c.dtype(), [&]<class T>(T) { multiply<T>(list, context, kernel.of<T>()); });
 }
 
 }  // namespace attend

@@ -180,8 +180,8 @@ class LeasedProjections {
  private:
   static std::size_t bytes(const Shape& shape, DType type) {
     constexpr std::size_t kAlignment = 64;
-    const auto bytes = static_cast<std::size_t>(element_count(shape)) *
-                       static_cast<std::size_t>(size_of(type));
+    const auto bytes =
+        static_cast<std::size_t>(element_count(shape)) * static_cast<std::size_t>(size_of(type));
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
   TensorView next(const Shape& shape, DType type) {

@@ -295,7 +295,7 @@ MultiHeadAttention MultiHeadAttention::load(const TensorFile& file, const Weight
   return reporting("multi_head_attention", [&] {
     try {
       const MultiHeadAttention loaded = Loader(file, format).load();
-      return MultiHeadAttention(loaded);  // a copy: nobody else ever held its weights
+      return MultiHeadAttention(loaded);      // a copy: nobody else ever held its weights
     } catch (const InvalidArgument& error) {  // the file's fault, not the caller's
       throw FileError(printable(text("multi_head_attention: ", place_of(file), error.what())));
     }

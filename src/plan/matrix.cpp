@@ -14,7 +14,8 @@ namespace {
 
 constinit const MatrixKernel* const kKernels[] = {
 #if defined(__x86_64__)
-    &kAvx512Matrix, &kAvx2Matrix,
+    &kAvx512Matrix,
+    &kAvx2Matrix,
 #elif defined(__aarch64__)
     &kNeonMatrix,
 #endif
