@@ -23,18 +23,16 @@ TEST(LayerMemory, grows_with_the_length_and_not_with_its_square) {
   AttentionBlock block({.attention = {.model_dim = 64}, .hidden_dim = 64});
   const auto bytes = [&](std::int64_t length, bool train, bool whole_block) {
     const Tensor x = numbers({1, length, 64}, DType::f32, 1);
-    Context context;  // with no workspaces yet
     return bytes_of([&] {
-      if (whole_block && train)
-        block.backward(x, block.forward_train(x, {}, kNear, {}, context).second, context);
-      else if (whole_block) block.forward(x, {}, kNear, {}, context);
-      else if (train) layer.backward(x, layer.forward_train(x, kNear, context).second, context);
-      else layer.forward(x, kNear, {}, context);
+      if (whole_block && train) block.backward(x, block.forward_train(x, {}, kNear).second);
+      else if (whole_block) block.forward(x, kNear);
+      else if (train) layer.backward(x, layer.forward_train(x, kNear).second);
+      else layer.forward(x, kNear);
     });
   };
   for (const bool train : {false, true})
     for (const bool whole_block : {false, true}) {
-      bytes(64, train, whole_block);  // the packed weights
+      bytes(4096, train, whole_block);  // the first workspaces, and the packed weights
       const double one = bytes(2048, train, whole_block), two = bytes(4096, train, whole_block);
       EXPECT_LT(two, 2.2 * one) << "train " << train << " block " << whole_block;
       // Tensors [4096, 64] f32 of 1 MiB each: projections, heads, output, and copies for training.
