@@ -2,14 +2,15 @@
 // threads.
 //
 // A task owns a key head (or a segment of its query rows, see segments()) and goes through the rows
-// group by group. For each group score_gradients.h leaves P and dS in two strips, and three products
-// are left, chunk by chunk of 256 keys, all of them product.h:
+// group by group. For each group score_gradients.h leaves P and dS in two strips, and three
+// products are left, chunk by chunk of 256 keys, all of them product.h:
 //
 //            rows of the group                      dQ^T [d][rows]  += K^T dS^T      tile by tile
 //          +-------------------+                    dV [keys][dv]   += P^T dO        whole group
 //    chunk |   P^T   and dS^T  |                    dK [keys][d]    += dS^T Q        whole group
 //   of 256 |                   |
-//    keys  +-------------------+                    q and dout also lie packed [panel][row][vectors]
+//    keys  +-------------------+                    q and dout also lie packed
+//    [panel][row][vectors]
 //
 // Sums: dq of a chunk in f32, chunks in f64, ascending; dk and dv over 256 rows in f32, then in
 // f64, ascending. Registers as in product.h. What limits it is the multiplier: 5 products of
@@ -56,9 +57,9 @@ class FlashBackward {
 
   struct Memory {
     KeySums dk, dv;
-    T* row;                 // [d or dv], a row that does not lie ready
-    T* dq[kTiles];          // [d][lanes]  of the chunk at hand
-    double* dq_sum[kTiles];  // [d][lanes]
+    T* row;                   // [d or dv], a row that does not lie ready
+    T* dq[kTiles];            // [d][lanes]  of the chunk at hand
+    double* dq_sum[kTiles];   // [d][lanes]
     double *dalibi, *dsinks;  // [heads of the group]
     double alibi_row[Group::kRows];
     Memory(const Problem& p, Scratch& scratch) {
@@ -66,8 +67,7 @@ class FlashBackward {
       if (p.dv_gradient) dv.take(p.dv, p, scratch);
       if (segments(p) == 1 && needs_totals(p)) {
         if (p.dk) dk.total = scratch.take<double>(saturating_count(stored_keys(p), p.d));
-        if (p.dv_gradient)
-          dv.total = scratch.take<double>(saturating_count(stored_keys(p), p.dv));
+        if (p.dv_gradient) dv.total = scratch.take<double>(saturating_count(stored_keys(p), p.dv));
       }
       row = scratch.take<T>(whole(p.d > p.dv ? p.d : p.dv));
       for (int t = 0; t < kTiles; ++t) {
@@ -234,8 +234,8 @@ class FlashBackward {
   // The three products of every chunk.
   void gradients() noexcept {
     bool started[kTiles] = {};
-    const bool joined = group_.begin < group_.end &&
-                        group_.begin / kChunk != (group_.end - 1) / kChunk;
+    const bool joined =
+        group_.begin < group_.end && group_.begin / kChunk != (group_.end - 1) / kChunk;
     if (p.dq && joined)
       for (int t = 0; t < group_.used; ++t) clear(memory_.dq_sum[t], p.d * group_.tiles[t].lanes);
     group_.for_gradients([&] {
@@ -348,8 +348,8 @@ class FlashBackward {
       for (std::int64_t x = 0; x < p.d * tile.lanes; x += V::kLanes) {
         D sum[V::kDoubles];
         unrolled<V::kDoubles>(ATTEND_EACH(k) {
-          sum[k] = scale * (joined ? D::load(total + x + k * D::kLanes)
-                                   : wide<k>(V::load(part + x)));
+          sum[k] =
+              scale * (joined ? D::load(total + x + k * D::kLanes) : wide<k>(V::load(part + x)));
         });
         V::narrowed(sum).store(part + x);
       }
@@ -407,16 +407,14 @@ class FlashBackward {
           while (from < to && !sees(to - 1, run.key + y, count)) --to;
           if (from == to) continue;
           const int rows = (to * kMost < group_.rows ? to * kMost : group_.rows) - from * kMost;
-          const Operands<T> operands{
-              .a = pairs + (run.at + y) * group_.stride + from * kMost,
-              .a_stride = group_.stride,
-              .b = sums.panels + x * Group::kRows + from * kMost * kPanel,
-              .b_stride = kPanel,
-              .c = part_of(sums, run.key + y) + x,
-              .c_stride = sums.width,
-              .depth = rows};
-          if (sums.width - x <= V::kLanes)
-            product<V, 1, Layout::along, Start::c>(operands, count);
+          const Operands<T> operands{.a = pairs + (run.at + y) * group_.stride + from * kMost,
+                                     .a_stride = group_.stride,
+                                     .b = sums.panels + x * Group::kRows + from * kMost * kPanel,
+                                     .b_stride = kPanel,
+                                     .c = part_of(sums, run.key + y) + x,
+                                     .c_stride = sums.width,
+                                     .depth = rows};
+          if (sums.width - x <= V::kLanes) product<V, 1, Layout::along, Start::c>(operands, count);
           else product<V, kTileVectors, Layout::along, Start::c>(operands, count);
         }
       }
@@ -483,9 +481,9 @@ class FlashBackward {
   void store_keys(const KeySums& sums, const Strided& to, double scale, bool totals) noexcept {
     const std::int64_t keys = paged(p) ? stored_keys(p) : scores_.sequence.k_stored;
     for (std::int64_t j = 0; j < keys; ++j) {
-      const std::int64_t at =
-          paged(p) ? to.offset(j / p.page_size, scores_.kv_head, j % p.page_size)
-                   : key_row(p, call_, to, scores_.sequence, scores_.kv_head, j);
+      const std::int64_t at = paged(p)
+                                  ? to.offset(j / p.page_size, scores_.kv_head, j % p.page_size)
+                                  : key_row(p, call_, to, scores_.sequence, scores_.kv_head, j);
       if (totals) store_scaled(to, at, sums.count, sums.total + j * sums.count, scale);
       else store_scaled(to, at, sums.count, sums.part + j * sums.width, scale);
     }

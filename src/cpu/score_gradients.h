@@ -68,8 +68,8 @@ class ScoreGradients {
     runs = scratch.take<Runs>(2);
     w_ = scratch.take<T>(saturating_count(keys, strip_lanes(problem_)));
     dp_ = scratch.take<T>(saturating_count(keys, strip_lanes(problem_)));
-    slopes_ = scratch.take<T>(
-        problem_.softcap != 0 ? saturating_count(keys, strip_lanes(problem_)) : 0);
+    slopes_ =
+        scratch.take<T>(problem_.softcap != 0 ? saturating_count(keys, strip_lanes(problem_)) : 0);
     tops_ = scratch.take<T>(saturating_count(chunks, width));
     partial_ = scratch.take<bool>(saturating_count(chunks, kTiles));
     factors_ = scratch.take<T>(problem_.drop_below != 0 ? kChunk * kMost : 0);
@@ -107,7 +107,8 @@ class ScoreGradients {
     end = 0;
     for (; used < limit && rows < wanted && first + rows < scores_.rows(); ++used) {
       Rows& tile = tiles[used];
-      scores_.open(tile, first + rows, wanted - rows < most ? static_cast<int>(wanted) - rows : most);
+      scores_.open(tile, first + rows,
+                   wanted - rows < most ? static_cast<int>(wanted) - rows : most);
       rows += tile.rows;
       begin = tile.begin < begin ? tile.begin : begin;
       end = tile.end > end ? tile.end : end;
@@ -216,8 +217,7 @@ class ScoreGradients {
       const std::int64_t at =
           query_row(problem_, call_.dout, scores_.sequence, tile.h[n], tile.i[n]);
       if (!ready) convert_row(call_.dout, at, problem_.dv, rows_ + n * problem_.dv);
-      dout[n] =
-          ready ? reinterpret_cast<const T*>(call_.dout.data) + at : rows_ + n * problem_.dv;
+      dout[n] = ready ? reinterpret_cast<const T*>(call_.dout.data) + at : rows_ + n * problem_.dv;
     }
     rows_to_lanes<V>(dout, tile.rows, problem_.dv, tile.dout, tile.lanes);
   }
@@ -266,8 +266,8 @@ class ScoreGradients {
     runs->runs = runs->count = 0;
     runs->same_blocks = true;
     for (std::int64_t j = from; j < to;) {
-      const std::int64_t left = problem_.blocks ? problem_.block_keys - j % problem_.block_keys
-                                                : to - j;
+      const std::int64_t left =
+          problem_.blocks ? problem_.block_keys - j % problem_.block_keys : to - j;
       const int count = static_cast<int>(left < to - j ? left : to - j);
       int seen = problem_.blocks ? 0 : used;
       for (int t = 0; problem_.blocks && t < used; ++t)
@@ -306,8 +306,8 @@ class ScoreGradients {
 
   int tile_lanes() const noexcept { return used > 1 ? kMost : tiles[0].lanes; }
 
-  // dp = v . dout of every key in the runs (4 reversed), then w = 2^(t - m) (3 softmax) and the sums
-  // of w and of w dp. top becomes m.
+  // dp = v . dout of every key in the runs (4 reversed), then w = 2^(t - m) (3 softmax) and the
+  // sums of w and of w dp. top becomes m.
   template <int kVectors>
   void weigh_keys(const Rows& tile, const Runs& mine, T* w, T* dp, bool partial, T* top, T* sum,
                   T* dot) const noexcept {
@@ -394,8 +394,7 @@ class ScoreGradients {
     T factors[kMost];
     for (int n = 0; n < tile.lanes; ++n) {
       const double part = static_cast<double>(top[n]);
-      factors[n] =
-          static_cast<T>(tile.l[n] == 0 ? 0 : power_of_two(part - tile.m[n]) / tile.l[n]);
+      factors[n] = static_cast<T>(tile.l[n] == 0 ? 0 : power_of_two(part - tile.m[n]) / tile.l[n]);
     }
     V factor[kVectors], shift[kVectors];
     unrolled<kVectors>(ATTEND_EACH(n) {
