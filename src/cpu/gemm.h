@@ -10,7 +10,7 @@
 //   +-------+   +---+
 //
 // The weights of a layer are rows along the depth: packing transposes them in registers. That costs
-// as much as some 16 rows of a, so a layer keeps its weights packed where it knows that nobody else
+// as much as a dozen rows of a, so a layer keeps its weights packed where it knows that nobody else
 // can write them; the same bits come out either way.
 #pragma once
 
