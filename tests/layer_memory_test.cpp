@@ -32,7 +32,7 @@ TEST(LayerMemory, grows_with_the_length_and_not_with_its_square) {
   };
   for (const bool train : {false, true})
     for (const bool whole_block : {false, true}) {
-      bytes(64, train, whole_block);  // the threads' first workspaces
+      bytes(4096, train, whole_block);  // the first workspaces, and the packed weights
       const double one = bytes(2048, train, whole_block), two = bytes(4096, train, whole_block);
       EXPECT_LT(two, 2.2 * one) << "train " << train << " block " << whole_block;
       // Tensors [4096, 64] f32 of 1 MiB each: projections, heads, output, and copies for training.

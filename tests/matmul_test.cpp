@@ -58,6 +58,38 @@ TEST(Matmul, every_tail_has_the_defined_bits) {
     }
 }
 
+// Sizes around every tile, depths around the vectors and the blocks of 256; b as rows, as columns
+// and packed; a both ways.
+TEST(Matmul, every_instruction_set_has_the_defined_bits) {
+  int ran = 0;
+  const Machine machine = this_machine();
+  for (const MatrixKernel* kernel : matrix_kernels()) {
+    if (kernel->needs != nullptr && !(machine.*kernel->needs)) continue;
+    ++ran;
+    SCOPED_TRACE(kernel->name);
+    for (const DType type : {DType::f32, DType::f64})
+      for (std::int64_t m = 1; m <= 40; ++m) {
+        constexpr std::int64_t kDepths[] = {1, 3, 15, 16, 17, 33, 255, 256, 257, 300};
+        const std::int64_t n = 1 + m * 29 % 67, k = kDepths[m % 10];
+        const Tensor a = numbers({m, k}, type, 1), b = numbers({k, n}, type, 2);
+        const Tensor at = Tensor::copy_of(a.view().permute({1, 0}));
+        const Tensor bt = Tensor::copy_of(b.view().permute({1, 0}));
+        const Tensor bias = numbers({n}, type, 3),
+                     ready = packed(bt.view().permute({1, 0}), *kernel);
+        Tensor c[4] = {Tensor({m, n}, type), Tensor({m, n}, type), Tensor({m, n}, type),
+                       Tensor({m, n}, type)};
+        const Multiplication list[] = {{a, b, bias, c[0]},
+                                       {a, bt.view().permute({1, 0}), bias, c[1]},
+                                       {at.view().permute({1, 0}), b, bias, c[2]},
+                                       {at.view().permute({1, 0}), b, bias, c[3], &ready}};
+        matmul(list, default_context(), *kernel);
+        expect_defined(a, b, bias, c[0]);
+        for (const Tensor& made : c) ASSERT_EQ(difference(made, c[0]), "") << m << " " << k;
+      }
+  }
+  EXPECT_GE(ran, machine.avx512 ? 3 : machine.avx2 || machine.neon ? 2 : 1);
+}
+
 TEST(Matmul, every_small_size_is_near_the_sum_in_f64) {
   for (std::int64_t m = 1; m <= 33; m += 4)
     for (std::int64_t n = 1; n <= 33; ++n)

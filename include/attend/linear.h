@@ -8,6 +8,10 @@
 
 namespace attend {
 
+class MultiHeadAttention;
+struct AttentionCall;
+struct Projections;
+
 struct LinearOptions {
   std::int64_t in = 0, out = 0;
   bool bias = true;
@@ -65,14 +69,15 @@ class ATTEND_API Linear {
     std::atomic<bool> shared_{false};
   };
 
-  // Several maps side by side: one wait for all threads instead of three.
+  // Several maps side by side, into contiguous y: one wait for all threads instead of three.
   struct Pass {
     const Linear& linear;
     const ConstTensorView& x;
-    Tensor& y;
+    const TensorView& y;
   };
   static void forward(std::initializer_list<Pass> passes, Context& context);
-  friend struct ProjectedCall;
+  friend void project(const MultiHeadAttention& layer, const AttentionCall& call,
+                      const Projections& to, Context& context);
 
   Tensor weight_, bias_;
   Packed packed_;

@@ -37,6 +37,16 @@ def test_linear():
     assert list(attend.Linear(5, 3, bias=False).parameters()) == ["weight"]
 
 
+def test_weights_that_are_changed_after_a_pass_are_seen():
+    layer = attend.Linear(4, 3, type="f64")
+    x = draw(2, 4)
+    before = layer.forward(x)
+    weight = layer.parameters()["weight"]
+    for factor in (2, 4):
+        weight *= 2
+        close(layer.forward(x), factor * before)
+
+
 def test_norms():
     x = draw(3, 6)
     layer = shake(attend.LayerNorm(6, type=np.float64))

@@ -1,6 +1,7 @@
 // Context: made from options, shared by threads, kept whole across fork().
 #include "api/context.h"
 
+#include "core/lease.h"
 #include "core/text.h"
 
 #include <algorithm>
@@ -191,6 +192,13 @@ void Context::State::release(Memory memory) noexcept {
   }
   allocator.deallocate(memory.data, memory.bytes);
 }
+
+Lease::Lease(Context& context, std::size_t bytes) : context_(context) {
+  const Context::State::Memory memory = context.state().acquire(bytes);
+  data_ = memory.data;
+  bytes_ = memory.bytes;
+}
+Lease::~Lease() { context_.state().release({data_, bytes_}); }
 
 // ---- Public ------------------------------------------------------------------------------------
 

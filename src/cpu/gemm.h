@@ -10,7 +10,7 @@
 //   +-------+   +---+
 //
 // The weights of a layer are rows along the depth: packing transposes them in registers. That costs
-// as much as some 16 rows of a, so a layer keeps its weights packed where it knows that nobody else
+// as much as a dozen rows of a, so a layer keeps its weights packed where it knows that nobody else
 // can write them; the same bits come out either way.
 #pragma once
 
@@ -83,16 +83,22 @@ void pack_panel(const Product<T>& p, std::int64_t k, std::int64_t depth, std::in
   }
 }
 
-// Rows of one panel and one block of the depth.
+// Rows of one panel and one block of the depth. The sums of a tile are stored all at once: unless
+// their lines were asked for before, the next tile waits for them (5 % of the time).
 template <class V, int kVectors, bool kWhole, class T = typename V::T>
 void multiply(const Product<T>& p, std::int64_t rows, Operands<T> x,
               const AddToC<V, kWhole> finish) noexcept {
-  if (p.a_depth == 1) {
-    x.a_stride = p.a_row;
-    product<V, kVectors, Layout::along, Start::zero>(x, rows, finish);
-  } else {
-    x.a_stride = p.a_depth;
-    product<V, kVectors, Layout::across, Start::zero>(x, rows, finish);
+  x.a_stride = p.a_depth == 1 ? p.a_row : p.a_depth;
+  while (rows > 0) {
+    const std::int64_t some = rows < 2 * kTileRows ? rows : kTileRows;
+    for (std::int64_t r = 0; r < some; ++r)
+      unrolled<kVectors>(
+          ATTEND_EACH(n) { __builtin_prefetch(x.c + r * x.c_stride + n * V::kLanes, 1); });
+    if (p.a_depth == 1) product<V, kVectors, Layout::along, Start::zero>(x, some, finish);
+    else product<V, kVectors, Layout::across, Start::zero>(x, some, finish);
+    x.a += some * p.a_row;
+    x.c += some * p.c_row;
+    rows -= some;
   }
 }
 

@@ -60,29 +60,27 @@ const Tensor* Linear::Packed::of(const Tensor& weight) const {
 // ---- forward and backward ----------------------------------------------------------------------
 
 void Linear::forward(std::initializer_list<Pass> passes, Context& context) {
-  reporting("linear", [&] {
-    std::vector<Rows> rows;
-    std::vector<Multiplication> list;
-    rows.reserve(passes.size());
-    list.reserve(passes.size());
-    for (const auto& [linear, x, y] : passes) {
-      check_made("linear", static_cast<bool>(linear));
-      check_input("linear", "x", x, linear.dtype(), linear.in());
-      y = Tensor::uninitialized(with_last(x.shape(), linear.out()), linear.dtype());
-      list.push_back({.a = rows.emplace_back(rows_of(x)).view,
-                      .b = linear.weight_.view().permute({1, 0}),
-                      .row_bias = linear.bias_,
-                      .c = rows_of(y),
-                      .packed = linear.packed_.of(linear.weight_)});
-    }
-    matmul(list, context);
-  });
+  std::vector<Rows> rows;
+  std::vector<Multiplication> list;
+  rows.reserve(passes.size());
+  list.reserve(passes.size());
+  for (const auto& [linear, x, y] : passes)
+    list.push_back({.a = rows.emplace_back(rows_of(x)).view,
+                    .b = linear.weight_.view().permute({1, 0}),
+                    .row_bias = linear.bias_,
+                    .c = rows_of(y),
+                    .packed = linear.packed_.of(linear.weight_)});
+  matmul(list, context);
 }
 
 Tensor Linear::forward(const ConstTensorView& x, Context& context) const {
-  Tensor y;
-  forward({{*this, x, y}}, context);
-  return y;
+  return reporting("linear", [&] {
+    check_made("linear", static_cast<bool>(*this));
+    check_input("linear", "x", x, dtype(), in());
+    Tensor y = Tensor::uninitialized(with_last(x.shape(), out()), dtype());
+    forward({{*this, x, y}}, context);
+    return y;
+  });
 }
 
 std::pair<Tensor, Linear::Saved> Linear::forward_train(const ConstTensorView& x,

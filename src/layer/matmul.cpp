@@ -150,9 +150,9 @@ auto with_sum_type(DType type, Use use) {
 
 }  // namespace
 
-Tensor packed(const ConstTensorView& b) {
+Tensor packed(const ConstTensorView& b, const MatrixKernel& chosen) {
   return with_sum_type(b.dtype(), [&]<class T>(T) {
-    const MatrixFunctions<T>& kernel = matrix_kernel().of<T>();
+    const MatrixFunctions<T>& kernel = chosen.of<T>();
     const Operand<T> from(b);
     const Product<T> product{.n = b.size(1),
                              .k = b.size(0),

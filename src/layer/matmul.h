@@ -21,8 +21,8 @@ struct Multiplication {
   const Tensor* packed = nullptr;  // packed(b), if there is one: then b is not read
 };
 
-// b [k, n] in the order in which this machine's kernel reads it, widened.
-Tensor packed(const ConstTensorView& b);
+// b [k, n] in the order in which the kernel reads it, widened.
+Tensor packed(const ConstTensorView& b, const MatrixKernel& kernel = matrix_kernel());
 
 // All of them, side by side; of one type. Tests may choose the kernel.
 void matmul(std::span<const Multiplication> list, Context& context,

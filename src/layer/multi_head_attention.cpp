@@ -2,6 +2,7 @@
 // concatenate: the projections' rows are seen as [batch, heads, length, d] by their strides.
 #include <attend/multi_head_attention.h>
 
+#include "core/lease.h"
 #include "core/text.h"
 #include "layer/check.h"
 #include "layer/elementwise.h"
@@ -13,6 +14,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace attend {
 namespace {
@@ -108,9 +110,9 @@ ConstTensorView by_heads(const ConstTensorView& x, std::int64_t heads) {
                          {length * width, d, width, 1});
 }
 
-TensorView by_heads(Tensor& x, std::int64_t heads) {
-  const ConstTensorView view = by_heads(x.view(), heads);
-  return TensorView(x.view().data(), x.dtype(), view.shape(), view.strides());
+TensorView by_heads(const TensorView& x, std::int64_t heads) {
+  const ConstTensorView view = by_heads(static_cast<const ConstTensorView&>(x), heads);
+  return TensorView(x.data(), x.dtype(), view.shape(), view.strides());
 }
 
 // ---- making ------------------------------------------------------------------------------------
@@ -155,19 +157,69 @@ void AttentionCall::check(const MultiHeadAttentionOptions& o) const {
   no_pages(options);
 }
 
+namespace {
+
+struct ProjectedShapes {
+  ProjectedShapes(const MultiHeadAttentionOptions& o, const AttentionCall& call)
+      : q(with_last(call.query.shape(), o.heads * o.d_k)),
+        k(with_last(call.key.shape(), o.key_heads * o.d_k)),
+        v(with_last(call.value.shape(), o.key_heads * o.d_v)),
+        concat(with_last(call.query.shape(), o.heads * o.d_v)) {}
+  Shape q, k, v, concat;
+};
+
+// Projections in memory of the Context: nothing is allocated after the first call.
+class LeasedProjections {
+ public:
+  LeasedProjections(const ProjectedShapes& shapes, DType type, Context& context)
+      : lease_(context, bytes(shapes.q, type) + bytes(shapes.k, type) + bytes(shapes.v, type) +
+                            bytes(shapes.concat, type)),
+        next_(lease_.data()), projections{next(shapes.q, type), next(shapes.k, type),
+                                          next(shapes.v, type), next(shapes.concat, type)} {}
+
+ private:
+  static std::size_t bytes(const Shape& shape, DType type) {
+    constexpr std::size_t kAlignment = 64;
+    const auto bytes =
+        static_cast<std::size_t>(element_count(shape)) * static_cast<std::size_t>(size_of(type));
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  TensorView next(const Shape& shape, DType type) {
+    return {std::exchange(next_, next_ + bytes(shape, type)), type, shape};
+  }
+  Lease lease_;
+  std::byte* next_;
+
+ public:
+  const Projections projections;
+};
+
+}  // namespace
+
 ProjectedCall::ProjectedCall(const MultiHeadAttention& layer, const AttentionCall& call,
                              Context& context) {
   check_made("multi_head_attention", static_cast<bool>(layer));
   const MultiHeadAttentionOptions& o = layer.options();
   call.check(o);
+  const ProjectedShapes shapes(o, call);
+  q = Tensor::uninitialized(shapes.q, o.type);
+  k = Tensor::uninitialized(shapes.k, o.type);
+  v = Tensor::uninitialized(shapes.v, o.type);
+  concat = Tensor::uninitialized(shapes.concat, o.type);
+  project(layer, call, {q, k, v, concat}, context);
+}
+
+void project(const MultiHeadAttention& layer, const AttentionCall& call, const Projections& to,
+             Context& context) {
+  const MultiHeadAttentionOptions& o = layer.options();
   Linear::forward(
-      {{layer.q(), call.query, q}, {layer.k(), call.key, k}, {layer.v(), call.value, v}}, context);
-  concat = Tensor::uninitialized(with_last(call.query.shape(), o.heads * o.d_v), o.type);
+      {{layer.q(), call.query, to.q}, {layer.k(), call.key, to.k}, {layer.v(), call.value, to.v}},
+      context);
   if (!o.rotary) return;
-  const ConstTensorView qh = by_heads(q.view(), o.heads), kh = by_heads(k.view(), o.key_heads);
-  weights_shape(qh, kh, by_heads(v.view(), o.key_heads), call.options);  // throws if unsound
-  rotate(*o.rotary, query_positions(qh, kh, call.options), by_heads(q, o.heads), false, context);
-  rotate(*o.rotary, key_positions(kh, call.options), by_heads(k, o.key_heads), false, context);
+  const TensorView q = by_heads(to.q, o.heads), k = by_heads(to.k, o.key_heads);
+  weights_shape(q, k, by_heads(to.v, o.key_heads), call.options);  // throws if unsound
+  rotate(*o.rotary, query_positions(q, k, call.options), q, false, context);
+  rotate(*o.rotary, key_positions(k, call.options), k, false, context);
 }
 
 Tensor MultiHeadAttention::forward(const ConstTensorView& x, const AttentionOptions& options,
@@ -180,11 +232,22 @@ Tensor MultiHeadAttention::forward(const ConstTensorView& query, const ConstTens
                                    const AttentionOutputs& outputs, Context& context) const {
   return reporting("multi_head_attention", [&] {
     const MultiHeadAttentionOptions& o = options_;
-    ProjectedCall p(*this, {query, key, value, options}, context);
-    attention(by_heads(p.q.view(), o.heads), by_heads(p.k.view(), o.key_heads),
-              by_heads(p.v.view(), o.key_heads), by_heads(p.concat, o.heads), options, outputs,
-              context);
-    return o_ ? o_.forward(p.concat, context) : std::move(p.concat);
+    const AttentionCall call{query, key, value, options};
+    check_made("multi_head_attention", static_cast<bool>(*this));
+    call.check(o);
+    const ProjectedShapes shapes(o, call);
+    const LeasedProjections leased(shapes, o.type, context);
+    const auto& [q, k, v, concat] = leased.projections;
+    project(*this, call, leased.projections, context);
+    if (!o_) {
+      Tensor y = Tensor::uninitialized(shapes.concat, o.type);
+      attention(by_heads(q, o.heads), by_heads(k, o.key_heads), by_heads(v, o.key_heads),
+                by_heads(y, o.heads), options, outputs, context);
+      return y;
+    }
+    attention(by_heads(q, o.heads), by_heads(k, o.key_heads), by_heads(v, o.key_heads),
+              by_heads(concat, o.heads), options, outputs, context);
+    return o_.forward(concat, context);
   });
 }
 

@@ -9,7 +9,8 @@ namespace attend {
 // A contiguous [batch, length, heads * d] (or [length, heads * d]) seen as [batch, heads, length,
 // d].
 ConstTensorView by_heads(const ConstTensorView& x, std::int64_t heads);
-TensorView by_heads(Tensor& x, std::int64_t heads);
+TensorView by_heads(const TensorView& x, std::int64_t heads);
+inline TensorView by_heads(Tensor& x, std::int64_t heads) { return by_heads(x.view(), heads); }
 
 // Every size that was left open; throws where they do not fit together.
 MultiHeadAttentionOptions filled_in(MultiHeadAttentionOptions options);
@@ -21,7 +22,17 @@ struct AttentionCall {
   void check(const MultiHeadAttentionOptions& layer) const;
 };
 
-// Q, K and V, turned if the layer is rotary, and room for the heads' results side by side.
+// Q, K and V, and room for the heads' results side by side: [batch, length, heads * d] each, or
+// without a batch.
+struct Projections {
+  TensorView q, k, v, concat;
+};
+
+// Writes q, k and v, turned if the layer is rotary.
+void project(const MultiHeadAttention& layer, const AttentionCall& call, const Projections& to,
+             Context& context);
+
+// The same in tensors to keep.
 struct ProjectedCall {
   ProjectedCall(const MultiHeadAttention& layer, const AttentionCall& call, Context& context);
   Tensor q, k, v, concat;

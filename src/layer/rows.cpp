@@ -35,8 +35,7 @@ Rows rows_of(const ConstTensorView& x) {
   return result;
 }
 
-TensorView rows_of(Tensor& y) {
-  const TensorView view = y;
+TensorView rows_of(const TensorView& view) {
   return {view.data(), view.dtype(), {row_count(view), view.size(view.rank() - 1)}};
 }
 

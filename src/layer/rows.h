@@ -17,8 +17,9 @@ struct Rows {
 };
 Rows rows_of(const ConstTensorView& x);
 
-// Of a tensor that the layer itself made.
-TensorView rows_of(Tensor& y);
+// Of a contiguous tensor.
+TensorView rows_of(const TensorView& y);
+inline TensorView rows_of(Tensor& y) { return rows_of(y.view()); }
 
 // The index of element n, counted row by row.
 Shape index_of(const Shape& shape, std::int64_t n);
