@@ -31,7 +31,7 @@ class FlashForward {
 
   struct Sums : Tile<V> {
     double m[kMost], l[kMost];
-    double up[kMost];  // of the chunk at hand: see join()
+    double up[kMost];  // see join()
     double* o;         // [rows][width]  joined chunks, relative to m
     bool joined;       // else all there is are the sums of one chunk, in `part`
     T* part;           // [rows][width]  the chunk at hand
@@ -165,7 +165,7 @@ class FlashForward {
 
   void open(Sums& tile, std::int64_t first) noexcept {
     scores_.open(tile, first);
-    for (int n = 0; n < tile.lanes; ++n) tile.m[n] = kMinusInfinity, tile.l[n] = 0;
+    for (int n = 0; n < tile.lanes; ++n) tile.m[n] = kMinusInfinity, tile.l[n] = 0, tile.up[n] = 1;
     if (p.sinks) {  // a key that everybody sees, without value
       for (int n = 0; n < tile.rows; ++n) {
         const double sink = load(call_.sinks, call_.sinks.offset(0, tile.h[n], 0));
@@ -201,15 +201,15 @@ class FlashForward {
     return true;
   }
 
-  // s = 2^(t - the largest t), t = u * (high + low).
+  // s becomes exp(s - top), as a power of two.
   template <int kVectors>
   void softmax(T* s, int count, const T* top, T* sum) const noexcept {
-    const V high = V::set(scores_.high), low = V::set(scores_.low);
+    const V log2e = V::set(Exp2<T>::kLog2E);
     V base[kVectors], total[kVectors];
     unrolled<kVectors>(ATTEND_EACH(n) {
-      const V u = V::load(top + n * V::kLanes);
+      const V most = V::load(top + n * V::kLanes);
       const V none = V::set(std::numeric_limits<T>::lowest());  // nothing visible: any number does
-      base[n] = select(less(u, none), V::set(0), fma(u, high, u * low));
+      base[n] = select(less(most, none), V::set(0), most);
       total[n] = V::set(0);
     });
     const bool streamed = kVectors == 1 && count >= Scores<V>::kStreamed;
@@ -217,8 +217,7 @@ class FlashForward {
       if (streamed) prefetch_value(j);
       unrolled<kVectors>(ATTEND_EACH(n) {
         T* at = s + (j * kVectors + n) * V::kLanes;
-        const V u = V::load(at);
-        const V w = exp2_of(fma(u, high, u * low) - base[n]);
+        const V w = exp2_of((V::load(at) - base[n]) * log2e);
         total[n] = total[n] + w;
         w.store(at);
       });
@@ -297,40 +296,39 @@ class FlashForward {
   // ---- joining chunks
   // -----------------------------------------------------------------------------
 
-  // The chunk's sums weigh 2^t relative to its largest t = whole - rest: they are multiplied with
-  // 2^-rest (`up`), once, to be relative to the integer.
+  // Adds a chunk to what was there. As long as a row has seen one chunk alone, its sums stay as they
+  // are, times `up`; with a second one both are brought to integers in log2 units, m:
+  //   e^top = 2^(whole - rest), up = 2^-rest.
   void join(Sums& tile, const T* top, const T* sum, const T* o) const noexcept {
     using D = typename V::Double;
-    double whole[kMost], mine[kMost], other[kMost];
-    const D factor = D::set(scores_.factor);
+    double whole[kMost], up[kMost], mine[kMost], other[kMost];
     for (int n = 0; n < tile.lanes; n += V::kLanes) {
       unrolled<V::kDoubles>(ATTEND_EACH(k) {
-        const D t = wide<k>(V::load(top + n)) * factor;
+        const D t = wide<k>(V::load(top + n)) * D::set(std::numbers::log2e);
         const D integer = ceiling(t);
-        const std::int64_t at = n + k * D::kLanes;
-        integer.store(whole + at);
-        exp2_of(t - integer).store(tile.up + at);
-        (wide<k>(V::load(sum + n)) * D::load(tile.up + at)).store(other + at);
+        integer.store(whole + n + k * D::kLanes);
+        exp2_of(t - integer).store(up + n + k * D::kLanes);
       });
     }
-    for (int n = 0; n < tile.lanes; ++n) {
-      if (sum[n] == 0) {  // nothing of the chunk is visible
-        tile.up[n] = 1;
-        mine[n] = 1;
-        other[n] = 0;
-        continue;
+    for (int n = 0; n < tile.rows; ++n) {
+      const auto part = static_cast<double>(sum[n]);
+      if (part == 0) {  // nothing of the chunk is visible
+        mine[n] = 1, other[n] = 0;
+      } else if (tile.l[n] == 0) {
+        mine[n] = 0, other[n] = 1;
+        tile.l[n] = part, tile.m[n] = whole[n], tile.up[n] = up[n];
+      } else {
+        const double m = whole[n] > tile.m[n] ? whole[n] : tile.m[n];
+        mine[n] = tile.up[n] * power_of_two(tile.m[n] - m);
+        other[n] = up[n] * power_of_two(whole[n] - m);
+        tile.l[n] = tile.l[n] * mine[n] + part * other[n];
+        tile.m[n] = m, tile.up[n] = 1;
       }
-      const double l = other[n];
-      const double m = whole[n] > tile.m[n] ? whole[n] : tile.m[n];
-      mine[n] = power_of_two(tile.m[n] - m);
-      other[n] = power_of_two(whole[n] - m);
-      tile.l[n] = tile.l[n] * mine[n] + l * other[n];
-      tile.m[n] = m;
     }
     if (!tile.joined) return;
     double* total = tile.o;
     for (int n = 0; n < tile.rows; ++n) {
-      const D a = D::set(mine[n]), b = D::set(tile.up[n] * other[n]);
+      const D a = D::set(mine[n]), b = D::set(other[n]);
       for (std::int64_t x = 0; x < width(p); x += V::kLanes, o += V::kLanes) {
         const V part = V::load(o);
         unrolled<V::kDoubles>(ATTEND_EACH(k) {
@@ -382,20 +380,18 @@ class FlashForward {
     close(tile);
   }
 
-  // ---- results
-  // -------------------------------------------------------------------------------------
+  // ---- results ------------------------------------------------------------------------------
 
   // out = o / l, lse = m + log l.
   void close(Sums& tile) noexcept {
     const bool ready = lies_ready<T>(call_.out);
     for (int n = 0; n < tile.rows; ++n) {
       const double inverse = tile.l[n] == 0 ? 0 : 1 / tile.l[n];
-      if (tile.l[n] == 0) {  // the row saw nothing: neither did `part`, which holds garbage then
+      if (tile.l[n] == 0)  // the row saw nothing: neither did `part`, which holds garbage then
         for (std::int64_t x = 0; x < width(p); ++x) tile.part[n * width(p) + x] = 0;
-        tile.up[n] = 1;
-      }
       if (ready) close_row(tile, n, inverse);
       else convert_row_out(tile, n, inverse);
+      tile.l[n] *= tile.up[n];
       if (p.lse) store(call_.lse, at(call_.lse, tile, n), SoftmaxState{tile.m[n], tile.l[n]}.lse());
       if (p.visited_blocks) count_blocks(tile, n);
     }
@@ -403,7 +399,7 @@ class FlashForward {
 
   void close_row(const Sums& tile, int n, double inverse) const noexcept {
     using D = typename V::Double;
-    const D factor = D::set(inverse), up = D::set(tile.up[n]);
+    const D factor = D::set(inverse);
     T* out = reinterpret_cast<T*>(call_.out.data) + at(call_.out, tile, n);
     const std::int64_t whole = width(p), dv = p.dv;
     const T* part = tile.part + n * whole;
@@ -411,8 +407,7 @@ class FlashForward {
     for (std::int64_t x = 0; x < dv; x += V::kLanes) {
       D result[V::kDoubles];
       unrolled<V::kDoubles>(ATTEND_EACH(k) {
-        const D sum =
-            tile.joined ? D::load(o + x + k * D::kLanes) : wide<k>(V::load(part + x)) * up;
+        const D sum = tile.joined ? D::load(o + x + k * D::kLanes) : wide<k>(V::load(part + x));
         result[k] = sum * factor;
       });
       if (x + V::kLanes <= dv) V::narrowed(result).store(out + x);
@@ -429,8 +424,7 @@ class FlashForward {
       E* to = reinterpret_cast<E*>(call_.out.data) + at(call_.out, tile, n);
       for (std::int64_t x = 0; x < p.dv; ++x) {
         const std::int64_t from = n * width(p) + x;
-        const double sum =
-            tile.joined ? tile.o[from] : static_cast<double>(tile.part[from]) * tile.up[n];
+        const double sum = tile.joined ? tile.o[from] : static_cast<double>(tile.part[from]);
         to[x * call_.out.stride[3]] = static_cast<E>(sum * inverse);
       }
     });

@@ -38,10 +38,10 @@ class Show {
       if (runs_.count == 0) continue;
       T top[kMost];
       scores_.compute(tile, chunk_, runs_, s_, top);
-      if (masked) write(call_.scores, tile, [&](int) { return scores_.plain() ? scale() : 1; });
+      if (masked) write(call_.scores, tile, [](int) { return 1.0; });
       if (!p.weights) continue;
       weigh(tile, m);
-      write(call_.weights, tile, [&](int n) { return l[n] == 0 ? 0 : 1 / l[n]; });
+      write(call_.weights, tile, [&](int n) { return l[n] == 0 ? 0 : kUnlifted / l[n]; });
     }
   }
 
@@ -58,29 +58,35 @@ class Show {
       T top[kMost];
       scores_.products(tile, chunk_, runs_.run[0], s_, top);
       if (p.stage == ScoreStage::softcapped) cap(tile);
-      write(call_.scores, tile,
-            [&](int) { return p.stage == ScoreStage::softcapped ? 1 : scale(); });
+      write(call_.scores, tile, [](int) { return 1.0; });
     }
   }
 
  private:
-  double scale() const noexcept { return p.scale < 0 ? -p.scale : p.scale; }
+  // Weights are computed 2^64 times as large: down to the last subnormal number they are there.
+  static constexpr double kLifted = 64, kUnlifted = 0x1p-64;
 
   void fill(const Strided& t, std::int64_t h, std::int64_t i, double value) noexcept {
     for (std::int64_t j = 0; j < p.k_length; ++j)
       store(t, t.offset(scores_.sequence.b, h, i, j), value);
   }
 
+  // s becomes 2^(t - m + 64), t = s * log2(e), with m near the largest t.
   void weigh(const Tile<V>& tile, const double* m) noexcept {
-    T base[kMost];
-    for (int n = 0; n < tile.lanes; ++n)
-      base[n] = m[n] == kMinusInfinity ? 0 : static_cast<T>(m[n]);
-    const V high = V::set(scores_.high), low = V::set(scores_.low);
-    for (int j = 0; j < runs_.count; ++j) {
-      for (int n = 0; n < tile.lanes; n += V::kLanes) {
-        T* at = s_ + j * tile.lanes + n;
-        const V u = V::load(at);
-        exp2_of(fma(u, high, u * low) - V::load(base + n)).store(at);
+    using D = typename V::Double;
+    for (int n = 0; n < tile.lanes; n += V::kLanes) {
+      D base[V::kDoubles];
+      unrolled<V::kDoubles>(ATTEND_EACH(k) {
+        const D at = D::load(m + n + k * D::kLanes) - D::set(kLifted);
+        base[k] = select(less(at, D::set(std::numeric_limits<double>::lowest())), D::set(0), at);
+      });
+      for (int j = 0; j < runs_.count; ++j) {
+        T* at = s_ + j * tile.stride + n;
+        D t[V::kDoubles];
+        unrolled<V::kDoubles>(ATTEND_EACH(k) {
+          t[k] = exp2_of(wide<k>(V::load(at)) * D::set(std::numbers::log2e) - base[k]);
+        });
+        V::narrowed(t).store(at);
       }
     }
   }
@@ -90,7 +96,7 @@ class Show {
     for (int n = 0; n < tile.rows; ++n) {
       for (int x = 0; x < run.count; ++x) {
         T& u = s_[x * tile.lanes + n];
-        double score = static_cast<double>(u) * scale();
+        auto score = static_cast<double>(u);
         if (p.bias_before_softcap)
           score += added(p, call_, scores_.sequence, tile.h[n], tile.i[n], run.key + x);
         u = static_cast<T>(p.softcap == 0 ? score : p.softcap * std::tanh(score / p.softcap));

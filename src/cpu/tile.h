@@ -77,29 +77,20 @@ class Scores {
   const Call& call;
   Sequence sequence;
   std::int64_t kv_head = 0;
-  // A score u weighs 2^(u * (high + low)): u is the bare product where nothing is done to it, else
-  // the score s itself. high is rounded down, so low > 0 and u = -inf meets no 0 * inf.
-  T high, low;
   // Features that are summed in one chain; parts of so many are added. Forward has one chain.
   std::int64_t chain;
-  double factor;
 
   Scores(const Problem& problem, const Call& c, Scratch& scratch)
       : p(problem), call(c), chain(p.d), plain_(p.softcap == 0 && !p.bias && !p.alibi && !p.mask),
         rows_(scratch.take<T>(kMost * kChunk)), added_(scratch.take<T>(kMost * kChunk)),
         q_(scratch.take<T>(kMost * p.d)) {
-    const double scale = p.scale < 0 ? -p.scale : p.scale;
-    factor = (plain_ ? scale : 1) * std::numbers::log2e;
-    constexpr T kLeast = std::numeric_limits<T>::min();
-    high = static_cast<T>(factor);
-    if (static_cast<double>(high) > factor) high -= high * (std::numeric_limits<T>::epsilon() / 2);
-    low = static_cast<T>(factor - static_cast<double>(high));
-    if (!(high > kLeast)) high = kLeast;
-    if (!(low > kLeast)) low = kLeast;
-    scale_ = static_cast<T>(scale);
+    // A power of two goes into q, exactly; any other factor multiplies the sum.
+    int exponent = 0;
+    const double mantissa = __builtin_frexp(p.scale, &exponent);
+    const bool power = mantissa == 0.5 || mantissa == -0.5;
+    q_scale_ = static_cast<T>(power ? p.scale : 1);
+    scale_ = static_cast<T>(power ? 1 : p.scale);
   }
-
-  bool plain() const noexcept { return plain_; }
 
   // A row of `count` features as whole vectors.
   static std::int64_t width(std::int64_t count) noexcept {
@@ -107,7 +98,7 @@ class Scores {
   }
   std::int64_t rows() const noexcept { return p.group() * sequence.q_length; }
 
-  // The rows from `first` on, their q packed, negated if the scale is negative.
+  // The rows from `first` on, their q packed.
   void open(Tile<V>& tile, std::int64_t first, int most = kMost) noexcept {
     const std::int64_t left = rows() - first;
     tile.rows = static_cast<int>(left < most ? left : most);
@@ -135,8 +126,8 @@ class Scores {
       q[n] = ready ? reinterpret_cast<const T*>(call.q.data) + at : q_ + n * p.d;
     }
     rows_to_lanes<V>(q, tile.rows, p.d, tile.q, tile.lanes);
-    if (p.scale < 0)
-      for (std::int64_t x = 0; x < p.d * tile.lanes; ++x) tile.q[x] = -tile.q[x];
+    if (q_scale_ != 1)
+      for (std::int64_t x = 0; x < p.d * tile.lanes; ++x) tile.q[x] *= q_scale_;
   }
 
   // The keys and values [from, to) of a chunk: where they are, or packed.
@@ -162,7 +153,7 @@ class Scores {
     }
   }
 
-  // s[key][lane] = u of every key in the runs, kHidden where the row does not see it; top[lane] is
+  // s[key][lane] of every key in the runs, kHidden where the row does not see it; top[lane] is
   // the largest. Gives whether anything may be hidden. With a softcap, slopes[key][lane] becomes
   // its derivative (0 where hidden), if asked for.
   bool compute(const Tile<V>& tile, const Chunk<T>& chunk, const Runs& runs, T* s, T* top,
@@ -180,7 +171,7 @@ class Scores {
     return partial;
   }
 
-  // Step 1 alone: the bare products q . k (of q negated, where the scale is negative).
+  // Step 1 alone: s = scale * q . k.
   void products(const Tile<V>& tile, const Chunk<T>& chunk, const Run& run, T* s,
                 T* top) const noexcept {
     Operands<T> x{.a = chunk.k + (run.key - chunk.from) * chunk.k_stride,
@@ -190,11 +181,11 @@ class Scores {
                         .c = s + run.at * tile.stride,
                         .c_stride = tile.stride,
                         .depth = p.d};
-    const StoreAndTop finish{top};
+    const StoreAndTop finish{top, scale_};
     if (chain < p.d) {
       for (std::int64_t from = 0; from < p.d; from += chain) {
         x.depth = p.d - from < chain ? p.d - from : chain;
-        const AddAndTop add{from > 0, from + chain < p.d ? nullptr : top};
+        const AddAndTop add{from > 0, from + chain < p.d ? nullptr : top, scale_};
         if (tile.lanes == kMost)
           product<V, kTileVectors, Layout::streamed, Start::zero>(x, run.count, add);
         else product<V, 1, Layout::along, Start::zero>(x, run.count, add);
@@ -250,10 +241,12 @@ class Scores {
 
  private:
   struct StoreAndTop {
-    T* top;
+    T *top, scale;
     template <int kRows, int kVectors>
     ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
       unrolled<kVectors>(ATTEND_EACH(n) {
+        if (scale != 1)
+          unrolled<kRows>(ATTEND_EACH(r) { sum[r][n] = sum[r][n] * V::set(scale); });
         V most = V::load(top + n * V::kLanes);
         unrolled<kRows>(ATTEND_EACH(r) { most = larger(most, sum[r][n]); });
         most.store(top + n * V::kLanes);
@@ -266,6 +259,7 @@ class Scores {
   struct AddAndTop {
     bool add;
     T* top;  // of the last part
+    T scale;
     template <int kRows, int kVectors>
     ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
       if (add) {
@@ -275,7 +269,7 @@ class Scores {
           });
         });
       }
-      if (top != nullptr) StoreAndTop{top}(x, sum);
+      if (top != nullptr) StoreAndTop{top, scale}(x, sum);
       else Store{}(x, sum);
     }
   };
@@ -351,16 +345,14 @@ class Scores {
     }
     rows_to_lanes<V>(rows, tile.rows, runs.count, added_, tile.lanes);
 
-    const V scale = V::set(plain_ ? T{1} : scale_), cap = V::set(static_cast<T>(p.softcap));
+    const V cap = V::set(static_cast<T>(p.softcap));
     const V inverse = V::set(static_cast<T>(p.softcap == 0 ? 0 : 1 / p.softcap));
     const V hidden = V::set(kHidden), lowest = V::set(std::numeric_limits<T>::lowest());
-    // A bias of the lowest finite number is not -inf, and its u * (high + low) must not become it.
-    const V least = V::set(std::numeric_limits<T>::lowest() / 2);
     for (int j = 0; j < runs.count; ++j) {
       for (int n = 0; n < tile.lanes; n += V::kLanes) {
         const V a = V::load(added_ + j * tile.lanes + n);
         const std::int64_t x = j * tile.stride + n;
-        V u = V::load(s + x) * scale;
+        V u = V::load(s + x);
         if (p.bias_before_softcap) u = u + a;
         if (p.softcap != 0) {
           const V t = tanh_of(u * inverse);
@@ -369,7 +361,7 @@ class Scores {
             select(less(a, lowest), V::set(0), V::set(1) - t * t).store(slopes + x);
         }
         if (!p.bias_before_softcap) u = u + a;
-        select(less(a, lowest), hidden, larger(least, u)).store(s + x);
+        select(less(a, lowest), hidden, larger(lowest, u)).store(s + x);  // finite stays finite
       }
     }
   }
@@ -420,7 +412,7 @@ class Scores {
   }
 
   const bool plain_;
-  T scale_;
+  T q_scale_, scale_;  // their product is the scale
   T *rows_, *added_;  // [lanes][256] and [256][lanes]
   T* q_;              // [lanes][d], rows that do not lie ready
 };
