@@ -2,8 +2,8 @@
 //
 // Whatever is summed over, a task owns some rows of dbias and forms their sums in f64, in ascending
 // order of batch, head and query: it computes P and dS of the rows that share them again (two
-// products of the five). A task owns the heads of one key head, or the one that all heads share, and
-// a block of queries, or the one that all queries share.
+// products of the five). A task owns the heads of one key head, or the one that all heads share,
+// and a block of queries, or the one that all queries share.
 #pragma once
 
 #include "cpu/score_gradients.h"

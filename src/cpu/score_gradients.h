@@ -71,8 +71,8 @@ class ScoreGradients {
     runs = scratch.take<Runs>(2);
     w_ = scratch.take<T>(saturating_count(keys, strip_lanes(problem_)));
     dp_ = scratch.take<T>(saturating_count(keys, strip_lanes(problem_)));
-    slopes_ = scratch.take<T>(
-        problem_.softcap != 0 ? saturating_count(keys, strip_lanes(problem_)) : 0);
+    slopes_ =
+        scratch.take<T>(problem_.softcap != 0 ? saturating_count(keys, strip_lanes(problem_)) : 0);
     tops_ = scratch.take<T>(saturating_count(chunks, width));
     partial_ = scratch.take<bool>(saturating_count(chunks, kTiles));
     factors_ = scratch.take<T>(problem_.drop_below != 0 ? kChunk * kMost : 0);
@@ -110,7 +110,8 @@ class ScoreGradients {
     end = 0;
     for (; used < limit && rows < wanted && first + rows < scores_.rows(); ++used) {
       Rows& tile = tiles[used];
-      scores_.open(tile, first + rows, wanted - rows < most ? static_cast<int>(wanted) - rows : most);
+      scores_.open(tile, first + rows,
+                   wanted - rows < most ? static_cast<int>(wanted) - rows : most);
       rows += tile.rows;
       begin = tile.begin < begin ? tile.begin : begin;
       end = tile.end > end ? tile.end : end;
@@ -219,8 +220,7 @@ class ScoreGradients {
       const std::int64_t at =
           query_row(problem_, call_.dout, scores_.sequence, tile.h[n], tile.i[n]);
       if (!ready) convert_row(call_.dout, at, problem_.dv, rows_ + n * problem_.dv);
-      dout[n] =
-          ready ? reinterpret_cast<const T*>(call_.dout.data) + at : rows_ + n * problem_.dv;
+      dout[n] = ready ? reinterpret_cast<const T*>(call_.dout.data) + at : rows_ + n * problem_.dv;
     }
     rows_to_lanes<V>(dout, tile.rows, problem_.dv, tile.dout, tile.lanes);
   }
@@ -269,8 +269,8 @@ class ScoreGradients {
     runs->runs = runs->count = 0;
     runs->same_blocks = true;
     for (std::int64_t j = from; j < to;) {
-      const std::int64_t left = problem_.blocks ? problem_.block_keys - j % problem_.block_keys
-                                                : to - j;
+      const std::int64_t left =
+          problem_.blocks ? problem_.block_keys - j % problem_.block_keys : to - j;
       const int count = static_cast<int>(left < to - j ? left : to - j);
       int seen = problem_.blocks ? 0 : used;
       for (int t = 0; problem_.blocks && t < used; ++t)
@@ -309,8 +309,8 @@ class ScoreGradients {
 
   int tile_lanes() const noexcept { return used > 1 ? kMost : tiles[0].lanes; }
 
-  // dp = v . dout of every key in the runs (4 reversed), then w = 2^(t - m) (3 softmax) and the sums
-  // of w and of w dp. top becomes m.
+  // dp = v . dout of every key in the runs (4 reversed), then w = 2^(t - m) (3 softmax) and the
+  // sums of w and of w dp. top becomes m.
   template <int kVectors>
   void weigh_keys(const Rows& tile, const Runs& mine, T* w, T* dp, bool partial, T* top, T* sum,
                   T* dot) const noexcept {
@@ -336,47 +336,57 @@ class ScoreGradients {
       base[n] = select(less(m, least), zero, m);  // nothing visible: any number does
       total[n] = product_total[n] = zero;
     });
-    // Sums of sixteen keys first: the shorter chains round less.
-    for (int from = 0; from < mine.count; from += 16) {
-      const int to = mine.count - from < 16 ? mine.count : from + 16;
-      V part[kVectors], product_part[kVectors];
-      unrolled<kVectors>(ATTEND_EACH(n) { part[n] = product_part[n] = zero; });
-      if (!partial && !drops) {
-        for (int j = from; j < to; ++j) {
-          unrolled<kVectors>(ATTEND_EACH(n) {
-            const std::int64_t at = j * stride + n * V::kLanes;
-            const V u = V::load(w + at), weight = exp2_of(fma(u, high, u * low) - base[n]);
-            part[n] = part[n] + weight;
-            product_part[n] = fma(weight, V::load(dp + at), product_part[n]);
-            weight.store(w + at);
-          });
-        }
-      } else {
-        for (int j = from; j < to; ++j) {
-          unrolled<kVectors>(ATTEND_EACH(n) {
-            const std::int64_t at = j * stride + n * V::kLanes;
-            const V u = V::load(w + at);
-            const auto hidden = less(u, least);
-            const V weight = select(hidden, zero, exp2_gradual(fma(u, high, u * low) - base[n]));
-            V d = select(hidden, zero, V::load(dp + at)), mark = weight;
-            if (drops) {
-              const V keep = V::load(factors_ + (j * kVectors + n) * V::kLanes);
-              const auto kept = less(zero, keep);
-              d = select(kept, d * keep, zero);
-              mark = select(kept, weight, zero - weight);
-            }
-            part[n] = part[n] + weight;
-            product_part[n] = fma(weight, d, product_part[n]);
-            d.store(dp + at);
-            select(hidden, u, mark).store(w + at);
-          });
+    // Sums of sixteen keys first, at multiples of sixteen: the shorter chains round less.
+    V part[kVectors], product_part[kVectors];
+    unrolled<kVectors>(ATTEND_EACH(n) { part[n] = product_part[n] = zero; });
+    const auto close = ATTEND_EACH(n) {
+      total[n] = total[n] + part[n];
+      product_total[n] = product_total[n] + product_part[n];
+      part[n] = product_part[n] = zero;
+    };
+    std::int64_t block = 0;
+    for (int r = 0; r < mine.runs; ++r) {
+      const Run& run = mine.run[r];
+      for (int from = run.at, to; from < run.at + run.count; from = to) {
+        const std::int64_t key = run.key + from - run.at;
+        const auto left = static_cast<int>(16 - key % 16);
+        to = run.at + run.count - from < left ? run.at + run.count : from + left;
+        if (key / 16 != block) unrolled<kVectors>(close);
+        block = key / 16;
+        if (!partial && !drops) {
+          for (int j = from; j < to; ++j) {
+            unrolled<kVectors>(ATTEND_EACH(n) {
+              const std::int64_t at = j * stride + n * V::kLanes;
+              const V u = V::load(w + at), weight = exp2_of(fma(u, high, u * low) - base[n]);
+              part[n] = part[n] + weight;
+              product_part[n] = fma(weight, V::load(dp + at), product_part[n]);
+              weight.store(w + at);
+            });
+          }
+        } else {
+          for (int j = from; j < to; ++j) {
+            unrolled<kVectors>(ATTEND_EACH(n) {
+              const std::int64_t at = j * stride + n * V::kLanes;
+              const V u = V::load(w + at);
+              const auto hidden = less(u, least);
+              const V weight = select(hidden, zero, exp2_gradual(fma(u, high, u * low) - base[n]));
+              V d = select(hidden, zero, V::load(dp + at)), mark = weight;
+              if (drops) {
+                const V keep = V::load(factors_ + (j * kVectors + n) * V::kLanes);
+                const auto kept = less(zero, keep);
+                d = select(kept, d * keep, zero);
+                mark = select(kept, weight, zero - weight);
+              }
+              part[n] = part[n] + weight;
+              product_part[n] = fma(weight, d, product_part[n]);
+              d.store(dp + at);
+              select(hidden, u, mark).store(w + at);
+            });
+          }
         }
       }
-      unrolled<kVectors>(ATTEND_EACH(n) {
-        total[n] = total[n] + part[n];
-        product_total[n] = product_total[n] + product_part[n];
-      });
     }
+    unrolled<kVectors>(close);
     unrolled<kVectors>(ATTEND_EACH(n) {
       total[n].store(sum + n * V::kLanes);
       product_total[n].store(dot + n * V::kLanes);
@@ -397,8 +407,7 @@ class ScoreGradients {
     T factors[kMost];
     for (int n = 0; n < tile.lanes; ++n) {
       const double part = static_cast<double>(top[n]);
-      factors[n] =
-          static_cast<T>(tile.l[n] == 0 ? 0 : power_of_two(part - tile.m[n]) / tile.l[n]);
+      factors[n] = static_cast<T>(tile.l[n] == 0 ? 0 : power_of_two(part - tile.m[n]) / tile.l[n]);
     }
     V factor[kVectors], shift[kVectors];
     unrolled<kVectors>(ATTEND_EACH(n) {

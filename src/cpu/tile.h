@@ -184,12 +184,12 @@ class Scores {
   void products(const Tile<V>& tile, const Chunk<T>& chunk, const Run& run, T* s,
                 T* top) const noexcept {
     Operands<T> x{.a = chunk.k + (run.key - chunk.from) * chunk.k_stride,
-                        .a_stride = chunk.k_stride,
-                        .b = tile.q,
-                        .b_stride = tile.lanes,
-                        .c = s + run.at * tile.stride,
-                        .c_stride = tile.stride,
-                        .depth = p.d};
+                  .a_stride = chunk.k_stride,
+                  .b = tile.q,
+                  .b_stride = tile.lanes,
+                  .c = s + run.at * tile.stride,
+                  .c_stride = tile.stride,
+                  .depth = p.d};
     const StoreAndTop finish{top};
     if (chain < p.d) {
       for (std::int64_t from = 0; from < p.d; from += chain) {
