@@ -112,11 +112,6 @@ class FlashForward {
   static std::int64_t left_size(const Problem& p) {
     return 2 * kMost + p.group() * p.q_length * width(p);
   }
-  static std::int64_t saturating_count(std::int64_t a, std::int64_t b) {
-    std::int64_t product = 0;
-    return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::int64_t>::max() / 16
-                                                  : product;
-  }
 
   // Into how many pieces the keys of a head are cut: when one tile holds all its rows and heads
   // alone would leave processors idle. By the shape alone; the bits are the same either way.

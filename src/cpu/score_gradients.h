@@ -27,11 +27,9 @@
 namespace attend {
 namespace {
 
-// a * b for sizes; what is too much stays too much for any allocation.
-inline std::int64_t saturating_count(std::int64_t a, std::int64_t b) noexcept {
-  std::int64_t product = 0;
-  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::int64_t>::max() / 16
-                                                : product;
+// exp(from - to), for from <= to; -inf is the state before the first key.
+inline double exp_of_difference(double from, double to) noexcept {
+  return from == to ? 1 : std::exp(from - to);
 }
 
 template <class V>
@@ -232,10 +230,8 @@ class ScoreGradients {
     for (int n = 0; problem_.sinks && n < tile.rows; ++n) {
       const double sink = load(call_.sinks, call_.sinks.offset(0, tile.h[n], 0));
       if (sink == kMinusInfinity) continue;
-      SoftmaxState state;
-      state.add(log2_units(sink));
-      tile.m[n] = state.m;
-      tile.l[n] = state.l;
+      tile.m[n] = sink;
+      tile.l[n] = 1;
     }
   }
 
@@ -300,7 +296,8 @@ class ScoreGradients {
       const double part =
           top[n] < std::numeric_limits<T>::lowest() ? kMinusInfinity : static_cast<double>(top[n]);
       const double m = part > tile.m[n] ? part : tile.m[n];
-      const double mine_factor = power_of_two(tile.m[n] - m), other = power_of_two(part - m);
+      const double mine_factor = exp_of_difference(tile.m[n], m);
+      const double other = exp_of_difference(part, m);
       tile.l[n] = tile.l[n] * mine_factor + static_cast<double>(sum[n]) * other;
       tile.delta[n] = tile.delta[n] * mine_factor + static_cast<double>(dot[n]) * other;
       tile.m[n] = m;
@@ -309,8 +306,8 @@ class ScoreGradients {
 
   int tile_lanes() const noexcept { return used > 1 ? kMost : tiles[0].lanes; }
 
-  // dp = v . dout of every key in the runs (4 reversed), then w = 2^(t - m) (3 softmax) and the
-  // sums of w and of w dp. top becomes m.
+  // dp = v . dout of every key in the runs (4 reversed), then w = exp(s - top) (3 softmax) and
+  // the sums of w and of w dp.
   template <int kVectors>
   void weigh_keys(const Rows& tile, const Runs& mine, T* w, T* dp, bool partial, T* top, T* sum,
                   T* dot) const noexcept {
@@ -325,58 +322,66 @@ class ScoreGradients {
                           .depth = problem_.dv};
       product<V, kVectors, Layout::streamed, Start::zero>(x, run.count);
     }
-    const V high = V::set(scores_.high), low = V::set(scores_.low), zero = V::set(0);
+    const V log2e = V::set(Exp2<T>::kLog2E), zero = V::set(0);
     const V least = V::set(std::numeric_limits<T>::lowest());
     const bool drops = problem_.drop_below != 0;
     V base[kVectors], total[kVectors], product_total[kVectors];
     unrolled<kVectors>(ATTEND_EACH(n) {
-      const V u = V::load(top + n * V::kLanes);
-      const V m = ceiling(fma(u, high, u * low));
-      m.store(top + n * V::kLanes);
-      base[n] = select(less(m, least), zero, m);  // nothing visible: any number does
+      const V most = V::load(top + n * V::kLanes);
+      base[n] = select(less(most, least), zero, most);  // nothing visible: any number does
       total[n] = product_total[n] = zero;
     });
-    // Sums of sixteen keys first: the shorter chains round less.
-    for (int from = 0; from < mine.count; from += 16) {
-      const int to = mine.count - from < 16 ? mine.count : from + 16;
-      V part[kVectors], product_part[kVectors];
-      unrolled<kVectors>(ATTEND_EACH(n) { part[n] = product_part[n] = zero; });
-      if (!partial && !drops) {
-        for (int j = from; j < to; ++j) {
-          unrolled<kVectors>(ATTEND_EACH(n) {
-            const std::int64_t at = j * stride + n * V::kLanes;
-            const V u = V::load(w + at), weight = exp2_of(fma(u, high, u * low) - base[n]);
-            part[n] = part[n] + weight;
-            product_part[n] = fma(weight, V::load(dp + at), product_part[n]);
-            weight.store(w + at);
-          });
-        }
-      } else {
-        for (int j = from; j < to; ++j) {
-          unrolled<kVectors>(ATTEND_EACH(n) {
-            const std::int64_t at = j * stride + n * V::kLanes;
-            const V u = V::load(w + at);
-            const auto hidden = less(u, least);
-            const V weight = select(hidden, zero, exp2_gradual(fma(u, high, u * low) - base[n]));
-            V d = select(hidden, zero, V::load(dp + at)), mark = weight;
-            if (drops) {
-              const V keep = V::load(factors_ + (j * kVectors + n) * V::kLanes);
-              const auto kept = less(zero, keep);
-              d = select(kept, d * keep, zero);
-              mark = select(kept, weight, zero - weight);
-            }
-            part[n] = part[n] + weight;
-            product_part[n] = fma(weight, d, product_part[n]);
-            d.store(dp + at);
-            select(hidden, u, mark).store(w + at);
-          });
+    // Sums of sixteen keys first, at multiples of sixteen: the shorter chains round less.
+    V part[kVectors], product_part[kVectors];
+    unrolled<kVectors>(ATTEND_EACH(n) { part[n] = product_part[n] = zero; });
+    const auto close = ATTEND_EACH(n) {
+      total[n] = total[n] + part[n];
+      product_total[n] = product_total[n] + product_part[n];
+      part[n] = product_part[n] = zero;
+    };
+    std::int64_t block = 0;
+    for (int r = 0; r < mine.runs; ++r) {
+      const Run& run = mine.run[r];
+      for (int from = run.at, to; from < run.at + run.count; from = to) {
+        const std::int64_t key = run.key + from - run.at;
+        const auto left = static_cast<int>(16 - key % 16);
+        to = run.at + run.count - from < left ? run.at + run.count : from + left;
+        if (key / 16 != block) unrolled<kVectors>(close);
+        block = key / 16;
+        if (!partial && !drops) {
+          for (int j = from; j < to; ++j) {
+            unrolled<kVectors>(ATTEND_EACH(n) {
+              const std::int64_t at = j * stride + n * V::kLanes;
+              const V weight = exp2_of((V::load(w + at) - base[n]) * log2e);
+              part[n] = part[n] + weight;
+              product_part[n] = fma(weight, V::load(dp + at), product_part[n]);
+              weight.store(w + at);
+            });
+          }
+        } else {
+          for (int j = from; j < to; ++j) {
+            unrolled<kVectors>(ATTEND_EACH(n) {
+              const std::int64_t at = j * stride + n * V::kLanes;
+              const V u = V::load(w + at);
+              const auto hidden = less(u, least);
+              const V weight = select(hidden, zero, exp2_gradual((u - base[n]) * log2e));
+              V d = select(hidden, zero, V::load(dp + at)), mark = weight;
+              if (drops) {
+                const V keep = V::load(factors_ + (j * kVectors + n) * V::kLanes);
+                const auto kept = less(zero, keep);
+                d = select(kept, d * keep, zero);
+                mark = select(kept, weight, zero - weight);
+              }
+              part[n] = part[n] + weight;
+              product_part[n] = fma(weight, d, product_part[n]);
+              d.store(dp + at);
+              select(hidden, u, mark).store(w + at);
+            });
+          }
         }
       }
-      unrolled<kVectors>(ATTEND_EACH(n) {
-        total[n] = total[n] + part[n];
-        product_total[n] = product_total[n] + product_part[n];
-      });
     }
+    unrolled<kVectors>(close);
     unrolled<kVectors>(ATTEND_EACH(n) {
       total[n].store(sum + n * V::kLanes);
       product_total[n].store(dot + n * V::kLanes);
@@ -389,7 +394,7 @@ class ScoreGradients {
         V::set(value).store(strip + j * stride + t * kMost + n);
   }
 
-  // 3 reversed: ds = p (dp - delta + dlse), p = w 2^(m of the chunk - m) / l.
+  // 3 reversed: ds = p (dp - delta + dlse), p = w exp(top of the chunk - m) / l.
   template <int kVectors>
   void differentiate_tile(int t, T* w, T* dp, int count, bool marks) const noexcept {
     const Rows& tile = tiles[t];
@@ -397,7 +402,7 @@ class ScoreGradients {
     T factors[kMost];
     for (int n = 0; n < tile.lanes; ++n) {
       const double part = static_cast<double>(top[n]);
-      factors[n] = static_cast<T>(tile.l[n] == 0 ? 0 : power_of_two(part - tile.m[n]) / tile.l[n]);
+      factors[n] = static_cast<T>(tile.l[n] == 0 ? 0 : exp_of_difference(part, tile.m[n]) / tile.l[n]);
     }
     V factor[kVectors], shift[kVectors];
     unrolled<kVectors>(ATTEND_EACH(n) {

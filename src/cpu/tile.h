@@ -23,6 +23,13 @@
 namespace attend {
 namespace {
 
+// a * b for sizes; what is too much stays too much for any allocation.
+inline std::int64_t saturating_count(std::int64_t a, std::int64_t b) noexcept {
+  std::int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::int64_t>::max() / 16
+                                                : product;
+}
+
 // 2^n for whole n <= 0; 0 for -inf and for NaN, which -inf - -inf gives.
 inline double power_of_two(double n) noexcept {
   if (!(n >= -1022)) return n > -1075 ? 0x1p-1022 * power_of_two(n + 1022) : 0;
@@ -175,12 +182,12 @@ class Scores {
   void products(const Tile<V>& tile, const Chunk<T>& chunk, const Run& run, T* s,
                 T* top) const noexcept {
     Operands<T> x{.a = chunk.k + (run.key - chunk.from) * chunk.k_stride,
-                        .a_stride = chunk.k_stride,
-                        .b = tile.q,
-                        .b_stride = tile.lanes,
-                        .c = s + run.at * tile.stride,
-                        .c_stride = tile.stride,
-                        .depth = p.d};
+                  .a_stride = chunk.k_stride,
+                  .b = tile.q,
+                  .b_stride = tile.lanes,
+                  .c = s + run.at * tile.stride,
+                  .c_stride = tile.stride,
+                  .depth = p.d};
     const StoreAndTop finish{top, scale_};
     if (chain < p.d) {
       for (std::int64_t from = 0; from < p.d; from += chain) {
