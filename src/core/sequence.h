@@ -40,19 +40,21 @@ struct Sequence {
 }
 
 // Row i of head h in q, out, dout, lse ... (whatever has queries).
-[[gnu::always_inline]] inline std::int64_t query_row(const Problem& problem, const Strided& t, const Sequence& s,
-                              std::int64_t h, std::int64_t i) noexcept {
+[[gnu::always_inline]] inline std::int64_t query_row(const Problem& problem, const Strided& t,
+                                                     const Sequence& s, std::int64_t h,
+                                                     std::int64_t i) noexcept {
   return problem.packed_queries ? t.offset(0, h, s.q_begin + i) : t.offset(s.b, h, i);
 }
 
-[[gnu::always_inline]] inline std::int64_t page_of(const Problem& problem, const Call& call, const Sequence& s,
-                            std::int64_t j) noexcept {
+[[gnu::always_inline]] inline std::int64_t page_of(const Problem& problem, const Call& call,
+                                                   const Sequence& s, std::int64_t j) noexcept {
   return load_integer(call.block_table, call.block_table.offset(s.b, 0, 0, j / problem.page_size));
 }
 
 // Row j of the key head in k, v, dk or dv.
-[[gnu::always_inline]] inline std::int64_t key_row(const Problem& problem, const Call& call, const Strided& t,
-                            const Sequence& s, std::int64_t kv_head, std::int64_t j) noexcept {
+[[gnu::always_inline]] inline std::int64_t key_row(const Problem& problem, const Call& call,
+                                                   const Strided& t, const Sequence& s,
+                                                   std::int64_t kv_head, std::int64_t j) noexcept {
   switch (problem.keys) {
     case KeyAddressing::dense: return t.offset(s.b, kv_head, j);
     case KeyAddressing::packed: return t.offset(0, kv_head, s.k_begin + j);

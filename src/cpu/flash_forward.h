@@ -291,8 +291,8 @@ class FlashForward {
   // ---- joining chunks
   // -----------------------------------------------------------------------------
 
-  // Adds a chunk to what was there. As long as a row has seen one chunk alone, its sums stay as they
-  // are, times `up`; with a second one both are brought to integers in log2 units, m:
+  // Adds a chunk to what was there. As long as a row has seen one chunk alone, its sums stay as
+  // they are, times `up`; with a second one both are brought to integers in log2 units, m:
   //   e^top = 2^(whole - rest), up = 2^-rest.
   void join(Sums& tile, const T* top, const T* sum, const T* o) const noexcept {
     using D = typename V::Double;

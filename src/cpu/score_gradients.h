@@ -402,7 +402,8 @@ class ScoreGradients {
     T factors[kMost];
     for (int n = 0; n < tile.lanes; ++n) {
       const double part = static_cast<double>(top[n]);
-      factors[n] = static_cast<T>(tile.l[n] == 0 ? 0 : exp_of_difference(part, tile.m[n]) / tile.l[n]);
+      factors[n] =
+          static_cast<T>(tile.l[n] == 0 ? 0 : exp_of_difference(part, tile.m[n]) / tile.l[n]);
     }
     V factor[kVectors], shift[kVectors];
     unrolled<kVectors>(ATTEND_EACH(n) {

@@ -252,8 +252,7 @@ class Scores {
     template <int kRows, int kVectors>
     ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
       unrolled<kVectors>(ATTEND_EACH(n) {
-        if (scale != 1)
-          unrolled<kRows>(ATTEND_EACH(r) { sum[r][n] = sum[r][n] * V::set(scale); });
+        if (scale != 1) unrolled<kRows>(ATTEND_EACH(r) { sum[r][n] = sum[r][n] * V::set(scale); });
         V most = V::load(top + n * V::kLanes);
         unrolled<kRows>(ATTEND_EACH(r) { most = larger(most, sum[r][n]); });
         most.store(top + n * V::kLanes);
@@ -420,8 +419,8 @@ class Scores {
 
   const bool plain_;
   T q_scale_, scale_;  // their product is the scale
-  T *rows_, *added_;  // [lanes][256] and [256][lanes]
-  T* q_;              // [lanes][d], rows that do not lie ready
+  T *rows_, *added_;   // [lanes][256] and [256][lanes]
+  T* q_;               // [lanes][d], rows that do not lie ready
 };
 
 }  // namespace
