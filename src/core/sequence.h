@@ -51,8 +51,9 @@ inline std::int64_t page_of(const Problem& problem, const Call& call, const Sequ
 }
 
 // Row j of the key head in k, v, dk or dv.
-inline std::int64_t key_row(const Problem& problem, const Call& call, const Strided& t,
-                            const Sequence& s, std::int64_t kv_head, std::int64_t j) noexcept {
+[[gnu::always_inline]] inline std::int64_t key_row(const Problem& problem, const Call& call,
+                                                   const Strided& t, const Sequence& s,
+                                                   std::int64_t kv_head, std::int64_t j) noexcept {
   switch (problem.keys) {
     case KeyAddressing::dense: return t.offset(s.b, kv_head, j);
     case KeyAddressing::packed: return t.offset(0, kv_head, s.k_begin + j);
