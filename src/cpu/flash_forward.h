@@ -207,12 +207,14 @@ class FlashForward {
       base[n] = select(less(most, none), V::set(0), most);
       total[n] = V::set(0);
     });
+    const bool drops = p.drop_below != 0;  // then the smallest weight may be all that is left
     const bool streamed = kVectors == 1 && count >= Scores<V>::kStreamed;
     for (int j = 0; j < count; ++j) {
       if (streamed) prefetch_value(j);
       unrolled<kVectors>(ATTEND_EACH(n) {
         T* at = s + (j * kVectors + n) * V::kLanes;
-        const V w = exp2_of((V::load(at) - base[n]) * log2e);
+        const V t = (V::load(at) - base[n]) * log2e;
+        const V w = drops ? exp2_gradual(t) : exp2_of(t);
         total[n] = total[n] + w;
         w.store(at);
       });
@@ -299,7 +301,9 @@ class FlashForward {
     double whole[kMost], up[kMost], mine[kMost], other[kMost];
     for (int n = 0; n < tile.lanes; n += V::kLanes) {
       unrolled<V::kDoubles>(ATTEND_EACH(k) {
-        const D t = wide<k>(V::load(top + n)) * D::set(std::numbers::log2e);
+        // As log2_units(): the lowest finite score stays finite.
+        const D t = larger(D::set(std::numeric_limits<double>::lowest()),
+                           wide<k>(V::load(top + n)) * D::set(std::numbers::log2e));
         const D integer = ceiling(t);
         integer.store(whole + n + k * D::kLanes);
         exp2_of(t - integer).store(up + n + k * D::kLanes);
