@@ -203,7 +203,7 @@ void the_rest() {
   attend::attention(q, part(k, 0), part(v, 0), o0, {}, {.lse = lse0});
   attend::attention(q, part(k, 2), part(v, 2), o1, {}, {.lse = lse1});
   attend::merge({o0, o1}, {lse0, lse1}, joined);
-  expect("merge", largest_difference(joined, whole), 1e-7, "two halves joined equal the whole");
+  expect("merge", largest_difference(joined, whole), 5e-7, "two halves joined equal the whole");
 
   const attend::Plan plan = attend::Plan::attention(q, k, v, out);
   plan.run(q, k, v, out);  // as often as wanted, with other data of the same sizes

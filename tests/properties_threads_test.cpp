@@ -15,10 +15,10 @@ using cases::Case;
 // Enough work for eight strands, in a few milliseconds.
 void with_work_for_many(Case& c) {
   c.batch = 2 + static_cast<std::int64_t>(c.seed % 2);
-  c.kv_heads = 2;
-  c.heads = 4;
-  c.q_length = 33 + static_cast<std::int64_t>(c.seed % 7);
-  c.k_length = c.addressing == cases::Addressing::packed_self ? c.q_length : 47;
+  c.kv_heads = 4;
+  c.heads = 8;
+  c.q_length = 63 + static_cast<std::int64_t>(c.seed % 7);
+  c.k_length = c.addressing == cases::Addressing::packed_self ? c.q_length : 95;
   c.d = 12 + static_cast<std::int64_t>(c.seed % 5);
   c.dv = 16;
 }

@@ -21,13 +21,13 @@ using test::thrown_by;
 
 TEST(Threads, as_many_as_asked_for_and_always_the_same_bits) {
   EXPECT_EQ(Context().threads(), available_processors());
-  SmallCall expected(500);
+  SmallCall expected(2600);
   Context one({.threads = 1});
   expected.run(one);
   for (int threads = 1; threads <= 5; ++threads) {
     Context context({.threads = threads});
     EXPECT_EQ(context.threads(), threads);
-    SmallCall a(500);
+    SmallCall a(2600);
     a.run(context);
     EXPECT_EQ(a.result(), expected.result()) << threads << " threads";
     EXPECT_EQ(context.state().plan_for(a.problem())->strands, threads) << "or threads show nothing";
@@ -35,7 +35,7 @@ TEST(Threads, as_many_as_asked_for_and_always_the_same_bits) {
 }
 
 TEST(Threads, a_parallel_for_of_the_callers_runs_the_strands) {
-  SmallCall expected(500);
+  SmallCall expected(2600);
   Context one({.threads = 1});
   expected.run(one);
   std::vector<int> calls;
@@ -43,7 +43,7 @@ TEST(Threads, a_parallel_for_of_the_callers_runs_the_strands) {
                      calls.push_back(n);
                      for (int strand = n - 1; strand >= 0; --strand) body(strand);
                    }});
-  SmallCall a(500);
+  SmallCall a(2600);
   a.run(context);
   EXPECT_EQ(calls, std::vector<int>{3});
   EXPECT_EQ(a.result(), expected.result());
@@ -74,7 +74,7 @@ TEST(Threads, a_parallel_for_that_throws_gives_its_memory_back) {
                            throw std::runtime_error("no threads today");
                          },
                      .allocator = memory.allocator()});
-    SmallCall a(500);
+    SmallCall a(2600);
     EXPECT_EQ(thrown_by([&] { a.run(context); }), "not an attend::Error: no threads today");
     EXPECT_EQ(context.state().free_memory.size(), 1U);
   }
@@ -133,7 +133,7 @@ const Kernel kWatched{
 
 void run_watched(Context& context) {
   const Kernel* table[] = {&kWatched};
-  const Problem problem = SmallCall(500).problem();
+  const Problem problem = SmallCall(2600).problem();
   const Decision decision = decide(problem, context.state().machine, 4, "", table);
   ASSERT_EQ(decision.strands, 4);
   ASSERT_EQ(decision.workspace_bytes, 128U + 4 * 64);

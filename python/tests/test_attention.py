@@ -206,6 +206,8 @@ def test_plans_run_what_the_functions_run():
     plan = attend.Plan.attention(q, k, v, causal=True, return_lse=True, kernel="reference.forward")
     assert plan.kernel == "reference.forward" and "reference.forward" in plan.describe()
     out, lse = plan.run(k=k, q=q + 1, v=v, causal=True)
+    np.testing.assert_allclose(out, attend.attention(q + 1, k, v, causal=True), rtol=1e-12)
+    out, lse = attend.Plan.attention(q, k, v, causal=True, return_lse=True).run(q + 1, k, v, causal=True)
     np.testing.assert_array_equal(out, attend.attention(q + 1, k, v, causal=True))
     back = attend.Plan.attention_backward(q + 1, k, v, out, lse, out, causal=True)
     for a, b in zip(back.run_backward(q + 1, k, v, out, lse, out, causal=True),

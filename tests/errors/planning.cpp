@@ -2,6 +2,7 @@
 #include "arguments.h"
 
 #include "api/check.h"
+#include "cpu/declines.h"
 #include "plan/plan.h"
 #include "support/environment.h"
 
@@ -227,11 +228,22 @@ std::vector<ErrorCase> memory() {
   };
 }
 
+// Every instruction set's rows, on a machine that has none of them.
+std::vector<ErrorCase> machines() {
+  const auto refusal = [](const char* name, auto declines, const std::string& reason) {
+    return ErrorCase{name, [declines] { throw Unsupported(declines(Problem{}, Machine{})); },
+                     reason, "Unsupported"};
+  };
+  return {refusal("no_avx512", declines_avx512, "needs AVX-512 (F, DQ, BW, VL)"),
+          refusal("no_avx2", declines_avx2, "needs AVX2 and FMA"),
+          refusal("no_neon", declines_neon, "needs NEON")};
+}
+
 }  // namespace
 
 std::vector<ErrorCase> planning_errors() {
   std::vector<ErrorCase> cases = contexts();
-  for (const auto& more : {kernels_that_decline(), plans(), memory()})
+  for (const auto& more : {kernels_that_decline(), machines(), plans(), memory()})
     cases.insert(cases.end(), more.begin(), more.end());
   return cases;
 }

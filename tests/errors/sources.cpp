@@ -202,6 +202,7 @@ std::vector<MessagePattern> message_patterns(const std::string& file, std::strin
       add(at, "", arguments);
     } else if (s.substr(at, 12) == "std::string " && s.substr(at + 12, 8) == "declines") {
       const std::size_t open = s.find('{', at);
+      if (s.find(';', at) < open) return true;  // a declaration
       for (const Literal& literal : literals_in(inside(s, open)))
         patterns.push_back(
             {place(file, s, open + 1 + literal.at), anything + literal.text + anything});
