@@ -40,7 +40,7 @@ ATTEND_INLINE V exp2_polynomial(V f) {
   return g;
 }
 
-// 2^x for x <= 1, -inf included; NaN stays. What an instruction set cannot scale to is 0.
+// 2^x for x <= 1, -inf included; NaN stays. Subnormal results are 0.
 template <class V>
 ATTEND_INLINE V exp2_of(V x) {
   const V lowest = V::set(V::kLowestPower);
@@ -48,22 +48,15 @@ ATTEND_INLINE V exp2_of(V x) {
   const V n = nearest(reachable);
   const V f = reachable - n;
   const V power = scaled(fma(exp2_polynomial(f), f, V::set(1)), n);
-  // Below -140 (-1080) scaled() underflows to 0 by itself.
-  if constexpr (V::kLowestPower < (sizeof(typename V::T) == 4 ? -180 : -1080)) return power;
-  else return select(less(x, lowest), V::set(0), power);
+  return select(less(x, lowest), V::set(0), power);
 }
 
-// The same, with gradual underflow on every instruction set.
+// The same, with gradual underflow; subnormal results are slow.
 template <class V>
 ATTEND_INLINE V exp2_gradual(V x) {
-  using T = typename V::T;
-  if constexpr (V::kLowestPower < (sizeof(T) == 4 ? -180 : -1080)) {
-    return exp2_of(x);
-  } else {
-    const auto small = less(x, V::set(V::kLowestPower + 1));
-    const V power = exp2_of(select(small, x + V::set(64), x));
-    return select(small, power * V::set(static_cast<T>(0x1p-64)), power);
-  }
+  const auto small = less(x, V::set(V::kLowestPower + 1));
+  const V power = exp2_of(select(small, x + V::set(64), x));
+  return select(small, power * V::set(static_cast<typename V::T>(0x1p-64)), power);
 }
 
 // tanh(x) = e / (e + 2) with e = exp(2x) - 1, whose digits are all there for small x too:

@@ -140,6 +140,7 @@ class FlashForward {
       bring(at, begin, end);
       for (int t = 0; t < used; ++t) {
         Sums& tile = memory_.tiles[t];
+        memory_.chunk.cold = t == 0;
         T top[kMost], sum[kMost];
         if (weigh(tile, tile.part, top, sum)) join(tile, top, sum, tile.part);
       }
@@ -209,8 +210,10 @@ class FlashForward {
     });
     const bool drops = p.drop_below != 0;  // then the smallest weight may be all that is left
     const bool streamed = kVectors == 1 && count >= Scores<V>::kStreamed;
+    const bool cold = kVectors > 1 && memory_.chunk.cold;
     for (int j = 0; j < count; ++j) {
       if (streamed) prefetch_value(j);
+      if (cold) prefetch_values(j);
       unrolled<kVectors>(ATTEND_EACH(n) {
         T* at = s + (j * kVectors + n) * V::kLanes;
         const V t = (V::load(at) - base[n]) * log2e;
@@ -228,6 +231,12 @@ class FlashForward {
     constexpr std::int64_t kLine = 64 / sizeof(T);
     const std::int64_t lines = (p.dv + kLine - 1) / kLine;
     prefetch(memory_.chunk.v + line / lines * memory_.chunk.v_stride + line % lines * kLine);
+  }
+
+  ATTEND_INLINE void prefetch_values(std::int64_t key) const noexcept {
+    const T* row = memory_.chunk.v + key * memory_.chunk.v_stride;
+    for (std::int64_t x = 0; x < p.dv; x += 64 / static_cast<std::int64_t>(sizeof(T)))
+      prefetch(row + x);
   }
 
   // o[row][x] = sum over the keys of w[j][row] * v[j][x], one ascending chain.

@@ -67,6 +67,7 @@ struct Chunk {
   std::int64_t from, to;
   const T *k, *v;
   std::int64_t k_stride, v_stride;
+  bool cold = false;       // nobody has read it yet
   T *packed_k, *packed_v;  // [256][d] and [256][width of v], for what does not lie ready
 };
 
@@ -199,6 +200,8 @@ class Scores {
         x.a += chain;
         x.b += chain * tile.lanes;
       }
+    } else if (tile.lanes == kMost && chunk.cold) {
+      product<V, kTileVectors, Layout::streamed, Start::zero>(x, run.count, finish);
     } else if (tile.lanes == kMost) {
       product<V, kTileVectors, Layout::along, Start::zero>(x, run.count, finish);
     } else if (run.count < kStreamed) {
