@@ -12,8 +12,7 @@
 
 namespace attend::python {
 
-// ---- dicts of arrays
-// -----------------------------------------------------------------------------
+// ---- dicts of arrays ---------------------------------------------------------------------------
 
 // A layer's parameters: NumPy arrays that are its memory and keep it alive.
 template <class Layer>
@@ -44,8 +43,7 @@ NamedWritables write_named(nb::handle dict, const char* where, const char* name)
 // Copies, as gradients are handed to an optimizer.
 std::vector<NamedTensor> copy_named(nb::handle dict, const char* where, const char* name);
 
-// ---- calls
-// ---------------------------------------------------------------------------------------
+// ---- calls -------------------------------------------------------------------------------------
 
 // Something that changes while the GIL is released: by one thread at a time, while nobody looks.
 // Made and destroyed with the GIL held. Here it throws where C++ would leave it to the caller.
@@ -129,8 +127,7 @@ void bind_calls(nb::class_<Layer, More...>& type, const char* name, Kind kind = 
            "writing.");
 }
 
-// ---- choices
-// -------------------------------------------------------------------------------------
+// ---- choices -----------------------------------------------------------------------------------
 
 // The enum value that a string names.
 int choice(const std::string& value, std::span<const std::string_view> names, const char* what);
