@@ -37,13 +37,18 @@ YARDSTICK = {"name": "matmul 2048 x 2048", "suite": "yardstick", "operation": "m
 
 
 class Worker:
-    """A library in its own process, pinned to `cores`; what it says besides goes into the log."""
+    """A library in its own process, pinned to `cores`; what it says besides goes into the log.
+
+    Between its turns the process is stopped: threads that wait for more work by spinning, some for a fifth of a second,
+    would take the cores from whoever comes next.
+    """
 
     def __init__(self, name, cores, log=None):
         self.process = subprocess.Popen(
             [sys.executable, "-u", str(HERE / "worker.py"), name, ",".join(map(str, cores))], text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         self.first = self.answer()
+        self.process.send_signal(signal.SIGSTOP)
 
     def answer(self):
         if not select.select([self.process.stdout], [], [], PATIENCE)[0]:
@@ -53,14 +58,19 @@ class Worker:
         return json.loads(line) if line else {"left": f"the process ended with status {self.process.wait()}"}
 
     def ask(self, **request):
+        self.process.send_signal(signal.SIGCONT)
         try:
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             pass
-        return self.answer()
+        try:
+            return self.answer()
+        finally:
+            self.process.send_signal(signal.SIGSTOP)
 
     def close(self):
+        self.process.send_signal(signal.SIGCONT)
         try:
             self.process.communicate(timeout=10)
         except subprocess.TimeoutExpired:
