@@ -17,9 +17,8 @@
 // that of one chain of 256. Registers as in product.h. What limits it is the multiplier: 5 products
 // of 2 d flop a pair, beside some 25 instructions a vector of pairs for softmax and dS; from T =
 // 2048 on also the caches, since K, V, dK and dV pass by once a group. It declines nothing but the
-// machine. Measured with AVX-512 on one busy core (Xeon, family 6 model 143, 2026-11-15; five
-// products counted, 160 GFLOP/s of multiply-adds): B1 H12 T512 d64 100 GFLOP/s, B1 H8 T2048 d64 92,
-// d128 97, B8 H12 T128 d64 80, B32 H8 T20 d64 28, B2 H8 T10 d64 26.
+// machine. `attend bench --suite backward --threads 1` on a core with neighbours (AVX-512 Xeon,
+// 2026-11-15, five products counted, 2048 keys): 49 % of the peak at d = 64, 56 % at d = 128, causal.
 //
 // dalibi and dsinks are summed on the way. dbias, which is of any broadcast shape, has tasks of its
 // own (bias_gradient.h).

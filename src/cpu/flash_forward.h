@@ -14,9 +14,9 @@
 // are the same.
 //
 // What limits it: the multipliers, and beside them the weights (about 16 instructions a vector of
-// scores, for d + dv multiply-adds), the ends of tiles and the joins. Measured on one AVX-512 core
-// (a Xeon with neighbours, 2026-11-15) at 2048 keys: 75 % to 78 % of the peak at d = 64 and 128 in
-// quiet minutes; decode 85 % to 94 % of what the core reads from memory. It declines no problem.
+// scores, for d + dv multiply-adds), the ends of tiles and the joins. `attend bench --suite long
+// --threads 1` on a core with neighbours (AVX-512 Xeon, 2026-11-15, 2048 keys): 63 % of the peak at
+// d = 64, 76 % at d = 128. It declines no problem.
 #pragma once
 
 #include "cpu/show.h"
