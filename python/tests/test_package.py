@@ -3,6 +3,7 @@ import doctest
 import inspect
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -87,6 +88,13 @@ def test_the_module_is_not_installed_beside_the_library(tmp_path):
         pytest.skip("this is no build tree")
     subprocess.run(["cmake", f"-DCMAKE_INSTALL_PREFIX={tmp_path}", "-P", script], check=True)
     assert not list(tmp_path.rglob("*_attend*"))
+
+
+@pytest.mark.skipif(not shutil.which("nm"), reason="needs nm, of binutils")
+def test_the_module_shows_nothing_but_its_entry():
+    # Else a statically linked standard library is mixed with PyTorch's or NumPy's copy of it, and streams crash.
+    table = subprocess.run(["nm", "-D", "--defined-only", attend._attend.__file__], capture_output=True, text=True, check=True)
+    assert [line.split()[-1] for line in table.stdout.splitlines()] == ["PyInit__attend"]
 
 
 def test_importing_loads_no_other_library():
