@@ -30,28 +30,6 @@ void rows_to_lanes(const T* const* rows, std::int64_t count, std::int64_t length
   }
 }
 
-// rows[n][x] = from[x * lanes + n], the way back.
-template <class V, class T = typename V::T>
-void lanes_to_rows(const T* from, std::int64_t lanes, std::int64_t count, std::int64_t length,
-                   T* const* rows) noexcept {
-  for (std::int64_t n = 0; n < count; n += V::kLanes) {
-    const std::int64_t high = count - n < V::kLanes ? count - n : V::kLanes;
-    for (std::int64_t x = 0; x < length; x += V::kLanes) {
-      const std::int64_t width = length - x < V::kLanes ? length - x : V::kLanes;
-      V square[V::kLanes];
-      unrolled<V::kLanes>(ATTEND_EACH(r) {
-        square[r] = r < width ? V::load(from + (x + r) * lanes + n) : V::set(0);
-      });
-      transpose(square);
-      unrolled<V::kLanes>(ATTEND_EACH(r) {
-        if (r >= high) return;
-        if (width == V::kLanes) square[r].store(rows[n + r] + x);
-        else square[r].store_first(rows[n + r] + x, width);
-      });
-    }
-  }
-}
-
 // Whether a row of `t` can be read where it lies.
 template <class T>
 bool lies_ready(const Strided& t) noexcept {
