@@ -7,11 +7,12 @@
 namespace attend {
 namespace {
 
-// to[x * to_stride + n] = rows[n][x], for `count` rows of `length` elements; lanes from `count` up
-// to `lanes` (whole vectors) become 0.
+// to[x * lanes + n] = factor * rows[n][x], for `count` rows of `length` elements; lanes from
+// `count` up to `lanes` (whole vectors) become 0.
 template <class V, class T = typename V::T>
 void rows_to_lanes(const T* const* rows, std::int64_t count, std::int64_t length, T* to,
-                   std::int64_t lanes) noexcept {
+                   std::int64_t lanes, T factor = 1) noexcept {
+  const V times = V::set(factor);
   for (std::int64_t n = 0; n < lanes; n += V::kLanes) {
     const std::int64_t high = count - n < V::kLanes ? count - n : V::kLanes;
     for (std::int64_t x = 0; x < length; x += V::kLanes) {
@@ -24,7 +25,7 @@ void rows_to_lanes(const T* const* rows, std::int64_t count, std::int64_t length
       });
       transpose(square);
       unrolled<V::kLanes>(ATTEND_EACH(r) {
-        if (r < width) square[r].store(to + (x + r) * lanes + n);
+        if (r < width) (square[r] * times).store(to + (x + r) * lanes + n);
       });
     }
   }

@@ -135,9 +135,7 @@ class Scores {
       if (!ready) convert_row(call.q, at, p.d, q_ + n * p.d);
       q[n] = ready ? reinterpret_cast<const T*>(call.q.data) + at : q_ + n * p.d;
     }
-    rows_to_lanes<V>(q, tile.rows, p.d, tile.q, tile.lanes);
-    if (q_scale_ != 1)
-      for (std::int64_t x = 0; x < p.d * tile.lanes; ++x) tile.q[x] *= q_scale_;
+    rows_to_lanes<V>(q, tile.rows, p.d, tile.q, tile.lanes, q_scale_);
   }
 
   // The keys and values [from, to) of a chunk: where they are, or packed.
