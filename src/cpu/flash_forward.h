@@ -36,11 +36,10 @@ class FlashForward {
 
   struct Sums : Tile<V> {
     double m[kMost], l[kMost];
-    double up[kMost];    // see join()
-    bool single[kMost];  // the row has seen keys of one chunk alone
-    double* o;           // [rows][width]  joined chunks, relative to m
-    bool joined;         // else all there is are the sums of one chunk, in `part`
-    T* part;             // [rows][width]  the chunk at hand
+    double up[kMost];  // see join()
+    double* o;         // [rows][width]  joined chunks, relative to m
+    bool joined;       // else all there is are the sums of one chunk, in `part`
+    T* part;           // [rows][width]  the chunk at hand
   };
 
   struct Memory {
@@ -166,10 +165,7 @@ class FlashForward {
 
   void open(Sums& tile, std::int64_t first) noexcept {
     scores_.open(tile, first);
-    for (int n = 0; n < tile.lanes; ++n) {
-      tile.m[n] = kMinusInfinity, tile.l[n] = 0, tile.up[n] = 1;
-      tile.single[n] = true;
-    }
+    for (int n = 0; n < tile.lanes; ++n) tile.m[n] = kMinusInfinity, tile.l[n] = 0, tile.up[n] = 1;
     if (p.sinks) {  // a key that everybody sees, without value
       for (int n = 0; n < tile.rows; ++n) {
         const double sink = load(call_.sinks, call_.sinks.offset(0, tile.h[n], 0));
@@ -322,7 +318,7 @@ class FlashForward {
         mine[n] = tile.up[n] * power_of_two(tile.m[n] - m);
         other[n] = up[n] * power_of_two(whole[n] - m);
         tile.l[n] = tile.l[n] * mine[n] + part * other[n];
-        tile.m[n] = m, tile.up[n] = 1, tile.single[n] = false;
+        tile.m[n] = m, tile.up[n] = 1;
       }
     }
     if (!tile.joined) return;
@@ -396,27 +392,21 @@ class FlashForward {
     }
   }
 
-  // A single chunk's sums are of type T whether they were joined or not, and are divided in it.
   void close_row(const Sums& tile, int n, double inverse) const noexcept {
     using D = typename V::Double;
+    const D factor = D::set(inverse);
     T* out = reinterpret_cast<T*>(call_.out.data) + at(call_.out, tile, n);
     const std::int64_t whole = width(p), dv = p.dv;
     const T* part = tile.part + n * whole;
     const double* o = tile.o + n * whole;
-    const V factor = V::set(static_cast<T>(inverse));
     for (std::int64_t x = 0; x < dv; x += V::kLanes) {
-      V result;
-      if (tile.joined) {
-        D sum[V::kDoubles];
-        const D other = D::set(tile.single[n] ? 1 : inverse);
-        unrolled<V::kDoubles>(ATTEND_EACH(k) { sum[k] = D::load(o + x + k * D::kLanes) * other; });
-        result = V::narrowed(sum);
-        if (tile.single[n]) result = result * factor;
-      } else {
-        result = V::load(part + x) * factor;
-      }
-      if (x + V::kLanes <= dv) result.store(out + x);
-      else result.store_first(out + x, dv - x);
+      D result[V::kDoubles];
+      unrolled<V::kDoubles>(ATTEND_EACH(k) {
+        const D sum = tile.joined ? D::load(o + x + k * D::kLanes) : wide<k>(V::load(part + x));
+        result[k] = sum * factor;
+      });
+      if (x + V::kLanes <= dv) V::narrowed(result).store(out + x);
+      else V::narrowed(result).store_first(out + x, dv - x);
     }
   }
 
@@ -427,12 +417,10 @@ class FlashForward {
   void convert_row_out(const Sums& tile, int n, double inverse) const noexcept {
     with_type(call_.out.type, [&]<class E>(E) {
       E* to = reinterpret_cast<E*>(call_.out.data) + at(call_.out, tile, n);
-      for (std::int64_t x = 0; x < p.dv; ++x, to += call_.out.stride[3]) {
+      for (std::int64_t x = 0; x < p.dv; ++x) {
         const std::int64_t from = n * width(p) + x;
         const double sum = tile.joined ? tile.o[from] : static_cast<double>(tile.part[from]);
-        if (std::is_same_v<E, T> && tile.single[n])  // the bits of close_row
-          *to = static_cast<E>(static_cast<T>(sum) * static_cast<T>(inverse));
-        else *to = static_cast<E>(sum * inverse);
+        to[x * call_.out.stride[3]] = static_cast<E>(sum * inverse);
       }
     });
   }
