@@ -10,18 +10,20 @@ extern const Kernel kNeonForward, kNeonBackward;
 #endif
 extern const Kernel kGenericForward, kGenericBackward;
 extern const Kernel kReferenceForward, kReferenceBackward, kReferenceMerge;
+extern const Kernel kReferenceInspect, kReferenceWeights;
 extern const Kernel kTextbookForward, kTextbookBackward;
 
 namespace {
 
 constinit const Kernel* const kTable[] = {
 #if defined(__x86_64__)
-    &kAvx512Forward,  &kAvx2Forward,     &kAvx512Backward,   &kAvx2Backward,
+    &kAvx512Forward,    &kAvx2Forward,     &kAvx512Backward,   &kAvx2Backward,
 #elif defined(__aarch64__)
-    &kNeonForward,    &kNeonBackward,
+    &kNeonForward,       &kNeonBackward,
 #endif
-    &kGenericForward, &kGenericBackward, &kReferenceForward, &kReferenceBackward,
-    &kReferenceMerge, &kTextbookForward, &kTextbookBackward,
+    &kGenericForward,   &kGenericBackward, &kReferenceForward, &kReferenceBackward,
+    &kReferenceMerge,   &kTextbookForward, &kTextbookBackward, &kReferenceInspect,
+    &kReferenceWeights,
 };
 
 }  // namespace
