@@ -3,13 +3,14 @@
 namespace attend {
 namespace {
 
-constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
+constexpr std::int64_t kMostKeys = std::int64_t{1} << 24;
 
 std::string needs(const Problem& problem, bool there, const char* what) {
   if (std::string reason = declines_device(problem); !reason.empty()) return reason;
   if (!there) return std::string("needs ") + what;
-  if (problem.tokens && problem.type != DType::f64 && problem.k_length > kMostTokens)
-    return "compares tokens as f32, exact for up to 2^24 keys";
+  if ((problem.tokens || problem.top_k > 0) && problem.type != DType::f64 &&
+      problem.k_length > kMostKeys)
+    return "counts keys and tokens in f32, exact for up to 2^24 keys";
   return {};
 }
 

@@ -7,7 +7,7 @@
 // Cost: the scores of forward in stage 0, and once more in stage 1; no product with the values.
 // Memory: a record for each row, the map's cells and a chunk of scores for each strand.
 //
-// It declines tokens in sequences too long for their numbers to be exact in f32.
+// It declines tokens and largest keys of sequences too long for their numbers to be exact in f32.
 #pragma once
 
 #include "cpu/inspect_keys.h"

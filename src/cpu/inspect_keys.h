@@ -23,8 +23,19 @@ class InspectKeys {
   static constexpr int kMost = Tile<V>::kMost;
   static constexpr int kFlush = 8;
 
-  struct Cell {
-    double sum, maximum, visible;
+  // Sum, maximum and number of the visible pairs of each cell of the map.
+  static constexpr int kCellParts = 3;
+  struct Add {
+    template <class U>
+    ATTEND_INLINE U operator()(U a, U b) const {
+      return a + b;
+    }
+  };
+  struct Largest {
+    template <class U>
+    ATTEND_INLINE U operator()(U a, U b) const {
+      return larger(a, b);
+    }
   };
 
   struct Memory {
@@ -35,7 +46,8 @@ class InspectKeys {
     T* lanes;         // [256][V::kLanes]: mass since the last flush
     double* mass;     // [256]
     T *token, *left;  // [256]: the token of a key, and of the key before it
-    Cell* map;        // [map rows][columns of the task]
+    T* cells;         // [3][columns of the task][lanes]: of the tile at hand
+    double* map;      // [3][map rows][columns of the task, padded]
     Memory(const Problem& p, Scratch& scratch) {
       tile = scratch.take<Tile<V>>(1);
       runs = scratch.take<Runs>(1);
@@ -45,7 +57,8 @@ class InspectKeys {
       token = scratch.take<T>(kChunk);
       left = scratch.take<T>(kChunk);
       chunk.packed_k = scratch.take<T>(kChunk * p.d);
-      map = scratch.take<Cell>(saturating_count(p.map_rows(), columns(p)));
+      cells = scratch.take<T>(kCellParts * columns(p) * kMost);
+      map = scratch.take<double>(saturating_count(kCellParts, map_size(p)));
       T* q = scratch.take<T>(p.d * kMost);
       if (tile != nullptr) tile->q = q;
     }
@@ -92,9 +105,17 @@ class InspectKeys {
     return p.tile_keys == 0 ? 0 : p.tile_keys >= kChunk ? 1 : kChunk / p.tile_keys;
   }
 
+  static std::int64_t padded_columns(const Problem& p) { return Scores<V>::width(columns(p)); }
+  static std::int64_t map_size(const Problem& p) {
+    return saturating_count(p.map_rows(), padded_columns(p));
+  }
+
   void task(std::int64_t from) noexcept {
-    for (std::int64_t n = 0; n < p.map_rows() * columns(p); ++n) memory_.map[n] = {0, 0, 0};
-    first_column_ = p.tile_keys == 0 ? 0 : from / p.tile_keys;
+    for (std::int64_t n = 0; n < kCellParts * map_size(p); ++n) memory_.map[n] = 0;
+    if (p.tile_keys > 0) {
+      first_column_ = from / p.tile_keys;
+      query_bits_ = __builtin_ctzll(static_cast<unsigned long long>(p.tile_queries));
+    }
     const std::int64_t listed = listed_keys(p, sequence_);
     for (std::int64_t at = from; at < from + keys_of_task(p) && at < listed; at += kChunk) {
       for (int j = 0; j < kChunk; ++j) memory_.mass[j] = 0;
@@ -221,48 +242,81 @@ class InspectKeys {
     }
   }
 
-  Cell& cell(const Tile<V>& tile, int n, std::int64_t column) const noexcept {
-    return memory_.map[tile.i[n] / p.tile_queries * columns(p) + column];
-  }
-
-  // While s still holds scores: how many pairs of each cell are visible.
-  void count_cells(const Tile<V>& tile, const Runs& runs, bool partial) const noexcept {
+  // While s still holds scores: how many pairs of each column are visible in each lane.
+  void count_cells(const Tile<V>& tile, const Runs& runs, bool partial) noexcept {
+    const Run& last = runs.run[runs.runs - 1];
+    from_ = runs.run[0].key / p.tile_keys - first_column_;
+    to_ = (last.key + last.count - 1) / p.tile_keys - first_column_ + 1;
+    for (int part = 0; part < kCellParts; ++part)
+      for (std::int64_t x = from_ * kMost; x < to_ * kMost; ++x)
+        memory_.cells[part * columns(p) * kMost + x] = 0;
     const V lowest = V::set(std::numeric_limits<T>::lowest());
+    T* const seen = memory_.cells + 2 * columns(p) * kMost;
     for_columns(runs, [&](std::int64_t column, int at, int count) {
-      T seen[kMost];
       for (int n = 0; n < tile.lanes; n += V::kLanes) {
-        V sum = V::set(static_cast<T>(partial ? 0 : count));
+        T* const to = seen + column * kMost + n;
+        V sum = V::load(to) + V::set(static_cast<T>(partial ? 0 : count));
         for (int j = 0; partial && j < count; ++j) {
           const V u = V::load(memory_.s + (at + j) * tile.lanes + n);
           sum = sum + select(less(u, lowest), V::set(0), V::set(1));
         }
-        sum.store(seen + n);
+        sum.store(to);
       }
-      for (int n = 0; n < tile.rows; ++n)
-        cell(tile, n, column).visible += static_cast<double>(seen[n]);
     });
   }
 
+  // And once it holds weights, their sum and maximum.
   void add_cells(const Tile<V>& tile, const Runs& runs) const noexcept {
+    T* const sums = memory_.cells;
+    T* const maxima = memory_.cells + columns(p) * kMost;
     for_columns(runs, [&](std::int64_t column, int at, int count) {
-      T sum[kMost], largest[kMost];
       for (int n = 0; n < tile.lanes; n += V::kLanes) {
-        V total = V::set(0), most = V::set(0);
+        V total = V::load(sums + column * kMost + n), most = V::load(maxima + column * kMost + n);
         for (int j = 0; j < count; ++j) {
           const V w = V::load(memory_.s + (at + j) * tile.lanes + n);
           total = total + w;
           most = larger(most, w);
         }
-        total.store(sum + n);
-        most.store(largest + n);
-      }
-      for (int n = 0; n < tile.rows; ++n) {
-        Cell& to = cell(tile, n, column);
-        to.sum += static_cast<double>(sum[n]);
-        const auto most = static_cast<double>(largest[n]);
-        if (most > to.maximum) to.maximum = most;
+        total.store(sums + column * kMost + n);
+        most.store(maxima + column * kMost + n);
       }
     });
+    // Lanes of one row of the map are joined: columns become lanes.
+    for (std::int64_t c = from_ / V::kLanes * V::kLanes; c < to_; c += V::kLanes) {
+      join_lanes(tile, sums, c, memory_.map, Add{});
+      join_lanes(tile, maxima, c, memory_.map + map_size(p), Largest{});
+      join_lanes(tile, maxima + columns(p) * kMost, c, memory_.map + 2 * map_size(p), Add{});
+    }
+  }
+
+  // map[row][c ...] = join of itself and of the lanes that belong to the row.
+  template <class Join>
+  void join_lanes(const Tile<V>& tile, const T* cells, std::int64_t c, double* map,
+                  Join join) const noexcept {
+    using D = typename V::Double;
+    for (int n = 0; n < tile.rows; n += V::kLanes) {
+      V square[V::kLanes];
+      unrolled<V::kLanes>(ATTEND_EACH(x) {
+        square[x] =
+            c + x >= from_ && c + x < to_ ? V::load(cells + (c + x) * kMost + n) : V::set(0);
+      });
+      transpose(square);
+      T lanes[V::kLanes * V::kLanes];
+      unrolled<V::kLanes>(ATTEND_EACH(x) { square[x].store(lanes + x * V::kLanes); });
+      const int rows = tile.rows - n < V::kLanes ? tile.rows - n : V::kLanes;
+      for (int x = 0; x < rows;) {
+        const std::int64_t row = tile.i[n + x] >> query_bits_;
+        V joined = V::load(lanes + x * V::kLanes);
+        for (++x; x < rows && tile.i[n + x] >> query_bits_ == row; ++x)
+          joined = join(joined, V::load(lanes + x * V::kLanes));
+        double* to = map + row * padded_columns(p) + c;
+        unrolled<V::kDoubles>(ATTEND_EACH(k) {
+          double* at = to + k * D::kLanes;
+          const D all = D::load(at), part = wide<k>(joined);
+          join(all, part).store(at);
+        });
+      }
+    }
   }
 
   // A sum that is NaN has a weight that is, and so has the maximum.
@@ -270,11 +324,11 @@ class InspectKeys {
     const std::int64_t head = sequence_.b * p.heads + scores_.head;
     for (std::int64_t r = 0; r < p.map_rows(); ++r) {
       for (std::int64_t c = 0; c < columns(p) && first_column_ + c < p.map_columns(); ++c) {
-        const Cell& from = memory_.map[r * columns(p) + c];
+        const double* from = memory_.map + r * padded_columns(p) + c;
+        const double sum = from[0], most = from[map_size(p)], visible = from[2 * map_size(p)];
         const std::int64_t to = (head * p.map_rows() + r) * p.map_columns() + first_column_ + c;
-        const bool seen = from.visible > 0;
-        store(call_.tile_mean, to, seen ? from.sum / from.visible : -1);
-        store(call_.tile_maximum, to, !seen ? -1 : from.sum == from.sum ? from.maximum : from.sum);
+        store(call_.tile_mean, to, visible > 0 ? sum / visible : -1);
+        store(call_.tile_maximum, to, visible == 0 ? -1 : sum == sum ? most : sum);
       }
     }
   }
@@ -388,6 +442,8 @@ class InspectKeys {
   const RowRecord<T>* records_;
   HeadSums sums_;
   std::int64_t first_column_ = 0;
+  std::int64_t from_ = 0, to_ = 0;  // columns of the tile at hand
+  int query_bits_ = 0;              // tile_queries is a power of two
 };
 
 }  // namespace

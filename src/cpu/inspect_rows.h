@@ -5,9 +5,8 @@
 //
 //   lse = ln 2 m + ln l        entropy = (seen ln l - ln 2 turn) / l
 //
-// where l counts the sink and seen, the sum over the keys, does not. The largest keys of a row are
-// a list in order, which a key enters only if it beats the last: few do, and whole blocks of keys
-// are passed by when their maximum does not.
+// where l counts the sink and seen, the sum over the keys, does not. The largest keys of the rows
+// are lists in order, which a key enters only if it beats the last: few do.
 #pragma once
 
 #include "cpu/tile.h"
@@ -26,18 +25,18 @@ template <class V>
 class InspectRows {
   using T = typename V::T;
   static constexpr int kMost = Tile<V>::kMost;
-  static constexpr int kTiles = 4;   // of a task: they share a chunk while it is in the cache
-  static constexpr int kBlock = 16;  // keys that are passed by together
+  static constexpr int kTiles = 4;  // of a task: they share a chunk while it is in the cache
+  static constexpr int kBlock = 8;  // keys that are passed by together
+  static constexpr int kBlocks = kChunk / kBlock + kChunk / 2 + 1;  // in all runs of a chunk
   static constexpr T kHidden = Scores<V>::kHidden;
 
   struct Rows : Tile<V> {
     double m[kMost], l[kMost], up[kMost];  // as forward has them
     double seen[kMost], turn[kMost];       // relative to m
     double visible[kMost];
-    T best[kMost];           // the largest score
-    T last[kMost];           // the score to beat
-    T* top_scores;           // [rows][top_k], descending
-    std::int64_t* top_keys;  // [rows][top_k]
+    T best[kMost];             // the largest score
+    T bound[kMost];            // a score up to it does not enter the list
+    T *top_scores, *top_keys;  // [top_k][lanes], descending; a key as a number, -1: none
   };
 
   struct Memory {
@@ -45,15 +44,21 @@ class InspectRows {
     Runs* runs;
     Chunk<T> chunk;
     T* s;  // [256][lanes]
+    Run* blocks;
+    T* maxima;  // [blocks][lanes]
+    T* sorted;  // [top_k][lanes]
     Memory(const Problem& p, Scratch& scratch) {
       tiles = scratch.take<Rows>(kTiles);
       runs = scratch.take<Runs>(1);
       s = scratch.take<T>(kChunk * kMost);
+      blocks = scratch.take<Run>(p.top_k > 0 ? kBlocks : 0);
+      maxima = scratch.take<T>(p.top_k > 0 ? kBlocks * kMost : 0);
+      sorted = scratch.take<T>(p.top_k * kMost);
       chunk.packed_k = scratch.take<T>(kChunk * p.d);
       for (int t = 0; t < kTiles; ++t) {
         T* q = scratch.take<T>(p.d * kMost);
         T* scores = scratch.take<T>(kMost * p.top_k);
-        auto* keys = scratch.take<std::int64_t>(kMost * p.top_k);
+        T* keys = scratch.take<T>(kMost * p.top_k);
         if (tiles != nullptr)
           tiles[t].q = q, tiles[t].top_scores = scores, tiles[t].top_keys = keys;
       }
@@ -117,7 +122,7 @@ class InspectRows {
       }
       tile.m[n] = state.m, tile.l[n] = state.l, tile.up[n] = 1;
       tile.seen[n] = tile.turn[n] = tile.visible[n] = 0;
-      tile.best[n] = tile.last[n] = kHidden;
+      tile.best[n] = tile.bound[n] = kHidden;
     }
     for (std::int64_t x = 0; x < kMost * p.top_k; ++x)
       tile.top_scores[x] = kHidden, tile.top_keys[x] = -1;
@@ -134,7 +139,7 @@ class InspectRows {
     else softmax<kTileVectors>(runs.count, top, sum, turn);
     count(tile, runs.count, partial);
     join(tile, top, sum, turn);
-    if (p.top_k > 0) enter(tile, runs, top);
+    if (p.top_k > 0) enter(tile, runs);
   }
 
   // Of w = 2^x, x = (s - top) log2(e): sum = sum of w, turn = sum of w x.
@@ -218,43 +223,91 @@ class InspectRows {
     }
   }
 
-  // The largest keys: blocks of keys whose maximum beats the last of the list are looked at.
-  void enter(Rows& tile, const Runs& runs, const T* top) const noexcept {
-    bool any = false;
-    for (int n = 0; n < tile.rows; ++n) any |= top[n] > tile.last[n];
-    if (!any) return;
-    for (int r = 0; r < runs.runs; ++r) {
-      const Run& run = runs.run[r];
-      for (int x = 0; x < run.count; x += kBlock) {
-        const int keys = run.count - x < kBlock ? run.count - x : kBlock;
-        const T* s = memory_.s + (run.at + x) * tile.lanes;
-        T most[kMost];
-        for (int n = 0; n < tile.lanes; n += V::kLanes) {
-          V largest = V::set(kHidden);
-          for (int j = 0; j < keys; ++j) {
-            const V u = V::load(s + j * tile.lanes + n);
-            largest = select(less(largest, u), u, largest);  // passes NaN by
-          }
-          largest.store(most + n);
+  // The largest keys: where the maximum of a block beats the bound of any row, its keys are tried.
+  void enter(Rows& tile, const Runs& runs) const noexcept {
+    const int blocks = find_maxima(tile, runs);
+    const T* last = tile.top_keys + (p.top_k - 1) * kMost;
+    bool full = true;
+    for (int n = 0; n < tile.rows; ++n) full = full && last[n] >= 0;
+    if (!full && blocks >= p.top_k) raise_bounds(tile, blocks);
+    for (int b = 0; b < blocks; ++b) {
+      const Run& block = memory_.blocks[b];
+      for (int n = 0; n < tile.lanes; n += V::kLanes) {
+        if (!any_less(V::load(tile.bound + n), V::load(memory_.maxima + b * kMost + n))) continue;
+        for (int j = 0; j < block.count; ++j) {
+          const V u = V::load(memory_.s + (block.at + j) * tile.lanes + n);
+          if (any_less(V::load(tile.bound + n), u)) insert(tile, n, u, block.key + j);
         }
-        for (int n = 0; n < tile.rows; ++n)
-          if (most[n] > tile.last[n]) enter_row(tile, n, s + n, run.key + x, keys);
       }
     }
   }
 
-  void enter_row(Rows& tile, int n, const T* s, std::int64_t key, int keys) const noexcept {
-    T* scores = tile.top_scores + n * p.top_k;
-    std::int64_t* list = tile.top_keys + n * p.top_k;
-    for (int j = 0; j < keys; ++j) {
-      const T u = s[j * tile.lanes];
-      if (!(u > tile.last[n])) continue;
-      std::int64_t at = p.top_k - 1;
-      for (; at > 0 && u > scores[at - 1]; --at)
-        scores[at] = scores[at - 1], list[at] = list[at - 1];
-      scores[at] = u, list[at] = key + j;
-      tile.last[n] = scores[p.top_k - 1];
+  // The runs cut into blocks, and the maximum of each; gives their number.
+  int find_maxima(const Rows& tile, const Runs& runs) const noexcept {
+    int blocks = 0;
+    for (int r = 0; r < runs.runs; ++r) {
+      const Run& run = runs.run[r];
+      for (int x = 0; x < run.count; x += kBlock, ++blocks) {
+        const int keys = run.count - x < kBlock ? run.count - x : kBlock;
+        memory_.blocks[blocks] = {run.key + x, run.at + x, keys};
+        for (int n = 0; n < tile.lanes; n += V::kLanes) {
+          const T* s = memory_.s + (run.at + x) * tile.lanes + n;
+          V most = V::load(s);
+          for (int j = 1; j < keys; ++j) {
+            const V u = V::load(s + j * tile.lanes);
+            most = select(less(most, u), u, most);
+          }
+          most.store(memory_.maxima + blocks * kMost + n);
+        }
+      }
     }
+    return blocks;
+  }
+
+  // Lists begin empty, and nearly every key would enter. But each block has a key as large as its
+  // maximum, so the last of the list will not be below the top_k-th of the maxima.
+  void raise_bounds(Rows& tile, int blocks) const noexcept {
+    T* sorted = memory_.sorted;  // [top_k][lanes], descending
+    for (std::int64_t x = 0; x < p.top_k * kMost; ++x) sorted[x] = kHidden;
+    for (int n = 0; n < tile.lanes; n += V::kLanes) {
+      for (int b = 0; b < blocks; ++b) {
+        V u = V::load(memory_.maxima + b * kMost + n);
+        for (std::int64_t x = 0; x < p.top_k; ++x) {
+          T* at = sorted + x * kMost + n;
+          const V here = V::load(at);
+          const auto below = less(here, u);
+          select(below, u, here).store(at);
+          u = select(below, here, u);
+        }
+      }
+    }
+    const T* last = sorted + (p.top_k - 1) * kMost;
+    for (int n = 0; n < tile.rows; ++n) {
+      const T size = last[n] < 0 ? -last[n] : last[n];
+      const T bound = last[n] - size * T{0x1p-16F} - std::numeric_limits<T>::min();  // just below
+      if (bound > tile.bound[n]) tile.bound[n] = bound;
+    }
+  }
+
+  // A key into the lists of the lanes from n on: what is smaller than u moves down one place, and u
+  // takes its own; equal scores stay before it.
+  void insert(Rows& tile, int n, V u, std::int64_t key) const noexcept {
+    T *scores = tile.top_scores + n, *keys = tile.top_keys + n;
+    const V infinity = V::set(-kHidden);
+    V above = infinity, above_key = infinity, mine = V::set(static_cast<T>(key));
+    for (std::int64_t at = 0; at < p.top_k; ++at, scores += kMost, keys += kMost) {
+      const V here = V::load(scores), here_key = V::load(keys);
+      const auto moves = less(above, u), enters = less(here, u);
+      select(moves, above, select(enters, u, here)).store(scores);
+      select(moves, above_key, select(enters, mine, here_key)).store(keys);
+      above = here, above_key = here_key;
+    }
+    larger(V::load(tile.bound + n), V::load(scores - kMost)).store(tile.bound + n);
+  }
+
+  // Whether a < b in any lane.
+  ATTEND_INLINE static bool any_less(V a, V b) {
+    return !all_finite(select(less(a, b), V::set(-kHidden), V::set(0)));
   }
 
   void close(const Rows& tile) noexcept {
@@ -277,12 +330,12 @@ class InspectRows {
       store(call_.maximum, at(call_.maximum), maximum);
       store(call_.entropy, at(call_.entropy), entropy);
       for (std::int64_t x = 0; x < p.top_k; ++x) {
-        const std::int64_t key = number ? tile.top_keys[n * p.top_k + x] : -1;
+        const auto key = number ? static_cast<std::int64_t>(tile.top_keys[x * kMost + n]) : -1;
         store_integer(call_.top_keys, at(call_.top_keys) + x, key);
         store(call_.top_weights, at(call_.top_weights) + x,
               !number   ? state.l
               : key < 0 ? 0
-                        : weight_of(tile.top_scores[n * p.top_k + x]));
+                        : weight_of(tile.top_scores[x * kMost + n]));
       }
       records_[(scores_.sequence.b * p.heads + tile.h[n]) * p.q_length + tile.i[n]] = {
           sees && number ? tile.best[n] : T{0}, static_cast<T>(maximum),
