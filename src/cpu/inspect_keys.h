@@ -114,7 +114,8 @@ class InspectKeys {
     for (std::int64_t n = 0; n < kCellParts * map_size(p); ++n) memory_.map[n] = 0;
     if (p.tile_keys > 0) {
       first_column_ = from / p.tile_keys;
-      query_bits_ = __builtin_ctzll(static_cast<unsigned long long>(p.tile_queries));
+      query_bits_ = __builtin_ctzll(static_cast<std::uint64_t>(p.tile_queries));
+      key_bits_ = __builtin_ctzll(static_cast<std::uint64_t>(p.tile_keys));
     }
     const std::int64_t listed = listed_keys(p, sequence_);
     for (std::int64_t at = from; at < from + keys_of_task(p) && at < listed; at += kChunk) {
@@ -234,9 +235,9 @@ class InspectKeys {
     for (int r = 0; r < runs.runs; ++r) {
       const Run& run = runs.run[r];
       for (int x = 0; x < run.count;) {
-        const std::int64_t j = run.key + x, left = p.tile_keys - j % p.tile_keys;
+        const std::int64_t j = run.key + x, left = p.tile_keys - (j & (p.tile_keys - 1));
         const int count = left < run.count - x ? static_cast<int>(left) : run.count - x;
-        use(j / p.tile_keys - first_column_, run.at + x, count);
+        use((j >> key_bits_) - first_column_, run.at + x, count);
         x += count;
       }
     }
@@ -245,8 +246,8 @@ class InspectKeys {
   // While s still holds scores: how many pairs of each column are visible in each lane.
   void count_cells(const Tile<V>& tile, const Runs& runs, bool partial) noexcept {
     const Run& last = runs.run[runs.runs - 1];
-    from_ = runs.run[0].key / p.tile_keys - first_column_;
-    to_ = (last.key + last.count - 1) / p.tile_keys - first_column_ + 1;
+    from_ = (runs.run[0].key >> key_bits_) - first_column_;
+    to_ = ((last.key + last.count - 1) >> key_bits_) - first_column_ + 1;
     for (int part = 0; part < kCellParts; ++part)
       for (std::int64_t x = from_ * kMost; x < to_ * kMost; ++x)
         memory_.cells[part * columns(p) * kMost + x] = 0;
@@ -442,8 +443,8 @@ class InspectKeys {
   const RowRecord<T>* records_;
   HeadSums sums_;
   std::int64_t first_column_ = 0;
-  std::int64_t from_ = 0, to_ = 0;  // columns of the tile at hand
-  int query_bits_ = 0;              // tile_queries is a power of two
+  std::int64_t from_ = 0, to_ = 0;     // columns of the tile at hand
+  int query_bits_ = 0, key_bits_ = 0;  // the sides of a tile are powers of two
 };
 
 }  // namespace
