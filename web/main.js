@@ -40,7 +40,10 @@ function summary() {
   const run = runOf(state.show), [layer] = run.layers;
   if (!layer) return say("no_layers");
   const exact = run.layers.every((each) => each.q && each.k && each.lse);
-  return `${say("summary", { layers: run.layers.length, heads: layer.heads, queries: layer.queries, keys: layer.keys })} · ` +
+  const counts = { layer: run.layers.length, head: layer.heads, query: layer.queries, key: layer.keys };
+  const words = Object.entries(counts).map(([name, n]) => [`${name}_word`, say(n === 1 ? `${name}_word_1` : `${name}_word`)]);
+  const { layer: layers, head: heads, query: queries, key: keys } = counts;
+  return `${say("summary", { layers, heads, queries, keys, ...Object.fromEntries(words) })} · ` +
     say(exact ? "all_exact" : "some_about");
 }
 
@@ -79,8 +82,9 @@ function build() {
     ["svg", "png", "csv"].map((kind) => element("button", { type: "button", class: "quiet", "data-export": kind, onclick: () => files[kind]() }, kind.toUpperCase())), message);
   const table = element("div", { class: "table-box" }), tableButton = element("button", { type: "button", class: "quiet", "data-key": "table", onclick: () => choose({ table: !state.table }) });
   exportRow.append(tableButton);
-  map.root.append(map.title, map.label, map.metrics, map.note, element("div", { class: "row tools" }, mapControls(map)), map.readout, map.frame,
-    element("div", { class: "below" }, map.legend, map.level), element("h3", {}, say("filters")), filterBox, exportRow, table);
+  map.root.append(map.title, map.label, map.note, element("div", { class: "row tools" }, mapControls(map)), map.readout, map.frame,
+    element("div", { class: "below" }, map.legend, map.level), element("h3", {}, say("filters")), filterBox,
+    element("h3", {}, say("metrics")), map.metrics, exportRow, table);
   const textSection = section("text", say("text")), text = new TextView(textSection);
   const explainSection = section("explain", say("explain")), explainBody = element("div"), explain = new ExplainView(explainBody);
   explainSection.append(explainBody);
@@ -179,7 +183,8 @@ function start() {
     searchDifferences((done) => {
       views.runs.done = done;
       views.runs.show();
-      if (state.show !== "difference") return;
+      if (state.show !== "difference" || !shown.layer) return;
+      views.map.describe(shown.layer);
       if (done && (state.sort === "difference" || state.colour === "difference")) views.grid.build();
       else views.grid.redraw();
       views.map.draw();

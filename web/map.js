@@ -11,7 +11,7 @@ import { choose, state } from "./state.js";
 import { say } from "./text.js";
 import { tokenElement } from "./tokens.js";
 
-const kLeast = 3;   // cells: the closest zoom
+const kLeast = 8;   // cells: the closest zoom
 
 export class MapView {
   constructor(root) {

@@ -1,6 +1,7 @@
 // The text, shaded by what the chosen queries see (or by who sees the chosen keys). Long texts are shown
 // a page at a time, below a strip of the whole.
 import { cssColour, Scale } from "./colour.js";
+import { unpack } from "./data.js";
 import { clamp, element, fill, number, press, segmented, signed } from "./dom.js";
 import { keyToken, queryToken, selfAttention, shown } from "./page.js";
 import { choose, state } from "./state.js";
@@ -17,7 +18,8 @@ export class TextView {
     this.controls = element("div", { class: "row" });
     this.body = element("div", { class: "texts" });
     this.list = element("ol", { class: "strongest" });
-    root.append(this.controls, this.heading, this.body, this.list);
+    this.facts = element("p", { class: "fine facts" });
+    root.append(this.controls, this.heading, this.facts, this.body, this.list);
     root.addEventListener("keydown", (event) => this.key(event));
   }
 
@@ -66,7 +68,7 @@ export class TextView {
   show() {
     const { source } = shown;
     if (!source) {
-      for (const part of [this.heading, this.body, this.list]) fill(part);
+      for (const part of [this.heading, this.facts, this.body, this.list]) fill(part);
       return;
     }
     press(this.direction, state.reverse);
@@ -76,6 +78,8 @@ export class TextView {
     if (sums) for (const value of sums) top = Math.max(top, Math.abs(value) || 0);
     this.scale = new Scale({ bend: state.bend, top, difference: source.difference });
     this.tellChosen(chosen, tooMany);
+    this.tellFacts(chosen).catch(() => fill(this.facts));   // broken numbers here cost only this line
+    this.shading = sums !== null;
     const self = selfAttention(), { offset } = this.places();
     const shade = sums ? (n) => (seen[n] ? sums[n] : null) : () => null;
     const parts = [];
@@ -102,6 +106,19 @@ export class TextView {
     const words = chosen.length > 4
       ? sayWith("chosen_many", { first: element("span", {}, names), n: String(chosen.length - 4) }) : names;
     fill(this.heading, sayWith(state.reverse ? "chosen_seen" : "chosen_sees", { tokens: element("span", {}, words) }));
+  }
+
+  // What is known of a single chosen row or column, before filters.
+  async tellFacts(chosen) {
+    const { head } = shown, [n] = chosen;
+    fill(this.facts);
+    if (!head || chosen.length !== 1) return;
+    const { layer } = head, names = state.reverse ? ["mass"] : ["entropy", "maximum"];
+    const arrays = await Promise.all(names.map((name) => unpack(layer[name])));
+    if (head !== shown.head || arrays.some((array) => !array) || state.chosen[0] !== n) return;
+    const at = head.h * (state.reverse ? head.keys : head.queries) + n;
+    const values = Object.fromEntries(names.map((name, m) => [name, number(arrays[m][at])]));
+    fill(this.facts, say(state.reverse ? "facts_key" : "facts_query", values));
   }
 
   tellStrongest(chosen, sums, seen) {
@@ -151,6 +168,7 @@ export class TextView {
   }
 
   token(side, n, token, value, marked) {
+    const shaded = this.shading && side !== (state.reverse ? "keys" : "queries");
     const words = value === null ? "" : shown.source.difference ? signed(value) : number(value);
     const node = element("span", { class: "piece", role: "option", tabindex: "-1", "aria-selected": String(marked), "data-n": n,
                                    "data-value": value === null ? null : value, title: words ? `${n} · ${words}` : String(n) },
@@ -158,7 +176,7 @@ export class TextView {
     if (value !== null) {
       node.style.backgroundColor = this.scale.css(value);
       node.style.color = this.scale.inkOn(value);
-    } else if (state.chosen.length && !marked) node.classList.add("unseen");
+    } else if (shaded && !marked) node.classList.add("unseen");
     const pick = (event) => this.pick(side, n, event.shiftKey || event.ctrlKey || event.metaKey);
     node.addEventListener("click", pick);
     return node;
