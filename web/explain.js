@@ -3,10 +3,9 @@
 import { ink, Scale } from "./colour.js";
 import { unpack } from "./data.js";
 import { element, fill, number, signed } from "./dom.js";
-import { hasTwoRuns, keyToken, queryToken, shown } from "./page.js";
+import { hasTwoRuns, placeElement, shown } from "./page.js";
 import { state } from "./state.js";
 import { say } from "./text.js";
-import { tokenElement } from "./tokens.js";
 
 // Bars around a middle line, one for each number: blue up, orange down.
 function bars(values, words) {
@@ -58,8 +57,8 @@ export class ExplainView {
       return fill(this.root, element("p", { class: "muted" }, say("explain_none")));
     }
     const [i, j] = cell, parts = [];
-    parts.push(element("p", { class: "pair" }, element("span", { class: "muted" }, `${say("query")} ${i} `), tokenElement(queryToken(i)),
-      element("span", { class: "muted" }, ` → ${say("key")} ${j} `), tokenElement(keyToken(j))));
+    parts.push(element("p", { class: "pair" }, placeElement(i, "query", `${say("query")} `),
+      element("span", { class: "muted" }, " → "), placeElement(j, "key", `${say("key")} `)));
     for (const [n, head] of heads.entries()) {
       const v = head.exact ? await unpack(head.layer.v) : null;
       if (asked !== this.asked) return;

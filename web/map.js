@@ -4,12 +4,11 @@ import { Scale } from "./colour.js";
 import { clamp, element, fill, number, signed } from "./dom.js";
 import { cellsOf, levelOf, paintMap } from "./paint.js";
 import { labelWidth } from "./ruler.js";
-import { headName, keyToken, labelOf, queryToken, shown } from "./page.js";
+import { headName, keyToken, labelOf, placeElement, queryToken, shown } from "./page.js";
 import { metricNames, metricOf } from "./grid.js";
 import { differenceOf } from "./compare.js";
 import { choose, state } from "./state.js";
 import { say } from "./text.js";
-import { tokenElement } from "./tokens.js";
 
 const kLeast = 8;   // cells: the closest zoom
 
@@ -27,6 +26,7 @@ export class MapView {
     this.readout = element("p", { id: "readout", class: "readout", "aria-live": "polite" });
     this.level = element("p", { class: "level" });
     this.legend = element("div", { class: "legend" });
+    this.legendKey = "";
     this.listen();
     new ResizeObserver(() => this.layout()).observe(this.frame);
   }
@@ -119,6 +119,7 @@ export class MapView {
   }
 
   draw() {
+    this.canvas.dataset.whole = "false";
     if (this.pending || !this.geometry) return;
     this.pending = requestAnimationFrame(() => {
       this.pending = 0;
@@ -185,8 +186,7 @@ export class MapView {
       : cell.kind === "filtered" ? say("filtered_is", { weight: number(cell.before ?? 0) })
       : cell.before !== undefined && cell.before !== cell.weight ? say("renormalised_is", { weight: number(cell.before) }) : "";
     fill(this.readout,
-      element("span", { class: "pair" }, element("span", { class: "muted" }, `${i} `), tokenElement(queryToken(i)),
-        element("span", { class: "muted" }, ` → ${j} `), tokenElement(keyToken(j))),
+      element("span", { class: "pair" }, placeElement(i, "query"), element("span", { class: "muted" }, " → "), placeElement(j, "key")),
       element("span", { class: "value figure" }, cell.kind === "hidden" || cell.kind === "filtered" ? "—" : value),
       element("span", { class: `kind ${cell.kind}`, title: cell.kind === "exact" ? say("exact_is") : null }, say(cell.kind)),
       more ? element("span", { class: "muted" }, more) : null);

@@ -7,7 +7,7 @@ import { rulerLabels } from "./ruler.js";
 import { shortToken } from "./tokens.js";
 
 const kViewWork = 3e8;    // multiplications that a view may cost; below it every cell is computed
-const kCells = 4e6;
+const kCells = 5e6;
 
 // How a window [q0, q1, k0, k1] is drawn on w x h px: "cells", "merged" (several cells a pixel, all
 // of them computed) or "tiles".

@@ -3,7 +3,7 @@
 import { cssColour, Scale } from "./colour.js";
 import { unpack } from "./data.js";
 import { clamp, element, fill, number, press, segmented, signed } from "./dom.js";
-import { keyToken, queryToken, selfAttention, shown } from "./page.js";
+import { keyToken, placeElement, queryToken, selfAttention, shown } from "./page.js";
 import { choose, state } from "./state.js";
 import { say, sayWith } from "./text.js";
 import { tokenElement, visibleToken } from "./tokens.js";
@@ -130,7 +130,6 @@ export class TextView {
       best.sort((a, b) => size(b) - size(a));
       best.length = Math.min(best.length, 6);
     }
-    const token = state.reverse ? queryToken : keyToken;
     fill(this.list, best.map((n) => {
       const exact = chosen.every((c) => (state.reverse ? shown.source.isExact(n, c) : shown.source.isExact(c, n)));
       const bar = element("span", { class: "bar" });
@@ -138,7 +137,7 @@ export class TextView {
       bar.style.backgroundColor = this.scale.css(sums[n]);
       const cell = state.reverse ? [n, chosen[0]] : [chosen[0], n];
       return element("li", {}, element("button", { type: "button", onclick: () => choose({ cell }) },
-        element("span", { class: "muted" }, String(n)), tokenElement(token(n)),
+        placeElement(n, state.reverse ? "query" : "key"),
         element("span", { class: "track" }, bar),
         element("span", { class: "figure" }, shown.source.difference ? signed(sums[n]) : number(sums[n])),
         exact ? null : element("span", { class: "kind about" }, say("about"))));

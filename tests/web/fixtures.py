@@ -1,5 +1,7 @@
 """Pages that the browser tests and the screenshots look at: small heads that were made by hand, so that it is
 known what they do, and long ones of random numbers."""
+import functools
+
 import numpy as np
 
 from page import Blobs, layer_of, page_of
@@ -45,17 +47,20 @@ def run_of(tokens, blobs, name="run", layers=2, seed=0, special=(0,), **keywords
     return {"name": name, "tokens": list(tokens), "key_tokens": None, "special": list(special), "layers": parts}
 
 
+@functools.cache
 def small(**keywords):
     blobs = Blobs()
     return page_of([run_of(SENTENCE, blobs)], blobs, title="The cat sat on the mat", **keywords)
 
 
+@functools.cache
 def two_runs():
     blobs = Blobs()
     runs = [run_of(SENTENCE, blobs, "before"), run_of(SENTENCE, blobs, "after", seed=40)]
     return page_of(runs, blobs, title="Before and after training")
 
 
+@functools.cache
 def long_page(length=131072, heads=8):
     """A layer too long for q and k: tiles of a band and a first column, a window of exact weights, no matrix."""
     blobs, side, tiles = Blobs(), length // 128, 128
@@ -84,6 +89,7 @@ def long_page(length=131072, heads=8):
     return page_of([run], blobs, title="A long text", notes=["q, k and v are left out: they would need 201 MB."])
 
 
+@functools.cache
 def many_heads(length, layers=12, heads=12, embed=True):
     """Layers of random heads that lean to their neighbours, with d = 16."""
     blobs, random = Blobs(), np.random.default_rng(1)
