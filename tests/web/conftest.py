@@ -8,14 +8,12 @@ import pytest
 sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).parents[2] / "tools")]
 import screenshots  # noqa: E402
 
-playwright_api = pytest.importorskip("playwright.sync_api")
-
 
 @pytest.fixture(scope="session")
 def browser():
     if not screenshots.browser_path():
         pytest.skip("no Chromium is installed")
-    with playwright_api.sync_playwright() as playwright:
+    with pytest.importorskip("playwright.sync_api").sync_playwright() as playwright:
         browser = screenshots.launch(playwright)
         yield browser
         browser.close()

@@ -121,7 +121,7 @@ def test_pointing_at_a_cell_says_its_exact_weight(show):
         tab.tab.mouse.move(*tab.cell_on_screen(i, j))
         assert float(tab.tab.get_attribute("#readout", "data-weight")) == pytest.approx(weights[7, i, j], rel=1e-5)
         words = tab.text("#readout")
-        assert "exact" in words and f"{weights[7, i, j]:.3f}"[:4] in words
+        assert "exact" in words and f"{weights[7, i, j]:.4f}" in words
         assert fixtures.SENTENCE[i].strip() in words and fixtures.SENTENCE[j].strip() in words
 
 
