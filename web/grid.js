@@ -112,9 +112,9 @@ export class Grid {
       "aria-label": spoken, title: label?.definition ? `${spoken}\n${label.definition}` : spoken,
       onclick: () => choose({ layer, head }),
     }, element("canvas", { width: 1, height: 1, "aria-hidden": "true" }), range ? bar : null,
-    element("span", { class: "thumb-name" }, state.sort === "order" ? String(head) : `${layer}.${head}`),
-    element("span", { class: "thumb-label" }, words ?? "",
-      Number.isFinite(value) ? element("span", { class: "figure" }, ` ${number(value, 2)}`) : null));
+    element("span", { class: "thumb-name" }, state.sort === "order" ? String(head) : `${layer}.${head}`,
+      Number.isFinite(value) ? element("span", { class: "figure" }, number(value, 2)) : null),
+    element("span", { class: "thumb-label" }, words ?? ""));
     this.buttons.set(`${layer}.${head}`, { button, layer, head });
     return button;
   }

@@ -144,7 +144,7 @@ export class MapView {
 
   tellLevel(level, queries, keys) {
     const { source } = shown, tiles = source.tiles;
-    let words = say(`level_${level}`, { queries, keys });
+    let words = level === "merged" ? say("level_merged", { queries, keys }) : "";
     if (level === "tiles") {
       words = say("level_tiles", { queries: tiles.queries, keys: tiles.keys });
       if (state.p < 1 || state.renormalise) words += " " + say("level_filter");

@@ -58,7 +58,6 @@ const kText = {
   same: ["0 to 1 for all heads", "所有头同用 0 到 1"],
   tile: ["Tiles", "图块"],
   mean: ["mean", "平均"], maximum: ["largest", "最大"],
-  level_cells: ["every cell drawn", "逐格绘制"],
   level_merged: ["{queries} × {keys} cells in view, several to a pixel", "视野内 {queries} × {keys} 个格子，多格合为一像素"],
   level_tiles: ["tiles of {queries} × {keys} cells; zoom in for single cells",
     "每块 {queries} × {keys} 个格子；放大可见单个格子"],
