@@ -100,7 +100,7 @@ export class Filtered {
 
   isExact(i, j) { return this.head.isExact(i, j); }
   largest() { return this.renormalise ? 1 : this.head.largest(); }
-  largestTile(kind) { return this.head.largestTile(kind); }
+  topTile(kind) { return this.head.topTile(kind); }
 }
 
 // Run B minus run A. What one of them hides counts as 0 there.
@@ -142,7 +142,7 @@ export class Difference {
 
   isExact(i, j) { return this.a.isExact(i, j) && this.b.isExact(i, j); }
 
-  largestTile(kind) {
+  topTile(kind) {
     let largest = 0;
     for (let row = 0; row < this.tiles.rows; ++row) {
       for (let column = 0; column < this.tiles.columns; ++column) {
@@ -153,5 +153,5 @@ export class Difference {
     return largest;
   }
 
-  largest() { return this.tiles ? this.largestTile("mean") : 1; }
+  largest() { return this.tiles ? this.topTile("mean") : 1; }
 }

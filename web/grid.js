@@ -131,7 +131,7 @@ export class Grid {
       if (heads.some((head) => !head)) throw new PageError(say("no_tiles"));
       const source = heads.length === 2 ? new Difference(...heads) : heads[0];
       if (!source.tiles) throw new PageError(say("no_tiles"));
-      const top = state.same ? 1 : source.difference ? differenceOf(null, null) : source.largestTile(state.tile);
+      const top = state.same ? 1 : source.difference ? differenceOf(null, null) : source.topTile(state.tile);
       paintTiles(canvas, source, new Scale({ bend: state.bend, top, difference: source.difference }));
     } catch (error) {
       if (!(error instanceof PageError)) throw error;

@@ -88,7 +88,8 @@ export class MapView {
     if (room === 0) return;
     const most = room < 480 ? 66 : 104, across = labelWidth(source.queries, queryToken), up = labelWidth(source.keys, keyToken);
     const left = Math.round(clamp(across + 16, 36, most)), top = Math.round(clamp(0.8 * up + 20, 36, most - 12));
-    const w = Math.floor(Math.min(room - left - 12, 64 * keys));
+    const right = Math.round(clamp(0.6 * up, 12, room < 480 ? 24 : 44));   // the last label leans over the edge
+    const w = Math.floor(Math.min(room - left - right, 64 * keys));
     const tallest = Math.min(w, Math.max(280, window.innerHeight - 300), 64 * queries);
     const h = Math.floor(clamp((w * queries) / keys, Math.min(64, 64 * queries), tallest));
     this.geometry = { left, top, w, h, width: room, height: top + h + 12 };
@@ -103,8 +104,8 @@ export class MapView {
     const { source } = shown, { w, h } = this.geometry;
     const tiles = levelOf(source, this.window(), w, h) === "tiles";
     const top = source.difference ? differenceOf(state.layer, state.head) || source.largest()
-      : state.same ? 1 : tiles ? source.largestTile(state.tile) : source.largest();
-    return new Scale({ bend: state.bend, top, difference: source.difference });
+      : state.same ? 1 : tiles ? source.topTile(state.tile) : source.largest();
+    return new Scale({ bend: state.bend, top, difference: source.difference, beyond: tiles && top < 1 && !source.difference });
   }
 
   view() {
@@ -155,14 +156,14 @@ export class MapView {
 
   drawLegend(scale) {
     const { source } = shown;
-    const key = JSON.stringify([scale.bend, scale.top, scale.difference, scale.ramp[128], state.language, source.windows.length]);
+    const key = JSON.stringify([scale.bend, scale.top, scale.difference, scale.beyond, scale.ramp[128], state.language, source.windows.length]);
     if (this.legendKey === key) return;
     this.legendKey = key;
     const ramp = element("canvas", { width: 256, height: 1, "aria-hidden": "true", class: "ramp" });
     const context = ramp.getContext("2d"), image = context.createImageData(256, 1);
     new Uint32Array(image.data.buffer).set(scale.ramp);
     context.putImageData(image, 0, 0);
-    const ticks = [0, 0.25, 0.5, 0.75, 1].map((y) => element("span", {},
+    const ticks = [0, 0.25, 0.5, 0.75, 1].map((y) => element("span", {}, y === 1 && scale.beyond ? "≥ " : "",
       scale.difference ? signed(scale.value(y), 2) : number(scale.value(y), 2)));
     const swatch = (name) => element("span", { class: "swatch-label" },
       element("span", { class: `swatch ${name}` }), say(`legend_${name}`));

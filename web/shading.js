@@ -94,8 +94,19 @@ export class TextView {
       parts.push(element("h3", {}, say("text_keys")),
         this.text("keys", source.keys, keyToken, state.reverse ? () => null : shade, state.reverse ? marked : empty));
     }
+    const scrolled = [...this.body.querySelectorAll(".tokens")].map((box) => box.scrollTop);
     fill(this.body, parts);
+    this.body.querySelectorAll(".tokens").forEach((box, n) => this.scroll(box, scrolled[n] ?? 0));
     this.tellStrongest(chosen, sums, seen);
+  }
+
+  // Keeps a text where it was, unless the first chosen token would be out of sight.
+  scroll(box, before) {
+    box.scrollTop = before;
+    const piece = box.querySelector('[aria-selected="true"]');
+    if (!piece) return;
+    const at = piece.offsetTop - box.offsetTop;
+    if (at < box.scrollTop || at > box.scrollTop + box.clientHeight - 30) box.scrollTop = at - box.clientHeight / 2;
   }
 
   tellChosen(chosen, tooMany) {
