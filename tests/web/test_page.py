@@ -298,8 +298,8 @@ def test_both_languages_say_everything(show):
 def test_every_sentence_is_there_in_both_languages_and_none_is_missing():
     text = (WEB / "text.js").read_text()
     table = text[text.index("const kText = {") : text.index("\n};")]
-    pairs = re.findall(r'(\w+): \[\s*"((?:[^"\\]|\\.)+)",\s*"((?:[^"\\]|\\.)+)"\s*\]', table)
-    assert len(pairs) > 150 and len(pairs) == len(re.findall(r"\b\w+: \[", table))
+    pairs = re.findall(r'(\w+):\s+\[\s*"((?:[^"\\]|\\.)+)",\s*"((?:[^"\\]|\\.)+)"\s*\]', table)
+    assert len(pairs) > 150 and len(pairs) == len(re.findall(r"\b\w+:\s+\[", table))
     for key, english, chinese in pairs:
         assert set(re.findall(r"\{\w+\}", english)) >= set(re.findall(r"\{\w+\}", chinese)), key
     known, used = {key for key, _, _ in pairs}, set()
