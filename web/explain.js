@@ -101,7 +101,8 @@ export class ExplainView {
     list.append(step(
         say("step_softmax"), line(say("row_maximum"), number(row.m, 6)),
         line(say("exp"), number(Math.exp(s - row.m), 6)),
-        line(say(row.sink ? "row_sum_sink" : "row_sum"), number(row.sum, 6)),
+        line(
+            say(row.sink ? "row_sum_sink" : "row_sum"), number(row.sum, 6), { "data-step": "sum" }),
         line(say("weight_is"), number(p, 6), { class: "line result", "data-step": "weight" }),
         element(
             "p", { class: "fine" },

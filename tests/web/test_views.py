@@ -171,6 +171,9 @@ def test_the_explanation_is_the_formula_with_every_option(show):
     dot = float(np.float64(source["q"][h, i]) @ np.float64(source["k"][1, j]))
     assert figures(tab, "dot") == [pytest.approx(dot, rel=1e-4)]
     assert figures(tab, "raw") == [pytest.approx(0.7 * dot, rel=1e-4)]
+    largest = lse[h, i] - np.log(figures(tab, "sum")[0])  # sum = exp(lse - m), m a score or the sink
+    scores = np.append(lse[h, i] + np.log(weights[h, i][visible[h, i]]), source["sinks"][h])
+    assert largest == pytest.approx(scores.max(), abs=1e-4)
     assert figures(tab, "weight") == [pytest.approx(weights[h, i, j], rel=1e-4)]
     value = source["v"][1].astype(float)
     norms = [np.linalg.norm(weights[h, i, j] * value[j]), np.linalg.norm(weights[h, i] @ value)]
