@@ -198,8 +198,8 @@ inspect() gave for the same q, k and options.
 array([[0.25, 0.25]])
 )");
 
-  m.def("view_page", page, "runs"_a, "title"_a, "language"_a, "batch"_a, "embed_bytes"_a,
-        "tiles"_a, "top_k"_a, "windows"_a, no_context,
+  m.def("view_page", page, "runs"_a, "title"_a, "language"_a, "batch"_a, "embed_bytes"_a, "tiles"_a,
+        "top_k"_a, "windows"_a, no_context,
         nb::sig("def view_page(runs: list[Any], title: str, language: str, batch: int, "
                 "embed_bytes: int, tiles: int, top_k: int, windows: Sequence[Sequence[int]], "
                 "context: Context | None = None) -> str"),
