@@ -47,8 +47,8 @@ const kUnbends = { linear: (y) => y, sqrt: (y) => y * y, log: (y) => (y === 0 ? 
 
 // A scale: pixel(value) for canvas, css(value) for elements, value(y) to label the legend.
 export class Scale {
-  constructor({ bend = "sqrt", top = 1, difference = false }) {
-    Object.assign(this, { bend, top: top > 0 ? top : 1, difference });
+  constructor({ bend = "sqrt", top = 1, difference = false, beyond = false }) {
+    Object.assign(this, { bend, top: top > 0 ? top : 1, difference, beyond });   // beyond: some values are above top
     this.ramp = kRamps[difference ? "diverging" : "sequential"][theme()];
     this.nan = kNotANumber[theme()];
     this.leftOut = kLeftOut[theme()];

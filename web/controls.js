@@ -3,10 +3,9 @@ import { element, fill, number, press, segmented, signed } from "./dom.js";
 import { largestDifference, largestIn } from "./compare.js";
 import { metricNames } from "./grid.js";
 import { filtersActive } from "./filters.js";
-import { hasTwoRuns, headName, keyToken, queryToken, shown } from "./page.js";
+import { hasTwoRuns, headName, placeElement, shown } from "./page.js";
 import { address, choose, kDefaults, state } from "./state.js";
 import { say, sayWith } from "./text.js";
-import { tokenElement } from "./tokens.js";
 
 function select(label, choices, key) {
   const options = choices.map(([value, words]) => element("option", { value, selected: value === state[key] }, words));
@@ -29,10 +28,10 @@ export function mapControls(map) {
     .map(([sign, key, act]) => element("button", { type: "button", class: "icon", title: say(key), "aria-label": say(key),
                                                    onclick: () => shown.source && act() }, sign));
   const labelled = (words, group) => element("div", { class: "field" }, element("span", {}, words), group);
-  return [element("div", { class: "buttons" }, zoom), labelled(say("bend"), bend), labelled(say("tile"), tile), check("same")];
+  return [element("div", { class: "buttons" }, zoom), labelled(say("bend"), bend), labelled(say("tile"), tile)];
 }
 
-function check(key, words = key) {
+export function check(key, words = key) {
   return element("label", { class: "check" },
     element("input", { type: "checkbox", "data-key": key, checked: state[key], onchange: (event) => choose({ [key]: event.target.checked }) }),
     element("span", {}, say(words)));
@@ -122,7 +121,7 @@ export class Runs {
     }
     if (here && all?.value && shown.source) {
       parts.push(element("span", { class: "here" }, here.value === 0 ? say("no_difference_here") : sayWith("largest_here", { value: figure(here),
-        i: String(here.i), j: String(here.j), query: tokenElement(queryToken(here.i)), key: tokenElement(keyToken(here.j)) })));
+        query: placeElement(here.i, "query"), key: placeElement(here.j, "key") })));
     }
     if (!this.done && all) parts.push(element("span", { class: "muted" }, say("searching")));
     fill(this.words, parts);

@@ -38,6 +38,7 @@ export function readPage() {
 const kLog8 = Float32Array.from({ length: 256 }, (_, n) => (n === 0 ? 0 : 2 ** ((n - 255) / 8)));
 
 function halves(bytes) {
+  if (typeof Float16Array !== "undefined") return new Float32Array(new Float16Array(bytes.buffer));
   const bits = new Uint16Array(bytes.buffer);
   return Float32Array.from(bits, (h) => {
     const exponent = (h >> 10) & 31, fraction = h & 1023, sign = h & 0x8000 ? -1 : 1;
@@ -111,19 +112,18 @@ export async function tilesOf(layer) {
 
 const opened = new WeakMap();
 
-// Everything of a layer but v, checked against its shape.
+// What the map needs of a layer, checked against its shape; v, entropy and mass are unpacked by who shows them.
 export function openLayer(layer) {
   if (!opened.has(layer)) opened.set(layer, open(layer));
   return opened.get(layer);
 }
 
 async function open(layer) {
-  const names = ["q", "k", "lse", "mask", "bias", "entropy", "maximum", "top_keys", "top_weights", "mass"];
+  const names = ["q", "k", "lse", "mask", "bias", "maximum", "top_keys", "top_weights"];
   const arrays = await Promise.all(names.map((name) => unpack(layer[name])));
   const open = Object.fromEntries(names.map((name, n) => [name, arrays[n]]));
   const { heads, key_heads: keyHeads, queries, keys, d } = layer;
-  const sizes = { q: heads * queries * d, k: keyHeads * keys * d, lse: heads * queries,
-                  entropy: heads * queries, maximum: heads * queries, mass: heads * keys };
+  const sizes = { q: heads * queries * d, k: keyHeads * keys * d, lse: heads * queries, maximum: heads * queries };
   for (const [name, size] of Object.entries(sizes)) {
     if (open[name] && open[name].length !== size) {
       throw new PageError(say("error_shape",

@@ -3,10 +3,9 @@
 import { ink, Scale } from "./colour.js";
 import { unpack } from "./data.js";
 import { element, fill, number, signed } from "./dom.js";
-import { hasTwoRuns, keyToken, queryToken, shown } from "./page.js";
+import { hasTwoRuns, placeElement, shown } from "./page.js";
 import { state } from "./state.js";
 import { say } from "./text.js";
-import { tokenElement } from "./tokens.js";
 
 // Bars around a middle line, one for each number: blue up, orange down.
 function bars(values, words) {
@@ -58,18 +57,19 @@ export class ExplainView {
       return fill(this.root, element("p", { class: "muted" }, say("explain_none")));
     }
     const [i, j] = cell, parts = [];
-    parts.push(element("p", { class: "pair" }, element("span", { class: "muted" }, `${say("query")} ${i} `), tokenElement(queryToken(i)),
-      element("span", { class: "muted" }, ` → ${say("key")} ${j} `), tokenElement(keyToken(j))));
+    const pair = element("p", { class: "pair" }, placeElement(i, "query", `${say("query")} `),
+      element("span", { class: "muted" }, " → "), placeElement(j, "key", `${say("key")} `));
     for (const [n, head] of heads.entries()) {
       const v = head.exact ? await unpack(head.layer.v) : null;
+      let name = null;
       if (asked !== this.asked) return;
       if (heads.length === 2 || (hasTwoRuns() && state.show !== "difference")) {
         const run = heads.length === 2 ? shown.page.runs[n] : shown.run;
-        parts.push(element("h3", { class: "run-name" }, `${say("explain_run")} `, element("bdi", {}, String(run.name ?? n))));
+        name = element("h3", { class: "run-name" }, `${say("explain_run")} `, element("bdi", {}, String(run.name ?? n)));
       }
-      parts.push(head.exact ? this.steps(head, i, j, v) : this.cannot(head, i, j));
+      parts.push(element("div", {}, name, head.exact ? this.steps(head, i, j, v) : this.cannot(head, i, j)));
     }
-    fill(this.root, parts);
+    fill(this.root, pair, element("div", { class: "explanations" }, parts));
   }
 
   cannot(head, i, j) {

@@ -24,13 +24,16 @@ export function keptKeys(state, run, keys) {
   return { kept, bad };
 }
 
+// Weights carry the rounding of lse (f32): 1/10 must not fall below a threshold of 0.1, nor a tie apart.
+const kSlack = 1 - 1e-6;
+
 export function filtersActive(state) {
   return state.p < 1 || state.least > 0 || state.noFirst || state.noSpecial || state.pattern !== "";
 }
 
 export class Filtered {
   constructor(head, state, kept) {
-    Object.assign(this, { head, kept, p: state.p, least: state.least, renormalise: state.renormalise });
+    Object.assign(this, { head, kept, p: state.p, least: state.least * kSlack, renormalise: state.renormalise });
     const { queries, keys, exact, tiles, windows } = head;
     Object.assign(this, { queries, keys, exact, tiles, windows });
     this.needsRows = exact && (this.p < 1 || this.renormalise);
@@ -51,8 +54,8 @@ export class Filtered {
       const enough = this.p * left.reduce((total, weight) => total + weight, 0);
       for (let n = 0; n < left.length; ++n) {
         sum += left[n];
-        if (sum >= enough - 1e-12) {
-          cut = Math.max(cut, left[n]);
+        if (sum >= enough * kSlack) {
+          cut = Math.max(cut, left[n] * kSlack);
           break;
         }
       }
@@ -97,7 +100,7 @@ export class Filtered {
 
   isExact(i, j) { return this.head.isExact(i, j); }
   largest() { return this.renormalise ? 1 : this.head.largest(); }
-  largestTile(kind) { return this.head.largestTile(kind); }
+  topTile(kind) { return this.head.topTile(kind); }
 }
 
 // Run B minus run A. What one of them hides counts as 0 there.
@@ -139,7 +142,7 @@ export class Difference {
 
   isExact(i, j) { return this.a.isExact(i, j) && this.b.isExact(i, j); }
 
-  largestTile(kind) {
+  topTile(kind) {
     let largest = 0;
     for (let row = 0; row < this.tiles.rows; ++row) {
       for (let column = 0; column < this.tiles.columns; ++column) {
@@ -150,5 +153,5 @@ export class Difference {
     return largest;
   }
 
-  largest() { return this.tiles ? this.largestTile("mean") : 1; }
+  largest() { return this.tiles ? this.topTile("mean") : 1; }
 }

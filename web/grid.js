@@ -81,6 +81,8 @@ export class Grid {
       row.append(this.button(place, range));
     }
     this.root.classList.toggle("dense", dense);
+    const widest = Math.max(...shown.page.runs[0].layers.map((layer) => layer.heads ?? 1));
+    this.root.style.setProperty("--columns", String(Math.min(widest, 16)));
     fill(this.root, rows);
     for (const { button } of this.buttons.values()) this.observer.observe(button);
     this.mark();
@@ -97,7 +99,7 @@ export class Grid {
     const value = metric ? metricOf(layer, head, metric) : label?.score;
     const words = metric ? say(`metric_${metric}`) : label?.text;
     const name = headName(own, head);
-    const spoken = [name, words, Number.isFinite(value) ? number(value, 3) : null].filter(Boolean).join(", ");
+    const spoken = [name, words, Number.isFinite(value) ? number(value, 2) : null].filter(Boolean).join(", ");
     const bar = element("span", { class: "bar" });
     if (range && Number.isFinite(value)) {
       const scale = new Scale({ bend: "linear", top: 1 });
@@ -110,9 +112,9 @@ export class Grid {
       "aria-label": spoken, title: label?.definition ? `${spoken}\n${label.definition}` : spoken,
       onclick: () => choose({ layer, head }),
     }, element("canvas", { width: 1, height: 1, "aria-hidden": "true" }), range ? bar : null,
-    element("span", { class: "thumb-name" }, state.sort === "order" ? String(head) : `${layer}.${head}`),
-    element("span", { class: "thumb-label" }, words ?? "",
-      Number.isFinite(value) ? element("span", { class: "figure" }, ` ${number(value, 3)}`) : null));
+    element("span", { class: "thumb-name" }, state.sort === "order" ? String(head) : `${layer}.${head}`,
+      Number.isFinite(value) ? element("span", { class: "figure" }, number(value, 2)) : null),
+    element("span", { class: "thumb-label" }, words ?? ""));
     this.buttons.set(`${layer}.${head}`, { button, layer, head });
     return button;
   }
@@ -129,7 +131,7 @@ export class Grid {
       if (heads.some((head) => !head)) throw new PageError(say("no_tiles"));
       const source = heads.length === 2 ? new Difference(...heads) : heads[0];
       if (!source.tiles) throw new PageError(say("no_tiles"));
-      const top = state.same ? 1 : source.difference ? differenceOf(null, null) : source.largestTile(state.tile);
+      const top = state.same ? 1 : source.difference ? differenceOf(null, null) : source.topTile(state.tile);
       paintTiles(canvas, source, new Scale({ bend: state.bend, top, difference: source.difference }));
     } catch (error) {
       if (!(error instanceof PageError)) throw error;

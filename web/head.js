@@ -16,6 +16,7 @@ export class Head {
     this.exact = Boolean(open.q && open.k && open.lse);
     this.cost = this.exact ? this.d : 1;   // of one cell, in multiplications
     this.tiles = open.tiles;
+    this.tops = {};
     this.windows = open.windows.filter((window) => window.head === h && window.weights);
     this.top = layer.top_keys && open.top_weights ? layer.top_keys.shape[2] : 0;
   }
@@ -170,9 +171,14 @@ export class Head {
     return this.tiles[kind].subarray(this.h * size, (this.h + 1) * size);
   }
 
-  largestTile(kind) {
-    let largest = 0;
-    for (const value of this.plane(kind)) if (value > largest) largest = value;
-    return largest;
+  // The end of the tiles' colour scale: all but the highest 1/200 of the visible tiles. The first rows of a
+  // causal head have few keys and high means, and would leave all others pale.
+  topTile(kind) {
+    if (this.tops[kind] !== undefined) return this.tops[kind];
+    const base = this.h * this.tiles.rows * this.tiles.columns;
+    const values = this.plane(kind).filter((value, n) => value >= 0 && !this.tileHidden(base + n)).sort();
+    const last = values.length - 1;
+    this.tops[kind] = values[Math.ceil(0.995 * last)] || values[last] || 0;
+    return this.tops[kind];
   }
 }

@@ -3,14 +3,14 @@
 import { PageError, openLayer, readPage } from "./data.js";
 import { element, fill, segmented } from "./dom.js";
 import { Head } from "./head.js";
-import { Grid } from "./grid.js";
+import { Grid, metricNames } from "./grid.js";
 import { MapView } from "./map.js";
 import { TextView } from "./shading.js";
 import { ExplainView } from "./explain.js";
 import { showTable } from "./table.js";
 import { searchDifferences } from "./compare.js";
 import { colourOf, csvOf, saveCsv, savePng, saveSvg, svgOf } from "./exports.js";
-import { copyLink, Filters, headControls, mapControls, Runs } from "./controls.js";
+import { check, copyLink, Filters, headControls, mapControls, Runs } from "./controls.js";
 import { helpDialog, listenToKeys } from "./keys.js";
 import { hasTwoRuns, refilter, refresh, runOf, shown } from "./page.js";
 import { choose, listen, readAddress, startState, state } from "./state.js";
@@ -40,7 +40,10 @@ function summary() {
   const run = runOf(state.show), [layer] = run.layers;
   if (!layer) return say("no_layers");
   const exact = run.layers.every((each) => each.q && each.k && each.lse);
-  return `${say("summary", { layers: run.layers.length, heads: layer.heads, queries: layer.queries, keys: layer.keys })} · ` +
+  const counts = { layer: run.layers.length, head: layer.heads, query: layer.queries, key: layer.keys };
+  const words = Object.entries(counts).map(([name, n]) => [`${name}_word`, say(n === 1 ? `${name}_word_1` : `${name}_word`)]);
+  const { layer: layers, head: heads, query: queries, key: keys } = counts;
+  return `${say("summary", { layers, heads, queries, keys, ...Object.fromEntries(words) })} · ` +
     say(exact ? "all_exact" : "some_about");
 }
 
@@ -79,8 +82,10 @@ function build() {
     ["svg", "png", "csv"].map((kind) => element("button", { type: "button", class: "quiet", "data-export": kind, onclick: () => files[kind]() }, kind.toUpperCase())), message);
   const table = element("div", { class: "table-box" }), tableButton = element("button", { type: "button", class: "quiet", "data-key": "table", onclick: () => choose({ table: !state.table }) });
   exportRow.append(tableButton);
-  map.root.append(map.title, map.label, map.metrics, map.note, element("div", { class: "row tools" }, mapControls(map)), map.readout, map.frame,
-    element("div", { class: "below" }, map.legend, map.level), element("h3", {}, say("filters")), filterBox, exportRow, table);
+  const sameBox = check("same");
+  map.root.append(map.title, map.label, map.note, element("div", { class: "row tools" }, mapControls(map)), map.readout, map.frame,
+    element("div", { class: "below" }, map.legend, sameBox, map.level), element("h3", {}, say("filters")), filterBox,
+    element("h3", {}, say("metrics")), map.metrics, exportRow, table);
   const textSection = section("text", say("text")), text = new TextView(textSection);
   const explainSection = section("explain", say("explain")), explainBody = element("div"), explain = new ExplainView(explainBody);
   explainSection.append(explainBody);
@@ -90,7 +95,7 @@ function build() {
     runs.root, element("main", {}, heads, map.root, element("div", { class: "side" }, textSection, explainSection)),
     element("footer", {}, say("made_by", { who: String(page.made_by || "attend") })), dialog);
   views = { grid, map, text, explain: explainSection, explainView: explain, dialog, linkPlace, files, filters, runs, table, tableButton, headFields,
-            languages, mapTools: map.root.querySelector(".tools"), pattern: () => filters.pattern };
+            same: sameBox.firstChild, mapTools: map.root.querySelector(".tools"), pattern: () => filters.pattern };
   fill(headFields, headControls());
   filters.build();
   runs.build();
@@ -120,7 +125,10 @@ function update(changed) {
     views.grid.build();
   } else if (any("sort", "colour")) views.grid.build();
   else if (any("bend", "tile", "same")) views.grid.redraw();
-  if (any("bend", "tile", "same")) fill(views.mapTools, mapControls(views.map));
+  if (any("bend", "tile", "same")) {
+    fill(views.mapTools, mapControls(views.map));
+    views.same.checked = state.same;
+  }
   if (any("sort")) views.headFields.querySelector('[data-key="sort"]').value = state.sort;
   if (any("colour")) views.headFields.querySelector('[data-key="colour"]').value = state.colour;
   if (any("layer", "head", "show")) {
@@ -142,8 +150,12 @@ function update(changed) {
   views.map.draw();
 }
 
-// The state may come from a link to another page: heads and layers that are not there become the last.
+// The state may come from a link to another page: heads and layers that are not there become the last,
+// metrics that are not there none.
 function clampState() {
+  const metrics = metricNames();
+  if (!metrics.includes(state.sort)) state.sort = "order";
+  if (!metrics.includes(state.colour)) state.colour = "none";
   const layers = runOf(state.show).layers;
   state.layer = Math.min(Math.floor(state.layer), Math.max(0, layers.length - 1));
   state.head = Math.min(Math.floor(state.head), Math.max(0, (layers[state.layer]?.heads ?? 1) - 1));
@@ -179,7 +191,8 @@ function start() {
     searchDifferences((done) => {
       views.runs.done = done;
       views.runs.show();
-      if (state.show !== "difference") return;
+      if (state.show !== "difference" || !shown.layer) return;
+      views.map.describe(shown.layer);
       if (done && (state.sort === "difference" || state.colour === "difference")) views.grid.build();
       else views.grid.redraw();
       views.map.draw();
@@ -190,6 +203,7 @@ function start() {
 // For the console, and for whoever looks at the page with a program.
 window.attend = {
   state, choose, svg: () => svgOf(views.map), csv: () => csvOf(views.map), colour: colourOf, geometry: () => views.map.geometry,
+  shape: () => [shown.source.queries, shown.source.keys],
   settled: () => settled,
   // The weight of one cell before filters: { weight, kind }.
   weight: async (layer, head, query, key, run = 0) => {

@@ -4,14 +4,13 @@ import { Scale } from "./colour.js";
 import { clamp, element, fill, number, signed } from "./dom.js";
 import { cellsOf, levelOf, paintMap } from "./paint.js";
 import { labelWidth } from "./ruler.js";
-import { headName, keyToken, labelOf, queryToken, shown } from "./page.js";
+import { headName, keyToken, labelOf, placeElement, queryToken, shown } from "./page.js";
 import { metricNames, metricOf } from "./grid.js";
 import { differenceOf } from "./compare.js";
 import { choose, state } from "./state.js";
 import { say } from "./text.js";
-import { tokenElement } from "./tokens.js";
 
-const kLeast = 3;   // cells: the closest zoom
+const kLeast = 8;   // cells: the closest zoom
 
 export class MapView {
   constructor(root) {
@@ -27,6 +26,7 @@ export class MapView {
     this.readout = element("p", { id: "readout", class: "readout", "aria-live": "polite" });
     this.level = element("p", { class: "level" });
     this.legend = element("div", { class: "legend" });
+    this.legendKey = "";
     this.listen();
     new ResizeObserver(() => this.layout()).observe(this.frame);
   }
@@ -88,7 +88,8 @@ export class MapView {
     if (room === 0) return;
     const most = room < 480 ? 66 : 104, across = labelWidth(source.queries, queryToken), up = labelWidth(source.keys, keyToken);
     const left = Math.round(clamp(across + 16, 36, most)), top = Math.round(clamp(0.8 * up + 20, 36, most - 12));
-    const w = Math.floor(Math.min(room - left - 12, 64 * keys));
+    const right = Math.round(clamp(0.6 * up, 12, room < 480 ? 24 : 44));   // the last label leans over the edge
+    const w = Math.floor(Math.min(room - left - right, 64 * keys));
     const tallest = Math.min(w, Math.max(280, window.innerHeight - 300), 64 * queries);
     const h = Math.floor(clamp((w * queries) / keys, Math.min(64, 64 * queries), tallest));
     this.geometry = { left, top, w, h, width: room, height: top + h + 12 };
@@ -103,8 +104,8 @@ export class MapView {
     const { source } = shown, { w, h } = this.geometry;
     const tiles = levelOf(source, this.window(), w, h) === "tiles";
     const top = source.difference ? differenceOf(state.layer, state.head) || source.largest()
-      : state.same ? 1 : tiles ? source.largestTile(state.tile) : source.largest();
-    return new Scale({ bend: state.bend, top, difference: source.difference });
+      : state.same ? 1 : tiles ? source.topTile(state.tile) : source.largest();
+    return new Scale({ bend: state.bend, top, difference: source.difference, beyond: tiles && top < 1 && !source.difference });
   }
 
   view() {
@@ -119,6 +120,7 @@ export class MapView {
   }
 
   draw() {
+    this.canvas.dataset.whole = "false";
     if (this.pending || !this.geometry) return;
     this.pending = requestAnimationFrame(() => {
       this.pending = 0;
@@ -143,7 +145,7 @@ export class MapView {
 
   tellLevel(level, queries, keys) {
     const { source } = shown, tiles = source.tiles;
-    let words = say(`level_${level}`, { queries, keys });
+    let words = level === "merged" ? say("level_merged", { queries, keys }) : "";
     if (level === "tiles") {
       words = say("level_tiles", { queries: tiles.queries, keys: tiles.keys });
       if (state.p < 1 || state.renormalise) words += " " + say("level_filter");
@@ -154,14 +156,14 @@ export class MapView {
 
   drawLegend(scale) {
     const { source } = shown;
-    const key = JSON.stringify([scale.bend, scale.top, scale.difference, scale.ramp[128], state.language, source.windows.length]);
+    const key = JSON.stringify([scale.bend, scale.top, scale.difference, scale.beyond, scale.ramp[128], state.language, source.windows.length]);
     if (this.legendKey === key) return;
     this.legendKey = key;
     const ramp = element("canvas", { width: 256, height: 1, "aria-hidden": "true", class: "ramp" });
     const context = ramp.getContext("2d"), image = context.createImageData(256, 1);
     new Uint32Array(image.data.buffer).set(scale.ramp);
     context.putImageData(image, 0, 0);
-    const ticks = [0, 0.25, 0.5, 0.75, 1].map((y) => element("span", {},
+    const ticks = [0, 0.25, 0.5, 0.75, 1].map((y) => element("span", {}, y === 1 && scale.beyond ? "≥ " : "",
       scale.difference ? signed(scale.value(y), 2) : number(scale.value(y), 2)));
     const swatch = (name) => element("span", { class: "swatch-label" },
       element("span", { class: `swatch ${name}` }), say(`legend_${name}`));
@@ -185,8 +187,7 @@ export class MapView {
       : cell.kind === "filtered" ? say("filtered_is", { weight: number(cell.before ?? 0) })
       : cell.before !== undefined && cell.before !== cell.weight ? say("renormalised_is", { weight: number(cell.before) }) : "";
     fill(this.readout,
-      element("span", { class: "pair" }, element("span", { class: "muted" }, `${i} `), tokenElement(queryToken(i)),
-        element("span", { class: "muted" }, ` → ${j} `), tokenElement(keyToken(j))),
+      element("span", { class: "pair" }, placeElement(i, "query"), element("span", { class: "muted" }, " → "), placeElement(j, "key")),
       element("span", { class: "value figure" }, cell.kind === "hidden" || cell.kind === "filtered" ? "—" : value),
       element("span", { class: `kind ${cell.kind}`, title: cell.kind === "exact" ? say("exact_is") : null }, say(cell.kind)),
       more ? element("span", { class: "muted" }, more) : null);

@@ -5,7 +5,8 @@ import { Head } from "./head.js";
 import { Difference, Filtered, filtersActive, keptKeys } from "./filters.js";
 import { state } from "./state.js";
 import { say } from "./text.js";
-import { tokenAt } from "./tokens.js";
+import { element } from "./dom.js";
+import { tokenAt, tokenElement } from "./tokens.js";
 
 // page: the data; run: whose tokens are shown; head: without filters (null for a difference);
 // source: what is drawn; bad: the error of the pattern.
@@ -76,6 +77,13 @@ export function queryToken(i) {
 
 export function keyToken(j) {
   return tokenAt(shown.run.key_tokens ?? shown.run.tokens, j);
+}
+
+// A place by number and token, or by number alone where the run has no tokens.
+export function placeElement(n, side, words = "") {
+  const tokens = side === "query" ? shown.run.tokens : shown.run.key_tokens ?? shown.run.tokens;
+  const token = tokens ? tokenElement(side === "query" ? queryToken(n) : keyToken(n)) : null;
+  return element("span", { class: "place" }, element("span", { class: "muted" }, `${words}${n} `), token);
 }
 
 // Queries and keys are positions of one text. With fewer queries than keys (a decoder's last

@@ -7,7 +7,7 @@ import { rulerLabels } from "./ruler.js";
 import { shortToken } from "./tokens.js";
 
 const kViewWork = 3e8;    // multiplications that a view may cost; below it every cell is computed
-const kCells = 4e6;
+const kCells = 5e6;
 
 // How a window [q0, q1, k0, k1] is drawn on w x h px: "cells", "merged" (several cells a pixel, all
 // of them computed) or "tiles".
@@ -172,9 +172,9 @@ function paintCells(context, { w, h }, view) {
   context.textAlign = "center";
   context.textBaseline = "middle";
   blocks.each(i0, i1, j0, j1, (i, j, value) => {
-    if (value < -1.5) return;
+    if (Math.abs(value) < 0.005 || value < -1.5) return;
     context.fillStyle = scale.inkOn(value);
-    const text = Number.isNaN(value) ? "NaN" : Math.abs(value) < 0.005 ? "0" : value.toFixed(2).replace("0.", ".");
+    const text = Number.isNaN(value) ? "NaN" : value.toFixed(2).replace("0.", ".");
     context.fillText(text.replace("-", "−"), (j + 0.5 - k0) * x, (i + 0.5 - q0) * y);
   });
 }

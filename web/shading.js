@@ -1,8 +1,9 @@
 // The text, shaded by what the chosen queries see (or by who sees the chosen keys). Long texts are shown
 // a page at a time, below a strip of the whole.
 import { cssColour, Scale } from "./colour.js";
+import { unpack } from "./data.js";
 import { clamp, element, fill, number, press, segmented, signed } from "./dom.js";
-import { keyToken, queryToken, selfAttention, shown } from "./page.js";
+import { keyToken, placeElement, queryToken, selfAttention, shown } from "./page.js";
 import { choose, state } from "./state.js";
 import { say, sayWith } from "./text.js";
 import { tokenElement, visibleToken } from "./tokens.js";
@@ -17,7 +18,8 @@ export class TextView {
     this.controls = element("div", { class: "row" });
     this.body = element("div", { class: "texts" });
     this.list = element("ol", { class: "strongest" });
-    root.append(this.controls, this.heading, this.body, this.list);
+    this.facts = element("p", { class: "fine facts" });
+    root.append(this.controls, this.heading, this.facts, this.body, this.list);
     root.addEventListener("keydown", (event) => this.key(event));
   }
 
@@ -66,7 +68,7 @@ export class TextView {
   show() {
     const { source } = shown;
     if (!source) {
-      for (const part of [this.heading, this.body, this.list]) fill(part);
+      for (const part of [this.heading, this.facts, this.body, this.list]) fill(part);
       return;
     }
     press(this.direction, state.reverse);
@@ -76,6 +78,8 @@ export class TextView {
     if (sums) for (const value of sums) top = Math.max(top, Math.abs(value) || 0);
     this.scale = new Scale({ bend: state.bend, top, difference: source.difference });
     this.tellChosen(chosen, tooMany);
+    this.tellFacts(chosen).catch(() => fill(this.facts));   // broken numbers here cost only this line
+    this.shading = sums !== null;
     const self = selfAttention(), { offset } = this.places();
     const shade = sums ? (n) => (seen[n] ? sums[n] : null) : () => null;
     const parts = [];
@@ -90,8 +94,19 @@ export class TextView {
       parts.push(element("h3", {}, say("text_keys")),
         this.text("keys", source.keys, keyToken, state.reverse ? () => null : shade, state.reverse ? marked : empty));
     }
+    const scrolled = [...this.body.querySelectorAll(".tokens")].map((box) => box.scrollTop);
     fill(this.body, parts);
+    this.body.querySelectorAll(".tokens").forEach((box, n) => this.scroll(box, scrolled[n] ?? 0));
     this.tellStrongest(chosen, sums, seen);
+  }
+
+  // Keeps a text where it was, unless the first chosen token would be out of sight.
+  scroll(box, before) {
+    box.scrollTop = before;
+    const piece = box.querySelector('[aria-selected="true"]');
+    if (!piece) return;
+    const at = piece.offsetTop - box.offsetTop;
+    if (at < box.scrollTop || at > box.scrollTop + box.clientHeight - 30) box.scrollTop = at - box.clientHeight / 2;
   }
 
   tellChosen(chosen, tooMany) {
@@ -104,6 +119,19 @@ export class TextView {
     fill(this.heading, sayWith(state.reverse ? "chosen_seen" : "chosen_sees", { tokens: element("span", {}, words) }));
   }
 
+  // What is known of a single chosen row or column, before filters.
+  async tellFacts(chosen) {
+    const { head } = shown, [n] = chosen;
+    fill(this.facts);
+    if (!head || chosen.length !== 1) return;
+    const { layer } = head, names = state.reverse ? ["mass"] : ["entropy", "maximum"];
+    const arrays = await Promise.all(names.map((name) => unpack(layer[name])));
+    if (head !== shown.head || arrays.some((array) => !array) || state.chosen[0] !== n) return;
+    const at = head.h * (state.reverse ? head.keys : head.queries) + n;
+    const values = Object.fromEntries(names.map((name, m) => [name, number(arrays[m][at])]));
+    fill(this.facts, say(state.reverse ? "facts_key" : "facts_query", values));
+  }
+
   tellStrongest(chosen, sums, seen) {
     if (!sums) return fill(this.list);
     const best = [], size = (n) => Math.abs(sums[n]);
@@ -113,7 +141,6 @@ export class TextView {
       best.sort((a, b) => size(b) - size(a));
       best.length = Math.min(best.length, 6);
     }
-    const token = state.reverse ? queryToken : keyToken;
     fill(this.list, best.map((n) => {
       const exact = chosen.every((c) => (state.reverse ? shown.source.isExact(n, c) : shown.source.isExact(c, n)));
       const bar = element("span", { class: "bar" });
@@ -121,7 +148,7 @@ export class TextView {
       bar.style.backgroundColor = this.scale.css(sums[n]);
       const cell = state.reverse ? [n, chosen[0]] : [chosen[0], n];
       return element("li", {}, element("button", { type: "button", onclick: () => choose({ cell }) },
-        element("span", { class: "muted" }, String(n)), tokenElement(token(n)),
+        placeElement(n, state.reverse ? "query" : "key"),
         element("span", { class: "track" }, bar),
         element("span", { class: "figure" }, shown.source.difference ? signed(sums[n]) : number(sums[n])),
         exact ? null : element("span", { class: "kind about" }, say("about"))));
@@ -151,6 +178,7 @@ export class TextView {
   }
 
   token(side, n, token, value, marked) {
+    const shaded = this.shading && side !== (state.reverse ? "keys" : "queries");
     const words = value === null ? "" : shown.source.difference ? signed(value) : number(value);
     const node = element("span", { class: "piece", role: "option", tabindex: "-1", "aria-selected": String(marked), "data-n": n,
                                    "data-value": value === null ? null : value, title: words ? `${n} · ${words}` : String(n) },
@@ -158,7 +186,7 @@ export class TextView {
     if (value !== null) {
       node.style.backgroundColor = this.scale.css(value);
       node.style.color = this.scale.inkOn(value);
-    } else if (state.chosen.length && !marked) node.classList.add("unseen");
+    } else if (shaded && !marked) node.classList.add("unseen");
     const pick = (event) => this.pick(side, n, event.shiftKey || event.ctrlKey || event.metaKey);
     node.addEventListener("click", pick);
     return node;

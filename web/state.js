@@ -84,8 +84,8 @@ export function readAddress(hash) {
     return all.length === count && all.every(Number.isFinite) ? all : null;
   };
   for (const [key, text] of words) {
-    if (!(key in kDefaults)) continue;
-    if (key in kChoices) read[key] = kChoices[key].includes(text) ? text : read[key];
+    if (!Object.hasOwn(kDefaults, key)) continue;
+    if (Object.hasOwn(kChoices, key)) read[key] = kChoices[key].includes(text) ? text : read[key];
     else if (key === "chosen") read.chosen = readRanges(text);
     else if (key === "zoom") read.zoom = numbers(text, 4);
     else if (key === "cell") read.cell = numbers(text, 2)?.map((x) => Math.max(0, Math.floor(x))) ?? null;
