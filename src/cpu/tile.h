@@ -85,6 +85,7 @@ class Scores {
   const Call& call;
   Sequence sequence;
   std::int64_t kv_head = 0;
+  std::int64_t head = -1;  // this one alone; -1: the whole group of the key head
   // Features that are summed in one chain; parts of so many are added. Forward has one chain.
   std::int64_t chain;
 
@@ -104,7 +105,8 @@ class Scores {
   static std::int64_t width(std::int64_t count) noexcept {
     return (count + V::kLanes - 1) / V::kLanes * V::kLanes;
   }
-  std::int64_t rows() const noexcept { return p.group() * sequence.q_length; }
+  std::int64_t group() const noexcept { return head < 0 ? p.group() : 1; }
+  std::int64_t rows() const noexcept { return group() * sequence.q_length; }
 
   // The rows from `first` on, their q packed.
   void open(Tile<V>& tile, std::int64_t first, int most = kMost) noexcept {
@@ -116,13 +118,13 @@ class Scores {
     tile.end = 0;
     const T* q[kMost];
     const bool ready = lies_ready<T>(call.q);
-    const std::int64_t group = p.group();
+    const std::int64_t group = this->group(), first_head = head < 0 ? kv_head * group : head;
     std::int64_t i = first / group, g = first % group;
     KeyRange keys;
     for (int n = 0; n < tile.rows; ++n, ++g) {
       if (g == group) g = 0, ++i;
       tile.i[n] = i;
-      tile.h[n] = kv_head * group + g;
+      tile.h[n] = first_head + g;
       if (n == 0 || g == 0) keys = positions(p, sequence, i);
       tile.keys[n] = keys;
       if (keys.begin < keys.end) {
