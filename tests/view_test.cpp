@@ -21,6 +21,7 @@ namespace {
 using view::base64;
 using view::deflated;
 using view::log8;
+using view::stored;
 
 // Numbers between -1 and 1.
 Tensor numbers(const Shape& shape, unsigned seed) {
@@ -297,10 +298,14 @@ TEST(ViewBytes, log8_is_the_nearest_of_its_steps) {
   }
 }
 
-TEST(ViewBytes, deflate_ends_and_shrinks) {
-  const std::string zeros(200000, '\0');
-  EXPECT_FALSE(deflated("").empty());
-  EXPECT_LT(deflated(zeros).size(), zeros.size() + 100);
+TEST(ViewBytes, bytes_without_zlib_are_stored_in_blocks) {
+  using namespace std::string_literals;
+  EXPECT_EQ(stored(""), "\x01\x00\x00\xFF\xFF"s);
+  EXPECT_EQ(stored("abc"), "\x01\x03\x00\xFC\xFF"s + "abc");
+  const std::string many(65535 + 2, 'x');
+  EXPECT_EQ(stored(many),
+            "\x00\xFF\xFF\x00\x00"s + many.substr(2) + "\x01\x02\x00\xFD\xFF"s + "xx");
+  EXPECT_LE(deflated(many).size(), stored(many).size());
 }
 
 }  // namespace

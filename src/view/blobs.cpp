@@ -20,6 +20,21 @@ std::string base64(std::string_view bytes) {
   return text;
 }
 
+std::string stored(std::string_view bytes) {
+  constexpr std::size_t kBlock = 65535;
+  std::string out;
+  do {
+    const std::string_view block = bytes.substr(0, kBlock);
+    bytes.remove_prefix(block.size());
+    const auto size = static_cast<unsigned>(block.size());
+    const unsigned last = bytes.empty() ? 1 : 0;
+    for (const unsigned byte : {last, size & 255, size >> 8, ~size & 255, ~size >> 8 & 255})
+      out += static_cast<char>(byte);  // last or not, length, its complement
+    out += block;
+  } while (!bytes.empty());
+  return out;
+}
+
 std::uint8_t log8(double p) {
   if (!(p > 0)) return 0;
   return static_cast<std::uint8_t>(std::clamp(std::lround(255 + 8 * std::log2(p)), 1L, 255L));

@@ -220,7 +220,8 @@ class Writer {
       return halves ? blobs_.add("f16", shape, cast<f16>(x))
                     : blobs_.add("f32", shape, cast<float>(x));
     };
-    json_["lse"] = put(stats_.lse, s_.queries(), parts_.halves && !parts_.exact);
+    // Of use with q and k alone, and then with all its bits.
+    json_["lse"] = parts_.exact ? put(stats_.lse, s_.queries(), false) : Json();
     json_["entropy"] = put(stats_.entropy, s_.queries(), parts_.halves);
     json_["maximum"] = put(stats_.maximum, s_.queries(), parts_.halves);
     json_["mass"] = put(stats_.key_mass, s_.keys(), parts_.halves);
@@ -280,7 +281,7 @@ LayerBytes::LayerBytes(const Single& s) {
   if (s.masked()) exact += (s.masked_by_head() ? s.heads() : 1) * s.queries() * s.keys() / 8;
   if (s.options.bias) exact += number * s.options.bias.size(1) * s.options.bias.size(2) * s.keys();
   if (s.v) values = number * s.v.count();
-  rows = s.heads() * (3 * s.queries() + s.keys());
+  rows = s.heads() * (2 * s.queries() + s.keys());
 }
 
 Json layer_json(const LayerInput& layer, const Parts& parts, Blobs& blobs, Notes& notes,
