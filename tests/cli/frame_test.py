@@ -14,7 +14,7 @@ import unittest
 import command
 from command import CommandTest, attend
 
-COMMANDS = ["apply", "bench", "check", "info", "train", "completion", "man"]
+COMMANDS = ["apply", "bench", "check", "info", "inspect", "train", "view", "completion", "man"]
 
 
 class Help(CommandTest):
@@ -167,7 +167,7 @@ class Documents(CommandTest):
         page = (pathlib.Path(__file__).parents[2] / "docs/command.md").read_text()
         blocks = re.findall(r"^```console\n\$ attend (.*)\n((?:.*\n)*?)^```$", page, re.M)
         blocks = [block for block in blocks if not block[0].startswith("train")]   # train_test.py
-        self.assertEqual(len(blocks), 7)
+        self.assertEqual(len(blocks), 9)
         for words, wanted in blocks:
             pattern = re.escape(wanted).replace(re.escape("..."), ".*")
             self.assertRegex(self.run_ok(*shlex.split(words)), f"^{pattern}$", words)
