@@ -100,8 +100,10 @@ void add_check(Program& program);
 void add_demo(Program& program);
 void add_explain(Program& program);
 void add_info(Program& program);
+void add_inspect(Program& program);
 void add_completion(Program& program);
 void add_man(Program& program);
 void add_train(Program& program);
+void add_view(Program& program);
 
 }  // namespace attend::cli

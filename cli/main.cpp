@@ -9,7 +9,9 @@ int main(int argc, char** argv) {
   add_demo(program);
   add_explain(program);
   add_info(program);
+  add_inspect(program);
   add_train(program);
+  add_view(program);
   add_completion(program);
   add_man(program);
   return program.run(argc, argv);

@@ -14,7 +14,8 @@ import unittest
 import command
 from command import CommandTest, attend
 
-COMMANDS = ["apply", "bench", "check", "demo", "explain", "info", "train", "completion", "man"]
+COMMANDS = ["apply", "bench", "check", "demo", "explain", "info", "inspect", "train", "view", "completion",
+            "man"]
 
 
 class Help(CommandTest):
