@@ -10,7 +10,7 @@
 set -uo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 carry=$PWD/build/carry tree=$PWD/build/offline out=${OUT:-$PWD/build/offline/out}
-packages=(libcli11-dev nlohmann-json3-dev libbenchmark-dev libbenchmark1debian libgtest-dev libgmock-dev)
+packages=(libcli11-dev nlohmann-json3-dev libbenchmark-dev libbenchmark1debian libgtest-dev libgmock-dev zlib1g-dev)
 python=${PYTHON:-python3}
 failed=()
 
