@@ -9,6 +9,7 @@
 
 #include <attend/attention.h>
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,9 @@ struct HeadStatistics {
   // Over the rows that have such a key within their positions; NaN without tokens.
   double duplicate = 0;  // on keys before the position that hold the query's token
   double induction = 0;  // on keys up to the position that come right after the query's token
+  // Mean over the tokens of the norm of head_h W^O_h, its part of a layer's output; NaN unless a
+  // layer was asked.
+  double contribution = std::numeric_limits<double>::quiet_NaN();
 };
 
 // Tensors are f32 (f64 for f64), rows lie as q's: [batch, heads, queries], packed [1, heads,

@@ -88,9 +88,11 @@ class Scores {
   std::int64_t head = -1;  // this one alone; -1: the whole group of the key head
   // Features that are summed in one chain; parts of so many are added. Forward has one chain.
   std::int64_t chain;
+  std::int64_t k_width;  // of a row of keys: d, or as whole vectors where it is read by vectors
 
   Scores(const Problem& problem, const Call& c, Scratch& scratch)
-      : p(problem), call(c), chain(p.d), plain_(p.softcap == 0 && !p.bias && !p.alibi && !p.mask),
+      : p(problem), call(c), chain(p.d), k_width(p.d),
+        plain_(p.softcap == 0 && !p.bias && !p.alibi && !p.mask),
         rows_(scratch.take<T>(kMost * kChunk)), added_(scratch.take<T>(kMost * kChunk)),
         q_(scratch.take<T>(kMost * p.d)) {
     // A power of two goes into q, exactly; any other factor multiplies the sum.
@@ -135,16 +137,14 @@ class Scores {
       if (!ready) convert_row(call.q, at, p.d, q_ + n * p.d);
       q[n] = ready ? reinterpret_cast<const T*>(call.q.data) + at : q_ + n * p.d;
     }
-    rows_to_lanes<V>(q, tile.rows, p.d, tile.q, tile.lanes);
-    if (q_scale_ != 1)
-      for (std::int64_t x = 0; x < p.d * tile.lanes; ++x) tile.q[x] *= q_scale_;
+    rows_to_lanes<V>(q, tile.rows, p.d, tile.q, tile.lanes, q_scale_);
   }
 
   // The keys and values [from, to) of a chunk: where they are, or packed.
   void bring(Chunk<T>& chunk, std::int64_t from, std::int64_t to, bool values = true) noexcept {
     chunk.from = from;
     chunk.to = to;
-    chunk.k = bring_rows(call.k, chunk.packed_k, p.d, p.d, chunk, chunk.k_stride);
+    chunk.k = bring_rows(call.k, chunk.packed_k, p.d, k_width, chunk, chunk.k_stride);
     if (values)
       chunk.v = bring_rows(call.v, chunk.packed_v, p.dv, width(p.dv), chunk, chunk.v_stride);
   }

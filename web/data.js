@@ -1,0 +1,162 @@
+// The data that stands in the page: JSON that describes it, and blobs (base64 of deflate-raw bytes)
+// that are unpacked when a view first needs them. Everything is checked here, once; what is broken
+// becomes a PageError whose words are shown on the page.
+import {say} from "./text.js";
+
+export class PageError extends Error {}
+
+// In place of a weight: what the mask hides, and what a filter leaves out. Weights are in [0, 1],
+// differences in [-1, 1].
+export const HIDDEN = -2;
+export const FILTERED = -3;
+
+export function readPage() {
+  const node = document.getElementById("data");
+  if (!node) throw new PageError(say("error_no_data"));
+  let page;
+  try {
+    page = JSON.parse(node.textContent);
+  } catch (error) {
+    throw new PageError(say("error_json", { what: error.message }));
+  }
+  if (page === null || typeof page !== "object" || !/^attend\.view\/1\b/.test(page.format ?? "")) {
+    throw new PageError(say("error_format", { found: String(page?.format ?? "?") }));
+  }
+  page.notes = Array.isArray(page.notes) ? page.notes.map(String) : [];
+  page.runs = Array.isArray(page.runs) ? page.runs.slice(0, 2) : [];
+  if (page.runs.length === 0) throw new PageError(say("error_no_runs"));
+  for (const run of page.runs) {
+    run.layers = Array.isArray(run.layers) ? run.layers : [];
+    run.special = Array.isArray(run.special) ? run.special : [];
+    if (!Array.isArray(run.tokens)) run.tokens = null;
+    if (!Array.isArray(run.key_tokens)) run.key_tokens = null;
+  }
+  return page;
+}
+
+// log8: byte 0 is 0, byte n is 2^((n - 255) / 8).
+const kLog8 = Float32Array.from({ length: 256 }, (_, n) => (n === 0 ? 0 : 2 ** ((n - 255) / 8)));
+
+function halves(bytes) {
+  if (typeof Float16Array !== "undefined") return new Float32Array(new Float16Array(bytes.buffer));
+  const bits = new Uint16Array(bytes.buffer);
+  return Float32Array.from(bits, (h) => {
+    const exponent = (h >> 10) & 31, fraction = h & 1023, sign = h & 0x8000 ? -1 : 1;
+    if (exponent === 31) return fraction ? NaN : sign * Infinity;
+    return exponent ? sign * 2 ** (exponent - 15) * (1 + fraction / 1024)
+                    : sign * fraction * 2 ** -24;
+  });
+}
+
+const kDecoders = {
+  f32: (bytes) => new Float32Array(bytes.buffer),
+  f16: halves,
+  i32: (bytes) => new Int32Array(bytes.buffer),
+  u8: (bytes) => bytes,
+  bits: (bytes) => bytes,  // looked up bit by bit
+  log8: (bytes) => Float32Array.from(bytes, (n) => kLog8[n]),
+};
+const kBitsOf = {
+  f32: 32,
+  f16: 16,
+  i32: 32,
+  u8: 8,
+  log8: 8,
+  bits: 1
+};
+
+function fromBase64(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const binary = atob(text), bytes = new Uint8Array(binary.length);
+  for (let n = 0; n < binary.length; ++n) bytes[n] = binary.charCodeAt(n);
+  return bytes;
+}
+
+async function inflate(reference) {
+  const node = document.getElementById(`blob-${reference.blob}`);
+  if (!node) throw new PageError(say("error_blob_missing", { blob: reference.blob }));
+  if (typeof DecompressionStream === "undefined") throw new PageError(say("error_old_browser"));
+  const size = reference.shape.reduce((product, n) => product * n, 1);
+  let bytes;
+  try {
+    const stream = new Blob([fromBase64(node.textContent.trim())]).stream();
+    bytes = new Uint8Array(
+        await new Response(stream.pipeThrough(new DecompressionStream("deflate-raw")))
+            .arrayBuffer());
+  } catch {
+    throw new PageError(say("error_blob_broken", { blob: reference.blob }));
+  }
+  const expected = Math.ceil((size * kBitsOf[reference.type]) / 8);
+  if (bytes.length !== expected) {
+    throw new PageError(
+        say("error_blob_size", { blob: reference.blob, expected, found: bytes.length }));
+  }
+  return kDecoders[reference.type](bytes);
+}
+
+const unpacked = new Map();
+
+// The numbers of a blob, or null where there is none. Unpacked once, however many ask.
+export function unpack(reference) {
+  if (reference === null || reference === undefined) return Promise.resolve(null);
+  if (!(reference.type in kDecoders) || !Array.isArray(reference.shape)) {
+    return Promise.reject(new PageError(say("error_blob_type", { found: String(reference.type) })));
+  }
+  if (!unpacked.has(reference.blob)) unpacked.set(reference.blob, inflate(reference));
+  return unpacked.get(reference.blob);
+}
+
+// The tiles of a layer: what the overview needs, and no more. Null if it has none.
+export async function tilesOf(layer) {
+  const tiles = layer.tiles;
+  if (!tiles) return null;
+  const [mean, maximum, visible] =
+      await Promise.all([tiles.mean, tiles.maximum, tiles.visible].map(unpack));
+  const { rows, columns, queries, keys } = tiles;
+  const sound = mean && mean.length === layer.heads * rows * columns &&
+      rows * queries >= layer.queries && columns * keys >= layer.keys;
+  if (!sound) throw new PageError(say("error_tiles", { layer: layer.name }));
+  return {
+    rows,
+    columns,
+    queries,
+    keys,
+    mean,
+    maximum: maximum ?? mean,
+    visible,
+    visibleHeads: visible ? visible.length / (rows * columns) : 0
+  };
+}
+
+const opened = new WeakMap();
+
+// What the map needs of a layer, checked against its shape; v, entropy and mass are unpacked by who
+// shows them.
+export function openLayer(layer) {
+  if (!opened.has(layer)) opened.set(layer, open(layer));
+  return opened.get(layer);
+}
+
+async function open(layer) {
+  const names = ["q", "k", "lse", "mask", "bias", "maximum", "top_keys", "top_weights"];
+  const arrays = await Promise.all(names.map((name) => unpack(layer[name])));
+  const open = Object.fromEntries(names.map((name, n) => [name, arrays[n]]));
+  const { heads, key_heads: keyHeads, queries, keys, d } = layer;
+  const sizes = {
+    q: heads * queries * d,
+    k: keyHeads * keys * d,
+    lse: heads * queries,
+    maximum: heads * queries
+  };
+  for (const [name, size] of Object.entries(sizes)) {
+    if (open[name] && open[name].length !== size) {
+      throw new PageError(say(
+          "error_shape", { layer: layer.name, name, expected: size, found: open[name].length }));
+    }
+  }
+  open.tiles = await tilesOf(layer);
+  open.windows = await Promise.all(
+      (layer.windows ??
+       []).map(async (window) => ({...window, weights: await unpack(window.weights) })));
+  return open;
+}

@@ -1,0 +1,57 @@
+// Small helpers to make elements. Text only ever arrives as textContent, so no token can become
+// markup.
+
+// element("button", { class: "x", onclick: f, "aria-label": "..." }, "text", child, ...)
+export function element(name, properties = {}, ...children) {
+  const node = document.createElement(name);
+  for (const [key, value] of Object.entries(properties)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else if (key === "value" || key === "checked" || key === "disabled") node[key] = value;
+    else node.setAttribute(key, value === true ? "" : String(value));
+  }
+  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+// Puts new children in, and leaves the node where it is.
+export function fill(node, ...children) {
+  node.replaceChildren(
+      ...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+}
+
+// A row of buttons of which one is pressed: choices are [value, words].
+export function segmented(label, choices, value, choose) {
+  const buttons = choices.map(
+      ([choice, words]) => element(
+          "button", {
+            type: "button",
+            "data-value": choice,
+            "aria-pressed": String(choice === value),
+            onclick: () => choose(choice),
+          },
+          words));
+  return element("div", { class: "segmented", role: "group", "aria-label": label }, buttons);
+}
+
+export function press(group, value) {
+  for (const button of group.children) {
+    button.setAttribute("aria-pressed", String(button.dataset.value === String(value)));
+  }
+}
+
+// Four digits that count: 0.9731, 0.01234, 1.2e-7; not a number is said in words by the caller.
+export function number(value, digits = 4) {
+  if (!Number.isFinite(value)) return String(value).replace("Infinity", "∞").replace("-", "−");
+  const size = Math.abs(value);
+  let text;
+  if (value === 0) text = "0";
+  else if (size < 1e-4 || size >= 1e7) text = value.toExponential(Math.max(0, digits - 2));
+  else if (Number.isInteger(value)) text = String(value);
+  else text = value.toFixed(Math.max(0, Math.min(6, digits - 1 - Math.floor(Math.log10(size)))));
+  return text.replace("-", "−");
+}
+
+export function signed(value, digits = 4) { return (value > 0 ? "+" : "") + number(value, digits); }
+
+export function clamp(value, low, high) { return Math.min(Math.max(value, low), high); }

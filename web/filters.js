@@ -1,0 +1,166 @@
+// What may stand between a head and its picture: filters that leave weights out, and the difference
+// of two heads. Both answer the same questions as a Head (segment, cell, tile), so that no view
+// knows which of them it shows.
+//   1. keys left out: the first token, special tokens, tokens that the pattern does not match
+//   2. top-p: of the rest, the largest weights until their sum is p of the rest's sum
+//   3. threshold: weights below it
+//   4. renormalise, if switched on: what is left is divided by its sum
+import {FILTERED, HIDDEN} from "./data.js";
+import {tokenAt} from "./tokens.js";
+
+// Which keys stay, or null for all; `bad` is the message of a pattern that cannot be read.
+export function keptKeys(state, run, keys) {
+  let pattern = null, bad = "";
+  try {
+    if (state.pattern) pattern = new RegExp(state.pattern, "iu");
+  } catch (error) {
+    bad = error.message;
+  }
+  if (!pattern && !state.noFirst && !state.noSpecial) return { kept: null, bad };
+  const tokens = run.key_tokens ?? run.tokens, kept = new Uint8Array(keys).fill(1);
+  if (state.noFirst && keys > 0) kept[0] = 0;
+  if (state.noSpecial)
+    for (const j of run.special)
+      if (j >= 0 && j < keys) kept[j] = 0;
+  if (pattern)
+    for (let j = 0; j < keys; ++j)
+      if (!pattern.test(tokenAt(tokens, j))) kept[j] = 0;
+  return { kept, bad };
+}
+
+// Weights carry the rounding of lse (f32): 1/10 must not fall below a threshold of 0.1, nor a tie
+// apart.
+const kSlack = 1 - 1e-6;
+
+export function filtersActive(state) {
+  return state.p < 1 || state.least > 0 || state.noFirst || state.noSpecial || state.pattern !== "";
+}
+
+export class Filtered {
+  constructor(head, state, kept) {
+    Object.assign(
+        this,
+        { head, kept, p: state.p, least: state.least * kSlack, renormalise: state.renormalise });
+    const { queries, keys, exact, tiles, windows } = head;
+    Object.assign(this, { queries, keys, exact, tiles, windows });
+    this.needsRows = exact && (this.p < 1 || this.renormalise);
+    this.cost = this.needsRows ? 2 * head.cost : head.cost;
+    this.rules = new Map();
+  }
+
+  // For query i: the smallest weight that stays, and what the others are multiplied with.
+  rule(i) {
+    if (!this.needsRows) return { cut: this.least, factor: 1 };
+    if (this.rules.has(i)) return this.rules.get(i);
+    const row = new Float64Array(this.keys);
+    this.head.segment(i, 0, this.keys, row);
+    const left = row.filter((weight, j) => weight >= 0 && (!this.kept || this.kept[j]));
+    let cut = this.least, sum = 0;
+    if (this.p < 1) {
+      left.sort().reverse();
+      const enough = this.p * left.reduce((total, weight) => total + weight, 0);
+      for (let n = 0; n < left.length; ++n) {
+        sum += left[n];
+        if (sum >= enough * kSlack) {
+          cut = Math.max(cut, left[n] * kSlack);
+          break;
+        }
+      }
+    }
+    const stays = left.reduce((total, weight) => (weight >= cut ? total + weight : total), 0);
+    const rule = { cut, factor: this.renormalise && stays > 0 ? 1 / stays : 1 };
+    this.rules.set(i, rule);
+    return rule;
+  }
+
+  apply(weight, j, rule) {
+    if (weight === HIDDEN) return HIDDEN;
+    if ((this.kept && !this.kept[j]) || weight < rule.cut) return FILTERED;
+    return weight * rule.factor;
+  }
+
+  segment(i, j0, j1, out, at = 0) {
+    this.head.segment(i, j0, j1, out, at);
+    const rule = this.rule(i);
+    for (let j = j0; j < j1; ++j) out[at + j - j0] = this.apply(out[at + j - j0], j, rule);
+  }
+
+  // A tile is left out if all its keys are, or if even its largest weight is below the threshold.
+  tile(row, column, kind) {
+    const value = this.head.tile(row, column, kind);
+    if (value === HIDDEN) return HIDDEN;
+    if (this.head.tile(row, column, "maximum") < this.least) return FILTERED;
+    if (this.kept) {
+      const begin = column * this.tiles.keys, end = Math.min(begin + this.tiles.keys, this.keys);
+      if (!this.kept.subarray(begin, end).includes(1)) return FILTERED;
+    }
+    return value;
+  }
+
+  cell(i, j) {
+    const cell = this.head.cell(i, j);
+    if (cell.kind === "hidden") return cell;
+    const weight = this.apply(cell.weight, j, this.rule(i));
+    return weight === FILTERED ? {...cell, weight: 0, before: cell.weight, kind: "filtered" }
+                               : {...cell, weight, before: cell.weight };
+  }
+
+  isExact(i, j) { return this.head.isExact(i, j); }
+  largest() { return this.renormalise ? 1 : this.head.largest(); }
+  topTile(kind) { return this.head.topTile(kind); }
+}
+
+// Run B minus run A. What one of them hides counts as 0 there.
+export class Difference {
+  constructor(a, b) {
+    Object.assign(this, { a, b, queries: a.queries, keys: a.keys, difference: true });
+    this.exact = a.exact && b.exact;
+    this.cost = a.cost + b.cost;
+    const same =
+        a.tiles && b.tiles && a.tiles.queries === b.tiles.queries && a.tiles.keys === b.tiles.keys;
+    this.tiles = same ? a.tiles : null;
+    this.windows = [];
+    this.other = new Float32Array(0);
+  }
+
+  static of(a, b) {
+    if (a < -1 && b < -1) return a === HIDDEN && b === HIDDEN ? HIDDEN : FILTERED;
+    return (b < -1 ? 0 : b) - (a < -1 ? 0 : a);
+  }
+
+  segment(i, j0, j1, out, at = 0) {
+    if (this.other.length < j1 - j0) this.other = new Float32Array(j1 - j0);
+    this.a.segment(i, j0, j1, this.other);
+    this.b.segment(i, j0, j1, out, at);
+    for (let n = 0; n < j1 - j0; ++n) out[at + n] = Difference.of(this.other[n], out[at + n]);
+  }
+
+  tile(row, column, kind) {
+    return Difference.of(this.a.tile(row, column, kind), this.b.tile(row, column, kind));
+  }
+
+  cell(i, j) {
+    const a = this.a.cell(i, j), b = this.b.cell(i, j);
+    if (a.kind === "hidden" && b.kind === "hidden") return a;
+    const shown = [a, b].filter((cell) => cell.kind !== "hidden");
+    const kind = shown.every((cell) => cell.kind === "filtered") ? "filtered"
+        : shown.some((cell) => cell.kind === "about")            ? "about"
+                                                                 : "exact";
+    return { weight: b.weight - a.weight, a: a.weight, b: b.weight, kind };
+  }
+
+  isExact(i, j) { return this.a.isExact(i, j) && this.b.isExact(i, j); }
+
+  topTile(kind) {
+    let largest = 0;
+    for (let row = 0; row < this.tiles.rows; ++row) {
+      for (let column = 0; column < this.tiles.columns; ++column) {
+        const value = this.tile(row, column, kind);
+        if (value >= -1 && Math.abs(value) > largest) largest = Math.abs(value);
+      }
+    }
+    return largest;
+  }
+
+  largest() { return this.tiles ? this.topTile("mean") : 1; }
+}

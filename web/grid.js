@@ -1,0 +1,221 @@
+// All heads of all layers as thumbnails: one pixel a tile, drawn when they come into sight. Sorted
+// by layer or by a metric, with a bar in the metric's colour.
+import {Scale} from "./colour.js";
+import {differenceOf} from "./compare.js";
+import {PageError, tilesOf} from "./data.js";
+import {element, fill, number} from "./dom.js";
+import {Difference} from "./filters.js";
+import {Head} from "./head.js";
+import {headName, labelOf, shown} from "./page.js";
+import {choose, state} from "./state.js";
+import {say} from "./text.js";
+
+const kMetrics = [
+  "entropy", "evenness", "maximum", "distance", "previous", "first", "diagonal", "local",
+  "duplicate", "induction", "contribution"
+];
+
+// Metrics that the page has, for the lists.
+export function metricNames() {
+  const layers = shown.page.runs.flatMap((run) => run.layers);
+  const names = kMetrics.filter((name) => layers.some((layer) => layer.metrics?.[name]));
+  return state.show === "difference" ? [...names, "difference"] : names;
+}
+
+export function metricOf(layerNumber, head, name) {
+  if (name === "difference") return differenceOf(layerNumber, head);
+  const run = shown.page.runs[state.show === "b" ? 1 : 0];
+  return run.layers[layerNumber]?.metrics?.[name]?.[head] ?? NaN;
+}
+
+// Every head as { layer, head }, in the order of the state.
+export function orderedHeads() {
+  const run = shown.page.runs[state.show === "b" ? 1 : 0], all = [];
+  run.layers.forEach((layer, at) => {
+    for (let head = 0; head < (layer.heads ?? 0); ++head) all.push({ layer: at, head });
+  });
+  if (state.sort === "order") return all;
+  const value = ({ layer, head }) => metricOf(layer, head, state.sort);
+  return all.map((each) => [each, value(each)])
+      .sort(
+          ([, a], [, b]) => (Number.isNaN(b) ? 0 : b) - (Number.isNaN(a) ? 0 : a) ||
+              Number.isNaN(a) - Number.isNaN(b))
+      .map(([each]) => each);
+}
+
+// The head `step` places further in this order.
+export function neighbour(step) {
+  const all = orderedHeads();
+  const at = all.findIndex(({ layer, head }) => layer === state.layer && head === state.head);
+  return all[(at + step + all.length) % all.length];
+}
+
+export class Grid {
+  constructor(root) {
+    this.root = root;
+    this.buttons = new Map();
+    this.observer = new IntersectionObserver((entries) => {
+      for (const entry of entries) {
+        if (!entry.isIntersecting) continue;
+        this.observer.unobserve(entry.target);
+        this.draw(entry.target);
+      }
+    }, { rootMargin: "200px" });
+    root.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  // Makes all buttons anew: after a change of order, run or language.
+  build() {
+    const all = orderedHeads(), dense = all.length > 48, rows = [];
+    this.observer.disconnect();
+    this.buttons.clear();
+    const range = state.colour === "none" ? null : this.range(all);
+    let row = null, last = -1;
+    for (const place of all) {
+      if (!row || (state.sort === "order" && place.layer !== last)) {
+        row = element("div", { class: "head-row", role: "group" });
+        if (state.sort === "order") {
+          const name = String(shown.page.runs[0].layers[place.layer]?.name ?? place.layer);
+          row.setAttribute("aria-label", name);
+          rows.push(element("p", { class: "head-layer" }, element("bdi", {}, name)));
+        }
+        rows.push(row);
+        last = place.layer;
+      }
+      row.append(this.button(place, range));
+    }
+    this.root.classList.toggle("dense", dense);
+    const widest = Math.max(...shown.page.runs[0].layers.map((layer) => layer.heads ?? 1));
+    this.root.style.setProperty("--columns", String(Math.min(widest, 16)));
+    fill(this.root, rows);
+    for (const { button } of this.buttons.values()) this.observer.observe(button);
+    this.mark();
+  }
+
+  range(all) {
+    const values =
+        all.map(({ layer, head }) => metricOf(layer, head, state.colour)).filter(Number.isFinite);
+    return { low: Math.min(0, ...values), high: Math.max(...values) };
+  }
+
+  button({ layer, head }, range) {
+    const own = shown.page.runs[state.show === "b" ? 1 : 0].layers[layer],
+          label = labelOf(own, head);
+    const metric = state.colour !== "none" ? state.colour
+        : state.sort !== "order"           ? state.sort
+                                           : null;
+    const value = metric ? metricOf(layer, head, metric) : label?.score;
+    const words = metric ? say(`metric_${metric}`) : label?.text;
+    const name = headName(own, head);
+    const spoken =
+        [name, words, Number.isFinite(value) ? number(value, 2) : null].filter(Boolean).join(", ");
+    const bar = element("span", { class: "bar" });
+    if (range && Number.isFinite(value)) {
+      const scale = new Scale({ bend: "linear", top: 1 });
+      const share = range.high > range.low ? (value - range.low) / (range.high - range.low) : 1;
+      bar.style.backgroundColor = scale.css(0.15 + 0.85 * share);
+      bar.style.width = `${Math.max(6, 100 * share)}%`;
+    }
+    const button = element(
+        "button", {
+          type: "button",
+          class: "thumb",
+          "data-layer": layer,
+          "data-head": head,
+          tabindex: "-1",
+          "aria-label": spoken,
+          title: label?.definition ? `${spoken}\n${label.definition}` : spoken,
+          onclick: () => choose({ layer, head }),
+        },
+        element("canvas", { width: 1, height: 1, "aria-hidden": "true" }), range ? bar : null,
+        element(
+            "span", { class: "thumb-name" },
+            state.sort === "order" ? String(head) : `${layer}.${head}`,
+            Number.isFinite(value) ? element("span", { class: "figure" }, number(value, 2)) : null),
+        element("span", { class: "thumb-label" }, words ?? ""));
+    this.buttons.set(`${layer}.${head}`, { button, layer, head });
+    return button;
+  }
+
+  async draw(button) {
+    const at = Number(button.dataset.layer), h = Number(button.dataset.head), show = state.show;
+    const canvas = button.querySelector("canvas"), runs = shown.page.runs;
+    const layers = show === "difference" ? runs.map((run) => run.layers[at])
+                                         : [runs[show === "b" ? 1 : 0].layers[at]];
+    try {
+      const heads = await Promise.all(layers.map(async (layer) => {
+        const tiles = layer && (await tilesOf(layer));
+        return tiles && new Head(layer, { tiles, windows: [] }, h);
+      }));
+      if (heads.some((head) => !head)) throw new PageError(say("no_tiles"));
+      const source = heads.length === 2 ? new Difference(...heads) : heads[0];
+      if (!source.tiles) throw new PageError(say("no_tiles"));
+      const top = state.same  ? 1
+          : source.difference ? differenceOf(null, null)
+                              : source.topTile(state.tile);
+      paintTiles(
+          canvas, source, new Scale({ bend: state.bend, top, difference: source.difference }));
+    } catch (error) {
+      if (!(error instanceof PageError)) throw error;
+      button.classList.add("broken");
+      button.title = error.message;
+    }
+  }
+
+  // Draws again what has been drawn: after a change of colours.
+  redraw() {
+    for (const { button } of this.buttons.values()) {
+      this.observer.unobserve(button);
+      this.observer.observe(button);
+    }
+  }
+
+  mark() {
+    for (const { button, layer, head } of this.buttons.values()) {
+      const current = layer === state.layer && head === state.head;
+      button.setAttribute("aria-pressed", String(current));
+      button.tabIndex = current ? 0 : -1;
+    }
+  }
+
+  focus() { this.buttons.get(`${state.layer}.${state.head}`)?.button.focus(); }
+
+  // Arrows go to the neighbours as they are seen; rows are found by their place on the screen.
+  key(event) {
+    const steps = { ArrowLeft: -1, ArrowRight: 1 }, vertical = { ArrowUp: -1, ArrowDown: 1 };
+    let next = null;
+    if (event.key in steps) next = neighbour(steps[event.key]);
+    else if (event.key in vertical) next = this.above(vertical[event.key]);
+    if (!next) return;
+    event.preventDefault();
+    event.stopPropagation();
+    choose({ layer: next.layer, head: next.head });
+    this.focus();
+  }
+
+  above(direction) {
+    const here = this.buttons.get(`${state.layer}.${state.head}`)?.button.getBoundingClientRect();
+    let best = null, least = Infinity;
+    for (const place of this.buttons.values()) {
+      const box = place.button.getBoundingClientRect(), dy = (box.top - here.top) * direction;
+      const distance = dy * 4 + Math.abs(box.left - here.left);
+      if (dy > 4 && distance < least) [best, least] = [place, distance];
+    }
+    return best;
+  }
+}
+
+// One pixel a tile; what is hidden stays transparent, so that the hatching of the style shows.
+export function paintTiles(canvas, source, scale) {
+  const { rows, columns } = source.tiles;
+  canvas.width = columns;
+  canvas.height = rows;
+  const context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
+  const pixels = new Uint32Array(image.data.buffer);
+  for (let row = 0; row < rows; ++row) {
+    for (let column = 0; column < columns; ++column) {
+      pixels[row * columns + column] = scale.pixel(source.tile(row, column, state.tile));
+    }
+  }
+  context.putImageData(image, 0, 0);
+}

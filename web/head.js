@@ -1,0 +1,189 @@
+// One head of one layer: which keys a query sees, its scores and weights. With q, k and lse
+// embedded a weight is computed here and is exact; otherwise windows and top keys are exact, and
+// every other cell has the mean of its tile ("about").
+//   s = scale q_i . k_j;  s = softcap tanh(s / softcap);  s += bias - slope |position - j|;  p =
+//   exp(s - lse_i)
+import {HIDDEN} from "./data.js";
+
+export class Head {
+  constructor(layer, open, h) {
+    Object.assign(this, { layer, open, h });
+    this.queries = layer.queries;
+    this.keys = layer.keys;
+    this.d = layer.d;
+    this.offset = layer.query_offset ?? 0;
+    this.length = Math.min(layer.key_length ?? layer.keys, layer.keys);
+    this.kh = Math.floor(h / (layer.heads / layer.key_heads));
+    this.exact = Boolean(open.q && open.k && open.lse);
+    this.cost = this.exact ? this.d : 1;  // of one cell, in multiplications
+    this.tiles = open.tiles;
+    this.tops = {};
+    this.windows = open.windows.filter((window) => window.head === h && window.weights);
+    this.top = layer.top_keys && open.top_weights ? layer.top_keys.shape[2] : 0;
+  }
+
+  // Keys [begin, end) that query i may see by position, as in the library.
+  range(i) {
+    const position = i + this.offset, [left, right] = this.layer.window ?? [-1, -1];
+    let begin = 0, end = this.length;
+    if (this.layer.causal) end = Math.min(end, position + 1);
+    if (right >= 0) end = Math.min(end, position + right + 1);
+    if (left >= 0) begin = Math.max(0, position - left);
+    return [begin, Math.max(begin, end)];
+  }
+
+  masked(i, j) {
+    const mask = this.open.mask;
+    if (!mask) return false;
+    const plane = this.layer.mask.shape[0] === 1 ? 0 : this.h;
+    const n = (plane * this.queries + i) * this.keys + j;
+    return ((mask[n >> 3] >> (n & 7)) & 1) === 0;
+  }
+
+  tileNumber(i, j) {
+    const { rows, columns, queries, keys } = this.tiles;
+    return (this.h * rows + Math.floor(i / queries)) * columns + Math.floor(j / keys);
+  }
+
+  tileHidden(number) {
+    const { rows, columns, visible, visibleHeads } = this.tiles;
+    return visible !== null &&
+        visible[visibleHeads === 1 ? number % (rows * columns) : number] === 0;
+  }
+
+  // The value of tile [row, column]: kind is "mean" or "maximum".
+  tile(row, column, kind) {
+    const number = (this.h * this.tiles.rows + row) * this.tiles.columns + column;
+    return this.tileHidden(number) ? HIDDEN : this.tiles[kind][number];
+  }
+
+  // Why key j is hidden from query i: the name of the rule, or "".
+  hiddenBy(i, j) {
+    const position = i + this.offset, [left, right] = this.layer.window ?? [-1, -1];
+    if (j >= this.length) return "key_length";
+    if (this.layer.causal && j > position) return "causal";
+    if ((right >= 0 && j > position + right) || (left >= 0 && j < position - left)) return "window";
+    if (this.masked(i, j)) return "mask";
+    if (!this.exact && this.tiles && this.tileHidden(this.tileNumber(i, j))) return "mask";
+    return "";
+  }
+
+  bias(i, j) {
+    if (!this.open.bias) return 0;
+    const [planes, rows, keys] = this.layer.bias.shape;
+    return this.open.bias[((planes === 1 ? 0 : this.h) * rows + (rows === 1 ? 0 : i)) * keys + j];
+  }
+
+  alibi(i, j) {
+    const slope = this.layer.alibi?.[this.h];
+    return slope ? -slope * Math.abs(i + this.offset - j) : 0;
+  }
+
+  lse(i) { return this.open.lse[this.h * this.queries + i]; }
+
+  dot(i, j) {
+    const { q, k } = this.open, d = this.d;
+    const a = (this.h * this.queries + i) * d, b = (this.kh * this.keys + j) * d;
+    let sum = 0;
+    for (let c = 0; c < d; ++c) sum += q[a + c] * k[b + c];
+    return sum;
+  }
+
+  // Every stage of the score, as explained on the page.
+  score(i, j) {
+    const dot = this.dot(i, j), raw = this.layer.scale * dot, softcap = this.layer.softcap || 0;
+    const bias = this.bias(i, j), alibi = this.alibi(i, j);
+    const cap = (s) => (softcap ? softcap * Math.tanh(s / softcap) : s);
+    const final =
+        this.layer.bias_before_softcap ? cap(raw + bias + alibi) : cap(raw) + bias + alibi;
+    return { dot, raw, capped: cap(raw), bias, alibi, final };
+  }
+
+  // Weights of query i for the keys [j0, j1) into out, HIDDEN where hidden.
+  segment(i, j0, j1, out, at = 0) {
+    const [begin, end] = this.range(i);
+    if (!this.exact) return this.about(i, j0, j1, out, at);
+    const lse = this.lse(i);
+    const plain = !this.layer.softcap && !this.open.bias && !this.layer.alibi;
+    for (let j = j0; j < j1; ++j) {
+      if (j < begin || j >= end || this.masked(i, j)) out[at + j - j0] = HIDDEN;
+      else if (plain) out[at + j - j0] = Math.exp(this.layer.scale * this.dot(i, j) - lse);
+      else out[at + j - j0] = Math.exp(this.score(i, j).final - lse);
+    }
+  }
+
+  about(i, j0, j1, out, at) {
+    const [begin, end] = this.range(i);
+    for (let j = j0; j < j1; ++j) {
+      const number = this.tiles ? this.tileNumber(i, j) : -1;
+      const hidden =
+          j < begin || j >= end || this.masked(i, j) || (number >= 0 && this.tileHidden(number));
+      out[at + j - j0] = hidden ? HIDDEN : number < 0 ? NaN : this.tiles.mean[number];
+    }
+    const put = (j, weight) => {
+      if (j >= j0 && j < j1 && out[at + j - j0] !== HIDDEN) out[at + j - j0] = weight;
+    };
+    for (let n = 0; n < this.top; ++n) {
+      const at = (this.h * this.queries + i) * this.top + n;
+      put(this.open.top_keys[at], this.open.top_weights[at]);
+    }
+    for (const window of this.windows) {
+      if (i < window.query || i >= window.query + window.queries) continue;
+      for (let j = Math.max(j0, window.key); j < Math.min(j1, window.key + window.keys); ++j) {
+        put(j, window.weights[(i - window.query) * window.keys + j - window.key]);
+      }
+    }
+  }
+
+  isExact(i, j) {
+    if (this.exact) return true;
+    const inside = (w) =>
+        i >= w.query && i < w.query + w.queries && j >= w.key && j < w.key + w.keys;
+    if (this.windows.some(inside)) return true;
+    const at = (this.h * this.queries + i) * this.top;
+    for (let n = 0; n < this.top; ++n)
+      if (this.open.top_keys[at + n] === j) return true;
+    return false;
+  }
+
+  // { weight, kind: "exact" | "about" | "hidden", reason, maximum of the tile if about }
+  cell(i, j) {
+    const reason = this.hiddenBy(i, j);
+    if (reason) return { weight: 0, kind: "hidden", reason };
+    const value = new Float64Array(1);
+    this.segment(i, j, j + 1, value);
+    if (value[0] === HIDDEN) return { weight: 0, kind: "hidden", reason: "mask" };
+    if (this.isExact(i, j)) return { weight: value[0], kind: "exact" };
+    const maximum = this.tiles ? this.tiles.maximum[this.tileNumber(i, j)] : NaN;
+    return { weight: value[0], kind: "about", maximum };
+  }
+
+  // The largest weight of the head, for the colour scale.
+  largest() {
+    const { maximum, tiles } = this.open;
+    const all = maximum ? maximum.subarray(this.h * this.queries, (this.h + 1) * this.queries)
+        : tiles         ? this.plane("maximum")
+                        : [];
+    let largest = 0;
+    for (const value of all)
+      if (value > largest) largest = value;
+    return largest;
+  }
+
+  plane(kind) {
+    const size = this.tiles.rows * this.tiles.columns;
+    return this.tiles[kind].subarray(this.h * size, (this.h + 1) * size);
+  }
+
+  // The end of the tiles' colour scale: all but the highest 1/200 of the visible tiles. The first
+  // rows of a causal head have few keys and high means, and would leave all others pale.
+  topTile(kind) {
+    if (this.tops[kind] !== undefined) return this.tops[kind];
+    const base = this.h * this.tiles.rows * this.tiles.columns;
+    const values =
+        this.plane(kind).filter((value, n) => value >= 0 && !this.tileHidden(base + n)).sort();
+    const last = values.length - 1;
+    this.tops[kind] = values[Math.ceil(0.995 * last)] || values[last] || 0;
+    return this.tops[kind];
+  }
+}

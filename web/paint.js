@@ -1,0 +1,276 @@
+// Draws a head into a canvas context: hatching, cells or tiles, rulers, marks. It knows nothing of
+// the screen, so the same lines draw the map and the exported picture.
+import {ink} from "./colour.js";
+import {FILTERED, HIDDEN} from "./data.js";
+import {clamp} from "./dom.js";
+import {rulerLabels} from "./ruler.js";
+import {shortToken} from "./tokens.js";
+
+const kViewWork = 3e8;  // multiplications that a view may cost; below it every cell is computed
+const kCells = 5e6;
+
+// How a window [q0, q1, k0, k1] is drawn on w x h px: "cells", "merged" (several cells a pixel, all
+// of them computed) or "tiles".
+export function levelOf(source, [q0, q1, k0, k1], w, h) {
+  const cells = (q1 - q0) * (k1 - k0), wide = w / (k1 - k0) >= 1 && h / (q1 - q0) >= 1;
+  const affordable = cells <= kCells && cells * source.cost <= kViewWork;
+  if (wide && affordable) return "cells";
+  if (!source.tiles) return wide ? "cells" : "merged";
+  return source.exact && affordable ? "merged" : "tiles";
+}
+
+// Whole cells of a window.
+export function cellsOf([q0, q1, k0, k1], source) {
+  return {
+    i0: Math.max(0, Math.floor(q0)),
+    i1: Math.min(source.queries, Math.ceil(q1)),
+    j0: Math.max(0, Math.floor(k0)),
+    j1: Math.min(source.keys, Math.ceil(k1))
+  };
+}
+
+function picture(rows, columns, pixel) {
+  const canvas = document.createElement("canvas");
+  canvas.width = columns;
+  canvas.height = rows;
+  const context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
+  pixel(new Uint32Array(image.data.buffer));
+  context.putImageData(image, 0, 0);
+  return canvas;
+}
+
+// A picture with one pixel a cell. Blocks that are not there yet show their tiles.
+function cellPicture({ source, blocks, scale, tile }, { i0, i1, j0, j1 }) {
+  const columns = j1 - j0;
+  return picture(i1 - i0, columns, (pixels) => {
+    if (source.tiles) {
+      for (let i = i0; i < i1; ++i) {
+        const row = Math.floor(i / source.tiles.queries);
+        for (let j = j0; j < j1; ++j) {
+          if (blocks.at(i, j)) continue;
+          pixels[(i - i0) * columns + j - j0] =
+              scale.pixel(source.tile(row, Math.floor(j / source.tiles.keys), tile));
+        }
+      }
+    }
+    blocks.each(i0, i1, j0, j1, (i, j, value) => {
+      pixels[(i - i0) * columns + j - j0] = scale.pixel(value);
+    });
+  });
+}
+
+// One pixel a pixel: the mean of the visible cells on it, or the one furthest from 0.
+function mergedPicture({ source, blocks, scale, tile, window: [q0, q1, k0, k1] }, w, h) {
+  const { i0, i1, j0, j1 } = cellsOf([q0, q1, k0, k1], source);
+  const values = new Float32Array(w * h).fill(HIDDEN), counts = new Uint32Array(w * h);
+  const furthest = tile === "maximum" || source.difference;
+  blocks.each(i0, i1, j0, j1, (i, j, value) => {
+    const x = Math.floor(((j + 0.5 - k0) / (k1 - k0)) * w),
+          y = Math.floor(((i + 0.5 - q0) / (q1 - q0)) * h);
+    if (x < 0 || y < 0 || x >= w || y >= h) return;
+    const at = y * w + x;
+    if (value < -1.5) {
+      if (counts[at] === 0 && value === FILTERED) values[at] = FILTERED;
+      return;
+    }
+    if (counts[at]++ === 0) values[at] = value;
+    else if (!furthest) values[at] += value;
+    else if (Math.abs(value) > Math.abs(values[at]) || Number.isNaN(value)) values[at] = value;
+  });
+  return picture(h, w, (pixels) => {
+    for (let n = 0; n < pixels.length; ++n) {
+      pixels[n] = scale.pixel(counts[n] > 1 && !furthest ? values[n] / counts[n] : values[n]);
+    }
+  });
+}
+
+// The plot's content: a small picture and where it goes, in px of the plot.
+function content(view, geometry) {
+  const { source, scale, tile, window } = view, [q0, q1, k0, k1] = window, { w, h } = geometry;
+  const level = levelOf(source, window, w, h), x = w / (k1 - k0), y = h / (q1 - q0);
+  const { i0, i1, j0, j1 } = cellsOf(window, source);
+  if (level === "merged") {
+    return { image: mergedPicture(view, Math.round(w), Math.round(h)), x: 0, y: 0, w, h };
+  }
+  if (level === "cells") {
+    return {
+      image: cellPicture(view, { i0, i1, j0, j1 }),
+      x: (j0 - k0) * x,
+      y: (i0 - q0) * y,
+      w: (j1 - j0) * x,
+      h: (i1 - i0) * y
+    };
+  }
+  const { queries, keys } = source.tiles;
+  const r0 = Math.floor(i0 / queries), r1 = Math.ceil(i1 / queries);
+  const c0 = Math.floor(j0 / keys), c1 = Math.ceil(j1 / keys);
+  const image = picture(r1 - r0, c1 - c0, (pixels) => {
+    for (let r = r0; r < r1; ++r) {
+      for (let c = c0; c < c1; ++c)
+        pixels[(r - r0) * (c1 - c0) + c - c0] = scale.pixel(source.tile(r, c, tile));
+    }
+  });
+  return {
+    image,
+    x: (c0 * keys - k0) * x,
+    y: (r0 * queries - q0) * y,
+    w: (c1 - c0) * keys * x,
+    h: (r1 - r0) * queries * y
+  };
+}
+
+let hatchings = {};
+
+function hatching(context, colour) {
+  if (!hatchings[colour]) {
+    const canvas = document.createElement("canvas");
+    canvas.width = canvas.height = 8;
+    const pen = canvas.getContext("2d");
+    pen.strokeStyle = colour;
+    pen.lineWidth = 1.2;
+    pen.beginPath();
+    for (const at of [-8, 0, 8]) {
+      pen.moveTo(at - 1, 9);
+      pen.lineTo(at + 9, -1);
+    }
+    pen.stroke();
+    hatchings[colour] = canvas;
+  }
+  return context.createPattern(hatchings[colour], "repeat");
+}
+
+// geometry: { left, top, w, h } of the plot inside the canvas; view: { source, blocks, scale, tile,
+// window, hover, cell, chosen, reverse, queryToken, keyToken }.
+export function paintMap(context, geometry, view) {
+  const { left, top, w, h } = geometry;
+  context.save();
+  context.translate(left, top);
+  context.save();
+  context.beginPath();
+  context.rect(0, 0, w, h);
+  context.clip();
+  context.fillStyle = ink("surface");
+  context.fillRect(0, 0, w, h);
+  context.fillStyle = hatching(context, ink("hatch"));
+  context.fillRect(0, 0, w, h);
+  const picture = content(view, geometry);
+  context.imageSmoothingEnabled = false;
+  context.drawImage(picture.image, picture.x, picture.y, picture.w, picture.h);
+  paintCells(context, geometry, view);
+  paintMarks(context, geometry, view);
+  context.restore();
+  context.strokeStyle = ink("line");
+  context.lineWidth = 1;
+  context.strokeRect(-0.5, -0.5, w + 1, h + 1);
+  context.restore();
+  paintRulers(context, geometry, view);
+}
+
+// Lines between large cells, and their numbers where they fit.
+function paintCells(context, { w, h }, view) {
+  const { source, blocks, scale, window } = view, [q0, q1, k0, k1] = window;
+  const x = w / (k1 - k0), y = h / (q1 - q0), { i0, i1, j0, j1 } = cellsOf(window, source);
+  if (Math.min(x, y) < 14) return;
+  context.strokeStyle = ink("surface");
+  context.lineWidth = 1;
+  context.beginPath();
+  for (let j = j0; j <= j1; ++j) {
+    context.moveTo((j - k0) * x, (i0 - q0) * y);
+    context.lineTo((j - k0) * x, (i1 - q0) * y);
+  }
+  for (let i = i0; i <= i1; ++i) {
+    context.moveTo((j0 - k0) * x, (i - q0) * y);
+    context.lineTo((j1 - k0) * x, (i - q0) * y);
+  }
+  context.stroke();
+  if (x < 38 || y < 20) return;
+  context.font = `11px ${ink("mono")}`;
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  blocks.each(i0, i1, j0, j1, (i, j, value) => {
+    if (Math.abs(value) < 0.005 || value < -1.5) return;
+    context.fillStyle = scale.inkOn(value);
+    const text = Number.isNaN(value) ? "NaN" : value.toFixed(2).replace("0.", ".");
+    context.fillText(text.replace("-", "−"), (j + 0.5 - k0) * x, (i + 0.5 - q0) * y);
+  });
+}
+
+// The chosen rows (or columns), exact windows, the cell under the pointer and the chosen cell.
+function paintMarks(context, { w, h }, view) {
+  const { source, window, hover, cell, chosen, reverse } = view, [q0, q1, k0, k1] = window;
+  const x = w / (k1 - k0), y = h / (q1 - q0);
+  const box = (i, j, rows, columns) => context.strokeRect(
+      (j - k0) * x, (i - q0) * y, Math.max(columns * x, 2), Math.max(rows * y, 2));
+  context.strokeStyle = ink("mark");
+  context.setLineDash([4, 3]);
+  context.lineWidth = 1;
+  for (const part of source.windows) box(part.query, part.key, part.queries, part.keys);
+  context.setLineDash([]);
+  context.fillStyle = ink("accent");
+  for (const n of chosen) {
+    if (reverse) context.fillRect((n - k0) * x, 0, Math.max(x, 2), 3);
+    else context.fillRect(0, (n - q0) * y, 3, Math.max(y, 2));
+  }
+  if (hover) {
+    context.strokeStyle = ink("ink");
+    context.lineWidth = 1;
+    box(hover[0], hover[1], 1, 1);
+  }
+  if (cell) {
+    context.strokeStyle = ink("accent");
+    context.lineWidth = 2;
+    box(cell[0], cell[1], 1, 1);
+  }
+}
+
+function paintRulers(context, { left, top, w, h }, view) {
+  const [q0, q1, k0, k1] = view.window, strong = view.hover ?? view.cell;
+  const chosen = new Set(view.chosen), small = left < 80;
+  context.font = `${small ? 11 : 12}px ${ink("sans")}`;
+  context.textBaseline = "middle";
+  const length = small ? 8 : 13;
+  const label = (n, token, isStrong) => ({ at: n, text: shortToken(token, length), isStrong });
+  const rows = rulerLabels(q0, q1, h, view.queryToken),
+        columns = rulerLabels(k0, k1, w, view.keyToken);
+  const place = (labels, index, begin, end, size, token) => {
+    const mine = labels.map(
+        (each) => ({...label(each.at, each.text, each.index === index), index: each.index }));
+    if (index !== undefined && index >= begin - 1 && index < end &&
+        !mine.some((each) => each.isStrong)) {
+      const at = (index + 0.5 - begin) * (size / (end - begin));
+      const far = mine.filter((each) => Math.abs(each.at - at) >= 13);
+      return [...far, {...label(at, token(index), true), index }];
+    }
+    return mine;
+  };
+  const colour = (each, isChosen) => {
+    context.fillStyle = ink(isChosen ? "accent" : each.isStrong ? "ink" : "muted");
+    context.font = `${each.isStrong || isChosen ? "600 " : ""}${small ? 11 : 12}px ${ink("sans")}`;
+  };
+  context.save();
+  context.beginPath();
+  context.rect(0, top - 8, left, h + 16);
+  context.clip();
+  context.textAlign = "right";
+  for (const each of place(rows, strong?.[0], q0, q1, h, view.queryToken)) {
+    if (each.at < -1 || each.at > h + 1) continue;
+    colour(each, !view.reverse && chosen.has(each.index));
+    context.fillText(each.text, left - 8, top + each.at, left - 12);
+  }
+  context.restore();
+  context.save();
+  context.beginPath();
+  context.rect(left - 10, 0, w + 80, top);
+  context.clip();
+  context.textAlign = "left";
+  for (const each of place(columns, strong?.[1], k0, k1, w, view.keyToken)) {
+    if (each.at < -1 || each.at > w + 1) continue;
+    context.save();
+    context.translate(left + clamp(each.at, 2, w), top - 7);
+    context.rotate(-Math.PI / 3.4);
+    colour(each, view.reverse && chosen.has(each.index));
+    context.fillText(each.text, 0, 0, (top - 12) / 0.8);
+    context.restore();
+  }
+  context.restore();
+}

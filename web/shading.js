@@ -1,0 +1,318 @@
+// The text, shaded by what the chosen queries see (or by who sees the chosen keys). Long texts are
+// shown a page at a time, below a strip of the whole.
+import {cssColour, Scale} from "./colour.js";
+import {unpack} from "./data.js";
+import {clamp, element, fill, number, press, segmented, signed} from "./dom.js";
+import {keyToken, placeElement, queryToken, selfAttention, shown} from "./page.js";
+import {choose, state} from "./state.js";
+import {say, sayWith} from "./text.js";
+import {tokenElement, visibleToken} from "./tokens.js";
+
+const kPage = 480;      // tokens shown at once
+const kTextWork = 5e8;  // multiplications that one choice may cost
+
+export class TextView {
+  constructor(root) {
+    this.start = null;
+    this.heading = element("p", { class: "chosen" });
+    this.controls = element("div", { class: "row" });
+    this.body = element("div", { class: "texts" });
+    this.list = element("ol", { class: "strongest" });
+    this.facts = element("p", { class: "fine facts" });
+    root.append(this.controls, this.heading, this.facts, this.body, this.list);
+    root.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  build() {
+    this.direction = segmented(
+        say("direction"),
+        [[false, say("sees")], [true, say("seen_by")]].map(
+            ([value, words]) => [String(value), words]),
+        String(state.reverse), (value) => choose({ reverse: value === "true" }));
+    this.combine = segmented(
+        say("combine"), [["sum", say("sum")], ["mean", say("mean")]], state.combine,
+        (value) => choose({ combine: value }));
+    fill(this.controls, this.direction, this.combine);
+  }
+
+  // Where token n of a text is a query, and where a key. Queries of the same text start at the
+  // offset.
+  places() {
+    const { layer } = shown, offset = selfAttention() ? layer.query_offset ?? 0 : 0;
+    return {
+      offset,
+      query: (n) => (n - offset >= 0 && n - offset < layer.queries ? n - offset : -1)
+    };
+  }
+
+  // One value for each key (or query), summed over the chosen ones, and whether all are exact.
+  values() {
+    const { source } = shown, { reverse } = state, n = reverse ? source.queries : source.keys;
+    const chosen = state.chosen.filter((each) => each < (reverse ? source.keys : source.queries));
+    const rows = reverse ? n : chosen.length, whole = source.needsRows || source.a?.needsRows;
+    if (chosen.length === 0) return { chosen, sums: null };
+    if (rows * (whole || !reverse ? source.keys : chosen.length) * source.cost > kTextWork)
+      return { chosen, sums: null, tooMany: true };
+    const sums = new Float64Array(n), seen = new Uint8Array(n),
+          part = new Float64Array(reverse ? 1 : n);
+    const add = (at, value) => {
+      if (value < -1.5) return;
+      sums[at] += value;
+      seen[at] = 1;
+    };
+    if (reverse) {
+      for (let i = 0; i < n; ++i)
+        for (const j of chosen) {
+          source.segment(i, j, j + 1, part);
+          add(i, part[0]);
+        }
+    } else {
+      for (const i of chosen) {
+        source.segment(i, 0, n, part);
+        part.forEach((value, j) => add(j, value));
+      }
+    }
+    if (state.combine === "mean")
+      for (let at = 0; at < n; ++at) sums[at] /= chosen.length;
+    return { chosen, sums, seen };
+  }
+
+  show() {
+    const { source } = shown;
+    if (!source) {
+      for (const part of [this.heading, this.facts, this.body, this.list]) fill(part);
+      return;
+    }
+    press(this.direction, state.reverse);
+    press(this.combine, state.combine);
+    const { chosen, sums, seen, tooMany } = this.values();
+    let top = 0;
+    if (sums)
+      for (const value of sums) top = Math.max(top, Math.abs(value) || 0);
+    this.scale = new Scale({ bend: state.bend, top, difference: source.difference });
+    this.tellChosen(chosen, tooMany);
+    this.tellFacts(chosen).catch(
+        () => fill(this.facts));  // broken numbers here cost only this line
+    this.shading = sums !== null;
+    const self = selfAttention(), { offset } = this.places();
+    const shade = sums ? (n) => (seen[n] ? sums[n] : null) : () => null;
+    const parts = [];
+    if (self) {
+      const value =
+          state.reverse ? (n) => (this.places().query(n) < 0 ? null : shade(n - offset)) : shade;
+      const marked = new Set(state.reverse ? chosen : chosen.map((i) => i + offset));
+      parts.push(this.text("text", source.keys, keyToken, value, marked));
+    } else {
+      const marked = new Set(chosen), empty = new Set();
+      parts.push(
+          element("h3", {}, say("text_queries")),
+          this.text(
+              "queries", source.queries, queryToken, state.reverse ? shade : () => null,
+              state.reverse ? empty : marked));
+      parts.push(
+          element("h3", {}, say("text_keys")),
+          this.text(
+              "keys", source.keys, keyToken, state.reverse ? () => null : shade,
+              state.reverse ? marked : empty));
+    }
+    const scrolled = [...this.body.querySelectorAll(".tokens")].map((box) => box.scrollTop);
+    fill(this.body, parts);
+    this.body.querySelectorAll(".tokens").forEach((box, n) => this.scroll(box, scrolled[n] ?? 0));
+    this.tellStrongest(chosen, sums, seen);
+  }
+
+  // Keeps a text where it was, unless the first chosen token would be out of sight.
+  scroll(box, before) {
+    box.scrollTop = before;
+    const piece = box.querySelector('[aria-selected="true"]');
+    if (!piece) return;
+    const at = piece.offsetTop - box.offsetTop;
+    if (at < box.scrollTop || at > box.scrollTop + box.clientHeight - 30)
+      box.scrollTop = at - box.clientHeight / 2;
+  }
+
+  tellChosen(chosen, tooMany) {
+    if (tooMany) return fill(this.heading, say("text_too_many"));
+    if (chosen.length === 0) return fill(this.heading, say("chosen_none"));
+    const token = state.reverse ? keyToken : queryToken;
+    const names = chosen.slice(0, 4).flatMap((n, at) => [at ? ", " : "", tokenElement(token(n))]);
+    const words = chosen.length > 4
+        ? sayWith(
+              "chosen_many", { first: element("span", {}, names), n: String(chosen.length - 4) })
+        : names;
+    fill(this.heading, sayWith(state.reverse ? "chosen_seen" : "chosen_sees", {
+           tokens: element("span", {}, words)
+         }));
+  }
+
+  // What is known of a single chosen row or column, before filters.
+  async tellFacts(chosen) {
+    const { head } = shown, [n] = chosen;
+    fill(this.facts);
+    if (!head || chosen.length !== 1) return;
+    const { layer } = head, names = state.reverse ? ["mass"] : ["entropy", "maximum"];
+    const arrays = await Promise.all(names.map((name) => unpack(layer[name])));
+    if (head !== shown.head || arrays.some((array) => !array) || state.chosen[0] !== n) return;
+    const at = head.h * (state.reverse ? head.keys : head.queries) + n;
+    const values = Object.fromEntries(names.map((name, m) => [name, number(arrays[m][at])]));
+    fill(this.facts, say(state.reverse ? "facts_key" : "facts_query", values));
+  }
+
+  tellStrongest(chosen, sums, seen) {
+    if (!sums) return fill(this.list);
+    const best = [], size = (n) => Math.abs(sums[n]);
+    for (let n = 0; n < sums.length; ++n) {
+      if (!seen[n] || !(size(n) > 0) || (best.length === 6 && size(n) <= size(best[5]))) continue;
+      best.push(n);
+      best.sort((a, b) => size(b) - size(a));
+      best.length = Math.min(best.length, 6);
+    }
+    fill(this.list, best.map((n) => {
+      const exact = chosen.every(
+          (c) => (state.reverse ? shown.source.isExact(n, c) : shown.source.isExact(c, n)));
+      const bar = element("span", { class: "bar" });
+      bar.style.width = `${(100 * size(n)) / size(best[0])}%`;
+      bar.style.backgroundColor = this.scale.css(sums[n]);
+      const cell = state.reverse ? [n, chosen[0]] : [chosen[0], n];
+      return element(
+          "li", {},
+          element(
+              "button", { type: "button", onclick: () => choose({ cell }) },
+              placeElement(n, state.reverse ? "query" : "key"),
+              element("span", { class: "track" }, bar),
+              element(
+                  "span", { class: "figure" },
+                  shown.source.difference ? signed(sums[n]) : number(sums[n])),
+              exact ? null : element("span", { class: "kind about" }, say("about"))));
+    }));
+  }
+
+  // A text of `count` tokens: value(n) is a number or null (not seen), marked are the chosen ones.
+  text(side, count, token, value, marked) {
+    const long = count > kPage, first = marked.size ? Math.min(...marked) : 0;
+    if (this.start === null || !long) this.start = 0;
+    if (long && this.seen !== `${[...marked]}`)
+      this.start = clamp(first - kPage / 2, 0, count - kPage);
+    this.seen = `${[...marked]}`;
+    const from = long ? clamp(Math.floor(this.start), 0, count - kPage) : 0,
+          to = Math.min(count, from + kPage);
+    const tokens = element("div", {
+      class: "tokens",
+      role: "listbox",
+      "aria-multiselectable": "true",
+      "data-side": side,
+      "aria-label":
+          say(side === "queries"    ? "text_queries"
+                  : side === "keys" ? "text_keys"
+                                    : "text")
+    });
+    for (let n = from; n < to; ++n)
+      tokens.append(this.token(side, n, token(n), value(n), marked.has(n)));
+    const active = tokens.querySelector('[aria-selected="true"]') ?? tokens.firstElementChild;
+    if (active) active.tabIndex = 0;
+    if (!long) return tokens;
+    const turn = (words, pages) => element(
+        "button", {
+          type: "button",
+          onclick: () => {
+            this.start = clamp(from + pages * kPage, 0, count - kPage);
+            this.show();
+          }
+        },
+        words);
+    return element(
+        "div", {}, this.strip(count, value, from, to),
+        element(
+            "div", { class: "row pages" }, turn(say("earlier"), -1),
+            element("span", { class: "muted" }, say("text_page", { from, to: to - 1, all: count })),
+            turn(say("later"), 1)),
+        tokens);
+  }
+
+  token(side, n, token, value, marked) {
+    const shaded = this.shading && side !== (state.reverse ? "keys" : "queries");
+    const words = value === null ? "" : shown.source.difference ? signed(value) : number(value);
+    const node = element(
+        "span", {
+          class: "piece",
+          role: "option",
+          tabindex: "-1",
+          "aria-selected": String(marked),
+          "data-n": n,
+          "data-value": value === null ? null : value,
+          title: words ? `${n} · ${words}` : String(n)
+        },
+        visibleToken(token, true));
+    if (value !== null) {
+      node.style.backgroundColor = this.scale.css(value);
+      node.style.color = this.scale.inkOn(value);
+    } else if (shaded && !marked) node.classList.add("unseen");
+    const pick = (event) => this.pick(side, n, event.shiftKey || event.ctrlKey || event.metaKey);
+    node.addEventListener("click", pick);
+    return node;
+  }
+
+  // Choosing a token: in a text of its own side, or, where both sides are one text, for the
+  // direction.
+  pick(side, n, add) {
+    const { query } = this.places(), reverse = side === "text" ? state.reverse : side === "keys";
+    const index = reverse || side !== "text" ? n : query(n);
+    if (index < 0) return;
+    const before = add && reverse === state.reverse ? state.chosen : [];
+    const chosen =
+        before.includes(index) ? before.filter((each) => each !== index) : [...before, index];
+    choose({ chosen: chosen.sort((a, b) => a - b), reverse });
+    this.body.querySelector(`[data-side="${side}"] [data-n="${n}"]`)?.focus();
+  }
+
+  // The whole text as a strip of colours: the largest value of each pixel.
+  strip(count, value, from, to) {
+    const w = Math.min(count, 1024), canvas = element("canvas", {
+                                       class: "strip",
+                                       width: w,
+                                       height: 1,
+                                       role: "img",
+                                       "aria-label": say("text_strip"),
+                                       title: say("text_strip")
+                                     });
+    const best = new Float64Array(w).fill(NaN);
+    for (let n = 0; n < count; ++n) {
+      const at = Math.floor((n / count) * w), here = value(n);
+      if (here !== null && !(Math.abs(here) <= Math.abs(best[at]))) best[at] = here;
+    }
+    const context = canvas.getContext("2d");
+    best.forEach((here, x) => {
+      if (Number.isNaN(here)) return;
+      context.fillStyle = cssColour(this.scale.pixel(here));
+      context.fillRect(x, 0, 1, 1);
+    });
+    const part = element("span", { class: "strip-part" });
+    part.style.left = `${(100 * from) / count}%`;
+    part.style.width = `${(100 * (to - from)) / count}%`;
+    const go = (event) => {
+      const box = canvas.getBoundingClientRect();
+      this.start = ((event.clientX - box.left) / box.width) * count - kPage / 2;
+      this.show();
+    };
+    return element("div", { class: "strip-box", onclick: go }, canvas, part);
+  }
+
+  focus() { this.body.querySelector('.tokens [tabindex="0"]')?.focus(); }
+
+  key(event) {
+    const piece = event.target.closest?.(".piece");
+    if (!piece) return;
+    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -8, ArrowDown: 8 },
+          pieces = [...piece.parentNode.children];
+    if (event.key in steps) {
+      const next = pieces[clamp(pieces.indexOf(piece) + steps[event.key], 0, pieces.length - 1)];
+      piece.tabIndex = -1;
+      next.tabIndex = 0;
+      next.focus();
+    } else if (event.key === "Enter" || event.key === " ") {
+      this.pick(piece.parentNode.dataset.side, Number(piece.dataset.n), event.shiftKey);
+    } else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+}
