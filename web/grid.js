@@ -62,6 +62,17 @@ export class Grid {
       }
     }, { rootMargin: "200px" });
     root.addEventListener("keydown", (event) => this.key(event));
+    this.hint = element("p", { class: "hint" });
+    const tell = (event) => {
+      const thumb = event.target.closest?.(".thumb");
+      fill(this.hint, thumb ? thumb.getAttribute("aria-label") : say("heads_hint"));
+    };
+    for (const name of ["pointerover", "focusin", "pointerleave", "focusout"]) {
+      root.addEventListener(
+          name,
+          name === "pointerleave" || name === "focusout" ? () => fill(this.hint, say("heads_hint"))
+                                                         : tell);
+    }
   }
 
   // Makes all buttons anew: after a change of order, run or language.
@@ -85,6 +96,7 @@ export class Grid {
       row.append(this.button(place, range));
     }
     this.root.classList.toggle("dense", dense);
+    fill(this.hint, say("heads_hint"));
     const widest = Math.max(...shown.page.runs[0].layers.map((layer) => layer.heads ?? 1));
     this.root.style.setProperty("--columns", String(Math.min(widest, 16)));
     fill(this.root, rows);

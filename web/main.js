@@ -106,9 +106,7 @@ function build() {
 
   const grid = new Grid(element("div", { class: "heads" })),
         headFields = element("div", { class: "row" });
-  const heads = section(
-      "heads", say("heads"), element("p", { class: "hint" }, say("heads_hint")), headFields,
-      grid.root);
+  const heads = section("heads", say("heads"), grid.hint, headFields, grid.root);
   const filterBox =
             element("div", { class: "filters", role: "group", "aria-label": say("filters") }),
         filters = new Filters(filterBox);
@@ -135,6 +133,8 @@ function build() {
       element("h3", {}, say("filters")), filterBox, element("h3", {}, say("metrics")), map.metrics,
       exportRow, table);
   const textSection = section("text", say("text")), text = new TextView(textSection);
+  map.pointed = (cell) => text.mark(cell);
+  text.pointed = (cell) => shown.source && map.point(cell);
   const explainSection = section("explain", say("explain")), explainBody = element("div"),
         explain = new ExplainView(explainBody);
   explainSection.append(explainBody);

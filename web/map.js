@@ -211,6 +211,15 @@ export class MapView {
             source.windows.length ? swatch("window") : null));
   }
 
+  // The cell under the pointer, here or in the text; whoever listens hears of it.
+  point(cell) {
+    if (String(cell) === String(this.hover)) return;
+    this.hover = cell && this.inside(cell);
+    this.tell();
+    this.draw();
+    this.pointed?.(this.hover);
+  }
+
   // Says what is under the pointer, or in the chosen cell.
   tell() {
     const at = this.hover ?? this.inside(state.cell);
