@@ -3,7 +3,7 @@
 import {Scale} from "./colour.js";
 import {differenceOf} from "./compare.js";
 import {PageError, tilesOf} from "./data.js";
-import {element, fill, number} from "./dom.js";
+import {clamp, element, fill, number} from "./dom.js";
 import {Difference} from "./filters.js";
 import {Head} from "./head.js";
 import {headName, labelOf, shown} from "./page.js";
@@ -107,7 +107,7 @@ export class Grid {
   range(all) {
     const values =
         all.map(({ layer, head }) => metricOf(layer, head, state.colour)).filter(Number.isFinite);
-    return { low: Math.min(0, ...values), high: Math.max(...values) };
+    return { low: Math.min(...values), high: Math.max(...values) };
   }
 
   button({ layer, head }, range) {
@@ -125,8 +125,8 @@ export class Grid {
     if (range && Number.isFinite(value)) {
       const scale = new Scale({ bend: "linear", top: 1 });
       const share = range.high > range.low ? (value - range.low) / (range.high - range.low) : 1;
-      bar.style.backgroundColor = scale.css(0.15 + 0.85 * share);
-      bar.style.width = `${Math.max(6, 100 * share)}%`;
+      bar.style.backgroundColor = scale.css(0.2 + 0.8 * share);
+      bar.style.width = `${clamp((100 * value) / range.high || 0, 8, 100)}%`;
     }
     const button = element(
         "button", {

@@ -167,6 +167,7 @@ export class MapView {
     paintMap(context, this.geometry, view);
     this.canvas.dataset.level = level;
     this.canvas.dataset.whole = String(whole);
+    if (whole && !performance.getEntriesByName("drawn").length) performance.mark("drawn");
     this.canvas.classList.toggle("zoomed", state.zoom !== null);
     this.tellLevel(level, i1 - i0, j1 - j0);
     this.drawLegend(view.scale);
