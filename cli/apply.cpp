@@ -182,49 +182,18 @@ class Job {
     MultiHeadAttentionOptions s = o_.sizes.attention;
     s.heads = std::max<std::int64_t>(s.heads, 1);
     s.bias = !o_.no_bias;
-    s.output_projection = !o_.no_output_projection;
+    s.output_projection = !o_.file.no_output_projection;
     s.type = type_.value_or(DType::f32);
     s.seed = seed_;
-    s.rotary = rotary();
+    s.rotary = rotary_of(o_.file);
     return s;
   }
 
-  std::optional<Rotary> rotary() const {
-    if (o_.rotary.empty()) return std::nullopt;
-    return Rotary{o_.rotary == "halves" ? Rotary::Pairing::halves : Rotary::Pairing::neighbours,
-                  o_.rotary_base, o_.rotary_dim};
-  }
-
-  // The library's advice is a field of WeightsFormat; here it is a flag.
-  template <class Work>
-  static auto in_words_of_flags(Work&& work) {
-    try {
-      return work();
-    } catch (const FileError& error) {
-      const std::string field = "output_projection = false";
-      std::string message = error.what();
-      if (const std::size_t at = message.find(field); at != std::string::npos)
-        message.replace(at, field.size(), "--no-output-projection");
-      throw FileError(message);
-    }
-  }
-
-  MultiHeadAttention load_layer() {
-    TensorFile file = load_safetensors(o_.weights);
-    for (NamedTensor& named : file.tensors)
-      if (!o_.type.empty()) named.tensor = converted(std::move(named.tensor), *type_);
-    using Orientation = WeightsFormat::Orientation;
-    MultiHeadAttention layer = in_words_of_flags([&] {
-      return MultiHeadAttention::load(
-          file, {.prefix = o_.prefix,
-                 .heads = o_.sizes.attention.heads,
-                 .key_heads = o_.sizes.attention.key_heads,
-                 .rotary = rotary(),
-                 .output_projection = !o_.no_output_projection,
-                 .orientation = o_.orientation == "out_in"   ? Orientation::out_in
-                                : o_.orientation == "in_out" ? Orientation::in_out
-                                                             : Orientation::automatic});
-    });
+  MultiHeadAttention load_file() {
+    LayerFile file = o_.file;
+    file.heads = o_.sizes.attention.heads;
+    file.key_heads = o_.sizes.attention.key_heads;
+    MultiHeadAttention layer = load_layer(file, o_.type.empty() ? std::optional<DType>() : type_);
     set_type(layer.options().type, "the layer");
     return layer;
   }
@@ -288,7 +257,7 @@ class Job {
 
   void attend_layer() {
     MultiHeadAttention layer;
-    if (!o_.weights.empty()) layer = load_layer();
+    if (!o_.file.weights.empty()) layer = load_file();
     take_rows();
     MultiHeadAttentionOptions s = layer_options();
     if (!layer) {
@@ -336,13 +305,13 @@ class Job {
   }
 
   AttentionBlock make_block() {
-    if (!o_.weights.empty()) {
-      AttentionBlock block = AttentionBlock::load(o_.weights);
+    if (!o_.file.weights.empty()) {
+      AttentionBlock block = AttentionBlock::load(o_.file.weights);
       if (type_ && *type_ != block.options().attention.type) {
         AttentionBlockOptions other = block.options();
         other.attention.type = *type_;
         block = AttentionBlock(other);
-        load_parameters(load_safetensors(o_.weights), block.parameters());
+        load_parameters(load_safetensors(o_.file.weights), block.parameters());
       }
       set_type(block.options().attention.type, "the block");
       check_cross(block.options().cross);

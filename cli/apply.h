@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention_flags.h"
+#include "layer_file.h"
 #include "outputs.h"
 
 #include <attend/block.h>
@@ -15,13 +16,11 @@ struct ApplyOptions {
   std::string q, k, v;                           // bare attention
   std::string input, query, key, value, memory;  // a layer or a block
   std::string memory_mask, memory_lengths;       // of a block's cross-attention
-  std::string weights, prefix, orientation = "automatic";
+  LayerFile file;                                // its heads: those of `sizes`
   bool block = false;
   AttentionBlockOptions sizes{.attention = {.heads = 0}};  // of a layer: `attention`; 0: not given
-  std::string rotary, activation = "gelu", placement = "post", norm = "layer_norm";
-  double rotary_base = 10000;
-  std::int64_t rotary_dim = 0;
-  bool no_bias = false, no_output_projection = false;
+  std::string activation = "gelu", placement = "post", norm = "layer_norm";
+  bool no_bias = false;
   std::int64_t batch = 1, length = 0, key_length = 0;
   std::string type;  // empty: that of the inputs
 

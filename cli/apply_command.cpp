@@ -191,16 +191,9 @@ void add_flags(CLI::App& app, ApplyOptions& o) {
   rows.file("--value", o.value, "Value input");
 
   Adder layer{app, kLayer};
-  layer.file("--weights", o.weights, "Weights in safetensors; not given: drawn by --seed");
-  layer.file("--prefix", o.prefix, "What the tensors' names begin with", "TEXT");
-  layer.word("--orientation", o.orientation, "How the weight matrices lie",
-             {"automatic", "out_in", "in_out"});
-  layer.word("--rotary", o.rotary, "Rotary positions, and which features are a pair",
-             {"halves", "neighbours"});
-  layer.number("--rotary-base", o.rotary_base, "Base of the rotary frequencies");
-  layer.size("--rotary-dim", o.rotary_dim, "Features that turn; all d_k if not given");
+  layer.file("--weights", o.file.weights, "Weights in safetensors; not given: drawn by --seed");
+  add_layer_file_flags(app, o.file, kLayer);
   layer.flag("--no-projection-bias", o.no_bias, "Projections without bias");
-  layer.flag("--no-output-projection", o.no_output_projection, "No W^O, nor in the weights' file");
   layer.file("--save-layer", o.save_layer, "Writes the weights that were used");
 
   app.add_flag("--block", o.block, "A block: attention, residual, norm, feed-forward");

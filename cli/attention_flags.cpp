@@ -3,7 +3,7 @@
 namespace attend::cli {
 
 void add_attention_flags(CLI::App& app, AttentionFlags& flags) {
-  const std::string group = "Options of attention";
+  const std::string group = kAttentionGroup;
   const auto number = [&](const char* name, auto& value, const char* text, const char* type = "X") {
     return app.add_option(name, value, text)->type_name(type)->group(group);
   };

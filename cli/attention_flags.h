@@ -20,6 +20,7 @@ struct AttentionFlags {
   std::vector<std::int64_t> dropout_origin;
 };
 
+inline constexpr const char* kAttentionGroup = "Options of attention";
 void add_attention_flags(CLI::App& app, AttentionFlags& flags);
 
 // The options with the tensors that they show. Bias, alibi and sinks are turned into what a call of

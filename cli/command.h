@@ -97,9 +97,13 @@ void print(const Json& object);
 void add_apply(Program& program);
 void add_bench(Program& program);
 void add_check(Program& program);
+void add_demo(Program& program);
+void add_explain(Program& program);
 void add_info(Program& program);
+void add_inspect(Program& program);
 void add_completion(Program& program);
 void add_man(Program& program);
 void add_train(Program& program);
+void add_view(Program& program);
 
 }  // namespace attend::cli

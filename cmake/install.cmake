@@ -13,6 +13,14 @@ install(DIRECTORY include/attend DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILES_MATCHING PATTERN "*.h")
 install(EXPORT attendTargets NAMESPACE attend:: DESTINATION ${package_dir})
 
+# The component view, which may need zlib, is apart: nobody else has to have it.
+install(TARGETS attend_view EXPORT attendViewTargets
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(EXPORT attendViewTargets NAMESPACE attend:: DESTINATION ${package_dir})
+find_package(ZLIB QUIET)
+
 # Versions that a program built against this one can be used with: as the SONAME says.
 if(PROJECT_VERSION_MAJOR EQUAL 0)
   set(compatibility SameMinorVersion)

@@ -12,8 +12,10 @@ attend\._attend\.__prefix__:
         DropoutLike as DropoutLike,
         Head as Head,
         LayerGradients as LayerGradients,
+        LayerHeads as LayerHeads,
         Loss as Loss,
         RotaryLike as RotaryLike,
+        Statistics as Statistics,
         TraceStep as TraceStep,
         WindowLike as WindowLike,
     )

@@ -5,6 +5,7 @@
 #include <attend/context.h>
 #include <attend/dtype.h>
 #include <attend/error.h>
+#include <attend/inspect.h>
 #include <attend/io.h>
 #include <attend/layer.h>
 #include <attend/options.h>

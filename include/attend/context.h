@@ -33,7 +33,7 @@ struct ContextOptions {
 // A row of the kernel table.
 struct KernelInfo {
   std::string name;             // "reference.forward"
-  std::string operation;        // "forward", "backward", "merge"
+  std::string operation;        // "forward", "backward", "merge", "inspect", "weights"
   bool only_if_forced = false;  // never chosen by the planner
 };
 

@@ -51,4 +51,7 @@ ATTEND_API void save_safetensors(const std::filesystem::path& path,
                                  const std::vector<NamedView>& tensors,
                                  const Metadata& metadata = {});
 
+// Any bytes, whole or not at all, as the writers above do it: for files that hold no tensors.
+ATTEND_API void save_bytes(const std::filesystem::path& path, std::string_view bytes);
+
 }  // namespace attend

@@ -5,7 +5,7 @@
 //   output = concat(head_0, ..., head_{H-1}) W^O + b            = sum over h of head_h W^O_h + b
 #pragma once
 
-#include <attend/attention.h>
+#include <attend/inspect.h>
 #include <attend/kv_cache.h>
 #include <attend/linear.h>
 #include <attend/trace.h>
@@ -82,6 +82,29 @@ class ATTEND_API MultiHeadAttention {
   Trace trace(const ConstTensorView& query, const ConstTensorView& key,
               const ConstTensorView& value, const AttentionOptions& options = {},
               Context& context = default_context()) const;
+
+  // ---- looking at it -------------------------------------------------------------------------
+  // What attention() gets inside this layer, [batch, heads, length, d], k and v with key heads; and
+  // of each head of each sequence [batch * heads] the mean over the tokens of the norm of
+  // head_h W^O_h, its part of the output (of head_h, without an output projection).
+  struct Heads {
+    Tensor q, k, v;
+    std::vector<double> contribution;
+  };
+  Heads heads(const ConstTensorView& x, const AttentionOptions& options = {},
+              Context& context = default_context()) const;
+  Heads heads(const ConstTensorView& query, const ConstTensorView& key,
+              const ConstTensorView& value, const AttentionOptions& options = {},
+              Context& context = default_context()) const;
+
+  // inspect() of them, with the contributions.
+  Statistics inspect(const ConstTensorView& x, const AttentionOptions& options = {},
+                     const InspectOptions& inspect_options = {},
+                     Context& context = default_context()) const;
+  Statistics inspect(const ConstTensorView& query, const ConstTensorView& key,
+                     const ConstTensorView& value, const AttentionOptions& options = {},
+                     const InspectOptions& inspect_options = {},
+                     Context& context = default_context()) const;
 
   // ---- training ------------------------------------------------------------------------------
   // The options, with copies of the tensors that they show.

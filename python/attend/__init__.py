@@ -31,6 +31,7 @@ from ._attend import (
     clip_gradients,
     cross_entropy,
     default_context,
+    inspect,
     load_checkpoint,
     load_npy,
     load_parameters,
@@ -42,6 +43,7 @@ from ._attend import (
     save_safetensors,
     trace_attention,
     version,
+    weights_of,
     weights_shape,
 )
 from ._types import (
@@ -52,14 +54,18 @@ from ._types import (
     Blocks,
     Dropout,
     Head,
+    HeadStatistics,
     LayerGradients,
+    LayerHeads,
     Loss,
     OptionGradients,
     Origin,
     Rotary,
+    Statistics,
     TraceStep,
     Window,
 )
+from ._view import View, view
 
 __version__ = version()
 
@@ -76,9 +82,11 @@ __all__ = [
     "Embedding",
     "FeedForward",
     "Head",
+    "HeadStatistics",
     "KvCache",
     "LanguageModel",
     "LayerGradients",
+    "LayerHeads",
     "LayerNorm",
     "LearnedPositions",
     "LearningRate",
@@ -94,9 +102,11 @@ __all__ = [
     "Rotary",
     "SGD",
     "SinusoidalPositions",
+    "Statistics",
     "TensorFile",
     "Trace",
     "TraceStep",
+    "View",
     "Window",
     "accumulate",
     "attention",
@@ -104,6 +114,7 @@ __all__ = [
     "clip_gradients",
     "cross_entropy",
     "default_context",
+    "inspect",
     "load_checkpoint",
     "load_npy",
     "load_parameters",
@@ -115,5 +126,7 @@ __all__ = [
     "save_safetensors",
     "trace_attention",
     "version",
+    "view",
+    "weights_of",
     "weights_shape",
 ]

@@ -16,8 +16,10 @@ from ._types import (
     DropoutLike as DropoutLike,
     Head as Head,
     LayerGradients as LayerGradients,
+    LayerHeads as LayerHeads,
     Loss as Loss,
     RotaryLike as RotaryLike,
+    Statistics as Statistics,
     TraceStep as TraceStep,
     WindowLike as WindowLike,
 )
@@ -204,6 +206,47 @@ def trace_attention(q: Array, k: Array, v: Array, *, scale: float | None = None,
     >>> attend.trace_attention(x, x, x, causal=True)['weights'][0, 0]
     array([[1. , 0. ],
            [0.5, 0.5]])
+    """
+
+def inspect(q: Array, k: Array, *, top_k: int = 0, key_mass: bool = True, metrics: bool = True, local_width: int = 8, tokens: Array | None = None, tiles: int | tuple[int, int] | None = None, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> Statistics:
+    """
+    What every head looks at, without the matrix of weights: memory grows with the length only.
+
+        q [batch, heads, queries, d]        k [batch, key heads, keys, d]
+
+    Options as in attention(); dropout is ignored. Returns Statistics: lse, maximum and entropy of every
+    row, and of every head means, scores and a label.
+
+    top_k                of every row so many keys of largest weight, with their weights
+    key_mass             of every key the sum of the weights that it receives
+    metrics              of every head distance, previous, first, diagonal, local, duplicate, induction
+    local_width          'local' is at most so far from the query's position
+    tokens               integers [keys] or [batch, keys]: numbers of the tokens, for duplicate and
+                         induction
+    tiles                a map of at most so many tiles, a number or (rows, columns)
+
+    >>> q = numpy.zeros((1, 2, 4, 8)); statistics = attend.inspect(q, q, top_k=1)
+    >>> statistics.entropy.shape, round(statistics.heads[0].entropy, 4)
+    ((1, 2, 4), 1.3863)
+    >>> statistics.heads[0].label
+    'uniform'
+    """
+
+def weights_of(q: ArrayT, k: Array, lse: Array, *, batch: int = 0, head: int = 0, query: int = 0, queries: int, key: int = 0, keys: int, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> ArrayT:
+    """
+    The exact weights of a part of one head, [queries, keys], from q, k and lse.
+
+    `queries` queries from `query` on, and `keys` keys from `key` on. lse is what attention() or
+    inspect() gave for the same q, k and options.
+
+    >>> q = numpy.zeros((1, 1, 4, 8))
+    >>> attend.weights_of(q, q, attend.inspect(q, q).lse, query=2, queries=1, keys=2)
+    array([[0.25, 0.25]])
+    """
+
+def view_page(runs: list[Any], title: str, language: str, batch: int, embed_bytes: int, tiles: int, top_k: int, windows: Sequence[Sequence[int]], context: Context | None = None) -> str:
+    """
+    The page as text, from dicts of runs and layers; attend.view makes them.
     """
 
 def load_npy(path: str | os.PathLike[str]) -> Any:
@@ -560,6 +603,16 @@ class MultiHeadAttention:
 
     def trace(self, query: Array, key: Array | None = None, value: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> Trace:
         """Every intermediate result by name."""
+
+    def heads(self, query: Array, key: Array | None = None, value: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> LayerHeads:
+        """
+        q, k and v of the heads, as attention() takes them, and how much each head adds.
+        """
+
+    def inspect(self, query: Array, key: Array | None = None, value: Array | None = None, *, top_k: int = 0, key_mass: bool = True, metrics: bool = True, local_width: int = 8, tokens: Array | None = None, tiles: int | tuple[int, int] | None = None, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> Statistics:
+        """
+        inspect() of the layer's heads, with how much each adds to the output: contribution.
+        """
 
     def make_cache(self, batch: int, capacity: int, page_size: int = 0, pages: int = 0) -> KvCache:
         """An empty KvCache that fits this layer."""

@@ -133,6 +133,80 @@ class Loss:
     count: int
 
 
+class LayerHeads(NamedTuple):
+    """q, k, v [batch, heads, length, d] of a layer, and of each head the mean norm of head_h W^O_h."""
+
+    q: Any
+    k: Any
+    v: Any
+    contribution: list[float]
+
+
+@dataclass(frozen=True)
+class HeadStatistics:
+    """Means over the rows of one head that see a key, and in a word what it does most: its label.
+
+    Without tokens duplicate and induction are NaN, without a layer contribution is.
+    """
+
+    batch: int
+    head: int
+    label: str
+    score: float
+    definition: str
+    rows: int
+    entropy: float
+    evenness: float
+    maximum: float
+    distance: float
+    previous: float
+    first: float
+    diagonal: float
+    local: float
+    duplicate: float
+    induction: float
+    contribution: float
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What inspect() found: arrays of rows and keys, and a HeadStatistics for each head.
+
+    lse, maximum, entropy    [batch, heads, queries]; maximum is the largest weight, entropy in nats
+    top_keys, top_weights    [batch, heads, queries, top_k], -1 and 0 where fewer keys are visible
+    key_mass                 [batch, heads, keys]: the sum of the weights that each key receives
+    tile_mean, tile_maximum  [batch, heads, rows, columns], -1 where nothing is visible; a tile is
+                             tile_queries x tile_keys
+
+    What was not asked for is None. In a notebook it shows itself as a table.
+    """
+
+    lse: Any
+    maximum: Any
+    entropy: Any
+    top_keys: Any
+    top_weights: Any
+    key_mass: Any
+    tile_mean: Any
+    tile_maximum: Any
+    tile_queries: int
+    tile_keys: int
+    batch: int
+    heads: list[HeadStatistics]
+
+    def _repr_html_(self) -> str:
+        names = ("entropy", "maximum", "distance", "previous", "first", "diagonal", "local",
+                 "duplicate", "induction", "contribution")
+        known = [n for n in names if any(getattr(h, n) == getattr(h, n) for h in self.heads)]
+        cells = ["batch", "head", "label", "score", *known]
+        table = "<table><thead><tr>" + "".join(f"<th>{name}</th>" for name in cells) + "</tr></thead><tbody>"
+        for h in self.heads:
+            numbers = [h.score, *(getattr(h, name) for name in known)]
+            table += f"<tr><td>{h.batch}</td><td>{h.head}</td><td title='{h.definition}'>{h.label}</td>"
+            table += "".join(f"<td>{x:.3g}</td>" if x == x else "<td></td>" for x in numbers) + "</tr>"
+        return table + "</tbody></table>"
+
+
 class TraceStep(NamedTuple):
     """One intermediate result: 'weights', its formula, what its dimensions are, and the array."""
 

@@ -12,6 +12,7 @@ void bind_context(nb::module_& m);
 void bind_attention(nb::module_& m);
 void bind_plan(nb::module_& m);
 void bind_trace(nb::module_& m);
+void bind_inspect(nb::module_& m);
 void bind_files(nb::module_& m);
 void bind_kv_cache(nb::module_& m);
 void bind_layers(nb::module_& m);
@@ -40,3 +41,8 @@ void bind_train(nb::module_& m);
 #define ATTEND_MORE                                          \
   "return_lse: bool = False, return_weights: bool = False, " \
   "return_scores: Literal['raw', 'softcapped', 'masked'] | None = None, "
+
+// The arguments of inspect besides them.
+#define ATTEND_INSPECT                                                                  \
+  "top_k: int = 0, key_mass: bool = True, metrics: bool = True, local_width: int = 8, " \
+  "tokens: Array | None = None, tiles: int | tuple[int, int] | None = None, "

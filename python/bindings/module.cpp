@@ -35,6 +35,7 @@ NB_MODULE(_attend, m) {
   bind_attention(m);
   bind_plan(m);
   bind_trace(m);
+  bind_inspect(m);
   bind_files(m);
   bind_kv_cache(m);
   bind_layers(m);

@@ -2,6 +2,7 @@
 #include "multi_head.h"
 
 #include "call.h"
+#include "inspect.h"
 
 namespace attend::python {
 namespace {
@@ -139,6 +140,38 @@ Trace trace(const Layer& self, nb::handle query, nb::handle key, nb::handle valu
   });
 }
 
+nb::object heads(const Layer& self, nb::handle query, nb::handle key, nb::handle value,
+                 Context* context, const nb::kwargs& keywords) {
+  const Rows rows(query, key, value);
+  const Options options(keywords, kName);
+  Context& used = context_or_default(context);
+  Layer::Heads found = unlocked([&] {
+    if (rows.self()) return self.heads(rows.query, options.get(), used);
+    return self.heads(rows.query, rows.key, rows.value, options.get(), used);
+  });
+  nb::list contribution;
+  for (const double norm : found.contribution) contribution.append(norm);
+  return nb::module_::import_("attend._types")
+      .attr("LayerHeads")(to_python(std::move(found.q), query),
+                          to_python(std::move(found.k), query),
+                          to_python(std::move(found.v), query), contribution);
+}
+
+nb::object inspect(const Layer& self, nb::handle query, nb::handle key, nb::handle value,
+                   std::int64_t top_k, bool key_mass, bool metrics, std::int64_t local_width,
+                   nb::handle tokens, nb::handle tiles, Context* context,
+                   const nb::kwargs& keywords) {
+  const Rows rows(query, key, value);
+  const InspectArguments arguments(top_k, key_mass, metrics, local_width, tokens, tiles, kName);
+  const Options options(keywords, kName);
+  Context& used = context_or_default(context);
+  Statistics statistics = unlocked([&] {
+    if (rows.self()) return self.inspect(rows.query, options.get(), arguments.options, used);
+    return self.inspect(rows.query, rows.key, rows.value, options.get(), arguments.options, used);
+  });
+  return to_python(std::move(statistics), query);
+}
+
 void append(const Layer& self, nb::handle key, nb::handle value, KvCache& cache, nb::handle lengths,
             Context* context) {
   const Array k = read(key, {kName, "key", Kind::floating});
@@ -197,6 +230,20 @@ first lengths[b] rows are tokens, if that is given.
                    "value: Array | None = None, *, " ATTEND_OPTIONS
                    "context: Context | None = None) -> Trace"),
            "Every intermediate result by name.")
+      .def("heads", heads, "query"_a.none(), "key"_a = nb::none(), "value"_a = nb::none(),
+           nb::kw_only(), no_context, "options"_a,
+           nb::sig("def heads(self, query: Array, key: Array | None = None, "
+                   "value: Array | None = None, *, " ATTEND_OPTIONS
+                   "context: Context | None = None) -> LayerHeads"),
+           "q, k and v of the heads, as attention() takes them, and how much each head adds.")
+      .def("inspect", inspect, "query"_a.none(), "key"_a = nb::none(), "value"_a = nb::none(),
+           nb::kw_only(), "top_k"_a = 0, "key_mass"_a = true, "metrics"_a = true,
+           "local_width"_a = 8, "tokens"_a = nb::none(), "tiles"_a = nb::none(), no_context,
+           "options"_a,
+           nb::sig("def inspect(self, query: Array, key: Array | None = None, "
+                   "value: Array | None = None, *, " ATTEND_INSPECT ATTEND_OPTIONS
+                   "context: Context | None = None) -> Statistics"),
+           "inspect() of the layer's heads, with how much each adds to the output: contribution.")
       .def(
           "make_cache",
           [](const Layer& self, std::int64_t batch, std::int64_t capacity, std::int64_t page_size,

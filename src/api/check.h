@@ -6,7 +6,7 @@
 #include "core/call.h"
 #include "core/problem.h"
 
-#include <attend/attention.h>
+#include <attend/inspect.h>
 
 #include <vector>
 
@@ -31,6 +31,18 @@ struct MergeArguments {
   const TensorView &out, &lse_out;
 };
 
+struct InspectArguments {
+  const ConstTensorView &q, &k;
+  const AttentionOptions& options;
+  const InspectOptions& inspect;
+};
+
+struct WindowArguments {
+  const ConstTensorView &q, &k, &lse;
+  const WeightsWindow& window;
+  const AttentionOptions& options;
+};
+
 struct Request {
   Problem problem;
   Call call;
@@ -41,5 +53,8 @@ Request check_inputs(const ConstTensorView& q, const ConstTensorView& k, const C
                      const AttentionOptions& options);  // of a forward call; nothing written yet
 Request check(const BackwardArguments& arguments);
 Request check(const MergeArguments& arguments, std::vector<Part>& parts);  // call points into parts
+// What is written is not in these two: the functions make it.
+Request check(const InspectArguments& arguments);
+Request check(const WindowArguments& arguments);
 
 }  // namespace attend

@@ -1,9 +1,11 @@
 // The rules for arguments, one class in three parts: what holds for any tensor (checker.cpp), for
 // q, k and v and where they live (check_inputs.cpp), for the options (check_options.cpp). What is
-// written, and the way from a whole call to a Request, is in check.cpp.
+// written, and the way from a whole call to a Request, is in check.cpp; of inspect, in
+// check_inspect.cpp.
 #pragma once
 
 #include "api/check.h"
+#include "core/sequence.h"
 #include "core/text.h"
 
 #include <initializer_list>
@@ -32,6 +34,8 @@ class Checker {
   void outputs(const TensorView& out, const AttentionOutputs& outputs);
   void backward(const BackwardArguments& arguments);
   void merge(const MergeArguments& arguments, std::vector<Part>& parts);
+  void inspect(const InspectOptions& options);
+  void window(const ConstTensorView& lse, const WeightsWindow& window);
 
  private:
   template <class... Parts>
@@ -63,6 +67,8 @@ class Checker {
   void bias(const AttentionOptions& options);
   void blocks(const Blocks& blocks);
   void dropout(const Dropout& dropout);
+  void weights_only();
+  void tokens(const ConstTensorView& view);
   void no_overlap() const;
 
   Strided written(std::string_view name, const TensorView& view) {

@@ -85,7 +85,8 @@ std::vector<std::pair<Operation, std::string>> parse_kernels(std::string_view so
     list.remove_prefix(std::min(list.size(), entry.size() + 1));
     const std::size_t colon = entry.find(':');
     bool known = false;
-    for (const Operation operation : {Operation::forward, Operation::backward, Operation::merge}) {
+    for (const Operation operation : {Operation::forward, Operation::backward, Operation::merge,
+                                      Operation::inspect, Operation::weights}) {
       if (colon == entry.npos || entry.substr(0, colon) != name_of(operation)) continue;
       const std::string_view name = entry.substr(colon + 1);
       const auto table = kernel_table();

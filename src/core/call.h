@@ -18,6 +18,20 @@ struct Draws {
   std::int64_t heads = 0;                   // that problem's heads
 };
 
+// What inspect() finds of one head, as sums over its rows.
+struct HeadSums {
+  double rows = 0;       // that see a key
+  double even_rows = 0;  // that see two or more
+  double entropy = 0, evenness = 0, maximum = 0;
+  double distance = 0, previous = 0, first = 0, diagonal = 0, local = 0;
+  double duplicate = 0, induction = 0;
+};
+
+// Where a window of weights begins.
+struct WindowOrigin {
+  std::int64_t b = 0, h = 0, i = 0, j = 0;
+};
+
 struct Call {
   Strided q, k, v, out, lse;  // backward reads out and lse
   Strided mask, bias, alibi, sinks, blocks;
@@ -28,6 +42,10 @@ struct Call {
   std::int64_t* visited_blocks = nullptr;
   Strided dout, dlse, dq, dk, dv, dbias, dsinks, dalibi;
   const Part* parts = nullptr;  // Problem::parts of them
+  // Of inspect. Tokens are i32: equal numbers are equal tokens.
+  Strided maximum, entropy, top_keys, top_weights, key_mass, tile_mean, tile_maximum, tokens;
+  HeadSums* heads = nullptr;  // [batch * heads]
+  WindowOrigin window;        // of weights
 };
 
 }  // namespace attend

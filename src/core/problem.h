@@ -9,7 +9,8 @@
 
 namespace attend {
 
-enum class Operation : std::uint8_t { forward, backward, merge };
+// inspect: statistics of the weights; weights: a window of them, from lse.
+enum class Operation : std::uint8_t { forward, backward, merge, inspect, weights };
 
 // Where key j of batch element b lives.
 enum class KeyAddressing : std::uint8_t {
@@ -57,9 +58,23 @@ struct Problem {
   bool dq = false, dk = false, dv_gradient = false, dbias = false, dsinks = false, dalibi = false;
   bool dlse = false;  // read, not written
 
+  // Of inspect: what is written besides lse, maximum and entropy
+  std::int64_t top_k = 0, local_width = 0;
+  bool key_mass = false, metrics = false, tokens = false;
+  std::int64_t tile_queries = 0, tile_keys = 0;  // the size of a tile of the map; 0: no map
+  // Of weights: the size of the window; where it begins is the Call's
+  std::int64_t window_queries = 0, window_keys = 0;
+
   friend bool operator==(const Problem&, const Problem&) = default;
 
   std::int64_t group() const noexcept { return kv_heads == 0 ? 1 : heads / kv_heads; }
+  // Tiles of the map, along the queries and along the keys.
+  std::int64_t map_rows() const noexcept {
+    return tile_queries == 0 ? 0 : (q_length + tile_queries - 1) / tile_queries;
+  }
+  std::int64_t map_columns() const noexcept {
+    return tile_keys == 0 ? 0 : (k_length + tile_keys - 1) / tile_keys;
+  }
 };
 
 }  // namespace attend

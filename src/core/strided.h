@@ -78,4 +78,8 @@ inline std::int64_t load_integer(const Strided& t, std::int64_t offset) noexcept
   }
 }
 
+inline void store_integer(const Strided& t, std::int64_t offset, std::int64_t value) noexcept {
+  reinterpret_cast<std::int64_t*>(t.data)[offset] = value;  // what is written is i64
+}
+
 }  // namespace attend

@@ -3,9 +3,15 @@
 namespace attend {
 namespace {
 
+constexpr std::int64_t kMostKeys = std::int64_t{1} << 24;
+
 std::string needs(const Problem& problem, bool there, const char* what) {
   if (std::string reason = declines_device(problem); !reason.empty()) return reason;
-  return there ? std::string() : std::string("needs ") + what;
+  if (!there) return std::string("needs ") + what;
+  if ((problem.tokens || problem.top_k > 0) && problem.type != DType::f64 &&
+      problem.k_length > kMostKeys)
+    return "counts keys and tokens in f32, exact for up to 2^24 keys";
+  return {};
 }
 
 }  // namespace
@@ -20,7 +26,7 @@ std::string declines_neon(const Problem& problem, const Machine& machine) {
   return needs(problem, machine.neon, "NEON");
 }
 std::string declines_generic(const Problem& problem, const Machine&) {
-  return declines_device(problem);
+  return needs(problem, true, "");
 }
 
 }  // namespace attend

@@ -246,6 +246,7 @@ class FlashForward {
   // o[row][x] = sum over the keys of w[j][row] * v[j][x], one ascending chain.
   void values(const Sums& tile, const Runs& runs, const T* w, T* o) const noexcept {
     const Chunk<T>& chunk = memory_.chunk;
+    const std::int64_t vectors = width(p) / V::kLanes;
     for (int r = 0; r < runs.runs; ++r) {
       const Run& run = runs.run[r];
       const bool streamed = tile.lanes == V::kLanes && run.count >= Scores<V>::kStreamed;
@@ -258,26 +259,10 @@ class FlashForward {
                                    .c = o,
                                    .c_stride = width(p),
                                    .depth = run.count - x < slice ? run.count - x : slice};
-        if (r == 0 && x == 0) values_of<Start::zero>(operands, tile.rows);
-        else values_of<Start::c>(operands, tile.rows);
+        if (r == 0 && x == 0) product_of_features<V, Start::zero>(operands, tile.rows, vectors);
+        else product_of_features<V, Start::c>(operands, tile.rows, vectors);
       }
     }
-  }
-
-  // All features of one slice. Few rows would leave the multipliers waiting for each other: they
-  // take more features at a time.
-  template <Start kStart>
-  void values_of(Operands<T> x, int rows) const noexcept {
-    std::int64_t left = width(p) / V::kLanes;
-    const auto take = [&]<int kVectors>() {
-      product<V, kVectors, Layout::across, kStart>(x, rows);
-      x.b += kVectors * V::kLanes;
-      x.c += kVectors * V::kLanes;
-      left -= kVectors;
-    };
-    while (rows <= kWideRows && left >= kWideVectors) take.template operator()<kWideVectors>();
-    while (left >= kTileVectors) take.template operator()<kTileVectors>();
-    while (left > 0) take.template operator()<1>();
   }
 
   // 0 * NaN is NaN: a row whose sums are not finite, and that does not see every key, is summed

@@ -7,11 +7,12 @@
 namespace attend {
 namespace {
 
-// to[x * to_stride + n] = rows[n][x], for `count` rows of `length` elements; lanes from `count` up
-// to `lanes` (whole vectors) become 0.
+// to[x * lanes + n] = factor * rows[n][x], for `count` rows of `length` elements; lanes from
+// `count` up to `lanes` (whole vectors) become 0.
 template <class V, class T = typename V::T>
 void rows_to_lanes(const T* const* rows, std::int64_t count, std::int64_t length, T* to,
-                   std::int64_t lanes) noexcept {
+                   std::int64_t lanes, T factor = 1) noexcept {
+  const V times = V::set(factor);
   for (std::int64_t n = 0; n < lanes; n += V::kLanes) {
     const std::int64_t high = count - n < V::kLanes ? count - n : V::kLanes;
     for (std::int64_t x = 0; x < length; x += V::kLanes) {
@@ -24,29 +25,7 @@ void rows_to_lanes(const T* const* rows, std::int64_t count, std::int64_t length
       });
       transpose(square);
       unrolled<V::kLanes>(ATTEND_EACH(r) {
-        if (r < width) square[r].store(to + (x + r) * lanes + n);
-      });
-    }
-  }
-}
-
-// rows[n][x] = from[x * lanes + n], the way back.
-template <class V, class T = typename V::T>
-void lanes_to_rows(const T* from, std::int64_t lanes, std::int64_t count, std::int64_t length,
-                   T* const* rows) noexcept {
-  for (std::int64_t n = 0; n < count; n += V::kLanes) {
-    const std::int64_t high = count - n < V::kLanes ? count - n : V::kLanes;
-    for (std::int64_t x = 0; x < length; x += V::kLanes) {
-      const std::int64_t width = length - x < V::kLanes ? length - x : V::kLanes;
-      V square[V::kLanes];
-      unrolled<V::kLanes>(ATTEND_EACH(r) {
-        square[r] = r < width ? V::load(from + (x + r) * lanes + n) : V::set(0);
-      });
-      transpose(square);
-      unrolled<V::kLanes>(ATTEND_EACH(r) {
-        if (r >= high) return;
-        if (width == V::kLanes) square[r].store(rows[n + r] + x);
-        else square[r].store_first(rows[n + r] + x, width);
+        if (r < width) (square[r] * times).store(to + (x + r) * lanes + n);
       });
     }
   }

@@ -188,5 +188,20 @@ ATTEND_INLINE void product(Operands<typename V::T> x, std::int64_t rows, Finish 
   }
 }
 
+// c[rows][features], `vectors` of them, of a that lies across. Few rows would leave the multipliers
+// waiting for each other: they take more features at a time.
+template <class V, Start kStart>
+void product_of_features(Operands<typename V::T> x, int rows, std::int64_t vectors) {
+  const auto take = [&]<int kVectors>() {
+    product<V, kVectors, Layout::across, kStart>(x, rows);
+    x.b += kVectors * V::kLanes;
+    x.c += kVectors * V::kLanes;
+    vectors -= kVectors;
+  };
+  while (rows <= kWideRows && vectors >= kWideVectors) take.template operator()<kWideVectors>();
+  while (vectors >= kTileVectors) take.template operator()<kTileVectors>();
+  while (vectors > 0) take.template operator()<1>();
+}
+
 }  // namespace
 }  // namespace attend

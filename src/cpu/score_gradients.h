@@ -62,6 +62,7 @@ class ScoreGradients {
   ScoreGradients(Scores<V>& scores, Scratch& scratch)
       : scores_(scores), problem_(scores.p), call_(scores.call) {
     scores_.chain = kFeatures;
+    scores_.k_width = Scores<V>::width(problem_.d);
     const std::int64_t keys = problem_.k_length, chunks = (keys + kChunk - 1) / kChunk;
     const std::int64_t group = group_rows(problem_) < kMost ? kMost : group_rows(problem_);
     const std::int64_t width = group < kRows ? group : kRows;

@@ -85,11 +85,14 @@ class Scores {
   const Call& call;
   Sequence sequence;
   std::int64_t kv_head = 0;
+  std::int64_t head = -1;  // this one alone; -1: the whole group of the key head
   // Features that are summed in one chain; parts of so many are added. Forward has one chain.
   std::int64_t chain;
+  std::int64_t k_width;  // of a row of keys: d, or as whole vectors where it is read by vectors
 
   Scores(const Problem& problem, const Call& c, Scratch& scratch)
-      : p(problem), call(c), chain(p.d), plain_(p.softcap == 0 && !p.bias && !p.alibi && !p.mask),
+      : p(problem), call(c), chain(p.d), k_width(p.d),
+        plain_(p.softcap == 0 && !p.bias && !p.alibi && !p.mask),
         rows_(scratch.take<T>(kMost * kChunk)), added_(scratch.take<T>(kMost * kChunk)),
         q_(scratch.take<T>(kMost * p.d)) {
     // A power of two goes into q, exactly; any other factor multiplies the sum.
@@ -104,7 +107,8 @@ class Scores {
   static std::int64_t width(std::int64_t count) noexcept {
     return (count + V::kLanes - 1) / V::kLanes * V::kLanes;
   }
-  std::int64_t rows() const noexcept { return p.group() * sequence.q_length; }
+  std::int64_t group() const noexcept { return head < 0 ? p.group() : 1; }
+  std::int64_t rows() const noexcept { return group() * sequence.q_length; }
 
   // The rows from `first` on, their q packed.
   void open(Tile<V>& tile, std::int64_t first, int most = kMost) noexcept {
@@ -116,13 +120,13 @@ class Scores {
     tile.end = 0;
     const T* q[kMost];
     const bool ready = lies_ready<T>(call.q);
-    const std::int64_t group = p.group();
+    const std::int64_t group = this->group(), first_head = head < 0 ? kv_head * group : head;
     std::int64_t i = first / group, g = first % group;
     KeyRange keys;
     for (int n = 0; n < tile.rows; ++n, ++g) {
       if (g == group) g = 0, ++i;
       tile.i[n] = i;
-      tile.h[n] = kv_head * group + g;
+      tile.h[n] = first_head + g;
       if (n == 0 || g == 0) keys = positions(p, sequence, i);
       tile.keys[n] = keys;
       if (keys.begin < keys.end) {
@@ -133,16 +137,14 @@ class Scores {
       if (!ready) convert_row(call.q, at, p.d, q_ + n * p.d);
       q[n] = ready ? reinterpret_cast<const T*>(call.q.data) + at : q_ + n * p.d;
     }
-    rows_to_lanes<V>(q, tile.rows, p.d, tile.q, tile.lanes);
-    if (q_scale_ != 1)
-      for (std::int64_t x = 0; x < p.d * tile.lanes; ++x) tile.q[x] *= q_scale_;
+    rows_to_lanes<V>(q, tile.rows, p.d, tile.q, tile.lanes, q_scale_);
   }
 
   // The keys and values [from, to) of a chunk: where they are, or packed.
   void bring(Chunk<T>& chunk, std::int64_t from, std::int64_t to, bool values = true) noexcept {
     chunk.from = from;
     chunk.to = to;
-    chunk.k = bring_rows(call.k, chunk.packed_k, p.d, p.d, chunk, chunk.k_stride);
+    chunk.k = bring_rows(call.k, chunk.packed_k, p.d, k_width, chunk, chunk.k_stride);
     if (values)
       chunk.v = bring_rows(call.v, chunk.packed_v, p.dv, width(p.dv), chunk, chunk.v_stride);
   }

@@ -1,6 +1,8 @@
 // Files by the system's own calls: C++ streams can neither sync a file nor say why they failed.
 #include "io/file.h"
 
+#include <attend/io.h>
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -161,6 +163,14 @@ void AtomicFile::commit() {
   if (folder < 0) return;
   ::fsync(folder);
   ::close(folder);
+}
+
+void save_bytes(const fs::path& path, std::string_view bytes) {
+  with_memory_errors("save_bytes", path, [&] {
+    AtomicFile file("save_bytes", path);
+    file.write(bytes.data(), bytes.size());
+    file.commit();
+  });
 }
 
 }  // namespace attend

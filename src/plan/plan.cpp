@@ -18,9 +18,11 @@ double multiply_adds(const Problem& p) {
       static_cast<double>(p.batch) * static_cast<double>(p.heads) * static_cast<double>(p.q_length);
   if (p.operation == Operation::merge)
     return rows * static_cast<double>(p.parts) * static_cast<double>(p.dv);
+  const auto d = static_cast<double>(p.d);
+  if (p.operation == Operation::weights)
+    return static_cast<double>(p.window_queries) * static_cast<double>(p.window_keys) * d;
   const double pairs = rows * static_cast<double>(p.k_length);
-  return pairs * (static_cast<double>(p.d) + static_cast<double>(p.dv)) *
-         (p.operation == Operation::backward ? 2.5 : 1);
+  return pairs * (d + static_cast<double>(p.dv)) * (p.operation == Operation::backward ? 2.5 : 1);
 }
 
 int strands_for(const Problem& p, int threads, const std::vector<std::int64_t>& tasks) {
@@ -94,9 +96,11 @@ std::string_view name_of(Operation operation) noexcept {
   switch (operation) {
     case Operation::forward: return "forward";
     case Operation::backward: return "backward";
-    case Operation::merge: break;
+    case Operation::merge: return "merge";
+    case Operation::inspect: return "inspect";
+    case Operation::weights: break;
   }
-  return "merge";
+  return "weights";
 }
 
 std::string describe(const Problem& p) {
@@ -108,7 +112,9 @@ std::string describe(const Problem& p) {
   if (p.operation == Operation::merge)
     return s + text(", ", p.parts, " parts of ", Shape{p.batch, p.heads, p.q_length, p.dv});
   s += text(", q ", Shape{p.batch, p.heads, p.q_length, p.d}, ", k ",
-            Shape{p.batch, p.kv_heads, p.k_length, p.d}, ", dv ", p.dv, ", scale ", p.scale);
+            Shape{p.batch, p.kv_heads, p.k_length, p.d});
+  if (p.dv != 0) s += text(", dv ", p.dv);
+  s += text(", scale ", p.scale);
   const auto add = [&s](bool given, const auto&... words) {
     if (given) s += text(", ", words...);
   };
@@ -148,6 +154,12 @@ std::string describe(const Problem& p) {
   add(p.dbias, "dbias");
   add(p.dsinks, "dsinks");
   add(p.dalibi, "dalibi");
+  add(p.top_k != 0, "top ", p.top_k);
+  add(p.key_mass, "key mass");
+  add(p.metrics, "metrics, local ", p.local_width);
+  add(p.tokens, "tokens");
+  add(p.tile_keys != 0, "tiles of ", p.tile_queries, " x ", p.tile_keys);
+  add(p.operation == Operation::weights, "window of ", p.window_queries, " x ", p.window_keys);
   return s;
 }
 

@@ -10,88 +10,14 @@
 //   3 softmax   p = exp(s - lse), over the visible keys (and the sink)
 //   4 values    o = p . v
 #include "core/philox.h"
-#include "core/scratch.h"
-#include "core/softmax_state.h"
+#include "reference/row.h"
 
 #include <atomic>
-#include <cmath>
 
 namespace attend {
 namespace {
 
 constexpr std::int64_t kRowsPerTask = 16;
-
-// One query row of one head, and room for the rows it meets, widened to f64.
-struct Row {
-  const Problem& problem;
-  const Call& call;
-  Sequence sequence;
-  std::int64_t h = 0, i = 0;
-  double* q;  // [d]
-  double* k;  // [d]   the key at hand
-  double* v;  // [dv]  its value
-
-  Row(const Problem& p, const Call& c, Scratch& scratch)
-      : problem(p), call(c), q(scratch.take<double>(p.d)), k(scratch.take<double>(p.d)),
-        v(scratch.take<double>(p.dv)) {}
-
-  void move_to(std::int64_t head, std::int64_t query) noexcept {
-    h = head;
-    i = query;
-    load_row(call.q, query_row(problem, call.q, sequence, h, i), problem.d, q);
-  }
-  void load_key(std::int64_t j) noexcept {
-    const std::int64_t kv_head = h / problem.group();
-    load_row(call.k, key_row(problem, call, call.k, sequence, kv_head, j), problem.d, k);
-  }
-  void load_value(std::int64_t j) noexcept {
-    const std::int64_t kv_head = h / problem.group();
-    load_row(call.v, key_row(problem, call, call.v, sequence, kv_head, j), problem.dv, v);
-  }
-};
-
-// One ascending chain. Products of f32 and narrower numbers are exact in f64.
-double dot(const double* a, const double* b, std::int64_t n) noexcept {
-  double sum = 0;
-  for (std::int64_t x = 0; x < n; ++x) sum += a[x] * b[x];
-  return sum;
-}
-
-// Steps 1 and 2 for the key at hand: its score after each stage.
-struct Score {
-  double raw, capped, masked;
-};
-Score score(const Row& row, std::int64_t j) noexcept {
-  const Problem& p = row.problem;
-  const double bias = added(p, row.call, row.sequence, row.h, row.i, j);
-  Score s{};
-  s.raw = p.scale * dot(row.q, row.k, p.d);                 // 1 scores
-  s.capped = p.bias_before_softcap ? s.raw + bias : s.raw;  // 2 mask
-  if (p.softcap != 0) s.capped = p.softcap * std::tanh(s.capped / p.softcap);
-  s.masked = p.bias_before_softcap ? s.capped : s.capped + bias;
-  return s;
-}
-
-// Calls use(j) for every visible key j, in ascending order; returns how many key blocks were
-// entered.
-template <class Use>
-std::int64_t for_visible_keys(const Row& row, Use use) noexcept {
-  const Problem& p = row.problem;
-  const std::int64_t b = row.sequence.b;
-  const KeyRange keys = positions(p, row.sequence, row.i);
-  std::int64_t entered = 0;
-  for (std::int64_t j = keys.begin; j < keys.end;) {
-    const std::int64_t left = p.blocks ? p.block_keys - j % p.block_keys : keys.end - j;
-    const std::int64_t block_end = left < keys.end - j ? j + left : keys.end;
-    if (block_visible(p, row.call, b, row.h, row.i, j)) {
-      ++entered;
-      for (std::int64_t x = j; x < block_end; ++x)
-        if (!masked_out(p, row.call, b, row.h, row.i, x)) use(x);
-    }
-    j = block_end;
-  }
-  return entered;
-}
 
 // ---- Forward -----------------------------------------------------------------------------------
 

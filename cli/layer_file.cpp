@@ -1,0 +1,70 @@
+#include "layer_file.h"
+
+#include "tensors.h"
+
+#include <attend/io.h>
+
+namespace attend::cli {
+namespace {
+
+// The library's advice is a field of WeightsFormat; here it is a flag.
+template <class Work>
+auto in_words_of_flags(Work&& work) {
+  try {
+    return work();
+  } catch (const FileError& error) {
+    const std::string field = "output_projection = false";
+    std::string message = error.what();
+    if (const std::size_t at = message.find(field); at != std::string::npos)
+      message.replace(at, field.size(), "--no-output-projection");
+    throw FileError(message);
+  }
+}
+
+}  // namespace
+
+void add_layer_file_flags(CLI::App& app, LayerFile& file, const std::string& group) {
+  app.add_option("--prefix", file.prefix, "What the tensors' names begin with")
+      ->type_name("TEXT")
+      ->group(group);
+  one_of(app.add_option("--orientation", file.orientation, "How the weight matrices lie"),
+         {"automatic", "out_in", "in_out"})
+      ->group(group);
+  one_of(app.add_option("--rotary", file.rotary, "Rotary positions, and which features are a pair"),
+         {"halves", "neighbours"})
+      ->group(group);
+  app.add_option("--rotary-base", file.rotary_base, "Base of the rotary frequencies")
+      ->type_name("X")
+      ->group(group);
+  add_size(app, "--rotary-dim", file.rotary_dim, "Features that turn; all d_k if not given")
+      ->group(group);
+  app.add_flag("--no-output-projection", file.no_output_projection,
+               "No W^O, nor in the weights' file")
+      ->group(group);
+}
+
+std::optional<Rotary> rotary_of(const LayerFile& file) {
+  if (file.rotary.empty()) return std::nullopt;
+  return Rotary{file.rotary == "halves" ? Rotary::Pairing::halves : Rotary::Pairing::neighbours,
+                file.rotary_base, file.rotary_dim};
+}
+
+MultiHeadAttention load_layer(const LayerFile& file, std::optional<DType> type) {
+  TensorFile tensors = load_safetensors(file.weights);
+  for (NamedTensor& named : tensors.tensors)
+    if (type) named.tensor = converted(std::move(named.tensor), *type);
+  using Orientation = WeightsFormat::Orientation;
+  return in_words_of_flags([&] {
+    return MultiHeadAttention::load(
+        tensors, {.prefix = file.prefix,
+                  .heads = file.heads,
+                  .key_heads = file.key_heads,
+                  .rotary = rotary_of(file),
+                  .output_projection = !file.no_output_projection,
+                  .orientation = file.orientation == "out_in"   ? Orientation::out_in
+                                 : file.orientation == "in_out" ? Orientation::in_out
+                                                                : Orientation::automatic});
+  });
+}
+
+}  // namespace attend::cli

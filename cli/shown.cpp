@@ -1,0 +1,274 @@
+#include "shown.h"
+
+#include <attend/io.h>
+
+#include <fstream>
+#include <sstream>
+
+namespace attend::cli {
+namespace {
+
+const char* const kFiles = "What to show: layers in files [batch, heads, length, d]";
+const char* const kLayer = "What to show: a layer of weights, and its input [batch, length, width]";
+const char* const kTokens = "Tokens; positions, if none are given";
+
+// The name of the file without folders and ending, for people.
+std::string short_name(const std::string& path) { return std::filesystem::path(path).stem(); }
+
+// [heads, length, d] and [length, d] are of one sequence, [length, d] of one head.
+ConstTensorView four_dimensions(const ConstTensorView& x) {
+  if (x.rank() > 3 || x.rank() < 2) return x;
+  const std::int64_t heads = x.rank() == 3 ? x.size(0) : 1;
+  return {x.data(), x.dtype(), {1, heads, x.size(x.rank() - 2), x.size(x.rank() - 1)}};
+}
+
+// Element n of the first of five dimensions: a layer of many.
+Tensor layer_of(const Tensor& x, std::int64_t n) {
+  const ConstTensorView one = x.view().slice(0, n, n + 1);
+  return Tensor::copy_of(
+      {one.data(), one.dtype(), {one.size(1), one.size(2), one.size(3), one.size(4)}});
+}
+
+}  // namespace
+
+void add_shown_flags(CLI::App& app, ShownFlags& flags, bool compare) {
+  const auto files = [&](const char* name, std::vector<std::string>& value, const char* text) {
+    return app.add_option(name, value, text)->type_name("FILE");
+  };
+  files("FILES", flags.files,
+        compare ? "Safetensors with q, k, v of layers, or a trace; two files are compared"
+                : "Safetensors with q, k, v of layers, or a trace")
+      ->expected(0, compare ? 2 : 1)
+      ->option_text(" ");
+  files("--q", flags.q, "Queries; more than one file, or five dimensions: more layers")
+      ->group(kFiles);
+  files("--k", flags.k, "Keys")->group(kFiles);
+  files("--v", flags.v, "Values; may be missing")->group(kFiles);
+  files("--weights", flags.weights,
+        compare ? "Weights in safetensors; two files are compared" : "Weights in safetensors")
+      ->expected(1, compare ? 2 : 1)
+      ->group(kLayer);
+  const auto one = [&](const char* name, std::string& value, const char* text, const char* group) {
+    return app.add_option(name, value, text)->type_name("FILE")->group(group);
+  };
+  one("--input", flags.input, "Input of self-attention", kLayer);
+  one("--query", flags.query, "Query input of cross-attention", kLayer);
+  one("--memory", flags.memory, "Key and value input of cross-attention", kLayer);
+  add_layer_file_flags(app, flags.layer, kLayer);
+  add_size(app, "--heads", flags.layer.heads, "Heads; those of the weights' file if not given")
+      ->group(kLayer);
+  add_size(app, "--key-heads", flags.layer.key_heads, "Heads of keys and values, likewise")
+      ->group(kLayer);
+  one("--text", flags.text, "The tokens are the words of a text", kTokens)->type_name("TEXT");
+  one("--tokens", flags.tokens, "Tokens: a JSON list, or a text file with one a line", kTokens);
+  one("--key-tokens", flags.key_tokens, "Those of the keys, if they differ", kTokens);
+  add_attention_flags(app, flags.attention);
+  one_of(app.add_option("--type", flags.type, "Type to compute in; inputs are converted to it"),
+         type_names());
+  if (compare)
+    one_of(app.add_option("--compare-type", flags.compare_type,
+                          "Compares with the same numbers rounded to this type"),
+           type_names());
+}
+
+// ---- tokens ------------------------------------------------------------------------------------
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream words(text);
+  std::vector<std::string> list;
+  for (std::string word; words >> word;) list.push_back(word);
+  return list;
+}
+
+std::vector<std::string> tokens_in(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw UsageError(path + ": cannot be opened");
+  std::ostringstream all;
+  all << file.rdbuf();
+  std::vector<std::string> list;
+  if (!path.ends_with(".json")) {
+    std::istringstream lines(all.str());
+    for (std::string line; std::getline(lines, line);) list.push_back(line);
+    return list;
+  }
+  const Json json = Json::parse(all.str(), nullptr, false);
+  if (!json.is_array()) throw UsageError(path + ": is no JSON list of tokens");
+  for (const Json& token : json) {
+    if (!token.is_string() && !token.is_number())
+      throw UsageError(path + ": token " + std::to_string(list.size()) +
+                       " is neither a text nor a number");
+    list.push_back(token.is_string() ? token.get<std::string>() : token.dump());
+  }
+  return list;
+}
+
+// ---- the runs ----------------------------------------------------------------------------------
+
+Shown::Shown(const CLI::App& app, const ShownFlags& flags, std::uint64_t seed, Context& context)
+    : app_(app), flags_(flags), seed_(seed), context_(context) {
+  const bool arrays = !flags.q.empty() || !flags.k.empty() || !flags.v.empty();
+  const bool layer = !flags.weights.empty() || !flags.input.empty() || !flags.query.empty();
+  const int kinds = !flags.files.empty() + arrays + layer;
+  if (kinds == 0)
+    throw UsageError(
+        "nothing to show: give a safetensors file, or --q and --k, or --weights and --input");
+  if (kinds > 1) throw UsageError("a file, --q and --k, or --weights and --input: one of them");
+  for (const std::string& path : flags.files) add_file(path);
+  if (arrays) add_arrays();
+  if (layer && flags.weights.empty()) throw UsageError("--input needs --weights");
+  for (const std::string& weights : flags.weights) add_layer(weights);
+  if (!flags.compare_type.empty()) add_converted();
+  add_tokens();
+}
+
+const Tensor& Shown::keep(Tensor tensor) { return tensors_.emplace_back(std::move(tensor)); }
+
+Tensor Shown::typed(Tensor tensor, const std::string& name) {
+  if (!is_floating_point(tensor.dtype()))
+    throw UsageError(name + " is " + std::string(name_of(tensor.dtype())) +
+                     "; it must be f64, f32, bf16 or f16");
+  return flags_.type.empty() ? std::move(tensor)
+                             : converted(std::move(tensor), type_named(flags_.type));
+}
+
+const AttentionOptions& Shown::options_for(DType type) {
+  const auto found = options_.find(type);
+  if (found != options_.end()) return found->second.options;
+  return options_.emplace(type, load_options(flags_.attention, type, true, seed_))
+      .first->second.options;
+}
+
+void Shown::add(ViewRun& run, Given given, const AttentionOptions& options) {
+  run.layers.push_back({.name = given.name,
+                        .q = four_dimensions(keep(std::move(given.q))),
+                        .k = four_dimensions(keep(std::move(given.k))),
+                        .v = {},
+                        .options = options,
+                        .contribution = {}});
+  if (given.v) run.layers.back().v = four_dimensions(keep(std::move(given.v)));
+}
+
+// Every PREFIXq with its PREFIXk is a layer, and so is every PREFIXq_heads of a trace.
+void Shown::add_file(const std::string& path) {
+  TensorFile file = load_safetensors(path);
+  ViewRun& run = runs_.emplace_back();
+  run.name = short_name(path);
+  const bool traced = file.metadata["format"] == "attend.trace";
+  traced_ |= traced;
+  const std::string q = traced ? "q_heads" : "q", k = traced ? "k_heads" : "k",
+                    v = traced ? "v_heads" : "v";
+  for (const NamedTensor& named : file.tensors) {
+    if (!named.name.ends_with(q)) continue;
+    const std::string prefix = named.name.substr(0, named.name.size() - q.size());
+    const bool separate =
+        prefix.empty() || prefix.back() == '.' || prefix.back() == '_' || prefix.back() == '/';
+    if (!separate || !file.find(prefix + k)) continue;
+    if (traced) {
+      add_trace(run, file, prefix);
+      continue;
+    }
+    const Tensor* values = file.find(prefix + v);
+    const std::string name = prefix.empty() ? "" : prefix.substr(0, prefix.size() - 1);
+    add(run,
+        {name, typed(named.tensor, named.name), typed(file.at(prefix + k), prefix + k),
+         values ? typed(*values, prefix + v) : Tensor()},
+        options_for(flags_.type.empty() ? named.tensor.dtype() : type_named(flags_.type)));
+  }
+  if (run.layers.empty())
+    throw UsageError(path + (traced ? ": the trace has no q_heads and k_heads; trace a layer"
+                                    : ": no tensors are named q and k, or PREFIX.q and PREFIX.k"));
+}
+
+void Shown::add_trace(ViewRun& run, const TensorFile& file, const std::string& prefix) {
+  for (const CLI::Option* option : app_.get_options())
+    if (option->get_group() == kAttentionGroup && option->count() > 0)
+      throw UsageError(option->get_name() + " is said by the trace");
+  const Tensor* values = file.find(prefix + "v_heads");
+  add(run,
+      {prefix.empty() ? "" : prefix.substr(0, prefix.size() - 1), file.at(prefix + "q_heads"),
+       file.at(prefix + "k_heads"), values ? *values : Tensor()},
+      options_of_trace(file, prefix, tensors_));
+}
+
+void Shown::add_arrays() {
+  if (flags_.q.size() != flags_.k.size() ||
+      (!flags_.v.empty() && flags_.v.size() != flags_.q.size()))
+    throw UsageError("--q, --k and --v have " + std::to_string(flags_.q.size()) + ", " +
+                     std::to_string(flags_.k.size()) + " and " + std::to_string(flags_.v.size()) +
+                     " files; each layer has one of each");
+  ViewRun& run = runs_.emplace_back();
+  for (std::size_t n = 0; n < flags_.q.size(); ++n) {
+    Given all{"", typed(load_tensor(flags_.q[n]), "q"), typed(load_tensor(flags_.k[n]), "k"),
+              flags_.v.empty() ? Tensor() : typed(load_tensor(flags_.v[n]), "v")};
+    const AttentionOptions& options = options_for(all.q.dtype());
+    if (all.q.view().rank() != 5) {
+      add(run, std::move(all), options);
+      continue;
+    }
+    for (const Tensor* x : {&all.k, &all.v})
+      if (*x && (x->view().rank() != 5 || x->size(0) != all.q.size(0)))
+        throw UsageError("q is " + to_string(all.q.shape()) + ", but k or v is " +
+                         to_string(x->shape()) + "; both are [layers, batch, heads, length, d]");
+    for (std::int64_t layer = 0; layer < all.q.size(0); ++layer)
+      add(run,
+          {"", layer_of(all.q, layer), layer_of(all.k, layer),
+           all.v ? layer_of(all.v, layer) : Tensor()},
+          options);
+  }
+}
+
+void Shown::add_layer(const std::string& weights) {
+  if (flags_.input.empty() == flags_.query.empty())
+    throw UsageError("give --input, or --query and --memory");
+  if (flags_.query.empty() != flags_.memory.empty())
+    throw UsageError("--query and --memory come together");
+  LayerFile file = flags_.layer;
+  file.weights = weights;
+  const MultiHeadAttention layer =
+      load_layer(file, flags_.type.empty() ? std::optional<DType>() : type_named(flags_.type));
+  const DType type = layer.options().type;
+  const auto rows = [&](const std::string& path, const char* name) {
+    return converted(typed(load_tensor(path), name), type);
+  };
+  const Tensor x = flags_.input.empty() ? rows(flags_.query, "query") : rows(flags_.input, "input");
+  const Tensor memory = flags_.memory.empty() ? Tensor() : rows(flags_.memory, "memory");
+  const ConstTensorView key = memory ? memory.view() : x.view();
+  const AttentionOptions& options = options_for(type);
+  MultiHeadAttention::Heads heads = layer.heads(x, key, key, options, context_);
+  ViewRun& run = runs_.emplace_back();
+  run.name = short_name(weights);
+  add(run, {"", std::move(heads.q), std::move(heads.k), std::move(heads.v)}, options);
+  run.layers.back().contribution = std::move(heads.contribution);
+}
+
+// The same run once more, in another type.
+void Shown::add_converted() {
+  if (runs_.size() > 1) throw UsageError("--compare-type is for one run; there are two");
+  const DType type = type_named(flags_.compare_type);
+  ViewRun run{
+      .name = flags_.compare_type, .tokens = {}, .key_tokens = {}, .token_ids = {}, .layers = {}};
+  for (const ViewLayer& layer : runs_[0].layers) {
+    const auto in_type = [&](const ConstTensorView& x) {
+      return x ? converted(Tensor::copy_of(x), type) : Tensor();
+    };
+    add(run, {layer.name, in_type(layer.q), in_type(layer.k), in_type(layer.v)},
+        traced_ ? layer.options : options_for(type));
+    run.layers.back().contribution = layer.contribution;
+  }
+  runs_[0].name = name_of(runs_[0].layers[0].q.dtype());
+  runs_.push_back(std::move(run));
+}
+
+void Shown::add_tokens() {
+  if (!flags_.text.empty() && !flags_.tokens.empty())
+    throw UsageError("--text and --tokens are one thing");
+  for (ViewRun& run : runs_) {
+    if (!flags_.text.empty()) run.tokens = words_of(flags_.text);
+    if (!flags_.tokens.empty()) run.tokens = tokens_in(flags_.tokens);
+    if (!flags_.key_tokens.empty()) run.key_tokens = tokens_in(flags_.key_tokens);
+    const bool given = !flags_.text.empty() || !flags_.tokens.empty();
+    if (given && run.tokens.empty()) throw UsageError("there is not one token");
+  }
+}
+
+}  // namespace attend::cli

@@ -1,0 +1,112 @@
+// attend view: writes the page that shows the heads.
+#include "outputs.h"
+#include "shown.h"
+#include "terminal.h"
+#include "units.h"
+
+#include <attend/inspect.h>
+
+#include <iostream>
+
+namespace attend::cli {
+namespace {
+
+const char* const kPage = "The page";
+
+struct ViewCommand {
+  ShownFlags shown;
+  ViewOptions page{};
+  std::string output = "attention.html";
+  double embed = 8;
+  std::vector<std::string> windows;
+};
+
+// "layer,head,query,queries,key,keys"
+ViewWindow window_of(const std::string& text) {
+  const Tensor numbers = load_list(text);
+  if (numbers.view().rank() != 1 || numbers.count() != 6 || numbers.dtype() != DType::i64)
+    throw UsageError("--window is LAYER,HEAD,QUERY,QUERIES,KEY,KEYS, found '" + text + "'");
+  const auto* n = numbers.data<std::int64_t>();
+  return {n[0], n[1], n[2], n[3], n[4], n[5]};
+}
+
+void print_json(const ViewCommand& command, const std::vector<ViewRun>& runs,
+                std::size_t page_bytes) {
+  Json object = json_object("attend.view_command/1");
+  object["file"] = command.output;
+  object["bytes"] = page_bytes;
+  for (const ViewRun& run : runs) {
+    Json layers = Json::array();
+    for (const ViewLayer& layer : run.layers) {
+      Json shape = Json::array();
+      for (const std::int64_t size : layer.q.shape()) shape.push_back(size);
+      layers.push_back({{"name", layer.name}, {"q", shape}});
+    }
+    object["runs"].push_back({{"name", run.name}, {"layers", layers}});
+  }
+  print(object);
+}
+
+int run(const CLI::App& app, ViewCommand& command, const Common& common) {
+  if (!command.output.ends_with(".html") && !command.output.ends_with(".htm"))
+    throw UsageError("'" + command.output + "' must end in .html");
+  Outputs outputs;
+  outputs.reserve_file(command.output);
+  for (const std::string& text : command.windows) command.page.windows.push_back(window_of(text));
+  command.page.embed_bytes = static_cast<std::int64_t>(command.embed * (1 << 20));
+  const auto context = common.context();
+  const Shown shown(app, command.shown, common.seed, *context);
+  std::string page;
+  {
+    const Waiting waiting("looking at the heads");
+    page = view_page(shown.runs(), command.page, *context);
+  }
+  outputs.put_file(command.output, [&](const auto& path) { save_bytes(path, page); });
+  outputs.write();
+  if (common.json) print_json(command, shown.runs(), page.size());
+  else
+    std::cout << "wrote " << command.output << ", " << bytes(static_cast<std::int64_t>(page.size()))
+              << "; open it in a browser\n";
+  return kOk;
+}
+
+}  // namespace
+
+void add_view(Program& program) {
+  auto command = std::make_shared<ViewCommand>();
+  auto self = std::make_shared<CLI::App*>();
+  CLI::App& app = program.add(
+      "view", "Writes a page that shows every head: one file, opens in any browser, offline.",
+      "  attend view --q q.npy --k k.npy --v v.npy --causal --text \"The cat sat on the mat\"\n"
+      "  attend view layers.safetensors --tokens tokens.json --output heads.html\n"
+      "  attend view --weights layer.safetensors --heads 8 --input x.npy\n"
+      "  attend view before.safetensors after.safetensors --title \"before and after\"",
+      [=](const Common& common) { return run(**self, *command, common); });
+  *self = &app;
+  add_shown_flags(app, command->shown, true);
+  app.add_option("--output", command->output, "The page")
+      ->type_name("FILE")
+      ->capture_default_str()
+      ->group(kPage);
+  app.add_option("--title", command->page.title, "Title of the page")
+      ->type_name("TEXT")
+      ->group(kPage);
+  one_of(app.add_option("--lang", command->page.language, "Language of the page"), {"en", "zh"})
+      ->group(kPage);
+  app.add_option("--batch", command->page.batch, "Element of the batch, or sequence, to show")
+      ->type_name("N")
+      ->group(kPage);
+  app.add_option("--embed", command->embed,
+                 "MiB for q, k, v and windows, at most 32; what does not fit is reduced")
+      ->check(CLI::Range(0.0, 32.0).description(""))
+      ->type_name("X")
+      ->group(kPage);
+  add_size(app, "--tiles", command->page.tiles, "Tiles of a head's map in each direction")
+      ->group(kPage);
+  app.add_option("--window", command->windows,
+                 "Weights that are exact whatever the size: LAYER,HEAD,QUERY,QUERIES,KEY,KEYS")
+      ->type_name("N,N,N,N,N,N")
+      ->group(kPage);
+}
+
+}  // namespace attend::cli

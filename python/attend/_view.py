@@ -1,0 +1,111 @@
+"""The page that shows the heads, from arrays."""
+import html
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ._attend import Context, view_page
+from ._types import Array, LayerHeads
+
+# One layer's array, or a list of them.
+Arrays = Array | Sequence[Array]
+
+
+@dataclass(frozen=True)
+class View:
+    """The page as text; save it, or let a notebook show it.
+
+    >>> q = numpy.ones((1, 2, 4, 8), 'float32')
+    >>> attend.view(q, q, q, causal=True, tokens="a b a b".split()).save("heads.html")
+    """
+
+    html: str
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the page, whole or not at all."""
+        target = pathlib.Path(path)
+        part = target.with_name(f".attend-{os.getpid()}-{target.name}")
+        try:
+            part.write_bytes(self.html.encode())
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _repr_html_(self) -> str:
+        """The same bytes in a frame of their own, which keeps the page's rules and styles."""
+        return (f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts allow-downloads" '
+                'style="width: 100%; height: 720px; border: 0"></iframe>')
+
+    def __repr__(self) -> str:
+        return f"<attend.View of {len(self.html)} characters; .save(path) writes the page>"
+
+
+def _is_list(x: Any) -> bool:
+    return isinstance(x, (list, tuple)) and not isinstance(x, LayerHeads)
+
+
+def _layers(q: Any, k: Any, v: Any, names: Sequence[str] | None,
+            options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A dict for each layer, from arrays, LayerHeads, or lists of them."""
+    queries = list(q) if _is_list(q) else [q]
+    count = len(queries)
+
+    def each(x: Any, name: str) -> list[Any]:
+        found = list(x) if _is_list(x) else [x] * (count if x is None else 1)
+        if len(found) != count:
+            raise ValueError(f"view: there are {count} q and {len(found)} {name}; each layer has one of each")
+        return found
+
+    layers = []
+    for n, (one, key, value, name) in enumerate(
+            zip(queries, each(k, "k"), each(v, "v"), each(names, "layer_names"))):
+        heads = one if isinstance(one, LayerHeads) else LayerHeads(one, key, value, [])
+        if heads.k is None:
+            raise TypeError(f"view: layer {n} has no k")
+        layers.append({"name": name or "", "q": heads.q, "k": heads.k, "v": heads.v,
+                       "options": dict(options), "contribution": heads.contribution})
+    return layers
+
+
+def view(q: Arrays | LayerHeads | Sequence[LayerHeads], k: Arrays | None = None,
+         v: Arrays | None = None, *, tokens: Sequence[str] | None = None,
+         key_tokens: Sequence[str] | None = None, token_ids: Sequence[int] | None = None,
+         compare: Any = None, names: tuple[str, str] = ("", ""),
+         layer_names: Sequence[str] | None = None, title: str = "", language: str = "en",
+         batch: int = 0, embed_bytes: int = 8 << 20, tiles: int = 128, top_k: int = 8,
+         windows: Sequence[Sequence[int]] = (), context: Context | None = None,
+         **options: Any) -> View:
+    """A page that shows every head: one HTML file, offline, for any length.
+
+    q, k, v are as attention() takes them, [batch, heads, length, d]; lists of arrays are layers. In
+    place of the three, what MultiHeadAttention.heads() returned, or a list of it. v may be missing.
+    Options as in attention(), for all layers.
+
+    tokens               a text for each query, or for each key; without, the page shows positions
+    key_tokens           texts of the keys, if they differ
+    token_ids            numbers of the keys' tokens; without, equal texts are equal tokens
+    compare              a second run to compare with: (q, k), (q, k, v), or what heads() returned
+    names, layer_names   of the two runs, and of the layers
+    title, language      'en' or 'zh'
+    batch                which element of the batch
+    embed_bytes          for q, k, v, masks and windows; what does not fit is reduced, and the page
+                         says so
+    tiles, top_k         sizes of the maps and lists of what is reduced
+    windows              (layer, head, query, queries, key, keys) whose weights are exact all the same
+
+    >>> q = numpy.ones((1, 2, 4, 8), 'float32')
+    >>> page = attend.view(q, q, q, causal=True, tokens="a b a b".split())
+    >>> page.html[:15]
+    '<!doctype html>'
+    """
+    texts = {"tokens": list(tokens or []), "key_tokens": list(key_tokens or []),
+             "token_ids": [int(n) for n in (token_ids if token_ids is not None else [])]}
+    runs = [{"name": names[0], "layers": _layers(q, k, v, layer_names, options), **texts}]
+    if compare is not None:
+        of_heads = isinstance(compare, LayerHeads) or (_is_list(compare) and isinstance(compare[0], LayerHeads))
+        other_q, other_k, other_v = (compare, None, None) if of_heads else (*compare, None)[:3]
+        runs.append({"name": names[1], **texts,
+                     "layers": _layers(other_q, other_k, other_v, layer_names, options)})
+    return View(view_page(runs, title, language, batch, embed_bytes, tiles, top_k, windows, context))

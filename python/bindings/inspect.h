@@ -1,0 +1,27 @@
+// Statistics between Python and the library, for the function and the layer.
+#pragma once
+
+#include "arrays.h"
+
+#include <attend/inspect.h>
+
+namespace attend::python {
+
+// The arguments of inspect() besides the options of attention. Not to be copied: `options` shows
+// the tokens.
+class InspectArguments {
+  Array tokens_;  // made before the options that show them
+
+ public:
+  InspectArguments(std::int64_t top_k, bool key_mass, bool metrics, std::int64_t local_width,
+                   nb::handle tokens, nb::handle tiles, const char* where);
+  InspectArguments(const InspectArguments&) = delete;
+  InspectArguments& operator=(const InspectArguments&) = delete;
+
+  InspectOptions options{};
+};
+
+// attend.Statistics, with arrays of the library that `like` is from.
+nb::object to_python(Statistics&& statistics, nb::handle like);
+
+}  // namespace attend::python

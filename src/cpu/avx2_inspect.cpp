@@ -1,0 +1,12 @@
+// Statistics for AVX2. The kernel is inspect.h; its vectors are avx2.h.
+#include "cpu/avx2.h"
+
+#include "cpu/declines.h"
+#include "cpu/inspect.h"
+
+namespace attend {
+
+extern constinit const Kernel kAvx2Inspect =
+    inspect_row<F32, F64>("cpu.avx2.inspect", declines_avx2);
+
+}  // namespace attend

@@ -1,0 +1,12 @@
+// Statistics for every machine. The kernel is inspect.h; its vectors are generic.h.
+#include "cpu/generic.h"
+
+#include "cpu/declines.h"
+#include "cpu/inspect.h"
+
+namespace attend {
+
+extern constinit const Kernel kGenericInspect =
+    inspect_row<F32, F64>("cpu.generic.inspect", declines_generic);
+
+}  // namespace attend

@@ -1,0 +1,142 @@
+// Statistics of the weights, fused: three stages.
+//
+//   0  rows   lse, maximum, entropy, largest keys        tasks of rows      (inspect_rows.h)
+//   1  keys   mass, map, metrics, if anybody asked       tasks of keys      (inspect_keys.h)
+//   2  heads  the sums of the stages before              a task a head
+//
+// Cost: the scores of forward in stage 0, and once more in stage 1; no product with the values.
+// Memory: a record for each row, the map's cells and a chunk of scores for each strand.
+//
+// It declines tokens and largest keys of sequences too long for their numbers to be exact in f32.
+#pragma once
+
+#include "cpu/inspect_keys.h"
+
+namespace attend {
+namespace {
+
+template <class V>
+class Inspect {
+  using T = typename V::T;
+  using Rows = InspectRows<V>;
+  using Keys = InspectKeys<V>;
+
+  // What the stages leave to the next.
+  struct Shared {
+    RowRecord<T>* rows;  // [batch][heads][queries]
+    HeadSums* parts;     // [batch][heads][tasks of keys]
+    Shared(const Problem& p, Scratch& scratch)
+        : rows(scratch.take<RowRecord<T>>(p.batch * p.heads * p.q_length)),
+          parts(
+              scratch.take<HeadSums>(saturating_count(p.batch * p.heads, Keys::tasks_of_head(p)))) {
+    }
+  };
+
+ public:
+  static Tiles tiles(const Problem& p, const Machine&) {
+    return {Rows::kRows, Keys::keys_of_task(p)};
+  }
+
+  static std::int64_t tasks(const Problem& p, const Tiles& tiles, int stage) {
+    if (stage == 0) return p.batch * p.kv_heads * blocks(p, tiles);
+    return p.batch * p.heads * (stage == 1 ? Keys::tasks_of_head(p) : 1);
+  }
+
+  static Workspace workspace(const Problem& p, const Tiles&) {
+    Scratch shared(nullptr);
+    Shared sizes(p, shared);
+    const std::size_t rows = Rows::scratch_bytes(p);
+    const std::size_t keys = Keys::needed(p) ? Keys::scratch_bytes(p) : 0;
+    return {.shared = shared.used(), .per_strand = rows > keys ? rows : keys};
+  }
+
+  static void run(const Problem& p, const Tiles& tiles, const Call& call,
+                  const Task& task) noexcept {
+    Scratch scratch(task.shared);
+    Shared shared(p, scratch);
+    if (task.stage == 0) {
+      const std::int64_t each = blocks(p, tiles), head = task.index / each;
+      // Causal: the last rows see the most keys.
+      Rows::run(p, call, head / p.kv_heads, head % p.kv_heads,
+                (each - 1 - task.index % each) * tiles.queries, task.scratch, shared.rows);
+    } else if (task.stage == 1) {
+      const std::int64_t each = Keys::tasks_of_head(p), head = task.index / each;
+      shared.parts[task.index] = Keys::run(p, call, head / p.heads, head % p.heads,
+                                           task.index % each, task.scratch, shared.rows);
+    } else {
+      call.heads[task.index] = head_sums(p, call, shared, task.index);
+    }
+  }
+
+ private:
+  static std::int64_t blocks(const Problem& p, const Tiles& tiles) {
+    return (p.group() * p.q_length + tiles.queries - 1) / tiles.queries;
+  }
+
+  static HeadSums head_sums(const Problem& p, const Call& call, const Shared& shared,
+                            std::int64_t head) noexcept {
+    HeadSums sums;
+    const std::int64_t each = Keys::tasks_of_head(p);
+    for (std::int64_t n = 0; n < each; ++n) {
+      const HeadSums& part = shared.parts[head * each + n];
+      sums.distance += part.distance;
+      sums.previous += part.previous;
+      sums.first += part.first;
+      sums.diagonal += part.diagonal;
+      sums.local += part.local;
+      sums.duplicate += part.duplicate;
+      sums.induction += part.induction;
+    }
+    const Sequence sequence = sequence_of(p, call, head / p.heads);
+    for (std::int64_t i = 0; i < sequence.q_length; ++i) {
+      const auto visible = static_cast<double>(shared.rows[head * p.q_length + i].visible);
+      if (visible == 0) continue;
+      const auto of_row = [&](const Strided& t) {
+        return load(t, query_row(p, t, sequence, head % p.heads, i));
+      };
+      const double entropy = of_row(call.entropy);
+      sums.rows += 1;
+      sums.entropy += entropy;
+      sums.maximum += of_row(call.maximum);
+      if (visible < 2) continue;
+      sums.even_rows += 1;
+      sums.evenness += entropy / std::log(visible);
+    }
+    return sums;
+  }
+};
+
+// The row of the kernel table, for vectors of float (also for 16-bit tensors) and of double.
+template <class Float, class Double>
+constexpr Kernel inspect_row(std::string_view name, decltype(Kernel::declines) declines) {
+  return {
+      .name = name,
+      .operation = Operation::inspect,
+      .only_if_forced = false,
+      .stages = 3,
+      .declines = declines,
+      .tiles =
+          [](const Problem& p, const Machine& m) {
+            return p.type == DType::f64 ? Inspect<Double>::tiles(p, m)
+                                        : Inspect<Float>::tiles(p, m);
+          },
+      .tasks =
+          [](const Problem& p, const Tiles& t, int stage) {
+            return p.type == DType::f64 ? Inspect<Double>::tasks(p, t, stage)
+                                        : Inspect<Float>::tasks(p, t, stage);
+          },
+      .workspace =
+          [](const Problem& p, const Tiles& t) {
+            return p.type == DType::f64 ? Inspect<Double>::workspace(p, t)
+                                        : Inspect<Float>::workspace(p, t);
+          },
+      .run =
+          [](const Problem& p, const Tiles& t, const Call& call, const Task& task) noexcept {
+            p.type == DType::f64 ? Inspect<Double>::run(p, t, call, task)
+                                 : Inspect<Float>::run(p, t, call, task);
+          },
+  };
+}
+
+}  // namespace
+}  // namespace attend

@@ -1,0 +1,326 @@
+// dk or dv of a key head: sums over its query rows, group by group of score_gradients.h.
+//
+//   dK [keys][d]   = scale * sum over the rows of  dS^T Q        pairs = dS, rows = q
+//   dV [keys][dv]  =         sum over the rows of  P^T dO        pairs = P,  rows = dout
+//
+// A group is one chain of products; the groups of 1024 rows are added in f32, those sums in f64:
+// the error of a sum of 64 + 16 is less than that of one chain of 256. Where one group holds all
+// the rows, its products go straight to where the gradient is wanted.
+#pragma once
+
+#include "cpu/score_gradients.h"
+
+namespace attend {
+namespace {
+
+// to[x] = scale * row[x], at any type and stride, with one rounding.
+template <class V, class From>
+void store_scaled(const Strided& t, std::int64_t offset, std::int64_t count, const From* row,
+                  double scale) noexcept {
+  using T = typename V::T;
+  using D = typename V::Double;
+  std::int64_t done = 0;
+  if (lies_ready<T>(t)) {
+    T* to = reinterpret_cast<T*>(t.data) + offset;
+    const auto single = static_cast<T>(scale);
+    const bool exact = std::is_same_v<From, T> && static_cast<double>(single) == scale;
+    for (; done + V::kLanes <= count; done += V::kLanes) {
+      if constexpr (std::is_same_v<From, T>) {
+        if (exact) {
+          (V::load(row + done) * V::set(single)).store(to + done);
+          continue;
+        }
+      }
+      D sum[V::kDoubles];
+      unrolled<V::kDoubles>(ATTEND_EACH(k) {
+        if constexpr (std::is_same_v<From, double>)
+          sum[k] = D::set(scale) * D::load(row + done + k * D::kLanes);
+        else sum[k] = D::set(scale) * wide<k>(V::load(row + done));
+      });
+      V::narrowed(sum).store(to + done);
+    }
+  }
+  with_type(t.type, [&]<class E>(E) {
+    E* to = reinterpret_cast<E*>(t.data) + offset;
+    for (std::int64_t x = done; x < count; ++x)
+      to[x * t.stride[3]] = static_cast<E>(scale * static_cast<double>(row[x]));
+  });
+}
+
+template <class Number>
+void clear(Number* from, std::int64_t count) noexcept {
+  for (std::int64_t x = 0; x < count; ++x) from[x] = 0;
+}
+
+// total[x] += part[x].
+template <class V>
+void add_wide(const typename V::T* part, std::int64_t count, double* total) noexcept {
+  using D = typename V::Double;
+  std::int64_t x = 0;
+  for (; x + V::kLanes <= count; x += V::kLanes) {
+    const V v = V::load(part + x);
+    unrolled<V::kDoubles>(ATTEND_EACH(k) {
+      double* sum = total + x + k * D::kLanes;
+      (D::load(sum) + wide<k>(v)).store(sum);
+    });
+  }
+  for (; x < count; ++x) total[x] += static_cast<double>(part[x]);
+}
+
+// Keys on pages may be shared by several sequences: their sums are those of the whole batch.
+inline bool paged(const Problem& p) noexcept { return p.keys == KeyAddressing::paged; }
+
+template <class V>
+class KeySums {
+  using T = typename V::T;
+  using D = typename V::Double;
+  using Group = ScoreGradients<V>;
+  using Rows = typename Group::Rows;
+  static constexpr int kMost = Group::kMost;
+  static constexpr int kPanel = kTileVectors * V::kLanes;
+  static constexpr int kStep = 48;  // keys that are tested together for the tiles that see them
+
+ public:
+  static constexpr int kFlush = 1024;  // rows whose sums are f32
+
+  struct Wanted {
+    bool any;
+    std::int64_t features;
+    const Strided &rows, &to;
+    double scale;
+  };
+
+  // `shared`: the sums lie where begin() says, and are left there. `most` rows come between
+  // begin() and end().
+  KeySums(Scores<V>& scores, Group& group, Scratch& scratch, const Wanted& wanted, bool shared,
+          std::int64_t most)
+      : p(scores.p), call_(scores.call), scores_(scores), group_(group), wanted_(wanted),
+        count_(wanted.features), width_(Scores<V>::width(count_)) {
+    if (!wanted.any) return;
+    const std::int64_t wide = (count_ + kPanel - 1) / kPanel * kPanel;
+    panels_ = scratch.take<T>(wide * Group::kRows);
+    row_ = scratch.take<T>(width_);
+    if (!shared) own_ = scratch.take<T>(saturating_count(narrow(p) ? kChunk : p.k_length, width_));
+    if (!plain() || most > kFlush)
+      total_ = scratch.take<double>(saturating_count(stored_keys(), count_));
+  }
+
+  // Rows of f32 sums are whole vectors. Where those would be much longer than the features, only
+  // the keys of one chunk have them, and each group of rows joins the f64 sums at once.
+  static bool narrow(const Problem& p) noexcept {
+    return Scores<V>::width(p.d) + Scores<V>::width(p.dv) > 2 * (p.d + p.dv);
+  }
+
+  // Before the first row of a key head; `place` [keys][width] or null.
+  void begin(T* place) noexcept {
+    shared_ = place != nullptr;
+    part_ = shared_ ? place : own_;
+    flushed_ = !plain();
+    direct_ = false;
+    if (wanted_.any && flushed_) clear(total_, stored_keys() * count_);
+  }
+
+  // Before the group at hand, the first of its sequence or a later one; `only`: no other comes.
+  void open(bool first, bool only) noexcept {
+    if (!wanted_.any) return;
+    pack();
+    if (!first) return;
+    direct_ = only && may_be_direct();
+    const std::int64_t keys = narrow(p) ? kChunk : scores_.sequence.k_stored;
+    if (!direct_) clear(part_, keys * width_);
+  }
+
+  bool finite() const noexcept { return finite_; }  // the rows of the group
+
+  // The chunk at hand: += sum over the group's rows of pairs[j][row] * rows[row]. Careful: 0 * NaN
+  // is NaN, hidden pairs take no part.
+  void add(const T* pairs, bool careful) noexcept {
+    if (!wanted_.any) return;
+    if (careful) add_careful(pairs);
+    else if (direct_) products(pairs, Scale{V::set(static_cast<T>(wanted_.scale))});
+    else products(pairs, Add{});
+    if (narrow(p)) flush(group_.chunk.from, group_.chunk.to);
+  }
+
+  // After `rows` rows of the sequence, or at its end.
+  void close(std::int64_t rows, bool last) noexcept {
+    if (!wanted_.any || narrow(p)) return;
+    if (last ? !plain() : rows % kFlush == 0) flush(0, scores_.sequence.k_stored);
+  }
+
+  // After the last row of a key head: gradients, or f32 sums in begin()'s place.
+  void end() noexcept {
+    if (!wanted_.any || direct_) return;
+    const std::int64_t keys = paged(p) ? stored_keys() : scores_.sequence.k_stored;
+    for (std::int64_t j = 0; j < keys; ++j) {
+      T* part = part_ + (narrow(p) ? 0 : j * width_);
+      double* total = total_ + j * count_;
+      if (flushed_ && plain()) add_wide<V>(part, count_, total);
+      if (shared_) {
+        for (std::int64_t x = 0; flushed_ && x < count_; ++x) part[x] = static_cast<T>(total[x]);
+      } else if (flushed_) {
+        store_scaled<V>(wanted_.to, place_of(j), count_, total, wanted_.scale);
+      } else {
+        store_scaled<V>(wanted_.to, place_of(j), count_, part, wanted_.scale);
+      }
+    }
+  }
+
+ private:
+  // A group's sums are added to those of the rows before.
+  struct Add {
+    template <int kRows, int kVectors>
+    ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
+      unrolled<kRows>(ATTEND_EACH(r) {
+        unrolled<kVectors>(ATTEND_EACH(n) {
+          T* to = x.c + r * x.c_stride + n * V::kLanes;
+          (V::load(to) + sum[r][n]).store(to);
+        });
+      });
+    }
+  };
+  // Or are the gradient.
+  struct Scale {
+    V factor;
+    template <int kRows, int kVectors>
+    ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
+      unrolled<kRows>(ATTEND_EACH(r) {
+        unrolled<kVectors>(
+            ATTEND_EACH(n) { (sum[r][n] * factor).store(x.c + r * x.c_stride + n * V::kLanes); });
+      });
+    }
+  };
+
+  // One sequence's f32 sums lie side by side, key by key.
+  bool plain() const noexcept { return !paged(p) && !narrow(p); }
+
+  std::int64_t stored_keys() const noexcept {
+    return paged(p) ? saturating_count(p.pages, p.page_size) : p.k_length;
+  }
+
+  bool may_be_direct() const noexcept {
+    return plain() && !shared_ && lies_ready<T>(wanted_.to) && count_ == width_ && !p.blocks &&
+           static_cast<double>(static_cast<T>(wanted_.scale)) == wanted_.scale &&
+           group_.begin == 0 && group_.end == scores_.sequence.k_stored;
+  }
+
+  // The group's rows, [panel][row][kPanel], 0 behind the last feature.
+  void pack() noexcept {
+    const bool ready = lies_ready<T>(wanted_.rows);
+    V check = V::set(0);  // becomes NaN if anything is not finite
+    int r = 0;
+    for (int t = 0; t < group_.used; ++t) {
+      const Rows& tile = group_.tiles[t];
+      for (int n = 0; n < tile.rows; ++n, ++r) {
+        const std::int64_t at = query_row(p, wanted_.rows, scores_.sequence, tile.h[n], tile.i[n]);
+        const T* row = row_;
+        if (ready) row = reinterpret_cast<const T*>(wanted_.rows.data) + at;
+        else convert_row(wanted_.rows, at, count_, row_);
+        for (std::int64_t x = 0; x < count_; x += V::kLanes) {
+          const V v =
+              count_ - x >= V::kLanes ? V::load(row + x) : V::load_first(row + x, count_ - x);
+          check = fma(v, V::set(0), check);
+          v.store(panels_ + x / kPanel * (Group::kRows * kPanel) + r * kPanel + x % kPanel);
+        }
+      }
+    }
+    finite_ = all_finite(check);
+  }
+
+  // Where the sums of key j are added up, and how far the next key's are.
+  T* sums_of(std::int64_t j) const noexcept {
+    if (direct_) return reinterpret_cast<T*>(wanted_.to.data) + place_of(j);
+    return part_ + (narrow(p) ? j - group_.chunk.from : j) * width_;
+  }
+  std::int64_t stride() const noexcept { return direct_ ? wanted_.to.stride[2] : width_; }
+
+  template <class Finish>
+  void products(const T* pairs, Finish finish) const noexcept {
+    for (std::int64_t x = 0; x < width_; x += kPanel) {
+      for (int r = 0; r < group_.runs->runs; ++r) {
+        const Run& run = group_.runs->run[r];
+        for (int y = 0; y < run.count; y += kStep) {
+          const int count = run.count - y < kStep ? run.count - y : kStep;
+          int from = 0, to = group_.used;  // tiles that may see these keys
+          while (from < to && !sees(from, run.key + y, count)) ++from;
+          while (from < to && !sees(to - 1, run.key + y, count)) --to;
+          if (from == to && !direct_) continue;
+          const int rows = (to * kMost < group_.rows ? to * kMost : group_.rows) - from * kMost;
+          const Operands<T> operands{.a = pairs + (run.at + y) * group_.stride + from * kMost,
+                                     .a_stride = group_.stride,
+                                     .b = panels_ + x * Group::kRows + from * kMost * kPanel,
+                                     .b_stride = kPanel,
+                                     .c = sums_of(run.key + y) + x,
+                                     .c_stride = stride(),
+                                     .depth = from == to ? 0 : rows};
+          if (width_ - x <= V::kLanes)
+            product<V, 1, Layout::streamed, Start::zero>(operands, count, finish);
+          else product<V, kTileVectors, Layout::streamed, Start::zero>(operands, count, finish);
+        }
+      }
+    }
+  }
+
+  bool sees(int t, std::int64_t key, int count) const noexcept {
+    return group_.tiles[t].begin < key + count && group_.tiles[t].end > key;
+  }
+
+  void add_careful(const T* pairs) noexcept {
+    const V factor = V::set(static_cast<T>(wanted_.scale));
+    for (int r = 0; r < group_.runs->runs; ++r) {
+      const Run& run = group_.runs->run[r];
+      for (int y = 0; y < run.count; ++y) {
+        const std::int64_t pair = (run.at + y) * group_.stride;
+        for (std::int64_t x = 0; x < width_; x += V::kLanes) {
+          const T* panel = panels_ + x / kPanel * (Group::kRows * kPanel) + x % kPanel;
+          V sum = V::set(0);
+          for (int n = 0; n < group_.rows; ++n)
+            if (group_.p[pair + n] != Group::kHidden)
+              sum = fma(V::set(pairs[pair + n]), V::load(panel + n * kPanel), sum);
+          T* to = sums_of(run.key + y) + x;
+          (direct_ ? sum * factor : V::load(to) + sum).store(to);
+        }
+      }
+    }
+  }
+
+  // The f32 sums of the keys [from, to) join the f64 sums.
+  void flush(std::int64_t from, std::int64_t to) noexcept {
+    for (std::int64_t j = from; j < to; ++j) {
+      T* part = part_ + (narrow(p) ? j - from : j) * width_;
+      double* total = total_ + stored_key(j) * count_;
+      if (!flushed_) clear(total, count_);
+      add_wide<V>(part, count_, total);
+      clear(part, width_);
+    }
+    flushed_ = true;
+  }
+
+  std::int64_t stored_key(std::int64_t j) const noexcept {
+    if (!paged(p)) return j;
+    return page_of(p, call_, scores_.sequence, j) * p.page_size + j % p.page_size;
+  }
+
+  std::int64_t place_of(std::int64_t j) const noexcept {
+    return paged(p) ? wanted_.to.offset(j / p.page_size, scores_.kv_head, j % p.page_size)
+                    : key_row(p, call_, wanted_.to, scores_.sequence, scores_.kv_head, j);
+  }
+
+  const Problem& p;
+  const Call& call_;
+  Scores<V>& scores_;
+  Group& group_;
+  const Wanted wanted_;
+  const std::int64_t count_, width_;    // features, and as whole vectors
+  T* panels_ = nullptr;                 // [panel][group rows][kPanel]
+  T* row_ = nullptr;                    // [width], a row that does not lie ready
+  T *own_ = nullptr, *part_ = nullptr;  // [keys][width]
+  double* total_ = nullptr;             // [stored keys][features]
+  bool finite_ = true;
+  bool shared_ = false;   // the sums are left in begin()'s place
+  bool flushed_ = false;  // the f64 sums have begun
+  bool direct_ = false;   // the sums are the gradient
+};
+
+}  // namespace
+}  // namespace attend

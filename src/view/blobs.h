@@ -1,0 +1,52 @@
+// Numbers on the page: bytes, deflated, in base64, each in an element of its own. The JSON names
+// them by number, type and shape.
+#pragma once
+
+#include <attend/tensor.h>
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace attend::view {
+
+using Json = nlohmann::ordered_json;
+
+// Raw deflate (RFC 1951), without a header: what the browser's DecompressionStream("deflate-raw")
+// takes. By zlib (deflate.cpp); where that is missing stored (no_zlib.cpp).
+std::string deflated(std::string_view bytes);
+
+// The same format with the bytes as they are, in blocks of at most 65535.
+std::string stored(std::string_view bytes);
+
+std::string base64(std::string_view bytes);
+
+// The weight p as a byte: 0 is 0, and n = 1..255 is 2^((n - 255) / 8), the nearest of them. What is
+// no number, or no weight, is 0.
+std::uint8_t log8(double p);
+
+// Little endian, as every machine that this is built for.
+class Blobs {
+ public:
+  // {"blob": 0, "type": "f32", "shape": [8, 10]}
+  Json add(std::string_view type, const Shape& shape, std::string_view bytes);
+
+  template <class Element>
+  Json add(std::string_view type, const Shape& shape, const std::vector<Element>& elements) {
+    return add(type, shape,
+               {reinterpret_cast<const char*>(elements.data()), elements.size() * sizeof(Element)});
+  }
+
+  // <script type="text/plain" id="blob-0">...</script> of each.
+  const std::string& elements() const noexcept { return elements_; }
+
+ private:
+  std::int64_t count_ = 0;
+  std::string elements_;
+};
+
+}  // namespace attend::view

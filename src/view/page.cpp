@@ -1,0 +1,117 @@
+// The page: shell, style and script from web/, and the data of the runs between them.
+#include "core/reporting.h"
+#include "core/text.h"
+#include "view/assets.h"
+#include "view/plan.h"
+
+#include <attend/io.h>
+
+#include <map>
+
+namespace attend {
+namespace view {
+namespace {
+
+// For the text of an element and for the value of an attribute.
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '<') out += "&lt;";
+    else if (c == '>') out += "&gt;";
+    else if (c == '&') out += "&amp;";
+    else if (c == '"') out += "&quot;";
+    else out += c;
+  }
+  return out;
+}
+
+// JSON that may stand inside <script>: nothing in it can end the element or begin a comment, and
+// all of it is ASCII. Outside of strings JSON has none of these characters.
+std::string harmless(const Json& json) {
+  std::string out;
+  for (const char c : json.dump(-1, ' ', true, Json::error_handler_t::replace)) {
+    if (c == '<') out += "\\u003c";
+    else if (c == '>') out += "\\u003e";
+    else if (c == '&') out += "\\u0026";
+    else out += c;
+  }
+  return out;
+}
+
+// 'sha256-...' as a Content-Security-Policy has it: in base64.
+std::string hash_of(const Asset& asset) {
+  std::string bytes;
+  for (std::size_t n = 0; n < asset.sha256.size(); n += 2)
+    bytes += static_cast<char>(std::stoi(std::string(asset.sha256.substr(n, 2)), nullptr, 16));
+  return "'sha256-" + base64(bytes) + "'";
+}
+
+// The shell with each {{name}} replaced. What is put in is not searched again: a title may hold
+// "{{data}}".
+std::string filled(std::string_view shell, const std::map<std::string_view, std::string>& parts) {
+  std::string page;
+  while (true) {
+    const std::size_t open = shell.find("{{"), close = shell.find("}}", open);
+    page += shell.substr(0, open);
+    if (close == shell.npos) return page;
+    page += parts.at(shell.substr(open + 2, close - open - 2));
+    shell.remove_prefix(close + 2);
+  }
+}
+
+// "[CLS]", "<s>", "<|endoftext|>": a token that is no text.
+bool is_special(const std::string& token) {
+  return token.size() > 2 && ((token.front() == '<' && token.back() == '>') ||
+                              (token.front() == '[' && token.back() == ']'));
+}
+
+Json run_json(const ViewRun& run, const PlannedRun& plan, Blobs& blobs, Notes& notes,
+              Context& context) {
+  Json json;
+  json["name"] = run.name;
+  json["tokens"] = plan.tokens.empty() ? Json() : Json(plan.tokens);
+  json["key_tokens"] = plan.key_tokens == plan.tokens ? Json() : Json(plan.key_tokens);
+  json["special"] = Json::array();
+  for (std::size_t n = 0; n < plan.key_tokens.size(); ++n)
+    if (is_special(plan.key_tokens[n])) json["special"].push_back(n);
+  json["layers"] = Json::array();
+  for (const PlannedLayer& layer : plan.layers)
+    json["layers"].push_back(
+        layer_json({*layer.single, layer.name, layer.contribution, plan.token_ids}, layer.parts,
+                   blobs, notes, context));
+  return json;
+}
+
+}  // namespace
+}  // namespace view
+
+std::string view_page(std::span<const ViewRun> runs, const ViewOptions& options, Context& context) {
+  return reporting("view", [&] {
+    using namespace view;
+    Notes notes(options.language);
+    const std::vector<PlannedRun> plan = planned(runs, options, notes);
+    Blobs blobs;
+    Json data{{"format", "attend.view/1"}, {"made_by", std::string("attend ") + version()},
+              {"title", options.title},    {"language", options.language},
+              {"notes", Json::array()},    {"runs", Json::array()}};
+    for (std::size_t n = 0; n < runs.size(); ++n)
+      data["runs"].push_back(run_json(runs[n], plan[n], blobs, notes, context));
+    data["notes"] = notes.list();
+    return filled(kShell.text,
+                  {{"language", options.language},
+                   {"title", escaped(options.title.empty() ? "attend" : options.title)},
+                   {"csp", "default-src 'none'; script-src " + hash_of(kScript) + "; style-src " +
+                               hash_of(kStyle) + "; img-src data: blob:"},
+                   {"style", std::string(kStyle.text)},
+                   {"script", std::string(kScript.text)},
+                   {"data", "<script type=\"application/json\" id=\"data\">" + harmless(data) +
+                                "</script>\n" + blobs.elements()}});
+  });
+}
+
+void save_view(const std::filesystem::path& path, std::span<const ViewRun> runs,
+               const ViewOptions& options, Context& context) {
+  save_bytes(path, view_page(runs, options, context));
+}
+
+}  // namespace attend

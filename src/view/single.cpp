@@ -1,0 +1,151 @@
+#include "view/single.h"
+
+#include "core/text.h"
+
+#include <attend/attention.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace attend::view {
+namespace {
+
+std::int64_t whole_at(const ConstTensorView& view, std::int64_t n) {
+  return load_integer(strided(view), n * view.strides()[0]);
+}
+
+// [batch or 1, heads or 1, rows or 1, columns] as 4 dimensions, of one batch element, cut to the
+// rows and columns that this sequence has.
+ConstTensorView of_element(const ConstTensorView& view, std::int64_t batch, std::int64_t rows,
+                           std::int64_t columns) {
+  if (!view) return view;
+  Shape four{1, 1, 1, 1};
+  for (int dim = 0; dim < view.rank(); ++dim) four[4 - view.rank() + dim] = view.size(dim);
+  ConstTensorView all = view.broadcast_to(four);
+  if (all.size(0) > 1) all = all.slice(0, batch, batch + 1);
+  if (all.size(2) > rows) all = all.slice(2, 0, rows);
+  return all.size(3) > columns ? all.slice(3, 0, columns) : all;
+}
+
+// Keys j of one sequence from pages [pages, heads, page size, d] into [1, heads, keys, d].
+Tensor from_pages(const ConstTensorView& pages, const ConstTensorView& table, std::int64_t batch,
+                  std::int64_t keys) {
+  const std::int64_t heads = pages.size(1), page_size = pages.size(2), d = pages.size(3);
+  Tensor dense = Tensor::uninitialized({1, heads, keys, d}, pages.dtype());
+  const std::int64_t row = d * size_of(pages.dtype());
+  auto* to = static_cast<std::byte*>(dense.view().data());
+  for (std::int64_t j = 0; j < keys; j += page_size) {
+    const std::int64_t page =
+        load_integer(strided(table), strided(table).offset(0, 0, batch, j / page_size));
+    const std::int64_t count = std::min(page_size, keys - j);
+    const Tensor part = Tensor::copy_of(pages.slice(0, page, page + 1).slice(2, 0, count));
+    const auto* from = static_cast<const std::byte*>(part.view().data());
+    for (std::int64_t h = 0; h < heads; ++h)
+      std::memcpy(to + (h * keys + j) * row, from + h * count * row,
+                  static_cast<std::size_t>(count * row));
+  }
+  return dense;
+}
+
+}  // namespace
+
+Strided strided(const ConstTensorView& view) {
+  Strided t{static_cast<std::byte*>(const_cast<void*>(view.data())),
+            view.dtype(),
+            static_cast<bool>(view),
+            {}};
+  for (int dim = 0; dim < view.rank(); ++dim)
+    if (view.size(dim) != 1)
+      t.stride[static_cast<std::size_t>(4 - view.rank() + dim)] = view.strides()[dim];
+  return t;
+}
+
+Single::Single(const ViewLayer& layer, std::int64_t batch, const std::string& where)
+    : q(layer.q), k(layer.k), v(layer.v), options(layer.options) {
+  const auto fail = [&](const auto&... parts) {
+    throw InvalidArgument(text(where, ": ", parts...));
+  };
+  if (!q || !k) fail("there is no ", !q ? "q" : "k");
+  const AttentionOptions& o = layer.options;
+  const Shape square = weights_shape(q, k, v ? v : k, o);  // throws where something does not fit
+  if (batch < 0 || batch >= square[0])
+    fail("there is no batch element ", batch, "; there are ", square[0]);
+
+  std::int64_t q_begin = 0, q_end = q.size(2), k_begin = 0, k_end = k.size(2);
+  if (o.cu_seqlens_q) {
+    const ConstTensorView& starts = o.cu_seqlens_k ? o.cu_seqlens_k : o.cu_seqlens_q;
+    q_begin = whole_at(o.cu_seqlens_q, batch), q_end = whole_at(o.cu_seqlens_q, batch + 1);
+    if (!o.block_table) k_begin = whole_at(starts, batch), k_end = whole_at(starts, batch + 1);
+  } else {
+    q = q.slice(0, batch, batch + 1);
+  }
+  q = q.slice(2, q_begin, q_end);
+  key_length = o.key_lengths ? whole_at(o.key_lengths, batch) : k_end - k_begin;
+  if (o.block_table) {
+    key_pages_ = from_pages(k, o.block_table, batch, key_length);
+    k = key_pages_;
+    if (v) value_pages_ = from_pages(v, o.block_table, batch, key_length), v = value_pages_;
+  } else {
+    const auto mine = [&](const ConstTensorView& x) {
+      return (o.cu_seqlens_q ? x : x.slice(0, batch, batch + 1)).slice(2, k_begin, k_end);
+    };
+    k = mine(k);
+    if (v) v = mine(v);
+  }
+  if (heads() == 0 || queries() == 0 || keys() == 0)
+    fail("there is nothing to show: ", heads(), " heads, ", queries(), " queries, ", keys(),
+         " keys");
+
+  query_offset = o.query_offset.all()    ? *o.query_offset.all()
+                 : o.query_offset.each() ? whole_at(o.query_offset.each(), batch)
+                                         : key_length - queries();
+  options.query_offset = query_offset;
+  options.scale = o.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
+  options.dropout = {};
+  options.cu_seqlens_q = options.cu_seqlens_k = options.block_table = {};
+  options.mask = of_element(o.mask, batch, queries(), keys());
+  options.bias = of_element(o.bias, batch, queries(), keys());
+  if (o.blocks.visible) {
+    const auto blocks = [](std::int64_t n, std::int64_t size) { return (n + size - 1) / size; };
+    options.blocks.visible =
+        of_element(o.blocks.visible, batch, blocks(queries(), o.blocks.query_size),
+                   blocks(keys(), o.blocks.key_size));
+  }
+  // A mask that is shorter than the keys hides the rest, as a length does.
+  for (const ConstTensorView& x : {options.mask, options.bias})
+    if (x && x.size(3) > 1) key_length = std::min(key_length, x.size(3));
+  key_lengths_ = Tensor({key_length}, {1});
+  options.key_lengths = key_lengths_;
+  mask_ = strided(options.mask), bias_ = strided(options.bias);
+  blocks_ = strided(options.blocks.visible);
+}
+
+Single::Range Single::positions(std::int64_t i) const {
+  const std::int64_t position = i + query_offset;
+  Range range{0, key_length};
+  if (options.causal) range.end = std::min(range.end, position + 1);
+  if (options.window.right < range.end - position) range.end = position + options.window.right + 1;
+  if (position > options.window.left) range.begin = position - options.window.left;
+  return {range.begin, std::max(range.begin, range.end)};
+}
+
+bool Single::masked_by_head() const {
+  for (const ConstTensorView& x : {options.mask, options.bias, options.blocks.visible})
+    if (x && x.size(1) > 1) return true;
+  return false;
+}
+
+bool Single::allowed(std::int64_t h, std::int64_t i, std::int64_t j) const noexcept {
+  if (blocks_) {
+    const Blocks& size = options.blocks;
+    if (load_integer(blocks_, blocks_.offset(0, h, i / size.query_size, j / size.key_size)) == 0)
+      return false;
+  }
+  if (mask_ && load_integer(mask_, mask_.offset(0, h, i, j)) == 0) return false;
+  return !bias_ ||
+         load(bias_, bias_.offset(0, h, i, j)) != -std::numeric_limits<double>::infinity();
+}
+
+}  // namespace attend::view

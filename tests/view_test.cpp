@@ -1,0 +1,312 @@
+// The writer of the page: what it refuses, word for word, what it leaves out and says so, and the
+// bytes between C++ and the browser. That the numbers on a page are right is tested where pages can
+// be read: python/tests/test_view.py and tests/web.
+#include "errors/sources.h"
+#include "support/io_files.h"
+#include "support/thrown_by.h"
+#include "view/blobs.h"
+#include "view/single.h"
+
+#include <attend/view.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+namespace attend::test {
+namespace {
+
+using view::base64;
+using view::deflated;
+using view::log8;
+using view::stored;
+
+// Numbers between -1 and 1.
+Tensor numbers(const Shape& shape, unsigned seed) {
+  std::mt19937 random(seed);
+  Tensor tensor(shape);
+  for (std::int64_t n = 0; n < tensor.count(); ++n)
+    tensor.data<float>()[n] = static_cast<float>(random() % 2001) / 1000.0F - 1.0F;
+  return tensor;
+}
+
+// One run of one layer, 2 sequences, 4 heads on 2 key heads, 3 queries, 5 keys.
+struct Page {
+  Tensor q = numbers({2, 4, 3, 6}, 1), k = numbers({2, 2, 5, 6}, 2), v = numbers({2, 2, 5, 7}, 3);
+  std::vector<ViewRun> runs{1};
+  ViewOptions options{};
+  Page() { runs[0].layers.push_back({.q = q, .k = k, .v = v}); }
+  std::string text() const { return view_page(runs, options); }
+};
+
+// ---- mistakes ----------------------------------------------------------------------------------
+
+struct Mistake {
+  std::string name;
+  std::function<void(Page&)> make;
+  std::string message;
+};
+
+const Tensor& tall() {  // as many heads as no page has room for
+  static const Tensor tensor({1, 20000, 1, 1});
+  return tensor;
+}
+const Tensor& empty() {
+  static const Tensor tensor({2, 4, 0, 6});
+  return tensor;
+}
+const Tensor& other() {
+  static const Tensor tensor({2, 4, 2, 6});
+  return tensor;
+}
+
+std::vector<Mistake> mistakes() {
+  return {
+      {"no_runs", [](Page& p) { p.runs.clear(); },
+       "view: there are 0 runs; the page shows one, or compares two"},
+      {"language", [](Page& p) { p.options.language = "de"; },
+       "view: language is 'de'; it must be en or zh"},
+      {"embed_bytes", [](Page& p) { p.options.embed_bytes = 1 << 30; },
+       "view: embed_bytes is 1073741824; it must be from 0 to 33554432"},
+      {"tiles", [](Page& p) { p.options.tiles = 0; },
+       "view: tiles is 0; it must be from 1 to 1024"},
+      {"top_k", [](Page& p) { p.options.top_k = -1; },
+       "view: top_k is -1; it must be from 0 to 1024"},
+      {"no_layers", [](Page& p) { p.runs[0].layers.clear(); }, "view: there are no layers"},
+      {"no_q", [](Page& p) { p.runs[0].layers[0].q = {}; }, "view: layer 0: there is no q"},
+      {"no_k",
+       [](Page& p) {
+         p.runs.push_back(p.runs[0]);
+         p.runs[1].layers[0].k = {};
+       },
+       "view: run 1, layer 0: there is no k"},
+      {"batch", [](Page& p) { p.options.batch = 2; },
+       "view: layer 0: there is no batch element 2; there are 2"},
+      {"no_queries", [](Page& p) { p.runs[0].layers[0].q = empty(); },
+       "view: layer 0: there is nothing to show: 4 heads, 0 queries, 5 keys"},
+      {"tokens",
+       [](Page& p) {
+         p.runs[0].tokens = {"a", "b"};
+       },
+       "view: there are 2 tokens, layer 0 has 3 queries and 5 keys"},
+      {"key_tokens",
+       [](Page& p) {
+         p.runs[0].key_tokens = {"a", "b"};
+       },
+       "view: there are 2 key tokens, layer 0 has 5 keys"},
+      {"token_ids",
+       [](Page& p) {
+         p.runs[0].token_ids = {1, 2};
+       },
+       "view: there are 2 token numbers, layer 0 has 5 keys"},
+      {"contribution", [](Page& p) { p.runs[0].layers[0].contribution = {1}; },
+       "view: layer 0 has 1 contributions and 4 heads"},
+      {"runs_of_different_depth",
+       [](Page& p) {
+         p.runs.push_back(p.runs[0]);
+         p.runs[1].layers.push_back(p.runs[0].layers[0]);
+       },
+       "view: the runs have 1 and 2 layers; runs to compare have equal sizes"},
+      {"runs_of_different_sizes",
+       [](Page& p) {
+         p.runs.push_back(p.runs[0]);
+         p.runs[1].layers[0].q = other();
+       },
+       "view: layer 0 has [heads, queries, keys] [4, 3, 5] in one run and [4, 2, 5] in the other; "
+       "runs to compare have equal sizes"},
+      {"window_of_no_layer",
+       [](Page& p) {
+         p.options.windows = {{1, 0, 0, 1, 0, 1}};
+       },
+       "view: a window is of layer 1; there are 1"},
+      {"window_outside",
+       [](Page& p) {
+         p.options.windows = {{0, 3, 1, 3, 0, 5}};
+       },
+       "view: a window is head 3, queries 1 + 3, keys 0 + 5; layer 0 has 4 heads, 3 queries, 5 "
+       "keys"},
+      {"window_too_large",
+       [](Page& p) {
+         p.options.windows = {{0, 3, 0, 3, 0, 5}};
+         p.options.embed_bytes = 50;
+       },
+       "view: a window of 3 x 5 weights does not fit into the 50 bytes allowed"},
+      {"windows_too_large",
+       [](Page& p) {
+         p.options.windows = {{0, 3, 0, 3, 0, 5}, {0, 2, 0, 3, 0, 5}};
+         p.options.embed_bytes = 100;
+       },
+       "view: the windows need 120 bytes; 100 are allowed"},
+      {"too_many_heads",
+       [](Page& p) {
+         p.runs[0].layers[0].q = p.runs[0].layers[0].k = p.runs[0].layers[0].v = tall();
+       },
+       "view: the page would be too large: 20000 heads, of which each has a map; show fewer"},
+  };
+}
+
+TEST(ViewErrors, say_what_was_found_and_what_is_allowed) {
+  for (const Mistake& mistake : mistakes()) {
+    Page page;
+    mistake.make(page);
+    EXPECT_EQ(thrown_by([&] { page.text(); }), "InvalidArgument: " + mistake.message)
+        << mistake.name;
+  }
+}
+
+TEST(ViewErrors, every_message_in_the_sources_is_covered) {
+  std::vector<std::string> seen;
+  for (const Mistake& mistake : mistakes()) seen.push_back(mistake.message);
+  std::vector<MessagePattern> patterns;
+  const std::filesystem::path folder = std::filesystem::path(ATTEND_SOURCE_DIR) / "src/view";
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    if (entry.path().filename() != "deflate.cpp")  // std::bad_alloc has no message
+      for (MessagePattern& pattern :
+           message_patterns(entry.path().filename().string(), bytes_of(entry.path())))
+        patterns.push_back(std::move(pattern));
+  EXPECT_GT(patterns.size(), 15U) << "the sources were not understood";
+  EXPECT_EQ(uncovered(patterns, seen), "");
+}
+
+TEST(ViewErrors, options_that_do_not_fit_are_refused_as_attention_does) {
+  Page page;
+  page.runs[0].layers[0].options.softcap = -1;
+  EXPECT_EQ(
+      thrown_by([&] { page.text(); }),
+      "InvalidArgument: attention: softcap is -1; it must be finite and at least 0 (0: none)");
+}
+
+TEST(ViewErrors, a_failed_page_leaves_the_older_file) {
+  const TemporaryFolder folder;
+  Page page;
+  save_view(folder / "page.html", page.runs);
+  const std::string before = bytes_of(folder / "page.html");
+  EXPECT_EQ(before, page.text());
+  page.options.tiles = 0;
+  EXPECT_NE(thrown_by([&] { save_view(folder / "page.html", page.runs, page.options); }),
+            "nothing");
+  EXPECT_EQ(bytes_of(folder / "page.html"), before);
+}
+
+// ---- what is on the page -----------------------------------------------------------------------
+
+TEST(ViewPage, hostile_texts_end_no_element_and_open_none) {
+  Page page;
+  const std::string hostile = "</script><!--<script>&\xE2\x80\xA8\xE2\x80\xAE\x1B[31m\xFF{{data}}";
+  page.runs[0].tokens = {hostile, hostile, hostile};
+  page.runs[0].name = page.runs[0].layers[0].name = hostile;
+  page.options.title = "</title></script><!--<script>{{data}}";
+  Page plain;
+  plain.runs[0].tokens = {"a", "b", "c"};
+  const auto count = [](const std::string& text, const std::string& part) {
+    int n = 0;
+    for (std::size_t at = 0; (at = text.find(part, at)) != text.npos; at += part.size()) ++n;
+    return n;
+  };
+  for (const char* part : {"<script", "</script", "<!--", "\xE2\x80\xA8"})
+    EXPECT_EQ(count(page.text(), part), count(plain.text(), part)) << part;
+}
+
+TEST(ViewPage, what_is_left_out_is_said_in_both_languages) {
+  Page page;
+  EXPECT_NE(page.text().find("\"notes\":[]"), std::string::npos) << "everything fits";
+  page.options.embed_bytes = 4 * (4 * 3 * 6 + 2 * 5 * 6);  // q and k, and no v
+  EXPECT_NE(page.text().find("The values v are left out"), std::string::npos);
+  page.options.embed_bytes -= 1;
+  EXPECT_NE(page.text().find("q and k of 0 of 1 layers"), std::string::npos);
+  page.options.language = "zh";
+  EXPECT_NE(page.text().find("\\u9875\\u9762\\u7ecf\\u8fc7\\u7f29\\u51cf"), std::string::npos);
+}
+
+TEST(ViewPage, numbers_that_are_not_finite_are_said) {
+  Page page;
+  page.q.at<float>({0, 1, 2, 3}) = std::nanf("");
+  EXPECT_NE(page.text().find("layer 0: q has 1 numbers that are not finite"), std::string::npos);
+  page.options.batch = 1;
+  EXPECT_EQ(page.text().find("not finite"), std::string::npos) << "the other sequence has none";
+}
+
+TEST(ViewPage, equal_inputs_give_equal_bytes) {
+  const Page page;
+  EXPECT_EQ(page.text(), page.text());
+}
+
+// ---- one sequence ------------------------------------------------------------------------------
+
+// Packed and paged tensors show what the plain ones do.
+TEST(ViewSingle, packed_and_paged_sequences_are_those_of_the_batch) {
+  const Page page;
+  const view::Single plain({.q = page.q, .k = page.k, .v = page.v}, 1, "");
+
+  Tensor packed_q({1, 4, 6, 6}), packed_k({1, 2, 10, 6}), pages({5, 2, 2, 6});
+  for (std::int64_t b = 0; b < 2; ++b)
+    for (std::int64_t d = 0; d < 6; ++d) {
+      for (std::int64_t h = 0; h < 4; ++h)
+        for (std::int64_t i = 0; i < 3; ++i)
+          packed_q.at<float>({0, h, 3 * b + i, d}) = page.q.at<float>({b, h, i, d});
+      for (std::int64_t h = 0; h < 2; ++h)
+        for (std::int64_t j = 0; j < 5; ++j) {
+          packed_k.at<float>({0, h, 5 * b + j, d}) = page.k.at<float>({b, h, j, d});
+          if (b == 1) pages.at<float>({4 - j / 2, h, j % 2, d}) = page.k.at<float>({b, h, j, d});
+        }
+    }
+  const Tensor starts_q({std::int64_t{0}, std::int64_t{3}, std::int64_t{6}}, {3});
+  const Tensor starts_k({std::int64_t{0}, std::int64_t{5}, std::int64_t{10}}, {3});
+  const view::Single packed({.q = packed_q,
+                             .k = packed_k,
+                             .options = {.cu_seqlens_q = starts_q, .cu_seqlens_k = starts_k}},
+                            1, "");
+  const Tensor table({std::int64_t{0}, std::int64_t{0}, std::int64_t{0}, std::int64_t{4},
+                      std::int64_t{3}, std::int64_t{2}},
+                     {2, 3});
+  const Tensor lengths({std::int64_t{1}, std::int64_t{5}}, {2});
+  const view::Single paged(
+      {.q = page.q, .k = pages, .options = {.key_lengths = lengths, .block_table = table}}, 1, "");
+  for (const view::Single* other : {&packed, &paged}) {
+    EXPECT_EQ(other->query_offset, 2);
+    EXPECT_EQ(other->key_length, 5);
+    for (std::int64_t d = 0; d < 6; ++d) {
+      EXPECT_EQ(other->q.at<float>({0, 3, 2, d}), plain.q.at<float>({0, 3, 2, d}));
+      for (std::int64_t j = 0; j < 5; ++j)
+        EXPECT_EQ(other->k.at<float>({0, 1, j, d}), plain.k.at<float>({0, 1, j, d}));
+    }
+  }
+}
+
+// ---- bytes -------------------------------------------------------------------------------------
+
+TEST(ViewBytes, base64_is_that_of_rfc_4648) {
+  EXPECT_EQ(base64(""), "");
+  EXPECT_EQ(base64("f"), "Zg==");
+  EXPECT_EQ(base64("fo"), "Zm8=");
+  EXPECT_EQ(base64("foo"), "Zm9v");
+  EXPECT_EQ(base64("\xFF\xFE\xFD\xFC"), "//79/A==");
+}
+
+TEST(ViewBytes, log8_is_the_nearest_of_its_steps) {
+  EXPECT_EQ(log8(0), 0);
+  EXPECT_EQ(log8(-1), 0);
+  EXPECT_EQ(log8(std::nan("")), 0);
+  EXPECT_EQ(log8(1), 255);
+  EXPECT_EQ(log8(0.5), 247);
+  EXPECT_EQ(log8(1e-30), 1);
+  for (double p = 1; p > 1e-9; p *= 0.99) {
+    const double shown = std::exp2((log8(p) - 255) / 8.0);
+    EXPECT_LE(std::abs(std::log2(shown / p)), 1.0 / 16 + 1e-9) << p;
+  }
+}
+
+TEST(ViewBytes, bytes_without_zlib_are_stored_in_blocks) {
+  using namespace std::string_literals;
+  EXPECT_EQ(stored(""), "\x01\x00\x00\xFF\xFF"s);
+  EXPECT_EQ(stored("abc"), "\x01\x03\x00\xFC\xFF"s + "abc");
+  const std::string many(65535 + 2, 'x');
+  EXPECT_EQ(stored(many),
+            "\x00\xFF\xFF\x00\x00"s + many.substr(2) + "\x01\x02\x00\xFD\xFF"s + "xx");
+  EXPECT_LE(deflated(many).size(), stored(many).size());
+}
+
+}  // namespace
+}  // namespace attend::test
