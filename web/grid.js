@@ -29,7 +29,7 @@ export function metricOf(layerNumber, head, name) {
 }
 
 // Every head as { layer, head }, in the order of the state.
-export function orderedHeads() {
+function orderedHeads() {
   const run = shown.page.runs[state.show === "b" ? 1 : 0], all = [];
   run.layers.forEach((layer, at) => {
     for (let head = 0; head < (layer.heads ?? 0); ++head) all.push({ layer: at, head });
@@ -218,7 +218,7 @@ export class Grid {
 }
 
 // One pixel a tile; what is hidden stays transparent, so that the hatching of the style shows.
-export function paintTiles(canvas, source, scale) {
+function paintTiles(canvas, source, scale) {
   const { rows, columns } = source.tiles;
   canvas.width = columns;
   canvas.height = rows;

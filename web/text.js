@@ -34,14 +34,10 @@ const kText = {
   layer_word: ["layers", "层"],
   head_word_1: ["head", "头"],
   head_word: ["heads", "头"],
-  query_word_1: ["query", "查询"],
-  query_word: ["queries", "查询"],
-  key_word_1: ["key", "键"],
-  key_word: ["keys", "键"],
-  summary: [
-    "{layers} {layer_word} × {heads} {head_word} · {queries} {query_word} × {keys} {key_word}",
-    "{layers} 层 × {heads} 头 · {queries} 个查询 × {keys} 个键"
-  ],
+  query_word_1: ["query", "个查询"],
+  query_word: ["queries", "个查询"],
+  key_word_1: ["key", "个键"],
+  key_word: ["keys", "个键"],
   all_exact: ["every cell is exact", "每个格子都是精确值"],
   some_about: ["cells are exact where marked, elsewhere about", "有标记处为精确值，其余为近似值"],
   metrics: ["Scores of this head", "此头的得分"],
