@@ -169,7 +169,10 @@ export class Runs {
         `${entry.kind === "about" ? `${say("about")} ` : ""}${signed(entry.value)}`);
     if (!all) parts.push(say("searching"));
     else if (all.value === 0)
-      parts.push(say(all.kind === "exact" || searchFinished() ? "no_difference" : "searching"));
+      parts.push(
+          say(all.kind === "exact"   ? "no_difference"
+                  : searchFinished() ? "no_difference_about"
+                                     : "searching"));
     else {
       const layer = shown.page.runs[0].layers[all.layer];
       parts.push(

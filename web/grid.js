@@ -137,7 +137,7 @@ export class Grid {
           tabindex: "-1",
           "aria-label": spoken,
           title: label?.definition ? `${spoken}\n${label.definition}` : spoken,
-          onclick: () => choose({ layer, head }),
+          onclick: () => this.pick(layer, head),
         },
         element("canvas", { width: 1, height: 1, "aria-hidden": "true" }), range ? bar : null,
         element(
@@ -147,6 +147,13 @@ export class Grid {
         element("span", { class: "thumb-label" }, words ?? ""));
     this.buttons.set(`${layer}.${head}`, { button, layer, head });
     return button;
+  }
+
+  // Where the views stand below each other, the reader is taken to the map.
+  pick(layer, head) {
+    choose({ layer, head });
+    const one = document.getElementById("one");
+    if (one.getBoundingClientRect().top > innerHeight - 200) one.scrollIntoView();
   }
 
   async draw(button) {

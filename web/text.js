@@ -195,6 +195,7 @@ const kText = {
   ],
   searching: ["searching …", "查找中……"],
   no_difference: ["The two runs are equal in every cell.", "两次运行逐格相等。"],
+  no_difference_about: ["The tiles of the two runs are equal.", "两次运行的图块相等。"],
   no_difference_here: ["In this head the two runs are equal.", "此头中两次运行相等。"],
   go_there: ["Go there", "前往"],
   export: ["Export", "导出"],
