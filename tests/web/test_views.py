@@ -132,6 +132,18 @@ def test_clicking_tokens_chooses_them_and_shift_adds(show):
     assert fixtures.SENTENCE[int(WEIGHTS[7, 4].argmax())].strip() in best
 
 
+def test_pointing_in_one_view_shows_in_the_other(show):
+    tab = show(fixtures.small(), "#head=7&chosen=10")
+    tab.tab.hover('.piece[data-n="2"]')
+    readout = tab.evaluate("() => ({ ...document.getElementById('readout').dataset })")
+    assert (readout["query"], readout["key"]) == ("10", "2")
+    assert float(readout["weight"]) == pytest.approx(WEIGHTS[7, 10, 2], rel=1e-5)
+    tab.tab.mouse.move(*tab.cell_on_screen(10, 5))
+    assert tab.tab.get_attribute(".piece.pointed", "data-n") == "5"
+    tab.tab.hover('.thumb[data-layer="1"][data-head="2"]')
+    assert "current token" in tab.text("#heads .hint") and tab.count(".piece.pointed") == 0
+
+
 def test_cross_attention_has_two_texts(show):
     random = np.random.default_rng(0)
     source = {
