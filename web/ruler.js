@@ -1,8 +1,8 @@
 // The rulers of the map: every token where there is room for it, else positions at round steps.
-import { ink } from "./colour.js";
-import { shortToken } from "./tokens.js";
+import {ink} from "./colour.js";
+import {shortToken} from "./tokens.js";
 
-const kPitch = 13;   // px that a label needs
+const kPitch = 13;  // px that a label needs
 
 // Labels of one side: [{ at (px), text, index }]. The window is [begin, end) on `length` px.
 export function rulerLabels(begin, end, length, token) {
