@@ -97,6 +97,8 @@ void print(const Json& object);
 void add_apply(Program& program);
 void add_bench(Program& program);
 void add_check(Program& program);
+void add_demo(Program& program);
+void add_explain(Program& program);
 void add_info(Program& program);
 void add_inspect(Program& program);
 void add_completion(Program& program);

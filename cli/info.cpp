@@ -13,13 +13,6 @@
 namespace attend::cli {
 namespace {
 
-// 1048576 as "1,048,576".
-std::string grouped(std::int64_t n) {
-  std::string digits = std::to_string(n);
-  for (std::size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, ",");
-  return digits;
-}
-
 std::string percent(const Cost& cost) {
   char text[32];
   const auto attention = static_cast<double>(cost.attention_flops);

@@ -6,6 +6,8 @@ int main(int argc, char** argv) {
   add_apply(program);
   add_bench(program);
   add_check(program);
+  add_demo(program);
+  add_explain(program);
   add_info(program);
   add_inspect(program);
   add_train(program);

@@ -9,7 +9,6 @@
 #include <signal.h>
 
 #include <chrono>
-#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
@@ -149,16 +148,8 @@ class Training {
 
   double step() {
     const std::int64_t number = optimizer_.steps();
-    const Batch batch = task_->batch(settings_, number);
-    const auto [logits, saved] = model_->forward_train(batch.tokens, *context_);
-    const Loss loss = cross_entropy(logits, batch.targets, {.ignore = kIgnore}, *context_);
-    if (!std::isfinite(loss.value))
-      throw UsageError("the loss is not finite at step " + std::to_string(number) +
-                       "; a smaller --lr may help");
-    std::vector<NamedTensor> gradients = model_->backward(loss.gradient, saved, *context_);
-    clip_gradients(gradients, 1);
-    optimizer_.step(model_->parameters(), gradients, rate_.at(number));
-    return loss.value;
+    return train_step(*model_, optimizer_, task_->batch(settings_, number), rate_.at(number),
+                      *context_);
   }
 
   bool reached() const {

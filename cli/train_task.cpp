@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <cinttypes>
+#include <cmath>
 #include <cstdio>
 
 namespace attend::cli {
@@ -157,6 +158,19 @@ TrainSettings TrainSettings::from(const TensorFile& checkpoint) {
       settings.batch < 1)
     throw UsageError(checkpoint.path.string() + " is not a checkpoint of attend train");
   return settings;
+}
+
+double train_step(LanguageModel& model, AdamW& optimizer, const Batch& batch, double rate,
+                  Context& context) {
+  const auto [logits, saved] = model.forward_train(batch.tokens, context);
+  const Loss loss = cross_entropy(logits, batch.targets, {.ignore = kIgnore}, context);
+  if (!std::isfinite(loss.value))
+    throw UsageError("the loss is not finite at step " + std::to_string(optimizer.steps()) +
+                     "; a smaller --lr may help");
+  std::vector<NamedTensor> gradients = model.backward(loss.gradient, saved, context);
+  clip_gradients(gradients, 1);
+  optimizer.step(model.parameters(), gradients, rate);
+  return loss.value;
 }
 
 std::unique_ptr<Task> induction_task() { return std::make_unique<InductionTask>(); }

@@ -44,6 +44,11 @@ class Task {
   virtual Metadata metadata() const { return {}; }
 };
 
+// One step: forward, loss, backward, clipped to a norm of 1, AdamW at `rate`. Returns the loss
+// before it; throws if that is not finite.
+double train_step(LanguageModel& model, AdamW& optimizer, const Batch& batch, double rate,
+                  Context& context);
+
 std::unique_ptr<Task> induction_task();
 
 struct Sample {

@@ -21,6 +21,12 @@ std::string with_unit(double value, const char* const* units, double step) {
 
 }  // namespace
 
+std::string grouped(std::int64_t n) {
+  std::string digits = std::to_string(n);
+  for (std::size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, ",");
+  return digits;
+}
+
 std::string bytes(std::int64_t n) {
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", nullptr};
   return with_unit(static_cast<double>(n), kUnits, 1024);

@@ -4,12 +4,13 @@
     documents_test.py [--compiler CXX] [FOLDER]   FOLDER is the tree, by default the one this file is in
     documents_test.py --self-test                 proves on spoilt copies that mistakes are found
 
-Examined are README.md, CONTRIBUTING.md, CHANGELOG.md and docs/**/*.md:
+Examined are README.md, README.zh-CN.md, CONTRIBUTING.md, CHANGELOG.md and docs/**/*.md:
   - a block of code below `<!-- FILE [MARK] -->` is that file between its lines `// [MARK]` and `// [/MARK]`, without
     the indentation, or the whole of it where no mark is named; the README has one;
   - every relative link leads to a file, and to a heading of it if it names one;
   - every path of the tree that is written as code or drawn exists, and every test that is named;
   - the README's tables have every field of AttentionOptions, AttentionOutputs, AttentionGradients, and no other;
+  - the Chinese README has the blocks of code of the English one, and as many headings;
   - no document names a machine's own paths;
   - with a compiler: the kernel of docs/adding_a_kernel.md compiles.
 A mistake is printed as `file:line: rule: what was found`. Exit: 0 none, 1 some, 2 usage.
@@ -23,6 +24,7 @@ import sys
 import tempfile
 import textwrap
 
+CHINESE = "README.zh-CN.md"
 FIELDS = ("AttentionOptions", "AttentionOutputs", "AttentionGradients")
 # The first word of what counts as a path of the tree when it is written as code.
 ROOTS = ("include", "src", "tests", "examples", "docs", "tools", "cmake")
@@ -129,21 +131,33 @@ def fields_of(header, struct):
                 yield name[1]
 
 
-def check_fields(root, readme):
+def check_fields(root, path, readme):
     header = (root / "include/attend/options.h").read_text()
     for struct in FIELDS:
         fields = set(fields_of(header, struct))
         table = re.search(rf"^\| `{struct}` \|[^\n]*\n\|[-|]+\|\n((?:\|[^\n]*\n)+)", readme, re.M)
         if not fields or not table:
-            yield "README.md", 1, f"{struct} has fields and a table", f"{len(fields)} fields"
+            yield path, 1, f"{struct} has fields and a table", f"{len(fields)} fields"
             continue
         rows = [line.split("|")[1] for line in table[1].splitlines()]
         named = {name for row in rows for name in CODE.findall(row)}
         line = line_of(readme, table.start())
         for name in sorted(fields - named):
-            yield "README.md", line, f"every field of {struct} is in its table", name
+            yield path, line, f"every field of {struct} is in its table", name
         for name in sorted(named - fields):
-            yield "README.md", line, f"{struct} has every field of its table", name
+            yield path, line, f"{struct} has every field of its table", name
+
+
+def check_translation(root, path, text):
+    """The blocks of code and the number of headings of README.md."""
+    original = (root / "README.md").read_text()
+    blocks = FENCE.findall(original)
+    for n, match in enumerate(FENCE.finditer(text)):
+        if n >= len(blocks) or match[0] != blocks[n]:
+            yield path, line_of(text, match.start()), "a block of code is that of README.md", match[0].split("\n")[1]
+    counts = [len(list(anchors(whole))) for whole in (original, text)]
+    if len(FENCE.findall(text)) != len(blocks) or counts[0] != counts[1]:
+        yield path, 1, "every block and heading of README.md has its translation", f"{counts[1]} headings"
 
 
 def check_machine(path, text):
@@ -169,7 +183,7 @@ def check_kernel(root, compiler):
 
 
 def documents(root):
-    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+    for name in ("README.md", CHINESE, "CONTRIBUTING.md", "CHANGELOG.md"):
         yield root / name
     yield from sorted((root / "docs").rglob("*.md"))
 
@@ -185,8 +199,10 @@ def check(root, compiler=None):
         for rule in (check_links, check_paths, check_tests, check_programs):
             mistakes += rule(root, path, text)
         mistakes += check_machine(path, text)
-        if path == "README.md":
-            mistakes += check_fields(root, text)
+        if path in ("README.md", CHINESE):
+            mistakes += check_fields(root, path, text)
+        if path == CHINESE:
+            mistakes += check_translation(root, path, text)
     if compiler:
         mistakes += check_kernel(root, compiler)
     return mistakes, len(files)
@@ -207,6 +223,9 @@ SPOILS = (
     ("README.md", "| `lse` |", "| `lse`, `sum` |", "AttentionOutputs has every field"),
     ("include/attend/options.h", "TensorView dbias{};", "TensorView dbias{}; TensorView dmask{};",
      "every field of AttentionGradients"),
+    ("README.zh-CN.md", "| `softcap` |", "| `soft_cap` |", "every field of AttentionOptions"),
+    ("README.md", "find_package(attend REQUIRED)", "find_package(attend)", "a block of code is that of README.md"),
+    ("README.zh-CN.md", "\n## 错误\n", "\n错误\n", "every block and heading"),
     ("docs/contract.md", "*Held by* ", "*Held by* `no_such_question`, ", "a test exists"),
     ("docs/notation.md", "# Notation", "# Notation\n\nSee /home/me/notes.", "no path of a machine"),
 )

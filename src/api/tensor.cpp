@@ -3,6 +3,7 @@
 
 #include <attend/tensor.h>
 
+#include <sys/mman.h>
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -186,6 +187,20 @@ void Tensor::Free::operator()(void* memory) const noexcept {
   ::operator delete(memory, kTensorAlignment);
 }
 
+namespace {
+
+// Asks for large pages where they fit wholly. The first touch of a page costs about a microsecond,
+// and pages of 4 KiB were a quarter of a training step. A hint: a system without them says no.
+void prefer_large_pages(void* memory, std::size_t bytes) noexcept {
+  constexpr std::uintptr_t kPage = std::uintptr_t{2} << 20;
+  const auto from = reinterpret_cast<std::uintptr_t>(memory);
+  const std::uintptr_t begin = (from + kPage - 1) / kPage * kPage,
+                       end = (from + bytes) / kPage * kPage;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+}
+
+}  // namespace
+
 Tensor Tensor::uninitialized(const Shape& shape, DType type) {
   check_sizes(shape);
   const std::size_t bytes = byte_count(type, shape);
@@ -193,6 +208,7 @@ Tensor Tensor::uninitialized(const Shape& shape, DType type) {
   tensor.memory_.reset(::operator new(bytes, kTensorAlignment, std::nothrow));
   if (!tensor.memory_)
     throw OutOfMemory(text("tensor: no memory for the ", bytes, " bytes of ", shape, " ", type));
+  prefer_large_pages(tensor.memory_.get(), bytes);
   tensor.view_ = TensorView(tensor.memory_.get(), type, shape);
   return tensor;
 }

@@ -14,7 +14,8 @@ import unittest
 import command
 from command import CommandTest, attend
 
-COMMANDS = ["apply", "bench", "check", "info", "inspect", "train", "view", "completion", "man"]
+COMMANDS = ["apply", "bench", "check", "demo", "explain", "info", "inspect", "train", "view", "completion",
+            "man"]
 
 
 class Help(CommandTest):
@@ -163,14 +164,17 @@ class Check(CommandTest):
 
 class Documents(CommandTest):
     def test_examples_print_what_the_page_says(self):
-        """A block of docs/command.md is a command and its output; `...` stands for anything."""
+        """A block of docs/command.md is a command and its output; `...` stands for anything in a line, and
+        alone for any lines."""
         page = (pathlib.Path(__file__).parents[2] / "docs/command.md").read_text()
         blocks = re.findall(r"^```console\n\$ attend (.*)\n((?:.*\n)*?)^```$", page, re.M)
         blocks = [block for block in blocks if not block[0].startswith("train")]   # train_test.py
         self.assertEqual(len(blocks), 9)
         for words, wanted in blocks:
-            pattern = re.escape(wanted).replace(re.escape("..."), ".*")
-            self.assertRegex(self.run_ok(*shlex.split(words)), f"^{pattern}$", words)
+            pattern = "".join(r"(?:.*\n)*?" if line == "..." else
+                              re.escape(line).replace(re.escape("..."), ".*") + r"\n"
+                              for line in wanted.splitlines())
+            self.assertRegex(self.run_ok(*shlex.split(words)), rf"\A{pattern}\Z", words)
 
 
 class Terminal(CommandTest):

@@ -1,0 +1,143 @@
+// attend explain: attention step by step, with every number.
+#include "explain.h"
+
+#include "explain_json.h"
+#include "explain_page.h"
+#include "explain_text.h"
+#include "mistakes.h"
+#include "outputs.h"
+#include "sentence.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+namespace attend::cli {
+namespace {
+
+struct ExplainOptions {
+  ExplainFiles files{};
+  LayerShape shape{};
+  std::string language = "en", html, save_layer, save_input;
+};
+
+const std::vector<std::string> kSubjects = {"single-head", "two-heads", "sentence", "shapes"};
+
+// A flag that belongs to other subjects.
+void refuse(const CLI::App& app, std::initializer_list<const char*> flags,
+            const std::string& what) {
+  for (const char* flag : flags)
+    if (app.count(flag) > 0) throw UsageError(std::string(flag) + " is not for " + what);
+}
+
+void check_flags(const CLI::App& app, const std::string& what) {
+  const bool files = std::find(kSubjects.begin(), kSubjects.end(), what) == kSubjects.end();
+  if (files) {
+    refuse(app, {"--batch", "--length", "--model-dim", "--save-layer", "--save-input"}, "files");
+    return;
+  }
+  for (const CLI::Option* option : app.get_options())
+    if (option->get_group() == "Options of attention" && option->count() > 0)
+      throw UsageError(option->get_name() + " is not for " + what);
+  refuse(app, {"--prefix", "--tokens", "--sequence"}, what);
+  if (what != "sentence") refuse(app, {"--head", "--save-layer", "--save-input"}, what);
+  if (what != "shapes") refuse(app, {"--batch", "--length", "--model-dim", "--heads"}, what);
+}
+
+Explanation explanation_of(const ExplainOptions& o, Context& context) {
+  const std::string& what = o.files.paths[0];
+  if (o.files.paths.size() > 1 ||
+      std::find(kSubjects.begin(), kSubjects.end(), what) == kSubjects.end()) {
+    // One word without a dot is a subject that does not exist.
+    if (o.files.paths.size() == 1 && what.find('.') == what.npos)
+      throw UsageError("there is nothing called " + what +
+                       suggestion(what, kSubjects,
+                                  "; there are single-head, two-heads, sentence, "
+                                  "shapes, or files"));
+    return explain_files(o.files, context);
+  }
+  if (what == "single-head") return explain_single_head(context);
+  if (what == "two-heads") return explain_two_heads(context);
+  if (what == "sentence") return explain_sentence(o.files.head, context);
+  LayerShape shape = o.shape;
+  if (o.files.heads != 0) shape.heads = o.files.heads;
+  return explain_shapes(shape);
+}
+
+void write_text(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) throw FileError(path.string() + ": cannot be written");
+}
+
+int explain(const ExplainOptions& o, const Common& common) {
+  const Language language = o.language == "zh" ? Language::chinese : Language::english;
+  Outputs outputs;
+  for (const std::string& path : {o.html, o.save_layer, o.save_input}) outputs.reserve_file(path);
+  const auto context = common.context();
+  const Explanation e = explanation_of(o, *context);
+  outputs.put_file(o.html, [&](const auto& path) { write_text(path, explain_page(e, language)); });
+  outputs.put_file(o.save_layer, [](const auto& path) { make_sentence().layer.save(path); });
+  outputs.put_file(o.save_input, [](const auto& path) { save_npy(path, make_sentence().x); });
+  outputs.write();
+  if (common.json) {
+    Json object = json_of(e, language);
+    object["files"] = outputs.paths();
+    print(object);
+    return kOk;
+  }
+  std::cout << terminal_text(e, Look::of_stdout(language));
+  for (const std::string& path : outputs.paths())
+    std::cout << (path == outputs.paths().front() ? "\n" : "") << "wrote " << path << '\n';
+  return kOk;
+}
+
+}  // namespace
+
+void add_explain(Program& program) {
+  auto options = std::make_shared<ExplainOptions>();
+  auto self = std::make_shared<CLI::App*>();
+  CLI::App& app = program.add(
+      "explain", "Attention step by step, with every number: an example, or your files.",
+      "  attend explain single-head\n"
+      "  attend explain two-heads --lang zh --html two-heads.html\n"
+      "  attend explain sentence --head 3\n"
+      "  attend explain shapes --batch 32 --length 20 --model-dim 512 --heads 8\n"
+      "  attend explain q.npy k.npy v.npy --causal\n"
+      "  attend explain layer.safetensors x.npy --heads 8\n"
+      "  attend explain trace.safetensors --prefix blocks.1.attention.",
+      [=](const Common& common) {
+        const std::vector<std::string>& paths = options->files.paths;
+        check_flags(**self, paths.size() == 1 ? paths[0] : "files");
+        return explain(*options, common);
+      });
+  *self = &app;
+  ExplainFiles& files = options->files;
+  app.add_option(
+         "subject", files.paths,
+         "single-head, two-heads, sentence, shapes; or files: q k v, a layer and its input, "
+         "a trace")
+      ->required()
+      ->type_name("WORD|FILES");
+  one_of(app.add_option("--lang", options->language, "Language of the words"), {"en", "zh"});
+  const auto file = [&](const char* flag, std::string& path, const char* text) {
+    app.add_option(flag, path, text)->type_name("FILE");
+  };
+  file("--html", options->html, "Writes the same as a page in which each number can be traced");
+  file("--tokens", files.tokens, "Names of the tokens: words of a text, or a JSON array (.json)");
+  app.add_option("--head", files.head, "Head to tell in full, from 0 on")->type_name("N");
+  app.add_option("--sequence", files.sequence, "Which one of the batch, from 0 on")->type_name("N");
+  app.add_option("--prefix", files.prefix, "What the tensors' names begin with")->type_name("TEXT");
+  add_size(app, "--batch", options->shape.batch, "shapes: sequences [32]");
+  add_size(app, "--length", options->shape.length, "shapes: tokens of a sequence [20]");
+  add_size(app, "--model-dim", options->shape.model_dim, "shapes: width of the layer [512]");
+  add_size(app, "--heads", files.heads,
+           "shapes: heads [8]; or of a layer's file that does not say");
+  file("--save-layer", options->save_layer, "sentence: writes the constructed layer (safetensors)");
+  file("--save-input", options->save_input, "sentence: writes its input (.npy)");
+  add_attention_flags(app, files.attention);
+}
+
+}  // namespace attend::cli

@@ -1,0 +1,28 @@
+// What `attend explain` can tell of, each as an Explanation.
+#pragma once
+
+#include "attention_flags.h"
+#include "explanation.h"
+
+namespace attend::cli {
+
+// The worked examples of the lecture notes, with what is wrong in them (docs/corrections.md).
+Explanation explain_single_head(Context& context);
+Explanation explain_two_heads(Context& context);
+Explanation explain_sentence(std::int64_t head, Context& context);
+
+struct LayerShape {
+  std::int64_t batch = 32, length = 20, model_dim = 512, heads = 8;
+};
+Explanation explain_shapes(const LayerShape& shape);
+
+struct ExplainFiles {
+  std::vector<std::string> paths;  // a trace; a layer and its input; or q, k, v
+  AttentionFlags attention{};
+  std::string prefix{}, tokens{};  // of the tensors' names; a file of tokens
+  std::int64_t heads = 0;          // of a layer whose file does not say; 0: not given
+  std::int64_t head = 0, sequence = 0;
+};
+Explanation explain_files(const ExplainFiles& files, Context& context);
+
+}  // namespace attend::cli

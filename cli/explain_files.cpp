@@ -1,0 +1,236 @@
+// attend explain FILES: q, k, v; a layer with an input; or a saved trace.
+#include "explain.h"
+#include "explain_steps.h"
+#include "tensors.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+namespace attend::cli {
+namespace {
+
+// Numbers of weights that are computed at most: scores and weights of all heads are kept.
+constexpr std::int64_t kMost = std::int64_t{1} << 24;
+
+// A matrix [length, d] is one head of one sequence.
+Tensor as_heads(Tensor x, const std::string& name) {
+  const int rank = x.view().rank();
+  if (rank == 2)
+    return Tensor::copy_of(
+        ConstTensorView(x.view().data(), x.dtype(), {1, 1, x.size(0), x.size(1)}));
+  if (rank == 4) return x;
+  throw UsageError(name + " is " + to_string(x.shape()) +
+                   "; it must be [batch, heads, length, d] or [length, d]");
+}
+
+void check_number(const char* flag, std::int64_t number, std::int64_t count, const char* of) {
+  if (number < 0 || number >= count)
+    throw UsageError(std::string(flag) + " is " + std::to_string(number) + ", there are " +
+                     std::to_string(count) + " " + of + ", from 0 on");
+}
+
+void check_size(std::int64_t batch, std::int64_t heads, std::int64_t queries, std::int64_t keys) {
+  if (batch == 0 || heads == 0 || queries == 0 || keys == 0)
+    throw UsageError("there is nothing to explain: " + std::to_string(batch) + " sequences, " +
+                     std::to_string(heads) + " heads, " + std::to_string(queries) + " queries, " +
+                     std::to_string(keys) + " keys");
+  const double count = static_cast<double>(batch) * static_cast<double>(heads) *
+                       static_cast<double>(queries) * static_cast<double>(keys);
+  if (count > static_cast<double>(kMost))
+    throw UsageError("the weights of all heads are " + number_text(count) + " numbers; at most " +
+                     std::to_string(kMost) + " are explained: give a part of the sequence");
+}
+
+// What explain does not tell: many sequences in one, and chance.
+void check_flags(const AttentionFlags& flags) {
+  for (const auto& [flag, given] : {std::pair{"--dropout", flags.dropout > 0},
+                                    {"--cu-seqlens-q", !flags.cu_seqlens_q.empty()},
+                                    {"--cu-seqlens-k", !flags.cu_seqlens_k.empty()},
+                                    {"--block-table", !flags.block_table.empty()}})
+    if (given)
+      throw UsageError(std::string(flag) +
+                       " cannot be explained; whole sequences without dropout can");
+}
+
+// Words of a text, or the strings of a JSON array.
+std::vector<std::string> load_tokens(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw FileError(path + ": cannot be opened");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!path.ends_with(".json")) {
+    std::istringstream words(text);
+    return {std::istream_iterator<std::string>(words), {}};
+  }
+  const Json list = Json::parse(text, nullptr, false);
+  if (!list.is_array()) throw FileError(path + ": is no JSON array of strings");
+  std::vector<std::string> tokens;
+  for (const Json& token : list) {
+    if (!token.is_string()) throw FileError(path + ": is no JSON array of strings");
+    tokens.push_back(token.get<std::string>());
+  }
+  return tokens;
+}
+
+// Reads what was named and fills a Subject.
+class Reader {
+ public:
+  Reader(const ExplainFiles& files, Context& context) : f_(files), context_(context) {}
+
+  Explanation explain() {
+    check_flags(f_.attention);
+    const std::size_t count = f_.paths.size();
+    if (count == 3) read_qkv();
+    else if (count == 2) read_layer();
+    else if (count == 1) read_trace();
+    else
+      throw UsageError("give a trace, a layer and its input, or q, k and v; " +
+                       std::to_string(count) + " files are none of these");
+    const Tensor& weights = s_.trace.at("weights");
+    check_number("--sequence", f_.sequence, weights.size(0), "sequences");
+    check_number("--head", f_.head, weights.size(1), "heads");
+    s_.sequence = f_.sequence;
+    s_.heads = {f_.head};
+    if (weights.size(1) == 2) s_.heads = {0, 1};
+    Explanation e{.name = "files", .title = {title_, title_zh_}};
+    take_tokens(e, weights.size(2), weights.size(3));
+    add_steps(e, s_);
+    return e;
+  }
+
+ private:
+  void attend_to(const LoadedOptions& loaded) {
+    s_.scale = loaded.options.scale.value_or(1 / std::sqrt(static_cast<double>(s_.q.size(3))));
+    if (!loaded.options.bias_before_softcap) s_.softcap = loaded.options.softcap;
+    s_.sinks = static_cast<bool>(loaded.options.sinks);
+  }
+
+  void read_qkv() {
+    Tensor* tensors[] = {&s_.q, &s_.k, &s_.v};
+    const char* names[] = {"q", "k", "v"};
+    for (std::size_t n = 0; n < 3; ++n) {
+      *tensors[n] = as_heads(load_tensor(f_.paths[n]), names[n]);
+      if (!is_floating_point(tensors[n]->dtype()))
+        throw UsageError(std::string(names[n]) + " is " +
+                         std::string(attend::name_of(tensors[n]->dtype())) +
+                         "; it must be f64, f32, bf16 or f16");
+    }
+    check_size(s_.q.size(0), s_.q.size(1), s_.q.size(2), s_.k.size(2));
+    const LoadedOptions loaded = load_options(f_.attention, s_.q.dtype(), true, 0);
+    s_.trace = trace_attention(s_.q, s_.k, s_.v, loaded.options, context_);
+    attend_to(loaded);
+    title_ = "Attention of " + f_.paths[0] + ", " + f_.paths[1] + ", " + f_.paths[2];
+    title_zh_ = f_.paths[0] + "、" + f_.paths[1] + "、" + f_.paths[2] + " 的注意力";
+  }
+
+  void read_layer() {
+    s_.layer = MultiHeadAttention::load(f_.paths[0], {.prefix = f_.prefix, .heads = f_.heads});
+    const MultiHeadAttentionOptions& o = s_.layer.options();
+    s_.query = load_tensor(f_.paths[1]);
+    const int rank = s_.query.view().rank();
+    if (rank == 2 || rank == 3)  // else the layer says what is wrong
+      check_size(rank == 3 ? s_.query.size(0) : 1, o.heads, s_.query.size(rank - 2),
+                 s_.query.size(rank - 2));
+    const LoadedOptions loaded = load_options(f_.attention, o.type, true, 0);
+    s_.query = converted(std::move(s_.query), o.type);
+    s_.trace = s_.layer.trace(s_.query, loaded.options, context_);
+    take_heads();
+    attend_to(loaded);
+    title_ = "The layer " + f_.paths[0] + " on " + f_.paths[1];
+    title_zh_ = "层 " + f_.paths[0] + " 作用于 " + f_.paths[1];
+  }
+
+  void take_heads() {
+    for (const auto& [tensor, name] :
+         {std::pair{&s_.q, "q_heads"}, {&s_.k, "k_heads"}, {&s_.v, "v_heads"}})
+      if (const Tensor* found = s_.trace.find(name)) *tensor = *found;
+  }
+
+  // Steps of one attention of a saved trace: those whose names begin with the prefix.
+  void read_trace() {
+    const TensorFile file = load_safetensors(f_.paths[0]);
+    std::vector<std::string> prefixes;
+    for (const NamedTensor& named : file.tensors)
+      if (named.name.ends_with("weights") && named.tensor.view().rank() == 4)
+        prefixes.push_back(named.name.substr(0, named.name.size() - 7));
+    std::string list;
+    for (const std::string& prefix : prefixes) list += " '" + prefix + "'";
+    if (prefixes.empty())
+      throw UsageError(f_.paths[0] +
+                       " is no saved trace: it has no weights [batch, heads, queries, keys]");
+    const std::string prefix = f_.prefix.empty() && prefixes.size() == 1 ? prefixes[0] : f_.prefix;
+    if (std::find(prefixes.begin(), prefixes.end(), prefix) == prefixes.end())
+      throw UsageError(f_.paths[0] + " holds more than one attention; --prefix is one of" + list);
+    for (const NamedTensor& named : file.tensors)
+      if (named.name.starts_with(prefix) && is_floating_point(named.tensor.dtype()))
+        s_.trace.steps.push_back({named.name.substr(prefix.size()), "", "", named.tensor});
+    check_trace();
+    take_heads();
+    const auto formula = file.metadata.find(prefix + "scaled_scores.formula");
+    if (s_.q && formula != file.metadata.end() && formula->second == "scores / sqrt(d_k)")
+      s_.scale = 1 / std::sqrt(static_cast<double>(s_.q.size(3)));
+    title_ = "The trace " + f_.paths[0];
+    title_zh_ = "保存的计算过程 " + f_.paths[0];
+  }
+
+  // A file may hold anything: the shapes must fit each other before cells are looked up.
+  void check_trace() const {
+    const Shape square = s_.trace.at("weights").shape();
+    check_size(square[0], square[1], square[2], square[3]);
+    const auto wrong = [&](const std::string& name) {
+      throw UsageError(f_.paths[0] + ": " + name + " is " + to_string(s_.trace.at(name).shape()) +
+                       ", which does not fit weights " + to_string(square));
+    };
+    for (const char* name : {"scores", "scaled_scores", "masked_scores"})
+      if (s_.trace.at(name).shape() != square) wrong(name);
+    if (s_.trace.at("lse").shape() != Shape{square[0], square[1], square[2]}) wrong("lse");
+    for (const auto& [name, length] : {std::pair{"heads", square[2]},
+                                       {"q_heads", square[2]},
+                                       {"k_heads", square[3]},
+                                       {"v_heads", square[3]},
+                                       {"contributions", square[2]}}) {
+      const Tensor* tensor = s_.trace.find(name);
+      if (tensor == nullptr && std::string(name) != "heads") continue;
+      const Shape& shape = s_.trace.at(name).shape();
+      const bool shared = name[0] == 'k' || name[0] == 'v';  // key heads may be fewer
+      const bool fits =
+          shape.rank() == 4 && shape[0] == square[0] && shape[2] == length &&
+          (shape[1] == square[1] || (shared && shape[1] > 0 && square[1] % shape[1] == 0));
+      if (!fits) wrong(name);
+    }
+    for (const char* name : {"concat", "output"})
+      if (const Tensor* tensor = s_.trace.find(name)) {
+        const int rank = tensor->view().rank();
+        if (rank < 2 || rank > 3 || tensor->size(rank - 2) != square[2] ||
+            (rank == 3 && tensor->size(0) != square[0]))
+          wrong(name);
+      }
+  }
+
+  void take_tokens(Explanation& e, std::int64_t queries, std::int64_t keys) const {
+    if (f_.tokens.empty()) return;
+    e.tokens = load_tokens(f_.tokens);
+    const auto count = static_cast<std::int64_t>(e.tokens.size());
+    if (count != keys || queries > keys)
+      throw UsageError(f_.tokens + " has " + std::to_string(count) + " tokens, there are " +
+                       std::to_string(keys) + " keys");
+    // Fewer queries than keys are the last ones.
+    e.key_tokens = e.tokens;
+    e.tokens.erase(e.tokens.begin(), e.tokens.end() - queries);
+  }
+
+  const ExplainFiles& f_;
+  Context& context_;
+  Subject s_;
+  std::string title_, title_zh_;
+};
+
+}  // namespace
+
+Explanation explain_files(const ExplainFiles& files, Context& context) {
+  return Reader(files, context).explain();
+}
+
+}  // namespace attend::cli

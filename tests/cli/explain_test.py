@@ -1,0 +1,461 @@
+#!/usr/bin/env python3
+"""What `attend explain` and `attend demo` show: the true numbers of the worked examples in both
+languages, the page, files, and what they say to input that they cannot take.
+usage: explain_test.py PATH_OF_ATTEND"""
+import base64
+import hashlib
+import html
+import json
+import math
+import os
+import pty
+import re
+import shutil
+import subprocess
+import unicodedata
+import unittest
+
+import command
+from command import CommandTest, Tensor, attend, attention, multi_head, numbers, save_safetensors
+
+os.environ["LC_ALL"] = "C.UTF-8"
+os.environ["NO_COLOR"] = ""
+
+# True values, and those of the notes beside them (docs/corrections.md).
+SINGLE = {"S": [[6.5, 10], [2, 3.5]],
+          "Z": [[4.5961941, 7.0710678], [1.4142136, 2.4748737]],
+          "A": [[0.0776385, 0.9223615], [0.2571833, 0.7428167]],
+          "O": [[0.9223615, 2.1552770], [0.7428167, 2.5143666]]}
+SINGLE_SAID = ["[[3.5, 11], [1.5, 5.5]]", "[[2.47, 7.78], [1.06, 3.89]]",
+               "[[0.006, 0.994], [0.047, 0.953]]", "[[0.994, 2.012], [0.953, 2.094]]"]
+TWO = {"Q_0": [[0, 1.45], [-0.95, -0.45]], "Q_1": [[2.05, -0.5], [-0.27, 0.94]],
+       "A_0": [[0.1859659, 0.8140341], [0.2496915, 0.7503085]],
+       "A_1": [[0.6693704, 0.3306296], [0.7467815, 0.2532185]],
+       "concat": [[-0.7733324, -0.0966648, 1.2829394, -0.0238934],
+                  [-0.7127930, 0.0244139, 1.4625331, -0.1353653]],
+       "output": [[-0.8027186, 0.9873389, -0.5625799, 1.0120556],
+                  [-0.9145439, 1.2535455, -0.5419409, 1.3716358]]}
+TWO_SAID = ["[[0.85, -0.05], [-0.29, 0.74]]", "[[2.15, 0.65], [-1.32, 1.02]]"]
+
+
+def width(line):
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in line)
+
+
+def matrices(explained):
+    return {m["name"]: m for step in explained["steps"] for m in step["matrices"]}
+
+
+class ExplainTest(CommandTest):
+    def close_rows(self, found, wanted, allowed=5.1e-8):
+        self.assertEqual([len(row) for row in found], [len(row) for row in wanted])
+        for a, b in zip(found, wanted):
+            for x, y in zip(a, b):
+                self.assertAlmostEqual(x, y, delta=allowed)
+
+    def page_data(self, name="page.html"):
+        page = (self.folder / name).read_text()
+        return page, json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
+
+
+class Notes(ExplainTest):
+    def check_example(self, name, wanted, said):
+        for language in ("en", "zh"):
+            words = ("explain", name, "--lang", language)
+            found = self.run_json(*words, "--html", "page.html")
+            self.assertEqual(found["schema"], "attend.explain/1")
+            for matrix, rows in wanted.items():
+                self.close_rows(matrices(found)[matrix]["values"], rows)
+            text = self.run_ok(*words)
+            for rows in wanted.values():
+                for value in (value for row in rows for value in row):
+                    self.assertIn(f"{value:g}" if value == round(value, 4) else f"{value:.7f}", text)
+            page, data = self.page_data()
+            claims = [claim["said"][language] for step in data["steps"] for claim in step["claims"]]
+            for rows in said:
+                self.assertIn(rows, text)
+                self.assertTrue(any(rows in claim for claim in claims), rows)
+            self.assertIn("the note:" if language == "en" else "笔记：", text)
+            self.assertEqual(data["language"], language)
+            for matrix, rows in wanted.items():
+                self.close_rows(matrices(data)[matrix]["values"], rows)
+            for line in text.splitlines():
+                self.assertLessEqual(width(line), 80, line)
+
+    def test_single_head(self):
+        self.check_example("single-head", SINGLE, SINGLE_SAID)
+
+    def test_two_heads(self):
+        self.check_example("two-heads", TWO, TWO_SAID)
+
+    def test_each_wrong_number_has_its_reason(self):
+        found = self.run_json("explain", "single-head")
+        claims = {step["id"]: step["claims"] for step in found["steps"]}
+        self.assertIn("transpose", claims["scores"][0]["why"])
+        self.assertIn("[[0.005, 0.995], [0.056, 0.944]]", claims["weights"][0]["why"])
+        self.assertIn("0.743", claims["heads"][1]["true"])
+
+    def test_norms_and_angles(self):
+        found = self.run_json("explain", "single-head")
+        rows = next(step for step in found["steps"] if step["id"] == "geometry")["table"]["rows"]
+        q, k = [(1, 3), (2, 0.5)], [(0.5, 2), (1, 3)]
+        for row in rows:
+            a, b = q[int(row[0])], k[int(row[1])]
+            dot = a[0] * b[0] + a[1] * b[1]
+            angle = math.degrees(math.acos(min(1, dot / math.hypot(*a) / math.hypot(*b))))
+            self.assertAlmostEqual(float(row[2]), math.hypot(*a), delta=1e-4)
+            self.assertAlmostEqual(float(row[3]), math.hypot(*b), delta=1e-4)
+            self.assertAlmostEqual(float(row[5].rstrip("°")), angle, delta=0.06)
+            self.assertAlmostEqual(float(row[6]), dot, delta=1e-6)
+
+    def test_sentence(self):
+        found = self.run_json("explain", "sentence", "--head", 5)
+        weights = matrices(found)["A_5"]["values"]
+        self.assertGreaterEqual(weights[3][5], 0.95)   # on -> mat
+        self.assertEqual(found["tokens"], ["The", "cat", "sat", "on", "the", "mat"])
+        text = self.run_ok("explain", "sentence")
+        self.assertIn("CONSTRUCTED", text)
+        self.assertIn("██", text)
+        for line in text.splitlines():
+            self.assertLessEqual(width(line), 80, line)
+        self.assertIn("人工构造", self.run_ok("explain", "sentence", "--lang", "zh"))
+
+    def test_shapes(self):
+        text = self.run_ok("explain", "shapes")
+        for part in ("[32, 20, 512]", "[32, 8, 20, 64]", "[32, 8, 20, 20]", "1,048,576 + 2,048"):
+            self.assertIn(part, text)
+        words = ("shapes", "--batch", 2, "--length", 10, "--model-dim", 768, "--heads", 12)
+        text = self.run_ok("explain", *words)
+        for part in ("[2, 10, 768]", "[2, 12, 10, 64]", "[2, 12, 10, 10]"):
+            self.assertIn(part, text)
+
+
+class Page(ExplainTest):
+    def test_nothing_is_asked_from_outside(self):
+        """The policy allows the one script and the one style by their hashes, and nothing else."""
+        self.run_ok("explain", "two-heads", "--html", "page.html")
+        page, _ = self.page_data()
+        policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1]
+        self.assertTrue(policy.startswith("default-src 'none';"))
+        for tag, source in (("style", "style-src"), ("script", "script-src")):
+            inside = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.S)
+            self.assertEqual(len(inside), 1)
+            digest = base64.b64encode(hashlib.sha256(inside[0].encode()).digest()).decode()
+            self.assertIn(f"{source} 'sha256-{digest}'", policy)
+        self.assertNotRegex(page, r"https?://|src=|href=|url\(|@import")
+
+    def test_each_number_leads_to_where_it_came_from(self):
+        self.run_ok("explain", "two-heads", "--html", "page.html")
+        _, data = self.page_data()
+        all_of_them = matrices(data)
+        text, sources = all_of_them["S_0"]["how"][0][1]
+        self.assertEqual(text, "0 x (-0.27) + 1.45 x 0.94 = 1.363")
+        self.assertEqual(sources, [["Q_0", 0, 0], ["K_0", 1, 0], ["Q_0", 0, 1], ["K_0", 1, 1]])
+        self.assertEqual(all_of_them["concat"]["how"][1][2][1], [["O_1", 1, 0]])
+        self.assertEqual(all_of_them["X"]["how"][0][0], ["", []])
+        # Every source exists, and every cell that is not given has one.
+        for name, matrix in all_of_them.items():
+            for row in matrix["how"]:
+                for text, sources in row:
+                    self.assertEqual(matrix["rule"] == "given", not sources, name)
+                    for source, r, c in sources:
+                        self.assertIsNotNone(all_of_them[source]["values"][r][c])
+
+    def test_derivations_add_up(self):
+        """What stands before the last `=` gives what stands behind it."""
+        self.run_ok("explain", "two-heads", "--html", "page.html")
+        _, data = self.page_data()
+        checked = 0
+        for matrix in matrices(data).values():
+            for row in matrix["how"]:
+                for text, _ in row:
+                    if " = " not in text:
+                        continue
+                    left, right = text.rsplit(" = ", 1)
+                    python = re.sub(r"exp (\(?-?[\d.e-]+\)?)", r"exp(\1)", left.replace(" x ", " * "))
+                    value = eval(python, {"exp": math.exp, "log": math.log})
+                    self.assertAlmostEqual(value, float(right), delta=2e-6, msg=text)
+                    checked += 1
+        self.assertGreater(checked, 60)
+
+    def test_hostile_tokens(self):
+        hostile = ["</script><script>alert(1)</script>", "<!--", "\u2028", "\x1b[31mred", "\u202eabc", "&amp;"]
+        (self.folder / "t.json").write_text(json.dumps(hostile))
+        for name in "qkv":
+            self.save(f"{name}.npy", numbers((6, 3), ord(name)))
+        out = self.run_ok("explain", "q.npy", "k.npy", "v.npy", "--tokens", "t.json", "--html", "page.html")
+        self.assertNotIn("\x1b", out)
+        self.assertNotIn("\u202e", out)
+        self.assertIn("\\x1b[31m", out)
+        page, data = self.page_data()
+        self.assertEqual(data["tokens"], hostile)
+        self.assertEqual(page.count("</script>"), 2)
+        self.assertNotIn("<!--", page)
+        self.assertNotIn("\u2028", page)
+
+    def in_browser(self, script):
+        """What a script finds that runs behind the page's own, in a browser."""
+        page = (self.folder / "page.html").read_text()
+        page = re.sub(r"<meta http-equiv[^>]*>", "", page)   # or it would not let the script in
+        page = page.replace("</html>", f"<script>document.body.dataset.found = JSON.stringify((() => {{{script}}})());"
+                                       "</script></html>")
+        (self.folder / "driven.html").write_text(page)
+        done = subprocess.run(
+            ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.folder}/c",
+             "--virtual-time-budget=5000", "--dump-dom", f"file://{self.folder}/driven.html"],
+            text=True, capture_output=True, timeout=120)
+        found = re.search(r'data-found="([^"]*)"', done.stdout)
+        self.assertTrue(found, done.stderr)
+        return json.loads(html.unescape(found[1]))
+
+    @unittest.skipUnless(shutil.which("chromium"), "no chromium")
+    def test_in_a_browser(self):
+        """Pointing, walking with keys, keeping and letting go, going to a source, the other language."""
+        self.run_ok("explain", "single-head", "--html", "page.html")
+        found = self.in_browser("""
+            const cell = (name, r, c) => cells.get(keyOf(name, r, c)), text = () => panel.innerText;
+            const marked = () => [...document.querySelectorAll("td.source")].map((td) => td.dataset.at);
+            const press = (td, key) => td.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+            const steps = [cell("A", 0, 0).textContent];
+            cell("S", 0, 1).dispatchEvent(new MouseEvent("mouseover", { bubbles: true }));
+            steps.push(text(), marked());
+            cell("S", 0, 1).focus();
+            press(cell("S", 0, 1), "ArrowDown");
+            steps.push(document.activeElement.dataset.at, text());
+            cell("O", 0, 0).click();
+            cell("A", 0, 0).dispatchEvent(new MouseEvent("mouseover", { bubbles: true }));
+            steps.push(text());
+            press(cell("O", 0, 0), "Escape");
+            steps.push(text());
+            cell("A", 0, 0).focus();
+            panel.querySelector("button").click();
+            steps.push(document.activeElement.dataset.at);
+            document.getElementById("language").click();
+            steps.push(document.documentElement.lang, document.querySelector("h1").textContent);
+            return steps;""")
+        self.assertEqual(found[0], "0.0776385")
+        self.assertIn("S[0, 1] = 10", found[1])
+        self.assertIn("1 x 1 + 3 x 3 = 10", found[1])
+        self.assertEqual([json.loads(at) for at in found[2]],
+                         [["Q", 0, 0], ["Q", 0, 1], ["K", 1, 0], ["K", 1, 1]])
+        self.assertEqual(json.loads(found[3]), ["S", 1, 1])
+        self.assertIn("2 x 1 + 0.5 x 3 = 3.5", found[4])
+        self.assertIn("O[0, 0]", found[5])   # it was kept
+        self.assertIn("Point at a number", found[6])
+        self.assertEqual(json.loads(found[7]), ["Z", 0, 0])
+        self.assertEqual(found[8:], ["zh-CN", "单头注意力：两个词元，逐步计算"])
+
+    @unittest.skipUnless(shutil.which("chromium"), "no chromium")
+    def test_the_policy_lets_the_page_draw_itself(self):
+        self.run_ok("explain", "sentence", "--lang", "zh", "--html", "page.html")
+        done = subprocess.run(
+            ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.folder}/c",
+             "--virtual-time-budget=5000", "--dump-dom", f"file://{self.folder}/page.html"],
+            text=True, capture_output=True, timeout=120)
+        self.assertTrue('<td tabindex="0"' in done.stdout)
+        self.assertTrue('lang="zh-CN"' in done.stdout)
+
+
+class Files(ExplainTest):
+    def setUp(self):
+        super().setUp()
+        self.q, self.k, self.v = numbers((1, 2, 3, 4), 1), numbers((1, 2, 5, 4), 2), numbers((1, 2, 5, 4), 3)
+        self.save("q.npy", self.q), self.save("k.npy", self.k), self.save("v.npy", self.v)
+
+    def test_q_k_v(self):
+        out, weights, _, _ = attention(self.q, self.k, self.v, causal=True)
+        found = matrices(self.run_json("explain", "q.npy", "k.npy", "v.npy", "--causal"))
+        for h in range(2):
+            self.close_rows(found[f"A_{h}"]["values"],
+                            [[weights.at(0, h, i, j) for j in range(5)] for i in range(3)], 1e-12)
+            self.close_rows(found[f"O_{h}"]["values"],
+                            [[out.at(0, h, i, e) for e in range(4)] for i in range(3)], 1e-12)
+        self.assertEqual(found["M_0"]["values"][0][4], "-inf")
+        self.assertIn("-inf", self.run_ok("explain", "q.npy", "k.npy", "v.npy", "--causal"))
+
+    def test_options(self):
+        words = ("q.npy", "k.npy", "v.npy", "--softcap", 2, "--alibi", "0.5,0.25", "--sinks", "1,-1")
+        _, weights, _, stages = attention(self.q, self.k, self.v, softcap=2, alibi=[0.5, 0.25], sinks=[1, -1])
+        found = matrices(self.run_json("explain", *words))
+        self.close_rows(found["A_1"]["values"],
+                        [[weights.at(0, 1, i, j) for j in range(5)] for i in range(3)], 1e-12)
+        self.close_rows(found["C_0"]["values"],
+                        [[stages["softcapped"].at(0, 0, i, j) for j in range(5)] for i in range(3)], 1e-12)
+
+    def layer(self):
+        w = {f"{name}.weight": numbers((8, 8), n) for n, name in enumerate("qkvo", 1)}
+        w.update({f"{name}.bias": numbers((8,), n) for n, name in enumerate("qkvo", 5)})
+        save_safetensors(self.folder / "l.safetensors", w, {"heads": "2"})
+        x = numbers((2, 4, 8), 9)
+        self.save("x.npy", x)
+        return w, x
+
+    def test_layer(self):
+        w, x = self.layer()
+        y = multi_head(x, x, x, w, 2)
+        found = self.run_json("explain", "l.safetensors", "x.npy", "--sequence", 1, "--html", "page.html")
+        self.close_rows(matrices(found)["output"]["values"],
+                        [[y.at(1, t, e) for e in range(8)] for t in range(4)], 1e-11)
+        _, data = self.page_data()
+        self.assertIn(["b_0^Q", 0, 0], matrices(data)["Q_0"]["how"][0][0][1])
+
+    def test_trace(self):
+        self.layer()
+        self.run_ok("apply", "--weights", "l.safetensors", "--input", "x.npy", "--trace", "t.safetensors")
+        found = matrices(self.run_json("explain", "t.safetensors"))
+        again = matrices(self.run_json("explain", "l.safetensors", "x.npy"))
+        for name in ("S_0", "A_1", "concat", "output"):
+            self.assertEqual(found[name]["values"], again[name]["values"])
+        self.run_ok("apply", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--trace", "bare.safetensors")
+        self.assertNotIn("Q_0", matrices(self.run_json("explain", "bare.safetensors")))
+        self.run_ok("apply", "--block", "--model-dim", 8, "--heads", 2, "--length", 3, "--trace",
+                    "block.safetensors")
+        self.assertIn("output", matrices(self.run_json("explain", "block.safetensors")))
+
+    def test_large_problems_show_a_corner(self):
+        for name in "qkv":
+            self.save(f"{name}.npy", numbers((1, 3, 40, 24), ord(name)))
+        text = self.run_ok("explain", "q.npy", "k.npy", "v.npy", "--head", 2)
+        self.assertRegex(text, r"Q_2  \[40, 24\] top left 8 x \d")
+        self.assertIn("head 1", text)
+        for line in text.splitlines():
+            self.assertLessEqual(width(line), 80, line)
+
+    def test_nan_is_said(self):
+        self.q.data[0] = math.nan
+        self.save("q.npy", self.q)
+        self.assertIn("Q holds 1 numbers that are not finite",
+                      self.run_ok("explain", "q.npy", "k.npy", "v.npy"))
+
+    def test_saved_sentence(self):
+        self.run_ok("explain", "sentence", "--save-layer", "s.safetensors", "--save-input", "s.npy")
+        found = matrices(self.run_json("explain", "s.safetensors", "s.npy", "--head", 4))
+        self.assertGreaterEqual(found["A_4"]["values"][4][5], 0.95)   # the -> mat
+
+
+class Mistakes(ExplainTest):
+    def setUp(self):
+        super().setUp()
+        self.save("q.npy", numbers((1, 2, 3, 4), 1)), self.save("k.npy", numbers((1, 2, 5, 4), 2))
+        self.save("v.npy", numbers((1, 2, 5, 4), 3)), self.save("x.npy", numbers((2, 3, 8), 4))
+
+    def test_words(self):
+        self.fails(2, "there is nothing called singlehead; did you mean single-head?", "explain", "singlehead")
+        self.fails(2, "there are single-head, two-heads, sentence, shapes, or files", "explain", "zzzzzzzzzzz")
+        self.fails(2, "subject", "explain")
+        self.fails(2, "--lang", "explain", "single-head", "--lang", "fr")
+        self.fails(2, "--causal is not for single-head", "explain", "single-head", "--causal")
+        self.fails(2, "--head is not for two-heads", "explain", "two-heads", "--head", 1)
+        self.fails(2, "--batch is not for sentence", "explain", "sentence", "--batch", 1)
+        self.fails(2, "--tokens is not for sentence", "explain", "sentence", "--tokens", "t")
+        self.fails(2, "--length is not for files", "explain", "q.npy", "k.npy", "v.npy", "--length", 1)
+        self.fails(2, "--head is 8, the layer has 8 heads", "explain", "sentence", "--head", 8)
+        self.fails(2, "model_dim 512 is not divisible by heads 7", "explain", "shapes", "--heads", 7)
+        self.fails(2, "64 bits", "explain", "shapes", "--length", 2**40, "--model-dim", 2**40)
+
+    def test_files(self):
+        self.fails(2, "no.npy: cannot be opened", "explain", "no.npy", "k.npy", "v.npy")
+        self.fails(2, "4 files are none of these", "explain", "q.npy", "k.npy", "v.npy", "x.npy")
+        self.fails(2, "must be [batch, heads, length, d] or [length, d]", "explain", "x.npy", "k.npy", "v.npy")
+        self.fails(2, "k has", "explain", "q.npy", self.save("k3.npy", numbers((1, 2, 5, 3), 2)), "v.npy")
+        self.fails(2, "q is i64", "explain", self.save("i.npy", Tensor((1, 2), [1, 2], "i8")), "k.npy", "v.npy")
+        self.fails(2, "there is nothing to explain", "explain", self.save("e.npy", Tensor((1, 2, 0, 4), [])),
+                   "k.npy", "v.npy")
+        self.fails(2, "at most 16777216 are explained", "explain", self.save("long.npy", numbers((8192, 1), 1)),
+                   "long.npy", "long.npy")
+        self.fails(2, "--head is 2, there are 2 heads", "explain", "q.npy", "k.npy", "v.npy", "--head", 2)
+        self.fails(2, "--sequence is 1, there are 1 sequences", "explain", "q.npy", "k.npy", "v.npy",
+                   "--sequence", 1)
+        self.fails(2, "--dropout cannot be explained", "explain", "q.npy", "k.npy", "v.npy", "--dropout", 0.5)
+        self.fails(2, "cannot be written", "explain", "single-head", "--html", "no_folder/p.html")
+        save_safetensors(self.folder / "l.safetensors", {"one": numbers((2, 2))})
+        self.fails(2, "is no saved trace", "explain", "l.safetensors")
+        self.fails(2, "l.safetensors", "explain", "l.safetensors", "x.npy", "--heads", 2)
+        square = {name: numbers((1, 1, 2, 2)) for name in ("scores", "scaled_scores", "masked_scores", "weights")}
+        save_safetensors(self.folder / "t.safetensors", {**square, "lse": numbers((1, 1, 3)),
+                                                         "heads": numbers((1, 1, 2, 2))})
+        self.fails(2, "lse is [1, 1, 3], which does not fit weights [1, 1, 2, 2]", "explain", "t.safetensors")
+        save_safetensors(self.folder / "two.safetensors", {"a.weights": square["weights"],
+                                                           "b.weights": square["weights"]})
+        self.fails(2, "--prefix is one of 'a.' 'b.'", "explain", "two.safetensors")
+
+    def test_tokens(self):
+        (self.folder / "t.txt").write_text("a b c")
+        words = ("explain", "q.npy", "k.npy", "v.npy", "--tokens")
+        self.fails(2, "t.txt has 3 tokens, there are 5 keys", *words, "t.txt")
+        (self.folder / "t.json").write_text('{"a": 1}')
+        self.fails(2, "is no JSON array of strings", *words, "t.json")
+        (self.folder / "t.json").write_text("[1, 2]")
+        self.fails(2, "is no JSON array of strings", *words, "t.json")
+        self.fails(2, "no.txt: cannot be opened", *words, "no.txt")
+
+
+class Colour(ExplainTest):
+    def on_terminal(self, **env):
+        main, end = pty.openpty()
+        process = subprocess.Popen([command.ATTEND, "explain", "single-head"], stdout=end,
+                                   env={**os.environ, "TERM": "xterm", **env})
+        os.close(end)
+        shown = b""
+        while True:
+            try:
+                part = os.read(main, 65536)
+            except OSError:   # the other end is closed
+                break
+            if not part:
+                break
+            shown += part
+        os.close(main)
+        self.assertEqual(process.wait(), 0)
+        return shown.decode()
+
+    def test_on_a_terminal_only(self):
+        self.assertIn("\x1b[36m", self.on_terminal())
+        self.assertNotIn("\x1b[", self.on_terminal(NO_COLOR="1"))
+        self.assertNotIn("\x1b[", self.run_ok("explain", "single-head"))
+
+    def test_without_unicode(self):
+        done = attend("explain", "sentence", env={"LC_ALL": "C"})
+        self.assertEqual(done.status, 0)
+        self.assertIn("|##", done.out)
+        self.assertNotIn("█", done.out)
+
+
+class Demo(ExplainTest):
+    def test_all_of_it(self):
+        found = self.run_json("demo")
+        self.assertTrue(found["passed"])
+        self.assertLess(found["seconds"], 60)
+        self.close_rows([found["single_head"]["output"]], [[0.9223615, 2.1552770, 0.7428167, 2.5143666]])
+        heads = {head["name"]: head for head in found["sentence"]["heads"]}
+        self.assertEqual(len(heads), 8)
+        built = [head for head in heads.values() if head["least"] is not None]
+        self.assertEqual(len(built), 6)
+        for head in built:
+            self.assertGreaterEqual(head["least"], 0.95, head["name"])
+        self.assertGreaterEqual(heads["noun to the next verb"]["weights"][1][2], 0.95)      # cat -> sat
+        self.assertGreaterEqual(heads["determiner to its noun"]["weights"][4][5], 0.95)     # the -> mat
+        self.assertGreaterEqual(heads["preposition to its object"]["weights"][3][5], 0.95)  # on -> mat
+        self.assertGreaterEqual(heads["preposition to its object"]["weights"][1][0], 0.95)  # rests
+        self.close_rows(heads["uniform"]["weights"], [[1 / 6] * 6] * 6, 1e-6)
+        for row in heads["random, a control"]["weights"]:
+            self.assertAlmostEqual(sum(row), 1, delta=1e-5)
+        training = found["training"]
+        self.assertGreater(training["losses"][0], 3)
+        self.assertLess(training["losses"][-1], 0.3)
+        self.assertLess(max(training["before"][1]), 0.3)
+        self.assertGreater(max(training["after"][1]), 0.8)
+
+    def test_text(self):
+        text = self.run_ok("demo")
+        first = text.split("2  ")[0].split("every number)")[1].strip("\n")
+        self.assertEqual(len(first.splitlines()), 7)
+        self.assertIn("CONSTRUCTED", text)
+        self.assertRegex(text, r"step +25   loss \d\.\d{4}")
+        self.assertIn("all checks hold", text)
+        for line in text.splitlines():
+            self.assertLessEqual(width(line), 80, line)
+
+
+if __name__ == "__main__":
+    command.main()
