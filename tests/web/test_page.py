@@ -168,6 +168,20 @@ def test_the_difference_of_two_runs_is_drawn_and_its_largest_found(show):
     assert "f32" in tab.text("#explain") and "bf16" in tab.text("#explain")
 
 
+def test_the_search_is_finished_in_the_other_language_too(show):
+    tab = show(two()[0], "#show=difference")
+    tab.tab.wait_for_selector(".largest:not(:has-text('searching'))")
+    assert "查找中" not in tab.press("l").text(".largest") and "最大差值" in tab.text(".largest")
+
+
+def test_a_narrower_window_makes_a_narrower_map(show):
+    tab = show(fixtures.small(), width=1440)
+    tab.tab.set_viewport_size({"width": 500, "height": 800})
+    tab.tab.wait_for_timeout(100)
+    assert tab.drawn().evaluate("() => attend.geometry().width") < 500
+    assert tab.count(".problem") == 0
+
+
 def test_v_goes_through_the_runs(show):
     tab = show(two()[0])
     assert [tab.press("v").state("show") for _ in range(3)] == ["b", "difference", "a"]
