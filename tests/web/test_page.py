@@ -65,7 +65,7 @@ KEYS = [
     (["3", "ArrowRight", "Enter"], "chosen", [1]),
     (["3", "Enter", "ArrowRight", "ArrowRight", "Shift+Enter"], "chosen", [0, 2]),
     (["1", "ArrowRight"], "head", 1),
-    (["1", "ArrowDown"], "head", 3),
+    (["1", "ArrowDown"], "head", 4),
     (["2", "ArrowDown", "Escape"], "cell", None),
     (["/", "c", "a", "t"], "pattern", "cat"),
 ]
