@@ -223,6 +223,18 @@ TEST_P(EachKernel, some_of_the_rows_have_the_same_bits) {
     EXPECT_TRUE(same_bits(Tensor::copy_of((whole.*tensor).view().slice(2, 11, 30)), part.*tensor));
 }
 
+TEST_P(EachKernel, lse_has_the_bits_of_attention) {
+  Asked asked;
+  const Tensor sinks({-1.F, 0.F, 2.F, -kInfinity}, {4});
+  asked.options.sinks = sinks;
+  std::string forward = GetParam();
+  forward.replace(forward.rfind("inspect"), 7, "forward");
+  Context other({.kernels = "forward:" + forward});
+  Tensor out({2, 4, 37, 16}), lse({2, 4, 37});
+  attention(asked.q, asked.k, asked.k, out, asked.options, {.lse = lse}, other);
+  EXPECT_TRUE(same_bits(asked.run(context).lse, lse));
+}
+
 TEST_P(EachKernel, what_is_not_asked_for_changes_no_bit_of_the_rest) {
   Asked asked;
   const Statistics all = asked.run(context);
@@ -392,26 +404,28 @@ TEST(plan, dropout_has_no_part_in_the_weights) {
 
 // ---- Size --------------------------------------------------------------------------------------
 
-// 131072 x 131072 weights would be 64 GiB. 64 rows of them are enough to see that no more than the
-// length is kept; the soak test goes through them all.
+// 131072 x 131072 weights would be 64 GiB.
 TEST(memory, grows_with_the_length_alone) {
   constexpr std::int64_t kLength = 131072;
-  const std::int64_t rows = std::getenv("ATTEND_SOAK") != nullptr ? kLength : 64;
-  const Tensor q = gaussian({1, 1, rows, 8}, 9), k = gaussian({1, 1, kLength, 8}, 10);
+  const Tensor q = gaussian({1, 1, kLength, 4}, 9), k = gaussian({1, 1, kLength, 4}, 10);
   Tensor tokens({kLength}, DType::i32);
   for (std::int64_t j = 0; j < kLength; ++j)
-    tokens.data<std::int32_t>()[j] = static_cast<int>(j % 1000);
+    tokens.data<std::int32_t>()[j] = static_cast<std::int32_t>(j % 1000);
   const InspectOptions all{.top_k = 8, .tokens = tokens, .tile_rows = 128, .tile_columns = 128};
-  const Plan plan = Plan::inspect(q, k, {}, all);
-  EXPECT_LT(plan.workspace_bytes(), 64U << 20);
+  // Every row and every key takes part; the window keeps it short.
+  const AttentionOptions options{.causal = true, .window = {.left = 1023}};
+  Context context({.threads = 2});
+  EXPECT_LT(Plan::inspect(q, k, options, all, {}, context).workspace_bytes(), 8U << 20);
   rusage before{}, after{};
   getrusage(RUSAGE_SELF, &before);
-  const Statistics s = inspect(q, k, {.causal = true}, all);
+  const Statistics s = inspect(q, k, options, all, context);
   getrusage(RUSAGE_SELF, &after);
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 64 << 10) << "KiB";
-  const double mass =
-      std::accumulate(s.key_mass.data<float>(), s.key_mass.data<float>() + kLength, 0.0);
-  EXPECT_NEAR(mass, static_cast<double>(rows), 1e-5 * static_cast<double>(rows));
+  const float* mass = s.key_mass.data<float>();
+  EXPECT_NEAR(std::accumulate(mass, mass + kLength, 0.0), static_cast<double>(kLength), 1);
+  EXPECT_EQ(s.tile_mean.shape(), (Shape{1, 1, 128, 128}));
+  EXPECT_EQ(s.tile_mean.at<float>({0, 0, 100, 98}), -1) << "outside the window";
+  EXPECT_GT(s.tile_mean.at<float>({0, 0, 100, 99}), 0);
 }
 
 }  // namespace
