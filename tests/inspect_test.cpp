@@ -223,6 +223,18 @@ TEST_P(EachKernel, some_of_the_rows_have_the_same_bits) {
     EXPECT_TRUE(same_bits(Tensor::copy_of((whole.*tensor).view().slice(2, 11, 30)), part.*tensor));
 }
 
+TEST_P(EachKernel, lse_has_the_bits_of_attention) {
+  Asked asked;
+  const Tensor sinks({-1.F, 0.F, 2.F, -kInfinity}, {4});
+  asked.options.sinks = sinks;
+  std::string forward = GetParam();
+  forward.replace(forward.rfind("inspect"), 7, "forward");
+  Context other({.kernels = "forward:" + forward});
+  Tensor out({2, 4, 37, 16}), lse({2, 4, 37});
+  attention(asked.q, asked.k, asked.k, out, asked.options, {.lse = lse}, other);
+  EXPECT_TRUE(same_bits(asked.run(context).lse, lse));
+}
+
 TEST_P(EachKernel, what_is_not_asked_for_changes_no_bit_of_the_rest) {
   Asked asked;
   const Statistics all = asked.run(context);
