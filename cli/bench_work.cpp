@@ -40,6 +40,30 @@ Work backward(const BenchCase& measured, Context& context) {
                    });
 }
 
+Work inspected(const BenchCase& measured, Context& context) {
+  struct Parts {
+    cases::Instance instance;
+    Tensor tokens;
+    InspectOptions asked{.key_mass = false, .metrics = false};
+  };
+  const auto parts = std::make_shared<Parts>(
+      Parts{cases::make(measured.problem), Tensor({measured.problem.k_length}, DType::i32)});
+  for (std::int64_t j = 0; j < parts->tokens.count(); ++j)
+    parts->tokens.data<std::int32_t>()[j] = static_cast<std::int32_t>(j * 7919 % 101);
+  InspectOptions& asked = parts->asked;
+  if (measured.operation != Operation::inspect_rows) asked.top_k = 8;
+  if (measured.operation == Operation::inspect_all) {
+    asked.key_mass = asked.metrics = true;
+    asked.tokens = parts->tokens;
+    asked.tile_rows = asked.tile_columns = 128;
+  }
+  const cases::Instance& m = parts->instance;
+  return described(Plan::inspect(m.q, m.k, m.options, asked, {}, context), [parts, &context] {
+    const cases::Instance& i = parts->instance;
+    inspect(i.q, i.k, i.options, parts->asked, context);
+  });
+}
+
 // Anything but zeros.
 Tensor numbers(const Shape& shape) {
   Tensor tensor(shape);
@@ -86,6 +110,9 @@ Work prepare(const BenchCase& measured, Context& context) {
     case Operation::backward: return backward(measured, context);
     case Operation::layer:
     case Operation::layer_train: return layer(measured, context);
+    case Operation::inspect_rows:
+    case Operation::inspect_top:
+    case Operation::inspect_all: return inspected(measured, context);
   }
   return {};
 }

@@ -1,6 +1,6 @@
 // attend check: does every kernel give the truth on this machine? The table of problems that the
-// tests walk, each problem in four types, forward and backward, against the formulas in f64 (for
-// f64 in the widest numbers that the C library has).
+// tests walk, each problem in four types, forward, backward and as statistics, against the formulas
+// in f64 (for f64 in the widest numbers that the C library has).
 #include "command.h"
 #include "mistakes.h"
 #include "terminal.h"
@@ -57,7 +57,9 @@ std::vector<KernelInfo> kernels_of(const Options& options) {
   std::vector<KernelInfo> rows;
   std::vector<std::string> names;
   for (const KernelInfo& kernel : Context::kernels()) {
-    if (kernel.operation != "forward" && kernel.operation != "backward") continue;
+    if (kernel.operation != "forward" && kernel.operation != "backward" &&
+        kernel.operation != "inspect")
+      continue;
     names.push_back(kernel.name);
     if (options.kernels.empty() ||
         std::count(options.kernels.begin(), options.kernels.end(), kernel.name) > 0)
@@ -76,8 +78,9 @@ std::vector<Run> examine(const cases::Case& problem, const std::vector<KernelInf
   std::vector<Run> runs;
   for (const KernelInfo& kernel : kernels)
     runs.push_back({kernel.name, kernel.operation,
-                    kernel.operation == "forward" ? examination.forward(kernel.name)
-                                                  : examination.backward(kernel.name)});
+                    kernel.operation == "forward"    ? examination.forward(kernel.name)
+                    : kernel.operation == "backward" ? examination.backward(kernel.name)
+                                                     : examination.inspect(kernel.name)});
   return runs;
 }
 

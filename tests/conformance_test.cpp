@@ -1,5 +1,5 @@
-// Does every kernel give the truth, on every case of the table, in every type, forward and
-// backward?
+// Does every kernel give the truth, on every case of the table, in every type, forward, backward
+// and as statistics?
 //
 //   conformance_test --case='type=f32 batch=2 ...'   that case alone, with all kernels
 //   conformance_test --reduced                       the reduced table, for slow machines
@@ -55,6 +55,8 @@ std::vector<std::string> examine(const cases::Case& problem) {
     take(kernel, examination.forward(kernel));
   for (const std::string& kernel : kernels_for("backward"))
     take(kernel, examination.backward(kernel));
+  for (const std::string& kernel : kernels_for("inspect"))
+    take(kernel, examination.inspect(kernel));
   return wrong;
 }
 

@@ -22,7 +22,7 @@ namespace {
 std::vector<ErrorCase> all_errors() {
   std::vector<ErrorCase> all;
   for (const auto& table : {input_errors(), output_errors(), overlap_errors(), tensor_errors(),
-                            planning_errors(), no_memory_errors()})
+                            statistics_errors(), planning_errors(), no_memory_errors()})
     all.insert(all.end(), table.begin(), table.end());
   return all;
 }
@@ -67,7 +67,8 @@ TEST(ErrorMessages, every_message_in_the_sources_is_covered) {
 TEST(ErrorMessages, every_name_in_the_check_is_covered) {
   const std::vector<ErrorCase> cases = all_errors();
   int names = 0;
-  for (const char* file : {"check.cpp", "check_inputs.cpp", "check_options.cpp", "checker.cpp"}) {
+  for (const char* file :
+       {"check.cpp", "check_inputs.cpp", "check_inspect.cpp", "check_options.cpp", "checker.cpp"}) {
     const std::filesystem::path path = std::filesystem::path(ATTEND_SOURCE_DIR) / "src/api" / file;
     for (const MessagePattern& literal : string_literals(file, contents(path))) {
       if (literal.text.ends_with(".h")) continue;  // an #include
@@ -117,6 +118,9 @@ TEST(Accepted, arguments_with_nothing_wrong) {
     EXPECT_EQ(thrown_by([&] { run_forward(a); }), "nothing");
     EXPECT_EQ(thrown_by([&] { run_backward(a); }), "nothing");
     EXPECT_EQ(thrown_by([&] { run_merge(a); }), "nothing");
+    EXPECT_EQ(thrown_by([&] { inspect(a.q, a.k, a.options); }), "nothing");
+    EXPECT_EQ(thrown_by([&] { weights_of(a.q, a.k, a.lse, {.queries = 3, .keys = 5}, a.options); }),
+              "nothing");
     EXPECT_FALSE(a.untouched()) << "or the sentinel shows nothing";
     (a.*change)();
     EXPECT_EQ(thrown_by([&] { run_forward(a); }), "nothing");

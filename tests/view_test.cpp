@@ -2,6 +2,7 @@
 // bytes between C++ and the browser. That the numbers on a page are right is tested where pages can
 // be read: python/tests/test_view.py and tests/web.
 #include "errors/sources.h"
+#include "support/counted_allocations.h"
 #include "support/io_files.h"
 #include "support/thrown_by.h"
 #include "view/blobs.h"
@@ -21,6 +22,7 @@ namespace {
 using view::base64;
 using view::deflated;
 using view::log8;
+using view::stored;
 
 // Numbers between -1 and 1.
 Tensor numbers(const Shape& shape, unsigned seed) {
@@ -232,6 +234,44 @@ TEST(ViewPage, equal_inputs_give_equal_bytes) {
   EXPECT_EQ(page.text(), page.text());
 }
 
+// ---- memory ------------------------------------------------------------------------------------
+
+// A window keeps the time short; the memory is what counts.
+TEST(ViewMemory, grows_with_the_length_and_not_with_its_square) {
+  const auto bytes = [](std::int64_t length) {
+    const Tensor x = numbers({1, 2, length, 4}, 4);
+    const std::vector<ViewRun> runs{
+        {.layers = {{.q = x, .k = x, .v = x, .options = {.causal = true, .window = {8, 0}}}}}};
+    const std::size_t before = bytes_allocated;
+    const std::string page = view_page(runs, {.embed_bytes = 1 << 20});
+    EXPECT_LT(page.size(), std::size_t{8} << 20);
+    return static_cast<double>(bytes_allocated - before);
+  };
+  bytes(1024);  // the first workspaces
+  const double one = bytes(65536), two = bytes(131072);
+  EXPECT_LT(two, 2.2 * one);
+  EXPECT_LT(two, 128.0 * (1 << 20)) << "a row of weights for each query would be 128 GiB";
+}
+
+TEST(ViewMemory, whichever_allocation_fails_the_caller_is_told) {
+  const Page page;
+  const std::string whole = page.text();
+  std::size_t failures = 0;
+  for (std::size_t n = 1;; n += 7) {
+    failing_allocation = allocations + n;
+    std::string found;
+    const std::string thrown = thrown_by([&] { found = page.text(); });
+    failing_allocation = 0;
+    if (thrown == "nothing") {
+      EXPECT_EQ(found, whole);
+      break;
+    }
+    EXPECT_TRUE(thrown.starts_with("OutOfMemory: ")) << thrown;
+    ++failures;
+  }
+  EXPECT_GT(failures, 20U);
+}
+
 // ---- one sequence ------------------------------------------------------------------------------
 
 // Packed and paged tensors show what the plain ones do.
@@ -297,10 +337,14 @@ TEST(ViewBytes, log8_is_the_nearest_of_its_steps) {
   }
 }
 
-TEST(ViewBytes, deflate_ends_and_shrinks) {
-  const std::string zeros(200000, '\0');
-  EXPECT_FALSE(deflated("").empty());
-  EXPECT_LT(deflated(zeros).size(), zeros.size() + 100);
+TEST(ViewBytes, bytes_without_zlib_are_stored_in_blocks) {
+  using namespace std::string_literals;
+  EXPECT_EQ(stored(""), "\x01\x00\x00\xFF\xFF"s);
+  EXPECT_EQ(stored("abc"), "\x01\x03\x00\xFC\xFF"s + "abc");
+  const std::string many(65535 + 2, 'x');
+  EXPECT_EQ(stored(many),
+            "\x00\xFF\xFF\x00\x00"s + many.substr(2) + "\x01\x02\x00\xFD\xFF"s + "xx");
+  EXPECT_LE(deflated(many).size(), stored(many).size());
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 set -uo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 carry=$PWD/build/carry tree=$PWD/build/offline out=${OUT:-$PWD/build/offline/out}
-packages=(libcli11-dev nlohmann-json3-dev libbenchmark-dev libbenchmark1debian libgtest-dev libgmock-dev)
+packages=(libcli11-dev nlohmann-json3-dev libbenchmark-dev libbenchmark1debian libgtest-dev libgmock-dev zlib1g-dev)
 python=${PYTHON:-python3}
 failed=()
 
@@ -39,7 +39,7 @@ carry() {
   apt-get "${options[@]}" update || return
   (cd "$apt/debs" && apt-get "${options[@]}" download "${packages[@]}") || return
   for file in "$apt"/debs/*.deb; do dpkg-deb -x "$file" "$carry" || return; done
-  rm -rf "$apt" "$carry/usr/share/doc" "$carry/usr/src"
+  rm -rf "$apt" "$carry/usr/share/doc" "$carry/usr/src" "$carry"/usr/lib/*/libz.so  # a link into a package that stays behind
   find "$carry" -type l | while read -r file; do cp -rL --remove-destination "$(realpath "$file")" "$file"; done
   "$python" -m pip download -q --no-deps -d "$carry/python" "$(grep '^nanobind' python/requirements-test.txt)" &&
     "$python" -m zipfile -e "$carry"/python/nanobind-*.whl "$carry/python" && rm "$carry"/python/*.whl || return

@@ -27,7 +27,9 @@ def take(browser, page, file, width, scheme, whole, address=""):
     tab.wait_for_selector("#map[data-whole=true], .problem, #one.empty", state="attached")
     tab.wait_for_timeout(300)   # thumbnails come into sight one by one
     tab.screenshot(path=file, full_page=whole)
+    drawn = tab.evaluate("() => performance.getEntriesByName('drawn')[0]?.startTime ?? NaN")
     context.close()
+    return drawn
 
 
 def main():
@@ -48,8 +50,8 @@ def main():
         for width in options.width:
             for scheme in options.scheme:
                 file = options.folder / f"{options.page.stem}-{width}-{scheme}.png"
-                take(browser, options.page, file, width, scheme, options.whole, options.address)
-                print(file)
+                drawn = take(browser, options.page, file, width, scheme, options.whole, options.address)
+                print(f"{file}: {file.stat().st_size / 1e3:.0f} kB, the map was drawn after {drawn:.0f} ms")
         browser.close()
 
 

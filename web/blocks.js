@@ -1,8 +1,8 @@
 // Weights by blocks of 64 x 64 cells, computed when first seen, in slices of a few milliseconds
 // between frames, so that zooming never waits. The oldest blocks are forgotten.
 const kSide = 64;
-const kSlice = 10;      // ms of work between two frames
-const kKept = 6000;     // blocks: 96 MB
+const kSlice = 10;   // ms of work between two frames
+const kKept = 6000;  // blocks: 96 MB
 
 export class Blocks {
   constructor(source, ready) {
@@ -50,7 +50,8 @@ export class Blocks {
 
   compute(number) {
     const i0 = Math.floor(number / this.columns) * kSide, j0 = (number % this.columns) * kSide;
-    const i1 = Math.min(i0 + kSide, this.source.queries), j1 = Math.min(j0 + kSide, this.source.keys);
+    const i1 = Math.min(i0 + kSide, this.source.queries),
+          j1 = Math.min(j0 + kSide, this.source.keys);
     const values = new Float32Array(kSide * kSide);
     for (let i = i0; i < i1; ++i) this.source.segment(i, j0, j1, values, (i - i0) * kSide);
     if (this.blocks.size >= kKept) this.blocks.delete(this.blocks.keys().next().value);
@@ -63,7 +64,8 @@ export class Blocks {
       for (let j = j0; j < j1;) {
         const end = Math.min(j1, (Math.floor(j / kSide) + 1) * kSide), block = this.at(i, j);
         const base = (i % kSide) * kSide;
-        if (block) for (; j < end; ++j) use(i, j, block[base + (j % kSide)]);
+        if (block)
+          for (; j < end; ++j) use(i, j, block[base + (j % kSide)]);
         j = end;
       }
     }

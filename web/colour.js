@@ -1,6 +1,7 @@
-// Colours of weights. Both scales change lightness in one direction only (weights) or in two from the
-// middle (differences: blue and orange), so they can be told apart with any colour vision and in grey.
-import { FILTERED, HIDDEN } from "./data.js";
+// Colours of weights. Both scales change lightness in one direction only (weights) or in two from
+// the middle (differences: blue and orange), so they can be told apart with any colour vision and
+// in grey.
+import {FILTERED, HIDDEN} from "./data.js";
 
 const kSequential = {
   light: ["#f3f1ea", "#d3e2de", "#9cc8cd", "#5ba1bd", "#2f739f", "#1d4779", "#111f4b"],
@@ -11,16 +12,15 @@ const kDiverging = {
   dark: ["#9fd4ff", "#4a93cf", "#23507a", "#1b1e25", "#7a4317", "#cf7a2c", "#ffd09b"],
 };
 
-function channels(hex) {
-  return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
-}
+function channels(hex) { return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)); }
 
 // 256 colours as 32-bit pixels (alpha first on little endian) from evenly spaced stops.
 function ramp(stops) {
   const colours = stops.map(channels), pixels = new Uint32Array(256);
   for (let n = 0; n < 256; ++n) {
     const x = (n / 255) * (colours.length - 1), at = Math.min(Math.floor(x), colours.length - 2);
-    const [r, g, b] = colours[at].map((low, c) => Math.round(low + (colours[at + 1][c] - low) * (x - at)));
+    const [r, g, b] =
+        colours[at].map((low, c) => Math.round(low + (colours[at + 1][c] - low) * (x - at)));
     pixels[n] = (255 << 24 | b << 16 | g << 8 | r) >>> 0;
   }
   return pixels;
@@ -30,8 +30,14 @@ const kRamps = {
   sequential: { light: ramp(kSequential.light), dark: ramp(kSequential.dark) },
   diverging: { light: ramp(kDiverging.light), dark: ramp(kDiverging.dark) },
 };
-const kNotANumber = { light: 0xff5b1ac2, dark: 0xff9c6cff };   // magenta: on no scale
-const kLeftOut = { light: 0xffffffff, dark: 0xff13110f };      // as empty paper
+const kNotANumber = {
+  light: 0xff5b1ac2,
+  dark: 0xff9c6cff
+};  // magenta: on no scale
+const kLeftOut = {
+  light: 0xffffffff,
+  dark: 0xff13110f
+};  // as empty paper
 
 export function theme() {
   return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
@@ -43,12 +49,18 @@ const kBends = {
   sqrt: Math.sqrt,
   log: (x) => (x <= 1e-4 ? 0 : 1 + Math.log10(x) / 4),
 };
-const kUnbends = { linear: (y) => y, sqrt: (y) => y * y, log: (y) => (y === 0 ? 0 : 10 ** (4 * (y - 1))) };
+const kUnbends = {
+  linear: (y) => y,
+  sqrt: (y) => y * y,
+  log: (y) => (y === 0 ? 0 : 10 ** (4 * (y - 1)))
+};
 
 // A scale: pixel(value) for canvas, css(value) for elements, value(y) to label the legend.
 export class Scale {
   constructor({ bend = "sqrt", top = 1, difference = false, beyond = false }) {
-    Object.assign(this, { bend, top: top > 0 ? top : 1, difference, beyond });   // beyond: some values are above top
+    Object.assign(
+        this,
+        { bend, top: top > 0 ? top : 1, difference, beyond });  // beyond: some values are above top
     this.ramp = kRamps[difference ? "diverging" : "sequential"][theme()];
     this.nan = kNotANumber[theme()];
     this.leftOut = kLeftOut[theme()];
@@ -66,20 +78,19 @@ export class Scale {
   }
 
   pixel(value) {
-    if (value === HIDDEN) return 0;   // transparent: the hatching below shows
+    if (value === HIDDEN) return 0;  // transparent: the hatching below shows
     if (value === FILTERED) return this.leftOut;
     if (Number.isNaN(value)) return this.nan;
     return this.ramp[Math.round(255 * this.place(value))];
   }
 
-  css(value) {
-    return cssColour(this.pixel(value));
-  }
+  css(value) { return cssColour(this.pixel(value)); }
 
   // Black or white, whatever can be read on the colour of this value.
   inkOn(value) {
     const pixel = this.pixel(value);
-    const light = 0.299 * (pixel & 255) + 0.587 * ((pixel >> 8) & 255) + 0.114 * ((pixel >> 16) & 255);
+    const light =
+        0.299 * (pixel & 255) + 0.587 * ((pixel >> 8) & 255) + 0.114 * ((pixel >> 16) & 255);
     return light > 140 ? "#14161c" : "#ffffff";
   }
 }

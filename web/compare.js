@@ -1,14 +1,15 @@
-// The largest difference between two runs, of every head and of all: first from the tiles, then, where both
-// runs are exact and it is affordable, from every cell, in slices between frames.
-import { openLayer, PageError, tilesOf } from "./data.js";
-import { Difference } from "./filters.js";
-import { Head } from "./head.js";
-import { shown } from "./page.js";
+// The largest difference between two runs, of every head and of all: first from the tiles, then,
+// where both runs are exact and it is affordable, from every cell, in slices between frames.
+import {openLayer, PageError, tilesOf} from "./data.js";
+import {Difference} from "./filters.js";
+import {Head} from "./head.js";
+import {shown} from "./page.js";
 
-const kSearchWork = 4e9;   // multiplications for the search in all heads
+const kSearchWork = 4e9;  // multiplications for the search in all heads
 
-const found = new Map();   // "layer.head" -> { value, i, j, kind }
-let largest = null;        // { layer, head, value, i, j, kind }
+const found = new Map();  // "layer.head" -> { value, i, j, kind }
+let largest = null;       // { layer, head, value, i, j, kind }
+let finished = false;
 
 // |difference| of a head, as far as it is known; of all heads with null.
 export function differenceOf(layer, head) {
@@ -16,13 +17,12 @@ export function differenceOf(layer, head) {
   return entry ? Math.abs(entry.value) : NaN;
 }
 
-export function largestDifference() {
-  return largest;
-}
+// Whether all is known that will be.
+export function searchFinished() { return finished; }
 
-export function largestIn(layer, head) {
-  return found.get(`${layer}.${head}`) ?? null;
-}
+export function largestDifference() { return largest; }
+
+export function largestIn(layer, head) { return found.get(`${layer}.${head}`) ?? null; }
 
 function keep(layer, head, entry) {
   found.set(`${layer}.${head}`, entry);
@@ -35,11 +35,13 @@ function keep(layer, head, entry) {
 }
 
 function fromTiles(source) {
-  const { rows, columns, queries, keys } = source.tiles, best = { value: 0, i: 0, j: 0, kind: "about" };
+  const { rows, columns, queries, keys } = source.tiles,
+                                       best = { value: 0, i: 0, j: 0, kind: "about" };
   for (let row = 0; row < rows; ++row) {
     for (let column = 0; column < columns; ++column) {
       const value = source.tile(row, column, "mean");
-      if (value >= -1 && Math.abs(value) > Math.abs(best.value)) Object.assign(best, { value, i: row * queries, j: column * keys });
+      if (value >= -1 && Math.abs(value) > Math.abs(best.value))
+        Object.assign(best, { value, i: row * queries, j: column * keys });
     }
   }
   return best;
@@ -57,7 +59,8 @@ async function fromCells(source) {
   for (let i = 0; i < source.queries; ++i) {
     source.segment(i, 0, source.keys, row);
     for (let j = 0; j < row.length; ++j) {
-      if (row[j] >= -1 && Math.abs(row[j]) > Math.abs(best.value)) Object.assign(best, { value: row[j], i, j });
+      if (row[j] >= -1 && Math.abs(row[j]) > Math.abs(best.value))
+        Object.assign(best, { value: row[j], i, j });
     }
     if (performance.now() < end) continue;
     await pause();
@@ -75,15 +78,16 @@ export async function searchDifferences(tell) {
     try {
       const tiles = await Promise.all(layers.map(tilesOf));
       for (let head = 0; head < layers[0].heads; ++head) {
-        const both = new Difference(...layers.map((layer, n) => new Head(layer, { tiles: tiles[n], windows: [] }, head)));
+        const both = new Difference(
+            ...layers.map((layer, n) => new Head(layer, { tiles: tiles[n], windows: [] }, head)));
         if (both.tiles) keep(at, head, fromTiles(both));
       }
       if (layers.every((layer) => layer.q && layer.k && layer.lse)) exact.push(at);
     } catch (error) {
-      if (!(error instanceof PageError)) throw error;   // the layer's own view tells it
+      if (!(error instanceof PageError)) throw error;  // the layer's own view tells it
     }
   }
-  tell(false);
+  tell();
   const work = exact.reduce((sum, at) => {
     const { heads, queries, keys, d } = a.layers[at];
     return sum + 2 * heads * queries * keys * d;
@@ -95,8 +99,9 @@ export async function searchDifferences(tell) {
         const [one, two] = layers.map((layer, n) => new Head(layer, open[n], head));
         keep(at, head, await fromCells(new Difference(one, two)));
       }
-      tell(false);
+      tell();
     }
   }
-  tell(true);
+  finished = true;
+  tell();
 }

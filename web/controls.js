@@ -1,45 +1,75 @@
 // Everything that is switched: the header, sorting, colours, filters, the choice of run.
-import { element, fill, number, press, segmented, signed } from "./dom.js";
-import { largestDifference, largestIn } from "./compare.js";
-import { metricNames } from "./grid.js";
-import { filtersActive } from "./filters.js";
-import { hasTwoRuns, headName, placeElement, shown } from "./page.js";
-import { address, choose, kDefaults, state } from "./state.js";
-import { say, sayWith } from "./text.js";
+import {element, fill, number, press, segmented, signed} from "./dom.js";
+import {largestDifference, largestIn, searchFinished} from "./compare.js";
+import {metricNames} from "./grid.js";
+import {filtersActive} from "./filters.js";
+import {hasTwoRuns, headName, placeElement, shown} from "./page.js";
+import {address, choose, kDefaults, state} from "./state.js";
+import {say, sayWith} from "./text.js";
 
 function select(label, choices, key) {
-  const options = choices.map(([value, words]) => element("option", { value, selected: value === state[key] }, words));
-  return element("label", { class: "field" }, element("span", {}, label),
-    element("select", { "data-key": key, onchange: (event) => choose({ [key]: event.target.value }) }, options));
+  const options = choices.map(
+      ([value, words]) => element("option", { value, selected: value === state[key] }, words));
+  return element(
+      "label", { class: "field" }, element("span", {}, label),
+      element(
+          "select", { "data-key": key, onchange: (event) => choose({ [key]: event.target.value }) },
+          options));
 }
 
 export function headControls() {
   const metrics = metricNames().map((name) => [name, say(`metric_${name}`)]);
-  return [select(say("sort"), [["order", say("order")], ...metrics], "sort"),
-          select(say("colour_by"), [["none", say("none")], ...metrics], "colour")];
+  return [
+    select(say("sort"), [["order", say("order")], ...metrics], "sort"),
+    select(say("colour_by"), [["none", say("none")], ...metrics], "colour")
+  ];
 }
 
 export function mapControls(map) {
-  const bend = segmented(say("bend"), ["linear", "sqrt", "log"].map((name) => [name, say(name)]), state.bend,
-    (value) => choose({ bend: value }));
-  const tile = segmented(say("tile"), ["mean", "maximum"].map((name) => [name, say(name)]), state.tile,
-    (value) => choose({ tile: value }));
-  const zoom = [["+", "zoom_in", () => map.zoomBy(0.5)], ["−", "zoom_out", () => map.zoomBy(2)], ["⤢", "zoom_fit", () => choose({ zoom: null })]]
-    .map(([sign, key, act]) => element("button", { type: "button", class: "icon", title: say(key), "aria-label": say(key),
-                                                   onclick: () => shown.source && act() }, sign));
-  const labelled = (words, group) => element("div", { class: "field" }, element("span", {}, words), group);
-  return [element("div", { class: "buttons" }, zoom), labelled(say("bend"), bend), labelled(say("tile"), tile)];
+  const bend = segmented(
+      say("bend"), ["linear", "sqrt", "log"].map((name) => [name, say(name)]), state.bend,
+      (value) => choose({ bend: value }));
+  const tile = segmented(
+      say("tile"), ["mean", "maximum"].map((name) => [name, say(name)]), state.tile,
+      (value) => choose({ tile: value }));
+  const zoom =
+      [
+        ["+", "zoom_in", () => map.zoomBy(0.5)], ["−", "zoom_out", () => map.zoomBy(2)],
+        ["⤢", "zoom_fit", () => choose({ zoom: null })]
+      ]
+          .map(
+              ([sign, key, act]) => element(
+                  "button", {
+                    type: "button",
+                    class: "icon",
+                    title: say(key),
+                    "aria-label": say(key),
+                    onclick: () => shown.source && act()
+                  },
+                  sign));
+  const labelled = (words, group) =>
+      element("div", { class: "field" }, element("span", {}, words), group);
+  return [
+    element("div", { class: "buttons" }, zoom), labelled(say("bend"), bend),
+    labelled(say("tile"), tile)
+  ];
 }
 
 export function check(key, words = key) {
-  return element("label", { class: "check" },
-    element("input", { type: "checkbox", "data-key": key, checked: state[key], onchange: (event) => choose({ [key]: event.target.checked }) }),
-    element("span", {}, say(words)));
+  return element(
+      "label", { class: "check" }, element("input", {
+        type: "checkbox",
+        "data-key": key,
+        checked: state[key],
+        onchange: (event) => choose({ [key]: event.target.checked })
+      }),
+      element("span", {}, say(words)));
 }
 
 // The threshold's slider runs over decades: 0, then 10^-4 to 1.
 const kSteps = 80;
-const leastOf = (step) => (step === 0 ? 0 : Number((10 ** (-4 + (4 * step) / kSteps)).toPrecision(2)));
+const leastOf = (step) =>
+    (step === 0 ? 0 : Number((10 ** (-4 + (4 * step) / kSteps)).toPrecision(2)));
 const stepOf = (least) => (least <= 0 ? 0 : Math.round(((Math.log10(least) + 4) * kSteps) / 4));
 
 export function moveLeast(by) {
@@ -47,28 +77,51 @@ export function moveLeast(by) {
 }
 
 export class Filters {
-  constructor(root) {
-    this.root = root;
-  }
+  constructor(root) { this.root = root; }
 
   build() {
     const range = (key, label, help, properties, read) => {
       const output = element("output", { class: "figure" });
-      const input = element("input", { type: "range", "data-key": key, ...properties, title: help, oninput: () => choose({ [key]: read(Number(input.value)) }) });
+      const input = element("input", {
+        type: "range",
+        "data-key": key,
+        ...properties,
+        title: help,
+        oninput: () => choose({ [key]: read(Number(input.value)) })
+      });
       this[key] = { input, output };
-      return element("label", { class: "field range", title: help }, element("span", {}, label, " ", output), input);
+      return element(
+          "label", { class: "field range", title: help }, element("span", {}, label, " ", output),
+          input);
     };
-    this.pattern = element("input", { type: "text", "data-key": "pattern", placeholder: say("pattern_hint"), spellcheck: "false", autocomplete: "off",
-                                      "aria-describedby": "pattern-bad", oninput: () => choose({ pattern: this.pattern.value }) });
+    this.pattern = element("input", {
+      type: "text",
+      "data-key": "pattern",
+      placeholder: say("pattern_hint"),
+      spellcheck: "false",
+      autocomplete: "off",
+      "aria-describedby": "pattern-bad",
+      oninput: () => choose({ pattern: this.pattern.value })
+    });
     this.bad = element("p", { id: "pattern-bad", class: "note error", role: "alert" });
-    this.clear = element("button", { type: "button", class: "quiet", onclick: () => clearFilters() }, say("filters_off"));
-    fill(this.root,
-      range("p", say("top_p"), say("top_p_is"), { min: 0.05, max: 1, step: 0.01 }, (value) => value),
-      range("least", say("threshold"), say("threshold_is"), { min: 0, max: kSteps, step: 1 }, leastOf),
-      element("label", { class: "field" }, element("span", {}, say("pattern")), this.pattern),
-      element("div", { class: "checks" }, check("noFirst", "no_first"),
-        shown.page.runs.some((run) => run.special.length) ? check("noSpecial", "no_special") : null, check("renormalise")),
-      this.clear, this.bad);
+    this.clear = element(
+        "button", { type: "button", class: "quiet", onclick: () => clearFilters() },
+        say("filters_off"));
+    fill(
+        this.root,
+        range(
+            "p", say("top_p"), say("top_p_is"), { min: 0.05, max: 1, step: 0.01 },
+            (value) => value),
+        range(
+            "least", say("threshold"), say("threshold_is"), { min: 0, max: kSteps, step: 1 },
+            leastOf),
+        element("label", { class: "field" }, element("span", {}, say("pattern")), this.pattern),
+        element(
+            "div", { class: "checks" }, check("noFirst", "no_first"),
+            shown.page.runs.some((run) => run.special.length) ? check("noSpecial", "no_special")
+                                                              : null,
+            check("renormalise")),
+        this.clear, this.bad);
     this.show();
   }
 
@@ -78,7 +131,8 @@ export class Filters {
     this.least.input.value = stepOf(state.least);
     this.least.output.value = number(state.least, 2);
     if (this.pattern.value !== state.pattern) this.pattern.value = state.pattern;
-    for (const box of this.root.querySelectorAll("input[type=checkbox]")) box.checked = state[box.dataset.key];
+    for (const box of this.root.querySelectorAll("input[type=checkbox]"))
+      box.checked = state[box.dataset.key];
     fill(this.bad, shown.bad ? say("pattern_bad", { what: shown.bad }) : "");
     this.pattern.setAttribute("aria-invalid", String(Boolean(shown.bad)));
     this.clear.disabled = !filtersActive(state) && !state.renormalise;
@@ -92,14 +146,14 @@ export function clearFilters() {
 
 // The choice of run, and what the difference is at most.
 export class Runs {
-  constructor(root) {
-    Object.assign(this, { root, done: false });
-  }
+  constructor(root) { this.root = root; }
 
   build() {
     if (!hasTwoRuns()) return fill(this.root);
     const [a, b] = shown.page.runs.map((run, n) => String(run.name || "AB"[n]));
-    this.group = segmented(say("compare"), [["a", a], ["b", b], ["difference", `${b} − ${a}`]], state.show, (value) => choose({ show: value }));
+    this.group = segmented(
+        say("compare"), [["a", a], ["b", b], ["difference", `${b} − ${a}`]], state.show,
+        (value) => choose({ show: value }));
     this.words = element("p", { class: "largest", role: "status" });
     fill(this.root, this.group, this.words);
     this.show();
@@ -110,20 +164,43 @@ export class Runs {
     press(this.group, state.show);
     if (state.show !== "difference") return fill(this.words);
     const all = largestDifference(), here = largestIn(state.layer, state.head), parts = [];
-    const figure = (entry) => element("strong", { class: "figure" }, `${entry.kind === "about" ? `${say("about")} ` : ""}${signed(entry.value)}`);
+    const figure = (entry) => element(
+        "strong", { class: "figure" },
+        `${entry.kind === "about" ? `${say("about")} ` : ""}${signed(entry.value)}`);
     if (!all) parts.push(say("searching"));
-    else if (all.value === 0) parts.push(say(all.kind === "exact" || this.done ? "no_difference" : "searching"));
+    else if (all.value === 0)
+      parts.push(
+          say(all.kind === "exact"   ? "no_difference"
+                  : searchFinished() ? "no_difference_about"
+                                     : "searching"));
     else {
       const layer = shown.page.runs[0].layers[all.layer];
-      parts.push(element("span", {}, sayWith("largest_difference", { value: figure(all),
-        place: `${headName(layer, all.head)}, ${say("query")} ${all.i} → ${say("key")} ${all.j}` }), " "),
-        element("button", { type: "button", class: "quiet", onclick: () => choose({ layer: all.layer, head: all.head, cell: [all.i, all.j] }) }, say("go_there")));
+      parts.push(
+          element(
+              "span", {}, sayWith("largest_difference", {
+                value: figure(all),
+                place: `${headName(layer, all.head)}, ${say("query")} ${all.i} → ${say("key")} ${
+                    all.j}`
+              }),
+              " "),
+          element(
+              "button", {
+                type: "button",
+                class: "quiet",
+                onclick: () => choose({ layer: all.layer, head: all.head, cell: [all.i, all.j] })
+              },
+              say("go_there")));
     }
     if (here && all?.value && shown.source) {
-      parts.push(element("span", { class: "here" }, here.value === 0 ? say("no_difference_here") : sayWith("largest_here", { value: figure(here),
-        query: placeElement(here.i, "query"), key: placeElement(here.j, "key") })));
+      parts.push(element(
+          "span", { class: "here" },
+          here.value === 0 ? say("no_difference_here") : sayWith("largest_here", {
+            value: figure(here),
+            query: placeElement(here.i, "query"),
+            key: placeElement(here.j, "key")
+          })));
     }
-    if (!this.done && all) parts.push(element("span", { class: "muted" }, say("searching")));
+    if (!searchFinished() && all) parts.push(element("span", { class: "muted" }, say("searching")));
     fill(this.words, parts);
   }
 }
@@ -136,7 +213,13 @@ export async function copyLink(place) {
     fill(place, say("link_copied"));
     setTimeout(() => fill(place), 2500);
   } catch {
-    const input = element("input", { type: "text", value: link, readonly: true, "aria-label": say("link_by_hand"), class: "link" });
+    const input = element("input", {
+      type: "text",
+      value: link,
+      readonly: true,
+      "aria-label": say("link_by_hand"),
+      class: "link"
+    });
     fill(place, input);
     input.select();
   }

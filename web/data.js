@@ -1,7 +1,7 @@
 // The data that stands in the page: JSON that describes it, and blobs (base64 of deflate-raw bytes)
 // that are unpacked when a view first needs them. Everything is checked here, once; what is broken
 // becomes a PageError whose words are shown on the page.
-import { say } from "./text.js";
+import {say} from "./text.js";
 
 export class PageError extends Error {}
 
@@ -43,7 +43,8 @@ function halves(bytes) {
   return Float32Array.from(bits, (h) => {
     const exponent = (h >> 10) & 31, fraction = h & 1023, sign = h & 0x8000 ? -1 : 1;
     if (exponent === 31) return fraction ? NaN : sign * Infinity;
-    return exponent ? sign * 2 ** (exponent - 15) * (1 + fraction / 1024) : sign * fraction * 2 ** -24;
+    return exponent ? sign * 2 ** (exponent - 15) * (1 + fraction / 1024)
+                    : sign * fraction * 2 ** -24;
   });
 }
 
@@ -52,10 +53,22 @@ const kDecoders = {
   f16: halves,
   i32: (bytes) => new Int32Array(bytes.buffer),
   u8: (bytes) => bytes,
-  bits: (bytes) => bytes,   // looked up bit by bit
-  log8: (bytes) => Float32Array.from(bytes, (n) => kLog8[n]),
+  bits: (bytes) => bytes,  // looked up bit by bit
+  log8: (bytes) => {
+    const weights =
+        new Float32Array(bytes.length);  // a plain loop: twenty times faster than from()
+    for (let n = 0; n < bytes.length; ++n) weights[n] = kLog8[bytes[n]];
+    return weights;
+  },
 };
-const kBitsOf = { f32: 32, f16: 16, i32: 32, u8: 8, log8: 8, bits: 1 };
+const kBitsOf = {
+  f32: 32,
+  f16: 16,
+  i32: 32,
+  u8: 8,
+  log8: 8,
+  bits: 1
+};
 
 function fromBase64(text) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
@@ -73,13 +86,15 @@ async function inflate(reference) {
   try {
     const stream = new Blob([fromBase64(node.textContent.trim())]).stream();
     bytes = new Uint8Array(
-      await new Response(stream.pipeThrough(new DecompressionStream("deflate-raw"))).arrayBuffer());
+        await new Response(stream.pipeThrough(new DecompressionStream("deflate-raw")))
+            .arrayBuffer());
   } catch {
     throw new PageError(say("error_blob_broken", { blob: reference.blob }));
   }
   const expected = Math.ceil((size * kBitsOf[reference.type]) / 8);
   if (bytes.length !== expected) {
-    throw new PageError(say("error_blob_size", { blob: reference.blob, expected, found: bytes.length }));
+    throw new PageError(
+        say("error_blob_size", { blob: reference.blob, expected, found: bytes.length }));
   }
   return kDecoders[reference.type](bytes);
 }
@@ -100,19 +115,28 @@ export function unpack(reference) {
 export async function tilesOf(layer) {
   const tiles = layer.tiles;
   if (!tiles) return null;
-  const [mean, maximum, visible] = await Promise.all(
-    [tiles.mean, tiles.maximum, tiles.visible].map(unpack));
+  const [mean, maximum, visible] =
+      await Promise.all([tiles.mean, tiles.maximum, tiles.visible].map(unpack));
   const { rows, columns, queries, keys } = tiles;
   const sound = mean && mean.length === layer.heads * rows * columns &&
-    rows * queries >= layer.queries && columns * keys >= layer.keys;
+      rows * queries >= layer.queries && columns * keys >= layer.keys;
   if (!sound) throw new PageError(say("error_tiles", { layer: layer.name }));
-  return { rows, columns, queries, keys, mean, maximum: maximum ?? mean, visible,
-           visibleHeads: visible ? visible.length / (rows * columns) : 0 };
+  return {
+    rows,
+    columns,
+    queries,
+    keys,
+    mean,
+    maximum: maximum ?? mean,
+    visible,
+    visibleHeads: visible ? visible.length / (rows * columns) : 0
+  };
 }
 
 const opened = new WeakMap();
 
-// What the map needs of a layer, checked against its shape; v, entropy and mass are unpacked by who shows them.
+// What the map needs of a layer, checked against its shape; v, entropy and mass are unpacked by who
+// shows them.
 export function openLayer(layer) {
   if (!opened.has(layer)) opened.set(layer, open(layer));
   return opened.get(layer);
@@ -123,15 +147,21 @@ async function open(layer) {
   const arrays = await Promise.all(names.map((name) => unpack(layer[name])));
   const open = Object.fromEntries(names.map((name, n) => [name, arrays[n]]));
   const { heads, key_heads: keyHeads, queries, keys, d } = layer;
-  const sizes = { q: heads * queries * d, k: keyHeads * keys * d, lse: heads * queries, maximum: heads * queries };
+  const sizes = {
+    q: heads * queries * d,
+    k: keyHeads * keys * d,
+    lse: heads * queries,
+    maximum: heads * queries
+  };
   for (const [name, size] of Object.entries(sizes)) {
     if (open[name] && open[name].length !== size) {
-      throw new PageError(say("error_shape",
-        { layer: layer.name, name, expected: size, found: open[name].length }));
+      throw new PageError(say(
+          "error_shape", { layer: layer.name, name, expected: size, found: open[name].length }));
     }
   }
   open.tiles = await tilesOf(layer);
-  open.windows = await Promise.all((layer.windows ?? []).map(
-    async (window) => ({ ...window, weights: await unpack(window.weights) })));
+  open.windows = await Promise.all(
+      (layer.windows ??
+       []).map(async (window) => ({...window, weights: await unpack(window.weights) })));
   return open;
 }

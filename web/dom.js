@@ -1,4 +1,5 @@
-// Small helpers to make elements. Text only ever arrives as textContent, so no token can become markup.
+// Small helpers to make elements. Text only ever arrives as textContent, so no token can become
+// markup.
 
 // element("button", { class: "x", onclick: f, "aria-label": "..." }, "text", child, ...)
 export function element(name, properties = {}, ...children) {
@@ -15,16 +16,21 @@ export function element(name, properties = {}, ...children) {
 
 // Puts new children in, and leaves the node where it is.
 export function fill(node, ...children) {
-  node.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  node.replaceChildren(
+      ...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
 }
 
 // A row of buttons of which one is pressed: choices are [value, words].
 export function segmented(label, choices, value, choose) {
-  const buttons = choices.map(([choice, words]) =>
-    element("button", {
-      type: "button", "data-value": choice, "aria-pressed": String(choice === value),
-      onclick: () => choose(choice),
-    }, words));
+  const buttons = choices.map(
+      ([choice, words]) => element(
+          "button", {
+            type: "button",
+            "data-value": choice,
+            "aria-pressed": String(choice === value),
+            onclick: () => choose(choice),
+          },
+          words));
   return element("div", { class: "segmented", role: "group", "aria-label": label }, buttons);
 }
 
@@ -46,10 +52,6 @@ export function number(value, digits = 4) {
   return text.replace("-", "−");
 }
 
-export function signed(value, digits = 4) {
-  return (value > 0 ? "+" : "") + number(value, digits);
-}
+export function signed(value, digits = 4) { return (value > 0 ? "+" : "") + number(value, digits); }
 
-export function clamp(value, low, high) {
-  return Math.min(Math.max(value, low), high);
-}
+export function clamp(value, low, high) { return Math.min(Math.max(value, low), high); }

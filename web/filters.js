@@ -5,8 +5,8 @@
 //   2. top-p: of the rest, the largest weights until their sum is p of the rest's sum
 //   3. threshold: weights below it
 //   4. renormalise, if switched on: what is left is divided by its sum
-import { HIDDEN, FILTERED } from "./data.js";
-import { tokenAt } from "./tokens.js";
+import {FILTERED, HIDDEN} from "./data.js";
+import {tokenAt} from "./tokens.js";
 
 // Which keys stay, or null for all; `bad` is the message of a pattern that cannot be read.
 export function keptKeys(state, run, keys) {
@@ -19,12 +19,17 @@ export function keptKeys(state, run, keys) {
   if (!pattern && !state.noFirst && !state.noSpecial) return { kept: null, bad };
   const tokens = run.key_tokens ?? run.tokens, kept = new Uint8Array(keys).fill(1);
   if (state.noFirst && keys > 0) kept[0] = 0;
-  if (state.noSpecial) for (const j of run.special) if (j >= 0 && j < keys) kept[j] = 0;
-  if (pattern) for (let j = 0; j < keys; ++j) if (!pattern.test(tokenAt(tokens, j))) kept[j] = 0;
+  if (state.noSpecial)
+    for (const j of run.special)
+      if (j >= 0 && j < keys) kept[j] = 0;
+  if (pattern)
+    for (let j = 0; j < keys; ++j)
+      if (!pattern.test(tokenAt(tokens, j))) kept[j] = 0;
   return { kept, bad };
 }
 
-// Weights carry the rounding of lse (f32): 1/10 must not fall below a threshold of 0.1, nor a tie apart.
+// Weights carry the rounding of lse (f32): 1/10 must not fall below a threshold of 0.1, nor a tie
+// apart.
 const kSlack = 1 - 1e-6;
 
 export function filtersActive(state) {
@@ -33,7 +38,9 @@ export function filtersActive(state) {
 
 export class Filtered {
   constructor(head, state, kept) {
-    Object.assign(this, { head, kept, p: state.p, least: state.least * kSlack, renormalise: state.renormalise });
+    Object.assign(
+        this,
+        { head, kept, p: state.p, least: state.least * kSlack, renormalise: state.renormalise });
     const { queries, keys, exact, tiles, windows } = head;
     Object.assign(this, { queries, keys, exact, tiles, windows });
     this.needsRows = exact && (this.p < 1 || this.renormalise);
@@ -66,16 +73,27 @@ export class Filtered {
     return rule;
   }
 
-  apply(weight, j, rule) {
+  apply(weight, j, rule, bound) {
     if (weight === HIDDEN) return HIDDEN;
-    if ((this.kept && !this.kept[j]) || weight < rule.cut) return FILTERED;
+    if ((this.kept && !this.kept[j]) || bound < rule.cut) return FILTERED;
     return weight * rule.factor;
   }
 
   segment(i, j0, j1, out, at = 0) {
     this.head.segment(i, j0, j1, out, at);
     const rule = this.rule(i);
-    for (let j = j0; j < j1; ++j) out[at + j - j0] = this.apply(out[at + j - j0], j, rule);
+    for (let j = j0; j < j1; ++j) {
+      const weight = out[at + j - j0];
+      out[at + j - j0] = this.apply(weight, j, rule, this.bound(i, j, weight));
+    }
+  }
+
+  // What the threshold is compared with: a weight that is only known about may be as large as its
+  // tile's largest.
+  bound(i, j, weight) {
+    if (this.exact || this.least === 0 || weight === HIDDEN || this.head.isExact(i, j))
+      return weight;
+    return this.tiles ? this.tiles.maximum[this.head.tileNumber(i, j)] : weight;
   }
 
   // A tile is left out if all its keys are, or if even its largest weight is below the threshold.
@@ -93,9 +111,9 @@ export class Filtered {
   cell(i, j) {
     const cell = this.head.cell(i, j);
     if (cell.kind === "hidden") return cell;
-    const weight = this.apply(cell.weight, j, this.rule(i));
-    return weight === FILTERED ? { ...cell, weight: 0, before: cell.weight, kind: "filtered" }
-      : { ...cell, weight, before: cell.weight };
+    const weight = this.apply(cell.weight, j, this.rule(i), this.bound(i, j, cell.weight));
+    return weight === FILTERED ? {...cell, weight: 0, before: cell.weight, kind: "filtered" }
+                               : {...cell, weight, before: cell.weight };
   }
 
   isExact(i, j) { return this.head.isExact(i, j); }
@@ -109,7 +127,8 @@ export class Difference {
     Object.assign(this, { a, b, queries: a.queries, keys: a.keys, difference: true });
     this.exact = a.exact && b.exact;
     this.cost = a.cost + b.cost;
-    const same = a.tiles && b.tiles && a.tiles.queries === b.tiles.queries && a.tiles.keys === b.tiles.keys;
+    const same =
+        a.tiles && b.tiles && a.tiles.queries === b.tiles.queries && a.tiles.keys === b.tiles.keys;
     this.tiles = same ? a.tiles : null;
     this.windows = [];
     this.other = new Float32Array(0);
@@ -136,7 +155,8 @@ export class Difference {
     if (a.kind === "hidden" && b.kind === "hidden") return a;
     const shown = [a, b].filter((cell) => cell.kind !== "hidden");
     const kind = shown.every((cell) => cell.kind === "filtered") ? "filtered"
-      : shown.some((cell) => cell.kind === "about") ? "about" : "exact";
+        : shown.some((cell) => cell.kind === "about")            ? "about"
+                                                                 : "exact";
     return { weight: b.weight - a.weight, a: a.weight, b: b.weight, kind };
   }
 

@@ -1,17 +1,19 @@
-// All heads of all layers as thumbnails: one pixel a tile, drawn when they come into sight. Sorted by
-// layer or by a metric, with a bar in the metric's colour.
-import { PageError, tilesOf } from "./data.js";
-import { Scale } from "./colour.js";
-import { element, fill, number } from "./dom.js";
-import { Head } from "./head.js";
-import { Difference } from "./filters.js";
-import { headName, labelOf, shown } from "./page.js";
-import { choose, state } from "./state.js";
-import { say } from "./text.js";
-import { differenceOf } from "./compare.js";
+// All heads of all layers as thumbnails: one pixel a tile, drawn when they come into sight. Sorted
+// by layer or by a metric, with a bar in the metric's colour.
+import {Scale} from "./colour.js";
+import {differenceOf} from "./compare.js";
+import {PageError, tilesOf} from "./data.js";
+import {clamp, element, fill, number} from "./dom.js";
+import {Difference} from "./filters.js";
+import {Head} from "./head.js";
+import {headName, labelOf, shown} from "./page.js";
+import {choose, state} from "./state.js";
+import {say} from "./text.js";
 
-const kMetrics = ["entropy", "evenness", "maximum", "distance", "previous", "first", "diagonal", "local",
-                  "duplicate", "induction", "contribution"];
+const kMetrics = [
+  "entropy", "evenness", "maximum", "distance", "previous", "first", "diagonal", "local",
+  "duplicate", "induction", "contribution"
+];
 
 // Metrics that the page has, for the lists.
 export function metricNames() {
@@ -27,7 +29,7 @@ export function metricOf(layerNumber, head, name) {
 }
 
 // Every head as { layer, head }, in the order of the state.
-export function orderedHeads() {
+function orderedHeads() {
   const run = shown.page.runs[state.show === "b" ? 1 : 0], all = [];
   run.layers.forEach((layer, at) => {
     for (let head = 0; head < (layer.heads ?? 0); ++head) all.push({ layer: at, head });
@@ -35,8 +37,10 @@ export function orderedHeads() {
   if (state.sort === "order") return all;
   const value = ({ layer, head }) => metricOf(layer, head, state.sort);
   return all.map((each) => [each, value(each)])
-    .sort(([, a], [, b]) => (Number.isNaN(b) ? 0 : b) - (Number.isNaN(a) ? 0 : a) || Number.isNaN(a) - Number.isNaN(b))
-    .map(([each]) => each);
+      .sort(
+          ([, a], [, b]) => (Number.isNaN(b) ? 0 : b) - (Number.isNaN(a) ? 0 : a) ||
+              Number.isNaN(a) - Number.isNaN(b))
+      .map(([each]) => each);
 }
 
 // The head `step` places further in this order.
@@ -58,6 +62,17 @@ export class Grid {
       }
     }, { rootMargin: "200px" });
     root.addEventListener("keydown", (event) => this.key(event));
+    this.hint = element("p", { class: "hint" });
+    const tell = (event) => {
+      const thumb = event.target.closest?.(".thumb");
+      fill(this.hint, thumb ? thumb.getAttribute("aria-label") : say("heads_hint"));
+    };
+    for (const name of ["pointerover", "focusin", "pointerleave", "focusout"]) {
+      root.addEventListener(
+          name,
+          name === "pointerleave" || name === "focusout" ? () => fill(this.hint, say("heads_hint"))
+                                                         : tell);
+    }
   }
 
   // Makes all buttons anew: after a change of order, run or language.
@@ -81,6 +96,7 @@ export class Grid {
       row.append(this.button(place, range));
     }
     this.root.classList.toggle("dense", dense);
+    fill(this.hint, say("heads_hint"));
     const widest = Math.max(...shown.page.runs[0].layers.map((layer) => layer.heads ?? 1));
     this.root.style.setProperty("--columns", String(Math.min(widest, 16)));
     fill(this.root, rows);
@@ -89,40 +105,62 @@ export class Grid {
   }
 
   range(all) {
-    const values = all.map(({ layer, head }) => metricOf(layer, head, state.colour)).filter(Number.isFinite);
-    return { low: Math.min(0, ...values), high: Math.max(...values) };
+    const values =
+        all.map(({ layer, head }) => metricOf(layer, head, state.colour)).filter(Number.isFinite);
+    return { low: Math.min(...values), high: Math.max(...values) };
   }
 
   button({ layer, head }, range) {
-    const own = shown.page.runs[state.show === "b" ? 1 : 0].layers[layer], label = labelOf(own, head);
-    const metric = state.colour !== "none" ? state.colour : state.sort !== "order" ? state.sort : null;
+    const own = shown.page.runs[state.show === "b" ? 1 : 0].layers[layer],
+          label = labelOf(own, head);
+    const metric = state.colour !== "none" ? state.colour
+        : state.sort !== "order"           ? state.sort
+                                           : null;
     const value = metric ? metricOf(layer, head, metric) : label?.score;
     const words = metric ? say(`metric_${metric}`) : label?.text;
     const name = headName(own, head);
-    const spoken = [name, words, Number.isFinite(value) ? number(value, 2) : null].filter(Boolean).join(", ");
+    const spoken =
+        [name, words, Number.isFinite(value) ? number(value, 2) : null].filter(Boolean).join(", ");
     const bar = element("span", { class: "bar" });
     if (range && Number.isFinite(value)) {
       const scale = new Scale({ bend: "linear", top: 1 });
       const share = range.high > range.low ? (value - range.low) / (range.high - range.low) : 1;
-      bar.style.backgroundColor = scale.css(0.15 + 0.85 * share);
-      bar.style.width = `${Math.max(6, 100 * share)}%`;
+      bar.style.backgroundColor = scale.css(0.2 + 0.8 * share);
+      bar.style.width = `${clamp((100 * value) / range.high || 0, 8, 100)}%`;
     }
-    const button = element("button", {
-      type: "button", class: "thumb", "data-layer": layer, "data-head": head, tabindex: "-1",
-      "aria-label": spoken, title: label?.definition ? `${spoken}\n${label.definition}` : spoken,
-      onclick: () => choose({ layer, head }),
-    }, element("canvas", { width: 1, height: 1, "aria-hidden": "true" }), range ? bar : null,
-    element("span", { class: "thumb-name" }, state.sort === "order" ? String(head) : `${layer}.${head}`,
-      Number.isFinite(value) ? element("span", { class: "figure" }, number(value, 2)) : null),
-    element("span", { class: "thumb-label" }, words ?? ""));
+    const button = element(
+        "button", {
+          type: "button",
+          class: "thumb",
+          "data-layer": layer,
+          "data-head": head,
+          tabindex: "-1",
+          "aria-label": spoken,
+          title: label?.definition ? `${spoken}\n${label.definition}` : spoken,
+          onclick: () => this.pick(layer, head),
+        },
+        element("canvas", { width: 1, height: 1, "aria-hidden": "true" }), range ? bar : null,
+        element(
+            "span", { class: "thumb-name" },
+            state.sort === "order" ? String(head) : `${layer}.${head}`,
+            Number.isFinite(value) ? element("span", { class: "figure" }, number(value, 2)) : null),
+        element("span", { class: "thumb-label" }, words ?? ""));
     this.buttons.set(`${layer}.${head}`, { button, layer, head });
     return button;
+  }
+
+  // Where the views stand below each other, the reader is taken to the map.
+  pick(layer, head) {
+    choose({ layer, head });
+    const one = document.getElementById("one");
+    if (one.getBoundingClientRect().top > innerHeight - 200) one.scrollIntoView();
   }
 
   async draw(button) {
     const at = Number(button.dataset.layer), h = Number(button.dataset.head), show = state.show;
     const canvas = button.querySelector("canvas"), runs = shown.page.runs;
-    const layers = show === "difference" ? runs.map((run) => run.layers[at]) : [runs[show === "b" ? 1 : 0].layers[at]];
+    const layers = show === "difference" ? runs.map((run) => run.layers[at])
+                                         : [runs[show === "b" ? 1 : 0].layers[at]];
     try {
       const heads = await Promise.all(layers.map(async (layer) => {
         const tiles = layer && (await tilesOf(layer));
@@ -131,8 +169,11 @@ export class Grid {
       if (heads.some((head) => !head)) throw new PageError(say("no_tiles"));
       const source = heads.length === 2 ? new Difference(...heads) : heads[0];
       if (!source.tiles) throw new PageError(say("no_tiles"));
-      const top = state.same ? 1 : source.difference ? differenceOf(null, null) : source.topTile(state.tile);
-      paintTiles(canvas, source, new Scale({ bend: state.bend, top, difference: source.difference }));
+      const top = state.same  ? 1
+          : source.difference ? differenceOf(null, null)
+                              : source.topTile(state.tile);
+      paintTiles(
+          canvas, source, new Scale({ bend: state.bend, top, difference: source.difference }));
     } catch (error) {
       if (!(error instanceof PageError)) throw error;
       button.classList.add("broken");
@@ -156,9 +197,7 @@ export class Grid {
     }
   }
 
-  focus() {
-    this.buttons.get(`${state.layer}.${state.head}`)?.button.focus();
-  }
+  focus() { this.buttons.get(`${state.layer}.${state.head}`)?.button.focus(); }
 
   // Arrows go to the neighbours as they are seen; rows are found by their place on the screen.
   key(event) {
@@ -186,7 +225,7 @@ export class Grid {
 }
 
 // One pixel a tile; what is hidden stays transparent, so that the hatching of the style shows.
-export function paintTiles(canvas, source, scale) {
+function paintTiles(canvas, source, scale) {
   const { rows, columns } = source.tiles;
   canvas.width = columns;
   canvas.height = rows;

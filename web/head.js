@@ -1,8 +1,9 @@
-// One head of one layer: which keys a query sees, its scores and weights. With q, k and lse embedded
-// a weight is computed here and is exact; otherwise windows and top keys are exact, and every
-// other cell has the mean of its tile ("about").
-//   s = scale q_i . k_j;  s = softcap tanh(s / softcap);  s += bias - slope |position - j|;  p = exp(s - lse_i)
-import { HIDDEN } from "./data.js";
+// One head of one layer: which keys a query sees, its scores and weights. With q, k and lse
+// embedded a weight is computed here and is exact; otherwise windows and top keys are exact, and
+// every other cell has the mean of its tile ("about").
+//   s = scale q_i . k_j;  s = softcap tanh(s / softcap);  s += bias - slope |position - j|;  p =
+//   exp(s - lse_i)
+import {HIDDEN} from "./data.js";
 
 export class Head {
   constructor(layer, open, h) {
@@ -14,7 +15,7 @@ export class Head {
     this.length = Math.min(layer.key_length ?? layer.keys, layer.keys);
     this.kh = Math.floor(h / (layer.heads / layer.key_heads));
     this.exact = Boolean(open.q && open.k && open.lse);
-    this.cost = this.exact ? this.d : 1;   // of one cell, in multiplications
+    this.cost = this.exact ? this.d : 1;  // of one cell, in multiplications
     this.tiles = open.tiles;
     this.tops = {};
     this.windows = open.windows.filter((window) => window.head === h && window.weights);
@@ -47,7 +48,7 @@ export class Head {
   tileHidden(number) {
     const { rows, columns, visible, visibleHeads } = this.tiles;
     return visible !== null &&
-      visible[visibleHeads === 1 ? number % (rows * columns) : number] === 0;
+        visible[visibleHeads === 1 ? number % (rows * columns) : number] === 0;
   }
 
   // The value of tile [row, column]: kind is "mean" or "maximum".
@@ -78,9 +79,7 @@ export class Head {
     return slope ? -slope * Math.abs(i + this.offset - j) : 0;
   }
 
-  lse(i) {
-    return this.open.lse[this.h * this.queries + i];
-  }
+  lse(i) { return this.open.lse[this.h * this.queries + i]; }
 
   dot(i, j) {
     const { q, k } = this.open, d = this.d;
@@ -95,7 +94,8 @@ export class Head {
     const dot = this.dot(i, j), raw = this.layer.scale * dot, softcap = this.layer.softcap || 0;
     const bias = this.bias(i, j), alibi = this.alibi(i, j);
     const cap = (s) => (softcap ? softcap * Math.tanh(s / softcap) : s);
-    const final = this.layer.bias_before_softcap ? cap(raw + bias + alibi) : cap(raw) + bias + alibi;
+    const final =
+        this.layer.bias_before_softcap ? cap(raw + bias + alibi) : cap(raw) + bias + alibi;
     return { dot, raw, capped: cap(raw), bias, alibi, final };
   }
 
@@ -116,7 +116,8 @@ export class Head {
     const [begin, end] = this.range(i);
     for (let j = j0; j < j1; ++j) {
       const number = this.tiles ? this.tileNumber(i, j) : -1;
-      const hidden = j < begin || j >= end || this.masked(i, j) || (number >= 0 && this.tileHidden(number));
+      const hidden =
+          j < begin || j >= end || this.masked(i, j) || (number >= 0 && this.tileHidden(number));
       out[at + j - j0] = hidden ? HIDDEN : number < 0 ? NaN : this.tiles.mean[number];
     }
     const put = (j, weight) => {
@@ -137,10 +138,11 @@ export class Head {
   isExact(i, j) {
     if (this.exact) return true;
     const inside = (w) =>
-      i >= w.query && i < w.query + w.queries && j >= w.key && j < w.key + w.keys;
+        i >= w.query && i < w.query + w.queries && j >= w.key && j < w.key + w.keys;
     if (this.windows.some(inside)) return true;
     const at = (this.h * this.queries + i) * this.top;
-    for (let n = 0; n < this.top; ++n) if (this.open.top_keys[at + n] === j) return true;
+    for (let n = 0; n < this.top; ++n)
+      if (this.open.top_keys[at + n] === j) return true;
     return false;
   }
 
@@ -160,9 +162,11 @@ export class Head {
   largest() {
     const { maximum, tiles } = this.open;
     const all = maximum ? maximum.subarray(this.h * this.queries, (this.h + 1) * this.queries)
-      : tiles ? this.plane("maximum") : [];
+        : tiles         ? this.plane("maximum")
+                        : [];
     let largest = 0;
-    for (const value of all) if (value > largest) largest = value;
+    for (const value of all)
+      if (value > largest) largest = value;
     return largest;
   }
 
@@ -171,12 +175,13 @@ export class Head {
     return this.tiles[kind].subarray(this.h * size, (this.h + 1) * size);
   }
 
-  // The end of the tiles' colour scale: all but the highest 1/200 of the visible tiles. The first rows of a
-  // causal head have few keys and high means, and would leave all others pale.
+  // The end of the tiles' colour scale: all but the highest 1/200 of the visible tiles. The first
+  // rows of a causal head have few keys and high means, and would leave all others pale.
   topTile(kind) {
     if (this.tops[kind] !== undefined) return this.tops[kind];
     const base = this.h * this.tiles.rows * this.tiles.columns;
-    const values = this.plane(kind).filter((value, n) => value >= 0 && !this.tileHidden(base + n)).sort();
+    const values =
+        this.plane(kind).filter((value, n) => value >= 0 && !this.tileHidden(base + n)).sort();
     const last = values.length - 1;
     this.tops[kind] = values[Math.ceil(0.995 * last)] || values[last] || 0;
     return this.tops[kind];

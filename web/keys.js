@@ -1,26 +1,38 @@
 // The keyboard: every key of the page, and the list of them.
-import { element } from "./dom.js";
-import { clearFilters, copyLink, moveLeast } from "./controls.js";
-import { metricNames, neighbour } from "./grid.js";
-import { hasTwoRuns, runOf, shown } from "./page.js";
-import { choose, state } from "./state.js";
-import { say } from "./text.js";
+import {clearFilters, copyLink, moveLeast} from "./controls.js";
+import {element} from "./dom.js";
+import {metricNames, neighbour} from "./grid.js";
+import {hasTwoRuns, runOf, shown} from "./page.js";
+import {choose, state} from "./state.js";
+import {say} from "./text.js";
 
 const kKeys = [
-  ["] [", "key_heads"], ["} {", "key_layers"], ["1 2 3 4", "key_views"], ["← ↑ → ↓", "key_arrows"], ["Shift ←", "key_pan"],
-  ["Home End PgUp PgDn", "key_ends"], ["+ − 0", "key_zoom"], ["Enter", "key_choose"], ["t", "key_reverse"], ["m", "key_combine"],
-  ["f c r", "key_filters"], ["/", "key_pattern"], ["p P", "key_p"], ["h H", "key_least"], ["s a o", "key_bend"], ["v", "key_compare"],
-  ["S G X", "key_export"], ["y", "key_link"], ["T", "key_table"], ["l", "key_language"], ["?", "key_help"], ["Esc", "key_escape"],
+  ["] [", "key_heads"],      ["} {", "key_layers"],    ["1 2 3 4", "key_views"],
+  ["← ↑ → ↓", "key_arrows"], ["Shift ←", "key_pan"],   ["Home End PgUp PgDn", "key_ends"],
+  ["+ − 0", "key_zoom"],     ["Enter", "key_choose"],  ["t", "key_reverse"],
+  ["m", "key_combine"],      ["f c r", "key_filters"], ["/", "key_pattern"],
+  ["p P", "key_p"],          ["h H", "key_least"],     ["s a o", "key_bend"],
+  ["v", "key_compare"],      ["S G X", "key_export"],  ["y", "key_link"],
+  ["T", "key_table"],        ["l", "key_language"],    ["?", "key_help"],
+  ["Esc", "key_escape"],
 ];
 
 export function helpDialog() {
-  const list = kKeys.flatMap(([keys, words]) => [
-    element("dt", {}, keys.split(" ").map((key) => element("kbd", {}, key))), element("dd", {}, say(words))]);
-  const dialog = element("dialog", { class: "help", "aria-label": say("help") },
-    element("div", { class: "row" }, element("h2", {}, say("help")),
-      element("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, say("close"))),
-    element("dl", {}, list));
-  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+  const list = kKeys.flatMap(
+      ([keys, words]) =>
+          [element("dt", {}, keys.split(" ").map((key) => element("kbd", {}, key))),
+           element("dd", {}, say(words))]);
+  const dialog = element(
+      "dialog", { class: "help", "aria-label": say("help") },
+      element(
+          "div", { class: "row" }, element("h2", {}, say("help")),
+          element(
+              "button", { type: "button", class: "quiet", onclick: () => dialog.close() },
+              say("close"))),
+      element("dl", {}, list));
+  dialog.addEventListener("click", (event) => {
+    if (event.target === dialog) dialog.close();
+  });
   return dialog;
 }
 
@@ -31,26 +43,47 @@ function next(all, value, step = 1) {
 // views: { grid, map, text, explain, dialog, linkPlace, files: { svg, png, csv }, pattern }
 export function listenToKeys(views) {
   const toLayer = (step) => {
-    const layers = runOf(state.show).layers, layer = (state.layer + step + layers.length) % layers.length;
+    const layers = runOf(state.show).layers,
+          layer = (state.layer + step + layers.length) % layers.length;
     choose({ layer, head: Math.min(state.head, layers[layer].heads - 1) });
   };
   const p = (by) => choose({ p: Math.min(1, Math.max(0.05, Number((state.p + by).toFixed(2)))) });
   const actions = {
-    "]": () => choose(neighbour(1)), "[": () => choose(neighbour(-1)), "}": () => toLayer(1), "{": () => toLayer(-1),
-    1: () => views().grid.focus(), 2: () => views().map.canvas.focus(), 3: () => views().text.focus(),
+    "]": () => choose(neighbour(1)),
+    "[": () => choose(neighbour(-1)),
+    "}": () => toLayer(1),
+    "{": () => toLayer(-1),
+    1: () => views().grid.focus(),
+    2: () => views().map.canvas.focus(),
+    3: () => views().text.focus(),
     4: () => views().explain.focus(),
-    "+": () => views().map.zoomBy(0.5), "=": () => views().map.zoomBy(0.5), "-": () => views().map.zoomBy(2), 0: () => choose({ zoom: null }),
-    t: () => choose({ reverse: !state.reverse }), m: () => choose({ combine: next(["sum", "mean"], state.combine) }),
-    f: () => choose({ noFirst: !state.noFirst }), c: () => choose({ noSpecial: !state.noSpecial }),
-    r: () => choose({ renormalise: !state.renormalise }), "/": () => views().pattern().focus(),
-    p: () => p(-0.05), P: () => p(0.05), h: () => moveLeast(-4), H: () => moveLeast(4),
-    s: () => choose({ bend: next(["linear", "sqrt", "log"], state.bend) }), a: () => choose({ tile: next(["mean", "maximum"], state.tile) }),
+    "+": () => views().map.zoomBy(0.5),
+    "=": () => views().map.zoomBy(0.5),
+    "-": () => views().map.zoomBy(2),
+    0: () => choose({ zoom: null }),
+    t: () => choose({ reverse: !state.reverse }),
+    m: () => choose({ combine: next(["sum", "mean"], state.combine) }),
+    f: () => choose({ noFirst: !state.noFirst }),
+    c: () => choose({ noSpecial: !state.noSpecial }),
+    r: () => choose({ renormalise: !state.renormalise }),
+    "/": () => views().pattern().focus(),
+    p: () => p(-0.05),
+    P: () => p(0.05),
+    h: () => moveLeast(-4),
+    H: () => moveLeast(4),
+    s: () => choose({ bend: next(["linear", "sqrt", "log"], state.bend) }),
+    a: () => choose({ tile: next(["mean", "maximum"], state.tile) }),
     o: () => choose({ sort: next(["order", ...metricNames()], state.sort) }),
     v: () => hasTwoRuns() && choose({ show: next(["a", "b", "difference"], state.show) }),
-    S: () => views().files.svg(), G: () => views().files.png(), X: () => views().files.csv(),
-    y: () => copyLink(views().linkPlace), T: () => choose({ table: !state.table }),
-    l: () => choose({ language: next(["en", "zh"], state.language) }), "?": () => views().dialog.showModal(),
-    Escape: () => (state.chosen.length || state.cell ? choose({ chosen: [], cell: null }) : clearFilters()),
+    S: () => views().files.svg(),
+    G: () => views().files.png(),
+    X: () => views().files.csv(),
+    y: () => copyLink(views().linkPlace),
+    T: () => choose({ table: !state.table }),
+    l: () => choose({ language: next(["en", "zh"], state.language) }),
+    "?": () => views().dialog.showModal(),
+    Escape: () =>
+        (state.chosen.length || state.cell ? choose({ chosen: [], cell: null }) : clearFilters()),
   };
   const needsSource = new Set(["+", "=", "-", "S", "G", "X"]);
   document.addEventListener("keydown", (event) => {

@@ -1,34 +1,36 @@
 // One head: the map with its rulers, zoom, the values under the pointer and the legend.
-import { Blocks } from "./blocks.js";
-import { Scale } from "./colour.js";
-import { clamp, element, fill, number, signed } from "./dom.js";
-import { cellsOf, levelOf, paintMap } from "./paint.js";
-import { labelWidth } from "./ruler.js";
-import { headName, keyToken, labelOf, placeElement, queryToken, shown } from "./page.js";
-import { metricNames, metricOf } from "./grid.js";
-import { differenceOf } from "./compare.js";
-import { choose, state } from "./state.js";
-import { say } from "./text.js";
+import {Blocks} from "./blocks.js";
+import {Scale} from "./colour.js";
+import {clamp, element, fill, number, signed} from "./dom.js";
+import {Gestures} from "./gestures.js";
+import {cellsOf, levelOf, paintMap} from "./paint.js";
+import {labelWidth} from "./ruler.js";
+import {headName, keyToken, labelOf, placeElement, queryToken, shown} from "./page.js";
+import {metricNames, metricOf} from "./grid.js";
+import {differenceOf} from "./compare.js";
+import {choose, state} from "./state.js";
+import {say} from "./text.js";
 
-const kLeast = 8;   // cells: the closest zoom
+const kLeast = 8;  // cells: the closest zoom
 
 export class MapView {
   constructor(root) {
     this.root = root;
     this.hover = null;
-    this.pointers = new Map();
     this.title = element("h2", { id: "map-title" });
     this.label = element("p", { class: "label" });
     this.metrics = element("dl", { class: "metrics" });
     this.note = element("p", { class: "note", role: "status" });
-    this.canvas = element("canvas", { id: "map", tabindex: "0", role: "img", "aria-describedby": "readout" });
+    this.canvas =
+        element("canvas", { id: "map", tabindex: "0", role: "img", "aria-describedby": "readout" });
     this.frame = element("div", { class: "map-frame" }, this.canvas);
     this.readout = element("p", { id: "readout", class: "readout", "aria-live": "polite" });
     this.level = element("p", { class: "level" });
     this.legend = element("div", { class: "legend" });
     this.legendKey = "";
-    this.listen();
-    new ResizeObserver(() => this.layout()).observe(this.frame);
+    new Gestures(this);
+    // Not at once: a layout inside the observer changes what it observes.
+    new ResizeObserver(() => requestAnimationFrame(() => this.resize())).observe(this.frame);
   }
 
   // The source of the state: new blocks, new scale. Called after the head or a filter changed.
@@ -42,8 +44,10 @@ export class MapView {
     if (!layer) return fill(this.title, say("map"));
     this.describe(layer);
     if (!source) return;
-    this.canvas.setAttribute("aria-label", say("map_label",
-      { head: headName(layer, state.head), queries: source.queries, keys: source.keys }));
+    this.canvas.setAttribute(
+        "aria-label",
+        say("map_label",
+            { head: headName(layer, state.head), queries: source.queries, keys: source.keys }));
     this.layout();
     this.tell();
   }
@@ -52,7 +56,8 @@ export class MapView {
     return shown.heads.some((head) => {
       const { lse, q } = head.open, rows = head.queries;
       return lse?.subarray(head.h * rows, (head.h + 1) * rows).some(Number.isNaN) ||
-        (q && q.subarray(head.h * rows * head.d, (head.h + 1) * rows * head.d).some(Number.isNaN));
+          (q &&
+           q.subarray(head.h * rows * head.d, (head.h + 1) * rows * head.d).some(Number.isNaN));
     });
   }
 
@@ -65,8 +70,11 @@ export class MapView {
       label.definition ? element("span", { class: "definition" }, label.definition) : null] : []);
     fill(this.metrics, metricNames().map((name) => {
       const value = metricOf(state.layer, state.head, name);
-      return element("div", { title: say(`metric_${name}_is`) }, element("dt", {}, say(`metric_${name}`)),
-        element("dd", { class: "figure", "data-metric": name }, Number.isFinite(value) ? number(value, 3) : "–"));
+      return element(
+          "div", { title: say(`metric_${name}_is`) }, element("dt", {}, say(`metric_${name}`)),
+          element(
+              "dd", { class: "figure", "data-metric": name },
+              Number.isFinite(value) ? number(value, 3) : "–"));
     }));
   }
 
@@ -75,10 +83,15 @@ export class MapView {
     if (!state.zoom) return [0, queries, 0, keys];
     const [q0, q1, k0, k1] = state.zoom;
     const span = (from, to, all) => {
-      const size = clamp(to - from || all, Math.min(kLeast, all), all), begin = clamp(from, 0, all - size);
+      const size = clamp(to - from || all, Math.min(kLeast, all), all),
+            begin = clamp(from, 0, all - size);
       return [begin, begin + size];
     };
     return [...span(q0, q1, queries), ...span(k0, k1, keys)];
+  }
+
+  resize() {
+    if (this.geometry && this.frame.clientWidth !== this.geometry.width) this.layout();
   }
 
   // The plot is as wide as there is room, its cells at most 64 px, and never much taller than wide.
@@ -86,9 +99,12 @@ export class MapView {
     if (!shown.source) return;
     const { source } = shown, { queries, keys } = source, room = this.frame.clientWidth;
     if (room === 0) return;
-    const most = room < 480 ? 66 : 104, across = labelWidth(source.queries, queryToken), up = labelWidth(source.keys, keyToken);
-    const left = Math.round(clamp(across + 16, 36, most)), top = Math.round(clamp(0.8 * up + 20, 36, most - 12));
-    const right = Math.round(clamp(0.6 * up, 12, room < 480 ? 24 : 44));   // the last label leans over the edge
+    const most = room < 480 ? 66 : 104, across = labelWidth(source.queries, queryToken),
+          up = labelWidth(source.keys, keyToken);
+    const left = Math.round(clamp(across + 16, 36, most)),
+          top = Math.round(clamp(0.8 * up + 20, 36, most - 12));
+    const right = Math.round(
+        clamp(0.6 * up, 12, room < 480 ? 24 : 44));  // the last label leans over the edge
     const w = Math.floor(Math.min(room - left - right, 64 * keys));
     const tallest = Math.min(w, Math.max(280, window.innerHeight - 300), 64 * queries);
     const h = Math.floor(clamp((w * queries) / keys, Math.min(64, 64 * queries), tallest));
@@ -104,14 +120,31 @@ export class MapView {
     const { source } = shown, { w, h } = this.geometry;
     const tiles = levelOf(source, this.window(), w, h) === "tiles";
     const top = source.difference ? differenceOf(state.layer, state.head) || source.largest()
-      : state.same ? 1 : tiles ? source.topTile(state.tile) : source.largest();
-    return new Scale({ bend: state.bend, top, difference: source.difference, beyond: tiles && top < 1 && !source.difference });
+        : state.same              ? 1
+        : tiles                   ? source.topTile(state.tile)
+                                  : source.largest();
+    return new Scale({
+      bend: state.bend,
+      top,
+      difference: source.difference,
+      beyond: tiles && top < 1 && !source.difference
+    });
   }
 
   view() {
-    return { source: shown.source, blocks: this.blocks, scale: this.scale(), tile: state.tile, window: this.window(),
-             hover: this.hover, cell: this.inside(state.cell), chosen: state.chosen, reverse: state.reverse,
-             queryToken, keyToken };
+    return {
+      source: shown.source,
+      blocks: this.blocks,
+      scale: this.scale(),
+      tile: state.tile,
+      window: this.window(),
+      hover: this.hover,
+      cell: this.inside(state.cell),
+      chosen: state.chosen,
+      reverse: state.reverse,
+      queryToken,
+      keyToken
+    };
   }
 
   inside(cell) {
@@ -132,12 +165,14 @@ export class MapView {
     const { source } = shown, { w, h, width, height } = this.geometry, window = this.window();
     const level = levelOf(source, window, w, h), { i0, i1, j0, j1 } = cellsOf(window, source);
     const whole = level === "tiles" || this.blocks.want(i0, i1, j0, j1);
-    const context = this.canvas.getContext("2d"), ratio = this.canvas.width / width, view = this.view();
+    const context = this.canvas.getContext("2d"), ratio = this.canvas.width / width,
+          view = this.view();
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
     paintMap(context, this.geometry, view);
     this.canvas.dataset.level = level;
     this.canvas.dataset.whole = String(whole);
+    if (whole && !performance.getEntriesByName("drawn").length) performance.mark("drawn");
     this.canvas.classList.toggle("zoomed", state.zoom !== null);
     this.tellLevel(level, i1 - i0, j1 - j0);
     this.drawLegend(view.scale);
@@ -156,20 +191,39 @@ export class MapView {
 
   drawLegend(scale) {
     const { source } = shown;
-    const key = JSON.stringify([scale.bend, scale.top, scale.difference, scale.beyond, scale.ramp[128], state.language, source.windows.length]);
+    const key = JSON.stringify([
+      scale.bend, scale.top, scale.difference, scale.beyond, scale.ramp[128], state.language,
+      source.windows.length
+    ]);
     if (this.legendKey === key) return;
     this.legendKey = key;
     const ramp = element("canvas", { width: 256, height: 1, "aria-hidden": "true", class: "ramp" });
     const context = ramp.getContext("2d"), image = context.createImageData(256, 1);
     new Uint32Array(image.data.buffer).set(scale.ramp);
     context.putImageData(image, 0, 0);
-    const ticks = [0, 0.25, 0.5, 0.75, 1].map((y) => element("span", {}, y === 1 && scale.beyond ? "≥ " : "",
-      scale.difference ? signed(scale.value(y), 2) : number(scale.value(y), 2)));
-    const swatch = (name) => element("span", { class: "swatch-label" },
-      element("span", { class: `swatch ${name}` }), say(`legend_${name}`));
-    fill(this.legend, element("div", { class: "ramp-box" }, ramp, element("div", { class: "ticks" }, ticks)),
-      element("div", { class: "swatches" }, swatch("hidden"), swatch("filtered"), this.note.textContent ? swatch("nan") : null,
-        source.windows.length ? swatch("window") : null));
+    const ticks = [0, 0.25, 0.5, 0.75, 1].map(
+        (y) => element(
+            "span", {}, y === 1 && scale.beyond ? "≥ " : "",
+            scale.difference ? signed(scale.value(y), 2) : number(scale.value(y), 2)));
+    const swatch = (name) => element(
+        "span", { class: "swatch-label" }, element("span", { class: `swatch ${name}` }),
+        say(`legend_${name}`));
+    fill(
+        this.legend,
+        element("div", { class: "ramp-box" }, ramp, element("div", { class: "ticks" }, ticks)),
+        element(
+            "div", { class: "swatches" }, swatch("hidden"), swatch("filtered"),
+            this.note.textContent ? swatch("nan") : null,
+            source.windows.length ? swatch("window") : null));
+  }
+
+  // The cell under the pointer, here or in the text; whoever listens hears of it.
+  point(cell) {
+    if (String(cell) === String(this.hover)) return;
+    this.hover = cell && this.inside(cell);
+    this.tell();
+    this.draw();
+    this.pointed?.(this.hover);
   }
 
   // Says what is under the pointer, or in the chosen cell.
@@ -177,20 +231,35 @@ export class MapView {
     const at = this.hover ?? this.inside(state.cell);
     if (!at) return fill(this.readout, say("point_at"));
     const [i, j] = at, cell = shown.source.cell(i, j);
-    Object.assign(this.readout.dataset, { query: i, key: j, weight: String(cell.weight), kind: cell.kind });
+    Object.assign(
+        this.readout.dataset, { query: i, key: j, weight: String(cell.weight), kind: cell.kind });
     const value = Number.isNaN(cell.weight) ? say("nan")
-      : shown.source.difference ? signed(cell.weight) : number(cell.weight);
+        : shown.source.difference           ? signed(cell.weight)
+                                            : number(cell.weight);
     const more = cell.a !== undefined ? `${number(cell.b)} − ${number(cell.a)}`
-      : cell.kind === "about" ? say("about_is", { queries: shown.source.tiles?.queries, keys: shown.source.tiles?.keys,
-                                                   maximum: number(cell.maximum) })
-      : cell.kind === "hidden" ? say(`hidden_${cell.reason}`)
-      : cell.kind === "filtered" ? say("filtered_is", { weight: number(cell.before ?? 0) })
-      : cell.before !== undefined && cell.before !== cell.weight ? say("renormalised_is", { weight: number(cell.before) }) : "";
-    fill(this.readout,
-      element("span", { class: "pair" }, placeElement(i, "query"), element("span", { class: "muted" }, " → "), placeElement(j, "key")),
-      element("span", { class: "value figure" }, cell.kind === "hidden" || cell.kind === "filtered" ? "—" : value),
-      element("span", { class: `kind ${cell.kind}`, title: cell.kind === "exact" ? say("exact_is") : null }, say(cell.kind)),
-      more ? element("span", { class: "muted" }, more) : null);
+        : cell.kind === "about"  ? say("about_is", {
+             queries: shown.source.tiles?.queries,
+             keys: shown.source.tiles?.keys,
+             maximum: number(cell.maximum)
+          })
+        : cell.kind === "hidden" ? say(`hidden_${cell.reason}`)
+        : cell.kind === "filtered" ? say("filtered_is", { weight: number(cell.before ?? 0) })
+        : cell.before !== undefined && cell.before !== cell.weight
+        ? say("renormalised_is", { weight: number(cell.before) })
+        : "";
+    fill(
+        this.readout,
+        element(
+            "span", { class: "pair" }, placeElement(i, "query"),
+            element("span", { class: "muted" }, " → "), placeElement(j, "key")),
+        element(
+            "span", { class: "value figure" },
+            cell.kind === "hidden" || cell.kind === "filtered" ? "—" : value),
+        element(
+            "span",
+            { class: `kind ${cell.kind}`, title: cell.kind === "exact" ? say("exact_is") : null },
+            say(cell.kind)),
+        more ? element("span", { class: "muted" }, more) : null);
   }
 
   cellAt(event) {
@@ -198,8 +267,15 @@ export class MapView {
     const x = event.clientX - box.left - left, y = event.clientY - box.top - top;
     const [q0, q1, k0, k1] = this.window(), { queries, keys } = shown.source;
     const i = Math.floor(q0 + (y / h) * (q1 - q0)), j = Math.floor(k0 + (x / w) * (k1 - k0));
-    return { i: clamp(i, 0, queries - 1), j: clamp(j, 0, keys - 1), x, y, onPlot: x >= 0 && y >= 0 && x < w && y < h,
-             onRows: x < 0 && y >= 0 && y < h, onColumns: y < 0 && x >= 0 && x < w };
+    return {
+      i: clamp(i, 0, queries - 1),
+      j: clamp(j, 0, keys - 1),
+      x,
+      y,
+      onPlot: x >= 0 && y >= 0 && x < w && y < h,
+      onRows: x < 0 && y >= 0 && y < h,
+      onColumns: y < 0 && x >= 0 && x < w
+    };
   }
 
   // Zooms by a factor about a point of the plot given as shares of its sides.
@@ -230,96 +306,9 @@ export class MapView {
 
   choose(i, j, add) {
     const n = state.reverse ? j : i, others = state.chosen.filter((each) => each !== n);
-    const chosen = !add ? [n] : state.chosen.includes(n) ? others : [...others, n].sort((a, b) => a - b);
+    const chosen = !add            ? [n]
+        : state.chosen.includes(n) ? others
+                                   : [...others, n].sort((a, b) => a - b);
     choose({ cell: [i, j], chosen });
-  }
-
-  listen() {
-    const { canvas } = this;
-    canvas.addEventListener("wheel", (event) => {
-      if (!shown.source) return;
-      const factor = Math.exp(clamp(event.deltaY * (event.deltaMode === 1 ? 30 : 1), -300, 300) / 400);
-      if (factor > 1 && !state.zoom) return;   // all is shown already: the page scrolls
-      event.preventDefault();
-      const { x, y } = this.cellAt(event), { w, h } = this.geometry;
-      this.zoomBy(factor, clamp(x / w, 0, 1), clamp(y / h, 0, 1));
-    }, { passive: false });
-    canvas.addEventListener("pointerdown", (event) => {
-      if (event.button !== 0 || !shown.source) return;
-      this.pointers.set(event.pointerId, { x: event.clientX, y: event.clientY });
-      this.moved = this.pointers.size > 1;
-      canvas.setPointerCapture(event.pointerId);
-    });
-    canvas.addEventListener("pointermove", (event) => this.move(event));
-    canvas.addEventListener("pointerup", (event) => {
-      if (!this.pointers.delete(event.pointerId) || this.moved || !shown.source) return;
-      const { i, j, onPlot, onRows, onColumns } = this.cellAt(event);
-      const add = event.shiftKey || event.ctrlKey || event.metaKey;
-      if (onPlot) this.choose(i, j, add);
-      else if (onRows || onColumns) {
-        const n = onRows ? i : j, same = state.reverse === onColumns;
-        const before = same && add ? state.chosen.filter((each) => each !== n) : [];
-        choose({ reverse: onColumns, chosen: [...before, n].sort((a, b) => a - b) });
-      }
-    });
-    canvas.addEventListener("pointercancel", (event) => this.pointers.delete(event.pointerId));
-    canvas.addEventListener("pointerleave", () => {
-      if (this.pointers.size > 0 || !shown.source) return;
-      this.hover = null;
-      this.tell();
-      this.draw();
-    });
-    canvas.addEventListener("dblclick", () => choose({ zoom: null }));
-    canvas.addEventListener("keydown", (event) => this.key(event));
-  }
-
-  move(event) {
-    if (!shown.source || !this.geometry) return;
-    const last = this.pointers.get(event.pointerId), now = { x: event.clientX, y: event.clientY };
-    if (!last) {
-      const { i, j, onPlot } = this.cellAt(event), hover = onPlot ? [i, j] : null;
-      if (String(hover) === String(this.hover)) return;
-      this.hover = hover;
-      this.tell();
-      return this.draw();
-    }
-    const [q0, q1, k0, k1] = this.window(), { w, h } = this.geometry;
-    if (this.pointers.size === 2) this.pinch(event.pointerId, now);
-    else if (this.moved || Math.hypot(now.x - last.x, now.y - last.y) > 4) {
-      this.moved = true;
-      this.pan(((last.y - now.y) / h) * (q1 - q0), ((last.x - now.x) / w) * (k1 - k0));
-    } else return;
-    this.pointers.set(event.pointerId, now);
-  }
-
-  pinch(moving, now) {
-    const [a, b] = [...this.pointers.entries()].map(([id, at]) => ({ before: at, after: id === moving ? now : at }));
-    const distance = (p, q) => Math.hypot(p.x - q.x, p.y - q.y);
-    const factor = distance(a.before, b.before) / Math.max(1, distance(a.after, b.after));
-    const middle = { clientX: (a.after.x + b.after.x) / 2, clientY: (a.after.y + b.after.y) / 2 };
-    const { x, y } = this.cellAt(middle), { w, h } = this.geometry;
-    this.zoomBy(factor, clamp(x / w, 0, 1), clamp(y / h, 0, 1));
-  }
-
-  key(event) {
-    if (!shown.source || event.ctrlKey || event.metaKey || event.altKey) return;
-    const { queries, keys } = shown.source, [q0, q1, k0, k1] = this.window();
-    const [i, j] = this.inside(state.cell) ?? [Math.floor(q0), Math.floor(k0)];
-    const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1],
-                    PageUp: [Math.round(q0 - q1), 0], PageDown: [Math.round(q1 - q0), 0],
-                    Home: [0, -j], End: [0, keys - 1 - j] };
-    if (event.key in moves) {
-      const [down, right] = moves[event.key];
-      if (event.shiftKey && event.key.startsWith("Arrow")) this.pan(down * (q1 - q0) / 4, right * (k1 - k0) / 4);
-      else {
-        const next = state.cell ? [clamp(i + down, 0, queries - 1), clamp(j + right, 0, keys - 1)] : [i, j];
-        this.hover = null;
-        choose({ cell: next });
-        this.reveal(...next);
-      }
-    } else if (event.key === "Enter" || event.key === " ") this.choose(i, j, event.shiftKey);
-    else return;
-    event.preventDefault();
-    event.stopPropagation();
   }
 }

@@ -1,30 +1,35 @@
-// What is shown now: the run, layer and head of the state, opened, with filters in between. Views ask
-// here and never open data themselves.
-import { openLayer, PageError } from "./data.js";
-import { Head } from "./head.js";
-import { Difference, Filtered, filtersActive, keptKeys } from "./filters.js";
-import { state } from "./state.js";
-import { say } from "./text.js";
-import { element } from "./dom.js";
-import { tokenAt, tokenElement } from "./tokens.js";
+// What is shown now: the run, layer and head of the state, opened, with filters in between. Views
+// ask here and never open data themselves.
+import {openLayer, PageError} from "./data.js";
+import {element} from "./dom.js";
+import {Difference, Filtered, filtersActive, keptKeys} from "./filters.js";
+import {Head} from "./head.js";
+import {state} from "./state.js";
+import {say} from "./text.js";
+import {tokenAt, tokenElement} from "./tokens.js";
 
 // page: the data; run: whose tokens are shown; head: without filters (null for a difference);
 // source: what is drawn; bad: the error of the pattern.
 export const shown = {
-  page: null, run: null, layer: null, head: null, heads: [], source: null, bad: "", error: "", version: 0,
+  page: null,
+  run: null,
+  layer: null,
+  head: null,
+  heads: [],
+  source: null,
+  bad: "",
+  error: "",
+  version: 0,
 };
 
-export function runOf(show) {
-  return shown.page.runs[show === "b" ? 1 : 0];
-}
+export function runOf(show) { return shown.page.runs[show === "b" ? 1 : 0]; }
 
-export function hasTwoRuns() {
-  return shown.page.runs.length === 2;
-}
+export function hasTwoRuns() { return shown.page.runs.length === 2; }
 
 // Opens what the state names. Returns false if another call came in between.
 export async function refresh() {
-  const version = ++shown.version, runs = state.show === "difference" ? shown.page.runs : [runOf(state.show)];
+  const version = ++shown.version,
+        runs = state.show === "difference" ? shown.page.runs : [runOf(state.show)];
   const [run] = runs, layers = runs.map((each) => each.layers[state.layer]);
   let heads = [], error = "";
   try {
@@ -37,7 +42,9 @@ export async function refresh() {
     error = caught.message;
   }
   if (version !== shown.version) return false;
-  Object.assign(shown, { run, layer: layers[0] ?? null, heads, error, head: heads.length === 1 ? heads[0] : null });
+  Object.assign(
+      shown,
+      { run, layer: layers[0] ?? null, heads, error, head: heads.length === 1 ? heads[0] : null });
   refilter();
   return true;
 }
@@ -46,17 +53,20 @@ function checkLayer(layer) {
   if (!layer) throw new PageError(say("empty_layer"));
   for (const name of ["heads", "key_heads", "queries", "keys", "d"]) {
     if (!Number.isInteger(layer[name]) || layer[name] < 0) {
-      throw new PageError(say("error_field", { layer: layer.name ?? "?", name, found: String(layer[name]) }));
+      throw new PageError(
+          say("error_field", { layer: layer.name ?? "?", name, found: String(layer[name]) }));
     }
   }
   if (layer.queries === 0 || layer.keys === 0 || layer.heads === 0) {
-    throw new PageError(say("empty_sequence", { queries: layer.queries, keys: layer.keys, heads: layer.heads }));
+    throw new PageError(
+        say("empty_sequence", { queries: layer.queries, keys: layer.keys, heads: layer.heads }));
   }
 }
 
 function checkSame([a, b]) {
   for (const name of ["heads", "queries", "keys"]) {
-    if (a[name] !== b[name]) throw new PageError(say("error_not_alike", { name, a: a[name], b: b[name] }));
+    if (a[name] !== b[name])
+      throw new PageError(say("error_not_alike", { name, a: a[name], b: b[name] }));
   }
 }
 
@@ -75,23 +85,23 @@ export function queryToken(i) {
   return tokenAt(shown.run.tokens, i + (selfAttention() ? shown.layer.query_offset ?? 0 : 0));
 }
 
-export function keyToken(j) {
-  return tokenAt(shown.run.key_tokens ?? shown.run.tokens, j);
-}
+export function keyToken(j) { return tokenAt(shown.run.key_tokens ?? shown.run.tokens, j); }
 
 // A place by number and token, or by number alone where the run has no tokens.
 export function placeElement(n, side, words = "") {
   const tokens = side === "query" ? shown.run.tokens : shown.run.key_tokens ?? shown.run.tokens;
   const token = tokens ? tokenElement(side === "query" ? queryToken(n) : keyToken(n)) : null;
-  return element("span", { class: "place" }, element("span", { class: "muted" }, `${words}${n} `), token);
+  return element(
+      "span", { class: "place" }, element("span", { class: "muted" }, `${words}${n} `), token);
 }
 
 // Queries and keys are positions of one text. With fewer queries than keys (a decoder's last
 // tokens) the text is that of the keys, if tokens has as many.
 export function selfAttention() {
   const { run, layer } = shown;
-  return !run.key_tokens && (layer.queries === layer.keys ||
-    (run.tokens !== null && run.tokens.length === layer.keys && layer.queries < layer.keys));
+  return !run.key_tokens &&
+      (layer.queries === layer.keys ||
+       (run.tokens !== null && run.tokens.length === layer.keys && layer.queries < layer.keys));
 }
 
 export function headName(layer, head) {

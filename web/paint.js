@@ -1,12 +1,10 @@
-// Draws a head into a canvas context: hatching, cells or tiles, rulers, marks. It knows nothing of the
-// screen, so the same lines draw the map and the exported picture.
-import { FILTERED, HIDDEN } from "./data.js";
-import { clamp } from "./dom.js";
-import { ink } from "./colour.js";
-import { rulerLabels } from "./ruler.js";
-import { shortToken } from "./tokens.js";
+// Draws a head into a canvas context: hatching, cells or tiles, rulers, marks. It knows nothing of
+// the screen, so the same lines draw the map and the exported picture.
+import {ink} from "./colour.js";
+import {FILTERED, HIDDEN} from "./data.js";
+import {paintRulers} from "./ruler.js";
 
-const kViewWork = 3e8;    // multiplications that a view may cost; below it every cell is computed
+const kViewWork = 3e8;  // multiplications that a view may cost; below it every cell is computed
 const kCells = 5e6;
 
 // How a window [q0, q1, k0, k1] is drawn on w x h px: "cells", "merged" (several cells a pixel, all
@@ -21,8 +19,12 @@ export function levelOf(source, [q0, q1, k0, k1], w, h) {
 
 // Whole cells of a window.
 export function cellsOf([q0, q1, k0, k1], source) {
-  return { i0: Math.max(0, Math.floor(q0)), i1: Math.min(source.queries, Math.ceil(q1)),
-           j0: Math.max(0, Math.floor(k0)), j1: Math.min(source.keys, Math.ceil(k1)) };
+  return {
+    i0: Math.max(0, Math.floor(q0)),
+    i1: Math.min(source.queries, Math.ceil(q1)),
+    j0: Math.max(0, Math.floor(k0)),
+    j1: Math.min(source.keys, Math.ceil(k1))
+  };
 }
 
 function picture(rows, columns, pixel) {
@@ -45,7 +47,7 @@ function cellPicture({ source, blocks, scale, tile }, { i0, i1, j0, j1 }) {
         for (let j = j0; j < j1; ++j) {
           if (blocks.at(i, j)) continue;
           pixels[(i - i0) * columns + j - j0] =
-            scale.pixel(source.tile(row, Math.floor(j / source.tiles.keys), tile));
+              scale.pixel(source.tile(row, Math.floor(j / source.tiles.keys), tile));
         }
       }
     }
@@ -61,7 +63,8 @@ function mergedPicture({ source, blocks, scale, tile, window: [q0, q1, k0, k1] }
   const values = new Float32Array(w * h).fill(HIDDEN), counts = new Uint32Array(w * h);
   const furthest = tile === "maximum" || source.difference;
   blocks.each(i0, i1, j0, j1, (i, j, value) => {
-    const x = Math.floor(((j + 0.5 - k0) / (k1 - k0)) * w), y = Math.floor(((i + 0.5 - q0) / (q1 - q0)) * h);
+    const x = Math.floor(((j + 0.5 - k0) / (k1 - k0)) * w),
+          y = Math.floor(((i + 0.5 - q0) / (q1 - q0)) * h);
     if (x < 0 || y < 0 || x >= w || y >= h) return;
     const at = y * w + x;
     if (value < -1.5) {
@@ -88,19 +91,30 @@ function content(view, geometry) {
     return { image: mergedPicture(view, Math.round(w), Math.round(h)), x: 0, y: 0, w, h };
   }
   if (level === "cells") {
-    return { image: cellPicture(view, { i0, i1, j0, j1 }),
-             x: (j0 - k0) * x, y: (i0 - q0) * y, w: (j1 - j0) * x, h: (i1 - i0) * y };
+    return {
+      image: cellPicture(view, { i0, i1, j0, j1 }),
+      x: (j0 - k0) * x,
+      y: (i0 - q0) * y,
+      w: (j1 - j0) * x,
+      h: (i1 - i0) * y
+    };
   }
   const { queries, keys } = source.tiles;
   const r0 = Math.floor(i0 / queries), r1 = Math.ceil(i1 / queries);
   const c0 = Math.floor(j0 / keys), c1 = Math.ceil(j1 / keys);
   const image = picture(r1 - r0, c1 - c0, (pixels) => {
     for (let r = r0; r < r1; ++r) {
-      for (let c = c0; c < c1; ++c) pixels[(r - r0) * (c1 - c0) + c - c0] = scale.pixel(source.tile(r, c, tile));
+      for (let c = c0; c < c1; ++c)
+        pixels[(r - r0) * (c1 - c0) + c - c0] = scale.pixel(source.tile(r, c, tile));
     }
   });
-  return { image, x: (c0 * keys - k0) * x, y: (r0 * queries - q0) * y,
-           w: (c1 - c0) * keys * x, h: (r1 - r0) * queries * y };
+  return {
+    image,
+    x: (c0 * keys - k0) * x,
+    y: (r0 * queries - q0) * y,
+    w: (c1 - c0) * keys * x,
+    h: (r1 - r0) * queries * y
+  };
 }
 
 let hatchings = {};
@@ -183,8 +197,8 @@ function paintCells(context, { w, h }, view) {
 function paintMarks(context, { w, h }, view) {
   const { source, window, hover, cell, chosen, reverse } = view, [q0, q1, k0, k1] = window;
   const x = w / (k1 - k0), y = h / (q1 - q0);
-  const box = (i, j, rows, columns) =>
-    context.strokeRect((j - k0) * x, (i - q0) * y, Math.max(columns * x, 2), Math.max(rows * y, 2));
+  const box = (i, j, rows, columns) => context.strokeRect(
+      (j - k0) * x, (i - q0) * y, Math.max(columns * x, 2), Math.max(rows * y, 2));
   context.strokeStyle = ink("mark");
   context.setLineDash([4, 3]);
   context.lineWidth = 1;
@@ -205,53 +219,4 @@ function paintMarks(context, { w, h }, view) {
     context.lineWidth = 2;
     box(cell[0], cell[1], 1, 1);
   }
-}
-
-function paintRulers(context, { left, top, w, h }, view) {
-  const [q0, q1, k0, k1] = view.window, strong = view.hover ?? view.cell;
-  const chosen = new Set(view.chosen), small = left < 80;
-  context.font = `${small ? 11 : 12}px ${ink("sans")}`;
-  context.textBaseline = "middle";
-  const length = small ? 8 : 13;
-  const label = (n, token, isStrong) => ({ at: n, text: shortToken(token, length), isStrong });
-  const rows = rulerLabels(q0, q1, h, view.queryToken), columns = rulerLabels(k0, k1, w, view.keyToken);
-  const place = (labels, index, begin, end, size, token) => {
-    const mine = labels.map((each) => ({ ...label(each.at, each.text, each.index === index), index: each.index }));
-    if (index !== undefined && index >= begin - 1 && index < end && !mine.some((each) => each.isStrong)) {
-      const at = (index + 0.5 - begin) * (size / (end - begin));
-      const far = mine.filter((each) => Math.abs(each.at - at) >= 13);
-      return [...far, { ...label(at, token(index), true), index }];
-    }
-    return mine;
-  };
-  const colour = (each, isChosen) => {
-    context.fillStyle = ink(isChosen ? "accent" : each.isStrong ? "ink" : "muted");
-    context.font = `${each.isStrong || isChosen ? "600 " : ""}${small ? 11 : 12}px ${ink("sans")}`;
-  };
-  context.save();
-  context.beginPath();
-  context.rect(0, top - 8, left, h + 16);
-  context.clip();
-  context.textAlign = "right";
-  for (const each of place(rows, strong?.[0], q0, q1, h, view.queryToken)) {
-    if (each.at < -1 || each.at > h + 1) continue;
-    colour(each, !view.reverse && chosen.has(each.index));
-    context.fillText(each.text, left - 8, top + each.at, left - 12);
-  }
-  context.restore();
-  context.save();
-  context.beginPath();
-  context.rect(left - 10, 0, w + 80, top);
-  context.clip();
-  context.textAlign = "left";
-  for (const each of place(columns, strong?.[1], k0, k1, w, view.keyToken)) {
-    if (each.at < -1 || each.at > w + 1) continue;
-    context.save();
-    context.translate(left + clamp(each.at, 2, w), top - 7);
-    context.rotate(-Math.PI / 3.4);
-    colour(each, view.reverse && chosen.has(each.index));
-    context.fillText(each.text, 0, 0, (top - 12) / 0.8);
-    context.restore();
-  }
-  context.restore();
 }

@@ -1,15 +1,15 @@
-// The text, shaded by what the chosen queries see (or by who sees the chosen keys). Long texts are shown
-// a page at a time, below a strip of the whole.
-import { cssColour, Scale } from "./colour.js";
-import { unpack } from "./data.js";
-import { clamp, element, fill, number, press, segmented, signed } from "./dom.js";
-import { keyToken, placeElement, queryToken, selfAttention, shown } from "./page.js";
-import { choose, state } from "./state.js";
-import { say, sayWith } from "./text.js";
-import { tokenElement, visibleToken } from "./tokens.js";
+// The text, shaded by what the chosen queries see (or by who sees the chosen keys). Long texts are
+// shown a page at a time, below a strip of the whole.
+import {cssColour, Scale} from "./colour.js";
+import {unpack} from "./data.js";
+import {clamp, element, fill, number, press, segmented, signed} from "./dom.js";
+import {keyToken, placeElement, queryToken, selfAttention, shown} from "./page.js";
+import {choose, state} from "./state.js";
+import {say, sayWith} from "./text.js";
+import {tokenElement, visibleToken} from "./tokens.js";
 
 const kPage = 480;      // tokens shown at once
-const kTextWork = 5e8;      // multiplications that one choice may cost
+const kTextWork = 5e8;  // multiplications that one choice may cost
 
 export class TextView {
   constructor(root) {
@@ -21,20 +21,30 @@ export class TextView {
     this.facts = element("p", { class: "fine facts" });
     root.append(this.controls, this.heading, this.facts, this.body, this.list);
     root.addEventListener("keydown", (event) => this.key(event));
+    root.addEventListener("pointerover", (event) => this.hover(event.target.closest?.(".piece")));
+    root.addEventListener("pointerleave", () => this.hover(null));
   }
 
   build() {
-    this.direction = segmented(say("direction"), [[false, say("sees")], [true, say("seen_by")]].map(
-      ([value, words]) => [String(value), words]), String(state.reverse), (value) => choose({ reverse: value === "true" }));
-    this.combine = segmented(say("combine"), [["sum", say("sum")], ["mean", say("mean")]], state.combine,
-      (value) => choose({ combine: value }));
+    this.direction = segmented(
+        say("direction"),
+        [[false, say("sees")], [true, say("seen_by")]].map(
+            ([value, words]) => [String(value), words]),
+        String(state.reverse), (value) => choose({ reverse: value === "true" }));
+    this.combine = segmented(
+        say("combine"), [["sum", say("sum")], ["mean", say("mean")]], state.combine,
+        (value) => choose({ combine: value }));
     fill(this.controls, this.direction, this.combine);
   }
 
-  // Where token n of a text is a query, and where a key. Queries of the same text start at the offset.
+  // Where token n of a text is a query, and where a key. Queries of the same text start at the
+  // offset.
   places() {
     const { layer } = shown, offset = selfAttention() ? layer.query_offset ?? 0 : 0;
-    return { offset, query: (n) => (n - offset >= 0 && n - offset < layer.queries ? n - offset : -1) };
+    return {
+      offset,
+      query: (n) => (n - offset >= 0 && n - offset < layer.queries ? n - offset : -1)
+    };
   }
 
   // One value for each key (or query), summed over the chosen ones, and whether all are exact.
@@ -43,25 +53,29 @@ export class TextView {
     const chosen = state.chosen.filter((each) => each < (reverse ? source.keys : source.queries));
     const rows = reverse ? n : chosen.length, whole = source.needsRows || source.a?.needsRows;
     if (chosen.length === 0) return { chosen, sums: null };
-    if (rows * (whole || !reverse ? source.keys : chosen.length) * source.cost > kTextWork) return { chosen, sums: null, tooMany: true };
-    const sums = new Float64Array(n), seen = new Uint8Array(n), part = new Float64Array(reverse ? 1 : n);
+    if (rows * (whole || !reverse ? source.keys : chosen.length) * source.cost > kTextWork)
+      return { chosen, sums: null, tooMany: true };
+    const sums = new Float64Array(n), seen = new Uint8Array(n),
+          part = new Float64Array(reverse ? 1 : n);
     const add = (at, value) => {
       if (value < -1.5) return;
       sums[at] += value;
       seen[at] = 1;
     };
     if (reverse) {
-      for (let i = 0; i < n; ++i) for (const j of chosen) {
-        source.segment(i, j, j + 1, part);
-        add(i, part[0]);
-      }
+      for (let i = 0; i < n; ++i)
+        for (const j of chosen) {
+          source.segment(i, j, j + 1, part);
+          add(i, part[0]);
+        }
     } else {
       for (const i of chosen) {
         source.segment(i, 0, n, part);
         part.forEach((value, j) => add(j, value));
       }
     }
-    if (state.combine === "mean") for (let at = 0; at < n; ++at) sums[at] /= chosen.length;
+    if (state.combine === "mean")
+      for (let at = 0; at < n; ++at) sums[at] /= chosen.length;
     return { chosen, sums, seen };
   }
 
@@ -75,24 +89,33 @@ export class TextView {
     press(this.combine, state.combine);
     const { chosen, sums, seen, tooMany } = this.values();
     let top = 0;
-    if (sums) for (const value of sums) top = Math.max(top, Math.abs(value) || 0);
+    if (sums)
+      for (const value of sums) top = Math.max(top, Math.abs(value) || 0);
     this.scale = new Scale({ bend: state.bend, top, difference: source.difference });
     this.tellChosen(chosen, tooMany);
-    this.tellFacts(chosen).catch(() => fill(this.facts));   // broken numbers here cost only this line
+    this.tellFacts(chosen).catch(
+        () => fill(this.facts));  // broken numbers here cost only this line
     this.shading = sums !== null;
     const self = selfAttention(), { offset } = this.places();
     const shade = sums ? (n) => (seen[n] ? sums[n] : null) : () => null;
     const parts = [];
     if (self) {
-      const value = state.reverse ? (n) => (this.places().query(n) < 0 ? null : shade(n - offset)) : shade;
+      const value =
+          state.reverse ? (n) => (this.places().query(n) < 0 ? null : shade(n - offset)) : shade;
       const marked = new Set(state.reverse ? chosen : chosen.map((i) => i + offset));
       parts.push(this.text("text", source.keys, keyToken, value, marked));
     } else {
       const marked = new Set(chosen), empty = new Set();
-      parts.push(element("h3", {}, say("text_queries")),
-        this.text("queries", source.queries, queryToken, state.reverse ? shade : () => null, state.reverse ? empty : marked));
-      parts.push(element("h3", {}, say("text_keys")),
-        this.text("keys", source.keys, keyToken, state.reverse ? () => null : shade, state.reverse ? marked : empty));
+      parts.push(
+          element("h3", {}, say("text_queries")),
+          this.text(
+              "queries", source.queries, queryToken, state.reverse ? shade : () => null,
+              state.reverse ? empty : marked));
+      parts.push(
+          element("h3", {}, say("text_keys")),
+          this.text(
+              "keys", source.keys, keyToken, state.reverse ? () => null : shade,
+              state.reverse ? marked : empty));
     }
     const scrolled = [...this.body.querySelectorAll(".tokens")].map((box) => box.scrollTop);
     fill(this.body, parts);
@@ -106,7 +129,8 @@ export class TextView {
     const piece = box.querySelector('[aria-selected="true"]');
     if (!piece) return;
     const at = piece.offsetTop - box.offsetTop;
-    if (at < box.scrollTop || at > box.scrollTop + box.clientHeight - 30) box.scrollTop = at - box.clientHeight / 2;
+    if (at < box.scrollTop || at > box.scrollTop + box.clientHeight - 30)
+      box.scrollTop = at - box.clientHeight / 2;
   }
 
   tellChosen(chosen, tooMany) {
@@ -115,8 +139,12 @@ export class TextView {
     const token = state.reverse ? keyToken : queryToken;
     const names = chosen.slice(0, 4).flatMap((n, at) => [at ? ", " : "", tokenElement(token(n))]);
     const words = chosen.length > 4
-      ? sayWith("chosen_many", { first: element("span", {}, names), n: String(chosen.length - 4) }) : names;
-    fill(this.heading, sayWith(state.reverse ? "chosen_seen" : "chosen_sees", { tokens: element("span", {}, words) }));
+        ? sayWith(
+              "chosen_many", { first: element("span", {}, names), n: String(chosen.length - 4) })
+        : names;
+    fill(this.heading, sayWith(state.reverse ? "chosen_seen" : "chosen_sees", {
+           tokens: element("span", {}, words)
+         }));
   }
 
   // What is known of a single chosen row or column, before filters.
@@ -142,16 +170,22 @@ export class TextView {
       best.length = Math.min(best.length, 6);
     }
     fill(this.list, best.map((n) => {
-      const exact = chosen.every((c) => (state.reverse ? shown.source.isExact(n, c) : shown.source.isExact(c, n)));
+      const exact = chosen.every(
+          (c) => (state.reverse ? shown.source.isExact(n, c) : shown.source.isExact(c, n)));
       const bar = element("span", { class: "bar" });
       bar.style.width = `${(100 * size(n)) / size(best[0])}%`;
       bar.style.backgroundColor = this.scale.css(sums[n]);
       const cell = state.reverse ? [n, chosen[0]] : [chosen[0], n];
-      return element("li", {}, element("button", { type: "button", onclick: () => choose({ cell }) },
-        placeElement(n, state.reverse ? "query" : "key"),
-        element("span", { class: "track" }, bar),
-        element("span", { class: "figure" }, shown.source.difference ? signed(sums[n]) : number(sums[n])),
-        exact ? null : element("span", { class: "kind about" }, say("about"))));
+      return element(
+          "li", {},
+          element(
+              "button", { type: "button", onclick: () => choose({ cell }) },
+              placeElement(n, state.reverse ? "query" : "key"),
+              element("span", { class: "track" }, bar),
+              element(
+                  "span", { class: "figure" },
+                  shown.source.difference ? signed(sums[n]) : number(sums[n])),
+              exact ? null : element("span", { class: "kind about" }, say("about"))));
     }));
   }
 
@@ -159,30 +193,58 @@ export class TextView {
   text(side, count, token, value, marked) {
     const long = count > kPage, first = marked.size ? Math.min(...marked) : 0;
     if (this.start === null || !long) this.start = 0;
-    if (long && this.seen !== `${[...marked]}`) this.start = clamp(first - kPage / 2, 0, count - kPage);
+    if (long && this.seen !== `${[...marked]}`)
+      this.start = clamp(first - kPage / 2, 0, count - kPage);
     this.seen = `${[...marked]}`;
-    const from = long ? clamp(Math.floor(this.start), 0, count - kPage) : 0, to = Math.min(count, from + kPage);
-    const tokens = element("div", { class: "tokens", role: "listbox", "aria-multiselectable": "true", "data-side": side,
-                                    "aria-label": say(side === "queries" ? "text_queries" : side === "keys" ? "text_keys" : "text") });
-    for (let n = from; n < to; ++n) tokens.append(this.token(side, n, token(n), value(n), marked.has(n)));
+    const from = long ? clamp(Math.floor(this.start), 0, count - kPage) : 0,
+          to = Math.min(count, from + kPage);
+    const tokens = element("div", {
+      class: "tokens",
+      role: "listbox",
+      "aria-multiselectable": "true",
+      "data-side": side,
+      "aria-label":
+          say(side === "queries"    ? "text_queries"
+                  : side === "keys" ? "text_keys"
+                                    : "text")
+    });
+    for (let n = from; n < to; ++n)
+      tokens.append(this.token(side, n, token(n), value(n), marked.has(n)));
     const active = tokens.querySelector('[aria-selected="true"]') ?? tokens.firstElementChild;
     if (active) active.tabIndex = 0;
     if (!long) return tokens;
-    const turn = (words, pages) => element("button", { type: "button", onclick: () => {
-      this.start = clamp(from + pages * kPage, 0, count - kPage);
-      this.show();
-    } }, words);
-    return element("div", {}, this.strip(count, value, from, to),
-      element("div", { class: "row pages" }, turn(say("earlier"), -1),
-        element("span", { class: "muted" }, say("text_page", { from, to: to - 1, all: count })), turn(say("later"), 1)), tokens);
+    const turn = (words, pages) => element(
+        "button", {
+          type: "button",
+          onclick: () => {
+            this.start = clamp(from + pages * kPage, 0, count - kPage);
+            this.show();
+          }
+        },
+        words);
+    return element(
+        "div", {}, this.strip(count, value, from, to),
+        element(
+            "div", { class: "row pages" }, turn(say("earlier"), -1),
+            element("span", { class: "muted" }, say("text_page", { from, to: to - 1, all: count })),
+            turn(say("later"), 1)),
+        tokens);
   }
 
   token(side, n, token, value, marked) {
     const shaded = this.shading && side !== (state.reverse ? "keys" : "queries");
     const words = value === null ? "" : shown.source.difference ? signed(value) : number(value);
-    const node = element("span", { class: "piece", role: "option", tabindex: "-1", "aria-selected": String(marked), "data-n": n,
-                                   "data-value": value === null ? null : value, title: words ? `${n} · ${words}` : String(n) },
-      visibleToken(token, true));
+    const node = element(
+        "span", {
+          class: "piece",
+          role: "option",
+          tabindex: "-1",
+          "aria-selected": String(marked),
+          "data-n": n,
+          "data-value": value === null ? null : value,
+          title: words ? `${n} · ${words}` : String(n)
+        },
+        visibleToken(token, true));
     if (value !== null) {
       node.style.backgroundColor = this.scale.css(value);
       node.style.color = this.scale.inkOn(value);
@@ -192,21 +254,51 @@ export class TextView {
     return node;
   }
 
-  // Choosing a token: in a text of its own side, or, where both sides are one text, for the direction.
+  // A token under the pointer is a cell of the map: that of the first chosen query (or key). Where
+  // it goes is the business of `pointed`.
+  hover(piece) {
+    const [first] = state.chosen;
+    if (!piece || first === undefined || !shown.source) return this.pointed?.(null);
+    const n = Number(piece.dataset.n),
+          query = piece.parentNode.dataset.side === "text" ? this.places().query(n) : n;
+    this.pointed?.(state.reverse ? (query < 0 ? null : [query, first]) : [first, n]);
+  }
+
+  // Marks the token that belongs to a cell of the map.
+  mark(cell) {
+    this.body.querySelector(".pointed")?.classList.remove("pointed");
+    if (!cell) return;
+    const self = selfAttention(), offset = self ? this.places().offset : 0;
+    const side = self   ? "text"
+        : state.reverse ? "queries"
+                        : "keys",
+          n = state.reverse ? cell[0] + offset : cell[1];
+    this.body.querySelector(`[data-side="${side}"] [data-n="${n}"]`)?.classList.add("pointed");
+  }
+
+  // Choosing a token: in a text of its own side, or, where both sides are one text, for the
+  // direction.
   pick(side, n, add) {
     const { query } = this.places(), reverse = side === "text" ? state.reverse : side === "keys";
     const index = reverse || side !== "text" ? n : query(n);
     if (index < 0) return;
     const before = add && reverse === state.reverse ? state.chosen : [];
-    const chosen = before.includes(index) ? before.filter((each) => each !== index) : [...before, index];
+    const chosen =
+        before.includes(index) ? before.filter((each) => each !== index) : [...before, index];
     choose({ chosen: chosen.sort((a, b) => a - b), reverse });
     this.body.querySelector(`[data-side="${side}"] [data-n="${n}"]`)?.focus();
   }
 
   // The whole text as a strip of colours: the largest value of each pixel.
   strip(count, value, from, to) {
-    const w = Math.min(count, 1024), canvas = element("canvas", { class: "strip", width: w, height: 1, role: "img",
-                                                                   "aria-label": say("text_strip"), title: say("text_strip") });
+    const w = Math.min(count, 1024), canvas = element("canvas", {
+                                       class: "strip",
+                                       width: w,
+                                       height: 1,
+                                       role: "img",
+                                       "aria-label": say("text_strip"),
+                                       title: say("text_strip")
+                                     });
     const best = new Float64Array(w).fill(NaN);
     for (let n = 0; n < count; ++n) {
       const at = Math.floor((n / count) * w), here = value(n);
@@ -229,14 +321,13 @@ export class TextView {
     return element("div", { class: "strip-box", onclick: go }, canvas, part);
   }
 
-  focus() {
-    this.body.querySelector('.tokens [tabindex="0"]')?.focus();
-  }
+  focus() { this.body.querySelector('.tokens [tabindex="0"]')?.focus(); }
 
   key(event) {
     const piece = event.target.closest?.(".piece");
     if (!piece) return;
-    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -8, ArrowDown: 8 }, pieces = [...piece.parentNode.children];
+    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -8, ArrowDown: 8 },
+          pieces = [...piece.parentNode.children];
     if (event.key in steps) {
       const next = pieces[clamp(pieces.indexOf(piece) + steps[event.key], 0, pieces.length - 1)];
       piece.tabIndex = -1;

@@ -1,24 +1,43 @@
-// What the reader has chosen: one object, the whole of it in the address (#layer=3&head=7...), so that a
-// link shows the same page. Views listen; nobody keeps a choice of their own.
-import { clamp } from "./dom.js";
+// What the reader has chosen: one object, the whole of it in the address (#layer=3&head=7...), so
+// that a link shows the same page. Views listen; nobody keeps a choice of their own.
+import {clamp} from "./dom.js";
 
 export const kDefaults = {
-  language: "en", show: "a", layer: 0, head: 0, zoom: null, cell: null, chosen: [], reverse: false,
-  combine: "sum", p: 1, least: 0, noFirst: false, noSpecial: false, renormalise: false, pattern: "",
-  bend: "sqrt", same: false, tile: "mean", sort: "order", colour: "none", table: false,
+  language: "en",
+  show: "a",
+  layer: 0,
+  head: 0,
+  zoom: null,
+  cell: null,
+  chosen: [],
+  reverse: false,
+  combine: "sum",
+  p: 1,
+  least: 0,
+  noFirst: false,
+  noSpecial: false,
+  renormalise: false,
+  pattern: "",
+  bend: "sqrt",
+  same: false,
+  tile: "mean",
+  sort: "order",
+  colour: "none",
+  table: false,
 };
 const kChoices = {
-  language: ["en", "zh"], show: ["a", "b", "difference"], combine: ["sum", "mean"],
-  bend: ["linear", "sqrt", "log"], tile: ["mean", "maximum"],
+  language: ["en", "zh"],
+  show: ["a", "b", "difference"],
+  combine: ["sum", "mean"],
+  bend: ["linear", "sqrt", "log"],
+  tile: ["mean", "maximum"],
 };
 
-export const state = { ...kDefaults };
+export const state = {...kDefaults};
 const listeners = [];
 let writing = 0, defaults = kDefaults;
 
-export function listen(listener) {
-  listeners.push(listener);
-}
+export function listen(listener) { listeners.push(listener); }
 
 // Changes the state; listeners hear which keys changed.
 export function choose(changes) {
@@ -29,7 +48,7 @@ export function choose(changes) {
     changed.add(key);
   }
   if (changed.size === 0) return;
-  clearTimeout(writing);   // browsers limit how often an address may change
+  clearTimeout(writing);  // browsers limit how often an address may change
   writing = setTimeout(writeAddress, 120);
   for (const listener of listeners) listener(changed);
 }
@@ -78,7 +97,7 @@ function writeAddress() {
 
 // What an address says; whatever makes no sense in it is passed over.
 export function readAddress(hash) {
-  const words = new URLSearchParams(hash.replace(/^#/, "")), read = { ...defaults };
+  const words = new URLSearchParams(hash.replace(/^#/, "")), read = {...defaults };
   const numbers = (text, count) => {
     const all = text.split(",").map(Number);
     return all.length === count && all.every(Number.isFinite) ? all : null;
@@ -88,7 +107,8 @@ export function readAddress(hash) {
     if (Object.hasOwn(kChoices, key)) read[key] = kChoices[key].includes(text) ? text : read[key];
     else if (key === "chosen") read.chosen = readRanges(text);
     else if (key === "zoom") read.zoom = numbers(text, 4);
-    else if (key === "cell") read.cell = numbers(text, 2)?.map((x) => Math.max(0, Math.floor(x))) ?? null;
+    else if (key === "cell")
+      read.cell = numbers(text, 2)?.map((x) => Math.max(0, Math.floor(x))) ?? null;
     else if (typeof kDefaults[key] === "boolean") read[key] = text === "1";
     else if (typeof kDefaults[key] === "number") read[key] = Math.max(0, Number(text) || 0);
     else read[key] = text;
@@ -100,6 +120,6 @@ export function readAddress(hash) {
 
 // The first state: the page's own defaults, then the address.
 export function startState(own) {
-  defaults = { ...kDefaults, ...own };
+  defaults = {...kDefaults, ...own };
   Object.assign(state, readAddress(location.hash));
 }

@@ -1,10 +1,10 @@
-// The weights as a real table, for screen readers and for copying, up to 64 tokens. It is always there
-// for them, and shown to everybody on request.
-import { element, fill, number, signed } from "./dom.js";
-import { headName, keyToken, queryToken, shown } from "./page.js";
-import { state } from "./state.js";
-import { say } from "./text.js";
-import { visibleToken } from "./tokens.js";
+// The weights as a real table, for screen readers and for copying, up to 64 tokens. It is always
+// there for them, and shown to everybody on request.
+import {element, fill, number, signed} from "./dom.js";
+import {headName, keyToken, queryToken, shown} from "./page.js";
+import {state} from "./state.js";
+import {say} from "./text.js";
+import {visibleToken} from "./tokens.js";
 
 const kMostTokens = 64;
 
@@ -13,21 +13,39 @@ export function showTable(root) {
   root.classList.toggle("visually-hidden", !state.table);
   if (!source) return fill(root);
   const n = Math.max(source.queries, source.keys);
-  if (n > kMostTokens) return fill(root, element("p", { class: "muted" }, say("table_too_long", { n })));
-  const header = element("tr", {}, element("th", { scope: "col" }, `${say("query")} \\ ${say("key")}`));
-  for (let j = 0; j < source.keys; ++j) header.append(element("th", { scope: "col" }, element("bdi", {}, visibleToken(keyToken(j)))));
+  if (n > kMostTokens)
+    return fill(root, element("p", { class: "muted" }, say("table_too_long", { n })));
+  const header =
+      element("tr", {}, element("th", { scope: "col" }, `${say("query")} \\ ${say("key")}`));
+  for (let j = 0; j < source.keys; ++j)
+    header.append(element("th", { scope: "col" }, element("bdi", {}, visibleToken(keyToken(j)))));
   const body = element("tbody"), row = new Float64Array(source.keys);
   for (let i = 0; i < source.queries; ++i) {
     source.segment(i, 0, source.keys, row);
     const cells = [...row].map((value, j) => {
       if (value === -2) return element("td", { class: "hidden-cell" }, say("hidden"));
       if (value === -3) return element("td", {}, say("filtered"));
-      const words = Number.isNaN(value) ? say("nan") : source.difference ? signed(value, 3) : number(value, 3);
-      return element("td", { class: "figure" }, source.isExact(i, j) ? words : `${say("about")} ${words}`);
+      const words = Number.isNaN(value) ? say("nan")
+          : source.difference           ? signed(value, 3)
+                                        : number(value, 3);
+      return element(
+          "td", { class: "figure" }, source.isExact(i, j) ? words : `${say("about")} ${words}`);
     });
-    body.append(element("tr", {}, element("th", { scope: "row" }, element("bdi", {}, visibleToken(queryToken(i)))), cells));
+    body.append(element(
+        "tr", {}, element("th", { scope: "row" }, element("bdi", {}, visibleToken(queryToken(i)))),
+        cells));
   }
-  fill(root, element("div", { class: "table-scroll", tabindex: state.table ? "0" : null, role: "region", "aria-label": say("table") },
-    element("table", { class: "weights" },
-      element("caption", {}, say("table_caption", { head: headName(layer, state.head) })), element("thead", {}, header), body)));
+  fill(
+      root,
+      element(
+          "div", {
+            class: "table-scroll",
+            tabindex: state.table ? "0" : null,
+            role: "region",
+            "aria-label": say("table")
+          },
+          element(
+              "table", { class: "weights" },
+              element("caption", {}, say("table_caption", { head: headName(layer, state.head) })),
+              element("thead", {}, header), body)));
 }

@@ -1,8 +1,10 @@
 // Every word of the page, in English and Chinese. {name} is replaced.
 const kText = {
   heads: ["Heads", "注意力头"],
-  heads_hint: ["Each square is one head: rows are queries, columns are keys.",
-    "每个方块是一个头：行是查询，列是键。"],
+  heads_hint: [
+    "Each square is one head: rows are queries, columns are keys.",
+    "每个方块是一个头：行是查询，列是键。"
+  ],
   sort: ["Sort", "排序"],
   order: ["layer, head", "层、头"],
   colour_by: ["Colour by", "着色"],
@@ -22,13 +24,20 @@ const kText = {
   link: ["Copy link", "复制链接"],
   link_copied: ["Link copied", "链接已复制"],
   link_by_hand: ["Copy this link", "请手动复制此链接"],
-  made_by: ["Made by {who}. One file, no request to any network.", "由 {who} 生成。单个文件，不发出任何网络请求。"],
+  made_by: [
+    "Made by {who}. One file, no request to any network.",
+    "由 {who} 生成。单个文件，不发出任何网络请求。"
+  ],
   query: ["query", "查询"],
   key: ["key", "键"],
-  layer_word_1: ["layer", "层"], layer_word: ["layers", "层"], head_word_1: ["head", "头"], head_word: ["heads", "头"],
-  query_word_1: ["query", "查询"], query_word: ["queries", "查询"], key_word_1: ["key", "键"], key_word: ["keys", "键"],
-  summary: ["{layers} {layer_word} × {heads} {head_word} · {queries} {query_word} × {keys} {key_word}",
-    "{layers} 层 × {heads} 头 · {queries} 个查询 × {keys} 个键"],
+  layer_word_1: ["layer", "层"],
+  layer_word: ["layers", "层"],
+  head_word_1: ["head", "头"],
+  head_word: ["heads", "头"],
+  query_word_1: ["query", "个查询"],
+  query_word: ["queries", "个查询"],
+  key_word_1: ["key", "个键"],
+  key_word: ["keys", "个键"],
   all_exact: ["every cell is exact", "每个格子都是精确值"],
   some_about: ["cells are exact where marked, elsewhere about", "有标记处为精确值，其余为近似值"],
   metrics: ["Scores of this head", "此头的得分"],
@@ -38,10 +47,14 @@ const kText = {
   about: ["about", "约"],
   hidden: ["hidden", "被遮住"],
   filtered: ["left out", "已筛去"],
-  exact_is: ["computed from the q, k and lse in this page, or stored in it",
-    "由页面中的 q、k 和 lse 计算，或直接存于页面"],
-  about_is: ["the mean of {queries} × {keys} cells; the largest of them is {maximum}",
-    "{queries} × {keys} 个格子的平均值；其中最大为 {maximum}"],
+  exact_is: [
+    "computed from the q, k and lse in this page, or stored in it",
+    "由页面中的 q、k 和 lse 计算，或直接存于页面"
+  ],
+  about_is: [
+    "the mean of {queries} × {keys} cells; the largest of them is {maximum}",
+    "{queries} × {keys} 个格子的平均值；其中最大为 {maximum}"
+  ],
   nan: ["not a number", "非数值"],
   hidden_causal: ["hidden: behind the query (causal)", "被遮住：在查询之后（因果）"],
   hidden_window: ["hidden: outside the window", "被遮住：在窗口之外"],
@@ -50,23 +63,42 @@ const kText = {
   filtered_is: ["left out by a filter; without it {weight}", "被筛选去掉；原值 {weight}"],
   renormalised_is: ["renormalised; before {weight}", "已重新归一化；原值 {weight}"],
   point_at: ["Point at a cell, or move with the arrow keys.", "指向一个格子，或用方向键移动。"],
-  map_label: ["Heatmap of {head}. {queries} queries by {keys} keys. Arrow keys move, plus and minus zoom.",
-    "{head} 的热图。{queries} 个查询，{keys} 个键。方向键移动，加减号缩放。"],
-  zoom_in: ["Zoom in", "放大"], zoom_out: ["Zoom out", "缩小"], zoom_fit: ["Show all", "显示全部"],
+  map_label: [
+    "Heatmap of {head}. {queries} queries by {keys} keys. Arrow keys move, plus and minus zoom.",
+    "{head} 的热图。{queries} 个查询，{keys} 个键。方向键移动，加减号缩放。"
+  ],
+  zoom_in: ["Zoom in", "放大"],
+  zoom_out: ["Zoom out", "缩小"],
+  zoom_fit: ["Show all", "显示全部"],
   bend: ["Scale", "色标"],
-  linear: ["linear", "线性"], sqrt: ["root", "平方根"], log: ["log", "对数"],
+  linear: ["linear", "线性"],
+  sqrt: ["root", "平方根"],
+  log: ["log", "对数"],
   same: ["0 to 1 for all heads", "所有头同用 0 到 1"],
   tile: ["Tiles", "图块"],
-  mean: ["mean", "平均"], maximum: ["largest", "最大"],
-  level_merged: ["{queries} × {keys} cells in view, several to a pixel", "视野内 {queries} × {keys} 个格子，多格合为一像素"],
-  level_tiles: ["tiles of {queries} × {keys} cells; zoom in for single cells",
-    "每块 {queries} × {keys} 个格子；放大可见单个格子"],
-  level_filter: ["At this zoom the tiles are shown before top-p and renormalising.",
-    "此缩放级别下，图块未应用 top-p 与重新归一化。"],
-  legend_hidden: ["hidden", "被遮住"], legend_filtered: ["left out", "已筛去"], legend_nan: ["not a number", "非数值"],
+  mean: ["mean", "平均"],
+  maximum: ["largest", "最大"],
+  level_merged: [
+    "{queries} × {keys} cells in view, several to a pixel",
+    "视野内 {queries} × {keys} 个格子，多格合为一像素"
+  ],
+  level_tiles: [
+    "tiles of {queries} × {keys} cells; zoom in for single cells",
+    "每块 {queries} × {keys} 个格子；放大可见单个格子"
+  ],
+  level_filter: [
+    "At this zoom the tiles are shown before top-p and renormalising.",
+    "此缩放级别下，图块未应用 top-p 与重新归一化。"
+  ],
+  legend_hidden: ["hidden", "被遮住"],
+  legend_filtered: ["left out", "已筛去"],
+  legend_nan: ["not a number", "非数值"],
   legend_window: ["exact window", "精确窗口"],
   top_p: ["Top-p", "Top-p"],
-  top_p_is: ["Per query, the largest weights until they make up this share.", "对每个查询，取最大的权重直至达到此份额。"],
+  top_p_is: [
+    "Per query, the largest weights until they make up this share.",
+    "对每个查询，取最大的权重直至达到此份额。"
+  ],
   threshold: ["At least", "阈值"],
   threshold_is: ["Weights below this are left out.", "低于此值的权重被去掉。"],
   no_first: ["Hide the first token", "隐藏首个词元"],
@@ -76,8 +108,10 @@ const kText = {
   pattern_hint: ["regular expression", "正则表达式"],
   pattern_bad: ["This pattern cannot be read: {what}", "无法解析此表达式：{what}"],
   filters_off: ["Clear filters", "清除筛选"],
-  needs_exact: ["Top-p and renormalising need exact rows, which this page does not hold for this layer.",
-    "Top-p 与重新归一化需要精确的行，而此页未包含该层的精确数据。"],
+  needs_exact: [
+    "Top-p and renormalising need exact rows, which this page does not hold for this layer.",
+    "Top-p 与重新归一化需要精确的行，而此页未包含该层的精确数据。"
+  ],
   direction: ["Direction", "方向"],
   sees: ["what it sees", "它看到什么"],
   seen_by: ["who sees it", "谁看到它"],
@@ -85,20 +119,35 @@ const kText = {
   sum: ["sum", "求和"],
   chosen_sees: ["Seen by {tokens}", "{tokens} 看到的内容"],
   chosen_seen: ["Who sees {tokens}", "谁看到 {tokens}"],
-  chosen_none: ["Choose a token. Hold Shift to choose several.", "选择一个词元。按住 Shift 可多选。"],
+  chosen_none:
+      ["Choose a token. Hold Shift to choose several.", "选择一个词元。按住 Shift 可多选。"],
   chosen_many: ["{first} and {n} more", "{first} 等 {n} 个"],
-  facts_query: ["entropy {entropy} nats, largest weight {maximum}", "熵 {entropy} nat，最大权重 {maximum}"],
+  facts_query:
+      ["entropy {entropy} nats, largest weight {maximum}", "熵 {entropy} nat，最大权重 {maximum}"],
   facts_key: ["receives {mass} in all, over all queries", "从所有查询共得到 {mass}"],
-  text_queries: ["Queries", "查询"], text_keys: ["Keys", "键"],
+  text_queries: ["Queries", "查询"],
+  text_keys: ["Keys", "键"],
   text_page: ["{from} to {to} of {all}", "第 {from} 至 {to} 个，共 {all} 个"],
-  earlier: ["Earlier", "向前"], later: ["Later", "向后"],
-  text_too_many: ["Too many tokens are chosen to add them up here; choose fewer.", "选择的词元过多，无法在此合计；请减少。"],
+  earlier: ["Earlier", "向前"],
+  later: ["Later", "向后"],
+  text_too_many: [
+    "Too many tokens are chosen to add them up here; choose fewer.",
+    "选择的词元过多，无法在此合计；请减少。"
+  ],
   text_strip: ["All tokens; click to go there", "全部词元；点击跳转"],
-  explain_none: ["Choose a cell on the map to see where its number comes from.", "在热图上选择一个格子，查看它的数值从何而来。"],
-  explain_not: ["q and k of this layer are not in the page: {why} So this weight cannot be recomputed here.",
-    "此层的 q 和 k 不在页面中：{why} 因此无法在此重新计算该权重。"],
+  explain_none: [
+    "Choose a cell on the map to see where its number comes from.",
+    "在热图上选择一个格子，查看它的数值从何而来。"
+  ],
+  explain_not: [
+    "q and k of this layer are not in the page: {why} So this weight cannot be recomputed here.",
+    "此层的 q 和 k 不在页面中：{why} 因此无法在此重新计算该权重。"
+  ],
   explain_why: ["they were left out to keep the page small.", "为减小页面而省去。"],
-  explain_no_v: ["v of this layer is not in the page, so the last step is left out.", "此层的 v 不在页面中，因此省去最后一步。"],
+  explain_no_v: [
+    "v of this layer is not in the page, so the last step is left out.",
+    "此层的 v 不在页面中，因此省去最后一步。"
+  ],
   explain_run: ["Run", "运行"],
   step_scores: ["1 · Scores", "1 · 分数"],
   step_mask: ["2 · Mask", "2 · 掩码"],
@@ -109,7 +158,8 @@ const kText = {
   dot: ["sum of the products", "乘积之和"],
   times_scale: ["× scale {scale}", "× 缩放 {scale}"],
   softcap: ["softcap {cap} · tanh(s / {cap})", "软上限 {cap} · tanh(s / {cap})"],
-  bias: ["+ bias", "+ 偏置"], alibi: ["+ ALiBi, −slope × distance", "+ ALiBi，−斜率 × 距离"],
+  bias: ["+ bias", "+ 偏置"],
+  alibi: ["+ ALiBi, −slope × distance", "+ ALiBi，−斜率 × 距离"],
   nothing_added: ["nothing is added, nothing hides this key", "没有添加项，此键未被遮住"],
   score: ["score s", "分数 s"],
   row_maximum: ["largest score of the row, m", "该行最大分数 m"],
@@ -117,58 +167,119 @@ const kText = {
   row_sum: ["÷ sum of the row", "÷ 行之和"],
   row_sum_sink: ["÷ sum of the row, sink included", "÷ 行之和（含 sink）"],
   weight_is: ["weight p = exp(s − lse)", "权重 p = exp(s − lse)"],
-  check: ["the row's own sum and the stored lse differ by {difference}", "本页计算的行之和与存储的 lse 相差 {difference}"],
-  hidden_zero: ["hidden, so its weight is exactly 0 and it never enters the sum", "被遮住，因此权重恰为 0，不进入求和"],
+  check: [
+    "the row's own sum and the stored lse differ by {difference}",
+    "本页计算的行之和与存储的 lse 相差 {difference}"
+  ],
+  hidden_zero: [
+    "hidden, so its weight is exactly 0 and it never enters the sum",
+    "被遮住，因此权重恰为 0，不进入求和"
+  ],
   value_times: ["p × v of this key", "p × 该键的 v"],
   value_norm: ["length of p × v, of the whole output row", "p × v 的长度，整行输出的长度"],
-  table_show: ["Show the table", "显示表格"], table_hide: ["Hide the table", "隐藏表格"],
-  table_caption: ["Weights of {head}: a row for each query, a column for each key",
-    "{head} 的权重：每行一个查询，每列一个键"],
-  table_too_long: ["The table is offered for up to 64 tokens; this layer has {n}. Export CSV holds what is in view.",
-    "表格最多支持 64 个词元；此层有 {n} 个。可导出视野内的 CSV。"],
+  table_show: ["Show the table", "显示表格"],
+  table_hide: ["Hide the table", "隐藏表格"],
+  table_caption: [
+    "Weights of {head}: a row for each query, a column for each key",
+    "{head} 的权重：每行一个查询，每列一个键"
+  ],
+  table_too_long: [
+    "The table is offered for up to 64 tokens; this layer has {n}. Export CSV holds what is in view.",
+    "表格最多支持 64 个词元；此层有 {n} 个。可导出视野内的 CSV。"
+  ],
   compare: ["Runs", "运行"],
   largest_difference: ["Largest difference {value} at {place}", "最大差值 {value}，位于 {place}"],
-  largest_here: ["In this head {value} at query {query} → key {key}", "此头中最大 {value}，查询 {query} → 键 {key}"],
+  largest_here: [
+    "In this head {value} at query {query} → key {key}",
+    "此头中最大 {value}，查询 {query} → 键 {key}"
+  ],
   searching: ["searching …", "查找中……"],
   no_difference: ["The two runs are equal in every cell.", "两次运行逐格相等。"],
+  no_difference_about: ["The tiles of the two runs are equal.", "两次运行的图块相等。"],
   no_difference_here: ["In this head the two runs are equal.", "此头中两次运行相等。"],
   go_there: ["Go there", "前往"],
   export: ["Export", "导出"],
-  export_too_large: ["{n} cells are in view; CSV holds at most {most}. Zoom in, or take the tiles.", "视野内有 {n} 个格子；CSV 最多 {most} 个。请放大。"],
+  export_too_large: [
+    "{n} cells are in view; CSV holds at most {most}. Zoom in, or take the tiles.",
+    "视野内有 {n} 个格子；CSV 最多 {most} 个。请放大。"
+  ],
   notes: ["Notes", "说明"],
-  note_nan: ["This head has weights that are not numbers; they are drawn in magenta.",
-    "此头含有非数值的权重，以洋红色绘出。"],
+  note_nan: [
+    "This head has weights that are not numbers; they are drawn in magenta.",
+    "此头含有非数值的权重，以洋红色绘出。"
+  ],
   error_title: ["This cannot be shown", "无法显示"],
-  error_no_data: ["The page holds no data. It was probably cut off when it was saved.", "页面不含数据，可能在保存时被截断。"],
-  error_json: ["The page's data is broken ({what}). Write the page again.", "页面数据已损坏（{what}）。请重新生成。"],
-  error_format: ["The data is of the format “{found}”; this page reads attend.view/1.", "数据格式为“{found}”；此页只能读取 attend.view/1。"],
-  error_no_runs: ["The data holds no run: there is nothing to show.", "数据中没有任何运行：没有可显示的内容。"],
-  error_blob_missing: ["Part {blob} of the data is missing; the page was probably cut off.", "数据第 {blob} 部分缺失，页面可能被截断。"],
-  error_blob_broken: ["Part {blob} of the data cannot be unpacked; the page is damaged.", "数据第 {blob} 部分无法解压，页面已损坏。"],
-  error_blob_size: ["Part {blob} of the data has {found} bytes instead of {expected}.", "数据第 {blob} 部分为 {found} 字节，应为 {expected} 字节。"],
-  error_blob_type: ["A part of the data has the unknown type “{found}”.", "数据中有未知类型“{found}”。"],
-  error_old_browser: ["This browser cannot unpack the data (no DecompressionStream). Any browser of 2023 or later can.",
-    "此浏览器无法解压数据（没有 DecompressionStream）。2023 年及以后的浏览器均可。"],
+  error_no_data: [
+    "The page holds no data. It was probably cut off when it was saved.",
+    "页面不含数据，可能在保存时被截断。"
+  ],
+  error_json: [
+    "The page's data is broken ({what}). Write the page again.",
+    "页面数据已损坏（{what}）。请重新生成。"
+  ],
+  error_format: [
+    "The data is of the format “{found}”; this page reads attend.view/1.",
+    "数据格式为“{found}”；此页只能读取 attend.view/1。"
+  ],
+  error_no_runs: [
+    "The data holds no run: there is nothing to show.", "数据中没有任何运行：没有可显示的内容。"
+  ],
+  error_blob_missing: [
+    "Part {blob} of the data is missing; the page was probably cut off.",
+    "数据第 {blob} 部分缺失，页面可能被截断。"
+  ],
+  error_blob_broken: [
+    "Part {blob} of the data cannot be unpacked; the page is damaged.",
+    "数据第 {blob} 部分无法解压，页面已损坏。"
+  ],
+  error_blob_size: [
+    "Part {blob} of the data has {found} bytes instead of {expected}.",
+    "数据第 {blob} 部分为 {found} 字节，应为 {expected} 字节。"
+  ],
+  error_blob_type:
+      ["A part of the data has the unknown type “{found}”.", "数据中有未知类型“{found}”。"],
+  error_old_browser: [
+    "This browser cannot unpack the data (no DecompressionStream). Any browser of 2023 or later can.",
+    "此浏览器无法解压数据（没有 DecompressionStream）。2023 年及以后的浏览器均可。"
+  ],
   error_tiles: ["The overview of {layer} does not fit its shape.", "{layer} 的概览与其形状不符。"],
-  error_shape: ["In {layer}, {name} has {found} numbers instead of {expected}.", "{layer} 中 {name} 有 {found} 个数，应为 {expected} 个。"],
-  error_field: ["In {layer}, {name} is {found}; a whole number is needed.", "{layer} 中 {name} 为 {found}；应为整数。"],
-  error_not_alike: ["The runs cannot be subtracted: {name} is {a} in one and {b} in the other.", "两次运行无法相减：{name} 分别为 {a} 和 {b}。"],
+  error_shape: [
+    "In {layer}, {name} has {found} numbers instead of {expected}.",
+    "{layer} 中 {name} 有 {found} 个数，应为 {expected} 个。"
+  ],
+  error_field: [
+    "In {layer}, {name} is {found}; a whole number is needed.",
+    "{layer} 中 {name} 为 {found}；应为整数。"
+  ],
+  error_not_alike: [
+    "The runs cannot be subtracted: {name} is {a} in one and {b} in the other.",
+    "两次运行无法相减：{name} 分别为 {a} 和 {b}。"
+  ],
   error_unexpected: ["Something went wrong: {what}", "出现问题：{what}"],
   empty_layer: ["This run has no such layer.", "此运行没有该层。"],
-  no_layers: ["This run has no layers: there is nothing to show.", "此运行没有任何层：没有可显示的内容。"],
-  empty_sequence: ["This layer is empty: {heads} heads, {queries} queries, {keys} keys. There is no weight to show.",
-    "此层为空：{heads} 个头，{queries} 个查询，{keys} 个键。没有可显示的权重。"],
-  few_tokens: ["There are {found} tokens for {needed} positions; the others are shown by number.",
-    "{needed} 个位置只有 {found} 个词元；其余以编号显示。"],
+  no_layers:
+      ["This run has no layers: there is nothing to show.", "此运行没有任何层：没有可显示的内容。"],
+  empty_sequence: [
+    "This layer is empty: {heads} heads, {queries} queries, {keys} keys. There is no weight to show.",
+    "此层为空：{heads} 个头，{queries} 个查询，{keys} 个键。没有可显示的权重。"
+  ],
+  few_tokens: [
+    "There are {found} tokens for {needed} positions; the others are shown by number.",
+    "{needed} 个位置只有 {found} 个词元；其余以编号显示。"
+  ],
   no_tiles: ["no overview", "无概览"],
   metric_entropy: ["Entropy", "熵"],
-  metric_entropy_is: ["mean entropy of a row, in nats: 0 is one key, log n is all n alike", "行的平均熵（nat）：0 为单个键，log n 为 n 个键均等"],
+  metric_entropy_is: [
+    "mean entropy of a row, in nats: 0 is one key, log n is all n alike",
+    "行的平均熵（nat）：0 为单个键，log n 为 n 个键均等"
+  ],
   metric_evenness: ["Evenness", "均匀度"],
   metric_evenness_is: ["entropy divided by its largest possible value", "熵除以其可能的最大值"],
   metric_maximum: ["Maximum", "最大权重"],
   metric_maximum_is: ["mean of the largest weight of a row", "每行最大权重的平均"],
   metric_distance: ["Distance", "距离"],
-  metric_distance_is: ["mean distance from the query to the keys, by weight", "按权重计，查询到键的平均距离"],
+  metric_distance_is:
+      ["mean distance from the query to the keys, by weight", "按权重计，查询到键的平均距离"],
   metric_previous: ["Previous", "前一词元"],
   metric_previous_is: ["mean weight on the key just before the query", "查询前一个键上的平均权重"],
   metric_first: ["First", "首个词元"],
@@ -178,42 +289,61 @@ const kText = {
   metric_local: ["Local", "局部"],
   metric_local_is: ["mean weight on keys near the query", "查询附近的键上的平均权重"],
   metric_duplicate: ["Duplicate", "重复词元"],
-  metric_duplicate_is: ["mean weight on earlier keys with the query's token", "与查询相同的较早词元上的平均权重"],
+  metric_duplicate_is:
+      ["mean weight on earlier keys with the query's token", "与查询相同的较早词元上的平均权重"],
   metric_induction: ["Induction", "归纳"],
-  metric_induction_is: ["mean weight on keys that follow an earlier copy of the query's token", "查询词元较早副本之后的键上的平均权重"],
+  metric_induction_is: [
+    "mean weight on keys that follow an earlier copy of the query's token",
+    "查询词元较早副本之后的键上的平均权重"
+  ],
   metric_contribution: ["Contribution", "贡献"],
-  metric_contribution_is: ["mean length of what the head adds to the output", "该头加到输出上的向量的平均长度"],
+  metric_contribution_is:
+      ["mean length of what the head adds to the output", "该头加到输出上的向量的平均长度"],
   metric_difference: ["Difference", "差异"],
   metric_difference_is: ["largest difference between the two runs", "两次运行的最大差值"],
   label_previous_token: ["previous token", "前一词元"],
-  label_previous_token_is: ["mean weight on the key just before the query", "查询前一个键上的平均权重"],
+  label_previous_token_is:
+      ["mean weight on the key just before the query", "查询前一个键上的平均权重"],
   label_first_token: ["first token", "首个词元"],
-  label_first_token_is: ["mean weight on key 0, where a head rests", "键 0 上的平均权重，头在此停留"],
+  label_first_token_is:
+      ["mean weight on key 0, where a head rests", "键 0 上的平均权重，头在此停留"],
   label_current_token: ["current token", "当前词元"],
   label_current_token_is: ["mean weight on the query's own position", "查询自身位置上的平均权重"],
   label_induction: ["induction", "归纳"],
-  label_induction_is: ["mean weight on keys that follow an earlier copy of the query's token", "查询词元较早副本之后的键上的平均权重"],
+  label_induction_is: [
+    "mean weight on keys that follow an earlier copy of the query's token",
+    "查询词元较早副本之后的键上的平均权重"
+  ],
   label_duplicate_token: ["duplicate token", "重复词元"],
-  label_duplicate_token_is: ["mean weight on earlier keys with the query's token", "与查询相同的较早词元上的平均权重"],
+  label_duplicate_token_is:
+      ["mean weight on earlier keys with the query's token", "与查询相同的较早词元上的平均权重"],
   label_local: ["local", "局部"],
   label_local_is: ["mean weight on keys near the query", "查询附近的键上的平均权重"],
   label_uniform: ["uniform", "均匀"],
   label_uniform_is: ["entropy divided by its largest possible value", "熵除以其可能的最大值"],
   label_mixed: ["mixed", "混合"],
-  label_mixed_is: ["mean of the largest weight of a row; no habit stands out", "每行最大权重的平均；没有突出的习惯"],
+  label_mixed_is: [
+    "mean of the largest weight of a row; no habit stands out", "每行最大权重的平均；没有突出的习惯"
+  ],
   label_none: ["sees nothing", "什么也看不到"],
   label_none_is: ["no query of this head sees a key", "此头没有查询看到任何键"],
   key_heads: ["next, previous head", "下一个、上一个头"],
   key_layers: ["next, previous layer", "下一层、上一层"],
   key_views: ["go to heads, map, text, explanation", "前往头、热图、文本、解释"],
-  key_arrows: ["move the cell (map), the token (text), the head (heads)", "移动格子（热图）、词元（文本）、头"],
+  key_arrows: [
+    "move the cell (map), the token (text), the head (heads)", "移动格子（热图）、词元（文本）、头"
+  ],
   key_pan: ["move the view (map)", "平移视野（热图）"],
   key_ends: ["first, last key; a page up, down (map)", "首个、最后一个键；上下翻页（热图）"],
   key_zoom: ["zoom in, out, show all", "放大、缩小、显示全部"],
-  key_choose: ["choose the query of this cell, or this token; with Shift add it", "选择该格的查询或该词元；按 Shift 添加"],
+  key_choose: [
+    "choose the query of this cell, or this token; with Shift add it",
+    "选择该格的查询或该词元；按 Shift 添加"
+  ],
   key_reverse: ["turn the direction of the text", "切换文本方向"],
   key_combine: ["sum or mean", "求和或平均"],
-  key_filters: ["hide first token, special tokens; renormalise", "隐藏首个词元、特殊词元；重新归一化"],
+  key_filters:
+      ["hide first token, special tokens; renormalise", "隐藏首个词元、特殊词元；重新归一化"],
   key_pattern: ["write a pattern for keys", "输入键的表达式"],
   key_p: ["top-p down, up", "减小、增大 top-p"],
   key_least: ["threshold down, up", "减小、增大阈值"],

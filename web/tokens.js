@@ -1,11 +1,14 @@
-// Tokens as readers see them. A token is data of unknown origin: whatever has no glyph of its own, or
-// would reorder its neighbours, is shown as a mark, and every token stands in an element of its own.
-import { element } from "./dom.js";
+// Tokens as readers see them. A token is data of unknown origin: whatever has no glyph of its own,
+// or would reorder its neighbours, is shown as a mark, and every token stands in an element of its
+// own.
+import {element} from "./dom.js";
 
-// Marks for what has no glyph: controls, soft hyphen, bidi and zero-width marks, line separators, tags.
+// Marks for what has no glyph: controls, soft hyphen, bidi and zero-width marks, line separators,
+// tags.
 const kUnseen = new RegExp(
-  "[\\u0000-\\u001f\\u007f-\\u00a0\\u00ad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f" +
-  "\\u2028-\\u202f\\u205f-\\u206f\\u3164\\ufeff\\uffa0\\ufff0-\\ufffb\\ud800-\\udfff\\u{e0000}-\\u{e0fff}]", "gu");
+    "[\\u0000-\\u001f\\u007f-\\u00a0\\u00ad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f" +
+        "\\u2028-\\u202f\\u205f-\\u206f\\u3164\\ufeff\\uffa0\\ufff0-\\ufffb\\ud800-\\udfff\\u{e0000}-\\u{e0fff}]",
+    "gu");
 
 function mark(character) {
   const code = character.codePointAt(0);

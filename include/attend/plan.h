@@ -4,7 +4,7 @@
 // asking.
 #pragma once
 
-#include <attend/attention.h>
+#include <attend/inspect.h>
 
 #include <cstddef>
 #include <memory>
@@ -31,6 +31,10 @@ class ATTEND_API Plan {
                                  const AttentionOptions& options = {},
                                  const ConstTensorView& dlse = {}, const PlanOptions& plan = {},
                                  Context& context = default_context());
+  static Plan inspect(const ConstTensorView& q, const ConstTensorView& k,
+                      const AttentionOptions& options = {},
+                      const InspectOptions& inspect_options = {}, const PlanOptions& plan = {},
+                      Context& context = default_context());
 
   // As attention() and attention_backward(). Data, strides, the values of lengths and offsets, and
   // the seed, offset and origin of dropout may differ from the Plan's; anything else throws.
@@ -41,6 +45,9 @@ class ATTEND_API Plan {
                     const ConstTensorView& out, const ConstTensorView& lse,
                     const ConstTensorView& dout, const AttentionGradients& gradients,
                     const AttentionOptions& options = {}, const ConstTensorView& dlse = {}) const;
+  Statistics run_inspect(const ConstTensorView& q, const ConstTensorView& k,
+                         const AttentionOptions& options = {},
+                         const InspectOptions& inspect_options = {}) const;
 
   const std::string& kernel() const noexcept;
   std::size_t workspace_bytes() const noexcept;

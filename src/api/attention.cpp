@@ -4,6 +4,7 @@
 
 #include "api/check.h"
 #include "api/context.h"
+#include "api/statistics.h"
 #include "core/reporting.h"
 #include "core/text.h"
 
@@ -21,10 +22,14 @@ void check_and_run(const Request& request, Context& context) {
   state.execute(*state.plan_for(request.problem), request.call);
 }
 
-void run_planned(const Decision& decision, const Request& request, Context& context) {
+void same_problem(const Decision& decision, const Request& request) {
   if (!(request.problem == decision.problem))
     throw InvalidArgument(text("plan: made for ", describe(decision.problem), "; called with ",
                                describe(request.problem)));
+}
+
+void run_planned(const Decision& decision, const Request& request, Context& context) {
+  same_problem(decision, request);
   context.state().execute(decision, request.call);
 }
 
@@ -146,6 +151,26 @@ void Plan::run_backward(const ConstTensorView& q, const ConstTensorView& k,
     run_planned(*state_->decision,
                 check(BackwardArguments{q, k, v, out, lse, dout, gradients, options, dlse}),
                 *context_);
+  });
+}
+
+Plan Plan::inspect(const ConstTensorView& q, const ConstTensorView& k,
+                   const AttentionOptions& options, const InspectOptions& inspect_options,
+                   const PlanOptions& plan, Context& context) {
+  return reporting("inspect", [&] {
+    const Request request = check(InspectArguments{q, k, options, inspect_options});
+    return Plan(make_state(request.problem, plan, context), context);
+  });
+}
+
+Statistics Plan::run_inspect(const ConstTensorView& q, const ConstTensorView& k,
+                             const AttentionOptions& options,
+                             const InspectOptions& inspect_options) const {
+  return reporting("inspect", [&] {
+    const InspectArguments given{q, k, options, inspect_options};
+    const Request request = check(given);
+    same_problem(*state_->decision, request);
+    return statistics_of(request, *state_->decision, given, *context_);
   });
 }
 

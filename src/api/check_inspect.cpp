@@ -35,6 +35,9 @@ void Checker::inspect(const InspectOptions& options) {
   if (options.tile_rows > 0) {
     p_.tile_queries = tile_size(p_.q_length, options.tile_rows);
     p_.tile_keys = tile_size(p_.k_length, options.tile_columns);
+    const Shape map{p_.batch, p_.heads, p_.map_rows(), p_.map_columns()};
+    if (product_of(map) > kMaxElements)
+      fail("the map ", map, " has sizes that multiply to more than 2^60");
   }
   p_.metrics = options.metrics;
   if (options.local_width < 0)

@@ -1,8 +1,7 @@
 // inspect() and weights_of(): check, make what is written, plan, run; then sums become means.
 #include <attend/inspect.h>
 
-#include "api/check.h"
-#include "api/context.h"
+#include "api/statistics.h"
 #include "core/mask.h"
 #include "core/reporting.h"
 
@@ -117,54 +116,60 @@ HeadStatistics means(const HeadSums& sums, bool metrics, double local_share, con
 
 }  // namespace
 
+Statistics statistics_of(Request request, const Decision& decision, const InspectArguments& given,
+                         Context& context) {
+  const auto& [q, k, options, asked] = given;
+  const Problem& p = request.problem;
+  Call& call = request.call;
+
+  Statistics s;
+  const auto make = [&](Tensor& tensor, const Shape& shape, Strided& to, DType type) {
+    tensor = Tensor::uninitialized(shape, type);
+    to = strided(tensor);
+  };
+  const Shape rows{q.size(0), q.size(1), q.size(2)};
+  const std::int64_t keys = p.keys == KeyAddressing::packed ? k.size(2) : p.k_length;
+  make(s.lse, rows, call.lse, p.lse_type);
+  make(s.maximum, rows, call.maximum, p.lse_type);
+  make(s.entropy, rows, call.entropy, p.lse_type);
+  if (p.top_k > 0) {
+    const Shape top{rows[0], rows[1], rows[2], p.top_k};
+    make(s.top_keys, top, call.top_keys, DType::i64);
+    make(s.top_weights, top, call.top_weights, p.lse_type);
+  }
+  if (p.key_mass)
+    make(s.key_mass, {p.keys == KeyAddressing::packed ? 1 : p.batch, p.heads, keys}, call.key_mass,
+         p.lse_type);
+  if (p.tile_keys > 0) {
+    const Shape map{p.batch, p.heads, p.map_rows(), p.map_columns()};
+    make(s.tile_mean, map, call.tile_mean, p.lse_type);
+    make(s.tile_maximum, map, call.tile_maximum, p.lse_type);
+  }
+  s.tile_queries = p.tile_queries;
+  s.tile_keys = p.tile_keys;
+  s.batch = p.batch;
+  std::optional<Tokens> tokens;
+  if (p.tokens) tokens.emplace(p, call, keys);
+  std::vector<HeadSums> sums(static_cast<std::size_t>(p.batch * p.heads));
+  call.heads = sums.data();
+
+  context.state().execute(decision, call);
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const double share = p.metrics ? local_uniform(p, sequence_of(p, call, b)) : 0;
+    for (std::int64_t h = 0; h < p.heads; ++h)
+      s.heads.push_back(means(sums[static_cast<std::size_t>(b * p.heads + h)], p.metrics, share,
+                              tokens ? &*tokens : nullptr, static_cast<std::size_t>(b)));
+  }
+  return s;
+}
+
 Statistics inspect(const ConstTensorView& q, const ConstTensorView& k,
                    const AttentionOptions& options, const InspectOptions& inspect_options,
                    Context& context) {
   return reporting("inspect", [&] {
-    Request request = check(InspectArguments{q, k, options, inspect_options});
-    const Problem& p = request.problem;
-    Call& call = request.call;
-
-    Statistics s;
-    const auto make = [&](Tensor& tensor, const Shape& shape, Strided& to, DType type) {
-      tensor = Tensor::uninitialized(shape, type);
-      to = strided(tensor);
-    };
-    const Shape rows{q.size(0), q.size(1), q.size(2)};
-    const std::int64_t keys = p.keys == KeyAddressing::packed ? k.size(2) : p.k_length;
-    make(s.lse, rows, call.lse, p.lse_type);
-    make(s.maximum, rows, call.maximum, p.lse_type);
-    make(s.entropy, rows, call.entropy, p.lse_type);
-    if (p.top_k > 0) {
-      const Shape top{rows[0], rows[1], rows[2], p.top_k};
-      make(s.top_keys, top, call.top_keys, DType::i64);
-      make(s.top_weights, top, call.top_weights, p.lse_type);
-    }
-    if (p.key_mass)
-      make(s.key_mass, {p.keys == KeyAddressing::packed ? 1 : p.batch, p.heads, keys},
-           call.key_mass, p.lse_type);
-    if (p.tile_keys > 0) {
-      const Shape map{p.batch, p.heads, p.map_rows(), p.map_columns()};
-      make(s.tile_mean, map, call.tile_mean, p.lse_type);
-      make(s.tile_maximum, map, call.tile_maximum, p.lse_type);
-    }
-    s.tile_queries = p.tile_queries;
-    s.tile_keys = p.tile_keys;
-    s.batch = p.batch;
-    const std::shared_ptr<const Decision> plan = context.state().plan_for(p);
-    std::optional<Tokens> tokens;
-    if (p.tokens) tokens.emplace(p, call, keys);
-    std::vector<HeadSums> sums(static_cast<std::size_t>(p.batch * p.heads));
-    call.heads = sums.data();
-
-    context.state().execute(*plan, call);
-    for (std::int64_t b = 0; b < p.batch; ++b) {
-      const double share = p.metrics ? local_uniform(p, sequence_of(p, call, b)) : 0;
-      for (std::int64_t h = 0; h < p.heads; ++h)
-        s.heads.push_back(means(sums[static_cast<std::size_t>(b * p.heads + h)], p.metrics, share,
-                                tokens ? &*tokens : nullptr, static_cast<std::size_t>(b)));
-    }
-    return s;
+    const InspectArguments given{q, k, options, inspect_options};
+    const Request request = check(given);
+    return statistics_of(request, *context.state().plan_for(request.problem), given, context);
   });
 }
 

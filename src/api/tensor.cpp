@@ -1,4 +1,5 @@
 // Shape, the views and Tensor.
+#include "api/tensor_memory.h"
 #include "core/text.h"
 
 #include <attend/tensor.h>
@@ -11,8 +12,6 @@
 
 namespace attend {
 namespace {
-
-constexpr std::align_val_t kTensorAlignment{64};
 
 void check_sizes(const Shape& shape) {
   for (const std::int64_t size : shape)
@@ -182,15 +181,13 @@ TensorView TensorView::slice(int dim, std::int64_t begin, std::int64_t end,
 
 // ---- Tensor ------------------------------------------------------------------------------------
 
-void Tensor::Free::operator()(void* memory) const noexcept {
-  ::operator delete(memory, kTensorAlignment);
-}
+void Tensor::Free::operator()(void* memory) const noexcept { give_memory(memory); }
 
 Tensor Tensor::uninitialized(const Shape& shape, DType type) {
   check_sizes(shape);
   const std::size_t bytes = byte_count(type, shape);
   Tensor tensor;
-  tensor.memory_.reset(::operator new(bytes, kTensorAlignment, std::nothrow));
+  tensor.memory_.reset(take_memory(bytes));
   if (!tensor.memory_)
     throw OutOfMemory(text("tensor: no memory for the ", bytes, " bytes of ", shape, " ", type));
   tensor.view_ = TensorView(tensor.memory_.get(), type, shape);

@@ -90,6 +90,17 @@ void add_sweeps(Table& table) {
     add(table, "growth", square(1, 1, length, 64), length <= 8192 ? Run::always : Run::full);
 }
 
+// Each of them beside the attention that its cost is compared with.
+void add_inspect(Table& table) {
+  for (const std::int64_t length : {1024, 2048})
+    for (const std::int64_t d : {64, 128})
+      for (const bool causal : {false, true})
+        for (const Operation operation : {Operation::forward, Operation::inspect_rows,
+                                          Operation::inspect_top, Operation::inspect_all})
+          add(table, "inspect", square(1, 4, length, d, causal),
+              length == 1024 && d == 64 ? Run::always : Run::full, operation);
+}
+
 double pairs(const Case& p) {
   const double all = static_cast<double>(p.batch * p.heads) * static_cast<double>(p.q_length) *
                      static_cast<double>(p.k_length);
@@ -104,6 +115,9 @@ std::string_view name_of(Operation operation) {
     case Operation::backward: return "backward";
     case Operation::layer: return "layer";
     case Operation::layer_train: return "layer_train";
+    case Operation::inspect_rows: return "inspect_rows";
+    case Operation::inspect_top: return "inspect_top";
+    case Operation::inspect_all: return "inspect_all";
   }
   return "";
 }
@@ -121,6 +135,9 @@ std::string name(const BenchCase& measured) {
   word("d", p.d);
   if (p.causal) text += "_causal";
   if (measured.operation == Operation::layer_train) text += "_train";
+  if (measured.operation == Operation::inspect_rows) text += "_rows";
+  if (measured.operation == Operation::inspect_top) text += "_top8";
+  if (measured.operation == Operation::inspect_all) text += "_all";
   return text;
 }
 
@@ -134,6 +151,9 @@ double flops(const BenchCase& measured) {
     case Operation::backward: return 2.5 * forward;
     case Operation::layer: return projections + forward;
     case Operation::layer_train: return 3 * projections + 3.5 * forward;
+    case Operation::inspect_rows:
+    case Operation::inspect_top: return 0.5 * forward;
+    case Operation::inspect_all: return forward;
   }
   return 0;
 }
@@ -154,6 +174,7 @@ std::vector<BenchCase> bench_table() {
   add_backward(table);
   add_layers(table);
   add_sweeps(table);
+  add_inspect(table);
   return table;
 }
 
@@ -165,6 +186,8 @@ std::vector<std::string> bench_suites() {
   return names;
 }
 
-bool only_by_name(std::string_view suite) { return suite == "length" || suite == "growth"; }
+bool only_by_name(std::string_view suite) {
+  return suite == "length" || suite == "growth" || suite == "inspect";
+}
 
 }  // namespace attend::cases

@@ -10,10 +10,13 @@
 namespace attend::cases {
 
 enum class Operation : std::uint8_t {
-  forward,      // attention()
-  backward,     // attention_backward(), after an attention() that is not timed
-  layer,        // MultiHeadAttention::forward
-  layer_train,  // forward_train() and backward()
+  forward,       // attention()
+  backward,      // attention_backward(), after an attention() that is not timed
+  layer,         // MultiHeadAttention::forward
+  layer_train,   // forward_train() and backward()
+  inspect_rows,  // inspect(): lse, maximum, entropy
+  inspect_top,   // and the 8 largest keys of each row
+  inspect_all,   // and mass, metrics with tokens, a map of 128 x 128 tiles
 };
 
 // A layer's problem is that of its heads: model_dim = heads * d, queries = keys.
@@ -27,13 +30,15 @@ struct BenchCase {
 std::string_view name_of(Operation operation);
 
 // "gpt/B1_H12_T512_d64_causal": batch, heads, (key heads K, queries Q, where they differ), keys,
-// size of a head. In the suites of more than one operation that follows: "layer/..._train".
+// size of a head. In the suites of more than one operation that follows: "layer/..._train",
+// "inspect/..._all".
 std::string name(const BenchCase& measured);
 
 // Floating-point operations, a multiplication with an addition counting as two; the softmax is not
 // counted, and a causal mask halves them:
 //   forward  4 B H Tq Tk d         backward  5 / 2 of that (five products against two)
 //   layer    8 B T (H d)^2 + forward         layer_train  3 times the projections, 7 / 2 forward
+//   inspect_rows, inspect_top  1 / 2 of forward (one product)         inspect_all  as forward
 double flops(const BenchCase& measured);
 
 // Keys and values, which one query reads once: what limits a decoding step.
@@ -41,8 +46,9 @@ double bytes_read(const BenchCase& measured);
 // Whether bytes count and not operations: few queries on many keys.
 bool is_decode(const BenchCase& measured);
 
-// Every suite, in order: notes bert gpt long decode backward layer, then length (speed over length)
-// and growth (to 131072 keys), which are measured when asked for by name.
+// Every suite, in order: notes bert gpt long decode backward layer, then length (speed over
+// length), growth (to 131072 keys) and inspect (beside forward), which are measured when asked for
+// by name.
 std::vector<BenchCase> bench_table();
 std::vector<std::string> bench_suites();
 bool only_by_name(std::string_view suite);

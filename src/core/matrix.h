@@ -17,6 +17,10 @@ namespace attend {
 // depend on its row of a, its column of b, its bias and the instruction set alone.
 inline constexpr std::int64_t kSumBlock = 256;
 
+// Where a's rows lie side by side (a_row is 1, a_depth is not), a kernel brings so much of them
+// together at a time: a part should have several columns for each.
+inline constexpr std::int64_t kAcrossBytes = 96 << 10;
+
 template <class T>
 struct Product {
   std::int64_t m = 0, n = 0, k = 0;

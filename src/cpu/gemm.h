@@ -53,6 +53,10 @@ struct AddToC {
   }
 };
 
+// Steps of the depth that lie far from each other are asked for so many steps before: the hardware
+// does not guess across pages.
+constexpr std::int64_t kAhead = 16;
+
 // panel[x][n] = b[k + x][column + n]; zeros from `columns` on.
 template <class V, int kColumns, class T = typename V::T>
 void pack_panel(const Product<T>& p, std::int64_t k, std::int64_t depth, std::int64_t column,
@@ -63,11 +67,16 @@ void pack_panel(const Product<T>& p, std::int64_t k, std::int64_t depth, std::in
     const T* const first = from + x * p.b_depth + n * p.b_column;
     return left >= V::kLanes ? V::load(first) : V::load_first(first, left < 0 ? 0 : left);
   };
-  for (std::int64_t n = 0; n < kColumns; n += V::kLanes) {
-    if (p.b_depth != 1) {
-      for (std::int64_t x = 0; x < depth; ++x) row(x, n).store(panel + x * kColumns + n);
-      continue;
+  if (p.b_depth != 1) {
+    for (std::int64_t x = 0; x < depth; ++x) {
+      for (std::int64_t n = 0; n < kColumns; n += V::kLanes) {
+        prefetch(from + (x + kAhead) * p.b_depth + n);
+        row(x, n).store(panel + x * kColumns + n);
+      }
     }
+    return;
+  }
+  for (std::int64_t n = 0; n < kColumns; n += V::kLanes) {
     for (std::int64_t x = 0; x < depth; x += V::kLanes) {
       V square[V::kLanes];
       if (depth - x >= V::kLanes && columns - n >= V::kLanes) {
@@ -83,74 +92,115 @@ void pack_panel(const Product<T>& p, std::int64_t k, std::int64_t depth, std::in
   }
 }
 
+// The rows of a that a task reads, from step k of the depth on.
+template <class T>
+struct RowsOfA {
+  const T* at;
+  std::int64_t row, depth;  // strides
+};
+
 // Rows of one panel and one block of the depth. The sums of a tile are stored all at once: unless
 // their lines were asked for before, the next tile waits for them (5 % of the time).
 template <class V, int kVectors, bool kWhole, class T = typename V::T>
-void multiply(const Product<T>& p, std::int64_t rows, Operands<T> x,
+void multiply(const RowsOfA<T>& a, std::int64_t rows, Operands<T> x,
               const AddToC<V, kWhole> finish) noexcept {
-  x.a_stride = p.a_depth == 1 ? p.a_row : p.a_depth;
+  x.a = a.at;
+  x.a_stride = a.depth == 1 ? a.row : a.depth;
   while (rows > 0) {
     const std::int64_t some = rows < 2 * kTileRows ? rows : kTileRows;
     for (std::int64_t r = 0; r < some; ++r)
       unrolled<kVectors>(
           ATTEND_EACH(n) { __builtin_prefetch(x.c + r * x.c_stride + n * V::kLanes, 1); });
-    if (p.a_depth == 1) product<V, kVectors, Layout::along, Start::zero>(x, some, finish);
+    if (a.depth == 1) product<V, kVectors, Layout::along, Start::zero>(x, some, finish);
     else product<V, kVectors, Layout::across, Start::zero>(x, some, finish);
-    x.a += some * p.a_row;
-    x.c += some * p.c_row;
+    x.a += some * a.row;
+    x.c += some * x.c_stride;
     rows -= some;
   }
 }
 
-// Some rows of one panel of c: all blocks of the depth, one behind the other.
-template <class V>
-void run_panel(const Product<typename V::T>& p, const MatrixPart& part) noexcept {
-  using T = typename V::T;
+// Some rows of one panel of c: the block of the depth that begins at k.
+template <class V, class T = typename V::T>
+void run_block(const Product<T>& p, const MatrixPart& part, std::int64_t k,
+               const RowsOfA<T>& a) noexcept {
   constexpr int kColumns = kTileVectors * V::kLanes;
   alignas(64) T panel[kSumBlock * kColumns];
   alignas(64) T bias[kColumns];
   const std::int64_t rows = part.row_end - part.row_begin, column = part.column_begin;
   const std::int64_t columns = part.column_end - column;
-  for (std::int64_t n = 0; n < kColumns; ++n)
-    bias[n] = p.bias != nullptr && n < columns ? p.bias[column + n] : 0;
-  std::int64_t k = 0;
-  do {  // at least once: an empty sum is 0
-    const std::int64_t depth = p.k - k < kSumBlock ? p.k - k : kSumBlock;
-    const T* b = panel;
-    if (p.packed != nullptr) b = p.packed + column * p.k + k * kColumns;
-    else pack_panel<V, kColumns>(p, k, depth, column, columns, panel);
-    const Operands<T> x{.a = p.a + part.row_begin * p.a_row + k * p.a_depth,
-                        .a_stride = 0,
-                        .b = b,
-                        .b_stride = kColumns,
-                        .c = p.c + part.row_begin * p.c_row + column,
-                        .c_stride = p.c_row,
-                        .depth = depth};
-    const T* const add = p.bias != nullptr && k + depth == p.k ? bias : nullptr;
-    if (columns == kColumns)
-      multiply<V, kTileVectors>(p, rows, x, AddToC<V, true>{k == 0, add, columns});
-    else if (columns > V::kLanes)
-      multiply<V, kTileVectors>(p, rows, x, AddToC<V, false>{k == 0, add, columns});
-    else multiply<V, 1>(p, rows, x, AddToC<V, false>{k == 0, add, columns});
-    k += depth;
-  } while (k < p.k);
+  const std::int64_t depth = p.k - k < kSumBlock ? p.k - k : kSumBlock;
+  const T* b = panel;
+  if (p.packed != nullptr) b = p.packed + column * p.k + k * kColumns;
+  else pack_panel<V, kColumns>(p, k, depth, column, columns, panel);
+  const bool add = p.bias != nullptr && k + depth == p.k;
+  for (std::int64_t n = 0; add && n < kColumns; ++n) bias[n] = n < columns ? p.bias[column + n] : 0;
+  const T* const added = add ? bias : nullptr;
+  const Operands<T> x{.a = nullptr,
+                      .a_stride = 0,
+                      .b = b,
+                      .b_stride = kColumns,
+                      .c = p.c + part.row_begin * p.c_row + column,
+                      .c_stride = p.c_row,
+                      .depth = depth};
+  if (columns == kColumns)
+    multiply<V, kTileVectors>(a, rows, x, AddToC<V, true>{k == 0, added, columns});
+  else if (columns > V::kLanes)
+    multiply<V, kTileVectors>(a, rows, x, AddToC<V, false>{k == 0, added, columns});
+  else multiply<V, 1>(a, rows, x, AddToC<V, false>{k == 0, added, columns});
+}
+
+// Calls use(part) for parts of at most so many rows and one panel of columns.
+template <int kColumns, class Use>
+void for_panels(const MatrixPart& part, std::int64_t rows, Use use) noexcept {
+  for (std::int64_t row = part.row_begin; row < part.row_end; row += rows)
+    for (std::int64_t column = part.column_begin; column < part.column_end; column += kColumns)
+      use(MatrixPart{row, row + rows < part.row_end ? row + rows : part.row_end, column,
+                     column + kColumns < part.column_end ? column + kColumns : part.column_end});
+}
+
+// Rows of a that lie across, a step of the depth far from the next, are brought side by side first:
+// a block of them serves all columns of the part.
+template <class V, class T = typename V::T>
+void run_across(const Product<T>& p, const MatrixPart& part) noexcept {
+  constexpr std::int64_t kRows = kAcrossBytes / kSumBlock / static_cast<std::int64_t>(sizeof(T));
+  alignas(64) T block[kSumBlock * kRows];
+  for (std::int64_t row = part.row_begin; row < part.row_end; row += kRows) {
+    const std::int64_t rows = part.row_end - row < kRows ? part.row_end - row : kRows;
+    std::int64_t k = 0;
+    do {
+      const std::int64_t depth = p.k - k < kSumBlock ? p.k - k : kSumBlock;
+      for (std::int64_t x = 0; x < depth; ++x) {
+        const T* const from = p.a + row * p.a_row + (k + x) * p.a_depth;
+        for (std::int64_t r = 0; r < rows; r += V::kLanes) {
+          prefetch(from + kAhead * p.a_depth + r);
+          const V some =
+              rows - r < V::kLanes ? V::load_first(from + r, rows - r) : V::load(from + r);
+          some.store(block + x * kRows + r);
+        }
+      }
+      for_panels<kTileVectors * V::kLanes>({row, row + rows, part.column_begin, part.column_end},
+                                           rows, [&](const MatrixPart& panel) {
+                                             run_block<V>(p, panel, k, {block, 1, kRows});
+                                           });
+      k += depth;
+    } while (k < p.k);
+  }
 }
 
 // Few rows of a stay close while b passes by, if it is packed; else a panel of b, once packed,
 // serves all rows.
 template <class V>
 void run_matrix(const Product<typename V::T>& p, const MatrixPart& part) noexcept {
-  constexpr int kColumns = kTileVectors * V::kLanes;
+  if (p.a_depth != 1) return run_across<V>(p, part);
   const std::int64_t all = part.row_end - part.row_begin;
   const std::int64_t some = p.packed != nullptr && all > 2 * kTileRows ? 2 * kTileRows : all;
-  for (std::int64_t row = part.row_begin; row < part.row_end; row += some)
-    for (std::int64_t column = part.column_begin; column < part.column_end; column += kColumns) {
-      const auto until = [](std::int64_t end, std::int64_t most) {
-        return end < most ? end : most;
-      };
-      run_panel<V>(p, {row, until(row + some, part.row_end), column,
-                       until(column + kColumns, part.column_end)});
-    }
+  for_panels<kTileVectors * V::kLanes>(part, some, [&](const MatrixPart& panel) {
+    std::int64_t k = 0;
+    do {  // at least once: an empty sum is 0
+      run_block<V>(p, panel, k, {p.a + panel.row_begin * p.a_row + k * p.a_depth, p.a_row, 1});
+      k += kSumBlock;
+    } while (k < p.k);
+  });
 }
 
 template <class V>

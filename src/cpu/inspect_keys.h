@@ -23,8 +23,6 @@ class InspectKeys {
   static constexpr int kMost = Tile<V>::kMost;
   static constexpr int kFlush = 8;
 
-  // Sum, maximum and number of the visible pairs of each cell of the map.
-  static constexpr int kCellParts = 3;
   struct Add {
     template <class U>
     ATTEND_INLINE U operator()(U a, U b) const {
@@ -46,8 +44,8 @@ class InspectKeys {
     T* lanes;         // [256][V::kLanes]: mass since the last flush
     double* mass;     // [256]
     T *token, *left;  // [256]: the token of a key, and of the key before it
-    T* cells;         // [3][columns of the task][lanes]: of the tile at hand
-    double* map;      // [3][map rows][columns of the task, padded]
+    T* cells;         // [2][columns of the task][lanes]: of the tile at hand
+    double* map;      // [sum, maximum, visible][map rows][columns of the task, padded]
     Memory(const Problem& p, Scratch& scratch) {
       tile = scratch.take<Tile<V>>(1);
       runs = scratch.take<Runs>(1);
@@ -57,8 +55,8 @@ class InspectKeys {
       token = scratch.take<T>(kChunk);
       left = scratch.take<T>(kChunk);
       chunk.packed_k = scratch.take<T>(kChunk * p.d);
-      cells = scratch.take<T>(kCellParts * columns(p) * kMost);
-      map = scratch.take<double>(saturating_count(kCellParts, map_size(p)));
+      cells = scratch.take<T>(2 * columns(p) * kMost);
+      map = scratch.take<double>(saturating_count(3, map_size(p)));
       T* q = scratch.take<T>(p.d * kMost);
       if (tile != nullptr) tile->q = q;
     }
@@ -111,7 +109,7 @@ class InspectKeys {
   }
 
   void task(std::int64_t from) noexcept {
-    for (std::int64_t n = 0; n < kCellParts * map_size(p); ++n) memory_.map[n] = 0;
+    for (std::int64_t n = 0; n < 3 * map_size(p); ++n) memory_.map[n] = 0;
     if (p.tile_keys > 0) {
       first_column_ = from / p.tile_keys;
       query_bits_ = __builtin_ctzll(static_cast<std::uint64_t>(p.tile_queries));
@@ -121,9 +119,9 @@ class InspectKeys {
     for (std::int64_t at = from; at < from + keys_of_task(p) && at < listed; at += kChunk) {
       for (int j = 0; j < kChunk; ++j) memory_.mass[j] = 0;
       if (at < sequence_.k_length) chunk(at);
-      for (std::int64_t j = 0; p.key_mass && j < kChunk && at + j < listed; ++j)
-        store(call_.key_mass, mass_row(p, call_, sequence_, scores_.head) + at + j,
-              memory_.mass[j]);
+      if (p.key_mass)
+        store_row(call_.key_mass, mass_row(p, call_, sequence_, scores_.head) + at,
+                  listed - at < kChunk ? listed - at : kChunk, memory_.mass);
     }
     if (p.tile_keys > 0) write_map();
   }
@@ -243,94 +241,116 @@ class InspectKeys {
     }
   }
 
-  // While s still holds scores: how many pairs of each column are visible in each lane.
+  // While s still holds scores: how many pairs of each cell are visible.
   void count_cells(const Tile<V>& tile, const Runs& runs, bool partial) noexcept {
     const Run& last = runs.run[runs.runs - 1];
     from_ = (runs.run[0].key >> key_bits_) - first_column_;
     to_ = ((last.key + last.count - 1) >> key_bits_) - first_column_ + 1;
-    for (int part = 0; part < kCellParts; ++part)
-      for (std::int64_t x = from_ * kMost; x < to_ * kMost; ++x)
-        memory_.cells[part * columns(p) * kMost + x] = 0;
+    if (partial) count_visible(tile, runs);
+    else
+      for_columns(runs, [&](std::int64_t column, int, int count) {
+        for (int n = 0; n < tile.rows;) {
+          const std::int64_t row = tile.i[n] >> query_bits_, left = p.tile_queries * (row + 1);
+          const int next =
+              left - tile.i[0] < tile.rows ? static_cast<int>(left - tile.i[0]) : tile.rows;
+          visible()[row * padded_columns(p) + column] += count * (next - n);
+          n = next;
+        }
+      });
+  }
+
+  void count_visible(const Tile<V>& tile, const Runs& runs) noexcept {
     const V lowest = V::set(std::numeric_limits<T>::lowest());
-    T* const seen = memory_.cells + 2 * columns(p) * kMost;
+    T* const seen = memory_.cells;
+    for (std::int64_t x = from_ * kMost; x < to_ * kMost; ++x) seen[x] = 0;
     for_columns(runs, [&](std::int64_t column, int at, int count) {
       for (int n = 0; n < tile.lanes; n += V::kLanes) {
         T* const to = seen + column * kMost + n;
-        V sum = V::load(to) + V::set(static_cast<T>(partial ? 0 : count));
-        for (int j = 0; partial && j < count; ++j) {
+        V sum = V::load(to);
+        for (int j = 0; j < count; ++j) {
           const V u = V::load(memory_.s + (at + j) * tile.lanes + n);
           sum = sum + select(less(u, lowest), V::set(0), V::set(1));
         }
         sum.store(to);
       }
     });
+    join_lanes(tile, seen, visible(), Add{});
   }
 
   // And once it holds weights, their sum and maximum.
   void add_cells(const Tile<V>& tile, const Runs& runs) const noexcept {
     T* const sums = memory_.cells;
     T* const maxima = memory_.cells + columns(p) * kMost;
+    const bool once = runs.runs == 1;  // no column is met again
+    for (std::int64_t x = from_ * kMost; !once && x < to_ * kMost; ++x) sums[x] = maxima[x] = 0;
     for_columns(runs, [&](std::int64_t column, int at, int count) {
       for (int n = 0; n < tile.lanes; n += V::kLanes) {
-        V total = V::load(sums + column * kMost + n), most = V::load(maxima + column * kMost + n);
+        const std::int64_t to = column * kMost + n;
+        V total = once ? V::set(0) : V::load(sums + to), most = once ? total : V::load(maxima + to);
         for (int j = 0; j < count; ++j) {
           const V w = V::load(memory_.s + (at + j) * tile.lanes + n);
           total = total + w;
           most = larger(most, w);
         }
-        total.store(sums + column * kMost + n);
-        most.store(maxima + column * kMost + n);
+        total.store(sums + to);
+        most.store(maxima + to);
       }
     });
-    // Lanes of one row of the map are joined: columns become lanes.
-    for (std::int64_t c = from_ / V::kLanes * V::kLanes; c < to_; c += V::kLanes) {
-      join_lanes(tile, sums, c, memory_.map, Add{});
-      join_lanes(tile, maxima, c, memory_.map + map_size(p), Largest{});
-      join_lanes(tile, maxima + columns(p) * kMost, c, memory_.map + 2 * map_size(p), Add{});
-    }
+    join_lanes(tile, sums, memory_.map, Add{});
+    join_lanes(tile, maxima, memory_.map + map_size(p), Largest{});
   }
 
   // map[row][c ...] = join of itself and of the lanes that belong to the row.
   template <class Join>
-  void join_lanes(const Tile<V>& tile, const T* cells, std::int64_t c, double* map,
-                  Join join) const noexcept {
+  void join_lanes(const Tile<V>& tile, const T* cells, double* map, Join join) const noexcept {
+    for (std::int64_t c = from_ / V::kLanes * V::kLanes; c < to_; c += V::kLanes)
+      for (int n = 0; n < tile.rows; n += V::kLanes) join_square(tile, cells, c, n, map, join);
+  }
+
+  template <class Join>
+  void join_square(const Tile<V>& tile, const T* cells, std::int64_t c, int n, double* map,
+                   Join join) const noexcept {
     using D = typename V::Double;
-    for (int n = 0; n < tile.rows; n += V::kLanes) {
-      V square[V::kLanes];
-      unrolled<V::kLanes>(ATTEND_EACH(x) {
-        square[x] =
-            c + x >= from_ && c + x < to_ ? V::load(cells + (c + x) * kMost + n) : V::set(0);
+    V square[V::kLanes];
+    unrolled<V::kLanes>(ATTEND_EACH(x) {
+      square[x] = c + x >= from_ && c + x < to_ ? V::load(cells + (c + x) * kMost + n) : V::set(0);
+    });
+    transpose(square);
+    T lanes[V::kLanes * V::kLanes];
+    unrolled<V::kLanes>(ATTEND_EACH(x) { square[x].store(lanes + x * V::kLanes); });
+    const int rows = tile.rows - n < V::kLanes ? tile.rows - n : V::kLanes;
+    for (int x = 0; x < rows;) {
+      const std::int64_t row = tile.i[n + x] >> query_bits_;
+      V joined = V::load(lanes + x * V::kLanes);
+      for (++x; x < rows && tile.i[n + x] >> query_bits_ == row; ++x)
+        joined = join(joined, V::load(lanes + x * V::kLanes));
+      double* to = map + row * padded_columns(p) + c;
+      unrolled<V::kDoubles>(ATTEND_EACH(k) {
+        double* at = to + k * D::kLanes;
+        const D all = D::load(at), part = wide<k>(joined);
+        join(all, part).store(at);
       });
-      transpose(square);
-      T lanes[V::kLanes * V::kLanes];
-      unrolled<V::kLanes>(ATTEND_EACH(x) { square[x].store(lanes + x * V::kLanes); });
-      const int rows = tile.rows - n < V::kLanes ? tile.rows - n : V::kLanes;
-      for (int x = 0; x < rows;) {
-        const std::int64_t row = tile.i[n + x] >> query_bits_;
-        V joined = V::load(lanes + x * V::kLanes);
-        for (++x; x < rows && tile.i[n + x] >> query_bits_ == row; ++x)
-          joined = join(joined, V::load(lanes + x * V::kLanes));
-        double* to = map + row * padded_columns(p) + c;
-        unrolled<V::kDoubles>(ATTEND_EACH(k) {
-          double* at = to + k * D::kLanes;
-          const D all = D::load(at), part = wide<k>(joined);
-          join(all, part).store(at);
-        });
-      }
     }
   }
+
+  double* visible() const noexcept { return memory_.map + 2 * map_size(p); }
 
   // A sum that is NaN has a weight that is, and so has the maximum.
   void write_map() const noexcept {
     const std::int64_t head = sequence_.b * p.heads + scores_.head;
+    const std::int64_t left = p.map_columns() - first_column_;
+    const std::int64_t count = left < columns(p) ? left : columns(p);
     for (std::int64_t r = 0; r < p.map_rows(); ++r) {
-      for (std::int64_t c = 0; c < columns(p) && first_column_ + c < p.map_columns(); ++c) {
-        const double* from = memory_.map + r * padded_columns(p) + c;
-        const double sum = from[0], most = from[map_size(p)], visible = from[2 * map_size(p)];
-        const std::int64_t to = (head * p.map_rows() + r) * p.map_columns() + first_column_ + c;
-        store(call_.tile_mean, to, visible > 0 ? sum / visible : -1);
-        store(call_.tile_maximum, to, visible == 0 ? -1 : sum == sum ? most : sum);
+      double* sum = memory_.map + r * padded_columns(p);
+      double* most = sum + map_size(p);
+      const double* seen = most + map_size(p);
+      for (std::int64_t c = 0; c < count; ++c) {
+        most[c] = seen[c] == 0 ? -1 : sum[c] == sum[c] ? most[c] : sum[c];
+        sum[c] = seen[c] == 0 ? -1 : sum[c] / seen[c];
       }
+      const std::int64_t to = (head * p.map_rows() + r) * p.map_columns() + first_column_;
+      store_row(call_.tile_mean, to, count, sum);
+      store_row(call_.tile_maximum, to, count, most);
     }
   }
 

@@ -15,6 +15,9 @@ namespace {
 // A task makes at most so many rows and columns of c: what it reads of a and b, with k = 512 in f32
 // half a megabyte each, stays in the L2 cache. Rows: a multiple of every kernel's rows at a time.
 constexpr std::int64_t kTaskRows = 240, kTaskColumns = 256;
+template <class T>
+constexpr std::int64_t kAcrossRows = kAcrossBytes / kSumBlock /
+                                     static_cast<std::int64_t>(sizeof(T));
 // Multiplications that are not worth a second thread. An element of b costs as much as 16: it is
 // read from far and packed.
 constexpr double kAlone = 1 << 20, kReading = 16;
@@ -97,10 +100,11 @@ struct Division {
 
   template <class T>
   Division(const Product<T>& p, std::int64_t panel, int threads)
-      : rows(std::min(p.m, kTaskRows)), columns(0), down((p.m + rows - 1) / rows), across(0) {
-    const std::int64_t panels = (p.n + panel - 1) / panel;
+      : rows(std::min(p.m, p.a_depth == 1 ? kTaskRows : kAcrossRows<T>)), columns(0),
+        down((p.m + rows - 1) / rows), across(0) {
+    const std::int64_t panels = (p.n + panel - 1) / panel, least = p.a_depth == 1 ? 1 : 4;
     // About four tasks a thread, so that none waits long for another.
-    const std::int64_t most = std::max<std::int64_t>(panels * down / (4 * threads), 1);
+    const std::int64_t most = std::max<std::int64_t>(panels * down / (4 * threads), least);
     columns = std::min(most, std::max<std::int64_t>(kTaskColumns / panel, 1)) * panel;
     across = (p.n + columns - 1) / columns;
   }

@@ -97,7 +97,7 @@ void inspect_row(Row& row, Head& head) noexcept {
     const double w = weight(log2_units(s), state.m) / state.l;  // 3 softmax
     ++visible;
     if (w != 0) entropy += w * -std::log(w);
-    if (!(w <= maximum)) maximum = w;  // NaN stays
+    if (w > maximum || std::isnan(w)) maximum = w;  // NaN stays
     enter(head.best, p.top_k, s, j);
     if (p.key_mass) head.mass[j] += w;
     if (p.metrics) measure(row, position, j, w, head.sums);
@@ -105,7 +105,7 @@ void inspect_row(Row& row, Head& head) noexcept {
     const std::int64_t tile = row.i / p.tile_queries * p.map_columns() + j / p.tile_keys;
     head.tile_sum[tile] += w;
     head.tile_visible[tile] += 1;
-    if (!(w <= head.tile_maximum[tile])) head.tile_maximum[tile] = w;
+    if (w > head.tile_maximum[tile] || std::isnan(w)) head.tile_maximum[tile] = w;
   });
   head.sums.rows += visible > 0 ? 1 : 0;
   head.sums.entropy += entropy;

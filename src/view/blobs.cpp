@@ -20,6 +20,21 @@ std::string base64(std::string_view bytes) {
   return text;
 }
 
+std::string stored(std::string_view bytes) {
+  constexpr std::size_t kBlock = 65535;
+  std::string out;
+  do {
+    const std::string_view block = bytes.substr(0, kBlock);
+    bytes.remove_prefix(block.size());
+    const auto size = static_cast<unsigned>(block.size());
+    const unsigned last = bytes.empty() ? 1 : 0;
+    for (const unsigned byte : {last, size & 255, size >> 8, ~size & 255, ~size >> 8 & 255})
+      out += static_cast<char>(byte);  // last or not, length, its complement
+    out += block;
+  } while (!bytes.empty());
+  return out;
+}
+
 std::uint8_t log8(double p) {
   if (!(p > 0)) return 0;
   return static_cast<std::uint8_t>(std::clamp(std::lround(255 + 8 * std::log2(p)), 1L, 255L));
@@ -28,9 +43,7 @@ std::uint8_t log8(double p) {
 Json Blobs::add(std::string_view type, const Shape& shape, std::string_view bytes) {
   elements_ += "<script type=\"text/plain\" id=\"blob-" + std::to_string(count_) + "\">" +
                base64(deflated(bytes)) + "</script>\n";
-  Json sizes = Json::array();
-  for (const std::int64_t size : shape) sizes.push_back(size);
-  return {{"blob", count_++}, {"type", type}, {"shape", sizes}};
+  return Json::object().set("blob", count_++).set("type", type).set("shape", Json::array(shape));
 }
 
 }  // namespace attend::view

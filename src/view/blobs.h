@@ -2,24 +2,23 @@
 // them by number, type and shape.
 #pragma once
 
+#include "view/json.h"
+
 #include <attend/tensor.h>
 
-#include <nlohmann/json.hpp>
-
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace attend::view {
 
-using Json = nlohmann::ordered_json;
-
 // Raw deflate (RFC 1951), without a header: what the browser's DecompressionStream("deflate-raw")
-// takes. deflate.cpp does it with zlib; where zlib is missing, stored.cpp stores the bytes as they
-// are, in the same format.
+// takes. By zlib (deflate.cpp); where that is missing stored (no_zlib.cpp).
 std::string deflated(std::string_view bytes);
+
+// The same format with the bytes as they are, in blocks of at most 65535.
+std::string stored(std::string_view bytes);
 
 std::string base64(std::string_view bytes);
 

@@ -14,7 +14,7 @@ struct LayerBytes {
   explicit LayerBytes(const Single& layer);
   std::int64_t exact = 0;   // q, k, mask, bias: with them every weight can be computed
   std::int64_t values = 0;  // v
-  std::int64_t rows = 0;    // how many numbers a statistic of rows or keys has, and all four have
+  std::int64_t rows = 0;    // numbers, not bytes: entropy and maximum of rows, mass of keys
 };
 
 // Sentences for the reader of the page, in the page's language.
@@ -22,7 +22,7 @@ class Notes {
  public:
   explicit Notes(const std::string& language) : chinese_(language == "zh") {}
   void add(const std::string& english, const std::string& chinese) {
-    list_.push_back(chinese_ ? chinese : english);
+    list_.push(chinese_ ? chinese : english);
   }
   const Json& list() const noexcept { return list_; }
 

@@ -26,7 +26,7 @@ class Table(CommandTest):
         self.assertEqual(len(set(names)), len(names))
         self.assertEqual(list(dict.fromkeys(case["suite"] for case in cases)),
                          ["notes", "bert", "gpt", "long", "decode", "backward", "layer", "length",
-                          "growth"])
+                          "growth", "inspect"])
         self.assertEqual(self.run_ok("bench", "--list").split(), names)
         self.assertEqual([case["name"] for case in self.cases("--suite", "bert,decode")],
                          [name for name in names if name.split("/")[0] in ("bert", "decode")])
@@ -45,6 +45,9 @@ class Table(CommandTest):
         self.assertEqual(cases["layer/B32_H8_T20_d64"]["flops"], projections + forward)
         self.assertEqual(cases["layer/B32_H8_T20_d64_train"]["flops"],
                          3 * projections + 3.5 * forward)
+        rows, top, everything = (cases[f"inspect/B1_H4_T1024_d64_{what}"]["flops"] for what in ("rows", "top8", "all"))
+        self.assertEqual((rows, top), (everything / 2, everything / 2))
+        self.assertEqual(everything, cases["inspect/B1_H4_T1024_d64"]["flops"])
         full, half = (cases[f"long/B1_H4_T4096_d128{mask}"]["flops"] for mask in ("", "_causal"))
         self.assertEqual((full, half), (4 * 4 * 4096**2 * 128, full / 2))
         self.assertIsNone(cases["notes/B32_H8_T20_d64"]["bytes"])
@@ -85,6 +88,14 @@ class Measurement(CommandTest):
                          ["notes/B2_H8_T10_d64", "backward/B2_H8_T10_d64", "layer/B2_H8_T10_d64",
                           "layer/B2_H8_T10_d64_train"])
         self.assertTrue(rows[1][1].endswith(".backward"), rows)
+
+    def test_statistics_are_timed_beside_forward(self):
+        if not built_with_clock():
+            self.skipTest("built without Google Benchmark")
+        found = self.run_json("bench", "--quick", "--suite", "inspect", "--filter", "causal", "--threads", 1)
+        self.assertEqual([case["operation"] for case in found["cases"]],
+                         ["forward", "inspect_rows", "inspect_top", "inspect_all"])
+        self.assertTrue(all(case["kernel"].endswith(".inspect") for case in found["cases"][1:]), found)
 
     def test_a_forced_kernel_is_the_one_timed(self):
         if not built_with_clock():

@@ -17,11 +17,12 @@ struct ErrorCase {
   std::string type = "InvalidArgument";
 };
 
-std::vector<ErrorCase> input_errors();      // q, k, v and options of both functions
-std::vector<ErrorCase> output_errors();     // out, lse, weights, scores, gradients, parts of merge
-std::vector<ErrorCase> overlap_errors();    // what is written shares memory
-std::vector<ErrorCase> tensor_errors();     // Shape, views, Tensor
-std::vector<ErrorCase> planning_errors();   // Context, Plan, kernels that decline, workspaces
-std::vector<ErrorCase> no_memory_errors();  // any other memory
+std::vector<ErrorCase> input_errors();       // q, k, v and options of both functions
+std::vector<ErrorCase> output_errors();      // out, lse, weights, scores, gradients, parts of merge
+std::vector<ErrorCase> overlap_errors();     // what is written shares memory
+std::vector<ErrorCase> statistics_errors();  // inspect, weights_of
+std::vector<ErrorCase> tensor_errors();      // Shape, views, Tensor
+std::vector<ErrorCase> planning_errors();    // Context, Plan, kernels that decline, workspaces
+std::vector<ErrorCase> no_memory_errors();   // any other memory
 
 }  // namespace attend::test

@@ -131,6 +131,19 @@ TEST(NoMemory, merge_says_so) {
   EXPECT_GT(allocations_of([](const Arguments& a, Context& c) { run_merge(a, c); }), 2);
 }
 
+TEST(NoMemory, inspect_and_weights_of_say_so) {
+  const Tensor tokens({5}, DType::i64);
+  EXPECT_GT(allocations_of([&](const Arguments& a, Context& c) {
+              inspect(a.q, a.k, a.options,
+                      {.top_k = 2, .tokens = tokens, .tile_rows = 2, .tile_columns = 2}, c);
+            }),
+            10);
+  EXPECT_GT(allocations_of([](const Arguments& a, Context& c) {
+              weights_of(a.q, a.k, a.lse, {.queries = 3, .keys = 5}, a.options, c);
+            }),
+            2);
+}
+
 TEST(NoMemory, a_plan_says_so) {
   EXPECT_GT(allocations_of([](const Arguments& a, Context& c) {
               const Plan plan = Plan::attention(a.q, a.k, a.v, a.out, a.options, {}, {}, c);

@@ -111,6 +111,10 @@ def find_package(package):
     here = (f"-DCMAKE_PREFIX_PATH={package.prefix}",)
     package.cmake(source, source / "build", *here, f"-DATTEND_VERSION={VERSION}")
     package.run_program(source / "build/consumer")
+    if (source / "build/consumer_view").exists():
+        sys.exit("the component view came unasked")
+    package.cmake(source, source / "build", *here, f"-DATTEND_VERSION={VERSION}", "-DATTEND_COMPONENTS=view")
+    package.run_program(source / "build/consumer_view")
 
     # Programs written for another minor version before 1.0, or another major one, must not get this.
     major, minor, _ = map(int, VERSION.split("."))
@@ -139,6 +143,10 @@ def fetch_content(package):
     source = package.consumer("fetch_content")
     package.cmake(source, source / "build", f"-DATTEND_SOURCE={SOURCE}", "-DATTEND_WERROR=ON")
     run(source / "build/consumer")
+    if list(source.rglob("libattend_view*")):
+        sys.exit("the page's writer was built, and nobody links it")
+    package.cmake(source, source / "build", "-DATTEND_COMPONENTS=view")
+    run(source / "build/consumer_view")
     inside = source / "build/_deps/attend-build"
     if "attendConfig" in (inside / "cmake_install.cmake").read_text():
         sys.exit("attend's install rules became part of the consumer's")

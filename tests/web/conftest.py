@@ -1,5 +1,6 @@
 """A headless Chromium for all tests of a file, and pages in it. Every page is watched: an error on its console,
 or any request besides the file itself, fails the test that opened it."""
+
 import pathlib
 import sys
 
@@ -30,7 +31,7 @@ class Tab:
         tab.on("request", lambda request: self.requests.append(request.url))
 
     def listen(self, message):
-        own = "willReadFrequently" in message.text   # the tests read pixels; the page never does
+        own = "willReadFrequently" in message.text  # the tests read pixels; the page never does
         if message.type in ("error", "warning") and not own:
             self.complaints.append(message.text)
 
@@ -70,22 +71,28 @@ class Tab:
 
     def pixel(self, i, j, selector="#map"):
         """The colour of a cell of the map: off its middle, where its number may stand."""
-        return self.evaluate("""([i, j]) => {
+        return self.evaluate(
+            """([i, j]) => {
           const canvas = document.getElementById("map"), { left, top, w, h, width } = attend.geometry();
           const { zoom } = attend.state, layer = attend.shape(), [q0, q1, k0, k1] = zoom ?? [0, layer[0], 0, layer[1]];
           const x = left + ((j + 0.25 - k0) / (k1 - k0)) * w, y = top + ((i + 0.25 - q0) / (q1 - q0)) * h;
           const ratio = canvas.width / width;
           return [...canvas.getContext("2d").getImageData(Math.floor(x * ratio), Math.floor(y * ratio), 1, 1).data];
-        }""", [i, j])[:3]
+        }""",
+            [i, j],
+        )[:3]
 
     def cell_on_screen(self, i, j):
         """Where the middle of a cell is, for the mouse."""
-        return self.evaluate("""([i, j]) => {
+        return self.evaluate(
+            """([i, j]) => {
           document.getElementById("map").scrollIntoView({ block: "center" });
           const box = document.getElementById("map").getBoundingClientRect(), { left, top, w, h } = attend.geometry();
           const [q0, q1, k0, k1] = attend.state.zoom ?? [0, attend.shape()[0], 0, attend.shape()[1]];
           return [box.left + left + ((j + 0.5 - k0) / (k1 - k0)) * w, box.top + top + ((i + 0.5 - q0) / (q1 - q0)) * h];
-        }""", [i, j])
+        }""",
+            [i, j],
+        )
 
 
 @pytest.fixture
@@ -96,16 +103,19 @@ def show(browser, tmp_path):
     def show(html, address="", width=1440, scheme="light"):
         file = tmp_path / f"page{len(tabs)}.html"
         file.write_text(html, encoding="utf-8")
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme,
-                                      accept_downloads=True)
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, accept_downloads=True
+        )
         context.set_default_timeout(15000)
         tab = Tab(context.new_page(), file)
         tabs.append(tab)
         contexts.append(context)
         return tab.go(address)
+
     yield show
     for tab, context in zip(tabs, contexts):
         context.close()
         assert tab.complaints == []
         assert {url for url in tab.requests if not url.startswith(("blob:", "data:", "about:"))} <= {
-            url for url in tab.requests if url.split("#")[0] == tab.file.as_uri()}
+            url for url in tab.requests if url.split("#")[0] == tab.file.as_uri()
+        }

@@ -1,5 +1,6 @@
 """Pages that the browser tests and the screenshots look at: small heads that were made by hand, so that it is
 known what they do, and long ones of random numbers."""
+
 import functools
 
 import numpy as np
@@ -30,8 +31,15 @@ def habits(tokens, seed=0, noise=0.6):
     def earlier(i, shift):
         same = [j for j in range(i) if ids[j] == ids[i]]
         return same[-1] + shift if same else 0
-    rows = [[max(0, i - 1) for i in range(n)], [0] * n, list(range(n)), [earlier(i, 0) for i in range(n)],
-            [earlier(i, 1) for i in range(n)], [max(0, i - 2) for i in range(n)]]
+
+    rows = [
+        [max(0, i - 1) for i in range(n)],
+        [0] * n,
+        list(range(n)),
+        [earlier(i, 0) for i in range(n)],
+        [earlier(i, 1) for i in range(n)],
+        [max(0, i - 2) for i in range(n)],
+    ]
     heads = [wanting(row, noise=noise, seed=seed + h) for h, row in enumerate(rows)]
     heads.append((np.zeros((n, n)), np.eye(n)))
     random = np.random.default_rng(seed + 99)
@@ -42,9 +50,17 @@ def habits(tokens, seed=0, noise=0.6):
 
 
 def run_of(tokens, blobs, name="run", layers=2, seed=0, special=(0,), **keywords):
-    parts = [layer_of(habits(tokens, seed + 7 * n, 0.3 + 0.5 * n), blobs, f"layer {n}", ids_of(tokens), **keywords)
-             for n in range(layers)]
-    return {"name": name, "tokens": list(tokens), "key_tokens": None, "special": list(special), "layers": parts}
+    parts = [
+        layer_of(habits(tokens, seed + 7 * n, 0.3 + 0.5 * n), blobs, f"layer {n}", ids_of(tokens), **keywords)
+        for n in range(layers)
+    ]
+    return {
+        "name": name,
+        "tokens": list(tokens),
+        "key_tokens": None,
+        "special": list(special),
+        "layers": parts,
+    }
 
 
 @functools.cache
@@ -65,28 +81,79 @@ def long_page(length=131072, heads=8):
     """A layer too long for q and k: tiles of a band and a first column, a window of exact weights, no matrix."""
     blobs, side, tiles = Blobs(), length // 128, 128
     row, column = np.arange(tiles)[:, None], np.arange(tiles)[None, :]
-    mean = np.stack([np.where(column <= row, np.exp(-abs(row - column) / (1 + 3 * h)) / side / (h + 1)
-                              + (column == 0) * 0.3 / side, 0) for h in range(heads)])
+    mean = np.stack(
+        [
+            np.where(
+                column <= row,
+                np.exp(-abs(row - column) / (1 + 3 * h)) / side / (h + 1) + (column == 0) * 0.3 / side,
+                0,
+            )
+            for h in range(heads)
+        ]
+    )
     window = np.zeros((64, 64))
     for i in range(64):
-        window[i, max(0, i - 2):i + 1] = 1 / min(3, i + 1)
+        window[i, max(0, i - 2) : i + 1] = 1 / min(3, i + 1)
     layer = {
-        "name": "long", "heads": heads, "key_heads": heads, "queries": length, "keys": length, "d": 64, "dv": 64,
-        "scale": 0.125, "softcap": 0, "causal": True, "window": None, "query_offset": 0, "key_length": length,
-        "sinks": None, "alibi": None, "bias_before_softcap": False, "q": None, "k": None, "v": None,
-        "lse": blobs.add(np.full((heads, length), 3.0)), "mask": None, "bias": None,
-        "tiles": {"rows": tiles, "columns": tiles, "queries": side, "keys": side, "mean": blobs.add(mean, "log8"),
-                  "maximum": blobs.add(np.minimum(1, 300 * mean), "log8"),
-                  "visible": blobs.add(np.where(column > row, 0, np.where(column == row, 1, 2))[None], "u8")},
-        "windows": [{"head": 0, "query": length - 64, "queries": 64, "key": length - 64, "keys": 64,
-                     "weights": blobs.add(window)}],
+        "name": "long",
+        "heads": heads,
+        "key_heads": heads,
+        "queries": length,
+        "keys": length,
+        "d": 64,
+        "dv": 64,
+        "scale": 0.125,
+        "softcap": 0,
+        "causal": True,
+        "window": None,
+        "query_offset": 0,
+        "key_length": length,
+        "sinks": None,
+        "alibi": None,
+        "bias_before_softcap": False,
+        "q": None,
+        "k": None,
+        "v": None,
+        "lse": blobs.add(np.full((heads, length), 3.0)),
+        "mask": None,
+        "bias": None,
+        "tiles": {
+            "rows": tiles,
+            "columns": tiles,
+            "queries": side,
+            "keys": side,
+            "mean": blobs.add(mean, "log8"),
+            "maximum": blobs.add(np.minimum(1, 300 * mean), "log8"),
+            "visible": blobs.add(np.where(column > row, 0, np.where(column == row, 1, 2))[None], "u8"),
+        },
+        "windows": [
+            {
+                "head": 0,
+                "query": length - 64,
+                "queries": 64,
+                "key": length - 64,
+                "keys": 64,
+                "weights": blobs.add(window),
+            }
+        ],
         "entropy": blobs.add(np.full((heads, length), 2.0), "f16"),
         "maximum": blobs.add(np.full((heads, length), 0.5), "f16"),
-        "top_keys": None, "top_weights": None, "mass": blobs.add(np.ones((heads, length)), "f16"),
-        "metrics": {"entropy": [2.0] * heads}, "labels": [{"name": "mixed", "score": 0.5}] * heads}
-    run = {"name": "long", "tokens": [f"w{n % 977}" for n in range(length)], "key_tokens": None, "special": [],
-           "layers": [layer]}
-    return page_of([run], blobs, title="A long text", notes=["q, k and v are left out: they would need 201 MB."])
+        "top_keys": None,
+        "top_weights": None,
+        "mass": blobs.add(np.ones((heads, length)), "f16"),
+        "metrics": {"entropy": [2.0] * heads},
+        "labels": [{"name": "mixed", "score": 0.5}] * heads,
+    }
+    run = {
+        "name": "long",
+        "tokens": [f"w{n % 977}" for n in range(length)],
+        "key_tokens": None,
+        "special": [],
+        "layers": [layer],
+    }
+    return page_of(
+        [run], blobs, title="A long text", notes=["q, k and v are left out: they would need 201 MB."]
+    )
 
 
 @functools.cache
@@ -96,7 +163,14 @@ def many_heads(length, layers=12, heads=12, embed=True):
     slope = 2.0 ** -np.arange(1, heads + 1)
     parts = []
     for n in range(layers):
-        source = {name: random.normal(size=(heads, length, 16)).astype(np.float16).astype(np.float32) for name in "qkv"}
-        parts.append(layer_of({**source, "alibi": list(slope), "causal": True}, blobs, f"layer {n}", embed=embed, top_k=4))
+        source = {
+            name: random.normal(size=(heads, length, 16)).astype(np.float16).astype(np.float32)
+            for name in "qkv"
+        }
+        parts.append(
+            layer_of(
+                {**source, "alibi": list(slope), "causal": True}, blobs, f"layer {n}", embed=embed, top_k=4
+            )
+        )
     run = {"name": "many", "tokens": None, "key_tokens": None, "special": [], "layers": parts}
     return page_of([run], blobs, title="All heads of twelve layers")

@@ -1,6 +1,7 @@
 """The page's format, written a second time: q, k and options become lse, tiles and metrics by explicit
 matrices in NumPy, and these a page of the modules in web/. The browser tests and screenshots read such pages.
 docs/view.md describes the format."""
+
 import base64
 import hashlib
 import html
@@ -93,9 +94,15 @@ def tiles_of(weights, visible, most, blobs):
     seen = np.pad(visible, pad).reshape(shape).sum(axis=(2, 4))
     inside = np.pad(np.ones_like(visible), pad).reshape(shape).sum(axis=(2, 4))
     mean = cells.sum(axis=(2, 4)) / np.maximum(seen, 1)
-    return {"rows": rows, "columns": columns, "queries": size[0], "keys": size[1],
-            "mean": blobs.add(mean, "log8"), "maximum": blobs.add(cells.max(axis=(2, 4)), "log8"),
-            "visible": blobs.add(np.where(seen == 0, 0, np.where(seen == inside, 2, 1)), "u8")}
+    return {
+        "rows": rows,
+        "columns": columns,
+        "queries": size[0],
+        "keys": size[1],
+        "mean": blobs.add(mean, "log8"),
+        "maximum": blobs.add(cells.max(axis=(2, 4)), "log8"),
+        "visible": blobs.add(np.where(seen == 0, 0, np.where(seen == inside, 2, 1)), "u8"),
+    }
 
 
 def metrics_of(weights, visible, offset, ids):
@@ -105,20 +112,28 @@ def metrics_of(weights, visible, offset, ids):
 
     def on(selected):
         return (np.where(selected, weights, 0).sum(axis=2) * rows).sum(axis=1) / count
+
     far = position[:, None] - key[None, :]
     with np.errstate(divide="ignore", invalid="ignore"):
         entropy = -np.nansum(np.where(weights > 0, weights * np.log(weights), 0), axis=2)
-    result = {"entropy": (entropy * rows).sum(axis=1) / count,
-              "maximum": (weights.max(axis=2) * rows).sum(axis=1) / count,
-              "distance": (abs(far) * weights).sum(axis=(1, 2)) / count, "previous": on(far == 1),
-              "first": on(key[None, :] == 0), "diagonal": on(far == 0), "local": on(abs(far) <= 8)}
+    result = {
+        "entropy": (entropy * rows).sum(axis=1) / count,
+        "maximum": (weights.max(axis=2) * rows).sum(axis=1) / count,
+        "distance": (abs(far) * weights).sum(axis=(1, 2)) / count,
+        "previous": on(far == 1),
+        "first": on(key[None, :] == 0),
+        "diagonal": on(far == 0),
+        "local": on(abs(far) <= 8),
+    }
     if ids is not None:
         token = np.array(ids)
         same = token[key][None, :] == token[position][:, None]
         after = np.concatenate([[-1], token[:-1]])[None, :] == token[position][:, None]
         result["duplicate"] = on(same & (far > 0))
         result["induction"] = on(after & (far >= 0))
-    return {name: [None if np.isnan(x) else float(x) for x in value] for name, value in result.items()}, entropy
+    return {
+        name: [None if np.isnan(x) else float(x) for x in value] for name, value in result.items()
+    }, entropy
 
 
 def layer_of(source, blobs, name, ids=None, embed=True, tiles=128, top_k=0, windows=()):
@@ -128,40 +143,80 @@ def layer_of(source, blobs, name, ids=None, embed=True, tiles=128, top_k=0, wind
     key_heads, keys, _ = source["k"].shape
     offset = source.get("query_offset", keys - queries)
     metrics, entropy = metrics_of(weights, visible, offset, ids)
-    best = {"previous": "previous token", "first": "first token", "diagonal": "current token",
-            "duplicate": "duplicate token", "induction": "induction"}
+    best = {
+        "previous": "previous token",
+        "first": "first token",
+        "diagonal": "current token",
+        "duplicate": "duplicate token",
+        "induction": "induction",
+    }
     labels = []
     for h in range(heads):
         score, habit = max((metrics[key][h] or 0, words) for key, words in best.items() if key in metrics)
-        labels.append({"name": habit if score >= 0.5 else "mixed",
-                       "score": score if score >= 0.5 else metrics["maximum"][h]})
+        labels.append(
+            {
+                "name": habit if score >= 0.5 else "mixed",
+                "score": score if score >= 0.5 else metrics["maximum"][h],
+            }
+        )
     order = np.argsort(-weights, axis=2, kind="stable")[..., :top_k]
     plain = {key: source.get(key) for key in ("window", "sinks", "alibi")}
     return {
-        "name": name, "heads": heads, "key_heads": key_heads, "queries": queries, "keys": keys, "d": d,
+        "name": name,
+        "heads": heads,
+        "key_heads": key_heads,
+        "queries": queries,
+        "keys": keys,
+        "d": d,
         "dv": source["v"].shape[2] if source.get("v") is not None else d,
-        "scale": source.get("scale", d ** -0.5), "softcap": source.get("softcap", 0),
-        "causal": bool(source.get("causal")), "query_offset": offset, **plain,
+        "scale": source.get("scale", d**-0.5),
+        "softcap": source.get("softcap", 0),
+        "causal": bool(source.get("causal")),
+        "query_offset": offset,
+        **plain,
         "key_length": source.get("key_length", keys),
         "bias_before_softcap": bool(source.get("bias_before_softcap")),
-        "q": blobs.add(source["q"]) if embed else None, "k": blobs.add(source["k"]) if embed else None,
+        "q": blobs.add(source["q"]) if embed else None,
+        "k": blobs.add(source["k"]) if embed else None,
         "v": blobs.add(source["v"]) if embed and source.get("v") is not None else None,
         "lse": blobs.add(lse),
         "mask": blobs.add(source["mask"], "bits") if source.get("mask") is not None else None,
         "bias": blobs.add(source["bias"]) if source.get("bias") is not None else None,
         "tiles": tiles_of(weights, visible, tiles, blobs),
-        "windows": [{"head": h, "query": i, "queries": n, "key": j, "keys": m,
-                     "weights": blobs.add(weights[h, i:i + n, j:j + m])} for h, i, n, j, m in windows],
-        "entropy": blobs.add(entropy, "f16"), "maximum": blobs.add(weights.max(axis=2), "f16"),
+        "windows": [
+            {
+                "head": h,
+                "query": i,
+                "queries": n,
+                "key": j,
+                "keys": m,
+                "weights": blobs.add(weights[h, i : i + n, j : j + m]),
+            }
+            for h, i, n, j, m in windows
+        ],
+        "entropy": blobs.add(entropy, "f16"),
+        "maximum": blobs.add(weights.max(axis=2), "f16"),
         "top_keys": blobs.add(order, "i32") if top_k else None,
         "top_weights": blobs.add(np.take_along_axis(weights, order, axis=2)) if top_k else None,
-        "mass": blobs.add(weights.sum(axis=1)), "metrics": metrics, "labels": labels}
+        "mass": blobs.add(weights.sum(axis=1)),
+        "metrics": metrics,
+        "labels": labels,
+    }
 
 
 def page_of(runs, blobs, title="attend", language="en", notes=()):
     """The whole page as a string."""
-    return assemble({"format": "attend.view/1", "made_by": "attend 0.1.0", "title": title,
-                     "language": language, "notes": list(notes), "runs": runs}, blobs.texts)
+    return assemble(
+        {
+            "format": "attend.view/1",
+            "made_by": "attend 0.1.0",
+            "title": title,
+            "language": language,
+            "notes": list(notes),
+            "runs": runs,
+        },
+        blobs.texts,
+    )
 
 
 def assemble(data, blobs):
@@ -170,19 +225,28 @@ def assemble(data, blobs):
     script = ""
     for name in (WEB / "modules.txt").read_text().split():
         lines = (WEB / name).read_text().splitlines(keepends=True)
-        script += "".join(re.sub(r"^export ", "", line) for line in lines
-                          if not re.match(r'^import \{.*\} from "\./.*";$', line))
+        script += "".join(
+            re.sub(r"^export ", "", line)
+            for line in lines
+            if not re.match(r'^import \{.*\} from "\./.*";$', line)
+        )
 
     def sha(text):
         return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
+
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, allow_nan=False)
     for letter in "<>&\u2028\u2029":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
     elements = [f'<script type="application/json" id="data">{text}</script>']
     elements += [f'<script type="text/plain" id="blob-{n}">{blob}</script>' for n, blob in enumerate(blobs)]
     known = data if isinstance(data, dict) else {}
-    parts = {"style": style, "script": script, "data": "\n".join(elements),
-             "csp": f"default-src 'none'; script-src {sha(script)}; style-src {sha(style)}; img-src data: blob:",
-             "title": html.escape(known.get("title", "attend")), "language": known.get("language", "en")}
+    parts = {
+        "style": style,
+        "script": script,
+        "data": "\n".join(elements),
+        "csp": f"default-src 'none'; script-src {sha(script)}; style-src {sha(style)}; img-src data: blob:",
+        "title": html.escape(known.get("title", "attend")),
+        "language": known.get("language", "en"),
+    }
     shell = (WEB / "index.html").read_text()
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], shell)

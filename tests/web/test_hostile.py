@@ -1,4 +1,5 @@
 """Tokens are data, and data may be broken: nothing of it becomes markup, and the page is never blank."""
+
 import csv
 import io
 import re
@@ -10,17 +11,40 @@ import pytest
 import fixtures
 from page import Blobs, assemble, layer_of, page_of
 
-HOSTILE = ["</script><script>window.pwned = 1</script>", "<!--", "<img src=x onerror='window.pwned = 2'>", "\u2028\u2029",
-           "\x1b[31mred\x1b[0m", "\u202eesrever", "\u05e9\u05dc\u05d5\u05dd", "a\x00b", "\ud800".encode("utf-16", "surrogatepass")
-           .decode("utf-16", "replace"), "", " ", "\n\t", "{{data}}", "__proto__", "=HYPERLINK(\"http://x\")", "&lt;b&gt;",
-           "e\u0301\u0302\u0303" * 20, "\U000e0041\ufeff\u200b", "🙂", "${pwned}"]
+HOSTILE = [
+    "</script><script>window.pwned = 1</script>",
+    "<!--",
+    "<img src=x onerror='window.pwned = 2'>",
+    "\u2028\u2029",
+    "\x1b[31mred\x1b[0m",
+    "\u202eesrever",
+    "\u05e9\u05dc\u05d5\u05dd",
+    "a\x00b",
+    "\ud800".encode("utf-16", "surrogatepass").decode("utf-16", "replace"),
+    "",
+    " ",
+    "\n\t",
+    "{{data}}",
+    "__proto__",
+    '=HYPERLINK("http://x")',
+    "&lt;b&gt;",
+    "e\u0301\u0302\u0303" * 20,
+    "\U000e0041\ufeff\u200b",
+    "🙂",
+    "${pwned}",
+]
 
 
 def hostile(**keywords):
     blobs = Blobs()
     source = fixtures.habits(HOSTILE)
-    run = {"name": HOSTILE[0], "tokens": HOSTILE, "key_tokens": None, "special": [],
-           "layers": [layer_of(source, blobs, HOSTILE[2], **keywords)]}
+    run = {
+        "name": HOSTILE[0],
+        "tokens": HOSTILE,
+        "key_tokens": None,
+        "special": [],
+        "layers": [layer_of(source, blobs, HOSTILE[2], **keywords)],
+    }
     return page_of([run], blobs, title=HOSTILE[0], notes=[HOSTILE[2]])
 
 
@@ -34,14 +58,24 @@ def test_no_token_becomes_markup(show):
     assert tab.count("#page img, #page script, #page b") == 0
     assert tab.tab.title() == HOSTILE[0] and HOSTILE[2] in tab.text(".page-notes")
     pieces = tab.evaluate("() => [...document.querySelectorAll('.piece')].map((piece) => piece.textContent)")
-    assert len(pieces) == len(HOSTILE) and pieces[0] == HOSTILE[0] and pieces[1] == "<!--" and pieces[15] == "&lt;b&gt;"
+    assert (
+        len(pieces) == len(HOSTILE)
+        and pieces[0] == HOSTILE[0]
+        and pieces[1] == "<!--"
+        and pieces[15] == "&lt;b&gt;"
+    )
 
 
 def test_what_has_no_glyph_is_shown_as_a_mark(show):
     tab = show(hostile())
     pieces = tab.evaluate("() => [...document.querySelectorAll('.piece')].map((piece) => piece.textContent)")
     assert pieces[3] == "‹U+2028›‹U+2029›" and pieces[4] == "␛[31mred␛[0m" and pieces[5] == "‹U+202E›esrever"
-    assert pieces[7] == "a␀b" and pieces[9] == "∅" and pieces[11] == "⏎⇥" and pieces[17] == "‹U+E0041›‹U+FEFF›‹U+200B›"
+    assert (
+        pieces[7] == "a␀b"
+        and pieces[9] == "∅"
+        and pieces[11] == "⏎⇥"
+        and pieces[17] == "‹U+E0041›‹U+FEFF›‹U+200B›"
+    )
     assert pieces[6] == HOSTILE[6] and pieces[18] == "🙂"
     everything = tab.evaluate("() => document.getElementById('page').textContent")
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069\u2028\u2029]", everything)
@@ -59,8 +93,14 @@ def test_exports_of_hostile_tokens_are_whole(show):
 
 def data(**changes):
     blobs = Blobs()
-    page = {"format": "attend.view/1", "made_by": "attend", "title": "t", "language": "en", "notes": [],
-            "runs": [fixtures.run_of(fixtures.SENTENCE, blobs)]}
+    page = {
+        "format": "attend.view/1",
+        "made_by": "attend",
+        "title": "t",
+        "language": "en",
+        "notes": [],
+        "runs": [fixtures.run_of(fixtures.SENTENCE, blobs)],
+    }
     return {**page, **changes}, blobs.texts
 
 
@@ -117,8 +157,29 @@ def test_the_other_layers_of_a_broken_page_are_still_there(show):
 
 
 def test_parts_that_may_be_missing_may_be_missing(show):
-    empty = dict.fromkeys(["q", "k", "v", "lse", "mask", "bias", "windows", "entropy", "maximum", "top_keys", "top_weights", "mass",
-                           "metrics", "labels", "window", "sinks", "alibi", "key_length", "softcap"])
+    empty = dict.fromkeys(
+        [
+            "q",
+            "k",
+            "v",
+            "lse",
+            "mask",
+            "bias",
+            "windows",
+            "entropy",
+            "maximum",
+            "top_keys",
+            "top_weights",
+            "mass",
+            "metrics",
+            "labels",
+            "window",
+            "sinks",
+            "alibi",
+            "key_length",
+            "softcap",
+        ]
+    )
     tab = show(with_layer(**empty), "#chosen=4&cell=4,2")
     assert "about" in tab.text("#readout") and tab.count(".problem") == 0
     tab = show(with_layer(**{**empty, "tiles": None}), "#cell=4,2")
@@ -139,7 +200,13 @@ def test_a_row_that_sees_nothing_is_hidden_and_explained(show):
     source["mask"] = np.ones((1, 13, 13), bool)
     source["mask"][0, 5] = False
     blobs = Blobs()
-    run = {"name": "r", "tokens": None, "key_tokens": None, "special": [], "layers": [layer_of(source, blobs, "l")]}
+    run = {
+        "name": "r",
+        "tokens": None,
+        "key_tokens": None,
+        "special": [],
+        "layers": [layer_of(source, blobs, "l")],
+    }
     tab = show(page_of([run], blobs), "#cell=5,3&chosen=5")
     assert "mask" in tab.text("#readout") and tab.count(".problem") == 0 and tab.count(".piece.unseen") == 12
 

@@ -1,4 +1,5 @@
 """Whether what is drawn is what the head computes: values, pixels, zoom, and what is only known about."""
+
 import numpy as np
 import pytest
 
@@ -12,7 +13,7 @@ DARK = ["1b1e25", "1d3350", "235a7f", "388ba4", "77bfb3", "cfe9bf", "fffbe3"]
 
 def colour(place, stops=LIGHT):
     """The colour at a place in [0, 1] between evenly spaced stops."""
-    rgb = np.array([[int(stop[n:n + 2], 16) for n in (0, 2, 4)] for stop in stops], float)
+    rgb = np.array([[int(stop[n : n + 2], 16) for n in (0, 2, 4)] for stop in stops], float)
     x = round(255 * place) / 255 * (len(stops) - 1)
     at = min(int(x), len(stops) - 2)
     return rgb[at] + (rgb[at + 1] - rgb[at]) * (x - at)
@@ -29,12 +30,21 @@ def everything(seed=0):
     """A layer with every option at once: grouped heads, window, mask, bias, softcap, slopes, sinks, lengths."""
     random = np.random.default_rng(seed)
     heads, queries, keys, d = 4, 9, 14, 8
-    return {"q": random.normal(size=(heads, queries, d)).astype(np.float32),
-            "k": random.normal(size=(2, keys, d)).astype(np.float32),
-            "v": random.normal(size=(2, keys, 5)).astype(np.float32),
-            "causal": True, "window": [7, -1], "query_offset": 4, "softcap": 3.0, "scale": 0.7, "key_length": 12,
-            "bias": random.normal(size=(1, queries, keys)).astype(np.float32), "alibi": [0.5, 0.25, 0.125, 0.0625],
-            "sinks": [0.5, -1.0, 2.0, 0.0], "mask": random.random(size=(heads, queries, keys)) > 0.2}
+    return {
+        "q": random.normal(size=(heads, queries, d)).astype(np.float32),
+        "k": random.normal(size=(2, keys, d)).astype(np.float32),
+        "v": random.normal(size=(2, keys, 5)).astype(np.float32),
+        "causal": True,
+        "window": [7, -1],
+        "query_offset": 4,
+        "softcap": 3.0,
+        "scale": 0.7,
+        "key_length": 12,
+        "bias": random.normal(size=(1, queries, keys)).astype(np.float32),
+        "alibi": [0.5, 0.25, 0.125, 0.0625],
+        "sinks": [0.5, -1.0, 2.0, 0.0],
+        "mask": random.random(size=(heads, queries, keys)) > 0.2,
+    }
 
 
 ALL_WEIGHTS = """async ([heads, queries, keys]) => {
@@ -55,8 +65,10 @@ def test_every_weight_is_that_of_the_matrix(show, before):
     np.testing.assert_allclose([cell["weight"] for cell in cells], weights.ravel(), rtol=2e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("bend, curve", [("linear", lambda x: x), ("sqrt", np.sqrt),
-                                         ("log", lambda x: max(0, 1 + np.log10(max(x, 1e-9)) / 4))])
+@pytest.mark.parametrize(
+    "bend, curve",
+    [("linear", lambda x: x), ("sqrt", np.sqrt), ("log", lambda x: max(0, 1 + np.log10(max(x, 1e-9)) / 4))],
+)
 def test_the_pixel_of_a_cell_has_the_colour_of_its_weight(show, bend, curve):
     source = fixtures.habits(fixtures.SENTENCE)
     weights, visible, _ = softmax(source)
@@ -88,8 +100,8 @@ def test_hidden_is_hatched_and_zero_is_plain(show):
       const data = canvas.getContext("2d").getImageData(x, y, w / columns - 6, h / rows - 6).data;
       return new Set(Array.from({ length: data.length / 4 }, (_, n) => data.slice(4 * n, 4 * n + 3).join())).size;
     }"""
-    assert tab.evaluate(colours, [2, 9]) > 3          # hidden: lines on paper
-    assert tab.evaluate(colours, [9, 2]) == 1         # seen, with almost no weight: one colour
+    assert tab.evaluate(colours, [2, 9]) > 3  # hidden: lines on paper
+    assert tab.evaluate(colours, [9, 2]) == 1  # seen, with almost no weight: one colour
     tab.tab.mouse.move(*tab.cell_on_screen(2, 9))
     assert "causal" in tab.text("#readout") and tab.tab.get_attribute("#readout", "data-kind") == "hidden"
 
@@ -98,10 +110,13 @@ def test_thumbnails_show_the_tiles_of_their_heads(show):
     weights, visible, _ = softmax(fixtures.habits(fixtures.SENTENCE))
     tab = show(fixtures.small())
     for head in (0, 6, 7):
-        pixels = tab.evaluate("""(head) => {
+        pixels = tab.evaluate(
+            """(head) => {
           const canvas = document.querySelector(`.thumb[data-layer="0"][data-head="${head}"] canvas`);
           return [canvas.width, canvas.height, [...canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data]];
-        }""", head)
+        }""",
+            head,
+        )
         assert pixels[:2] == [13, 13]
         drawn = np.array(pixels[2]).reshape(13, 13, 4)
         stored = np.where(log8(weights[head]) > 0, 2.0 ** ((log8(weights[head]) - 255.0) / 8), 0)
@@ -119,7 +134,9 @@ def test_pointing_at_a_cell_says_its_exact_weight(show):
     between = np.argwhere((weights[7] > 0.05) & (weights[7] < 0.95))
     for i, j in between[:4].tolist():
         tab.tab.mouse.move(*tab.cell_on_screen(i, j))
-        assert float(tab.tab.get_attribute("#readout", "data-weight")) == pytest.approx(weights[7, i, j], rel=1e-5)
+        assert float(tab.tab.get_attribute("#readout", "data-weight")) == pytest.approx(
+            weights[7, i, j], rel=1e-5
+        )
         words = tab.text("#readout")
         assert "exact" in words and f"{weights[7, i, j]:.4f}" in words
         assert fixtures.SENTENCE[i].strip() in words and fixtures.SENTENCE[j].strip() in words
@@ -132,15 +149,21 @@ def test_wheel_drag_and_buttons_move_the_view(show):
     tab.tab.mouse.wheel(0, -400)
     tab.drawn()
     q0, q1, k0, k1 = tab.state("zoom")
-    assert q1 - q0 == pytest.approx(64 / np.exp(0.75), rel=0.02) and q1 - q0 == pytest.approx(k1 - k0, rel=0.02)
-    assert np.allclose(tab.cell_on_screen(40, 20), [x, y], atol=2)       # what was under the pointer stays there
+    assert q1 - q0 == pytest.approx(64 / np.exp(0.75), rel=0.02) and q1 - q0 == pytest.approx(
+        k1 - k0, rel=0.02
+    )
+    assert np.allclose(tab.cell_on_screen(40, 20), [x, y], atol=2)  # what was under the pointer stays there
     before = tab.state("zoom")
     tab.tab.mouse.down()
     tab.tab.mouse.move(x + 30, y - 40, steps=3)
     tab.tab.mouse.up()
     after = tab.drawn().state("zoom")
-    assert after[2] < before[2] and after[0] > before[0] and after[1] - after[0] == pytest.approx(before[1] - before[0])
-    assert tab.state("cell") is None                                     # a drag chooses nothing
+    assert (
+        after[2] < before[2]
+        and after[0] > before[0]
+        and after[1] - after[0] == pytest.approx(before[1] - before[0])
+    )
+    assert tab.state("cell") is None  # a drag chooses nothing
     tab.tab.click('button[aria-label="Show all"]')
     assert tab.drawn().state("zoom") is None
     tab.tab.click('button[aria-label="Zoom in"]')
@@ -186,12 +209,25 @@ def test_what_is_not_embedded_is_about_and_windows_and_top_keys_are_exact(show):
     top = tab.evaluate(cell, [0, 7, best])
     assert top["kind"] == "exact" and top["weight"] == pytest.approx(weights[0, 7, best], rel=1e-5)
     other = tab.evaluate(cell, [0, 260, 270 if 270 not in np.argsort(-weights[0, 260])[:2] else 271])
-    side = 4      # 300 tokens on at most 128 tiles: tiles of 4 x 4
+    side = 4  # 300 tokens on at most 128 tiles: tiles of 4 x 4
     mean = weights[0, 260:264, 268:272].mean()
     assert other["kind"] == "about" and other["weight"] == pytest.approx(mean, rel=0.05)
     tab.go("#zoom=255,275,255,275&cell=260,270&head=0")
     assert "about" in tab.text("#readout") and f"{side} × {side}" in tab.text("#readout")
     assert "not in the page" in tab.text("#explain")
+
+
+def test_the_threshold_spares_what_may_lie_above_it(show):
+    random = np.random.default_rng(6)
+    source = {name: 2 * random.normal(size=(1, 256, 8)).astype(np.float32) for name in "qkv"}
+    weights, _, _ = softmax(source)
+    largest = weights[0].reshape(128, 2, 128, 2).max(axis=(1, 3))
+    tab = show(one_layer(source, embed=False), "#least=0.05&zoom=0,16,0,16")
+    near = largest[:8, :8] >= 0.05
+    for row, column in [*np.argwhere(near)[:2].tolist(), *np.argwhere(~near)[:2].tolist()]:
+        tab.choose(cell=[2 * row + 1, 2 * column])
+        above = near[row, column]
+        assert tab.tab.get_attribute("#readout", "data-kind") == ("about" if above else "filtered")
 
 
 def test_a_page_of_131072_tokens_opens_and_zooms_at_once(show):
@@ -222,5 +258,5 @@ def test_what_is_not_a_number_is_drawn_so_and_said(show):
     source["q"][0, 4] = np.nan
     tab = show(one_layer(source), "#cell=4,2")
     assert "not a number" in tab.text("#readout") and "not numbers" in tab.text("#one .note")
-    assert tab.pixel(4, 2) == [0xc2, 0x1a, 0x5b]
-    assert tab.pixel(3, 2) != [0xc2, 0x1a, 0x5b]
+    assert tab.pixel(4, 2) == [0xC2, 0x1A, 0x5B]
+    assert tab.pixel(3, 2) != [0xC2, 0x1A, 0x5B]

@@ -1,4 +1,5 @@
 """The views around the map: filters, the shaded text, the explanation of a cell, the table, the list of heads."""
+
 import numpy as np
 import pytest
 
@@ -33,15 +34,15 @@ def test_top_p_keeps_the_fewest_keys_with_that_share(show, p):
     for i in (4, 10, 12):
         weights, kinds = row_of(tab, i)
         kept = {j for j, kind in enumerate(kinds) if kind == "exact"}
-        assert kept == top_p(WEIGHTS[7, i, :i + 1], p)
+        assert kept == top_p(WEIGHTS[7, i, : i + 1], p)
         np.testing.assert_allclose(weights[sorted(kept)], WEIGHTS[7, i, sorted(kept)], rtol=1e-5)
 
 
 def test_the_threshold_leaves_out_what_is_below_it(show):
     tab = show(fixtures.small(), "#head=6&least=0.1")
-    for i in (5, 9, 10):        # the uniform head: 1 / (i + 1)
+    for i in (5, 9, 10):  # the uniform head: 1 / (i + 1)
         _, kinds = row_of(tab, i)
-        assert set(kinds[:i + 1]) == {"exact" if 1 / (i + 1) >= 0.1 else "filtered"}
+        assert set(kinds[: i + 1]) == {"exact" if 1 / (i + 1) >= 0.1 else "filtered"}
     tab.choose(cell=[10, 3])
     assert "left out" in tab.text("#readout") and "0.09091" in tab.text("#readout")
 
@@ -49,7 +50,11 @@ def test_the_threshold_leaves_out_what_is_below_it(show):
 def test_left_out_keys_are_divided_out_only_if_renormalised(show):
     tab = show(fixtures.small(), "#head=6&noFirst=1")
     weights, kinds = row_of(tab, 4)
-    assert kinds[0] == "filtered" and weights[1] == pytest.approx(0.2) and weights[:5].sum() == pytest.approx(0.8)
+    assert (
+        kinds[0] == "filtered"
+        and weights[1] == pytest.approx(0.2)
+        and weights[:5].sum() == pytest.approx(0.8)
+    )
     tab.choose(renormalise=True)
     weights, kinds = row_of(tab, 4)
     assert weights[1] == pytest.approx(0.25) and weights[:5].sum() == pytest.approx(1)
@@ -90,7 +95,10 @@ def test_sliders_and_switches_do_what_they_say(show):
 
 
 def shades(tab, side="text"):
-    values = tab.evaluate("""(side) => [...document.querySelectorAll(`[data-side="${side}"] .piece`)].map((piece) => piece.dataset.value ?? null)""", side)
+    values = tab.evaluate(
+        """(side) => [...document.querySelectorAll(`[data-side="${side}"] .piece`)].map((piece) => piece.dataset.value ?? null)""",
+        side,
+    )
     return [None if value is None else float(value) for value in values]
 
 
@@ -98,7 +106,7 @@ def test_the_text_is_shaded_by_what_the_chosen_query_sees(show):
     tab = show(fixtures.small(), "#head=7&chosen=10")
     values = shades(tab)
     np.testing.assert_allclose(values[:11], WEIGHTS[7, 10, :11], rtol=1e-5, atol=1e-12)
-    assert values[11:] == [None, None]          # hidden is not zero
+    assert values[11:] == [None, None]  # hidden is not zero
     assert "cat" in tab.text(".chosen") and "entropy" in tab.text(".facts")
 
 
@@ -124,13 +132,34 @@ def test_clicking_tokens_chooses_them_and_shift_adds(show):
     assert fixtures.SENTENCE[int(WEIGHTS[7, 4].argmax())].strip() in best
 
 
+def test_pointing_in_one_view_shows_in_the_other(show):
+    tab = show(fixtures.small(), "#head=7&chosen=10")
+    tab.tab.hover('.piece[data-n="2"]')
+    readout = tab.evaluate("() => ({ ...document.getElementById('readout').dataset })")
+    assert (readout["query"], readout["key"]) == ("10", "2")
+    assert float(readout["weight"]) == pytest.approx(WEIGHTS[7, 10, 2], rel=1e-5)
+    tab.tab.mouse.move(*tab.cell_on_screen(10, 5))
+    assert tab.tab.get_attribute(".piece.pointed", "data-n") == "5"
+    tab.tab.hover('.thumb[data-layer="1"][data-head="2"]')
+    assert "current token" in tab.text("#heads .hint") and tab.count(".piece.pointed") == 0
+
+
 def test_cross_attention_has_two_texts(show):
     random = np.random.default_rng(0)
-    source = {"q": random.normal(size=(1, 3, 4)), "k": random.normal(size=(1, 5, 4)), "v": random.normal(size=(1, 5, 4)),
-              "query_offset": 0}
+    source = {
+        "q": random.normal(size=(1, 3, 4)),
+        "k": random.normal(size=(1, 5, 4)),
+        "v": random.normal(size=(1, 5, 4)),
+        "query_offset": 0,
+    }
     blobs = Blobs()
-    run = {"name": "run", "tokens": ["un", "deux", "trois"], "key_tokens": ["one", "two", "three", "four", "five"],
-           "special": [], "layers": [layer_of(source, blobs, "cross")]}
+    run = {
+        "name": "run",
+        "tokens": ["un", "deux", "trois"],
+        "key_tokens": ["one", "two", "three", "four", "five"],
+        "special": [],
+        "layers": [layer_of(source, blobs, "cross")],
+    }
     tab = show(page_of([run], blobs), "#chosen=1")
     np.testing.assert_allclose(shades(tab, "keys"), softmax(source)[0][0, 1], rtol=1e-5)
     assert shades(tab, "queries") == [None] * 3 and "deux" in tab.text(".chosen")
@@ -154,6 +183,9 @@ def test_the_explanation_is_the_formula_with_every_option(show):
     dot = float(np.float64(source["q"][h, i]) @ np.float64(source["k"][1, j]))
     assert figures(tab, "dot") == [pytest.approx(dot, rel=1e-4)]
     assert figures(tab, "raw") == [pytest.approx(0.7 * dot, rel=1e-4)]
+    largest = lse[h, i] - np.log(figures(tab, "sum")[0])  # sum = exp(lse - m), m a score or the sink
+    scores = np.append(lse[h, i] + np.log(weights[h, i][visible[h, i]]), source["sinks"][h])
+    assert largest == pytest.approx(scores.max(), abs=1e-4)
     assert figures(tab, "weight") == [pytest.approx(weights[h, i, j], rel=1e-4)]
     value = source["v"][1].astype(float)
     norms = [np.linalg.norm(weights[h, i, j] * value[j]), np.linalg.norm(weights[h, i] @ value)]
@@ -177,13 +209,21 @@ def test_without_q_and_k_the_explanation_says_why(show):
 
 def test_the_table_holds_every_weight_for_screen_readers(show):
     tab = show(fixtures.small(), "#head=7")
-    table = tab.evaluate("() => [...document.querySelectorAll('table.weights tr')].map((row) => [...row.children].map((cell) => cell.textContent))")
+    table = tab.evaluate(
+        "() => [...document.querySelectorAll('table.weights tr')].map((row) => [...row.children].map((cell) => cell.textContent))"
+    )
     assert len(table) == 14 and table[0][3] == "·cat" and table[4][0] == "·sat"
-    assert tab.evaluate("() => document.querySelector('table.weights caption').textContent.includes('head 7')")
+    assert tab.evaluate(
+        "() => document.querySelector('table.weights caption').textContent.includes('head 7')"
+    )
     for i in range(13):
         for j in range(13):
             words = table[i + 1][j + 1]
-            assert words == "hidden" if j > i else float(words.replace("−", "-")) == pytest.approx(WEIGHTS[7, i, j], rel=0.06)
+            assert (
+                words == "hidden"
+                if j > i
+                else float(words.replace("−", "-")) == pytest.approx(WEIGHTS[7, i, j], rel=0.06)
+            )
     assert tab.evaluate("() => document.querySelectorAll('table.weights th[scope=row]').length") == 13
     box = "() => document.querySelector('.table-box').getBoundingClientRect().width"
     assert tab.evaluate(box) <= 1
@@ -202,9 +242,11 @@ def test_heads_are_sorted_and_coloured_by_their_metrics(show):
     assert tab.evaluate(order) == [f"{layer}.{head}" for layer in range(2) for head in range(8)]
     tab.tab.select_option('select[data-key="sort"]', "first")
     first = tab.drawn().evaluate(order)
-    assert {place.split(".")[1] for place in first[:2]} == {"1"}      # the heads made to rest on token 0
+    assert {place.split(".")[1] for place in first[:2]} == {"1"}  # the heads made to rest on token 0
     tab.tab.select_option('select[data-key="colour"]', "entropy")
-    bars = tab.drawn().evaluate("() => [...document.querySelectorAll('.thumb .bar')].map((bar) => bar.style.backgroundColor)")
+    bars = tab.drawn().evaluate(
+        "() => [...document.querySelectorAll('.thumb .bar')].map((bar) => bar.style.backgroundColor)"
+    )
     assert len(bars) == 16 and len(set(bars)) > 3
     label = tab.evaluate("() => document.querySelector('.thumb[data-head=\"0\"]').title")
     assert "the key just before the query" in label

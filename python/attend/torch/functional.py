@@ -3,7 +3,10 @@ import math
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.forward_ad import unpack_dual
+
+import attend
 
 from .operators import attention
 
@@ -99,6 +102,11 @@ def scaled_dot_product_attention(
     torch.Size([2, 8, 10, 64])
     """
     where = "scaled_dot_product_attention"
+    if attn_mask is None and dropout_p == 0.0 and not enable_gqa and _plain(query, key, value):
+        start = {"query_offset": 0} if is_causal else {}
+        return attend.attention(
+            query.detach(), key.detach(), value.detach(), scale=scale, causal=is_causal, **start
+        )
     for name, x in (("query", query), ("key", key), ("value", value)):
         check_tensor(where, name, x)
         if x.dim() < 2:
@@ -128,6 +136,26 @@ def scaled_dot_product_attention(
         is_causal, dropout_p, seed, False,
     )
     return out.reshape(*lead, *out.shape[-2:])
+
+
+def _plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether nobody but the caller wants to know of the call: no autograd, compiler, tracer, autocast, no
+    mode or transform of PyTorch's. Then it is made without the operator, whose dispatch takes longer
+    than short sequences do.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and all(type(x) in (Tensor, torch.nn.Parameter) for x in (query, key, value))
+        and not (torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad))
+        and query.dim() == key.dim() == value.dim() == 4
+        and query.shape[:2] == key.shape[:2] == value.shape[:2]
+        and all(x.device.type == "cpu" and x.layout == torch.strided for x in (query, key, value))
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.jit.is_tracing()
+        and forward_ad._current_level < 0
+        and torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._functorch.peek_interpreter_stack() is None
+    )
 
 
 def _same_key_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

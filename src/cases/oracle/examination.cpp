@@ -1,5 +1,7 @@
 #include "examination.h"
 
+#include "statistics.h"
+
 #include <cmath>
 #include <cstdio>
 
@@ -175,6 +177,27 @@ Outcome Examination::backward(const std::string& kernel) {
 }
 
 #undef ATTEND_COMPARE
+
+Outcome Examination::inspect(const std::string& kernel) {
+  const cases::Instance& in = instance_;
+  begin(kernel);
+  const Inspection asked(reader_);
+  try {
+    const Plan plan =
+        Plan::inspect(in.q, in.k, in.options, asked.options, {kernel}, *judgement_.context);
+    if (plan.kernel() != kernel) wrong_ += "the plan chose " + plan.kernel() + "\n";
+    const double u_acc = (16 + 4 * std::sqrt(terms_)) * accumulator_ * judgement_.tolerance;
+    StatisticsExamination statistics(reader_, truth_.first, bounds_.accumulated, u_acc);
+    statistics.examine(plan.run_inspect(in.q, in.k, in.options, asked.options), asked.options);
+    wrong_ += statistics.wrong();
+    worst_ = statistics.worst();
+  } catch (const Unsupported& error) {
+    return {true, reason_of(error)};
+  } catch (const std::exception& error) {
+    wrong_ += error.what() + std::string("\n");
+  }
+  return finish("inspect", kernel);
+}
 
 std::vector<std::string> kernels_for(const std::string& operation) {
   std::vector<std::string> names;

@@ -45,6 +45,7 @@ class Examination {
 
   Outcome forward(const std::string& kernel);
   Outcome backward(const std::string& kernel);
+  Outcome inspect(const std::string& kernel);
 
  private:
   // Compares what a view holds with one of the results.
