@@ -125,7 +125,7 @@ class Teller {
     Step input{
         .id = "input",
         .title = {"Input", "输入"},
-        .formula = self ? "X" : "X, Y",
+        .formula = "X",
         .shapes = "X " + to_string(s_.query.shape()) +
                   (s_.query.view().rank() == 3 ? " [batch, token, feature]" : " [token, feature]")};
     input.matrices.push_back(matrix_of("X", s_.query, lead_of(s_.query, s_.sequence)));
