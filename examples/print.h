@@ -1,5 +1,5 @@
-// What the examples print with: headings and numbers. Colour only on a terminal, and not where
-// NO_COLOR is set.
+// What the examples print with: headings, numbers and checks. Colour only on a terminal, and
+// not where NO_COLOR is set.
 #pragma once
 
 #include <cstdio>
@@ -27,6 +27,13 @@ inline void heading(const std::string& text) {
   std::string line;
   for (std::size_t n = 0; n < text.size(); ++n) line += "─";
   std::printf("\n%s\n%s\n", in("1", text).c_str(), in("2", line).c_str());
+}
+
+// Whether something that must hold does; the program's exit code is made of these.
+inline bool check(bool holds, const std::string& what) {
+  std::printf("   %s  %s\n", holds ? in("32", "✓").c_str() : in("31", "✗ FAILED").c_str(),
+              what.c_str());
+  return holds;
 }
 
 inline std::string number(double value, int decimals = 4) {
