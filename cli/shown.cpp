@@ -23,10 +23,10 @@ ConstTensorView four_dimensions(const ConstTensorView& x) {
 }
 
 // Element n of the first of five dimensions: a layer of many.
-Tensor layer_of(const Tensor& x, std::int64_t n) {
+ConstTensorView layer_of(const Tensor& x, std::int64_t n) {
+  if (!x) return {};
   const ConstTensorView one = x.view().slice(0, n, n + 1);
-  return Tensor::copy_of(
-      {one.data(), one.dtype(), {one.size(1), one.size(2), one.size(3), one.size(4)}});
+  return {one.data(), one.dtype(), {one.size(1), one.size(2), one.size(3), one.size(4)}};
 }
 
 }  // namespace
@@ -138,14 +138,14 @@ const AttentionOptions& Shown::options_for(DType type) {
       .first->second.options;
 }
 
-void Shown::add(ViewRun& run, Given given, const AttentionOptions& options) {
-  run.layers.push_back({.name = given.name,
-                        .q = four_dimensions(keep(std::move(given.q))),
-                        .k = four_dimensions(keep(std::move(given.k))),
-                        .v = {},
+void Shown::add(ViewRun& run, const std::string& name, const Heads& heads,
+                const AttentionOptions& options) {
+  run.layers.push_back({.name = name,
+                        .q = four_dimensions(heads.q),
+                        .k = four_dimensions(heads.k),
+                        .v = heads.v ? four_dimensions(heads.v) : heads.v,
                         .options = options,
                         .contribution = {}});
-  if (given.v) run.layers.back().v = four_dimensions(keep(std::move(given.v)));
 }
 
 // Every PREFIXq with its PREFIXk is a layer, and so is every PREFIXq_heads of a trace.
@@ -169,9 +169,9 @@ void Shown::add_file(const std::string& path) {
     }
     const Tensor* values = file.find(prefix + v);
     const std::string name = prefix.empty() ? "" : prefix.substr(0, prefix.size() - 1);
-    add(run,
-        {name, typed(named.tensor, named.name), typed(file.at(prefix + k), prefix + k),
-         values ? typed(*values, prefix + v) : Tensor()},
+    add(run, name,
+        {keep(typed(named.tensor, named.name)), keep(typed(file.at(prefix + k), prefix + k)),
+         values ? ConstTensorView(keep(typed(*values, prefix + v))) : ConstTensorView()},
         options_for(flags_.type.empty() ? named.tensor.dtype() : type_named(flags_.type)));
   }
   if (run.layers.empty())
@@ -184,9 +184,9 @@ void Shown::add_trace(ViewRun& run, const TensorFile& file, const std::string& p
     if (option->get_group() == kAttentionGroup && option->count() > 0)
       throw UsageError(option->get_name() + " is said by the trace");
   const Tensor* values = file.find(prefix + "v_heads");
-  add(run,
-      {prefix.empty() ? "" : prefix.substr(0, prefix.size() - 1), file.at(prefix + "q_heads"),
-       file.at(prefix + "k_heads"), values ? *values : Tensor()},
+  add(run, prefix.empty() ? "" : prefix.substr(0, prefix.size() - 1),
+      {keep(file.at(prefix + "q_heads")), keep(file.at(prefix + "k_heads")),
+       values ? ConstTensorView(keep(*values)) : ConstTensorView()},
       options_of_trace(file, prefix, tensors_));
 }
 
@@ -198,22 +198,20 @@ void Shown::add_arrays() {
                      " files; each layer has one of each");
   ViewRun& run = runs_.emplace_back();
   for (std::size_t n = 0; n < flags_.q.size(); ++n) {
-    Given all{"", typed(load_tensor(flags_.q[n]), "q"), typed(load_tensor(flags_.k[n]), "k"),
-              flags_.v.empty() ? Tensor() : typed(load_tensor(flags_.v[n]), "v")};
-    const AttentionOptions& options = options_for(all.q.dtype());
-    if (all.q.view().rank() != 5) {
-      add(run, std::move(all), options);
+    const Tensor& q = keep(typed(load_tensor(flags_.q[n]), "q"));
+    const Tensor& k = keep(typed(load_tensor(flags_.k[n]), "k"));
+    const Tensor& v = keep(flags_.v.empty() ? Tensor() : typed(load_tensor(flags_.v[n]), "v"));
+    const AttentionOptions& options = options_for(q.dtype());
+    if (q.view().rank() != 5) {
+      add(run, "", {q, k, v}, options);
       continue;
     }
-    for (const Tensor* x : {&all.k, &all.v})
-      if (*x && (x->view().rank() != 5 || x->size(0) != all.q.size(0)))
-        throw UsageError("q is " + to_string(all.q.shape()) + ", but k or v is " +
+    for (const Tensor* x : {&k, &v})
+      if (*x && (x->view().rank() != 5 || x->size(0) != q.size(0)))
+        throw UsageError("q is " + to_string(q.shape()) + ", but k or v is " +
                          to_string(x->shape()) + "; both are [layers, batch, heads, length, d]");
-    for (std::int64_t layer = 0; layer < all.q.size(0); ++layer)
-      add(run,
-          {"", layer_of(all.q, layer), layer_of(all.k, layer),
-           all.v ? layer_of(all.v, layer) : Tensor()},
-          options);
+    for (std::int64_t layer = 0; layer < q.size(0); ++layer)
+      add(run, "", {layer_of(q, layer), layer_of(k, layer), layer_of(v, layer)}, options);
   }
 }
 
@@ -237,7 +235,8 @@ void Shown::add_layer(const std::string& weights) {
   MultiHeadAttention::Heads heads = layer.heads(x, key, key, options, context_);
   ViewRun& run = runs_.emplace_back();
   run.name = short_name(weights);
-  add(run, {"", std::move(heads.q), std::move(heads.k), std::move(heads.v)}, options);
+  add(run, "", {keep(std::move(heads.q)), keep(std::move(heads.k)), keep(std::move(heads.v))},
+      options);
   run.layers.back().contribution = std::move(heads.contribution);
 }
 
@@ -248,10 +247,11 @@ void Shown::add_converted() {
   ViewRun run{
       .name = flags_.compare_type, .tokens = {}, .key_tokens = {}, .token_ids = {}, .layers = {}};
   for (const ViewLayer& layer : runs_[0].layers) {
-    const auto in_type = [&](const ConstTensorView& x) {
-      return x ? converted(Tensor::copy_of(x), type) : Tensor();
+    const auto in_type = [&](const ConstTensorView& x) -> ConstTensorView {
+      if (!x) return x;
+      return keep(converted(Tensor::copy_of(x), type));
     };
-    add(run, {layer.name, in_type(layer.q), in_type(layer.k), in_type(layer.v)},
+    add(run, layer.name, {in_type(layer.q), in_type(layer.k), in_type(layer.v)},
         traced_ ? layer.options : options_for(type));
     run.layers.back().contribution = layer.contribution;
   }

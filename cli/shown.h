@@ -37,14 +37,14 @@ class Shown {
   const std::vector<ViewRun>& runs() const noexcept { return runs_; }
 
  private:
-  struct Given {  // q, k, v of a layer, as they were found
-    std::string name;
-    Tensor q, k, v;
+  struct Heads {  // of a layer; v may be none
+    ConstTensorView q, k, v;
   };
   const Tensor& keep(Tensor tensor);
   Tensor typed(Tensor tensor, const std::string& name);
   const AttentionOptions& options_for(DType type);
-  void add(ViewRun& run, Given given, const AttentionOptions& options);
+  void add(ViewRun& run, const std::string& name, const Heads& heads,
+           const AttentionOptions& options);
   void add_file(const std::string& path);
   void add_trace(ViewRun& run, const TensorFile& file, const std::string& prefix);
   void add_arrays();

@@ -2,6 +2,7 @@
 // bytes between C++ and the browser. That the numbers on a page are right is tested where pages can
 // be read: python/tests/test_view.py and tests/web.
 #include "errors/sources.h"
+#include "support/counted_allocations.h"
 #include "support/io_files.h"
 #include "support/thrown_by.h"
 #include "view/blobs.h"
@@ -231,6 +232,43 @@ TEST(ViewPage, numbers_that_are_not_finite_are_said) {
 TEST(ViewPage, equal_inputs_give_equal_bytes) {
   const Page page;
   EXPECT_EQ(page.text(), page.text());
+}
+
+// ---- memory ------------------------------------------------------------------------------------
+
+// A window keeps the time short; the memory is what counts.
+TEST(ViewMemory, grows_with_the_length_and_not_with_its_square) {
+  const auto bytes = [](std::int64_t length) {
+    const Tensor x = numbers({1, 2, length, 4}, 4);
+    const std::vector<ViewRun> runs{
+        {.layers = {{.q = x, .k = x, .v = x, .options = {.causal = true, .window = {8, 0}}}}}};
+    const std::size_t before = bytes_allocated;
+    const std::string page = view_page(runs, {.embed_bytes = 1 << 20});
+    EXPECT_LT(page.size(), std::size_t{8} << 20);
+    return static_cast<double>(bytes_allocated - before);
+  };
+  bytes(1024);  // the first workspaces
+  const double one = bytes(65536), two = bytes(131072);
+  EXPECT_LT(two, 2.2 * one);
+  EXPECT_LT(two, 128.0 * (1 << 20)) << "a row of weights for each query would be 128 GiB";
+}
+
+TEST(ViewMemory, whichever_allocation_fails_the_caller_is_told) {
+  const Page page;
+  const std::string whole = page.text();
+  std::size_t failures = 0;
+  bool finished = false;
+  for (std::size_t n = 1; !finished; n += 7) {
+    failing_allocation = allocations + n;
+    std::string found;
+    const std::string thrown = thrown_by([&] { found = page.text(); });
+    finished = allocations < failing_allocation;  // else one failed, maybe without need
+    failing_allocation = 0;
+    if (thrown == "nothing") EXPECT_EQ(found, whole);
+    else EXPECT_TRUE(thrown.starts_with("OutOfMemory: ")) << thrown;
+    failures += thrown != "nothing";
+  }
+  EXPECT_GT(failures, 20U);
 }
 
 // ---- one sequence ------------------------------------------------------------------------------

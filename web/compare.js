@@ -9,12 +9,16 @@ const kSearchWork = 4e9;  // multiplications for the search in all heads
 
 const found = new Map();  // "layer.head" -> { value, i, j, kind }
 let largest = null;       // { layer, head, value, i, j, kind }
+let finished = false;
 
 // |difference| of a head, as far as it is known; of all heads with null.
 export function differenceOf(layer, head) {
   const entry = layer === null ? largest : found.get(`${layer}.${head}`);
   return entry ? Math.abs(entry.value) : NaN;
 }
+
+// Whether all is known that will be.
+export function searchFinished() { return finished; }
 
 export function largestDifference() { return largest; }
 
@@ -83,7 +87,7 @@ export async function searchDifferences(tell) {
       if (!(error instanceof PageError)) throw error;  // the layer's own view tells it
     }
   }
-  tell(false);
+  tell();
   const work = exact.reduce((sum, at) => {
     const { heads, queries, keys, d } = a.layers[at];
     return sum + 2 * heads * queries * keys * d;
@@ -95,8 +99,9 @@ export async function searchDifferences(tell) {
         const [one, two] = layers.map((layer, n) => new Head(layer, open[n], head));
         keep(at, head, await fromCells(new Difference(one, two)));
       }
-      tell(false);
+      tell();
     }
   }
-  tell(true);
+  finished = true;
+  tell();
 }

@@ -1,6 +1,6 @@
 // Everything that is switched: the header, sorting, colours, filters, the choice of run.
 import {element, fill, number, press, segmented, signed} from "./dom.js";
-import {largestDifference, largestIn} from "./compare.js";
+import {largestDifference, largestIn, searchFinished} from "./compare.js";
 import {metricNames} from "./grid.js";
 import {filtersActive} from "./filters.js";
 import {hasTwoRuns, headName, placeElement, shown} from "./page.js";
@@ -84,6 +84,7 @@ export class Filters {
       const output = element("output", { class: "figure" });
       const input = element("input", {
         type: "range",
+        "aria-label": label,  // its label element belongs to the output, the first in it
         "data-key": key,
         ...properties,
         title: help,
@@ -146,7 +147,7 @@ export function clearFilters() {
 
 // The choice of run, and what the difference is at most.
 export class Runs {
-  constructor(root) { Object.assign(this, { root, done: false }); }
+  constructor(root) { this.root = root; }
 
   build() {
     if (!hasTwoRuns()) return fill(this.root);
@@ -169,7 +170,10 @@ export class Runs {
         `${entry.kind === "about" ? `${say("about")} ` : ""}${signed(entry.value)}`);
     if (!all) parts.push(say("searching"));
     else if (all.value === 0)
-      parts.push(say(all.kind === "exact" || this.done ? "no_difference" : "searching"));
+      parts.push(
+          say(all.kind === "exact"   ? "no_difference"
+                  : searchFinished() ? "no_difference_about"
+                                     : "searching"));
     else {
       const layer = shown.page.runs[0].layers[all.layer];
       parts.push(
@@ -197,7 +201,7 @@ export class Runs {
             key: placeElement(here.j, "key")
           })));
     }
-    if (!this.done && all) parts.push(element("span", { class: "muted" }, say("searching")));
+    if (!searchFinished() && all) parts.push(element("span", { class: "muted" }, say("searching")));
     fill(this.words, parts);
   }
 }

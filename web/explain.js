@@ -37,7 +37,7 @@ function step(title, ...lines) { return element("li", {}, element("h3", {}, titl
 
 // What softmax needs to know of the whole row: the largest score m, sum of exp(s - m), sink
 // included.
-export function rowOf(head, i) {
+function rowOf(head, i) {
   const [begin, end] = head.range(i), scores = [];
   for (let j = begin; j < end; ++j)
     if (!head.masked(i, j)) scores.push(head.score(i, j).final);

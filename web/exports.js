@@ -1,5 +1,5 @@
 // What is in view as a file: SVG and PNG as drawn, CSV with the numbers.
-import {ink, Scale, theme} from "./colour.js";
+import {ink} from "./colour.js";
 import {headName, keyToken, queryToken, shown} from "./page.js";
 import {cellsOf, levelOf, paintMap} from "./paint.js";
 import {rulerLabels} from "./ruler.js";
@@ -144,9 +144,4 @@ export function csvOf(map) {
     });
   }
   return lines.join("\r\n") + "\r\n";
-}
-
-// The colours of a value as the page draws them now, for programs that look at it.
-export function colourOf(value, top, difference = false) {
-  return new Scale({ bend: state.bend, top, difference, theme: theme() }).css(value);
 }

@@ -73,16 +73,27 @@ export class Filtered {
     return rule;
   }
 
-  apply(weight, j, rule) {
+  apply(weight, j, rule, bound) {
     if (weight === HIDDEN) return HIDDEN;
-    if ((this.kept && !this.kept[j]) || weight < rule.cut) return FILTERED;
+    if ((this.kept && !this.kept[j]) || bound < rule.cut) return FILTERED;
     return weight * rule.factor;
   }
 
   segment(i, j0, j1, out, at = 0) {
     this.head.segment(i, j0, j1, out, at);
     const rule = this.rule(i);
-    for (let j = j0; j < j1; ++j) out[at + j - j0] = this.apply(out[at + j - j0], j, rule);
+    for (let j = j0; j < j1; ++j) {
+      const weight = out[at + j - j0];
+      out[at + j - j0] = this.apply(weight, j, rule, this.bound(i, j, weight));
+    }
+  }
+
+  // What the threshold is compared with: a weight that is only known about may be as large as its
+  // tile's largest.
+  bound(i, j, weight) {
+    if (this.exact || this.least === 0 || weight === HIDDEN || this.head.isExact(i, j))
+      return weight;
+    return this.tiles ? this.tiles.maximum[this.head.tileNumber(i, j)] : weight;
   }
 
   // A tile is left out if all its keys are, or if even its largest weight is below the threshold.
@@ -100,7 +111,7 @@ export class Filtered {
   cell(i, j) {
     const cell = this.head.cell(i, j);
     if (cell.kind === "hidden") return cell;
-    const weight = this.apply(cell.weight, j, this.rule(i));
+    const weight = this.apply(cell.weight, j, this.rule(i), this.bound(i, j, cell.weight));
     return weight === FILTERED ? {...cell, weight: 0, before: cell.weight, kind: "filtered" }
                                : {...cell, weight, before: cell.weight };
   }

@@ -43,10 +43,7 @@ export class Gestures {
     });
     canvas.addEventListener("pointercancel", (event) => this.pointers.delete(event.pointerId));
     canvas.addEventListener("pointerleave", () => {
-      if (this.pointers.size > 0 || !shown.source) return;
-      this.map.hover = null;
-      this.map.tell();
-      this.map.draw();
+      if (this.pointers.size === 0 && shown.source) this.map.point(null);
     });
     canvas.addEventListener("dblclick", () => choose({ zoom: null }));
     canvas.addEventListener("keydown", (event) => this.key(event));
@@ -57,10 +54,7 @@ export class Gestures {
     const last = this.pointers.get(event.pointerId), now = { x: event.clientX, y: event.clientY };
     if (!last) {
       const { i, j, onPlot } = this.map.cellAt(event), hover = onPlot ? [i, j] : null;
-      if (String(hover) === String(this.map.hover)) return;
-      this.map.hover = hover;
-      this.map.tell();
-      return this.map.draw();
+      return this.map.point(hover);
     }
     const [q0, q1, k0, k1] = this.map.window(), { w, h } = this.map.geometry;
     if (this.pointers.size === 2) this.pinch(event.pointerId, now);
@@ -102,7 +96,7 @@ export class Gestures {
       else {
         const next =
             state.cell ? [clamp(i + down, 0, queries - 1), clamp(j + right, 0, keys - 1)] : [i, j];
-        this.map.hover = null;
+        this.map.point(null);
         choose({ cell: next });
         this.map.reveal(...next);
       }

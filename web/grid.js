@@ -3,7 +3,7 @@
 import {Scale} from "./colour.js";
 import {differenceOf} from "./compare.js";
 import {PageError, tilesOf} from "./data.js";
-import {element, fill, number} from "./dom.js";
+import {clamp, element, fill, number} from "./dom.js";
 import {Difference} from "./filters.js";
 import {Head} from "./head.js";
 import {headName, labelOf, shown} from "./page.js";
@@ -29,7 +29,7 @@ export function metricOf(layerNumber, head, name) {
 }
 
 // Every head as { layer, head }, in the order of the state.
-export function orderedHeads() {
+function orderedHeads() {
   const run = shown.page.runs[state.show === "b" ? 1 : 0], all = [];
   run.layers.forEach((layer, at) => {
     for (let head = 0; head < (layer.heads ?? 0); ++head) all.push({ layer: at, head });
@@ -62,6 +62,17 @@ export class Grid {
       }
     }, { rootMargin: "200px" });
     root.addEventListener("keydown", (event) => this.key(event));
+    this.hint = element("p", { class: "hint" });
+    const tell = (event) => {
+      const thumb = event.target.closest?.(".thumb");
+      fill(this.hint, thumb ? thumb.getAttribute("aria-label") : say("heads_hint"));
+    };
+    for (const name of ["pointerover", "focusin", "pointerleave", "focusout"]) {
+      root.addEventListener(
+          name,
+          name === "pointerleave" || name === "focusout" ? () => fill(this.hint, say("heads_hint"))
+                                                         : tell);
+    }
   }
 
   // Makes all buttons anew: after a change of order, run or language.
@@ -85,6 +96,7 @@ export class Grid {
       row.append(this.button(place, range));
     }
     this.root.classList.toggle("dense", dense);
+    fill(this.hint, say("heads_hint"));
     const widest = Math.max(...shown.page.runs[0].layers.map((layer) => layer.heads ?? 1));
     this.root.style.setProperty("--columns", String(Math.min(widest, 16)));
     fill(this.root, rows);
@@ -95,7 +107,7 @@ export class Grid {
   range(all) {
     const values =
         all.map(({ layer, head }) => metricOf(layer, head, state.colour)).filter(Number.isFinite);
-    return { low: Math.min(0, ...values), high: Math.max(...values) };
+    return { low: Math.min(...values), high: Math.max(...values) };
   }
 
   button({ layer, head }, range) {
@@ -113,8 +125,8 @@ export class Grid {
     if (range && Number.isFinite(value)) {
       const scale = new Scale({ bend: "linear", top: 1 });
       const share = range.high > range.low ? (value - range.low) / (range.high - range.low) : 1;
-      bar.style.backgroundColor = scale.css(0.15 + 0.85 * share);
-      bar.style.width = `${Math.max(6, 100 * share)}%`;
+      bar.style.backgroundColor = scale.css(0.2 + 0.8 * share);
+      bar.style.width = `${clamp((100 * value) / range.high || 0, 8, 100)}%`;
     }
     const button = element(
         "button", {
@@ -125,7 +137,7 @@ export class Grid {
           tabindex: "-1",
           "aria-label": spoken,
           title: label?.definition ? `${spoken}\n${label.definition}` : spoken,
-          onclick: () => choose({ layer, head }),
+          onclick: () => this.pick(layer, head),
         },
         element("canvas", { width: 1, height: 1, "aria-hidden": "true" }), range ? bar : null,
         element(
@@ -135,6 +147,13 @@ export class Grid {
         element("span", { class: "thumb-label" }, words ?? ""));
     this.buttons.set(`${layer}.${head}`, { button, layer, head });
     return button;
+  }
+
+  // Where the views stand below each other, the reader is taken to the map.
+  pick(layer, head) {
+    choose({ layer, head });
+    const one = document.getElementById("one");
+    if (one.getBoundingClientRect().top > innerHeight - 200) one.scrollIntoView();
   }
 
   async draw(button) {
@@ -206,7 +225,7 @@ export class Grid {
 }
 
 // One pixel a tile; what is hidden stays transparent, so that the hatching of the style shows.
-export function paintTiles(canvas, source, scale) {
+function paintTiles(canvas, source, scale) {
   const { rows, columns } = source.tiles;
   canvas.width = columns;
   canvas.height = rows;

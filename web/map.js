@@ -29,7 +29,8 @@ export class MapView {
     this.legend = element("div", { class: "legend" });
     this.legendKey = "";
     new Gestures(this);
-    new ResizeObserver(() => this.layout()).observe(this.frame);
+    // Not at once: a layout inside the observer changes what it observes.
+    new ResizeObserver(() => requestAnimationFrame(() => this.resize())).observe(this.frame);
   }
 
   // The source of the state: new blocks, new scale. Called after the head or a filter changed.
@@ -87,6 +88,10 @@ export class MapView {
       return [begin, begin + size];
     };
     return [...span(q0, q1, queries), ...span(k0, k1, keys)];
+  }
+
+  resize() {
+    if (this.frame.clientWidth !== this.geometry?.width) this.layout();
   }
 
   // The plot is as wide as there is room, its cells at most 64 px, and never much taller than wide.
@@ -167,6 +172,7 @@ export class MapView {
     paintMap(context, this.geometry, view);
     this.canvas.dataset.level = level;
     this.canvas.dataset.whole = String(whole);
+    if (whole && !performance.getEntriesByName("drawn").length) performance.mark("drawn");
     this.canvas.classList.toggle("zoomed", state.zoom !== null);
     this.tellLevel(level, i1 - i0, j1 - j0);
     this.drawLegend(view.scale);
@@ -209,6 +215,15 @@ export class MapView {
             "div", { class: "swatches" }, swatch("hidden"), swatch("filtered"),
             this.note.textContent ? swatch("nan") : null,
             source.windows.length ? swatch("window") : null));
+  }
+
+  // The cell under the pointer, here or in the text; whoever listens hears of it.
+  point(cell) {
+    if (String(cell) === String(this.hover)) return;
+    this.hover = cell && this.inside(cell);
+    this.tell();
+    this.draw();
+    this.pointed?.(this.hover);
   }
 
   // Says what is under the pointer, or in the chosen cell.

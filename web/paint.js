@@ -2,9 +2,7 @@
 // the screen, so the same lines draw the map and the exported picture.
 import {ink} from "./colour.js";
 import {FILTERED, HIDDEN} from "./data.js";
-import {clamp} from "./dom.js";
-import {rulerLabels} from "./ruler.js";
-import {shortToken} from "./tokens.js";
+import {paintRulers} from "./ruler.js";
 
 const kViewWork = 3e8;  // multiplications that a view may cost; below it every cell is computed
 const kCells = 5e6;
@@ -221,56 +219,4 @@ function paintMarks(context, { w, h }, view) {
     context.lineWidth = 2;
     box(cell[0], cell[1], 1, 1);
   }
-}
-
-function paintRulers(context, { left, top, w, h }, view) {
-  const [q0, q1, k0, k1] = view.window, strong = view.hover ?? view.cell;
-  const chosen = new Set(view.chosen), small = left < 80;
-  context.font = `${small ? 11 : 12}px ${ink("sans")}`;
-  context.textBaseline = "middle";
-  const length = small ? 8 : 13;
-  const label = (n, token, isStrong) => ({ at: n, text: shortToken(token, length), isStrong });
-  const rows = rulerLabels(q0, q1, h, view.queryToken),
-        columns = rulerLabels(k0, k1, w, view.keyToken);
-  const place = (labels, index, begin, end, size, token) => {
-    const mine = labels.map(
-        (each) => ({...label(each.at, each.text, each.index === index), index: each.index }));
-    if (index !== undefined && index >= begin - 1 && index < end &&
-        !mine.some((each) => each.isStrong)) {
-      const at = (index + 0.5 - begin) * (size / (end - begin));
-      const far = mine.filter((each) => Math.abs(each.at - at) >= 13);
-      return [...far, {...label(at, token(index), true), index }];
-    }
-    return mine;
-  };
-  const colour = (each, isChosen) => {
-    context.fillStyle = ink(isChosen ? "accent" : each.isStrong ? "ink" : "muted");
-    context.font = `${each.isStrong || isChosen ? "600 " : ""}${small ? 11 : 12}px ${ink("sans")}`;
-  };
-  context.save();
-  context.beginPath();
-  context.rect(0, top - 8, left, h + 16);
-  context.clip();
-  context.textAlign = "right";
-  for (const each of place(rows, strong?.[0], q0, q1, h, view.queryToken)) {
-    if (each.at < -1 || each.at > h + 1) continue;
-    colour(each, !view.reverse && chosen.has(each.index));
-    context.fillText(each.text, left - 8, top + each.at, left - 12);
-  }
-  context.restore();
-  context.save();
-  context.beginPath();
-  context.rect(left - 10, 0, w + 80, top);
-  context.clip();
-  context.textAlign = "left";
-  for (const each of place(columns, strong?.[1], k0, k1, w, view.keyToken)) {
-    if (each.at < -1 || each.at > w + 1) continue;
-    context.save();
-    context.translate(left + clamp(each.at, 2, w), top - 7);
-    context.rotate(-Math.PI / 3.4);
-    colour(each, view.reverse && chosen.has(each.index));
-    context.fillText(each.text, 0, 0, (top - 12) / 0.8);
-    context.restore();
-  }
-  context.restore();
 }

@@ -21,6 +21,8 @@ export class TextView {
     this.facts = element("p", { class: "fine facts" });
     root.append(this.controls, this.heading, this.facts, this.body, this.list);
     root.addEventListener("keydown", (event) => this.key(event));
+    root.addEventListener("pointerover", (event) => this.hover(event.target.closest?.(".piece")));
+    root.addEventListener("pointerleave", () => this.hover(null));
   }
 
   build() {
@@ -250,6 +252,28 @@ export class TextView {
     const pick = (event) => this.pick(side, n, event.shiftKey || event.ctrlKey || event.metaKey);
     node.addEventListener("click", pick);
     return node;
+  }
+
+  // A token under the pointer is a cell of the map: that of the first chosen query (or key). Where
+  // it goes is the business of `pointed`.
+  hover(piece) {
+    const [first] = state.chosen;
+    if (!piece || first === undefined || !shown.source) return this.pointed?.(null);
+    const n = Number(piece.dataset.n),
+          query = piece.parentNode.dataset.side === "text" ? this.places().query(n) : n;
+    this.pointed?.(state.reverse ? (query < 0 ? null : [query, first]) : [first, n]);
+  }
+
+  // Marks the token that belongs to a cell of the map.
+  mark(cell) {
+    this.body.querySelector(".pointed")?.classList.remove("pointed");
+    if (!cell) return;
+    const self = selfAttention(), offset = self ? this.places().offset : 0;
+    const side = self   ? "text"
+        : state.reverse ? "queries"
+                        : "keys",
+          n = state.reverse ? cell[0] + offset : cell[1];
+    this.body.querySelector(`[data-side="${side}"] [data-n="${n}"]`)?.classList.add("pointed");
   }
 
   // Choosing a token: in a text of its own side, or, where both sides are one text, for the

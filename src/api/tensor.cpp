@@ -1,9 +1,9 @@
 // Shape, the views and Tensor.
+#include "api/tensor_memory.h"
 #include "core/text.h"
 
 #include <attend/tensor.h>
 
-#include <sys/mman.h>
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -12,8 +12,6 @@
 
 namespace attend {
 namespace {
-
-constexpr std::align_val_t kTensorAlignment{64};
 
 void check_sizes(const Shape& shape) {
   for (const std::int64_t size : shape)
@@ -183,32 +181,15 @@ TensorView TensorView::slice(int dim, std::int64_t begin, std::int64_t end,
 
 // ---- Tensor ------------------------------------------------------------------------------------
 
-void Tensor::Free::operator()(void* memory) const noexcept {
-  ::operator delete(memory, kTensorAlignment);
-}
-
-namespace {
-
-// Asks for large pages where they fit wholly. The first touch of a page costs about a microsecond,
-// and pages of 4 KiB were a quarter of a training step. A hint: a system without them says no.
-void prefer_large_pages(void* memory, std::size_t bytes) noexcept {
-  constexpr std::uintptr_t kPage = std::uintptr_t{2} << 20;
-  const auto from = reinterpret_cast<std::uintptr_t>(memory);
-  const std::uintptr_t begin = (from + kPage - 1) / kPage * kPage,
-                       end = (from + bytes) / kPage * kPage;
-  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-}
-
-}  // namespace
+void Tensor::Free::operator()(void* memory) const noexcept { give_memory(memory); }
 
 Tensor Tensor::uninitialized(const Shape& shape, DType type) {
   check_sizes(shape);
   const std::size_t bytes = byte_count(type, shape);
   Tensor tensor;
-  tensor.memory_.reset(::operator new(bytes, kTensorAlignment, std::nothrow));
+  tensor.memory_.reset(take_memory(bytes));
   if (!tensor.memory_)
     throw OutOfMemory(text("tensor: no memory for the ", bytes, " bytes of ", shape, " ", type));
-  prefer_large_pages(tensor.memory_.get(), bytes);
   tensor.view_ = TensorView(tensor.memory_.get(), type, shape);
   return tensor;
 }

@@ -43,9 +43,7 @@ std::uint8_t log8(double p) {
 Json Blobs::add(std::string_view type, const Shape& shape, std::string_view bytes) {
   elements_ += "<script type=\"text/plain\" id=\"blob-" + std::to_string(count_) + "\">" +
                base64(deflated(bytes)) + "</script>\n";
-  Json sizes = Json::array();
-  for (const std::int64_t size : shape) sizes.push_back(size);
-  return {{"blob", count_++}, {"type", type}, {"shape", sizes}};
+  return Json::object().set("blob", count_++).set("type", type).set("shape", Json::array(shape));
 }
 
 }  // namespace attend::view

@@ -2,19 +2,16 @@
 // them by number, type and shape.
 #pragma once
 
+#include "view/json.h"
+
 #include <attend/tensor.h>
 
-#include <nlohmann/json.hpp>
-
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace attend::view {
-
-using Json = nlohmann::ordered_json;
 
 // Raw deflate (RFC 1951), without a header: what the browser's DecompressionStream("deflate-raw")
 // takes. By zlib (deflate.cpp); where that is missing stored (no_zlib.cpp).

@@ -63,7 +63,7 @@ class Writer {
                       .tile_rows = parts.tiles,
                       .tile_columns = parts.tiles},
                      context);
-    json_["name"] = layer.name;
+    json_.set("name", layer.name);
   }
 
   Json write() {
@@ -81,30 +81,31 @@ class Writer {
     if (!view) return nullptr;
     Json list = Json::array();
     const Strided t = strided(view);
-    for (std::int64_t h = 0; h < view.size(0); ++h) list.push_back(load(t, t.offset(0, 0, 0, h)));
+    for (std::int64_t h = 0; h < view.size(0); ++h) list.push(load(t, t.offset(0, 0, 0, h)));
     return list;
   }
 
   void put_sizes() {
     const AttentionOptions& o = s_.options;
     const auto limit = [](std::int64_t n) { return n == kUnlimited ? -1 : n; };
-    json_["heads"] = s_.heads();
-    json_["key_heads"] = s_.key_heads();
-    json_["queries"] = s_.queries();
-    json_["keys"] = s_.keys();
-    json_["d"] = s_.q.size(3);
-    json_["dv"] = s_.v ? s_.v.size(3) : 0;
-    json_["scale"] = *o.scale;
-    json_["softcap"] = o.softcap;
-    json_["bias_before_softcap"] = o.bias_before_softcap;
-    json_["causal"] = o.causal;
-    json_["window"] = o.window.left == kUnlimited && o.window.right == kUnlimited
-                          ? Json()
-                          : Json{limit(o.window.left), limit(o.window.right)};
-    json_["query_offset"] = s_.query_offset;
-    json_["key_length"] = s_.key_length;
-    json_["sinks"] = numbers(o.sinks);
-    json_["alibi"] = numbers(o.alibi);
+    json_.set("heads", s_.heads());
+    json_.set("key_heads", s_.key_heads());
+    json_.set("queries", s_.queries());
+    json_.set("keys", s_.keys());
+    json_.set("d", s_.q.size(3));
+    json_.set("dv", s_.v ? s_.v.size(3) : 0);
+    json_.set("scale", *o.scale);
+    json_.set("softcap", o.softcap);
+    json_.set("bias_before_softcap", o.bias_before_softcap);
+    json_.set("causal", o.causal);
+    json_.set("window",
+              o.window.left == kUnlimited && o.window.right == kUnlimited
+                  ? Json()
+                  : Json::array(std::vector{limit(o.window.left), limit(o.window.right)}));
+    json_.set("query_offset", s_.query_offset);
+    json_.set("key_length", s_.key_length);
+    json_.set("sinks", numbers(o.sinks));
+    json_.set("alibi", numbers(o.alibi));
   }
 
   // What every cell can be computed from.
@@ -112,11 +113,11 @@ class Writer {
     const auto heads = [&](const ConstTensorView& x) {
       return blobs_.add("f32", {x.size(1), x.size(2), x.size(3)}, floats(x));
     };
-    json_["q"] = parts_.exact ? heads(s_.q) : Json();
-    json_["k"] = parts_.exact ? heads(s_.k) : Json();
-    json_["v"] = parts_.values ? heads(s_.v) : Json();
-    json_["mask"] = parts_.exact && s_.masked() ? mask() : Json();
-    json_["bias"] = parts_.exact && s_.options.bias ? bias() : Json();
+    json_.set("q", parts_.exact ? heads(s_.q) : Json());
+    json_.set("k", parts_.exact ? heads(s_.k) : Json());
+    json_.set("v", parts_.values ? heads(s_.v) : Json());
+    json_.set("mask", parts_.exact && s_.masked() ? mask() : Json());
+    json_.set("bias", parts_.exact && s_.options.bias ? bias() : Json());
   }
 
   Json mask() {
@@ -154,14 +155,15 @@ class Writer {
       for (const double p : doubles(map)) bytes.push_back(log8(p));
       return blobs_.add("log8", {s_.heads(), rows, columns}, bytes);
     };
-    Json& tiles = json_["tiles"];
-    tiles["rows"] = rows;
-    tiles["columns"] = columns;
-    tiles["queries"] = stats_.tile_queries;
-    tiles["keys"] = stats_.tile_keys;
-    tiles["mean"] = quantised(stats_.tile_mean);
-    tiles["maximum"] = quantised(stats_.tile_maximum);
-    tiles["visible"] = visible(rows, columns);
+    Json tiles = Json::object();
+    tiles.set("rows", rows);
+    tiles.set("columns", columns);
+    tiles.set("queries", stats_.tile_queries);
+    tiles.set("keys", stats_.tile_keys);
+    tiles.set("mean", quantised(stats_.tile_mean));
+    tiles.set("maximum", quantised(stats_.tile_maximum));
+    tiles.set("visible", visible(rows, columns));
+    json_.set("tiles", tiles);
   }
 
   // How much of a tile is visible: 0 nothing, 1 some of it, 2 all of it.
@@ -198,17 +200,19 @@ class Writer {
   }
 
   void put_windows() {
-    json_["windows"] = Json::array();
+    Json windows = Json::array();
     for (const WeightsWindow& w : parts_.windows) {
       const Tensor weights = weights_of(s_.q, s_.k, stats_.lse, w, s_.options, context_);
-      json_["windows"].push_back(
-          {{"head", w.head},
-           {"query", w.query},
-           {"queries", w.queries},
-           {"key", w.key},
-           {"keys", w.keys},
-           {"weights", blobs_.add("f32", {w.queries, w.keys}, cast<float>(doubles(weights)))}});
+      windows.push(Json::object()
+                       .set("head", w.head)
+                       .set("query", w.query)
+                       .set("queries", w.queries)
+                       .set("key", w.key)
+                       .set("keys", w.keys)
+                       .set("weights",
+                            blobs_.add("f32", {w.queries, w.keys}, cast<float>(doubles(weights)))));
     }
+    json_.set("windows", windows);
   }
 
   // Statistics [heads, queries] and [heads, keys].
@@ -221,29 +225,29 @@ class Writer {
                     : blobs_.add("f32", shape, cast<float>(x));
     };
     // Of use with q and k alone, and then with all its bits.
-    json_["lse"] = parts_.exact ? put(stats_.lse, s_.queries(), false) : Json();
-    json_["entropy"] = put(stats_.entropy, s_.queries(), parts_.halves);
-    json_["maximum"] = put(stats_.maximum, s_.queries(), parts_.halves);
-    json_["mass"] = put(stats_.key_mass, s_.keys(), parts_.halves);
-    json_["top_keys"] = json_["top_weights"] = nullptr;
+    json_.set("lse", parts_.exact ? put(stats_.lse, s_.queries(), false) : Json());
+    json_.set("entropy", put(stats_.entropy, s_.queries(), parts_.halves));
+    json_.set("maximum", put(stats_.maximum, s_.queries(), parts_.halves));
+    json_.set("mass", put(stats_.key_mass, s_.keys(), parts_.halves));
     if (parts_.top_k == 0) return;
     const Shape shape{s_.heads(), s_.queries(), stats_.top_keys.size(3)};
     const auto* keys = stats_.top_keys.data<std::int64_t>();
-    json_["top_keys"] =
-        blobs_.add("i32", shape, std::vector<std::int32_t>(keys, keys + stats_.top_keys.count()));
-    json_["top_weights"] = blobs_.add("f32", shape, cast<float>(doubles(stats_.top_weights)));
+    json_.set(
+        "top_keys",
+        blobs_.add("i32", shape, std::vector<std::int32_t>(keys, keys + stats_.top_keys.count())));
+    json_.set("top_weights", blobs_.add("f32", shape, cast<float>(doubles(stats_.top_weights))));
   }
 
   void put_heads() {
-    Json& metrics = json_["metrics"];
+    Json metrics = Json::object();
     const auto put = [&](const char* name, double HeadStatistics::*metric) {
       Json list = Json::array();
       bool known = false;
       for (const HeadStatistics& head : stats_.heads) {
-        list.push_back(head.*metric);  // what is no number is null in JSON
+        list.push(head.*metric);  // what is no number is null in JSON
         known |= std::isfinite(head.*metric);
       }
-      metrics[name] = known ? list : Json();
+      metrics.set(name, known ? list : Json());
     };
     put("entropy", &HeadStatistics::entropy);
     put("evenness", &HeadStatistics::evenness);
@@ -255,13 +259,18 @@ class Writer {
     put("local", &HeadStatistics::local);
     put("duplicate", &HeadStatistics::duplicate);
     put("induction", &HeadStatistics::induction);
-    metrics["contribution"] = layer_.contribution.empty() ? Json() : Json(layer_.contribution);
-    json_["labels"] = Json::array();
+    metrics.set("contribution",
+                layer_.contribution.empty() ? Json() : Json::array(layer_.contribution));
+    json_.set("metrics", metrics);
+    Json labels = Json::array();
     for (const HeadStatistics& head : stats_.heads) {
       const HeadLabel label = label_of(head);
-      json_["labels"].push_back(
-          {{"name", label.name}, {"score", label.score}, {"definition", label.definition}});
+      labels.push(Json::object()
+                      .set("name", label.name)
+                      .set("score", label.score)
+                      .set("definition", label.definition));
     }
+    json_.set("labels", labels);
   }
 
   const LayerInput& layer_;

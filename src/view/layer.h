@@ -22,7 +22,7 @@ class Notes {
  public:
   explicit Notes(const std::string& language) : chinese_(language == "zh") {}
   void add(const std::string& english, const std::string& chinese) {
-    list_.push_back(chinese_ ? chinese : english);
+    list_.push(chinese_ ? chinese : english);
   }
   const Json& list() const noexcept { return list_; }
 

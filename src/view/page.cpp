@@ -25,19 +25,6 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-// JSON that may stand inside <script>: nothing in it can end the element or begin a comment, and
-// all of it is ASCII. Outside of strings JSON has none of these characters.
-std::string harmless(const Json& json) {
-  std::string out;
-  for (const char c : json.dump(-1, ' ', true, Json::error_handler_t::replace)) {
-    if (c == '<') out += "\\u003c";
-    else if (c == '>') out += "\\u003e";
-    else if (c == '&') out += "\\u0026";
-    else out += c;
-  }
-  return out;
-}
-
 // 'sha256-...' as a Content-Security-Policy has it: in base64.
 std::string hash_of(const Asset& asset) {
   std::string bytes;
@@ -67,19 +54,21 @@ bool is_special(const std::string& token) {
 
 Json run_json(const ViewRun& run, const PlannedRun& plan, Blobs& blobs, Notes& notes,
               Context& context) {
-  Json json;
-  json["name"] = run.name;
-  json["tokens"] = plan.tokens.empty() ? Json() : Json(plan.tokens);
-  json["key_tokens"] = plan.key_tokens == plan.tokens ? Json() : Json(plan.key_tokens);
-  json["special"] = Json::array();
+  Json special = Json::array(), layers = Json::array();
   for (std::size_t n = 0; n < plan.key_tokens.size(); ++n)
-    if (is_special(plan.key_tokens[n])) json["special"].push_back(n);
-  json["layers"] = Json::array();
+    if (is_special(plan.key_tokens[n])) special.push(n);
   for (const PlannedLayer& layer : plan.layers)
-    json["layers"].push_back(
-        layer_json({*layer.single, layer.name, layer.contribution, plan.token_ids}, layer.parts,
-                   blobs, notes, context));
-  return json;
+    layers.push(layer_json({*layer.single, layer.name, layer.contribution, plan.token_ids},
+                           layer.parts, blobs, notes, context));
+  const auto texts = [](const std::vector<std::string>& list) {
+    return list.empty() ? Json() : Json::array(list);
+  };
+  return Json::object()
+      .set("name", run.name)
+      .set("tokens", texts(plan.tokens))
+      .set("key_tokens", plan.key_tokens == plan.tokens ? Json() : texts(plan.key_tokens))
+      .set("special", special)
+      .set("layers", layers);
 }
 
 }  // namespace
@@ -91,12 +80,16 @@ std::string view_page(std::span<const ViewRun> runs, const ViewOptions& options,
     Notes notes(options.language);
     const std::vector<PlannedRun> plan = planned(runs, options, notes);
     Blobs blobs;
-    Json data{{"format", "attend.view/1"}, {"made_by", std::string("attend ") + version()},
-              {"title", options.title},    {"language", options.language},
-              {"notes", Json::array()},    {"runs", Json::array()}};
+    Json run_list = Json::array();
     for (std::size_t n = 0; n < runs.size(); ++n)
-      data["runs"].push_back(run_json(runs[n], plan[n], blobs, notes, context));
-    data["notes"] = notes.list();
+      run_list.push(run_json(runs[n], plan[n], blobs, notes, context));
+    const Json data = Json::object()
+                          .set("format", "attend.view/1")
+                          .set("made_by", std::string("attend ") + version())
+                          .set("title", options.title)
+                          .set("language", options.language)
+                          .set("notes", notes.list())
+                          .set("runs", run_list);
     return filled(kShell.text,
                   {{"language", options.language},
                    {"title", escaped(options.title.empty() ? "attend" : options.title)},
@@ -104,7 +97,7 @@ std::string view_page(std::span<const ViewRun> runs, const ViewOptions& options,
                                hash_of(kStyle) + "; img-src data: blob:"},
                    {"style", std::string(kStyle.text)},
                    {"script", std::string(kScript.text)},
-                   {"data", "<script type=\"application/json\" id=\"data\">" + harmless(data) +
+                   {"data", "<script type=\"application/json\" id=\"data\">" + data.text() +
                                 "</script>\n" + blobs.elements()}});
   });
 }

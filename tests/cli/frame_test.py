@@ -169,7 +169,7 @@ class Documents(CommandTest):
         page = (pathlib.Path(__file__).parents[2] / "docs/command.md").read_text()
         blocks = re.findall(r"^```console\n\$ attend (.*)\n((?:.*\n)*?)^```$", page, re.M)
         blocks = [block for block in blocks if not block[0].startswith("train")]   # train_test.py
-        self.assertEqual(len(blocks), 9)
+        self.assertEqual(len(blocks), 11)
         for words, wanted in blocks:
             pattern = "".join(r"(?:.*\n)*?" if line == "..." else
                               re.escape(line).replace(re.escape("..."), ".*") + r"\n"

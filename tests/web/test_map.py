@@ -217,6 +217,19 @@ def test_what_is_not_embedded_is_about_and_windows_and_top_keys_are_exact(show):
     assert "not in the page" in tab.text("#explain")
 
 
+def test_the_threshold_spares_what_may_lie_above_it(show):
+    random = np.random.default_rng(6)
+    source = {name: 2 * random.normal(size=(1, 256, 8)).astype(np.float32) for name in "qkv"}
+    weights, _, _ = softmax(source)
+    largest = weights[0].reshape(128, 2, 128, 2).max(axis=(1, 3))
+    tab = show(one_layer(source, embed=False), "#least=0.05&zoom=0,16,0,16")
+    near = largest[:8, :8] >= 0.05
+    for row, column in [*np.argwhere(near)[:2].tolist(), *np.argwhere(~near)[:2].tolist()]:
+        tab.choose(cell=[2 * row + 1, 2 * column])
+        above = near[row, column]
+        assert tab.tab.get_attribute("#readout", "data-kind") == ("about" if above else "filtered")
+
+
 def test_a_page_of_131072_tokens_opens_and_zooms_at_once(show):
     tab = show(fixtures.long_page())
     spent = tab.evaluate("() => performance.now()")

@@ -132,6 +132,18 @@ def test_clicking_tokens_chooses_them_and_shift_adds(show):
     assert fixtures.SENTENCE[int(WEIGHTS[7, 4].argmax())].strip() in best
 
 
+def test_pointing_in_one_view_shows_in_the_other(show):
+    tab = show(fixtures.small(), "#head=7&chosen=10")
+    tab.tab.hover('.piece[data-n="2"]')
+    readout = tab.evaluate("() => ({ ...document.getElementById('readout').dataset })")
+    assert (readout["query"], readout["key"]) == ("10", "2")
+    assert float(readout["weight"]) == pytest.approx(WEIGHTS[7, 10, 2], rel=1e-5)
+    tab.tab.mouse.move(*tab.cell_on_screen(10, 5))
+    assert tab.tab.get_attribute(".piece.pointed", "data-n") == "5"
+    tab.tab.hover('.thumb[data-layer="1"][data-head="2"]')
+    assert "current token" in tab.text("#heads .hint") and tab.count(".piece.pointed") == 0
+
+
 def test_cross_attention_has_two_texts(show):
     random = np.random.default_rng(0)
     source = {
@@ -245,3 +257,18 @@ def test_the_label_of_a_head_has_score_and_definition(show):
     assert "previous token" in tab.text(".label") and "0.92" in tab.text(".label")
     assert "just before the query" in tab.text(".label")
     assert float(tab.text('[data-metric="first"]')) == pytest.approx(WEIGHTS[0, :, 0].mean(), rel=0.01)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_can_be_read_on_every_colour(show, scheme):
+    def luminance(text):
+        rgb = np.array([int(part) for part in text[4:-1].split(",")]) / 255
+        return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722]
+
+    tab = show(fixtures.small(), "#head=7&bend=log", scheme=scheme)
+    for i in range(4, 13):
+        tab.choose(chosen=[i])
+        for ink, paper in tab.evaluate("""() => [...document.querySelectorAll(".piece[data-value]")]
+            .map((piece) => [piece.style.color, piece.style.backgroundColor])"""):
+            light, dark = sorted((luminance(ink), luminance(paper)), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) > 4

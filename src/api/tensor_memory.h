@@ -1,0 +1,11 @@
+// The memory of tensors.
+#pragma once
+
+#include <cstddef>
+
+namespace attend {
+
+void* take_memory(std::size_t bytes) noexcept;  // aligned to 64 bytes; null: there is none
+void give_memory(void* memory) noexcept;
+
+}  // namespace attend
