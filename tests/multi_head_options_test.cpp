@@ -2,6 +2,8 @@
 // projections. Then the notes' worked examples, weights by head, and rows that see nothing.
 #include "support/attention_layers.h"
 
+#include <cmath>
+
 namespace attend::test {
 namespace {
 
@@ -306,6 +308,40 @@ TEST(MultiHeadWeights, the_output_is_the_sum_of_contributions_and_the_bias) {
           sum.at<double>({b, i, n}) += trace.at("contributions").at<double>({b, h, i, n});
       }
   EXPECT_LT(largest_difference(trace.at("output"), sum), 1e-15);
+}
+
+TEST(MultiHeadHeads, are_those_of_the_trace_and_their_contributions_its_norms) {
+  const MultiHeadAttention layer = drawn({.model_dim = 10,
+                                          .heads = 4,
+                                          .key_heads = 2,
+                                          .d_k = 4,
+                                          .rotary = Rotary{},
+                                          .type = DType::f64});
+  const Tensor x = numbers({2, 5, 10}, DType::f64, 31),
+               memory = numbers({2, 7, 10}, DType::f64, 32);
+  const Trace trace = layer.trace(x, memory, memory, {.causal = true});
+  const MultiHeadAttention::Heads heads = layer.heads(x, memory, memory, {.causal = true});
+  EXPECT_EQ(difference(heads.q, trace.at("q_heads")), "");
+  EXPECT_EQ(difference(heads.k, trace.at("k_heads")), "");
+  EXPECT_EQ(difference(heads.v, trace.at("v_heads")), "");
+  const Statistics statistics = layer.inspect(x, memory, memory, {.causal = true}, {.top_k = 2});
+  EXPECT_LT(largest_difference(statistics.lse, trace.at("lse")), 1e-12);
+  EXPECT_EQ(statistics.top_keys.shape(), (Shape{2, 4, 5, 2}));
+  for (std::int64_t b = 0; b < 2; ++b)
+    for (std::int64_t h = 0; h < 4; ++h) {
+      double mean = 0;
+      for (std::int64_t i = 0; i < 5; ++i) {
+        double squares = 0;
+        for (std::int64_t n = 0; n < 10; ++n)
+          squares += std::pow(trace.at("contributions").at<double>({b, h, i, n}), 2);
+        mean += std::sqrt(squares) / 5;
+      }
+      const auto at = static_cast<std::size_t>(4 * b + h);
+      EXPECT_NEAR(heads.contribution[at], mean, 1e-14);
+      EXPECT_EQ(statistics.heads[at].contribution, heads.contribution[at]);
+    }
+  const MultiHeadAttention bare = drawn({.model_dim = 8, .heads = 2, .output_projection = false});
+  EXPECT_GT(bare.heads(numbers({3, 8}, DType::f32, 33)).contribution[1], 0);
 }
 
 }  // namespace

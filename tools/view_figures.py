@@ -5,7 +5,7 @@
 
 For each length q, k, v are drawn and `attend view --causal` writes the page: 12 layers of 12 heads of size 64, from
 65536 on one layer of 8 heads. A headless Chromium opens it five times; the time is the median from the start
-of the navigation to the first map that is drawn. Needs NumPy, Debian's chromium and the package playwright.
+of the navigation to the first map that is drawn, as the page itself marks it. Needs NumPy, Debian's chromium and the package playwright.
 """
 import argparse
 import pathlib
@@ -18,11 +18,11 @@ import numpy as np
 
 import screenshots
 
-OPENED = """() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now()))))"""
+DRAWN = "() => performance.getEntriesByName('drawn')[0].startTime"
 
 
 def draw(folder, length):
-    """q, k, v [layers, 1, heads, length, 64]: random walks, so that near tokens are alike."""
+    """q, k, v [layers, 1, heads, length, 64]: noise, and a walk by which near tokens are alike."""
     layers, heads = (12, 12) if length < 65536 else (1, 8)
     random = np.random.default_rng(length)
     for name in "qkv":
@@ -30,7 +30,8 @@ def draw(folder, length):
         for layer in range(layers):
             for head in range(heads):
                 walk = np.cumsum(random.standard_normal((length, 64), np.float32), 0)
-                file[layer, 0, head] = random.standard_normal((length, 64)) + 0.1 * walk / np.sqrt(1 + np.arange(length))[:, None]
+                walk *= 0.1 / np.sqrt(1 + np.arange(length, dtype=np.float32))[:, None]
+                file[layer, 0, head] = walk + random.standard_normal((length, 64), np.float32)
         del file
     return layers * heads
 
@@ -54,7 +55,7 @@ def opened(page, times=5):
             tab = browser.new_page()
             tab.goto(page.resolve().as_uri())
             tab.wait_for_selector("#map[data-whole=true]", state="attached")
-            seconds.append(tab.evaluate(OPENED) / 1000)
+            seconds.append(tab.evaluate(DRAWN) / 1000)
             tab.close()
         browser.close()
     return statistics.median(seconds)

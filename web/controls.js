@@ -84,6 +84,7 @@ export class Filters {
       const output = element("output", { class: "figure" });
       const input = element("input", {
         type: "range",
+        "aria-label": label,  // its label element belongs to the output, the first in it
         "data-key": key,
         ...properties,
         title: help,

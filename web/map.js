@@ -91,7 +91,7 @@ export class MapView {
   }
 
   resize() {
-    if (this.geometry && this.frame.clientWidth !== this.geometry.width) this.layout();
+    if (this.frame.clientWidth !== this.geometry?.width) this.layout();
   }
 
   // The plot is as wide as there is room, its cells at most 64 px, and never much taller than wide.

@@ -1,7 +1,7 @@
 // Statistics of the weights, fused: three stages.
 //
 //   0  rows   lse, maximum, entropy, largest keys        tasks of rows      (inspect_rows.h)
-//   1  keys   mass, map, metrics, if anybody asked       tasks of keys      (inspect_keys.h)
+//   1  keys   mass, map, metrics, if anybody asked       tasks of keys      (inspect_keys.h, inspect_map.h)
 //   2  heads  the sums of the stages before              a task a head
 //
 // Cost: the scores of forward in stage 0, and once more in stage 1; no product with the values.

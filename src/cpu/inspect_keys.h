@@ -7,11 +7,12 @@
 //     keys   |  p   |  p   |  p   |   mass of a key: lanes are added up tile by tile in a vector,
 //     of the +------+------+------+   every kFlush tiles the vector's lanes, in f64
 //     task   |  p   |  p   |  p   |   map, metrics: keys are added up in the lanes of a tile, then
-//            +------+------+------+   the lanes, in f64
+//            +------+------+------+   the lanes, in f64 (map: inspect_map.h)
 //
 // A task has a chunk of 256 keys, or as many as a column of the map if that is wider.
 #pragma once
 
+#include "cpu/inspect_map.h"
 #include "cpu/inspect_rows.h"
 
 namespace attend {
@@ -23,19 +24,6 @@ class InspectKeys {
   static constexpr int kMost = Tile<V>::kMost;
   static constexpr int kFlush = 8;
 
-  struct Add {
-    template <class U>
-    ATTEND_INLINE U operator()(U a, U b) const {
-      return a + b;
-    }
-  };
-  struct Largest {
-    template <class U>
-    ATTEND_INLINE U operator()(U a, U b) const {
-      return larger(a, b);
-    }
-  };
-
   struct Memory {
     Tile<V>* tile;
     Runs* runs;
@@ -44,8 +32,6 @@ class InspectKeys {
     T* lanes;         // [256][V::kLanes]: mass since the last flush
     double* mass;     // [256]
     T *token, *left;  // [256]: the token of a key, and of the key before it
-    T* cells;         // [2][columns of the task][lanes]: of the tile at hand
-    double* map;      // [sum, maximum, visible][map rows][columns of the task, padded]
     Memory(const Problem& p, Scratch& scratch) {
       tile = scratch.take<Tile<V>>(1);
       runs = scratch.take<Runs>(1);
@@ -55,8 +41,6 @@ class InspectKeys {
       token = scratch.take<T>(kChunk);
       left = scratch.take<T>(kChunk);
       chunk.packed_k = scratch.take<T>(kChunk * p.d);
-      cells = scratch.take<T>(2 * columns(p) * kMost);
-      map = scratch.take<double>(saturating_count(3, map_size(p)));
       T* q = scratch.take<T>(p.d * kMost);
       if (tile != nullptr) tile->q = q;
     }
@@ -76,6 +60,7 @@ class InspectKeys {
     const Call none;
     Scores<V> scores(p, none, scratch);
     Memory memory(p, scratch);
+    InspectMap<V> map(p, scratch);
     return scratch.used();
   }
 
@@ -85,36 +70,23 @@ class InspectKeys {
     Scratch scratch(memory);
     Scores<V> scores(p, call, scratch);
     Memory own(p, scratch);
+    InspectMap<V> map(p, scratch);
     scores.sequence = sequence_of(p, call, b);
     scores.head = h;
     scores.kv_head = h / p.group();
-    InspectKeys f(p, call, scores, own, records + (b * p.heads + h) * p.q_length);
+    InspectKeys f(p, call, scores, own, map, records + (b * p.heads + h) * p.q_length);
     f.task(index * keys_of_task(p));
     return f.sums_;
   }
 
  private:
   InspectKeys(const Problem& problem, const Call& call, Scores<V>& scores, Memory& memory,
-              const RowRecord<T>* records)
+              InspectMap<V>& map, const RowRecord<T>* records)
       : p(problem), call_(call), scores_(scores), sequence_(scores.sequence), memory_(memory),
-        records_(records) {}
-
-  static std::int64_t columns(const Problem& p) {
-    return p.tile_keys == 0 ? 0 : p.tile_keys >= kChunk ? 1 : kChunk / p.tile_keys;
-  }
-
-  static std::int64_t padded_columns(const Problem& p) { return Scores<V>::width(columns(p)); }
-  static std::int64_t map_size(const Problem& p) {
-    return saturating_count(p.map_rows(), padded_columns(p));
-  }
+        map_(map), records_(records) {}
 
   void task(std::int64_t from) noexcept {
-    for (std::int64_t n = 0; n < 3 * map_size(p); ++n) memory_.map[n] = 0;
-    if (p.tile_keys > 0) {
-      first_column_ = from / p.tile_keys;
-      query_bits_ = __builtin_ctzll(static_cast<std::uint64_t>(p.tile_queries));
-      key_bits_ = __builtin_ctzll(static_cast<std::uint64_t>(p.tile_keys));
-    }
+    map_.begin(from);
     const std::int64_t listed = listed_keys(p, sequence_);
     for (std::int64_t at = from; at < from + keys_of_task(p) && at < listed; at += kChunk) {
       for (int j = 0; j < kChunk; ++j) memory_.mass[j] = 0;
@@ -123,7 +95,7 @@ class InspectKeys {
         store_row(call_.key_mass, mass_row(p, call_, sequence_, scores_.head) + at,
                   listed - at < kChunk ? listed - at : kChunk, memory_.mass);
     }
-    if (p.tile_keys > 0) write_map();
+    if (p.tile_keys > 0) map_.write(call_, sequence_.b * p.heads + scores_.head);
   }
 
   // The keys from `at` on against all queries that may see them.
@@ -156,10 +128,10 @@ class InspectKeys {
     T top[kMost];
     bool partial = scores_.compute(tile, memory_.chunk, runs, memory_.s, top);
     if (tile.rows < tile.lanes) partial = true, hide_padding(tile, runs.count);
-    if (p.tile_keys > 0) count_cells(tile, runs, partial);
+    if (p.tile_keys > 0) map_.count(tile, runs, memory_.s, partial);
     weigh(tile, runs.count);
     if (p.key_mass) add_mass(tile, runs, at);
-    if (p.tile_keys > 0) add_cells(tile, runs);
+    if (p.tile_keys > 0) map_.add(tile, runs, memory_.s);
     if (p.metrics) measure(tile, runs, at);
   }
 
@@ -222,135 +194,6 @@ class InspectKeys {
         double* mass = memory_.mass + j + k * D::kLanes;
         (D::load(mass) + wide<k>(sum)).store(mass);
       });
-    }
-  }
-
-  // ---- map --------------------------------------------------------------------------------------
-
-  // Calls use(column, where the keys begin in s, how many) for the keys of each column in the runs.
-  template <class Use>
-  void for_columns(const Runs& runs, Use use) const noexcept {
-    for (int r = 0; r < runs.runs; ++r) {
-      const Run& run = runs.run[r];
-      for (int x = 0; x < run.count;) {
-        const std::int64_t j = run.key + x, left = p.tile_keys - (j & (p.tile_keys - 1));
-        const int count = left < run.count - x ? static_cast<int>(left) : run.count - x;
-        use((j >> key_bits_) - first_column_, run.at + x, count);
-        x += count;
-      }
-    }
-  }
-
-  // While s still holds scores: how many pairs of each cell are visible.
-  void count_cells(const Tile<V>& tile, const Runs& runs, bool partial) noexcept {
-    const Run& last = runs.run[runs.runs - 1];
-    from_ = (runs.run[0].key >> key_bits_) - first_column_;
-    to_ = ((last.key + last.count - 1) >> key_bits_) - first_column_ + 1;
-    if (partial) count_visible(tile, runs);
-    else
-      for_columns(runs, [&](std::int64_t column, int, int count) {
-        for (int n = 0; n < tile.rows;) {
-          const std::int64_t row = tile.i[n] >> query_bits_, left = p.tile_queries * (row + 1);
-          const int next =
-              left - tile.i[0] < tile.rows ? static_cast<int>(left - tile.i[0]) : tile.rows;
-          visible()[row * padded_columns(p) + column] += count * (next - n);
-          n = next;
-        }
-      });
-  }
-
-  void count_visible(const Tile<V>& tile, const Runs& runs) noexcept {
-    const V lowest = V::set(std::numeric_limits<T>::lowest());
-    T* const seen = memory_.cells;
-    for (std::int64_t x = from_ * kMost; x < to_ * kMost; ++x) seen[x] = 0;
-    for_columns(runs, [&](std::int64_t column, int at, int count) {
-      for (int n = 0; n < tile.lanes; n += V::kLanes) {
-        T* const to = seen + column * kMost + n;
-        V sum = V::load(to);
-        for (int j = 0; j < count; ++j) {
-          const V u = V::load(memory_.s + (at + j) * tile.lanes + n);
-          sum = sum + select(less(u, lowest), V::set(0), V::set(1));
-        }
-        sum.store(to);
-      }
-    });
-    join_lanes(tile, seen, visible(), Add{});
-  }
-
-  // And once it holds weights, their sum and maximum.
-  void add_cells(const Tile<V>& tile, const Runs& runs) const noexcept {
-    T* const sums = memory_.cells;
-    T* const maxima = memory_.cells + columns(p) * kMost;
-    const bool once = runs.runs == 1;  // no column is met again
-    for (std::int64_t x = from_ * kMost; !once && x < to_ * kMost; ++x) sums[x] = maxima[x] = 0;
-    for_columns(runs, [&](std::int64_t column, int at, int count) {
-      for (int n = 0; n < tile.lanes; n += V::kLanes) {
-        const std::int64_t to = column * kMost + n;
-        V total = once ? V::set(0) : V::load(sums + to), most = once ? total : V::load(maxima + to);
-        for (int j = 0; j < count; ++j) {
-          const V w = V::load(memory_.s + (at + j) * tile.lanes + n);
-          total = total + w;
-          most = larger(most, w);
-        }
-        total.store(sums + to);
-        most.store(maxima + to);
-      }
-    });
-    join_lanes(tile, sums, memory_.map, Add{});
-    join_lanes(tile, maxima, memory_.map + map_size(p), Largest{});
-  }
-
-  // map[row][c ...] = join of itself and of the lanes that belong to the row.
-  template <class Join>
-  void join_lanes(const Tile<V>& tile, const T* cells, double* map, Join join) const noexcept {
-    for (std::int64_t c = from_ / V::kLanes * V::kLanes; c < to_; c += V::kLanes)
-      for (int n = 0; n < tile.rows; n += V::kLanes) join_square(tile, cells, c, n, map, join);
-  }
-
-  template <class Join>
-  void join_square(const Tile<V>& tile, const T* cells, std::int64_t c, int n, double* map,
-                   Join join) const noexcept {
-    using D = typename V::Double;
-    V square[V::kLanes];
-    unrolled<V::kLanes>(ATTEND_EACH(x) {
-      square[x] = c + x >= from_ && c + x < to_ ? V::load(cells + (c + x) * kMost + n) : V::set(0);
-    });
-    transpose(square);
-    T lanes[V::kLanes * V::kLanes];
-    unrolled<V::kLanes>(ATTEND_EACH(x) { square[x].store(lanes + x * V::kLanes); });
-    const int rows = tile.rows - n < V::kLanes ? tile.rows - n : V::kLanes;
-    for (int x = 0; x < rows;) {
-      const std::int64_t row = tile.i[n + x] >> query_bits_;
-      V joined = V::load(lanes + x * V::kLanes);
-      for (++x; x < rows && tile.i[n + x] >> query_bits_ == row; ++x)
-        joined = join(joined, V::load(lanes + x * V::kLanes));
-      double* to = map + row * padded_columns(p) + c;
-      unrolled<V::kDoubles>(ATTEND_EACH(k) {
-        double* at = to + k * D::kLanes;
-        const D all = D::load(at), part = wide<k>(joined);
-        join(all, part).store(at);
-      });
-    }
-  }
-
-  double* visible() const noexcept { return memory_.map + 2 * map_size(p); }
-
-  // A sum that is NaN has a weight that is, and so has the maximum.
-  void write_map() const noexcept {
-    const std::int64_t head = sequence_.b * p.heads + scores_.head;
-    const std::int64_t left = p.map_columns() - first_column_;
-    const std::int64_t count = left < columns(p) ? left : columns(p);
-    for (std::int64_t r = 0; r < p.map_rows(); ++r) {
-      double* sum = memory_.map + r * padded_columns(p);
-      double* most = sum + map_size(p);
-      const double* seen = most + map_size(p);
-      for (std::int64_t c = 0; c < count; ++c) {
-        most[c] = seen[c] == 0 ? -1 : sum[c] == sum[c] ? most[c] : sum[c];
-        sum[c] = seen[c] == 0 ? -1 : sum[c] / seen[c];
-      }
-      const std::int64_t to = (head * p.map_rows() + r) * p.map_columns() + first_column_;
-      store_row(call_.tile_mean, to, count, sum);
-      store_row(call_.tile_maximum, to, count, most);
     }
   }
 
@@ -460,11 +303,9 @@ class InspectKeys {
   Scores<V>& scores_;
   const Sequence& sequence_;
   Memory& memory_;
+  InspectMap<V>& map_;
   const RowRecord<T>* records_;
   HeadSums sums_;
-  std::int64_t first_column_ = 0;
-  std::int64_t from_ = 0, to_ = 0;     // columns of the tile at hand
-  int query_bits_ = 0, key_bits_ = 0;  // the sides of a tile are powers of two
 };
 
 }  // namespace

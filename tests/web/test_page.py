@@ -65,7 +65,7 @@ KEYS = [
     (["3", "ArrowRight", "Enter"], "chosen", [1]),
     (["3", "Enter", "ArrowRight", "ArrowRight", "Shift+Enter"], "chosen", [0, 2]),
     (["1", "ArrowRight"], "head", 1),
-    (["1", "ArrowDown"], "head", 3),
+    (["1", "ArrowDown"], "head", 4),
     (["2", "ArrowDown", "Escape"], "cell", None),
     (["/", "c", "a", "t"], "pattern", "cat"),
 ]
@@ -401,3 +401,32 @@ def test_the_page_works_in_the_frame_of_a_notebook(browser, tmp_path):
     tab.wait_for_timeout(250)  # the address is written a little later, or not at all
     assert frame.locator(".problem").count() == 0 and complaints == []
     context.close()
+
+
+def lightness(tab):
+    """Of the legend's colours from left to right."""
+    data = tab.evaluate(
+        "() => [...document.querySelector('.ramp').getContext('2d').getImageData(0, 0, 256, 1).data]"
+    )
+    linear = (np.array(data).reshape(256, 4)[:, :3] / 255.0) ** 2.2
+    return linear @ [0.2126, 0.7152, 0.0722]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_can_be_told_apart_by_their_lightness(show, scheme):
+    """Which every kind of colour vision sees: one way for weights, both ways from the middle for differences."""
+    tab = show(fixtures.two_runs(), scheme=scheme)
+    steps = np.diff(lightness(tab)[::8]) * (1 if scheme == "dark" else -1)
+    assert (steps > 0).all()
+    steps = np.diff(lightness(tab.choose(show="difference"))[::8]) * (1 if scheme == "dark" else -1)
+    assert (steps[:14] < 0).all() and (steps[-14:] > 0).all()
+
+
+def test_everything_that_can_be_used_has_a_name(show):
+    tab = show(fixtures.two_runs(), "#cell=4,2&chosen=4&show=difference")
+    nameless = tab.evaluate("""() => [...document.querySelectorAll("button, select, input, [role=img], [role=listbox], [role=group]")]
+      .filter((node) => !(node.getAttribute("aria-label") || node.textContent.trim() || node.labels?.length))
+      .map((node) => node.outerHTML.slice(0, 100))""")
+    assert nameless == []
+    assert tab.evaluate("() => [...document.querySelectorAll('section')].every((each) => "
+                        "document.getElementById(each.getAttribute('aria-labelledby')).textContent)")
