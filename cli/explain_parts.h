@@ -1,4 +1,4 @@
-// The style and the program of the page of `attend explain --html` (cli/page), as CMake put them
+// The style and the program of the page of `attend explain --html` (web/explain), as CMake put them
 // into a source file, and their SHA-256 in hexadecimal digits.
 #pragma once
 

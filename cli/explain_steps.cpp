@@ -1,10 +1,9 @@
 #include "explain_steps.h"
 
-#include "tensors.h"
+#include "explain_numbers.h"
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <functional>
 
 namespace attend::cli {
@@ -12,30 +11,6 @@ namespace {
 
 using Axis = Matrix::Axis;
 constexpr std::int64_t kShaded = 24;  // rows and columns of a head that is shaded only
-constexpr std::size_t kPairs = 16;    // scores whose norms and angle are told
-
-std::string format(const char* form, double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, form, value);
-  return text;
-}
-
-// The numbers of a tensor of any floating-point type, the last two dimensions as a matrix.
-class Numbers {
- public:
-  explicit Numbers(const Tensor& tensor) : tensor_(converted(tensor, DType::f64)) {}
-  std::int64_t rows() const { return tensor_.size(tensor_.view().rank() - 2); }
-  std::int64_t columns() const { return tensor_.size(tensor_.view().rank() - 1); }
-  double at(const std::vector<std::int64_t>& lead, std::int64_t row, std::int64_t column) const {
-    std::int64_t n = 0;
-    for (std::size_t dim = 0; dim < lead.size(); ++dim)
-      n = n * tensor_.size(static_cast<int>(dim)) + lead[dim];
-    return tensor_.data<double>()[(n * rows() + row) * columns() + column];
-  }
-
- private:
-  Tensor tensor_;
-};
 
 // Where a tensor's matrices lie: [batch, length, width] or [length, width].
 std::vector<std::int64_t> lead_of(const Tensor& tensor, std::int64_t sequence) {
@@ -64,7 +39,7 @@ class Teller {
                             .title = {"The same as norms and angles" + of_head(h),
                                       "用模长和夹角来看" + of_head_zh(h)},
                             .formula = "q_i . k_j = |q_i| |k_j| cos(angle)",
-                            .table = geometry(s_, h, e_)});
+                            .table = geometry(s_.q, s_.k, {s_.sequence, h, h / group_}, e_)});
     tell_scaled();
     tell_softmax();
     tell_values();
@@ -385,59 +360,6 @@ class Teller {
 };
 
 }  // namespace
-
-Matrix matrix_of(const std::string& name, const Tensor& tensor,
-                 const std::vector<std::int64_t>& lead, Origin origin, std::int64_t corner) {
-  const Numbers numbers(tensor);
-  Matrix m{.name = name,
-           .rows = numbers.rows(),
-           .columns = numbers.columns(),
-           .origin = std::move(origin)};
-  for (std::int64_t r = 0; r < std::min(corner, m.rows); ++r) {
-    auto& row = m.cells.emplace_back();
-    for (std::int64_t c = 0; c < std::min(corner, m.columns); ++c)
-      row.push_back(numbers.at(lead, r, c));
-  }
-  return m;
-}
-
-Table geometry(const Subject& s, std::int64_t head, const Explanation& names) {
-  const Numbers q(s.q), k(s.k);
-  const std::int64_t d = q.columns(), of_keys = head / (s.q.size(1) / s.k.size(1));
-  const auto name = [](const std::vector<std::string>& tokens, std::int64_t n) {
-    const auto at = static_cast<std::size_t>(n);
-    return at < tokens.size() ? tokens[at] : std::to_string(n);
-  };
-  Table table{{{"query", "查询"},
-               {"key", "键"},
-               {"|q|", "|q|"},
-               {"|k|", "|k|"},
-               {"cos", "cos"},
-               {"angle", "夹角"},
-               {"q . k", "q · k"}}};
-  const std::int64_t keys = std::min<std::int64_t>(k.rows(), 8);
-  for (std::int64_t i = 0; i < std::min<std::int64_t>(q.rows(), 8); ++i) {
-    for (std::int64_t j = 0; j < keys; ++j) {
-      double qq = 0, kk = 0, qk = 0;
-      for (std::int64_t n = 0; n < d; ++n) {
-        const double a = q.at({s.sequence, head}, i, n), b = k.at({s.sequence, of_keys}, j, n);
-        qq += a * a;
-        kk += b * b;
-        qk += a * b;
-      }
-      const double cosine = std::clamp(qk / std::sqrt(qq * kk), -1.0, 1.0);
-      table.rows.push_back(
-          {name(names.tokens, i),
-           name(names.key_tokens.empty() ? names.tokens : names.key_tokens, j),
-           format("%.4f", std::sqrt(qq)), format("%.4f", std::sqrt(kk)),
-           qq * kk > 0 ? format("%.4f", cosine) : "-",
-           qq * kk > 0 ? format("%.1f°", std::acos(cosine) * 180 / std::acos(-1.0)) : "-",
-           number_text(qk)});
-    }
-    if (table.rows.size() + static_cast<std::size_t>(keys) > kPairs) break;
-  }
-  return table;
-}
 
 void add_steps(Explanation& explanation, const Subject& subject) {
   Teller(explanation, subject).tell();

@@ -23,13 +23,4 @@ struct Subject {
 
 void add_steps(Explanation& explanation, const Subject& subject);
 
-// The norms and the angle of q_i and k_j, and what they make of the score.
-Table geometry(const Subject& subject, std::int64_t head, const Explanation& names);
-
-// The top left corner of the last two dimensions of a floating-point tensor, `lead` being the
-// indices before them.
-Matrix matrix_of(const std::string& name, const Tensor& tensor,
-                 const std::vector<std::int64_t>& lead, Origin origin = {},
-                 std::int64_t corner = 8);
-
 }  // namespace attend::cli

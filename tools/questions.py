@@ -157,20 +157,9 @@ def measure_depth_loss(attend, numpy):
     return rows
 
 
-def by_threads(attend, work, rounds=150):
-    """The shortest times by the clock with one thread and with two, in turns."""
-    best, contexts = [math.inf, math.inf], [attend.Context(threads=1), attend.Context(threads=2)]
-    for _ in range(rounds):
-        for n, context in enumerate(contexts):
-            begin = time.perf_counter()
-            work(context)
-            best[n] = min(best[n], time.perf_counter() - begin)
-    return best
-
-
 def measure_parallel(attend, numpy):
-    """256 tokens of a causal layer at once, and one after the other, as a generation must; and what a second
-    thread gives, where only the queries, the heads, the batch or the keys can be shared out."""
+    """256 tokens of a causal layer at once, and one after the other, as a generation must; and into how
+    many tasks a call falls that no other one waits for."""
     x = numpy.random.default_rng(0).standard_normal((1, 256, 512)).astype("float32")
     layer = attend.MultiHeadAttention(model_dim=512, heads=8)
 
@@ -179,15 +168,16 @@ def measure_parallel(attend, numpy):
         for n in range(256):
             layer.forward(x[:, n:n + 1], cache=cache, causal=True, context=one)
 
-    shapes = {"one_head": (1, 1, 1024, 1024), "eight_heads": (1, 8, 256, 256), "batch": (8, 8, 64, 64),
+    shapes = {"one_head": (1, 1, 1024, 1024), "eight_heads": (1, 8, 512, 512), "batch": (8, 8, 128, 128),
               "decode": (1, 8, 1, 16384)}
     cores = []
     for name, (batch, heads, queries, keys) in shapes.items():
         rng = numpy.random.default_rng(0)
         q = rng.standard_normal((batch, heads, queries, 64)).astype("float32")
         k = rng.standard_normal((batch, heads, keys, 64)).astype("float32")
-        best = by_threads(attend, lambda one: attend.attention(q, k, k, context=one))
-        cores.append({"case": name, "shape": [batch, heads, queries, keys], "ms": [1e3 * seconds for seconds in best]})
+        plan = attend.Plan.attention(q, k, k).describe()
+        tasks, then = re.search(r"^tasks +(\d+) then (\d+)", plan, re.M).groups()
+        cores.append({"case": name, "shape": [batch, heads, queries, keys], "tasks": int(tasks), "then": int(then)})
     return {"at_once_ms": 1e3 * shortest(attend, lambda one: layer.forward(x, causal=True, context=one)),
             "one_by_one_ms": 1e3 * shortest(attend, one_by_one, 3), "cores": cores}
 
@@ -272,15 +262,15 @@ def tables(results, language):
     made["tokens"] = table(
         words("256 tokens|all at once|one by one, with a cache", "256 个词元|一次算完|逐个生成（带缓存）"),
         [("", digits(parallel["at_once_ms"]) + " ms", digits(parallel["one_by_one_ms"]) + " ms")])
-    names = {"one_head": words("one head: its queries", "单头：按查询分"),
+    names = {"one_head": words("one head", "单头"),
              "eight_heads": words("8 heads", "8 个头"),
              "batch": words("8 sequences of 8 heads", "8 个序列，各 8 个头"),
              "decode": words("one query of 8 heads (decode)", "8 个头的一个查询（解码）")}
     made["cores"] = table(
-        words("what is shared out|queries|keys|1 thread|2 threads|times as fast",
-              "分担什么|查询数|键数|1 线程|2 线程|加速比"),
-        [(names[row["case"]][0], row["shape"][2], row["shape"][3], digits(row["ms"][0]) + " ms",
-          digits(row["ms"][1]) + " ms", f"{row['ms'][0] / row['ms'][1]:.1f}") for row in parallel["cores"]])
+        words("call|queries|keys|tasks at once|then, to join parts of the keys",
+              "调用|查询数|键数|可同时进行的任务|随后合并各段键的任务"),
+        [(names[row["case"]][0], row["shape"][2], row["shape"][3], row["tasks"], row["then"] or "-")
+         for row in parallel["cores"]])
     return made
 
 

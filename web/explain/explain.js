@@ -1,20 +1,35 @@
-// The page of `attend explain --html`. Everything shown is in the JSON block "data", and reaches the
-// document as text only: a token may hold any characters. A cell knows how it was made
+// The page of `attend explain --html`. Everything shown is in the JSON block "data", and reaches
+// the document as text only: a token may hold any characters. A cell knows how it was made
 // (matrix.how[row][column] = [text, [[matrix, row, column], ...]]); pointing at it shows that and
 // marks the cells it was made of.
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
 const words = {
-  en: { hint: "Point at a number, or walk to it with Tab and the arrow keys. Enter keeps it, Escape lets go.",
-        given: "given", from: "made of", note: "the note", truth: "true", why: "why", other: "中文",
-        part: (rows, columns) => `top left ${rows} x ${columns}` },
-  zh: { hint: "把鼠标移到数字上，或用 Tab 与方向键走到它。回车固定，Esc 松开。",
-        given: "给定", from: "来自", note: "笔记", truth: "正确", why: "原因", other: "English",
-        part: (rows, columns) => `左上角 ${rows} x ${columns}` },
+  en: {
+    hint:
+        "Point at a number, or walk to it with Tab and the arrow keys. Enter keeps it, Escape lets go.",
+    given: "given",
+    from: "made of",
+    note: "the note",
+    truth: "true",
+    why: "why",
+    other: "中文",
+    part: (rows, columns) => `top left ${rows} x ${columns}`
+  },
+  zh: {
+    hint: "把鼠标移到数字上，或用 Tab 与方向键走到它。回车固定，Esc 松开。",
+    given: "给定",
+    from: "来自",
+    note: "笔记",
+    truth: "正确",
+    why: "原因",
+    other: "English",
+    part: (rows, columns) => `左上角 ${rows} x ${columns}`
+  },
 };
 let language = data.language, kept = null;
-const cells = new Map();    // "matrix,row,column" -> td
-const matrices = new Map(); // name -> matrix
+const cells = new Map();     // "matrix,row,column" -> td
+const matrices = new Map();  // name -> matrix
 const say = (phrase) => phrase[language];
 
 function make(tag, parent, text, kind) {
@@ -35,7 +50,9 @@ function drawMatrix(parent, matrix) {
   const figure = make("figure", parent);
   const caption = make("figcaption", figure, `${matrix.name} `);
   const whole = rows === matrix.shape[0] && columns === matrix.shape[1];
-  make("span", caption, `[${matrix.shape.join(", ")}]${whole ? "" : " " + words[language].part(rows, columns)}`);
+  make(
+      "span", caption,
+      `[${matrix.shape.join(", ")}]${whole ? "" : " " + words[language].part(rows, columns)}`);
   const table = make("table", figure, undefined, matrix.only_shades ? "grid small" : "grid");
   table.setAttribute("aria-label", matrix.name);
   if (matrix.across && !matrix.only_shades) {
@@ -61,7 +78,9 @@ function drawMatrix(parent, matrix) {
 function drawTable(parent, table) {
   const element = make("table", make("div", parent, undefined, "scroll"), undefined, "plain");
   const head = make("tr", make("thead", element));
-  table.header.forEach((name) => { make("th", head, say(name)).scope = "col"; });
+  table.header.forEach((name) => {
+    make("th", head, say(name)).scope = "col";
+  });
   const body = make("tbody", element);
   for (const row of table.rows) {
     const line = make("tr", body);
@@ -84,7 +103,8 @@ function drawStep(parent, step, number) {
   step.remarks.forEach((remark) => make("p", section, say(remark)));
   for (const claim of step.claims) {
     const list = make("dl", make("div", section, undefined, "claim"));
-    for (const [name, phrase] of [["note", claim.said], ["truth", claim.true], ["why", claim.why]]) {
+    for (const [name, phrase] of [
+             ["note", claim.said], ["truth", claim.true], ["why", claim.why]]) {
       make("dt", list, words[language][name]);
       make("dd", list, say(phrase));
     }
@@ -94,7 +114,8 @@ function drawStep(parent, step, number) {
 const panel = document.getElementById("panel");
 
 function clearMarks() {
-  for (const cell of document.querySelectorAll("td.source, td.here")) cell.classList.remove("source", "here");
+  for (const cell of document.querySelectorAll("td.source, td.here"))
+    cell.classList.remove("source", "here");
 }
 
 function showHint() {
@@ -118,7 +139,11 @@ function show(cell) {
     if (!target) continue;
     target.classList.add("source");
     const button = make("button", line, `${source}[${r}, ${c}] = ${target.textContent}`);
-    button.addEventListener("click", () => { kept = null; target.focus(); target.scrollIntoView({ block: "center" }); });
+    button.addEventListener("click", () => {
+      kept = null;
+      target.focus();
+      target.scrollIntoView({ block: "center" });
+    });
   }
 }
 
@@ -147,7 +172,10 @@ function draw() {
   make("h1", header, say(data.title));
   const other = make("button", header, words[language].other);
   other.id = "language";
-  other.addEventListener("click", () => { language = language === "en" ? "zh" : "en"; draw(); });
+  other.addEventListener("click", () => {
+    language = language === "en" ? "zh" : "en";
+    draw();
+  });
   const opening = make("section", main);
   data.opening.forEach((phrase) => make("p", opening, say(phrase)));
   data.steps.forEach((step, n) => drawStep(main, step, n + 1));
@@ -155,8 +183,14 @@ function draw() {
 }
 
 const cellOf = (event) => event.target.closest && event.target.closest("td[data-at]");
-document.addEventListener("mouseover", (event) => { const cell = cellOf(event); if (cell && !kept) show(cell); });
-document.addEventListener("focusin", (event) => { const cell = cellOf(event); if (cell && !kept) show(cell); });
+document.addEventListener("mouseover", (event) => {
+  const cell = cellOf(event);
+  if (cell && !kept) show(cell);
+});
+document.addEventListener("focusin", (event) => {
+  const cell = cellOf(event);
+  if (cell && !kept) show(cell);
+});
 document.addEventListener("click", (event) => {
   const cell = cellOf(event);
   if (!cell) return;
@@ -164,7 +198,10 @@ document.addEventListener("click", (event) => {
   show(cell);
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") { kept = null; showHint(); }
+  if (event.key === "Escape") {
+    kept = null;
+    showHint();
+  }
   const cell = cellOf(event);
   if (cell) walk(cell, event);
 });

@@ -1,0 +1,75 @@
+#include "explain_numbers.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace attend::cli {
+namespace {
+
+constexpr std::size_t kPairs = 16;  // scores whose norms and angle are told
+
+std::string format(const char* form, double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, form, value);
+  return text;
+}
+
+}  // namespace
+
+Matrix matrix_of(const std::string& name, const Tensor& tensor,
+                 const std::vector<std::int64_t>& lead, Origin origin, std::int64_t corner) {
+  const Numbers numbers(tensor);
+  Matrix m{.name = name,
+           .rows = numbers.rows(),
+           .columns = numbers.columns(),
+           .origin = std::move(origin)};
+  for (std::int64_t r = 0; r < std::min(corner, m.rows); ++r) {
+    auto& row = m.cells.emplace_back();
+    for (std::int64_t c = 0; c < std::min(corner, m.columns); ++c)
+      row.push_back(numbers.at(lead, r, c));
+  }
+  return m;
+}
+
+Table geometry(const Tensor& queries, const Tensor& all_keys, const HeadPlace& place,
+               const Explanation& names) {
+  const Numbers q(queries), k(all_keys);
+  const std::int64_t d = q.columns();
+  const auto name = [](const std::vector<std::string>& tokens, std::int64_t n) {
+    const auto at = static_cast<std::size_t>(n);
+    return at < tokens.size() ? tokens[at] : std::to_string(n);
+  };
+  Table table{{{"query", "查询"},
+               {"key", "键"},
+               {"|q|", "|q|"},
+               {"|k|", "|k|"},
+               {"cos", "cos"},
+               {"angle", "夹角"},
+               {"q . k", "q · k"}}};
+  const std::int64_t keys = std::min<std::int64_t>(k.rows(), 8);
+  for (std::int64_t i = 0; i < std::min<std::int64_t>(q.rows(), 8); ++i) {
+    for (std::int64_t j = 0; j < keys; ++j) {
+      double qq = 0, kk = 0, qk = 0;
+      for (std::int64_t n = 0; n < d; ++n) {
+        const double a = q.at({place.sequence, place.head}, i, n),
+                     b = k.at({place.sequence, place.key_head}, j, n);
+        qq += a * a;
+        kk += b * b;
+        qk += a * b;
+      }
+      const double cosine = std::clamp(qk / std::sqrt(qq * kk), -1.0, 1.0);
+      table.rows.push_back(
+          {name(names.tokens, i),
+           name(names.key_tokens.empty() ? names.tokens : names.key_tokens, j),
+           format("%.4f", std::sqrt(qq)), format("%.4f", std::sqrt(kk)),
+           qq * kk > 0 ? format("%.4f", cosine) : "-",
+           qq * kk > 0 ? format("%.1f°", std::acos(cosine) * 180 / std::acos(-1.0)) : "-",
+           number_text(qk)});
+    }
+    if (table.rows.size() + static_cast<std::size_t>(keys) > kPairs) break;
+  }
+  return table;
+}
+
+}  // namespace attend::cli
