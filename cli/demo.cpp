@@ -1,7 +1,9 @@
 // attend demo: what the library does, in under a minute. One head by hand; a sentence through eight
 // heads that were built to find things; and a small model that learns to find them by itself.
 #include "command.h"
+#include "demo_page.h"
 #include "explain_text.h"
+#include "outputs.h"
 #include "sentence.h"
 #include "terminal.h"
 #include "train_task.h"
@@ -34,15 +36,17 @@ struct Shown {
 
 class Demo {
  public:
-  explicit Demo(const Common& common)
+  Demo(const Common& common, std::string page)
       : quiet_(common.json), seed_(common.seed), context_(common.context()),
-        look_(Look::of_stdout(Language::english)) {}
+        look_(Look::of_stdout(Language::english)), page_(std::move(page)) {}
 
   int run() {
     const auto begin = std::chrono::steady_clock::now();
+    Outputs outputs;
+    outputs.reserve_file(page_);
     one_head();
     sentence();
-    training();
+    training(outputs);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     say(format("\n%s in %.1f s\n", shown_.passed ? "all checks hold," : "A CHECK FAILED,",
                seconds.count()));
@@ -148,7 +152,7 @@ class Demo {
     return look;
   }
 
-  void training() {
+  void training(Outputs& outputs) {
     heading("3  A model of two layers learns to continue repeated sequences, live");
     TrainSettings settings{.steps = 1000, .batch = 32, .learning_rate = 4e-3, .seed = seed_};
     const auto task = induction_task();
@@ -165,6 +169,12 @@ class Demo {
     const double accuracy = verdict.at("accuracy"), score = verdict.at("induction_score");
     check(verdict.at("reached"),
           format("held-out accuracy %.4f, induction score %.3f", accuracy, score));
+    outputs.put_file(page_, [&](const auto& path) {
+      save_demo_page(path, {&before, &model, look.batch.tokens, look.tokens}, *context_);
+    });
+    outputs.write();
+    say("   every head, before and after: open " + page_ + " in a browser\n");
+    shown_.fields["page"] = page_;
     shown_.fields["training"] = {{"steps", losses.size()}, {"losses", losses},
                                  {"accuracy", accuracy},   {"induction_score", score},
                                  {"before", old.scores},   {"after", now.scores}};
@@ -230,14 +240,20 @@ class Demo {
   const std::uint64_t seed_;
   const std::unique_ptr<Context> context_;
   const Look look_;
+  const std::string page_;
   Shown shown_;
 };
 
 }  // namespace
 
 void add_demo(Program& program) {
-  program.add("demo", "Shows the library at work in under a minute: by hand, built, and trained.",
-              "  attend demo", [](const Common& common) { return Demo(common).run(); });
+  auto page = std::make_shared<std::string>("attend-demo.html");
+  CLI::App& app = program.add(
+      "demo", "Shows the library at work in under a minute: by hand, built, and trained.",
+      "  attend demo", [page](const Common& common) { return Demo(common, *page).run(); });
+  app.add_option("--page", *page, "The page of the heads before and after training")
+      ->type_name("FILE")
+      ->capture_default_str();
 }
 
 }  // namespace attend::cli

@@ -9,8 +9,6 @@
 #include "sentence.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <iostream>
 
 namespace attend::cli {
@@ -22,6 +20,7 @@ struct ExplainOptions {
   std::string language = "en", html, save_layer, save_input;
 };
 
+const char* const kLayer = "A layer's file";
 const std::vector<std::string> kSubjects = {"single-head", "two-heads", "sentence", "shapes"};
 
 // A flag that belongs to other subjects.
@@ -38,9 +37,10 @@ void check_flags(const CLI::App& app, const std::string& what) {
     return;
   }
   for (const CLI::Option* option : app.get_options())
-    if (option->get_group() == "Options of attention" && option->count() > 0)
+    if ((option->get_group() == "Options of attention" || option->get_group() == kLayer) &&
+        option->count() > 0)
       throw UsageError(option->get_name() + " is not for " + what);
-  refuse(app, {"--prefix", "--tokens", "--sequence"}, what);
+  refuse(app, {"--text", "--tokens", "--sequence"}, what);
   if (what != "sentence") refuse(app, {"--head", "--save-layer", "--save-input"}, what);
   if (what != "shapes") refuse(app, {"--batch", "--length", "--model-dim", "--heads"}, what);
 }
@@ -61,15 +61,8 @@ Explanation explanation_of(const ExplainOptions& o, Context& context) {
   if (what == "two-heads") return explain_two_heads(context);
   if (what == "sentence") return explain_sentence(o.files.head, context);
   LayerShape shape = o.shape;
-  if (o.files.heads != 0) shape.heads = o.files.heads;
+  if (o.files.layer.heads != 0) shape.heads = o.files.layer.heads;
   return explain_shapes(shape);
-}
-
-void write_text(const std::filesystem::path& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) throw FileError(path.string() + ": cannot be written");
 }
 
 int explain(const ExplainOptions& o, const Common& common) {
@@ -78,7 +71,7 @@ int explain(const ExplainOptions& o, const Common& common) {
   for (const std::string& path : {o.html, o.save_layer, o.save_input}) outputs.reserve_file(path);
   const auto context = common.context();
   const Explanation e = explanation_of(o, *context);
-  outputs.put_file(o.html, [&](const auto& path) { write_text(path, explain_page(e, language)); });
+  outputs.put_file(o.html, [&](const auto& path) { save_bytes(path, explain_page(e, language)); });
   outputs.put_file(o.save_layer, [](const auto& path) { make_sentence().layer.save(path); });
   outputs.put_file(o.save_input, [](const auto& path) { save_npy(path, make_sentence().x); });
   outputs.write();
@@ -126,17 +119,18 @@ void add_explain(Program& program) {
     app.add_option(flag, path, text)->type_name("FILE");
   };
   file("--html", options->html, "Writes the same as a page in which each number can be traced");
-  file("--tokens", files.tokens, "Names of the tokens: words of a text, or a JSON array (.json)");
+  app.add_option("--text", files.text, "The tokens are the words of a text")->type_name("TEXT");
+  file("--tokens", files.tokens, "Tokens: a JSON list, or a text file with one a line");
   app.add_option("--head", files.head, "Head to tell in full, from 0 on")->type_name("N");
   app.add_option("--sequence", files.sequence, "Which one of the batch, from 0 on")->type_name("N");
-  app.add_option("--prefix", files.prefix, "What the tensors' names begin with")->type_name("TEXT");
   add_size(app, "--batch", options->shape.batch, "shapes: sequences [32]");
   add_size(app, "--length", options->shape.length, "shapes: tokens of a sequence [20]");
   add_size(app, "--model-dim", options->shape.model_dim, "shapes: width of the layer [512]");
-  add_size(app, "--heads", files.heads,
+  add_size(app, "--heads", files.layer.heads,
            "shapes: heads [8]; or of a layer's file that does not say");
   file("--save-layer", options->save_layer, "sentence: writes the constructed layer (safetensors)");
   file("--save-input", options->save_input, "sentence: writes its input (.npy)");
+  add_layer_file_flags(app, files.layer, kLayer);
   add_attention_flags(app, files.attention);
 }
 

@@ -3,6 +3,7 @@
 
 #include "attention_flags.h"
 #include "explanation.h"
+#include "layer_file.h"
 
 namespace attend::cli {
 
@@ -19,8 +20,8 @@ Explanation explain_shapes(const LayerShape& shape);
 struct ExplainFiles {
   std::vector<std::string> paths;  // a trace; a layer and its input; or q, k, v
   AttentionFlags attention{};
-  std::string prefix{}, tokens{};  // of the tensors' names; a file of tokens
-  std::int64_t heads = 0;          // of a layer whose file does not say; 0: not given
+  std::string text{}, tokens{};  // whose words are the tokens; a file of them
+  LayerFile layer{};             // how to read a layer; its prefix is a trace's too
   std::int64_t head = 0, sequence = 0;
 };
 Explanation explain_files(const ExplainFiles& files, Context& context);

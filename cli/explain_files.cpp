@@ -1,13 +1,10 @@
 // attend explain FILES: q, k, v; a layer with an input; or a saved trace.
 #include "explain.h"
 #include "explain_steps.h"
-#include "tensors.h"
+#include "shown.h"
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iterator>
-#include <sstream>
 
 namespace attend::cli {
 namespace {
@@ -53,25 +50,6 @@ void check_flags(const AttentionFlags& flags) {
     if (given)
       throw UsageError(std::string(flag) +
                        " cannot be explained; whole sequences without dropout can");
-}
-
-// Words of a text, or the strings of a JSON array.
-std::vector<std::string> load_tokens(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw FileError(path + ": cannot be opened");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!path.ends_with(".json")) {
-    std::istringstream words(text);
-    return {std::istream_iterator<std::string>(words), {}};
-  }
-  const Json list = Json::parse(text, nullptr, false);
-  if (!list.is_array()) throw FileError(path + ": is no JSON array of strings");
-  std::vector<std::string> tokens;
-  for (const Json& token : list) {
-    if (!token.is_string()) throw FileError(path + ": is no JSON array of strings");
-    tokens.push_back(token.get<std::string>());
-  }
-  return tokens;
 }
 
 // Reads what was named and fills a Subject.
@@ -126,7 +104,9 @@ class Reader {
   }
 
   void read_layer() {
-    s_.layer = MultiHeadAttention::load(f_.paths[0], {.prefix = f_.prefix, .heads = f_.heads});
+    LayerFile layer = f_.layer;
+    layer.weights = f_.paths[0];
+    s_.layer = load_layer(layer, std::nullopt);
     const MultiHeadAttentionOptions& o = s_.layer.options();
     s_.query = load_tensor(f_.paths[1]);
     const int rank = s_.query.view().rank();
@@ -160,7 +140,8 @@ class Reader {
     if (prefixes.empty())
       throw UsageError(f_.paths[0] +
                        " is no saved trace: it has no weights [batch, heads, queries, keys]");
-    const std::string prefix = f_.prefix.empty() && prefixes.size() == 1 ? prefixes[0] : f_.prefix;
+    const std::string prefix =
+        f_.layer.prefix.empty() && prefixes.size() == 1 ? prefixes[0] : f_.layer.prefix;
     if (std::find(prefixes.begin(), prefixes.end(), prefix) == prefixes.end())
       throw UsageError(f_.paths[0] + " holds more than one attention; --prefix is one of" + list);
     for (const NamedTensor& named : file.tensors)
@@ -210,12 +191,15 @@ class Reader {
   }
 
   void take_tokens(Explanation& e, std::int64_t queries, std::int64_t keys) const {
-    if (f_.tokens.empty()) return;
-    e.tokens = load_tokens(f_.tokens);
+    if (!f_.text.empty() && !f_.tokens.empty())
+      throw UsageError("--text and --tokens are one thing");
+    if (f_.text.empty() && f_.tokens.empty()) return;
+    e.tokens = f_.tokens.empty() ? words_of(f_.text) : tokens_in(f_.tokens);
     const auto count = static_cast<std::int64_t>(e.tokens.size());
     if (count != keys || queries > keys)
-      throw UsageError(f_.tokens + " has " + std::to_string(count) + " tokens, there are " +
-                       std::to_string(keys) + " keys");
+      throw UsageError((f_.tokens.empty() ? "--text" : f_.tokens) + " has " +
+                       std::to_string(count) + " tokens, there are " + std::to_string(keys) +
+                       " keys");
     // Fewer queries than keys are the last ones.
     e.key_tokens = e.tokens;
     e.tokens.erase(e.tokens.begin(), e.tokens.end() - queries);

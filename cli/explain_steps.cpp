@@ -122,14 +122,14 @@ class Teller {
   }
 
   void tell_projections() {
-    const bool self = !s_.key;
-    Step input{.id = "input",
-               .title = {"Input", "输入"},
-               .formula = self ? "X" : "X, Y",
-               .shapes = "X " + to_string(s_.query.shape()) + " [batch, token, feature]"};
+    Step input{
+        .id = "input",
+        .title = {"Input", "输入"},
+        .formula = "X",
+        .shapes = "X " + to_string(s_.query.shape()) +
+                  (s_.query.view().rank() == 3 ? " [batch, token, feature]" : " [token, feature]")};
     input.matrices.push_back(matrix_of("X", s_.query, lead_of(s_.query, s_.sequence)));
     input.matrices.back().down = Axis::tokens;
-    if (!self) input.matrices.push_back(matrix_of("Y", s_.key, lead_of(s_.key, s_.sequence)));
     e_.steps.push_back(std::move(input));
 
     Step step{.id = "projections",
@@ -140,9 +140,9 @@ class Teller {
     const bool turned = s_.layer.options().rotary.has_value();
     using Head = MultiHeadAttention::Head;
     const auto add = [&](std::int64_t h, const char* letter, const Matrix& projected,
-                         const Tensor& weight, const Tensor& bias, const char* from) {
+                         const Tensor& weight, const Tensor& bias) {
       const std::string w = "W" + suffix(h) + "^" + letter, b = "b" + suffix(h) + "^" + letter;
-      Origin origin{Rule::product, {from, w}};
+      Origin origin{Rule::product, {"X", w}};
       step.matrices.push_back(matrix_of(w, transposed(weight), {}));
       if (bias) {
         step.matrices.push_back(matrix_of(b, as_row(bias), {}));
@@ -152,15 +152,14 @@ class Teller {
       step.matrices.back().down = Axis::tokens;
       if (!turned || *letter == 'V') step.matrices.back().origin = std::move(origin);
     };
-    const char* memory = self ? "X" : "Y";
     for (const std::int64_t h : s_.heads) {
       const Head& head = heads[static_cast<std::size_t>(h)];
       const auto part = [&](const char* letter, const Tensor& tensor, std::int64_t group) {
         return matrix_of(letter + suffix(h), tensor, {s_.sequence, h / group});
       };
-      add(h, "Q", part("Q", s_.q, 1), head.q, head.q_bias, "X");
-      add(h, "K", part("K", s_.k, group_), head.k, head.k_bias, memory);
-      add(h, "V", part("V", s_.v, group_), head.v, head.v_bias, memory);
+      add(h, "Q", part("Q", s_.q, 1), head.q, head.q_bias);
+      add(h, "K", part("K", s_.k, group_), head.k, head.k_bias);
+      add(h, "V", part("V", s_.v, group_), head.v, head.v_bias);
     }
     if (turned)
       step.remarks.push_back({"Q and K are shown turned to their positions (rotary).",

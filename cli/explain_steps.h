@@ -16,7 +16,7 @@ struct Subject {
   double softcap = 0;
   bool sinks = false;                 // one more score in every sum
   MultiHeadAttention layer{};         // none: bare attention
-  Tensor query{}, key{}, value{};     // inputs of the layer; key and value none: as query
+  Tensor query{};                     // its input, [batch, length, width] or [length, width]
   std::int64_t sequence = 0;          // of the batch
   std::vector<std::int64_t> heads{};  // told with all numbers; the others are shaded only
 };

@@ -1,11 +1,7 @@
-// What the examples print with: headings, small matrices, bars and checks. Colour only on a
-// terminal, and not where NO_COLOR is set.
+// What the examples print with: headings and numbers. Colour only on a terminal, and not where
+// NO_COLOR is set.
 #pragma once
 
-#include <attend/attend.h>
-
-#include <algorithm>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -31,29 +27,6 @@ inline void heading(const std::string& text) {
   std::string line;
   for (std::size_t n = 0; n < text.size(); ++n) line += "─";
   std::printf("\n%s\n%s\n", in("1", text).c_str(), in("2", line).c_str());
-}
-
-// A remark, behind what it is about.
-inline void remark(const std::string& text) {
-  std::printf("               %s\n", in("33", text).c_str());
-}
-
-// A number between 0 and 1 as a bar of at most `width` cells, each cut into eighths.
-inline std::string bar(double share, int width) {
-  constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
-  const int eighths = static_cast<int>(std::clamp(share, 0.0, 1.0) * width * 8 + 0.5);
-  std::string text;
-  for (int n = 0; n < eighths / 8; ++n) text += "█";
-  text += kEighths[eighths % 8];
-  const int cells = eighths / 8 + (eighths % 8 > 0 ? 1 : 0);
-  return in("36", text) + std::string(static_cast<std::size_t>(width - cells), ' ');
-}
-
-// Whether something that must hold does; the program's exit code is made of these.
-inline bool check(bool holds, const std::string& what) {
-  std::printf("   %s  %s\n", holds ? in("32", "✓").c_str() : in("31", "✗ FAILED").c_str(),
-              what.c_str());
-  return holds;
 }
 
 inline std::string number(double value, int decimals = 4) {

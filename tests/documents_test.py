@@ -10,7 +10,7 @@ Examined are README.md, README.zh-CN.md, CONTRIBUTING.md, CHANGELOG.md and docs/
   - every relative link leads to a file, and to a heading of it if it names one;
   - every path of the tree that is written as code or drawn exists, and every test that is named;
   - the README's tables have every field of AttentionOptions, AttentionOutputs, AttentionGradients, and no other;
-  - the Chinese README has the blocks of code of the English one, and as many headings;
+  - the Chinese README has the blocks of code and the links of the English one, and as many headings;
   - no document names a machine's own paths;
   - with a compiler: the kernel of docs/adding_a_kernel.md compiles.
 A mistake is printed as `file:line: rule: what was found`. Exit: 0 none, 1 some, 2 usage.
@@ -155,6 +155,9 @@ def check_translation(root, path, text):
     for n, match in enumerate(FENCE.finditer(text)):
         if n >= len(blocks) or match[0] != blocks[n]:
             yield path, line_of(text, match.start()), "a block of code is that of README.md", match[0].split("\n")[1]
+    links = [{link.replace(".zh-CN", "") for link in LINK.findall(without_fences(whole))} for whole in (original, text)]
+    for link in sorted(links[0] ^ links[1]):
+        yield path, 1, "the links are those of README.md", link
     counts = [len(list(anchors(whole))) for whole in (original, text)]
     if len(FENCE.findall(text)) != len(blocks) or counts[0] != counts[1]:
         yield path, 1, "every block and heading of README.md has its translation", f"{counts[1]} headings"
@@ -226,6 +229,7 @@ SPOILS = (
     ("README.zh-CN.md", "| `softcap` |", "| `soft_cap` |", "every field of AttentionOptions"),
     ("README.md", "find_package(attend REQUIRED)", "find_package(attend)", "a block of code is that of README.md"),
     ("README.zh-CN.md", "\n## 错误\n", "\n错误\n", "every block and heading"),
+    ("README.zh-CN.md", "[docs/contract.md](docs/contract.md)", "docs/contract.md", "the links are those of README.md"),
     ("docs/contract.md", "*Held by* ", "*Held by* `no_such_question`, ", "a test exists"),
     ("docs/notation.md", "# Notation", "# Notation\n\nSee /home/me/notes.", "no path of a machine"),
 )

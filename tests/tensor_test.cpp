@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <thread>
 #include <vector>
 
 namespace attend {
@@ -281,6 +282,44 @@ TEST(Tensor, copy_of_takes_no_stride_that_is_not_used) {
   EXPECT_EQ(Tensor::copy_of({values, {2, 1}, {1, -large}}).at<double>({1, 0}), 2);
   EXPECT_EQ(Tensor::copy_of({values, {3, 0, 7}, {large, large, large}}).shape(), (Shape{3, 0, 7}));
   EXPECT_EQ(Tensor::copy_of(ConstTensorView(values, Shape{})).at<double>({}), 1);
+}
+
+// ---- memory ------------------------------------------------------------------------------------
+
+#ifndef __SANITIZE_ADDRESS__  // there nothing is kept
+TEST(Memory, a_large_block_serves_the_next_tensor_of_about_its_size) {
+  const Shape large{1 << 20};
+  const void* memory = Tensor::uninitialized(large).view().data();
+  EXPECT_EQ(Tensor::uninitialized(large).view().data(), memory);
+  EXPECT_EQ(Tensor::uninitialized({1'000'000}).view().data(), memory);
+  const Tensor half = Tensor::uninitialized({1 << 19});
+  EXPECT_NE(half.view().data(), memory);
+  EXPECT_EQ(Tensor(large).at<float>({0}), 0);  // new tensors are 0, whatever lay there
+}
+#endif
+
+TEST(Memory, more_than_is_kept_comes_and_goes) {
+  std::vector<Tensor> many;
+  for (int n = 0; n < 5; ++n) many.push_back(Tensor::uninitialized({16 << 20}));  // 5 of 64 MiB
+  many.clear();
+  EXPECT_EQ(Tensor::uninitialized({16 << 20}).count(), 16 << 20);
+}
+
+TEST(Memory, threads_share_it) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([t] {
+      for (int n = 0; n < 200; ++n) {
+        Tensor tensor = Tensor::uninitialized({(64 << 10) + n % 7 * 1000});
+        float* data = tensor.data<float>();
+        data[0] = data[tensor.count() - 1] = static_cast<float>(t);
+        std::this_thread::yield();
+        EXPECT_EQ(data[0], static_cast<float>(t));
+        EXPECT_EQ(data[tensor.count() - 1], static_cast<float>(t));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Takes pictures of a page that `attend view` wrote, in a headless Chromium: at three widths, light and dark.
 
-    tools/screenshots.py PAGE.html FOLDER [--address '#layer=0&head=3'] [--width 1440] [--scheme dark] [--whole]
+    tools/screenshots.py PAGE.html FOLDER [--address '#layer=0&head=3'] [--width 1440] [--height 900]
+                         [--scheme dark] [--whole]
 
 Needs Debian's chromium and the package playwright. --whole takes the page down to its end, not one screen.
 """
@@ -20,8 +21,8 @@ def launch(playwright):
     return playwright.chromium.launch(executable_path=browser_path(), args=["--no-sandbox"])
 
 
-def take(browser, page, file, width, scheme, whole, address=""):
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+def take(browser, page, file, size, scheme, whole, address=""):
+    context = browser.new_context(viewport=dict(zip(("width", "height"), size)), color_scheme=scheme)
     tab = context.new_page()
     tab.goto(page.resolve().as_uri() + address)
     tab.wait_for_selector("#map[data-whole=true], .problem, #one.empty", state="attached")
@@ -38,6 +39,7 @@ def main():
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--address", default="")
     parser.add_argument("--width", type=int, nargs="*", default=[360, 768, 1440])
+    parser.add_argument("--height", type=int, default=900)
     parser.add_argument("--scheme", nargs="*", default=["light", "dark"])
     parser.add_argument("--whole", action="store_true")
     options = parser.parse_args()
@@ -50,7 +52,8 @@ def main():
         for width in options.width:
             for scheme in options.scheme:
                 file = options.folder / f"{options.page.stem}-{width}-{scheme}.png"
-                drawn = take(browser, options.page, file, width, scheme, options.whole, options.address)
+                drawn = take(browser, options.page, file, (width, options.height), scheme, options.whole,
+                             options.address)
                 print(f"{file}: {file.stat().st_size / 1e3:.0f} kB, the map was drawn after {drawn:.0f} ms")
         browser.close()
 

@@ -86,12 +86,12 @@ export class Scale {
 
   css(value) { return cssColour(this.pixel(value)); }
 
-  // Black or white, whatever can be read on the colour of this value.
+  // Black or white, whichever has more contrast to the colour of this value: at least 4 to 1 on
+  // both scales.
   inkOn(value) {
-    const pixel = this.pixel(value);
-    const light =
-        0.299 * (pixel & 255) + 0.587 * ((pixel >> 8) & 255) + 0.114 * ((pixel >> 16) & 255);
-    return light > 140 ? "#14161c" : "#ffffff";
+    const pixel = this.pixel(value), linear = (shift) => (((pixel >> shift) & 255) / 255) ** 2.2;
+    return 0.2126 * linear(0) + 0.7152 * linear(8) + 0.0722 * linear(16) > 0.18 ? "#14161c"
+                                                                                : "#ffffff";
   }
 }
 

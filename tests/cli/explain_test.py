@@ -299,6 +299,16 @@ class Files(ExplainTest):
         _, data = self.page_data()
         self.assertIn(["b_0^Q", 0, 0], matrices(data)["Q_0"]["how"][0][0][1])
 
+    def test_rotary(self):
+        self.layer()
+        words = ("--rotary", "halves", "--rotary-dim", 2)
+        self.run_ok("apply", "--weights", "l.safetensors", "--input", "x.npy", *words, "--save-weights", "w.npy")
+        weights = self.load("w.npy")
+        explained = self.run_json("explain", "l.safetensors", "x.npy", *words)
+        self.assertIn("rotary", json.dumps(explained["steps"][1]["remarks"]))
+        self.close_rows(matrices(explained)["A_1"]["values"],
+                        [[weights.at(0, 1, i, j) for j in range(4)] for i in range(4)], 1e-12)
+
     def test_trace(self):
         self.layer()
         self.run_ok("apply", "--weights", "l.safetensors", "--input", "x.npy", "--trace", "t.safetensors")
@@ -380,14 +390,15 @@ class Mistakes(ExplainTest):
         self.fails(2, "--prefix is one of 'a.' 'b.'", "explain", "two.safetensors")
 
     def test_tokens(self):
-        (self.folder / "t.txt").write_text("a b c")
-        words = ("explain", "q.npy", "k.npy", "v.npy", "--tokens")
-        self.fails(2, "t.txt has 3 tokens, there are 5 keys", *words, "t.txt")
+        words = ("explain", "q.npy", "k.npy", "v.npy")
+        self.fails(2, "--text has 3 tokens, there are 5 keys", *words, "--text", "a b c")
+        (self.folder / "t.txt").write_text("a\nb\n")
+        self.fails(2, "t.txt has 2 tokens, there are 5 keys", *words, "--tokens", "t.txt")
+        self.fails(2, "--text and --tokens are one thing", *words, "--tokens", "t.txt", "--text", "a b c d e")
         (self.folder / "t.json").write_text('{"a": 1}')
-        self.fails(2, "is no JSON array of strings", *words, "t.json")
-        (self.folder / "t.json").write_text("[1, 2]")
-        self.fails(2, "is no JSON array of strings", *words, "t.json")
-        self.fails(2, "no.txt: cannot be opened", *words, "no.txt")
+        self.fails(2, "is no JSON list of tokens", *words, "--tokens", "t.json")
+        self.fails(2, "no.txt: cannot be opened", *words, "--tokens", "no.txt")
+        self.assertIn("four", self.run_ok(*words, "--text", "one two three four five"))
 
 
 class Colour(ExplainTest):
@@ -423,7 +434,9 @@ class Colour(ExplainTest):
 
 class Demo(ExplainTest):
     def test_all_of_it(self):
+        self.assertEqual(list(self.folder.iterdir()), [])
         found = self.run_json("demo")
+        self.assertEqual([path.name for path in self.folder.iterdir()], ["attend-demo.html"])
         self.assertTrue(found["passed"])
         self.assertLess(found["seconds"], 60)
         self.close_rows([found["single_head"]["output"]], [[0.9223615, 2.1552770, 0.7428167, 2.5143666]])
@@ -443,11 +456,16 @@ class Demo(ExplainTest):
         training = found["training"]
         self.assertGreater(training["losses"][0], 3)
         self.assertLess(training["losses"][-1], 0.3)
+        page = (self.folder / "attend-demo.html").read_text()
+        self.assertIn("before training", page)
+        self.assertIn("after training", page)
         self.assertLess(max(training["before"][1]), 0.3)
         self.assertGreater(max(training["after"][1]), 0.8)
 
     def test_text(self):
-        text = self.run_ok("demo")
+        self.fails(2, "cannot be written", "demo", "--page", "no_folder/p.html")
+        text = self.run_ok("demo", "--page", "p.html")
+        self.assertTrue((self.folder / "p.html").exists())
         first = text.split("2  ")[0].split("every number)")[1].strip("\n")
         self.assertEqual(len(first.splitlines()), 7)
         self.assertIn("CONSTRUCTED", text)

@@ -257,3 +257,18 @@ def test_the_label_of_a_head_has_score_and_definition(show):
     assert "previous token" in tab.text(".label") and "0.92" in tab.text(".label")
     assert "just before the query" in tab.text(".label")
     assert float(tab.text('[data-metric="first"]')) == pytest.approx(WEIGHTS[0, :, 0].mean(), rel=0.01)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_can_be_read_on_every_colour(show, scheme):
+    def luminance(text):
+        rgb = np.array([int(part) for part in text[4:-1].split(",")]) / 255
+        return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722]
+
+    tab = show(fixtures.small(), "#head=7&bend=log", scheme=scheme)
+    for i in range(4, 13):
+        tab.choose(chosen=[i])
+        for ink, paper in tab.evaluate("""() => [...document.querySelectorAll(".piece[data-value]")]
+            .map((piece) => [piece.style.color, piece.style.backgroundColor])"""):
+            light, dark = sorted((luminance(ink), luminance(paper)), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) > 4
