@@ -36,6 +36,7 @@ LEFT_OUT = re.compile("parallel|io_")
 SECONDS = 600                                 # that one of them may take
 
 REFERENCE = "src/reference/attention.cpp"
+ROW = "src/reference/row.h"
 MERGE = "src/reference/merge.cpp"
 MASK = "src/core/mask.h"
 SEQUENCE = "src/core/sequence.h"
@@ -57,21 +58,21 @@ def mutant(name, does, *changes):
 MUTANTS = (
     # ---- The ten that every attention library should be safe from ----
     mutant("no_scale", "scores are q . k, not scaled",
-           (REFERENCE, "s.raw = p.scale * dot(row.q, row.k, p.d);", "s.raw = dot(row.q, row.k, p.d);")),
+           (ROW, "s.raw = p.scale * dot(row.q, row.k, p.d);", "s.raw = dot(row.q, row.k, p.d);")),
     mutant("mask_inverted", "0 in the mask means visible",
            (MASK, "call.mask.offset(b, h, i, j)) == 0)", "call.mask.offset(b, h, i, j)) != 0)")),
     mutant("offset_by_one", "without query_offset the last query stands one key too far",
            (SEQUENCE, "s.offset = s.k_length - s.q_length;",
             "s.offset = s.k_length - s.q_length + 1;")),
     mutant("heads_tiled", "query head h uses key head h % key heads",
-           (REFERENCE, "const std::int64_t kv_head = h / problem.group();\n    load_row(call.k,",
+           (ROW, "const std::int64_t kv_head = h / problem.group();\n    load_row(call.k,",
             "const std::int64_t kv_head = h % problem.kv_heads;\n    load_row(call.k,"),
-           (REFERENCE, "const std::int64_t kv_head = h / problem.group();\n    load_row(call.v,",
+           (ROW, "const std::int64_t kv_head = h / problem.group();\n    load_row(call.v,",
             "const std::int64_t kv_head = h % problem.kv_heads;\n    load_row(call.v,")),
     mutant("softcap_after_bias", "the bias is capped too, asked for or not",
-           (REFERENCE, "s.capped = p.bias_before_softcap ? s.raw + bias : s.raw;",
+           (ROW, "s.capped = p.bias_before_softcap ? s.raw + bias : s.raw;",
             "s.capped = s.raw + bias;"),
-           (REFERENCE, "s.masked = p.bias_before_softcap ? s.capped : s.capped + bias;",
+           (ROW, "s.masked = p.bias_before_softcap ? s.capped : s.capped + bias;",
             "s.masked = s.capped;")),
     mutant("hidden_row_uniform", "a row that sees no key gives the mean of v, not 0",
            (REFERENCE, "  for (std::int64_t x = 0; x < p.dv; ++x) o[x] = total.l == 0 ? 0 : o[x] / total.l;",
@@ -132,7 +133,7 @@ MUTANTS = (
             "s.k_length = problem.key_lengths && problem.keys == KeyAddressing::paged\n"
             "                   ? entry(call.key_lengths, b) : s.k_stored;")),
     mutant("hidden_blocks_counted", "visited_blocks counts what was skipped",
-           (REFERENCE, "    if (block_visible(p, row.call, b, row.h, row.i, j)) {\n      ++entered;",
+           (ROW, "    if (block_visible(p, row.call, b, row.h, row.i, j)) {\n      ++entered;",
             "    ++entered;\n    if (block_visible(p, row.call, b, row.h, row.i, j)) {")),
     mutant("softcap_gradient_missing", "the derivative of tanh is taken for 1",
            (REFERENCE, "ds *= 1 - (s.capped / p.softcap) * (s.capped / p.softcap);", "ds *= 1;")),

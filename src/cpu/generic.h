@@ -11,7 +11,7 @@ namespace {
 inline constexpr int kTileRows = 4, kTileVectors = 2;
 inline constexpr int kWideRows = 2, kWideVectors = 4;  // for few rows
 
-template <class Element, class Whole, Element kBig>
+template <class Element, class Whole>
 struct Lanes {
   using T = Element;
   typedef T Native __attribute__((vector_size(16)));
@@ -34,8 +34,9 @@ struct Lanes {
   void store_first(T* p, std::int64_t n) const {
     for (std::int64_t x = 0; x < n; ++x) p[x] = v[x];
   }
-  // kBig = 2^(digits - 1): adding it rounds away what is behind the point. From there on numbers
-  // are whole already.
+  // 2^(digits - 1): adding it rounds away what is behind the point. From there on numbers are whole
+  // already.
+  static constexpr T kBig = static_cast<T>(sizeof(T) == 8 ? 0x1p52 : 0x1p23);
   static Native round(Native a) {
     const Native size = a < 0 ? -a : a;
     const Native rounded = size < kBig ? (size + kBig) - kBig : size;
@@ -47,7 +48,7 @@ struct Lanes {
   }
 };
 
-struct F64 : Lanes<double, std::int64_t, 0x1p52> {
+struct F64 : Lanes<double, std::int64_t> {
   using Double = F64;
   static constexpr int kDoubles = 1;
   static constexpr double kLowestPower = -1022;
@@ -73,7 +74,7 @@ inline F64 wide(F64 a) {
   return a;
 }
 
-struct F32 : Lanes<float, std::int32_t, 0x1p23F> {
+struct F32 : Lanes<float, std::int32_t> {
   using Double = F64;
   static constexpr int kDoubles = 2;
   static constexpr float kLowestPower = -126;
