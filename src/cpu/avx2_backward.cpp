@@ -7,6 +7,6 @@
 namespace attend {
 
 extern constinit const Kernel kAvx2Backward =
-    backward_row<F32, F64>("cpu.avx2.backward", declines_avx2);
+    kernel_row<FlashBackward, F32, F64>("cpu.avx2.backward", declines_avx2);
 
 }  // namespace attend

@@ -7,6 +7,6 @@
 namespace attend {
 
 extern constinit const Kernel kAvx2Forward =
-    forward_row<F32, F64>("cpu.avx2.forward", declines_avx2);
+    kernel_row<FlashForward, F32, F64>("cpu.avx2.forward", declines_avx2);
 
 }  // namespace attend

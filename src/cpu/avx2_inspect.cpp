@@ -7,6 +7,6 @@
 namespace attend {
 
 extern constinit const Kernel kAvx2Inspect =
-    inspect_row<F32, F64>("cpu.avx2.inspect", declines_avx2);
+    kernel_row<Inspect, F32, F64>("cpu.avx2.inspect", declines_avx2);
 
 }  // namespace attend

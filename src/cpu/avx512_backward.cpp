@@ -7,6 +7,6 @@
 namespace attend {
 
 extern constinit const Kernel kAvx512Backward =
-    backward_row<F32, F64>("cpu.avx512.backward", declines_avx512);
+    kernel_row<FlashBackward, F32, F64>("cpu.avx512.backward", declines_avx512);
 
 }  // namespace attend

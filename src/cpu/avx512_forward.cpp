@@ -7,6 +7,6 @@
 namespace attend {
 
 extern constinit const Kernel kAvx512Forward =
-    forward_row<F32, F64>("cpu.avx512.forward", declines_avx512);
+    kernel_row<FlashForward, F32, F64>("cpu.avx512.forward", declines_avx512);
 
 }  // namespace attend

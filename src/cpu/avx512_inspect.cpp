@@ -7,6 +7,6 @@
 namespace attend {
 
 extern constinit const Kernel kAvx512Inspect =
-    inspect_row<F32, F64>("cpu.avx512.inspect", declines_avx512);
+    kernel_row<Inspect, F32, F64>("cpu.avx512.inspect", declines_avx512);
 
 }  // namespace attend

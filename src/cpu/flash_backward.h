@@ -25,6 +25,7 @@
 
 #include "cpu/bias_gradient.h"
 #include "cpu/key_sums.h"
+#include "cpu/row.h"
 
 namespace attend {
 namespace {
@@ -59,6 +60,9 @@ class FlashBackward {
   };
 
  public:
+  static constexpr Operation kOperation = Operation::backward;
+  static constexpr int kStages = 2;
+
   static Tiles tiles(const Problem& p, const Machine&) { return {Group::group_rows(p), kChunk}; }
 
   static std::int64_t tasks(const Problem& p, const Tiles&, int stage) {
@@ -372,38 +376,6 @@ class FlashBackward {
   Group& group_;
   Memory& memory_;
 };
-
-// The row of the kernel table, for vectors of float (also for 16-bit tensors) and of double.
-template <class Float, class Double>
-constexpr Kernel backward_row(std::string_view name, decltype(Kernel::declines) declines) {
-  return {
-      .name = name,
-      .operation = Operation::backward,
-      .only_if_forced = false,
-      .stages = 2,
-      .declines = declines,
-      .tiles =
-          [](const Problem& p, const Machine& m) {
-            return p.type == DType::f64 ? FlashBackward<Double>::tiles(p, m)
-                                        : FlashBackward<Float>::tiles(p, m);
-          },
-      .tasks =
-          [](const Problem& p, const Tiles& t, int stage) {
-            return p.type == DType::f64 ? FlashBackward<Double>::tasks(p, t, stage)
-                                        : FlashBackward<Float>::tasks(p, t, stage);
-          },
-      .workspace =
-          [](const Problem& p, const Tiles& t) {
-            return p.type == DType::f64 ? FlashBackward<Double>::workspace(p, t)
-                                        : FlashBackward<Float>::workspace(p, t);
-          },
-      .run =
-          [](const Problem& p, const Tiles& t, const Call& call, const Task& task) noexcept {
-            p.type == DType::f64 ? FlashBackward<Double>::run(p, t, call, task)
-                                 : FlashBackward<Float>::run(p, t, call, task);
-          },
-  };
-}
 
 }  // namespace
 }  // namespace attend

@@ -19,6 +19,7 @@
 // d = 64, 76 % at d = 128. It declines no problem.
 #pragma once
 
+#include "cpu/row.h"
 #include "cpu/show.h"
 
 #include <atomic>
@@ -69,6 +70,9 @@ class FlashForward {
   };
 
  public:
+  static constexpr Operation kOperation = Operation::forward;
+  static constexpr int kStages = 2;
+
   static Tiles tiles(const Problem&, const Machine&) { return {kMost * kTiles, kChunk}; }
 
   static std::int64_t tasks(const Problem& p, const Tiles& tiles, int stage) {
@@ -443,38 +447,6 @@ class FlashForward {
   Memory& memory_;
   T* left_ = nullptr;
 };
-
-// The row of the kernel table, for vectors of float (also for 16-bit tensors) and of double.
-template <class Float, class Double>
-constexpr Kernel forward_row(std::string_view name, decltype(Kernel::declines) declines) {
-  return {
-      .name = name,
-      .operation = Operation::forward,
-      .only_if_forced = false,
-      .stages = 2,
-      .declines = declines,
-      .tiles =
-          [](const Problem& p, const Machine& m) {
-            return p.type == DType::f64 ? FlashForward<Double>::tiles(p, m)
-                                        : FlashForward<Float>::tiles(p, m);
-          },
-      .tasks =
-          [](const Problem& p, const Tiles& t, int stage) {
-            return p.type == DType::f64 ? FlashForward<Double>::tasks(p, t, stage)
-                                        : FlashForward<Float>::tasks(p, t, stage);
-          },
-      .workspace =
-          [](const Problem& p, const Tiles& t) {
-            return p.type == DType::f64 ? FlashForward<Double>::workspace(p, t)
-                                        : FlashForward<Float>::workspace(p, t);
-          },
-      .run =
-          [](const Problem& p, const Tiles& t, const Call& call, const Task& task) noexcept {
-            p.type == DType::f64 ? FlashForward<Double>::run(p, t, call, task)
-                                 : FlashForward<Float>::run(p, t, call, task);
-          },
-  };
-}
 
 }  // namespace
 }  // namespace attend

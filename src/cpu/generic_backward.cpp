@@ -7,6 +7,6 @@
 namespace attend {
 
 extern constinit const Kernel kGenericBackward =
-    backward_row<F32, F64>("cpu.generic.backward", declines_generic);
+    kernel_row<FlashBackward, F32, F64>("cpu.generic.backward", declines_generic);
 
 }  // namespace attend

@@ -7,6 +7,6 @@
 namespace attend {
 
 extern constinit const Kernel kGenericForward =
-    forward_row<F32, F64>("cpu.generic.forward", declines_generic);
+    kernel_row<FlashForward, F32, F64>("cpu.generic.forward", declines_generic);
 
 }  // namespace attend

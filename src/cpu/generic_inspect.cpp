@@ -7,6 +7,6 @@
 namespace attend {
 
 extern constinit const Kernel kGenericInspect =
-    inspect_row<F32, F64>("cpu.generic.inspect", declines_generic);
+    kernel_row<Inspect, F32, F64>("cpu.generic.inspect", declines_generic);
 
 }  // namespace attend

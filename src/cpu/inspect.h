@@ -11,6 +11,7 @@
 #pragma once
 
 #include "cpu/inspect_keys.h"
+#include "cpu/row.h"
 
 namespace attend {
 namespace {
@@ -33,6 +34,9 @@ class Inspect {
   };
 
  public:
+  static constexpr Operation kOperation = Operation::inspect;
+  static constexpr int kStages = 3;
+
   static Tiles tiles(const Problem& p, const Machine&) {
     return {Rows::kRows, Keys::keys_of_task(p)};
   }
@@ -105,38 +109,6 @@ class Inspect {
     return sums;
   }
 };
-
-// The row of the kernel table, for vectors of float (also for 16-bit tensors) and of double.
-template <class Float, class Double>
-constexpr Kernel inspect_row(std::string_view name, decltype(Kernel::declines) declines) {
-  return {
-      .name = name,
-      .operation = Operation::inspect,
-      .only_if_forced = false,
-      .stages = 3,
-      .declines = declines,
-      .tiles =
-          [](const Problem& p, const Machine& m) {
-            return p.type == DType::f64 ? Inspect<Double>::tiles(p, m)
-                                        : Inspect<Float>::tiles(p, m);
-          },
-      .tasks =
-          [](const Problem& p, const Tiles& t, int stage) {
-            return p.type == DType::f64 ? Inspect<Double>::tasks(p, t, stage)
-                                        : Inspect<Float>::tasks(p, t, stage);
-          },
-      .workspace =
-          [](const Problem& p, const Tiles& t) {
-            return p.type == DType::f64 ? Inspect<Double>::workspace(p, t)
-                                        : Inspect<Float>::workspace(p, t);
-          },
-      .run =
-          [](const Problem& p, const Tiles& t, const Call& call, const Task& task) noexcept {
-            p.type == DType::f64 ? Inspect<Double>::run(p, t, call, task)
-                                 : Inspect<Float>::run(p, t, call, task);
-          },
-  };
-}
 
 }  // namespace
 }  // namespace attend

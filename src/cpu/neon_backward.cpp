@@ -7,6 +7,6 @@
 namespace attend {
 
 extern constinit const Kernel kNeonBackward =
-    backward_row<F32, F64>("cpu.neon.backward", declines_neon);
+    kernel_row<FlashBackward, F32, F64>("cpu.neon.backward", declines_neon);
 
 }  // namespace attend

@@ -7,6 +7,6 @@
 namespace attend {
 
 extern constinit const Kernel kNeonForward =
-    forward_row<F32, F64>("cpu.neon.forward", declines_neon);
+    kernel_row<FlashForward, F32, F64>("cpu.neon.forward", declines_neon);
 
 }  // namespace attend

@@ -7,6 +7,6 @@
 namespace attend {
 
 extern constinit const Kernel kNeonInspect =
-    inspect_row<F32, F64>("cpu.neon.inspect", declines_neon);
+    kernel_row<Inspect, F32, F64>("cpu.neon.inspect", declines_neon);
 
 }  // namespace attend
