@@ -1,4 +1,5 @@
 """Small types of attend that are plain Python: options with several parts, results with names."""
+import html
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar, Union
 
@@ -202,7 +203,7 @@ class Statistics:
         table = "<table><thead><tr>" + "".join(f"<th>{name}</th>" for name in cells) + "</tr></thead><tbody>"
         for h in self.heads:
             numbers = [h.score, *(getattr(h, name) for name in known)]
-            table += f"<tr><td>{h.batch}</td><td>{h.head}</td><td title='{h.definition}'>{h.label}</td>"
+            table += f"<tr><td>{h.batch}</td><td>{h.head}</td><td title='{html.escape(h.definition)}'>{h.label}</td>"
             table += "".join(f"<td>{x:.3g}</td>" if x == x else "<td></td>" for x in numbers) + "</tr>"
         return table + "</tbody></table>"
 
