@@ -260,3 +260,20 @@ def test_what_is_not_a_number_is_drawn_so_and_said(show):
     assert "not a number" in tab.text("#readout") and "not numbers" in tab.text("#one .note")
     assert tab.pixel(4, 2) == [0xC2, 0x1A, 0x5B]
     assert tab.pixel(3, 2) != [0xC2, 0x1A, 0x5B]
+
+
+def test_a_ruler_names_no_token_before_the_first(show):
+    """No cell is pointed at when a page opens, and what a canvas is told to write can be heard."""
+    tab = show(fixtures.long_page())
+    written = """async () => {
+      const written = [], write = CanvasRenderingContext2D.prototype.fillText;
+      CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+        written.push(text);
+        return write.call(this, text, ...rest);
+      };
+      attend.choose({ bend: "log" });
+      await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+      return written;
+    }"""
+    words = tab.evaluate(written)
+    assert "0" in words and len(words) > 8 and "-1" not in words
