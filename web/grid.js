@@ -1,12 +1,13 @@
-// All heads of all layers as thumbnails: one pixel a tile, drawn when they come into sight. Sorted
-// by layer or by a metric, with a bar in the metric's colour.
+// All heads of all layers as thumbnails: one pixel a tile (of the difference of small heads, a
+// cell), drawn when they come into sight. Sorted by layer or by a metric, with a bar in the
+// metric's colour.
 import {Scale} from "./colour.js";
 import {differenceOf} from "./compare.js";
-import {PageError, tilesOf} from "./data.js";
+import {openLayer, PageError, tilesOf} from "./data.js";
 import {clamp, element, fill, number} from "./dom.js";
 import {Difference} from "./filters.js";
-import {Head} from "./head.js";
-import {headName, labelOf, shown} from "./page.js";
+import {Head, kSmall} from "./head.js";
+import {headName, labelOf, runOf, shown} from "./page.js";
 import {choose, state} from "./state.js";
 import {say} from "./text.js";
 
@@ -48,6 +49,19 @@ export function neighbour(step) {
   const all = orderedHeads();
   const at = all.findIndex(({ layer, head }) => layer === state.layer && head === state.head);
   return all[(at + step + all.length) % all.length];
+}
+
+// Layers whose difference a thumbnail draws from the weights themselves. Tiles are rounded to steps
+// of 2^(1/8): a difference below a step would vanish in them, and others grow to a whole one.
+function drawsCells(layers) {
+  return layers.length === 2 &&
+      layers.every(
+          (layer) => layer?.q && layer.k && layer.lse && layer.queries * layer.keys <= kSmall);
+}
+
+function layersShown(at) {
+  const runs = state.show === "difference" ? shown.page.runs : [runOf(state.show)];
+  return runs.map((run) => run.layers[at]);
 }
 
 export class Grid {
@@ -119,8 +133,11 @@ export class Grid {
     const value = metric ? metricOf(layer, head, metric) : label?.score;
     const words = metric ? say(`metric_${metric}`) : label?.text;
     const name = headName(own, head);
-    const spoken =
-        [name, words, Number.isFinite(value) ? number(value, 2) : null].filter(Boolean).join(", ");
+    const about = state.show === "difference" && !drawsCells(layersShown(layer));
+    const spoken = [
+      name, words, Number.isFinite(value) ? number(value, 2) : null,
+      about ? say("tiles_about") : null
+    ].filter(Boolean).join(", ");
     const bar = element("span", { class: "bar" });
     if (range && Number.isFinite(value)) {
       const scale = new Scale({ bend: "linear", top: 1 });
@@ -142,7 +159,7 @@ export class Grid {
         element("canvas", { width: 1, height: 1, "aria-hidden": "true" }), range ? bar : null,
         element(
             "span", { class: "thumb-name" },
-            state.sort === "order" ? String(head) : `${layer}.${head}`,
+            state.sort === "order" ? String(head) : `${layer}.${head}`, about ? " ≈" : null,
             Number.isFinite(value) ? element("span", { class: "figure" }, number(value, 2)) : null),
         element("span", { class: "thumb-label" }, words ?? ""));
     this.buttons.set(`${layer}.${head}`, { button, layer, head });
@@ -157,23 +174,24 @@ export class Grid {
   }
 
   async draw(button) {
-    const at = Number(button.dataset.layer), h = Number(button.dataset.head), show = state.show;
-    const canvas = button.querySelector("canvas"), runs = shown.page.runs;
-    const layers = show === "difference" ? runs.map((run) => run.layers[at])
-                                         : [runs[show === "b" ? 1 : 0].layers[at]];
+    const at = Number(button.dataset.layer), h = Number(button.dataset.head);
+    const canvas = button.querySelector("canvas"), layers = layersShown(at);
+    const cells = drawsCells(layers);
     try {
       const heads = await Promise.all(layers.map(async (layer) => {
+        if (cells) return new Head(layer, await openLayer(layer), h);
         const tiles = layer && (await tilesOf(layer));
         return tiles && new Head(layer, { tiles, windows: [] }, h);
       }));
       if (heads.some((head) => !head)) throw new PageError(say("no_tiles"));
       const source = heads.length === 2 ? new Difference(...heads) : heads[0];
-      if (!source.tiles) throw new PageError(say("no_tiles"));
+      if (!source.tiles && !cells) throw new PageError(say("no_tiles"));
       const top = state.same  ? 1
           : source.difference ? differenceOf(null, null)
                               : source.topTile(state.tile);
-      paintTiles(
-          canvas, source, new Scale({ bend: state.bend, top, difference: source.difference }));
+      const scale = new Scale({ bend: state.bend, top, difference: source.difference });
+      if (cells) paintCellsOf(canvas, source, scale);
+      else paintTiles(canvas, source, scale);
     } catch (error) {
       if (!(error instanceof PageError)) throw error;
       button.classList.add("broken");
@@ -224,17 +242,34 @@ export class Grid {
   }
 }
 
-// One pixel a tile; what is hidden stays transparent, so that the hatching of the style shows.
-function paintTiles(canvas, source, scale) {
-  const { rows, columns } = source.tiles;
+// What is hidden stays transparent, so that the hatching of the style shows.
+function paintPixels(canvas, rows, columns, paint) {
   canvas.width = columns;
   canvas.height = rows;
   const context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
-  const pixels = new Uint32Array(image.data.buffer);
-  for (let row = 0; row < rows; ++row) {
-    for (let column = 0; column < columns; ++column) {
-      pixels[row * columns + column] = scale.pixel(source.tile(row, column, state.tile));
-    }
-  }
+  paint(new Uint32Array(image.data.buffer));
   context.putImageData(image, 0, 0);
+}
+
+function paintTiles(canvas, source, scale) {
+  const { rows, columns } = source.tiles;
+  paintPixels(canvas, rows, columns, (pixels) => {
+    for (let row = 0; row < rows; ++row) {
+      for (let column = 0; column < columns; ++column) {
+        pixels[row * columns + column] = scale.pixel(source.tile(row, column, state.tile));
+      }
+    }
+  });
+}
+
+function paintCellsOf(canvas, source, scale) {
+  const { queries, keys } = source, row = new Float64Array(keys);
+  paintPixels(canvas, queries, keys, (pixels) => {
+    for (let i = 0; i < queries; ++i) {
+      source.segment(i, 0, keys, row);
+      row.forEach((value, j) => {
+        pixels[i * keys + j] = scale.pixel(value);
+      });
+    }
+  });
 }

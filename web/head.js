@@ -5,6 +5,9 @@
 //   exp(s - lse_i)
 import {HIDDEN} from "./data.js";
 
+// Cells of a head that is small: all of them are computed wherever it is shown.
+export const kSmall = 64 * 64;
+
 export class Head {
   constructor(layer, open, h) {
     Object.assign(this, { layer, open, h });

@@ -267,6 +267,7 @@ const kText = {
     "There are {found} tokens for {needed} positions; the others are shown by number.",
     "{needed} 个位置只有 {found} 个词元；其余以编号显示。"
   ],
+  tiles_about: ["drawn from rounded tiles: about", "由取整的图块绘出：约"],
   no_tiles: ["no overview", "无概览"],
   metric_entropy: ["Entropy", "熵"],
   metric_entropy_is: [

@@ -13,6 +13,7 @@ import pytest
 
 import fixtures
 from page import Blobs, WEB, layer_of, page_of, softmax
+from test_map import colour
 
 A = softmax(fixtures.habits(fixtures.SENTENCE))[0]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -430,3 +431,50 @@ def test_everything_that_can_be_used_has_a_name(show):
     assert nameless == []
     assert tab.evaluate("() => [...document.querySelectorAll('section')].every((each) => "
                         "document.getElementById(each.getAttribute('aria-labelledby')).textContent)")
+
+
+DIVERGING = ["0b3c7d", "3f83bd", "a5cbe2", "f3f1ea", "f6c18b", "d9752b", "8a3503"]
+THUMBNAIL = """(head) => {
+  const canvas = document.querySelector(`.thumb[data-layer="0"][data-head="${head}"] canvas`);
+  return [canvas.height, canvas.width, [...canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data]];
+}"""
+
+
+def thumbnail(tab, head):
+    rows, columns, data = tab.evaluate(THUMBNAIL, head)
+    return np.array(data).reshape(rows, columns, 4)
+
+
+def slightly_apart(embed=True):
+    """Two runs whose weights differ by less than a step of a tile, 9 %, in every cell of one head."""
+    blobs, runs, weights = Blobs(), [], []
+    for factor in (1, 1.01):
+        source = fixtures.habits(fixtures.SENTENCE)
+        source["q"][7] *= factor
+        weights.append(softmax(source)[0])
+        layer = layer_of(source, blobs, "layer 0", embed=embed)
+        runs.append({"name": str(factor), "tokens": None, "key_tokens": None, "special": [], "layers": [layer]})
+    return page_of(runs, blobs), weights[1] - weights[0]
+
+
+def test_thumbnails_of_small_differences_are_exact(show):
+    html, difference = slightly_apart()
+    tab = show(html, "#show=difference&bend=linear")
+    tab.tab.wait_for_selector(".largest:not(:has-text('searching'))")
+    drawn, top = thumbnail(tab.drawn(), 7), np.abs(difference).max()
+    assert 0 < top < 0.09
+    for i in range(13):
+        for j in range(13):
+            if j > i:
+                assert drawn[i, j, 3] == 0
+            else:
+                expected = colour(0.5 + difference[7, i, j] / top / 2, DIVERGING)
+                assert np.abs(drawn[i, j, :3] - expected).max() <= 4, (i, j)
+    assert "about" not in tab.tab.get_attribute('.thumb[data-head="7"]', "aria-label")
+
+
+def test_thumbnails_of_differences_of_tiles_say_that_they_are_about(show):
+    tab = show(slightly_apart(embed=False)[0], "#show=difference")
+    assert "about" in tab.tab.get_attribute('.thumb[data-head="7"]', "aria-label")
+    assert "≈" in tab.text('.thumb[data-head="7"]')
+    assert "about" not in tab.choose(show="a").tab.get_attribute('.thumb[data-head="7"]', "aria-label")
