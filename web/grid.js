@@ -3,7 +3,7 @@
 // metric's colour.
 import {Scale} from "./colour.js";
 import {differenceOf} from "./compare.js";
-import {openLayer, PageError, tilesOf} from "./data.js";
+import {openLayer, PageError, tilesOf, unpack} from "./data.js";
 import {clamp, element, fill, number} from "./dom.js";
 import {Difference} from "./filters.js";
 import {Head, kSmall} from "./head.js";
@@ -181,7 +181,7 @@ export class Grid {
       const heads = await Promise.all(layers.map(async (layer) => {
         if (cells) return new Head(layer, await openLayer(layer), h);
         const tiles = layer && (await tilesOf(layer));
-        return tiles && new Head(layer, { tiles, windows: [] }, h);
+        return tiles && new Head(layer, { tiles, lse: await unpack(layer.lse), windows: [] }, h);
       }));
       if (heads.some((head) => !head)) throw new PageError(say("no_tiles"));
       const source = heads.length === 2 ? new Difference(...heads) : heads[0];

@@ -54,10 +54,23 @@ export class Head {
         visible[visibleHeads === 1 ? number % (rows * columns) : number] === 0;
   }
 
-  // The value of tile [row, column]: kind is "mean" or "maximum".
+  // The value of tile [row, column]: kind is "mean" or "maximum". A tile's bytes know no NaN; a row
+  // that is not a number has such an lse.
   tile(row, column, kind) {
     const number = (this.h * this.tiles.rows + row) * this.tiles.columns + column;
-    return this.tileHidden(number) ? HIDDEN : this.tiles[kind][number];
+    if (this.tileHidden(number)) return HIDDEN;
+    return this.nanRows().has(row) ? NaN : this.tiles[kind][number];
+  }
+
+  // Rows of tiles with a query whose weights are not numbers.
+  nanRows() {
+    if (this.nans) return this.nans;
+    const begin = this.h * this.queries, lse = this.open.lse;
+    this.nans = new Set();
+    lse?.subarray(begin, begin + this.queries).forEach((value, i) => {
+      if (Number.isNaN(value)) this.nans.add(Math.floor(i / this.tiles.queries));
+    });
+    return this.nans;
   }
 
   // Why key j is hidden from query i: the name of the rule, or "".

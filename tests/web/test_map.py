@@ -277,3 +277,14 @@ def test_a_ruler_names_no_token_before_the_first(show):
     }"""
     words = tab.evaluate(written)
     assert "0" in words and len(words) > 8 and "-1" not in words
+
+
+def test_thumbnails_draw_what_is_not_a_number_as_the_map_does(show):
+    source = fixtures.habits(fixtures.SENTENCE)
+    source["q"][0, 4] = np.nan
+    pixels = """(head) => [2, 3, 4].map((row) => [
+      ...document.querySelector(`.thumb[data-head="${head}"] canvas`).getContext("2d").getImageData(2, row, 1, 1).data])"""
+    tab = show(one_layer(source))
+    magenta = [0xC2, 0x1A, 0x5B, 255]
+    assert [pixel == magenta for pixel in tab.evaluate(pixels, 0)] == [False, False, True]
+    assert [pixel == magenta for pixel in tab.evaluate(pixels, 1)] == [False, False, False]
