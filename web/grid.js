@@ -4,10 +4,10 @@
 import {Scale} from "./colour.js";
 import {differenceOf} from "./compare.js";
 import {openLayer, PageError, tilesOf, unpack} from "./data.js";
-import {clamp, element, fill, number} from "./dom.js";
+import {clamp, element, fill, scores} from "./dom.js";
 import {Difference} from "./filters.js";
 import {Head, kSmall} from "./head.js";
-import {headName, labelOf, runOf, shown} from "./page.js";
+import {headName, labelOf, layersShown, runOf, shown} from "./page.js";
 import {choose, state} from "./state.js";
 import {say} from "./text.js";
 
@@ -23,20 +23,26 @@ export function metricNames() {
   return state.show === "difference" ? [...names, "difference"] : names;
 }
 
-export function metricOf(layerNumber, head, name) {
-  if (name === "difference") return differenceOf(layerNumber, head);
-  const run = shown.page.runs[state.show === "b" ? 1 : 0];
-  return run.layers[layerNumber]?.metrics?.[name]?.[head] ?? NaN;
+// The metric of a head in each run that is shown.
+export function metricsOf(at, head, name) {
+  if (name === "difference") return [differenceOf(at, head)];
+  return layersShown(at).map((layer) => layer?.metrics?.[name]?.[head] ?? NaN);
+}
+
+// By what heads are sorted and coloured: the metric, or how much it changed between two runs.
+function rankOf(at, head, name) {
+  const [a, b] = metricsOf(at, head, name);
+  return b === undefined ? a : Math.abs(b - a);
 }
 
 // Every head as { layer, head }, in the order of the state.
 function orderedHeads() {
-  const run = shown.page.runs[state.show === "b" ? 1 : 0], all = [];
+  const run = runOf(state.show), all = [];
   run.layers.forEach((layer, at) => {
     for (let head = 0; head < (layer.heads ?? 0); ++head) all.push({ layer: at, head });
   });
   if (state.sort === "order") return all;
-  const value = ({ layer, head }) => metricOf(layer, head, state.sort);
+  const value = ({ layer, head }) => rankOf(layer, head, state.sort);
   return all.map((each) => [each, value(each)])
       .sort(
           ([, a], [, b]) => (Number.isNaN(b) ? 0 : b) - (Number.isNaN(a) ? 0 : a) ||
@@ -57,11 +63,6 @@ function drawsCells(layers) {
   return layers.length === 2 &&
       layers.every(
           (layer) => layer?.q && layer.k && layer.lse && layer.queries * layer.keys <= kSmall);
-}
-
-function layersShown(at) {
-  const runs = state.show === "difference" ? shown.page.runs : [runOf(state.show)];
-  return runs.map((run) => run.layers[at]);
 }
 
 export class Grid {
@@ -120,26 +121,24 @@ export class Grid {
 
   range(all) {
     const values =
-        all.map(({ layer, head }) => metricOf(layer, head, state.colour)).filter(Number.isFinite);
+        all.map(({ layer, head }) => rankOf(layer, head, state.colour)).filter(Number.isFinite);
     return { low: Math.min(...values), high: Math.max(...values) };
   }
 
   button({ layer, head }, range) {
-    const own = shown.page.runs[state.show === "b" ? 1 : 0].layers[layer],
-          label = labelOf(own, head);
+    const own = runOf(state.show).layers[layer], label = labelOf(layer, head);
     const metric = state.colour !== "none" ? state.colour
         : state.sort !== "order"           ? state.sort
                                            : null;
-    const value = metric ? metricOf(layer, head, metric) : label?.score;
+    const figure = scores(metric ? metricsOf(layer, head, metric) : label?.scores ?? []);
     const words = metric ? say(`metric_${metric}`) : label?.text;
     const name = headName(own, head);
     const about = state.show === "difference" && !drawsCells(layersShown(layer));
-    const spoken = [
-      name, words, Number.isFinite(value) ? number(value, 2) : null,
-      about ? say("tiles_about") : null
-    ].filter(Boolean).join(", ");
+    const spoken =
+        [name, words, figure, about ? say("tiles_about") : null].filter(Boolean).join(", ");
     const bar = element("span", { class: "bar" });
-    if (range && Number.isFinite(value)) {
+    const value = range ? rankOf(layer, head, metric) : NaN;
+    if (Number.isFinite(value)) {
       const scale = new Scale({ bend: "linear", top: 1 });
       const share = range.high > range.low ? (value - range.low) / (range.high - range.low) : 1;
       bar.style.backgroundColor = scale.css(0.2 + 0.8 * share);
@@ -160,7 +159,7 @@ export class Grid {
         element(
             "span", { class: "thumb-name" },
             state.sort === "order" ? String(head) : `${layer}.${head}`, about ? " ≈" : null,
-            Number.isFinite(value) ? element("span", { class: "figure" }, number(value, 2)) : null),
+            figure ? element("span", { class: "figure" }, figure) : null),
         element("span", { class: "thumb-label" }, words ?? ""));
     this.buttons.set(`${layer}.${head}`, { button, layer, head });
     return button;

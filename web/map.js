@@ -1,12 +1,12 @@
 // One head: the map with its rulers, zoom, the values under the pointer and the legend.
 import {Blocks} from "./blocks.js";
 import {Scale} from "./colour.js";
-import {clamp, element, fill, number, signed} from "./dom.js";
+import {clamp, element, fill, number, scores, signed} from "./dom.js";
 import {Gestures} from "./gestures.js";
 import {cellsOf, levelOf, paintMap} from "./paint.js";
 import {labelWidth} from "./ruler.js";
 import {headName, keyToken, labelOf, placeElement, queryToken, shown} from "./page.js";
-import {metricNames, metricOf} from "./grid.js";
+import {metricNames, metricsOf} from "./grid.js";
 import {differenceOf} from "./compare.js";
 import {choose, state} from "./state.js";
 import {say} from "./text.js";
@@ -63,18 +63,15 @@ export class MapView {
 
   describe(layer) {
     fill(this.title, element("bdi", {}, headName(layer, state.head)));
-    const own = state.show === "b" ? shown.page.runs[1].layers[state.layer] : layer;
-    const label = labelOf(own, state.head);
+    const label = labelOf(state.layer, state.head), figure = scores(label?.scores ?? [], 3);
     fill(this.label, label ? [element("strong", {}, label.text), " ",
-      Number.isFinite(label.score) ? element("span", { class: "figure" }, number(label.score, 3)) : null,
+      figure ? element("span", { class: "figure" }, figure) : null,
       label.definition ? element("span", { class: "definition" }, label.definition) : null] : []);
     fill(this.metrics, metricNames().map((name) => {
-      const value = metricOf(state.layer, state.head, name);
+      const values = metricsOf(state.layer, state.head, name);
       return element(
           "div", { title: say(`metric_${name}_is`) }, element("dt", {}, say(`metric_${name}`)),
-          element(
-              "dd", { class: "figure", "data-metric": name },
-              Number.isFinite(value) ? number(value, 3) : "–"));
+          element("dd", { class: "figure", "data-metric": name }, scores(values, 3) || "–"));
     }));
   }
 

@@ -9,6 +9,7 @@ const kText = {
   order: ["layer, head", "层、头"],
   colour_by: ["Colour by", "着色"],
   none: ["none", "无"],
+  change_of: ["{metric}: change", "{metric}的变化"],
   layer: ["Layer", "层"],
   head: ["Head", "头"],
   head_name: ["{layer}, head {head}", "{layer}，头 {head}"],

@@ -166,6 +166,7 @@ def test_the_difference_of_two_runs_is_drawn_and_its_largest_found(show):
     assert "equal" in other.text(".largest")
     other.tab.click(".largest button")
     assert other.drawn().state("head") == h and other.state("cell") == [i, j]
+    assert other.state("chosen") == [i] and other.state("reverse") is False
     assert "f32" in tab.text("#explain") and "bf16" in tab.text("#explain")
 
 
@@ -478,3 +479,32 @@ def test_thumbnails_of_differences_of_tiles_say_that_they_are_about(show):
     assert "about" in tab.tab.get_attribute('.thumb[data-head="7"]', "aria-label")
     assert "≈" in tab.text('.thumb[data-head="7"]')
     assert "about" not in tab.choose(show="a").tab.get_attribute('.thumb[data-head="7"]', "aria-label")
+
+
+def test_a_difference_tells_labels_and_scores_of_both_runs(show):
+    """The head changes from the token before to the first token; all others stay as they are."""
+    blobs, runs = Blobs(), []
+    for name, rows in (("before", [max(0, i - 1) for i in range(13)]), ("after", [0] * 13)):
+        source = fixtures.habits(fixtures.SENTENCE)
+        source["q"][2], source["k"][2] = fixtures.wanting(rows, noise=0.6)
+        layer = layer_of(source, blobs, "layer 0", fixtures.ids_of(fixtures.SENTENCE))
+        tokens = {"tokens": fixtures.SENTENCE, "key_tokens": None, "special": [0]}
+        runs.append({"name": name, **tokens, "layers": [layer]})
+    first = [run["layers"][0]["metrics"]["first"][2] for run in runs]
+    scores = [run["layers"][0]["labels"][2]["score"] for run in runs]
+    tab = show(page_of(runs, blobs), "#show=difference&head=2&sort=first&colour=first")
+    assert "previous token → first token" in tab.text(".label")
+    assert f"{scores[0]:.3f} → {scores[1]:.3f}" in tab.text(".label")
+    assert tab.text('[data-metric="first"]') == f"{first[0]:.3f} → {first[1]:.3f}"
+    thumb = '.thumb[data-head="2"]'
+    assert f"{first[0]:.2f} → {first[1]:.2f}" in tab.text(thumb)
+    order = "() => [...document.querySelectorAll('.thumb')].map((thumb) => Number(thumb.dataset.head))"
+    assert tab.evaluate(order)[0] == 2 and "First: change" in tab.text('select[data-key="sort"]')
+    rows = list(csv.DictReader(io.StringIO(tab.evaluate("() => attend.csv()"), newline="")))
+    assert {row["run"] for row in rows} == {"after − before"}
+    tab.choose(show="b", sort="order", colour="none")
+    assert tab.text(".label").startswith(f"first token {scores[1]:.3f}")
+    assert f"{scores[1]:.2f}" in tab.text(thumb) and "→" not in tab.text(thumb)
+    assert '"after"' in tab.evaluate("() => attend.csv()")
+    head = tab.choose(show="difference", head=0)
+    assert "previous token 0." in head.text(".label")  # one name, where both runs have it
