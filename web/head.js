@@ -8,6 +8,12 @@ import {HIDDEN} from "./data.js";
 // Cells of a head that is small: all of them are computed wherever it is shown.
 export const kSmall = 64 * 64;
 
+// All but the highest 1/200 of some weights (a Float32Array, which it sorts) are at most this.
+export function highest(weights) {
+  const last = weights.sort().length - 1;
+  return weights[Math.ceil(0.995 * last)] || weights[last] || 0;
+}
+
 export class Head {
   constructor(layer, open, h) {
     Object.assign(this, { layer, open, h });
@@ -196,10 +202,8 @@ export class Head {
   topTile(kind) {
     if (this.tops[kind] !== undefined) return this.tops[kind];
     const base = this.h * this.tiles.rows * this.tiles.columns;
-    const values =
-        this.plane(kind).filter((value, n) => value >= 0 && !this.tileHidden(base + n)).sort();
-    const last = values.length - 1;
-    this.tops[kind] = values[Math.ceil(0.995 * last)] || values[last] || 0;
+    this.tops[kind] =
+        highest(this.plane(kind).filter((value, n) => value >= 0 && !this.tileHidden(base + n)));
     return this.tops[kind];
   }
 }
