@@ -145,9 +145,13 @@ window.attend = {
   geometry: () => views.map.geometry,
   shape: () => [shown.source.queries, shown.source.keys],
   settled: () => settled,
-  // The weight of one cell before filters: { weight, kind }.
+  // The weight of one cell before filters: { weight, kind }, or null where there is no such cell.
   weight: async (layer, head, query, key, run = 0) => {
-    const data = shown.page.runs[run].layers[layer];
+    const data = shown.page.runs[run]?.layers[layer];
+    const within = (n, count) => Number.isInteger(n) && n >= 0 && n < count;
+    if (!data || !within(head, data.heads) || !within(query, data.queries) ||
+        !within(key, data.keys))
+      return null;
     return new Head(data, await openLayer(data), head).cell(query, key);
   },
 };

@@ -508,3 +508,10 @@ def test_a_difference_tells_labels_and_scores_of_both_runs(show):
     assert '"after"' in tab.evaluate("() => attend.csv()")
     head = tab.choose(show="difference", head=0)
     assert "previous token 0." in head.text(".label")  # one name, where both runs have it
+
+
+@pytest.mark.parametrize("place", [(0, 9, 3, 5), (0, -1, 3, 3), (2, 0, 3, 3), (0, 0, 13, 3), (0, 0, 3, 1.5), (0, 0, 3, 3, 1)])
+def test_the_console_knows_no_weight_of_a_cell_that_is_not_there(show, place):
+    tab = show(fixtures.small())
+    assert tab.evaluate("(place) => attend.weight(...place)", place) is None
+    assert tab.evaluate("() => attend.weight(0, 7, 3, 3)")["kind"] == "exact"
