@@ -7,7 +7,7 @@ import {openLayer, PageError, tilesOf, unpack} from "./data.js";
 import {clamp, element, fill, scores} from "./dom.js";
 import {Difference} from "./filters.js";
 import {Head, kSmall} from "./head.js";
-import {headName, labelOf, layersShown, runOf, shown} from "./page.js";
+import {headName, labelOf, layerName, layersShown, runOf, shown} from "./page.js";
 import {choose, state} from "./state.js";
 import {say} from "./text.js";
 
@@ -101,7 +101,8 @@ export class Grid {
       if (!row || (state.sort === "order" && place.layer !== last)) {
         row = element("div", { class: "head-row", role: "group" });
         if (state.sort === "order") {
-          const name = String(shown.page.runs[0].layers[place.layer]?.name ?? place.layer);
+          const own = shown.page.runs[0].layers[place.layer];
+          const name = layerName({ name: own?.name ?? place.layer });
           row.setAttribute("aria-label", name);
           rows.push(element("p", { class: "head-layer" }, element("bdi", {}, name)));
         }

@@ -118,8 +118,14 @@ export function selfAttention() {
        (run.tokens !== null && run.tokens.length === layer.keys && layer.queries < layer.keys));
 }
 
+// Layers that are only numbered are so in the page's language; other names stay as they are.
+export function layerName(layer) {
+  const name = String(layer?.name ?? "?"), [, n] = /^layer (\d+)$/.exec(name) ?? [];
+  return n === undefined ? name : say("layer_name", { n });
+}
+
 export function headName(layer, head) {
-  return say("head_name", { layer: layer.name ?? "?", head });
+  return say("head_name", { layer: layerName(layer), head });
 }
 
 // What the head does most: { text, scores, definition }, of a difference "before → after".

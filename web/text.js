@@ -12,6 +12,7 @@ const kText = {
   change_of: ["{metric}: change", "{metric}的变化"],
   layer: ["Layer", "层"],
   head: ["Head", "头"],
+  layer_name: ["layer {n}", "第 {n} 层"],
   head_name: ["{layer}, head {head}", "{layer}，头 {head}"],
   map: ["One head", "单个头"],
   text: ["Text", "文本"],
@@ -20,7 +21,7 @@ const kText = {
   filters: ["Filters", "筛选"],
   skip: ["Skip to the map", "跳到热图"],
   language: ["Language", "语言"],
-  help: ["Keys", "按键"],
+  help: ["Keys", "快捷键"],
   close: ["Close", "关闭"],
   link: ["Copy link", "复制链接"],
   link_copied: ["Link copied", "链接已复制"],
@@ -308,7 +309,7 @@ const kText = {
       ["mean weight on the key just before the query", "查询前一个键上的平均权重"],
   label_first_token: ["first token", "首个词元"],
   label_first_token_is:
-      ["mean weight on key 0, where a head rests", "键 0 上的平均权重，头在此停留"],
+      ["mean weight on key 0, where a head rests", "键 0 上的平均权重，没有目标时落在这里"],
   label_current_token: ["current token", "当前词元"],
   label_current_token_is: ["mean weight on the query's own position", "查询自身位置上的平均权重"],
   label_induction: ["induction", "归纳"],
@@ -325,7 +326,7 @@ const kText = {
   label_uniform_is: ["entropy divided by its largest possible value", "熵除以其可能的最大值"],
   label_mixed: ["mixed", "混合"],
   label_mixed_is: [
-    "mean of the largest weight of a row; no habit stands out", "每行最大权重的平均；没有突出的习惯"
+    "mean of the largest weight of a row; no habit stands out", "每行最大权重的平均；没有明显规律"
   ],
   label_none: ["sees nothing", "什么也看不到"],
   label_none_is: ["no query of this head sees a key", "此头没有查询看到任何键"],
@@ -355,7 +356,7 @@ const kText = {
   key_link: ["copy the link", "复制链接"],
   key_table: ["show the table", "显示表格"],
   key_language: ["English, 中文", "English、中文"],
-  key_help: ["these keys", "显示按键"],
+  key_help: ["these keys", "显示快捷键"],
   key_escape: ["close; unchoose", "关闭；取消选择"],
 };
 

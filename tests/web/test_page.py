@@ -306,6 +306,7 @@ def test_both_languages_say_everything(show):
         and "精确" in tab.text("#readout")
         and "前一词元" in tab.text(".label")
     )
+    assert tab.text("#map-title") == "第 0 层，头 0" and tab.text(".head-layer >> nth=1") == "第 1 层"
     tab.tab.click('button[data-value="en"]')
     assert tab.drawn().evaluate("() => document.documentElement.lang") == "en"
     assert "Heads" in tab.text("#heads") and "exact" in tab.text("#readout") and tab.state("cell") == [4, 2]
