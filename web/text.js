@@ -41,6 +41,8 @@ const kText = {
   key_word_1: ["key", "个键"],
   key_word: ["keys", "个键"],
   all_exact: ["every cell is exact", "每个格子都是精确值"],
+  cells_exact:
+      ["single cells are exact, tiles are rounded means", "单个格子为精确值，图块为取整的平均值"],
   some_about: ["cells are exact where marked, elsewhere about", "有标记处为精确值，其余为近似值"],
   metrics: ["Scores of this head", "此头的得分"],
   weight: ["weight", "权重"],
@@ -85,8 +87,8 @@ const kText = {
     "视野内 {queries} × {keys} 个格子，多格合为一像素"
   ],
   level_tiles: [
-    "tiles of {queries} × {keys} cells; zoom in for single cells",
-    "每块 {queries} × {keys} 个格子；放大可见单个格子"
+    "about: tiles of {queries} × {keys} cells; zoom in for single cells",
+    "约：每块 {queries} × {keys} 个格子；放大可见单个格子"
   ],
   level_filter: [
     "At this zoom the tiles are shown before top-p and renormalising.",

@@ -516,3 +516,17 @@ def test_the_console_knows_no_weight_of_a_cell_that_is_not_there(show, place):
     tab = show(fixtures.small())
     assert tab.evaluate("(place) => attend.weight(...place)", place) is None
     assert tab.evaluate("() => attend.weight(0, 7, 3, 3)")["kind"] == "exact"
+
+
+def test_the_header_promises_no_exact_cells_where_tiles_are_drawn(show):
+    assert "every cell is exact" in show(fixtures.small()).text("header")
+    long = show(fixtures.many_heads(300, layers=1, heads=1)).text("header")
+    assert "every cell" not in long and "single cells are exact, tiles are rounded means" in long
+    tab = show(fixtures.long_page())
+    assert "elsewhere about" in tab.text("header") and "about: tiles of 1024 × 1024" in tab.text(".level")
+
+
+def test_both_runs_must_be_exact_for_the_header_to_say_so(show):
+    blobs = Blobs()
+    runs = [fixtures.run_of(fixtures.SENTENCE, blobs, embed=embed) for embed in (True, False)]
+    assert "elsewhere about" in show(page_of(runs, blobs)).text("header")
