@@ -80,12 +80,12 @@ export class Grid {
     this.hint = element("p", { class: "hint" });
     const tell = (event) => {
       const thumb = event.target.closest?.(".thumb");
-      fill(this.hint, thumb ? thumb.getAttribute("aria-label") : say("heads_hint"));
+      fill(this.hint, thumb ? thumb.getAttribute("aria-label") : this.usualHint());
     };
     for (const name of ["pointerover", "focusin", "pointerleave", "focusout"]) {
       root.addEventListener(
           name,
-          name === "pointerleave" || name === "focusout" ? () => fill(this.hint, say("heads_hint"))
+          name === "pointerleave" || name === "focusout" ? () => fill(this.hint, this.usualHint())
                                                          : tell);
     }
   }
@@ -112,12 +112,17 @@ export class Grid {
       row.append(this.button(place, range));
     }
     this.root.classList.toggle("dense", dense);
-    fill(this.hint, say("heads_hint"));
     const widest = Math.max(...shown.page.runs[0].layers.map((layer) => layer.heads ?? 1));
     this.root.style.setProperty("--columns", String(Math.min(widest, 16)));
     fill(this.root, rows);
+    fill(this.hint, this.usualHint());
     for (const { button } of this.buttons.values()) this.observer.observe(button);
     this.mark();
+  }
+
+  usualHint() {
+    const about = this.root.querySelector(".about") ? ` ${say("heads_about")}` : "";
+    return say("heads_hint") + about;
   }
 
   range(all) {
@@ -159,7 +164,8 @@ export class Grid {
         element("canvas", { width: 1, height: 1, "aria-hidden": "true" }), range ? bar : null,
         element(
             "span", { class: "thumb-name" },
-            state.sort === "order" ? String(head) : `${layer}.${head}`, about ? " ≈" : null,
+            state.sort === "order" ? String(head) : `${layer}.${head}`,
+            about ? element("span", { class: "about" }, "≈") : null,
             figure ? element("span", { class: "figure" }, figure) : null),
         element("span", { class: "thumb-label" }, words ?? ""));
     this.buttons.set(`${layer}.${head}`, { button, layer, head });

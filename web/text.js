@@ -5,6 +5,8 @@ const kText = {
     "Each square is one head: rows are queries, columns are keys.",
     "每个方块是一个头：行是查询，列是键。"
   ],
+  heads_about:
+      ["≈: the difference of rounded tiles, only about.", "≈：由取整的图块相减，仅为近似。"],
   sort: ["Sort", "排序"],
   order: ["layer, head", "层、头"],
   colour_by: ["Colour by", "着色"],

@@ -478,8 +478,9 @@ def test_thumbnails_of_small_differences_are_exact(show):
 def test_thumbnails_of_differences_of_tiles_say_that_they_are_about(show):
     tab = show(slightly_apart(embed=False)[0], "#show=difference")
     assert "about" in tab.tab.get_attribute('.thumb[data-head="7"]', "aria-label")
-    assert "≈" in tab.text('.thumb[data-head="7"]')
+    assert "≈" in tab.text('.thumb[data-head="7"]') and "only about" in tab.text("#heads .hint")
     assert "about" not in tab.choose(show="a").tab.get_attribute('.thumb[data-head="7"]', "aria-label")
+    assert "about" not in tab.text("#heads .hint")
 
 
 def test_a_difference_tells_labels_and_scores_of_both_runs(show):
