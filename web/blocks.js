@@ -19,6 +19,16 @@ export class Blocks {
     return this.blocks.get(number) ?? null;
   }
 
+  value(i, j) { return this.at(i, j)[(i % kSide) * kSide + (j % kSide)]; }
+
+  // Whether all blocks of a window are there.
+  has(i0, i1, j0, j1) {
+    for (let row = Math.floor(i0 / kSide); row * kSide < i1; ++row)
+      for (let column = Math.floor(j0 / kSide); column * kSide < j1; ++column)
+        if (!this.blocks.has(row * this.columns + column)) return false;
+    return true;
+  }
+
   // Asks for all blocks of a window; true if they are there.
   want(i0, i1, j0, j1) {
     this.wanted = [];

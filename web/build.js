@@ -30,12 +30,16 @@ function notes() {
 function summary() {
   const run = runOf(state.show), [layer] = run.layers;
   if (!layer) return say("no_layers");
-  const exact = run.layers.every((each) => each.q && each.k && each.lse);
+  const all = shown.page.runs.flatMap((each) => each.layers);
+  const exact = all.every((each) => each.q && each.k && each.lse);
+  const tiled = all.some((each) => each.tiles?.queries * each.tiles?.keys > 1);
   const count = (n, word) => `${n} ${say(n === 1 ? `${word}_word_1` : `${word}_word`)}`;
   return [
     `${count(run.layers.length, "layer")} × ${count(layer.heads, "head")}`,
     `${count(layer.queries, "query")} × ${count(layer.keys, "key")}`,
-    say(exact ? "all_exact" : "some_about")
+    say(!exact      ? "some_about"
+            : tiled ? "cells_exact"
+                    : "all_exact")
   ].join(" · ");
 }
 

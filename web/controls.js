@@ -3,7 +3,7 @@ import {element, fill, number, press, segmented, signed} from "./dom.js";
 import {largestDifference, largestIn, searchFinished} from "./compare.js";
 import {metricNames} from "./grid.js";
 import {filtersActive} from "./filters.js";
-import {hasTwoRuns, headName, placeElement, shown} from "./page.js";
+import {hasTwoRuns, headName, placeElement, runName, shown} from "./page.js";
 import {address, choose, kDefaults, state} from "./state.js";
 import {say, sayWith} from "./text.js";
 
@@ -18,7 +18,11 @@ function select(label, choices, key) {
 }
 
 export function headControls() {
-  const metrics = metricNames().map((name) => [name, say(`metric_${name}`)]);
+  const change = (name) => state.show === "difference" && name !== "difference";
+  const metrics = metricNames().map((name) => {
+    const metric = say(`metric_${name}`);
+    return [name, change(name) ? say("change_of", { metric }) : metric];
+  });
   return [
     select(say("sort"), [["order", say("order")], ...metrics], "sort"),
     select(say("colour_by"), [["none", say("none")], ...metrics], "colour")
@@ -151,7 +155,7 @@ export class Runs {
 
   build() {
     if (!hasTwoRuns()) return fill(this.root);
-    const [a, b] = shown.page.runs.map((run, n) => String(run.name || "AB"[n]));
+    const a = runName(0), b = runName(1);
     this.group = segmented(
         say("compare"), [["a", a], ["b", b], ["difference", `${b} − ${a}`]], state.show,
         (value) => choose({ show: value }));
@@ -188,7 +192,13 @@ export class Runs {
               "button", {
                 type: "button",
                 class: "quiet",
-                onclick: () => choose({ layer: all.layer, head: all.head, cell: [all.i, all.j] })
+                onclick: () => choose({
+                  layer: all.layer,
+                  head: all.head,
+                  cell: [all.i, all.j],
+                  chosen: [all.i],
+                  reverse: false
+                })
               },
               say("go_there")));
     }

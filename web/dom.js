@@ -52,6 +52,18 @@ export function number(value, digits = 4) {
   return text.replace("-", "−");
 }
 
+// Scores beside each other: as many decimals for all, 0.83, 1.00; of two runs "0.14 → 0.97". What
+// would become 0 keeps its digits. Empty if none is a number.
+export function scores(values, decimals = 2) {
+  if (!values.some(Number.isFinite)) return "";
+  const one = (value) =>
+      (!Number.isFinite(value) ? "–"
+           : value !== 0 && Math.abs(value) < 0.5 * 10 ** -decimals
+           ? number(value, 2)
+           : value.toFixed(decimals).replace("-", "−"));
+  return values.map(one).join(" → ");
+}
+
 export function signed(value, digits = 4) { return (value > 0 ? "+" : "") + number(value, digits); }
 
 export function clamp(value, low, high) { return Math.min(Math.max(value, low), high); }

@@ -1,6 +1,6 @@
 // What is in view as a file: SVG and PNG as drawn, CSV with the numbers.
 import {ink} from "./colour.js";
-import {headName, keyToken, queryToken, shown} from "./page.js";
+import {headName, keyToken, queryToken, shown, shownName} from "./page.js";
 import {cellsOf, levelOf, paintMap} from "./paint.js";
 import {rulerLabels} from "./ruler.js";
 import {state} from "./state.js";
@@ -109,8 +109,7 @@ function field(token) {
 export function csvOf(map) {
   const { source } = shown, window = map.window(), { w, h } = map.geometry,
                  { i0, i1, j0, j1 } = cellsOf(window, source);
-  const start =
-      `${field(shown.run.name ?? "")},${field(shown.layer.name ?? state.layer)},${state.head}`;
+  const start = `${field(shownName())},${field(shown.layer.name ?? state.layer)},${state.head}`;
   const value = (x) => (x === -2 || x === -3 ? "" : String(Number(x.toPrecision(9))));
   const kind = (x, usual) => (x === -2 ? "hidden" : x === -3 ? "filtered" : usual);
   const what = source.difference ? "difference" : "weight";

@@ -1,12 +1,13 @@
-// All heads of all layers as thumbnails: one pixel a tile, drawn when they come into sight. Sorted
-// by layer or by a metric, with a bar in the metric's colour.
+// All heads of all layers as thumbnails: one pixel a tile (of the difference of small heads, a
+// cell), drawn when they come into sight. Sorted by layer or by a metric, with a bar in the
+// metric's colour.
 import {Scale} from "./colour.js";
 import {differenceOf} from "./compare.js";
-import {PageError, tilesOf} from "./data.js";
-import {clamp, element, fill, number} from "./dom.js";
+import {openLayer, PageError, tilesOf, unpack} from "./data.js";
+import {clamp, element, fill, scores} from "./dom.js";
 import {Difference} from "./filters.js";
-import {Head} from "./head.js";
-import {headName, labelOf, shown} from "./page.js";
+import {Head, kSmall} from "./head.js";
+import {headName, labelOf, layerName, layersShown, runOf, shown} from "./page.js";
 import {choose, state} from "./state.js";
 import {say} from "./text.js";
 
@@ -22,20 +23,26 @@ export function metricNames() {
   return state.show === "difference" ? [...names, "difference"] : names;
 }
 
-export function metricOf(layerNumber, head, name) {
-  if (name === "difference") return differenceOf(layerNumber, head);
-  const run = shown.page.runs[state.show === "b" ? 1 : 0];
-  return run.layers[layerNumber]?.metrics?.[name]?.[head] ?? NaN;
+// The metric of a head in each run that is shown.
+export function metricsOf(at, head, name) {
+  if (name === "difference") return [differenceOf(at, head)];
+  return layersShown(at).map((layer) => layer?.metrics?.[name]?.[head] ?? NaN);
+}
+
+// By what heads are sorted and coloured: the metric, or how much it changed between two runs.
+function rankOf(at, head, name) {
+  const [a, b] = metricsOf(at, head, name);
+  return b === undefined ? a : Math.abs(b - a);
 }
 
 // Every head as { layer, head }, in the order of the state.
 function orderedHeads() {
-  const run = shown.page.runs[state.show === "b" ? 1 : 0], all = [];
+  const run = runOf(state.show), all = [];
   run.layers.forEach((layer, at) => {
     for (let head = 0; head < (layer.heads ?? 0); ++head) all.push({ layer: at, head });
   });
   if (state.sort === "order") return all;
-  const value = ({ layer, head }) => metricOf(layer, head, state.sort);
+  const value = ({ layer, head }) => rankOf(layer, head, state.sort);
   return all.map((each) => [each, value(each)])
       .sort(
           ([, a], [, b]) => (Number.isNaN(b) ? 0 : b) - (Number.isNaN(a) ? 0 : a) ||
@@ -48,6 +55,14 @@ export function neighbour(step) {
   const all = orderedHeads();
   const at = all.findIndex(({ layer, head }) => layer === state.layer && head === state.head);
   return all[(at + step + all.length) % all.length];
+}
+
+// Layers whose difference a thumbnail draws from the weights themselves. Tiles are rounded to steps
+// of 2^(1/8): a difference below a step would vanish in them, and others grow to a whole one.
+function drawsCells(layers) {
+  return layers.length === 2 &&
+      layers.every(
+          (layer) => layer?.q && layer.k && layer.lse && layer.queries * layer.keys <= kSmall);
 }
 
 export class Grid {
@@ -65,12 +80,12 @@ export class Grid {
     this.hint = element("p", { class: "hint" });
     const tell = (event) => {
       const thumb = event.target.closest?.(".thumb");
-      fill(this.hint, thumb ? thumb.getAttribute("aria-label") : say("heads_hint"));
+      fill(this.hint, thumb ? thumb.getAttribute("aria-label") : this.usualHint());
     };
     for (const name of ["pointerover", "focusin", "pointerleave", "focusout"]) {
       root.addEventListener(
           name,
-          name === "pointerleave" || name === "focusout" ? () => fill(this.hint, say("heads_hint"))
+          name === "pointerleave" || name === "focusout" ? () => fill(this.hint, this.usualHint())
                                                          : tell);
     }
   }
@@ -86,7 +101,8 @@ export class Grid {
       if (!row || (state.sort === "order" && place.layer !== last)) {
         row = element("div", { class: "head-row", role: "group" });
         if (state.sort === "order") {
-          const name = String(shown.page.runs[0].layers[place.layer]?.name ?? place.layer);
+          const own = shown.page.runs[0].layers[place.layer];
+          const name = layerName({ name: own?.name ?? place.layer });
           row.setAttribute("aria-label", name);
           rows.push(element("p", { class: "head-layer" }, element("bdi", {}, name)));
         }
@@ -96,33 +112,39 @@ export class Grid {
       row.append(this.button(place, range));
     }
     this.root.classList.toggle("dense", dense);
-    fill(this.hint, say("heads_hint"));
     const widest = Math.max(...shown.page.runs[0].layers.map((layer) => layer.heads ?? 1));
     this.root.style.setProperty("--columns", String(Math.min(widest, 16)));
     fill(this.root, rows);
+    fill(this.hint, this.usualHint());
     for (const { button } of this.buttons.values()) this.observer.observe(button);
     this.mark();
   }
 
+  usualHint() {
+    const about = this.root.querySelector(".about") ? ` ${say("heads_about")}` : "";
+    return say("heads_hint") + about;
+  }
+
   range(all) {
     const values =
-        all.map(({ layer, head }) => metricOf(layer, head, state.colour)).filter(Number.isFinite);
+        all.map(({ layer, head }) => rankOf(layer, head, state.colour)).filter(Number.isFinite);
     return { low: Math.min(...values), high: Math.max(...values) };
   }
 
   button({ layer, head }, range) {
-    const own = shown.page.runs[state.show === "b" ? 1 : 0].layers[layer],
-          label = labelOf(own, head);
+    const own = runOf(state.show).layers[layer], label = labelOf(layer, head);
     const metric = state.colour !== "none" ? state.colour
         : state.sort !== "order"           ? state.sort
                                            : null;
-    const value = metric ? metricOf(layer, head, metric) : label?.score;
+    const figure = scores(metric ? metricsOf(layer, head, metric) : label?.scores ?? []);
     const words = metric ? say(`metric_${metric}`) : label?.text;
     const name = headName(own, head);
+    const about = state.show === "difference" && !drawsCells(layersShown(layer));
     const spoken =
-        [name, words, Number.isFinite(value) ? number(value, 2) : null].filter(Boolean).join(", ");
+        [name, words, figure, about ? say("tiles_about") : null].filter(Boolean).join(", ");
     const bar = element("span", { class: "bar" });
-    if (range && Number.isFinite(value)) {
+    const value = range ? rankOf(layer, head, metric) : NaN;
+    if (Number.isFinite(value)) {
       const scale = new Scale({ bend: "linear", top: 1 });
       const share = range.high > range.low ? (value - range.low) / (range.high - range.low) : 1;
       bar.style.backgroundColor = scale.css(0.2 + 0.8 * share);
@@ -143,7 +165,8 @@ export class Grid {
         element(
             "span", { class: "thumb-name" },
             state.sort === "order" ? String(head) : `${layer}.${head}`,
-            Number.isFinite(value) ? element("span", { class: "figure" }, number(value, 2)) : null),
+            about ? element("span", { class: "about" }, "≈") : null,
+            figure ? element("span", { class: "figure" }, figure) : null),
         element("span", { class: "thumb-label" }, words ?? ""));
     this.buttons.set(`${layer}.${head}`, { button, layer, head });
     return button;
@@ -157,23 +180,24 @@ export class Grid {
   }
 
   async draw(button) {
-    const at = Number(button.dataset.layer), h = Number(button.dataset.head), show = state.show;
-    const canvas = button.querySelector("canvas"), runs = shown.page.runs;
-    const layers = show === "difference" ? runs.map((run) => run.layers[at])
-                                         : [runs[show === "b" ? 1 : 0].layers[at]];
+    const at = Number(button.dataset.layer), h = Number(button.dataset.head);
+    const canvas = button.querySelector("canvas"), layers = layersShown(at);
+    const cells = drawsCells(layers);
     try {
       const heads = await Promise.all(layers.map(async (layer) => {
+        if (cells) return new Head(layer, await openLayer(layer), h);
         const tiles = layer && (await tilesOf(layer));
-        return tiles && new Head(layer, { tiles, windows: [] }, h);
+        return tiles && new Head(layer, { tiles, lse: await unpack(layer.lse), windows: [] }, h);
       }));
       if (heads.some((head) => !head)) throw new PageError(say("no_tiles"));
       const source = heads.length === 2 ? new Difference(...heads) : heads[0];
-      if (!source.tiles) throw new PageError(say("no_tiles"));
+      if (!source.tiles && !cells) throw new PageError(say("no_tiles"));
       const top = state.same  ? 1
           : source.difference ? differenceOf(null, null)
                               : source.topTile(state.tile);
-      paintTiles(
-          canvas, source, new Scale({ bend: state.bend, top, difference: source.difference }));
+      const scale = new Scale({ bend: state.bend, top, difference: source.difference });
+      if (cells) paintCellsOf(canvas, source, scale);
+      else paintTiles(canvas, source, scale);
     } catch (error) {
       if (!(error instanceof PageError)) throw error;
       button.classList.add("broken");
@@ -224,17 +248,34 @@ export class Grid {
   }
 }
 
-// One pixel a tile; what is hidden stays transparent, so that the hatching of the style shows.
-function paintTiles(canvas, source, scale) {
-  const { rows, columns } = source.tiles;
+// What is hidden stays transparent, so that the hatching of the style shows.
+function paintPixels(canvas, rows, columns, paint) {
   canvas.width = columns;
   canvas.height = rows;
   const context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
-  const pixels = new Uint32Array(image.data.buffer);
-  for (let row = 0; row < rows; ++row) {
-    for (let column = 0; column < columns; ++column) {
-      pixels[row * columns + column] = scale.pixel(source.tile(row, column, state.tile));
-    }
-  }
+  paint(new Uint32Array(image.data.buffer));
   context.putImageData(image, 0, 0);
+}
+
+function paintTiles(canvas, source, scale) {
+  const { rows, columns } = source.tiles;
+  paintPixels(canvas, rows, columns, (pixels) => {
+    for (let row = 0; row < rows; ++row) {
+      for (let column = 0; column < columns; ++column) {
+        pixels[row * columns + column] = scale.pixel(source.tile(row, column, state.tile));
+      }
+    }
+  });
+}
+
+function paintCellsOf(canvas, source, scale) {
+  const { queries, keys } = source, row = new Float64Array(keys);
+  paintPixels(canvas, queries, keys, (pixels) => {
+    for (let i = 0; i < queries; ++i) {
+      source.segment(i, 0, keys, row);
+      row.forEach((value, j) => {
+        pixels[i * keys + j] = scale.pixel(value);
+      });
+    }
+  });
 }

@@ -5,6 +5,15 @@
 //   exp(s - lse_i)
 import {HIDDEN} from "./data.js";
 
+// Cells of a head that is small: all of them are computed wherever it is shown.
+export const kSmall = 64 * 64;
+
+// All but the highest 1/200 of some weights (a Float32Array, which it sorts) are at most this.
+export function highest(weights) {
+  const last = weights.sort().length - 1;
+  return weights[Math.ceil(0.995 * last)] || weights[last] || 0;
+}
+
 export class Head {
   constructor(layer, open, h) {
     Object.assign(this, { layer, open, h });
@@ -51,10 +60,23 @@ export class Head {
         visible[visibleHeads === 1 ? number % (rows * columns) : number] === 0;
   }
 
-  // The value of tile [row, column]: kind is "mean" or "maximum".
+  // The value of tile [row, column]: kind is "mean" or "maximum". A tile's bytes know no NaN; a row
+  // that is not a number has such an lse.
   tile(row, column, kind) {
     const number = (this.h * this.tiles.rows + row) * this.tiles.columns + column;
-    return this.tileHidden(number) ? HIDDEN : this.tiles[kind][number];
+    if (this.tileHidden(number)) return HIDDEN;
+    return this.nanRows().has(row) ? NaN : this.tiles[kind][number];
+  }
+
+  // Rows of tiles with a query whose weights are not numbers.
+  nanRows() {
+    if (this.nans) return this.nans;
+    const begin = this.h * this.queries, lse = this.open.lse;
+    this.nans = new Set();
+    lse?.subarray(begin, begin + this.queries).forEach((value, i) => {
+      if (Number.isNaN(value)) this.nans.add(Math.floor(i / this.tiles.queries));
+    });
+    return this.nans;
   }
 
   // Why key j is hidden from query i: the name of the rule, or "".
@@ -180,10 +202,8 @@ export class Head {
   topTile(kind) {
     if (this.tops[kind] !== undefined) return this.tops[kind];
     const base = this.h * this.tiles.rows * this.tiles.columns;
-    const values =
-        this.plane(kind).filter((value, n) => value >= 0 && !this.tileHidden(base + n)).sort();
-    const last = values.length - 1;
-    this.tops[kind] = values[Math.ceil(0.995 * last)] || values[last] || 0;
+    this.tops[kind] =
+        highest(this.plane(kind).filter((value, n) => value >= 0 && !this.tileHidden(base + n)));
     return this.tops[kind];
   }
 }

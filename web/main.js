@@ -1,7 +1,7 @@
 // Puts the page together: reads the data, builds the views, and tells them what changed. Whatever
 // goes wrong ends as words on the page.
 import {buildPage} from "./build.js";
-import {searchDifferences, searchFinished} from "./compare.js";
+import {differenceOf, searchDifferences, searchFinished} from "./compare.js";
 import {headControls, mapControls} from "./controls.js";
 import {openLayer, PageError, readPage} from "./data.js";
 import {element, fill} from "./dom.js";
@@ -122,13 +122,15 @@ function start() {
   });
   load();
   if (hasTwoRuns()) {
+    let top = NaN;  // of the thumbnails' scale as drawn
     searchDifferences(() => {
       views.runs.show();
       if (state.show !== "difference" || !shown.layer) return;
       views.map.describe(shown.layer);
       if (searchFinished() && (state.sort === "difference" || state.colour === "difference"))
         views.grid.build();
-      else views.grid.redraw();
+      else if (top !== differenceOf(null, null)) views.grid.redraw();
+      top = differenceOf(null, null);
       views.map.draw();
     }).catch(unexpected);
   }
@@ -143,9 +145,13 @@ window.attend = {
   geometry: () => views.map.geometry,
   shape: () => [shown.source.queries, shown.source.keys],
   settled: () => settled,
-  // The weight of one cell before filters: { weight, kind }.
+  // The weight of one cell before filters: { weight, kind }, or null where there is no such cell.
   weight: async (layer, head, query, key, run = 0) => {
-    const data = shown.page.runs[run].layers[layer];
+    const data = shown.page.runs[run]?.layers[layer];
+    const within = (n, count) => Number.isInteger(n) && n >= 0 && n < count;
+    if (!data || !within(head, data.heads) || !within(query, data.queries) ||
+        !within(key, data.keys))
+      return null;
     return new Head(data, await openLayer(data), head).cell(query, key);
   },
 };

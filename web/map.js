@@ -1,17 +1,19 @@
 // One head: the map with its rulers, zoom, the values under the pointer and the legend.
 import {Blocks} from "./blocks.js";
 import {Scale} from "./colour.js";
-import {clamp, element, fill, number, signed} from "./dom.js";
+import {clamp, element, fill, number, scores, signed} from "./dom.js";
 import {Gestures} from "./gestures.js";
+import {highest, kSmall} from "./head.js";
 import {cellsOf, levelOf, paintMap} from "./paint.js";
 import {labelWidth} from "./ruler.js";
 import {headName, keyToken, labelOf, placeElement, queryToken, shown} from "./page.js";
-import {metricNames, metricOf} from "./grid.js";
+import {metricNames, metricsOf} from "./grid.js";
 import {differenceOf} from "./compare.js";
 import {choose, state} from "./state.js";
 import {say} from "./text.js";
 
-const kLeast = 8;  // cells: the closest zoom
+const kLeast = 8;       // cells: the closest zoom
+const kSample = 65536;  // cells in view that are looked at for the colour scale
 
 export class MapView {
   constructor(root) {
@@ -38,6 +40,7 @@ export class MapView {
     const { source, layer } = shown;
     this.hover = null;
     this.blocks = source ? new Blocks(source, () => this.draw()) : null;
+    this.top = {};  // of the colour scale of cells, and the view it belongs to
     this.root.classList.toggle("empty", !source);
     fill(this.note, shown.error || (source && this.hasNaN() ? say("note_nan") : ""));
     this.note.classList.toggle("error", Boolean(shown.error));
@@ -63,18 +66,15 @@ export class MapView {
 
   describe(layer) {
     fill(this.title, element("bdi", {}, headName(layer, state.head)));
-    const own = state.show === "b" ? shown.page.runs[1].layers[state.layer] : layer;
-    const label = labelOf(own, state.head);
+    const label = labelOf(state.layer, state.head), figure = scores(label?.scores ?? [], 3);
     fill(this.label, label ? [element("strong", {}, label.text), " ",
-      Number.isFinite(label.score) ? element("span", { class: "figure" }, number(label.score, 3)) : null,
+      figure ? element("span", { class: "figure" }, figure) : null,
       label.definition ? element("span", { class: "definition" }, label.definition) : null] : []);
     fill(this.metrics, metricNames().map((name) => {
-      const value = metricOf(state.layer, state.head, name);
+      const values = metricsOf(state.layer, state.head, name);
       return element(
           "div", { title: say(`metric_${name}_is`) }, element("dt", {}, say(`metric_${name}`)),
-          element(
-              "dd", { class: "figure", "data-metric": name },
-              Number.isFinite(value) ? number(value, 3) : "–"));
+          element("dd", { class: "figure", "data-metric": name }, scores(values, 3) || "–"));
     }));
   }
 
@@ -122,13 +122,29 @@ export class MapView {
     const top = source.difference ? differenceOf(state.layer, state.head) || source.largest()
         : state.same              ? 1
         : tiles                   ? source.topTile(state.tile)
-                                  : source.largest();
+                                  : this.topCell();
     return new Scale({
       bend: state.bend,
       top,
       difference: source.difference,
-      beyond: tiles && top < 1 && !source.difference
+      beyond: !source.difference && top < (tiles ? 1 : source.largest())
     });
+  }
+
+  // The end of the cells' colour scale: the largest weight of a small head; of others, as for
+  // tiles, all but the highest 1/200 of the cells in view, so that the first rows of a causal head
+  // leave the others their colours. Until the view is computed the end stays as it was.
+  topCell() {
+    const { source } = shown, { i0, i1, j0, j1 } = cellsOf(this.window(), source);
+    if (source.queries * source.keys <= kSmall) return source.largest();
+    const key = String([i0, i1, j0, j1]);
+    if (this.top.key !== key && this.blocks.has(i0, i1, j0, j1)) {
+      const step = Math.ceil(Math.sqrt(((i1 - i0) * (j1 - j0)) / kSample)), values = [];
+      for (let i = i0; i < i1; i += step)
+        for (let j = j0; j < j1; j += step) values.push(this.blocks.value(i, j));
+      this.top = { key, value: highest(Float32Array.from(values).filter((value) => value >= 0)) };
+    }
+    return this.top.value ?? (source.tiles ? source.topTile(state.tile) : source.largest());
   }
 
   view() {

@@ -24,6 +24,20 @@ export const shown = {
 
 export function runOf(show) { return shown.page.runs[show === "b" ? 1 : 0]; }
 
+// A run's name, for the reader; of what is shown, also "after − before".
+export function runName(n) { return String(shown.page.runs[n].name || "AB"[n]); }
+
+export function shownName() {
+  return state.show === "difference" ? `${runName(1)} − ${runName(0)}`
+                                     : runName(state.show === "b" ? 1 : 0);
+}
+
+// The layers of number `at` that are shown: one, or those of both runs for a difference.
+export function layersShown(at) {
+  const runs = state.show === "difference" ? shown.page.runs : [runOf(state.show)];
+  return runs.map((run) => run.layers[at]);
+}
+
 export function hasTwoRuns() { return shown.page.runs.length === 2; }
 
 // Opens what the state names. Returns false if another call came in between.
@@ -111,13 +125,32 @@ export function selfAttention() {
        (run.tokens !== null && run.tokens.length === layer.keys && layer.queries < layer.keys));
 }
 
-export function headName(layer, head) {
-  return say("head_name", { layer: layer.name ?? "?", head });
+// Layers that are only numbered are so in the page's language; other names stay as they are.
+export function layerName(layer) {
+  const name = String(layer?.name ?? "?"), [, n] = /^layer (\d+)$/.exec(name) ?? [];
+  return n === undefined ? name : say("layer_name", { n });
 }
 
-// What the head does most, in the page's language; unknown names stay as they are.
-export function labelOf(layer, head) {
-  const label = layer.labels?.[head];
+export function headName(layer, head) {
+  return say("head_name", { layer: layerName(layer), head });
+}
+
+// What the head does most: { text, scores, definition }, of a difference "before → after".
+export function labelOf(at, head) {
+  const labels = layersShown(at).map((layer) => labelIn(layer, head)).filter(Boolean);
+  if (labels.length === 0) return null;
+  const texts = [...new Set(labels.map((label) => label.text))];
+  const definitions = [...new Set(labels.map((label) => label.definition))].filter(Boolean);
+  return {
+    text: texts.join(" → "),
+    scores: labels.map((label) => label.score),
+    definition: definitions.join(" → ")
+  };
+}
+
+// In the page's language; unknown names stay as they are.
+function labelIn(layer, head) {
+  const label = layer?.labels?.[head];
   if (!label?.name) return null;
   const key = `label_${label.name.replace(/[ -]/g, "_")}`, known = say(key);
   const text = known === key ? String(label.name) : known;

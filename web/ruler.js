@@ -77,12 +77,12 @@ function clipped(context, x, y, w, h, paint) {
   context.restore();
 }
 
-// The labels that lie on the ruler, the one of `index` among them and marked strong; its neighbours
-// give way.
+// The labels that lie on the ruler, the one of `index` (-1: none) among them and marked strong; its
+// neighbours give way.
 function namedLabels(begin, end, length, token, index) {
   const labels = rulerLabels(begin, end, length, token)
                      .map((label) => ({...label, strong: label.index === index }));
-  if (index >= begin - 1 && index < end && !labels.some((label) => label.strong)) {
+  if (index >= 0 && index >= begin - 1 && index < end && !labels.some((label) => label.strong)) {
     const at = (index + 0.5 - begin) * (length / (end - begin));
     const rest = labels.filter((label) => Math.abs(label.at - at) >= kPitch);
     labels.splice(0, labels.length, ...rest, { at, text: token(index), index, strong: true });

@@ -5,12 +5,16 @@ const kText = {
     "Each square is one head: rows are queries, columns are keys.",
     "每个方块是一个头：行是查询，列是键。"
   ],
+  heads_about:
+      ["≈: the difference of rounded tiles, only about.", "≈：由取整的图块相减，仅为近似。"],
   sort: ["Sort", "排序"],
   order: ["layer, head", "层、头"],
   colour_by: ["Colour by", "着色"],
   none: ["none", "无"],
+  change_of: ["{metric}: change", "{metric}的变化"],
   layer: ["Layer", "层"],
   head: ["Head", "头"],
+  layer_name: ["layer {n}", "第 {n} 层"],
   head_name: ["{layer}, head {head}", "{layer}，头 {head}"],
   map: ["One head", "单个头"],
   text: ["Text", "文本"],
@@ -19,7 +23,7 @@ const kText = {
   filters: ["Filters", "筛选"],
   skip: ["Skip to the map", "跳到热图"],
   language: ["Language", "语言"],
-  help: ["Keys", "按键"],
+  help: ["Keys", "快捷键"],
   close: ["Close", "关闭"],
   link: ["Copy link", "复制链接"],
   link_copied: ["Link copied", "链接已复制"],
@@ -39,6 +43,8 @@ const kText = {
   key_word_1: ["key", "个键"],
   key_word: ["keys", "个键"],
   all_exact: ["every cell is exact", "每个格子都是精确值"],
+  cells_exact:
+      ["single cells are exact, tiles are rounded means", "单个格子为精确值，图块为取整的平均值"],
   some_about: ["cells are exact where marked, elsewhere about", "有标记处为精确值，其余为近似值"],
   metrics: ["Scores of this head", "此头的得分"],
   weight: ["weight", "权重"],
@@ -83,8 +89,8 @@ const kText = {
     "视野内 {queries} × {keys} 个格子，多格合为一像素"
   ],
   level_tiles: [
-    "tiles of {queries} × {keys} cells; zoom in for single cells",
-    "每块 {queries} × {keys} 个格子；放大可见单个格子"
+    "about: tiles of {queries} × {keys} cells; zoom in for single cells",
+    "约：每块 {queries} × {keys} 个格子；放大可见单个格子"
   ],
   level_filter: [
     "At this zoom the tiles are shown before top-p and renormalising.",
@@ -267,6 +273,7 @@ const kText = {
     "There are {found} tokens for {needed} positions; the others are shown by number.",
     "{needed} 个位置只有 {found} 个词元；其余以编号显示。"
   ],
+  tiles_about: ["drawn from rounded tiles: about", "由取整的图块绘出：约"],
   no_tiles: ["no overview", "无概览"],
   metric_entropy: ["Entropy", "熵"],
   metric_entropy_is: [
@@ -306,7 +313,7 @@ const kText = {
       ["mean weight on the key just before the query", "查询前一个键上的平均权重"],
   label_first_token: ["first token", "首个词元"],
   label_first_token_is:
-      ["mean weight on key 0, where a head rests", "键 0 上的平均权重，头在此停留"],
+      ["mean weight on key 0, where a head rests", "键 0 上的平均权重，没有目标时落在这里"],
   label_current_token: ["current token", "当前词元"],
   label_current_token_is: ["mean weight on the query's own position", "查询自身位置上的平均权重"],
   label_induction: ["induction", "归纳"],
@@ -323,7 +330,7 @@ const kText = {
   label_uniform_is: ["entropy divided by its largest possible value", "熵除以其可能的最大值"],
   label_mixed: ["mixed", "混合"],
   label_mixed_is: [
-    "mean of the largest weight of a row; no habit stands out", "每行最大权重的平均；没有突出的习惯"
+    "mean of the largest weight of a row; no habit stands out", "每行最大权重的平均；没有明显规律"
   ],
   label_none: ["sees nothing", "什么也看不到"],
   label_none_is: ["no query of this head sees a key", "此头没有查询看到任何键"],
@@ -353,7 +360,7 @@ const kText = {
   key_link: ["copy the link", "复制链接"],
   key_table: ["show the table", "显示表格"],
   key_language: ["English, 中文", "English、中文"],
-  key_help: ["these keys", "显示按键"],
+  key_help: ["these keys", "显示快捷键"],
   key_escape: ["close; unchoose", "关闭；取消选择"],
 };
 

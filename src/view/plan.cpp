@@ -180,10 +180,12 @@ class Budget {
     const bool with_values = done == layers && take(values);
     each([&](PlannedLayer& layer) { layer.parts.values = with_values && layer.single->v; });
     if (done == layers && !with_values)
-      notes_.add(text("The values v are left out: they need ", megabytes(values), ", ",
-                      megabytes(left_), " are left of ", megabytes(o_.embed_bytes), "."),
-                 text("未包含数值 v：需要 ", megabytes(values), "，在允许的 ",
-                      megabytes(o_.embed_bytes), " 中只剩 ", megabytes(left_), "。"));
+      notes_.add(
+          text("The values v are left out: they need ", megabytes(values), ", ", megabytes(left_),
+               " are left of ", megabytes(o_.embed_bytes),
+               "; a larger --embed (embed_bytes, up to 32 MiB) makes room."),
+          text("未包含数值 v：需要 ", megabytes(values), "，在允许的 ", megabytes(o_.embed_bytes),
+               " 中只剩 ", megabytes(left_), "；可加大 --embed（embed_bytes，至多 32 MiB）。"));
   }
 
   // Of layers without q and k: the end of every head, where the newest tokens meet, and the keys of

@@ -170,13 +170,34 @@ def test_wheel_drag_and_buttons_move_the_view(show):
     assert tab.drawn().state("zoom") == [16, 48, 16, 48]
 
 
-def test_zoomed_cells_keep_their_colours(show):
+def test_zoomed_cells_of_a_small_head_keep_their_colours(show):
     random = np.random.default_rng(3)
-    source = {name: random.normal(size=(1, 200, 8)).astype(np.float32) for name in "qkv"}
+    source = {name: random.normal(size=(1, 60, 8)).astype(np.float32) for name in "qkv"}
     weights, _, _ = softmax(source)
-    tab = show(one_layer(source), "#zoom=100,120,40,60")
-    for i, j in [(101, 41), (110, 55), (118, 48)]:
+    tab = show(one_layer(source), "#zoom=30,50,20,40")
+    for i, j in [(31, 21), (40, 35), (48, 28)]:
         assert np.abs(tab.pixel(i, j) - colour(np.sqrt(weights[0, i, j] / weights[0].max()))).max() <= 3
+
+
+def ends_at(weights):
+    """All but the highest 1/200 of the weights."""
+    return np.sort(weights.ravel())[int(np.ceil(0.995 * (weights.size - 1)))]
+
+
+def test_a_long_causal_head_is_scaled_by_the_cells_in_view(show):
+    random = np.random.default_rng(3)
+    source = {name: random.normal(size=(1, 250, 8)).astype(np.float32) for name in "qkv"}
+    weights, visible, _ = softmax({**source, "causal": True})
+    tab = show(one_layer({**source, "causal": True}))
+    for q0, q1, k0, k1 in [(0, 250, 0, 250), (200, 240, 40, 80), (0, 40, 0, 40)]:
+        tab.choose(zoom=[q0, q1, k0, k1])
+        part = weights[0, q0:q1, k0:k1]
+        top = ends_at(part[visible[0, q0:q1, k0:k1]])
+        for i, j in np.argwhere(visible[0, q0:q1, k0:k1])[7:: max(1, part.size // 9)]:
+            place = np.sqrt(min(1, part[i, j] / top))
+            assert np.abs(tab.pixel(int(i) + q0, int(j) + k0) - colour(place)).max() <= 4, (q0, i, j)
+        assert "≥" in tab.text(".legend .ticks")
+    assert weights[0, 0, 0] == pytest.approx(1)  # as the largest weight of the head it would leave all others pale
 
 
 def test_many_cells_on_a_pixel_are_their_mean_or_their_largest(show):
@@ -189,11 +210,12 @@ def test_many_cells_on_a_pixel_are_their_mean_or_their_largest(show):
       const { left, top, w, h } = attend.geometry(), canvas = document.getElementById("map");
       return [w, h, [...canvas.getContext("2d").getImageData(left + 100, top + 200, 1, 1).data]];
     }"""
+    top = ends_at(weights[0, ::6, ::6])  # the page looks at 250 x 250 of them
     for tile, merge in (("mean", np.mean), ("maximum", np.max)):
         w, h, rgb = tab.choose(tile=tile).evaluate(pixel)
         columns = [j for j in range(1500) if int((j + 0.5) / 1500 * w) == 100]
         rows = [i for i in range(1500) if int((i + 0.5) / 1500 * h) == 200]
-        expected = colour(np.sqrt(merge(weights[0][np.ix_(rows, columns)]) / weights[0].max()))
+        expected = colour(np.sqrt(min(1, merge(weights[0][np.ix_(rows, columns)]) / top)))
         assert np.abs(np.array(rgb[:3]) - expected).max() <= 4
 
 
@@ -260,3 +282,31 @@ def test_what_is_not_a_number_is_drawn_so_and_said(show):
     assert "not a number" in tab.text("#readout") and "not numbers" in tab.text("#one .note")
     assert tab.pixel(4, 2) == [0xC2, 0x1A, 0x5B]
     assert tab.pixel(3, 2) != [0xC2, 0x1A, 0x5B]
+
+
+def test_a_ruler_names_no_token_before_the_first(show):
+    """No cell is pointed at when a page opens, and what a canvas is told to write can be heard."""
+    tab = show(fixtures.long_page())
+    written = """async () => {
+      const written = [], write = CanvasRenderingContext2D.prototype.fillText;
+      CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+        written.push(text);
+        return write.call(this, text, ...rest);
+      };
+      attend.choose({ bend: "log" });
+      await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+      return written;
+    }"""
+    words = tab.evaluate(written)
+    assert "0" in words and len(words) > 8 and "-1" not in words
+
+
+def test_thumbnails_draw_what_is_not_a_number_as_the_map_does(show):
+    source = fixtures.habits(fixtures.SENTENCE)
+    source["q"][0, 4] = np.nan
+    pixels = """(head) => [2, 3, 4].map((row) => [
+      ...document.querySelector(`.thumb[data-head="${head}"] canvas`).getContext("2d").getImageData(2, row, 1, 1).data])"""
+    tab = show(one_layer(source))
+    magenta = [0xC2, 0x1A, 0x5B, 255]
+    assert [pixel == magenta for pixel in tab.evaluate(pixels, 0)] == [False, False, True]
+    assert [pixel == magenta for pixel in tab.evaluate(pixels, 1)] == [False, False, False]

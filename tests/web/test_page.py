@@ -13,6 +13,7 @@ import pytest
 
 import fixtures
 from page import Blobs, WEB, layer_of, page_of, softmax
+from test_map import colour
 
 A = softmax(fixtures.habits(fixtures.SENTENCE))[0]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -165,6 +166,7 @@ def test_the_difference_of_two_runs_is_drawn_and_its_largest_found(show):
     assert "equal" in other.text(".largest")
     other.tab.click(".largest button")
     assert other.drawn().state("head") == h and other.state("cell") == [i, j]
+    assert other.state("chosen") == [i] and other.state("reverse") is False
     assert "f32" in tab.text("#explain") and "bf16" in tab.text("#explain")
 
 
@@ -304,6 +306,7 @@ def test_both_languages_say_everything(show):
         and "精确" in tab.text("#readout")
         and "前一词元" in tab.text(".label")
     )
+    assert tab.text("#map-title") == "第 0 层，头 0" and tab.text(".head-layer >> nth=1") == "第 1 层"
     tab.tab.click('button[data-value="en"]')
     assert tab.drawn().evaluate("() => document.documentElement.lang") == "en"
     assert "Heads" in tab.text("#heads") and "exact" in tab.text("#readout") and tab.state("cell") == [4, 2]
@@ -430,3 +433,101 @@ def test_everything_that_can_be_used_has_a_name(show):
     assert nameless == []
     assert tab.evaluate("() => [...document.querySelectorAll('section')].every((each) => "
                         "document.getElementById(each.getAttribute('aria-labelledby')).textContent)")
+
+
+DIVERGING = ["0b3c7d", "3f83bd", "a5cbe2", "f3f1ea", "f6c18b", "d9752b", "8a3503"]
+THUMBNAIL = """(head) => {
+  const canvas = document.querySelector(`.thumb[data-layer="0"][data-head="${head}"] canvas`);
+  return [canvas.height, canvas.width, [...canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data]];
+}"""
+
+
+def thumbnail(tab, head):
+    rows, columns, data = tab.evaluate(THUMBNAIL, head)
+    return np.array(data).reshape(rows, columns, 4)
+
+
+def slightly_apart(embed=True):
+    """Two runs whose weights differ by less than a step of a tile, 9 %, in every cell of one head."""
+    blobs, runs, weights = Blobs(), [], []
+    for factor in (1, 1.01):
+        source = fixtures.habits(fixtures.SENTENCE)
+        source["q"][7] *= factor
+        weights.append(softmax(source)[0])
+        layer = layer_of(source, blobs, "layer 0", embed=embed)
+        runs.append({"name": str(factor), "tokens": None, "key_tokens": None, "special": [], "layers": [layer]})
+    return page_of(runs, blobs), weights[1] - weights[0]
+
+
+def test_thumbnails_of_small_differences_are_exact(show):
+    html, difference = slightly_apart()
+    tab = show(html, "#show=difference&bend=linear")
+    tab.tab.wait_for_selector(".largest:not(:has-text('searching'))")
+    drawn, top = thumbnail(tab.drawn(), 7), np.abs(difference).max()
+    assert 0 < top < 0.09
+    for i in range(13):
+        for j in range(13):
+            if j > i:
+                assert drawn[i, j, 3] == 0
+            else:
+                expected = colour(0.5 + difference[7, i, j] / top / 2, DIVERGING)
+                assert np.abs(drawn[i, j, :3] - expected).max() <= 4, (i, j)
+    assert "about" not in tab.tab.get_attribute('.thumb[data-head="7"]', "aria-label")
+
+
+def test_thumbnails_of_differences_of_tiles_say_that_they_are_about(show):
+    tab = show(slightly_apart(embed=False)[0], "#show=difference")
+    assert "about" in tab.tab.get_attribute('.thumb[data-head="7"]', "aria-label")
+    assert "≈" in tab.text('.thumb[data-head="7"]') and "only about" in tab.text("#heads .hint")
+    assert "about" not in tab.choose(show="a").tab.get_attribute('.thumb[data-head="7"]', "aria-label")
+    assert "about" not in tab.text("#heads .hint")
+
+
+def test_a_difference_tells_labels_and_scores_of_both_runs(show):
+    """The head changes from the token before to the first token; all others stay as they are."""
+    blobs, runs = Blobs(), []
+    for name, rows in (("before", [max(0, i - 1) for i in range(13)]), ("after", [0] * 13)):
+        source = fixtures.habits(fixtures.SENTENCE)
+        source["q"][2], source["k"][2] = fixtures.wanting(rows, noise=0.6)
+        layer = layer_of(source, blobs, "layer 0", fixtures.ids_of(fixtures.SENTENCE))
+        tokens = {"tokens": fixtures.SENTENCE, "key_tokens": None, "special": [0]}
+        runs.append({"name": name, **tokens, "layers": [layer]})
+    first = [run["layers"][0]["metrics"]["first"][2] for run in runs]
+    scores = [run["layers"][0]["labels"][2]["score"] for run in runs]
+    tab = show(page_of(runs, blobs), "#show=difference&head=2&sort=first&colour=first")
+    assert "previous token → first token" in tab.text(".label")
+    assert f"{scores[0]:.3f} → {scores[1]:.3f}" in tab.text(".label")
+    assert tab.text('[data-metric="first"]') == f"{first[0]:.3f} → {first[1]:.3f}"
+    thumb = '.thumb[data-head="2"]'
+    assert f"{first[0]:.2f} → {first[1]:.2f}" in tab.text(thumb)
+    order = "() => [...document.querySelectorAll('.thumb')].map((thumb) => Number(thumb.dataset.head))"
+    assert tab.evaluate(order)[0] == 2 and "First: change" in tab.text('select[data-key="sort"]')
+    rows = list(csv.DictReader(io.StringIO(tab.evaluate("() => attend.csv()"), newline="")))
+    assert {row["run"] for row in rows} == {"after − before"}
+    tab.choose(show="b", sort="order", colour="none")
+    assert tab.text(".label").startswith(f"first token {scores[1]:.3f}")
+    assert f"{scores[1]:.2f}" in tab.text(thumb) and "→" not in tab.text(thumb)
+    assert '"after"' in tab.evaluate("() => attend.csv()")
+    head = tab.choose(show="difference", head=0)
+    assert "previous token 0." in head.text(".label")  # one name, where both runs have it
+
+
+@pytest.mark.parametrize("place", [(0, 9, 3, 5), (0, -1, 3, 3), (2, 0, 3, 3), (0, 0, 13, 3), (0, 0, 3, 1.5), (0, 0, 3, 3, 1)])
+def test_the_console_knows_no_weight_of_a_cell_that_is_not_there(show, place):
+    tab = show(fixtures.small())
+    assert tab.evaluate("(place) => attend.weight(...place)", place) is None
+    assert tab.evaluate("() => attend.weight(0, 7, 3, 3)")["kind"] == "exact"
+
+
+def test_the_header_promises_no_exact_cells_where_tiles_are_drawn(show):
+    assert "every cell is exact" in show(fixtures.small()).text("header")
+    long = show(fixtures.many_heads(300, layers=1, heads=1)).text("header")
+    assert "every cell" not in long and "single cells are exact, tiles are rounded means" in long
+    tab = show(fixtures.long_page())
+    assert "elsewhere about" in tab.text("header") and "about: tiles of 1024 × 1024" in tab.text(".level")
+
+
+def test_both_runs_must_be_exact_for_the_header_to_say_so(show):
+    blobs = Blobs()
+    runs = [fixtures.run_of(fixtures.SENTENCE, blobs, embed=embed) for embed in (True, False)]
+    assert "elsewhere about" in show(page_of(runs, blobs)).text("header")
