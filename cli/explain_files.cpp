@@ -130,7 +130,8 @@ class Reader {
 
   // Steps of one attention of a saved trace: those whose names begin with the prefix.
   void read_trace() {
-    const TensorFile file = load_safetensors(f_.paths[0]);
+    const TensorFile file =
+        load_file(f_.paths[0], "give all of q.npy, k.npy and v.npy, or a trace in safetensors");
     std::vector<std::string> prefixes;
     for (const NamedTensor& named : file.tensors)
       if (named.name.ends_with("weights") && named.tensor.view().rank() == 4)

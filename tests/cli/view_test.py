@@ -150,6 +150,13 @@ class View(Inputs):
             for j in range(4):
                 self.assertAlmostEqual(window["weights"].at(i, j), weights.at(0, 3, i + 1, j), 6)
 
+    def test_npy_files_are_q_k_and_v(self):
+        for given, flags in ((("q.npy", "k.npy", "v.npy"), self.all), (("q.npy", "k.npy"), self.arrays)):
+            for name, files in (("a.html", given), ("b.html", flags)):
+                self.run_ok("view", *files, "--title", "one", "--output", name)
+            self.assertEqual(*((self.folder / name).read_bytes() for name in ("a.html", "b.html")))
+            self.assertEqual(self.run_ok("inspect", *given), self.run_ok("inspect", *flags))
+
     def test_json_says_what_was_written(self):
         found = self.run_json("view", *self.all, "--output", "page.html")
         self.assertEqual(found["schema"], "attend.view_command/1")
@@ -207,7 +214,7 @@ class BadInput(Inputs):
             self.fails(2, "nothing to show: give a safetensors file, or --q and --k", name)
             self.fails(2, "one of them", name, *self.arrays, "--weights", "w.safetensors")
             self.fails(2, "--input needs --weights", name, "--input", "x.npy")
-            self.fails(2, "--q, --k and --v have 1, 0 and 0 files", name, "--q", "q.npy")
+            self.fails(2, "--q, --k and --v have 1, 0 and 0 files; a layer is one of --q", name, "--q", "q.npy")
             self.fails(2, "give --input, or --query and --memory", name, "--weights", "w.safetensors")
             self.fails(2, "--query and --memory come together", name, "--weights", "w.safetensors",
                        "--query", "q.npy")
@@ -225,6 +232,17 @@ class BadInput(Inputs):
             self.fails(2, "bad.json: is no JSON list of tokens", name, *self.arrays, "--tokens", "bad.json")
             (self.folder / "deep.json").write_text('["a", ["b"]]')
             self.fails(2, "token 1 is neither a text nor a number", name, *self.arrays, "--tokens", "deep.json")
+
+    def test_npy_in_place_of_safetensors(self):
+        for name in ("view", "inspect"):
+            self.fails(2, "q.npy is an npy file; give arrays by --q, --k and --v", name, "q.npy")
+            self.fails(2, "q, k and v are files, or given by", name, "q.npy", "k.npy", "--v", "v.npy")
+            self.fails(2, "q.npy is an npy file; the weights of a layer are named tensors", name,
+                       "--weights", "q.npy", "--input", "k.npy")
+        self.fails(2, "there are 3 files; give one, or two to compare", "view", *["a.safetensors"] * 3)
+        self.fails(2, "there are 2 files; give one, or q.npy, k.npy and v.npy", "inspect", *["a.safetensors"] * 2)
+        self.fails(2, "q.npy is an npy file; the weights of a layer", "explain", "q.npy", "a.safetensors")
+        self.fails(2, "q.npy is an npy file; give all of q.npy, k.npy and v.npy", "explain", "q.npy")
 
     def test_sizes_that_do_not_fit(self):
         self.save("k3.npy", numbers((2, 3, 5, 6), 2, "f4"))
