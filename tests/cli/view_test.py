@@ -191,6 +191,20 @@ class Inspect(Inputs):
         self.assertEqual(tensors["tile_mean"].shape, (2, 4, 2, 2))
         self.assertEqual(tensors["head.previous"].data[5], layer["heads"][5]["previous"])
 
+    def test_rows_come_with_their_largest_keys_and_the_mass_of_each_key(self):
+        layer = self.run_json("inspect", *self.arrays, "--rows")["layers"][0]
+        _, weights, _, _ = attention(self.q, self.k, self.v)
+        self.assertEqual({len(row["top"]) for row in layer["rows"]}, {3})
+        self.assertEqual(len(layer["key_mass"]), 8)
+        for head in layer["key_mass"]:
+            for j, mass in enumerate(head["mass"]):
+                wanted = sum(weights.at(head["batch"], head["head"], i, j) for i in range(5))
+                self.assertAlmostEqual(mass, wanted, 5)
+        text = self.run_ok("inspect", *self.arrays, "--rows", "--text", SENTENCE)
+        shown = "".join(f" {layer['key_mass'][4 + h]['mass'][4]:9.4f}" for h in range(4))
+        self.assertIn(f"\n    4 dog           {shown}\n", text)
+        self.assertRegex(text, r"\n  key sequence 1        mass 0    mass 1")
+
     def test_the_table_is_for_people(self):
         text = self.run_ok("inspect", *self.arrays, "--causal", "--rows", "--top-k", 1, "--text", SENTENCE)
         self.assertIn("layer 0: q [2, 4, 5, 6], k [2, 2, 5, 6]", text)
