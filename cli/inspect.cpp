@@ -7,6 +7,7 @@
 
 #include <attend/inspect.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <iostream>
@@ -88,6 +89,20 @@ std::int64_t heads_of(const Layer& layer) { return layer.q.size(1); }
 // The text of a token, or its position.
 std::string word(const std::vector<std::string>& tokens, std::int64_t n) {
   return n >= 0 && n < std::ssize(tokens) ? tokens[static_cast<std::size_t>(n)] : std::to_string(n);
+}
+
+// What q and k hold that makes the weights NaN, a sentence each.
+std::vector<std::string> notes_of(const Layer& layer) {
+  std::vector<std::string> notes;
+  for (const auto& [name, x] : {std::pair{"q", layer.q}, {"k", layer.k}}) {
+    const std::vector<double> values = oracle::widen(x);
+    const auto count = std::count_if(values.begin(), values.end(),
+                                     [](double value) { return !std::isfinite(value); });
+    if (count > 0)
+      notes.push_back(layer.name + ": " + name + " has " + std::to_string(count) +
+                      " numbers that are not finite; weights that see them are NaN.");
+  }
+  return notes;
 }
 
 // ---- text --------------------------------------------------------------------------------------
@@ -181,6 +196,7 @@ void print_text(const std::vector<Layer>& layers, const ViewRun& run,
               << to_string(layer.k.shape()) << '\n'
               << std::flush;
     print_heads(layer, metrics);
+    for (const std::string& note : notes_of(layer)) std::printf("%s\n", note.c_str());
     if (command.rows) {
       print_rows(layer, run);
       print_mass(layer, run);
@@ -193,7 +209,7 @@ void print_text(const std::vector<Layer>& layers, const ViewRun& run,
 // ---- JSON and files ----------------------------------------------------------------------------
 
 Json json_of_layer(const Layer& layer, bool rows) {
-  Json object{{"name", layer.name}, {"heads", Json::array()}};
+  Json object{{"name", layer.name}, {"notes", notes_of(layer)}, {"heads", Json::array()}};
   for (std::size_t n = 0; n < layer.statistics.heads.size(); ++n) {
     const HeadStatistics& head = layer.statistics.heads[n];
     const HeadLabel label = label_of(head);

@@ -334,8 +334,9 @@ class Files(ExplainTest):
     def test_nan_is_said(self):
         self.q.data[0] = math.nan
         self.save("q.npy", self.q)
-        self.assertIn("Q holds 1 numbers that are not finite",
-                      self.run_ok("explain", "q.npy", "k.npy", "v.npy"))
+        text = self.run_ok("explain", "q.npy", "k.npy", "v.npy")
+        self.assertIn("Q holds 1 numbers that are not finite", text)
+        self.assertRegex(text, r"[|│]\?{10}[|│]")   # the row of five keys is drawn as unknown
 
     def test_saved_sentence(self):
         self.run_ok("explain", "sentence", "--save-layer", "s.safetensors", "--save-input", "s.npy")

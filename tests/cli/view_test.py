@@ -298,6 +298,17 @@ class BadInput(Inputs):
         self.assertEqual(data["notes"], ["layer 0: q has 1 numbers that are not finite; weights that see them "
                                          "are NaN."])
 
+    def test_nan_is_told_by_inspect(self):
+        self.save("nan.npy", Tensor(self.q.shape, [math.nan, *self.q.data[1:]], "f4"))
+        note = "layer 0: q has 1 numbers that are not finite; weights that see them are NaN."
+        layer = self.run_json("inspect", "--q", "nan.npy", "--k", "k.npy")["layers"][0]
+        self.assertEqual(layer["notes"], [note])
+        self.assertEqual([head["label"] == "not finite" for head in layer["heads"]], [True] + [False] * 7)
+        text = self.run_ok("inspect", "--q", "nan.npy", "--k", "k.npy")
+        self.assertRegex(text, r"\n    0  not finite        0.00")
+        self.assertIn(note, text)
+        self.assertEqual(self.run_json("inspect", *self.arrays)["layers"][0]["notes"], [])
+
     def test_empty_sequences_are_refused(self):
         self.save("none.npy", Tensor((1, 4, 0, 6), [], "f4"))
         self.fails(2, "there is nothing to show: 4 heads, 0 queries, 0 keys", "view", "--q", "none.npy",
