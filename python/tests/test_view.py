@@ -207,6 +207,11 @@ def test_mistakes():
     q, k, v = arrays()
     with pytest.raises(ValueError, match="there are 2 tokens, layer 0 has 9 queries"):
         attend.view(q, k, v, tokens=["a", "b"])
+    for name in ("tokens", "key_tokens"):
+        with pytest.raises(TypeError, match=rf"view: {name} is one str; .* {name}=text.split\(\)"):
+            attend.view(q, k, v, **{name: "a b"})
+    with pytest.raises(TypeError, match="'lang'; the options are scale, .* the page are tokens, .*, language,"):
+        attend.view(q, k, lang="zh")
     with pytest.raises(ValueError, match="there are 2 q and 1 k; each layer"):
         attend.view([q, q], [k], v)
     with pytest.raises(TypeError, match="layer 0 has no k"):
