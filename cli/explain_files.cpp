@@ -2,6 +2,7 @@
 #include "explain.h"
 #include "explain_steps.h"
 #include "shown.h"
+#include "units.h"
 
 #include <algorithm>
 #include <cmath>
@@ -37,8 +38,9 @@ void check_size(std::int64_t batch, std::int64_t heads, std::int64_t queries, st
   const double count = static_cast<double>(batch) * static_cast<double>(heads) *
                        static_cast<double>(queries) * static_cast<double>(keys);
   if (count > static_cast<double>(kMost))
-    throw UsageError("the weights of all heads are " + number_text(count) + " numbers; at most " +
-                     std::to_string(kMost) + " are explained: give a part of the sequence");
+    throw UsageError("the weights of all heads are " + grouped(static_cast<std::int64_t>(count)) +
+                     " numbers; at most " + grouped(kMost) +
+                     " are explained: give files of fewer sequences, heads or tokens");
 }
 
 // What explain does not tell: many sequences in one, and chance.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 #include <sstream>
+#include <tuple>
 
 namespace attend::cli {
 namespace {
@@ -15,6 +16,21 @@ const char* const kTokens = "Tokens; positions, if none are given";
 
 // The name of the file without folders and ending, for people.
 std::string short_name(const std::string& path) { return std::filesystem::path(path).stem(); }
+
+// What differs of two paths, without the folders and files that both begin or end with.
+std::pair<std::string, std::string> names_apart(const std::filesystem::path& a,
+                                                const std::filesystem::path& b) {
+  std::deque<std::filesystem::path> x(a.begin(), a.end()), y(b.begin(), b.end());
+  for (; !x.empty() && !y.empty() && x.front() == y.front(); y.pop_front()) x.pop_front();
+  for (; !x.empty() && !y.empty() && x.back() == y.back(); y.pop_back()) x.pop_back();
+  if (x.empty() || y.empty()) return {a.string(), b.string()};  // one path goes on from the other
+  const auto joined = [](const std::deque<std::filesystem::path>& parts) {
+    std::filesystem::path path;
+    for (const std::filesystem::path& part : parts) path /= part;
+    return path.string();
+  };
+  return {joined(x), joined(y)};
+}
 
 // [heads, length, d] and [length, d] are of one sequence, [length, d] of one head.
 ConstTensorView four_dimensions(const ConstTensorView& x) {
@@ -92,6 +108,7 @@ std::vector<std::string> tokens_in(const std::string& path) {
   if (!path.ends_with(".json")) {
     std::istringstream lines(all.str());
     for (std::string line; std::getline(lines, line);) list.push_back(line);
+    while (!list.empty() && list.back().empty()) list.pop_back();
     return list;
   }
   const Json json = Json::parse(all.str(), nullptr, false);
@@ -122,6 +139,9 @@ Shown::Shown(const CLI::App& app, const ShownFlags& flags, std::uint64_t seed, C
   if (layer && flags.weights.empty()) throw UsageError("--input needs --weights");
   for (const std::string& weights : flags.weights) add_layer(weights);
   if (!flags.compare_type.empty()) add_converted();
+  const std::vector<std::string>& paths = flags_.files.empty() ? flags_.weights : flags_.files;
+  if (paths.size() == 2 && runs_[0].name == runs_[1].name)
+    std::tie(runs_[0].name, runs_[1].name) = names_apart(paths[0], paths[1]);
   add_tokens();
 }
 
@@ -291,7 +311,7 @@ void Shown::add_tokens() {
     if (!flags_.text.empty()) run.tokens = words_of(flags_.text);
     if (!flags_.tokens.empty()) run.tokens = tokens_in(flags_.tokens);
     if (!flags_.key_tokens.empty()) run.key_tokens = tokens_in(flags_.key_tokens);
-    const bool given = !flags_.text.empty() || !flags_.tokens.empty();
+    const bool given = app_.count("--text") > 0 || !flags_.tokens.empty();
     if (given && run.tokens.empty()) throw UsageError("there is not one token");
   }
 }

@@ -132,6 +132,11 @@ class View(Inputs):
             save_safetensors(self.folder / f"{name}.safetensors", {x: getattr(self, x) for x in "qkv"})
         data = self.page("before.safetensors", "after.safetensors")
         self.assertEqual([run["name"] for run in data["runs"]], ["before", "after"])
+        for folder in ("run/1", "run/2"):
+            (self.folder / folder).mkdir(parents=True)
+            save_safetensors(self.folder / folder / "heads.safetensors", {x: getattr(self, x) for x in "qkv"})
+        data = self.page("run/1/heads.safetensors", "run/2/heads.safetensors")
+        self.assertEqual([run["name"] for run in data["runs"]], ["1", "2"])
         data = self.page(*self.all, "--compare-type", "bf16")
         self.assertEqual([run["name"] for run in data["runs"]], ["f32", "bf16"])
         a, b = (run["layers"][0]["lse"].data for run in data["runs"])
@@ -149,6 +154,10 @@ class View(Inputs):
         for i in range(2):
             for j in range(4):
                 self.assertAlmostEqual(window["weights"].at(i, j), weights.at(0, 3, i + 1, j), 6)
+
+    def test_a_page_is_called_by_its_text_or_its_first_file(self):
+        self.assertEqual(self.page(*self.arrays)["title"], "q.npy")
+        self.assertEqual(self.page(*self.arrays, "--text", SENTENCE)["title"], SENTENCE)
 
     def test_npy_files_are_q_k_and_v(self):
         for given, flags in ((("q.npy", "k.npy", "v.npy"), self.all), (("q.npy", "k.npy"), self.arrays)):
@@ -216,8 +225,9 @@ class Inspect(Inputs):
     def test_tokens_come_in_three_ways(self):
         (self.folder / "tokens.json").write_text(json.dumps(SENTENCE.split()))
         (self.folder / "tokens.txt").write_text("\n".join(SENTENCE.split()) + "\n")
+        (self.folder / "blank.txt").write_text("\n".join(SENTENCE.split()) + "\n\n\n")
         by_text = self.run_ok("inspect", *self.arrays, "--text", SENTENCE)
-        for file in ("tokens.json", "tokens.txt"):
+        for file in ("tokens.json", "tokens.txt", "blank.txt"):
             self.assertEqual(self.run_ok("inspect", *self.arrays, "--tokens", file), by_text)
             self.assertEqual(self.run_ok("inspect", *self.arrays, "--tokens", file, "--key-tokens", file), by_text)
 
@@ -265,7 +275,8 @@ class BadInput(Inputs):
         for name in ("view", "inspect"):
             self.fails(2, "k has 3 heads, q has 4", name, "--q", "q.npy", "--k", "k3.npy")
             self.fails(2, "both are [layers, batch, heads, length, d]", name, "--q", "q5.npy", "--k", "k5.npy")
-            self.fails(2, "there is not one token", name, *self.arrays, "--text", " ")
+            for nothing in ("", " "):
+                self.fails(2, "there is not one token", name, *self.arrays, "--text", nothing)
             self.fails(2, "--text and --tokens are one thing", name, *self.arrays, "--text", "a", "--tokens", "b")
         self.fails(2, "view: there are 2 tokens, layer 0 has 5 queries and 5 keys", "view", *self.arrays,
                    "--text", "too few")
