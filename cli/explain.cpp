@@ -55,7 +55,7 @@ Explanation explanation_of(const ExplainOptions& o, Context& context) {
     if (o.files.paths.size() == 1 && what.find('.') == what.npos)
       throw UsageError("there is nothing called " + what +
                        suggestion(what, kSubjects,
-                                  "; there are single-head, two-heads, sentence, "
+                                  "there are single-head, two-heads, sentence, "
                                   "shapes, or files"));
     return explain_files(o.files, context);
   }

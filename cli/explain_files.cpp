@@ -2,6 +2,7 @@
 #include "explain.h"
 #include "explain_steps.h"
 #include "shown.h"
+#include "trace_shapes.h"
 #include "units.h"
 
 #include <algorithm>
@@ -150,47 +151,16 @@ class Reader {
     for (const NamedTensor& named : file.tensors)
       if (named.name.starts_with(prefix) && is_floating_point(named.tensor.dtype()))
         s_.trace.steps.push_back({named.name.substr(prefix.size()), "", "", named.tensor});
-    check_trace();
+    const Shape& square = s_.trace.at("weights").shape();
+    check_size(square[0], square[1], square[2], square[3]);
+    check_trace_shapes(f_.paths[0], [&](const std::string& name) { return s_.trace.find(name); });
+    s_.trace.at("heads");
     take_heads();
     const auto formula = file.metadata.find(prefix + "scaled_scores.formula");
     if (s_.q && formula != file.metadata.end() && formula->second == "scores / sqrt(d_k)")
       s_.scale = 1 / std::sqrt(static_cast<double>(s_.q.size(3)));
     title_ = "The trace " + f_.paths[0];
     title_zh_ = "保存的计算过程 " + f_.paths[0];
-  }
-
-  // A file may hold anything: the shapes must fit each other before cells are looked up.
-  void check_trace() const {
-    const Shape square = s_.trace.at("weights").shape();
-    check_size(square[0], square[1], square[2], square[3]);
-    const auto wrong = [&](const std::string& name) {
-      throw UsageError(f_.paths[0] + ": " + name + " is " + to_string(s_.trace.at(name).shape()) +
-                       ", which does not fit weights " + to_string(square));
-    };
-    for (const char* name : {"scores", "scaled_scores", "masked_scores"})
-      if (s_.trace.at(name).shape() != square) wrong(name);
-    if (s_.trace.at("lse").shape() != Shape{square[0], square[1], square[2]}) wrong("lse");
-    for (const auto& [name, length] : {std::pair{"heads", square[2]},
-                                       {"q_heads", square[2]},
-                                       {"k_heads", square[3]},
-                                       {"v_heads", square[3]},
-                                       {"contributions", square[2]}}) {
-      const Tensor* tensor = s_.trace.find(name);
-      if (tensor == nullptr && std::string(name) != "heads") continue;
-      const Shape& shape = s_.trace.at(name).shape();
-      const bool shared = name[0] == 'k' || name[0] == 'v';  // key heads may be fewer
-      const bool fits =
-          shape.rank() == 4 && shape[0] == square[0] && shape[2] == length &&
-          (shape[1] == square[1] || (shared && shape[1] > 0 && square[1] % shape[1] == 0));
-      if (!fits) wrong(name);
-    }
-    for (const char* name : {"concat", "output"})
-      if (const Tensor* tensor = s_.trace.find(name)) {
-        const int rank = tensor->view().rank();
-        if (rank < 2 || rank > 3 || tensor->size(rank - 2) != square[2] ||
-            (rank == 3 && tensor->size(0) != square[0]))
-          wrong(name);
-      }
   }
 
   void take_tokens(Explanation& e, std::int64_t queries, std::int64_t keys) const {

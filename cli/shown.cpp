@@ -1,4 +1,5 @@
 #include "shown.h"
+#include "trace_shapes.h"
 
 #include <attend/io.h>
 
@@ -227,6 +228,7 @@ void Shown::add_trace(ViewRun& run, const TensorFile& file, const std::string& p
   for (const CLI::Option* option : app_.get_options())
     if (option->get_group() == kAttentionGroup && option->count() > 0)
       throw UsageError(option->get_name() + " is said by the trace");
+  check_trace_shapes(run.name, [&](const std::string& name) { return file.find(prefix + name); });
   const Tensor* values = file.find(prefix + "v_heads");
   add(run, prefix.empty() ? "" : prefix.substr(0, prefix.size() - 1),
       {keep(file.at(prefix + "q_heads")), keep(file.at(prefix + "k_heads")),

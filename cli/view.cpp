@@ -8,6 +8,8 @@
 
 #include <iostream>
 
+#include <cmath>
+
 namespace attend::cli {
 namespace {
 
@@ -61,6 +63,7 @@ int run(const CLI::App& app, ViewCommand& command, const Common& common) {
   Outputs outputs;
   outputs.reserve_file(command.output);
   for (const std::string& text : command.windows) command.page.windows.push_back(window_of(text));
+  if (!std::isfinite(command.embed)) throw UsageError("--embed takes a number of MiB");
   command.page.embed_bytes = static_cast<std::int64_t>(command.embed * (1 << 20));
   const auto context = common.context();
   const Shown shown(app, command.shown, common.seed, *context);

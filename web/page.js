@@ -82,7 +82,14 @@ export function refilter() {
 }
 
 export function queryToken(i) {
-  return tokenAt(shown.run.tokens, i + (selfAttention() ? shown.layer.query_offset ?? 0 : 0));
+  return tokenAt(shown.run.tokens, i + queryStart());
+}
+
+// Where query 0 stands in the tokens: they may be those of the keys, of which the queries are a part.
+export function queryStart() {
+  const { run, layer } = shown;
+  const part = selfAttention() && layer.queries < layer.keys && run.tokens?.length === layer.keys;
+  return part ? layer.query_offset ?? 0 : 0;
 }
 
 export function keyToken(j) { return tokenAt(shown.run.key_tokens ?? shown.run.tokens, j); }

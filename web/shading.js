@@ -3,7 +3,7 @@
 import {cssColour, Scale} from "./colour.js";
 import {unpack} from "./data.js";
 import {clamp, element, fill, number, press, segmented, signed} from "./dom.js";
-import {keyToken, placeElement, queryToken, selfAttention, shown} from "./page.js";
+import {keyToken, placeElement, queryStart, queryToken, selfAttention, shown} from "./page.js";
 import {choose, state} from "./state.js";
 import {say, sayWith} from "./text.js";
 import {tokenElement, visibleToken} from "./tokens.js";
@@ -40,7 +40,7 @@ export class TextView {
   // Where token n of a text is a query, and where a key. Queries of the same text start at the
   // offset.
   places() {
-    const { layer } = shown, offset = selfAttention() ? layer.query_offset ?? 0 : 0;
+    const { layer } = shown, offset = queryStart();
     return {
       offset,
       query: (n) => (n - offset >= 0 && n - offset < layer.queries ? n - offset : -1)

@@ -78,6 +78,7 @@ CASES = {
                         "sinks": np.array([0, 1, -1, 2], "f4"), "causal": True},
     "mask_of_heads": {"mask": RNG.random((2, 4, 9, 9)) < 0.6},
     "short_mask": {"mask": RNG.random((9, 6)) < 0.8},
+    "empty_mask": {"mask": np.ones((9, 9), bool)[:, :0]},
     "lengths": {"key_lengths": np.array([9, 5])},
     "minus_infinity": {"bias": np.where(RNG.random((9, 9)) < 0.3, -np.inf, 0).astype("f4")},
     "blocks": {"blocks": (RNG.random((1, 1, 3, 5)) < 0.7, 4, 2)},
@@ -212,6 +213,8 @@ def test_mistakes():
             attend.view(q, k, v, **{name: "a b"})
     with pytest.raises(TypeError, match="'lang'; the options are scale, .* the page are tokens, .*, language,"):
         attend.view(q, k, lang="zh")
+    with pytest.raises(ValueError, match="there are 9 tokens, layer 1 has 4 queries and 9 keys"):
+        attend.view([q, q[:, :, 5:]], [k, k], tokens=list("abcdefghi"))
     with pytest.raises(ValueError, match="there are 2 q and 1 k; each layer"):
         attend.view([q, q], [k], v)
     with pytest.raises(TypeError, match="layer 0 has no k"):

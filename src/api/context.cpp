@@ -1,6 +1,8 @@
 // Context: made from options, shared by threads, kept whole across fork().
 #include "api/context.h"
 
+#include "api/tensor_memory.h"
+
 #include "core/lease.h"
 #include "core/text.h"
 
@@ -172,6 +174,8 @@ Context::State::Memory Context::State::acquire(std::size_t bytes) {
   // More than half of the address space is a sum that overflowed: no allocator is to round it up.
   constexpr auto kMost = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
   void* data = bytes <= kMost ? allocator.allocate(bytes, kWorkspaceAlignment) : nullptr;
+  if (data == nullptr && bytes <= kMost && give_up_kept_memory())
+    data = allocator.allocate(bytes, kWorkspaceAlignment);
   if (data == nullptr)
     throw OutOfMemory(text("context: no memory for a workspace of ", bytes, " bytes"));
   return {static_cast<std::byte*>(data), bytes};

@@ -13,10 +13,14 @@ namespace {
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kLeast = std::size_t{256} << 10, kMost = std::size_t{64} << 20;  // of a block
 constexpr std::size_t kMostKept = std::size_t{128} << 20;                              // of all
+// Under the address sanitizer, what is used after it was freed shall be found.
+#ifndef __has_feature
+#define __has_feature(name) 0
+#endif
 #ifdef __SANITIZE_ADDRESS__
-constexpr bool kKeeps = false;  // what is used after it was freed shall be found
+constexpr bool kKeeps = false;
 #else
-constexpr bool kKeeps = true;
+constexpr bool kKeeps = !__has_feature(address_sanitizer);
 #endif
 
 // What lies before a tensor's elements.
@@ -48,25 +52,32 @@ struct Kept {
         best = &block;
     if (best == nullptr) return nullptr;
     Block* const block = *best;
-    *best = blocks.back();
-    blocks.pop_back();
+    blocks.erase(blocks.begin() + (best - blocks.data()));
     bytes -= block->bytes;
     return block;
   }
 
+  // The oldest make room for it: shapes change.
   bool keep(Block* block) noexcept try {
-    if (bytes + block->bytes > kMostKept) return false;
     blocks.push_back(block);
     bytes += block->bytes;
+    std::size_t gone = 0;
+    for (; bytes > kMostKept; ++gone) {
+      bytes -= blocks[gone]->bytes;
+      deallocate(blocks[gone]);
+    }
+    blocks.erase(blocks.begin(), blocks.begin() + static_cast<std::ptrdiff_t>(gone));
     return true;
   } catch (const std::bad_alloc&) {
     return false;
   }
 
-  void clear() noexcept {
+  bool clear() noexcept {
+    const bool any = !blocks.empty();
     for (Block* block : blocks) deallocate(block);
     blocks.clear();
     bytes = 0;
+    return any;
   }
 };
 
@@ -91,13 +102,7 @@ void* take_memory(std::size_t bytes) noexcept {
     if (lock) block = kept().take(bytes);
   }
   if (block == nullptr) block = allocate(bytes);
-  if (block == nullptr) {
-    const std::unique_lock lock(kept().mutex, std::try_to_lock);
-    if (lock && kept().bytes > 0) {
-      kept().clear();
-      block = allocate(bytes);
-    }
-  }
+  if (block == nullptr && give_up_kept_memory()) block = allocate(bytes);
   return block == nullptr ? nullptr : block + 1;
 }
 
@@ -108,6 +113,11 @@ void give_memory(void* memory) noexcept {
     if (lock && kept().keep(block)) return;
   }
   deallocate(block);
+}
+
+bool give_up_kept_memory() noexcept {
+  const std::unique_lock lock(kept().mutex, std::try_to_lock);
+  return lock && kept().clear();
 }
 
 }  // namespace attend

@@ -27,7 +27,7 @@ class Inspect {
     RowRecord<T>* rows;  // [batch][heads][queries]
     HeadSums* parts;     // [batch][heads][tasks of keys]
     Shared(const Problem& p, Scratch& scratch)
-        : rows(scratch.take<RowRecord<T>>(p.batch * p.heads * p.q_length)),
+        : rows(scratch.take<RowRecord<T>>(saturating_count(p.batch * p.heads, p.q_length))),
           parts(
               scratch.take<HeadSums>(saturating_count(p.batch * p.heads, Keys::tasks_of_head(p)))) {
     }

@@ -3,9 +3,9 @@
 //   dK [keys][d]   = scale * sum over the rows of  dS^T Q        pairs = dS, rows = q
 //   dV [keys][dv]  =         sum over the rows of  P^T dO        pairs = P,  rows = dout
 //
-// A group is one chain of products; the groups of 1024 rows are added in f32, those sums in f64:
-// the error of a sum of 64 + 16 is less than that of one chain of 256. Where one group holds all
-// the rows, its products go straight to where the gradient is wanted.
+// A group (up to 128 rows) is one chain of products; the groups of 1024 rows are added in f32,
+// those sums in f64: the error of a sum of 128 + 8 is less than that of one chain of 256. Where one
+// group holds all the rows, its products go straight to where the gradient is wanted.
 #pragma once
 
 #include "cpu/score_gradients.h"
@@ -154,7 +154,7 @@ class KeySums {
     const std::int64_t keys = paged(p) ? stored_keys() : scores_.sequence.k_stored;
     for (std::int64_t j = 0; j < keys; ++j) {
       T* part = part_ + (narrow(p) ? 0 : j * width_);
-      double* total = total_ + j * count_;
+      double* total = flushed_ ? total_ + j * count_ : nullptr;
       if (flushed_ && plain()) add_wide<V>(part, count_, total);
       if (shared_) {
         for (std::int64_t x = 0; flushed_ && x < count_; ++x) part[x] = static_cast<T>(total[x]);

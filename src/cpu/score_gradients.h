@@ -86,8 +86,8 @@ class ScoreGradients {
   }
 
   // How many rows share a pass over the keys: the more, the fewer passes over dk and dv, but the
-  // strips grow with them, and should not be larger than dk and dv are, nor than kStripBytes. Any
-  // number gives the same bits.
+  // strips grow with them, and should not be larger than dk and dv are, nor than kStripBytes. By
+  // the shape alone: a group is one chain of the sums of dk and dv.
   static int group_rows(const Problem& p) noexcept {
     constexpr std::int64_t kStripBytes = 32 << 20, kLeast = 16;
     const std::int64_t sums = (p.d + p.dv) * static_cast<std::int64_t>(sizeof(T) + sizeof(double));

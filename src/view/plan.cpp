@@ -50,10 +50,11 @@ void plan_tokens(const ViewRun& run, const std::string& where, PlannedRun& plan)
   for (const PlannedLayer& layer : plan.layers) {
     const Single& s = *layer.single;
     if (!run.tokens.empty()) {
-      plan.tokens = query_tokens(run, s);
-      if (plan.tokens.empty())
+      std::vector<std::string> tokens = query_tokens(run, s);
+      if (tokens.empty() || (&layer != &plan.layers[0] && tokens != plan.tokens))
         fail(where, "there are ", run.tokens.size(), " tokens, ", layer.name, " has ", s.queries(),
              " queries and ", s.keys(), " keys");
+      plan.tokens = std::move(tokens);
     }
     plan.key_tokens = run.key_tokens.empty() ? run.tokens : run.key_tokens;
     if (std::ssize(plan.key_tokens) == s.keys()) continue;

@@ -115,7 +115,7 @@ Single::Single(const ViewLayer& layer, std::int64_t batch, const std::string& wh
   }
   // A mask that is shorter than the keys hides the rest, as a length does.
   for (const ConstTensorView& x : {options.mask, options.bias})
-    if (x && x.size(3) > 1) key_length = std::min(key_length, x.size(3));
+    if (x && x.size(3) != 1) key_length = std::min(key_length, x.size(3));
   key_lengths_ = Tensor({key_length}, {1});
   options.key_lengths = key_lengths_;
   mask_ = strided(options.mask), bias_ = strided(options.bias);

@@ -352,6 +352,7 @@ class Mistakes(ExplainTest):
 
     def test_words(self):
         self.fails(2, "there is nothing called singlehead; did you mean single-head?", "explain", "singlehead")
+        self.fails(2, "there is nothing called zebra; there are single-head, two-heads", "explain", "zebra")
         self.fails(2, "there are single-head, two-heads, sentence, shapes, or files", "explain", "zzzzzzzzzzz")
         self.fails(2, "subject", "explain")
         self.fails(2, "--lang", "explain", "single-head", "--lang", "fr")
@@ -387,6 +388,9 @@ class Mistakes(ExplainTest):
         save_safetensors(self.folder / "t.safetensors", {**square, "lse": numbers((1, 1, 3)),
                                                          "heads": numbers((1, 1, 2, 2))})
         self.fails(2, "lse is [1, 1, 3], which does not fit weights [1, 1, 2, 2]", "explain", "t.safetensors")
+        save_safetensors(self.folder / "t.safetensors", {**square, "lse": numbers((1, 1, 2)), "heads": numbers((1, 1, 2, 2)),
+                                                         "softcapped_scores": numbers((1, 1, 1, 1))})
+        self.fails(2, "softcapped_scores is [1, 1, 1, 1], which does not fit", "explain", "t.safetensors", "--html", "p.html")
         save_safetensors(self.folder / "two.safetensors", {"a.weights": square["weights"],
                                                            "b.weights": square["weights"]})
         self.fails(2, "--prefix is one of 'a.' 'b.'", "explain", "two.safetensors")

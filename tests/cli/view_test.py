@@ -295,7 +295,25 @@ class BadInput(Inputs):
         self.fails(2, "'s.npy' must end in .safetensors", "inspect", *self.arrays, "--output", "s.npy")
         self.fails(2, "--window is LAYER,HEAD,QUERY,QUERIES,KEY,KEYS", "view", *self.arrays, "--window", "1,2")
         self.fails(2, "--embed", "view", *self.arrays, "--embed", 33)
+        self.fails(2, "--embed takes a number of MiB", "view", *self.arrays, "--embed", "nan")
         self.fails(2, "a window is of layer 1", "view", *self.arrays, "--window", "1,0,0,1,0,1")
+
+    def test_traces_whose_tensors_do_not_fit(self):
+        square = {name: numbers((1, 2, 3, 3)) for name in ("scores", "scaled_scores", "masked_scores", "weights")}
+        rest = {"lse": numbers((1, 2, 3)), "q_heads": numbers((1, 2, 3, 4)), "k_heads": numbers((1, 2, 3, 4))}
+        trace = {"format": "attend.trace"}
+        for name, shape in (("scaled_scores", (1, 1, 1, 1)), ("weights", (1, 2, 3, 2)), ("lse", (1, 2, 2)),
+                            ("k_heads", (1, 2, 5, 4)), ("masked_scores", (3, 3))):
+            save_safetensors(self.folder / "bad.safetensors", {**square, **rest, name: numbers(shape)}, trace)
+            for command in ("view", "inspect"):
+                self.fails(2, "which does not fit weights", command, "bad.safetensors")
+        empty = {name: numbers((1, 0, 3, 3)) for name in square}
+        save_safetensors(self.folder / "bad.safetensors",
+                         {**empty, "lse": numbers((1, 0, 3)), "q_heads": numbers((1, 0, 3, 4)),
+                          "k_heads": numbers((1, 0, 3, 4))}, trace)
+        self.fails(2, "a trace has [batch, heads, queries, keys]", "view", "bad.safetensors")
+        save_safetensors(self.folder / "bad.safetensors", {"q_heads": rest["q_heads"], "k_heads": rest["k_heads"]}, trace)
+        self.fails(2, "the trace has no weights", "view", "bad.safetensors")
 
     def test_traces_without_q_and_with_flags(self):
         self.run_ok("apply", *self.all, "--trace", "bare.safetensors")

@@ -1,5 +1,6 @@
 """scaled_dot_product_attention with PyTorch's signature and meaning, computed by attend."""
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -105,7 +106,7 @@ def scaled_dot_product_attention(
     if attn_mask is None and dropout_p == 0.0 and not enable_gqa and _plain(query, key, value):
         start = {"query_offset": 0} if is_causal else {}
         return attend.attention(
-            query.detach(), key.detach(), value.detach(), scale=scale, causal=is_causal, **start
+            query.detach(), key.detach(), value.detach(), scale=scale, causal=bool(is_causal), **start
         )
     for name, x in (("query", query), ("key", key), ("value", value)):
         check_tensor(where, name, x)
@@ -152,10 +153,27 @@ def _plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
         and all(x.device.type == "cpu" and x.layout == torch.strided for x in (query, key, value))
         and not torch.is_autocast_enabled("cpu")
         and not torch.jit.is_tracing()
-        and forward_ad._current_level < 0
-        and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._functorch.peek_interpreter_stack() is None
+        and _nobody_listens()
     )
+
+
+def _listeners() -> Callable[[], bool]:
+    """Whether no forward-mode derivative, mode or transform of PyTorch's is active. These are internal names of
+    PyTorch: where one is missing, the answer is always no, and every call goes through the operator.
+    """
+    try:
+        modes, functions = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+        transforms, profiled = torch._C._functorch.peek_interpreter_stack, torch._C._autograd._profiler_enabled
+        forward_ad._current_level
+    except AttributeError:
+        return lambda: False
+    return lambda: (
+        forward_ad._current_level < 0 and modes() == 0 and functions() == 0 and transforms() is None
+        and not profiled()
+    )
+
+
+_nobody_listens = _listeners()
 
 
 def _same_key_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

@@ -150,6 +150,37 @@ def test_fake_and_meta_tensors_have_the_shapes_of_real_ones():
     assert weights.shape == (2, 4, 3, 6)
 
 
+class Listens(torch.overrides.TorchFunctionMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.seen.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+def test_who_listens_hears_of_the_operator():
+    q = torch.randn(1, 2, 4, 8)
+    sdpa = attend.torch.scaled_dot_product_attention
+    with Listens() as mode:
+        sdpa(q, q, q)
+    assert any("attend" in name for name in mode.seen)
+    with torch.profiler.profile() as profile:
+        sdpa(q, q, q)
+    assert any("attend::attention" in event.key for event in profile.key_averages())
+    assert sdpa(q.requires_grad_(), q, q).requires_grad
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_short_way_gives_the_bits_of_the_operator(causal, monkeypatch):
+    q, k = torch.randn(2, 4, 3, 8), torch.randn(2, 4, 5, 8)
+    sdpa = attend.torch.scaled_dot_product_attention
+    short = sdpa(q, k, k, is_causal=causal, scale=0.3)
+    monkeypatch.setattr("attend.torch.functional._nobody_listens", lambda: False)
+    assert torch.equal(short, sdpa(q, k, k, is_causal=causal, scale=0.3))
+
+
 def test_no_input_is_copied():
     """A view of 512 MiB with strides of zero: a copy of it would show in the peak memory."""
     import resource
