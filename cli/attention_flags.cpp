@@ -15,7 +15,7 @@ void add_attention_flags(CLI::App& app, AttentionFlags& flags) {
   };
   app.add_flag("--causal", flags.causal, "Query i sees keys up to i + offset only")->group(group);
   number("--window-left", flags.window_left, "Keys before the query that are visible", "N");
-  number("--window-right", flags.window_right, "Keys behind the query that are visible", "N");
+  number("--window-right", flags.window_right, "Keys after the query that are visible", "N");
   list(
       "--query-offset", flags.query_offset,
       "Position of the first query, one or one a sequence; not given: the last meets the last key");

@@ -34,6 +34,8 @@ void check_flags(const CLI::App& app, const std::string& what) {
   const bool files = std::find(kSubjects.begin(), kSubjects.end(), what) == kSubjects.end();
   if (files) {
     refuse(app, {"--batch", "--length", "--model-dim", "--save-layer", "--save-input"}, "files");
+    if (app.count("--text") > 0 && app.get_option("--text")->as<std::string>().empty())
+      throw UsageError("--text is empty");
     return;
   }
   for (const CLI::Option* option : app.get_options())

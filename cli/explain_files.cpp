@@ -3,6 +3,7 @@
 #include "explain_steps.h"
 #include "shown.h"
 #include "trace_shapes.h"
+#include "units.h"
 
 #include <algorithm>
 #include <cmath>
@@ -38,8 +39,9 @@ void check_size(std::int64_t batch, std::int64_t heads, std::int64_t queries, st
   const double count = static_cast<double>(batch) * static_cast<double>(heads) *
                        static_cast<double>(queries) * static_cast<double>(keys);
   if (count > static_cast<double>(kMost))
-    throw UsageError("the weights of all heads are " + number_text(count) + " numbers; at most " +
-                     std::to_string(kMost) + " are explained: give a part of the sequence");
+    throw UsageError("the weights of all heads are " + grouped(static_cast<std::int64_t>(count)) +
+                     " numbers; at most " + grouped(kMost) +
+                     " are explained: give files of fewer sequences, heads or tokens");
 }
 
 // What explain does not tell: many sequences in one, and chance.
@@ -131,7 +133,8 @@ class Reader {
 
   // Steps of one attention of a saved trace: those whose names begin with the prefix.
   void read_trace() {
-    const TensorFile file = load_safetensors(f_.paths[0]);
+    const TensorFile file =
+        load_file(f_.paths[0], "give all of q.npy, k.npy and v.npy, or a trace in safetensors");
     std::vector<std::string> prefixes;
     for (const NamedTensor& named : file.tensors)
       if (named.name.ends_with("weights") && named.tensor.view().rank() == 4)

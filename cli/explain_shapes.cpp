@@ -7,6 +7,9 @@
 
 namespace attend::cli {
 Explanation explain_shapes(const LayerShape& s) {
+  if (s.model_dim > 0 && s.heads > 0 && s.model_dim % s.heads != 0)
+    throw UsageError("--heads " + std::to_string(s.heads) + " does not divide --model-dim " +
+                     std::to_string(s.model_dim) + "; a head has model_dim / heads features");
   const LayerSizes sizes = filled_in(
       {.model_dim = s.model_dim, .heads = s.heads, .batch = s.batch, .queries = s.length});
   const Cost cost = cost_of(sizes);

@@ -1,6 +1,7 @@
 #include "glyphs.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <iterator>
@@ -109,6 +110,7 @@ std::string fitted(std::string_view utf8, std::size_t width, bool right) {
 const char* shade(double weight, bool unicode) {
   constexpr const char* kBlocks[] = {" ", "░", "▒", "▓", "█"};
   constexpr const char* kPlain[] = {" ", ".", ":", "+", "#"};
+  if (std::isnan(weight)) return "?";
   // The first shade begins at 0.02, so that what is seen at all is seen.
   const int level = weight < 0.02   ? 0
                     : weight < 0.25 ? 1

@@ -18,7 +18,7 @@ std::size_t width_of(std::string_view utf8);
 // Filled up with spaces behind (or in front), or cut to the width with a dot at the end.
 std::string fitted(std::string_view utf8, std::size_t width, bool right = false);
 
-// One column for a weight: " ", then four shades up to a full block.
+// One column for a weight: " ", then four shades up to a full block; "?" for NaN.
 const char* shade(double weight, bool unicode);
 
 }  // namespace attend::cli

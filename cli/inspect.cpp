@@ -7,6 +7,7 @@
 
 #include <attend/inspect.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <iostream>
@@ -90,6 +91,20 @@ std::string word(const std::vector<std::string>& tokens, std::int64_t n) {
   return n >= 0 && n < std::ssize(tokens) ? tokens[static_cast<std::size_t>(n)] : std::to_string(n);
 }
 
+// What q and k hold that makes the weights NaN, a sentence each.
+std::vector<std::string> notes_of(const Layer& layer) {
+  std::vector<std::string> notes;
+  for (const auto& [name, x] : {std::pair{"q", layer.q}, {"k", layer.k}}) {
+    const std::vector<double> values = oracle::widen(x);
+    const auto count = std::count_if(values.begin(), values.end(),
+                                     [](double value) { return !std::isfinite(value); });
+    if (count > 0)
+      notes.push_back(layer.name + ": " + name + " has " + std::to_string(count) +
+                      " numbers that are not finite; weights that see them are NaN.");
+  }
+  return notes;
+}
+
 // ---- text --------------------------------------------------------------------------------------
 
 // A number in seven columns; nothing, where there is none.
@@ -152,6 +167,27 @@ void print_rows(const Layer& layer, const ViewRun& run) {
   });
 }
 
+// A line for each key: the sums of the weights that it receives, a column a head.
+void print_mass(const Layer& layer, const ViewRun& run) {
+  const Tensor& mass = layer.statistics.key_mass;
+  const std::vector<double> values = oracle::widen(mass);
+  const std::int64_t heads = mass.size(1), keys = mass.size(2);
+  const auto& tokens = run.key_tokens.empty() ? run.tokens : run.key_tokens;
+  for (std::int64_t b = 0; b < mass.size(0); ++b) {
+    std::printf("%5s %-14s", "key",
+                mass.size(0) > 1 ? ("sequence " + std::to_string(b)).c_str() : "");
+    for (std::int64_t h = 0; h < heads; ++h)
+      std::printf(" %9s", ("mass " + std::to_string(h)).c_str());
+    std::printf("\n");
+    for (std::int64_t j = 0; j < keys; ++j) {
+      std::printf("%5lld %-14s", static_cast<long long>(j), word(tokens, j).c_str());
+      for (std::int64_t h = 0; h < heads; ++h)
+        std::printf(" %9.4f", values[static_cast<std::size_t>((b * heads + h) * keys + j)]);
+      std::printf("\n");
+    }
+  }
+}
+
 void print_text(const std::vector<Layer>& layers, const ViewRun& run,
                 const InspectCommand& command) {
   const std::vector<Metric> metrics = known_metrics(layers);
@@ -160,7 +196,11 @@ void print_text(const std::vector<Layer>& layers, const ViewRun& run,
               << to_string(layer.k.shape()) << '\n'
               << std::flush;
     print_heads(layer, metrics);
-    if (command.rows) print_rows(layer, run);
+    for (const std::string& note : notes_of(layer)) std::printf("%s\n", note.c_str());
+    if (command.rows) {
+      print_rows(layer, run);
+      print_mass(layer, run);
+    }
   }
   std::fflush(stdout);
   if (!command.output.empty()) std::cout << "wrote " << command.output << '\n';
@@ -169,7 +209,7 @@ void print_text(const std::vector<Layer>& layers, const ViewRun& run,
 // ---- JSON and files ----------------------------------------------------------------------------
 
 Json json_of_layer(const Layer& layer, bool rows) {
-  Json object{{"name", layer.name}, {"heads", Json::array()}};
+  Json object{{"name", layer.name}, {"notes", notes_of(layer)}, {"heads", Json::array()}};
   for (std::size_t n = 0; n < layer.statistics.heads.size(); ++n) {
     const HeadStatistics& head = layer.statistics.heads[n];
     const HeadLabel label = label_of(head);
@@ -195,6 +235,14 @@ Json json_of_layer(const Layer& layer, bool rows) {
     for (const auto& [key, weight] : best) one["top"].push_back({{"key", key}, {"weight", weight}});
     object["rows"].push_back(std::move(one));
   });
+  const Tensor& mass = layer.statistics.key_mass;
+  const std::vector<double> values = oracle::widen(mass);
+  const std::int64_t heads = mass.size(1), keys = mass.size(2);
+  for (std::int64_t n = 0; n < mass.size(0) * heads; ++n)
+    object["key_mass"].push_back({{"batch", n / heads},
+                                  {"head", n % heads},
+                                  {"mass", std::vector<double>(values.begin() + n * keys,
+                                                               values.begin() + (n + 1) * keys)}});
   return object;
 }
 
@@ -229,10 +277,11 @@ void save(const std::filesystem::path& path, const std::vector<Layer>& layers) {
   save_safetensors(path, tensors, metadata);
 }
 
-int run(const CLI::App& app, const InspectCommand& command, const Common& common) {
+int run(const CLI::App& app, InspectCommand& command, const Common& common) {
   Outputs outputs;
   if (!command.output.empty() && !command.output.ends_with(".safetensors"))
     throw UsageError("'" + command.output + "' must end in .safetensors");
+  if (command.rows && app.count("--top-k") == 0) command.options.top_k = 3;
   outputs.reserve_file(command.output);
   const auto context = common.context();
   const Shown shown(app, command.shown, common.seed, *context);
@@ -266,7 +315,8 @@ void add_inspect(Program& program) {
   *self = &app;
   add_shown_flags(app, command->shown, false);
   const char* const group = "Statistics";
-  app.add_option("--top-k", command->options.top_k, "Keys of largest weight of each row")
+  app.add_option("--top-k", command->options.top_k,
+                 "Keys of largest weight of each row; with --rows 3 if not given")
       ->check(CLI::Range(0, 1024).description(""))
       ->type_name("N")
       ->group(group);
@@ -277,7 +327,8 @@ void add_inspect(Program& program) {
       ->group(group);
   add_size(app, "--tile-columns", command->options.tile_columns, "And so many columns")
       ->group(group);
-  app.add_flag("--rows", command->rows, "Also the results of every row")->group(group);
+  app.add_flag("--rows", command->rows, "Also the results of every row, and the mass of every key")
+      ->group(group);
   app.add_option("--output", command->output, "All tensors, as safetensors")
       ->type_name("FILE")
       ->group(group);

@@ -2,8 +2,6 @@
 
 #include "tensors.h"
 
-#include <attend/io.h>
-
 namespace attend::cli {
 namespace {
 
@@ -50,7 +48,8 @@ std::optional<Rotary> rotary_of(const LayerFile& file) {
 }
 
 MultiHeadAttention load_layer(const LayerFile& file, std::optional<DType> type) {
-  TensorFile tensors = load_safetensors(file.weights);
+  TensorFile tensors =
+      load_file(file.weights, "the weights of a layer are named tensors in safetensors");
   for (NamedTensor& named : tensors.tensors)
     if (type) named.tensor = converted(std::move(named.tensor), *type);
   using Orientation = WeightsFormat::Orientation;

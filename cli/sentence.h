@@ -4,7 +4,7 @@
 //
 //   x [6, 512] = one-hot word (64) | one-hot position (64) | one-hot class of the word (8) | zeros
 //   8 heads of 64. A head that relates classes has the score
-//     24 [class match] - 2 distance in its direction, -36 behind, and 6 on token 0,
+//     24 [class match] - 2 distance in its direction, -36 at or before the query, and 6 on token 0,
 //   so that a row without a match rests on token 0. V reads the word, W^O is the identity:
 //   output[i, 64 h + w] is the weight that head h of token i gave to word w.
 #pragma once

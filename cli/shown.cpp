@@ -3,8 +3,10 @@
 
 #include <attend/io.h>
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
+#include <tuple>
 
 namespace attend::cli {
 namespace {
@@ -15,6 +17,21 @@ const char* const kTokens = "Tokens; positions, if none are given";
 
 // The name of the file without folders and ending, for people.
 std::string short_name(const std::string& path) { return std::filesystem::path(path).stem(); }
+
+// What differs of two paths, without the folders and files that both begin or end with.
+std::pair<std::string, std::string> names_apart(const std::filesystem::path& a,
+                                                const std::filesystem::path& b) {
+  std::deque<std::filesystem::path> x(a.begin(), a.end()), y(b.begin(), b.end());
+  for (; !x.empty() && !y.empty() && x.front() == y.front(); y.pop_front()) x.pop_front();
+  for (; !x.empty() && !y.empty() && x.back() == y.back(); y.pop_back()) x.pop_back();
+  if (x.empty() || y.empty()) return {a.string(), b.string()};  // one path goes on from the other
+  const auto joined = [](const std::deque<std::filesystem::path>& parts) {
+    std::filesystem::path path;
+    for (const std::filesystem::path& part : parts) path /= part;
+    return path.string();
+  };
+  return {joined(x), joined(y)};
+}
 
 // [heads, length, d] and [length, d] are of one sequence, [length, d] of one head.
 ConstTensorView four_dimensions(const ConstTensorView& x) {
@@ -37,9 +54,11 @@ void add_shown_flags(CLI::App& app, ShownFlags& flags, bool compare) {
     return app.add_option(name, value, text)->type_name("FILE");
   };
   files("FILES", flags.files,
-        compare ? "Safetensors with q, k, v of layers, or a trace; two files are compared"
-                : "Safetensors with q, k, v of layers, or a trace")
-      ->expected(0, compare ? 2 : 1)
+        compare
+            ? "Safetensors with q, k, v of layers, or a trace, two are compared; or q.npy k.npy "
+              "v.npy"
+            : "Safetensors with q, k, v of layers, or a trace; or q.npy k.npy v.npy")
+      ->expected(0, 3)
       ->option_text(" ");
   files("--q", flags.q, "Queries; more than one file, or five dimensions: more layers")
       ->group(kFiles);
@@ -90,6 +109,7 @@ std::vector<std::string> tokens_in(const std::string& path) {
   if (!path.ends_with(".json")) {
     std::istringstream lines(all.str());
     for (std::string line; std::getline(lines, line);) list.push_back(line);
+    while (!list.empty() && list.back().empty()) list.pop_back();
     return list;
   }
   const Json json = Json::parse(all.str(), nullptr, false);
@@ -107,19 +127,43 @@ std::vector<std::string> tokens_in(const std::string& path) {
 
 Shown::Shown(const CLI::App& app, const ShownFlags& flags, std::uint64_t seed, Context& context)
     : app_(app), flags_(flags), seed_(seed), context_(context) {
-  const bool arrays = !flags.q.empty() || !flags.k.empty() || !flags.v.empty();
+  take_npy_files();
+  const bool arrays = !flags_.q.empty() || !flags_.k.empty() || !flags_.v.empty();
   const bool layer = !flags.weights.empty() || !flags.input.empty() || !flags.query.empty();
-  const int kinds = !flags.files.empty() + arrays + layer;
+  const int kinds = !flags_.files.empty() + arrays + layer;
   if (kinds == 0)
     throw UsageError(
         "nothing to show: give a safetensors file, or --q and --k, or --weights and --input");
   if (kinds > 1) throw UsageError("a file, --q and --k, or --weights and --input: one of them");
-  for (const std::string& path : flags.files) add_file(path);
+  for (const std::string& path : flags_.files) add_file(path);
   if (arrays) add_arrays();
   if (layer && flags.weights.empty()) throw UsageError("--input needs --weights");
   for (const std::string& weights : flags.weights) add_layer(weights);
   if (!flags.compare_type.empty()) add_converted();
+  const std::vector<std::string>& paths = flags_.files.empty() ? flags_.weights : flags_.files;
+  if (paths.size() == 2 && runs_[0].name == runs_[1].name)
+    std::tie(runs_[0].name, runs_[1].name) = names_apart(paths[0], paths[1]);
   add_tokens();
+}
+
+// Two or three npy files are q, k and v.
+void Shown::take_npy_files() {
+  std::vector<std::string>& files = flags_.files;
+  const bool npy = std::all_of(files.begin(), files.end(),
+                               [](const std::string& path) { return path.ends_with(".npy"); });
+  if (npy && files.size() >= 2) {
+    for (auto* list : {&flags_.q, &flags_.k, &flags_.v})
+      if (!list->empty()) throw UsageError("q, k and v are files, or given by --q, --k and --v");
+    flags_.q = {files[0]};
+    flags_.k = {files[1]};
+    if (files.size() == 3) flags_.v = {files[2]};
+    files.clear();
+  }
+  const std::size_t most = app_.get_option_no_throw("--compare-type") ? 2 : 1;
+  if (files.size() > most)
+    throw UsageError("there are " + std::to_string(files.size()) + " files; give " +
+                     (most == 2 ? "one, or two to compare" : "one") +
+                     ", or q.npy, k.npy and v.npy");
 }
 
 const Tensor& Shown::keep(Tensor tensor) { return tensors_.emplace_back(std::move(tensor)); }
@@ -151,7 +195,7 @@ void Shown::add(ViewRun& run, const std::string& name, const Heads& heads,
 
 // Every PREFIXq with its PREFIXk is a layer, and so is every PREFIXq_heads of a trace.
 void Shown::add_file(const std::string& path) {
-  TensorFile file = load_safetensors(path);
+  TensorFile file = load_file(path, "give arrays by --q, --k and --v");
   ViewRun& run = runs_.emplace_back();
   run.name = short_name(path);
   const bool traced = file.metadata["format"] == "attend.trace";
@@ -195,9 +239,10 @@ void Shown::add_trace(ViewRun& run, const TensorFile& file, const std::string& p
 void Shown::add_arrays() {
   if (flags_.q.size() != flags_.k.size() ||
       (!flags_.v.empty() && flags_.v.size() != flags_.q.size()))
-    throw UsageError("--q, --k and --v have " + std::to_string(flags_.q.size()) + ", " +
-                     std::to_string(flags_.k.size()) + " and " + std::to_string(flags_.v.size()) +
-                     " files; each layer has one of each");
+    throw UsageError(
+        "--q, --k and --v have " + std::to_string(flags_.q.size()) + ", " +
+        std::to_string(flags_.k.size()) + " and " + std::to_string(flags_.v.size()) +
+        " files; a layer is one of --q and one of --k, and one of --v or no --v at all");
   ViewRun& run = runs_.emplace_back();
   for (std::size_t n = 0; n < flags_.q.size(); ++n) {
     const Tensor& q = keep(typed(load_tensor(flags_.q[n]), "q"));
@@ -268,7 +313,7 @@ void Shown::add_tokens() {
     if (!flags_.text.empty()) run.tokens = words_of(flags_.text);
     if (!flags_.tokens.empty()) run.tokens = tokens_in(flags_.tokens);
     if (!flags_.key_tokens.empty()) run.key_tokens = tokens_in(flags_.key_tokens);
-    const bool given = !flags_.text.empty() || !flags_.tokens.empty();
+    const bool given = app_.count("--text") > 0 || !flags_.tokens.empty();
     if (given && run.tokens.empty()) throw UsageError("there is not one token");
   }
 }

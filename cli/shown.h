@@ -15,7 +15,7 @@ namespace attend::cli {
 
 struct ShownFlags {
   AttentionFlags attention;
-  std::vector<std::string> files;    // safetensors with q, k, v, or traces; two are compared
+  std::vector<std::string> files;    // safetensors or traces, two are compared; or q, k, v in npy
   std::vector<std::string> q, k, v;  // a layer each
   std::vector<std::string> weights;  // two are compared
   std::string input, query, memory;  // of the layer
@@ -45,6 +45,7 @@ class Shown {
   const AttentionOptions& options_for(DType type);
   void add(ViewRun& run, const std::string& name, const Heads& heads,
            const AttentionOptions& options);
+  void take_npy_files();
   void add_file(const std::string& path);
   void add_trace(ViewRun& run, const TensorFile& file, const std::string& prefix);
   void add_arrays();
@@ -53,7 +54,7 @@ class Shown {
   void add_tokens();
 
   const CLI::App& app_;
-  const ShownFlags& flags_;
+  ShownFlags flags_;
   std::uint64_t seed_;
   Context& context_;
   std::deque<Tensor> tensors_;  // whose elements do not move

@@ -3,12 +3,12 @@
 #include "cases/oracle/widen.h"
 #include "cases/random.h"
 
-#include <attend/io.h>
-
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <iostream>
 
 namespace attend::cli {
@@ -74,6 +74,14 @@ Tensor load_tensor(const std::string& source) {
   for (const NamedTensor& named : file.tensors) names += " " + named.name;
   throw UsageError(place.path + " holds " + std::to_string(file.tensors.size()) +
                    " tensors; say which: " + place.path + ":NAME with one of" + names);
+}
+
+TensorFile load_file(const std::string& path, const std::string& instead_of_npy) {
+  std::array<char, 6> magic{};
+  std::ifstream(path, std::ios::binary).read(magic.data(), magic.size());
+  if (std::string_view(magic.data(), magic.size()) == "\x93NUMPY")
+    throw UsageError(path + " is an npy file; " + instead_of_npy);
+  return load_safetensors(path);
 }
 
 Tensor load_list(const std::string& source, std::optional<DType> type) {

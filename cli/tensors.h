@@ -4,6 +4,7 @@
 
 #include "command.h"
 
+#include <attend/io.h>
 #include <attend/tensor.h>
 
 #include <optional>
@@ -12,6 +13,9 @@ namespace attend::cli {
 
 // "x.npy", or "layer.safetensors:name"; without a name the file must hold one tensor.
 Tensor load_tensor(const std::string& source);
+
+// The tensors of a safetensors file; an npy file in its place is refused with what to do instead.
+TensorFile load_file(const std::string& path, const std::string& instead_of_npy);
 
 // The same, or a list of numbers: "3,5,2" as i64, "0.5,-1" as `type` where one is given.
 Tensor load_list(const std::string& source, std::optional<DType> type = {});

@@ -32,6 +32,14 @@ ViewWindow window_of(const std::string& text) {
   return {n[0], n[1], n[2], n[3], n[4], n[5]};
 }
 
+// Without --title: the text, or the name of what was given first.
+std::string title_of(const ShownFlags& shown) {
+  if (!shown.text.empty()) return shown.text;
+  for (const auto* files : {&shown.files, &shown.weights, &shown.q})
+    if (!files->empty()) return std::filesystem::path(files->front()).filename().string();
+  return "";
+}
+
 void print_json(const ViewCommand& command, const std::vector<ViewRun>& runs,
                 std::size_t page_bytes) {
   Json object = json_object("attend.view_command/1");
@@ -59,6 +67,7 @@ int run(const CLI::App& app, ViewCommand& command, const Common& common) {
   command.page.embed_bytes = static_cast<std::int64_t>(command.embed * (1 << 20));
   const auto context = common.context();
   const Shown shown(app, command.shown, common.seed, *context);
+  if (command.page.title.empty()) command.page.title = title_of(command.shown);
   std::string page;
   {
     const Waiting waiting("looking at the heads");

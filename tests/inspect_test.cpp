@@ -377,6 +377,9 @@ TEST(label_of, names_what_a_head_does) {
   const Statistics mixed =
       inspect(gaussian({1, 1, 40, 4}, 1), gaussian({1, 1, 40, 4}, 2), {.scale = 3});
   EXPECT_EQ(label(mixed), "mixed");
+  Tensor nan = gaussian({1, 1, 40, 4}, 1);
+  nan.at<float>({0, 0, 7, 2}) = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(label(inspect(nan, gaussian({1, 1, 40, 4}, 2))), "not finite");
   const HeadLabel previous = label_of(pointing(40, [](std::int64_t i) { return i - 1; }).heads[0]);
   EXPECT_GT(previous.score, 0.97);
   EXPECT_EQ(previous.definition, "mean weight on the key before the query");

@@ -226,7 +226,7 @@ TEST(ViewPage, numbers_that_are_not_finite_are_said) {
   page.q.at<float>({0, 1, 2, 3}) = std::nanf("");
   EXPECT_NE(page.text().find("layer 0: q has 1 numbers that are not finite"), std::string::npos);
   page.options.batch = 1;
-  EXPECT_EQ(page.text().find("not finite"), std::string::npos) << "the other sequence has none";
+  EXPECT_NE(page.text().find("\"notes\":[]"), std::string::npos) << "the other sequence has none";
 }
 
 TEST(ViewPage, equal_inputs_give_equal_bytes) {

@@ -95,11 +95,10 @@ export function refilter() {
   shown.source = sources.length === 2 ? new Difference(...sources) : sources[0];
 }
 
-export function queryToken(i) {
-  return tokenAt(shown.run.tokens, i + queryStart());
-}
+export function queryToken(i) { return tokenAt(shown.run.tokens, i + queryStart()); }
 
-// Where query 0 stands in the tokens: they may be those of the keys, of which the queries are a part.
+// Where query 0 stands in the tokens: they may be those of the keys, of which the queries are a
+// part.
 export function queryStart() {
   const { run, layer } = shown;
   const part = selfAttention() && layer.queries < layer.keys && run.tokens?.length === layer.keys;

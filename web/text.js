@@ -324,6 +324,8 @@ const kText = {
   label_duplicate_token: ["duplicate token", "重复词元"],
   label_duplicate_token_is:
       ["mean weight on earlier keys with the query's token", "与查询相同的较早词元上的平均权重"],
+  label_not_finite: ["not finite", "非有限"],
+  label_not_finite_is: ["a query of this head sees NaN or infinity", "此头有查询看到 NaN 或无穷"],
   label_local: ["local", "局部"],
   label_local_is: ["mean weight on keys near the query", "查询附近的键上的平均权重"],
   label_uniform: ["uniform", "均匀"],

@@ -89,7 +89,7 @@ ATTEND_API Tensor weights_of(const ConstTensorView& q, const ConstTensorView& k,
 // What a head does most, in a word, and how much of it: "previous token", 0.97.
 struct HeadLabel {
   std::string name;        // "previous token", "first token", "current token", "induction",
-                           // "duplicate token", "local", "uniform" or "mixed"; "none" without rows
+                           // "duplicate token", "local", "uniform", "mixed", "none", "not finite"
   double score = 0;        // 0 to 1
   std::string definition;  // what the score is, one sentence
 };

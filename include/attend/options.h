@@ -13,7 +13,7 @@ namespace attend {
 
 inline constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
 
-// Keys from `left` positions before the query to `right` positions behind it are visible.
+// Keys from `left` positions before the query to `right` positions after it are visible.
 struct Window {
   std::int64_t left = kUnlimited;
   std::int64_t right = kUnlimited;

@@ -208,7 +208,7 @@ def trace_attention(q: Array, k: Array, v: Array, *, scale: float | None = None,
            [0.5, 0.5]])
     """
 
-def inspect(q: Array, k: Array, *, top_k: int = 0, key_mass: bool = True, metrics: bool = True, local_width: int = 8, tokens: Array | None = None, tiles: int | tuple[int, int] | None = None, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> Statistics:
+def inspect(q: Array, k: Array, *, top_k: int = 0, key_mass: bool = True, metrics: bool = True, local_width: int = 8, tokens: Array | Sequence[str] | None = None, tiles: int | tuple[int, int] | None = None, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> Statistics:
     """
     What every head looks at, without the matrix of weights: memory grows with the length only.
 
@@ -221,8 +221,8 @@ def inspect(q: Array, k: Array, *, top_k: int = 0, key_mass: bool = True, metric
     key_mass             of every key the sum of the weights that it receives
     metrics              of every head distance, previous, first, diagonal, local, duplicate, induction
     local_width          'local' is at most so far from the query's position
-    tokens               integers [keys] or [batch, keys]: numbers of the tokens, for duplicate and
-                         induction
+    tokens               for duplicate and induction: a list of the keys' texts, or integers [keys] or
+                         [batch, keys]
     tiles                a map of at most so many tiles, a number or (rows, columns)
 
     >>> q = numpy.zeros((1, 2, 4, 8)); statistics = attend.inspect(q, q, top_k=1)
@@ -609,7 +609,7 @@ class MultiHeadAttention:
         q, k and v of the heads, as attention() takes them, and how much each head adds.
         """
 
-    def inspect(self, query: Array, key: Array | None = None, value: Array | None = None, *, top_k: int = 0, key_mass: bool = True, metrics: bool = True, local_width: int = 8, tokens: Array | None = None, tiles: int | tuple[int, int] | None = None, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> Statistics:
+    def inspect(self, query: Array, key: Array | None = None, value: Array | None = None, *, top_k: int = 0, key_mass: bool = True, metrics: bool = True, local_width: int = 8, tokens: Array | Sequence[str] | None = None, tiles: int | tuple[int, int] | None = None, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> Statistics:
         """
         inspect() of the layer's heads, with how much each adds to the output: contribution.
         """

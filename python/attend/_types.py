@@ -14,7 +14,7 @@ ArrayT = TypeVar("ArrayT", bound=Array)
 
 
 class Window(NamedTuple):
-    """Keys from `left` before the query to `right` behind it are visible; None: no limit."""
+    """Keys from `left` before the query to `right` after it are visible; None: no limit."""
 
     left: int | None = None
     right: int | None = None
@@ -195,10 +195,25 @@ class Statistics:
     batch: int
     heads: list[HeadStatistics]
 
-    def _repr_html_(self) -> str:
+    def _known(self) -> list[str]:
+        """Names of the means that at least one head has."""
         names = ("entropy", "maximum", "distance", "previous", "first", "diagonal", "local",
                  "duplicate", "induction", "contribution")
-        known = [n for n in names if any(getattr(h, n) == getattr(h, n) for h in self.heads)]
+        return [n for n in names if any(getattr(h, n) == getattr(h, n) for h in self.heads)]
+
+    def __repr__(self) -> str:
+        """A line a head, the first 32 of them."""
+        known, most = self._known(), 32
+        lines = [f"{'batch':>5} {'head':>4}  {'label':<15} {'score':>6}" + "".join(f" {n:>9}" for n in known)]
+        for h in self.heads[:most]:
+            numbers = "".join(f" {x:9.3g}" if x == x else " " * 9 + "-" for x in (getattr(h, n) for n in known))
+            lines.append(f"{h.batch:5} {h.head:4}  {h.label:<15} {h.score:6.3f}{numbers}")
+        if len(self.heads) > most:
+            lines.append(f"... and {len(self.heads) - most} more heads")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        known = self._known()
         cells = ["batch", "head", "label", "score", *known]
         table = "<table><thead><tr>" + "".join(f"<th>{name}</th>" for name in cells) + "</tr></thead><tbody>"
         for h in self.heads:
@@ -206,6 +221,18 @@ class Statistics:
             table += f"<tr><td>{h.batch}</td><td>{h.head}</td><td title='{html.escape(h.definition)}'>{h.label}</td>"
             table += "".join(f"<td>{x:.3g}</td>" if x == x else "<td></td>" for x in numbers) + "</tr>"
         return table + "</tbody></table>"
+
+
+def token_numbers(where: str, tokens: Any) -> Any:
+    """Numbers for a list of texts, equal ones for equal texts; what is no such list as it is."""
+    if isinstance(tokens, str):
+        raise TypeError(f"{where}: tokens is one str; give a list of them, as in tokens=text.split()")
+    if not isinstance(tokens, (list, tuple)) or not all(isinstance(text, str) for text in tokens):
+        return tokens
+    import numpy
+
+    known: dict[str, int] = {}
+    return numpy.array([known.setdefault(text, len(known)) for text in tokens], "int64")
 
 
 class TraceStep(NamedTuple):

@@ -100,6 +100,9 @@ def view(q: Arrays | LayerHeads | Sequence[LayerHeads], k: Arrays | None = None,
     >>> page.html[:15]
     '<!doctype html>'
     """
+    for name, given in (("tokens", tokens), ("key_tokens", key_tokens)):
+        if isinstance(given, str):
+            raise TypeError(f"view: {name} is one str; give a list of them, as in {name}=text.split()")
     texts = {"tokens": list(tokens or []), "key_tokens": list(key_tokens or []),
              "token_ids": [int(n) for n in (token_ids if token_ids is not None else [])]}
     runs = [{"name": names[0], "layers": _layers(q, k, v, layer_names, options), **texts}]
@@ -108,4 +111,10 @@ def view(q: Arrays | LayerHeads | Sequence[LayerHeads], k: Arrays | None = None,
         other_q, other_k, other_v = (compare, None, None) if of_heads else (*compare, None)[:3]
         runs.append({"name": names[1], **texts,
                      "layers": _layers(other_q, other_k, other_v, layer_names, options)})
-    return View(view_page(runs, title, language, batch, embed_bytes, tiles, top_k, windows, context))
+    try:
+        page = view_page(runs, title, language, batch, embed_bytes, tiles, top_k, windows, context)
+    except TypeError as error:
+        if "the options are" not in str(error):
+            raise
+        raise TypeError(f"{error}; the arguments of the page are {', '.join(view.__kwdefaults__ or ())}") from None
+    return View(page)

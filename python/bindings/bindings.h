@@ -45,4 +45,4 @@ void bind_train(nb::module_& m);
 // The arguments of inspect besides them.
 #define ATTEND_INSPECT                                                                  \
   "top_k: int = 0, key_mass: bool = True, metrics: bool = True, local_width: int = 8, " \
-  "tokens: Array | None = None, tiles: int | tuple[int, int] | None = None, "
+  "tokens: Array | Sequence[str] | None = None, tiles: int | tuple[int, int] | None = None, "

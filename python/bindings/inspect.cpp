@@ -110,12 +110,12 @@ std::string page(const nb::list& runs, const std::string& title, const std::stri
 InspectArguments::InspectArguments(std::int64_t top_k, bool key_mass, bool metrics,
                                    std::int64_t local_width, nb::handle tokens, nb::handle tiles,
                                    const char* where)
-    : tokens_(read(tokens, {where, "tokens", Kind::whole, true})), options{
-                                                                       .top_k = top_k,
-                                                                       .key_mass = key_mass,
-                                                                       .metrics = metrics,
-                                                                       .local_width = local_width,
-                                                                       .tokens = tokens_} {
+    : tokens_(read(types("token_numbers")(where, tokens), {where, "tokens", Kind::whole, true})),
+      options{.top_k = top_k,
+              .key_mass = key_mass,
+              .metrics = metrics,
+              .local_width = local_width,
+              .tokens = tokens_} {
   if (tiles.is_none()) return;
   if (nb::isinstance<nb::tuple>(tiles) && nb::len(tiles) == 2) {
     options.tile_rows = nb::cast<std::int64_t>(tiles[0]);
@@ -171,8 +171,8 @@ top_k                of every row so many keys of largest weight, with their wei
 key_mass             of every key the sum of the weights that it receives
 metrics              of every head distance, previous, first, diagonal, local, duplicate, induction
 local_width          'local' is at most so far from the query's position
-tokens               integers [keys] or [batch, keys]: numbers of the tokens, for duplicate and
-                     induction
+tokens               for duplicate and induction: a list of the keys' texts, or integers [keys] or
+                     [batch, keys]
 tiles                a map of at most so many tiles, a number or (rows, columns)
 
 >>> q = numpy.zeros((1, 2, 4, 8)); statistics = attend.inspect(q, q, top_k=1)

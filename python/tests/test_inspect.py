@@ -66,6 +66,17 @@ def test_heads_that_are_made_to_be_seen():
     assert math.isnan(attend.inspect(q, q).heads[0].induction)
 
 
+def test_equal_texts_are_equal_tokens():
+    words = "the cat and the dog and the cat".split()
+    q, k = RNG.standard_normal((2, 1, 3, len(words), 4))
+    ids = np.array([words.index(word) for word in words])
+    by_text, by_number = (attend.inspect(q, k, causal=True, tokens=t).heads for t in (words, ids))
+    assert [(h.duplicate, h.induction) for h in by_text] == [(h.duplicate, h.induction) for h in by_number]
+    assert by_text[0].duplicate > 0
+    layer = attend.MultiHeadAttention(model_dim=12, heads=3, seed=1)
+    assert layer.inspect(np.ones((1, 8, 12), "float32"), tokens=tuple(words)).heads[0].duplicate > 0
+
+
 def test_a_layer_says_what_its_heads_add():
     layer = attend.MultiHeadAttention(model_dim=12, heads=3, seed=1)
     x = RNG.standard_normal((2, 5, 12)).astype("float32")
@@ -86,6 +97,11 @@ def test_statistics_show_themselves():
     table = attend.inspect(q, k)._repr_html_()
     html.parser.HTMLParser().feed(table)
     assert table.count("<tr>") == 1 + 2 * 4
+    lines = repr(attend.inspect(q, k)).splitlines()
+    assert len(lines) == 1 + 2 * 4 and "entropy" in lines[0] and "contribution" not in lines[0]
+    assert {len(line) for line in lines} == {len(lines[0])}
+    many = np.ones((1, 40, 2, 2))
+    assert repr(attend.inspect(many, many)).endswith("\n... and 8 more heads")
     assert "entropy" in table and "contribution" not in table and "nan" not in table
 
 
@@ -105,6 +121,10 @@ def test_mistakes():
         attend.inspect(q, k, top_k=-1)
     with pytest.raises(TypeError, match="inspect: tokens"):
         attend.inspect(q, k, tokens=np.ones(7))
+    with pytest.raises(TypeError, match=r"inspect: tokens is one str; .* tokens=text.split\(\)"):
+        attend.inspect(q, k, tokens="a b")
+    with pytest.raises(TypeError, match="inspect: tokens"):
+        attend.inspect(q, k, tokens=["a", 1])
     with pytest.raises(TypeError, match="here it is causal="):
         attend.inspect(q, k, is_causal=True)
     with pytest.raises(ValueError):

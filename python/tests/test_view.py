@@ -208,6 +208,11 @@ def test_mistakes():
     q, k, v = arrays()
     with pytest.raises(ValueError, match="there are 2 tokens, layer 0 has 9 queries"):
         attend.view(q, k, v, tokens=["a", "b"])
+    for name in ("tokens", "key_tokens"):
+        with pytest.raises(TypeError, match=rf"view: {name} is one str; .* {name}=text.split\(\)"):
+            attend.view(q, k, v, **{name: "a b"})
+    with pytest.raises(TypeError, match="'lang'; the options are scale, .* the page are tokens, .*, language,"):
+        attend.view(q, k, lang="zh")
     with pytest.raises(ValueError, match="there are 9 tokens, layer 1 has 4 queries and 9 keys"):
         attend.view([q, q[:, :, 5:]], [k, k], tokens=list("abcdefghi"))
     with pytest.raises(ValueError, match="there are 2 q and 1 k; each layer"):

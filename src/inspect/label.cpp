@@ -4,6 +4,7 @@
 #include "core/reporting.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace attend {
 namespace {
@@ -34,6 +35,8 @@ constexpr Habit kHabits[] = {
 HeadLabel label_of(const HeadStatistics& head) {
   return reporting("label_of", [&]() -> HeadLabel {
     if (head.rows == 0) return {"none", 0, "no row of the head sees a key"};
+    if (!std::isfinite(head.maximum) || !std::isfinite(head.entropy))
+      return {"not finite", 0, "a row of the head sees NaN or infinity"};
     if (head.evenness >= kUniform)
       return {"uniform", head.evenness, "mean of entropy / log(visible keys)"};
     const Habit* most = nullptr;  // NaN is never more

@@ -334,8 +334,9 @@ class Files(ExplainTest):
     def test_nan_is_said(self):
         self.q.data[0] = math.nan
         self.save("q.npy", self.q)
-        self.assertIn("Q holds 1 numbers that are not finite",
-                      self.run_ok("explain", "q.npy", "k.npy", "v.npy"))
+        text = self.run_ok("explain", "q.npy", "k.npy", "v.npy")
+        self.assertIn("Q holds 1 numbers that are not finite", text)
+        self.assertRegex(text, r"[|│]\?{10}[|│]")   # the row of five keys is drawn as unknown
 
     def test_saved_sentence(self):
         self.run_ok("explain", "sentence", "--save-layer", "s.safetensors", "--save-input", "s.npy")
@@ -361,7 +362,7 @@ class Mistakes(ExplainTest):
         self.fails(2, "--tokens is not for sentence", "explain", "sentence", "--tokens", "t")
         self.fails(2, "--length is not for files", "explain", "q.npy", "k.npy", "v.npy", "--length", 1)
         self.fails(2, "--head is 8, the layer has 8 heads", "explain", "sentence", "--head", 8)
-        self.fails(2, "model_dim 512 is not divisible by heads 7", "explain", "shapes", "--heads", 7)
+        self.fails(2, "--heads 7 does not divide --model-dim 512", "explain", "shapes", "--heads", 7)
         self.fails(2, "64 bits", "explain", "shapes", "--length", 2**40, "--model-dim", 2**40)
 
     def test_files(self):
@@ -372,8 +373,9 @@ class Mistakes(ExplainTest):
         self.fails(2, "q is i64", "explain", self.save("i.npy", Tensor((1, 2), [1, 2], "i8")), "k.npy", "v.npy")
         self.fails(2, "there is nothing to explain", "explain", self.save("e.npy", Tensor((1, 2, 0, 4), [])),
                    "k.npy", "v.npy")
-        self.fails(2, "at most 16777216 are explained", "explain", self.save("long.npy", numbers((8192, 1), 1)),
-                   "long.npy", "long.npy")
+        self.fails(2, "67,108,864 numbers; at most 16,777,216 are explained", "explain",
+                   self.save("long.npy", numbers((8192, 1), 1)), "long.npy", "long.npy")
+        self.fails(2, "--text is empty", "explain", "q.npy", "k.npy", "v.npy", "--text", "")
         self.fails(2, "--head is 2, there are 2 heads", "explain", "q.npy", "k.npy", "v.npy", "--head", 2)
         self.fails(2, "--sequence is 1, there are 1 sequences", "explain", "q.npy", "k.npy", "v.npy",
                    "--sequence", 1)

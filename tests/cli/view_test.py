@@ -132,6 +132,11 @@ class View(Inputs):
             save_safetensors(self.folder / f"{name}.safetensors", {x: getattr(self, x) for x in "qkv"})
         data = self.page("before.safetensors", "after.safetensors")
         self.assertEqual([run["name"] for run in data["runs"]], ["before", "after"])
+        for folder in ("run/1", "run/2"):
+            (self.folder / folder).mkdir(parents=True)
+            save_safetensors(self.folder / folder / "heads.safetensors", {x: getattr(self, x) for x in "qkv"})
+        data = self.page("run/1/heads.safetensors", "run/2/heads.safetensors")
+        self.assertEqual([run["name"] for run in data["runs"]], ["1", "2"])
         data = self.page(*self.all, "--compare-type", "bf16")
         self.assertEqual([run["name"] for run in data["runs"]], ["f32", "bf16"])
         a, b = (run["layers"][0]["lse"].data for run in data["runs"])
@@ -149,6 +154,17 @@ class View(Inputs):
         for i in range(2):
             for j in range(4):
                 self.assertAlmostEqual(window["weights"].at(i, j), weights.at(0, 3, i + 1, j), 6)
+
+    def test_a_page_is_called_by_its_text_or_its_first_file(self):
+        self.assertEqual(self.page(*self.arrays)["title"], "q.npy")
+        self.assertEqual(self.page(*self.arrays, "--text", SENTENCE)["title"], SENTENCE)
+
+    def test_npy_files_are_q_k_and_v(self):
+        for given, flags in ((("q.npy", "k.npy", "v.npy"), self.all), (("q.npy", "k.npy"), self.arrays)):
+            for name, files in (("a.html", given), ("b.html", flags)):
+                self.run_ok("view", *files, "--title", "one", "--output", name)
+            self.assertEqual(*((self.folder / name).read_bytes() for name in ("a.html", "b.html")))
+            self.assertEqual(self.run_ok("inspect", *given), self.run_ok("inspect", *flags))
 
     def test_json_says_what_was_written(self):
         found = self.run_json("view", *self.all, "--output", "page.html")
@@ -184,6 +200,20 @@ class Inspect(Inputs):
         self.assertEqual(tensors["tile_mean"].shape, (2, 4, 2, 2))
         self.assertEqual(tensors["head.previous"].data[5], layer["heads"][5]["previous"])
 
+    def test_rows_come_with_their_largest_keys_and_the_mass_of_each_key(self):
+        layer = self.run_json("inspect", *self.arrays, "--rows")["layers"][0]
+        _, weights, _, _ = attention(self.q, self.k, self.v)
+        self.assertEqual({len(row["top"]) for row in layer["rows"]}, {3})
+        self.assertEqual(len(layer["key_mass"]), 8)
+        for head in layer["key_mass"]:
+            for j, mass in enumerate(head["mass"]):
+                wanted = sum(weights.at(head["batch"], head["head"], i, j) for i in range(5))
+                self.assertAlmostEqual(mass, wanted, 5)
+        text = self.run_ok("inspect", *self.arrays, "--rows", "--text", SENTENCE)
+        shown = "".join(f" {layer['key_mass'][4 + h]['mass'][4]:9.4f}" for h in range(4))
+        self.assertIn(f"\n    4 dog           {shown}\n", text)
+        self.assertRegex(text, r"\n  key sequence 1        mass 0    mass 1")
+
     def test_the_table_is_for_people(self):
         text = self.run_ok("inspect", *self.arrays, "--causal", "--rows", "--top-k", 1, "--text", SENTENCE)
         self.assertIn("layer 0: q [2, 4, 5, 6], k [2, 2, 5, 6]", text)
@@ -195,8 +225,9 @@ class Inspect(Inputs):
     def test_tokens_come_in_three_ways(self):
         (self.folder / "tokens.json").write_text(json.dumps(SENTENCE.split()))
         (self.folder / "tokens.txt").write_text("\n".join(SENTENCE.split()) + "\n")
+        (self.folder / "blank.txt").write_text("\n".join(SENTENCE.split()) + "\n\n\n")
         by_text = self.run_ok("inspect", *self.arrays, "--text", SENTENCE)
-        for file in ("tokens.json", "tokens.txt"):
+        for file in ("tokens.json", "tokens.txt", "blank.txt"):
             self.assertEqual(self.run_ok("inspect", *self.arrays, "--tokens", file), by_text)
             self.assertEqual(self.run_ok("inspect", *self.arrays, "--tokens", file, "--key-tokens", file), by_text)
 
@@ -207,7 +238,7 @@ class BadInput(Inputs):
             self.fails(2, "nothing to show: give a safetensors file, or --q and --k", name)
             self.fails(2, "one of them", name, *self.arrays, "--weights", "w.safetensors")
             self.fails(2, "--input needs --weights", name, "--input", "x.npy")
-            self.fails(2, "--q, --k and --v have 1, 0 and 0 files", name, "--q", "q.npy")
+            self.fails(2, "--q, --k and --v have 1, 0 and 0 files; a layer is one of --q", name, "--q", "q.npy")
             self.fails(2, "give --input, or --query and --memory", name, "--weights", "w.safetensors")
             self.fails(2, "--query and --memory come together", name, "--weights", "w.safetensors",
                        "--query", "q.npy")
@@ -226,6 +257,17 @@ class BadInput(Inputs):
             (self.folder / "deep.json").write_text('["a", ["b"]]')
             self.fails(2, "token 1 is neither a text nor a number", name, *self.arrays, "--tokens", "deep.json")
 
+    def test_npy_in_place_of_safetensors(self):
+        for name in ("view", "inspect"):
+            self.fails(2, "q.npy is an npy file; give arrays by --q, --k and --v", name, "q.npy")
+            self.fails(2, "q, k and v are files, or given by", name, "q.npy", "k.npy", "--v", "v.npy")
+            self.fails(2, "q.npy is an npy file; the weights of a layer are named tensors", name,
+                       "--weights", "q.npy", "--input", "k.npy")
+        self.fails(2, "there are 3 files; give one, or two to compare", "view", *["a.safetensors"] * 3)
+        self.fails(2, "there are 2 files; give one, or q.npy, k.npy and v.npy", "inspect", *["a.safetensors"] * 2)
+        self.fails(2, "q.npy is an npy file; the weights of a layer", "explain", "q.npy", "a.safetensors")
+        self.fails(2, "q.npy is an npy file; give all of q.npy, k.npy and v.npy", "explain", "q.npy")
+
     def test_sizes_that_do_not_fit(self):
         self.save("k3.npy", numbers((2, 3, 5, 6), 2, "f4"))
         self.save("k5.npy", numbers((2, 2, 2, 5, 6), 2, "f4"))
@@ -233,7 +275,8 @@ class BadInput(Inputs):
         for name in ("view", "inspect"):
             self.fails(2, "k has 3 heads, q has 4", name, "--q", "q.npy", "--k", "k3.npy")
             self.fails(2, "both are [layers, batch, heads, length, d]", name, "--q", "q5.npy", "--k", "k5.npy")
-            self.fails(2, "there is not one token", name, *self.arrays, "--text", " ")
+            for nothing in ("", " "):
+                self.fails(2, "there is not one token", name, *self.arrays, "--text", nothing)
             self.fails(2, "--text and --tokens are one thing", name, *self.arrays, "--text", "a", "--tokens", "b")
         self.fails(2, "view: there are 2 tokens, layer 0 has 5 queries and 5 keys", "view", *self.arrays,
                    "--text", "too few")
@@ -283,6 +326,17 @@ class BadInput(Inputs):
         data = self.page("--q", "nan.npy", "--k", "k.npy")
         self.assertEqual(data["notes"], ["layer 0: q has 1 numbers that are not finite; weights that see them "
                                          "are NaN."])
+
+    def test_nan_is_told_by_inspect(self):
+        self.save("nan.npy", Tensor(self.q.shape, [math.nan, *self.q.data[1:]], "f4"))
+        note = "layer 0: q has 1 numbers that are not finite; weights that see them are NaN."
+        layer = self.run_json("inspect", "--q", "nan.npy", "--k", "k.npy")["layers"][0]
+        self.assertEqual(layer["notes"], [note])
+        self.assertEqual([head["label"] == "not finite" for head in layer["heads"]], [True] + [False] * 7)
+        text = self.run_ok("inspect", "--q", "nan.npy", "--k", "k.npy")
+        self.assertRegex(text, r"\n    0  not finite        0.00")
+        self.assertIn(note, text)
+        self.assertEqual(self.run_json("inspect", *self.arrays)["layers"][0]["notes"], [])
 
     def test_empty_sequences_are_refused(self):
         self.save("none.npy", Tensor((1, 4, 0, 6), [], "f4"))
