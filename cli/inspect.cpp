@@ -1,4 +1,5 @@
 // attend inspect: what every head looks at, in numbers.
+#include "glyphs.h"
 #include "outputs.h"
 #include "shown.h"
 #include "terminal.h"
@@ -21,12 +22,20 @@ struct InspectCommand {
   InspectOptions options{.key_mass = true};
   std::string output;
   bool rows = false;
+  std::vector<std::string> windows;
 };
 
 struct Layer {
   std::string name;
   ConstTensorView q, k;
   Statistics statistics;
+  const AttentionOptions* options;
+};
+
+// Exact weights of a part of a head, [queries, keys].
+struct ExactWindow {
+  ViewWindow place;
+  Tensor weights;
 };
 
 struct Metric {
@@ -79,7 +88,7 @@ std::vector<Layer> inspected(const ViewRun& run, const InspectCommand& command, 
       statistics.heads[n].contribution = layer.contribution[n % layer.contribution.size()];
     const std::string number = std::to_string(layers.size());
     layers.push_back({layer.name.empty() ? "layer " + number : layer.name, layer.q, layer.k,
-                      std::move(statistics)});
+                      std::move(statistics), &layer.options});
   }
   return layers;
 }
@@ -88,7 +97,20 @@ std::int64_t heads_of(const Layer& layer) { return layer.q.size(1); }
 
 // The text of a token, or its position.
 std::string word(const std::vector<std::string>& tokens, std::int64_t n) {
-  return n >= 0 && n < std::ssize(tokens) ? tokens[static_cast<std::size_t>(n)] : std::to_string(n);
+  return n >= 0 && n < std::ssize(tokens) ? printable(tokens[static_cast<std::size_t>(n)])
+                                          : std::to_string(n);
+}
+
+// The sequence that row i of packed queries is of, and where its keys begin; else none, and 0.
+std::pair<std::int64_t, std::int64_t> packed_place(const Layer& layer, std::int64_t i) {
+  const AttentionOptions& o = *layer.options;
+  if (!o.cu_seqlens_q) return {-1, 0};
+  const auto at = [](const ConstTensorView& x, std::int64_t n) {
+    return x.dtype() == DType::i32 ? x.at<std::int32_t>({n}) : x.at<std::int64_t>({n});
+  };
+  std::int64_t sequence = 0;
+  while (at(o.cu_seqlens_q, sequence + 1) <= i) ++sequence;
+  return {sequence, at(o.cu_seqlens_k ? o.cu_seqlens_k : o.cu_seqlens_q, sequence)};
 }
 
 // What q and k hold that makes the weights NaN, a sentence each.
@@ -160,9 +182,13 @@ void print_rows(const Layer& layer, const ViewRun& run) {
               "keys of largest weight");
   each_row(layer, [&](std::int64_t head, std::int64_t i, double lse, double maximum, double entropy,
                       const auto& best) {
+    if (i == 0 && head % heads_of(layer) == 0 && layer.q.size(0) > 1)
+      std::printf("sequence %lld\n", static_cast<long long>(head / heads_of(layer)));
     std::printf("%5lld %-14s %9.4f %8.4f %8.4f ", static_cast<long long>(head % heads_of(layer)),
                 word(run.tokens, i).c_str(), lse, maximum, entropy);
-    for (const auto& [key, weight] : best) std::printf(" %s %.3f", word(keys, key).c_str(), weight);
+    const std::int64_t begin = packed_place(layer, i).second;
+    for (const auto& [key, weight] : best)
+      std::printf(" %s %.3f", word(keys, begin + key).c_str(), weight);
     std::printf("\n");
   });
 }
@@ -188,8 +214,25 @@ void print_mass(const Layer& layer, const ViewRun& run) {
   }
 }
 
-void print_text(const std::vector<Layer>& layers, const ViewRun& run,
-                const InspectCommand& command) {
+void print_window(const ExactWindow& window, const std::vector<Layer>& layers, const ViewRun& run) {
+  const ViewWindow& w = window.place;
+  const auto& tokens = run.key_tokens.empty() ? run.tokens : run.key_tokens;
+  std::printf("weights of %s, head %lld\n%-14s",
+              layers[static_cast<std::size_t>(w.layer)].name.c_str(),
+              static_cast<long long>(w.head), "");
+  for (std::int64_t j = 0; j < w.keys; ++j) std::printf(" %9s", word(tokens, w.key + j).c_str());
+  std::printf("\n");
+  const std::vector<double> weights = oracle::widen(window.weights);
+  for (std::int64_t i = 0; i < w.queries; ++i) {
+    std::printf("%-14s", word(run.tokens, w.query + i).c_str());
+    for (std::int64_t j = 0; j < w.keys; ++j)
+      std::printf(" %9.6f", weights[static_cast<std::size_t>(i * w.keys + j)]);
+    std::printf("\n");
+  }
+}
+
+void print_text(const std::vector<Layer>& layers, const std::vector<ExactWindow>& windows,
+                const ViewRun& run, const InspectCommand& command) {
   const std::vector<Metric> metrics = known_metrics(layers);
   for (const Layer& layer : layers) {
     std::cout << layer.name << ": q " << to_string(layer.q.shape()) << ", k "
@@ -202,6 +245,7 @@ void print_text(const std::vector<Layer>& layers, const ViewRun& run,
       print_mass(layer, run);
     }
   }
+  for (const ExactWindow& window : windows) print_window(window, layers, run);
   std::fflush(stdout);
   if (!command.output.empty()) std::cout << "wrote " << command.output << '\n';
 }
@@ -231,6 +275,8 @@ Json json_of_layer(const Layer& layer, bool rows) {
              {"lse", lse},
              {"maximum", maximum},
              {"entropy", entropy}};
+    if (const std::int64_t sequence = packed_place(layer, i).first; sequence >= 0)
+      one["sequence"] = sequence;  // in which the keys below are counted
     one["top"] = Json::array();
     for (const auto& [key, weight] : best) one["top"].push_back({{"key", key}, {"weight", weight}});
     object["rows"].push_back(std::move(one));
@@ -247,7 +293,8 @@ Json json_of_layer(const Layer& layer, bool rows) {
 }
 
 // All tensors by name; those of layer n begin with "n." where there are more layers than one.
-void save(const std::filesystem::path& path, const std::vector<Layer>& layers) {
+void save(const std::filesystem::path& path, const std::vector<Layer>& layers,
+          const std::vector<ExactWindow>& windows) {
   std::vector<NamedView> tensors;
   std::deque<Tensor> kept;
   Metadata metadata{{"format", "attend.inspect"}};
@@ -274,7 +321,26 @@ void save(const std::filesystem::path& path, const std::vector<Layer>& layers) {
       tensors.push_back({prefix + "head." + metric.name, values});
     }
   }
+  for (std::size_t n = 0; n < windows.size(); ++n)
+    tensors.push_back({"window." + std::to_string(n), windows[n].weights});
   save_safetensors(path, tensors, metadata);
+}
+
+std::vector<ExactWindow> exact_windows(const InspectCommand& command,
+                                       const std::vector<Layer>& layers, Context& context) {
+  std::vector<ExactWindow> windows;
+  for (const std::string& text : command.windows) {
+    const ViewWindow w = window_of(text);
+    if (w.layer < 0 || w.layer >= std::ssize(layers))
+      throw UsageError("--window is of layer " + std::to_string(w.layer) + "; there are " +
+                       std::to_string(layers.size()));
+    const Layer& layer = layers[static_cast<std::size_t>(w.layer)];
+    const WeightsWindow part{
+        .head = w.head, .query = w.query, .queries = w.queries, .key = w.key, .keys = w.keys};
+    windows.push_back(
+        {w, weights_of(layer.q, layer.k, layer.statistics.lse, part, *layer.options, context)});
+  }
+  return windows;
 }
 
 int run(const CLI::App& app, InspectCommand& command, const Common& common) {
@@ -287,15 +353,26 @@ int run(const CLI::App& app, InspectCommand& command, const Common& common) {
   const Shown shown(app, command.shown, common.seed, *context);
   const ViewRun& first = shown.runs()[0];
   const std::vector<Layer> layers = inspected(first, command, *context);
-  outputs.put_file(command.output, [&](const auto& path) { save(path, layers); });
+  const std::vector<ExactWindow> windows = exact_windows(command, layers, *context);
+  outputs.put_file(command.output, [&](const auto& path) { save(path, layers, windows); });
   outputs.write();
   if (!common.json) {
-    print_text(layers, first, command);
+    print_text(layers, windows, first, command);
     return kOk;
   }
   Json object = json_object("attend.inspect/1");
   object["layers"] = Json::array();
   for (const Layer& layer : layers) object["layers"].push_back(json_of_layer(layer, command.rows));
+  for (const ExactWindow& window : windows) {
+    const ViewWindow& w = window.place;
+    object["windows"].push_back({{"layer", w.layer},
+                                 {"head", w.head},
+                                 {"query", w.query},
+                                 {"queries", w.queries},
+                                 {"key", w.key},
+                                 {"keys", w.keys},
+                                 {"weights", oracle::widen(window.weights)}});
+  }
   object["files"] = outputs.paths();
   print(object);
   return kOk;
@@ -328,6 +405,10 @@ void add_inspect(Program& program) {
   add_size(app, "--tile-columns", command->options.tile_columns, "And so many columns")
       ->group(group);
   app.add_flag("--rows", command->rows, "Also the results of every row, and the mass of every key")
+      ->group(group);
+  app.add_option("--window", command->windows,
+                 "Exact weights: LAYER,HEAD,QUERY,QUERIES,KEY,KEYS; of the first sequence")
+      ->type_name("NUMBERS")
       ->group(group);
   app.add_option("--output", command->output, "All tensors, as safetensors")
       ->type_name("FILE")

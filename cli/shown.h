@@ -68,6 +68,8 @@ class Shown {
 AttentionOptions options_of_trace(const TensorFile& file, const std::string& prefix,
                                   std::deque<Tensor>& tensors);
 
+ViewWindow window_of(const std::string& text);  // "layer,head,query,queries,key,keys"
+
 // The tokens of --text, --tokens and --key-tokens: words; a JSON list; or one a line.
 std::vector<std::string> words_of(const std::string& text);
 std::vector<std::string> tokens_in(const std::string& path);

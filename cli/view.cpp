@@ -23,15 +23,6 @@ struct ViewCommand {
   std::vector<std::string> windows;
 };
 
-// "layer,head,query,queries,key,keys"
-ViewWindow window_of(const std::string& text) {
-  const Tensor numbers = load_list(text);
-  if (numbers.view().rank() != 1 || numbers.count() != 6 || numbers.dtype() != DType::i64)
-    throw UsageError("--window is LAYER,HEAD,QUERY,QUERIES,KEY,KEYS, found '" + text + "'");
-  const auto* n = numbers.data<std::int64_t>();
-  return {n[0], n[1], n[2], n[3], n[4], n[5]};
-}
-
 // Without --title: the text, or the name of what was given first.
 std::string title_of(const ShownFlags& shown) {
   if (!shown.text.empty()) return shown.text;

@@ -61,12 +61,22 @@ def _layers(q: Any, k: Any, v: Any, names: Sequence[str] | None,
     layers = []
     for n, (one, key, value, name) in enumerate(
             zip(queries, each(k, "k"), each(v, "v"), each(names, "layer_names"))):
+        if isinstance(one, LayerHeads) and (key is not None or value is not None):
+            raise TypeError(f"view: layer {n} is of heads(), which has its own k and v")
         heads = one if isinstance(one, LayerHeads) else LayerHeads(one, key, value, [])
         if heads.k is None:
             raise TypeError(f"view: layer {n} has no k")
         layers.append({"name": name or "", "q": heads.q, "k": heads.k, "v": heads.v,
                        "options": dict(options), "contribution": heads.contribution})
     return layers
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def view(q: Arrays | LayerHeads | Sequence[LayerHeads], k: Arrays | None = None,
@@ -103,11 +113,20 @@ def view(q: Arrays | LayerHeads | Sequence[LayerHeads], k: Arrays | None = None,
     for name, given in (("tokens", tokens), ("key_tokens", key_tokens)):
         if isinstance(given, str):
             raise TypeError(f"view: {name} is one str; give a list of them, as in {name}=text.split()")
-    texts = {"tokens": list(tokens or []), "key_tokens": list(key_tokens or []),
+        for text in given if given is not None else ():
+            if not isinstance(text, str):
+                raise TypeError(f"view: {name} are texts, found {type(text).__name__}; numbers go to token_ids")
+            if not _is_utf8(text):
+                raise ValueError(f"view: {name} has {text!r}, which is no UTF-8")
+    texts = {"tokens": [] if tokens is None else [str(t) for t in tokens],
+             "key_tokens": [] if key_tokens is None else [str(t) for t in key_tokens],
              "token_ids": [int(n) for n in (token_ids if token_ids is not None else [])]}
     runs = [{"name": names[0], "layers": _layers(q, k, v, layer_names, options), **texts}]
     if compare is not None:
-        of_heads = isinstance(compare, LayerHeads) or (_is_list(compare) and isinstance(compare[0], LayerHeads))
+        of_heads = isinstance(compare, LayerHeads) or (
+            _is_list(compare) and len(compare) > 0 and isinstance(compare[0], LayerHeads))
+        if not of_heads and (not isinstance(compare, (tuple, list)) or len(compare) not in (2, 3)):
+            raise TypeError("view: compare is (q, k), (q, k, v) or what heads() returned")
         other_q, other_k, other_v = (compare, None, None) if of_heads else (*compare, None)[:3]
         runs.append({"name": names[1], **texts,
                      "layers": _layers(other_q, other_k, other_v, layer_names, options)})

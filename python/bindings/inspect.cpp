@@ -117,15 +117,14 @@ InspectArguments::InspectArguments(std::int64_t top_k, bool key_mass, bool metri
               .local_width = local_width,
               .tokens = tokens_} {
   if (tiles.is_none()) return;
-  if (nb::isinstance<nb::tuple>(tiles) && nb::len(tiles) == 2) {
-    options.tile_rows = nb::cast<std::int64_t>(tiles[0]);
-    options.tile_columns = nb::cast<std::int64_t>(tiles[1]);
-  } else if (PyIndex_Check(tiles.ptr())) {
-    options.tile_rows = options.tile_columns = nb::cast<std::int64_t>(tiles);
-  } else {
+  const bool pair = nb::isinstance<nb::tuple>(tiles) && nb::len(tiles) == 2;
+  const bool whole = pair ? nb::try_cast(tiles[0], options.tile_rows) &&
+                                nb::try_cast(tiles[1], options.tile_columns)
+                          : nb::try_cast(tiles, options.tile_rows);
+  if (!whole)
     raise_type_error(std::string(where) + ": tiles is a number or (rows, columns), found " +
-                     name_of_type(tiles));
-  }
+                     string_of(tiles));
+  if (!pair) options.tile_columns = options.tile_rows;
 }
 
 nb::object to_python(Statistics&& s, nb::handle like) {

@@ -129,3 +129,10 @@ def test_mistakes():
         attend.inspect(q, k, is_causal=True)
     with pytest.raises(ValueError):
         attend.weights_of(q, k, attend.inspect(q, k).lse, queries=8, keys=1)
+
+
+@pytest.mark.parametrize("tiles", [(2, "a"), 1 << 70, "many", (1, 2, 3)])
+def test_tiles_that_are_no_numbers_are_refused(tiles):
+    q = np.ones((1, 1, 4, 8), "float32")
+    with pytest.raises(TypeError, match="tiles is a number or"):
+        attend.inspect(q, q, tiles=tiles)

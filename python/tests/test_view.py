@@ -225,3 +225,12 @@ def test_mistakes():
         attend.view(q, k, language="fr")
     with pytest.raises(TypeError, match="view.. got an unexpected keyword argument 'is_causal'"):
         attend.view(q, k, is_causal=True)
+    for texts in ([1] * 9, np.arange(9)):
+        with pytest.raises(TypeError, match="tokens are texts, found int"):
+            attend.view(q, k, v, tokens=texts)
+    with pytest.raises(ValueError, match="no UTF-8"):
+        attend.view(q, k, v, tokens=["\ud800"] * 9)
+    assert "tokens" in data_of(attend.view(q, k, v, tokens=np.array(list("abcdefghi"))))["runs"][0]
+    for other in ([], (q,), q):
+        with pytest.raises(TypeError, match="compare is"):
+            attend.view(q, k, v, compare=other)

@@ -298,6 +298,25 @@ class BadInput(Inputs):
         self.fails(2, "--embed takes a number of MiB", "view", *self.arrays, "--embed", "nan")
         self.fails(2, "a window is of layer 1", "view", *self.arrays, "--window", "1,0,0,1,0,1")
 
+    def test_inspect_shows_exact_weights_of_a_window(self):
+        self.run_ok("apply", *self.all, "--save-weights", "w.npy", "--causal")
+        out = self.run_ok("inspect", *self.arrays, "--causal", "--window", "0,1,2,2,1,3", "--json")
+        weights = json.loads(out)["windows"][0]["weights"]
+        self.assertEqual(len(weights), 6)
+        self.assertEqual(weights[2], 0.0)  # query 2 does not see key 3
+        self.assertIn("weights of layer 0, head 1", self.run_ok("inspect", *self.arrays, "--window", "0,1,2,2,1,3"))
+        self.fails(2, "--window is of layer 1; there are 1", "inspect", *self.arrays, "--window", "1,0,0,1,0,1")
+
+    def test_packed_rows_name_their_own_keys(self):
+        out = self.run_ok("inspect", "--q", self.save("pq.npy", numbers((1, 1, 6, 4))), "--k", self.save("pk.npy", numbers((1, 1, 6, 4), 3)),
+                          "--cu-seqlens-q", "0,3,6", "--text", "a b c d e f", "--rows", "--causal")
+        row = next(line for line in out.splitlines() if line.split()[:2] == ["0", "d"])
+        self.assertEqual(row.split()[5:], ["d", "1.000"])
+
+    def test_hostile_tokens_reach_the_terminal_as_text(self):
+        out = self.run_ok("inspect", *self.arrays, "--rows", "--text", "\x1b[31m b c d e")
+        self.assertNotIn("\x1b", out)
+
     def test_traces_whose_tensors_do_not_fit(self):
         square = {name: numbers((1, 2, 3, 3)) for name in ("scores", "scaled_scores", "masked_scores", "weights")}
         rest = {"lse": numbers((1, 2, 3)), "q_heads": numbers((1, 2, 3, 4)), "k_heads": numbers((1, 2, 3, 4))}
