@@ -42,12 +42,17 @@ struct Metric {
   const char* name;
   double HeadStatistics::*value;
 };
-constexpr Metric kMetrics[] = {
-    {"entropy", &HeadStatistics::entropy},     {"maximum", &HeadStatistics::maximum},
-    {"distance", &HeadStatistics::distance},   {"previous", &HeadStatistics::previous},
-    {"first", &HeadStatistics::first},         {"diagonal", &HeadStatistics::diagonal},
-    {"local", &HeadStatistics::local},         {"duplicate", &HeadStatistics::duplicate},
-    {"induction", &HeadStatistics::induction}, {"contribution", &HeadStatistics::contribution}};
+constexpr Metric kMetrics[] = {{"lse", &HeadStatistics::lse},
+                               {"entropy", &HeadStatistics::entropy},
+                               {"maximum", &HeadStatistics::maximum},
+                               {"distance", &HeadStatistics::distance},
+                               {"previous", &HeadStatistics::previous},
+                               {"first", &HeadStatistics::first},
+                               {"diagonal", &HeadStatistics::diagonal},
+                               {"local", &HeadStatistics::local},
+                               {"duplicate", &HeadStatistics::duplicate},
+                               {"induction", &HeadStatistics::induction},
+                               {"contribution", &HeadStatistics::contribution}};
 
 // Metrics that no head has are not shown.
 std::vector<Metric> known_metrics(const std::vector<Layer>& layers) {

@@ -101,6 +101,25 @@ TEST_P(EachKernel, a_uniform_row_has_the_entropy_log_n) {
   for (int j = 0; j < 700; ++j) EXPECT_NEAR(s.key_mass.at<float>({0, 0, j}), 3 / 700.0, 1e-8);
 }
 
+TEST_P(EachKernel, a_heads_lse_is_the_mean_of_its_rows_that_see_a_key) {
+  Asked asked;
+  asked.options.query_offset = -10;  // the first ten rows see nothing
+  asked.options.causal = true;
+  const Statistics s = asked.run(context);
+  const std::int64_t heads = s.lse.size(1), queries = s.lse.size(2);
+  for (std::int64_t n = 0; n < s.lse.size(0) * heads; ++n) {
+    double sum = 0, rows = 0;
+    for (std::int64_t i = 0; i < queries; ++i) {
+      if (s.maximum.at<float>({n / heads, n % heads, i}) == 0) continue;
+      sum += s.lse.at<float>({n / heads, n % heads, i});
+      rows += 1;
+    }
+    const HeadStatistics& head = s.heads[static_cast<std::size_t>(n)];
+    EXPECT_EQ(static_cast<double>(head.rows), rows);
+    EXPECT_NEAR(head.lse, sum / rows, 1e-5);
+  }
+}
+
 TEST_P(EachKernel, masses_add_up_to_the_rows_that_see_a_key) {
   Asked asked;
   asked.options.query_offset = -10;  // the first ten rows see nothing

@@ -32,6 +32,7 @@ struct InspectOptions {
 // Means over the rows of one head that see a key; in f64. Without metrics: NaN from distance on.
 struct HeadStatistics {
   std::int64_t rows = 0;     // that see a key
+  double lse = 0;            // log of the sum of exp(scores)
   double entropy = 0;        // nats
   double evenness = 0;       // entropy / log(visible keys), of the rows that see two or more
   double maximum = 0;        // the largest weight

@@ -156,6 +156,7 @@ class HeadStatistics:
     score: float
     definition: str
     rows: int
+    lse: float
     entropy: float
     evenness: float
     maximum: float
@@ -164,6 +165,7 @@ class HeadStatistics:
     first: float
     diagonal: float
     local: float
+    local_uniform: float
     duplicate: float
     induction: float
     contribution: float

@@ -136,10 +136,11 @@ nb::object to_python(Statistics&& s, nb::handle like) {
     const HeadLabel label = label_of(h);
     list.append(head_type("batch"_a = n / heads, "head"_a = n % heads, "label"_a = label.name,
                           "score"_a = label.score, "definition"_a = label.definition,
-                          "rows"_a = h.rows, "entropy"_a = h.entropy, "evenness"_a = h.evenness,
-                          "maximum"_a = h.maximum, "distance"_a = h.distance,
-                          "previous"_a = h.previous, "first"_a = h.first, "diagonal"_a = h.diagonal,
-                          "local"_a = h.local, "duplicate"_a = h.duplicate,
+                          "rows"_a = h.rows, "lse"_a = h.lse, "entropy"_a = h.entropy,
+                          "evenness"_a = h.evenness, "maximum"_a = h.maximum,
+                          "distance"_a = h.distance, "previous"_a = h.previous, "first"_a = h.first,
+                          "diagonal"_a = h.diagonal, "local"_a = h.local,
+                          "local_uniform"_a = h.local_uniform, "duplicate"_a = h.duplicate,
                           "induction"_a = h.induction, "contribution"_a = h.contribution));
   }
   const auto array = [&](Tensor& tensor) { return to_python(std::move(tensor), like); };

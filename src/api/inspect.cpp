@@ -101,6 +101,7 @@ HeadStatistics means(const HeadSums& sums, bool metrics, double local_share, con
   const auto mean = [](double sum, double rows) { return rows == 0 ? 0 : sum / rows; };
   const auto metric = [&](double sum) { return metrics ? mean(sum, sums.rows) : kNone; };
   return {.rows = static_cast<std::int64_t>(sums.rows),
+          .lse = mean(sums.lse, sums.rows),
           .entropy = mean(sums.entropy, sums.rows),
           .evenness = mean(sums.evenness, sums.even_rows),
           .maximum = mean(sums.maximum, sums.rows),

@@ -22,7 +22,7 @@ struct Draws {
 struct HeadSums {
   double rows = 0;       // that see a key
   double even_rows = 0;  // that see two or more
-  double entropy = 0, evenness = 0, maximum = 0;
+  double lse = 0, entropy = 0, evenness = 0, maximum = 0;
   double distance = 0, previous = 0, first = 0, diagonal = 0, local = 0;
   double duplicate = 0, induction = 0;
 };

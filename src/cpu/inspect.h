@@ -100,6 +100,7 @@ class Inspect {
       };
       const double entropy = of_row(call.entropy);
       sums.rows += 1;
+      sums.lse += of_row(call.lse);
       sums.entropy += entropy;
       sums.maximum += of_row(call.maximum);
       if (visible < 2) continue;

@@ -107,7 +107,9 @@ void inspect_row(Row& row, Head& head) noexcept {
     head.tile_visible[tile] += 1;
     if (w > head.tile_maximum[tile] || std::isnan(w)) head.tile_maximum[tile] = w;
   });
+  const double lse = state.lse();
   head.sums.rows += visible > 0 ? 1 : 0;
+  head.sums.lse += visible > 0 ? lse : 0;
   head.sums.entropy += entropy;
   head.sums.maximum += maximum;
   if (visible > 1) {
@@ -116,7 +118,6 @@ void inspect_row(Row& row, Head& head) noexcept {
   }
 
   const auto at = [&](const Strided& t) { return query_row(p, t, row.sequence, row.h, row.i); };
-  const double lse = state.lse();
   store(row.call.lse, at(row.call.lse), lse);
   store(row.call.maximum, at(row.call.maximum), maximum);
   store(row.call.entropy, at(row.call.entropy), entropy);
