@@ -17,9 +17,11 @@ namespace attend {
 // depend on its row of a, its column of b, its bias and the instruction set alone.
 inline constexpr std::int64_t kSumBlock = 256;
 
-// Where a's rows lie side by side (a_row is 1, a_depth is not), a kernel brings so much of them
-// together at a time: a part should have several columns for each.
-inline constexpr std::int64_t kAcrossBytes = 96 << 10;
+// Where a's rows lie side by side (a_row is 1, a_depth is not), a kernel brings so many of
+// them together at a time: a part should have several columns for each.
+template <class T>
+inline constexpr std::int64_t kAcrossRows = (96 << 10) / kSumBlock /
+                                            static_cast<std::int64_t>(sizeof(T));
 
 template <class T>
 struct Product {

@@ -162,7 +162,7 @@ void for_panels(const MatrixPart& part, std::int64_t rows, Use use) noexcept {
 // a block of them serves all columns of the part.
 template <class V, class T = typename V::T>
 void run_across(const Product<T>& p, const MatrixPart& part) noexcept {
-  constexpr std::int64_t kRows = kAcrossBytes / kSumBlock / static_cast<std::int64_t>(sizeof(T));
+  constexpr std::int64_t kRows = kAcrossRows<T>;
   alignas(64) T block[kSumBlock * kRows];
   for (std::int64_t row = part.row_begin; row < part.row_end; row += kRows) {
     const std::int64_t rows = part.row_end - row < kRows ? part.row_end - row : kRows;

@@ -15,9 +15,6 @@ namespace {
 // A task makes at most so many rows and columns of c: what it reads of a and b, with k = 512 in f32
 // half a megabyte each, stays in the L2 cache. Rows: a multiple of every kernel's rows at a time.
 constexpr std::int64_t kTaskRows = 240, kTaskColumns = 256;
-template <class T>
-constexpr std::int64_t kAcrossRows = kAcrossBytes / kSumBlock /
-                                     static_cast<std::int64_t>(sizeof(T));
 // Multiplications that are not worth a second thread. An element of b costs as much as 16: it is
 // read from far and packed.
 constexpr double kAlone = 1 << 20, kReading = 16;
