@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -203,12 +204,10 @@ TEST_P(Vec, the_larger_of_two_keeps_a_nan) {
   });
 }
 
-TEST_P(Vec, whole_numbers_are_the_nearest_even_or_above) {
+TEST_P(Vec, ceilings_are_whole_numbers_above) {
   each_type([]<class T>(const Words<T>& w) {
     std::vector<T> r(static_cast<std::size_t>(w.lanes));
     each_pair(w, [&](const T* a, const T*) {
-      w.nearest(a, r.data());
-      for (int n = 0; n < w.lanes; ++n) EXPECT_TRUE(same(r[n], std::nearbyint(a[n]))) << a[n];
       w.ceiling(a, r.data());
       for (int n = 0; n < w.lanes; ++n) EXPECT_TRUE(same(r[n], std::ceil(a[n]))) << a[n];
     });
@@ -221,7 +220,7 @@ TEST_P(Vec, scaled_is_exact_for_every_power) {
     for (T p = w.lowest_power; p < std::numeric_limits<T>::max_exponent; ++p) {
       for (int n = 0; n < w.lanes; ++n) {
         a[n] = T(0.7) + T(1.2) * static_cast<T>(n) / static_cast<T>(w.lanes);
-        power[n] = p;
+        power[n] = w.whole + p;
       }
       w.scaled(a.data(), power.data(), r.data());
       for (int n = 0; n < w.lanes; ++n)
@@ -312,6 +311,8 @@ TEST_P(Vec, exp2_of_whole_numbers_is_exact_and_of_the_rest_keeps_its_kind) {
     EXPECT_EQ(of(-kInfinity<T>), T(0));
     EXPECT_EQ(of(std::numeric_limits<T>::lowest()), T(0));
     EXPECT_TRUE(std::isnan(of(kNan<T>)));
+    std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t> ones = ~0;
+    EXPECT_TRUE(std::isnan(of(std::bit_cast<T>(ones)))) << "every bit of it set";
     // Where numbers lose digits one by one, 0 is as good as what is left of them.
     for (T t = static_cast<T>(least); t > 2 * static_cast<T>(least); t -= T(0.3)) {
       const T found = of(t), tiny = std::numeric_limits<T>::min();

@@ -18,6 +18,8 @@ namespace attend {
 struct Tiles {
   std::int64_t queries = 1;
   std::int64_t keys = 1;
+  int threads = 1;  // that share the tasks: said to the kernel, which may choose among cuts that
+                    // give the same bits
 };
 
 // Bytes of scratch memory, all multiples of kWorkspaceAlignment.

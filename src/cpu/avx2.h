@@ -9,8 +9,8 @@
 namespace attend {
 namespace {
 
-inline constexpr int kTileRows = 6, kTileVectors = 2;
-inline constexpr int kWideRows = 2, kWideVectors = 4;  // for few rows
+inline constexpr int kTileVectors = 2, kFeatureVectors = 2, kWideVectors = 4;
+constexpr int tile_rows(int vectors, bool) { return vectors > kTileVectors ? 2 : 6; }
 
 struct F64 {
   using T = double;
@@ -44,15 +44,9 @@ inline F64 operator*(F64 a, F64 b) { return {_mm256_mul_pd(a.v, b.v)}; }
 inline F64 operator/(F64 a, F64 b) { return {_mm256_div_pd(a.v, b.v)}; }
 inline F64 fma(F64 a, F64 b, F64 c) { return {_mm256_fmadd_pd(a.v, b.v, c.v)}; }
 inline F64 larger(F64 a, F64 b) { return {_mm256_max_pd(a.v, b.v)}; }
-inline F64 nearest(F64 a) {
-  return {_mm256_round_pd(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
-}
 inline F64 ceiling(F64 a) { return {_mm256_ceil_pd(a.v)}; }
 inline F64 scaled(F64 a, F64 n) {
-  // 2^52 + 2^51 + 1023 + n has the exponent of 2^n in its lowest bits.
-  const __m256d shifted = _mm256_add_pd(n.v, _mm256_set1_pd(0x1.8p52 + 1023));
-  return {
-      _mm256_mul_pd(a.v, _mm256_castsi256_pd(_mm256_slli_epi64(_mm256_castpd_si256(shifted), 52)))};
+  return {_mm256_mul_pd(a.v, _mm256_castsi256_pd(_mm256_slli_epi64(_mm256_castpd_si256(n.v), 52)))};
 }
 inline F64::Mask less(F64 a, F64 b) { return _mm256_cmp_pd(a.v, b.v, _CMP_LT_OQ); }
 inline F64 select(F64::Mask m, F64 a, F64 b) { return {_mm256_blendv_pd(b.v, a.v, m)}; }
@@ -100,13 +94,9 @@ inline F32 operator*(F32 a, F32 b) { return {_mm256_mul_ps(a.v, b.v)}; }
 inline F32 operator/(F32 a, F32 b) { return {_mm256_div_ps(a.v, b.v)}; }
 inline F32 fma(F32 a, F32 b, F32 c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
 inline F32 larger(F32 a, F32 b) { return {_mm256_max_ps(a.v, b.v)}; }
-inline F32 nearest(F32 a) {
-  return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
-}
 inline F32 ceiling(F32 a) { return {_mm256_ceil_ps(a.v)}; }
 inline F32 scaled(F32 a, F32 n) {
-  const __m256i bits = _mm256_add_epi32(_mm256_cvtps_epi32(n.v), _mm256_set1_epi32(127));
-  return {_mm256_mul_ps(a.v, _mm256_castsi256_ps(_mm256_slli_epi32(bits, 23)))};
+  return {_mm256_mul_ps(a.v, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(n.v), 23)))};
 }
 inline F32::Mask less(F32 a, F32 b) { return _mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ); }
 inline F32 select(F32::Mask m, F32 a, F32 b) { return {_mm256_blendv_ps(b.v, a.v, m)}; }

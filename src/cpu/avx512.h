@@ -9,8 +9,8 @@
 namespace attend {
 namespace {
 
-inline constexpr int kTileRows = 12, kTileVectors = 2;
-inline constexpr int kWideRows = 4, kWideVectors = 4;  // for few rows
+inline constexpr int kTileVectors = 2, kFeatureVectors = 2, kWideVectors = 4;
+constexpr int tile_rows(int vectors, bool) { return vectors > kTileVectors ? 4 : 12; }
 
 struct F64 {
   using T = double;
@@ -44,13 +44,12 @@ inline F64 operator*(F64 a, F64 b) { return {_mm512_mul_pd(a.v, b.v)}; }
 inline F64 operator/(F64 a, F64 b) { return {_mm512_div_pd(a.v, b.v)}; }
 inline F64 fma(F64 a, F64 b, F64 c) { return {_mm512_fmadd_pd(a.v, b.v, c.v)}; }
 inline F64 larger(F64 a, F64 b) { return {_mm512_max_pd(a.v, b.v)}; }
-inline F64 nearest(F64 a) {
-  return {_mm512_roundscale_pd(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
-}
 inline F64 ceiling(F64 a) {
   return {_mm512_roundscale_pd(a.v, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC)};
 }
-inline F64 scaled(F64 a, F64 n) { return {_mm512_scalef_pd(a.v, n.v)}; }
+inline F64 scaled(F64 a, F64 n) {
+  return {_mm512_mul_pd(a.v, _mm512_castsi512_pd(_mm512_slli_epi64(_mm512_castpd_si512(n.v), 52)))};
+}
 inline F64::Mask less(F64 a, F64 b) { return _mm512_cmp_pd_mask(a.v, b.v, _CMP_LT_OQ); }
 inline F64 select(F64::Mask m, F64 a, F64 b) { return {_mm512_mask_blend_pd(m, b.v, a.v)}; }
 inline bool all_finite(F64 a) {
@@ -97,13 +96,12 @@ inline F32 operator*(F32 a, F32 b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline F32 operator/(F32 a, F32 b) { return {_mm512_div_ps(a.v, b.v)}; }
 inline F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 inline F32 larger(F32 a, F32 b) { return {_mm512_max_ps(a.v, b.v)}; }
-inline F32 nearest(F32 a) {
-  return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
-}
 inline F32 ceiling(F32 a) {
   return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC)};
 }
-inline F32 scaled(F32 a, F32 n) { return {_mm512_scalef_ps(a.v, n.v)}; }
+inline F32 scaled(F32 a, F32 n) {
+  return {_mm512_mul_ps(a.v, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(n.v), 23)))};
+}
 inline F32::Mask less(F32 a, F32 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ); }
 inline F32 select(F32::Mask m, F32 a, F32 b) { return {_mm512_mask_blend_ps(m, b.v, a.v)}; }
 inline bool all_finite(F32 a) {

@@ -1,7 +1,7 @@
 // Attention backward, fused: five products, O(length) memory, the same bits on any number of
 // threads.
 //
-// A task owns a key head (or a segment of its query rows, see segments()) and goes through the rows
+// A task owns a key head (or a segment of its query rows, see segments.h) and goes through the rows
 // group by group. For each group score_gradients.h leaves P and dS in two strips, and three
 // products are left, chunk by chunk of 256 keys, all of them product.h:
 //
@@ -44,11 +44,10 @@ class FlashBackward {
     double* dq_sum[kTiles];   // [rows][width]
     double *dalibi, *dsinks;  // [heads of the group]
     double alibi_row[Group::kRows];
-    Memory(const Problem& p, const Call& call, Scores<V>& scores, Group& group, Scratch& scratch)
-        : dk(scores, group, scratch, {p.dk, p.d, call.q, call.dk, p.scale}, segments(p) > 1,
-             segment_rows(p)),
-          dv(scores, group, scratch, {p.dv_gradient, p.dv, call.dout, call.dv, 1}, segments(p) > 1,
-             segment_rows(p)) {
+    Memory(const Problem& p, const Call& call, const Segments<V>& segments, Scores<V>& scores,
+           Group& group, Scratch& scratch)
+        : dk(scores, group, scratch, segments, {p.dk, p.d, call.q, call.dk, p.scale}),
+          dv(scores, group, scratch, segments, {p.dv_gradient, p.dv, call.dout, call.dv, 1}) {
       const std::int64_t size = p.dq ? kMost * Scores<V>::width(p.d) : 0;
       for (int t = 0; t < kTiles; ++t) {
         dq[t] = scratch.take<T>(size);
@@ -65,112 +64,72 @@ class FlashBackward {
 
   static Tiles tiles(const Problem& p, const Machine&) { return {Group::group_rows(p), kChunk}; }
 
-  static std::int64_t tasks(const Problem& p, const Tiles&, int stage) {
-    const std::int64_t heads = key_heads(p);
-    if (stage == 0) return heads * segments(p) + BiasGradient<V>::tasks(p);
-    return (segments(p) > 1 ? heads * kJoins : 0) + (p.dalibi || p.dsinks ? p.heads : 0);
+  static std::int64_t tasks(const Problem& p, const Tiles& tiles, int stage) {
+    const Segments<V> segments(p, tiles);
+    return stage == 0 ? segments.tasks() + BiasGradient<V>::tasks(p) : segments.joins();
   }
 
-  static Workspace workspace(const Problem& p, const Tiles&) {
+  static Workspace workspace(const Problem& p, const Tiles& tiles) {
     const Call none;
+    const Segments<V> segments(p, tiles);
     Scratch scratch(nullptr), shared(nullptr);
     Scores<V> scores(p, none, scratch);
     Group group(scores, scratch);
     Scratch bias = scratch;
-    if (key_heads(p) > 0) Memory(p, none, scores, group, scratch);
+    if (segments.tasks() > 0) Memory(p, none, segments, scores, group, scratch);
     if (BiasGradient<V>::tasks(p) > 0) BiasGradient<V>::take(p, bias);
-    take_shared(p, shared);
+    segments.take(shared);
     return {.shared = shared.used(),
             .per_strand = scratch.used() > bias.used() ? scratch.used() : bias.used()};
   }
 
-  static void run(const Problem& p, const Tiles&, const Call& call, const Task& task) noexcept {
-    const std::int64_t cuts = segments(p), own = key_heads(p) * cuts;
-    if (task.stage == 1) return finish(p, call, task);
+  static void run(const Problem& p, const Tiles& tiles, const Call& call,
+                  const Task& task) noexcept {
+    const Segments<V> segments(p, tiles);
+    if (task.stage == 1) return segments.join(call, task);
     Scratch scratch(task.scratch);
     Scores<V> scores(p, call, scratch);
     Group group(scores, scratch);
-    if (task.index >= own) {
-      BiasGradient<V>(scores, group, scratch).run(task.index - own);
+    if (task.index >= segments.tasks()) {
+      BiasGradient<V>(scores, group, scratch).run(task.index - segments.tasks());
       return;
     }
-    Memory memory(p, call, scores, group, scratch);
-    FlashBackward f{p, call, scores, group, memory};
+    Memory memory(p, call, segments, scores, group, scratch);
+    FlashBackward f{p, call, segments, scores, group, memory};
     // Causal: the last rows see the most keys.
-    f.head(task.index % key_heads(p), cuts - 1 - task.index / key_heads(p), task.shared);
+    const std::int64_t last = segments.apart ? segments.count - 1 : 0;
+    f.head(task.index % segments.heads, last - task.index / segments.heads, task.shared);
   }
 
  private:
-  FlashBackward(const Problem& problem, const Call& call, Scores<V>& scores, Group& group,
-                Memory& memory)
-      : p(problem), call_(call), scores_(scores), group_(group), memory_(memory) {}
+  FlashBackward(const Problem& problem, const Call& call, const Segments<V>& segments,
+                Scores<V>& scores, Group& group, Memory& memory)
+      : p(problem), call_(call), segments_(segments), scores_(scores), group_(group),
+        memory_(memory) {}
 
-  static std::int64_t key_heads(const Problem& p) {
-    if (!p.dq && !p.dk && !p.dv_gradient && !p.dalibi && !p.dsinks) return 0;
-    return paged(p) ? p.kv_heads : p.batch * p.kv_heads;
-  }
-
-  // Into how many segments the rows of a key head are cut, where heads alone would leave processors
-  // idle. By the shape alone. Every segment has its own sums of dk and dv: not more than kBytes of
-  // them a head, unless there were fewer than kTasksAtLeast tasks. Narrow heads, whose strips are
-  // large beside those sums, stay whole.
-  static std::int64_t segments(const Problem& p) {
-    constexpr std::int64_t kEnough = 16, kTasks = 48, kTasksAtLeast = 8, kNarrow = 32;
-    constexpr std::int64_t kBytes = 16 << 20;
-    const std::int64_t heads = key_heads(p), blocks = row_blocks(p);
-    if (heads == 0 || heads >= kEnough || paged(p) || p.d + p.dv < kNarrow) return 1;
-    const auto each = saturating_count(p.k_length + 1, (p.d + p.dv) * sizeof(T));
-    const std::int64_t room = kBytes / each, least = (kTasksAtLeast + heads - 1) / heads;
-    const std::int64_t many = (kTasks + heads - 1) / heads, most = room < least ? least : room;
-    const std::int64_t cuts = many < most ? many : most;
-    const std::int64_t size = (blocks + cuts - 1) / cuts;
-    return blocks < 2 ? 1 : (blocks + size - 1) / size;
-  }
-  static std::int64_t row_blocks(const Problem& p) {
-    return (p.group() * p.q_length + Group::kRows - 1) / Group::kRows;
-  }
-  static std::int64_t segment_rows(const Problem& p) {
-    return (row_blocks(p) + segments(p) - 1) / segments(p) * Group::kRows;
-  }
-  static constexpr std::int64_t kJoins = 4;  // tasks of a key head that join its segments
-
-  // What stage 0 leaves to stage 1.
-  struct Shared {
-    T *dk, *dv;               // [key heads][segments][keys][width], where there are segments
-    double *dalibi, *dsinks;  // [key heads][segments][group]
-  };
-  static Shared take_shared(const Problem& p, Scratch& scratch) {
-    const std::int64_t each = key_heads(p) * segments(p);
-    const std::int64_t keys = segments(p) > 1 ? saturating_count(each, p.k_length) : 0;
-    Shared shared;
-    shared.dk = scratch.take<T>(p.dk ? saturating_count(keys, width(p.d)) : 0);
-    shared.dv = scratch.take<T>(p.dv_gradient ? saturating_count(keys, width(p.dv)) : 0);
-    shared.dalibi = scratch.take<double>(p.dalibi ? each * p.group() : 0);
-    shared.dsinks = scratch.take<double>(p.dsinks ? each * p.group() : 0);
-    return shared;
-  }
   static std::int64_t width(std::int64_t features) { return Scores<V>::width(features); }
 
   // ---- a task ----------------------------------------------------------------------------------
 
   void head(std::int64_t head, std::int64_t segment, std::byte* memory) noexcept {
     Scratch scratch(memory);
-    const Shared shared = take_shared(p, scratch);
-    const std::int64_t cuts = segments(p), place = head * cuts + segment;
+    const auto left = segments_.take(scratch);
+    const std::int64_t place = segments_.apart ? head * segments_.count + segment : head;
     for (std::int64_t g = 0; g < p.group(); ++g) memory_.dalibi[g] = memory_.dsinks[g] = 0;
-    memory_.dk.begin(cuts > 1 ? shared.dk + place * p.k_length * width(p.d) : nullptr);
-    memory_.dv.begin(cuts > 1 ? shared.dv + place * p.k_length * width(p.dv) : nullptr);
+    memory_.dk.begin(segments_.apart ? left.dk + place * p.k_length * width(p.d) : nullptr);
+    memory_.dv.begin(segments_.apart ? left.dv + place * p.k_length * width(p.dv) : nullptr);
     scores_.kv_head = head % p.kv_heads;
     const std::int64_t first = paged(p) ? 0 : head / p.kv_heads;
     for (std::int64_t b = first; b < (paged(p) ? p.batch : first + 1); ++b) {
       scores_.sequence = sequence_of(p, call_, b);
-      query_rows(segment * segment_rows(p), (segment + 1) * segment_rows(p));
+      const std::int64_t rows = segments_.rows_of_task();
+      query_rows(segment * rows, (segment + 1) * rows);
     }
     memory_.dk.end();
     memory_.dv.end();
     for (std::int64_t g = 0; g < p.group(); ++g) {
-      if (p.dalibi) shared.dalibi[place * p.group() + g] = memory_.dalibi[g];
-      if (p.dsinks) shared.dsinks[place * p.group() + g] = memory_.dsinks[g];
+      if (p.dalibi) left.dalibi[place * p.group() + g] = memory_.dalibi[g];
+      if (p.dsinks) left.dsinks[place * p.group() + g] = memory_.dsinks[g];
     }
   }
 
@@ -233,17 +192,23 @@ class FlashBackward {
     const Chunk<T>& chunk = group_.chunk;
     for (int r = 0; r < mine.runs && !careful; ++r) {
       const Run& run = mine.run[r];
-      for (int x = 0; x < run.count; x += kSlice) {
+      const int slice = chunk.k_strips != nullptr ? run.count : kSlice;
+      for (int x = 0; x < run.count; x += slice) {
+        const KeyRows<T> rows{.at = chunk.k,
+                              .stride = chunk.k_stride,
+                              .strips = chunk.k_strips,
+                              .count = chunk.to - chunk.from,
+                              .width = width(p.d)};
         const Operands<T> operands{.a = ds + (run.at + x) * group_.stride,
                                    .a_stride = group_.stride,
-                                   .b = chunk.k + (run.key + x - chunk.from) * chunk.k_stride,
-                                   .b_stride = chunk.k_stride,
+                                   .b = nullptr,
+                                   .b_stride = 0,
                                    .c = memory_.dq[t],
                                    .c_stride = width(p.d),
-                                   .depth = run.count - x < kSlice ? run.count - x : kSlice};
-        const std::int64_t vectors = width(p.d) / V::kLanes;
-        if (r == 0 && x == 0) product_of_features<V, Start::zero>(operands, tile.rows, vectors);
-        else product_of_features<V, Start::c>(operands, tile.rows, vectors);
+                                   .depth = run.count - x < slice ? run.count - x : slice};
+        const std::int64_t first = run.key + x - chunk.from;
+        if (r == 0 && x == 0) rows_product<V, Start::zero>(operands, tile.rows, rows, first);
+        else rows_product<V, Start::c>(operands, tile.rows, rows, first);
       }
     }
     if (careful) careful_query_products(tile, mine, ds, memory_.dq[t]);
@@ -331,47 +296,9 @@ class FlashBackward {
     }
   }
 
-  // ---- stage 1: what segments and batch elements left, in ascending order ----------------------
-
-  static void finish(const Problem& p, const Call& call, const Task& task) noexcept {
-    Scratch scratch(task.shared);
-    const Shared shared = take_shared(p, scratch);
-    const std::int64_t cuts = segments(p), joins = cuts > 1 ? key_heads(p) * kJoins : 0;
-    if (task.index < joins) {
-      const std::int64_t head = task.index / kJoins, part = task.index % kJoins;
-      const Sequence sequence = sequence_of(p, call, head / p.kv_heads);
-      const std::int64_t from = sequence.k_stored * part / kJoins;
-      const std::int64_t to = sequence.k_stored * (part + 1) / kJoins;
-      Scratch row(task.scratch);
-      double* total = row.take<double>(p.d > p.dv ? p.d : p.dv);
-      const auto join = [&](const Strided& t, const T* sums, std::int64_t count, double scale) {
-        const std::int64_t size = p.k_length * width(count);
-        for (std::int64_t j = from; j < to; ++j) {
-          clear(total, count);
-          for (std::int64_t s = 0; s < cuts; ++s)
-            add_wide<V>(sums + (head * cuts + s) * size + j * width(count), count, total);
-          store_scaled<V>(t, key_row(p, call, t, sequence, head % p.kv_heads, j), count, total,
-                          scale);
-        }
-      };
-      if (p.dk) join(call.dk, shared.dk, p.d, p.scale);
-      if (p.dv_gradient) join(call.dv, shared.dv, p.dv, 1);
-      return;
-    }
-    const std::int64_t h = task.index - joins;
-    const auto sum = [&](const Strided& t, const double* sums) {
-      double total = 0;
-      for (std::int64_t head = h / p.group(); head < key_heads(p); head += p.kv_heads)
-        for (std::int64_t s = 0; s < cuts; ++s)
-          total += sums[(head * cuts + s) * p.group() + h % p.group()];
-      store(t, t.offset(0, h, 0), total);
-    };
-    if (p.dalibi) sum(call.dalibi, shared.dalibi);
-    if (p.dsinks) sum(call.dsinks, shared.dsinks);
-  }
-
   const Problem& p;
   const Call& call_;
+  const Segments<V>& segments_;
   Scores<V>& scores_;
   Group& group_;
   Memory& memory_;

@@ -31,16 +31,24 @@ template <class V>
 class FlashForward {
   using T = typename V::T;
   static constexpr int kMost = Tile<V>::kMost;
-  static constexpr int kTiles = 4;   // of a task: they share a chunk while it is in the cache
-  static constexpr int kSlice = 32;  // keys whose values stay in the nearest cache
+  static constexpr int kTiles = V::kByLane ? 16 : 4;  // of a task: they share a chunk, in the cache
   static constexpr T kHidden = Scores<V>::kHidden;
+
+  // Where the sums of a chunk go: rows of `part`, or, where it is the only one, the results.
+  struct Place {
+    T* o;
+    std::int64_t stride;
+    bool final;
+  };
 
   struct Sums : Tile<V> {
     double m[kMost], l[kMost];
     double up[kMost];  // see join()
+    bool one[kMost];   // the row has seen one chunk
     double* o;         // [rows][width]  joined chunks, relative to m
     bool joined;       // else all there is are the sums of one chunk, in `part`
     T* part;           // [rows][width]  the chunk at hand
+    Place to;          // where its sums go
   };
 
   struct Memory {
@@ -55,6 +63,8 @@ class FlashForward {
       factors = scratch.take<T>(p.drop_below != 0 ? kChunk * kMost : 0);
       chunk.packed_k = scratch.take<T>(kChunk * p.d);
       chunk.packed_v = scratch.take<T>(kChunk * width(p));
+      chunk.paneled_k = scratch.take<T>(V::kByLane ? kChunk * p.d : 0);
+      chunk.stripped_v = scratch.take<T>(V::kByLane ? kChunk * (width(p) + V::kLanes) : 0);
       for (int t = 0; t < kTiles; ++t) {
         T* q = scratch.take<T>(p.d * kMost);
         T* part = scratch.take<T>(kMost * width(p));
@@ -111,7 +121,14 @@ class FlashForward {
 
  private:
   FlashForward(const Problem& problem, const Call& call, Scores<V>& scores, Memory& memory)
-      : p(problem), call_(call), scores_(scores), memory_(memory) {}
+      : p(problem), call_(call), scores_(scores), memory_(memory), slice_(slice(problem)) {}
+
+  // Keys whose values stay in the nearest cache
+  static int slice(const Problem& p) {
+    if (!V::kByLane) return 32;
+    const std::int64_t fits = (32 << 10) / (width(p) * static_cast<std::int64_t>(sizeof(T)));
+    return fits > 128 ? 128 : fits < 16 ? 16 : static_cast<int>(fits);
+  }
 
   static std::int64_t blocks(const Problem& p, const Tiles& tiles) {
     return (p.group() * p.q_length + tiles.queries - 1) / tiles.queries;
@@ -146,11 +163,12 @@ class FlashForward {
     }
     for (std::int64_t at = begin / kChunk * kChunk; at < end; at += kChunk) {
       bring(at, begin, end);
+      scores_.arrange(memory_.chunk, used);
       for (int t = 0; t < used; ++t) {
         Sums& tile = memory_.tiles[t];
         memory_.chunk.cold = t == 0;
         T top[kMost], sum[kMost];
-        if (weigh(tile, tile.part, top, sum)) join(tile, top, sum, tile.part);
+        if (weigh(tile, tile.to, top, sum)) join(tile, top, sum, tile.part);
       }
     }
     for (int t = 0; t < used; ++t) close(memory_.tiles[t]);
@@ -169,7 +187,10 @@ class FlashForward {
 
   void open(Sums& tile, std::int64_t first) noexcept {
     scores_.open(tile, first);
-    for (int n = 0; n < tile.lanes; ++n) tile.m[n] = kMinusInfinity, tile.l[n] = 0, tile.up[n] = 1;
+    for (int n = 0; n < tile.lanes; ++n) {
+      tile.m[n] = kMinusInfinity, tile.l[n] = 0, tile.up[n] = 1;
+      tile.one[n] = true;
+    }
     if (p.sinks) {  // a key that everybody sees, without value
       for (int n = 0; n < tile.rows; ++n) {
         const double sink = load(call_.sinks, call_.sinks.offset(0, tile.h[n], 0));
@@ -178,16 +199,21 @@ class FlashForward {
         state.add(log2_units(sink));
         tile.m[n] = state.m;
         tile.l[n] = state.l;
+        tile.one[n] = false;
       }
     }
     tile.joined =
         p.sinks || tile.begin >= tile.end || tile.begin / kChunk != (tile.end - 1) / kChunk;
     if (tile.joined)
       for (std::int64_t x = 0; x < tile.rows * width(p); ++x) tile.o[x] = 0;
+    tile.to = {tile.part, width(p), false};
+    if (tile.joined || p.group() != 1 || !lies_ready<T>(call_.out) || width(p) != p.dv) return;
+    tile.to = {reinterpret_cast<T*>(call_.out.data) + at(call_.out, tile, 0), call_.out.stride[2],
+               true};
   }
 
   // One chunk: steps 1 to 4. Gives its maximum, sum and O; false if the tile sees nothing of it.
-  bool weigh(const Sums& tile, T* o, T* top, T* sum) noexcept {
+  bool weigh(const Sums& tile, const Place& to, T* top, T* sum) noexcept {
     Runs& runs = *memory_.runs;
     scores_.find_runs(tile, memory_.chunk, runs);
     if (runs.count == 0) return false;
@@ -200,8 +226,10 @@ class FlashForward {
       for (std::int64_t x = 0; x < std::int64_t{runs.count} * tile.lanes; ++x)
         s[x] *= memory_.factors[x];
     }
-    values(tile, runs, s, o);  // 4 values
-    if (partial) without_hidden(tile, runs, s, o);
+    T factors[kMost];
+    for (int n = 0; to.final && n < tile.rows; ++n) factors[n] = inverse(sum[n]);
+    values(tile, runs, s, to, to.final ? factors : nullptr);  // 4 values
+    if (partial) without_hidden(tile, runs, s, to, to.final ? factors : nullptr);
     return true;
   }
 
@@ -219,15 +247,14 @@ class FlashForward {
     const bool drops = p.drop_below != 0;  // then the smallest weight may be all that is left
     const bool streamed = kVectors == 1 && count >= Scores<V>::kStreamed;
     const bool cold = kVectors > 1 && memory_.chunk.cold;
-    for (int j = 0; j < count; ++j) {
+    for (int j = 0; j < count; ++j, s += kVectors * V::kLanes) {
       if (streamed) prefetch_value(j);
       if (cold) prefetch_values(j);
       unrolled<kVectors>(ATTEND_EACH(n) {
-        T* at = s + (j * kVectors + n) * V::kLanes;
-        const V t = (V::load(at) - base[n]) * log2e;
+        const V t = (V::load(s + n * V::kLanes) - base[n]) * log2e;
         const V w = drops ? exp2_gradual(t) : exp2_of(t);
         total[n] = total[n] + w;
-        w.store(at);
+        w.store(s + n * V::kLanes);
       });
     }
     unrolled<kVectors>(ATTEND_EACH(n) { total[n].store(sum + n * V::kLanes); });
@@ -247,33 +274,47 @@ class FlashForward {
       prefetch(row + x);
   }
 
-  // o[row][x] = sum over the keys of w[j][row] * v[j][x], one ascending chain.
-  void values(const Sums& tile, const Runs& runs, const T* w, T* o) const noexcept {
+  // o[row][x] = sum over the keys of w[j][row] * v[j][x], one ascending chain; at last times the
+  // row's factor, if there are any.
+  void values(const Sums& tile, const Runs& runs, const T* w, const Place& to,
+              const T* factors) const noexcept {
     const Chunk<T>& chunk = memory_.chunk;
-    const std::int64_t vectors = width(p) / V::kLanes;
+    const KeyRows<T> v{.at = chunk.v,
+                       .stride = chunk.v_stride,
+                       .strips = chunk.v_strips,
+                       .count = chunk.to - chunk.from,
+                       .width = width(p)};
     for (int r = 0; r < runs.runs; ++r) {
       const Run& run = runs.run[r];
       const bool streamed = tile.lanes == V::kLanes && run.count >= Scores<V>::kStreamed;
-      const int slice = streamed ? kSlice / 2 : kSlice;
+      const int slice = v.strips != nullptr ? run.count : streamed ? slice_ / 2 : slice_;
       for (int x = 0; x < run.count; x += slice) {
+        const bool start = r == 0 && x == 0;
+        const bool end = factors != nullptr && r == runs.runs - 1 && x + slice >= run.count;
+        const std::int64_t first = run.key + x - chunk.from;
         const Operands<T> operands{.a = w + (run.at + x) * tile.lanes,
                                    .a_stride = tile.lanes,
-                                   .b = chunk.v + (run.key + x - chunk.from) * chunk.v_stride,
-                                   .b_stride = chunk.v_stride,
-                                   .c = o,
-                                   .c_stride = width(p),
+                                   .b = nullptr,
+                                   .b_stride = 0,
+                                   .c = to.o,
+                                   .c_stride = to.stride,
                                    .depth = run.count - x < slice ? run.count - x : slice};
-        if (r == 0 && x == 0) product_of_features<V, Start::zero>(operands, tile.rows, vectors);
-        else product_of_features<V, Start::c>(operands, tile.rows, vectors);
+        const StoreTimes<T> times{operands.a, factors};
+        if (start && end) rows_product<V, Start::zero>(operands, tile.rows, v, first, times);
+        else if (end) rows_product<V, Start::c>(operands, tile.rows, v, first, times);
+        else if (start) rows_product<V, Start::zero>(operands, tile.rows, v, first);
+        else rows_product<V, Start::c>(operands, tile.rows, v, first);
       }
     }
   }
 
   // 0 * NaN is NaN: a row whose sums are not finite, and that does not see every key, is summed
   // again without the keys it does not see.
-  void without_hidden(const Sums& tile, const Runs& runs, const T* w, T* o) noexcept {
+  void without_hidden(const Sums& tile, const Runs& runs, const T* w, const Place& to,
+                      const T* factors) noexcept {
     const std::int64_t whole = width(p);
-    for (int n = 0; n < tile.rows; ++n, o += whole) {
+    T* o = to.o;
+    for (int n = 0; n < tile.rows; ++n, o += to.stride) {
       bool finite = true;
       for (std::int64_t x = 0; x < whole; x += V::kLanes)
         finite = finite && all_finite(V::load(o + x));
@@ -289,6 +330,7 @@ class FlashForward {
             fma(weight, V::load(v + x), V::load(o + x)).store(o + x);
         }
       }
+      for (std::int64_t x = 0; factors != nullptr && x < whole; ++x) o[x] *= factors[n];
     }
   }
 
@@ -300,6 +342,10 @@ class FlashForward {
   void join(Sums& tile, const T* top, const T* sum, const T* o) const noexcept {
     using D = typename V::Double;
     double whole[kMost], up[kMost], mine[kMost], other[kMost];
+    if (!tile.joined && !p.lse && !p.weights) {  // nobody asks for the maximum
+      for (int n = 0; n < tile.rows; ++n) tile.l[n] = static_cast<double>(sum[n]);
+      return;
+    }
     for (int n = 0; n < tile.lanes; n += V::kLanes) {
       unrolled<V::kDoubles>(ATTEND_EACH(k) {
         // As log2_units(): the lowest finite score stays finite.
@@ -323,16 +369,19 @@ class FlashForward {
         other[n] = up[n] * power_of_two(whole[n] - m);
         tile.l[n] = tile.l[n] * mine[n] + part * other[n];
         tile.m[n] = m, tile.up[n] = 1;
+        tile.one[n] = false;
       }
     }
     if (!tile.joined) return;
     double* total = tile.o;
     for (int n = 0; n < tile.rows; ++n) {
       const D a = D::set(mine[n]), b = D::set(other[n]);
+      const bool as_is = mine[n] == 1;  // the maximum has not changed
       for (std::int64_t x = 0; x < width(p); x += V::kLanes, o += V::kLanes) {
         const V part = V::load(o);
         unrolled<V::kDoubles>(ATTEND_EACH(k) {
-          (D::load(total) * a + wide<k>(part) * b).store(total);
+          const D before = D::load(total);
+          fma(wide<k>(part), b, as_is ? before : before * a).store(total);
           total += D::kLanes;
         });
       }
@@ -357,7 +406,7 @@ class FlashForward {
       if (at + kChunk <= tile.begin || at >= tile.end) continue;
       bring(at, tile.begin, tile.end);
       const Left to = left(c);
-      if (!weigh(tile, to.o, to.top, to.sum)) {  // all of its blocks are hidden
+      if (!weigh(tile, {to.o, width(p), false}, to.top, to.sum)) {  // all of its blocks are hidden
         for (int n = 0; n < tile.lanes; ++n) to.top[n] = kHidden, to.sum[n] = 0;
         for (std::int64_t x = 0; x < tile.rows * width(p); ++x) to.o[x] = 0;
       }
@@ -370,6 +419,7 @@ class FlashForward {
     if (scores_.rows() == 0) return;
     open(tile, 0);
     tile.joined = true;
+    tile.to = {tile.part, width(p), false};
     for (std::int64_t x = 0; x < tile.rows * width(p); ++x) tile.o[x] = 0;
     for (std::int64_t c = 0; c < chunks(p); ++c) {
       if ((c + 1) * kChunk <= tile.begin || c * kChunk >= tile.end) continue;
@@ -381,52 +431,61 @@ class FlashForward {
 
   // ---- results ------------------------------------------------------------------------------
 
-  // out = o / l, lse = m + log l.
+  // out = o / l, lse = m + log l. What one chunk gave is divided in T: its sums may have gone to
+  // the results already, and a row's bits do not depend on that.
   void close(Sums& tile) noexcept {
     const bool ready = lies_ready<T>(call_.out);
     for (int n = 0; n < tile.rows; ++n) {
-      const double inverse = tile.l[n] == 0 ? 0 : 1 / tile.l[n];
-      if (tile.l[n] == 0)  // the row saw nothing: neither did `part`, which holds garbage then
-        for (std::int64_t x = 0; x < width(p); ++x) tile.part[n * width(p) + x] = 0;
-      if (ready) close_row(tile, n, inverse);
-      else convert_row_out(tile, n, inverse);
+      if (tile.l[n] == 0)  // the row saw nothing: neither did `to`, which holds garbage then
+        clear(tile.to.o + n * tile.to.stride, width(p));
+      if (!tile.to.final && ready) close_row(tile, n);
+      if (!tile.to.final && !ready) convert_row_out(tile, n);
       tile.l[n] *= tile.up[n];
       if (p.lse) store(call_.lse, at(call_.lse, tile, n), SoftmaxState{tile.m[n], tile.l[n]}.lse());
       if (p.visited_blocks) count_blocks(tile, n);
     }
   }
 
-  void close_row(const Sums& tile, int n, double inverse) const noexcept {
+  void close_row(const Sums& tile, int n) const noexcept {
     using D = typename V::Double;
-    const D factor = D::set(inverse);
+    const D factor = D::set(tile.l[n] == 0 ? 0 : 1 / tile.l[n]);
+    const V factor_of_one = V::set(inverse(static_cast<T>(tile.l[n])));
     T* out = reinterpret_cast<T*>(call_.out.data) + at(call_.out, tile, n);
     const std::int64_t whole = width(p), dv = p.dv;
     const T* part = tile.part + n * whole;
     const double* o = tile.o + n * whole;
     for (std::int64_t x = 0; x < dv; x += V::kLanes) {
-      D result[V::kDoubles];
+      D sum[V::kDoubles];
       unrolled<V::kDoubles>(ATTEND_EACH(k) {
-        const D sum = tile.joined ? D::load(o + x + k * D::kLanes) : wide<k>(V::load(part + x));
-        result[k] = sum * factor;
+        sum[k] = tile.joined ? D::load(o + x + k * D::kLanes) : wide<k>(V::load(part + x));
+        if (!tile.one[n]) sum[k] = sum[k] * factor;
       });
-      if (x + V::kLanes <= dv) V::narrowed(result).store(out + x);
-      else V::narrowed(result).store_first(out + x, dv - x);
+      V result = V::narrowed(sum);
+      if (tile.one[n]) result = result * factor_of_one;
+      if (x + V::kLanes <= dv) result.store(out + x);
+      else result.store_first(out + x, dv - x);
     }
   }
 
-  std::int64_t at(const Strided& t, const Sums& tile, int n) const noexcept {
-    return query_row(p, t, scores_.sequence, tile.h[n], tile.i[n]);
-  }
-
-  void convert_row_out(const Sums& tile, int n, double inverse) const noexcept {
+  void convert_row_out(const Sums& tile, int n) const noexcept {
+    const double factor = tile.l[n] == 0 ? 0 : 1 / tile.l[n];
+    const T factor_of_one = inverse(static_cast<T>(tile.l[n]));
     with_type(call_.out.type, [&]<class E>(E) {
       E* to = reinterpret_cast<E*>(call_.out.data) + at(call_.out, tile, n);
       for (std::int64_t x = 0; x < p.dv; ++x) {
         const std::int64_t from = n * width(p) + x;
         const double sum = tile.joined ? tile.o[from] : static_cast<double>(tile.part[from]);
-        to[x * call_.out.stride[3]] = static_cast<E>(sum * inverse);
+        to[x * call_.out.stride[3]] = tile.one[n]
+                                          ? static_cast<E>(static_cast<T>(sum) * factor_of_one)
+                                          : static_cast<E>(sum * factor);
       }
     });
+  }
+
+  static T inverse(T sum) noexcept { return sum == 0 ? 0 : 1 / sum; }
+
+  std::int64_t at(const Strided& t, const Sums& tile, int n) const noexcept {
+    return query_row(p, t, scores_.sequence, tile.h[n], tile.i[n]);
   }
 
   // The blocks that row n sees.
@@ -445,6 +504,7 @@ class FlashForward {
   const Call& call_;
   Scores<V>& scores_;
   Memory& memory_;
+  const int slice_;
   T* left_ = nullptr;
 };
 

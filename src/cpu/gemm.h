@@ -15,7 +15,7 @@
 #pragma once
 
 #include "core/matrix.h"
-#include "cpu/product.h"
+#include "cpu/pack.h"
 
 namespace attend {
 namespace {
@@ -96,7 +96,8 @@ void pack_panel(const Product<T>& p, std::int64_t k, std::int64_t depth, std::in
 template <class T>
 struct RowsOfA {
   const T* at;
-  std::int64_t row, depth;  // strides
+  Layout layout;
+  std::int64_t stride;  // along: from row to row; else from step to step
 };
 
 // Rows of one panel and one block of the depth. The sums of a tile are stored all at once: unless
@@ -105,15 +106,23 @@ template <class V, int kVectors, bool kWhole, class T = typename V::T>
 void multiply(const RowsOfA<T>& a, std::int64_t rows, Operands<T> x,
               const AddToC<V, kWhole> finish) noexcept {
   x.a = a.at;
-  x.a_stride = a.depth == 1 ? a.row : a.depth;
+  x.a_stride = a.stride;
+  x.a_panel = kPanelRows * x.depth;
   while (rows > 0) {
-    const std::int64_t some = rows < 2 * kTileRows ? rows : kTileRows;
+    const std::int64_t some = rows < 2 * kPanelRows ? rows : kPanelRows;
     for (std::int64_t r = 0; r < some; ++r)
       unrolled<kVectors>(
           ATTEND_EACH(n) { __builtin_prefetch(x.c + r * x.c_stride + n * V::kLanes, 1); });
-    if (a.depth == 1) product<V, kVectors, Layout::along, Start::zero>(x, some, finish);
-    else product<V, kVectors, Layout::across, Start::zero>(x, some, finish);
-    x.a += some * a.row;
+    if (a.layout == Layout::along) {
+      product<V, kVectors, Layout::along, Start::zero>(x, some, finish);
+      x.a += some * a.stride;
+    } else if (a.layout == Layout::across) {
+      product<V, kVectors, Layout::across, Start::zero>(x, some, finish);
+      x.a += some;
+    } else if constexpr (V::kByLane) {
+      product<V, kVectors, Layout::panels, Start::zero>(x, some, finish);
+      x.a += x.a_panel;
+    }
     x.c += some * x.c_stride;
     rows -= some;
   }
@@ -159,17 +168,21 @@ void for_panels(const MatrixPart& part, std::int64_t rows, Use use) noexcept {
 }
 
 // Rows of a that lie across, a step of the depth far from the next, are brought side by side first:
-// a block of them serves all columns of the part.
+// a block of them serves all columns of the part. Where products by lane want panels, so are
+// others.
 template <class V, class T = typename V::T>
 void run_across(const Product<T>& p, const MatrixPart& part) noexcept {
   constexpr std::int64_t kRows = kAcrossRows<T>;
   alignas(64) T block[kSumBlock * kRows];
+  const RowsOfA<T> brought = p.a_depth == 1 ? RowsOfA<T>{block, Layout::panels, kPanelRows}
+                                            : RowsOfA<T>{block, Layout::across, kRows};
   for (std::int64_t row = part.row_begin; row < part.row_end; row += kRows) {
     const std::int64_t rows = part.row_end - row < kRows ? part.row_end - row : kRows;
     std::int64_t k = 0;
     do {
       const std::int64_t depth = p.k - k < kSumBlock ? p.k - k : kSumBlock;
-      for (std::int64_t x = 0; x < depth; ++x) {
+      if (p.a_depth == 1) rows_to_panels<V>(p.a + row * p.a_row + k, p.a_row, rows, depth, block);
+      for (std::int64_t x = 0; p.a_depth != 1 && x < depth; ++x) {
         const T* const from = p.a + row * p.a_row + (k + x) * p.a_depth;
         for (std::int64_t r = 0; r < rows; r += V::kLanes) {
           prefetch(from + kAhead * p.a_depth + r);
@@ -178,10 +191,9 @@ void run_across(const Product<T>& p, const MatrixPart& part) noexcept {
           some.store(block + x * kRows + r);
         }
       }
-      for_panels<kTileVectors * V::kLanes>({row, row + rows, part.column_begin, part.column_end},
-                                           rows, [&](const MatrixPart& panel) {
-                                             run_block<V>(p, panel, k, {block, 1, kRows});
-                                           });
+      for_panels<kTileVectors * V::kLanes>(
+          {row, row + rows, part.column_begin, part.column_end}, rows,
+          [&](const MatrixPart& panel) { run_block<V>(p, panel, k, brought); });
       k += depth;
     } while (k < p.k);
   }
@@ -191,13 +203,13 @@ void run_across(const Product<T>& p, const MatrixPart& part) noexcept {
 // serves all rows.
 template <class V>
 void run_matrix(const Product<typename V::T>& p, const MatrixPart& part) noexcept {
-  if (p.a_depth != 1) return run_across<V>(p, part);
   const std::int64_t all = part.row_end - part.row_begin;
-  const std::int64_t some = p.packed != nullptr && all > 2 * kTileRows ? 2 * kTileRows : all;
+  if (p.a_depth != 1 || (V::kByLane && all >= kPanelRows)) return run_across<V>(p, part);
+  const std::int64_t some = p.packed != nullptr && all > 2 * kPanelRows ? 2 * kPanelRows : all;
   for_panels<kTileVectors * V::kLanes>(part, some, [&](const MatrixPart& panel) {
     std::int64_t k = 0;
     do {  // at least once: an empty sum is 0
-      run_block<V>(p, panel, k, {p.a + panel.row_begin * p.a_row + k * p.a_depth, p.a_row, 1});
+      run_block<V>(p, panel, k, {p.a + panel.row_begin * p.a_row + k, Layout::along, p.a_row});
       k += kSumBlock;
     } while (k < p.k);
   });

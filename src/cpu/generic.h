@@ -8,8 +8,8 @@
 namespace attend {
 namespace {
 
-inline constexpr int kTileRows = 4, kTileVectors = 2;
-inline constexpr int kWideRows = 2, kWideVectors = 4;  // for few rows
+inline constexpr int kTileVectors = 2, kFeatureVectors = 2, kWideVectors = 4;
+constexpr int tile_rows(int vectors, bool) { return vectors > kTileVectors ? 2 : 4; }
 
 template <class Element, class Whole>
 struct Lanes {
@@ -62,7 +62,7 @@ struct F64 : Lanes<double, std::int64_t> {
   static F64 narrowed(const F64* doubles) { return doubles[0]; }
 };
 inline F64 scaled(F64 a, F64 n) {
-  const F64::Mask bits = (__builtin_convertvector(n.v, F64::Mask) + 1023) << 52;
+  const F64::Mask bits = reinterpret_cast<F64::Mask>(n.v) << 52;
   return {{a.v * reinterpret_cast<F64::Native>(bits)}};
 }
 inline bool all_finite(F64 a) {
@@ -91,7 +91,7 @@ struct F32 : Lanes<float, std::int32_t> {
   }
 };
 inline F32 scaled(F32 a, F32 n) {
-  const F32::Mask bits = (__builtin_convertvector(n.v, F32::Mask) + 127) << 23;
+  const F32::Mask bits = reinterpret_cast<F32::Mask>(n.v) << 23;
   return {{a.v * reinterpret_cast<F32::Native>(bits)}};
 }
 inline bool all_finite(F32 a) {
@@ -130,10 +130,6 @@ inline V fma(V a, V b, V c) {
 template <Generic V>
 inline V larger(V a, V b) {
   return {{a.v > b.v ? a.v : b.v}};
-}
-template <Generic V>
-inline V nearest(V a) {
-  return {{V::round(a.v)}};
 }
 template <Generic V>
 inline V ceiling(V a) {

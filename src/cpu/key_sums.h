@@ -3,72 +3,16 @@
 //   dK [keys][d]   = scale * sum over the rows of  dS^T Q        pairs = dS, rows = q
 //   dV [keys][dv]  =         sum over the rows of  P^T dO        pairs = P,  rows = dout
 //
-// A group (up to 128 rows) is one chain of products; the groups of 1024 rows are added in f32,
-// those sums in f64: the error of a sum of 128 + 8 is less than that of one chain of 256. Where one
-// group holds all the rows, its products go straight to where the gradient is wanted.
+// A group (up to 128 rows) is one chain of products; the groups of a segment, at most 1024 rows,
+// are added in f32, the segments in f64: the error of a sum of 128 + 8 is less than that of one
+// chain of 256. Where one group holds all the rows, its products go straight to where the gradient
+// is wanted.
 #pragma once
 
-#include "cpu/score_gradients.h"
+#include "cpu/segments.h"
 
 namespace attend {
 namespace {
-
-// to[x] = scale * row[x], at any type and stride, with one rounding.
-template <class V, class From>
-void store_scaled(const Strided& t, std::int64_t offset, std::int64_t count, const From* row,
-                  double scale) noexcept {
-  using T = typename V::T;
-  using D = typename V::Double;
-  std::int64_t done = 0;
-  if (lies_ready<T>(t)) {
-    T* to = reinterpret_cast<T*>(t.data) + offset;
-    const auto single = static_cast<T>(scale);
-    const bool exact = std::is_same_v<From, T> && static_cast<double>(single) == scale;
-    for (; done + V::kLanes <= count; done += V::kLanes) {
-      if constexpr (std::is_same_v<From, T>) {
-        if (exact) {
-          (V::load(row + done) * V::set(single)).store(to + done);
-          continue;
-        }
-      }
-      D sum[V::kDoubles];
-      unrolled<V::kDoubles>(ATTEND_EACH(k) {
-        if constexpr (std::is_same_v<From, double>)
-          sum[k] = D::set(scale) * D::load(row + done + k * D::kLanes);
-        else sum[k] = D::set(scale) * wide<k>(V::load(row + done));
-      });
-      V::narrowed(sum).store(to + done);
-    }
-  }
-  with_type(t.type, [&]<class E>(E) {
-    E* to = reinterpret_cast<E*>(t.data) + offset;
-    for (std::int64_t x = done; x < count; ++x)
-      to[x * t.stride[3]] = static_cast<E>(scale * static_cast<double>(row[x]));
-  });
-}
-
-template <class Number>
-void clear(Number* from, std::int64_t count) noexcept {
-  for (std::int64_t x = 0; x < count; ++x) from[x] = 0;
-}
-
-// total[x] += part[x].
-template <class V>
-void add_wide(const typename V::T* part, std::int64_t count, double* total) noexcept {
-  using D = typename V::Double;
-  std::int64_t x = 0;
-  for (; x + V::kLanes <= count; x += V::kLanes) {
-    const V v = V::load(part + x);
-    unrolled<V::kDoubles>(ATTEND_EACH(k) {
-      double* sum = total + x + k * D::kLanes;
-      (D::load(sum) + wide<k>(v)).store(sum);
-    });
-  }
-  for (; x < count; ++x) total[x] += static_cast<double>(part[x]);
-}
-
-// Keys on pages may be shared by several sequences: their sums are those of the whole batch.
-inline bool paged(const Problem& p) noexcept { return p.keys == KeyAddressing::paged; }
 
 template <class V>
 class KeySums {
@@ -77,12 +21,10 @@ class KeySums {
   using Group = ScoreGradients<V>;
   using Rows = typename Group::Rows;
   static constexpr int kMost = Group::kMost;
-  static constexpr int kPanel = kTileVectors * V::kLanes;
+  static constexpr int kPanel = kFeatureVectors * V::kLanes;
   static constexpr int kStep = 48;  // keys that are tested together for the tiles that see them
 
  public:
-  static constexpr int kFlush = 1024;  // rows whose sums are f32
-
   struct Wanted {
     bool any;
     std::int64_t features;
@@ -90,18 +32,18 @@ class KeySums {
     double scale;
   };
 
-  // `shared`: the sums lie where begin() says, and are left there. `most` rows come between
-  // begin() and end().
-  KeySums(Scores<V>& scores, Group& group, Scratch& scratch, const Wanted& wanted, bool shared,
-          std::int64_t most)
+  KeySums(Scores<V>& scores, Group& group, Scratch& scratch, const Segments<V>& segments,
+          const Wanted& wanted)
       : p(scores.p), call_(scores.call), scores_(scores), group_(group), wanted_(wanted),
-        count_(wanted.features), width_(Scores<V>::width(count_)) {
+        count_(wanted.features), width_(Scores<V>::width(count_)), summed_(segments.summed) {
     if (!wanted.any) return;
     const std::int64_t wide = (count_ + kPanel - 1) / kPanel * kPanel;
     panels_ = scratch.take<T>(wide * Group::kRows);
     row_ = scratch.take<T>(width_);
-    if (!shared) own_ = scratch.take<T>(saturating_count(narrow(p) ? kChunk : p.k_length, width_));
-    if (!plain() || most > kFlush)
+    turned_ = scratch.take<T>(V::kByLane ? kStep * Group::kRows : 0);
+    if (!segments.apart)
+      own_ = scratch.take<T>(saturating_count(narrow(p) ? kChunk : p.k_length, width_));
+    if (!plain() || segments.rows_of_task() > summed_)
       total_ = scratch.take<double>(saturating_count(stored_keys(), count_));
   }
 
@@ -111,7 +53,7 @@ class KeySums {
     return Scores<V>::width(p.d) + Scores<V>::width(p.dv) > 2 * (p.d + p.dv);
   }
 
-  // Before the first row of a key head; `place` [keys][width] or null.
+  // Before the first row of a task; the sums are left in `place` [keys][width], if it is not null.
   void begin(T* place) noexcept {
     shared_ = place != nullptr;
     part_ = shared_ ? place : own_;
@@ -124,10 +66,20 @@ class KeySums {
   void open(bool first, bool only) noexcept {
     if (!wanted_.any) return;
     pack();
-    if (!first) return;
-    direct_ = only && may_be_direct();
-    const std::int64_t keys = narrow(p) ? kChunk : scores_.sequence.k_stored;
-    if (!direct_) clear(part_, keys * width_);
+    if (first) direct_ = only && may_be_direct();
+    stores_ = direct_;
+    if (direct_ || !(first || empty_)) return;
+    empty_ = false;
+    if (narrow(p) || p.blocks) {
+      clear(part_, (narrow(p) ? kChunk : scores_.sequence.k_stored) * width_);
+    } else {  // where the group sees something, its sums are the first: no need to add
+      stores_ = true;
+      const std::int64_t keys = scores_.sequence.k_stored;
+      const std::int64_t begin = group_.begin < group_.end ? group_.begin : keys;
+      const std::int64_t end = group_.begin < group_.end ? group_.end : keys;
+      clear(part_, begin * width_);
+      clear(part_ + end * width_, (keys - end) * width_);
+    }
   }
 
   bool finite() const noexcept { return finite_; }  // the rows of the group
@@ -137,7 +89,7 @@ class KeySums {
   void add(const T* pairs, bool careful) noexcept {
     if (!wanted_.any) return;
     if (careful) add_careful(pairs);
-    else if (direct_) products(pairs, Scale{V::set(static_cast<T>(wanted_.scale))});
+    else if (stores_) products(pairs, Scale{factor()});
     else products(pairs, Add{});
     if (narrow(p)) flush(group_.chunk.from, group_.chunk.to);
   }
@@ -145,7 +97,7 @@ class KeySums {
   // After `rows` rows of the sequence, or at its end.
   void close(std::int64_t rows, bool last) noexcept {
     if (!wanted_.any || narrow(p)) return;
-    if (last ? !plain() : rows % kFlush == 0) flush(0, scores_.sequence.k_stored);
+    if (last ? !plain() : rows % summed_ == 0) flush(0, scores_.sequence.k_stored);
   }
 
   // After the last row of a key head: gradients, or f32 sums in begin()'s place.
@@ -179,7 +131,7 @@ class KeySums {
       });
     }
   };
-  // Or are the gradient.
+  // Or are the first, or the gradient.
   struct Scale {
     V factor;
     template <int kRows, int kVectors>
@@ -233,10 +185,13 @@ class KeySums {
     return part_ + (narrow(p) ? j - group_.chunk.from : j) * width_;
   }
   std::int64_t stride() const noexcept { return direct_ ? wanted_.to.stride[2] : width_; }
+  V factor() const noexcept { return V::set(direct_ ? static_cast<T>(wanted_.scale) : T{1}); }
 
+  // Panel by panel of the features, or, where pairs are turned first, by steps of the keys.
   template <class Finish>
   void products(const T* pairs, Finish finish) const noexcept {
-    for (std::int64_t x = 0; x < width_; x += kPanel) {
+    const std::int64_t each = V::kByLane ? width_ : kPanel;
+    for (std::int64_t x = 0; x < width_; x += each) {
       for (int r = 0; r < group_.runs->runs; ++r) {
         const Run& run = group_.runs->run[r];
         for (int y = 0; y < run.count; y += kStep) {
@@ -244,20 +199,42 @@ class KeySums {
           int from = 0, to = group_.used;  // tiles that may see these keys
           while (from < to && !sees(from, run.key + y, count)) ++from;
           while (from < to && !sees(to - 1, run.key + y, count)) --to;
-          if (from == to && !direct_) continue;
-          const int rows = (to * kMost < group_.rows ? to * kMost : group_.rows) - from * kMost;
-          const Operands<T> operands{.a = pairs + (run.at + y) * group_.stride + from * kMost,
-                                     .a_stride = group_.stride,
-                                     .b = panels_ + x * Group::kRows + from * kMost * kPanel,
-                                     .b_stride = kPanel,
-                                     .c = sums_of(run.key + y) + x,
-                                     .c_stride = stride(),
-                                     .depth = from == to ? 0 : rows};
-          if (width_ - x <= V::kLanes)
-            product<V, 1, Layout::streamed, Start::zero>(operands, count, finish);
-          else product<V, kTileVectors, Layout::streamed, Start::zero>(operands, count, finish);
+          if (from == to && !stores_) continue;
+          const int end = to * kMost < group_.rows ? to * kMost : group_.rows;
+          const int rows = from == to ? 0 : end - from * kMost;
+          Operands<T> operands{.a = pairs + (run.at + y) * group_.stride + from * kMost,
+                               .a_stride = group_.stride,
+                               .b = panels_ + x * Group::kRows + from * kMost * kPanel,
+                               .b_stride = kPanel,
+                               .c = sums_of(run.key + y) + x,
+                               .c_stride = stride(),
+                               .depth = rows};
+          if constexpr (V::kByLane) turned_products(operands, count, finish);
+          else panel_product<Layout::streamed>(operands, count, width_ - x, finish);
         }
       }
+    }
+  }
+
+  template <Layout kLayout, class Finish>
+  static void panel_product(const Operands<T>& x, int count, std::int64_t width,
+                            Finish finish) noexcept {
+    if (width <= V::kLanes) product<V, 1, kLayout, Start::zero>(x, count, finish);
+    else product<V, kFeatureVectors, kLayout, Start::zero>(x, count, finish);
+  }
+
+  // Products by lane are at their best across: the pairs of a step are turned for all features.
+  template <class Finish>
+  void turned_products(Operands<T> x, int count, Finish finish) const noexcept {
+    const T* rows[kStep];
+    for (int n = 0; n < count; ++n) rows[n] = x.a + n * x.a_stride;
+    rows_to_lanes<V>(rows, count, x.depth, turned_, kStep);
+    x.a = turned_;
+    x.a_stride = kStep;
+    for (std::int64_t at = 0; at < width_; at += kPanel) {
+      panel_product<Layout::across>(x, count, width_ - at, finish);
+      x.b += Group::kRows * kPanel;
+      x.c += kPanel;
     }
   }
 
@@ -266,7 +243,6 @@ class KeySums {
   }
 
   void add_careful(const T* pairs) noexcept {
-    const V factor = V::set(static_cast<T>(wanted_.scale));
     for (int r = 0; r < group_.runs->runs; ++r) {
       const Run& run = group_.runs->run[r];
       for (int y = 0; y < run.count; ++y) {
@@ -278,7 +254,7 @@ class KeySums {
             if (group_.p[pair + n] != Group::kHidden)
               sum = fma(V::set(pairs[pair + n]), V::load(panel + n * kPanel), sum);
           T* to = sums_of(run.key + y) + x;
-          (direct_ ? sum * factor : V::load(to) + sum).store(to);
+          (stores_ ? sum * factor() : V::load(to) + sum).store(to);
         }
       }
     }
@@ -291,9 +267,9 @@ class KeySums {
       double* total = total_ + stored_key(j) * count_;
       if (!flushed_) clear(total, count_);
       add_wide<V>(part, count_, total);
-      clear(part, width_);
+      if (narrow(p)) clear(part, width_);
     }
-    flushed_ = true;
+    flushed_ = empty_ = true;
   }
 
   std::int64_t stored_key(std::int64_t j) const noexcept {
@@ -312,14 +288,18 @@ class KeySums {
   Group& group_;
   const Wanted wanted_;
   const std::int64_t count_, width_;    // features, and as whole vectors
+  const std::int64_t summed_;           // rows that the f32 sums take
   T* panels_ = nullptr;                 // [panel][group rows][kPanel]
   T* row_ = nullptr;                    // [width], a row that does not lie ready
+  T* turned_ = nullptr;                 // [group rows][kStep], pairs the other way round
   T *own_ = nullptr, *part_ = nullptr;  // [keys][width]
   double* total_ = nullptr;             // [stored keys][features]
   bool finite_ = true;
   bool shared_ = false;   // the sums are left in begin()'s place
   bool flushed_ = false;  // the f64 sums have begun
+  bool empty_ = false;    // the f64 sums have all that the f32 sums had
   bool direct_ = false;   // the sums are the gradient
+  bool stores_ = false;   // those of the group at hand are stored, not added
 };
 
 }  // namespace

@@ -10,8 +10,11 @@
 namespace attend {
 namespace {
 
-inline constexpr int kTileRows = 8, kTileVectors = 2;
-inline constexpr int kWideRows = 4, kWideVectors = 4;  // for few rows
+inline constexpr int kTileVectors = 3, kFeatureVectors = 2, kWideVectors = 4;
+constexpr int tile_rows(int vectors, bool along) {
+  if (vectors > kTileVectors) return 4;
+  return along ? (vectors == 3 ? 6 : 8) : (vectors == 3 ? 8 : 12);
+}
 
 struct F64 {
   using T = double;
@@ -51,11 +54,9 @@ inline F64 fma_lane(F64 a, F64 b, F64 c) {
   return {vfmaq_laneq_f64(c.v, b.v, a.v, kLane)};
 }
 inline F64 larger(F64 a, F64 b) { return {vmaxq_f64(a.v, b.v)}; }
-inline F64 nearest(F64 a) { return {vrndnq_f64(a.v)}; }
 inline F64 ceiling(F64 a) { return {vrndpq_f64(a.v)}; }
 inline F64 scaled(F64 a, F64 n) {
-  const int64x2_t bits = vshlq_n_s64(vaddq_s64(vcvtq_s64_f64(n.v), vdupq_n_s64(1023)), 52);
-  return {vmulq_f64(a.v, vreinterpretq_f64_s64(bits))};
+  return {vmulq_f64(a.v, vreinterpretq_f64_s64(vshlq_n_s64(vreinterpretq_s64_f64(n.v), 52)))};
 }
 inline F64::Mask less(F64 a, F64 b) { return vcltq_f64(a.v, b.v); }
 inline F64 select(F64::Mask m, F64 a, F64 b) { return {vbslq_f64(m, a.v, b.v)}; }
@@ -109,11 +110,9 @@ inline F32 fma_lane(F32 a, F32 b, F32 c) {
   return {vfmaq_laneq_f32(c.v, b.v, a.v, kLane)};
 }
 inline F32 larger(F32 a, F32 b) { return {vmaxq_f32(a.v, b.v)}; }
-inline F32 nearest(F32 a) { return {vrndnq_f32(a.v)}; }
 inline F32 ceiling(F32 a) { return {vrndpq_f32(a.v)}; }
 inline F32 scaled(F32 a, F32 n) {
-  const int32x4_t bits = vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n.v), vdupq_n_s32(127)), 23);
-  return {vmulq_f32(a.v, vreinterpretq_f32_s32(bits))};
+  return {vmulq_f32(a.v, vreinterpretq_f32_s32(vshlq_n_s32(vreinterpretq_s32_f32(n.v), 23)))};
 }
 inline F32::Mask less(F32 a, F32 b) { return vcltq_f32(a.v, b.v); }
 inline F32 select(F32::Mask m, F32 a, F32 b) { return {vbslq_f32(m, a.v, b.v)}; }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/strided.h"
-#include "cpu/vec.h"
+#include "cpu/product.h"
 
 namespace attend {
 namespace {
@@ -15,20 +15,51 @@ void rows_to_lanes(const T* const* rows, std::int64_t count, std::int64_t length
   const V times = V::set(factor);
   for (std::int64_t n = 0; n < lanes; n += V::kLanes) {
     const std::int64_t high = count - n < V::kLanes ? count - n : V::kLanes;
-    for (std::int64_t x = 0; x < length; x += V::kLanes) {
-      const std::int64_t width = length - x < V::kLanes ? length - x : V::kLanes;
-      V square[V::kLanes];
+    const auto square = [&](std::int64_t x, auto whole, std::int64_t wide) {
+      V part[V::kLanes];
       unrolled<V::kLanes>(ATTEND_EACH(r) {
-        if (r >= high) square[r] = V::set(0);
-        else if (width == V::kLanes) square[r] = V::load(rows[n + r] + x);
-        else square[r] = V::load_first(rows[n + r] + x, width);
+        if (!whole && r >= high) part[r] = V::set(0);
+        else if (wide == V::kLanes) part[r] = V::load(rows[n + r] + x);
+        else part[r] = V::load_first(rows[n + r] + x, wide);
       });
-      transpose(square);
+      transpose(part);
       unrolled<V::kLanes>(ATTEND_EACH(r) {
-        if (r < width) (square[r] * times).store(to + (x + r) * lanes + n);
+        if (r < wide) (part[r] * times).store(to + (x + r) * lanes + n);
       });
-    }
+    };
+    std::int64_t x = 0;
+    if (high == V::kLanes)
+      for (; x + V::kLanes <= length; x += V::kLanes) square(x, std::true_type{}, V::kLanes);
+    else
+      for (; x + V::kLanes <= length; x += V::kLanes) square(x, std::false_type{}, V::kLanes);
+    if (x < length) square(x, std::false_type{}, length - x);
   }
+}
+
+// `count` rows as panels (product.h): to[panel][x][n] = rows[panel * kPanelRows + n][x]; gives
+// `to`.
+template <class V, class T = typename V::T>
+const T* rows_to_panels(const T* rows, std::int64_t stride, std::int64_t count, std::int64_t length,
+                        T* to) noexcept {
+  for (std::int64_t row = 0; row < count; row += kPanelRows) {
+    const T* some[kPanelRows];
+    const std::int64_t here = count - row < kPanelRows ? count - row : kPanelRows;
+    for (std::int64_t n = 0; n < here; ++n) some[n] = rows + (row + n) * stride;
+    rows_to_lanes<V>(some, here, length, to + row * length, kPanelRows);
+  }
+  return to;
+}
+
+// `count` rows of `width` features, whole vectors, as strips of a register tile's width:
+// to[strip][row][kStrip]; gives `to`.
+template <class V, class T = typename V::T>
+const T* rows_to_strips(const T* rows, std::int64_t stride, std::int64_t count, std::int64_t width,
+                        T* to) noexcept {
+  constexpr std::int64_t kStrip = kFeatureVectors * V::kLanes;
+  for (std::int64_t row = 0; row < count; ++row, rows += stride)
+    for (std::int64_t x = 0; x < width; x += V::kLanes)
+      V::load(rows + x).store(to + (x / kStrip * count + row) * kStrip + x % kStrip);
+  return to;
 }
 
 // Whether a row of `t` can be read where it lies.
@@ -45,6 +76,60 @@ void convert_row(const Strided& t, std::int64_t offset, std::int64_t count, T* r
     const std::int64_t stride = t.stride[3];
     for (std::int64_t x = 0; x < count; ++x) row[x] = static_cast<T>(widened(from[x * stride]));
   });
+}
+
+// to[x] = scale * row[x], at any type and stride, with one rounding.
+template <class V, class From>
+void store_scaled(const Strided& t, std::int64_t offset, std::int64_t count, const From* row,
+                  double scale) noexcept {
+  using T = typename V::T;
+  using D = typename V::Double;
+  std::int64_t done = 0;
+  if (lies_ready<T>(t)) {
+    T* to = reinterpret_cast<T*>(t.data) + offset;
+    const auto single = static_cast<T>(scale);
+    const bool exact = std::is_same_v<From, T> && static_cast<double>(single) == scale;
+    for (; done + V::kLanes <= count; done += V::kLanes) {
+      if constexpr (std::is_same_v<From, T>) {
+        if (exact) {
+          (V::load(row + done) * V::set(single)).store(to + done);
+          continue;
+        }
+      }
+      D sum[V::kDoubles];
+      unrolled<V::kDoubles>(ATTEND_EACH(k) {
+        if constexpr (std::is_same_v<From, double>)
+          sum[k] = D::set(scale) * D::load(row + done + k * D::kLanes);
+        else sum[k] = D::set(scale) * wide<k>(V::load(row + done));
+      });
+      V::narrowed(sum).store(to + done);
+    }
+  }
+  with_type(t.type, [&]<class E>(E) {
+    E* to = reinterpret_cast<E*>(t.data) + offset;
+    for (std::int64_t x = done; x < count; ++x)
+      to[x * t.stride[3]] = static_cast<E>(scale * static_cast<double>(row[x]));
+  });
+}
+
+template <class Number>
+void clear(Number* from, std::int64_t count) noexcept {
+  for (std::int64_t x = 0; x < count; ++x) from[x] = 0;
+}
+
+// total[x] += part[x].
+template <class V>
+void add_wide(const typename V::T* part, std::int64_t count, double* total) noexcept {
+  using D = typename V::Double;
+  std::int64_t x = 0;
+  for (; x + V::kLanes <= count; x += V::kLanes) {
+    const V v = V::load(part + x);
+    unrolled<V::kDoubles>(ATTEND_EACH(k) {
+      double* sum = total + x + k * D::kLanes;
+      (D::load(sum) + wide<k>(v)).store(sum);
+    });
+  }
+  for (; x < count; ++x) total[x] += static_cast<double>(part[x]);
 }
 
 }  // namespace

@@ -29,10 +29,16 @@ struct Operands {
   T* c;
   std::int64_t c_stride;
   std::int64_t depth;
+  std::int64_t a_panel = 0;  // panels: from one to the next
 };
 
-// What is contiguous in a: the depth, or the rows. Streamed is along, where a comes from memory.
-enum class Layout { along, streamed, across };
+// What is contiguous in a: the depth, or the rows. Streamed is along, where a comes from memory;
+// panels are across, the rows of each register tile side by side (kPanelRows of them).
+enum class Layout { along, streamed, across, panels };
+constexpr bool is_along(Layout layout) {
+  return layout == Layout::along || layout == Layout::streamed;
+}
+constexpr int kPanelRows = tile_rows(kTileVectors, false);
 enum class Start { zero, c };
 
 // Where the sums go: to c. Others may look at them on the way.
@@ -41,6 +47,21 @@ struct Store {
   ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
     unrolled<kRows>(ATTEND_EACH(r) {
       unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n].store(x.c + r * x.c_stride + n * V::kLanes); });
+    });
+  }
+};
+
+// The same, each row times its factor. Of a that lies across: there a row is an element.
+template <class T>
+struct StoreTimes {
+  const T *a, *factors;  // of the first row
+  template <class V, int kRows, int kVectors>
+  ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
+    const T* of_row = factors + (x.a - a);
+    unrolled<kRows>(ATTEND_EACH(r) {
+      const V factor = V::set(of_row[r]);
+      unrolled<kVectors>(
+          ATTEND_EACH(n) { (sum[r][n] * factor).store(x.c + r * x.c_stride + n * V::kLanes); });
     });
   }
 };
@@ -100,12 +121,12 @@ ATTEND_INLINE void steps(const Operands<T>& x, std::int64_t k, V (&sum)[kRows][k
     if constexpr (kLayout == Layout::streamed) prefetch_next_tile<kRows>(x, k);
     unrolled<kRows>(ATTEND_EACH(r) {
       V a;
-      if constexpr (kLayout == Layout::across) a = V::set(across[r]);
-      else a = V::set(along.template at<r>());
+      if constexpr (is_along(kLayout)) a = V::set(along.template at<r>());
+      else a = V::set(across[r]);
       unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n] = fma(a, lanes[n], sum[r][n]); });
     });
-    if constexpr (kLayout == Layout::across) across += x.a_stride;
-    else along.advance();
+    if constexpr (is_along(kLayout)) along.advance();
+    else across += x.a_stride;
   }
 }
 
@@ -126,18 +147,25 @@ ATTEND_INLINE void steps_by_lane(const Operands<T>& x, std::int64_t k, V (&sum)[
   });
 }
 
-// One step across, by lane: a vector of a holds V::kLanes rows.
+// Steps across, by lane: a vector of a holds V::kLanes rows. The last ones may be there twice. One
+// step in a loop, with pointers that advance: Neoverse N1 does 97 % of its peak so, and 86 % with
+// addresses computed from k or with four steps in a loop.
 template <class T, class V, int kRows, int kVectors>
-ATTEND_INLINE void step_across_by_lane(const Operands<T>& x, std::int64_t k,
-                                       V (&sum)[kRows][kVectors]) {
-  V a[kRows / V::kLanes], b[kVectors];
-  unrolled<kRows / V::kLanes>(
-      ATTEND_EACH(r) { a[r] = V::load(x.a + k * x.a_stride + r * V::kLanes); });
-  unrolled<kVectors>(ATTEND_EACH(n) { b[n] = V::load(x.b + k * x.b_stride + n * V::kLanes); });
-  unrolled<kRows>(ATTEND_EACH(r) {
-    unrolled<kVectors>(
-        ATTEND_EACH(n) { sum[r][n] = fma_lane<r % V::kLanes>(a[r / V::kLanes], b[n], sum[r][n]); });
-  });
+ATTEND_INLINE void steps_across_by_lane(const Operands<T>& x, V (&sum)[kRows][kVectors]) {
+  constexpr int kWhole = kRows / V::kLanes, kCount = (kRows + V::kLanes - 1) / V::kLanes;
+  const T *a_at = x.a, *b_at = x.b;
+  for (std::int64_t left = x.depth; left > 0; --left, a_at += x.a_stride, b_at += x.b_stride) {
+    V a[kCount], b[kVectors];
+    unrolled<kCount>(ATTEND_EACH(r) {
+      a[r] = V::load(a_at + (r < kWhole ? r * V::kLanes : kRows - V::kLanes));
+    });
+    unrolled<kVectors>(ATTEND_EACH(n) { b[n] = V::load(b_at + n * V::kLanes); });
+    unrolled<kRows>(ATTEND_EACH(r) {
+      constexpr int kOf = r / V::kLanes;
+      constexpr int kLane = kOf < kWhole ? r % V::kLanes : r - (kRows - V::kLanes);
+      unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n] = fma_lane<kLane>(a[kOf], b[n], sum[r][n]); });
+    });
+  }
 }
 
 template <class V, int kRows, int kVectors, Layout kLayout, Start kStart, class Finish>
@@ -150,10 +178,11 @@ template <class V, int kRows, int kVectors, Layout kLayout, Start kStart, class 
     });
   });
   std::int64_t k = 0;
-  if constexpr (V::kByLane && kLayout != Layout::across) {
+  if constexpr (V::kByLane && is_along(kLayout)) {
     for (; k + V::kLanes <= x.depth; k += V::kLanes) steps_by_lane<kLayout>(x, k, sum);
-  } else if constexpr (V::kByLane && kRows % V::kLanes == 0) {
-    for (; k < x.depth; ++k) step_across_by_lane(x, k, sum);
+  } else if constexpr (V::kByLane && kRows >= V::kLanes) {
+    steps_across_by_lane(x, sum);
+    k = x.depth;
   }
   if (k < x.depth) steps<kLayout>(x, k, sum);
   finish(x, sum);
@@ -164,7 +193,8 @@ template <class V, int kVectors, Layout kLayout, Start kStart, int kRows, class 
 ATTEND_INLINE void product_exact(Operands<typename V::T>& x, std::int64_t rows, Finish finish) {
   if (rows >= kRows) {
     product_tile<V, kRows, kVectors, kLayout, kStart>(x, finish);
-    x.a += kLayout == Layout::across ? kRows : kRows * x.a_stride;
+    if constexpr (kLayout == Layout::panels && kRows == kPanelRows) x.a += x.a_panel;
+    else x.a += is_along(kLayout) ? kRows * x.a_stride : kRows;
     x.c += kRows * x.c_stride;
     rows -= kRows;
   }
@@ -174,14 +204,15 @@ ATTEND_INLINE void product_exact(Operands<typename V::T>& x, std::int64_t rows, 
   }
 }
 
-// c[rows][kVectors vectors], in tiles that fit the registers (kTileRows rows of kTileVectors);
+// c[rows][kVectors vectors], in tiles that fit the registers (tile_rows() of the instruction set);
 // finish(operands of the tile, sums). The last two tiles share what is left: two middling ones keep
 // the multipliers busier than a full and a tiny one.
 template <class V, int kVectors, Layout kLayout, Start kStart, class Finish = Store>
 ATTEND_INLINE void product(Operands<typename V::T> x, std::int64_t rows, Finish finish = {}) {
-  constexpr int kMost = kVectors <= kTileVectors ? kTileRows : kWideRows;
+  constexpr int kMost =
+      kLayout == Layout::panels ? kPanelRows : tile_rows(kVectors, is_along(kLayout));
   while (rows > 0) {
-    const std::int64_t half = (rows + 3) / 4 * 2;
+    const std::int64_t half = kLayout == Layout::panels ? kMost : (rows + 3) / 4 * 2;
     const std::int64_t now = rows >= 2 * kMost ? kMost : rows <= kMost ? rows : half;
     product_exact<V, kVectors, kLayout, kStart, kMost>(x, now, finish);
     rows -= now;
@@ -190,16 +221,18 @@ ATTEND_INLINE void product(Operands<typename V::T> x, std::int64_t rows, Finish 
 
 // c[rows][features], `vectors` of them, of a that lies across. Few rows would leave the multipliers
 // waiting for each other: they take more features at a time.
-template <class V, Start kStart>
-void product_of_features(Operands<typename V::T> x, int rows, std::int64_t vectors) {
+template <class V, Start kStart, class Finish = Store>
+void product_of_features(Operands<typename V::T> x, int rows, std::int64_t vectors,
+                         Finish finish = {}) {
   const auto take = [&]<int kVectors>() {
-    product<V, kVectors, Layout::across, kStart>(x, rows);
+    product<V, kVectors, Layout::across, kStart>(x, rows, finish);
     x.b += kVectors * V::kLanes;
     x.c += kVectors * V::kLanes;
     vectors -= kVectors;
   };
-  while (rows <= kWideRows && vectors >= kWideVectors) take.template operator()<kWideVectors>();
-  while (vectors >= kTileVectors) take.template operator()<kTileVectors>();
+  while (rows <= tile_rows(kWideVectors, false) && vectors >= kWideVectors)
+    take.template operator()<kWideVectors>();
+  while (vectors >= kFeatureVectors) take.template operator()<kFeatureVectors>();
   while (vectors > 0) take.template operator()<1>();
 }
 

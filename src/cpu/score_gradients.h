@@ -37,11 +37,11 @@ class ScoreGradients {
  public:
   using T = typename V::T;
   static constexpr int kMost = Tile<V>::kMost;
-  static constexpr int kRows = 128;  // of a group, at most; a divisor of 1024
+  static constexpr int kRows = 128 % kMost == 0 ? 128 : 96;  // of a group, at most
   static constexpr int kTiles = kRows / kMost;
   static constexpr T kHidden = Scores<V>::kHidden;
   // A weight's error is that of its score, which comes from the length of the chain of features.
-  static constexpr int kFeatures = 32;
+  static constexpr int kFeatures = 64;
 
   struct Rows : Tile<V> {
     double m[kMost], l[kMost];
@@ -77,6 +77,9 @@ class ScoreGradients {
     factors_ = scratch.take<T>(problem_.drop_below != 0 ? kChunk * kMost : 0);
     chunk.packed_k = scratch.take<T>(kChunk * (problem_.d + V::kLanes));
     chunk.packed_v = scratch.take<T>(kChunk * (problem_.dv + V::kLanes));
+    for (int n = 0; V::kByLane && n < 2; ++n)
+      arranged_[n] =
+          scratch.take<T>(kChunk * ((n == 0 ? problem_.d : problem_.dv) + 2 * V::kLanes));
     rows_ = scratch.take<T>(kMost * problem_.dv);
     for (int t = 0; t < kTiles; ++t) {
       T* q = scratch.take<T>(problem_.d * kMost);
@@ -123,6 +126,10 @@ class ScoreGradients {
 
   // Both products and the sums of every row.
   void weigh() noexcept {
+    chunk.paneled_k = arranged_[0];
+    chunk.paneled_v = arranged_[1];
+    chunk.stripped_k = nullptr;
+    chunk.cold = true;
     for_chunks(true, [&](std::int64_t index, std::int64_t row) {
       for (int t = 0; t < used; ++t) weigh_tile(t, index, row);
     });
@@ -133,6 +140,8 @@ class ScoreGradients {
   // hand; `weights` says whether p is wanted as it is, or with the marks of hidden pairs.
   template <class Use>
   void for_gradients(Use use) noexcept {
+    chunk.paneled_k = chunk.paneled_v = nullptr;
+    chunk.stripped_k = arranged_[0];
     for_chunks(false, [&](std::int64_t index, std::int64_t row) {
       p = w_ + row * stride;
       ds = dp_ + row * stride;
@@ -256,6 +265,7 @@ class ScoreGradients {
       find_runs(from, to);
       if (runs->count == 0) continue;
       scores_.bring(chunk, from, to, values);
+      scores_.arrange(chunk, used);
       use(index++, row);
       row += runs->count;
     }
@@ -314,14 +324,16 @@ class ScoreGradients {
                   T* dot) const noexcept {
     for (int r = 0; r < mine.runs; ++r) {
       const Run& run = mine.run[r];
-      const Operands<T> x{.a = chunk.v + (run.key - chunk.from) * chunk.v_stride,
+      const std::int64_t first = run.key - chunk.from;
+      const Operands<T> x{.a = chunk.v + first * chunk.v_stride,
                           .a_stride = chunk.v_stride,
                           .b = tile.dout,
                           .b_stride = tile.lanes,
                           .c = dp + run.at * stride,
                           .c_stride = stride,
                           .depth = problem_.dv};
-      product<V, kVectors, Layout::streamed, Start::zero>(x, run.count);
+      if constexpr (kVectors == 1) product<V, 1, Layout::streamed, Start::zero>(x, run.count);
+      else chunk_products<V, Layout::streamed>(x, run.count, chunk.v_panels, first, problem_.dv);
     }
     const V log2e = V::set(Exp2<T>::kLog2E), zero = V::set(0);
     const V least = V::set(std::numeric_limits<T>::lowest());
@@ -442,6 +454,7 @@ class ScoreGradients {
   const Problem& problem_;
   const Call& call_;
   T *w_, *dp_, *slopes_;  // the strips, [keys][stride]
+  T* arranged_[2] = {};   // keys and values of a chunk as panels, then keys as strips
   T* tops_;               // [chunks][lanes of the group]
   bool* partial_;         // [chunks][tiles]
   T *factors_, *rows_;    // [256][lanes], [lanes][dv]

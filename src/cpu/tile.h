@@ -69,7 +69,50 @@ struct Chunk {
   std::int64_t k_stride, v_stride;
   bool cold = false;       // nobody has read it yet
   T *packed_k, *packed_v;  // [256][d] and [256][width of v], for what does not lie ready
+  // The same as panels (product.h) or strips (pack.h): see arrange().
+  const T *k_panels = nullptr, *v_panels = nullptr, *k_strips = nullptr, *v_strips = nullptr;
+  T *paneled_k = nullptr, *paneled_v = nullptr, *stripped_k = nullptr, *stripped_v = nullptr;
 };
+
+// Rows of a chunk, from `row` on, times kMost lanes: as they lie, x.a, or as panels of rows that
+// have `width` features, if there are any. `feature` is the first.
+template <class V, Layout kLayout, class T, class Finish = Store>
+void chunk_products(Operands<T> x, std::int64_t rows, const T* panels, std::int64_t row,
+                    std::int64_t width, std::int64_t feature = 0, Finish finish = {}) noexcept {
+  if constexpr (V::kByLane) {
+    if (panels != nullptr && row % kPanelRows == 0) {
+      x.a = panels + row * width + feature * kPanelRows;
+      x.a_stride = kPanelRows;
+      x.a_panel = kPanelRows * width;
+      return product<V, kTileVectors, Layout::panels, Start::zero>(x, rows, finish);
+    }
+  }
+  product<V, kTileVectors, kLayout, Start::zero>(x, rows, finish);
+}
+
+// Rows of keys or values as operand b: as they lie, or as strips.
+template <class T>
+struct KeyRows {
+  const T* at;
+  std::int64_t stride;
+  const T* strips;  // null: none
+  std::int64_t count, width;
+};
+
+// c[rows][width] of a that lies across, from `first` on, a row with every step of the depth.
+template <class V, Start kStart, class T, class Finish = Store>
+void rows_product(Operands<T> x, int rows, const KeyRows<T>& b, std::int64_t first,
+                  Finish finish = {}) noexcept {
+  constexpr std::int64_t kStrip = kFeatureVectors * V::kLanes;
+  x.b = b.strips == nullptr ? b.at + first * b.stride : b.strips + first * kStrip;
+  x.b_stride = b.strips == nullptr ? b.stride : kStrip;
+  const std::int64_t each = b.strips == nullptr ? b.width : kStrip;
+  for (std::int64_t left = b.width; left > 0; left -= each) {
+    product_of_features<V, kStart>(x, rows, (left < each ? left : each) / V::kLanes, finish);
+    x.b += b.count * kStrip;
+    x.c += kStrip;
+  }
+}
 
 // Steps 1 and 2 of one problem and key head.
 template <class V>
@@ -78,6 +121,7 @@ class Scores {
   using T = typename V::T;
   static constexpr int kMost = Tile<V>::kMost;
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
+  static constexpr int kTilesForPanels = 4;  // they pay for bringing keys and values into order
   // From so many keys on, a tile of one vector waits for memory more than for products.
   static constexpr int kStreamed = 128;
 
@@ -147,6 +191,23 @@ class Scores {
     chunk.k = bring_rows(call.k, chunk.packed_k, p.d, k_width, chunk, chunk.k_stride);
     if (values)
       chunk.v = bring_rows(call.v, chunk.packed_v, p.dv, width(p.dv), chunk, chunk.v_stride);
+    chunk.k_panels = chunk.v_panels = chunk.k_strips = chunk.v_strips = nullptr;
+  }
+
+  // Then, for so many tiles of rows, what products by lane read best: everything that the chunk has
+  // memory for, if that pays.
+  void arrange(Chunk<T>& chunk, int tiles) const noexcept {
+    if (!V::kByLane || tiles < kTilesForPanels) return;
+    const std::int64_t count = chunk.to - chunk.from;
+    if (chunk.paneled_k != nullptr)
+      chunk.k_panels = rows_to_panels<V>(chunk.k, chunk.k_stride, count, p.d, chunk.paneled_k);
+    if (chunk.paneled_v != nullptr)
+      chunk.v_panels = rows_to_panels<V>(chunk.v, chunk.v_stride, count, p.dv, chunk.paneled_v);
+    if (chunk.stripped_k != nullptr)
+      chunk.k_strips = rows_to_strips<V>(chunk.k, chunk.k_stride, count, k_width, chunk.stripped_k);
+    if (chunk.stripped_v != nullptr)
+      chunk.v_strips =
+          rows_to_strips<V>(chunk.v, chunk.v_stride, count, width(p.dv), chunk.stripped_v);
   }
 
   // Which keys of the chunk the tile has to look at.
@@ -192,20 +253,21 @@ class Scores {
                   .c_stride = tile.stride,
                   .depth = p.d};
     const StoreAndTop finish{top, scale_};
+    const std::int64_t row = run.key - chunk.from;
     if (chain < p.d) {
       for (std::int64_t from = 0; from < p.d; from += chain) {
         x.depth = p.d - from < chain ? p.d - from : chain;
         const AddAndTop add{from > 0, from + chain < p.d ? nullptr : top, scale_};
         if (tile.lanes == kMost)
-          product<V, kTileVectors, Layout::streamed, Start::zero>(x, run.count, add);
+          chunk_products<V, Layout::streamed>(x, run.count, chunk.k_panels, row, p.d, from, add);
         else product<V, 1, Layout::along, Start::zero>(x, run.count, add);
         x.a += chain;
         x.b += chain * tile.lanes;
       }
     } else if (tile.lanes == kMost && chunk.cold) {
-      product<V, kTileVectors, Layout::streamed, Start::zero>(x, run.count, finish);
+      chunk_products<V, Layout::streamed>(x, run.count, chunk.k_panels, row, p.d, 0, finish);
     } else if (tile.lanes == kMost) {
-      product<V, kTileVectors, Layout::along, Start::zero>(x, run.count, finish);
+      chunk_products<V, Layout::along>(x, run.count, chunk.k_panels, row, p.d, 0, finish);
     } else if (run.count < kStreamed) {
       product<V, 1, Layout::along, Start::zero>(x, run.count, finish);
     } else {

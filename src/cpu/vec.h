@@ -10,8 +10,8 @@
 //   fma(a, b, c)                     a * b + c, fused where the instruction set can
 //   a + b, a - b, a * b, a / b
 //   larger(a, b)                     the larger; NaN where b is NaN
-//   nearest(a), ceiling(a)           to a whole number
-//   scaled(a, n)                     a * 2^n, for whole n from V::kLowestPower to 127 (1023)
+//   ceiling(a)                       to a whole number
+//   scaled(a, n)                     a * 2^n, for Exp2<T>::kWhole + n (exp2.h); NaN where a is NaN
 //   V::Mask, less(a, b)
 //   select(mask, a, b)               a where the mask is set, b elsewhere
 //   all_finite(a)                    bool

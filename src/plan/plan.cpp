@@ -84,6 +84,7 @@ Decision decide(const Problem& problem, const Machine& machine, int threads,
   }
   const Kernel& kernel = *decision.kernel;
   decision.tiles = kernel.tiles(problem, machine);
+  decision.tiles.threads = threads;
   for (int stage = 0; stage < kernel.stages; ++stage)
     decision.tasks.push_back(kernel.tasks(problem, decision.tiles, stage));
   decision.workspace = kernel.workspace(problem, decision.tiles);

@@ -39,6 +39,7 @@ struct Define {
     return {
         .lanes = V::kLanes,
         .lowest_power = V::kLowestPower,
+        .whole = Exp2<T>::kWhole,
         .copy = [](const T* a, T* r) { V::load(a).store(r); },
         .load_first = [](const T* a, std::int64_t n, T* r) { V::load_first(a, n).store(r); },
         .store_first = [](const T* a, std::int64_t n, T* r) { V::load(a).store_first(r, n); },
@@ -51,7 +52,6 @@ struct Define {
                   T* r) { fma(V::load(a), V::load(b), V::load(c)).store(r); },
         .fma_lane = V::kByLane ? fma_lanes : nullptr,
         .larger = [](const T* a, const T* b, T* r) { larger(V::load(a), V::load(b)).store(r); },
-        .nearest = [](const T* a, T* r) { nearest(V::load(a)).store(r); },
         .ceiling = [](const T* a, T* r) { ceiling(V::load(a)).store(r); },
         .scaled = [](const T* a, const T* n, T* r) { scaled(V::load(a), V::load(n)).store(r); },
         .select_less =

@@ -10,6 +10,7 @@ template <class T>
 struct Words {
   int lanes;
   T lowest_power;
+  T whole;                         // Exp2<T>::kWhole
   void (*copy)(const T* a, T* r);  // load, store
   void (*load_first)(const T* a, std::int64_t n, T* r);
   void (*store_first)(const T* a, std::int64_t n, T* r);
@@ -21,9 +22,8 @@ struct Words {
   void (*fma)(const T* a, const T* b, const T* c, T* r);
   void (*fma_lane)(const T* a, const T* b, const T* c, T* r);  // r[lane][lanes]; none: nullptr
   void (*larger)(const T* a, const T* b, T* r);
-  void (*nearest)(const T* a, T* r);
   void (*ceiling)(const T* a, T* r);
-  void (*scaled)(const T* a, const T* n, T* r);
+  void (*scaled)(const T* a, const T* n, T* r);       // n: whole + the power
   void (*select_less)(const T* a, const T* b, T* r);  // 1 where a < b, 2 elsewhere
   bool (*all_finite)(const T* a);
   void (*wide)(const T* a, double* r);
