@@ -32,6 +32,7 @@ class FlashForward {
   using T = typename V::T;
   static constexpr int kMost = Tile<V>::kMost;
   static constexpr int kTiles = V::kByLane ? 16 : 4;  // of a task: they share a chunk, in the cache
+  static constexpr int kAhead = 32;
   static constexpr T kHidden = Scores<V>::kHidden;
 
   // Where the sums of a chunk go: rows of `part`, or, where it is the only one, the results.
@@ -218,6 +219,12 @@ class FlashForward {
     scores_.find_runs(tile, memory_.chunk, runs);
     if (runs.count == 0) return false;
     T* s = memory_.s;
+    // Few rows against many keys: memory is asked kAhead keys before.
+    const Chunk<T>& chunk = memory_.chunk;
+    const bool streams =
+        V::kByLane && tile.lanes == V::kLanes && runs.count >= Scores<V>::kStreamed;
+    Lines<T> soon(chunk.k + kAhead * chunk.k_stride, chunk.k_stride, p.d);
+    scores_.soon = streams && chunk.k != chunk.packed_k ? &soon : nullptr;
     const bool partial = scores_.compute(tile, memory_.chunk, runs, s, top);  // 1 scores, 2 mask
     if (tile.lanes == V::kLanes) softmax<1>(s, runs.count, top, sum);         // 3 softmax
     else softmax<kTileVectors>(s, runs.count, top, sum);
@@ -284,6 +291,7 @@ class FlashForward {
                        .strips = chunk.v_strips,
                        .count = chunk.to - chunk.from,
                        .width = width(p)};
+    Lines<T> soon(chunk.v + kAhead * chunk.v_stride, chunk.v_stride, p.dv);
     for (int r = 0; r < runs.runs; ++r) {
       const Run& run = runs.run[r];
       const bool streamed = tile.lanes == V::kLanes && run.count >= Scores<V>::kStreamed;
@@ -298,7 +306,8 @@ class FlashForward {
                                    .b_stride = 0,
                                    .c = to.o,
                                    .c_stride = to.stride,
-                                   .depth = run.count - x < slice ? run.count - x : slice};
+                                   .depth = run.count - x < slice ? run.count - x : slice,
+                                   .soon = streamed && chunk.v != chunk.packed_v ? &soon : nullptr};
         const StoreTimes<T> times{operands.a, factors};
         if (start && end) rows_product<V, Start::zero>(operands, tile.rows, v, first, times);
         else if (end) rows_product<V, Start::c>(operands, tile.rows, v, first, times);

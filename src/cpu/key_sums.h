@@ -22,6 +22,7 @@ class KeySums {
   using Rows = typename Group::Rows;
   static constexpr int kMost = Group::kMost;
   static constexpr int kPanel = kFeatureVectors * V::kLanes;
+  static constexpr int kFew = 32;   // rows that are read too seldom to be packed
   static constexpr int kStep = 48;  // keys that are tested together for the tiles that see them
 
  public:
@@ -82,7 +83,15 @@ class KeySums {
     }
   }
 
-  bool finite() const noexcept { return finite_; }  // the rows of the group
+  // Whether all rows of the group are.
+  bool finite() const noexcept {
+    if (!wanted_.any) return true;
+    V check = V::set(0);  // becomes NaN if anything is not finite
+    for (int n = 0; n < group_.rows; ++n)
+      for (std::int64_t x = 0; x < width_; x += V::kLanes)
+        check = fma(V::load(row(n, x)), V::set(0), check);
+    return all_finite(check);
+  }
 
   // The chunk at hand: += sum over the group's rows of pairs[j][row] * rows[row]. Careful: 0 * NaN
   // is NaN, hidden pairs take no part.
@@ -156,27 +165,38 @@ class KeySums {
            group_.begin == 0 && group_.end == scores_.sequence.k_stored;
   }
 
-  // The group's rows, [panel][row][kPanel], 0 behind the last feature.
+  // The group's rows as operand b: as they lie, or [panel][row][kPanel], 0 behind the last feature.
   void pack() noexcept {
     const bool ready = lies_ready<T>(wanted_.rows);
-    V check = V::set(0);  // becomes NaN if anything is not finite
+    const Rows& first = group_.tiles[0];
+    if (ready && p.group() == 1 && width_ == count_ && group_.rows <= kFew) {
+      panel_stride_ = kPanel;
+      row_stride_ = wanted_.rows.stride[2];
+      b_ = reinterpret_cast<const T*>(wanted_.rows.data) +
+           query_row(p, wanted_.rows, scores_.sequence, first.h[0], first.i[0]);
+      return;
+    }
+    panel_stride_ = Group::kRows * kPanel;
+    row_stride_ = kPanel;
+    b_ = panels_;
     int r = 0;
     for (int t = 0; t < group_.used; ++t) {
       const Rows& tile = group_.tiles[t];
       for (int n = 0; n < tile.rows; ++n, ++r) {
         const std::int64_t at = query_row(p, wanted_.rows, scores_.sequence, tile.h[n], tile.i[n]);
-        const T* row = row_;
-        if (ready) row = reinterpret_cast<const T*>(wanted_.rows.data) + at;
+        const T* from = row_;
+        if (ready) from = reinterpret_cast<const T*>(wanted_.rows.data) + at;
         else convert_row(wanted_.rows, at, count_, row_);
         for (std::int64_t x = 0; x < count_; x += V::kLanes) {
           const V v =
-              count_ - x >= V::kLanes ? V::load(row + x) : V::load_first(row + x, count_ - x);
-          check = fma(v, V::set(0), check);
-          v.store(panels_ + x / kPanel * (Group::kRows * kPanel) + r * kPanel + x % kPanel);
+              count_ - x >= V::kLanes ? V::load(from + x) : V::load_first(from + x, count_ - x);
+          v.store(panels_ + x / kPanel * panel_stride_ + r * kPanel + x % kPanel);
         }
       }
     }
-    finite_ = all_finite(check);
+  }
+  const T* row(int n, std::int64_t x) const noexcept {
+    return b_ + x / kPanel * panel_stride_ + n * row_stride_ + x % kPanel;
   }
 
   // Where the sums of key j are added up, and how far the next key's are.
@@ -204,8 +224,8 @@ class KeySums {
           const int rows = from == to ? 0 : end - from * kMost;
           Operands<T> operands{.a = pairs + (run.at + y) * group_.stride + from * kMost,
                                .a_stride = group_.stride,
-                               .b = panels_ + x * Group::kRows + from * kMost * kPanel,
-                               .b_stride = kPanel,
+                               .b = row(from * kMost, x),
+                               .b_stride = row_stride_,
                                .c = sums_of(run.key + y) + x,
                                .c_stride = stride(),
                                .depth = rows};
@@ -233,7 +253,7 @@ class KeySums {
     x.a_stride = kStep;
     for (std::int64_t at = 0; at < width_; at += kPanel) {
       panel_product<Layout::across>(x, count, width_ - at, finish);
-      x.b += Group::kRows * kPanel;
+      x.b += panel_stride_;
       x.c += kPanel;
     }
   }
@@ -248,11 +268,10 @@ class KeySums {
       for (int y = 0; y < run.count; ++y) {
         const std::int64_t pair = (run.at + y) * group_.stride;
         for (std::int64_t x = 0; x < width_; x += V::kLanes) {
-          const T* panel = panels_ + x / kPanel * (Group::kRows * kPanel) + x % kPanel;
           V sum = V::set(0);
           for (int n = 0; n < group_.rows; ++n)
             if (group_.p[pair + n] != Group::kHidden)
-              sum = fma(V::set(pairs[pair + n]), V::load(panel + n * kPanel), sum);
+              sum = fma(V::set(pairs[pair + n]), V::load(row(n, x)), sum);
           T* to = sums_of(run.key + y) + x;
           (stores_ ? sum * factor() : V::load(to) + sum).store(to);
         }
@@ -287,19 +306,20 @@ class KeySums {
   Scores<V>& scores_;
   Group& group_;
   const Wanted wanted_;
-  const std::int64_t count_, width_;    // features, and as whole vectors
-  const std::int64_t summed_;           // rows that the f32 sums take
-  T* panels_ = nullptr;                 // [panel][group rows][kPanel]
+  const std::int64_t count_, width_;  // features, and as whole vectors
+  const std::int64_t summed_;         // rows that the f32 sums take
+  T* panels_ = nullptr;               // [panel][group rows][kPanel]
+  const T* b_ = nullptr;              // the rows of the group, there or as they lie
+  std::int64_t panel_stride_ = 0, row_stride_ = 0;
   T* row_ = nullptr;                    // [width], a row that does not lie ready
   T* turned_ = nullptr;                 // [group rows][kStep], pairs the other way round
   T *own_ = nullptr, *part_ = nullptr;  // [keys][width]
   double* total_ = nullptr;             // [stored keys][features]
-  bool finite_ = true;
-  bool shared_ = false;   // the sums are left in begin()'s place
-  bool flushed_ = false;  // the f64 sums have begun
-  bool empty_ = false;    // the f64 sums have all that the f32 sums had
-  bool direct_ = false;   // the sums are the gradient
-  bool stores_ = false;   // those of the group at hand are stored, not added
+  bool shared_ = false;                 // the sums are left in begin()'s place
+  bool flushed_ = false;                // the f64 sums have begun
+  bool empty_ = false;                  // the f64 sums have all that the f32 sums had
+  bool direct_ = false;                 // the sums are the gradient
+  bool stores_ = false;                 // those of the group at hand are stored, not added
 };
 
 }  // namespace

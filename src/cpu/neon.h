@@ -10,9 +10,9 @@
 namespace attend {
 namespace {
 
-inline constexpr int kTileVectors = 3, kFeatureVectors = 2, kWideVectors = 4;
+inline constexpr int kTileVectors = 3, kFeatureVectors = 2, kWideVectors = 4, kWidestVectors = 16;
 constexpr int tile_rows(int vectors, bool along) {
-  if (vectors > kTileVectors) return 4;
+  if (vectors > kTileVectors) return vectors > kWideVectors ? 1 : 4;
   return along ? (vectors == 3 ? 6 : 8) : (vectors == 3 ? 8 : 12);
 }
 

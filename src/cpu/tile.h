@@ -65,7 +65,7 @@ struct Tile {
 template <class T>
 struct Chunk {
   std::int64_t from, to;
-  const T *k, *v;
+  const T *k = nullptr, *v = nullptr;
   std::int64_t k_stride, v_stride;
   bool cold = false;       // nobody has read it yet
   T *packed_k, *packed_v;  // [256][d] and [256][width of v], for what does not lie ready
@@ -132,7 +132,8 @@ class Scores {
   std::int64_t head = -1;  // this one alone; -1: the whole group of the key head
   // Features that are summed in one chain; parts of so many are added. Forward has one chain.
   std::int64_t chain;
-  std::int64_t k_width;  // of a row of keys: d, or as whole vectors where it is read by vectors
+  std::int64_t k_width;      // of a row of keys: d, or as whole vectors where it is read by vectors
+  Lines<T>* soon = nullptr;  // what follows the scores of few rows and many keys
 
   Scores(const Problem& problem, const Call& c, Scratch& scratch)
       : p(problem), call(c), chain(p.d), k_width(p.d),
@@ -271,6 +272,7 @@ class Scores {
     } else if (run.count < kStreamed) {
       product<V, 1, Layout::along, Start::zero>(x, run.count, finish);
     } else {
+      x.soon = soon;
       product<V, 1, Layout::streamed, Start::zero>(x, run.count, finish);
     }
   }
