@@ -19,6 +19,7 @@ struct F64 {
   static constexpr int kLanes = 4, kDoubles = 1;
   static constexpr double kLowestPower = -1022;
   static constexpr bool kByLane = false;
+  static constexpr bool kFused = true;
   __m256d v;
 
   static F64 load(const double* p) { return {_mm256_loadu_pd(p)}; }
@@ -66,6 +67,7 @@ struct F32 {
   static constexpr int kLanes = 8, kDoubles = 2;
   static constexpr float kLowestPower = -126;
   static constexpr bool kByLane = false;
+  static constexpr bool kFused = true;
   __m256 v;
 
   static F32 load(const float* p) { return {_mm256_loadu_ps(p)}; }

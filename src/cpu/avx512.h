@@ -19,6 +19,7 @@ struct F64 {
   static constexpr int kLanes = 8, kDoubles = 1;
   static constexpr double kLowestPower = -1022;  // subnormal results would take 150 cycles each
   static constexpr bool kByLane = false;
+  static constexpr bool kFused = true;
   __m512d v;
 
   static F64 load(const double* p) { return {_mm512_loadu_pd(p)}; }
@@ -68,6 +69,7 @@ struct F32 {
   static constexpr int kLanes = 16, kDoubles = 2;
   static constexpr float kLowestPower = -126;
   static constexpr bool kByLane = false;
+  static constexpr bool kFused = true;
   __m512 v;
 
   static F32 load(const float* p) { return {_mm512_loadu_ps(p)}; }

@@ -233,10 +233,10 @@ class FlashForward {
       for (std::int64_t x = 0; x < std::int64_t{runs.count} * tile.lanes; ++x)
         s[x] *= memory_.factors[x];
     }
-    T factors[kMost];
-    for (int n = 0; to.final && n < tile.rows; ++n) factors[n] = inverse(sum[n]);
-    values(tile, runs, s, to, to.final ? factors : nullptr);  // 4 values
-    if (partial) without_hidden(tile, runs, s, to, to.final ? factors : nullptr);
+    Inverse<T> divisors[kMost];
+    for (int n = 0; to.final && n < tile.rows; ++n) divisors[n] = Inverse<T>(sum[n]);
+    values(tile, runs, s, to, to.final ? divisors : nullptr);  // 4 values
+    if (partial) without_hidden(tile, runs, s, to, to.final ? divisors : nullptr);
     return true;
   }
 
@@ -281,10 +281,10 @@ class FlashForward {
       prefetch(row + x);
   }
 
-  // o[row][x] = sum over the keys of w[j][row] * v[j][x], one ascending chain; at last times the
-  // row's factor, if there are any.
+  // o[row][x] = sum over the keys of w[j][row] * v[j][x], one ascending chain; at last divided,
+  // if there are divisors.
   void values(const Sums& tile, const Runs& runs, const T* w, const Place& to,
-              const T* factors) const noexcept {
+              const Inverse<T>* divisors) const noexcept {
     const Chunk<T>& chunk = memory_.chunk;
     const KeyRows<T> v{.at = chunk.v,
                        .stride = chunk.v_stride,
@@ -298,7 +298,7 @@ class FlashForward {
       const int slice = v.strips != nullptr ? run.count : streamed ? slice_ / 2 : slice_;
       for (int x = 0; x < run.count; x += slice) {
         const bool start = r == 0 && x == 0;
-        const bool end = factors != nullptr && r == runs.runs - 1 && x + slice >= run.count;
+        const bool end = divisors != nullptr && r == runs.runs - 1 && x + slice >= run.count;
         const std::int64_t first = run.key + x - chunk.from;
         const Operands<T> operands{.a = w + (run.at + x) * tile.lanes,
                                    .a_stride = tile.lanes,
@@ -308,9 +308,9 @@ class FlashForward {
                                    .c_stride = to.stride,
                                    .depth = run.count - x < slice ? run.count - x : slice,
                                    .soon = streamed && chunk.v != chunk.packed_v ? &soon : nullptr};
-        const StoreTimes<T> times{operands.a, factors};
-        if (start && end) rows_product<V, Start::zero>(operands, tile.rows, v, first, times);
-        else if (end) rows_product<V, Start::c>(operands, tile.rows, v, first, times);
+        const StoreDivided<T> divided{operands.a, divisors};
+        if (start && end) rows_product<V, Start::zero>(operands, tile.rows, v, first, divided);
+        else if (end) rows_product<V, Start::c>(operands, tile.rows, v, first, divided);
         else if (start) rows_product<V, Start::zero>(operands, tile.rows, v, first);
         else rows_product<V, Start::c>(operands, tile.rows, v, first);
       }
@@ -320,7 +320,7 @@ class FlashForward {
   // 0 * NaN is NaN: a row whose sums are not finite, and that does not see every key, is summed
   // again without the keys it does not see.
   void without_hidden(const Sums& tile, const Runs& runs, const T* w, const Place& to,
-                      const T* factors) noexcept {
+                      const Inverse<T>* divisors) noexcept {
     const std::int64_t whole = width(p);
     T* o = to.o;
     for (int n = 0; n < tile.rows; ++n, o += to.stride) {
@@ -339,7 +339,8 @@ class FlashForward {
             fma(weight, V::load(v + x), V::load(o + x)).store(o + x);
         }
       }
-      for (std::int64_t x = 0; factors != nullptr && x < whole; ++x) o[x] *= factors[n];
+      for (std::int64_t x = 0; divisors != nullptr && x < whole; x += V::kLanes)
+        divisors[n].times(V::load(o + x)).store(o + x);
     }
   }
 
@@ -458,7 +459,7 @@ class FlashForward {
   void close_row(const Sums& tile, int n) const noexcept {
     using D = typename V::Double;
     const D factor = D::set(tile.l[n] == 0 ? 0 : 1 / tile.l[n]);
-    const V factor_of_one = V::set(inverse(static_cast<T>(tile.l[n])));
+    const Inverse<T> divisor(static_cast<T>(tile.l[n]));
     T* out = reinterpret_cast<T*>(call_.out.data) + at(call_.out, tile, n);
     const std::int64_t whole = width(p), dv = p.dv;
     const T* part = tile.part + n * whole;
@@ -470,7 +471,7 @@ class FlashForward {
         if (!tile.one[n]) sum[k] = sum[k] * factor;
       });
       V result = V::narrowed(sum);
-      if (tile.one[n]) result = result * factor_of_one;
+      if (tile.one[n]) result = divisor.times(result);
       if (x + V::kLanes <= dv) result.store(out + x);
       else result.store_first(out + x, dv - x);
     }
@@ -478,20 +479,23 @@ class FlashForward {
 
   void convert_row_out(const Sums& tile, int n) const noexcept {
     const double factor = tile.l[n] == 0 ? 0 : 1 / tile.l[n];
-    const T factor_of_one = inverse(static_cast<T>(tile.l[n]));
+    const Inverse<T> divisor(static_cast<T>(tile.l[n]));
     with_type(call_.out.type, [&]<class E>(E) {
       E* to = reinterpret_cast<E*>(call_.out.data) + at(call_.out, tile, n);
-      for (std::int64_t x = 0; x < p.dv; ++x) {
+      for (std::int64_t x = 0; x < p.dv; ++x, to += call_.out.stride[3]) {
         const std::int64_t from = n * width(p) + x;
         const double sum = tile.joined ? tile.o[from] : static_cast<double>(tile.part[from]);
-        to[x * call_.out.stride[3]] = tile.one[n]
-                                          ? static_cast<E>(static_cast<T>(sum) * factor_of_one)
-                                          : static_cast<E>(sum * factor);
+        if (std::is_same_v<E, T> && tile.one[n]) *to = static_cast<E>(divided(divisor, sum));
+        else *to = static_cast<E>(sum * factor);
       }
     });
   }
 
-  static T inverse(T sum) noexcept { return sum == 0 ? 0 : 1 / sum; }
+  static T divided(const Inverse<T>& divisor, double sum) noexcept {  // as vectors do it
+    T lanes[V::kLanes];
+    divisor.times(V::set(static_cast<T>(sum))).store(lanes);
+    return lanes[0];
+  }
 
   std::int64_t at(const Strided& t, const Sums& tile, int n) const noexcept {
     return query_row(p, t, scores_.sequence, tile.h[n], tile.i[n]);

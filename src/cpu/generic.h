@@ -18,6 +18,7 @@ struct Lanes {
   typedef Whole Mask __attribute__((vector_size(16)));
   static constexpr int kLanes = 16 / sizeof(T);
   static constexpr bool kByLane = false;
+  static constexpr bool kFused = false;
   Native v;
 
   static Native native(const T* p) {

@@ -23,6 +23,7 @@ struct F64 {
   static constexpr int kLanes = 2, kDoubles = 1;
   static constexpr double kLowestPower = -1022;
   static constexpr bool kByLane = true;
+  static constexpr bool kFused = true;
   float64x2_t v;
 
   static F64 load(const double* p) { return {vld1q_f64(p)}; }
@@ -77,6 +78,7 @@ struct F32 {
   static constexpr int kLanes = 4, kDoubles = 2;
   static constexpr float kLowestPower = -126;
   static constexpr bool kByLane = true;
+  static constexpr bool kFused = true;
   float32x4_t v;
 
   static F32 load(const float* p) { return {vld1q_f32(p)}; }

@@ -17,6 +17,8 @@
 
 #include "cpu/vec.h"
 
+#include <limits>
+
 namespace attend {
 namespace {
 
@@ -70,17 +72,48 @@ struct Store {
   }
 };
 
-// The same, each row times its factor. Of a that lies across: there a row is an element.
+// 1 / x as a sum of two numbers, so that a product with it is rounded once. The lower is positive:
+// infinities stay what they are.
 template <class T>
-struct StoreTimes {
-  const T *a, *factors;  // of the first row
+struct Inverse {
+  double whole = 0;  // of 0: 0
+  T high = 0, low = 0;
+
+  Inverse() = default;
+  explicit Inverse(T x) {
+    if (x == 0) return;
+    using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+    whole = 1 / static_cast<double>(x);
+    high = static_cast<T>(whole);
+    if (static_cast<double>(high) > whole)
+      high = __builtin_bit_cast(T, __builtin_bit_cast(Bits, high) - 1);
+    low = static_cast<T>(whole - static_cast<double>(high));
+    if (low < std::numeric_limits<T>::min()) low = std::numeric_limits<T>::min();
+  }
+  template <class V>
+  ATTEND_INLINE V times(V y) const {
+    if constexpr (V::kFused) {
+      return fma(y, V::set(high), y * V::set(low));
+    } else {
+      typename V::Double wider[V::kDoubles];
+      unrolled<V::kDoubles>(ATTEND_EACH(k) { wider[k] = wide<k>(y) * V::Double::set(whole); });
+      return V::narrowed(wider);
+    }
+  }
+};
+
+// The same, each row divided. Of a that lies across: there a row is an element.
+template <class T>
+struct StoreDivided {
+  const T* a;  // the first row
+  const Inverse<T>* divisors;
   template <class V, int kRows, int kVectors>
   ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
-    const T* of_row = factors + (x.a - a);
+    const Inverse<T>* of_row = divisors + (x.a - a);
     unrolled<kRows>(ATTEND_EACH(r) {
-      const V factor = V::set(of_row[r]);
-      unrolled<kVectors>(
-          ATTEND_EACH(n) { (sum[r][n] * factor).store(x.c + r * x.c_stride + n * V::kLanes); });
+      unrolled<kVectors>(ATTEND_EACH(n) {
+        of_row[r].times(sum[r][n]).store(x.c + r * x.c_stride + n * V::kLanes);
+      });
     });
   }
 };

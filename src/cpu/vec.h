@@ -7,7 +7,7 @@
 //   V::load_first(p, n), v.store_first(p, n)   n lanes; nothing behind them is touched, 0 is read
 //   V::set(x)                        the same in every lane
 //   V::pieces(p)                     16 bytes each from p(0), p(1), ... side by side
-//   fma(a, b, c)                     a * b + c, fused where the instruction set can
+//   fma(a, b, c)                     a * b + c, fused where the instruction set can, V::kFused
 //   a + b, a - b, a * b, a / b
 //   larger(a, b)                     the larger; NaN where b is NaN
 //   ceiling(a)                       to a whole number
