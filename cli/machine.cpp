@@ -18,6 +18,21 @@ constexpr const char* kSimd[] = {
     "amx_tile", "amx_bf16", "amx_int8", "asimd",       "asimdhp",     "asimddp",
     "asimdfhm", "bf16",     "i8mm",     "sve",         "sve2",        "sme"};
 
+// aarch64 tells numbers ("CPU implementer", "CPU part") instead of a name. Those of Arm's own cores
+// that servers have.
+struct Part {
+  const char *number, *name;
+};
+constexpr Part kArmParts[] = {{"0xd0c", "Neoverse N1"}, {"0xd40", "Neoverse V1"},
+                              {"0xd49", "Neoverse N2"}, {"0xd4f", "Neoverse V2"},
+                              {"0xd84", "Neoverse V3"}, {"0xd8e", "Neoverse N3"}};
+
+std::string name_of_part(const std::string& implementer, const std::string& part) {
+  for (const Part& known : kArmParts)
+    if (implementer == "0x41" && part == known.number) return std::string("Arm ") + known.name;
+  return "implementer " + implementer + ", part " + part;
+}
+
 }  // namespace
 
 MachineInfo machine_info() {
@@ -37,10 +52,14 @@ MachineInfo machine_info() {
   info.memory_bytes = std::int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
 
   std::ifstream file("/proc/cpuinfo");
+  std::string implementer;
   for (std::string line; std::getline(file, line);) {
     const std::size_t colon = line.find(": ");
     if (colon == std::string::npos) continue;
     if (line.starts_with("model name") && info.model.empty()) info.model = line.substr(colon + 2);
+    if (line.starts_with("CPU implementer")) implementer = line.substr(colon + 2);
+    if (line.starts_with("CPU part") && info.model.empty())
+      info.model = name_of_part(implementer, line.substr(colon + 2));
     if (!info.simd.empty() || !(line.starts_with("flags") || line.starts_with("Features")))
       continue;
     std::istringstream words(line.substr(colon + 2));

@@ -38,6 +38,11 @@ std::vector<Named> problems() {
   return {
       {"plain", plain},
       {"causal", with([](Case& c) { c.causal = true; })},
+      {"one chunk", with([](Case& c) { c.k_length = 40; })},
+      {"wide heads", with([](Case& c) {
+         c.heads = c.kv_heads = 2;
+         c.d = c.dv = 128;
+       })},
       {"outliers", with([](Case& c) { c.values = cases::Values::outliers; })},
       {"cold", with([](Case& c) { c.values = cases::Values::cold; })},
       {"padding, dlse", with([](Case& c) {

@@ -23,6 +23,16 @@ void with_work_for_many(Case& c) {
   c.dv = 16;
 }
 
+// Few heads of many queries: backward cuts these into segments, which one thread sums on its way
+// and several leave to each other.
+void with_segments(Case& c) {
+  c.batch = 1;
+  c.heads = c.kv_heads = 4 + static_cast<std::int64_t>(c.seed % 2);
+  c.q_length = 290 + static_cast<std::int64_t>(c.seed % 23);
+  c.k_length = c.addressing == cases::Addressing::packed_self ? c.q_length : 45;
+  c.d = c.dv = 8;
+}
+
 ContextOptions with_threads(int threads) {
   ContextOptions options;
   options.threads = threads;
@@ -57,8 +67,8 @@ void each_on_its_own_thread(int n, const std::function<void(int)>& body) {
 }
 
 void expect_same_bits_in(const std::vector<std::unique_ptr<Context>>& contexts, int first_seed,
-                         int count) {
-  for_trials(all_kernels(), first_seed, count, with_work_for_many,
+                         int count, void (*adapt)(Case&) = with_work_for_many) {
+  for_trials(all_kernels(), first_seed, count, adapt,
              [&](const Trial& trial, const KernelUnderTest& kernel, Written&) {
                Context alone(with_threads(1));
                const auto expected = trial.run(kernel, alone);
@@ -78,6 +88,13 @@ TEST(Properties, p20_one_to_eight_threads_give_the_same_bits) {
     EXPECT_EQ(contexts.back()->threads(), threads);
   }
   expect_same_bits_in(contexts, 20000, 12);
+}
+
+TEST(Properties, p20_segments_of_few_heads_give_the_same_bits) {
+  std::vector<std::unique_ptr<Context>> contexts;
+  for (const int threads : {2, 3, 8})
+    contexts.push_back(std::make_unique<Context>(with_threads(threads)));
+  expect_same_bits_in(contexts, 20300, 12, with_segments);
 }
 
 TEST(Properties, p20_any_parallel_for_gives_the_same_bits) {

@@ -7,7 +7,8 @@
 //   4 values           O [rows][dv] of the chunk, sums in registers (product.h); features in lanes,
 //                      so that v is read as it lies and o comes out as it is stored
 //   join               in f64, a chunk's sums are brought to an integer maximum in log2 units, and
-//                      chunks are added, scaled by exact powers of two
+//                      chunks are added, scaled by exact powers of two. A tile that sees one chunk
+//                      alone needs none: its products store the results
 //
 // Few rows against many keys (decode) are cut by chunks instead: every chunk leaves its maximum,
 // sum and O in the shared workspace, and a second stage joins them in the same order, so the bits
@@ -15,8 +16,10 @@
 //
 // What limits it: the multipliers, and beside them the weights (about 16 instructions a vector of
 // scores, for d + dv multiply-adds), the ends of tiles and the joins. `attend bench --suite long
-// --threads 1` on a core with neighbours (AVX-512 Xeon, 2026-11-15, 2048 keys): 63 % of the peak at
-// d = 64, 76 % at d = 128. It declines no problem.
+// --threads 1`, 2048 keys, 2026-11-15: 73 % of the peak at d = 64, 80 % at d = 128 on Neoverse N1
+// (where weights take 15 % of the time at d = 64: that core does 1.3 of their instructions a cycle,
+// whatever their order); 63 % and 76 % on a core with neighbours of an AVX-512 Xeon. It declines no
+// problem.
 #pragma once
 
 #include "cpu/row.h"
@@ -32,7 +35,7 @@ class FlashForward {
   using T = typename V::T;
   static constexpr int kMost = Tile<V>::kMost;
   static constexpr int kTiles = V::kByLane ? 16 : 4;  // of a task: they share a chunk, in the cache
-  static constexpr int kAhead = 32;
+  static constexpr int kAhead = 32;                   // keys, where memory is the limit
   static constexpr T kHidden = Scores<V>::kHidden;
 
   // Where the sums of a chunk go: rows of `part`, or, where it is the only one, the results.
@@ -124,7 +127,7 @@ class FlashForward {
   FlashForward(const Problem& problem, const Call& call, Scores<V>& scores, Memory& memory)
       : p(problem), call_(call), scores_(scores), memory_(memory), slice_(slice(problem)) {}
 
-  // Keys whose values stay in the nearest cache
+  // Keys whose values stay in the nearest cache.
   static int slice(const Problem& p) {
     if (!V::kByLane) return 32;
     const std::int64_t fits = (32 << 10) / (width(p) * static_cast<std::int64_t>(sizeof(T)));

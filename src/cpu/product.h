@@ -7,12 +7,15 @@
 //     +-----+           +-----------+        multiply-adds, at most two a cycle:
 //     |  k  |         r |           |          AVX-512  12 x 2: 14 loads, 12 cycles, 27 registers
 //   r |  .  |           |   sums    |          AVX2      6 x 2:  8 loads,  6 cycles, 15 registers
-//     |  .  |           |           |          NEON      8 x 2:  4 loads,  8 cycles, 26 registers
-//     +-----+           +-----------+
+//     |  .  |           |           |          NEON      8 x 3:  5 loads, 12 cycles, 29 registers
+//     +-----+           +-----------+          (also 12 x 2; by lane, see neon.h)
 //
 // Every sum is one ascending chain of fused multiply-adds over k: how the rows are cut into tiles
 // changes no bit. a is read as it lies, with its depth contiguous (scores: a row is a key) or with
-// its rows contiguous ("across"; values: a row is a feature of v).
+// its rows contiguous ("across"; values: a row is a query). Products by lane are at their best
+// across, with nothing between the operands of a step: there, keys that many tiles read are first
+// brought into panels (a: [panel][depth][kPanelRows]) and values into strips (b: as wide as a
+// tile).
 #pragma once
 
 #include "cpu/vec.h"
