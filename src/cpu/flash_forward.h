@@ -227,9 +227,10 @@ class FlashForward {
     const bool streams =
         V::kByLane && tile.lanes == V::kLanes && runs.count >= Scores<V>::kStreamed;
     Lines<T> soon(chunk.k + kAhead * chunk.k_stride, chunk.k_stride, p.d);
-    scores_.soon = streams && chunk.k != chunk.packed_k ? &soon : nullptr;
+    if (streams && chunk.k != chunk.packed_k) scores_.soon = &soon;
     const bool partial = scores_.compute(tile, memory_.chunk, runs, s, top);  // 1 scores, 2 mask
-    if (tile.lanes == V::kLanes) softmax<1>(s, runs.count, top, sum);         // 3 softmax
+    scores_.soon = nullptr;
+    if (tile.lanes == V::kLanes) softmax<1>(s, runs.count, top, sum);  // 3 softmax
     else softmax<kTileVectors>(s, runs.count, top, sum);
     if (p.drop_below != 0) {
       scores_.dropout(tile, runs, memory_.factors);
@@ -303,14 +304,15 @@ class FlashForward {
         const bool start = r == 0 && x == 0;
         const bool end = divisors != nullptr && r == runs.runs - 1 && x + slice >= run.count;
         const std::int64_t first = run.key + x - chunk.from;
-        const Operands<T> operands{.a = w + (run.at + x) * tile.lanes,
-                                   .a_stride = tile.lanes,
-                                   .b = nullptr,
-                                   .b_stride = 0,
-                                   .c = to.o,
-                                   .c_stride = to.stride,
-                                   .depth = run.count - x < slice ? run.count - x : slice,
-                                   .soon = streamed && chunk.v != chunk.packed_v ? &soon : nullptr};
+        const Operands<T> operands{
+            .a = w + (run.at + x) * tile.lanes,
+            .a_stride = tile.lanes,
+            .b = nullptr,
+            .b_stride = 0,
+            .c = to.o,
+            .c_stride = to.stride,
+            .depth = run.count - x < slice ? run.count - x : slice,
+            .soon = streamed && v.strips == nullptr && chunk.v != chunk.packed_v ? &soon : nullptr};
         const StoreDivided<T> divided{operands.a, divisors};
         if (start && end) rows_product<V, Start::zero>(operands, tile.rows, v, first, divided);
         else if (end) rows_product<V, Start::c>(operands, tile.rows, v, first, divided);
@@ -489,7 +491,7 @@ class FlashForward {
         const std::int64_t from = n * width(p) + x;
         const double sum = tile.joined ? tile.o[from] : static_cast<double>(tile.part[from]);
         if (std::is_same_v<E, T> && tile.one[n]) *to = static_cast<E>(divided(divisor, sum));
-        else *to = static_cast<E>(sum * factor);
+        else *to = static_cast<E>((sum + 0.0) * factor);
       }
     });
   }

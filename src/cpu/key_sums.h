@@ -3,7 +3,7 @@
 //   dK [keys][d]   = scale * sum over the rows of  dS^T Q        pairs = dS, rows = q
 //   dV [keys][dv]  =         sum over the rows of  P^T dO        pairs = P,  rows = dout
 //
-// A group (up to 128 rows) is one chain of products; the groups of a segment, at most 1024 rows,
+// A group (up to 128 rows; NEON: 96) is one chain of products; groups of up to 1024 rows (960)
 // are added in f32, the segments in f64: the error of a sum of 128 + 8 is less than that of one
 // chain of 256. Where one group holds all the rows, its products go straight to where the gradient
 // is wanted.
@@ -140,14 +140,15 @@ class KeySums {
       });
     }
   };
-  // Or are the first, or the gradient.
+  // Or are the first, or the gradient. A sum that is -0 is +0, as it is among others.
   struct Scale {
     V factor;
     template <int kRows, int kVectors>
     ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
       unrolled<kRows>(ATTEND_EACH(r) {
-        unrolled<kVectors>(
-            ATTEND_EACH(n) { (sum[r][n] * factor).store(x.c + r * x.c_stride + n * V::kLanes); });
+        unrolled<kVectors>(ATTEND_EACH(n) {
+          ((sum[r][n] + V::set(0)) * factor).store(x.c + r * x.c_stride + n * V::kLanes);
+        });
       });
     }
   };
@@ -169,7 +170,7 @@ class KeySums {
   void pack() noexcept {
     const bool ready = lies_ready<T>(wanted_.rows);
     const Rows& first = group_.tiles[0];
-    if (ready && p.group() == 1 && width_ == count_ && group_.rows <= kFew) {
+    if (ready && p.group() == 1 && width_ == count_ && group_.rows > 0 && group_.rows <= kFew) {
       panel_stride_ = kPanel;
       row_stride_ = wanted_.rows.stride[2];
       b_ = reinterpret_cast<const T*>(wanted_.rows.data) +
@@ -273,7 +274,7 @@ class KeySums {
             if (group_.p[pair + n] != Group::kHidden)
               sum = fma(V::set(pairs[pair + n]), V::load(row(n, x)), sum);
           T* to = sums_of(run.key + y) + x;
-          (stores_ ? sum * factor() : V::load(to) + sum).store(to);
+          (stores_ ? (sum + V::set(0)) * factor() : V::load(to) + sum).store(to);
         }
       }
     }

@@ -76,7 +76,8 @@ struct Store {
 };
 
 // 1 / x as a sum of two numbers, so that a product with it is rounded once. The lower is positive:
-// infinities stay what they are.
+// infinities stay what they are. Small against the higher, but no product with it is subnormal that
+// the result is not: such are slow. A sum that is -0 gives +0, as it does where sums are joined.
 template <class T>
 struct Inverse {
   double whole = 0;  // of 0: 0
@@ -88,27 +89,39 @@ struct Inverse {
     using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
     whole = 1 / static_cast<double>(x);
     high = static_cast<T>(whole);
-    if (static_cast<double>(high) > whole)
+    low = rest(x);
+    if (low < 0) {
       high = __builtin_bit_cast(T, __builtin_bit_cast(Bits, high) - 1);
-    low = static_cast<T>(whole - static_cast<double>(high));
-    if (low < std::numeric_limits<T>::min()) low = std::numeric_limits<T>::min();
+      low = rest(x);
+    }
+    const T least = high * static_cast<T>(0x1p-60);
+    if (low < least) low = least;
   }
   template <class V>
   ATTEND_INLINE V times(V y) const {
     if constexpr (V::kFused) {
-      return fma(y, V::set(high), y * V::set(low));
+      return fma(y, V::set(high), fma(y, V::set(low), V::set(0)));
     } else {
-      typename V::Double wider[V::kDoubles];
-      unrolled<V::kDoubles>(ATTEND_EACH(k) { wider[k] = wide<k>(y) * V::Double::set(whole); });
+      using D = typename V::Double;
+      D wider[V::kDoubles];
+      unrolled<V::kDoubles>(
+          ATTEND_EACH(k) { wider[k] = (wide<k>(y) + D::set(0)) * D::set(whole); });
       return V::narrowed(wider);
     }
+  }
+
+ private:
+  T rest(T x) const {  // 1 / x - high
+    if constexpr (sizeof(T) == 4) return static_cast<T>(whole - static_cast<double>(high));
+    else return __builtin_fma(-x, high, 1.0) / x;
   }
 };
 
 // The same, each row divided. Of a that lies across: there a row is an element.
 template <class T>
 struct StoreDivided {
-  const T* a;  // the first row
+  static constexpr bool kSomething = true;  // the depth is not 0
+  const T* a;                               // the first row
   const Inverse<T>* divisors;
   template <class V, int kRows, int kVectors>
   ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
@@ -230,15 +243,16 @@ ATTEND_INLINE void steps_across_by_lane(const Operands<T>& x, V (&sum)[kRows][kV
     if constexpr (kVectors > kTileVectors)
       for (int n = 0; x.soon != nullptr && n < kVectors / kWideVectors; ++n)
         x.soon->prefetch_next();
-    V b[kVectors];
-    unrolled<kVectors>(ATTEND_EACH(n) { b[n] = V::load(b_at + n * V::kLanes); });
     if constexpr (kWhole == 0) {
-      unrolled<kRows>(ATTEND_EACH(r) {
-        const V a = V::set(a_at[r]);
-        unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n] = fma(a, b[n], sum[r][n]); });
+      V a[kRows];
+      unrolled<kRows>(ATTEND_EACH(r) { a[r] = V::set(a_at[r]); });
+      unrolled<kVectors>(ATTEND_EACH(n) {
+        const V b = V::load(b_at + n * V::kLanes);
+        unrolled<kRows>(ATTEND_EACH(r) { sum[r][n] = fma(a[r], b, sum[r][n]); });
       });
     } else {
-      V a[kCount];
+      V a[kCount], b[kVectors];
+      unrolled<kVectors>(ATTEND_EACH(n) { b[n] = V::load(b_at + n * V::kLanes); });
       unrolled<kCount>(ATTEND_EACH(r) {
         a[r] = V::load(a_at + (r < kWhole ? r * V::kLanes : kRows - V::kLanes));
       });
@@ -254,6 +268,8 @@ ATTEND_INLINE void steps_across_by_lane(const Operands<T>& x, V (&sum)[kRows][kV
 
 template <class V, int kRows, int kVectors, Layout kLayout, Start kStart, class Finish>
 [[gnu::noinline]] void product_tile(const Operands<typename V::T>& x, Finish finish) {
+  if constexpr (requires { Finish::kSomething; })
+    if (x.depth < 1) __builtin_unreachable();
   V sum[kRows][kVectors];
   unrolled<kRows>(ATTEND_EACH(r) {
     unrolled<kVectors>(ATTEND_EACH(n) {

@@ -19,8 +19,9 @@
 //   V::narrowed(doubles)             and back, rounded
 //   V::kByLane                       whether fma_lane<n>(a, b, c) = a[n] * b + c is an instruction
 //
-// An instruction set also names the register tiles of its products: kTileRows x kTileVectors, and
-// for few rows kWideRows x kWideVectors.
+// An instruction set also names the register tiles of its products: tile_rows(vectors, along) rows
+// of kTileVectors (scores), kFeatureVectors (values) or, for few rows, kWideVectors or
+// kWidestVectors.
 //
 // All of it lives in unnamed namespaces, and so does everything that is made of it: code compiled
 // for one instruction set must never serve another.
