@@ -13,9 +13,9 @@ namespace attend {
 namespace {
 
 // Of scores; of features; of few rows, and of one.
-inline constexpr int kTileVectors = 3, kFeatureVectors = 2, kWideVectors = 4, kWidestVectors = 16;
+inline constexpr int kTileVectors = 3, kFeatureVectors = 2, kWideVectors = 4, kWidestVectors = 8;
 constexpr int tile_rows(int vectors, bool along) {
-  if (vectors > kTileVectors) return vectors > kWideVectors ? 1 : 4;
+  if (vectors > kTileVectors) return vectors > kWideVectors ? 2 : 4;
   return along ? (vectors == 3 ? 6 : 8) : (vectors == 3 ? 8 : 12);
 }
 
