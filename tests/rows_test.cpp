@@ -25,12 +25,16 @@ struct Choice {
   std::string rows;  // what the names of its rows begin with
 };
 
-// Machines of this architecture: the table has no rows of the other.
+// Machines of this architecture: the table has no rows of the other. And those whose code this
+// machine runs: a row's workspace is counted by functions that are compiled for it.
 std::vector<Choice> choices() {
 #if defined(__x86_64__)
-  return {{{.architecture = "x86-64"}, "cpu.generic."},
-          {{.architecture = "x86-64", .avx2 = true}, "cpu.avx2."},
-          {{.architecture = "x86-64", .avx2 = true, .avx512 = true}, "cpu.avx512."}};
+  std::vector<Choice> list = {{{.architecture = "x86-64"}, "cpu.generic."}};
+  if (__builtin_cpu_supports("avx2"))
+    list.push_back({{.architecture = "x86-64", .avx2 = true}, "cpu.avx2."});
+  if (__builtin_cpu_supports("avx512f"))
+    list.push_back({{.architecture = "x86-64", .avx2 = true, .avx512 = true}, "cpu.avx512."});
+  return list;
 #elif defined(__aarch64__)
   return {{{.architecture = "aarch64"}, "cpu.generic."},
           {{.architecture = "aarch64", .neon = true}, "cpu.neon."}};
