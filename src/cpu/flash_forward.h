@@ -18,7 +18,7 @@
 // scores, for d + dv multiply-adds), the ends of tiles and the joins. `attend bench --suite long
 // --threads 1`, 2048 keys, 2026-11-15: 73 % of the peak at d = 64, 80 % at d = 128 on Neoverse N1
 // (where weights take 15 % of the time at d = 64: that core does 1.3 of their instructions a cycle,
-// whatever their order); 63 % and 76 % on a core with neighbours of an AVX-512 Xeon. It declines no
+// whatever their order); 49 % and 67 % on a core with neighbours of an AVX-512 Xeon. It declines no
 // problem.
 #pragma once
 

@@ -92,7 +92,7 @@ class ScoreGradients {
   // strips grow with them, and should not be larger than dk and dv are, nor than kStripBytes. By
   // the shape alone: a group is one chain of the sums of dk and dv.
   static int group_rows(const Problem& p) noexcept {
-    constexpr std::int64_t kStripBytes = 32 << 20, kLeast = 16;  // or half of 24
+    constexpr std::int64_t kStripBytes = 32 << 20, kLeast = 16;
     const std::int64_t sums = (p.d + p.dv) * static_cast<std::int64_t>(sizeof(T) + sizeof(double));
     int count = kRows;
     while (count > kLeast) {
