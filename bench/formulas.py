@@ -58,15 +58,16 @@ def layer(x, w, heads):
 
 
 def layer_backward(x, w, heads, dy):
-    """{dx, and the gradients of the weights of q and o}, after a forward pass of its own."""
+    """{dx, and the gradients of all weights and biases}, after a forward pass of its own."""
     q, k, v = (split(project(x, w, name), heads) for name in "qkv")
-    flat = lambda a: a.reshape(-1, a.shape[-1])
     concat = join(attention(q, k, v))
-    gradients = {"o.weight": flat(dy).T @ flat(concat)}
-    dx = 0
+    project(concat, w, "o")   # a step of training wants y too, for its loss
     backward = attention_backward(q, k, v, split(dy @ w["o.weight"], heads))
-    for name, gradient in zip("qkv", map(join, backward)):
-        dx = dx + gradient @ w[name + ".weight"]
-        if name == "q":
-            gradients["q.weight"] = flat(gradient).T @ flat(x)
+    gradients, dx = {}, 0
+    for name, gradient, of in zip("qkvo", (*map(join, backward), dy), (x, x, x, concat)):
+        if name != "o":
+            dx = dx + gradient @ w[name + ".weight"]
+        flat = gradient.reshape(-1, gradient.shape[-1])
+        gradients[name + ".weight"] = flat.T @ of.reshape(-1, of.shape[-1])
+        gradients[name + ".bias"] = flat.sum(0)
     return {"dx": dx, **gradients}

@@ -82,8 +82,7 @@ class Attend(Peer):
             y, saved = layer.forward_train(x)
             return layer.backward(dy, saved)
 
-        return call, lambda found: {"dx": found.dx, "q.weight": found.parameters["q.weight"],
-                                    "o.weight": found.parameters["o.weight"]}
+        return call, lambda found: {"dx": found.dx, **found.parameters}
 
 
 class AttendTorch(Peer):
@@ -169,8 +168,13 @@ class Torch(Peer):
             y = layer(x, x, x, need_weights=False)[0]
             return torch.autograd.grad(y, wanted, dy)
 
-        return call, lambda found: {"dx": found[0].numpy(), "q.weight": found[1].numpy()[:x.shape[2]],
-                                    "o.weight": found[3].numpy()}
+        def results(found):
+            dx, weights, biases, weight, bias = (gradient.numpy() for gradient in found)
+            parts = [(name + kind, part) for kind, all in ((".weight", weights), (".bias", biases))
+                     for name, part in zip("qkv", np.split(all, 3))]
+            return {"dx": dx, "o.weight": weight, "o.bias": bias, **dict(parts)}
+
+        return call, results
 
     def matmul(self, case, data):
         a, b = (self.torch.from_numpy(data[name]) for name in "ab")

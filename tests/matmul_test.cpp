@@ -59,7 +59,8 @@ TEST(Matmul, every_tail_has_the_defined_bits) {
 }
 
 // Sizes around every tile, depths around the vectors and the blocks of 256; b as rows, as columns
-// and packed; a both ways.
+// and packed, by the caller or, for many rows, once for all; a both ways. One row, and two, read b
+// where it lies if its columns are whole vectors and there is no bias.
 TEST(Matmul, every_instruction_set_has_the_defined_bits) {
   int ran = 0;
   const Machine machine = this_machine();
@@ -68,22 +69,29 @@ TEST(Matmul, every_instruction_set_has_the_defined_bits) {
     ++ran;
     SCOPED_TRACE(kernel->name);
     for (const DType type : {DType::f32, DType::f64})
-      for (std::int64_t m = 1; m <= 40; ++m) {
+      for (std::int64_t at = 1; at <= 45; ++at) {
         constexpr std::int64_t kDepths[] = {1, 3, 15, 16, 17, 33, 255, 256, 257, 300};
-        const std::int64_t n = 1 + m * 29 % 67, k = kDepths[m % 10];
+        constexpr std::int64_t kMany[] = {96, 97, 130, 193, 250};
+        const std::int64_t m = at <= 40 ? at : kMany[at - 41];
+        const std::int64_t n = m <= 2 ? 80 : 1 + m * 29 % 67, k = kDepths[at % 10];
         const Tensor a = numbers({m, k}, type, 1), b = numbers({k, n}, type, 2);
-        const Tensor at = Tensor::copy_of(a.view().permute({1, 0}));
+        const Tensor across = Tensor::copy_of(a.view().permute({1, 0}));
         const Tensor bt = Tensor::copy_of(b.view().permute({1, 0}));
         const Tensor bias = numbers({n}, type, 3),
                      ready = packed(bt.view().permute({1, 0}), *kernel);
         Tensor c[4] = {Tensor({m, n}, type), Tensor({m, n}, type), Tensor({m, n}, type),
                        Tensor({m, n}, type)};
+        Tensor plain[2] = {Tensor({m, n}, type), Tensor({m, n}, type)};
         const Multiplication list[] = {{a, b, bias, c[0]},
                                        {a, bt.view().permute({1, 0}), bias, c[1]},
-                                       {at.view().permute({1, 0}), b, bias, c[2]},
-                                       {at.view().permute({1, 0}), b, bias, c[3], &ready}};
+                                       {across.view().permute({1, 0}), b, bias, c[2]},
+                                       {across.view().permute({1, 0}), b, bias, c[3], &ready},
+                                       {a, b, {}, plain[0]},
+                                       {a, bt.view().permute({1, 0}), {}, plain[1]}};
         matmul(list, default_context(), *kernel);
         expect_defined(a, b, bias, c[0]);
+        expect_defined(a, b, {}, plain[0]);
+        ASSERT_EQ(difference(plain[1], plain[0]), "") << m << " " << k;
         for (const Tensor& made : c) ASSERT_EQ(difference(made, c[0]), "") << m << " " << k;
       }
   }
@@ -230,6 +238,8 @@ TEST(Matmul, a_small_problem_stays_on_the_caller) {
   EXPECT_EQ(calls, 0);
   product(numbers({80, 80}, DType::f32, 1), numbers({80, 300}, DType::f32, 2), {}, own);
   EXPECT_EQ(calls, 1);
+  product(numbers({120, 300}, DType::f32, 1), numbers({300, 80}, DType::f32, 2), {}, own);
+  EXPECT_EQ(calls, 3) << "b is packed first";
 }
 
 }  // namespace

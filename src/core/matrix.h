@@ -44,8 +44,9 @@ struct MatrixPart {
 template <class T>
 struct MatrixFunctions {
   std::int64_t columns;  // of c that are made together: parts should hold a multiple of them
-  // All of b in the order in which run() reads it: packed_size() elements.
-  void (*pack)(const Product<T>&, T* packed) noexcept;
+  // Steps k to k_end of b, in the order in which run() reads it; all of it takes packed_size()
+  // elements.
+  void (*pack)(const Product<T>&, std::int64_t k, std::int64_t k_end, T* packed) noexcept;
   void (*run)(const Product<T>&, const MatrixPart&) noexcept;
 
   std::int64_t packed_size(std::int64_t n, std::int64_t k) const noexcept {

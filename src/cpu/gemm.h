@@ -14,83 +14,63 @@
 // can write them; the same bits come out either way.
 #pragma once
 
-#include "core/matrix.h"
-#include "cpu/pack.h"
+#include "cpu/gemm_few.h"
 
 namespace attend {
 namespace {
 
-// The sums of a tile go to c: stored or, after the first block of the depth, added; with the bias
-// after the last one. `columns` of c are there.
-template <class V, bool kWhole>
-struct AddToC {
-  using T = typename V::T;
-  bool first;
-  const T* bias;  // of the panel, all its columns; null: none, or not yet
-  std::int64_t columns;
-
-  template <int kRows, int kVectors>
-  ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
-    unrolled<kVectors>(ATTEND_EACH(n) {
-      const std::int64_t left = columns - n * V::kLanes;
-      if (!kWhole && left <= 0) return;
-      const bool all = kWhole || left >= V::kLanes;
-      T* const c = x.c + n * V::kLanes;
-      if (!first)
-        unrolled<kRows>(ATTEND_EACH(r) {
-          const T* from = c + r * x.c_stride;
-          sum[r][n] = (all ? V::load(from) : V::load_first(from, left)) + sum[r][n];
-        });
-      if (bias != nullptr) {
-        const V b = V::load(bias + n * V::kLanes);
-        unrolled<kRows>(ATTEND_EACH(r) { sum[r][n] = sum[r][n] + b; });
-      }
-      unrolled<kRows>(ATTEND_EACH(r) {
-        if (all) sum[r][n].store(c + r * x.c_stride);
-        else sum[r][n].store_first(c + r * x.c_stride, left);
-      });
-    });
-  }
-};
-
-// Steps of the depth that lie far from each other are asked for so many steps before: the hardware
-// does not guess across pages.
-constexpr std::int64_t kAhead = 16;
-
-// panel[x][n] = b[k + x][column + n]; zeros from `columns` on.
+// Panels of b, `apart` from each other: to[panel][x][n] = b[k + x][column + panel * kColumns + n];
+// zeros from `columns` on.
 template <class V, int kColumns, class T = typename V::T>
-void pack_panel(const Product<T>& p, std::int64_t k, std::int64_t depth, std::int64_t column,
-                std::int64_t columns, T* panel) noexcept {
+void pack_panels(const Product<T>& p, std::int64_t k, std::int64_t depth, std::int64_t column,
+                 std::int64_t columns, T* to, std::int64_t apart) noexcept {
   const T* const from = p.b + k * p.b_depth + column * p.b_column;
-  const auto row = [&](std::int64_t x, std::int64_t n) {  // V::kLanes of them or fewer, then zeros
-    const std::int64_t left = p.b_depth == 1 ? depth - x : columns - n;
-    const T* const first = from + x * p.b_depth + n * p.b_column;
-    return left >= V::kLanes ? V::load(first) : V::load_first(first, left < 0 ? 0 : left);
-  };
-  if (p.b_depth != 1) {
-    for (std::int64_t x = 0; x < depth; ++x) {
-      for (std::int64_t n = 0; n < kColumns; n += V::kLanes) {
-        prefetch(from + (x + kAhead) * p.b_depth + n);
-        row(x, n).store(panel + x * kColumns + n);
-      }
-    }
-    return;
-  }
-  for (std::int64_t n = 0; n < kColumns; n += V::kLanes) {
+  if (p.b_depth != 1)
+    return steps_to_panels<V, kColumns>(from, p.b_depth, columns, depth, to, apart);
+  for (std::int64_t n = 0; n < (columns + kColumns - 1) / kColumns * kColumns; n += V::kLanes) {
+    T* const panel = to + n / kColumns * apart + n % kColumns;
     for (std::int64_t x = 0; x < depth; x += V::kLanes) {
+      const std::int64_t wide = depth - x < V::kLanes ? depth - x : V::kLanes;
       V square[V::kLanes];
-      if (depth - x >= V::kLanes && columns - n >= V::kLanes) {
+      if (wide == V::kLanes && columns - n >= V::kLanes) {
         load_transposed(from + n * p.b_column + x, p.b_column, square);
-        unrolled<V::kLanes>(ATTEND_EACH(r) { square[r].store(panel + (x + r) * kColumns + n); });
+        unrolled<V::kLanes>(ATTEND_EACH(r) { square[r].store(panel + (x + r) * kColumns); });
       } else {
-        for (int r = 0; r < V::kLanes; ++r) square[r] = n + r < columns ? row(x, n + r) : V::set(0);
+        for (int r = 0; r < V::kLanes; ++r)
+          square[r] = V::load_first(from + (n + r) * p.b_column + x, n + r < columns ? wide : 0);
         transpose(square);
-        for (int r = 0; r < V::kLanes && x + r < depth; ++r)
-          square[r].store(panel + (x + r) * kColumns + n);
+        for (int r = 0; r < wide; ++r) square[r].store(panel + (x + r) * kColumns);
       }
     }
   }
 }
+
+// The panels of b that a task reads, packed before or, a few at a time, when they are wanted: each
+// of their steps is a row of b somewhere else, and its lines serve all of them.
+template <class V, class T = typename V::T>
+class PanelsOfB {
+  static constexpr int kColumns = kTileVectors * V::kLanes, kPanel = kSumBlock * kColumns;
+  static constexpr std::int64_t kTogether = (V::kByLane ? 4 : 1) * kColumns;
+  const Product<T>& p_;
+  const std::int64_t end_;            // of the columns that the task makes
+  std::int64_t k_ = -1, column_ = 0;  // of the first that is here
+  alignas(64) T panels_[kTogether * kSumBlock];
+
+ public:
+  PanelsOfB(const Product<T>& p, const MatrixPart& part) : p_(p), end_(part.column_end) {}
+
+  // The panel that begins at a column, from step k on; columns ascend.
+  const T* at(std::int64_t k, std::int64_t column) noexcept {
+    if (p_.packed != nullptr) return p_.packed + column * p_.k + k * kColumns;
+    if (k != k_ || column < column_ || column >= column_ + kTogether) {
+      const std::int64_t depth = p_.k - k < kSumBlock ? p_.k - k : kSumBlock;
+      const std::int64_t columns = end_ - column < kTogether ? end_ - column : kTogether;
+      pack_panels<V, kColumns>(p_, k, depth, column, columns, panels_, kPanel);
+      k_ = k, column_ = column;
+    }
+    return panels_ + (column - column_) / kColumns * kPanel;
+  }
+};
 
 // The rows of a that a task reads, from step k of the depth on.
 template <class T>
@@ -128,19 +108,15 @@ void multiply(const RowsOfA<T>& a, std::int64_t rows, Operands<T> x,
   }
 }
 
-// Some rows of one panel of c: the block of the depth that begins at k.
+// Some rows of one panel of c: the block of the depth that begins at k, with b's panel of it.
 template <class V, class T = typename V::T>
-void run_block(const Product<T>& p, const MatrixPart& part, std::int64_t k,
-               const RowsOfA<T>& a) noexcept {
+void run_block(const Product<T>& p, const MatrixPart& part, std::int64_t k, const RowsOfA<T>& a,
+               const T* b) noexcept {
   constexpr int kColumns = kTileVectors * V::kLanes;
-  alignas(64) T panel[kSumBlock * kColumns];
   alignas(64) T bias[kColumns];
   const std::int64_t rows = part.row_end - part.row_begin, column = part.column_begin;
   const std::int64_t columns = part.column_end - column;
   const std::int64_t depth = p.k - k < kSumBlock ? p.k - k : kSumBlock;
-  const T* b = panel;
-  if (p.packed != nullptr) b = p.packed + column * p.k + k * kColumns;
-  else pack_panel<V, kColumns>(p, k, depth, column, columns, panel);
   const bool add = p.bias != nullptr && k + depth == p.k;
   for (std::int64_t n = 0; add && n < kColumns; ++n) bias[n] = n < columns ? p.bias[column + n] : 0;
   const T* const added = add ? bias : nullptr;
@@ -172,28 +148,23 @@ void for_panels(const MatrixPart& part, std::int64_t rows, Use use) noexcept {
 // others.
 template <class V, class T = typename V::T>
 void run_across(const Product<T>& p, const MatrixPart& part) noexcept {
-  constexpr std::int64_t kRows = kAcrossRows<T>;
+  constexpr std::int64_t kRows = kAcrossRows<T>, kPanel = V::kByLane ? kPanelRows : kRows;
   alignas(64) T block[kSumBlock * kRows];
-  const RowsOfA<T> brought = p.a_depth == 1 ? RowsOfA<T>{block, Layout::panels, kPanelRows}
-                                            : RowsOfA<T>{block, Layout::across, kRows};
+  PanelsOfB<V> b(p, part);
+  const RowsOfA<T> brought{block, V::kByLane ? Layout::panels : Layout::across, kPanel};
   for (std::int64_t row = part.row_begin; row < part.row_end; row += kRows) {
     const std::int64_t rows = part.row_end - row < kRows ? part.row_end - row : kRows;
     std::int64_t k = 0;
     do {
       const std::int64_t depth = p.k - k < kSumBlock ? p.k - k : kSumBlock;
-      if (p.a_depth == 1) rows_to_panels<V>(p.a + row * p.a_row + k, p.a_row, rows, depth, block);
-      for (std::int64_t x = 0; p.a_depth != 1 && x < depth; ++x) {
-        const T* const from = p.a + row * p.a_row + (k + x) * p.a_depth;
-        for (std::int64_t r = 0; r < rows; r += V::kLanes) {
-          prefetch(from + kAhead * p.a_depth + r);
-          const V some =
-              rows - r < V::kLanes ? V::load_first(from + r, rows - r) : V::load(from + r);
-          some.store(block + x * kRows + r);
-        }
-      }
-      for_panels<kTileVectors * V::kLanes>(
-          {row, row + rows, part.column_begin, part.column_end}, rows,
-          [&](const MatrixPart& panel) { run_block<V>(p, panel, k, brought); });
+      const T* const from = p.a + row * p.a_row + k * p.a_depth;
+      if (p.a_depth == 1) rows_to_panels<V>(from, p.a_row, rows, depth, block);
+      else steps_to_panels<V, kPanel>(from, p.a_depth, rows, depth, block, depth * kPanel);
+      for_panels<kTileVectors * V::kLanes>({row, row + rows, part.column_begin, part.column_end},
+                                           rows, [&](const MatrixPart& panel) {
+                                             run_block<V>(p, panel, k, brought,
+                                                          b.at(k, panel.column_begin));
+                                           });
       k += depth;
     } while (k < p.k);
   }
@@ -203,24 +174,33 @@ void run_across(const Product<T>& p, const MatrixPart& part) noexcept {
 // serves all rows.
 template <class V>
 void run_matrix(const Product<typename V::T>& p, const MatrixPart& part) noexcept {
+  if (run_few<V>(p, part)) return;
   const std::int64_t all = part.row_end - part.row_begin;
   if (p.a_depth != 1 || (V::kByLane && all >= kPanelRows)) return run_across<V>(p, part);
   const std::int64_t some = p.packed != nullptr && all > 2 * kPanelRows ? 2 * kPanelRows : all;
+  PanelsOfB<V> b(p, part);
   for_panels<kTileVectors * V::kLanes>(part, some, [&](const MatrixPart& panel) {
     std::int64_t k = 0;
     do {  // at least once: an empty sum is 0
-      run_block<V>(p, panel, k, {p.a + panel.row_begin * p.a_row + k, Layout::along, p.a_row});
+      run_block<V>(p, panel, k, {p.a + panel.row_begin * p.a_row + k, Layout::along, p.a_row},
+                   b.at(k, panel.column_begin));
       k += kSumBlock;
     } while (k < p.k);
   });
 }
 
+// A few steps of a few panels, then the next: their rows stay close, and so do their pages.
 template <class V>
-void pack_matrix(const Product<typename V::T>& p, typename V::T* packed) noexcept {
-  constexpr int kColumns = kTileVectors * V::kLanes;
-  for (std::int64_t column = 0; column < p.n; column += kColumns, packed += kColumns * p.k)
-    pack_panel<V, kColumns>(p, 0, p.k, column, p.n - column < kColumns ? p.n - column : kColumns,
-                            packed);
+void pack_matrix(const Product<typename V::T>& p, std::int64_t k, std::int64_t k_end,
+                 typename V::T* packed) noexcept {
+  constexpr std::int64_t kColumns = kTileVectors * V::kLanes, kSteps = 64, kTogether = 4 * kColumns;
+  for (std::int64_t depth; k < k_end; k += depth) {
+    depth = k_end - k < kSteps ? k_end - k : kSteps;
+    for (std::int64_t column = 0; column < p.n; column += kTogether)
+      pack_panels<V, kColumns>(p, k, depth, column,
+                               p.n - column < kTogether ? p.n - column : kTogether,
+                               packed + column * p.k + k * kColumns, p.k * kColumns);
+  }
 }
 
 template <class V>

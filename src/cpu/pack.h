@@ -7,6 +7,10 @@
 namespace attend {
 namespace {
 
+// Steps of the depth that lie far from each other are asked for so many steps before: the hardware
+// does not guess across pages.
+constexpr std::int64_t kAhead = 16;
+
 // to[x * lanes + n] = factor * rows[n][x], for `count` rows of `length` elements; lanes from
 // `count` up to `lanes` (whole vectors) become 0.
 template <class V, class T = typename V::T>
@@ -48,6 +52,24 @@ const T* rows_to_panels(const T* rows, std::int64_t stride, std::int64_t count, 
     rows_to_lanes<V>(some, here, length, to + row * length, kPanelRows);
   }
   return to;
+}
+
+// Rows that lie side by side, a step `stride` from the next, in panels of kPanel rows, `apart` from
+// each other: to[panel][x][n] = steps[x][panel * kPanel + n]; the last one is filled with zeros.
+template <class V, std::int64_t kPanel, class T = typename V::T>
+void steps_to_panels(const T* steps, std::int64_t stride, std::int64_t count, std::int64_t length,
+                     T* to, std::int64_t apart) noexcept {
+  for (std::int64_t x = 0; x < length; ++x, steps += stride, to += kPanel) {
+    T* panel = to;
+    for (std::int64_t n = 0; n < count; n += kPanel, panel += apart)
+      unrolled<kPanel / V::kLanes>(ATTEND_EACH(part) {
+        const std::int64_t at = n + part * V::kLanes, left = count - at;
+        prefetch(steps + kAhead * stride + at);
+        const V some = left >= V::kLanes ? V::load(steps + at)
+                                         : V::load_first(steps + at, left < 0 ? 0 : left);
+        some.store(panel + part * V::kLanes);
+      });
+  }
 }
 
 // `count` rows of `width` features, whole vectors, as strips of a register tile's width:

@@ -14,7 +14,9 @@ namespace {
 
 // A task makes at most so many rows and columns of c: what it reads of a and b, with k = 512 in f32
 // half a megabyte each, stays in the L2 cache. Rows: a multiple of every kernel's rows at a time.
-constexpr std::int64_t kTaskRows = 240, kTaskColumns = 256;
+constexpr std::int64_t kTaskRows = 240, kTaskColumns = 264;
+// So many rows want b packed once, if that takes at most so many elements.
+constexpr std::int64_t kManyRows = 97, kMostPacked = 16 << 20;
 // Multiplications that are not worth a second thread. An element of b costs as much as 16: it is
 // read from far and packed.
 constexpr double kAlone = 1 << 20, kReading = 16;
@@ -71,6 +73,21 @@ class Prepared {
   }
   const Product<T>& product() const { return product_; }
 
+  // Where many rows of a want it, b is packed once, by several threads, and not by each task.
+  std::int64_t slabs() const { return packed_ ? (product_.k + kSumBlock - 1) / kSumBlock : 0; }
+  void make_room(const MatrixFunctions<T>& kernel) {
+    const std::int64_t size = kernel.packed_size(product_.n, product_.k);
+    if (product_.packed != nullptr || product_.m < kManyRows || size > kMostPacked) return;
+    packed_ = Tensor::uninitialized({size}, dtype_of<T>());
+  }
+  void pack(const MatrixFunctions<T>& kernel, std::int64_t slab) {
+    const std::int64_t k = slab * kSumBlock;
+    kernel.pack(product_, k, std::min(k + kSumBlock, product_.k), packed_.data<T>());
+  }
+  void use_packed() {
+    if (packed_) product_.packed = packed_.data<T>();
+  }
+
   // To where it was wanted.
   void finish() const {
     if (!made_) return;
@@ -87,7 +104,7 @@ class Prepared {
   Operand<T> a_, b_, bias_;
   const TensorView& c_;
   Product<T> product_;
-  Tensor made_;
+  Tensor made_, packed_;
 };
 
 // How a product is cut into tasks. No bit depends on it.
@@ -102,7 +119,9 @@ struct Division {
     const std::int64_t panels = (p.n + panel - 1) / panel, least = p.a_depth == 1 ? 1 : 4;
     // About four tasks a thread, so that none waits long for another.
     const std::int64_t most = std::max<std::int64_t>(panels * down / (4 * threads), least);
-    columns = std::min(most, std::max<std::int64_t>(kTaskColumns / panel, 1)) * panel;
+    const std::int64_t wide = std::min(most, std::max<std::int64_t>(kTaskColumns / panel, 1));
+    across = (panels + wide - 1) / wide;
+    columns = (panels + across - 1) / across * panel;  // none much narrower than the others
     across = (p.n + columns - 1) / columns;
   }
   std::int64_t tasks() const { return down * across; }
@@ -118,28 +137,38 @@ void multiply(std::span<const Multiplication> list, Context& context,
   std::vector<Job> jobs;
   jobs.reserve(list.size());
   double work = 0;
-  std::int64_t tasks = 0;
+  std::int64_t tasks = 0, slabs = 0;
   for (const Multiplication& x : list) {
     if (x.c.count() == 0) continue;
     Prepared<T> matrices(x);
+    matrices.make_room(kernel);
     const Product<T>& p = matrices.product();
     const Division division(p, kernel.columns, context.threads());
     work +=
         (static_cast<double>(p.m) + kReading) * static_cast<double>(p.n) * static_cast<double>(p.k);
     tasks += division.tasks();
+    slabs += matrices.slabs();
     jobs.push_back({std::move(matrices), division});
   }
-  const auto run = [&](std::int64_t task) {
+  const auto in_parallel = [&](std::int64_t count, auto one) {
+    if (work > kAlone && count > 0) context.parallel_for(count, std::ref(one));
+    else
+      for (std::int64_t n = 0; n < count; ++n) one(n);
+  };
+  in_parallel(slabs, [&](std::int64_t slab) {
+    auto job = jobs.begin();
+    for (; slab >= job->matrices.slabs(); ++job) slab -= job->matrices.slabs();
+    job->matrices.pack(kernel, slab);
+  });
+  for (Job& job : jobs) job.matrices.use_packed();
+  in_parallel(tasks, [&](std::int64_t task) {
     auto job = jobs.begin();
     for (; task >= job->division.tasks(); ++job) task -= job->division.tasks();
     const Product<T>& p = job->matrices.product();
     const Division& d = job->division;
     const std::int64_t row = task / d.across * d.rows, column = task % d.across * d.columns;
     kernel.run(p, {row, std::min(row + d.rows, p.m), column, std::min(column + d.columns, p.n)});
-  };
-  if (work > kAlone) context.parallel_for(tasks, std::ref(run));
-  else
-    for (std::int64_t task = 0; task < tasks; ++task) run(task);
+  });
   for (const Job& job : jobs) job.matrices.finish();
 }
 
@@ -161,7 +190,7 @@ Tensor packed(const ConstTensorView& b, const MatrixKernel& chosen) {
                              .b_depth = from.row,
                              .b_column = from.column};
     Tensor made = Tensor::uninitialized({kernel.packed_size(product.n, product.k)}, dtype_of<T>());
-    kernel.pack(product, made.data<T>());
+    kernel.pack(product, 0, product.k, made.data<T>());
     return made;
   });
 }

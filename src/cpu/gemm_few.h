@@ -1,0 +1,115 @@
+// Products of few rows with a b that is not packed: packing it would cost more than the product.
+//
+//    turned, where b's columns lie along the depth    in place, where its rows lie side by side
+//
+//              a, in lanes: [depth][rows]                      b  [depth][columns]
+//              +---+                                           +-------------+
+//              | = | k                                       k | =========== |
+//      b  k    +---+                            a  k           +-------------+
+//      +-----+ +---+                           +-----+         +-------------+
+//      | === | |   | c, turned back            | === |         |      c      |  as wide as the
+//      +-----+ +---+ when it is stored         +-----+         +-------------+  registers hold
+//
+// The sums are the same to the bit: each is one ascending chain, and x y is y x.
+#pragma once
+
+#include "cpu/gemm_sums.h"
+#include "cpu/pack.h"
+
+namespace attend {
+namespace {
+
+// At most so many rows: 48 kB of them lie in the L1 or L2 cache while b passes by.
+template <class T>
+inline constexpr std::int64_t kTurnedRows = (48 << 10) / kSumBlock /
+                                            static_cast<std::int64_t>(sizeof(T));
+
+constexpr std::int64_t kInPlaceRows = tile_rows(kWidestVectors, false);
+
+template <class V, class T = typename V::T>
+void run_turned(const Product<T>& p, const MatrixPart& part) noexcept {
+  alignas(64) T lanes_of_a[kSumBlock * kTurnedRows<T>];
+  const T* some[kTurnedRows<T>];
+  const std::int64_t rows = part.row_end - part.row_begin;
+  const std::int64_t lanes = (rows + V::kLanes - 1) / V::kLanes * V::kLanes;
+  std::int64_t k = 0;
+  do {  // at least once: an empty sum is 0
+    const std::int64_t depth = p.k - k < kSumBlock ? p.k - k : kSumBlock;
+    for (std::int64_t r = 0; r < rows; ++r) some[r] = p.a + (part.row_begin + r) * p.a_row + k;
+    rows_to_lanes<V>(some, rows, depth, lanes_of_a, lanes);
+    const T* const bias = k + depth == p.k ? p.bias : nullptr;
+    constexpr std::int64_t kColumns = 24;  // whole tiles, whatever their shape
+    for (std::int64_t n = part.column_begin; n < part.column_end; n += kColumns) {
+      const std::int64_t columns = part.column_end - n < kColumns ? part.column_end - n : kColumns;
+      std::int64_t r = 0;
+      const auto take = [&]<int kVectors, Layout kLayout>() {
+        T* const c = p.c + (part.row_begin + r) * p.c_row;
+        const Operands<T> x{.a = p.b + n * p.b_column + k,
+                            .a_stride = p.b_column,
+                            .b = lanes_of_a + r,
+                            .b_stride = lanes,
+                            .c = c + n,
+                            .c_stride = 1,
+                            .depth = depth};
+        product<V, kVectors, kLayout, Start::zero>(
+            x, columns, AddTurned<V>{k == 0, bias, c, p.c_row, rows - r});
+        r += kVectors * V::kLanes;
+      };
+      const auto take_some = [&]<Layout kLayout>() {
+        const std::int64_t vectors = (lanes - r) / V::kLanes;
+        if (vectors == 1) take.template operator()<1, kLayout>();
+        else if (vectors == 2 || vectors == 4) take.template operator()<2, kLayout>();
+        else take.template operator()<kTileVectors, kLayout>();
+      };
+      take_some.template operator()<Layout::streamed>();
+      while (r < lanes) take_some.template operator()<Layout::along>();
+    }
+    k += depth;
+  } while (k < p.k);
+}
+
+// One or two rows; columns in whole vectors, no bias.
+template <class V, class T = typename V::T>
+void run_in_place(const Product<T>& p, const MatrixPart& part) noexcept {
+  constexpr std::int64_t kRows = kInPlaceRows;
+  alignas(64) T lanes_of_a[kSumBlock * kRows];
+  const std::int64_t rows = part.row_end - part.row_begin, column = part.column_begin;
+  std::int64_t k = 0;
+  do {  // at least once: an empty sum is 0
+    const std::int64_t depth = p.k - k < kSumBlock ? p.k - k : kSumBlock;
+    for (std::int64_t x = 0; x < depth; ++x)
+      for (std::int64_t r = 0; r < rows; ++r)
+        lanes_of_a[x * kRows + r] = p.a[(part.row_begin + r) * p.a_row + k + x];
+    const Operands<T> x{.a = lanes_of_a,
+                        .a_stride = kRows,
+                        .b = p.b + k * p.b_depth + column,
+                        .b_stride = p.b_depth,
+                        .c = p.c + part.row_begin * p.c_row + column,
+                        .c_stride = p.c_row,
+                        .depth = depth};
+    product_of_features<V, Start::zero>(x, static_cast<int>(rows),
+                                        (part.column_end - column) / V::kLanes,
+                                        AddToC<V, true>{k == 0, nullptr, 0});
+    k += depth;
+  } while (k < p.k);
+}
+
+// Whether it was one of these.
+template <class V>
+bool run_few(const Product<typename V::T>& p, const MatrixPart& part) noexcept {
+  const std::int64_t rows = part.row_end - part.row_begin;
+  const std::int64_t columns = part.column_end - part.column_begin;
+  if (p.packed != nullptr || p.a_depth != 1) return false;
+  if (p.b_depth == 1 && rows <= kTurnedRows<typename V::T>) {
+    run_turned<V>(p, part);
+    return true;
+  }
+  if (p.b_column == 1 && rows <= kInPlaceRows && columns % V::kLanes == 0 && p.bias == nullptr) {
+    run_in_place<V>(p, part);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+}  // namespace attend
