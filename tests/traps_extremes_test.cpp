@@ -91,6 +91,32 @@ TEST(Traps, minus_flt_max_is_not_minus_infinity) {
   }
 }
 
+// Products that vanish below the smallest number leave a sum of -0. A query alone stores its result
+// straight from the product; beside others that see more than 256 keys it is joined first, with
+// nothing: the same sign.
+TEST(Traps, a_sum_that_vanishes_has_one_sign) {
+  const auto trial_of = [&](std::int64_t queries, std::int64_t keys) {
+    Trial trial = make_trial(
+        {.heads = 1, .q_length = queries, .k_length = keys, .d = 8, .dv = 8, .causal = true});
+    fill(trial.q, 0);
+    fill(trial.v, -static_cast<double>(FLT_TRUE_MIN));
+    for (std::int64_t x = 0; x < 8; ++x) set_value(trial.v, {0, 0, 0, x}, 0);
+    trial.bias = Tensor({1, 1, 1, keys});
+    fill(trial.bias, -3);
+    set_value(trial.bias, {0, 0, 0, 0}, 0);  // the largest weight is that of a zero
+    return trial;
+  };
+  const Trial alone = trial_of(1, 255), among = trial_of(4, 258);
+  for (const KernelUnderTest& kernel : forward_kernels()) {
+    const auto one = alone.run(kernel), four = among.run(kernel);
+    ASSERT_TRUE(one && four);
+    for (std::int64_t x = 0; x < 8; ++x)
+      EXPECT_EQ(std::signbit(value_at(four->out, {0, 0, 0, x})),
+                std::signbit(value_at(one->out, {0, 0, 0, x})))
+          << kernel.name << " " << x;
+  }
+}
+
 // A sink of the lowest finite number takes no weight.
 TEST(Traps, a_sink_of_minus_flt_max_is_as_good_as_none) {
   for (const DType type : cases::kTypes) {

@@ -28,6 +28,8 @@ constexpr const char* kModels[] = {
     "batch=2 heads=8 kv_heads=2 q=24 k=77 d=32 dv=32 layout=bthd causal=1",
     "batch=2 heads=8 kv_heads=2 q=1 k=77 d=32 dv=32 layout=bthd causal=1",
     "batch=2 heads=5 q=1 k=600 d=64 dv=64 key_lengths=mixed",
+    // Looking at what one query of a long cache attends to.
+    "batch=2 heads=2 kv_heads=2 q=1 k=400 d=32 dv=32 weights=1 scores=1",
     // Serving: pages with a common prefix, and a chunk of a prompt on pages.
     "batch=5 heads=6 kv_heads=2 q=1 k=150 d=64 dv=64 addressing=paged_shared key_lengths=mixed "
     "causal=1",

@@ -24,8 +24,7 @@
 
 #include "cpu/row.h"
 #include "cpu/show.h"
-
-#include <atomic>
+#include "cpu/sums.h"
 
 namespace attend {
 namespace {
@@ -38,30 +37,13 @@ class FlashForward {
   static constexpr int kAhead = 32;                   // keys, where memory is the limit
   static constexpr T kHidden = Scores<V>::kHidden;
 
-  // Where the sums of a chunk go: rows of `part`, or, where it is the only one, the results.
-  struct Place {
-    T* o;
-    std::int64_t stride;
-    bool final;
-  };
-
-  struct Sums : Tile<V> {
-    double m[kMost], l[kMost];
-    double up[kMost];  // see join()
-    bool one[kMost];   // the row has seen one chunk
-    double* o;         // [rows][width]  joined chunks, relative to m
-    bool joined;       // else all there is are the sums of one chunk, in `part`
-    T* part;           // [rows][width]  the chunk at hand
-    Place to;          // where its sums go
-  };
-
   struct Memory {
-    Sums* tiles;
+    Sums<V>* tiles;
     Runs* runs;
     Chunk<T> chunk;
     T *s, *factors;  // [256][lanes]
     Memory(const Problem& p, Scratch& scratch) {
-      tiles = scratch.take<Sums>(kTiles);
+      tiles = scratch.take<Sums<V>>(kTiles);
       runs = scratch.take<Runs>(1);
       s = scratch.take<T>(kChunk * kMost);
       factors = scratch.take<T>(p.drop_below != 0 ? kChunk * kMost : 0);
@@ -125,7 +107,8 @@ class FlashForward {
 
  private:
   FlashForward(const Problem& problem, const Call& call, Scores<V>& scores, Memory& memory)
-      : p(problem), call_(call), scores_(scores), memory_(memory), slice_(slice(problem)) {}
+      : p(problem), call_(call), scores_(scores), memory_(memory), results_(scores),
+        slice_(slice(problem)) {}
 
   // Keys whose values stay in the nearest cache.
   static int slice(const Problem& p) {
@@ -138,7 +121,7 @@ class FlashForward {
     return (p.group() * p.q_length + tiles.queries - 1) / tiles.queries;
   }
   static std::int64_t chunks(const Problem& p) { return (p.k_length + kChunk - 1) / kChunk; }
-  static std::int64_t width(const Problem& p) { return Scores<V>::width(p.dv); }
+  static std::int64_t width(const Problem& p) { return Results<V>::width(p); }
   static std::int64_t left_size(const Problem& p) {
     return 2 * kMost + p.group() * p.q_length * width(p);
   }
@@ -160,8 +143,8 @@ class FlashForward {
     int used = 0;
     std::int64_t begin = scores_.sequence.k_length, end = 0;
     for (; used < kTiles && first + used * kMost < scores_.rows(); ++used) {
-      Sums& tile = memory_.tiles[used];
-      open(tile, first + used * kMost);
+      Sums<V>& tile = memory_.tiles[used];
+      results_.open(tile, first + used * kMost);
       begin = tile.begin < begin ? tile.begin : begin;
       end = tile.end > end ? tile.end : end;
     }
@@ -169,13 +152,13 @@ class FlashForward {
       bring(at, begin, end);
       scores_.arrange(memory_.chunk, used);
       for (int t = 0; t < used; ++t) {
-        Sums& tile = memory_.tiles[t];
+        Sums<V>& tile = memory_.tiles[t];
         memory_.chunk.cold = t == 0;
         T top[kMost], sum[kMost];
-        if (weigh(tile, tile.to, top, sum)) join(tile, top, sum, tile.part);
+        if (weigh(tile, tile.to, top, sum)) results_.join(tile, top, sum, tile.part);
       }
     }
-    for (int t = 0; t < used; ++t) close(memory_.tiles[t]);
+    for (int t = 0; t < used; ++t) results_.close(memory_.tiles[t]);
     if (!p.weights && !p.scores) return;
     Show<V> show(scores_, memory_.chunk, *memory_.runs, memory_.s);
     show.hide_rows(first, kTiles * kMost);
@@ -189,43 +172,15 @@ class FlashForward {
     scores_.bring(memory_.chunk, at > begin ? at : begin, at + kChunk < end ? at + kChunk : end);
   }
 
-  void open(Sums& tile, std::int64_t first) noexcept {
-    scores_.open(tile, first);
-    for (int n = 0; n < tile.lanes; ++n) {
-      tile.m[n] = kMinusInfinity, tile.l[n] = 0, tile.up[n] = 1;
-      tile.one[n] = true;
-    }
-    if (p.sinks) {  // a key that everybody sees, without value
-      for (int n = 0; n < tile.rows; ++n) {
-        const double sink = load(call_.sinks, call_.sinks.offset(0, tile.h[n], 0));
-        if (sink == kMinusInfinity) continue;
-        SoftmaxState state;
-        state.add(log2_units(sink));
-        tile.m[n] = state.m;
-        tile.l[n] = state.l;
-        tile.one[n] = false;
-      }
-    }
-    tile.joined =
-        p.sinks || tile.begin >= tile.end || tile.begin / kChunk != (tile.end - 1) / kChunk;
-    if (tile.joined)
-      for (std::int64_t x = 0; x < tile.rows * width(p); ++x) tile.o[x] = 0;
-    tile.to = {tile.part, width(p), false};
-    if (tile.joined || p.group() != 1 || !lies_ready<T>(call_.out) || width(p) != p.dv) return;
-    tile.to = {reinterpret_cast<T*>(call_.out.data) + at(call_.out, tile, 0), call_.out.stride[2],
-               true};
-  }
-
   // One chunk: steps 1 to 4. Gives its maximum, sum and O; false if the tile sees nothing of it.
-  bool weigh(const Sums& tile, const Place& to, T* top, T* sum) noexcept {
+  bool weigh(const Sums<V>& tile, const Place<T>& to, T* top, T* sum) noexcept {
     Runs& runs = *memory_.runs;
     scores_.find_runs(tile, memory_.chunk, runs);
     if (runs.count == 0) return false;
     T* s = memory_.s;
     // Few rows against many keys: memory is asked kAhead keys before.
     const Chunk<T>& chunk = memory_.chunk;
-    const bool streams =
-        V::kByLane && tile.lanes == V::kLanes && runs.count >= Scores<V>::kStreamed;
+    const bool streams = V::kByLane && Scores<V>::streams(tile, runs.count);
     Lines<T> soon(chunk.k + kAhead * chunk.k_stride, chunk.k_stride, p.d);
     if (streams && chunk.k != chunk.packed_k) scores_.soon = &soon;
     const bool partial = scores_.compute(tile, memory_.chunk, runs, s, top);  // 1 scores, 2 mask
@@ -287,7 +242,7 @@ class FlashForward {
 
   // o[row][x] = sum over the keys of w[j][row] * v[j][x], one ascending chain; at last divided,
   // if there are divisors.
-  void values(const Sums& tile, const Runs& runs, const T* w, const Place& to,
+  void values(const Sums<V>& tile, const Runs& runs, const T* w, const Place<T>& to,
               const Inverse<T>* divisors) const noexcept {
     const Chunk<T>& chunk = memory_.chunk;
     const KeyRows<T> v{.at = chunk.v,
@@ -298,7 +253,7 @@ class FlashForward {
     Lines<T> soon(chunk.v + kAhead * chunk.v_stride, chunk.v_stride, p.dv);
     for (int r = 0; r < runs.runs; ++r) {
       const Run& run = runs.run[r];
-      const bool streamed = tile.lanes == V::kLanes && run.count >= Scores<V>::kStreamed;
+      const bool streamed = Scores<V>::streams(tile, run.count);
       const int slice = v.strips != nullptr ? run.count : streamed ? slice_ / 2 : slice_;
       for (int x = 0; x < run.count; x += slice) {
         const bool start = r == 0 && x == 0;
@@ -324,7 +279,7 @@ class FlashForward {
 
   // 0 * NaN is NaN: a row whose sums are not finite, and that does not see every key, is summed
   // again without the keys it does not see.
-  void without_hidden(const Sums& tile, const Runs& runs, const T* w, const Place& to,
+  void without_hidden(const Sums<V>& tile, const Runs& runs, const T* w, const Place<T>& to,
                       const Inverse<T>* divisors) noexcept {
     const std::int64_t whole = width(p);
     T* o = to.o;
@@ -349,60 +304,6 @@ class FlashForward {
     }
   }
 
-  // ---- joining chunks --------------------------------------------------------------------------
-
-  // Adds a chunk to what was there. As long as a row has seen one chunk alone, its sums stay as
-  // they are, times `up`; with a second one both are brought to integers in log2 units, m:
-  //   e^top = 2^(whole - rest), up = 2^-rest.
-  void join(Sums& tile, const T* top, const T* sum, const T* o) const noexcept {
-    using D = typename V::Double;
-    double whole[kMost], up[kMost], mine[kMost], other[kMost];
-    if (!tile.joined && !p.lse && !p.weights) {  // nobody asks for the maximum
-      for (int n = 0; n < tile.rows; ++n) tile.l[n] = static_cast<double>(sum[n]);
-      return;
-    }
-    for (int n = 0; n < tile.lanes; n += V::kLanes) {
-      unrolled<V::kDoubles>(ATTEND_EACH(k) {
-        // As log2_units(): the lowest finite score stays finite.
-        const D t = larger(D::set(std::numeric_limits<double>::lowest()),
-                           wide<k>(V::load(top + n)) * D::set(std::numbers::log2e));
-        const D integer = ceiling(t);
-        integer.store(whole + n + k * D::kLanes);
-        exp2_of(t - integer).store(up + n + k * D::kLanes);
-      });
-    }
-    for (int n = 0; n < tile.rows; ++n) {
-      const auto part = static_cast<double>(sum[n]);
-      if (part == 0) {  // nothing of the chunk is visible
-        mine[n] = 1, other[n] = 0;
-      } else if (tile.l[n] == 0) {
-        mine[n] = 0, other[n] = 1;
-        tile.l[n] = part, tile.m[n] = whole[n], tile.up[n] = up[n];
-      } else {
-        const double m = whole[n] > tile.m[n] ? whole[n] : tile.m[n];
-        mine[n] = tile.up[n] * power_of_two(tile.m[n] - m);
-        other[n] = up[n] * power_of_two(whole[n] - m);
-        tile.l[n] = tile.l[n] * mine[n] + part * other[n];
-        tile.m[n] = m, tile.up[n] = 1;
-        tile.one[n] = false;
-      }
-    }
-    if (!tile.joined) return;
-    double* total = tile.o;
-    for (int n = 0; n < tile.rows; ++n) {
-      const D a = D::set(mine[n]), b = D::set(other[n]);
-      const bool as_is = mine[n] == 1;  // the maximum has not changed
-      for (std::int64_t x = 0; x < width(p); x += V::kLanes, o += V::kLanes) {
-        const V part = V::load(o);
-        unrolled<V::kDoubles>(ATTEND_EACH(k) {
-          const D before = D::load(total);
-          fma(wide<k>(part), b, as_is ? before : before * a).store(total);
-          total += D::kLanes;
-        });
-      }
-    }
-  }
-
   // ---- keys cut into pieces --------------------------------------------------------------------
 
   Left left(std::int64_t chunk) const noexcept {
@@ -412,9 +313,9 @@ class FlashForward {
 
   // Stage 0: the chunks of one piece.
   void piece(std::int64_t index, std::int64_t cuts) noexcept {
-    Sums& tile = memory_.tiles[0];
+    Sums<V>& tile = memory_.tiles[0];
     if (scores_.rows() == 0) return;
-    open(tile, 0);
+    results_.open(tile, 0);
     const std::int64_t all = chunks(p), last = all * (index + 1) / cuts;
     for (std::int64_t c = all * index / cuts; c < last; ++c) {
       const std::int64_t at = c * kChunk;
@@ -423,105 +324,30 @@ class FlashForward {
       const Left to = left(c);
       if (!weigh(tile, {to.o, width(p), false}, to.top, to.sum)) {  // all of its blocks are hidden
         for (int n = 0; n < tile.lanes; ++n) to.top[n] = kHidden, to.sum[n] = 0;
-        for (std::int64_t x = 0; x < tile.rows * width(p); ++x) to.o[x] = 0;
+        clear(to.o, tile.rows * width(p));
       }
     }
   }
 
   // Stage 1: joins what the pieces left, in ascending order.
   void join_pieces() noexcept {
-    Sums& tile = memory_.tiles[0];
+    Sums<V>& tile = memory_.tiles[0];
     if (scores_.rows() == 0) return;
-    open(tile, 0);
-    tile.joined = true;
-    tile.to = {tile.part, width(p), false};
-    for (std::int64_t x = 0; x < tile.rows * width(p); ++x) tile.o[x] = 0;
+    results_.open(tile, 0);
+    results_.expect_chunks(tile);
     for (std::int64_t c = 0; c < chunks(p); ++c) {
       if ((c + 1) * kChunk <= tile.begin || c * kChunk >= tile.end) continue;
       const Left from = left(c);
-      join(tile, from.top, from.sum, from.o);
+      results_.join(tile, from.top, from.sum, from.o);
     }
-    close(tile);
-  }
-
-  // ---- results ------------------------------------------------------------------------------
-
-  // out = o / l, lse = m + log l. What one chunk gave is divided in T: its sums may have gone to
-  // the results already, and a row's bits do not depend on that.
-  void close(Sums& tile) noexcept {
-    const bool ready = lies_ready<T>(call_.out);
-    for (int n = 0; n < tile.rows; ++n) {
-      if (tile.l[n] == 0)  // the row saw nothing: neither did `to`, which holds garbage then
-        clear(tile.to.o + n * tile.to.stride, width(p));
-      if (!tile.to.final && ready) close_row(tile, n);
-      if (!tile.to.final && !ready) convert_row_out(tile, n);
-      tile.l[n] *= tile.up[n];
-      if (p.lse) store(call_.lse, at(call_.lse, tile, n), SoftmaxState{tile.m[n], tile.l[n]}.lse());
-      if (p.visited_blocks) count_blocks(tile, n);
-    }
-  }
-
-  void close_row(const Sums& tile, int n) const noexcept {
-    using D = typename V::Double;
-    const D factor = D::set(tile.l[n] == 0 ? 0 : 1 / tile.l[n]);
-    const Inverse<T> divisor(static_cast<T>(tile.l[n]));
-    T* out = reinterpret_cast<T*>(call_.out.data) + at(call_.out, tile, n);
-    const std::int64_t whole = width(p), dv = p.dv;
-    const T* part = tile.part + n * whole;
-    const double* o = tile.o + n * whole;
-    for (std::int64_t x = 0; x < dv; x += V::kLanes) {
-      D sum[V::kDoubles];
-      unrolled<V::kDoubles>(ATTEND_EACH(k) {
-        sum[k] = tile.joined ? D::load(o + x + k * D::kLanes) : wide<k>(V::load(part + x));
-        if (!tile.one[n]) sum[k] = sum[k] * factor;
-      });
-      V result = V::narrowed(sum);
-      if (tile.one[n]) result = divisor.times(result);
-      if (x + V::kLanes <= dv) result.store(out + x);
-      else result.store_first(out + x, dv - x);
-    }
-  }
-
-  void convert_row_out(const Sums& tile, int n) const noexcept {
-    const double factor = tile.l[n] == 0 ? 0 : 1 / tile.l[n];
-    const Inverse<T> divisor(static_cast<T>(tile.l[n]));
-    with_type(call_.out.type, [&]<class E>(E) {
-      E* to = reinterpret_cast<E*>(call_.out.data) + at(call_.out, tile, n);
-      for (std::int64_t x = 0; x < p.dv; ++x, to += call_.out.stride[3]) {
-        const std::int64_t from = n * width(p) + x;
-        const double sum = tile.joined ? tile.o[from] : static_cast<double>(tile.part[from]);
-        if (std::is_same_v<E, T> && tile.one[n]) *to = static_cast<E>(divided(divisor, sum));
-        else *to = static_cast<E>((sum + 0.0) * factor);
-      }
-    });
-  }
-
-  static T divided(const Inverse<T>& divisor, double sum) noexcept {  // as vectors do it
-    T lanes[V::kLanes];
-    divisor.times(V::set(static_cast<T>(sum))).store(lanes);
-    return lanes[0];
-  }
-
-  std::int64_t at(const Strided& t, const Sums& tile, int n) const noexcept {
-    return query_row(p, t, scores_.sequence, tile.h[n], tile.i[n]);
-  }
-
-  // The blocks that row n sees.
-  void count_blocks(const Sums& tile, int n) const noexcept {
-    std::int64_t seen = 0;
-    for (std::int64_t j = tile.keys[n].begin; j < tile.keys[n].end;) {
-      const std::int64_t end = tile.keys[n].end;
-      const std::int64_t count = p.blocks ? p.block_keys - j % p.block_keys : end - j;
-      seen += block_visible(p, call_, scores_.sequence.b, tile.h[n], tile.i[n], j) ? 1 : 0;
-      j = count < end - j ? j + count : end;
-    }
-    std::atomic_ref(*call_.visited_blocks).fetch_add(seen, std::memory_order_relaxed);
+    results_.close(tile);
   }
 
   const Problem& p;
   const Call& call_;
   Scores<V>& scores_;
   Memory& memory_;
+  Results<V> results_;
   const int slice_;
   T* left_ = nullptr;
 };

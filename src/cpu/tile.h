@@ -124,6 +124,9 @@ class Scores {
   static constexpr int kTilesForPanels = 4;  // they pay for bringing keys and values into order
   // From so many keys on, a tile of one vector waits for memory more than for products.
   static constexpr int kStreamed = 128;
+  static bool streams(const Tile<V>& tile, int keys) noexcept {
+    return tile.lanes == V::kLanes && keys >= kStreamed;
+  }
 
   const Problem& p;
   const Call& call;

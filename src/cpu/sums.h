@@ -1,0 +1,218 @@
+// The sums of a tile of queries: chunk joined to chunk, and what becomes of them.
+//
+//   a chunk gives      top, sum, O        its maximum, sum of weights and values, in T
+//   join               m, l, o            in f64; m is an integer in log2 units, and chunks are
+//   added
+//                                         scaled by exact powers of two: their order shows, where
+//                                         they were computed does not
+//   close              out = o / l, lse = m + log l
+//
+// A row that has seen one chunk alone keeps that chunk's sums as they are, and is divided in T.
+// Where a whole tile sees one chunk, its products may store the results themselves (Place), to the
+// same bits.
+#pragma once
+
+#include "cpu/tile.h"
+
+#include <atomic>
+
+namespace attend {
+namespace {
+
+// Where the sums of a chunk go: rows of `part`, or, where it is the only one, the results.
+template <class T>
+struct Place {
+  T* o;
+  std::int64_t stride;
+  bool final;
+};
+
+template <class V>
+struct Sums : Tile<V> {
+  using T = typename V::T;
+  static constexpr int kMost = Tile<V>::kMost;
+  double m[kMost], l[kMost];
+  double up[kMost];  // see join()
+  bool one[kMost];   // the row has seen one chunk
+  double* o;         // [rows][width]  joined chunks, relative to m
+  bool joined;       // else all there is are the sums of one chunk, in `part`
+  T* part;           // [rows][width]  the chunk at hand
+  Place<T> to;       // where its sums go
+};
+
+template <class V>
+class Results {
+  using T = typename V::T;
+  static constexpr int kMost = Tile<V>::kMost;
+
+ public:
+  explicit Results(Scores<V>& scores) : p(scores.p), call_(scores.call), scores_(scores) {}
+
+  static std::int64_t width(const Problem& p) { return Scores<V>::width(p.dv); }
+
+  // The rows from `first` on, nothing summed yet.
+  void open(Sums<V>& tile, std::int64_t first) noexcept {
+    scores_.open(tile, first);
+    for (int n = 0; n < tile.lanes; ++n) {
+      tile.m[n] = kMinusInfinity, tile.l[n] = 0, tile.up[n] = 1;
+      tile.one[n] = true;
+    }
+    if (p.sinks) {  // a key that everybody sees, without value
+      for (int n = 0; n < tile.rows; ++n) {
+        const double sink = load(call_.sinks, call_.sinks.offset(0, tile.h[n], 0));
+        if (sink == kMinusInfinity) continue;
+        SoftmaxState state;
+        state.add(log2_units(sink));
+        tile.m[n] = state.m;
+        tile.l[n] = state.l;
+        tile.one[n] = false;
+      }
+    }
+    tile.joined = false;
+    tile.to = {tile.part, width(p), false};
+    if (p.sinks || tile.begin >= tile.end || tile.begin / kChunk != (tile.end - 1) / kChunk)
+      expect_chunks(tile);
+    if (tile.joined || p.group() != 1 || !lies_ready<T>(call_.out) || width(p) != p.dv) return;
+    tile.to = {reinterpret_cast<T*>(call_.out.data) + at(call_.out, tile, 0), call_.out.stride[2],
+               true};
+  }
+
+  // Several of them, or some that were computed elsewhere.
+  void expect_chunks(Sums<V>& tile) const noexcept {
+    tile.joined = true;
+    tile.to = {tile.part, width(p), false};
+    clear(tile.o, tile.rows * width(p));
+  }
+
+  // Adds a chunk to what was there. As long as a row has seen one chunk alone, its sums stay as
+  // they are, times `up`; with a second one both are brought to integers in log2 units, m:
+  //   e^top = 2^(whole - rest), up = 2^-rest.
+  void join(Sums<V>& tile, const T* top, const T* sum, const T* o) const noexcept {
+    using D = typename V::Double;
+    double whole[kMost], up[kMost], mine[kMost], other[kMost];
+    if (!tile.joined && !p.lse && !p.weights) {  // nobody asks for the maximum
+      for (int n = 0; n < tile.rows; ++n) tile.l[n] = static_cast<double>(sum[n]);
+      return;
+    }
+    for (int n = 0; n < tile.lanes; n += V::kLanes) {
+      unrolled<V::kDoubles>(ATTEND_EACH(k) {
+        // As log2_units(): the lowest finite score stays finite.
+        const D t = larger(D::set(std::numeric_limits<double>::lowest()),
+                           wide<k>(V::load(top + n)) * D::set(std::numbers::log2e));
+        const D integer = ceiling(t);
+        integer.store(whole + n + k * D::kLanes);
+        exp2_of(t - integer).store(up + n + k * D::kLanes);
+      });
+    }
+    for (int n = 0; n < tile.rows; ++n) {
+      const auto part = static_cast<double>(sum[n]);
+      if (part == 0) {  // nothing of the chunk is visible
+        mine[n] = 1, other[n] = 0;
+      } else if (tile.l[n] == 0) {
+        mine[n] = 0, other[n] = 1;
+        tile.l[n] = part, tile.m[n] = whole[n], tile.up[n] = up[n];
+      } else {
+        const double m = whole[n] > tile.m[n] ? whole[n] : tile.m[n];
+        mine[n] = tile.up[n] * power_of_two(tile.m[n] - m);
+        other[n] = up[n] * power_of_two(whole[n] - m);
+        tile.l[n] = tile.l[n] * mine[n] + part * other[n];
+        tile.m[n] = m, tile.up[n] = 1;
+        tile.one[n] = false;
+      }
+    }
+    if (!tile.joined) return;
+    double* total = tile.o;
+    for (int n = 0; n < tile.rows; ++n) {
+      const D a = D::set(mine[n]), b = D::set(other[n]);
+      const bool as_is = mine[n] == 1;  // the maximum has not changed
+      for (std::int64_t x = 0; x < width(p); x += V::kLanes, o += V::kLanes) {
+        const V part = V::load(o);
+        unrolled<V::kDoubles>(ATTEND_EACH(k) {
+          const D before = D::load(total);
+          fma(wide<k>(part), b, as_is ? before : before * a).store(total);
+          total += D::kLanes;
+        });
+      }
+    }
+  }
+
+  // out = o / l, lse = m + log l. What one chunk gave is divided in T: its sums may have gone to
+  // the results already, and a row's bits do not depend on that.
+  void close(Sums<V>& tile) noexcept {
+    const bool ready = lies_ready<T>(call_.out);
+    for (int n = 0; n < tile.rows; ++n) {
+      if (tile.l[n] == 0)  // the row saw nothing: neither did `to`, which holds garbage then
+        clear(tile.to.o + n * tile.to.stride, width(p));
+      if (!tile.to.final && ready) close_row(tile, n);
+      if (!tile.to.final && !ready) convert_row_out(tile, n);
+      tile.l[n] *= tile.up[n];
+      if (p.lse) store(call_.lse, at(call_.lse, tile, n), SoftmaxState{tile.m[n], tile.l[n]}.lse());
+      if (p.visited_blocks) count_blocks(tile, n);
+    }
+  }
+
+ private:
+  void close_row(const Sums<V>& tile, int n) const noexcept {
+    using D = typename V::Double;
+    const D factor = D::set(tile.l[n] == 0 ? 0 : 1 / tile.l[n]);
+    const Inverse<T> divisor(static_cast<T>(tile.l[n]));
+    T* out = reinterpret_cast<T*>(call_.out.data) + at(call_.out, tile, n);
+    const std::int64_t whole = width(p), dv = p.dv;
+    const T* part = tile.part + n * whole;
+    const double* o = tile.o + n * whole;
+    for (std::int64_t x = 0; x < dv; x += V::kLanes) {
+      D sum[V::kDoubles];
+      unrolled<V::kDoubles>(ATTEND_EACH(k) {
+        sum[k] = tile.joined ? D::load(o + x + k * D::kLanes) : wide<k>(V::load(part + x));
+        if (!tile.one[n]) sum[k] = sum[k] * factor;
+      });
+      V result = V::narrowed(sum);
+      if (tile.one[n]) result = divisor.times(result);
+      if (x + V::kLanes <= dv) result.store(out + x);
+      else result.store_first(out + x, dv - x);
+    }
+  }
+
+  void convert_row_out(const Sums<V>& tile, int n) const noexcept {
+    const double factor = tile.l[n] == 0 ? 0 : 1 / tile.l[n];
+    const Inverse<T> divisor(static_cast<T>(tile.l[n]));
+    with_type(call_.out.type, [&]<class E>(E) {
+      E* to = reinterpret_cast<E*>(call_.out.data) + at(call_.out, tile, n);
+      for (std::int64_t x = 0; x < p.dv; ++x, to += call_.out.stride[3]) {
+        const std::int64_t from = n * width(p) + x;
+        const double sum = tile.joined ? tile.o[from] : static_cast<double>(tile.part[from]);
+        if (std::is_same_v<E, T> && tile.one[n]) *to = static_cast<E>(divided(divisor, sum));
+        else *to = static_cast<E>((sum + 0.0) * factor);
+      }
+    });
+  }
+
+  static T divided(const Inverse<T>& divisor, double sum) noexcept {  // as vectors do it
+    T lanes[V::kLanes];
+    divisor.times(V::set(static_cast<T>(sum))).store(lanes);
+    return lanes[0];
+  }
+
+  std::int64_t at(const Strided& t, const Sums<V>& tile, int n) const noexcept {
+    return query_row(p, t, scores_.sequence, tile.h[n], tile.i[n]);
+  }
+
+  // The blocks that row n sees.
+  void count_blocks(const Sums<V>& tile, int n) const noexcept {
+    std::int64_t seen = 0;
+    for (std::int64_t j = tile.keys[n].begin; j < tile.keys[n].end;) {
+      const std::int64_t end = tile.keys[n].end;
+      const std::int64_t count = p.blocks ? p.block_keys - j % p.block_keys : end - j;
+      seen += block_visible(p, call_, scores_.sequence.b, tile.h[n], tile.i[n], j) ? 1 : 0;
+      j = count < end - j ? j + count : end;
+    }
+    std::atomic_ref(*call_.visited_blocks).fetch_add(seen, std::memory_order_relaxed);
+  }
+
+  const Problem& p;
+  const Call& call_;
+  Scores<V>& scores_;
+};
+
+}  // namespace
+}  // namespace attend
