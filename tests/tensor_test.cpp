@@ -301,7 +301,7 @@ TEST(Memory, a_large_block_serves_the_next_tensor_of_about_its_size) {
 TEST(Memory, more_than_is_kept_comes_and_goes) {
   std::vector<Tensor> many;
   for (int n = 0; n < 5; ++n) many.push_back(Tensor::uninitialized({16 << 20}));  // 5 of 64 MiB
-  const void* newest = many.back().view().data();
+  [[maybe_unused]] const void* newest = many.back().view().data();
   many.clear();  // in order: the last is the newest
   const Tensor again = Tensor::uninitialized({16 << 20});
   EXPECT_EQ(again.count(), 16 << 20);

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <initializer_list>
+#include <span>
 
 namespace attend {
 
@@ -76,6 +77,13 @@ class ATTEND_API Linear {
     const TensorView& y;
   };
   static void forward(std::initializer_list<Pass> passes, Context& context);
+  struct BackwardPass {
+    const Linear& linear;
+    ConstTensorView dy, x;
+  };
+  static std::vector<LayerGradients> backward(std::span<const BackwardPass> passes,
+                                              Context& context);
+  friend MultiHeadAttention;
   friend void project(const MultiHeadAttention& layer, const AttentionCall& call,
                       const Projections& to, Context& context);
 

@@ -33,7 +33,7 @@ struct Pass {
 };
 
 // y = norm(x + f(x)), x + f(norm(x)) or x + f(x), for each part f.
-Tensor run(const Pass& pass, NormPlacement placement, Tensor x) {
+Tensor run(const Pass& pass, NormPlacement placement, Tensor x, Context& context) {
   const auto seen = [&](const char* name, int part, const Tensor& value) {
     if (pass.seen) pass.seen(name, part, value);
   };
@@ -44,10 +44,10 @@ Tensor run(const Pass& pass, NormPlacement placement, Tensor x) {
     if (placement == NormPlacement::pre) {
       const Tensor normed = pass.norm(part, x);
       seen("norm", part, normed);
-      x = sum_of(x, (*f)(normed));
+      add_to(x, (*f)(normed), context);
       seen("residual", part, x);
     } else {
-      x = sum_of(x, (*f)(x));
+      add_to(x, (*f)(x), context);
       seen("residual", part, x);
       if (placement == NormPlacement::none) continue;
       x = pass.norm(part, x);
@@ -60,13 +60,11 @@ Tensor run(const Pass& pass, NormPlacement placement, Tensor x) {
 // The way back through one part: from dy to dx. `f` gives the gradient at the part's input, `norm`
 // at the norm's.
 template <class F, class NormBackward>
-Tensor back(NormPlacement placement, Tensor dy, const F& f, const NormBackward& norm) {
-  switch (placement) {
-    case NormPlacement::pre: return sum_of(dy, norm(f(dy)));
-    case NormPlacement::post: dy = norm(dy); break;
-    case NormPlacement::none: break;
-  }
-  return sum_of(dy, f(dy));
+Tensor back(NormPlacement placement, Tensor dy, const F& f, const NormBackward& norm,
+            Context& context) {
+  if (placement == NormPlacement::post) dy = norm(dy);
+  add_to(dy, placement == NormPlacement::pre ? norm(f(dy)) : f(dy), context);
+  return dy;
 }
 
 // The file must hold matrices of the sizes that its metadata claims, before any are made.
@@ -170,7 +168,7 @@ Tensor AttentionBlock::forward(const ConstTensorView& x, const ConstTensorView& 
     if (feed_forward_)
       pass.feed_forward = [&](const Tensor& u) { return feed_forward_.forward(u, context); };
     pass.norm = [&](int part, const Tensor& u) { return norm(part).forward(u, context); };
-    return run(pass, options_.placement, Tensor::copy_of(x));
+    return run(pass, options_.placement, Tensor::copy_of(x), context);
   });
 }
 
@@ -202,7 +200,7 @@ Tensor AttentionBlock::decode(const ConstTensorView& x, KvCache& cache, const Kv
       pass.feed_forward = [&](const Tensor& u) { return feed_forward_.forward(u, context); };
     pass.norm = [&](int part, const Tensor& u) { return norm(part).forward(u, context); };
     try {
-      return run(pass, options_.placement, Tensor::copy_of(x));
+      return run(pass, options_.placement, Tensor::copy_of(x), context);
     } catch (...) {  // a later part failed: the cache forgets the tokens again
       for (std::int64_t b = 0; b < before.size(0); ++b)
         cache.truncate(b, before.at<std::int64_t>({b}));
@@ -247,7 +245,7 @@ Trace AttentionBlock::trace(const ConstTensorView& x, const ConstTensorView& mem
       result.steps.push_back(
           {text(name, "_", part), residual ? "x + f(x)" : "norm(x)", axes, value});
     };
-    Tensor y = run(pass, options_.placement, Tensor::copy_of(x));
+    Tensor y = run(pass, options_.placement, Tensor::copy_of(x), context);
     result.steps.push_back({"output", "of the block", axes, std::move(y)});
     return result;
   });
@@ -282,7 +280,7 @@ std::pair<Tensor, AttentionBlock::Saved> AttentionBlock::forward_train(
       Norm::Saved& place = part == 1 ? saved.norm_1 : part == 2 ? saved.norm_2 : saved.norm_3;
       return keep(norm(part).forward_train(u, context), place);
     };
-    Tensor y = run(pass, options_.placement, Tensor::copy_of(x));
+    Tensor y = run(pass, options_.placement, Tensor::copy_of(x), context);
     return std::pair{std::move(y), std::move(saved)};
   });
 }
@@ -314,18 +312,19 @@ AttentionBlock::Gradients AttentionBlock::backward(const ConstTensorView& dy, co
             of_feed_forward = std::move(g.parameters);
             return std::move(g.dx);
           },
-          norm_back(3, saved.norm_3));
+          norm_back(3, saved.norm_3), context);
     if (cross_)
       d = back(
           placement, std::move(d),
           [&](const Tensor& df) {
             MultiHeadAttention::Gradients g = cross_.backward(df, saved.cross, context);
             of_cross = std::move(g.parameters);
-            result.dmemory = sum_of(g.dkey, g.dvalue);
+            add_to(g.dkey, g.dvalue, context);
+            result.dmemory = std::move(g.dkey);
             result.cross = {std::move(g.dbias), std::move(g.dsinks), std::move(g.dalibi)};
             return std::move(g.dquery);
           },
-          norm_back(2, saved.norm_2));
+          norm_back(2, saved.norm_2), context);
     result.dx = back(
         placement, std::move(d),
         [&](const Tensor& df) {
@@ -334,7 +333,7 @@ AttentionBlock::Gradients AttentionBlock::backward(const ConstTensorView& dy, co
           result.self = {std::move(g.dbias), std::move(g.dsinks), std::move(g.dalibi)};
           return std::move(g.dx);
         },
-        norm_back(1, saved.norm_1));
+        norm_back(1, saved.norm_1), context);
 
     append(result.parameters, "attention.", std::move(of_attention));
     append(result.parameters, "norm_1.", std::move(of_norm[0]));

@@ -1,19 +1,21 @@
 #include "layer/elementwise.h"
 
-#include "core/strided.h"
+#include "layer/rows.h"
 
 namespace attend {
 
-Tensor sum_of(const Tensor& a, const Tensor& b) {
-  Tensor sum = Tensor::uninitialized(a.shape(), a.dtype());
-  with_type(a.dtype(), [&]<class T>(T) {
-    const auto *x = static_cast<const T*>(a.view().data()),
-               *y = static_cast<const T*>(b.view().data());
-    auto* z = static_cast<T*>(sum.view().data());
-    for (std::int64_t n = 0, count = a.count(); n < count; ++n)
-      z[n] = static_cast<T>(widened(x[n]) + widened(y[n]));
+void add_to(Tensor& to, const Tensor& what, Context& context) {
+  constexpr std::int64_t kRow = 256;
+  const std::int64_t count = to.count();
+  with_type(to.dtype(), [&]<class T>(T) {
+    auto* sum = static_cast<T*>(to.view().data());
+    const auto* more = static_cast<const T*>(what.view().data());
+    for_row_blocks((count + kRow - 1) / kRow, kRow, context,
+                   [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                     for (std::int64_t n = begin * kRow; n < std::min(end * kRow, count); ++n)
+                       sum[n] = static_cast<T>(widened(sum[n]) + widened(more[n]));
+                   });
   });
-  return sum;
 }
 
 }  // namespace attend

@@ -1,11 +1,11 @@
 // Sums of tensors, for residuals and for gradients that meet.
 #pragma once
 
-#include <attend/tensor.h>
+#include <attend/context.h>
 
 namespace attend {
 
-// a + b, of one shape and floating-point type; each element is rounded once.
-Tensor sum_of(const Tensor& a, const Tensor& b);
+// to += what, of one shape and floating-point type; each element is rounded once.
+void add_to(Tensor& to, const Tensor& what, Context& context);
 
 }  // namespace attend

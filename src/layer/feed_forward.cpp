@@ -192,7 +192,7 @@ LayerGradients FeedForward::backward(const ConstTensorView& dy, const Saved& sav
     append(gradients.parameters, "up.", std::move(up.parameters));
     if (gate_) {
       LayerGradients part = gate_.backward(dgate, saved.x.view(), context);
-      gradients.dx = sum_of(gradients.dx, part.dx);
+      add_to(gradients.dx, part.dx, context);
       append(gradients.parameters, "gate.", std::move(part.parameters));
     }
     append(gradients.parameters, "down.", std::move(down.parameters));

@@ -94,30 +94,45 @@ LayerGradients Linear::backward(const ConstTensorView& dy, const Saved& saved,
   return backward(dy, saved.x, context);
 }
 
-//   dx = dy W      dW = dy^T x      db = dy^T 1
 LayerGradients Linear::backward(const ConstTensorView& dy, const ConstTensorView& x,
                                 Context& context) const {
   return reporting("linear", [&] {
     check_made("linear", static_cast<bool>(*this));
     check_input("linear", "x", x, dtype(), in());
     check_shape("linear", "dy", dy, dtype(), with_last(x.shape(), out()));
-    const Rows dy_rows = rows_of(dy), x_rows = rows_of(x);
-    const ConstTensorView dy_columns = dy_rows.view.permute({1, 0});
-
-    LayerGradients gradients{Tensor::uninitialized(x.shape(), dtype()), {}};
-    matmul(dy_rows.view, weight_, {}, rows_of(gradients.dx), context);
-    Tensor dweight = Tensor::uninitialized(weight_.shape(), dtype());
-    matmul(dy_columns, x_rows.view, {}, dweight, context);
-    gradients.parameters.push_back({"weight", std::move(dweight)});
-    if (bias_) {
-      const Tensor one = ones({1, 1}, dtype());
-      Tensor dbias = Tensor::uninitialized(bias_.shape(), dtype());
-      matmul(one.view().broadcast_to({1, dy_rows.view.size(0)}), dy_rows.view, {},
-             TensorView(dbias.view().data(), dtype(), {1, out()}), context);
-      gradients.parameters.push_back({"bias", std::move(dbias)});
-    }
-    return gradients;
+    const BackwardPass one[] = {{*this, dy, x}};
+    return std::move(backward(one, context).front());
   });
+}
+
+//   dx = dy W      dW = dy^T x      db = 1^T dy
+std::vector<LayerGradients> Linear::backward(std::span<const BackwardPass> passes,
+                                             Context& context) {
+  std::vector<Rows> rows;  // those that were copied live here
+  std::vector<LayerGradients> gradients;
+  std::vector<Multiplication> list;
+  const Tensor one = ones({1, 1}, passes[0].linear.dtype());
+  rows.reserve(2 * passes.size());
+  gradients.reserve(passes.size());
+  for (const auto& [linear, dy, x] : passes) {
+    const DType type = linear.dtype();
+    const ConstTensorView dy_rows = rows.emplace_back(rows_of(dy)).view;
+    const ConstTensorView x_rows = rows.emplace_back(rows_of(x)).view;
+    LayerGradients& g = gradients.emplace_back();
+    g.dx = Tensor::uninitialized(x.shape(), type);
+    list.push_back({dy_rows, linear.weight_, {}, rows_of(g.dx)});
+    g.parameters.push_back({"weight", Tensor::uninitialized(linear.weight_.shape(), type)});
+    if (linear.bias_)
+      g.parameters.push_back({"bias", Tensor::uninitialized(linear.bias_.shape(), type)});
+    list.push_back({dy_rows.permute({1, 0}), x_rows, {}, g.parameters[0].tensor});
+    if (!linear.bias_) continue;
+    list.push_back({one.view().broadcast_to({1, dy_rows.size(0)}),
+                    dy_rows,
+                    {},
+                    TensorView(g.parameters[1].tensor.view().data(), type, {1, linear.out()})});
+  }
+  matmul(list, context);
+  return gradients;
 }
 
 std::vector<NamedView> Linear::parameters() const {

@@ -73,19 +73,29 @@ class Prepared {
   }
   const Product<T>& product() const { return product_; }
 
-  // Where many rows of a want it, b is packed once, by several threads, and not by each task.
-  std::int64_t slabs() const { return packed_ ? (product_.k + kSumBlock - 1) / kSumBlock : 0; }
-  void make_room(const MatrixFunctions<T>& kernel) {
-    const std::int64_t size = kernel.packed_size(product_.n, product_.k);
-    if (product_.packed != nullptr || product_.m < kManyRows || size > kMostPacked) return;
+  // Where many rows of a want it, b is packed once, by several threads, and not by each task; the
+  // products before this one may have the same b.
+  void make_room(const MatrixFunctions<T>& kernel, std::span<Prepared> before) {
+    const Product<T>& p = product_;
+    const std::int64_t size = kernel.packed_size(p.n, p.k);
+    if (p.packed != nullptr || p.m < kManyRows || size > kMostPacked) return;
+    for (const Prepared& other : before)
+      if (const Product<T>& q = other.product_;
+          other.packed_ && q.b == p.b && q.b_depth == p.b_depth && q.b_column == p.b_column &&
+          q.n == p.n && q.k == p.k) {
+        room_ = other.room_;
+        return;
+      }
     packed_ = Tensor::uninitialized({size}, dtype_of<T>());
+    room_ = packed_.data<T>();
   }
-  void pack(const MatrixFunctions<T>& kernel, std::int64_t slab) {
+  std::int64_t slabs() const { return packed_ ? (product_.k + kSumBlock - 1) / kSumBlock : 0; }
+  void pack(const MatrixFunctions<T>& kernel, std::int64_t slab) const {
     const std::int64_t k = slab * kSumBlock;
-    kernel.pack(product_, k, std::min(k + kSumBlock, product_.k), packed_.data<T>());
+    kernel.pack(product_, k, std::min(k + kSumBlock, product_.k), room_);
   }
   void use_packed() {
-    if (packed_) product_.packed = packed_.data<T>();
+    if (room_ != nullptr) product_.packed = room_;
   }
 
   // To where it was wanted.
@@ -105,6 +115,7 @@ class Prepared {
   const TensorView& c_;
   Product<T> product_;
   Tensor made_, packed_;
+  T* room_ = nullptr;  // for b, packed: here, or of a product before
 };
 
 // How a product is cut into tasks. No bit depends on it.
@@ -130,25 +141,22 @@ struct Division {
 template <class T>
 void multiply(std::span<const Multiplication> list, Context& context,
               const MatrixFunctions<T>& kernel) {
-  struct Job {
-    Prepared<T> matrices;
-    Division division;
-  };
-  std::vector<Job> jobs;
-  jobs.reserve(list.size());
+  std::vector<Prepared<T>> products;
+  std::vector<Division> divisions;
+  products.reserve(list.size());
   double work = 0;
   std::int64_t tasks = 0, slabs = 0;
   for (const Multiplication& x : list) {
     if (x.c.count() == 0) continue;
-    Prepared<T> matrices(x);
-    matrices.make_room(kernel);
-    const Product<T>& p = matrices.product();
-    const Division division(p, kernel.columns, context.threads());
+    Prepared<T> prepared(x);
+    prepared.make_room(kernel, products);
+    const Product<T>& p = prepared.product();
+    divisions.emplace_back(p, kernel.columns, context.threads());
     work +=
         (static_cast<double>(p.m) + kReading) * static_cast<double>(p.n) * static_cast<double>(p.k);
-    tasks += division.tasks();
-    slabs += matrices.slabs();
-    jobs.push_back({std::move(matrices), division});
+    tasks += divisions.back().tasks();
+    slabs += prepared.slabs();
+    products.push_back(std::move(prepared));
   }
   const auto in_parallel = [&](std::int64_t count, auto one) {
     if (work > kAlone && count > 0) context.parallel_for(count, std::ref(one));
@@ -156,20 +164,20 @@ void multiply(std::span<const Multiplication> list, Context& context,
       for (std::int64_t n = 0; n < count; ++n) one(n);
   };
   in_parallel(slabs, [&](std::int64_t slab) {
-    auto job = jobs.begin();
-    for (; slab >= job->matrices.slabs(); ++job) slab -= job->matrices.slabs();
-    job->matrices.pack(kernel, slab);
+    auto of = products.begin();
+    for (; slab >= of->slabs(); ++of) slab -= of->slabs();
+    of->pack(kernel, slab);
   });
-  for (Job& job : jobs) job.matrices.use_packed();
+  for (Prepared<T>& of : products) of.use_packed();
   in_parallel(tasks, [&](std::int64_t task) {
-    auto job = jobs.begin();
-    for (; task >= job->division.tasks(); ++job) task -= job->division.tasks();
-    const Product<T>& p = job->matrices.product();
-    const Division& d = job->division;
+    std::size_t n = 0;
+    for (; task >= divisions[n].tasks(); ++n) task -= divisions[n].tasks();
+    const Product<T>& p = products[n].product();
+    const Division& d = divisions[n];
     const std::int64_t row = task / d.across * d.rows, column = task % d.across * d.columns;
     kernel.run(p, {row, std::min(row + d.rows, p.m), column, std::min(column + d.columns, p.n)});
   });
-  for (const Job& job : jobs) job.matrices.finish();
+  for (const Prepared<T>& of : products) of.finish();
 }
 
 // Calls use(T{}) with the type that sums of these tensors have.

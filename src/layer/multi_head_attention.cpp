@@ -371,11 +371,15 @@ MultiHeadAttention::Gradients MultiHeadAttention::backward(const ConstTensorView
 
     // q = query W^Q + b, and so k and v
     const bool self = !saved.key;
-    LayerGradients query = q_.backward(dq, saved.query.view(), context);
-    LayerGradients key = k_.backward(dk, (self ? saved.query : saved.key).view(), context);
-    LayerGradients value = v_.backward(dv, (self ? saved.query : saved.value).view(), context);
+    const Linear::BackwardPass passes[] = {{q_, dq, saved.query},
+                                           {k_, dk, self ? saved.query : saved.key},
+                                           {v_, dv, self ? saved.query : saved.value}};
+    std::vector<LayerGradients> list = Linear::backward(passes, context);
+    LayerGradients &query = list[0], &key = list[1], &value = list[2];
     if (self) {
-      result.dx = sum_of(sum_of(query.dx, key.dx), value.dx);
+      add_to(query.dx, key.dx, context);
+      add_to(query.dx, value.dx, context);
+      result.dx = std::move(query.dx);
     } else {
       result.dquery = std::move(query.dx);
       result.dkey = std::move(key.dx);
