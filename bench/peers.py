@@ -170,8 +170,8 @@ class Torch(Peer):
 
         def results(found):
             dx, weights, biases, weight, bias = (gradient.numpy() for gradient in found)
-            parts = [(name + kind, part) for kind, all in ((".weight", weights), (".bias", biases))
-                     for name, part in zip("qkv", np.split(all, 3))]
+            parts = [(name + kind, part) for kind, three in ((".weight", weights), (".bias", biases))
+                     for name, part in zip("qkv", np.split(three, 3))]
             return {"dx": dx, "o.weight": weight, "o.bias": bias, **dict(parts)}
 
         return call, results

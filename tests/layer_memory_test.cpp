@@ -79,6 +79,30 @@ void fail_each_allocation(const char* name, const Call& call, const After& after
   EXPECT_GT(failures, 3U) << name;
 }
 
+// Many rows want the weights packed before; without memory for that they are packed on the way.
+TEST(LayerMemory, what_is_only_faster_is_done_without) {
+  const Linear linear(numbers({40, 70}, DType::f32, 1));  // shared: not kept packed
+  Context one({.threads = 1});
+  const auto right_without = [&](std::int64_t rows) {  // an allocation: how many of them
+    const Tensor x = numbers({rows, 70}, DType::f32, 2), expected = linear.forward(x, one);
+    int count = 0;
+    fail_each_allocation(
+        "rows",
+        [&] {
+          const std::size_t failing = failing_allocation;
+          const Tensor y = linear.forward(x, one);
+          if (allocations >= failing) ++count;
+          failing_allocation = 0;
+          ASSERT_EQ(difference(y, expected), "");
+          failing_allocation = failing;
+        },
+        [] {});
+    return count;
+  };
+  right_without(300);  // the list of freed memory has grown after this
+  EXPECT_GT(right_without(300), 0);
+}
+
 TEST(LayerMemory, any_allocation_that_fails_is_out_of_memory) {
   const TemporaryFolder folder;
   const MultiHeadAttentionOptions options{

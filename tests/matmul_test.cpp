@@ -59,8 +59,8 @@ TEST(Matmul, every_tail_has_the_defined_bits) {
 }
 
 // Sizes around every tile, depths around the vectors and the blocks of 256; b as rows, as columns
-// and packed, by the caller or, for many rows, once for all; a both ways. One row, and two, read b
-// where it lies if its columns are whole vectors and there is no bias.
+// and packed, by the caller or, for many rows, once for all; a both ways. One row, and a few, read
+// b where it lies if its columns are whole vectors and there is no bias.
 TEST(Matmul, every_instruction_set_has_the_defined_bits) {
   int ran = 0;
   const Machine machine = this_machine();
@@ -71,9 +71,10 @@ TEST(Matmul, every_instruction_set_has_the_defined_bits) {
     for (const DType type : {DType::f32, DType::f64})
       for (std::int64_t at = 1; at <= 45; ++at) {
         constexpr std::int64_t kDepths[] = {1, 3, 15, 16, 17, 33, 255, 256, 257, 300};
-        constexpr std::int64_t kMany[] = {96, 97, 130, 193, 250};
+        constexpr std::int64_t kMany[] = {96, 97, 130, 241, 250};
         const std::int64_t m = at <= 40 ? at : kMany[at - 41];
-        const std::int64_t n = m <= 2 ? 80 : 1 + m * 29 % 67, k = kDepths[at % 10];
+        const std::int64_t n = m <= 4 ? 80 : 1 + m * 29 % 67;
+        const std::int64_t k = at <= 40 ? kDepths[at % 10] : at % 2 == 0 ? 257 : 513;
         const Tensor a = numbers({m, k}, type, 1), b = numbers({k, n}, type, 2);
         const Tensor across = Tensor::copy_of(a.view().permute({1, 0}));
         const Tensor bt = Tensor::copy_of(b.view().permute({1, 0}));
@@ -213,8 +214,8 @@ TEST(Matmul, infinities_reach_their_own_row_only) {
   }
 }
 
-TEST(Matmul, threads_change_no_bit) {
-  const Tensor a = numbers({200, 300}, DType::f32, 1), b = numbers({300, 270}, DType::f32, 2);
+void threads_change_no_bit(std::int64_t rows) {
+  const Tensor a = numbers({rows, 300}, DType::f32, 1), b = numbers({300, 270}, DType::f32, 2);
   Context one({.threads = 1});
   const Tensor expected = product(a, b, {}, one);
   for (int threads = 2; threads <= 4; ++threads) {
@@ -226,6 +227,19 @@ TEST(Matmul, threads_change_no_bit) {
                  while (n-- > 0) body(n);
                }});
   EXPECT_EQ(difference(product(a, b, {}, own), expected), "");
+}
+
+// b is packed by the tasks, and before them.
+TEST(Matmul, threads_change_no_bit) {
+  for (const std::int64_t rows : {60, 250}) threads_change_no_bit(rows);
+}
+
+// One that is too large to be packed before is packed by the tasks.
+TEST(Matmul, a_large_b_gives_the_same_bits) {
+  const Tensor a = numbers({250, 2900}, DType::f32, 1), b = numbers({2900, 2900}, DType::f32, 2);
+  const Tensor c = product(a, b);
+  for (const std::int64_t i : {0, 95, 96, 239, 240, 249})
+    EXPECT_EQ(difference(product(a.view().slice(0, i, i + 1), b), c.view().slice(0, i, i + 1)), "");
 }
 
 TEST(Matmul, a_small_problem_stays_on_the_caller) {

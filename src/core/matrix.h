@@ -5,6 +5,7 @@
 #include "core/machine.h"
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string_view>
 
@@ -18,10 +19,12 @@ namespace attend {
 inline constexpr std::int64_t kSumBlock = 256;
 
 // Where a's rows lie side by side (a_row is 1, a_depth is not), a kernel brings so many of
-// them together at a time: a part should have several columns for each.
+// them together at a time, some kernels any rows: a part should have several columns for each.
 template <class T>
 inline constexpr std::int64_t kAcrossRows = (96 << 10) / kSumBlock /
                                             static_cast<std::int64_t>(sizeof(T));
+
+inline constexpr std::int64_t kEveryRow = std::numeric_limits<std::int64_t>::max();
 
 template <class T>
 struct Product {
@@ -41,12 +44,17 @@ struct MatrixPart {
   std::int64_t column_begin, column_end;  // begins at a multiple of the kernel's `columns`
 };
 
+struct PartOfB {
+  std::int64_t k_begin, k_end;            // k_begin is a multiple of kSumBlock
+  std::int64_t column_begin, column_end;  // likewise of `columns`
+};
+
 template <class T>
 struct MatrixFunctions {
   std::int64_t columns;  // of c that are made together: parts should hold a multiple of them
-  // Steps k to k_end of b, in the order in which run() reads it; all of it takes packed_size()
-  // elements.
-  void (*pack)(const Product<T>&, std::int64_t k, std::int64_t k_end, T* packed) noexcept;
+  std::int64_t rows;     // of c that run() makes with a b that it packs once
+  // A part of b in the order in which run() reads it; all of it takes packed_size() elements.
+  void (*pack)(const Product<T>&, const PartOfB&, T* packed) noexcept;
   void (*run)(const Product<T>&, const MatrixPart&) noexcept;
 
   std::int64_t packed_size(std::int64_t n, std::int64_t k) const noexcept {

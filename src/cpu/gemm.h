@@ -3,15 +3,16 @@
 //               b: 256 x kColumns, packed        c is made in panels of as many columns as the
 //               +---+                            register tile has, and b is packed in such panels.
 //               | = |                            For each block of 256 steps of the depth, 32 kB of
-//   a, as it    +---+                            b (AVX2: 16, NEON: 8) lie in the L1 cache while
-//   lies        +---+                            rows of a pass over them (cpu/product.h).
-//   +-------+   |   |  c: the block's sums
-//   |  ===  |   |   |  are stored or added
+//               +---+                            b (AVX2: 16, NEON: 12) lie in the L1 cache while
+//       a       +---+                            rows of a pass over them (cpu/product.h): as they
+//   +-------+   |   |  c: the block's sums       lie, or, where they lie across or products are by
+//   |  ===  |   |   |  are stored or added       lane (NEON), brought side by side first.
 //   +-------+   +---+
 //
 // The weights of a layer are rows along the depth: packing transposes them in registers. That costs
-// as much as a dozen rows of a, so a layer keeps its weights packed where it knows that nobody else
-// can write them; the same bits come out either way.
+// as much as a dozen rows of a. So a layer keeps its weights packed where it knows that nobody else
+// can write them; else many rows share a b that is packed for all of them (layer/matmul.cpp), and
+// few read it as it lies (gemm_few.h). The same bits come out either way.
 #pragma once
 
 #include "cpu/gemm_few.h"
@@ -47,10 +48,10 @@ void pack_panels(const Product<T>& p, std::int64_t k, std::int64_t depth, std::i
 
 // The panels of b that a task reads, packed before or, a few at a time, when they are wanted: each
 // of their steps is a row of b somewhere else, and its lines serve all of them.
-template <class V, class T = typename V::T>
+template <class V, int kPanels, class T = typename V::T>
 class PanelsOfB {
   static constexpr int kColumns = kTileVectors * V::kLanes, kPanel = kSumBlock * kColumns;
-  static constexpr std::int64_t kTogether = (V::kByLane ? 4 : 1) * kColumns;
+  static constexpr std::int64_t kTogether = kPanels * kColumns;
   const Product<T>& p_;
   const std::int64_t end_;            // of the columns that the task makes
   std::int64_t k_ = -1, column_ = 0;  // of the first that is here
@@ -59,7 +60,7 @@ class PanelsOfB {
  public:
   PanelsOfB(const Product<T>& p, const MatrixPart& part) : p_(p), end_(part.column_end) {}
 
-  // The panel that begins at a column, from step k on; columns ascend.
+  // The panel that begins at a column, from step k on. Of kPanels, the others come next.
   const T* at(std::int64_t k, std::int64_t column) noexcept {
     if (p_.packed != nullptr) return p_.packed + column * p_.k + k * kColumns;
     if (k != k_ || column < column_ || column >= column_ + kTogether) {
@@ -147,10 +148,10 @@ void for_panels(const MatrixPart& part, std::int64_t rows, Use use) noexcept {
 // a block of them serves all columns of the part. Where products by lane want panels, so are
 // others.
 template <class V, class T = typename V::T>
-void run_across(const Product<T>& p, const MatrixPart& part) noexcept {
+[[gnu::noinline]] void run_across(const Product<T>& p, const MatrixPart& part) noexcept {
   constexpr std::int64_t kRows = kAcrossRows<T>, kPanel = V::kByLane ? kPanelRows : kRows;
   alignas(64) T block[kSumBlock * kRows];
-  PanelsOfB<V> b(p, part);
+  PanelsOfB<V, V::kByLane ? 4 : 1> b(p, part);
   const RowsOfA<T> brought{block, V::kByLane ? Layout::panels : Layout::across, kPanel};
   for (std::int64_t row = part.row_begin; row < part.row_end; row += kRows) {
     const std::int64_t rows = part.row_end - row < kRows ? part.row_end - row : kRows;
@@ -158,8 +159,9 @@ void run_across(const Product<T>& p, const MatrixPart& part) noexcept {
     do {
       const std::int64_t depth = p.k - k < kSumBlock ? p.k - k : kSumBlock;
       const T* const from = p.a + row * p.a_row + k * p.a_depth;
-      if (p.a_depth == 1) rows_to_panels<V>(from, p.a_row, rows, depth, block);
-      else steps_to_panels<V, kPanel>(from, p.a_depth, rows, depth, block, depth * kPanel);
+      if (p.a_depth != 1)
+        steps_to_panels<V, kPanel>(from, p.a_depth, rows, depth, block, depth * kPanel);
+      else if constexpr (V::kByLane) rows_to_panels<V>(from, p.a_row, rows, depth, block);
       for_panels<kTileVectors * V::kLanes>({row, row + rows, part.column_begin, part.column_end},
                                            rows, [&](const MatrixPart& panel) {
                                              run_block<V>(p, panel, k, brought,
@@ -178,7 +180,7 @@ void run_matrix(const Product<typename V::T>& p, const MatrixPart& part) noexcep
   const std::int64_t all = part.row_end - part.row_begin;
   if (p.a_depth != 1 || (V::kByLane && all >= kPanelRows)) return run_across<V>(p, part);
   const std::int64_t some = p.packed != nullptr && all > 2 * kPanelRows ? 2 * kPanelRows : all;
-  PanelsOfB<V> b(p, part);
+  PanelsOfB<V, 1> b(p, part);
   for_panels<kTileVectors * V::kLanes>(part, some, [&](const MatrixPart& panel) {
     std::int64_t k = 0;
     do {  // at least once: an empty sum is 0
@@ -189,23 +191,21 @@ void run_matrix(const Product<typename V::T>& p, const MatrixPart& part) noexcep
   });
 }
 
-// A few steps of a few panels, then the next: their rows stay close, and so do their pages.
+// A few steps of all panels, then the next: their rows stay close, and so do their pages.
 template <class V>
-void pack_matrix(const Product<typename V::T>& p, std::int64_t k, std::int64_t k_end,
+void pack_matrix(const Product<typename V::T>& p, const PartOfB& part,
                  typename V::T* packed) noexcept {
-  constexpr std::int64_t kColumns = kTileVectors * V::kLanes, kSteps = 64, kTogether = 4 * kColumns;
-  for (std::int64_t depth; k < k_end; k += depth) {
-    depth = k_end - k < kSteps ? k_end - k : kSteps;
-    for (std::int64_t column = 0; column < p.n; column += kTogether)
-      pack_panels<V, kColumns>(p, k, depth, column,
-                               p.n - column < kTogether ? p.n - column : kTogether,
-                               packed + column * p.k + k * kColumns, p.k * kColumns);
-  }
+  constexpr std::int64_t kColumns = kTileVectors * V::kLanes, kSteps = 64;
+  for (std::int64_t k = part.k_begin; k < part.k_end; k += kSteps)
+    pack_panels<V, kColumns>(p, k, part.k_end - k < kSteps ? part.k_end - k : kSteps,
+                             part.column_begin, part.column_end - part.column_begin,
+                             packed + part.column_begin * p.k + k * kColumns, p.k * kColumns);
 }
 
 template <class V>
-inline constexpr MatrixFunctions<typename V::T> kMatrixFunctions{kTileVectors * V::kLanes,
-                                                                 pack_matrix<V>, run_matrix<V>};
+inline constexpr MatrixFunctions<typename V::T> kMatrixFunctions{
+    kTileVectors * V::kLanes, V::kByLane ? kAcrossRows<typename V::T> : kEveryRow, pack_matrix<V>,
+    run_matrix<V>};
 
 }  // namespace
 }  // namespace attend

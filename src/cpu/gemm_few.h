@@ -1,4 +1,5 @@
-// Products of few rows with a b that is not packed: packing it would cost more than the product.
+// Products of few rows with a b that is not packed, and is not worth packing: that costs as much as
+// a dozen rows.
 //
 //    turned, where b's columns lie along the depth    in place, where its rows lie side by side
 //
@@ -10,7 +11,8 @@
 //      | === | |   | c, turned back            | === |         |      c      |  as wide as the
 //      +-----+ +---+ when it is stored         +-----+         +-------------+  registers hold
 //
-// The sums are the same to the bit: each is one ascending chain, and x y is y x.
+// The sums are the same to the bit: each is one ascending chain, and x y is y x (but for which of
+// two NaN it is).
 #pragma once
 
 #include "cpu/gemm_sums.h"
@@ -27,7 +29,7 @@ inline constexpr std::int64_t kTurnedRows = (48 << 10) / kSumBlock /
 constexpr std::int64_t kInPlaceRows = tile_rows(kWidestVectors, false);
 
 template <class V, class T = typename V::T>
-void run_turned(const Product<T>& p, const MatrixPart& part) noexcept {
+[[gnu::noinline]] void run_turned(const Product<T>& p, const MatrixPart& part) noexcept {
   alignas(64) T lanes_of_a[kSumBlock * kTurnedRows<T>];
   const T* some[kTurnedRows<T>];
   const std::int64_t rows = part.row_end - part.row_begin;
@@ -68,7 +70,7 @@ void run_turned(const Product<T>& p, const MatrixPart& part) noexcept {
   } while (k < p.k);
 }
 
-// One or two rows; columns in whole vectors, no bias.
+// A row or a few (AVX-512: up to 4, else 2); columns in whole vectors, no bias.
 template <class V, class T = typename V::T>
 void run_in_place(const Product<T>& p, const MatrixPart& part) noexcept {
   constexpr std::int64_t kRows = kInPlaceRows;

@@ -9,7 +9,7 @@ namespace {
 
 // Steps of the depth that lie far from each other are asked for so many steps before: the hardware
 // does not guess across pages.
-constexpr std::int64_t kAhead = 16;
+constexpr std::int64_t kStepsAhead = 16;
 
 // to[x * lanes + n] = factor * rows[n][x], for `count` rows of `length` elements; lanes from
 // `count` up to `lanes` (whole vectors) become 0.
@@ -64,7 +64,7 @@ void steps_to_panels(const T* steps, std::int64_t stride, std::int64_t count, st
     for (std::int64_t n = 0; n < count; n += kPanel, panel += apart)
       unrolled<kPanel / V::kLanes>(ATTEND_EACH(part) {
         const std::int64_t at = n + part * V::kLanes, left = count - at;
-        prefetch(steps + kAhead * stride + at);
+        prefetch(steps + kStepsAhead * stride + at);
         const V some = left >= V::kLanes ? V::load(steps + at)
                                          : V::load_first(steps + at, left < 0 ? 0 : left);
         some.store(panel + part * V::kLanes);

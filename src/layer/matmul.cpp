@@ -15,8 +15,8 @@ namespace {
 // A task makes at most so many rows and columns of c: what it reads of a and b, with k = 512 in f32
 // half a megabyte each, stays in the L2 cache. Rows: a multiple of every kernel's rows at a time.
 constexpr std::int64_t kTaskRows = 240, kTaskColumns = 264;
-// So many rows want b packed once, if that takes at most so many elements.
-constexpr std::int64_t kManyRows = 97, kMostPacked = 16 << 20;
+// b is packed for all tasks if that takes at most so many bytes, by tasks of so many panels.
+constexpr std::int64_t kMostPacked = 32 << 20, kPackedPanels = 4;
 // Multiplications that are not worth a second thread. An element of b costs as much as 16: it is
 // read from far and packed.
 constexpr double kAlone = 1 << 20, kReading = 16;
@@ -73,12 +73,15 @@ class Prepared {
   }
   const Product<T>& product() const { return product_; }
 
-  // Where many rows of a want it, b is packed once, by several threads, and not by each task; the
-  // products before this one may have the same b.
-  void make_room(const MatrixFunctions<T>& kernel, std::span<Prepared> before) {
+  // Where a task, or a kernel by itself, would pack b more than once, it is packed before, by all
+  // threads; the products before this one may have the same b. Without memory for it, it is not.
+  void make_room(const MatrixFunctions<T>& kernel, std::int64_t task_rows,
+                 std::span<const Prepared> before) {
     const Product<T>& p = product_;
     const std::int64_t size = kernel.packed_size(p.n, p.k);
-    if (p.packed != nullptr || p.m < kManyRows || size > kMostPacked) return;
+    if (p.packed != nullptr || p.m <= std::min(task_rows, kernel.rows) ||
+        size > kMostPacked / static_cast<std::int64_t>(sizeof(T)))
+      return;
     for (const Prepared& other : before)
       if (const Product<T>& q = other.product_;
           other.packed_ && q.b == p.b && q.b_depth == p.b_depth && q.b_column == p.b_column &&
@@ -86,13 +89,24 @@ class Prepared {
         room_ = other.room_;
         return;
       }
-    packed_ = Tensor::uninitialized({size}, dtype_of<T>());
+    try {
+      packed_ = Tensor::uninitialized({size}, dtype_of<T>());
+    } catch (const OutOfMemory&) {
+      return;
+    }
     room_ = packed_.data<T>();
+    columns_ = kPackedPanels * kernel.columns;
+    across_ = (p.n + columns_ - 1) / columns_;
   }
-  std::int64_t slabs() const { return packed_ ? (product_.k + kSumBlock - 1) / kSumBlock : 0; }
-  void pack(const MatrixFunctions<T>& kernel, std::int64_t slab) const {
-    const std::int64_t k = slab * kSumBlock;
-    kernel.pack(product_, k, std::min(k + kSumBlock, product_.k), room_);
+  std::int64_t packings() const {
+    return packed_ ? (product_.k + kSumBlock - 1) / kSumBlock * across_ : 0;
+  }
+  void pack(const MatrixFunctions<T>& kernel, std::int64_t task) const {
+    const std::int64_t k = task / across_ * kSumBlock, column = task % across_ * columns_;
+    kernel.pack(
+        product_,
+        {k, std::min(k + kSumBlock, product_.k), column, std::min(column + columns_, product_.n)},
+        room_);
   }
   void use_packed() {
     if (room_ != nullptr) product_.packed = room_;
@@ -115,7 +129,8 @@ class Prepared {
   const TensorView& c_;
   Product<T> product_;
   Tensor made_, packed_;
-  T* room_ = nullptr;  // for b, packed: here, or of a product before
+  T* room_ = nullptr;                      // for b, packed: here, or of a product before
+  std::int64_t columns_ = 0, across_ = 0;  // of a task that packs, and tasks
 };
 
 // How a product is cut into tasks. No bit depends on it.
@@ -145,17 +160,17 @@ void multiply(std::span<const Multiplication> list, Context& context,
   std::vector<Division> divisions;
   products.reserve(list.size());
   double work = 0;
-  std::int64_t tasks = 0, slabs = 0;
+  std::int64_t tasks = 0, packings = 0;
   for (const Multiplication& x : list) {
     if (x.c.count() == 0) continue;
     Prepared<T> prepared(x);
-    prepared.make_room(kernel, products);
     const Product<T>& p = prepared.product();
     divisions.emplace_back(p, kernel.columns, context.threads());
+    prepared.make_room(kernel, divisions.back().rows, products);
     work +=
         (static_cast<double>(p.m) + kReading) * static_cast<double>(p.n) * static_cast<double>(p.k);
     tasks += divisions.back().tasks();
-    slabs += prepared.slabs();
+    packings += prepared.packings();
     products.push_back(std::move(prepared));
   }
   const auto in_parallel = [&](std::int64_t count, auto one) {
@@ -163,10 +178,10 @@ void multiply(std::span<const Multiplication> list, Context& context,
     else
       for (std::int64_t n = 0; n < count; ++n) one(n);
   };
-  in_parallel(slabs, [&](std::int64_t slab) {
+  in_parallel(packings, [&](std::int64_t task) {
     auto of = products.begin();
-    for (; slab >= of->slabs(); ++of) slab -= of->slabs();
-    of->pack(kernel, slab);
+    for (; task >= of->packings(); ++of) task -= of->packings();
+    of->pack(kernel, task);
   });
   for (Prepared<T>& of : products) of.use_packed();
   in_parallel(tasks, [&](std::int64_t task) {
@@ -198,7 +213,7 @@ Tensor packed(const ConstTensorView& b, const MatrixKernel& chosen) {
                              .b_depth = from.row,
                              .b_column = from.column};
     Tensor made = Tensor::uninitialized({kernel.packed_size(product.n, product.k)}, dtype_of<T>());
-    kernel.pack(product, 0, product.k, made.data<T>());
+    kernel.pack(product, {0, product.k, 0, product.n}, made.data<T>());
     return made;
   });
 }

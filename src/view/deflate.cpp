@@ -4,6 +4,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <memory>
 #include <new>
 #include <stdexcept>
 
@@ -16,6 +17,7 @@ std::string deflated(std::string_view bytes) {
   if (deflateInit2(&stream, Z_DEFAULT_COMPRESSION, Z_DEFLATED, kRaw, kMemory, Z_DEFAULT_STRATEGY) !=
       Z_OK)
     throw std::bad_alloc();  // the one way in which these arguments can fail
+  const std::unique_ptr<z_stream, decltype(&deflateEnd)> ended(&stream, &deflateEnd);
   std::string out(deflateBound(&stream, static_cast<uLong>(bytes.size())), '\0');
   stream.next_out = reinterpret_cast<Bytef*>(out.data());
   std::size_t room = out.size();
@@ -31,7 +33,6 @@ std::string deflated(std::string_view bytes) {
     bytes.remove_prefix(in - stream.avail_in);
     room -= space - stream.avail_out;
   }
-  deflateEnd(&stream);
   out.resize(out.size() - room);
   return out;
 }
