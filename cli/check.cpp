@@ -76,6 +76,7 @@ std::vector<Run> examine(const cases::Case& problem, const std::vector<KernelInf
                          const oracle::Judgement& judgement) {
   oracle::Examination examination(problem, judgement);
   std::vector<Run> runs;
+  runs.reserve(kernels.size());
   for (const KernelInfo& kernel : kernels)
     runs.push_back({kernel.name, kernel.operation,
                     kernel.operation == "forward"    ? examination.forward(kernel.name)

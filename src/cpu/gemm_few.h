@@ -26,7 +26,7 @@ template <class T>
 inline constexpr std::int64_t kTurnedRows = (48 << 10) / kSumBlock /
                                             static_cast<std::int64_t>(sizeof(T));
 
-constexpr std::int64_t kInPlaceRows = tile_rows(kWidestVectors, false);
+inline constexpr std::int64_t kInPlaceRows = tile_rows(kWidestVectors, false);
 
 template <class V, class T = typename V::T>
 [[gnu::noinline]] void run_turned(const Product<T>& p, const MatrixPart& part) noexcept {

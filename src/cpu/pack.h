@@ -9,7 +9,7 @@ namespace {
 
 // Steps of the depth that lie far from each other are asked for so many steps before: the hardware
 // does not guess across pages.
-constexpr std::int64_t kStepsAhead = 16;
+inline constexpr std::int64_t kStepsAhead = 16;
 
 // to[x * lanes + n] = factor * rows[n][x], for `count` rows of `length` elements; lanes from
 // `count` up to `lanes` (whole vectors) become 0.

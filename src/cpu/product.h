@@ -62,7 +62,7 @@ enum class Layout { along, streamed, across, panels };
 constexpr bool is_along(Layout layout) {
   return layout == Layout::along || layout == Layout::streamed;
 }
-constexpr int kPanelRows = tile_rows(kTileVectors, false);
+inline constexpr int kPanelRows = tile_rows(kTileVectors, false);
 enum class Start { zero, c };
 
 // Where the sums go: to c. Others may look at them on the way.

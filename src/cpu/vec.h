@@ -48,6 +48,7 @@ ATTEND_INLINE void unrolled(Use use) {
   }
   (std::make_integer_sequence<int, kCount>{});
 }
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a name
 #define ATTEND_EACH(index) [&](auto index) __attribute__((always_inline))
 
 // The square of V::kLanes rows, transposed in registers: log2(kLanes) rounds, each swapping the

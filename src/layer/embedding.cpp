@@ -94,7 +94,7 @@ Tensor Embedding::forward(const ConstTensorView& tokens, Context& context) const
 std::pair<Tensor, Embedding::Saved> Embedding::forward_train(const ConstTensorView& tokens,
                                                              Context& context) const {
   Tensor y = forward(tokens, context);
-  return {std::move(y), {Tensor::copy_of(tokens)}};
+  return {std::move(y), Saved{Tensor::copy_of(tokens)}};
 }
 
 //   dweight[t] = sum of dy over the places of token t, in ascending order, in f64

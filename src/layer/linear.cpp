@@ -86,7 +86,7 @@ Tensor Linear::forward(const ConstTensorView& x, Context& context) const {
 std::pair<Tensor, Linear::Saved> Linear::forward_train(const ConstTensorView& x,
                                                        Context& context) const {
   Tensor y = forward(x, context);
-  return {std::move(y), {Tensor::copy_of(x)}};
+  return {std::move(y), Saved{Tensor::copy_of(x)}};
 }
 
 LayerGradients Linear::backward(const ConstTensorView& dy, const Saved& saved,

@@ -136,7 +136,7 @@ Tensor Norm::forward(const ConstTensorView& x, Context& context) const {
 std::pair<Tensor, Norm::Saved> Norm::forward_train(const ConstTensorView& x,
                                                    Context& context) const {
   Tensor y = forward(x, context);
-  return {std::move(y), {Tensor::copy_of(x)}};
+  return {std::move(y), Saved{Tensor::copy_of(x)}};
 }
 
 LayerGradients Norm::backward(const ConstTensorView& dy, const Saved& saved,

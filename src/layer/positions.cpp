@@ -165,7 +165,7 @@ Tensor SinusoidalPositions::forward(const ConstTensorView& x, std::int64_t offse
 std::pair<Tensor, SinusoidalPositions::Saved> SinusoidalPositions::forward_train(
     const ConstTensorView& x, std::int64_t offset, Context& context) const {
   Tensor y = forward(x, offset, context);
-  return {std::move(y), {x.shape()}};
+  return {std::move(y), Saved{x.shape()}};
 }
 
 LayerGradients SinusoidalPositions::backward(const ConstTensorView& dy, const Saved& saved,
