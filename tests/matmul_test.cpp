@@ -252,7 +252,7 @@ TEST(Matmul, a_small_problem_stays_on_the_caller) {
   EXPECT_EQ(calls, 0);
   product(numbers({80, 80}, DType::f32, 1), numbers({80, 300}, DType::f32, 2), {}, own);
   EXPECT_EQ(calls, 1);
-  product(numbers({120, 300}, DType::f32, 1), numbers({300, 80}, DType::f32, 2), {}, own);
+  product(numbers({250, 300}, DType::f32, 1), numbers({300, 80}, DType::f32, 2), {}, own);
   EXPECT_EQ(calls, 3) << "b is packed first";
 }
 

@@ -1,9 +1,8 @@
 // The sums of a tile of queries: chunk joined to chunk, and what becomes of them.
 //
 //   a chunk gives      top, sum, O        its maximum, sum of weights and values, in T
-//   join               m, l, o            in f64; m is an integer in log2 units. Chunks are added
-//   in
-//                                         order, scaled by exact powers of two
+//   join               m, l, o            in f64; m is an integer in log2 units; added in order,
+//                                         scaled by exact powers of two
 //   close              out = o / l, lse = m + log l
 //
 // A row that has seen one chunk alone keeps that chunk's sums as they are, and is divided in T.
