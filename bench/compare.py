@@ -6,8 +6,8 @@
 
 Each library has a process of its own, pinned to the same cores. They take turns: one computes while the others sleep,
 in another order each round, so that a machine that becomes slower is slower for all of them. A figure is the median
-over the rounds of the median of a turn; low and high are the extremes of the rounds. Every result is first held against
-the formulas in f64. Into the folder --out go results.json, table.txt and, where matplotlib is there, the plots; also
+over the rounds of the median of a turn; low and high are the extremes of the rounds. A turn in which the host of a
+virtual machine took the cores away is taken again. Every result is first held against the formulas in f64. Into the folder --out go results.json, table.txt and, where matplotlib is there, the plots; also
 where it is ended early.
 """
 import argparse
@@ -32,6 +32,8 @@ SUITES = ("notes", "bert", "gpt", "long", "decode", "backward", "layer", "length
 ALLOWED_ERROR = 5e-5     # of the largest value; f32 results lie between 1e-8 and 5e-6
 PATIENCE = 300           # seconds until a process that does not answer is given up
 SLOW = 0.5               # seconds of a call from which on a library has one turn only
+STOLEN = 0.01            # part of a turn's time that the host may have taken
+TRIES = 4                # of one turn; the one from which least was taken counts
 YARDSTICK = {"name": "matmul 2048 x 2048", "suite": "yardstick", "operation": "matmul", "size": 2048, "causal": False,
              "flops": 2.0 * 2048**3, "bytes": None, "quick": True}
 
@@ -81,6 +83,20 @@ class Worker:
 # ---- measuring ------------------------------------------------------------------------------------------------------
 
 
+def one_turn(worker, seconds):
+    """The answer to the turn of which the host took least, if it is not at once one that was left alone."""
+    best = None
+    for _ in range(TRIES):
+        answer = worker.ask(do="time", seconds=seconds)
+        if "left" in answer:
+            return answer
+        if best is None or answer["stolen"] < best["stolen"]:
+            best = answer
+        if best["stolen"] <= STOLEN:
+            break
+    return best
+
+
 def in_turns(case, workers, rounds, seconds):
     """{library: figures} of one case, and {library: reason} of those left out."""
     figures, left, medians = {}, {}, {}
@@ -96,7 +112,7 @@ def in_turns(case, workers, rounds, seconds):
             if n > 0 and figures[name]["seconds"] > SLOW:
                 continue
             time.sleep(0.01)                        # threads that wait by spinning fall asleep
-            answer = workers[name].ask(do="time", seconds=seconds)
+            answer = one_turn(workers[name], seconds)
             if "left" in answer:
                 left[name] = answer["left"]
                 del figures[name]
@@ -223,8 +239,17 @@ def self_test():
 
         def ask(self, do, **_):
             return ({"seconds": self.first, "error": self.error, "note": ""} if do == "prepare"
-                    else {"seconds": [next(self.times)]})
+                    else {"seconds": [next(self.times)], "stolen": 0.0})
 
+    class Robbed:                                   # by the host: of most turns something, of one the least
+        def __init__(self, *stolen):
+            self.turns = [{"seconds": [n], "stolen": part} for n, part in enumerate(stolen)]
+
+        def ask(self, **_):
+            return self.turns.pop(0)
+
+    assert [one_turn(Robbed(*stolen), 0.1)["seconds"][0] for stolen in
+            ((0.0, 0.0), (0.3, 0.001, 0.0), (0.3, 0.1, 0.2, 0.4, 0.0))] == [0, 1, 1]
     figures, _ = in_turns(case, {"attend": Fake(0.1, 1e-7), "NumPy": Fake(0.2, 1e-2), "PyTorch": Fake(2.0, math.nan)},
                           3, 0.1)
     assert math.isclose(figures["attend"]["seconds"], 0.2) and math.isclose(figures["attend"]["high"], 0.3)

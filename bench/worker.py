@@ -4,7 +4,7 @@ standard input until it is told what to do. A line in, a line out, both JSON.
     python worker.py LIBRARY CORE,CORE,...
 
     {"do": "prepare", "case": {...}}   {"seconds": of the first call, "error": against f64, "note": ...} or {"left": why}
-    {"do": "time", "seconds": 0.1}     {"seconds": [of each call]}
+    {"do": "time", "seconds": 0.1}     {"seconds": [of each call], "stolen": part of the time that the cores were away}
     {"do": "growth", "case": {...}}    {"seconds": ..., "memory_bytes": ...}, in a process that did nothing else
 """
 import contextlib
@@ -110,16 +110,29 @@ def prepare(library, case):
         return None, {"left": f"{type(error).__name__}: {error}".split("\n")[0][:300]}
 
 
+def stolen_seconds(cores):
+    """That a virtual machine's host has kept these cores for others, since the start; 0 where it is not told."""
+    try:
+        with open("/proc/stat") as file:
+            rows = [line.split() for line in file]
+        return sum(int(row[8]) for row in rows if row[0] in {f"cpu{core}" for core in cores}) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError):
+        return 0.0
+
+
 def time_calls(call, seconds):
-    """Times of calls one after the other: at least three, unless they take much longer than `seconds`."""
+    """Times of calls one after the other: at least three, unless they take much longer than `seconds`; and the part of
+    all cores' time that the host took away meanwhile."""
     call()                                          # awake again
     times, total = [], 0.0
+    cores = os.sched_getaffinity(0)
+    before = stolen_seconds(cores)
     while total < seconds or (len(times) < 3 and total < 3 * seconds):
         begin = time.perf_counter()
         call()
         times.append(time.perf_counter() - begin)
         total += times[-1]
-    return times
+    return {"seconds": times, "stolen": (stolen_seconds(cores) - before) / (total * len(cores))}
 
 
 def memory(field):
@@ -173,7 +186,7 @@ def main():
             reply(answer)
         elif request["do"] == "time":
             with library.around():
-                reply({"seconds": time_calls(call, request["seconds"])})
+                reply(time_calls(call, request["seconds"]))
         else:
             reply(growth(library, request["case"]))
 
