@@ -13,8 +13,11 @@ namespace attend {
 namespace {
 
 // A task makes at most so many rows and columns of c: what it reads of a and b, with k = 512 in f32
-// half a megabyte each, stays in the L2 cache. Rows: a multiple of every kernel's rows at a time.
-constexpr std::int64_t kTaskRows = 240, kTaskColumns = 264;
+// half a megabyte each, stays in the L2 cache. It has a multiple of every kernel's rows at a time,
+// and at least a few of them: each task reads b again.
+constexpr std::int64_t kTaskRows = 240, kTaskColumns = 264, kRowsTogether = 24, kFewRows = 48;
+// Tasks for each thread, so that none waits long for another.
+constexpr std::int64_t kTasksPerThread = 6;
 // b is packed for all tasks if that takes at most so many bytes, by tasks of so many panels.
 constexpr std::int64_t kMostPacked = 32 << 20, kPackedPanels = 4;
 // Multiplications that are not worth a second thread. An element of b costs as much as 16: it is
@@ -138,17 +141,23 @@ struct Division {
   std::int64_t rows, columns;  // of a task
   std::int64_t down, across;   // tasks
 
+  // `wanted` tasks or more, all but the last ones alike: by rows, as long as that does not mean to
+  // pack b more than once, for a part of a serves the more columns the wider the task; then by
+  // columns.
   template <class T>
-  Division(const Product<T>& p, std::int64_t panel, int threads)
-      : rows(std::min(p.m, p.a_depth == 1 ? kTaskRows : kAcrossRows<T>)), columns(0),
-        down((p.m + rows - 1) / rows), across(0) {
-    const std::int64_t panels = (p.n + panel - 1) / panel, least = p.a_depth == 1 ? 1 : 4;
-    // About four tasks a thread, so that none waits long for another.
-    const std::int64_t most = std::max<std::int64_t>(panels * down / (4 * threads), least);
-    const std::int64_t wide = std::min(most, std::max<std::int64_t>(kTaskColumns / panel, 1));
-    across = (panels + wide - 1) / wide;
-    columns = (panels + across - 1) / across * panel;  // none much narrower than the others
-    across = (p.n + columns - 1) / columns;
+  Division(const Product<T>& p, const MatrixFunctions<T>& kernel, std::int64_t wanted) {
+    const auto parts = [](std::int64_t of, std::int64_t size) { return (of + size - 1) / size; };
+    const std::int64_t most = p.a_depth == 1 ? kTaskRows : kAcrossRows<T>;
+    const std::int64_t panels = parts(p.n, kernel.columns);
+    down = parts(p.m, most);
+    across = parts(panels, std::max<std::int64_t>(kTaskColumns / kernel.columns, 1));
+    if (p.packed != nullptr || p.m > std::min(most, kernel.rows))
+      down = std::max(down, std::min(parts(wanted, across), p.m / kFewRows));
+    rows = std::min(p.m, parts(parts(p.m, down), kRowsTogether) * kRowsTogether);
+    down = parts(p.m, rows);
+    across = std::max(across, std::min(parts(wanted, down), panels));
+    columns = parts(panels, across) * kernel.columns;
+    across = parts(p.n, columns);
   }
   std::int64_t tasks() const { return down * across; }
 };
@@ -159,13 +168,15 @@ void multiply(std::span<const Multiplication> list, Context& context,
   std::vector<Prepared<T>> products;
   std::vector<Division> divisions;
   products.reserve(list.size());
+  const auto count = static_cast<std::int64_t>(list.size());
+  const std::int64_t wanted = (kTasksPerThread * context.threads() + count - 1) / count;
   double work = 0;
   std::int64_t tasks = 0, packings = 0;
   for (const Multiplication& x : list) {
     if (x.c.count() == 0) continue;
     Prepared<T> prepared(x);
     const Product<T>& p = prepared.product();
-    divisions.emplace_back(p, kernel.columns, context.threads());
+    divisions.emplace_back(p, kernel, wanted);
     prepared.make_room(kernel, divisions.back().rows, products);
     work +=
         (static_cast<double>(p.m) + kReading) * static_cast<double>(p.n) * static_cast<double>(p.k);
@@ -173,10 +184,10 @@ void multiply(std::span<const Multiplication> list, Context& context,
     packings += prepared.packings();
     products.push_back(std::move(prepared));
   }
-  const auto in_parallel = [&](std::int64_t count, auto one) {
-    if (work > kAlone && count > 0) context.parallel_for(count, std::ref(one));
+  const auto in_parallel = [&](std::int64_t many, auto one) {
+    if (work > kAlone && many > 0) context.parallel_for(many, std::ref(one));
     else
-      for (std::int64_t n = 0; n < count; ++n) one(n);
+      for (std::int64_t n = 0; n < many; ++n) one(n);
   };
   in_parallel(packings, [&](std::int64_t task) {
     auto of = products.begin();
