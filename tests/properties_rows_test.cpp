@@ -103,6 +103,36 @@ TEST(Properties, p4_a_row_of_a_batch_equals_the_row_alone) {
   for_trials(all_kernels(), 4000, 150, without_packing, expect_elements_equal_themselves_alone);
 }
 
+// Few rows against many keys have a way of their own; among many rows they take the common one.
+// Every number of rows and of keys around what that way takes at a time, in one chunk and several.
+TEST(Properties, p4_few_rows_of_many_keys_equal_them_among_many) {
+  const auto adapt = [](Case& c) {
+    const auto pick = [&](std::uint64_t period, std::initializer_list<std::int64_t> of) {
+      return of.begin()[c.seed / period % of.size()];
+    };
+    c = {.type = c.type,
+         .heads = pick(1, {1, 1, 2, 3, 4, 8}),
+         .q_length = 40,
+         .k_length = pick(6, {128, 129, 131, 143, 200, 255, 256, 300, 511, 700}),
+         .d = pick(3, {64, 16, 128, 24}),
+         .dv = pick(2, {64, 24, 128, 17}),
+         .seed = c.seed,
+         .scale = c.scale,
+         .gradients = c.gradients};
+  };
+  for_trials(all_kernels(), 4500, 60, adapt,
+             [](const Trial& trial, const KernelUnderTest& kernel, Written& whole) {
+               for (const std::int64_t rows : {1, 2, 3, 4, 7}) {
+                 const std::int64_t first = 4 * rows;
+                 const auto few = queries_of(trial, first, first + rows).run(kernel);
+                 ASSERT_TRUE(few) << "accepted the whole, declines some rows";
+                 const std::vector<std::int64_t> taken = range(first, first + rows);
+                 EXPECT_TRUE(same_bits(take(whole.out, 2, taken), few->out)) << rows;
+                 EXPECT_TRUE(same_bits(take(whole.lse, 2, taken), few->lse)) << rows;
+               }
+             });
+}
+
 TEST(Properties, p5_packed_sequences_equal_separate_calls) {
   const auto adapt = [](Case& c) {
     const Addressing packed[] = {Addressing::packed, Addressing::packed_self,

@@ -22,6 +22,7 @@
 // problem.
 #pragma once
 
+#include "cpu/few_rows.h"
 #include "cpu/row.h"
 #include "cpu/show.h"
 #include "cpu/sums.h"
@@ -42,11 +43,13 @@ class FlashForward {
     Runs* runs;
     Chunk<T> chunk;
     T *s, *factors;  // [256][lanes]
+    T* few_q;        // [rows][d]
     Memory(const Problem& p, Scratch& scratch) {
       tiles = scratch.take<Sums<V>>(kTiles);
       runs = scratch.take<Runs>(1);
       s = scratch.take<T>(kChunk * kMost);
       factors = scratch.take<T>(p.drop_below != 0 ? kChunk * kMost : 0);
+      few_q = scratch.take<T>(FewRows<V>::kMost * p.d);
       chunk.packed_k = scratch.take<T>(kChunk * p.d);
       chunk.packed_v = scratch.take<T>(kChunk * width(p));
       chunk.paneled_k = scratch.take<T>(V::kByLane ? kChunk * p.d : 0);
@@ -178,6 +181,10 @@ class FlashForward {
     scores_.find_runs(tile, memory_.chunk, runs);
     if (runs.count == 0) return false;
     T* s = memory_.s;
+    if (FewRows<V> few(scores_, memory_.chunk, memory_.few_q, s); few.takes(tile, runs)) {
+      few.weigh(tile, runs.run[0], to, top, sum);
+      return true;
+    }
     // Few rows against many keys: memory is asked kAhead keys before.
     const Chunk<T>& chunk = memory_.chunk;
     const bool streams = V::kByLane && Scores<V>::streams(tile, runs.count);

@@ -117,15 +117,16 @@ struct Inverse {
   }
 };
 
-// The same, each row divided. Of a that lies across: there a row is an element.
+// The same, each row divided.
 template <class T>
 struct StoreDivided {
   static constexpr bool kSomething = true;  // the depth is not 0
   const T* a;                               // the first row
   const Inverse<T>* divisors;
+  std::int64_t row = 1;  // from row to row; of a that lies across a row is an element
   template <class V, int kRows, int kVectors>
   ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
-    const Inverse<T>* of_row = divisors + (x.a - a);
+    const Inverse<T>* of_row = divisors + (x.a - a) / row;
     unrolled<kRows>(ATTEND_EACH(r) {
       unrolled<kVectors>(ATTEND_EACH(n) {
         of_row[r].times(sum[r][n]).store(x.c + r * x.c_stride + n * V::kLanes);
@@ -222,6 +223,9 @@ ATTEND_INLINE std::int64_t steps_by_lane(const Operands<T>& x, V (&sum)[kRows][k
     });
     unrolled<V::kLanes>(ATTEND_EACH(lane) {
       V b[kVectors];
+      if constexpr (kLayout == Layout::along && kVectors > kTileVectors)
+        for (int n = 0; x.soon != nullptr && n < kVectors * V::kLanes / kLine; ++n)
+          x.soon->prefetch_next();
       unrolled<kVectors>(ATTEND_EACH(n) { b[n] = V::load(b_at + n * V::kLanes); });
       b_at += x.b_stride;
       unrolled<kRows>(ATTEND_EACH(r) {
@@ -319,13 +323,13 @@ ATTEND_INLINE void product(Operands<typename V::T> x, std::int64_t rows, Finish 
   }
 }
 
-// c[rows][features], `vectors` of them, of a that lies across. Few rows would leave the multipliers
-// waiting for each other: they take more features at a time.
-template <class V, Start kStart, class Finish = Store>
+// c[rows][features], `vectors` of them, of a that lies across, or along. Few rows would leave the
+// multipliers waiting for each other: they take more features at a time.
+template <class V, Start kStart, Layout kLayout = Layout::across, class Finish = Store>
 void product_of_features(Operands<typename V::T> x, int rows, std::int64_t vectors,
                          Finish finish = {}) {
   const auto take = [&]<int kVectors>() {
-    product<V, kVectors, Layout::across, kStart>(x, rows, finish);
+    product<V, kVectors, kLayout, kStart>(x, rows, finish);
     x.b += kVectors * V::kLanes;
     x.c += kVectors * V::kLanes;
     vectors -= kVectors;

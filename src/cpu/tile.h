@@ -151,6 +151,10 @@ class Scores {
     scale_ = static_cast<T>(power ? 1 : p.scale);
   }
 
+  // Nothing is added to a score.
+  bool plain() const noexcept { return plain_; }
+  T scale() const noexcept { return scale_; }  // of a sum: q has the rest of it
+
   // A row of `count` features as whole vectors.
   static std::int64_t width(std::int64_t count) noexcept {
     return (count + V::kLanes - 1) / V::kLanes * V::kLanes;

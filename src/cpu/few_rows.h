@@ -1,0 +1,175 @@
+// Few rows against many keys (decode), with keys in lanes.
+//
+//      keys, as they lie            turned in registers
+//          x ..... x + n                j ..... j + n
+//        +---------------+            +---------------+
+//      j | ------------- |          x | ============= | * q[x]        all of it is added to the
+//        | ------------- |    ->      | ============= | * q[x + 1]    scores of keys j to j + n:
+//  j + n | ------------- |      x + n | ============= | * q[x + n]    s[row][key]
+//        +---------------+            +---------------+
+//
+// With rows in lanes, as in tile.h, one row leaves most of a vector idle, and memory waits for the
+// arithmetic: 128 multiply-adds for a key of 128 features and a vector of weights for each key,
+// where here 8 vectors of keys are turned, and a vector of weights serves 16 keys (AVX-512). Every
+// sum is the same ascending chain, so a row's bits do not depend on how many stand beside it.
+//
+// Memory is asked for in the order in which it is read, kAhead keys before: keys, then the values,
+// then the next keys. Values are read in short slices of whole rows: the nearer to the order of
+// memory the better (Neoverse N1, one row, 128 features, GB/s of 19 that can be read: slices of 32
+// keys 14.5, of 16 15.1, of 8 16.1, of 4 15.2; with rows in lanes 12.5).
+#pragma once
+
+#include "cpu/sums.h"
+
+namespace attend {
+namespace {
+
+template <class V>
+class FewRows {
+  using T = typename V::T;
+  static constexpr int kSlice = V::kByLane ? 8 : 16;
+  static constexpr std::int64_t kAhead = V::kByLane ? 48 : 32;
+
+ public:
+  static constexpr int kMost = kFewRows;
+
+  // q: memory of [rows][d]; s: of [rows][256].
+  FewRows(const Scores<V>& scores, const Chunk<T>& chunk, T* q, T* s)
+      : p(scores.p), scores_(scores), chunk_(chunk), q_(q), s_(s) {}
+
+  // Rows that see all of many keys, with nothing added to their scores.
+  bool takes(const Tile<V>& tile, const Runs& runs) const noexcept {
+    const Run& run = runs.run[0];
+    if (tile.rows > kMost || runs.runs != 1 || !runs.same_blocks || !scores_.plain() ||
+        run.count < Scores<V>::kStreamed || p.drop_below != 0 || p.d % V::kLanes != 0)
+      return false;
+    for (int n = 0; n < tile.rows; ++n)
+      if (tile.keys[n].begin > run.key || tile.keys[n].end < run.key + run.count) return false;
+    return true;
+  }
+
+  // The maximum, sum and O of their chunk.
+  void weigh(const Tile<V>& tile, const Run& run, const Place<T>& to, T* top, T* sum) noexcept {
+    keys_ = run.count;
+    k_ = chunk_.k + (run.key - chunk_.from) * chunk_.k_stride;
+    v_ = chunk_.v + (run.key - chunk_.from) * chunk_.v_stride;
+    for (int n = 0; n < kMost && n < tile.lanes; ++n)
+      for (std::int64_t x = 0; x < p.d; ++x) q_[n * p.d + x] = tile.q[x * tile.lanes + n];
+    scores<1>(tile.rows);
+    for (int n = 0; n < tile.lanes; ++n) top[n] = sum[n] = 0;
+    for (int n = 0; n < tile.rows; ++n) weights(s_ + n * kChunk, top[n], sum[n]);
+    values(tile.rows, to, sum);
+  }
+
+ private:
+  // What will be read kAhead keys after key j, or after its value.
+  Lines<T> after_key(std::int64_t j) const noexcept {
+    j += kAhead;
+    return j < keys_ ? Lines<T>(k_ + j * chunk_.k_stride, chunk_.k_stride, p.d)
+                     : Lines<T>(v_ + (j - keys_) * chunk_.v_stride, chunk_.v_stride, p.dv);
+  }
+  Lines<T> after_value(std::int64_t j) const noexcept {
+    j += kAhead;
+    return j < keys_ ? Lines<T>(v_ + j * chunk_.v_stride, chunk_.v_stride, p.dv)
+                     : Lines<T>(k_ + j * chunk_.k_stride, chunk_.k_stride, p.d);
+  }
+
+  // Of kRows rows or, if there are more, of twice as many. One chain of sums alone would wait for
+  // itself. The last keys overlap those before.
+  template <int kRows>
+  void scores(int rows) const noexcept {
+    if constexpr (kRows < kMost) {
+      if (rows > kRows) return scores<kRows * 2>(rows);
+    }
+    constexpr int kGroups = kRows > 2 ? 1 : 2;
+    constexpr std::int64_t kEach = kGroups * V::kLanes;
+    for (std::int64_t j = 0; j < keys_; j += kEach)
+      some_scores<kRows, kGroups>(j + kEach <= keys_ ? j : keys_ - kEach, after_key(j));
+  }
+
+  template <int kRows, int kGroups>
+  [[gnu::noinline]] void some_scores(std::int64_t first, Lines<T> soon) const noexcept {
+    constexpr int kLines = V::kLanes * V::kLanes * static_cast<int>(sizeof(T)) / 64;
+    const std::int64_t stride = chunk_.k_stride, d = p.d;
+    const T *k = k_ + first * stride, *q = q_;
+    V sum[kGroups][kRows];
+    unrolled<kGroups>(
+        ATTEND_EACH(g) { unrolled<kRows>(ATTEND_EACH(r) { sum[g][r] = V::set(0); }); });
+    for (std::int64_t x = 0; x < d; x += V::kLanes) {
+      unrolled<kGroups>(ATTEND_EACH(g) {
+        for (int n = 0; n < (kLines > 0 ? kLines : 1); ++n) soon.prefetch_next();
+        V keys[V::kLanes];
+        load_transposed(k + g * V::kLanes * stride + x, stride, keys);
+        unrolled<kRows>(ATTEND_EACH(r) {
+          const T* const of_row = q + r * d + x;
+          if constexpr (V::kByLane) {
+            const V a = V::load(of_row);
+            unrolled<V::kLanes>(ATTEND_EACH(n) { sum[g][r] = fma_lane<n>(a, keys[n], sum[g][r]); });
+          } else {
+            unrolled<V::kLanes>(
+                ATTEND_EACH(n) { sum[g][r] = fma(V::set(of_row[n]), keys[n], sum[g][r]); });
+          }
+        });
+      });
+    }
+    const V scale = V::set(scores_.scale());
+    unrolled<kGroups>(ATTEND_EACH(g) {
+      unrolled<kRows>(
+          ATTEND_EACH(r) { (sum[g][r] * scale).store(s_ + r * kChunk + first + g * V::kLanes); });
+    });
+  }
+
+  // A row of scores becomes exp(s - top). Their sum is one ascending chain, as it is in lanes.
+  void weights(T* s, T& top, T& sum) const noexcept {
+    constexpr T kHidden = Scores<V>::kHidden;
+    for (std::int64_t j = keys_; j % V::kLanes != 0; ++j) s[j] = kHidden;
+    V most = V::set(kHidden);
+    for (std::int64_t j = 0; j < keys_; j += V::kLanes) most = larger(most, V::load(s + j));
+    T lanes[V::kLanes];
+    most.store(lanes);
+    top = lanes[0];
+    for (int n = 1; n < V::kLanes; ++n) top = lanes[n] <= top ? top : lanes[n];
+    const V base = V::set(top == kHidden ? 0 : top), log2e = V::set(Exp2<T>::kLog2E);
+    for (std::int64_t j = 0; j < keys_; j += V::kLanes)
+      exp2_of((V::load(s + j) - base) * log2e).store(s + j);
+    sum = 0;
+    for (std::int64_t j = 0; j < keys_; ++j) sum += s[j];
+  }
+
+  void values(int rows, const Place<T>& to, const T* sum) const noexcept {
+    Inverse<T> divisors[kMost];
+    for (int n = 0; to.final && n < rows; ++n) divisors[n] = Inverse<T>(sum[n]);
+    for (std::int64_t j = 0; j < keys_; j += kSlice) {
+      Lines<T> soon = after_value(j);
+      const Operands<T> x{.a = s_ + j,
+                          .a_stride = kChunk,
+                          .b = v_ + j * chunk_.v_stride,
+                          .b_stride = chunk_.v_stride,
+                          .c = to.o,
+                          .c_stride = to.stride,
+                          .depth = keys_ - j < kSlice ? keys_ - j : kSlice,
+                          .soon = &soon};
+      const bool end = to.final && j + kSlice >= keys_;
+      const StoreDivided<T> divided{x.a, divisors, kChunk};
+      if (j == 0) slice<Start::zero>(x, rows);  // never the end: there are many keys
+      else if (end) slice<Start::c>(x, rows, divided);
+      else slice<Start::c>(x, rows);
+    }
+  }
+
+  template <Start kStart, class Finish = Store>
+  void slice(const Operands<T>& x, int rows, Finish finish = {}) const noexcept {
+    const std::int64_t vectors = Results<V>::width(p) / V::kLanes;
+    product_of_features<V, kStart, Layout::along>(x, rows, vectors, finish);
+  }
+
+  const Problem& p;
+  const Scores<V>& scores_;
+  const Chunk<T>& chunk_;
+  T *q_, *s_;
+  std::int64_t keys_ = 0;
+  const T *k_ = nullptr, *v_ = nullptr;  // the first of them
+};
+
+}  // namespace
+}  // namespace attend
