@@ -115,7 +115,7 @@ class FlashForward {
 
   // Keys whose values stay in the nearest cache.
   static int slice(const Problem& p) {
-    if (!V::kByLane) return 32;
+    if (!V::kByLane) return 64;
     const std::int64_t fits = (32 << 10) / (width(p) * static_cast<std::int64_t>(sizeof(T)));
     return fits > 128 ? 128 : fits < 16 ? 16 : static_cast<int>(fits);
   }
