@@ -105,7 +105,7 @@ class FlashForward {
     if (f.left_ != nullptr) f.left_ += head * chunks(p) * left_size(p);
     if (task.stage == 1) f.join_pieces();
     else if (cuts > 1) f.piece(index, cuts);
-    else f.block((each - 1 - index) * tiles.queries);  // causal: the last rows see the most keys
+    else f.block(each - 1 - index, task_rows(p, tiles));  // causal: the last see the most keys
   }
 
  private:
@@ -120,8 +120,19 @@ class FlashForward {
     return fits > 128 ? 128 : fits < 16 ? 16 : static_cast<int>(fits);
   }
 
+  // The rows of a task: fewer tiles than fit, if tasks are few. Else threads would wait for the
+  // last of them, the longer where the first keys hide from most rows.
+  static std::int64_t task_rows(const Problem& p, const Tiles& tiles) {
+    constexpr std::int64_t kTasksPerThread = 8, kLeast = kMost * (V::kByLane ? 4 : 2);
+    const std::int64_t all = p.group() * p.q_length, heads = p.batch * p.kv_heads;
+    const std::int64_t wanted = tiles.threads > 1 ? kTasksPerThread * tiles.threads : 1;
+    std::int64_t rows = tiles.queries;
+    while (rows > kLeast && heads * ((all + rows - 1) / rows) < wanted) rows /= 2;
+    return rows;
+  }
   static std::int64_t blocks(const Problem& p, const Tiles& tiles) {
-    return (p.group() * p.q_length + tiles.queries - 1) / tiles.queries;
+    const std::int64_t rows = task_rows(p, tiles);
+    return (p.group() * p.q_length + rows - 1) / rows;
   }
   static std::int64_t chunks(const Problem& p) { return (p.k_length + kChunk - 1) / kChunk; }
   static std::int64_t width(const Problem& p) { return Results<V>::width(p); }
@@ -142,10 +153,11 @@ class FlashForward {
 
   // ---- a task: a few tiles against all their keys ----------------------------------------------
 
-  void block(std::int64_t first) noexcept {
+  void block(std::int64_t index, std::int64_t rows) noexcept {
+    const std::int64_t first = index * rows;
     int used = 0;
     std::int64_t begin = scores_.sequence.k_length, end = 0;
-    for (; used < kTiles && first + used * kMost < scores_.rows(); ++used) {
+    for (; used * kMost < rows && first + used * kMost < scores_.rows(); ++used) {
       Sums<V>& tile = memory_.tiles[used];
       results_.open(tile, first + used * kMost);
       begin = tile.begin < begin ? tile.begin : begin;
@@ -164,7 +176,7 @@ class FlashForward {
     for (int t = 0; t < used; ++t) results_.close(memory_.tiles[t]);
     if (!p.weights && !p.scores) return;
     Show<V> show(scores_, memory_.chunk, *memory_.runs, memory_.s);
-    show.hide_rows(first, kTiles * kMost);
+    show.hide_rows(first, rows);
     for (int t = 0; t < used; ++t) {
       show.visible(memory_.tiles[t], memory_.tiles[t].m, memory_.tiles[t].l);
       show.unmasked(memory_.tiles[t]);
