@@ -27,7 +27,8 @@ CLOSING = """## How it is measured
   process ONNX Runtime's threads, which wait by spinning, would slow the others down; and pinning alone keeps PyTorch on Arm to
   one core.
 - A figure is the median over rounds of the median of a turn of about a tenth of a second. The order changes every round.
-  Spread is how far attend's rounds lie apart, as a part of their median; those of all are in `results.json`.
+  Spread is how far attend's rounds lie apart, as a part of their median; those of all are in `results.json`. A turn during
+  which the host of a virtual machine kept its cores for others (`steal` in `/proc/stat`) is taken again.
 - PyTorch runs in `inference_mode` (`scaled_dot_product_attention`, `nn.MultiheadAttention`). ONNX Runtime runs whichever is
   fastest of `Attention`, `MultiHeadAttention` and `GroupQueryAttention`, on tensors in the layout it wants. A backward pass is
   measured alone, and with its forward pass (`_both`).
