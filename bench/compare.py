@@ -7,8 +7,8 @@
 Each library has a process of its own, pinned to the same cores. They take turns: one computes while the others sleep,
 in another order each round, so that a machine that becomes slower is slower for all of them. A figure is the median
 over the rounds of the median of a turn; low and high are the extremes of the rounds. A turn in which the host of a
-virtual machine took the cores away is taken again. Every result is first held against the formulas in f64. Into the folder --out go results.json, table.txt and, where matplotlib is there, the plots; also
-where it is ended early.
+virtual machine took the cores away is taken again. Every result is first held against the formulas in f64. Into the
+folder --out go results.json, table.txt and, where matplotlib is there, the plots; also where it is ended early.
 """
 import argparse
 import datetime
@@ -118,6 +118,7 @@ def in_turns(case, workers, rounds, seconds):
                 del figures[name]
                 continue
             medians[name].append(statistics.median(answer["seconds"]))
+            figures[name]["stolen"] = max(figures[name].get("stolen", 0.0), answer["stolen"])
     for name, found in figures.items():
         found.update(seconds=statistics.median(medians[name]), low=min(medians[name]), high=max(medians[name]),
                      wrong=not found["error"] <= ALLOWED_ERROR)      # NaN is wrong too

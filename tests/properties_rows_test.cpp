@@ -104,7 +104,8 @@ TEST(Properties, p4_a_row_of_a_batch_equals_the_row_alone) {
 }
 
 // Few rows against many keys have a way of their own; among many rows they take the common one.
-// Every number of rows and of keys around what that way takes at a time, in one chunk and several.
+// Every number of rows and of keys around what that way takes at a time, in one chunk and several;
+// and, causal, rows that see different keys, where only one alone sees all of its own.
 TEST(Properties, p4_few_rows_of_many_keys_equal_them_among_many) {
   const auto adapt = [](Case& c) {
     const auto pick = [&](std::uint64_t period, std::initializer_list<std::int64_t> of) {
@@ -117,6 +118,7 @@ TEST(Properties, p4_few_rows_of_many_keys_equal_them_among_many) {
          .d = pick(3, {64, 16, 128, 24}),
          .dv = pick(2, {64, 24, 128, 17}),
          .seed = c.seed,
+         .causal = c.seed % 5 == 0,
          .scale = c.scale,
          .gradients = c.gradients};
   };

@@ -14,8 +14,9 @@
 // sum is the same ascending chain, so a row's bits do not depend on how many stand beside it.
 //
 // Memory is asked for in the order in which it is read, kAhead keys before: keys, then the values,
-// then the next keys. Values are read in short slices of whole rows: the nearer to the order of
-// memory the better (Neoverse N1, one row, 128 features, GB/s of 19 that can be read: slices of 32
+// then the next keys (those by products by lane; elsewhere values are asked for 16 rows before, by
+// the product). Values are read in short slices of whole rows: the nearer to the order of memory
+// the better (Neoverse N1, one row, 128 features, GB/s of 19 that can be read: slices of 32
 // keys 14.5, of 16 15.1, of 8 16.1, of 4 15.2; with rows in lanes 12.5).
 #pragma once
 
@@ -32,16 +33,18 @@ class FewRows {
 
  public:
   static constexpr int kMost = kFewRows;
+  static_assert((kMost & (kMost - 1)) == 0 && kMost <= Tile<V>::kMost);
 
-  // q: memory of [rows][d]; s: of [rows][256].
+  // q: memory of [kMost][d]; s: of [kMost][256].
   FewRows(const Scores<V>& scores, const Chunk<T>& chunk, T* q, T* s)
       : p(scores.p), scores_(scores), chunk_(chunk), q_(q), s_(s) {}
 
   // Rows that see all of many keys, with nothing added to their scores.
   bool takes(const Tile<V>& tile, const Runs& runs) const noexcept {
     const Run& run = runs.run[0];
-    if (tile.rows > kMost || runs.runs != 1 || !runs.same_blocks || !scores_.plain() ||
-        run.count < Scores<V>::kStreamed || p.drop_below != 0 || p.d % V::kLanes != 0)
+    if (tile.rows > kMost || tile.rows == Tile<V>::kMost || runs.runs != 1 || !runs.same_blocks ||
+        !scores_.plain() || run.count < Scores<V>::kStreamed || p.drop_below != 0 ||
+        p.d % V::kLanes != 0)
       return false;
     for (int n = 0; n < tile.rows; ++n)
       if (tile.keys[n].begin > run.key || tile.keys[n].end < run.key + run.count) return false;
@@ -53,7 +56,7 @@ class FewRows {
     keys_ = run.count;
     k_ = chunk_.k + (run.key - chunk_.from) * chunk_.k_stride;
     v_ = chunk_.v + (run.key - chunk_.from) * chunk_.v_stride;
-    for (int n = 0; n < kMost && n < tile.lanes; ++n)
+    for (int n = 0; n < rounded(tile.rows); ++n)  // what is behind the rows is 0
       for (std::int64_t x = 0; x < p.d; ++x) q_[n * p.d + x] = tile.q[x * tile.lanes + n];
     scores<1>(tile.rows);
     for (int n = 0; n < tile.lanes; ++n) top[n] = sum[n] = 0;
@@ -72,6 +75,12 @@ class FewRows {
     j += kAhead;
     return j < keys_ ? Lines<T>(v_ + j * chunk_.v_stride, chunk_.v_stride, p.dv)
                      : Lines<T>(k_ + j * chunk_.k_stride, chunk_.k_stride, p.d);
+  }
+
+  static int rounded(int rows) noexcept {  // to a power of two
+    int to = 1;
+    while (to < rows) to *= 2;
+    return to;
   }
 
   // Of kRows rows or, if there are more, of twice as many. One chain of sums alone would wait for
@@ -150,7 +159,7 @@ class FewRows {
                           .depth = keys_ - j < kSlice ? keys_ - j : kSlice,
                           .soon = &soon};
       const bool end = to.final && j + kSlice >= keys_;
-      const StoreDivided<T> divided{x.a, divisors, kChunk};
+      const StoreDivided<T, kChunk> divided{x.a, divisors};
       if (j == 0) slice<Start::zero>(x, rows);  // never the end: there are many keys
       else if (end) slice<Start::c>(x, rows, divided);
       else slice<Start::c>(x, rows);

@@ -117,16 +117,15 @@ struct Inverse {
   }
 };
 
-// The same, each row divided.
-template <class T>
+// The same, each row divided. kRow: from row to row of a, an element where it lies across.
+template <class T, std::int64_t kRow = 1>
 struct StoreDivided {
   static constexpr bool kSomething = true;  // the depth is not 0
   const T* a;                               // the first row
   const Inverse<T>* divisors;
-  std::int64_t row = 1;  // from row to row; of a that lies across a row is an element
   template <class V, int kRows, int kVectors>
   ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
-    const Inverse<T>* of_row = divisors + (x.a - a) / row;
+    const Inverse<T>* of_row = divisors + (x.a - a) / kRow;
     unrolled<kRows>(ATTEND_EACH(r) {
       unrolled<kVectors>(ATTEND_EACH(n) {
         of_row[r].times(sum[r][n]).store(x.c + r * x.c_stride + n * V::kLanes);

@@ -15,11 +15,15 @@ namespace {
 // A task makes at most so many rows and columns of c: what it reads of a and b, with k = 512 in f32
 // half a megabyte each, stays in the L2 cache. It has a multiple of every kernel's rows at a time,
 // and at least a few of them: each task reads b again.
-constexpr std::int64_t kTaskRows = 240, kTaskColumns = 264, kRowsTogether = 24, kFewRows = 48;
+constexpr std::int64_t kTaskRows = 240, kTaskColumns = 264, kRowsTogether = 24, kRowsAtLeast = 48;
 // Tasks for each thread, so that none waits long for another.
 constexpr std::int64_t kTasksPerThread = 6;
 // b is packed for all tasks if that takes at most so many bytes, by tasks of so many panels.
 constexpr std::int64_t kMostPacked = 32 << 20, kPackedPanels = 4;
+template <class T>
+bool may_be_packed(const Product<T>& p, const MatrixFunctions<T>& kernel) {
+  return kernel.packed_size(p.n, p.k) <= kMostPacked / static_cast<std::int64_t>(sizeof(T));
+}
 // Multiplications that are not worth a second thread. An element of b costs as much as 16: it is
 // read from far and packed.
 constexpr double kAlone = 1 << 20, kReading = 16;
@@ -82,8 +86,7 @@ class Prepared {
                  std::span<const Prepared> before) {
     const Product<T>& p = product_;
     const std::int64_t size = kernel.packed_size(p.n, p.k);
-    if (p.packed != nullptr || p.m <= std::min(task_rows, kernel.rows) ||
-        size > kMostPacked / static_cast<std::int64_t>(sizeof(T)))
+    if (p.packed != nullptr || p.m <= std::min(task_rows, kernel.rows) || !may_be_packed(p, kernel))
       return;
     for (const Prepared& other : before)
       if (const Product<T>& q = other.product_;
@@ -151,11 +154,12 @@ struct Division {
     const std::int64_t panels = parts(p.n, kernel.columns);
     down = parts(p.m, most);
     across = parts(panels, std::max<std::int64_t>(kTaskColumns / kernel.columns, 1));
-    if (p.packed != nullptr || p.m > std::min(most, kernel.rows))
-      down = std::max(down, std::min(parts(wanted, across), p.m / kFewRows));
+    if (p.packed != nullptr || (p.m > std::min(most, kernel.rows) && may_be_packed(p, kernel)))
+      down = std::max(down, std::min(parts(wanted, across), p.m / kRowsAtLeast));
     rows = std::min(p.m, parts(parts(p.m, down), kRowsTogether) * kRowsTogether);
     down = parts(p.m, rows);
-    across = std::max(across, std::min(parts(wanted, down), panels));
+    const std::int64_t narrow = p.a_depth == 1 ? 1 : 4;  // panels: each task brings its rows of a
+    across = std::max(across, std::min(parts(wanted, down), parts(panels, narrow)));
     columns = parts(panels, across) * kernel.columns;
     across = parts(p.n, columns);
   }
@@ -169,7 +173,8 @@ void multiply(std::span<const Multiplication> list, Context& context,
   std::vector<Division> divisions;
   products.reserve(list.size());
   const auto count = static_cast<std::int64_t>(list.size());
-  const std::int64_t wanted = (kTasksPerThread * context.threads() + count - 1) / count;
+  const std::int64_t wanted =
+      context.threads() > 1 ? (kTasksPerThread * context.threads() + count - 1) / count : 1;
   double work = 0;
   std::int64_t tasks = 0, packings = 0;
   for (const Multiplication& x : list) {
