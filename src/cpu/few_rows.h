@@ -15,9 +15,8 @@
 //
 // Memory is asked for in the order in which it is read, kAhead keys before: keys, then the values,
 // then the next keys (those by products by lane; elsewhere values are asked for 16 rows before, by
-// the product). Values are read in short slices of whole rows: the nearer to the order of memory
-// the better (Neoverse N1, one row, 128 features, GB/s of 19 that can be read: slices of 32
-// keys 14.5, of 16 15.1, of 8 16.1, of 4 15.2; with rows in lanes 12.5).
+// the product). Values are read in short slices of whole rows: the nearer to the order of memory,
+// the better. Measured: docs/decisions/012-keys-in-lanes.md.
 #pragma once
 
 #include "cpu/sums.h"
@@ -43,7 +42,7 @@ class FewRows {
   bool takes(const Tile<V>& tile, const Runs& runs) const noexcept {
     const Run& run = runs.run[0];
     if (tile.rows > kMost || tile.rows == Tile<V>::kMost || runs.runs != 1 || !runs.same_blocks ||
-        !scores_.plain() || run.count < Scores<V>::kStreamed || p.drop_below != 0 ||
+        !scores_.plain || run.count < Scores<V>::kStreamed || p.drop_below != 0 ||
         p.d % V::kLanes != 0)
       return false;
     for (int n = 0; n < tile.rows; ++n)
@@ -121,7 +120,7 @@ class FewRows {
         });
       });
     }
-    const V scale = V::set(scores_.scale());
+    const V scale = V::set(scores_.scale);
     unrolled<kGroups>(ATTEND_EACH(g) {
       unrolled<kRows>(
           ATTEND_EACH(r) { (sum[g][r] * scale).store(s_ + r * kChunk + first + g * V::kLanes); });

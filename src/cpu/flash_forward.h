@@ -16,9 +16,9 @@
 //
 // What limits it: the multipliers, and beside them the weights (about 16 instructions a vector of
 // scores, for d + dv multiply-adds), the ends of tiles and the joins. `attend bench --suite long
-// --threads 1`, 2048 keys, 2026-11-15: 73 % of the peak at d = 64, 80 % at d = 128 on Neoverse N1
+// --threads 1`, 2048 keys, 2026-11-16: 73 % of the peak at d = 64, 80 % at d = 128 on Neoverse N1
 // (where weights take 15 % of the time at d = 64: that core does 1.3 of their instructions a cycle,
-// whatever their order); 49 % and 67 % on a core with neighbours of an AVX-512 Xeon. It declines no
+// whatever their order); 70 % and 73 % on a core with neighbours of an AVX-512 Xeon. It declines no
 // problem.
 #pragma once
 
@@ -43,7 +43,7 @@ class FlashForward {
     Runs* runs;
     Chunk<T> chunk;
     T *s, *factors;  // [256][lanes]
-    T* few_q;        // [rows][d]
+    T* few_q;        // [few rows][d]
     Memory(const Problem& p, Scratch& scratch) {
       tiles = scratch.take<Sums<V>>(kTiles);
       runs = scratch.take<Runs>(1);

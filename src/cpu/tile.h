@@ -137,10 +137,12 @@ class Scores {
   std::int64_t chain;
   std::int64_t k_width;      // of a row of keys: d, or as whole vectors where it is read by vectors
   Lines<T>* soon = nullptr;  // what follows the scores of few rows and many keys
+  const bool plain;          // nothing is added to a score
+  T scale;                   // of a sum; q has the rest of it
 
   Scores(const Problem& problem, const Call& c, Scratch& scratch)
       : p(problem), call(c), chain(p.d), k_width(p.d),
-        plain_(p.softcap == 0 && !p.bias && !p.alibi && !p.mask),
+        plain(p.softcap == 0 && !p.bias && !p.alibi && !p.mask),
         rows_(scratch.take<T>(kMost * kChunk)), added_(scratch.take<T>(kMost * kChunk)),
         q_(scratch.take<T>(kMost * p.d)) {
     // A power of two goes into q, exactly; any other factor multiplies the sum.
@@ -148,12 +150,8 @@ class Scores {
     const double mantissa = __builtin_frexp(p.scale, &exponent);
     const bool power = mantissa == 0.5 || mantissa == -0.5;
     q_scale_ = static_cast<T>(power ? p.scale : 1);
-    scale_ = static_cast<T>(power ? 1 : p.scale);
+    scale = static_cast<T>(power ? 1 : p.scale);
   }
-
-  // Nothing is added to a score.
-  bool plain() const noexcept { return plain_; }
-  T scale() const noexcept { return scale_; }  // of a sum: q has the rest of it
 
   // A row of `count` features as whole vectors.
   static std::int64_t width(std::int64_t count) noexcept {
@@ -240,7 +238,7 @@ class Scores {
     for (int n = 0; n < tile.lanes; ++n) top[n] = kHidden;
     for (int r = 0; r < runs.runs; ++r) products(tile, chunk, runs.run[r], s, top);  // 1 scores
     bool partial = false;                                                            // 2 mask
-    if (!plain_ || !runs.same_blocks) {
+    if (!plain || !runs.same_blocks) {
       partial = true;
       add(tile, runs, s, slopes);
     } else {
@@ -260,12 +258,12 @@ class Scores {
                   .c = s + run.at * tile.stride,
                   .c_stride = tile.stride,
                   .depth = p.d};
-    const StoreAndTop finish{top, scale_};
+    const StoreAndTop finish{top, scale};
     const std::int64_t row = run.key - chunk.from;
     if (chain < p.d) {
       for (std::int64_t from = 0; from < p.d; from += chain) {
         x.depth = p.d - from < chain ? p.d - from : chain;
-        const AddAndTop add{from > 0, from + chain < p.d ? nullptr : top, scale_};
+        const AddAndTop add{from > 0, from + chain < p.d ? nullptr : top, scale};
         if (tile.lanes == kMost)
           chunk_products<V, Layout::streamed>(x, run.count, chunk.k_panels, row, p.d, from, add);
         else product<V, 1, Layout::along, Start::zero>(x, run.count, add);
@@ -493,10 +491,9 @@ class Scores {
     }
   }
 
-  const bool plain_;
-  T q_scale_, scale_;  // their product is the scale
-  T *rows_, *added_;   // [lanes][256] and [256][lanes]
-  T* q_;               // [lanes][d], rows that do not lie ready
+  T q_scale_;
+  T *rows_, *added_;  // [lanes][256] and [256][lanes]
+  T* q_;              // [lanes][d], rows that do not lie ready
 };
 
 }  // namespace
