@@ -31,7 +31,8 @@
 // those before them. Freeing a slot releases and claiming it acquires. Job::next only numbers the
 // strands, relaxed. Going to sleep is the one place where each side writes one word and reads the
 // other's: the worker writes `sleepers` and reads `open`, the caller writes `open` and reads
-// `sleepers`. These four are seq_cst, so at least one of them sees the other.
+// `sleepers`. These four are seq_cst, so at least one of them sees the other. How many workers are
+// `busy` is only a hint how many need not be woken, since they spin.
 #include "core/parallel.h"
 
 #include <linux/futex.h>
@@ -158,6 +159,7 @@ struct ThreadPool::State {
 
   alignas(kCacheLine) Word open{0};
   alignas(kCacheLine) std::atomic<int> sleepers{0};
+  std::atomic<int> busy{0};  // workers that have a seat
   std::array<Slot, kSlots> slots;
 };
 
@@ -203,8 +205,11 @@ void ThreadPool::State::open_slot(Slot& slot, Job& job) noexcept {
   // strands at once, and a bit set after it was cleared would never let the workers sleep.
   open.fetch_or(job.bit, std::memory_order_seq_cst);
   slot.state.store(kOwned | static_cast<std::uint32_t>(seats) * kSeat, std::memory_order_release);
+  const int asleep = sleepers.load(std::memory_order_seq_cst);
+  const int spinning =
+      static_cast<int>(workers.size()) - asleep - busy.load(std::memory_order_relaxed);
   // All at once: letting each wake a few others was no quicker, on 16 processors.
-  if (sleepers.load(std::memory_order_seq_cst) > 0) wake(open, seats);
+  if (asleep > 0 && seats > spinning) wake(open, seats - std::max(spinning, 0));
 }
 
 // Removes the free seats and waits for the helpers.
@@ -282,10 +287,12 @@ bool ThreadPool::State::help(Slot& slot) noexcept {
   if ((seen & kAllSeats) == kSeat) {  // the last one
     open.fetch_and(~slot.job->bit, std::memory_order_relaxed);
   }
+  busy.fetch_add(1, std::memory_order_relaxed);
   std::fesetenv(&slot.job->environment);
   const bool same_process = take_strands(*slot.job);
   std::fesetenv(FE_DFL_ENV);
   if (!same_process) return false;
+  busy.fetch_sub(1, std::memory_order_relaxed);
   seen = slot.state.fetch_sub(1, std::memory_order_release);
   if (seen == (kOwned | kOwnerSleeps | 1)) wake(slot.state, 1);
   return true;
@@ -341,6 +348,7 @@ void ThreadPool::after_fork_in_child() noexcept {
   pool.started.store(false, std::memory_order_relaxed);
   pool.open.store(0, std::memory_order_relaxed);
   pool.sleepers.store(0, std::memory_order_relaxed);
+  pool.busy.store(0, std::memory_order_relaxed);
   for (Slot& slot : pool.slots) slot.state.store(0, std::memory_order_relaxed);
   pool.starting.unlock();
 }

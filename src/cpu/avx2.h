@@ -10,8 +10,10 @@ namespace attend {
 namespace {
 
 inline constexpr int kTileVectors = 2, kFeatureVectors = 2, kWideVectors = 4, kWidestVectors = 4;
-inline constexpr int kFewRows = 4;
-constexpr int tile_rows(int vectors, bool) { return vectors > kTileVectors ? 2 : 6; }
+inline constexpr int kLastVectors = 3, kFewRows = 4;
+constexpr int tile_rows(int vectors, bool) {
+  return vectors > kLastVectors ? 2 : vectors > kTileVectors ? 4 : 6;
+}
 
 struct F64 {
   using T = double;

@@ -10,7 +10,7 @@ namespace attend {
 namespace {
 
 inline constexpr int kTileVectors = 2, kFeatureVectors = 2, kWideVectors = 4, kWidestVectors = 4;
-inline constexpr int kFewRows = 8;
+inline constexpr int kLastVectors = 2, kFewRows = 8;
 constexpr int tile_rows(int vectors, bool) { return vectors > kTileVectors ? 4 : 12; }
 
 struct F64 {

@@ -145,8 +145,8 @@ class FewRows {
   }
 
   void values(int rows, const Place<T>& to, const T* sum) const noexcept {
-    Inverse<T> divisors[kMost];
-    for (int n = 0; to.final && n < rows; ++n) divisors[n] = Inverse<T>(sum[n]);
+    Divisors<V, Tile<V>::kMost> divisors;
+    if (to.final) divisors.set(sum, static_cast<int>(Scores<V>::width(rows)));
     for (std::int64_t j = 0; j < keys_; j += kSlice) {
       Lines<T> soon = after_value(j);
       const Operands<T> x{.a = s_ + j,
@@ -158,7 +158,7 @@ class FewRows {
                           .depth = keys_ - j < kSlice ? keys_ - j : kSlice,
                           .soon = &soon};
       const bool end = to.final && j + kSlice >= keys_;
-      const StoreDivided<T, kChunk> divided{x.a, divisors};
+      const StoreDivided<decltype(divisors), T, kChunk> divided{x.a, &divisors};
       if (j == 0) slice<Start::zero>(x, rows);  // never the end: there are many keys
       else if (end) slice<Start::c>(x, rows, divided);
       else slice<Start::c>(x, rows);

@@ -33,7 +33,7 @@ namespace {
 template <class V>
 class FlashForward {
   using T = typename V::T;
-  static constexpr int kMost = Tile<V>::kMost;
+  static constexpr int kMost = Tile<V>::kMost, kRoom = Tile<V>::kRoom;
   static constexpr int kTiles = V::kByLane ? 16 : 4;  // of a task: they share a chunk, in the cache
   static constexpr int kAhead = 32;                   // keys, where memory is the limit
   static constexpr T kHidden = Scores<V>::kHidden;
@@ -47,18 +47,20 @@ class FlashForward {
     Memory(const Problem& p, Scratch& scratch) {
       tiles = scratch.take<Sums<V>>(kTiles);
       runs = scratch.take<Runs>(1);
-      s = scratch.take<T>(kChunk * kMost);
-      factors = scratch.take<T>(p.drop_below != 0 ? kChunk * kMost : 0);
+      s = scratch.take<T>(kChunk * kRoom);
+      factors = scratch.take<T>(p.drop_below != 0 ? kChunk * kRoom : 0);
       few_q = scratch.take<T>(FewRows<V>::kMost * p.d);
       chunk.packed_k = scratch.take<T>(kChunk * p.d);
       chunk.packed_v = scratch.take<T>(kChunk * width(p));
       chunk.paneled_k = scratch.take<T>(V::kByLane ? kChunk * p.d : 0);
       chunk.stripped_v = scratch.take<T>(V::kByLane ? kChunk * (width(p) + V::kLanes) : 0);
-      for (int t = 0; t < kTiles; ++t) {
-        T* q = scratch.take<T>(p.d * kMost);
-        T* part = scratch.take<T>(kMost * width(p));
-        double* o = scratch.take<double>(kMost * width(p));
-        if (tiles != nullptr) tiles[t].q = q, tiles[t].part = part, tiles[t].o = o;
+      T* q = scratch.take<T>(kTiles * kRoom * p.d);
+      T* part = scratch.take<T>(kTiles * kRoom * width(p));
+      double* o = scratch.take<double>(kTiles * kRoom * width(p));
+      for (int t = 0; tiles != nullptr && t < kTiles; ++t) {
+        tiles[t].q = q + t * kRoom * p.d;
+        tiles[t].part = part + t * kRoom * width(p);
+        tiles[t].o = o + t * kRoom * width(p);
       }
     }
   };
@@ -98,7 +100,9 @@ class FlashForward {
     FlashForward f{p, call, scores, memory};
     const std::int64_t cuts = pieces(p);
     const std::int64_t each = task.stage == 1 ? 1 : cuts > 1 ? cuts : blocks(p, tiles);
-    const std::int64_t head = task.index / each, index = task.index % each;
+    // Divisions are slow, and heads may be short.
+    const std::int64_t head = each == 1 ? task.index : task.index / each;
+    const std::int64_t index = each == 1 ? 0 : task.index % each;
     scores.sequence = sequence_of(p, call, head / p.kv_heads);
     scores.kv_head = head % p.kv_heads;
     f.left_ = reinterpret_cast<T*>(task.shared);
@@ -127,12 +131,13 @@ class FlashForward {
     const std::int64_t all = p.group() * p.q_length, heads = p.batch * p.kv_heads;
     const std::int64_t wanted = tiles.threads > 1 ? kTasksPerThread * tiles.threads : 1;
     std::int64_t rows = tiles.queries;
+    if (all <= kLeast) return rows;
     while (rows > kLeast && heads * ((all + rows - 1) / rows) < wanted) rows /= 2;
     return rows;
   }
   static std::int64_t blocks(const Problem& p, const Tiles& tiles) {
-    const std::int64_t rows = task_rows(p, tiles);
-    return (p.group() * p.q_length + rows - 1) / rows;
+    const std::int64_t rows = task_rows(p, tiles), all = p.group() * p.q_length;
+    return all <= rows ? all > 0 : (all + rows - 1) / rows;
   }
   static std::int64_t chunks(const Problem& p) { return (p.k_length + kChunk - 1) / kChunk; }
   static std::int64_t width(const Problem& p) { return Results<V>::width(p); }
@@ -145,7 +150,8 @@ class FlashForward {
   static std::int64_t pieces(const Problem& p) {
     constexpr std::int64_t kTasks = 128, kChunksAtLeast = 2;
     const std::int64_t heads = p.batch * p.kv_heads;
-    if (heads == 0 || heads >= kTasks || p.group() * p.q_length > kMost || p.weights || p.scores)
+    if (p.k_length <= kChunksAtLeast * kChunk || heads == 0 || heads >= kTasks ||
+        p.group() * p.q_length > kMost || p.weights || p.scores)
       return 1;
     const std::int64_t most = chunks(p) / kChunksAtLeast, wanted = (kTasks + heads - 1) / heads;
     return most < wanted ? (most < 1 ? 1 : most) : wanted;
@@ -154,12 +160,14 @@ class FlashForward {
   // ---- a task: a few tiles against all their keys ----------------------------------------------
 
   void block(std::int64_t index, std::int64_t rows) noexcept {
-    const std::int64_t first = index * rows;
+    const std::int64_t first = index * rows, all = scores_.rows();
+    const std::int64_t last = all - first < rows ? all : first + rows;
     int used = 0;
     std::int64_t begin = scores_.sequence.k_length, end = 0;
-    for (; used * kMost < rows && first + used * kMost < scores_.rows(); ++used) {
+    for (std::int64_t row = first; row < last; ++used) {
       Sums<V>& tile = memory_.tiles[used];
-      results_.open(tile, first + used * kMost);
+      results_.open(tile, row, last - row <= kRoom ? static_cast<int>(last - row) : kMost);
+      row += tile.rows;
       begin = tile.begin < begin ? tile.begin : begin;
       end = tile.end > end ? tile.end : end;
     }
@@ -169,7 +177,7 @@ class FlashForward {
       for (int t = 0; t < used; ++t) {
         Sums<V>& tile = memory_.tiles[t];
         memory_.chunk.cold = t == 0;
-        T top[kMost], sum[kMost];
+        T top[kRoom], sum[kRoom];
         if (weigh(tile, tile.to, top, sum)) results_.join(tile, top, sum, tile.part);
       }
     }
@@ -204,17 +212,18 @@ class FlashForward {
     if (streams && chunk.k != chunk.packed_k) scores_.soon = &soon;
     const bool partial = scores_.compute(tile, memory_.chunk, runs, s, top);  // 1 scores, 2 mask
     scores_.soon = nullptr;
-    if (tile.lanes == V::kLanes) softmax<1>(s, runs.count, top, sum);  // 3 softmax
-    else softmax<kTileVectors>(s, runs.count, top, sum);
+    with_vectors<V>(tile.lanes, [&](auto vectors) {
+      softmax<vectors>(s, runs.count, top, sum);  // 3 softmax
+    });
     if (p.drop_below != 0) {
       scores_.dropout(tile, runs, memory_.factors);
       for (std::int64_t x = 0; x < std::int64_t{runs.count} * tile.lanes; ++x)
         s[x] *= memory_.factors[x];
     }
-    Inverse<T> divisors[kMost];
-    for (int n = 0; to.final && n < tile.rows; ++n) divisors[n] = Inverse<T>(sum[n]);
-    values(tile, runs, s, to, to.final ? divisors : nullptr);  // 4 values
-    if (partial) without_hidden(tile, runs, s, to, to.final ? divisors : nullptr);
+    Divisors<V, kRoom> divisors;
+    if (to.final) divisors.set(sum, tile.lanes);
+    values(tile, runs, s, to, to.final ? &divisors : nullptr);  // 4 values
+    if (partial) without_hidden(tile, runs, s, to, to.final ? &divisors : nullptr);
     return true;
   }
 
@@ -230,11 +239,16 @@ class FlashForward {
       total[n] = V::set(0);
     });
     const bool drops = p.drop_below != 0;  // then the smallest weight may be all that is left
+    // While the weights are computed memory has nothing to do: it brings the first values, a line
+    // with each weight, or all of them, a row with the weights of a key.
+    constexpr std::int64_t kLine = 64 / sizeof(T);
     const bool streamed = kVectors == 1 && count >= Scores<V>::kStreamed;
-    const bool cold = kVectors > 1 && memory_.chunk.cold;
+    const std::int64_t lines = streamed                             ? 1
+                               : kVectors > 1 && memory_.chunk.cold ? (p.dv + kLine - 1) / kLine
+                                                                    : 0;
+    Lines<T> soon(memory_.chunk.v, memory_.chunk.v_stride, p.dv);
     for (int j = 0; j < count; ++j, s += kVectors * V::kLanes) {
-      if (streamed) prefetch_value(j);
-      if (cold) prefetch_values(j);
+      for (std::int64_t n = 0; n < lines; ++n) soon.prefetch_next();
       unrolled<kVectors>(ATTEND_EACH(n) {
         const V t = (V::load(s + n * V::kLanes) - base[n]) * log2e;
         const V w = drops ? exp2_gradual(t) : exp2_of(t);
@@ -245,24 +259,10 @@ class FlashForward {
     unrolled<kVectors>(ATTEND_EACH(n) { total[n].store(sum + n * V::kLanes); });
   }
 
-  // While the weights are computed memory has nothing to do: it brings the first values, a line
-  // with each weight.
-  ATTEND_INLINE void prefetch_value(std::int64_t line) const noexcept {
-    constexpr std::int64_t kLine = 64 / sizeof(T);
-    const std::int64_t lines = (p.dv + kLine - 1) / kLine;
-    prefetch(memory_.chunk.v + line / lines * memory_.chunk.v_stride + line % lines * kLine);
-  }
-
-  ATTEND_INLINE void prefetch_values(std::int64_t key) const noexcept {
-    const T* row = memory_.chunk.v + key * memory_.chunk.v_stride;
-    for (std::int64_t x = 0; x < p.dv; x += 64 / static_cast<std::int64_t>(sizeof(T)))
-      prefetch(row + x);
-  }
-
   // o[row][x] = sum over the keys of w[j][row] * v[j][x], one ascending chain; at last divided,
   // if there are divisors.
   void values(const Sums<V>& tile, const Runs& runs, const T* w, const Place<T>& to,
-              const Inverse<T>* divisors) const noexcept {
+              const Divisors<V, kRoom>* divisors) const noexcept {
     const Chunk<T>& chunk = memory_.chunk;
     const KeyRows<T> v{.at = chunk.v,
                        .stride = chunk.v_stride,
@@ -287,7 +287,7 @@ class FlashForward {
             .c_stride = to.stride,
             .depth = run.count - x < slice ? run.count - x : slice,
             .soon = streamed && v.strips == nullptr && chunk.v != chunk.packed_v ? &soon : nullptr};
-        const StoreDivided<T> divided{operands.a, divisors};
+        const StoreDivided<Divisors<V, kRoom>, T> divided{operands.a, divisors};
         if (start && end) rows_product<V, Start::zero>(operands, tile.rows, v, first, divided);
         else if (end) rows_product<V, Start::c>(operands, tile.rows, v, first, divided);
         else if (start) rows_product<V, Start::zero>(operands, tile.rows, v, first);
@@ -299,7 +299,7 @@ class FlashForward {
   // 0 * NaN is NaN: a row whose sums are not finite, and that does not see every key, is summed
   // again without the keys it does not see.
   void without_hidden(const Sums<V>& tile, const Runs& runs, const T* w, const Place<T>& to,
-                      const Inverse<T>* divisors) noexcept {
+                      const Divisors<V, kRoom>* divisors) noexcept {
     const std::int64_t whole = width(p);
     T* o = to.o;
     for (int n = 0; n < tile.rows; ++n, o += to.stride) {
@@ -319,7 +319,7 @@ class FlashForward {
         }
       }
       for (std::int64_t x = 0; divisors != nullptr && x < whole; x += V::kLanes)
-        divisors[n].times(V::load(o + x)).store(o + x);
+        divisors->divide(n, {V::load(o + x)}, o + x);
     }
   }
 
@@ -334,7 +334,7 @@ class FlashForward {
   void piece(std::int64_t index, std::int64_t cuts) noexcept {
     Sums<V>& tile = memory_.tiles[0];
     if (scores_.rows() == 0) return;
-    results_.open(tile, 0);
+    results_.open(tile, 0, kMost);
     const std::int64_t all = chunks(p), last = all * (index + 1) / cuts;
     for (std::int64_t c = all * index / cuts; c < last; ++c) {
       const std::int64_t at = c * kChunk;
@@ -352,7 +352,7 @@ class FlashForward {
   void join_pieces() noexcept {
     Sums<V>& tile = memory_.tiles[0];
     if (scores_.rows() == 0) return;
-    results_.open(tile, 0);
+    results_.open(tile, 0, kMost);
     results_.expect_chunks(tile);
     for (std::int64_t c = 0; c < chunks(p); ++c) {
       if ((c + 1) * kChunk <= tile.begin || c * kChunk >= tile.end) continue;

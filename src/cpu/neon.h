@@ -2,7 +2,7 @@
 // Products by lane: a broadcast load would take a turn of the units that multiply. 24 sums, since
 // 16 leave these units waiting (measured on Neoverse N1: 30 of 40 GFLOP/s, against 38):
 //   across   8 x 3 and 12 x 2 vectors, with 2 and 3 vectors of a
-//   along    6 x 3, with 6 vectors of a, each for kLanes steps
+//   along    6 x 3, with 6 vectors of a, each for kLanes steps; 4 x 5
 #pragma once
 
 #include "cpu/vec.h"
@@ -14,9 +14,9 @@ namespace {
 
 // Of scores; of features; of few rows, and of one.
 inline constexpr int kTileVectors = 3, kFeatureVectors = 2, kWideVectors = 4, kWidestVectors = 8;
-inline constexpr int kFewRows = 1;
+inline constexpr int kLastVectors = 5, kFewRows = 1;
 constexpr int tile_rows(int vectors, bool along) {
-  if (vectors > kTileVectors) return vectors > kWideVectors ? 2 : 4;
+  if (vectors > kTileVectors) return vectors > kLastVectors ? 2 : 4;
   return along ? (vectors == 3 ? 6 : 8) : (vectors == 3 ? 8 : 12);
 }
 

@@ -53,6 +53,8 @@ struct Operands {
   std::int64_t c_stride;
   std::int64_t depth;
   std::int64_t a_panel = 0;  // panels: from one to the next
+  // Across: strips of c, as wide as a tile and side by side, and how far theirs of b are apart.
+  std::int64_t strips = 1, b_strip = 0;
   Lines<T>* soon = nullptr;  // what will be read after this product
 };
 
@@ -69,67 +71,85 @@ enum class Start { zero, c };
 struct Store {
   template <class T, class V, int kRows, int kVectors>
   ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
+    T* c = x.c;  // nor x nor its strides are read again after a store
+    const std::int64_t stride = x.c_stride;
     unrolled<kRows>(ATTEND_EACH(r) {
-      unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n].store(x.c + r * x.c_stride + n * V::kLanes); });
+      unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n].store(c + n * V::kLanes); });
+      c += stride;
     });
   }
 };
 
-// 1 / x as a sum of two numbers, so that a product with it is rounded once. The lower is positive:
-// infinities stay what they are. Small against the higher, but no product with it is subnormal that
-// the result is not: such are slow. A sum that is -0 gives +0, as it does where sums are joined.
-template <class T>
+// 1 / x of every lane, as a sum of two numbers, so that a product with it is rounded once; 0 of 0.
+// The lower is positive: infinities stay what they are. Small against the higher, but no product
+// with it is subnormal that the result is not: such are slow.
+template <class V>
 struct Inverse {
-  double whole = 0;  // of 0: 0
-  T high = 0, low = 0;
+  using T = typename V::T;
+  V high, low;
 
-  Inverse() = default;
-  explicit Inverse(T x) {
-    if (x == 0) return;
-    using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
-    whole = 1 / static_cast<double>(x);
-    high = static_cast<T>(whole);
-    low = rest(x);
-    if (low < 0) {
-      high = __builtin_bit_cast(T, __builtin_bit_cast(Bits, high) - 1);
-      low = rest(x);
-    }
-    const T least = high * static_cast<T>(0x1p-60);
-    if (low < least) low = least;
+  ATTEND_INLINE explicit Inverse(V x) {
+    constexpr T kHalf = std::numeric_limits<T>::epsilon() / 2;
+    const V one = V::set(1), zero = V::set(0), minus = zero - x;
+    high = one / x;
+    low = fma(minus, high, one);
+    high = select(less(low, zero), high * V::set(1 - kHalf), high);  // the number below it
+    low = larger(high * V::set(static_cast<T>(0x1p-60)), fma(minus, high, one) * high);
+    const auto none = less(zero - larger(x, minus), zero);
+    high = select(none, high, zero);
+    low = select(none, low, zero);
   }
-  template <class V>
-  ATTEND_INLINE V times(V y) const {
+};
+
+// y / x for rows of y, as Inverse has it. Where nothing is fused, by way of f64.
+template <class V, int kCount>
+class Divisors {
+  using T = typename V::T;
+  using D = typename V::Double;
+  T high_[V::kFused ? kCount : 1], low_[V::kFused ? kCount : 1];
+  double whole_[V::kFused ? 1 : kCount];
+
+ public:
+  void set(const T* x, int lanes) {  // whole vectors
     if constexpr (V::kFused) {
-      return fma(y, V::set(high), fma(y, V::set(low), V::set(0)));
+      for (int n = 0; n < lanes; n += V::kLanes) {
+        const Inverse<V> inverse(V::load(x + n));
+        inverse.high.store(high_ + n);
+        inverse.low.store(low_ + n);
+      }
     } else {
-      using D = typename V::Double;
-      D wider[V::kDoubles];
-      unrolled<V::kDoubles>(
-          ATTEND_EACH(k) { wider[k] = (wide<k>(y) + D::set(0)) * D::set(whole); });
-      return V::narrowed(wider);
+      for (int n = 0; n < lanes; ++n) whole_[n] = x[n] == 0 ? 0 : 1 / static_cast<double>(x[n]);
     }
   }
-
- private:
-  T rest(T x) const {  // 1 / x - high
-    if constexpr (sizeof(T) == 4) return static_cast<T>(whole - static_cast<double>(high));
-    else return __builtin_fma(-x, high, 1.0) / x;
+  template <int kVectors>
+  ATTEND_INLINE void divide(std::int64_t row, const V (&y)[kVectors], T* to) const {
+    if constexpr (V::kFused) {
+      const V high = V::set(high_[row]), low = V::set(low_[row]);
+      unrolled<kVectors>(ATTEND_EACH(n) { fma(y[n], high, y[n] * low).store(to + n * V::kLanes); });
+    } else {
+      const D factor = D::set(whole_[row]);
+      unrolled<kVectors>(ATTEND_EACH(n) {
+        D wider[V::kDoubles];
+        unrolled<V::kDoubles>(ATTEND_EACH(k) { wider[k] = wide<k>(y[n]) * factor; });
+        V::narrowed(wider).store(to + n * V::kLanes);
+      });
+    }
   }
 };
 
 // The same, each row divided. kRow: from row to row of a, an element where it lies across.
-template <class T, std::int64_t kRow = 1>
+template <class Divisors, class T, std::int64_t kRow = 1>
 struct StoreDivided {
   static constexpr bool kSomething = true;  // the depth is not 0
   const T* a;                               // the first row
-  const Inverse<T>* divisors;
+  const Divisors* divisors;
   template <class V, int kRows, int kVectors>
   ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
-    const Inverse<T>* of_row = divisors + (x.a - a) / kRow;
+    const std::int64_t first = (x.a - a) / kRow, stride = x.c_stride;
+    T* c = x.c;
     unrolled<kRows>(ATTEND_EACH(r) {
-      unrolled<kVectors>(ATTEND_EACH(n) {
-        of_row[r].times(sum[r][n]).store(x.c + r * x.c_stride + n * V::kLanes);
-      });
+      divisors->divide(first + r, sum[r], c);
+      c += stride;
     });
   }
 };
@@ -222,7 +242,7 @@ ATTEND_INLINE std::int64_t steps_by_lane(const Operands<T>& x, V (&sum)[kRows][k
     });
     unrolled<V::kLanes>(ATTEND_EACH(lane) {
       V b[kVectors];
-      if constexpr (kLayout == Layout::along && kVectors > kTileVectors)
+      if constexpr (kLayout == Layout::along && kVectors > kLastVectors)
         for (int n = 0; x.soon != nullptr && n < kVectors * V::kLanes / kLine; ++n)
           x.soon->prefetch_next();
       unrolled<kVectors>(ATTEND_EACH(n) { b[n] = V::load(b_at + n * V::kLanes); });
@@ -230,6 +250,9 @@ ATTEND_INLINE std::int64_t steps_by_lane(const Operands<T>& x, V (&sum)[kRows][k
       unrolled<kRows>(ATTEND_EACH(r) {
         unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n] = fma_lane<lane>(a[r], b[n], sum[r][n]); });
       });
+      // The registers are full: the next vectors of b only after these.
+      if constexpr (kVectors > kTileVectors)
+        asm("" : "+r"(b_at) : "w"(sum[kRows - 1][kVectors - 1].v));
     });
   }
   return k;
@@ -270,25 +293,31 @@ ATTEND_INLINE void steps_across_by_lane(const Operands<T>& x, V (&sum)[kRows][kV
 }
 
 template <class V, int kRows, int kVectors, Layout kLayout, Start kStart, class Finish>
-[[gnu::noinline]] void product_tile(const Operands<typename V::T>& x, Finish finish) {
+[[gnu::noinline]] void product_tile(const Operands<typename V::T>& operands, Finish finish) {
+  Operands<typename V::T> x = operands;
   if constexpr (requires { Finish::kSomething; })
     if (x.depth < 1) __builtin_unreachable();
-  V sum[kRows][kVectors];
-  unrolled<kRows>(ATTEND_EACH(r) {
-    unrolled<kVectors>(ATTEND_EACH(n) {
-      if constexpr (kStart == Start::zero) sum[r][n] = V::set(0);
-      else sum[r][n] = V::load(x.c + r * x.c_stride + n * V::kLanes);
+  for (;;) {
+    V sum[kRows][kVectors];
+    unrolled<kRows>(ATTEND_EACH(r) {
+      unrolled<kVectors>(ATTEND_EACH(n) {
+        if constexpr (kStart == Start::zero) sum[r][n] = V::set(0);
+        else sum[r][n] = V::load(x.c + r * x.c_stride + n * V::kLanes);
+      });
     });
-  });
-  std::int64_t k = 0;
-  if constexpr (V::kByLane && is_along(kLayout)) {
-    k = steps_by_lane<kLayout>(x, sum);
-  } else if constexpr (V::kByLane) {
-    steps_across_by_lane(x, sum);
-    k = x.depth;
+    std::int64_t k = 0;
+    if constexpr (V::kByLane && is_along(kLayout)) {
+      k = steps_by_lane<kLayout>(x, sum);
+    } else if constexpr (V::kByLane) {
+      steps_across_by_lane(x, sum);
+      k = x.depth;
+    }
+    if (k < x.depth) steps<kLayout>(x, k, sum);
+    finish(x, sum);
+    if (kLayout != Layout::across || --x.strips <= 0) return;
+    x.b += x.b_strip;
+    x.c += kVectors * V::kLanes;
   }
-  if (k < x.depth) steps<kLayout>(x, k, sum);
-  finish(x, sum);
 }
 
 // One tile of exactly `rows` rows, or, where that is odd, an even one and a single row.
@@ -328,17 +357,19 @@ template <class V, Start kStart, Layout kLayout = Layout::across, class Finish =
 void product_of_features(Operands<typename V::T> x, int rows, std::int64_t vectors,
                          Finish finish = {}) {
   const auto take = [&]<int kVectors>() {
-    product<V, kVectors, kLayout, kStart>(x, rows, finish);
-    x.b += kVectors * V::kLanes;
-    x.c += kVectors * V::kLanes;
-    vectors -= kVectors;
+    x.b_strip = kVectors * V::kLanes;
+    while (vectors >= kVectors) {
+      x.strips = kLayout == Layout::across ? vectors / kVectors : 1;
+      product<V, kVectors, kLayout, kStart>(x, rows, finish);
+      x.b += x.strips * x.b_strip;
+      x.c += x.strips * x.b_strip;
+      vectors -= x.strips * kVectors;
+    }
   };
-  while (rows <= tile_rows(kWidestVectors, false) && vectors >= kWidestVectors)
-    take.template operator()<kWidestVectors>();
-  while (rows <= tile_rows(kWideVectors, false) && vectors >= kWideVectors)
-    take.template operator()<kWideVectors>();
-  while (vectors >= kFeatureVectors) take.template operator()<kFeatureVectors>();
-  while (vectors > 0) take.template operator()<1>();
+  if (rows <= tile_rows(kWidestVectors, false)) take.template operator()<kWidestVectors>();
+  if (rows <= tile_rows(kWideVectors, false)) take.template operator()<kWideVectors>();
+  take.template operator()<kFeatureVectors>();
+  take.template operator()<1>();
 }
 
 }  // namespace

@@ -333,7 +333,9 @@ class ScoreGradients {
                           .c_stride = stride,
                           .depth = problem_.dv};
       if constexpr (kVectors == 1) product<V, 1, Layout::streamed, Start::zero>(x, run.count);
-      else chunk_products<V, Layout::streamed>(x, run.count, chunk.v_panels, first, problem_.dv);
+      else
+        chunk_products<V, kVectors, Layout::streamed>(x, run.count, chunk.v_panels, first,
+                                                      problem_.dv);
     }
     const V log2e = V::set(Exp2<T>::kLog2E), zero = V::set(0);
     const V least = V::set(std::numeric_limits<T>::lowest());

@@ -10,7 +10,7 @@ namespace {
 template <class V>
 class Show {
   using T = typename V::T;
-  static constexpr int kMost = Tile<V>::kMost;
+  static constexpr int kRoom = Tile<V>::kRoom;
 
  public:
   Show(Scores<V>& scores, Chunk<T>& chunk, Runs& runs, T* s)
@@ -36,7 +36,7 @@ class Show {
                     at + kChunk < tile.end ? at + kChunk : tile.end, false);
       scores_.find_runs(tile, chunk_, runs_);
       if (runs_.count == 0) continue;
-      T top[kMost];
+      T top[kRoom];
       scores_.compute(tile, chunk_, runs_, s_, top);
       if (masked) write(call_.scores, tile, [](int) { return 1.0; });
       if (!p.weights) continue;
@@ -55,7 +55,7 @@ class Show {
       runs_.runs = 1;
       runs_.count = count;
       runs_.run[0] = {at, 0, count};
-      T top[kMost];
+      T top[kRoom];
       scores_.products(tile, chunk_, runs_.run[0], s_, top);
       if (p.stage == ScoreStage::softcapped) cap(tile);
       write(call_.scores, tile, [](int) { return 1.0; });

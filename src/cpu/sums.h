@@ -28,10 +28,10 @@ struct Place {
 template <class V>
 struct Sums : Tile<V> {
   using T = typename V::T;
-  static constexpr int kMost = Tile<V>::kMost;
-  double m[kMost], l[kMost];
-  double up[kMost];  // see join()
-  bool one[kMost];   // the row has seen one chunk
+  static constexpr int kRoom = Tile<V>::kRoom;
+  double m[kRoom], l[kRoom];
+  double up[kRoom];  // see join()
+  bool one[kRoom];   // the row has seen one chunk
   double* o;         // [rows][width]  joined chunks, relative to m
   bool joined;       // else all there is are the sums of one chunk, in `part`
   T* part;           // [rows][width]  the chunk at hand
@@ -41,7 +41,7 @@ struct Sums : Tile<V> {
 template <class V>
 class Results {
   using T = typename V::T;
-  static constexpr int kMost = Tile<V>::kMost;
+  static constexpr int kMost = Tile<V>::kMost, kRoom = Tile<V>::kRoom;
 
  public:
   explicit Results(Scores<V>& scores) : p(scores.p), call_(scores.call), scores_(scores) {}
@@ -49,8 +49,8 @@ class Results {
   static std::int64_t width(const Problem& p) { return Scores<V>::width(p.dv); }
 
   // The rows from `first` on, nothing summed yet.
-  void open(Sums<V>& tile, std::int64_t first) noexcept {
-    scores_.open(tile, first);
+  void open(Sums<V>& tile, std::int64_t first, int most) noexcept {
+    scores_.open(tile, first, most, true);
     for (int n = 0; n < tile.lanes; ++n) {
       tile.m[n] = kMinusInfinity, tile.l[n] = 0, tile.up[n] = 1;
       tile.one[n] = true;
@@ -87,7 +87,8 @@ class Results {
   //   e^top = 2^(whole - rest), up = 2^-rest.
   void join(Sums<V>& tile, const T* top, const T* sum, const T* o) const noexcept {
     using D = typename V::Double;
-    double whole[kMost], up[kMost], mine[kMost], other[kMost];
+    double whole[kRoom], up[kRoom], mine[kRoom], other[kRoom];
+    bool first[kRoom];
     if (!tile.joined && !p.lse && !p.weights) {  // nobody asks for the maximum
       for (int n = 0; n < tile.rows; ++n) tile.l[n] = static_cast<double>(sum[n]);
       return;
@@ -104,10 +105,10 @@ class Results {
     }
     for (int n = 0; n < tile.rows; ++n) {
       const auto part = static_cast<double>(sum[n]);
-      if (part == 0) {  // nothing of the chunk is visible
-        mine[n] = 1, other[n] = 0;
-      } else if (tile.l[n] == 0) {
-        mine[n] = 0, other[n] = 1;
+      if (part == 0) continue;  // nothing of the chunk is visible
+      first[n] = tile.l[n] == 0;
+      if (first[n]) {
+        mine[n] = other[n] = 1;
         tile.l[n] = part, tile.m[n] = whole[n], tile.up[n] = up[n];
       } else {
         const double m = whole[n] > tile.m[n] ? whole[n] : tile.m[n];
@@ -120,15 +121,17 @@ class Results {
     }
     if (!tile.joined) return;
     double* total = tile.o;
-    for (int n = 0; n < tile.rows; ++n) {
+    for (int n = 0; n < tile.rows; ++n, o += width(p), total += width(p)) {
+      if (sum[n] == 0) continue;
       const D a = D::set(mine[n]), b = D::set(other[n]);
       const bool as_is = mine[n] == 1;  // the maximum has not changed
-      for (std::int64_t x = 0; x < width(p); x += V::kLanes, o += V::kLanes) {
-        const V part = V::load(o);
+      for (std::int64_t x = 0; x < width(p); x += V::kLanes) {
+        const V part = V::load(o + x);
         unrolled<V::kDoubles>(ATTEND_EACH(k) {
-          const D before = D::load(total);
-          fma(wide<k>(part), b, as_is ? before : before * a).store(total);
-          total += D::kLanes;
+          double* to = total + x + k * D::kLanes;
+          const D before = D::load(to);
+          if (first[n]) wide<k>(part).store(to);  // -0 stays -0
+          else fma(wide<k>(part), b, as_is ? before : before * a).store(to);
         });
       }
     }
@@ -153,7 +156,8 @@ class Results {
   void close_row(const Sums<V>& tile, int n) const noexcept {
     using D = typename V::Double;
     const D factor = D::set(tile.l[n] == 0 ? 0 : 1 / tile.l[n]);
-    const Inverse<T> divisor(static_cast<T>(tile.l[n]));
+    Divisors<V, V::kLanes> divisor;
+    divide_by(divisor, tile.l[n]);
     T* out = reinterpret_cast<T*>(call_.out.data) + at(call_.out, tile, n);
     const std::int64_t whole = width(p), dv = p.dv;
     const T* part = tile.part + n * whole;
@@ -165,7 +169,7 @@ class Results {
         if (!tile.one[n]) sum[k] = sum[k] * factor;
       });
       V result = V::narrowed(sum);
-      if (tile.one[n]) result = divisor.times(result);
+      if (tile.one[n]) result = divided(divisor, result);
       if (x + V::kLanes <= dv) result.store(out + x);
       else result.store_first(out + x, dv - x);
     }
@@ -173,22 +177,32 @@ class Results {
 
   void convert_row_out(const Sums<V>& tile, int n) const noexcept {
     const double factor = tile.l[n] == 0 ? 0 : 1 / tile.l[n];
-    const Inverse<T> divisor(static_cast<T>(tile.l[n]));
+    Divisors<V, V::kLanes> divisor;
+    divide_by(divisor, tile.l[n]);
     with_type(call_.out.type, [&]<class E>(E) {
       E* to = reinterpret_cast<E*>(call_.out.data) + at(call_.out, tile, n);
       for (std::int64_t x = 0; x < p.dv; ++x, to += call_.out.stride[3]) {
         const std::int64_t from = n * width(p) + x;
         const double sum = tile.joined ? tile.o[from] : static_cast<double>(tile.part[from]);
-        if (std::is_same_v<E, T> && tile.one[n]) *to = static_cast<E>(divided(divisor, sum));
+        T lanes[V::kLanes];
+        divided(divisor, V::set(static_cast<T>(sum))).store(lanes);
+        if (std::is_same_v<E, T> && tile.one[n]) *to = static_cast<E>(lanes[0]);
         else *to = static_cast<E>((sum + 0.0) * factor);
       }
     });
   }
 
-  static T divided(const Inverse<T>& divisor, double sum) noexcept {  // as vectors do it
+  // As the products do it that store results.
+  static void divide_by(Divisors<V, V::kLanes>& divisor, double l) noexcept {
     T lanes[V::kLanes];
-    divisor.times(V::set(static_cast<T>(sum))).store(lanes);
-    return lanes[0];
+    V::set(static_cast<T>(l)).store(lanes);
+    divisor.set(lanes, V::kLanes);
+  }
+  static V divided(const Divisors<V, V::kLanes>& divisor, V y) noexcept {
+    T lanes[V::kLanes];
+    const V row[1] = {y};
+    divisor.divide(0, row, lanes);
+    return V::load(lanes);
   }
 
   std::int64_t at(const Strided& t, const Sums<V>& tile, int n) const noexcept {

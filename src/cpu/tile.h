@@ -6,7 +6,8 @@
 // of the group that shares a key head: one query of many heads (decode) fills them like many of
 // one.
 //
-//                     lanes: 1 or kTileVectors vectors of rows
+//                     lanes: 1 or kTileVectors vectors of rows; the last tile of a task has as many
+//                     as its rows need, up to kLastVectors (forward)
 //                 +--------------------+
 //    keys, in     |  S^T, then P^T     |  1 scores   q lies packed [d][lanes], k is read as it lies
 //    one chunk    |  [chunk][lanes]    |  2 mask     only where something is hidden or added
@@ -16,9 +17,9 @@
 #include "core/philox.h"
 #include "core/scratch.h"
 #include "core/softmax_state.h"
+#include "cpu/chunk.h"
 #include "cpu/exp2.h"
 #include "cpu/pack.h"
-#include "cpu/product.h"
 
 namespace attend {
 namespace {
@@ -37,89 +38,27 @@ inline double power_of_two(double n) noexcept {
                                         << 52);
 }
 
-// Keys of a chunk that lie side by side and that some row of a tile may see.
-struct Run {
-  std::int64_t key;
-  int at, count;  // where in S^T, and how many
-};
-struct Runs {
-  Run run[kChunk / 2 + 1];
-  int runs = 0, count = 0;
-  bool same_blocks = true;  // every row sees the same blocks
-};
-
 // Up to kMost rows of one key head.
 template <class V>
 struct Tile {
   using T = typename V::T;
   static constexpr int kMost = kTileVectors * V::kLanes;
+  static constexpr int kRoom = kLastVectors * V::kLanes;  // for the last one of a task
   int rows, lanes;
   std::int64_t stride;      // from key to key in S^T; the lanes, unless tiles lie side by side
   std::int64_t begin, end;  // keys that any row may see, by position
-  std::int64_t h[kMost], i[kMost];
-  KeyRange keys[kMost];  // by position
+  KeyRange all;             // keys that every row sees
+  std::int64_t h[kRoom], i[kRoom];
+  KeyRange keys[kRoom];  // by position
   T* q;                  // [d][lanes]
 };
-
-// The keys and values at hand, as the products read them.
-template <class T>
-struct Chunk {
-  std::int64_t from, to;
-  const T *k = nullptr, *v = nullptr;
-  std::int64_t k_stride, v_stride;
-  bool cold = false;       // nobody has read it yet
-  T *packed_k, *packed_v;  // [256][d] and [256][width of v], for what does not lie ready
-  // The same as panels (product.h) or strips (pack.h): see arrange().
-  const T *k_panels = nullptr, *v_panels = nullptr, *k_strips = nullptr, *v_strips = nullptr;
-  T *paneled_k = nullptr, *paneled_v = nullptr, *stripped_k = nullptr, *stripped_v = nullptr;
-};
-
-// Rows of a chunk, from `row` on, times kMost lanes: as they lie, x.a, or as panels of rows that
-// have `width` features, if there are any. `feature` is the first.
-template <class V, Layout kLayout, class T, class Finish = Store>
-void chunk_products(Operands<T> x, std::int64_t rows, const T* panels, std::int64_t row,
-                    std::int64_t width, std::int64_t feature = 0, Finish finish = {}) noexcept {
-  if constexpr (V::kByLane) {
-    if (panels != nullptr && row % kPanelRows == 0) {
-      x.a = panels + row * width + feature * kPanelRows;
-      x.a_stride = kPanelRows;
-      x.a_panel = kPanelRows * width;
-      return product<V, kTileVectors, Layout::panels, Start::zero>(x, rows, finish);
-    }
-  }
-  product<V, kTileVectors, kLayout, Start::zero>(x, rows, finish);
-}
-
-// Rows of keys or values as operand b: as they lie, or as strips.
-template <class T>
-struct KeyRows {
-  const T* at;
-  std::int64_t stride;
-  const T* strips;  // null: none
-  std::int64_t count, width;
-};
-
-// c[rows][width] of a that lies across, from `first` on, a row with every step of the depth.
-template <class V, Start kStart, class T, class Finish = Store>
-void rows_product(Operands<T> x, int rows, const KeyRows<T>& b, std::int64_t first,
-                  Finish finish = {}) noexcept {
-  constexpr std::int64_t kStrip = kFeatureVectors * V::kLanes;
-  x.b = b.strips == nullptr ? b.at + first * b.stride : b.strips + first * kStrip;
-  x.b_stride = b.strips == nullptr ? b.stride : kStrip;
-  const std::int64_t each = b.strips == nullptr ? b.width : kStrip;
-  for (std::int64_t left = b.width; left > 0; left -= each) {
-    product_of_features<V, kStart>(x, rows, (left < each ? left : each) / V::kLanes, finish);
-    x.b += b.count * kStrip;
-    x.c += kStrip;
-  }
-}
 
 // Steps 1 and 2 of one problem and key head.
 template <class V>
 class Scores {
  public:
   using T = typename V::T;
-  static constexpr int kMost = Tile<V>::kMost;
+  static constexpr int kMost = Tile<V>::kMost, kRoom = Tile<V>::kRoom;
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
   static constexpr int kTilesForPanels = 4;  // they pay for bringing keys and values into order
   // From so many keys on, a tile of one vector waits for memory more than for products.
@@ -143,8 +82,8 @@ class Scores {
   Scores(const Problem& problem, const Call& c, Scratch& scratch)
       : p(problem), call(c), chain(p.d), k_width(p.d),
         plain(p.softcap == 0 && !p.bias && !p.alibi && !p.mask),
-        rows_(scratch.take<T>(kMost * kChunk)), added_(scratch.take<T>(kMost * kChunk)),
-        q_(scratch.take<T>(kMost * p.d)) {
+        rows_(scratch.take<T>(kRoom * kChunk)), added_(scratch.take<T>(kRoom * kChunk)),
+        q_(scratch.take<T>(kRoom * p.d)) {
     // A power of two goes into q, exactly; any other factor multiplies the sum.
     int exponent = 0;
     const double mantissa = __builtin_frexp(p.scale, &exponent);
@@ -160,34 +99,43 @@ class Scores {
   std::int64_t group() const noexcept { return head < 0 ? p.group() : 1; }
   std::int64_t rows() const noexcept { return group() * sequence.q_length; }
 
-  // The rows from `first` on, their q packed.
-  void open(Tile<V>& tile, std::int64_t first, int most = kMost) noexcept {
+  // The rows from `first` on, their q packed; in as many vectors as they need, or in 1 or a tile.
+  void open(Tile<V>& tile, std::int64_t first, int most = kMost, bool as_needed = false) noexcept {
     const std::int64_t left = rows() - first;
     tile.rows = static_cast<int>(left < most ? left : most);
-    tile.lanes = tile.rows <= V::kLanes ? V::kLanes : kMost;
+    tile.lanes = static_cast<int>(width(tile.rows));
+    if (!as_needed && tile.lanes > V::kLanes) tile.lanes = kMost;
     tile.stride = tile.lanes;
     tile.begin = sequence.k_length;
     tile.end = 0;
-    const T* q[kMost];
+    tile.all = {0, sequence.k_length};
+    const T* q[kRoom];
     const bool ready = lies_ready<T>(call.q);
+    const T* from = reinterpret_cast<const T*>(call.q.data);
+    const std::int64_t head_stride = call.q.stride[1], row_stride = call.q.stride[2];
     const std::int64_t group = this->group(), first_head = head < 0 ? kv_head * group : head;
     std::int64_t i = first / group, g = first % group;
+    const std::int64_t zero = query_row(p, call.q, sequence, first_head, 0);
     KeyRange keys;
+    const bool moves = p.causal || p.window_left != kUnlimited || p.window_right != kUnlimited;
     for (int n = 0; n < tile.rows; ++n, ++g) {
       if (g == group) g = 0, ++i;
       tile.i[n] = i;
       tile.h[n] = first_head + g;
-      if (n == 0 || g == 0) keys = positions(p, sequence, i);
+      if (n == 0 || (moves && g == 0)) keys = positions(p, sequence, i);
       tile.keys[n] = keys;
+      tile.all.begin = keys.begin > tile.all.begin ? keys.begin : tile.all.begin;
+      tile.all.end = keys.end < tile.all.end ? keys.end : tile.all.end;
       if (keys.begin < keys.end) {
         tile.begin = keys.begin < tile.begin ? keys.begin : tile.begin;
         tile.end = keys.end > tile.end ? keys.end : tile.end;
       }
-      const std::int64_t at = query_row(p, call.q, sequence, tile.h[n], tile.i[n]);
+      const std::int64_t at = zero + g * head_stride + i * row_stride;
       if (!ready) convert_row(call.q, at, p.d, q_ + n * p.d);
-      q[n] = ready ? reinterpret_cast<const T*>(call.q.data) + at : q_ + n * p.d;
+      q[n] = ready ? from + at : q_ + n * p.d;
     }
-    rows_to_lanes<V>(q, tile.rows, p.d, tile.q, tile.lanes, q_scale_);
+    for (int n = tile.rows; n < tile.lanes; ++n) q[n] = q[tile.rows - 1];  // whole squares
+    rows_to_lanes<V>(q, tile.lanes, p.d, tile.q, tile.lanes, q_scale_);
   }
 
   // The keys and values [from, to) of a chunk: where they are, or packed.
@@ -265,20 +213,24 @@ class Scores {
         x.depth = p.d - from < chain ? p.d - from : chain;
         const AddAndTop add{from > 0, from + chain < p.d ? nullptr : top, scale};
         if (tile.lanes == kMost)
-          chunk_products<V, Layout::streamed>(x, run.count, chunk.k_panels, row, p.d, from, add);
+          chunk_products<V, kTileVectors, Layout::streamed>(x, run.count, chunk.k_panels, row, p.d,
+                                                            from, add);
         else product<V, 1, Layout::along, Start::zero>(x, run.count, add);
         x.a += chain;
         x.b += chain * tile.lanes;
       }
-    } else if (tile.lanes == kMost && chunk.cold) {
-      chunk_products<V, Layout::streamed>(x, run.count, chunk.k_panels, row, p.d, 0, finish);
-    } else if (tile.lanes == kMost) {
-      chunk_products<V, Layout::along>(x, run.count, chunk.k_panels, row, p.d, 0, finish);
-    } else if (run.count < kStreamed) {
-      product<V, 1, Layout::along, Start::zero>(x, run.count, finish);
-    } else {
+    } else if (streams(tile, run.count)) {
       x.soon = soon;
       product<V, 1, Layout::streamed, Start::zero>(x, run.count, finish);
+    } else {
+      with_vectors<V>(tile.lanes, [&](auto vectors) {
+        constexpr Layout kCold = vectors < kTileVectors ? Layout::along : Layout::streamed;
+        if (chunk.cold)
+          chunk_products<V, vectors, kCold>(x, run.count, chunk.k_panels, row, p.d, 0, finish);
+        else
+          chunk_products<V, vectors, Layout::along>(x, run.count, chunk.k_panels, row, p.d, 0,
+                                                    finish);
+      });
     }
   }
 
@@ -308,7 +260,7 @@ class Scores {
 
   // What dropout multiplies the weights with, [key][lane].
   void dropout(const Tile<V>& tile, const Runs& runs, T* factors) noexcept {
-    const T* rows[kMost];
+    const T* rows[kRoom];
     for (int n = 0; n < tile.rows; ++n) {
       T* row = rows_ + n * kChunk;
       rows[n] = row;
@@ -379,16 +331,13 @@ class Scores {
 
   // Hides by position, with nothing else to do. Keys that every row sees are not touched.
   bool hide(const Tile<V>& tile, const Run& run, T* s) const noexcept {
-    T first[kMost], last[kMost];
-    int seen_from = 0, seen_to = run.count;
-    for (int n = 0; n < tile.rows; ++n) {
-      const int b = within(run, tile.keys[n].begin), e = within(run, tile.keys[n].end);
-      first[n] = static_cast<T>(b);
-      last[n] = static_cast<T>(e);
-      seen_from = b > seen_from ? b : seen_from;
-      seen_to = e < seen_to ? e : seen_to;
-    }
+    int seen_from = within(run, tile.all.begin), seen_to = within(run, tile.all.end);
     if (seen_from == 0 && seen_to == run.count) return false;
+    T first[kRoom], last[kRoom];
+    for (int n = 0; n < tile.rows; ++n) {
+      first[n] = static_cast<T>(within(run, tile.keys[n].begin));
+      last[n] = static_cast<T>(within(run, tile.keys[n].end));
+    }
     for (int n = tile.rows; n < tile.lanes; ++n) first[n] = 0, last[n] = static_cast<T>(run.count);
     if (seen_to < seen_from) seen_from = seen_to = 0;
     hide_keys(tile, first, last, 0, seen_from, s + run.at * tile.stride);
@@ -417,7 +366,7 @@ class Scores {
   // Any combination of options: what is added to each score, or kHidden, is written row by row,
   // where it lies side by side, and turned into lanes.
   [[gnu::noinline]] void add(const Tile<V>& tile, const Runs& runs, T* s, T* slopes) noexcept {
-    const T* rows[kMost];
+    const T* rows[kRoom];
     for (int n = 0; n < tile.rows; ++n) {
       rows[n] = rows_ + n * kChunk;
       for (int r = 0; r < runs.runs; ++r)

@@ -1,0 +1,84 @@
+// A chunk of keys and values, and products of their rows.
+#pragma once
+
+#include "core/softmax_state.h"
+#include "cpu/product.h"
+
+namespace attend {
+namespace {
+
+// Keys of a chunk that lie side by side and that some row of a tile may see.
+struct Run {
+  std::int64_t key;
+  int at, count;  // where in S^T, and how many
+};
+struct Runs {
+  Run run[kChunk / 2 + 1];
+  int runs = 0, count = 0;
+  bool same_blocks = true;  // every row sees the same blocks
+};
+
+// The keys and values at hand, as the products read them.
+template <class T>
+struct Chunk {
+  std::int64_t from, to;
+  const T *k = nullptr, *v = nullptr;
+  std::int64_t k_stride, v_stride;
+  bool cold = false;       // nobody has read it yet
+  T *packed_k, *packed_v;  // [256][d] and [256][width of v], for what does not lie ready
+  // The same as panels (product.h) or strips (pack.h): see arrange().
+  const T *k_panels = nullptr, *v_panels = nullptr, *k_strips = nullptr, *v_strips = nullptr;
+  T *paneled_k = nullptr, *paneled_v = nullptr, *stripped_k = nullptr, *stripped_v = nullptr;
+};
+
+// Rows of a chunk, from `row` on, times kVectors vectors of lanes: as they lie, x.a, or, if that is
+// a whole tile, as panels of rows that have `width` features, if there are any. `feature` is the
+// first.
+template <class V, int kVectors, Layout kLayout, class T, class Finish = Store>
+void chunk_products(Operands<T> x, std::int64_t rows, const T* panels, std::int64_t row,
+                    std::int64_t width, std::int64_t feature = 0, Finish finish = {}) noexcept {
+  if constexpr (V::kByLane && kVectors == kTileVectors) {
+    if (panels != nullptr && row % kPanelRows == 0) {
+      x.a = panels + row * width + feature * kPanelRows;
+      x.a_stride = kPanelRows;
+      x.a_panel = kPanelRows * width;
+      return product<V, kVectors, Layout::panels, Start::zero>(x, rows, finish);
+    }
+  }
+  product<V, kVectors, kLayout, Start::zero>(x, rows, finish);
+}
+
+// use(how many vectors the lanes are), a constant.
+template <class V, int kVectors = 1, class Use>
+void with_vectors(int lanes, Use use) noexcept {
+  if constexpr (kVectors < kLastVectors)
+    if (lanes > kVectors * V::kLanes) return with_vectors<V, kVectors + 1>(lanes, use);
+  use(At<kVectors>{});
+}
+
+// Rows of keys or values as operand b: as they lie, or as strips.
+template <class T>
+struct KeyRows {
+  const T* at;
+  std::int64_t stride;
+  const T* strips;  // null: none
+  std::int64_t count, width;
+};
+
+// c[rows][width] of a that lies across, from `first` on, a row with every step of the depth.
+template <class V, Start kStart, class T, class Finish = Store>
+void rows_product(Operands<T> x, int rows, const KeyRows<T>& b, std::int64_t first,
+                  Finish finish = {}) noexcept {
+  constexpr std::int64_t kStrip = kFeatureVectors * V::kLanes;
+  x.b = b.strips == nullptr ? b.at + first * b.stride : b.strips + first * kStrip;
+  x.b_stride = b.strips == nullptr ? b.stride : kStrip;
+  const std::int64_t each = b.strips == nullptr ? b.width : kStrip;
+  for (std::int64_t left = b.width; left > 0; left -= each) {
+    product_of_features<V, kStart>(x, rows, (left < each ? left : each) / V::kLanes, finish);
+    x.b += b.count * kStrip;
+    x.c += kStrip;
+  }
+}
+
+}  // namespace
+}  // namespace attend
