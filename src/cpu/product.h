@@ -250,9 +250,11 @@ ATTEND_INLINE std::int64_t steps_by_lane(const Operands<T>& x, V (&sum)[kRows][k
       unrolled<kRows>(ATTEND_EACH(r) {
         unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n] = fma_lane<lane>(a[r], b[n], sum[r][n]); });
       });
-      // The registers are full: the next vectors of b only after these.
+      // The registers are full: the next b comes after some of these sums (which, was tried).
       if constexpr (kVectors > kTileVectors)
-        asm("" : "+r"(b_at) : "w"(sum[kRows - 1][kVectors - 1].v));
+        unrolled<kRows>(ATTEND_EACH(r) {
+          if constexpr (r >= V::kLanes / 2) asm("" : "+r"(b_at) : "w"(sum[r][2].v));
+        });
     });
   }
   return k;
@@ -293,30 +295,38 @@ ATTEND_INLINE void steps_across_by_lane(const Operands<T>& x, V (&sum)[kRows][kV
 }
 
 template <class V, int kRows, int kVectors, Layout kLayout, Start kStart, class Finish>
-[[gnu::noinline]] void product_tile(const Operands<typename V::T>& operands, Finish finish) {
-  Operands<typename V::T> x = operands;
+ATTEND_INLINE void strip_of_tile(const Operands<typename V::T>& x, Finish finish) {
+  V sum[kRows][kVectors];
+  unrolled<kRows>(ATTEND_EACH(r) {
+    unrolled<kVectors>(ATTEND_EACH(n) {
+      if constexpr (kStart == Start::zero) sum[r][n] = V::set(0);
+      else sum[r][n] = V::load(x.c + r * x.c_stride + n * V::kLanes);
+    });
+  });
+  std::int64_t k = 0;
+  if constexpr (V::kByLane && is_along(kLayout)) {
+    k = steps_by_lane<kLayout>(x, sum);
+  } else if constexpr (V::kByLane) {
+    steps_across_by_lane(x, sum);
+    k = x.depth;
+  }
+  if (k < x.depth) steps<kLayout>(x, k, sum);
+  finish(x, sum);
+}
+
+template <class V, int kRows, int kVectors, Layout kLayout, Start kStart, class Finish>
+[[gnu::noinline]] void product_tile(const Operands<typename V::T>& x, Finish finish) {
   if constexpr (requires { Finish::kSomething; })
     if (x.depth < 1) __builtin_unreachable();
-  for (;;) {
-    V sum[kRows][kVectors];
-    unrolled<kRows>(ATTEND_EACH(r) {
-      unrolled<kVectors>(ATTEND_EACH(n) {
-        if constexpr (kStart == Start::zero) sum[r][n] = V::set(0);
-        else sum[r][n] = V::load(x.c + r * x.c_stride + n * V::kLanes);
-      });
-    });
-    std::int64_t k = 0;
-    if constexpr (V::kByLane && is_along(kLayout)) {
-      k = steps_by_lane<kLayout>(x, sum);
-    } else if constexpr (V::kByLane) {
-      steps_across_by_lane(x, sum);
-      k = x.depth;
+  if constexpr (kLayout == Layout::across) {
+    Operands<typename V::T> here = x;
+    for (std::int64_t left = x.strips; left > 0; --left) {
+      strip_of_tile<V, kRows, kVectors, kLayout, kStart>(here, finish);
+      here.b += x.b_strip;
+      here.c += kVectors * V::kLanes;
     }
-    if (k < x.depth) steps<kLayout>(x, k, sum);
-    finish(x, sum);
-    if (kLayout != Layout::across || --x.strips <= 0) return;
-    x.b += x.b_strip;
-    x.c += kVectors * V::kLanes;
+  } else {
+    strip_of_tile<V, kRows, kVectors, kLayout, kStart>(x, finish);
   }
 }
 

@@ -9,9 +9,9 @@
 namespace attend {
 namespace {
 
-// Below about this many multiply-adds, some 10 us of short sequences, a second thread costs more
-// than it brings.
-constexpr double kWorkPerStrand = 100e3;
+// Below about this many multiply-adds, 3 to 7 us of short sequences, a second thread costs more than
+// it brings.
+constexpr double kWorkPerStrand = 50e3;
 
 double multiply_adds(const Problem& p) {
   const auto rows =
