@@ -7,12 +7,14 @@
 namespace attend {
 namespace {
 
-// Takes tasks until none is left. Which strand takes which task never changes a bit.
+// Takes tasks until none is left: several neighbours at once, whose memory often lies side by side,
+// as long as there are many, and at last one by one. Which strand takes which task never changes a
+// bit.
 struct Stage {
   const Decision& decision;
   const Call& call;
   std::byte* memory;
-  int index;
+  int index, strands;
   std::atomic<std::int64_t> next{0};
 
   void operator()(int strand) noexcept {
@@ -21,8 +23,15 @@ struct Stage {
     task.scratch =
         memory + workspace.shared + static_cast<std::size_t>(strand) * workspace.per_strand;
     const std::int64_t tasks = decision.tasks[static_cast<std::size_t>(index)];
-    while ((task.index = next.fetch_add(1, std::memory_order_relaxed)) < tasks)
-      decision.kernel->run(decision.problem, decision.tiles, call, task);
+    for (;;) {
+      const std::int64_t left = tasks - next.load(std::memory_order_relaxed);
+      const std::int64_t some = std::max<std::int64_t>(left / (8 * strands), 1);
+      task.index = next.fetch_add(some, std::memory_order_relaxed);
+      if (task.index >= tasks) return;
+      for (const std::int64_t end = std::min(task.index + some, tasks); task.index < end;
+           ++task.index)
+        decision.kernel->run(decision.problem, decision.tiles, call, task);
+    }
   }
 };
 
@@ -57,8 +66,9 @@ void Context::State::execute(const Decision& decision, const Call& call) {
   for (int index = 0; index < decision.kernel->stages; ++index) {
     const std::int64_t tasks = decision.tasks[static_cast<std::size_t>(index)];
     if (tasks == 0) continue;
-    Stage stage{decision, call, lease.memory.data, index};
-    on_strands(*this, static_cast<int>(std::min<std::int64_t>(decision.strands, tasks)), stage);
+    const int strands = static_cast<int>(std::min<std::int64_t>(decision.strands, tasks));
+    Stage stage{decision, call, lease.memory.data, index, strands};
+    on_strands(*this, strands, stage);
   }
 }
 

@@ -9,8 +9,8 @@
 namespace attend {
 namespace {
 
-// Below about this many multiply-adds, 3 to 7 us of short sequences, a second thread costs more than
-// it brings.
+// Below about this many multiply-adds, 3 to 7 us of short sequences, a second thread costs more
+// than it brings.
 constexpr double kWorkPerStrand = 50e3;
 
 double multiply_adds(const Problem& p) {
