@@ -136,7 +136,7 @@ TEST(Properties, p4_few_rows_of_many_keys_equal_them_among_many) {
 }
 
 // The last rows of a task are a tile as wide as they need. Some sums are made to vanish from below,
-// to -0, which must not depend on how many chunks the other rows of a tile see.
+// to -0, so that a sign would tell which keys the other rows of a tile see.
 TEST(Properties, p4_rows_in_tiles_of_every_width_equal_them_among_many) {
   const auto adapt = [](Case& c) {
     const auto pick = [&](std::uint64_t period, std::initializer_list<std::int64_t> of) {
@@ -152,7 +152,8 @@ TEST(Properties, p4_rows_in_tiles_of_every_width_equal_them_among_many) {
          .causal = c.seed % 2 == 0,
          .scale = c.scale};
   };
-  const auto vanishing = [](Tensor& v) {  // a third of the values: halves of them are -0
+  // A weight below one half times the smallest number is -0.
+  const auto vanishing = [](Tensor& v) {
     const auto set = [&](auto* at) {
       using T = std::remove_pointer_t<decltype(at)>;
       for (std::int64_t x = 0; x < v.count(); ++x)

@@ -31,8 +31,9 @@
 // those before them. Freeing a slot releases and claiming it acquires. Job::next only numbers the
 // strands, relaxed. Going to sleep is the one place where each side writes one word and reads the
 // other's: the worker writes `sleepers` and reads `open`, the caller writes `open` and reads
-// `sleepers`. These four are seq_cst, so at least one of them sees the other. How many workers are
-// `busy` is only a hint how many need not be woken, since they spin.
+// `sleepers`. These four are seq_cst, so at least one of them sees the other. `busy` is a hint:
+// workers that neither sleep nor have a seat spin, and need not be woken. Two callers may count on
+// the same ones; then a job has fewer helpers.
 #include "core/parallel.h"
 
 #include <linux/futex.h>

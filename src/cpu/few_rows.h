@@ -55,7 +55,7 @@ class FewRows {
     keys_ = run.count;
     k_ = chunk_.k + (run.key - chunk_.from) * chunk_.k_stride;
     v_ = chunk_.v + (run.key - chunk_.from) * chunk_.v_stride;
-    for (int n = 0; n < rounded(tile.rows); ++n)  // what is behind the rows is 0
+    for (int n = 0; n < rounded(tile.rows); ++n)  // behind them the last one again
       for (std::int64_t x = 0; x < p.d; ++x) q_[n * p.d + x] = tile.q[x * tile.lanes + n];
     scores<1>(tile.rows);
     for (int n = 0; n < tile.lanes; ++n) top[n] = sum[n] = 0;
@@ -145,7 +145,7 @@ class FewRows {
   }
 
   void values(int rows, const Place<T>& to, const T* sum) const noexcept {
-    Divisors<V, Tile<V>::kMost> divisors;
+    Divisors<V, Tile<V>::kMost> divisors;  // whole vectors of few rows
     if (to.final) divisors.set(sum, static_cast<int>(Scores<V>::width(rows)));
     for (std::int64_t j = 0; j < keys_; j += kSlice) {
       Lines<T> soon = after_value(j);

@@ -54,9 +54,9 @@ class FlashForward {
       chunk.packed_v = scratch.take<T>(kChunk * width(p));
       chunk.paneled_k = scratch.take<T>(V::kByLane ? kChunk * p.d : 0);
       chunk.stripped_v = scratch.take<T>(V::kByLane ? kChunk * (width(p) + V::kLanes) : 0);
-      T* q = scratch.take<T>(kTiles * kRoom * p.d);
-      T* part = scratch.take<T>(kTiles * kRoom * width(p));
-      double* o = scratch.take<double>(kTiles * kRoom * width(p));
+      T* q = scratch.take<T>(saturating_count(kTiles * kRoom, p.d));
+      T* part = scratch.take<T>(saturating_count(kTiles * kRoom, width(p)));
+      double* o = scratch.take<double>(saturating_count(kTiles * kRoom, width(p)));
       for (int t = 0; tiles != nullptr && t < kTiles; ++t) {
         tiles[t].q = q + t * kRoom * p.d;
         tiles[t].part = part + t * kRoom * width(p);
@@ -137,7 +137,7 @@ class FlashForward {
   }
   static std::int64_t blocks(const Problem& p, const Tiles& tiles) {
     const std::int64_t rows = task_rows(p, tiles), all = p.group() * p.q_length;
-    return all <= rows ? all > 0 : (all + rows - 1) / rows;
+    return all == 0 ? 0 : all <= rows ? 1 : (all + rows - 1) / rows;
   }
   static std::int64_t chunks(const Problem& p) { return (p.k_length + kChunk - 1) / kChunk; }
   static std::int64_t width(const Problem& p) { return Results<V>::width(p); }
@@ -319,7 +319,7 @@ class FlashForward {
         }
       }
       for (std::int64_t x = 0; divisors != nullptr && x < whole; x += V::kLanes)
-        divisors->divide(n, {V::load(o + x)}, o + x);
+        divisors->divided(V::load(o + x), n).store(o + x);
     }
   }
 
@@ -341,10 +341,8 @@ class FlashForward {
       if (at + kChunk <= tile.begin || at >= tile.end) continue;
       bring(at, tile.begin, tile.end);
       const Left to = left(c);
-      if (!weigh(tile, {to.o, width(p), false}, to.top, to.sum)) {  // all of its blocks are hidden
+      if (!weigh(tile, {to.o, width(p), false}, to.top, to.sum))  // all of its blocks are hidden
         for (int n = 0; n < tile.lanes; ++n) to.top[n] = kHidden, to.sum[n] = 0;
-        clear(to.o, tile.rows * width(p));
-      }
     }
   }
 

@@ -135,7 +135,7 @@ class InspectKeys {
     if (p.metrics) measure(tile, runs, at);
   }
 
-  // Lanes without a row hold what q = 0 gives, NaN for a key with NaN.
+  // Lanes without a row hold the scores of the last one, also of keys that it does not see.
   void hide_padding(const Tile<V>& tile, int keys) const noexcept {
     for (int j = 0; j < keys; ++j)
       for (int n = tile.rows; n < tile.lanes; ++n)

@@ -58,6 +58,8 @@ template <int kLane>
 inline F64 fma_lane(F64 a, F64 b, F64 c) {
   return {vfmaq_laneq_f64(c.v, b.v, a.v, kLane)};
 }
+// What is read from p is read after the sum was computed: an order for the compiler.
+inline void after(const double*& p, F64 sum) { asm("" : "+r"(p) : "w"(sum.v)); }
 inline F64 larger(F64 a, F64 b) { return {vmaxq_f64(a.v, b.v)}; }
 inline F64 ceiling(F64 a) { return {vrndpq_f64(a.v)}; }
 inline F64 scaled(F64 a, F64 n) {
@@ -115,6 +117,7 @@ template <int kLane>
 inline F32 fma_lane(F32 a, F32 b, F32 c) {
   return {vfmaq_laneq_f32(c.v, b.v, a.v, kLane)};
 }
+inline void after(const float*& p, F32 sum) { asm("" : "+r"(p) : "w"(sum.v)); }
 inline F32 larger(F32 a, F32 b) { return {vmaxq_f32(a.v, b.v)}; }
 inline F32 ceiling(F32 a) { return {vrndpq_f32(a.v)}; }
 inline F32 scaled(F32 a, F32 n) {

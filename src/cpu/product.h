@@ -64,6 +64,9 @@ enum class Layout { along, streamed, across, panels };
 constexpr bool is_along(Layout layout) {
   return layout == Layout::along || layout == Layout::streamed;
 }
+constexpr bool is_wide(int vectors) {  // a tile of few rows
+  return vectors == kWideVectors || vectors == kWidestVectors;
+}
 inline constexpr int kPanelRows = tile_rows(kTileVectors, false);
 enum class Start { zero, c };
 
@@ -71,7 +74,7 @@ enum class Start { zero, c };
 struct Store {
   template <class T, class V, int kRows, int kVectors>
   ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
-    T* c = x.c;  // nor x nor its strides are read again after a store
+    T* c = x.c;  // neither x nor its strides are read again after a store
     const std::int64_t stride = x.c_stride;
     unrolled<kRows>(ATTEND_EACH(r) {
       unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n].store(c + n * V::kLanes); });
@@ -82,7 +85,8 @@ struct Store {
 
 // 1 / x of every lane, as a sum of two numbers, so that a product with it is rounded once; 0 of 0.
 // The lower is positive: infinities stay what they are. Small against the higher, but no product
-// with it is subnormal that the result is not: such are slow.
+// with it is subnormal that the result is not: such are slow. x is 0, NaN, or at least 1, as the
+// largest weight is.
 template <class V>
 struct Inverse {
   using T = typename V::T;
@@ -95,13 +99,14 @@ struct Inverse {
     low = fma(minus, high, one);
     high = select(less(low, zero), high * V::set(1 - kHalf), high);  // the number below it
     low = larger(high * V::set(static_cast<T>(0x1p-60)), fma(minus, high, one) * high);
-    const auto none = less(zero - larger(x, minus), zero);
-    high = select(none, high, zero);
-    low = select(none, low, zero);
+    const auto nothing = less(x, V::set(std::numeric_limits<T>::min()));
+    high = select(nothing, zero, high);
+    low = select(nothing, zero, low);
   }
 };
 
-// y / x for rows of y, as Inverse has it. Where nothing is fused, by way of f64.
+// y / x for rows of y, as Inverse has it. Where nothing is fused, by way of f64. -0 becomes +0: the
+// sign of a sum that has vanished would tell which keys the other rows of a tile see.
 template <class V, int kCount>
 class Divisors {
   using T = typename V::T;
@@ -110,6 +115,7 @@ class Divisors {
   double whole_[V::kFused ? 1 : kCount];
 
  public:
+  static constexpr int kMostRows = kCount;
   void set(const T* x, int lanes) {  // whole vectors
     if constexpr (V::kFused) {
       for (int n = 0; n < lanes; n += V::kLanes) {
@@ -121,34 +127,32 @@ class Divisors {
       for (int n = 0; n < lanes; ++n) whole_[n] = x[n] == 0 ? 0 : 1 / static_cast<double>(x[n]);
     }
   }
-  template <int kVectors>
-  ATTEND_INLINE void divide(std::int64_t row, const V (&y)[kVectors], T* to) const {
+  ATTEND_INLINE V divided(V y, std::int64_t row) const {
     if constexpr (V::kFused) {
-      const V high = V::set(high_[row]), low = V::set(low_[row]);
-      unrolled<kVectors>(ATTEND_EACH(n) { fma(y[n], high, y[n] * low).store(to + n * V::kLanes); });
+      return fma(y, V::set(high_[row]), fma(y, V::set(low_[row]), V::set(0)));
     } else {
-      const D factor = D::set(whole_[row]);
-      unrolled<kVectors>(ATTEND_EACH(n) {
-        D wider[V::kDoubles];
-        unrolled<V::kDoubles>(ATTEND_EACH(k) { wider[k] = wide<k>(y[n]) * factor; });
-        V::narrowed(wider).store(to + n * V::kLanes);
-      });
+      D wider[V::kDoubles];
+      unrolled<V::kDoubles>(
+          ATTEND_EACH(k) { wider[k] = (wide<k>(y) + D::set(0)) * D::set(whole_[row]); });
+      return V::narrowed(wider);
     }
   }
 };
 
 // The same, each row divided. kRow: from row to row of a, an element where it lies across.
-template <class Divisors, class T, std::int64_t kRow = 1>
+template <class By, class T, std::int64_t kRow = 1>
 struct StoreDivided {
+  static constexpr int kMostRows = By::kMostRows;
   static constexpr bool kSomething = true;  // the depth is not 0
   const T* a;                               // the first row
-  const Divisors* divisors;
+  const By* by;
   template <class V, int kRows, int kVectors>
   ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
     const std::int64_t first = (x.a - a) / kRow, stride = x.c_stride;
     T* c = x.c;
     unrolled<kRows>(ATTEND_EACH(r) {
-      divisors->divide(first + r, sum[r], c);
+      unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n] = by->divided(sum[r][n], first + r); });
+      unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n].store(c + n * V::kLanes); });
       c += stride;
     });
   }
@@ -204,7 +208,7 @@ ATTEND_INLINE void steps(const Operands<T>& x, std::int64_t k, V (&sum)[kRows][k
     V lanes[kVectors];
     unrolled<kVectors>(ATTEND_EACH(n) {
       lanes[n] = V::load(b + n * V::kLanes);
-      if constexpr (kVectors > kTileVectors) prefetch(b + 16 * x.b_stride + n * V::kLanes);
+      if constexpr (is_wide(kVectors)) prefetch(b + 16 * x.b_stride + n * V::kLanes);
     });
     if constexpr (kLayout == Layout::streamed) prefetch_next_tile<kRows>(x, k);
     unrolled<kRows>(ATTEND_EACH(r) {
@@ -242,7 +246,7 @@ ATTEND_INLINE std::int64_t steps_by_lane(const Operands<T>& x, V (&sum)[kRows][k
     });
     unrolled<V::kLanes>(ATTEND_EACH(lane) {
       V b[kVectors];
-      if constexpr (kLayout == Layout::along && kVectors > kLastVectors)
+      if constexpr (kLayout == Layout::along && is_wide(kVectors))
         for (int n = 0; x.soon != nullptr && n < kVectors * V::kLanes / kLine; ++n)
           x.soon->prefetch_next();
       unrolled<kVectors>(ATTEND_EACH(n) { b[n] = V::load(b_at + n * V::kLanes); });
@@ -250,10 +254,10 @@ ATTEND_INLINE std::int64_t steps_by_lane(const Operands<T>& x, V (&sum)[kRows][k
       unrolled<kRows>(ATTEND_EACH(r) {
         unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n] = fma_lane<lane>(a[r], b[n], sum[r][n]); });
       });
-      // The registers are full: the next b comes after some of these sums (which, was tried).
+      // The registers are full: the next b comes after some of these sums. Which: by trial.
       if constexpr (kVectors > kTileVectors)
         unrolled<kRows>(ATTEND_EACH(r) {
-          if constexpr (r >= V::kLanes / 2) asm("" : "+r"(b_at) : "w"(sum[r][2].v));
+          if constexpr (r >= V::kLanes / 2) after(b_at, sum[r][2]);
         });
     });
   }
@@ -268,7 +272,7 @@ ATTEND_INLINE void steps_across_by_lane(const Operands<T>& x, V (&sum)[kRows][kV
   constexpr int kWhole = kRows / V::kLanes, kCount = (kRows + V::kLanes - 1) / V::kLanes;
   const T *a_at = x.a, *b_at = x.b;
   for (std::int64_t left = x.depth; left > 0; --left, a_at += x.a_stride, b_at += x.b_stride) {
-    if constexpr (kVectors > kTileVectors)
+    if constexpr (is_wide(kVectors))
       for (int n = 0; x.soon != nullptr && n < kVectors / kWideVectors; ++n)
         x.soon->prefetch_next();
     if constexpr (kWhole == 0) {
@@ -351,8 +355,13 @@ ATTEND_INLINE void product_exact(Operands<typename V::T>& x, std::int64_t rows, 
 // the multipliers busier than a full and a tiny one.
 template <class V, int kVectors, Layout kLayout, Start kStart, class Finish = Store>
 ATTEND_INLINE void product(Operands<typename V::T> x, std::int64_t rows, Finish finish = {}) {
-  constexpr int kMost =
-      kLayout == Layout::panels ? kPanelRows : tile_rows(kVectors, is_along(kLayout));
+  constexpr int kMost = [] {
+    const int most =
+        kLayout == Layout::panels ? kPanelRows : tile_rows(kVectors, is_along(kLayout));
+    if constexpr (requires { Finish::kMostRows; })
+      return most < Finish::kMostRows ? most : Finish::kMostRows;
+    return most;
+  }();
   while (rows > 0) {
     const std::int64_t half = kLayout == Layout::panels ? kMost : (rows + 3) / 4 * 2;
     const std::int64_t now = rows >= 2 * kMost ? kMost : rows <= kMost ? rows : half;

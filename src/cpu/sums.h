@@ -88,7 +88,6 @@ class Results {
   void join(Sums<V>& tile, const T* top, const T* sum, const T* o) const noexcept {
     using D = typename V::Double;
     double whole[kRoom], up[kRoom], mine[kRoom], other[kRoom];
-    bool first[kRoom];
     if (!tile.joined && !p.lse && !p.weights) {  // nobody asks for the maximum
       for (int n = 0; n < tile.rows; ++n) tile.l[n] = static_cast<double>(sum[n]);
       return;
@@ -106,9 +105,8 @@ class Results {
     for (int n = 0; n < tile.rows; ++n) {
       const auto part = static_cast<double>(sum[n]);
       if (part == 0) continue;  // nothing of the chunk is visible
-      first[n] = tile.l[n] == 0;
-      if (first[n]) {
-        mine[n] = other[n] = 1;
+      if (tile.l[n] == 0) {
+        mine[n] = 0, other[n] = 1;
         tile.l[n] = part, tile.m[n] = whole[n], tile.up[n] = up[n];
       } else {
         const double m = whole[n] > tile.m[n] ? whole[n] : tile.m[n];
@@ -130,8 +128,7 @@ class Results {
         unrolled<V::kDoubles>(ATTEND_EACH(k) {
           double* to = total + x + k * D::kLanes;
           const D before = D::load(to);
-          if (first[n]) wide<k>(part).store(to);  // -0 stays -0
-          else fma(wide<k>(part), b, as_is ? before : before * a).store(to);
+          fma(wide<k>(part), b, as_is ? before : before * a).store(to);
         });
       }
     }
@@ -169,7 +166,7 @@ class Results {
         if (!tile.one[n]) sum[k] = sum[k] * factor;
       });
       V result = V::narrowed(sum);
-      if (tile.one[n]) result = divided(divisor, result);
+      if (tile.one[n]) result = divisor.divided(result, 0);
       if (x + V::kLanes <= dv) result.store(out + x);
       else result.store_first(out + x, dv - x);
     }
@@ -184,9 +181,7 @@ class Results {
       for (std::int64_t x = 0; x < p.dv; ++x, to += call_.out.stride[3]) {
         const std::int64_t from = n * width(p) + x;
         const double sum = tile.joined ? tile.o[from] : static_cast<double>(tile.part[from]);
-        T lanes[V::kLanes];
-        divided(divisor, V::set(static_cast<T>(sum))).store(lanes);
-        if (std::is_same_v<E, T> && tile.one[n]) *to = static_cast<E>(lanes[0]);
+        if (std::is_same_v<E, T> && tile.one[n]) *to = static_cast<E>(divided(divisor, sum));
         else *to = static_cast<E>((sum + 0.0) * factor);
       }
     });
@@ -198,11 +193,10 @@ class Results {
     V::set(static_cast<T>(l)).store(lanes);
     divisor.set(lanes, V::kLanes);
   }
-  static V divided(const Divisors<V, V::kLanes>& divisor, V y) noexcept {
+  static T divided(const Divisors<V, V::kLanes>& divisor, double sum) noexcept {
     T lanes[V::kLanes];
-    const V row[1] = {y};
-    divisor.divide(0, row, lanes);
-    return V::load(lanes);
+    divisor.divided(V::set(static_cast<T>(sum)), 0).store(lanes);
+    return lanes[0];
   }
 
   std::int64_t at(const Strided& t, const Sums<V>& tile, int n) const noexcept {

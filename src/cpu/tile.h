@@ -38,7 +38,7 @@ inline double power_of_two(double n) noexcept {
                                         << 52);
 }
 
-// Up to kMost rows of one key head.
+// Up to kMost rows of one key head, or kRoom.
 template <class V>
 struct Tile {
   using T = typename V::T;
@@ -47,7 +47,7 @@ struct Tile {
   int rows, lanes;
   std::int64_t stride;      // from key to key in S^T; the lanes, unless tiles lie side by side
   std::int64_t begin, end;  // keys that any row may see, by position
-  KeyRange all;             // keys that every row sees
+  KeyRange all;             // keys that every row may see, by position; perhaps none
   std::int64_t h[kRoom], i[kRoom];
   KeyRange keys[kRoom];  // by position
   T* q;                  // [d][lanes]
@@ -115,8 +115,9 @@ class Scores {
     const std::int64_t head_stride = call.q.stride[1], row_stride = call.q.stride[2];
     const std::int64_t group = this->group(), first_head = head < 0 ? kv_head * group : head;
     std::int64_t i = first / group, g = first % group;
-    const std::int64_t zero = query_row(p, call.q, sequence, first_head, 0);
+    const std::int64_t origin = query_row(p, call.q, sequence, first_head, 0);
     KeyRange keys;
+    // Else every row has the same keys.
     const bool moves = p.causal || p.window_left != kUnlimited || p.window_right != kUnlimited;
     for (int n = 0; n < tile.rows; ++n, ++g) {
       if (g == group) g = 0, ++i;
@@ -130,11 +131,12 @@ class Scores {
         tile.begin = keys.begin < tile.begin ? keys.begin : tile.begin;
         tile.end = keys.end > tile.end ? keys.end : tile.end;
       }
-      const std::int64_t at = zero + g * head_stride + i * row_stride;
+      const std::int64_t at = origin + g * head_stride + i * row_stride;
       if (!ready) convert_row(call.q, at, p.d, q_ + n * p.d);
       q[n] = ready ? from + at : q_ + n * p.d;
     }
-    for (int n = tile.rows; n < tile.lanes; ++n) q[n] = q[tile.rows - 1];  // whole squares
+    // Whole squares are turned sooner: behind the last row it stands again.
+    for (int n = tile.rows; n < tile.lanes; ++n) q[n] = q[tile.rows - 1];
     rows_to_lanes<V>(q, tile.lanes, p.d, tile.q, tile.lanes, q_scale_);
   }
 
@@ -208,7 +210,7 @@ class Scores {
                   .depth = p.d};
     const StoreAndTop finish{top, scale};
     const std::int64_t row = run.key - chunk.from;
-    if (chain < p.d) {
+    if (chain < p.d) {  // backward, whose tiles have 1 vector or all
       for (std::int64_t from = 0; from < p.d; from += chain) {
         x.depth = p.d - from < chain ? p.d - from : chain;
         const AddAndTop add{from > 0, from + chain < p.d ? nullptr : top, scale};

@@ -10,7 +10,9 @@
 namespace attend::test {
 namespace {
 
-bool is_same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+bool is_same(double a, double b) {
+  return std::isnan(a) ? std::isnan(b) : a == b && std::signbit(a) == std::signbit(b);
+}
 
 // "[0, 1, 2, 3]" of the nth element.
 std::string place_of(const Shape& shape, std::int64_t n) {

@@ -104,10 +104,10 @@ def scaled_dot_product_attention(
     """
     where = "scaled_dot_product_attention"
     if attn_mask is None and dropout_p == 0.0 and not enable_gqa and _plain(query, key, value):
-        start = {"query_offset": 0} if is_causal else {}
-        return attend.attention(
-            query.detach(), key.detach(), value.detach(), scale=scale, causal=bool(is_causal), **start
-        )
+        q, k, v = (x.detach() if x.requires_grad else x for x in (query, key, value))
+        if is_causal:
+            return attend.attention(q, k, v, scale=scale, causal=True, query_offset=0)
+        return attend.attention(q, k, v, scale=scale)
     for name, x in (("query", query), ("key", key), ("value", value)):
         check_tensor(where, name, x)
         if x.dim() < 2:
@@ -139,6 +139,9 @@ def scaled_dot_product_attention(
     return out.reshape(*lead, *out.shape[-2:])
 
 
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
 def _plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether nobody but the caller wants to know of the call: no autograd, compiler, tracer, autocast, no
     mode or transform of PyTorch's. Then it is made without the operator, whose dispatch takes longer
@@ -146,11 +149,12 @@ def _plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """
     return (
         not torch.compiler.is_compiling()
-        and all(type(x) in (Tensor, torch.nn.Parameter) for x in (query, key, value))
+        and type(query) in _PLAIN and type(key) in _PLAIN and type(value) in _PLAIN
+        and query.is_cpu and key.is_cpu and value.is_cpu
+        and query.layout == key.layout == value.layout == torch.strided
         and not (torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad))
         and query.dim() == key.dim() == value.dim() == 4
         and query.shape[:2] == key.shape[:2] == value.shape[:2]
-        and all(x.device.type == "cpu" and x.layout == torch.strided for x in (query, key, value))
         and not torch.is_autocast_enabled("cpu")
         and not torch.jit.is_tracing()
         and _nobody_listens()
