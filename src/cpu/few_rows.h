@@ -35,14 +35,14 @@ class FewRows {
   static_assert((kMost & (kMost - 1)) == 0 && kMost <= Tile<V>::kMost);
 
   // q: memory of [kMost][d]; s: of [kMost][256].
-  FewRows(const Scores<V>& scores, const Chunk<T>& chunk, T* q, T* s)
+  FewRows(const ForwardScores<V>& scores, const Chunk<T>& chunk, T* q, T* s)
       : p(scores.p), scores_(scores), chunk_(chunk), q_(q), s_(s) {}
 
   // Rows that see all of many keys, with nothing added to their scores.
   bool takes(const Tile<V>& tile, const Runs& runs) const noexcept {
     const Run& run = runs.run[0];
     if (tile.rows > kMost || tile.rows == Tile<V>::kMost || runs.runs != 1 || !runs.same_blocks ||
-        !scores_.plain || run.count < Scores<V>::kStreamed || p.drop_below != 0 ||
+        !scores_.plain || run.count < ForwardScores<V>::kStreamed || p.drop_below != 0 ||
         p.d % V::kLanes != 0)
       return false;
     for (int n = 0; n < tile.rows; ++n)
@@ -129,7 +129,7 @@ class FewRows {
 
   // A row of scores becomes exp(s - top). Their sum is one ascending chain, as it is in lanes.
   void weights(T* s, T& top, T& sum) const noexcept {
-    constexpr T kHidden = Scores<V>::kHidden;
+    constexpr T kHidden = ForwardScores<V>::kHidden;
     for (std::int64_t j = keys_; j % V::kLanes != 0; ++j) s[j] = kHidden;
     V most = V::set(kHidden);
     for (std::int64_t j = 0; j < keys_; j += V::kLanes) most = larger(most, V::load(s + j));
@@ -146,7 +146,7 @@ class FewRows {
 
   void values(int rows, const Place<T>& to, const T* sum) const noexcept {
     Divisors<V, Tile<V>::kMost> divisors;  // whole vectors of few rows
-    if (to.final) divisors.set(sum, static_cast<int>(Scores<V>::width(rows)));
+    if (to.final) divisors.set(sum, static_cast<int>(ForwardScores<V>::width(rows)));
     for (std::int64_t j = 0; j < keys_; j += kSlice) {
       Lines<T> soon = after_value(j);
       const Operands<T> x{.a = s_ + j,
@@ -172,7 +172,7 @@ class FewRows {
   }
 
   const Problem& p;
-  const Scores<V>& scores_;
+  const ForwardScores<V>& scores_;
   const Chunk<T>& chunk_;
   T *q_, *s_;
   std::int64_t keys_ = 0;

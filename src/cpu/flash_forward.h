@@ -36,7 +36,7 @@ class FlashForward {
   static constexpr int kMost = Tile<V>::kMost, kRoom = Tile<V>::kRoom;
   static constexpr int kTiles = V::kByLane ? 16 : 4;  // of a task: they share a chunk, in the cache
   static constexpr int kAhead = 32;                   // keys, where memory is the limit
-  static constexpr T kHidden = Scores<V>::kHidden;
+  static constexpr T kHidden = ForwardScores<V>::kHidden;
 
   struct Memory {
     Sums<V>* tiles;
@@ -85,7 +85,7 @@ class FlashForward {
   static Workspace workspace(const Problem& p, const Tiles&) {
     Scratch scratch(nullptr), shared(nullptr);
     const Call none;
-    Scores<V> scores(p, none, scratch);
+    ForwardScores<V> scores(p, none, scratch);
     Memory memory(p, scratch);
     if (pieces(p) > 1)
       shared.take<T>(saturating_count(p.batch * p.kv_heads * chunks(p), left_size(p)));
@@ -95,7 +95,7 @@ class FlashForward {
   static void run(const Problem& p, const Tiles& tiles, const Call& call,
                   const Task& task) noexcept {
     Scratch scratch(task.scratch);
-    Scores<V> scores(p, call, scratch);
+    ForwardScores<V> scores(p, call, scratch);
     Memory memory(p, scratch);
     FlashForward f{p, call, scores, memory};
     const std::int64_t cuts = pieces(p);
@@ -113,7 +113,7 @@ class FlashForward {
   }
 
  private:
-  FlashForward(const Problem& problem, const Call& call, Scores<V>& scores, Memory& memory)
+  FlashForward(const Problem& problem, const Call& call, ForwardScores<V>& scores, Memory& memory)
       : p(problem), call_(call), scores_(scores), memory_(memory), results_(scores),
         slice_(slice(problem)) {}
 
@@ -207,7 +207,7 @@ class FlashForward {
     }
     // Few rows against many keys: memory is asked kAhead keys before.
     const Chunk<T>& chunk = memory_.chunk;
-    const bool streams = V::kByLane && Scores<V>::streams(tile, runs.count);
+    const bool streams = V::kByLane && ForwardScores<V>::streams(tile, runs.count);
     Lines<T> soon(chunk.k + kAhead * chunk.k_stride, chunk.k_stride, p.d);
     if (streams && chunk.k != chunk.packed_k) scores_.soon = &soon;
     const bool partial = scores_.compute(tile, memory_.chunk, runs, s, top);  // 1 scores, 2 mask
@@ -242,7 +242,7 @@ class FlashForward {
     // While the weights are computed memory has nothing to do: it brings the first values, a line
     // with each weight, or all of them, a row with the weights of a key.
     constexpr std::int64_t kLine = 64 / sizeof(T);
-    const bool streamed = kVectors == 1 && count >= Scores<V>::kStreamed;
+    const bool streamed = kVectors == 1 && count >= ForwardScores<V>::kStreamed;
     const std::int64_t lines = streamed                             ? 1
                                : kVectors > 1 && memory_.chunk.cold ? (p.dv + kLine - 1) / kLine
                                                                     : 0;
@@ -272,7 +272,7 @@ class FlashForward {
     Lines<T> soon(chunk.v + kAhead * chunk.v_stride, chunk.v_stride, p.dv);
     for (int r = 0; r < runs.runs; ++r) {
       const Run& run = runs.run[r];
-      const bool streamed = Scores<V>::streams(tile, run.count);
+      const bool streamed = ForwardScores<V>::streams(tile, run.count);
       const int slice = v.strips != nullptr ? run.count : streamed ? slice_ / 2 : slice_;
       for (int x = 0; x < run.count; x += slice) {
         const bool start = r == 0 && x == 0;
@@ -303,10 +303,12 @@ class FlashForward {
     const std::int64_t whole = width(p);
     T* o = to.o;
     for (int n = 0; n < tile.rows; ++n, o += to.stride) {
-      bool finite = true;
-      for (std::int64_t x = 0; x < whole; x += V::kLanes)
-        finite = finite && all_finite(V::load(o + x));
-      if (finite) continue;
+      V differences = V::set(0);  // of numbers to themselves: 0, or NaN
+      for (std::int64_t x = 0; x < whole; x += V::kLanes) {
+        const V sum = V::load(o + x);
+        differences = differences + (sum - sum);
+      }
+      if (all_finite(differences)) continue;
       for (std::int64_t x = 0; x < whole; ++x) o[x] = 0;
       for (int r = 0; r < runs.runs; ++r) {
         for (int y = 0; y < runs.run[r].count; ++y) {
@@ -362,7 +364,7 @@ class FlashForward {
 
   const Problem& p;
   const Call& call_;
-  Scores<V>& scores_;
+  ForwardScores<V>& scores_;
   Memory& memory_;
   Results<V> results_;
   const int slice_;

@@ -13,7 +13,7 @@ class Show {
   static constexpr int kRoom = Tile<V>::kRoom;
 
  public:
-  Show(Scores<V>& scores, Chunk<T>& chunk, Runs& runs, T* s)
+  Show(ForwardScores<V>& scores, Chunk<T>& chunk, Runs& runs, T* s)
       : p(scores.p), call_(scores.call), scores_(scores), chunk_(chunk), runs_(runs), s_(s) {}
 
   // What is hidden, in the rows [first, first + count) of (query, head of the group), those that
@@ -125,7 +125,7 @@ class Show {
 
   const Problem& p;
   const Call& call_;
-  Scores<V>& scores_;
+  ForwardScores<V>& scores_;
   Chunk<T>& chunk_;
   Runs& runs_;
   T* s_;

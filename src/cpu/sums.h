@@ -44,13 +44,13 @@ class Results {
   static constexpr int kMost = Tile<V>::kMost, kRoom = Tile<V>::kRoom;
 
  public:
-  explicit Results(Scores<V>& scores) : p(scores.p), call_(scores.call), scores_(scores) {}
+  explicit Results(ForwardScores<V>& scores) : p(scores.p), call_(scores.call), scores_(scores) {}
 
-  static std::int64_t width(const Problem& p) { return Scores<V>::width(p.dv); }
+  static std::int64_t width(const Problem& p) { return ForwardScores<V>::width(p.dv); }
 
   // The rows from `first` on, nothing summed yet.
   void open(Sums<V>& tile, std::int64_t first, int most) noexcept {
-    scores_.open(tile, first, most, true);
+    scores_.open(tile, first, most);
     for (int n = 0; n < tile.lanes; ++n) {
       tile.m[n] = kMinusInfinity, tile.l[n] = 0, tile.up[n] = 1;
       tile.one[n] = true;
@@ -217,7 +217,7 @@ class Results {
 
   const Problem& p;
   const Call& call_;
-  Scores<V>& scores_;
+  ForwardScores<V>& scores_;
 };
 
 }  // namespace

@@ -53,8 +53,9 @@ struct Tile {
   T* q;                  // [d][lanes]
 };
 
-// Steps 1 and 2 of one problem and key head.
-template <class V>
+// Steps 1 and 2 of one problem and key head. A tile has one vector of lanes or kTileVectors; with
+// kAsNeeded (forward), as many as its rows need.
+template <class V, bool kAsNeeded = false>
 class Scores {
  public:
   using T = typename V::T;
@@ -99,12 +100,12 @@ class Scores {
   std::int64_t group() const noexcept { return head < 0 ? p.group() : 1; }
   std::int64_t rows() const noexcept { return group() * sequence.q_length; }
 
-  // The rows from `first` on, their q packed; in as many vectors as they need, or in 1 or a tile.
-  void open(Tile<V>& tile, std::int64_t first, int most = kMost, bool as_needed = false) noexcept {
+  // The rows from `first` on, their q packed.
+  void open(Tile<V>& tile, std::int64_t first, int most = kMost) noexcept {
     const std::int64_t left = rows() - first;
     tile.rows = static_cast<int>(left < most ? left : most);
     tile.lanes = static_cast<int>(width(tile.rows));
-    if (!as_needed && tile.lanes > V::kLanes) tile.lanes = kMost;
+    if (!kAsNeeded && tile.lanes > V::kLanes) tile.lanes = kMost;
     tile.stride = tile.lanes;
     tile.begin = sequence.k_length;
     tile.end = 0;
@@ -210,7 +211,7 @@ class Scores {
                   .depth = p.d};
     const StoreAndTop finish{top, scale};
     const std::int64_t row = run.key - chunk.from;
-    if (chain < p.d) {  // backward, whose tiles have 1 vector or all
+    if (!kAsNeeded && chain < p.d) {
       for (std::int64_t from = 0; from < p.d; from += chain) {
         x.depth = p.d - from < chain ? p.d - from : chain;
         const AddAndTop add{from > 0, from + chain < p.d ? nullptr : top, scale};
@@ -225,14 +226,17 @@ class Scores {
       x.soon = soon;
       product<V, 1, Layout::streamed, Start::zero>(x, run.count, finish);
     } else {
-      with_vectors<V>(tile.lanes, [&](auto vectors) {
+      const auto take = [&](auto vectors) {
         constexpr Layout kCold = vectors < kTileVectors ? Layout::along : Layout::streamed;
         if (chunk.cold)
           chunk_products<V, vectors, kCold>(x, run.count, chunk.k_panels, row, p.d, 0, finish);
         else
           chunk_products<V, vectors, Layout::along>(x, run.count, chunk.k_panels, row, p.d, 0,
                                                     finish);
-      });
+      };
+      if constexpr (kAsNeeded) with_vectors<V>(tile.lanes, take);
+      else if (tile.lanes == kMost) take(At<kTileVectors>{});
+      else take(At<1>{});
     }
   }
 
@@ -446,6 +450,9 @@ class Scores {
   T *rows_, *added_;  // [lanes][256] and [256][lanes]
   T* q_;              // [lanes][d], rows that do not lie ready
 };
+
+template <class V>
+using ForwardScores = Scores<V, true>;
 
 }  // namespace
 }  // namespace attend
