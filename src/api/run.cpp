@@ -7,8 +7,8 @@
 namespace attend {
 namespace {
 
-// Takes tasks until none is left: several neighbours at once, whose memory often lies side by side,
-// as long as there are many, and at last one by one. Which strand takes which task never changes a
+// Takes tasks until none is left: an eighth of its share of them at once, neighbours, whose memory
+// often lies side by side, and at last one by one. Which strand takes which task never changes a
 // bit.
 struct Stage {
   const Decision& decision;

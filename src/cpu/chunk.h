@@ -48,14 +48,6 @@ void chunk_products(Operands<T> x, std::int64_t rows, const T* panels, std::int6
   product<V, kVectors, kLayout, Start::zero>(x, rows, finish);
 }
 
-// use(how many vectors the lanes are), a constant.
-template <class V, int kVectors = 1, class Use>
-void with_vectors(int lanes, Use use) noexcept {
-  if constexpr (kVectors < kLastVectors)
-    if (lanes > kVectors * V::kLanes) return with_vectors<V, kVectors + 1>(lanes, use);
-  use(At<kVectors>{});
-}
-
 // Rows of keys or values as operand b: as they lie, or as strips.
 template <class T>
 struct KeyRows {

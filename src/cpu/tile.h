@@ -53,6 +53,14 @@ struct Tile {
   T* q;                  // [d][lanes]
 };
 
+// use(how many vectors the lanes of a tile are), a constant.
+template <class V, int kVectors = 1, class Use>
+void with_vectors(int lanes, Use use) noexcept {
+  if constexpr (kVectors < kLastVectors)
+    if (lanes > kVectors * V::kLanes) return with_vectors<V, kVectors + 1>(lanes, use);
+  use(At<kVectors>{});
+}
+
 // Steps 1 and 2 of one problem and key head. A tile has one vector of lanes or kTileVectors; with
 // kAsNeeded (forward), as many as its rows need.
 template <class V, bool kAsNeeded = false>
@@ -136,7 +144,7 @@ class Scores {
       if (!ready) convert_row(call.q, at, p.d, q_ + n * p.d);
       q[n] = ready ? from + at : q_ + n * p.d;
     }
-    // Whole squares are turned sooner: behind the last row it stands again.
+    // Behind the last row it stands again: every square is a whole one.
     for (int n = tile.rows; n < tile.lanes; ++n) q[n] = q[tile.rows - 1];
     rows_to_lanes<V>(q, tile.lanes, p.d, tile.q, tile.lanes, q_scale_);
   }
