@@ -51,6 +51,7 @@ FUNCTION = re.compile(r"^[0-9a-f]+ <(.*)>:$")
 INSTRUCTION = re.compile(r"^ *([0-9a-f]+):\t(\S+)\s*(.*)$")
 TARGET = re.compile(r"(?:^|\s)([0-9a-f]+) <")
 JUMP = re.compile(r"j\w+|b(\.\w+)?|cbn?z|tbn?z")
+ENDS = ("ret", "jmp", "b")        # what follows is not reached from here
 FUSED = re.compile(r"vfn?m(add|sub)\d+[ps][sd]|fml[as]|fn?m(add|sub)")
 VECTOR = re.compile(r"%[xyz]mm\d|\b[qvdsh]\d+\b")
 # The register that an address begins with: 0x20(%rsp), [sp, #32].
@@ -106,14 +107,34 @@ def stack_vectors(code):
     return found
 
 
+def reached(start, edges, without):
+    """What can be reached from a place along the edges, but not by way of `without`."""
+    found, new = {start} - {without}, [start] if start != without else []
+    while new:
+        for place in edges.get(new.pop(), ()):
+            if place != without and place not in found:
+                found.add(place)
+                new.append(place)
+    return found
+
+
 def hot_loops(code):
-    """(first, last) address of each innermost loop that has fused multiply-adds."""
-    fused = [address for address, mnemonic, _, _ in code if FUSED.fullmatch(mnemonic)]
-    loops = {(target, address) for address, _, _, target in code
+    """The addresses of each innermost loop that has fused multiply-adds. A loop is a jump back to
+    what every way to the jump has come by, and all from where one gets to the jump without coming
+    by there again: code that the compiler has moved behind the end jumps back, too."""
+    fused = {address for address, mnemonic, _, _ in code if FUSED.fullmatch(mnemonic)}
+    after, before = {}, {}
+    for (address, mnemonic, _, target), (following, *_) in zip(code, code[1:] + [(None,)]):
+        after[address] = [] if mnemonic in ENDS else [following] if following is not None else []
+        if target is not None:
+            after[address].append(target)
+        for place in after[address]:
+            before.setdefault(place, []).append(address)
+    loops = [reached(address, before, target) | {target} for address, _, _, target in code
              if target is not None and code[0][0] <= target <= address
-             and any(target <= f <= address for f in fused)}
-    return [(first, last) for first, last in loops
-            if not any(first <= a and b <= last and (a, b) != (first, last) for a, b in loops)]
+             and address not in reached(code[0][0], after, target)]
+    loops = [loop for loop in loops if loop & fused]
+    return [loop for loop in loops if not any(other < loop for other in loops)]
 
 
 def spills(listing):
@@ -128,7 +149,7 @@ def spills(listing):
         if not loops:
             yield "a product has a loop of fused multiply-adds", name
         found = [f"{address:x}: {mnemonic} {operands}" for address, mnemonic, operands, _ in code
-                 if address in moved and any(first <= address <= last for first, last in loops)]
+                 if address in moved and any(address in loop for loop in loops)]
         if found:
             yield "the sums of a product stay in registers", f"{found[0]}, {len(found)} in all, of {name}"
     if products == 0:
@@ -152,6 +173,12 @@ X86 = """0000000000000720 <void attend::(anonymous namespace)::product_tile<F32,
      74c:\tvmovaps %ymm3,-0x20(%rsp)
      750:\tret
 """
+# The same with a first step that stands behind the end, and reads a vector from the stack.
+MOVED = X86.replace("mov    0x40(%rbp),%r8", "je     751 <void attend::(anonymous namespace)::product_tile>") + """\
+     751:\tvmovaps -0x20(%rsp),%ymm0
+     755:\tvfmadd231ps %ymm0,%ymm2,%ymm3
+     75a:\tjmp    734 <void attend::(anonymous namespace)::product_tile<F32, 1, 2>(Operands)+0x14>
+"""
 ARM = """0000000000000530 <void attend::(anonymous namespace)::product_tile<F64, 1, 2>(Operands)>:
      530:\tstp\tx29, x30, [sp, #-64]!
      534:\tmov\tx29, sp
@@ -172,7 +199,9 @@ def products_wrong():
     """Tries spills() on listings, good and spoilt; prints and counts what it got wrong."""
     registers, loop, there = "stay in registers", "has a loop", "are products"
     trials = (
-        (X86, "", "", None), (ARM, "", "", None),
+        (X86, "", "", None), (ARM, "", "", None), (MOVED, "", "", None),
+        (MOVED, "mov    0x8(%rsp),%rcx", "vmovss 0x8(%rsp),%xmm4", registers),
+        (MOVED, "jmp    734", "je     751", registers),
         (X86, "0x20(%rdx),%ymm0", "0x20(%rsp),%ymm0", registers),
         (X86, "%ymm0,%ymm2,%ymm3", "-0x40(%rbp),%ymm2,%ymm3", registers),
         (X86, "mov    %rsp,%rbp", "mov    %rdi,%rbp", None),        # %rbp is a register like others

@@ -9,7 +9,7 @@ namespace attend {
 namespace {
 
 inline constexpr int kTileVectors = 2, kFeatureVectors = 2, kWideVectors = 4, kWidestVectors = 4;
-inline constexpr int kLastVectors = 2, kFewRows = 4;
+inline constexpr int kLastVectors = 2, kFewRows = 4, kStepsTogether = 1;
 constexpr int tile_rows(int vectors, bool) { return vectors > kTileVectors ? 2 : 4; }
 
 template <class Element, class Whole>

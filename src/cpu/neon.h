@@ -14,7 +14,7 @@ namespace {
 
 // Of scores; of features; of few rows, and of one.
 inline constexpr int kTileVectors = 3, kFeatureVectors = 2, kWideVectors = 4, kWidestVectors = 8;
-inline constexpr int kLastVectors = 5, kFewRows = 1;
+inline constexpr int kLastVectors = 5, kFewRows = 1, kStepsTogether = 1;
 constexpr int tile_rows(int vectors, bool along) {
   if (vectors > kTileVectors) return vectors > kLastVectors ? 2 : 4;
   return along ? (vectors == 3 ? 6 : 8) : (vectors == 3 ? 8 : 12);

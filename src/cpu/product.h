@@ -158,25 +158,28 @@ struct StoreDivided {
   }
 };
 
-// Addresses in the rows of a. Twelve pointers would not fit the registers: there is one for every
-// four rows, and the compiler is kept from seeing through it.
-template <class T, int kRows>
-struct Pointers {
-  static constexpr int kCount = (kRows + 3) / 4;
-  const T* base[kCount];
-  std::int64_t stride, stride3;
+// Elements of the rows of a, kSteps steps of the depth at a time. Twelve pointers would not fit the
+// registers: along, there is one for every two rows, across, one for each step; and the compiler is
+// kept from seeing through them.
+template <bool kAlong, int kSteps, int kRows, class T>
+class Elements {
+  static constexpr int kCount = kAlong ? (kRows + 1) / 2 : kSteps;
+  const T* at_[kCount];
+  const std::int64_t stride_;
 
-  ATTEND_INLINE Pointers(const T* a, std::int64_t step) : stride(step), stride3(step * 3) {
-    unrolled<kCount>(ATTEND_EACH(n) { base[n] = a + n * 4 * step; });
+ public:
+  ATTEND_INLINE Elements(const T* a, std::int64_t stride) : stride_(stride) {
+    unrolled<kCount>(ATTEND_EACH(n) { at_[n] = a + (kAlong ? 2 * n : n) * stride; });
   }
-  template <int kRow>
-  ATTEND_INLINE T at() const {
-    return base[kRow / 4][kRow % 4 == 3 ? stride3 : kRow % 4 * stride];
+  template <int kStep, int kRow>
+  ATTEND_INLINE const T* at() const {
+    if constexpr (kAlong) return at_[kRow / 2] + kRow % 2 * stride_ + kStep;
+    else return at_[kStep] + kRow;
   }
-  ATTEND_INLINE void advance() {
+  ATTEND_INLINE void advance(std::int64_t steps) {
     unrolled<kCount>(ATTEND_EACH(n) {
-      base[n] += 1;
-      asm("" : "+r"(base[n]));
+      at_[n] += kAlong ? steps : steps * stride_;
+      asm("" : "+r"(at_[n]));
     });
   }
 };
@@ -198,28 +201,43 @@ ATTEND_INLINE void prefetch_next_tile(const Operands<T>& x, std::int64_t k) {
   });
 }
 
-// Steps k to the depth of every sum, with the elements of a broadcast.
+// Steps k to the depth of every sum, with the elements of a broadcast. What a step costs besides
+// its multiply-adds is nothing to a core of one's own, but a tenth of the time where the other
+// thread of the core is busy. So: two steps in a loop; and every second row, whose address is a
+// pointer alone, is broadcast by the multiply-adds that read it, where the instruction set can and
+// it is not read more often than there are loads to spare.
 template <Layout kLayout, class T, class V, int kRows, int kVectors>
 ATTEND_INLINE void steps(const Operands<T>& x, std::int64_t k, V (&sum)[kRows][kVectors]) {
+  constexpr int kSteps = kStepsTogether;
   const T* b = x.b + k * x.b_stride;
-  const T* across = x.a + k * x.a_stride;
-  Pointers<T, kRows> along(x.a + k, x.a_stride);
-  for (; k < x.depth; ++k, b += x.b_stride) {
-    V lanes[kVectors];
-    unrolled<kVectors>(ATTEND_EACH(n) {
-      lanes[n] = V::load(b + n * V::kLanes);
-      if constexpr (is_wide(kVectors)) prefetch(b + 16 * x.b_stride + n * V::kLanes);
+  Elements<is_along(kLayout), kSteps, kRows, T> a(x.a + k * (is_along(kLayout) ? 1 : x.a_stride),
+                                                  x.a_stride);
+  const auto take = [&](auto count) __attribute__((always_inline)) {
+    unrolled<count>(ATTEND_EACH(step) {
+      V lanes[kVectors];
+      unrolled<kVectors>(ATTEND_EACH(n) {
+        lanes[n] = V::load(b + step * x.b_stride + n * V::kLanes);
+        if constexpr (is_wide(kVectors)) prefetch(b + (16 + step) * x.b_stride + n * V::kLanes);
+      });
+      if constexpr (kLayout == Layout::streamed) prefetch_next_tile<kRows>(x, k + step);
+      unrolled<kRows>(ATTEND_EACH(r) {
+        const T* const element = a.template at<step, r>();
+        if constexpr (r % 2 == 0 && kVectors <= kTileVectors) {
+          unrolled<kVectors>(ATTEND_EACH(n) { add_product(element, lanes[n], sum[r][n]); });
+        } else {
+          const V of_row = V::set(*element);
+          unrolled<kVectors>(ATTEND_EACH(n) { add_product(of_row, lanes[n], sum[r][n]); });
+        }
+      });
     });
-    if constexpr (kLayout == Layout::streamed) prefetch_next_tile<kRows>(x, k);
-    unrolled<kRows>(ATTEND_EACH(r) {
-      V a;
-      if constexpr (is_along(kLayout)) a = V::set(along.template at<r>());
-      else a = V::set(across[r]);
-      unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n] = fma(a, lanes[n], sum[r][n]); });
-    });
-    if constexpr (is_along(kLayout)) along.advance();
-    else across += x.a_stride;
+    b += count * x.b_stride;
+    a.advance(count);
+  };
+  if (kSteps > 1 && (x.depth - k) % 2 != 0) {
+    take(At<1>{});
+    ++k;
   }
+  for (; k < x.depth; k += kSteps) take(At<kSteps>{});
 }
 
 // Products by lane, in as many whole groups of V::kLanes steps as there are; gives where it

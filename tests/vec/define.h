@@ -20,6 +20,12 @@ struct Define {
       });
     }
   }
+  template <class From>
+  static void add(From a, const T* b, T* sum) {
+    V s = V::load(sum);
+    add_product(a, V::load(b), s);
+    s.store(sum);
+  }
   static void widen(const T* a, double* r) {
     unrolled<V::kDoubles>(ATTEND_EACH(n) { wide<n>(V::load(a)).store(r + n * D::kLanes); });
   }
@@ -50,6 +56,8 @@ struct Define {
         .divide = [](const T* a, const T* b, T* r) { (V::load(a) / V::load(b)).store(r); },
         .fma = [](const T* a, const T* b, const T* c,
                   T* r) { fma(V::load(a), V::load(b), V::load(c)).store(r); },
+        .add_product = [](const T* a, const T* b, T* sum) { add(V::load(a), b, sum); },
+        .add_product_of_first = [](const T* a, const T* b, T* sum) { add(a, b, sum); },
         .fma_lane = V::kByLane ? fma_lanes : nullptr,
         .larger = [](const T* a, const T* b, T* r) { larger(V::load(a), V::load(b)).store(r); },
         .ceiling = [](const T* a, T* r) { ceiling(V::load(a)).store(r); },

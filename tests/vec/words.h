@@ -20,7 +20,9 @@ struct Words {
   void (*multiply)(const T* a, const T* b, T* r);
   void (*divide)(const T* a, const T* b, T* r);
   void (*fma)(const T* a, const T* b, const T* c, T* r);
-  void (*fma_lane)(const T* a, const T* b, const T* c, T* r);  // r[lane][lanes]; none: nullptr
+  void (*add_product)(const T* a, const T* b, T* sum);
+  void (*add_product_of_first)(const T* a, const T* b, T* sum);  // a[0] in every lane
+  void (*fma_lane)(const T* a, const T* b, const T* c, T* r);    // r[lane][lanes]; none: nullptr
   void (*larger)(const T* a, const T* b, T* r);
   void (*ceiling)(const T* a, T* r);
   void (*scaled)(const T* a, const T* n, T* r);       // n: whole + the power
