@@ -22,8 +22,8 @@
 // An instruction set also names the register tiles of its products: tile_rows(vectors, along) rows
 // of kTileVectors (scores), kFeatureVectors (values) or, for few rows, kWideVectors or
 // kWidestVectors; kLastVectors, up to which a last tile of scores is widened rather than cut;
-// kStepsTogether, of the depth, 1 or 2, in a product's loop; and kFewRows, up to which keys in lanes
-// are better than rows (few_rows.h).
+// kStepsTogether, of the depth, 1 or 2, in a product's loop; and kFewRows, up to which keys in
+// lanes are better than rows (few_rows.h).
 //
 // All of it lives in unnamed namespaces, and so does everything that is made of it: code compiled
 // for one instruction set must never serve another.
