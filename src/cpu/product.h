@@ -5,7 +5,7 @@
 //                     k |  ===  === |        over the depth. Each step loads kVectors vectors of
 //     a [rows][depth]   +-----------+        b and kRows elements of a, for kRows * kVectors
 //     +-----+           +-----------+        multiply-adds, at most two a cycle:
-//     |  k  |         r |           |          AVX-512  12 x 2: 14 loads, 12 cycles, 27 registers
+//     |  k  |         r |           |          AVX-512  12 x 2: 20 loads, 12 cycles, 27 registers
 //   r |  .  |           |   sums    |          AVX2      6 x 2:  8 loads,  6 cycles, 15 registers
 //     |  .  |           |           |          NEON      8 x 3:  5 loads, 12 cycles, 29 registers
 //     +-----+           +-----------+          (also 12 x 2; by lane, see neon.h)

@@ -104,10 +104,11 @@ def scaled_dot_product_attention(
     """
     where = "scaled_dot_product_attention"
     if attn_mask is None and dropout_p == 0.0 and not enable_gqa and _plain(query, key, value):
-        q, k, v = (x.detach() if x.requires_grad else x for x in (query, key, value))
+        if query.requires_grad or key.requires_grad or value.requires_grad:  # gradients are switched off
+            query, key, value = query.detach(), key.detach(), value.detach()
         if is_causal:
-            return attend.attention(q, k, v, scale=scale, causal=True, query_offset=0)
-        return attend.attention(q, k, v, scale=scale)
+            return attend.attention(query, key, value, scale=scale, causal=True, query_offset=0)
+        return attend.attention(query, key, value, scale=scale)
     for name, x in (("query", query), ("key", key), ("value", value)):
         check_tensor(where, name, x)
         if x.dim() < 2:
