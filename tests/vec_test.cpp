@@ -180,10 +180,12 @@ TEST_P(Vec, fma_rounds_once_where_it_is_fused) {
       }
       r = c;
       w.add_product(a, b, r.data());
-      for (int n = 0; n < w.lanes; ++n) EXPECT_TRUE(same(r[n], truth(a[n], b[n], c[n])));
+      for (int n = 0; n < w.lanes; ++n)
+        EXPECT_TRUE(same(r[n], truth(a[n], b[n], c[n]))) << a[n] << " * " << b[n];
       r = c;
       w.add_product_of_first(a, b, r.data());
-      for (int n = 0; n < w.lanes; ++n) EXPECT_TRUE(same(r[n], truth(a[0], b[n], c[n])));
+      for (int n = 0; n < w.lanes; ++n)
+        EXPECT_TRUE(same(r[n], truth(a[0], b[n], c[n]))) << a[0] << " * " << b[n];
       if (w.fma_lane == nullptr) return;
       w.fma_lane(a, b, c.data(), r.data());
       for (int lane = 0; lane < w.lanes; ++lane) {

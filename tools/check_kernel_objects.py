@@ -51,7 +51,7 @@ FUNCTION = re.compile(r"^[0-9a-f]+ <(.*)>:$")
 INSTRUCTION = re.compile(r"^ *([0-9a-f]+):\t(\S+)\s*(.*)$")
 TARGET = re.compile(r"(?:^|\s)([0-9a-f]+) <")
 JUMP = re.compile(r"j\w+|b(\.\w+)?|cbn?z|tbn?z")
-ENDS = ("ret", "jmp", "b")        # what follows is not reached from here
+END = re.compile(r"ret\w?|jmpq?|br?")   # what follows is not reached from here
 FUSED = re.compile(r"vfn?m(add|sub)\d+[ps][sd]|fml[as]|fn?m(add|sub)")
 VECTOR = re.compile(r"%[xyz]mm\d|\b[qvdsh]\d+\b")
 # The register that an address begins with: 0x20(%rsp), [sp, #32].
@@ -119,20 +119,23 @@ def reached(start, edges, without):
 
 
 def hot_loops(code):
-    """The addresses of each innermost loop that has fused multiply-adds. A loop is a jump back to
-    what every way to the jump has come by, and all from where one gets to the jump without coming
-    by there again: code that the compiler has moved behind the end jumps back, too."""
+    """The addresses of each innermost loop that has fused multiply-adds. A loop has a head, which
+    every way from the beginning comes by, and is all from where one gets back to it: code that the
+    compiler has moved behind the end jumps back, too, and is none."""
     fused = {address for address, mnemonic, _, _ in code if FUSED.fullmatch(mnemonic)}
     after, before = {}, {}
-    for (address, mnemonic, _, target), (following, *_) in zip(code, code[1:] + [(None,)]):
-        after[address] = [] if mnemonic in ENDS else [following] if following is not None else []
+    for n, (address, mnemonic, _, target) in enumerate(code):
+        after[address] = [following[0] for following in code[n + 1:n + 2] if not END.fullmatch(mnemonic)]
         if target is not None:
             after[address].append(target)
         for place in after[address]:
             before.setdefault(place, []).append(address)
-    loops = [reached(address, before, target) | {target} for address, _, _, target in code
-             if target is not None and code[0][0] <= target <= address
-             and address not in reached(code[0][0], after, target)]
+    loops = []
+    for head in {target for *_, target in code if target in after}:
+        outside = reached(code[0][0], after, head)
+        back = [place for place in before[head] if place not in outside]
+        if back:
+            loops.append({head}.union(*(reached(place, before, head) for place in back)))
     loops = [loop for loop in loops if loop & fused]
     return [loop for loop in loops if not any(other < loop for other in loops)]
 
@@ -179,6 +182,25 @@ MOVED = X86.replace("mov    0x40(%rbp),%r8", "je     751 <void attend::(anonymou
      755:\tvfmadd231ps %ymm0,%ymm2,%ymm3
      75a:\tjmp    734 <void attend::(anonymous namespace)::product_tile<F32, 1, 2>(Operands)+0x14>
 """
+# A loop that is gone back into from two places; and one that is entered at its test, before another.
+TWICE = """0000000000000700 <product_tile>:
+     700:\tvmovups (%rdx),%ymm0
+     704:\tvfmadd231ps %ymm0,%ymm2,%ymm3
+     709:\tjne    700 <product_tile>
+     70b:\tvxorps %ymm4,%ymm4,%ymm4
+     70f:\tjne    700 <product_tile>
+     711:\tret
+"""
+BOTTOM = """0000000000000700 <product_tile>:
+     700:\tjmp    70b <product_tile+0xb>
+     702:\tvmovups (%rdx),%ymm0
+     706:\tvfmadd231ps %ymm0,%ymm2,%ymm3
+     70b:\tcmp    %r8,%rcx
+     70e:\tjne    702 <product_tile+0x2>
+     710:\tvfmadd231ps %ymm0,%ymm2,%ymm3
+     715:\tjne    710 <product_tile+0x10>
+     717:\tret
+"""
 ARM = """0000000000000530 <void attend::(anonymous namespace)::product_tile<F64, 1, 2>(Operands)>:
      530:\tstp\tx29, x30, [sp, #-64]!
      534:\tmov\tx29, sp
@@ -201,7 +223,9 @@ def products_wrong():
     trials = (
         (X86, "", "", None), (ARM, "", "", None), (MOVED, "", "", None),
         (MOVED, "mov    0x8(%rsp),%rcx", "vmovss 0x8(%rsp),%xmm4", registers),
-        (MOVED, "jmp    734", "je     751", registers),
+        (MOVED, "jmp    734", "jmp    74c", None), (MOVED, "jmp    734", "je     751", registers),
+        (TWICE, "", "", None), (TWICE, "vxorps %ymm4,%ymm4,%ymm4", "vmovups %ymm4,(%rsp)", registers),
+        (BOTTOM, "", "", None), (BOTTOM, "(%rdx),%ymm0", "(%rsp),%ymm0", registers),
         (X86, "0x20(%rdx),%ymm0", "0x20(%rsp),%ymm0", registers),
         (X86, "%ymm0,%ymm2,%ymm3", "-0x40(%rbp),%ymm2,%ymm3", registers),
         (X86, "mov    %rsp,%rbp", "mov    %rdi,%rbp", None),        # %rbp is a register like others

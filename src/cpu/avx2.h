@@ -49,7 +49,7 @@ inline F64 operator/(F64 a, F64 b) { return {_mm256_div_pd(a.v, b.v)}; }
 inline F64 fma(F64 a, F64 b, F64 c) { return {_mm256_fmadd_pd(a.v, b.v, c.v)}; }
 // In place: the compiler would copy sums from register to register.
 ATTEND_INLINE void add_product(F64 a, F64 b, F64& sum) {
-  asm("vfmadd231pd %1, %2, %0" : "+x"(sum.v) : "x"(b.v), "x"(a.v));
+  asm("vfmadd231pd %1, %2, %0" : "+x"(sum.v) : "x"(a.v), "x"(b.v));
 }
 inline F64 larger(F64 a, F64 b) { return {_mm256_max_pd(a.v, b.v)}; }
 inline F64 ceiling(F64 a) { return {_mm256_ceil_pd(a.v)}; }
@@ -103,7 +103,7 @@ inline F32 operator*(F32 a, F32 b) { return {_mm256_mul_ps(a.v, b.v)}; }
 inline F32 operator/(F32 a, F32 b) { return {_mm256_div_ps(a.v, b.v)}; }
 inline F32 fma(F32 a, F32 b, F32 c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
 ATTEND_INLINE void add_product(F32 a, F32 b, F32& sum) {
-  asm("vfmadd231ps %1, %2, %0" : "+x"(sum.v) : "x"(b.v), "x"(a.v));
+  asm("vfmadd231ps %1, %2, %0" : "+x"(sum.v) : "x"(a.v), "x"(b.v));
 }
 inline F32 larger(F32 a, F32 b) { return {_mm256_max_ps(a.v, b.v)}; }
 inline F32 ceiling(F32 a) { return {_mm256_ceil_ps(a.v)}; }

@@ -45,10 +45,10 @@ inline F64 operator-(F64 a, F64 b) { return {_mm512_sub_pd(a.v, b.v)}; }
 inline F64 operator*(F64 a, F64 b) { return {_mm512_mul_pd(a.v, b.v)}; }
 inline F64 operator/(F64 a, F64 b) { return {_mm512_div_pd(a.v, b.v)}; }
 inline F64 fma(F64 a, F64 b, F64 c) { return {_mm512_fmadd_pd(a.v, b.v, c.v)}; }
-// In place: the compiler would copy sums from register to register, at the cost of a multiplication
-// each. Broadcast on the way from memory: a load more, an instruction less.
+// In place: the compiler would copy sums from register to register. Broadcast on the way from
+// memory: a load more, an instruction less.
 ATTEND_INLINE void add_product(F64 a, F64 b, F64& sum) {
-  asm("vfmadd231pd %1, %2, %0" : "+v"(sum.v) : "v"(b.v), "v"(a.v));
+  asm("vfmadd231pd %1, %2, %0" : "+v"(sum.v) : "v"(a.v), "v"(b.v));
 }
 ATTEND_INLINE void add_product(const double* a, F64 b, F64& sum) {
   asm("vfmadd231pd %1%{1to8%}, %2, %0" : "+v"(sum.v) : "m"(*a), "v"(b.v));
@@ -107,7 +107,7 @@ inline F32 operator*(F32 a, F32 b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline F32 operator/(F32 a, F32 b) { return {_mm512_div_ps(a.v, b.v)}; }
 inline F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 ATTEND_INLINE void add_product(F32 a, F32 b, F32& sum) {
-  asm("vfmadd231ps %1, %2, %0" : "+v"(sum.v) : "v"(b.v), "v"(a.v));
+  asm("vfmadd231ps %1, %2, %0" : "+v"(sum.v) : "v"(a.v), "v"(b.v));
 }
 ATTEND_INLINE void add_product(const float* a, F32 b, F32& sum) {
   asm("vfmadd231ps %1%{1to16%}, %2, %0" : "+v"(sum.v) : "m"(*a), "v"(b.v));

@@ -8,7 +8,8 @@
 //     |  k  |         r |           |          AVX-512  12 x 2: 20 loads, 12 cycles, 27 registers
 //   r |  .  |           |   sums    |          AVX2      6 x 2:  8 loads,  6 cycles, 15 registers
 //     |  .  |           |           |          NEON      8 x 3:  5 loads, 12 cycles, 29 registers
-//     +-----+           +-----------+          (also 12 x 2; by lane, see neon.h)
+//     +-----+           +-----------+          (AVX-512: half of the elements twice, see steps();
+//                                              NEON: also 12 x 2; by lane, see neon.h)
 //
 // Every sum is one ascending chain of fused multiply-adds over k: how the rows are cut into tiles
 // changes no bit. a is read as it lies, with its depth contiguous (scores: a row is a key) or with
@@ -203,12 +204,14 @@ ATTEND_INLINE void prefetch_next_tile(const Operands<T>& x, std::int64_t k) {
 
 // Steps k to the depth of every sum, with the elements of a broadcast. What a step costs besides
 // its multiply-adds is nothing to a core of one's own, but a tenth of the time where the other
-// thread of the core is busy. So: two steps in a loop; and every second row, whose address is a
-// pointer alone, is broadcast by the multiply-adds that read it, where the instruction set can and
-// it is not read more often than there are loads to spare.
+// thread of the core is busy. So kStepsTogether steps make a loop; and every second row, whose
+// address is a pointer alone, is broadcast by the multiply-adds that read it, where the instruction
+// set can. Each of them loads the element again: tiles wider than kTileVectors have no loads to
+// spare.
 template <Layout kLayout, class T, class V, int kRows, int kVectors>
 ATTEND_INLINE void steps(const Operands<T>& x, std::int64_t k, V (&sum)[kRows][kVectors]) {
   constexpr int kSteps = kStepsTogether;
+  static_assert(kSteps == 1 || kSteps == 2);
   const T* b = x.b + k * x.b_stride;
   Elements<is_along(kLayout), kSteps, kRows, T> a(x.a + k * (is_along(kLayout) ? 1 : x.a_stride),
                                                   x.a_stride);
@@ -233,7 +236,7 @@ ATTEND_INLINE void steps(const Operands<T>& x, std::int64_t k, V (&sum)[kRows][k
     b += count * x.b_stride;
     a.advance(count);
   };
-  if (kSteps > 1 && (x.depth - k) % 2 != 0) {
+  if ((x.depth - k) % kSteps != 0) {  // first, so that the loop has one way out
     take(At<1>{});
     ++k;
   }

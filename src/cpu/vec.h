@@ -8,8 +8,9 @@
 //   V::set(x)                        the same in every lane
 //   V::pieces(p)                     16 bytes each from p(0), p(1), ... side by side
 //   fma(a, b, c)                     a * b + c, fused where the instruction set can, V::kFused
-//   add_product(a, b, sum)           sum = fma(a, b, sum); a may be a pointer to what all lanes
-//   have a + b, a - b, a * b, a / b larger(a, b)                     the larger; NaN where b is NaN
+//   add_product(a, b, sum)           sum = fma(a, b, sum), here for all; a may point to one element
+//   a + b, a - b, a * b, a / b
+//   larger(a, b)                     the larger; NaN where b is NaN
 //   ceiling(a)                       to a whole number
 //   scaled(a, n)                     a * 2^n, for Exp2<T>::kWhole + n (exp2.h); NaN where a is NaN
 //   V::Mask, less(a, b)
@@ -22,8 +23,8 @@
 // An instruction set also names the register tiles of its products: tile_rows(vectors, along) rows
 // of kTileVectors (scores), kFeatureVectors (values) or, for few rows, kWideVectors or
 // kWidestVectors; kLastVectors, up to which a last tile of scores is widened rather than cut;
-// kStepsTogether, of the depth, 1 or 2, in a product's loop; and kFewRows, up to which keys in
-// lanes are better than rows (few_rows.h).
+// kStepsTogether, how many steps of the depth (1 or 2) the loop of a product takes at once; and
+// kFewRows, up to which keys in lanes are better than rows (few_rows.h).
 //
 // All of it lives in unnamed namespaces, and so does everything that is made of it: code compiled
 // for one instruction set must never serve another.
@@ -53,6 +54,7 @@ ATTEND_INLINE void unrolled(Use use) {
 // NOLINTNEXTLINE(bugprone-macro-parentheses): a name
 #define ATTEND_EACH(index) [&](auto index) __attribute__((always_inline))
 
+// What an instruction set does not do better.
 template <class V>
 ATTEND_INLINE void add_product(V a, V b, V& sum) {
   sum = fma(a, b, sum);

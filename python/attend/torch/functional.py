@@ -104,7 +104,7 @@ def scaled_dot_product_attention(
     """
     where = "scaled_dot_product_attention"
     if attn_mask is None and dropout_p == 0.0 and not enable_gqa and _plain(query, key, value):
-        if query.requires_grad or key.requires_grad or value.requires_grad:  # gradients are switched off
+        if query.requires_grad or key.requires_grad or value.requires_grad:  # under no_grad()
             query, key, value = query.detach(), key.detach(), value.detach()
         if is_causal:
             return attend.attention(query, key, value, scale=scale, causal=True, query_offset=0)
