@@ -14,7 +14,7 @@ def of_suites(results, cores, *suites):
 
 def every_case(results, cores):
     """Against the best other library, in every case."""
-    suites = ("notes", "bert", "gpt", "long", "decode", "backward", "layer")
+    suites = ("notes", "bert", "gpt", "long", "decode", "backward", "layer", "length")
     found = [(ratio(run), run["case"]["name"]) for run in of_suites(results, cores, *suites) if ratio(run)]
     if found:
         worst, name = min(found)
@@ -52,7 +52,7 @@ def shares(results, cores):
     for (operation, d), runs in groups.items():
         wanted, found = wanted_share(runs[0]["case"]), [share(run, results["peaks"]) for run in runs]
         yield (f"{operation} from 2048 keys, d {d}: {100 * wanted:.0f} % of peak",
-               f"{100 * min(found):.0f} % to {100 * max(found):.0f} %", min(found) >= wanted)
+               f"{100 * min(found):.1f} % to {100 * max(found):.1f} %", min(found) >= wanted)
 
 
 def causal(results, cores):
@@ -66,13 +66,13 @@ def causal(results, cores):
             part = run["figures"]["attend"]["seconds"] / full[shape(case)]
             wanted = 0.60 if case["keys"] < 2048 else 0.55
             yield (f"causal at {case['keys']} keys, d {case['d']}: {100 * wanted:.0f} % of the full time",
-                   f"{100 * part:.0f} %", part <= wanted)
+                   f"{100 * part:.1f} %", part <= wanted)
 
 
 def decode(results, cores):
     found = [share(run, results["peaks"]) for run in of_suites(results, cores, "decode")]
     if found:
-        yield ("decode: 85 % of reading speed", f"{100 * min(found):.0f} % to {100 * max(found):.0f} %",
+        yield ("decode: 85 % of reading speed", f"{100 * min(found):.1f} % to {100 * max(found):.1f} %",
                min(found) >= 0.85)
 
 
@@ -85,7 +85,7 @@ def layer(results, cores):
             value = min(peers) / figures["attend"]["seconds"]
             wanted = 1.5 if any(name + "_" in run["case"]["name"] for name in NOTES_SHAPES) else 1.1
             yield (f"{run['case']['name']}: {wanted}x nn.MultiheadAttention, or 85 % of peak",
-                   f"{value:.2f}x, {100 * part:.0f} %", value >= wanted or part >= 0.85)
+                   f"{value:.2f}x, {100 * part:.1f} %", value >= wanted or part >= 0.85)
 
 
 def growth(results, cores):
