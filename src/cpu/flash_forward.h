@@ -35,6 +35,7 @@ class FlashForward {
   using T = typename V::T;
   static constexpr int kMost = Tile<V>::kMost, kRoom = Tile<V>::kRoom;
   static constexpr int kTiles = V::kByLane ? 16 : 4;  // of a task: they share a chunk, in the cache
+  static constexpr int kTilesForPanels = 12;          // they pay for keys and values in order
   static constexpr int kAhead = 32;                   // keys, where memory is the limit
   static constexpr T kHidden = ForwardScores<V>::kHidden;
 
@@ -173,7 +174,7 @@ class FlashForward {
     }
     for (std::int64_t at = begin / kChunk * kChunk; at < end; at += kChunk) {
       bring(at, begin, end);
-      scores_.arrange(memory_.chunk, used);
+      if (used >= kTilesForPanels) scores_.arrange(memory_.chunk);
       for (int t = 0; t < used; ++t) {
         Sums<V>& tile = memory_.tiles[t];
         memory_.chunk.cold = t == 0;

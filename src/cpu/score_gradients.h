@@ -39,6 +39,7 @@ class ScoreGradients {
   static constexpr int kMost = Tile<V>::kMost;
   static constexpr int kRows = 128 % kMost == 0 ? 128 : 96;  // of a group, at most
   static constexpr int kTiles = kRows / kMost;
+  static constexpr int kTilesForPanels = 4;  // they pay for keys and values in order
   static constexpr T kHidden = Scores<V>::kHidden;
   // A weight's error is that of its score, which comes from the length of the chain of features.
   static constexpr int kFeatures = 64;
@@ -265,7 +266,7 @@ class ScoreGradients {
       find_runs(from, to);
       if (runs->count == 0) continue;
       scores_.bring(chunk, from, to, values);
-      scores_.arrange(chunk, used);
+      if (used >= kTilesForPanels) scores_.arrange(chunk);
       use(index++, row);
       row += runs->count;
     }

@@ -69,7 +69,6 @@ class Scores {
   using T = typename V::T;
   static constexpr int kMost = Tile<V>::kMost, kRoom = Tile<V>::kRoom;
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
-  static constexpr int kTilesForPanels = 4;  // they pay for bringing keys and values into order
   // From so many keys on, a tile of one vector waits for memory more than for products.
   static constexpr int kStreamed = 128;
   static bool streams(const Tile<V>& tile, int keys) noexcept {
@@ -159,10 +158,10 @@ class Scores {
     chunk.k_panels = chunk.v_panels = chunk.k_strips = chunk.v_strips = nullptr;
   }
 
-  // Then, for so many tiles of rows, what products by lane read best: everything that the chunk has
-  // memory for, if that pays.
-  void arrange(Chunk<T>& chunk, int tiles) const noexcept {
-    if (!V::kByLane || tiles < kTilesForPanels) return;
+  // Then, for many tiles of rows, what products by lane read best: everything that the chunk has
+  // memory for.
+  void arrange(Chunk<T>& chunk) const noexcept {
+    if (!V::kByLane) return;
     const std::int64_t count = chunk.to - chunk.from;
     if (chunk.paneled_k != nullptr)
       chunk.k_panels = rows_to_panels<V>(chunk.k, chunk.k_stride, count, p.d, chunk.paneled_k);
