@@ -26,8 +26,8 @@ CLOSING = """## How it is measured
 - Each library has a process of its own, pinned to the same cores, and they take turns: one computes, the others sleep. In one
   process ONNX Runtime's threads, which wait by spinning, would slow the others down; and pinning alone keeps PyTorch on Arm to
   one core.
-- A figure is the median over rounds of the median of a turn of 30 to 80 milliseconds, three calls at least (`settings` in
-  `results.json`). The order changes every round. Spread is how far attend's rounds lie apart, as a part of their median; those
+- A figure is the median over rounds of the median of a turn; `settings` in `results.json` says how many and how long. The order
+  changes every round. Spread is how far attend's rounds lie apart, as a part of their median; those
   of all are in `results.json`. A turn during which the host of a virtual machine kept its cores for others (`steal` in
   `/proc/stat`) is taken again. A mean is the geometric one, of ratios.
 - PyTorch's forward passes run in `inference_mode` (`scaled_dot_product_attention`, `nn.MultiheadAttention`); attend.torch is
@@ -36,8 +36,8 @@ CLOSING = """## How it is measured
   weights anew in both.
 - Each result is held against the formulas in f64 before it counts; an exclamation mark is a result that was wrong.
 - Peak is what a loop of multiply-adds on registers reaches on these cores in the same run; for decode, what a sum over as much
-  memory reaches, so a small cache is read faster than the memory of the machine's row. Where neighbours share the processor,
-  it may be measured at a worse moment than a case: then a share is above 100 %. Operations: `4 B H Tq Tk d` forward, half of
+  memory reaches (`peaks` in `results.json`: what fits the caches is read faster). Where neighbours share the processor, it
+  may be measured at a worse moment than a case: then a share is above 100 %. Operations: `4 B H Tq Tk d` forward, half of
   it when causal, 2.5 times as many backward.
 - A name says batch B, heads H, key heads K where they are fewer, queries Q where they are one, keys T, size of a head d. The layer
   has a width of 512. `length` has 2048 tokens in every case.

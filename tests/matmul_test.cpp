@@ -61,8 +61,8 @@ TEST(Matmul, every_tail_has_the_defined_bits) {
 
 // Sizes around every tile, depths around the vectors and the blocks of 256; b as rows, as columns
 // and packed, by the caller or, for many rows, once for all; a both ways. One row, and a few, read
-// b where it lies if its columns are whole vectors and there is no bias. All of it lies against a
-// page that nobody may touch.
+// b where it lies if its columns are whole vectors and there is no bias. All but the
+// packed b lies against a page that nobody may touch.
 TEST(Matmul, every_instruction_set_has_the_defined_bits) {
   int ran = 0;
   const Machine machine = this_machine();

@@ -203,11 +203,11 @@ ATTEND_INLINE void prefetch_next_tile(const Operands<T>& x, std::int64_t k) {
 }
 
 // Steps k to the depth of every sum, with the elements of a broadcast. What a step costs besides
-// its multiply-adds is nothing to a core of one's own, but a tenth of the time where the other
-// thread of the core is busy. So kStepsTogether steps make a loop; and every second row, whose
-// address is a pointer alone, is broadcast by the multiply-adds that read it, where the instruction
-// set can. Each of them loads the element again: tiles wider than kTileVectors have no loads to
-// spare.
+// its multiply-adds is nothing to a core of one's own, but was a tenth of the time beside busy
+// neighbours (docs/decisions/014-fewer-instructions.md). So kStepsTogether steps make a loop; and
+// every second row, whose address is a pointer alone, is broadcast by the multiply-adds that read
+// it, where the instruction set can. Each of them loads the element again: tiles wider than
+// kTileVectors have no loads to spare.
 template <Layout kLayout, class T, class V, int kRows, int kVectors>
 ATTEND_INLINE void steps(const Operands<T>& x, std::int64_t k, V (&sum)[kRows][kVectors]) {
   constexpr int kSteps = kStepsTogether;

@@ -8,7 +8,7 @@
 //   V::set(x)                        the same in every lane
 //   V::pieces(p)                     16 bytes each from p(0), p(1), ... side by side
 //   fma(a, b, c)                     a * b + c, fused where the instruction set can, V::kFused
-//   add_product(a, b, sum)           sum = fma(a, b, sum), here for all; a may point to one element
+//   add_product(a, b, sum)           sum = fma(a, b, sum); a may point to one element of all lanes
 //   a + b, a - b, a * b, a / b
 //   larger(a, b)                     the larger; NaN where b is NaN
 //   ceiling(a)                       to a whole number
