@@ -54,7 +54,7 @@ class Dropout(NamedTuple):
 
 
 class BackwardResult(NamedTuple):
-    """The gradients of attention() with a bias, sinks or alibi; of what it had not, None."""
+    """The gradients of attention() with a bias, sinks or alibi; None for inputs not given."""
 
     dq: Any
     dk: Any
@@ -108,7 +108,7 @@ class AttentionGradients(NamedTuple):
 
 
 class OptionGradients(NamedTuple):
-    """Of the options of one attention of a block; of what it had not, None."""
+    """Gradients of the options of one of a block's attentions; None for options not given."""
 
     dbias: Any = None
     dsinks: Any = None

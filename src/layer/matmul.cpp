@@ -40,7 +40,7 @@ struct Operand {
     data = static_cast<const T*>(x.data());
     row = x.strides()[0];
     column = x.rank() == 2 ? x.strides()[1] : 0;
-    // The stride of a single index is nobody's.
+    // A dimension of size 1 may have any stride.
     if (x.size(0) == 1 && column != 1) row = 1;
     if (x.rank() == 2 && x.size(1) == 1 && row != 1) column = 1;
     if (x.dtype() == dtype_of<T>() && (row == 1 || column == 1)) return;
