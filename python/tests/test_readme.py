@@ -1,6 +1,7 @@
-"""Do the README's Python lines run as they stand?"""
+"""Do the README's Python lines, and the examples in Python, run as they stand?"""
 import pathlib
 import re
+import runpy
 
 README = pathlib.Path(__file__).parents[2] / "README.md"
 
@@ -17,3 +18,10 @@ def test_the_lines_for_numpy_run():
         names = {}
         exec(text, names)
         assert names["y"].shape == (2, 10, 512)
+
+
+def test_the_examples_run():
+    examples = sorted((README.parent / "examples").glob("*.py"))
+    assert examples
+    for example in examples:
+        runpy.run_path(str(example))

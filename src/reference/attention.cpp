@@ -1,4 +1,5 @@
-// Attention, row by row: the truth that every other kernel is held against. Start here.
+// Attention, row by row: the truth that every other kernel is held against. The plainest form of
+// the four steps, without options, is examples/four_steps.cpp; this is the next to read.
 //
 // Forward goes through four steps for each query row, backward through the same steps in reverse;
 // the numbers are those of docs/algorithm.md, and every kernel marks them. All tensors are read as
