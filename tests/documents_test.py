@@ -10,12 +10,14 @@ Examined are README.md, README.zh-CN.md, CONTRIBUTING.md, CHANGELOG.md and docs/
   - every relative link leads to a file, and to a heading of it if it names one;
   - every path of the tree that is written as code or drawn exists, and every test that is named;
   - the README's tables have every field of AttentionOptions, AttentionOutputs, AttentionGradients, and no other;
-  - the Chinese README has the blocks of code and the links of the English one, and as many headings;
+  - a document NAME.zh-CN.md has the blocks of code, links and figures of NAME.md, and as many headings and rows of
+    tables; docs/notes has every page in both languages;
   - no document names a machine's own paths;
   - with a compiler: the kernel of docs/adding_a_kernel.md compiles.
 A mistake is printed as `file:line: rule: what was found`. Exit: 0 none, 1 some, 2 usage.
 """
 import argparse
+import collections
 import pathlib
 import re
 import shutil
@@ -24,7 +26,7 @@ import sys
 import tempfile
 import textwrap
 
-CHINESE = "README.zh-CN.md"
+CHINESE = ".zh-CN.md"
 FIELDS = ("AttentionOptions", "AttentionOutputs", "AttentionGradients")
 # The first word of what counts as a path of the tree when it is written as code.
 ROOTS = ("include", "src", "tests", "examples", "docs", "tools", "cmake")
@@ -39,6 +41,9 @@ PROGRAM = re.compile(r"^<!-- (\w+/[\w./-]+)(?: \[(\w+)\])?[^\n]*-->\n```\w*\n(.*
 # Where tests are named: a paragraph that begins so.
 HELD_BY = re.compile(r"^\*Held by\* (?:.+\n)+", re.M)
 QUESTION = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)+")
+# Numbers that were computed or measured: with a point or with thousands.
+FIGURE = re.compile(r"\d+(?:[.,]\d+)+")
+ROW = re.compile(r"^\|.*\|$", re.M)
 
 
 def line_of(text, position):
@@ -149,18 +154,35 @@ def check_fields(root, path, readme):
 
 
 def check_translation(root, path, text):
-    """The blocks of code and the number of headings of README.md."""
-    original = (root / "README.md").read_text()
-    blocks = FENCE.findall(original)
+    """The blocks of code, links, figures, headings and rows of the English document."""
+    name = path.replace(CHINESE, ".md")
+    if not (root / name).is_file():
+        yield path, 1, "a translation has its original", name
+        return
+    both = [(root / name).read_text(), text]
+    blocks = FENCE.findall(both[0])
     for n, match in enumerate(FENCE.finditer(text)):
         if n >= len(blocks) or match[0] != blocks[n]:
-            yield path, line_of(text, match.start()), "a block of code is that of README.md", match[0].split("\n")[1]
-    links = [{link.replace(".zh-CN", "") for link in LINK.findall(without_fences(whole))} for whole in (original, text)]
+            yield path, line_of(text, match.start()), f"a block of code is that of {name}", match[0].split("\n")[1]
+    prose = [without_fences(whole) for whole in both]
+    # A heading's anchor is in its document's language: only the file is compared.
+    links = [{link.replace(".zh-CN", "").partition("#")[0] for link in LINK.findall(whole)} for whole in prose]
     for link in sorted(links[0] ^ links[1]):
-        yield path, 1, "the links are those of README.md", link
-    counts = [len(list(anchors(whole))) for whole in (original, text)]
-    if len(FENCE.findall(text)) != len(blocks) or counts[0] != counts[1]:
-        yield path, 1, "every block and heading of README.md has its translation", f"{counts[1]} headings"
+        yield path, 1, f"the links are those of {name}", link
+    figures = [collections.Counter(FIGURE.findall(whole)) for whole in prose]
+    for figure in sorted((figures[0] - figures[1]) + (figures[1] - figures[0])):
+        yield path, 1, f"the figures are those of {name}", figure
+    counts = [(len(list(anchors(whole))), len(FENCE.findall(whole)), len(ROW.findall(whole))) for whole in both]
+    if counts[0] != counts[1]:
+        yield (path, 1, f"every heading, block and row of {name} has its translation",
+               "{} headings, {} blocks, {} rows, not {}, {}, {}".format(*counts[1], *counts[0]))
+
+
+def check_both_languages(root):
+    for file in sorted((root / "docs/notes").glob("*.md")):
+        other = file.name.replace(CHINESE, ".md") if file.name.endswith(CHINESE) else file.stem + CHINESE
+        if not (file.parent / other).exists():
+            yield f"docs/notes/{file.name}", 1, "every page of docs/notes is there in both languages", other
 
 
 def check_machine(path, text):
@@ -186,7 +208,7 @@ def check_kernel(root, compiler):
 
 
 def documents(root):
-    for name in ("README.md", CHINESE, "CONTRIBUTING.md", "CHANGELOG.md"):
+    for name in ("README.md", "README.zh-CN.md", "CONTRIBUTING.md", "CHANGELOG.md"):
         yield root / name
     yield from sorted((root / "docs").rglob("*.md"))
 
@@ -202,10 +224,11 @@ def check(root, compiler=None):
         for rule in (check_links, check_paths, check_tests, check_programs):
             mistakes += rule(root, path, text)
         mistakes += check_machine(path, text)
-        if path in ("README.md", CHINESE):
+        if path in ("README.md", "README.zh-CN.md"):
             mistakes += check_fields(root, path, text)
-        if path == CHINESE:
+        if path.endswith(CHINESE):
             mistakes += check_translation(root, path, text)
+    mistakes += check_both_languages(root)
     if compiler:
         mistakes += check_kernel(root, compiler)
     return mistakes, len(files)
@@ -228,7 +251,10 @@ SPOILS = (
      "every field of AttentionGradients"),
     ("README.zh-CN.md", "| `softcap` |", "| `soft_cap` |", "every field of AttentionOptions"),
     ("README.md", "find_package(attend REQUIRED)", "find_package(attend)", "a block of code is that of README.md"),
-    ("README.zh-CN.md", "\n## 错误\n", "\n错误\n", "every block and heading"),
+    ("README.zh-CN.md", "\n## 错误\n", "\n错误\n", "every heading, block and row"),
+    ("docs/notes/single_head.zh-CN.md", "0.0776385", "0.0776386", "the figures are those of docs/notes/single_head.md"),
+    ("docs/notes/sentence.md", "| 6 | nothing: uniform weights | |\n", "", "every heading, block and row"),
+    ("docs/notes/around.md", "+ --> norm -->", "+ --> norm", "a block of code is that of docs/notes/around.md"),
     ("README.zh-CN.md", "[docs/contract.md](docs/contract.md)", "docs/contract.md", "the links are those of README.md"),
     ("docs/contract.md", "*Held by* ", "*Held by* `no_such_question`, ", "a test exists"),
     ("docs/notation.md", "# Notation", "# Notation\n\nSee /home/me/notes.", "no path of a machine"),
