@@ -3,8 +3,8 @@
 //   q    [batch, heads, queries, d]          k [batch, key heads, keys, d]
 //   out  [batch, heads, queries, dv]         v [batch, key heads, keys, dv]
 //
-// heads must be a multiple of key heads: query head h uses key head h / (heads / key heads). All of
-// f64, f32, bf16, f16; any strides; any of batch, heads, queries and keys may be zero. Single-head
+// heads must be a multiple of key heads (GQA): query head h uses key head h / (heads / key heads).
+// f64, f32, bf16 or f16, any strides; any of batch, heads, queries, keys may be zero. Single-head
 // attention is the same call with one head. The rules: docs/contract.md; the formulas:
 // docs/algorithm.md.
 #pragma once
@@ -28,14 +28,14 @@ ATTEND_API Tensor attention(const ConstTensorView& q, const ConstTensorView& k,
                             const ConstTensorView& v, const AttentionOptions& options = {},
                             Context& context = default_context());
 
-// The shape that weights and scores of this call have: [batch, heads, queries, keys], of packed
-// sequences [sequences, heads, queries of the longest, keys of the longest].
+// The shape of this call's weights and scores: [batch, heads, queries, keys], for packed sequences
+// [sequences, heads, queries of the longest, keys of the longest].
 ATTEND_API Shape weights_shape(const ConstTensorView& q, const ConstTensorView& k,
                                const ConstTensorView& v, const AttentionOptions& options = {});
 
 // Gradients of a loss, given its gradient dout at `out` (and dlse [batch, heads, queries] at lse).
 // out and lse are what attention() wrote for the same q, k, v and options: all the keys, not a part
-// of them. Kernels may read them to save work, or form them again; the reference does the latter.
+// of them. Kernels may use them to save work, or compute them again as the reference does.
 ATTEND_API void attention_backward(const ConstTensorView& q, const ConstTensorView& k,
                                    const ConstTensorView& v, const ConstTensorView& out,
                                    const ConstTensorView& lse, const ConstTensorView& dout,

@@ -1,5 +1,5 @@
-// The block around attention: residual, norm, and a feed-forward network, as in encoder and decoder
-// layers. Each of up to three parts f (self-attention, cross-attention, feed-forward) is wrapped:
+// Attention with residual, norm and a feed-forward network: the encoder and decoder layers of
+// transformers. Up to three parts f (self-attention, cross-attention, feed-forward), each wrapped:
 //
 //   post-norm   y = norm(x + f(x))          pre-norm   y = x + f(norm(x))
 #pragma once
@@ -41,8 +41,8 @@ class ATTEND_API AttentionBlock {
                  const AttentionOptions& self = {}, const AttentionOptions& cross = {},
                  Context& context = default_context()) const;
 
-  // The steps of the parts with their names before them: "attention.weights"; and the sums and
-  // norms: "residual_1", "norm_1", ... "output".
+  // The steps of each part with its name as a prefix, "attention.weights", and the sums and norms,
+  // "residual_1", "norm_1", ... "output".
   Trace trace(const ConstTensorView& x, const ConstTensorView& memory = {},
               const AttentionOptions& self = {}, const AttentionOptions& cross = {},
               Context& context = default_context()) const;
@@ -57,7 +57,7 @@ class ATTEND_API AttentionBlock {
   };
   struct Gradients {
     Tensor dx, dmemory;
-    OptionGradients self, cross;  // of those options of each attention that were given
+    OptionGradients self, cross;  // of each attention; none for options not given
     std::vector<NamedTensor> parameters;
   };
   std::pair<Tensor, Saved> forward_train(const ConstTensorView& x,
@@ -68,8 +68,8 @@ class ATTEND_API AttentionBlock {
   Gradients backward(const ConstTensorView& dy, const Saved& saved,
                      Context& context = default_context()) const;
 
-  // Token by token: `cache` of attention().make_cache(). A decoder also has a cache of its memory,
-  // cross().make_cache(), filled once by cross().append(memory, memory, ...).
+  // Token by token: `cache` is made by attention().make_cache(). A decoder takes a cache of its
+  // memory too: cross().make_cache(), filled once by cross().append(memory, memory, ...).
   Tensor forward(const ConstTensorView& x, KvCache& cache, const AttentionOptions& self = {},
                  const ConstTensorView& lengths = {}, Context& context = default_context()) const;
   Tensor forward(const ConstTensorView& x, KvCache& cache, const KvCache& memory,

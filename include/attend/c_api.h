@@ -7,9 +7,9 @@
  * changed and no result is written, and attend_last_error() says what was wrong. No C++ exception
  * leaves, nothing ends the process, nothing is printed.
  *
- * Handles.  A handle that a function makes, through its last argument, is the caller's, who hands
- * it to the destroy function of its kind once; destroying NULL does nothing. Strings and the shapes
- * and data of views that come out of a handle live as long as it does.
+ * Handles.  A new handle is returned through a function's last argument. The caller owns it and
+ * calls the destroy function of its kind once; destroying NULL does nothing. Strings, and shapes
+ * and data of views, that come from a handle live as long as it does.
  *
  * Structs.  The first field is struct_size, the sizeof that the caller was compiled with, and every
  * other field's zero is its default: `attend_view x = ATTEND_INIT(attend_view);`. NULL in place of
@@ -40,7 +40,7 @@ typedef int32_t attend_status;
 enum {
   ATTEND_OK = 0,
   ATTEND_INVALID_ARGUMENT = 1, /* an argument breaks a rule */
-  ATTEND_UNSUPPORTED = 2,      /* the arguments are fine, but no kernel takes them */
+  ATTEND_UNSUPPORTED = 2,      /* the arguments are valid, but no kernel supports them */
   ATTEND_OUT_OF_MEMORY = 3,
   ATTEND_FILE_ERROR = 4,    /* a file cannot be read or written, or holds something else */
   ATTEND_DEVICE_ERROR = 5,  /* a device reported a failure */
@@ -74,8 +74,8 @@ ATTEND_API const char* attend_dtype_name(int32_t dtype); /* "f32" */
 ATTEND_API attend_status attend_dtype_size(int32_t dtype, int64_t* bytes);
 
 /* Memory that somebody else owns, read or written as the function says. A view that the library
- * fills in needs its struct_size only; of a tensor that is not there it gets data and
- * shape NULL; of a row-major one, strides NULL. */
+ * fills in needs its struct_size only. For a missing tensor it gets data and shape NULL, for a
+ * row-major one strides NULL. */
 typedef struct attend_view {
   size_t struct_size;
   void* data;
@@ -87,7 +87,7 @@ typedef struct attend_view {
   int32_t device_index;
 } attend_view;
 
-/* A contiguous tensor in host memory of its own. */
+/* A contiguous tensor that owns its host memory. */
 typedef struct attend_tensor attend_tensor;
 ATTEND_API attend_status attend_tensor_create(int32_t dtype, int32_t rank, const int64_t* shape,
                                               attend_tensor** made); /* zeros */
@@ -118,7 +118,7 @@ ATTEND_API attend_status attend_context_create(const attend_context_options* opt
 ATTEND_API void attend_context_destroy(attend_context* context);
 ATTEND_API attend_status attend_context_threads(attend_context* context, int32_t* threads);
 
-/* The kernel table, best first. Each result may be NULL; the strings live for ever. */
+/* The kernel table, best first. Each result may be NULL; the strings are never freed. */
 ATTEND_API attend_status attend_kernel_count(int64_t* count);
 ATTEND_API attend_status attend_kernel_at(int64_t index, const char** name, const char** operation,
                                           int32_t* only_if_forced);
@@ -196,7 +196,7 @@ ATTEND_API attend_status attend_weights_shape(const attend_view* q, const attend
                                               const attend_view* v,
                                               const attend_attention_options* options,
                                               int64_t* shape);
-/* dlse NULL: the loss does not look at lse. */
+/* dlse NULL: the loss does not depend on lse. */
 ATTEND_API attend_status attend_attention_backward(
     const attend_view* q, const attend_view* k, const attend_view* v, const attend_view* out,
     const attend_view* lse, const attend_view* dout, const attend_attention_gradients* gradients,
@@ -316,7 +316,7 @@ ATTEND_API attend_status attend_kv_cache_views(attend_kv_cache* cache, attend_vi
                                                attend_view* block_table);
 ATTEND_API void attend_kv_cache_destroy(attend_kv_cache* cache);
 
-/* ---- training: what forward leaves for backward, and what that gives ------------------------- */
+/* ---- training: what forward saves for backward, and the gradients --------------------------- */
 
 typedef struct attend_saved attend_saved;
 ATTEND_API void attend_saved_destroy(attend_saved* saved);
@@ -389,7 +389,7 @@ ATTEND_API void attend_layer_destroy(attend_layer* layer);
 ATTEND_API attend_status attend_layer_get_options(const attend_layer* layer,
                                                   attend_layer_options* options);
 
-/* The weights, which may be changed while nobody uses the layer. */
+/* The weights. They may be changed while no other call uses the layer. */
 ATTEND_API attend_status attend_layer_parameter_count(const attend_layer* layer, int64_t* count);
 ATTEND_API attend_status attend_layer_parameter_at(attend_layer* layer, int64_t index,
                                                    const char** name, attend_view* view);
@@ -414,7 +414,7 @@ ATTEND_API attend_status attend_layer_backward(const attend_layer* layer, const 
                                                const attend_saved* saved, attend_context* context,
                                                attend_gradients** made);
 
-/* Token by token: a cache that fits, self-attention of new tokens, and its two halves. */
+/* Token by token: a cache for this layer, self-attention of new tokens, and its two steps. */
 ATTEND_API attend_status attend_layer_make_cache(const attend_layer* layer, int64_t batch,
                                                  int64_t capacity, int64_t page_size, int64_t pages,
                                                  attend_kv_cache** made);
@@ -484,7 +484,7 @@ ATTEND_API attend_status attend_block_backward(const attend_block* block, const 
                                                const attend_saved* saved, attend_context* context,
                                                attend_gradients** made);
 
-/* Caches of the tokens so far and of a memory that stays, [batch, Tm, memory_dim]. */
+/* Caches of the tokens so far and of a memory that does not change, [batch, Tm, memory_dim]. */
 ATTEND_API attend_status attend_block_make_cache(const attend_block* block, int64_t batch,
                                                  int64_t capacity, int64_t page_size, int64_t pages,
                                                  attend_kv_cache** made);

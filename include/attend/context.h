@@ -11,21 +11,21 @@
 
 namespace attend {
 
-// Memory for workspaces. allocate returns null when there is none; neither throws.
+// Memory for workspaces. allocate returns null when it has none; neither function throws.
 struct Allocator {
   std::function<void*(std::size_t bytes, std::size_t alignment)> allocate{};
   std::function<void(void* memory, std::size_t bytes)> deallocate{};
 };
 
-// Calls body(0) ... body(n - 1), in any order, on any threads, and returns, or throws, when none is
-// running any more.
+// Calls body(0) ... body(n - 1), in any order, on any threads. It returns, or throws, only when no
+// body is running any more.
 using ParallelFor = std::function<void(int n, const std::function<void(int)>& body)>;
 
 struct ContextOptions {
   int threads = 0;             // 0: as many as the calling thread may run on (its affinity mask)
-  ParallelFor parallel_for{};  // in place of the Context's own threads
-  Allocator allocator{};       // in place of the C++ runtime's
-  // Kernels to use, one an operation: "forward:reference.forward,backward:reference.backward".
+  ParallelFor parallel_for{};  // instead of the Context's own threads
+  Allocator allocator{};       // instead of the C++ runtime's
+  // Kernels to use, one per operation: "forward:reference.forward,backward:reference.backward".
   // Not given: the environment variable ATTEND_KERNEL, read now; else the planner chooses.
   std::string kernels{};
 };

@@ -1,4 +1,4 @@
-// From token numbers to vectors, and where each token stands.
+// Token embedding, and learned or sinusoidal positions.
 #pragma once
 
 #include <attend/parameter.h>
@@ -9,7 +9,7 @@ struct EmbeddingOptions {
   std::int64_t vocabulary = 0, dim = 0;
   DType type = DType::f32;
   std::uint64_t seed = 0;
-  double deviation = 1;  // standard deviation of the first weights
+  double deviation = 1;  // standard deviation of the initial weights
 };
 
 //   tokens [...] (i64 or i32, from 0 to vocabulary - 1)   weight [vocabulary, dim]   y [..., dim]
@@ -28,7 +28,7 @@ class ATTEND_API Embedding {
   };
   std::pair<Tensor, Saved> forward_train(const ConstTensorView& tokens,
                                          Context& context = default_context()) const;
-  // There is no gradient at whole numbers: dx is none.
+  // Tokens are integers and have no gradient: dx is none.
   LayerGradients backward(const ConstTensorView& dy, const Saved& saved,
                           Context& context = default_context()) const;
 
@@ -80,7 +80,7 @@ struct SinusoidalPositionsOptions {
 
 //   y[..., i, 2c]     = x[..., i, 2c]     + sin((i + offset) / base^(2c / dim))
 //   y[..., i, 2c + 1] = x[..., i, 2c + 1] + cos((i + offset) / base^(2c / dim))
-// Nothing to train: the gradient passes through as it is.
+// It has no parameters: the gradient passes through unchanged.
 class ATTEND_API SinusoidalPositions {
  public:
   explicit SinusoidalPositions(const SinusoidalPositionsOptions& options);

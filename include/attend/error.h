@@ -1,4 +1,4 @@
-// The five ways in which a call can fail. Every message names the function, the rule, and what was
+// The five kinds of failure. Every message names the function, the rule, and what was
 // found: "attention: k has 6 heads, q has 16; heads of q must be a multiple".
 #pragma once
 
@@ -18,12 +18,12 @@ struct ATTEND_API InvalidArgument : Error {
   using Error::Error;
 };
 
-// The arguments are fine, but no kernel takes them; the message holds each kernel's reason.
+// The arguments are valid, but no kernel supports them; the message has each kernel's reason.
 struct ATTEND_API Unsupported : Error {
   using Error::Error;
 };
 
-// Memory for a tensor or a workspace could not be had.
+// Memory for a tensor or a workspace could not be allocated.
 struct ATTEND_API OutOfMemory : Error {
   using Error::Error;
 };

@@ -1,4 +1,4 @@
-// The network of a transformer layer that works on each token by itself.
+// The feed-forward network (MLP) of a transformer layer. It maps each token by itself.
 //
 //   relu, gelu, gelu_tanh   y = act(x W_up^T + b_up) W_down^T + b_down
 //   swiglu                  y = (silu(x W_gate^T + b_gate) * (x W_up^T + b_up)) W_down^T + b_down
@@ -11,7 +11,7 @@ namespace attend {
 enum class Activation : std::uint8_t {
   relu,       // max(x, 0)
   gelu,       // x * Phi(x), with the error function
-  gelu_tanh,  // the same by tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+  gelu_tanh,  // its approximation: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
   swiglu,     // silu(gate) * up, silu(x) = x / (1 + exp(-x))
 };
 
@@ -36,7 +36,7 @@ class ATTEND_API FeedForward {
   Tensor forward(const ConstTensorView& x, Context& context = default_context()) const;
 
   struct Saved {
-    Tensor x, up, gate;  // the input, and both maps of it before the activation
+    Tensor x, up, gate;  // the input, and both projections before the activation
   };
   std::pair<Tensor, Saved> forward_train(const ConstTensorView& x,
                                          Context& context = default_context()) const;

@@ -1,6 +1,6 @@
 // Tensors in files: NumPy's `.npy`, which holds one, and `safetensors`, which holds many with
 // names. The readers are strict: a file that breaks a rule of its format is refused with a
-// FileError that names the path, the rule and what was found, before anything of the size it claims
+// FileError that names the path, the rule and what was found, before memory of the size it claims
 // is allocated. The writers write a file whole or not at all: into a temporary one beside it
 // (".attend-..."), which then takes its place. Until then, and if anything fails, an existing file
 // stays as it was. Host memory only.
@@ -51,7 +51,7 @@ ATTEND_API void save_safetensors(const std::filesystem::path& path,
                                  const std::vector<NamedView>& tensors,
                                  const Metadata& metadata = {});
 
-// Any bytes, whole or not at all, as the writers above do it: for files that hold no tensors.
+// Any bytes, written whole or not at all like the files above.
 ATTEND_API void save_bytes(const std::filesystem::path& path, std::string_view bytes);
 
 }  // namespace attend

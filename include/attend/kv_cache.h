@@ -1,8 +1,8 @@
-// Keys and values of tokens seen so far, so that the next token costs one row and not the whole
-// sequence. Dense: each sequence has room for `capacity` tokens from the start. Paged: sequences
-// take pages of `page_size` tokens from a common store as they grow.
+// The KV cache: keys and values of the tokens so far, so that a new token costs one row and not the
+// whole sequence. Dense: each sequence has room for `capacity` tokens from the start. Paged:
+// sequences take pages of `page_size` tokens from a common pool as they grow.
 //
-// A cache belongs to one layer (to its key heads and head sizes) and changes: one thread at a time.
+// A cache fits layers with its key heads and head sizes. One thread at a time may use it.
 #pragma once
 
 #include <attend/options.h>
@@ -15,9 +15,9 @@ struct KvCacheOptions {
   std::int64_t batch = 1;
   std::int64_t key_heads = 0;
   std::int64_t d_k = 0, d_v = 0;  // d_v 0: as d_k
-  std::int64_t capacity = 0;      // most tokens a sequence may have
+  std::int64_t capacity = 0;      // the most tokens of a sequence
   std::int64_t page_size = 0;     // 0: dense
-  std::int64_t pages = 0;         // of the common store; 0: enough for all to be full
+  std::int64_t pages = 0;         // of the common pool; 0: enough for all sequences
   DType type = DType::f32;
 };
 
@@ -29,13 +29,13 @@ class ATTEND_API KvCache {
   std::int64_t length(std::int64_t b) const;                        // tokens that sequence b holds
   std::int64_t free_pages() const noexcept { return free_pages_; }  // of a paged cache
 
-  // Puts keys [batch, key_heads, n, d_k] and values [batch, key_heads, n, d_v] behind what is
-  // there; with `lengths` ([batch], i32 or i64), only the first lengths[b] of sequence b. Refused
-  // as a whole, with nothing changed, when a sequence would outgrow the capacity or pages run out.
+  // Appends keys [batch, key_heads, n, d_k] and values [batch, key_heads, n, d_v]; with `lengths`
+  // ([batch], i32 or i64), only the first lengths[b] of sequence b. Throws, with nothing changed,
+  // when a sequence would exceed the capacity or no page is left.
   void append(const ConstTensorView& k, const ConstTensorView& v,
               const ConstTensorView& lengths = {});
 
-  // Forgets the tokens from `length` on (0: all); pages go back to the store.
+  // Drops the tokens from `length` on (0: all); their pages go back to the pool.
   void truncate(std::int64_t b, std::int64_t length);
 
   // As attention() takes them: dense [batch, key_heads, capacity, d], or pages
@@ -50,7 +50,7 @@ class ATTEND_API KvCache {
 
   KvCacheOptions options_;
   Tensor keys_, values_, lengths_, table_;
-  std::vector<std::int64_t> free_;  // the first free_pages_ of them: pages nobody holds
+  std::vector<std::int64_t> free_;  // the first free_pages_ of them: pages not in use
   std::int64_t free_pages_ = 0;
 };
 

@@ -43,7 +43,7 @@ class ATTEND_API Linear {
                                          Context& context = default_context()) const;
   LayerGradients backward(const ConstTensorView& dy, const Saved& saved,
                           Context& context = default_context()) const;
-  // The same from x itself, where the caller has kept it.
+  // The same from x itself, if the caller kept it.
   LayerGradients backward(const ConstTensorView& dy, const ConstTensorView& x,
                           Context& context = default_context()) const;
 
@@ -51,26 +51,26 @@ class ATTEND_API Linear {
   std::vector<Parameter> parameters();
 
  private:
-  // The weights once more, in the order in which the product reads them: made by the first forward
-  // pass and used as long as nobody else can have written the weights, that is while only this
-  // object ever held them and parameters() was never called for writing. After that a forward pass
-  // orders them anew, for the same bits: with few rows of x it takes longer.
+  // A packed copy of the weights, in the order in which the product reads them. The first forward
+  // pass makes it. It is used as long as only this object can have written the weights: they were
+  // never shared, and parameters() was never called for writing. After that every forward pass
+  // packs them again, with the same bits; with few rows of x that takes longer.
   class ATTEND_API Packed {
    public:
     explicit Packed(bool shared = false) noexcept : shared_(shared) {}
-    Packed(const Packed&) noexcept {}  // a copy has weights of its own
+    Packed(const Packed&) noexcept {}  // a copy has its own weights
     Packed(Packed&& other) noexcept;
     Packed& operator=(Packed other) noexcept;
     ~Packed();
     void share() noexcept { shared_ = true; }
-    const Tensor* of(const Tensor& weight) const;  // null: not to be used
+    const Tensor* of(const Tensor& weight) const;  // null: do not use it
 
    private:
     mutable std::atomic<const Tensor*> made_{nullptr};
     std::atomic<bool> shared_{false};
   };
 
-  // Several maps side by side, into contiguous y: one wait for all threads instead of three.
+  // Several maps at once, into contiguous y: threads are joined once instead of three times.
   struct Pass {
     const Linear& linear;
     const ConstTensorView& x;

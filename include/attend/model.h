@@ -1,6 +1,6 @@
-// A small language model made of the layers: token embedding, positions, causal blocks, a last norm
-// (if the blocks norm their inputs) and a map to one logit a word. Enough to train something real;
-// not a model zoo.
+// A small language model: token embedding, learned positions, causal blocks, a last norm (with
+// pre-norm blocks) and a linear map to one logit per token of the vocabulary. Enough to train
+// something real; not a model zoo.
 #pragma once
 
 #include <attend/block.h>
@@ -10,7 +10,7 @@ namespace attend {
 
 struct LanguageModelOptions {
   std::int64_t vocabulary = 0;
-  std::int64_t length = 0;  // most tokens of a sequence (learned positions)
+  std::int64_t length = 0;  // the most tokens of a sequence (learned positions)
   std::int64_t layers = 2;
   std::int64_t model_dim = 64;
   std::int64_t heads = 4;
@@ -45,12 +45,12 @@ class ATTEND_API LanguageModel {
   std::vector<NamedTensor> backward(const ConstTensorView& dlogits, const Saved& saved,
                                     Context& context = default_context()) const;
 
-  // Token by token: one cache a block.
+  // Token by token: one cache per block.
   std::vector<KvCache> make_caches(std::int64_t batch) const;
   Tensor forward(const ConstTensorView& tokens, std::vector<KvCache>& caches,
                  Context& context = default_context()) const;
-  // `count` tokens after the prompt [T]. Temperature 0 takes the likeliest, else one is drawn by
-  // the seed. When the sequence is full, its older half is forgotten.
+  // `count` tokens after the prompt [T]. Temperature 0 takes the likeliest token; otherwise tokens
+  // are sampled, from the seed. When the sequence is full, its older half is dropped.
   std::vector<std::int64_t> generate(const std::vector<std::int64_t>& prompt, std::int64_t count,
                                      double temperature = 0, std::uint64_t seed = 0,
                                      Context& context = default_context()) const;
@@ -59,7 +59,7 @@ class ATTEND_API LanguageModel {
   std::vector<Parameter> parameters();
 
   // Files: the parameters under their names, the options in the metadata. A checkpoint that was
-  // saved with metadata() tells options_of() what model to make before it is loaded.
+  // saved with metadata() tells options_of() which model to make before loading.
   void save(const std::filesystem::path& path, const Metadata& more = {}) const;
   static LanguageModel load(const std::filesystem::path& path);
   static LanguageModel load(const TensorFile& file);

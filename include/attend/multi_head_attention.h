@@ -14,8 +14,8 @@
 
 namespace attend {
 
-// Rotary positions: pairs of features of q and k are turned by position * base^(-2c / dim), c being
-// the pair's number. Query i stands at i + query_offset, key j at j.
+// Rotary positions (RoPE): pair c of the features of q and k is rotated by the angle position *
+// base^(-2c / dim). Query i is at position i + query_offset, key j at j.
 struct Rotary {
   enum class Pairing : std::uint8_t {
     halves,      // features c and c + dim / 2 (Llama, GPT-NeoX)
@@ -23,13 +23,13 @@ struct Rotary {
   };
   Pairing pairing = Pairing::halves;
   double base = 10000;
-  std::int64_t dim = 0;  // how many features turn, from the first on; even; 0: all d_k
+  std::int64_t dim = 0;  // features 0 to dim - 1 are rotated; even; 0: all d_k
 };
 
 struct MultiHeadAttentionOptions {
   std::int64_t model_dim = 0;  // width of the query input and of the output
   std::int64_t heads = 1;
-  std::int64_t key_heads = 0;     // 0: as heads; fewer: grouped heads
+  std::int64_t key_heads = 0;     // 0: as heads; fewer: GQA, or MQA with 1
   std::int64_t d_k = 0, d_v = 0;  // 0: model_dim / heads; d_v 0: as d_k, if that is given
   std::int64_t key_dim = 0;       // width of the key input; 0: model_dim
   std::int64_t value_dim = 0;     // width of the value input; 0: key_dim
@@ -40,7 +40,7 @@ struct MultiHeadAttentionOptions {
   std::uint64_t seed = 0;
 };
 
-// How the tensors of a file are named and laid out. All are searched behind `prefix`.
+// How the tensors of a file are named and laid out. All names begin with `prefix`.
 struct WeightsFormat {
   std::string prefix{};            // "encoder.layers.0.self_attn."
   std::int64_t heads = 0;          // 0: from the file's metadata
@@ -57,8 +57,8 @@ struct WeightsFormat {
 //   query [batch, Tq, model_dim]   key [batch, Tk, key_dim]   value [batch, Tk, value_dim]
 //   W^Q [H d_k, model_dim]     W^K [Hk d_k, key_dim]     W^V [Hk d_v, value_dim]
 //   W^O [model_dim, H d_v]     output [batch, Tq, model_dim]
-// A single sequence may come without the batch dimension; then the output has none either.
-// In the options, masks and so on are of [batch, heads, Tq, Tk]; paged keys come by a KvCache.
+// A single sequence may have no batch dimension; then the output has none either. Masks and biases
+// in the options are [batch, heads, Tq, Tk]; paged keys are for a KvCache.
 class ATTEND_API MultiHeadAttention {
  public:
   MultiHeadAttention() = default;                                         // none
@@ -83,10 +83,10 @@ class ATTEND_API MultiHeadAttention {
               const ConstTensorView& value, const AttentionOptions& options = {},
               Context& context = default_context()) const;
 
-  // ---- looking at it -------------------------------------------------------------------------
-  // What attention() gets inside this layer, [batch, heads, length, d], k and v with key heads; and
-  // of each head of each sequence [batch * heads] the mean over the tokens of the norm of
-  // head_h W^O_h, its part of the output (of head_h, without an output projection).
+  // ---- inspection ----------------------------------------------------------------------------
+  // What attention() gets inside this layer: q, k, v [batch, heads, length, d], k and v with key
+  // heads. And for each head of each sequence, [batch * heads], the norm of head_h W^O_h, its part
+  // of the output, as a mean over the tokens (of head_h, without an output projection).
   struct Heads {
     Tensor q, k, v;
     std::vector<double> contribution;
@@ -97,7 +97,7 @@ class ATTEND_API MultiHeadAttention {
               const ConstTensorView& value, const AttentionOptions& options = {},
               Context& context = default_context()) const;
 
-  // inspect() of them, with the contributions.
+  // inspect() of those heads, with their contributions.
   Statistics inspect(const ConstTensorView& x, const AttentionOptions& options = {},
                      const InspectOptions& inspect_options = {},
                      Context& context = default_context()) const;
@@ -107,14 +107,14 @@ class ATTEND_API MultiHeadAttention {
                      Context& context = default_context()) const;
 
   // ---- training ------------------------------------------------------------------------------
-  // The options, with copies of the tensors that they show.
+  // The options, with copies of their tensors.
   struct ATTEND_API SavedOptions {
     SavedOptions() = default;
     explicit SavedOptions(const AttentionOptions& options);
     AttentionOptions view() const;
 
    private:
-    struct Repeated {  // a tensor that is kept once where the caller repeated it by strides of 0
+    struct Repeated {  // a tensor that is stored once where strides of 0 repeat it
       Repeated() = default;
       explicit Repeated(ConstTensorView view);
       ConstTensorView view() const;
@@ -128,7 +128,7 @@ class ATTEND_API MultiHeadAttention {
   };
   struct Saved {
     Tensor query, key, value;  // inputs; key and value are none in self-attention
-    Tensor q, k, v;            // projections [batch, length, heads * d], turned if rotary
+    Tensor q, k, v;            // projections [batch, length, heads * d], rotated with RoPE
     Tensor concat, lse;        // [batch, Tq, heads * d_v], [batch, heads, Tq]
     SavedOptions options;
   };
@@ -149,17 +149,17 @@ class ATTEND_API MultiHeadAttention {
                      Context& context = default_context()) const;
 
   // ---- token by token ------------------------------------------------------------------------
-  // An empty cache that fits this layer; batch, capacity and pages as given.
+  // An empty cache for this layer.
   KvCache make_cache(std::int64_t batch, std::int64_t capacity, std::int64_t page_size = 0,
                      std::int64_t pages = 0) const;
-  // Self-attention of new tokens x [batch, n, model_dim] over all that the cache holds and over
-  // themselves: append(x, x, cache), then attend(x, cache) with the first new token at the position
-  // the cache had reached. With {.causal = true}, the whole prompt at once, a part of it or one
-  // token give the same bits; without, tokens see those that came with them. With `lengths`
-  // ([batch]), only the first lengths[b] rows of x are tokens; the others' outputs mean nothing.
+  // Self-attention of new tokens x [batch, n, model_dim] over the cached tokens and themselves:
+  // append(x, x, cache), then attend(x, cache) with the first new token right after the cached
+  // ones. With {.causal = true}, the prompt at once, in parts or token by token gives the same
+  // bits; without, the tokens of one call see each other. With `lengths` ([batch]), only the first
+  // lengths[b] rows of x are tokens; the outputs of the other rows are undefined.
   Tensor forward(const ConstTensorView& x, KvCache& cache, const AttentionOptions& options = {},
                  const ConstTensorView& lengths = {}, Context& context = default_context()) const;
-  // The two halves, for cross-attention over a memory that stays.
+  // The two steps of it, for cross-attention over a memory that does not change.
   void append(const ConstTensorView& key, const ConstTensorView& value, KvCache& cache,
               const ConstTensorView& lengths = {}, Context& context = default_context()) const;
   Tensor attend(const ConstTensorView& query, const KvCache& cache,
@@ -175,14 +175,14 @@ class ATTEND_API MultiHeadAttention {
   std::vector<NamedView> parameters() const;
   std::vector<Parameter> parameters();
 
-  // The same as one set of matrices a head: q [d_k, model_dim], k [d_k, key_dim],
-  // v [d_v, value_dim], o [model_dim, d_v]. Query heads of a group share their k and v, as copies.
+  // The same weights as one set of matrices per head: q [d_k, model_dim], k [d_k, key_dim],
+  // v [d_v, value_dim], o [model_dim, d_v]. Query heads of a group have copies of one k and v.
   struct Head {
     Tensor q, k, v, o;
     Tensor q_bias, k_bias, v_bias;
   };
   std::vector<Head> split() const;
-  // Back again. k and v of heads that share a key head must be equal. `o_bias` [model_dim] or none.
+  // Reverse. k and v of heads that share a key head must be equal. `o_bias` [model_dim] or none.
   static MultiHeadAttention join(const MultiHeadAttentionOptions& options,
                                  const std::vector<Head>& heads, const Tensor& o_bias = {});
 

@@ -1,7 +1,7 @@
-// Everything that can be asked of attention. All options compose, forward and backward.
+// The options, outputs and gradients of attention. All options compose, forward and backward.
 //
-// Letters: b batch, h head, i query, j key. Query i of a batch element stands at position
-// i + query_offset; causal, window and alibi all measure from there.
+// Letters: b batch, h head, i query, j key. Query i is at position i + query_offset; causal, window
+// and alibi all measure from there.
 #pragma once
 
 #include <attend/tensor.h>
@@ -20,7 +20,7 @@ struct Window {
 };
 
 // One position for all batch elements, or one each ([batch], i32 or i64). Not given: the last query
-// stands at the last key, key_length[b] - query_length[b].
+// is at the last key, key_length[b] - query_length[b].
 class QueryOffset {
  public:
   QueryOffset() = default;
@@ -36,8 +36,8 @@ class QueryOffset {
 };
 
 // Block-sparse attention: visible[b, h, i / query_size, j / key_size] == 0 hides the whole block,
-// and what is hidden so is never read. [batch or 1, heads or 1, query blocks, key blocks], rounded
-// up.
+// and its keys are never read. [batch or 1, heads or 1, query blocks, key blocks], the numbers
+// of blocks rounded up.
 struct Blocks {
   ConstTensorView visible{};  // bool, u8 or an integer
   std::int64_t query_size = 0;
@@ -46,8 +46,8 @@ struct Blocks {
 
 // Weights are dropped with probability p (in steps of 1/65536) and the others scaled by 1 / (1 -
 // p). Philox4x32-10: key = seed, counter = (j / 8, i, b * heads + h, offset), eight 16-bit draws,
-// the draw of key j being the (j % 8)th. Where this call is a part of a larger problem, the origin
-// says which, so that it drops the same weights.
+// draw j % 8 is that of key j. If this call is a part of a larger problem, the origin says where it
+// begins, so that the same weights are dropped.
 struct Dropout {
   double p = 0;
   std::uint64_t seed = 0;
@@ -58,7 +58,7 @@ struct Dropout {
   } origin{};
 };
 
-// The tensors are views: what they show must live until the call returns.
+// The tensors are views: their memory must live until the call returns.
 struct AttentionOptions {
   std::optional<double> scale{};     // 1 / sqrt(d) if not given
   double softcap = 0;                // s = softcap * tanh(s / softcap); 0: none
@@ -73,19 +73,19 @@ struct AttentionOptions {
   ConstTensorView mask{};   // bool, u8 or an integer: 0 = hidden
   ConstTensorView bias{};   // the tensors' type or f32, added to the scores; -inf hides
   ConstTensorView alibi{};  // [heads] slopes: adds -slope * |i + query_offset - j|
-  ConstTensorView sinks{};  // [heads] scores of a key without value that everybody sees
+  ConstTensorView sinks{};  // [heads] scores of a key without a value that every query sees
   Blocks blocks{};
 
-  ConstTensorView key_lengths{};  // [batch], i32 or i64: keys from there on are hidden
+  ConstTensorView key_lengths{};  // [batch], i32 or i64: keys from this index on are hidden
 
-  // Packed sequences: q [1, heads, total, d] and k, v likewise; sequence n holds the queries from
-  // cu_seqlens_q[n] up to cu_seqlens_q[n + 1], and so the keys. Wherever a batch dimension is
-  // named, it is then the sequence's number; i and j count inside the sequence.
+  // Packed sequences (varlen): q [1, heads, total, d] and k, v likewise; sequence n has the queries
+  // from cu_seqlens_q[n] up to cu_seqlens_q[n + 1], and keys likewise. A batch dimension elsewhere
+  // is then the index of the sequence; i and j count within the sequence.
   ConstTensorView cu_seqlens_q{};  // [sequences + 1], i32 or i64, from 0 to total
   ConstTensorView cu_seqlens_k{};  // not given: as cu_seqlens_q
 
-  // Paged keys: k [pages, key heads, page size, d] and v likewise; keys j of batch element b live
-  // on page block_table[b, j / page size]. Needs key_lengths. Queries may be packed (cu_seqlens_q).
+  // Paged keys: k [pages, key heads, page size, d] and v likewise; key j of batch element b is on
+  // page block_table[b, j / page size]. Needs key_lengths. Queries may be packed (cu_seqlens_q).
   ConstTensorView block_table{};  // [batch, pages of the longest], i32 or i64
 
   Dropout dropout{};
@@ -93,15 +93,15 @@ struct AttentionOptions {
 
 // Which scores to hand out.
 enum class ScoreStage : std::uint8_t {
-  raw,         // scale * q . k, of hidden pairs too
-  softcapped,  // after the softcap (and what was added before it), of hidden pairs too
+  raw,         // scale * q . k, for hidden pairs too
+  softcapped,  // after the softcap (and what was added before it), for hidden pairs too
   masked,      // after bias and mask: what the softmax sees; hidden = -inf
 };
 
-// What attention writes besides `out`, each if given. lse is [batch, heads, queries], as q is,
-// packed or not; weights and scores are [batch, heads, queries, keys], of packed sequences
-// [sequences, heads, queries of the longest, keys of the longest]. `out`, weights and scores are of
-// the tensors' type or a wider one; lse is f32 or f64 (f64 for f64).
+// What attention writes besides `out`, each if given. lse is [batch, heads, queries], packed as q
+// is; weights and scores are [batch, heads, queries, keys], for packed sequences [sequences, heads,
+// queries of the longest, keys of the longest]. `out`, weights and scores have the type of q or a
+// wider one; lse is f32 or f64 (f64 for f64).
 struct AttentionOutputs {
   TensorView lse{};      // log of the sum of exp of the scores; -inf where no key is seen
   TensorView weights{};  // after the softmax, before dropout
@@ -110,7 +110,7 @@ struct AttentionOutputs {
   std::int64_t* visited_blocks = nullptr;  // with `blocks`: pairs (query, key block) entered
 };
 
-// What attention_backward writes, each if given; of the type and shape of what it belongs to.
+// What attention_backward writes, each if given, with the type and shape of its input.
 struct AttentionGradients {
   TensorView dq{}, dk{}, dv{};
   TensorView dbias{};  // summed over the dimensions in which bias is repeated

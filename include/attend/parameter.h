@@ -1,11 +1,11 @@
 // What all layers have in common.
 //
 //   y = layer.forward(x)                 the result
-//   (y, saved) = layer.forward_train(x)  the result, and what backward needs: a value of your own
+//   (y, saved) = layer.forward_train(x)  the result, and what backward needs, which you keep
 //   layer.backward(dy, saved)            gradients at the inputs and at the parameters
 //
-// Layers are const: any number of threads may use one at the same time, and nothing is recorded
-// behind your back. parameters() opens the weights, for reading (const) or for an optimizer, always
+// Layers are const: any number of threads may use one at the same time, and nothing is recorded in
+// them. parameters() gives access to the weights, for reading (const) or for an optimizer, always
 // in the same order; gradients come in that order, with the same names. A weight matrix is
 // [out, in], as in PyTorch: y = x W^T + b.
 #pragma once
@@ -24,7 +24,7 @@ struct Parameter {
   TensorView value;
 };
 
-// Of a layer with one input.
+// The gradients of a layer with one input.
 struct LayerGradients {
   Tensor dx;
   std::vector<NamedTensor> parameters;

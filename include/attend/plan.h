@@ -1,7 +1,7 @@
 // A Plan: the arguments checked, the kernel and its tiles chosen, the workspace counted. Made once,
 // run often with other data of the same shapes, types and options. attention() makes one for each
-// new problem and keeps it in the Context; a Plan of one's own is for forcing a kernel and for
-// asking.
+// new problem and keeps it in the Context. Make your own to force a kernel, or to see what was
+// decided.
 #pragma once
 
 #include <attend/inspect.h>
@@ -18,7 +18,7 @@ struct PlanOptions {
 
 class ATTEND_API Plan {
  public:
-  // Of the tensors only types, shapes, devices, strides and lengths are looked at. The Context must
+  // Only types, shapes, devices, strides and lengths of the tensors are read. The Context must
   // outlive the Plan.
   static Plan attention(const ConstTensorView& q, const ConstTensorView& k,
                         const ConstTensorView& v, const TensorView& out,

@@ -53,7 +53,7 @@ ATTEND_API std::string to_string(Device device);  // "cpu", "cuda:0"
 
 class Tensor;
 
-// Read-only view of a tensor: pointer, type, shape, strides. A default-made one stands for "none".
+// Read-only view of a tensor: pointer, type, shape, strides. A default-constructed one is "none".
 class ATTEND_API ConstTensorView {
  public:
   ConstTensorView() = default;
@@ -85,7 +85,7 @@ class ATTEND_API ConstTensorView {
     return *static_cast<const T*>(address(dtype_of<T>(), index));
   }
 
-  // The same memory seen another way. permute({0, 2, 1, 3}) turns [B, T, H, d] into [B, H, T, d].
+  // The same memory with other strides. permute({0, 2, 1, 3}) turns [B, T, H, d] into [B, H, T, d].
   ConstTensorView permute(const Shape& order) const;
   // Elements begin, begin + step, ... before end (after end, for a negative step) of one dimension.
   ConstTensorView slice(int dim, std::int64_t begin, std::int64_t end, std::int64_t step = 1) const;
@@ -131,7 +131,7 @@ class ATTEND_API TensorView : public ConstTensorView {
   explicit TensorView(const ConstTensorView& view) : ConstTensorView(view) {}
 };
 
-// A contiguous tensor in host memory that it owns. Copies are deep; a default-made one is "none".
+// A contiguous tensor that owns its host memory. Copies are deep. Default-constructed: none.
 class ATTEND_API Tensor {
  public:
   Tensor() = default;

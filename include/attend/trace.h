@@ -1,5 +1,5 @@
-// Every intermediate result by name, in the order in which it is computed. For looking, not for
-// speed: scores and weights are length x length, per head.
+// Every intermediate result by name, in the order of computation. For inspection, not for speed:
+// scores and weights are length x length, per head.
 #pragma once
 
 #include <attend/attention.h>

@@ -36,8 +36,8 @@ ATTEND_API Loss mse(const ConstTensorView& prediction, const ConstTensorView& ta
 // sum += more, name by name, in the type of sum. An empty sum becomes a copy.
 ATTEND_API void accumulate(std::vector<NamedTensor>& sum, const std::vector<NamedTensor>& more);
 
-// Scales all gradients so that their common Euclidean norm is at most max_norm; gives the norm they
-// had. A norm that is not finite is refused, and the gradients stay as they are.
+// Scales all gradients so that their common Euclidean norm is at most max_norm; returns the norm
+// before. A norm that is not finite throws, and the gradients stay as they are.
 ATTEND_API double clip_gradients(std::vector<NamedTensor>& gradients, double max_norm);
 
 // ---- learning rates ----------------------------------------------------------------------------
@@ -57,8 +57,8 @@ struct ATTEND_API LearningRate {
 // ---- optimizers --------------------------------------------------------------------------------
 
 // step() changes the parameters by the gradients, which must have the same names in the same order.
-// What an optimizer remembers of each parameter is kept by name, in f32 (f64 for f64); parameters
-// of 16 bits also have a copy in f32, from which they are rounded.
+// An optimizer's state for each parameter is kept by name, in f32 (f64 for f64); 16-bit parameters
+// also have a master copy in f32, from which they are rounded.
 class ATTEND_API Optimizer {
  public:
   virtual ~Optimizer();
@@ -67,21 +67,21 @@ class ATTEND_API Optimizer {
   std::int64_t steps() const noexcept { return steps_; }
   virtual const char* kind() const noexcept = 0;  // "adamw"
 
-  // What it remembers, for checkpoints: "m.weight", "master.weight"; and back, for the parameters
-  // that it will be called with. Nothing is remembered before the first step.
+  // The state, for checkpoints: "m.weight", "master.weight"; and back, for the parameters that
+  // step() will be called with. There is no state before the first step.
   std::vector<NamedView> state() const;
   void restore(std::int64_t steps, std::vector<NamedTensor> state,
                const std::vector<Parameter>& parameters);
 
  protected:
-  // A piece of a parameter: x and the gradient g as f64; memory[n] is the nth thing remembered.
+  // A piece of a parameter: x and the gradient g as f64; memory[n] is the nth state tensor.
   struct Rows {
     double* x;
     const double* g;
     std::vector<double*> memory;
     std::int64_t count;
   };
-  explicit Optimizer(std::vector<std::string> memory);  // names of what is remembered
+  explicit Optimizer(std::vector<std::string> memory);  // names of the state tensors
   // Changes rows.x and rows.memory; steps count from 1. Must not throw.
   virtual void update(const Rows& rows, double learning_rate, std::int64_t step) const = 0;
 
@@ -132,13 +132,13 @@ class ATTEND_API AdamW : public Optimizer {
 
 // ---- checkpoints -------------------------------------------------------------------------------
 
-// One safetensors file: the parameters under their names, the optimizer's memory under
-// "optimizer.", and how many steps were made. Training that goes on from it gives the bits of
-// training that was never interrupted.
+// One safetensors file: the parameters under their names, the optimizer's state under
+// "optimizer.", and the number of steps. Training resumed from it gives the same bits as training
+// without interruption.
 ATTEND_API void save_checkpoint(const std::filesystem::path& path,
                                 const std::vector<NamedView>& parameters,
                                 const Optimizer& optimizer, const Metadata& more = {});
-// Nothing is changed if anything in the file does not fit. Gives the metadata.
+// Nothing is changed if anything in the file does not fit. Returns the metadata.
 ATTEND_API Metadata load_checkpoint(const std::filesystem::path& path,
                                     const std::vector<Parameter>& parameters, Optimizer& optimizer);
 

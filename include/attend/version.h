@@ -1,4 +1,4 @@
-// The library's version. CMake reads these three numbers from here, so they stand nowhere else.
+// The library's version. CMake reads these three numbers from here; they are written nowhere else.
 // This header is C as well as C++.
 #pragma once
 
