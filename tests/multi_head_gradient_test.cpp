@@ -207,9 +207,9 @@ TEST(MultiHeadGradient, foreign_tensors_are_refused) {
   const auto [y, saved] = layer.forward_train(x);
   const std::string start = "InvalidArgument: multi_head_attention: ";
   EXPECT_EQ(error_of([&, &s = saved] { other.backward(x, s); }),
-            start + "saved is not of this layer's forward_train");
+            start + "saved is not from this layer's forward_train");
   EXPECT_EQ(error_of([&] { layer.backward(x, {}); }),
-            start + "saved is not of this layer's forward_train");
+            start + "saved is not from this layer's forward_train");
   EXPECT_EQ(error_of([&, &s = saved] { layer.backward({}, s); }), start + "dy is missing");
   EXPECT_EQ(error_of([&, &s = saved] {
               layer.backward(Tensor({2, 3, 8}, DType::f64), s);

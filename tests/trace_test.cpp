@@ -65,8 +65,8 @@ TEST(Trace, says_what_options_change) {
             R"(q [3, 8] (token, feature): query W^Q + b
 k [3, 8] (token, feature): key W^K + b
 v [3, 8] (token, feature): value W^V + b
-q_heads [1, 2, 3, 4] (batch, head, token, feature): Q split into heads, turned to its position
-k_heads [1, 2, 3, 4] (batch, head, token, feature): K split into heads, turned to its position
+q_heads [1, 2, 3, 4] (batch, head, token, feature): Q split into heads, rotated to its position
+k_heads [1, 2, 3, 4] (batch, head, token, feature): K split into heads, rotated to its position
 v_heads [1, 2, 3, 4] (batch, head, token, feature): V split into heads
 scores [1, 2, 3, 3] (batch, head, query, key): Q K^T
 scaled_scores [1, 2, 3, 3] (batch, head, query, key): scale * scores

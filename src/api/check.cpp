@@ -104,7 +104,7 @@ void Checker::backward(const BackwardArguments& a) {
 void Checker::merge(const MergeArguments& a, std::vector<Part>& parts) {
   if (a.o.empty()) fail("there are no parts; at least one is needed");
   if (a.o.size() != a.lse.size())
-    fail("there are ", a.o.size(), " o and ", a.lse.size(), " lse; each part has one of both");
+    fail("there are ", a.o.size(), " o and ", a.lse.size(), " lse; each part needs one of each");
   p_.device = a.o.front().device();
   p_.parts = static_cast<std::int64_t>(a.o.size());
   for (std::size_t n = 0; n < a.o.size(); ++n) {

@@ -33,7 +33,7 @@ void Checker::inputs(const ConstTensorView& q, const ConstTensorView& k, const C
     fail("v has ", paged_keys ? "page count " : "batch size ", v.size(0), ", k has ", k.size(0),
          "; they must be equal");
   if (v.size(2) != k.size(2))
-    fail("v has ", v.size(2), paged_keys ? " keys a page" : " keys", ", k has ", k.size(2),
+    fail("v has ", v.size(2), paged_keys ? " keys per page" : " keys", ", k has ", k.size(2),
          "; they must be equal");
 
   p_.type = p_.out_type = p_.bias_type = q.dtype();
@@ -90,7 +90,7 @@ std::int64_t Checker::starts(std::string_view name, const Strided& t, std::strin
   for (std::int64_t n = 1; n <= p_.batch; ++n) {
     const std::int64_t next = entry(t, n);
     if (next < last)
-      fail(name, " falls from ", last, " to ", next, " at ", n, "; it must rise or stay");
+      fail(name, " falls from ", last, " to ", next, " at ", n, "; it must not decrease");
     longest = std::max(longest, next - last);
     last = next;
   }

@@ -116,10 +116,10 @@ void Checker::no_overlap() const {
   for (auto w = written_.begin(); w != written_.end(); ++w) {
     if (overlaps_itself(w->view))
       fail(w->name, " ", w->view.shape(), " with strides ", w->view.strides(),
-           " has elements that share memory; what is written must not");
+           " has elements that share memory; outputs must not");
     const auto apart_from = [&](const Named& other) {
       if (overlap(w->view, other.view))
-        fail(w->name, " overlaps ", other.name, " in memory; what is written must not");
+        fail(w->name, " overlaps ", other.name, " in memory; outputs must not");
     };
     std::for_each(written_.begin(), w, apart_from);
     std::for_each(read_.begin(), read_.end(), apart_from);

@@ -166,7 +166,7 @@ ConstTensorView ConstTensorView::broadcast_to(const Shape& shape) const {
   }
   if (!valid)
     throw InvalidArgument(text("broadcast_to: ", shape_, " cannot be repeated to ", shape,
-                               "; a size must be 1 or stay"));
+                               "; a size must be 1 or equal"));
   return view;
 }
 

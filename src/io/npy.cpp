@@ -202,7 +202,8 @@ std::string read_header(const Source& source, std::uint64_t& data) {
   if (source.size() == 0) source.fail("is empty");
   const auto start = static_cast<std::size_t>(std::min<std::uint64_t>(source.size(), 12));
   const std::string head = source.read_text(0, start);
-  if (!head.starts_with(kMagic)) source.fail("is no npy file: it does not begin with \\x93NUMPY");
+  if (!head.starts_with(kMagic))
+    source.fail("is not an npy file: it does not begin with \\x93NUMPY");
   if (start < 10) source.fail("ends inside its first 10 bytes");
   const auto byte = [&](std::size_t n) {
     return std::uint64_t{static_cast<unsigned char>(head[n])};

@@ -44,7 +44,8 @@ Described describe(const Source& source, const TensorEntry& entry, std::uint64_t
                 kKnownTypes);
   const std::uint64_t begin = entry.offsets[0], end = entry.offsets[1];
   if (begin > end)
-    source.fail("data_offsets of ", name, " are ", begin, " to ", end, ": the end is first");
+    source.fail("data_offsets of ", name, " are ", begin, " to ", end,
+                ": the end comes before the beginning");
   if (end > data_bytes)
     source.fail("data_offsets of ", name, " are ", begin, " to ", end, "; the file has ",
                 data_bytes, " bytes of data");

@@ -289,7 +289,7 @@ AttentionBlock::Gradients AttentionBlock::backward(const ConstTensorView& dy, co
                                                    Context& context) const {
   return reporting("attention_block", [&] {
     check_made("attention_block", static_cast<bool>(*this));
-    if (!saved.attention.query) fail("saved is not of this block's forward_train");
+    if (!saved.attention.query) fail("saved is not from this block's forward_train");
     check_shape("attention_block", "dy", dy, options_.attention.type,
                 saved.attention.query.shape());
     const NormPlacement placement = options_.placement;

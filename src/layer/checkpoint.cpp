@@ -38,14 +38,14 @@ void save_checkpoint(const std::filesystem::path& path, const std::vector<NamedV
         {kVersion, "1"}, {kKind, optimizer.kind()}, {kSteps, std::to_string(optimizer.steps())}};
     for (const auto& [key, value] : more)
       if (!metadata.emplace(key, value).second)
-        throw InvalidArgument(
-            text("save_checkpoint: the metadata key ", in_quotes(key), " is the checkpoint's own"));
+        throw InvalidArgument(text("save_checkpoint: the metadata key ", in_quotes(key),
+                                   " is reserved for checkpoints"));
     std::vector<NamedView> tensors = parameters;
     for (const NamedView& parameter : parameters)
       if (parameter.name.starts_with(kPrefix))
         throw InvalidArgument(text("save_checkpoint: a parameter is named ",
                                    in_quotes(parameter.name), "; names that begin with '", kPrefix,
-                                   "' are the optimizer's"));
+                                   "' are reserved for the optimizer"));
     for (NamedView& view : with_prefix(kPrefix, optimizer.state()))
       tensors.push_back(std::move(view));
     save_safetensors(path, tensors, metadata);

@@ -44,7 +44,7 @@ KvCacheOptions filled_in(KvCacheOptions options) {
   if (options.page_size == 0 || options.pages != 0) return options;
   const std::int64_t most = ceiling(options.capacity, options.page_size);
   if (__builtin_mul_overflow(options.batch, most, &options.pages))
-    fail("batch ", options.batch, " times ", most, " pages each is too much");
+    fail("batch ", options.batch, " times ", most, " pages each is too many");
   return options;
 }
 

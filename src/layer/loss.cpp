@@ -72,7 +72,7 @@ Loss cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets
       throw InvalidArgument(text("cross_entropy: targets is ", t.dtype(), ", not i64 or i32"));
     if (z.shape().rank() == 0 || t.shape() != without_last(z.shape()))
       throw InvalidArgument(text("cross_entropy: targets is ", t.shape(), ", logits ", z.shape(),
-                                 "; targets must have the sizes of logits but the last"));
+                                 "; targets must have the sizes of logits without the last"));
     const std::int64_t rows = t.count(), classes = z.size(z.shape().rank() - 1);
     const double smoothing = options.label_smoothing;
     if (!(smoothing >= 0 && smoothing < 1))

@@ -77,8 +77,8 @@ void LanguageModel::save(const std::filesystem::path& path, const Metadata& more
     Metadata all = metadata();
     for (const auto& [key, value] : more)
       if (!all.emplace(key, value).second)
-        throw InvalidArgument(
-            text("language_model: the metadata key ", in_quotes(key), " is the model's own"));
+        throw InvalidArgument(text("language_model: the metadata key ", in_quotes(key),
+                                   " is reserved for the model"));
     save_safetensors(path, parameters(), all);
   });
 }

@@ -96,7 +96,7 @@ MultiHeadAttentionOptions filled_in(MultiHeadAttentionOptions o) {
     fail("heads ", o.heads, " is not a multiple of key_heads ", o.key_heads);
   for (const std::int64_t d : {o.d_k, o.d_v})
     if (o.heads > std::numeric_limits<std::int64_t>::max() / d)
-      fail(o.heads, " heads of ", d, " features are too much");
+      fail(o.heads, " heads of ", d, " features are too many");
   if (!is_floating_point(o.type)) fail("type is ", o.type, "; it must be f64, f32, bf16 or f16");
   if (o.rotary) fill_in_rotary(o);
   return o;
@@ -153,7 +153,7 @@ void AttentionCall::check(const MultiHeadAttentionOptions& o) const {
   check_rows("value", value, "value_dim", o.value_dim, o.type);
   if (key.rank() != query.rank() || value.rank() != query.rank())
     fail("query is ", query.shape(), ", key ", key.shape(), ", value ", value.shape(),
-         "; all have a batch dimension or none");
+         "; all must have a batch dimension, or none");
   no_pages(options);
 }
 
@@ -331,7 +331,7 @@ MultiHeadAttention::Gradients MultiHeadAttention::backward(const ConstTensorView
     check_made("multi_head_attention", static_cast<bool>(*this));
     const MultiHeadAttentionOptions& o = options_;
     if (!saved.query || !saved.q || saved.q.size(saved.q.view().rank() - 1) != o.heads * o.d_k)
-      fail("saved is not of this layer's forward_train");
+      fail("saved is not from this layer's forward_train");
     const std::int64_t width = o_ ? o.model_dim : o.heads * o.d_v;
     check_shape("multi_head_attention", "dy", dy, o.type, with_last(saved.query.shape(), width));
 

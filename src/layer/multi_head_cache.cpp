@@ -128,7 +128,7 @@ Tensor MultiHeadAttention::forward(const ConstTensorView& x, KvCache& cache,
     check_cache(options_, cache);
     check_tokens("x", x, cache, options_.model_dim, options_.type);
     if (options.query_offset.all() || options.query_offset.each())
-      fail("query_offset is given; with a cache the new tokens stand behind what it holds");
+      fail("query_offset is given; with a cache the new tokens follow those it holds");
     Undo undo(cache);
     append(x, x, cache, lengths, context);
     AttentionOptions placed = options;

@@ -125,7 +125,7 @@ Trace MultiHeadAttention::trace(const ConstTensorView& query, const ConstTensorV
     add(result, "q", "query W^Q + b", rows, q_.forward(query, context));
     add(result, "k", "key W^K + b", rows, k_.forward(key, context));
     add(result, "v", "value W^V + b", rows, v_.forward(value, context));
-    const char* turned = o.rotary ? ", turned to its position" : "";
+    const char* turned = o.rotary ? ", rotated to its position" : "";
     add(result, "q_heads", text("Q split into heads", turned), kHeadAxes, Tensor::copy_of(q));
     add(result, "k_heads", text("K split into heads", turned), kHeadAxes, Tensor::copy_of(k));
     add(result, "v_heads", "V split into heads", kHeadAxes, Tensor::copy_of(v));

@@ -195,7 +195,7 @@ const std::vector<InputError> kShapes = {
      [](Arguments& a) {
        a.page(), a.v = a.input({3, 2, 8, 7});
      },
-     "v has 8 keys a page, k has 4; they must be equal"},
+     "v has 8 keys per page, k has 4; they must be equal"},
     {"k_of_another_batch",
      [](Arguments& a) {
        a.k = a.input({1, 2, 5, 6}), a.v = a.input({1, 2, 5, 7});
@@ -245,7 +245,7 @@ const std::vector<InputError> kLengths = {
      [](Arguments& a) {
        a.pack(), a.options.cu_seqlens_k = a.integers({0, 9, 8}, DType::i32);
      },
-     "cu_seqlens_k falls from 9 to 8 at 2; it must rise or stay"},
+     "cu_seqlens_k falls from 9 to 8 at 2; it must not decrease"},
     {"cu_seqlens_that_end_early",
      [](Arguments& a) {
        a.pack(), a.options.cu_seqlens_q = a.integers({0, 2, 5});

@@ -64,7 +64,7 @@ std::vector<LayerMistake> multi_head_mistakes() {
       {"key_heads_that_do_not_divide", made({.model_dim = 6, .heads = 6, .key_heads = 4}),
        start + "heads 6 is not a multiple of key_heads 4"},
       {"too_many_features", made({.model_dim = 6, .heads = 8, .d_k = std::int64_t{1} << 61}),
-       start + "8 heads of 2305843009213693952 features are too much"},
+       start + "8 heads of 2305843009213693952 features are too many"},
       {"attention_of_whole_numbers", made({.model_dim = 6, .type = DType::i32}),
        start + "type is i32; it must be f64, f32, bf16 or f16"},
       {"odd_rotary_dim", made({.model_dim = 6, .rotary = Rotary{.dim = 3}}),
@@ -92,7 +92,8 @@ std::vector<LayerMistake> multi_head_mistakes() {
            "query is [1, 2, 3, 6]; it must be [batch, length, model_dim] or [length, model_dim] "
            "with model_dim 6"},
       {"key_without_batch", forward(of({1, 3, 6}), of({3, 4}), of({3, 5})),
-       start + "query is [1, 3, 6], key [3, 4], value [3, 5]; all have a batch dimension or none"},
+       start + "query is [1, 3, 6], key [3, 4], value [3, 5]; all must have a batch dimension, or "
+               "none"},
       {"key_of_another_batch", forward(of({2, 3, 6}), of({1, 3, 4}), of({1, 3, 5})),
        "InvalidArgument: attention: k has batch size 1, q has 2; they must be equal"},
       {"pages_without_a_cache",
@@ -110,7 +111,7 @@ std::vector<LayerMistake> multi_head_mistakes() {
        [] {
          layer().backward(of({3, 6}), {});
        },
-       start + "saved is not of this layer's forward_train"},
+       start + "saved is not from this layer's forward_train"},
       {"dy_of_another_length",
        [] {
          layer().backward(of({2, 6}),
@@ -209,7 +210,7 @@ std::vector<LayerMistake> kv_cache_mistakes() {
               .d_k = 1,
               .capacity = std::int64_t{1} << 62,
               .page_size = 1}),
-       start + "batch 4 times 4611686018427387904 pages each is too much"},
+       start + "batch 4 times 4611686018427387904 pages each is too many"},
       {"no_keys", append({}, of({2, 2, 1, 3})), start + "k is missing"},
       {"keys_of_another_size", append(of({2, 2, 1, 4}), of({2, 2, 1, 3})),
        start + "k is [2, 2, 1, 4]; it must be [2, 2, n, 3]"},
@@ -281,7 +282,7 @@ std::vector<LayerMistake> kv_cache_mistakes() {
          KvCache cache = cache_of();
          layer().forward(of({2, 1, 6}), cache, {.query_offset = 3});
        },
-       of_layer + "query_offset is given; with a cache the new tokens stand behind what it holds"},
+       of_layer + "query_offset is given; with a cache the new tokens follow those it holds"},
   };
 }
 
@@ -346,7 +347,7 @@ std::vector<LayerMistake> block_mistakes() {
        [] {
          plain.backward(of({3, 6}), {});
        },
-       start + "saved is not of this block's forward_train"},
+       start + "saved is not from this block's forward_train"},
       {"block_dy_of_another_length",
        [] {
          plain.backward(of({2, 6}), plain.forward_train(of({3, 6})).second);

@@ -115,7 +115,7 @@ std::vector<LayerMistake> model_mistakes() {
        [] {
          model().save("F", {{"heads", "3"}});
        },
-       "InvalidArgument: language_model: the metadata key 'heads' is the model's own"},
+       "InvalidArgument: language_model: the metadata key 'heads' is reserved for the model"},
       {"no_prompt", [] { model().generate({}, 3); },
        "InvalidArgument: generate: the prompt is empty"},
       {"generated_below_zero", [] { model().generate({1}, -3); },

@@ -53,10 +53,10 @@ std::vector<LayerMistake> loss_mistakes() {
          ce(of({2, 3}), of({3}, DType::i64));
        },
        "InvalidArgument: cross_entropy: targets is [3], logits [2, 3]; targets must have the sizes "
-       "of logits but the last"},
+       "of logits without the last"},
       {"logits_without_classes", [=] { ce(of({}), of({}, DType::i64)); },
        "InvalidArgument: cross_entropy: targets is [], logits []; targets must have the sizes of "
-       "logits but the last"},
+       "logits without the last"},
       {"too_much_smoothing",
        [=] {
          ce(of({2, 3}), of({2}, DType::i64), {.label_smoothing = 1});
@@ -278,14 +278,14 @@ std::vector<LayerMistake> checkpoint_mistakes() {
        [] {
          save_checkpoint(path, {}, SGD(), {{"checkpoint.steps", "1"}});
        },
-       "InvalidArgument: save_checkpoint: the metadata key 'checkpoint.steps' is the checkpoint's "
-       "own"},
+       "InvalidArgument: save_checkpoint: the metadata key 'checkpoint.steps' is reserved "
+       "for checkpoints"},
       {"parameter_with_the_optimizers_name",
        [] {
          save_checkpoint(path, {{"optimizer.w", of({3})}}, SGD());
        },
        "InvalidArgument: save_checkpoint: a parameter is named 'optimizer.w'; names that begin "
-       "with 'optimizer.' are the optimizer's"},
+       "with 'optimizer.' are reserved for the optimizer"},
       {"loaded_into_nothing",
        [] {
          SGD sgd;

@@ -227,7 +227,7 @@ std::vector<ErrorCase> parts_and_results() {
           "there are no parts; at least one is needed"),
       merge_error(
           "another_count_of_lse", [](Arguments& a) { a.part_lse.pop_back(); },
-          "there are 2 o and 1 lse; each part has one of both"),
+          "there are 2 o and 1 lse; each part needs one of each"),
       merge_error(
           "without_an_o", [](Arguments& a) { a.part_o[1] = {}; }, "o[1] is missing"),
       merge_error(

@@ -146,10 +146,10 @@ std::vector<ErrorCase> elements_and_views() {
           [](const Tensor& t) {
             t.view().broadcast_to({4, 3});
           },
-          "broadcast_to: [2, 3] cannot be repeated to [4, 3]; a size must be 1 or stay"),
+          "broadcast_to: [2, 3] cannot be repeated to [4, 3]; a size must be 1 or equal"),
       with_tensor(
           "broadcast_to_fewer_dimensions", [](const Tensor& t) { t.view().broadcast_to({3}); },
-          "broadcast_to: [2, 3] cannot be repeated to [3]; a size must be 1 or stay"),
+          "broadcast_to: [2, 3] cannot be repeated to [3]; a size must be 1 or equal"),
       with_tensor(
           "broadcast_to_a_negative_size",
           [](const Tensor& t) {

@@ -285,11 +285,12 @@ void add_offsets(Table& t) {
             "holds the number 18446744073709551616" + integers);
 
   t.rule("offsets_are_in_order");
-  t.offsets("exchanged", "[24,0]", "data_offsets of 'a' are 24 to 0: the end is first");
-  t.offsets("by_one", "[24,23]", "are 24 to 23: the end is first");
+  t.offsets("exchanged", "[24,0]",
+            "data_offsets of 'a' are 24 to 0: the end comes before the beginning");
+  t.offsets("by_one", "[24,23]", "are 24 to 23: the end comes before the beginning");
   t.offsets("difference_wraps", "[18446744073709551615,23]", "18446744073709551615 to 23: the end");
-  t.offsets("empty_range", "[1,0]", "are 1 to 0: the end is first");
-  t.offsets("both_outside", "[99,98]", "are 99 to 98: the end is first");
+  t.offsets("empty_range", "[1,0]", "are 1 to 0: the end comes before the beginning");
+  t.offsets("both_outside", "[99,98]", "are 99 to 98: the end comes before the beginning");
 
   t.rule("offsets_are_inside_the_file");
   const std::string data = "; the file has 24 bytes of data";
