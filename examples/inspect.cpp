@@ -1,6 +1,6 @@
 // What the heads look at: statistics of the weights, the name of what a head does, and the exact
-// weights of a part of the matrix. The heads are made for it: head 0 looks at the token before,
-// head 1 at everything alike.
+// weights of a part of the matrix. The heads are constructed: head 0 looks at the previous token,
+// head 1 has uniform weights.
 #include "print.h"
 
 #include <attend/attend.h>

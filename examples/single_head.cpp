@@ -1,4 +1,4 @@
-// Single-head attention, step by step. There is no function of its own for it: one head is a size.
+// Single-head attention, step by step. There is no separate function for it: heads is a size.
 //
 // Two tokens, d_k = d_v = 2. The library hands out what each step leaves behind.
 #include <attend/attend.h>
