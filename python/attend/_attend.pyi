@@ -32,7 +32,7 @@ class Context:
     Where calls run: how many threads, which kernels.
 
     threads  0: as many as the calling thread may run on
-    kernels  one an operation, "forward:reference.forward,backward:reference.backward"; empty: the
+    kernels  one per operation, "forward:reference.forward,backward:reference.backward"; empty: the
              environment variable ATTEND_KERNEL, or what the planner chooses
 
     A Context may be used from any number of threads and survives fork().
@@ -62,8 +62,8 @@ def attention(q: ArrayT, k: Array, v: Array, *, scale: float | None = None, soft
         out  [batch, heads, queries, dv]       v [batch, key heads, keys, dv]
 
     heads must be a multiple of key heads: query head h uses key head h / (heads / key heads). All of
-    q, k, v are float64, float32, bfloat16 or float16. Query i stands at position i + query_offset; by
-    default the last query meets the last key.
+    q, k, v are float64, float32, bfloat16 or float16. Query i is at position i + query_offset; by
+    default the last query is at the last key.
 
     scale                1 / sqrt(d) if None
     softcap              s = softcap * tanh(s / softcap); 0: none. The bias is added after it, or
@@ -128,7 +128,7 @@ def merge(o: Sequence[ArrayT], lse: Sequence[Array], *, out: ArrayT | None = Non
 
 def weights_shape(q: Array, k: Array, v: Array, **options: Any) -> tuple[int, ...]:
     """
-    The shape that weights and scores of such a call have.
+    The shape of the weights and scores of such a call.
 
     >>> q, k = numpy.ones((1, 2, 3, 4)), numpy.ones((1, 2, 5, 4))
     >>> attend.weights_shape(q, k, k)
@@ -140,7 +140,7 @@ class Plan:
     A call with its arguments checked and its kernel chosen.
 
     Made once, run often with other data of the same shapes, types and options. attention() plans by
-    itself; a Plan is for forcing a kernel and for asking.
+    itself; make a Plan to force a kernel or to see what was decided.
 
     >>> q = numpy.ones((1, 2, 3, 4), 'float32')
     >>> plan = attend.Plan.attention(q, q, q, kernel='reference.forward')
@@ -210,14 +210,14 @@ def trace_attention(q: Array, k: Array, v: Array, *, scale: float | None = None,
 
 def inspect(q: Array, k: Array, *, top_k: int = 0, key_mass: bool = True, metrics: bool = True, local_width: int = 8, tokens: Array | Sequence[str] | None = None, tiles: int | tuple[int, int] | None = None, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> Statistics:
     """
-    What every head looks at, without the matrix of weights: memory grows with the length only.
+    What every head looks at, without storing the weights: memory is O(length).
 
         q [batch, heads, queries, d]        k [batch, key heads, keys, d]
 
     Options as in attention(); dropout is ignored. Returns Statistics: lse, maximum and entropy of every
     row, and of every head means, scores and a label.
 
-    top_k                of every row so many keys of largest weight, with their weights
+    top_k                keys of largest weight to list for each row, with their weights
     key_mass             of every key the sum of the weights that it receives
     metrics              of every head distance, previous, first, diagonal, local, duplicate, induction
     local_width          'local' is at most so far from the query's position
@@ -299,10 +299,10 @@ def load_parameters(file: TensorFile, parameters: Mapping[str, Array], prefix: s
 
 class KvCache:
     """
-    Keys and values of tokens seen so far, so that the next token costs one row.
+    The KV cache: keys and values of the tokens so far, so that a new token costs one row.
 
     Dense: each sequence has room for `capacity` tokens. Paged (page_size > 0): sequences take pages
-    from a common store of `pages` as they grow. One thread at a time may use a cache.
+    from a common pool of `pages` as they grow. One thread at a time may use a cache.
 
     >>> cache = attend.KvCache(batch=1, key_heads=2, d_k=4, capacity=16)
     >>> cache.append(numpy.ones((1, 2, 3, 4), 'float32'), numpy.ones((1, 2, 3, 4), 'float32'))
@@ -328,14 +328,14 @@ class KvCache:
 
     def append(self, k: Array, v: Array, lengths: Array | None = None) -> None:
         """
-        Puts keys [batch, key_heads, n, d_k] and values [..., d_v] behind what is there.
+        Appends keys [batch, key_heads, n, d_k] and values [..., d_v].
 
-        With lengths [batch] only the first lengths[b] of sequence b. Refused as a whole, with nothing
+        With lengths [batch] only the first lengths[b] of sequence b. Raises, with nothing
         changed, when there is no room.
         """
 
     def truncate(self, b: int, length: int) -> None:
-        """Forgets the tokens of sequence b from `length` on."""
+        """Drops the tokens of sequence b from `length` on."""
 
     @property
     def keys(self) -> Any:
@@ -377,13 +377,13 @@ class Linear:
         """A layer with copies of these: weight [out, in], bias [out]."""
 
     class Saved:
-        """What backward needs of a forward_train."""
+        """What backward() needs from forward_train()."""
 
     def forward(self, x: ArrayT, *, context: Context | None = None) -> ArrayT:
         """y = layer(x)"""
 
     def forward_train(self, x: ArrayT, *, context: Context | None = None) -> tuple[ArrayT, Saved]:
-        """(y, saved), of which backward takes the second."""
+        """(y, saved); backward() takes saved."""
 
     def backward(self, dy: ArrayT, saved: Saved, *, context: Context | None = None) -> LayerGradients:
         """Gradients at x and at the parameters, given dy at y."""
@@ -399,13 +399,13 @@ class Norm:
     def __init__(self, dim: int, *, kind: str = 'layer_norm', epsilon: float = 1e-05, bias: bool = True, type: Any = 'f32') -> None: ...
 
     class Saved:
-        """What backward needs of a forward_train."""
+        """What backward() needs from forward_train()."""
 
     def forward(self, x: ArrayT, *, context: Context | None = None) -> ArrayT:
         """y = layer(x)"""
 
     def forward_train(self, x: ArrayT, *, context: Context | None = None) -> tuple[ArrayT, Saved]:
-        """(y, saved), of which backward takes the second."""
+        """(y, saved); backward() takes saved."""
 
     def backward(self, dy: ArrayT, saved: Saved, *, context: Context | None = None) -> LayerGradients:
         """Gradients at x and at the parameters, given dy at y."""
@@ -441,7 +441,7 @@ class RMSNorm(Norm):
 
 class FeedForward:
     """
-    The network of a transformer layer that works on each token by itself.
+    The feed-forward network (MLP) of a transformer layer. It maps each token by itself.
 
         relu, gelu, gelu_tanh   y = act(x W_up^T + b_up) W_down^T + b_down
         swiglu                  y = (silu(x W_gate^T + b_gate) * (x W_up^T + b_up)) W_down^T + b_down
@@ -457,13 +457,13 @@ class FeedForward:
     def __init__(self, model_dim: int, hidden_dim: int = 0, *, activation: str = 'gelu', bias: bool = True, type: Any = 'f32', seed: int = 0) -> None: ...
 
     class Saved:
-        """What backward needs of a forward_train."""
+        """What backward() needs from forward_train()."""
 
     def forward(self, x: ArrayT, *, context: Context | None = None) -> ArrayT:
         """y = layer(x)"""
 
     def forward_train(self, x: ArrayT, *, context: Context | None = None) -> tuple[ArrayT, Saved]:
-        """(y, saved), of which backward takes the second."""
+        """(y, saved); backward() takes saved."""
 
     def backward(self, dy: ArrayT, saved: Saved, *, context: Context | None = None) -> LayerGradients:
         """Gradients at x and at the parameters, given dy at y."""
@@ -475,7 +475,7 @@ class FeedForward:
 
 class Embedding:
     """
-    A vector for each token number.
+    A vector for each token id.
 
         tokens [...] (int64 or int32)   weight [vocabulary, dim]   y [..., dim]
 
@@ -486,13 +486,13 @@ class Embedding:
     def __init__(self, vocabulary: int, dim: int, *, type: Any = 'f32', seed: int = 0, deviation: float = 1.0) -> None: ...
 
     class Saved:
-        """What backward needs of a forward_train."""
+        """What backward() needs from forward_train()."""
 
     def forward(self, x: ArrayT, *, context: Context | None = None) -> ArrayT:
         """y = layer(x)"""
 
     def forward_train(self, x: ArrayT, *, context: Context | None = None) -> tuple[ArrayT, Saved]:
-        """(y, saved), of which backward takes the second."""
+        """(y, saved); backward() takes saved."""
 
     def backward(self, dy: ArrayT, saved: Saved, *, context: Context | None = None) -> LayerGradients:
         """Gradients at x and at the parameters, given dy at y."""
@@ -515,13 +515,13 @@ class LearnedPositions:
     def __init__(self, length: int, dim: int, *, type: Any = 'f32', seed: int = 0, deviation: float = 1.0) -> None: ...
 
     class Saved:
-        """What backward needs of a forward_train."""
+        """What backward() needs from forward_train()."""
 
     def forward(self, x: ArrayT, *, offset: int = 0, context: Context | None = None) -> ArrayT:
         """x with the positions from `offset` on added."""
 
     def forward_train(self, x: ArrayT, *, offset: int = 0, context: Context | None = None) -> tuple[ArrayT, Saved]:
-        """(y, saved), of which backward takes the second."""
+        """(y, saved); backward() takes saved."""
 
     def backward(self, dy: ArrayT, saved: Saved, *, context: Context | None = None) -> LayerGradients:
         """Gradients at x and at the parameters, given dy at y."""
@@ -531,7 +531,7 @@ class LearnedPositions:
 
 class SinusoidalPositions:
     """
-    Adds sines and cosines of the position. Nothing to train: the gradient passes as it is.
+    Adds sines and cosines of the position. It has no parameters.
 
         y[..., i, 2c]     = x[..., i, 2c]     + sin((i + offset) / base^(2c / dim))
         y[..., i, 2c + 1] = x[..., i, 2c + 1] + cos((i + offset) / base^(2c / dim))
@@ -543,13 +543,13 @@ class SinusoidalPositions:
     def __init__(self, dim: int, *, base: float = 10000.0) -> None: ...
 
     class Saved:
-        """What backward needs of a forward_train."""
+        """What backward() needs from forward_train()."""
 
     def forward(self, x: ArrayT, *, offset: int = 0, context: Context | None = None) -> ArrayT:
         """x with the positions from `offset` on added."""
 
     def forward_train(self, x: ArrayT, *, offset: int = 0, context: Context | None = None) -> tuple[ArrayT, Saved]:
-        """(y, saved), of which backward takes the second."""
+        """(y, saved); backward() takes saved."""
 
     def backward(self, dy: ArrayT, saved: Saved, *, context: Context | None = None) -> LayerGradients:
         """Gradients at x and at the parameters, given dy at y."""
@@ -578,7 +578,7 @@ class MultiHeadAttention:
     def __init__(self, *, model_dim: int, heads: int = 1, key_heads: int = 0, d_k: int = 0, d_v: int = 0, key_dim: int = 0, value_dim: int = 0, bias: bool = True, output_projection: bool = True, rotary: RotaryLike | None = None, type: Any = 'f32', seed: int = 0) -> None: ...
 
     class Saved:
-        """What backward needs of a forward_train."""
+        """What backward() needs from forward_train()."""
 
     @overload
     def forward(self, query: ArrayT, key: Array | None = None, value: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, cache: KvCache | None = None, lengths: Array | None = None, return_lse: Literal[False] = False, return_weights: Literal[False] = False, return_scores: None = None, context: Context | None = None) -> ArrayT:
@@ -594,7 +594,7 @@ class MultiHeadAttention:
     def forward(self, query: ArrayT, key: Array | None = None, value: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, cache: KvCache | None = None, lengths: Array | None = None, return_lse: bool = False, return_weights: bool = False, return_scores: Literal['raw', 'softcapped', 'masked'] | None = None, context: Context | None = None) -> tuple[ArrayT, ...]: ...
 
     def forward_train(self, query: ArrayT, key: Array | None = None, value: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> tuple[ArrayT, Saved]:
-        """(output, saved), of which backward takes the second."""
+        """(output, saved); backward() takes saved."""
 
     def backward(self, dy: Array, saved: Saved, *, context: Context | None = None) -> AttentionGradients:
         """
@@ -618,7 +618,7 @@ class MultiHeadAttention:
         """An empty KvCache that fits this layer."""
 
     def append(self, key: Array, value: Array, cache: KvCache, lengths: Array | None = None, *, context: Context | None = None) -> None:
-        """Projects key and value and puts them into the cache."""
+        """Projects key and value and appends them to the cache."""
 
     def attend(self, query: ArrayT, cache: KvCache, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> ArrayT:
         """Attention of the query over what the cache holds."""
@@ -633,7 +633,7 @@ class MultiHeadAttention:
         """
 
     def split(self) -> list[Head]:
-        """The same weights as one set of matrices a head, as copies."""
+        """The same weights as one set of matrices per head, as copies."""
 
     @staticmethod
     def join(parts: Sequence[Head], o_bias: Array | None = None, **options: Any) -> MultiHeadAttention:
@@ -655,7 +655,7 @@ class MultiHeadAttention:
 
 class AttentionBlock:
     """
-    Attention, norms and a feed-forward network around the residual.
+    Attention and a feed-forward network, each with residual and norm.
 
         post   y = norm(x + f(x))       pre   y = x + f(norm(x))       none   y = x + f(x)
 
@@ -672,7 +672,7 @@ class AttentionBlock:
     def __init__(self, attention: Mapping[str, Any], *, cross: bool = False, memory_dim: int = 0, hidden_dim: int = 0, activation: str = 'gelu', placement: str = 'post', norm: str = 'layer_norm', epsilon: float = 1e-05) -> None: ...
 
     class Saved:
-        """What backward needs of a forward_train."""
+        """What backward() needs from forward_train()."""
 
     def forward(self, x: ArrayT, memory: Array | KvCache | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, cross: Mapping[str, Any] | None = None, cache: KvCache | None = None, lengths: Array | None = None, context: Context | None = None) -> ArrayT:
         """
@@ -683,7 +683,7 @@ class AttentionBlock:
         """
 
     def forward_train(self, x: ArrayT, memory: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, cross: Mapping[str, Any] | None = None, context: Context | None = None) -> tuple[ArrayT, Saved]:
-        """(y, saved), of which backward takes the second."""
+        """(y, saved); backward() takes saved."""
 
     def backward(self, dy: Array, saved: Saved, *, context: Context | None = None) -> BlockGradients:
         """
@@ -734,7 +734,7 @@ class LanguageModel:
     def __init__(self, *, vocabulary: int, length: int, layers: int = 2, model_dim: int = 64, heads: int = 4, hidden_dim: int = 0, activation: str = 'gelu', placement: str = 'pre', norm: str = 'layer_norm', type: Any = 'f32', seed: int = 0) -> None: ...
 
     class Saved:
-        """What backward needs of a forward_train."""
+        """What backward() needs from forward_train()."""
 
     def forward(self, tokens: ArrayT, caches: list[KvCache] | None = None, *, context: Context | None = None) -> ArrayT:
         """The logits; with the caches of make_caches() the tokens are new ones."""
@@ -743,11 +743,11 @@ class LanguageModel:
         """Every step of every block: 'blocks.1.attention.weights'."""
 
     def make_caches(self, batch: int = 1) -> list[KvCache]:
-        """An empty cache a block."""
+        """An empty cache for each block."""
 
     def generate(self, prompt: Sequence[int], count: int, temperature: float = 0.0, seed: int = 0, *, context: Context | None = None) -> list[int]:
         """
-        `count` tokens after the prompt: the likeliest, or drawn with a temperature.
+        `count` tokens after the prompt: the likeliest, or sampled with a temperature.
         """
 
     @property
@@ -758,7 +758,7 @@ class LanguageModel:
         """The weights by name: NumPy arrays that are the model's memory."""
 
     def forward_train(self, tokens: ArrayT, *, context: Context | None = None) -> tuple[ArrayT, Saved]:
-        """(logits, saved), of which backward takes the second."""
+        """(logits, saved); backward() takes saved."""
 
     def backward(self, dlogits: Array, saved: Saved, *, context: Context | None = None) -> dict[str, Any]:
         """Gradients at the parameters, by name."""

@@ -32,7 +32,7 @@ class Blocks(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where a call stands inside a larger problem, so that it drops the same weights."""
+    """Where a call begins in a larger problem, so that the same weights are dropped."""
 
     b: int = 0
     h: int = 0
@@ -65,7 +65,7 @@ class BackwardResult(NamedTuple):
 
 
 class Rotary(NamedTuple):
-    """Rotary positions: pairs of features are turned by position * base ** (-2 c / dim).
+    """Rotary positions (RoPE): pairs of features are rotated by position * base ** (-2 c / dim).
 
     pairing is 'halves' (features c and c + dim / 2) or 'neighbours' (2 c and 2 c + 1); dim 0: all.
     """
@@ -88,14 +88,14 @@ class Head(NamedTuple):
 
 
 class LayerGradients(NamedTuple):
-    """Of a layer with one input: at x, and at the parameters by name."""
+    """Gradients of a layer with one input: at x, and at the parameters by name."""
 
     dx: Any
     parameters: dict[str, Any]
 
 
 class AttentionGradients(NamedTuple):
-    """Of MultiHeadAttention: dx in self-attention, else the next three; then of the options."""
+    """Gradients of MultiHeadAttention: dx in self-attention, else the next three; then the options."""
 
     dx: Any
     dquery: Any
@@ -116,7 +116,7 @@ class OptionGradients(NamedTuple):
 
 
 class BlockGradients(NamedTuple):
-    """Of AttentionBlock: at x, the memory (None without one), options, and parameters by name."""
+    """Gradients of AttentionBlock: at x, memory (None without one), options, parameters by name."""
 
     dx: Any
     dmemory: Any
@@ -127,7 +127,7 @@ class BlockGradients(NamedTuple):
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss, its gradient at the logits or prediction, and what number it is the mean over."""
+    """A loss, its gradient at the logits or prediction, and the number of items in its mean."""
 
     value: float
     gradient: Any
@@ -135,7 +135,7 @@ class Loss:
 
 
 class LayerHeads(NamedTuple):
-    """q, k, v [batch, heads, length, d] of a layer, and of each head the mean norm of head_h W^O_h."""
+    """q, k, v [batch, heads, length, d] of a layer, and the mean norm of head_h W^O_h for each head."""
 
     q: Any
     k: Any
@@ -145,9 +145,9 @@ class LayerHeads(NamedTuple):
 
 @dataclass(frozen=True)
 class HeadStatistics:
-    """Means over the rows of one head that see a key, and in a word what it does most: its label.
+    """Means over the rows of one head that see a key, and a label for what it mostly does.
 
-    Without tokens duplicate and induction are NaN, without a layer contribution is.
+    Without tokens, duplicate and induction are NaN; without a layer, contribution is.
     """
 
     batch: int
@@ -204,7 +204,7 @@ class Statistics:
         return [n for n in names if any(getattr(h, n) == getattr(h, n) for h in self.heads)]
 
     def __repr__(self) -> str:
-        """A line a head, the first 32 of them."""
+        """One line per head, for the first 32."""
         known, most = self._known(), 32
         lines = [f"{'batch':>5} {'head':>4}  {'label':<15} {'score':>6}" + "".join(f" {n:>9}" for n in known)]
         for h in self.heads[:most]:
@@ -226,7 +226,7 @@ class Statistics:
 
 
 def token_numbers(where: str, tokens: Any) -> Any:
-    """Numbers for a list of texts, equal ones for equal texts; what is no such list as it is."""
+    """Integers for a list of texts, equal for equal texts; anything else is returned as it is."""
     if isinstance(tokens, str):
         raise TypeError(f"{where}: tokens is one str; give a list of them, as in tokens=text.split()")
     if not isinstance(tokens, (list, tuple)) or not all(isinstance(text, str) for text in tokens):

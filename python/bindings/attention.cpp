@@ -90,8 +90,8 @@ void bind_attention(nb::module_& m) {
     out  [batch, heads, queries, dv]       v [batch, key heads, keys, dv]
 
 heads must be a multiple of key heads: query head h uses key head h / (heads / key heads). All of
-q, k, v are float64, float32, bfloat16 or float16. Query i stands at position i + query_offset; by
-default the last query meets the last key.
+q, k, v are float64, float32, bfloat16 or float16. Query i is at position i + query_offset; by
+default the last query is at the last key.
 
 scale                1 / sqrt(d) if None
 softcap              s = softcap * tanh(s / softcap); 0: none. The bias is added after it, or
@@ -166,7 +166,7 @@ True
   m.def("weights_shape", shape_of_weights, "q"_a.none(), "k"_a.none(), "v"_a.none(), "options"_a,
         nb::sig("def weights_shape(q: Array, k: Array, v: Array, **options: Any) -> "
                 "tuple[int, ...]"),
-        R"(The shape that weights and scores of such a call have.
+        R"(The shape of the weights and scores of such a call.
 
 >>> q, k = numpy.ones((1, 2, 3, 4)), numpy.ones((1, 2, 5, 4))
 >>> attend.weights_shape(q, k, k)

@@ -140,7 +140,7 @@ void make(Block* self, nb::handle attention, bool cross, std::int64_t memory_dim
 void bind_block(nb::module_& m) {
   const auto no_context = "context"_a = nb::none();
   nb::class_<Block> type(m, "AttentionBlock",
-                         R"(Attention, norms and a feed-forward network around the residual.
+                         R"(Attention and a feed-forward network, each with residual and norm.
 
     post   y = norm(x + f(x))       pre   y = x + f(norm(x))       none   y = x + f(x)
 
@@ -153,7 +153,7 @@ for each part f: self-attention, attention over a memory (cross=True), feed-forw
 >>> block.forward(numpy.ones((1, 3, 8), 'float32'), causal=True).shape
 (1, 3, 8)
 )");
-  nb::class_<Block::Saved>(type, "Saved", "What backward needs of a forward_train.");
+  nb::class_<Block::Saved>(type, "Saved", "What backward() needs from forward_train().");
   type.def("__init__", make, "attention"_a, nb::kw_only(), "cross"_a = false, "memory_dim"_a = 0,
            "hidden_dim"_a = 0, "activation"_a = "gelu", "placement"_a = "post",
            "norm"_a = "layer_norm", "epsilon"_a = 1e-5,
@@ -179,7 +179,7 @@ too (block.cross.make_cache(), filled by block.cross.append()).
                "def forward_train(self, x: ArrayT, memory: Array | None = None, *, " ATTEND_OPTIONS
                "cross: Mapping[str, Any] | None = None, "
                "context: Context | None = None) -> tuple[ArrayT, Saved]"),
-           "(y, saved), of which backward takes the second.")
+           "(y, saved); backward() takes saved.")
       .def("backward", backward, "dy"_a.none(), "saved"_a, nb::kw_only(), no_context,
            nb::sig("def backward(self, dy: Array, saved: Saved, *, "
                    "context: Context | None = None) -> BlockGradients"),

@@ -13,7 +13,7 @@ void bind_context(nb::module_& m) {
   nb::class_<Context>(m, "Context", R"(Where calls run: how many threads, which kernels.
 
 threads  0: as many as the calling thread may run on
-kernels  one an operation, "forward:reference.forward,backward:reference.backward"; empty: the
+kernels  one per operation, "forward:reference.forward,backward:reference.backward"; empty: the
          environment variable ATTEND_KERNEL, or what the planner chooses
 
 A Context may be used from any number of threads and survives fork().

@@ -13,7 +13,7 @@ template <class Layer>
 void bind_positions(nb::class_<Layer>& type, const char* name, const char* parameters) {
   using Saved = typename Layer::Saved;
   const auto no_context = "context"_a = nb::none();
-  nb::class_<Saved>(type, "Saved", "What backward needs of a forward_train.");
+  nb::class_<Saved>(type, "Saved", "What backward() needs from forward_train().");
   type.def(
           "forward",
           [name](const Layer& self, nb::handle x, std::int64_t offset, Context* context) {
@@ -36,7 +36,7 @@ void bind_positions(nb::class_<Layer>& type, const char* name, const char* param
           "x"_a.none(), nb::kw_only(), "offset"_a = 0, no_context,
           nb::sig("def forward_train(self, x: ArrayT, *, offset: int = 0, "
                   "context: Context | None = None) -> tuple[ArrayT, Saved]"),
-          "(y, saved), of which backward takes the second.")
+          "(y, saved); backward() takes saved.")
       .def(
           "backward",
           [name](const Layer& self, nb::handle dy, const Saved& saved, Context* context) {
@@ -56,7 +56,7 @@ void bind_positions(nb::class_<Layer>& type, const char* name, const char* param
 }  // namespace
 
 void bind_embedding(nb::module_& m) {
-  nb::class_<Embedding> type(m, "Embedding", R"(A vector for each token number.
+  nb::class_<Embedding> type(m, "Embedding", R"(A vector for each token id.
 
     tokens [...] (int64 or int32)   weight [vocabulary, dim]   y [..., dim]
 
@@ -103,7 +103,7 @@ void bind_embedding(nb::module_& m) {
 
   nb::class_<SinusoidalPositions> fixed(
       m, "SinusoidalPositions",
-      R"(Adds sines and cosines of the position. Nothing to train: the gradient passes as it is.
+      R"(Adds sines and cosines of the position. It has no parameters.
 
     y[..., i, 2c]     = x[..., i, 2c]     + sin((i + offset) / base^(2c / dim))
     y[..., i, 2c + 1] = x[..., i, 2c + 1] + cos((i + offset) / base^(2c / dim))

@@ -154,20 +154,19 @@ nb::object to_python(Statistics&& s, nb::handle like) {
 
 void bind_inspect(nb::module_& m) {
   const auto no_context = nb::arg("context") = nb::none();
-  m.def(
-      "inspect", inspect_arrays, "q"_a.none(), "k"_a.none(), nb::kw_only(), "top_k"_a = 0,
-      "key_mass"_a = true, "metrics"_a = true, "local_width"_a = 8, "tokens"_a = nb::none(),
-      "tiles"_a = nb::none(), no_context, "options"_a,
-      nb::sig("def inspect(q: Array, k: Array, *, " ATTEND_INSPECT ATTEND_OPTIONS
-              "context: Context | None = None) -> Statistics"),
-      R"(What every head looks at, without the matrix of weights: memory grows with the length only.
+  m.def("inspect", inspect_arrays, "q"_a.none(), "k"_a.none(), nb::kw_only(), "top_k"_a = 0,
+        "key_mass"_a = true, "metrics"_a = true, "local_width"_a = 8, "tokens"_a = nb::none(),
+        "tiles"_a = nb::none(), no_context, "options"_a,
+        nb::sig("def inspect(q: Array, k: Array, *, " ATTEND_INSPECT ATTEND_OPTIONS
+                "context: Context | None = None) -> Statistics"),
+        R"(What every head looks at, without storing the weights: memory is O(length).
 
     q [batch, heads, queries, d]        k [batch, key heads, keys, d]
 
 Options as in attention(); dropout is ignored. Returns Statistics: lse, maximum and entropy of every
 row, and of every head means, scores and a label.
 
-top_k                of every row so many keys of largest weight, with their weights
+top_k                keys of largest weight to list for each row, with their weights
 key_mass             of every key the sum of the weights that it receives
 metrics              of every head distance, previous, first, diagonal, local, duplicate, induction
 local_width          'local' is at most so far from the query's position

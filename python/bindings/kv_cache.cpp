@@ -44,10 +44,11 @@ void append(KvCache& self, nb::handle k, nb::handle v, nb::handle lengths) {
 
 void bind_kv_cache(nb::module_& m) {
   nb::class_<KvCache>(
-      m, "KvCache", R"(Keys and values of tokens seen so far, so that the next token costs one row.
+      m, "KvCache",
+      R"(The KV cache: keys and values of the tokens so far, so that a new token costs one row.
 
 Dense: each sequence has room for `capacity` tokens. Paged (page_size > 0): sequences take pages
-from a common store of `pages` as they grow. One thread at a time may use a cache.
+from a common pool of `pages` as they grow. One thread at a time may use a cache.
 
 >>> cache = attend.KvCache(batch=1, key_heads=2, d_k=4, capacity=16)
 >>> cache.append(numpy.ones((1, 2, 3, 4), 'float32'), numpy.ones((1, 2, 3, 4), 'float32'))
@@ -93,9 +94,9 @@ from a common store of `pages` as they grow. One thread at a time may use a cach
           "Of a paged cache.")
       .def("append", append, "k"_a, "v"_a, "lengths"_a = nb::none(),
            nb::sig("def append(self, k: Array, v: Array, lengths: Array | None = None) -> None"),
-           R"(Puts keys [batch, key_heads, n, d_k] and values [..., d_v] behind what is there.
+           R"(Appends keys [batch, key_heads, n, d_k] and values [..., d_v].
 
-With lengths [batch] only the first lengths[b] of sequence b. Refused as a whole, with nothing
+With lengths [batch] only the first lengths[b] of sequence b. Raises, with nothing
 changed, when there is no room.
 )")
       .def(
@@ -104,7 +105,7 @@ changed, when there is no room.
             const Change alone(&self, "KvCache");
             self.truncate(b, length);
           },
-          "b"_a, "length"_a, "Forgets the tokens of sequence b from `length` on.")
+          "b"_a, "length"_a, "Drops the tokens of sequence b from `length` on.")
       .def_prop_ro("keys", show_part<&KvCache::keys>, nb::sig("def keys(self) -> Any"),
                    "As attention() takes them: [batch, key_heads, capacity, d_k], or pages.")
       .def_prop_ro("values", show_part<&KvCache::values>, nb::sig("def values(self) -> Any"),

@@ -87,7 +87,7 @@ void bind_calls(nb::class_<Layer, More...>& type, const char* name, Kind kind = 
   using namespace nb::literals;
   using Saved = typename Layer::Saved;
   const auto no_context = "context"_a = nb::none();
-  nb::class_<Saved>(type, "Saved", "What backward needs of a forward_train.");
+  nb::class_<Saved>(type, "Saved", "What backward() needs from forward_train().");
   type.def(
           "forward",
           [name, kind](const Layer& self, nb::handle x, Context* context) {
@@ -109,7 +109,7 @@ void bind_calls(nb::class_<Layer, More...>& type, const char* name, Kind kind = 
           "x"_a.none(), nb::kw_only(), no_context,
           nb::sig("def forward_train(self, x: ArrayT, *, context: Context | None = None) -> "
                   "tuple[ArrayT, Saved]"),
-          "(y, saved), of which backward takes the second.")
+          "(y, saved); backward() takes saved.")
       .def(
           "backward",
           [name](const Layer& self, nb::handle dy, const Saved& saved, Context* context) {

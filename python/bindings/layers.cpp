@@ -111,7 +111,8 @@ array([[1., 1.]], dtype=float32)
 
 void bind_feed_forward(nb::module_& m) {
   nb::class_<FeedForward> type(
-      m, "FeedForward", R"(The network of a transformer layer that works on each token by itself.
+      m, "FeedForward",
+      R"(The feed-forward network (MLP) of a transformer layer. It maps each token by itself.
 
     relu, gelu, gelu_tanh   y = act(x W_up^T + b_up) W_down^T + b_down
     swiglu                  y = (silu(x W_gate^T + b_gate) * (x W_up^T + b_up)) W_down^T + b_down

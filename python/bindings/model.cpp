@@ -113,7 +113,7 @@ void bind_training(nb::class_<LanguageModel>& type) {
           "tokens"_a.none(), nb::kw_only(), no_context,
           nb::sig("def forward_train(self, tokens: ArrayT, *, context: Context | None = None) -> "
                   "tuple[ArrayT, Saved]"),
-          "(logits, saved), of which backward takes the second.")
+          "(logits, saved); backward() takes saved.")
       .def(
           "backward",
           [](const LanguageModel& self, nb::handle dlogits, const Saved& saved, Context* context) {
@@ -169,7 +169,7 @@ void bind_model(nb::module_& m) {
 >>> len(model.generate([0, 1], 4))
 4
 )");
-  nb::class_<LanguageModel::Saved>(type, "Saved", "What backward needs of a forward_train.");
+  nb::class_<LanguageModel::Saved>(type, "Saved", "What backward() needs from forward_train().");
   type.def("__init__", make, nb::kw_only(), "vocabulary"_a, "length"_a, "layers"_a = 2,
            "model_dim"_a = 64, "heads"_a = 4, "hidden_dim"_a = 0, "activation"_a = "gelu",
            "placement"_a = "pre", "norm"_a = "layer_norm", "type"_a = "f32", "seed"_a = 0,
@@ -191,7 +191,8 @@ void bind_model(nb::module_& m) {
           "tokens"_a.none(), nb::kw_only(), no_context,
           nb::sig("def trace(self, tokens: Array, *, context: Context | None = None) -> Trace"),
           "Every step of every block: 'blocks.1.attention.weights'.")
-      .def("make_caches", &LanguageModel::make_caches, "batch"_a = 1, "An empty cache a block.")
+      .def("make_caches", &LanguageModel::make_caches, "batch"_a = 1,
+           "An empty cache for each block.")
       .def(
           "generate",
           [](const LanguageModel& self, const std::vector<std::int64_t>& prompt, std::int64_t count,
@@ -204,7 +205,7 @@ void bind_model(nb::module_& m) {
           nb::sig("def generate(self, prompt: Sequence[int], count: int, "
                   "temperature: float = 0.0, seed: int = 0, *, "
                   "context: Context | None = None) -> list[int]"),
-          "`count` tokens after the prompt: the likeliest, or drawn with a temperature.")
+          "`count` tokens after the prompt: the likeliest, or sampled with a temperature.")
       .def_prop_ro("options", options_of, nb::sig("def options(self) -> dict[str, Any]"),
                    "What it was made with.")
       .def("parameters", show_parameters<LanguageModel>,

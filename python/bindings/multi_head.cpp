@@ -219,7 +219,7 @@ first lengths[b] rows are tokens, if that is given.
            nb::sig("def forward_train(self, query: ArrayT, key: Array | None = None, "
                    "value: Array | None = None, *, " ATTEND_OPTIONS
                    "context: Context | None = None) -> tuple[ArrayT, Saved]"),
-           "(output, saved), of which backward takes the second.")
+           "(output, saved); backward() takes saved.")
       .def("backward", backward, "dy"_a.none(), "saved"_a, nb::kw_only(), no_context,
            nb::sig("def backward(self, dy: Array, saved: Saved, *, "
                    "context: Context | None = None) -> AttentionGradients"),
@@ -254,7 +254,7 @@ first lengths[b] rows are tokens, if that is given.
            no_context,
            nb::sig("def append(self, key: Array, value: Array, cache: KvCache, "
                    "lengths: Array | None = None, *, context: Context | None = None) -> None"),
-           "Projects key and value and puts them into the cache.")
+           "Projects key and value and appends them to the cache.")
       .def("attend", attend_cache, "query"_a, "cache"_a, nb::kw_only(), no_context, "options"_a,
            nb::sig("def attend(self, query: ArrayT, cache: KvCache, *, " ATTEND_OPTIONS
                    "context: Context | None = None) -> ArrayT"),
@@ -279,7 +279,7 @@ d_v = d_k, key_dim = model_dim, value_dim = key_dim. rotary is (pairing, base, d
 >>> layer.forward(numpy.ones((1, 3, 8), 'float32'), causal=True).shape
 (1, 3, 8)
 )");
-  nb::class_<Layer::Saved>(type, "Saved", "What backward needs of a forward_train.");
+  nb::class_<Layer::Saved>(type, "Saved", "What backward() needs from forward_train().");
   type.def(
       "__init__",
       [](Layer* self, const nb::kwargs& keywords) {

@@ -65,7 +65,7 @@ void bind_weights(nb::class_<MultiHeadAttention>& type) {
       .def("parameters", show_parameters<Layer>, nb::sig("def parameters(self) -> dict[str, Any]"),
            "q.weight, q.bias, k.weight, ... o.bias: NumPy arrays that are the layer's memory.")
       .def("split", split, nb::sig("def split(self) -> list[Head]"),
-           "The same weights as one set of matrices a head, as copies.")
+           "The same weights as one set of matrices per head, as copies.")
       .def_static("join", join, "parts"_a, "o_bias"_a = nb::none(), "options"_a,
                   nb::sig("def join(parts: Sequence[Head], o_bias: Array | None = None, "
                           "**options: Any) -> MultiHeadAttention"),

@@ -101,7 +101,7 @@ void bind_plan(nb::module_& m) {
                          R"(A call with its arguments checked and its kernel chosen.
 
 Made once, run often with other data of the same shapes, types and options. attention() plans by
-itself; a Plan is for forcing a kernel and for asking.
+itself; make a Plan to force a kernel or to see what was decided.
 
 >>> q = numpy.ones((1, 2, 3, 4), 'float32')
 >>> plan = attend.Plan.attention(q, q, q, kernel='reference.forward')
