@@ -76,6 +76,17 @@ def test_grouped_self_attention_with_biases():
     assert isinstance(layer, attend.MultiHeadAttention) and layer.options["d_v"] == DV
 
 
+def test_the_saved_layer_gives_the_same_bits(tmp_path):
+    g = Builder()
+    parts = [g.linear("x", part) for part in "qkv"]
+    y = g.node("Attention", parts, "attention", q_num_heads=HEADS, kv_num_heads=KEY_HEADS, is_causal=1)
+    found = load_attention(g.model({"x": [2, 6, MODEL]}, g.linear(y, "o")))
+    found.layer().save(tmp_path / "layer.safetensors")
+    saved = attend.MultiHeadAttention.load(tmp_path / "layer.safetensors")
+    x = np.random.default_rng(1).standard_normal((2, 6, MODEL)).astype("float32")
+    assert (saved.forward(x, **found.options) == found.layer().forward(x, **found.options)).all()
+
+
 def test_cross_attention_by_heads_with_scale_and_no_biases():
     g = Builder()
     parts = [by_heads(g, g.linear(x, part, widths, bias=False), part, h, d)
