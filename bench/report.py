@@ -23,24 +23,26 @@ How fast attend is beside PyTorch, ONNX Runtime and NumPy, all called from Pytho
 on your machine: [below](#how-it-is-measured) is how. `attend bench` times the kernels alone, from C++.
 """
 CLOSING = """## How it is measured
-- Each library has a process of its own, pinned to the same cores, and they take turns: one computes, the others sleep. In one
+- Each library has its own process, pinned to the same cores, and they take turns: one computes, the others sleep. In one
   process ONNX Runtime's threads, which wait by spinning, would slow the others down; and pinning alone keeps PyTorch on Arm to
   one core.
 - A figure is the median over rounds of the median of a turn; `settings` in `results.json` says how many and how long. The order
-  changes every round. Spread is how far attend's rounds lie apart, as a part of their median; those
-  of all are in `results.json`. A turn during which the host of a virtual machine kept its cores for others (`steal` in
-  `/proc/stat`) is taken again. A mean is the geometric one, of ratios.
+  changes every round. Spread is the range of attend's rounds divided by their median; `results.json` has it for
+  all libraries. A turn during which the host of a virtual machine gave its cores to others (`steal` in
+  `/proc/stat`) is repeated. Means are geometric means of ratios.
 - PyTorch's forward passes run in `inference_mode` (`scaled_dot_product_attention`, `nn.MultiheadAttention`); attend.torch is
   attend as its drop-in. ONNX Runtime runs whichever is fastest of `Attention`, `MultiHeadAttention` and `GroupQueryAttention`,
-  on tensors in the layout it wants. A backward pass is measured alone, and with its forward pass (`_both`); NumPy's forms the
-  weights anew in both.
-- Each result is held against the formulas in f64 before it counts; an exclamation mark is a result that was wrong.
+  on tensors in the layout it wants. A backward pass is measured alone, and with its forward pass (`_both`); NumPy's computes the
+  weights again in both.
+- Each result is compared with the formulas in f64 before it counts; an exclamation mark is a result that was wrong.
 - Peak is what a loop of multiply-adds on registers reaches on these cores in the same run; for decode, what a sum over as much
-  memory reaches (`peaks` in `results.json`: what fits the caches is read faster). Where neighbours share the processor, it
+  memory reaches (`peaks` in `results.json`: what fits into the caches is read faster). Where neighbours share the processor, it
   may be measured at a worse moment than a case: then a share is above 100 %. Operations: `4 B H Tq Tk d` forward, half of
   it when causal, 2.5 times as many backward.
-- A name says batch B, heads H, key heads K where they are fewer, queries Q where they are one, keys T, size of a head d. The layer
-  has a width of 512. `length` has 2048 tokens in every case.
+- Suites: `notes` has the short sequences (10 and 20 tokens) of the [notes](notes/README.md) that this project started from, `bert`
+  and `gpt` (causal) the sizes of those models, `long` 2048 and 4096 tokens, `decode` one query over a KV cache, `layer` a layer of
+  width 512, `length` 2048 tokens in every case.
+- A name says batch B, heads H, key heads K where they are fewer, queries Q where there is one, keys T, head size d.
 """
 
 
