@@ -19,6 +19,8 @@ void add_attention_flags(CLI::App& app, AttentionFlags& flags) {
   list(
       "--query-offset", flags.query_offset,
       "Position of the first query, one or one a sequence; not given: the last meets the last key");
+  number("--key-offset", flags.key_offset,
+         "Position of the first key, where k and v are a part of the keys", "N");
   number("--scale", flags.scale, "Factor of the scores; 1 / sqrt(d_k) if not given");
   number("--softcap", flags.softcap, "Scores s become softcap * tanh(s / softcap)");
   app.add_flag("--bias-before-softcap", flags.bias_before_softcap,
@@ -88,6 +90,7 @@ LoadedOptions load_options(const AttentionFlags& flags, DType type, bool convert
                    flags.query_offset.find(".safetensors") == std::string::npos;
   if (one) o.query_offset = offset.at<std::int64_t>({0});
   else if (offset) o.query_offset = offset;
+  o.key_offset = flags.key_offset;
   o.dropout = {.p = flags.dropout, .seed = seed, .offset = flags.dropout_offset};
   if (const auto& at = flags.dropout_origin; !at.empty())
     o.dropout.origin = {at[0], at[1], at[2], at[3], at[4]};

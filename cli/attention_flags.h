@@ -13,6 +13,7 @@ struct AttentionFlags {
   bool bias_before_softcap = false, causal = false;
   std::int64_t window_left = kUnlimited, window_right = kUnlimited;
   std::string query_offset, mask, bias, alibi, sinks, key_lengths;
+  std::optional<std::int64_t> key_offset;
   std::string blocks, cu_seqlens_q, cu_seqlens_k, block_table;
   std::int64_t block_query_size = 0, block_key_size = 0;
   double dropout = 0;

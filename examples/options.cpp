@@ -195,11 +195,26 @@ void the_rest() {
   show("attention_backward", "dq " + attend::to_string(d.dq.shape()) + ", dbias " +
                                  attend::to_string(d.dbias.shape()) + " like the bias");
 
-  // Each half of the keys alone, then joined. Parts are kept in f64, so nothing is lost between.
+  // The keys in two parts, each told where it begins, added to one state.
+  Tensor joined(v.shape());
+  const auto part = [](const Tensor& t, std::int64_t begin) {
+    return t.view().slice(2, begin, begin + 2);
+  };
+  // [parts]
+  Tensor state(attend::partial_state_shape(q, v), attend::DType::f64);  // zeros: empty
+  for (const std::int64_t begin : {0, 2})
+    attend::attention_partial(q, part(k, begin), part(v, begin), state,
+                              {.causal = true, .query_offset = 0, .key_offset = begin});
+  attend::finish_partial({state}, joined);
+  // [/parts]
+  expect("attention_partial",
+         largest_difference(joined, attend::attention(q, k, v, {.causal = true})), 5e-7,
+         "two halves added give the whole");
+
+  // Each half of the keys alone, then joined by their results.
   const Tensor whole = attend::attention(q, k, v);
-  Tensor o0(v.shape(), attend::DType::f64), o1 = o0, joined(v.shape());
+  Tensor o0(v.shape(), attend::DType::f64), o1 = o0;
   Tensor lse0(lse.shape(), attend::DType::f64), lse1 = lse0;
-  const auto part = [](const Tensor& t, int begin) { return t.view().slice(2, begin, begin + 2); };
   attend::attention(q, part(k, 0), part(v, 0), o0, {}, {.lse = lse0});
   attend::attention(q, part(k, 2), part(v, 2), o1, {}, {.lse = lse1});
   attend::merge({o0, o1}, {lse0, lse1}, joined);

@@ -126,6 +126,7 @@ const std::vector<Factor>& factors() {
         {"5", [](Case& c) { set_offset(c, Offset::one, 5); }},
         {"-4", [](Case& c) { set_offset(c, Offset::one, -4); }},
         {"each", [](Case& c) { set_offset(c, Offset::each, 1); }}}},
+      {"key_offset", {{"none", [](Case&) {}}, {"300", [](Case& c) { c.key_offset = 300; }}}},
       {"mask",
        {{"none", [](Case&) {}},
         {"full bool", [](Case& c) { set_mask(c, Mask::full, DType::boolean); }},

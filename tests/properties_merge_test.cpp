@@ -1,9 +1,10 @@
-// P11: keys split into parts, attended to one by one and merged. Cut at multiples of 256, with
-// parts kept in f64, the result has the bits of the undivided call; cut anywhere it is close. The
-// textbook kernel rounds its parts to the tensors' type and is exempt from the bits.
+// P11: keys split into parts, attended to one by one, and their (o, lse) merged: near the undivided
+// call by a bound that grows with |lse|. Partial states, which give its bits:
+// properties_parts_test.
 #include "support/property_compare.h"
 #include "support/property_memory.h"
 
+#include "cases/arena.h"
 #include "cases/random.h"
 
 #include <cmath>
@@ -13,35 +14,6 @@ namespace attend::test {
 namespace {
 
 using cases::Case;
-
-// Keys [begin, end) of a dense trial as a problem of their own.
-Trial part_of_keys(const Trial& trial, std::int64_t begin, std::int64_t end) {
-  const std::vector<std::int64_t> order = range(begin, end);
-  Trial part = trial;
-  part.line += " keys=" + std::to_string(begin) + ".." + std::to_string(end);
-  part.k = take(trial.k, 2, order);
-  part.v = take(trial.v, 2, order);
-  part.mask = take_of_repeated(with_all_keys(trial.mask, trial.k.size(2)), 3, order);
-  part.bias = take_of_repeated(with_all_keys(trial.bias, trial.k.size(2)), 3, order);
-  if (trial.blocks) {  // blocks of one key, so that the cut may fall anywhere
-    std::vector<std::int64_t> blocks = order;
-    for (std::int64_t& j : blocks) j /= trial.plain.blocks.key_size;
-    part.blocks = take_of_repeated(trial.blocks, 3, blocks);
-    part.plain.blocks.key_size = 1;
-  }
-  std::vector<std::int64_t> offsets, lengths;
-  for (std::int64_t b = 0; b < trial.q.size(0); ++b) {
-    const SequenceRows rows = rows_of(trial.arguments(), b);
-    offsets.push_back(rows.offset - begin);
-    lengths.push_back(std::clamp<std::int64_t>(rows.key_length - begin, 0, end - begin));
-  }
-  part.query_offset = integers_of(offsets);
-  part.plain.query_offset = {};
-  if (trial.key_lengths) part.key_lengths = integers_of(lengths);
-  part.plain.dropout.origin.j += begin;
-  if (trial.q.dtype() != DType::f64) part.out_type = part.lse_type = DType::f64;
-  return part;
-}
 
 struct Parts {
   std::vector<Tensor> o, lse;
@@ -53,7 +25,8 @@ Parts attend_to_parts(const Trial& trial, const std::vector<std::int64_t>& cuts,
                       const KernelUnderTest& kernel) {
   Parts parts;
   for (std::size_t n = 1; n < cuts.size(); ++n) {
-    Trial part = part_of_keys(trial, cuts[n - 1], cuts[n]);
+    Trial part = keys_of(trial, cuts[n - 1], cuts[n]);
+    if (trial.q.dtype() != DType::f64) part.out_type = part.lse_type = DType::f64;
     if (n > 1) part.sinks = {};  // the sink is summed once
     auto results = part.run(kernel);
     if (!results) throw std::runtime_error("a kernel takes the whole and declines a part");
@@ -75,6 +48,13 @@ std::vector<std::unique_ptr<Context>> contexts_of_merge_kernels() {
   return contexts;
 }
 
+Tensor rounded(const Tensor& tensor) {  // to f32
+  Tensor result(tensor.shape());
+  cases::for_each_index(tensor.shape(),
+                        [&](const Shape& at) { set_value(result, at, value_at(tensor, at)); });
+  return result;
+}
+
 void with_several_chunks(Case& c) {
   c.addressing = cases::Addressing::dense;
   c.batch = 1 + static_cast<std::int64_t>(c.seed % 2);
@@ -85,7 +65,31 @@ void with_several_chunks(Case& c) {
   if (c.window_left != kUnlimited) c.window_left += 300;
 }
 
-TEST(Properties, p11_parts_cut_at_multiples_of_256_merge_to_the_bits_of_the_whole) {
+// How far a merge may lie from the undivided call, as attention.h says it: 16 u (L + 32 + n) times
+// the largest |o| of the row, and the rounding of both results.
+void near_the_whole(const Tensor& whole, const Tensor& merged, const Parts& parts, DType lse_type) {
+  const double u = lse_type == DType::f64 ? 0x1p-53 : 0x1p-24;
+  const double rounding = std::max(usual_error(whole.dtype()), 0x1p-52);
+  Shape row = whole.shape();
+  row[3] = 1;
+  cases::for_each_index(row, [&](const Shape& at) {
+    double lse = 0, largest = 0;
+    for (std::size_t n = 0; n < parts.o.size(); ++n) {
+      const double of_part = value_at(parts.lse[n], {at[0], at[1], at[2]});
+      if (of_part == -INFINITY) continue;
+      lse = std::max(lse, std::abs(of_part));
+      for (std::int64_t x = 0; x < whole.size(3); ++x)
+        largest = std::max(largest, std::abs(value_at(parts.o[n], {at[0], at[1], at[2], x})));
+    }
+    const double bound = 16 * u * (lse + 32 + static_cast<double>(parts.o.size())) + rounding;
+    for (std::int64_t x = 0; x < whole.size(3); ++x) {
+      const Shape element{at[0], at[1], at[2], x};
+      EXPECT_NEAR(value_at(whole, element), value_at(merged, element), bound * largest) << x;
+    }
+  });
+}
+
+TEST(Properties, p11_parts_cut_at_multiples_of_256_merge_to_within_the_bound) {
   const auto contexts = contexts_of_merge_kernels();
   ASSERT_FALSE(contexts.empty());
   for_trials(forward_kernels(), 11000, 120, with_several_chunks,
@@ -101,14 +105,43 @@ TEST(Properties, p11_parts_cut_at_multiples_of_256_merge_to_the_bits_of_the_whol
                  Written merged = trial.empty_results(false);
                  attend::merge(parts.o_views(), parts.lse_views(), merged.out, merged.lse,
                                *context);
-                 if (trial.q.dtype() != DType::f64) {
-                   EXPECT_TRUE(same_bits(whole, merged)) << cuts.size() - 1 << " parts";
-                 } else {
-                   EXPECT_TRUE(close(whole.out, merged.out, 8 * usual_error(DType::f64)));
-                   EXPECT_TRUE(close(whole.lse, merged.lse, 8 * usual_error(DType::f64)));
-                 }
+                 near_the_whole(whole.out, merged.out, parts, DType::f64);
+                 EXPECT_TRUE(close(whole.lse, merged.lse, 8 * usual_error(trial.lse_type)));
                }
              });
+}
+
+// P27. A bias on every score moves lse and nothing else: the bound grows with it, and where lse no
+// longer tells parts apart, merge says so instead of joining them to something.
+TEST(Properties, p27_parts_of_large_lse_merge_to_within_the_bound_or_are_refused) {
+  for (const DType lse_type : {DType::f64, DType::f32})
+    for (const double size : {0.0, 1e2, 1e4, 6e4, 1e5, 1e9, 1e12, 3e13, 1e14, 1e17, 1e30})
+      for (const double bias : {size, -size}) {
+        Trial trial;
+        trial.q = gaussian({1, 2, 3, 8}, DType::f64, 1);
+        trial.k = gaussian({1, 2, 320, 8}, DType::f64, 2);
+        trial.v = gaussian({1, 2, 320, 8}, DType::f64, 3);
+        trial.bias = Tensor({1, 1, 1, 320}, DType::f64);
+        fill(trial.bias, bias);
+        trial.out_type = trial.lse_type = DType::f64;
+        const auto whole = trial.run({forward_kernels()[0].name});
+        if (!whole) continue;
+        Parts parts = attend_to_parts(trial, {0, 100, 320}, {forward_kernels()[0].name});
+        for (Tensor& lse : parts.lse)
+          if (lse_type == DType::f32) lse = rounded(lse);
+        Tensor merged({1, 2, 3, 8}, DType::f64);
+        const auto join = [&] { attend::merge(parts.o_views(), parts.lse_views(), merged); };
+        if (size * (lse_type == DType::f64 ? 0x1p-53 : 0x1p-24) > 0x1p-8) {
+          EXPECT_THROW(join(), InvalidArgument) << bias;
+          parts.lse[0] = Tensor({1, 2, 3}, lse_type);  // far from the other's: nothing to compare
+          fill(parts.lse[0], bias > 0 ? 0 : bias * 2);
+          join();
+          EXPECT_TRUE(same_bits(parts.o[1], merged)) << bias;
+        } else {
+          join();
+          near_the_whole(whole->out, merged, parts, lse_type);
+        }
+      }
 }
 
 TEST(Properties, p11_parts_cut_anywhere_merge_to_nearly_the_whole) {

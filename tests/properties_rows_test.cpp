@@ -326,6 +326,7 @@ TEST(Properties, p23_prefill_equals_chunked_prefill_equals_decode) {
     c.addressing = Addressing::dense;
     c.key_lengths = cases::Lengths::none;
     c.query_offset = cases::Offset::by_default;
+    c.key_offset = 0;
     c.causal = c.seed % 4 != 0;
     if (!c.causal) c.window_right = 0;  // hides the future just as well
     c.k_length = c.q_length = c.k_length > 100 ? 260 + c.k_length % 20 : c.q_length;

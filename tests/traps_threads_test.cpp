@@ -162,6 +162,10 @@ TEST(Traps, scale_is_part_of_the_plan_cache_key) {
        [](Trial& t) {
          t.plain.causal = true, t.query_offset = integers_of({0, 3});
        }},
+      {"key offset",
+       [](Trial& t) { t.plain.causal = true, t.plain.query_offset = 3, t.plain.key_offset = 2; }},
+      {"another key offset",
+       [](Trial& t) { t.plain.causal = true, t.plain.query_offset = 3, t.plain.key_offset = 1; }},
       {"dropout", [](Trial& t) { t.plain.dropout.p = 0.5; }},
       {"more dropout", [](Trial& t) { t.plain.dropout.p = 0.6; }},
       {"dropout seed", [](Trial& t) { t.plain.dropout = {.p = 0.5, .seed = 9}; }},

@@ -57,11 +57,43 @@ ATTEND_API BackwardResult attention_backward(const ConstTensorView& q, const Con
                                              const ConstTensorView& dlse = {},
                                              Context& context = default_context());
 
+// ---- Parts of the keys -------------------------------------------------------------------------
+//
+// A call on a part of the keys is told where the part begins, options.key_offset, and with causal,
+// window or alibi options.query_offset too.
+
+// Adds these keys to a partial state: the sums of all keys so far, before the division, an f64
+// tensor [batch, heads, queries, dv + 4] (as q is, packed or not; the columns: docs/algorithm.md).
+// A state of zeros is empty. Keys that come in ascending order, cut at multiples of 256, leave the
+// state from which finish_partial() makes the bits of the undivided call, in every type. Sinks are
+// counted once, with the first keys: they may be given again with later ones.
+ATTEND_API void attention_partial(const ConstTensorView& q, const ConstTensorView& k,
+                                  const ConstTensorView& v, const TensorView& state,
+                                  const AttentionOptions& options = {},
+                                  Context& context = default_context());
+
+// [batch, heads, queries, dv + 4]: the shape of a partial state for these queries and values.
+ATTEND_API Shape partial_state_shape(const ConstTensorView& q, const ConstTensorView& v);
+
+// Joins partial states over disjoint parts of the keys, in the order given. The result has the bits
+// of one state to which all keys were added in turn, if every part after the first holds one chunk:
+// keys that lie between two multiples of 256. Otherwise it differs from that by the order of sums
+// in f64: of C chunks in all, by at most 4 (C + 1) 2^-53 times the largest |out| of a chunk alone.
+ATTEND_API void merge_partial(const std::vector<ConstTensorView>& states, const TensorView& state,
+                              Context& context = default_context());
+
+// The same into `out` [batch, heads, queries, dv] and, if given, lse: divides, and rounds once. A
+// state that is alone stays what it is.
+ATTEND_API void finish_partial(const std::vector<ConstTensorView>& states, const TensorView& out,
+                               const TensorView& lse = {}, Context& context = default_context());
+
 // Joins results over disjoint parts of the keys, in the order given: o[n] [batch, heads, queries,
 // dv] and lse[n] [batch, heads, queries] of each part. A part that saw no key (lse -inf) adds
-// nothing. Parts of f32 or narrower tensors that were cut at multiples of 256 keys and kept in f64
-// (`out` and lse may be wider than q) give the bits of the undivided call (but for a
-// tie of rounding in some 10^8 elements).
+// nothing. (o, lse) are rounded, so the result is near that of the undivided call and need not have
+// its bits: with n parts, whose |lse| are at most L, and u = 2^-53 for parts in f64, 2^-24 for f32,
+// it is off by at most 16 u (L + 32 + n) times the largest |o|, and its own rounding. Where u L is
+// above 2^-8 and more than one part counts, lse does not tell how much each weighs: that is
+// refused. Partial states know no such limit.
 ATTEND_API void merge(const std::vector<ConstTensorView>& o,
                       const std::vector<ConstTensorView>& lse, const TensorView& out,
                       const TensorView& lse_out = {}, Context& context = default_context());

@@ -154,12 +154,13 @@ typedef struct attend_attention_options {
   double dropout_p;
   uint64_t dropout_seed;
   uint32_t dropout_offset;
-  int32_t reserved;
+  int32_t has_key_offset;
   int64_t dropout_origin_b;
   int64_t dropout_origin_h;
   int64_t dropout_origin_i;
   int64_t dropout_origin_j;
   int64_t dropout_origin_heads;
+  int64_t key_offset; /* where key 0 stands, with has_key_offset; else 0 */
 } attend_attention_options;
 
 enum { ATTEND_SCORES_MASKED = 0, ATTEND_SCORES_RAW = 1, ATTEND_SCORES_SOFTCAPPED = 2 }; /* stage */
@@ -201,6 +202,19 @@ ATTEND_API attend_status attend_attention_backward(
     const attend_view* q, const attend_view* k, const attend_view* v, const attend_view* out,
     const attend_view* lse, const attend_view* dout, const attend_attention_gradients* gradients,
     const attend_attention_options* options, const attend_view* dlse, attend_context* context);
+/* Adds these keys to a partial state, f64 [batch, heads, queries, dv + 4]. Zeros are an empty one.
+ */
+ATTEND_API attend_status attend_attention_partial(const attend_view* q, const attend_view* k,
+                                                  const attend_view* v, const attend_view* state,
+                                                  const attend_attention_options* options,
+                                                  attend_context* context);
+/* Joins `parts` partial states over disjoint keys, in their order, into another one. */
+ATTEND_API attend_status attend_merge_partial(int64_t parts, const attend_view* const* states,
+                                              const attend_view* state, attend_context* context);
+/* The same into the result: out, and lse if it is not NULL. */
+ATTEND_API attend_status attend_finish_partial(int64_t parts, const attend_view* const* states,
+                                               const attend_view* out, const attend_view* lse,
+                                               attend_context* context);
 /* Joins `parts` results over disjoint keys: o[n] and lse[n] of each. lse_out NULL: not wanted. */
 ATTEND_API attend_status attend_merge(int64_t parts, const attend_view* const* o,
                                       const attend_view* const* lse, const attend_view* out,

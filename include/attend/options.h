@@ -1,7 +1,7 @@
 // The options, outputs and gradients of attention. All options compose, forward and backward.
 //
-// Letters: b batch, h head, i query, j key. Query i is at position i + query_offset; causal, window
-// and alibi all measure from there.
+// Letters: b batch, h head, i query, j key. Query i is at position i + query_offset, key j at
+// j + key_offset; causal, window and alibi compare these positions.
 #pragma once
 
 #include <attend/tensor.h>
@@ -64,15 +64,20 @@ struct AttentionOptions {
   double softcap = 0;                // s = softcap * tanh(s / softcap); 0: none
   bool bias_before_softcap = false;  // otherwise bias and alibi are added after the softcap
 
-  bool causal = false;  // key j is visible iff j <= i + query_offset
+  bool causal = false;  // key j is visible iff j + key_offset <= i + query_offset
   Window window{};
   QueryOffset query_offset{};
+  // The position of key 0: in a call on a part of the keys, the number of keys before the part.
+  // Dropout draws by it too. Masks, bias, blocks and key_lengths are the part's own. Not given: 0.
+  // If it is given, causal, window and alibi need query_offset too, whose default would count the
+  // part's keys alone.
+  std::optional<std::int64_t> key_offset{};
 
   // [batch, heads, queries, keys] or fewer dimensions, each of them may be 1. Keys past the end of
   // a shorter last dimension are hidden.
   ConstTensorView mask{};   // bool, u8 or an integer: 0 = hidden
   ConstTensorView bias{};   // the tensors' type or f32, added to the scores; -inf hides
-  ConstTensorView alibi{};  // [heads] slopes: adds -slope * |i + query_offset - j|
+  ConstTensorView alibi{};  // [heads] slopes: adds -slope * |i + query_offset - (j + key_offset)|
   ConstTensorView sinks{};  // [heads] scores of a key without a value that every query sees
   Blocks blocks{};
 

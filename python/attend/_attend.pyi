@@ -54,7 +54,7 @@ def default_context() -> Context:
     """The Context that every function uses unless it is given another."""
 
 @overload
-def attention(q: ArrayT, k: Array, v: Array, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, out: ArrayT | None = None, return_lse: Literal[False] = False, return_weights: Literal[False] = False, return_scores: None = None, context: Context | None = None) -> ArrayT:
+def attention(q: ArrayT, k: Array, v: Array, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, out: ArrayT | None = None, return_lse: Literal[False] = False, return_weights: Literal[False] = False, return_scores: None = None, context: Context | None = None) -> ArrayT:
     """
     Softmax attention: out = softmax(scale * q . k^T + ...) . v
 
@@ -62,15 +62,17 @@ def attention(q: ArrayT, k: Array, v: Array, *, scale: float | None = None, soft
         out  [batch, heads, queries, dv]       v [batch, key heads, keys, dv]
 
     heads must be a multiple of key heads: query head h uses key head h / (heads / key heads). All of
-    q, k, v are float64, float32, bfloat16 or float16. Query i is at position i + query_offset; by
-    default the last query is at the last key.
+    q, k, v are float64, float32, bfloat16 or float16. Query i is at position i + query_offset, key j
+    at j + key_offset; by default the last query is at the last key.
 
     scale                1 / sqrt(d) if None
     softcap              s = softcap * tanh(s / softcap); 0: none. The bias is added after it, or
                          before it with bias_before_softcap
-    causal               key j is visible iff j <= i + query_offset
+    causal               key j is visible iff j + key_offset <= i + query_offset
     window               (left, right): keys from `left` before to `right` behind; None: no limit
     query_offset         a number, or integers [batch]
+    key_offset           the position of key 0, in a call on a part of the keys; with causal, window or
+                         alibi, query_offset must then be given too
     mask                 bool or integers, 0 = hidden, [batch, heads, queries, keys] or what broadcasts
                          to it; keys past the end of a shorter mask are hidden
     bias                 floats that are added to the scores, broadcast likewise; -inf hides
@@ -95,9 +97,9 @@ def attention(q: ArrayT, k: Array, v: Array, *, scale: float | None = None, soft
     """
 
 @overload
-def attention(q: ArrayT, k: Array, v: Array, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, out: ArrayT | None = None, return_lse: bool = False, return_weights: bool = False, return_scores: Literal['raw', 'softcapped', 'masked'] | None = None, context: Context | None = None) -> tuple[ArrayT, ...]: ...
+def attention(q: ArrayT, k: Array, v: Array, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, out: ArrayT | None = None, return_lse: bool = False, return_weights: bool = False, return_scores: Literal['raw', 'softcapped', 'masked'] | None = None, context: Context | None = None) -> tuple[ArrayT, ...]: ...
 
-def attention_backward(q: ArrayT, k: Array, v: Array, out: Array, lse: Array, dout: Array, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, dlse: Array | None = None, context: Context | None = None) -> Any:
+def attention_backward(q: ArrayT, k: Array, v: Array, out: Array, lse: Array, dout: Array, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, dlse: Array | None = None, context: Context | None = None) -> Any:
     """
     Gradients of a loss, given its gradient dout at `out` and, if that is used, dlse at lse.
 
@@ -112,12 +114,59 @@ def attention_backward(q: ArrayT, k: Array, v: Array, out: Array, lse: Array, do
     (1, 2, 3, 4)
     """
 
+def attention_partial(q: ArrayT, k: Array, v: Array, state: ArrayT | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> ArrayT:
+    """
+    Adds these keys to a partial state: the sums of all keys so far, before the division.
+
+    A state is a float64 array [batch, heads, queries, dv + 4]; zeros are an empty one, and without a
+    state a new one is begun. key_offset says where the part's keys begin. Keys that come in ascending
+    order, cut at multiples of 256, leave a state from which finish_partial() makes the bits of the
+    undivided call. Sinks are counted once, with the first keys. Returns the state.
+
+    >>> q = numpy.ones((1, 1, 2, 4), 'float32'); k = numpy.ones((1, 1, 300, 4), 'float32')
+    >>> state = None
+    >>> for at, end in ((0, 256), (256, 300)):
+    ...     part = k[:, :, at:end]
+    ...     state = attend.attention_partial(q, part, part, state, causal=True, query_offset=298,
+    ...                                      key_offset=at)
+    >>> out = attend.finish_partial([state], out=numpy.empty_like(q))
+    >>> bool((out == attend.attention(q, k, k, causal=True)).all())
+    True
+    """
+
+def merge_partial(states: Sequence[ArrayT], *, context: Context | None = None) -> ArrayT:
+    """
+    Joins partial states over disjoint parts of the keys, in the order given, into a new one.
+
+    If every part after the first lies between two multiples of 256, the bits are those of one state to
+    which all keys were added in turn; otherwise they differ by some units in the last place of float64.
+
+    >>> q = numpy.ones((1, 1, 2, 4))
+    >>> attend.merge_partial([attend.attention_partial(q, q, q), numpy.zeros((1, 1, 2, 8))]).shape
+    (1, 1, 2, 8)
+    """
+
+def finish_partial(states: Sequence[ArrayT], *, out: ArrayT | None = None, return_lse: bool = False, context: Context | None = None) -> Any:
+    """
+    The result of attention from partial states, which are joined in the order given.
+
+    Returns out, or (out, lse): float64, or what is given as `out`.
+
+    >>> q = numpy.ones((1, 1, 2, 4))
+    >>> state = attend.attention_partial(q, q, q)
+    >>> bool((attend.finish_partial([state]) == attend.attention(q, q, q)).all())
+    True
+    """
+
 def merge(o: Sequence[ArrayT], lse: Sequence[Array], *, out: ArrayT | None = None, context: Context | None = None) -> tuple[ArrayT, ArrayT]:
     """
     Joins results over disjoint parts of the keys, in the order given.
 
     o[n] [batch, heads, queries, dv] and lse[n] [batch, heads, queries] are what attention() gave for
-    the nth part. Returns (out, lse) of all the keys.
+    the nth part. Returns (out, lse) of all the keys. Give each part its key_offset, and with causal,
+    window or alibi query_offset too. These are rounded results: the join is near the undivided call, to
+    about 16 * 2^-53 * (|lse| + 32) in float64, and is refused where |lse| is so large that lse does not
+    tell how much a part weighs. Partial states (attention_partial) have the bits, and no such limit.
 
     >>> q = numpy.ones((1, 1, 2, 4)); k = numpy.ones((1, 1, 6, 4))
     >>> parts = [attend.attention(q, x, x, return_lse=True) for x in (k[:, :, :2], k[:, :, 2:])]
@@ -149,19 +198,19 @@ class Plan:
     """
 
     @staticmethod
-    def attention(q: Array, k: Array, v: Array, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, out: Array | None = None, return_lse: bool = False, return_weights: bool = False, return_scores: Literal['raw', 'softcapped', 'masked'] | None = None, kernel: str = '', context: Context | None = None) -> Plan:
+    def attention(q: Array, k: Array, v: Array, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, out: Array | None = None, return_lse: bool = False, return_weights: bool = False, return_scores: Literal['raw', 'softcapped', 'masked'] | None = None, kernel: str = '', context: Context | None = None) -> Plan:
         """A plan of attention(). `kernel` forces one, or raises with its reason."""
 
     @staticmethod
-    def attention_backward(q: Array, k: Array, v: Array, out: Array, lse: Array, dout: Array, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, dlse: Array | None = None, kernel: str = '', context: Context | None = None) -> Plan:
+    def attention_backward(q: Array, k: Array, v: Array, out: Array, lse: Array, dout: Array, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, dlse: Array | None = None, kernel: str = '', context: Context | None = None) -> Plan:
         """A plan of attention_backward()."""
 
-    def run(self, q: ArrayT, k: Array, v: Array, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, out: ArrayT | None = None) -> Any:
+    def run(self, q: ArrayT, k: Array, v: Array, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, out: ArrayT | None = None) -> Any:
         """
         As attention(); data, strides, lengths and offsets may differ from the plan's.
         """
 
-    def run_backward(self, q: ArrayT, k: Array, v: Array, out: Array, lse: Array, dout: Array, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, dlse: Array | None = None) -> Any:
+    def run_backward(self, q: ArrayT, k: Array, v: Array, out: Array, lse: Array, dout: Array, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, dlse: Array | None = None) -> Any:
         """As attention_backward()."""
 
     @property
@@ -198,7 +247,7 @@ class Trace:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes all of it as safetensors, with the formulas in the metadata."""
 
-def trace_attention(q: Array, k: Array, v: Array, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> Trace:
+def trace_attention(q: Array, k: Array, v: Array, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> Trace:
     """
     Every step of attention(): scores, scaled_scores, masked_scores, lse, weights, heads.
 
@@ -208,7 +257,7 @@ def trace_attention(q: Array, k: Array, v: Array, *, scale: float | None = None,
            [0.5, 0.5]])
     """
 
-def inspect(q: Array, k: Array, *, top_k: int = 0, key_mass: bool = True, metrics: bool = True, local_width: int = 8, tokens: Array | Sequence[str] | None = None, tiles: int | tuple[int, int] | None = None, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> Statistics:
+def inspect(q: Array, k: Array, *, top_k: int = 0, key_mass: bool = True, metrics: bool = True, local_width: int = 8, tokens: Array | Sequence[str] | None = None, tiles: int | tuple[int, int] | None = None, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> Statistics:
     """
     What every head looks at, without storing the weights: memory is O(length).
 
@@ -232,7 +281,7 @@ def inspect(q: Array, k: Array, *, top_k: int = 0, key_mass: bool = True, metric
     'uniform'
     """
 
-def weights_of(q: ArrayT, k: Array, lse: Array, *, batch: int = 0, head: int = 0, query: int = 0, queries: int, key: int = 0, keys: int, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> ArrayT:
+def weights_of(q: ArrayT, k: Array, lse: Array, *, batch: int = 0, head: int = 0, query: int = 0, queries: int, key: int = 0, keys: int, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> ArrayT:
     """
     The exact weights of a part of one head, [queries, keys], from q, k and lse.
 
@@ -581,7 +630,7 @@ class MultiHeadAttention:
         """What backward() needs from forward_train()."""
 
     @overload
-    def forward(self, query: ArrayT, key: Array | None = None, value: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, cache: KvCache | None = None, lengths: Array | None = None, return_lse: Literal[False] = False, return_weights: Literal[False] = False, return_scores: None = None, context: Context | None = None) -> ArrayT:
+    def forward(self, query: ArrayT, key: Array | None = None, value: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, cache: KvCache | None = None, lengths: Array | None = None, return_lse: Literal[False] = False, return_weights: Literal[False] = False, return_scores: None = None, context: Context | None = None) -> ArrayT:
         """
         The output [batch, Tq, model_dim]: self-attention of `query`, or over key and value.
 
@@ -591,9 +640,9 @@ class MultiHeadAttention:
         """
 
     @overload
-    def forward(self, query: ArrayT, key: Array | None = None, value: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, cache: KvCache | None = None, lengths: Array | None = None, return_lse: bool = False, return_weights: bool = False, return_scores: Literal['raw', 'softcapped', 'masked'] | None = None, context: Context | None = None) -> tuple[ArrayT, ...]: ...
+    def forward(self, query: ArrayT, key: Array | None = None, value: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, cache: KvCache | None = None, lengths: Array | None = None, return_lse: bool = False, return_weights: bool = False, return_scores: Literal['raw', 'softcapped', 'masked'] | None = None, context: Context | None = None) -> tuple[ArrayT, ...]: ...
 
-    def forward_train(self, query: ArrayT, key: Array | None = None, value: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> tuple[ArrayT, Saved]:
+    def forward_train(self, query: ArrayT, key: Array | None = None, value: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> tuple[ArrayT, Saved]:
         """(output, saved); backward() takes saved."""
 
     def backward(self, dy: Array, saved: Saved, *, context: Context | None = None) -> AttentionGradients:
@@ -601,15 +650,15 @@ class MultiHeadAttention:
         Gradients at the inputs, options and parameters, given dy at the output.
         """
 
-    def trace(self, query: Array, key: Array | None = None, value: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> Trace:
+    def trace(self, query: Array, key: Array | None = None, value: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> Trace:
         """Every intermediate result by name."""
 
-    def heads(self, query: Array, key: Array | None = None, value: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> LayerHeads:
+    def heads(self, query: Array, key: Array | None = None, value: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> LayerHeads:
         """
         q, k and v of the heads, as attention() takes them, and how much each head adds.
         """
 
-    def inspect(self, query: Array, key: Array | None = None, value: Array | None = None, *, top_k: int = 0, key_mass: bool = True, metrics: bool = True, local_width: int = 8, tokens: Array | Sequence[str] | None = None, tiles: int | tuple[int, int] | None = None, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> Statistics:
+    def inspect(self, query: Array, key: Array | None = None, value: Array | None = None, *, top_k: int = 0, key_mass: bool = True, metrics: bool = True, local_width: int = 8, tokens: Array | Sequence[str] | None = None, tiles: int | tuple[int, int] | None = None, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> Statistics:
         """
         inspect() of the layer's heads, with how much each adds to the output: contribution.
         """
@@ -620,7 +669,7 @@ class MultiHeadAttention:
     def append(self, key: Array, value: Array, cache: KvCache, lengths: Array | None = None, *, context: Context | None = None) -> None:
         """Projects key and value and appends them to the cache."""
 
-    def attend(self, query: ArrayT, cache: KvCache, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> ArrayT:
+    def attend(self, query: ArrayT, cache: KvCache, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> ArrayT:
         """Attention of the query over what the cache holds."""
 
     @property
@@ -674,7 +723,7 @@ class AttentionBlock:
     class Saved:
         """What backward() needs from forward_train()."""
 
-    def forward(self, x: ArrayT, memory: Array | KvCache | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, cross: Mapping[str, Any] | None = None, cache: KvCache | None = None, lengths: Array | None = None, context: Context | None = None) -> ArrayT:
+    def forward(self, x: ArrayT, memory: Array | KvCache | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, cross: Mapping[str, Any] | None = None, cache: KvCache | None = None, lengths: Array | None = None, context: Context | None = None) -> ArrayT:
         """
         y. The options are those of self-attention; `cross` is a dict of those over the memory.
 
@@ -682,7 +731,7 @@ class AttentionBlock:
         too (block.cross.make_cache(), filled by block.cross.append()).
         """
 
-    def forward_train(self, x: ArrayT, memory: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, cross: Mapping[str, Any] | None = None, context: Context | None = None) -> tuple[ArrayT, Saved]:
+    def forward_train(self, x: ArrayT, memory: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, cross: Mapping[str, Any] | None = None, context: Context | None = None) -> tuple[ArrayT, Saved]:
         """(y, saved); backward() takes saved."""
 
     def backward(self, dy: Array, saved: Saved, *, context: Context | None = None) -> BlockGradients:
@@ -690,7 +739,7 @@ class AttentionBlock:
         Gradients at x, the memory, the options and the parameters, given dy at y.
         """
 
-    def trace(self, x: Array, memory: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, cross: Mapping[str, Any] | None = None, context: Context | None = None) -> Trace:
+    def trace(self, x: Array, memory: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, cross: Mapping[str, Any] | None = None, context: Context | None = None) -> Trace:
         """
         The steps of the parts, 'attention.weights', and the sums and norms between them.
         """

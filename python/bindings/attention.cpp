@@ -1,4 +1,4 @@
-// attention, attention_backward, merge, weights_shape.
+// attention, attention_backward, partial states, merge, weights_shape.
 #include "bindings.h"
 #include "call.h"
 
@@ -67,6 +67,66 @@ nb::object merge_parts(const std::vector<nb::object>& o, const std::vector<nb::o
   return nb::make_tuple(result, to_python(std::move(joined_lse), o[0]));
 }
 
+nb::object add_to_state(nb::handle q, nb::handle k, nb::handle v, nb::handle state,
+                        Context* context, const nb::kwargs& keywords) {
+  constexpr const char* where = "attention_partial";
+  const Inputs in(q, k, v, where);
+  const Options options(keywords, where);
+  WritableArray given = write(state, {where, "state", Kind::floating, true});
+  Tensor made;
+  if (state.is_none()) made = Tensor(partial_state_shape(in.q, in.v), DType::f64);
+  {
+    const nb::gil_scoped_release released;
+    attention_partial(in.q, in.k, in.v, state.is_none() ? made.view() : given.view, options.get(),
+                      context_or_default(context));
+  }
+  return state.is_none() ? to_python(std::move(made), q) : nb::borrow(state);
+}
+
+// The states, and the arrays that hold them.
+struct States {
+  std::vector<Array> arrays;
+  std::vector<ConstTensorView> views;
+  States(const std::vector<nb::object>& states, const char* where) {
+    if (states.empty()) throw InvalidArgument(std::string(where) + ": there are no states");
+    for (const nb::object& state : states) {
+      arrays.push_back(read(state, {where, "states", Kind::floating}));
+      views.push_back(arrays.back().view);
+    }
+  }
+};
+
+nb::object merge_states(const std::vector<nb::object>& states, Context* context) {
+  const States given(states, "merge_partial");
+  Tensor joined = Tensor::uninitialized(given.views[0].shape(), DType::f64);
+  {
+    const nb::gil_scoped_release released;
+    merge_partial(given.views, joined, context_or_default(context));
+  }
+  return to_python(std::move(joined), states[0]);
+}
+
+nb::object finish_states(const std::vector<nb::object>& states, nb::handle out, bool return_lse,
+                         Context* context) {
+  constexpr const char* where = "finish_partial";
+  const States parts(states, where);
+  WritableArray given = write(out, {where, "out", Kind::floating, true});
+  Tensor made, lse;
+  const Shape shape = parts.views[0].shape();
+  if (out.is_none() && shape.rank() == 4 && shape[3] > 4)
+    made = Tensor::uninitialized({shape[0], shape[1], shape[2], shape[3] - 4}, DType::f64);
+  if (return_lse && shape.rank() == 4)
+    lse = Tensor::uninitialized({shape[0], shape[1], shape[2]}, DType::f64);
+  {
+    const nb::gil_scoped_release released;
+    finish_partial(parts.views, out.is_none() ? made.view() : given.view, lse,
+                   context_or_default(context));
+  }
+  nb::object result = out.is_none() ? to_python(std::move(made), states[0]) : nb::borrow(out);
+  if (!return_lse) return result;
+  return nb::make_tuple(result, to_python(std::move(lse), states[0]));
+}
+
 nb::tuple shape_of_weights(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywords) {
   const Inputs in(q, k, v, "weights_shape");
   const Options options(keywords, "weights_shape");
@@ -90,15 +150,17 @@ void bind_attention(nb::module_& m) {
     out  [batch, heads, queries, dv]       v [batch, key heads, keys, dv]
 
 heads must be a multiple of key heads: query head h uses key head h / (heads / key heads). All of
-q, k, v are float64, float32, bfloat16 or float16. Query i is at position i + query_offset; by
-default the last query is at the last key.
+q, k, v are float64, float32, bfloat16 or float16. Query i is at position i + query_offset, key j
+at j + key_offset; by default the last query is at the last key.
 
 scale                1 / sqrt(d) if None
 softcap              s = softcap * tanh(s / softcap); 0: none. The bias is added after it, or
                      before it with bias_before_softcap
-causal               key j is visible iff j <= i + query_offset
+causal               key j is visible iff j + key_offset <= i + query_offset
 window               (left, right): keys from `left` before to `right` behind; None: no limit
 query_offset         a number, or integers [batch]
+key_offset           the position of key 0, in a call on a part of the keys; with causal, window or
+                     alibi, query_offset must then be given too
 mask                 bool or integers, 0 = hidden, [batch, heads, queries, keys] or what broadcasts
                      to it; keys past the end of a shorter mask are hidden
 bias                 floats that are added to the scores, broadcast likewise; -inf hides
@@ -147,6 +209,55 @@ dalibi as well.
 (1, 2, 3, 4)
 )");
 
+  m.def("attention_partial", add_to_state, "q"_a.none(), "k"_a.none(), "v"_a.none(),
+        "state"_a = nb::none(), nb::kw_only(), no_context, "options"_a,
+        nb::sig("def attention_partial(q: ArrayT, k: Array, v: Array, state: ArrayT | None = None, "
+                "*, " ATTEND_OPTIONS "context: Context | None = None) -> ArrayT"),
+        R"(Adds these keys to a partial state: the sums of all keys so far, before the division.
+
+A state is a float64 array [batch, heads, queries, dv + 4]; zeros are an empty one, and without a
+state a new one is begun. key_offset says where the part's keys begin. Keys that come in ascending
+order, cut at multiples of 256, leave a state from which finish_partial() makes the bits of the
+undivided call. Sinks are counted once, with the first keys. Returns the state.
+
+>>> q = numpy.ones((1, 1, 2, 4), 'float32'); k = numpy.ones((1, 1, 300, 4), 'float32')
+>>> state = None
+>>> for at, end in ((0, 256), (256, 300)):
+...     part = k[:, :, at:end]
+...     state = attend.attention_partial(q, part, part, state, causal=True, query_offset=298,
+...                                      key_offset=at)
+>>> out = attend.finish_partial([state], out=numpy.empty_like(q))
+>>> bool((out == attend.attention(q, k, k, causal=True)).all())
+True
+)");
+
+  m.def("merge_partial", merge_states, "states"_a, nb::kw_only(), no_context,
+        nb::sig("def merge_partial(states: Sequence[ArrayT], *, context: Context | None = None) "
+                "-> ArrayT"),
+        R"(Joins partial states over disjoint parts of the keys, in the order given, into a new one.
+
+If every part after the first lies between two multiples of 256, the bits are those of one state to
+which all keys were added in turn; otherwise they differ by some units in the last place of float64.
+
+>>> q = numpy.ones((1, 1, 2, 4))
+>>> attend.merge_partial([attend.attention_partial(q, q, q), numpy.zeros((1, 1, 2, 8))]).shape
+(1, 1, 2, 8)
+)");
+
+  m.def("finish_partial", finish_states, "states"_a, nb::kw_only(), "out"_a = nb::none(),
+        "return_lse"_a = false, no_context,
+        nb::sig("def finish_partial(states: Sequence[ArrayT], *, out: ArrayT | None = None, "
+                "return_lse: bool = False, context: Context | None = None) -> Any"),
+        R"(The result of attention from partial states, which are joined in the order given.
+
+Returns out, or (out, lse): float64, or what is given as `out`.
+
+>>> q = numpy.ones((1, 1, 2, 4))
+>>> state = attend.attention_partial(q, q, q)
+>>> bool((attend.finish_partial([state]) == attend.attention(q, q, q)).all())
+True
+)");
+
   m.def(
       "merge", merge_parts, "o"_a, "lse"_a, nb::kw_only(), "out"_a = nb::none(), no_context,
       nb::sig("def merge(o: Sequence[ArrayT], lse: Sequence[Array], *, out: ArrayT | None = None, "
@@ -154,7 +265,10 @@ dalibi as well.
       R"(Joins results over disjoint parts of the keys, in the order given.
 
 o[n] [batch, heads, queries, dv] and lse[n] [batch, heads, queries] are what attention() gave for
-the nth part. Returns (out, lse) of all the keys.
+the nth part. Returns (out, lse) of all the keys. Give each part its key_offset, and with causal,
+window or alibi query_offset too. These are rounded results: the join is near the undivided call, to
+about 16 * 2^-53 * (|lse| + 32) in float64, and is refused where |lse| is so large that lse does not
+tell how much a part weighs. Partial states (attention_partial) have the bits, and no such limit.
 
 >>> q = numpy.ones((1, 1, 2, 4)); k = numpy.ones((1, 1, 6, 4))
 >>> parts = [attend.attention(q, x, x, return_lse=True) for x in (k[:, :, :2], k[:, :, 2:])]

@@ -28,7 +28,8 @@ void bind_train(nb::module_& m);
 #define ATTEND_OPTIONS                                                                    \
   "scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, " \
   "causal: bool = False, window: WindowLike | None = None, "                              \
-  "query_offset: int | Array | None = None, mask: Array | None = None, "                  \
+  "query_offset: int | Array | None = None, key_offset: int | None = None, "              \
+  "mask: Array | None = None, "                                                           \
   "bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, "   \
   "blocks: BlocksLike | None = None, key_lengths: Array | None = None, "                  \
   "cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, "                \

@@ -35,12 +35,12 @@ constexpr Foreign kForeign[] = {
     {"alibi_slopes", "here it is alibi="},
 };
 
-constexpr std::string_view kNames[] = {"scale",        "softcap",      "bias_before_softcap",
-                                       "causal",       "window",       "query_offset",
-                                       "mask",         "bias",         "alibi",
-                                       "sinks",        "blocks",       "key_lengths",
-                                       "cu_seqlens_q", "cu_seqlens_k", "block_table",
-                                       "dropout"};
+constexpr std::string_view kNames[] = {"scale",       "softcap",      "bias_before_softcap",
+                                       "causal",      "window",       "query_offset",
+                                       "key_offset",  "mask",         "bias",
+                                       "alibi",       "sinks",        "blocks",
+                                       "key_lengths", "cu_seqlens_q", "cu_seqlens_k",
+                                       "block_table", "dropout"};
 
 bool is_option(std::string_view name) {
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
@@ -102,6 +102,8 @@ void Options::take(nb::handle key, nb::handle value) {
   else if (name == "query_offset" && is_whole_number(value))
     options_.query_offset = number<std::int64_t>(value, where_, name, "a whole number");
   else if (name == "query_offset") options_.query_offset = array(value, "query_offset", whole);
+  else if (name == "key_offset")
+    options_.key_offset = number<std::int64_t>(value, where_, name, "a whole number");
   else if (name == "mask") options_.mask = array(value, "mask", Kind::mask);
   else if (name == "bias") options_.bias = array(value, "bias", floating);
   else if (name == "alibi") options_.alibi = array(value, "alibi", floating);

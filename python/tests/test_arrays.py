@@ -282,6 +282,13 @@ REFUSED = {
     "byte order": (ValueError, "other byte order", lambda: attend.attention(X.astype(">f4"), X, X)),
     "kernel": (ValueError, "nothing", lambda: attend.Plan.attention(X, X, X, kernel="nothing")),
     "no parts": (ValueError, "no parts", lambda: attend.merge([], [])),
+    "no states": (ValueError, "no states", lambda: attend.finish_partial([])),
+    "a state of float32": (ValueError, "state is f32", lambda: attend.attention_partial(
+        X, X, X, np.zeros((*X.shape[:3], X.shape[3] + 4), "f4"))),
+    "a part that does not say where queries are": (
+        ValueError, "query_offset is not given",
+        lambda: attend.attention_partial(X, X, X, causal=True, key_offset=256)),
+    "a part at a half": (TypeError, "key_offset", lambda: attend.attention(X, X, X, key_offset=0.5)),
 }
 
 

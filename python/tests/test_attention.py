@@ -157,6 +157,31 @@ def test_out_is_written_and_returned():
     assert np.isnan(room[..., :4]).all() and np.isnan(room[..., 5:16:2]).all()
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_keys_added_in_turn_give_the_bits_of_the_whole(dtype):
+    q, k, v = qkv(keys=600, dtype=dtype)
+    sinks = np.array([0.5, -1, 2, 0], np.float64 if dtype == np.float64 else np.float32)
+    options = {"causal": True, "query_offset": 593, "sinks": sinks}
+    whole, whole_lse = attend.attention(q, k, v, return_lse=True, **options)
+    parts = [slice(0, 256), slice(256, 512), slice(512, 600)]
+    state = None
+    for part in parts:
+        made = attend.attention_partial(q, k[:, :, part], v[:, :, part], state,
+                                        key_offset=part.start, **options)
+        assert state is None or made is state
+        state = made
+    out, lse = attend.finish_partial([state], out=np.empty_like(whole), return_lse=True)
+    np.testing.assert_array_equal(out, whole)
+    np.testing.assert_array_equal(lse.astype(whole_lse.dtype), whole_lse)
+
+    apart = [attend.attention_partial(q, k[:, :, part], v[:, :, part], key_offset=part.start,
+                                      **options | ({} if part.start == 0 else {"sinks": None}))
+             for part in parts]
+    joined = attend.merge_partial([attend.merge_partial(apart[:2]), apart[2]])
+    np.testing.assert_array_equal(attend.finish_partial([joined], out=np.empty_like(whole)), whole)
+    assert attend.finish_partial(apart).dtype == np.float64
+
+
 def test_merge_joins_parts():
     q, k, v = qkv(keys=600, dtype=np.float32)
     parts = [attend.attention(q, k[:, :, part], v[:, :, part], return_lse=True,
@@ -164,7 +189,7 @@ def test_merge_joins_parts():
              for part in (slice(0, 256), slice(256, 600))]
     out, lse = attend.merge([o for o, _ in parts], [lse for _, lse in parts])
     whole, whole_lse = attend.attention(q, k, v, return_lse=True)
-    np.testing.assert_array_equal(out.astype(np.float32), whole)
+    np.testing.assert_allclose(out, whole, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(lse, whole_lse, rtol=1e-6)
 
 

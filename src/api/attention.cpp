@@ -5,6 +5,7 @@
 #include "api/check.h"
 #include "api/context.h"
 #include "api/statistics.h"
+#include "core/partial_state.h"
 #include "core/reporting.h"
 #include "core/text.h"
 
@@ -103,6 +104,38 @@ void merge(const std::vector<ConstTensorView>& o, const std::vector<ConstTensorV
   reporting("merge", [&] {
     std::vector<Part> parts;
     check_and_run(check(MergeArguments{o, lse, out, lse_out}, parts), context);
+  });
+}
+
+void attention_partial(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                       const TensorView& state, const AttentionOptions& options, Context& context) {
+  reporting("attention_partial", [&] {
+    std::vector<Part> parts;
+    check_and_run(check(PartialArguments{q, k, v, state, options}, parts), context);
+  });
+}
+
+Shape partial_state_shape(const ConstTensorView& q, const ConstTensorView& v) {
+  if (q.rank() != 4 || v.rank() != 4)
+    throw InvalidArgument(text("partial_state_shape: q is ", q.shape(), " and v ", v.shape(),
+                               "; both must have 4 dimensions"));
+  return {q.size(0), q.size(1), q.size(2), v.size(3) + kStateColumns};
+}
+
+void merge_partial(const std::vector<ConstTensorView>& states, const TensorView& state,
+                   Context& context) {
+  reporting("merge_partial", [&] {
+    std::vector<Part> parts;
+    if (!state) throw InvalidArgument("merge_partial: state is missing");
+    check_and_run(check(StatesArguments{"merge_partial", states, state, {}, {}}, parts), context);
+  });
+}
+
+void finish_partial(const std::vector<ConstTensorView>& states, const TensorView& out,
+                    const TensorView& lse, Context& context) {
+  reporting("finish_partial", [&] {
+    std::vector<Part> parts;
+    check_and_run(check(StatesArguments{"finish_partial", states, {}, out, lse}, parts), context);
   });
 }
 

@@ -5,21 +5,6 @@
 #include "api/checker.h"
 
 namespace attend {
-namespace {
-
-// The sizes as q has them: packed, batch is 1 and queries are all in one row.
-Shape rows_of(const ConstTensorView& q) { return {q.size(0), q.size(1), q.size(2)}; }
-Shape rows_of(const ConstTensorView& q, std::int64_t last) {
-  return {q.size(0), q.size(1), q.size(2), last};
-}
-
-// A tensor [batch, heads, queries]: one number a row.
-Strided per_row(Strided t, const ConstTensorView& view) {
-  t.stride = {view.strides()[0], view.strides()[1], view.strides()[2], 0};
-  return t;
-}
-
-}  // namespace
 
 void Checker::outputs(const TensorView& out, const AttentionOutputs& outputs) {
   const ConstTensorView q = read_.front().view;
@@ -101,43 +86,6 @@ void Checker::backward(const BackwardArguments& a) {
   no_overlap();
 }
 
-void Checker::merge(const MergeArguments& a, std::vector<Part>& parts) {
-  if (a.o.empty()) fail("there are no parts; at least one is needed");
-  if (a.o.size() != a.lse.size())
-    fail("there are ", a.o.size(), " o and ", a.lse.size(), " lse; each part needs one of each");
-  p_.device = a.o.front().device();
-  p_.parts = static_cast<std::int64_t>(a.o.size());
-  for (std::size_t n = 0; n < a.o.size(); ++n) {
-    const std::string o_name = text("o[", n, "]"), lse_name = text("lse[", n, "]");
-    const Strided o = read(o_name, a.o[n]), lse = read(lse_name, a.lse[n]);
-    rank_is_4(o_name, a.o[n], "[batch, heads, queries, dv]");
-    type_is(o_name, a.o[n].dtype(), {DType::f64, DType::f32, DType::bf16, DType::f16});
-    shape_is(o_name, a.o[n], a.o.front().shape());
-    shape_is(lse_name, a.lse[n], rows_of(a.o.front()));
-    type_is(lse_name, a.lse[n].dtype(), {DType::f32, DType::f64});
-    parts.push_back({o, per_row(lse, a.lse[n])});
-  }
-  const Shape& shape = a.o.front().shape();
-  p_.type = a.o.front().dtype();
-  p_.batch = shape[0];
-  p_.heads = p_.kv_heads = shape[1];
-  p_.q_length = shape[2];
-  p_.dv = shape[3];
-  call_.out = written("out", a.out);
-  shape_is("out", a.out, shape);
-  type_is("out", a.out.dtype(), {DType::f64, DType::f32, DType::bf16, DType::f16});
-  p_.out_type = a.out.dtype();
-  if ((p_.lse = static_cast<bool>(a.lse_out))) {
-    call_.lse = written("lse_out", a.lse_out);
-    shape_is("lse_out", a.lse_out, rows_of(a.o.front()));
-    type_is("lse_out", a.lse_out.dtype(), {DType::f32, DType::f64});
-    call_.lse = per_row(call_.lse, a.lse_out);
-    p_.lse_type = a.lse_out.dtype();
-  }
-  call_.parts = parts.data();
-  no_overlap();
-}
-
 Request check(const ForwardArguments& a) {
   Request request;
   request.problem.operation = Operation::forward;
@@ -165,13 +113,6 @@ Request check(const BackwardArguments& a) {
   checker.inputs(a.q, a.k, a.v, a.options);
   checker.options(a.options);
   checker.backward(a);
-  return request;
-}
-
-Request check(const MergeArguments& a, std::vector<Part>& parts) {
-  Request request;
-  request.problem.operation = Operation::merge;
-  Checker("merge", request).merge(a, parts);
   return request;
 }
 

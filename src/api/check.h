@@ -31,6 +31,19 @@ struct MergeArguments {
   const TensorView &out, &lse_out;
 };
 
+struct PartialArguments {
+  const ConstTensorView &q, &k, &v;
+  const TensorView& state;
+  const AttentionOptions& options;
+};
+
+// Partial states that are joined into one, or into out (and lse, if given).
+struct StatesArguments {
+  const char* function;
+  const std::vector<ConstTensorView>& states;
+  const TensorView &state, &out, &lse;
+};
+
 struct InspectArguments {
   const ConstTensorView &q, &k;
   const AttentionOptions& options;
@@ -53,6 +66,8 @@ Request check_inputs(const ConstTensorView& q, const ConstTensorView& k, const C
                      const AttentionOptions& options);  // of a forward call; nothing written yet
 Request check(const BackwardArguments& arguments);
 Request check(const MergeArguments& arguments, std::vector<Part>& parts);  // call points into parts
+Request check(const PartialArguments& arguments, std::vector<Part>& parts);
+Request check(const StatesArguments& arguments, std::vector<Part>& parts);
 // What is written is not in these two: the functions make it.
 Request check(const InspectArguments& arguments);
 Request check(const WindowArguments& arguments);

@@ -25,6 +25,7 @@ void Checker::options(const AttentionOptions& options) {
        {std::pair{"window.left", p_.window_left}, std::pair{"window.right", p_.window_right}})
     if (value < 0) fail(name, " is ", value, "; it must be at least 0 (kUnlimited: no limit)");
   query_offset(options.query_offset);
+  if (options.key_offset) key_offset(options);
   if (options.mask) mask(options);
   if (options.bias) bias(options);
   p_.alibi = static_cast<bool>(options.alibi);
@@ -32,7 +33,7 @@ void Checker::options(const AttentionOptions& options) {
   p_.sinks = static_cast<bool>(options.sinks);
   if (p_.sinks) call_.sinks = per_head("sinks", options.sinks);
   blocks(options.blocks);
-  dropout(options.dropout);
+  dropout(options.dropout, options.key_offset);
 }
 
 void Checker::query_offset(const QueryOffset& offset) {
@@ -50,6 +51,29 @@ void Checker::query_offset(const QueryOffset& offset) {
     if (p_.device != Device{}) return;
     for (std::int64_t b = 0; b < p_.batch; ++b) bounded(entry(call_.query_offset, b), "[", b, "]");
   }
+}
+
+void Checker::key_offset(const AttentionOptions& options) {
+  const std::int64_t value = *options.key_offset;
+  if (value <= -kMaxOffset || value >= kMaxOffset)
+    fail("key_offset is ", value, "; it must lie between -2^62 and 2^62");
+  p_.key_offset = true;
+  call_.key_offset = value;
+  const bool compares = p_.causal || p_.window_left != kUnlimited ||
+                        p_.window_right != kUnlimited || options.alibi ||
+                        p_.operation == Operation::inspect;
+  if (compares && !p_.offset_given && !p_.offset_each)
+    fail("key_offset is ", value,
+         " and query_offset is not given; a part of the keys needs both, the positions of query 0 "
+         "and of key 0");
+  const auto apart = [&](std::int64_t offset, const auto&... of) {
+    if (offset - value <= -kMaxOffset || offset - value >= kMaxOffset)
+      fail("query_offset", of..., " is ", offset, " and key_offset ", value,
+           "; they must be less than 2^62 apart");
+  };
+  if (p_.offset_given) apart(call_.offset);
+  if (!p_.offset_each || p_.device != Device{}) return;
+  for (std::int64_t b = 0; b < p_.batch; ++b) apart(entry(call_.query_offset, b), "[", b, "]");
 }
 
 void Checker::mask(const AttentionOptions& options) {
@@ -108,12 +132,20 @@ void Checker::blocks(const Blocks& blocks) {
   p_.block_keys = blocks.key_size;
 }
 
-void Checker::dropout(const Dropout& dropout) {
+void Checker::dropout(const Dropout& dropout, const std::optional<std::int64_t>& key_offset) {
   if (!(dropout.p >= 0 && dropout.p <= 1))
     fail("dropout.p is ", dropout.p, "; it must be from 0 to 1");
   p_.drop_below = static_cast<std::uint32_t>(std::lround(dropout.p * 65536));
   if (p_.drop_below == 0) return;
-  const Dropout::Origin& origin = dropout.origin;
+  Dropout::Origin origin = dropout.origin;
+  if (key_offset) {
+    if (origin.j != 0)
+      fail("key_offset is ", *key_offset, " and dropout.origin.j ", origin.j,
+           "; both say where the keys begin, one of them must do");
+    if (*key_offset < 0)
+      fail("key_offset is ", *key_offset, "; dropout draws for keys from position 0 on");
+    origin.j = *key_offset;
+  }
   const std::int64_t heads = origin.heads == 0 ? p_.heads : origin.heads;
   if (origin.b < 0 || origin.h < 0 || origin.i < 0 || origin.j < 0 || origin.heads < 0)
     fail("dropout.origin is (", origin.b, ", ", origin.h, ", ", origin.i, ", ", origin.j, ") of ",

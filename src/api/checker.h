@@ -1,7 +1,7 @@
-// The rules for arguments, one class in three parts: what holds for any tensor (checker.cpp), for
+// The rules for arguments, one class in parts: what holds for any tensor (checker.cpp), for
 // q, k and v and where they live (check_inputs.cpp), for the options (check_options.cpp). What is
-// written, and the way from a whole call to a Request, is in check.cpp; of inspect, in
-// check_inspect.cpp.
+// written, and the way from a whole call to a Request, is in check.cpp; of partial results, in
+// check_parts.cpp; of inspect, in check_inspect.cpp.
 #pragma once
 
 #include "api/check.h"
@@ -34,6 +34,8 @@ class Checker {
   void outputs(const TensorView& out, const AttentionOutputs& outputs);
   void backward(const BackwardArguments& arguments);
   void merge(const MergeArguments& arguments, std::vector<Part>& parts);
+  void partial(const TensorView& state, std::vector<Part>& parts);
+  void states(const StatesArguments& arguments, std::vector<Part>& parts);
   void inspect(const InspectOptions& options);
   void window(const ConstTensorView& lse, const WeightsWindow& window);
 
@@ -63,11 +65,17 @@ class Checker {
   void key_lengths(const AttentionOptions& options);
   void pages(const AttentionOptions& options) const;
   void query_offset(const QueryOffset& offset);
+  void key_offset(const AttentionOptions& options);
   void mask(const AttentionOptions& options);
   void bias(const AttentionOptions& options);
   void blocks(const Blocks& blocks);
-  void dropout(const Dropout& dropout);
+  void dropout(const Dropout& dropout, const std::optional<std::int64_t>& key_offset);
   void weights_only();
+  void lse_holds_sums(const std::vector<Part>& parts) const;
+  void kinds_of_states(const std::vector<Part>& parts);
+  int state_kind(std::string_view name, const Strided& t, std::int64_t dv, const Shape& row) const;
+  template <class Use>
+  void for_rows(const Shape& shape, Use use) const;
   void tokens(const ConstTensorView& view);
   void no_overlap() const;
 
@@ -85,6 +93,18 @@ class Checker {
   Call& call_;
   std::vector<Named> written_, read_;
 };
+
+// The sizes as q has them: packed, batch is 1 and queries are all in one row.
+inline Shape rows_of(const ConstTensorView& q) { return {q.size(0), q.size(1), q.size(2)}; }
+inline Shape rows_of(const ConstTensorView& q, std::int64_t last) {
+  return {q.size(0), q.size(1), q.size(2), last};
+}
+
+// A tensor [batch, heads, queries]: one number a row.
+inline Strided per_row(Strided t, const ConstTensorView& view) {
+  t.stride = {view.strides()[0], view.strides()[1], view.strides()[2], 0};
+  return t;
+}
 
 // The product of the sizes other than 0; the largest integer if it overflows.
 std::int64_t product_of(const Shape& shape) noexcept;

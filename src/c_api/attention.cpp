@@ -40,6 +40,34 @@ attend_status attend_attention_backward(const attend_view* q, const attend_view*
   });
 }
 
+attend_status attend_attention_partial(const attend_view* q, const attend_view* k,
+                                       const attend_view* v, const attend_view* state,
+                                       const attend_attention_options* options,
+                                       attend_context* context) {
+  return c_api::guarded("attend_attention_partial", [&](const Call& call) {
+    attend::attention_partial(call.view(q, "q"), call.view(k, "k"), call.view(v, "v"),
+                              call.view(state, "state"), call.options(options),
+                              c_api::context_of(context));
+  });
+}
+
+attend_status attend_merge_partial(int64_t parts, const attend_view* const* states,
+                                   const attend_view* state, attend_context* context) {
+  return c_api::guarded("attend_merge_partial", [&](const Call& call) {
+    attend::merge_partial(call.views(parts, states, "states"), call.view(state, "state"),
+                          c_api::context_of(context));
+  });
+}
+
+attend_status attend_finish_partial(int64_t parts, const attend_view* const* states,
+                                    const attend_view* out, const attend_view* lse,
+                                    attend_context* context) {
+  return c_api::guarded("attend_finish_partial", [&](const Call& call) {
+    attend::finish_partial(call.views(parts, states, "states"), call.view(out, "out"),
+                           call.optional_view(lse, "lse"), c_api::context_of(context));
+  });
+}
+
 attend_status attend_merge(int64_t parts, const attend_view* const* o,
                            const attend_view* const* lse, const attend_view* out,
                            const attend_view* lse_out, attend_context* context) {

@@ -9,7 +9,7 @@ namespace attend::c_api {
 static_assert(sizeof(void*) == 8 && sizeof(std::size_t) == 8);
 static_assert(sizeof(attend_view) == 48 && offsetof(attend_view, rank) == 32);
 static_assert(sizeof(attend_context_options) == 56);
-static_assert(sizeof(attend_attention_options) == 232);
+static_assert(sizeof(attend_attention_options) == 240);
 static_assert(offsetof(attend_attention_options, window_left) == 48);
 static_assert(offsetof(attend_attention_options, dropout_p) == 168);
 static_assert(sizeof(attend_attention_outputs) == 48);
@@ -122,7 +122,6 @@ void Call::show(attend_view* view, const Tensor& shown, Name name) const {
 
 AttentionOptions Call::options(const attend_attention_options* given, Name name) const {
   const attend_attention_options o = read(given, name);
-  reserved(o.reserved, name);
   AttentionOptions made;
   if (o.has_scale) made.scale = o.scale;
   made.softcap = o.softcap;
@@ -134,6 +133,7 @@ AttentionOptions Call::options(const attend_attention_options* given, Name name)
     fail(name, " has query_offset and query_offsets; one of them must do");
   if (o.has_query_offset) made.query_offset = o.query_offset;
   if (o.query_offsets) made.query_offset = view(o.query_offsets, name / "query_offsets");
+  if (o.has_key_offset) made.key_offset = o.key_offset;
   made.mask = optional_view(o.mask, name / "mask");
   made.bias = optional_view(o.bias, name / "bias");
   made.alibi = optional_view(o.alibi, name / "alibi");

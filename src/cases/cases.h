@@ -110,6 +110,9 @@ struct Case {
   std::int64_t window_left = kUnlimited, window_right = kUnlimited;
   Offset query_offset = Offset::by_default;
   std::int64_t offset = 0;  // the one, or the first of each
+  // Other than 0: a part of the keys, which begins there; offset counts from there on, too, and is
+  // given, as one, where query_offset has its default.
+  std::int64_t key_offset = 0;
   Mask mask = Mask::none;
   DType mask_type = DType::boolean;  // of the mask and of the block mask
   Bias bias = Bias::none;

@@ -34,10 +34,13 @@ void set_positions(const Case& c, const Sequences& s, Arena& arena, AttentionOpt
 
   options.causal = c.causal;
   options.window = {c.window_left, c.window_right};
-  if (c.query_offset == Offset::one) options.query_offset = c.offset;
+  if (c.key_offset != 0) options.key_offset = c.key_offset;
+  if (c.query_offset == Offset::one || (c.query_offset == Offset::by_default && c.key_offset != 0))
+    options.query_offset = c.key_offset + c.offset;
   if (c.query_offset == Offset::each) {
     std::vector<std::int64_t> offsets;
-    for (std::int64_t b = 0; b < c.batch; ++b) offsets.push_back(c.offset + 3 * b - b % 2 * 4);
+    for (std::int64_t b = 0; b < c.batch; ++b)
+      offsets.push_back(c.key_offset + c.offset + 3 * b - b % 2 * 4);
     options.query_offset = ConstTensorView(index_tensor(c, arena, {c.batch}, offsets));
   }
 }
@@ -176,7 +179,8 @@ void make_options(const Sequences& sequences, Instance& instance) {
     options.dropout.p = c.dropout;
     options.dropout.seed = 0x9e3779b97f4a7c15u + c.seed;
     options.dropout.offset = 3;
-    if (c.dropout_origin) options.dropout.origin = {1, 2, 7, 259, c.heads + 3};
+    if (c.dropout_origin)
+      options.dropout.origin = {1, 2, 7, c.key_offset != 0 ? 0 : 259, c.heads + 3};
   }
 
   instance.outputs.stage = c.stage;

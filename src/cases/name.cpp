@@ -89,6 +89,7 @@ void for_each_field(SomeCase& c, Visitor&& visit) {
   visit("window_right", c.window_right);
   visit("query_offset", c.query_offset);
   visit("offset", c.offset);
+  visit("key_offset", c.key_offset);
   visit("mask", c.mask);
   visit("mask_type", c.mask_type);
   visit("bias", c.bias);

@@ -193,6 +193,14 @@ void add_lines(Cases& cases, const Case& base, std::initializer_list<const char*
   for (const char* line : lines) cases.push_back(parse(line, base));
 }
 
+void add_key_offsets(Cases& cases) {
+  add_lines(cases, small(),
+            {"key_offset=256 causal=1 offset=-9", "key_offset=-7 causal=1 alibi=1 offset=4 dlse=1",
+             "key_offset=300 window_left=4 window_right=2 query_offset=each offset=3 weights=1",
+             "key_offset=1001 causal=1 dropout=0.3 dropout_origin=1 offset=6 scores=1",
+             "key_offset=512 dropout=0.3"});
+}
+
 void add_values(Cases& cases) {
   for (const Values values : {Values::outliers, Values::cold, Values::constant}) {
     Case base = small();
@@ -215,7 +223,7 @@ void add_packed(Cases& cases) {
                "mask=full bias=full weights=1 scores=1", "bias=per_key alibi=1 sinks=1",
                "key_lengths=mixed window_left=4 causal=1",
                "blocks=full block_q=8 block_k=6 scores=1 stage=raw",
-               "query_offset=each offset=2 causal=1"});
+               "query_offset=each offset=2 causal=1", "key_offset=77 offset=2 causal=1 alibi=1"});
   }
 }
 
@@ -230,7 +238,8 @@ void add_paged(Cases& cases) {
               {"index_type=i64", "q=1 k=133 d=32 causal=1", "page_size=5 key_lengths=full dlse=1",
                "page_size=1 sinks=1 alibi=1", "page_size=64 mask=full bias=full weights=1",
                "scores=1 stage=raw softcap=4", "blocks=shared block_k=12 weights=1",
-               "dropout=0.2 window_left=7 window_right=3"});
+               "dropout=0.2 window_left=7 window_right=3",
+               "key_offset=259 offset=1 causal=1 dropout=0.2"});
   }
 }
 
@@ -241,6 +250,7 @@ void add_options(Cases& cases) {
   add_biases(cases);
   add_blocks(cases);
   add_positions(cases);
+  add_key_offsets(cases);
   add_lengths_of_keys(cases);
   add_scores(cases);
   add_dropout(cases);

@@ -5,7 +5,8 @@
 
 namespace attend {
 
-// One partial result that merge() joins.
+// One partial result: (o, lse), which merge() joins, or a row of sums in o (core/partial_state.h),
+// which the sums of a forward call begin with.
 struct Part {
   Strided o, lse;
 };
@@ -36,9 +37,11 @@ struct Call {
   Strided q, k, v, out, lse;  // backward reads out and lse
   Strided mask, bias, alibi, sinks, blocks;
   Strided query_offset, key_lengths, cu_seqlens_q, cu_seqlens_k, block_table;
-  std::int64_t offset = 0;  // the one query_offset for all, if given so
+  std::int64_t offset = 0;      // the one query_offset for all, if given so
+  std::int64_t key_offset = 0;  // key j stands at position j + key_offset
   Draws draws;
   Strided weights, scores;
+  Strided state;  // a partial state (core/partial_state.h)
   std::int64_t* visited_blocks = nullptr;
   Strided dout, dlse, dq, dk, dv, dbias, dsinks, dalibi;
   const Part* parts = nullptr;  // Problem::parts of them

@@ -20,7 +20,7 @@ struct KeyRange {
 //   j <= i + offset;   i + offset - left <= j <= i + offset + right;   j < k_length
 [[gnu::always_inline]] inline KeyRange positions(const Problem& problem, const Sequence& s,
                                                  std::int64_t i) noexcept {
-  const std::int64_t position = i + s.offset;  // |offset| < 2^62 is checked: no overflow
+  const std::int64_t position = i + s.offset;  // |offset| < 2^62 + 2^60 is checked: no overflow
   KeyRange keys{0, s.k_length};
   if (problem.causal) keys.end = std::min(keys.end, position + 1);
   // A window is compared by subtraction, since left and right may be as large as 2^63 - 1.

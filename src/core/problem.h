@@ -33,7 +33,7 @@ struct Problem {
   // batch counts sequences when packed; q_length and k_length are then those of the longest.
   std::int64_t batch = 0, heads = 0, kv_heads = 0, q_length = 0, k_length = 0, d = 0, dv = 0;
   std::int64_t page_size = 0, pages = 0;
-  std::int64_t parts = 0;  // of merge
+  std::int64_t parts = 0;  // of merge; of forward, the partial states that the sums begin with
 
   // Step 1
   double scale = 1;
@@ -47,6 +47,7 @@ struct Problem {
   std::int64_t mask_keys = 0, bias_keys = 0;       // keys from there on are hidden (short masks)
   std::int64_t block_queries = 0, block_keys = 0;  // the size of a block
   bool offset_given = false, offset_each = false;  // one for all, or one each; where: the Call
+  bool key_offset = false;                         // where: the Call
   // The shape of dbias: each is 1 or the full size (the last may be shorter: bias_keys).
   std::int64_t dbias_batch = 0, dbias_heads = 0, dbias_queries = 0, dbias_keys = 0;
   // Step 4
@@ -55,6 +56,7 @@ struct Problem {
   // What is written
   bool lse = false, weights = false, scores = false, visited_blocks = false;
   ScoreStage stage = ScoreStage::masked;
+  bool state = false;  // a partial state is written, instead of out and lse
   bool dq = false, dk = false, dv_gradient = false, dbias = false, dsinks = false, dalibi = false;
   bool dlse = false;  // read, not written
 

@@ -13,7 +13,7 @@ struct Sequence {
   std::int64_t k_begin = 0;
   std::int64_t k_stored = 0;  // keys that have an address
   std::int64_t k_length = 0;  // of these, the ones below key_lengths
-  std::int64_t offset = 0;    // query i stands at position i + offset
+  std::int64_t offset = 0;    // query i stands where key i + offset does
 };
 
 // Always inlined, like with_type: no copy compiled for an instruction set is left for others.
@@ -36,6 +36,7 @@ struct Sequence {
   s.offset = s.k_length - s.q_length;
   if (problem.offset_given) s.offset = call.offset;
   if (problem.offset_each) s.offset = entry(call.query_offset, b);
+  s.offset -= call.key_offset;
   return s;
 }
 

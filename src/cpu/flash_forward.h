@@ -337,7 +337,7 @@ class FlashForward {
   void piece(std::int64_t index, std::int64_t cuts) noexcept {
     Sums<V>& tile = memory_.tiles[0];
     if (scores_.rows() == 0) return;
-    results_.open(tile, 0, kMost);
+    scores_.open(tile, 0, kMost);
     const std::int64_t all = chunks(p), last = all * (index + 1) / cuts;
     for (std::int64_t c = all * index / cuts; c < last; ++c) {
       const std::int64_t at = c * kChunk;
@@ -354,7 +354,7 @@ class FlashForward {
     Sums<V>& tile = memory_.tiles[0];
     if (scores_.rows() == 0) return;
     results_.open(tile, 0, kMost);
-    results_.expect_chunks(tile);
+    if (!tile.joined) results_.expect_chunks(tile);
     for (std::int64_t c = 0; c < chunks(p); ++c) {
       if ((c + 1) * kChunk <= tile.begin || c * kChunk >= tile.end) continue;
       const Left from = left(c);

@@ -3,13 +3,15 @@
 //   a chunk gives      top, sum, O        its maximum, sum of weights and values, in T
 //   join               m, l, o            in f64; m is an integer in log2 units; added in order,
 //                                         scaled by exact powers of two
-//   close              out = o / l, lse = m + log l
+//   close              out = o / l, lse = m + log l; or all of it as a partial state, which a
+//                      later call opens with (core/partial_state.h)
 //
 // A row that has seen one chunk alone keeps that chunk's sums as they are, and is divided in T.
 // Where a whole tile sees one chunk, its products may store the results themselves (Place), to the
 // same bits.
 #pragma once
 
+#include "core/partial_state.h"
 #include "cpu/tile.h"
 
 #include <atomic>
@@ -32,6 +34,7 @@ struct Sums : Tile<V> {
   double m[kRoom], l[kRoom];
   double up[kRoom];  // see join()
   bool one[kRoom];   // the row has seen one chunk
+  bool sink[kRoom];  // the row's sink has been counted
   double* o;         // [rows][width]  joined chunks, relative to m
   bool joined;       // else all there is are the sums of one chunk, in `part`
   T* part;           // [rows][width]  the chunk at hand
@@ -42,21 +45,31 @@ template <class V>
 class Results {
   using T = typename V::T;
   static constexpr int kMost = Tile<V>::kMost, kRoom = Tile<V>::kRoom;
+  static constexpr StateKind kChunkOfT =
+      sizeof(T) == sizeof(double) ? StateKind::chunk_f64 : StateKind::chunk_f32;
 
  public:
   explicit Results(ForwardScores<V>& scores) : p(scores.p), call_(scores.call), scores_(scores) {}
 
   static std::int64_t width(const Problem& p) { return ForwardScores<V>::width(p.dv); }
 
-  // The rows from `first` on, nothing summed yet.
+  // The rows from `first` on: nothing summed yet, or what the partial states hold.
   void open(Sums<V>& tile, std::int64_t first, int most) noexcept {
     scores_.open(tile, first, most);
     for (int n = 0; n < tile.lanes; ++n) {
       tile.m[n] = kMinusInfinity, tile.l[n] = 0, tile.up[n] = 1;
       tile.one[n] = true;
     }
+    tile.joined = false;
+    tile.to = {tile.part, width(p), false};
+    if (p.sinks || p.state || p.parts != 0 || tile.begin >= tile.end ||
+        tile.begin / kChunk != (tile.end - 1) / kChunk)
+      expect_chunks(tile);
+    if (p.state || p.parts != 0) resume(tile);
     if (p.sinks) {  // a key that everybody sees, without value
       for (int n = 0; n < tile.rows; ++n) {
+        if (p.state && tile.sink[n]) continue;
+        tile.sink[n] = true;
         const double sink = load(call_.sinks, call_.sinks.offset(0, tile.h[n], 0));
         if (sink == kMinusInfinity) continue;
         SoftmaxState state;
@@ -66,10 +79,6 @@ class Results {
         tile.one[n] = false;
       }
     }
-    tile.joined = false;
-    tile.to = {tile.part, width(p), false};
-    if (p.sinks || tile.begin >= tile.end || tile.begin / kChunk != (tile.end - 1) / kChunk)
-      expect_chunks(tile);
     if (tile.joined || p.group() != 1 || !lies_ready<T>(call_.out) || width(p) != p.dv) return;
     tile.to = {reinterpret_cast<T*>(call_.out.data) + at(call_.out, tile, 0), call_.out.stride[2],
                true};
@@ -105,17 +114,7 @@ class Results {
     for (int n = 0; n < tile.rows; ++n) {
       const auto part = static_cast<double>(sum[n]);
       if (part == 0) continue;  // nothing of the chunk is visible
-      if (tile.l[n] == 0) {
-        mine[n] = 0, other[n] = 1;
-        tile.l[n] = part, tile.m[n] = whole[n], tile.up[n] = up[n];
-      } else {
-        const double m = whole[n] > tile.m[n] ? whole[n] : tile.m[n];
-        mine[n] = tile.up[n] * power_of_two(tile.m[n] - m);
-        other[n] = up[n] * power_of_two(whole[n] - m);
-        tile.l[n] = tile.l[n] * mine[n] + part * other[n];
-        tile.m[n] = m, tile.up[n] = 1;
-        tile.one[n] = false;
-      }
+      add_sum(tile, n, {whole[n], part, up[n]}, mine[n], other[n]);
     }
     if (!tile.joined) return;
     double* total = tile.o;
@@ -137,6 +136,7 @@ class Results {
   // out = o / l, lse = m + log l. What one chunk gave is divided in T: its sums may have gone to
   // the results already, and a row's bits do not depend on that.
   void close(Sums<V>& tile) noexcept {
+    if (p.state) return close_states(tile);
     const bool ready = lies_ready<T>(call_.out);
     for (int n = 0; n < tile.rows; ++n) {
       if (tile.l[n] == 0)  // the row saw nothing: neither did `to`, which holds garbage then
@@ -150,6 +150,64 @@ class Results {
   }
 
  private:
+  // Adds the sum of other keys to row n's; what o was is to be multiplied by `mine`, theirs by
+  // `other`.
+  static void add_sum(Sums<V>& tile, int n, const StateRow& part, double& mine,
+                      double& other) noexcept {
+    if (tile.l[n] == 0) {
+      mine = 0, other = 1;
+      tile.l[n] = part.l, tile.m[n] = part.m, tile.up[n] = part.scale;
+      return;
+    }
+    const double m = part.m > tile.m[n] ? part.m : tile.m[n];
+    mine = tile.up[n] * power_of_two(tile.m[n] - m);
+    other = part.scale * power_of_two(part.m - m);
+    tile.l[n] = tile.l[n] * mine + part.l * other;
+    tile.m[n] = m, tile.up[n] = 1;
+    tile.one[n] = false;
+  }
+
+  // The sums of the partial states, joined in their order.
+  void resume(Sums<V>& tile) const noexcept {
+    for (int n = 0; n < tile.rows; ++n) tile.sink[n] = false;
+    for (std::int64_t s = 0; s < p.parts; ++s) {
+      const Strided& state = call_.parts[s].o;
+      for (int n = 0; n < tile.rows; ++n) {
+        const std::int64_t from = at(state, tile, n);
+        const StateRow row = load_state(state, from, p.dv);
+        tile.sink[n] = tile.sink[n] || row.sink;
+        if (row.kind == StateKind::empty) continue;
+        double mine = 0, other = 1;
+        if (tile.l[n] == 0) tile.one[n] = row.kind == kChunkOfT;
+        add_sum(tile, n, row, mine, other);
+        const double* o = reinterpret_cast<const double*>(state.data) + from;
+        double* total = tile.o + n * width(p);
+        for (std::int64_t x = 0; x < p.dv; ++x, o += state.stride[3]) {
+          const double before = mine == 1 ? total[x] : total[x] * mine;
+          total[x] = V::kFused ? __builtin_fma(*o, other, before) : *o * other + before;
+        }
+      }
+    }
+  }
+
+  // One chunk of another type than T is brought to an integer maximum: its type is not carried on.
+  void close_states(const Sums<V>& tile) const noexcept {
+    for (int n = 0; n < tile.rows; ++n) {
+      const std::int64_t to = at(call_.state, tile, n);
+      const bool one = tile.one[n];
+      const double factor = one ? 1 : tile.up[n];
+      double* o = reinterpret_cast<double*>(call_.state.data) + to;
+      for (std::int64_t x = 0; x < p.dv; ++x)
+        o[x * call_.state.stride[3]] = tile.o[n * width(p) + x] * factor;
+      store_state(call_.state, to, p.dv,
+                  {tile.m[n], tile.l[n] * factor, one ? tile.up[n] : 1,
+                   tile.l[n] == 0 ? StateKind::empty
+                   : one          ? kChunkOfT
+                                  : StateKind::joined,
+                   tile.sink[n]});
+    }
+  }
+
   void close_row(const Sums<V>& tile, int n) const noexcept {
     using D = typename V::Double;
     const D factor = D::set(tile.l[n] == 0 ? 0 : 1 / tile.l[n]);

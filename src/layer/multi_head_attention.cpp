@@ -60,8 +60,10 @@ void check_rows(const char* name, const ConstTensorView& x, const char* width_na
   if (x.dtype() != type) fail(name, " is ", x.dtype(), ", the layer ", type);
 }
 
-void no_pages(const AttentionOptions& options) {
+void no_pages_or_parts(const AttentionOptions& options) {
   if (options.block_table) fail("block_table is given; a layer takes paged keys as a KvCache");
+  if (options.key_offset)
+    fail("key_offset is given; a layer attends to all of its keys, parts are for attention()");
 }
 
 Tensor like(const Tensor& tensor) { return Tensor::uninitialized(tensor.shape(), tensor.dtype()); }
@@ -154,7 +156,7 @@ void AttentionCall::check(const MultiHeadAttentionOptions& o) const {
   if (key.rank() != query.rank() || value.rank() != query.rank())
     fail("query is ", query.shape(), ", key ", key.shape(), ", value ", value.shape(),
          "; all must have a batch dimension, or none");
-  no_pages(options);
+  no_pages_or_parts(options);
 }
 
 namespace {

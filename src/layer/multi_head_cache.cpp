@@ -37,6 +37,7 @@ void check_tokens(const char* name, const ConstTensorView& x, const KvCache& cac
 AttentionOptions over_cache(const KvCache& cache, AttentionOptions options) {
   if (options.key_lengths || options.block_table || options.cu_seqlens_q || options.cu_seqlens_k)
     fail("key_lengths, block_table or cu_seqlens is given; with a cache they come from it");
+  if (options.key_offset) fail("key_offset is given; with a cache key 0 is at position 0");
   options.key_lengths = cache.key_lengths();
   options.block_table = cache.block_table();
   return options;

@@ -21,7 +21,8 @@ double multiply_adds(const Problem& p) {
   const auto d = static_cast<double>(p.d);
   if (p.operation == Operation::weights)
     return static_cast<double>(p.window_queries) * static_cast<double>(p.window_keys) * d;
-  const double pairs = rows * static_cast<double>(p.k_length);
+  const double keys = static_cast<double>(p.k_length) + static_cast<double>(p.parts);
+  const double pairs = rows * keys;
   return pairs * (d + static_cast<double>(p.dv)) * (p.operation == Operation::backward ? 2.5 : 1);
 }
 
@@ -130,6 +131,7 @@ std::string describe(const Problem& p) {
   add(p.window_right != kUnlimited, "window right ", p.window_right);
   add(p.offset_given, "query offset");
   add(p.offset_each, "query offset of each");
+  add(p.key_offset, "key offset");
   add(p.key_lengths, "key lengths");
   add(p.mask, "mask", unusual(p.mask_type, DType::boolean),
       p.mask_keys < p.k_length ? text(" of ", p.mask_keys, " keys") : "");
@@ -147,6 +149,8 @@ std::string describe(const Problem& p) {
   add(p.weights, "weights", unusual(p.weights_type, p.type));
   add(p.scores, kStages[static_cast<int>(p.stage)], " scores", unusual(p.scores_type, p.type));
   add(p.visited_blocks, "visited blocks");
+  add(p.parts != 0, p.parts, p.parts == 1 ? " partial state" : " partial states");
+  add(p.state, "a partial state written");
   add(backward && p.dout_type != p.type, "dout ", p.dout_type);
   add(p.dlse, "dlse", unusual(p.dlse_type, statistic));
   add(p.dq, "dq");

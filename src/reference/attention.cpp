@@ -10,6 +10,7 @@
 //   2 mask      softcap, bias, ALiBi; what is hidden never enters
 //   3 softmax   p = exp(s - lse), over the visible keys (and the sink)
 //   4 values    o = p . v
+#include "core/partial_state.h"
 #include "core/philox.h"
 #include "reference/row.h"
 
@@ -22,14 +23,42 @@ constexpr std::int64_t kRowsPerTask = 16;
 
 // ---- Forward -----------------------------------------------------------------------------------
 
+// What the partial states hold for the row, if there are any, joined in their order. Returns
+// whether the sink has been counted there.
+bool resume(const Row& row, SoftmaxState& total, double* o, double* part_o) noexcept {
+  const Problem& p = row.problem;
+  bool sink = false;
+  for (std::int64_t n = 0; n < p.parts; ++n) {
+    const Strided& from = row.call.parts[n].o;
+    const std::int64_t at = query_row(p, from, row.sequence, row.h, row.i);
+    const StateRow state = load_state(from, at, p.dv);
+    sink = sink || state.sink;
+    if (state.kind == StateKind::empty) continue;
+    load_row(from, at, p.dv, part_o);
+    const auto [mine, other] = total.join({state.m, state.l * state.scale});
+    for (std::int64_t x = 0; x < p.dv; ++x) o[x] = o[x] * mine + part_o[x] * state.scale * other;
+  }
+  return sink;
+}
+
+void write_state(const Row& row, const SoftmaxState& total, const double* o, bool sink) noexcept {
+  const Strided& to = row.call.state;
+  const std::int64_t dv = row.problem.dv,
+                     at = query_row(row.problem, to, row.sequence, row.h, row.i);
+  store_row(to, at, dv, o);
+  const StateKind kind = total.l == 0 ? StateKind::empty : StateKind::joined;
+  store_state(to, at, dv, {total.m, total.l, 1, kind, sink});
+}
+
 // o[dv] and the softmax's state for one row. Keys are summed in chunks of 256: `part` and `part_o`
-// hold the chunk at hand, `total` and `o` the chunks before it.
+// hold the chunk at hand, `total` and `o` the chunks before it. A partial state is not divided.
 SoftmaxState forward_row(Row& row, double* o, double* part_o) noexcept {
   const Problem& p = row.problem;
   SoftmaxState total, part;
   std::fill_n(o, p.dv, 0.0);
+  const bool sink_counted = resume(row, total, o, part_o);
   std::fill_n(part_o, p.dv, 0.0);
-  if (p.sinks) {  // a key that everybody sees, without value
+  if (p.sinks && !sink_counted) {  // a key that everybody sees, without value
     const double sink = load(row.call.sinks, row.call.sinks.offset(0, row.h, 0));
     if (sink != kMinusInfinity) total.add(log2_units(sink));
   }
@@ -53,6 +82,10 @@ SoftmaxState forward_row(Row& row, double* o, double* part_o) noexcept {
       part_o[x] = part_o[x] * rescale + kept * row.v[x];
   });
   close_chunk();
+  if (p.state) {
+    write_state(row, total, o, p.sinks || sink_counted);
+    return total;
+  }
   for (std::int64_t x = 0; x < p.dv; ++x) o[x] = total.l == 0 ? 0 : o[x] / total.l;
   if (p.visited_blocks)
     std::atomic_ref(*row.call.visited_blocks).fetch_add(entered, std::memory_order_relaxed);
@@ -113,6 +146,7 @@ void forward(const Problem& p, const Tiles& tiles, const Call& call, const Task&
     if (i >= row.sequence.q_length) continue;  // a packed sequence shorter than the longest
     row.move_to(row.h, i);
     const SoftmaxState state = forward_row(row, o, part_o);
+    if (p.state) continue;
     store_row(call.out, query_row(p, call.out, row.sequence, row.h, i), p.dv, o);
     if (p.lse) store(call.lse, query_row(p, call.lse, row.sequence, row.h, i), state.lse());
     if (p.weights) write_weights(row, state);

@@ -264,6 +264,7 @@ void backward(const Problem& p, const Tiles&, const Call& call, const Task& task
 
 std::string declines_forward(const Problem& p, const Machine&) {
   if (std::string reason = declines_device(p); !reason.empty()) return reason;
+  if (p.state || p.parts != 0) return "divides as it goes, and keeps no partial state";
   if (p.visited_blocks) return "does not skip hidden blocks, so it cannot count visited ones";
   return {};
 }

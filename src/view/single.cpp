@@ -101,7 +101,9 @@ Single::Single(const ViewLayer& layer, std::int64_t batch, const std::string& wh
   query_offset = o.query_offset.all()    ? *o.query_offset.all()
                  : o.query_offset.each() ? whole_at(o.query_offset.each(), batch)
                                          : key_length - queries();
+  query_offset -= o.key_offset.value_or(0);
   options.query_offset = query_offset;
+  options.key_offset = {};
   options.scale = o.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
   options.dropout = {};
   options.cu_seqlens_q = options.cu_seqlens_k = options.block_table = {};

@@ -94,6 +94,11 @@ static void every_option_arrives(void) {
   EXPECT(2, 6);
   RESET, o.causal = 1, o.query_offsets = &zero_view;
   EXPECT(2, -INFINITY);
+  RESET, o.causal = 1, o.has_query_offset = 1, o.query_offset = 9, o.key_offset = 9;
+  o.has_key_offset = 1;
+  EXPECT(2, -INFINITY);
+  o.key_offset = 8;
+  EXPECT(2, 6);
   RESET, o.has_window_left = 1;
   EXPECT(-INFINITY, 6);
   o.window_left = 1;
@@ -226,10 +231,52 @@ static void halves_merge_into_the_whole(void) {
   FAILS(ATTEND_INVALID_ARGUMENT, " is -1", attend_merge(-1, po, pl, &jv, NULL, NULL));
 }
 
+/* Keys 256 and 257 of a causal call, added to the state of the 256 before them. */
+static void keys_added_in_turn_give_the_bits_of_the_whole(void) {
+  static float q[4], k[258 * 2], v[258 * 2], whole[4], made[4], made_lse[2];
+  static double states[3][2 * 6];
+  const int64_t *rows = SHAPE(1, 1, 2, 2), *columns = SHAPE(1, 1, 2, 6);
+  const attend_view qv = view_of(q, ATTEND_F32, 4, rows);
+  const attend_view kv = view_of(k, ATTEND_F32, 4, SHAPE(1, 1, 258, 2));
+  const attend_view vv = view_of(v, ATTEND_F32, 4, SHAPE(1, 1, 258, 2));
+  const attend_view out = view_of(whole, ATTEND_F32, 4, rows);
+  const attend_view result = view_of(made, ATTEND_F32, 4, rows);
+  const attend_view result_lse = view_of(made_lse, ATTEND_F32, 3, rows);
+  attend_view state[3];
+  const attend_view* const each[] = {&state[0], &state[1], &state[2]};
+  attend_attention_options o = ATTEND_INIT(attend_attention_options);
+  int n;
+  for (n = 0; n < 4; ++n) q[n] = (float)sin(n + 1);
+  for (n = 0; n < 258 * 2; ++n) k[n] = (float)sin(n * 0.7), v[n] = (float)cos(n * 0.3);
+  for (n = 0; n < 3; ++n) state[n] = view_of(states[n], ATTEND_F64, 4, columns);
+  o.causal = o.has_query_offset = o.has_key_offset = 1;
+  o.query_offset = 256;
+  OK(attend_attention(&qv, &kv, &vv, &out, &o, NULL, NULL));
+  for (n = 0; n < 2; ++n) {
+    const int64_t* size = n == 0 ? SHAPE(1, 1, 256, 2) : SHAPE(1, 1, 2, 2);
+    const attend_view kn = view_of(k + 512 * n, ATTEND_F32, 4, size);
+    const attend_view vn = view_of(v + 512 * n, ATTEND_F32, 4, size);
+    o.key_offset = 256 * n;
+    OK(attend_attention_partial(&qv, &kn, &vn, &state[0], &o, NULL));
+    OK(attend_attention_partial(&qv, &kn, &vn, &state[n + 1], &o, NULL));
+  }
+  OK(attend_finish_partial(1, each, &result, &result_lse, NULL));
+  CHECK(memcmp(whole, made, sizeof made) == 0);
+  OK(attend_finish_partial(2, each + 1, &result, NULL, NULL));
+  CHECK(memcmp(whole, made, sizeof made) == 0);
+  OK(attend_merge_partial(2, each + 1, &state[0], NULL));
+  OK(attend_finish_partial(1, each, &result, NULL, NULL));
+  CHECK(memcmp(whole, made, sizeof made) == 0);
+  o.has_query_offset = 0;
+  FAILS(ATTEND_INVALID_ARGUMENT, "query_offset is not given",
+        attend_attention_partial(&qv, &kv, &vv, &state[0], &o, NULL));
+}
+
 void test_attention(void) {
   worked_example();
   every_option_arrives();
   packed_sequences_and_visited_blocks();
   dropout_arrives();
   halves_merge_into_the_whole();
+  keys_added_in_turn_give_the_bits_of_the_whole();
 }

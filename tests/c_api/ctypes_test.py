@@ -133,6 +133,9 @@ def calls(lib, folder):
     plan_backward = lib.handle("attend_plan_attention_backward", *backward, None, None)
     one, two = (C.c_void_p * 1)(C.addressof(out)), (C.c_void_p * 1)(C.addressof(lse))
     merged = lib.view([0] * 4, 1, 1, 2, 2)
+    state, joined = lib.view([0] * 12, 1, 1, 2, 6), lib.view([0] * 12, 1, 1, 2, 6)
+    states = (C.c_void_p * 1)(C.addressof(state))
+    lib.kept.append(state)
 
     layer_options = lib.make("attend_layer_options", model_dim=2, dtype=F64)
     block_options = lib.make("attend_block_options", attention=layer_options, cross=1, hidden_dim=4)
@@ -183,6 +186,9 @@ def calls(lib, folder):
         "attend_attention": (*map(ref, (q, k, v, out, options, outputs)), None),
         "attend_weights_shape": (*map(ref, (q, k, v, options)), shape),
         "attend_attention_backward": (*backward, None),
+        "attend_attention_partial": (*map(ref, (q, k, v, state, options)), None),
+        "attend_merge_partial": (1, states, ref(joined), None),
+        "attend_finish_partial": (1, states, ref(merged), None, None),
         "attend_merge": (1, one, two, ref(merged), None, None),
         "attend_plan_attention": (*map(ref, (q, k, v, out, options)), None, None, None, new()),
         "attend_plan_attention_backward": (*backward, None, None, new()),

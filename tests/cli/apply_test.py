@@ -49,6 +49,7 @@ class Bare(CommandTest):
         self.agrees("--window-left", 1, "--window-right", 2, "--query-offset", 1,
                     left=1, right=2, offset=1)
         self.agrees("--causal", "--query-offset", "2,-1", causal=True, offset=[2, -1])
+        self.agrees("--causal", "--query-offset", 257, "--key-offset", 256, causal=True, offset=1)
 
     def test_scale_and_softcap(self):
         self.agrees("--scale", 0.3, "--softcap", 1.5, scale=0.3, softcap=1.5)

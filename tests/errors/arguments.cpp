@@ -92,6 +92,14 @@ ConstTensorView Arguments::integers(std::initializer_list<std::int64_t> values, 
   return tensor;
 }
 
+ConstTensorView Arguments::numbers(const Shape& shape, double value, DType type) {
+  Tensor& tensor = memory_.emplace_back(shape, type);
+  for (std::int64_t n = 0; n < tensor.count(); ++n)
+    if (type == DType::f64) tensor.data<double>()[n] = value;
+    else tensor.data<float>()[n] = static_cast<float>(value);
+  return tensor;
+}
+
 TensorView Arguments::output(const Shape& shape, DType type) {
   Tensor& tensor = written_.emplace_back(shape, type);
   std::memset(tensor.view().data(), static_cast<int>(kSentinel),

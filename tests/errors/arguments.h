@@ -35,6 +35,7 @@ struct Arguments {
   // Memory that lives as long as the arguments: zeros, numbers, and what a call would write.
   ConstTensorView input(const Shape& shape, DType type = DType::f32);
   ConstTensorView integers(std::initializer_list<std::int64_t> values, DType type = DType::i64);
+  ConstTensorView numbers(const Shape& shape, double value, DType type = DType::f32);
   TensorView output(const Shape& shape, DType type = DType::f32);
 
   void pack();           // sequences of 2 and 4 queries, 3 and 5 keys

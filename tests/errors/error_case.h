@@ -20,6 +20,7 @@ struct ErrorCase {
 std::vector<ErrorCase> input_errors();       // q, k, v and options of both functions
 std::vector<ErrorCase> output_errors();      // out, lse, weights, scores, gradients, parts of merge
 std::vector<ErrorCase> overlap_errors();     // what is written shares memory
+std::vector<ErrorCase> partial_errors();     // partial states
 std::vector<ErrorCase> statistics_errors();  // inspect, weights_of
 std::vector<ErrorCase> tensor_errors();      // Shape, views, Tensor
 std::vector<ErrorCase> planning_errors();    // Context, Plan, kernels that decline, workspaces

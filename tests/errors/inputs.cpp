@@ -366,6 +366,43 @@ const std::vector<InputError> kOptions = {
     {"query_offset_of_another_batch",
      [](Arguments& a) { a.options.query_offset = a.integers({1}); },
      "query_offset is [1]; it must be [2]"},
+    {"far_key_offset", [](Arguments& a) { a.options.key_offset = -(std::int64_t{1} << 62); },
+     "key_offset is -4611686018427387904; it must lie between -2^62 and 2^62"},
+    {"key_offset_without_query_offset",
+     [](Arguments& a) { a.options.causal = true, a.options.key_offset = 256; },
+     "key_offset is 256 and query_offset is not given; a part of the keys needs both, the "
+     "positions "
+     "of query 0 and of key 0"},
+    {"key_offset_with_a_window_alone",
+     [](Arguments& a) { a.options.window.right = 3, a.options.key_offset = 0; },
+     "key_offset is 0 and query_offset is not given; a part of the keys needs both, the positions "
+     "of query 0 and of key 0"},
+    {"key_offset_with_alibi_alone",
+     [](Arguments& a) { a.options.alibi = a.input({4}), a.options.key_offset = 1; },
+     "key_offset is 1 and query_offset is not given; a part of the keys needs both, the positions "
+     "of query 0 and of key 0"},
+    {"offsets_far_apart",
+     [](Arguments& a) {
+       a.options.query_offset = std::int64_t{1} << 61,
+       a.options.key_offset = -(std::int64_t{1} << 61);
+     },
+     "query_offset is 2305843009213693952 and key_offset -2305843009213693952; they must be less "
+     "than 2^62 apart"},
+    {"offsets_of_one_far_apart",
+     [](Arguments& a) {
+       a.options.query_offset = a.integers({0, -(std::int64_t{1} << 61)});
+       a.options.key_offset = std::int64_t{1} << 61;
+     },
+     "query_offset[1] is -2305843009213693952 and key_offset 2305843009213693952; they must be "
+     "less than 2^62 apart"},
+    {"dropout_from_two_keys_on",
+     [](Arguments& a) {
+       a.options.dropout = {.p = 0.5, .origin = {.j = 8}}, a.options.key_offset = 8;
+     },
+     "key_offset is 8 and dropout.origin.j 8; both say where the keys begin, one of them must do"},
+    {"dropout_before_the_first_key",
+     [](Arguments& a) { a.options.dropout.p = 0.5, a.options.key_offset = -1; },
+     "key_offset is -1; dropout draws for keys from position 0 on"},
     {"mask_of_floats",
      [](Arguments& a) {
        a.options.mask = a.input({3, 5});

@@ -102,6 +102,12 @@ std::vector<LayerMistake> multi_head_mistakes() {
          layer().forward(of({3, 6}), of({3, 4}), of({3, 5}), {.block_table = table});
        },
        start + "block_table is given; a layer takes paged keys as a KvCache"},
+      {"a_part_of_the_keys",
+       [] {
+         layer().forward(of({3, 6}), of({3, 4}), of({3, 5}), {.key_offset = 2});
+       },
+       start +
+           "key_offset is given; a layer attends to all of its keys, parts are for attention()"},
       {"attention_of_none",
        [] {
          MultiHeadAttention().forward(of({3, 6}));
@@ -277,6 +283,8 @@ std::vector<LayerMistake> kv_cache_mistakes() {
       {"lengths_besides_the_cache", attend(of({2, 1, 6}), {.key_lengths = one}),
        of_layer +
            "key_lengths, block_table or cu_seqlens is given; with a cache they come from it"},
+      {"a_part_of_the_cache", attend(of({2, 1, 6}), {.key_offset = 1}),
+       of_layer + "key_offset is given; with a cache key 0 is at position 0"},
       {"an_offset_besides_the_cache",
        [] {
          KvCache cache = cache_of();

@@ -294,6 +294,17 @@ std::vector<ErrorCase> parts_and_results() {
             a.merged_lse = a.output({2, 4, 3}, DType::bf16);
           },
           "lse_out is bf16; it must be f32 or f64"),
+      merge_error(
+          "lse_that_does_not_hold_sums",
+          [](Arguments& a) {
+            a.part_lse[0] = a.numbers({2, 4, 3}, 0, DType::f64);
+            a.part_lse[1] = a.numbers({2, 4, 3}, -0x1p17);
+            a.part_lse.push_back(a.numbers({2, 4, 3}, 0x1p45 + 60, DType::f64));
+            a.part_lse.push_back(a.numbers({2, 4, 3}, 0x1p45, DType::f64));
+            for (int n = 0; n < 2; ++n) a.part_o.push_back(a.part_o[0]);
+          },
+          "lse[2] and lse[3] are 35184372088892 and 35184372088832 at [0, 0, 0], too large to say "
+          "how the parts compare; join partial states instead (attention_partial, finish_partial)"),
   };
 }
 

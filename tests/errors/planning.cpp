@@ -121,6 +121,18 @@ std::vector<ErrorCase> kernels_that_decline() {
            ", blocks of 2 x 3, lse, visited blocks: it does not skip hidden blocks, so it cannot "
            "count visited ones",
        "Unsupported"},
+      {"textbook_that_keeps_a_state",
+       [] {
+         Arguments a;
+         Tensor state({2, 4, 3, 11}, DType::f64);
+         Context context({.kernels = "forward:textbook.forward"});
+         attention_partial(a.q, a.k, a.v, state, a.options, context);
+       },
+       "plan: textbook.forward was forced and declines forward " + size +
+           ", 1 partial state, a partial state written: it divides as it goes, and keeps no "
+           "partial "
+           "state",
+       "Unsupported"},
       {"textbook_that_gives_dsinks",
        [] {
          Arguments a;

@@ -17,8 +17,8 @@ AttentionOptions start_options() {
                            .dropout = {.p = 0.5, .seed = 1, .offset = 2}};
   // A new option has no name here, and this line does not compile: add its changes below.
   [[maybe_unused]] const auto& [scale, softcap, bias_before_softcap, causal, window, query_offset,
-                                mask, bias, alibi, sinks, blocks, key_lengths, cu_seqlens_q,
-                                cu_seqlens_k, block_table, dropout] = options;
+                                key_offset, mask, bias, alibi, sinks, blocks, key_lengths,
+                                cu_seqlens_q, cu_seqlens_k, block_table, dropout] = options;
   return options;
 }
 
@@ -33,6 +33,7 @@ std::vector<OptionChange> option_changes() {
       {"window.right", [](Options& o) { o.window.right = 2; }},
       {"query_offset", [](Options& o) { o.query_offset = 0; }},
       {"query_offset of each", [](Options& o) { o.query_offset = zeros({2}, DType::i64); }},
+      {"key_offset", [](Options& o) { o.key_offset = 0; }},
       {"mask", [](Options& o) { o.mask = zeros({5}, DType::u8); }},
       {"mask of another type", [](Options& o) { o.mask = zeros({5}, DType::i64); }},
       {"short mask", [](Options& o) { o.mask = zeros({4}, DType::u8); }},

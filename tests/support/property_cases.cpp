@@ -86,6 +86,7 @@ void roll_options(Dice& dice, cases::Case& c) {
   c.lse_f64 = dice.chance(0.5);
   if (dice.chance(0.6)) c.width = cases::Width::f64;  // shows bits that rounding would hide
   c.dlse = dice.chance(0.5);
+  if (dice.chance(0.15)) c.key_offset = dice.between(1, 600);
 }
 
 std::vector<cases::Case> cases_of(int first_seed, int count, const Adapt& adapt) {

@@ -105,7 +105,8 @@ Trial element_of(const Trial& trial, std::int64_t b, std::int64_t keys_kept) {
   part.v = gather_rows(trial.v, rows.keys);
   part.cu_seqlens_q = part.cu_seqlens_k = part.block_table = part.key_lengths = {};
   if (rows.key_length < keys) part.key_lengths = integers_of({rows.key_length});
-  if (trial.query_offset) part.plain.query_offset = rows.offset;
+  if (trial.query_offset)
+    part.plain.query_offset = rows.offset + trial.plain.key_offset.value_or(0);
   part.query_offset = {};
   for (Tensor* t : {&part.mask, &part.bias})
     *t = first_of_repeated(take_of_repeated(*t, 0, {b}), 2, queries);
@@ -128,7 +129,8 @@ Trial queries_of(const Trial& trial, std::int64_t begin, std::int64_t end) {
   part.dlse = take(trial.dlse, 2, order);
   part.mask = take_of_repeated(trial.mask, 2, order);
   part.bias = take_of_repeated(trial.bias, 2, order);
-  part.plain.query_offset = rows_of(trial.arguments(), 0).offset + begin;
+  part.plain.query_offset =
+      rows_of(trial.arguments(), 0).offset + begin + trial.plain.key_offset.value_or(0);
   part.query_offset = {};
   if (trial.blocks) {  // a block for each query, so that the cut may fall anywhere
     std::vector<std::int64_t> blocks = order;
@@ -137,6 +139,36 @@ Trial queries_of(const Trial& trial, std::int64_t begin, std::int64_t end) {
     part.plain.blocks.query_size = 1;
   }
   part.plain.dropout.origin.i += begin;
+  return part;
+}
+
+Trial keys_of(const Trial& trial, std::int64_t begin, std::int64_t end) {
+  const std::vector<std::int64_t> order = range(begin, end);
+  Trial part = trial;
+  part.line += " keys=" + std::to_string(begin) + ".." + std::to_string(end);
+  part.k = take(trial.k, 2, order);
+  part.v = take(trial.v, 2, order);
+  part.mask = take_of_repeated(with_all_keys(trial.mask, trial.k.size(2)), 3, order);
+  part.bias = take_of_repeated(with_all_keys(trial.bias, trial.k.size(2)), 3, order);
+  if (trial.blocks) {  // blocks of one key, so that the cut may fall anywhere
+    std::vector<std::int64_t> blocks = order;
+    for (std::int64_t& j : blocks) j /= trial.plain.blocks.key_size;
+    part.blocks = take_of_repeated(trial.blocks, 3, blocks);
+    part.plain.blocks.key_size = 1;
+  }
+  // Where the whole says by an origin where its keys begin, the part says it by its key_offset.
+  const std::int64_t first = trial.plain.key_offset.value_or(trial.plain.dropout.origin.j);
+  part.plain.key_offset = first + begin;
+  part.plain.dropout.origin.j = 0;
+  std::vector<std::int64_t> offsets, lengths;
+  for (std::int64_t b = 0; b < trial.q.size(0); ++b) {
+    const SequenceRows rows = rows_of(trial.arguments(), b);
+    offsets.push_back(rows.offset + first);
+    lengths.push_back(std::clamp<std::int64_t>(rows.key_length - begin, 0, end - begin));
+  }
+  part.query_offset = integers_of(offsets);
+  part.plain.query_offset = {};
+  if (trial.key_lengths) part.key_lengths = integers_of(lengths);
   return part;
 }
 

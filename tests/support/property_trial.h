@@ -120,6 +120,9 @@ Trial element_of(const Trial& trial, std::int64_t b, std::int64_t keys_kept = kU
 // the same offset.
 Trial queries_of(const Trial& trial, std::int64_t begin, std::int64_t end);
 
+// Keys [begin, end) of a dense trial, standing where they stood.
+Trial keys_of(const Trial& trial, std::int64_t begin, std::int64_t end);
+
 // A dense trial without its keys from `end` on.
 Trial keys_up_to(const Trial& trial, std::int64_t end);
 

@@ -87,6 +87,7 @@ SequenceRows rows_of(const Arguments& a, std::int64_t b) {
   rows.offset = rows.key_length - static_cast<std::int64_t>(rows.queries.size());
   if (options.query_offset.all()) rows.offset = *options.query_offset.all();
   if (options.query_offset.each()) rows.offset = entry(options.query_offset.each());
+  rows.offset -= options.key_offset.value_or(0);
   return rows;
 }
 
@@ -145,7 +146,7 @@ double Reader::keep_factor(std::int64_t b, std::int64_t h, std::int64_t i, std::
   const double threshold = std::nearbyint(dropout.p * 65536);
   const std::int64_t heads = dropout.origin.heads > 0 ? dropout.origin.heads : extents_.heads;
   const auto word = [](std::int64_t x) { return static_cast<std::uint32_t>(x); };
-  const std::int64_t key = j + dropout.origin.j;
+  const std::int64_t key = j + arguments_.options.key_offset.value_or(dropout.origin.j);
   const auto words = philox4x32_10(
       {word(key / 8), word(i + dropout.origin.i),
        word((b + dropout.origin.b) * heads + h + dropout.origin.h), dropout.offset},
