@@ -12,6 +12,7 @@ Examined are README.md, README.zh-CN.md, CONTRIBUTING.md, CHANGELOG.md and docs/
   - the README's tables have every field of AttentionOptions, AttentionOutputs, AttentionGradients, and no other;
   - a document NAME.zh-CN.md has the blocks of code, links and figures of NAME.md, and as many headings and rows of
     tables; docs/notes has every page in both languages;
+  - a document that speaks of "the notes" says which, or leads to docs/notes/README.md, which does;
   - no document names a machine's own paths;
   - with a compiler: the kernel of docs/adding_a_kernel.md compiles.
 A mistake is printed as `file:line: rule: what was found`. Exit: 0 none, 1 some, 2 usage.
@@ -44,6 +45,8 @@ QUESTION = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)+")
 # Numbers that were computed or measured: with a point or with thousands.
 FIGURE = re.compile(r"\d+(?:[.,]\d+)+")
 ROW = re.compile(r"^\|.*\|$", re.M)
+THE_NOTES = re.compile(r"\b[Tt]he (?:lecture )?notes?\b|笔记")
+WHICH_NOTES = re.compile(r"five (?:introductory )?notes|五篇|\]\((?:[\w./]*notes/)?README(?:\.zh-CN)?\.md\)")
 
 
 def line_of(text, position):
@@ -185,6 +188,11 @@ def check_both_languages(root):
             yield f"docs/notes/{file.name}", 1, "every page of docs/notes is there in both languages", other
 
 
+def check_notes(path, text):
+    if (found := THE_NOTES.search(text)) and not WHICH_NOTES.search(text):
+        yield path, line_of(text, found.start()), "a document says which notes it speaks of", found[0]
+
+
 def check_machine(path, text):
     for match in MACHINE.finditer(text):
         yield path, line_of(text, match.start()), "no path of a machine", match[0]
@@ -224,6 +232,7 @@ def check(root, compiler=None):
         for rule in (check_links, check_paths, check_tests, check_programs):
             mistakes += rule(root, path, text)
         mistakes += check_machine(path, text)
+        mistakes += check_notes(path, text)
         if path in ("README.md", "README.zh-CN.md"):
             mistakes += check_fields(root, path, text)
         if path.endswith(CHINESE):
@@ -257,6 +266,7 @@ SPOILS = (
     ("docs/notes/around.md", "+ --> norm -->", "+ --> norm", "a block of code is that of docs/notes/around.md"),
     ("README.zh-CN.md", "[docs/contract.md](docs/contract.md)", "docs/contract.md", "the links are those of README.md"),
     ("docs/contract.md", "*Held by* ", "*Held by* `no_such_question`, ", "a test exists"),
+    ("docs/notes/around.md", "the notes ([which](README.md))", "the notes", "a document says which notes"),
     ("docs/notation.md", "# Notation", "# Notation\n\nSee /home/me/notes.", "no path of a machine"),
 )
 
