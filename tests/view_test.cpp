@@ -313,6 +313,18 @@ TEST(ViewSingle, packed_and_paged_sequences_are_those_of_the_batch) {
   }
 }
 
+// A part of the keys is shown by its own numbers: query 0 is at the part's key `query_offset`.
+TEST(ViewSingle, a_part_of_the_keys_is_shown_where_its_queries_are) {
+  const Page page;
+  const view::Single part({.q = page.q,
+                           .k = page.k,
+                           .options = {.causal = true, .query_offset = 257, .key_offset = 256}},
+                          1, "");
+  EXPECT_EQ(part.query_offset, 1);
+  EXPECT_EQ(part.positions(0).end, 2);
+  EXPECT_FALSE(part.options.key_offset);
+}
+
 // ---- bytes -------------------------------------------------------------------------------------
 
 TEST(ViewBytes, base64_is_that_of_rfc_4648) {

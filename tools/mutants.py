@@ -31,6 +31,7 @@ COPIED = ("CMakeLists.txt", "cmake", "include", "src", "tests", "tools")
 # more are begun. All others follow, but for those that have nothing to do with what is computed.
 FIRST = ("worked_examples", "traps_meaning", "traps_hidden", "dtype", "errors", "planner", "run",
          "softmax_state", "properties_algebra", "properties_hidden", "properties_merge",
+         "properties_parts",
          "properties_rows", "gradient")
 LEFT_OUT = re.compile("parallel|io_")
 SECONDS = 600                                 # that one of them may take
@@ -164,6 +165,13 @@ MUTANTS = (
            (REFERENCE, "(row.dlse - row.delta);", "(0 - row.delta);")),
     mutant("empty_part_counts", "merge takes a part without keys for one with a weight",
            (MERGE, "    if (lse == kMinusInfinity) continue;\n", "")),
+
+    mutant("state_counts_sinks_again", "every part of the keys counts the sink",
+           (REFERENCE, "if (p.sinks && !sink_counted) {", "if (p.sinks) {")),
+    mutant("state_begins_anew", "a partial state forgets the keys before the last part",
+           (REFERENCE, "if (state.kind == StateKind::empty) continue;", "continue;")),
+    mutant("key_offset_ignored", "a part's first key is at position 0",
+           (SEQUENCE, "  s.offset -= call.key_offset;\n", "")),
 
     # ---- Step 4, values, and dropout ----
     mutant("values_of_the_first_head", "every head of a group gives its gradient only once",

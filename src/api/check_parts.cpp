@@ -100,12 +100,12 @@ Request check(const MergeArguments& a, std::vector<Part>& parts) {
 // ---- Partial states ----------------------------------------------------------------------------
 
 // The last column of a row, which must be what a kernel wrote there, or 0.
-int Checker::state_kind(std::string_view name, const Strided& t, std::int64_t dv,
-                        const Shape& row) const {
-  const double found = load(t, t.offset(row[0], row[1], row[2], dv + kStateColumns - 1));
+template <class... Name>
+int Checker::state_kind(const Strided& t, const Shape& row, const Name&... name) const {
+  const double found = load(t, t.offset(row[0], row[1], row[2], p_.dv + kStateColumns - 1));
   for (int kind = 0; kind < kStateKinds + kSinkCounted; ++kind)
     if (found == kind) return kind;
-  fail(name, " ends with ", found, " at ", row,
+  fail(name..., " ends with ", found, " at ", row,
        "; it is no partial state (zeros are an empty one)");
 }
 
@@ -122,7 +122,7 @@ void Checker::partial(const TensorView& state, std::vector<Part>& parts) {
   call_.parts = parts.data();
   if (p_.device != Device{}) return;
   for_rows(rows_of(q), [&](const Shape& row) {
-    const int kind = state_kind("state", call_.state, p_.dv, row);
+    const int kind = state_kind(call_.state, row, "state");
     if (p_.sinks && kind != 0 && kind < kSinkCounted)
       fail("sinks are given, and state has summed keys without them at ", row,
            "; sinks are counted with the first keys");
@@ -182,7 +182,7 @@ void Checker::kinds_of_states(const std::vector<Part>& parts) {
   for_rows({p_.batch, p_.heads, p_.q_length}, [&](const Shape& row) {
     std::size_t with_sink = parts.size();
     for (std::size_t n = 0; n < parts.size(); ++n) {
-      const int found = state_kind(text("states[", n, "]"), parts[n].o, p_.dv, row);
+      const int found = state_kind(parts[n].o, row, "states[", n, "]");
       const auto kind = static_cast<StateKind>(found % kStateKinds);
       if (kind == StateKind::chunk_f32) p_.type = DType::f32;
       if (kind == StateKind::chunk_f64) p_.type = DType::f64;

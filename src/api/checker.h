@@ -73,7 +73,8 @@ class Checker {
   void weights_only();
   void lse_holds_sums(const std::vector<Part>& parts) const;
   void kinds_of_states(const std::vector<Part>& parts);
-  int state_kind(std::string_view name, const Strided& t, std::int64_t dv, const Shape& row) const;
+  template <class... Name>
+  int state_kind(const Strided& t, const Shape& row, const Name&... name) const;
   template <class Use>
   void for_rows(const Shape& shape, Use use) const;
   void tokens(const ConstTensorView& view);
