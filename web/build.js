@@ -97,7 +97,7 @@ function oneHead(map) {
       (kind) => button(kind.toUpperCase(), () => files[kind](), { "data-export": kind }));
   map.root.append(
       map.title, map.label, map.note, mapTools, map.readout, map.frame,
-      element("div", { class: "below" }, map.legend, same, map.level),
+      element("div", { class: "below" }, map.legend.root, same, map.level),
       element("h3", {}, say("filters")), filterBox, element("h3", {}, say("metrics")), map.metrics,
       element(
           "div", { class: "row exports" }, element("span", { class: "muted" }, say("export")),

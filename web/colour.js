@@ -1,7 +1,7 @@
 // Colours of weights. Both scales change lightness in one direction only (weights) or in two from
 // the middle (differences: blue and orange), so they can be told apart with any colour vision and
 // in grey.
-import {FILTERED, HIDDEN} from "./data.js";
+import {FILTERED, HIDDEN, UNKNOWN} from "./data.js";
 
 const kSequential = {
   light: ["#f3f1ea", "#d3e2de", "#9cc8cd", "#5ba1bd", "#2f739f", "#1d4779", "#111f4b"],
@@ -38,6 +38,10 @@ const kLeftOut = {
   light: 0xffffffff,
   dark: 0xff13110f
 };  // as empty paper
+const kUnknown = {
+  light: 0xffc2c7c9,
+  dark: 0xff453f3c
+};  // grey: neither seen nor hidden
 
 export function theme() {
   return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
@@ -52,7 +56,7 @@ const kBends = {
 const kUnbends = {
   linear: (y) => y,
   sqrt: (y) => y * y,
-  log: (y) => (y === 0 ? 0 : 10 ** (4 * (y - 1)))
+  log: (y) => 10 ** (4 * (y - 1))
 };
 
 // A scale: pixel(value) for canvas, css(value) for elements, value(y) to label the legend.
@@ -64,6 +68,7 @@ export class Scale {
     this.ramp = kRamps[difference ? "diverging" : "sequential"][theme()];
     this.nan = kNotANumber[theme()];
     this.leftOut = kLeftOut[theme()];
+    this.unknown = kUnknown[theme()];
   }
 
   // Place on the legend, 0 to 1.
@@ -80,6 +85,7 @@ export class Scale {
   pixel(value) {
     if (value === HIDDEN) return 0;  // transparent: the hatching below shows
     if (value === FILTERED) return this.leftOut;
+    if (value === UNKNOWN) return this.unknown;
     if (Number.isNaN(value)) return this.nan;
     return this.ramp[Math.round(255 * this.place(value))];
   }

@@ -7,8 +7,9 @@ import {shown} from "./page.js";
 
 const kSearchWork = 4e9;  // multiplications for the search in all heads
 
-const found = new Map();  // "layer.head" -> { value, i, j, kind }
-let largest = null;       // { layer, head, value, i, j, kind }
+// "layer.head" -> { value, i, j, kind }, of tiles { queries, keys } as well, from (i, j) on
+const found = new Map();
+let largest = null;  // { layer, head, value, i, j, kind }
 let finished = false;
 
 // |difference| of a head, as far as it is known; of all heads with null.
@@ -36,7 +37,7 @@ function keep(layer, head, entry) {
 
 function fromTiles(source) {
   const { rows, columns, queries, keys } = source.tiles,
-                                       best = { value: 0, i: 0, j: 0, kind: "about" };
+                                       best = { value: 0, i: 0, j: 0, kind: "tile" };
   for (let row = 0; row < rows; ++row) {
     for (let column = 0; column < columns; ++column) {
       const value = source.tile(row, column, "mean");
@@ -44,6 +45,8 @@ function fromTiles(source) {
         Object.assign(best, { value, i: row * queries, j: column * keys });
     }
   }
+  best.queries = Math.min(queries, source.queries - best.i);
+  best.keys = Math.min(keys, source.keys - best.j);
   return best;
 }
 

@@ -4,6 +4,7 @@ import {largestDifference, largestIn, searchFinished} from "./compare.js";
 import {metricNames} from "./grid.js";
 import {filtersActive} from "./filters.js";
 import {hasTwoRuns, headName, placeElement, runName, shown} from "./page.js";
+import {rangeWords} from "./readout.js";
 import {address, choose, kDefaults, state} from "./state.js";
 import {say, sayWith} from "./text.js";
 
@@ -34,11 +35,11 @@ export function mapControls(map) {
       say("bend"), ["linear", "sqrt", "log"].map((name) => [name, say(name)]), state.bend,
       (value) => choose({ bend: value }));
   const tile = segmented(
-      say("tile"), ["mean", "maximum"].map((name) => [name, say(name)]), state.tile,
+      say("tiles_show"), ["mean", "maximum"].map((name) => [name, say(name)]), state.tile,
       (value) => choose({ tile: value }));
   const zoom =
       [
-        ["+", "zoom_in", () => map.zoomBy(0.5)], ["−", "zoom_out", () => map.zoomBy(2)],
+        ["+", "zoom_in", () => map.zoomHere(0.5)], ["−", "zoom_out", () => map.zoomHere(2)],
         ["⤢", "zoom_fit", () => choose({ zoom: null })]
       ]
           .map(
@@ -55,7 +56,7 @@ export function mapControls(map) {
       element("div", { class: "field" }, element("span", {}, words), group);
   return [
     element("div", { class: "buttons" }, zoom), labelled(say("bend"), bend),
-    labelled(say("tile"), tile)
+    labelled(say("tiles_show"), tile)
   ];
 }
 
@@ -144,7 +145,7 @@ export class Filters {
   }
 }
 
-export function clearFilters() {
+function clearFilters() {
   const names = ["p", "least", "noFirst", "noSpecial", "renormalise", "pattern"];
   choose(Object.fromEntries(names.map((name) => [name, kDefaults[name]])));
 }
@@ -169,9 +170,14 @@ export class Runs {
     press(this.group, state.show);
     if (state.show !== "difference") return fill(this.words);
     const all = largestDifference(), here = largestIn(state.layer, state.head), parts = [];
+    // Of tiles only the difference of the means is known, and the range of cells.
     const figure = (entry) => element(
         "strong", { class: "figure" },
-        `${entry.kind === "about" ? `${say("about")} ` : ""}${signed(entry.value)}`);
+        entry.kind === "tile" ? say("of_means", { value: signed(entry.value, 2) })
+                              : signed(entry.value));
+    const place = ({ i, j, queries, keys, kind }) => kind === "tile"
+        ? say("tile_place", { queries: rangeWords(i, queries), keys: rangeWords(j, keys) })
+        : `${say("query")} ${i} → ${say("key")} ${j}`;
     if (!all) parts.push(say("searching"));
     else if (all.value === 0)
       parts.push(
@@ -182,11 +188,10 @@ export class Runs {
       const layer = shown.page.runs[0].layers[all.layer];
       parts.push(
           element(
-              "span", {}, sayWith("largest_difference", {
-                value: figure(all),
-                place: `${headName(layer, all.head)}, ${say("query")} ${all.i} → ${say("key")} ${
-                    all.j}`
-              }),
+              "span", {},
+              sayWith(
+                  "largest_difference",
+                  { value: figure(all), place: `${headName(layer, all.head)}, ${place(all)}` }),
               " "),
           element(
               "button", {
@@ -205,11 +210,14 @@ export class Runs {
     if (here && all?.value && shown.source) {
       parts.push(element(
           "span", { class: "here" },
-          here.value === 0 ? say("no_difference_here") : sayWith("largest_here", {
-            value: figure(here),
-            query: placeElement(here.i, "query"),
-            key: placeElement(here.j, "key")
-          })));
+          here.value === 0 ? say("no_difference_here")
+              : here.kind === "tile"
+              ? sayWith("largest_tile_here", { value: figure(here), place: place(here) })
+              : sayWith("largest_here", {
+                  value: figure(here),
+                  query: placeElement(here.i, "query"),
+                  key: placeElement(here.j, "key")
+                })));
     }
     if (!searchFinished() && all) parts.push(element("span", { class: "muted" }, say("searching")));
     fill(this.words, parts);

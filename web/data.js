@@ -5,10 +5,11 @@ import {say} from "./text.js";
 
 export class PageError extends Error {}
 
-// In place of a weight: what the mask hides, and what a filter leaves out. Weights are in [0, 1],
-// differences in [-1, 1].
+// In place of a weight: what the mask hides, what a filter leaves out, and what only its tile tells
+// about. Weights are in [0, 1], differences in [-1, 1].
 export const HIDDEN = -2;
 export const FILTERED = -3;
+export const UNKNOWN = -4;
 
 export function readPage() {
   const node = document.getElementById("data");
@@ -36,6 +37,13 @@ export function readPage() {
 
 // log8: byte 0 is 0, byte n is 2^((n - 255) / 8).
 const kLog8 = Float32Array.from({ length: 256 }, (_, n) => (n === 0 ? 0 : 2 ** ((n - 255) / 8)));
+
+// Between which numbers lies what log8 rounded to `value`: half a step, 2^(1/16), to either side;
+// whatever is below the smallest step but 0 was rounded up to it.
+export function log8Range(value) {
+  if (value === 0) return [0, 0];
+  return [value <= kLog8[1] ? 0 : value * 2 ** (-1 / 16), Math.min(1, value * 2 ** (1 / 16))];
+}
 
 function halves(bytes) {
   if (typeof Float16Array !== "undefined") return new Float32Array(new Float16Array(bytes.buffer));
@@ -127,7 +135,7 @@ export async function tilesOf(layer) {
     queries,
     keys,
     mean,
-    maximum: maximum ?? mean,
+    maximum,
     visible,
     visibleHeads: visible ? visible.length / (rows * columns) : 0
   };

@@ -4,10 +4,12 @@ import {ink, Scale} from "./colour.js";
 import {unpack} from "./data.js";
 import {element, fill, number, signed} from "./dom.js";
 import {hasTwoRuns, placeElement, shown} from "./page.js";
+import {tileWords} from "./readout.js";
 import {state} from "./state.js";
 import {say} from "./text.js";
 
-// Bars around a middle line, one for each number: blue up, orange down.
+// Bars around a middle line, one for each number: orange up and more than 0, blue down and less, as
+// on the map of a difference.
 function bars(values, words) {
   const canvas = element(
       "canvas", { class: "bars", role: "img", "aria-label": words, width: 560, height: 72 });
@@ -20,8 +22,7 @@ function bars(values, words) {
   context.fillRect(0, 35.5, 560, 1);
   values.forEach((value, c) => {
     const height = top > 0 ? (35 * Math.abs(value)) / top : 0;
-    context.fillStyle =
-        scale.css(value > 0 ? -top * 0.6 : top * 0.6);  // blue is the lower end of the scale
+    context.fillStyle = scale.css(value > 0 ? 0.6 * top : -0.6 * top);
     context.fillRect(c * step, value > 0 ? 36 - height : 36, Math.max(1, step - gap), height);
   });
   return canvas;
@@ -85,7 +86,10 @@ export class ExplainView {
     const cell = head.cell(i, j),
           why = head.layer.why ? String(head.layer.why) : say("explain_why");
     return element(
-        "div", {}, line(say("weight"), `${number(cell.weight)} · ${say(cell.kind)}`),
+        "div", {},
+        cell.weight === null
+            ? element("p", { class: "note" }, say("tile"), ": ", tileWords(cell.tile, false))
+            : line(say("weight"), `${number(cell.weight)} · ${say(cell.kind)}`),
         element("p", { class: "note" }, say("explain_not", { why })));
   }
 
@@ -132,7 +136,10 @@ export class ExplainView {
             element("tbody", {}, rows)));
     return step(
         say("step_scores"),
-        d > 1 ? [element("p", { class: "fine" }, say("products")), bars(products, say("products"))]
+        d > 1 ? [
+          element("p", { class: "fine" }, say("products"), " · ", say("bars_are")),
+          bars(products, say("products"))
+        ]
               : null,
         table, line(say("dot"), number(dot, 6), { "data-step": "dot" }),
         line(
@@ -173,7 +180,8 @@ export class ExplainView {
     });
     const length = (values) => Math.sqrt(values.reduce((sum, value) => sum + value * value, 0));
     return step(
-        say("step_values"), element("p", { class: "fine" }, say("value_times")),
+        say("step_values"),
+        element("p", { class: "fine" }, say("value_times"), " · ", say("bars_are")),
         bars(mine, say("value_times")),
         line(
             say("value_norm"), `${number(length(mine))} · ${number(length([...whole]))}`,

@@ -1,7 +1,9 @@
 // What is in view as a file: SVG and PNG as drawn, CSV with the numbers.
 import {ink} from "./colour.js";
+import {FILTERED, HIDDEN, UNKNOWN} from "./data.js";
 import {headName, keyToken, queryToken, shown, shownName} from "./page.js";
 import {cellsOf, levelOf, paintMap} from "./paint.js";
+import {tileWords} from "./readout.js";
 import {rulerLabels} from "./ruler.js";
 import {state} from "./state.js";
 import {say} from "./text.js";
@@ -61,20 +63,28 @@ export function svgOf(map) {
       '<g clip-path="url(#plot)">');
   if ((i1 - i0) * (j1 - j0) <= kMostRectangles &&
       levelOf(view.source, view.window, w, h) === "cells") {
-    const row = new Float64Array(j1 - j0);
+    const place = (j, i, columns, rows) => `x="${round(left + (j - k0) * x)}" y="${
+        round(top + (i - q0) * y)}" width="${round(columns * x)}" height="${round(rows * y)}"`;
+    const row = new Float64Array(j1 - j0), tiles = new Set(), cells = [];
     for (let i = i0; i < i1; ++i) {
       view.source.segment(i, j0, j1, row);
       row.forEach((value, n) => {
-        if (value === -2) return;
-        const pair =
-            `${i} ${visibleToken(queryToken(i))} → ${j0 + n} ${visibleToken(keyToken(j0 + n))}`;
-        parts.push(
-            `<rect x="${round(left + (j0 + n - k0) * x)}" y="${round(top + (i - q0) * y)}" width="${
-                round(x)}" height="${round(y)}" ` +
-            `fill="${view.scale.css(value)}"><title>${escaped(pair)}: ${
-                value === -3 ? say("filtered") : Number(value.toPrecision(6))}</title></rect>`);
+        const j = j0 + n;
+        if (value === HIDDEN) return;
+        if (value === UNKNOWN) return tiles.add(tileNumber(view.source, i, j));
+        const pair = `${i} ${visibleToken(queryToken(i))} → ${j} ${visibleToken(keyToken(j))}`;
+        cells.push(
+            `<rect ${place(j, i, 1, 1)} fill="${view.scale.css(value)}"><title>${escaped(pair)}: ${
+                value === FILTERED ? say("filtered")
+                                   : Number(value.toPrecision(6))}</title></rect>`);
       });
     }
+    for (const tile of [...tiles].map((n) => tileOfNumber(view.source, n)).filter(Boolean)) {
+      parts.push(`<rect ${place(tile.key, tile.query, tile.keys, tile.queries)} fill="${
+          view.scale.css(tile[view.tile])}" stroke="${ink("muted")}"><title>${say("tile")}: ${
+          escaped(tileWords(tile, view.source.difference))}</title></rect>`);
+    }
+    parts.push(...cells);
   } else {
     const full = drawn(map), plot = document.createElement("canvas");
     plot.width = 2 * w;
@@ -98,6 +108,24 @@ export function svgOf(map) {
 
 function round(value) { return Number(value.toFixed(2)); }
 
+// Tiles by number, and back: with their value for each kind of colour. Null without tiles.
+function tileNumber(source, i, j) {
+  if (!source.tiles) return -1;
+  const { columns, queries, keys } = source.tiles;
+  return Math.floor(i / queries) * columns + Math.floor(j / keys);
+}
+
+function tileOfNumber(source, n) {
+  if (n < 0) return null;
+  const { columns, queries, keys } = source.tiles, row = Math.floor(n / columns),
+                                 column = n % columns;
+  return {
+    ...source.tileAt(row * queries, column * keys),
+    mean: source.tile(row, column, "mean"),
+    maximum: source.tile(row, column, "maximum")
+  };
+}
+
 // A field of a CSV. A token that a spreadsheet would take for a formula gets an apostrophe in
 // front.
 function field(token) {
@@ -105,42 +133,63 @@ function field(token) {
   return `"${(/^[=+\-@]/.test(text) ? "'" : "") + text.replaceAll('"', '""')}"`;
 }
 
-// One line for each cell in view; where only tiles can be drawn, one for each tile.
+const kindOf = (value, usual) =>
+    (value === HIDDEN         ? "hidden"
+         : value === FILTERED ? "filtered"
+                              : usual);
+const figureOf = (value) => (value < -1.5 ? "" : String(Number(value.toPrecision(9))));
+
+// What is in view: a line for each cell, or, where the page knows or draws tiles, a line for each
+// tile, and one for each cell that is known besides.
 export function csvOf(map) {
-  const { source } = shown, window = map.window(), { w, h } = map.geometry,
-                 { i0, i1, j0, j1 } = cellsOf(window, source);
+  const { source } = shown, window = map.window(), { w, h } = map.geometry;
+  const cells = cellsOf(window, source), count = (cells.i1 - cells.i0) * (cells.j1 - cells.j0);
   const start = `${field(shownName())},${field(shown.layer.name ?? state.layer)},${state.head}`;
-  const value = (x) => (x === -2 || x === -3 ? "" : String(Number(x.toPrecision(9))));
-  const kind = (x, usual) => (x === -2 ? "hidden" : x === -3 ? "filtered" : usual);
+  const zoomedOut = levelOf(source, window, w, h) === "tiles";
+  if (!zoomedOut && count > kMostLines)
+    throw new RangeError(say("export_too_large", { n: count, most: kMostLines }));
+  const lines = zoomedOut || (!source.exact && source.tiles) ? tileLines(start, cells, zoomedOut)
+                                                             : cellLines(start, cells);
+  return lines.join("\r\n") + "\r\n";
+}
+
+function cellLines(start, { i0, i1, j0, j1 }) {
+  const { source } = shown, row = new Float64Array(j1 - j0);
   const what = source.difference ? "difference" : "weight";
-  if (levelOf(source, window, w, h) === "tiles") {
-    const lines = [`run,layer,head,query,queries,key,keys,mean_${what},largest_${what},kind`],
-          { queries, keys } = source.tiles;
-    for (let r = Math.floor(i0 / queries); r * queries < i1; ++r) {
-      for (let c = Math.floor(j0 / keys); c * keys < j1; ++c) {
-        const mean = source.tile(r, c, "mean");
-        lines.push([
-          start, r * queries, queries, c * keys, keys, value(mean),
-          value(source.tile(r, c, "maximum")), kind(mean, "about")
-        ].join(","));
-      }
-    }
-    return lines.join("\r\n") + "\r\n";
-  }
-  const cells = (i1 - i0) * (j1 - j0);
-  if (cells > kMostLines)
-    throw new RangeError(say("export_too_large", { n: cells, most: kMostLines }));
-  const lines = [`run,layer,head,query,key,query_token,key_token,${what},kind`],
-        row = new Float64Array(j1 - j0);
+  const lines = [`run,layer,head,query,key,query_token,key_token,${what},kind`];
   for (let i = i0; i < i1; ++i) {
     source.segment(i, j0, j1, row);
-    row.forEach((weight, n) => {
-      const j = j0 + n;
-      lines.push([
-        start, i, j, field(queryToken(i)), field(keyToken(j)), value(weight),
-        kind(weight, source.isExact(i, j) ? "exact" : "about")
-      ].join(","));
+    row.forEach((value, n) => {
+      const j = j0 + n, kind = kindOf(value, value === UNKNOWN ? "unknown" : "exact");
+      const tokens = `${field(queryToken(i))},${field(keyToken(j))}`;
+      lines.push([start, i, j, tokens, figureOf(value), kind].join(","));
     });
   }
-  return lines.join("\r\n") + "\r\n";
+  return lines;
+}
+
+// A tile has a mean and two numbers between which its largest weight lies, a cell its weight; of a
+// difference a tile has the difference of the means.
+function tileLines(start, { i0, i1, j0, j1 }, onlyTiles) {
+  const { source } = shown, { queries, keys } = source.tiles, row = new Float64Array(j1 - j0);
+  const what = source.difference ? "difference" : "weight";
+  const lines =
+      [`run,layer,head,query,queries,key,keys,${what},mean_${what},largest_from,largest_to,kind`];
+  const add = (...parts) => lines.push([start, ...parts].join(","));
+  for (let r = Math.floor(i0 / queries); r * queries < i1; ++r) {
+    for (let c = Math.floor(j0 / keys); c * keys < j1; ++c) {
+      const tile = source.tileAt(r * queries, c * keys), mean = source.tile(r, c, "mean");
+      const [from, to] = mean < -1.5 || !tile.largest ? ["", ""] : tile.largest.map(figureOf);
+      add(tile.query, tile.queries, tile.key, tile.keys, "", figureOf(mean), from, to,
+          kindOf(mean, "tile"));
+    }
+  }
+  for (let i = i0; i < i1 && !onlyTiles; ++i) {
+    source.segment(i, j0, j1, row);
+    row.forEach((value, n) => {
+      if (value > -1.5 || Number.isNaN(value))
+        add(i, 1, j0 + n, 1, figureOf(value), "", "", "", "exact");
+    });
+  }
+  return lines;
 }

@@ -5,7 +5,7 @@
 //   2. top-p: of the rest, the largest weights until their sum is p of the rest's sum
 //   3. threshold: weights below it
 //   4. renormalise, if switched on: what is left is divided by its sum
-import {FILTERED, HIDDEN} from "./data.js";
+import {FILTERED, HIDDEN, log8Range, UNKNOWN} from "./data.js";
 import {tokenAt} from "./tokens.js";
 
 // Which keys stay, or null for all; `bad` is the message of a pattern that cannot be read.
@@ -76,7 +76,7 @@ export class Filtered {
   apply(weight, j, rule, bound) {
     if (weight === HIDDEN) return HIDDEN;
     if ((this.kept && !this.kept[j]) || bound < rule.cut) return FILTERED;
-    return weight * rule.factor;
+    return weight === UNKNOWN ? UNKNOWN : weight * rule.factor;
   }
 
   segment(i, j0, j1, out, at = 0) {
@@ -88,19 +88,21 @@ export class Filtered {
     }
   }
 
-  // What the threshold is compared with: a weight that is only known about may be as large as its
-  // tile's largest.
+  // What the threshold is compared with: a weight of which only the tile is known may be as large
+  // as the largest there.
   bound(i, j, weight) {
-    if (this.exact || this.least === 0 || weight === HIDDEN || this.head.isExact(i, j))
-      return weight;
-    return this.tiles ? this.tiles.maximum[this.head.tileNumber(i, j)] : weight;
+    if (weight !== UNKNOWN) return weight;
+    return this.tiles?.maximum ? this.mostOf(this.tiles.maximum[this.head.tileNumber(i, j)]) : 1;
   }
+
+  mostOf(maximum) { return log8Range(maximum)[1]; }
 
   // A tile is left out if all its keys are, or if even its largest weight is below the threshold.
   tile(row, column, kind) {
     const value = this.head.tile(row, column, kind);
     if (value === HIDDEN) return HIDDEN;
-    if (this.head.tile(row, column, "maximum") < this.least) return FILTERED;
+    if (this.tiles.maximum && this.mostOf(this.head.tile(row, column, "maximum")) < this.least)
+      return FILTERED;
     if (this.kept) {
       const begin = column * this.tiles.keys, end = Math.min(begin + this.tiles.keys, this.keys);
       if (!this.kept.subarray(begin, end).includes(1)) return FILTERED;
@@ -111,12 +113,15 @@ export class Filtered {
   cell(i, j) {
     const cell = this.head.cell(i, j);
     if (cell.kind === "hidden") return cell;
-    const weight = this.apply(cell.weight, j, this.rule(i), this.bound(i, j, cell.weight));
+    const before = cell.weight ?? UNKNOWN;
+    const weight = this.apply(before, j, this.rule(i), this.bound(i, j, before));
+    if (weight === UNKNOWN) return cell;
     return weight === FILTERED ? {...cell, weight: 0, before: cell.weight, kind: "filtered" }
                                : {...cell, weight, before: cell.weight };
   }
 
   isExact(i, j) { return this.head.isExact(i, j); }
+  tileAt(i, j) { return this.head.tileAt(i, j); }
   largest() { return this.renormalise ? 1 : this.head.largest(); }
   topTile(kind) { return this.head.topTile(kind); }
 }
@@ -135,6 +140,7 @@ export class Difference {
   }
 
   static of(a, b) {
+    if (a === UNKNOWN || b === UNKNOWN) return UNKNOWN;
     if (a < -1 && b < -1) return a === HIDDEN && b === HIDDEN ? HIDDEN : FILTERED;
     return (b < -1 ? 0 : b) - (a < -1 ? 0 : a);
   }
@@ -155,9 +161,18 @@ export class Difference {
     if (a.kind === "hidden" && b.kind === "hidden") return a;
     const shown = [a, b].filter((cell) => cell.kind !== "hidden");
     const kind = shown.every((cell) => cell.kind === "filtered") ? "filtered"
-        : shown.some((cell) => cell.kind === "about")            ? "about"
+        : shown.some((cell) => cell.weight === null)             ? "tile"
                                                                  : "exact";
-    return { weight: b.weight - a.weight, a: a.weight, b: b.weight, kind };
+    if (kind !== "tile") return { weight: b.weight - a.weight, a: a.weight, b: b.weight, kind };
+    const tile = this.tileAt(i, j);
+    return { weight: null, kind: tile ? "tile" : "unknown", tile };
+  }
+
+  // The tile of both runs: the difference of the means. What differs most inside is not known.
+  tileAt(i, j) {
+    if (!this.tiles) return null;
+    const a = this.a.tileAt(i, j), b = this.b.tileAt(i, j);
+    return {...b, mean: Difference.of(a.mean, b.mean), largest: null };
   }
 
   isExact(i, j) { return this.a.isExact(i, j) && this.b.isExact(i, j); }

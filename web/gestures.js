@@ -43,8 +43,9 @@ export class Gestures {
     });
     canvas.addEventListener("pointercancel", (event) => this.pointers.delete(event.pointerId));
     canvas.addEventListener("pointerleave", () => {
-      if (this.pointers.size === 0 && shown.source) this.map.point(null);
+      if (this.pointers.size === 0) this.map.leave();
     });
+    addEventListener("scroll", () => this.map.follow(), { capture: true, passive: true });
     canvas.addEventListener("dblclick", () => choose({ zoom: null }));
     canvas.addEventListener("keydown", (event) => this.key(event));
   }
@@ -52,6 +53,8 @@ export class Gestures {
   move(event) {
     if (!shown.source || !this.map.geometry) return;
     const last = this.pointers.get(event.pointerId), now = { x: event.clientX, y: event.clientY };
+    if (event.pointerType !== "touch")
+      this.map.pointer = { clientX: event.clientX, clientY: event.clientY };
     if (!last) {
       const { i, j, onPlot } = this.map.cellAt(event), hover = onPlot ? [i, j] : null;
       return this.map.point(hover);
@@ -96,7 +99,7 @@ export class Gestures {
       else {
         const next =
             state.cell ? [clamp(i + down, 0, queries - 1), clamp(j + right, 0, keys - 1)] : [i, j];
-        this.map.point(null);
+        this.map.leave();  // until the pointer moves again, the keys point
         choose({ cell: next });
         this.map.reveal(...next);
       }

@@ -138,10 +138,11 @@ export class Grid {
                                            : null;
     const figure = scores(metric ? metricsOf(layer, head, metric) : label?.scores ?? []);
     const words = metric ? say(`metric_${metric}`) : label?.text;
+    const scored = !metric && label?.metric && figure ? `${label.metric} ${figure}` : figure;
     const name = headName(own, head);
     const about = state.show === "difference" && !drawsCells(layersShown(layer));
     const spoken =
-        [name, words, figure, about ? say("tiles_about") : null].filter(Boolean).join(", ");
+        [name, words, scored, about ? say("tiles_about") : null].filter(Boolean).join(", ");
     const bar = element("span", { class: "bar" });
     const value = range ? rankOf(layer, head, metric) : NaN;
     if (Number.isFinite(value)) {
@@ -192,9 +193,9 @@ export class Grid {
       if (heads.some((head) => !head)) throw new PageError(say("no_tiles"));
       const source = heads.length === 2 ? new Difference(...heads) : heads[0];
       if (!source.tiles && !cells) throw new PageError(say("no_tiles"));
-      const top = state.same  ? 1
-          : source.difference ? differenceOf(null, null)
-                              : source.topTile(state.tile);
+      const top = source.difference ? differenceOf(null, null)
+          : state.same              ? 1
+                                    : source.topTile(state.tile);
       const scale = new Scale({ bend: state.bend, top, difference: source.difference });
       if (cells) paintCellsOf(canvas, source, scale);
       else paintTiles(canvas, source, scale);

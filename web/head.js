@@ -1,9 +1,9 @@
 // One head of one layer: which keys a query sees, its scores and weights. With q, k and lse
-// embedded a weight is computed here and is exact; otherwise windows and top keys are exact, and
-// every other cell has the mean of its tile ("about").
+// embedded a weight is computed here and is exact; otherwise windows and top keys are exact, and of
+// every other cell the page knows its tile alone: mean and largest weight of a range of cells.
 //   s = scale q_i . k_j;  s = softcap tanh(s / softcap);  s += bias - slope |position - j|;  p =
 //   exp(s - lse_i)
-import {HIDDEN} from "./data.js";
+import {HIDDEN, log8Range, UNKNOWN} from "./data.js";
 
 // Cells of a head that is small: all of them are computed wherever it is shown.
 export const kSmall = 64 * 64;
@@ -65,7 +65,24 @@ export class Head {
   tile(row, column, kind) {
     const number = (this.h * this.tiles.rows + row) * this.tiles.columns + column;
     if (this.tileHidden(number)) return HIDDEN;
-    return this.nanRows().has(row) ? NaN : this.tiles[kind][number];
+    return this.nanRows().has(row) ? NaN : (this.tiles[kind] ?? this.tiles.mean)[number];
+  }
+
+  // The tile that holds cell (i, j): the cells it covers, the mean of those that are visible, and
+  // between which numbers the largest lies (null: the page does not say). Null without tiles.
+  tileAt(i, j) {
+    if (!this.tiles) return null;
+    const { queries, keys, maximum } = this.tiles, row = Math.floor(i / queries),
+                                   column = Math.floor(j / keys);
+    const mean = this.tile(row, column, "mean"), query = row * queries, key = column * keys;
+    return {
+      query,
+      queries: Math.min(queries, this.queries - query),
+      key,
+      keys: Math.min(keys, this.keys - key),
+      mean,
+      largest: maximum && !Number.isNaN(mean) ? log8Range(this.tile(row, column, "maximum")) : null
+    };
   }
 
   // Rows of tiles with a query whose weights are not numbers.
@@ -121,10 +138,11 @@ export class Head {
     return { dot, raw, capped: cap(raw), bias, alibi, final };
   }
 
-  // Weights of query i for the keys [j0, j1) into out, HIDDEN where hidden.
+  // Weights of query i for the keys [j0, j1) into out, HIDDEN where hidden, UNKNOWN where the page
+  // has no more than a tile.
   segment(i, j0, j1, out, at = 0) {
     const [begin, end] = this.range(i);
-    if (!this.exact) return this.about(i, j0, j1, out, at);
+    if (!this.exact) return this.stored(i, j0, j1, out, at);
     const lse = this.lse(i);
     const plain = !this.layer.softcap && !this.open.bias && !this.layer.alibi;
     for (let j = j0; j < j1; ++j) {
@@ -134,13 +152,13 @@ export class Head {
     }
   }
 
-  about(i, j0, j1, out, at) {
+  stored(i, j0, j1, out, at) {
     const [begin, end] = this.range(i);
     for (let j = j0; j < j1; ++j) {
       const number = this.tiles ? this.tileNumber(i, j) : -1;
       const hidden =
           j < begin || j >= end || this.masked(i, j) || (number >= 0 && this.tileHidden(number));
-      out[at + j - j0] = hidden ? HIDDEN : number < 0 ? NaN : this.tiles.mean[number];
+      out[at + j - j0] = hidden ? HIDDEN : UNKNOWN;
     }
     const put = (j, weight) => {
       if (j >= j0 && j < j1 && out[at + j - j0] !== HIDDEN) out[at + j - j0] = weight;
@@ -168,23 +186,24 @@ export class Head {
     return false;
   }
 
-  // { weight, kind: "exact" | "about" | "hidden", reason, maximum of the tile if about }
+  // { weight, kind: "exact" | "hidden" | "tile" | "unknown", reason, tile }. A cell of which the
+  // page holds no more than its tile has no weight (null), nor has one without a tile.
   cell(i, j) {
     const reason = this.hiddenBy(i, j);
     if (reason) return { weight: 0, kind: "hidden", reason };
     const value = new Float64Array(1);
     this.segment(i, j, j + 1, value);
     if (value[0] === HIDDEN) return { weight: 0, kind: "hidden", reason: "mask" };
-    if (this.isExact(i, j)) return { weight: value[0], kind: "exact" };
-    const maximum = this.tiles ? this.tiles.maximum[this.tileNumber(i, j)] : NaN;
-    return { weight: value[0], kind: "about", maximum };
+    if (value[0] !== UNKNOWN) return { weight: value[0], kind: "exact" };
+    const tile = this.tileAt(i, j);
+    return { weight: null, kind: tile ? "tile" : "unknown", tile };
   }
 
   // The largest weight of the head, for the colour scale.
   largest() {
     const { maximum, tiles } = this.open;
     const all = maximum ? maximum.subarray(this.h * this.queries, (this.h + 1) * this.queries)
-        : tiles         ? this.plane("maximum")
+        : tiles         ? this.plane(tiles.maximum ? "maximum" : "mean")
                         : [];
     let largest = 0;
     for (const value of all)
@@ -202,8 +221,8 @@ export class Head {
   topTile(kind) {
     if (this.tops[kind] !== undefined) return this.tops[kind];
     const base = this.h * this.tiles.rows * this.tiles.columns;
-    this.tops[kind] =
-        highest(this.plane(kind).filter((value, n) => value >= 0 && !this.tileHidden(base + n)));
+    this.tops[kind] = highest(this.plane(this.tiles[kind] ? kind : "mean")
+                                  .filter((value, n) => value >= 0 && !this.tileHidden(base + n)));
     return this.tops[kind];
   }
 }

@@ -1,5 +1,5 @@
 // The keyboard: every key of the page, and the list of them.
-import {clearFilters, copyLink, moveLeast} from "./controls.js";
+import {copyLink, moveLeast} from "./controls.js";
 import {element} from "./dom.js";
 import {metricNames, neighbour} from "./grid.js";
 import {hasTwoRuns, runOf, shown} from "./page.js";
@@ -57,9 +57,9 @@ export function listenToKeys(views) {
     2: () => views().map.canvas.focus(),
     3: () => views().text.focus(),
     4: () => views().explain.focus(),
-    "+": () => views().map.zoomBy(0.5),
-    "=": () => views().map.zoomBy(0.5),
-    "-": () => views().map.zoomBy(2),
+    "+": () => views().map.zoomHere(0.5),
+    "=": () => views().map.zoomHere(0.5),
+    "-": () => views().map.zoomHere(2),
     0: () => choose({ zoom: null }),
     t: () => choose({ reverse: !state.reverse }),
     m: () => choose({ combine: next(["sum", "mean"], state.combine) }),
@@ -82,8 +82,7 @@ export function listenToKeys(views) {
     T: () => choose({ table: !state.table }),
     l: () => choose({ language: next(["en", "zh"], state.language) }),
     "?": () => views().dialog.showModal(),
-    Escape: () =>
-        (state.chosen.length || state.cell ? choose({ chosen: [], cell: null }) : clearFilters()),
+    Escape: () => choose(state.cell ? { cell: null } : { chosen: [] }),
   };
   const needsSource = new Set(["+", "=", "-", "S", "G", "X"]);
   document.addEventListener("keydown", (event) => {

@@ -14,6 +14,7 @@ import {choose, listen, readAddress, startState, state} from "./state.js";
 import {showTable} from "./table.js";
 import {say, setLanguage} from "./text.js";
 
+const kLong = 64;  // keys
 const root = document.getElementById("page");
 let views = null;
 let settled = Promise.resolve();
@@ -107,7 +108,10 @@ function start() {
   setLanguage(document.documentElement.lang.startsWith("zh") ? "zh" : "en");
   shown.page = readPage();
   const language = shown.page.language === "zh" ? "zh" : "en";
-  startState({ language });
+  const show = shown.page.open === 1 && hasTwoRuns() ? "b" : "a";
+  // Weights of long rows are small: 1/512 has a place on a logarithmic scale from 0 to 1.
+  const long = shown.page.runs.some((run) => run.layers.some((layer) => layer.keys > kLong));
+  startState({ language, show, bend: long ? "log" : "sqrt" });
   setLanguage(state.language);
   if (state.show !== "a" && !hasTwoRuns()) state.show = "a";
   clampState();
@@ -117,7 +121,7 @@ function start() {
   addEventListener("hashchange", () => choose(readAddress(location.hash)));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     views.grid.redraw();
-    views.map.legendKey = "";
+    views.map.legend.forget();
     showViews();
   });
   load();

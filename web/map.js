@@ -1,14 +1,16 @@
 // One head: the map with its rulers, zoom, the values under the pointer and the legend.
 import {Blocks} from "./blocks.js";
 import {Scale} from "./colour.js";
-import {clamp, element, fill, number, scores, signed} from "./dom.js";
-import {Gestures} from "./gestures.js";
-import {highest, kSmall} from "./head.js";
-import {cellsOf, levelOf, paintMap} from "./paint.js";
-import {labelWidth} from "./ruler.js";
-import {headName, keyToken, labelOf, placeElement, queryToken, shown} from "./page.js";
-import {metricNames, metricsOf} from "./grid.js";
 import {differenceOf} from "./compare.js";
+import {clamp, element, fill, scores} from "./dom.js";
+import {Gestures} from "./gestures.js";
+import {metricNames, metricsOf} from "./grid.js";
+import {highest, kSmall} from "./head.js";
+import {Legend} from "./legend.js";
+import {headName, keyToken, labelOf, queryToken, shown} from "./page.js";
+import {cellsOf, levelOf, paintMap} from "./paint.js";
+import {tellCell} from "./readout.js";
+import {labelWidth} from "./ruler.js";
 import {choose, state} from "./state.js";
 import {say} from "./text.js";
 
@@ -18,18 +20,18 @@ const kSample = 65536;  // cells in view that are looked at for the colour scale
 export class MapView {
   constructor(root) {
     this.root = root;
-    this.hover = null;
+    this.hover = null;    // the cell under the pointer, here or in the text
+    this.pointer = null;  // where the pointer is, if it is over the map
     this.title = element("h2", { id: "map-title" });
     this.label = element("p", { class: "label" });
     this.metrics = element("dl", { class: "metrics" });
     this.note = element("p", { class: "note", role: "status" });
-    this.canvas =
-        element("canvas", { id: "map", tabindex: "0", role: "img", "aria-describedby": "readout" });
+    this.canvas = element(
+        "canvas", { id: "map", tabindex: "0", role: "img", "aria-describedby": "readout level" });
     this.frame = element("div", { class: "map-frame" }, this.canvas);
     this.readout = element("p", { id: "readout", class: "readout", "aria-live": "polite" });
-    this.level = element("p", { class: "level" });
-    this.legend = element("div", { class: "legend" });
-    this.legendKey = "";
+    this.level = element("p", { id: "level", class: "level" });
+    this.legend = new Legend();
     new Gestures(this);
     // Not at once: a layout inside the observer changes what it observes.
     new ResizeObserver(() => requestAnimationFrame(() => this.resize())).observe(this.frame);
@@ -68,7 +70,8 @@ export class MapView {
     fill(this.title, element("bdi", {}, headName(layer, state.head)));
     const label = labelOf(state.layer, state.head), figure = scores(label?.scores ?? [], 3);
     fill(this.label, label ? [element("strong", {}, label.text), " ",
-      figure ? element("span", { class: "figure" }, figure) : null,
+      figure ? element("span", { class: "figure" }, label.metric ? `${label.metric} ` : "", figure)
+             : null,
       label.definition ? element("span", { class: "definition" }, label.definition) : null] : []);
     fill(this.metrics, metricNames().map((name) => {
       const values = metricsOf(state.layer, state.head, name);
@@ -119,7 +122,9 @@ export class MapView {
   scale() {
     const { source } = shown, { w, h } = this.geometry;
     const tiles = levelOf(source, this.window(), w, h) === "tiles";
-    const top = source.difference ? differenceOf(state.layer, state.head) || source.largest()
+    const differs = () =>
+        (state.same ? differenceOf(null, null) : differenceOf(state.layer, state.head));
+    const top = source.difference ? differs() || source.largest()
         : state.same              ? 1
         : tiles                   ? source.topTile(state.tile)
                                   : this.topCell();
@@ -137,6 +142,7 @@ export class MapView {
   topCell() {
     const { source } = shown, { i0, i1, j0, j1 } = cellsOf(this.window(), source);
     if (source.queries * source.keys <= kSmall) return source.largest();
+    if (!source.exact && source.tiles) return source.topTile(state.tile);
     const key = String([i0, i1, j0, j1]);
     if (this.top.key !== key && this.blocks.has(i0, i1, j0, j1)) {
       const step = Math.ceil(Math.sqrt(((i1 - i0) * (j1 - j0)) / kSample)), values = [];
@@ -191,46 +197,21 @@ export class MapView {
     if (whole && !performance.getEntriesByName("drawn").length) performance.mark("drawn");
     this.canvas.classList.toggle("zoomed", state.zoom !== null);
     this.tellLevel(level, i1 - i0, j1 - j0);
-    this.drawLegend(view.scale);
+    const tiles = level === "tiles" || !source.exact;
+    this.legend.draw(view.scale, { nan: Boolean(this.note.textContent), tiles });
+    this.follow();
   }
 
   tellLevel(level, queries, keys) {
     const { source } = shown, tiles = source.tiles;
     let words = level === "merged" ? say("level_merged", { queries, keys }) : "";
-    if (level === "tiles") {
-      words = say("level_tiles", { queries: tiles.queries, keys: tiles.keys });
-      if (state.p < 1 || state.renormalise) words += " " + say("level_filter");
+    const sizes = { queries: tiles?.queries, keys: tiles?.keys, what: say(state.tile) };
+    if (level === "tiles" || (!source.exact && tiles)) {
+      words = say(source.exact ? "level_tiles" : "level_only_tiles", sizes);
+      if (source.exact && (state.p < 1 || state.renormalise)) words += " " + say("level_filter");
     }
     if (!source.exact && (state.p < 1 || state.renormalise)) words += " " + say("needs_exact");
     if (this.level.textContent !== words) fill(this.level, words);
-  }
-
-  drawLegend(scale) {
-    const { source } = shown;
-    const key = JSON.stringify([
-      scale.bend, scale.top, scale.difference, scale.beyond, scale.ramp[128], state.language,
-      source.windows.length
-    ]);
-    if (this.legendKey === key) return;
-    this.legendKey = key;
-    const ramp = element("canvas", { width: 256, height: 1, "aria-hidden": "true", class: "ramp" });
-    const context = ramp.getContext("2d"), image = context.createImageData(256, 1);
-    new Uint32Array(image.data.buffer).set(scale.ramp);
-    context.putImageData(image, 0, 0);
-    const ticks = [0, 0.25, 0.5, 0.75, 1].map(
-        (y) => element(
-            "span", {}, y === 1 && scale.beyond ? "≥ " : "",
-            scale.difference ? signed(scale.value(y), 2) : number(scale.value(y), 2)));
-    const swatch = (name) => element(
-        "span", { class: "swatch-label" }, element("span", { class: `swatch ${name}` }),
-        say(`legend_${name}`));
-    fill(
-        this.legend,
-        element("div", { class: "ramp-box" }, ramp, element("div", { class: "ticks" }, ticks)),
-        element(
-            "div", { class: "swatches" }, swatch("hidden"), swatch("filtered"),
-            this.note.textContent ? swatch("nan") : null,
-            source.windows.length ? swatch("window") : null));
   }
 
   // The cell under the pointer, here or in the text; whoever listens hears of it.
@@ -242,41 +223,23 @@ export class MapView {
     this.pointed?.(this.hover);
   }
 
-  // Says what is under the pointer, or in the chosen cell.
-  tell() {
-    const at = this.hover ?? this.inside(state.cell);
-    if (!at) return fill(this.readout, say("point_at"));
-    const [i, j] = at, cell = shown.source.cell(i, j);
-    Object.assign(
-        this.readout.dataset, { query: i, key: j, weight: String(cell.weight), kind: cell.kind });
-    const value = Number.isNaN(cell.weight) ? say("nan")
-        : shown.source.difference           ? signed(cell.weight)
-                                            : number(cell.weight);
-    const more = cell.a !== undefined ? `${number(cell.b)} − ${number(cell.a)}`
-        : cell.kind === "about"  ? say("about_is", {
-             queries: shown.source.tiles?.queries,
-             keys: shown.source.tiles?.keys,
-             maximum: number(cell.maximum)
-          })
-        : cell.kind === "hidden" ? say(`hidden_${cell.reason}`)
-        : cell.kind === "filtered" ? say("filtered_is", { weight: number(cell.before ?? 0) })
-        : cell.before !== undefined && cell.before !== cell.weight
-        ? say("renormalised_is", { weight: number(cell.before) })
-        : "";
-    fill(
-        this.readout,
-        element(
-            "span", { class: "pair" }, placeElement(i, "query"),
-            element("span", { class: "muted" }, " → "), placeElement(j, "key")),
-        element(
-            "span", { class: "value figure" },
-            cell.kind === "hidden" || cell.kind === "filtered" ? "—" : value),
-        element(
-            "span",
-            { class: `kind ${cell.kind}`, title: cell.kind === "exact" ? say("exact_is") : null },
-            say(cell.kind)),
-        more ? element("span", { class: "muted" }, more) : null);
+  // The view moved under the pointer: what is there now?
+  follow() {
+    if (!this.pointer || !shown.source) return;
+    const { clientX, clientY } = this.pointer;
+    if (document.elementFromPoint(clientX, clientY) !== this.canvas) return this.leave();
+    const { i, j, onPlot } = this.cellAt(this.pointer);
+    this.point(onPlot ? [i, j] : null);
   }
+
+  // The pointer is no longer over the map.
+  leave() {
+    this.pointer = null;
+    if (shown.source) this.point(null);
+  }
+
+  // Says what is under the pointer, or in the chosen cell.
+  tell() { tellCell(this.readout, this.hover ?? this.inside(state.cell)); }
 
   cellAt(event) {
     const box = this.canvas.getBoundingClientRect(), { left, top, w, h } = this.geometry;
@@ -292,6 +255,16 @@ export class MapView {
       onRows: x < 0 && y >= 0 && y < h,
       onColumns: y < 0 && x >= 0 && x < w
     };
+  }
+
+  // Zooms by a factor about the chosen cell, if it is in view, else about the middle.
+  zoomHere(factor) {
+    const [q0, q1, k0, k1] = this.window(), [i, j] = this.inside(state.cell) ?? [-1, -1];
+    // Shares of what is left beside the cell, so that all of it stays in view.
+    const across = (j - k0) / Math.max(1, k1 - k0 - 1), down = (i - q0) / Math.max(1, q1 - q0 - 1);
+    const within = (share) => share >= 0 && share <= 1;
+    if (within(across) && within(down)) this.zoomBy(factor, across, down);
+    else this.zoomBy(factor);
   }
 
   // Zooms by a factor about a point of the plot given as shares of its sides.

@@ -134,16 +134,36 @@ export function headName(layer, head) {
   return say("head_name", { layer: layerName(layer), head });
 }
 
-// What the head does most: { text, scores, definition }, of a difference "before → after".
+// The metric that is the score of a label, by its name.
+const kScoreOf = {
+  "previous token": "previous",
+  "first token": "first",
+  selective: "first",
+  "current token": "diagonal",
+  induction: "induction",
+  "duplicate token": "duplicate",
+  local: "local",
+  uniform: "evenness",
+  mixed: "maximum",
+};
+
+// What the head does most: { text, scores, definition }. Of a difference the text is "before →
+// after", and both scores are of one metric: of what the head does after, or, where that is nothing
+// in particular, of what it did before; where the labels differ, `metric` names it.
 export function labelOf(at, head) {
-  const labels = layersShown(at).map((layer) => labelIn(layer, head)).filter(Boolean);
+  const layers = layersShown(at),
+        labels = layers.map((layer) => labelIn(layer, head)).filter(Boolean);
   if (labels.length === 0) return null;
-  const texts = [...new Set(labels.map((label) => label.text))];
-  const definitions = [...new Set(labels.map((label) => label.definition))].filter(Boolean);
+  const [a, b = a] = labels;
+  if (a.name === b.name)
+    return { text: a.text, scores: labels.map(({ score }) => score), definition: a.definition };
+  const [name = "maximum"] =
+      [b, a].map((label) => kScoreOf[label.name]).filter((each) => each && each !== "maximum");
   return {
-    text: texts.join(" → "),
-    scores: labels.map((label) => label.score),
-    definition: definitions.join(" → ")
+    text: `${a.text} → ${b.text}`,
+    metric: say(`metric_${name}`),
+    scores: layers.map((layer) => layer?.metrics?.[name]?.[head] ?? NaN),
+    definition: say(`metric_${name}_is`)
   };
 }
 
@@ -151,8 +171,12 @@ export function labelOf(at, head) {
 function labelIn(layer, head) {
   const label = layer?.labels?.[head];
   if (!label?.name) return null;
-  const key = `label_${label.name.replace(/[ -]/g, "_")}`, known = say(key);
-  const text = known === key ? String(label.name) : known;
+  const name = String(label.name), key = `label_${name.replace(/[ -]/g, "_")}`, known = say(key);
   const definition = say(`${key}_is`);
-  return { text, score: label.score, definition: definition === `${key}_is` ? "" : definition };
+  return {
+    name,
+    text: known === key ? name : known,
+    score: label.score,
+    definition: definition === `${key}_is` ? "" : definition
+  };
 }

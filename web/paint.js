@@ -1,9 +1,10 @@
 // Draws a head into a canvas context: hatching, cells or tiles, rulers, marks. It knows nothing of
 // the screen, so the same lines draw the map and the exported picture.
 import {ink} from "./colour.js";
-import {FILTERED, HIDDEN} from "./data.js";
+import {FILTERED, HIDDEN, UNKNOWN} from "./data.js";
 import {paintRulers} from "./ruler.js";
 
+const kOutline = 7;     // px: smaller tiles would be all outline
 const kViewWork = 3e8;  // multiplications that a view may cost; below it every cell is computed
 const kCells = 5e6;
 
@@ -37,22 +38,23 @@ function picture(rows, columns, pixel) {
   return canvas;
 }
 
-// A picture with one pixel a cell. Blocks that are not there yet show their tiles.
+// A picture with one pixel a cell. Cells that are not known, or whose blocks are not there yet, are
+// a part of their tile, in its one colour.
 function cellPicture({ source, blocks, scale, tile }, { i0, i1, j0, j1 }) {
-  const columns = j1 - j0;
+  const columns = j1 - j0, { queries, keys } = source.tiles ?? {};
+  const inTile = (i, j) =>
+      (source.tiles ? source.tile(Math.floor(i / queries), Math.floor(j / keys), tile) : UNKNOWN);
   return picture(i1 - i0, columns, (pixels) => {
     if (source.tiles) {
       for (let i = i0; i < i1; ++i) {
-        const row = Math.floor(i / source.tiles.queries);
         for (let j = j0; j < j1; ++j) {
           if (blocks.at(i, j)) continue;
-          pixels[(i - i0) * columns + j - j0] =
-              scale.pixel(source.tile(row, Math.floor(j / source.tiles.keys), tile));
+          pixels[(i - i0) * columns + j - j0] = scale.pixel(inTile(i, j));
         }
       }
     }
     blocks.each(i0, i1, j0, j1, (i, j, value) => {
-      pixels[(i - i0) * columns + j - j0] = scale.pixel(value);
+      pixels[(i - i0) * columns + j - j0] = scale.pixel(value === UNKNOWN ? inTile(i, j) : value);
     });
   });
 }
@@ -68,7 +70,7 @@ function mergedPicture({ source, blocks, scale, tile, window: [q0, q1, k0, k1] }
     if (x < 0 || y < 0 || x >= w || y >= h) return;
     const at = y * w + x;
     if (value < -1.5) {
-      if (counts[at] === 0 && value === FILTERED) values[at] = FILTERED;
+      if (counts[at] === 0 && value !== HIDDEN) values[at] = value;
       return;
     }
     if (counts[at]++ === 0) values[at] = value;
@@ -154,7 +156,9 @@ export function paintMap(context, geometry, view) {
   const picture = content(view, geometry);
   context.imageSmoothingEnabled = false;
   context.drawImage(picture.image, picture.x, picture.y, picture.w, picture.h);
-  paintCells(context, geometry, view);
+  const level = levelOf(view.source, view.window, w, h);
+  if (level === "cells") paintCells(context, geometry, view);
+  if (level !== "merged") outlineTiles(context, geometry, view, level);
   paintMarks(context, geometry, view);
   context.restore();
   context.strokeStyle = ink("line");
@@ -164,7 +168,7 @@ export function paintMap(context, geometry, view) {
   paintRulers(context, geometry, view);
 }
 
-// Lines between large cells, and their numbers where they fit.
+// Lines around large cells that are known, and their numbers where they fit.
 function paintCells(context, { w, h }, view) {
   const { source, blocks, scale, window } = view, [q0, q1, k0, k1] = window;
   const x = w / (k1 - k0), y = h / (q1 - q0), { i0, i1, j0, j1 } = cellsOf(window, source);
@@ -172,14 +176,9 @@ function paintCells(context, { w, h }, view) {
   context.strokeStyle = ink("surface");
   context.lineWidth = 1;
   context.beginPath();
-  for (let j = j0; j <= j1; ++j) {
-    context.moveTo((j - k0) * x, (i0 - q0) * y);
-    context.lineTo((j - k0) * x, (i1 - q0) * y);
-  }
-  for (let i = i0; i <= i1; ++i) {
-    context.moveTo((j0 - k0) * x, (i - q0) * y);
-    context.lineTo((j1 - k0) * x, (i - q0) * y);
-  }
+  blocks.each(i0, i1, j0, j1, (i, j, value) => {
+    if (value !== UNKNOWN) context.rect((j - k0) * x, (i - q0) * y, x, y);
+  });
   context.stroke();
   if (x < 38 || y < 20) return;
   context.font = `11px ${ink("mono")}`;
@@ -193,7 +192,47 @@ function paintCells(context, { w, h }, view) {
   });
 }
 
-// The chosen rows (or columns), exact windows, the cell under the pointer and the chosen cell.
+// Outlines of the tiles in view: of all, or where cells are drawn of those with a cell that is not
+// known.
+function outlineTiles(context, { w, h }, view, level) {
+  const { source, blocks, window } = view, [q0, q1, k0, k1] = window;
+  if (!source.tiles || (source.exact && level === "cells")) return;
+  const { queries, keys } = source.tiles, x = w / (k1 - k0), y = h / (q1 - q0);
+  if (Math.min(queries * y, keys * x) < kOutline) return;
+  const { i0, i1, j0, j1 } = cellsOf(window, source);
+  const unknown = (i, j) => {
+    const block = blocks.at(i, j);
+    return !block || blocks.value(i, j) === UNKNOWN;
+  };
+  context.strokeStyle = ink("muted");
+  context.lineWidth = 1;
+  context.beginPath();
+  for (let i = i0 - (i0 % queries); i < i1; i += queries) {
+    for (let j = j0 - (j0 % keys); j < j1; j += keys) {
+      const value = source.tile(i / queries, j / keys, "mean");
+      if (value === HIDDEN || value === FILTERED) continue;
+      const rows = Math.min(i + queries, i1), columns = Math.min(j + keys, j1);
+      if (level === "cells" && !someCell(Math.max(i, i0), rows, Math.max(j, j0), columns, unknown))
+        continue;
+      const down = Math.min(i + queries, source.queries) - i,
+            across = Math.min(j + keys, source.keys) - j;
+      context.rect((j - k0) * x, (i - q0) * y, across * x, down * y);
+    }
+  }
+  context.globalAlpha = 0.5;
+  context.stroke();
+  context.globalAlpha = 1;
+}
+
+function someCell(i0, i1, j0, j1, test) {
+  for (let i = i0; i < i1; ++i)
+    for (let j = j0; j < j1; ++j)
+      if (test(i, j)) return true;
+  return false;
+}
+
+// The chosen rows (or columns), exact windows, the cell under the pointer and the chosen cell; of a
+// cell that is not known the tile.
 function paintMarks(context, { w, h }, view) {
   const { source, window, hover, cell, chosen, reverse } = view, [q0, q1, k0, k1] = window;
   const x = w / (k1 - k0), y = h / (q1 - q0);
@@ -204,6 +243,11 @@ function paintMarks(context, { w, h }, view) {
   context.lineWidth = 1;
   for (const part of source.windows) box(part.query, part.key, part.queries, part.keys);
   context.setLineDash([]);
+  const place = ([i, j]) => {
+    const { tile } = source.cell(i, j);
+    if (tile) box(tile.query, tile.key, tile.queries, tile.keys);
+    else box(i, j, 1, 1);
+  };
   context.fillStyle = ink("accent");
   for (const n of chosen) {
     if (reverse) context.fillRect((n - k0) * x, 0, Math.max(x, 2), 3);
@@ -212,11 +256,11 @@ function paintMarks(context, { w, h }, view) {
   if (hover) {
     context.strokeStyle = ink("ink");
     context.lineWidth = 1;
-    box(hover[0], hover[1], 1, 1);
+    place(hover);
   }
   if (cell) {
     context.strokeStyle = ink("accent");
     context.lineWidth = 2;
-    box(cell[0], cell[1], 1, 1);
+    place(cell);
   }
 }

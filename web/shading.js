@@ -1,13 +1,17 @@
 // The text, shaded by what the chosen queries see (or by who sees the chosen keys). Long texts are
 // shown a page at a time, below a strip of the whole.
 import {cssColour, Scale} from "./colour.js";
-import {unpack} from "./data.js";
+import {FILTERED, UNKNOWN, unpack} from "./data.js";
 import {clamp, element, fill, number, press, segmented, signed} from "./dom.js";
 import {keyToken, placeElement, queryStart, queryToken, selfAttention, shown} from "./page.js";
+import {tileWords} from "./readout.js";
 import {choose, state} from "./state.js";
 import {say, sayWith} from "./text.js";
 import {tokenElement, visibleToken} from "./tokens.js";
 
+// What is known of a token: nothing that the chosen ones see (hidden by the mask), left out by a
+// filter, its number, or a tile that it is in. Of several chosen ones the last of these holds.
+const kHidden = 0, kLeft = 1, kNumber = 2, kTile = 3;
 const kPage = 480;      // tokens shown at once
 const kTextWork = 5e8;  // multiplications that one choice may cost
 
@@ -47,7 +51,8 @@ export class TextView {
     };
   }
 
-  // One value for each key (or query), summed over the chosen ones, and whether all are exact.
+  // One value for each key (or query), summed over the chosen ones, and what is known of it; where
+  // only tiles are known, their means are summed.
   values() {
     const { source } = shown, { reverse } = state, n = reverse ? source.queries : source.keys;
     const chosen = state.chosen.filter((each) => each < (reverse ? source.keys : source.queries));
@@ -55,28 +60,36 @@ export class TextView {
     if (chosen.length === 0) return { chosen, sums: null };
     if (rows * (whole || !reverse ? source.keys : chosen.length) * source.cost > kTextWork)
       return { chosen, sums: null, tooMany: true };
-    const sums = new Float64Array(n), seen = new Uint8Array(n),
-          part = new Float64Array(reverse ? 1 : n);
-    const add = (at, value) => {
-      if (value < -1.5) return;
-      sums[at] += value;
-      seen[at] = 1;
+    const sums = new Float64Array(n), known = new Uint8Array(n),
+          part = new Float64Array(reverse ? 1 : n), { queries, keys } = source.tiles ?? {};
+    const add = (at, i, j, value) => {
+      const mean = value === UNKNOWN && source.tiles
+          ? source.tile(Math.floor(i / queries), Math.floor(j / keys), "mean")
+          : NaN;
+      if (value > -1.5 || Number.isNaN(value)) sums[at] += value;
+      else if (mean > -1.5) sums[at] += mean;
+      known[at] = Math.max(
+          known[at],
+          value === UNKNOWN        ? kTile
+              : value === FILTERED ? kLeft
+              : value < -1.5       ? kHidden
+                                   : kNumber);
     };
     if (reverse) {
       for (let i = 0; i < n; ++i)
         for (const j of chosen) {
           source.segment(i, j, j + 1, part);
-          add(i, part[0]);
+          add(i, i, j, part[0]);
         }
     } else {
       for (const i of chosen) {
         source.segment(i, 0, n, part);
-        part.forEach((value, j) => add(j, value));
+        part.forEach((value, j) => add(j, i, j, value));
       }
     }
     if (state.combine === "mean")
       for (let at = 0; at < n; ++at) sums[at] /= chosen.length;
-    return { chosen, sums, seen };
+    return { chosen, sums, known };
   }
 
   show() {
@@ -87,8 +100,8 @@ export class TextView {
     }
     press(this.direction, state.reverse);
     press(this.combine, state.combine);
-    const { chosen, sums, seen, tooMany } = this.values();
-    let top = 0;
+    const { chosen, sums, known, tooMany } = this.values();
+    let top = state.same && !source.difference ? 1 : 0;  // a sum over several may be more than 1
     if (sums)
       for (const value of sums) top = Math.max(top, Math.abs(value) || 0);
     this.scale = new Scale({ bend: state.bend, top, difference: source.difference });
@@ -97,7 +110,7 @@ export class TextView {
         () => fill(this.facts));  // broken numbers here cost only this line
     this.shading = sums !== null;
     const self = selfAttention(), { offset } = this.places();
-    const shade = sums ? (n) => (seen[n] ? sums[n] : null) : () => null;
+    const shade = sums ? (n) => ({ value: sums[n], known: known[n] }) : () => null;
     const parts = [];
     if (self) {
       const value =
@@ -120,7 +133,7 @@ export class TextView {
     const scrolled = [...this.body.querySelectorAll(".tokens")].map((box) => box.scrollTop);
     fill(this.body, parts);
     this.body.querySelectorAll(".tokens").forEach((box, n) => this.scroll(box, scrolled[n] ?? 0));
-    this.tellStrongest(chosen, sums, seen);
+    this.tellStrongest(chosen, sums, known);
   }
 
   // Keeps a text where it was, unless the first chosen token would be out of sight.
@@ -160,18 +173,20 @@ export class TextView {
     fill(this.facts, say(state.reverse ? "facts_key" : "facts_query", values));
   }
 
-  tellStrongest(chosen, sums, seen) {
+  // The largest of the values that are known.
+  tellStrongest(chosen, sums, known) {
     if (!sums) return fill(this.list);
     const best = [], size = (n) => Math.abs(sums[n]);
     for (let n = 0; n < sums.length; ++n) {
-      if (!seen[n] || !(size(n) > 0) || (best.length === 6 && size(n) <= size(best[5]))) continue;
+      if (known[n] !== kNumber || !(size(n) > 0)) continue;
+      if (best.length === 6 && size(n) <= size(best[5])) continue;
       best.push(n);
       best.sort((a, b) => size(b) - size(a));
       best.length = Math.min(best.length, 6);
     }
-    fill(this.list, best.map((n) => {
-      const exact = chosen.every(
-          (c) => (state.reverse ? shown.source.isExact(n, c) : shown.source.isExact(c, n)));
+    const tiles =
+        known.includes(kTile) ? element("li", { class: "fine" }, say("strongest_known")) : null;
+    fill(this.list, tiles, best.map((n) => {
       const bar = element("span", { class: "bar" });
       bar.style.width = `${(100 * size(n)) / size(best[0])}%`;
       bar.style.backgroundColor = this.scale.css(sums[n]);
@@ -184,13 +199,13 @@ export class TextView {
               element("span", { class: "track" }, bar),
               element(
                   "span", { class: "figure" },
-                  shown.source.difference ? signed(sums[n]) : number(sums[n])),
-              exact ? null : element("span", { class: "kind about" }, say("about"))));
+                  shown.source.difference ? signed(sums[n]) : number(sums[n]))));
     }));
   }
 
-  // A text of `count` tokens: value(n) is a number or null (not seen), marked are the chosen ones.
-  text(side, count, token, value, marked) {
+  // A text of `count` tokens: shade(n) is { value, known } or null (not to be shaded), marked are
+  // the chosen ones.
+  text(side, count, token, shade, marked) {
     const long = count > kPage, first = marked.size ? Math.min(...marked) : 0;
     if (this.start === null || !long) this.start = 0;
     if (long && this.seen !== `${[...marked]}`)
@@ -209,7 +224,7 @@ export class TextView {
                                     : "text")
     });
     for (let n = from; n < to; ++n)
-      tokens.append(this.token(side, n, token(n), value(n), marked.has(n)));
+      tokens.append(this.token(side, n, token(n), shade(n), marked.has(n)));
     const active = tokens.querySelector('[aria-selected="true"]') ?? tokens.firstElementChild;
     if (active) active.tabIndex = 0;
     if (!long) return tokens;
@@ -223,7 +238,7 @@ export class TextView {
         },
         words);
     return element(
-        "div", {}, this.strip(count, value, from, to),
+        "div", {}, this.strip(count, shade, from, to),
         element(
             "div", { class: "row pages" }, turn(say("earlier"), -1),
             element("span", { class: "muted" }, say("text_page", { from, to: to - 1, all: count })),
@@ -231,9 +246,8 @@ export class TextView {
         tokens);
   }
 
-  token(side, n, token, value, marked) {
-    const shaded = this.shading && side !== (state.reverse ? "keys" : "queries");
-    const words = value === null ? "" : shown.source.difference ? signed(value) : number(value);
+  token(side, n, token, shade, marked) {
+    const value = shade?.known === kNumber ? shade.value : null, words = this.words(n, shade);
     const node = element(
         "span", {
           class: "piece",
@@ -248,10 +262,28 @@ export class TextView {
     if (value !== null) {
       node.style.backgroundColor = this.scale.css(value);
       node.style.color = this.scale.inkOn(value);
-    } else if (shaded && !marked) node.classList.add("unseen");
+    } else if (shade?.known === kTile) {
+      node.classList.add("in-tile");
+      node.style.borderBottomColor = this.scale.css(shade.value);
+    } else if (shade && !marked) node.classList.add(shade.known === kLeft ? "left-out" : "unseen");
     const pick = (event) => this.pick(side, n, event.shiftKey || event.ctrlKey || event.metaKey);
     node.addEventListener("click", pick);
     return node;
+  }
+
+  // What a token's hint says: its number, or why it has none.
+  words(n, shade) {
+    if (!shade) return "";
+    const { source } = shown, { chosen, reverse } = state;
+    if (shade.known === kNumber)
+      return source.difference ? signed(shade.value) : number(shade.value);
+    if (shade.known === kLeft) return say("filtered_plain");
+    if (shade.known === kHidden) return say("hidden");
+    const at = reverse && selfAttention() ? n - this.places().offset : n;
+    return chosen.length > 1 || !source.tiles
+        ? say("tile")
+        : tileWords(
+              source.tileAt(...(reverse ? [at, chosen[0]] : [chosen[0], at])), source.difference);
   }
 
   // A token under the pointer is a cell of the map: that of the first chosen query (or key). Where
@@ -289,27 +321,31 @@ export class TextView {
     this.body.querySelector(`[data-side="${side}"] [data-n="${n}"]`)?.focus();
   }
 
-  // The whole text as a strip of colours: the largest value of each pixel.
-  strip(count, value, from, to) {
+  // The whole text as a strip of colours: the largest value of each pixel, and below it, in a lower
+  // row, the largest mean of its tiles.
+  strip(count, shade, from, to) {
     const w = Math.min(count, 1024), canvas = element("canvas", {
                                        class: "strip",
                                        width: w,
-                                       height: 1,
+                                       height: 4,
                                        role: "img",
                                        "aria-label": say("text_strip"),
                                        title: say("text_strip")
                                      });
-    const best = new Float64Array(w).fill(NaN);
-    for (let n = 0; n < count; ++n) {
-      const at = Math.floor((n / count) * w), here = value(n);
-      if (here !== null && !(Math.abs(here) <= Math.abs(best[at]))) best[at] = here;
-    }
     const context = canvas.getContext("2d");
-    best.forEach((here, x) => {
-      if (Number.isNaN(here)) return;
-      context.fillStyle = cssColour(this.scale.pixel(here));
-      context.fillRect(x, 0, 1, 1);
-    });
+    for (const [known, y, h] of [[kTile, 3, 1], [kNumber, 0, 4]]) {
+      const best = new Float64Array(w).fill(NaN);
+      for (let n = 0; n < count; ++n) {
+        const at = Math.floor((n / count) * w), here = shade(n);
+        if (here?.known === known && !(Math.abs(here.value) <= Math.abs(best[at])))
+          best[at] = here.value;
+      }
+      best.forEach((here, x) => {
+        if (Number.isNaN(here)) return;
+        context.fillStyle = cssColour(this.scale.pixel(here));
+        context.fillRect(x, y, 1, h);
+      });
+    }
     const part = element("span", { class: "strip-part" });
     part.style.left = `${(100 * from) / count}%`;
     part.style.width = `${(100 * (to - from)) / count}%`;

@@ -19,7 +19,7 @@ export const kDefaults = {
   renormalise: false,
   pattern: "",
   bend: "sqrt",
-  same: false,
+  same: true,
   tile: "mean",
   sort: "order",
   colour: "none",

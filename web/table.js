@@ -1,7 +1,9 @@
 // The weights as a real table, for screen readers and for copying, up to 64 tokens. It is always
 // there for them, and shown to everybody on request.
+import {FILTERED, HIDDEN, UNKNOWN} from "./data.js";
 import {element, fill, number, signed} from "./dom.js";
 import {headName, keyToken, queryToken, shown} from "./page.js";
+import {tileWords} from "./readout.js";
 import {state} from "./state.js";
 import {say} from "./text.js";
 import {visibleToken} from "./tokens.js";
@@ -23,13 +25,15 @@ export function showTable(root) {
   for (let i = 0; i < source.queries; ++i) {
     source.segment(i, 0, source.keys, row);
     const cells = [...row].map((value, j) => {
-      if (value === -2) return element("td", { class: "hidden-cell" }, say("hidden"));
-      if (value === -3) return element("td", {}, say("filtered"));
+      if (value === HIDDEN) return element("td", { class: "hidden-cell" }, say("hidden"));
+      if (value === FILTERED) return element("td", {}, say("filtered"));
+      if (value === UNKNOWN)
+        return element(
+            "td", { class: "tile-cell" }, tileWords(source.tileAt(i, j), source.difference));
       const words = Number.isNaN(value) ? say("nan")
           : source.difference           ? signed(value, 3)
                                         : number(value, 3);
-      return element(
-          "td", { class: "figure" }, source.isExact(i, j) ? words : `${say("about")} ${words}`);
+      return element("td", { class: "figure" }, words);
     });
     body.append(element(
         "tr", {}, element("th", { scope: "row" }, element("bdi", {}, visibleToken(queryToken(i)))),

@@ -5,8 +5,7 @@ const kText = {
     "Each square is one head: rows are queries, columns are keys.",
     "每个方块是一个头：行是查询，列是键。"
   ],
-  heads_about:
-      ["≈: the difference of rounded tiles, only about.", "≈：由取整的图块相减，仅为近似。"],
+  heads_about: ["≈: the difference of rounded means of tiles.", "≈：图块取整平均值之差。"],
   sort: ["Sort", "排序"],
   order: ["layer, head", "层、头"],
   colour_by: ["Colour by", "着色"],
@@ -45,28 +44,43 @@ const kText = {
   all_exact: ["every cell is exact", "每个格子都是精确值"],
   cells_exact:
       ["single cells are exact, tiles are rounded means", "单个格子为精确值，图块为取整的平均值"],
-  some_about: ["cells are exact where marked, elsewhere about", "有标记处为精确值，其余为近似值"],
+  some_about: [
+    "exact cells where the page holds them, elsewhere tiles with mean and largest weight",
+    "页面存有精确值处为格子，其余为图块（平均与最大权重）"
+  ],
   metrics: ["Scores of this head", "此头的得分"],
   weight: ["weight", "权重"],
   difference: ["difference", "差"],
   exact: ["exact", "精确"],
-  about: ["about", "约"],
   hidden: ["hidden", "被遮住"],
+  unknown: ["not in the page", "不在页面中"],
   filtered: ["left out", "已筛去"],
   exact_is: [
     "computed from the q, k and lse in this page, or stored in it",
     "由页面中的 q、k 和 lse 计算，或直接存于页面"
   ],
-  about_is: [
-    "the mean of {queries} × {keys} cells; the largest of them is {maximum}",
-    "{queries} × {keys} 个格子的平均值；其中最大为 {maximum}"
+  unknown_is: ["this weight is not in the page", "页面不含此权重"],
+  tile_nan: [
+    "queries {queries}, keys {keys}: weights that are not numbers",
+    "查询 {queries}、键 {keys}：含非数值的权重"
   ],
+  tile_difference: [
+    "the means over queries {queries} and keys {keys} differ by {mean}",
+    "查询 {queries}、键 {keys} 上两个平均值相差 {mean}"
+  ],
+  tile_single: ["rounded: between {from} and {to}", "取整：在 {from} 与 {to} 之间"],
+  tile_mean: [
+    "mean {mean} over queries {queries}, keys {keys}", "查询 {queries}、键 {keys} 的平均值 {mean}"
+  ],
+  tile_largest: ["; largest between {from} and {to}", "；最大值在 {from} 与 {to} 之间"],
+  tile_place: ["queries {queries} → keys {keys}", "查询 {queries} → 键 {keys}"],
   nan: ["not a number", "非数值"],
-  hidden_causal: ["hidden: behind the query (causal)", "被遮住：在查询之后（因果）"],
+  hidden_causal: ["hidden: after the query (causal)", "被遮住：在查询之后（因果）"],
   hidden_window: ["hidden: outside the window", "被遮住：在窗口之外"],
   hidden_mask: ["hidden: by the mask", "被遮住：由掩码"],
   hidden_key_length: ["hidden: past the last key", "被遮住：超出键的长度"],
   filtered_is: ["left out by a filter; without it {weight}", "被筛选去掉；原值 {weight}"],
+  filtered_plain: ["left out by a filter", "被筛选去掉"],
   renormalised_is: ["renormalised; before {weight}", "已重新归一化；原值 {weight}"],
   point_at: ["Point at a cell, or move with the arrow keys.", "指向一个格子，或用方向键移动。"],
   map_label: [
@@ -80,8 +94,19 @@ const kText = {
   linear: ["linear", "线性"],
   sqrt: ["root", "平方根"],
   log: ["log", "对数"],
-  same: ["0 to 1 for all heads", "所有头同用 0 到 1"],
-  tile: ["Tiles", "图块"],
+  same: ["One scale for all heads", "所有头同用一个色标"],
+  scale_same: ["weight: 0 to 1, the same for all heads", "权重：0 到 1，所有头相同"],
+  scale_own: ["weight: the scale ends at what is high in this head", "权重：色标止于此头中的高值"],
+  scale_difference: [
+    "orange: more weight in {b}; blue: less; to the largest difference of all heads",
+    "橙色：{b} 中权重更大；蓝色：更小；止于所有头的最大差值"
+  ],
+  scale_difference_own: [
+    "orange: more weight in {b}; blue: less; to the largest difference of this head",
+    "橙色：{b} 中权重更大；蓝色：更小；止于此头的最大差值"
+  ],
+  tile: ["tile", "图块"],
+  tiles_show: ["Tiles", "图块"],
   mean: ["mean", "平均"],
   maximum: ["largest", "最大"],
   level_merged: [
@@ -89,8 +114,12 @@ const kText = {
     "视野内 {queries} × {keys} 个格子，多格合为一像素"
   ],
   level_tiles: [
-    "about: tiles of {queries} × {keys} cells; zoom in for single cells",
-    "约：每块 {queries} × {keys} 个格子；放大可见单个格子"
+    "Each tile is {queries} × {keys} cells, in the colour of their {what} weight; zoom in for single cells.",
+    "每个图块为 {queries} × {keys} 个格子，颜色为其{what}权重；放大可见单个格子。"
+  ],
+  level_only_tiles: [
+    "Of this layer the page holds tiles of {queries} × {keys} cells, in the colour of their {what} weight; only cells drawn singly are exact.",
+    "此层页面只存 {queries} × {keys} 个格子的图块，颜色为其{what}权重；单独绘出的格子为精确值。"
   ],
   level_filter: [
     "At this zoom the tiles are shown before top-p and renormalising.",
@@ -98,6 +127,7 @@ const kText = {
   ],
   legend_hidden: ["hidden", "被遮住"],
   legend_filtered: ["left out", "已筛去"],
+  legend_tile: ["tile of several cells", "多格图块"],
   legend_nan: ["not a number", "非数值"],
   legend_window: ["exact window", "精确窗口"],
   top_p: ["Top-p", "Top-p"],
@@ -131,6 +161,10 @@ const kText = {
   facts_query:
       ["entropy {entropy} nats, largest weight {maximum}", "熵 {entropy} nat，最大权重 {maximum}"],
   facts_key: ["receives {mass} in all, over all queries", "从所有查询共得到 {mass}"],
+  strongest_known: [
+    "Of the tokens underlined only tiles are known; they are not in this list.",
+    "带下划线的词元只有图块数据，未列于此。"
+  ],
   text_queries: ["Queries", "查询"],
   text_keys: ["Keys", "键"],
   text_page: ["{from} to {to} of {all}", "第 {from} 至 {to} 个，共 {all} 个"],
@@ -160,6 +194,7 @@ const kText = {
   step_softmax: ["3 · Softmax", "3 · Softmax"],
   step_values: ["4 · Values", "4 · 值"],
   products: ["products q × k", "乘积 q × k"],
+  bars_are: ["orange above 0, blue below", "橙色大于 0，蓝色小于 0"],
   all_products: ["All {n} products", "全部 {n} 个乘积"],
   dot: ["sum of the products", "乘积之和"],
   times_scale: ["× scale {scale}", "× 缩放 {scale}"],
@@ -195,10 +230,12 @@ const kText = {
   ],
   compare: ["Runs", "运行"],
   largest_difference: ["Largest difference {value} at {place}", "最大差值 {value}，位于 {place}"],
+  of_means: ["{value} of the means", "平均值之差 {value}"],
   largest_here: [
     "In this head {value} at query {query} → key {key}",
     "此头中最大 {value}，查询 {query} → 键 {key}"
   ],
+  largest_tile_here: ["In this head {value} at {place}", "此头中最大 {value}，{place}"],
   searching: ["searching …", "查找中……"],
   no_difference: ["The two runs are equal in every cell.", "两次运行逐格相等。"],
   no_difference_about: ["The tiles of the two runs are equal.", "两次运行的图块相等。"],
@@ -273,7 +310,7 @@ const kText = {
     "There are {found} tokens for {needed} positions; the others are shown by number.",
     "{needed} 个位置只有 {found} 个词元；其余以编号显示。"
   ],
-  tiles_about: ["drawn from rounded tiles: about", "由取整的图块绘出：约"],
+  tiles_about: ["the difference of rounded means of tiles", "图块取整平均值之差"],
   no_tiles: ["no overview", "无概览"],
   metric_entropy: ["Entropy", "熵"],
   metric_entropy_is: [
@@ -312,8 +349,15 @@ const kText = {
   label_previous_token_is:
       ["mean weight on the key just before the query", "查询前一个键上的平均权重"],
   label_first_token: ["first token", "首个词元"],
-  label_first_token_is:
-      ["mean weight on key 0, where a head rests", "键 0 上的平均权重，没有目标时落在这里"],
+  label_first_token_is: [
+    "mean weight on key 0, the largest of nearly every row",
+    "键 0 上的平均权重，几乎每行都以它为最大"
+  ],
+  label_selective: ["selective", "选择性"],
+  label_selective_is: [
+    "mean weight on key 0, where the head rests; in some rows it turns to another key",
+    "键 0 上的平均权重：平时停在这里，某些行转向别的键"
+  ],
   label_current_token: ["current token", "当前词元"],
   label_current_token_is: ["mean weight on the query's own position", "查询自身位置上的平均权重"],
   label_induction: ["induction", "归纳"],
@@ -363,7 +407,7 @@ const kText = {
   key_table: ["show the table", "显示表格"],
   key_language: ["English, 中文", "English、中文"],
   key_help: ["these keys", "显示快捷键"],
-  key_escape: ["close; unchoose", "关闭；取消选择"],
+  key_escape: ["close; clear the cell, then the tokens", "关闭；先取消格子，再取消词元"],
 };
 
 let column = 0;

@@ -70,10 +70,10 @@ def small(**keywords):
 
 
 @functools.cache
-def two_runs():
+def two_runs(**keywords):
     blobs = Blobs()
     runs = [run_of(SENTENCE, blobs, "before"), run_of(SENTENCE, blobs, "after", seed=40)]
-    return page_of(runs, blobs, title="Before and after training")
+    return page_of(runs, blobs, title="Before and after training", **keywords)
 
 
 @functools.cache

@@ -204,7 +204,7 @@ def layer_of(source, blobs, name, ids=None, embed=True, tiles=128, top_k=0, wind
     }
 
 
-def page_of(runs, blobs, title="attend", language="en", notes=()):
+def page_of(runs, blobs, title="attend", language="en", notes=(), **more):
     """The whole page as a string."""
     return assemble(
         {
@@ -214,6 +214,7 @@ def page_of(runs, blobs, title="attend", language="en", notes=()):
             "language": language,
             "notes": list(notes),
             "runs": runs,
+            **more,
         },
         blobs.texts,
     )

@@ -181,9 +181,9 @@ def test_parts_that_may_be_missing_may_be_missing(show):
         ]
     )
     tab = show(with_layer(**empty), "#chosen=4&cell=4,2")
-    assert "about" in tab.text("#readout") and tab.count(".problem") == 0
+    assert "tile" in tab.text("#readout") and tab.count(".problem") == 0
     tab = show(with_layer(**{**empty, "tiles": None}), "#cell=4,2")
-    assert tab.count(".problem") == 0 and "not a number" in tab.text("#readout")
+    assert tab.count(".problem") == 0 and "not in the page" in tab.text("#readout")
 
 
 def test_too_few_tokens_are_told_and_counted(show):

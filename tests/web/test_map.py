@@ -73,9 +73,8 @@ def test_the_pixel_of_a_cell_has_the_colour_of_its_weight(show, bend, curve):
     source = fixtures.habits(fixtures.SENTENCE)
     weights, visible, _ = softmax(source)
     tab = show(fixtures.small(), f"#head=7&bend={bend}")
-    top = weights[7].max()
     for i, j in zip(*np.nonzero(visible[7])):
-        expected = colour(curve(weights[7, i, j] / top))
+        expected = colour(curve(weights[7, i, j]))
         assert np.abs(tab.pixel(int(i), int(j)) - expected).max() <= 3, (i, j, weights[7, i, j])
 
 
@@ -83,13 +82,13 @@ def test_dark_colours_are_drawn_where_the_reader_wants_dark(show):
     weights, _, _ = softmax(fixtures.habits(fixtures.SENTENCE))
     tab = show(fixtures.small(), "#head=7", scheme="dark")
     for i, j in [(3, 1), (6, 5), (12, 9)]:
-        assert np.abs(tab.pixel(i, j) - colour(np.sqrt(weights[7, i, j] / weights[7].max()), DARK)).max() <= 3
+        assert np.abs(tab.pixel(i, j) - colour(np.sqrt(weights[7, i, j]), DARK)).max() <= 3
     light, dark = ("rgb(251, 250, 246)", "rgb(20, 22, 26)")
     background = "() => getComputedStyle(document.documentElement).backgroundColor"
     assert tab.evaluate(background) == dark
     tab.tab.emulate_media(color_scheme="light")
     assert tab.drawn().evaluate(background) == light
-    assert np.abs(tab.pixel(3, 1) - colour(np.sqrt(weights[7, 3, 1] / weights[7].max()))).max() <= 3
+    assert np.abs(tab.pixel(3, 1) - colour(np.sqrt(weights[7, 3, 1]))).max() <= 3
 
 
 def test_hidden_is_hatched_and_zero_is_plain(show):
@@ -125,7 +124,7 @@ def test_thumbnails_show_the_tiles_of_their_heads(show):
                 if not visible[head, i, j]:
                     assert drawn[i, j, 3] == 0
                 else:
-                    assert np.abs(drawn[i, j, :3] - colour(np.sqrt(stored[i, j] / stored.max()))).max() <= 3
+                    assert np.abs(drawn[i, j, :3] - colour(np.sqrt(stored[i, j]))).max() <= 3
 
 
 def test_pointing_at_a_cell_says_its_exact_weight(show):
@@ -170,13 +169,37 @@ def test_wheel_drag_and_buttons_move_the_view(show):
     assert tab.drawn().state("zoom") == [16, 48, 16, 48]
 
 
-def test_zoomed_cells_of_a_small_head_keep_their_colours(show):
+def test_zoomed_cells_keep_their_colours(show):
     random = np.random.default_rng(3)
     source = {name: random.normal(size=(1, 60, 8)).astype(np.float32) for name in "qkv"}
     weights, _, _ = softmax(source)
     tab = show(one_layer(source), "#zoom=30,50,20,40")
-    for i, j in [(31, 21), (40, 35), (48, 28)]:
-        assert np.abs(tab.pixel(i, j) - colour(np.sqrt(weights[0, i, j] / weights[0].max()))).max() <= 3
+    for same, top in ((True, 1), (False, weights[0].max())):
+        tab.choose(same=same)
+        for i, j in [(31, 21), (40, 35), (48, 28)]:
+            assert np.abs(tab.pixel(i, j) - colour(np.sqrt(weights[0, i, j] / top))).max() <= 3
+
+
+UNIFORM = {
+    6: ("#", np.sqrt(1 / 6), ["0", "0.063", "0.25", "0.56", "1"]),
+    200: ("#zoom=20,40,100,120", 1 + np.log10(1 / 200) / 4, ["≤ 0.00010", "0.0010", "0.010", "0.10", "1"]),
+}
+
+
+@pytest.mark.parametrize("length", UNIFORM)
+def test_a_uniform_head_is_as_pale_as_its_weights(show, length):
+    """Weights are drawn on a scale from 0 to 1, for all heads alike: 1/6 never looks like 1."""
+    address, place, ticks = UNIFORM[length]
+    source = {"q": np.zeros((1, length, 4)), "k": np.ones((1, length, 4)), "v": np.ones((1, length, 4))}
+    tab = show(one_layer(source), address)
+    assert np.abs(tab.pixel(25 if length > 6 else 2, 110 if length > 6 else 3) - colour(place)).max() <= 3
+    assert tab.text(".legend .ticks").split() == " ".join(ticks).split()
+    assert "0 to 1, the same for all heads" in tab.text(".legend")
+    thumb = "() => [...document.querySelector('.thumb canvas').getContext('2d').getImageData(1, 1, 1, 1).data].slice(0, 3)"
+    assert np.abs(tab.evaluate(thumb) - colour(place)).max() <= 6  # a tile is rounded
+    tab.choose(same=False)
+    assert "in this head" in tab.text(".legend") and "1" != tab.text(".legend .ticks").split()[-1]
+    assert np.abs(tab.pixel(25 if length > 6 else 2, 110 if length > 6 else 3) - colour(1)).max() <= 3
 
 
 def ends_at(weights):
@@ -188,7 +211,7 @@ def test_a_long_causal_head_is_scaled_by_the_cells_in_view(show):
     random = np.random.default_rng(3)
     source = {name: random.normal(size=(1, 250, 8)).astype(np.float32) for name in "qkv"}
     weights, visible, _ = softmax({**source, "causal": True})
-    tab = show(one_layer({**source, "causal": True}))
+    tab = show(one_layer({**source, "causal": True}), "#same=0&bend=sqrt")
     for q0, q1, k0, k1 in [(0, 250, 0, 250), (200, 240, 40, 80), (0, 40, 0, 40)]:
         tab.choose(zoom=[q0, q1, k0, k1])
         part = weights[0, q0:q1, k0:k1]
@@ -204,7 +227,7 @@ def test_many_cells_on_a_pixel_are_their_mean_or_their_largest(show):
     random = np.random.default_rng(4)
     source = {name: random.normal(size=(1, 1500, 4)).astype(np.float32) for name in "qkv"}
     weights, _, _ = softmax(source)
-    tab = show(one_layer(source), width=768)
+    tab = show(one_layer(source), "#same=0&bend=sqrt", width=768)
     assert tab.tab.get_attribute("#map", "data-level") == "merged"
     pixel = """() => {
       const { left, top, w, h } = attend.geometry(), canvas = document.getElementById("map");
@@ -217,39 +240,6 @@ def test_many_cells_on_a_pixel_are_their_mean_or_their_largest(show):
         rows = [i for i in range(1500) if int((i + 0.5) / 1500 * h) == 200]
         expected = colour(np.sqrt(min(1, merge(weights[0][np.ix_(rows, columns)]) / top)))
         assert np.abs(np.array(rgb[:3]) - expected).max() <= 4
-
-
-def test_what_is_not_embedded_is_about_and_windows_and_top_keys_are_exact(show):
-    random = np.random.default_rng(5)
-    source = {name: random.normal(size=(2, 300, 8)).astype(np.float32) for name in "qkv"}
-    weights, _, _ = softmax(source)
-    tab = show(one_layer(source, embed=False, top_k=2, windows=[(1, 250, 50, 250, 50)]))
-    cell = "([h, i, j]) => attend.weight(0, h, i, j)"
-    inside = tab.evaluate(cell, [1, 260, 270])
-    assert inside["kind"] == "exact" and inside["weight"] == pytest.approx(weights[1, 260, 270], rel=1e-5)
-    best = int(weights[0, 7].argmax())
-    top = tab.evaluate(cell, [0, 7, best])
-    assert top["kind"] == "exact" and top["weight"] == pytest.approx(weights[0, 7, best], rel=1e-5)
-    other = tab.evaluate(cell, [0, 260, 270 if 270 not in np.argsort(-weights[0, 260])[:2] else 271])
-    side = 4  # 300 tokens on at most 128 tiles: tiles of 4 x 4
-    mean = weights[0, 260:264, 268:272].mean()
-    assert other["kind"] == "about" and other["weight"] == pytest.approx(mean, rel=0.05)
-    tab.go("#zoom=255,275,255,275&cell=260,270&head=0")
-    assert "about" in tab.text("#readout") and f"{side} × {side}" in tab.text("#readout")
-    assert "not in the page" in tab.text("#explain")
-
-
-def test_the_threshold_spares_what_may_lie_above_it(show):
-    random = np.random.default_rng(6)
-    source = {name: 2 * random.normal(size=(1, 256, 8)).astype(np.float32) for name in "qkv"}
-    weights, _, _ = softmax(source)
-    largest = weights[0].reshape(128, 2, 128, 2).max(axis=(1, 3))
-    tab = show(one_layer(source, embed=False), "#least=0.05&zoom=0,16,0,16")
-    near = largest[:8, :8] >= 0.05
-    for row, column in [*np.argwhere(near)[:2].tolist(), *np.argwhere(~near)[:2].tolist()]:
-        tab.choose(cell=[2 * row + 1, 2 * column])
-        above = near[row, column]
-        assert tab.tab.get_attribute("#readout", "data-kind") == ("about" if above else "filtered")
 
 
 def test_a_page_of_131072_tokens_opens_and_zooms_at_once(show):
@@ -271,7 +261,7 @@ def test_a_page_of_131072_tokens_opens_and_zooms_at_once(show):
     tab.choose(zoom=[131008, 131072, 131008, 131072], cell=[131050, 131049])
     assert "exact" in tab.text("#readout") and "0.3333" in tab.text("#readout")
     tab.choose(cell=[131050, 5])
-    assert "1024 × 1024" in tab.text("#readout") and "about" in tab.text("#readout")
+    assert "queries 130048–131071, keys 0–1023" in tab.text("#readout") and "tile" in tab.text("#readout")
     assert "201 MB" in tab.text(".page-notes")
 
 
@@ -293,7 +283,7 @@ def test_a_ruler_names_no_token_before_the_first(show):
         written.push(text);
         return write.call(this, text, ...rest);
       };
-      attend.choose({ bend: "log" });
+      attend.choose({ bend: "linear" });
       await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
       return written;
     }"""

@@ -85,6 +85,20 @@ def test_left_out_cells_are_drawn_as_paper(show):
     assert tab.choose(noFirst=False).pixel(5, 0) != [255, 255, 255]
 
 
+def test_left_out_tokens_do_not_look_hidden(show):
+    tab = show(fixtures.small(), "#head=7&chosen=6&pattern=at")
+    looks = tab.evaluate('''() => [...document.querySelectorAll(".piece")].map((piece) => {
+      const style = getComputedStyle(piece);
+      return [style.backgroundImage !== "none", style.textDecorationLine === "line-through", piece.title];
+    })''')
+    for n, (hatched, struck, title) in enumerate(looks):
+        if n > 6:
+            assert hatched and not struck and "hidden" in title
+        elif n != 6:
+            matches = "at" in fixtures.SENTENCE[n]
+            assert not hatched and struck != matches and ("left out" in title) != matches
+
+
 def test_sliders_and_switches_do_what_they_say(show):
     tab = show(fixtures.small(), "#head=7")
     tab.tab.locator('input[data-key="p"]').fill("0.5")
