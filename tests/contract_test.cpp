@@ -170,7 +170,7 @@ TEST(Contract, contract_2_keys_are_summed_in_chunks_of_256_at_absolute_multiples
   }
 }
 
-// The running maximum is an integer in log2 units: a sum that was rescaled as the maximum grew has
+// The unit of a sum is a whole power of two: a sum that was rescaled as the maximum grew has
 // the bits of one that knew the maximum from the start, and so has a sum that was cut in two.
 TEST(Contract, contract_2_rescaling_changes_no_digit) {
   const cases::Random random(2, 2);
@@ -178,11 +178,10 @@ TEST(Contract, contract_2_rescaling_changes_no_digit) {
     std::vector<double> scores;
     for (std::uint64_t n = 0; n < 40; ++n) scores.push_back(20 * random.gaussian(40 * repeat + n));
     SoftmaxState grown;
-    for (const double t : scores) grown.add(t);
-    SoftmaxState known{.m = grown.m, .l = 0};
-    for (const double t : scores) known.add(t);
-    EXPECT_EQ(grown.m, std::ceil(grown.m));
-    EXPECT_EQ(known.m, grown.m);
+    for (const double s : scores) grown.add(s);
+    SoftmaxState known{.top = grown.top, .l = 0};
+    for (const double s : scores) known.add(s);
+    EXPECT_EQ(known.top, grown.top);
     EXPECT_EQ(known.l, grown.l) << "repeat " << repeat;
 
     SoftmaxState joined, rest;

@@ -13,21 +13,23 @@ namespace {
 
 double score(int j) { return 3 * std::sin(1.7 * j) + 0.01 * j; }
 
-TEST(SoftmaxState, the_maximum_is_an_integer_and_not_below_any_score) {
+TEST(SoftmaxState, every_rescale_is_a_power_of_two) {
   SoftmaxState state;
   for (int j = 0; j < 1000; ++j) {
-    const double t = log2_units(score(j));
-    state.add(t);
-    ASSERT_EQ(state.m, std::floor(state.m)) << j;
-    ASSERT_GE(state.m, t) << j;
+    const double rescale = state.add(score(j)).rescale;
+    ASSERT_TRUE(rescale == 0 || std::exp2(std::ilogb(rescale)) == rescale) << j;
+    ASSERT_GE(state.top, score(j)) << j;
   }
 }
 
 TEST(SoftmaxState, digits_of_a_weight_come_from_its_score_alone) {
   for (int j = 0; j < 1000; ++j) {
-    const double t = log2_units(score(j)), alone = weight(t, std::ceil(t));
-    for (const int above : {1, 7, 100, 900})
-      ASSERT_EQ(weight(t, std::ceil(t) + above), std::ldexp(alone, -above)) << j << " " << above;
+    const double s = score(j), alone = weight(s, s);
+    for (const double above : {0.7, 5.0, 70.0, 600.0}) {
+      const double octaves_above = -octaves(s, s + above);
+      ASSERT_EQ(octaves_above, std::floor(octaves_above));
+      ASSERT_EQ(weight(s, s + above), std::ldexp(alone, -static_cast<int>(octaves_above))) << j;
+    }
   }
 }
 
@@ -37,6 +39,33 @@ TEST(SoftmaxState, finite_scores_stay_finite_and_infinite_ones_do_not) {
   EXPECT_EQ(log2_units(kMost), kMost);
   EXPECT_EQ(log2_units(kMinusInfinity), kMinusInfinity);
   EXPECT_TRUE(std::isnan(log2_units(std::nan(""))));
+}
+
+// Far from 0 log2 units would round: what counts is the difference to the largest score.
+TEST(SoftmaxState, far_scores_weigh_as_their_differences_do) {
+  constexpr double kMost = std::numeric_limits<double>::max();
+  for (const double top : {kFar, 1e17, 1e30, kMost, -kFar, -1e17, -1e30, -0.9 * kMost}) {
+    const double below = std::nextafter(top, -kMost), expected = std::exp(below - top);
+    for (const bool ascending : {false, true}) {
+      SoftmaxState state, one, other;
+      state.add(ascending ? below : top);
+      state.add(ascending ? top : below);
+      EXPECT_NEAR(state.l / weight(top, state.top), 1 + expected, 1e-9) << top;
+      EXPECT_EQ(state.lse(), top + std::log(state.l)) << top;
+      one.add(ascending ? below : top);
+      other.add(ascending ? top : below);
+      one.join(other);
+      EXPECT_NEAR(one.l, state.l, 1e-9) << top;
+    }
+  }
+  SoftmaxState across;  // from one unit to the other
+  across.add(kFar - 0.5);
+  across.add(kFar + 0.5);
+  EXPECT_NEAR(across.l, 1 + std::exp(-1), 1e-9);
+  across = {};
+  across.add(-kFar - 0.5);
+  across.add(-kFar + 0.5);
+  EXPECT_NEAR(across.l / weight(across.top, across.top), 1 + std::exp(-1), 1e-9);
 }
 
 // Sums in chunks of 256 keys at multiples of 256, joined in ascending order: in f64, where nothing
@@ -63,7 +92,7 @@ TEST(SoftmaxState, attention_sums_in_chunks_of_256_at_multiples_of_256) {
       double part_o = 0;
       for (int j = std::max(chunk - offset, kFirst); j < std::min(chunk - offset + 256, kKeys);
            ++j) {
-        const auto [rescale, p] = part.add(log2_units(k[static_cast<std::size_t>(j)]));
+        const auto [rescale, p] = part.add(k[static_cast<std::size_t>(j)]);
         part_o = part_o * rescale + p * v[static_cast<std::size_t>(j)];
       }
       const auto [mine, other] = total.join(part);

@@ -2,15 +2,16 @@
 // [batch, heads, queries, dv + 4]. A row holds
 //
 //   o[0] ... o[dv - 1]   sum of the weights times the values
-//   maximum              an integer, in log2 units
+//   maximum              the largest score
 //   sum                  of the weights
-//   scale                o and sum are to be multiplied by it, and by 2^maximum
+//   scale                o and sum are to be multiplied by it; they count in the unit that belongs
+//                        to the largest score (softmax_state.h)
 //   kind                 what has been summed: below
 //
 // Kernels join chunks of 256 keys in ascending order. Their sums travel in a row as they are, so a
 // call that goes on from a state has the bits of the undivided call. That is why one chunk alone is
 // a kind of its own: its sums stay relative to its own maximum (the scale says how far that lies
-// below an integer) and are divided in the type they were summed in. Zeros are an empty state.
+// below the unit) and are divided in the type they were summed in. Zeros are an empty state.
 #pragma once
 
 #include "core/call.h"
@@ -29,7 +30,7 @@ inline constexpr int kStateKinds = 4;
 inline constexpr int kSinkCounted = 4;  // added to a kind: the sink is in the sums, even if -inf
 
 struct StateRow {
-  double m = 0, l = 0, scale = 1;
+  double top = 0, l = 0, scale = 1;
   StateKind kind = StateKind::empty;
   bool sink = false;
 };
@@ -47,7 +48,7 @@ struct StateRow {
                                                const StateRow& row) noexcept {
   double* to = reinterpret_cast<double*>(t.data) + at + dv * t.stride[3];
   const bool empty = row.kind == StateKind::empty;
-  to[0] = empty ? 0 : row.m;
+  to[0] = empty ? 0 : row.top;
   to[t.stride[3]] = empty ? 0 : row.l;
   to[2 * t.stride[3]] = empty ? 0 : row.scale;
   to[3 * t.stride[3]] = static_cast<int>(row.kind) + (row.sink ? kSinkCounted : 0);

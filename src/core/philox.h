@@ -25,7 +25,12 @@ inline std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
   return counter;
 }
 
-// What dropout multiplies the weight of (b, h, i, j) with: 0, or 1 / (1 - p).
+// What dropout multiplies the weights with that it keeps: 1 / (1 - p). If it keeps none, 0.
+[[gnu::always_inline]] inline double kept_factor(const Problem& problem) noexcept {
+  return problem.drop_below < 65536 ? 65536.0 / (65536.0 - problem.drop_below) : 0;
+}
+
+// What dropout multiplies the weight of (b, h, i, j) with: that, or 0.
 inline double dropout_factor(const Problem& problem, const Call& call, std::int64_t b,
                              std::int64_t h, std::int64_t i, std::int64_t j) noexcept {
   if (problem.drop_below == 0) return 1;
@@ -37,7 +42,7 @@ inline double dropout_factor(const Problem& problem, const Call& call, std::int6
               static_cast<std::uint32_t>(row), draws.offset},
              draws.seed);
   const std::uint32_t draw = (words[j % 8 / 2] >> (j % 2 * 16)) & 0xFFFF;
-  return draw < problem.drop_below ? 0 : 65536.0 / (65536.0 - problem.drop_below);
+  return draw < problem.drop_below ? 0 : kept_factor(problem);
 }
 
 }  // namespace attend

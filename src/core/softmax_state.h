@@ -1,11 +1,14 @@
-// Step 3, the softmax as a running maximum m and sum l, so that one pass over the keys is enough.
+// Step 3, the softmax as the largest score and a sum l, so that one pass over the keys is enough.
 //
-// Scores enter in log2 units, t = s * log2(e), and m is the largest t rounded up to an integer.
-// Then every rescale 2^(m_old - m_new) is an exact power of two, and so is the step from a weight
-// relative to one m to the same weight relative to another: when m grows, and how the keys are cut
-// into blocks, cannot change a digit. Keys are summed in chunks of 256, at multiples of 256, each
-// with a state of its own, and the chunks are joined in ascending order in f64: one long f32 chain
-// would have 5 to 49 times the error at 4096 keys.
+// l counts in units of 2^m, where m is the largest score in log2 units, t = s * log2(e), rounded up
+// to an integer. Then every rescale 2^(m_old - m_new) is an exact power of two, and so is the step
+// from a weight relative to one m to the same weight relative to another: when m grows, and how the
+// keys are cut into blocks, cannot change a digit. Keys are summed in chunks of 256, at multiples
+// of 256, each with a state of its own, and the chunks are joined in ascending order in f64: one
+// long f32 chain would have 5 to 49 times the error at 4096 keys.
+//
+// Far from 0 log2 units round: at 1e17 by 16 octaves, and from 1.2e308 on they are infinite. There
+// l counts in units of e^top, and scores are subtracted before they are multiplied.
 #pragma once
 
 #include "core/mask.h"
@@ -18,40 +21,62 @@
 namespace attend {
 
 inline constexpr std::int64_t kChunk = 256;
+inline constexpr double kFar = 0x1p20;
+
+[[gnu::always_inline]] inline bool is_far(double s) noexcept { return std::abs(s) >= kFar; }
 
 // t = s * log2(e), for finite s as large as it can be: a bias of the lowest finite number, which is
 // not -inf, must not become one.
-inline double log2_units(double s) noexcept {
+[[gnu::always_inline]] inline double log2_units(double s) noexcept {
   const double t = s * std::numbers::log2e;
   if (std::isinf(t) && !std::isinf(s)) return std::copysign(std::numeric_limits<double>::max(), s);
   return t;
 }
 
-// 2^(from - to) for integers from <= to. -inf is the state before the first key: 2^-inf = 0.
-inline double rescale_factor(double from, double to) noexcept {
-  if (from == to) return 1;  // also -inf to -inf
-  return std::exp2(from - to);
+// 2^n for whole n <= 0; 0 for -inf and for NaN.
+[[gnu::always_inline]] inline double power_of_two(double n) noexcept {
+  const double lifted = n >= -1022 ? n : n + 1022;
+  if (!(lifted >= -1022)) return 0;
+  const auto bits = static_cast<std::uint64_t>(static_cast<std::int64_t>(lifted) + 1023) << 52;
+  return __builtin_bit_cast(double, bits) * (n >= -1022 ? 1 : 0x1p-1022);
 }
 
-// 2^(t - m). The digits come from t alone, m only moves the exponent: t - m itself would round, and
-// differently for each m.
-inline double weight(double t, double m) noexcept {
-  const double whole = std::floor(t);
-  return std::exp2(t - whole) * rescale_factor(whole, m);
+// How many octaves the unit of sums whose largest score is `from` lies above that of `to`;
+// from <= to. -inf is the state before the first key.
+[[gnu::always_inline]] inline double octaves(double from, double to) noexcept {
+  if (from == to) return 0;  // also -inf and -inf
+  const bool far = is_far(from), to_far = is_far(to);
+  if (far && to_far) return (from - to) * std::numbers::log2e;
+  const double a = log2_units(from), b = log2_units(to);
+  return (far ? a : std::ceil(a)) - (to_far ? b : std::ceil(b));
+}
+
+// What a sum is multiplied by when the largest score grows: an exact power of two unless far.
+[[gnu::always_inline]] inline double rescale_factor(double from, double to) noexcept {
+  const double n = octaves(from, to);
+  return is_far(from) || is_far(to) ? std::exp2(n) : power_of_two(n);
+}
+
+// e^s in the unit of sums whose largest score is `top`: 2^(t - m). The digits come from t alone, m
+// only moves the exponent: t - m itself would round, and differently for each m.
+[[gnu::always_inline]] inline double weight(double s, double top) noexcept {
+  if (is_far(top)) return std::exp(s - top);
+  const double t = log2_units(s), whole = std::floor(t);
+  return std::exp2(t - whole) * std::exp2(whole - std::ceil(log2_units(top)));
 }
 
 struct SoftmaxState {
-  double m = kMinusInfinity;  // an integer
-  double l = 0;               // sum of 2^(t - m)
+  double top = kMinusInfinity;  // the largest score
+  double l = 0;                 // sum of weight(s, top)
 
-  // Takes the score t; what was summed so far must be multiplied by `rescale`, and t weighs `p`.
+  // Takes the score s; what was summed so far must be multiplied by `rescale`, and s weighs `p`.
   struct Step {
     double rescale, p;
   };
-  Step add(double t) noexcept {
-    const double before = m;
-    if (t > m) m = std::ceil(t);
-    const Step step{rescale_factor(before, m), weight(t, m)};
+  Step add(double s) noexcept {
+    const double before = top;
+    if (s > top) top = s;
+    const Step step{rescale_factor(before, top), weight(s, top)};
     l = l * step.rescale + step.p;
     return step;
   }
@@ -61,15 +86,17 @@ struct SoftmaxState {
     double mine, other;
   };
   Join join(const SoftmaxState& part) noexcept {
-    const double top = part.m > m ? part.m : m;
-    const Join weights{rescale_factor(m, top), rescale_factor(part.m, top)};
+    const double most = part.top > top ? part.top : top;
+    const Join weights{rescale_factor(top, most), rescale_factor(part.top, most)};
     l = l * weights.mine + part.l * weights.other;
-    m = top;
+    top = most;
     return weights;
   }
 
   double lse() const noexcept {  // log(sum of exp(s)); -inf if nothing was added
-    return l == 0 ? kMinusInfinity : m * std::numbers::ln2 + std::log(l);
+    if (l == 0) return kMinusInfinity;
+    const double unit = is_far(top) ? top : std::ceil(log2_units(top)) * std::numbers::ln2;
+    return unit + std::log(l);
   }
 };
 

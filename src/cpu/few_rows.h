@@ -132,7 +132,7 @@ class FewRows {
     constexpr T kHidden = ForwardScores<V>::kHidden;
     for (std::int64_t j = keys_; j % V::kLanes != 0; ++j) s[j] = kHidden;
     V most = V::set(kHidden);
-    for (std::int64_t j = 0; j < keys_; j += V::kLanes) most = larger(most, V::load(s + j));
+    for (std::int64_t j = 0; j < keys_; j += V::kLanes) most = larger(V::load(s + j), most);
     T lanes[V::kLanes];
     most.store(lanes);
     top = lanes[0];

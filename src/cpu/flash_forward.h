@@ -187,7 +187,7 @@ class FlashForward {
     Show<V> show(scores_, memory_.chunk, *memory_.runs, memory_.s);
     show.hide_rows(first, rows);
     for (int t = 0; t < used; ++t) {
-      show.visible(memory_.tiles[t], memory_.tiles[t].m, memory_.tiles[t].l);
+      show.visible(memory_.tiles[t], memory_.tiles[t].top, memory_.tiles[t].l);
       show.unmasked(memory_.tiles[t]);
     }
   }

@@ -127,6 +127,7 @@ class InspectKeys {
     if (runs.count == 0) return;
     T top[kMost];
     bool partial = scores_.compute(tile, memory_.chunk, runs, memory_.s, top);
+    partial = partial || !Scores<V>::edges_finite(tile, memory_.s, runs.count);
     if (tile.rows < tile.lanes) partial = true, hide_padding(tile, runs.count);
     if (p.tile_keys > 0) map_.count(tile, runs, memory_.s, partial);
     weigh(tile, runs.count);

@@ -1,9 +1,8 @@
 // Sweep 1 of the statistics: what belongs to a row. It is forward without the values; beside the
 // sum of the weights w = e^(s - top) of a chunk it keeps that of w x, x = log2 w. With both brought
-// to an integer m and added up over the chunks, l = sum 2^(t - m) and turn = sum 2^(t - m) (t - m),
-// t = s log2(e):
+// to one unit (softmax_state.h) and added up over the chunks, l = sum w and turn = sum w log2 w:
 //
-//   lse = ln 2 m + ln l        entropy = (seen ln l - ln 2 turn) / l
+//   entropy = (seen ln l - ln 2 turn) / l
 //
 // where l counts the sink and seen, the sum over the keys, does not. The largest keys of the rows
 // are lists in order, which a key enters only if it beats the last: few do.
@@ -31,8 +30,8 @@ class InspectRows {
   static constexpr T kHidden = Scores<V>::kHidden;
 
   struct Rows : Tile<V> {
-    double m[kMost], l[kMost], up[kMost];  // as forward has them
-    double seen[kMost], turn[kMost];       // relative to m
+    double top[kMost], l[kMost], up[kMost];  // as forward has them
+    double seen[kMost], turn[kMost];         // in the unit of l
     double visible[kMost];
     T best[kMost];             // the largest score
     T bound[kMost];            // a score up to it does not enter the list
@@ -118,9 +117,9 @@ class InspectRows {
       SoftmaxState state;
       if (p.sinks && n < tile.rows) {
         const double sink = load(call_.sinks, call_.sinks.offset(0, tile.h[n], 0));
-        if (sink != kMinusInfinity) state.add(log2_units(sink));
+        if (sink != kMinusInfinity) state.add(sink);
       }
-      tile.m[n] = state.m, tile.l[n] = state.l, tile.up[n] = 1;
+      tile.top[n] = state.top, tile.l[n] = state.l, tile.up[n] = 1;
       tile.seen[n] = tile.turn[n] = tile.visible[n] = 0;
       tile.best[n] = tile.bound[n] = kHidden;
     }
@@ -134,7 +133,8 @@ class InspectRows {
     scores_.find_runs(tile, memory_.chunk, runs);
     if (runs.count == 0) return;
     T top[kMost], sum[kMost], turn[kMost];
-    const bool partial = scores_.compute(tile, memory_.chunk, runs, memory_.s, top);
+    bool partial = scores_.compute(tile, memory_.chunk, runs, memory_.s, top);
+    partial = partial || !Scores<V>::edges_finite(tile, memory_.s, runs.count);
     if (tile.lanes == V::kLanes) softmax<1>(runs.count, top, sum, turn);
     else softmax<kTileVectors>(runs.count, top, sum, turn);
     count(tile, runs.count, partial);
@@ -181,37 +181,37 @@ class InspectRows {
     for (int n = 0; n < tile.rows; ++n) tile.visible[n] += static_cast<double>(seen[n]);
   }
 
-  // Adds a chunk to what was there. m and l go as forward's do, so that lse has its bits.
-  //   e^top = 2^(whole + rest), up = 2^rest
+  // Adds a chunk to what was there. top and l go as forward's do, so that lse has its bits.
+  //   e^top = 2^(m + rest), up = 2^rest; far from 0 the unit is e^top
   void join(Rows& tile, const T* top, const T* sum, const T* turn) const noexcept {
     using D = typename V::Double;
-    double wholes[kMost], rests[kMost], ups[kMost];
+    double rests[kMost], ups[kMost];
     for (int n = 0; n < tile.lanes; n += V::kLanes) {
       unrolled<V::kDoubles>(ATTEND_EACH(k) {
         const int at = n + k * D::kLanes;
-        const D t = larger(D::set(std::numeric_limits<double>::lowest()),
-                           wide<k>(V::load(top + n)) * D::set(std::numbers::log2e));
-        const D integer = ceiling(t);
-        integer.store(wholes + at);
-        (t - integer).store(rests + at);
-        exp2_of(t - integer).store(ups + at);
+        const D t = wide<k>(V::load(top + n)) * D::set(std::numbers::log2e);
+        const D rest = t - ceiling(t);
+        rest.store(rests + at);
+        exp2_of(rest).store(ups + at);
       });
     }
     for (int n = 0; n < tile.rows; ++n) {
       const auto part = static_cast<double>(sum[n]);
       if (part == 0) continue;  // nothing of the chunk is visible
       if (top[n] > tile.best[n]) tile.best[n] = top[n];
-      const double whole = wholes[n], rest = rests[n], up = ups[n];
-      const double m = whole > tile.m[n] ? whole : tile.m[n];
-      const double mine = power_of_two(tile.m[n] - m), other = power_of_two(whole - m) * up;
+      const auto highest = static_cast<double>(top[n]);
+      const double rest = is_far(highest) ? 0 : rests[n], up = is_far(highest) ? 1 : ups[n];
+      const double most = highest > tile.top[n] ? highest : tile.top[n];
+      const double mine = rescale_factor(tile.top[n], most);
+      const double other = rescale_factor(highest, most) * up;
       double sums = 0, turns = 0;
       if (mine != 0) {
         sums = tile.seen[n] * mine;
-        turns = (tile.turn[n] + (tile.m[n] - m) * tile.seen[n]) * mine;
+        turns = (tile.turn[n] + octaves(tile.top[n], most) * tile.seen[n]) * mine;
       }
       if (other != 0) {
         sums += part * other;
-        turns += (static_cast<double>(turn[n]) + (rest + (whole - m)) * part) * other;
+        turns += (static_cast<double>(turn[n]) + (rest + octaves(highest, most)) * part) * other;
       }
       if (tile.l[n] == 0) {
         tile.l[n] = part, tile.up[n] = up;
@@ -219,7 +219,7 @@ class InspectRows {
         tile.l[n] = tile.l[n] * (tile.up[n] * mine) + part * other;
         tile.up[n] = 1;
       }
-      tile.m[n] = m, tile.seen[n] = sums, tile.turn[n] = turns;
+      tile.top[n] = most, tile.seen[n] = sums, tile.turn[n] = turns;
     }
   }
 
@@ -312,9 +312,9 @@ class InspectRows {
 
   void close(const Rows& tile) noexcept {
     for (int n = 0; n < tile.rows; ++n) {
-      const SoftmaxState state{tile.m[n], tile.l[n] * tile.up[n]};
+      const SoftmaxState state{tile.top[n], tile.l[n] * tile.up[n]};
       const auto weight_of = [&](T s) {
-        return weight(log2_units(static_cast<double>(s)), state.m) / state.l;
+        return weight(static_cast<double>(s), state.top) / state.l;
       };
       const bool sees = tile.visible[n] > 0, number = state.l == state.l;
       double maximum = 0, entropy = 0;

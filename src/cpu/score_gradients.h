@@ -242,7 +242,7 @@ class ScoreGradients {
       const double sink = load(call_.sinks, call_.sinks.offset(0, tile.h[n], 0));
       if (sink == kMinusInfinity) continue;
       tile.m[n] = sink;
-      tile.l[n] = 1;
+      tile.l[n] = std::exp(sink - sink);  // 1, or NaN
     }
   }
 
@@ -301,9 +301,12 @@ class ScoreGradients {
     T sum[kMost], dot[kMost];
     partial = scores_.compute(tile, chunk, mine, w, top,  // 1 scores, 2 mask
                               problem_.softcap != 0 ? slopes_ + at : nullptr);
+    const bool hides = partial;
+    partial = partial || !Scores<V>::edges_finite(tile, w, mine.count);
     if (problem_.drop_below != 0) scores_.dropout(tile, mine, factors_);
-    if (tile.lanes == V::kLanes) weigh_keys<1>(tile, mine, w, dp, partial, top, sum, dot);
-    else weigh_keys<kTileVectors>(tile, mine, w, dp, partial, top, sum, dot);
+    const Care care{partial, hides || problem_.drop_below != 0};
+    if (tile.lanes == V::kLanes) weigh_keys<1>(tile, mine, w, dp, care, top, sum, dot);
+    else weigh_keys<kTileVectors>(tile, mine, w, dp, care, top, sum, dot);
     for (int n = 0; n < tile.lanes; ++n) {  // joined in f64, in ascending order
       const double part =
           top[n] < std::numeric_limits<T>::lowest() ? kMinusInfinity : static_cast<double>(top[n]);
@@ -318,10 +321,15 @@ class ScoreGradients {
 
   int tile_lanes() const noexcept { return used > 1 ? kMost : tiles[0].lanes; }
 
+  struct Care {
+    bool marks;    // pairs may be hidden, also by a score of -inf
+    bool gradual;  // weights below the smallest normal number are kept
+  };
+
   // dp = v . dout of every key in the runs (4 reversed), then w = exp(s - top) (3 softmax) and
   // the sums of w and of w dp.
   template <int kVectors>
-  void weigh_keys(const Rows& tile, const Runs& mine, T* w, T* dp, bool partial, T* top, T* sum,
+  void weigh_keys(const Rows& tile, const Runs& mine, T* w, T* dp, Care care, T* top, T* sum,
                   T* dot) const noexcept {
     for (int r = 0; r < mine.runs; ++r) {
       const Run& run = mine.run[r];
@@ -364,7 +372,7 @@ class ScoreGradients {
         to = run.at + run.count - from < left ? run.at + run.count : from + left;
         if (key / 16 != block) unrolled<kVectors>(close);
         block = key / 16;
-        if (!partial && !drops) {
+        if (!care.marks && !drops) {
           for (int j = from; j < to; ++j) {
             unrolled<kVectors>(ATTEND_EACH(n) {
               const std::int64_t at = j * stride + n * V::kLanes;
@@ -380,13 +388,13 @@ class ScoreGradients {
               const std::int64_t at = j * stride + n * V::kLanes;
               const V u = V::load(w + at);
               const auto hidden = less(u, least);
-              const V weight = select(hidden, zero, exp2_gradual((u - base[n]) * log2e));
+              const V t = (u - base[n]) * log2e;
+              const V weight = select(hidden, zero, care.gradual ? exp2_gradual(t) : exp2_of(t));
               V d = select(hidden, zero, V::load(dp + at)), mark = weight;
               if (drops) {
                 const V keep = V::load(factors_ + (j * kVectors + n) * V::kLanes);
-                const auto kept = less(zero, keep);
-                d = select(kept, d * keep, zero);
-                mark = select(kept, weight, zero - weight);
+                d = d * keep;
+                mark = select(less(zero, keep), weight, zero - weight);
               }
               part[n] = part[n] + weight;
               product_part[n] = fma(weight, d, product_part[n]);
@@ -440,7 +448,7 @@ class ScoreGradients {
     }
     const V zero = V::set(0), least = V::set(std::numeric_limits<T>::lowest());
     const V outside = marks ? V::set(kHidden) : zero;
-    const V keep = V::set(static_cast<T>(drops ? 65536.0 / (65536.0 - problem_.drop_below) : 1));
+    const V keep = V::set(static_cast<T>(kept_factor(problem_)));
     for (int j = 0; j < count; ++j) {
       unrolled<kVectors>(ATTEND_EACH(n) {
         const std::int64_t at = j * stride + n * V::kLanes;
@@ -448,7 +456,8 @@ class ScoreGradients {
         const auto hidden = less(marked, least), dropped = less(marked, zero);
         const V weight = select(dropped, zero - marked, marked) * factor[n];
         select(hidden, zero, weight * (V::load(dp + at) - shift[n])).store(dp + at);
-        select(hidden, outside, select(dropped, zero, weight * keep)).store(w + at);
+        // What dropout dropped is 0 times its weight: NaN in a row of NaN.
+        select(hidden, outside, weight * select(dropped, zero, keep)).store(w + at);
       });
     }
   }

@@ -27,8 +27,8 @@ class Show {
     }
   }
 
-  // p = 2^(t - m) / l, and the scores after the mask.
-  void visible(const Tile<V>& tile, const double* m, const double* l) noexcept {
+  // p = weight(s, top) / l, and the scores after the mask.
+  void visible(const Tile<V>& tile, const double* top_of_row, const double* l) noexcept {
     const bool masked = p.scores && p.stage == ScoreStage::masked;
     if (!p.weights && !masked) return;
     for (std::int64_t at = tile.begin / kChunk * kChunk; at < tile.end; at += kChunk) {
@@ -38,10 +38,12 @@ class Show {
       if (runs_.count == 0) continue;
       T top[kRoom];
       scores_.compute(tile, chunk_, runs_, s_, top);
-      if (masked) write(call_.scores, tile, [](int) { return 1.0; });
+      if (masked) write(call_.scores, tile, [](int, T u) { return static_cast<double>(u); });
       if (!p.weights) continue;
-      weigh(tile, m);
-      write(call_.weights, tile, [&](int n) { return l[n] == 0 ? 0 : kUnlifted / l[n]; });
+      weigh(tile, top_of_row);
+      write(call_.weights, tile, [&](int n, T u) {  // what is hidden is 0 in a row of NaN, too
+        return u < 0 ? 0 : static_cast<double>(u) * (kUnlifted / l[n]);
+      });
     }
   }
 
@@ -58,7 +60,7 @@ class Show {
       T top[kRoom];
       scores_.products(tile, chunk_, runs_.run[0], s_, top);
       if (p.stage == ScoreStage::softcapped) cap(tile);
-      write(call_.scores, tile, [](int) { return 1.0; });
+      write(call_.scores, tile, [](int, T u) { return static_cast<double>(u); });
     }
   }
 
@@ -71,22 +73,30 @@ class Show {
       store(t, t.offset(scores_.sequence.b, h, i, j), value);
   }
 
-  // s becomes 2^(t - m + 64), t = s * log2(e), with m near the largest t.
-  void weigh(const Tile<V>& tile, const double* m) noexcept {
+  // s becomes 2^64 weight(s, top), and -1 where it is hidden.
+  void weigh(const Tile<V>& tile, const double* top) noexcept {
     using D = typename V::Double;
+    double from[kRoom], unit[kRoom];  // far from 0 scores are subtracted, else log2 units
+    for (int n = 0; n < tile.lanes; ++n) {
+      const bool far = is_far(top[n]);
+      from[n] = far && top[n] != kMinusInfinity ? top[n] : 0;
+      unit[n] = (far ? 0 : std::ceil(log2_units(top[n]))) - kLifted;
+    }
+    const V lowest = V::set(std::numeric_limits<T>::lowest()), hidden = V::set(-1);
     for (int n = 0; n < tile.lanes; n += V::kLanes) {
-      D base[V::kDoubles];
+      D origin[V::kDoubles], base[V::kDoubles];
       unrolled<V::kDoubles>(ATTEND_EACH(k) {
-        const D at = D::load(m + n + k * D::kLanes) - D::set(kLifted);
-        base[k] = select(less(at, D::set(std::numeric_limits<double>::lowest())), D::set(0), at);
+        origin[k] = D::load(from + n + k * D::kLanes);
+        base[k] = D::load(unit + n + k * D::kLanes);
       });
       for (int j = 0; j < runs_.count; ++j) {
         T* at = s_ + j * tile.stride + n;
+        const V u = V::load(at);
         D t[V::kDoubles];
         unrolled<V::kDoubles>(ATTEND_EACH(k) {
-          t[k] = exp2_of(wide<k>(V::load(at)) * D::set(std::numbers::log2e) - base[k]);
+          t[k] = exp2_of((wide<k>(u) - origin[k]) * D::set(std::numbers::log2e) - base[k]);
         });
-        V::narrowed(t).store(at);
+        select(less(u, lowest), hidden, V::narrowed(t)).store(at);
       }
     }
   }
@@ -104,20 +114,17 @@ class Show {
     }
   }
 
-  // s * factor(row) of every key in the runs, each rounded once.
-  template <class Factor>
-  void write(const Strided& t, const Tile<V>& tile, Factor factor) noexcept {
+  // value(row, s) of every key in the runs, each rounded once.
+  template <class Value>
+  void write(const Strided& t, const Tile<V>& tile, Value value) noexcept {
     with_type(t.type, [&]<class E>(E) {
       for (int n = 0; n < tile.rows; ++n) {
-        const double f = factor(n);
         for (int r = 0; r < runs_.runs; ++r) {
           const Run& run = runs_.run[r];
           E* to = reinterpret_cast<E*>(t.data) +
                   t.offset(scores_.sequence.b, tile.h[n], tile.i[n], run.key);
-          for (int x = 0; x < run.count; ++x) {
-            const T u = s_[(run.at + x) * tile.lanes + n];
-            to[x * t.stride[3]] = static_cast<E>(static_cast<double>(u) * f);
-          }
+          for (int x = 0; x < run.count; ++x)
+            to[x * t.stride[3]] = static_cast<E>(value(n, s_[(run.at + x) * tile.lanes + n]));
         }
       }
     });

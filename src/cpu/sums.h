@@ -1,10 +1,10 @@
 // The sums of a tile of queries: chunk joined to chunk, and what becomes of them.
 //
 //   a chunk gives      top, sum, O        its maximum, sum of weights and values, in T
-//   join               m, l, o            in f64; m is an integer in log2 units; added in order,
-//                                         scaled by exact powers of two
-//   close              out = o / l, lse = m + log l; or all of it as a partial state, which a
-//                      later call opens with (core/partial_state.h)
+//   join               top, l, o          in f64, as softmax_state.h counts: in units of 2^m, m an
+//                                         integer; added in order, scaled by exact powers of two
+//   close              out = o / l, lse; or all of it as a partial state, which a later call opens
+//                      with (core/partial_state.h)
 //
 // A row that has seen one chunk alone keeps that chunk's sums as they are, and is divided in T.
 // Where a whole tile sees one chunk, its products may store the results themselves (Place), to the
@@ -31,11 +31,11 @@ template <class V>
 struct Sums : Tile<V> {
   using T = typename V::T;
   static constexpr int kRoom = Tile<V>::kRoom;
-  double m[kRoom], l[kRoom];
+  double top[kRoom], l[kRoom];
   double up[kRoom];  // see join()
   bool one[kRoom];   // the row has seen one chunk
   bool sink[kRoom];  // the row's sink has been counted
-  double* o;         // [rows][width]  joined chunks, relative to m
+  double* o;         // [rows][width]  joined chunks, in the unit of l
   bool joined;       // else all there is are the sums of one chunk, in `part`
   T* part;           // [rows][width]  the chunk at hand
   Place<T> to;       // where its sums go
@@ -57,7 +57,7 @@ class Results {
   void open(Sums<V>& tile, std::int64_t first, int most) noexcept {
     scores_.open(tile, first, most);
     for (int n = 0; n < tile.lanes; ++n) {
-      tile.m[n] = kMinusInfinity, tile.l[n] = 0, tile.up[n] = 1;
+      tile.top[n] = kMinusInfinity, tile.l[n] = 0, tile.up[n] = 1;
       tile.one[n] = true;
     }
     tile.joined = false;
@@ -73,8 +73,8 @@ class Results {
         const double sink = load(call_.sinks, call_.sinks.offset(0, tile.h[n], 0));
         if (sink == kMinusInfinity) continue;
         SoftmaxState state;
-        state.add(log2_units(sink));
-        tile.m[n] = state.m;
+        state.add(sink);
+        tile.top[n] = state.top;
         tile.l[n] = state.l;
         tile.one[n] = false;
       }
@@ -92,29 +92,26 @@ class Results {
   }
 
   // Adds a chunk to what was there. As long as a row has seen one chunk alone, its sums stay as
-  // they are, times `up`; with a second one both are brought to integers in log2 units, m:
-  //   e^top = 2^(whole - rest), up = 2^-rest.
+  // they are, times `up`; with a second one both are brought to the unit of the larger score:
+  //   e^top = 2^(m - rest), up = 2^-rest; far from 0 the unit is e^top, up = 1.
   void join(Sums<V>& tile, const T* top, const T* sum, const T* o) const noexcept {
     using D = typename V::Double;
-    double whole[kRoom], up[kRoom], mine[kRoom], other[kRoom];
+    double up[kRoom], mine[kRoom], other[kRoom];
     if (!tile.joined && !p.lse && !p.weights) {  // nobody asks for the maximum
       for (int n = 0; n < tile.rows; ++n) tile.l[n] = static_cast<double>(sum[n]);
       return;
     }
     for (int n = 0; n < tile.lanes; n += V::kLanes) {
       unrolled<V::kDoubles>(ATTEND_EACH(k) {
-        // As log2_units(): the lowest finite score stays finite.
-        const D t = larger(D::set(std::numeric_limits<double>::lowest()),
-                           wide<k>(V::load(top + n)) * D::set(std::numbers::log2e));
-        const D integer = ceiling(t);
-        integer.store(whole + n + k * D::kLanes);
-        exp2_of(t - integer).store(up + n + k * D::kLanes);
+        const D t = wide<k>(V::load(top + n)) * D::set(std::numbers::log2e);
+        exp2_of(t - ceiling(t)).store(up + n + k * D::kLanes);
       });
     }
     for (int n = 0; n < tile.rows; ++n) {
       const auto part = static_cast<double>(sum[n]);
       if (part == 0) continue;  // nothing of the chunk is visible
-      add_sum(tile, n, {whole[n], part, up[n]}, mine[n], other[n]);
+      const auto highest = static_cast<double>(top[n]);
+      add_sum(tile, n, {highest, part, is_far(highest) ? 1 : up[n]}, mine[n], other[n]);
     }
     if (!tile.joined) return;
     double* total = tile.o;
@@ -133,7 +130,7 @@ class Results {
     }
   }
 
-  // out = o / l, lse = m + log l. What one chunk gave is divided in T: its sums may have gone to
+  // out = o / l, and lse. What one chunk gave is divided in T: its sums may have gone to
   // the results already, and a row's bits do not depend on that.
   void close(Sums<V>& tile) noexcept {
     if (p.state) return close_states(tile);
@@ -144,7 +141,8 @@ class Results {
       if (!tile.to.final && ready) close_row(tile, n);
       if (!tile.to.final && !ready) convert_row_out(tile, n);
       tile.l[n] *= tile.up[n];
-      if (p.lse) store(call_.lse, at(call_.lse, tile, n), SoftmaxState{tile.m[n], tile.l[n]}.lse());
+      if (p.lse)
+        store(call_.lse, at(call_.lse, tile, n), SoftmaxState{tile.top[n], tile.l[n]}.lse());
       if (p.visited_blocks) count_blocks(tile, n);
     }
   }
@@ -156,14 +154,14 @@ class Results {
                       double& other) noexcept {
     if (tile.l[n] == 0) {
       mine = 0, other = 1;
-      tile.l[n] = part.l, tile.m[n] = part.m, tile.up[n] = part.scale;
+      tile.l[n] = part.l, tile.top[n] = part.top, tile.up[n] = part.scale;
       return;
     }
-    const double m = part.m > tile.m[n] ? part.m : tile.m[n];
-    mine = tile.up[n] * power_of_two(tile.m[n] - m);
-    other = part.scale * power_of_two(part.m - m);
+    const double most = part.top > tile.top[n] ? part.top : tile.top[n];
+    mine = tile.up[n] * rescale_factor(tile.top[n], most);
+    other = part.scale * rescale_factor(part.top, most);
     tile.l[n] = tile.l[n] * mine + part.l * other;
-    tile.m[n] = m, tile.up[n] = 1;
+    tile.top[n] = most, tile.up[n] = 1;
     tile.one[n] = false;
   }
 
@@ -200,7 +198,7 @@ class Results {
       for (std::int64_t x = 0; x < p.dv; ++x)
         o[x * call_.state.stride[3]] = tile.o[n * width(p) + x] * factor;
       store_state(call_.state, to, p.dv,
-                  {tile.m[n], tile.l[n] * factor, one ? tile.up[n] : 1,
+                  {tile.top[n], tile.l[n] * factor, one ? tile.up[n] : 1,
                    tile.l[n] == 0 ? StateKind::empty
                    : one          ? kChunkOfT
                                   : StateKind::joined,

@@ -31,13 +31,6 @@ inline std::int64_t saturating_count(std::int64_t a, std::int64_t b) noexcept {
                                                 : product;
 }
 
-// 2^n for whole n <= 0; 0 for -inf and for NaN, which -inf - -inf gives.
-inline double power_of_two(double n) noexcept {
-  if (!(n >= -1022)) return n > -1075 ? 0x1p-1022 * power_of_two(n + 1022) : 0;
-  return __builtin_bit_cast(double, static_cast<std::uint64_t>(static_cast<std::int64_t>(n) + 1023)
-                                        << 52);
-}
-
 // Up to kMost rows of one key head, or kRoom.
 template <class V>
 struct Tile {
@@ -69,6 +62,7 @@ class Scores {
   using T = typename V::T;
   static constexpr int kMost = Tile<V>::kMost, kRoom = Tile<V>::kRoom;
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
+  static constexpr T kLowest = std::numeric_limits<T>::lowest();
   // From so many keys on, a tile of one vector waits for memory more than for products.
   static constexpr int kStreamed = 128;
   static bool streams(const Tile<V>& tile, int keys) noexcept {
@@ -271,6 +265,22 @@ class Scores {
     return seen != 0;
   }
 
+  // Whether the scores of the tile's first row and of the first key are finite. Then q and k are,
+  // and no score is -inf, which hides a key whatever it comes from.
+  static bool edges_finite(const Tile<V>& tile, const T* s, int keys) noexcept {
+    V check[4];  // of numbers times 0: 0, or NaN
+    unrolled<4>(ATTEND_EACH(n) { check[n] = V::set(0); });
+    for (int n = 0; n < tile.lanes; n += V::kLanes)
+      check[0] = fma(V::load(s + n), V::set(0), check[0]);
+    int j = 0;
+    for (; j + 4 <= keys; j += 4)
+      unrolled<4>(ATTEND_EACH(n) {
+        check[n] = fma(V::load(s + (j + n) * tile.stride), V::set(0), check[n]);
+      });
+    for (; j < keys; ++j) check[0] = fma(V::load(s + j * tile.stride), V::set(0), check[0]);
+    return all_finite((check[0] + check[1]) + (check[2] + check[3]));
+  }
+
   // What dropout multiplies the weights with, [key][lane].
   void dropout(const Tile<V>& tile, const Runs& runs, T* factors) noexcept {
     const T* rows[kRoom];
@@ -286,6 +296,8 @@ class Scores {
   }
 
  private:
+  // The largest of the numbers; where larger() does not keep a NaN of its first operand, NaN is
+  // passed over: its own weight is NaN, and all others are at most 1, as exp2_of() wants them.
   struct StoreAndTop {
     T *top, scale;
     template <int kRows, int kVectors>
@@ -293,7 +305,7 @@ class Scores {
       unrolled<kVectors>(ATTEND_EACH(n) {
         if (scale != 1) unrolled<kRows>(ATTEND_EACH(r) { sum[r][n] = sum[r][n] * V::set(scale); });
         V most = V::load(top + n * V::kLanes);
-        unrolled<kRows>(ATTEND_EACH(r) { most = larger(most, sum[r][n]); });
+        unrolled<kRows>(ATTEND_EACH(r) { most = larger(sum[r][n], most); });
         most.store(top + n * V::kLanes);
       });
       Store{}(x, sum);
@@ -337,7 +349,7 @@ class Scores {
   static void find_top(const Tile<V>& tile, const T* s, int count, T* top) noexcept {
     for (int n = 0; n < tile.lanes; n += V::kLanes) {
       V most = V::set(kHidden);
-      for (int j = 0; j < count; ++j) most = larger(most, V::load(s + j * tile.stride + n));
+      for (int j = 0; j < count; ++j) most = larger(V::load(s + j * tile.stride + n), most);
       most.store(top + n);
     }
   }
@@ -395,6 +407,7 @@ class Scores {
         const V a = V::load(added_ + j * tile.lanes + n);
         const std::int64_t x = j * tile.stride + n;
         V u = V::load(s + x);
+        V before = u;  // the bias is added
         if (p.bias_before_softcap) u = u + a;
         if (p.softcap != 0) {
           const V t = tanh_of(u * inverse);
@@ -402,8 +415,9 @@ class Scores {
           if (slopes != nullptr)
             select(less(a, lowest), V::set(0), V::set(1) - t * t).store(slopes + x);
         }
-        if (!p.bias_before_softcap) u = u + a;
-        select(less(a, lowest), hidden, larger(lowest, u)).store(s + x);  // finite stays finite
+        if (!p.bias_before_softcap) before = u, u = u + a;
+        u = select(less(before, lowest), u, larger(lowest, u));  // finite stays finite
+        select(less(a, lowest), hidden, u).store(s + x);
       }
     }
   }
@@ -415,9 +429,13 @@ class Scores {
     if (p.alibi) {
       const T slope = static_cast<T>(load(call.alibi, call.alibi.offset(0, h, 0)));
       const std::int64_t position = i + sequence.offset;
+      // Finite stays finite. A slope of infinity hides, unless a softcap makes it finite again.
+      const bool capped = p.bias_before_softcap && p.softcap != 0;
+      const T least = slope == -kHidden && !capped ? kHidden : kLowest;
       for (int x = from; x < to; ++x) {
         const std::int64_t distance = position - (run.key + x);
-        row[x] = -slope * static_cast<T>(distance < 0 ? -distance : distance);
+        const T value = -slope * static_cast<T>(distance < 0 ? -distance : distance);
+        row[x] = value < least ? least : value;
       }
     }
     if (p.bias) add_bias(call.bias.offset(b, h, i, run.key), from, to, row);
@@ -430,14 +448,15 @@ class Scores {
     }
   }
 
-  // -inf stays -inf whatever ALiBi says: its numbers are finite, or NaN on purpose.
+  // -inf stays -inf whatever ALiBi says.
   void add_bias(std::int64_t offset, int from, int to, T* row) const noexcept {
     with_type(call.bias.type, [&]<class E>(E) {
       const E* bias = reinterpret_cast<const E*>(call.bias.data) + offset;
       const std::int64_t stride = call.bias.stride[3];
       for (int x = from; x < to; ++x) {
         const T value = static_cast<T>(widened(bias[x * stride]));
-        row[x] = value == kHidden ? kHidden : row[x] + value;
+        const bool overflows = p.alibi && row[x] + value < kLowest && row[x] != kHidden;
+        row[x] = value == kHidden ? kHidden : overflows ? kLowest : row[x] + value;
       }
     });
   }

@@ -35,7 +35,7 @@ bool resume(const Row& row, SoftmaxState& total, double* o, double* part_o) noex
     sink = sink || state.sink;
     if (state.kind == StateKind::empty) continue;
     load_row(from, at, p.dv, part_o);
-    const auto [mine, other] = total.join({state.m, state.l * state.scale});
+    const auto [mine, other] = total.join({state.top, state.l * state.scale});
     for (std::int64_t x = 0; x < p.dv; ++x) o[x] = o[x] * mine + part_o[x] * state.scale * other;
   }
   return sink;
@@ -47,7 +47,7 @@ void write_state(const Row& row, const SoftmaxState& total, const double* o, boo
                      at = query_row(row.problem, to, row.sequence, row.h, row.i);
   store_row(to, at, dv, o);
   const StateKind kind = total.l == 0 ? StateKind::empty : StateKind::joined;
-  store_state(to, at, dv, {total.m, total.l, 1, kind, sink});
+  store_state(to, at, dv, {total.top, total.l, 1, kind, sink});
 }
 
 // o[dv] and the softmax's state for one row. Keys are summed in chunks of 256: `part` and `part_o`
@@ -55,12 +55,13 @@ void write_state(const Row& row, const SoftmaxState& total, const double* o, boo
 SoftmaxState forward_row(Row& row, double* o, double* part_o) noexcept {
   const Problem& p = row.problem;
   SoftmaxState total, part;
+  row.sees = false;
   std::fill_n(o, p.dv, 0.0);
   const bool sink_counted = resume(row, total, o, part_o);
   std::fill_n(part_o, p.dv, 0.0);
   if (p.sinks && !sink_counted) {  // a key that everybody sees, without value
     const double sink = load(row.call.sinks, row.call.sinks.offset(0, row.h, 0));
-    if (sink != kMinusInfinity) total.add(log2_units(sink));
+    if (sink != kMinusInfinity) total.add(sink);
   }
   const auto close_chunk = [&] {
     const auto [mine, other] = total.join(part);
@@ -75,7 +76,8 @@ SoftmaxState forward_row(Row& row, double* o, double* part_o) noexcept {
     row.load_key(j);
     const double s = score(row, j).masked;  // 1 scores, 2 mask
     if (s == kMinusInfinity) return;
-    const auto [rescale, p_j] = part.add(log2_units(s));  // 3 softmax
+    row.sees = true;
+    const auto [rescale, p_j] = part.add(s);  // 3 softmax
     const double kept = p_j * dropout_factor(p, row.call, row.sequence.b, row.h, row.i, j);
     row.load_value(j);
     for (std::int64_t x = 0; x < p.dv; ++x)  // 4 values
@@ -92,15 +94,14 @@ SoftmaxState forward_row(Row& row, double* o, double* part_o) noexcept {
   return total;
 }
 
-// The row of weights, on request: p = 2^(t - m) / l, hidden = 0.
+// The row of weights, on request: p = weight(s, top) / l, hidden = 0.
 void write_weights(Row& row, const SoftmaxState& state) noexcept {
   const Strided& weights = row.call.weights;
   for_visible_keys(row, [&](std::int64_t j) {
     row.load_key(j);
     const double s = score(row, j).masked;
     if (s == kMinusInfinity) return;
-    store(weights, weights.offset(row.sequence.b, row.h, row.i, j),
-          weight(log2_units(s), state.m) / state.l);
+    store(weights, weights.offset(row.sequence.b, row.h, row.i, j), weight(s, state.top) / state.l);
   });
 }
 
@@ -181,10 +182,8 @@ struct BackwardRow : Row {
     const auto at = [&](const Strided& t) { return query_row(problem, t, sequence, h, i); };
     load_row(call.dout, at(call.dout), problem.dv, dout);
     dlse = problem.dlse ? load(call.dlse, at(call.dlse)) : 0;
-    state = forward_row(*this, o, part_o);  // 1 to 4 again
-    delta = 0;                              // = dout . o = sum_j p_j dp_j; 0 if no key is seen
-    for (std::int64_t x = 0; x < problem.dv; ++x)
-      if (o[x] != 0) delta += dout[x] * o[x];
+    state = forward_row(*this, o, part_o);          // 1 to 4 again
+    delta = sees ? dot(dout, o, problem.dv) : 0.0;  // = sum_j p_j dp_j
   }
 };
 
@@ -196,7 +195,7 @@ void backward_row(BackwardRow& row, Use use) noexcept {
     row.load_key(j);
     const Score s = score(row, j);
     if (s.masked == kMinusInfinity) return;
-    const double p_j = weight(log2_units(s.masked), row.state.m) / row.state.l;
+    const double p_j = weight(s.masked, row.state.top) / row.state.l;
     const double keep = dropout_factor(p, row.call, row.sequence.b, row.h, row.i, j);
     row.load_value(j);
     const double dp = keep == 0 ? 0 : keep * dot(row.dout, row.v, p.dv);  // 4 reversed
@@ -330,7 +329,7 @@ void head_task(const Problem& p, const Call& call, std::int64_t h, Scratch scrat
         dalibi -= gradient.dadded * std::abs(static_cast<double>(row.i + row.sequence.offset - j));
       });
       if (sink != kMinusInfinity)  // a key whose dp is 0
-        dsink += weight(log2_units(sink), row.state.m) / row.state.l * (row.dlse - row.delta);
+        dsink += weight(sink, row.state.top) / row.state.l * (row.dlse - row.delta);
     });
   }
   if (p.dalibi) store(call.dalibi, call.dalibi.offset(0, h, 0), dalibi);

@@ -47,7 +47,7 @@ SoftmaxState softmax_of(Row& row) noexcept {
   SoftmaxState total, part;
   if (row.problem.sinks) {
     const double sink = load(row.call.sinks, row.call.sinks.offset(0, row.h, 0));
-    if (sink != kMinusInfinity) total.add(log2_units(sink));
+    if (sink != kMinusInfinity) total.add(sink);
   }
   std::int64_t chunk = 0;
   for_scores(row, [&](std::int64_t j, double s) {
@@ -56,7 +56,7 @@ SoftmaxState softmax_of(Row& row) noexcept {
       part = {};
     }
     chunk = j / kChunk;
-    part.add(log2_units(s));
+    part.add(s);
   });
   total.join(part);
   return total;
@@ -94,7 +94,7 @@ void inspect_row(Row& row, Head& head) noexcept {
   double entropy = 0, maximum = 0, visible = 0;
   std::fill_n(head.best, p.top_k, Best{0, -1});
   for_scores(row, [&](std::int64_t j, double s) {
-    const double w = weight(log2_units(s), state.m) / state.l;  // 3 softmax
+    const double w = weight(s, state.top) / state.l;  // 3 softmax
     ++visible;
     if (w != 0) entropy += w * -std::log(w);
     if (w > maximum || std::isnan(w)) maximum = w;  // NaN stays
@@ -123,7 +123,7 @@ void inspect_row(Row& row, Head& head) noexcept {
   store(row.call.entropy, at(row.call.entropy), entropy);
   for (std::int64_t n = 0; n < p.top_k; ++n) {
     const auto [s, j] = head.best[n];
-    const double w = std::isnan(lse) ? lse : j < 0 ? 0 : weight(log2_units(s), state.m) / state.l;
+    const double w = std::isnan(lse) ? lse : j < 0 ? 0 : weight(s, state.top) / state.l;
     store_integer(row.call.top_keys, at(row.call.top_keys) + n, std::isnan(lse) ? -1 : j);
     store(row.call.top_weights, at(row.call.top_weights) + n, w);
   }
@@ -171,6 +171,13 @@ Workspace inspect_workspace(const Problem& p, const Tiles&) {
 
 // ---- A window of weights -----------------------------------------------------------------------
 
+// Whether an lse is so large that its own rounding shows in exp(s - lse). Then the row is summed
+// again.
+bool is_coarse(const Problem& p, double lse) noexcept {
+  constexpr double kCoarse = 0x1p12;  // of f32: the rounding is 2^-12
+  return std::isfinite(lse) && std::abs(lse) >= (p.lse_type == DType::f64 ? kFar : kCoarse);
+}
+
 void weights(const Problem& p, const Tiles& tiles, const Call& call, const Task& task) noexcept {
   Scratch scratch(task.scratch);
   Row row(p, call, scratch);
@@ -180,6 +187,8 @@ void weights(const Problem& p, const Tiles& tiles, const Call& call, const Task&
   for (std::int64_t n = begin; n < std::min(begin + tiles.queries, p.window_queries); ++n) {
     row.move_to(from.h, from.i + n);
     const double lse = load(call.lse, query_row(p, call.lse, row.sequence, row.h, row.i));
+    const bool coarse = is_coarse(p, lse);
+    const SoftmaxState state = coarse ? softmax_of(row) : SoftmaxState{};
     const KeyRange keys = positions(p, row.sequence, row.i);
     for (std::int64_t x = 0; x < p.window_keys; ++x) {
       const std::int64_t j = from.j + x;
@@ -188,7 +197,7 @@ void weights(const Problem& p, const Tiles& tiles, const Call& call, const Task&
           !masked_out(p, call, from.b, row.h, row.i, j)) {
         row.load_key(j);
         const double s = score(row, j).masked;
-        if (s != kMinusInfinity) w = std::exp(s - lse);
+        if (s != kMinusInfinity) w = coarse ? weight(s, state.top) / state.l : std::exp(s - lse);
       }
       store(call.weights, n * p.window_keys + x, w);
     }

@@ -17,9 +17,10 @@ struct Row {
   const Call& call;
   Sequence sequence;
   std::int64_t h = 0, i = 0;
-  double* q;  // [d]
-  double* k;  // [d]   the key at hand
-  double* v;  // [dv]  its value
+  bool sees = false;  // any key
+  double* q;          // [d]
+  double* k;          // [d]   the key at hand
+  double* v;          // [dv]  its value
 
   Row(const Problem& p, const Call& c, Scratch& scratch)
       : problem(p), call(c), q(scratch.take<double>(p.d)), k(scratch.take<double>(p.d)),

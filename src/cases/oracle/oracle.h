@@ -19,6 +19,7 @@ namespace attend::oracle {
 template <class Real>
 struct HeadResults {
   std::vector<Real> out, lse, weights, raw, softcapped, masked;
+  std::vector<Real> sink_weights;       // [queries]
   std::vector<Real> dq, dk, dv, dbias;  // dbias [queries, keys], where the bias is added
   Real dsink = 0, dalibi = 0;
 };
@@ -76,6 +77,7 @@ void softmax(const Head<Real>& head, HeadResults<Real>& results) {
     }
     if (sum == 0) continue;  // sees nothing: lse stays -inf, the weights 0
     results.lse[head.row(i)] = largest + log_of(sum);
+    if (head.has_sink) results.sink_weights[head.row(i)] = exp_of(head.sink - largest) / sum;
     for (std::int64_t j = 0; j < head.keys; ++j) {
       const std::size_t ij = head.pair(i, j);
       if (head.visible[ij]) results.weights[ij] = exp_of(results.masked[ij] - largest) / sum;
@@ -99,7 +101,7 @@ void gradients(const Head<Real>& head, HeadResults<Real>& r) {
   for (std::int64_t i = 0; i < head.queries; ++i) {
     const Real delta = dot(&head.dout[head.of_out(i)], &r.out[head.of_out(i)], head.dv);
     const Real dlse = head.dlse[head.row(i)];
-    if (head.has_sink) r.dsink += exp_of(head.sink - r.lse[head.row(i)]) * (dlse - delta);
+    r.dsink += r.sink_weights[head.row(i)] * (dlse - delta);
     for (std::int64_t j = 0; j < head.keys; ++j) {
       const std::size_t ij = head.pair(i, j);
       if (!head.visible[ij]) continue;
@@ -127,6 +129,7 @@ HeadResults<Real> attend_one_head(Head<Real>& head) {
   results.out.resize(static_cast<std::size_t>(head.queries * head.dv));
   results.lse.assign(static_cast<std::size_t>(head.queries),
                      Real(-std::numeric_limits<double>::infinity()));
+  results.sink_weights.resize(static_cast<std::size_t>(head.queries));
   for (auto* matrix :
        {&results.weights, &results.raw, &results.softcapped, &results.masked, &results.dbias})
     matrix->resize(pairs);
