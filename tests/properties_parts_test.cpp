@@ -22,6 +22,7 @@ Context& forcing(const KernelUnderTest& kernel) {
   if (!context) {
     ContextOptions options;
     options.kernels = "forward:" + kernel.name;
+    options.threads = 1;  // many small calls; threads have a test of their own below
     context = std::make_unique<Context>(options);
   }
   return *context;
@@ -90,7 +91,7 @@ void with_several_chunks(Case& c) {
 }
 
 TEST(PropertiesParts, p11_keys_added_in_turn_give_the_bits_of_the_whole) {
-  for_trials(forward_kernels(), 11000, 150, with_several_chunks,
+  for_trials(forward_kernels(), 11000, 100, with_several_chunks,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& whole) {
                if (kernel.yardstick) return;
                Context& context = forcing(kernel);
@@ -104,7 +105,7 @@ TEST(PropertiesParts, p11_keys_added_in_turn_give_the_bits_of_the_whole) {
 }
 
 TEST(PropertiesParts, p11_states_of_one_chunk_merge_to_the_bits_of_the_whole) {
-  for_trials(forward_kernels(), 11200, 100, with_several_chunks,
+  for_trials(forward_kernels(), 11200, 60, with_several_chunks,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& whole) {
                if (kernel.yardstick) return;
                Context& context = forcing(kernel);
@@ -129,7 +130,7 @@ TEST(PropertiesParts, p11_any_states_merge_to_nearly_the_whole) {
     c.width = cases::Width::f64;
     c.lse_f64 = true;
   };
-  for_trials(forward_kernels(), 11400, 80, adapt,
+  for_trials(forward_kernels(), 11400, 60, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& whole) {
                if (kernel.yardstick) return;
                Context& context = forcing(kernel);
@@ -321,7 +322,7 @@ TEST(PropertiesParts, key_offset_moves_queries_and_draws_and_nothing_else) {
     c.addressing = cases::Addressing::dense;
     c.dropout_origin = false;
   };
-  for_trials(all_kernels(), 11900, 150, adapt,
+  for_trials(all_kernels(), 11900, 100, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written&) {
                const std::int64_t keys = trial.k.size(2), cut = keys / 2;
                const Trial part = keys_of(trial, cut, keys);
