@@ -260,6 +260,27 @@ TEST(Properties, p26_nan_or_infinity_reaches_what_it_must_and_nothing_else) {
   });
 }
 
+// A maximum that forgets what stood before a NaN makes large scores overflow, and they looked like
+// hidden or dropped ones then.
+TEST(Properties, p26_nan_between_a_large_score_and_hidden_keys_is_not_lost) {
+  for (const double score : {1.0, 50.0, 100.0, 150.0, 200.0, 1000.0, 1e30}) {
+    Trial trial = make_trial({.q_length = 1, .k_length = 4, .d = 1, .dv = 1, .scale = 1});
+    trial.mask = Tensor({true, true, false, false}, {1, 1, 1, 4});
+    fill(trial.q, 1);
+    set_value(trial.k, {0, 0, 0, 0}, score);
+    set_value(trial.k, {0, 0, 1, 0}, NAN);
+    for (const KernelUnderTest& kernel : all_kernels()) {
+      const auto written = trial.run(kernel);
+      if (!written || !kernel.backward || kernel.yardstick) continue;
+      for (const auto member : {&Written::dk, &Written::dv})
+        for (std::int64_t j = 0; j < 4; ++j) {
+          const double found = value_at((*written).*member, {0, 0, j, 0});
+          EXPECT_TRUE(j < 2 ? std::isnan(found) : found == 0) << kernel.name << " " << score;
+        }
+    }
+  }
+}
+
 TEST(Properties, p26_weights_and_scores_of_hidden_keys_are_what_they_were) {
   for_places(26300, 60, [](const Trial& trial, const Poisoned& poisoned) {
     const Reach reach = Tracer(trial).reach(poisoned.place);
