@@ -157,11 +157,15 @@ class Results {
       tile.l[n] = part.l, tile.top[n] = part.top, tile.up[n] = part.scale;
       return;
     }
-    const double most = part.top > tile.top[n] ? part.top : tile.top[n];
-    mine = tile.up[n] * rescale_factor(tile.top[n], most);
-    other = part.scale * rescale_factor(part.top, most);
+    mine = tile.up[n], other = part.scale;
+    if (part.top > tile.top[n]) {
+      mine *= rescale_factor(tile.top[n], part.top);
+      tile.top[n] = part.top;
+    } else {
+      other *= rescale_factor(part.top, tile.top[n]);
+    }
     tile.l[n] = tile.l[n] * mine + part.l * other;
-    tile.top[n] = most, tile.up[n] = 1;
+    tile.up[n] = 1;
     tile.one[n] = false;
   }
 
