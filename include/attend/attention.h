@@ -78,7 +78,7 @@ ATTEND_API Shape partial_state_shape(const ConstTensorView& q, const ConstTensor
 // Joins partial states over disjoint parts of the keys, in the order given. The result has the bits
 // of one state to which all keys were added in turn, if every part after the first holds one chunk:
 // keys that lie between two multiples of 256. Otherwise it differs from that by the order of sums
-// in f64: of C chunks in all, by at most 4 (C + 1) 2^-53 times the largest |out| of a chunk alone.
+// in f64: of C chunks in all, by at most 32 (C + 1) 2^-53 times the largest |out| of a chunk alone.
 ATTEND_API void merge_partial(const std::vector<ConstTensorView>& states, const TensorView& state,
                               Context& context = default_context());
 
