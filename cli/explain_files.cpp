@@ -4,6 +4,7 @@
 #include "shown.h"
 #include "trace_shapes.h"
 #include "units.h"
+#include "words.h"
 
 #include <algorithm>
 #include <cmath>
@@ -139,6 +140,7 @@ class Reader {
     for (const NamedTensor& named : file.tensors)
       if (named.name.ends_with("weights") && named.tensor.view().rank() == 4)
         prefixes.push_back(named.name.substr(0, named.name.size() - 7));
+    std::sort(prefixes.begin(), prefixes.end(), natural_less);
     std::string list;
     for (const std::string& prefix : prefixes) list += " '" + prefix + "'";
     if (prefixes.empty())

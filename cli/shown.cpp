@@ -1,5 +1,6 @@
 #include "shown.h"
 #include "trace_shapes.h"
+#include "words.h"
 
 #include <attend/io.h>
 
@@ -193,7 +194,9 @@ void Shown::add(ViewRun& run, const std::string& name, const Heads& heads,
                         .contribution = {}});
 }
 
-// Every PREFIXq with its PREFIXk is a layer, and so is every PREFIXq_heads of a trace.
+// Every PREFIXq with its PREFIXk is a layer, and so is every PREFIXq_heads of a trace. A file may
+// hold its tensors in any order (PyTorch's are sorted by letter: 0, 1, 10, 11, 2); layers are
+// counted.
 void Shown::add_file(const std::string& path) {
   TensorFile file = load_file(path, "give arrays by --q, --k and --v");
   ViewRun& run = runs_.emplace_back();
@@ -202,22 +205,26 @@ void Shown::add_file(const std::string& path) {
   traced_ |= traced;
   const std::string q = traced ? "q_heads" : "q", k = traced ? "k_heads" : "k",
                     v = traced ? "v_heads" : "v";
+  std::vector<std::string> prefixes;
   for (const NamedTensor& named : file.tensors) {
     if (!named.name.ends_with(q)) continue;
     const std::string prefix = named.name.substr(0, named.name.size() - q.size());
     const bool separate =
         prefix.empty() || prefix.back() == '.' || prefix.back() == '_' || prefix.back() == '/';
-    if (!separate || !file.find(prefix + k)) continue;
+    if (separate && file.find(prefix + k)) prefixes.push_back(prefix);
+  }
+  std::sort(prefixes.begin(), prefixes.end(), natural_less);
+  for (const std::string& prefix : prefixes) {
     if (traced) {
       add_trace(run, file, prefix);
       continue;
     }
-    const Tensor* values = file.find(prefix + v);
+    const Tensor &queries = file.at(prefix + q), *values = file.find(prefix + v);
     const std::string name = prefix.empty() ? "" : prefix.substr(0, prefix.size() - 1);
     add(run, name,
-        {keep(typed(named.tensor, named.name)), keep(typed(file.at(prefix + k), prefix + k)),
+        {keep(typed(queries, prefix + q)), keep(typed(file.at(prefix + k), prefix + k)),
          values ? ConstTensorView(keep(typed(*values, prefix + v))) : ConstTensorView()},
-        options_for(flags_.type.empty() ? named.tensor.dtype() : type_named(flags_.type)));
+        options_for(flags_.type.empty() ? queries.dtype() : type_named(flags_.type)));
   }
   if (run.layers.empty())
     throw UsageError(path + (traced ? ": the trace has no q_heads and k_heads; trace a layer"

@@ -2,6 +2,7 @@
 
 #include "cases/oracle/widen.h"
 #include "cases/random.h"
+#include "words.h"
 
 #include <algorithm>
 #include <array>
@@ -70,8 +71,11 @@ Tensor load_tensor(const std::string& source) {
   TensorFile file = load_safetensors(place.path);
   if (place.name.empty() && file.tensors.size() == 1) return std::move(file.tensors[0].tensor);
   if (!place.name.empty()) return file.at(place.name);
+  std::vector<std::string> all;
+  for (const NamedTensor& named : file.tensors) all.push_back(named.name);
+  std::sort(all.begin(), all.end(), natural_less);
   std::string names;
-  for (const NamedTensor& named : file.tensors) names += " " + named.name;
+  for (const std::string& name : all) names += " " + name;
   throw UsageError(place.path + " holds " + std::to_string(file.tensors.size()) +
                    " tensors; say which: " + place.path + ":NAME with one of" + names);
 }

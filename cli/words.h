@@ -4,12 +4,17 @@
 #include <CLI/CLI.hpp>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace attend::cli {
 
 std::vector<std::string> command_names(const CLI::App& app);
 std::vector<std::string> flag_names(const CLI::App& app);  // "--heads"
+
+// Whether a comes before b as people count: "layers.2" before "layers.10". Digits are compared as
+// the numbers that they are, all else by letter.
+bool natural_less(std::string_view a, std::string_view b);
 
 bool takes_value(const CLI::Option& option);
 

@@ -94,6 +94,38 @@ class View(Inputs):
         self.assertEqual([layer["name"] for layer in data["runs"][0]["layers"]], ["block.0", "block.1"])
         self.assertTrue(data["runs"][0]["layers"][1]["causal"])
 
+    def test_layers_are_counted_not_spelled(self):
+        """A file of twelve layers as PyTorch writes it: sorted by letter."""
+        layers = {f"layers.{n}.attn.{x}": Tensor(getattr(self, x).shape, [e + n / 8 for e in getattr(self, x).data], "f4")
+                  for n in range(12) for x in "qk"}
+        save_safetensors(self.folder / "layers.safetensors", dict(sorted(layers.items())))
+        names = [f"layers.{n}.attn" for n in range(12)]
+        data = self.page("layers.safetensors", "--window", "5,1,0,2,0,3", "--embed", 0.001, "--tiles", 1)
+        found = data["runs"][0]["layers"]
+        self.assertEqual([layer["name"] for layer in found], names)
+        windows = [window for window in found[5]["windows"] if window["keys"] == 3]
+        self.assertEqual(len(windows), 1)
+        _, weights, _, _ = attention(layers["layers.5.attn.q"], layers["layers.5.attn.k"], self.v)
+        for i in range(2):
+            for j in range(3):
+                self.assertAlmostEqual(windows[0]["weights"].at(i, j), weights.at(0, 1, i, j), 5)
+        inspected = self.run_json("inspect", "layers.safetensors", "--window", "5,1,0,2,0,3")
+        self.assertEqual([layer["name"] for layer in inspected["layers"]], names)
+        for n, weight in enumerate(inspected["windows"][0]["weights"]):
+            self.assertAlmostEqual(weight, weights.at(0, 1, n // 3, n % 3), 5)
+        message = self.fails(2, "say which", "inspect", "--q", "layers.safetensors", "--k", "k.npy")
+        listed = [int(n) for n in re.findall(r"layers\.(\d+)\.attn\.q", message)]
+        self.assertEqual(listed, list(range(len(listed))))
+        self.assertGreater(len(listed), 2)
+
+    def test_names_with_numbers_are_sorted_as_people_count(self):
+        names = ["", "a2", "a2.b1", "a10", "a10.b9", "a10.b10", "b", "b01", "b1", "b1c", "b20", "c18446744073709551616",
+                 "c18446744073709551617"]
+        tensors = {f"{name}{'.' if name else ''}{x}": self.q if x == "q" else self.k for name in names for x in "qk"}
+        save_safetensors(self.folder / "names.safetensors", dict(sorted(tensors.items(), key=lambda each: each[0][::-1])))
+        found = [layer["name"] for layer in self.page("names.safetensors")["runs"][0]["layers"]]
+        self.assertEqual(found, ["layer 0", *names[1:]])
+
     def test_a_layer_with_an_input(self):
         w = {f"{x}.weight": numbers((8, 8), n) for n, x in enumerate("qkvo", 3)}
         save_safetensors(self.folder / "layer.safetensors", w)
