@@ -404,6 +404,25 @@ TEST(label_of, names_what_a_head_does) {
   EXPECT_EQ(previous.definition, "mean weight on the key before the query");
 }
 
+// A head that finds nothing in most rows rests on key 0 there. That is not what it does.
+TEST(label_of, a_head_that_rests_on_the_first_token_is_not_named_after_it) {
+  const auto label = [](const Statistics& s) { return label_of(s.heads[0]).name; };
+  const auto once = [](std::int64_t i) { return std::int64_t{i == 3 ? 2 : 0}; };
+  EXPECT_EQ(label(pointing(6, once)), "selective");
+  EXPECT_NEAR(label_of(pointing(6, once).heads[0]).score, 5.0 / 6, 1e-6);
+  EXPECT_EQ(label(pointing(40, [](std::int64_t i) { return i % 3 == 2 ? i - 1 : 0; })),
+            "selective");
+  // One row of forty does not change what the head does.
+  EXPECT_EQ(label(pointing(40, [](std::int64_t i) { return std::int64_t{i == 3 ? 2 : 0}; })),
+            "first token");
+  // Wherever it can, it looks right after the earlier copy; the first half has none.
+  Tensor tokens({40}, DType::i32);
+  for (std::int64_t j = 0; j < 40; ++j) tokens.at<std::int32_t>({j}) = static_cast<int>(j % 32);
+  EXPECT_EQ(label(pointing(
+                40, [](std::int64_t i) { return i - 31; }, tokens)),
+            "induction");
+}
+
 // ---- Planning ----------------------------------------------------------------------------------
 
 TEST(plan, says_what_is_inspected) {

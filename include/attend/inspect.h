@@ -90,8 +90,8 @@ ATTEND_API Tensor weights_of(const ConstTensorView& q, const ConstTensorView& k,
 // What a head mostly does, and how strongly: "previous token", 0.97.
 struct HeadLabel {
   std::string name;        // "previous token", "first token", "current token", "induction",
-                           // "duplicate token", "local", "uniform", "mixed", "none", "not finite"
-  double score = 0;        // 0 to 1
+                           // "duplicate token", "selective", "local", "uniform", "mixed"
+  double score = 0;        // 0 to 1; 0 for the names "none" and "not finite"
   std::string definition;  // what the score is, one sentence
 };
 ATTEND_API HeadLabel label_of(const HeadStatistics& head);

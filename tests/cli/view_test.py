@@ -126,6 +126,14 @@ class View(Inputs):
         found = [layer["name"] for layer in self.page("names.safetensors")["runs"][0]["layers"]]
         self.assertEqual(found, ["layer 0", *names[1:]])
 
+    def test_the_heads_of_the_constructed_sentence_are_named_by_what_they_do(self):
+        """Four of them find something in one or two rows and rest on token 0 in all others."""
+        self.run_ok("explain", "sentence", "--save-layer", "layer.safetensors", "--save-input", "x.npy")
+        data = self.page("--weights", "layer.safetensors", "--input", "x.npy", "--text", "The cat sat on the mat")
+        self.assertEqual([label["name"] for label in data["runs"][0]["layers"][0]["labels"]],
+                         ["previous token", "first token", "selective", "selective", "selective", "selective",
+                          "uniform", "mixed"])
+
     def test_a_layer_with_an_input(self):
         w = {f"{x}.weight": numbers((8, 8), n) for n, x in enumerate("qkvo", 3)}
         save_safetensors(self.folder / "layer.safetensors", w)
