@@ -50,7 +50,8 @@ void save_demo_page(const std::filesystem::path& path, const DemoHeads& heads, C
   const std::size_t layers = heads.after->blocks().size();
   const ViewRun runs[] = {run_of("before training", before, layers, heads),
                           run_of("after training", after, layers, heads)};
-  save_view(path, runs, {.title = "An induction head, before and after training"}, context);
+  save_view(path, runs, {.title = "An induction head, before and after training", .open_run = 1},
+            context);
 }
 
 }  // namespace attend::cli

@@ -75,6 +75,8 @@ std::vector<Mistake> mistakes() {
        "view: tiles is 0; it must be from 1 to 1024"},
       {"top_k", [](Page& p) { p.options.top_k = -1; },
        "view: top_k is -1; it must be from 0 to 1024"},
+      {"open_run", [](Page& p) { p.options.open_run = 1; },
+       "view: open_run is 1; there are 1 runs, counted from 0"},
       {"no_layers", [](Page& p) { p.runs[0].layers.clear(); }, "view: there are no layers"},
       {"no_q", [](Page& p) { p.runs[0].layers[0].q = {}; }, "view: layer 0: there is no q"},
       {"no_k",

@@ -52,6 +52,7 @@ struct ViewOptions {
   std::int64_t tiles = 128;                          // of a map, in each direction, at most
   std::int64_t top_k = 8;                            // keys of largest weight of each row
   std::vector<ViewWindow> windows{};                 // in every run
+  std::int64_t open_run = 0;                         // of two runs, the one that is seen first
 };
 
 // The page as text. One run, or two of equal sizes to compare. Memory: O(length) beside the page.

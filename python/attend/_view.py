@@ -85,7 +85,7 @@ def view(q: Arrays | LayerHeads | Sequence[LayerHeads], k: Arrays | None = None,
          compare: Any = None, names: tuple[str, str] = ("", ""),
          layer_names: Sequence[str] | None = None, title: str = "", language: str = "en",
          batch: int = 0, embed_bytes: int = 8 << 20, tiles: int = 128, top_k: int = 8,
-         windows: Sequence[Sequence[int]] = (), context: Context | None = None,
+         windows: Sequence[Sequence[int]] = (), open_run: int = 0, context: Context | None = None,
          **options: Any) -> View:
     """A page that shows every head: one HTML file, offline, for any length.
 
@@ -104,6 +104,7 @@ def view(q: Arrays | LayerHeads | Sequence[LayerHeads], k: Arrays | None = None,
                          says so
     tiles, top_k         sizes of the maps and lists of what is reduced
     windows              (layer, head, query, queries, key, keys) whose weights are exact all the same
+    open_run             of two runs, the one that is seen first: 0, or 1 for the second
 
     >>> q = numpy.ones((1, 2, 4, 8), 'float32')
     >>> page = attend.view(q, q, q, causal=True, tokens="a b a b".split())
@@ -131,7 +132,7 @@ def view(q: Arrays | LayerHeads | Sequence[LayerHeads], k: Arrays | None = None,
         runs.append({"name": names[1], **texts,
                      "layers": _layers(other_q, other_k, other_v, layer_names, options)})
     try:
-        page = view_page(runs, title, language, batch, embed_bytes, tiles, top_k, windows, context)
+        page = view_page(runs, title, language, batch, embed_bytes, tiles, top_k, windows, open_run, context)
     except TypeError as error:
         if "the options are" not in str(error):
             raise

@@ -88,14 +88,15 @@ class Runs {
 std::string page(const nb::list& runs, const std::string& title, const std::string& language,
                  std::int64_t batch, std::int64_t embed_bytes, std::int64_t tiles,
                  std::int64_t top_k, const std::vector<std::vector<std::int64_t>>& windows,
-                 Context* context) {
+                 std::int64_t open_run, Context* context) {
   const Runs read_runs(runs);
   ViewOptions options{.title = title,
                       .language = language,
                       .batch = batch,
                       .embed_bytes = embed_bytes,
                       .tiles = tiles,
-                      .top_k = top_k};
+                      .top_k = top_k,
+                      .open_run = open_run};
   for (const auto& w : windows) {
     if (w.size() != 6)
       throw InvalidArgument("view: a window is (layer, head, query, queries, key, keys), found " +
@@ -198,10 +199,10 @@ array([[0.25, 0.25]])
 )");
 
   m.def("view_page", page, "runs"_a, "title"_a, "language"_a, "batch"_a, "embed_bytes"_a, "tiles"_a,
-        "top_k"_a, "windows"_a, no_context,
+        "top_k"_a, "windows"_a, "open_run"_a, no_context,
         nb::sig("def view_page(runs: list[Any], title: str, language: str, batch: int, "
                 "embed_bytes: int, tiles: int, top_k: int, windows: Sequence[Sequence[int]], "
-                "context: Context | None = None) -> str"),
+                "open_run: int, context: Context | None = None) -> str"),
         "The page as text, from dicts of runs and layers; attend.view makes them.");
 }
 

@@ -89,6 +89,7 @@ std::string view_page(std::span<const ViewRun> runs, const ViewOptions& options,
                           .set("title", options.title)
                           .set("language", options.language)
                           .set("notes", notes.list())
+                          .set("open", options.open_run)
                           .set("runs", run_list);
     return filled(kShell.text,
                   {{"language", options.language},

@@ -32,6 +32,8 @@ void check(std::span<const ViewRun> runs, const ViewOptions& o) {
     fail("embed_bytes is ", o.embed_bytes, "; it must be from 0 to ", kMostEmbeddedBytes);
   if (o.tiles < 1 || o.tiles > 1024) fail("tiles is ", o.tiles, "; it must be from 1 to 1024");
   if (o.top_k < 0 || o.top_k > 1024) fail("top_k is ", o.top_k, "; it must be from 0 to 1024");
+  if (o.open_run < 0 || o.open_run >= std::ssize(runs))
+    fail("open_run is ", o.open_run, "; there are ", runs.size(), " runs, counted from 0");
 }
 
 // ---- tokens ------------------------------------------------------------------------------------

@@ -465,6 +465,7 @@ class Demo(ExplainTest):
         page = (self.folder / "attend-demo.html").read_text()
         self.assertIn("before training", page)
         self.assertIn("after training", page)
+        self.assertIn('"open":1', page)                       # the page opens on what was learned
         self.assertLess(max(training["before"][1]), 0.3)
         self.assertGreater(max(training["after"][1]), 0.8)
 
