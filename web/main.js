@@ -134,6 +134,7 @@ function start() {
       if (searchFinished() && (state.sort === "difference" || state.colour === "difference"))
         views.grid.build();
       else if (top !== differenceOf(null, null)) views.grid.redraw();
+      if (top !== differenceOf(null, null)) views.text.show();
       top = differenceOf(null, null);
       views.map.draw();
     }).catch(unexpected);

@@ -1,6 +1,7 @@
 // The text, shaded by what the chosen queries see (or by who sees the chosen keys). Long texts are
 // shown a page at a time, below a strip of the whole.
 import {cssColour, Scale} from "./colour.js";
+import {differenceOf} from "./compare.js";
 import {FILTERED, UNKNOWN, unpack} from "./data.js";
 import {clamp, element, fill, number, press, segmented, signed} from "./dom.js";
 import {keyToken, placeElement, queryStart, queryToken, selfAttention, shown} from "./page.js";
@@ -101,7 +102,8 @@ export class TextView {
     press(this.direction, state.reverse);
     press(this.combine, state.combine);
     const { chosen, sums, known, tooMany } = this.values();
-    let top = state.same && !source.difference ? 1 : 0;  // a sum over several may be more than 1
+    // As the map's; a sum over several may be more.
+    let top = !state.same ? 0 : source.difference ? differenceOf(null, null) || 0 : 1;
     if (sums)
       for (const value of sums) top = Math.max(top, Math.abs(value) || 0);
     this.scale = new Scale({ bend: state.bend, top, difference: source.difference });

@@ -20,7 +20,11 @@ TOPS = """() => ["#map", ".legend", ".heads", ".texts"].map(
 
 def long_tokens():
     blobs = Blobs()
-    return page_of([fixtures.run_of(LONG, blobs), fixtures.run_of(LONG, blobs, seed=3)], blobs)
+    runs = [fixtures.run_of(LONG, blobs), fixtures.run_of(LONG, blobs, seed=3)]
+    for run in runs:
+        for n, layer in enumerate(run["layers"]):
+            layer["name"] = f"model.decoder.layers.{n}.self_attention.core"
+    return page_of(runs, blobs)
 
 
 PAGES = {
