@@ -165,8 +165,8 @@ def test_both_scores_of_a_head_are_of_one_metric(show):
     for at, name in enumerate(("before", "after")):
         layer = layer_of(source, blobs, "layer 0", [0, 1, 2, 0, 1, 2])
         layer["metrics"]["evenness"] = [0.0] * len(pairs)
-        for metric in set(names.values()) - {None}:
-            layer["metrics"][metric] = random.uniform(size=len(pairs)).round(3).tolist()
+        for metric in sorted(set(names.values()) - {None}):
+            layer["metrics"][metric] = random.uniform(size=len(pairs)).round(2).tolist()  # as many digits as are shown
         layer["labels"] = [
             {"name": pair[at], "score": layer["metrics"][names[pair[at]]][h] if names[pair[at]] else 0}
             for h, pair in enumerate(pairs)
