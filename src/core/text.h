@@ -31,6 +31,7 @@ void write_part(std::ostream& os, const Number& number) {
 template <class... Parts>
 std::string text(const Parts&... parts) {
   std::ostringstream os;
+  os.exceptions(std::ios::badbit);  // or half a text, where memory ends, would pass for all of it
   (write_part(os, parts), ...);
   return os.str();
 }

@@ -1,8 +1,7 @@
 // Random cases for the properties: small enough that a plain kernel takes milliseconds, and rich
 // enough that every option meets every other one sooner or later.
+#include "dice.h"
 #include "property_trial.h"
-
-#include "cases/random.h"
 
 #include <gtest/gtest.h>
 
@@ -11,23 +10,6 @@
 
 namespace attend::test {
 namespace {
-
-class Dice {
- public:
-  explicit Dice(std::uint64_t seed) : random_(seed, 77) {}
-  bool chance(double p) { return random_.chance(p, n_++); }
-  std::int64_t between(std::int64_t least, std::int64_t most) {
-    return least + random_.below(most - least + 1, n_++);
-  }
-  template <class T>
-  T one_of(std::initializer_list<T> choices) {
-    return choices.begin()[between(0, static_cast<std::int64_t>(choices.size()) - 1)];
-  }
-
- private:
-  cases::Random random_;
-  std::uint64_t n_ = 0;
-};
 
 void roll_sizes(Dice& dice, cases::Case& c) {
   c.type = dice.one_of({DType::f64, DType::f32, DType::bf16, DType::f16});

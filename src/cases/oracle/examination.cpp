@@ -1,5 +1,6 @@
 #include "examination.h"
 
+#include "../random.h"
 #include "statistics.h"
 
 #include <cmath>
@@ -197,6 +198,52 @@ Outcome Examination::inspect(const std::string& kernel) {
     wrong_ += error.what() + std::string("\n");
   }
   return finish("inspect", kernel);
+}
+
+Outcome Examination::window(std::uint64_t seed) {
+  const cases::Instance& in = instance_;
+  const Extents& e = reader_.extents();
+  begin("weights_of");
+  const cases::Random random(seed, 31);
+  WeightsWindow window;
+  const auto some = [&](std::int64_t size, std::uint64_t n) {
+    return size > 0 ? random.below(size, n) : 0;
+  };
+  window.batch = some(e.batch, 0);
+  window.head = some(e.heads, 1);
+  if (e.batch == 0 || e.heads == 0) return {true, "there is no head"};
+  const SequenceRows rows = rows_of(reader_.arguments(), window.batch);
+  const auto queries = static_cast<std::int64_t>(rows.queries.size());
+  const std::int64_t keys =
+      in.options.block_table ? e.keys : static_cast<std::int64_t>(rows.keys.size());
+  window.query = some(queries, 2);
+  window.queries = some(queries - window.query + 1, 3);
+  window.key = some(keys, 4);
+  window.keys = some(keys - window.key + 1, 5);
+  try {
+    attention(in.q, in.k, in.v, in.out, in.options, in.outputs_with_lse(), *judgement_.context);
+    const std::vector<double> found =
+        widen(weights_of(in.q, in.k, in.lse, window, in.options, *judgement_.context));
+    // The weights are relative to an lse that was rounded to its type.
+    const double u = (16 + 4 * std::sqrt(terms_)) * accumulator_;
+    for (std::size_t n = 0; n < found.size(); ++n) {
+      const std::int64_t at = static_cast<std::int64_t>(n);
+      const std::int64_t i = window.query + at / window.keys, j = window.key + at % window.keys;
+      const auto pair = static_cast<std::size_t>(
+          ((window.batch * e.heads + window.head) * e.queries + i) * e.keys + j);
+      const double truth = truth_.first.weights[pair];
+      const double allowed = u * bounds_.accumulated.weights[pair] + 0x1p-126;
+      if (std::abs(found[n] - truth) <= allowed) continue;
+      wrong_ += "weights_of, query " + std::to_string(i) + ", key " + std::to_string(j) +
+                " of batch " + std::to_string(window.batch) + ", head " +
+                std::to_string(window.head) + " is " + number(found[n]) + ", truth " +
+                number(truth) + ", allowed error " + number(allowed) + "\n";
+      break;
+    }
+  } catch (const std::exception& error) {
+    wrong_ += error.what() + std::string("\n");
+  }
+  return finish("window", "weights_of");
 }
 
 std::vector<std::string> kernels_for(const std::string& operation) {

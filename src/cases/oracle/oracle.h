@@ -89,6 +89,7 @@ template <class Real>
 void values(const Head<Real>& head, HeadResults<Real>& results) {
   for (std::int64_t i = 0; i < head.queries; ++i)
     for (std::int64_t j = 0; j < head.keys; ++j) {
+      if (!head.visible[head.pair(i, j)]) continue;  // 0 times a hidden NaN
       const Real p = results.weights[head.pair(i, j)] * head.keep[head.pair(i, j)];
       for (std::int64_t e = 0; e < head.dv; ++e)
         results.out[head.of_out(i) + head.at(e)] += p * head.v[head.of_v(j) + head.at(e)];
