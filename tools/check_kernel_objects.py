@@ -62,7 +62,6 @@ OPERANDS = (re.compile(r"(?P<read>.*),(?P<written>%\w+)"),
             re.compile(r"(?P<written>[xw]\d+), (?P<read>.*)"))
 REGISTER = re.compile(r"%\w+|\bsp\b|\bx\d+\b")
 READS_ONLY = re.compile(r"cmp|test|st[rpu]|cb|tb")
-FRAME = ("%rsp", "%rbp", "x29")   # they lead to the stack until the end, once they do
 
 
 def functions(listing):
@@ -84,26 +83,56 @@ def follow(pointers, mnemonic, operands):
     """Which registers point to the stack after an instruction: those made of others that do."""
     match = next(filter(None, (form.fullmatch(operands) for form in OPERANDS)), None)
     if match is None or READS_ONLY.match(mnemonic):
-        return
+        return pointers
     read, written = set(REGISTER.findall(match["read"])), match["written"]
     if written.startswith("%") and mnemonic in ("add", "sub"):
         read.add(written)
     loads = "(" in match["read"] and mnemonic != "lea"
     if mnemonic in ("lea", "mov", "add", "sub") and not loads and read & pointers:
-        pointers.add(written)
-    elif written not in FRAME:
-        pointers.discard(re.sub("^%e", "%r", written).replace("w", "x"))
+        return pointers | {written}
+    loaded = {written, *re.findall(r"^[xw]\d+(?=,)", match["read"])} if mnemonic == "ldp" else {written}
+    return pointers - {re.sub("^%e", "%r", name).replace("w", "x") for name in loaded - {"%rsp"}}
 
 
-def stack_vectors(code):
-    """Addresses of the instructions that move a vector to or from the stack. What points there is
-    followed from line to line, not from jump to jump: enough for what compilers write."""
-    pointers, found = {"%rsp", "sp"}, set()
-    for address, mnemonic, operands, _ in code:
+def ways(code):
+    """{address: the addresses that may come next}."""
+    after = {}
+    for n, (address, mnemonic, _, target) in enumerate(code):
+        after[address] = [following[0] for following in code[n + 1:n + 2] if not END.fullmatch(mnemonic)]
+        if target is not None:
+            after[address].append(target)
+    return after
+
+
+def stack_vectors(code, after):
+    """Addresses of the instructions that move a vector to or from the stack. What may point there is
+    followed along every way through the function, as compilers move code behind the end; where no
+    way is seen to lead (a table of jumps), from the line above."""
+    pointers, found, above = {}, set(), frozenset({"%rsp", "sp"})
+    by_address = {address: (mnemonic, operands) for address, mnemonic, operands, _ in code}
+
+    def behind(address):
+        mnemonic, operands = by_address[address]
+        pointing = pointers[address]
         if not VECTOR.search(operands):
-            follow(pointers, mnemonic, operands)
-        elif any(base in pointers for match in BASE.findall(operands) for base in match):
+            return follow(pointing, mnemonic, operands)
+        if any(base in pointing for match in BASE.findall(operands) for base in match):
             found.add(address)
+        return pointing
+
+    for start in by_address:
+        new = []
+        if start not in pointers:
+            pointers[start], new = above, [start]
+        while new:
+            address = new.pop()
+            pointing = behind(address)
+            for place in filter(by_address.get, after[address]):
+                known = pointers.get(place)
+                if known is None or not pointing <= known:
+                    pointers[place] = pointing | (known or frozenset())
+                    new.append(place)
+        above = behind(start)
     return found
 
 
@@ -118,17 +147,14 @@ def reached(start, edges, without):
     return found
 
 
-def hot_loops(code):
+def hot_loops(code, after):
     """The addresses of each innermost loop that has fused multiply-adds. A loop has a head, which
     every way from the beginning comes by, and is all from where one gets back to it: code that the
     compiler has moved behind the end jumps back, too, and is none."""
     fused = {address for address, mnemonic, _, _ in code if FUSED.fullmatch(mnemonic)}
-    after, before = {}, {}
-    for n, (address, mnemonic, _, target) in enumerate(code):
-        after[address] = [following[0] for following in code[n + 1:n + 2] if not END.fullmatch(mnemonic)]
-        if target is not None:
-            after[address].append(target)
-        for place in after[address]:
+    before = {}
+    for address, places in after.items():
+        for place in places:
             before.setdefault(place, []).append(address)
     loops = []
     for head in {target for *_, target in code if target in after}:
@@ -148,7 +174,8 @@ def spills(listing):
             continue
         products += 1
         name = name.replace("attend::(anonymous namespace)::", "")
-        loops, moved = hot_loops(code), stack_vectors(code)
+        after = ways(code)
+        loops, moved = hot_loops(code, after), stack_vectors(code, after)
         if not loops:
             yield "a product has a loop of fused multiply-adds", name
         found = [f"{address:x}: {mnemonic} {operands}" for address, mnemonic, operands, _ in code
@@ -215,6 +242,22 @@ ARM = """0000000000000530 <void attend::(anonymous namespace)::product_tile<F64,
      558:\tldp\td8, d9, [sp, #32]
      55c:\tret
 """
+# As clang makes it: the loop stands behind the end, and its registers led to the stack in between.
+BEHIND = """0000000000000800 <product_tile>:
+     800:\tsub\tx9, sp, #0xc0
+     804:\tldp\tx13, x9, [x0]
+     808:\tb.ge\t820 <product_tile+0x20>
+     80c:\tmov\tx13, sp
+     810:\tldr\tq0, [x13, #96]
+     814:\tadd\tx9, x13, #0x60
+     818:\tret
+     820:\tadd\tx4, x13, x9, lsl #2
+     824:\tldr\tq1, [x4], #16
+     828:\tldr\tq2, [x13]
+     82c:\tfmla\tv3.4s, v1.4s, v2.s[0]
+     830:\tb.le\t824 <product_tile+0x24>
+     834:\tb\t80c <product_tile+0xc>
+"""
 
 
 def products_wrong():
@@ -230,11 +273,17 @@ def products_wrong():
         (X86, "%ymm0,%ymm2,%ymm3", "-0x40(%rbp),%ymm2,%ymm3", registers),
         (X86, "mov    %rsp,%rbp", "mov    %rdi,%rbp", None),        # %rbp is a register like others
         (X86, "lea    0x8(%rsi),%rax", "lea    0x8(%rsp),%rax", registers),
+        (X86, "mov    0x40(%rbp),%r8", "lea    0x8(%rbp),%rdx", registers),
+        (X86.replace("and    $0xffffffffffffffe0,%rsp", "lea    0x8(%r8),%rbp"),
+         "mov    0x40(%rbp),%r8", "lea    (%rdx,%rbp,4),%rdx", None),   # it was the stack's before
         (X86, "vfmadd231ps", "vmulps", loop), (X86, "jne    734", "jne    750", loop),
         (ARM, "q24, [x3, x15]", "q24, [sp, #160]", registers),
         (ARM, "ldp\tq3, q2, [x4]", "str\tq3, [x29, #48]", registers),
         (ARM, "add\tx4, x12,", "add\tx4, sp,", registers),
         (ARM, "fmla", "fadd", loop), (ARM, "b.ne\t540", "b.ne\t558", loop),
+        (BEHIND, "", "", None), (BEHIND, "ldp\tx13, x9, [x0]", "ldp\tx13, x8, [x0]", registers),
+        (BEHIND, "b.ge\t820 <product_tile+0x20>", "br\tx8", registers),   # nobody knows from where
+        (BEHIND, "ldr\tq0, [x13, #96]", "b.ne\t820 <product_tile+0x20>", registers),
         (X86, "product_tile", "sum_tile", there), ("", "", "", there),
     )
     wrong = 0

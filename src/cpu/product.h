@@ -280,6 +280,12 @@ ATTEND_INLINE std::int64_t steps_by_lane(const Operands<T>& x, V (&sum)[kRows][k
         unrolled<kRows>(ATTEND_EACH(r) {
           if constexpr (r >= V::kLanes / 2) after(b_at, sum[r][2]);
         });
+#ifdef __clang__  // it would load all b of a group past the prefetches, into more registers than
+                  // are
+      if constexpr (kLayout == Layout::along && is_wide(kVectors))
+        unrolled<kRows>(
+            ATTEND_EACH(r) { unrolled<kVectors>(ATTEND_EACH(n) { after(b_at, sum[r][n]); }); });
+#endif
     });
   }
   return k;
