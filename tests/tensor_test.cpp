@@ -1,5 +1,5 @@
 // Shapes, views and tensors.
-#include <attend/tensor.h>
+#include <attend/options.h>
 
 #include <gtest/gtest.h>
 
@@ -42,6 +42,14 @@ TEST(Shape, compares_prints_and_counts) {
   EXPECT_EQ(element_count({kLargest}), kLargest);
   const std::vector<std::int64_t> values{5, 6, 7, 8, 9, 10, 11, 12};
   EXPECT_EQ(Shape(values), (Shape{5, 6, 7, 8, 9, 10, 11, 12}));
+}
+
+TEST(Shape, takes_integers_of_any_type) {
+  const std::vector<float> rows(5);
+  enum { kHeads = 2 };
+  EXPECT_EQ((Shape{rows.size(), kHeads, 3U, std::int8_t{4}, -1}), (Shape{5, 2, 3, 4, -1}));
+  EXPECT_EQ(Tensor({rows.size(), 2}).shape(), (Shape{5, 2}));
+  static_assert(!std::is_constructible_v<Shape::Value, float>);
 }
 
 TEST(Shape, a_size_of_zero_makes_the_count_zero_whatever_stands_beside_it) {
@@ -326,6 +334,38 @@ TEST(Memory, threads_share_it) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// ---- TensorOrView ------------------------------------------------------------------------------
+
+// Without an owner the next tensor of that size would take the memory.
+TEST(TensorOrView, a_tensor_that_is_given_away_lives_as_long_as_the_options) {
+  const auto bytes = [](std::uint8_t value) { return Tensor({value, value}, {2}); };
+  AttentionOptions options;
+  {
+    const AttentionOptions first{.query_offset = Tensor({std::int64_t{7}}, {1}), .mask = bytes(3)};
+    options = first;
+  }
+  const Tensor other = bytes(9), another({std::int64_t{9}}, {1});
+  EXPECT_EQ(options.mask.at<std::uint8_t>({1}), 3);
+  EXPECT_EQ(options.query_offset.each().at<std::int64_t>({0}), 7);
+}
+
+TEST(TensorOrView, of_a_tensor_that_has_a_name_it_is_a_view) {
+  Tensor mask({std::uint8_t{1}, std::uint8_t{0}}, {2});
+  AttentionOptions options{.mask = mask};
+  EXPECT_EQ(options.mask.data(), mask.view().data());
+  options.mask = mask.view().slice(0, 1, 2);
+  mask.at<std::uint8_t>({1}) = 5;
+  EXPECT_EQ(options.mask.at<std::uint8_t>({0}), 5);
+  options.mask = {};
+  EXPECT_FALSE(options.mask);
+  struct Array {  // of another library
+    Tensor& tensor;
+    operator ConstTensorView() const { return tensor; }
+  };
+  options.mask = Array{mask};
+  EXPECT_EQ(options.mask.data(), mask.view().data());
 }
 
 }  // namespace

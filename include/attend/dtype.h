@@ -1,6 +1,7 @@
 // The element types, and the two 16-bit floating-point types that C++20 does not have.
 #pragma once
 
+#include <attend/language.h>
 #include <attend/version.h>
 
 #include <bit>

@@ -2,6 +2,7 @@
 // found: "attention: k has 6 heads, q has 16; heads of q must be a multiple".
 #pragma once
 
+#include <attend/language.h>
 #include <attend/version.h>
 
 #include <stdexcept>

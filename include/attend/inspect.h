@@ -23,7 +23,7 @@ struct InspectOptions {
   std::int64_t local_width = 8;  // keys at most this far from the query are "local"
   // Token ids of the keys: [batch, keys], or [keys] for all sequences; [total] if keys are packed.
   // The metrics duplicate and induction need them.
-  ConstTensorView tokens{};
+  TensorOrView tokens{};
   // Both above 0: a map of the weights with at most this many tiles. The sides of a tile are the
   // smallest powers of two that suffice.
   std::int64_t tile_rows = 0, tile_columns = 0;

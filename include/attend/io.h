@@ -28,7 +28,7 @@ struct NamedTensor {
 
 struct NamedView {
   std::string name;
-  ConstTensorView tensor;
+  TensorOrView tensor;
 };
 
 using Metadata = std::map<std::string, std::string>;

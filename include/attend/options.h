@@ -27,19 +27,20 @@ class QueryOffset {
   QueryOffset(std::int64_t all) : all_(all) {}               // NOLINT: reads as a number
   QueryOffset(const ConstTensorView& each) : each_(each) {}  // NOLINT: or as a tensor
   QueryOffset(const Tensor& each) : each_(each) {}           // NOLINT
+  QueryOffset(Tensor&& each) : each_(std::move(each)) {}     // NOLINT: kept
   const std::optional<std::int64_t>& all() const noexcept { return all_; }
   const ConstTensorView& each() const noexcept { return each_; }
 
  private:
   std::optional<std::int64_t> all_;
-  ConstTensorView each_;
+  TensorOrView each_;
 };
 
 // Block-sparse attention: visible[b, h, i / query_size, j / key_size] == 0 hides the whole block,
 // and its keys are never read. [batch or 1, heads or 1, query blocks, key blocks], the numbers
 // of blocks rounded up.
 struct Blocks {
-  ConstTensorView visible{};  // bool, u8 or an integer
+  TensorOrView visible{};  // bool, u8 or an integer
   std::int64_t query_size = 0;
   std::int64_t key_size = 0;
 };
@@ -58,7 +59,7 @@ struct Dropout {
   } origin{};
 };
 
-// The tensors are views: their memory must live until the call returns.
+// The memory of a tensor must live until the call returns, unless the tensor is given away.
 struct AttentionOptions {
   std::optional<double> scale{};     // 1 / sqrt(d) if not given
   double softcap = 0;                // s = softcap * tanh(s / softcap); 0: none
@@ -75,23 +76,23 @@ struct AttentionOptions {
 
   // [batch, heads, queries, keys] or fewer dimensions, each of them may be 1. Keys past the end of
   // a shorter last dimension are hidden.
-  ConstTensorView mask{};   // bool, u8 or an integer: 0 = hidden
-  ConstTensorView bias{};   // the tensors' type or f32, added to the scores; -inf hides
-  ConstTensorView alibi{};  // [heads] slopes: adds -slope * |i + query_offset - (j + key_offset)|
-  ConstTensorView sinks{};  // [heads] scores of a key without a value that every query sees
+  TensorOrView mask{};   // bool, u8 or an integer: 0 = hidden
+  TensorOrView bias{};   // the tensors' type or f32, added to the scores; -inf hides
+  TensorOrView alibi{};  // [heads] slopes: adds -slope * |i + query_offset - (j + key_offset)|
+  TensorOrView sinks{};  // [heads] scores of a key without a value that every query sees
   Blocks blocks{};
 
-  ConstTensorView key_lengths{};  // [batch], i32 or i64: keys from this index on are hidden
+  TensorOrView key_lengths{};  // [batch], i32 or i64: keys from this index on are hidden
 
   // Packed sequences (varlen): q [1, heads, total, d] and k, v likewise; sequence n has the queries
   // from cu_seqlens_q[n] up to cu_seqlens_q[n + 1], and keys likewise. A batch dimension elsewhere
   // is then the index of the sequence; i and j count within the sequence.
-  ConstTensorView cu_seqlens_q{};  // [sequences + 1], i32 or i64, from 0 to total
-  ConstTensorView cu_seqlens_k{};  // not given: as cu_seqlens_q
+  TensorOrView cu_seqlens_q{};  // [sequences + 1], i32 or i64, from 0 to total
+  TensorOrView cu_seqlens_k{};  // not given: as cu_seqlens_q
 
   // Paged keys: k [pages, key heads, page size, d] and v likewise; key j of batch element b is on
   // page block_table[b, j / page size]. Needs key_lengths. Queries may be packed (cu_seqlens_q).
-  ConstTensorView block_table{};  // [batch, pages of the longest], i32 or i64
+  TensorOrView block_table{};  // [batch, pages of the longest], i32 or i64
 
   Dropout dropout{};
 };

@@ -6,21 +6,37 @@
 #include <attend/error.h>
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
+#include <utility>
 
 namespace attend {
 
 inline constexpr int kMaxRank = 8;
 
-// Up to eight sizes, strides or indices.
+// Up to eight sizes, strides or indices: integers of any type, such as Shape{1, rows.size()}.
 class ATTEND_API Shape {
  public:
+  struct Value {
+    template <class T>
+    requires(std::convertible_to<T, std::int64_t> && !std::is_floating_point_v<T>) Value(T any)
+        : value(static_cast<std::int64_t>(any)) {  // NOLINT: reads as a number
+      if constexpr (std::unsigned_integral<T>)
+        if (value < 0) too_large(any);
+    }
+    std::int64_t value;
+
+   private:
+    [[noreturn]] ATTEND_API static void too_large(std::uint64_t any);
+  };
+
   Shape() = default;
-  Shape(std::initializer_list<std::int64_t> values);
+  Shape(std::initializer_list<Value> values);
   explicit Shape(std::span<const std::int64_t> values);
 
   int rank() const noexcept { return rank_; }
@@ -54,7 +70,7 @@ ATTEND_API std::string to_string(Device device);  // "cpu", "cuda:0"
 class Tensor;
 
 // Read-only view of a tensor: pointer, type, shape, strides. A default-constructed one is "none".
-class ATTEND_API ConstTensorView {
+class ATTEND_POINTER ATTEND_API ConstTensorView {
  public:
   ConstTensorView() = default;
   template <Element T>
@@ -67,7 +83,7 @@ class ATTEND_API ConstTensorView {
   ConstTensorView(const void* data, DType type, const Shape& shape, const Shape& strides,
                   Device device = {});
 
-  ConstTensorView(const Tensor& tensor) noexcept;  // NOLINT: as T* converts to const T*
+  ConstTensorView(const Tensor& tensor ATTEND_LIFETIMEBOUND) noexcept;  // NOLINT: as T* to const T*
 
   explicit operator bool() const noexcept { return defined_; }
   const void* data() const noexcept { return data_; }
@@ -104,7 +120,7 @@ class ATTEND_API ConstTensorView {
 };
 
 // View of a tensor that may be written.
-class ATTEND_API TensorView : public ConstTensorView {
+class ATTEND_POINTER ATTEND_API TensorView : public ConstTensorView {
  public:
   TensorView() = default;
   template <Element T>
@@ -117,7 +133,7 @@ class ATTEND_API TensorView : public ConstTensorView {
   TensorView(void* data, DType type, const Shape& shape, const Shape& strides, Device device = {})
       : ConstTensorView(data, type, shape, strides, device) {}
 
-  TensorView(Tensor& tensor) noexcept;  // NOLINT: as an array converts to T*
+  TensorView(Tensor& tensor ATTEND_LIFETIMEBOUND) noexcept;  // NOLINT: as an array converts to T*
 
   void* data() const noexcept { return const_cast<void*>(data_); }
   template <Element T>
@@ -132,7 +148,7 @@ class ATTEND_API TensorView : public ConstTensorView {
 };
 
 // A contiguous tensor that owns its host memory. Copies are deep. Default-constructed: none.
-class ATTEND_API Tensor {
+class ATTEND_OWNER ATTEND_API Tensor {
  public:
   Tensor() = default;
   explicit Tensor(const Shape& shape, DType type = DType::f32);  // filled with zeros
@@ -148,8 +164,8 @@ class ATTEND_API Tensor {
   Tensor& operator=(Tensor&& other) noexcept;
 
   explicit operator bool() const noexcept { return static_cast<bool>(view_); }
-  TensorView view() noexcept { return view_; }
-  ConstTensorView view() const noexcept { return view_; }
+  TensorView view() noexcept ATTEND_LIFETIMEBOUND { return view_; }
+  ConstTensorView view() const noexcept ATTEND_LIFETIMEBOUND { return view_; }
 
   template <Element T>
   T* data() {
@@ -189,5 +205,39 @@ class ATTEND_API Tensor {
 inline ConstTensorView::ConstTensorView(const Tensor& tensor) noexcept
     : ConstTensorView(tensor.view()) {}
 inline TensorView::TensorView(Tensor& tensor) noexcept : TensorView(tensor.view()) {}
+
+// A tensor in a struct of options: a view of the caller's memory, which must outlive the options,
+// or a tensor that is given away, AttentionOptions{.mask = Tensor(...)}: they and their copies keep
+// it.
+class ATTEND_API TensorOrView : public ConstTensorView {
+ public:
+  using ConstTensorView::ConstTensorView;
+  constexpr TensorOrView() = default;
+  template <class T>  // whatever a ConstTensorView can be made of
+  requires(!std::same_as<T, TensorOrView> && !std::same_as<T, Tensor> &&
+           std::convertible_to<const T&, ConstTensorView>) TensorOrView(const T& view)
+      : ConstTensorView(view) {}                                                   // NOLINT
+  TensorOrView(const Tensor& tensor) noexcept : ConstTensorView(tensor.view()) {}  // NOLINT
+  TensorOrView(Tensor&& tensor);                                                   // NOLINT
+
+  constexpr TensorOrView(const TensorOrView& other) noexcept
+      : ConstTensorView(other), kept_(other.kept_) {
+    if (kept_ != nullptr) share();
+  }
+  constexpr TensorOrView& operator=(TensorOrView other) noexcept {
+    ConstTensorView::operator=(other);
+    std::swap(kept_, other.kept_);
+    return *this;
+  }
+  constexpr ~TensorOrView() {
+    if (kept_ != nullptr) leave();
+  }
+
+ private:
+  struct Kept;  // the tensor, and how many have it
+  void share() const noexcept;
+  void leave() const noexcept;
+  Kept* kept_ = nullptr;
+};
 
 }  // namespace attend

@@ -19,7 +19,7 @@ namespace attend {
 // q [batch, heads, queries, d], k and v and the options as attention() takes them. v may be none.
 struct ViewLayer {
   std::string name{};  // empty: "layer 0", by its number
-  ConstTensorView q{}, k{}, v{};
+  TensorOrView q{}, k{}, v{};
   AttentionOptions options{};
   // [heads] or [batch * heads]: mean norm of head_h W^O_h, as MultiHeadAttention::heads() has it;
   // empty: not known.

@@ -31,8 +31,10 @@ void Checker::outputs(const TensorView& out, const AttentionOutputs& outputs) {
     shape_is("scores", outputs.scores, square);
     type_is_tensors_or_wider("scores", outputs.scores.dtype());
     p_.scores_type = outputs.scores.dtype();
-    p_.stage = outputs.stage;
   }
+  if (outputs.stage > ScoreStage::masked)
+    fail("stage is ", static_cast<int>(outputs.stage), "; it must be raw, softcapped or masked");
+  if (p_.scores) p_.stage = outputs.stage;
   if ((p_.visited_blocks = outputs.visited_blocks != nullptr)) {
     if (!p_.blocks) fail("visited_blocks is asked for, but there are no blocks");
     written("visited_blocks", {outputs.visited_blocks, DType::i64, {1}, p_.device});

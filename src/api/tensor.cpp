@@ -5,6 +5,7 @@
 #include <attend/tensor.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <limits>
 #include <new>
@@ -35,19 +36,38 @@ std::size_t byte_count(DType type, const Shape& shape) {
   return bytes;
 }
 
+int checked_rank(std::size_t rank) {
+  if (rank > static_cast<std::size_t>(kMaxRank))
+    throw InvalidArgument(
+        text("tensor: ", rank, " dimensions; at most ", kMaxRank, " are allowed"));
+  return static_cast<int>(rank);
+}
+
+// A cast makes enums of any number.
+void check_enums(DType type, Device device) {
+  if (type > DType::boolean)
+    throw InvalidArgument(text("tensor: DType(", static_cast<int>(type), ") is no type"));
+  if (device.kind > Device::Kind::cuda)
+    throw InvalidArgument(
+        text("tensor: Device::Kind(", static_cast<int>(device.kind), ") is no kind of device"));
+}
+
 }  // namespace
 
 const char* version() noexcept { return ATTEND_VERSION; }
 
 // ---- Shape -------------------------------------------------------------------------------------
 
-Shape::Shape(std::initializer_list<std::int64_t> values) : Shape(std::span(values)) {}
+Shape::Shape(std::initializer_list<Value> values) : rank_(checked_rank(values.size())) {
+  std::transform(values.begin(), values.end(), values_.begin(), [](Value v) { return v.value; });
+}
 
-Shape::Shape(std::span<const std::int64_t> values) : rank_(static_cast<int>(values.size())) {
-  if (values.size() > static_cast<std::size_t>(kMaxRank))
-    throw InvalidArgument(
-        text("tensor: ", values.size(), " dimensions; at most ", kMaxRank, " are allowed"));
+Shape::Shape(std::span<const std::int64_t> values) : rank_(checked_rank(values.size())) {
   std::copy(values.begin(), values.end(), values_.begin());
+}
+
+void Shape::Value::too_large(std::uint64_t any) {
+  throw InvalidArgument(text("tensor: a size of ", any, "; it must be below 2^63"));
 }
 
 std::string to_string(const Shape& shape) {
@@ -93,6 +113,7 @@ ConstTensorView::ConstTensorView(const void* data, DType type, const Shape& shap
 ConstTensorView::ConstTensorView(const void* data, DType type, const Shape& shape,
                                  const Shape& strides, Device device)
     : data_(data), shape_(shape), strides_(strides), device_(device), type_(type), defined_(true) {
+  check_enums(type, device);
   check_sizes(shape);
   if (strides.rank() != shape.rank())
     throw InvalidArgument(text("tensor: ", strides.rank(), " strides ", strides, " for the ",
@@ -184,6 +205,7 @@ TensorView TensorView::slice(int dim, std::int64_t begin, std::int64_t end,
 void Tensor::Free::operator()(void* memory) const noexcept { give_memory(memory); }
 
 Tensor Tensor::uninitialized(const Shape& shape, DType type) {
+  check_enums(type, {});
   check_sizes(shape);
   const std::size_t bytes = byte_count(type, shape);
   Tensor tensor;
@@ -254,6 +276,23 @@ Tensor& Tensor::operator=(Tensor&& other) noexcept {
 void Tensor::check_type(DType type) const {
   if (view_ && type != view_.dtype())
     throw InvalidArgument(text("data: the tensor holds ", view_.dtype(), ", not ", type));
+}
+
+// ---- TensorOrView ------------------------------------------------------------------------------
+
+struct TensorOrView::Kept {
+  Tensor tensor;
+  std::atomic<std::int64_t> count{1};
+};
+
+TensorOrView::TensorOrView(Tensor&& tensor) : kept_(new Kept{std::move(tensor)}) {
+  ConstTensorView::operator=(kept_->tensor);
+}
+
+void TensorOrView::share() const noexcept { kept_->count.fetch_add(1, std::memory_order_relaxed); }
+
+void TensorOrView::leave() const noexcept {
+  if (kept_->count.fetch_sub(1, std::memory_order_acq_rel) == 1) delete kept_;
 }
 
 }  // namespace attend

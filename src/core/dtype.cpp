@@ -51,9 +51,9 @@ std::string_view name_of(DType type) noexcept {
     case DType::i32: return "i32";
     case DType::i8: return "i8";
     case DType::u8: return "u8";
-    case DType::boolean: break;
+    case DType::boolean: return "bool";
   }
-  return "bool";
+  return "unknown type";  // made by a cast
 }
 
 bool is_floating_point(DType type) noexcept {

@@ -16,6 +16,9 @@ double LearningRate::at(std::int64_t step) const {
     throw InvalidArgument(text("LearningRate: peak ", peak, " and minimum ", minimum,
                                " must be finite and not negative"));
   if (warmup < 0) throw InvalidArgument(text("LearningRate: warmup is ", warmup, ", less than 0"));
+  if (decay > Decay::cosine)
+    throw InvalidArgument(text("LearningRate: decay is ", static_cast<int>(decay),
+                               "; it must be constant, linear or cosine"));
   if (decay != Decay::constant && total <= warmup)
     throw InvalidArgument(text("LearningRate: total is ", total, "; a rate that falls needs more ",
                                "steps than the warmup's ", warmup));

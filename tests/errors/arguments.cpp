@@ -67,8 +67,9 @@ void Arguments::move_to(Device device) {
       view = {const_cast<void*>(static_cast<const ConstTensorView&>(view).data()), view.dtype(),
               view.shape(), view.strides(), device};
   };
-  for (ConstTensorView* view : {&q, &k, &v, &o, &lse, &dout, &dlse, &options.bias, &options.mask,
-                                &options.key_lengths, &options.block_table})
+  for (ConstTensorView* view : std::initializer_list<ConstTensorView*>{
+           &q, &k, &v, &o, &lse, &dout, &dlse, &options.bias, &options.mask, &options.key_lengths,
+           &options.block_table})
     move(*view);
   for (TensorView* view :
        {&out, &outputs.lse, &gradients.dq, &gradients.dk, &gradients.dv, &merged, &merged_lse})

@@ -232,6 +232,8 @@ std::vector<LayerMistake> optimizer_mistakes() {
        "InvalidArgument: LearningRate: peak -1 and minimum 0 must be finite and not negative"},
       {"warmup_below_zero", [] { LearningRate{.peak = 1, .warmup = -1}.at(0); },
        "InvalidArgument: LearningRate: warmup is -1, less than 0"},
+      {"decay_of_no_kind", [] { LearningRate{.peak = 1, .decay = Decay(77)}.at(0); },
+       "InvalidArgument: LearningRate: decay is 77; it must be constant, linear or cosine"},
       {"no_steps_to_fall",
        [] { LearningRate{.peak = 1, .warmup = 5, .total = 5, .decay = Decay::linear}.at(0); },
        "InvalidArgument: LearningRate: total is 5; a rate that falls needs more steps than the "

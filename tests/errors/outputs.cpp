@@ -99,6 +99,9 @@ std::vector<ErrorCase> forward_outputs() {
           },
           "scores is bf16; it must be f32 or f64"),
       forward_error(
+          "scores_of_no_stage", [](Arguments& a) { a.outputs.stage = ScoreStage(77); },
+          "stage is 77; it must be raw, softcapped or masked"),
+      forward_error(
           "visited_blocks_without_blocks",
           [](Arguments& a) { a.outputs.visited_blocks = &a.visited; },
           "visited_blocks is asked for, but there are no blocks"),

@@ -20,6 +20,19 @@ std::vector<ErrorCase> shapes() {
        "tensor: 9 dimensions; at most 8 are allowed"},
       {"span_of_nine_dimensions", [] { Shape(std::vector<std::int64_t>(9)); },
        "tensor: 9 dimensions; at most 8 are allowed"},
+      {"size_past_63_bits",
+       [] {
+         Shape{2, std::uint64_t{1} << 63};
+       },
+       "tensor: a size of 9223372036854775808; it must be below 2^63"},
+      {"view_of_no_type", [] { ConstTensorView(nullptr, DType(77), {0}); },
+       "tensor: DType(77) is no type"},
+      {"tensor_of_no_type", [] { Tensor({2}, DType(9)); }, "tensor: DType(9) is no type"},
+      {"view_on_no_device",
+       [] {
+         ConstTensorView(nullptr, DType::f32, {0}, Device{Device::Kind(2), 0});
+       },
+       "tensor: Device::Kind(2) is no kind of device"},
       {"count_that_overflows",
        [] {
          element_count({kTwo31, kTwo31, 2});

@@ -45,10 +45,11 @@ template <class Change>
 Arguments exchange_tensors(const Arguments& arguments, Change&& change) {
   Arguments changed = arguments;
   AttentionOptions& options = changed.options;
-  for (ConstTensorView* view :
-       {&changed.q, &changed.k, &changed.v, &changed.dout, &changed.dlse, &options.mask,
-        &options.bias, &options.alibi, &options.sinks, &options.blocks.visible,
-        &options.key_lengths, &options.cu_seqlens_q, &options.cu_seqlens_k, &options.block_table})
+  for (ConstTensorView* view : std::initializer_list<ConstTensorView*>{
+           &changed.q, &changed.k, &changed.v, &changed.dout, &changed.dlse, &options.mask,
+           &options.bias, &options.alibi, &options.sinks, &options.blocks.visible,
+           &options.key_lengths, &options.cu_seqlens_q, &options.cu_seqlens_k,
+           &options.block_table})
     if (*view) *view = change(*view);
   if (options.query_offset.each()) options.query_offset = change(options.query_offset.each());
   return changed;
