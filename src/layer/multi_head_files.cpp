@@ -112,12 +112,38 @@ class Loader {
       if (has(scheme.o)) return scheme;
     }
     if (by_q != nullptr) return *by_q;
+    suggest_prefix();
     std::string known;
     for (const Scheme& scheme : kSchemes) {
       const std::string name = full(scheme.q);
       if (known.find(name) == std::string::npos) known += " " + name;
     }
     fail("no weights of an attention layer; W^Q is looked for as", known, "; there are:", names());
+  }
+
+  // A layer inside a model: its tensors have longer names. Fails with those prefixes that lead to
+  // one, if there are any.
+  void suggest_prefix() const {
+    constexpr std::size_t kShown = 4;
+    std::vector<std::string> prefixes;
+    const auto add = [&](std::string_view name, std::string_view ending) {
+      if (!name.ends_with(ending)) return;
+      const std::string prefix(name.substr(0, name.size() - ending.size()));
+      if (prefix.ends_with('.') &&
+          std::find(prefixes.begin(), prefixes.end(), prefix) == prefixes.end())
+        prefixes.push_back(prefix);
+    };
+    for (const NamedTensor& named : file_.tensors) {
+      add(named.name, "head.0.q.weight");
+      for (const Scheme& scheme : kSchemes) add(named.name, scheme.q);
+    }
+    if (prefixes.empty()) return;
+    std::string list;
+    for (std::size_t n = 0; n < std::min(prefixes.size(), kShown); ++n)
+      list += (n == 0 ? "'" : ", '") + prefixes[n] + "'";
+    if (prefixes.size() > kShown) list += text(" and ", prefixes.size() - kShown, " others");
+    fail("no attention layer with the prefix '", format_.prefix, "'; there are layers with prefix ",
+         list);
   }
 
   // As [out, in].
@@ -293,6 +319,7 @@ MultiHeadAttention MultiHeadAttention::load(const std::filesystem::path& path,
 
 MultiHeadAttention MultiHeadAttention::load(const TensorFile& file, const WeightsFormat& format) {
   return reporting("multi_head_attention", [&] {
+    check_choice("multi_head_attention", "orientation", format.orientation, 3);
     try {
       const MultiHeadAttention loaded = Loader(file, format).load();
       return MultiHeadAttention(loaded);      // a copy: nobody else ever held its weights

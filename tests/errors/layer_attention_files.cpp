@@ -30,6 +30,8 @@ TensorFile four(const std::vector<NamedTensor>& more = {}) {
   return file;
 }
 
+using Orientation = WeightsFormat::Orientation;
+
 std::function<void()> load(const TensorFile& file, std::int64_t heads = 2) {
   return [=] { MultiHeadAttention::load(file, {.heads = heads}); };
 }
@@ -60,6 +62,25 @@ std::vector<LayerMistake> multi_head_file_mistakes() {
        start + "no weights of an attention layer; W^Q is looked for as q.weight q_proj.weight "
                "wq.weight W_Q.weight query_linear.weight self.query.weight in_proj_weight "
                "q_proj_weight c_attn.weight; there are: w"},
+      {"file_of_a_model",
+       load({{{"embedding.weight", of({8, 6})},
+              {"layers.0.self_attn.in_proj_weight", of({18, 6})},
+              {"layers.0.self_attn.out_proj.weight", of({6, 6})},
+              {"layers.1.self_attn.in_proj_weight", of({18, 6})},
+              {"decoder.q_proj.weight", of({6, 6})}},
+             {},
+             "F"}),
+       start + "no attention layer with the prefix ''; there are layers with prefix "
+               "'layers.0.self_attn.', 'layers.1.self_attn.', 'decoder.'"},
+      {"file_of_a_model_of_many_layers",
+       [] {
+         TensorFile file{{}, {}, "F"};
+         for (int n = 0; n < 12; ++n)
+           file.tensors.push_back({"h." + std::to_string(n) + ".attn.c_attn.weight", of({6, 18})});
+         MultiHeadAttention::load(file, {.prefix = "h.12.attn."});
+       },
+       start + "no attention layer with the prefix 'h.12.attn.'; there are layers with prefix "
+               "'h.0.attn.', 'h.1.attn.', 'h.2.attn.', 'h.3.attn.' and 8 others"},
       {"file_without_w_o",
        load({{{"wq.weight", of({8, 6})}, {"wk.weight", of({8, 6})}, {"wv.weight", of({8, 6})}},
              {},
@@ -68,6 +89,9 @@ std::vector<LayerMistake> multi_head_file_mistakes() {
                "are: wq.weight wk.weight wv.weight"},
       {"file_with_a_vector", load(four({{"wk.weight", of({8})}})),
        start + "wk.weight is [8]; a weight is a matrix, neither size of it 0"},
+      {"file_of_no_orientation",
+       [] { MultiHeadAttention::load(four(), {.heads = 2, .orientation = Orientation(77)}); },
+       "InvalidArgument: multi_head_attention: orientation is 77; its choices go from 0 to 2"},
       {"file_without_heads", load(four(), 0),
        start + "the metadata has no heads; the number of heads must be given"},
       {"file_of_other_heads", load(four(), 3),
