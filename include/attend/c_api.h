@@ -125,7 +125,8 @@ ATTEND_API attend_status attend_kernel_at(int64_t index, const char** name, cons
 
 /* ---- attention: options.h, attention.h ------------------------------------------------------ */
 
-/* Tensors: NULL is none. */
+/* Tensors: NULL is none. A number beside which a has_ stands counts with that; without it, it must
+ * be 0. */
 typedef struct attend_attention_options {
   size_t struct_size;
   double scale; /* with has_scale; else 1 / sqrt(d) */

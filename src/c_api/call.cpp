@@ -123,17 +123,25 @@ void Call::show(attend_view* view, const Tensor& shown, Name name) const {
 AttentionOptions Call::options(const attend_attention_options* given, Name name) const {
   const attend_attention_options o = read(given, name);
   AttentionOptions made;
-  if (o.has_scale) made.scale = o.scale;
+  // A value without its flag would be ignored without a word.
+  const auto flagged = [&](std::int32_t flag, auto value, const char* field) {
+    if (flag == 0 && value != 0)
+      fail(name / field, " is ", value, ", but has_", field, " is 0; set that, too");
+    return flag != 0;
+  };
+  if (flagged(o.has_scale, o.scale, "scale")) made.scale = o.scale;
   made.softcap = o.softcap;
   made.bias_before_softcap = o.bias_before_softcap != 0;
   made.causal = o.causal != 0;
-  if (o.has_window_left) made.window.left = o.window_left;
-  if (o.has_window_right) made.window.right = o.window_right;
+  if (flagged(o.has_window_left, o.window_left, "window_left")) made.window.left = o.window_left;
+  if (flagged(o.has_window_right, o.window_right, "window_right"))
+    made.window.right = o.window_right;
   if (o.has_query_offset && o.query_offsets)
     fail(name, " has query_offset and query_offsets; one of them must do");
-  if (o.has_query_offset) made.query_offset = o.query_offset;
+  if (flagged(o.has_query_offset, o.query_offset, "query_offset"))
+    made.query_offset = o.query_offset;
   if (o.query_offsets) made.query_offset = view(o.query_offsets, name / "query_offsets");
-  if (o.has_key_offset) made.key_offset = o.key_offset;
+  if (flagged(o.has_key_offset, o.key_offset, "key_offset")) made.key_offset = o.key_offset;
   made.mask = optional_view(o.mask, name / "mask");
   made.bias = optional_view(o.bias, name / "bias");
   made.alibi = optional_view(o.alibi, name / "alibi");

@@ -78,8 +78,6 @@ static void every_option_arrives(void) {
   EXPECT(2, 6);
   o.has_scale = 1, o.scale = 0.5;
   EXPECT(1, 3);
-  o.has_scale = 0;
-  EXPECT(2, 6);
   RESET, o.softcap = 4;
   EXPECT(4 * tanh(0.5), 4 * tanh(1.5));
   o.bias = &bias_view;
@@ -128,6 +126,26 @@ static void every_option_arrives(void) {
   CHECK(last_scores[0] == 2 && last_scores[1] == 6);
   expect(&o, ATTEND_SCORES_SOFTCAPPED, -INFINITY, 4 * tanh(1.5), 0, __LINE__);
   NEAR(last_scores[0], 4 * tanh(0.5), 1e-15);
+}
+
+/* A value whose flag was forgotten is refused, not ignored. */
+static void a_value_needs_its_flag(void) {
+  double number[1] = {0};
+  const attend_view x = view_of(number, ATTEND_F64, 4, SHAPE(1, 1, 1, 1));
+  attend_attention_options o = ATTEND_INIT(attend_attention_options);
+#define REFUSED(part) \
+  FAILS(ATTEND_INVALID_ARGUMENT, part, attend_attention(&x, &x, &x, &x, &o, NULL, NULL))
+  o.scale = 0.5;
+  REFUSED("attend_attention: options.scale is 0.5, but has_scale is 0; set that, too");
+  RESET, o.window_left = 2;
+  REFUSED("attend_attention: options.window_left is 2, but has_window_left is 0; set that, too");
+  RESET, o.window_right = 3;
+  REFUSED("attend_attention: options.window_right is 3, but has_window_right is 0; set that, too");
+  RESET, o.query_offset = -4;
+  REFUSED("attend_attention: options.query_offset is -4, but has_query_offset is 0; set that, too");
+  RESET, o.key_offset = 5;
+  REFUSED("attend_attention: options.key_offset is 5, but has_key_offset is 0; set that, too");
+#undef REFUSED
 }
 
 static void packed_sequences_and_visited_blocks(void) {
@@ -267,7 +285,7 @@ static void keys_added_in_turn_give_the_bits_of_the_whole(void) {
   OK(attend_merge_partial(2, each + 1, &state[0], NULL));
   OK(attend_finish_partial(1, each, &result, NULL, NULL));
   CHECK(memcmp(whole, made, sizeof made) == 0);
-  o.has_query_offset = 0;
+  o.has_query_offset = 0, o.query_offset = 0;
   FAILS(ATTEND_INVALID_ARGUMENT, "query_offset is not given",
         attend_attention_partial(&qv, &kv, &vv, &state[0], &o, NULL));
 }
@@ -275,6 +293,7 @@ static void keys_added_in_turn_give_the_bits_of_the_whole(void) {
 void test_attention(void) {
   worked_example();
   every_option_arrives();
+  a_value_needs_its_flag();
   packed_sequences_and_visited_blocks();
   dropout_arrives();
   halves_merge_into_the_whole();
