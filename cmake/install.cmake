@@ -21,6 +21,20 @@ install(TARGETS attend_view EXPORT attendViewTargets
 install(EXPORT attendViewTargets NAMESPACE attend:: DESTINATION ${package_dir})
 find_package(ZLIB QUIET)
 
+# What a C++ compiler links by itself, and a C program with a static attend has to be told.
+set(attend_runtime ${CMAKE_CXX_IMPLICIT_LINK_LIBRARIES})
+list(FILTER attend_runtime INCLUDE REGEX "^(stdc\\+\\+|c\\+\\+|c\\+\\+abi|m|atomic)$")
+list(REMOVE_DUPLICATES attend_runtime)
+list(TRANSFORM attend_runtime PREPEND "-l" OUTPUT_VARIABLE pc_runtime)
+list(JOIN pc_runtime " " pc_runtime)
+string(APPEND pc_runtime " -pthread")
+if(NOT BUILD_SHARED_LIBS)   # all that is here is static, whether pkg-config is asked for --static or not
+  set(pc_attend " ${pc_runtime}")
+  if(ZLIB_FOUND)
+    set(pc_view " -lz")
+  endif()
+endif()
+
 # Versions that a program built against this one can be used with: as the SONAME says.
 if(PROJECT_VERSION_MAJOR EQUAL 0)
   set(compatibility SameMinorVersion)
@@ -35,9 +49,11 @@ install(FILES
   ${CMAKE_CURRENT_BINARY_DIR}/attendConfigVersion.cmake
   DESTINATION ${package_dir})
 
-# The folders in attend.pc count from where that file is. An absolute folder stays as it is.
+# The folders in the .pc files count from where they are. An absolute folder stays as it is.
 file(RELATIVE_PATH pc_up ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 cmake_path(APPEND pc_libdir "\${prefix}" ${CMAKE_INSTALL_LIBDIR})
 cmake_path(APPEND pc_includedir "\${prefix}" ${CMAKE_INSTALL_INCLUDEDIR})
-configure_file(cmake/attend.pc.in attend.pc @ONLY)
-install(FILES ${CMAKE_CURRENT_BINARY_DIR}/attend.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+foreach(pc attend attend-view)
+  configure_file(cmake/${pc}.pc.in ${pc}.pc @ONLY)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${pc}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endforeach()

@@ -1,4 +1,5 @@
-/* Attention and a layer from C. Compile with: cc -std=c99 c_api.c -lattend */
+/* Attention and a layer from C. Compile with:
+ * cc -std=c99 c_api.c $(pkg-config --cflags --libs attend) */
 #include <attend/c_api.h>
 #include <stdio.h>
 

@@ -2,7 +2,8 @@
 """What an outside project meets when it uses attend. Each test is a function of this file.
 
 The first test of a kind (static, shared) installs that library and then moves the installed tree;
-all others look at the moved one, so whatever remembers its first place breaks.
+all others look at the moved one, so whatever remembers its first place breaks. The shared one is made
+of the objects that the tests' own build compiled (reuse.py).
 """
 import argparse
 import os
@@ -49,11 +50,13 @@ class Package:
         self.prefix = self.folder / "moved"
 
     def cmake(self, source, build, *definitions):
+        reuse = (sys.executable, SOURCE / "tests/packaging/reuse.py", self.args.build,
+                 self.args.launcher or "none")   # CMake drops an empty word
         run("cmake", "-G", self.args.generator, "-S", source, "-B", build, "--no-warn-unused-cli",
-            f"-DCMAKE_CXX_COMPILER={self.args.compiler}",
-            f"-DCMAKE_CXX_COMPILER_LAUNCHER={self.args.launcher}",
-            f"-DCMAKE_CXX_FLAGS={self.args.flags}",
-            "-DCMAKE_BUILD_TYPE=Release", *definitions)
+            f"-DCMAKE_C_COMPILER={self.args.c_compiler}", f"-DCMAKE_CXX_COMPILER={self.args.compiler}",
+            f"-DCMAKE_CXX_COMPILER_LAUNCHER={';'.join(map(str, reuse))}",
+            f"-DCMAKE_C_FLAGS={self.args.flags}", f"-DCMAKE_CXX_FLAGS={self.args.flags}",
+            f"-DCMAKE_BUILD_TYPE={self.args.build_type}", *definitions)
         run("cmake", "--build", build)
 
     def find(self, pattern):
@@ -130,12 +133,34 @@ def find_package(package):
 def pkg_config(package):
     source = package.consumer("pkg_config")
     env = {"PKG_CONFIG_LIBDIR": str(package.find("attend.pc").parent)}
-    static = ["--static"] if package.kind == "static" else []
-    flags = run("pkg-config", "--cflags", "--libs", *static, "attend", env=env).split()
-    expect(run("pkg-config", "--modversion", "attend", env=env).strip(), VERSION, "attend.pc")
-    run(package.args.compiler, *package.args.flags.split(), "-std=c++20", source / "main.cpp",
-        "-o", source / "consumer", *flags)
-    package.run_program(source / "consumer")
+    for library, program in (("attend", "main"), ("attend-view", "view")):
+        expect(run("pkg-config", "--modversion", library, env=env).strip(), VERSION, f"{library}.pc")
+        for static in [[], ["--static"]] if package.kind == "static" else [[]]:
+            flags = run("pkg-config", "--cflags", "--libs", *static, library, env=env).split()
+            run(package.args.compiler, *package.args.flags.split(), "-std=c++20",
+                source / f"{program}.cpp", "-o", source / program, *flags)
+            package.run_program(source / program)
+
+
+def c_pkg_config(package):
+    """The command that the example in C says compiles it."""
+    source = package.consumer("c_pkg_config")
+    example = SOURCE / "examples/c_api.c"
+    shutil.copy(example, source)
+    command = re.match(r"/\* .* Compile with:\s+\*?\s*cc (.*?) \*/", example.read_text(), re.S)[1]
+    flags = f"{package.args.flags} -o example"
+    run("sh", "-c", f"cd {source} && {package.args.c_compiler} {command} {flags}",
+        env={"PKG_CONFIG_LIBDIR": str(package.find("attend.pc").parent)})
+    package.run_program(source / "example")
+
+
+def c_find_package(package):
+    for languages in ("C", "C;CXX"):
+        source = package.consumer("c_find_package") / "c"
+        shutil.copy(SOURCE / "examples/c_api.c", source)
+        package.cmake(source, source / "build", f"-DCMAKE_PREFIX_PATH={package.prefix}",
+                      f"-DATTEND_VERSION={VERSION}", f"-DLANGUAGES={languages}")
+        package.run_program(source / "build/consumer")
 
 
 def fetch_content(package):
@@ -189,7 +214,8 @@ def headers(package):
             "-Werror", "-I", package.prefix / "include", source)
 
 
-TESTS = (install, find_package, pkg_config, fetch_content, dependencies, symbols, headers)
+TESTS = (install, find_package, pkg_config, c_pkg_config, c_find_package, fetch_content, dependencies,
+         symbols, headers)
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
@@ -198,7 +224,9 @@ if __name__ == "__main__":
     parser.add_argument("--folder", required=True, help="where to build and install")
     parser.add_argument("--build", required=True, help="where the static library is built")
     parser.add_argument("--generator", default="Ninja")
+    parser.add_argument("--build-type", default="Release")
     parser.add_argument("--compiler", default="g++")
+    parser.add_argument("--c-compiler", default="gcc")
     parser.add_argument("--launcher", default="", help="ccache, or nothing")
     parser.add_argument("--flags", default="", help="for every compilation")
     parser.add_argument("--readelf", default="readelf")
