@@ -47,14 +47,15 @@ TEST(command_cost, counts_the_parameters_of_a_real_layer) {
 }
 
 TEST(command_cost, refuses_what_the_layer_refuses_in_its_words) {
-  const auto message = [](auto&& make) -> std::string {
+  const auto message = [](auto make, const auto& of) -> std::string {
     try {
-      make();
+      make(of);
     } catch (const std::exception& error) {
       return error.what();
     }
     return "nothing";
   };
+  const auto layer = [](const MultiHeadAttentionOptions& of) { MultiHeadAttention made(of); };
   const std::pair<LayerSizes, MultiHeadAttentionOptions> pairs[] = {
       {{.model_dim = 512, .heads = 7, .queries = 1}, {.model_dim = 512, .heads = 7}},
       {{.model_dim = 8, .heads = 4, .key_heads = 3, .queries = 1},
@@ -63,8 +64,7 @@ TEST(command_cost, refuses_what_the_layer_refuses_in_its_words) {
        {.model_dim = 8, .heads = 4, .d_v = -1}},
   };
   for (const auto& [sizes, options] : pairs)
-    EXPECT_EQ("multi_head_attention: " + message([&] { filled_in(sizes); }),
-              message([&] { MultiHeadAttention layer(options); }));
+    EXPECT_EQ("multi_head_attention: " + message(filled_in, sizes), message(layer, options));
 }
 
 TEST(command_cost, notices_what_outgrows_64_bits) {

@@ -18,11 +18,11 @@ namespace attend {
 namespace {
 
 using namespace std::chrono_literals;
+using test::comes_to_rest;
 using test::every_strand_ran_once;
 using test::failure_of;
 using test::HeldWorker;
 using test::Meeting;
-using test::used_in;
 
 pid_t fork_around(ThreadPool& pool) {
   std::fflush(nullptr);
@@ -161,7 +161,7 @@ TEST(ParallelFork, a_child_forked_inside_a_body_finishes_the_other_strands) {
   if (child == 0) {
     if (sum != 10) _exit(1);
     if (!every_strand_ran_once(pool, 4)) _exit(2);
-    _exit(used_in(100ms) < 20ms ? 0 : 3);
+    _exit(comes_to_rest() ? 0 : 3);
   }
   EXPECT_EQ(failure_of(child), "");
   EXPECT_EQ(sum, 10);

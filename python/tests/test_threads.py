@@ -56,7 +56,8 @@ def slow(q, context):
 
 def test_python_runs_while_a_kernel_does():
     context = attend.Context(threads=1, kernels="forward:reference.forward,backward:reference.backward")
-    for name, call in slow(draw(1, 1, 600, 64), context).items():
+
+    def turns_beside(call):
         ended = threading.Event()
 
         def work():
@@ -70,24 +71,41 @@ def test_python_runs_while_a_kernel_does():
             turns += 1
             time.sleep(0.001)
         thread.join()
-        assert turns > 3, name   # 1 or 2 if the interpreter had to wait
+        return turns
+
+    for name, call in slow(draw(1, 1, 600, 64), context).items():
+        # 1 or 2 if the interpreter had to wait; on a busy machine perhaps otherwise, but not every time
+        assert any(turns_beside(call) > 3 for _ in range(20)), name
 
 
 def test_a_cache_is_for_one_thread_at_a_time():
     layer = attend.MultiHeadAttention(model_dim=64, heads=4)
     cache = layer.make_cache(batch=1, capacity=3000)
     context = attend.Context(threads=1, kernels="forward:reference.forward")
-    thread = threading.Thread(target=lambda: layer.forward(draw(1, 2500, 64), cache=cache, context=context))
-    thread.start()
-    while True:                                          # until the call has begun
+    x = draw(1, 2500, 64)
+
+    def refused():
+        """Whether the cache was refused twice, to a look and to a call, while a thread filled it."""
+        cache.truncate(0, 0)
+        thread = threading.Thread(target=lambda: layer.forward(x, cache=cache, context=context))
+        thread.start()
         try:
-            cache.length(0)
-        except RuntimeError:
-            break
-        assert thread.is_alive()
-    with pytest.raises(RuntimeError, match="in use by another thread"):
-        layer.forward(draw(1, 1, 64), cache=cache)
-    thread.join()
+            while thread.is_alive():                     # until the call has begun
+                try:
+                    cache.length(0)
+                except RuntimeError:
+                    break
+            if not thread.is_alive():
+                return False                             # it was over before anybody looked
+            try:
+                layer.forward(draw(1, 1, 64), cache=cache)
+            except RuntimeError as error:
+                return "in use by another thread" in str(error)
+            return False
+        finally:
+            thread.join()
+
+    assert any(refused() for _ in range(20))             # a busy machine may miss it, but not every time
     assert cache.length(0) == 2500
     layer.forward(draw(1, 1, 64), cache=cache)           # free again
 
@@ -95,20 +113,24 @@ def test_a_cache_is_for_one_thread_at_a_time():
 def test_nobody_looks_at_a_cache_that_a_model_fills():
     model = attend.LanguageModel(vocabulary=5, length=1500, layers=1, model_dim=64)
     caches = model.make_caches(1)
-    thread = threading.Thread(target=model.forward, args=(np.zeros((1, 1500), np.int64), caches))
-    thread.start()
     refused = set()
     looks = {"length": lambda c: c.length(0), **{
         name: lambda c, name=name: getattr(c, name)
         for name in ("options", "free_pages", "keys", "values", "key_lengths", "block_table")}}
-    while thread.is_alive():
-        for name, look in looks.items():
-            try:
-                look(caches[0])
-            except RuntimeError as error:
-                assert "KvCache is in use by another thread" in str(error)
-                refused.add(name)
-    thread.join()
+    for _ in range(20):                                  # a busy machine may miss some, not every time
+        caches[0].truncate(0, 0)
+        thread = threading.Thread(target=model.forward, args=(np.zeros((1, 1500), np.int64), caches))
+        thread.start()
+        while thread.is_alive():
+            for name, look in looks.items():
+                try:
+                    look(caches[0])
+                except RuntimeError as error:
+                    assert "KvCache is in use by another thread" in str(error)
+                    refused.add(name)
+        thread.join()
+        if refused == set(looks):
+            break
     assert refused == set(looks)
     assert caches[0].length(0) == 1500 and caches[0].keys.shape[2] == 1500
 
@@ -138,5 +160,5 @@ def test_first_calls_at_once_do_not_wait_for_each_other():
         print(len(refused))
     """
     for _ in range(3):
-        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert ran.stdout == "4\n", ran.stderr

@@ -38,7 +38,7 @@ def attend(*arguments, cwd=None, env=None, prefix=()):
     words = [str(word) for word in arguments]
     USED.update(word.split("=")[0] for word in words if word.startswith("--"))
     return Done(subprocess.run([*prefix, ATTEND, *words], cwd=cwd, text=True, capture_output=True,
-                               env={**os.environ, **(env or {})}, timeout=300))
+                               env={**os.environ, **(env or {})}))
 
 
 class CommandTest(unittest.TestCase):

@@ -203,7 +203,7 @@ class Page(ExplainTest):
         done = subprocess.run(
             ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.folder}/c",
              "--virtual-time-budget=5000", "--dump-dom", f"file://{self.folder}/driven.html"],
-            text=True, capture_output=True, timeout=120)
+            text=True, capture_output=True)
         found = re.search(r'data-found="([^"]*)"', done.stdout)
         self.assertTrue(found, done.stderr)
         return json.loads(html.unescape(found[1]))
@@ -251,7 +251,7 @@ class Page(ExplainTest):
         done = subprocess.run(
             ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.folder}/c",
              "--virtual-time-budget=5000", "--dump-dom", f"file://{self.folder}/page.html"],
-            text=True, capture_output=True, timeout=120)
+            text=True, capture_output=True)
         self.assertTrue('<td tabindex="0"' in done.stdout)
         self.assertTrue('lang="zh-CN"' in done.stdout)
 
