@@ -9,12 +9,12 @@ namespace attend {
 void Checker::outputs(const TensorView& out, const AttentionOutputs& outputs) {
   const ConstTensorView q = read_.front().view;
   call_.out = written("out", out);
-  shape_is("out", out, rows_of(q, p_.dv));
+  shape_is("out", out, row_shape(q, p_.dv));
   type_is_tensors_or_wider("out", out.dtype());
   p_.out_type = out.dtype();
   if ((p_.lse = static_cast<bool>(outputs.lse))) {
     call_.lse = written("lse", outputs.lse);
-    shape_is("lse", outputs.lse, rows_of(q));
+    shape_is("lse", outputs.lse, row_shape(q));
     type_is_statistic("lse", outputs.lse.dtype());
     call_.lse = per_row(call_.lse, outputs.lse);
     p_.lse_type = outputs.lse.dtype();
@@ -45,21 +45,21 @@ void Checker::outputs(const TensorView& out, const AttentionOutputs& outputs) {
 
 void Checker::backward(const BackwardArguments& a) {
   call_.out = read("out", a.out);
-  shape_is("out", a.out, rows_of(a.q, p_.dv));
+  shape_is("out", a.out, row_shape(a.q, p_.dv));
   type_is_tensors_or_wider("out", a.out.dtype());
   p_.out_type = a.out.dtype();
   call_.lse = read("lse", a.lse);
-  shape_is("lse", a.lse, rows_of(a.q));
+  shape_is("lse", a.lse, row_shape(a.q));
   type_is_statistic("lse", a.lse.dtype());
   call_.lse = per_row(call_.lse, a.lse);
   p_.lse_type = a.lse.dtype();
   call_.dout = read("dout", a.dout);
-  shape_is("dout", a.dout, rows_of(a.q, p_.dv));
+  shape_is("dout", a.dout, row_shape(a.q, p_.dv));
   type_is_tensors_or_wider("dout", a.dout.dtype());
   p_.dout_type = a.dout.dtype();
   if ((p_.dlse = static_cast<bool>(a.dlse))) {
     call_.dlse = read("dlse", a.dlse);
-    shape_is("dlse", a.dlse, rows_of(a.q));
+    shape_is("dlse", a.dlse, row_shape(a.q));
     type_is_statistic("dlse", a.dlse.dtype());
     call_.dlse = per_row(call_.dlse, a.dlse);
     p_.dlse_type = a.dlse.dtype();

@@ -38,7 +38,7 @@ void Checker::merge(const MergeArguments& a, std::vector<Part>& parts) {
     rank_is_4(o_name, a.o[n], "[batch, heads, queries, dv]");
     type_is(o_name, a.o[n].dtype(), {DType::f64, DType::f32, DType::bf16, DType::f16});
     shape_is(o_name, a.o[n], a.o.front().shape());
-    shape_is(lse_name, a.lse[n], rows_of(a.o.front()));
+    shape_is(lse_name, a.lse[n], row_shape(a.o.front()));
     type_is(lse_name, a.lse[n].dtype(), {DType::f32, DType::f64});
     parts.push_back({o, per_row(lse, a.lse[n])});
   }
@@ -54,7 +54,7 @@ void Checker::merge(const MergeArguments& a, std::vector<Part>& parts) {
   p_.out_type = a.out.dtype();
   if ((p_.lse = static_cast<bool>(a.lse_out))) {
     call_.lse = written("lse_out", a.lse_out);
-    shape_is("lse_out", a.lse_out, rows_of(a.o.front()));
+    shape_is("lse_out", a.lse_out, row_shape(a.o.front()));
     type_is("lse_out", a.lse_out.dtype(), {DType::f32, DType::f64});
     call_.lse = per_row(call_.lse, a.lse_out);
     p_.lse_type = a.lse_out.dtype();
@@ -112,7 +112,7 @@ int Checker::state_kind(const Strided& t, const Shape& row, const Name&... name)
 void Checker::partial(const TensorView& state, std::vector<Part>& parts) {
   const ConstTensorView q = read_.front().view;
   call_.state = written("state", state);
-  shape_is("state", state, rows_of(q, p_.dv + kStateColumns));
+  shape_is("state", state, row_shape(q, p_.dv + kStateColumns));
   type_is("state", state.dtype(), {DType::f64});
   no_overlap();
   p_.state = true;
@@ -121,7 +121,7 @@ void Checker::partial(const TensorView& state, std::vector<Part>& parts) {
   parts.push_back({call_.state, {}});
   call_.parts = parts.data();
   if (p_.device != Device{}) return;
-  for_rows(rows_of(q), [&](const Shape& row) {
+  for_rows(row_shape(q), [&](const Shape& row) {
     const int kind = state_kind(call_.state, row, "state");
     if (p_.sinks && kind != 0 && kind < kSinkCounted)
       fail("sinks are given, and state has summed keys without them at ", row,
@@ -157,14 +157,14 @@ void Checker::states(const StatesArguments& a, std::vector<Part>& parts) {
     type_is("state", a.state.dtype(), {DType::f64});
   } else {
     call_.out = written("out", a.out);
-    shape_is("out", a.out, rows_of(a.states.front(), p_.dv));
+    shape_is("out", a.out, row_shape(a.states.front(), p_.dv));
     type_is("out", a.out.dtype(), {DType::f64, DType::f32, DType::bf16, DType::f16});
     p_.out_type = a.out.dtype();
     p_.type = p_.out_type == DType::f64 ? DType::f64 : DType::f32;
   }
   if ((p_.lse = static_cast<bool>(a.lse))) {
     call_.lse = written("lse", a.lse);
-    shape_is("lse", a.lse, rows_of(a.states.front()));
+    shape_is("lse", a.lse, row_shape(a.states.front()));
     type_is("lse", a.lse.dtype(), {DType::f32, DType::f64});
     call_.lse = per_row(call_.lse, a.lse);
     p_.lse_type = a.lse.dtype();

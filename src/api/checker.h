@@ -96,8 +96,8 @@ class Checker {
 };
 
 // The sizes as q has them: packed, batch is 1 and queries are all in one row.
-inline Shape rows_of(const ConstTensorView& q) { return {q.size(0), q.size(1), q.size(2)}; }
-inline Shape rows_of(const ConstTensorView& q, std::int64_t last) {
+inline Shape row_shape(const ConstTensorView& q) { return {q.size(0), q.size(1), q.size(2)}; }
+inline Shape row_shape(const ConstTensorView& q, std::int64_t last) {
   return {q.size(0), q.size(1), q.size(2), last};
 }
 
