@@ -6,6 +6,7 @@
 #include "core/text.h"
 #include "layer/check.h"
 #include "layer/elementwise.h"
+#include "layer/hidden_rows.h"
 #include "layer/initialise.h"
 #include "layer/lists.h"
 #include "layer/multi_head_attention.h"
@@ -315,8 +316,10 @@ std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::train(
         .concat = {},
         .lse = Tensor::uninitialized({q.size(0), q.size(1), q.size(2)}, statistic_of(o.type)),
         .options = SavedOptions(options)};
-    attention(q, by_heads(p.k.view(), o.key_heads), by_heads(p.v.view(), o.key_heads),
-              by_heads(p.concat, o.heads), options, {.lse = saved.lse}, context);
+    const ConstTensorView k = by_heads(p.k.view(), o.key_heads),
+                          v = by_heads(p.v.view(), o.key_heads);
+    attention(q, k, v, by_heads(p.concat, o.heads), options, {.lse = saved.lse}, context);
+    clear_hidden_rows({saved.query, saved.key, saved.value}, q, k, v, options, context);
     Tensor y = o_ ? o_.forward(p.concat, context) : p.concat;
     saved.q = std::move(p.q);
     saved.k = std::move(p.k);

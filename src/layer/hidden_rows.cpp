@@ -1,0 +1,82 @@
+#include "layer/hidden_rows.h"
+
+#include "core/visibility.h"
+#include "layer/rows.h"
+
+#include <cstring>
+
+namespace attend {
+namespace {
+
+// Whether a row may be hidden: nearly all calls can be told by this.
+bool may_hide(const AttentionOptions& o, std::int64_t queries, std::int64_t keys) {
+  return o.mask || o.bias || o.blocks.visible || o.key_lengths || o.cu_seqlens_q ||
+         o.query_offset.all() || o.query_offset.each() || o.window.left != kUnlimited ||
+         o.window.right != kUnlimited || (o.causal && queries != keys) || queries == 0 || keys == 0;
+}
+
+// All of the exponent's bits: NaN or infinity.
+template <class Bits>
+bool all_finite(const Bits* x, std::int64_t count, Bits exponent) noexcept {
+  Bits found = 0;
+  for (std::int64_t n = 0; n < count; ++n)
+    found = static_cast<Bits>(found | ((x[n] & exponent) == exponent ? 1 : 0));
+  return found == 0;
+}
+
+bool all_finite(const std::byte* row, DType type, std::int64_t count) noexcept {
+  switch (type) {
+    case DType::f64:
+      return all_finite<std::uint64_t>(reinterpret_cast<const std::uint64_t*>(row), count,
+                                       0x7FF0000000000000);
+    case DType::f32:
+      return all_finite<std::uint32_t>(reinterpret_cast<const std::uint32_t*>(row), count,
+                                       0x7F800000);
+    case DType::bf16:
+      return all_finite<std::uint16_t>(reinterpret_cast<const std::uint16_t*>(row), count, 0x7F80);
+    default:
+      return all_finite<std::uint16_t>(reinterpret_cast<const std::uint16_t*>(row), count, 0x7C00);
+  }
+}
+
+// Zeros in the rows of x that are not finite and for which hidden(b, row) is true.
+template <class Hidden>
+void clear_rows(const TensorView& x, Context& context, const Hidden& hidden) {
+  if (!x) return;
+  const std::int64_t length = x.size(x.rank() - 2), features = x.size(x.rank() - 1);
+  const std::int64_t bytes = features * size_of(x.dtype());
+  if (x.count() == 0) return;
+  for_row_blocks(x.count() / features, features, context, [&](auto, auto begin, auto end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      std::byte* const at = static_cast<std::byte*>(x.data()) + row * bytes;
+      if (all_finite(at, x.dtype(), features) || !hidden(row / length, row % length)) continue;
+      std::memset(at, 0, static_cast<std::size_t>(bytes));
+    }
+  });
+}
+
+}  // namespace
+
+void clear_hidden_rows(const KeptInputs& kept, const ConstTensorView& q, const ConstTensorView& k,
+                       const ConstTensorView& v, const AttentionOptions& options,
+                       Context& context) {
+  if (!may_hide(options, q.size(2), k.size(2))) return;
+  const Visibility visibility(q, k, v, options);
+  const auto as_query = [&](std::int64_t b, std::int64_t row) {
+    return !visibility.query_sees_a_key(b, row);
+  };
+  const auto as_key = [&](std::int64_t b, std::int64_t row) {
+    return !visibility.key_is_seen(b, row);
+  };
+  if (!kept.key) {
+    clear_rows(kept.query, context, [&](std::int64_t b, std::int64_t row) {
+      return as_query(b, row) && as_key(b, row);
+    });
+    return;
+  }
+  clear_rows(kept.query, context, as_query);
+  clear_rows(kept.key, context, as_key);
+  clear_rows(kept.value, context, as_key);
+}
+
+}  // namespace attend
