@@ -59,6 +59,8 @@ int man(CLI::App& app) {
          ".TP\n.B ATTEND_KERNEL\n"
          "Kernels to use in place of the planner's choice, one an operation:\n"
          "forward:reference.forward,backward:reference.backward\n"
+         ".TP\n.B ATTEND_THREADS\n"
+         "The number of threads, where \\fB\\-\\-threads\\fR says none.\n"
          ".TP\n.B NO_COLOR\nIf set to anything, nothing is coloured.\n"
          ".SH \"EXIT STATUS\"\n"
          ".TP\n.B 0\nAll is well.\n.TP\n.B 1\nA check failed.\n"

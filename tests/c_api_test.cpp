@@ -23,6 +23,7 @@ TEST(CApi, every_exception_has_its_status_and_text) {
   EXPECT_EQ(status_of(FileError("f: d")), ATTEND_FILE_ERROR);
   EXPECT_EQ(status_of(DeviceError("f: e")), ATTEND_DEVICE_ERROR);
   EXPECT_STREQ(attend_last_error(), "f: e");
+  EXPECT_EQ(status_of(Interrupted("f: g")), ATTEND_INTERRUPTED);
 }
 
 TEST(CApi, other_exceptions_name_the_function) {

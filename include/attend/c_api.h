@@ -42,9 +42,10 @@ enum {
   ATTEND_INVALID_ARGUMENT = 1, /* an argument breaks a rule */
   ATTEND_UNSUPPORTED = 2,      /* the arguments are valid, but no kernel supports them */
   ATTEND_OUT_OF_MEMORY = 3,
-  ATTEND_FILE_ERROR = 4,    /* a file cannot be read or written, or holds something else */
-  ATTEND_DEVICE_ERROR = 5,  /* a device reported a failure */
-  ATTEND_INTERNAL_ERROR = 6 /* anything else: a defect of the library, or a callback that threw */
+  ATTEND_FILE_ERROR = 4,     /* a file cannot be read or written, or holds something else */
+  ATTEND_DEVICE_ERROR = 5,   /* a device reported a failure */
+  ATTEND_INTERNAL_ERROR = 6, /* anything else: a defect of the library, or a callback that threw */
+  ATTEND_INTERRUPTED = 7     /* the context's `interrupt` said so; results may be there in part */
 };
 
 /* The version of the library that was linked, "major.minor.patch"; compare with ATTEND_VERSION. */
@@ -108,8 +109,10 @@ typedef struct attend_context_options {
   /* Calls body(argument, 0) ... body(argument, n - 1) and returns when all are done. */
   void (*parallel_for)(void* user, int32_t n, attend_body body, void* argument);
   void* user;      /* handed to the callbacks, which must not jump out (longjmp) */
-  int32_t threads; /* 0: as many as the calling thread may run on */
+  int32_t threads; /* 0: ATTEND_THREADS, else as many as the calling thread may run on */
   int32_t reserved;
+  /* Asked now and then while a call runs, by the thread that made it: not 0 ends the call. */
+  int32_t (*interrupt)(void* user);
 } attend_context_options;
 
 typedef struct attend_context attend_context;

@@ -22,12 +22,19 @@ struct Allocator {
 using ParallelFor = std::function<void(int n, const std::function<void(int)>& body)>;
 
 struct ContextOptions {
-  int threads = 0;             // 0: as many as the calling thread may run on (its affinity mask)
+  // 0: the environment variable ATTEND_THREADS, read now; else as many as the calling thread may
+  // run on (its affinity mask).
+  int threads = 0;
   ParallelFor parallel_for{};  // instead of the Context's own threads
   Allocator allocator{};       // instead of the C++ runtime's
   // Kernels to use, one per operation: "forward:reference.forward,backward:reference.backward".
   // Not given: the environment variable ATTEND_KERNEL, read now; else the planner chooses.
   std::string kernels{};
+  // Asked while a call runs, by the thread that made it and by no other, every 20 ms or so, between
+  // tasks and inside long ones. True ends the call with Interrupted, and an exception with that
+  // exception: within some ten milliseconds, and the Context can be used again. With a parallel_for
+  // of your own it is asked where that runs a body on the calling thread.
+  std::function<bool()> interrupt{};
 };
 
 // A row of the kernel table.
@@ -47,7 +54,8 @@ class ATTEND_API Context {
   int threads() const noexcept;
 
   // Calls body(0) ... body(n - 1), each once, in any order, over the Context's threads, and returns
-  // when all are done. body must not throw. It may itself call any function of the library.
+  // when all are done. body must not throw. It may itself call any function of the library; such
+  // calls do not ask `interrupt`, which is asked between bodies.
   void parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body) const;
 
   static std::vector<KernelInfo> kernels();  // best first

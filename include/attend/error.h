@@ -1,4 +1,4 @@
-// The five kinds of failure. Every message names the function, the rule, and what was
+// The six kinds of failure. Every message names the function, the rule, and what was
 // found: "attention: k has 6 heads, q has 16; heads of q must be a multiple".
 #pragma once
 
@@ -36,6 +36,12 @@ struct ATTEND_API FileError : Error {
 
 // A device reported a failure.
 struct ATTEND_API DeviceError : Error {
+  using Error::Error;
+};
+
+// The Context's `interrupt` said to stop. What the call was to write may be written in part; a
+// KvCache is as it was before.
+struct ATTEND_API Interrupted : Error {
   using Error::Error;
 };
 

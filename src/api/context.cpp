@@ -4,10 +4,13 @@
 #include "api/tensor_memory.h"
 
 #include "core/lease.h"
+#include "core/printable.h"
 #include "core/text.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <new>
 
@@ -75,7 +78,17 @@ int thread_count(int asked) {
   if (asked < 0 || asked > kMostThreads)
     throw InvalidArgument(
         text("context: threads is ", asked, "; it must be from 0 to ", kMostThreads));
-  return asked == 0 ? available_processors() : asked;
+  if (asked != 0) return asked;
+  const char* environment = std::getenv("ATTEND_THREADS");
+  if (environment == nullptr || *environment == '\0') return available_processors();
+  int number = 0;
+  const char* const end = environment + std::strlen(environment);
+  const auto [read, error] = std::from_chars(environment, end, number);
+  if (error != std::errc() || read != end || number < 1 || number > kMostThreads)
+    throw InvalidArgument(text("context: the environment variable ATTEND_THREADS is \"",
+                               printable(environment), "\"; it must be a whole number from 1 to ",
+                               kMostThreads));
+  return number;
 }
 
 // "forward:reference.forward,backward:..." as a list; `source` is where it was written.
@@ -127,8 +140,8 @@ std::size_t ProblemHash::operator()(const Problem& p) const noexcept {
 
 Context::State::State(const ContextOptions& options)
     : threads(thread_count(options.threads)), parallel_for(options.parallel_for),
-      allocator(complete(options.allocator)), forced(forced_kernels(options)),
-      pool(options.parallel_for ? 1 : threads) {
+      allocator(complete(options.allocator)), interrupt(options.interrupt),
+      forced(forced_kernels(options)), pool(options.parallel_for ? 1 : threads) {
   free_memory.reserve(kMostFreeBlocks);
   enter_registry(this);
 }

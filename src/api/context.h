@@ -40,6 +40,7 @@ struct Context::State {
   const Machine machine = this_machine();
   const ParallelFor parallel_for;
   const Allocator allocator;
+  const std::function<bool()> interrupt;
   std::vector<std::pair<Operation, std::string>> forced;
   ThreadPool pool;
 

@@ -1,6 +1,8 @@
 // Running a plan: the tasks of each stage over strands of execution.
 #include "api/context.h"
 
+#include "core/interruption.h"
+
 #include <algorithm>
 #include <atomic>
 
@@ -15,11 +17,14 @@ struct Stage {
   const Call& call;
   std::byte* memory;
   int index, strands;
+  Interrupt* interrupt;
   std::atomic<std::int64_t> next{0};
 
   void operator()(int strand) noexcept {
     const Workspace& workspace = decision.workspace;
     Task task{.stage = index, .index = 0, .shared = memory};
+    task.interrupt = interrupt;
+    const RunningTasks running(interrupt);
     task.scratch =
         memory + workspace.shared + static_cast<std::size_t>(strand) * workspace.per_strand;
     const std::int64_t tasks = decision.tasks[static_cast<std::size_t>(index)];
@@ -29,18 +34,20 @@ struct Stage {
       task.index = next.fetch_add(some, std::memory_order_relaxed);
       if (task.index >= tasks) return;
       for (const std::int64_t end = std::min(task.index + some, tasks); task.index < end;
-           ++task.index)
+           ++task.index) {
+        if (must_stop(interrupt)) return;
         decision.kernel->run(decision.problem, decision.tiles, call, task);
+      }
     }
   }
 };
 
 // Calls body(strand) for every strand, or at least for strand 0: bodies take what is left to do.
 template <class Body>
-void on_strands(Context::State& state, int strands, Body& body) {
+void on_strands(Context::State& state, int strands, Body& body, Interrupt* interrupt) {
   if (strands > 1) {
     if (state.parallel_for) state.parallel_for(strands, [&body](int strand) { body(strand); });
-    else state.pool.run(strands, body);
+    else state.pool.run(strands, body, interrupt);
   }
   body(0);  // everything, when alone; else whatever the caller's parallel_for left undone
 }
@@ -49,10 +56,18 @@ void on_strands(Context::State& state, int strands, Body& body) {
 
 void Context::parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body) const {
   std::atomic<std::int64_t> next{0};
+  Interruption interruption(state_->interrupt);
+  Interrupt* const interrupt = interruption.get();
   const auto take = [&](int) {
-    for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) body(i);
+    const RunningTasks running(interrupt);
+    for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) {
+      if (must_stop(interrupt)) return;
+      body(i);
+    }
   };
-  on_strands(*state_, static_cast<int>(std::min<std::int64_t>(n, state_->threads)), take);
+  const auto strands = static_cast<int>(std::min<std::int64_t>(n, state_->threads));
+  on_strands(*state_, strands, take, interrupt);
+  interruption.finish();
 }
 
 void Context::State::execute(const Decision& decision, const Call& call) {
@@ -63,12 +78,14 @@ void Context::State::execute(const Decision& decision, const Call& call) {
   };
   const Lease lease{*this, acquire(decision.workspace_bytes)};
   if (call.visited_blocks != nullptr) *call.visited_blocks = 0;  // not before memory was there
+  Interruption interruption(interrupt);
   for (int index = 0; index < decision.kernel->stages; ++index) {
     const std::int64_t tasks = decision.tasks[static_cast<std::size_t>(index)];
     if (tasks == 0) continue;
     const int strands = static_cast<int>(std::min<std::int64_t>(decision.strands, tasks));
-    Stage stage{decision, call, lease.memory.data, index, strands};
-    on_strands(*this, strands, stage);
+    Stage stage{decision, call, lease.memory.data, index, strands, interruption.get()};
+    on_strands(*this, strands, stage, interruption.get());
+    interruption.finish();
   }
 }
 

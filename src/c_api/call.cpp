@@ -8,7 +8,7 @@ namespace attend::c_api {
 // The ABI from 1.0 on: sizes may grow, offsets may not change, and no struct has holes.
 static_assert(sizeof(void*) == 8 && sizeof(std::size_t) == 8);
 static_assert(sizeof(attend_view) == 48 && offsetof(attend_view, rank) == 32);
-static_assert(sizeof(attend_context_options) == 56);
+static_assert(sizeof(attend_context_options) == 64);
 static_assert(sizeof(attend_attention_options) == 240);
 static_assert(offsetof(attend_attention_options, window_left) == 48);
 static_assert(offsetof(attend_attention_options, dropout_p) == 168);

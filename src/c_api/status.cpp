@@ -35,6 +35,8 @@ attend_status report(const char* function) noexcept {
     return remember(ATTEND_FILE_ERROR, nullptr, error.what());
   } catch (const DeviceError& error) {
     return remember(ATTEND_DEVICE_ERROR, nullptr, error.what());
+  } catch (const Interrupted& error) {
+    return remember(ATTEND_INTERRUPTED, nullptr, error.what());
   } catch (const std::bad_alloc&) {
     return remember(ATTEND_OUT_OF_MEMORY, function, "out of memory");
   } catch (const std::exception& error) {
@@ -57,6 +59,7 @@ const char* attend_status_name(attend_status status) {
     case ATTEND_FILE_ERROR: return "file_error";
     case ATTEND_DEVICE_ERROR: return "device_error";
     case ATTEND_INTERNAL_ERROR: return "internal_error";
+    case ATTEND_INTERRUPTED: return "interrupted";
     default: return "unknown status";
   }
 }

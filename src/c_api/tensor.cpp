@@ -68,6 +68,8 @@ attend::ContextOptions context_options(const Call& call, const attend_context_op
           user, n, [](void* argument, int32_t i) { (*static_cast<const Body*>(argument))(i); },
           const_cast<Body*>(&body));
     };
+  if (o.interrupt != nullptr)
+    made.interrupt = [f = o.interrupt, user = o.user] { return f(user) != 0; };
   return made;
 }
 

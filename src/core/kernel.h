@@ -4,6 +4,7 @@
 #pragma once
 
 #include "core/call.h"
+#include "core/interrupt.h"
 #include "core/machine.h"
 #include "core/problem.h"
 
@@ -33,7 +34,8 @@ struct Task {
   int stage = 0;
   std::int64_t index = 0;
   std::byte* shared = nullptr;
-  std::byte* scratch = nullptr;  // this strand's
+  std::byte* scratch = nullptr;    // this strand's
+  Interrupt* interrupt = nullptr;  // asked by tasks that may last longer than some milliseconds
 };
 
 // What every kernel for host memory says of tensors on a device.

@@ -2,6 +2,7 @@
 // instruction set. A layer says what is to be multiplied and which part of it a task makes.
 #pragma once
 
+#include "core/interrupt.h"
 #include "core/machine.h"
 
 #include <cstdint>
@@ -42,6 +43,7 @@ struct Product {
 struct MatrixPart {
   std::int64_t row_begin, row_end;
   std::int64_t column_begin, column_end;  // begins at a multiple of the kernel's `columns`
+  Interrupt* interrupt = nullptr;
 };
 
 struct PartOfB {

@@ -93,8 +93,8 @@ struct alignas(kCacheLine) Slot {
 };
 
 // Sleeps while the word is `seen`, or not quite so long: the caller looks again.
-void sleep_while(Word& word, std::uint32_t seen) noexcept {
-  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, seen, nullptr);
+void sleep_while(Word& word, std::uint32_t seen, const timespec* at_most = nullptr) noexcept {
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, seen, at_most);
 }
 
 void wake(Word& word, int sleepers) noexcept {
@@ -142,7 +142,7 @@ struct ThreadPool::State {
   bool workers_ready();
   Slot* claim_slot() noexcept;
   void open_slot(Slot& slot, Job& job) noexcept;
-  void close_slot(Slot& slot) noexcept;
+  void close_slot(Slot& slot, Interrupt* interrupt) noexcept;
   bool take_strands(Job& job) noexcept;
 
   static void* work(void* state) noexcept;
@@ -214,7 +214,8 @@ void ThreadPool::State::open_slot(Slot& slot, Job& job) noexcept {
 }
 
 // Removes the free seats and waits for the helpers.
-void ThreadPool::State::close_slot(Slot& slot) noexcept {
+void ThreadPool::State::close_slot(Slot& slot, Interrupt* interrupt) noexcept {
+  constexpr timespec kBetweenQuestions{.tv_sec = 0, .tv_nsec = 10'000'000};
   std::uint32_t seen = slot.state.fetch_and(~kAllSeats, std::memory_order_acquire) & ~kAllSeats;
   const auto helpers_left = [&] {
     seen = slot.state.load(std::memory_order_acquire);
@@ -223,7 +224,8 @@ void ThreadPool::State::close_slot(Slot& slot) noexcept {
   if (seen != kOwned && !(spin && spin_until(helpers_left))) {
     seen = slot.state.fetch_or(kOwnerSleeps, std::memory_order_acquire) | kOwnerSleeps;
     while (seen != (kOwned | kOwnerSleeps)) {
-      sleep_while(slot.state, seen);
+      sleep_while(slot.state, seen, interrupt != nullptr ? &kBetweenQuestions : nullptr);
+      must_stop(interrupt, true);
       seen = slot.state.load(std::memory_order_acquire);
     }
   }
@@ -314,7 +316,7 @@ ThreadPool::~ThreadPool() {
 
 int ThreadPool::threads() const noexcept { return state_->threads; }
 
-void ThreadPool::run(int strands, StrandBody body) {
+void ThreadPool::run(int strands, StrandBody body, Interrupt* interrupt) {
   State& pool = *state_;
   const bool together = strands > 1 && pool.threads > 1 && pool.workers_ready();
   Slot* const slot = together ? pool.claim_slot() : nullptr;
@@ -327,7 +329,7 @@ void ThreadPool::run(int strands, StrandBody body) {
   std::fegetenv(&job.environment);
   pool.open_slot(*slot, job);
   if (pool.take_strands(job)) {
-    pool.close_slot(*slot);
+    pool.close_slot(*slot, interrupt);
   } else {  // a child of fork(): the slot is no longer this job's
     for (std::int64_t strand; (strand = job.next.fetch_add(1)) < strands;) {
       body(static_cast<int>(strand));

@@ -2,6 +2,8 @@
 // next task until none is left) is the caller's business.
 #pragma once
 
+#include "core/interrupt.h"
+
 #include <memory>
 #include <type_traits>
 
@@ -39,8 +41,9 @@ class ThreadPool {
   // From inside a body (nested) and from many threads at once (concurrent) it works as well, and
   // never waits for a strand that no thread will run. Workers run with the caller's floating-point
   // environment. body must not throw. Strands may run one after the other on one thread: a body
-  // must not wait for another strand to begin.
-  void run(int strands, StrandBody body);
+  // must not wait for another strand to begin. While the caller waits for others it asks the
+  // interrupt, if there is one; to stop is the strands' business.
+  void run(int strands, StrandBody body, Interrupt* interrupt = nullptr);
 
   // To be called around fork(): the child starts with no workers and makes new ones when needed.
   // Where the body itself forks, the child has lost the strands that other threads were running:

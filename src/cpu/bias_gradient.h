@@ -87,7 +87,7 @@ class BiasGradient {
     std::int64_t from = all ? 0 : block * block_queries(p) * p.group();
     std::int64_t to = all ? scores_.rows() : from + block_queries(p) * p.group();
     to = to < scores_.rows() ? to : scores_.rows();
-    while (from < to) {
+    while (from < to && !must_stop(scores_.interrupt)) {
       group_.open(from, to - from);
       from += group_.rows;
       group_.weigh();

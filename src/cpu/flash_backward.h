@@ -89,6 +89,7 @@ class FlashBackward {
     if (task.stage == 1) return segments.join(call, task);
     Scratch scratch(task.scratch);
     Scores<V> scores(p, call, scratch);
+    scores.interrupt = task.interrupt;
     Group group(scores, scratch);
     if (task.index >= segments.tasks()) {
       BiasGradient<V>(scores, group, scratch).run(task.index - segments.tasks());
@@ -124,6 +125,7 @@ class FlashBackward {
       scores_.sequence = sequence_of(p, call_, b);
       const std::int64_t rows = segments_.rows_of_task();
       query_rows(segment * rows, (segment + 1) * rows);
+      if (must_stop(scores_.interrupt)) return;
     }
     memory_.dk.end();
     memory_.dv.end();
@@ -136,6 +138,7 @@ class FlashBackward {
   void query_rows(std::int64_t from, std::int64_t to) noexcept {
     to = to < scores_.rows() ? to : scores_.rows();
     for (std::int64_t first = from, next; first < to || first == from; first = next) {
+      if (must_stop(scores_.interrupt)) return;
       group_.open(first);
       next = first + (group_.rows > 0 ? group_.rows : 1);
       const bool only = first == from && next >= to, last = next >= to;

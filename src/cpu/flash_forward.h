@@ -104,6 +104,7 @@ class FlashForward {
     // Divisions are slow, and heads may be short.
     const std::int64_t head = each == 1 ? task.index : task.index / each;
     const std::int64_t index = each == 1 ? 0 : task.index % each;
+    scores.interrupt = task.interrupt;
     scores.sequence = sequence_of(p, call, head / p.kv_heads);
     scores.kv_head = head % p.kv_heads;
     f.left_ = reinterpret_cast<T*>(task.shared);
@@ -173,6 +174,7 @@ class FlashForward {
       end = tile.end > end ? tile.end : end;
     }
     for (std::int64_t at = begin / kChunk * kChunk; at < end; at += kChunk) {
+      if (must_stop(scores_.interrupt)) return;
       bring(at, begin, end);
       if (used >= kTilesForPanels) scores_.arrange(memory_.chunk);
       for (int t = 0; t < used; ++t) {
@@ -342,6 +344,7 @@ class FlashForward {
     for (std::int64_t c = all * index / cuts; c < last; ++c) {
       const std::int64_t at = c * kChunk;
       if (at + kChunk <= tile.begin || at >= tile.end) continue;
+      if (must_stop(scores_.interrupt)) return;
       bring(at, tile.begin, tile.end);
       const Left to = left(c);
       if (!weigh(tile, {to.o, width(p), false}, to.top, to.sum))  // all of its blocks are hidden

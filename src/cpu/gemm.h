@@ -144,6 +144,11 @@ void for_panels(const MatrixPart& part, std::int64_t rows, Use use) noexcept {
                      column + kColumns < part.column_end ? column + kColumns : part.column_end});
 }
 
+// Only sums of many blocks make a task last long.
+[[gnu::always_inline]] inline bool stops_at(const MatrixPart& part, std::int64_t k) noexcept {
+  return k != 0 && k % (16 * kSumBlock) == 0 && must_stop(part.interrupt);
+}
+
 // Rows of a that lie across, a step of the depth far from the next, are brought side by side first:
 // a block of them serves all columns of the part. Where products by lane want panels, so are
 // others.
@@ -157,6 +162,7 @@ template <class V, class T = typename V::T>
     const std::int64_t rows = part.row_end - row < kRows ? part.row_end - row : kRows;
     std::int64_t k = 0;
     do {
+      if (stops_at(part, k)) return;
       const std::int64_t depth = p.k - k < kSumBlock ? p.k - k : kSumBlock;
       const T* const from = p.a + row * p.a_row + k * p.a_depth;
       if (p.a_depth != 1)
@@ -184,6 +190,7 @@ void run_matrix(const Product<typename V::T>& p, const MatrixPart& part) noexcep
   for_panels<kTileVectors * V::kLanes>(part, some, [&](const MatrixPart& panel) {
     std::int64_t k = 0;
     do {  // at least once: an empty sum is 0
+      if (stops_at(part, k)) return;
       run_block<V>(p, panel, k, {p.a + panel.row_begin * p.a_row + k, Layout::along, p.a_row},
                    b.at(k, panel.column_begin));
       k += kSumBlock;

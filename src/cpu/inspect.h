@@ -62,11 +62,11 @@ class Inspect {
       const std::int64_t each = blocks(p, tiles), head = task.index / each;
       // Causal: the last rows see the most keys.
       Rows::run(p, call, head / p.kv_heads, head % p.kv_heads,
-                (each - 1 - task.index % each) * tiles.queries, task.scratch, shared.rows);
+                (each - 1 - task.index % each) * tiles.queries, task, shared.rows);
     } else if (task.stage == 1) {
       const std::int64_t each = Keys::tasks_of_head(p), head = task.index / each;
-      shared.parts[task.index] = Keys::run(p, call, head / p.heads, head % p.heads,
-                                           task.index % each, task.scratch, shared.rows);
+      shared.parts[task.index] =
+          Keys::run(p, call, head / p.heads, head % p.heads, task.index % each, task, shared.rows);
     } else {
       call.heads[task.index] = head_sums(p, call, shared, task.index);
     }

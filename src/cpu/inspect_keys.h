@@ -66,9 +66,10 @@ class InspectKeys {
 
   // The keys of task `index` of a head; gives what they add to the head's sums.
   static HeadSums run(const Problem& p, const Call& call, std::int64_t b, std::int64_t h,
-                      std::int64_t index, std::byte* memory, const RowRecord<T>* records) noexcept {
-    Scratch scratch(memory);
+                      std::int64_t index, const Task& task, const RowRecord<T>* records) noexcept {
+    Scratch scratch(task.scratch);
     Scores<V> scores(p, call, scratch);
+    scores.interrupt = task.interrupt;
     Memory own(p, scratch);
     InspectMap<V> map(p, scratch);
     scores.sequence = sequence_of(p, call, b);
@@ -112,6 +113,7 @@ class InspectKeys {
       if (positions(p, sequence_, first).begin >= end ||
           positions(p, sequence_, next - 1).end <= at)
         continue;
+      if (must_stop(scores_.interrupt)) return;
       scores_.open(*memory_.tile, first);
       take(at);
       if (++since == kFlush) flush(), since = 0;

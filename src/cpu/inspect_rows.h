@@ -77,9 +77,10 @@ class InspectRows {
 
   // The rows from `first` on of the key head; records is [batch][heads][queries].
   static void run(const Problem& p, const Call& call, std::int64_t b, std::int64_t kv_head,
-                  std::int64_t first, std::byte* memory, RowRecord<T>* records) noexcept {
-    Scratch scratch(memory);
+                  std::int64_t first, const Task& task, RowRecord<T>* records) noexcept {
+    Scratch scratch(task.scratch);
     Scores<V> scores(p, call, scratch);
+    scores.interrupt = task.interrupt;
     Memory own(p, scratch);
     scores.sequence = sequence_of(p, call, b);
     scores.kv_head = kv_head;
@@ -101,6 +102,7 @@ class InspectRows {
       end = tile.end > end ? tile.end : end;
     }
     for (std::int64_t at = begin / kChunk * kChunk; at < end; at += kChunk) {
+      if (must_stop(scores_.interrupt)) return;
       scores_.bring(memory_.chunk, at > begin ? at : begin, at + kChunk < end ? at + kChunk : end,
                     false);
       for (int t = 0; t < used; ++t) {

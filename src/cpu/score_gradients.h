@@ -261,6 +261,7 @@ class ScoreGradients {
   void for_chunks(bool values, Use use) noexcept {
     std::int64_t row = 0, index = 0;
     for (std::int64_t at = begin / kChunk * kChunk; at < end; at += kChunk) {
+      if (must_stop(scores_.interrupt)) return;
       const std::int64_t from = at > begin ? at : begin;
       const std::int64_t to = at + kChunk < end ? at + kChunk : end;
       find_runs(from, to);

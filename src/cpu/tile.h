@@ -78,8 +78,9 @@ class Scores {
   std::int64_t chain;
   std::int64_t k_width;      // of a row of keys: d, or as whole vectors where it is read by vectors
   Lines<T>* soon = nullptr;  // what follows the scores of few rows and many keys
-  const bool plain;          // nothing is added to a score
-  T scale;                   // of a sum; q has the rest of it
+  Interrupt* interrupt = nullptr;
+  const bool plain;  // nothing is added to a score
+  T scale;           // of a sum; q has the rest of it
 
   Scores(const Problem& problem, const Call& c, Scratch& scratch)
       : p(problem), call(c), chain(p.d), k_width(p.d),

@@ -2,6 +2,7 @@
 // takes f32 and f64, with one of a matrix's two strides being 1; everything else is copied first.
 #include "layer/matmul.h"
 
+#include "core/interruption.h"
 #include "core/strided.h"
 
 #include <algorithm>
@@ -206,7 +207,8 @@ void multiply(std::span<const Multiplication> list, Context& context,
     const Product<T>& p = products[n].product();
     const Division& d = divisions[n];
     const std::int64_t row = task / d.across * d.rows, column = task % d.across * d.columns;
-    kernel.run(p, {row, std::min(row + d.rows, p.m), column, std::min(column + d.columns, p.n)});
+    kernel.run(p, {row, std::min(row + d.rows, p.m), column, std::min(column + d.columns, p.n),
+                   RunningTasks::interrupt()});
   });
   for (const Prepared<T>& of : products) of.finish();
 }

@@ -142,6 +142,7 @@ void forward(const Problem& p, const Tiles& tiles, const Call& call, const Task&
   row.sequence = sequence_of(p, call, head / p.heads);
   row.h = head % p.heads;
   for (std::int64_t i = begin; i < std::min(begin + tiles.queries, p.q_length); ++i) {
+    if (must_stop(task.interrupt)) return;
     if (p.weights) fill_keys(call.weights, p, row, i, 0);
     if (p.scores) fill_keys(call.scores, p, row, i, kMinusInfinity);
     if (i >= row.sequence.q_length) continue;  // a packed sequence shorter than the longest
@@ -170,10 +171,11 @@ struct BackwardRow : Row {
   double* part_o;  // [dv]
   SoftmaxState state;
   double dlse = 0, delta = 0;
+  Interrupt* interrupt;
 
-  BackwardRow(const Problem& p, const Call& c, Scratch& scratch)
+  BackwardRow(const Problem& p, const Call& c, Interrupt* asked, Scratch& scratch)
       : Row(p, c, scratch), dout(scratch.take<double>(p.dv)), o(scratch.take<double>(p.dv)),
-        part_o(scratch.take<double>(p.dv)) {}
+        part_o(scratch.take<double>(p.dv)), interrupt(asked) {}
 
   // Goes forward through the row once more, in f64. `out` and lse, which the caller kept, say the
   // same, but rounded: a weight would be off by as much as |lse| is rounded by, and delta by out.
@@ -211,6 +213,7 @@ template <class Use>
 void for_queries(BackwardRow& row, std::int64_t h, std::int64_t begin, std::int64_t end,
                  Use use) noexcept {
   for (std::int64_t i = begin; i < std::min(end, row.sequence.q_length); ++i) {
+    if (must_stop(row.interrupt)) return;
     row.move_to(h, i);
     use(row);
   }
@@ -260,8 +263,9 @@ void key_gradients_of_sequence(BackwardRow& row, KeyGradients& sum, std::int64_t
   }
 }
 
-void key_task(const Problem& p, const Call& call, std::int64_t index, Scratch scratch) noexcept {
-  BackwardRow row(p, call, scratch);
+void key_task(const Problem& p, const Call& call, std::int64_t index, Interrupt* interrupt,
+              Scratch scratch) noexcept {
+  BackwardRow row(p, call, interrupt, scratch);
   KeyGradients sum(p, scratch);
   if (p.dk) std::fill_n(sum.dk, key_rows(p) * p.d, 0.0);
   if (p.dv_gradient) std::fill_n(sum.dv, key_rows(p) * p.dv, 0.0);
@@ -289,8 +293,9 @@ std::int64_t bias_tasks(const Problem& p) noexcept {
   return p.dbias && p.dbias_keys > 0 ? p.dbias_batch * p.dbias_heads * p.dbias_queries : 0;
 }
 
-void bias_task(const Problem& p, const Call& call, std::int64_t index, Scratch scratch) noexcept {
-  BackwardRow row(p, call, scratch);
+void bias_task(const Problem& p, const Call& call, std::int64_t index, Interrupt* interrupt,
+               Scratch scratch) noexcept {
+  BackwardRow row(p, call, interrupt, scratch);
   double* sum = scratch.take<double>(p.dbias_keys);
   std::fill_n(sum, p.dbias_keys, 0.0);
 
@@ -318,8 +323,9 @@ void bias_task(const Problem& p, const Call& call, std::int64_t index, Scratch s
 // Third, dalibi and dsinks of one head.
 std::int64_t head_tasks(const Problem& p) noexcept { return p.dalibi || p.dsinks ? p.heads : 0; }
 
-void head_task(const Problem& p, const Call& call, std::int64_t h, Scratch scratch) noexcept {
-  BackwardRow row(p, call, scratch);
+void head_task(const Problem& p, const Call& call, std::int64_t h, Interrupt* interrupt,
+               Scratch scratch) noexcept {
+  BackwardRow row(p, call, interrupt, scratch);
   double dalibi = 0, dsink = 0;
   const double sink = p.sinks ? load(call.sinks, call.sinks.offset(0, h, 0)) : kMinusInfinity;
   for (std::int64_t b = 0; b < p.batch; ++b) {
@@ -339,10 +345,10 @@ void head_task(const Problem& p, const Call& call, std::int64_t h, Scratch scrat
 void backward(const Problem& p, const Tiles&, const Call& call, const Task& task) noexcept {
   const Scratch scratch(task.scratch);
   std::int64_t index = task.index;
-  if (index < key_tasks(p)) return key_task(p, call, index, scratch);
+  if (index < key_tasks(p)) return key_task(p, call, index, task.interrupt, scratch);
   index -= key_tasks(p);
-  if (index < bias_tasks(p)) return bias_task(p, call, index, scratch);
-  head_task(p, call, index - bias_tasks(p), scratch);
+  if (index < bias_tasks(p)) return bias_task(p, call, index, task.interrupt, scratch);
+  head_task(p, call, index - bias_tasks(p), task.interrupt, scratch);
 }
 
 // ---- The rows of the kernel table --------------------------------------------------------------
@@ -371,7 +377,7 @@ Workspace forward_workspace(const Problem& p, const Tiles&) {
 Workspace backward_workspace(const Problem& p, const Tiles&) {
   const Call none;
   Scratch scratch(nullptr);
-  BackwardRow row(p, none, scratch);
+  BackwardRow row(p, none, nullptr, scratch);
   Scratch keys = scratch, bias = scratch;
   if (key_tasks(p) > 0) KeyGradients(p, keys);
   if (bias_tasks(p) > 0) bias.take<double>(p.dbias_keys);

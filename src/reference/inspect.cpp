@@ -141,6 +141,7 @@ void inspect(const Problem& p, const Tiles&, const Call& call, const Task& task)
   std::fill_n(head.tile_maximum, tiles, 0.0);
   std::fill_n(head.tile_visible, tiles, 0.0);
   for (std::int64_t i = 0; i < row.sequence.q_length; ++i) {
+    if (must_stop(task.interrupt)) return;
     row.move_to(row.h, i);
     inspect_row(row, head);
   }

@@ -7,6 +7,7 @@
 typedef struct {
   int allocations, frees, loops;
   int refuse;
+  int questions;
 } Counts;
 
 static void* allocate(void* user, size_t bytes, size_t alignment) {
@@ -28,6 +29,11 @@ static void parallel_for(void* user, int32_t n, attend_body body, void* argument
   Counts* counts = user;
   ++counts->loops;
   while (n-- > 0) body(argument, n);
+}
+
+static int32_t say_yes(void* user) {
+  ++((Counts*)user)->questions;
+  return 1;
 }
 
 static double q[8 * 64 * 8], out[8 * 64 * 8], wanted[8 * 64 * 8];
@@ -58,7 +64,7 @@ static void kernels_are_listed(void) {
 }
 
 void test_contexts(void) {
-  Counts counts = {0, 0, 0, 0};
+  Counts counts = {0, 0, 0, 0, 0};
   attend_context_options options = ATTEND_INIT(attend_context_options);
   attend_context* context = NULL;
   int32_t threads = 0;
@@ -107,5 +113,13 @@ void test_contexts(void) {
   CHECK(counts.frees == counts.allocations - 1);
 
   OK(attend_context_create(NULL, &context));
+  attend_context_destroy(context);
+
+  options = ATTEND_INIT(attend_context_options);
+  options.user = &counts;
+  options.interrupt = say_yes;
+  OK(attend_context_create(&options, &context));
+  FAILS(ATTEND_INTERRUPTED, "interrupted", attention_in(context, out));
+  CHECK(counts.questions == 1);
   attend_context_destroy(context);
 }

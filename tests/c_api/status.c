@@ -30,8 +30,8 @@ static void errors_belong_to_threads(void) {
 
 void test_status(void) {
   static const char* const names[] = {
-      "ok",         "invalid_argument", "unsupported",   "out_of_memory",
-      "file_error", "device_error",     "internal_error"};
+      "ok",         "invalid_argument", "unsupported",    "out_of_memory",
+      "file_error", "device_error",     "internal_error", "interrupted"};
   static const char* const types[] = {"f32", "f64", "bf16", "f16", "i64",
                                       "i32", "i8",  "u8",   "bool"};
   static const int64_t sizes[] = {4, 8, 2, 2, 8, 4, 1, 1, 1};
@@ -39,8 +39,8 @@ void test_status(void) {
   int64_t bytes = 0;
   CHECK(strcmp(attend_version(), ATTEND_VERSION) == 0);
   CHECK(strcmp(attend_last_error(), "") == 0);
-  for (n = 0; n < 7; ++n) CHECK(strcmp(attend_status_name(n), names[n]) == 0);
-  CHECK(strcmp(attend_status_name(7), "unknown status") == 0);
+  for (n = 0; n < 8; ++n) CHECK(strcmp(attend_status_name(n), names[n]) == 0);
+  CHECK(strcmp(attend_status_name(8), "unknown status") == 0);
   for (n = 0; n < 9; ++n) {
     CHECK(strcmp(attend_dtype_name(n), types[n]) == 0);
     OK(attend_dtype_size(n, &bytes));

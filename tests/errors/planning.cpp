@@ -62,6 +62,19 @@ std::vector<ErrorCase> contexts() {
        },
        "context: the environment variable ATTEND_KERNEL has \"merge:fast\", which is not one of " +
            rows()},
+      {"threads_in_the_environment_that_are_no_number",
+       [] {
+         const Environment variable("ATTEND_THREADS", "two");
+         Context();
+       },
+       "context: the environment variable ATTEND_THREADS is \"two\"; it must be a whole number "
+       "from 1 to 4096"},
+      {"an_interrupt_that_says_yes",
+       [] {
+         Context context({.interrupt = [] { return true; }});
+         context.parallel_for(1, [](std::int64_t) {});
+       },
+       "context: the call was interrupted; what it was to write is not complete", "Interrupted"},
   };
 }
 

@@ -1,0 +1,192 @@
+// The hook of a Context: who asks it, where a call stops, and what is left behind. Calls here would
+// last for minutes if they did not stop; nothing is timed.
+#include "support/attention_layers.h"
+#include "support/strands.h"
+
+#include <attend/attend.h>
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+namespace attend::test {
+namespace {
+
+// Says yes at its nth question.
+struct Hook {
+  explicit Hook(int at) : yes_at(at) {}
+  bool operator()() {
+    other_thread |= std::this_thread::get_id() != caller;
+    return ++questions == yes_at;
+  }
+  const std::thread::id caller = std::this_thread::get_id();
+  const int yes_at;
+  int questions = 0;
+  bool other_thread = false;
+};
+
+Context context_with(Hook& hook, int threads, const char* kernels = "") {
+  return Context({.threads = threads, .kernels = kernels, .interrupt = [&] { return hook(); }});
+}
+
+constexpr std::int64_t kLong = 131072;
+
+// What would take minutes: a few long tasks, or many.
+struct LongCall {
+  explicit LongCall(std::int64_t queries = kLong, std::int64_t heads = 1)
+      : q(Shape{1, heads, queries, 64}), k(Shape{1, 1, kLong, 64}),
+        out(Shape{1, heads, queries, 64}), lse(Shape{1, heads, queries}), dq(q.shape()),
+        dk(k.shape()), dv(k.shape()) {}
+  void forward(Context& context) { attention(q, k, k, out, {}, {}, context); }
+  void backward(Context& context) {
+    attention_backward(q, k, k, out, lse, out, {.dq = dq, .dk = dk, .dv = dv}, {}, {}, context);
+  }
+  void look(Context& context) { inspect(q, k, {}, {}, context); }
+  Tensor q, k, out, lse, dq, dk, dv;
+};
+
+TEST(Interrupt, ends_every_long_call_and_is_asked_by_its_thread_alone) {
+  LongCall call;
+  const std::vector<std::pair<const char*, void (LongCall::*)(Context&)>> calls = {
+      {"forward", &LongCall::forward},
+      {"backward", &LongCall::backward},
+      {"inspect", &LongCall::look}};
+  for (const char* kernels :
+       {"", "forward:reference.forward,backward:reference.backward,inspect:reference.inspect"})
+    for (const int threads : {1, 3})
+      for (const auto& [name, run] : calls) {
+        SCOPED_TRACE(text(name, " ", kernels, ", threads ", threads));
+        Hook hook(3);
+        Context context = context_with(hook, threads, kernels);
+        EXPECT_THROW((call.*run)(context), Interrupted);
+        EXPECT_EQ(hook.questions, 3) << "not asked again after the answer";
+        EXPECT_FALSE(hook.other_thread);
+      }
+}
+
+TEST(Interrupt, is_asked_inside_a_single_task) {
+  LongCall call(64);
+  Hook hook(2);
+  Context context = context_with(hook, 1, "backward:reference.backward");
+  EXPECT_THROW(call.backward(context), Interrupted);
+}
+
+TEST(Interrupt, is_asked_while_the_caller_waits_for_other_threads) {
+  struct Counting : Interrupt {
+    Counting() : Interrupt{count} {}
+    static bool count(Interrupt& self, bool waited) noexcept {
+      static_cast<Counting&>(self).asked += waited ? 1 : 0;
+      return false;
+    }
+    std::atomic<int> asked{0};
+  } interrupt;
+  ThreadPool pool(2);
+  Meeting meeting(2);
+  const std::thread::id caller = std::this_thread::get_id();
+  pool.run(
+      2,
+      [&](int) {
+        meeting.meet();  // so that each thread has one
+        if (std::this_thread::get_id() == caller) return;
+        EXPECT_TRUE(wait_for([&] { return interrupt.asked >= 3; }));
+      },
+      &interrupt);
+}
+
+TEST(Interrupt, the_next_call_has_the_bits_of_a_context_that_was_never_interrupted) {
+  LongCall call;
+  const Tensor q = numbers({2, 4, 300, 16}, DType::f32, 1);
+  for (const int threads : {1, 3}) {
+    Hook hook(2);
+    Context context = context_with(hook, threads), other({.threads = threads});
+    EXPECT_THROW(call.forward(context), Interrupted);
+    EXPECT_EQ(difference(attention(q, q, q, {.causal = true}, context),
+                         attention(q, q, q, {.causal = true}, other)),
+              "");
+  }
+}
+
+TEST(Interrupt, a_hook_that_says_no_changes_no_bit) {
+  const Tensor q = numbers({2, 4, 300, 16}, DType::f32, 1);
+  Hook never(-1);
+  Context context = context_with(never, 2), other({.threads = 2});
+  for (int repeat = 0; repeat < 20; ++repeat)
+    ASSERT_EQ(difference(attention(q, q, q, {}, context), attention(q, q, q, {}, other)), "");
+}
+
+TEST(Interrupt, what_the_hook_throws_is_thrown_by_the_call) {
+  LongCall call;
+  for (const int threads : {1, 3}) {
+    Context context({.threads = threads, .interrupt = []() -> bool { throw 42; }});
+    EXPECT_THROW(call.forward(context), int);
+  }
+}
+
+TEST(Interrupt, ends_the_layers_whose_sums_are_long) {
+  const Linear layer({.in = 64, .out = 64});
+  const Tensor x(Shape{400000, 64});
+  for (const int threads : {1, 3}) {
+    Hook first(1), later(2);
+    Context at_once = context_with(first, threads), inside = context_with(later, threads);
+    EXPECT_THROW(layer.forward(x, at_once), Interrupted);
+    EXPECT_THROW(for (;;) layer.backward(x, x.view(), inside), Interrupted);
+    EXPECT_FALSE(later.other_thread);
+  }
+}
+
+TEST(Interrupt, a_cache_is_as_it_was_before) {
+  const MultiHeadAttention layer({.model_dim = 64, .heads = 1});
+  KvCache cache = layer.make_cache(1, 2 * kLong);
+  const Tensor few = numbers({1, 3, 64}, DType::f32, 2), many(Shape{1, kLong, 64});
+  layer.forward(few, cache);
+  for (const int question : {1, 4}) {
+    Hook hook(question);
+    Context context = context_with(hook, 2);
+    EXPECT_THROW(layer.forward(many, cache, {}, {}, context), Interrupted);
+    EXPECT_EQ(cache.length(0), 3);
+  }
+  EXPECT_EQ(layer.forward(few, cache).size(1), 3);
+  EXPECT_EQ(cache.length(0), 6);
+}
+
+TEST(Interrupt, calls_inside_a_body_do_not_ask) {
+  const Tensor q = numbers({1, 2, 40, 8}, DType::f32, 3);
+  Hook hook(1);
+  Context inner = context_with(hook, 2), outer({.threads = 3});
+  std::atomic<int> done{0};
+  outer.parallel_for(6, [&](std::int64_t) {
+    attention(q, q, q, {}, inner);
+    ++done;
+  });
+  EXPECT_EQ(done, 6);
+  EXPECT_EQ(hook.questions, 0);
+}
+
+TEST(Interrupt, stops_between_the_bodies_of_a_parallel_for) {
+  for (const int threads : {1, 3}) {
+    Hook hook(1);
+    Context context = context_with(hook, threads);
+    std::atomic<int> done{0};
+    EXPECT_THROW(context.parallel_for(1 << 30, [&](std::int64_t) { ++done; }), Interrupted);
+    EXPECT_LT(done, 1 << 30);
+  }
+}
+
+TEST(Interrupt, works_with_a_parallel_for_of_the_callers_own) {
+  LongCall call;
+  Hook hook(2);
+  Context context({.threads = 2,
+                   .parallel_for =
+                       [](int n, const std::function<void(int)>& body) {
+                         std::thread other([&] { body(n - 1); });
+                         for (int strand = 0; strand < n - 1; ++strand) body(strand);
+                         other.join();
+                       },
+                   .interrupt = [&] { return hook(); }});
+  EXPECT_THROW(call.forward(context), Interrupted);
+  EXPECT_FALSE(hook.other_thread);
+}
+
+}  // namespace
+}  // namespace attend::test
