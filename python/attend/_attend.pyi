@@ -31,7 +31,7 @@ class Context:
     """
     Where calls run: how many threads, which kernels.
 
-    threads  0: as many as the calling thread may run on
+    threads  0: the environment variable ATTEND_THREADS, or as many as the calling thread may run on
     kernels  one per operation, "forward:reference.forward,backward:reference.backward"; empty: the
              environment variable ATTEND_KERNEL, or what the planner chooses
 
@@ -42,6 +42,8 @@ class Context:
     """
 
     def __init__(self, *, threads: int = 0, kernels: str = '') -> None: ...
+
+    def __deepcopy__(self, memo: Any) -> Context: ...
 
     @property
     def threads(self) -> int: ...
@@ -624,7 +626,7 @@ class MultiHeadAttention:
     (1, 3, 8)
     """
 
-    def __init__(self, *, model_dim: int, heads: int = 1, key_heads: int = 0, d_k: int = 0, d_v: int = 0, key_dim: int = 0, value_dim: int = 0, bias: bool = True, output_projection: bool = True, rotary: RotaryLike | None = None, type: Any = 'f32', seed: int = 0) -> None: ...
+    def __init__(self, model_dim: int, heads: int = 1, *, key_heads: int = 0, d_k: int = 0, d_v: int = 0, key_dim: int = 0, value_dim: int = 0, bias: bool = True, output_projection: bool = True, rotary: RotaryLike | None = None, type: Any = 'f32', seed: int = 0) -> None: ...
 
     class Saved:
         """What backward() needs from forward_train()."""

@@ -65,7 +65,8 @@ def _layers(q: Any, k: Any, v: Any, names: Sequence[str] | None,
             raise TypeError(f"view: layer {n} is of heads(), which has its own k and v")
         heads = one if isinstance(one, LayerHeads) else LayerHeads(one, key, value, [])
         if heads.k is None:
-            raise TypeError(f"view: layer {n} has no k")
+            found = "" if hasattr(one, "__dlpack__") else f"; q is a {type(one).__name__}, and view takes arrays, or what heads() returned"
+            raise TypeError(f"view: layer {n} has no k{found}")
         layers.append({"name": name or "", "q": heads.q, "k": heads.k, "v": heads.v,
                        "options": dict(options), "contribution": heads.contribution})
     return layers

@@ -229,7 +229,8 @@ def _unsupported(model: onnx.ModelProto, device: str) -> str | None:
     others = {f"{x.domain}.{x.op_type}" if x.domain else x.op_type for x in model.graph.node}
     others -= {"Attention", "ai.onnx.Attention"}
     if others:
-        return f"the operator is Attention, the model also has {', '.join(sorted(others))}"
+        return (f"the operator is Attention, the model also has {', '.join(sorted(others))}; "
+                "attend.onnx.load_attention(model) takes the weights of an attention out of it, as a layer")
     if _version(model) not in VERSIONS:
         return f"Attention's versions are {', '.join(map(str, VERSIONS))}, found {_version(model)}"
     return None

@@ -260,12 +260,26 @@ WritableArray write(nb::handle object, const Argument& argument) {
 
 std::string name_of_type(nb::handle object) {
   const nb::handle type = object.type();
-  const auto module = nb::cast<std::string>(type.attr("__module__"));
-  const auto name = nb::cast<std::string>(type.attr("__qualname__"));
+  const std::string module = string_of(type.attr("__module__"));
+  const std::string name = string_of(type.attr("__qualname__"));
   return module == "builtins" ? name : module + "." + name;
 }
 
-std::string string_of(nb::handle object) { return nb::cast<std::string>(nb::str(object)); }
+std::string string_of(nb::handle object) {
+  const nb::object bytes = nb::str(object).attr("encode")("utf-8", "backslashreplace");
+  return {PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
+}
+
+std::string text_of(nb::handle object, const std::string& what) {
+  if (!PyUnicode_Check(object.ptr()))
+    raise_type_error(what + " takes a str, found " + name_of_type(object));
+  Py_ssize_t size = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(object.ptr(), &size);
+  if (text != nullptr) return {text, static_cast<std::size_t>(size)};
+  PyErr_Clear();
+  throw InvalidArgument(what + " holds a lone surrogate, which is no character: '" +
+                        string_of(object) + "'");
+}
 
 void raise_type_error(const std::string& message) { throw nb::type_error(message.c_str()); }
 

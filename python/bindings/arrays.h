@@ -72,7 +72,11 @@ DType to_dtype(nb::handle object, const char* where);
 
 nb::tuple to_tuple(const Shape& shape);
 std::string name_of_type(nb::handle object);  // "torch.Tensor"
-std::string string_of(nb::handle object);     // str(object)
+std::string string_of(nb::handle object);     // str(object), what is no character as an escape
+
+// The text of a str. `what` is for messages: "Context: kernels". A str may hold lone surrogates,
+// which no UTF-8 has.
+std::string text_of(nb::handle object, const std::string& what);
 
 [[noreturn]] void raise_type_error(const std::string& message);
 

@@ -18,7 +18,7 @@ nb::object forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, boo
   const Wanted wanted(return_lse, return_weights, return_scores, where);
   Results results(in, options.get(), wanted, out, where);
   {
-    const nb::gil_scoped_release released;
+    const Unlocked unlocked;
     attention(in.q, in.k, in.v, results.out(), options.get(), results.outputs(),
               context_or_default(context));
   }
@@ -34,7 +34,7 @@ nb::object backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb
   const Options options(keywords, where);
   BackwardResult result;
   {
-    const nb::gil_scoped_release released;
+    const Unlocked unlocked;
     result = attention_backward(in.q, in.k, in.v, more.out, more.lse, more.dout, options.get(),
                                 more.dlse, context_or_default(context));
   }
@@ -59,7 +59,7 @@ nb::object merge_parts(const std::vector<nb::object>& o, const std::vector<nb::o
   Tensor joined, joined_lse = Tensor::uninitialized(lse_views[0].shape(), lse_views[0].dtype());
   if (out.is_none()) joined = Tensor::uninitialized(o_views[0].shape(), o_views[0].dtype());
   {
-    const nb::gil_scoped_release released;
+    const Unlocked unlocked;
     merge(o_views, lse_views, out.is_none() ? joined.view() : given.view, joined_lse.view(),
           context_or_default(context));
   }
@@ -76,7 +76,7 @@ nb::object add_to_state(nb::handle q, nb::handle k, nb::handle v, nb::handle sta
   Tensor made;
   if (state.is_none()) made = Tensor(partial_state_shape(in.q, in.v), DType::f64);
   {
-    const nb::gil_scoped_release released;
+    const Unlocked unlocked;
     attention_partial(in.q, in.k, in.v, state.is_none() ? made.view() : given.view, options.get(),
                       context_or_default(context));
   }
@@ -100,7 +100,7 @@ nb::object merge_states(const std::vector<nb::object>& states, Context* context)
   const States given(states, "merge_partial");
   Tensor joined = Tensor::uninitialized(given.views[0].shape(), DType::f64);
   {
-    const nb::gil_scoped_release released;
+    const Unlocked unlocked;
     merge_partial(given.views, joined, context_or_default(context));
   }
   return to_python(std::move(joined), states[0]);
@@ -118,7 +118,7 @@ nb::object finish_states(const std::vector<nb::object>& states, nb::handle out, 
   if (return_lse && shape.rank() == 4)
     lse = Tensor::uninitialized({shape[0], shape[1], shape[2]}, DType::f64);
   {
-    const nb::gil_scoped_release released;
+    const Unlocked unlocked;
     finish_partial(parts.views, out.is_none() ? made.view() : given.view, lse,
                    context_or_default(context));
   }

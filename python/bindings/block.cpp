@@ -1,9 +1,8 @@
 // AttentionBlock: attention, norms and a feed-forward network around the residual.
 #include "multi_head.h"
+#include "paths.h"
 
 #include <attend/block.h>
-
-#include <nanobind/stl/filesystem.h>
 
 namespace attend::python {
 namespace {
@@ -122,8 +121,8 @@ nb::dict options_of(const Block& self) {
 }
 
 void make(Block* self, nb::handle attention, bool cross, std::int64_t memory_dim,
-          std::int64_t hidden_dim, const std::string& activation, const std::string& placement,
-          const std::string& norm, double epsilon) {
+          std::int64_t hidden_dim, nb::handle activation, nb::handle placement, nb::handle norm,
+          double epsilon) {
   new (self) Block(
       {.attention = to_multi_head_options(attention, kName),
        .cross = cross,
@@ -204,11 +203,19 @@ too (block.cross.make_cache(), filled by block.cross.append()).
       .def("parameters", show_parameters<Block>, nb::sig("def parameters(self) -> dict[str, Any]"),
            "The weights by name: NumPy arrays that are the block's memory.")
       .def(
-          "save", [](const Block& self, const Path& path) { unlocked([&] { self.save(path); }); },
+          "save",
+          [](const Block& self, nb::handle file) {
+            const Path path = to_path(file, "AttentionBlock.save");
+            unlocked([&] { self.save(path); });
+          },
           "path"_a, nb::sig("def save(self, path: str | os.PathLike[str]) -> None"),
           "Writes the parameters as safetensors, with the options in the metadata.")
       .def_static(
-          "load", [](const Path& path) { return unlocked([&] { return Block::load(path); }); },
+          "load",
+          [](nb::handle file) {
+            const Path path = to_path(file, "AttentionBlock.load");
+            return unlocked([&] { return Block::load(path); });
+          },
           "path"_a, nb::sig("def load(path: str | os.PathLike[str]) -> AttentionBlock"),
           "A block that save() wrote.");
 }

@@ -1,18 +1,54 @@
-// Context: threads and kernels. A caller's own threads and memory are for C++ alone.
+// Context: threads and kernels, and Ctrl-C. A caller's own threads and memory are for C++ alone.
 #include "bindings.h"
+#include "options.h"
 
 #include <attend/context.h>
 
-#include <nanobind/stl/string.h>
+#include <pthread.h>
+#include <unistd.h>
 
 namespace attend::python {
 
 using namespace nb::literals;
 
-void bind_context(nb::module_& m) {
-  nb::class_<Context>(m, "Context", R"(Where calls run: how many threads, which kernels.
+namespace {
 
-threads  0: as many as the calling thread may run on
+// Python's handlers run on its main thread: others need not look. In a child of fork() the one
+// thread that is left becomes it.
+const pthread_t importing_thread = pthread_self();
+bool on_main_thread() {
+  return pthread_equal(pthread_self(), importing_thread) != 0 || gettid() == getpid();
+}
+
+// A call that ends soon must not wait for the GIL: the first question of each is not passed on.
+thread_local bool first_question = true;
+
+bool ask_for_signals() {
+  if (std::exchange(first_question, false) || !on_main_thread()) return false;
+  const nb::gil_scoped_acquire locked;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();  // KeyboardInterrupt, or a handler's own
+  return false;
+}
+
+ContextOptions with_signals(ContextOptions options) {
+  options.interrupt = ask_for_signals;
+  return options;
+}
+
+}  // namespace
+
+Unlocked::Unlocked() { first_question = true; }
+
+Context& python_context() {
+  static auto* context = new Context(with_signals({}));  // never destroyed, as default_context()
+  return *context;
+}
+
+void bind_context(nb::module_& m) {
+  nb::class_<Context>(m, "Context", nb::is_weak_referenceable(),
+                      R"(Where calls run: how many threads, which kernels.
+
+threads  0: the environment variable ATTEND_THREADS, or as many as the calling thread may run on
 kernels  one per operation, "forward:reference.forward,backward:reference.backward"; empty: the
          environment variable ATTEND_KERNEL, or what the planner chooses
 
@@ -23,13 +59,18 @@ A Context may be used from any number of threads and survives fork().
 )")
       .def(
           "__init__",
-          [](Context* self, int threads, const std::string& kernels) {
+          [](Context* self, int threads, nb::handle kernels) {
             ContextOptions options;
             options.threads = threads;
-            options.kernels = kernels;
-            new (self) Context(options);
+            options.kernels = text_of(kernels, "Context: kernels");
+            new (self) Context(with_signals(options));
           },
-          nb::kw_only(), "threads"_a = 0, "kernels"_a = "")
+          nb::kw_only(), "threads"_a = 0, "kernels"_a = "",
+          nb::sig("def __init__(self, *, threads: int = 0, kernels: str = '') -> None"))
+      // A Context belongs to its process, and a copy of who uses it uses the same.
+      .def(
+          "__deepcopy__", [](nb::handle self, nb::handle) { return nb::borrow(self); }, "memo"_a,
+          nb::sig("def __deepcopy__(self, memo: Any) -> Context"))
       .def_prop_ro("threads", &Context::threads)
       .def_static(
           "kernels",
@@ -44,7 +85,7 @@ A Context may be used from any number of threads and survives fork().
           "The table of kernels, best first: (name, operation, only if forced).");
 
   m.def(
-      "default_context", [] { return &default_context(); }, nb::rv_policy::reference,
+      "default_context", [] { return &python_context(); }, nb::rv_policy::reference,
       "The Context that every function uses unless it is given another.");
 }
 

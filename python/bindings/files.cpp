@@ -1,10 +1,8 @@
 // Tensors in files: .npy and safetensors.
 #include "layer.h"
+#include "paths.h"
 
 #include <attend/io.h>
-
-#include <nanobind/stl/filesystem.h>
-#include <nanobind/stl/map.h>
 
 namespace attend::python {
 namespace {
@@ -25,7 +23,8 @@ nb::dict tensors_of(nb::handle self) {
 void bind_files(nb::module_& m) {
   m.def(
       "load_npy",
-      [](const Path& path) {
+      [](nb::handle file) {
+        const Path path = to_path(file, "load_npy");
         return to_python(unlocked([&] { return load_npy(path); }), nb::handle());
       },
       "path"_a, nb::sig("def load_npy(path: str | os.PathLike[str]) -> Any"),
@@ -37,7 +36,8 @@ void bind_files(nb::module_& m) {
 )");
   m.def(
       "save_npy",
-      [](const Path& path, nb::handle tensor) {
+      [](nb::handle file, nb::handle tensor) {
+        const Path path = to_path(file, "save_npy");
         const Array array = read(tensor, {"save_npy", "tensor"});
         unlocked([&] { save_npy(path, array); });
       },
@@ -56,7 +56,8 @@ void bind_files(nb::module_& m) {
           nb::sig("def path(self) -> os.PathLike[str]"))
       .def(
           "__getitem__",
-          [](nb::handle self, const std::string& name) {
+          [](nb::handle self, nb::handle key) {
+            const std::string name = text_of(key, "TensorFile: name");
             auto& file = nb::cast<TensorFile&>(self);
             for (NamedTensor& named : file.tensors) {
               if (named.name == name) return show(named.tensor.view(), self);
@@ -67,8 +68,11 @@ void bind_files(nb::module_& m) {
 
   m.def(
       "load_safetensors",
-      [](const Path& path) { return unlocked([&] { return load_safetensors(path); }); }, "path"_a,
-      nb::sig("def load_safetensors(path: str | os.PathLike[str]) -> TensorFile"),
+      [](nb::handle file) {
+        const Path path = to_path(file, "load_safetensors");
+        return unlocked([&] { return load_safetensors(path); });
+      },
+      "path"_a, nb::sig("def load_safetensors(path: str | os.PathLike[str]) -> TensorFile"),
       R"(All tensors of a safetensors file. The reader is strict.
 
 >>> attend.save_safetensors('x.safetensors', {'a': numpy.ones((2, 3))}, {'made by': 'hand'})
@@ -78,9 +82,11 @@ void bind_files(nb::module_& m) {
 )");
   m.def(
       "save_safetensors",
-      [](const Path& path, nb::handle tensors, const Metadata& metadata) {
+      [](nb::handle file, nb::handle tensors, nb::handle metadata) {
+        const Path path = to_path(file, "save_safetensors");
+        const Metadata more = to_metadata(metadata, "save_safetensors");
         const NamedArrays arrays = read_named(tensors, "save_safetensors", "tensors");
-        unlocked([&] { save_safetensors(path, arrays.views, metadata); });
+        unlocked([&] { save_safetensors(path, arrays.views, more); });
       },
       "path"_a, "tensors"_a, "metadata"_a = nb::dict(),
       nb::sig("def save_safetensors(path: str | os.PathLike[str], tensors: Mapping[str, Array], "
@@ -88,10 +94,10 @@ void bind_files(nb::module_& m) {
       "Writes a dict of arrays as a safetensors file, whole or not at all.");
   m.def(
       "load_parameters",
-      [](const TensorFile& file, nb::handle parameters, const std::string& prefix,
-         bool allow_others) {
+      [](const TensorFile& file, nb::handle parameters, nb::handle prefix, bool allow_others) {
+        const std::string before = text_of(prefix, "load_parameters: prefix");
         const NamedWritables to = write_named(parameters, "load_parameters", "parameters");
-        unlocked([&] { load_parameters(file, to.parameters, prefix, allow_others); });
+        unlocked([&] { load_parameters(file, to.parameters, before, allow_others); });
       },
       "file"_a, "parameters"_a, "prefix"_a = "", "allow_others"_a = false,
       nb::sig("def load_parameters(file: TensorFile, parameters: Mapping[str, Array], "

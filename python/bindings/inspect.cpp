@@ -6,7 +6,6 @@
 
 #include <attend/view.h>
 
-#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/vector.h>
 
 #include <deque>
@@ -51,15 +50,22 @@ nb::object window_of_weights(nb::handle q, nb::handle k, nb::handle lse, std::in
 
 // ---- the page ----------------------------------------------------------------------------------
 
+std::vector<std::string> texts_of(nb::handle list, const std::string& what) {
+  std::vector<std::string> texts;
+  for (const nb::handle item : list)
+    texts.push_back(text_of(item, what + "[" + std::to_string(texts.size()) + "]"));
+  return texts;
+}
+
 // Runs as attend/_view.py hands them over, and the arrays that they show.
 class Runs {
  public:
   explicit Runs(const nb::list& runs) {
     for (const nb::handle run : runs) {
       ViewRun& to = runs_.emplace_back();
-      to.name = nb::cast<std::string>(run["name"]);
-      to.tokens = nb::cast<std::vector<std::string>>(run["tokens"]);
-      to.key_tokens = nb::cast<std::vector<std::string>>(run["key_tokens"]);
+      to.name = text_of(run["name"], "view: names");
+      to.tokens = texts_of(run["tokens"], "view: tokens");
+      to.key_tokens = texts_of(run["key_tokens"], "view: key_tokens");
       to.token_ids = nb::cast<std::vector<std::int64_t>>(run["token_ids"]);
       for (const nb::handle layer : run["layers"]) add(to, layer);
     }
@@ -72,7 +78,7 @@ class Runs {
       return arrays_.emplace_back(read(layer[name], {"view", name, Kind::floating, optional}));
     };
     const Options& options = options_.emplace_back(layer["options"], "view", "options");
-    to.layers.push_back({.name = nb::cast<std::string>(layer["name"]),
+    to.layers.push_back({.name = text_of(layer["name"], "view: the name of a layer"),
                          .q = array("q", false),
                          .k = array("k", false),
                          .v = array("v", true),
@@ -85,13 +91,13 @@ class Runs {
   std::vector<ViewRun> runs_;
 };
 
-std::string page(const nb::list& runs, const std::string& title, const std::string& language,
-                 std::int64_t batch, std::int64_t embed_bytes, std::int64_t tiles,
-                 std::int64_t top_k, const std::vector<std::vector<std::int64_t>>& windows,
-                 std::int64_t open_run, Context* context) {
+std::string page(const nb::list& runs, nb::handle title, nb::handle language, std::int64_t batch,
+                 std::int64_t embed_bytes, std::int64_t tiles, std::int64_t top_k,
+                 const std::vector<std::vector<std::int64_t>>& windows, std::int64_t open_run,
+                 Context* context) {
   const Runs read_runs(runs);
-  ViewOptions options{.title = title,
-                      .language = language,
+  ViewOptions options{.title = text_of(title, "view: title"),
+                      .language = text_of(language, "view: language"),
                       .batch = batch,
                       .embed_bytes = embed_bytes,
                       .tiles = tiles,

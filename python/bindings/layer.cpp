@@ -20,7 +20,7 @@ void each_named(nb::handle dict, const char* where, const char* name, const Body
       raise_type_error(std::string(where) + ": the names in " + name + " are str, found " +
                        name_of_type(key));
     }
-    body(nb::cast<std::string>(key), value);
+    body(text_of(key, std::string(where) + ": a name in " + name), value);
   }
 }
 
@@ -44,6 +44,19 @@ nb::dict to_python(const Metadata& metadata) {
   nb::dict dict;
   for (const auto& [key, value] : metadata) dict[key.c_str()] = value;
   return dict;
+}
+
+Metadata to_metadata(nb::handle dict, const char* where) {
+  const std::string start = std::string(where) + ": metadata";
+  const auto items =
+      nb::steal<nb::object>(PyMapping_Check(dict.ptr()) ? PyMapping_Items(dict.ptr()) : nullptr);
+  if (!items) {
+    PyErr_Clear();
+    raise_type_error(start + " takes a dict of str, found " + name_of_type(dict));
+  }
+  Metadata metadata;
+  for (const nb::handle item : items) metadata[text_of(item[0], start)] = text_of(item[1], start);
+  return metadata;
 }
 
 NamedArrays read_named(nb::handle dict, const char* where, const char* name) {

@@ -26,6 +26,7 @@ nb::dict show_parameters(nb::handle layer) {
 
 nb::dict to_python(std::vector<NamedTensor>&& list, nb::handle like);
 nb::dict to_python(const Metadata& metadata);
+Metadata to_metadata(nb::handle dict, const char* where);
 
 // Arrays by name, to be read or written; what must be kept while they are used is inside.
 struct NamedArrays {
@@ -68,7 +69,7 @@ struct Look : Use {
 // Runs without the GIL. What it gives is made by then; Python's objects come after.
 template <class Body>
 auto unlocked(Body body) {
-  const nb::gil_scoped_release released;
+  const Unlocked unlocked;
   return body();
 }
 
@@ -138,8 +139,8 @@ inline constexpr std::string_view kNorms[] = {"layer_norm", "rms_norm"};
 inline constexpr std::string_view kPairings[] = {"halves", "neighbours"};
 
 template <class Enum>
-Enum choose(const std::string& value, std::span<const std::string_view> names, const char* what) {
-  return static_cast<Enum>(choice(value, names, what));
+Enum choose(nb::handle value, std::span<const std::string_view> names, const char* what) {
+  return static_cast<Enum>(choice(text_of(value, what), names, what));
 }
 template <class Enum>
 std::string chosen(Enum value, std::span<const std::string_view> names) {

@@ -56,7 +56,7 @@ void bind_norms(nb::module_& m) {
   nb::class_<Norm> norm(m, "Norm", "LayerNorm or RMSNorm, by `kind`: 'layer_norm' or 'rms_norm'.");
   norm.def(
       "__init__",
-      [](Norm* self, std::int64_t dim, const std::string& kind, double epsilon, bool bias,
+      [](Norm* self, std::int64_t dim, nb::handle kind, double epsilon, bool bias,
          nb::handle type) {
         new (self) Norm({.dim = dim,
                          .kind = choose<NormKind>(kind, kNorms, "Norm: kind"),
@@ -126,8 +126,8 @@ hidden_dim 0 is 4 * model_dim.
 )");
   type.def(
       "__init__",
-      [](FeedForward* self, std::int64_t model_dim, std::int64_t hidden_dim,
-         const std::string& activation, bool bias, nb::handle dtype, std::uint64_t seed) {
+      [](FeedForward* self, std::int64_t model_dim, std::int64_t hidden_dim, nb::handle activation,
+         bool bias, nb::handle dtype, std::uint64_t seed) {
         new (self) FeedForward(
             {.model_dim = model_dim,
              .hidden_dim = hidden_dim,

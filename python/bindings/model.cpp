@@ -4,7 +4,6 @@
 
 #include <attend/model.h>
 
-#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
@@ -83,8 +82,8 @@ nb::dict options_of(const LanguageModel& self) {
 
 void make(LanguageModel* self, std::int64_t vocabulary, std::int64_t length, std::int64_t layers,
           std::int64_t model_dim, std::int64_t heads, std::int64_t hidden_dim,
-          const std::string& activation, const std::string& placement, const std::string& norm,
-          nb::handle type, std::uint64_t seed) {
+          nb::handle activation, nb::handle placement, nb::handle norm, nb::handle type,
+          std::uint64_t seed) {
   new (self) LanguageModel(
       {.vocabulary = vocabulary,
        .length = length,
@@ -135,8 +134,10 @@ void bind_files(nb::class_<LanguageModel>& type) {
           "The options as a file's metadata, for save_checkpoint().")
       .def(
           "save",
-          [](const LanguageModel& self, const Path& path, const Metadata& metadata) {
-            unlocked([&] { self.save(path, metadata); });
+          [](const LanguageModel& self, nb::handle file, nb::handle metadata) {
+            const Path path = to_path(file, "LanguageModel.save");
+            const Metadata more = to_metadata(metadata, "LanguageModel.save");
+            unlocked([&] { self.save(path, more); });
           },
           "path"_a, "metadata"_a = nb::dict(),
           nb::sig("def save(self, path: str | os.PathLike[str], "

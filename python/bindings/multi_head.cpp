@@ -282,11 +282,25 @@ d_v = d_k, key_dim = model_dim, value_dim = key_dim. rotary is (pairing, base, d
   nb::class_<Layer::Saved>(type, "Saved", "What backward() needs from forward_train().");
   type.def(
       "__init__",
-      [](Layer* self, const nb::kwargs& keywords) {
-        new (self) Layer(to_multi_head_options(keywords, kName));
+      [](Layer* self, const nb::args& positional, const nb::kwargs& keywords) {
+        constexpr const char* names[] = {"model_dim", "heads"};
+        if (positional.size() > std::size(names))
+          raise_type_error(std::string(kName) + ": model_dim and heads may come by their place, " +
+                           std::to_string(positional.size()) +
+                           " arguments did; name the others: MultiHeadAttention(512, 8, "
+                           "key_heads=2, bias=False)");
+        const auto all = nb::steal<nb::dict>(PyDict_Copy(keywords.ptr()));
+        for (std::size_t n = 0; n < positional.size(); ++n) {
+          if (all.contains(names[n]))
+            raise_type_error(std::string(kName) + ": " + names[n] +
+                             " is given twice, by its place "
+                             "and by its name");
+          all[names[n]] = positional[n];
+        }
+        new (self) Layer(to_multi_head_options(all, kName));
       },
-      "options"_a,
-      nb::sig("def __init__(self, *, model_dim: int, heads: int = 1, key_heads: int = 0, "
+      "sizes"_a, "options"_a,
+      nb::sig("def __init__(self, model_dim: int, heads: int = 1, *, key_heads: int = 0, "
               "d_k: int = 0, d_v: int = 0, key_dim: int = 0, value_dim: int = 0, "
               "bias: bool = True, output_projection: bool = True, "
               "rotary: RotaryLike | None = None, type: Any = 'f32', seed: int = 0) -> None"));

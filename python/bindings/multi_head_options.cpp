@@ -38,7 +38,7 @@ std::optional<Rotary> to_rotary(nb::handle value, const char* where) {
   const auto parts = fields<3>(value, where, "rotary", {"pairing", "base", "dim"});
   Rotary result;
   if (parts[0].is_valid()) {
-    result.pairing = choose<Rotary::Pairing>(string_of(parts[0]), kPairings, "rotary: pairing");
+    result.pairing = choose<Rotary::Pairing>(parts[0], kPairings, "rotary: pairing");
   }
   if (parts[1].is_valid()) result.base = number<double>(parts[1], where, "rotary.base", "a number");
   if (parts[2].is_valid()) {

@@ -40,12 +40,12 @@ Layer join(nb::handle parts, nb::handle o_bias, const nb::kwargs& keywords) {
   return Layer::join(options, list, Tensor::copy_of(bias));
 }
 
-Layer load(nb::handle file, const std::string& prefix, std::int64_t heads, std::int64_t key_heads,
-           nb::handle rotary, const std::string& orientation) {
+Layer load(nb::handle file, nb::handle prefix, std::int64_t heads, std::int64_t key_heads,
+           nb::handle rotary, nb::handle orientation) {
   constexpr std::string_view orientations[] = {"automatic", "out_in", "in_out"};
   constexpr const char* where = "MultiHeadAttention.load";
   const WeightsFormat format{
-      .prefix = prefix,
+      .prefix = text_of(prefix, "MultiHeadAttention.load: prefix"),
       .heads = heads,
       .key_heads = key_heads,
       .rotary = to_rotary(rotary, where),
@@ -72,7 +72,8 @@ void bind_weights(nb::class_<MultiHeadAttention>& type) {
                   "A layer from the matrices of its heads; options as of the constructor.")
       .def(
           "save",
-          [](const Layer& self, const Path& path, bool per_head) {
+          [](const Layer& self, nb::handle file, bool per_head) {
+            const Path path = to_path(file, "MultiHeadAttention.save");
             unlocked([&] { self.save(path, per_head); });
           },
           "path"_a, "per_head"_a = false,

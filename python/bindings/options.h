@@ -34,10 +34,21 @@ class Options {
   std::vector<Array> arrays_;
 };
 
-// Where none is given, the shared one.
+// Where none is given, the shared one of Python's callers. Like every Context made from Python it
+// asks for signals, so that Ctrl-C ends a long call.
+Context& python_context();
 inline Context& context_or_default(Context* context) {
-  return context ? *context : default_context();
+  return context ? *context : python_context();
 }
+
+// Runs without the GIL, as long as it lives.
+class Unlocked {
+ public:
+  Unlocked();
+
+ private:
+  nb::gil_scoped_release released_;
+};
 
 ScoreStage to_stage(nb::handle name, const char* where);
 

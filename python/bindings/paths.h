@@ -10,6 +10,11 @@ namespace attend::python {
 inline std::filesystem::path to_path(nb::handle object, const char* where) {
   std::filesystem::path path;
   if (nb::try_cast(object, path)) return path;
+  if (nb::isinstance<nb::str>(object)) {
+    const std::string what = std::string(where) + ": path";
+    text_of(object, what);
+    throw InvalidArgument(what + " is no name of a file: '" + string_of(object) + "'");
+  }
   raise_type_error(std::string(where) +
                    ": path takes a str, an os.PathLike or a TensorFile, found " +
                    name_of_type(object));

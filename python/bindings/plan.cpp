@@ -17,7 +17,7 @@ struct PythonPlan {
 };
 
 PythonPlan plan_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, bool return_lse,
-                        bool return_weights, nb::handle return_scores, const std::string& kernel,
+                        bool return_weights, nb::handle return_scores, nb::handle kernel,
                         nb::handle context, const nb::kwargs& keywords) {
   constexpr const char* where = "Plan.attention";
   const Inputs in(q, k, v, where);
@@ -26,7 +26,7 @@ PythonPlan plan_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out
   Results results(in, options.get(), wanted, out, where);
   Context& used = context_or_default(nb::cast<Context*>(context));
   return {Plan::attention(in.q, in.k, in.v, results.out(), options.get(), results.outputs(),
-                          {.kernel = kernel}, used),
+                          {.kernel = text_of(kernel, "Plan: kernel")}, used),
           wanted, nb::borrow(context)};
 }
 
@@ -37,7 +37,7 @@ nb::object run_plan(const PythonPlan& self, nb::handle q, nb::handle k, nb::hand
   const Options options(keywords, where);
   Results results(in, options.get(), self.wanted, out, where);
   {
-    const nb::gil_scoped_release released;
+    const Unlocked unlocked;
     self.plan.run(in.q, in.k, in.v, results.out(), options.get(), results.outputs());
   }
   return results.to_python(q);
@@ -62,19 +62,19 @@ AttentionGradients views_of(BackwardResult& result) {
 }
 
 PythonPlan plan_backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,
-                         nb::handle dout, nb::handle dlse, const std::string& kernel,
-                         nb::handle context, const nb::kwargs& keywords) {
+                         nb::handle dout, nb::handle dlse, nb::handle kernel, nb::handle context,
+                         const nb::kwargs& keywords) {
   constexpr const char* where = "Plan.attention_backward";
   const Inputs in(q, k, v, where);
   const BackwardInputs more(out, lse, dout, dlse, where);
   const Options options(keywords, where);
   BackwardResult result = empty_gradients(in, options.get());
   Context& used = context_or_default(nb::cast<Context*>(context));
-  return {
-      Plan::attention_backward(in.q, in.k, in.v, more.out, more.lse, more.dout, views_of(result),
-                               options.get(), more.dlse, {.kernel = kernel}, used),
-      {},
-      nb::borrow(context)};
+  return {Plan::attention_backward(in.q, in.k, in.v, more.out, more.lse, more.dout,
+                                   views_of(result), options.get(), more.dlse,
+                                   {.kernel = text_of(kernel, "Plan: kernel")}, used),
+          {},
+          nb::borrow(context)};
 }
 
 nb::object run_plan_backward(const PythonPlan& self, nb::handle q, nb::handle k, nb::handle v,
@@ -86,7 +86,7 @@ nb::object run_plan_backward(const PythonPlan& self, nb::handle q, nb::handle k,
   const Options options(keywords, where);
   BackwardResult result = empty_gradients(in, options.get());
   {
-    const nb::gil_scoped_release released;
+    const Unlocked unlocked;
     self.plan.run_backward(in.q, in.k, in.v, more.out, more.lse, more.dout, views_of(result),
                            options.get(), more.dlse);
   }

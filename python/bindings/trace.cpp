@@ -1,10 +1,9 @@
 // Traces: every intermediate result by name.
 #include "call.h"
 #include "layer.h"
+#include "paths.h"
 
 #include <attend/trace.h>
-
-#include <nanobind/stl/filesystem.h>
 
 namespace attend::python {
 namespace {
@@ -47,7 +46,8 @@ void bind_trace(nb::module_& m) {
                    "(name, formula, axes, value) of each.")
       .def(
           "__getitem__",
-          [](nb::handle self, const std::string& name) {
+          [](nb::handle self, nb::handle key) {
+            const std::string name = text_of(key, "Trace: name");
             auto& trace = nb::cast<Trace&>(self);
             for (TraceStep& step : trace.steps) {
               if (step.name == name) return show(step.value.view(), self);
@@ -59,11 +59,14 @@ void bind_trace(nb::module_& m) {
           "name"_a, nb::sig("def __getitem__(self, name: str) -> Any"))
       .def(
           "__contains__",
-          [](const Trace& self, const std::string& name) { return self.find(name) != nullptr; },
-          "name"_a)
+          [](const Trace& self, nb::handle name) {
+            return self.find(text_of(name, "Trace: name")) != nullptr;
+          },
+          "name"_a, nb::sig("def __contains__(self, name: str) -> bool"))
       .def(
           "save",
-          [](const Trace& self, const std::filesystem::path& path) {
+          [](const Trace& self, nb::handle file) {
+            const std::filesystem::path path = to_path(file, "Trace.save");
             unlocked([&] { self.save(path); });
           },
           "path"_a, nb::sig("def save(self, path: str | os.PathLike[str]) -> None"),

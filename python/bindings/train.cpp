@@ -1,10 +1,8 @@
 // Training: losses, gradients, learning rates, optimizers, checkpoints.
 #include "layer.h"
+#include "paths.h"
 
 #include <attend/train.h>
-
-#include <nanobind/stl/filesystem.h>
-#include <nanobind/stl/map.h>
 
 #include <algorithm>
 #include <map>
@@ -145,7 +143,7 @@ decay is 'constant', 'linear' or 'cosine'. Steps count from 0.
       .def(
           "__init__",
           [decays](LearningRate* self, double peak, std::int64_t warmup, std::int64_t total,
-                   const std::string& decay, double minimum) {
+                   nb::handle decay, double minimum) {
             new (self) LearningRate{
                 .peak = peak,
                 .warmup = warmup,
@@ -154,7 +152,9 @@ decay is 'constant', 'linear' or 'cosine'. Steps count from 0.
                 .minimum = minimum};
           },
           nb::kw_only(), "peak"_a = 1e-3, "warmup"_a = 0, "total"_a = 0, "decay"_a = "constant",
-          "minimum"_a = 0.0)
+          "minimum"_a = 0.0,
+          nb::sig("def __init__(self, *, peak: float = 0.001, warmup: int = 0, total: int = 0, "
+                  "decay: str = 'constant', minimum: float = 0.0) -> None"))
       .def("at", &LearningRate::at, "step"_a, "The rate of a step.");
 }
 
@@ -237,11 +237,12 @@ array([0.5, 0.5])
 void bind_checkpoints(nb::module_& m) {
   m.def(
       "save_checkpoint",
-      [](const Path& path, nb::handle parameters, const Optimizer& optimizer,
-         const Metadata& metadata) {
+      [](nb::handle file, nb::handle parameters, const Optimizer& optimizer, nb::handle metadata) {
+        const Path path = to_path(file, "save_checkpoint");
+        const Metadata more = to_metadata(metadata, "save_checkpoint");
         const NamedArrays from = read_named(parameters, "save_checkpoint", "parameters");
         const Look looking(&optimizer, "Optimizer");
-        unlocked([&] { save_checkpoint(path, from.views, optimizer, metadata); });
+        unlocked([&] { save_checkpoint(path, from.views, optimizer, more); });
       },
       "path"_a, "parameters"_a, "optimizer"_a, "metadata"_a = nb::dict(),
       nb::sig("def save_checkpoint(path: str | os.PathLike[str], parameters: Mapping[str, Array], "
@@ -249,7 +250,8 @@ void bind_checkpoints(nb::module_& m) {
       "Writes parameters and what the optimizer remembers as one safetensors file.");
   m.def(
       "load_checkpoint",
-      [](const Path& path, nb::handle parameters, Optimizer& optimizer) {
+      [](nb::handle file, nb::handle parameters, Optimizer& optimizer) {
+        const Path path = to_path(file, "load_checkpoint");
         const NamedWritables to = write_named(parameters, "load_checkpoint", "parameters");
         const Change alone(&optimizer, "Optimizer");
         return to_python(unlocked([&] { return load_checkpoint(path, to.parameters, optimizer); }));

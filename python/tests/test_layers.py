@@ -315,3 +315,33 @@ def test_what_is_refused_says_why(name):
     kind, message, call = REFUSED[name]
     with pytest.raises(kind, match=message):
         call(attend.MultiHeadAttention(model_dim=4, heads=2), draw(1, 3, 4, dtype=np.float32))
+
+
+def test_model_dim_and_heads_may_come_by_their_place():
+    assert attend.MultiHeadAttention(512, 8).options["d_k"] == 64
+    assert attend.MultiHeadAttention(12, heads=3).options["heads"] == 3
+    for call, words in (
+        (lambda: attend.MultiHeadAttention(512, 8, 2), "model_dim and heads may come by their place"),
+        (lambda: attend.MultiHeadAttention(512, model_dim=3), "model_dim is given twice"),
+        (lambda: attend.MultiHeadAttention("512", 8), "model_dim takes a whole number, found str"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            call()
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_nan_behind_the_lengths_reaches_no_gradient(poison):
+    layer = attend.MultiHeadAttention(8, 2, type="f64", seed=3)
+    rng = np.random.default_rng(0)
+    query, memory = rng.standard_normal((2, 3, 8)), rng.standard_normal((2, 5, 8))
+
+    def run(hidden):
+        key = memory.copy()
+        key[0, 3:] = hidden
+        key[1] = hidden
+        y, saved = layer.forward_train(query, key, key_lengths=np.array([3, 0]))
+        g = layer.backward(np.ones_like(y), saved)
+        return [y, g.dquery, g.dkey, g.dvalue, *g.parameters.values()]
+
+    for got, want in zip(run(poison), run(0), strict=True):
+        np.testing.assert_array_equal(got, want)

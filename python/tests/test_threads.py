@@ -1,4 +1,5 @@
 """Is the package safe, and parallel, from many threads?"""
+import os
 import subprocess
 import sys
 import threading
@@ -162,3 +163,47 @@ def test_first_calls_at_once_do_not_wait_for_each_other():
     for _ in range(3):
         ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert ran.stdout == "4\n", ran.stderr
+
+
+def test_a_subinterpreter_is_refused_and_the_main_one_goes_on():
+    code = """
+import numpy as np
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+import attend
+
+other = interpreters.create()
+interpreters.run_string(other, '''
+import sys
+try:
+    import attend._attend
+except ImportError as error:
+    assert 'subinterpreter' in str(error), error
+else:
+    sys.exit('it was imported')
+''')
+interpreters.destroy(other)
+q = np.ones((1, 1, 2, 2), 'f4')
+print(attend.attention(q, q, q).shape)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=540)
+    assert done.returncode == 0 and done.stdout == "(1, 1, 2, 2)\n", done.stderr
+
+
+@pytest.mark.parametrize("value, wanted", [("3", "3"), ("1", "1")])
+def test_the_environment_says_how_many_threads(value, wanted):
+    code = "import attend; print(attend.default_context().threads, attend.Context().threads, attend.Context(threads=2).threads)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=540,
+                          env={**os.environ, "ATTEND_THREADS": value})
+    assert done.stdout.split() == [wanted, wanted, "2"], done.stderr
+
+
+@pytest.mark.parametrize("value", ["two", "0", "-1", "4097", "2 ", "99999999999999999999"])
+def test_a_bad_number_of_threads_in_the_environment_is_an_error_in_words(value):
+    code = "import attend\ntry:\n attend.default_context()\nexcept ValueError as e: print(e)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=540,
+                          env={**os.environ, "ATTEND_THREADS": value})
+    assert done.stdout == (f"context: the environment variable ATTEND_THREADS is \"{value}\"; "
+                           "it must be a whole number from 1 to 4096\n"), done.stderr

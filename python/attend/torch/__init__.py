@@ -4,7 +4,8 @@ scaled_dot_product_attention   as torch.nn.functional's; booleans: True = takes 
 MultiheadAttention             as torch.nn's, state_dict included; booleans: True = blocked
 replace(model)                 swaps every nn.MultiheadAttention inside a model and says which
 
-Both compute on the CPU. Importing this changes nothing in PyTorch; it adds the operators
+Both compute on the CPU, with as many threads as torch.get_num_threads() says, or in the attend.Context
+that a call, a layer or replace() is given. Importing this changes nothing in PyTorch; it adds the operators
 torch.ops.attend.attention and .attention_backward.
 """
 from .functional import scaled_dot_product_attention

@@ -9,6 +9,7 @@ from torch.autograd.forward_ad import unpack_dual
 
 import attend
 
+from . import contexts
 from .operators import attention
 
 
@@ -86,6 +87,8 @@ def scaled_dot_product_attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    *,
+    context: attend.Context | None = None,
 ) -> Tensor:
     """softmax(scale * query . key^T + mask) . value, as torch.nn.functional's.
 
@@ -97,18 +100,21 @@ def scaled_dot_product_attention(
     h / (heads / key heads).
 
     A query that sees no key gives 0 and gets no gradient. dropout_p counts whenever it is not 0.
+    Threads are as many as torch.get_num_threads() says, or those of an attend.Context given as context.
 
     >>> q = torch.ones(2, 8, 10, 64)
     >>> attend.torch.scaled_dot_product_attention(q, q, q, is_causal=True).shape
     torch.Size([2, 8, 10, 64])
     """
     where = "scaled_dot_product_attention"
+    number = contexts.number_of(where, context)
     if attn_mask is None and dropout_p == 0.0 and not enable_gqa and _plain(query, key, value):
         if query.requires_grad or key.requires_grad or value.requires_grad:  # under no_grad()
             query, key, value = query.detach(), key.detach(), value.detach()
+        where_to = contexts.current() if context is None else context
         if is_causal:
-            return attend.attention(query, key, value, scale=scale, causal=True, query_offset=0)
-        return attend.attention(query, key, value, scale=scale)
+            return attend.attention(query, key, value, scale=scale, causal=True, query_offset=0, context=where_to)
+        return attend.attention(query, key, value, scale=scale, context=where_to)
     for name, x in (("query", query), ("key", key), ("value", value)):
         check_tensor(where, name, x)
         if x.dim() < 2:
@@ -135,7 +141,7 @@ def scaled_dot_product_attention(
     mask, bias = split_mask(where, "attn_mask", attn_mask)
     out, _, _ = attention(
         four(query, heads), four(key, key_heads), four(value, key_heads), mask, bias, scale,
-        is_causal, dropout_p, seed, False,
+        is_causal, dropout_p, seed, False, number,
     )
     return out.reshape(*lead, *out.shape[-2:])
 
@@ -220,4 +226,17 @@ def _leading(
         return tuple(torch.broadcast_shapes(*leads))
     except RuntimeError:
         shapes = ", ".join(str(list(x.shape)) for x in (query, key, value, mask) if x is not None)
-        raise ValueError(f"{where}: the dimensions before the last two do not fit: {shapes}") from None
+        raise ValueError(
+            f"{where}: the dimensions before the last two do not fit: {shapes}{_grouped(query, key, value)}"
+        ) from None
+
+
+def _grouped(query: Tensor, key: Tensor, value: Tensor) -> str:
+    """What to say if these would be grouped heads."""
+    if min(query.dim(), key.dim(), value.dim()) < 3 or 0 in (key.size(-3), value.size(-3)):
+        return ""
+    if query.size(-3) % key.size(-3) or query.size(-3) % value.size(-3):
+        return ""
+    return (
+        f"; {query.size(-3)} heads of query with {key.size(-3)} of key are grouped heads, which want enable_gqa=True"
+    )

@@ -1,11 +1,15 @@
 """nn.MultiheadAttention computed by attend, and the swapping of it inside a model."""
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import attend
+
+from . import contexts
 from .functional import check_tensor, draw_seed, prepared, split_mask
+from .hidden import hidden_rows, without
 from .operators import attention
 
 TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -17,6 +21,9 @@ class MultiheadAttention(nn.MultiheadAttention):
     Masks mean what they mean there: True = blocked, floats are added to the scores. Different from
     PyTorch's: a query that sees no key gives out_proj(0) and gets no gradient, where PyTorch may give
     NaN; training, evaluation, weights or not, all give the same numbers, since there is no fast path.
+    NaN in a row of key or value that no query sees reaches no result and no gradient, those of the
+    weights included. `context`, an attend.Context or None, is where it computes; None: with as many
+    threads as torch.get_num_threads() says.
 
     >>> layer = attend.torch.MultiheadAttention(512, 8, batch_first=True)
     >>> x = torch.ones(2, 10, 512)
@@ -24,6 +31,12 @@ class MultiheadAttention(nn.MultiheadAttention):
     >>> out.shape, weights.shape
     (torch.Size([2, 10, 512]), torch.Size([2, 10, 10]))
     """
+
+    context: attend.Context | None = None
+
+    def __init__(self, *arguments: Any, context: attend.Context | None = None, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.context = context
 
     def _reset_parameters(self) -> None:
         self._qkv_same_embed_dim = self.in_proj_weight is not None
@@ -40,13 +53,17 @@ class MultiheadAttention(nn.MultiheadAttention):
         attn_mask: Tensor | None = None,
         average_attn_weights: bool = True,
         is_causal: bool = False,
+        *,
+        context: attend.Context | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """query [L, N, E], key [S, N, kdim], value [S, N, vdim]; N first with batch_first; N may be
         missing. attn_mask [L, S] or [N * heads, L, S], key_padding_mask [N, S]. Returns out, of
         query's shape, and the weights [N, L, S], per head [N, heads, L, S], or None. is_causal says
         that attn_mask is the causal mask, which must be there; as in PyTorch it is then not read
-        unless there is a key_padding_mask too or weights are needed.
+        unless there is a key_padding_mask too or weights are needed. A `context` comes before the
+        layer's own.
         """
+        number = contexts.number_of("MultiheadAttention", self.context if context is None else context)
         for name, x in (("query", query), ("key", key), ("value", value)):
             check_tensor("MultiheadAttention", name, x)
             if x.dim() != query.dim() or x.dim() not in (2, 3):
@@ -59,15 +76,18 @@ class MultiheadAttention(nn.MultiheadAttention):
                 "MultiheadAttention: is_causal says that attn_mask is causal, but there is no attn_mask; "
                 "nn.Transformer.generate_square_subsequent_mask makes one"
             )
+        causal = is_causal and key_padding_mask is None and not need_weights
+        mask, bias = self._masks(None if causal else attn_mask, key_padding_mask, query, key)
+        more_keys = causal and self._sizes(key)[1] > self._sizes(query)[1]
+        if torch.is_grad_enabled() and (mask is not None or bias is not None or more_keys):
+            query, key, value = self._without_hidden(query, key, value, mask, bias)
         batched = query.dim() == 3
         q, k, v = (self._heads(x) for x in self._project(query, key, value))
-        causal = is_causal and key_padding_mask is None and not need_weights
-        mask, bias = self._masks(None if causal else attn_mask, key_padding_mask, q, k, batched)
         k, v, mask, bias = self._more_keys(k, v, mask, bias)
         dropout_p = self.dropout if self.training else 0.0
         out, _, weights = attention(
             *prepared("MultiheadAttention", q, k, v), mask, bias, None, causal, dropout_p,
-            draw_seed("MultiheadAttention", dropout_p, q.device), need_weights,
+            draw_seed("MultiheadAttention", dropout_p, q.device), need_weights, number,
         )
         out = out.transpose(1, 2) if self.batch_first and batched else out.permute(2, 0, 1, 3)
         out = self.out_proj(out.flatten(2))
@@ -94,11 +114,40 @@ class MultiheadAttention(nn.MultiheadAttention):
             return x.transpose(0, 1).unsqueeze(0)
         return x.transpose(1, 2) if self.batch_first else x.permute(1, 2, 0, 3)
 
+    def _without_hidden(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Zeros for the rows that nobody sees and that hold NaN or infinity: the gradient of a weight is
+        x^T dk, where dk = 0 of such a row, but 0 * NaN is NaN.
+        """
+        queries, keys = self._sizes(query)[1], self._sizes(key)[1]
+        as_query, as_key = hidden_rows(mask, bias, queries, keys, key.device)
+        if self.bias_k is not None or self.add_zero_attn:  # every query sees these
+            as_query = torch.zeros_like(as_query)
+
+        def clear(x: Tensor, hidden: Tensor) -> Tensor:
+            if x.dim() == 3:
+                return without(x, hidden if self.batch_first else hidden.transpose(0, 1))
+            return without(x, hidden.squeeze(0))
+
+        if query is key and key is value:  # a row of it is a query and a key
+            x = clear(query, as_query & as_key)
+            return x, x, x
+        cleared = clear(key, as_key)
+        return clear(query, as_query), cleared, cleared if value is key else clear(value, as_key)
+
+    def _sizes(self, x: Tensor) -> tuple[int, int]:
+        """(N, length)"""
+        if x.dim() == 2:
+            return 1, x.size(0)
+        return (x.size(0), x.size(1)) if self.batch_first else (x.size(1), x.size(0))
+
     def _masks(
-        self, attn_mask: Tensor | None, padding: Tensor | None, q: Tensor, k: Tensor, batched: bool
+        self, attn_mask: Tensor | None, padding: Tensor | None, query: Tensor, key: Tensor
     ) -> tuple[Tensor | None, Tensor | None]:
         """attend's (mask, bias): True = takes part, so booleans turn around; numbers add up."""
-        n, heads, queries, keys = *q.shape[:3], k.size(2)
+        (n, queries), keys, heads = self._sizes(query), self._sizes(key)[1], self.num_heads
+        batched = query.dim() == 3
         if attn_mask is not None:
             allowed = [(queries, keys), (n * heads, queries, keys)]
             _check_shape("attn_mask", attn_mask, allowed)
@@ -171,15 +220,17 @@ class Replaced(NamedTuple):
         return "\n".join(lines) or "no nn.MultiheadAttention found"
 
 
-def replace(model: nn.Module) -> Replaced:
+def replace(model: nn.Module, *, context: attend.Context | None = None) -> Replaced:
     """Makes every nn.MultiheadAttention inside a model, or the model itself, one of attend's.
 
     They change in place: parameters, hooks, the training flag and every reference stay, so that
     optimizers and tied weights go on working. What is not exactly an nn.MultiheadAttention is kept.
+    With a context they compute there, else with as many threads as torch.get_num_threads() says.
 
     >>> print(attend.torch.replace(nn.TransformerEncoderLayer(64, 4)))
     swapped  self_attn
     """
+    contexts.number_of("replace", context)  # refuses what is none
     done = Replaced([], {}, {})
     for name, module in model.named_modules():
         if not isinstance(module, nn.MultiheadAttention):
@@ -189,6 +240,7 @@ def replace(model: nn.Module) -> Replaced:
             done.kept[name] = why
             continue
         module.__class__ = MultiheadAttention
+        module.context = context
         _leave_fast_path(module)
         done.swapped.append(name)
     for name, module in model.named_modules():

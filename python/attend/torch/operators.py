@@ -14,12 +14,16 @@ from torch import Tensor
 
 import attend
 
+from . import contexts
+
 
 def _options(
     mask: Tensor | None, bias: Tensor | None, scale: float | None, causal: bool, dropout_p: float,
-    seed: Tensor | None,
+    seed: Tensor | None, context: int,
 ) -> dict[str, Any]:
-    options: dict[str, Any] = {"mask": mask, "bias": bias, "scale": scale, "causal": causal}
+    options: dict[str, Any] = {
+        "mask": mask, "bias": bias, "scale": scale, "causal": causal, "context": contexts.by_number(context),
+    }
     if causal:
         options["query_offset"] = 0  # PyTorch's first query meets the first key
     if seed is not None:
@@ -44,14 +48,15 @@ def _lse_type(q: Tensor) -> torch.dtype:
 def attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None,
     scale: float | None, causal: bool, dropout_p: float, seed: Tensor | None, need_weights: bool,
+    context: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(out, lse, weights); weights are those after dropout, [0] if they are not needed.
 
     seed [1], int64, says which weights are dropped; without one none are. It is a tensor so that a
-    compiled graph draws a new one each time.
+    compiled graph draws a new one each time. context: contexts.number_of() of one, or 0.
     """
     q, k, v = q.detach(), k.detach(), v.detach()
-    options = _options(mask, bias, scale, causal, dropout_p, seed)
+    options = _options(mask, bias, scale, causal, dropout_p, seed, context)
     if not need_weights:
         out, lse = attend.attention(q, k, v, return_lse=True, **options)
         return out, lse, q.new_empty(0)
@@ -64,7 +69,7 @@ def attention(
 
 
 @attention.register_fake
-def _(q, k, v, mask, bias, scale, causal, dropout_p, seed, need_weights):
+def _(q, k, v, mask, bias, scale, causal, dropout_p, seed, need_weights, context=0):
     rows = q.shape[:3]
     weights = (*rows, k.size(2)) if need_weights else (0,)
     return (
@@ -79,11 +84,11 @@ def attention_backward(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, weights: Tensor,
     dout: Tensor | None, dlse: Tensor | None, dweights: Tensor | None,
     mask: Tensor | None, bias: Tensor | None, scale: float | None, causal: bool,
-    dropout_p: float, seed: Tensor | None,
+    dropout_p: float, seed: Tensor | None, context: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(dq, dk, dv, dbias) from the gradients at the three results; dbias is [0] without a bias."""
     q, k, v, out, lse, weights = (x.detach() for x in (q, k, v, out, lse, weights))
-    options = _options(mask, bias, scale, causal, dropout_p, seed)
+    options = _options(mask, bias, scale, causal, dropout_p, seed, context)
     dout = torch.zeros_like(out) if dout is None else dout.detach()
     dlse = None if dlse is None else dlse.detach()
     result = attend.attention_backward(q, k, v, out, lse, dout, dlse=dlse, **options)
@@ -100,13 +105,13 @@ def attention_backward(
 
 
 @attention_backward.register_fake
-def _(q, k, v, out, lse, weights, dout, dlse, dweights, mask, bias, scale, causal, dropout_p, seed):
+def _(q, k, v, out, lse, weights, dout, dlse, dweights, mask, bias, scale, causal, dropout_p, seed, context=0):
     dbias = q.new_empty(0) if bias is None else bias.new_empty(bias.shape)
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dbias
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    q, k, v, mask, bias, ctx.scale, ctx.causal, ctx.dropout_p, seed, _ = inputs
+    q, k, v, mask, bias, ctx.scale, ctx.causal, ctx.dropout_p, seed, _, ctx.context = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(q, k, v, mask, bias, seed, *output)
 
@@ -117,9 +122,9 @@ def _gradients(
     q, k, v, mask, bias, seed, out, lse, weights = ctx.saved_tensors
     dq, dk, dv, dbias = attention_backward(
         q, k, v, out, lse, weights, dout, dlse, dweights,
-        mask, bias, ctx.scale, ctx.causal, ctx.dropout_p, seed,
+        mask, bias, ctx.scale, ctx.causal, ctx.dropout_p, seed, ctx.context,
     )
-    return dq, dk, dv, None, dbias if bias is not None else None, None, None, None, None, None
+    return dq, dk, dv, None, dbias if bias is not None else None, None, None, None, None, None, None
 
 
 def _no_second_gradient(ctx: Any, *gradients: Tensor | None) -> None:

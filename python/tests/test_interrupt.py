@@ -1,0 +1,105 @@
+"""Does Ctrl-C end a call that would last for minutes, and leave everything as it was?
+
+Nothing here depends on how fast it does: where it did not, the child would not end in time.
+"""
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+START = """
+import os, signal, sys, threading
+import numpy as np
+import attend
+
+LONG = 1 << 17
+context = attend.Context(threads=int(sys.argv[1]))
+q = np.zeros((1, 1, LONG, 64), 'float32')      # 4 * 64 * 2^34 operations: minutes
+rows = q[0]
+layer = attend.MultiHeadAttention(64, 1)
+out, lse = np.zeros_like(q), np.zeros((1, 1, LONG), 'float32')
+small = np.random.default_rng(0).standard_normal((1, 2, 300, 8)).astype('float32')
+before = attend.attention(small, small, small, causal=True, context=context)
+
+def interrupted(call, number=signal.SIGINT, kind=KeyboardInterrupt):
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), number))
+    timer.start()
+    try:
+        call()
+    except kind as error:
+        timer.join()
+        again = attend.attention(small, small, small, causal=True, context=context)
+        assert (again == before).all()
+        return error
+    raise SystemExit('the call ended by itself')
+"""
+
+
+def run(threads, code):
+    done = subprocess.run([sys.executable, "-c", START + textwrap.dedent(code), str(threads)],
+                          capture_output=True, text=True, timeout=540)
+    assert done.returncode == 0 and done.stdout.split() == ["well"], done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_ctrl_c_ends_attention_its_gradient_and_statistics(threads):
+    run(threads, """
+        interrupted(lambda: attend.attention(q, q, q, context=context))
+        interrupted(lambda: attend.attention_backward(q, q, q, out, lse, out, context=context))
+        interrupted(lambda: attend.inspect(q, q, context=context))
+        given = np.zeros_like(q)
+        interrupted(lambda: attend.attention(q, q, q, out=given, context=context))
+        print('well')
+    """)
+
+
+def test_ctrl_c_ends_a_layer_and_its_cache_has_not_moved():
+    run(2, """
+        interrupted(lambda: layer.forward(rows, context=context))
+        cache = layer.make_cache(1, 2 * LONG)
+        layer.forward(rows[:, :3], cache=cache)
+        interrupted(lambda: layer.forward(rows, cache=cache, context=context))
+        assert cache.length(0) == 3
+        layer.forward(rows[:, :3], cache=cache)
+        assert cache.length(0) == 6
+        print('well')
+    """)
+
+
+def test_a_handler_of_ones_own_decides_what_is_raised():
+    run(1, """
+        class Enough(Exception):
+            pass
+
+        def handle(number, frame):
+            seen.append(number)
+            if len(seen) == 2:
+                raise Enough('by the handler')
+
+        seen = []
+        signal.signal(signal.SIGUSR1, handle)
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()   # goes on
+        error = interrupted(lambda: attend.attention(q, q, q), signal.SIGUSR1, Enough)
+        assert str(error) == 'by the handler' and len(seen) == 2
+        print('well')
+    """)
+
+
+def test_a_call_of_another_thread_is_not_ended_by_a_signal():
+    run(1, """
+        few = np.zeros((1, 1, 3000, 64), 'float32')
+        slow = attend.Context(threads=1, kernels='forward:reference.forward')
+        results = []
+        thread = threading.Thread(
+            target=lambda: results.append(attend.attention(few, few, few, context=slow).shape))
+        thread.start()
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            thread.join()
+        except KeyboardInterrupt:
+            pass
+        thread.join()
+        assert results == [(1, 1, 3000, 64)]
+        print('well')
+    """)

@@ -1,0 +1,112 @@
+"""Does attend.torch compute with as many threads as PyTorch, or as the Context that it is given?"""
+import copy
+import gc
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import attend
+import attend.torch
+from attend.torch import contexts
+
+Q = torch.ones(1, 2, 4, 8)
+
+
+@pytest.fixture
+def used(monkeypatch):
+    """The Contexts that attention is called with."""
+    found = []
+    for name in ("attention", "attention_backward"):
+        real = getattr(attend, name)
+
+        def call(*arrays, real=real, context=None, **options):
+            found.append(context)
+            return real(*arrays, context=context, **options)
+
+        monkeypatch.setattr(attend, name, call)
+    return found
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def test_every_way_follows_torch_set_num_threads(used, threads):
+    attend.torch.scaled_dot_product_attention(Q, Q, Q)  # without the operator
+    q = Q.clone().requires_grad_()
+    attend.torch.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
+    layer = attend.torch.MultiheadAttention(8, 2)
+    layer(*[torch.ones(3, 1, 8)] * 3)[0].sum().backward()
+    assert len(used) == 5 and {context.threads for context in used} == {threads}
+    assert len({id(context) for context in used}) == 1, "made once for each number"
+
+
+def test_a_given_context_comes_first(used, threads):
+    context = attend.Context(threads=2)
+    attend.torch.scaled_dot_product_attention(Q, Q, Q, context=context)
+    q = Q.clone().requires_grad_()
+    attend.torch.scaled_dot_product_attention(q, q, q, context=context).sum().backward()
+    layer = attend.torch.MultiheadAttention(8, 2, context=context)
+    layer(*[torch.ones(3, 1, 8)] * 3)[0].sum().backward()
+    copy.deepcopy(layer)(*[torch.ones(3, 1, 8)] * 3)
+    model = torch.nn.TransformerEncoderLayer(8, 2, 8)
+    attend.torch.replace(model, context=context)
+    model(torch.ones(3, 1, 8))
+    plain = attend.torch.MultiheadAttention(8, 2)
+    plain(*[torch.ones(3, 1, 8)] * 3, context=context)
+    assert len(used) == 8 and all(found is context for found in used)
+
+
+def test_a_context_that_is_gone_by_the_backward_pass_is_not_missed(used):
+    q = Q.clone().requires_grad_()
+    context = attend.Context(threads=2)
+    out = attend.torch.scaled_dot_product_attention(q, q, q, context=context)
+    used.clear()
+    del context
+    gc.collect()
+    out.sum().backward()
+    assert len(used) == 1 and used[0] is contexts.current()
+
+
+def test_something_else_as_a_context_is_refused_in_words():
+    for call in (
+        lambda: attend.torch.scaled_dot_product_attention(Q, Q, Q, context=1),
+        lambda: attend.torch.MultiheadAttention(8, 2)(*[torch.ones(3, 1, 8)] * 3, context=1),
+        lambda: attend.torch.replace(torch.nn.Linear(2, 2), context=1),
+    ):
+        with pytest.raises(TypeError, match="context takes an attend.Context, found int"):
+            call()
+
+
+def test_attend_threads_comes_before_torchs_number():
+    code = ("import attend.torch, torch; torch.set_num_threads(1); from attend.torch import contexts; "
+            "print(contexts.current().threads)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=540,
+                          env={**os.environ, "ATTEND_THREADS": "5"})
+    assert done.stdout == "5\n", done.stderr
+
+
+def test_one_thread_of_torchs_starts_none_of_attends():
+    code = """
+import os, torch, attend.torch
+torch.set_num_threads(1)
+q = torch.randn(1, 8, 512, 64)
+before = len(os.listdir('/proc/self/task'))
+attend.torch.scaled_dot_product_attention(q, q, q, is_causal=True)
+print(len(os.listdir('/proc/self/task')) - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=540)
+    assert done.stdout == "0\n", done.stderr
+
+
+def test_grouped_heads_without_the_flag_are_told_of_it():
+    with pytest.raises(ValueError, match="8 heads of query with 2 of key are grouped heads.*enable_gqa=True"):
+        attend.torch.scaled_dot_product_attention(
+            torch.ones(1, 8, 3, 4), torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 4))
