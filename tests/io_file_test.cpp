@@ -42,25 +42,22 @@ ConstTensorView strided() { return large().view().permute({1, 0}); }
 
 // ---- Whole or not at all -----------------------------------------------------------------------
 
-// Files cannot grow past `bytes` while it lives: the way a disk gets full.
+// Files cannot grow past `bytes` while it lives: the way a disk gets full. SIGXFSZ, which the
+// system sends then, would end this program.
 class FileSizeLimit {
  public:
-  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+  explicit FileSizeLimit(rlim_t bytes) {
     ::getrlimit(RLIMIT_FSIZE, &old_);
     rlimit limit = old_;
     limit.rlim_cur = bytes;
     ::setrlimit(RLIMIT_FSIZE, &limit);
   }
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &old_);
-    std::signal(SIGXFSZ, handler_);
-  }
+  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &old_); }
   FileSizeLimit(const FileSizeLimit&) = delete;
   FileSizeLimit& operator=(const FileSizeLimit&) = delete;
 
  private:
   rlimit old_{};
-  void (*handler_)(int);
 };
 
 TEST(Atomic, a_save_that_fails_anywhere_leaves_the_old_file) {

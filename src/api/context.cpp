@@ -114,8 +114,8 @@ std::vector<std::pair<Operation, std::string>> parse_kernels(std::string_view so
     std::string rows;
     for (const Kernel* kernel : kernel_table())
       rows += text(rows.empty() ? "" : ", ", name_of(kernel->operation), ":", kernel->name);
-    throw InvalidArgument(
-        text("context: ", source, " has \"", entry, "\", which is not one of ", rows));
+    throw InvalidArgument(text("context: ", source, " has \"", printable(entry, 60),
+                               "\", which is not one of ", rows));
   }
   return forced;
 }

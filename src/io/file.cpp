@@ -4,6 +4,7 @@
 #include <attend/io.h>
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -37,6 +38,32 @@ fs::path without_links(fs::path path) {
   }
   return path;
 }
+
+// Past the limit on the size of files (ulimit -f) the system ends a process by SIGXFSZ, and what
+// was written so far would stay. While this lives the write fails instead, as on a full disk. The
+// signal comes to the thread that writes: nobody else's is held.
+class HeldSizeSignal {
+ public:
+  HeldSizeSignal() {
+    ::sigemptyset(&set_);
+    ::sigaddset(&set_, SIGXFSZ);
+    ::pthread_sigmask(SIG_BLOCK, &set_, &before_);
+  }
+  ~HeldSizeSignal() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  HeldSizeSignal(const HeldSizeSignal&) = delete;
+  HeldSizeSignal& operator=(const HeldSizeSignal&) = delete;
+
+  // Takes the signal of a write that failed; one that the caller held back before stays the
+  // caller's.
+  void take() const {
+    const timespec none{};
+    if (::sigismember(&before_, SIGXFSZ) == 0)
+      while (::sigtimedwait(&set_, nullptr, &none) < 0 && errno == EINTR) continue;
+  }
+
+ private:
+  sigset_t set_{}, before_{};
+};
 
 }  // namespace
 
@@ -91,10 +118,14 @@ void FileSource::read(std::uint64_t offset, void* to, std::size_t count) const {
 
 void write_all(const std::string& where, int descriptor, const void* bytes, std::size_t count) {
   const auto* from = static_cast<const std::byte*>(bytes);
+  const HeldSizeSignal held;
   while (count > 0) {
     const ssize_t put = ::write(descriptor, from, count);
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0) throw FileError(text(where, ": cannot be written: ", reason(errno)));
+    if (const int error = errno; put < 0) {
+      if (error == EFBIG) held.take();
+      throw FileError(text(where, ": cannot be written: ", reason(error)));
+    }
     from += put;
     count -= static_cast<std::size_t>(put);
   }

@@ -1,6 +1,7 @@
 // Walking the kernel table, and saying in words what was decided.
 #include "plan/plan.h"
 
+#include "core/printable.h"
 #include "core/text.h"
 
 #include <algorithm>
@@ -49,8 +50,8 @@ const Kernel& find(std::string_view name, Operation operation,
     if (kernel->name == name) return *kernel;
     known += (known.empty() ? "" : ", ") + std::string(kernel->name);
   }
-  throw InvalidArgument(
-      text("plan: there is no ", name_of(operation), " kernel ", name, "; there are ", known));
+  throw InvalidArgument(text("plan: there is no ", name_of(operation), " kernel ",
+                             printable(name, 60), "; there are ", known));
 }
 
 // The first row that takes the problem; who declined before it goes into the decision.

@@ -55,6 +55,8 @@ std::vector<ErrorCase> contexts() {
        "context: kernels has \"backward:reference.forward\", which is not one of " + rows()},
       {"kernel_of_no_operation", [] { forced(",forward:reference.forward"); },
        "context: kernels has \"\", which is not one of " + rows()},
+      {"kernel_of_a_long_name", [] { forced(std::string(1 << 20, 'x')); },
+       "context: kernels has \"" + std::string(60, 'x') + "...\", which is not one of " + rows()},
       {"unknown_kernel_in_the_environment",
        [] {
          const Environment variable("ATTEND_KERNEL", "merge:fast");
