@@ -1,6 +1,7 @@
 // The work of `attend apply`: the same calls of the library that a program would make.
 #include "apply.h"
 
+#include "machine.h"
 #include "terminal.h"
 
 #include <attend/plan.h>
@@ -72,7 +73,16 @@ class Job {
     return result_.inputs.back().tensor;
   }
 
+  static double numbers_in(const Shape& shape) {
+    double count = 1;
+    for (const std::int64_t size : shape) count *= static_cast<double>(size);
+    return count;
+  }
+
+  // Numbers are drawn in f64.
   const Tensor& draw(const std::string& name, const Shape& shape, Stream stream) {
+    const double each = *type_ == DType::f64 ? 8 : 8 + static_cast<double>(size_of(*type_));
+    check_memory(each * numbers_in(shape), name + " " + to_string(shape));
     result_.inputs.push_back({name, drawn(shape, *type_, seed_, stream)});
     return result_.inputs.back().tensor;
   }
@@ -98,6 +108,9 @@ class Job {
   AttentionOutputs make_outputs(const ConstTensorView& q, const ConstTensorView& k,
                                 const ConstTensorView& v) {
     const Shape square = weights_shape(q, k, v, loaded_.options);  // also judges the shapes
+    const int kept = !o_.save_weights.empty() + !o_.save_scores.empty() + 4 * !o_.trace.empty();
+    check_memory(kept * numbers_in(square) * static_cast<double>(size_of(shown(*type_))),
+                 "what is to be kept of weights and scores " + to_string(square));
     AttentionOutputs outputs;
     if (!o_.save_lse.empty()) {
       result_.lse = Tensor({q.size(0), q.size(1), q.size(2)}, statistics_type(*type_));
@@ -207,7 +220,7 @@ class Job {
   // of a layer whose width was not said.
   void take_rows() {
     if (!o_.input.empty() && !o_.query.empty())
-      throw UsageError("--input and --query are one thing");
+      throw UsageError("--input and --query mean the same; give one");
     if (!o_.memory.empty() && !(o_.key.empty() && o_.value.empty()))
       throw UsageError("--memory stands for --key and --value");
     if (!o_.input.empty()) take("input", o_.input);
@@ -255,6 +268,22 @@ class Job {
         Plan::attention(h.q, h.k, h.v, out, loaded_.options, outputs, {}, context_).kernel();
   }
 
+  // Of the weights that are to be drawn. What the sizes are not, the layer says.
+  static void check_parameters(const MultiHeadAttentionOptions& s, double more) {
+    const auto size = [](std::int64_t n, std::int64_t otherwise) {
+      return static_cast<double>(n > 0 ? n : otherwise);
+    };
+    const double width = size(s.model_dim, 1), heads = size(s.heads, 1);
+    const double d_k = s.d_k > 0 ? size(s.d_k, 1) : width / heads;
+    const double d_v = s.d_v > 0 ? size(s.d_v, 1) : d_k;
+    const double key_heads = s.key_heads > 0 ? size(s.key_heads, 1) : heads;
+    const double count = heads * d_k * width + key_heads * d_k * size(s.key_dim, s.model_dim) +
+                         key_heads * d_v * size(s.value_dim, s.model_dim) +
+                         (s.output_projection ? heads * d_v * width : 0) + more;
+    check_memory(count * static_cast<double>(size_of(s.type)),
+                 "a layer of width " + std::to_string(s.model_dim));
+  }
+
   void attend_layer() {
     MultiHeadAttention layer;
     if (!o_.file.weights.empty()) layer = load_file();
@@ -267,6 +296,7 @@ class Job {
         s.key_dim = input(1).size(input(1).view().rank() - 1);
       if (s.value_dim == 0 && result_.inputs.size() > 2 && input(2).view().rank() > 0)
         s.value_dim = input(2).size(input(2).view().rank() - 1);
+      check_parameters(s, 0);
       layer = MultiHeadAttention(s);
     }
     s = layer.options();
@@ -334,6 +364,8 @@ class Job {
     s.norm = o_.norm == "layer_norm" ? NormKind::layer_norm : NormKind::rms_norm;
     if (s.cross && s.memory_dim == 0 && result_.inputs.size() > 1 && input(1).view().rank() > 0)
       s.memory_dim = input(1).size(input(1).view().rank() - 1);
+    check_parameters(s.attention, 2 * static_cast<double>(s.hidden_dim) *
+                                      static_cast<double>(s.attention.model_dim));
     return AttentionBlock(s);
   }
 

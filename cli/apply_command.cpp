@@ -1,6 +1,9 @@
 // attend apply: bare attention, a layer, or a block, on files or on numbers drawn from a seed.
 #include "apply.h"
 
+#include "mistakes.h"
+
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 
@@ -11,7 +14,7 @@ const char* const kBare = "Bare attention: inputs [batch, heads, length, d], or 
 const char* const kRows = "A layer or a block: inputs [batch, length, width], or [length, width]";
 const char* const kLayer = "A layer or a block: weights";
 const char* const kBlock = "A block";
-const char* const kSizes = "Sizes, of what is not in a file";
+const char* const kSizes = "Sizes of what is not read from a file";
 const char* const kOutputs = "Outputs: FILE.npy, or FILE.safetensors:NAME; all are written or none";
 
 // The first flag of a group that was given, or nothing.
@@ -69,17 +72,17 @@ void check_weights(const CLI::App& app) {
          {"--model-dim", "--d-k", "--d-v", "--key-dim", "--value-dim", "--no-projection-bias",
           "--cross", "--memory-dim", "--hidden-dim", "--activation", "--norm-placement", "--norm",
           "--epsilon"},
-         "is said by the weights");
+         "is given by the weights");
   if (app.count("--block") > 0)
     refuse(app,
            {"--heads", "--key-heads", "--rotary", "--prefix", "--orientation",
             "--no-output-projection"},
-           "is said by the block's file");
+           "is given by the block's file");
 }
 
 // Sizes that the inputs already have, and those that bare attention does not have.
 void check_sizes(const CLI::App& app, Mode mode) {
-  if (given_of(app, kBare) != nullptr) refuse(app, kSizes, "is said by the inputs");
+  if (given_of(app, kBare) != nullptr) refuse(app, kSizes, "is given by the inputs");
   if (given_of(app, kRows) != nullptr)
     refuse(app, {"--batch", "--length", "--key-length"}, "is for inputs that are drawn");
   if (mode == Mode::attention)
@@ -141,12 +144,22 @@ void print_text(const Applied& done, const Outputs& outputs, int threads) {
   for (const std::string& path : outputs.paths()) std::cout << "wrote " << path << '\n';
 }
 
+void check_kernel(const std::string& name) {
+  std::vector<std::string> known;
+  for (const KernelInfo& kernel : Context::kernels())
+    if (kernel.operation == "forward") known.push_back(kernel.name);
+  if (!name.empty() && std::count(known.begin(), known.end(), name) == 0)
+    throw UsageError("--kernel: there is no forward kernel '" + name + "'" +
+                     suggestion(name, known, "attend info lists all"));
+}
+
 int run(const CLI::App& app, const ApplyOptions& options, const std::string& kernel,
         const Common& common) {
   const Mode mode = mode_of(app, options);
   check_needs(app);
   check_weights(app);
   check_sizes(app, mode);
+  check_kernel(kernel);
   const auto context = common.context(kernel.empty() ? "" : "forward:" + kernel);
   Outputs outputs;
   const Applied done = apply(options, mode, common.seed, *context, outputs);
@@ -159,14 +172,14 @@ int run(const CLI::App& app, const ApplyOptions& options, const std::string& ker
 struct Adder {
   CLI::App& app;
   const char* group;
-  void file(const char* name, std::string& value, const char* text, const char* type = "FILE") {
-    app.add_option(name, value, text)->type_name(type)->group(group);
+  void file(const char* name, std::string& value, const char* text) {
+    app.add_option(name, value, text)->type_name("FILE")->group(group);
   }
   void size(const char* name, std::int64_t& value, const char* text) {
     add_size(app, name, value, text)->group(group);
   }
-  void number(const char* name, double& value, const char* text) {
-    app.add_option(name, value, text)->type_name("X")->group(group);
+  void list(const char* name, std::string& value, const char* text) {
+    add_list(app, name, value, false, text)->group(group);
   }
   void flag(const char* name, bool& value, const char* text) {
     app.add_flag(name, value, text)->group(group);
@@ -191,7 +204,8 @@ void add_flags(CLI::App& app, ApplyOptions& o) {
   rows.file("--value", o.value, "Value input");
 
   Adder layer{app, kLayer};
-  layer.file("--weights", o.file.weights, "Weights in safetensors; not given: drawn by --seed");
+  layer.file("--weights", o.file.weights,
+             "Weights in safetensors; random, by --seed, if not given");
   add_layer_file_flags(app, o.file, kLayer);
   layer.flag("--no-projection-bias", o.no_bias, "Projections without bias");
   layer.file("--save-layer", o.save_layer, "Writes the weights that were used");
@@ -200,16 +214,18 @@ void add_flags(CLI::App& app, ApplyOptions& o) {
   Adder block{app, kBlock};
   block.flag("--cross", o.sizes.cross, "A second attention, over a memory");
   block.size("--memory-dim", o.sizes.memory_dim, "Width of the memory; model_dim if not given");
-  block.size("--hidden-dim", o.sizes.hidden_dim, "Of the feed-forward network; none if not given");
-  block.word("--activation", o.activation, "Of the feed-forward network",
+  block.size("--hidden-dim", o.sizes.hidden_dim,
+             "Width of the feed-forward network; none if not given");
+  block.word("--activation", o.activation, "Activation of the feed-forward network",
              {"relu", "gelu", "gelu_tanh", "swiglu"});
   block.word("--norm-placement", o.placement, "norm(x + f(x)), x + f(norm(x)), or x + f(x)",
              {"post", "pre", "none"});
   block.word("--norm", o.norm, "Kind of the norms", {"layer_norm", "rms_norm"});
-  block.number("--epsilon", o.sizes.epsilon, "Of the norms");
+  add_real(app, "--epsilon", o.sizes.epsilon, {.least = 0, .open = true},
+           "Added to the variance in the norms")
+      ->group(kBlock);
   block.file("--memory-mask", o.memory_mask, "Mask of the second attention");
-  block.file("--memory-lengths", o.memory_lengths, "Key lengths of the second attention",
-             "FILE|N,N");
+  block.list("--memory-lengths", o.memory_lengths, "Key lengths of the second attention");
 
   Adder sizes{app, kSizes};
   MultiHeadAttentionOptions& s = o.sizes.attention;
@@ -220,9 +236,9 @@ void add_flags(CLI::App& app, ApplyOptions& o) {
   sizes.size("--d-v", s.d_v, "Size of a head's values; d_k if not given");
   sizes.size("--key-dim", s.key_dim, "Width of the key input; model_dim if not given");
   sizes.size("--value-dim", s.value_dim, "Width of the value input; key_dim if not given");
-  sizes.size("--batch", o.batch, "Sequences to draw");
-  sizes.size("--length", o.length, "Queries to draw a sequence");
-  sizes.size("--key-length", o.key_length, "Keys to draw a sequence; as many if not given");
+  sizes.size("--batch", o.batch, "Random sequences");
+  sizes.size("--length", o.length, "Queries of each random sequence");
+  sizes.size("--key-length", o.key_length, "Keys of each; as many as queries if not given");
 }
 
 }  // namespace
@@ -232,7 +248,7 @@ void add_apply(Program& program) {
   auto kernel = std::make_shared<std::string>();
   auto self = std::make_shared<CLI::App*>();
   CLI::App& app = program.add(
-      "apply", "Attention on files or seeded numbers: bare, as a layer, or as a block.",
+      "apply", "Attention on files or on random numbers: bare, as a layer, or as a block.",
       "  attend apply --q q.npy --k k.npy --v v.npy --causal --output y.npy\n"
       "  attend apply --weights layer.safetensors --heads 8 --input x.npy --output y.npy\n"
       "  attend apply --model-dim 512 --heads 8 --length 10 --trace steps.safetensors\n"
@@ -247,7 +263,7 @@ void add_apply(Program& program) {
   Adder outputs{app, kOutputs};
   outputs.file("--output", options->output, "The result");
   outputs.file("--save-weights", options->save_weights, "The attention weights");
-  outputs.file("--save-lse", options->save_lse, "log of the sum of exp of the scores");
+  outputs.file("--save-lse", options->save_lse, "log-sum-exp of the scores (lse)");
   outputs.file("--save-scores", options->save_scores, "The scores");
   outputs.word("--score-stage", options->score_stage, "Which scores",
                {"raw", "softcapped", "masked"});

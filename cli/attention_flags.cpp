@@ -1,49 +1,76 @@
 #include "attention_flags.h"
 
+#include <algorithm>
+
 namespace attend::cli {
+namespace {
+
+constexpr std::int64_t kMostOffset = std::int64_t{1} << 62;  // as the library has it
+
+}  // namespace
 
 void add_attention_flags(CLI::App& app, AttentionFlags& flags) {
   const std::string group = kAttentionGroup;
-  const auto number = [&](const char* name, auto& value, const char* text, const char* type = "X") {
-    return app.add_option(name, value, text)->type_name(type)->group(group);
+  const auto whole = [&](const char* name, std::int64_t& value, Whole allowed, const char* text) {
+    add_whole(app, name, value, allowed, text)->group(group);
+  };
+  const auto real = [&](const char* name, auto& value, Real allowed, const char* text) {
+    app.add_option(name, value, text)
+        ->transform(real_number(allowed))
+        ->type_name("X")
+        ->group(group);
   };
   const auto file = [&](const char* name, std::string& value, const char* text) {
     app.add_option(name, value, text)->type_name("FILE")->group(group);
   };
-  const auto list = [&](const char* name, std::string& value, const char* text) {
-    app.add_option(name, value, text)->type_name("FILE|N,N")->group(group);
+  const auto list = [&](const char* name, std::string& value, const char* text,
+                        bool fractions = false) {
+    add_list(app, name, value, fractions, text)->group(group);
   };
   app.add_flag("--causal", flags.causal, "Query i sees keys up to i + offset only")->group(group);
-  number("--window-left", flags.window_left, "Keys before the query that are visible", "N");
-  number("--window-right", flags.window_right, "Keys after the query that are visible", "N");
+  whole("--window-left", flags.window_left, {}, "Keys before the query that are visible");
+  whole("--window-right", flags.window_right, {}, "Keys after the query that are visible");
   list(
       "--query-offset", flags.query_offset,
-      "Position of the first query, one or one a sequence; not given: the last meets the last key");
-  number("--key-offset", flags.key_offset,
-         "Position of the first key, where k and v are a part of the keys", "N");
-  number("--scale", flags.scale, "Factor of the scores; 1 / sqrt(d_k) if not given");
-  number("--softcap", flags.softcap, "Scores s become softcap * tanh(s / softcap)");
+      "Position of the first query, one number or one for each sequence; not given: the last query "
+      "meets the last key");
+  app.add_option("--key-offset", flags.key_offset,
+                 "Position of the first key, where k and v are a part of the keys")
+      ->transform(whole_number({1 - kMostOffset, kMostOffset - 1}))
+      ->type_name("N")
+      ->group(group);
+  real("--scale", flags.scale, {}, "Factor of the scores; 1 / sqrt(d_k) if not given");
+  real("--softcap", flags.softcap, {.least = 0}, "Scores s become softcap * tanh(s / softcap)");
   app.add_flag("--bias-before-softcap", flags.bias_before_softcap,
                "Bias and ALiBi are added before the softcap")
       ->group(group);
   file("--mask", flags.mask, "0 = hidden; [batch, heads, queries, keys], any of them may be 1");
   file("--bias", flags.bias, "Added to the scores; shape as the mask's");
-  list("--alibi", flags.alibi, "ALiBi slopes [heads]");
-  list("--sinks", flags.sinks, "Scores [heads] of a key without value that all see");
+  list("--alibi", flags.alibi, "ALiBi slopes [heads]", true);
+  list("--sinks", flags.sinks, "Attention sinks [heads]: a score more in each sum, without a value",
+       true);
   file("--blocks", flags.blocks, "Block mask [batch, heads, query blocks, key blocks], 0 = hidden");
-  number("--block-query-size", flags.block_query_size, "Queries of a block", "N");
-  number("--block-key-size", flags.block_key_size, "Keys of a block", "N");
+  whole("--block-query-size", flags.block_query_size, {.least = 1}, "Queries of a block");
+  whole("--block-key-size", flags.block_key_size, {.least = 1}, "Keys of a block");
   list("--key-lengths", flags.key_lengths, "Keys of each sequence; later ones are hidden");
-  list("--cu-seqlens-q", flags.cu_seqlens_q, "Packed sequences: where each begins, and the end");
+  list("--cu-seqlens-q", flags.cu_seqlens_q,
+       "Packed (varlen) sequences: where each begins, and the end");
   list("--cu-seqlens-k", flags.cu_seqlens_k, "The same of the keys, if they differ");
-  file("--block-table", flags.block_table, "Pages of each sequence: k and v are pages");
-  number("--dropout", flags.dropout, "Part of the weights that is dropped, by --seed");
-  number("--dropout-offset", flags.dropout_offset, "Number of this call among those of a seed",
-         "N");
-  number("--dropout-origin", flags.dropout_origin,
-         "b,h,i,j,heads of the larger problem that this is a part of", "N,N,N,N,N")
-      ->delimiter(',')
-      ->expected(5);
+  file("--block-table", flags.block_table,
+       "Paged keys and values: the pages of each sequence; --k and --v are the pages");
+  real("--dropout", flags.dropout, {0, 1}, "Share of the weights that is dropped, drawn by --seed");
+  whole("--dropout-offset", flags.dropout_offset, {0, 0xffffffff},
+        "Number of this call among those of a seed");
+  app.add_option("--dropout-origin", flags.dropout_origin,
+                 "b,h,i,j,heads of the larger problem that this is a part of")
+      ->check([](const std::string& word) {
+        const auto numbers = whole_numbers_in(word);
+        const bool right = numbers && numbers->size() == 5 &&
+                           *std::min_element(numbers->begin(), numbers->end()) >= 0;
+        return right ? "" : "'" + word + "' is not five whole numbers of at least 0: b,h,i,j,heads";
+      })
+      ->type_name("N,N,N,N,N")
+      ->group(group);
 }
 
 DType statistics_type(DType type) { return type == DType::f64 ? DType::f64 : DType::f32; }
@@ -91,9 +118,12 @@ LoadedOptions load_options(const AttentionFlags& flags, DType type, bool convert
   if (one) o.query_offset = offset.at<std::int64_t>({0});
   else if (offset) o.query_offset = offset;
   o.key_offset = flags.key_offset;
-  o.dropout = {.p = flags.dropout, .seed = seed, .offset = flags.dropout_offset};
-  if (const auto& at = flags.dropout_origin; !at.empty())
+  o.dropout = {
+      .p = flags.dropout, .seed = seed, .offset = static_cast<std::uint32_t>(flags.dropout_offset)};
+  if (!flags.dropout_origin.empty()) {
+    const std::vector<std::int64_t> at = whole_numbers_in(flags.dropout_origin).value();
     o.dropout.origin = {at[0], at[1], at[2], at[3], at[4]};
+  }
   return loaded;
 }
 

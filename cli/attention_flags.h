@@ -17,8 +17,8 @@ struct AttentionFlags {
   std::string blocks, cu_seqlens_q, cu_seqlens_k, block_table;
   std::int64_t block_query_size = 0, block_key_size = 0;
   double dropout = 0;
-  std::uint32_t dropout_offset = 0;
-  std::vector<std::int64_t> dropout_origin;
+  std::int64_t dropout_offset = 0;
+  std::string dropout_origin;
 };
 
 inline constexpr const char* kAttentionGroup = "Options of attention";

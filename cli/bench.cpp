@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <regex>
@@ -23,8 +22,10 @@ namespace {
 
 using cases::BenchCase;
 
+constexpr std::size_t kMostFilter = 1000;
+
 struct Options {
-  std::vector<std::string> suites;
+  std::vector<std::string> suites;  // names, or some with commas between them
   std::string filter, save;
   bool quick = false, list = false, peak = false;
 };
@@ -38,11 +39,17 @@ struct Result {
 
 std::vector<BenchCase> cases_of(const Options& options) {
   const std::vector<std::string> known = cases::bench_suites();
-  for (const std::string& name : options.suites)
+  std::vector<std::string> suites;
+  for (const std::string& names : options.suites)
+    for (const std::string& name : CLI::detail::split(names, ',')) suites.push_back(name);
+  for (const std::string& name : suites)
     if (std::count(known.begin(), known.end(), name) == 0)
-      throw UsageError("there is no suite " + name +
+      throw UsageError("--suite: there is no suite '" + name + "'" +
                        suggestion(name, known, "attend bench --list shows all"));
   std::regex filter;
+  if (options.filter.size() > kMostFilter)  // the library's matcher calls itself for every letter
+    throw UsageError("--filter has " + std::to_string(options.filter.size()) +
+                     " bytes; it may have " + std::to_string(kMostFilter));
   try {
     filter = std::regex(options.filter);
   } catch (const std::regex_error&) {
@@ -50,10 +57,9 @@ std::vector<BenchCase> cases_of(const Options& options) {
   }
   std::vector<BenchCase> wanted;
   for (const BenchCase& measured : cases::bench_table()) {
-    const bool suite =
-        options.suites.empty()
-            ? options.list || !cases::only_by_name(measured.suite)
-            : std::count(options.suites.begin(), options.suites.end(), measured.suite) > 0;
+    const bool suite = suites.empty()
+                           ? options.list || !cases::only_by_name(measured.suite)
+                           : std::count(suites.begin(), suites.end(), measured.suite) > 0;
     if (suite && (measured.quick || !options.quick) &&
         std::regex_search(cases::name(measured), filter))
       wanted.push_back(measured);
@@ -206,9 +212,7 @@ int bench(const Options& options, const Common& common) {
     object["cases"].push_back(json_of(all[n], results[n]));
   if (!options.save.empty()) {
     outputs.put_file(options.save, [&](const std::filesystem::path& path) {
-      std::ofstream file(path);
-      if (!(file << object.dump(2) << '\n').flush())
-        throw FileError(options.save + ": cannot be written");
+      save_bytes(path, object.dump(2) + "\n");
     });
     outputs.write();
   }
@@ -230,12 +234,11 @@ void add_bench(Program& program) {
                               "  attend bench --suite notes,long --threads 1 --save times.json",
                               [options](const Common& common) { return bench(*options, common); });
   app.add_option("--suite", options->suites, "Suites to measure; not given: all but the sweeps")
-      ->delimiter(',')
       ->option_text("NAME,...");
   app.add_option("--filter", options->filter, "Only cases whose name has this regular expression")
       ->option_text("REGEX");
   app.add_flag("--quick", options->quick, "A few small cases, briefly");
-  app.add_flag("--list", options->list, "Prints the cases and ends");
+  app.add_flag("--list", options->list, "Prints the cases and exits");
   app.add_flag("--peak", options->peak, "Measures the machine's peak alone");
   app.add_option("--save", options->save, "Writes the JSON object into a file as well")
       ->option_text("FILE");

@@ -124,9 +124,9 @@ int list(const Options& options, const Common& common) {
 }
 
 int check(const Options& options, const Common& common) {
+  const std::vector<KernelInfo> kernels = kernels_of(options);
   if (options.list) return list(options, common);
   const std::vector<cases::Case> problems = cases_of(options);
-  const std::vector<KernelInfo> kernels = kernels_of(options);
   const auto begin = std::chrono::steady_clock::now();
   const auto context = common.context();
   const auto results = examine_all(problems, kernels, options.tolerance, *context);
@@ -194,7 +194,7 @@ int check(const Options& options, const Common& common) {
 void add_check(Program& program) {
   auto options = std::make_shared<Options>();
   CLI::App& app =
-      program.add("check", "Holds every kernel against the formulas in f64, on this machine.",
+      program.add("check", "Compares every kernel with the formulas in f64, on this machine.",
                   "  attend check --reduced\n"
                   "  attend check --case 'type=bf16 heads=4 kv_heads=2 q=33 k=65 causal=1'",
                   [options](const Common& common) { return check(*options, common); });
@@ -207,12 +207,10 @@ void add_check(Program& program) {
   one_of(app.add_option("--type", options->types, "Only this type; may be repeated"), type_names())
       ->expected(1)
       ->take_all();
-  app.add_flag("--reduced", options->reduced, "Some sixty cases that touch every option");
-  app.add_flag("--list", options->list, "Prints the cases and ends");
-  app.add_option("--tolerance", options->tolerance,
-                 "The part of the allowed error that an error may be, up to 1")
-      ->check(CLI::Range(0.0, 1.0).description(""))
-      ->type_name("X");
+  app.add_flag("--reduced", options->reduced, "About sixty cases that use every option");
+  app.add_flag("--list", options->list, "Prints the cases and exits");
+  add_real(app, "--tolerance", options->tolerance, {0, 1},
+           "Share of the allowed error that is accepted, from 0 to 1");
 }
 
 }  // namespace attend::cli

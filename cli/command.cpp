@@ -1,22 +1,57 @@
 #include "command.h"
 
+#include "glyphs.h"
 #include "mistakes.h"
+#include "words.h"
 
 #include <attend/error.h>
 
+#include <cstdio>
 #include <iostream>
 #include <new>
 
 namespace attend::cli {
 namespace {
 
-// One line, whatever the message held.
+// One line of at most some 2000 bytes, whatever the message held: it may quote a whole argument, or
+// every name in a file.
 int fail(const CLI::App* command, std::string message, int status) {
   for (char& c : message)
     if (c == '\n') c = ' ';
-  std::cerr << "attend" << (command ? " " + command->get_name() : "") << ": " << message << '\n';
+  std::cerr << "attend" << (command ? " " + command->get_name() : "") << ": "
+            << shortened(printable(message), 2000) << '\n';
   return status;
 }
+
+// Whether all that was printed went where it should. Not all of it went through std::cout.
+bool printed_all() {
+  std::cout.flush();
+  return std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout;
+}
+
+int status_of_output(const CLI::App* command, int status) {
+  return printed_all() ? status : fail(command, "standard output cannot be written", kUsage);
+}
+
+// CLI11 would take the next word for the value of --mask=.
+std::string empty_assignment(int argc, char** argv) {
+  for (int n = 1; n < argc; ++n) {
+    const std::string word = argv[n];
+    if (word == "--") break;
+    if (word.starts_with("--") && word.find('=') == word.size() - 1) return word;
+  }
+  return "";
+}
+
+// How often a positional argument may come is said by dots: CLI11 says "(3x)".
+class Formatter : public CLI::Formatter {
+ public:
+  std::string make_option_usage(const CLI::Option* option) const override {
+    const std::string name =
+        make_option_name(option, true) + (option->get_expected_max() > 1 ? "..." : "");
+    return option->get_required() ? name : "[" + name + "]";
+  }
+};
 
 // The library's messages name the function that found the mistake: that is "attention", say, and
 // helps; the command's own name comes from here.
@@ -37,17 +72,19 @@ int status_of_exception(const CLI::App* command) {
 }  // namespace
 
 std::unique_ptr<Context> Common::context(const std::string& kernels) const {
-  return std::make_unique<Context>(ContextOptions{.threads = threads, .kernels = kernels});
+  return std::make_unique<Context>(
+      ContextOptions{.threads = static_cast<int>(threads), .kernels = kernels});
 }
 
 Program::Program() : app_("Multi-head attention, exact, from the shell.", "attend") {
   app_.set_version_flag("--version", std::string("attend ") + version(),
-                        "Prints the version and ends");
+                        "Prints the version and exits");
+  app_.formatter(std::make_shared<Formatter>());
   app_.get_formatter()->label("SUBCOMMAND", "COMMAND");
   app_.get_formatter()->label("Subcommands", "Commands");
   app_.get_formatter()->column_width(26);
-  app_.set_help_flag("-h,--help", "Prints this help and ends");
-  app_.footer("attend COMMAND --help tells more of a command, with examples.");
+  app_.set_help_flag("-h,--help", "Prints this help and exits");
+  app_.footer("attend COMMAND --help shows the flags of a command, with examples.");
 }
 
 CLI::App& Program::add(const std::string& name, const std::string& description,
@@ -67,18 +104,12 @@ void Program::add_common(const Command& command) {
   const std::string group = command.common ? "Common options" : "Options";
   if (command.common) {
     app.add_flag("--json", common_.json, "Prints one JSON object instead of text")->group(group);
-    app.add_option("--threads", common_.threads, "Threads to use; 0: all of this machine's")
-        ->check(CLI::Range(0, 1 << 16).description(""))
-        ->type_name("N")
+    add_whole(app, "--threads", common_.threads, {0, 4096},
+              "Threads to use; 0: one for each processor")
         ->group(group);
-    app.add_option("--seed", common_.seed, "Seed of everything that is drawn")
-        ->check([](const std::string& word) {  // or it would wrap around
-          return word.starts_with("-") ? "a seed is at least 0, not " + word : std::string();
-        })
-        ->type_name("N")
-        ->group(group);
+    add_seed(app, "--seed", common_.seed, "Seed of all random numbers")->group(group);
   }
-  app.set_help_flag("-h,--help", "Prints this help and ends")->group(group);
+  app.set_help_flag("-h,--help", "Prints this help and exits")->group(group);
 }
 
 int Program::chosen() {
@@ -86,10 +117,7 @@ int Program::chosen() {
     if (!command.app->parsed()) continue;
     common_.seed_given = command.common && command.app->count("--seed") > 0;
     try {
-      const int status = command.work(common_);
-      std::cout.flush();
-      if (!std::cout) return fail(command.app, "standard output cannot be written", kUsage);
-      return status;
+      return status_of_output(command.app, command.work(common_));
     } catch (...) {
       return status_of_exception(command.app);
     }
@@ -99,11 +127,17 @@ int Program::chosen() {
 }
 
 int Program::run(int argc, char** argv) {
-  for (const Command& command : commands_) add_common(command);
+  for (const Command& command : commands_) {
+    add_common(command);
+    for (CLI::Option* option : command.app->get_options())
+      if (takes_value(*option) || option->get_positional()) refuse_empty(*option);
+  }
   try {
+    if (const std::string word = empty_assignment(argc, argv); !word.empty())
+      throw UsageError(word + " has no value");
     app_.parse(argc, argv);
   } catch (const CLI::Success& done) {  // --help, --version
-    return app_.exit(done);
+    return status_of_output(nullptr, app_.exit(done));
   } catch (const CLI::ParseError& error) {
     const CLI::App* command = app_.get_subcommands().empty() ? nullptr : app_.get_subcommands()[0];
     return fail(command, explain(app_, error), kUsage);
@@ -113,25 +147,12 @@ int Program::run(int argc, char** argv) {
   return chosen();
 }
 
-CLI::Option* add_size(CLI::App& app, const std::string& name, std::int64_t& size,
-                      const std::string& description) {
-  return app.add_option(name, size, description)
-      ->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()).description(""))
-      ->type_name("N");
-}
-
 std::vector<std::string> type_names() { return {"f64", "f32", "bf16", "f16"}; }
 
 DType type_named(const std::string& name) {
   for (const DType type : {DType::f64, DType::f32, DType::bf16, DType::f16})
     if (name_of(type) == name) return type;
   throw UsageError("there is no type " + name);
-}
-
-CLI::Option* one_of(CLI::Option* option, const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : "|") + word;
-  return option->check(CLI::IsMember(words))->option_text(text);
 }
 
 Json json_object(const std::string& schema) { return {{"schema", schema}}; }

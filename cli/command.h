@@ -14,6 +14,7 @@
 #pragma once
 
 #include "usage_error.h"
+#include "values.h"
 
 #include <attend/context.h>
 
@@ -37,9 +38,9 @@ enum Status : int {
 
 // What every command takes.
 struct Common {
-  bool json = false;       // one object on stdout, with a "schema"
-  int threads = 0;         // 0: as many as the affinity mask allows
-  std::uint64_t seed = 0;  // of everything that is drawn
+  bool json = false;         // one object on stdout, with a "schema"
+  std::int64_t threads = 0;  // 0: as many as the affinity mask allows
+  std::uint64_t seed = 0;    // of everything that is drawn
   bool seed_given = false;
 
   // `kernels` as in ContextOptions.
@@ -72,23 +73,16 @@ class Program {
   Common common_;
 };
 
-// A size, from 1 on.
-CLI::Option* add_size(CLI::App& app, const std::string& name, std::int64_t& size,
-                      const std::string& description);
-
 // f64, f32, bf16, f16: the types that attention is computed in.
 std::vector<std::string> type_names();
 DType type_named(const std::string& name);
-
-// The option takes one of these words; help and completion say which.
-CLI::Option* one_of(CLI::Option* option, const std::vector<std::string>& words);
 
 // ---- output ------------------------------------------------------------------------------------
 
 using Json = nlohmann::ordered_json;  // keys stay in the order in which they were put in
 
-// {"schema": "attend.info/1"}: where every object on stdout begins. The number grows when a field
-// changes its meaning or goes away; new fields may come at any time.
+// {"schema": "attend.info/1"}: where every object on stdout begins, with the command's name. The
+// number grows when a field changes its meaning or goes away; new fields may come at any time.
 Json json_object(const std::string& schema);
 void print(const Json& object);
 

@@ -19,7 +19,7 @@ void print_bash(const CLI::App& app) {
   std::cout << "# bash completion of attend; made by `attend completion bash`\n"
                "_attend() {\n"
                "  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]}\n"
-               "  local command=${COMP_WORDS[1]} words=\n"
+               "  local command=${COMP_WORDS[1]} words= files=\n"
                "  COMPREPLY=()\n"
                "  if ((COMP_CWORD == 1)); then\n"
                "    words='"
@@ -38,12 +38,18 @@ void print_bash(const CLI::App& app) {
   std::cout << "      *) case $command in\n";
   for (const CLI::App* command : app.get_subcommands({}))
     std::cout << "        " << command->get_name() << ") words='"
-              << joined(positional_words(*command)) << ' ' << joined(flag_names(*command))
-              << "' ;;\n";
+              << joined(positional_words(*command)) << ' ' << joined(flag_names(*command)) << "'"
+              << (takes_files(*command) ? " files=1" : "") << " ;;\n";
   std::cout << "      esac ;;\n"
                "    esac\n"
                "  fi\n"
                "  mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$current\")\n"
+               "  if [[ $files ]]; then   # words and files, as `attend explain` takes\n"
+               "    local -a paths\n"
+               "    mapfile -t paths < <(compgen -f -- \"$current\")\n"
+               "    ((${#paths[@]} == 0)) || compopt -o filenames 2>/dev/null\n"
+               "    COMPREPLY+=(\"${paths[@]}\")\n"
+               "  fi\n"
                "}\n"
                "complete -o default -F _attend attend\n";
 }
@@ -80,7 +86,11 @@ void print_zsh(const CLI::App& app) {
     for (const CLI::Option* option : command->get_options()) {
       const std::string of_choice = "(" + joined(choices(*option)) + ")";
       if (option->get_positional()) {
-        std::cout << " \\\n        '1:" << option->get_name(true) << ':' << of_choice << "'";
+        std::cout << " \\\n        '" << (takes_files(*command) ? "*:" : "1:")
+                  << option->get_name(true) << ':';
+        if (!takes_files(*command)) std::cout << of_choice << "'";
+        else if (of_choice == "()") std::cout << "_files'";
+        else std::cout << "{ compadd " << joined(choices(*option)) << "; _files }'";
         continue;
       }
       std::cout << " \\\n        '--" << option->get_lnames()[0] << '['

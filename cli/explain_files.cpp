@@ -167,7 +167,7 @@ class Reader {
 
   void take_tokens(Explanation& e, std::int64_t queries, std::int64_t keys) const {
     if (!f_.text.empty() && !f_.tokens.empty())
-      throw UsageError("--text and --tokens are one thing");
+      throw UsageError("--text and --tokens mean the same; give one");
     if (f_.text.empty() && f_.tokens.empty()) return;
     e.tokens = f_.tokens.empty() ? words_of(f_.text) : tokens_in(f_.tokens);
     const auto count = static_cast<std::int64_t>(e.tokens.size());

@@ -77,6 +77,15 @@ std::string printable(std::string_view utf8) {
   return out;
 }
 
+std::string shortened(const std::string& utf8, std::size_t limit) {
+  if (utf8.size() <= limit) return utf8;
+  const auto inside = [&](std::size_t at) { return (utf8[at] & 0xc0) == 0x80; };  // of a letter
+  std::size_t head = limit / 2, tail = utf8.size() - limit / 2;
+  while (head > 0 && inside(head)) --head;
+  while (tail < utf8.size() && inside(tail)) ++tail;
+  return utf8.substr(0, head) + " ... " + utf8.substr(tail);
+}
+
 std::size_t width_of(std::string_view utf8) {
   std::size_t width = 0;
   while (!utf8.empty()) {

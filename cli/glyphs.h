@@ -12,6 +12,9 @@ namespace attend::cli {
 // anything.
 std::string printable(std::string_view utf8);
 
+// At most about `limit` bytes of a text: what lies in the middle of a longer one is left out.
+std::string shortened(const std::string& utf8, std::size_t limit);
+
 // Columns that printable text takes: two for the letters of Chinese, Japanese and Korean.
 std::size_t width_of(std::string_view utf8);
 

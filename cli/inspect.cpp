@@ -397,23 +397,23 @@ void add_inspect(Program& program) {
   *self = &app;
   add_shown_flags(app, command->shown, false);
   const char* const group = "Statistics";
-  app.add_option("--top-k", command->options.top_k,
-                 "Keys of largest weight of each row; with --rows 3 if not given")
-      ->check(CLI::Range(0, 1024).description(""))
-      ->type_name("N")
+  add_whole(app, "--top-k", command->options.top_k, {0, 1024},
+            "Keys of largest weight of each row; with --rows 3 if not given")
       ->group(group);
   add_size(app, "--local-width", command->options.local_width,
-           "\"local\" counts keys at most that far from the query")
+           "\"local\" counts keys at most this far from the query")
       ->group(group);
-  add_size(app, "--tile-rows", command->options.tile_rows, "A map of tiles: at most so many rows")
+  add_size(app, "--tile-rows", command->options.tile_rows, "Tile map: at most this many rows")
       ->group(group);
-  add_size(app, "--tile-columns", command->options.tile_columns, "And so many columns")
+  add_size(app, "--tile-columns", command->options.tile_columns,
+           "Tile map: at most this many columns")
       ->group(group);
-  app.add_flag("--rows", command->rows, "Also the results of every row, and the mass of every key")
+  app.add_flag("--rows", command->rows,
+               "Also the statistics of every row, and the mass of every key")
       ->group(group);
   app.add_option("--window", command->windows,
                  "Exact weights: LAYER,HEAD,QUERY,QUERIES,KEY,KEYS; of the first sequence")
-      ->type_name("NUMBERS")
+      ->type_name("N,N,N,N,N,N")
       ->group(group);
   app.add_option("--output", command->output, "All tensors, as safetensors")
       ->type_name("FILE")

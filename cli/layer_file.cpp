@@ -22,22 +22,23 @@ auto in_words_of_flags(Work&& work) {
 }  // namespace
 
 void add_layer_file_flags(CLI::App& app, LayerFile& file, const std::string& group) {
-  app.add_option("--prefix", file.prefix, "What the tensors' names begin with")
+  app.add_option("--prefix", file.prefix, "Prefix of the tensors' names")
       ->type_name("TEXT")
       ->group(group);
-  one_of(app.add_option("--orientation", file.orientation, "How the weight matrices lie"),
+  one_of(app.add_option("--orientation", file.orientation, "Layout of the weight matrices"),
          {"automatic", "out_in", "in_out"})
       ->group(group);
-  one_of(app.add_option("--rotary", file.rotary, "Rotary positions, and which features are a pair"),
+  one_of(app.add_option("--rotary", file.rotary,
+                        "Rotary positions (RoPE), and which features form a pair"),
          {"halves", "neighbours"})
       ->group(group);
-  app.add_option("--rotary-base", file.rotary_base, "Base of the rotary frequencies")
-      ->type_name("X")
+  add_real(app, "--rotary-base", file.rotary_base, {.least = 0, .open = true},
+           "Base of the rotary frequencies")
       ->group(group);
-  add_size(app, "--rotary-dim", file.rotary_dim, "Features that turn; all d_k if not given")
+  add_size(app, "--rotary-dim", file.rotary_dim, "Features that are rotated; all d_k if not given")
       ->group(group);
   app.add_flag("--no-output-projection", file.no_output_projection,
-               "No W^O, nor in the weights' file")
+               "No output projection W^O, in the weights' file either")
       ->group(group);
 }
 

@@ -1,10 +1,17 @@
 #include "machine.h"
 
+#include "units.h"
+
+#include <attend/error.h>
+
 #include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <limits>
 #include <set>
 #include <sstream>
 
@@ -33,7 +40,50 @@ std::string name_of_part(const std::string& implementer, const std::string& part
   return "implementer " + implementer + ", part " + part;
 }
 
+// The number that a file holds, if it is less than `most`: "max" is none.
+std::int64_t least_of(std::int64_t most, const std::filesystem::path& file) {
+  std::int64_t number = 0;
+  return std::ifstream(file) >> number ? std::min(most, number) : most;
+}
+
+// This process's control group and those around it, in versions 1 and 2 of the system's tree.
+std::int64_t group_limit(std::int64_t most) {
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const std::size_t name = line.find(':') + 1, path = line.find(':', name) + 1;
+    const std::string kinds = line.substr(name, path - 1 - name);
+    if (name == 0 || path == 0 || (!kinds.empty() && kinds != "memory")) continue;
+    const std::filesystem::path root = kinds.empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    std::filesystem::path group = root / line.substr(std::min(path + 1, line.size()));
+    for (; group.string().size() >= root.string().size(); group = group.parent_path())
+      most = least_of(most, group / (kinds.empty() ? "memory.max" : "memory.limit_in_bytes"));
+  }
+  return most;
+}
+
 }  // namespace
+
+std::int64_t memory_limit() {
+  std::int64_t most = std::int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
+  std::ifstream file("/proc/meminfo");
+  std::int64_t kilobytes = 0;
+  for (std::string word; file >> word;)
+    if (word == "SwapTotal:" && file >> kilobytes) most += kilobytes << 10;
+  for (const auto kind : {RLIMIT_AS, RLIMIT_DATA})
+    if (rlimit limit{}; ::getrlimit(kind, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+      most = std::min(most, static_cast<std::int64_t>(std::min<rlim_t>(
+                                limit.rlim_cur, std::numeric_limits<std::int64_t>::max())));
+  return group_limit(most);
+}
+
+void check_memory(double needed, const std::string& what) {
+  const std::int64_t limit = memory_limit();
+  if (needed <= static_cast<double>(limit)) return;
+  constexpr double kMost = 9e18;  // of 64 bits
+  throw OutOfMemory("no memory: " + what + " takes at least " +
+                    bytes(static_cast<std::int64_t>(std::min(needed, kMost))) +
+                    (needed > kMost ? " and more" : "") + "; there are " + bytes(limit));
+}
 
 MachineInfo machine_info() {
   MachineInfo info;

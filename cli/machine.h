@@ -18,4 +18,12 @@ struct MachineInfo {
 
 MachineInfo machine_info();
 
+// The most memory that this process could ever have, in bytes: the machine's with its swap, what
+// its control group allows, or its own limit (ulimit -v).
+std::int64_t memory_limit();
+
+// Throws OutOfMemory if that is less than `bytes`, which is the least that `what` takes: at once
+// and in words, where the work would go on for hours or until the system ends the process.
+void check_memory(double bytes, const std::string& what);
+
 }  // namespace attend::cli

@@ -19,11 +19,6 @@ std::string roff(const std::string& text) {
   return out;
 }
 
-std::string type_of(const CLI::Option& option) {
-  const std::string text = option.get_option_text();
-  return text.empty() ? option.get_type_name() : text;
-}
-
 void print_options(const CLI::App& app) {
   for (const std::string& group : app.get_groups()) {
     const auto options =
@@ -48,8 +43,9 @@ int man(CLI::App& app) {
             << roff(app.get_description()) << '\n'
             << "Results go to standard output, everything else to standard error.\n";
   print_options(app);
+  std::cout << ".SH COMMANDS\n";
   for (const CLI::App* command : app.get_subcommands({})) {
-    std::cout << ".SH \"ATTEND " << CLI::detail::to_lower(command->get_name()) << "\"\n"
+    std::cout << ".SS \"attend " << command->get_name() << "\"\n"
               << roff(command->get_description()) << '\n';
     print_options(*command);
     std::cout << ".PP\n.nf\n" << roff(command->get_footer()) << "\n.fi\n";
@@ -57,16 +53,17 @@ int man(CLI::App& app) {
   std::cout
       << ".SH ENVIRONMENT\n"
          ".TP\n.B ATTEND_KERNEL\n"
-         "Kernels to use in place of the planner's choice, one an operation:\n"
+         "Kernels to use in place of the planner's choice, one per operation:\n"
          "forward:reference.forward,backward:reference.backward\n"
          ".TP\n.B ATTEND_THREADS\n"
-         "The number of threads, where \\fB\\-\\-threads\\fR says none.\n"
-         ".TP\n.B NO_COLOR\nIf set to anything, nothing is coloured.\n"
+         "The number of threads, where \\fB\\-\\-threads\\fR is not given.\n"
+         ".TP\n.B NO_COLOR\nIf set and not empty, no colours are used.\n"
          ".SH \"EXIT STATUS\"\n"
-         ".TP\n.B 0\nAll is well.\n.TP\n.B 1\nA check failed.\n"
-         ".TP\n.B 2\nA flag or an input cannot be taken; one line on standard error says why.\n"
-         ".TP\n.B 3\nThere was not enough memory.\n.TP\n.B 4\nA device failed.\n"
-         ".TP\n.B 130\nCtrl\\-C ended it. \\fBattend train\\fR ends after its step and leaves the\n"
+         ".TP\n.B 0\nSuccess.\n.TP\n.B 1\nA check failed.\n"
+         ".TP\n.B 2\nA flag or an input cannot be accepted, or a file cannot be read or written; "
+         "one line on standard error says why.\n"
+         ".TP\n.B 3\nThere is not enough memory.\n.TP\n.B 4\nA device failed.\n"
+         ".TP\n.B 130\nEnded by Ctrl\\-C. \\fBattend train\\fR finishes its step and writes the\n"
          "checkpoint and the plot that it was asked for.\n";
   return kOk;
 }

@@ -20,12 +20,20 @@ namespace fs = std::filesystem;
 
 std::string reason() { return std::generic_category().message(errno); }
 
-// What the path leads to, so that a link stays a link. Absolute, as weakly_canonical would leave
-// y.npy as it is until there is one, and that would be another file than ./y.npy.
+constexpr int kMaxLinks = 40;  // as many as the kernel follows
+
+// The file that a path leads to, be it there or not: a link stays a link, and one that leads
+// nowhere yet gets its file. One name for each file: ./y.npy and y.npy are the same.
 fs::path target_of(const std::string& path) {
   std::error_code error;
-  const fs::path target = fs::weakly_canonical(fs::absolute(path, error), error);
-  return error ? fs::path(path) : target;
+  fs::path target = fs::absolute(path, error);
+  for (int link = 0; link < kMaxLinks && fs::is_symlink(target, error); ++link) {
+    const fs::path next = fs::read_symlink(target, error);
+    if (error) break;
+    target = target.parent_path() / next;
+  }
+  const fs::path folder = fs::weakly_canonical(target.parent_path(), error);
+  return error ? target : folder / target.filename();
 }
 
 void check_writable(const std::string& path) {

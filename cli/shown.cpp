@@ -5,7 +5,6 @@
 #include <attend/io.h>
 
 #include <algorithm>
-#include <fstream>
 #include <sstream>
 #include <tuple>
 
@@ -14,7 +13,7 @@ namespace {
 
 const char* const kFiles = "What to show: layers in files [batch, heads, length, d]";
 const char* const kLayer = "What to show: a layer of weights, and its input [batch, length, width]";
-const char* const kTokens = "Tokens; positions, if none are given";
+const char* const kTokens = "Tokens (positions if none are given)";
 
 // The name of the file without folders and ending, for people.
 std::string short_name(const std::string& path) { return std::filesystem::path(path).stem(); }
@@ -59,7 +58,7 @@ void add_shown_flags(CLI::App& app, ShownFlags& flags, bool compare) {
             ? "Safetensors with q, k, v of layers, or a trace, two are compared; or q.npy k.npy "
               "v.npy"
             : "Safetensors with q, k, v of layers, or a trace; or q.npy k.npy v.npy")
-      ->expected(0, 3)
+      ->expected(1, 3)
       ->option_text(" ");
   files("--q", flags.q, "Queries; more than one file, or five dimensions: more layers")
       ->group(kFiles);
@@ -80,9 +79,9 @@ void add_shown_flags(CLI::App& app, ShownFlags& flags, bool compare) {
       ->group(kLayer);
   add_size(app, "--key-heads", flags.layer.key_heads, "Heads of keys and values, likewise")
       ->group(kLayer);
-  one("--text", flags.text, "The tokens are the words of a text", kTokens)->type_name("TEXT");
-  one("--tokens", flags.tokens, "Tokens: a JSON list, or a text file with one a line", kTokens);
-  one("--key-tokens", flags.key_tokens, "Those of the keys, if they differ", kTokens);
+  one("--text", flags.text, "Text whose words are the tokens", kTokens)->type_name("TEXT");
+  one("--tokens", flags.tokens, "Tokens: a JSON list, or a text file with one per line", kTokens);
+  one("--key-tokens", flags.key_tokens, "Tokens of the keys, if they differ", kTokens);
   add_attention_flags(app, flags.attention);
   one_of(app.add_option("--type", flags.type, "Type to compute in; inputs are converted to it"),
          type_names());
@@ -102,18 +101,20 @@ std::vector<std::string> words_of(const std::string& text) {
 }
 
 std::vector<std::string> tokens_in(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw UsageError(path + ": cannot be opened");
-  std::ostringstream all;
-  all << file.rdbuf();
+  const std::string all = read_text(path);
   std::vector<std::string> list;
   if (!path.ends_with(".json")) {
-    std::istringstream lines(all.str());
+    std::istringstream lines(all);
     for (std::string line; std::getline(lines, line);) list.push_back(line);
     while (!list.empty() && list.back().empty()) list.pop_back();
     return list;
   }
-  const Json json = Json::parse(all.str(), nullptr, false);
+  Json json;
+  try {
+    json = Json::parse(all);
+  } catch (const Json::exception& error) {  // half of a surrogate pair, say
+    throw UsageError(path + ": is not JSON: " + error.what());
+  }
   if (!json.is_array()) throw UsageError(path + ": is no JSON list of tokens");
   for (const Json& token : json) {
     if (!token.is_string() && !token.is_number())
@@ -234,7 +235,7 @@ void Shown::add_file(const std::string& path) {
 void Shown::add_trace(ViewRun& run, const TensorFile& file, const std::string& prefix) {
   for (const CLI::Option* option : app_.get_options())
     if (option->get_group() == kAttentionGroup && option->count() > 0)
-      throw UsageError(option->get_name() + " is said by the trace");
+      throw UsageError(option->get_name() + " is given by the trace");
   check_trace_shapes(run.name, [&](const std::string& name) { return file.find(prefix + name); });
   const Tensor* values = file.find(prefix + "v_heads");
   add(run, prefix.empty() ? "" : prefix.substr(0, prefix.size() - 1),
@@ -315,22 +316,25 @@ void Shown::add_converted() {
 
 void Shown::add_tokens() {
   if (!flags_.text.empty() && !flags_.tokens.empty())
-    throw UsageError("--text and --tokens are one thing");
+    throw UsageError("--text and --tokens mean the same; give one");
   for (ViewRun& run : runs_) {
     if (!flags_.text.empty()) run.tokens = words_of(flags_.text);
     if (!flags_.tokens.empty()) run.tokens = tokens_in(flags_.tokens);
     if (!flags_.key_tokens.empty()) run.key_tokens = tokens_in(flags_.key_tokens);
     const bool given = app_.count("--text") > 0 || !flags_.tokens.empty();
-    if (given && run.tokens.empty()) throw UsageError("there is not one token");
+    if (given && run.tokens.empty())
+      throw UsageError((flags_.tokens.empty() ? "--text" : flags_.tokens) + " has no tokens");
+    if (!flags_.key_tokens.empty() && run.key_tokens.empty())
+      throw UsageError(flags_.key_tokens + " has no tokens");
   }
 }
 
 ViewWindow window_of(const std::string& text) {
-  const Tensor numbers = load_list(text);
-  if (numbers.view().rank() != 1 || numbers.count() != 6 || numbers.dtype() != DType::i64)
-    throw UsageError("--window is LAYER,HEAD,QUERY,QUERIES,KEY,KEYS, found '" + text + "'");
-  const auto* n = numbers.data<std::int64_t>();
-  return {n[0], n[1], n[2], n[3], n[4], n[5]};
+  const auto n = whole_numbers_in(text);
+  if (!n || n->size() != 6)
+    throw UsageError("--window is LAYER,HEAD,QUERY,QUERIES,KEY,KEYS, six whole numbers; found '" +
+                     text + "'");
+  return {n->at(0), n->at(1), n->at(2), n->at(3), n->at(4), n->at(5)};
 }
 
 }  // namespace attend::cli

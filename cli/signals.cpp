@@ -1,6 +1,12 @@
 #include "signals.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <cerrno>
+#include <new>
 
 namespace attend::cli {
 namespace {
@@ -8,7 +14,27 @@ namespace {
 std::atomic<int> came = 0;  // any thread may be the one that is interrupted
 static_assert(std::atomic<int>::is_always_lock_free);
 
+constexpr std::size_t kStack = std::size_t{1} << 20;  // kernels take some hundred KiB
+
+// Not inline: its memory is free again for what is called next.
+[[gnu::noinline]] void grow_stack() {
+  void* room = ::mmap(nullptr, 2 * kStack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room == MAP_FAILED) throw std::bad_alloc();
+  ::munmap(room, 2 * kStack);
+  [[maybe_unused]] volatile char memory[kStack];
+  for (std::size_t n = 1; n <= kStack; n += 4096) memory[kStack - n] = 0;  // downwards, as it grows
+}
+
 }  // namespace
+
+void prepare_process() {
+  grow_stack();
+  ::signal(SIGXFSZ, SIG_IGN);
+  // open() takes the lowest free number. What is printed there fails: it is open the wrong way.
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(descriptor, F_GETFD) == -1 && errno == EBADF)
+      ::open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
 
 HeldSignals::HeldSignals() {
   came = 0;

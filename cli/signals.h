@@ -1,5 +1,6 @@
-// Signals that end a process, held back while files are being put in place: whoever presses Ctrl-C
-// then finds all of them or none, and nothing half-made beside them.
+// What the system may do to a process that writes. Signals that end it are held back while files
+// are being put in place: whoever presses Ctrl-C then finds all of them or none, and nothing
+// half-made beside them.
 #pragma once
 
 #include <signal.h>
@@ -8,7 +9,14 @@
 
 namespace attend::cli {
 
-// While it lives, SIGINT, SIGTERM and SIGHUP are remembered; at its end the one that came is raised
+// At the beginning of the program. A file that grows past the limit of its size (SIGXFSZ) becomes
+// an error of the write, like a full disk. Where standard input, output or error are closed, no
+// file that is opened later takes their place, to be written over by what is printed. And the stack
+// gets the size that it will need: where it could not grow later (ulimit -v), the system would end
+// the process. Throws std::bad_alloc.
+void prepare_process();
+
+// While it lives, the signals below are remembered; at its end the one that came is raised
 // again, and does what it would have done. One at a time.
 class HeldSignals {
  public:
@@ -21,7 +29,7 @@ class HeldSignals {
   static bool waiting() noexcept;
 
  private:
-  static constexpr std::array kHeld{SIGINT, SIGTERM, SIGHUP};
+  static constexpr std::array kHeld{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGXCPU};
   std::array<struct sigaction, kHeld.size()> before_{};
 };
 

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 
@@ -17,23 +19,7 @@ namespace {
 
 constexpr const char* kSafetensors = ".safetensors";
 constexpr std::int64_t kFew = 64;  // elements that are printed
-
-// The numbers of "3,5,2"; nothing, if it is something else.
-template <class Number>
-std::optional<std::vector<Number>> numbers_in(const std::string& text) {
-  std::vector<Number> numbers;
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  while (true) {
-    Number number{};
-    const auto [next, error] = std::from_chars(at, end, number);
-    if (error != std::errc()) return std::nullopt;
-    numbers.push_back(number);
-    if (next == end) return numbers;
-    if (*next != ',') return std::nullopt;
-    at = next + 1;
-  }
-}
+constexpr std::size_t kMostText = std::size_t{1} << 30;
 
 template <class T, class Number>
 Tensor tensor_of(const std::vector<Number>& numbers, const Shape& shape) {
@@ -52,6 +38,12 @@ Tensor tensor_of(const std::vector<double>& numbers, const Shape& shape, DType t
   }
 }
 
+// Whether a text names a file of tensors, or a tensor in one.
+bool is_place(const std::string& text) {
+  return text.ends_with(".npy") || text.ends_with(kSafetensors) ||
+         text.find(std::string(kSafetensors) + ":") != std::string::npos;
+}
+
 }  // namespace
 
 TensorPlace place_of(const std::string& text) {
@@ -59,6 +51,8 @@ TensorPlace place_of(const std::string& text) {
   const std::size_t at = text.rfind(std::string(kSafetensors) + ":");
   if (at != std::string::npos) {
     const std::size_t colon = at + std::string(kSafetensors).size();
+    if (colon + 1 == text.size())
+      throw UsageError("'" + text + "' names no tensor after the colon");
     return {text.substr(0, colon), text.substr(colon + 1), false};
   }
   if (text.ends_with(kSafetensors)) return {text, "", false};
@@ -90,12 +84,41 @@ TensorFile load_file(const std::string& path, const std::string& instead_of_npy)
 
 Tensor load_list(const std::string& source, std::optional<DType> type) {
   if (!type) {
-    if (const auto whole = numbers_in<std::int64_t>(source))
+    if (const auto whole = whole_numbers_in(source))
       return tensor_of<std::int64_t>(*whole, {static_cast<std::int64_t>(whole->size())});
-  } else if (const auto numbers = numbers_in<double>(source)) {
+  } else if (const auto numbers = real_numbers_in(source)) {
     return tensor_of(*numbers, {static_cast<std::int64_t>(numbers->size())}, *type);
   }
   return load_tensor(source);
+}
+
+CLI::Option* add_list(CLI::App& app, const std::string& name, std::string& value, bool real,
+                      const std::string& description) {
+  return app.add_option(name, value, description)
+      ->check([real](const std::string& word) {
+        if (is_place(word) || (real ? !!real_numbers_in(word) : !!whole_numbers_in(word)))
+          return std::string();
+        return "'" + word + "' is neither a list of " + (real ? "finite" : "whole") +
+               " numbers, as in 5,3, nor a file .npy or .safetensors";
+      })
+      ->type_name("FILE|N,N");
+}
+
+std::string read_text(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored))
+    throw UsageError(path + " cannot be read: it is a folder");
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw UsageError(path + ": cannot be opened: " + std::strerror(errno));
+  std::string text;
+  std::vector<char> part(1 << 16);
+  while (file.read(part.data(), std::ssize(part)), file.gcount() > 0) {
+    text.append(part.data(), static_cast<std::size_t>(file.gcount()));
+    if (text.size() > kMostText) throw UsageError(path + " cannot be read: it is over 1 GiB");
+  }
+  if (file.bad()) throw UsageError(path + " cannot be read");
+  return text;
 }
 
 Tensor converted(Tensor tensor, DType type) {

@@ -20,6 +20,13 @@ TensorFile load_file(const std::string& path, const std::string& instead_of_npy)
 // The same, or a list of numbers: "3,5,2" as i64, "0.5,-1" as `type` where one is given.
 Tensor load_list(const std::string& source, std::optional<DType> type = {});
 
+// A flag that takes such a list, or a file.
+CLI::Option* add_list(CLI::App& app, const std::string& name, std::string& value, bool real,
+                      const std::string& description);
+
+// The bytes of a text file, or of a pipe; at most a GiB.
+std::string read_text(const std::string& path);
+
 // A floating-point tensor in another type, each number rounded once; others as they are.
 Tensor converted(Tensor tensor, DType type);
 

@@ -1,14 +1,12 @@
 #include "text_model.h"
 
 #include "cases/random.h"
-#include "command.h"
+#include "tensors.h"
 
 #include <attend/train.h>
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 
 namespace attend::cli {
 namespace {
@@ -51,13 +49,6 @@ void append_utf8(std::string& out, char32_t point) {
     put(0x80 | ((point >> 6) & 0x3F));
   }
   put(0x80 | (point & 0x3F));
-}
-
-std::string read_text(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path))
-    throw UsageError("--text: " + path.string() + " cannot be read");
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 std::uint64_t hash_of(std::string_view bytes) noexcept {  // FNV-1a

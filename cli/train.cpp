@@ -1,5 +1,6 @@
 // attend train: a small model learns a task, or a text.
 #include "command.h"
+#include "machine.h"
 #include "outputs.h"
 #include "plot.h"
 #include "signals.h"
@@ -11,13 +12,13 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 
 namespace attend::cli {
 namespace {
 
-constexpr std::int64_t kWatch = 25;  // steps between looks at whether the task is learned
+constexpr double kLayerBytes = 2048;  // of a layer, however small
+constexpr std::int64_t kWatch = 25;   // steps between looks at whether the task is learned
 
 struct TrainOptions {
   std::string text, checkpoint, resume, plot, save;
@@ -117,6 +118,7 @@ class Training {
     form.heads = options_.heads;
     form.model_dim = options_.width;
     form.seed = common.seed;
+    check_size(form);
     model_.emplace(form);
   }
 
@@ -137,8 +139,23 @@ class Training {
           found == file.metadata.end() || found->second != value)
         throw UsageError("--text: " + options_.text + " is not the text that " + options_.resume +
                          " was trained on");
+    check_size(form);
     model_.emplace(form);
     load_checkpoint(options_.resume, model_->parameters(), optimizer_);
+  }
+
+  // The least that training takes: each parameter with its gradient and two moments, what a batch
+  // leaves for the backward pass, and some KiB of every layer.
+  void check_size(const LanguageModelOptions& form) const {
+    const auto number = [](std::int64_t n) { return static_cast<double>(n); };
+    const double width = number(form.model_dim), tokens = number(settings_.batch * form.length);
+    const double layer = 4 * width * width + 2 * width * number(form.hidden_dim);
+    const double parameters = number(form.layers) * layer + number(form.vocabulary) * width;
+    const double kept = tokens * (number(form.layers) * 5 * width + number(form.vocabulary));
+    check_memory(4 * (4 * parameters + kept) + kLayerBytes * number(form.layers),
+                 "training of " + std::to_string(form.layers) + " layers of width " +
+                     std::to_string(form.model_dim) + " on batches of " +
+                     std::to_string(settings_.batch));
   }
 
   std::unique_ptr<Task> make_task(std::int64_t length) const {
@@ -196,13 +213,6 @@ void print_result(const Training& training, const Verdict& verdict, bool json) {
   std::cout << verdict.text;
 }
 
-void write_plot(const std::filesystem::path& path, const Curve& curve) {
-  std::ofstream file(path, std::ios::binary);
-  file << svg_plot(curve);
-  file.close();
-  if (!file) throw FileError(path.string() + ": cannot be written");
-}
-
 int train(const TrainOptions& options, const Common& common) {
   Outputs outputs;  // the checkpoint is written on the way
   for (const std::string& path : {options.checkpoint, options.plot, options.save})
@@ -212,7 +222,8 @@ int train(const TrainOptions& options, const Common& common) {
     const Interrupts interrupts;
     training.run();
   }
-  outputs.put_file(options.plot, [&](const auto& path) { write_plot(path, training.curve()); });
+  outputs.put_file(options.plot,
+                   [&](const auto& path) { save_bytes(path, svg_plot(training.curve())); });
   if (interrupted) {
     outputs.write();
     std::cerr << "attend train: interrupted after step " << training.steps()
@@ -220,9 +231,10 @@ int train(const TrainOptions& options, const Common& common) {
               << '\n';
     return kInterrupted;
   }
+  const Verdict verdict = training.judge();  // or it could fail when the files are written
   outputs.put_file(options.save, [&](const auto& path) { training.save_model(path); });
   outputs.write();
-  print_result(training, training.judge(), common.json);
+  print_result(training, verdict, common.json);
   return kOk;
 }
 
@@ -256,33 +268,29 @@ void add_train(Program& program) {
   };
   const auto count = [&](const char* flag, std::int64_t& value, std::int64_t least,
                          const char* description) {
-    return app.add_option(flag, value, description)
-        ->check(CLI::Range(least, std::int64_t{1} << 30).description(""))
-        ->type_name("N");
+    return add_whole(app, flag, value, {least, std::int64_t{1} << 30}, description);
   };
-  file("--text", options->text, "Learn the characters of this text (UTF-8); else induction");
+  file("--text", options->text, "Text to learn, by characters (UTF-8); without it, induction");
   file("--checkpoint", options->checkpoint, "Write checkpoints here; the last one also at Ctrl-C");
   count("--checkpoint-every", options->every, 1, "Steps between checkpoints [100]");
-  file("--resume", options->resume, "Go on from a checkpoint");
+  file("--resume", options->resume, "Continue from a checkpoint");
   file("--save", options->save, "Write the model here (safetensors)");
   file("--plot", options->plot, "Write the curve of the loss here (SVG)");
-  count("--steps", options->steps, 1, "Most steps [induction: 1000, text: 600]");
-  *decided = {count("--batch", options->batch, 1, "Sequences a step [32]"),
+  count("--steps", options->steps, 1, "Steps at most [induction: 1000, text: 600]");
+  *decided = {count("--batch", options->batch, 1, "Sequences per step [32]"),
               count("--layers", options->layers, 1, "Layers [2]"),
-              count("--heads", options->heads, 1, "Heads a layer [4]"),
+              count("--heads", options->heads, 1, "Heads of a layer [4]"),
               count("--width", options->width, 1, "Features of a token [64]"),
               count("--length", options->length, 1, "Characters of a sequence [32]"),
-              app.add_option("--lr", options->learning_rate, "Learning rate [0.004]")
-                  ->check(CLI::PositiveNumber.description(""))
-                  ->type_name("X")};
+              add_real(app, "--lr", options->learning_rate, {.least = 0, .open = true},
+                       "Learning rate [0.004]")};
   *of_text = {
       app.get_option("--length"),
       count("--generate", options->sample.count, 0, "Characters to generate at the end [200]"),
-      app.add_option("--prompt", options->sample.prompt, "What they continue")->type_name("TEXT"),
-      app.add_option("--temperature", options->sample.temperature,
-                     "0: always the likeliest; 1: as the model has it [0.7]")
-          ->check(CLI::Range(0.0, 100.0).description(""))
-          ->type_name("X")};
+      app.add_option("--prompt", options->sample.prompt, "Text that they continue")
+          ->type_name("TEXT"),
+      add_real(app, "--temperature", options->sample.temperature, {0, 100},
+               "0: always the most likely; 1: as the model predicts [0.7]")};
 }
 
 }  // namespace attend::cli

@@ -8,8 +8,6 @@
 
 #include <iostream>
 
-#include <cmath>
-
 namespace attend::cli {
 namespace {
 
@@ -33,7 +31,7 @@ std::string title_of(const ShownFlags& shown) {
 
 void print_json(const ViewCommand& command, const std::vector<ViewRun>& runs,
                 std::size_t page_bytes) {
-  Json object = json_object("attend.view_command/1");
+  Json object = json_object("attend.view/1");
   object["file"] = command.output;
   object["bytes"] = page_bytes;
   for (const ViewRun& run : runs) {
@@ -54,7 +52,6 @@ int run(const CLI::App& app, ViewCommand& command, const Common& common) {
   Outputs outputs;
   outputs.reserve_file(command.output);
   for (const std::string& text : command.windows) command.page.windows.push_back(window_of(text));
-  if (!std::isfinite(command.embed)) throw UsageError("--embed takes a number of MiB");
   command.page.embed_bytes = static_cast<std::int64_t>(command.embed * (1 << 20));
   const auto context = common.context();
   const Shown shown(app, command.shown, common.seed, *context);
@@ -96,13 +93,10 @@ void add_view(Program& program) {
       ->group(kPage);
   one_of(app.add_option("--lang", command->page.language, "Language of the page"), {"en", "zh"})
       ->group(kPage);
-  app.add_option("--batch", command->page.batch, "Element of the batch, or sequence, to show")
-      ->type_name("N")
+  add_whole(app, "--batch", command->page.batch, {}, "Element of the batch, or sequence, to show")
       ->group(kPage);
-  app.add_option("--embed", command->embed,
-                 "MiB for q, k, v and windows, at most 32; what does not fit is reduced")
-      ->check(CLI::Range(0.0, 32.0).description(""))
-      ->type_name("X")
+  add_real(app, "--embed", command->embed, {0, 32},
+           "MiB for q, k, v and windows, at most 32; what does not fit is reduced")
       ->group(kPage);
   add_size(app, "--tiles", command->page.tiles, "Tiles of a head's map in each direction")
       ->group(kPage);

@@ -64,4 +64,15 @@ std::vector<std::string> positional_words(const CLI::App& command) {
   return words;
 }
 
+void suggest(CLI::Option& option, const std::vector<std::string>& words) {
+  option.check(CLI::Validator([](std::string&) { return std::string(); },
+                              "{" + CLI::detail::join(words, ",") + "}"));
+}
+
+bool takes_files(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options())
+    if (option->get_positional() && option->get_expected_max() > 1) return true;
+  return false;
+}
+
 }  // namespace attend::cli

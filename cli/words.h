@@ -18,9 +18,14 @@ bool natural_less(std::string_view a, std::string_view b);
 
 bool takes_value(const CLI::Option& option);
 
-// The words that an option takes, where it takes only some: of CLI::IsMember.
+// The words that an option takes, where it takes only some: of CLI::IsMember, or of suggest().
 std::vector<std::string> choices(const CLI::Option& option);
 // Those of the positional arguments of a command.
 std::vector<std::string> positional_words(const CLI::App& command);
+
+// Words that completion offers for an option which takes others as well: files.
+void suggest(CLI::Option& option, const std::vector<std::string>& words);
+// Whether a command's positional arguments may be files.
+bool takes_files(const CLI::App& command);
 
 }  // namespace attend::cli

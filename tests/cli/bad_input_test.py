@@ -46,9 +46,9 @@ class Flags(CommandTest):
         self.fails(2, "--hidden-dim is for a block", "apply", "--model-dim", 8, "--hidden-dim", 8)
         self.fails(2, "--rotary is for a layer", "apply", "--length", 2, "--d-k", 2, "--rotary", "halves")
         self.fails(2, "--q is for bare attention", "apply", "--q", "q.npy", "--model-dim", 8)
-        self.fails(2, "--model-dim is said by the weights", "apply", "--weights", "l.safetensors",
+        self.fails(2, "--model-dim is given by the weights", "apply", "--weights", "l.safetensors",
                    "--model-dim", 8)
-        self.fails(2, "--heads is said by the block's file", "apply", "--weights", "l.safetensors",
+        self.fails(2, "--heads is given by the block's file", "apply", "--weights", "l.safetensors",
                    "--block", "--heads", 8)
         self.fails(2, "--prefix needs --weights", "apply", "--prefix", "a.", "--model-dim", 8)
         self.fails(2, "give --input, or --length", "apply", "--model-dim", 8)
@@ -77,12 +77,12 @@ class Flags(CommandTest):
             for given in ("--input", "--query", "--memory", "--key", "--value"):
                 self.fails(2, f"{flag} is for inputs that are drawn", "apply", given, "x.npy", flag, 2)
         for flag in ("--length", "--batch", "--key-length", "--heads", "--key-heads", "--d-k", "--d-v"):
-            self.fails(2, f"{flag} is said by the inputs", "apply", "--q", "q.npy", flag, 2)
+            self.fails(2, f"{flag} is given by the inputs", "apply", "--q", "q.npy", flag, 2)
         self.fails(2, "--causal requires --model-dim", "info", "--causal")
         self.fails(2, "--type requires --model-dim", "info", "--type", "f32")
         self.fails(2, "--no-projection-bias requires --model-dim", "info", "--no-projection-bias")
         self.fails(2, "--no-output-projection requires --model-dim", "info", "--no-output-projection")
-        self.fails(2, "--no-output-projection is said by the block's file", "apply", "--block",
+        self.fails(2, "--no-output-projection is given by the block's file", "apply", "--block",
                    "--weights", "b.safetensors", "--no-output-projection")
 
     def test_no_command_shows_help(self):
@@ -239,13 +239,47 @@ class Files(CommandTest):
         locked.mkdir(mode=0o500)
         self.fails(2, "cannot be written", *self.bare, "--output", "locked/y.npy")
 
-    def test_full_stdout_is_noticed(self):
-        if not os.path.exists("/dev/full"):
-            self.skipTest("no /dev/full")
-        with open("/dev/full", "w") as full:
-            done = subprocess.run([command.ATTEND, "info"], stdout=full, stderr=subprocess.PIPE, text=True)
+    def test_full_or_closed_stdout_is_noticed(self):
+        calls = (["info"], ["--help"], ["--version"], ["apply", "--help"], ["man"], ["completion", "bash"],
+                 ["info", "--json"], ["bench", "--list"], ["explain", "single-head"],
+                 ["info", "--model-dim", "8"])
+        for words in calls:
+            for how in (">/dev/full", ">&-"):
+                if "full" in how and not os.path.exists("/dev/full"):
+                    continue
+                done = subprocess.run(["sh", "-c", f'"$@" {how}', "sh", command.ATTEND, *words],
+                                      stderr=subprocess.PIPE, text=True)
+                self.assertEqual(done.returncode, 2, (words, how))
+                self.assertRegex(done.stderr, r"\Aattend( \w+)?: standard output cannot be written\n\Z")
+
+    def test_no_output_takes_the_place_of_a_closed_stdout(self):
+        """Or what is printed would be written into the file."""
+        self.run_ok(*self.bare, "--output", "right.npy")
+        done = subprocess.run(["sh", "-c", '"$@" <&- >&- 2>&-', "sh", command.ATTEND, *self.bare, "--output",
+                               "y.npy"], cwd=self.folder)
         self.assertEqual(done.returncode, 2)
-        self.assertIn("standard output cannot be written", done.stderr)
+        self.assertEqual(*((self.folder / name).read_bytes() for name in ("y.npy", "right.npy")))
+
+    def test_a_limit_on_the_size_of_files_is_an_error(self):
+        """SIGXFSZ would end the command and leave what it had written so far."""
+        self.fails(2, "y.npy: cannot be written: File too large", *self.bare, "--output", "y.npy",
+                   prefix=("sh", "-c", 'ulimit -f 0; exec "$@"', "sh"))
+
+    def test_a_link_stays_a_link(self):
+        """One that leads nowhere yet gets its file, through others and in other folders too."""
+        self.subfolder("data")
+        self.link("nowhere.npy", "data/y.npy"), self.link("twice.npy", "nowhere.npy")
+        self.run_ok(*self.bare, "--output", "twice.npy")
+        self.assertTrue(all((self.folder / name).is_symlink() for name in ("nowhere.npy", "twice.npy")))
+        self.assertEqual(self.load("data/y.npy").shape, (1, 2, 3, 4))
+        self.fails(2, "is to be written twice", *self.bare, "--output", "twice.npy", "--save-lse", "data/y.npy")
+        self.fails(2, "cannot be written: No such file", *self.bare, "--output", self.link("lost.npy", "no/y.npy"))
+        self.fails(2, "Too many levels", *self.bare, "--output", self.link("loop.npy", "loop.npy"))
+        self.link("c", "state"), self.link("p.svg", "plot")
+        self.run_ok("train", "--steps", 1, "--width", 4, "--heads", 1, "--batch", 1, "--checkpoint", "c", "--plot",
+                    "p.svg")
+        self.assertTrue((self.folder / "c").is_symlink() and (self.folder / "state").is_file())
+        self.assertTrue((self.folder / "p.svg").is_symlink() and (self.folder / "plot").is_file())
 
 
 class Memory(CommandTest):

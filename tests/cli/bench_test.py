@@ -107,7 +107,7 @@ class Measurement(CommandTest):
 
 class Mistakes(CommandTest):
     def test_are_one_line(self):
-        self.fails(2, "no suite nots; did you mean notes", "bench", "--suite", "nots")
+        self.fails(2, "no suite 'nots'; did you mean notes", "bench", "--suite", "nots")
         self.fails(2, "no regular expression: [", "bench", "--filter", "[")
         self.fails(2, "no case has a name with B99", "bench", "--filter", "B99")
         self.fails(2, "cannot be written", "bench", "--quick", "--filter", "notes/B2_",

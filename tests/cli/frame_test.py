@@ -32,6 +32,20 @@ class Help(CommandTest):
                 for flag in ("--json", "--threads", "--seed"):
                     self.assertIn(flag, text, name)
 
+    def test_usage_says_how_arguments_come(self):
+        for name, usage in (("view", "[FILES...]"), ("inspect", "[FILES...]"), ("explain", "subject..."),
+                            ("completion", "[shell]")):
+            self.assertIn(f"Usage: attend {name} [OPTIONS] {usage}\n", self.run_ok(name, "--help"))
+
+    def test_schemas_have_the_name_of_their_command(self):
+        for name, words in (("info", []), ("check", ["--reduced", "--type", "f32"]), ("bench", ["--quick", "--peak"]),
+                            ("apply", ["--length", 2, "--d-k", 2]), ("explain", ["single-head"]),
+                            ("train", ["--steps", 1, "--width", 4, "--heads", 1, "--batch", 1])):
+            self.assertEqual(self.run_json(name, *words)["schema"], f"attend.{name}/1")
+        self.run_ok("apply", "--model-dim", 8, "--heads", 2, "--length", 3, "--trace", "t.safetensors")
+        for name in ("inspect", "view"):
+            self.assertEqual(self.run_json(name, "t.safetensors")["schema"], f"attend.{name}/1")
+
     def test_version(self):
         self.assertRegex(self.run_ok("--version"), r"^attend \d+\.\d+\.\d+\n$")
 
@@ -43,7 +57,7 @@ class Completion(CommandTest):
         words = " ".join(f"'{word}'" for word in ("attend", *words))
         program = (f"{script}\nCOMP_WORDS=({words})\nCOMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n"
                    "_attend\nprintf '%s\\n' \"${COMPREPLY[@]}\"\n")
-        done = subprocess.run(["bash", "-c", program], text=True, capture_output=True)
+        done = subprocess.run(["bash", "-c", program], text=True, capture_output=True, cwd=self.folder)
         self.assertEqual(done.stderr, "")
         return done.stdout.split()
 
@@ -57,6 +71,11 @@ class Completion(CommandTest):
         self.assertEqual(self.complete("apply", "--caus"), ["--causal"])
         self.assertEqual(self.complete("apply", "--type", ""), ["f64", "f32", "bf16", "f16"])
         self.assertEqual(self.complete("completion", "z"), ["zsh"])
+        (self.folder / "single.npy").touch()
+        for words, wanted in ((["s"], ["single-head", "sentence", "shapes", "single.npy"]),
+                              (["--lang", "zh", "t"], ["two-heads"]), (["sin"], ["single-head", "single.npy"])):
+            self.assertEqual(self.complete("explain", *words), wanted)
+        self.assertEqual(self.complete("view", "si"), ["single.npy"])
         flags = re.findall(r"^\s+(?:-\w,)?(--[a-z-]+)", self.run_ok("apply", "--help"), re.M)
         self.assertEqual(sorted(self.complete("apply", "--")), sorted(set(flags)))
 
@@ -67,6 +86,8 @@ class Completion(CommandTest):
             self.assertIn(f"'{name}:", script)
         self.assertIn("'--type[", script)
         self.assertIn("(f64 f32 bf16 f16)", script)
+        self.assertIn("'*:subject:{ compadd single-head two-heads sentence shapes; _files }'", script)
+        self.assertIn("'*:FILES:_files'", script)
         if shutil.which("zsh"):
             path = self.folder / "_attend"
             path.write_text(script)
@@ -77,7 +98,8 @@ class Manual(CommandTest):
     def test_page(self):
         page = self.run_ok("man")
         for name in COMMANDS:
-            self.assertIn(f'.SH "ATTEND {name}"', page)
+            self.assertIn(f'.SS "attend {name}"', page)
+        self.assertNotIn("ATTEND a", page)
         self.assertIn("\\-\\-save\\-lse", page)
         self.assertEqual(re.findall(r"^\.B (\d+)$", page, re.M), ["0", "1", "2", "3", "4", "130"])
         if not shutil.which("groff"):

@@ -218,7 +218,7 @@ def mistakes(folder):
             (("--lr", "fast"), "--lr"),
             (("--lr", -1), "--lr"),
             (("--heads", 3), "heads 3"),
-            (("--text", folder / "none"), "cannot be read"),
+            (("--text", folder / "none"), "cannot be opened"),
             (("--text", folder), "cannot be read"),
             (("--text", folder / "short"), "it needs at least 321"),
             (("--text", folder / "almost"), "has 320 characters; it needs at least 321"),

@@ -208,7 +208,7 @@ class View(Inputs):
 
     def test_json_says_what_was_written(self):
         found = self.run_json("view", *self.all, "--output", "page.html")
-        self.assertEqual(found["schema"], "attend.view_command/1")
+        self.assertEqual(found["schema"], "attend.view/1")
         self.assertEqual(found["bytes"], (self.folder / "page.html").stat().st_size)
         self.assertEqual(found["runs"][0]["layers"][0]["q"], [2, 4, 5, 6])
 
@@ -316,8 +316,8 @@ class BadInput(Inputs):
             self.fails(2, "k has 3 heads, q has 4", name, "--q", "q.npy", "--k", "k3.npy")
             self.fails(2, "both are [layers, batch, heads, length, d]", name, "--q", "q5.npy", "--k", "k5.npy")
             for nothing in ("", " "):
-                self.fails(2, "there is not one token", name, *self.arrays, "--text", nothing)
-            self.fails(2, "--text and --tokens are one thing", name, *self.arrays, "--text", "a", "--tokens", "b")
+                self.fails(2, "--text", name, *self.arrays, "--text", nothing)
+            self.fails(2, "--text and --tokens mean the same; give one", name, *self.arrays, "--text", "a", "--tokens", "b")
         self.fails(2, "view: there are 2 tokens, layer 0 has 5 queries and 5 keys", "view", *self.arrays,
                    "--text", "too few")
         self.fails(2, "there are 2 tokens and 5 keys", "inspect", *self.arrays, "--text", "too few")
@@ -335,7 +335,7 @@ class BadInput(Inputs):
         self.fails(2, "'s.npy' must end in .safetensors", "inspect", *self.arrays, "--output", "s.npy")
         self.fails(2, "--window is LAYER,HEAD,QUERY,QUERIES,KEY,KEYS", "view", *self.arrays, "--window", "1,2")
         self.fails(2, "--embed", "view", *self.arrays, "--embed", 33)
-        self.fails(2, "--embed takes a number of MiB", "view", *self.arrays, "--embed", "nan")
+        self.fails(2, "--embed: 'nan' is not a finite number from 0 to 32", "view", *self.arrays, "--embed", "nan")
         self.fails(2, "a window is of layer 1", "view", *self.arrays, "--window", "1,0,0,1,0,1")
 
     def test_inspect_shows_exact_weights_of_a_window(self):
@@ -378,7 +378,7 @@ class BadInput(Inputs):
         self.run_ok("apply", *self.all, "--trace", "bare.safetensors")
         self.fails(2, "the trace has no q_heads and k_heads; trace a layer", "view", "bare.safetensors")
         self.run_ok("apply", "--model-dim", 8, "--heads", 2, "--length", 3, "--trace", "t.safetensors")
-        self.fails(2, "--causal is said by the trace", "view", "t.safetensors", "--causal")
+        self.fails(2, "--causal is given by the trace", "view", "t.safetensors", "--causal")
 
     def test_nan_is_told_on_the_page(self):
         self.save("nan.npy", Tensor(self.q.shape, [math.nan, *self.q.data[1:]], "f4"))
