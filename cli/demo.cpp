@@ -1,8 +1,10 @@
 // attend demo: what the library does, in under a minute. One head by hand; a sentence through eight
-// heads that were built to find things; and a small model that learns to find them by itself.
+// heads that were built to find things; and a small model that learns to find them by itself. In
+// English or Chinese; what --json prints is the same in both.
 #include "command.h"
 #include "demo_page.h"
 #include "explain_text.h"
+#include "glyphs.h"
 #include "outputs.h"
 #include "sentence.h"
 #include "terminal.h"
@@ -22,9 +24,9 @@ constexpr std::int64_t kPeriod = 7;  // of the sequence that the heads are shown
 constexpr double kIntended = 0.95;   // least weight of a key that a head was built to find
 
 template <class... Values>
-std::string format(const char* form, Values... values) {
+std::string format(const std::string& form, Values... values) {
   char line[256];
-  std::snprintf(line, sizeof line, form, values...);
+  std::snprintf(line, sizeof line, form.c_str(), values...);
   return line;
 }
 
@@ -36,9 +38,9 @@ struct Shown {
 
 class Demo {
  public:
-  Demo(const Common& common, std::string page)
+  Demo(const Common& common, Language language, std::string page)
       : quiet_(common.json), seed_(common.seed), context_(common.context()),
-        look_(Look::of_stdout(Language::english)), page_(std::move(page)) {}
+        look_(Look::of_stdout(language)), page_(std::move(page)) {}
 
   int run() {
     const auto begin = std::chrono::steady_clock::now();
@@ -48,7 +50,9 @@ class Demo {
     sentence();
     training(outputs);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    say(format("\n%s in %.1f s\n", shown_.passed ? "all checks hold," : "A CHECK FAILED,",
+    say(format(shown_.passed
+                   ? in({"\nall checks hold, in %.1f s\n", "\n所有检查都通过，用时 %.1f 秒\n"})
+                   : in({"\nA CHECK FAILED, in %.1f s\n", "\n有检查未通过，用时 %.1f 秒\n"}),
                seconds.count()));
     if (quiet_) {
       Json object = json_object("attend.demo/1");
@@ -64,31 +68,36 @@ class Demo {
   void say(const std::string& text) const {
     if (!quiet_) std::cout << text << std::flush;
   }
-  void heading(const std::string& text) const { say("\n" + look_.in("1", text) + "\n\n"); }
+  std::string in(const Phrase& phrase) const { return phrase.in(look_.language); }
+  void heading(const Phrase& text) const { say("\n" + look_.in("1", in(text)) + "\n\n"); }
   void check(bool holds, const std::string& what) {
     shown_.passed = shown_.passed && holds;
-    const char* mark = look_.unicode ? (holds ? "✓ " : "✗ FAILED ") : holds ? "ok " : "FAILED ";
+    const std::string mark = holds ? (look_.unicode ? "✓ " : "ok ")
+                                   : (look_.unicode ? "✗ " : "") + in({"FAILED ", "未通过 "});
     say("   " + look_.in(holds ? "32" : "31", mark) + what + "\n");
   }
 
   // ---- 1  The single-head example, in seven lines --------------------------------------------
 
   void one_head() {
-    heading("1  One head, two tokens      (attend explain single-head: every number)");
+    heading({"1  One head, two tokens      (attend explain single-head: every number)",
+             "1  一个头，两个词元      （每个数字：attend explain single-head --lang zh）"});
     const Shape shape{1, 1, 2, 2};
     const Tensor q({1.0, 3.0, 2.0, 0.5}, shape), k({0.5, 2.0, 1.0, 3.0}, shape);
     const Tensor v({0.0, 4.0, 1.0, 2.0}, shape);
     const Trace trace = trace_attention(q, k, v, {}, *context_);
-    const auto line = [&](const char* what, const Tensor& t, const char* why) {
+    const auto line = [&](const Phrase& what, const Tensor& t, const Phrase& why) {
       const double* x = t.data<double>();
-      say(format("   %-14s %9.6f %9.6f  / %9.6f %9.6f   %s\n", what, x[0], x[1], x[2], x[3], why));
+      say("   " + fitted(in(what), 14) +
+          format(" %9.6f %9.6f  / %9.6f %9.6f   ", x[0], x[1], x[2], x[3]) + in(why) + "\n");
     };
     say("   Q = 1 3 / 2 0.5    K = 0.5 2 / 1 3    V = 0 4 / 1 2\n");
-    line("1 scores", trace.at("scores"), "Q K^T");
-    line("  scaled", trace.at("scaled_scores"), "/ sqrt(2)");
-    say("   2 mask         nothing is hidden\n");
-    line("3 softmax", trace.at("weights"), "by rows");
-    line("4 values", trace.at("heads"), "weights V");
+    line({"1 scores", "1 分数"}, trace.at("scores"), "Q K^T");
+    line({"  scaled", "  缩放"}, trace.at("scaled_scores"), "/ sqrt(2)");
+    say("   " + fitted(in({"2 mask", "2 掩码"}), 14) +
+        in({" nothing is hidden", " 没有隐藏任何键"}) + "\n");
+    line("3 softmax", trace.at("weights"), {"by rows", "逐行"});
+    line({"4 values", "4 值"}, trace.at("heads"), {"weights V", "权重乘 V"});
     const double* out = trace.at("heads").data<double>();
     double off = 0;  // against the formula, written out
     for (int i = 0; i < 2; ++i) {
@@ -97,7 +106,8 @@ class Demo {
       const double e1 = std::exp((a[0] * 1 + a[1] * 3) / std::sqrt(2.0)), p = e1 / (e0 + e1);
       off = std::max({off, std::abs(out[2 * i] - p), std::abs(out[2 * i + 1] - (4 - 2 * p))});
     }
-    check(off < 1e-14, format("equals the formula, to within %.0e", off));
+    check(off < 1e-14,
+          format(in({"equals the formula, to within %.0e", "与公式一致，相差不超过 %.0e"}), off));
     shown_.fields["single_head"] = {{"output", {out[0], out[1], out[2], out[3]}},
                                     {"difference", off}};
   }
@@ -105,10 +115,15 @@ class Demo {
   // ---- 2  The sentence -----------------------------------------------------------------------
 
   void sentence() {
-    heading("2  \"The cat sat on the mat\" through a CONSTRUCTED layer: 8 heads, width 512");
-    say("   Its weights were written down, not learned: a head finds what its name says.\n"
-        "   A row is a query, a full block much weight; without a match it rests on\n"
-        "   token 0.\n\n");
+    heading({"2  \"The cat sat on the mat\" through a CONSTRUCTED layer: 8 heads, width 512",
+             "2  “The cat sat on the mat” 通过一个人工构造的层：8 个头，宽 512"});
+    say(
+        in({"   Its weights were written by hand, not learned: each head finds what its name\n"
+            "   says. A row is a query; the fuller a cell, the larger the weight of its key.\n"
+            "   A row without a match puts its weight on token 0.\n\n",
+            "   这一层的权重是手写的，不是学来的：每个头找到的正是它的名字所说的东西。\n"
+            "   一行是一个查询；格子越满，那个键的权重越大。\n"
+            "   没有匹配的行，权重落在词元 0 上。\n\n"}));
     const Sentence s = make_sentence();
     const Tensor weights = s.layer.trace(s.x, {}, *context_).at("weights");
     std::vector<Lines> maps;
@@ -126,15 +141,17 @@ class Demo {
       const bool built = head.keys[0] >= 0;
       if (built) least_of_all = std::min(least_of_all, least);
       const std::vector<std::vector<bool>> seen(6, std::vector<bool>(6, false));
-      maps.push_back(heatmap(std::to_string(h) + " " + head.name, rows, seen, s.words, look_));
+      maps.push_back(heatmap(std::to_string(h) + " " + in({head.name, head.name_zh}), rows, seen,
+                             s.words, look_));
       shown_.fields["sentence"]["heads"].push_back(
           {{"name", head.name}, {"least", built ? Json(least) : Json()}, {"weights", rows}});
     }
     say(beside(maps, look_) + "\n");
     shown_.fields["sentence"]["constructed"] = true;
     check(least_of_all >= kIntended,
-          format("every intended key gets at least %.2f of its row (least: %.4f)", kIntended,
-                 least_of_all));
+          format(in({"every intended key gets at least %.2f of its row (least: %.4f)",
+                     "每个该找到的键都得到该行至少 %.2f 的权重（最小：%.4f）"}),
+                 kIntended, least_of_all));
   }
 
   // ---- 3  Training ---------------------------------------------------------------------------
@@ -153,7 +170,8 @@ class Demo {
   }
 
   void training(Outputs& outputs) {
-    heading("3  A model of two layers learns to continue repeated sequences, live");
+    heading({"3  A model of two layers learns to continue repeated sequences, live",
+             "3  一个两层的模型现场学习：把重复的序列接着写下去"});
     TrainSettings settings{.steps = 1000, .batch = 32, .learning_rate = 4e-3, .seed = seed_};
     const auto task = induction_task();
     LanguageModelOptions form = induction_model();
@@ -167,13 +185,16 @@ class Demo {
     const Json verdict = task->judge(settings, model, *context_).fields;
     show_heads(look, before, model, now.head());
     const double accuracy = verdict.at("accuracy"), score = verdict.at("induction_score");
-    check(verdict.at("reached"),
-          format("held-out accuracy %.4f, induction score %.3f", accuracy, score));
+    check(verdict.at("reached"), format(in({"held-out accuracy %.4f, induction score %.3f",
+                                            "留出数据上的准确率 %.4f，归纳头得分 %.3f"}),
+                                        accuracy, score));
     outputs.put_file(page_, [&](const auto& path) {
-      save_demo_page(path, {&before, &model, look.batch.tokens, look.tokens}, *context_);
+      save_demo_page(path, {&before, &model, look.batch.tokens, look.tokens}, look_.language,
+                     *context_);
     });
     outputs.write();
-    say("   every head, before and after: open " + page_ + " in a browser\n");
+    say(in({"   every head, before and after: open " + page_ + " in a browser\n",
+            "   所有的头，训练前后的对比：请用浏览器打开 " + page_ + "\n"}));
     shown_.fields["page"] = page_;
     shown_.fields["training"] = {{"steps", losses.size()}, {"losses", losses},
                                  {"accuracy", accuracy},   {"induction_score", score},
@@ -188,7 +209,8 @@ class Demo {
     while (optimizer.steps() < settings.steps) {
       const std::int64_t step = optimizer.steps();
       if (step > 0 && step % 25 == 0) {
-        say(format("   step %4lld   loss %.4f\n", static_cast<long long>(step), losses.back()));
+        say(format(in({"   step %4lld   loss %.4f\n", "   第 %4lld 步   损失 %.4f\n"}),
+                   static_cast<long long>(step), losses.back()));
         if (task.reached(settings, model, *context_)) break;
       }
       losses.push_back(
@@ -215,7 +237,8 @@ class Demo {
     for (std::int64_t h = 1; h < trained.size(1); ++h)
       if (back(h) > back(previous)) previous = h;
     bool first = true;
-    const auto map = [&](const char* when, const Tensor& tensor, int layer, std::int64_t h) {
+    const Phrase start{"before", "训练前"}, end{"after", "训练后"};
+    const auto map = [&](const Phrase& when, const Tensor& tensor, int layer, std::int64_t h) {
       std::vector<std::vector<double>> rows(2 * kPeriod);
       std::vector<std::vector<bool>> hidden(2 * kPeriod);
       for (std::int64_t i = 0; i < 2 * kPeriod; ++i)
@@ -224,15 +247,18 @@ class Demo {
           hidden[static_cast<std::size_t>(i)].push_back(j > i);
         }
       const std::vector<std::string> none(2 * kPeriod);  // the names stand before the first map
-      return heatmap(format("L%d H%lld %s", layer, static_cast<long long>(h), when), rows, hidden,
-                     std::exchange(first, false) ? look.tokens : none, look_);
+      return heatmap(format("L%d H%lld ", layer, static_cast<long long>(h)) + in(when), rows,
+                     hidden, std::exchange(first, false) ? look.tokens : none, look_);
     };
     const auto second = static_cast<std::int64_t>(induction);
     const std::vector<Lines> maps{
-        map("before", weights(before, 0), 0, previous), map("after", trained, 0, previous),
-        map("before", weights(before, 1), 1, second), map("after", weights(after, 1), 1, second)};
-    say("\n   Left, layer 0: a head came to look at the previous token. Right, layer 1: one\n"
-        "   came to look behind the previous occurrence of the present token.\n\n" +
+        map(start, weights(before, 0), 0, previous), map(end, trained, 0, previous),
+        map(start, weights(before, 1), 1, second), map(end, weights(after, 1), 1, second)};
+    say(in({"\n   Left, layer 0: a head learned to look at the previous token. Right, layer 1:\n"
+            "   one learned to look at the token right after the last occurrence of the\n"
+            "   current one: an induction head.\n\n",
+            "\n   左边，第 0 层：一个头学会了看前一个词元。\n"
+            "   右边，第 1 层：一个头学会了看当前词元上一次出现之后的那个词元，即归纳头。\n\n"}) +
         beside(maps, look_) + "\n");
   }
 
@@ -248,9 +274,17 @@ class Demo {
 
 void add_demo(Program& program) {
   auto page = std::make_shared<std::string>("attend-demo.html");
+  auto language = std::make_shared<std::string>("en");
   CLI::App& app = program.add(
-      "demo", "Shows the library at work in under a minute: by hand, built, and trained.",
-      "  attend demo", [page](const Common& common) { return Demo(common, *page).run(); });
+      "demo", "Shows attention at work in under a minute: by hand, constructed, and learned.",
+      "  attend demo\n"
+      "  attend demo --lang zh",
+      [page, language](const Common& common) {
+        const bool english = *language == "en";
+        return Demo(common, english ? Language::english : Language::chinese, *page).run();
+      });
+  one_of(app.add_option("--lang", *language, "Language of the texts and of the page"),
+         {"en", "zh"});
   app.add_option("--page", *page, "The page of the heads before and after training")
       ->type_name("FILE")
       ->capture_default_str();

@@ -44,14 +44,20 @@ ViewRun run_of(const char* name, const Trace& trace, std::size_t layers, const D
 
 }  // namespace
 
-void save_demo_page(const std::filesystem::path& path, const DemoHeads& heads, Context& context) {
+void save_demo_page(const std::filesystem::path& path, const DemoHeads& heads, Language language,
+                    Context& context) {
   const Trace before = heads.before->trace(heads.tokens, context);
   const Trace after = heads.after->trace(heads.tokens, context);
   const std::size_t layers = heads.after->blocks().size();
-  const ViewRun runs[] = {run_of("before training", before, layers, heads),
-                          run_of("after training", after, layers, heads)};
-  save_view(path, runs, {.title = "An induction head, before and after training", .open_run = 1},
-            context);
+  const bool english = language == Language::english;
+  const ViewRun runs[] = {run_of(english ? "before training" : "训练前", before, layers, heads),
+                          run_of(english ? "after training" : "训练后", after, layers, heads)};
+  save_view(
+      path, runs,
+      {.title = english ? "An induction head, before and after training" : "归纳头：训练前与训练后",
+       .language = english ? "en" : "zh",
+       .open_run = 1},
+      context);
 }
 
 }  // namespace attend::cli

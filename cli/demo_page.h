@@ -1,6 +1,8 @@
 // The heads of a model before and after training, as the page that shows heads, in compare mode.
 #pragma once
 
+#include "explanation.h"
+
 #include <attend/model.h>
 
 #include <filesystem>
@@ -17,6 +19,7 @@ struct DemoHeads {
   std::vector<std::string> names{};
 };
 
-void save_demo_page(const std::filesystem::path& path, const DemoHeads& heads, Context& context);
+void save_demo_page(const std::filesystem::path& path, const DemoHeads& heads, Language language,
+                    Context& context);
 
 }  // namespace attend::cli

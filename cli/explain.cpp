@@ -7,6 +7,7 @@
 #include "mistakes.h"
 #include "outputs.h"
 #include "sentence.h"
+#include "words.h"
 
 #include <algorithm>
 #include <iostream>
@@ -34,8 +35,6 @@ void check_flags(const CLI::App& app, const std::string& what) {
   const bool files = std::find(kSubjects.begin(), kSubjects.end(), what) == kSubjects.end();
   if (files) {
     refuse(app, {"--batch", "--length", "--model-dim", "--save-layer", "--save-input"}, "files");
-    if (app.count("--text") > 0 && app.get_option("--text")->as<std::string>().empty())
-      throw UsageError("--text is empty");
     return;
   }
   for (const CLI::Option* option : app.get_options())
@@ -67,12 +66,26 @@ Explanation explanation_of(const ExplainOptions& o, Context& context) {
   return explain_shapes(shape);
 }
 
+// Before anything is said about "the notes".
+void introduce_notes(Explanation& e) {
+  if (std::all_of(e.steps.begin(), e.steps.end(), [](const Step& s) { return s.claims.empty(); }))
+    return;
+  e.opening.insert(
+      e.opening.begin(),
+      {"This follows the lecture notes on attention that the project began with; docs/notes tells "
+       "them again. Where \"the notes\" are wrong, what they say, what is true and why stand "
+       "together (all of it: docs/corrections.md).",
+       "内容依据本项目最初参考的一份注意力讲义，docs/notes 用我们的话重讲了一遍。“笔记”有误之处，"
+       "其说法、正确结果和原因列在一起（全部更正见 docs/corrections.md）。"});
+}
+
 int explain(const ExplainOptions& o, const Common& common) {
   const Language language = o.language == "zh" ? Language::chinese : Language::english;
   Outputs outputs;
   for (const std::string& path : {o.html, o.save_layer, o.save_input}) outputs.reserve_file(path);
   const auto context = common.context();
-  const Explanation e = explanation_of(o, *context);
+  Explanation e = explanation_of(o, *context);
+  introduce_notes(e);
   outputs.put_file(o.html, [&](const auto& path) { save_bytes(path, explain_page(e, language)); });
   outputs.put_file(o.save_layer, [](const auto& path) { make_sentence().layer.save(path); });
   outputs.put_file(o.save_input, [](const auto& path) { save_npy(path, make_sentence().x); });
@@ -110,26 +123,25 @@ void add_explain(Program& program) {
       });
   *self = &app;
   ExplainFiles& files = options->files;
-  app.add_option(
-         "subject", files.paths,
-         "single-head, two-heads, sentence, shapes; or files: q k v, a layer and its input, "
-         "a trace")
-      ->required()
-      ->type_name("WORD|FILES");
+  CLI::Option* subject = app.add_option(
+      "subject", files.paths,
+      "single-head, two-heads, sentence, shapes; or files: q k v, a layer and its input, a trace");
+  subject->required()->option_text("WORD|FILES");
+  suggest(*subject, kSubjects);
   one_of(app.add_option("--lang", options->language, "Language of the words"), {"en", "zh"});
   const auto file = [&](const char* flag, std::string& path, const char* text) {
     app.add_option(flag, path, text)->type_name("FILE");
   };
-  file("--html", options->html, "Writes the same as a page in which each number can be traced");
-  app.add_option("--text", files.text, "The tokens are the words of a text")->type_name("TEXT");
-  file("--tokens", files.tokens, "Tokens: a JSON list, or a text file with one a line");
-  app.add_option("--head", files.head, "Head to tell in full, from 0 on")->type_name("N");
-  app.add_option("--sequence", files.sequence, "Which one of the batch, from 0 on")->type_name("N");
+  file("--html", options->html, "Writes a page in which each number can be traced to its sources");
+  app.add_option("--text", files.text, "Text whose words are the tokens")->type_name("TEXT");
+  file("--tokens", files.tokens, "Tokens: a JSON list, or a text file with one per line");
+  add_whole(app, "--head", files.head, {}, "Head to show in full; heads count from 0");
+  add_whole(app, "--sequence", files.sequence, {}, "Sequence of the batch, counted from 0");
   add_size(app, "--batch", options->shape.batch, "shapes: sequences [32]");
   add_size(app, "--length", options->shape.length, "shapes: tokens of a sequence [20]");
   add_size(app, "--model-dim", options->shape.model_dim, "shapes: width of the layer [512]");
   add_size(app, "--heads", files.layer.heads,
-           "shapes: heads [8]; or of a layer's file that does not say");
+           "shapes: heads [8]; files: heads of a layer whose file does not say");
   file("--save-layer", options->save_layer, "sentence: writes the constructed layer (safetensors)");
   file("--save-input", options->save_input, "sentence: writes its input (.npy)");
   add_layer_file_flags(app, files.layer, kLayer);

@@ -66,11 +66,11 @@ Explanation explain_single_head(Context& context) {
           {"it follows from the wrong weights", "由错误的权重得来"});
   const auto& a = e.find("A")->cells;
   e.step("heads").claims.push_back(
-      {{"both outputs are near v_2", "两个输出都接近 v_2"},
-       {"the first is (weight " + percent(a[0][1]) + "), the second is not (" + percent(a[1][1]) +
-            ")",
-        "第一个是（权重 " + percent(a[0][1]) + "），第二个不是（" + percent(a[1][1]) + "）"},
-       {"a quarter of the second output is v_1", "第二个输出有四分之一来自 v_1"}});
+      {{"both outputs are near v_1 (v_2 there, where counting begins with 1)",
+        "两个输出都接近 v_1（笔记从 1 数起，写作 v_2）"},
+       {"output 0 is (weight " + percent(a[0][1]) + "), output 1 is not (" + percent(a[1][1]) + ")",
+        "输出 0 是（权重 " + percent(a[0][1]) + "），输出 1 不是（" + percent(a[1][1]) + "）"},
+       {"a quarter of output 1 is v_0", "输出 1 有四分之一来自 v_0"}});
   return e;
 }
 
@@ -79,7 +79,7 @@ Explanation explain_two_heads(Context& context) {
   const Tensor w2 = matrix({-0.3, 0.2, 1.1, 0.6, -0.4, 0.8, 0.7, -0.1}, 4, 2);
   const Tensor w_o = matrix(
       {0.5, -0.2, 1.1, 0.3, 0.1, 0.8, -0.4, 0.6, -0.3, 0.7, 0.2, 1.0, 0.9, -0.5, 0.3, -0.8}, 4, 4);
-  // The note gives no K and V. Ours are crossed, so that a missing transpose would show.
+  // The notes give no K and V. Ours are crossed, so that a missing transpose would show.
   const auto head = [&](const Tensor& q, const Tensor& k, std::int64_t h) {
     MultiHeadAttention::Head one;
     one.q = one.v = turned(q);
@@ -96,24 +96,24 @@ Explanation explain_two_heads(Context& context) {
   s.q = s.trace.at("q_heads");
   s.k = s.trace.at("k_heads");
   s.v = s.trace.at("v_heads");
-  Explanation e{.name = "two-heads",
-                .title = {"Two heads, from X to the output", "两个头：从 X 到输出"},
-                .opening = {{"d_model = 4, h = 2, d_k = d_v = 2. Heads count from 0: head 0 is the "
-                             "note's head 1. The note stops at Q. K, V and all that follows are "
-                             "completed by us with its own matrices: K_0 = Q_1, K_1 = Q_0, V = Q.",
-                             "d_model = 4，h = 2，d_k = d_v = 2。头从 0 数起：头 0 是笔记中的头 1。"
-                             "笔记只算到 Q；K、V 及之后由我们用它自己的矩阵补全：K_0 = Q_1，"
-                             "K_1 = Q_0，V = Q。"}}};
+  Explanation e{
+      .name = "two-heads",
+      .title = {"Two heads, from X to the output", "两个头：从 X 到输出"},
+      .opening = {{"d_model = 4, h = 2, d_k = d_v = 2. Heads count from 0 here, from 1 in "
+                   "the notes. The notes stop at Q; K, V and all that follows are "
+                   "completed by us with their own matrices: K_0 = Q_1, K_1 = Q_0, V = Q.",
+                   "d_model = 4，h = 2，d_k = d_v = 2。这里头从 0 数起，笔记从 1 数起。"
+                   "笔记只算到 Q；K、V 及之后由我们用它自己的矩阵补全：K_0 = Q_1，"
+                   "K_1 = Q_0，V = Q。"}}};
   add_steps(e, s);
   const Phrase why{"the product X W^Q was not carried out right: check any cell by hand",
                    "X W^Q 的乘法算错了：任取一格手算即知"};
   correct(e, "projections", "Q_0", "[[0.85, -0.05], [-0.29, 0.74]]", why);
   correct(e, "projections", "Q_1", "[[2.15, 0.65], [-1.32, 1.02]]", why);
   e.step("output").claims.push_back(
-      {{"MultiHead = Concat(head_1, ..., head_h)", "MultiHead = Concat(head_1, ..., head_h)"},
-       {"MultiHead = Concat(head_1, ..., head_h) W^O",
-        "MultiHead = Concat(head_1, ..., head_h) W^O"},
-       {"the note's own summary has it right", "笔记自己的汇总公式是对的"}});
+      {"MultiHead = Concat(head_0, ..., head_{h-1})",
+       "MultiHead = Concat(head_0, ..., head_{h-1}) W^O",
+       {"the notes' own summary has it right", "笔记自己的汇总公式是对的"}});
   e.step("contributions")
       .claims.push_back(
           {{"Output = f(sum head_i W_i^O), non-linear", "Output = f(sum head_i W_i^O)，非线性组合"},
@@ -138,8 +138,8 @@ Explanation explain_sentence(std::int64_t head, Context& context) {
       .title = {"\"The cat sat on the mat\" through 8 heads",
                 "“The cat sat on the mat” 穿过 8 个头"},
       .opening =
-          {{"The layer is CONSTRUCTED: its weights were written down, not learned, so that each "
-            "head does what its name says. Width 512, 8 heads of 64. Told in full: head " +
+          {{"The layer is CONSTRUCTED: its weights were written by hand, not learned, so that each "
+            "head does what its name says. Width 512, 8 heads of 64. Shown in full: head " +
                 std::to_string(head) + ", " + told.name + " (--head N for another).",
             "这一层是人工构造的：权重是写定的，不是学来的，好让每个头名副其实。宽 512，8 个头，"
             "每头 64。完整展示的是头 " +
@@ -164,10 +164,10 @@ Explanation explain_sentence(std::int64_t head, Context& context) {
          j < 0 ? "-" : percent(weight)});
   }
   list.remarks.push_back(
-      {"A row without a match rests on token 0.", "没有匹配的行落在第 0 个词元上。"});
+      {"A row without a match puts its weight on token 0.", "没有匹配的行，权重落在词元 0 上。"});
   list.claims.push_back(
-      {{"head 2 sees position, as \"on\" and \"mat\" are adjacent",
-        "头 2 关注位置信息，如 on 与 mat 相邻"},
+      {{"a head (their second) sees position, as \"on\" and \"mat\" are adjacent",
+        "某个头（笔记的第二个）关注位置信息，如 on 与 mat 相邻"},
        {"\"on\" and \"mat\" are two apart; head 5 relates them by class, not by place",
         "on 与 mat 相隔两个位置；头 5 靠词类而不是位置把它们联系起来"},
        {"\"the\" stands between them", "中间隔着 the"}});

@@ -31,6 +31,7 @@ Json cell_json(double value) {
 Json matrix_json(const Matrix& m) {
   Json object = {{"name", m.name},
                  {"shape", {m.rows, m.columns}},
+                 {"first", {m.first_row, m.first_column}},
                  {"rule", name_of(m.origin.rule)},
                  {"from", m.origin.from},
                  {"down", m.down == Matrix::Axis::tokens},

@@ -8,6 +8,7 @@ namespace attend::cli {
 namespace {
 
 constexpr std::size_t kPairs = 16;  // scores whose norms and angle are told
+constexpr std::int64_t kTerms = 8;  // products of a long sum that are told
 
 std::string format(const char* form, double value) {
   char text[32];
@@ -30,6 +31,52 @@ Matrix matrix_of(const std::string& name, const Tensor& tensor,
       row.push_back(numbers.at(lead, r, c));
   }
   return m;
+}
+
+Matrix weights_of(const std::string& name, const Tensor& tensor, Origin origin) {
+  Matrix m = matrix_of(name, tensor, {}, std::move(origin));
+  const auto zero = [](const std::vector<double>& row) {
+    return std::all_of(row.begin(), row.end(), [](double x) { return x == 0; });
+  };
+  const Numbers numbers(tensor);
+  if (!std::all_of(m.cells.begin(), m.cells.end(), zero)) return m;
+  std::int64_t first = 0;
+  const auto at = [&](std::int64_t n) { return numbers.at({}, n / m.columns, n % m.columns); };
+  while (first < m.rows * m.columns && at(first) == 0) ++first;
+  if (first == m.rows * m.columns) return m;
+  const auto shown_rows = std::ssize(m.cells), shown_columns = std::ssize(m.cells[0]);
+  m.first_row = std::min(first / m.columns, m.rows - shown_rows);
+  m.first_column = std::min(first % m.columns, m.columns - shown_columns);
+  for (std::int64_t r = 0; r < shown_rows; ++r)
+    for (std::int64_t c = 0; c < shown_columns; ++c)
+      m.cells[static_cast<std::size_t>(r)][static_cast<std::size_t>(c)] =
+          numbers.at({}, m.first_row + r, m.first_column + c);
+  return m;
+}
+
+void add_sums(Matrix& m, const Factor& a, const Factor& b, bool dot) {
+  const Numbers left(a.tensor), right(b.tensor);
+  if (left.columns() <= std::ssize(m.cells[0]) || left.columns() <= kTerms) return;
+  for (std::int64_t r = 0; r < std::ssize(m.cells); ++r) {
+    auto& line = m.sums.emplace_back();
+    for (std::int64_t c = 0; c < std::ssize(m.cells[0]); ++c) {
+      LongSum sum;
+      for (std::int64_t n = 0; n < left.columns(); ++n) {
+        const double x = left.at(a.lead, r, n);
+        const double y = dot ? right.at(b.lead, c, n) : right.at(b.lead, n, c);
+        if (x != 0 && y != 0) sum.terms.push_back({n, x, y});
+      }
+      using Term = LongSum::Term;
+      std::stable_sort(sum.terms.begin(), sum.terms.end(), [](const Term& s, const Term& t) {
+        return std::abs(s.a * s.b) > std::abs(t.a * t.b);
+      });
+      sum.more = std::max<std::int64_t>(0, std::ssize(sum.terms) - kTerms);
+      sum.terms.resize(sum.terms.size() - static_cast<std::size_t>(sum.more), Term{});
+      std::sort(sum.terms.begin(), sum.terms.end(),
+                [](const Term& s, const Term& t) { return s.n < t.n; });
+      line.push_back(std::move(sum));
+    }
+  }
 }
 
 Table geometry(const Tensor& queries, const Tensor& all_keys, const HeadPlace& place,

@@ -30,6 +30,18 @@ Matrix matrix_of(const std::string& name, const Tensor& tensor,
                  const std::vector<std::int64_t>& lead, Origin origin = {},
                  std::int64_t corner = 8);
 
+// The same of a matrix [rows, columns] of weights. Where that corner is all zeros, another part is
+// taken: the one that begins with the first number that is not zero, row by row.
+Matrix weights_of(const std::string& name, const Tensor& tensor, Origin origin = {});
+
+// A factor of a product: the last two dimensions of a tensor, behind `lead`.
+struct Factor {
+  const Tensor& tensor;
+  std::vector<std::int64_t> lead;
+};
+// The largest products in the sums of m = A B (or A B^T, if `dot`), where these are long.
+void add_sums(Matrix& m, const Factor& a, const Factor& b, bool dot);
+
 // The norms and the angle of q_i and k_j, and the score that they make, of the first queries of a
 // head of q and a head of k.
 struct HeadPlace {

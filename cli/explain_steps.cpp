@@ -118,14 +118,18 @@ class Teller {
                          const Tensor& weight, const Tensor& bias) {
       const std::string w = "W" + suffix(h) + "^" + letter, b = "b" + suffix(h) + "^" + letter;
       Origin origin{Rule::product, {"X", w}};
-      step.matrices.push_back(matrix_of(w, transposed(weight), {}));
+      const Tensor matrix = transposed(weight);
+      step.matrices.push_back(weights_of(w, matrix));
       if (bias) {
         step.matrices.push_back(matrix_of(b, as_row(bias), {}));
         origin.from.push_back(b);
       }
       step.matrices.push_back(projected);
-      step.matrices.back().down = Axis::tokens;
-      if (!turned || *letter == 'V') step.matrices.back().origin = std::move(origin);
+      Matrix& made = step.matrices.back();
+      made.down = Axis::tokens;
+      if (turned && *letter != 'V') return;
+      made.origin = std::move(origin);
+      add_sums(made, {s_.query, lead_of(s_.query, s_.sequence)}, {matrix, {}}, false);
     };
     for (const std::int64_t h : s_.heads) {
       const Head& head = heads[static_cast<std::size_t>(h)];
@@ -152,6 +156,9 @@ class Teller {
     add_each(step, "S", s_.trace.at("scores"), Axis::tokens, Axis::tokens, [&](std::int64_t h) {
       return s_.q && s_.k ? Origin{Rule::dot, {"Q" + suffix(h), "K" + suffix(h)}} : Origin{};
     });
+    for (std::size_t n = 0; s_.q && s_.k && n < s_.heads.size(); ++n)
+      add_sums(step.matrices[n], {s_.q, {s_.sequence, s_.heads[n]}},
+               {s_.k, {s_.sequence, s_.heads[n] / group_}}, true);
     e_.steps.push_back(std::move(step));
   }
 
@@ -274,7 +281,7 @@ class Teller {
               .shapes = "[T, h d_v] [h d_v, d_model] -> [T, d_model]"};
     Origin product{};
     if (s_.layer) {
-      step.matrices.push_back(matrix_of("W^O", transposed(s_.layer.o().weight()), {}));
+      step.matrices.push_back(weights_of("W^O", transposed(s_.layer.o().weight())));
       product = {Rule::product, {"concat", "W^O"}};
       if (s_.layer.o().bias()) {
         step.matrices.push_back(matrix_of("b^O", as_row(s_.layer.o().bias()), {}));
@@ -283,6 +290,9 @@ class Teller {
     }
     Matrix m = matrix_of("output", *output, lead_of(*output, s_.sequence), product);
     m.down = Axis::tokens;
+    if (s_.layer)
+      add_sums(m, {concat, lead_of(concat, s_.sequence)}, {transposed(s_.layer.o().weight()), {}},
+               false);
     step.matrices.insert(step.matrices.begin(), std::move(m));
     e_.steps.push_back(std::move(step));
     if (all_told()) tell_contributions(*parts, d_v);

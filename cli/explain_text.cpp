@@ -45,6 +45,10 @@ std::string cell_text(double value, int decimals) {
   std::snprintf(text, sizeof text, "%.*f", std::isfinite(value) ? decimals : 0, value);
   std::string digits = text;
   const bool zero = digits.find_first_not_of("-0.") == digits.npos;
+  if (zero && value != 0) {  // too small for these decimals, and not nothing
+    std::snprintf(text, sizeof text, "%.1e", value);
+    return text;
+  }
   if (zero && digits[0] == '-') digits.erase(0, 1);
   return digits;
 }
@@ -91,10 +95,18 @@ class MatrixText {
     std::string text = "[" + std::to_string(m_.rows) + ", " + std::to_string(m_.columns) + "]";
     const auto rows = static_cast<std::int64_t>(texts_.size());
     const auto columns = static_cast<std::int64_t>(columns_);
-    if (rows < m_.rows || columns < m_.columns)
-      text += (look_.language == Language::english ? " top left " : " 左上角 ") +
-              std::to_string(rows) + " x " + std::to_string(columns);
+    const bool english = look_.language == Language::english;
+    if (m_.first_row > 0 || m_.first_column > 0)
+      text += (english ? " rows " : " 第 ") + span(m_.first_row, rows) +
+              (english ? ", columns " : " 行，第 ") + span(m_.first_column, columns) +
+              (english ? "" : " 列");
+    else if (rows < m_.rows || columns < m_.columns)
+      text += (english ? " top left " : " 左上角 ") + std::to_string(rows) + " x " +
+              std::to_string(columns);
     return text;
+  }
+  static std::string span(std::int64_t first, std::int64_t count) {
+    return std::to_string(first) + "-" + std::to_string(first + count - 1);
   }
   std::string header() const {
     std::string line = pad() + "  ";
@@ -200,11 +212,11 @@ std::string claim_text(const Claim& claim, const Look& look) {
   const auto line = [&](const char* name, const char* chinese, const Phrase& phrase,
                         const char* colour) {
     const std::string text = (english ? name : chinese) + phrase.in(look.language);
-    return wrapped(text, look, kIndent, colour, english ? 10 : 7);
+    return wrapped(text, look, kIndent, colour, english ? 11 : 7);
   };
-  return line("the note: ", "笔记： ", claim.said, "33") +
-         line("true:     ", "正确： ", claim.truth, "32") +
-         line("why:      ", "原因： ", claim.why, "2");
+  return line("the notes: ", "笔记： ", claim.said, "33") +
+         line("true:      ", "正确： ", claim.truth, "32") +
+         line("why:       ", "原因： ", claim.why, "2");
 }
 
 // One cell in numbers: the first of the first matrix that is more than copied.

@@ -18,13 +18,41 @@ class Writer {
 
   const Matrix& source(std::size_t n) const { return *e_.find(m_.origin.from[n]); }
 
+  // Remembers a cell of a source, if it is shown.
+  const double* refer(const Matrix& matrix, std::int64_t row, std::int64_t column) {
+    row -= matrix.first_row;
+    column -= matrix.first_column;
+    const auto r = static_cast<std::size_t>(row), c = static_cast<std::size_t>(column);
+    if (row < 0 || column < 0 || r >= matrix.cells.size() || c >= matrix.cells[r].size())
+      return nullptr;
+    from.push_back({matrix.name, row, column});
+    return &matrix.cells[r][c];
+  }
+
   // The number in a cell of a source; "..." if it lies outside of what is shown.
   std::string cell(const Matrix& matrix, std::int64_t row, std::int64_t column) {
-    const auto r = static_cast<std::size_t>(row), c = static_cast<std::size_t>(column);
-    if (r >= matrix.cells.size() || c >= matrix.cells[r].size()) return "...";
-    from.push_back({matrix.name, row, column});
-    const double value = matrix.cells[r][c];
+    const double* value = refer(matrix, row, column);
+    return value == nullptr ? "..." : factor(*value);
+  }
+  static std::string factor(double value) {
     return value < 0 ? "(" + number_text(value) + ")" : number_text(value);
+  }
+
+  // The products of a long sum that matter. `dot`: B's rows are summed over its columns.
+  std::string long_sum(const LongSum& sum, std::int64_t row, std::int64_t column, bool dot) {
+    const Matrix &a = source(0), &b = source(1);
+    std::string text;
+    for (const LongSum::Term& term : sum.terms) {
+      refer(a, row, term.n);
+      if (dot) refer(b, column, term.n);
+      else refer(b, term.n, column);
+      text += (text.empty() ? "" : " + ") + factor(term.a) + " x " + factor(term.b);
+    }
+    const auto count = static_cast<std::int64_t>(sum.terms.size());
+    if (sum.more > 0) return text + " + ... (" + std::to_string(sum.more) + " more)";
+    if (count == a.columns) return text;
+    return (text.empty() ? "0" : text + " + 0") + " (" + std::to_string(a.columns - count) +
+           " products are 0)";
   }
 
   // Two cells, multiplied.
@@ -62,6 +90,10 @@ std::int64_t shown_rows(const Matrix& matrix) {
   return static_cast<std::int64_t>(matrix.cells.size());
 }
 
+const LongSum& sum_of(const Matrix& m, std::int64_t r, std::int64_t c) {
+  return m.sums[static_cast<std::size_t>(r)][static_cast<std::size_t>(c)];
+}
+
 std::string derived(Writer& w, const Matrix& m, std::int64_t r, std::int64_t c) {
   const Origin& origin = m.origin;
   const auto number = static_cast<std::int64_t>(origin.number);
@@ -72,14 +104,17 @@ std::string derived(Writer& w, const Matrix& m, std::int64_t r, std::int64_t c) 
     case Rule::product: {
       const Matrix &a = w.source(0), &b = w.source(1);
       std::string text =
-          w.sum(a.columns, std::min(shown_columns(a), shown_rows(b)), [&](std::int64_t n) {
-            return w.times({a, r, n}, {b, n, c});
-          });
+          !m.sums.empty()
+              ? w.long_sum(sum_of(m, r, c), r, c, false)
+              : w.sum(a.columns, std::min(shown_columns(a), shown_rows(b)), [&](std::int64_t n) {
+                  return w.times({a, r, n}, {b, n, c});
+                });
       if (origin.from.size() > 2) text += " + " + w.cell(w.source(2), 0, c);
       return text + is;
     }
     case Rule::dot: {
       const Matrix &a = w.source(0), &b = w.source(1);
+      if (!m.sums.empty()) return w.long_sum(sum_of(m, r, c), r, c, true) + is;
       return w.sum(a.columns, std::min(shown_columns(a), shown_columns(b)), [&](std::int64_t n) {
         return w.times({a, r, n}, {b, c, n});
       }) + is;

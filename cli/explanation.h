@@ -42,11 +42,23 @@ struct Origin {
   double number = 0;
 };
 
+// The largest products of a sum that is too long to be written out, in their order.
+struct LongSum {
+  struct Term {
+    std::int64_t n;
+    double a, b;
+  };
+  std::vector<Term> terms{};
+  std::int64_t more = 0;  // products besides that are not 0
+};
+
 struct Matrix {
   std::string name;                          // no two of an Explanation are the same
   std::int64_t rows = 0, columns = 0;        // the whole
-  std::vector<std::vector<double>> cells{};  // the corner of it that is shown
+  std::vector<std::vector<double>> cells{};  // the part of it that is shown
   Origin origin{};
+  std::int64_t first_row = 0, first_column = 0;  // where that part begins
+  std::vector<std::vector<LongSum>> sums{};      // of a product; for each cell, or none
   enum class Axis { positions, tokens } down = Axis::positions, across = Axis::positions;
   bool weights = false;      // numbers from 0 to 1: shaded
   bool only_shades = false;  // in a terminal, without the numbers
@@ -84,7 +96,8 @@ struct Explanation {
   const Matrix* find(const std::string& matrix) const;
 };
 
-// How a cell came about, in numbers: "1 x 0.5 + 3 x 2 = 6.5", and the cells that it names.
+// How a cell came about, in numbers: "1 x 0.5 + 3 x 2 = 6.5", and the cells that it names; these
+// count from the first one that is shown, as `row` and `column` do.
 struct Cell {
   std::string matrix;
   std::int64_t row = 0, column = 0;

@@ -75,7 +75,7 @@ class Notes(ExplainTest):
             for rows in said:
                 self.assertIn(rows, text)
                 self.assertTrue(any(rows in claim for claim in claims), rows)
-            self.assertIn("the note:" if language == "en" else "笔记：", text)
+            self.assertIn("the notes:" if language == "en" else "笔记：", text)
             self.assertEqual(data["language"], language)
             for matrix, rows in wanted.items():
                 self.close_rows(matrices(data)[matrix]["values"], rows)
@@ -119,6 +119,37 @@ class Notes(ExplainTest):
         for line in text.splitlines():
             self.assertLessEqual(width(line), 80, line)
         self.assertIn("人工构造", self.run_ok("explain", "sentence", "--lang", "zh"))
+
+    def test_sentence_shows_numbers_and_not_zeros(self):
+        """Of the matrices a part that is not all zeros, of long sums the products that are not, and weights
+        that are too small for their decimals as 3.8e-11."""
+        for head in range(6):
+            found = self.run_json("explain", "sentence", "--head", head)
+            for name, matrix in matrices(found).items():
+                if name not in ("lse", "X") and not name.startswith("b"):
+                    self.assertTrue(any(map(any, matrix["values"])), (head, name))
+        text = self.run_ok("explain", "sentence")
+        self.assertIn("W_0^Q  [512, 64] rows 64-71, columns 0-7", text)
+        self.assertIn("Q_0[0, 0] = 1 x 48 + 0 (511 products are 0) = 48", text)
+        self.assertIn("3.8e-11", text)
+        weights = text.split("A_0  [6, 6]")[1].split("lse_0")[0]
+        self.assertNotIn("0.0000", weights)
+        self.assertIn("第 64-71 行，第 0-7 列", self.run_ok("explain", "sentence", "--lang", "zh"))
+
+    def test_everything_counts_from_0(self):
+        for name in ("single-head", "two-heads", "sentence", "shapes"):
+            for language in ("en", "zh"):
+                text = self.run_ok("explain", name, "--lang", language)
+                self.assertNotRegex(text, r"head_1, \.\.\.|head_h\b|near v_2|接近 v_2")
+
+    def test_the_notes_are_introduced(self):
+        """Before they are spoken of."""
+        for name in ("single-head", "two-heads", "sentence", "shapes"):
+            text = self.run_ok("explain", name)
+            self.assertLess(text.index("the lecture notes"), text.index("the notes:"))
+            self.assertIn("docs/notes", text)
+            text = self.run_ok("explain", name, "--lang", "zh")
+            self.assertLess(text.index("注意力讲义"), text.index("笔记："))
 
     def test_shapes(self):
         text = self.run_ok("explain", "shapes")
@@ -375,7 +406,7 @@ class Mistakes(ExplainTest):
                    "k.npy", "v.npy")
         self.fails(2, "67,108,864 numbers; at most 16,777,216 are explained", "explain",
                    self.save("long.npy", numbers((8192, 1), 1)), "long.npy", "long.npy")
-        self.fails(2, "--text is empty", "explain", "q.npy", "k.npy", "v.npy", "--text", "")
+        self.fails(2, "--text: the value is empty", "explain", "q.npy", "k.npy", "v.npy", "--text", "")
         self.fails(2, "--head is 2, there are 2 heads", "explain", "q.npy", "k.npy", "v.npy", "--head", 2)
         self.fails(2, "--sequence is 1, there are 1 sequences", "explain", "q.npy", "k.npy", "v.npy",
                    "--sequence", 1)
@@ -400,7 +431,7 @@ class Mistakes(ExplainTest):
         self.fails(2, "--text has 3 tokens, there are 5 keys", *words, "--text", "a b c")
         (self.folder / "t.txt").write_text("a\nb\n")
         self.fails(2, "t.txt has 2 tokens, there are 5 keys", *words, "--tokens", "t.txt")
-        self.fails(2, "--text and --tokens are one thing", *words, "--tokens", "t.txt", "--text", "a b c d e")
+        self.fails(2, "--text and --tokens mean the same; give one", *words, "--tokens", "t.txt", "--text", "a b c d e")
         (self.folder / "t.json").write_text('{"a": 1}')
         self.fails(2, "is no JSON list of tokens", *words, "--tokens", "t.json")
         self.fails(2, "no.txt: cannot be opened", *words, "--tokens", "no.txt")
@@ -478,8 +509,22 @@ class Demo(ExplainTest):
         self.assertIn("CONSTRUCTED", text)
         self.assertRegex(text, r"step +25   loss \d\.\d{4}")
         self.assertIn("all checks hold", text)
+        self.assertIn("right after the last occurrence of the", text)
         for line in text.splitlines():
             self.assertLessEqual(width(line), 80, line)
+
+    def test_chinese(self):
+        """All of it: of English there are names of tokens, flags and files, and letters of formulas."""
+        text = self.run_ok("demo", "--lang", "zh", "--page", "p.html")
+        for part in ("1  一个头，两个词元", "人工构造", "归纳头", "所有检查都通过", "训练前", "损失"):
+            self.assertIn(part, text)
+        for line in text.splitlines():
+            self.assertLessEqual(width(line), 80, line)
+        words = set(re.findall(r"[a-zA-Z]{4,}", re.sub(r"attend explain single-head --lang", "", text)))
+        self.assertEqual(words - {"softmax", "sqrt", "html"}, set())
+        page = (self.folder / "p.html").read_text()
+        self.assertIn('"language":"zh"', page)
+        self.assertIn("归纳头：训练前与训练后", page)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,12 @@ const words = {
         "Point at a number, or walk to it with Tab and the arrow keys. Enter keeps it, Escape lets go.",
     given: "given",
     from: "made of",
-    note: "the note",
+    note: "the notes",
     truth: "true",
     why: "why",
     other: "中文",
-    part: (rows, columns) => `top left ${rows} x ${columns}`
+    part: (rows, columns) => `top left ${rows} x ${columns}`,
+    range: (rows, columns) => `rows ${rows}, columns ${columns}`
   },
   zh: {
     hint: "把鼠标移到数字上，或用 Tab 与方向键走到它。回车固定，Esc 松开。",
@@ -24,7 +25,8 @@ const words = {
     truth: "正确",
     why: "原因",
     other: "English",
-    part: (rows, columns) => `左上角 ${rows} x ${columns}`
+    part: (rows, columns) => `左上角 ${rows} x ${columns}`,
+    range: (rows, columns) => `第 ${rows} 行，第 ${columns} 列`
   },
 };
 let language = data.language, kept = null;
@@ -42,6 +44,11 @@ function make(tag, parent, text, kind) {
 
 const digits = (value) => typeof value === "string" ? value : String(Number(value.toPrecision(7)));
 const keyOf = (name, row, column) => `${name},${row},${column}`;
+// Of the whole matrix, of which only a part may be shown.
+function placeOf(name, row, column) {
+  const [top, left] = matrices.get(name).first;
+  return `${name}[${top + row}, ${left + column}]`;
+}
 const tokenName = (list, n) => n < list.length ? list[n] : String(n);
 
 function drawMatrix(parent, matrix) {
@@ -50,9 +57,11 @@ function drawMatrix(parent, matrix) {
   const figure = make("figure", parent);
   const caption = make("figcaption", figure, `${matrix.name} `);
   const whole = rows === matrix.shape[0] && columns === matrix.shape[1];
-  make(
-      "span", caption,
-      `[${matrix.shape.join(", ")}]${whole ? "" : " " + words[language].part(rows, columns)}`);
+  const [top, left] = matrix.first, moved = top > 0 || left > 0;
+  const part = whole ? ""
+      : moved ? words[language].range(`${top}-${top + rows - 1}`, `${left}-${left + columns - 1}`)
+              : words[language].part(rows, columns);
+  make("span", caption, `[${matrix.shape.join(", ")}] ${part}`);
   const table = make("table", figure, undefined, matrix.only_shades ? "grid small" : "grid");
   table.setAttribute("aria-label", matrix.name);
   if (matrix.across && !matrix.only_shades) {
@@ -130,7 +139,7 @@ function show(cell) {
   clearMarks();
   cell.classList.add("here");
   panel.replaceChildren();
-  make("p", panel, `${name}[${row}, ${column}] = ${digits(matrix.values[row][column])}`);
+  make("p", panel, `${placeOf(name, row, column)} = ${digits(matrix.values[row][column])}`);
   make("p", panel, text || words[language].given, "formula");
   if (!from.length) return;
   const line = make("div", panel, `${words[language].from}: `);
@@ -138,7 +147,7 @@ function show(cell) {
     const target = cells.get(keyOf(source, r, c));
     if (!target) continue;
     target.classList.add("source");
-    const button = make("button", line, `${source}[${r}, ${c}] = ${target.textContent}`);
+    const button = make("button", line, `${placeOf(source, r, c)} = ${target.textContent}`);
     button.addEventListener("click", () => {
       kept = null;
       target.focus();
