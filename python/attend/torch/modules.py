@@ -1,4 +1,5 @@
 """nn.MultiheadAttention computed by attend, and the swapping of it inside a model."""
+import inspect
 from typing import Any, NamedTuple
 
 import torch
@@ -37,6 +38,13 @@ class MultiheadAttention(nn.MultiheadAttention):
     def __init__(self, *arguments: Any, context: attend.Context | None = None, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         self.context = context
+
+    # What help() and editors show: PyTorch's own arguments, and ours.
+    __signature__ = inspect.signature(nn.MultiheadAttention)
+    __signature__ = __signature__.replace(parameters=[
+        *__signature__.parameters.values(),
+        inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=attend.Context | None),
+    ])
 
     def _reset_parameters(self) -> None:
         self._qkv_same_embed_dim = self.in_proj_weight is not None

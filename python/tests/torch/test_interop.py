@@ -36,8 +36,16 @@ def assert_same(mine, theirs):
 
 def test_signatures_are_pytorchs():
     ours, theirs = attend.torch.MultiheadAttention, nn.MultiheadAttention
-    assert inspect.signature(ours) == inspect.signature(theirs)
-    names = lambda f: [(p.name, p.default) for p in inspect.signature(f).parameters.values()]  # noqa: E731
+    signature = inspect.signature(ours)
+    *same, context = signature.parameters.values()  # the one argument more, by its name alone
+    assert signature.replace(parameters=same) == inspect.signature(theirs)
+    assert context.name == "context" and context.kind == inspect.Parameter.KEYWORD_ONLY
+
+    def names(f):
+        *found, last = inspect.signature(f).parameters.values()
+        ours = last.name == "context" and last.kind == inspect.Parameter.KEYWORD_ONLY and last.default is None
+        return [(p.name, p.default) for p in (found if ours else [*found, last])]
+
     assert names(ours.forward) == names(theirs.forward)
     assert names(sdpa) == [
         ("query", inspect.Parameter.empty), ("key", inspect.Parameter.empty), ("value", inspect.Parameter.empty),
