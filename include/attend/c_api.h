@@ -215,9 +215,9 @@ ATTEND_API attend_status attend_attention_partial(const attend_view* q, const at
 /* Joins `parts` partial states over disjoint keys, in their order, into another one. */
 ATTEND_API attend_status attend_merge_partial(int64_t parts, const attend_view* const* states,
                                               const attend_view* state, attend_context* context);
-/* The same into the result: out, and lse if it is not NULL. */
+/* The same into the result: out, and lse_out if it is not NULL. */
 ATTEND_API attend_status attend_finish_partial(int64_t parts, const attend_view* const* states,
-                                               const attend_view* out, const attend_view* lse,
+                                               const attend_view* out, const attend_view* lse_out,
                                                attend_context* context);
 /* Joins `parts` results over disjoint keys: o[n] and lse[n] of each. lse_out NULL: not wanted. */
 ATTEND_API attend_status attend_merge(int64_t parts, const attend_view* const* o,

@@ -60,11 +60,11 @@ attend_status attend_merge_partial(int64_t parts, const attend_view* const* stat
 }
 
 attend_status attend_finish_partial(int64_t parts, const attend_view* const* states,
-                                    const attend_view* out, const attend_view* lse,
+                                    const attend_view* out, const attend_view* lse_out,
                                     attend_context* context) {
   return c_api::guarded("attend_finish_partial", [&](const Call& call) {
     attend::finish_partial(call.views(parts, states, "states"), call.view(out, "out"),
-                           call.optional_view(lse, "lse"), c_api::context_of(context));
+                           call.optional_view(lse_out, "lse_out"), c_api::context_of(context));
   });
 }
 
