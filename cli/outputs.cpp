@@ -52,7 +52,16 @@ void check_writable(const std::string& path) {
 // name at the end goes away.
 class Staged {
  public:
+  Staged() {
+    live_ = this;
+    set_clean_up([] {
+      for (const Move& move : live_->moves_) ::unlink(move.stage.c_str());
+    });
+  }
+  Staged(const Staged&) = delete;
+  Staged& operator=(const Staged&) = delete;
   ~Staged() {
+    set_clean_up(nullptr);
     std::error_code ignored;
     for (const Move& move : moves_) fs::remove(move.stage, ignored);
   }
@@ -106,6 +115,7 @@ class Staged {
       fs::remove(move.old, error);  // it stays where both were names of one file
   }
 
+  inline static const Staged* live_ = nullptr;  // one at a time
   std::vector<Move> moves_;
 };
 

@@ -1,18 +1,38 @@
 #include "signals.h"
 
+#include "command.h"
+
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
+#include <exception>
 #include <new>
+#include <string_view>
 
 namespace attend::cli {
 namespace {
 
 std::atomic<int> came = 0;  // any thread may be the one that is interrupted
 static_assert(std::atomic<int>::is_always_lock_free);
+
+std::atomic<void (*)()> clean_up_at_end = nullptr;
+
+[[noreturn]] void end_by_terminate() {
+  try {
+    if (const std::exception_ptr error = std::current_exception()) std::rethrow_exception(error);
+  } catch (const std::bad_alloc&) {
+    if (void (*clean_up)() = clean_up_at_end) clean_up();
+    constexpr std::string_view kLine = "attend: there is not enough memory\n";
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kLine.data(), kLine.size());
+    ::_exit(kMemory);
+  } catch (...) {  // a mistake of the program
+  }
+  std::abort();
+}
 
 constexpr std::size_t kStack = std::size_t{1} << 20;  // kernels take some hundred KiB
 
@@ -29,12 +49,15 @@ constexpr std::size_t kStack = std::size_t{1} << 20;  // kernels take some hundr
 
 void prepare_process() {
   grow_stack();
+  std::set_terminate(end_by_terminate);
   ::signal(SIGXFSZ, SIG_IGN);
   // open() takes the lowest free number. What is printed there fails: it is open the wrong way.
   for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(descriptor, F_GETFD) == -1 && errno == EBADF)
       ::open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
+
+void set_clean_up(void (*clean_up)()) { clean_up_at_end = clean_up; }
 
 HeldSignals::HeldSignals() {
   came = 0;
