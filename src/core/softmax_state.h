@@ -73,7 +73,7 @@ struct SoftmaxState {
   struct Step {
     double rescale, p;
   };
-  Step add(double s) noexcept {
+  [[gnu::always_inline]] Step add(double s) noexcept {
     const double before = top;
     if (s > top) top = s;
     const Step step{rescale_factor(before, top), weight(s, top)};
@@ -85,7 +85,7 @@ struct SoftmaxState {
   struct Join {
     double mine, other;
   };
-  Join join(const SoftmaxState& part) noexcept {
+  [[gnu::always_inline]] Join join(const SoftmaxState& part) noexcept {
     const double most = part.top > top ? part.top : top;
     const Join weights{rescale_factor(top, most), rescale_factor(part.top, most)};
     l = l * weights.mine + part.l * weights.other;
@@ -93,7 +93,8 @@ struct SoftmaxState {
     return weights;
   }
 
-  double lse() const noexcept {  // log(sum of exp(s)); -inf if nothing was added
+  // log(sum of exp(s)); -inf if nothing was added
+  [[gnu::always_inline]] double lse() const noexcept {
     if (l == 0) return kMinusInfinity;
     const double unit = is_far(top) ? top : std::ceil(log2_units(top)) * std::numbers::ln2;
     return unit + std::log(l);
