@@ -4,7 +4,7 @@
     reuse.py BUILD LAUNCHER COMPILER ARGUMENTS...
 
 An object that the folder BUILD holds, compiled by the same command from the same file, is taken from
-there. Everything else is compiled, by way of LAUNCHER (ccache) if that is not "none". So a test that
+there, unless a file that it was made of has changed since. Everything else is compiled, by way of LAUNCHER (ccache) if that is not "none". So a test that
 builds the library another way takes as long as what is different, however busy the machine is.
 """
 import json
@@ -12,6 +12,7 @@ import os
 import pathlib
 import shlex
 import shutil
+import subprocess
 import sys
 
 
@@ -42,9 +43,18 @@ def ready(build, command):
         if source != entry["file"]:
             continue
         _, target, theirs = essence(shlex.split(entry["command"]))
-        if theirs[-len(rest):] == rest and (found := pathlib.Path(entry["directory"]) / target).exists():
+        found = pathlib.Path(entry["directory"]) / target
+        if theirs[-len(rest):] == rest and found.exists() and is_current(build, target):
             return found
     return None
+
+
+def is_current(build, target):
+    """Whether no file that the object was made of is newer than it, by what ninja knows of both."""
+    listed = subprocess.run(["ninja", "-C", build, "-t", "deps", target], text=True, stdout=subprocess.PIPE)
+    files = [build / line.strip() for line in listed.stdout.splitlines()[1:] if line.strip()]
+    made = (build / target).stat().st_mtime
+    return bool(files) and all(file.exists() and file.stat().st_mtime <= made for file in files)
 
 
 build, launcher, *command = sys.argv[1:]
