@@ -91,9 +91,10 @@ ATTEND_API void finish_partial(const std::vector<ConstTensorView>& states, const
 // dv] and lse[n] [batch, heads, queries] of each part. A part that saw no key (lse -inf) adds
 // nothing. (o, lse) are rounded, so the result is near that of the undivided call and need not have
 // its bits: with n parts, whose |lse| are at most L, and u = 2^-53 for parts in f64, 2^-24 for f32,
-// it is off by at most 16 u (L + 32 + n) times the largest |o|, and its own rounding. Where u L is
-// above 2^-8 and more than one part counts, lse does not tell how much each weighs: that is
-// refused. Partial states know no such limit.
+// it is off by at most 16 u (L + 32 + n) times the largest |o|, and its own rounding; and by the
+// rounding of the calls' own sums, unless the keys are cut at multiples of 256. Where u L is above
+// 2^-8 and more than one part counts, lse does not tell how much each weighs: that is refused.
+// Partial states know no such limit.
 ATTEND_API void merge(const std::vector<ConstTensorView>& o,
                       const std::vector<ConstTensorView>& lse, const TensorView& out,
                       const TensorView& lse_out = {}, Context& context = default_context());

@@ -1,10 +1,11 @@
-// Scores of 2^57 (1e17) up to the largest number, of either sign: whole rows, single keys, ties,
-// beside keys that are hidden; by bias, q . k, scale, ALiBi, sinks or softcap; every output and
-// gradient of every kernel. And dropout of next to nothing and of everything.
+// Scores of 2^18 up to the largest number, of either sign: whole rows, single keys, ties, beside
+// keys that are hidden; by bias, q . k, scale, ALiBi, sinks or softcap; every output and gradient
+// of every kernel. And dropout of next to nothing and of everything.
 //
 // Weights of such scores are exact or nothing: equal scores share, a score that is less by a
-// thousandth of 1e17 weighs 0. So the scores are made of powers of two, which no kernel may round,
-// and the truth is asked with the errors of the sums alone, not with those of the scores.
+// thousandth of 2^18 weighs 0. So the scores are made of powers of two, which no kernel may round,
+// and the truth is asked with the errors of the sums alone, not with those of the scores. At 2^20,
+// where the kernels begin to count in other units, chunks of a row also lie 0.5 to either side.
 #include "judged.h"
 #include "parts.h"
 #include "support/property_compare.h"
@@ -12,6 +13,7 @@
 
 #include "cases/arena.h"
 #include "cases/oracle/statistics.h"
+#include "core/softmax_state.h"
 
 #include <cmath>
 
@@ -28,18 +30,22 @@ struct Extreme {
   Source source = Source::bias;
   int exponent = 57;     // of the largest score
   bool largest = false;  // rather the largest finite number of the type
+  bool edge = false;     // rather about kFar, by bias
   double sign = 1;
 };
 
 // Up to 2^126 (2^1022 of f64), the largest that is a power of two and has room for a factor.
-Extreme draw_extreme(Dice& dice, DType type) {
+Extreme draw_extreme(Dice& dice, DType type, std::int64_t keys) {
   Extreme e;
   e.source = dice.one_of({Source::bias, Source::bias, Source::product, Source::scale, Source::alibi,
                           Source::sinks, Source::softcap, Source::dropout});
   const std::int64_t most = type == DType::f64 ? 1022 : 126;
-  e.exponent = static_cast<int>(dice.chance(0.5) ? dice.between(57, 126) : dice.between(57, most));
+  e.exponent = static_cast<int>(dice.one_of(
+      {dice.between(18, 23), dice.between(18, 57), dice.between(57, 126), dice.between(57, most)}));
   e.largest = dice.chance(0.2);
   e.sign = dice.chance(0.6) ? -1 : 1;
+  e.edge = keys > kChunk && dice.chance(0.5);
+  if (e.edge) e.source = Source::bias, e.exponent = 20, e.largest = false;
   return e;
 }
 
@@ -58,6 +64,25 @@ double level_of(Dice& dice, std::int64_t pattern, std::int64_t j, std::int64_t s
   }
 }
 
+// Scores of about 1 beside one of 2^exponent vanish in the truth, too, if it is large enough.
+bool vanish_at(int exponent, DType type) { return exponent >= (type == DType::f64 ? 125 : 62); }
+
+// Each chunk at one level, or each key: near kFar, to either side of it.
+void set_edge(Trial& trial, Dice& dice, double sign) {
+  const Extents extents = extents_of(trial.arguments());
+  trial.bias = Tensor({extents.batch, extents.heads, extents.queries, extents.keys},
+                      trial.q.dtype() == DType::f64 ? DType::f64 : DType::f32);
+  fill(trial.q, 0);
+  bool by_chunk = true;
+  double level = 0;
+  cases::for_each_index(trial.bias.shape(), [&](const Shape& index) {
+    if (index[3] == 0) by_chunk = dice.chance(0.7);
+    if (!by_chunk || index[3] % kChunk == 0)
+      level = sign * kFar + dice.one_of({-0.5, 0.0, 0.5, -0.5, 0.5, -30.0, 30.0});
+    set_value(trial.bias, index, dice.chance(0.1) ? -INFINITY : level);
+  });
+}
+
 void set_bias(Trial& trial, Dice& dice, const Extreme& e) {
   const Extents extents = extents_of(trial.arguments());
   const DType type = trial.q.dtype() == DType::f16 ? DType::f32 : trial.q.dtype();
@@ -72,9 +97,7 @@ void set_bias(Trial& trial, Dice& dice, const Extreme& e) {
     const double of_key = level_of(dice, pattern, index[3], special);
     set_value(trial.bias, index, of_key == -INFINITY ? of_key : of_key * level);
   });
-  // Scores of about 1 beside such a bias vanish in the truth, too, if it is large enough.
-  const int vanishing = trial.q.dtype() == DType::f64 ? 125 : 62;
-  if (!e.largest && e.exponent < vanishing) fill(trial.q, 0);
+  if (!e.largest && !vanish_at(e.exponent, trial.q.dtype())) fill(trial.q, 0);
 }
 
 // s = 2^exponent by one feature.
@@ -116,17 +139,17 @@ Trial extreme_trial(const SweepCase& c) {
   Dice dice(c.variant, 181);
   Trial trial = make_trial(c.problem);
   const DType type = trial.q.dtype();
-  Extreme e = draw_extreme(dice, type);
+  Extreme e = draw_extreme(dice, type, extents_of(trial.arguments()).keys);
   const double level = e.sign * std::ldexp(1, e.exponent);
   switch (e.source) {
     case Source::bias:
-      set_bias(trial, dice, e);
+      e.edge ? set_edge(trial, dice, e.sign) : set_bias(trial, dice, e);
       if (dice.chance(0.3)) set_per_head(trial, &Trial::sinks, dice, level, true);
       break;
     case Source::product: set_product(trial, dice, e); break;
     case Source::scale: set_scale(trial, dice, e); break;
-    case Source::alibi:  // the nearest key is less far from the others than 1 is from the level
-      e.exponent = std::max(e.exponent, type == DType::f64 ? 145 : 80);
+    case Source::alibi:  // 2^11 keys away lies the level, and 1 beside a step must vanish, too
+      if (!vanish_at(e.exponent - 18, type)) fill(trial.q, 0);
       set_per_head(trial, &Trial::alibi, dice, std::ldexp(e.sign, e.exponent - 11), false);
       break;
     case Source::sinks:
@@ -179,9 +202,13 @@ std::vector<std::string> judge(const SweepCase& c, Tally& tally) {
   Bounds bounds = oracle::bounds(reader);
   for (std::size_t n = 0; n < bounds.stored.lse.size(); ++n)
     bounds.stored.lse[n] = 1 + std::abs(truth.first.lse[n]);
+  double near = 64;  // scores below kFar are counted in log2 units, which are rounded
+  for (const double lse : truth.first.lse)
+    if (std::abs(lse) < kFar + 64) near = std::max(near, std::abs(lse) + 64);
   const Extents& e = reader.extents();
   const double terms = static_cast<double>(std::max({e.queries, e.keys, e.d, e.dv}));
-  const double u = (64 + 16 * std::sqrt(terms)) * (type == DType::f64 ? 0x1p-53 : 0x1p-24);
+  const double u =
+      (64 + 16 * std::sqrt(terms)) * (type == DType::f64 ? 0x1p-53 : 0x1p-24) + 4 * near * 0x1p-53;
   const auto wrong = [&](const Element& x) -> std::string {
     const double exact = (truth.first.*x.member)[x.n];
     if (x.value == exact) return "";
@@ -232,6 +259,14 @@ SweepCase draw(std::uint64_t seed) {
   Case c = random_problem(seed);
   c.values = cases::Values::gaussian;
   c.layout = cases::Layout::contiguous;
+  Dice dice(seed, 186);
+  if (dice.chance(0.15)) {  // several chunks
+    c.addressing = cases::Addressing::dense;
+    c.batch = 1, c.heads = c.kv_heads = 1;
+    c.q_length = dice.between(1, 8), c.k_length = dice.between(257, 900);
+    c.d = dice.between(1, 9), c.dv = dice.between(1, 9);
+    c.mask = cases::Mask::none;
+  }
   if (c.alibi) c.alibi = false;  // one source alone, so that sums of scores are exact
   c.sinks = false;
   c.scale = std::nullopt;

@@ -1,5 +1,6 @@
 #include "parts.h"
 
+#include "judged.h"
 #include "support/property_compare.h"
 
 #include <algorithm>
@@ -34,43 +35,126 @@ std::string by_states(const Trial& trial, const std::vector<std::int64_t>& cuts,
   return same ? "" : same.message();
 }
 
-// The largest finite magnitude of some tensors.
-double largest_of(const std::vector<Tensor>& tensors) {
+// ---- merge() -----------------------------------------------------------------------------------
+
+constexpr double u = 0x1p-53, kMostError = 0x1p-8, kNothing = 64;  // e^-64 of a row is nothing
+
+struct Parts {
+  std::vector<Tensor> o, lse;
+  std::vector<std::vector<double>> o_values, lse_values;  // the same
+};
+
+// One row of the parts: how many of them count, and the largest |lse| and |o| of these.
+struct Row {
+  int count = 0;
+  double lse = 0, o = 0;
+};
+
+// A part counts if its lse is at most `nothing` below the largest.
+Row row_of(const Parts& parts, std::size_t row, double nothing = kNothing) {
+  double most = -INFINITY;
+  for (const auto& lse : parts.lse_values) most = std::max(most, lse[row]);
+  Row found;
+  for (std::size_t n = 0; n < parts.o.size() && std::isfinite(most); ++n) {
+    const double lse = parts.lse_values[n][row];
+    if (!(most - lse <= nothing)) continue;
+    ++found.count;
+    found.lse = std::max(found.lse, std::abs(lse));
+    const auto dv = static_cast<std::size_t>(parts.o[n].size(3));
+    for (std::size_t x = row * dv; x < (row + 1) * dv; ++x)
+      found.o = std::max(found.o, std::abs(parts.o_values[n][x]));
+  }
+  return found;
+}
+
+double largest_of(const Tensor& tensor) {
   double most = 0;
-  for (const Tensor& tensor : tensors)
-    for (const double x : widen(tensor))
-      if (std::isfinite(x)) most = std::max(most, std::abs(x));
+  for (const double x : widen(tensor)) most = std::max(most, std::abs(x));
   return most;
 }
 
-// What attention.h promises of merge(): 16 u (L + 32 + n) times the largest |o|, or a refusal where
-// u L is above 2^-8.
+// Results that may differ by so much.
+struct Compared {
+  const char* name;
+  std::vector<double> whole, merged;
+
+  std::string difference(std::size_t n, double allowed) const {
+    const double a = whole[n], b = merged[n];
+    if (a == b || (std::isnan(a) && std::isnan(b)) || std::abs(a - b) <= allowed) return "";
+    return std::string(name) + " " + std::to_string(n) + " of the whole is " + text_of(a) +
+           ", merged " + text_of(b) + ", allowed error " + text_of(allowed);
+  }
+};
+
+// What attention.h promises of merge(): off by 16 u (L + 32 + n) times the largest |o|, and its own
+// rounding; or a refusal where u L is above 2^-8 and more than one part counts. `sums`: how much of
+// the largest |v| the sums of the parts may differ by from those of the whole.
 std::string by_merge(const Trial& trial, const std::vector<std::int64_t>& cuts,
-                     const Written& whole, const KernelUnderTest& kernel) {
-  std::vector<Tensor> o, lse;
+                     const Written& whole, const KernelUnderTest& kernel, double sums) {
+  Parts parts;
   for (std::size_t n = 1; n < cuts.size(); ++n) {
     Trial part = keys_of(trial, cuts[n - 1], cuts[n]);
     if (n > 1) part.sinks = {};
     part.out_type = part.lse_type = DType::f64;
     auto written = part.run(kernel);
     if (!written) return "takes the whole and declines a part";
-    o.push_back(std::move(written->out));
-    lse.push_back(std::move(written->lse));
+    parts.o_values.push_back(widen(written->out));
+    parts.lse_values.push_back(widen(written->lse));
+    parts.o.push_back(std::move(written->out));
+    parts.lse.push_back(std::move(written->lse));
   }
-  constexpr double u = 0x1p-53;
-  const double farthest = largest_of(lse), parts = static_cast<double>(o.size());
-  Written found = trial.empty_results(false);
+  const std::size_t rows = parts.lse_values[0].size();
+  bool must_refuse = false, may_refuse = false;
+  for (std::size_t row = 0; row < rows; ++row) {
+    const Row surely = row_of(parts, row);
+    if (!(u * surely.lse > kMostError)) continue;
+    must_refuse |= surely.count > 1;
+    may_refuse |= row_of(parts, row, kNothing + 8 * u * surely.lse).count > 1;
+  }
+  Written merged = trial.empty_results(false);
   try {
-    attend::merge({o.begin(), o.end()}, {lse.begin(), lse.end()}, found.out, found.lse);
+    attend::merge({parts.o.begin(), parts.o.end()}, {parts.lse.begin(), parts.lse.end()},
+                  merged.out, merged.lse);
   } catch (const InvalidArgument& error) {
-    return u * farthest > 0x1p-8 ? "" : error.what();
+    return may_refuse ? "" : error.what();
   }
-  const double error = 16 * u * (farthest + 32 + parts);
-  const double of_type = 2 * unit_roundoff(trial.out_type);
-  if (const auto near = close(whole.out, found.out, error + of_type, largest_of(o)); !near)
-    return near.message();
-  const auto near = close(whole.lse, found.lse, 4 * unit_roundoff(trial.lse_type) + error, 1);
-  return near ? "" : std::string("lse: ") + near.message();
+  if (must_refuse) return "lse too large to compare the parts, and they are taken";
+
+  const Compared out{"out", widen(whole.out), widen(merged.out)},
+      lse{"lse", widen(whole.lse), widen(merged.lse)};
+  const auto dv = static_cast<std::size_t>(trial.v.size(3));
+  const double kept = trial.plain.dropout.p < 1 ? 1 / (1 - trial.plain.dropout.p) : 0;
+  const double of_sums = sums * kept * largest_of(trial.v);
+  for (std::size_t row = 0; row < rows; ++row) {
+    const Row of_parts = row_of(parts, row);
+    const double compared = of_parts.count > 1 ? of_parts.lse : 0;
+    const double error = 16 * u * (compared + 32 + static_cast<double>(parts.o.size()));
+    const double of_out = (error + 2 * unit_roundoff(trial.out_type)) * of_parts.o + of_sums;
+    std::string wrong =
+        lse.difference(row, error + 4 * unit_roundoff(trial.lse_type) * (1 + of_parts.lse) + sums);
+    for (std::size_t n = row * dv; n < (row + 1) * dv && wrong.empty(); ++n)
+      wrong = out.difference(n, of_out);
+    if (!wrong.empty()) return std::to_string(parts.o.size()) + " parts: " + wrong;
+  }
+  return "";
+}
+
+std::vector<std::int64_t> at_chunks(std::int64_t keys, Dice& dice) {
+  std::vector<std::int64_t> cuts = {0};
+  for (std::int64_t at = 256; at < keys; at += 256)
+    if (dice.chance(0.7)) cuts.push_back(at);
+  cuts.push_back(keys);
+  return cuts;
+}
+
+// Parts of any size, many of 1 or 2 keys.
+std::vector<std::int64_t> anywhere(std::int64_t keys, Dice& dice) {
+  std::vector<std::int64_t> cuts = {0};
+  while (cuts.back() < keys)
+    cuts.push_back(
+        std::min(keys, cuts.back() + dice.one_of({std::int64_t{1}, std::int64_t{2},
+                                                  dice.between(1, keys), dice.between(1, keys)})));
+  return cuts;
 }
 
 }  // namespace
@@ -78,20 +162,22 @@ std::string by_merge(const Trial& trial, const std::vector<std::int64_t>& cuts,
 std::vector<std::string> judge_parts(const Trial& trial, Dice& dice, Tally& tally) {
   std::vector<std::string> all;
   if (trial.cu_seqlens_q || trial.block_table || trial.k.size(2) == 0) return all;
-  std::vector<std::int64_t> cuts = {0};
-  for (std::int64_t at = 256; at < trial.k.size(2); at += 256)
-    if (dice.chance(0.7)) cuts.push_back(at);
-  cuts.push_back(trial.k.size(2));
+  const std::vector<std::int64_t> chunks = at_chunks(trial.k.size(2), dice),
+                                  any = anywhere(trial.k.size(2), dice);
+  // Within a chunk, where the keys are cut changes the order of the call's own sums.
+  const double sums = 128 * (trial.q.dtype() == DType::f64 ? 0x1p-53 : 0x1p-24);
   for (const KernelInfo& info : tally.kernels("forward")) {
     if (info.only_if_forced) continue;
     const KernelUnderTest kernel{info.name, false, false};
     const auto whole = trial.run(kernel);
     if (!whole) continue;
     tally.ran("parts by " + info.name);
-    if (const auto wrong = by_states(trial, cuts, *whole, forcing(info.name)); !wrong.empty())
+    if (const auto wrong = by_states(trial, chunks, *whole, forcing(info.name)); !wrong.empty())
       all.push_back("partial states by " + info.name + ": " + wrong);
-    if (const auto wrong = by_merge(trial, cuts, *whole, kernel); !wrong.empty())
+    if (const auto wrong = by_merge(trial, chunks, *whole, kernel, 0); !wrong.empty())
       all.push_back("merge by " + info.name + ": " + wrong);
+    if (const auto wrong = by_merge(trial, any, *whole, kernel, sums); !wrong.empty())
+      all.push_back("merge of any parts by " + info.name + ": " + wrong);
   }
   return all;
 }

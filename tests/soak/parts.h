@@ -1,5 +1,5 @@
-// Keys given part by part, cut at multiples of 256: partial states, which finish to the bits of the
-// whole, and merge() of (out, lse), which is as near as it says or refuses.
+// Keys given part by part: partial states, cut at multiples of 256, which finish to the bits of the
+// whole; and merge() of (out, lse), cut there and anywhere, which is as near as it says or refuses.
 #pragma once
 
 #include "support/dice.h"

@@ -7,7 +7,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <memory>
+#include <optional>
 #include <set>
 #include <stdexcept>
 
@@ -17,7 +19,7 @@ namespace {
 struct Command {
   double seconds = 600;
   std::int64_t cases = -1;  // -1: by seconds
-  std::uint64_t seed = 1;
+  std::optional<std::uint64_t> seed;
   std::int64_t failures = 5;  // how many end it
   std::vector<std::string> kernels, skip;
   std::string line;
@@ -55,6 +57,8 @@ Command parse_command(int argc, char** argv) {
     else if (name == "--case") command.line = value;
     else throw std::invalid_argument("no option " + name);
   }
+  if (!command.seed)
+    command.seed = command.cases >= 0 ? 1 : static_cast<std::uint64_t>(std::time(nullptr));
   return command;
 }
 
@@ -252,17 +256,18 @@ int sweep_main(int argc, char** argv, const Sweep& sweep) {
   const auto seconds = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   };
-  std::printf("%s: seed %llu\n", sweep.name.c_str(), static_cast<unsigned long long>(command.seed));
+  const std::uint64_t seed = *command.seed;
+  std::printf("%s: seed %llu\n", sweep.name.c_str(), static_cast<unsigned long long>(seed));
+  std::fflush(stdout);
   std::int64_t count = 0, failures = 0;
   while (failures < command.failures &&
          (command.cases >= 0 ? count < command.cases : seconds() < command.seconds)) {
-    failures +=
-        !runner.run(sweep.draw(command.seed * 1000000007u + static_cast<std::uint64_t>(count)));
+    failures += !runner.run(sweep.draw(seed * 1000000007u + static_cast<std::uint64_t>(count)));
     ++count;
   }
   std::printf("%s: %lld cases in %.0f s, seed %llu, %lld failed\n", sweep.name.c_str(),
-              static_cast<long long>(count), seconds(),
-              static_cast<unsigned long long>(command.seed), static_cast<long long>(failures));
+              static_cast<long long>(count), seconds(), static_cast<unsigned long long>(seed),
+              static_cast<long long>(failures));
   return runner.tally().report() && count > 0 && failures == 0 ? 0 : 1;
 }
 

@@ -1,8 +1,8 @@
 // What the sweeps share: they draw random cases, judge each on every kernel that runs here, and go
 // on until their time or their number of cases is over.
 //
-//   sweep_NAME                       for ATTEND_SOAK_SECONDS, or 600 seconds
-//   sweep_NAME --cases 100           so many cases, whatever time they take
+//   sweep_NAME                       for ATTEND_SOAK_SECONDS, or 600 seconds, new cases each time
+//   sweep_NAME --cases 100           so many cases, the same each time, whatever time they take
 //   sweep_NAME --seconds 60 --seed 7 --kernels avx512,reference --failures 3
 //   sweep_NAME --skip weights,inspect   what is known: failures with these words do not count
 //   sweep_NAME --case='...'          one case alone: what a failure prints
