@@ -72,11 +72,13 @@ void introduce_notes(Explanation& e) {
     return;
   e.opening.insert(
       e.opening.begin(),
-      {"This follows the lecture notes on attention that the project began with; docs/notes tells "
-       "them again. Where \"the notes\" are wrong, what they say, what is true and why stand "
-       "together (all of it: docs/corrections.md).",
-       "内容依据本项目最初参考的一份注意力讲义，docs/notes 用我们的话重讲了一遍。“笔记”有误之处，"
-       "其说法、正确结果和原因列在一起（全部更正见 docs/corrections.md）。"});
+      Phrase{
+          "This follows the five introductory notes on attention that the project began with; "
+          "docs/notes tells them again. Where \"the notes\" are wrong, what they say, what is true "
+          "and why stand together (all of it: docs/corrections.md).",
+          "内容依据本项目最初参考的五篇注意力入门笔记，docs/notes "
+          "用我们的话重讲了一遍。“笔记”有误之处，"
+          "其说法、正确结果和原因列在一起（全部更正见 docs/corrections.md）。"});
 }
 
 int explain(const ExplainOptions& o, const Common& common) {

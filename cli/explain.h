@@ -7,7 +7,7 @@
 
 namespace attend::cli {
 
-// The worked examples of the lecture notes, with what is wrong in them (docs/corrections.md).
+// The worked examples of the introductory notes, with what is wrong in them (docs/corrections.md).
 Explanation explain_single_head(Context& context);
 Explanation explain_two_heads(Context& context);
 Explanation explain_sentence(std::int64_t head, Context& context);

@@ -262,7 +262,7 @@ class Teller {
     Step join{.id = "concat",
               .title = {"Concat: the heads side by side", "拼接：各头并排"},
               .formula = "concat = [O_0, O_1, ...]",
-              .shapes = "h times [T, d_v] -> [T, h d_v]"};
+              .shapes = "h x [T, d_v] -> [T, h d_v]"};
     Origin origin{};
     if (all_told()) {
       origin = {Rule::joined, {}, static_cast<double>(d_v)};
@@ -302,7 +302,7 @@ class Teller {
     Step step{.id = "contributions",
               .title = {"What each head contributes", "每个头的贡献"},
               .formula = "output = sum_h O_h W_h^O",
-              .shapes = "W_h^O: rows h d_v ... (h + 1) d_v of W^O"};
+              .shapes = "W_h^O = W^O[h d_v : (h + 1) d_v, :]"};
     Origin sum{Rule::sum, {}};
     for (const std::int64_t h : s_.heads) {
       const std::string w = "W" + suffix(h) + "^O";

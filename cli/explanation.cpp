@@ -51,8 +51,7 @@ class Writer {
     const auto count = static_cast<std::int64_t>(sum.terms.size());
     if (sum.more > 0) return text + " + ... (" + std::to_string(sum.more) + " more)";
     if (count == a.columns) return text;
-    return (text.empty() ? "0" : text + " + 0") + " (" + std::to_string(a.columns - count) +
-           " products are 0)";
+    return text + (text.empty() ? "" : " + ") + std::to_string(a.columns - count) + " x 0";
   }
 
   // Two cells, multiplied.

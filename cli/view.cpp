@@ -55,6 +55,8 @@ int run(const CLI::App& app, ViewCommand& command, const Common& common) {
   command.page.embed_bytes = static_cast<std::int64_t>(command.embed * (1 << 20));
   const auto context = common.context();
   const Shown shown(app, command.shown, common.seed, *context);
+  if (command.page.open_run > 0 && shown.runs().size() < 2)
+    throw UsageError("--open-run 1 needs two runs to compare, there is one");
   if (command.page.title.empty()) command.page.title = title_of(command.shown);
   std::string page;
   {
@@ -94,6 +96,9 @@ void add_view(Program& program) {
   one_of(app.add_option("--lang", command->page.language, "Language of the page"), {"en", "zh"})
       ->group(kPage);
   add_whole(app, "--batch", command->page.batch, {}, "Element of the batch, or sequence, to show")
+      ->group(kPage);
+  add_whole(app, "--open-run", command->page.open_run, {.most = 1},
+            "Of two runs, the one that the page opens on: 0, or 1 for the second")
       ->group(kPage);
   add_real(app, "--embed", command->embed, {0, 32},
            "MiB for q, k, v and windows, at most 32; what does not fit is reduced")

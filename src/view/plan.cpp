@@ -172,8 +172,8 @@ class Budget {
     if (done < layers) {
       notes_.add(
           text("The page is reduced: q and k of ", done, " of ", layers,
-               " layers are on it, where every weight is exact; of the others tiles and "
-               "chosen windows are. All of them need ",
+               " layers are on it, where every weight is exact; the other layers have tiles and "
+               "the chosen windows only. All of them need ",
                megabytes(needed), ", ", megabytes(o_.embed_bytes), " are allowed."),
           text("页面经过缩减：", layers, " 层中有 ", done,
                " 层带有 q 和 k，其中每个权重都是精确的；其余各层只有分块图和所选窗口。全部需要 ",

@@ -46,6 +46,16 @@ def matrices(explained):
     return {m["name"]: m for step in explained["steps"] for m in step["matrices"]}
 
 
+def phrases(explained):
+    """What --json tells in words."""
+    yield from (explained["title"], *explained["opening"])
+    for step in explained["steps"]:
+        yield from (step["title"], *step["remarks"], *step["drawing"])
+        yield from (text for claim in step["claims"] for text in claim.values())
+        table = step.get("table", {"header": [], "rows": []})
+        yield from (cell for row in (table["header"], *table["rows"]) for cell in row)
+
+
 class ExplainTest(CommandTest):
     def close_rows(self, found, wanted, allowed=5.1e-8):
         self.assertEqual([len(row) for row in found], [len(row) for row in wanted])
@@ -130,7 +140,7 @@ class Notes(ExplainTest):
                     self.assertTrue(any(map(any, matrix["values"])), (head, name))
         text = self.run_ok("explain", "sentence")
         self.assertIn("W_0^Q  [512, 64] rows 64-71, columns 0-7", text)
-        self.assertIn("Q_0[0, 0] = 1 x 48 + 0 (511 products are 0) = 48", text)
+        self.assertIn("Q_0[0, 0] = 1 x 48 + 511 x 0 = 48", text)
         self.assertIn("3.8e-11", text)
         weights = text.split("A_0  [6, 6]")[1].split("lse_0")[0]
         self.assertNotIn("0.0000", weights)
@@ -146,10 +156,22 @@ class Notes(ExplainTest):
         """Before they are spoken of."""
         for name in ("single-head", "two-heads", "sentence", "shapes"):
             text = self.run_ok("explain", name)
-            self.assertLess(text.index("the lecture notes"), text.index("the notes:"))
+            self.assertLess(text.index("introductory notes"), text.index("the notes:"))
             self.assertIn("docs/notes", text)
             text = self.run_ok("explain", name, "--lang", "zh")
-            self.assertLess(text.index("注意力讲义"), text.index("笔记："))
+            self.assertLess(text.index("五篇注意力入门笔记"), text.index("笔记："))
+
+    def test_each_language_alone(self):
+        """No Chinese in English; of English in Chinese the names of files, of formulas and of shapes."""
+        names = set("docs notes corrections softmax sqrt angle concat Concat MultiHead Attention model head heads "
+                    "output Output scores weights token feature reshape transpose FLOP bytes".split())
+        for name in ("single-head", "two-heads", "sentence", "shapes"):
+            for language, found in (("en", r"[\u3000-\u9fff\uff00-\uffef]+"), ("zh", r"[a-zA-Z]{4,}")):
+                words = ("explain", name, "--lang", language)
+                text = self.run_ok(*words)
+                self.assertEqual(set(re.findall(found, text)) - names, set(), words)
+                for phrase in phrases(self.run_json(*words)):
+                    self.assertEqual(set(re.findall(found, phrase)) - names, set(), words)
 
     def test_shapes(self):
         text = self.run_ok("explain", "shapes")

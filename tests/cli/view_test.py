@@ -182,6 +182,13 @@ class View(Inputs):
         a, b = (run["layers"][0]["lse"].data for run in data["runs"])
         self.assertNotEqual(a, b)
         self.assertLess(max(abs(x - y) for x, y in zip(a, b)), 0.05)
+        self.assertEqual(data["open"], 0)
+
+    def test_the_page_opens_on_the_run_that_is_asked_for(self):
+        data = self.page(*self.all, "--compare-type", "bf16", "--open-run", 1)
+        self.assertEqual(data["open"], 1)
+        self.fails(2, "--open-run 1 needs two runs to compare, there is one", "view", *self.all, "--open-run", 1)
+        self.fails(2, "--open-run", "view", *self.all, "--compare-type", "bf16", "--open-run", 2)
 
     def test_a_page_that_is_reduced_says_so_and_has_its_windows(self):
         data = self.page(*self.all, "--embed", 0.00065, "--window", "0,3,1,2,0,4", "--tiles", 2, "--lang", "zh")
@@ -194,6 +201,13 @@ class View(Inputs):
         for i in range(2):
             for j in range(4):
                 self.assertAlmostEqual(window["weights"].at(i, j), weights.at(0, 3, i + 1, j), 6)
+
+    def test_a_page_without_some_of_its_layers_says_what_they_have(self):
+        words = ("--q", "q.npy", "q.npy", "--k", "k.npy", "k.npy", "--embed", 0.0013)
+        for language, note in (("en", "; the other layers have tiles and the chosen windows only. All of them need"),
+                               ("zh", "；其余各层只有分块图和所选窗口。全部需要")):
+            notes = self.page(*words, "--lang", language)["notes"]
+            self.assertTrue(any(note in text for text in notes), notes)
 
     def test_a_page_is_called_by_its_text_or_its_first_file(self):
         self.assertEqual(self.page(*self.arrays)["title"], "q.npy")
