@@ -35,13 +35,18 @@ class Context:
     kernels  one per operation, "forward:reference.forward,backward:reference.backward"; empty: the
              environment variable ATTEND_KERNEL, or what the planner chooses
 
-    A Context may be used from any number of threads and survives fork().
+    A Context may be used from any number of threads and survives fork(). copy gives the same Context;
+    pickle one that is made with the same arguments, where it is loaded.
 
     >>> attend.Context(threads=2).threads
     2
     """
 
     def __init__(self, *, threads: int = 0, kernels: str = '') -> None: ...
+
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
+    def __copy__(self) -> Context: ...
 
     def __deepcopy__(self, memo: Any) -> Context: ...
 

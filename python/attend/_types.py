@@ -237,6 +237,13 @@ def token_numbers(where: str, tokens: Any) -> Any:
     return numpy.array([known.setdefault(text, len(known)) for text in tokens], "int64")
 
 
+def shared_context() -> Any:
+    """What the pickle of default_context() calls; functions of the module itself cannot be pickled."""
+    from ._attend import default_context
+
+    return default_context()
+
+
 class TraceStep(NamedTuple):
     """One intermediate result: 'weights', its formula, what its dimensions are, and the array."""
 

@@ -41,9 +41,17 @@ nb::object backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb
   return to_python(std::move(result), q);
 }
 
-nb::object merge_parts(const std::vector<nb::object>& o, const std::vector<nb::object>& lse,
-                       nb::handle out, Context* context) {
+std::vector<nb::object> list_of_arrays(nb::handle value, const char* where, const char* name) {
+  std::vector<nb::object> list;
+  if (!nb::try_cast(value, list))
+    raise_type_error(std::string(where) + ": " + name + " takes a list of arrays, found " +
+                     name_of_type(value));
+  return list;
+}
+
+nb::object merge_parts(nb::handle all_o, nb::handle all_lse, nb::handle out, Context* context) {
   constexpr const char* where = "merge";
+  const auto o = list_of_arrays(all_o, where, "o"), lse = list_of_arrays(all_lse, where, "lse");
   std::vector<Array> arrays;
   const auto views = [&](const std::vector<nb::object>& objects, const char* name) {
     std::vector<ConstTensorView> list;
@@ -87,27 +95,27 @@ nb::object add_to_state(nb::handle q, nb::handle k, nb::handle v, nb::handle sta
 struct States {
   std::vector<Array> arrays;
   std::vector<ConstTensorView> views;
-  States(const std::vector<nb::object>& states, const char* where) {
-    if (states.empty()) throw InvalidArgument(std::string(where) + ": there are no states");
-    for (const nb::object& state : states) {
+  States(nb::handle states, const char* where) {
+    const auto list = list_of_arrays(states, where, "states");
+    if (list.empty()) throw InvalidArgument(std::string(where) + ": there are no states");
+    for (const nb::object& state : list) {
       arrays.push_back(read(state, {where, "states", Kind::floating}));
       views.push_back(arrays.back().view);
     }
   }
 };
 
-nb::object merge_states(const std::vector<nb::object>& states, Context* context) {
+nb::object merge_states(nb::handle states, Context* context) {
   const States given(states, "merge_partial");
   Tensor joined = Tensor::uninitialized(given.views[0].shape(), DType::f64);
   {
     const Unlocked unlocked;
     merge_partial(given.views, joined, context_or_default(context));
   }
-  return to_python(std::move(joined), states[0]);
+  return to_python(std::move(joined), given.arrays[0].object);
 }
 
-nb::object finish_states(const std::vector<nb::object>& states, nb::handle out, bool return_lse,
-                         Context* context) {
+nb::object finish_states(nb::handle states, nb::handle out, bool return_lse, Context* context) {
   constexpr const char* where = "finish_partial";
   const States parts(states, where);
   WritableArray given = write(out, {where, "out", Kind::floating, true});
@@ -122,9 +130,10 @@ nb::object finish_states(const std::vector<nb::object>& states, nb::handle out, 
     finish_partial(parts.views, out.is_none() ? made.view() : given.view, lse,
                    context_or_default(context));
   }
-  nb::object result = out.is_none() ? to_python(std::move(made), states[0]) : nb::borrow(out);
+  const nb::object& like = parts.arrays[0].object;
+  nb::object result = out.is_none() ? to_python(std::move(made), like) : nb::borrow(out);
   if (!return_lse) return result;
-  return nb::make_tuple(result, to_python(std::move(lse), states[0]));
+  return nb::make_tuple(result, to_python(std::move(lse), like));
 }
 
 nb::tuple shape_of_weights(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywords) {
@@ -231,7 +240,7 @@ undivided call. Sinks are counted once, with the first keys. Returns the state.
 True
 )");
 
-  m.def("merge_partial", merge_states, "states"_a, nb::kw_only(), no_context,
+  m.def("merge_partial", merge_states, "states"_a.none(), nb::kw_only(), no_context,
         nb::sig("def merge_partial(states: Sequence[ArrayT], *, context: Context | None = None) "
                 "-> ArrayT"),
         R"(Joins partial states over disjoint parts of the keys, in the order given, into a new one.
@@ -244,7 +253,7 @@ which all keys were added in turn; otherwise they differ by some units in the la
 (1, 1, 2, 8)
 )");
 
-  m.def("finish_partial", finish_states, "states"_a, nb::kw_only(), "out"_a = nb::none(),
+  m.def("finish_partial", finish_states, "states"_a.none(), nb::kw_only(), "out"_a = nb::none(),
         "return_lse"_a = false, no_context,
         nb::sig("def finish_partial(states: Sequence[ArrayT], *, out: ArrayT | None = None, "
                 "return_lse: bool = False, context: Context | None = None) -> Any"),
@@ -259,7 +268,8 @@ True
 )");
 
   m.def(
-      "merge", merge_parts, "o"_a, "lse"_a, nb::kw_only(), "out"_a = nb::none(), no_context,
+      "merge", merge_parts, "o"_a.none(), "lse"_a.none(), nb::kw_only(), "out"_a = nb::none(),
+      no_context,
       nb::sig("def merge(o: Sequence[ArrayT], lse: Sequence[Array], *, out: ArrayT | None = None, "
               "context: Context | None = None) -> tuple[ArrayT, ArrayT]"),
       R"(Joins results over disjoint parts of the keys, in the order given.

@@ -1,11 +1,15 @@
 // Context: threads and kernels, and Ctrl-C. A caller's own threads and memory are for C++ alone.
 #include "bindings.h"
+#include "fields.h"
 #include "options.h"
 
 #include <attend/context.h>
 
 #include <pthread.h>
 #include <unistd.h>
+
+#include <string>
+#include <unordered_map>
 
 namespace attend::python {
 
@@ -30,6 +34,14 @@ bool ask_for_signals() {
   return false;
 }
 
+// What Contexts were made with, for pickle, by their addresses: whichever comes to lie where one
+// was takes its place. To be used with the GIL.
+struct MadeWith {
+  int threads = 0;
+  std::string kernels;
+};
+std::unordered_map<const Context*, MadeWith> made_with;
+
 ContextOptions with_signals(ContextOptions options) {
   options.interrupt = ask_for_signals;
   return options;
@@ -52,22 +64,46 @@ threads  0: the environment variable ATTEND_THREADS, or as many as the calling t
 kernels  one per operation, "forward:reference.forward,backward:reference.backward"; empty: the
          environment variable ATTEND_KERNEL, or what the planner chooses
 
-A Context may be used from any number of threads and survives fork().
+A Context may be used from any number of threads and survives fork(). copy gives the same Context;
+pickle one that is made with the same arguments, where it is loaded.
 
 >>> attend.Context(threads=2).threads
 2
 )")
       .def(
           "__init__",
-          [](Context* self, int threads, nb::handle kernels) {
+          [](Context* self, const nb::args& places, const nb::kwargs& keywords) {
+            const Keywords given(places, keywords, "Context", {"threads", "kernels"},
+                                 "as in Context(threads=4)");
             ContextOptions options;
-            options.threads = threads;
-            options.kernels = text_of(kernels, "Context: kernels");
+            options.threads = given.whole("threads", 0);
+            if (const nb::object kernels = given.get("kernels"); kernels.is_valid())
+              options.kernels = text_of(kernels, "Context: kernels");
+            MadeWith& made = made_with[self];
             new (self) Context(with_signals(options));
+            made = {options.threads, options.kernels};
           },
-          nb::kw_only(), "threads"_a = 0, "kernels"_a = "",
+          "places"_a, "keywords"_a,
           nb::sig("def __init__(self, *, threads: int = 0, kernels: str = '') -> None"))
-      // A Context belongs to its process, and a copy of who uses it uses the same.
+      // A Context belongs to its process: a copy of who uses it uses the same, and a pickle holds
+      // what it was made with.
+      .def(
+          "__reduce__",
+          [](nb::handle self) {
+            const auto& context = nb::cast<const Context&>(self);
+            if (&context == &python_context())
+              return nb::make_tuple(nb::module_::import_("attend._types").attr("shared_context"),
+                                    nb::make_tuple());
+            nb::dict arguments;
+            arguments["threads"] = made_with[&context].threads;
+            arguments["kernels"] = made_with[&context].kernels;
+            const nb::object partial = nb::module_::import_("functools").attr("partial");
+            return nb::make_tuple(partial(nb::type<Context>(), **arguments), nb::make_tuple());
+          },
+          nb::sig("def __reduce__(self) -> tuple[Any, ...]"))
+      .def(
+          "__copy__", [](nb::handle self) { return nb::borrow(self); },
+          nb::sig("def __copy__(self) -> Context"))
       .def(
           "__deepcopy__", [](nb::handle self, nb::handle) { return nb::borrow(self); }, "memo"_a,
           nb::sig("def __deepcopy__(self, memo: Any) -> Context"))

@@ -3,7 +3,9 @@
 
 #include "arrays.h"
 
+#include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -25,6 +27,43 @@ T number(nb::handle value, const char* where, std::string_view name, const char*
   raise_type_error(std::string(where) + ": " + std::string(name) + " takes " + what + ", found " +
                    name_of_type(value));
 }
+
+// The arguments of a constructor that takes names alone. What was not given is not a valid handle.
+class Keywords {
+ public:
+  Keywords(const nb::args& places, const nb::kwargs& keywords, const char* where,
+           std::initializer_list<const char*> names, const char* example)
+      : where_(where), example_(example), given_(keywords) {
+    const std::string start = std::string(where) + ": ";
+    if (places.size() > 0)
+      raise_type_error(start + "arguments come by their names, " + std::to_string(places.size()) +
+                       " came without; " + example);
+    std::string list;
+    for (const char* name : names) list += (list.empty() ? "" : ", ") + std::string(name);
+    for (const auto [key, value] : given_) {
+      const std::string found = string_of(key);
+      if (std::none_of(names.begin(), names.end(), [&](const char* name) { return found == name; }))
+        raise_type_error(start + "there is no argument '" + found + "'; there are " + list);
+    }
+  }
+  nb::object get(const char* name) const {
+    return given_.contains(name) ? nb::object(given_[name]) : nb::object();
+  }
+  template <class T>
+  T whole(const char* name, T otherwise) const {
+    const nb::object value = get(name);
+    return value.is_valid() ? number<T>(value, where_, name, "a whole number") : otherwise;
+  }
+  std::int64_t needed(const char* name) const {
+    if (!get(name).is_valid())
+      raise_type_error(std::string(where_) + ": " + name + " is missing; " + example_);
+    return whole<std::int64_t>(name, 0);
+  }
+
+ private:
+  const char *where_, *example_;
+  nb::kwargs given_;
+};
 
 // The fields of a small struct given as a tuple (a NamedTuple too) or a dict. Missing ones are
 // not valid handles.

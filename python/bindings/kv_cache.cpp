@@ -1,4 +1,5 @@
 // KvCache: keys and values of tokens seen so far.
+#include "fields.h"
 #include "layer.h"
 
 #include <attend/kv_cache.h>
@@ -60,20 +61,23 @@ from a common pool of `pages` as they grow. One thread at a time may use a cache
 )")
       .def(
           "__init__",
-          [](KvCache* self, std::int64_t batch, std::int64_t key_heads, std::int64_t d_k,
-             std::int64_t d_v, std::int64_t capacity, std::int64_t page_size, std::int64_t pages,
-             nb::handle type) {
-            new (self) KvCache({.batch = batch,
-                                .key_heads = key_heads,
-                                .d_k = d_k,
-                                .d_v = d_v,
-                                .capacity = capacity,
-                                .page_size = page_size,
-                                .pages = pages,
-                                .type = to_dtype(type, "KvCache")});
+          [](KvCache* self, const nb::args& places, const nb::kwargs& keywords) {
+            const Keywords given(
+                places, keywords, "KvCache",
+                {"batch", "key_heads", "d_k", "d_v", "capacity", "page_size", "pages", "type"},
+                "as in KvCache(key_heads=2, d_k=64, capacity=1024)");
+            KvCacheOptions options{.key_heads = given.needed("key_heads"),
+                                   .d_k = given.needed("d_k"),
+                                   .capacity = given.needed("capacity")};
+            options.batch = given.whole("batch", options.batch);
+            options.d_v = given.whole("d_v", options.d_v);
+            options.page_size = given.whole("page_size", options.page_size);
+            options.pages = given.whole("pages", options.pages);
+            if (const nb::object type = given.get("type"); type.is_valid())
+              options.type = to_dtype(type, "KvCache");
+            new (self) KvCache(options);
           },
-          nb::kw_only(), "batch"_a = 1, "key_heads"_a, "d_k"_a, "d_v"_a = 0, "capacity"_a,
-          "page_size"_a = 0, "pages"_a = 0, "type"_a = "f32",
+          "places"_a, "keywords"_a,
           nb::sig("def __init__(self, *, batch: int = 1, key_heads: int, d_k: int, d_v: int = 0, "
                   "capacity: int, page_size: int = 0, pages: int = 0, type: Any = 'f32') -> None"))
       .def_prop_ro("options", options_of, nb::sig("def options(self) -> dict[str, Any]"),

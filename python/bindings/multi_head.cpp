@@ -297,7 +297,11 @@ d_v = d_k, key_dim = model_dim, value_dim = key_dim. rotary is (pairing, base, d
                              "and by its name");
           all[names[n]] = positional[n];
         }
-        new (self) Layer(to_multi_head_options(all, kName));
+        const MultiHeadAttentionOptions options = to_multi_head_options(all, kName);
+        if (!all.contains("model_dim"))
+          raise_type_error(std::string(kName) + ": model_dim is missing; as in " + kName +
+                           "(512, heads=8)");
+        new (self) Layer(options);
       },
       "sizes"_a, "options"_a,
       nb::sig("def __init__(self, model_dim: int, heads: int = 1, *, key_heads: int = 0, "

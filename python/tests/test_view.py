@@ -219,6 +219,8 @@ def test_mistakes():
         attend.view([q, q], [k], v)
     with pytest.raises(TypeError, match="layer 0 has no k"):
         attend.view(q)
+    with pytest.raises(TypeError, match="q is a MultiHeadAttention, and view takes arrays, or what heads.. returned"):
+        attend.view(attend.MultiHeadAttention(8, 2))
     with pytest.raises(ValueError, match=r"a window is \(layer, head,"):
         attend.view(q, k, windows=[(1, 2)])
     with pytest.raises(ValueError, match="language is 'fr'"):

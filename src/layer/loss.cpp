@@ -2,6 +2,7 @@
 // in their order, so that threads change no bit.
 #include <attend/train.h>
 
+#include "core/interruption.h"
 #include "core/text.h"
 #include "layer/check.h"
 #include "layer/flat.h"
@@ -12,11 +13,15 @@
 namespace attend {
 namespace {
 
-// A contiguous copy of a view that can be read.
-Tensor readable(const char* function, const char* name, const ConstTensorView& view) {
-  check_readable(function, name, view);
-  return Tensor::copy_of(view);
-}
+// What can be read, one element behind the other: as it is, or else a copy of it.
+struct Contiguous {
+  Contiguous(const char* function, const char* name, const ConstTensorView& given) : view(given) {
+    check_readable(function, name, given);
+    if (!is_contiguous(given)) view = copy = Tensor::copy_of(given);
+  }
+  Tensor copy;
+  ConstTensorView view;
+};
 
 void check_floating(const char* function, const char* name, DType type) {
   if (!is_floating_point(type))
@@ -26,7 +31,8 @@ void check_floating(const char* function, const char* name, DType type) {
 Shape without_last(const Shape& shape) { return Shape(std::span(shape.begin(), shape.end() - 1)); }
 
 // How many targets count; each must be a class or the value to ignore.
-std::int64_t count_targets(const Tensor& targets, std::int64_t classes, std::int64_t ignore) {
+std::int64_t count_targets(const ConstTensorView& targets, std::int64_t classes,
+                           std::int64_t ignore) {
   const Strided t = flat(targets);
   std::int64_t count = 0;
   for (std::int64_t row = 0; row < targets.count(); ++row) {
@@ -65,8 +71,9 @@ double cross_entropy_row(double* z, std::int64_t classes, std::int64_t target, d
 Loss cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets,
                    const CrossEntropyOptions& options, Context& context) {
   return reporting("cross_entropy", [&]() -> Loss {
-    const Tensor z = readable("cross_entropy", "logits", logits);
-    const Tensor t = readable("cross_entropy", "targets", targets);
+    const Contiguous read_logits("cross_entropy", "logits", logits);
+    const Contiguous read_targets("cross_entropy", "targets", targets);
+    const ConstTensorView &z = read_logits.view, &t = read_targets.view;
     check_floating("cross_entropy", "logits", z.dtype());
     if (t.dtype() != DType::i64 && t.dtype() != DType::i32)
       throw InvalidArgument(text("cross_entropy: targets is ", t.dtype(), ", not i64 or i32"));
@@ -80,18 +87,26 @@ Loss cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets
                                  "; it must be at least 0 and less than 1"));
     const std::int64_t count = count_targets(t, classes, options.ignore);
 
-    Loss loss{0, Tensor(z.shape(), z.dtype()), count};
+    Loss loss{0, Tensor::uninitialized(z.shape(), z.dtype()), count};
     const Strided from = flat(z), to = flat(loss.gradient), wanted = flat(t);
     std::vector<double> losses(static_cast<std::size_t>(rows));
-    std::vector<double> all(static_cast<std::size_t>(rows * classes));
-    context.parallel_for(rows, [&](std::int64_t row) {
-      const std::int64_t target = load_integer(wanted, row);
-      if (target == options.ignore) return;
-      double* values = all.data() + row * classes;
-      load_row(from, row * classes, classes, values);
-      losses[static_cast<std::size_t>(row)] =
-          cross_entropy_row(values, classes, target, smoothing, 1 / static_cast<double>(count));
-      store_row(to, row * classes, classes, values);
+    const std::int64_t strips = std::min<std::int64_t>(rows, context.threads());
+    std::vector<double> row_of_strip(static_cast<std::size_t>(strips * classes));
+    context.parallel_for(strips, [&](std::int64_t strip) {
+      Interrupt* const interrupt = RunningTasks::interrupt();
+      double* values = row_of_strip.data() + strip * classes;
+      const std::int64_t end = (strip + 1) * rows / strips;
+      for (std::int64_t row = strip * rows / strips; row < end && !must_stop(interrupt); ++row) {
+        const std::int64_t target = load_integer(wanted, row);
+        if (target == options.ignore) {
+          std::fill_n(values, classes, 0.0);
+        } else {
+          load_row(from, row * classes, classes, values);
+          losses[static_cast<std::size_t>(row)] =
+              cross_entropy_row(values, classes, target, smoothing, 1 / static_cast<double>(count));
+        }
+        store_row(to, row * classes, classes, values);
+      }
     });
     for (const double row_loss : losses) loss.value += row_loss;
     loss.value /= static_cast<double>(std::max<std::int64_t>(count, 1));
@@ -100,28 +115,33 @@ Loss cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets
 }
 
 // d/dprediction mean((prediction - target)^2) = 2 (prediction - target) / count
-Loss mse(const ConstTensorView& prediction, const ConstTensorView& target, Context&) {
+Loss mse(const ConstTensorView& prediction, const ConstTensorView& target, Context& context) {
   return reporting("mse", [&]() -> Loss {
-    const Tensor x = readable("mse", "prediction", prediction);
-    const Tensor y = readable("mse", "target", target);
+    const Contiguous read_prediction("mse", "prediction", prediction);
+    const Contiguous read_target("mse", "target", target);
+    const ConstTensorView &x = read_prediction.view, &y = read_target.view;
     check_floating("mse", "prediction", x.dtype());
     check_floating("mse", "target", y.dtype());
     if (x.shape() != y.shape())
       throw InvalidArgument(text("mse: prediction is ", x.shape(), ", target ", y.shape(),
                                  "; they must be the same"));
-    Loss loss{0, Tensor(x.shape(), x.dtype()), x.count()};
+    Loss loss{0, Tensor::uninitialized(x.shape(), x.dtype()), x.count()};
     const auto count = static_cast<double>(std::max<std::int64_t>(loss.count, 1));
     const Strided from = flat(x), wanted = flat(y), to = flat(loss.gradient);
-    double a[kPiece], b[kPiece];
-    for_pieces(x.count(), [&](std::int64_t begin, std::int64_t size) {
-      load_row(from, begin, size, a);
-      load_row(wanted, begin, size, b);
-      for (std::int64_t n = 0; n < size; ++n) {
-        const double difference = a[n] - b[n];
-        loss.value += difference * difference;
-        a[n] = 2 * difference / count;
-      }
-      store_row(to, begin, size, a);
+    context.parallel_for(1, [&](std::int64_t) {  // one sum, in order
+      Interrupt* const interrupt = RunningTasks::interrupt();
+      double a[kPiece], b[kPiece];
+      for_pieces(x.count(), [&](std::int64_t begin, std::int64_t size) {
+        if (must_stop(interrupt)) return;
+        load_row(from, begin, size, a);
+        load_row(wanted, begin, size, b);
+        for (std::int64_t n = 0; n < size; ++n) {
+          const double difference = a[n] - b[n];
+          loss.value += difference * difference;
+          a[n] = 2 * difference / count;
+        }
+        store_row(to, begin, size, a);
+      });
     });
     loss.value /= count;
     return loss;

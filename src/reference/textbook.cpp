@@ -150,6 +150,7 @@ void forward_head(const Problem& p, const Call& call, const Task& task) noexcept
   load_head(head, task.index % p.heads);
   const Sequence& sequence = head.sequence;
   for (std::int64_t i = 0; i < p.q_length; ++i) {
+    if (must_stop(task.interrupt)) return;
     for (std::int64_t j = 0; j < p.k_length; ++j) {
       if (p.weights) write(call.weights, sequence, head.h, i, j, 0);
       if (p.scores) write(call.scores, sequence, head.h, i, j, kMinusInfinity);
@@ -172,10 +173,11 @@ void forward_head(const Problem& p, const Call& call, const Task& task) noexcept
 
 // dP, then dS, of one head into ds [queries, keys]: steps 4 and 3, 2 reversed.
 template <class Sum>
-void score_gradients(Head<Sum>& head, const Sum* dout, Sum* ds) noexcept {
+void score_gradients(Head<Sum>& head, Interrupt* interrupt, const Sum* dout, Sum* ds) noexcept {
   const Problem& p = head.p;
   const auto kept = [&](Sum x) { return stored(p.type, x); };
   for (std::int64_t i = 0; i < head.queries(); ++i) {
+    if (must_stop(interrupt)) return;
     weigh_row(head, i);
     const Sum* weights = head.weights + head.at(i, 0);
     Sum* row = ds + head.at(i, 0);
@@ -218,8 +220,9 @@ void backward_heads(const Problem& p, const Call& call, const Task& task) noexce
     load_head(head, h);
     for (std::int64_t i = 0; i < head.queries(); ++i)
       load_matrix(call.dout, query_row(p, call.dout, head.sequence, h, i), p.dv, dout + i * p.dv);
-    score_gradients(head, dout, ds);
+    score_gradients(head, task.interrupt, dout, ds);
     for (std::int64_t i = 0; p.dq && i < head.queries(); ++i) {  // 1 reversed
+      if (must_stop(task.interrupt)) return;
       const std::int64_t row = query_row(p, call.dq, head.sequence, h, i);
       for (std::int64_t x = 0; x < p.d; ++x)
         store(call.dq, row + x * call.dq.stride[3],
@@ -229,6 +232,7 @@ void backward_heads(const Problem& p, const Call& call, const Task& task) noexce
               }));
     }
     for (std::int64_t j = 0; j < head.keys(); ++j) {
+      if (must_stop(task.interrupt)) return;
       for (std::int64_t x = 0; x < p.d; ++x)
         dk[j * p.d + x] += scale * blocked_sum<Sum>(head.queries(), [&](std::int64_t i) {
                              const Sum g = ds[head.at(i, j)];

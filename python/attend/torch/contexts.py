@@ -1,7 +1,7 @@
 """How many threads attend.torch computes with: as many as PyTorch, unless a call is given a Context.
 
 torch.set_num_threads() counts at the next call. The environment variable ATTEND_THREADS, which
-every other function of attend follows, comes before PyTorch's number.
+every other function of attend follows, comes before PyTorch's number; it is read at the first call.
 """
 import os
 import weakref
@@ -10,21 +10,26 @@ import torch
 
 from attend import Context, default_context
 
-_BY_ENVIRONMENT = bool(os.environ.get("ATTEND_THREADS"))
-_of_threads: dict[int, Context] = {}
+_current: Context | None = None  # that of the last call, and no other: each has threads of its own
+_by_environment = False
 _given: weakref.WeakValueDictionary[int, Context] = weakref.WeakValueDictionary()
 
 
 def current() -> Context:
-    """The Context of a call that was given none. A dict's look-up: short calls take microseconds."""
-    if _BY_ENVIRONMENT:
-        return default_context()
-    threads = torch.get_num_threads()
-    found = _of_threads.get(threads)
+    """The Context of a call that was given none. Made anew where PyTorch's number is another than at
+    the last call.
+    """
+    global _current, _by_environment
+    found = _current
     if found is None:
-        shared = default_context()
-        found = _of_threads[threads] = shared if shared.threads == threads else Context(threads=threads)
-    return found
+        _by_environment = bool(os.environ.get("ATTEND_THREADS"))
+    elif _by_environment or found.threads == torch.get_num_threads():
+        return found
+    shared = default_context()
+    if not _by_environment and shared.threads != torch.get_num_threads():
+        shared = Context(threads=torch.get_num_threads())
+    _current = shared
+    return shared
 
 
 def number_of(where: str, context: Context | None) -> int:

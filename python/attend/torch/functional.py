@@ -226,17 +226,21 @@ def _leading(
         return tuple(torch.broadcast_shapes(*leads))
     except RuntimeError:
         shapes = ", ".join(str(list(x.shape)) for x in (query, key, value, mask) if x is not None)
-        raise ValueError(
-            f"{where}: the dimensions before the last two do not fit: {shapes}{_grouped(query, key, value)}"
-        ) from None
+        hint = ""
+        if not enable_gqa and _are_grouped(where, query, key, value, mask):
+            hint = (f"; {query.size(-3)} heads of query with {key.size(-3)} of key are grouped heads, "
+                    "which want enable_gqa=True")
+        raise ValueError(f"{where}: the dimensions before the last two do not fit: {shapes}{hint}") from None
 
 
-def _grouped(query: Tensor, key: Tensor, value: Tensor) -> str:
-    """What to say if these would be grouped heads."""
+def _are_grouped(where: str, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+    """Whether all would fit with enable_gqa."""
     if min(query.dim(), key.dim(), value.dim()) < 3 or 0 in (key.size(-3), value.size(-3)):
-        return ""
+        return False
     if query.size(-3) % key.size(-3) or query.size(-3) % value.size(-3):
-        return ""
-    return (
-        f"; {query.size(-3)} heads of query with {key.size(-3)} of key are grouped heads, which want enable_gqa=True"
-    )
+        return False
+    try:
+        _leading(where, query, key, value, mask, True)
+    except ValueError:
+        return False
+    return True

@@ -1,7 +1,9 @@
 """Does attend.torch compute with as many threads as PyTorch, or as the Context that it is given?"""
 import copy
 import gc
+import io
 import os
+import pickle
 import subprocess
 import sys
 
@@ -93,6 +95,45 @@ def test_attend_threads_comes_before_torchs_number():
     assert done.stdout == "5\n", done.stderr
 
 
+def test_attend_threads_is_read_at_the_first_call():
+    code = ("import attend.torch, os, torch; os.environ['ATTEND_THREADS'] = '3'; torch.set_num_threads(1); "
+            "from attend.torch import contexts; print(contexts.current().threads)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=540,
+                          env={name: x for name, x in os.environ.items() if name != "ATTEND_THREADS"})
+    assert done.stdout == "3\n", done.stderr
+
+
+def test_only_the_last_number_of_threads_is_kept():
+    """Each Context has threads of its own, which are called attend."""
+    code = """
+import os, torch, attend.torch
+q = torch.randn(1, 8, 512, 64)
+for threads in (1, 2, 3, 5, 4):
+    torch.set_num_threads(threads)
+    attend.torch.scaled_dot_product_attention(q, q, q)
+tasks = [open(f'/proc/self/task/{n}/comm').read() for n in os.listdir('/proc/self/task')]
+shared = attend.default_context().threads - 1
+print(tasks.count('attend\\n') - 3 in (0, shared))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=540)
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_a_layer_with_a_context_can_be_saved_and_copied():
+    context = attend.Context(threads=2, kernels="forward:reference.forward")
+    layer = attend.torch.MultiheadAttention(8, 2, context=context)
+    assert copy.copy(layer).context is context and copy.copy(context) is context
+    file = io.BytesIO()
+    torch.save(layer, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    assert loaded.context is not context and loaded.context.threads == 2
+    q = torch.ones(1, 1, 2, 8)
+    assert attend.Plan.attention(q, q, q, context=loaded.context).kernel == "reference.forward"
+    layer.context = attend.default_context()
+    assert pickle.loads(pickle.dumps(layer)).context is attend.default_context()
+
+
 def test_one_thread_of_torchs_starts_none_of_attends():
     code = """
 import os, torch, attend.torch
@@ -110,3 +151,15 @@ def test_grouped_heads_without_the_flag_are_told_of_it():
     with pytest.raises(ValueError, match="8 heads of query with 2 of key are grouped heads.*enable_gqa=True"):
         attend.torch.scaled_dot_product_attention(
             torch.ones(1, 8, 3, 4), torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 4))
+
+
+def test_enable_gqa_is_not_advised_where_it_would_not_help():
+    ones = torch.ones
+    for q, k, more in (
+        (ones(3, 8, 3, 4), ones(2, 2, 3, 4), {}),  # of the batch
+        (ones(1, 8, 3, 4), ones(1, 8, 3, 4), {"attn_mask": ones(1, 3, 3, 3)}),  # of the mask
+        (ones(3, 8, 3, 4), ones(2, 2, 3, 4), {"enable_gqa": True}),
+    ):
+        with pytest.raises(ValueError, match="do not fit") as error:
+            attend.torch.scaled_dot_product_attention(q, k, k, **more)
+        assert "enable_gqa" not in str(error.value)
