@@ -1,5 +1,5 @@
-// The examples of the introductory notes. Every true number is computed here, by the library; what is
-// written down are the inputs, and the notes' own numbers with the reason why they are wrong.
+// The examples of the introductory notes. Every true number is computed here, by the library; what
+// is written down are the inputs, and the notes' own numbers with the reason why they are wrong.
 #include "explain.h"
 #include "explain_steps.h"
 #include "sentence.h"

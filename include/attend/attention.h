@@ -94,7 +94,7 @@ ATTEND_API void finish_partial(const std::vector<ConstTensorView>& states, const
 // it is off by at most 16 u (L + 32 + n) times the largest |o|, and its own rounding; and by the
 // rounding of the calls' own sums, unless the keys are cut at multiples of 256. Where u L is above
 // 2^-8 and more than one part counts, lse does not tell how much each weighs: that is refused.
-// Partial states know no such limit.
+// Partial states know no such limit. Write attend::merge: a plain merge may find std::merge.
 ATTEND_API void merge(const std::vector<ConstTensorView>& o,
                       const std::vector<ConstTensorView>& lse, const TensorView& out,
                       const TensorView& lse_out = {}, Context& context = default_context());

@@ -1,4 +1,4 @@
-// What every C++ header of attend rests on: C++20, asked for in one line rather than in a page of
+// What every C++ header of attend rests on: C++20, asked for in words rather than by a page of
 // errors, and attributes by which clang sees a view that outlives its tensor. c_api.h needs
 // neither.
 #pragma once

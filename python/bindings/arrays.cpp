@@ -277,7 +277,7 @@ std::string text_of(nb::handle object, const std::string& what) {
   const char* const text = PyUnicode_AsUTF8AndSize(object.ptr(), &size);
   if (text != nullptr) return {text, static_cast<std::size_t>(size)};
   PyErr_Clear();
-  throw InvalidArgument(what + " holds a lone surrogate, which is no character: '" +
+  throw InvalidArgument(what + " has a lone surrogate, which UTF-8 cannot hold: '" +
                         string_of(object) + "'");
 }
 

@@ -13,7 +13,7 @@ inline std::filesystem::path to_path(nb::handle object, const char* where) {
   if (nb::isinstance<nb::str>(object)) {
     const std::string what = std::string(where) + ": path";
     text_of(object, what);
-    throw InvalidArgument(what + " is no name of a file: '" + string_of(object) + "'");
+    throw InvalidArgument(what + " cannot be the name of a file: '" + string_of(object) + "'");
   }
   raise_type_error(std::string(where) +
                    ": path takes a str, an os.PathLike or a TensorFile, found " +

@@ -50,7 +50,7 @@ def test_other_kinds_of_mistakes_in_text_have_their_words():
         attend.save_safetensors("x", SAVED, {"a": 1})
     with pytest.raises(TypeError, match="save_safetensors: metadata takes a dict of str, found list"):
         attend.save_safetensors("x", SAVED, [1])
-    with pytest.raises(ValueError, match="load_npy: path is no name of a file"):
+    with pytest.raises(ValueError, match="load_npy: path cannot be the name of a file"):
         attend.load_npy("a\0b")
     with pytest.raises(TypeError, match="unexpected keyword argument 'a.ud800b'"):
         attend.MultiHeadAttention(4, 2, **{LONE: 1})
