@@ -6,8 +6,8 @@ is whole or as it was before.
 
     faults_test.py PATH_OF_ATTEND [--seconds N] [--seed N] [--first N] [--count N]
 
-Case n of a seed is always the same; a failure prints the line that repeats it. Without --seconds the
-environment's ATTEND_SOAK_SECONDS counts, or 10."""
+The kinds of fault take turns. Case n of a seed is always the same; a failure prints the line that repeats it.
+With neither --count nor --seconds it goes on for the environment's ATTEND_SOAK_SECONDS, or ten minutes."""
 import argparse
 import json
 import os
@@ -282,17 +282,17 @@ def whole(data):
     return 8 + size + max(t["data_offsets"][1] for name, t in tensors if name != "__metadata__") == len(data)
 
 
+KINDS = [SizeLimit, Signal, ChangedInput, SizeLimitOfStdout, MemoryLimit, ChangedInput, Descriptors, FullStdout,
+         SizeLimit, Closed, Signal, ClosedPipe, ChangedInput, Locked]
+
+
 class Trial:
     """One call under one fault, in a folder of its own."""
-    def __init__(self, random, made, references):
+    def __init__(self, kind, random, made, references):
         self.call = random.choice(CALLS)
         self.words, self.outputs, self.early = self.call
         self.reference = references[CALLS.index(self.call)]
-        kinds = [SizeLimit, SizeLimit, SizeLimitOfStdout, MemoryLimit, Descriptors, FullStdout, Closed, Signal,
-                 Signal, ClosedPipe, ChangedInput, ChangedInput, ChangedInput]
-        if Locked.possible(made):
-            kinds.append(Locked)
-        self.kind = random.choice(kinds)
+        self.kind = kind
         self.old = random.random() < 0.5      # the outputs are there before
         self.link = random.random() < 0.3     # and they are links, to nowhere or to a file
         self.random, self.made = random, made
@@ -360,13 +360,15 @@ def reference_of(call, made):
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("attend")
-    parser.add_argument("--seconds", type=float, default=float(os.environ.get("ATTEND_SOAK_SECONDS", 10)))
+    parser.add_argument("--seconds", type=float)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--count", type=int, default=10**12)
+    parser.add_argument("--count", type=int)
     given = parser.parse_args()
+    if given.count is None and given.seconds is None:
+        given.seconds = float(os.environ.get("ATTEND_SOAK_SECONDS", 600))
     command.ATTEND = os.path.abspath(given.attend)
-    print(f"seed {given.seed}, {given.seconds:g} s", flush=True)
+    print(f"seed {given.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="attend-faults-") as name:
         made = pathlib.Path(name) / "made"
         made.mkdir()
@@ -374,17 +376,19 @@ def main():
         make_inputs(made)
         references = [reference_of(call, made) for call in CALLS]
         begin, n, failures, kinds = time.monotonic(), given.first, 0, {}
-        # A budget of time, and so many cases at least that each kind of fault was met.
-        while n < given.first + given.count and (time.monotonic() - begin < given.seconds or
-                                                 n < given.first + 30):
-            trial = Trial(random.Random(f"{given.seed}.{n}"), made, references)
-            kinds[trial.kind.__name__] = kinds.get(trial.kind.__name__, 0) + 1
+        locks = Locked.possible(made)
+        while (given.count is None or n < given.first + given.count) and (
+                given.seconds is None or time.monotonic() - begin < given.seconds):
+            kind, case, n = KINDS[n % len(KINDS)], n, n + 1
+            if kind is Locked and not locks:
+                continue
+            trial = Trial(kind, random.Random(f"{given.seed}.{case}"), made, references)
+            kinds[kind.__name__] = kinds.get(kind.__name__, 0) + 1
             if wrong := trial.run():
                 failures += 1
-                print(f"{trial.kind.__name__}: attend {' '.join(trial.words)}\n  {wrong}\n  repeat: faults_test.py "
-                      f"{given.attend} --seed {given.seed} --first {n} --count 1", flush=True)
-            n += 1
-    print(f"{n - given.first} cases, {failures} failed:", *(f"{k} {v}" for k, v in sorted(kinds.items())))
+                print(f"{kind.__name__}: attend {' '.join(trial.words)}\n  {wrong}\n  repeat: faults_test.py "
+                      f"{given.attend} --seed {given.seed} --first {case} --count 1", flush=True)
+    print(f"{sum(kinds.values())} cases, {failures} failed:", *(f"{k} {v}" for k, v in sorted(kinds.items())))
     sys.exit(failures > 0)
 
 
