@@ -61,10 +61,9 @@ const kUnbends = {
 
 // A scale: pixel(value) for canvas, css(value) for elements, value(y) to label the legend.
 export class Scale {
-  constructor({ bend = "sqrt", top = 1, difference = false, beyond = false }) {
-    Object.assign(
-        this,
-        { bend, top: top > 0 ? top : 1, difference, beyond });  // beyond: some values are above top
+  constructor({ bend = "sqrt", top = 1, difference = false, known = false, beyond = false }) {
+    // known: top is the largest difference; beyond: some values are above top
+    Object.assign(this, { bend, top: top > 0 ? top : 1, difference, known, beyond });
     this.ramp = kRamps[difference ? "diverging" : "sequential"][theme()];
     this.nan = kNotANumber[theme()];
     this.leftOut = kLeftOut[theme()];

@@ -14,14 +14,15 @@ export class Legend {
   // Anew at the next draw(): after a change of the colours.
   forget() { this.key = ""; }
 
-  draw(scale, { nan, tiles }) {
-    const { source } = shown, { bend, top, difference, beyond } = scale;
+  draw(scale, { nan, tiles, unknown }) {
+    const { source } = shown, { bend, top, difference, known, beyond } = scale;
     const marks = ["hidden", "filtered"];
     if (tiles) marks.push("tile");
+    if (unknown) marks.push("unknown");
     if (source.windows.length) marks.push("window");
     if (nan) marks.push("nan");
     const key = JSON.stringify(
-        [bend, top, difference, beyond, scale.ramp[128], state.language, state.same, marks]);
+        [bend, top, difference, known, beyond, scale.ramp[128], state.language, state.same, marks]);
     if (this.key === key) return;
     this.key = key;
     const ramp = element("canvas", { width: 256, height: 1, "aria-hidden": "true", class: "ramp" });
@@ -47,7 +48,8 @@ export class Legend {
   }
 
   // What the ends of the scale are.
-  meaning({ difference }) {
+  meaning({ difference, known }) {
+    if (difference && !known) return say("scale_difference_unknown", { b: runName(1) });
     if (difference)
       return say(state.same ? "scale_difference" : "scale_difference_own", { b: runName(1) });
     return say(state.same ? "scale_same" : "scale_own");

@@ -124,13 +124,15 @@ export class MapView {
     const tiles = levelOf(source, this.window(), w, h) === "tiles";
     const differs = () =>
         (state.same ? differenceOf(null, null) : differenceOf(state.layer, state.head));
-    const top = source.difference ? differs() || source.largest()
+    const known = differs() > 0;  // not yet, or in layers of unequal sizes never
+    const top = source.difference ? (known ? differs() : source.largest())
         : state.same              ? 1
         : tiles                   ? source.topTile(state.tile)
                                   : this.topCell();
     return new Scale({
       bend: state.bend,
       top,
+      known,
       difference: source.difference,
       beyond: !source.difference && top < (tiles ? 1 : source.largest())
     });
@@ -197,8 +199,9 @@ export class MapView {
     if (whole && !performance.getEntriesByName("drawn").length) performance.mark("drawn");
     this.canvas.classList.toggle("zoomed", state.zoom !== null);
     this.tellLevel(level, i1 - i0, j1 - j0);
-    const tiles = level === "tiles" || !source.exact;
-    this.legend.draw(view.scale, { nan: Boolean(this.note.textContent), tiles });
+    const tiles = level === "tiles" || (!source.exact && source.tiles);
+    const unknown = !source.exact && !source.tiles;
+    this.legend.draw(view.scale, { nan: Boolean(this.note.textContent), tiles, unknown });
     this.follow();
   }
 

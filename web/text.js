@@ -98,13 +98,15 @@ const kText = {
   scale_same: ["weight: 0 to 1, the same for all heads", "权重：0 到 1，所有头相同"],
   scale_own: ["weight: the scale ends at what is high in this head", "权重：色标止于此头中的高值"],
   scale_difference: [
-    "orange: more weight in {b}; blue: less; to the largest difference of all heads",
-    "橙色：{b} 中权重更大；蓝色：更小；止于所有头的最大差值"
+    "orange: more weight in {b}; blue: less; to the largest known difference of all heads",
+    "橙色：{b} 中权重更大；蓝色：更小；止于所有头中已知的最大差值"
   ],
   scale_difference_own: [
-    "orange: more weight in {b}; blue: less; to the largest difference of this head",
-    "橙色：{b} 中权重更大；蓝色：更小；止于此头的最大差值"
+    "orange: more weight in {b}; blue: less; to the largest known difference of this head",
+    "橙色：{b} 中权重更大；蓝色：更小；止于此头中已知的最大差值"
   ],
+  scale_difference_unknown:
+      ["orange: more weight in {b}; blue: less", "橙色：{b} 中权重更大；蓝色：更小"],
   tile: ["tile", "图块"],
   tiles_show: ["Tiles", "图块"],
   mean: ["mean", "平均"],
@@ -128,6 +130,7 @@ const kText = {
   legend_hidden: ["hidden", "被遮住"],
   legend_filtered: ["left out", "已筛去"],
   legend_tile: ["tile of several cells", "多格图块"],
+  legend_unknown: ["not on the page", "页面未存"],
   legend_nan: ["not a number", "非数值"],
   legend_window: ["exact window", "精确窗口"],
   top_p: ["Top-p", "Top-p"],

@@ -193,7 +193,7 @@ def test_orange_is_more_and_blue_is_less_everywhere(show):
     html, difference = two()
     tab = show(html, "#show=difference&head=7&cell=9,4&chosen=9")
     tab.tab.wait_for_selector("#explain .bars")
-    assert "orange: more weight in bf16; blue: less" in tab.text(".legend")
+    assert "orange: more weight in bf16; blue: less; to the largest known difference of all heads" in tab.text(".legend")
     assert tab.text("#explain").count("orange above 0, blue below") >= 2
     source = fixtures.habits(fixtures.SENTENCE)
     products = source["q"][7, 9] * source["k"][7, 4]

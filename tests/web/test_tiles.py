@@ -112,7 +112,22 @@ def test_a_tile_is_one_outlined_colour(show):
     assert edge != drawn[0]
     exact = tab.pixel(5, 6)
     assert np.abs(exact - colour(np.sqrt(weights[0, 5, 6]))).max() <= 4 and cells != exact  # a line between cells
+    assert "not on the page" not in tab.text(".legend")
     assert "tile of several cells" in tab.text(".legend") and "tiles of 4 × 4 cells" in tab.text("#level")
+
+
+def test_the_legend_has_what_is_drawn(show):
+    """Without tiles the cells that the page does not hold are grey, and nothing is a tile."""
+    blobs, runs = Blobs(), []
+    for name in ("one", "two"):
+        layer = layer_of(fixtures.habits(fixtures.SENTENCE), blobs, "layer", embed=False, windows=((0, 0, 3, 0, 3),))
+        layer["tiles"] = None
+        runs.append({"name": name, "tokens": None, "key_tokens": None, "special": [], "layers": [layer]})
+    tab = show(page_of(runs, blobs))
+    legend = tab.text(".legend")
+    assert "not on the page" in legend and "tile of several cells" not in legend
+    legend = show(page_of(runs, blobs), "#show=difference").text(".legend")
+    assert "orange: more weight in two; blue: less" in legend and "largest" not in legend
 
 
 def test_the_readout_describes_the_tile(show):
