@@ -235,6 +235,37 @@ TEST(Properties, p24_extreme_scores_weigh_as_their_differences_do) {
   }
 }
 
+// Scores that are exact in f64, in chunks of their own level, from 0 to where sums count otherwise:
+// what is joined is as exact as in one chunk. (Gradients are made from lse, which is rounded.)
+TEST(Properties, p24_sums_of_exact_scores_lose_no_digit_between_chunks) {
+  for (const double level : {0.0, 100.0, 1000.0, 0x1p20 - 0.5, 1e6, 1e9})
+    for (const double sign : {1.0, -1.0}) {
+      Trial trial =
+          make_trial({.type = DType::f64, .heads = 2, .q_length = 3, .k_length = 700, .dv = 5});
+      const cases::Random random(24, 3);
+      fill(trial.q, 0);
+      trial.bias = Tensor({1, 1, 1, 700}, DType::f64);
+      for (std::int64_t j = 0; j < 700; ++j)
+        set_value(trial.bias, {0, 0, 0, j},
+                  sign * level + 0x1p-20 * static_cast<double>(random.below(1 << 20, j)));
+      const Results<Float128> truth = oracle::truth<Float128>(Reader(trial.arguments()));
+      std::vector<double> out, weights;
+      for (const Float128& x : truth.out) out.push_back(static_cast<double>(x));
+      for (const Float128& x : truth.weights) weights.push_back(static_cast<double>(x));
+      SCOPED_TRACE("level " + std::to_string(sign * level));
+      for (const KernelUnderTest& kernel : forward_kernels()) {
+        SCOPED_TRACE(kernel.name);
+        const auto written = trial.run(kernel);
+        if (!written) continue;
+        EXPECT_TRUE(each_close(out, widen(written->out), 0x1p-51)) << "out";
+        const auto shown = show(trial, kernel, ScoreStage::masked);
+        if (shown && !kernel.yardstick) {
+          EXPECT_TRUE(each_close(weights, widen(shown->weights), 0x1p-49, 0)) << "weights";
+        }
+      }
+    }
+}
+
 // The largest and the lowest number as every score of a row: lse is that number.
 TEST(Properties, p24_lse_of_the_largest_numbers) {
   for (const DType type : cases::kTypes)

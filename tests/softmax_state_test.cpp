@@ -61,11 +61,22 @@ TEST(SoftmaxState, far_scores_weigh_as_their_differences_do) {
   SoftmaxState across;  // from one unit to the other
   across.add(kFar - 0.5);
   across.add(kFar + 0.5);
-  EXPECT_NEAR(across.l, 1 + std::exp(-1), 1e-9);
+  EXPECT_NEAR(across.l, 1 + std::exp(-1), 1e-15);
   across = {};
   across.add(-kFar - 0.5);
   across.add(-kFar + 0.5);
-  EXPECT_NEAR(across.l / weight(across.top, across.top), 1 + std::exp(-1), 1e-9);
+  EXPECT_NEAR(across.l / weight(across.top, across.top), 1 + std::exp(-1), 1e-15);
+}
+
+TEST(SoftmaxState, weights_have_all_their_digits_however_far_from_0) {
+  for (const double top : {1.0, 100.0, 1000.0, 1e6, -100.0, -1000.0, -1e6})
+    for (const double below : {0.25, 1.0, 3.5, 20.0}) {
+      const double found = weight(top - below, top) / weight(top, top);
+      EXPECT_NEAR(found / std::exp(-below), 1, 1e-15) << top << " " << below;
+    }
+  EXPECT_EQ(weight(-1e300, 0), 0);
+  EXPECT_EQ(weight(std::numeric_limits<double>::lowest(), 0), 0);
+  EXPECT_EQ(weight(kMinusInfinity, 0), 0);
 }
 
 // Sums in chunks of 256 keys at multiples of 256, joined in ascending order: in f64, where nothing

@@ -7,8 +7,8 @@
 // of 256, each with a state of its own, and the chunks are joined in ascending order in f64: one
 // long f32 chain would have 5 to 49 times the error at 4096 keys.
 //
-// Far from 0 log2 units round: at 1e17 by 16 octaves, and from 1.2e308 on they are infinite. There
-// l counts in units of e^top, and scores are subtracted before they are multiplied.
+// t itself would round, the more the farther it is from 0, so only m is taken from it: 2^(t - m) is
+// made of s - m ln 2. From 2^20 on l counts in units of e^top, and scores are subtracted from it.
 #pragma once
 
 #include "core/mask.h"
@@ -33,6 +33,14 @@ inline constexpr double kFar = 0x1p20;
   return t;
 }
 
+// ln 2 in two parts: whole multiples of the first, up to 2^31, are exact.
+inline constexpr double kLn2High = 0x1.62e428p-1, kLn2Low = 0x1.fbe8e7bcd5e4fp-23;
+
+// t - m, for s whose log2 units t are near the whole number m: to the last digit while |s| < 2^30.
+[[gnu::always_inline]] inline double above(double s, double m) noexcept {
+  return ((s - m * kLn2High) - m * kLn2Low) * std::numbers::log2e;
+}
+
 // 2^n for whole n <= 0; 0 for -inf and for NaN.
 [[gnu::always_inline]] inline double power_of_two(double n) noexcept {
   const double lifted = n >= -1022 ? n : n + 1022;
@@ -47,8 +55,9 @@ inline constexpr double kFar = 0x1p20;
   if (from == to) return 0;  // also -inf and -inf
   const bool far = is_far(from), to_far = is_far(to);
   if (far && to_far) return (from - to) * std::numbers::log2e;
-  const double a = log2_units(from), b = log2_units(to);
-  return (far ? a : std::ceil(a)) - (to_far ? b : std::ceil(b));
+  if (far) return above(from, std::ceil(log2_units(to)));
+  const double m = std::ceil(log2_units(from));
+  return to_far ? -above(to, m) : m - std::ceil(log2_units(to));
 }
 
 // What a sum is multiplied by when the largest score grows: an exact power of two unless far.
@@ -57,12 +66,13 @@ inline constexpr double kFar = 0x1p20;
   return is_far(from) || is_far(to) ? std::exp2(n) : power_of_two(n);
 }
 
-// e^s in the unit of sums whose largest score is `top`: 2^(t - m). The digits come from t alone, m
+// e^s in the unit of sums whose largest score is `top`: 2^(t - m). The digits come from s alone, m
 // only moves the exponent: t - m itself would round, and differently for each m.
 [[gnu::always_inline]] inline double weight(double s, double top) noexcept {
   if (is_far(top)) return std::exp(s - top);
-  const double t = log2_units(s), whole = std::floor(t);
-  return std::exp2(t - whole) * std::exp2(whole - std::ceil(log2_units(top)));
+  if (s < -0x1p30) return 0;
+  const double whole = std::floor(s * std::numbers::log2e);
+  return std::exp2(above(s, whole)) * std::exp2(whole - std::ceil(log2_units(top)));
 }
 
 struct SoftmaxState {

@@ -8,6 +8,7 @@
 // the exponent of 2^n as a number has it.
 #pragma once
 
+#include "core/softmax_state.h"
 #include "cpu/vec.h"
 
 namespace attend {
@@ -69,6 +70,13 @@ ATTEND_INLINE V exp2_gradual(V x) {
   const auto small = less(x, V::set(V::kLowestPower + 1));
   const V power = exp2_of(select(small, x + V::set(64), x));
   return select(small, power * V::set(static_cast<typename V::T>(0x1p-64)), power);
+}
+
+// t - m with t = s log2(e) and m = ceil(t), as core/softmax_state.h has it; D: a vector of f64.
+template <class D>
+ATTEND_INLINE D rest_of(D s) {
+  const D log2e = D::set(std::numbers::log2e), m = ceiling(s * log2e);
+  return (s - m * D::set(kLn2High) - m * D::set(kLn2Low)) * log2e;
 }
 
 // tanh(x) = e / (e + 2) with e = exp(2x) - 1, whose digits are all there for small x too:

@@ -191,8 +191,7 @@ class InspectRows {
     for (int n = 0; n < tile.lanes; n += V::kLanes) {
       unrolled<V::kDoubles>(ATTEND_EACH(k) {
         const int at = n + k * D::kLanes;
-        const D t = wide<k>(V::load(top + n)) * D::set(std::numbers::log2e);
-        const D rest = t - ceiling(t);
+        const D rest = rest_of(wide<k>(V::load(top + n)));
         rest.store(rests + at);
         exp2_of(rest).store(ups + at);
       });

@@ -76,25 +76,27 @@ class Show {
   // s becomes 2^64 weight(s, top), and -1 where it is hidden.
   void weigh(const Tile<V>& tile, const double* top) noexcept {
     using D = typename V::Double;
-    double from[kRoom], unit[kRoom];  // far from 0 scores are subtracted, else log2 units
+    double high[kRoom], low[kRoom];  // the unit of l, as a score in two parts
     for (int n = 0; n < tile.lanes; ++n) {
       const bool far = is_far(top[n]);
-      from[n] = far && top[n] != kMinusInfinity ? top[n] : 0;
-      unit[n] = (far ? 0 : std::ceil(log2_units(top[n]))) - kLifted;
+      const double m = far ? 0 : std::ceil(log2_units(top[n]));
+      high[n] = far && top[n] != kMinusInfinity ? top[n] : m * kLn2High;
+      low[n] = m * kLn2Low;
     }
     const V lowest = V::set(std::numeric_limits<T>::lowest()), hidden = V::set(-1);
     for (int n = 0; n < tile.lanes; n += V::kLanes) {
-      D origin[V::kDoubles], base[V::kDoubles];
+      D from[V::kDoubles], rest[V::kDoubles];
       unrolled<V::kDoubles>(ATTEND_EACH(k) {
-        origin[k] = D::load(from + n + k * D::kLanes);
-        base[k] = D::load(unit + n + k * D::kLanes);
+        from[k] = D::load(high + n + k * D::kLanes);
+        rest[k] = D::load(low + n + k * D::kLanes);
       });
       for (int j = 0; j < runs_.count; ++j) {
         T* at = s_ + j * tile.stride + n;
         const V u = V::load(at);
         D t[V::kDoubles];
         unrolled<V::kDoubles>(ATTEND_EACH(k) {
-          t[k] = exp2_of((wide<k>(u) - origin[k]) * D::set(std::numbers::log2e) - base[k]);
+          t[k] = exp2_of(fma(wide<k>(u) - from[k] - rest[k], D::set(std::numbers::log2e),
+                             D::set(kLifted)));
         });
         select(less(u, lowest), hidden, V::narrowed(t)).store(at);
       }

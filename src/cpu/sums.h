@@ -103,8 +103,7 @@ class Results {
     }
     for (int n = 0; n < tile.lanes; n += V::kLanes) {
       unrolled<V::kDoubles>(ATTEND_EACH(k) {
-        const D t = wide<k>(V::load(top + n)) * D::set(std::numbers::log2e);
-        exp2_of(t - ceiling(t)).store(up + n + k * D::kLanes);
+        exp2_of(rest_of(wide<k>(V::load(top + n)))).store(up + n + k * D::kLanes);
       });
     }
     for (int n = 0; n < tile.rows; ++n) {
