@@ -95,12 +95,19 @@ class Show {
         const V u = V::load(at);
         D t[V::kDoubles];
         unrolled<V::kDoubles>(ATTEND_EACH(k) {
-          t[k] = exp2_of(fma(wide<k>(u) - from[k] - rest[k], D::set(std::numbers::log2e),
-                             D::set(kLifted)));
+          t[k] = lifted((wide<k>(u) - from[k] - rest[k]) * D::set(std::numbers::log2e));
         });
         select(less(u, lowest), hidden, V::narrowed(t)).store(at);
       }
     }
+  }
+
+  // 2^(x + 64). The sum would round: it is taken where x is as large as it.
+  template <class D>
+  ATTEND_INLINE static D lifted(D x) {
+    const auto small = less(x, D::set(-900));
+    const D power = exp2_of(select(small, x + D::set(kLifted), x));
+    return select(small, power, power * D::set(1 / kUnlifted));
   }
 
   void cap(const Tile<V>& tile) noexcept {
