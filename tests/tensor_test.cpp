@@ -351,6 +351,23 @@ TEST(TensorOrView, a_tensor_that_is_given_away_lives_as_long_as_the_options) {
   EXPECT_EQ(options.query_offset.each().at<std::int64_t>({0}), 7);
 }
 
+TEST(TensorOrView, its_parts_keep_the_tensor_that_was_given_away) {
+  const auto bytes = [](std::uint8_t first) {
+    return Tensor({first, std::uint8_t{1}, std::uint8_t{2}, std::uint8_t{3}}, {2, 2});
+  };
+  AttentionOptions options{.mask = bytes(7)};
+  options.mask = options.mask.permute({1, 0});
+  options.mask = options.mask.slice(1, 0, 1).broadcast_to({2, 3});
+  options.query_offset =
+      TensorOrView(Tensor({std::int64_t{7}, std::int64_t{8}}, {2})).slice(0, 1, 2);
+  options.query_offset = options.query_offset.each();
+  const Tensor other = bytes(9), another({std::int64_t{9}, std::int64_t{9}}, {2});
+  EXPECT_EQ(options.mask.shape(), (Shape{2, 3}));
+  EXPECT_EQ(options.mask.at<std::uint8_t>({0, 2}), 7);
+  EXPECT_EQ(options.mask.at<std::uint8_t>({1, 2}), 1);
+  EXPECT_EQ(options.query_offset.each().at<std::int64_t>({0}), 8);
+}
+
 TEST(TensorOrView, of_a_tensor_that_has_a_name_it_is_a_view) {
   Tensor mask({std::uint8_t{1}, std::uint8_t{0}}, {2});
   AttentionOptions options{.mask = mask};

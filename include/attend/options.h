@@ -24,12 +24,12 @@ struct Window {
 class QueryOffset {
  public:
   QueryOffset() = default;
-  QueryOffset(std::int64_t all) : all_(all) {}               // NOLINT: reads as a number
-  QueryOffset(const ConstTensorView& each) : each_(each) {}  // NOLINT: or as a tensor
-  QueryOffset(const Tensor& each) : each_(each) {}           // NOLINT
-  QueryOffset(Tensor&& each) : each_(std::move(each)) {}     // NOLINT: kept
+  QueryOffset(std::int64_t all) : all_(all) {}                // NOLINT: reads as a number
+  QueryOffset(TensorOrView each) : each_(std::move(each)) {}  // NOLINT: or as a tensor
+  template <std::convertible_to<TensorOrView> T>              // or what becomes one
+  QueryOffset(T&& each) : each_(std::forward<T>(each)) {}     // NOLINT
   const std::optional<std::int64_t>& all() const noexcept { return all_; }
-  const ConstTensorView& each() const noexcept { return each_; }
+  const TensorOrView& each() const noexcept { return each_; }
 
  private:
   std::optional<std::int64_t> all_;

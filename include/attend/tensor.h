@@ -207,8 +207,8 @@ inline ConstTensorView::ConstTensorView(const Tensor& tensor) noexcept
 inline TensorView::TensorView(Tensor& tensor) noexcept : TensorView(tensor.view()) {}
 
 // A tensor in a struct of options: a view of the caller's memory, which must outlive the options,
-// or a tensor that is given away, AttentionOptions{.mask = Tensor(...)}: they and their copies keep
-// it.
+// or a tensor that is given away, AttentionOptions{.mask = Tensor(...)}: they, their copies and
+// parts keep it.
 class ATTEND_API TensorOrView : public ConstTensorView {
  public:
   using ConstTensorView::ConstTensorView;
@@ -233,8 +233,21 @@ class ATTEND_API TensorOrView : public ConstTensorView {
     if (kept_ != nullptr) leave();
   }
 
+  TensorOrView permute(const Shape& order) const { return part(ConstTensorView::permute(order)); }
+  TensorOrView slice(int dim, std::int64_t begin, std::int64_t end, std::int64_t step = 1) const {
+    return part(ConstTensorView::slice(dim, begin, end, step));
+  }
+  TensorOrView broadcast_to(const Shape& shape) const {
+    return part(ConstTensorView::broadcast_to(shape));
+  }
+
  private:
   struct Kept;  // the tensor, and how many have it
+  TensorOrView part(const ConstTensorView& view) const {
+    TensorOrView same = *this;
+    same.ConstTensorView::operator=(view);
+    return same;
+  }
   void share() const noexcept;
   void leave() const noexcept;
   Kept* kept_ = nullptr;
