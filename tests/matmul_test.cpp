@@ -2,6 +2,7 @@
 // not change them: tiles, strides, neighbours, threads.
 #include "layer/matmul.h"
 
+#include "core/interruption.h"
 #include "support/io_files.h"
 #include "support/layer_numbers.h"
 #include "support/property_memory.h"
@@ -46,6 +47,15 @@ void expect_defined(const ConstTensorView& a, const ConstTensorView& b, const Co
             << c.shape() << " k " << a.size(1) << " at " << i << ", " << j;
       }
   });
+}
+
+// Inside somebody else's tasks, who were stopped.
+TEST(Matmul, is_whole_where_the_tasks_around_it_are_to_stop) {
+  Interrupt stopped{[](Interrupt&, bool) noexcept { return true; }, true};
+  const Tensor a = numbers({1, 9000}, DType::f32, 1), b = numbers({9000, 3}, DType::f32, 2);
+  const Tensor expected = product(a, b);
+  const RunningTasks tasks(&stopped);
+  EXPECT_EQ(difference(product(a, b), expected), "");
 }
 
 TEST(Matmul, every_tail_has_the_defined_bits) {

@@ -190,8 +190,9 @@ void multiply(std::span<const Multiplication> list, Context& context,
     packings += prepared.packings();
     products.push_back(std::move(prepared));
   }
+  const bool alone = work <= kAlone;
   const auto in_parallel = [&](std::int64_t many, auto one) {
-    if (work > kAlone && many > 0) context.parallel_for(many, std::ref(one));
+    if (!alone && many > 0) context.parallel_for(many, std::ref(one));
     else
       for (std::int64_t n = 0; n < many; ++n) one(n);
   };
@@ -207,8 +208,9 @@ void multiply(std::span<const Multiplication> list, Context& context,
     const Product<T>& p = products[n].product();
     const Division& d = divisions[n];
     const std::int64_t row = task / d.across * d.rows, column = task % d.across * d.columns;
+    // Alone, the tasks that this thread runs are somebody else's, who would stop them unnoticed.
     kernel.run(p, {row, std::min(row + d.rows, p.m), column, std::min(column + d.columns, p.n),
-                   RunningTasks::interrupt()});
+                   alone ? nullptr : RunningTasks::interrupt()});
   });
   for (const Prepared<T>& of : products) of.finish();
 }
