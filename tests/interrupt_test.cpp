@@ -1,5 +1,7 @@
 // The hook of a Context: who asks it, where a call stops, and what is left behind. Calls here would
 // last for minutes if they did not stop; nothing is timed.
+#include "api/check.h"
+#include "api/context.h"
 #include "support/attention_layers.h"
 #include "support/strands.h"
 
@@ -7,7 +9,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <memory>
 #include <thread>
 
 namespace attend::test {
@@ -186,6 +190,87 @@ TEST(Interrupt, works_with_a_parallel_for_of_the_callers_own) {
                    .interrupt = [&] { return hook(); }});
   EXPECT_THROW(call.forward(context), Interrupted);
   EXPECT_FALSE(hook.other_thread);
+}
+
+// While the caller waits it runs no task, so only the hook's own call can tell that it is one.
+TEST(Interrupt, a_hook_may_call_the_library_and_is_not_asked_by_it) {
+  std::atomic<int> questions{0};
+  int depth = 0, deepest = 0;
+  Context* self = nullptr;
+  Context context({.threads = 3, .interrupt = [&] {
+                     deepest = std::max(deepest, ++depth);
+                     if (depth < 9) self->parallel_for(2, [](std::int64_t) {});
+                     --depth;
+                     ++questions;
+                     return false;
+                   }});
+  self = &context;
+  Meeting meeting(3);
+  const std::thread::id caller = std::this_thread::get_id();
+  context.parallel_for(3, [&](std::int64_t) {
+    meeting.meet();  // so that each thread has one
+    if (std::this_thread::get_id() == caller) return;
+    EXPECT_TRUE(wait_for([&] { return questions >= 3; }));
+  });
+  EXPECT_EQ(deepest, 1);
+}
+
+TEST(Interrupt, the_message_names_the_function) {
+  LongCall call;
+  Context context({.interrupt = [] { return true; }});
+  try {
+    call.backward(context);
+    ADD_FAILURE() << "it was not interrupted";
+  } catch (const Interrupted& error) {
+    EXPECT_STREQ(error.what(),
+                 "attention_backward: interrupted; what it was to write is not complete");
+  }
+}
+
+// How often the tasks of a call ask, with one strand.
+int questions_of(const Request& request, const char* kernel = "") {
+  struct Counting : Interrupt {
+    Counting() : Interrupt{count} {}
+    static bool count(Interrupt& self, bool) noexcept {
+      ++static_cast<Counting&>(self).asked;
+      return false;
+    }
+    int asked = 0;
+  } interrupt;
+  const Decision decision = decide(request.problem, default_context().state().machine, 1, kernel);
+  std::vector<std::byte> memory(decision.workspace_bytes + 64);
+  void* at = memory.data();
+  std::size_t room = memory.size();
+  auto* const shared = static_cast<std::byte*>(std::align(64, decision.workspace_bytes, at, room));
+  for (int stage = 0; stage < decision.kernel->stages; ++stage)
+    for (std::int64_t n = 0; n < decision.tasks[static_cast<std::size_t>(stage)]; ++n)
+      decision.kernel->run(decision.problem, decision.tiles, request.call,
+                           {.stage = stage,
+                            .index = n,
+                            .shared = shared,
+                            .scratch = shared + decision.workspace.shared,
+                            .interrupt = &interrupt});
+  return interrupt.asked;
+}
+
+TEST(Interrupt, is_asked_while_weights_and_scores_are_written) {
+  constexpr std::int64_t kChunks = 40;
+  const Tensor q(Shape{1, 1, 8, 16}), k(Shape{1, 1, 256 * kChunks, 16});
+  Tensor out(q.shape()), square(Shape{1, 1, 8, 256 * kChunks});
+  for (const AttentionOutputs& outputs :
+       {AttentionOutputs{.weights = square},
+        AttentionOutputs{.scores = square, .stage = ScoreStage::raw}})
+    EXPECT_GE(questions_of(check(ForwardArguments{q, k, k, out, {}, outputs})), 2 * kChunks);
+}
+
+TEST(Interrupt, is_asked_while_the_weights_of_a_window_are_computed) {
+  const Tensor q(Shape{1, 1, 40, 16}), lse(Shape{1, 1, 40});
+  Tensor square(Shape{40, 40});
+  Request request = check(WindowArguments{q, q, lse, {.queries = 40, .keys = 40}, {}});
+  request.call.weights = {.data = reinterpret_cast<std::byte*>(square.data<float>()),
+                          .type = DType::f32,
+                          .given = true};
+  EXPECT_GE(questions_of(request), 40);
 }
 
 }  // namespace

@@ -140,7 +140,7 @@ void run_watched(Context& context) {
   for (int repeat = 0; repeat < 50; ++repeat) {
     Watch w;
     watch = &w;
-    context.state().execute(decision, {});
+    context.state().execute("attention", decision, {});
     ASSERT_EQ(w.out_of_order, 0);
     ASSERT_EQ(w.shared_scratch, 0);
     ASSERT_EQ(w.misplaced, 0);

@@ -4,8 +4,9 @@
  * against an older header runs with a newer library of the same major version.
  *
  * Results.  Every function returns a status, but for those that cannot fail. On failure nothing is
- * changed and no result is written, and attend_last_error() says what was wrong. No C++ exception
- * leaves, nothing ends the process, nothing is printed.
+ * changed and no result is written (ATTEND_INTERRUPTED: results may be there in part), and
+ * attend_last_error() says what was wrong. No C++ exception leaves, nothing ends the process,
+ * nothing is printed.
  *
  * Handles.  A new handle is returned through a function's last argument. The caller owns it and
  * calls the destroy function of its kind once; destroying NULL does nothing. Strings, and shapes
@@ -128,8 +129,8 @@ ATTEND_API attend_status attend_kernel_at(int64_t index, const char** name, cons
 
 /* ---- attention: options.h, attention.h ------------------------------------------------------ */
 
-/* Tensors: NULL is none. A number beside which a has_ stands counts with that; without it, it must
- * be 0. */
+/* Tensors: NULL is none. A number with a has_ flag is used only if the flag is set; otherwise it
+ * must be 0. */
 typedef struct attend_attention_options {
   size_t struct_size;
   double scale; /* with has_scale; else 1 / sqrt(d) */

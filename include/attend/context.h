@@ -33,7 +33,9 @@ struct ContextOptions {
   // Asked while a call runs, by the thread that made it and by no other, every 20 ms or so, between
   // tasks and inside long ones. True ends the call with Interrupted, and an exception with that
   // exception: within some ten milliseconds, and the Context can be used again. With a parallel_for
-  // of your own it is asked where that runs a body on the calling thread.
+  // of your own it is asked where that runs a body on the calling thread. If several threads use
+  // the Context, each of them asks during its own calls, possibly at once. Calls of the library
+  // from inside it do not ask.
   std::function<bool()> interrupt{};
 };
 
@@ -54,8 +56,9 @@ class ATTEND_API Context {
   int threads() const noexcept;
 
   // Calls body(0) ... body(n - 1), each once, in any order, over the Context's threads, and returns
-  // when all are done. body must not throw. It may itself call any function of the library; such
-  // calls do not ask `interrupt`, which is asked between bodies.
+  // when all are done, or throws Interrupted when `interrupt` has said so and no body is running.
+  // body must not throw. It may itself call any function of the library; such calls do not ask
+  // `interrupt`, which is asked between bodies.
   void parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body) const;
 
   static std::vector<KernelInfo> kernels();  // best first

@@ -18,9 +18,9 @@ struct Plan::State {
 
 namespace {
 
-void check_and_run(const Request& request, Context& context) {
+void check_and_run(const char* function, const Request& request, Context& context) {
   Context::State& state = context.state();
-  state.execute(*state.plan_for(request.problem), request.call);
+  state.execute(function, *state.plan_for(request.problem), request.call);
 }
 
 void same_problem(const Decision& decision, const Request& request) {
@@ -29,9 +29,10 @@ void same_problem(const Decision& decision, const Request& request) {
                                describe(request.problem)));
 }
 
-void run_planned(const Decision& decision, const Request& request, Context& context) {
+void run_planned(const char* function, const Decision& decision, const Request& request,
+                 Context& context) {
   same_problem(decision, request);
-  context.state().execute(decision, request.call);
+  context.state().execute(function, decision, request.call);
 }
 
 std::shared_ptr<const Plan::State> make_state(const Problem& problem, const PlanOptions& options,
@@ -55,7 +56,7 @@ void attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTe
                const TensorView& out, const AttentionOptions& options,
                const AttentionOutputs& outputs, Context& context) {
   reporting("attention", [&] {
-    check_and_run(check(ForwardArguments{q, k, v, out, options, outputs}), context);
+    check_and_run("attention", check(ForwardArguments{q, k, v, out, options, outputs}), context);
   });
 }
 
@@ -82,7 +83,8 @@ void attention_backward(const ConstTensorView& q, const ConstTensorView& k,
                         const AttentionGradients& gradients, const AttentionOptions& options,
                         const ConstTensorView& dlse, Context& context) {
   reporting("attention_backward", [&] {
-    check_and_run(check(BackwardArguments{q, k, v, out, lse, dout, gradients, options, dlse}),
+    check_and_run("attention_backward",
+                  check(BackwardArguments{q, k, v, out, lse, dout, gradients, options, dlse}),
                   context);
   });
 }
@@ -103,7 +105,7 @@ void merge(const std::vector<ConstTensorView>& o, const std::vector<ConstTensorV
            const TensorView& out, const TensorView& lse_out, Context& context) {
   reporting("merge", [&] {
     std::vector<Part> parts;
-    check_and_run(check(MergeArguments{o, lse, out, lse_out}, parts), context);
+    check_and_run("merge", check(MergeArguments{o, lse, out, lse_out}, parts), context);
   });
 }
 
@@ -111,7 +113,8 @@ void attention_partial(const ConstTensorView& q, const ConstTensorView& k, const
                        const TensorView& state, const AttentionOptions& options, Context& context) {
   reporting("attention_partial", [&] {
     std::vector<Part> parts;
-    check_and_run(check(PartialArguments{q, k, v, state, options}, parts), context);
+    check_and_run("attention_partial", check(PartialArguments{q, k, v, state, options}, parts),
+                  context);
   });
 }
 
@@ -119,7 +122,11 @@ Shape partial_state_shape(const ConstTensorView& q, const ConstTensorView& v) {
   if (q.rank() != 4 || v.rank() != 4)
     throw InvalidArgument(text("partial_state_shape: q is ", q.shape(), " and v ", v.shape(),
                                "; both must have 4 dimensions"));
-  return {q.size(0), q.size(1), q.size(2), v.size(3) + kStateColumns};
+  std::int64_t columns = 0;
+  if (__builtin_add_overflow(v.size(3), kStateColumns, &columns))
+    throw InvalidArgument(
+        text("partial_state_shape: dv is ", v.size(3), ", too large: a state has dv + 4 columns"));
+  return {q.size(0), q.size(1), q.size(2), columns};
 }
 
 void merge_partial(const std::vector<ConstTensorView>& states, const TensorView& state,
@@ -127,7 +134,8 @@ void merge_partial(const std::vector<ConstTensorView>& states, const TensorView&
   reporting("merge_partial", [&] {
     std::vector<Part> parts;
     if (!state) throw InvalidArgument("merge_partial: state is missing");
-    check_and_run(check(StatesArguments{"merge_partial", states, state, {}, {}}, parts), context);
+    check_and_run("merge_partial",
+                  check(StatesArguments{"merge_partial", states, state, {}, {}}, parts), context);
   });
 }
 
@@ -135,7 +143,8 @@ void finish_partial(const std::vector<ConstTensorView>& states, const TensorView
                     const TensorView& lse, Context& context) {
   reporting("finish_partial", [&] {
     std::vector<Part> parts;
-    check_and_run(check(StatesArguments{"finish_partial", states, {}, out, lse}, parts), context);
+    check_and_run("finish_partial",
+                  check(StatesArguments{"finish_partial", states, {}, out, lse}, parts), context);
   });
 }
 
@@ -170,8 +179,8 @@ void Plan::run(const ConstTensorView& q, const ConstTensorView& k, const ConstTe
                const TensorView& out, const AttentionOptions& options,
                const AttentionOutputs& outputs) const {
   reporting("attention", [&] {
-    run_planned(*state_->decision, check(ForwardArguments{q, k, v, out, options, outputs}),
-                *context_);
+    run_planned("attention", *state_->decision,
+                check(ForwardArguments{q, k, v, out, options, outputs}), *context_);
   });
 }
 
@@ -181,7 +190,7 @@ void Plan::run_backward(const ConstTensorView& q, const ConstTensorView& k,
                         const AttentionGradients& gradients, const AttentionOptions& options,
                         const ConstTensorView& dlse) const {
   reporting("attention_backward", [&] {
-    run_planned(*state_->decision,
+    run_planned("attention_backward", *state_->decision,
                 check(BackwardArguments{q, k, v, out, lse, dout, gradients, options, dlse}),
                 *context_);
   });

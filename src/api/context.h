@@ -26,8 +26,9 @@ struct Context::State {
   std::shared_ptr<const Decision> plan_for(const Problem& problem);
   std::string_view forced_kernel(Operation operation) const noexcept;
 
-  // Runs every stage of the plan; memory for its workspace is kept for the next call.
-  void execute(const Decision& decision, const Call& call);
+  // Runs every stage of the plan; memory for its workspace is kept for the next call. The function
+  // is the one that was called, for messages.
+  void execute(const char* function, const Decision& decision, const Call& call);
 
   struct Memory {
     std::byte* data = nullptr;

@@ -154,7 +154,7 @@ Statistics statistics_of(Request request, const Decision& decision, const Inspec
   std::vector<HeadSums> sums(static_cast<std::size_t>(p.batch * p.heads));
   call.heads = sums.data();
 
-  context.state().execute(decision, call);
+  context.state().execute("inspect", decision, call);
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const double share = p.metrics ? local_uniform(p, sequence_of(p, call, b)) : 0;
     for (std::int64_t h = 0; h < p.heads; ++h)
@@ -182,7 +182,7 @@ Tensor weights_of(const ConstTensorView& q, const ConstTensorView& k, const Cons
     Tensor weights = Tensor::uninitialized({window.queries, window.keys},
                                            q.dtype() == DType::f64 ? DType::f64 : DType::f32);
     request.call.weights = strided(weights);
-    context.state().execute(*plan, request.call);
+    context.state().execute("weights_of", *plan, request.call);
     return weights;
   });
 }

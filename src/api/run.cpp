@@ -67,10 +67,10 @@ void Context::parallel_for(std::int64_t n, const std::function<void(std::int64_t
   };
   const auto strands = static_cast<int>(std::min<std::int64_t>(n, state_->threads));
   on_strands(*state_, strands, take, interrupt);
-  interruption.finish();
+  interruption.finish("parallel_for");
 }
 
-void Context::State::execute(const Decision& decision, const Call& call) {
+void Context::State::execute(const char* function, const Decision& decision, const Call& call) {
   struct Lease {  // gives the workspace back, also when a caller's parallel_for throws
     State& state;
     Memory memory;
@@ -85,7 +85,7 @@ void Context::State::execute(const Decision& decision, const Call& call) {
     const int strands = static_cast<int>(std::min<std::int64_t>(decision.strands, tasks));
     Stage stage{decision, call, lease.memory.data, index, strands, interruption.get()};
     on_strands(*this, strands, stage, interruption.get());
-    interruption.finish();
+    interruption.finish(function);
   }
 }
 

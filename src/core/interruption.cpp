@@ -1,5 +1,7 @@
 #include "core/interruption.h"
 
+#include "core/text.h"
+
 #include <attend/error.h>
 
 #include <algorithm>
@@ -37,6 +39,8 @@ bool Interruption::ask_hook(Interrupt& interrupt, bool waited) noexcept {
   self.left_ = self.looks_;
   self.looked_ = now;
   if (now < thread.next) return false;
+  // What the hook calls asks nobody. (Between tasks this thread runs none: it would be asked.)
+  const RunningTasks asking(nullptr);
   try {
     interrupt.stopped.store(self.hook_(), std::memory_order_relaxed);
   } catch (...) {
@@ -48,10 +52,10 @@ bool Interruption::ask_hook(Interrupt& interrupt, bool waited) noexcept {
   return interrupt.stopped.load(std::memory_order_relaxed);
 }
 
-void Interruption::finish() const {
+void Interruption::finish(const char* function) const {
   if (!stopped.load(std::memory_order_relaxed)) return;
   if (thrown_) std::rethrow_exception(thrown_);
-  throw Interrupted("context: the call was interrupted; what it was to write is not complete");
+  throw Interrupted(text(function, ": interrupted; what it was to write is not complete"));
 }
 
 RunningTasks::RunningTasks(Interrupt* interrupt) noexcept

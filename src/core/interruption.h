@@ -24,7 +24,7 @@ class Interruption : private Interrupt {
 
   Interrupt* get() noexcept { return active_ ? this : nullptr; }
   // After the tasks: throws Interrupted, or what the hook threw, if they were stopped.
-  void finish() const;
+  void finish(const char* function) const;
 
  private:
   static bool ask_hook(Interrupt& interrupt, bool waited) noexcept;

@@ -186,6 +186,7 @@ void weights(const Problem& p, const Tiles& tiles, const Call& call, const Task&
   row.sequence = sequence_of(p, call, from.b);
   const std::int64_t begin = task.index * tiles.queries;
   for (std::int64_t n = begin; n < std::min(begin + tiles.queries, p.window_queries); ++n) {
+    if (must_stop(task.interrupt)) return;
     row.move_to(from.h, from.i + n);
     const double lse = load(call.lse, query_row(p, call.lse, row.sequence, row.h, row.i));
     const bool coarse = is_coarse(p, lse);

@@ -76,7 +76,7 @@ std::vector<ErrorCase> contexts() {
          Context context({.interrupt = [] { return true; }});
          context.parallel_for(1, [](std::int64_t) {});
        },
-       "context: the call was interrupted; what it was to write is not complete", "Interrupted"},
+       "parallel_for: interrupted; what it was to write is not complete", "Interrupted"},
   };
 }
 
