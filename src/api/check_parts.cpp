@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 namespace attend {
 namespace {
@@ -177,15 +178,24 @@ void Checker::states(const StatesArguments& a, std::vector<Part>& parts) {
              .given = true};
 }
 
-// Rows of one chunk are divided in the type they were summed in. A sink is counted once.
+// Rows of one chunk are divided in the type they were summed in, one for all: no row's bits depend
+// on another's. A sink is counted once.
 void Checker::kinds_of_states(const std::vector<Part>& parts) {
+  struct Place {
+    std::size_t n;
+    Shape row;
+  };
+  std::optional<Place> first[2];  // rows summed in f32, in f64
   for_rows({p_.batch, p_.heads, p_.q_length}, [&](const Shape& row) {
     std::size_t with_sink = parts.size();
     for (std::size_t n = 0; n < parts.size(); ++n) {
       const int found = state_kind(parts[n].o, row, "states[", n, "]");
       const auto kind = static_cast<StateKind>(found % kStateKinds);
-      if (kind == StateKind::chunk_f32) p_.type = DType::f32;
-      if (kind == StateKind::chunk_f64) p_.type = DType::f64;
+      if (kind == StateKind::chunk_f32 && !first[0]) first[0] = {n, row};
+      if (kind == StateKind::chunk_f64 && !first[1]) first[1] = {n, row};
+      if (first[0] && first[1])
+        fail("states[", first[0]->n, "] is of f32 at ", first[0]->row, " and states[", first[1]->n,
+             "] of f64 at ", first[1]->row, "; states that are joined are of one type");
       if (found < kSinkCounted) continue;
       if (with_sink < parts.size())
         fail("states[", with_sink, "] and states[", n, "] both count the sink at ", row,
@@ -193,6 +203,7 @@ void Checker::kinds_of_states(const std::vector<Part>& parts) {
       with_sink = n;
     }
   });
+  if (first[0] || first[1]) p_.type = first[0] ? DType::f32 : DType::f64;
 }
 
 Request check(const PartialArguments& a, std::vector<Part>& parts) {

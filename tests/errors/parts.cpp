@@ -132,6 +132,16 @@ std::vector<ErrorCase> of_states() {
           "two_sinks", with_sink,
           "states[1] and states[3] both count the sink at [0, 0, 0]; give sinks to one part alone"),
       finishing(
+          "states_of_two_types",
+          [](States& s) {
+            attention_partial(s.q, s.k, s.v, s.state);
+            attention_partial(s.input({2, 4, 3, 6}, DType::f64), s.input({2, 2, 5, 6}, DType::f64),
+                              s.input({2, 2, 5, 7}, DType::f64), s.other);
+            s.parts = {s.parts[0], s.other, s.state};
+          },
+          "states[2] is of f32 at [0, 0, 0] and states[1] of f64 at [0, 0, 0]; states that are "
+          "joined are of one type"),
+      finishing(
           "without_out", [](States& s) { s.merged = {}; }, "out is missing"),
       finishing(
           "out_of_another_shape",
@@ -151,6 +161,12 @@ std::vector<ErrorCase> of_states() {
          partial_state_shape(q, v);
        },
        "partial_state_shape: q is [4, 3, 6] and v [2, 2, 5, 7]; both must have 4 dimensions"},
+      {"partial_state_shape_of_the_widest_values",
+       [] {
+         const ConstTensorView v(nullptr, DType::f32, {1, 1, 1, kUnlimited});
+         partial_state_shape(v, v);
+       },
+       "partial_state_shape: dv is 9223372036854775807, too large: a state has dv + 4 columns"},
   };
 }
 
