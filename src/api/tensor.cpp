@@ -1,5 +1,6 @@
 // Shape, the views and Tensor.
 #include "api/tensor_memory.h"
+#include "core/reporting.h"
 #include "core/text.h"
 
 #include <attend/tensor.h>
@@ -285,7 +286,8 @@ struct TensorOrView::Kept {
   std::atomic<std::int64_t> count{1};
 };
 
-TensorOrView::TensorOrView(Tensor&& tensor) : kept_(new Kept{std::move(tensor)}) {
+TensorOrView::TensorOrView(Tensor&& tensor)
+    : kept_(reporting("tensor", [&] { return new Kept{std::move(tensor)}; })) {
   ConstTensorView::operator=(kept_->tensor);
 }
 

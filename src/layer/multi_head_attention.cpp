@@ -262,7 +262,12 @@ MultiHeadAttention::SavedOptions::SavedOptions(const AttentionOptions& options)
       sinks_(Tensor::copy_of(options.sinks)), blocks_(Tensor::copy_of(options.blocks.visible)),
       key_lengths_(Tensor::copy_of(options.key_lengths)),
       cu_seqlens_q_(Tensor::copy_of(options.cu_seqlens_q)),
-      cu_seqlens_k_(Tensor::copy_of(options.cu_seqlens_k)) {}
+      cu_seqlens_k_(Tensor::copy_of(options.cu_seqlens_k)) {
+  // The copies stand in for them, and the memory of views may go.
+  if (query_offset_) plain_.query_offset = {};
+  plain_.mask = plain_.bias = plain_.alibi = plain_.sinks = plain_.blocks.visible =
+      plain_.key_lengths = plain_.cu_seqlens_q = plain_.cu_seqlens_k = {};
+}
 
 MultiHeadAttention::SavedOptions::Repeated::Repeated(ConstTensorView view) : shape(view.shape()) {
   for (int dim = 0; dim < view.rank(); ++dim)
