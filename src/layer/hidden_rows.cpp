@@ -3,6 +3,7 @@
 #include "core/visibility.h"
 #include "layer/rows.h"
 
+#include <bit>
 #include <cstring>
 
 namespace attend {
@@ -16,26 +17,24 @@ bool may_hide(const AttentionOptions& o, std::int64_t queries, std::int64_t keys
 }
 
 // All of the exponent's bits: NaN or infinity.
-template <class Bits>
-bool all_finite(const Bits* x, std::int64_t count, Bits exponent) noexcept {
+template <class Bits, class T>
+bool all_finite(const T* x, std::int64_t count, Bits exponent) noexcept {
   Bits found = 0;
   for (std::int64_t n = 0; n < count; ++n)
-    found = static_cast<Bits>(found | ((x[n] & exponent) == exponent ? 1 : 0));
+    found = static_cast<Bits>(found | ((std::bit_cast<Bits>(x[n]) & exponent) == exponent ? 1 : 0));
   return found == 0;
 }
 
 bool all_finite(const std::byte* row, DType type, std::int64_t count) noexcept {
   switch (type) {
     case DType::f64:
-      return all_finite<std::uint64_t>(reinterpret_cast<const std::uint64_t*>(row), count,
+      return all_finite<std::uint64_t>(reinterpret_cast<const double*>(row), count,
                                        0x7FF0000000000000);
     case DType::f32:
-      return all_finite<std::uint32_t>(reinterpret_cast<const std::uint32_t*>(row), count,
-                                       0x7F800000);
+      return all_finite<std::uint32_t>(reinterpret_cast<const float*>(row), count, 0x7F800000);
     case DType::bf16:
-      return all_finite<std::uint16_t>(reinterpret_cast<const std::uint16_t*>(row), count, 0x7F80);
-    default:
-      return all_finite<std::uint16_t>(reinterpret_cast<const std::uint16_t*>(row), count, 0x7C00);
+      return all_finite<std::uint16_t>(reinterpret_cast<const bf16*>(row), count, 0x7F80);
+    default: return all_finite<std::uint16_t>(reinterpret_cast<const f16*>(row), count, 0x7C00);
   }
 }
 
