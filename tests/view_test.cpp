@@ -89,6 +89,10 @@ std::vector<Mistake> mistakes() {
        "view: layer 0: there is no batch element 2; there are 2"},
       {"no_queries", [](Page& p) { p.runs[0].layers[0].q = empty(); },
        "view: layer 0: there is nothing to show: 4 heads, 0 queries, 5 keys"},
+      {"key_offset_without_query_offset",
+       [](Page& p) { p.runs[0].layers[0].options.key_offset = 256; },
+       "view: layer 0: key_offset is 256 and query_offset is not given; a part of the keys needs "
+       "both, the positions of query 0 and of key 0"},
       {"tokens",
        [](Page& p) {
          p.runs[0].tokens = {"a", "b"};

@@ -98,6 +98,10 @@ Single::Single(const ViewLayer& layer, std::int64_t batch, const std::string& wh
     fail("there is nothing to show: ", heads(), " heads, ", queries(), " queries, ", keys(),
          " keys");
 
+  if (o.key_offset && !o.query_offset.all() && !o.query_offset.each())
+    fail("key_offset is ", *o.key_offset,
+         " and query_offset is not given; a part of the keys needs both, the positions of query 0 "
+         "and of key 0");
   query_offset = o.query_offset.all()    ? *o.query_offset.all()
                  : o.query_offset.each() ? whole_at(o.query_offset.each(), batch)
                                          : key_length - queries();
