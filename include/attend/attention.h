@@ -83,7 +83,7 @@ ATTEND_API void merge_partial(const std::vector<ConstTensorView>& states, const 
                               Context& context = default_context());
 
 // The same into `out` [batch, heads, queries, dv] and, if given, lse: divides, and rounds once. A
-// state that is alone stays what it is.
+// single state is not changed.
 ATTEND_API void finish_partial(const std::vector<ConstTensorView>& states, const TensorView& out,
                                const TensorView& lse = {}, Context& context = default_context());
 
@@ -92,7 +92,8 @@ ATTEND_API void finish_partial(const std::vector<ConstTensorView>& states, const
 // nothing. (o, lse) are rounded, so the result is near that of the undivided call and need not have
 // its bits: with n parts, whose |lse| are at most L, and u = 2^-53 for parts in f64, 2^-24 for f32,
 // it is off by at most 16 u (L + 32 + n) times the largest |o|, and its own rounding; and by the
-// rounding of the calls' own sums, unless the keys are cut at multiples of 256. Where u L is above
+// rounding of the calls' own sums, unless the keys are cut at multiples of 256. The rounding of
+// parts in bf16 and f16 comes on top: 2^-8 and 2^-11 times the largest |o|. Where u L is above
 // 2^-8 and more than one part counts, lse does not tell how much each weighs: that is refused.
 // Partial states know no such limit. Write attend::merge: a plain merge may find std::merge.
 ATTEND_API void merge(const std::vector<ConstTensorView>& o,

@@ -81,7 +81,9 @@ struct WeightsWindow {
 };
 
 // p = exp(s - lse) of the window, [queries, keys], f32 (f64 for f64); 0 where hidden. lse is what
-// attention() or inspect() gave for the same q, k and options. Computed in f64.
+// attention() or inspect() gave for the same q, k and options. Computed in f64. From |lse| = 4096
+// in f32, 2^20 in f64, its rounding would show: then lse is not used, and the row is summed again
+// over the keys of this call (docs/inspect.md).
 ATTEND_API Tensor weights_of(const ConstTensorView& q, const ConstTensorView& k,
                              const ConstTensorView& lse, const WeightsWindow& window,
                              const AttentionOptions& options = {},

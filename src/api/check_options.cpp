@@ -141,7 +141,7 @@ void Checker::dropout(const Dropout& dropout, const std::optional<std::int64_t>&
   if (key_offset) {
     if (origin.j != 0)
       fail("key_offset is ", *key_offset, " and dropout.origin.j ", origin.j,
-           "; both say where the keys begin, one of them must do");
+           "; both say where the keys begin, give one");
     if (*key_offset < 0)
       fail("key_offset is ", *key_offset, "; dropout draws for keys from position 0 on");
     origin.j = *key_offset;

@@ -137,7 +137,7 @@ AttentionOptions Call::options(const attend_attention_options* given, Name name)
   if (flagged(o.has_window_right, o.window_right, "window_right"))
     made.window.right = o.window_right;
   if (o.has_query_offset && o.query_offsets)
-    fail(name, " has query_offset and query_offsets; one of them must do");
+    fail(name, " has query_offset and query_offsets; give one");
   if (flagged(o.has_query_offset, o.query_offset, "query_offset"))
     made.query_offset = o.query_offset;
   if (o.query_offsets) made.query_offset = view(o.query_offsets, name / "query_offsets");

@@ -281,7 +281,7 @@ ATTEND_INLINE std::int64_t steps_by_lane(const Operands<T>& x, V (&sum)[kRows][k
           if constexpr (r >= V::kLanes / 2) after(b_at, sum[r][2]);
         });
 #ifdef __clang__  // it would load all b of a group past the prefetches, into more registers than
-                  // are
+                  // there are
       if constexpr (kLayout == Layout::along && is_wide(kVectors))
         unrolled<kRows>(
             ATTEND_EACH(r) { unrolled<kVectors>(ATTEND_EACH(n) { after(b_at, sum[r][n]); }); });

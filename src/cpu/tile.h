@@ -267,7 +267,7 @@ class Scores {
   }
 
   // Whether the scores of the tile's first row and of the first key are finite. Then q and k are,
-  // and no score is -inf, which hides a key whatever it comes from.
+  // and a score is -inf only if q . k overflows: its key weighs 0, but is not hidden.
   static bool edges_finite(const Tile<V>& tile, const T* s, int keys) noexcept {
     V check[4];  // of numbers times 0: 0, or NaN
     unrolled<4>(ATTEND_EACH(n) { check[n] = V::set(0); });
@@ -408,7 +408,7 @@ class Scores {
         const V a = V::load(added_ + j * tile.lanes + n);
         const std::int64_t x = j * tile.stride + n;
         V u = V::load(s + x);
-        V before = u;  // the bias is added
+        V before = u;  // the score before the bias
         if (p.bias_before_softcap) u = u + a;
         if (p.softcap != 0) {
           const V t = tanh_of(u * inverse);

@@ -10,9 +10,9 @@ namespace attend {
 namespace {
 
 constexpr double kOneKey = 0.5;  // half of the weight on a single, named key is a habit
-constexpr double kTurns = 0.1;   // of the weight goes to other keys than the resting place, sharply
-constexpr double kLocal = 0.8;   // a whole neighbourhood gathers weight by chance sooner,
-constexpr double kSmall = 0.5;   // and it must not be most of what there is
+constexpr double kTurns = 0.1;  // maximum - first above it: the largest weight is often not key 0's
+constexpr double kLocal = 0.8;  // a whole neighbourhood gathers weight by chance sooner,
+constexpr double kSmall = 0.5;  // and it must not be most of what there is
 constexpr double kUniform = 0.95;  // of the largest entropy that is possible
 
 struct Habit {

@@ -399,7 +399,7 @@ const std::vector<InputError> kOptions = {
      [](Arguments& a) {
        a.options.dropout = {.p = 0.5, .origin = {.j = 8}}, a.options.key_offset = 8;
      },
-     "key_offset is 8 and dropout.origin.j 8; both say where the keys begin, one of them must do"},
+     "key_offset is 8 and dropout.origin.j 8; both say where the keys begin, give one"},
     {"dropout_before_the_first_key",
      [](Arguments& a) { a.options.dropout.p = 0.5, a.options.key_offset = -1; },
      "key_offset is -1; dropout draws for keys from position 0 on"},
