@@ -3,11 +3,15 @@
 #include "command.h"
 
 #include <fcntl.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <new>
@@ -20,6 +24,7 @@ std::atomic<int> came = 0;  // any thread may be the one that is interrupted
 static_assert(std::atomic<int>::is_always_lock_free);
 
 std::atomic<void (*)()> clean_up_at_end = nullptr;
+std::terminate_handler usual_terminate = nullptr;  // prints what was thrown
 
 [[noreturn]] void end_by_terminate() {
   try {
@@ -31,25 +36,45 @@ std::atomic<void (*)()> clean_up_at_end = nullptr;
     ::_exit(kMemory);
   } catch (...) {  // a mistake of the program
   }
+  if (usual_terminate != nullptr) usual_terminate();
   std::abort();
 }
 
 constexpr std::size_t kStack = std::size_t{1} << 20;  // kernels take some hundred KiB
+constexpr std::size_t kPage = 4096;
+
+// Bytes by which the stack may grow under `ulimit -s`, at most kStack. What lies highest on it is
+// the name of the program.
+std::size_t stack_left() {
+  constexpr std::size_t kMargin = 64 << 10;
+  struct rlimit limit {};
+  if (::getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kStack;
+  const char here = 0;
+  const std::size_t used = ::getauxval(AT_EXECFN) - reinterpret_cast<std::uintptr_t>(&here);
+  if (used > limit.rlim_cur || limit.rlim_cur - used < kMargin) return 0;
+  return std::min<std::size_t>(kStack, limit.rlim_cur - used - kMargin);
+}
 
 // Not inline: its memory is free again for what is called next.
-[[gnu::noinline]] void grow_stack() {
-  void* room = ::mmap(nullptr, 2 * kStack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+[[gnu::noinline]] void touch_stack(std::size_t bytes) {
+  auto* const memory = static_cast<volatile char*>(__builtin_alloca(bytes));
+  for (std::size_t n = 1; n <= bytes; n += kPage) memory[bytes - n] = 0;  // downwards, as it grows
+}
+
+void grow_stack() {
+  const std::size_t bytes = stack_left();
+  if (bytes == 0) return;
+  void* room = ::mmap(nullptr, 2 * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (room == MAP_FAILED) throw std::bad_alloc();
-  ::munmap(room, 2 * kStack);
-  [[maybe_unused]] volatile char memory[kStack];
-  for (std::size_t n = 1; n <= kStack; n += 4096) memory[kStack - n] = 0;  // downwards, as it grows
+  ::munmap(room, 2 * bytes);
+  touch_stack(bytes);
 }
 
 }  // namespace
 
 void prepare_process() {
   grow_stack();
-  std::set_terminate(end_by_terminate);
+  usual_terminate = std::set_terminate(end_by_terminate);
   ::signal(SIGXFSZ, SIG_IGN);
   // open() takes the lowest free number. What is printed there fails: it is open the wrong way.
   for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
