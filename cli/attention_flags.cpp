@@ -1,14 +1,9 @@
 #include "attention_flags.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace attend::cli {
-namespace {
-
-constexpr std::int64_t kMostOffset = std::int64_t{1} << 62;  // as the library has it
-
-}  // namespace
-
 void add_attention_flags(CLI::App& app, AttentionFlags& flags) {
   const std::string group = kAttentionGroup;
   const auto whole = [&](const char* name, std::int64_t& value, Whole allowed, const char* text) {
@@ -36,7 +31,7 @@ void add_attention_flags(CLI::App& app, AttentionFlags& flags) {
       "meets the last key");
   app.add_option("--key-offset", flags.key_offset,
                  "Position of the first key, where k and v are a part of the keys")
-      ->transform(whole_number({1 - kMostOffset, kMostOffset - 1}))
+      ->transform(whole_number({.least = std::numeric_limits<std::int64_t>::min()}))
       ->type_name("N")
       ->group(group);
   real("--scale", flags.scale, {}, "Factor of the scores; 1 / sqrt(d_k) if not given");

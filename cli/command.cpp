@@ -105,7 +105,7 @@ void Program::add_common(const Command& command) {
   if (command.common) {
     app.add_flag("--json", common_.json, "Prints one JSON object instead of text")->group(group);
     add_whole(app, "--threads", common_.threads, {0, 4096},
-              "Threads to use; 0: one for each processor")
+              "Threads to use; 0: ATTEND_THREADS, else one for each processor")
         ->group(group);
     add_seed(app, "--seed", common_.seed, "Seed of all random numbers")->group(group);
   }

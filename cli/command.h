@@ -39,7 +39,7 @@ enum Status : int {
 // What every command takes.
 struct Common {
   bool json = false;         // one object on stdout, with a "schema"
-  std::int64_t threads = 0;  // 0: as many as the affinity mask allows
+  std::int64_t threads = 0;  // 0: ATTEND_THREADS, else one for each processor
   std::uint64_t seed = 0;    // of everything that is drawn
   bool seed_given = false;
 

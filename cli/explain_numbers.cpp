@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 
 namespace attend::cli {
 namespace {
@@ -33,7 +34,7 @@ Matrix matrix_of(const std::string& name, const Tensor& tensor,
   return m;
 }
 
-Matrix weights_of(const std::string& name, const Tensor& tensor, Origin origin) {
+Matrix parameters_of(const std::string& name, const Tensor& tensor, Origin origin) {
   Matrix m = matrix_of(name, tensor, {}, std::move(origin));
   const auto zero = [](const std::vector<double>& row) {
     return std::all_of(row.begin(), row.end(), [](double x) { return x == 0; });
@@ -67,9 +68,12 @@ void add_sums(Matrix& m, const Factor& a, const Factor& b, bool dot) {
         if (x != 0 && y != 0) sum.terms.push_back({n, x, y});
       }
       using Term = LongSum::Term;
-      std::stable_sort(sum.terms.begin(), sum.terms.end(), [](const Term& s, const Term& t) {
-        return std::abs(s.a * s.b) > std::abs(t.a * t.b);
-      });
+      const auto size = [](const Term& t) {  // NaN counts as the largest: it decides the sum
+        const double product = std::abs(t.a * t.b);
+        return std::isnan(product) ? std::numeric_limits<double>::infinity() : product;
+      };
+      std::stable_sort(sum.terms.begin(), sum.terms.end(),
+                       [&](const Term& s, const Term& t) { return size(s) > size(t); });
       sum.more = std::max<std::int64_t>(0, std::ssize(sum.terms) - kTerms);
       sum.terms.resize(sum.terms.size() - static_cast<std::size_t>(sum.more), Term{});
       std::sort(sum.terms.begin(), sum.terms.end(),

@@ -32,7 +32,7 @@ Matrix matrix_of(const std::string& name, const Tensor& tensor,
 
 // The same of a matrix [rows, columns] of weights. Where that corner is all zeros, another part is
 // taken: the one that begins with the first number that is not zero, row by row.
-Matrix weights_of(const std::string& name, const Tensor& tensor, Origin origin = {});
+Matrix parameters_of(const std::string& name, const Tensor& tensor, Origin origin = {});
 
 // A factor of a product: the last two dimensions of a tensor, behind `lead`.
 struct Factor {

@@ -119,7 +119,7 @@ class Teller {
       const std::string w = "W" + suffix(h) + "^" + letter, b = "b" + suffix(h) + "^" + letter;
       Origin origin{Rule::product, {"X", w}};
       const Tensor matrix = transposed(weight);
-      step.matrices.push_back(weights_of(w, matrix));
+      step.matrices.push_back(parameters_of(w, matrix));
       if (bias) {
         step.matrices.push_back(matrix_of(b, as_row(bias), {}));
         origin.from.push_back(b);
@@ -281,7 +281,7 @@ class Teller {
               .shapes = "[T, h d_v] [h d_v, d_model] -> [T, d_model]"};
     Origin product{};
     if (s_.layer) {
-      step.matrices.push_back(weights_of("W^O", transposed(s_.layer.o().weight())));
+      step.matrices.push_back(parameters_of("W^O", transposed(s_.layer.o().weight())));
       product = {Rule::product, {"concat", "W^O"}};
       if (s_.layer.o().bias()) {
         step.matrices.push_back(matrix_of("b^O", as_row(s_.layer.o().bias()), {}));

@@ -148,7 +148,8 @@ class Training {
   // leaves for the backward pass, and some KiB of every layer.
   void check_size(const LanguageModelOptions& form) const {
     const auto number = [](std::int64_t n) { return static_cast<double>(n); };
-    const double width = number(form.model_dim), tokens = number(settings_.batch * form.length);
+    const double width = number(form.model_dim),
+                 tokens = number(settings_.batch) * number(form.length);
     const double layer = 4 * width * width + 2 * width * number(form.hidden_dim);
     const double parameters = number(form.layers) * layer + number(form.vocabulary) * width;
     const double kept = tokens * (number(form.layers) * 5 * width + number(form.vocabulary));

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <string_view>
 
 namespace attend::cli {
@@ -16,6 +17,7 @@ std::optional<Number> whole_in(std::string_view word) {
   if (word.size() > 2 && (word.starts_with("0x") || word.starts_with("0X"))) {
     base = 16;
     word.remove_prefix(2);
+    if (word[0] == '-') return std::nullopt;
   }
   Number number{};
   const char* const end = word.data() + word.size();
@@ -29,7 +31,11 @@ std::optional<double> real_in(std::string_view word) {
   double number = 0;
   const char* const end = word.data() + word.size();
   const auto [stop, error] = std::from_chars(word.data(), end, number);
-  if (error != std::errc() || stop != end || !std::isfinite(number)) return std::nullopt;
+  // Too large or too small: the nearest number, infinity or 0.
+  if (error == std::errc::result_out_of_range)
+    number = std::strtod(std::string(word).c_str(), nullptr);
+  else if (error != std::errc()) return std::nullopt;
+  if (stop != end || !std::isfinite(number)) return std::nullopt;
   return number;
 }
 

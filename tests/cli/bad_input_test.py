@@ -34,6 +34,23 @@ class Flags(CommandTest):
         self.fails(2, "--tolerance", "check", "--tolerance", "2")
         self.fails(2, "cannot read the word 'colour=red'", "check", "--case", "colour=red")
         self.fails(2, "fish", "completion", "fish")
+        self.fails(2, "'0x-5' is not a whole number", "apply", "--key-offset", "0x-5")
+        self.fails(2, "'1e400' is not a finite number", "apply", "--scale", "1e400")
+
+    def test_a_number_too_small_is_the_nearest(self):
+        bare = "apply", "--length", 2, "--d-k", 2, "--output", "y.npy", "--scale"
+        self.run_ok(*bare, "0")
+        right = (self.folder / "y.npy").read_bytes()
+        self.run_ok(*bare, "1e-400")
+        self.assertEqual((self.folder / "y.npy").read_bytes(), right)
+
+    def test_a_part_of_the_keys_needs_the_position_of_its_queries(self):
+        self.save("q.npy", numbers((1, 1, 2, 2)))
+        for name in "inspect", "view":
+            self.fails(2, "key_offset is 256 and query_offset is not given; a part of the keys needs both, the "
+                       "positions of query 0 and of key 0", name, "--q", "q.npy", "--k", "q.npy", "--key-offset", 256)
+        self.fails(2, "it must lie between -2^62 and 2^62", "apply", "--length", 2, "--d-k", 2, "--query-offset", 0,
+                   "--key-offset", -2**62)
 
     def test_heads_that_do_not_divide(self):
         text = "model_dim 512 is not divisible by heads 7; give d_k, or one of 1 2 4 8 16"
@@ -286,6 +303,11 @@ class Memory(CommandTest):
     def test_no_memory_is_3(self):
         self.fails(3, "no memory", "apply", "--length", 10**6, "--d-k", 4, "--save-weights", "w.npy",
                    prefix=("sh", "-c", 'ulimit -v 4000000; exec "$@"', "sh"))
+
+
+    def test_a_small_stack_is_enough_for_what_is_small(self):
+        done = attend("--version", prefix=("sh", "-c", 'ulimit -s 900; exec "$@"', "sh"))
+        self.assertEqual((done.status, done.err), (0, ""))
 
 
 if __name__ == "__main__":

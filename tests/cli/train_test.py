@@ -201,6 +201,16 @@ def terminal(folder):
         assert max(len(re.sub(r"\033\[\d*m", "", line)) for line in lines) <= 80, lines
 
 
+def with_batch(checkpoint, batch):
+    """The bytes of a checkpoint (safetensors) with another size of batches."""
+    size = int.from_bytes(checkpoint[:8], "little")
+    header = json.loads(checkpoint[8:8 + size])
+    header["__metadata__"]["train.batch"] = str(batch)
+    words = json.dumps(header).encode()
+    words += b" " * (-len(words) % 8)
+    return len(words).to_bytes(8, "little") + words + checkpoint[8 + size:]
+
+
 def mistakes(folder):
     """One line each, status 2, and no file."""
     path = text_file(folder)
@@ -212,6 +222,7 @@ def mistakes(folder):
     attend(*SMALL, "--steps", 2, "--checkpoint", folder / "induction", "--seed", 3)
     attend(*SMALL, "--steps", 2, "--checkpoint", folder / "text", "--text", path)
     (folder / "broken").write_bytes((folder / "induction").read_bytes()[:-1])
+    (folder / "huge").write_bytes(with_batch((folder / "induction").read_bytes(), 2**62))
     before = sorted(p.name for p in folder.iterdir())
     for arguments, words in (
             (("--steps", 0), "--steps"),
@@ -241,6 +252,8 @@ def mistakes(folder):
     ):
         assert words in attend(*arguments, status=2), (arguments, words)
     path.write_text(path.read_text(encoding="utf-8") + "more", encoding="utf-8")
+    huge = subprocess.run([COMMAND, "train", "--resume", folder / "huge"], text=True, capture_output=True)
+    assert huge.returncode == 3 and f"batches of {2**62}" in huge.stderr, huge
     assert "is not the text" in attend("--resume", folder / "text", "--text", path, status=2)
     assert sorted(p.name for p in folder.iterdir()) == before
 
