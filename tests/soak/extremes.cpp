@@ -120,11 +120,16 @@ void set_product(Trial& trial, Dice& dice, const Extreme& e) {
   trial.plain.scale = std::ldexp(e.sign, e.exponent - of_q - of_k);
 }
 
-void set_scale(Trial& trial, Dice& dice, const Extreme& e) {
+// Products that are whole numbers, and exact.
+void set_whole(Trial& trial, Dice& dice) {
   for (Tensor* t : {&trial.q, &trial.k})
     cases::for_each_index(t->shape(), [&](const Shape& index) {
       set_value(*t, index, dice.one_of({-1.0, 0.0, 1.0}));
     });
+}
+
+void set_scale(Trial& trial, Dice& dice, const Extreme& e) {
+  set_whole(trial, dice);
   trial.plain.scale = std::ldexp(e.sign, e.exponent - 10);
 }
 
@@ -160,6 +165,8 @@ Trial extreme_trial(const SweepCase& c) {
       break;
     case Source::softcap:
       trial.plain.softcap = std::ldexp(1, dice.chance(0.5) ? e.exponent : -20);
+      // 0 or far beyond the cap: between, 1 - tanh^2 has few digits left in f32.
+      if (trial.plain.softcap < 1) set_whole(trial, dice);
       break;
     case Source::dropout: break;
   }
