@@ -2,6 +2,7 @@
 // last for minutes if they did not stop; nothing is timed.
 #include "api/check.h"
 #include "api/context.h"
+#include "layer/matmul.h"
 #include "support/attention_layers.h"
 #include "support/strands.h"
 
@@ -127,15 +128,31 @@ TEST(Interrupt, what_the_hook_throws_is_thrown_by_the_call) {
   }
 }
 
-TEST(Interrupt, ends_the_layers_whose_sums_are_long) {
-  const Linear layer({.in = 64, .out = 64});
-  const Tensor x(Shape{400000, 64});
+// One task, before which the hook is asked once: the second question is one of the sum's. The same
+// number is read again and again, so that the sum lasts for minutes and takes no memory.
+TEST(Interrupt, ends_a_single_long_sum) {
+  constexpr std::int64_t kTerms = std::int64_t{1} << 36;
+  const float number = 1;
+  const ConstTensorView row(&number, {1, kTerms}, {0, 0}), column(&number, {kTerms, 1}, {0, 0});
+  Tensor sum(Shape{1, 1});
   for (const int threads : {1, 3}) {
-    Hook first(1), later(2);
-    Context at_once = context_with(first, threads), inside = context_with(later, threads);
-    EXPECT_THROW(layer.forward(x, at_once), Interrupted);
-    EXPECT_THROW(for (;;) layer.backward(x, x.view(), inside), Interrupted);
-    EXPECT_FALSE(later.other_thread);
+    Hook hook(2);
+    Context context = context_with(hook, threads);
+    EXPECT_THROW(matmul(row, column, {}, sum, context), Interrupted);
+    EXPECT_FALSE(hook.other_thread);
+  }
+}
+
+TEST(Interrupt, ends_a_layer) {
+  const Linear layer({.in = 64, .out = 64});
+  const Tensor x(Shape{1000, 64});
+  for (const int threads : {1, 3}) {
+    Hook forward(2), backward(2);
+    Context of_forward = context_with(forward, threads),
+            of_backward = context_with(backward, threads);
+    EXPECT_THROW(for (;;) layer.forward(x, of_forward), Interrupted);
+    EXPECT_THROW(for (;;) layer.backward(x, x.view(), of_backward), Interrupted);
+    EXPECT_FALSE(forward.other_thread || backward.other_thread);
   }
 }
 

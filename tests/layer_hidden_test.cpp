@@ -23,9 +23,11 @@ struct OptionTensors {
   Tensor lengths = lengths_tensor({4, 0}), packed_lengths = lengths_tensor({2, 3}),
          starts = lengths_tensor({0, 3, 5}), key_starts = lengths_tensor({0, 4, 7});
   Tensor mask{{kBatch, 4, kQueries, kKeys}, DType::u8}, short_mask{{1, 1, 1, 4}, DType::u8};
-  Tensor tokens{{kBatch, 1, kQueries, kQueries}, DType::u8}, bias, blocks{{3, 4}, DType::u8};
+  Tensor tokens{{kBatch, 1, kQueries, kQueries}, DType::u8}, bias, blocks{{3, 4}, DType::u8}, sinks;
 
-  explicit OptionTensors(DType type) : bias(numbers({1, 4, kQueries, kKeys}, type, 3)) {
+  explicit OptionTensors(DType type)
+      : bias(numbers({1, 4, kQueries, kKeys}, type, 3)),
+        sinks(numbers({4}, type == DType::f64 ? type : DType::f32, 4)) {
     const auto fill = [](Tensor& t, auto visible) {
       for (std::int64_t n = 0; n < t.count(); ++n)
         t.data<std::uint8_t>()[n] =
@@ -54,7 +56,8 @@ std::vector<Case> cases(const OptionTensors& t) {
       {"causal_offset", {.causal = true, .query_offset = 0}},
       {"before_the_keys", {.causal = true, .query_offset = -3}},
       {"window", {.window = {0, 0}, .query_offset = 1}},
-      {"sinks_and_dropout", {.key_lengths = t.lengths, .dropout = {.p = 0.5, .seed = 3}}},
+      {"sinks_and_dropout",
+       {.sinks = t.sinks, .key_lengths = t.lengths, .dropout = {.p = 0.5, .seed = 3}}},
       {"packed",
        {.key_lengths = t.packed_lengths, .cu_seqlens_q = t.starts, .cu_seqlens_k = t.key_starts},
        true,

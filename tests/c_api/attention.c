@@ -222,7 +222,8 @@ static void dropout_arrives(void) {
 }
 
 static void halves_merge_into_the_whole(void) {
-  double q[6], k[12], v[12], whole[6], parts[2][6], lse[2][2], joined[6], joined_lse[2];
+  double q[6] = {0}, k[12] = {0}, v[12] = {0}, whole[6] = {0}, joined[6] = {0};
+  double parts[2][6], lse[2][2], joined_lse[2] = {0};
   const int64_t *rows = SHAPE(1, 1, 2, 3), *all = SHAPE(1, 1, 4, 3), *half = SHAPE(1, 1, 2, 3);
   const attend_view qv = view_of(q, ATTEND_F64, 4, rows), ov = view_of(whole, ATTEND_F64, 4, rows);
   const attend_view kv = view_of(k, ATTEND_F64, 4, all), vv = view_of(v, ATTEND_F64, 4, all);

@@ -54,7 +54,8 @@ static void check_differences(const Problem* p, double* x, const double* dx, int
 }
 
 void test_gradients(void) {
-  double dq[8], dk[12], dv[12], dbias[6], dsinks[2], dalibi[2], again[8];
+  double dq[8] = {0}, dk[12] = {0}, dv[12] = {0}, dbias[6] = {0}, dsinks[2] = {0}, dalibi[2] = {0};
+  double again[8] = {0};
   attend_attention_gradients gradients = ATTEND_INIT(attend_attention_gradients);
   const attend_view views[] = {
       view_of(dq, ATTEND_F64, 4, rows),      view_of(dk, ATTEND_F64, 4, keys),

@@ -136,7 +136,7 @@ static void differences(const Training* t, double* x, const attend_view* dx) {
 }
 
 static void gradients(int self) {
-  double query[12], key[12], value[12], dy[12], bias[9];
+  double query[12] = {0}, key[12] = {0}, value[12] = {0}, dy[12] = {0}, bias[9] = {0};
   const int64_t* shape = SHAPE(1, 3, 4);
   const attend_view qv = view_of(query, ATTEND_F64, 3, shape),
                     kv = view_of(key, ATTEND_F64, 3, shape);

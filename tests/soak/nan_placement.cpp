@@ -1,6 +1,7 @@
-// One NaN or infinity in one place of any input. Where nobody looks it changes no bit. Where
-// somebody does, it reaches what the formulas say, as NaN, and nothing else, on every kernel and
-// with any number of threads. The same through the layers and their weight gradients.
+// One NaN or infinity in one place of any input but the out and lse of backward, which are what
+// forward gave of the others. Where nobody looks it changes no bit. Where somebody does, it reaches
+// what the formulas say, as NaN, and nothing else, on every kernel and with any number of threads.
+// The same through the layers and their weight gradients.
 #include "judged.h"
 #include "layers.h"
 #include "support/dice.h"

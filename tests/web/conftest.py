@@ -106,7 +106,7 @@ def show(browser, tmp_path):
         context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme=scheme, accept_downloads=True
         )
-        context.set_default_timeout(15000)
+        context.set_default_timeout(600_000)   # for what hangs; the machine may be busy
         tab = Tab(context.new_page(), file)
         tabs.append(tab)
         contexts.append(context)

@@ -107,7 +107,7 @@ def test_a_notebook_shows_the_same_page_in_a_frame(browser, tmp_path):
     tab.on("pageerror", lambda error: complaints.append(str(error)))
     tab.goto(file.as_uri())
     frame = tab.frames[1]
-    frame.wait_for_selector("#map[data-whole=true]", state="attached", timeout=15000)
+    frame.wait_for_selector("#map[data-whole=true]", state="attached", timeout=600_000)
     frame.evaluate("() => attend.choose({ head: 2 })")
     assert frame.evaluate("() => attend.weight(0, 2, 1, 1)")["kind"] == "exact"
     tab.close()
