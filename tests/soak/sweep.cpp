@@ -245,7 +245,7 @@ int sweep_main(int argc, char** argv, const Sweep& sweep) {
     std::fprintf(stderr, "%s: %s\n", sweep.name.c_str(), error.what());
     return 2;
   }
-  for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT})
+  for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGXFSZ})
     std::signal(signal, say_what_ran);
   Runner runner(sweep, command);
   if (!command.line.empty()) {
