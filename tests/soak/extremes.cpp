@@ -209,17 +209,18 @@ std::vector<std::string> judge(const SweepCase& c, Tally& tally) {
   Bounds bounds = oracle::bounds(reader);
   for (std::size_t n = 0; n < bounds.stored.lse.size(); ++n)
     bounds.stored.lse[n] = 1 + std::abs(truth.first.lse[n]);
-  double near = 64;  // scores below kFar are counted in log2 units, which are rounded
+  double near = 64;  // gradients are made with lse, small weights by large powers: both are rounded
   for (const double lse : truth.first.lse)
     if (std::abs(lse) < kFar + 64) near = std::max(near, std::abs(lse) + 64);
   const Extents& e = reader.extents();
   const double terms = static_cast<double>(std::max({e.queries, e.keys, e.d, e.dv}));
-  const double u =
-      (64 + 16 * std::sqrt(terms)) * (type == DType::f64 ? 0x1p-53 : 0x1p-24) + 4 * near * 0x1p-53;
+  const double u_of_out = (64 + 16 * std::sqrt(terms)) * (type == DType::f64 ? 0x1p-53 : 0x1p-24);
+  const double u = u_of_out + 4 * near * 0x1p-53;
   const auto wrong = [&](const Element& x) -> std::string {
     const double exact = (truth.first.*x.member)[x.n];
     if (x.value == exact) return "";
-    const double allowed = allowed_error(x, exact, bounds, u, type);
+    const double allowed =
+        allowed_error(x, exact, bounds, x.member == &Results<double>::out ? u_of_out : u, type);
     const double error = std::abs(x.value - exact - (truth.second.*x.member)[x.n]);
     if (error <= allowed) return "";
     if (std::isinf(x.value) && std::abs(exact) + allowed > largest_finite(x.of.tensor.dtype()))

@@ -1,6 +1,7 @@
 #include "statistics.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <numeric>
 
 namespace attend::oracle {
@@ -79,8 +80,10 @@ void StatisticsExamination::check(const std::string& what, double found, double 
   if (error <= allowed) {
     worst_ = std::max(worst_, error / allowed);
   } else if (++shown_ <= 3) {
-    wrong_ += what + " is " + std::to_string(found) + ", truth " + std::to_string(truth) +
-              ", allowed error " + std::to_string(allowed) + "\n";
+    char numbers[120];
+    std::snprintf(numbers, sizeof numbers, " is %.17g, truth %.17g, allowed error %.3g\n", found,
+                  truth, allowed);
+    wrong_ += what + numbers;
   }
 }
 
@@ -239,7 +242,8 @@ void StatisticsExamination::metrics(const HeadTruth& head, const HeadStatistics&
   check("rows" + where, static_cast<double>(found.rows), entropy.rows, 0);
   const auto mean_is = [&](const char* name, double value, const Mean& mean) {
     const double rows = std::max(1.0, mean.rows);
-    check(name + where, value, mean.sum / rows, mean.off / rows);
+    // The weights' errors, and those of their sum.
+    check(name + where, value, mean.sum / rows, (mean.off + u_acc_ * std::abs(mean.sum)) / rows);
   };
   mean_is("entropy", found.entropy, entropy);
   mean_is("evenness", found.evenness, evenness);
