@@ -155,7 +155,8 @@ TEST(LayerMemory, any_allocation_that_fails_is_out_of_memory) {
   fail_each_allocation(
       "cache", [&] { layer.make_cache(2, 8, 3); }, nothing);
   fail_each_allocation(
-      "options", [] { AttentionOptions{.mask = Tensor({3}), .bias = Tensor({3})}; }, nothing);
+      "options", [] { const AttentionOptions made{.mask = Tensor({3}), .bias = Tensor({3})}; },
+      nothing);
   // The memory of a message itself.
   KvCache cache = layer.make_cache(2, 8);
   const auto refused = [](const auto& call) {
