@@ -94,12 +94,14 @@ std::string judge(Dice& dice, const Cross& clean, const Train& train, const std:
     const std::string wrong = difference_of(expected, found);
     return wrong.empty() ? "" : by + "row " + std::to_string(j) + ": " + wrong;
   }
-  // Visible: the rows of its batch element are NaN, those of the others stay.
+  // Visible: the rows of its batch element are NaN (an infinity may be a score of -inf, which weighs
+  // nothing), those of the others stay.
   const std::vector<double> y = widen(found.front().tensor), was = widen(expected.front().tensor);
   const auto of_batch = y.size() / static_cast<std::size_t>(clean.x.size(0));
   for (std::size_t n = 0; n < y.size(); ++n) {
     const bool reached = n / of_batch == static_cast<std::size_t>(b);
-    if (reached ? std::isfinite(y[n]) && clean.options.dropout.p == 0 : y[n] != was[n])
+    if (reached ? std::isnan(value) && std::isfinite(y[n]) && clean.options.dropout.p == 0
+                : y[n] != was[n])
       return by + "y [" + std::to_string(n) + "] is " + text_of(y[n]) + ", was " + text_of(was[n]);
   }
   return "";

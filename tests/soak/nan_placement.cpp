@@ -123,9 +123,9 @@ std::vector<std::string> against_truth(const WrittenList& clean, const WrittenLi
     const double then = (before.*x.member)[x.n], now = (after.*x.member)[x.n];
     if (place.name == "sinks" && x.of.name == "out" && std::isnan(after.lse[x.n / of_row]))
       return std::isnan(x.value) ? "" : "truth nan";
-    // An infinity that a softcap makes finite changes scores, and so how what stays is rounded.
-    const bool capped = trial.plain.softcap != 0 && std::isinf(place.value) && std::isfinite(now);
-    if (same(then, now) && !capped) {
+    // An infinity may leave scores finite, or hide a key: what stays in truth is rounded otherwise.
+    const bool rounded = std::isinf(place.value) && std::isfinite(now);
+    if (same(then, now) && !rounded) {
       const double value = was[x.of.name][x.n];
       return same(x.value, value) ? "" : "was " + text_of(value) + " and cannot be reached";
     }
