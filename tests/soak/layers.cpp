@@ -94,8 +94,8 @@ std::string judge(Dice& dice, const Cross& clean, const Train& train, const std:
     const std::string wrong = difference_of(expected, found);
     return wrong.empty() ? "" : by + "row " + std::to_string(j) + ": " + wrong;
   }
-  // Visible: the rows of its batch element are NaN (an infinity may be a score of -inf, which weighs
-  // nothing), those of the others stay.
+  // Visible: the rows of its batch element are NaN (an infinity may be a score of -inf, which
+  // weighs nothing), those of the others stay.
   const std::vector<double> y = widen(found.front().tensor), was = widen(expected.front().tensor);
   const auto of_batch = y.size() / static_cast<std::size_t>(clean.x.size(0));
   for (std::size_t n = 0; n < y.size(); ++n) {
