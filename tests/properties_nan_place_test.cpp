@@ -2,6 +2,7 @@
 // bit, what it must reach is NaN, and both are the same on every kernel and for any number of
 // threads. An infinity may also vanish (a score of -inf hides its key, a softcap makes it finite):
 // there the reference says what is finite.
+#include "support/head_numbers.h"
 #include "support/property_shown.h"
 
 #include "cases/random.h"
@@ -303,19 +304,6 @@ TEST(Properties, p26_weights_and_scores_of_hidden_keys_are_what_they_were) {
           << "scores";
     }
   });
-}
-
-std::vector<double> numbers_of(const HeadStatistics& h) {
-  return {static_cast<double>(h.rows),
-          h.lse,
-          h.entropy,
-          h.evenness,
-          h.maximum,
-          h.distance,
-          h.previous,
-          h.first,
-          h.diagonal,
-          h.local};
 }
 
 // Of the statistics NaN is where the reference has it, and all else is as it was.

@@ -5,6 +5,7 @@
 #include "cases/instance.h"
 #include "cases/oracle/examination.h"
 #include "cases/oracle/statistics.h"
+#include "support/head_numbers.h"
 
 namespace attend::baseline {
 namespace {
@@ -82,22 +83,6 @@ void backward(const Settings& settings, cases::Instance& in, Context& context) {
   });
 }
 
-std::vector<double> numbers_of(const HeadStatistics& h) {
-  return {static_cast<double>(h.rows),
-          h.lse,
-          h.entropy,
-          h.evenness,
-          h.maximum,
-          h.distance,
-          h.previous,
-          h.first,
-          h.diagonal,
-          h.local,
-          h.local_uniform,
-          h.duplicate,
-          h.induction};
-}
-
 void statistics(const Settings& settings, cases::Instance& in, Context& context) {
   const oracle::Reader reader({in.q, in.k, in.v, in.dout, in.dlse, in.options});
   const oracle::Inspection asked(reader);
@@ -106,7 +91,7 @@ void statistics(const Settings& settings, cases::Instance& in, Context& context)
                                  .run_inspect(in.q, in.k, in.options, asked.options);
     std::vector<double> heads;
     for (const HeadStatistics& head : found.heads)
-      for (const double x : numbers_of(head)) heads.push_back(x);
+      for (const double x : test::numbers_of(head)) heads.push_back(x);
     Line line = named("inspect", kernel, in.problem);
     line.add("lse", found.lse).add("maximum", found.maximum).add("entropy", found.entropy);
     line.add("top_keys", found.top_keys).add("top_weights", found.top_weights);

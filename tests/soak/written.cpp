@@ -1,6 +1,7 @@
 #include "written.h"
 
 #include "cases/oracle/statistics.h"
+#include "support/head_numbers.h"
 #include "support/property_compare.h"
 
 #include <cstring>
@@ -85,21 +86,8 @@ WrittenList inspected(const std::string& kernel, const Asked& asked, Context& co
                      .run_inspect(a.q, a.k, a.options, inspection.options);
   Tensor heads({static_cast<std::int64_t>(s.heads.size()), 13}, DType::f64);
   for (std::size_t n = 0; n < s.heads.size(); ++n) {
-    const HeadStatistics& h = s.heads[n];
-    const double numbers[] = {static_cast<double>(h.rows),
-                              h.lse,
-                              h.entropy,
-                              h.evenness,
-                              h.maximum,
-                              h.distance,
-                              h.previous,
-                              h.first,
-                              h.diagonal,
-                              h.local,
-                              h.local_uniform,
-                              h.duplicate,
-                              h.induction};
-    std::copy(std::begin(numbers), std::end(numbers), heads.data<double>() + 13 * n);
+    const std::vector<double> numbers = numbers_of(s.heads[n]);
+    std::copy(numbers.begin(), numbers.end(), heads.data<double>() + numbers.size() * n);
   }
   Tensor top_keys(s.top_keys.shape(), DType::f64);
   for (std::int64_t n = 0; n < s.top_keys.count(); ++n)
