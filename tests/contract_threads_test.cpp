@@ -1,30 +1,11 @@
 // The contract's sixth point: threads, fork, rounding modes.
+#include "support/fork.h"
 #include "support/property_truth.h"
-
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cfenv>
-#include <csignal>
 #include <cstdio>
 #include <thread>
-
-#if defined(__SANITIZE_THREAD__)
-#define ATTEND_TEST_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define ATTEND_TEST_TSAN 1
-#endif
-#endif
-
-// ThreadSanitizer ends a child that starts threads, if its parent had any.
-#ifdef ATTEND_TEST_TSAN
-#define SKIP_FORK_UNDER_TSAN() \
-  GTEST_SKIP() << "ThreadSanitizer does not support threads in the child of a threaded process"
-#else
-#define SKIP_FORK_UNDER_TSAN() static_assert(true)
-#endif
 
 namespace attend::test {
 namespace {
@@ -120,23 +101,16 @@ TEST(Contract, contract_6_a_call_inside_a_parallel_for) {
 
 // ---- fork() ------------------------------------------------------------------------------------
 
-// "" or how the child that ran body ended. A child that hangs is ended by an alarm.
+// "" or how the child that ran body ended.
 std::string outcome_in_child(const std::function<bool()>& body) {
   std::fflush(nullptr);
   const pid_t child = fork();
-  if (child == 0) {
-    alarm(60);
-    _exit(body() ? 0 : 1);
-  }
-  int status = 0;
-  if (child < 0 || waitpid(child, &status, 0) != child) return "no child";
-  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) return "the child hung";
-  if (WIFSIGNALED(status)) return "the child died of signal " + std::to_string(WTERMSIG(status));
-  return WEXITSTATUS(status) == 0 ? "" : "the child got other bits";
+  if (child == 0) _exit(body() ? 0 : 1);
+  return failure_of(child);
 }
 
 TEST(Contract, contract_6_the_default_context_works_after_fork) {
-  SKIP_FORK_UNDER_TSAN();
+  if (const char* why = why_no_threads_after_fork()) GTEST_SKIP() << why;
   const Workload work(6);
   Context own({.threads = 4});
   const auto all_right = [&] {
@@ -156,7 +130,8 @@ TEST(Contract, contract_6_the_default_context_works_after_fork) {
 }
 
 TEST(Contract, contract_6_fork_while_other_threads_work) {
-  SKIP_FORK_UNDER_TSAN();
+  if (const char* why = why_no_threads_after_fork()) GTEST_SKIP() << why;
+  if (const char* why = why_no_fork_beside_threads()) GTEST_SKIP() << why;
   const Workload work(4);
   Context own({.threads = 3});
   std::atomic<bool> enough{false};

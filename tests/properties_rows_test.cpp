@@ -179,6 +179,35 @@ TEST(Properties, p4_rows_in_tiles_of_every_width_equal_them_among_many) {
              });
 }
 
+// Weights so small that they count as 0 do so in every row, whatever the other rows of its tile
+// see.
+TEST(Properties, p4_vanishing_weights_vanish_in_the_row_alone_too) {
+  constexpr std::int64_t kRows = 9;
+  for (const DType type : {DType::f32, DType::f64}) {
+    Trial trial = make_trial(
+        {.type = type, .q_length = kRows, .k_length = kRows, .d = 4, .dv = 3, .causal = true});
+    fill(trial.q, 0);
+    fill(trial.k, 0);
+    // The first key weighs a subnormal number, and its k is all that dq is made of.
+    const double large = type == DType::f32 ? 0x1p100 : 0x1p600,
+                 score = type == DType::f32 ? -89.5 : -711.0;
+    trial.plain.scale = 1;
+    set_value(trial.k, {0, 0, 0, 0}, large);
+    for (std::int64_t i = 0; i < kRows; ++i) set_value(trial.q, {0, 0, i, 0}, score / large);
+    for (const KernelUnderTest& kernel : all_kernels()) {
+      if (!kernel.backward) continue;
+      SCOPED_TRACE(kernel.name);
+      const auto whole = trial.run(kernel);
+      if (!whole) continue;
+      for (std::int64_t i = 1; i < kRows; ++i) {
+        const auto alone = queries_of(trial, i, i + 1).run(kernel);
+        ASSERT_TRUE(alone);
+        EXPECT_TRUE(same_bits(take(whole->dq, 2, {i}), alone->dq)) << "row " << i;
+      }
+    }
+  }
+}
+
 TEST(Properties, p5_packed_sequences_equal_separate_calls) {
   const auto adapt = [](Case& c) {
     const Addressing packed[] = {Addressing::packed, Addressing::packed_self,

@@ -302,12 +302,10 @@ class ScoreGradients {
     T sum[kMost], dot[kMost];
     partial = scores_.compute(tile, chunk, mine, w, top,  // 1 scores, 2 mask
                               problem_.softcap != 0 ? slopes_ + at : nullptr);
-    const bool hides = partial;
     partial = partial || !Scores<V>::edges_finite(tile, w, mine.count);
     if (problem_.drop_below != 0) scores_.dropout(tile, mine, factors_);
-    const Care care{partial, hides || problem_.drop_below != 0};
-    if (tile.lanes == V::kLanes) weigh_keys<1>(tile, mine, w, dp, care, top, sum, dot);
-    else weigh_keys<kTileVectors>(tile, mine, w, dp, care, top, sum, dot);
+    if (tile.lanes == V::kLanes) weigh_keys<1>(tile, mine, w, dp, partial, top, sum, dot);
+    else weigh_keys<kTileVectors>(tile, mine, w, dp, partial, top, sum, dot);
     for (int n = 0; n < tile.lanes; ++n) {  // joined in f64, in ascending order
       const double part =
           top[n] < std::numeric_limits<T>::lowest() ? kMinusInfinity : static_cast<double>(top[n]);
@@ -322,15 +320,10 @@ class ScoreGradients {
 
   int tile_lanes() const noexcept { return used > 1 ? kMost : tiles[0].lanes; }
 
-  struct Care {
-    bool marks;    // pairs may be hidden, also by a score of -inf
-    bool gradual;  // weights below the smallest normal number are kept
-  };
-
   // dp = v . dout of every key in the runs (4 reversed), then w = exp(s - top) (3 softmax) and
   // the sums of w and of w dp.
   template <int kVectors>
-  void weigh_keys(const Rows& tile, const Runs& mine, T* w, T* dp, Care care, T* top, T* sum,
+  void weigh_keys(const Rows& tile, const Runs& mine, T* w, T* dp, bool marks, T* top, T* sum,
                   T* dot) const noexcept {
     for (int r = 0; r < mine.runs; ++r) {
       const Run& run = mine.run[r];
@@ -373,7 +366,7 @@ class ScoreGradients {
         to = run.at + run.count - from < left ? run.at + run.count : from + left;
         if (key / 16 != block) unrolled<kVectors>(close);
         block = key / 16;
-        if (!care.marks && !drops) {
+        if (!marks && !drops) {
           for (int j = from; j < to; ++j) {
             unrolled<kVectors>(ATTEND_EACH(n) {
               const std::int64_t at = j * stride + n * V::kLanes;
@@ -390,7 +383,7 @@ class ScoreGradients {
               const V u = V::load(w + at);
               const auto hidden = less(u, least);
               const V t = (u - base[n]) * log2e;
-              const V weight = select(hidden, zero, care.gradual ? exp2_gradual(t) : exp2_of(t));
+              const V weight = select(hidden, zero, drops ? exp2_gradual(t) : exp2_of(t));
               V d = select(hidden, zero, V::load(dp + at)), mark = weight;
               if (drops) {
                 const V keep = V::load(factors_ + (j * kVectors + n) * V::kLanes);

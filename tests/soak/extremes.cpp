@@ -195,9 +195,11 @@ double allowed_error(const Element& x, double truth, const Bounds& bounds, doubl
     return 8 * std::max(u_out, unit_roundoff(type == DType::f64 ? type : DType::f32)) *
                std::abs(truth) +
            u;
+  // Weights below the accumulator's smallest normal number are 0.
+  const double least = std::max(smallest(type), type == DType::f64 ? 0x1p-1022 : 0x1p-126);
   return u * (bounds.stored.*x.member)[x.n] +
          4 * unit_roundoff(type) * (bounds.stored.*x.member)[x.n] +
-         2 * smallest(type) * (bounds.vanished.*x.member)[x.n] + u_out * std::abs(truth) + tiny_out;
+         2 * least * (bounds.vanished.*x.member)[x.n] + u_out * std::abs(truth) + tiny_out;
 }
 
 std::vector<std::string> judge(const SweepCase& c, Tally& tally) {
@@ -214,7 +216,11 @@ std::vector<std::string> judge(const SweepCase& c, Tally& tally) {
     if (std::abs(lse) < kFar + 64) near = std::max(near, std::abs(lse) + 64);
   const Extents& e = reader.extents();
   const double terms = static_cast<double>(std::max({e.queries, e.keys, e.d, e.dv}));
-  const double u_of_out = (64 + 16 * std::sqrt(terms)) * (type == DType::f64 ? 0x1p-53 : 0x1p-24);
+  // Weights are powers of two, of products with log2(e) that are rounded; the smallest have the
+  // largest, ln of the smallest number.
+  const double power = type == DType::f64 ? 745 : 104;
+  const double u_of_out =
+      (power + 64 + 16 * std::sqrt(terms)) * (type == DType::f64 ? 0x1p-53 : 0x1p-24);
   const double u = u_of_out + 4 * near * 0x1p-53;
   const auto wrong = [&](const Element& x) -> std::string {
     const double exact = (truth.first.*x.member)[x.n];

@@ -45,7 +45,8 @@ struct Parts {
   std::vector<std::vector<double>> o_values, lse_values;  // the same
 };
 
-// One row of the parts: how many of them count, and the largest |lse| and |o| of these.
+// One row of the parts: how many of them count, the largest |lse| of these, and the largest |o|, of
+// the others by what is left of it: they may hold the only o that is not 0.
 struct Row {
   int count = 0;
   double lse = 0, o = 0;
@@ -57,13 +58,14 @@ Row row_of(const Parts& parts, std::size_t row, double nothing = kNothing) {
   for (const auto& lse : parts.lse_values) most = std::max(most, lse[row]);
   Row found;
   for (std::size_t n = 0; n < parts.o.size() && std::isfinite(most); ++n) {
-    const double lse = parts.lse_values[n][row];
-    if (!(most - lse <= nothing)) continue;
-    ++found.count;
-    found.lse = std::max(found.lse, std::abs(lse));
+    const double lse = parts.lse_values[n][row], below = most - lse;
+    const bool counts = below <= nothing;
+    found.count += counts ? 1 : 0;
+    if (counts) found.lse = std::max(found.lse, std::abs(lse));
+    const double left = counts ? 1 : lse == -INFINITY ? 0 : (1 + below) * std::exp(-below);
     const auto dv = static_cast<std::size_t>(parts.o[n].size(3));
     for (std::size_t x = row * dv; x < (row + 1) * dv; ++x)
-      found.o = std::max(found.o, std::abs(parts.o_values[n][x]));
+      found.o = std::max(found.o, left * std::abs(parts.o_values[n][x]));
   }
   return found;
 }

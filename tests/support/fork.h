@@ -14,9 +14,13 @@
 
 #if defined(__SANITIZE_THREAD__)
 #define ATTEND_TEST_TSAN 1
+#elif defined(__SANITIZE_ADDRESS__)
+#define ATTEND_TEST_ASAN 1
 #elif defined(__has_feature)
 #if __has_feature(thread_sanitizer)
 #define ATTEND_TEST_TSAN 1
+#elif __has_feature(address_sanitizer)
+#define ATTEND_TEST_ASAN 1
 #endif
 #endif
 
@@ -32,6 +36,15 @@ inline const char* why_no_threads_after_fork() {
   pthread_getname_np(pthread_self(), name, sizeof(name));
   if (std::string_view(name).starts_with("qemu-"))
     return "qemu fails when the child of a process with threads starts threads";
+  return nullptr;
+#endif
+}
+
+// Null, or why a process whose other threads are at work cannot fork here.
+inline const char* why_no_fork_beside_threads() {
+#ifdef ATTEND_TEST_ASAN
+  return "a fork leaves the address sanitizer's locks locked that other threads hold";
+#else
   return nullptr;
 #endif
 }

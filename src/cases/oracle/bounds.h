@@ -14,7 +14,8 @@ namespace attend::oracle {
 //                scores costs.
 //   stored       once. Times the unit roundoff of the tensors' type, it bounds what rounding p, ds,
 //                out and the like to that type costs.
-//   vanished     as 1. Times the smallest number of the type, it bounds what their underflow costs.
+//   vanished     as 1. Times the smallest number of the type, or the smallest normal one of the
+//                accumulator, it bounds what their underflow costs.
 struct Bounds {
   Results<double> accumulated, stored, vanished;
 };

@@ -71,7 +71,9 @@ void Examination::compare(const char* what, const ConstTensorView& found,
   const double u_acc = (16 + 4 * std::sqrt(terms_)) * accumulator_;
   const double u_type = unit_roundoff(problem_.type), u_out = unit_roundoff(found.dtype());
   // What is written is rounded; the textbook row stores it in the tensors' type before.
-  const double tiny = smallest(problem_.type),
+  // Weights below the accumulator's smallest normal number are 0.
+  const double least = problem_.type == DType::f64 ? 0x1p-1022 : 0x1p-126;
+  const double tiny = std::max(smallest(problem_.type), least),
                tiny_out = accumulator_ > 0x1p-24 ? tiny : smallest(found.dtype());
   const double largest = largest_finite(found.dtype());
   if (values.size() != (truth_.first.*member).size()) {

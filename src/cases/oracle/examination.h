@@ -36,9 +36,10 @@ struct Judgement {
 //   tiny_out
 // of the truth. u are unit roundoffs: of the accumulator (f32, or f64 for f64; the textbook row,
 // which stores its scores in the tensors' type, has that one), of the tensors' type, and of what is
-// written; tiny are the smallest numbers of the types. accumulated, stored and vanished are sums
-// over absolute values (truth.h). n, the longest of d, dv and the lengths, is how many terms are
-// summed: the rounding errors of such a sum add up like a random walk, about sqrt(n).
+// written; tiny are the smallest numbers of the types, tiny_type at least the smallest normal one
+// of the accumulator. accumulated, stored and vanished are sums over absolute values (truth.h). n,
+// the longest of d, dv and the lengths, is how many terms are summed: the rounding errors of such a
+// sum add up like a random walk, about sqrt(n).
 class Examination {
  public:
   explicit Examination(const cases::Case& problem, Judgement judgement = {});

@@ -9,6 +9,20 @@ namespace {
 
 constexpr double kUnderflow = 0x1p-126;  // a weight below this may have become 0
 
+// A sum, with the digits that rounding takes: thousands of equal weights round to the same side.
+struct Sum {
+  double high = 0, low = 0, terms = 0;
+  void operator+=(double x) {
+    const double sum = high + x, of_x = sum - high;
+    low += (high - (sum - of_x)) + (x - of_x);
+    high = sum;
+    terms += 1;
+  }
+  // What a kernel may lose that adds the terms, none of them negative, one by one in f64.
+  double loss() const { return terms * 0x1p-53 * high; }
+  operator double() const { return high + low; }
+};
+
 std::size_t at(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 bool packed_keys(const AttentionOptions& options) {
@@ -96,7 +110,8 @@ void StatisticsExamination::rows(const HeadTruth& head, const Statistics& found,
     const Row& row = head.rows.queries[at(i)];
     const std::size_t n = at((row.b * heads + head.h) * length + row.t);
     const std::string name = "[" + std::to_string(n) + "]";
-    double most = 0, h = 0, off = 0, h_off = 0;
+    double most = 0, off = 0, h_off = 0;
+    Sum h;
     std::vector<std::int64_t> order;
     for (std::int64_t j = 0; j < head.keys; ++j) {
       const std::size_t ij = head.ij(i, j);
@@ -110,7 +125,7 @@ void StatisticsExamination::rows(const HeadTruth& head, const Statistics& found,
     }
     check("lse" + name, lse[n], truth_.lse[n], u_acc_ * bounds_.lse[n]);
     check("maximum" + name, maximum[n], most, off);
-    check("entropy" + name, entropy[n], h, h_off);
+    check("entropy" + name, entropy[n], h, h_off + h.loss());
     std::stable_sort(order.begin(), order.end(), [&](std::int64_t x, std::int64_t y) {
       return head.p[head.ij(i, x)] > head.p[head.ij(i, y)];
     });
@@ -141,7 +156,8 @@ void StatisticsExamination::rows(const HeadTruth& head, const Statistics& found,
 void StatisticsExamination::keys(const HeadTruth& head, const Statistics& found) {
   const std::vector<double> mass = widen(found.key_mass);
   for (std::int64_t j = 0; j < head.listed; ++j) {
-    double truth = 0, off = 0;
+    Sum truth;
+    double off = 0;
     for (std::int64_t i = 0; j < head.keys && i < head.queries; ++i) {
       if (!head.visible[head.ij(i, j)]) continue;
       truth += head.p[head.ij(i, j)];
@@ -150,7 +166,7 @@ void StatisticsExamination::keys(const HeadTruth& head, const Statistics& found)
     const bool packed = packed_keys(reader_.arguments().options);
     const std::int64_t b = packed ? 0 : head.b, t = packed ? head.rows.keys[at(j)].t : j;
     const std::size_t n = at((b * reader_.extents().heads + head.h) * found.key_mass.size(2) + t);
-    check("key_mass[" + std::to_string(n) + "]", mass[n], truth, off);
+    check("key_mass[" + std::to_string(n) + "]", mass[n], truth, off + truth.loss());
   }
 }
 
@@ -159,7 +175,8 @@ void StatisticsExamination::map(const HeadTruth& head, const Statistics& found) 
   const std::int64_t rows = found.tile_mean.size(2), columns = found.tile_mean.size(3);
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t c = 0; c < columns; ++c) {
-      double sum = 0, most = 0, off = 0, largest_off = 0, visible = 0;
+      Sum sum;
+      double most = 0, off = 0, largest_off = 0, visible = 0;
       const std::int64_t i_end = std::min(head.queries, (r + 1) * found.tile_queries);
       const std::int64_t j_end = std::min(head.keys, (c + 1) * found.tile_keys);
       for (std::int64_t i = r * found.tile_queries; i < i_end; ++i) {
@@ -177,7 +194,8 @@ void StatisticsExamination::map(const HeadTruth& head, const Statistics& found) 
           at(((head.b * reader_.extents().heads + head.h) * rows + r) * columns + c);
       const std::string name = "[" + std::to_string(n) + "]";
       const bool none = visible == 0;
-      check("tile_mean" + name, means[n], none ? -1 : sum / visible, none ? 0 : off / visible);
+      check("tile_mean" + name, means[n], none ? -1 : sum / visible,
+            none ? 0 : (off + sum.loss()) / visible);
       check("tile_maximum" + name, maxima[n], none ? -1 : most, none ? 0 : largest_off);
     }
   }
@@ -186,7 +204,8 @@ void StatisticsExamination::map(const HeadTruth& head, const Statistics& found) 
 void StatisticsExamination::metrics(const HeadTruth& head, const HeadStatistics& found,
                                     const InspectOptions& options) {
   struct Mean {
-    double sum = 0, off = 0, rows = 0;
+    Sum sum;
+    double off = 0, rows = 0;
     void add(double value, double error) { sum += value, off += error; }
   };
   Mean entropy, evenness, maximum, distance, previous, first, diagonal, local, uniform, duplicate,
@@ -195,7 +214,8 @@ void StatisticsExamination::metrics(const HeadTruth& head, const HeadStatistics&
   for (std::int64_t i = 0; i < head.queries; ++i) {
     const std::int64_t position = i + head.rows.offset;
     const bool token = position >= 0 && position < head.keys;
-    double h = 0, h_off = 0, most = 0, most_off = 0, visible = 0, near = 0, positions = 0;
+    Sum h;
+    double h_off = 0, most = 0, most_off = 0, visible = 0, near = 0, positions = 0;
     bool has_duplicate = false, has_induction = false;
     for (std::int64_t j = 0; j < head.keys; ++j) {
       const std::size_t ij = head.ij(i, j);
@@ -232,10 +252,10 @@ void StatisticsExamination::metrics(const HeadTruth& head, const HeadStatistics&
     uniform.add(positions > 0 ? near / positions : 0, 0);
     for (Mean* mean : {&entropy, &maximum, &distance, &previous, &first, &diagonal, &local})
       mean->rows += visible > 0;
-    entropy.add(h, h_off);
+    entropy.add(h, h_off + h.loss());
     maximum.add(most, most_off);
     evenness.rows += visible > 1;
-    if (visible > 1) evenness.add(h / std::log(visible), h_off / std::log(visible));
+    if (visible > 1) evenness.add(h / std::log(visible), (h_off + h.loss()) / std::log(visible));
   }
   const std::string where =
       " of head " + std::to_string(head.h) + ", batch " + std::to_string(head.b);
@@ -243,7 +263,7 @@ void StatisticsExamination::metrics(const HeadTruth& head, const HeadStatistics&
   const auto mean_is = [&](const char* name, double value, const Mean& mean) {
     const double rows = std::max(1.0, mean.rows);
     // The weights' errors, and those of their sum.
-    check(name + where, value, mean.sum / rows, (mean.off + u_acc_ * std::abs(mean.sum)) / rows);
+    check(name + where, value, mean.sum / rows, (mean.off + mean.sum.loss()) / rows);
   };
   mean_is("entropy", found.entropy, entropy);
   mean_is("evenness", found.evenness, evenness);
