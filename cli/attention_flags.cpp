@@ -1,9 +1,26 @@
 #include "attention_flags.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <limits>
 
 namespace attend::cli {
+namespace {
+
+// A number that the type of the scores has no place for would become an infinity, and every weight
+// a NaN.
+void check_finite(const char* flag, double number, DType type) {
+  if (type == DType::f64 || std::isfinite(static_cast<float>(number))) return;
+  char digits[32];
+  std::snprintf(digits, sizeof digits, "%.9g", number);
+  throw UsageError(std::string(flag) + ": " + digits +
+                   " is too large; the scores are f32, whose numbers lie between -3.4e38 and "
+                   "3.4e38 (--type f64 has larger ones)");
+}
+
+}  // namespace
+
 void add_attention_flags(CLI::App& app, AttentionFlags& flags) {
   const std::string group = kAttentionGroup;
   const auto whole = [&](const char* name, std::int64_t& value, Whole allowed, const char* text) {
@@ -84,12 +101,16 @@ LoadedOptions load_options(const AttentionFlags& flags, DType type, bool convert
   const auto list = [&](const std::string& source) {
     return source.empty() ? ConstTensorView() : keep(load_list(source));
   };
-  const auto statistics = [&](const std::string& source) {
+  const auto statistics = [&](const char* flag, const std::string& source) {
     if (source.empty()) return ConstTensorView();
+    if (const auto numbers = real_numbers_in(source))
+      for (const double number : *numbers) check_finite(flag, number, statistics_type(type));
     Tensor tensor = load_list(source, statistics_type(type));
     return keep(convert ? converted(std::move(tensor), statistics_type(type)) : std::move(tensor));
   };
 
+  check_finite("--scale", flags.scale.value_or(1), statistics_type(type));
+  check_finite("--softcap", flags.softcap, statistics_type(type));
   o.scale = flags.scale;
   o.softcap = flags.softcap;
   o.bias_before_softcap = flags.bias_before_softcap;
@@ -99,8 +120,8 @@ LoadedOptions load_options(const AttentionFlags& flags, DType type, bool convert
   o.bias = file(flags.bias);
   if (o.bias && convert && o.bias.dtype() != DType::f32)
     o.bias = keep(converted(Tensor::copy_of(o.bias), type));
-  o.alibi = statistics(flags.alibi);
-  o.sinks = statistics(flags.sinks);
+  o.alibi = statistics("--alibi", flags.alibi);
+  o.sinks = statistics("--sinks", flags.sinks);
   o.blocks = {file(flags.blocks), flags.block_query_size, flags.block_key_size};
   o.key_lengths = list(flags.key_lengths);
   o.cu_seqlens_q = list(flags.cu_seqlens_q);
