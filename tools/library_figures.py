@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""How large attend's library is and how long it took to compile: library_figures.py BUILD
+"""How large attend's library is and how long it took to compile.
 
 BUILD is a folder that Ninja built. The time is that of all files of the library one after the other,
 as Ninja noted it: of one core, on a machine that did nothing else and without ccache.
 """
+import argparse
 import pathlib
-import sys
 
-build = pathlib.Path(sys.argv[1])
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("build", metavar="BUILD", type=pathlib.Path)
+build = parser.parse_args().build
+if not (build / ".ninja_log").is_file():
+    parser.error(f"{build} has no .ninja_log: Ninja did not build there")
 seconds = {}   # a file compiled twice counts once
 for line in (build / ".ninja_log").read_text().splitlines()[1:]:
     begin, end, _, output, _ = line.split("\t")
