@@ -21,6 +21,8 @@ OPENING = """# Performance
 
 How fast attend is beside PyTorch, ONNX Runtime and NumPy, all called from Python with f32 tensors. `./run bench` measures it
 on your machine: [below](#how-it-is-measured) is how. `attend bench` times the kernels alone, from C++.
+
+Bars are the goals that attend sets itself (`bench/bars.py`): what is wanted, what a run found, and whether that is enough.
 """
 CLOSING = """## How it is measured
 - Each library has its own process, pinned to the same cores, and they take turns: one computes, the others sleep. In one
