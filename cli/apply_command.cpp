@@ -161,7 +161,8 @@ int run(const CLI::App& app, const ApplyOptions& options, const std::string& ker
   check_sizes(app, mode);
   check_kernel(kernel);
   const auto context = common.context(kernel.empty() ? "" : "forward:" + kernel);
-  Outputs outputs;
+  Outputs outputs(app, {"--output", "--save-weights", "--save-lse", "--save-scores", "--trace",
+                        "--save-layer"});
   const Applied done = apply(options, mode, common.seed, *context, outputs);
   if (common.json) print_json(done, outputs, context->threads());
   else print_text(done, outputs, context->threads());

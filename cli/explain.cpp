@@ -81,9 +81,9 @@ void introduce_notes(Explanation& e) {
           "其说法、正确结果和原因列在一起（全部更正见 docs/corrections.md）。"});
 }
 
-int explain(const ExplainOptions& o, const Common& common) {
+int explain(const CLI::App& app, const ExplainOptions& o, const Common& common) {
   const Language language = o.language == "zh" ? Language::chinese : Language::english;
-  Outputs outputs;
+  Outputs outputs(app, {"--html", "--save-layer", "--save-input"});
   for (const std::string& path : {o.html, o.save_layer, o.save_input}) outputs.reserve_file(path);
   const auto context = common.context();
   Explanation e = explanation_of(o, *context);
@@ -121,7 +121,7 @@ void add_explain(Program& program) {
       [=](const Common& common) {
         const std::vector<std::string>& paths = options->files.paths;
         check_flags(**self, paths.size() == 1 ? paths[0] : "files");
-        return explain(*options, common);
+        return explain(**self, *options, common);
       });
   *self = &app;
   ExplainFiles& files = options->files;

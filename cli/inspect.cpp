@@ -349,7 +349,7 @@ std::vector<ExactWindow> exact_windows(const InspectCommand& command,
 }
 
 int run(const CLI::App& app, InspectCommand& command, const Common& common) {
-  Outputs outputs;
+  Outputs outputs(app, {"--output"});
   if (!command.output.empty() && !command.output.ends_with(".safetensors"))
     throw UsageError("'" + command.output + "' must end in .safetensors");
   if (command.rows && app.count("--top-k") == 0) command.options.top_k = 3;

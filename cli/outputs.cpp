@@ -1,6 +1,7 @@
 #include "outputs.h"
 
 #include "signals.h"
+#include "words.h"
 
 #include <unistd.h>
 
@@ -121,6 +122,32 @@ class Staged {
 
 }  // namespace
 
+Outputs::Outputs(const CLI::App& app, const std::vector<std::string>& flags_of_outputs) {
+  const auto contains = [](const std::vector<std::string>& list, const std::string& word) {
+    return std::find(list.begin(), list.end(), word) != list.end();
+  };
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string flag = option->get_name();
+    const bool files = option->get_positional() || type_of(*option).starts_with("FILE");
+    if (!files || contains(flags_of_outputs, flag)) continue;
+    const std::vector<std::string> subjects = choices(*option);  // words that are no files
+    for (const std::string& text : option->results()) {
+      if (contains(subjects, text)) continue;
+      inputs_.push_back({flag, text});
+      if (const std::size_t at = text.rfind(".safetensors:"); at != std::string::npos)
+        inputs_.push_back({flag, text.substr(0, text.find(':', at))});
+    }
+  }
+}
+
+void Outputs::check_inputs(const std::string& path, const std::string& instead) const {
+  std::error_code none;  // of two files one of which is not there
+  for (const Input& input : inputs_)
+    if (input.flag != instead && fs::equivalent(path, input.path, none))
+      throw UsageError(path + " would replace the input " + input.path +
+                       "; give the output another name");
+}
+
 std::vector<Outputs::File>::iterator Outputs::find(const std::string& path) {
   const fs::path target = target_of(path);
   return std::find_if(files_.begin(), files_.end(),
@@ -132,10 +159,13 @@ void Outputs::reserve(const std::string& text, const std::string& name, DType ty
   const TensorPlace place = place_of(text);
   if (place.npy && type == DType::bf16)
     throw UsageError(text + ": .npy has no bf16; write to .safetensors, or give --type f32");
+  check_inputs(place.path, "");
   check_writable(place.path);
   auto file = find(place.path);
   if (file == files_.end()) file = files_.insert(file, {place.path, place.npy, false, {}, {}});
   const std::string inside = place.name.empty() ? name : place.name;
+  if (inside == "__metadata__")  // the key of the metadata in the file's header
+    throw UsageError(text + ": no tensor can be named __metadata__");
   const bool taken = std::any_of(file->entries.begin(), file->entries.end(), [&](const Entry& e) {
     return place.npy || e.tensor.name == inside;
   });
@@ -149,8 +179,9 @@ void Outputs::put(const std::string& name, const ConstTensorView& tensor) {
       if (entry.reserved == name) entry.tensor.tensor = tensor;
 }
 
-void Outputs::reserve_file(const std::string& path) {
+void Outputs::reserve_file(const std::string& path, const std::string& instead) {
   if (path.empty()) return;
+  check_inputs(path, instead);
   check_writable(path);
   if (find(path) != files_.end()) throw UsageError(path + " is to be written twice");
   files_.push_back({path, false, true, {}, {}});
@@ -170,17 +201,21 @@ void Outputs::write() const {
     if (file.whole && !file.writer) continue;
     end_if_asked();
     const fs::path stage = staged.stage(file.path);
+    const auto in_place = [&](std::string message) {  // the user knows the file by its own name
+      if (const std::size_t at = message.find(stage.string()); at != std::string::npos)
+        message.replace(at, stage.string().size(), file.path);
+      return message;
+    };
     try {
       std::vector<NamedView> tensors;
       for (const Entry& entry : file.entries) tensors.push_back(entry.tensor);
       if (file.writer) file.writer(stage);
       else if (file.npy) save_npy(stage, tensors[0].tensor);
       else save_safetensors(stage, tensors);
-    } catch (const FileError& error) {  // the user knows the file by its own name
-      std::string message = error.what();
-      if (const std::size_t at = message.find(stage.string()); at != std::string::npos)
-        message.replace(at, stage.string().size(), file.path);
-      throw FileError(message);
+    } catch (const FileError& error) {
+      throw FileError(in_place(error.what()));
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(in_place(error.what()));
     }
   }
   end_if_asked();

@@ -1,6 +1,6 @@
 // The files that a command writes: all of them, or none. They are written beside their places
 // first, under other names, and put there when every one is whole; where one cannot be put, those
-// before it are taken back. Ctrl-C waits for that.
+// before it are taken back. Ctrl-C waits for that. None may be a file that the command reads.
 #pragma once
 
 #include "tensors.h"
@@ -14,6 +14,10 @@ namespace attend::cli {
 
 class Outputs {
  public:
+  Outputs() = default;  // of a command that reads no files
+  // Files that the command's other flags name are read.
+  Outputs(const CLI::App& app, const std::vector<std::string>& flags_of_outputs);
+
   // A place for a tensor, "y.npy" or "r.safetensors:y"; more than one may go into one safetensors
   // file. Without a name the tensor is called `name`. Throws at once where nothing can be written,
   // before any work is done. An empty text is no place.
@@ -24,7 +28,8 @@ class Outputs {
 
   // A file that somebody else knows how to write. If it is never put, it is not written here.
   using Writer = std::function<void(const std::filesystem::path&)>;
-  void reserve_file(const std::string& path);
+  // It may replace the file that the flag `instead` named.
+  void reserve_file(const std::string& path, const std::string& instead = {});
   void put_file(const std::string& path, Writer writer);
 
   void write() const;
@@ -41,9 +46,14 @@ class Outputs {
     std::vector<Entry> entries;
     Writer writer;
   };
+  struct Input {
+    std::string flag, path;
+  };
   std::vector<File>::iterator find(const std::string& path);
+  void check_inputs(const std::string& path, const std::string& instead) const;
 
   std::vector<File> files_;
+  std::vector<Input> inputs_;
 };
 
 }  // namespace attend::cli

@@ -214,10 +214,11 @@ void print_result(const Training& training, const Verdict& verdict, bool json) {
   std::cout << verdict.text;
 }
 
-int train(const TrainOptions& options, const Common& common) {
-  Outputs outputs;  // the checkpoint is written on the way
-  for (const std::string& path : {options.checkpoint, options.plot, options.save})
-    outputs.reserve_file(path);
+int train(const CLI::App& app, const TrainOptions& options, const Common& common) {
+  Outputs outputs(app, {"--checkpoint", "--plot", "--save"});
+  outputs.reserve_file(options.checkpoint, "--resume");  // it is written on the way
+  outputs.reserve_file(options.plot);
+  outputs.reserve_file(options.save, "--resume");
   Training training(options, common);
   {
     const Interrupts interrupts;
@@ -261,7 +262,7 @@ void add_train(Program& program) {
             throw UsageError(option->get_name() + " needs --text");
         if ((*self)->count("--checkpoint-every") > 0 && options->checkpoint.empty())
           throw UsageError("--checkpoint-every needs --checkpoint");
-        return train(*options, common);
+        return train(**self, *options, common);
       });
   *self = &app;
   const auto file = [&](const char* flag, std::string& path, const char* description) {

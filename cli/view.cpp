@@ -49,7 +49,7 @@ void print_json(const ViewCommand& command, const std::vector<ViewRun>& runs,
 int run(const CLI::App& app, ViewCommand& command, const Common& common) {
   if (!command.output.ends_with(".html") && !command.output.ends_with(".htm"))
     throw UsageError("'" + command.output + "' must end in .html");
-  Outputs outputs;
+  Outputs outputs(app, {"--output"});
   outputs.reserve_file(command.output);
   for (const std::string& text : command.windows) command.page.windows.push_back(window_of(text));
   command.page.embed_bytes = static_cast<std::int64_t>(command.embed * (1 << 20));
