@@ -145,7 +145,8 @@ class Reader {
     for (const std::string& prefix : prefixes) list += " '" + prefix + "'";
     if (prefixes.empty())
       throw UsageError(f_.paths[0] +
-                       " is no saved trace: it has no weights [batch, heads, queries, keys]");
+                       " is no saved trace: it has no weights [batch, heads, queries, keys]" +
+                       instead_of_trace(file));
     const std::string prefix =
         f_.layer.prefix.empty() && prefixes.size() == 1 ? prefixes[0] : f_.layer.prefix;
     if (std::find(prefixes.begin(), prefixes.end(), prefix) == prefixes.end())
@@ -163,6 +164,15 @@ class Reader {
       s_.scale = 1 / std::sqrt(static_cast<double>(s_.q.size(3)));
     title_ = "The trace " + f_.paths[0];
     title_zh_ = "保存的计算过程 " + f_.paths[0];
+  }
+
+  // What somebody with this file may have meant.
+  std::string instead_of_trace(const TensorFile& file) const {
+    const std::string& path = f_.paths[0];
+    if (file.find("q") && file.find("k") && file.find("v"))
+      return "; its q, k and v are " + path + ":q " + path + ":k " + path + ":v";
+    if (holds_weights(file)) return "; a layer comes with its input: " + path + " x.npy";
+    return "";
   }
 
   void take_tokens(Explanation& e, std::int64_t queries, std::int64_t keys) const {

@@ -2,6 +2,8 @@
 
 #include "tensors.h"
 
+#include <algorithm>
+
 namespace attend::cli {
 namespace {
 
@@ -64,6 +66,12 @@ MultiHeadAttention load_layer(const LayerFile& file, std::optional<DType> type) 
                   .orientation = file.orientation == "out_in"   ? Orientation::out_in
                                  : file.orientation == "in_out" ? Orientation::in_out
                                                                 : Orientation::automatic});
+  });
+}
+
+bool holds_weights(const TensorFile& file) {
+  return std::any_of(file.tensors.begin(), file.tensors.end(), [](const NamedTensor& named) {
+    return named.name.ends_with("weight") && named.tensor.view().rank() == 2;
   });
 }
 

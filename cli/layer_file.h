@@ -25,4 +25,7 @@ std::optional<Rotary> rotary_of(const LayerFile& file);
 // Its weights turned into `type`, if that is given.
 MultiHeadAttention load_layer(const LayerFile& file, std::optional<DType> type);
 
+// Whether a file holds a layer's weights, for a hint where q, k and v or a trace were expected.
+bool holds_weights(const TensorFile& file);
+
 }  // namespace attend::cli

@@ -41,6 +41,14 @@ std::vector<std::string> near(const std::string& word, const std::vector<std::st
   return found;
 }
 
+// What was not said, with what may be said.
+std::string missing_word(const CLI::App& command, const CLI::ParseError& error) {
+  for (const CLI::Option* option : command.get_options())
+    if (option->get_positional() && option->get_required() && option->count() == 0)
+      return option->get_name() + " is missing: " + option->get_description();
+  return error.what();
+}
+
 }  // namespace
 
 std::string suggestion(const std::string& word, const std::vector<std::string>& known,
@@ -53,10 +61,11 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
 }
 
 std::string explain(const CLI::App& app, const CLI::ParseError& error) {
-  const std::vector<std::string> left = app.remaining(true);
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || left.empty()) return error.what();
   const std::vector<CLI::App*> chosen = app.get_subcommands();
   const CLI::App& command = chosen.empty() ? app : *chosen[0];
+  if (dynamic_cast<const CLI::RequiredError*>(&error)) return missing_word(command, error);
+  const std::vector<std::string> left = app.remaining(true);
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || left.empty()) return error.what();
   const std::string word = left[0].substr(0, left[0].find('='));
   const std::string help =
       "attend " + (chosen.empty() ? "" : command.get_name() + " ") + "--help lists all";

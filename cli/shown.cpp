@@ -112,10 +112,14 @@ std::vector<std::string> tokens_in(const std::string& path) {
   Json json;
   try {
     json = Json::parse(all);
-  } catch (const Json::exception& error) {  // half of a surrogate pair, say
-    throw UsageError(path + ": is not JSON: " + error.what());
+  } catch (const Json::parse_error& error) {  // half of a surrogate pair, say
+    throw UsageError(path + ": is not JSON: it is wrong at byte " + std::to_string(error.byte) +
+                     "; tokens are a list as in [\"the\", \"cat\"]");
+  } catch (const Json::out_of_range&) {
+    throw UsageError(path + ": holds a number that is too large");
   }
-  if (!json.is_array()) throw UsageError(path + ": is no JSON list of tokens");
+  if (!json.is_array())
+    throw UsageError(path + ": is no JSON list of tokens, as in [\"the\", \"cat\"]");
   for (const Json& token : json) {
     if (!token.is_string() && !token.is_number())
       throw UsageError(path + ": token " + std::to_string(list.size()) +
@@ -161,6 +165,8 @@ void Shown::take_npy_files() {
     if (files.size() == 3) flags_.v = {files[2]};
     files.clear();
   }
+  if (files.size() == 2 && files[0].ends_with(".safetensors") && files[1].ends_with(".npy"))
+    throw UsageError("a layer and its input are --weights " + files[0] + " --input " + files[1]);
   const std::size_t most = app_.get_option_no_throw("--compare-type") ? 2 : 1;
   if (files.size() > most)
     throw UsageError("there are " + std::to_string(files.size()) + " files; give " +
@@ -227,9 +233,12 @@ void Shown::add_file(const std::string& path) {
          values ? ConstTensorView(keep(typed(*values, prefix + v))) : ConstTensorView()},
         options_for(flags_.type.empty() ? queries.dtype() : type_named(flags_.type)));
   }
-  if (run.layers.empty())
-    throw UsageError(path + (traced ? ": the trace has no q_heads and k_heads; trace a layer"
-                                    : ": no tensors are named q and k, or PREFIX.q and PREFIX.k"));
+  if (!run.layers.empty()) return;
+  if (traced) throw UsageError(path + ": the trace has no q_heads and k_heads; trace a layer");
+  throw UsageError(path + ": no tensors are named q and k, or PREFIX.q and PREFIX.k" +
+                   (holds_weights(file) ? "; a layer's weights come with its input: --weights " +
+                                              path + " --input x.npy"
+                                        : ""));
 }
 
 void Shown::add_trace(ViewRun& run, const TensorFile& file, const std::string& prefix) {

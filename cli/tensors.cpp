@@ -65,6 +65,7 @@ Tensor load_tensor(const std::string& source) {
   TensorFile file = load_safetensors(place.path);
   if (place.name.empty() && file.tensors.size() == 1) return std::move(file.tensors[0].tensor);
   if (!place.name.empty()) return file.at(place.name);
+  if (file.tensors.empty()) throw UsageError(place.path + " holds no tensors");
   std::vector<std::string> all;
   for (const NamedTensor& named : file.tensors) all.push_back(named.name);
   std::sort(all.begin(), all.end(), natural_less);

@@ -123,7 +123,7 @@ class Training {
   }
 
   void resume(const Common& common) {
-    const TensorFile file = load_safetensors(options_.resume);
+    const TensorFile file = load_file(options_.resume, "--resume takes what --checkpoint wrote");
     settings_ = TrainSettings::from(file);
     if (options_.steps != 0) settings_.steps = options_.steps;
     if (common.seed_given && common.seed != settings_.seed)

@@ -46,7 +46,7 @@ std::vector<Mistake> reading_mistakes() {
       {"absent", [](const auto& f) { load_npy(f / "x"); },
        "FileError: load_npy: FOLDER/x: cannot be opened: No such file or directory"},
       {"empty_path", [](const auto&) { load_npy(""); },
-       "FileError: load_npy: : cannot be opened: No such file or directory"},
+       "FileError: load_npy: the name of the file is empty"},
       {"inside_a_file",
        [](const auto& f) {
          write_bytes(f / "file", "");
@@ -156,6 +156,8 @@ std::vector<Mistake> argument_mistakes() {
 
 std::vector<Mistake> writing_mistakes() {
   return {
+      {"to_an_empty_path", [](const auto&) { save_npy("", small()); },
+       "FileError: save_npy: the name of the file is empty"},
       {"no_such_folder", [](const auto& f) { save_npy(f / "no/x", small()); },
        "FileError: save_npy: FOLDER/no/x: no file can be made in the folder 'FOLDER/no': No such "
        "file or directory"},

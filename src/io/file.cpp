@@ -28,6 +28,10 @@ std::string where(std::string_view function, const fs::path& path) {
   return text(function, ": ", printable(path.native()));
 }
 
+void check_name(std::string_view function, const fs::path& path) {
+  if (path.empty()) throw FileError(text(function, ": the name of the file is empty"));
+}
+
 // What a path leads to, be it there or not.
 fs::path without_links(fs::path path) {
   std::error_code error;
@@ -81,6 +85,7 @@ void MemorySource::read(std::uint64_t offset, void* to, std::size_t count) const
 
 FileSource::FileSource(std::string_view function, const fs::path& path)
     : Source(where(function, path)) {
+  check_name(function, path);
   open(path);
 }
 
@@ -133,6 +138,7 @@ void write_all(const std::string& where, int descriptor, const void* bytes, std:
 
 AtomicFile::AtomicFile(std::string_view function, const fs::path& path)
     : where_(where(function, path)) {
+  check_name(function, path);
   find_target(path);
   make_temporary();
 }

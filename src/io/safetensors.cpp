@@ -84,6 +84,8 @@ std::string read_header(const Source& source) {
   if (source.size() < 8) source.fail("ends inside the length of its header");
   unsigned char bytes[8];
   source.read(0, bytes, sizeof bytes);
+  if (std::string_view(reinterpret_cast<const char*>(bytes), 6) == "\x93NUMPY")
+    source.fail("is a .npy file, not safetensors");
   std::uint64_t length = 0;
   for (int n = 7; n >= 0; --n) length = length << 8 | bytes[n];
   if (length > kMaxSafetensorsHeader)

@@ -59,6 +59,7 @@ void add_lengths(Table& t) {
           "ends inside the length of its header");
 
   t.rule("header_is_at_most_100_mb");
+  t.add("npy", "\x93NUMPY\x01"s + good.substr(7), "is a .npy file, not safetensors");
   const auto length = [&](const char* name, std::uint64_t value, const char* says) {
     t.add(name, little_endian(value, 8) + good.substr(8),
           "has a header of "s + says + " bytes; at most 100000000 are allowed");
