@@ -50,7 +50,7 @@ void accumulate(std::vector<NamedTensor>& sum, const std::vector<NamedTensor>& m
       sum = std::move(copy);
       return;
     }
-    check_gradients("accumulate: ", "gradient", forms_of(sum), more);
+    check_gradients("accumulate: ", "sum", forms_of(sum), more);
     double a[kPiece], b[kPiece];
     for (std::size_t n = 0; n < sum.size(); ++n)
       for_pieces(sum[n].tensor.count(), [&](std::int64_t begin, std::int64_t count) {

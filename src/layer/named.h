@@ -23,7 +23,7 @@ std::vector<NamedTensor> in_order(std::string_view where, const std::vector<Form
                                   std::vector<NamedTensor> tensors);
 
 // Gradients must have the names and shapes of what they belong to, in that order, and be of a
-// floating-point type. `what` is "parameter" or "gradient".
+// floating-point type. `what` is "parameter", "gradient" or "sum".
 void check_gradients(std::string_view where, std::string_view what, const std::vector<Form>& forms,
                      const std::vector<NamedTensor>& gradients);
 

@@ -101,17 +101,17 @@ std::vector<LayerMistake> gradient_mistakes() {
        [=] {
          accumulated({{"a", of({2})}, {"b", of({2})}}, {{"a", of({2})}});
        },
-       "InvalidArgument: accumulate: there are 1 gradients for 2 gradients"},
+       "InvalidArgument: accumulate: there are 1 gradients for 2 sums"},
       {"sum_of_other_names",
        [=] {
          accumulated({{"a", of({2})}}, {{"b", of({2})}});
        },
-       "InvalidArgument: accumulate: gradient 0 is of 'b', gradient 0 is 'a'"},
+       "InvalidArgument: accumulate: gradient 0 is of 'b', sum 0 is 'a'"},
       {"sum_of_other_shapes",
        [=] {
          accumulated({{"a", of({2})}}, {{"a", of({3})}});
        },
-       "InvalidArgument: accumulate: the gradient of 'a' is [3], the gradient [2]"},
+       "InvalidArgument: accumulate: the gradient of 'a' is [3], the sum [2]"},
       {"sum_with_nothing",
        [=] {
          accumulated({{"a", of({2})}}, {{"a", {}}});
