@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <limits>
 
 namespace attend::test {
 namespace {
@@ -101,15 +103,37 @@ double naive_activation(Activation kind, double x) {
 }
 
 TEST(NormFormula, numbers_whose_squares_are_too_large_are_normalised_alike) {
-  const Tensor small({1.0, -2.0, 3.0, 0.5}, {4}), large({1e200, -2e200, 3e200, 0.5e200}, {4});
   const LayerNorm layer_norm({.dim = 4, .epsilon = 1e-300, .type = DType::f64});
   const RMSNorm rms_norm({.dim = 4, .epsilon = 1e-300, .type = DType::f64});
-  for (const Norm* norm :
-       {static_cast<const Norm*>(&layer_norm), static_cast<const Norm*>(&rms_norm)}) {
-    const Tensor y = norm->forward(large), expected = norm->forward(small);
-    for (int c = 0; c < 4; ++c)
-      EXPECT_NEAR(y.at<double>({c}), expected.at<double>({c}), 1e-14) << "feature " << c;
-  }
+  const Tensor dy({0.5, -1.0, 2.0, 0.25}, {4});
+  for (const double unit : {0x1p600, 0x1p1022})
+    for (const auto& values : {std::array{1.0, -1.5, 1.75, 0.5}, std::array{1.75, 1.5, 1.0, 1.75},
+                               std::array{-1.75, 1.75, 1.75, 1.75}}) {
+      Tensor small({4}, DType::f64), large({4}, DType::f64);
+      for (std::int64_t c = 0; c < 4; ++c) {
+        small.at<double>({c}) = values[static_cast<std::size_t>(c)];
+        large.at<double>({c}) = unit * values[static_cast<std::size_t>(c)];
+      }
+      for (const Norm* norm :
+           {static_cast<const Norm*>(&layer_norm), static_cast<const Norm*>(&rms_norm)}) {
+        const Tensor y = norm->forward(large), expected = norm->forward(small);
+        const Tensor dx = norm->backward(dy, {large}).dx;
+        const Tensor dx_expected = norm->backward(dy, {small}).dx;
+        for (std::int64_t c = 0; c < 4; ++c) {
+          EXPECT_NEAR(y.at<double>({c}), expected.at<double>({c}), 1e-14) << "feature " << c;
+          EXPECT_NEAR(dx.at<double>({c}) * unit, dx_expected.at<double>({c}), 1e-14);
+        }
+      }
+    }
+}
+
+TEST(NormFormula, the_largest_number_in_every_place_stays_finite) {
+  const LayerNorm norm({.dim = 3, .type = DType::f64});
+  Tensor x({3}, DType::f64);
+  for (std::int64_t c = 0; c < 3; ++c) x.at<double>({c}) = std::numeric_limits<double>::max();
+  const Tensor y = norm.forward(x);
+  for (std::int64_t c = 0; c < 3; ++c)
+    EXPECT_LT(std::abs(y.at<double>({c})), 2);  // the mean is rounded
 }
 
 TEST(FeedForwardFormula, is_two_maps_around_the_activation) {

@@ -10,6 +10,7 @@
 #include <attend/norm.h>
 
 #include <cmath>
+#include <limits>
 
 namespace attend {
 namespace {
@@ -18,54 +19,50 @@ const char* name_of(const NormOptions& options) {
   return options.kind == NormKind::rms_norm ? "rms_norm" : "layer_norm";
 }
 
-// normalised = (x - mean) * factor
+// normalised = (x * unit - mean) * factor
 struct Statistics {
-  double mean = 0, factor = 0;
+  double unit = 1, mean = 0, factor = 0;
+  double operator()(double x) const noexcept { return (x * unit - mean) * factor; }
 };
 
+// Numbers above 1e153, whose sums or squares may be none, are taken in units of 2^600. Epsilon is
+// nothing there, but keeps equal numbers from 0 / 0.
 template <class T>
-Statistics statistics(const Row<T>& x, const NormOptions& options) noexcept {
+Statistics statistics(const Row<T>& x, const NormOptions& options, double unit = 1) noexcept {
   const auto dim = static_cast<double>(options.dim);
   double mean = 0, squares = 0;
   if (options.kind == NormKind::layer_norm) {
-    for (std::int64_t c = 0; c < options.dim; ++c) mean += x[c];
+    for (std::int64_t c = 0; c < options.dim; ++c) mean += x[c] * unit;
     mean /= dim;
   }
-  for (std::int64_t c = 0; c < options.dim; ++c) squares += (x[c] - mean) * (x[c] - mean);
-  if (std::isfinite(squares)) return {mean, 1 / std::sqrt(squares / dim + options.epsilon)};
-  // Numbers above 1e154, whose squares are none: relative to the largest. Epsilon is nothing there.
-  double largest = 0;
-  for (std::int64_t c = 0; c < options.dim; ++c) {
-    const double size = std::abs(x[c] - mean);
-    if (size > largest) largest = size;
-  }
-  squares = 0;
   for (std::int64_t c = 0; c < options.dim; ++c)
-    squares += (x[c] - mean) / largest * ((x[c] - mean) / largest);
-  return {mean, 1 / std::sqrt(squares / dim) / largest};
+    squares += (x[c] * unit - mean) * (x[c] * unit - mean);
+  if (unit == 1 && !std::isfinite(squares)) return statistics(x, options, 0x1p-600);
+  const double epsilon = unit == 1 ? options.epsilon : std::numeric_limits<double>::min();
+  return {unit, mean, 1 / std::sqrt(squares / dim + epsilon)};
 }
 
 template <class T>
 void forward_row(const NormOptions& options, const Row<T>& x, const T* weight, const T* bias,
                  T* y) noexcept {
-  const auto [mean, factor] = statistics(x, options);
+  const Statistics normalised = statistics(x, options);
   for (std::int64_t c = 0; c < options.dim; ++c) {
-    const double scaled = (x[c] - mean) * factor * widened(weight[c]);
+    const double scaled = normalised(x[c]) * widened(weight[c]);
     y[c] = static_cast<T>(bias == nullptr ? scaled : scaled + widened(bias[c]));
   }
 }
 
-// With n = (x - mean) * factor and g = dy * weight:
-//   dx = factor * (g - mean(g) - n * mean(g * n))        mean(g) for LayerNorm only
+// With n = normalised(x) and g = dy * weight:
+//   dx = unit * factor * (g - mean(g) - n * mean(g * n))        mean(g) for LayerNorm only
 //   dweight += dy * n      dbias += dy
 template <class T>
 void backward_row(const NormOptions& options, const Row<T>& x, const Row<T>& dy, const T* weight,
                   T* dx, double* dweight, double* dbias) noexcept {
-  const auto [mean, factor] = statistics(x, options);
+  const Statistics normalised = statistics(x, options);
   const auto dim = static_cast<double>(options.dim);
   double mean_g = 0, mean_gn = 0;
   for (std::int64_t c = 0; c < options.dim; ++c) {
-    const double n = (x[c] - mean) * factor, g = dy[c] * widened(weight[c]);
+    const double n = normalised(x[c]), g = dy[c] * widened(weight[c]);
     mean_g += g;
     mean_gn += g * n;
     dweight[c] += dy[c] * n;
@@ -74,8 +71,8 @@ void backward_row(const NormOptions& options, const Row<T>& x, const Row<T>& dy,
   mean_g = options.kind == NormKind::layer_norm ? mean_g / dim : 0;
   mean_gn /= dim;
   for (std::int64_t c = 0; c < options.dim; ++c) {
-    const double n = (x[c] - mean) * factor, g = dy[c] * widened(weight[c]);
-    dx[c] = static_cast<T>(factor * (g - mean_g - n * mean_gn));
+    const double n = normalised(x[c]), g = dy[c] * widened(weight[c]);
+    dx[c] = static_cast<T>(normalised.factor * (g - mean_g - n * mean_gn) * normalised.unit);
   }
 }
 
