@@ -285,6 +285,41 @@ TEST(Properties, p24_lse_of_the_largest_numbers) {
     }
 }
 
+// Factors that f32 does not have, or whose inverse or product with q it does not have.
+TEST(Properties, p24_any_scale_and_softcap_that_is_accepted_gives_the_truth) {
+  struct Factors {
+    double scale, softcap, q, k;
+  };
+  constexpr double kTiny = 0x1p-126;
+  for (const DType type : cases::kTypes)
+    for (const Factors& f : {Factors{1, 1e39, 1, 1}, Factors{1, 1e-40, 1, 1},
+                             Factors{1e39, 0, 0, 1}, Factors{1e-40, 0, 1, 1},
+                             Factors{0x1p70, 0, 0x1p60, kTiny}, Factors{0x1p70, 3, 0x1p60, kTiny},
+                             Factors{-0x1p127, 0, 8, kTiny}, Factors{1e39, 1, 1, 1e-38}}) {
+      if (type == DType::f16 && f.k < 1) continue;
+      Trial trial = make_trial({.type = type, .q_length = 3, .k_length = 9, .dv = 5});
+      trial.plain.scale = f.scale;
+      trial.plain.softcap = f.softcap;
+      for (const auto& [tensor, factor] : {std::pair{&trial.q, f.q}, std::pair{&trial.k, f.k}})
+        cases::for_each_index(tensor->shape(), [&](const Shape& index) {
+          set_value(*tensor, index, factor * value_at(*tensor, index));
+        });
+      const Results<double> truth = oracle::truth<double>(Reader(trial.arguments()));
+      const double error =
+          8 * unit_roundoff(type) + (type == DType::f64 ? 1e-12 : 1e-5) * largest_of(truth.out);
+      const auto written = [&](const KernelUnderTest& kernel) {
+        SCOPED_TRACE(kernel.name + " " + std::string(name_of(type)) + " scale " +
+                     std::to_string(f.scale) + ", softcap " + std::to_string(f.softcap));
+        if (const auto found = trial.run(kernel)) {
+          EXPECT_TRUE(each_close(truth.out, widen(found->out), error));
+        }
+      };
+      written({});  // what the planner chooses
+      for (const KernelUnderTest& kernel : forward_kernels())
+        if (!kernel.yardstick) written(kernel);
+    }
+}
+
 // ---- P25 ---------------------------------------------------------------------------------------
 
 TEST(Properties, p25_dropout_of_everything_leaves_exactly_nothing) {

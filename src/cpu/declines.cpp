@@ -1,9 +1,37 @@
 #include "cpu/declines.h"
 
+#include "core/text.h"
+
+#include <cmath>
+#include <limits>
+
 namespace attend {
 namespace {
 
 constexpr std::int64_t kMostKeys = std::int64_t{1} << 24;
+
+// Whether x is 0, or x and 1 / x are numbers of T with all their digits.
+template <class T>
+bool has_inverse(double x) {
+  constexpr double kLeast = std::numeric_limits<T>::min(), kMost = 1 / kLeast;
+  const double size = std::abs(x);
+  return size == 0 || (size >= kLeast && size <= kMost);
+}
+
+// Scale and softcap are multiplied with in the type of the sums.
+std::string declines_factors(const Problem& problem) {
+  const bool wide = problem.type == DType::f64;
+  const auto holds = [&](double x) {
+    return wide ? has_inverse<double>(x) : has_inverse<float>(x);
+  };
+  const auto reason = [&](const char* what, double x) {
+    return text("computes in ", wide ? "f64" : "f32", ", where a ", what, " of ", x,
+                " or its inverse is no normal number");
+  };
+  if (!holds(problem.scale)) return reason("scale", problem.scale);
+  if (!holds(problem.softcap)) return reason("softcap", problem.softcap);
+  return {};
+}
 
 std::string needs(const Problem& problem, bool there, const char* what) {
   if (std::string reason = declines_device(problem); !reason.empty()) return reason;
@@ -11,7 +39,7 @@ std::string needs(const Problem& problem, bool there, const char* what) {
   if ((problem.tokens || problem.top_k > 0) && problem.type != DType::f64 &&
       problem.k_length > kMostKeys)
     return "counts keys and tokens in f32, exact for up to 2^24 keys";
-  return {};
+  return declines_factors(problem);
 }
 
 }  // namespace

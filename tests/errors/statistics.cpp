@@ -179,6 +179,22 @@ std::vector<ErrorCase> kernels_that_decline() {
          throw Unsupported(declines_generic(problem, Machine{}));
        },
        "counts keys and tokens in f32, exact for up to 2^24 keys", "Unsupported"},
+      {"scale_that_f32_does_not_have",
+       [] {
+         Problem problem;
+         problem.scale = 1e39;
+         throw Unsupported(declines_generic(problem, Machine{}));
+       },
+       "computes in f32, where a scale of 1e+39 or its inverse is no normal number", "Unsupported"},
+      {"softcap_whose_inverse_f64_does_not_have",
+       [] {
+         Problem problem;
+         problem.type = DType::f64;
+         problem.softcap = 1e-310;
+         throw Unsupported(declines_generic(problem, Machine{}));
+       },
+       "computes in f64, where a softcap of 1e-310 or its inverse is no normal number",
+       "Unsupported"},
       {"inspect_plan_run_with_something_else",
        [] {
          Arguments a;

@@ -100,11 +100,11 @@ void set_bias(Trial& trial, Dice& dice, const Extreme& e) {
   if (!e.largest && !vanish_at(e.exponent, trial.q.dtype())) fill(trial.q, 0);
 }
 
-// s = 2^exponent by one feature.
+// s = 2^exponent by one feature, and perhaps a scale that f32 has not.
 void set_product(Trial& trial, Dice& dice, const Extreme& e) {
   const int most = trial.q.dtype() == DType::f16 ? 14 : 40;
   const int of_q = static_cast<int>(dice.between(-most, most)),
-            of_k = std::min(most, e.exponent - of_q);
+            of_k = static_cast<int>(dice.between(-most, std::min(most, e.exponent - of_q)));
   fill(trial.q, 0);
   fill(trial.k, 0);
   const auto first_feature = [&](Tensor& t, int exponent, std::initializer_list<double> factors) {
@@ -117,7 +117,7 @@ void set_product(Trial& trial, Dice& dice, const Extreme& e) {
   first_feature(trial.q, of_q, {1.0, 1.0, -1.0, 0.5, 0.0});
   if (dice.chance(0.3)) first_feature(trial.k, of_k, {1.0});
   else first_feature(trial.k, of_k, {1.0, 1.0, -1.0, 0.5, 0.0});
-  trial.plain.scale = std::ldexp(e.sign, e.exponent - of_q - of_k);
+  trial.plain.scale = std::ldexp(e.sign, std::min(e.exponent - of_q - of_k, 900));
 }
 
 // Products that are whole numbers, and exact.
@@ -164,7 +164,8 @@ Trial extreme_trial(const SweepCase& c) {
           false);
       break;
     case Source::softcap:
-      trial.plain.softcap = std::ldexp(1, dice.chance(0.5) ? e.exponent : -20);
+      trial.plain.softcap = std::ldexp(
+          1, dice.one_of({e.exponent, std::min(e.exponent + 20, 1023), -20, -e.exponent}));
       // 0 or far beyond the cap: between, 1 - tanh^2 has few digits left in f32.
       if (trial.plain.softcap < 1) set_whole(trial, dice);
       break;
