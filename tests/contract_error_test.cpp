@@ -43,6 +43,18 @@ std::vector<Named> problems() {
          c.heads = c.kv_heads = 2;
          c.d = c.dv = 128;
        })},
+      {"heads of 512", with([](Case& c) {
+         c.heads = c.kv_heads = 2;
+         c.k_length = 40;
+         c.d = 512;
+         c.dv = 128;
+       })},
+      {"heads of 2048", with([](Case& c) {
+         c.heads = c.kv_heads = 1;
+         c.k_length = 40;
+         c.d = 2048;
+         c.dv = 256;
+       })},
       {"outliers", with([](Case& c) { c.values = cases::Values::outliers; })},
       {"cold", with([](Case& c) { c.values = cases::Values::cold; })},
       {"padding, dlse", with([](Case& c) {

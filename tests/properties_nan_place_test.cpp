@@ -282,6 +282,36 @@ TEST(Properties, p26_nan_between_a_large_score_and_hidden_keys_is_not_lost) {
   }
 }
 
+// A score of -inf that comes from an infinity in k weighs 0, but nothing hides the key: NaN in its
+// value comes out, if another key of its chunk counts. Gradients take nothing from it.
+TEST(Properties, p26_nan_in_a_value_that_weighs_0_comes_out) {
+  for (const std::int64_t other : {0, 255, 256}) {  // the key that counts; 1 is the weightless
+    Trial trial = make_trial({.q_length = 2, .k_length = 300, .d = 1, .dv = 2, .scale = 1});
+    trial.mask = Tensor({1, 1, 2, 300}, DType::boolean);
+    set_value(trial.mask, {0, 0, 0, 1}, 1), set_value(trial.mask, {0, 0, 1, 1}, 1);
+    set_value(trial.mask, {0, 0, 0, other}, 1);  // row 1 sees no other
+    fill(trial.q, 1);
+    for (const std::int64_t j : {1, 2}) {  // 2 is hidden
+      set_value(trial.k, {0, 0, j, 0}, -INFINITY);
+      set_value(trial.v, {0, 0, j, j - 1}, NAN);
+    }
+    const double value = value_at(trial.v, {0, 0, other, 0});
+    for (const KernelUnderTest& kernel : all_kernels()) {
+      const auto written = trial.run(kernel);
+      if (!written || kernel.yardstick) continue;  // it skips weights of 0
+      SCOPED_TRACE(kernel.name + ", key " + std::to_string(other));
+      const double out = value_at(written->out, {0, 0, 0, 0});
+      EXPECT_TRUE(other < 256 ? std::isnan(out) : out == value) << out;
+      EXPECT_EQ(value_at(written->out, {0, 0, 0, 1}), value_at(trial.v, {0, 0, other, 1}));
+      EXPECT_EQ(value_at(written->out, {0, 0, 1, 0}), 0);
+      EXPECT_EQ(value_at(written->lse, {0, 0, 1}), -INFINITY);
+      if (!kernel.backward) continue;
+      for (const auto member : {&Written::dq, &Written::dk, &Written::dv})
+        for (const double x : widen((*written).*member)) EXPECT_TRUE(std::isfinite(x));
+    }
+  }
+}
+
 TEST(Properties, p26_weights_and_scores_of_hidden_keys_are_what_they_were) {
   for_places(26300, 60, [](const Trial& trial, const Poisoned& poisoned) {
     const Reach reach = Tracer(trial).reach(poisoned.place);
@@ -304,6 +334,26 @@ TEST(Properties, p26_weights_and_scores_of_hidden_keys_are_what_they_were) {
           << "scores";
     }
   });
+}
+
+// A score far above those before a NaN: its weight is NaN, however large.
+TEST(Properties, p26_weights_of_a_row_of_nan_are_nan_at_any_score) {
+  for (const double score : {1.0, 100.0, 1310.0, 1e30, -1310.0, -1e30}) {
+    Trial trial = make_trial({.q_length = 1, .k_length = 3, .d = 1, .dv = 1, .scale = 1});
+    trial.mask = Tensor({true, true, false}, {1, 1, 1, 3});
+    trial.sinks = Tensor({1}, DType::f32);
+    fill(trial.q, 1);
+    set_value(trial.k, {0, 0, 0, 0}, NAN);
+    set_value(trial.k, {0, 0, 1, 0}, score);
+    for (const KernelUnderTest& kernel : forward_kernels()) {
+      const auto shown = show(trial, kernel, ScoreStage::masked);
+      if (!shown || kernel.yardstick) continue;
+      for (std::int64_t j = 0; j < 3; ++j) {
+        const double found = value_at(shown->weights, {0, 0, 0, j});
+        EXPECT_TRUE(j < 2 ? std::isnan(found) : found == 0) << kernel.name << " " << score;
+      }
+    }
+  }
 }
 
 // Of the statistics NaN is where the reference has it, and all else is as it was.

@@ -43,8 +43,8 @@ void add_lengths(Cases& cases) {
 }
 
 void add_head_sizes(Cases& cases) {
-  constexpr std::int64_t kSizes[] = {1,  2,  3,  5,  7,  8,   16,  24,  31,
-                                     33, 40, 64, 80, 96, 128, 160, 257, 300};
+  constexpr std::int64_t kSizes[] = {1,  2,  3,  5,  7,   8,   16,  24,  31,  33,
+                                     40, 64, 80, 96, 128, 160, 257, 300, 1100};
   constexpr int kCount = std::size(kSizes);
   for (int n = 0; n < kCount; ++n) {
     add(cases, shape(2, 1, 7, 19, kSizes[n], kSizes[n]), [&](Case& c) { c.causal = n % 2 == 0; });

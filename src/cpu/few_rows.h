@@ -10,8 +10,8 @@
 //
 // With rows in lanes, as in tile.h, one row leaves most of a vector idle, and memory waits for the
 // arithmetic: 128 multiply-adds for a key of 128 features and a vector of weights for each key,
-// where here 8 vectors of keys are turned, and a vector of weights serves 16 keys (AVX-512). Every
-// sum is the same ascending chain, so a row's bits do not depend on how many stand beside it.
+// where here 8 vectors of keys are turned, and a vector of weights serves 16 keys (AVX-512). The
+// sums are the same ascending chains, so a row's bits do not depend on how many stand beside it.
 //
 // Memory is asked for in the order in which it is read, kAhead keys before: keys, then the values,
 // then the next keys (those by products by lane; elsewhere values are asked for 16 rows before, by
@@ -100,31 +100,38 @@ class FewRows {
     constexpr int kLines = V::kLanes * V::kLanes * static_cast<int>(sizeof(T)) / 64;
     const std::int64_t stride = chunk_.k_stride, d = p.d;
     const T *k = k_ + first * stride, *q = q_;
-    V sum[kGroups][kRows];
-    unrolled<kGroups>(
-        ATTEND_EACH(g) { unrolled<kRows>(ATTEND_EACH(r) { sum[g][r] = V::set(0); }); });
-    for (std::int64_t x = 0; x < d; x += V::kLanes) {
+    for (std::int64_t from = 0; from < d; from += scores_.chain) {
+      const std::int64_t to = d - from < scores_.chain ? d : from + scores_.chain;
+      V sum[kGroups][kRows];
+      unrolled<kGroups>(
+          ATTEND_EACH(g) { unrolled<kRows>(ATTEND_EACH(r) { sum[g][r] = V::set(0); }); });
+      for (std::int64_t x = from; x < to; x += V::kLanes) {
+        unrolled<kGroups>(ATTEND_EACH(g) {
+          for (int n = 0; n < (kLines > 0 ? kLines : 1); ++n) soon.prefetch_next();
+          V keys[V::kLanes];
+          load_transposed(k + g * V::kLanes * stride + x, stride, keys);
+          unrolled<kRows>(ATTEND_EACH(r) {
+            const T* const of_row = q + r * d + x;
+            if constexpr (V::kByLane) {
+              const V a = V::load(of_row);
+              unrolled<V::kLanes>(
+                  ATTEND_EACH(n) { sum[g][r] = fma_lane<n>(a, keys[n], sum[g][r]); });
+            } else {
+              unrolled<V::kLanes>(
+                  ATTEND_EACH(n) { sum[g][r] = fma(V::set(of_row[n]), keys[n], sum[g][r]); });
+            }
+          });
+        });
+      }
+      const V scale = V::set(to < d ? 1 : scores_.scale);
       unrolled<kGroups>(ATTEND_EACH(g) {
-        for (int n = 0; n < (kLines > 0 ? kLines : 1); ++n) soon.prefetch_next();
-        V keys[V::kLanes];
-        load_transposed(k + g * V::kLanes * stride + x, stride, keys);
         unrolled<kRows>(ATTEND_EACH(r) {
-          const T* const of_row = q + r * d + x;
-          if constexpr (V::kByLane) {
-            const V a = V::load(of_row);
-            unrolled<V::kLanes>(ATTEND_EACH(n) { sum[g][r] = fma_lane<n>(a, keys[n], sum[g][r]); });
-          } else {
-            unrolled<V::kLanes>(
-                ATTEND_EACH(n) { sum[g][r] = fma(V::set(of_row[n]), keys[n], sum[g][r]); });
-          }
+          T* const s = s_ + r * kChunk + first + g * V::kLanes;
+          if (from > 0) sum[g][r] = sum[g][r] + V::load(s);
+          (sum[g][r] * scale).store(s);
         });
       });
     }
-    const V scale = V::set(scores_.scale);
-    unrolled<kGroups>(ATTEND_EACH(g) {
-      unrolled<kRows>(
-          ATTEND_EACH(r) { (sum[g][r] * scale).store(s_ + r * kChunk + first + g * V::kLanes); });
-    });
   }
 
   // A row of scores becomes exp(s - top). Their sum is one ascending chain, as it is in lanes.

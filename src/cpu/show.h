@@ -105,9 +105,11 @@ class Show {
     }
   }
 
-  // 2^(x + 64). The sum would round: it is taken where x is as large as it.
+  // 2^(x + 64). The sum would round: it is taken where x is as large as it. Above the row's maximum
+  // are scores beside a NaN: any weight will do, it is divided by a NaN, but none below 0.
   template <class D>
   ATTEND_INLINE static D lifted(D x) {
+    x = select(less(D::set(1), x), D::set(1), x);
     const auto small = less(x, D::set(-900));
     const D power = exp2_of(select(small, x + D::set(kLifted), x));
     return select(small, power, power * D::set(1 / kUnlifted));

@@ -74,7 +74,9 @@ class Scores {
   Sequence sequence;
   std::int64_t kv_head = 0;
   std::int64_t head = -1;  // this one alone; -1: the whole group of the key head
-  // Features that are summed in one chain; parts of so many are added. Forward has one chain.
+  // Features that are summed in one chain; parts of so many are added. A chain's error grows with
+  // its length.
+  static constexpr std::int64_t kChain = 256;
   std::int64_t chain;
   std::int64_t k_width;      // of a row of keys: d, or as whole vectors where it is read by vectors
   Lines<T>* soon = nullptr;  // what follows the scores of few rows and many keys
@@ -83,14 +85,15 @@ class Scores {
   T scale;           // of a sum; q has the rest of it
 
   Scores(const Problem& problem, const Call& c, Scratch& scratch)
-      : p(problem), call(c), chain(p.d), k_width(p.d),
+      : p(problem), call(c), chain(p.d < kChain ? p.d : kChain), k_width(p.d),
         plain(p.softcap == 0 && !p.bias && !p.alibi && !p.mask),
         rows_(scratch.take<T>(kRoom * kChunk)), added_(scratch.take<T>(kRoom * kChunk)),
         q_(scratch.take<T>(kRoom * p.d)) {
-    // A power of two goes into q, exactly; any other factor multiplies the sum.
+    // A power of two goes into q, exactly, unless q could overflow; any other factor multiplies the
+    // sum.
     int exponent = 0;
     const double mantissa = __builtin_frexp(p.scale, &exponent);
-    const bool power = mantissa == 0.5 || mantissa == -0.5;
+    const bool power = (mantissa == 0.5 || mantissa == -0.5) && exponent <= 1;
     q_scale_ = static_cast<T>(power ? p.scale : 1);
     scale = static_cast<T>(power ? 1 : p.scale);
   }
@@ -213,14 +216,19 @@ class Scores {
                   .depth = p.d};
     const StoreAndTop finish{top, scale};
     const std::int64_t row = run.key - chunk.from;
-    if (!kAsNeeded && chain < p.d) {
+    const auto with_lanes = [&](auto take) {
+      if constexpr (kAsNeeded) with_vectors<V>(tile.lanes, take);
+      else if (tile.lanes == kMost) take(At<kTileVectors>{});
+      else take(At<1>{});
+    };
+    if (chain < p.d) {
       for (std::int64_t from = 0; from < p.d; from += chain) {
         x.depth = p.d - from < chain ? p.d - from : chain;
         const AddAndTop add{from > 0, from + chain < p.d ? nullptr : top, scale};
-        if (tile.lanes == kMost)
-          chunk_products<V, kTileVectors, Layout::streamed>(x, run.count, chunk.k_panels, row, p.d,
-                                                            from, add);
-        else product<V, 1, Layout::along, Start::zero>(x, run.count, add);
+        with_lanes([&](auto vectors) {
+          constexpr Layout kLayout = vectors < kTileVectors ? Layout::along : Layout::streamed;
+          chunk_products<V, vectors, kLayout>(x, run.count, chunk.k_panels, row, p.d, from, add);
+        });
         x.a += chain;
         x.b += chain * tile.lanes;
       }
@@ -228,17 +236,14 @@ class Scores {
       x.soon = soon;
       product<V, 1, Layout::streamed, Start::zero>(x, run.count, finish);
     } else {
-      const auto take = [&](auto vectors) {
+      with_lanes([&](auto vectors) {
         constexpr Layout kCold = vectors < kTileVectors ? Layout::along : Layout::streamed;
         if (chunk.cold)
           chunk_products<V, vectors, kCold>(x, run.count, chunk.k_panels, row, p.d, 0, finish);
         else
           chunk_products<V, vectors, Layout::along>(x, run.count, chunk.k_panels, row, p.d, 0,
                                                     finish);
-      };
-      if constexpr (kAsNeeded) with_vectors<V>(tile.lanes, take);
-      else if (tile.lanes == kMost) take(At<kTileVectors>{});
-      else take(At<1>{});
+      });
     }
   }
 

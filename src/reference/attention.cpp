@@ -51,8 +51,10 @@ void write_state(const Row& row, const SoftmaxState& total, const double* o, boo
 }
 
 // o[dv] and the softmax's state for one row. Keys are summed in chunks of 256: `part` and `part_o`
-// hold the chunk at hand, `total` and `o` the chunks before it. A partial state is not divided.
-SoftmaxState forward_row(Row& row, double* o, double* part_o) noexcept {
+// hold the chunk at hand, `total` and `o` the chunks before it. A partial state is not divided. A
+// key that weighs nothing, since q . k is -inf, shows the NaN of its value in o; gradients take
+// nothing from it.
+SoftmaxState forward_row(Row& row, double* o, double* part_o, bool shows_weightless) noexcept {
   const Problem& p = row.problem;
   SoftmaxState total, part;
   row.sees = false;
@@ -64,8 +66,9 @@ SoftmaxState forward_row(Row& row, double* o, double* part_o) noexcept {
     if (sink != kMinusInfinity) total.add(sink);
   }
   const auto close_chunk = [&] {
+    const bool nothing = part.l == 0;
     const auto [mine, other] = total.join(part);
-    for (std::int64_t x = 0; x < p.dv; ++x) o[x] = o[x] * mine + part_o[x] * other;
+    for (std::int64_t x = 0; x < p.dv; ++x) o[x] = nothing ? o[x] : o[x] * mine + part_o[x] * other;
     part = {};
     std::fill_n(part_o, p.dv, 0.0);
   };
@@ -75,11 +78,16 @@ SoftmaxState forward_row(Row& row, double* o, double* part_o) noexcept {
     chunk = j / kChunk;
     row.load_key(j);
     const double s = score(row, j).masked;  // 1 scores, 2 mask
-    if (s == kMinusInfinity) return;
+    row.load_value(j);
+    if (s == kMinusInfinity) {
+      const bool hidden = added(p, row.call, row.sequence, row.h, row.i, j) == s;
+      for (std::int64_t x = 0; x < p.dv && !hidden && shows_weightless; ++x)
+        part_o[x] += 0 * row.v[x];
+      return;
+    }
     row.sees = true;
     const auto [rescale, p_j] = part.add(s);  // 3 softmax
     const double kept = p_j * dropout_factor(p, row.call, row.sequence.b, row.h, row.i, j);
-    row.load_value(j);
     for (std::int64_t x = 0; x < p.dv; ++x)  // 4 values
       part_o[x] = part_o[x] * rescale + kept * row.v[x];
   });
@@ -147,7 +155,7 @@ void forward(const Problem& p, const Tiles& tiles, const Call& call, const Task&
     if (p.scores) fill_keys(call.scores, p, row, i, kMinusInfinity);
     if (i >= row.sequence.q_length) continue;  // a packed sequence shorter than the longest
     row.move_to(row.h, i);
-    const SoftmaxState state = forward_row(row, o, part_o);
+    const SoftmaxState state = forward_row(row, o, part_o, true);
     if (p.state) continue;
     store_row(call.out, query_row(p, call.out, row.sequence, row.h, i), p.dv, o);
     if (p.lse) store(call.lse, query_row(p, call.lse, row.sequence, row.h, i), state.lse());
@@ -184,7 +192,7 @@ struct BackwardRow : Row {
     const auto at = [&](const Strided& t) { return query_row(problem, t, sequence, h, i); };
     load_row(call.dout, at(call.dout), problem.dv, dout);
     dlse = problem.dlse ? load(call.dlse, at(call.dlse)) : 0;
-    state = forward_row(*this, o, part_o);          // 1 to 4 again
+    state = forward_row(*this, o, part_o, false);   // 1 to 4 again
     delta = sees ? dot(dout, o, problem.dv) : 0.0;  // = sum_j p_j dp_j
   }
 };

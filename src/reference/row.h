@@ -41,11 +41,15 @@ struct Row {
   }
 };
 
-// One ascending chain. Products of f32 and narrower numbers are exact in f64.
+// Ascending chains of 256, added. Products of f32 and narrower numbers are exact in f64.
 inline double dot(const double* a, const double* b, std::int64_t n) noexcept {
-  double sum = 0;
-  for (std::int64_t x = 0; x < n; ++x) sum += a[x] * b[x];
-  return sum;
+  constexpr std::int64_t kChain = 256;
+  double sum = 0, chain = 0;
+  for (std::int64_t x = 0; x < n; ++x) {
+    if (x % kChain == 0) sum += chain, chain = 0;
+    chain += a[x] * b[x];
+  }
+  return sum + chain;
 }
 
 // Steps 1 and 2 for the key at hand: its score after each stage.

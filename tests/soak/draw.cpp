@@ -22,7 +22,8 @@ void draw_sizes(Dice& dice, Case& c) {
     c.d = dice.between(1, dice.chance(0.1) ? 300 : 130);
     c.dv = dice.chance(0.5) ? c.d : dice.between(1, 130);
   }
-  if (dice.chance(0.06)) {  // decoding
+  if (dice.chance(0.03)) c.d = 16 * dice.between(16, 80);  // more than one chain of sums
+  if (dice.chance(0.06)) {                                 // decoding
     c.q_length = dice.between(1, 5);
     c.k_length = dice.between(500, 6000);
     c.page_size = dice.between(1, 300);

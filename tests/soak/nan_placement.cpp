@@ -164,6 +164,12 @@ std::vector<std::string> judge_kernels(const SweepCase& c, Tally& tally) {
   if (place.name == "bias" && value_at(trial.bias, place.index) == -INFINITY) return {};
   Trial planted = trial;
   set_value(planted.*place.tensor, place.index, place.value);
+  // Where an infinity may make a key weigh nothing, its value is not hidden.
+  if (place.name == "k" && std::isinf(place.value) && trial.v.size(3) > 0 && dice.chance(0.5)) {
+    Shape of_value = place.index;
+    of_value[3] = dice.between(0, trial.v.size(3) - 1);
+    set_value(planted.v, of_value, NAN);
+  }
   const bool hidden = is_hidden(trial, place) &&
                       !(place.name == "bias" && std::isinf(place.value) && place.value < 0);
   Results<double> before, after;

@@ -43,6 +43,7 @@ struct Head {
   std::vector<Real> bias, keep;     // [queries, keys]; keep: 0 if dropped, else 1 / (1 - p)
   std::vector<Real> tanh;           // [queries, keys], of the softcap; 0 if there is none
   std::vector<bool> visible;        // [queries, keys]
+  std::vector<bool> weightless;     // [queries, keys]  a score of -inf, by an infinity in q or k
   Real scale = 1, softcap = 0, slope = 0, sink = 0;
   bool bias_before_softcap = false, has_sink = false;
 
@@ -135,6 +136,7 @@ Head<Real> Reader::head(std::int64_t b, std::int64_t h) const {
   head.keep.assign(pairs, Real(1));
   head.tanh.resize(pairs);
   head.visible.resize(pairs);
+  head.weightless.resize(pairs);
   for (std::int64_t i = 0; i < head.queries; ++i)
     for (std::int64_t j = 0; j < head.keys; ++j) {
       const std::size_t ij = head.pair(i, j);

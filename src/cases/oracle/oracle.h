@@ -53,6 +53,7 @@ void scores(Head<Real>& head, HeadResults<Real>& results) {
       head.tanh[ij] = cap > 0 ? tanh_of(before / cap) : Real(0);
       const Real capped = cap > 0 ? cap * head.tanh[ij] : before;
       const Real z = head.bias_before_softcap ? capped : capped + added;
+      head.weightless[ij] = head.visible[ij] && z == minus_infinity && added > minus_infinity;
       if (z == minus_infinity) head.visible[ij] = false;
       results.raw[ij] = s;
       results.softcapped[ij] = capped;
@@ -122,6 +123,24 @@ void gradients(const Head<Real>& head, HeadResults<Real>& r) {
   }
 }
 
+// What an infinity in q or k makes weigh nothing is not hidden: NaN in its value comes out, if
+// another key of its chunk counts.
+template <class Real>
+void show_weightless(const Head<Real>& head, HeadResults<Real>& results) {
+  constexpr std::int64_t kChunk = 256;
+  const auto counts = [&](std::int64_t i, std::int64_t chunk) {
+    for (std::int64_t j = chunk * kChunk; j < std::min(head.keys, (chunk + 1) * kChunk); ++j)
+      if (head.visible[head.pair(i, j)]) return true;
+    return false;
+  };
+  for (std::int64_t i = 0; i < head.queries; ++i)
+    for (std::int64_t j = 0; j < head.keys; ++j) {
+      if (!head.weightless[head.pair(i, j)] || !counts(i, j / kChunk)) continue;
+      for (std::int64_t e = 0; e < head.dv; ++e)
+        results.out[head.of_out(i) + head.at(e)] += Real(0) * head.v[head.of_v(j) + head.at(e)];
+    }
+}
+
 // Everything of one head; `head` is completed with what the scores reveal.
 template <class Real>
 HeadResults<Real> attend_one_head(Head<Real>& head) {
@@ -141,6 +160,7 @@ HeadResults<Real> attend_one_head(Head<Real>& head) {
   softmax(head, results);
   values(head, results);
   gradients(head, results);
+  show_weightless(head, results);
   return results;
 }
 
