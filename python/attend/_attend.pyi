@@ -449,6 +449,10 @@ class Linear:
         The weights by name: NumPy arrays that are the layer's memory, for reading and writing.
         """
 
+    def __repr__(self) -> str: ...
+
+    __call__ = forward
+
 class Norm:
     """LayerNorm or RMSNorm, by `kind`: 'layer_norm' or 'rms_norm'."""
 
@@ -470,6 +474,10 @@ class Norm:
         """
         The weights by name: NumPy arrays that are the layer's memory, for reading and writing.
         """
+
+    def __repr__(self) -> str: ...
+
+    __call__ = forward
 
 class LayerNorm(Norm):
     """
@@ -529,6 +537,10 @@ class FeedForward:
         The weights by name: NumPy arrays that are the layer's memory, for reading and writing.
         """
 
+    def __repr__(self) -> str: ...
+
+    __call__ = forward
+
 class Embedding:
     """
     A vector for each token id.
@@ -558,6 +570,10 @@ class Embedding:
         The weights by name: NumPy arrays that are the layer's memory, for reading and writing.
         """
 
+    def __repr__(self) -> str: ...
+
+    __call__ = forward
+
 class LearnedPositions:
     """
     Adds a trained vector to each position.
@@ -584,6 +600,10 @@ class LearnedPositions:
 
     def parameters(self) -> dict[str, Any]:
         """weight [length, dim]."""
+
+    def __repr__(self) -> str: ...
+
+    __call__ = forward
 
 class SinusoidalPositions:
     """
@@ -612,6 +632,10 @@ class SinusoidalPositions:
 
     def parameters(self) -> dict[str, Any]:
         """None: an empty dict."""
+
+    def __repr__(self) -> str: ...
+
+    __call__ = forward
 
 class MultiHeadAttention:
     """
@@ -709,6 +733,10 @@ class MultiHeadAttention:
         nn.MultiheadAttention, of Llama (q_proj ...), BERT and GPT-2 are known, behind the prefix.
         """
 
+    def __repr__(self) -> str: ...
+
+    __call__ = forward
+
 class AttentionBlock:
     """
     Attention and a feed-forward network, each with residual and norm.
@@ -774,6 +802,10 @@ class AttentionBlock:
     def load(path: str | os.PathLike[str]) -> AttentionBlock:
         """A block that save() wrote."""
 
+    def __repr__(self) -> str: ...
+
+    __call__ = forward
+
 class LanguageModel:
     """
     A small language model made of the layers.
@@ -830,6 +862,10 @@ class LanguageModel:
     @staticmethod
     def load(path: str | os.PathLike[str] | TensorFile) -> LanguageModel:
         """A model that save() wrote."""
+
+    def __repr__(self) -> str: ...
+
+    __call__ = forward
 
 def cross_entropy(logits: Array, targets: Array, *, ignore: int = -100, label_smoothing: float = 0.0, context: Context | None = None) -> Loss:
     """

@@ -229,8 +229,12 @@ def token_numbers(where: str, tokens: Any) -> Any:
     """Integers for a list of texts, equal for equal texts; anything else is returned as it is."""
     if isinstance(tokens, str):
         raise TypeError(f"{where}: tokens is one str; give a list of them, as in tokens=text.split()")
-    if not isinstance(tokens, (list, tuple)) or not all(isinstance(text, str) for text in tokens):
+    if not isinstance(tokens, (list, tuple)):
         return tokens
+    for text in tokens:
+        if not isinstance(text, str):
+            raise TypeError(f"{where}: tokens takes a list of str, or an integer array, found a "
+                            f"{type(tokens).__name__} with {type(text).__name__} in it")
     import numpy
 
     known: dict[str, int] = {}

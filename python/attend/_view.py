@@ -26,10 +26,14 @@ class View:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the page, whole or not at all."""
         target = pathlib.Path(path)
+        if not target.name:
+            raise OSError(f"View.save: {os.fspath(path)!r} is not the name of a file")
         part = target.with_name(f".attend-{os.getpid()}-{target.name}")
         try:
             part.write_bytes(self.html.encode())
             part.replace(target)
+        except OSError as error:  # the caller knows the file by its own name
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from None
         finally:
             part.unlink(missing_ok=True)
 

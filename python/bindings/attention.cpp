@@ -9,8 +9,8 @@ namespace {
 
 using namespace nb::literals;
 
-nb::object forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, bool return_lse,
-                   bool return_weights, nb::handle return_scores, Context* context,
+nb::object forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle return_lse,
+                   nb::handle return_weights, nb::handle return_scores, GivenContext context,
                    const nb::kwargs& keywords) {
   constexpr const char* where = "attention";
   const Inputs in(q, k, v, where);
@@ -26,7 +26,7 @@ nb::object forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, boo
 }
 
 nb::object backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,
-                    nb::handle dout, nb::handle dlse, Context* context,
+                    nb::handle dout, nb::handle dlse, GivenContext context,
                     const nb::kwargs& keywords) {
   constexpr const char* where = "attention_backward";
   const Inputs in(q, k, v, where);
@@ -49,7 +49,7 @@ std::vector<nb::object> list_of_arrays(nb::handle value, const char* where, cons
   return list;
 }
 
-nb::object merge_parts(nb::handle all_o, nb::handle all_lse, nb::handle out, Context* context) {
+nb::object merge_parts(nb::handle all_o, nb::handle all_lse, nb::handle out, GivenContext context) {
   constexpr const char* where = "merge";
   const auto o = list_of_arrays(all_o, where, "o"), lse = list_of_arrays(all_lse, where, "lse");
   std::vector<Array> arrays;
@@ -76,7 +76,7 @@ nb::object merge_parts(nb::handle all_o, nb::handle all_lse, nb::handle out, Con
 }
 
 nb::object add_to_state(nb::handle q, nb::handle k, nb::handle v, nb::handle state,
-                        Context* context, const nb::kwargs& keywords) {
+                        GivenContext context, const nb::kwargs& keywords) {
   constexpr const char* where = "attention_partial";
   const Inputs in(q, k, v, where);
   const Options options(keywords, where);
@@ -105,7 +105,7 @@ struct States {
   }
 };
 
-nb::object merge_states(nb::handle states, Context* context) {
+nb::object merge_states(nb::handle states, GivenContext context) {
   const States given(states, "merge_partial");
   Tensor joined = Tensor::uninitialized(given.views[0].shape(), DType::f64);
   {
@@ -115,15 +115,17 @@ nb::object merge_states(nb::handle states, Context* context) {
   return to_python(std::move(joined), given.arrays[0].object);
 }
 
-nb::object finish_states(nb::handle states, nb::handle out, bool return_lse, Context* context) {
+nb::object finish_states(nb::handle states, nb::handle out, nb::handle return_lse,
+                         GivenContext context) {
   constexpr const char* where = "finish_partial";
+  const bool with_lse = number<bool>(return_lse, where, "return_lse", "True or False");
   const States parts(states, where);
   WritableArray given = write(out, {where, "out", Kind::floating, true});
   Tensor made, lse;
   const Shape shape = parts.views[0].shape();
   if (out.is_none() && shape.rank() == 4 && shape[3] > 4)
     made = Tensor::uninitialized({shape[0], shape[1], shape[2], shape[3] - 4}, DType::f64);
-  if (return_lse && shape.rank() == 4)
+  if (with_lse && shape.rank() == 4)
     lse = Tensor::uninitialized({shape[0], shape[1], shape[2]}, DType::f64);
   {
     const Unlocked unlocked;
@@ -132,7 +134,7 @@ nb::object finish_states(nb::handle states, nb::handle out, bool return_lse, Con
   }
   const nb::object& like = parts.arrays[0].object;
   nb::object result = out.is_none() ? to_python(std::move(made), like) : nb::borrow(out);
-  if (!return_lse) return result;
+  if (!with_lse) return result;
   return nb::make_tuple(result, to_python(std::move(lse), like));
 }
 
@@ -148,7 +150,7 @@ void bind_attention(nb::module_& m) {
   const auto no_context = nb::arg("context") = nb::none();
   // Twice, for the stub: what is returned depends on what is asked for. The first takes all calls.
   m.def("attention", forward, "q"_a.none(), "k"_a.none(), "v"_a.none(), nb::kw_only(),
-        "out"_a = nb::none(), "return_lse"_a = false, "return_weights"_a = false,
+        "out"_a = nb::none(), "return_lse"_a.none() = false, "return_weights"_a.none() = false,
         "return_scores"_a = nb::none(), no_context, "options"_a,
         nb::sig("def attention(q: ArrayT, k: Array, v: Array, *, " ATTEND_OPTIONS
                 "out: ArrayT | None = None, " ATTEND_NOTHING_ELSE
@@ -194,7 +196,7 @@ library that q is from.
 )");
 
   m.def("attention", forward, "q"_a.none(), "k"_a.none(), "v"_a.none(), nb::kw_only(),
-        "out"_a = nb::none(), "return_lse"_a = false, "return_weights"_a = false,
+        "out"_a = nb::none(), "return_lse"_a.none() = false, "return_weights"_a.none() = false,
         "return_scores"_a = nb::none(), no_context, "options"_a,
         nb::sig("def attention(q: ArrayT, k: Array, v: Array, *, " ATTEND_OPTIONS
                 "out: ArrayT | None = None, " ATTEND_MORE
@@ -254,7 +256,7 @@ which all keys were added in turn; otherwise they differ by some units in the la
 )");
 
   m.def("finish_partial", finish_states, "states"_a.none(), nb::kw_only(), "out"_a = nb::none(),
-        "return_lse"_a = false, no_context,
+        "return_lse"_a.none() = false, no_context,
         nb::sig("def finish_partial(states: Sequence[ArrayT], *, out: ArrayT | None = None, "
                 "return_lse: bool = False, context: Context | None = None) -> Any"),
         R"(The result of attention from partial states, which are joined in the order given.

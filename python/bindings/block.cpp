@@ -16,15 +16,14 @@ constexpr const char* kName = "AttentionBlock";
 // What a call reads: x, the memory of a decoder, and the options of both attentions.
 struct Call {
   Call(const Block& block, nb::handle x_, nb::handle memory_, nb::handle cross_,
-       const nb::kwargs& keywords)
-      : x(read(x_, {kName, "x", Kind::floating})),
-        memory(read(memory_, {kName, "memory", Kind::floating, true})), self(keywords, kName),
-        cross(cross_, kName, "cross") {
+       const nb::kwargs& keywords, const char* where)
+      : x(read(x_, {where, "x", Kind::floating})),
+        memory(read(memory_, {where, "memory", Kind::floating, true})), self(keywords, where),
+        cross(cross_, where, "cross") {
     if (!cross_.is_none() && !block.options().cross) {
-      throw InvalidArgument(
-          "AttentionBlock: cross= are options of attention over a memory, which this block does "
-          "not "
-          "have; make it with cross=True");
+      throw InvalidArgument(std::string(where) +
+                            ": cross= are options of attention over a memory, which this block "
+                            "does not have; make it with cross=True");
     }
   }
   Array x, memory;
@@ -35,14 +34,15 @@ struct Call {
 nb::object decode(const Block& self, nb::handle x, nb::handle memory, nb::handle cross,
                   KvCache& cache, nb::handle lengths, Context& context,
                   const nb::kwargs& keywords) {
+  constexpr const char* where = "AttentionBlock.forward";
   const bool decoder = nb::isinstance<KvCache>(memory);
   if (!decoder && !memory.is_none()) {
-    throw InvalidArgument(
-        "AttentionBlock: with a cache, memory is a KvCache too: "
-        "block.cross.make_cache() and .append()");
+    throw InvalidArgument(std::string(where) +
+                          ": with a cache, memory is a KvCache too: "
+                          "block.cross.make_cache() and .append()");
   }
-  const Call call(self, x, nb::none(), cross, keywords);
-  const Array n = read(lengths, {kName, "lengths", Kind::whole, true});
+  const Call call(self, x, nb::none(), cross, keywords, where);
+  const Array n = read(lengths, {where, "lengths", Kind::whole, true});
   const Change alone(&cache, "KvCache");
   if (!decoder) {
     return to_python(
@@ -58,12 +58,14 @@ nb::object decode(const Block& self, nb::handle x, nb::handle memory, nb::handle
 }
 
 nb::object forward(const Block& self, nb::handle x, nb::handle memory, nb::handle cross,
-                   KvCache* cache, nb::handle lengths, Context* context,
+                   nb::handle cache_or_none, nb::handle lengths, GivenContext context,
                    const nb::kwargs& keywords) {
+  constexpr const char* where = "AttentionBlock.forward";
+  KvCache* const cache = to_cache(cache_or_none, where, true);
   Context& used = context_or_default(context);
-  check_lengths(lengths, cache, kName);
+  check_lengths(lengths, cache, where);
   if (cache) return decode(self, x, memory, cross, *cache, lengths, used, keywords);
-  const Call call(self, x, memory, cross, keywords);
+  const Call call(self, x, memory, cross, keywords, where);
   return to_python(unlocked([&] {
                      if (!call.memory.view) return self.forward(call.x, call.self.get(), used);
                      return self.forward(call.x, call.memory, call.self.get(), call.cross.get(),
@@ -73,8 +75,9 @@ nb::object forward(const Block& self, nb::handle x, nb::handle memory, nb::handl
 }
 
 nb::object forward_train(const Block& self, nb::handle x, nb::handle memory, nb::handle cross,
-                         Context* context, const nb::kwargs& keywords) {
-  const Call call(self, x, memory, cross, keywords);
+                         GivenContext context, const nb::kwargs& keywords) {
+  constexpr const char* where = "AttentionBlock.forward_train";
+  const Call call(self, x, memory, cross, keywords, where);
   auto [y, saved] = unlocked([&] {
     return self.forward_train(call.x, call.memory, call.self.get(), call.cross.get(),
                               context_or_default(context));
@@ -82,8 +85,10 @@ nb::object forward_train(const Block& self, nb::handle x, nb::handle memory, nb:
   return nb::make_tuple(to_python(std::move(y), x), nb::cast(std::move(saved)));
 }
 
-nb::object backward(const Block& self, nb::handle dy, const Block::Saved& saved, Context* context) {
-  const Array in = read(dy, {kName, "dy", Kind::floating});
+nb::object backward(const Block& self, nb::handle dy, const Block::Saved& saved,
+                    GivenContext context) {
+  constexpr const char* where = "AttentionBlock.backward";
+  const Array in = read(dy, {where, "dy", Kind::floating});
   Block::Gradients g =
       unlocked([&] { return self.backward(in, saved, context_or_default(context)); });
   const nb::module_ types = nb::module_::import_("attend._types");
@@ -97,9 +102,10 @@ nb::object backward(const Block& self, nb::handle dy, const Block::Saved& saved,
                                       of_options(g.cross), to_python(std::move(g.parameters), dy));
 }
 
-Trace trace(const Block& self, nb::handle x, nb::handle memory, nb::handle cross, Context* context,
-            const nb::kwargs& keywords) {
-  const Call call(self, x, memory, cross, keywords);
+Trace trace(const Block& self, nb::handle x, nb::handle memory, nb::handle cross,
+            GivenContext context, const nb::kwargs& keywords) {
+  constexpr const char* where = "AttentionBlock.trace";
+  const Call call(self, x, memory, cross, keywords, where);
   return unlocked([&] {
     return self.trace(call.x, call.memory, call.self.get(), call.cross.get(),
                       context_or_default(context));
@@ -218,6 +224,9 @@ too (block.cross.make_cache(), filled by block.cross.append()).
           },
           "path"_a, nb::sig("def load(path: str | os.PathLike[str]) -> AttentionBlock"),
           "A block that save() wrote.");
+  bind_manners(type, [](nb::handle self, const Block& block) {
+    return described(self, options_of(block), block.parameters());
+  });
 }
 
 }  // namespace attend::python

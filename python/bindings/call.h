@@ -1,6 +1,7 @@
 // What attention and its gradient read and hand out, shared by the functions and the plans.
 #pragma once
 
+#include "fields.h"
 #include "options.h"
 
 #include <attend/attention.h>
@@ -30,8 +31,9 @@ struct BackwardInputs {
 // What a call is asked to hand out besides `out`.
 struct Wanted {
   Wanted() = default;
-  Wanted(bool lse_, bool weights_, nb::handle scores_, const char* where)
-      : lse(lse_), weights(weights_) {
+  Wanted(nb::handle lse_, nb::handle weights_, nb::handle scores_, const char* where)
+      : lse(number<bool>(lse_, where, "return_lse", "True or False")),
+        weights(number<bool>(weights_, where, "return_weights", "True or False")) {
     if (!scores_.is_none()) scores = to_stage(scores_, where);
   }
   bool lse = false, weights = false;

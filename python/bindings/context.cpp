@@ -56,6 +56,12 @@ Context& python_context() {
   return *context;
 }
 
+GivenContext given_context(nb::handle object) {
+  Context* context = nullptr;
+  if (object.is_none() || nb::try_cast(object, context)) return {context};
+  raise_type_error("context takes an attend.Context or None, found " + name_of_type(object));
+}
+
 void bind_context(nb::module_& m) {
   nb::class_<Context>(m, "Context", nb::is_weak_referenceable(),
                       R"(Where calls run: how many threads, which kernels.

@@ -16,7 +16,7 @@ void bind_positions(nb::class_<Layer>& type, const char* name, const char* param
   nb::class_<Saved>(type, "Saved", "What backward() needs from forward_train().");
   type.def(
           "forward",
-          [name](const Layer& self, nb::handle x, std::int64_t offset, Context* context) {
+          [name](const Layer& self, nb::handle x, std::int64_t offset, GivenContext context) {
             const Array in = read(x, {name, "x", Kind::floating});
             return to_python(
                 unlocked([&] { return self.forward(in, offset, context_or_default(context)); }), x);
@@ -27,7 +27,7 @@ void bind_positions(nb::class_<Layer>& type, const char* name, const char* param
           "x with the positions from `offset` on added.")
       .def(
           "forward_train",
-          [name](const Layer& self, nb::handle x, std::int64_t offset, Context* context) {
+          [name](const Layer& self, nb::handle x, std::int64_t offset, GivenContext context) {
             const Array in = read(x, {name, "x", Kind::floating});
             auto [y, saved] = unlocked(
                 [&] { return self.forward_train(in, offset, context_or_default(context)); });
@@ -39,7 +39,7 @@ void bind_positions(nb::class_<Layer>& type, const char* name, const char* param
           "(y, saved); backward() takes saved.")
       .def(
           "backward",
-          [name](const Layer& self, nb::handle dy, const Saved& saved, Context* context) {
+          [name](const Layer& self, nb::handle dy, const Saved& saved, GivenContext context) {
             const Array in = read(dy, {name, "dy", Kind::floating});
             return make_gradients(
                 unlocked([&] { return self.backward(in, saved, context_or_default(context)); }),
@@ -51,6 +51,7 @@ void bind_positions(nb::class_<Layer>& type, const char* name, const char* param
           "Gradients at x and at the parameters, given dy at y.")
       .def("parameters", show_parameters<Layer>, nb::sig("def parameters(self) -> dict[str, Any]"),
            parameters);
+  bind_manners(type);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ nb::object types(const char* name) { return nb::module_::import_("attend._types"
 
 nb::object inspect_arrays(nb::handle q, nb::handle k, std::int64_t top_k, bool key_mass,
                           bool metrics, std::int64_t local_width, nb::handle tokens,
-                          nb::handle tiles, Context* context, const nb::kwargs& keywords) {
+                          nb::handle tiles, GivenContext context, const nb::kwargs& keywords) {
   constexpr const char* where = "inspect";
   const Array queries = read(q, {where, "q", Kind::floating});
   const Array keys = read(k, {where, "k", Kind::floating});
@@ -33,7 +33,7 @@ nb::object inspect_arrays(nb::handle q, nb::handle k, std::int64_t top_k, bool k
 
 nb::object window_of_weights(nb::handle q, nb::handle k, nb::handle lse, std::int64_t batch,
                              std::int64_t head, std::int64_t query, std::int64_t queries,
-                             std::int64_t key, std::int64_t keys, Context* context,
+                             std::int64_t key, std::int64_t keys, GivenContext context,
                              const nb::kwargs& keywords) {
   constexpr const char* where = "weights_of";
   const Array q_array = read(q, {where, "q", Kind::floating});
@@ -94,7 +94,7 @@ class Runs {
 std::string page(const nb::list& runs, nb::handle title, nb::handle language, std::int64_t batch,
                  std::int64_t embed_bytes, std::int64_t tiles, std::int64_t top_k,
                  const std::vector<std::vector<std::int64_t>>& windows, std::int64_t open_run,
-                 Context* context) {
+                 GivenContext context) {
   const Runs read_runs(runs);
   ViewOptions options{.title = text_of(title, "view: title"),
                       .language = text_of(language, "view: language"),

@@ -99,6 +99,41 @@ Use::~Use() {
   if (--entry->second <= 0) in_use().erase(entry);
 }
 
+KvCache* to_cache(nb::handle cache, const char* where, bool optional) {
+  if (optional && cache.is_none()) return nullptr;
+  if (nb::isinstance<KvCache>(cache)) return nb::cast<KvCache*>(cache);
+  raise_type_error(std::string(where) +
+                   ": cache takes a KvCache, as make_cache() gives one, found " +
+                   name_of_type(cache));
+}
+
+namespace {
+
+std::string in_brackets(nb::handle self, const std::string& text) {
+  const auto name = nb::cast<std::string>(self.type().attr("__name__"));
+  return "<attend." + name + (text.empty() ? "" : ": " + text) + ">";
+}
+
+}  // namespace
+
+std::string described(nb::handle self, const std::vector<NamedView>& parameters) {
+  std::string text;
+  for (const auto& [name, tensor] : parameters)
+    text += name + " " + to_string(tensor.shape()) + ", ";
+  if (!parameters.empty()) text += name_of(parameters[0].tensor.dtype());
+  return in_brackets(self, text);
+}
+
+std::string described(nb::handle self, const nb::dict& options,
+                      const std::vector<NamedView>& parameters) {
+  std::string text;
+  for (const auto [key, value] : options)
+    text += (text.empty() ? "" : ", ") + string_of(key) + "=" + string_of(nb::repr(value));
+  std::int64_t count = 0;
+  for (const NamedView& parameter : parameters) count += parameter.tensor.count();
+  return in_brackets(self, text + "; " + std::to_string(count) + " parameters");
+}
+
 nb::object make_gradients(LayerGradients&& gradients, nb::handle like) {
   return nb::module_::import_("attend._types")
       .attr("LayerGradients")(to_python(std::move(gradients.dx), like),

@@ -5,6 +5,7 @@
 #include "bindings.h"
 #include "options.h"
 
+#include <attend/kv_cache.h>
 #include <attend/parameter.h>
 
 #include <span>
@@ -73,6 +74,9 @@ auto unlocked(Body body) {
   return body();
 }
 
+// The cache that an argument is; without one, if that may be, a null pointer.
+KvCache* to_cache(nb::handle cache, const char* where, bool optional = false);
+
 // `lengths` counts new tokens of a cache; somebody without one means key_lengths.
 inline void check_lengths(nb::handle lengths, const void* cache, const char* where) {
   if (cache || lengths.is_none()) return;
@@ -80,6 +84,26 @@ inline void check_lengths(nb::handle lengths, const void* cache, const char* whe
 }
 
 nb::object make_gradients(LayerGradients&& gradients, nb::handle like);
+
+// "<attend.Linear: weight [3, 4], bias [3], f32>", or what the layer was made with and how many
+// numbers it holds. Of const parameters: those that may be written are packed no more.
+std::string described(nb::handle self, const std::vector<NamedView>& parameters);
+std::string described(nb::handle self, const nb::dict& options,
+                      const std::vector<NamedView>& parameters);
+
+// repr(layer), and layer(x) as other libraries have it.
+template <class Layer, class... More, class Describe>
+void bind_manners(nb::class_<Layer, More...>& type, Describe describe) {
+  type.def("__repr__",
+           [describe](nb::handle self) { return describe(self, nb::cast<const Layer&>(self)); });
+  type.attr("__call__") = type.attr("forward");
+}
+template <class Layer, class... More>
+void bind_manners(nb::class_<Layer, More...>& type) {
+  bind_manners(type, [](nb::handle self, const Layer& layer) {
+    return described(self, layer.parameters());
+  });
+}
 
 // forward, forward_train, backward and parameters of a layer that maps x to y. `name` is the
 // class's, for messages.
@@ -91,7 +115,7 @@ void bind_calls(nb::class_<Layer, More...>& type, const char* name, Kind kind = 
   nb::class_<Saved>(type, "Saved", "What backward() needs from forward_train().");
   type.def(
           "forward",
-          [name, kind](const Layer& self, nb::handle x, Context* context) {
+          [name, kind](const Layer& self, nb::handle x, GivenContext context) {
             const Array in = read(x, {name, "x", kind});
             Tensor y = unlocked([&] { return self.forward(in, context_or_default(context)); });
             return to_python(std::move(y), x);
@@ -101,7 +125,7 @@ void bind_calls(nb::class_<Layer, More...>& type, const char* name, Kind kind = 
           "y = layer(x)")
       .def(
           "forward_train",
-          [name, kind](const Layer& self, nb::handle x, Context* context) {
+          [name, kind](const Layer& self, nb::handle x, GivenContext context) {
             const Array in = read(x, {name, "x", kind});
             auto [y, saved] =
                 unlocked([&] { return self.forward_train(in, context_or_default(context)); });
@@ -113,7 +137,7 @@ void bind_calls(nb::class_<Layer, More...>& type, const char* name, Kind kind = 
           "(y, saved); backward() takes saved.")
       .def(
           "backward",
-          [name](const Layer& self, nb::handle dy, const Saved& saved, Context* context) {
+          [name](const Layer& self, nb::handle dy, const Saved& saved, GivenContext context) {
             const Array in = read(dy, {name, "dy", Kind::floating});
             LayerGradients gradients =
                 unlocked([&] { return self.backward(in, saved, context_or_default(context)); });
@@ -126,6 +150,7 @@ void bind_calls(nb::class_<Layer, More...>& type, const char* name, Kind kind = 
       .def("parameters", show_parameters<Layer>, nb::sig("def parameters(self) -> dict[str, Any]"),
            "The weights by name: NumPy arrays that are the layer's memory, for reading and "
            "writing.");
+  bind_manners(type);
 }
 
 // ---- choices -----------------------------------------------------------------------------------

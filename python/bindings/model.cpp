@@ -1,4 +1,5 @@
 // LanguageModel: embedding, positions, causal blocks, a map to one logit a word.
+#include "fields.h"
 #include "layer.h"
 #include "paths.h"
 
@@ -52,8 +53,20 @@ class Lent {
   std::deque<Change> alone_;
 };
 
+std::vector<std::int64_t> to_tokens(nb::handle prompt) {
+  constexpr const char* where = "LanguageModel.generate";
+  const bool text = nb::isinstance<nb::str>(prompt) || nb::isinstance<nb::bytes>(prompt);
+  if (text || PySequence_Check(prompt.ptr()) == 0)
+    raise_type_error(std::string(where) + ": prompt takes a list of whole numbers, found " +
+                     name_of_type(prompt));
+  std::vector<std::int64_t> tokens;
+  for (const nb::handle token : prompt)
+    tokens.push_back(number<std::int64_t>(token, where, "each token of prompt", "a whole number"));
+  return tokens;
+}
+
 nb::object forward(const LanguageModel& self, nb::handle tokens,
-                   std::optional<std::vector<nb::object>> caches, Context* context) {
+                   std::optional<std::vector<nb::object>> caches, GivenContext context) {
   const Array in = read(tokens, {kName, "tokens", Kind::whole});
   Context& used = context_or_default(context);
   if (!caches) {
@@ -103,7 +116,7 @@ void bind_training(nb::class_<LanguageModel>& type) {
   const auto no_context = "context"_a = nb::none();
   type.def(
           "forward_train",
-          [](const LanguageModel& self, nb::handle tokens, Context* context) {
+          [](const LanguageModel& self, nb::handle tokens, GivenContext context) {
             const Array in = read(tokens, {kName, "tokens", Kind::whole});
             auto [logits, saved] =
                 unlocked([&] { return self.forward_train(in, context_or_default(context)); });
@@ -115,7 +128,8 @@ void bind_training(nb::class_<LanguageModel>& type) {
           "(logits, saved); backward() takes saved.")
       .def(
           "backward",
-          [](const LanguageModel& self, nb::handle dlogits, const Saved& saved, Context* context) {
+          [](const LanguageModel& self, nb::handle dlogits, const Saved& saved,
+             GivenContext context) {
             const Array in = read(dlogits, {kName, "dlogits", Kind::floating});
             return to_python(
                 unlocked([&] { return self.backward(in, saved, context_or_default(context)); }),
@@ -185,7 +199,7 @@ void bind_model(nb::module_& m) {
            "The logits; with the caches of make_caches() the tokens are new ones.")
       .def(
           "trace",
-          [](const LanguageModel& self, nb::handle tokens, Context* context) {
+          [](const LanguageModel& self, nb::handle tokens, GivenContext context) {
             const Array in = read(tokens, {kName, "tokens", Kind::whole});
             return unlocked([&] { return self.trace(in, context_or_default(context)); });
           },
@@ -196,13 +210,15 @@ void bind_model(nb::module_& m) {
            "An empty cache for each block.")
       .def(
           "generate",
-          [](const LanguageModel& self, const std::vector<std::int64_t>& prompt, std::int64_t count,
-             double temperature, std::uint64_t seed, Context* context) {
+          [](const LanguageModel& self, nb::handle prompt, std::int64_t count, double temperature,
+             std::uint64_t seed, GivenContext context) {
+            const std::vector<std::int64_t> tokens = to_tokens(prompt);
             return unlocked([&] {
-              return self.generate(prompt, count, temperature, seed, context_or_default(context));
+              return self.generate(tokens, count, temperature, seed, context_or_default(context));
             });
           },
-          "prompt"_a, "count"_a, "temperature"_a = 0.0, "seed"_a = 0, nb::kw_only(), no_context,
+          "prompt"_a.none(), "count"_a, "temperature"_a = 0.0, "seed"_a = 0, nb::kw_only(),
+          no_context,
           nb::sig("def generate(self, prompt: Sequence[int], count: int, "
                   "temperature: float = 0.0, seed: int = 0, *, "
                   "context: Context | None = None) -> list[int]"),
@@ -214,6 +230,9 @@ void bind_model(nb::module_& m) {
            "The weights by name: NumPy arrays that are the model's memory.");
   bind_training(type);
   bind_files(type);
+  bind_manners(type, [](nb::handle self, const LanguageModel& model) {
+    return described(self, options_of(model), model.parameters());
+  });
 }
 
 }  // namespace attend::python

@@ -14,12 +14,12 @@ constexpr const char* kName = "MultiHeadAttention";
 
 // Query, key and value: all three, or the query alone for self-attention.
 struct Rows {
-  Rows(nb::handle query_, nb::handle key_, nb::handle value_)
-      : query(read(query_, {kName, "query", Kind::floating})),
-        key(read(key_, {kName, "key", Kind::floating, true})),
-        value(read(value_, {kName, "value", Kind::floating, true})) {
+  Rows(nb::handle query_, nb::handle key_, nb::handle value_, const char* where)
+      : query(read(query_, {where, "query", Kind::floating})),
+        key(read(key_, {where, "key", Kind::floating, true})),
+        value(read(value_, {where, "value", Kind::floating, true})) {
     if (value.view && !key.view)
-      throw InvalidArgument("MultiHeadAttention: value is given, but no key");
+      throw InvalidArgument(std::string(where) + ": value is given, but no key");
     if (key.view && !value.view) value.view = key.view;
   }
   bool self() const noexcept { return !key.view; }
@@ -77,22 +77,25 @@ class Extras {
 };
 
 nb::object forward(const Layer& self, nb::handle query, nb::handle key, nb::handle value,
-                   KvCache* cache, nb::handle lengths, bool return_lse, bool return_weights,
-                   nb::handle return_scores, Context* context, const nb::kwargs& keywords) {
-  const Rows rows(query, key, value);
-  const Options options(keywords, kName);
-  const Wanted wanted(return_lse, return_weights, return_scores, kName);
+                   nb::handle cache_or_none, nb::handle lengths, nb::handle return_lse,
+                   nb::handle return_weights, nb::handle return_scores, GivenContext context,
+                   const nb::kwargs& keywords) {
+  constexpr const char* where = "MultiHeadAttention.forward";
+  const Rows rows(query, key, value, where);
+  const Options options(keywords, where);
+  const Wanted wanted(return_lse, return_weights, return_scores, where);
+  KvCache* const cache = to_cache(cache_or_none, where, true);
   Context& used = context_or_default(context);
-  check_lengths(lengths, cache, kName);
+  check_lengths(lengths, cache, where);
   if (cache) {
     if (!rows.self())
-      throw InvalidArgument(
-          "MultiHeadAttention: a cache is for self-attention; "
-          "use append() and attend() for a memory");
+      throw InvalidArgument(std::string(where) +
+                            ": a cache is for self-attention; "
+                            "use append() and attend() for a memory");
     if (wanted.lse || wanted.weights || wanted.scores)
-      throw InvalidArgument(
-          "MultiHeadAttention: lse, weights and scores are not given with a cache");
-    const Array n = read(lengths, {kName, "lengths", Kind::whole, true});
+      throw InvalidArgument(std::string(where) +
+                            ": lse, weights and scores are not given with a cache");
+    const Array n = read(lengths, {where, "lengths", Kind::whole, true});
     const Change alone(cache, "KvCache");
     Tensor y = unlocked([&] { return self.forward(rows.query, *cache, options.get(), n, used); });
     return to_python(std::move(y), query);
@@ -106,9 +109,10 @@ nb::object forward(const Layer& self, nb::handle query, nb::handle key, nb::hand
 }
 
 nb::object forward_train(const Layer& self, nb::handle query, nb::handle key, nb::handle value,
-                         Context* context, const nb::kwargs& keywords) {
-  const Rows rows(query, key, value);
-  const Options options(keywords, kName);
+                         GivenContext context, const nb::kwargs& keywords) {
+  constexpr const char* where = "MultiHeadAttention.forward_train";
+  const Rows rows(query, key, value, where);
+  const Options options(keywords, where);
   Context& used = context_or_default(context);
   auto [y, saved] = unlocked([&] {
     if (rows.self()) return self.forward_train(rows.query, options.get(), used);
@@ -117,8 +121,10 @@ nb::object forward_train(const Layer& self, nb::handle query, nb::handle key, nb
   return nb::make_tuple(to_python(std::move(y), query), nb::cast(std::move(saved)));
 }
 
-nb::object backward(const Layer& self, nb::handle dy, const Layer::Saved& saved, Context* context) {
-  const Array in = read(dy, {kName, "dy", Kind::floating});
+nb::object backward(const Layer& self, nb::handle dy, const Layer::Saved& saved,
+                    GivenContext context) {
+  constexpr const char* where = "MultiHeadAttention.backward";
+  const Array in = read(dy, {where, "dy", Kind::floating});
   Layer::Gradients g =
       unlocked([&] { return self.backward(in, saved, context_or_default(context)); });
   nb::list list;
@@ -129,10 +135,11 @@ nb::object backward(const Layer& self, nb::handle dy, const Layer::Saved& saved,
   return nb::module_::import_("attend._types").attr("AttentionGradients")(*list);
 }
 
-Trace trace(const Layer& self, nb::handle query, nb::handle key, nb::handle value, Context* context,
-            const nb::kwargs& keywords) {
-  const Rows rows(query, key, value);
-  const Options options(keywords, kName);
+Trace trace(const Layer& self, nb::handle query, nb::handle key, nb::handle value,
+            GivenContext context, const nb::kwargs& keywords) {
+  constexpr const char* where = "MultiHeadAttention.trace";
+  const Rows rows(query, key, value, where);
+  const Options options(keywords, where);
   Context& used = context_or_default(context);
   return unlocked([&] {
     if (rows.self()) return self.trace(rows.query, options.get(), used);
@@ -141,9 +148,10 @@ Trace trace(const Layer& self, nb::handle query, nb::handle key, nb::handle valu
 }
 
 nb::object heads(const Layer& self, nb::handle query, nb::handle key, nb::handle value,
-                 Context* context, const nb::kwargs& keywords) {
-  const Rows rows(query, key, value);
-  const Options options(keywords, kName);
+                 GivenContext context, const nb::kwargs& keywords) {
+  constexpr const char* where = "MultiHeadAttention.heads";
+  const Rows rows(query, key, value, where);
+  const Options options(keywords, where);
   Context& used = context_or_default(context);
   Layer::Heads found = unlocked([&] {
     if (rows.self()) return self.heads(rows.query, options.get(), used);
@@ -159,11 +167,12 @@ nb::object heads(const Layer& self, nb::handle query, nb::handle key, nb::handle
 
 nb::object inspect(const Layer& self, nb::handle query, nb::handle key, nb::handle value,
                    std::int64_t top_k, bool key_mass, bool metrics, std::int64_t local_width,
-                   nb::handle tokens, nb::handle tiles, Context* context,
+                   nb::handle tokens, nb::handle tiles, GivenContext context,
                    const nb::kwargs& keywords) {
-  const Rows rows(query, key, value);
-  const InspectArguments arguments(top_k, key_mass, metrics, local_width, tokens, tiles, kName);
-  const Options options(keywords, kName);
+  constexpr const char* where = "MultiHeadAttention.inspect";
+  const Rows rows(query, key, value, where);
+  const InspectArguments arguments(top_k, key_mass, metrics, local_width, tokens, tiles, where);
+  const Options options(keywords, where);
   Context& used = context_or_default(context);
   Statistics statistics = unlocked([&] {
     if (rows.self()) return self.inspect(rows.query, options.get(), arguments.options, used);
@@ -172,19 +181,23 @@ nb::object inspect(const Layer& self, nb::handle query, nb::handle key, nb::hand
   return to_python(std::move(statistics), query);
 }
 
-void append(const Layer& self, nb::handle key, nb::handle value, KvCache& cache, nb::handle lengths,
-            Context* context) {
-  const Array k = read(key, {kName, "key", Kind::floating});
-  const Array v = read(value, {kName, "value", Kind::floating});
-  const Array n = read(lengths, {kName, "lengths", Kind::whole, true});
+void append(const Layer& self, nb::handle key, nb::handle value, nb::handle to, nb::handle lengths,
+            GivenContext context) {
+  constexpr const char* where = "MultiHeadAttention.append";
+  const Array k = read(key, {where, "key", Kind::floating});
+  const Array v = read(value, {where, "value", Kind::floating});
+  const Array n = read(lengths, {where, "lengths", Kind::whole, true});
+  KvCache& cache = *to_cache(to, where);
   const Change alone(&cache, "KvCache");
   unlocked([&] { self.append(k, v, cache, n, context_or_default(context)); });
 }
 
-nb::object attend_cache(const Layer& self, nb::handle query, const KvCache& cache, Context* context,
+nb::object attend_cache(const Layer& self, nb::handle query, nb::handle over, GivenContext context,
                         const nb::kwargs& keywords) {
-  const Array q = read(query, {kName, "query", Kind::floating});
-  const Options options(keywords, kName);
+  constexpr const char* where = "MultiHeadAttention.attend";
+  const Array q = read(query, {where, "query", Kind::floating});
+  const Options options(keywords, where);
+  const KvCache& cache = *to_cache(over, where);
   const Look looking(&cache, "KvCache");
   return to_python(
       unlocked([&] { return self.attend(q, cache, options.get(), context_or_default(context)); }),
@@ -195,8 +208,9 @@ void bind_calls(nb::class_<Layer>& type) {
   const auto no_context = "context"_a = nb::none();
   type.def(
           "forward", forward, "query"_a.none(), "key"_a = nb::none(), "value"_a = nb::none(),
-          nb::kw_only(), "cache"_a = nb::none(), "lengths"_a = nb::none(), "return_lse"_a = false,
-          "return_weights"_a = false, "return_scores"_a = nb::none(), no_context, "options"_a,
+          nb::kw_only(), "cache"_a = nb::none(), "lengths"_a = nb::none(),
+          "return_lse"_a.none() = false, "return_weights"_a.none() = false,
+          "return_scores"_a = nb::none(), no_context, "options"_a,
           nb::sig("def forward(self, query: ArrayT, key: Array | None = None, "
                   "value: Array | None = None, *, " ATTEND_OPTIONS
                   "cache: KvCache | None = None, lengths: Array | None = None, " ATTEND_NOTHING_ELSE
@@ -208,8 +222,9 @@ cache the query's rows are new tokens: they are appended and attend to all that 
 first lengths[b] rows are tokens, if that is given.
 )")
       .def("forward", forward, "query"_a.none(), "key"_a = nb::none(), "value"_a = nb::none(),
-           nb::kw_only(), "cache"_a = nb::none(), "lengths"_a = nb::none(), "return_lse"_a = false,
-           "return_weights"_a = false, "return_scores"_a = nb::none(), no_context, "options"_a,
+           nb::kw_only(), "cache"_a = nb::none(), "lengths"_a = nb::none(),
+           "return_lse"_a.none() = false, "return_weights"_a.none() = false,
+           "return_scores"_a = nb::none(), no_context, "options"_a,
            nb::sig("def forward(self, query: ArrayT, key: Array | None = None, "
                    "value: Array | None = None, *, " ATTEND_OPTIONS
                    "cache: KvCache | None = None, lengths: Array | None = None, " ATTEND_MORE
@@ -250,12 +265,13 @@ first lengths[b] rows are tokens, if that is given.
              std::int64_t pages) { return self.make_cache(batch, capacity, page_size, pages); },
           "batch"_a, "capacity"_a, "page_size"_a = 0, "pages"_a = 0,
           "An empty KvCache that fits this layer.")
-      .def("append", append, "key"_a, "value"_a, "cache"_a, "lengths"_a = nb::none(), nb::kw_only(),
-           no_context,
+      .def("append", append, "key"_a.none(), "value"_a.none(), "cache"_a.none(),
+           "lengths"_a = nb::none(), nb::kw_only(), no_context,
            nb::sig("def append(self, key: Array, value: Array, cache: KvCache, "
                    "lengths: Array | None = None, *, context: Context | None = None) -> None"),
            "Projects key and value and appends them to the cache.")
-      .def("attend", attend_cache, "query"_a, "cache"_a, nb::kw_only(), no_context, "options"_a,
+      .def("attend", attend_cache, "query"_a.none(), "cache"_a.none(), nb::kw_only(), no_context,
+           "options"_a,
            nb::sig("def attend(self, query: ArrayT, cache: KvCache, *, " ATTEND_OPTIONS
                    "context: Context | None = None) -> ArrayT"),
            "Attention of the query over what the cache holds.");
@@ -310,6 +326,9 @@ d_v = d_k, key_dim = model_dim, value_dim = key_dim. rotary is (pairing, base, d
               "rotary: RotaryLike | None = None, type: Any = 'f32', seed: int = 0) -> None"));
   bind_calls(type);
   bind_weights(type);
+  bind_manners(type, [](nb::handle self, const Layer& layer) {
+    return described(self, to_python(layer.options()), layer.parameters());
+  });
 }
 
 }  // namespace attend::python

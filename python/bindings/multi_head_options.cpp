@@ -22,6 +22,36 @@ constexpr Size kSizes[] = {
     {"value_dim", &Options_::value_dim},
 };
 
+// What other libraries call an option, and how it is said here.
+struct Foreign {
+  std::string_view name, advice;
+};
+constexpr Foreign kForeign[] = {
+    {"embed_dim", "here it is model_dim="},
+    {"d_model", "here it is model_dim="},
+    {"hidden_size", "here it is model_dim="},
+    {"num_heads", "here it is heads="},
+    {"nhead", "here it is heads="},
+    {"num_attention_heads", "here it is heads="},
+    {"num_kv_heads", "here it is key_heads="},
+    {"num_key_value_heads", "here it is key_heads="},
+    {"head_dim", "here it is d_k=, and d_v= if the values' differs"},
+    {"kdim", "here it is key_dim="},
+    {"vdim", "here it is value_dim="},
+    {"dtype", "here it is type="},
+    {"dropout", "here it is an option of each call: forward(x, dropout=(p, seed, offset))"},
+    {"batch_first", "here the batch always comes first: [batch, length, model_dim]"},
+};
+
+[[noreturn]] void refuse_name(const std::string& where, const std::string& name) {
+  const std::string message = where + "() got an unexpected keyword argument '" + name + "'";
+  for (const Foreign& foreign : kForeign)
+    if (foreign.name == name) raise_type_error(message + ": " + std::string(foreign.advice));
+  raise_type_error(message +
+                   "; the options are model_dim, heads, key_heads, d_k, d_v, key_dim, value_dim, "
+                   "bias, output_projection, rotary, type, seed");
+}
+
 bool take_size(Options_& options, std::string_view name, nb::handle value, const char* where) {
   for (const Size& size : kSizes) {
     if (size.name != name) continue;
@@ -63,11 +93,7 @@ MultiHeadAttentionOptions to_multi_head_options(nb::handle dict, const char* whe
     else if (name == "type") options.type = to_dtype(value, where);
     else if (name == "seed")
       options.seed = number<std::uint64_t>(value, where, name, "a 64-bit number");
-    else {
-      raise_type_error(std::string(where) + "() got an unexpected keyword argument '" + name +
-                       "'; the options are model_dim, heads, key_heads, d_k, d_v, key_dim, "
-                       "value_dim, bias, output_projection, rotary, type, seed");
-    }
+    else refuse_name(where, name);
   }
   return options;
 }

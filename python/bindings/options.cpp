@@ -101,6 +101,11 @@ void Options::take(nb::handle key, nb::handle value) {
   else if (name == "window") options_.window = window(value);
   else if (name == "query_offset" && is_whole_number(value))
     options_.query_offset = number<std::int64_t>(value, where_, name, "a whole number");
+  else if (name == "query_offset" && (PyFloat_Check(value.ptr()) || nb::isinstance<nb::str>(value)))
+    raise_type_error(std::string(where_) +
+                     ": query_offset takes a whole number, or an array of one for each sequence, "
+                     "found " +
+                     name_of_type(value));
   else if (name == "query_offset") options_.query_offset = array(value, "query_offset", whole);
   else if (name == "key_offset")
     options_.key_offset = number<std::int64_t>(value, where_, name, "a whole number");
@@ -128,6 +133,9 @@ Window Options::window(nb::handle value) {
   const auto side = [&](const nb::object& given, std::int64_t& to) {
     if (!given || given.is_none()) return;
     to = number<std::int64_t>(given, where_, "window", "whole numbers or None (no limit)");
+    if (to < 0)
+      throw InvalidArgument(std::string(where_) + ": window holds " + std::to_string(to) +
+                            "; its numbers are at least 0, or None: no limit");
   };
   side(sides[0], result.left);
   side(sides[1], result.right);

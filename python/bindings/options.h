@@ -37,8 +37,16 @@ class Options {
 // Where none is given, the shared one of Python's callers. Like every Context made from Python it
 // asks for signals, so that Ctrl-C ends a long call.
 Context& python_context();
-inline Context& context_or_default(Context* context) {
-  return context ? *context : python_context();
+
+// A Context or None, as a parameter of a function that is bound. nanobind's own cast would say of
+// anything else no more than that the arguments fit no signature.
+struct GivenContext {
+  Context* context = nullptr;
+};
+GivenContext given_context(nb::handle object);
+
+inline Context& context_or_default(GivenContext given) {
+  return given.context ? *given.context : python_context();
 }
 
 // Runs without the GIL, as long as it lives.
@@ -53,3 +61,22 @@ class Unlocked {
 ScoreStage to_stage(nb::handle name, const char* where);
 
 }  // namespace attend::python
+
+namespace nanobind::detail {
+template <>
+struct type_caster<attend::python::GivenContext> {
+  using Value = attend::python::GivenContext;
+  static constexpr auto Name = const_name("Context | None");
+  template <class>
+  using Cast = Value;
+  template <class Flags>
+  bool from_python(handle source, Flags, cleanup_list*) noexcept {
+    source_ = source;
+    return true;
+  }
+  operator Value() { return attend::python::given_context(source_); }
+
+ private:
+  handle source_;
+};
+}  // namespace nanobind::detail

@@ -16,15 +16,15 @@ struct PythonPlan {
   nb::object context;
 };
 
-PythonPlan plan_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, bool return_lse,
-                        bool return_weights, nb::handle return_scores, nb::handle kernel,
-                        nb::handle context, const nb::kwargs& keywords) {
+PythonPlan plan_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out,
+                        nb::handle return_lse, nb::handle return_weights, nb::handle return_scores,
+                        nb::handle kernel, nb::handle context, const nb::kwargs& keywords) {
   constexpr const char* where = "Plan.attention";
   const Inputs in(q, k, v, where);
   const Options options(keywords, where);
   const Wanted wanted(return_lse, return_weights, return_scores, where);
   Results results(in, options.get(), wanted, out, where);
-  Context& used = context_or_default(nb::cast<Context*>(context));
+  Context& used = context_or_default(given_context(context));
   return {Plan::attention(in.q, in.k, in.v, results.out(), options.get(), results.outputs(),
                           {.kernel = text_of(kernel, "Plan: kernel")}, used),
           wanted, nb::borrow(context)};
@@ -69,7 +69,7 @@ PythonPlan plan_backward(nb::handle q, nb::handle k, nb::handle v, nb::handle ou
   const BackwardInputs more(out, lse, dout, dlse, where);
   const Options options(keywords, where);
   BackwardResult result = empty_gradients(in, options.get());
-  Context& used = context_or_default(nb::cast<Context*>(context));
+  Context& used = context_or_default(given_context(context));
   return {Plan::attention_backward(in.q, in.k, in.v, more.out, more.lse, more.dout,
                                    views_of(result), options.get(), more.dlse,
                                    {.kernel = text_of(kernel, "Plan: kernel")}, used),
@@ -109,9 +109,9 @@ itself; make a Plan to force a kernel or to see what was decided.
 ('reference.forward', (1, 2, 3, 4))
 )")
       .def_static("attention", plan_forward, "q"_a.none(), "k"_a.none(), "v"_a.none(),
-                  nb::kw_only(), "out"_a = nb::none(), "return_lse"_a = false,
-                  "return_weights"_a = false, "return_scores"_a = nb::none(), "kernel"_a = "",
-                  no_context, "options"_a,
+                  nb::kw_only(), "out"_a = nb::none(), "return_lse"_a.none() = false,
+                  "return_weights"_a.none() = false, "return_scores"_a = nb::none(),
+                  "kernel"_a = "", no_context, "options"_a,
                   nb::sig("def attention(q: Array, k: Array, v: Array, *, " ATTEND_OPTIONS
                           "out: Array | None = None, " ATTEND_MORE
                           "kernel: str = '', context: Context | None = None) -> Plan"),

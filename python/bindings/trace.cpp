@@ -20,7 +20,7 @@ nb::list steps_of(nb::handle self) {
   return list;
 }
 
-Trace trace(nb::handle q, nb::handle k, nb::handle v, Context* context,
+Trace trace(nb::handle q, nb::handle k, nb::handle v, GivenContext context,
             const nb::kwargs& keywords) {
   const Inputs in(q, k, v, "trace_attention");
   const Options options(keywords, "trace_attention");

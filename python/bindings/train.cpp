@@ -22,7 +22,7 @@ void bind_losses(nb::module_& m) {
   m.def(
       "cross_entropy",
       [](nb::handle logits, nb::handle targets, std::int64_t ignore, double label_smoothing,
-         Context* context) {
+         GivenContext context) {
         const Array x = read(logits, {"cross_entropy", "logits", Kind::floating});
         const Array t = read(targets, {"cross_entropy", "targets", Kind::whole});
         return make_loss(unlocked([&] {
@@ -48,7 +48,7 @@ Rows with the target `ignore` do not count.
 )");
   m.def(
       "mse",
-      [](nb::handle prediction, nb::handle target, Context* context) {
+      [](nb::handle prediction, nb::handle target, GivenContext context) {
         const Array x = read(prediction, {"mse", "prediction", Kind::floating});
         const Array t = read(target, {"mse", "target", Kind::floating});
         return make_loss(unlocked([&] { return mse(x, t, context_or_default(context)); }),
