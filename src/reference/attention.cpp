@@ -66,9 +66,10 @@ SoftmaxState forward_row(Row& row, double* o, double* part_o, bool shows_weightl
     if (sink != kMinusInfinity) total.add(sink);
   }
   const auto close_chunk = [&] {
-    const bool nothing = part.l == 0;
-    const auto [mine, other] = total.join(part);
-    for (std::int64_t x = 0; x < p.dv; ++x) o[x] = nothing ? o[x] : o[x] * mine + part_o[x] * other;
+    if (part.l != 0) {  // else nothing of it counts
+      const auto [mine, other] = total.join(part);
+      for (std::int64_t x = 0; x < p.dv; ++x) o[x] = o[x] * mine + part_o[x] * other;
+    }
     part = {};
     std::fill_n(part_o, p.dv, 0.0);
   };
