@@ -8,15 +8,14 @@
 namespace attend::cli {
 namespace {
 
-// A number that the type of the scores has no place for would become an infinity, and every weight
-// a NaN.
+// A number that the type of its tensor has no place for would become an infinity, and weights NaN.
 void check_finite(const char* flag, double number, DType type) {
   if (type == DType::f64 || std::isfinite(static_cast<float>(number))) return;
   char digits[32];
   std::snprintf(digits, sizeof digits, "%.9g", number);
   throw UsageError(std::string(flag) + ": " + digits +
-                   " is too large; the scores are f32, whose numbers lie between -3.4e38 and "
-                   "3.4e38 (--type f64 has larger ones)");
+                   " is too large for f32, whose numbers lie between -3.4e38 and 3.4e38; with "
+                   "--type f64 there are larger ones");
 }
 
 }  // namespace
@@ -109,8 +108,6 @@ LoadedOptions load_options(const AttentionFlags& flags, DType type, bool convert
     return keep(convert ? converted(std::move(tensor), statistics_type(type)) : std::move(tensor));
   };
 
-  check_finite("--scale", flags.scale.value_or(1), statistics_type(type));
-  check_finite("--softcap", flags.softcap, statistics_type(type));
   o.scale = flags.scale;
   o.softcap = flags.softcap;
   o.bias_before_softcap = flags.bias_before_softcap;

@@ -37,18 +37,24 @@ class Flags(CommandTest):
         self.fails(2, "'0x-5' is not a whole number", "apply", "--key-offset", "0x-5")
         self.fails(2, "'1e400' is not a finite number", "apply", "--scale", "1e400")
 
-    def test_a_number_must_be_finite_in_the_type_of_the_scores(self):
+    def test_a_list_must_be_finite_in_its_type(self):
         bare = "apply", "--length", 2, "--d-k", 2
-        for flag in "--alibi", "--sinks", "--scale", "--softcap":
+        for flag in "--alibi", "--sinks":
             for kind in "f32", "bf16", "f16":
-                self.fails(2, f"{flag}: 1e+39 is too large; the scores are f32, whose numbers lie between -3.4e38 and "
-                           "3.4e38", *bare, "--type", kind, flag, "1e39")
+                self.fails(2, f"{flag}: 1e+39 is too large for f32, whose numbers lie between -3.4e38 and 3.4e38; with "
+                           "--type f64 there are larger ones", *bare, "--type", kind, flag, "1e39")
             self.run_ok(*bare, "--type", "f64", flag, "1e39")
             self.run_ok(*bare, "--type", "f32", flag, "3e38")
         self.save("q.npy", numbers((1, 1, 2, 2), type="f4"))
         for name in "inspect", "view":
             self.fails(2, "--sinks: -1e+39 is too large", name, "--q", "q.npy", "--k", "q.npy", "--sinks=-1e39")
-        self.fails(2, "--scale: 1e+39 is too large", "explain", "q.npy", "q.npy", "q.npy", "--scale", "1e39")
+        self.fails(2, "--alibi: 1e+39 is too large", "explain", "q.npy", "q.npy", "q.npy", "--alibi", "1e39")
+
+    def test_a_scale_may_be_larger_than_the_type(self):
+        """Some kernel has room for it: no result is NaN."""
+        for flag in "--scale", "--softcap":
+            done = self.run_json("apply", "--length", 2, "--d-k", 2, "--type", "f32", flag, "1e39")
+            self.assertEqual(done["output"]["not_finite"], 0)
 
     def test_a_number_too_small_is_the_nearest(self):
         bare = "apply", "--length", 2, "--d-k", 2, "--output", "y.npy", "--scale"
