@@ -31,6 +31,11 @@ std::map<const void*, int>& in_use() {
   return objects;
 }
 
+std::string in_brackets(nb::handle self, const std::string& text) {
+  const auto name = nb::cast<std::string>(self.type().attr("__name__"));
+  return "<attend." + name + (text.empty() ? "" : ": " + text) + ">";
+}
+
 }  // namespace
 
 nb::dict to_python(std::vector<NamedTensor>&& list, nb::handle like) {
@@ -106,15 +111,6 @@ KvCache* to_cache(nb::handle cache, const char* where, bool optional) {
                    ": cache takes a KvCache, as make_cache() gives one, found " +
                    name_of_type(cache));
 }
-
-namespace {
-
-std::string in_brackets(nb::handle self, const std::string& text) {
-  const auto name = nb::cast<std::string>(self.type().attr("__name__"));
-  return "<attend." + name + (text.empty() ? "" : ": " + text) + ">";
-}
-
-}  // namespace
 
 std::string described(nb::handle self, const std::vector<NamedView>& parameters) {
   std::string text;

@@ -74,7 +74,7 @@ struct type_caster<attend::python::GivenContext> {
     source_ = source;
     return true;
   }
-  operator Value() { return attend::python::given_context(source_); }
+  explicit operator Value() { return attend::python::given_context(source_); }
 
  private:
   handle source_;
