@@ -66,7 +66,7 @@ struct Extreme {
 double level_of(DType accumulator, std::uint64_t n) {
   constexpr double kLevels[] = {0x1p21, 0x1p57, 0x1p64, 0x1p100, 0x1p126};
   constexpr double kWide[] = {0x1p50, 0x1p57, 0x1p64, 0x1p500, 0x1p1022};
-  return (accumulator == DType::f64 ? kWide : kLevels)[n % 5];
+  return accumulator == DType::f64 ? kWide[n % 5] : kLevels[n % 5];
 }
 
 DType accumulator_of(const Trial& trial) {
