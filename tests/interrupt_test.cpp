@@ -245,16 +245,19 @@ TEST(Interrupt, the_message_names_the_function) {
 }
 
 // How often the tasks of a call ask, with one strand.
-int questions_of(const Request& request, const char* kernel = "") {
-  struct Counting : Interrupt {
-    Counting() : Interrupt{count} {}
-    static bool count(Interrupt& self, bool) noexcept {
-      ++static_cast<Counting&>(self).asked;
-      return false;
-    }
-    int asked = 0;
-  } interrupt;
-  const Decision decision = decide(request.problem, default_context().state().machine, 1, kernel);
+struct Counting : Interrupt {
+  Counting() : Interrupt{count} {}
+  static bool count(Interrupt& self, bool) noexcept {
+    ++static_cast<Counting&>(self).asked;
+    return false;
+  }
+  int asked = 0;
+};
+template <class Operation>
+int questions_of(const Request<Operation>& request) {
+  Counting interrupt;
+  const auto decision =
+      decide<Operation>(request.problem, default_context().state().machine, 1, "");
   std::vector<std::byte> memory(decision.workspace_bytes + 64);
   void* at = memory.data();
   std::size_t room = memory.size();
@@ -283,7 +286,7 @@ TEST(Interrupt, is_asked_while_weights_and_scores_are_written) {
 TEST(Interrupt, is_asked_while_the_weights_of_a_window_are_computed) {
   const Tensor q(Shape{1, 1, 40, 16}), lse(Shape{1, 1, 40});
   Tensor square(Shape{40, 40});
-  Request request = check(WindowArguments{q, q, lse, {.queries = 40, .keys = 40}, {}});
+  auto request = check(WindowArguments{q, q, lse, {.queries = 40, .keys = 40}, {}});
   request.call.weights = {.data = reinterpret_cast<std::byte*>(square.data<float>()),
                           .type = DType::f32,
                           .given = true};

@@ -24,7 +24,7 @@ struct PlanTest : testing::Test {
       for (std::int64_t n = 0; n < t->count(); ++n)
         t->data<float>()[n] = static_cast<float>(std::sin(static_cast<double>(n)));
   }
-  Problem problem(const AttentionOptions& options) {
+  ForwardProblem problem(const AttentionOptions& options) {
     return check(ForwardArguments{q, k, v, out, options, {}}).problem;
   }
 };

@@ -17,81 +17,74 @@ using test::thrown_by;
 
 std::vector<std::string> asked;  // whose declines() was called, in order
 
-constexpr Kernel kPlain{
+constexpr Kernel<Forward> kPlain{
     .name = "plain",
-    .operation = Operation::forward,
     .only_if_forced = false,
+    .takes = kHostTypes | kLayouts | Features{Feature::lse},
     .stages = 1,
-    .declines = [](const Problem&, const Machine&) -> std::string {
+    .declines = [](const ForwardProblem&, const Machine&) -> std::string {
       asked.push_back("plain");
       return {};
     },
     .tiles =
-        [](const Problem&, const Machine& machine) {
+        [](const ForwardProblem&, const Machine& machine) {
           return Tiles{16, machine.processors};
         },
-    .tasks = [](const Problem& p, const Tiles&, int) { return p.batch; },
+    .tasks = [](const ForwardProblem& p, const Tiles&, int) { return p.batch; },
     .workspace =
-        [](const Problem&, const Tiles&) {
+        [](const ForwardProblem&, const Tiles&) {
           return Workspace{128, 64};
         },
-    .run = [](const Problem&, const Tiles&, const Call&, const Task&) noexcept {},
+    .run = [](const ForwardProblem&, const Tiles&, const ForwardCall&, const Task&) noexcept {},
 };
 
-constexpr Kernel changed(Kernel kernel, void (*change)(Kernel&)) {
+using ForwardKernel = Kernel<Forward>;
+constexpr ForwardKernel changed(ForwardKernel kernel, void (*change)(ForwardKernel&)) {
   change(kernel);
   return kernel;
 }
 
-const Kernel kWide = changed(kPlain, [](Kernel& k) {
+const ForwardKernel kWide = changed(kPlain, [](ForwardKernel& k) {
   k.name = "wide";
-  k.declines = [](const Problem& p, const Machine& machine) -> std::string {
+  k.declines = [](const ForwardProblem& p, const Machine& machine) -> std::string {
     asked.push_back("wide");
     if (machine.architecture != "tall") return "needs a tall machine";
     return p.d % 8 == 0 ? "" : "needs d in eights";
   };
 });
-const Kernel kPicky = changed(kPlain, [](Kernel& k) {
+const ForwardKernel kPicky = changed(kPlain, [](ForwardKernel& k) {
   k.name = "picky";
-  k.declines = [](const Problem&, const Machine&) -> std::string { return "takes nothing"; };
+  k.declines = [](const ForwardProblem&, const Machine&) -> std::string { return "takes nothing"; };
 });
-const Kernel kYardstick = changed(kPlain, [](Kernel& k) {
+const ForwardKernel kYardstick = changed(kPlain, [](ForwardKernel& k) {
   k.name = "yardstick";
   k.only_if_forced = true;
 });
-const Kernel kBackward = changed(kPlain, [](Kernel& k) {
-  k.name = "reverse";
-  k.operation = Operation::backward;
-  k.declines = [](const Problem&, const Machine&) -> std::string {
-    asked.push_back("reverse");
-    return {};
-  };
-});
-const Kernel kStaged = changed(kPlain, [](Kernel& k) {
+const ForwardKernel kStaged = changed(kPlain, [](ForwardKernel& k) {
   k.name = "staged";
   k.stages = 3;
-  k.tasks = [](const Problem& p, const Tiles& tiles, int stage) {
+  k.tasks = [](const ForwardProblem& p, const Tiles& tiles, int stage) {
     return stage == 1 ? 0 : p.q_length / tiles.queries + stage;
   };
-  k.workspace = [](const Problem& p, const Tiles& tiles) {
+  k.workspace = [](const ForwardProblem& p, const Tiles& tiles) {
     return Workspace{static_cast<std::size_t>(64 * p.batch),
                      static_cast<std::size_t>(64 * tiles.keys)};
   };
 });
 
-using Table = std::vector<const Kernel*>;
+using Rows = std::vector<const ForwardKernel*>;
 const Machine kMachine{"tall", 3};
 
-Problem small_problem() {
-  Problem p;
+ForwardProblem small_problem() {
+  ForwardProblem p;
   p.batch = 2, p.heads = 4, p.kv_heads = 2, p.q_length = 3, p.k_length = 5, p.d = 8, p.dv = 7;
   p.scale = 0.5;
   return p;
 }
 
 // Work for any number of threads.
-Problem large_problem() {
-  Problem p = small_problem();
+ForwardProblem large_problem() {
+  ForwardProblem p = small_problem();
   p.batch = 1000, p.q_length = p.k_length = 1000;
   return p;
 }
@@ -100,7 +93,8 @@ Problem large_problem() {
 
 TEST(Decide, the_first_row_that_takes_the_problem_is_chosen) {
   asked.clear();
-  const Decision decision = decide(small_problem(), kMachine, 1, "", Table{&kWide, &kPlain});
+  const Decision<Forward> decision =
+      decide<Forward>(small_problem(), kMachine, 1, "", Rows{&kWide, &kPlain});
   EXPECT_EQ(decision.kernel, &kWide);
   EXPECT_FALSE(decision.forced);
   EXPECT_TRUE(decision.declined.empty());
@@ -109,24 +103,19 @@ TEST(Decide, the_first_row_that_takes_the_problem_is_chosen) {
 }
 
 TEST(Decide, who_declined_before_is_kept_with_the_reason) {
-  Problem p = small_problem();
+  ForwardProblem p = small_problem();
   p.d = 9;
-  const Decision decision = decide(p, kMachine, 1, "", Table{&kPicky, &kWide, &kPlain});
+  const Decision<Forward> decision =
+      decide<Forward>(p, kMachine, 1, "", Rows{&kPicky, &kWide, &kPlain});
   EXPECT_EQ(decision.kernel, &kPlain);
   const std::vector<std::pair<std::string_view, std::string>> reasons{
       {"picky", "takes nothing"}, {"wide", "needs d in eights"}};
   EXPECT_EQ(decision.declined, reasons);
 }
 
-TEST(Decide, rows_of_another_operation_are_not_asked) {
-  asked.clear();
-  EXPECT_EQ(decide(small_problem(), kMachine, 1, "", Table{&kBackward, &kPlain}).kernel, &kPlain);
-  EXPECT_EQ(asked, std::vector<std::string>{"plain"});
-}
-
 TEST(Decide, when_all_decline_every_reason_is_told) {
   const auto all = [] {
-    decide(small_problem(), {"flat", 1}, 1, "", Table{&kPicky, &kYardstick, &kBackward, &kWide});
+    decide<Forward>(small_problem(), {"flat", 1}, 1, "", Rows{&kPicky, &kYardstick, &kWide});
   };
   EXPECT_EQ(thrown_by(all),
             "Unsupported: plan: no kernel takes forward f32, q [2, 4, 3, 8], k [2, 2, 5, 8], dv 7, "
@@ -134,21 +123,22 @@ TEST(Decide, when_all_decline_every_reason_is_told) {
 }
 
 TEST(Decide, a_yardstick_is_used_when_forced_and_never_else) {
-  EXPECT_EQ(decide(small_problem(), kMachine, 1, "", Table{&kYardstick, &kPlain}).kernel, &kPlain);
-  const auto alone = [] { decide(small_problem(), kMachine, 1, "", Table{&kYardstick}); };
+  EXPECT_EQ(decide<Forward>(small_problem(), kMachine, 1, "", Rows{&kYardstick, &kPlain}).kernel,
+            &kPlain);
+  const auto alone = [] { decide<Forward>(small_problem(), kMachine, 1, "", Rows{&kYardstick}); };
   EXPECT_EQ(thrown_by(alone),
             "Unsupported: plan: no kernel takes forward f32, q [2, 4, 3, 8], k [2, 2, 5, 8], dv 7, "
             "scale 0.5:");
-  const Decision decision =
-      decide(small_problem(), kMachine, 1, "yardstick", Table{&kPlain, &kYardstick});
+  const Decision<Forward> decision =
+      decide<Forward>(small_problem(), kMachine, 1, "yardstick", Rows{&kPlain, &kYardstick});
   EXPECT_EQ(decision.kernel, &kYardstick);
   EXPECT_TRUE(decision.forced);
 }
 
 TEST(Decide, only_the_forced_row_is_asked) {
   asked.clear();
-  const Decision decision =
-      decide(small_problem(), kMachine, 1, "plain", Table{&kWide, &kBackward, &kPlain});
+  const Decision<Forward> decision =
+      decide<Forward>(small_problem(), kMachine, 1, "plain", Rows{&kWide, &kPlain});
   EXPECT_EQ(decision.kernel, &kPlain);
   EXPECT_TRUE(decision.declined.empty());
   EXPECT_EQ(asked, std::vector<std::string>{"plain"});
@@ -156,7 +146,7 @@ TEST(Decide, only_the_forced_row_is_asked) {
 
 TEST(Decide, a_forced_row_that_declines_is_not_replaced) {
   const auto refused = [] {
-    decide(small_problem(), {"flat", 1}, 1, "wide", Table{&kWide, &kPlain});
+    decide<Forward>(small_problem(), {"flat", 1}, 1, "wide", Rows{&kWide, &kPlain});
   };
   EXPECT_EQ(thrown_by(refused),
             "Unsupported: plan: wide was forced and declines forward f32, q [2, 4, 3, 8], k [2, 2, "
@@ -166,7 +156,7 @@ TEST(Decide, a_forced_row_that_declines_is_not_replaced) {
 TEST(Decide, a_forced_row_must_be_one_of_the_operation) {
   for (const char* name : {"reverse", "fast", "plai", "plain "}) {
     EXPECT_EQ(thrown_by([&] {
-                decide(small_problem(), kMachine, 1, name, Table{&kPlain, &kBackward, &kYardstick});
+                decide<Forward>(small_problem(), kMachine, 1, name, Rows{&kPlain, &kYardstick});
               }),
               std::string("InvalidArgument: plan: there is no forward kernel ") + name +
                   "; there are plain, yardstick");
@@ -176,7 +166,8 @@ TEST(Decide, a_forced_row_must_be_one_of_the_operation) {
 // ---- Stages, threads, workspace ----------------------------------------------------------------
 
 TEST(Decide, tasks_are_counted_for_each_stage_with_the_kernels_own_tiles) {
-  const Decision decision = decide(large_problem(), kMachine, 1, "", Table{&kStaged});
+  const Decision<Forward> decision =
+      decide<Forward>(large_problem(), kMachine, 1, "", Rows{&kStaged});
   EXPECT_EQ(decision.tiles.queries, 16);
   EXPECT_EQ(decision.tiles.keys, 3) << "as many as the machine has processors";
   EXPECT_EQ(decision.tasks, (std::vector<std::int64_t>{62, 0, 64}));
@@ -185,59 +176,107 @@ TEST(Decide, tasks_are_counted_for_each_stage_with_the_kernels_own_tiles) {
 }
 
 TEST(Decide, strands_are_as_many_as_threads_tasks_and_work_allow) {
-  const auto strands = [](const Problem& p, int threads) {
-    const Decision decision = decide(p, kMachine, threads, "", Table{&kPlain});
+  const auto strands = [](const ForwardProblem& p, int threads) {
+    const Decision<Forward> decision = decide<Forward>(p, kMachine, threads, "", Rows{&kPlain});
     EXPECT_EQ(decision.workspace_bytes, 128 + 64 * static_cast<std::size_t>(decision.strands));
     return decision.strands;
   };
   EXPECT_EQ(strands(large_problem(), 8), 8);
   EXPECT_EQ(strands(large_problem(), 1), 1);
-  Problem few_tasks = large_problem();
+  ForwardProblem few_tasks = large_problem();
   few_tasks.batch = 3;
   EXPECT_EQ(strands(few_tasks, 8), 3);
   EXPECT_EQ(strands(small_problem(), 8), 1) << "too little work for a second thread";
-  Problem nothing = large_problem();
+  ForwardProblem nothing = large_problem();
   nothing.batch = 0;
   EXPECT_EQ(strands(nothing, 8), 1);
 }
 
 TEST(Decide, a_workspace_that_overflows_is_the_largest_number) {
-  const Kernel huge = changed(kPlain, [](Kernel& k) {
-    k.workspace = [](const Problem&, const Tiles&) { return Workspace{64, std::size_t{1} << 61}; };
+  const ForwardKernel huge = changed(kPlain, [](ForwardKernel& k) {
+    k.workspace = [](const ForwardProblem&, const Tiles&) {
+      return Workspace{64, std::size_t{1} << 61};
+    };
   });
   const std::size_t most = std::numeric_limits<std::size_t>::max();
-  EXPECT_EQ(decide(large_problem(), kMachine, 8, "", Table{&huge}).workspace_bytes, most);
-  EXPECT_EQ(decide(large_problem(), kMachine, 7, "", Table{&huge}).workspace_bytes,
+  EXPECT_EQ(decide<Forward>(large_problem(), kMachine, 8, "", Rows{&huge}).workspace_bytes, most);
+  EXPECT_EQ(decide<Forward>(large_problem(), kMachine, 7, "", Rows{&huge}).workspace_bytes,
             64 + 7 * (std::size_t{1} << 61));
-  const Kernel full = changed(kPlain, [](Kernel& k) {
-    k.workspace = [](const Problem&, const Tiles&) {
+  const ForwardKernel full = changed(kPlain, [](ForwardKernel& k) {
+    k.workspace = [](const ForwardProblem&, const Tiles&) {
       return Workspace{64, std::numeric_limits<std::size_t>::max() - 63};
     };
   });
-  EXPECT_EQ(decide(small_problem(), kMachine, 1, "", Table{&full}).workspace_bytes, most);
+  EXPECT_EQ(decide<Forward>(small_problem(), kMachine, 1, "", Rows{&full}).workspace_bytes, most);
 }
 
 TEST(Decide, the_table_is_sound) {
   std::set<std::string_view> names;
-  for (const Kernel* kernel : kernel_table()) {
-    EXPECT_TRUE(names.insert(kernel->name).second) << kernel->name << " is there twice";
-    EXPECT_TRUE(kernel->name.ends_with(name_of(kernel->operation))) << kernel->name;
-    EXPECT_GE(kernel->stages, 1) << kernel->name;
-    for (const auto function : {reinterpret_cast<const void*>(kernel->declines),
-                                reinterpret_cast<const void*>(kernel->tiles),
-                                reinterpret_cast<const void*>(kernel->tasks),
-                                reinterpret_cast<const void*>(kernel->workspace),
-                                reinterpret_cast<const void*>(kernel->run)})
-      EXPECT_NE(function, nullptr) << kernel->name;
-  }
+  for_each_operation([&]<class Operation>(Operation) {
+    for (const Kernel<Operation>* kernel : kernel_table<Operation>()) {
+      EXPECT_TRUE(names.insert(kernel->name).second) << kernel->name << " is there twice";
+      EXPECT_TRUE(kernel->name.ends_with(Operation::kName)) << kernel->name;
+      EXPECT_GE(kernel->stages, 1) << kernel->name;
+      for (const auto function : {reinterpret_cast<const void*>(kernel->declines),
+                                  reinterpret_cast<const void*>(kernel->tiles),
+                                  reinterpret_cast<const void*>(kernel->tasks),
+                                  reinterpret_cast<const void*>(kernel->workspace),
+                                  reinterpret_cast<const void*>(kernel->run)})
+        EXPECT_NE(function, nullptr) << kernel->name;
+    }
+  });
+}
+
+// ---- Features ----------------------------------------------------------------------------------
+
+TEST(Features, what_a_row_does_not_list_it_declines_by_name) {
+  ForwardProblem p = small_problem();
+  p.causal = p.sinks = true;
+  p.softcap = 3;
+  EXPECT_EQ(thrown_by([&] { decide<Forward>(p, kMachine, 1, "plain", Rows{&kPlain}); }),
+            "Unsupported: plan: plain was forced and declines " + describe(p) +
+                ": it takes no softcap, causal, sinks");
+  asked.clear();
+  EXPECT_EQ(why_not(kPlain, p, features_of(p), kMachine), "takes no softcap, causal, sinks");
+  EXPECT_TRUE(asked.empty()) << "asked about a problem that it does not take";
+  p.device = {Device::Kind::cuda, 1};
+  EXPECT_EQ(why_not(kPlain, p, features_of(p), kMachine),
+            "reads host memory, the tensors are on cuda:1");
+}
+
+// An option that somebody adds, and that no kernel knows yet.
+TEST(Features, a_new_one_is_declined_by_every_row) {
+  int rows = 0;
+  for_each_operation([&]<class Operation>(Operation) {
+    typename Operation::Problem problem;
+    Features features = features_of(problem);
+    features.add(static_cast<Feature>(kFeatures));
+    for (const Kernel<Operation>* kernel : kernel_table<Operation>()) {
+      EXPECT_EQ(why_not(*kernel, problem, features, kMachine), "takes no a new option")
+          << kernel->name;
+      ++rows;
+    }
+  });
+  EXPECT_GE(rows, 10);
+}
+
+TEST(Features, the_reference_takes_all_of_them_but_the_memory_of_devices) {
+  Features all;
+  for_each_operation([&]<class Operation>(Operation) {
+    for (const Kernel<Operation>* kernel : kernel_table<Operation>())
+      if (kernel->name.starts_with("reference.")) all = all | kernel->takes;
+  });
+  for (int n = 0; n < kFeatures; ++n)
+    EXPECT_EQ(all.has(static_cast<Feature>(n)), n != static_cast<int>(Feature::device_memory))
+        << names_of({static_cast<Feature>(n)});
 }
 
 // ---- Words -------------------------------------------------------------------------------------
 
 TEST(Describe, a_decision_in_a_few_lines) {
-  Problem p = large_problem();
+  ForwardProblem p = large_problem();
   p.d = 9;
-  EXPECT_EQ(describe(decide(p, kMachine, 4, "", Table{&kPicky, &kWide, &kStaged})),
+  EXPECT_EQ(describe(decide<Forward>(p, kMachine, 4, "", Rows{&kPicky, &kWide, &kStaged})),
             "problem    forward f32, q [1000, 4, 1000, 9], k [1000, 2, 1000, 9], dv 7, scale 0.5\n"
             "kernel     staged\n"
             "declined   picky: takes nothing\n"
@@ -245,7 +284,7 @@ TEST(Describe, a_decision_in_a_few_lines) {
             "tiles      16 queries x 3 keys\n"
             "tasks      62 then 0 then 64 on up to 4 threads\n"
             "workspace  64768 bytes\n");
-  EXPECT_EQ(describe(decide(small_problem(), kMachine, 4, "yardstick", Table{&kYardstick})),
+  EXPECT_EQ(describe(decide<Forward>(small_problem(), kMachine, 4, "yardstick", Rows{&kYardstick})),
             "problem    forward f32, q [2, 4, 3, 8], k [2, 2, 5, 8], dv 7, scale 0.5\n"
             "kernel     yardstick (forced)\n"
             "tiles      16 queries x 3 keys\n"
@@ -254,7 +293,7 @@ TEST(Describe, a_decision_in_a_few_lines) {
 }
 
 TEST(Describe, everything_that_can_be_asked_of_a_problem) {
-  Problem p = small_problem();
+  ForwardProblem p = small_problem();
   p.type = DType::bf16, p.out_type = DType::f64;
   p.device = {Device::Kind::cuda, 1};
   p.packed_queries = true;
@@ -279,8 +318,8 @@ TEST(Describe, everything_that_can_be_asked_of_a_problem) {
       "sinks, "
       "blocks of 2 x 64, dropout 0.100006103515625, lse f64, weights, masked scores f64, visited "
       "blocks");
-  Problem backward = small_problem();
-  backward.operation = Operation::backward;
+  BackwardProblem backward;
+  static_cast<Problem&>(backward) = small_problem();
   backward.keys = KeyAddressing::packed;
   backward.scale = 1 / std::sqrt(3.0);
   backward.offset_each = true;
@@ -291,8 +330,8 @@ TEST(Describe, everything_that_can_be_asked_of_a_problem) {
       describe(backward),
       "backward f32, q [2, 4, 3, 8], k [2, 2, 5, 8], dv 7, scale 0.5773502691896258, packed "
       "keys, query offset of each, lse f64, dout f64, dlse, dq, dk, dv, dbias, dsinks, dalibi");
-  Problem merge = small_problem();
-  merge.operation = Operation::merge;
+  MergeProblem merge;
+  merge.batch = 2, merge.heads = 4, merge.q_length = 3, merge.dv = 7;
   merge.parts = 6;
   EXPECT_EQ(describe(merge), "merge f32, 6 parts of [2, 4, 3, 7]");
 }

@@ -30,7 +30,8 @@ TEST(Threads, as_many_as_asked_for_and_always_the_same_bits) {
     SmallCall a(2600);
     a.run(context);
     EXPECT_EQ(a.result(), expected.result()) << threads << " threads";
-    EXPECT_EQ(context.state().plan_for(a.problem())->strands, threads) << "or threads show nothing";
+    EXPECT_EQ(context.state().plan_for<Forward>(a.problem())->strands, threads)
+        << "or threads show nothing";
   }
 }
 
@@ -98,7 +99,8 @@ Watch* watch = nullptr;
 
 constexpr std::int64_t kStageTasks[] = {700, 1, 50};
 
-void watched_run(const Problem&, const Tiles&, const Call&, const Task& task) noexcept {
+void watched_run(const ForwardProblem&, const Tiles&, const ForwardCall&,
+                 const Task& task) noexcept {
   Watch& w = *watch;
   for (int before = 0; before < task.stage; ++before)
     w.out_of_order += w.done[before] != kStageTasks[before];
@@ -116,31 +118,32 @@ void watched_run(const Problem&, const Tiles&, const Call&, const Task& task) no
   ++w.done[task.stage];
 }
 
-const Kernel kWatched{
+const Kernel<Forward> kWatched{
     .name = "watched",
-    .operation = Operation::forward,
     .only_if_forced = false,
+    .takes = kHostTypes | kLayouts,
     .stages = 3,
-    .declines = [](const Problem&, const Machine&) { return std::string(); },
-    .tiles = [](const Problem&, const Machine&) { return Tiles{}; },
-    .tasks = [](const Problem&, const Tiles&, int stage) { return kStageTasks[stage]; },
+    .declines = [](const ForwardProblem&, const Machine&) { return std::string(); },
+    .tiles = [](const ForwardProblem&, const Machine&) { return Tiles{}; },
+    .tasks = [](const ForwardProblem&, const Tiles&, int stage) { return kStageTasks[stage]; },
     .workspace =
-        [](const Problem&, const Tiles&) {
+        [](const ForwardProblem&, const Tiles&) {
           return Workspace{128, 64};
         },
     .run = watched_run,
 };
 
 void run_watched(Context& context) {
-  const Kernel* table[] = {&kWatched};
-  const Problem problem = SmallCall(2600).problem();
-  const Decision decision = decide(problem, context.state().machine, 4, "", table);
+  const Kernel<Forward>* table[] = {&kWatched};
+  const ForwardProblem problem = SmallCall(2600).problem();
+  const Decision<Forward> decision =
+      decide<Forward>(problem, context.state().machine, 4, "", table);
   ASSERT_EQ(decision.strands, 4);
   ASSERT_EQ(decision.workspace_bytes, 128U + 4 * 64);
   for (int repeat = 0; repeat < 50; ++repeat) {
     Watch w;
     watch = &w;
-    context.state().execute("attention", decision, {});
+    context.state().execute("attention", decision, ForwardCall{});
     ASSERT_EQ(w.out_of_order, 0);
     ASSERT_EQ(w.shared_scratch, 0);
     ASSERT_EQ(w.misplaced, 0);

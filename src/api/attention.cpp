@@ -9,39 +9,49 @@
 #include "core/reporting.h"
 #include "core/text.h"
 
+#include <variant>
+
 namespace attend {
 
 struct Plan::State {
-  std::shared_ptr<const Decision> decision;
+  std::variant<std::shared_ptr<const Decision<Forward>>, std::shared_ptr<const Decision<Backward>>,
+               std::shared_ptr<const Decision<Inspect>>>
+      decision;
   std::string kernel;
+
+  // The decision for a request, which must be of the Plan's problem.
+  template <class Operation>
+  const Decision<Operation>& for_request(const Request<Operation>& request) const {
+    const auto* made = std::get_if<std::shared_ptr<const Decision<Operation>>>(&decision);
+    if (made != nullptr && (*made)->problem == request.problem) return **made;
+    const auto problem = [](const auto& plan) { return attend::describe(plan->problem); };
+    throw InvalidArgument(text("plan: made for ", std::visit(problem, decision), "; called with ",
+                               attend::describe(request.problem)));
+  }
 };
 
 namespace {
 
-void check_and_run(const char* function, const Request& request, Context& context) {
+template <class Operation>
+void plan_and_run(const char* function, const Request<Operation>& request, Context& context) {
   Context::State& state = context.state();
-  state.execute(function, *state.plan_for(request.problem), request.call);
+  state.execute(function, *state.plan_for<Operation>(request.problem), request.call);
 }
 
-void same_problem(const Decision& decision, const Request& request) {
-  if (!(request.problem == decision.problem))
-    throw InvalidArgument(text("plan: made for ", describe(decision.problem), "; called with ",
-                               describe(request.problem)));
-}
-
-void run_planned(const char* function, const Decision& decision, const Request& request,
+template <class Operation>
+void run_planned(const char* function, const Plan::State& plan, const Request<Operation>& request,
                  Context& context) {
-  same_problem(decision, request);
-  context.state().execute(function, decision, request.call);
+  context.state().execute(function, plan.for_request(request), request.call);
 }
 
-std::shared_ptr<const Plan::State> make_state(const Problem& problem, const PlanOptions& options,
-                                              Context& context) {
+template <class Operation>
+std::shared_ptr<const Plan::State> make_state(const Request<Operation>& request,
+                                              const PlanOptions& options, Context& context) {
   Context::State& state = context.state();
-  std::shared_ptr<const Decision> decision =
-      options.kernel.empty() ? state.plan_for(problem)
-                             : std::make_shared<const Decision>(
-                                   decide(problem, state.machine, state.threads, options.kernel));
+  auto decision = options.kernel.empty()
+                      ? state.plan_for<Operation>(request.problem)
+                      : std::make_shared<const Decision<Operation>>(decide<Operation>(
+                            request.problem, state.machine, state.threads, options.kernel));
   std::string kernel(decision->kernel->name);
   return std::make_shared<const Plan::State>(Plan::State{std::move(decision), std::move(kernel)});
 }
@@ -56,7 +66,7 @@ void attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTe
                const TensorView& out, const AttentionOptions& options,
                const AttentionOutputs& outputs, Context& context) {
   reporting("attention", [&] {
-    check_and_run("attention", check(ForwardArguments{q, k, v, out, options, outputs}), context);
+    plan_and_run("attention", check(ForwardArguments{q, k, v, out, options, outputs}), context);
   });
 }
 
@@ -83,9 +93,9 @@ void attention_backward(const ConstTensorView& q, const ConstTensorView& k,
                         const AttentionGradients& gradients, const AttentionOptions& options,
                         const ConstTensorView& dlse, Context& context) {
   reporting("attention_backward", [&] {
-    check_and_run("attention_backward",
-                  check(BackwardArguments{q, k, v, out, lse, dout, gradients, options, dlse}),
-                  context);
+    plan_and_run("attention_backward",
+                 check(BackwardArguments{q, k, v, out, lse, dout, gradients, options, dlse}),
+                 context);
   });
 }
 
@@ -105,7 +115,7 @@ void merge(const std::vector<ConstTensorView>& o, const std::vector<ConstTensorV
            const TensorView& out, const TensorView& lse_out, Context& context) {
   reporting("merge", [&] {
     std::vector<Part> parts;
-    check_and_run("merge", check(MergeArguments{o, lse, out, lse_out}, parts), context);
+    plan_and_run("merge", check(MergeArguments{o, lse, out, lse_out}, parts), context);
   });
 }
 
@@ -113,8 +123,8 @@ void attention_partial(const ConstTensorView& q, const ConstTensorView& k, const
                        const TensorView& state, const AttentionOptions& options, Context& context) {
   reporting("attention_partial", [&] {
     std::vector<Part> parts;
-    check_and_run("attention_partial", check(PartialArguments{q, k, v, state, options}, parts),
-                  context);
+    plan_and_run("attention_partial", check(PartialArguments{q, k, v, state, options}, parts),
+                 context);
   });
 }
 
@@ -134,8 +144,8 @@ void merge_partial(const std::vector<ConstTensorView>& states, const TensorView&
   reporting("merge_partial", [&] {
     std::vector<Part> parts;
     if (!state) throw InvalidArgument("merge_partial: state is missing");
-    check_and_run("merge_partial",
-                  check(StatesArguments{"merge_partial", states, state, {}, {}}, parts), context);
+    plan_and_run("merge_partial",
+                 check(StatesArguments{"merge_partial", states, state, {}, {}}, parts), context);
   });
 }
 
@@ -143,8 +153,8 @@ void finish_partial(const std::vector<ConstTensorView>& states, const TensorView
                     const TensorView& lse, Context& context) {
   reporting("finish_partial", [&] {
     std::vector<Part> parts;
-    check_and_run("finish_partial",
-                  check(StatesArguments{"finish_partial", states, {}, out, lse}, parts), context);
+    plan_and_run("finish_partial",
+                 check(StatesArguments{"finish_partial", states, {}, out, lse}, parts), context);
   });
 }
 
@@ -157,8 +167,8 @@ Plan Plan::attention(const ConstTensorView& q, const ConstTensorView& k, const C
                      const TensorView& out, const AttentionOptions& options,
                      const AttentionOutputs& outputs, const PlanOptions& plan, Context& context) {
   return reporting("plan", [&]() -> Plan {
-    const Request request = check(ForwardArguments{q, k, v, out, options, outputs});
-    return {make_state(request.problem, plan, context), context};
+    return {make_state(check(ForwardArguments{q, k, v, out, options, outputs}), plan, context),
+            context};
   });
 }
 
@@ -169,9 +179,9 @@ Plan Plan::attention_backward(const ConstTensorView& q, const ConstTensorView& k
                               const ConstTensorView& dlse, const PlanOptions& plan,
                               Context& context) {
   return reporting("plan", [&]() -> Plan {
-    const Request request =
+    const auto request =
         check(BackwardArguments{q, k, v, out, lse, dout, gradients, options, dlse});
-    return {make_state(request.problem, plan, context), context};
+    return {make_state(request, plan, context), context};
   });
 }
 
@@ -179,8 +189,8 @@ void Plan::run(const ConstTensorView& q, const ConstTensorView& k, const ConstTe
                const TensorView& out, const AttentionOptions& options,
                const AttentionOutputs& outputs) const {
   reporting("attention", [&] {
-    run_planned("attention", *state_->decision,
-                check(ForwardArguments{q, k, v, out, options, outputs}), *context_);
+    run_planned("attention", *state_, check(ForwardArguments{q, k, v, out, options, outputs}),
+                *context_);
   });
 }
 
@@ -190,7 +200,7 @@ void Plan::run_backward(const ConstTensorView& q, const ConstTensorView& k,
                         const AttentionGradients& gradients, const AttentionOptions& options,
                         const ConstTensorView& dlse) const {
   reporting("attention_backward", [&] {
-    run_planned("attention_backward", *state_->decision,
+    run_planned("attention_backward", *state_,
                 check(BackwardArguments{q, k, v, out, lse, dout, gradients, options, dlse}),
                 *context_);
   });
@@ -200,8 +210,8 @@ Plan Plan::inspect(const ConstTensorView& q, const ConstTensorView& k,
                    const AttentionOptions& options, const InspectOptions& inspect_options,
                    const PlanOptions& plan, Context& context) {
   return reporting("inspect", [&] {
-    const Request request = check(InspectArguments{q, k, options, inspect_options});
-    return Plan(make_state(request.problem, plan, context), context);
+    const auto request = check(InspectArguments{q, k, options, inspect_options});
+    return Plan(make_state(request, plan, context), context);
   });
 }
 
@@ -210,14 +220,17 @@ Statistics Plan::run_inspect(const ConstTensorView& q, const ConstTensorView& k,
                              const InspectOptions& inspect_options) const {
   return reporting("inspect", [&] {
     const InspectArguments given{q, k, options, inspect_options};
-    const Request request = check(given);
-    same_problem(*state_->decision, request);
-    return statistics_of(request, *state_->decision, given, *context_);
+    const auto request = check(given);
+    return statistics_of(request, state_->for_request(request), given, *context_);
   });
 }
 
 const std::string& Plan::kernel() const noexcept { return state_->kernel; }
-std::size_t Plan::workspace_bytes() const noexcept { return state_->decision->workspace_bytes; }
-std::string Plan::describe() const { return attend::describe(*state_->decision); }
+std::size_t Plan::workspace_bytes() const noexcept {
+  return std::visit([](const auto& plan) { return plan->workspace_bytes; }, state_->decision);
+}
+std::string Plan::describe() const {
+  return std::visit([](const auto& plan) { return attend::describe(*plan); }, state_->decision);
+}
 
 }  // namespace attend

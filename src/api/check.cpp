@@ -6,63 +6,66 @@
 
 namespace attend {
 
-void Checker::outputs(const TensorView& out, const AttentionOutputs& outputs) {
+void Checker::outputs(const TensorView& out, const AttentionOutputs& outputs,
+                      Request<Forward>& request) {
+  auto& [p, call] = request;
   const ConstTensorView q = read_.front().view;
-  call_.out = written("out", out);
-  shape_is("out", out, row_shape(q, p_.dv));
+  call.out = written("out", out);
+  shape_is("out", out, row_shape(q, p.dv));
   type_is_tensors_or_wider("out", out.dtype());
-  p_.out_type = out.dtype();
-  if ((p_.lse = static_cast<bool>(outputs.lse))) {
-    call_.lse = written("lse", outputs.lse);
+  p.out_type = out.dtype();
+  if ((p.lse = static_cast<bool>(outputs.lse))) {
+    call.lse = written("lse", outputs.lse);
     shape_is("lse", outputs.lse, row_shape(q));
     type_is_statistic("lse", outputs.lse.dtype());
-    call_.lse = per_row(call_.lse, outputs.lse);
-    p_.lse_type = outputs.lse.dtype();
+    call.lse = per_row(call.lse, outputs.lse);
+    p.lse_type = outputs.lse.dtype();
   }
-  const Shape square{p_.batch, p_.heads, p_.q_length, p_.k_length};
-  if ((p_.weights = static_cast<bool>(outputs.weights))) {
-    call_.weights = written("weights", outputs.weights);
+  const Shape square{p.batch, p.heads, p.q_length, p.k_length};
+  if ((p.weights = static_cast<bool>(outputs.weights))) {
+    call.weights = written("weights", outputs.weights);
     shape_is("weights", outputs.weights, square);
     type_is_tensors_or_wider("weights", outputs.weights.dtype());
-    p_.weights_type = outputs.weights.dtype();
+    p.weights_type = outputs.weights.dtype();
   }
-  if ((p_.scores = static_cast<bool>(outputs.scores))) {
-    call_.scores = written("scores", outputs.scores);
+  if ((p.scores = static_cast<bool>(outputs.scores))) {
+    call.scores = written("scores", outputs.scores);
     shape_is("scores", outputs.scores, square);
     type_is_tensors_or_wider("scores", outputs.scores.dtype());
-    p_.scores_type = outputs.scores.dtype();
+    p.scores_type = outputs.scores.dtype();
   }
   if (outputs.stage > ScoreStage::masked)
     fail("stage is ", static_cast<int>(outputs.stage), "; it must be raw, softcapped or masked");
-  if (p_.scores) p_.stage = outputs.stage;
-  if ((p_.visited_blocks = outputs.visited_blocks != nullptr)) {
-    if (!p_.blocks) fail("visited_blocks is asked for, but there are no blocks");
-    written("visited_blocks", {outputs.visited_blocks, DType::i64, {1}, p_.device});
-    call_.visited_blocks = outputs.visited_blocks;
+  if (p.scores) p.stage = outputs.stage;
+  if ((p.visited_blocks = outputs.visited_blocks != nullptr)) {
+    if (!p.blocks) fail("visited_blocks is asked for, but there are no blocks");
+    written("visited_blocks", {outputs.visited_blocks, DType::i64, {1}, p.device});
+    call.visited_blocks = outputs.visited_blocks;
   }
   no_overlap();
 }
 
-void Checker::backward(const BackwardArguments& a) {
-  call_.out = read("out", a.out);
-  shape_is("out", a.out, row_shape(a.q, p_.dv));
+void Checker::backward(const BackwardArguments& a, Request<Backward>& request) {
+  auto& [p, call] = request;
+  call.out = read("out", a.out);
+  shape_is("out", a.out, row_shape(a.q, p.dv));
   type_is_tensors_or_wider("out", a.out.dtype());
-  p_.out_type = a.out.dtype();
-  call_.lse = read("lse", a.lse);
+  p.out_type = a.out.dtype();
+  call.lse = read("lse", a.lse);
   shape_is("lse", a.lse, row_shape(a.q));
   type_is_statistic("lse", a.lse.dtype());
-  call_.lse = per_row(call_.lse, a.lse);
-  p_.lse_type = a.lse.dtype();
-  call_.dout = read("dout", a.dout);
-  shape_is("dout", a.dout, row_shape(a.q, p_.dv));
+  call.lse = per_row(call.lse, a.lse);
+  p.lse_type = a.lse.dtype();
+  call.dout = read("dout", a.dout);
+  shape_is("dout", a.dout, row_shape(a.q, p.dv));
   type_is_tensors_or_wider("dout", a.dout.dtype());
-  p_.dout_type = a.dout.dtype();
-  if ((p_.dlse = static_cast<bool>(a.dlse))) {
-    call_.dlse = read("dlse", a.dlse);
+  p.dout_type = a.dout.dtype();
+  if ((p.dlse = static_cast<bool>(a.dlse))) {
+    call.dlse = read("dlse", a.dlse);
     shape_is("dlse", a.dlse, row_shape(a.q));
     type_is_statistic("dlse", a.dlse.dtype());
-    call_.dlse = per_row(call_.dlse, a.dlse);
-    p_.dlse_type = a.dlse.dtype();
+    call.dlse = per_row(call.dlse, a.dlse);
+    p.dlse_type = a.dlse.dtype();
   }
 
   const AttentionGradients& g = a.gradients;
@@ -75,46 +78,43 @@ void Checker::backward(const BackwardArguments& a) {
     type_is(name, view.dtype(), {of.dtype()});
     return true;
   };
-  p_.dq = gradient("dq", g.dq, "q", a.q, call_.dq);
-  p_.dk = gradient("dk", g.dk, "k", a.k, call_.dk);
-  p_.dv_gradient = gradient("dv", g.dv, "v", a.v, call_.dv);
-  p_.dbias = gradient("dbias", g.dbias, "bias", a.options.bias, call_.dbias);
-  p_.dsinks = gradient("dsinks", g.dsinks, "sinks", a.options.sinks, call_.dsinks);
-  p_.dalibi = gradient("dalibi", g.dalibi, "alibi", a.options.alibi, call_.dalibi);
-  if (p_.dsinks) call_.dsinks.stride = {0, g.dsinks.strides()[0], 0, 0};
-  if (p_.dalibi) call_.dalibi.stride = {0, g.dalibi.strides()[0], 0, 0};
+  p.dq = gradient("dq", g.dq, "q", a.q, call.dq);
+  p.dk = gradient("dk", g.dk, "k", a.k, call.dk);
+  p.dv_gradient = gradient("dv", g.dv, "v", a.v, call.dv);
+  p.dbias = gradient("dbias", g.dbias, "bias", a.options.bias, call.dbias);
+  p.dsinks = gradient("dsinks", g.dsinks, "sinks", a.options.sinks, call.dsinks);
+  p.dalibi = gradient("dalibi", g.dalibi, "alibi", a.options.alibi, call.dalibi);
+  if (p.dsinks) call.dsinks.stride = {0, g.dsinks.strides()[0], 0, 0};
+  if (p.dalibi) call.dalibi.stride = {0, g.dalibi.strides()[0], 0, 0};
   if (written_.empty())
     fail("no gradient is asked for; dq, dk, dv, dbias, dsinks or dalibi is needed");
   no_overlap();
 }
 
-Request check(const ForwardArguments& a) {
-  Request request;
-  request.problem.operation = Operation::forward;
-  Checker checker("attention", request);
-  checker.inputs(a.q, a.k, a.v, a.options);
-  checker.options(a.options);
-  checker.outputs(a.out, a.outputs);
-  return request;
-}
-
-Request check_inputs(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-                     const AttentionOptions& options) {
-  Request request;
-  request.problem.operation = Operation::forward;
-  Checker checker("attention", request);
+Request<Forward> check_inputs(const ConstTensorView& q, const ConstTensorView& k,
+                              const ConstTensorView& v, const AttentionOptions& options) {
+  Request<Forward> request;
+  Checker checker("attention", request.problem, request.call);
   checker.inputs(q, k, v, options);
   checker.options(options);
   return request;
 }
 
-Request check(const BackwardArguments& a) {
-  Request request;
-  request.problem.operation = Operation::backward;
-  Checker checker("attention_backward", request);
+Request<Forward> check(const ForwardArguments& a) {
+  Request<Forward> request;
+  Checker checker("attention", request.problem, request.call);
   checker.inputs(a.q, a.k, a.v, a.options);
   checker.options(a.options);
-  checker.backward(a);
+  checker.outputs(a.out, a.outputs, request);
+  return request;
+}
+
+Request<Backward> check(const BackwardArguments& a) {
+  Request<Backward> request;
+  Checker checker("attention_backward", request.problem, request.call);
+  checker.inputs(a.q, a.k, a.v, a.options);
+  checker.options(a.options);
+  checker.backward(a, request);
   return request;
 }
 

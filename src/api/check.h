@@ -3,8 +3,7 @@
 // checks again.
 #pragma once
 
-#include "core/call.h"
-#include "core/problem.h"
+#include "core/operation.h"
 
 #include <attend/inspect.h>
 
@@ -56,20 +55,23 @@ struct WindowArguments {
   const AttentionOptions& options;
 };
 
+template <class Operation>
 struct Request {
-  Problem problem;
-  Call call;
+  typename Operation::Problem problem;
+  typename Operation::Call call;
 };
 
-Request check(const ForwardArguments& arguments);
-Request check_inputs(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-                     const AttentionOptions& options);  // of a forward call; nothing written yet
-Request check(const BackwardArguments& arguments);
-Request check(const MergeArguments& arguments, std::vector<Part>& parts);  // call points into parts
-Request check(const PartialArguments& arguments, std::vector<Part>& parts);
-Request check(const StatesArguments& arguments, std::vector<Part>& parts);
+Request<Forward> check(const ForwardArguments& arguments);
+Request<Forward> check_inputs(const ConstTensorView& q, const ConstTensorView& k,
+                              const ConstTensorView& v,
+                              const AttentionOptions& options);  // nothing written yet
+Request<Backward> check(const BackwardArguments& arguments);
+// The calls point into parts.
+Request<Merge> check(const MergeArguments& arguments, std::vector<Part>& parts);
+Request<Forward> check(const PartialArguments& arguments, std::vector<Part>& parts);
+Request<Forward> check(const StatesArguments& arguments, std::vector<Part>& parts);
 // What is written is not in these two: the functions make it.
-Request check(const InspectArguments& arguments);
-Request check(const WindowArguments& arguments);
+Request<Inspect> check(const InspectArguments& arguments);
+Request<Weights> check(const WindowArguments& arguments);
 
 }  // namespace attend

@@ -8,7 +8,7 @@ namespace attend {
 void Checker::inputs(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                      const AttentionOptions& options) {
   const bool paged_keys = static_cast<bool>(options.block_table);
-  p_.device = q.device();
+  p_.device = device_ = q.device();
   call_.q = read("q", q);
   call_.k = read("k", k);
   call_.v = read("v", v);
@@ -36,7 +36,7 @@ void Checker::inputs(const ConstTensorView& q, const ConstTensorView& k, const C
     fail("v has ", v.size(2), paged_keys ? " keys per page" : " keys", ", k has ", k.size(2),
          "; they must be equal");
 
-  p_.type = p_.out_type = p_.bias_type = q.dtype();
+  p_.type = p_.bias_type = q.dtype();
   p_.batch = q.size(0);
   p_.heads = q.size(1);
   p_.kv_heads = k.size(1);

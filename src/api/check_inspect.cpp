@@ -22,33 +22,35 @@ void Checker::weights_only() {
   call_.draws = {};
 }
 
-void Checker::inspect(const InspectOptions& options) {
+void Checker::inspect(const InspectOptions& options, Request<Inspect>& request) {
+  InspectProblem& p = request.problem;
   weights_only();
-  p_.top_k = options.top_k;
-  if (p_.top_k < 0 || p_.top_k > kMostTopKeys)
-    fail("top_k is ", p_.top_k, "; it must be from 0 to ", kMostTopKeys);
-  p_.key_mass = options.key_mass;
+  p.top_k = options.top_k;
+  if (p.top_k < 0 || p.top_k > kMostTopKeys)
+    fail("top_k is ", p.top_k, "; it must be from 0 to ", kMostTopKeys);
+  p.key_mass = options.key_mass;
   if (options.tile_rows < 0 || options.tile_columns < 0 ||
       (options.tile_rows == 0) != (options.tile_columns == 0))
     fail("tile_rows is ", options.tile_rows, " and tile_columns ", options.tile_columns,
          "; both must be above 0, or both 0 for no map");
   if (options.tile_rows > 0) {
-    p_.tile_queries = tile_size(p_.q_length, options.tile_rows);
-    p_.tile_keys = tile_size(p_.k_length, options.tile_columns);
-    const Shape map{p_.batch, p_.heads, p_.map_rows(), p_.map_columns()};
+    p.tile_queries = tile_size(p.q_length, options.tile_rows);
+    p.tile_keys = tile_size(p.k_length, options.tile_columns);
+    const Shape map{p.batch, p.heads, p.map_rows(), p.map_columns()};
     if (product_of(map) > kMaxElements)
       fail("the map ", map, " has sizes that multiply to more than 2^60");
   }
-  p_.metrics = options.metrics;
+  p.metrics = options.metrics;
   if (options.local_width < 0)
     fail("local_width is ", options.local_width, "; it must be at least 0");
-  if (p_.metrics) p_.local_width = options.local_width;
-  if (options.tokens) tokens(options.tokens);
-  p_.lse_type = p_.type == DType::f64 ? DType::f64 : DType::f32;
+  if (p.metrics) p.local_width = options.local_width;
+  if (options.tokens) request.call.tokens = tokens(options.tokens);
+  p.tokens = p.metrics && options.tokens;
+  p.lse_type = p.type == DType::f64 ? DType::f64 : DType::f32;
 }
 
-void Checker::tokens(const ConstTensorView& view) {
-  call_.tokens = read("tokens", view);
+Strided Checker::tokens(const ConstTensorView& view) {
+  Strided tokens = read("tokens", view);
   type_is("tokens", view.dtype(), {DType::i32, DType::i64});
   const bool packed_keys = p_.keys == KeyAddressing::packed;
   const std::int64_t keys = packed_keys ? read_[1].view.size(2) : p_.k_length;
@@ -56,51 +58,51 @@ void Checker::tokens(const ConstTensorView& view) {
   if (view.shape() != all && view.shape() != each)
     fail("tokens is ", view.shape(), "; it must be ", all, " or ", each, ", one for each key");
   const auto strides = view.strides();
-  call_.tokens.stride = {view.rank() == 2 ? strides[0] : 0, 0, strides[view.rank() - 1], 0};
-  p_.tokens = p_.metrics;
+  tokens.stride = {view.rank() == 2 ? strides[0] : 0, 0, strides[view.rank() - 1], 0};
+  return tokens;
 }
 
-void Checker::window(const ConstTensorView& lse, const WeightsWindow& w) {
+void Checker::window(const ConstTensorView& lse, const WeightsWindow& w,
+                     Request<Weights>& request) {
+  auto& [p, call] = request;
   weights_only();
   const ConstTensorView q = read_.front().view;
-  call_.lse = read("lse", lse);
+  call.lse = read("lse", lse);
   shape_is("lse", lse, {q.size(0), q.size(1), q.size(2)});
   type_is_statistic("lse", lse.dtype());
-  call_.lse.stride = {lse.strides()[0], lse.strides()[1], lse.strides()[2], 0};
-  p_.lse_type = lse.dtype();
+  call.lse.stride = {lse.strides()[0], lse.strides()[1], lse.strides()[2], 0};
+  p.lse_type = lse.dtype();
   const auto within = [&](const char* name, std::int64_t from, std::int64_t count,
                           std::int64_t most) {
     if (from < 0 || count < 0 || from > most || count > most - from)
       fail("the window has ", count, " ", name, " from ", from, " on; there are ", most);
   };
-  within("batch elements", w.batch, 1, p_.batch);
-  within("heads", w.head, 1, p_.heads);
+  within("batch elements", w.batch, 1, p.batch);
+  within("heads", w.head, 1, p.heads);
   const Sequence sequence =
-      p_.device == Device{} ? sequence_of(p_, call_, w.batch) : Sequence{.q_length = p_.q_length};
+      p.device == Device{} ? sequence_of(p, call, w.batch) : Sequence{.q_length = p.q_length};
   within("queries", w.query, w.queries, sequence.q_length);
-  within("keys", w.key, w.keys, p_.keys == KeyAddressing::packed ? sequence.k_stored : p_.k_length);
-  p_.window_queries = w.queries;
-  p_.window_keys = w.keys;
-  call_.window = {w.batch, w.head, w.query, w.key};
+  within("keys", w.key, w.keys, p.keys == KeyAddressing::packed ? sequence.k_stored : p.k_length);
+  p.window_queries = w.queries;
+  p.window_keys = w.keys;
+  call.window = {w.batch, w.head, w.query, w.key};
 }
 
-Request check(const InspectArguments& a) {
-  Request request;
-  request.problem.operation = Operation::inspect;
-  Checker checker("inspect", request);
+Request<Inspect> check(const InspectArguments& a) {
+  Request<Inspect> request;
+  Checker checker("inspect", request.problem, request.call, true);
   checker.inputs(a.q, a.k, a.k, a.options);
   checker.options(a.options);
-  checker.inspect(a.inspect);
+  checker.inspect(a.inspect, request);
   return request;
 }
 
-Request check(const WindowArguments& a) {
-  Request request;
-  request.problem.operation = Operation::weights;
-  Checker checker("weights_of", request);
+Request<Weights> check(const WindowArguments& a) {
+  Request<Weights> request;
+  Checker checker("weights_of", request.problem, request.call);
   checker.inputs(a.q, a.k, a.k, a.options);
   checker.options(a.options);
-  checker.window(a.lse, a.window);
+  checker.window(a.lse, a.window, request);
   return request;
 }
 

@@ -60,8 +60,7 @@ void Checker::key_offset(const AttentionOptions& options) {
   p_.key_offset = true;
   call_.key_offset = value;
   const bool compares = p_.causal || p_.window_left != kUnlimited ||
-                        p_.window_right != kUnlimited || options.alibi ||
-                        p_.operation == Operation::inspect;
+                        p_.window_right != kUnlimited || options.alibi || compares_positions_;
   if (compares && !p_.offset_given && !p_.offset_each)
     fail("key_offset is ", value,
          " and query_offset is not given; a part of the keys needs both, the positions of query 0 "

@@ -16,22 +16,34 @@ double half_unit(DType type) { return type == DType::f64 ? 0x1p-53 : 0x1p-24; }
 
 constexpr double kZero = 0;  // a query of one feature, of any type
 
-}  // namespace
-
 template <class Use>
-void Checker::for_rows(const Shape& shape, Use use) const {
+void for_rows(const Shape& shape, Use use) {
   for (std::int64_t b = 0; b < shape[0]; ++b)
     for (std::int64_t h = 0; h < shape[1]; ++h)
       for (std::int64_t i = 0; i < shape[2]; ++i) use(Shape{b, h, i});
 }
 
+}  // namespace
+
 // ---- (o, lse) ----------------------------------------------------------------------------------
 
-void Checker::merge(const MergeArguments& a, std::vector<Part>& parts) {
+class MergeChecker : TensorChecker {
+ public:
+  explicit MergeChecker(Request<Merge>& request)
+      : TensorChecker("merge"), p_(request.problem), call_(request.call) {}
+  void merge(const MergeArguments& arguments, std::vector<Part>& parts);
+
+ private:
+  void lse_holds_sums(const std::vector<Part>& parts) const;
+  MergeProblem& p_;
+  MergeCall& call_;
+};
+
+void MergeChecker::merge(const MergeArguments& a, std::vector<Part>& parts) {
   if (a.o.empty()) fail("there are no parts; at least one is needed");
   if (a.o.size() != a.lse.size())
     fail("there are ", a.o.size(), " o and ", a.lse.size(), " lse; each part needs one of each");
-  p_.device = a.o.front().device();
+  p_.device = device_ = a.o.front().device();
   p_.parts = static_cast<std::int64_t>(a.o.size());
   for (std::size_t n = 0; n < a.o.size(); ++n) {
     const std::string o_name = text("o[", n, "]"), lse_name = text("lse[", n, "]");
@@ -46,7 +58,7 @@ void Checker::merge(const MergeArguments& a, std::vector<Part>& parts) {
   const Shape& shape = a.o.front().shape();
   p_.type = a.o.front().dtype();
   p_.batch = shape[0];
-  p_.heads = p_.kv_heads = shape[1];
+  p_.heads = shape[1];
   p_.q_length = shape[2];
   p_.dv = shape[3];
   call_.out = written("out", a.out);
@@ -67,7 +79,7 @@ void Checker::merge(const MergeArguments& a, std::vector<Part>& parts) {
 
 // The weight of a part is exp(lse - the largest lse): off by a factor of 1 + |lse| * unit or so,
 // where lse was rounded. With two parts or more that weigh something, this must stay small.
-void Checker::lse_holds_sums(const std::vector<Part>& parts) const {
+void MergeChecker::lse_holds_sums(const std::vector<Part>& parts) const {
   constexpr double kMostError = 0x1p-8, kNothing = 64;  // e^-64 is nothing even in f64
   for_rows({p_.batch, p_.heads, p_.q_length}, [&](const Shape& row) {
     const auto lse_of = [&](const Part& part) {
@@ -91,10 +103,9 @@ void Checker::lse_holds_sums(const std::vector<Part>& parts) const {
   });
 }
 
-Request check(const MergeArguments& a, std::vector<Part>& parts) {
-  Request request;
-  request.problem.operation = Operation::merge;
-  Checker("merge", request).merge(a, parts);
+Request<Merge> check(const MergeArguments& a, std::vector<Part>& parts) {
+  Request<Merge> request;
+  MergeChecker(request).merge(a, parts);
   return request;
 }
 
@@ -110,31 +121,35 @@ int Checker::state_kind(const Strided& t, const Shape& row, const Name&... name)
        "; it is no partial state (zeros are an empty one)");
 }
 
-void Checker::partial(const TensorView& state, std::vector<Part>& parts) {
+void Checker::partial(const TensorView& state, std::vector<Part>& parts,
+                      Request<Forward>& request) {
+  auto& [p, call] = request;
   const ConstTensorView q = read_.front().view;
-  call_.state = written("state", state);
-  shape_is("state", state, row_shape(q, p_.dv + kStateColumns));
+  call.state = written("state", state);
+  shape_is("state", state, row_shape(q, p.dv + kStateColumns));
   type_is("state", state.dtype(), {DType::f64});
   no_overlap();
-  p_.state = true;
-  p_.parts = 1;
-  p_.out_type = p_.type;
-  parts.push_back({call_.state, {}});
-  call_.parts = parts.data();
-  if (p_.device != Device{}) return;
+  p.state = true;
+  p.parts = 1;
+  p.out_type = p.type;
+  parts.push_back({call.state, {}});
+  call.parts = parts.data();
+  if (p.device != Device{}) return;
   for_rows(row_shape(q), [&](const Shape& row) {
-    const int kind = state_kind(call_.state, row, "state");
-    if (p_.sinks && kind != 0 && kind < kSinkCounted)
+    const int kind = state_kind(call.state, row, "state");
+    if (p.sinks && kind != 0 && kind < kSinkCounted)
       fail("sinks are given, and state has summed keys without them at ", row,
            "; sinks are counted with the first keys");
   });
 }
 
 // A forward call without keys that begins with the states.
-void Checker::states(const StatesArguments& a, std::vector<Part>& parts) {
+void Checker::states(const StatesArguments& a, std::vector<Part>& parts,
+                     Request<Forward>& request) {
+  auto& [p, call] = request;
   if (a.states.empty()) fail("there are no states; at least one is needed");
-  p_.device = a.states.front().device();
-  p_.parts = static_cast<std::int64_t>(a.states.size());
+  p.device = device_ = a.states.front().device();
+  p.parts = static_cast<std::int64_t>(a.states.size());
   for (std::size_t n = 0; n < a.states.size(); ++n) {
     const std::string name = text("states[", n, "]");
     const Strided state = read(name, a.states[n]);
@@ -146,36 +161,36 @@ void Checker::states(const StatesArguments& a, std::vector<Part>& parts) {
   const Shape& shape = a.states.front().shape();
   if (shape[3] <= kStateColumns)
     fail("states[0] is ", shape, "; its last dimension is dv + 4, at least 5");
-  p_.batch = shape[0];
-  p_.heads = p_.kv_heads = shape[1];
-  p_.q_length = shape[2];
-  p_.d = 1;
-  p_.dv = shape[3] - kStateColumns;
-  call_.parts = parts.data();
-  if ((p_.state = static_cast<bool>(a.state))) {
-    call_.state = written("state", a.state);
+  p.batch = shape[0];
+  p.heads = p.kv_heads = shape[1];
+  p.q_length = shape[2];
+  p.d = 1;
+  p.dv = shape[3] - kStateColumns;
+  call.parts = parts.data();
+  if ((p.state = static_cast<bool>(a.state))) {
+    call.state = written("state", a.state);
     shape_is("state", a.state, shape);
     type_is("state", a.state.dtype(), {DType::f64});
   } else {
-    call_.out = written("out", a.out);
-    shape_is("out", a.out, row_shape(a.states.front(), p_.dv));
+    call.out = written("out", a.out);
+    shape_is("out", a.out, row_shape(a.states.front(), p.dv));
     type_is("out", a.out.dtype(), {DType::f64, DType::f32, DType::bf16, DType::f16});
-    p_.out_type = a.out.dtype();
-    p_.type = p_.out_type == DType::f64 ? DType::f64 : DType::f32;
+    p.out_type = a.out.dtype();
+    p.type = p.out_type == DType::f64 ? DType::f64 : DType::f32;
   }
-  if ((p_.lse = static_cast<bool>(a.lse))) {
-    call_.lse = written("lse", a.lse);
+  if ((p.lse = static_cast<bool>(a.lse))) {
+    call.lse = written("lse", a.lse);
     shape_is("lse", a.lse, row_shape(a.states.front()));
     type_is("lse", a.lse.dtype(), {DType::f32, DType::f64});
-    call_.lse = per_row(call_.lse, a.lse);
-    p_.lse_type = a.lse.dtype();
+    call.lse = per_row(call.lse, a.lse);
+    p.lse_type = a.lse.dtype();
   }
   no_overlap();
-  if (p_.device == Device{}) kinds_of_states(parts);
-  if (p_.state) p_.out_type = p_.type;
-  call_.q = {.data = reinterpret_cast<std::byte*>(const_cast<double*>(&kZero)),
-             .type = p_.type,
-             .given = true};
+  if (p.device == Device{}) kinds_of_states(parts);
+  if (p.state) p.out_type = p.type;
+  call.q = {.data = reinterpret_cast<std::byte*>(const_cast<double*>(&kZero)),
+            .type = p.type,
+            .given = true};
 }
 
 // Rows of one chunk are divided in the type they were summed in, one for all: no row's bits depend
@@ -206,20 +221,18 @@ void Checker::kinds_of_states(const std::vector<Part>& parts) {
   if (first[0] || first[1]) p_.type = first[0] ? DType::f32 : DType::f64;
 }
 
-Request check(const PartialArguments& a, std::vector<Part>& parts) {
-  Request request;
-  request.problem.operation = Operation::forward;
-  Checker checker("attention_partial", request);
+Request<Forward> check(const PartialArguments& a, std::vector<Part>& parts) {
+  Request<Forward> request;
+  Checker checker("attention_partial", request.problem, request.call);
   checker.inputs(a.q, a.k, a.v, a.options);
   checker.options(a.options);
-  checker.partial(a.state, parts);
+  checker.partial(a.state, parts, request);
   return request;
 }
 
-Request check(const StatesArguments& a, std::vector<Part>& parts) {
-  Request request;
-  request.problem.operation = Operation::forward;
-  Checker(a.function, request).states(a, parts);
+Request<Forward> check(const StatesArguments& a, std::vector<Part>& parts) {
+  Request<Forward> request;
+  Checker(a.function, request.problem, request.call).states(a, parts, request);
   return request;
 }
 

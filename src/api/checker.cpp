@@ -20,10 +20,10 @@ std::int64_t product_of(const Shape& shape) noexcept {
 
 // A given tensor that is addressable: device, address, alignment, reach. Up to four dimensions
 // become b, h, i and the last one, right-aligned.
-Strided Checker::sound(std::string_view name, const ConstTensorView& view) {
+Strided TensorChecker::sound(std::string_view name, const ConstTensorView& view) {
   if (!view) fail(name, " is missing");
-  if (view.device() != p_.device)
-    fail(name, " is on ", view.device(), ", ", read_.front().name, " on ", p_.device,
+  if (view.device() != device_)
+    fail(name, " is on ", view.device(), ", ", read_.front().name, " on ", device_,
          "; all tensors must be on one device");
   if (product_of(view.shape()) > kMaxElements)
     fail(name, " ", view.shape(), " has sizes that multiply to more than 2^60");
@@ -46,19 +46,19 @@ Strided Checker::sound(std::string_view name, const ConstTensorView& view) {
   return t;
 }
 
-void Checker::rank_is_4(std::string_view name, const ConstTensorView& view,
-                        std::string_view form) const {
+void TensorChecker::rank_is_4(std::string_view name, const ConstTensorView& view,
+                              std::string_view form) const {
   if (view && view.rank() != 4)
     fail(name, " has ", view.rank(), " dimensions ", view.shape(), "; it must be ", form);
 }
 
-void Checker::shape_is(std::string_view name, const ConstTensorView& view,
-                       const Shape& shape) const {
+void TensorChecker::shape_is(std::string_view name, const ConstTensorView& view,
+                             const Shape& shape) const {
   if (view && view.shape() != shape) fail(name, " is ", view.shape(), "; it must be ", shape);
 }
 
-void Checker::type_is(std::string_view name, DType found,
-                      std::initializer_list<DType> allowed) const {
+void TensorChecker::type_is(std::string_view name, DType found,
+                            std::initializer_list<DType> allowed) const {
   if (std::find(allowed.begin(), allowed.end(), found) != allowed.end()) return;
   std::string list;
   for (const DType* type = allowed.begin(); type != allowed.end(); ++type) {
@@ -112,7 +112,7 @@ Strided Checker::broadcast(std::string_view name, const ConstTensorView& view,
   return t;
 }
 
-void Checker::no_overlap() const {
+void TensorChecker::no_overlap() const {
   for (auto w = written_.begin(); w != written_.end(); ++w) {
     if (overlaps_itself(w->view))
       fail(w->name, " ", w->view.shape(), " with strides ", w->view.strides(),

@@ -23,33 +23,57 @@ struct Named {
   ConstTensorView view;
 };
 
-class Checker {
- public:
-  Checker(std::string_view function, Request& request)
-      : function_(function), p_(request.problem), call_(request.call) {}
+// Rules for any tensors: there, of this shape and type, on one device, apart from each other.
+class TensorChecker {
+ protected:
+  explicit TensorChecker(std::string_view function) : function_(function) {}
 
-  void inputs(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-              const AttentionOptions& options);
-  void options(const AttentionOptions& options);
-  void outputs(const TensorView& out, const AttentionOutputs& outputs);
-  void backward(const BackwardArguments& arguments);
-  void merge(const MergeArguments& arguments, std::vector<Part>& parts);
-  void partial(const TensorView& state, std::vector<Part>& parts);
-  void states(const StatesArguments& arguments, std::vector<Part>& parts);
-  void inspect(const InspectOptions& options);
-  void window(const ConstTensorView& lse, const WeightsWindow& window);
-
- private:
   template <class... Parts>
   [[noreturn]] void fail(const Parts&... parts) const {
     throw InvalidArgument(text(function_, ": ", parts...));
   }
 
-  // ---- One tensor ----
   Strided sound(std::string_view name, const ConstTensorView& view);
   void rank_is_4(std::string_view name, const ConstTensorView& view, std::string_view form) const;
   void shape_is(std::string_view name, const ConstTensorView& view, const Shape& shape) const;
   void type_is(std::string_view name, DType found, std::initializer_list<DType> allowed) const;
+  void no_overlap() const;
+
+  Strided written(std::string_view name, const TensorView& view) {
+    written_.push_back({std::string(name), view});
+    return sound(name, view);
+  }
+  Strided read(std::string_view name, const ConstTensorView& view) {
+    read_.push_back({std::string(name), view});
+    return sound(name, view);
+  }
+
+  std::string_view function_;
+  Device device_;
+  std::vector<Named> written_, read_;
+};
+
+// Of operations on q and k: rules that they share fill what their problems share, and those of one
+// operation the rest of its request.
+class Checker : TensorChecker {
+ public:
+  Checker(std::string_view function, Problem& problem, Call& call, bool compares_positions = false)
+      : TensorChecker(function), p_(problem), call_(call), compares_positions_(compares_positions) {
+  }
+
+  void inputs(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+              const AttentionOptions& options);
+  void options(const AttentionOptions& options);
+  void outputs(const TensorView& out, const AttentionOutputs& outputs, Request<Forward>& request);
+  void backward(const BackwardArguments& arguments, Request<Backward>& request);
+  void partial(const TensorView& state, std::vector<Part>& parts, Request<Forward>& request);
+  void states(const StatesArguments& arguments, std::vector<Part>& parts,
+              Request<Forward>& request);
+  void inspect(const InspectOptions& options, Request<Inspect>& request);
+  void window(const ConstTensorView& lse, const WeightsWindow& window, Request<Weights>& request);
+
+ private:
+  // ---- One tensor ----
   void type_is_tensors_or_wider(std::string_view name, DType found) const;
   void type_is_statistic(std::string_view name, DType found) const;
   Strided per_head(std::string_view name, const ConstTensorView& view);
@@ -71,28 +95,14 @@ class Checker {
   void blocks(const Blocks& blocks);
   void dropout(const Dropout& dropout, const std::optional<std::int64_t>& key_offset);
   void weights_only();
-  void lse_holds_sums(const std::vector<Part>& parts) const;
   void kinds_of_states(const std::vector<Part>& parts);
   template <class... Name>
   int state_kind(const Strided& t, const Shape& row, const Name&... name) const;
-  template <class Use>
-  void for_rows(const Shape& shape, Use use) const;
-  void tokens(const ConstTensorView& view);
-  void no_overlap() const;
+  Strided tokens(const ConstTensorView& view);
 
-  Strided written(std::string_view name, const TensorView& view) {
-    written_.push_back({std::string(name), view});
-    return sound(name, view);
-  }
-  Strided read(std::string_view name, const ConstTensorView& view) {
-    read_.push_back({std::string(name), view});
-    return sound(name, view);
-  }
-
-  std::string_view function_;
   Problem& p_;
   Call& call_;
-  std::vector<Named> written_, read_;
+  const bool compares_positions_;  // of queries and keys, whatever the options
 };
 
 // The sizes as q has them: packed, batch is 1 and queries are all in one row.

@@ -91,51 +91,57 @@ int thread_count(int asked) {
   return number;
 }
 
+// Every row as "forward:cpu.neon.forward".
+std::vector<std::string> all_rows() {
+  std::vector<std::string> rows;
+  for_each_operation([&]<class Operation>(Operation) {
+    for (const Kernel<Operation>* kernel : kernel_table<Operation>())
+      rows.push_back(text(Operation::kName, ":", kernel->name));
+  });
+  return rows;
+}
+
 // "forward:reference.forward,backward:..." as a list; `source` is where it was written.
-std::vector<std::pair<Operation, std::string>> parse_kernels(std::string_view source,
-                                                             std::string_view list) {
-  std::vector<std::pair<Operation, std::string>> forced;
+std::vector<std::pair<std::string, std::string>> parse_kernels(std::string_view source,
+                                                               std::string_view list) {
+  std::vector<std::pair<std::string, std::string>> forced;
+  const std::vector<std::string> rows = all_rows();
   while (!list.empty()) {
     const std::string_view entry = list.substr(0, list.find(','));
     list.remove_prefix(std::min(list.size(), entry.size() + 1));
-    const std::size_t colon = entry.find(':');
-    bool known = false;
-    for (const Operation operation : {Operation::forward, Operation::backward, Operation::merge,
-                                      Operation::inspect, Operation::weights}) {
-      if (colon == entry.npos || entry.substr(0, colon) != name_of(operation)) continue;
-      const std::string_view name = entry.substr(colon + 1);
-      const auto table = kernel_table();
-      known = std::any_of(table.begin(), table.end(), [&](const Kernel* kernel) {
-        return kernel->operation == operation && kernel->name == name;
-      });
-      forced.emplace_back(operation, name);
+    if (std::find(rows.begin(), rows.end(), entry) == rows.end()) {
+      std::string known;
+      for (const std::string& row : rows) known += (known.empty() ? "" : ", ") + row;
+      throw InvalidArgument(text("context: ", source, " has \"", printable(entry, 60),
+                                 "\", which is not one of ", known));
     }
-    if (known) continue;
-    std::string rows;
-    for (const Kernel* kernel : kernel_table())
-      rows += text(rows.empty() ? "" : ", ", name_of(kernel->operation), ":", kernel->name);
-    throw InvalidArgument(text("context: ", source, " has \"", printable(entry, 60),
-                               "\", which is not one of ", rows));
+    const std::size_t colon = entry.find(':');
+    forced.emplace_back(entry.substr(0, colon), entry.substr(colon + 1));
   }
   return forced;
 }
 
-std::vector<std::pair<Operation, std::string>> forced_kernels(const ContextOptions& options) {
+std::vector<std::pair<std::string, std::string>> forced_kernels(const ContextOptions& options) {
   if (!options.kernels.empty()) return parse_kernels("kernels", options.kernels);
   const char* environment = std::getenv("ATTEND_KERNEL");
   if (environment == nullptr) return {};
   return parse_kernels("the environment variable ATTEND_KERNEL", environment);
 }
 
+std::size_t hash_of(DType type, std::initializer_list<std::int64_t> sizes) noexcept {
+  auto hash = static_cast<std::uint64_t>(type);
+  for (const std::int64_t size : sizes)
+    hash = (hash ^ static_cast<std::uint64_t>(size)) * 0x9E3779B97F4A7C15;
+  return hash ^ hash >> 32;
+}
+
 }  // namespace
 
 std::size_t ProblemHash::operator()(const Problem& p) const noexcept {
-  std::uint64_t hash =
-      static_cast<std::uint64_t>(p.operation) * 31 + static_cast<std::uint64_t>(p.type);
-  for (const std::int64_t size :
-       {p.batch, p.heads, p.kv_heads, p.q_length, p.k_length, p.d, p.dv, p.parts})
-    hash = (hash ^ static_cast<std::uint64_t>(size)) * 0x9E3779B97F4A7C15;
-  return hash ^ hash >> 32;
+  return hash_of(p.type, {p.batch, p.heads, p.kv_heads, p.q_length, p.k_length, p.d, p.dv});
+}
+std::size_t ProblemHash::operator()(const MergeProblem& p) const noexcept {
+  return hash_of(p.type, {p.batch, p.heads, p.q_length, p.dv, p.parts});
 }
 
 Context::State::State(const ContextOptions& options)
@@ -151,23 +157,37 @@ Context::State::~State() {
   for (const Memory& memory : free_memory) allocator.deallocate(memory.data, memory.bytes);
 }
 
-std::string_view Context::State::forced_kernel(Operation operation) const noexcept {
+std::string_view Context::State::forced_kernel(std::string_view operation) const noexcept {
   for (const auto& [of, name] : forced)
     if (of == operation) return name;
   return {};
 }
 
-std::shared_ptr<const Decision> Context::State::plan_for(const Problem& problem) {
+template <class Operation>
+std::shared_ptr<const Decision<Operation>> Context::State::plan_for(
+    const typename Operation::Problem& problem) {
+  auto& made_so_far = std::get<Plans<Operation>>(plans).made;
   {
     const std::lock_guard lock(mutex);
-    if (const auto found = plans.find(problem); found != plans.end()) return found->second;
+    if (const auto found = made_so_far.find(problem); found != made_so_far.end())
+      return found->second;
   }
-  auto made = std::make_shared<const Decision>(
-      decide(problem, machine, threads, forced_kernel(problem.operation)));
+  auto made = std::make_shared<const Decision<Operation>>(
+      decide<Operation>(problem, machine, threads, forced_kernel(Operation::kName)));
   const std::lock_guard lock(mutex);
-  if (plans.size() >= kMostPlans) plans.clear();  // lengths that grow step by step: start afresh
-  return plans.emplace(problem, std::move(made)).first->second;
+  if (made_so_far.size() >= kMostPlans) made_so_far.clear();  // lengths that grow step by step
+  return made_so_far.emplace(problem, std::move(made)).first->second;
 }
+template std::shared_ptr<const Decision<Forward>> Context::State::plan_for<Forward>(
+    const ForwardProblem&);
+template std::shared_ptr<const Decision<Backward>> Context::State::plan_for<Backward>(
+    const BackwardProblem&);
+template std::shared_ptr<const Decision<Merge>> Context::State::plan_for<Merge>(
+    const MergeProblem&);
+template std::shared_ptr<const Decision<Inspect>> Context::State::plan_for<Inspect>(
+    const InspectProblem&);
+template std::shared_ptr<const Decision<Weights>> Context::State::plan_for<Weights>(
+    const WeightsProblem&);
 
 // The smallest free block that is large enough, or a new one of exactly this size.
 Context::State::Memory Context::State::acquire(std::size_t bytes) {
@@ -230,9 +250,11 @@ int Context::threads() const noexcept { return state_->threads; }
 
 std::vector<KernelInfo> Context::kernels() {
   std::vector<KernelInfo> rows;
-  for (const Kernel* kernel : kernel_table())
-    rows.push_back({std::string(kernel->name), std::string(name_of(kernel->operation)),
-                    kernel->only_if_forced});
+  for_each_operation([&]<class Operation>(Operation) {
+    for (const Kernel<Operation>* kernel : kernel_table<Operation>())
+      rows.push_back(
+          {std::string(kernel->name), std::string(Operation::kName), kernel->only_if_forced});
+  });
   return rows;
 }
 

@@ -9,26 +9,42 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
 namespace attend {
 
+// Of the sizes: == does the rest.
 struct ProblemHash {
-  std::size_t operator()(const Problem& problem) const noexcept;  // of the sizes: == does the rest
+  std::size_t operator()(const Problem& problem) const noexcept;
+  std::size_t operator()(const MergeProblem& problem) const noexcept;
 };
+
+// The plans of one operation that were made so far.
+template <class Operation>
+struct Plans {
+  std::unordered_map<typename Operation::Problem, std::shared_ptr<const Decision<Operation>>,
+                     ProblemHash>
+      made;
+};
+template <class... Operations>
+using PlansOf = std::tuple<Plans<Operations>...>;
 
 struct Context::State {
   explicit State(const ContextOptions& options);
   ~State();
 
   // The plan for a problem, from the cache or newly made.
-  std::shared_ptr<const Decision> plan_for(const Problem& problem);
-  std::string_view forced_kernel(Operation operation) const noexcept;
+  template <class Operation>
+  std::shared_ptr<const Decision<Operation>> plan_for(const typename Operation::Problem& problem);
+  std::string_view forced_kernel(std::string_view operation) const noexcept;
 
   // Runs every stage of the plan; memory for its workspace is kept for the next call. The function
   // is the one that was called, for messages.
-  void execute(const char* function, const Decision& decision, const Call& call);
+  template <class Operation>
+  void execute(const char* function, const Decision<Operation>& decision,
+               const typename Operation::Call& call);
 
   struct Memory {
     std::byte* data = nullptr;
@@ -42,11 +58,11 @@ struct Context::State {
   const ParallelFor parallel_for;
   const Allocator allocator;
   const std::function<bool()> interrupt;
-  std::vector<std::pair<Operation, std::string>> forced;
+  std::vector<std::pair<std::string, std::string>> forced;  // operation, kernel
   ThreadPool pool;
 
   std::mutex mutex;  // of the two below
-  std::unordered_map<Problem, std::shared_ptr<const Decision>, ProblemHash> plans;
+  WithOperations<PlansOf> plans;
   std::vector<Memory> free_memory;
 };
 

@@ -27,10 +27,10 @@ struct Tokens {
   Tensor numbers;                                      // i32 [batch, keys], packed [1, total]
   std::vector<double> duplicate_rows, induction_rows;  // [batch]
 
-  Tokens(const Problem& p, Call& call, std::int64_t total)
+  Tokens(const InspectProblem& p, InspectCall& call, std::int64_t total)
       : numbers({p.keys == KeyAddressing::packed ? 1 : p.batch, total}, DType::i32),
         duplicate_rows(static_cast<std::size_t>(p.batch)), induction_rows(duplicate_rows) {
-    const Call given = call;
+    const InspectCall given = call;
     call.tokens = {.data = reinterpret_cast<std::byte*>(numbers.data<std::int32_t>()),
                    .type = DType::i32,
                    .given = true,
@@ -39,7 +39,8 @@ struct Tokens {
   }
 
  private:
-  void number(const Problem& p, const Call& given, const Call& call, const Sequence& s) {
+  void number(const InspectProblem& p, const InspectCall& given, const InspectCall& call,
+              const Sequence& s) {
     std::vector<std::int64_t> order(static_cast<std::size_t>(s.k_stored));  // by token, then key
     std::iota(order.begin(), order.end(), std::int64_t{0});
     const auto token = [&](std::int64_t j) { return token_of(p, given, s, j); };
@@ -77,7 +78,7 @@ struct Tokens {
 };
 
 // The share of its positions that lies within local_width of a row's own, as a mean over the rows.
-double local_uniform(const Problem& p, const Sequence& s) {
+double local_uniform(const InspectProblem& p, const Sequence& s) {
   double sum = 0, rows = 0;
   for (std::int64_t i = 0; i < s.q_length; ++i) {
     const KeyRange keys = positions(p, s, i);
@@ -117,11 +118,11 @@ HeadStatistics means(const HeadSums& sums, bool metrics, double local_share, con
 
 }  // namespace
 
-Statistics statistics_of(Request request, const Decision& decision, const InspectArguments& given,
-                         Context& context) {
+Statistics statistics_of(Request<Inspect> request, const Decision<Inspect>& decision,
+                         const InspectArguments& given, Context& context) {
   const auto& [q, k, options, asked] = given;
-  const Problem& p = request.problem;
-  Call& call = request.call;
+  const InspectProblem& p = request.problem;
+  InspectCall& call = request.call;
 
   Statistics s;
   const auto make = [&](Tensor& tensor, const Shape& shape, Strided& to, DType type) {
@@ -169,16 +170,17 @@ Statistics inspect(const ConstTensorView& q, const ConstTensorView& k,
                    Context& context) {
   return reporting("inspect", [&] {
     const InspectArguments given{q, k, options, inspect_options};
-    const Request request = check(given);
-    return statistics_of(request, *context.state().plan_for(request.problem), given, context);
+    const auto request = check(given);
+    return statistics_of(request, *context.state().plan_for<Inspect>(request.problem), given,
+                         context);
   });
 }
 
 Tensor weights_of(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& lse,
                   const WeightsWindow& window, const AttentionOptions& options, Context& context) {
   return reporting("weights_of", [&] {
-    Request request = check(WindowArguments{q, k, lse, window, options});
-    const std::shared_ptr<const Decision> plan = context.state().plan_for(request.problem);
+    auto request = check(WindowArguments{q, k, lse, window, options});
+    const auto plan = context.state().plan_for<Weights>(request.problem);
     Tensor weights = Tensor::uninitialized({window.queries, window.keys},
                                            q.dtype() == DType::f64 ? DType::f64 : DType::f32);
     request.call.weights = strided(weights);

@@ -12,9 +12,10 @@ namespace {
 // Takes tasks until none is left: an eighth of its share of them at once, neighbours, whose memory
 // often lies side by side, and at last one by one. Which strand takes which task never changes a
 // bit.
+template <class Operation>
 struct Stage {
-  const Decision& decision;
-  const Call& call;
+  const Decision<Operation>& decision;
+  const typename Operation::Call& call;
   std::byte* memory;
   int index, strands;
   Interrupt* interrupt;
@@ -70,23 +71,31 @@ void Context::parallel_for(std::int64_t n, const std::function<void(std::int64_t
   interruption.finish("parallel_for");
 }
 
-void Context::State::execute(const char* function, const Decision& decision, const Call& call) {
+template <class Operation>
+void Context::State::execute(const char* function, const Decision<Operation>& decision,
+                             const typename Operation::Call& call) {
   struct Lease {  // gives the workspace back, also when a caller's parallel_for throws
     State& state;
     Memory memory;
     ~Lease() { state.release(memory); }
   };
   const Lease lease{*this, acquire(decision.workspace_bytes)};
-  if (call.visited_blocks != nullptr) *call.visited_blocks = 0;  // not before memory was there
+  if constexpr (std::is_same_v<Operation, Forward>)  // not before memory was there
+    if (call.visited_blocks != nullptr) *call.visited_blocks = 0;
   Interruption interruption(interrupt);
   for (int index = 0; index < decision.kernel->stages; ++index) {
     const std::int64_t tasks = decision.tasks[static_cast<std::size_t>(index)];
     if (tasks == 0) continue;
     const int strands = static_cast<int>(std::min<std::int64_t>(decision.strands, tasks));
-    Stage stage{decision, call, lease.memory.data, index, strands, interruption.get()};
+    Stage<Operation> stage{decision, call, lease.memory.data, index, strands, interruption.get()};
     on_strands(*this, strands, stage, interruption.get());
     interruption.finish(function);
   }
 }
+template void Context::State::execute(const char*, const Decision<Forward>&, const ForwardCall&);
+template void Context::State::execute(const char*, const Decision<Backward>&, const BackwardCall&);
+template void Context::State::execute(const char*, const Decision<Merge>&, const MergeCall&);
+template void Context::State::execute(const char*, const Decision<Inspect>&, const InspectCall&);
+template void Context::State::execute(const char*, const Decision<Weights>&, const WeightsCall&);
 
 }  // namespace attend

@@ -9,7 +9,7 @@
 namespace attend {
 
 // Makes the tensors, runs, and turns sums into means.
-Statistics statistics_of(Request request, const Decision& decision, const InspectArguments& given,
-                         Context& context);
+Statistics statistics_of(Request<Inspect> request, const Decision<Inspect>& decision,
+                         const InspectArguments& given, Context& context);
 
 }  // namespace attend

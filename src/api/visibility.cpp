@@ -5,7 +5,7 @@
 
 namespace attend {
 
-struct Visibility::State : Request {
+struct Visibility::State : Request<Forward> {
   // The sequence that a row belongs to; the row's number inside it.
   std::pair<Sequence, std::int64_t> find(std::int64_t b, std::int64_t row,
                                          bool of_keys) const noexcept {

@@ -1,4 +1,5 @@
-// Call: where the tensors of one call live. Sizes and options are in the Problem that goes with it.
+// Calls: where the tensors of one call live, a type for each operation. Sizes and options are in
+// the Problem that goes with it.
 #pragma once
 
 #include "core/strided.h"
@@ -33,22 +34,43 @@ struct WindowOrigin {
   std::int64_t b = 0, h = 0, i = 0, j = 0;
 };
 
+// What all operations on q and k read.
 struct Call {
-  Strided q, k, v, out, lse;  // backward reads out and lse
+  Strided q, k, v;
   Strided mask, bias, alibi, sinks, blocks;
   Strided query_offset, key_lengths, cu_seqlens_q, cu_seqlens_k, block_table;
   std::int64_t offset = 0;      // the one query_offset for all, if given so
   std::int64_t key_offset = 0;  // key j stands at position j + key_offset
   Draws draws;
-  Strided weights, scores;
-  Strided state;  // a partial state (core/partial_state.h)
+};
+
+struct ForwardCall : Call {
+  Strided out, lse, weights, scores;
+  Strided state;                // a partial state (core/partial_state.h)
+  const Part* parts = nullptr;  // ForwardProblem::parts of them
   std::int64_t* visited_blocks = nullptr;
-  Strided dout, dlse, dq, dk, dv, dbias, dsinks, dalibi;
-  const Part* parts = nullptr;  // Problem::parts of them
-  // Of inspect. Tokens are i32: equal numbers are equal tokens.
-  Strided maximum, entropy, top_keys, top_weights, key_mass, tile_mean, tile_maximum, tokens;
+};
+
+struct BackwardCall : Call {
+  Strided out, lse, dout, dlse;  // read
+  Strided dq, dk, dv, dbias, dsinks, dalibi;
+};
+
+struct MergeCall {
+  Strided out, lse;
+  const Part* parts = nullptr;  // MergeProblem::parts of them
+};
+
+struct InspectCall : Call {
+  Strided lse, maximum, entropy, top_keys, top_weights, key_mass, tile_mean, tile_maximum;
+  Strided tokens;             // i32: equal numbers are equal tokens
   HeadSums* heads = nullptr;  // [batch * heads]
-  WindowOrigin window;        // of weights
+};
+
+struct WeightsCall : Call {
+  Strided lse;  // read
+  Strided weights;
+  WindowOrigin window;
 };
 
 }  // namespace attend

@@ -1,12 +1,12 @@
 // A row of the kernel table. A kernel is told everything and asks nothing: run() reads its
 // arguments only, does not allocate, print or throw, and writes into the caller's buffers. What it
-// cannot do it declines beforehand, in words.
+// cannot do it does not list among the features that it takes, or declines beforehand, in words.
 #pragma once
 
-#include "core/call.h"
+#include "core/features.h"
 #include "core/interrupt.h"
 #include "core/machine.h"
-#include "core/problem.h"
+#include "core/operation.h"
 
 #include <cstddef>
 #include <string>
@@ -38,19 +38,19 @@ struct Task {
   Interrupt* interrupt = nullptr;  // asked by tasks that may last longer than some milliseconds
 };
 
-// What every kernel for host memory says of tensors on a device.
-inline std::string declines_device(const Problem& problem) {
-  if (problem.device == Device{}) return {};
-  return "reads host memory, the tensors are on " + to_string(problem.device);
-}
-
+template <class Operation>
 struct Kernel {
-  std::string_view name;  // "cpu.neon.forward"
-  Operation operation;
-  bool only_if_forced;  // a yardstick, never chosen
-  int stages;           // run one after the other, each with its tasks in parallel
+  using Problem = typename Operation::Problem;
+  using Call = typename Operation::Call;
 
-  std::string (*declines)(const Problem&, const Machine&);  // the reason, or empty
+  std::string_view name;  // "cpu.neon.forward"
+  bool only_if_forced;    // a yardstick, never chosen
+  Features takes;         // the planner declines problems with others
+  int stages;             // run one after the other, each with its tasks in parallel
+
+  // Why it cannot do a problem of features that it takes, or empty: no such instructions, numbers
+  // beyond its range.
+  std::string (*declines)(const Problem&, const Machine&);
   Tiles (*tiles)(const Problem&, const Machine&);
   std::int64_t (*tasks)(const Problem&, const Tiles&, int stage);  // index 0 is started first
   Workspace (*workspace)(const Problem&, const Tiles&);

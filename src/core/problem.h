@@ -1,6 +1,8 @@
-// Problem: what is to be computed. Sizes, types, options and which tensors take part, complete and
-// checked, and no address: where the tensors live is the Call. Made by api/check.cpp, read by
-// everybody, never changed. Two calls with equal Problems share a Plan.
+// Problems: what is to be computed, one type for each operation. Sizes, types, options and which
+// tensors take part, complete and checked, and no address: where the tensors live is the Call. Made
+// by api/check.cpp, read by everybody, never changed. Two calls with equal Problems share a Plan.
+//
+// A new member is a new line in features_of() (core/features.cpp), which does not compile before.
 #pragma once
 
 #include <attend/options.h>
@@ -9,9 +11,6 @@
 
 namespace attend {
 
-// inspect: statistics of the weights; weights: a window of them, from lse.
-enum class Operation : std::uint8_t { forward, backward, merge, inspect, weights };
-
 // Where key j of batch element b lives.
 enum class KeyAddressing : std::uint8_t {
   dense,   // k[b, h, j]
@@ -19,21 +18,19 @@ enum class KeyAddressing : std::uint8_t {
   paged,   // k[block_table[b, j / page_size], h, j % page_size]
 };
 
+// What all operations on q and k share.
 struct Problem {
-  Operation operation = Operation::forward;
   bool packed_queries = false;  // query i lives in q[0, h, cu_seqlens_q[b] + i], else q[b, h, i]
   KeyAddressing keys = KeyAddressing::dense;
   Device device;
   DType type = DType::f32;  // of q, k, v
-  // Of what else is given; of what is not, f32.
-  DType out_type = DType::f32, lse_type = DType::f32, dout_type = DType::f32;
-  DType dlse_type = DType::f32, weights_type = DType::f32, scores_type = DType::f32;
+  // Of what is given; of what is not, f32.
   DType bias_type = DType::f32, mask_type = DType::f32, blocks_type = DType::f32;
 
   // batch counts sequences when packed; q_length and k_length are then those of the longest.
-  std::int64_t batch = 0, heads = 0, kv_heads = 0, q_length = 0, k_length = 0, d = 0, dv = 0;
+  std::int64_t batch = 0, heads = 0, kv_heads = 0, q_length = 0, k_length = 0, d = 0;
+  std::int64_t dv = 0;  // 0: no values take part
   std::int64_t page_size = 0, pages = 0;
-  std::int64_t parts = 0;  // of merge; of forward, the partial states that the sums begin with
 
   // Step 1
   double scale = 1;
@@ -53,23 +50,51 @@ struct Problem {
   // Step 4
   std::uint32_t drop_below = 0;  // a 16-bit draw below this drops the weight; 65536 drops all
 
-  // What is written
-  bool lse = false, weights = false, scores = false, visited_blocks = false;
-  ScoreStage stage = ScoreStage::masked;
-  bool state = false;  // a partial state is written, instead of out and lse
-  bool dq = false, dk = false, dv_gradient = false, dbias = false, dsinks = false, dalibi = false;
-  bool dlse = false;  // read, not written
-
-  // Of inspect: what is written besides lse, maximum and entropy
-  std::int64_t top_k = 0, local_width = 0;
-  bool key_mass = false, metrics = false, tokens = false;
-  std::int64_t tile_queries = 0, tile_keys = 0;  // the size of a tile of the map; 0: no map
-  // Of weights: the size of the window; where it begins is the Call's
-  std::int64_t window_queries = 0, window_keys = 0;
-
   friend bool operator==(const Problem&, const Problem&) = default;
 
   std::int64_t group() const noexcept { return kv_heads == 0 ? 1 : heads / kv_heads; }
+};
+
+struct ForwardProblem : Problem {
+  DType out_type = DType::f32, lse_type = DType::f32;
+  DType weights_type = DType::f32, scores_type = DType::f32;
+  bool lse = false, weights = false, scores = false, visited_blocks = false;  // written
+  ScoreStage stage = ScoreStage::masked;
+  bool state = false;      // a partial state is written, instead of out and lse
+  std::int64_t parts = 0;  // partial states that the sums begin with
+
+  friend bool operator==(const ForwardProblem&, const ForwardProblem&) = default;
+};
+
+struct BackwardProblem : Problem {
+  DType out_type = DType::f32, lse_type = DType::f32;  // read
+  DType dout_type = DType::f32, dlse_type = DType::f32;
+  bool dlse = false;  // read
+  bool dq = false, dk = false, dv_gradient = false, dbias = false, dsinks = false, dalibi = false;
+
+  friend bool operator==(const BackwardProblem&, const BackwardProblem&) = default;
+};
+
+// Results (o, lse) over parts of the keys, joined.
+struct MergeProblem {
+  Device device;
+  DType type = DType::f32;  // of o[0]
+  DType out_type = DType::f32, lse_type = DType::f32;
+  std::int64_t batch = 0, heads = 0, q_length = 0, dv = 0, parts = 0;
+  bool lse = false;
+
+  friend bool operator==(const MergeProblem&, const MergeProblem&) = default;
+};
+
+// Statistics of the weights: lse, maximum and entropy of each row, and what else is asked for.
+struct InspectProblem : Problem {
+  DType lse_type = DType::f32;
+  std::int64_t top_k = 0, local_width = 0;
+  bool key_mass = false, metrics = false, tokens = false;
+  std::int64_t tile_queries = 0, tile_keys = 0;  // the size of a tile of the map; 0: no map
+
+  friend bool operator==(const InspectProblem&, const InspectProblem&) = default;
+
   // Tiles of the map, along the queries and along the keys.
   std::int64_t map_rows() const noexcept {
     return tile_queries == 0 ? 0 : (q_length + tile_queries - 1) / tile_queries;
@@ -77,6 +102,14 @@ struct Problem {
   std::int64_t map_columns() const noexcept {
     return tile_keys == 0 ? 0 : (k_length + tile_keys - 1) / tile_keys;
   }
+};
+
+// A window of the weights, from lse. Where it begins is the Call's.
+struct WeightsProblem : Problem {
+  DType lse_type = DType::f32;
+  std::int64_t window_queries = 0, window_keys = 0;
+
+  friend bool operator==(const WeightsProblem&, const WeightsProblem&) = default;
 };
 
 }  // namespace attend

@@ -73,15 +73,17 @@ struct Sequence {
 }
 
 // The mass of key 0 of head h.
-[[gnu::always_inline]] inline std::int64_t mass_row(const Problem& problem, const Call& call,
-                                                    const Sequence& s, std::int64_t h) noexcept {
+[[gnu::always_inline]] inline std::int64_t mass_row(const InspectProblem& problem,
+                                                    const InspectCall& call, const Sequence& s,
+                                                    std::int64_t h) noexcept {
   return problem.keys == KeyAddressing::packed ? call.key_mass.offset(0, h, s.k_begin)
                                                : call.key_mass.offset(s.b, h, 0);
 }
 
 // The token of key j.
-[[gnu::always_inline]] inline std::int64_t token_of(const Problem& problem, const Call& call,
-                                                    const Sequence& s, std::int64_t j) noexcept {
+[[gnu::always_inline]] inline std::int64_t token_of(const InspectProblem& problem,
+                                                    const InspectCall& call, const Sequence& s,
+                                                    std::int64_t j) noexcept {
   const Strided& t = call.tokens;
   return load_integer(t, problem.keys == KeyAddressing::packed ? t.offset(0, 0, s.k_begin + j)
                                                                : t.offset(s.b, 0, j));

@@ -6,7 +6,7 @@
 
 namespace attend {
 
-extern constinit const Kernel kAvx2Backward =
-    kernel_row<FlashBackward, F32, F64>("cpu.avx2.backward", declines_avx2);
+extern constinit const Kernel<Backward> kAvx2Backward =
+    kernel_row<FlashBackward, F32, F64>("cpu.avx2.backward", declines_avx2<BackwardProblem>);
 
 }  // namespace attend

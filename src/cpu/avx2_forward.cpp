@@ -6,7 +6,7 @@
 
 namespace attend {
 
-extern constinit const Kernel kAvx2Forward =
-    kernel_row<FlashForward, F32, F64>("cpu.avx2.forward", declines_avx2);
+extern constinit const Kernel<Forward> kAvx2Forward =
+    kernel_row<FlashForward, F32, F64>("cpu.avx2.forward", declines_avx2<ForwardProblem>);
 
 }  // namespace attend

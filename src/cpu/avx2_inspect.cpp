@@ -6,7 +6,7 @@
 
 namespace attend {
 
-extern constinit const Kernel kAvx2Inspect =
-    kernel_row<Inspect, F32, F64>("cpu.avx2.inspect", declines_avx2);
+extern constinit const Kernel<Inspect> kAvx2Inspect =
+    kernel_row<FusedInspect, F32, F64>("cpu.avx2.inspect", declines_avx2<InspectProblem>);
 
 }  // namespace attend

@@ -6,7 +6,7 @@
 
 namespace attend {
 
-extern constinit const Kernel kAvx512Backward =
-    kernel_row<FlashBackward, F32, F64>("cpu.avx512.backward", declines_avx512);
+extern constinit const Kernel<Backward> kAvx512Backward =
+    kernel_row<FlashBackward, F32, F64>("cpu.avx512.backward", declines_avx512<BackwardProblem>);
 
 }  // namespace attend

@@ -6,7 +6,7 @@
 
 namespace attend {
 
-extern constinit const Kernel kAvx512Forward =
-    kernel_row<FlashForward, F32, F64>("cpu.avx512.forward", declines_avx512);
+extern constinit const Kernel<Forward> kAvx512Forward =
+    kernel_row<FlashForward, F32, F64>("cpu.avx512.forward", declines_avx512<ForwardProblem>);
 
 }  // namespace attend

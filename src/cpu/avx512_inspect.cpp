@@ -6,7 +6,7 @@
 
 namespace attend {
 
-extern constinit const Kernel kAvx512Inspect =
-    kernel_row<Inspect, F32, F64>("cpu.avx512.inspect", declines_avx512);
+extern constinit const Kernel<Inspect> kAvx512Inspect =
+    kernel_row<FusedInspect, F32, F64>("cpu.avx512.inspect", declines_avx512<InspectProblem>);
 
 }  // namespace attend

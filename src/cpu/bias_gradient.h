@@ -18,16 +18,16 @@ class BiasGradient {
   using Rows = typename Group::Rows;
 
  public:
-  static std::int64_t tasks(const Problem& p) noexcept {
+  static std::int64_t tasks(const BackwardProblem& p) noexcept {
     if (!p.dbias || p.dbias_keys == 0) return 0;
     return p.dbias_batch * heads(p) * blocks(p);
   }
 
-  static double* take(const Problem& p, Scratch& scratch) noexcept {
+  static double* take(const BackwardProblem& p, Scratch& scratch) noexcept {
     return scratch.take<double>(saturating_count(rows(p) + 1, p.dbias_keys));
   }
 
-  BiasGradient(Scores<V>& scores, Group& group, Scratch& scratch)
+  BiasGradient(BackwardScores<V>& scores, Group& group, Scratch& scratch)
       : p(scores.p), call_(scores.call), scores_(scores), group_(group), sum_(take(p, scratch)) {}
 
   void run(std::int64_t index) noexcept {
@@ -56,24 +56,24 @@ class BiasGradient {
   }
 
  private:
-  static std::int64_t heads(const Problem& p) noexcept {
+  static std::int64_t heads(const BackwardProblem& p) noexcept {
     return p.dbias_heads == 1 ? 1 : p.kv_heads;
   }
   // Of one block, in which group_rows rows begin together.
-  static std::int64_t block_queries(const Problem& p) noexcept {
+  static std::int64_t block_queries(const BackwardProblem& p) noexcept {
     if (p.dbias_queries == 1 || p.heads == 0) return 1;
     const std::int64_t count = Group::group_rows(p) / p.group();
     return count < 1 ? 1 : count;
   }
-  static std::int64_t blocks(const Problem& p) noexcept {
+  static std::int64_t blocks(const BackwardProblem& p) noexcept {
     return (p.dbias_queries + block_queries(p) - 1) / block_queries(p);
   }
   // One row shared by all heads and queries: the sums of each head come first. (The rows of a group
   // of heads lie mixed, and the order of a sum should not depend on that.)
-  static bool by_head(const Problem& p) noexcept {
+  static bool by_head(const BackwardProblem& p) noexcept {
     return p.dbias_heads == 1 && p.dbias_queries == 1;
   }
-  static std::int64_t rows(const Problem& p) noexcept {
+  static std::int64_t rows(const BackwardProblem& p) noexcept {
     return block_queries(p) * (p.dbias_heads == 1 && !by_head(p) ? 1 : p.group());
   }
   std::int64_t place(std::int64_t h, std::int64_t i) const noexcept {
@@ -129,9 +129,9 @@ class BiasGradient {
     }
   }
 
-  const Problem& p;
-  const Call& call_;
-  Scores<V>& scores_;
+  const BackwardProblem& p;
+  const BackwardCall& call_;
+  BackwardScores<V>& scores_;
   Group& group_;
   double* sum_;               // [heads][queries][keys], or one where all share
   double row_[Group::kRows];  // where all keys share one

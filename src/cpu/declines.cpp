@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 namespace attend {
 namespace {
@@ -33,28 +34,42 @@ std::string declines_factors(const Problem& problem) {
   return {};
 }
 
+template <class Problem>
 std::string needs(const Problem& problem, bool there, const char* what) {
-  if (std::string reason = declines_device(problem); !reason.empty()) return reason;
   if (!there) return std::string("needs ") + what;
-  if ((problem.tokens || problem.top_k > 0) && problem.type != DType::f64 &&
-      problem.k_length > kMostKeys)
-    return "counts keys and tokens in f32, exact for up to 2^24 keys";
+  if constexpr (std::is_same_v<Problem, InspectProblem>)
+    if ((problem.tokens || problem.top_k > 0) && problem.type != DType::f64 &&
+        problem.k_length > kMostKeys)
+      return "counts keys and tokens in f32, exact for up to 2^24 keys";
   return declines_factors(problem);
 }
 
 }  // namespace
 
+template <class Problem>
 std::string declines_avx512(const Problem& problem, const Machine& machine) {
   return needs(problem, machine.avx512, "AVX-512 (F, DQ, BW, VL)");
 }
+template <class Problem>
 std::string declines_avx2(const Problem& problem, const Machine& machine) {
   return needs(problem, machine.avx2, "AVX2 and FMA");
 }
+template <class Problem>
 std::string declines_neon(const Problem& problem, const Machine& machine) {
   return needs(problem, machine.neon, "NEON");
 }
+template <class Problem>
 std::string declines_generic(const Problem& problem, const Machine&) {
   return needs(problem, true, "");
 }
+
+#define ATTEND_DECLINES(Problem)                                        \
+  template std::string declines_avx512(const Problem&, const Machine&); \
+  template std::string declines_avx2(const Problem&, const Machine&);   \
+  template std::string declines_neon(const Problem&, const Machine&);   \
+  template std::string declines_generic(const Problem&, const Machine&);
+ATTEND_DECLINES(ForwardProblem)
+ATTEND_DECLINES(BackwardProblem)
+ATTEND_DECLINES(InspectProblem)
 
 }  // namespace attend

@@ -1,14 +1,19 @@
-// Which machines the kernels of each instruction set need. Apart from them, since these functions
-// are called on every machine: they must not be compiled for one.
+// What the rows of each instruction set need of a machine, and which numbers they cannot hold.
+// Apart from them, since these functions are called on every machine: they must not be compiled for
+// one. For the problems of forward, backward and inspect.
 #pragma once
 
 #include "core/kernel.h"
 
 namespace attend {
 
+template <class Problem>
 std::string declines_avx512(const Problem& problem, const Machine& machine);
+template <class Problem>
 std::string declines_avx2(const Problem& problem, const Machine& machine);
+template <class Problem>
 std::string declines_neon(const Problem& problem, const Machine& machine);
+template <class Problem>
 std::string declines_generic(const Problem& problem, const Machine& machine);
 
 }  // namespace attend

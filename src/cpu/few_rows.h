@@ -178,7 +178,7 @@ class FewRows {
     product_of_features<V, kStart, Layout::along>(x, rows, vectors, finish);
   }
 
-  const Problem& p;
+  const ForwardProblem& p;
   const ForwardScores<V>& scores_;
   const Chunk<T>& chunk_;
   T *q_, *s_;

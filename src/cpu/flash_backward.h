@@ -44,11 +44,11 @@ class FlashBackward {
     double* dq_sum[kTiles];   // [rows][width]
     double *dalibi, *dsinks;  // [heads of the group]
     double alibi_row[Group::kRows];
-    Memory(const Problem& p, const Call& call, const Segments<V>& segments, Scores<V>& scores,
-           Group& group, Scratch& scratch)
+    Memory(const BackwardProblem& p, const BackwardCall& call, const Segments<V>& segments,
+           BackwardScores<V>& scores, Group& group, Scratch& scratch)
         : dk(scores, group, scratch, segments, {p.dk, p.d, call.q, call.dk, p.scale}),
           dv(scores, group, scratch, segments, {p.dv_gradient, p.dv, call.dout, call.dv, 1}) {
-      const std::int64_t size = p.dq ? kMost * Scores<V>::width(p.d) : 0;
+      const std::int64_t size = p.dq ? kMost * BackwardScores<V>::width(p.d) : 0;
       for (int t = 0; t < kTiles; ++t) {
         dq[t] = scratch.take<T>(size);
         dq_sum[t] = scratch.take<double>(p.k_length > kChunk ? size : 0);
@@ -59,21 +59,23 @@ class FlashBackward {
   };
 
  public:
-  static constexpr Operation kOperation = Operation::backward;
+  using Operation = Backward;
   static constexpr int kStages = 2;
 
-  static Tiles tiles(const Problem& p, const Machine&) { return {Group::group_rows(p), kChunk}; }
+  static Tiles tiles(const BackwardProblem& p, const Machine&) {
+    return {Group::group_rows(p), kChunk};
+  }
 
-  static std::int64_t tasks(const Problem& p, const Tiles& tiles, int stage) {
+  static std::int64_t tasks(const BackwardProblem& p, const Tiles& tiles, int stage) {
     const Segments<V> segments(p, tiles);
     return stage == 0 ? segments.tasks() + BiasGradient<V>::tasks(p) : segments.joins();
   }
 
-  static Workspace workspace(const Problem& p, const Tiles& tiles) {
-    const Call none;
+  static Workspace workspace(const BackwardProblem& p, const Tiles& tiles) {
+    const BackwardCall none;
     const Segments<V> segments(p, tiles);
     Scratch scratch(nullptr), shared(nullptr);
-    Scores<V> scores(p, none, scratch);
+    BackwardScores<V> scores(p, none, scratch);
     Group group(scores, scratch);
     Scratch bias = scratch;
     if (segments.tasks() > 0) Memory(p, none, segments, scores, group, scratch);
@@ -83,12 +85,12 @@ class FlashBackward {
             .per_strand = scratch.used() > bias.used() ? scratch.used() : bias.used()};
   }
 
-  static void run(const Problem& p, const Tiles& tiles, const Call& call,
+  static void run(const BackwardProblem& p, const Tiles& tiles, const BackwardCall& call,
                   const Task& task) noexcept {
     const Segments<V> segments(p, tiles);
     if (task.stage == 1) return segments.join(call, task);
     Scratch scratch(task.scratch);
-    Scores<V> scores(p, call, scratch);
+    BackwardScores<V> scores(p, call, scratch);
     scores.interrupt = task.interrupt;
     Group group(scores, scratch);
     if (task.index >= segments.tasks()) {
@@ -103,12 +105,13 @@ class FlashBackward {
   }
 
  private:
-  FlashBackward(const Problem& problem, const Call& call, const Segments<V>& segments,
-                Scores<V>& scores, Group& group, Memory& memory)
+  FlashBackward(const BackwardProblem& problem, const BackwardCall& call,
+                const Segments<V>& segments, BackwardScores<V>& scores, Group& group,
+                Memory& memory)
       : p(problem), call_(call), segments_(segments), scores_(scores), group_(group),
         memory_(memory) {}
 
-  static std::int64_t width(std::int64_t features) { return Scores<V>::width(features); }
+  static std::int64_t width(std::int64_t features) { return BackwardScores<V>::width(features); }
 
   // ---- a task ----------------------------------------------------------------------------------
 
@@ -299,10 +302,10 @@ class FlashBackward {
     }
   }
 
-  const Problem& p;
-  const Call& call_;
+  const BackwardProblem& p;
+  const BackwardCall& call_;
   const Segments<V>& segments_;
-  Scores<V>& scores_;
+  BackwardScores<V>& scores_;
   Group& group_;
   Memory& memory_;
 };

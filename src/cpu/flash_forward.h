@@ -45,7 +45,7 @@ class FlashForward {
     Chunk<T> chunk;
     T *s, *factors;  // [256][lanes]
     T* few_q;        // [few rows][d]
-    Memory(const Problem& p, Scratch& scratch) {
+    Memory(const ForwardProblem& p, Scratch& scratch) {
       tiles = scratch.take<Sums<V>>(kTiles);
       runs = scratch.take<Runs>(1);
       s = scratch.take<T>(kChunk * kRoom);
@@ -72,20 +72,20 @@ class FlashForward {
   };
 
  public:
-  static constexpr Operation kOperation = Operation::forward;
+  using Operation = Forward;
   static constexpr int kStages = 2;
 
-  static Tiles tiles(const Problem&, const Machine&) { return {kMost * kTiles, kChunk}; }
+  static Tiles tiles(const ForwardProblem&, const Machine&) { return {kMost * kTiles, kChunk}; }
 
-  static std::int64_t tasks(const Problem& p, const Tiles& tiles, int stage) {
+  static std::int64_t tasks(const ForwardProblem& p, const Tiles& tiles, int stage) {
     const std::int64_t heads = p.batch * p.kv_heads, cuts = pieces(p);
     if (stage == 1) return cuts > 1 ? heads : 0;
     return heads * (cuts > 1 ? cuts : blocks(p, tiles));
   }
 
-  static Workspace workspace(const Problem& p, const Tiles&) {
+  static Workspace workspace(const ForwardProblem& p, const Tiles&) {
     Scratch scratch(nullptr), shared(nullptr);
-    const Call none;
+    const ForwardCall none;
     ForwardScores<V> scores(p, none, scratch);
     Memory memory(p, scratch);
     if (pieces(p) > 1)
@@ -93,7 +93,7 @@ class FlashForward {
     return {.shared = shared.used(), .per_strand = scratch.used()};
   }
 
-  static void run(const Problem& p, const Tiles& tiles, const Call& call,
+  static void run(const ForwardProblem& p, const Tiles& tiles, const ForwardCall& call,
                   const Task& task) noexcept {
     Scratch scratch(task.scratch);
     ForwardScores<V> scores(p, call, scratch);
@@ -115,12 +115,13 @@ class FlashForward {
   }
 
  private:
-  FlashForward(const Problem& problem, const Call& call, ForwardScores<V>& scores, Memory& memory)
+  FlashForward(const ForwardProblem& problem, const ForwardCall& call, ForwardScores<V>& scores,
+               Memory& memory)
       : p(problem), call_(call), scores_(scores), memory_(memory), results_(scores),
         slice_(slice(problem)) {}
 
   // Keys whose values stay in the nearest cache.
-  static int slice(const Problem& p) {
+  static int slice(const ForwardProblem& p) {
     if (!V::kByLane) return 64;
     const std::int64_t fits = (32 << 10) / (width(p) * static_cast<std::int64_t>(sizeof(T)));
     return fits > 128 ? 128 : fits < 16 ? 16 : static_cast<int>(fits);
@@ -128,7 +129,7 @@ class FlashForward {
 
   // The rows of a task: fewer tiles than fit, if tasks are few. Else threads would wait for the
   // last of them, the longer where the first keys hide from most rows.
-  static std::int64_t task_rows(const Problem& p, const Tiles& tiles) {
+  static std::int64_t task_rows(const ForwardProblem& p, const Tiles& tiles) {
     constexpr std::int64_t kTasksPerThread = 8, kLeast = kMost * (V::kByLane ? 4 : 2);
     const std::int64_t all = p.group() * p.q_length, heads = p.batch * p.kv_heads;
     const std::int64_t wanted = tiles.threads > 1 ? kTasksPerThread * tiles.threads : 1;
@@ -137,19 +138,19 @@ class FlashForward {
     while (rows > kLeast && heads * ((all + rows - 1) / rows) < wanted) rows /= 2;
     return rows;
   }
-  static std::int64_t blocks(const Problem& p, const Tiles& tiles) {
+  static std::int64_t blocks(const ForwardProblem& p, const Tiles& tiles) {
     const std::int64_t rows = task_rows(p, tiles), all = p.group() * p.q_length;
     return all == 0 ? 0 : all <= rows ? 1 : (all + rows - 1) / rows;
   }
-  static std::int64_t chunks(const Problem& p) { return (p.k_length + kChunk - 1) / kChunk; }
-  static std::int64_t width(const Problem& p) { return Results<V>::width(p); }
-  static std::int64_t left_size(const Problem& p) {
+  static std::int64_t chunks(const ForwardProblem& p) { return (p.k_length + kChunk - 1) / kChunk; }
+  static std::int64_t width(const ForwardProblem& p) { return Results<V>::width(p); }
+  static std::int64_t left_size(const ForwardProblem& p) {
     return 2 * kMost + p.group() * p.q_length * width(p);
   }
 
   // Into how many pieces the keys of a head are cut: when one tile holds all its rows and heads
   // alone would leave processors idle. By the shape alone; the bits are the same either way.
-  static std::int64_t pieces(const Problem& p) {
+  static std::int64_t pieces(const ForwardProblem& p) {
     constexpr std::int64_t kTasks = 128, kChunksAtLeast = 2;
     const std::int64_t heads = p.batch * p.kv_heads;
     if (p.k_length <= kChunksAtLeast * kChunk || heads == 0 || heads >= kTasks ||
@@ -366,8 +367,8 @@ class FlashForward {
     results_.close(tile);
   }
 
-  const Problem& p;
-  const Call& call_;
+  const ForwardProblem& p;
+  const ForwardCall& call_;
   ForwardScores<V>& scores_;
   Memory& memory_;
   Results<V> results_;

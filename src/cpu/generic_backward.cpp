@@ -6,7 +6,7 @@
 
 namespace attend {
 
-extern constinit const Kernel kGenericBackward =
-    kernel_row<FlashBackward, F32, F64>("cpu.generic.backward", declines_generic);
+extern constinit const Kernel<Backward> kGenericBackward =
+    kernel_row<FlashBackward, F32, F64>("cpu.generic.backward", declines_generic<BackwardProblem>);
 
 }  // namespace attend

@@ -6,7 +6,7 @@
 
 namespace attend {
 
-extern constinit const Kernel kGenericForward =
-    kernel_row<FlashForward, F32, F64>("cpu.generic.forward", declines_generic);
+extern constinit const Kernel<Forward> kGenericForward =
+    kernel_row<FlashForward, F32, F64>("cpu.generic.forward", declines_generic<ForwardProblem>);
 
 }  // namespace attend

@@ -6,7 +6,7 @@
 
 namespace attend {
 
-extern constinit const Kernel kGenericInspect =
-    kernel_row<Inspect, F32, F64>("cpu.generic.inspect", declines_generic);
+extern constinit const Kernel<Inspect> kGenericInspect =
+    kernel_row<FusedInspect, F32, F64>("cpu.generic.inspect", declines_generic<InspectProblem>);
 
 }  // namespace attend

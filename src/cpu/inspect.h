@@ -17,7 +17,7 @@ namespace attend {
 namespace {
 
 template <class V>
-class Inspect {
+class FusedInspect {
   using T = typename V::T;
   using Rows = InspectRows<V>;
   using Keys = InspectKeys<V>;
@@ -26,7 +26,7 @@ class Inspect {
   struct Shared {
     RowRecord<T>* rows;  // [batch][heads][queries]
     HeadSums* parts;     // [batch][heads][tasks of keys]
-    Shared(const Problem& p, Scratch& scratch)
+    Shared(const InspectProblem& p, Scratch& scratch)
         : rows(scratch.take<RowRecord<T>>(saturating_count(p.batch * p.heads, p.q_length))),
           parts(
               scratch.take<HeadSums>(saturating_count(p.batch * p.heads, Keys::tasks_of_head(p)))) {
@@ -34,19 +34,19 @@ class Inspect {
   };
 
  public:
-  static constexpr Operation kOperation = Operation::inspect;
+  using Operation = Inspect;
   static constexpr int kStages = 3;
 
-  static Tiles tiles(const Problem& p, const Machine&) {
+  static Tiles tiles(const InspectProblem& p, const Machine&) {
     return {Rows::kRows, Keys::keys_of_task(p)};
   }
 
-  static std::int64_t tasks(const Problem& p, const Tiles& tiles, int stage) {
+  static std::int64_t tasks(const InspectProblem& p, const Tiles& tiles, int stage) {
     if (stage == 0) return p.batch * p.kv_heads * blocks(p, tiles);
     return p.batch * p.heads * (stage == 1 ? Keys::tasks_of_head(p) : 1);
   }
 
-  static Workspace workspace(const Problem& p, const Tiles&) {
+  static Workspace workspace(const InspectProblem& p, const Tiles&) {
     Scratch shared(nullptr);
     Shared sizes(p, shared);
     const std::size_t rows = Rows::scratch_bytes(p);
@@ -54,7 +54,7 @@ class Inspect {
     return {.shared = shared.used(), .per_strand = rows > keys ? rows : keys};
   }
 
-  static void run(const Problem& p, const Tiles& tiles, const Call& call,
+  static void run(const InspectProblem& p, const Tiles& tiles, const InspectCall& call,
                   const Task& task) noexcept {
     Scratch scratch(task.shared);
     Shared shared(p, scratch);
@@ -73,11 +73,11 @@ class Inspect {
   }
 
  private:
-  static std::int64_t blocks(const Problem& p, const Tiles& tiles) {
+  static std::int64_t blocks(const InspectProblem& p, const Tiles& tiles) {
     return (p.group() * p.q_length + tiles.queries - 1) / tiles.queries;
   }
 
-  static HeadSums head_sums(const Problem& p, const Call& call, const Shared& shared,
+  static HeadSums head_sums(const InspectProblem& p, const InspectCall& call, const Shared& shared,
                             std::int64_t head) noexcept {
     HeadSums sums;
     const std::int64_t each = Keys::tasks_of_head(p);

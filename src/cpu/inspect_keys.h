@@ -32,7 +32,7 @@ class InspectKeys {
     T* lanes;         // [256][V::kLanes]: mass since the last flush
     double* mass;     // [256]
     T *token, *left;  // [256]: the token of a key, and of the key before it
-    Memory(const Problem& p, Scratch& scratch) {
+    Memory(const InspectProblem& p, Scratch& scratch) {
       tile = scratch.take<Tile<V>>(1);
       runs = scratch.take<Runs>(1);
       s = scratch.take<T>(kChunk * kMost);
@@ -47,28 +47,29 @@ class InspectKeys {
   };
 
  public:
-  static bool needed(const Problem& p) { return p.key_mass || p.metrics || p.tile_keys > 0; }
-  static std::int64_t keys_of_task(const Problem& p) {
+  static bool needed(const InspectProblem& p) { return p.key_mass || p.metrics || p.tile_keys > 0; }
+  static std::int64_t keys_of_task(const InspectProblem& p) {
     return p.tile_keys > kChunk ? p.tile_keys : kChunk;
   }
-  static std::int64_t tasks_of_head(const Problem& p) {
+  static std::int64_t tasks_of_head(const InspectProblem& p) {
     return needed(p) ? (p.k_length + keys_of_task(p) - 1) / keys_of_task(p) : 0;
   }
 
-  static std::size_t scratch_bytes(const Problem& p) {
+  static std::size_t scratch_bytes(const InspectProblem& p) {
     Scratch scratch(nullptr);
-    const Call none;
-    Scores<V> scores(p, none, scratch);
+    const InspectCall none;
+    InspectScores<V> scores(p, none, scratch);
     Memory memory(p, scratch);
     InspectMap<V> map(p, scratch);
     return scratch.used();
   }
 
   // The keys of task `index` of a head; gives what they add to the head's sums.
-  static HeadSums run(const Problem& p, const Call& call, std::int64_t b, std::int64_t h,
-                      std::int64_t index, const Task& task, const RowRecord<T>* records) noexcept {
+  static HeadSums run(const InspectProblem& p, const InspectCall& call, std::int64_t b,
+                      std::int64_t h, std::int64_t index, const Task& task,
+                      const RowRecord<T>* records) noexcept {
     Scratch scratch(task.scratch);
-    Scores<V> scores(p, call, scratch);
+    InspectScores<V> scores(p, call, scratch);
     scores.interrupt = task.interrupt;
     Memory own(p, scratch);
     InspectMap<V> map(p, scratch);
@@ -81,8 +82,8 @@ class InspectKeys {
   }
 
  private:
-  InspectKeys(const Problem& problem, const Call& call, Scores<V>& scores, Memory& memory,
-              InspectMap<V>& map, const RowRecord<T>* records)
+  InspectKeys(const InspectProblem& problem, const InspectCall& call, InspectScores<V>& scores,
+              Memory& memory, InspectMap<V>& map, const RowRecord<T>* records)
       : p(problem), call_(call), scores_(scores), sequence_(scores.sequence), memory_(memory),
         map_(map), records_(records) {}
 
@@ -129,7 +130,7 @@ class InspectKeys {
     if (runs.count == 0) return;
     T top[kMost];
     bool partial = scores_.compute(tile, memory_.chunk, runs, memory_.s, top);
-    partial = partial || !Scores<V>::edges_finite(tile, memory_.s, runs.count);
+    partial = partial || !InspectScores<V>::edges_finite(tile, memory_.s, runs.count);
     if (tile.rows < tile.lanes) partial = true, hide_padding(tile, runs.count);
     if (p.tile_keys > 0) map_.count(tile, runs, memory_.s, partial);
     weigh(tile, runs.count);
@@ -142,7 +143,7 @@ class InspectKeys {
   void hide_padding(const Tile<V>& tile, int keys) const noexcept {
     for (int j = 0; j < keys; ++j)
       for (int n = tile.rows; n < tile.lanes; ++n)
-        memory_.s[j * tile.lanes + n] = Scores<V>::kHidden;
+        memory_.s[j * tile.lanes + n] = InspectScores<V>::kHidden;
   }
 
   // s becomes p = e^(s - base) * scale, 0 where hidden, whatever the row's base and scale are.
@@ -301,9 +302,9 @@ class InspectKeys {
 
   static constexpr std::int64_t kNoToken = -1;
 
-  const Problem& p;
-  const Call& call_;
-  Scores<V>& scores_;
+  const InspectProblem& p;
+  const InspectCall& call_;
+  InspectScores<V>& scores_;
   const Sequence& sequence_;
   Memory& memory_;
   InspectMap<V>& map_;

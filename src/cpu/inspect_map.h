@@ -28,8 +28,8 @@ class InspectMap {
   };
 
  public:
-  InspectMap(const Problem& problem, Scratch& scratch)
-      : p(problem), columns_(columns(p)), padded_(Scores<V>::width(columns_)),
+  InspectMap(const InspectProblem& problem, Scratch& scratch)
+      : p(problem), columns_(columns(p)), padded_(InspectScores<V>::width(columns_)),
         size_(saturating_count(p.map_rows(), padded_)),
         cells_(scratch.take<T>(2 * columns_ * kMost)),
         map_(scratch.take<double>(saturating_count(3, size_))) {}
@@ -85,7 +85,7 @@ class InspectMap {
   }
 
   // A sum that is NaN has a weight that is, and so has the maximum.
-  void write(const Call& call, std::int64_t head) noexcept {
+  void write(const InspectCall& call, std::int64_t head) noexcept {
     const std::int64_t left = p.map_columns() - first_column_;
     const std::int64_t count = left < columns_ ? left : columns_;
     for (std::int64_t r = 0; r < p.map_rows(); ++r) {
@@ -104,7 +104,7 @@ class InspectMap {
 
  private:
   // Of one task: a chunk of keys, or one column.
-  static std::int64_t columns(const Problem& p) noexcept {
+  static std::int64_t columns(const InspectProblem& p) noexcept {
     return p.tile_keys == 0 ? 0 : p.tile_keys >= kChunk ? 1 : kChunk / p.tile_keys;
   }
 
@@ -173,7 +173,7 @@ class InspectMap {
     }
   }
 
-  const Problem& p;
+  const InspectProblem& p;
   const std::int64_t columns_, padded_, size_;
   T* cells_;     // [2][columns][lanes]: of the tile at hand
   double* map_;  // [sum, maximum, visible][map rows][columns, padded]

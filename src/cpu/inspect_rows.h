@@ -27,7 +27,7 @@ class InspectRows {
   static constexpr int kTiles = 4;  // of a task: they share a chunk while it is in the cache
   static constexpr int kBlock = 8;  // keys that are passed by together
   static constexpr int kBlocks = kChunk / kBlock + kChunk / 2 + 1;  // in all runs of a chunk
-  static constexpr T kHidden = Scores<V>::kHidden;
+  static constexpr T kHidden = InspectScores<V>::kHidden;
 
   struct Rows : Tile<V> {
     double top[kMost], l[kMost], up[kMost];  // as forward has them
@@ -46,7 +46,7 @@ class InspectRows {
     Run* blocks;
     T* maxima;  // [blocks][lanes]
     T* sorted;  // [top_k][lanes]
-    Memory(const Problem& p, Scratch& scratch) {
+    Memory(const InspectProblem& p, Scratch& scratch) {
       tiles = scratch.take<Rows>(kTiles);
       runs = scratch.take<Runs>(1);
       s = scratch.take<T>(kChunk * kMost);
@@ -67,19 +67,20 @@ class InspectRows {
  public:
   static constexpr std::int64_t kRows = kMost * kTiles;  // of a task
 
-  static std::size_t scratch_bytes(const Problem& p) {
+  static std::size_t scratch_bytes(const InspectProblem& p) {
     Scratch scratch(nullptr);
-    const Call none;
-    Scores<V> scores(p, none, scratch);
+    const InspectCall none;
+    InspectScores<V> scores(p, none, scratch);
     Memory memory(p, scratch);
     return scratch.used();
   }
 
   // The rows from `first` on of the key head; records is [batch][heads][queries].
-  static void run(const Problem& p, const Call& call, std::int64_t b, std::int64_t kv_head,
-                  std::int64_t first, const Task& task, RowRecord<T>* records) noexcept {
+  static void run(const InspectProblem& p, const InspectCall& call, std::int64_t b,
+                  std::int64_t kv_head, std::int64_t first, const Task& task,
+                  RowRecord<T>* records) noexcept {
     Scratch scratch(task.scratch);
-    Scores<V> scores(p, call, scratch);
+    InspectScores<V> scores(p, call, scratch);
     scores.interrupt = task.interrupt;
     Memory own(p, scratch);
     scores.sequence = sequence_of(p, call, b);
@@ -88,8 +89,8 @@ class InspectRows {
   }
 
  private:
-  InspectRows(const Problem& problem, const Call& call, Scores<V>& scores, Memory& memory,
-              RowRecord<T>* records)
+  InspectRows(const InspectProblem& problem, const InspectCall& call, InspectScores<V>& scores,
+              Memory& memory, RowRecord<T>* records)
       : p(problem), call_(call), scores_(scores), memory_(memory), records_(records) {}
 
   void block(std::int64_t first) noexcept {
@@ -136,7 +137,7 @@ class InspectRows {
     if (runs.count == 0) return;
     T top[kMost], sum[kMost], turn[kMost];
     bool partial = scores_.compute(tile, memory_.chunk, runs, memory_.s, top);
-    partial = partial || !Scores<V>::edges_finite(tile, memory_.s, runs.count);
+    partial = partial || !InspectScores<V>::edges_finite(tile, memory_.s, runs.count);
     if (tile.lanes == V::kLanes) softmax<1>(runs.count, top, sum, turn);
     else softmax<kTileVectors>(runs.count, top, sum, turn);
     count(tile, runs.count, partial);
@@ -344,9 +345,9 @@ class InspectRows {
     }
   }
 
-  const Problem& p;
-  const Call& call_;
-  Scores<V>& scores_;
+  const InspectProblem& p;
+  const InspectCall& call_;
+  InspectScores<V>& scores_;
   Memory& memory_;
   RowRecord<T>* records_;
 };

@@ -33,10 +33,11 @@ class KeySums {
     double scale;
   };
 
-  KeySums(Scores<V>& scores, Group& group, Scratch& scratch, const Segments<V>& segments,
+  KeySums(BackwardScores<V>& scores, Group& group, Scratch& scratch, const Segments<V>& segments,
           const Wanted& wanted)
       : p(scores.p), call_(scores.call), scores_(scores), group_(group), wanted_(wanted),
-        count_(wanted.features), width_(Scores<V>::width(count_)), summed_(segments.summed) {
+        count_(wanted.features), width_(BackwardScores<V>::width(count_)),
+        summed_(segments.summed) {
     if (!wanted.any) return;
     const std::int64_t wide = (count_ + kPanel - 1) / kPanel * kPanel;
     panels_ = scratch.take<T>(wide * Group::kRows);
@@ -50,8 +51,8 @@ class KeySums {
 
   // Rows of f32 sums are whole vectors. Where those would be much longer than the features, only
   // the keys of one chunk have them, and each group of rows joins the f64 sums at once.
-  static bool narrow(const Problem& p) noexcept {
-    return Scores<V>::width(p.d) + Scores<V>::width(p.dv) > 2 * (p.d + p.dv);
+  static bool narrow(const BackwardProblem& p) noexcept {
+    return BackwardScores<V>::width(p.d) + BackwardScores<V>::width(p.dv) > 2 * (p.d + p.dv);
   }
 
   // Before the first row of a task; the sums are left in `place` [keys][width], if it is not null.
@@ -302,9 +303,9 @@ class KeySums {
                     : key_row(p, call_, wanted_.to, scores_.sequence, scores_.kv_head, j);
   }
 
-  const Problem& p;
-  const Call& call_;
-  Scores<V>& scores_;
+  const BackwardProblem& p;
+  const BackwardCall& call_;
+  BackwardScores<V>& scores_;
   Group& group_;
   const Wanted wanted_;
   const std::int64_t count_, width_;  // features, and as whole vectors

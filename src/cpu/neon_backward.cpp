@@ -6,7 +6,7 @@
 
 namespace attend {
 
-extern constinit const Kernel kNeonBackward =
-    kernel_row<FlashBackward, F32, F64>("cpu.neon.backward", declines_neon);
+extern constinit const Kernel<Backward> kNeonBackward =
+    kernel_row<FlashBackward, F32, F64>("cpu.neon.backward", declines_neon<BackwardProblem>);
 
 }  // namespace attend

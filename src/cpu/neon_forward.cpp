@@ -6,7 +6,7 @@
 
 namespace attend {
 
-extern constinit const Kernel kNeonForward =
-    kernel_row<FlashForward, F32, F64>("cpu.neon.forward", declines_neon);
+extern constinit const Kernel<Forward> kNeonForward =
+    kernel_row<FlashForward, F32, F64>("cpu.neon.forward", declines_neon<ForwardProblem>);
 
 }  // namespace attend

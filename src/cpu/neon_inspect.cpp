@@ -6,7 +6,7 @@
 
 namespace attend {
 
-extern constinit const Kernel kNeonInspect =
-    kernel_row<Inspect, F32, F64>("cpu.neon.inspect", declines_neon);
+extern constinit const Kernel<Inspect> kNeonInspect =
+    kernel_row<FusedInspect, F32, F64>("cpu.neon.inspect", declines_neon<InspectProblem>);
 
 }  // namespace attend

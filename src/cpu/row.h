@@ -7,12 +7,34 @@
 namespace attend {
 namespace {
 
-template <template <class> class Of, class Float, class Double>
-constexpr Kernel kernel_row(std::string_view name, decltype(Kernel::declines) declines) {
+// What the fused kernels take: all there is, each of it written there by hand.
+template <class Operation>
+inline constexpr Features kTaken;
+template <>
+inline constexpr Features kTaken<Forward> =
+    kHostTypes | kLayouts | kScoreOptions |
+    Features{Feature::dropout,        Feature::lse,           Feature::weights, Feature::scores,
+             Feature::visited_blocks, Feature::partial_states};
+template <>
+inline constexpr Features kTaken<Backward> =
+    kHostTypes | kLayouts | kScoreOptions |
+    Features{Feature::dropout, Feature::dlse,  Feature::dq,     Feature::dk,
+             Feature::dv,      Feature::dbias, Feature::dsinks, Feature::dalibi};
+template <>
+inline constexpr Features kTaken<Inspect> =
+    kHostTypes | kLayouts | kScoreOptions |
+    Features{Feature::top_keys, Feature::key_mass, Feature::metrics, Feature::tokens, Feature::map};
+
+template <template <class> class Of, class Float, class Double,
+          class Operation = typename Of<Float>::Operation>
+constexpr Kernel<Operation> kernel_row(std::string_view name,
+                                       decltype(Kernel<Operation>::declines) declines) {
+  using Problem = typename Operation::Problem;
+  using Call = typename Operation::Call;
   return {
       .name = name,
-      .operation = Of<Float>::kOperation,
       .only_if_forced = false,
+      .takes = kTaken<Operation>,
       .stages = Of<Float>::kStages,
       .declines = declines,
       .tiles =

@@ -40,7 +40,7 @@ class ScoreGradients {
   static constexpr int kRows = 128 % kMost == 0 ? 128 : 96;  // of a group, at most
   static constexpr int kTiles = kRows / kMost;
   static constexpr int kTilesForPanels = 4;  // they pay for keys and values in order
-  static constexpr T kHidden = Scores<V>::kHidden;
+  static constexpr T kHidden = BackwardScores<V>::kHidden;
   // A weight's error is that of its score, which comes from the length of the chain of features.
   static constexpr int kFeatures = 64;
 
@@ -60,10 +60,10 @@ class ScoreGradients {
   Runs* runs;  // of the chunk at hand
   T *p, *ds;   // [keys][stride], of the chunk at hand
 
-  ScoreGradients(Scores<V>& scores, Scratch& scratch)
+  ScoreGradients(BackwardScores<V>& scores, Scratch& scratch)
       : scores_(scores), problem_(scores.p), call_(scores.call) {
     scores_.chain = kFeatures;
-    scores_.k_width = Scores<V>::width(problem_.d);
+    scores_.k_width = BackwardScores<V>::width(problem_.d);
     const std::int64_t keys = problem_.k_length, chunks = (keys + kChunk - 1) / kChunk;
     const std::int64_t group = group_rows(problem_) < kMost ? kMost : group_rows(problem_);
     const std::int64_t width = group < kRows ? group : kRows;
@@ -92,7 +92,7 @@ class ScoreGradients {
   // How many rows share a pass over the keys: the more, the fewer passes over dk and dv, but the
   // strips grow with them, and should not be larger than dk and dv are, nor than kStripBytes. By
   // the shape alone: a group is one chain of the sums of dk and dv.
-  static int group_rows(const Problem& p) noexcept {
+  static int group_rows(const BackwardProblem& p) noexcept {
     constexpr std::int64_t kStripBytes = 32 << 20, kLeast = 16;
     const std::int64_t sums = (p.d + p.dv) * static_cast<std::int64_t>(sizeof(T) + sizeof(double));
     int count = kRows;
@@ -213,7 +213,7 @@ class ScoreGradients {
   }
 
  private:
-  static std::int64_t strip_lanes(const Problem& problem) noexcept {
+  static std::int64_t strip_lanes(const BackwardProblem& problem) noexcept {
     const std::int64_t all = problem.group() * problem.q_length;  // a short strip for few rows
     const std::int64_t lanes = (all + V::kLanes - 1) / V::kLanes * V::kLanes;
     const std::int64_t most = group_rows(problem) < V::kLanes ? V::kLanes : group_rows(problem);
@@ -302,7 +302,7 @@ class ScoreGradients {
     T sum[kMost], dot[kMost];
     partial = scores_.compute(tile, chunk, mine, w, top,  // 1 scores, 2 mask
                               problem_.softcap != 0 ? slopes_ + at : nullptr);
-    partial = partial || !Scores<V>::edges_finite(tile, w, mine.count);
+    partial = partial || !BackwardScores<V>::edges_finite(tile, w, mine.count);
     if (problem_.drop_below != 0) scores_.dropout(tile, mine, factors_);
     if (tile.lanes == V::kLanes) weigh_keys<1>(tile, mine, w, dp, partial, top, sum, dot);
     else weigh_keys<kTileVectors>(tile, mine, w, dp, partial, top, sum, dot);
@@ -456,9 +456,9 @@ class ScoreGradients {
     }
   }
 
-  Scores<V>& scores_;
-  const Problem& problem_;
-  const Call& call_;
+  BackwardScores<V>& scores_;
+  const BackwardProblem& problem_;
+  const BackwardCall& call_;
   T *w_, *dp_, *slopes_;  // the strips, [keys][stride]
   T* arranged_[2] = {};   // keys and values of a chunk as panels, then keys as strips
   T* tops_;               // [chunks][lanes of the group]

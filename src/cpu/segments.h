@@ -17,7 +17,7 @@ namespace attend {
 namespace {
 
 // Keys on pages may be shared by several sequences: their sums are those of the whole batch.
-inline bool paged(const Problem& p) noexcept { return p.keys == KeyAddressing::paged; }
+inline bool paged(const BackwardProblem& p) noexcept { return p.keys == KeyAddressing::paged; }
 
 template <class V>
 class Segments {
@@ -32,7 +32,7 @@ class Segments {
   std::int64_t summed;  // rows that are summed in f32 before they join the f64 sums
   bool apart;
 
-  Segments(const Problem& problem, const Tiles& tiles) noexcept : p(problem) {
+  Segments(const BackwardProblem& problem, const Tiles& tiles) noexcept : p(problem) {
     heads = !p.dq && !p.dk && !p.dv_gradient && !p.dalibi && !p.dsinks ? 0
             : paged(p)                                                 ? p.kv_heads
                                                                        : p.batch * p.kv_heads;
@@ -64,7 +64,9 @@ class Segments {
     left.dsinks = scratch.take<double>(p.dsinks ? each * p.group() : 0);
     return left;
   }
-  static std::int64_t width(std::int64_t features) noexcept { return Scores<V>::width(features); }
+  static std::int64_t width(std::int64_t features) noexcept {
+    return BackwardScores<V>::width(features);
+  }
 
   // ---- stage 1: what segments and batch elements left, in ascending order ----------------------
 
@@ -72,7 +74,7 @@ class Segments {
     return (apart ? heads * kParts : 0) + (p.dalibi || p.dsinks ? p.heads : 0);
   }
 
-  void join(const Call& call, const Task& task) const noexcept {
+  void join(const BackwardCall& call, const Task& task) const noexcept {
     Scratch scratch(task.shared);
     const Left left = take(scratch);
     const std::int64_t own = apart ? heads * kParts : 0;
@@ -90,7 +92,7 @@ class Segments {
   static constexpr std::int64_t kParts = 4;           // tasks that join a head's segments
 
   // A part of the keys of a head: the sum of what its segments left.
-  void join_keys(const Call& call, const Task& task, const Strided& to, const T* sums,
+  void join_keys(const BackwardCall& call, const Task& task, const Strided& to, const T* sums,
                  std::int64_t features, double scale) const noexcept {
     using D = typename V::Double;
     const std::int64_t head = task.index / kParts, part = task.index % kParts;
@@ -139,7 +141,7 @@ class Segments {
     return (blocks + size - 1) / size;
   }
 
-  const Problem& p;
+  const BackwardProblem& p;
 };
 
 }  // namespace

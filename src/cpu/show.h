@@ -144,8 +144,8 @@ class Show {
     });
   }
 
-  const Problem& p;
-  const Call& call_;
+  const ForwardProblem& p;
+  const ForwardCall& call_;
   ForwardScores<V>& scores_;
   Chunk<T>& chunk_;
   Runs& runs_;

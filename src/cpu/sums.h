@@ -51,7 +51,7 @@ class Results {
  public:
   explicit Results(ForwardScores<V>& scores) : p(scores.p), call_(scores.call), scores_(scores) {}
 
-  static std::int64_t width(const Problem& p) { return ForwardScores<V>::width(p.dv); }
+  static std::int64_t width(const ForwardProblem& p) { return ForwardScores<V>::width(p.dv); }
 
   // The rows from `first` on: nothing summed yet, or what the partial states hold.
   void open(Sums<V>& tile, std::int64_t first, int most) noexcept {
@@ -274,8 +274,8 @@ class Results {
     std::atomic_ref(*call_.visited_blocks).fetch_add(seen, std::memory_order_relaxed);
   }
 
-  const Problem& p;
-  const Call& call_;
+  const ForwardProblem& p;
+  const ForwardCall& call_;
   ForwardScores<V>& scores_;
 };
 

@@ -54,12 +54,16 @@ void with_vectors(int lanes, Use use) noexcept {
   use(At<kVectors>{});
 }
 
-// Steps 1 and 2 of one problem and key head. A tile has one vector of lanes or kTileVectors; with
-// kAsNeeded (forward), as many as its rows need.
-template <class V, bool kAsNeeded = false>
+// Steps 1 and 2 of one problem and key head. A tile has one vector of lanes or kTileVectors; in
+// forward, as many as its rows need.
+template <class V, class Operation>
 class Scores {
+  static constexpr bool kAsNeeded = std::is_same_v<Operation, Forward>;
+
  public:
   using T = typename V::T;
+  using Problem = typename Operation::Problem;
+  using Call = typename Operation::Call;
   static constexpr int kMost = Tile<V>::kMost, kRoom = Tile<V>::kRoom;
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
   static constexpr T kLowest = std::numeric_limits<T>::lowest();
@@ -484,7 +488,11 @@ class Scores {
 };
 
 template <class V>
-using ForwardScores = Scores<V, true>;
+using ForwardScores = Scores<V, Forward>;
+template <class V>
+using BackwardScores = Scores<V, Backward>;
+template <class V>
+using InspectScores = Scores<V, Inspect>;
 
 }  // namespace
 }  // namespace attend

@@ -14,22 +14,31 @@ namespace {
 // than it brings.
 constexpr double kWorkPerStrand = 50e3;
 
-double multiply_adds(const Problem& p) {
-  const auto rows =
-      static_cast<double>(p.batch) * static_cast<double>(p.heads) * static_cast<double>(p.q_length);
-  if (p.operation == Operation::merge)
-    return rows * static_cast<double>(p.parts) * static_cast<double>(p.dv);
-  const auto d = static_cast<double>(p.d);
-  if (p.operation == Operation::weights)
-    return static_cast<double>(p.window_queries) * static_cast<double>(p.window_keys) * d;
-  const double keys = static_cast<double>(p.k_length) + static_cast<double>(p.parts);
-  const double pairs = rows * keys;
-  return pairs * (d + static_cast<double>(p.dv)) * (p.operation == Operation::backward ? 2.5 : 1);
+double rows_of(const auto& p) {
+  return static_cast<double>(p.batch) * static_cast<double>(p.heads) *
+         static_cast<double>(p.q_length);
+}
+double pairs_of(const Problem& p, std::int64_t more = 0) {
+  return rows_of(p) * (static_cast<double>(p.k_length) + static_cast<double>(more));
+}
+double features_of_pair(const Problem& p) {
+  return static_cast<double>(p.d) + static_cast<double>(p.dv);
 }
 
-int strands_for(const Problem& p, int threads, const std::vector<std::int64_t>& tasks) {
+double multiply_adds(const ForwardProblem& p) { return pairs_of(p, p.parts) * features_of_pair(p); }
+double multiply_adds(const BackwardProblem& p) { return pairs_of(p) * features_of_pair(p) * 2.5; }
+double multiply_adds(const InspectProblem& p) { return pairs_of(p) * features_of_pair(p); }
+double multiply_adds(const MergeProblem& p) {
+  return rows_of(p) * static_cast<double>(p.parts) * static_cast<double>(p.dv);
+}
+double multiply_adds(const WeightsProblem& p) {
+  return static_cast<double>(p.window_queries) * static_cast<double>(p.window_keys) *
+         static_cast<double>(p.d);
+}
+
+int strands_for(double work, int threads, const std::vector<std::int64_t>& tasks) {
   const std::int64_t most = tasks.empty() ? 0 : *std::max_element(tasks.begin(), tasks.end());
-  const double worth = multiply_adds(p) / kWorkPerStrand;
+  const double worth = work / kWorkPerStrand;
   const double strands = std::min({static_cast<double>(threads), static_cast<double>(most), worth});
   return std::max(1, static_cast<int>(strands));
 }
@@ -42,24 +51,24 @@ std::size_t total_bytes(const Workspace& workspace, int strands) {
   return overflow ? std::numeric_limits<std::size_t>::max() : bytes;
 }
 
-const Kernel& find(std::string_view name, Operation operation,
-                   std::span<const Kernel* const> table) {
+template <class Operation>
+const Kernel<Operation>& find(std::string_view name, Table<Operation> table) {
   std::string known;
-  for (const Kernel* kernel : table) {
-    if (kernel->operation != operation) continue;
+  for (const Kernel<Operation>* kernel : table) {
     if (kernel->name == name) return *kernel;
     known += (known.empty() ? "" : ", ") + std::string(kernel->name);
   }
-  throw InvalidArgument(text("plan: there is no ", name_of(operation), " kernel ",
+  throw InvalidArgument(text("plan: there is no ", Operation::kName, " kernel ",
                              printable(name, 60), "; there are ", known));
 }
 
 // The first row that takes the problem; who declined before it goes into the decision.
-const Kernel* choose(Decision& decision, const Machine& machine,
-                     std::span<const Kernel* const> table) {
-  for (const Kernel* kernel : table) {
-    if (kernel->operation != decision.problem.operation || kernel->only_if_forced) continue;
-    std::string reason = kernel->declines(decision.problem, machine);
+template <class Operation>
+const Kernel<Operation>* choose(Decision<Operation>& decision, const Features& features,
+                                const Machine& machine, Table<Operation> table) {
+  for (const Kernel<Operation>* kernel : table) {
+    if (kernel->only_if_forced) continue;
+    std::string reason = why_not(*kernel, decision.problem, features, machine);
     if (reason.empty()) return kernel;
     decision.declined.emplace_back(kernel->name, std::move(reason));
   }
@@ -71,105 +80,151 @@ const Kernel* choose(Decision& decision, const Machine& machine,
 
 }  // namespace
 
-Decision decide(const Problem& problem, const Machine& machine, int threads,
-                std::string_view forced, std::span<const Kernel* const> table) {
-  Decision decision;
+template <class Operation>
+std::string why_not(const Kernel<Operation>& kernel, const typename Operation::Problem& problem,
+                    const Features& features, const Machine& machine) {
+  const Features others = features - kernel.takes;
+  if (others.has(Feature::device_memory))
+    return text("reads host memory, the tensors are on ", problem.device);
+  if (!others.empty()) return "takes no " + names_of(others);
+  return kernel.declines(problem, machine);
+}
+
+template <class Operation>
+Decision<Operation> decide(const typename Operation::Problem& problem, const Machine& machine,
+                           int threads, std::string_view forced,
+                           std::type_identity_t<Table<Operation>> table) {
+  Decision<Operation> decision;
   decision.problem = problem;
   decision.forced = !forced.empty();
+  const Features features = features_of(problem);
   if (decision.forced) {
-    decision.kernel = &find(forced, problem.operation, table);
-    if (const std::string reason = decision.kernel->declines(problem, machine); !reason.empty())
+    decision.kernel = &find<Operation>(forced, table);
+    if (const std::string reason = why_not(*decision.kernel, problem, features, machine);
+        !reason.empty())
       throw Unsupported(
           text("plan: ", forced, " was forced and declines ", describe(problem), ": it ", reason));
   } else {
-    decision.kernel = choose(decision, machine, table);
+    decision.kernel = choose<Operation>(decision, features, machine, table);
   }
-  const Kernel& kernel = *decision.kernel;
+  const Kernel<Operation>& kernel = *decision.kernel;
   decision.tiles = kernel.tiles(problem, machine);
   decision.tiles.threads = threads;
   for (int stage = 0; stage < kernel.stages; ++stage)
     decision.tasks.push_back(kernel.tasks(problem, decision.tiles, stage));
   decision.workspace = kernel.workspace(problem, decision.tiles);
-  decision.strands = strands_for(problem, threads, decision.tasks);
+  decision.strands = strands_for(multiply_adds(problem), threads, decision.tasks);
   decision.workspace_bytes = total_bytes(decision.workspace, decision.strands);
   return decision;
 }
 
-std::string_view name_of(Operation operation) noexcept {
-  switch (operation) {
-    case Operation::forward: return "forward";
-    case Operation::backward: return "backward";
-    case Operation::merge: return "merge";
-    case Operation::inspect: return "inspect";
-    case Operation::weights: break;
-  }
-  return "weights";
+namespace {
+
+std::string unusual(DType type, DType usual) {
+  return type == usual ? std::string() : text(" ", type);
 }
 
-std::string describe(const Problem& p) {
-  const auto unusual = [](DType type, DType usual) {
-    return type == usual ? std::string() : text(" ", type);
-  };
-  std::string s = text(name_of(p.operation), " ", p.type);
-  if (p.out_type != p.type) s += text(" to ", p.out_type);
-  if (p.operation == Operation::merge)
-    return s + text(", ", p.parts, " parts of ", Shape{p.batch, p.heads, p.q_length, p.dv});
-  s += text(", q ", Shape{p.batch, p.heads, p.q_length, p.d}, ", k ",
-            Shape{p.batch, p.kv_heads, p.k_length, p.d});
-  if (p.dv != 0) s += text(", dv ", p.dv);
-  s += text(", scale ", p.scale);
-  const auto add = [&s](bool given, const auto&... words) {
-    if (given) s += text(", ", words...);
-  };
-  add(p.device != Device{}, "on ", p.device);
-  add(p.packed_queries, "packed queries");
-  add(p.keys == KeyAddressing::packed, "packed keys");
-  add(p.keys == KeyAddressing::paged, p.pages, " pages of ", p.page_size, " keys");
-  add(p.softcap != 0, "softcap ", p.softcap);
-  add(p.bias_before_softcap, "bias before softcap");
-  add(p.causal, "causal");
-  add(p.window_left != kUnlimited, "window left ", p.window_left);
-  add(p.window_right != kUnlimited, "window right ", p.window_right);
-  add(p.offset_given, "query offset");
-  add(p.offset_each, "query offset of each");
-  add(p.key_offset, "key offset");
-  add(p.key_lengths, "key lengths");
-  add(p.mask, "mask", unusual(p.mask_type, DType::boolean),
-      p.mask_keys < p.k_length ? text(" of ", p.mask_keys, " keys") : "");
-  add(p.bias, "bias ", p.bias_type, " ",
-      Shape{p.dbias_batch, p.dbias_heads, p.dbias_queries, p.dbias_keys});
-  add(p.alibi, "alibi");
-  add(p.sinks, "sinks");
-  add(p.blocks, "blocks", unusual(p.blocks_type, DType::boolean), " of ", p.block_queries, " x ",
-      p.block_keys);
-  add(p.drop_below != 0, "dropout ", p.drop_below / 65536.0);
-  constexpr const char* kStages[] = {"raw", "softcapped", "masked"};
-  const DType statistic = p.type == DType::f64 ? DType::f64 : DType::f32;
-  const bool backward = p.operation == Operation::backward;
-  add(p.lse || (backward && p.lse_type != statistic), "lse", unusual(p.lse_type, statistic));
-  add(p.weights, "weights", unusual(p.weights_type, p.type));
-  add(p.scores, kStages[static_cast<int>(p.stage)], " scores", unusual(p.scores_type, p.type));
-  add(p.visited_blocks, "visited blocks");
-  add(p.parts != 0, p.parts, p.parts == 1 ? " partial state" : " partial states");
-  add(p.state, "a partial state written");
-  add(backward && p.dout_type != p.type, "dout ", p.dout_type);
-  add(p.dlse, "dlse", unusual(p.dlse_type, statistic));
-  add(p.dq, "dq");
-  add(p.dk, "dk");
-  add(p.dv_gradient, "dv");
-  add(p.dbias, "dbias");
-  add(p.dsinks, "dsinks");
-  add(p.dalibi, "dalibi");
-  add(p.top_k != 0, "top ", p.top_k);
-  add(p.key_mass, "key mass");
-  add(p.metrics, "metrics, local ", p.local_width);
-  add(p.tokens, "tokens");
-  add(p.tile_keys != 0, "tiles of ", p.tile_queries, " x ", p.tile_keys);
-  add(p.operation == Operation::weights, "window of ", p.window_queries, " x ", p.window_keys);
+// Words joined by commas.
+class Line {
+ public:
+  template <class... Words>
+  explicit Line(const Words&... words) : line_(text(words...)) {}
+  template <class... Words>
+  void add(bool given, const Words&... words) {
+    if (given) line_ += text(", ", words...);
+  }
+  std::string line() && { return std::move(line_); }
+
+ private:
+  std::string line_;
+};
+
+DType statistic(DType type) { return type == DType::f64 ? DType::f64 : DType::f32; }
+
+// What all problems have; `out` is the type of what is written.
+Line line_of(std::string_view operation, const Problem& p, DType out) {
+  Line s(operation, " ", p.type, out == p.type ? std::string() : text(" to ", out), ", q ",
+         Shape{p.batch, p.heads, p.q_length, p.d}, ", k ",
+         Shape{p.batch, p.kv_heads, p.k_length, p.d});
+  s.add(p.dv != 0, "dv ", p.dv);
+  s.add(true, "scale ", p.scale);
+  s.add(p.device != Device{}, "on ", p.device);
+  s.add(p.packed_queries, "packed queries");
+  s.add(p.keys == KeyAddressing::packed, "packed keys");
+  s.add(p.keys == KeyAddressing::paged, p.pages, " pages of ", p.page_size, " keys");
+  s.add(p.softcap != 0, "softcap ", p.softcap);
+  s.add(p.bias_before_softcap, "bias before softcap");
+  s.add(p.causal, "causal");
+  s.add(p.window_left != kUnlimited, "window left ", p.window_left);
+  s.add(p.window_right != kUnlimited, "window right ", p.window_right);
+  s.add(p.offset_given, "query offset");
+  s.add(p.offset_each, "query offset of each");
+  s.add(p.key_offset, "key offset");
+  s.add(p.key_lengths, "key lengths");
+  s.add(p.mask, "mask", unusual(p.mask_type, DType::boolean),
+        p.mask_keys < p.k_length ? text(" of ", p.mask_keys, " keys") : "");
+  s.add(p.bias, "bias ", p.bias_type, " ",
+        Shape{p.dbias_batch, p.dbias_heads, p.dbias_queries, p.dbias_keys});
+  s.add(p.alibi, "alibi");
+  s.add(p.sinks, "sinks");
+  s.add(p.blocks, "blocks", unusual(p.blocks_type, DType::boolean), " of ", p.block_queries, " x ",
+        p.block_keys);
+  s.add(p.drop_below != 0, "dropout ", p.drop_below / 65536.0);
   return s;
 }
 
-std::string describe(const Decision& d) {
+}  // namespace
+
+std::string describe(const ForwardProblem& p) {
+  constexpr const char* kStages[] = {"raw", "softcapped", "masked"};
+  Line s = line_of(Forward::kName, p, p.out_type);
+  s.add(p.lse, "lse", unusual(p.lse_type, statistic(p.type)));
+  s.add(p.weights, "weights", unusual(p.weights_type, p.type));
+  s.add(p.scores, kStages[static_cast<int>(p.stage)], " scores", unusual(p.scores_type, p.type));
+  s.add(p.visited_blocks, "visited blocks");
+  s.add(p.parts != 0, p.parts, p.parts == 1 ? " partial state" : " partial states");
+  s.add(p.state, "a partial state written");
+  return std::move(s).line();
+}
+
+std::string describe(const BackwardProblem& p) {
+  Line s = line_of(Backward::kName, p, p.out_type);
+  s.add(p.lse_type != statistic(p.type), "lse ", p.lse_type);
+  s.add(p.dout_type != p.type, "dout ", p.dout_type);
+  s.add(p.dlse, "dlse", unusual(p.dlse_type, statistic(p.type)));
+  s.add(p.dq, "dq");
+  s.add(p.dk, "dk");
+  s.add(p.dv_gradient, "dv");
+  s.add(p.dbias, "dbias");
+  s.add(p.dsinks, "dsinks");
+  s.add(p.dalibi, "dalibi");
+  return std::move(s).line();
+}
+
+std::string describe(const MergeProblem& p) {
+  return text(Merge::kName, " ", p.type,
+              p.out_type == p.type ? std::string() : text(" to ", p.out_type), ", ", p.parts,
+              " parts of ", Shape{p.batch, p.heads, p.q_length, p.dv});
+}
+
+std::string describe(const InspectProblem& p) {
+  Line s = line_of(Inspect::kName, p, p.type);
+  s.add(p.top_k != 0, "top ", p.top_k);
+  s.add(p.key_mass, "key mass");
+  s.add(p.metrics, "metrics, local ", p.local_width);
+  s.add(p.tokens, "tokens");
+  s.add(p.tile_keys != 0, "tiles of ", p.tile_queries, " x ", p.tile_keys);
+  return std::move(s).line();
+}
+
+std::string describe(const WeightsProblem& p) {
+  Line s = line_of(Weights::kName, p, p.type);
+  s.add(true, "window of ", p.window_queries, " x ", p.window_keys);
+  return std::move(s).line();
+}
+
+template <class Operation>
+std::string describe(const Decision<Operation>& d) {
   std::string s = text("problem    ", describe(d.problem), "\nkernel     ", d.kernel->name,
                        d.forced ? " (forced)" : "", "\n");
   for (const auto& [name, reason] : d.declined) s += text("declined   ", name, ": ", reason, "\n");
@@ -179,5 +234,17 @@ std::string describe(const Decision& d) {
   return s + text(" on up to ", d.strands, d.strands == 1 ? " thread" : " threads", "\nworkspace  ",
                   d.workspace_bytes, " bytes\n");
 }
+
+#define ATTEND_PLAN(Operation)                                                                   \
+  template Decision<Operation> decide<Operation>(const Operation::Problem&, const Machine&, int, \
+                                                 std::string_view, Table<Operation>);            \
+  template std::string why_not(const Kernel<Operation>&, const Operation::Problem&,              \
+                               const Features&, const Machine&);                                 \
+  template std::string describe(const Decision<Operation>&);
+ATTEND_PLAN(Forward)
+ATTEND_PLAN(Backward)
+ATTEND_PLAN(Merge)
+ATTEND_PLAN(Inspect)
+ATTEND_PLAN(Weights)
 
 }  // namespace attend

@@ -1,4 +1,4 @@
-// The planner: which kernel solves a Problem, cut how, with how much workspace. Decided here, once.
+// The planner: which kernel solves a problem, cut how, with how much workspace. Decided here, once.
 #pragma once
 
 #include "core/kernel.h"
@@ -11,13 +11,15 @@
 
 namespace attend {
 
-// All kernels, of each operation the best first; the reference is the last that may be chosen.
-std::span<const Kernel* const> kernel_table() noexcept;
+template <class Operation>
+using Table = std::span<const Kernel<Operation>* const>;
 
-// A finished decision.
-struct Decision {
-  Problem problem;
-  const Kernel* kernel = nullptr;
+// The rows of an operation, the best first; the reference is the last that may be chosen.
+template <class Operation>
+Table<Operation> kernel_table() noexcept;
+
+// What is decided, whatever the operation.
+struct Division {
   bool forced = false;
   std::vector<std::pair<std::string_view, std::string>> declined;  // kernel, reason
   Tiles tiles;
@@ -27,13 +29,34 @@ struct Decision {
   std::size_t workspace_bytes = 0;  // shared + strands * per_strand
 };
 
+// A finished decision.
+template <class Operation>
+struct Decision : Division {
+  typename Operation::Problem problem;
+  const Kernel<Operation>* kernel = nullptr;
+};
+
 // Walks the table. With `forced` (a kernel's name) only that row is asked, and its refusal is
 // final. Throws InvalidArgument for an unknown name, Unsupported when every row declines.
-Decision decide(const Problem& problem, const Machine& machine, int threads,
-                std::string_view forced, std::span<const Kernel* const> table = kernel_table());
+template <class Operation>
+Decision<Operation> decide(
+    const typename Operation::Problem& problem, const Machine& machine, int threads,
+    std::string_view forced,
+    std::type_identity_t<Table<Operation>> table = kernel_table<Operation>());
 
-std::string_view name_of(Operation operation) noexcept;  // "forward"
-std::string describe(const Problem& problem);            // one line: type, sizes, options
-std::string describe(const Decision& decision);          // a few lines
+// Why a row does not take a problem that has these features: what it does not list, or its own
+// reason. Empty if it does.
+template <class Operation>
+std::string why_not(const Kernel<Operation>& kernel, const typename Operation::Problem& problem,
+                    const Features& features, const Machine& machine);
+
+// One line: operation, type, sizes, options.
+std::string describe(const ForwardProblem& problem);
+std::string describe(const BackwardProblem& problem);
+std::string describe(const MergeProblem& problem);
+std::string describe(const InspectProblem& problem);
+std::string describe(const WeightsProblem& problem);
+template <class Operation>
+std::string describe(const Decision<Operation>& decision);  // a few lines
 
 }  // namespace attend

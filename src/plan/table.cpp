@@ -4,32 +4,76 @@
 namespace attend {
 
 #if defined(__x86_64__)
-extern const Kernel kAvx512Forward, kAvx2Forward, kAvx512Backward, kAvx2Backward;
-extern const Kernel kAvx512Inspect, kAvx2Inspect;
+extern const Kernel<Forward> kAvx512Forward, kAvx2Forward;
+extern const Kernel<Backward> kAvx512Backward, kAvx2Backward;
+extern const Kernel<Inspect> kAvx512Inspect, kAvx2Inspect;
 #elif defined(__aarch64__)
-extern const Kernel kNeonForward, kNeonBackward, kNeonInspect;
+extern const Kernel<Forward> kNeonForward;
+extern const Kernel<Backward> kNeonBackward;
+extern const Kernel<Inspect> kNeonInspect;
 #endif
-extern const Kernel kGenericForward, kGenericBackward, kGenericInspect;
-extern const Kernel kReferenceForward, kReferenceBackward, kReferenceMerge;
-extern const Kernel kReferenceInspect, kReferenceWeights;
-extern const Kernel kTextbookForward, kTextbookBackward;
+extern const Kernel<Forward> kGenericForward, kReferenceForward, kTextbookForward;
+extern const Kernel<Backward> kGenericBackward, kReferenceBackward, kTextbookBackward;
+extern const Kernel<Inspect> kGenericInspect, kReferenceInspect;
+extern const Kernel<Merge> kReferenceMerge;
+extern const Kernel<Weights> kReferenceWeights;
 
 namespace {
 
-constinit const Kernel* const kTable[] = {
+constinit const Kernel<Forward>* const kForward[] = {
 #if defined(__x86_64__)
-    &kAvx512Forward,     &kAvx2Forward,      &kAvx512Backward,   &kAvx2Backward,
-    &kAvx512Inspect,     &kAvx2Inspect,
+    &kAvx512Forward,  &kAvx2Forward,
 #elif defined(__aarch64__)
-    &kNeonForward,       &kNeonBackward,     &kNeonInspect,
+    &kNeonForward,
 #endif
-    &kGenericForward,    &kGenericBackward,  &kGenericInspect,   &kReferenceForward,
-    &kReferenceBackward, &kReferenceMerge,   &kReferenceInspect, &kReferenceWeights,
-    &kTextbookForward,   &kTextbookBackward,
+    &kGenericForward, &kReferenceForward, &kTextbookForward,
 };
+
+constinit const Kernel<Backward>* const kBackward[] = {
+#if defined(__x86_64__)
+    &kAvx512Backward,  &kAvx2Backward,
+#elif defined(__aarch64__)
+    &kNeonBackward,
+#endif
+    &kGenericBackward, &kReferenceBackward, &kTextbookBackward,
+};
+
+constinit const Kernel<Inspect>* const kInspect[] = {
+#if defined(__x86_64__)
+    &kAvx512Inspect,
+    &kAvx2Inspect,
+#elif defined(__aarch64__)
+    &kNeonInspect,
+#endif
+    &kGenericInspect,
+    &kReferenceInspect,
+};
+
+constinit const Kernel<Merge>* const kMerge[] = {&kReferenceMerge};
+
+constinit const Kernel<Weights>* const kWeights[] = {&kReferenceWeights};
 
 }  // namespace
 
-std::span<const Kernel* const> kernel_table() noexcept { return kTable; }
+template <>
+Table<Forward> kernel_table<Forward>() noexcept {
+  return kForward;
+}
+template <>
+Table<Backward> kernel_table<Backward>() noexcept {
+  return kBackward;
+}
+template <>
+Table<Inspect> kernel_table<Inspect>() noexcept {
+  return kInspect;
+}
+template <>
+Table<Merge> kernel_table<Merge>() noexcept {
+  return kMerge;
+}
+template <>
+Table<Weights> kernel_table<Weights>() noexcept {
+  return kWeights;
+}
 
 }  // namespace attend

@@ -21,50 +21,27 @@ namespace {
 
 constexpr std::int64_t kRowsPerTask = 16;
 
-// ---- Forward -----------------------------------------------------------------------------------
+// ---- Steps 1 to 4 of a row ---------------------------------------------------------------------
 
-// What the partial states hold for the row, if there are any, joined in their order. Returns
-// whether the sink has been counted there.
-bool resume(const Row& row, SoftmaxState& total, double* o, double* part_o) noexcept {
-  const Problem& p = row.problem;
-  bool sink = false;
-  for (std::int64_t n = 0; n < p.parts; ++n) {
-    const Strided& from = row.call.parts[n].o;
-    const std::int64_t at = query_row(p, from, row.sequence, row.h, row.i);
-    const StateRow state = load_state(from, at, p.dv);
-    sink = sink || state.sink;
-    if (state.kind == StateKind::empty) continue;
-    load_row(from, at, p.dv, part_o);
-    const auto [mine, other] = total.join({state.top, state.l * state.scale});
-    for (std::int64_t x = 0; x < p.dv; ++x) o[x] = o[x] * mine + part_o[x] * state.scale * other;
-  }
-  return sink;
+// A key that everybody sees, without value.
+template <class Operation>
+void add_sink(const Row<Operation>& row, SoftmaxState& total) noexcept {
+  if (!row.problem.sinks) return;
+  const double sink = load(row.call.sinks, row.call.sinks.offset(0, row.h, 0));
+  if (sink != kMinusInfinity) total.add(sink);
 }
 
-void write_state(const Row& row, const SoftmaxState& total, const double* o, bool sink) noexcept {
-  const Strided& to = row.call.state;
-  const std::int64_t dv = row.problem.dv,
-                     at = query_row(row.problem, to, row.sequence, row.h, row.i);
-  store_row(to, at, dv, o);
-  const StateKind kind = total.l == 0 ? StateKind::empty : StateKind::joined;
-  store_state(to, at, dv, {total.top, total.l, 1, kind, sink});
-}
-
-// o[dv] and the softmax's state for one row. Keys are summed in chunks of 256: `part` and `part_o`
-// hold the chunk at hand, `total` and `o` the chunks before it. A partial state is not divided. A
-// key that weighs nothing, since q . k is -inf, shows the NaN of its value in o; gradients take
-// nothing from it.
-SoftmaxState forward_row(Row& row, double* o, double* part_o, bool shows_weightless) noexcept {
+// Adds the row's keys to o[dv] and the softmax's state. They are summed in chunks of 256: `part`
+// and `part_o` hold the chunk at hand. A key that weighs nothing, since q . k is -inf, shows the
+// NaN of its value in forward's o; gradients take nothing from it. Returns how many blocks were
+// entered.
+template <class Operation>
+std::int64_t add_keys(Row<Operation>& row, SoftmaxState& total, double* o,
+                      double* part_o) noexcept {
   const Problem& p = row.problem;
-  SoftmaxState total, part;
+  SoftmaxState part;
   row.sees = false;
-  std::fill_n(o, p.dv, 0.0);
-  const bool sink_counted = resume(row, total, o, part_o);
   std::fill_n(part_o, p.dv, 0.0);
-  if (p.sinks && !sink_counted) {  // a key that everybody sees, without value
-    const double sink = load(row.call.sinks, row.call.sinks.offset(0, row.h, 0));
-    if (sink != kMinusInfinity) total.add(sink);
-  }
   const auto close_chunk = [&] {
     if (part.l != 0) {  // else nothing of it counts
       const auto [mine, other] = total.join(part);
@@ -82,7 +59,7 @@ SoftmaxState forward_row(Row& row, double* o, double* part_o, bool shows_weightl
     row.load_value(j);
     if (s == kMinusInfinity) {
       const bool hidden = added(p, row.call, row.sequence, row.h, row.i, j) == s;
-      for (std::int64_t x = 0; x < p.dv && !hidden && shows_weightless; ++x)
+      for (std::int64_t x = 0; std::is_same_v<Operation, Forward> && !hidden && x < p.dv; ++x)
         part_o[x] += 0 * row.v[x];
       return;
     }
@@ -93,18 +70,63 @@ SoftmaxState forward_row(Row& row, double* o, double* part_o, bool shows_weightl
       part_o[x] = part_o[x] * rescale + kept * row.v[x];
   });
   close_chunk();
+  return entered;
+}
+
+void divide(double* o, std::int64_t dv, const SoftmaxState& total) noexcept {
+  for (std::int64_t x = 0; x < dv; ++x) o[x] = total.l == 0 ? 0 : o[x] / total.l;
+}
+
+// ---- Forward -----------------------------------------------------------------------------------
+
+// What the partial states hold for the row, if there are any, joined in their order. Returns
+// whether the sink has been counted there.
+bool resume(const Row<Forward>& row, SoftmaxState& total, double* o, double* part_o) noexcept {
+  const ForwardProblem& p = row.problem;
+  bool sink = false;
+  for (std::int64_t n = 0; n < p.parts; ++n) {
+    const Strided& from = row.call.parts[n].o;
+    const std::int64_t at = query_row(p, from, row.sequence, row.h, row.i);
+    const StateRow state = load_state(from, at, p.dv);
+    sink = sink || state.sink;
+    if (state.kind == StateKind::empty) continue;
+    load_row(from, at, p.dv, part_o);
+    const auto [mine, other] = total.join({state.top, state.l * state.scale});
+    for (std::int64_t x = 0; x < p.dv; ++x) o[x] = o[x] * mine + part_o[x] * state.scale * other;
+  }
+  return sink;
+}
+
+void write_state(const Row<Forward>& row, const SoftmaxState& total, const double* o,
+                 bool sink) noexcept {
+  const Strided& to = row.call.state;
+  const std::int64_t dv = row.problem.dv,
+                     at = query_row(row.problem, to, row.sequence, row.h, row.i);
+  store_row(to, at, dv, o);
+  const StateKind kind = total.l == 0 ? StateKind::empty : StateKind::joined;
+  store_state(to, at, dv, {total.top, total.l, 1, kind, sink});
+}
+
+// o[dv] and the softmax's state for one row. A partial state is not divided.
+SoftmaxState forward_row(Row<Forward>& row, double* o, double* part_o) noexcept {
+  const ForwardProblem& p = row.problem;
+  SoftmaxState total;
+  std::fill_n(o, p.dv, 0.0);
+  const bool sink_counted = resume(row, total, o, part_o);
+  if (!sink_counted) add_sink(row, total);
+  const std::int64_t entered = add_keys(row, total, o, part_o);
   if (p.state) {
     write_state(row, total, o, p.sinks || sink_counted);
     return total;
   }
-  for (std::int64_t x = 0; x < p.dv; ++x) o[x] = total.l == 0 ? 0 : o[x] / total.l;
+  divide(o, p.dv, total);
   if (p.visited_blocks)
     std::atomic_ref(*row.call.visited_blocks).fetch_add(entered, std::memory_order_relaxed);
   return total;
 }
 
 // The row of weights, on request: p = weight(s, top) / l, hidden = 0.
-void write_weights(Row& row, const SoftmaxState& state) noexcept {
+void write_weights(Row<Forward>& row, const SoftmaxState& state) noexcept {
   const Strided& weights = row.call.weights;
   for_visible_keys(row, [&](std::int64_t j) {
     row.load_key(j);
@@ -115,7 +137,7 @@ void write_weights(Row& row, const SoftmaxState& state) noexcept {
 }
 
 // The row of scores, on request. Before the mask every stored key has one, the hidden ones too.
-void write_scores(Row& row) noexcept {
+void write_scores(Row<Forward>& row) noexcept {
   const Strided& scores = row.call.scores;
   const auto write = [&](std::int64_t j) {
     row.load_key(j);
@@ -133,16 +155,17 @@ void write_scores(Row& row) noexcept {
   }
 }
 
-void fill_keys(const Strided& t, const Problem& p, const Row& row, std::int64_t i,
+void fill_keys(const Strided& t, const ForwardProblem& p, const Row<Forward>& row, std::int64_t i,
                double value) noexcept {
   for (std::int64_t j = 0; j < p.k_length; ++j)
     store(t, t.offset(row.sequence.b, row.h, i, j), value);
 }
 
 // A task is kRowsPerTask rows of one head.
-void forward(const Problem& p, const Tiles& tiles, const Call& call, const Task& task) noexcept {
+void forward(const ForwardProblem& p, const Tiles& tiles, const ForwardCall& call,
+             const Task& task) noexcept {
   Scratch scratch(task.scratch);
-  Row row(p, call, scratch);
+  Row<Forward> row(p, call, scratch);
   double* o = scratch.take<double>(p.dv);
   double* part_o = scratch.take<double>(p.dv);
 
@@ -156,7 +179,7 @@ void forward(const Problem& p, const Tiles& tiles, const Call& call, const Task&
     if (p.scores) fill_keys(call.scores, p, row, i, kMinusInfinity);
     if (i >= row.sequence.q_length) continue;  // a packed sequence shorter than the longest
     row.move_to(row.h, i);
-    const SoftmaxState state = forward_row(row, o, part_o, true);
+    const SoftmaxState state = forward_row(row, o, part_o);
     if (p.state) continue;
     store_row(call.out, query_row(p, call.out, row.sequence, row.h, i), p.dv, o);
     if (p.lse) store(call.lse, query_row(p, call.lse, row.sequence, row.h, i), state.lse());
@@ -174,7 +197,7 @@ struct PairGradient {
   double ds;      // at q . k: dq_i += ds * k_j and dk_j += ds * q_i
 };
 
-struct BackwardRow : Row {
+struct BackwardRow : Row<Backward> {
   double* dout;    // [dv]
   double* o;       // [dv]  the row's output
   double* part_o;  // [dv]
@@ -182,18 +205,22 @@ struct BackwardRow : Row {
   double dlse = 0, delta = 0;
   Interrupt* interrupt;
 
-  BackwardRow(const Problem& p, const Call& c, Interrupt* asked, Scratch& scratch)
-      : Row(p, c, scratch), dout(scratch.take<double>(p.dv)), o(scratch.take<double>(p.dv)),
-        part_o(scratch.take<double>(p.dv)), interrupt(asked) {}
+  BackwardRow(const BackwardProblem& p, const BackwardCall& c, Interrupt* asked, Scratch& scratch)
+      : Row<Backward>(p, c, scratch), dout(scratch.take<double>(p.dv)),
+        o(scratch.take<double>(p.dv)), part_o(scratch.take<double>(p.dv)), interrupt(asked) {}
 
   // Goes forward through the row once more, in f64. `out` and lse, which the caller kept, say the
   // same, but rounded: a weight would be off by as much as |lse| is rounded by, and delta by out.
   void move_to(std::int64_t head, std::int64_t query) noexcept {
-    Row::move_to(head, query);
+    Row<Backward>::move_to(head, query);
     const auto at = [&](const Strided& t) { return query_row(problem, t, sequence, h, i); };
     load_row(call.dout, at(call.dout), problem.dv, dout);
     dlse = problem.dlse ? load(call.dlse, at(call.dlse)) : 0;
-    state = forward_row(*this, o, part_o, false);   // 1 to 4 again
+    state = {};  // 1 to 4 again
+    std::fill_n(o, problem.dv, 0.0);
+    add_sink(*this, state);
+    add_keys(*this, state, o, part_o);
+    divide(o, problem.dv, state);
     delta = sees ? dot(dout, o, problem.dv) : 0.0;  // = sum_j p_j dp_j
   }
 };
@@ -201,7 +228,7 @@ struct BackwardRow : Row {
 // Calls use(j, gradient) for every visible key of the row, with k and v of j at hand.
 template <class Use>
 void backward_row(BackwardRow& row, Use use) noexcept {
-  const Problem& p = row.problem;
+  const BackwardProblem& p = row.problem;
   for_visible_keys(row, [&](std::int64_t j) {
     row.load_key(j);
     const Score s = score(row, j);
@@ -231,11 +258,11 @@ void for_queries(BackwardRow& row, std::int64_t h, std::int64_t begin, std::int6
 // Backward has three kinds of tasks, none of which needs another. First, what belongs to one key
 // head: dq of its queries, dk and dv of its keys. Keys on pages may be shared by several sequences,
 // so there one task takes a key head of the whole batch.
-std::int64_t key_tasks(const Problem& p) noexcept {
+std::int64_t key_tasks(const BackwardProblem& p) noexcept {
   if (!p.dq && !p.dk && !p.dv_gradient) return 0;
   return p.keys == KeyAddressing::paged ? p.kv_heads : p.batch * p.kv_heads;
 }
-std::int64_t key_rows(const Problem& p) noexcept {
+std::int64_t key_rows(const BackwardProblem& p) noexcept {
   return p.keys == KeyAddressing::paged ? p.pages * p.page_size : p.k_length;
 }
 
@@ -243,7 +270,7 @@ struct KeyGradients {
   double* dq;  // [d]          of the row at hand
   double* dk;  // [keys, d]    of the whole key head
   double* dv;  // [keys, dv]
-  KeyGradients(const Problem& p, Scratch& scratch)
+  KeyGradients(const BackwardProblem& p, Scratch& scratch)
       : dq(scratch.take<double>(p.d)), dk(scratch.take<double>(p.dk ? key_rows(p) * p.d : 0)),
         dv(scratch.take<double>(p.dv_gradient ? key_rows(p) * p.dv : 0)) {}
 };
@@ -253,7 +280,7 @@ void add_scaled(double* sum, double factor, const double* row, std::int64_t n) n
 }
 
 void key_gradients_of_sequence(BackwardRow& row, KeyGradients& sum, std::int64_t kv_head) noexcept {
-  const Problem& p = row.problem;
+  const BackwardProblem& p = row.problem;
   for (std::int64_t h = kv_head * p.group(); h < (kv_head + 1) * p.group(); ++h) {
     for_queries(row, h, 0, p.q_length, [&](BackwardRow&) {
       std::fill_n(sum.dq, p.d, 0.0);
@@ -272,8 +299,8 @@ void key_gradients_of_sequence(BackwardRow& row, KeyGradients& sum, std::int64_t
   }
 }
 
-void key_task(const Problem& p, const Call& call, std::int64_t index, Interrupt* interrupt,
-              Scratch scratch) noexcept {
+void key_task(const BackwardProblem& p, const BackwardCall& call, std::int64_t index,
+              Interrupt* interrupt, Scratch scratch) noexcept {
   BackwardRow row(p, call, interrupt, scratch);
   KeyGradients sum(p, scratch);
   if (p.dk) std::fill_n(sum.dk, key_rows(p) * p.d, 0.0);
@@ -298,12 +325,12 @@ void key_task(const Problem& p, const Call& call, std::int64_t index, Interrupt*
 }
 
 // Second, one row of dbias: the sum over every batch element, head and query that shares it.
-std::int64_t bias_tasks(const Problem& p) noexcept {
+std::int64_t bias_tasks(const BackwardProblem& p) noexcept {
   return p.dbias && p.dbias_keys > 0 ? p.dbias_batch * p.dbias_heads * p.dbias_queries : 0;
 }
 
-void bias_task(const Problem& p, const Call& call, std::int64_t index, Interrupt* interrupt,
-               Scratch scratch) noexcept {
+void bias_task(const BackwardProblem& p, const BackwardCall& call, std::int64_t index,
+               Interrupt* interrupt, Scratch scratch) noexcept {
   BackwardRow row(p, call, interrupt, scratch);
   double* sum = scratch.take<double>(p.dbias_keys);
   std::fill_n(sum, p.dbias_keys, 0.0);
@@ -330,10 +357,12 @@ void bias_task(const Problem& p, const Call& call, std::int64_t index, Interrupt
 }
 
 // Third, dalibi and dsinks of one head.
-std::int64_t head_tasks(const Problem& p) noexcept { return p.dalibi || p.dsinks ? p.heads : 0; }
+std::int64_t head_tasks(const BackwardProblem& p) noexcept {
+  return p.dalibi || p.dsinks ? p.heads : 0;
+}
 
-void head_task(const Problem& p, const Call& call, std::int64_t h, Interrupt* interrupt,
-               Scratch scratch) noexcept {
+void head_task(const BackwardProblem& p, const BackwardCall& call, std::int64_t h,
+               Interrupt* interrupt, Scratch scratch) noexcept {
   BackwardRow row(p, call, interrupt, scratch);
   double dalibi = 0, dsink = 0;
   const double sink = p.sinks ? load(call.sinks, call.sinks.offset(0, h, 0)) : kMinusInfinity;
@@ -351,7 +380,8 @@ void head_task(const Problem& p, const Call& call, std::int64_t h, Interrupt* in
   if (p.dsinks) store(call.dsinks, call.dsinks.offset(0, h, 0), dsink);
 }
 
-void backward(const Problem& p, const Tiles&, const Call& call, const Task& task) noexcept {
+void backward(const BackwardProblem& p, const Tiles&, const BackwardCall& call,
+              const Task& task) noexcept {
   const Scratch scratch(task.scratch);
   std::int64_t index = task.index;
   if (index < key_tasks(p)) return key_task(p, call, index, task.interrupt, scratch);
@@ -362,29 +392,34 @@ void backward(const Problem& p, const Tiles&, const Call& call, const Task& task
 
 // ---- The rows of the kernel table --------------------------------------------------------------
 
-std::string declines(const Problem& p, const Machine&) { return declines_device(p); }
+template <class Problem>
+std::string declines(const Problem&, const Machine&) {
+  return {};
+}
+template <class Problem>
+Tiles tiles(const Problem&, const Machine&) {
+  return {.queries = kRowsPerTask, .keys = 1};
+}
 
-Tiles tiles(const Problem&, const Machine&) { return {.queries = kRowsPerTask, .keys = 1}; }
-
-std::int64_t forward_tasks(const Problem& p, const Tiles& tiles, int) {
+std::int64_t forward_tasks(const ForwardProblem& p, const Tiles& tiles, int) {
   return p.batch * p.heads * ((p.q_length + tiles.queries - 1) / tiles.queries);
 }
 
-std::int64_t backward_tasks(const Problem& p, const Tiles&, int) {
+std::int64_t backward_tasks(const BackwardProblem& p, const Tiles&, int) {
   return key_tasks(p) + bias_tasks(p) + head_tasks(p);
 }
 
-Workspace forward_workspace(const Problem& p, const Tiles&) {
-  const Call none;
+Workspace forward_workspace(const ForwardProblem& p, const Tiles&) {
+  const ForwardCall none;
   Scratch scratch(nullptr);
-  Row row(p, none, scratch);
+  Row<Forward> row(p, none, scratch);
   scratch.take<double>(p.dv);  // o
   scratch.take<double>(p.dv);  // part_o
   return {.shared = 0, .per_strand = scratch.used()};
 }
 
-Workspace backward_workspace(const Problem& p, const Tiles&) {
-  const Call none;
+Workspace backward_workspace(const BackwardProblem& p, const Tiles&) {
+  const BackwardCall none;
   Scratch scratch(nullptr);
   BackwardRow row(p, none, nullptr, scratch);
   Scratch keys = scratch, bias = scratch;
@@ -395,10 +430,12 @@ Workspace backward_workspace(const Problem& p, const Tiles&) {
 
 }  // namespace
 
-extern constinit const Kernel kReferenceForward{
+extern constinit const Kernel<Forward> kReferenceForward{
     .name = "reference.forward",
-    .operation = Operation::forward,
     .only_if_forced = false,
+    .takes = kHostTypes | kLayouts | kScoreOptions |
+             Features{Feature::dropout, Feature::lse, Feature::weights, Feature::scores,
+                      Feature::visited_blocks, Feature::partial_states},
     .stages = 1,
     .declines = declines,
     .tiles = tiles,
@@ -407,10 +444,12 @@ extern constinit const Kernel kReferenceForward{
     .run = forward,
 };
 
-extern constinit const Kernel kReferenceBackward{
+extern constinit const Kernel<Backward> kReferenceBackward{
     .name = "reference.backward",
-    .operation = Operation::backward,
     .only_if_forced = false,
+    .takes = kHostTypes | kLayouts | kScoreOptions |
+             Features{Feature::dropout, Feature::dlse, Feature::dq, Feature::dk, Feature::dv,
+                      Feature::dbias, Feature::dsinks, Feature::dalibi},
     .stages = 1,
     .declines = declines,
     .tiles = tiles,

@@ -24,7 +24,7 @@ struct Head {
   Best* best;                                      // [top_k], of the row at hand
   HeadSums sums;
 
-  Head(const Problem& p, Scratch& scratch)
+  Head(const InspectProblem& p, Scratch& scratch)
       : mass(scratch.take<double>(p.key_mass ? p.k_length : 0)),
         tile_sum(scratch.take<double>(p.map_rows() * p.map_columns())),
         tile_maximum(scratch.take<double>(p.map_rows() * p.map_columns())),
@@ -33,8 +33,8 @@ struct Head {
 };
 
 // Calls use(j, s) for every key that the row sees, with its score.
-template <class Use>
-void for_scores(Row& row, Use use) noexcept {
+template <class Operation, class Use>
+void for_scores(Row<Operation>& row, Use use) noexcept {
   for_visible_keys(row, [&](std::int64_t j) {
     row.load_key(j);
     const double s = score(row, j).masked;  // 1 scores, 2 mask
@@ -43,7 +43,8 @@ void for_scores(Row& row, Use use) noexcept {
 }
 
 // Step 3: maximum and sum of a row, in chunks of 256 keys as attention has them.
-SoftmaxState softmax_of(Row& row) noexcept {
+template <class Operation>
+SoftmaxState softmax_of(Row<Operation>& row) noexcept {
   SoftmaxState total, part;
   if (row.problem.sinks) {
     const double sink = load(row.call.sinks, row.call.sinks.offset(0, row.h, 0));
@@ -72,9 +73,9 @@ void enter(Best* best, std::int64_t top_k, double s, std::int64_t j) noexcept {
 }
 
 // The metrics of one weight: query at `position`, key j.
-void measure(const Row& row, std::int64_t position, std::int64_t j, double w,
+void measure(const Row<Inspect>& row, std::int64_t position, std::int64_t j, double w,
              HeadSums& sums) noexcept {
-  const Problem& p = row.problem;
+  const InspectProblem& p = row.problem;
   const std::int64_t distance = std::abs(position - j);
   sums.distance += w * static_cast<double>(distance);
   if (distance <= p.local_width) sums.local += w;
@@ -87,8 +88,8 @@ void measure(const Row& row, std::int64_t position, std::int64_t j, double w,
   if (j > 0 && token(j - 1) == token(position)) sums.induction += w;
 }
 
-void inspect_row(Row& row, Head& head) noexcept {
-  const Problem& p = row.problem;
+void inspect_row(Row<Inspect>& row, Head& head) noexcept {
+  const InspectProblem& p = row.problem;
   const SoftmaxState state = softmax_of(row);
   const std::int64_t position = row.i + row.sequence.offset;
   double entropy = 0, maximum = 0, visible = 0;
@@ -129,9 +130,10 @@ void inspect_row(Row& row, Head& head) noexcept {
   }
 }
 
-void inspect(const Problem& p, const Tiles&, const Call& call, const Task& task) noexcept {
+void inspect(const InspectProblem& p, const Tiles&, const InspectCall& call,
+             const Task& task) noexcept {
   Scratch scratch(task.scratch);
-  Row row(p, call, scratch);
+  Row<Inspect> row(p, call, scratch);
   Head head(p, scratch);
   const std::int64_t tiles = p.map_rows() * p.map_columns();
   row.sequence = sequence_of(p, call, task.index / p.heads);
@@ -156,16 +158,16 @@ void inspect(const Problem& p, const Tiles&, const Call& call, const Task& task)
   }
 }
 
-std::string declines(const Problem& p, const Machine&) { return declines_device(p); }
+std::string declines_nothing(const InspectProblem&, const Machine&) { return {}; }
 
-Tiles inspect_tiles(const Problem& p, const Machine&) { return {p.q_length, 1}; }
+Tiles inspect_tiles(const InspectProblem& p, const Machine&) { return {p.q_length, 1}; }
 
-std::int64_t inspect_tasks(const Problem& p, const Tiles&, int) { return p.batch * p.heads; }
+std::int64_t inspect_tasks(const InspectProblem& p, const Tiles&, int) { return p.batch * p.heads; }
 
-Workspace inspect_workspace(const Problem& p, const Tiles&) {
-  const Call none;
+Workspace inspect_workspace(const InspectProblem& p, const Tiles&) {
+  const InspectCall none;
   Scratch scratch(nullptr);
-  Row row(p, none, scratch);
+  Row<Inspect> row(p, none, scratch);
   Head head(p, scratch);
   return {.shared = 0, .per_strand = scratch.used()};
 }
@@ -174,14 +176,15 @@ Workspace inspect_workspace(const Problem& p, const Tiles&) {
 
 // Whether an lse is so large that its own rounding shows in exp(s - lse). Then the row is summed
 // again.
-bool is_coarse(const Problem& p, double lse) noexcept {
+bool is_coarse(const WeightsProblem& p, double lse) noexcept {
   constexpr double kCoarse = 0x1p12;  // of f32: the rounding is 2^-12
   return std::isfinite(lse) && std::abs(lse) >= (p.lse_type == DType::f64 ? kFar : kCoarse);
 }
 
-void weights(const Problem& p, const Tiles& tiles, const Call& call, const Task& task) noexcept {
+void weights(const WeightsProblem& p, const Tiles& tiles, const WeightsCall& call,
+             const Task& task) noexcept {
   Scratch scratch(task.scratch);
-  Row row(p, call, scratch);
+  Row<Weights> row(p, call, scratch);
   const WindowOrigin& from = call.window;
   row.sequence = sequence_of(p, call, from.b);
   const std::int64_t begin = task.index * tiles.queries;
@@ -206,39 +209,45 @@ void weights(const Problem& p, const Tiles& tiles, const Call& call, const Task&
   }
 }
 
-Tiles weights_tiles(const Problem&, const Machine&) { return {.queries = kRowsPerTask, .keys = 1}; }
+std::string declines_no_window(const WeightsProblem&, const Machine&) { return {}; }
 
-std::int64_t weights_tasks(const Problem& p, const Tiles& tiles, int) {
+Tiles weights_tiles(const WeightsProblem&, const Machine&) {
+  return {.queries = kRowsPerTask, .keys = 1};
+}
+
+std::int64_t weights_tasks(const WeightsProblem& p, const Tiles& tiles, int) {
   return (p.window_queries + tiles.queries - 1) / tiles.queries;
 }
 
-Workspace weights_workspace(const Problem& p, const Tiles&) {
-  const Call none;
+Workspace weights_workspace(const WeightsProblem& p, const Tiles&) {
+  const WeightsCall none;
   Scratch scratch(nullptr);
-  Row row(p, none, scratch);
+  Row<Weights> row(p, none, scratch);
   return {.shared = 0, .per_strand = scratch.used()};
 }
 
 }  // namespace
 
-extern constinit const Kernel kReferenceInspect{
+extern constinit const Kernel<Inspect> kReferenceInspect{
     .name = "reference.inspect",
-    .operation = Operation::inspect,
     .only_if_forced = false,
+    .takes = kHostTypes | kLayouts | kScoreOptions |
+             Features{Feature::top_keys, Feature::key_mass, Feature::metrics, Feature::tokens,
+                      Feature::map},
     .stages = 1,
-    .declines = declines,
+    .declines = declines_nothing,
     .tiles = inspect_tiles,
     .tasks = inspect_tasks,
     .workspace = inspect_workspace,
     .run = inspect,
 };
 
-extern constinit const Kernel kReferenceWeights{
+extern constinit const Kernel<Weights> kReferenceWeights{
     .name = "reference.weights",
-    .operation = Operation::weights,
     .only_if_forced = false,
+    .takes = kHostTypes | kLayouts | kScoreOptions,
     .stages = 1,
-    .declines = declines,
+    .declines = declines_no_window,
     .tiles = weights_tiles,
     .tasks = weights_tasks,
     .workspace = weights_workspace,

@@ -4,6 +4,7 @@
 //
 // A part that saw no key has lse -inf and adds nothing, whatever its o holds; if no part saw a key
 // the result is (0, -inf).
+#include "core/kernel.h"
 #include "core/mask.h"
 #include "core/scratch.h"
 
@@ -15,8 +16,8 @@ namespace {
 
 constexpr std::int64_t kRowsPerTask = 64;
 
-void merge_row(const Problem& p, const Call& call, std::int64_t b, std::int64_t h, std::int64_t i,
-               double* o) noexcept {
+void merge_row(const MergeProblem& p, const MergeCall& call, std::int64_t b, std::int64_t h,
+               std::int64_t i, double* o) noexcept {
   const auto lse_of = [&](const Part& part) { return load(part.lse, part.lse.offset(b, h, i)); };
   double m = kMinusInfinity;
   for (std::int64_t n = 0; n < p.parts; ++n) m = std::max(m, lse_of(call.parts[n]));
@@ -37,7 +38,8 @@ void merge_row(const Problem& p, const Call& call, std::int64_t b, std::int64_t 
   if (p.lse) store(call.lse, call.lse.offset(b, h, i), l == 0 ? kMinusInfinity : m + std::log(l));
 }
 
-void run(const Problem& p, const Tiles& tiles, const Call& call, const Task& task) noexcept {
+void run(const MergeProblem& p, const Tiles& tiles, const MergeCall& call,
+         const Task& task) noexcept {
   double* o = Scratch(task.scratch).take<double>(p.dv);
   const std::int64_t rows = p.batch * p.heads * p.q_length;
   const std::int64_t begin = task.index * tiles.queries;
@@ -47,15 +49,15 @@ void run(const Problem& p, const Tiles& tiles, const Call& call, const Task& tas
   }
 }
 
-std::string declines(const Problem& p, const Machine&) { return declines_device(p); }
+std::string declines(const MergeProblem&, const Machine&) { return {}; }
 
-Tiles tiles(const Problem&, const Machine&) { return {.queries = kRowsPerTask, .keys = 1}; }
+Tiles tiles(const MergeProblem&, const Machine&) { return {.queries = kRowsPerTask, .keys = 1}; }
 
-std::int64_t tasks(const Problem& p, const Tiles& tiles, int) {
+std::int64_t tasks(const MergeProblem& p, const Tiles& tiles, int) {
   return (p.batch * p.heads * p.q_length + tiles.queries - 1) / tiles.queries;
 }
 
-Workspace workspace(const Problem& p, const Tiles&) {
+Workspace workspace(const MergeProblem& p, const Tiles&) {
   Scratch scratch(nullptr);
   scratch.take<double>(p.dv);
   return {.shared = 0, .per_strand = scratch.used()};
@@ -63,10 +65,10 @@ Workspace workspace(const Problem& p, const Tiles&) {
 
 }  // namespace
 
-extern constinit const Kernel kReferenceMerge{
+extern constinit const Kernel<Merge> kReferenceMerge{
     .name = "reference.merge",
-    .operation = Operation::merge,
     .only_if_forced = false,
+    .takes = kHostTypes | Features{Feature::wider_results, Feature::lse},
     .stages = 1,
     .declines = declines,
     .tiles = tiles,

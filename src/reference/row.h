@@ -2,6 +2,7 @@
 // folder share.
 #pragma once
 
+#include "core/kernel.h"
 #include "core/scratch.h"
 #include "core/softmax_state.h"
 
@@ -12,9 +13,10 @@ namespace attend {
 namespace {
 
 // One query row of one head, and room for the rows it meets, widened to f64.
+template <class Operation>
 struct Row {
-  const Problem& problem;
-  const Call& call;
+  const typename Operation::Problem& problem;
+  const typename Operation::Call& call;
   Sequence sequence;
   std::int64_t h = 0, i = 0;
   bool sees = false;  // any key
@@ -22,7 +24,7 @@ struct Row {
   double* k;          // [d]   the key at hand
   double* v;          // [dv]  its value
 
-  Row(const Problem& p, const Call& c, Scratch& scratch)
+  Row(const typename Operation::Problem& p, const typename Operation::Call& c, Scratch& scratch)
       : problem(p), call(c), q(scratch.take<double>(p.d)), k(scratch.take<double>(p.d)),
         v(scratch.take<double>(p.dv)) {}
 
@@ -56,7 +58,8 @@ inline double dot(const double* a, const double* b, std::int64_t n) noexcept {
 struct Score {
   double raw, capped, masked;
 };
-inline Score score(const Row& row, std::int64_t j) noexcept {
+template <class Operation>
+Score score(const Row<Operation>& row, std::int64_t j) noexcept {
   const Problem& p = row.problem;
   const double bias = added(p, row.call, row.sequence, row.h, row.i, j);
   Score s{};
@@ -69,8 +72,8 @@ inline Score score(const Row& row, std::int64_t j) noexcept {
 
 // Calls use(j) for every visible key j, in ascending order; returns how many key blocks were
 // entered.
-template <class Use>
-std::int64_t for_visible_keys(const Row& row, Use use) noexcept {
+template <class Operation, class Use>
+std::int64_t for_visible_keys(const Row<Operation>& row, Use use) noexcept {
   const Problem& p = row.problem;
   const std::int64_t b = row.sequence.b;
   const KeyRange keys = positions(p, row.sequence, row.i);

@@ -2,6 +2,7 @@
 // length x length matrices, each result stored in the tensors' type, sums in f32 (f64 for f64) in
 // blocks of 256. Nobody should use it; it is the yardstick of the contract's first point, and is
 // never chosen.
+#include "core/kernel.h"
 #include "core/philox.h"
 #include "core/scratch.h"
 #include "core/softmax_state.h"
@@ -35,10 +36,10 @@ Sum blocked_sum(std::int64_t n, Term term) noexcept {
 }
 
 // The matrices of one head.
-template <class Sum>
+template <class Operation, class Sum>
 struct Head {
-  const Problem& p;
-  const Call& call;
+  const typename Operation::Problem& p;
+  const typename Operation::Call& call;
   Sequence sequence;
   std::int64_t h = 0;
   Sum* q;        // [queries, d]
@@ -48,7 +49,8 @@ struct Head {
   Sum* weights;  // [queries, keys]
   Sum* lse;      // [queries]
 
-  Head(const Problem& problem, const Call& c, Scratch& scratch)
+  Head(const typename Operation::Problem& problem, const typename Operation::Call& c,
+       Scratch& scratch)
       : p(problem), call(c), q(scratch.take<Sum>(p.q_length * p.d)),
         k(scratch.take<Sum>(p.k_length * p.d)), v(scratch.take<Sum>(p.k_length * p.dv)),
         s(take_square(scratch)), weights(take_square(scratch)), lse(scratch.take<Sum>(p.q_length)) {
@@ -72,8 +74,8 @@ void load_matrix(const Strided& t, std::int64_t row, std::int64_t n, Sum* to) no
   for (std::int64_t x = 0; x < n; ++x) to[x] = static_cast<Sum>(load(t, row + x * t.stride[3]));
 }
 
-template <class Sum>
-void load_head(Head<Sum>& head, std::int64_t h) noexcept {
+template <class Operation, class Sum>
+void load_head(Head<Operation, Sum>& head, std::int64_t h) noexcept {
   const Problem& p = head.p;
   const Call& call = head.call;
   head.h = h;
@@ -94,9 +96,9 @@ void write(const Strided& t, const Sequence& s, std::int64_t h, std::int64_t i, 
 }
 
 // Steps 1 to 3 of one row: fills s, weights and lse; writes the scores that are asked for.
-template <class Sum>
-void weigh_row(Head<Sum>& head, std::int64_t i) noexcept {
-  const Problem& p = head.p;
+template <class Operation, class Sum>
+void weigh_row(Head<Operation, Sum>& head, std::int64_t i) noexcept {
+  const auto& p = head.p;
   const Sequence& sequence = head.sequence;
   const auto kept = [&](Sum x) { return stored(p.type, x); };
   const auto sink =
@@ -121,11 +123,12 @@ void weigh_row(Head<Sum>& head, std::int64_t i) noexcept {
     head.s[head.at(i, j)] = capped;
     head.weights[head.at(i, j)] = s;
     if (s > m) m = s;
-    if (p.scores)
-      write(head.call.scores, sequence, head.h, i, j,
-            p.stage == ScoreStage::raw          ? raw
-            : p.stage == ScoreStage::softcapped ? capped
-                                                : s);
+    if constexpr (std::is_same_v<Operation, Forward>)
+      if (p.scores)
+        write(head.call.scores, sequence, head.h, i, j,
+              p.stage == ScoreStage::raw          ? raw
+              : p.stage == ScoreStage::softcapped ? capped
+                                                  : s);
   }
   const auto exponential = [&](Sum s) {
     return s == static_cast<Sum>(kMinusInfinity) ? 0 : std::exp(s - m);
@@ -143,9 +146,9 @@ void weigh_row(Head<Sum>& head, std::int64_t i) noexcept {
 
 // A task is one head.
 template <class Sum>
-void forward_head(const Problem& p, const Call& call, const Task& task) noexcept {
+void forward_head(const ForwardProblem& p, const ForwardCall& call, const Task& task) noexcept {
   Scratch scratch(task.scratch);
-  Head<Sum> head(p, call, scratch);
+  Head<Forward, Sum> head(p, call, scratch);
   head.sequence = sequence_of(p, call, task.index / p.heads);
   load_head(head, task.index % p.heads);
   const Sequence& sequence = head.sequence;
@@ -173,8 +176,9 @@ void forward_head(const Problem& p, const Call& call, const Task& task) noexcept
 
 // dP, then dS, of one head into ds [queries, keys]: steps 4 and 3, 2 reversed.
 template <class Sum>
-void score_gradients(Head<Sum>& head, Interrupt* interrupt, const Sum* dout, Sum* ds) noexcept {
-  const Problem& p = head.p;
+void score_gradients(Head<Backward, Sum>& head, Interrupt* interrupt, const Sum* dout,
+                     Sum* ds) noexcept {
+  const BackwardProblem& p = head.p;
   const auto kept = [&](Sum x) { return stored(p.type, x); };
   for (std::int64_t i = 0; i < head.queries(); ++i) {
     if (must_stop(interrupt)) return;
@@ -203,9 +207,9 @@ void score_gradients(Head<Sum>& head, Interrupt* interrupt, const Sum* dout, Sum
 
 // A task is one key head with its group of query heads; dk and dv are summed over the group.
 template <class Sum>
-void backward_heads(const Problem& p, const Call& call, const Task& task) noexcept {
+void backward_heads(const BackwardProblem& p, const BackwardCall& call, const Task& task) noexcept {
   Scratch scratch(task.scratch);
-  Head<Sum> head(p, call, scratch);
+  Head<Backward, Sum> head(p, call, scratch);
   Sum* ds = head.take_square(scratch);
   Sum* dout = scratch.take<Sum>(p.q_length * p.dv);
   Sum* dk = scratch.take<Sum>(p.k_length * p.d);
@@ -256,78 +260,84 @@ void backward_heads(const Problem& p, const Call& call, const Task& task) noexce
   }
 }
 
-void forward(const Problem& p, const Tiles&, const Call& call, const Task& task) noexcept {
+void forward(const ForwardProblem& p, const Tiles&, const ForwardCall& call,
+             const Task& task) noexcept {
   return p.type == DType::f64 ? forward_head<double>(p, call, task)
                               : forward_head<float>(p, call, task);
 }
 
-void backward(const Problem& p, const Tiles&, const Call& call, const Task& task) noexcept {
+void backward(const BackwardProblem& p, const Tiles&, const BackwardCall& call,
+              const Task& task) noexcept {
   return p.type == DType::f64 ? backward_heads<double>(p, call, task)
                               : backward_heads<float>(p, call, task);
 }
 
-std::string declines_forward(const Problem& p, const Machine&) {
-  if (std::string reason = declines_device(p); !reason.empty()) return reason;
-  if (p.state || p.parts != 0) return "divides as it goes, and keeps no partial state";
-  if (p.visited_blocks) return "does not skip hidden blocks, so it cannot count visited ones";
+// ---- The rows of the kernel table --------------------------------------------------------------
+
+template <class Problem>
+std::string declines(const Problem&, const Machine&) {
   return {};
 }
-
-std::string declines_backward(const Problem& p, const Machine& machine) {
-  if (std::string reason = declines_forward(p, machine); !reason.empty()) return reason;
-  if (p.dbias || p.dsinks || p.dalibi) return "gives dq, dk and dv only";
-  if (p.keys == KeyAddressing::paged) return "does not sum over pages that sequences share";
-  return {};
-}
-
+template <class Problem>
 Tiles tiles(const Problem& p, const Machine&) {
   return {.queries = p.q_length, .keys = p.k_length};
 }
 
-std::int64_t forward_tasks(const Problem& p, const Tiles&, int) { return p.batch * p.heads; }
-std::int64_t backward_tasks(const Problem& p, const Tiles&, int) { return p.batch * p.kv_heads; }
+std::int64_t forward_tasks(const ForwardProblem& p, const Tiles&, int) { return p.batch * p.heads; }
+std::int64_t backward_tasks(const BackwardProblem& p, const Tiles&, int) {
+  return p.batch * p.kv_heads;
+}
 
-template <class Sum>
-std::size_t scratch_bytes(const Problem& p) {
-  const Call none;
+template <class Operation, class Sum>
+std::size_t scratch_bytes(const typename Operation::Problem& p) {
+  const typename Operation::Call none;
   Scratch scratch(nullptr);
-  const Head<Sum> head(p, none, scratch);
-  if (p.operation == Operation::forward) return scratch.used();
-  head.take_square(scratch);
-  scratch.take<Sum>(p.q_length * p.dv);
-  scratch.take<Sum>(p.k_length * p.d);
-  scratch.take<Sum>(p.k_length * p.dv);
+  const Head<Operation, Sum> head(p, none, scratch);
+  if constexpr (std::is_same_v<Operation, Backward>) {
+    head.take_square(scratch);
+    scratch.take<Sum>(p.q_length * p.dv);
+    scratch.take<Sum>(p.k_length * p.d);
+    scratch.take<Sum>(p.k_length * p.dv);
+  }
   return scratch.used();
 }
 
-Workspace workspace(const Problem& p, const Tiles&) {
+template <class Operation>
+Workspace workspace(const typename Operation::Problem& p, const Tiles&) {
   return {.shared = 0,
-          .per_strand = p.type == DType::f64 ? scratch_bytes<double>(p) : scratch_bytes<float>(p)};
+          .per_strand = p.type == DType::f64 ? scratch_bytes<Operation, double>(p)
+                                             : scratch_bytes<Operation, float>(p)};
 }
 
 }  // namespace
 
-extern constinit const Kernel kTextbookForward{
+// Partial states it has none, since it divides as it goes; and it skips no hidden blocks, so it
+// cannot count visited ones.
+extern constinit const Kernel<Forward> kTextbookForward{
     .name = "textbook.forward",
-    .operation = Operation::forward,
     .only_if_forced = true,
+    .takes = kHostTypes | kLayouts | kScoreOptions |
+             Features{Feature::dropout, Feature::lse, Feature::weights, Feature::scores},
     .stages = 1,
-    .declines = declines_forward,
+    .declines = declines,
     .tiles = tiles,
     .tasks = forward_tasks,
-    .workspace = workspace,
+    .workspace = workspace<Forward>,
     .run = forward,
 };
 
-extern constinit const Kernel kTextbookBackward{
+// It does not sum over pages that sequences share.
+extern constinit const Kernel<Backward> kTextbookBackward{
     .name = "textbook.backward",
-    .operation = Operation::backward,
     .only_if_forced = true,
+    .takes = (kHostTypes | kLayouts | kScoreOptions |
+              Features{Feature::dropout, Feature::dlse, Feature::dq, Feature::dk, Feature::dv}) -
+             Features{Feature::paged_keys},
     .stages = 1,
-    .declines = declines_backward,
+    .declines = declines,
     .tiles = tiles,
     .tasks = backward_tasks,
-    .workspace = workspace,
+    .workspace = workspace<Backward>,
     .run = backward,
 };
 

@@ -17,8 +17,8 @@ constexpr Device kCuda{Device::Kind::cuda, 0};
 constexpr const char* kReference =
     "forward:reference.forward,backward:reference.backward,merge:reference.merge";
 
-const Kernel* row(std::string_view name) {
-  for (const Kernel* kernel : kernel_table())
+const Kernel<Forward>* row(std::string_view name) {
+  for (const Kernel<Forward>* kernel : kernel_table<Forward>())
     if (kernel->name == name) return kernel;
   return nullptr;
 }
@@ -87,9 +87,9 @@ std::vector<ErrorCase> kernels_that_decline() {
        [] {
          Arguments a;
          a.move_to(kCuda);
-         const Kernel* const table[] = {row("reference.forward")};
+         const Kernel<Forward>* const table[] = {row("reference.forward")};
          const ForwardArguments arguments{a.q, a.k, a.v, a.out, a.options, a.outputs};
-         decide(check(arguments).problem, this_machine(), 1, "", table);
+         decide<Forward>(check(arguments).problem, this_machine(), 1, "", table);
        },
        "plan: no kernel takes forward " + size +
            ", on cuda:0, lse: reference.forward reads host memory, the tensors are on cuda:0",
@@ -133,8 +133,7 @@ std::vector<ErrorCase> kernels_that_decline() {
          run_forward(a, context);
        },
        "plan: textbook.forward was forced and declines forward " + size +
-           ", blocks of 2 x 3, lse, visited blocks: it does not skip hidden blocks, so it cannot "
-           "count visited ones",
+           ", blocks of 2 x 3, lse, visited blocks: it takes no visited blocks",
        "Unsupported"},
       {"textbook_that_keeps_a_state",
        [] {
@@ -144,9 +143,7 @@ std::vector<ErrorCase> kernels_that_decline() {
          attention_partial(a.q, a.k, a.v, state, a.options, context);
        },
        "plan: textbook.forward was forced and declines forward " + size +
-           ", 1 partial state, a partial state written: it divides as it goes, and keeps no "
-           "partial "
-           "state",
+           ", 1 partial state, a partial state written: it takes no partial states",
        "Unsupported"},
       {"textbook_that_gives_dsinks",
        [] {
@@ -157,7 +154,7 @@ std::vector<ErrorCase> kernels_that_decline() {
          run_backward(a, context);
        },
        "plan: textbook.backward was forced and declines backward " + size +
-           ", sinks, dlse, dsinks: it gives dq, dk and dv only",
+           ", sinks, dlse, dsinks: it takes no dsinks",
        "Unsupported"},
       {"textbook_that_sums_over_pages",
        [] {
@@ -167,9 +164,8 @@ std::vector<ErrorCase> kernels_that_decline() {
                                   {.kernel = "textbook.backward"});
        },
        "plan: textbook.backward was forced and declines backward f32, q [2, 4, 3, 6], k [2, 2, 8, "
-       "6], dv 7, scale 0.4082482904638631, 3 pages of 4 keys, key lengths, dq, dk, dv: it does "
-       "not "
-       "sum over pages that sequences share",
+       "6], dv 7, scale 0.4082482904638631, 3 pages of 4 keys, key lengths, dq, dk, dv: it takes "
+       "no paged keys",
        "Unsupported"},
   };
 }
@@ -258,12 +254,12 @@ std::vector<ErrorCase> memory() {
 // Every instruction set's rows, on a machine that has none of them.
 std::vector<ErrorCase> machines() {
   const auto refusal = [](const char* name, auto declines, const std::string& reason) {
-    return ErrorCase{name, [declines] { throw Unsupported(declines(Problem{}, Machine{})); },
+    return ErrorCase{name, [declines] { throw Unsupported(declines(ForwardProblem{}, Machine{})); },
                      reason, "Unsupported"};
   };
-  return {refusal("no_avx512", declines_avx512, "needs AVX-512 (F, DQ, BW, VL)"),
-          refusal("no_avx2", declines_avx2, "needs AVX2 and FMA"),
-          refusal("no_neon", declines_neon, "needs NEON")};
+  return {refusal("no_avx512", declines_avx512<ForwardProblem>, "needs AVX-512 (F, DQ, BW, VL)"),
+          refusal("no_avx2", declines_avx2<ForwardProblem>, "needs AVX2 and FMA"),
+          refusal("no_neon", declines_neon<ForwardProblem>, "needs NEON")};
 }
 
 }  // namespace

@@ -173,7 +173,7 @@ std::vector<ErrorCase> kernels_that_decline() {
        "Unsupported"},
       {"too_many_tokens_for_f32",
        [] {
-         Problem problem;
+         InspectProblem problem;
          problem.tokens = true;
          problem.k_length = (std::int64_t{1} << 24) + 1;
          throw Unsupported(declines_generic(problem, Machine{}));
@@ -181,14 +181,14 @@ std::vector<ErrorCase> kernels_that_decline() {
        "counts keys and tokens in f32, exact for up to 2^24 keys", "Unsupported"},
       {"scale_that_f32_does_not_have",
        [] {
-         Problem problem;
+         InspectProblem problem;
          problem.scale = 1e39;
          throw Unsupported(declines_generic(problem, Machine{}));
        },
        "computes in f32, where a scale of 1e+39 or its inverse is no normal number", "Unsupported"},
       {"softcap_whose_inverse_f64_does_not_have",
        [] {
-         Problem problem;
+         InspectProblem problem;
          problem.type = DType::f64;
          problem.softcap = 1e-310;
          throw Unsupported(declines_generic(problem, Machine{}));

@@ -37,7 +37,7 @@ struct SmallCall {
     return Plan::attention_backward(q, k, v, out, lse, out, {.dq = dq}, {}, {}, {}, context)
         .kernel();
   }
-  Problem problem(const AttentionOptions& options = {}) {
+  ForwardProblem problem(const AttentionOptions& options = {}) {
     return check(ForwardArguments{q, k, v, out, options, {}}).problem;
   }
   std::vector<float> result() const { return {out.data<float>(), out.data<float>() + out.count()}; }

@@ -1,0 +1,152 @@
+#include "core/features.h"
+
+#include "core/members.h"
+
+namespace attend {
+namespace {
+
+constexpr const char* kNames[] = {
+    "f64 tensors",
+    "f32 tensors",
+    "bf16 tensors",
+    "f16 tensors",
+    "memory of a device",
+    "grouped heads",
+    "dv other than d",
+    "results of a wider type",
+    "packed queries",
+    "packed keys",
+    "paged keys",
+    "key lengths",
+    "softcap",
+    "bias before softcap",
+    "causal",
+    "window",
+    "query offset",
+    "query offset of each",
+    "key offset",
+    "mask",
+    "bias",
+    "alibi",
+    "sinks",
+    "blocks",
+    "dropout",
+    "lse",
+    "weights",
+    "scores",
+    "visited blocks",
+    "partial states",
+    "dlse",
+    "dq",
+    "dk",
+    "dv",
+    "dbias",
+    "dsinks",
+    "dalibi",
+    "top keys",
+    "key mass",
+    "metrics",
+    "tokens",
+    "map",
+};
+static_assert(sizeof kNames / sizeof *kNames == kFeatures);
+
+// A member that is not counted here is an option that rows would ignore.
+static_assert(member_count<Problem>() == 40);
+static_assert(member_count<ForwardProblem>() == 1 + 11);
+static_assert(member_count<BackwardProblem>() == 1 + 11);
+static_assert(member_count<MergeProblem>() == 10);
+static_assert(member_count<InspectProblem>() == 1 + 8);
+static_assert(member_count<WeightsProblem>() == 1 + 3);
+
+void add_type(Features& f, DType type) {
+  f.add(Feature::f64, type == DType::f64);
+  f.add(Feature::f32, type == DType::f32);
+  f.add(Feature::bf16, type == DType::bf16);
+  f.add(Feature::f16, type == DType::f16);
+}
+
+Features common(const Problem& p) {
+  Features f;
+  add_type(f, p.type);
+  f.add(Feature::device_memory, p.device != Device{});
+  f.add(Feature::grouped_heads, p.group() != 1);
+  f.add(Feature::own_value_size, p.dv != 0 && p.dv != p.d);
+  f.add(Feature::packed_queries, p.packed_queries);
+  f.add(Feature::packed_keys, p.keys == KeyAddressing::packed);
+  f.add(Feature::paged_keys, p.keys == KeyAddressing::paged);
+  f.add(Feature::key_lengths, p.key_lengths);
+  f.add(Feature::softcap, p.softcap != 0);
+  f.add(Feature::bias_before_softcap, p.bias_before_softcap);
+  f.add(Feature::causal, p.causal);
+  f.add(Feature::window, p.window_left != kUnlimited || p.window_right != kUnlimited);
+  f.add(Feature::query_offset, p.offset_given);
+  f.add(Feature::query_offset_each, p.offset_each);
+  f.add(Feature::key_offset, p.key_offset);
+  f.add(Feature::mask, p.mask);
+  f.add(Feature::bias, p.bias);
+  f.add(Feature::alibi, p.alibi);
+  f.add(Feature::sinks, p.sinks);
+  f.add(Feature::blocks, p.blocks);
+  f.add(Feature::dropout, p.drop_below != 0);
+  return f;
+}
+
+}  // namespace
+
+Features features_of(const ForwardProblem& p) {
+  Features f = common(p);
+  f.add(Feature::wider_results, p.out_type != p.type || (p.weights && p.weights_type != p.type) ||
+                                    (p.scores && p.scores_type != p.type));
+  f.add(Feature::lse, p.lse);
+  f.add(Feature::weights, p.weights);
+  f.add(Feature::scores, p.scores);
+  f.add(Feature::visited_blocks, p.visited_blocks);
+  f.add(Feature::partial_states, p.state || p.parts != 0);
+  return f;
+}
+
+Features features_of(const BackwardProblem& p) {
+  Features f = common(p);
+  f.add(Feature::wider_results, p.out_type != p.type || p.dout_type != p.type);
+  f.add(Feature::dlse, p.dlse);
+  f.add(Feature::dq, p.dq);
+  f.add(Feature::dk, p.dk);
+  f.add(Feature::dv, p.dv_gradient);
+  f.add(Feature::dbias, p.dbias);
+  f.add(Feature::dsinks, p.dsinks);
+  f.add(Feature::dalibi, p.dalibi);
+  return f;
+}
+
+Features features_of(const MergeProblem& p) {
+  Features f;
+  add_type(f, p.type);
+  f.add(Feature::device_memory, p.device != Device{});
+  f.add(Feature::wider_results, p.out_type != p.type);
+  f.add(Feature::lse, p.lse);
+  return f;
+}
+
+Features features_of(const InspectProblem& p) {
+  Features f = common(p);
+  f.add(Feature::top_keys, p.top_k != 0);
+  f.add(Feature::key_mass, p.key_mass);
+  f.add(Feature::metrics, p.metrics);
+  f.add(Feature::tokens, p.tokens);
+  f.add(Feature::map, p.tile_keys != 0);
+  return f;
+}
+
+Features features_of(const WeightsProblem& p) { return common(p); }
+
+std::string names_of(Features features) {
+  std::string names;
+  for (int n = 0; n < 64; ++n)
+    if (features.has(static_cast<Feature>(n)))
+      names +=
+          (names.empty() ? "" : ", ") + std::string(n < kFeatures ? kNames[n] : "a new option");
+  return names;
+}
+
+}  // namespace attend
