@@ -77,7 +77,7 @@ MUTANTS = (
            (ROW, "s.masked = p.bias_before_softcap ? s.capped : s.capped + bias;",
             "s.masked = s.capped;")),
     mutant("hidden_row_uniform", "a row that sees no key gives the mean of v, not 0",
-           (REFERENCE, "  for (std::int64_t x = 0; x < p.dv; ++x) o[x] = total.l == 0 ? 0 : o[x] / total.l;",
+           (REFERENCE, "  divide(o, p.dv, total);",
             "  for (std::int64_t j = 0; total.l == 0 && j < row.sequence.k_length; ++j) {\n"
             "    row.load_value(j);\n"
             "    for (std::int64_t x = 0; x < p.dv; ++x)\n"
@@ -175,7 +175,7 @@ MUTANTS = (
            (MERGE, "    if (lse == kMinusInfinity) continue;\n", "")),
 
     mutant("state_counts_sinks_again", "every part of the keys counts the sink",
-           (REFERENCE, "if (p.sinks && !sink_counted) {", "if (p.sinks) {")),
+           (REFERENCE, "if (!sink_counted) add_sink(row, total);", "add_sink(row, total);")),
     mutant("state_begins_anew", "a partial state forgets the keys before the last part",
            (REFERENCE, "if (state.kind == StateKind::empty) continue;", "continue;")),
     mutant("key_offset_ignored", "a part's first key is at position 0",
