@@ -47,6 +47,22 @@ TEST(PackedWeights, have_the_bits_of_weights_as_they_lie) {
     }
 }
 
+// Weights that one row packed are no use to another: a Context that forces one packs for itself.
+TEST(PackedWeights, a_forced_row_is_the_one_that_runs) {
+  const Linear layer({.in = 300, .out = 70, .seed = 1});
+  const Linear open(layer.weight(), layer.bias());
+  const Tensor x = numbers({5, 300}, DType::f32, 2);
+  const Tensor chosen = layer.forward(x);  // packs
+  Context reference({.kernels = "product:reference.product"});
+  const Tensor exact = layer.forward(x, reference);
+  EXPECT_EQ(difference(exact, open.forward(x, reference)), "");
+  EXPECT_NE(difference(exact, chosen), "") << "sums in f64 and in f32";
+  EXPECT_EQ(difference(layer.forward(x), chosen), "");
+  const Linear first({.in = 300, .out = 70, .seed = 1});
+  EXPECT_EQ(difference(first.forward(x, reference), exact), "");  // packs
+  EXPECT_EQ(difference(first.forward(x), chosen), "");
+}
+
 TEST(PackedWeights, a_change_by_parameters_is_seen) {
   Linear layer({.in = 40, .out = 33, .seed = 1});
   const Tensor before = layer.forward(kX);

@@ -11,6 +11,7 @@ namespace attend {
 
 class MultiHeadAttention;
 struct AttentionCall;
+struct PackedWeights;
 struct Projections;
 
 struct LinearOptions {
@@ -63,10 +64,10 @@ class ATTEND_API Linear {
     Packed& operator=(Packed other) noexcept;
     ~Packed();
     void share() noexcept { shared_ = true; }
-    const Tensor* of(const Tensor& weight) const;  // null: do not use it
+    const PackedWeights* of(const Linear& linear, const Context& context) const;  // or null
 
    private:
-    mutable std::atomic<const Tensor*> made_{nullptr};
+    mutable std::atomic<const PackedWeights*> made_{nullptr};
     std::atomic<bool> shared_{false};
   };
 

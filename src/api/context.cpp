@@ -3,7 +3,7 @@
 
 #include "api/tensor_memory.h"
 
-#include "core/lease.h"
+#include "api/lease.h"
 #include "core/printable.h"
 #include "core/text.h"
 
@@ -188,6 +188,11 @@ template std::shared_ptr<const Decision<Inspect>> Context::State::plan_for<Inspe
     const InspectProblem&);
 template std::shared_ptr<const Decision<Weights>> Context::State::plan_for<Weights>(
     const WeightsProblem&);
+
+const Kernel<Product>& Context::State::product_row(const ProductProblem& problem) const {
+  std::vector<std::pair<std::string_view, std::string>> declined;
+  return choose<Product>(problem, machine, forced_kernel(Product::kName), declined);
+}
 
 // The smallest free block that is large enough, or a new one of exactly this size.
 Context::State::Memory Context::State::acquire(std::size_t bytes) {

@@ -39,6 +39,7 @@ struct Context::State {
   template <class Operation>
   std::shared_ptr<const Decision<Operation>> plan_for(const typename Operation::Problem& problem);
   std::string_view forced_kernel(std::string_view operation) const noexcept;
+  const Kernel<Product>& product_row(const ProductProblem& problem) const;
 
   // Runs every stage of the plan; memory for its workspace is kept for the next call. The function
   // is the one that was called, for messages.

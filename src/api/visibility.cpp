@@ -1,4 +1,4 @@
-#include "core/visibility.h"
+#include "api/visibility.h"
 
 #include "api/check.h"
 #include "core/mask.h"

@@ -58,6 +58,7 @@ static_assert(member_count<BackwardProblem>() == 1 + 11);
 static_assert(member_count<MergeProblem>() == 10);
 static_assert(member_count<InspectProblem>() == 1 + 8);
 static_assert(member_count<WeightsProblem>() == 1 + 3);
+static_assert(member_count<ProductProblem>() == 5);
 
 void add_type(Features& f, DType type) {
   f.add(Feature::f64, type == DType::f64);
@@ -139,6 +140,14 @@ Features features_of(const InspectProblem& p) {
 }
 
 Features features_of(const WeightsProblem& p) { return common(p); }
+
+Features features_of(const ProductProblem& p) {
+  Features f;
+  add_type(f, p.type);
+  f.add(Feature::device_memory, p.device != Device{});
+  f.add(Feature::bias, p.bias);
+  return f;
+}
 
 std::string names_of(Features features) {
   std::string names;

@@ -34,13 +34,20 @@ struct Weights {
   using Call = WeightsCall;
 };
 
+// Products of matrices, which layers are made of: their rows are in core/product.h.
+struct Product {
+  static constexpr std::string_view kName = "product";
+  using Problem = ProductProblem;
+};
+
+// Those whose rows are tasks.
 template <template <class...> class Of>
 using WithOperations = Of<Forward, Backward, Merge, Inspect, Weights>;
 
 // Calls use(operation) for each.
 template <class Use>
 void for_each_operation(Use use) {
-  use(Forward{}), use(Backward{}), use(Merge{}), use(Inspect{}), use(Weights{});
+  use(Forward{}), use(Backward{}), use(Merge{}), use(Inspect{}), use(Weights{}), use(Product{});
 }
 
 }  // namespace attend

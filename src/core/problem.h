@@ -104,6 +104,16 @@ struct InspectProblem : Problem {
   }
 };
 
+// c = a b + bias, of matrices: what is known of it when b is packed.
+struct ProductProblem {
+  Device device;
+  DType type = DType::f32;    // of a, b and c; sums are f32, of f64 tensors f64
+  std::int64_t n = 0, k = 0;  // b is [k, n]
+  bool bias = false;
+
+  friend bool operator==(const ProductProblem&, const ProductProblem&) = default;
+};
+
 // A window of the weights, from lse. Where it begins is the Call's.
 struct WeightsProblem : Problem {
   DType lse_type = DType::f32;

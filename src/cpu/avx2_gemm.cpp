@@ -1,13 +1,16 @@
-// cpu.avx2.matrix: the products of cpu/gemm.h in the vectors of cpu/avx2.h.
+// cpu.avx2.product: the products of cpu/gemm.h in the vectors of cpu/avx2.h.
 #include "cpu/avx2.h"
 
+#include "cpu/declines.h"
 #include "cpu/gemm.h"
 
 namespace attend {
 
-extern constinit const MatrixKernel kAvx2Matrix{
-    .name = "cpu.avx2.matrix",
-    .needs = &Machine::avx2,
+extern constinit const Kernel<Product> kAvx2Product{
+    .name = "cpu.avx2.product",
+    .only_if_forced = false,
+    .takes = kTakenByProducts,
+    .declines = declines_avx2<ProductProblem>,
     .f32 = kMatrixFunctions<F32>,
     .f64 = kMatrixFunctions<F64>,
 };

@@ -1,13 +1,16 @@
-// cpu.avx512.matrix: the products of cpu/gemm.h in the vectors of cpu/avx512.h.
+// cpu.avx512.product: the products of cpu/gemm.h in the vectors of cpu/avx512.h.
 #include "cpu/avx512.h"
 
+#include "cpu/declines.h"
 #include "cpu/gemm.h"
 
 namespace attend {
 
-extern constinit const MatrixKernel kAvx512Matrix{
-    .name = "cpu.avx512.matrix",
-    .needs = &Machine::avx512,
+extern constinit const Kernel<Product> kAvx512Product{
+    .name = "cpu.avx512.product",
+    .only_if_forced = false,
+    .takes = kTakenByProducts,
+    .declines = declines_avx512<ProductProblem>,
     .f32 = kMatrixFunctions<F32>,
     .f64 = kMatrixFunctions<F64>,
 };

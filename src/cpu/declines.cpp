@@ -34,6 +34,8 @@ std::string declines_factors(const Problem& problem) {
   return {};
 }
 
+std::string declines_factors(const ProductProblem&) { return {}; }
+
 template <class Problem>
 std::string needs(const Problem& problem, bool there, const char* what) {
   if (!there) return std::string("needs ") + what;
@@ -71,5 +73,6 @@ std::string declines_generic(const Problem& problem, const Machine&) {
 ATTEND_DECLINES(ForwardProblem)
 ATTEND_DECLINES(BackwardProblem)
 ATTEND_DECLINES(InspectProblem)
+ATTEND_DECLINES(ProductProblem)
 
 }  // namespace attend

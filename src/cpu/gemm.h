@@ -1,4 +1,4 @@
-// Products of whole matrices, c = a b + bias, for the layers (core/matrix.h says what a sum is).
+// Products of whole matrices, c = a b + bias, for the layers (core/product.h says what a sum is).
 //
 //               b: 256 x kColumns, packed        c is made in panels of as many columns as the
 //               +---+                            register tile has, and b is packed in such panels.
@@ -23,7 +23,7 @@ namespace {
 // Panels of b, `apart` from each other: to[panel][x][n] = b[k + x][column + panel * kColumns + n];
 // zeros from `columns` on.
 template <class V, int kColumns, class T = typename V::T>
-void pack_panels(const Product<T>& p, std::int64_t k, std::int64_t depth, std::int64_t column,
+void pack_panels(const Matrices<T>& p, std::int64_t k, std::int64_t depth, std::int64_t column,
                  std::int64_t columns, T* to, std::int64_t apart) noexcept {
   const T* const from = p.b + k * p.b_depth + column * p.b_column;
   if (p.b_depth != 1)
@@ -52,13 +52,13 @@ template <class V, int kPanels, class T = typename V::T>
 class PanelsOfB {
   static constexpr int kColumns = kTileVectors * V::kLanes, kPanel = kSumBlock * kColumns;
   static constexpr std::int64_t kTogether = kPanels * kColumns;
-  const Product<T>& p_;
+  const Matrices<T>& p_;
   const std::int64_t end_;            // of the columns that the task makes
   std::int64_t k_ = -1, column_ = 0;  // of the first that is here
   alignas(64) T panels_[kTogether * kSumBlock];
 
  public:
-  PanelsOfB(const Product<T>& p, const MatrixPart& part) : p_(p), end_(part.column_end) {}
+  PanelsOfB(const Matrices<T>& p, const MatrixPart& part) : p_(p), end_(part.column_end) {}
 
   // The panel that begins at a column, from step k on. Of kPanels, the others come next.
   const T* at(std::int64_t k, std::int64_t column) noexcept {
@@ -111,7 +111,7 @@ void multiply(const RowsOfA<T>& a, std::int64_t rows, Operands<T> x,
 
 // Some rows of one panel of c: the block of the depth that begins at k, with b's panel of it.
 template <class V, class T = typename V::T>
-void run_block(const Product<T>& p, const MatrixPart& part, std::int64_t k, const RowsOfA<T>& a,
+void run_block(const Matrices<T>& p, const MatrixPart& part, std::int64_t k, const RowsOfA<T>& a,
                const T* b) noexcept {
   constexpr int kColumns = kTileVectors * V::kLanes;
   alignas(64) T bias[kColumns];
@@ -153,7 +153,7 @@ void for_panels(const MatrixPart& part, std::int64_t rows, Use use) noexcept {
 // a block of them serves all columns of the part. Where products by lane want panels, so are
 // others.
 template <class V, class T = typename V::T>
-[[gnu::noinline]] void run_across(const Product<T>& p, const MatrixPart& part) noexcept {
+[[gnu::noinline]] void run_across(const Matrices<T>& p, const MatrixPart& part) noexcept {
   constexpr std::int64_t kRows = kAcrossRows<T>, kPanel = V::kByLane ? kPanelRows : kRows;
   alignas(64) T block[kSumBlock * kRows];
   PanelsOfB<V, V::kByLane ? 4 : 1> b(p, part);
@@ -181,7 +181,7 @@ template <class V, class T = typename V::T>
 // Few rows of a stay close while b passes by, if it is packed; else a panel of b, once packed,
 // serves all rows.
 template <class V>
-void run_matrix(const Product<typename V::T>& p, const MatrixPart& part) noexcept {
+void run_matrix(const Matrices<typename V::T>& p, const MatrixPart& part) noexcept {
   if (run_few<V>(p, part)) return;
   const std::int64_t all = part.row_end - part.row_begin;
   if (p.a_depth != 1 || (V::kByLane && all >= kPanelRows)) return run_across<V>(p, part);
@@ -200,7 +200,7 @@ void run_matrix(const Product<typename V::T>& p, const MatrixPart& part) noexcep
 
 // A few steps of all panels, then the next: their rows stay close, and so do their pages.
 template <class V>
-void pack_matrix(const Product<typename V::T>& p, const PartOfB& part,
+void pack_matrix(const Matrices<typename V::T>& p, const PartOfB& part,
                  typename V::T* packed) noexcept {
   constexpr std::int64_t kColumns = kTileVectors * V::kLanes, kSteps = 64;
   for (std::int64_t k = part.k_begin; k < part.k_end; k += kSteps)

@@ -29,7 +29,7 @@ inline constexpr std::int64_t kTurnedRows = (48 << 10) / kSumBlock /
 inline constexpr std::int64_t kInPlaceRows = tile_rows(kWidestVectors, false);
 
 template <class V, class T = typename V::T>
-[[gnu::noinline]] void run_turned(const Product<T>& p, const MatrixPart& part) noexcept {
+[[gnu::noinline]] void run_turned(const Matrices<T>& p, const MatrixPart& part) noexcept {
   alignas(64) T lanes_of_a[kSumBlock * kTurnedRows<T>];
   const T* some[kTurnedRows<T>];
   const std::int64_t rows = part.row_end - part.row_begin;
@@ -72,7 +72,7 @@ template <class V, class T = typename V::T>
 
 // A row or a few (AVX-512: up to 4, else 2); columns in whole vectors, no bias.
 template <class V, class T = typename V::T>
-void run_in_place(const Product<T>& p, const MatrixPart& part) noexcept {
+void run_in_place(const Matrices<T>& p, const MatrixPart& part) noexcept {
   constexpr std::int64_t kRows = kInPlaceRows;
   alignas(64) T lanes_of_a[kSumBlock * kRows];
   const std::int64_t rows = part.row_end - part.row_begin, column = part.column_begin;
@@ -98,7 +98,7 @@ void run_in_place(const Product<T>& p, const MatrixPart& part) noexcept {
 
 // Whether it was one of these.
 template <class V>
-bool run_few(const Product<typename V::T>& p, const MatrixPart& part) noexcept {
+bool run_few(const Matrices<typename V::T>& p, const MatrixPart& part) noexcept {
   const std::int64_t rows = part.row_end - part.row_begin;
   const std::int64_t columns = part.column_end - part.column_begin;
   if (p.packed != nullptr || p.a_depth != 1) return false;

@@ -1,7 +1,7 @@
 // Where the sums of a product of whole matrices go (gemm.h, gemm_few.h).
 #pragma once
 
-#include "core/matrix.h"
+#include "core/product.h"
 #include "cpu/product.h"
 
 namespace attend {

@@ -1,13 +1,16 @@
-// cpu.neon.matrix: the products of cpu/gemm.h in the vectors of cpu/neon.h.
+// cpu.neon.product: the products of cpu/gemm.h in the vectors of cpu/neon.h.
 #include "cpu/neon.h"
 
+#include "cpu/declines.h"
 #include "cpu/gemm.h"
 
 namespace attend {
 
-extern constinit const MatrixKernel kNeonMatrix{
-    .name = "cpu.neon.matrix",
-    .needs = &Machine::neon,
+extern constinit const Kernel<Product> kNeonProduct{
+    .name = "cpu.neon.product",
+    .only_if_forced = false,
+    .takes = kTakenByProducts,
+    .declines = declines_neon<ProductProblem>,
     .f32 = kMatrixFunctions<F32>,
     .f64 = kMatrixFunctions<F64>,
 };

@@ -1,6 +1,6 @@
 #include "layer/hidden_rows.h"
 
-#include "core/visibility.h"
+#include "api/visibility.h"
 #include "layer/rows.h"
 
 #include <bit>

@@ -1,4 +1,5 @@
 // y = x W^T + b, and its gradients.
+#include "api/context.h"
 #include "core/text.h"
 #include "layer/check.h"
 #include "layer/initialise.h"
@@ -47,14 +48,19 @@ Linear::Packed& Linear::Packed::operator=(Packed other) noexcept {
 Linear::Packed::~Packed() { delete made_.load(); }
 
 // Where several threads come first at the same time, each packs and one wins. What was made while
-// parameters() was called by another thread is never used.
-const Tensor* Linear::Packed::of(const Tensor& weight) const {
+// parameters() was called by another thread is never used; nor is what a row packed that the
+// Context would not choose.
+const PackedWeights* Linear::Packed::of(const Linear& linear, const Context& context) const {
   if (shared_) return nullptr;
-  const Tensor* made = made_.load(std::memory_order_acquire);
-  if (made != nullptr) return made;
-  auto mine = std::make_unique<const Tensor>(packed(weight.view().permute({1, 0})));
-  if (made_.compare_exchange_strong(made, mine.get())) made = mine.release();
-  return made;
+  const PackedWeights* made = made_.load(std::memory_order_acquire);
+  if (made == nullptr) {
+    const ConstTensorView b = linear.weight_.view().permute({1, 0});
+    auto mine = std::make_unique<const PackedWeights>(
+        packed(b, product_row(b, static_cast<bool>(linear.bias_), context),
+               context.state().forced_kernel(Product::kName)));
+    if (made_.compare_exchange_strong(made, mine.get())) made = mine.release();
+  }
+  return made->forced == context.state().forced_kernel(Product::kName) ? made : nullptr;
 }
 
 // ---- forward and backward ----------------------------------------------------------------------
@@ -69,7 +75,7 @@ void Linear::forward(std::initializer_list<Pass> passes, Context& context) {
                     .b = linear.weight_.view().permute({1, 0}),
                     .row_bias = linear.bias_,
                     .c = rows_of(y),
-                    .packed = linear.packed_.of(linear.weight_)});
+                    .packed = linear.packed_.of(linear, context)});
   matmul(list, context);
 }
 

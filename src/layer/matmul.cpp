@@ -2,6 +2,7 @@
 // takes f32 and f64, with one of a matrix's two strides being 1; everything else is copied first.
 #include "layer/matmul.h"
 
+#include "api/context.h"
 #include "core/interruption.h"
 #include "core/strided.h"
 
@@ -22,7 +23,7 @@ constexpr std::int64_t kTasksPerThread = 6;
 // b is packed for all tasks if that takes at most so many bytes, by tasks of so many panels.
 constexpr std::int64_t kMostPacked = 32 << 20, kPackedPanels = 4;
 template <class T>
-bool may_be_packed(const Product<T>& p, const MatrixFunctions<T>& kernel) {
+bool may_be_packed(const Matrices<T>& p, const MatrixFunctions<T>& kernel) {
   return kernel.packed_size(p.n, p.k) <= kMostPacked / static_cast<std::int64_t>(sizeof(T));
 }
 // Multiplications that are not worth a second thread. An element of b costs as much as 16: it is
@@ -63,8 +64,11 @@ struct Operand {
 template <class T>
 class Prepared {
  public:
-  explicit Prepared(const Multiplication& x)
-      : a_(x.a), b_(x.packed != nullptr ? ConstTensorView() : x.b), bias_(x.row_bias),
+  Prepared(const Multiplication& x, const Context& context)
+      : row_((x.packed != nullptr ? *x.packed->row
+                                  : product_row(x.b, static_cast<bool>(x.row_bias), context))
+                 .template of<T>()),
+        a_(x.a), b_(x.packed != nullptr ? ConstTensorView() : x.b), bias_(x.row_bias),
         c_(x.c), product_{.m = x.c.size(0), .n = x.c.size(1), .k = x.a.size(1)} {
     const bool direct = c_.dtype() == dtype_of<T>() && (c_.strides()[1] == 1 || product_.n == 1);
     if (!direct) made_ = Tensor::uninitialized(c_.shape(), dtype_of<T>());
@@ -74,25 +78,25 @@ class Prepared {
     product_.b = b_.data;
     product_.b_depth = b_.row;
     product_.b_column = b_.column;
-    product_.packed = x.packed != nullptr ? x.packed->data<T>() : nullptr;
+    product_.packed = x.packed != nullptr ? x.packed->data.template data<T>() : nullptr;
     product_.bias = bias_.data;
     product_.c = direct ? static_cast<T*>(c_.data()) : made_.data<T>();
     product_.c_row = direct ? c_.strides()[0] : product_.n;
   }
-  const Product<T>& product() const { return product_; }
+  const Matrices<T>& product() const { return product_; }
+  const MatrixFunctions<T>& row() const { return row_; }
 
   // Where a task, or a kernel by itself, would pack b more than once, it is packed before, by all
   // threads; the products before this one may have the same b. Without memory for it, it is not.
-  void make_room(const MatrixFunctions<T>& kernel, std::int64_t task_rows,
-                 std::span<const Prepared> before) {
-    const Product<T>& p = product_;
-    const std::int64_t size = kernel.packed_size(p.n, p.k);
-    if (p.packed != nullptr || p.m <= std::min(task_rows, kernel.rows) || !may_be_packed(p, kernel))
+  void make_room(std::int64_t task_rows, std::span<const Prepared> before) {
+    const Matrices<T>& p = product_;
+    const std::int64_t size = row_.packed_size(p.n, p.k);
+    if (p.packed != nullptr || p.m <= std::min(task_rows, row_.rows) || !may_be_packed(p, row_))
       return;
     for (const Prepared& other : before)
-      if (const Product<T>& q = other.product_;
-          other.packed_ && q.b == p.b && q.b_depth == p.b_depth && q.b_column == p.b_column &&
-          q.n == p.n && q.k == p.k) {
+      if (const Matrices<T>& q = other.product_;
+          other.packed_ && &other.row_ == &row_ && q.b == p.b && q.b_depth == p.b_depth &&
+          q.b_column == p.b_column && q.n == p.n && q.k == p.k) {
         room_ = other.room_;
         return;
       }
@@ -102,15 +106,15 @@ class Prepared {
       return;
     }
     room_ = packed_.data<T>();
-    columns_ = kPackedPanels * kernel.columns;
+    columns_ = kPackedPanels * row_.columns;
     across_ = (p.n + columns_ - 1) / columns_;
   }
   std::int64_t packings() const {
     return packed_ ? (product_.k + kSumBlock - 1) / kSumBlock * across_ : 0;
   }
-  void pack(const MatrixFunctions<T>& kernel, std::int64_t task) const {
+  void pack(std::int64_t task) const {
     const std::int64_t k = task / across_ * kSumBlock, column = task % across_ * columns_;
-    kernel.pack(
+    row_.pack(
         product_,
         {k, std::min(k + kSumBlock, product_.k), column, std::min(column + columns_, product_.n)},
         room_);
@@ -132,16 +136,17 @@ class Prepared {
   }
 
  private:
+  const MatrixFunctions<T>& row_;
   Operand<T> a_, b_, bias_;
   const TensorView& c_;
-  Product<T> product_;
+  Matrices<T> product_;
   Tensor made_, packed_;
   T* room_ = nullptr;                      // for b, packed: here, or of a product before
   std::int64_t columns_ = 0, across_ = 0;  // of a task that packs, and tasks
 };
 
 // How a product is cut into tasks. No bit depends on it.
-struct Division {
+struct TasksOf {
   std::int64_t rows, columns;  // of a task
   std::int64_t down, across;   // tasks
 
@@ -149,7 +154,7 @@ struct Division {
   // pack b more than once, for a part of a serves the more columns the wider the task; then by
   // columns.
   template <class T>
-  Division(const Product<T>& p, const MatrixFunctions<T>& kernel, std::int64_t wanted) {
+  TasksOf(const Matrices<T>& p, const MatrixFunctions<T>& kernel, std::int64_t wanted) {
     const auto parts = [](std::int64_t of, std::int64_t size) { return (of + size - 1) / size; };
     const std::int64_t most = p.a_depth == 1 ? kTaskRows : kAcrossRows<T>;
     const std::int64_t panels = parts(p.n, kernel.columns);
@@ -168,10 +173,9 @@ struct Division {
 };
 
 template <class T>
-void multiply(std::span<const Multiplication> list, Context& context,
-              const MatrixFunctions<T>& kernel) {
+void multiply(std::span<const Multiplication> list, Context& context) {
   std::vector<Prepared<T>> products;
-  std::vector<Division> divisions;
+  std::vector<TasksOf> divisions;
   products.reserve(list.size());
   const auto count = static_cast<std::int64_t>(list.size());
   const std::int64_t wanted =
@@ -180,10 +184,10 @@ void multiply(std::span<const Multiplication> list, Context& context,
   std::int64_t tasks = 0, packings = 0;
   for (const Multiplication& x : list) {
     if (x.c.count() == 0) continue;
-    Prepared<T> prepared(x);
-    const Product<T>& p = prepared.product();
-    divisions.emplace_back(p, kernel, wanted);
-    prepared.make_room(kernel, divisions.back().rows, products);
+    Prepared<T> prepared(x, context);
+    const Matrices<T>& p = prepared.product();
+    divisions.emplace_back(p, prepared.row(), wanted);
+    prepared.make_room(divisions.back().rows, products);
     work +=
         (static_cast<double>(p.m) + kReading) * static_cast<double>(p.n) * static_cast<double>(p.k);
     tasks += divisions.back().tasks();
@@ -199,18 +203,19 @@ void multiply(std::span<const Multiplication> list, Context& context,
   in_parallel(packings, [&](std::int64_t task) {
     auto of = products.begin();
     for (; task >= of->packings(); ++of) task -= of->packings();
-    of->pack(kernel, task);
+    of->pack(task);
   });
   for (Prepared<T>& of : products) of.use_packed();
   in_parallel(tasks, [&](std::int64_t task) {
     std::size_t n = 0;
     for (; task >= divisions[n].tasks(); ++n) task -= divisions[n].tasks();
-    const Product<T>& p = products[n].product();
-    const Division& d = divisions[n];
+    const Matrices<T>& p = products[n].product();
+    const TasksOf& d = divisions[n];
     const std::int64_t row = task / d.across * d.rows, column = task % d.across * d.columns;
     // Alone, the tasks that this thread runs are somebody else's, who would stop them unnoticed.
-    kernel.run(p, {row, std::min(row + d.rows, p.m), column, std::min(column + d.columns, p.n),
-                   alone ? nullptr : RunningTasks::interrupt()});
+    products[n].row().run(
+        p, {row, std::min(row + d.rows, p.m), column, std::min(column + d.columns, p.n),
+            alone ? nullptr : RunningTasks::interrupt()});
   });
   for (const Prepared<T>& of : products) of.finish();
 }
@@ -223,24 +228,31 @@ auto with_sum_type(DType type, Use use) {
 
 }  // namespace
 
-Tensor packed(const ConstTensorView& b, const MatrixKernel& chosen) {
+PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row,
+                     std::string_view forced) {
   return with_sum_type(b.dtype(), [&]<class T>(T) {
-    const MatrixFunctions<T>& kernel = chosen.of<T>();
+    const MatrixFunctions<T>& functions = row.of<T>();
     const Operand<T> from(b);
-    const Product<T> product{.n = b.size(1),
-                             .k = b.size(0),
-                             .b = from.data,
-                             .b_depth = from.row,
-                             .b_column = from.column};
-    Tensor made = Tensor::uninitialized({kernel.packed_size(product.n, product.k)}, dtype_of<T>());
-    kernel.pack(product, {0, product.k, 0, product.n}, made.data<T>());
-    return made;
+    const Matrices<T> product{.n = b.size(1),
+                              .k = b.size(0),
+                              .b = from.data,
+                              .b_depth = from.row,
+                              .b_column = from.column};
+    Tensor made =
+        Tensor::uninitialized({functions.packed_size(product.n, product.k)}, dtype_of<T>());
+    functions.pack(product, {0, product.k, 0, product.n}, made.data<T>());
+    return PackedWeights{&row, forced.empty() ? forced : row.name, std::move(made)};
   });
 }
 
-void matmul(std::span<const Multiplication> list, Context& context, const MatrixKernel& kernel) {
+const Kernel<Product>& product_row(const ConstTensorView& b, bool bias, const Context& context) {
+  return context.state().product_row(
+      {.device = b.device(), .type = b.dtype(), .n = b.size(1), .k = b.size(0), .bias = bias});
+}
+
+void matmul(std::span<const Multiplication> list, Context& context) {
   if (list.empty()) return;
-  with_sum_type(list[0].c.dtype(), [&]<class T>(T) { multiply<T>(list, context, kernel.of<T>()); });
+  with_sum_type(list[0].c.dtype(), [&]<class T>(T) { multiply<T>(list, context); });
 }
 
 }  // namespace attend

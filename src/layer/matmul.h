@@ -1,7 +1,7 @@
 // The one matrix product of all layers.
 #pragma once
 
-#include "core/matrix.h"
+#include "core/product.h"
 
 #include <attend/context.h>
 
@@ -9,24 +9,35 @@
 
 namespace attend {
 
+struct PackedWeights;
+
 //   c [m, n] = a [m, k] b [k, n] + row_bias [n]        (the bias may be none)
 //
 // Any strides: x W^T, dy W and dy^T x are this function with permuted views. All of one
 // floating-point type. Sums are f32, for f64 tensors f64; 16-bit numbers are widened before and
-// rounded once at the end. What a sum is, and what its bits depend on: core/matrix.h. c must not
+// rounded once at the end. What a sum is, and what its bits depend on: core/product.h. c must not
 // overlap the others. Arguments are the caller's to check.
 struct Multiplication {
   ConstTensorView a, b, row_bias;
   TensorView c;
-  const Tensor* packed = nullptr;  // packed(b), if there is one: then b is not read
+  const PackedWeights* packed = nullptr;  // of b, if there are: then b is not read
 };
 
-// b [k, n] in the order in which the kernel reads it, widened.
-Tensor packed(const ConstTensorView& b, const MatrixKernel& kernel = matrix_kernel());
+// b [k, n] in the order in which a row of the kernel table reads it, widened; and that row, which
+// no other can take the place of.
+struct PackedWeights {
+  const Kernel<Product>* row;
+  std::string_view forced;  // the row's name, if it was: Contexts that force nothing choose alike
+  Tensor data;
+};
+PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row,
+                     std::string_view forced = {});
 
-// All of them, side by side; of one type. Tests may choose the kernel.
-void matmul(std::span<const Multiplication> list, Context& context,
-            const MatrixKernel& kernel = matrix_kernel());
+// The row for products with this b.
+const Kernel<Product>& product_row(const ConstTensorView& b, bool bias, const Context& context);
+
+// All of them, side by side; of one type.
+void matmul(std::span<const Multiplication> list, Context& context);
 
 inline void matmul(const ConstTensorView& a, const ConstTensorView& b,
                    const ConstTensorView& row_bias, const TensorView& c, Context& context) {

@@ -2,7 +2,7 @@
 // concatenate: the projections' rows are seen as [batch, heads, length, d] by their strides.
 #include <attend/multi_head_attention.h>
 
-#include "core/lease.h"
+#include "api/lease.h"
 #include "core/text.h"
 #include "layer/check.h"
 #include "layer/elementwise.h"

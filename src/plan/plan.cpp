@@ -62,22 +62,6 @@ const Kernel<Operation>& find(std::string_view name, Table<Operation> table) {
                              printable(name, 60), "; there are ", known));
 }
 
-// The first row that takes the problem; who declined before it goes into the decision.
-template <class Operation>
-const Kernel<Operation>* choose(Decision<Operation>& decision, const Features& features,
-                                const Machine& machine, Table<Operation> table) {
-  for (const Kernel<Operation>* kernel : table) {
-    if (kernel->only_if_forced) continue;
-    std::string reason = why_not(*kernel, decision.problem, features, machine);
-    if (reason.empty()) return kernel;
-    decision.declined.emplace_back(kernel->name, std::move(reason));
-  }
-  std::string reasons;
-  for (const auto& [name, reason] : decision.declined)
-    reasons += text(reasons.empty() ? " " : "; ", name, " ", reason);
-  throw Unsupported(text("plan: no kernel takes ", describe(decision.problem), ":", reasons));
-}
-
 }  // namespace
 
 template <class Operation>
@@ -91,22 +75,38 @@ std::string why_not(const Kernel<Operation>& kernel, const typename Operation::P
 }
 
 template <class Operation>
+const Kernel<Operation>& choose(const typename Operation::Problem& problem, const Machine& machine,
+                                std::string_view forced,
+                                std::vector<std::pair<std::string_view, std::string>>& declined,
+                                std::type_identity_t<Table<Operation>> table) {
+  const Features features = features_of(problem);
+  if (!forced.empty()) {
+    const Kernel<Operation>& kernel = find<Operation>(forced, table);
+    if (const std::string reason = why_not(kernel, problem, features, machine); !reason.empty())
+      throw Unsupported(
+          text("plan: ", forced, " was forced and declines ", describe(problem), ": it ", reason));
+    return kernel;
+  }
+  for (const Kernel<Operation>* kernel : table) {
+    if (kernel->only_if_forced) continue;
+    std::string reason = why_not(*kernel, problem, features, machine);
+    if (reason.empty()) return *kernel;
+    declined.emplace_back(kernel->name, std::move(reason));
+  }
+  std::string reasons;
+  for (const auto& [name, reason] : declined)
+    reasons += text(reasons.empty() ? " " : "; ", name, " ", reason);
+  throw Unsupported(text("plan: no kernel takes ", describe(problem), ":", reasons));
+}
+
+template <class Operation>
 Decision<Operation> decide(const typename Operation::Problem& problem, const Machine& machine,
                            int threads, std::string_view forced,
                            std::type_identity_t<Table<Operation>> table) {
   Decision<Operation> decision;
   decision.problem = problem;
   decision.forced = !forced.empty();
-  const Features features = features_of(problem);
-  if (decision.forced) {
-    decision.kernel = &find<Operation>(forced, table);
-    if (const std::string reason = why_not(*decision.kernel, problem, features, machine);
-        !reason.empty())
-      throw Unsupported(
-          text("plan: ", forced, " was forced and declines ", describe(problem), ": it ", reason));
-  } else {
-    decision.kernel = choose<Operation>(decision, features, machine, table);
-  }
+  decision.kernel = &choose<Operation>(problem, machine, forced, decision.declined, table);
   const Kernel<Operation>& kernel = *decision.kernel;
   decision.tiles = kernel.tiles(problem, machine);
   decision.tiles.threads = threads;
@@ -223,6 +223,13 @@ std::string describe(const WeightsProblem& p) {
   return std::move(s).line();
 }
 
+std::string describe(const ProductProblem& p) {
+  Line s(Product::kName, " ", p.type, ", b ", Shape{p.k, p.n});
+  s.add(p.bias, "bias");
+  s.add(p.device != Device{}, "on ", p.device);
+  return std::move(s).line();
+}
+
 template <class Operation>
 std::string describe(const Decision<Operation>& d) {
   std::string s = text("problem    ", describe(d.problem), "\nkernel     ", d.kernel->name,
@@ -235,16 +242,22 @@ std::string describe(const Decision<Operation>& d) {
                   d.workspace_bytes, " bytes\n");
 }
 
+#define ATTEND_CHOOSE(Operation)                                                    \
+  template std::string why_not(const Kernel<Operation>&, const Operation::Problem&, \
+                               const Features&, const Machine&);                    \
+  template const Kernel<Operation>& choose<Operation>(                              \
+      const Operation::Problem&, const Machine&, std::string_view,                  \
+      std::vector<std::pair<std::string_view, std::string>>&, Table<Operation>);
 #define ATTEND_PLAN(Operation)                                                                   \
+  ATTEND_CHOOSE(Operation)                                                                       \
   template Decision<Operation> decide<Operation>(const Operation::Problem&, const Machine&, int, \
                                                  std::string_view, Table<Operation>);            \
-  template std::string why_not(const Kernel<Operation>&, const Operation::Problem&,              \
-                               const Features&, const Machine&);                                 \
   template std::string describe(const Decision<Operation>&);
 ATTEND_PLAN(Forward)
 ATTEND_PLAN(Backward)
 ATTEND_PLAN(Merge)
 ATTEND_PLAN(Inspect)
 ATTEND_PLAN(Weights)
+ATTEND_CHOOSE(Product)
 
 }  // namespace attend

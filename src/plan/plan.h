@@ -1,7 +1,7 @@
 // The planner: which kernel solves a problem, cut how, with how much workspace. Decided here, once.
 #pragma once
 
-#include "core/kernel.h"
+#include "core/product.h"
 
 #include <span>
 #include <string>
@@ -44,6 +44,13 @@ Decision<Operation> decide(
     std::string_view forced,
     std::type_identity_t<Table<Operation>> table = kernel_table<Operation>());
 
+// The row alone, with those that declined before it.
+template <class Operation>
+const Kernel<Operation>& choose(
+    const typename Operation::Problem& problem, const Machine& machine, std::string_view forced,
+    std::vector<std::pair<std::string_view, std::string>>& declined,
+    std::type_identity_t<Table<Operation>> table = kernel_table<Operation>());
+
 // Why a row does not take a problem that has these features: what it does not list, or its own
 // reason. Empty if it does.
 template <class Operation>
@@ -56,6 +63,7 @@ std::string describe(const BackwardProblem& problem);
 std::string describe(const MergeProblem& problem);
 std::string describe(const InspectProblem& problem);
 std::string describe(const WeightsProblem& problem);
+std::string describe(const ProductProblem& problem);
 template <class Operation>
 std::string describe(const Decision<Operation>& decision);  // a few lines
 

@@ -7,16 +7,19 @@ namespace attend {
 extern const Kernel<Forward> kAvx512Forward, kAvx2Forward;
 extern const Kernel<Backward> kAvx512Backward, kAvx2Backward;
 extern const Kernel<Inspect> kAvx512Inspect, kAvx2Inspect;
+extern const Kernel<Product> kAvx512Product, kAvx2Product;
 #elif defined(__aarch64__)
 extern const Kernel<Forward> kNeonForward;
 extern const Kernel<Backward> kNeonBackward;
 extern const Kernel<Inspect> kNeonInspect;
+extern const Kernel<Product> kNeonProduct;
 #endif
 extern const Kernel<Forward> kGenericForward, kReferenceForward, kTextbookForward;
 extern const Kernel<Backward> kGenericBackward, kReferenceBackward, kTextbookBackward;
 extern const Kernel<Inspect> kGenericInspect, kReferenceInspect;
 extern const Kernel<Merge> kReferenceMerge;
 extern const Kernel<Weights> kReferenceWeights;
+extern const Kernel<Product> kGenericProduct, kReferenceProduct;
 
 namespace {
 
@@ -53,6 +56,17 @@ constinit const Kernel<Merge>* const kMerge[] = {&kReferenceMerge};
 
 constinit const Kernel<Weights>* const kWeights[] = {&kReferenceWeights};
 
+constinit const Kernel<Product>* const kProduct[] = {
+#if defined(__x86_64__)
+    &kAvx512Product,
+    &kAvx2Product,
+#elif defined(__aarch64__)
+    &kNeonProduct,
+#endif
+    &kGenericProduct,
+    &kReferenceProduct,
+};
+
 }  // namespace
 
 template <>
@@ -74,6 +88,10 @@ Table<Merge> kernel_table<Merge>() noexcept {
 template <>
 Table<Weights> kernel_table<Weights>() noexcept {
   return kWeights;
+}
+template <>
+Table<Product> kernel_table<Product>() noexcept {
+  return kProduct;
 }
 
 }  // namespace attend

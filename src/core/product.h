@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/interrupt.h"
-#include "core/machine.h"
+#include "core/kernel.h"
 
 #include <cstdint>
 #include <limits>
@@ -28,7 +28,7 @@ inline constexpr std::int64_t kAcrossRows = (96 << 10) / kSumBlock /
 inline constexpr std::int64_t kEveryRow = std::numeric_limits<std::int64_t>::max();
 
 template <class T>
-struct Product {
+struct Matrices {
   std::int64_t m = 0, n = 0, k = 0;
   const T* a = nullptr;
   std::int64_t a_row = 0, a_depth = 0;  // strides; one of them is 1
@@ -56,18 +56,26 @@ struct MatrixFunctions {
   std::int64_t columns;  // of c that are made together: parts should hold a multiple of them
   std::int64_t rows;     // of c that run() makes with a b that it packs once
   // A part of b in the order in which run() reads it; all of it takes packed_size() elements.
-  void (*pack)(const Product<T>&, const PartOfB&, T* packed) noexcept;
-  void (*run)(const Product<T>&, const MatrixPart&) noexcept;
+  void (*pack)(const Matrices<T>&, const PartOfB&, T* packed) noexcept;
+  void (*run)(const Matrices<T>&, const MatrixPart&) noexcept;
 
   std::int64_t packed_size(std::int64_t n, std::int64_t k) const noexcept {
     return (n + columns - 1) / columns * columns * k;
   }
 };
 
-struct MatrixKernel {
-  std::string_view name;  // "cpu.avx2.matrix"
-  bool Machine::*needs;   // null: every machine has it
-  MatrixFunctions<float> f32;
+// A row of the kernel table for products: not tasks, which the layers cut themselves, but what they
+// are made of. It is chosen for the weights, b, by their type and size: how many rows a has changes
+// nothing, and weights that are kept packed keep their row.
+template <>
+struct Kernel<Product> {
+  using Problem = ProductProblem;
+
+  std::string_view name;  // "cpu.avx2.product"
+  bool only_if_forced;
+  Features takes;
+  std::string (*declines)(const Problem&, const Machine&);
+  MatrixFunctions<float> f32;  // for 16-bit tensors too, which are widened first
   MatrixFunctions<double> f64;
 
   template <class T>
@@ -77,7 +85,6 @@ struct MatrixKernel {
   }
 };
 
-std::span<const MatrixKernel* const> matrix_kernels() noexcept;  // of this build, best first
-const MatrixKernel& matrix_kernel() noexcept;                    // the best for this machine
+inline constexpr Features kTakenByProducts = kHostTypes | Features{Feature::bias};
 
 }  // namespace attend

@@ -1,0 +1,52 @@
+// Products of matrices, element by element: sums in f64, rounded once. b is kept by columns.
+#include "core/product.h"
+
+namespace attend {
+namespace {
+
+template <class T>
+void pack(const Matrices<T>& p, const PartOfB& part, T* packed) noexcept {
+  for (std::int64_t column = part.column_begin; column < part.column_end; ++column)
+    for (std::int64_t x = part.k_begin; x < part.k_end; ++x)
+      packed[column * p.k + x] = p.b[x * p.b_depth + column * p.b_column];
+}
+
+template <class T>
+double sum_of(const Matrices<T>& p, std::int64_t row, std::int64_t column) noexcept {
+  const T* const a = p.a + row * p.a_row;
+  const T* const b = p.packed != nullptr ? p.packed + column * p.k : p.b + column * p.b_column;
+  const std::int64_t b_depth = p.packed != nullptr ? 1 : p.b_depth;
+  double sum = 0;
+  for (std::int64_t begin = 0; begin < p.k; begin += kSumBlock) {
+    double block = 0;
+    for (std::int64_t x = begin; x < p.k && x < begin + kSumBlock; ++x)
+      block += static_cast<double>(a[x * p.a_depth]) * static_cast<double>(b[x * b_depth]);
+    sum += block;
+  }
+  return p.bias == nullptr ? sum : sum + static_cast<double>(p.bias[column]);
+}
+
+template <class T>
+void run(const Matrices<T>& p, const MatrixPart& part) noexcept {
+  for (std::int64_t row = part.row_begin; row < part.row_end; ++row) {
+    if (must_stop(part.interrupt)) return;
+    for (std::int64_t column = part.column_begin; column < part.column_end; ++column)
+      p.c[row * p.c_row + column] = static_cast<T>(sum_of(p, row, column));
+  }
+}
+
+template <class T>
+constexpr MatrixFunctions<T> kFunctions{.columns = 1, .rows = kEveryRow, .pack = pack, .run = run};
+
+}  // namespace
+
+extern constinit const Kernel<Product> kReferenceProduct{
+    .name = "reference.product",
+    .only_if_forced = false,
+    .takes = kTakenByProducts,
+    .declines = [](const ProductProblem&, const Machine&) -> std::string { return {}; },
+    .f32 = kFunctions<float>,
+    .f64 = kFunctions<double>,
+};
+
+}  // namespace attend
