@@ -42,7 +42,7 @@ struct ContextOptions {
 // A row of the kernel table.
 struct KernelInfo {
   std::string name;             // "reference.forward"
-  std::string operation;        // "forward", "backward", "merge", "inspect", "weights"
+  std::string operation;        // "forward", "backward", "merge", "inspect", "weights", "product"
   bool only_if_forced = false;  // never chosen by the planner
 };
 
