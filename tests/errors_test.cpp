@@ -23,7 +23,7 @@ std::vector<ErrorCase> all_errors() {
   std::vector<ErrorCase> all;
   for (const auto& table :
        {input_errors(), output_errors(), overlap_errors(), partial_errors(), tensor_errors(),
-        statistics_errors(), planning_errors(), no_memory_errors()})
+        statistics_errors(), planning_errors(), launch_errors(), no_memory_errors()})
     all.insert(all.end(), table.begin(), table.end());
   return all;
 }

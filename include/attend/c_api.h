@@ -122,7 +122,8 @@ ATTEND_API attend_status attend_context_create(const attend_context_options* opt
 ATTEND_API void attend_context_destroy(attend_context* context);
 ATTEND_API attend_status attend_context_threads(attend_context* context, int32_t* threads);
 
-/* The kernel table, best first. Each result may be NULL; the strings are never freed. */
+/* The kernel table, operation by operation, the best first. Each result may be NULL; the strings
+ * are never freed. */
 ATTEND_API attend_status attend_kernel_count(int64_t* count);
 ATTEND_API attend_status attend_kernel_at(int64_t index, const char** name, const char** operation,
                                           int32_t* only_if_forced);

@@ -61,7 +61,7 @@ class ATTEND_API Context {
   // `interrupt`, which is asked between bodies.
   void parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body) const;
 
-  static std::vector<KernelInfo> kernels();  // best first
+  static std::vector<KernelInfo> kernels();  // operation by operation, the best first
 
   struct State;
   State& state() const noexcept { return *state_; }

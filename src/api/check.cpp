@@ -8,7 +8,8 @@ namespace attend {
 
 void Checker::outputs(const TensorView& out, const AttentionOutputs& outputs,
                       Request<Forward>& request) {
-  auto& [p, call] = request;
+  auto& p = request.problem;
+  auto& call = request.call;
   const ConstTensorView q = read_.front().view;
   call.out = written("out", out);
   shape_is("out", out, row_shape(q, p.dv));
@@ -46,7 +47,8 @@ void Checker::outputs(const TensorView& out, const AttentionOutputs& outputs,
 }
 
 void Checker::backward(const BackwardArguments& a, Request<Backward>& request) {
-  auto& [p, call] = request;
+  auto& p = request.problem;
+  auto& call = request.call;
   call.out = read("out", a.out);
   shape_is("out", a.out, row_shape(a.q, p.dv));
   type_is_tensors_or_wider("out", a.out.dtype());

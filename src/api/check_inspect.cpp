@@ -64,7 +64,8 @@ Strided Checker::tokens(const ConstTensorView& view) {
 
 void Checker::window(const ConstTensorView& lse, const WeightsWindow& w,
                      Request<Weights>& request) {
-  auto& [p, call] = request;
+  auto& p = request.problem;
+  auto& call = request.call;
   weights_only();
   const ConstTensorView q = read_.front().view;
   call.lse = read("lse", lse);
@@ -90,7 +91,7 @@ void Checker::window(const ConstTensorView& lse, const WeightsWindow& w,
 
 Request<Inspect> check(const InspectArguments& a) {
   Request<Inspect> request;
-  Checker checker("inspect", request.problem, request.call, true);
+  Checker checker("inspect", request.problem, request.call, Checker::Positions::always);
   checker.inputs(a.q, a.k, a.k, a.options);
   checker.options(a.options);
   checker.inspect(a.inspect, request);

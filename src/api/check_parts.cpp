@@ -27,6 +27,8 @@ void for_rows(const Shape& shape, Use use) {
 
 // ---- (o, lse) ----------------------------------------------------------------------------------
 
+namespace {
+
 class MergeChecker : TensorChecker {
  public:
   explicit MergeChecker(Request<Merge>& request)
@@ -103,6 +105,8 @@ void MergeChecker::lse_holds_sums(const std::vector<Part>& parts) const {
   });
 }
 
+}  // namespace
+
 Request<Merge> check(const MergeArguments& a, std::vector<Part>& parts) {
   Request<Merge> request;
   MergeChecker(request).merge(a, parts);
@@ -123,7 +127,8 @@ int Checker::state_kind(const Strided& t, const Shape& row, const Name&... name)
 
 void Checker::partial(const TensorView& state, std::vector<Part>& parts,
                       Request<Forward>& request) {
-  auto& [p, call] = request;
+  auto& p = request.problem;
+  auto& call = request.call;
   const ConstTensorView q = read_.front().view;
   call.state = written("state", state);
   shape_is("state", state, row_shape(q, p.dv + kStateColumns));
@@ -146,7 +151,8 @@ void Checker::partial(const TensorView& state, std::vector<Part>& parts,
 // A forward call without keys that begins with the states.
 void Checker::states(const StatesArguments& a, std::vector<Part>& parts,
                      Request<Forward>& request) {
-  auto& [p, call] = request;
+  auto& p = request.problem;
+  auto& call = request.call;
   if (a.states.empty()) fail("there are no states; at least one is needed");
   p.device = device_ = a.states.front().device();
   p.parts = static_cast<std::int64_t>(a.states.size());
@@ -188,6 +194,7 @@ void Checker::states(const StatesArguments& a, std::vector<Part>& parts,
   no_overlap();
   if (p.device == Device{}) kinds_of_states(parts);
   if (p.state) p.out_type = p.type;
+  if (p.device != Device{}) return;  // a device reads no q: there are no keys
   call.q = {.data = reinterpret_cast<std::byte*>(const_cast<double*>(&kZero)),
             .type = p.type,
             .given = true};

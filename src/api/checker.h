@@ -57,9 +57,11 @@ class TensorChecker {
 // operation the rest of its request.
 class Checker : TensorChecker {
  public:
-  Checker(std::string_view function, Problem& problem, Call& call, bool compares_positions = false)
-      : TensorChecker(function), p_(problem), call_(call), compares_positions_(compares_positions) {
-  }
+  enum class Positions { by_options, always };  // of queries and keys are compared
+  Checker(std::string_view function, Problem& problem, Call& call,
+          Positions compared = Positions::by_options)
+      : TensorChecker(function), p_(problem), call_(call),
+        compares_positions_(compared == Positions::always) {}
 
   void inputs(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
               const AttentionOptions& options);
@@ -102,7 +104,7 @@ class Checker : TensorChecker {
 
   Problem& p_;
   Call& call_;
-  const bool compares_positions_;  // of queries and keys, whatever the options
+  const bool compares_positions_;  // whatever the options
 };
 
 // The sizes as q has them: packed, batch is 1 and queries are all in one row.

@@ -190,8 +190,15 @@ template std::shared_ptr<const Decision<Weights>> Context::State::plan_for<Weigh
     const WeightsProblem&);
 
 const Kernel<Product>& Context::State::product_row(const ProductProblem& problem) const {
+  const auto at = static_cast<std::size_t>(problem.type) * 2 + (problem.bias ? 1 : 0);
+  const bool kept = problem.device == Device{} && at < product_rows.size();
+  if (kept)
+    if (const Kernel<Product>* row = product_rows[at].load(std::memory_order_relaxed)) return *row;
   std::vector<std::pair<std::string_view, std::string>> declined;
-  return choose<Product>(problem, machine, forced_kernel(Product::kName), declined);
+  const Kernel<Product>& row =
+      choose<Product>(problem, machine, forced_kernel(Product::kName), declined);
+  if (kept) product_rows[at].store(&row, std::memory_order_relaxed);
+  return row;
 }
 
 // The smallest free block that is large enough, or a new one of exactly this size.

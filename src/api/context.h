@@ -6,6 +6,8 @@
 
 #include <attend/context.h>
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -39,13 +41,14 @@ struct Context::State {
   template <class Operation>
   std::shared_ptr<const Decision<Operation>> plan_for(const typename Operation::Problem& problem);
   std::string_view forced_kernel(std::string_view operation) const noexcept;
-  const Kernel<Product>& product_row(const ProductProblem& problem) const;
+  const Kernel<Product>& product_row(const ProductProblem& problem) const;  // by type and bias
 
-  // Runs every stage of the plan; memory for its workspace is kept for the next call. The function
-  // is the one that was called, for messages.
+  // Runs every stage of the plan; memory for its workspace is kept for the next call. Or, on a
+  // device, launches it into the queue, which nobody else needs. The function is the one that was
+  // called, for messages.
   template <class Operation>
   void execute(const char* function, const Decision<Operation>& decision,
-               const typename Operation::Call& call);
+               const typename Operation::Call& call, Queue* queue = nullptr);
 
   struct Memory {
     std::byte* data = nullptr;
@@ -64,6 +67,9 @@ struct Context::State {
 
   std::mutex mutex;  // of the two below
   WithOperations<PlansOf> plans;
+
+  // By type and bias; null: not asked for yet.
+  mutable std::array<std::atomic<const Kernel<Product>*>, 32> product_rows{};
   std::vector<Memory> free_memory;
 };
 

@@ -2,6 +2,7 @@
 #include "api/context.h"
 
 #include "core/interruption.h"
+#include "core/text.h"
 
 #include <algorithm>
 #include <atomic>
@@ -53,6 +54,25 @@ void on_strands(Context::State& state, int strands, Body& body, Interrupt* inter
   body(0);  // everything, when alone; else whatever the caller's parallel_for left undone
 }
 
+// Puts the call into the queue; what is reported at once is thrown.
+template <class Operation>
+void launch(const char* function, const Decision<Operation>& decision,
+            const typename Operation::Call& call, Queue* queue) {
+  const Device device = decision.problem.device;
+  if (queue == nullptr)
+    throw InvalidArgument(
+        text(function, ": the tensors are on ", device, "; a queue of it must be given"));
+  if (queue->device() != device)
+    throw InvalidArgument(text(function, ": the tensors are on ", device, ", the queue is of ",
+                               queue->device(), "; both must be one device"));
+  const Status status = decision.kernel->launch(decision.problem, call, *queue);
+  if (status.kind == Status::Kind::out_of_memory)
+    throw OutOfMemory(text(function, ": ", device, " has no memory for it: ", status.what));
+  if (!status)
+    throw DeviceError(text(function, ": ", device, " failed: ", status.what,
+                           status.earlier ? " (perhaps in an earlier call)" : ""));
+}
+
 }  // namespace
 
 void Context::parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body) const {
@@ -73,7 +93,8 @@ void Context::parallel_for(std::int64_t n, const std::function<void(std::int64_t
 
 template <class Operation>
 void Context::State::execute(const char* function, const Decision<Operation>& decision,
-                             const typename Operation::Call& call) {
+                             const typename Operation::Call& call, Queue* queue) {
+  if (decision.kernel->launch != nullptr) return launch(function, decision, call, queue);
   struct Lease {  // gives the workspace back, also when a caller's parallel_for throws
     State& state;
     Memory memory;
@@ -92,10 +113,15 @@ void Context::State::execute(const char* function, const Decision<Operation>& de
     interruption.finish(function);
   }
 }
-template void Context::State::execute(const char*, const Decision<Forward>&, const ForwardCall&);
-template void Context::State::execute(const char*, const Decision<Backward>&, const BackwardCall&);
-template void Context::State::execute(const char*, const Decision<Merge>&, const MergeCall&);
-template void Context::State::execute(const char*, const Decision<Inspect>&, const InspectCall&);
-template void Context::State::execute(const char*, const Decision<Weights>&, const WeightsCall&);
+template void Context::State::execute(const char*, const Decision<Forward>&, const ForwardCall&,
+                                      Queue*);
+template void Context::State::execute(const char*, const Decision<Backward>&, const BackwardCall&,
+                                      Queue*);
+template void Context::State::execute(const char*, const Decision<Merge>&, const MergeCall&,
+                                      Queue*);
+template void Context::State::execute(const char*, const Decision<Inspect>&, const InspectCall&,
+                                      Queue*);
+template void Context::State::execute(const char*, const Decision<Weights>&, const WeightsCall&,
+                                      Queue*);
 
 }  // namespace attend

@@ -13,7 +13,7 @@ constexpr const char* kNames[] = {
     "memory of a device",
     "grouped heads",
     "dv other than d",
-    "results of a wider type",
+    "tensors of another type than q",
     "packed queries",
     "packed keys",
     "paged keys",
@@ -26,6 +26,8 @@ constexpr const char* kNames[] = {
     "query offset of each",
     "key offset",
     "mask",
+    "masks of fewer keys",
+    "masks of integers",
     "bias",
     "alibi",
     "sinks",
@@ -43,6 +45,7 @@ constexpr const char* kNames[] = {
     "dbias",
     "dsinks",
     "dalibi",
+    "bias of columns",
     "top keys",
     "key mass",
     "metrics",
@@ -51,7 +54,8 @@ constexpr const char* kNames[] = {
 };
 static_assert(sizeof kNames / sizeof *kNames == kFeatures);
 
-// A member that is not counted here is an option that rows would ignore.
+// Whoever changes one of these has looked at features_of(): a member that asks something of a
+// kernel and is not there is an option that rows ignore.
 static_assert(member_count<Problem>() == 40);
 static_assert(member_count<ForwardProblem>() == 1 + 11);
 static_assert(member_count<BackwardProblem>() == 1 + 11);
@@ -66,6 +70,8 @@ void add_type(Features& f, DType type) {
   f.add(Feature::bf16, type == DType::bf16);
   f.add(Feature::f16, type == DType::f16);
 }
+
+DType usual_lse(DType type) { return type == DType::f64 ? DType::f64 : DType::f32; }
 
 Features common(const Problem& p) {
   Features f;
@@ -85,7 +91,12 @@ Features common(const Problem& p) {
   f.add(Feature::query_offset_each, p.offset_each);
   f.add(Feature::key_offset, p.key_offset);
   f.add(Feature::mask, p.mask);
+  f.add(Feature::short_mask,
+        (p.mask && p.mask_keys < p.k_length) || (p.bias && p.bias_keys < p.k_length));
+  f.add(Feature::integer_mask,
+        (p.mask && p.mask_type != DType::boolean) || (p.blocks && p.blocks_type != DType::boolean));
   f.add(Feature::bias, p.bias);
+  f.add(Feature::other_types, p.bias && p.bias_type != p.type);
   f.add(Feature::alibi, p.alibi);
   f.add(Feature::sinks, p.sinks);
   f.add(Feature::blocks, p.blocks);
@@ -97,8 +108,9 @@ Features common(const Problem& p) {
 
 Features features_of(const ForwardProblem& p) {
   Features f = common(p);
-  f.add(Feature::wider_results, p.out_type != p.type || (p.weights && p.weights_type != p.type) ||
-                                    (p.scores && p.scores_type != p.type));
+  f.add(Feature::other_types, p.out_type != p.type || (p.weights && p.weights_type != p.type) ||
+                                  (p.scores && p.scores_type != p.type) ||
+                                  (p.lse && p.lse_type != usual_lse(p.type)));
   f.add(Feature::lse, p.lse);
   f.add(Feature::weights, p.weights);
   f.add(Feature::scores, p.scores);
@@ -109,7 +121,9 @@ Features features_of(const ForwardProblem& p) {
 
 Features features_of(const BackwardProblem& p) {
   Features f = common(p);
-  f.add(Feature::wider_results, p.out_type != p.type || p.dout_type != p.type);
+  f.add(Feature::other_types, p.out_type != p.type || p.dout_type != p.type ||
+                                  p.lse_type != usual_lse(p.type) ||
+                                  (p.dlse && p.dlse_type != usual_lse(p.type)));
   f.add(Feature::dlse, p.dlse);
   f.add(Feature::dq, p.dq);
   f.add(Feature::dk, p.dk);
@@ -124,7 +138,7 @@ Features features_of(const MergeProblem& p) {
   Features f;
   add_type(f, p.type);
   f.add(Feature::device_memory, p.device != Device{});
-  f.add(Feature::wider_results, p.out_type != p.type);
+  f.add(Feature::other_types, p.out_type != p.type || (p.lse && p.lse_type != usual_lse(p.type)));
   f.add(Feature::lse, p.lse);
   return f;
 }
@@ -139,13 +153,17 @@ Features features_of(const InspectProblem& p) {
   return f;
 }
 
-Features features_of(const WeightsProblem& p) { return common(p); }
+Features features_of(const WeightsProblem& p) {
+  Features f = common(p);
+  f.add(Feature::other_types, p.lse_type != usual_lse(p.type));
+  return f;
+}
 
 Features features_of(const ProductProblem& p) {
   Features f;
   add_type(f, p.type);
   f.add(Feature::device_memory, p.device != Device{});
-  f.add(Feature::bias, p.bias);
+  f.add(Feature::row_bias, p.bias);
   return f;
 }
 

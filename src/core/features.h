@@ -20,7 +20,7 @@ enum class Feature : std::uint8_t {
   device_memory,
   grouped_heads,   // several heads share a key head
   own_value_size,  // dv is not d
-  wider_results,   // of a wider type than q
+  other_types,     // tensors of another type than q, or lse than its own usual one
   packed_queries,
   packed_keys,
   paged_keys,
@@ -34,6 +34,8 @@ enum class Feature : std::uint8_t {
   query_offset_each,
   key_offset,
   mask,
+  short_mask,    // of mask or bias: fewer keys, which hide the rest
+  integer_mask,  // of mask or blocks, instead of bool
   bias,
   alibi,
   sinks,
@@ -53,6 +55,8 @@ enum class Feature : std::uint8_t {
   dbias,
   dsinks,
   dalibi,
+  // What products add
+  row_bias,
   // What inspect writes
   top_keys,
   key_mass,
@@ -102,16 +106,14 @@ std::string names_of(Features features);  // "softcap, paged keys"
 
 inline constexpr Features kHostTypes{Feature::f64, Feature::f32, Feature::bf16, Feature::f16};
 // Every way in which q, k and v may lie.
-inline constexpr Features kLayouts{Feature::grouped_heads, Feature::own_value_size,
-                                   Feature::wider_results, Feature::packed_queries,
-                                   Feature::packed_keys,   Feature::paged_keys,
-                                   Feature::key_lengths};
+inline constexpr Features kLayouts{
+    Feature::grouped_heads, Feature::own_value_size, Feature::other_types, Feature::packed_queries,
+    Feature::packed_keys,   Feature::paged_keys,     Feature::key_lengths};
 // Every way from q . k to a weight.
-inline constexpr Features kScoreOptions{Feature::softcap,      Feature::bias_before_softcap,
-                                        Feature::causal,       Feature::window,
-                                        Feature::query_offset, Feature::query_offset_each,
-                                        Feature::key_offset,   Feature::mask,
-                                        Feature::bias,         Feature::alibi,
-                                        Feature::sinks,        Feature::blocks};
+inline constexpr Features kScoreOptions{
+    Feature::short_mask, Feature::integer_mask, Feature::softcap,      Feature::bias_before_softcap,
+    Feature::causal,     Feature::window,       Feature::query_offset, Feature::query_offset_each,
+    Feature::key_offset, Feature::mask,         Feature::bias,         Feature::alibi,
+    Feature::sinks,      Feature::blocks};
 
 }  // namespace attend

@@ -1,12 +1,14 @@
 // A row of the kernel table. A kernel is told everything and asks nothing: run() reads its
 // arguments only, does not allocate, print or throw, and writes into the caller's buffers. What it
 // cannot do it does not list among the features that it takes, or declines beforehand, in words.
+// On the host a row is tasks; on a device, a launch.
 #pragma once
 
 #include "core/features.h"
 #include "core/interrupt.h"
 #include "core/machine.h"
 #include "core/operation.h"
+#include "core/queue.h"
 
 #include <cstddef>
 #include <string>
@@ -46,15 +48,23 @@ struct Kernel {
   std::string_view name;  // "cpu.neon.forward"
   bool only_if_forced;    // a yardstick, never chosen
   Features takes;         // the planner declines problems with others
-  int stages;             // run one after the other, each with its tasks in parallel
+  int stages = 0;         // run one after the other, each with its tasks in parallel
 
   // Why it cannot do a problem of features that it takes, or empty: no such instructions, numbers
   // beyond its range.
   std::string (*declines)(const Problem&, const Machine&);
-  Tiles (*tiles)(const Problem&, const Machine&);
-  std::int64_t (*tasks)(const Problem&, const Tiles&, int stage);  // index 0 is started first
-  Workspace (*workspace)(const Problem&, const Tiles&);
-  void (*run)(const Problem&, const Tiles&, const Call&, const Task&) noexcept;
+
+  // Tasks
+  Tiles (*tiles)(const Problem&, const Machine&) = nullptr;
+  std::int64_t (*tasks)(const Problem&, const Tiles&, int stage) = nullptr;  // 0 is started first
+  Workspace (*workspace)(const Problem&, const Tiles&) = nullptr;
+  void (*run)(const Problem&, const Tiles&, const Call&, const Task&) noexcept = nullptr;
+
+  // Or a launch. Problem and Call, and what they point to on the host, are gone when it returns:
+  // what the work needs of them goes with it. visited_blocks, memory of the device, is not set to 0
+  // before; q of a call without keys is none. Whatever it takes from the queue it gives back, also
+  // if it fails.
+  Status (*launch)(const Problem&, const Call&, Queue&) noexcept = nullptr;
 };
 
 }  // namespace attend

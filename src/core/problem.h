@@ -1,8 +1,10 @@
 // Problems: what is to be computed, one type for each operation. Sizes, types, options and which
 // tensors take part, complete and checked, and no address: where the tensors live is the Call. Made
-// by api/check.cpp, read by everybody, never changed. Two calls with equal Problems share a Plan.
+// by api/check.cpp (products: by the layers), read by everybody, never changed. Two calls with
+// equal Problems share a Plan.
 //
-// A new member is a new line in features_of() (core/features.cpp), which does not compile before.
+// A new member stops core/features.cpp from compiling, until somebody has looked whether it is a
+// feature.
 #pragma once
 
 #include <attend/options.h>

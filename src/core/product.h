@@ -15,8 +15,9 @@ namespace attend {
 //   c [m, n] = a [m, k] b [k, n] + bias [n]        (the bias may be none)
 //
 // Every element of c is a sum over k in blocks of kSumBlock at multiples of it: each block one
-// ascending chain of multiply-adds, the blocks' sums added in order, the bias last. So its bits
-// depend on its row of a, its column of b, its bias and the instruction set alone.
+// ascending chain of multiply-adds, the blocks' sums added in order, the bias last (the reference's
+// sums are f64). So its bits depend on its row of a, its column of b, its bias and the row of the
+// kernel table alone.
 inline constexpr std::int64_t kSumBlock = 256;
 
 // Where a's rows lie side by side (a_row is 1, a_depth is not), a kernel brings so many of
@@ -85,6 +86,6 @@ struct Kernel<Product> {
   }
 };
 
-inline constexpr Features kTakenByProducts = kHostTypes | Features{Feature::bias};
+inline constexpr Features kTakenByProducts = kHostTypes | Features{Feature::row_bias};
 
 }  // namespace attend

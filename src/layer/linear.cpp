@@ -48,19 +48,23 @@ Linear::Packed& Linear::Packed::operator=(Packed other) noexcept {
 Linear::Packed::~Packed() { delete made_.load(); }
 
 // Where several threads come first at the same time, each packs and one wins. What was made while
-// parameters() was called by another thread is never used; nor is what a row packed that the
-// Context would not choose.
+// parameters() was called by another thread is never used; nor is what another row packed than the
+// Context's. A forced row packs as it goes: its order is of no use to other Contexts.
 const PackedWeights* Linear::Packed::of(const Linear& linear, const Context& context) const {
   if (shared_) return nullptr;
+  const Context::State& state = context.state();
+  const Kernel<Product>& row = state.product_row({.device = {},
+                                                  .type = linear.dtype(),
+                                                  .n = linear.out(),
+                                                  .k = linear.in(),
+                                                  .bias = static_cast<bool>(linear.bias_)});
   const PackedWeights* made = made_.load(std::memory_order_acquire);
-  if (made == nullptr) {
-    const ConstTensorView b = linear.weight_.view().permute({1, 0});
-    auto mine = std::make_unique<const PackedWeights>(
-        packed(b, product_row(b, static_cast<bool>(linear.bias_), context),
-               context.state().forced_kernel(Product::kName)));
+  if (made == nullptr && state.forced_kernel(Product::kName).empty()) {
+    auto mine =
+        std::make_unique<const PackedWeights>(packed(linear.weight_.view().permute({1, 0}), row));
     if (made_.compare_exchange_strong(made, mine.get())) made = mine.release();
   }
-  return made->forced == context.state().forced_kernel(Product::kName) ? made : nullptr;
+  return made != nullptr && made->row == &row ? made : nullptr;
 }
 
 // ---- forward and backward ----------------------------------------------------------------------

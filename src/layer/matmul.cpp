@@ -146,7 +146,7 @@ class Prepared {
 };
 
 // How a product is cut into tasks. No bit depends on it.
-struct TasksOf {
+struct Division {
   std::int64_t rows, columns;  // of a task
   std::int64_t down, across;   // tasks
 
@@ -154,7 +154,7 @@ struct TasksOf {
   // pack b more than once, for a part of a serves the more columns the wider the task; then by
   // columns.
   template <class T>
-  TasksOf(const Matrices<T>& p, const MatrixFunctions<T>& kernel, std::int64_t wanted) {
+  Division(const Matrices<T>& p, const MatrixFunctions<T>& kernel, std::int64_t wanted) {
     const auto parts = [](std::int64_t of, std::int64_t size) { return (of + size - 1) / size; };
     const std::int64_t most = p.a_depth == 1 ? kTaskRows : kAcrossRows<T>;
     const std::int64_t panels = parts(p.n, kernel.columns);
@@ -175,7 +175,7 @@ struct TasksOf {
 template <class T>
 void multiply(std::span<const Multiplication> list, Context& context) {
   std::vector<Prepared<T>> products;
-  std::vector<TasksOf> divisions;
+  std::vector<Division> divisions;
   products.reserve(list.size());
   const auto count = static_cast<std::int64_t>(list.size());
   const std::int64_t wanted =
@@ -210,7 +210,7 @@ void multiply(std::span<const Multiplication> list, Context& context) {
     std::size_t n = 0;
     for (; task >= divisions[n].tasks(); ++n) task -= divisions[n].tasks();
     const Matrices<T>& p = products[n].product();
-    const TasksOf& d = divisions[n];
+    const Division& d = divisions[n];
     const std::int64_t row = task / d.across * d.rows, column = task % d.across * d.columns;
     // Alone, the tasks that this thread runs are somebody else's, who would stop them unnoticed.
     products[n].row().run(
@@ -228,8 +228,7 @@ auto with_sum_type(DType type, Use use) {
 
 }  // namespace
 
-PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row,
-                     std::string_view forced) {
+PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row) {
   return with_sum_type(b.dtype(), [&]<class T>(T) {
     const MatrixFunctions<T>& functions = row.of<T>();
     const Operand<T> from(b);
@@ -241,7 +240,7 @@ PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row,
     Tensor made =
         Tensor::uninitialized({functions.packed_size(product.n, product.k)}, dtype_of<T>());
     functions.pack(product, {0, product.k, 0, product.n}, made.data<T>());
-    return PackedWeights{&row, forced.empty() ? forced : row.name, std::move(made)};
+    return PackedWeights{&row, std::move(made)};
   });
 }
 

@@ -27,11 +27,9 @@ struct Multiplication {
 // no other can take the place of.
 struct PackedWeights {
   const Kernel<Product>* row;
-  std::string_view forced;  // the row's name, if it was: Contexts that force nothing choose alike
   Tensor data;
 };
-PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row,
-                     std::string_view forced = {});
+PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row);
 
 // The row for products with this b.
 const Kernel<Product>& product_row(const ConstTensorView& b, bool bias, const Context& context);

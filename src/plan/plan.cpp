@@ -67,6 +67,9 @@ const Kernel<Operation>& find(std::string_view name, Table<Operation> table) {
 template <class Operation>
 std::string why_not(const Kernel<Operation>& kernel, const typename Operation::Problem& problem,
                     const Features& features, const Machine& machine) {
+  if constexpr (requires { kernel.launch; })
+    if (kernel.launch != nullptr && problem.device == Device{})
+      return "launches on a device, the tensors are in host memory";
   const Features others = features - kernel.takes;
   if (others.has(Feature::device_memory))
     return text("reads host memory, the tensors are on ", problem.device);
@@ -108,6 +111,7 @@ Decision<Operation> decide(const typename Operation::Problem& problem, const Mac
   decision.forced = !forced.empty();
   decision.kernel = &choose<Operation>(problem, machine, forced, decision.declined, table);
   const Kernel<Operation>& kernel = *decision.kernel;
+  if (kernel.launch != nullptr) return decision;  // the rest is the device's
   decision.tiles = kernel.tiles(problem, machine);
   decision.tiles.threads = threads;
   for (int stage = 0; stage < kernel.stages; ++stage)
@@ -235,6 +239,7 @@ std::string describe(const Decision<Operation>& d) {
   std::string s = text("problem    ", describe(d.problem), "\nkernel     ", d.kernel->name,
                        d.forced ? " (forced)" : "", "\n");
   for (const auto& [name, reason] : d.declined) s += text("declined   ", name, ": ", reason, "\n");
+  if (d.kernel->launch != nullptr) return s + "launched   into a queue of the device\n";
   s += text("tiles      ", d.tiles.queries, " queries x ", d.tiles.keys, " keys\ntasks      ");
   for (std::size_t stage = 0; stage < d.tasks.size(); ++stage)
     s += text(stage > 0 ? " then " : "", d.tasks[stage]);

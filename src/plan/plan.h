@@ -17,9 +17,21 @@ using Table = std::span<const Kernel<Operation>* const>;
 // The rows of an operation, the best first; the reference is the last that may be chosen.
 template <class Operation>
 Table<Operation> kernel_table() noexcept;
+template <>
+Table<Forward> kernel_table<Forward>() noexcept;
+template <>
+Table<Backward> kernel_table<Backward>() noexcept;
+template <>
+Table<Merge> kernel_table<Merge>() noexcept;
+template <>
+Table<Inspect> kernel_table<Inspect>() noexcept;
+template <>
+Table<Weights> kernel_table<Weights>() noexcept;
+template <>
+Table<Product> kernel_table<Product>() noexcept;
 
 // What is decided, whatever the operation.
-struct Division {
+struct Outcome {
   bool forced = false;
   std::vector<std::pair<std::string_view, std::string>> declined;  // kernel, reason
   Tiles tiles;
@@ -31,7 +43,7 @@ struct Division {
 
 // A finished decision.
 template <class Operation>
-struct Decision : Division {
+struct Decision : Outcome {
   typename Operation::Problem problem;
   const Kernel<Operation>* kernel = nullptr;
 };

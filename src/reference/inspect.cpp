@@ -158,7 +158,10 @@ void inspect(const InspectProblem& p, const Tiles&, const InspectCall& call,
   }
 }
 
-std::string declines_nothing(const InspectProblem&, const Machine&) { return {}; }
+template <class Problem>
+std::string declines(const Problem&, const Machine&) {
+  return {};
+}
 
 Tiles inspect_tiles(const InspectProblem& p, const Machine&) { return {p.q_length, 1}; }
 
@@ -209,8 +212,6 @@ void weights(const WeightsProblem& p, const Tiles& tiles, const WeightsCall& cal
   }
 }
 
-std::string declines_no_window(const WeightsProblem&, const Machine&) { return {}; }
-
 Tiles weights_tiles(const WeightsProblem&, const Machine&) {
   return {.queries = kRowsPerTask, .keys = 1};
 }
@@ -235,7 +236,7 @@ extern constinit const Kernel<Inspect> kReferenceInspect{
              Features{Feature::top_keys, Feature::key_mass, Feature::metrics, Feature::tokens,
                       Feature::map},
     .stages = 1,
-    .declines = declines_nothing,
+    .declines = declines,
     .tiles = inspect_tiles,
     .tasks = inspect_tasks,
     .workspace = inspect_workspace,
@@ -247,7 +248,7 @@ extern constinit const Kernel<Weights> kReferenceWeights{
     .only_if_forced = false,
     .takes = kHostTypes | kLayouts | kScoreOptions,
     .stages = 1,
-    .declines = declines_no_window,
+    .declines = declines,
     .tiles = weights_tiles,
     .tasks = weights_tasks,
     .workspace = weights_workspace,

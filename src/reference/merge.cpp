@@ -68,7 +68,7 @@ Workspace workspace(const MergeProblem& p, const Tiles&) {
 extern constinit const Kernel<Merge> kReferenceMerge{
     .name = "reference.merge",
     .only_if_forced = false,
-    .takes = kHostTypes | Features{Feature::wider_results, Feature::lse},
+    .takes = kHostTypes | Features{Feature::other_types, Feature::lse},
     .stages = 1,
     .declines = declines,
     .tiles = tiles,

@@ -1,4 +1,5 @@
-// Products of matrices, element by element: sums in f64, rounded once. b is kept by columns.
+// Products of matrices, element by element: sums in f64, rounded to the type of the others' sums
+// (f32 or f64). b is kept by columns.
 #include "core/product.h"
 
 namespace attend {

@@ -23,6 +23,7 @@ std::vector<ErrorCase> overlap_errors();     // what is written shares memory
 std::vector<ErrorCase> partial_errors();     // partial states
 std::vector<ErrorCase> statistics_errors();  // inspect, weights_of
 std::vector<ErrorCase> tensor_errors();      // Shape, views, Tensor
+std::vector<ErrorCase> launch_errors();      // what devices report
 std::vector<ErrorCase> planning_errors();    // Context, Plan, kernels that decline, workspaces
 std::vector<ErrorCase> no_memory_errors();   // any other memory
 

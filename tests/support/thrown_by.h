@@ -18,6 +18,7 @@ std::string thrown_by(Call&& call) {
     const char* name = is(typeid(InvalidArgument)) ? "InvalidArgument"
                        : is(typeid(Unsupported))   ? "Unsupported"
                        : is(typeid(OutOfMemory))   ? "OutOfMemory"
+                       : is(typeid(DeviceError))   ? "DeviceError"
                        : is(typeid(Interrupted))   ? "Interrupted"
                                                    : "another attend::Error";
     return std::string(name) + ": " + error.what();

@@ -1,0 +1,145 @@
+// A device that is none: queues whose work is done when somebody waits, memory that is overwritten
+// when it is free again, and errors on demand. It holds the seam that rows for devices have.
+#pragma once
+
+#include "plan/plan.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <utility>
+
+namespace attend::test {
+
+inline constexpr Device kFakeDevice{Device::Kind::cuda, 0};
+
+class FakeQueue : public Queue {
+ public:
+  using Work = std::function<Status()>;
+
+  ~FakeQueue() override {
+    while (!free_.empty()) std::free(free_.extract(free_.begin()).mapped());
+    for (const auto& [memory, bytes] : taken_) std::free(memory);
+  }
+
+  Device device() const noexcept override { return device_; }
+
+  void* take(std::size_t bytes) noexcept override {
+    if (exhausted) return nullptr;
+    void* memory = nullptr;
+    if (const auto found = free_.find(bytes); found != free_.end())
+      memory = free_.extract(found).mapped();
+    else memory = std::malloc(bytes);
+    if (memory != nullptr) taken_[memory] = bytes;
+    return memory;
+  }
+
+  // Work that comes later may have it at once: it is done after all work so far.
+  void give(void* memory, std::size_t bytes) noexcept override {
+    wrong_gifts += taken_.count(memory) != 1 || taken_[memory] != bytes;
+    taken_.erase(memory);
+    free_.emplace(bytes, memory);
+    put([memory, bytes] {
+      std::memset(memory, 0xFF, bytes);  // NaN
+      return Status{};
+    });
+  }
+
+  void put(Work work) { work_.push_back(std::move(work)); }
+
+  // Does all that was put in; the first failure is the last thing that happens.
+  Status wait() {
+    while (!work_.empty() && failed_) {
+      Work next = std::move(work_.front());
+      work_.pop_front();
+      failed_ = next();
+    }
+    work_.clear();
+    return failed_;
+  }
+  // What a launch finds: a failure from before.
+  Status state() const {
+    Status found = failed_;
+    found.earlier = !failed_;
+    return found;
+  }
+
+  std::size_t in_use() const { return taken_.size(); }
+  std::size_t waiting() const { return work_.size(); }
+
+  bool exhausted = false;
+  bool refuses = false;  // the next launch
+  int wrong_gifts = 0;
+  Device device_ = kFakeDevice;
+
+ private:
+  std::deque<Work> work_;
+  std::map<void*, std::size_t> taken_;
+  std::multimap<std::size_t, void*> free_;
+  Status failed_;
+};
+
+// ---- A row that launches -----------------------------------------------------------------------
+
+inline const Kernel<Forward>& reference_row() {
+  for (const Kernel<Forward>* kernel : kernel_table<Forward>())
+    if (kernel->name == "reference.forward") return *kernel;
+  std::abort();
+}
+
+// Two pieces of work: q is copied into memory of the queue, then the reference reads it there. That
+// memory must be left alone between them; `early` gives it back too soon, as a call would that
+// frees its workspace when it returns.
+template <bool early>
+Status launch_reference(const ForwardProblem& problem, const ForwardCall& call,
+                        Queue& queue) noexcept {
+  auto& fake = static_cast<FakeQueue&>(queue);
+  if (const Status before = fake.state(); !before) return before;
+  const Kernel<Forward>& row = reference_row();
+  const Tiles tiles = row.tiles(problem, {});
+  const auto count =
+      static_cast<std::size_t>(problem.batch * problem.heads * problem.q_length * problem.d);
+  const std::size_t scratch = row.workspace(problem, tiles).per_strand;
+  const std::size_t bytes = scratch + count * sizeof(float);
+  auto* const memory = static_cast<std::byte*>(queue.take(bytes));
+  if (memory == nullptr) return {Status::Kind::out_of_memory, "none is left"};
+  if (std::exchange(fake.refuses, false)) {
+    queue.give(memory, bytes);
+    return {Status::Kind::failed, "too much shared memory"};
+  }
+  ForwardCall moved = call;
+  moved.q.data = memory + scratch;
+  fake.put([=] {  // by value: the caller's Problem and Call are gone
+    std::memcpy(memory + scratch, call.q.data, count * sizeof(float));  // contiguous
+    return Status{};
+  });
+  if (early) queue.give(memory, bytes);
+  fake.put([=, &row] {
+    for (std::int64_t n = 0; n < row.tasks(problem, tiles, 0); ++n)
+      row.run(problem, tiles, moved, {.index = n, .scratch = memory});
+    return Status{};
+  });
+  if (!early) queue.give(memory, bytes);
+  return {};
+}
+
+template <bool early>
+inline const Kernel<Forward> kFakeForward{
+    .name = "fake.forward",
+    .only_if_forced = false,
+    .takes = Features{Feature::f32, Feature::device_memory, Feature::causal, Feature::grouped_heads,
+                      Feature::own_value_size},
+    .declines = [](const ForwardProblem&, const Machine&) { return std::string(); },
+    .launch = launch_reference<early>,
+};
+
+// By a table of that row, and the reference behind it.
+template <bool early = false>
+Decision<Forward> fake_plan(const ForwardProblem& problem) {
+  const Kernel<Forward>* const table[] = {&kFakeForward<early>, &reference_row()};
+  return decide<Forward>(problem, this_machine(), 1, "", table);
+}
+
+}  // namespace attend::test
