@@ -300,10 +300,13 @@ TEST(Properties, p24_any_scale_and_softcap_that_is_accepted_gives_the_truth) {
       Trial trial = make_trial({.type = type, .q_length = 3, .k_length = 9, .dv = 5});
       trial.plain.scale = f.scale;
       trial.plain.softcap = f.softcap;
-      for (const auto& [tensor, factor] : {std::pair{&trial.q, f.q}, std::pair{&trial.k, f.k}})
-        cases::for_each_index(tensor->shape(), [&](const Shape& index) {
-          set_value(*tensor, index, factor * value_at(*tensor, index));
+      const auto multiply = [](Tensor& tensor, double factor) {
+        cases::for_each_index(tensor.shape(), [&](const Shape& index) {
+          set_value(tensor, index, factor * value_at(tensor, index));
         });
+      };
+      multiply(trial.q, f.q);
+      multiply(trial.k, f.k);
       const Results<double> truth = oracle::truth<double>(Reader(trial.arguments()));
       const double error =
           8 * unit_roundoff(type) + (type == DType::f64 ? 1e-12 : 1e-5) * largest_of(truth.out);
