@@ -55,7 +55,7 @@ class ATTEND_API Linear {
   // A packed copy of the weights, in the order in which the product reads them. The first forward
   // pass makes it. It is used as long as only this object can have written the weights: they were
   // never shared, and parameters() was never called for writing; and in Contexts that choose the
-  // kernel that packed them. After that every forward pass packs them again, with the same bits;
+  // kernel that packed them. Otherwise every forward pass packs them again, with the same bits;
   // with few rows of x that takes longer.
   class ATTEND_API Packed {
    public:

@@ -46,7 +46,7 @@ void Checker::inspect(const InspectOptions& options, Request<Inspect>& request) 
   if (p.metrics) p.local_width = options.local_width;
   if (options.tokens) request.call.tokens = tokens(options.tokens);
   p.tokens = p.metrics && options.tokens;
-  p.lse_type = p.type == DType::f64 ? DType::f64 : DType::f32;
+  p.lse_type = statistic_type(p.type);
 }
 
 Strided Checker::tokens(const ConstTensorView& view) {

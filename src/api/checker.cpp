@@ -81,7 +81,7 @@ void Checker::type_is_statistic(std::string_view name, DType found) const {
 
 Strided Checker::per_head(std::string_view name, const ConstTensorView& view) {
   Strided t = read(name, view);
-  type_is(name, view.dtype(), {p_.type == DType::f64 ? DType::f64 : DType::f32});
+  type_is(name, view.dtype(), {statistic_type(p_.type)});
   shape_is(name, view, {p_.heads});
   t.stride = {0, view.strides()[0], 0, 0};
   return t;

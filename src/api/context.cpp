@@ -91,21 +91,13 @@ int thread_count(int asked) {
   return number;
 }
 
-// Every row as "forward:cpu.neon.forward".
-std::vector<std::string> all_rows() {
-  std::vector<std::string> rows;
-  for_each_operation([&]<class Operation>(Operation) {
-    for (const Kernel<Operation>* kernel : kernel_table<Operation>())
-      rows.push_back(text(Operation::kName, ":", kernel->name));
-  });
-  return rows;
-}
-
 // "forward:reference.forward,backward:..." as a list; `source` is where it was written.
 std::vector<std::pair<std::string, std::string>> parse_kernels(std::string_view source,
                                                                std::string_view list) {
   std::vector<std::pair<std::string, std::string>> forced;
-  const std::vector<std::string> rows = all_rows();
+  std::vector<std::string> rows;
+  for (const KernelInfo& kernel : Context::kernels())
+    rows.push_back(kernel.operation + ":" + kernel.name);
   while (!list.empty()) {
     const std::string_view entry = list.substr(0, list.find(','));
     list.remove_prefix(std::min(list.size(), entry.size() + 1));
@@ -190,14 +182,14 @@ template std::shared_ptr<const Decision<Weights>> Context::State::plan_for<Weigh
     const WeightsProblem&);
 
 const Kernel<Product>& Context::State::product_row(const ProductProblem& problem) const {
-  const auto at = static_cast<std::size_t>(problem.type) * 2 + (problem.bias ? 1 : 0);
-  const bool kept = problem.device == Device{} && at < product_rows.size();
-  if (kept)
-    if (const Kernel<Product>* row = product_rows[at].load(std::memory_order_relaxed)) return *row;
+  auto& kept = product_rows[static_cast<std::size_t>(problem.type)][problem.bias ? 1 : 0];
+  const bool host = problem.device == Device{};
+  if (const Kernel<Product>* row = host ? kept.load(std::memory_order_relaxed) : nullptr)
+    return *row;
   std::vector<std::pair<std::string_view, std::string>> declined;
   const Kernel<Product>& row =
       choose<Product>(problem, machine, forced_kernel(Product::kName), declined);
-  if (kept) product_rows[at].store(&row, std::memory_order_relaxed);
+  if (host) kept.store(&row, std::memory_order_relaxed);
   return row;
 }
 

@@ -33,6 +33,8 @@ struct Plans {
 template <class... Operations>
 using PlansOf = std::tuple<Plans<Operations>...>;
 
+inline constexpr std::size_t kTypes = static_cast<std::size_t>(DType::boolean) + 1;
+
 struct Context::State {
   explicit State(const ContextOptions& options);
   ~State();
@@ -41,7 +43,7 @@ struct Context::State {
   template <class Operation>
   std::shared_ptr<const Decision<Operation>> plan_for(const typename Operation::Problem& problem);
   std::string_view forced_kernel(std::string_view operation) const noexcept;
-  const Kernel<Product>& product_row(const ProductProblem& problem) const;  // by type and bias
+  const Kernel<Product>& product_row(const ProductProblem& problem) const;
 
   // Runs every stage of the plan; memory for its workspace is kept for the next call. Or, on a
   // device, launches it into the queue, which nobody else needs. The function is the one that was
@@ -67,10 +69,10 @@ struct Context::State {
 
   std::mutex mutex;  // of the two below
   WithOperations<PlansOf> plans;
-
-  // By type and bias; null: not asked for yet.
-  mutable std::array<std::atomic<const Kernel<Product>*>, 32> product_rows{};
   std::vector<Memory> free_memory;
+
+  // Of host tensors, by type and bias; null: not asked for yet.
+  mutable std::array<std::array<std::atomic<const Kernel<Product>*>, 2>, kTypes> product_rows{};
 };
 
 }  // namespace attend

@@ -181,8 +181,8 @@ Tensor weights_of(const ConstTensorView& q, const ConstTensorView& k, const Cons
   return reporting("weights_of", [&] {
     auto request = check(WindowArguments{q, k, lse, window, options});
     const auto plan = context.state().plan_for<Weights>(request.problem);
-    Tensor weights = Tensor::uninitialized({window.queries, window.keys},
-                                           q.dtype() == DType::f64 ? DType::f64 : DType::f32);
+    Tensor weights =
+        Tensor::uninitialized({window.queries, window.keys}, statistic_type(q.dtype()));
     request.call.weights = strided(weights);
     context.state().execute("weights_of", *plan, request.call);
     return weights;

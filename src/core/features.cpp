@@ -62,7 +62,7 @@ static_assert(member_count<BackwardProblem>() == 1 + 11);
 static_assert(member_count<MergeProblem>() == 10);
 static_assert(member_count<InspectProblem>() == 1 + 8);
 static_assert(member_count<WeightsProblem>() == 1 + 3);
-static_assert(member_count<ProductProblem>() == 5);
+static_assert(member_count<ProductProblem>() == 3);
 
 void add_type(Features& f, DType type) {
   f.add(Feature::f64, type == DType::f64);
@@ -70,8 +70,6 @@ void add_type(Features& f, DType type) {
   f.add(Feature::bf16, type == DType::bf16);
   f.add(Feature::f16, type == DType::f16);
 }
-
-DType usual_lse(DType type) { return type == DType::f64 ? DType::f64 : DType::f32; }
 
 Features common(const Problem& p) {
   Features f;
@@ -110,7 +108,7 @@ Features features_of(const ForwardProblem& p) {
   Features f = common(p);
   f.add(Feature::other_types, p.out_type != p.type || (p.weights && p.weights_type != p.type) ||
                                   (p.scores && p.scores_type != p.type) ||
-                                  (p.lse && p.lse_type != usual_lse(p.type)));
+                                  (p.lse && p.lse_type != statistic_type(p.type)));
   f.add(Feature::lse, p.lse);
   f.add(Feature::weights, p.weights);
   f.add(Feature::scores, p.scores);
@@ -122,8 +120,8 @@ Features features_of(const ForwardProblem& p) {
 Features features_of(const BackwardProblem& p) {
   Features f = common(p);
   f.add(Feature::other_types, p.out_type != p.type || p.dout_type != p.type ||
-                                  p.lse_type != usual_lse(p.type) ||
-                                  (p.dlse && p.dlse_type != usual_lse(p.type)));
+                                  p.lse_type != statistic_type(p.type) ||
+                                  (p.dlse && p.dlse_type != statistic_type(p.type)));
   f.add(Feature::dlse, p.dlse);
   f.add(Feature::dq, p.dq);
   f.add(Feature::dk, p.dk);
@@ -138,7 +136,8 @@ Features features_of(const MergeProblem& p) {
   Features f;
   add_type(f, p.type);
   f.add(Feature::device_memory, p.device != Device{});
-  f.add(Feature::other_types, p.out_type != p.type || (p.lse && p.lse_type != usual_lse(p.type)));
+  f.add(Feature::other_types,
+        p.out_type != p.type || (p.lse && p.lse_type != statistic_type(p.type)));
   f.add(Feature::lse, p.lse);
   return f;
 }
@@ -155,7 +154,7 @@ Features features_of(const InspectProblem& p) {
 
 Features features_of(const WeightsProblem& p) {
   Features f = common(p);
-  f.add(Feature::other_types, p.lse_type != usual_lse(p.type));
+  f.add(Feature::other_types, p.lse_type != statistic_type(p.type));
   return f;
 }
 

@@ -20,6 +20,11 @@ enum class KeyAddressing : std::uint8_t {
   paged,   // k[block_table[b, j / page_size], h, j % page_size]
 };
 
+// Of lse and other statistics of tensors of this type, unless they are asked for in another.
+inline DType statistic_type(DType type) noexcept {
+  return type == DType::f64 ? DType::f64 : DType::f32;
+}
+
 // What all operations on q and k share.
 struct Problem {
   bool packed_queries = false;  // query i lives in q[0, h, cu_seqlens_q[b] + i], else q[b, h, i]
@@ -106,11 +111,10 @@ struct InspectProblem : Problem {
   }
 };
 
-// c = a b + bias, of matrices: what is known of it when b is packed.
+// c = a b + bias, of matrices. No sizes: the row is chosen by these alone, once.
 struct ProductProblem {
   Device device;
-  DType type = DType::f32;    // of a, b and c; sums are f32, of f64 tensors f64
-  std::int64_t n = 0, k = 0;  // b is [k, n]
+  DType type = DType::f32;  // of a, b and c; sums are f32, of f64 tensors f64
   bool bias = false;
 
   friend bool operator==(const ProductProblem&, const ProductProblem&) = default;

@@ -66,8 +66,8 @@ struct MatrixFunctions {
 };
 
 // A row of the kernel table for products: not tasks, which the layers cut themselves, but what they
-// are made of. It is chosen for the weights, b, by their type and size: how many rows a has changes
-// nothing, and weights that are kept packed keep their row.
+// are made of. It is chosen by the type: sizes change nothing, and weights that are kept packed
+// keep their row.
 template <>
 struct Kernel<Product> {
   using Problem = ProductProblem;

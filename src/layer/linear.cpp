@@ -53,11 +53,8 @@ Linear::Packed::~Packed() { delete made_.load(); }
 const PackedWeights* Linear::Packed::of(const Linear& linear, const Context& context) const {
   if (shared_) return nullptr;
   const Context::State& state = context.state();
-  const Kernel<Product>& row = state.product_row({.device = {},
-                                                  .type = linear.dtype(),
-                                                  .n = linear.out(),
-                                                  .k = linear.in(),
-                                                  .bias = static_cast<bool>(linear.bias_)});
+  const Kernel<Product>& row = state.product_row(
+      {.device = {}, .type = linear.dtype(), .bias = static_cast<bool>(linear.bias_)});
   const PackedWeights* made = made_.load(std::memory_order_acquire);
   if (made == nullptr && state.forced_kernel(Product::kName).empty()) {
     auto mine =

@@ -3,6 +3,7 @@
 #include <attend/multi_head_attention.h>
 
 #include "api/lease.h"
+#include "core/problem.h"
 #include "core/text.h"
 #include "layer/check.h"
 #include "layer/elementwise.h"
@@ -71,8 +72,6 @@ Tensor like(const Tensor& tensor) { return Tensor::uninitialized(tensor.shape(),
 Tensor like(const ConstTensorView& view) {
   return view ? Tensor::uninitialized(view.shape(), view.dtype()) : Tensor();
 }
-
-DType statistic_of(DType type) { return type == DType::f64 ? DType::f64 : DType::f32; }
 
 }  // namespace
 
@@ -319,7 +318,7 @@ std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::train(
         .k = {},
         .v = {},
         .concat = {},
-        .lse = Tensor::uninitialized({q.size(0), q.size(1), q.size(2)}, statistic_of(o.type)),
+        .lse = Tensor::uninitialized({q.size(0), q.size(1), q.size(2)}, statistic_type(o.type)),
         .options = SavedOptions(options)};
     const ConstTensorView k = by_heads(p.k.view(), o.key_heads),
                           v = by_heads(p.v.view(), o.key_heads);

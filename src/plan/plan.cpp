@@ -143,8 +143,6 @@ class Line {
   std::string line_;
 };
 
-DType statistic(DType type) { return type == DType::f64 ? DType::f64 : DType::f32; }
-
 // What all problems have; `out` is the type of what is written.
 Line line_of(std::string_view operation, const Problem& p, DType out) {
   Line s(operation, " ", p.type, out == p.type ? std::string() : text(" to ", out), ", q ",
@@ -182,7 +180,7 @@ Line line_of(std::string_view operation, const Problem& p, DType out) {
 std::string describe(const ForwardProblem& p) {
   constexpr const char* kStages[] = {"raw", "softcapped", "masked"};
   Line s = line_of(Forward::kName, p, p.out_type);
-  s.add(p.lse, "lse", unusual(p.lse_type, statistic(p.type)));
+  s.add(p.lse, "lse", unusual(p.lse_type, statistic_type(p.type)));
   s.add(p.weights, "weights", unusual(p.weights_type, p.type));
   s.add(p.scores, kStages[static_cast<int>(p.stage)], " scores", unusual(p.scores_type, p.type));
   s.add(p.visited_blocks, "visited blocks");
@@ -193,9 +191,9 @@ std::string describe(const ForwardProblem& p) {
 
 std::string describe(const BackwardProblem& p) {
   Line s = line_of(Backward::kName, p, p.out_type);
-  s.add(p.lse_type != statistic(p.type), "lse ", p.lse_type);
+  s.add(p.lse_type != statistic_type(p.type), "lse ", p.lse_type);
   s.add(p.dout_type != p.type, "dout ", p.dout_type);
-  s.add(p.dlse, "dlse", unusual(p.dlse_type, statistic(p.type)));
+  s.add(p.dlse, "dlse", unusual(p.dlse_type, statistic_type(p.type)));
   s.add(p.dq, "dq");
   s.add(p.dk, "dk");
   s.add(p.dv_gradient, "dv");
@@ -228,7 +226,7 @@ std::string describe(const WeightsProblem& p) {
 }
 
 std::string describe(const ProductProblem& p) {
-  Line s(Product::kName, " ", p.type, ", b ", Shape{p.k, p.n});
+  Line s(Product::kName, " ", p.type);
   s.add(p.bias, "bias");
   s.add(p.device != Device{}, "on ", p.device);
   return std::move(s).line();

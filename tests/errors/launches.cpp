@@ -25,7 +25,7 @@ std::vector<ErrorCase> launch_errors() {
       {"queue_of_another_device",
        [] {
          FakeQueue queue;
-         queue.device_ = {Device::Kind::cuda, 1};
+         queue.own_device = {Device::Kind::cuda, 1};
          launch(&queue);
        },
        "attention: the tensors are on cuda:0, the queue is of cuda:1; both must be one device"},

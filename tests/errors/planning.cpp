@@ -5,6 +5,7 @@
 #include "cpu/declines.h"
 #include "plan/plan.h"
 #include "support/environment.h"
+#include "support/fake_device.h"
 
 #include <gtest/gtest.h>
 
@@ -16,12 +17,6 @@ namespace {
 constexpr Device kCuda{Device::Kind::cuda, 0};
 constexpr const char* kReference =
     "forward:reference.forward,backward:reference.backward,merge:reference.merge";
-
-const Kernel<Forward>* row(std::string_view name) {
-  for (const Kernel<Forward>* kernel : kernel_table<Forward>())
-    if (kernel->name == name) return kernel;
-  return nullptr;
-}
 
 // Every row of the kernel table, as messages list them.
 std::string rows(std::string_view operation = {}) {
@@ -87,7 +82,7 @@ std::vector<ErrorCase> kernels_that_decline() {
        [] {
          Arguments a;
          a.move_to(kCuda);
-         const Kernel<Forward>* const table[] = {row("reference.forward")};
+         const Kernel<Forward>* const table[] = {&reference_row()};
          const ForwardArguments arguments{a.q, a.k, a.v, a.out, a.options, a.outputs};
          decide<Forward>(check(arguments).problem, this_machine(), 1, "", table);
        },

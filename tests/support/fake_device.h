@@ -24,7 +24,7 @@ class FakeQueue : public Queue {
     for (const auto& [memory, bytes] : taken_) std::free(memory);
   }
 
-  Device device() const noexcept override { return device_; }
+  Device device() const noexcept override { return own_device; }
 
   void* take(std::size_t bytes) noexcept override {
     if (exhausted) return nullptr;
@@ -72,7 +72,7 @@ class FakeQueue : public Queue {
   bool exhausted = false;
   bool refuses = false;  // the next launch
   int wrong_gifts = 0;
-  Device device_ = kFakeDevice;
+  Device own_device = kFakeDevice;
 
  private:
   std::deque<Work> work_;

@@ -10,6 +10,7 @@
 #include "head.h"
 #include "philox.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
