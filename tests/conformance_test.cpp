@@ -2,11 +2,13 @@
 // and as statistics?
 //
 //   conformance_test --case='type=f32 batch=2 ...'   that case alone, with all kernels
-//   conformance_test --reduced                       the reduced table, for slow machines
+//   conformance_test --reduced                       the reduced table, for slow machines; so
+//                                                    under a sanitizer, too
 #include "cases/cases.h"
 #include "cases/oracle/philox.h"
 #include "core/machine.h"
 #include "support/examination.h"
+#include "support/sanitized.h"
 
 #include <gtest/gtest.h>
 
@@ -17,7 +19,7 @@
 namespace attend::test {
 namespace {
 
-bool reduced = false;
+bool reduced = kSanitized;
 
 // What happened, by kernel and type.
 struct Tally {

@@ -2,6 +2,7 @@
 // enough that every option meets every other one sooner or later.
 #include "dice.h"
 #include "property_trial.h"
+#include "sanitized.h"
 
 #include <gtest/gtest.h>
 
@@ -73,6 +74,7 @@ void roll_options(Dice& dice, cases::Case& c) {
 
 std::vector<cases::Case> cases_of(int first_seed, int count, const Adapt& adapt) {
   if (const char* line = std::getenv("ATTEND_CASE")) return {cases::parse(line)};
+  if (kSanitized) count = (count + 3) / 4;
   static std::map<int, std::uint64_t> rounds;  // a test that is repeated draws new cases
   const std::uint64_t first =
       static_cast<std::uint64_t>(first_seed) + rounds[first_seed]++ * 1000000;
