@@ -211,7 +211,8 @@ TEST(Decide, a_workspace_that_overflows_is_the_largest_number) {
   EXPECT_EQ(decide<Forward>(small_problem(), kMachine, 1, "", Rows{&full}).workspace_bytes, most);
 }
 
-// A row is tasks, or a launch on a device; of products, functions for both types of sums.
+// A row is tasks, or a launch on a device; of products, functions for both types of sums; of rows
+// of features, one function.
 TEST(Decide, the_table_is_sound) {
   std::set<std::string_view> names;
   for_each_operation([&]<class Operation>(Operation) {
@@ -225,6 +226,8 @@ TEST(Decide, the_table_is_sound) {
         EXPECT_GT(std::min({kernel->f32.columns, kernel->f32.rows, kernel->f64.columns,
                             kernel->f64.rows}),
                   0);
+      } else if constexpr (!requires { kernel->stages; }) {
+        EXPECT_NE(kernel->run, nullptr);
       } else if (kernel->launch != nullptr) {
         EXPECT_EQ(kernel->stages, 0);
         EXPECT_FALSE(kernel->tiles || kernel->tasks || kernel->workspace || kernel->run);
@@ -283,7 +286,12 @@ TEST(Features, the_reference_takes_what_any_row_takes) {
       {"inspect", both | Features{Feature::top_keys, Feature::key_mass, Feature::metrics,
                                   Feature::tokens, Feature::map}},
       {"weights", both},
-      {"product", kHostTypes | Features{Feature::row_bias}}};
+      {"product", kHostTypes | Features{Feature::row_bias}},
+      {"norm", kTakenByNorms},
+      {"norm_backward", kTakenByNorms},
+      {"activation", kTakenByActivations},
+      {"activation_backward", kTakenByActivations},
+      {"rotary", kTakenByRotary}};
   Features all{Feature::device_memory};
   for_each_operation([&]<class Operation>(Operation) {
     const Features expected = wanted.at(Operation::kName);

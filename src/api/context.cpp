@@ -181,17 +181,29 @@ template std::shared_ptr<const Decision<Inspect>> Context::State::plan_for<Inspe
 template std::shared_ptr<const Decision<Weights>> Context::State::plan_for<Weights>(
     const WeightsProblem&);
 
-const Kernel<Product>& Context::State::product_row(const ProductProblem& problem) const {
-  auto& kept = product_rows[static_cast<std::size_t>(problem.type)][problem.bias ? 1 : 0];
+template <class Operation>
+const Kernel<Operation>& Context::State::row_for(const typename Operation::Problem& problem) const {
+  auto& kept = std::get<ChosenRows<Operation>>(chosen)
+                   .of[static_cast<std::size_t>(problem.type)][problem.variant()];
   const bool host = problem.device == Device{};
-  if (const Kernel<Product>* row = host ? kept.load(std::memory_order_relaxed) : nullptr)
+  if (const Kernel<Operation>* row = host ? kept.load(std::memory_order_relaxed) : nullptr)
     return *row;
   std::vector<std::pair<std::string_view, std::string>> declined;
-  const Kernel<Product>& row =
-      choose<Product>(problem, machine, forced_kernel(Product::kName), declined);
+  const Kernel<Operation>& row =
+      choose<Operation>(problem, machine, forced_kernel(Operation::kName), declined);
   if (host) kept.store(&row, std::memory_order_relaxed);
   return row;
 }
+template const Kernel<Product>& Context::State::row_for<Product>(const ProductProblem&) const;
+template const Kernel<NormForward>& Context::State::row_for<NormForward>(const NormProblem&) const;
+template const Kernel<NormBackward>& Context::State::row_for<NormBackward>(
+    const NormProblem&) const;
+template const Kernel<ActivationForward>& Context::State::row_for<ActivationForward>(
+    const ActivationProblem&) const;
+template const Kernel<ActivationBackward>& Context::State::row_for<ActivationBackward>(
+    const ActivationProblem&) const;
+template const Kernel<RotaryForward>& Context::State::row_for<RotaryForward>(
+    const RotaryProblem&) const;
 
 // The smallest free block that is large enough, or a new one of exactly this size.
 Context::State::Memory Context::State::acquire(std::size_t bytes) {

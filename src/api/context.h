@@ -33,7 +33,15 @@ struct Plans {
 template <class... Operations>
 using PlansOf = std::tuple<Plans<Operations>...>;
 
+// The rows of one operation that were chosen so far for host tensors, by type and variant; null:
+// not asked for yet.
 inline constexpr std::size_t kTypes = static_cast<std::size_t>(DType::boolean) + 1;
+template <class Operation>
+struct ChosenRows {
+  std::atomic<const Kernel<Operation>*> of[kTypes][Operation::Problem::kVariants]{};
+};
+template <class... Operations>
+using ChosenRowsOf = std::tuple<ChosenRows<Operations>...>;
 
 struct Context::State {
   explicit State(const ContextOptions& options);
@@ -43,7 +51,9 @@ struct Context::State {
   template <class Operation>
   std::shared_ptr<const Decision<Operation>> plan_for(const typename Operation::Problem& problem);
   std::string_view forced_kernel(std::string_view operation) const noexcept;
-  const Kernel<Product>& product_row(const ProductProblem& problem) const;
+  // The row for problems of this type and variant.
+  template <class Operation>
+  const Kernel<Operation>& row_for(const typename Operation::Problem& problem) const;
 
   // Runs every stage of the plan; memory for its workspace is kept for the next call. Or, on a
   // device, launches it into the queue, which nobody else needs. The function is the one that was
@@ -68,11 +78,10 @@ struct Context::State {
   ThreadPool pool;
 
   std::mutex mutex;  // of the two below
-  WithOperations<PlansOf> plans;
+  WithTasks<PlansOf> plans;
   std::vector<Memory> free_memory;
 
-  // Of host tensors, by type and bias; null: not asked for yet.
-  mutable std::array<std::array<std::atomic<const Kernel<Product>*>, 2>, kTypes> product_rows{};
+  mutable ChosenOnce<ChosenRowsOf> chosen;
 };
 
 }  // namespace attend

@@ -1,6 +1,7 @@
 #include "core/features.h"
 
 #include "core/members.h"
+#include "core/row_operations.h"
 
 namespace attend {
 namespace {
@@ -46,6 +47,14 @@ constexpr const char* kNames[] = {
     "dsinks",
     "dalibi",
     "bias of columns",
+    "LayerNorm",
+    "RMSNorm",
+    "relu",
+    "gelu",
+    "gelu_tanh",
+    "swiglu",
+    "rotary halves",
+    "rotary neighbours",
     "top keys",
     "key mass",
     "metrics",
@@ -63,18 +72,22 @@ static_assert(member_count<MergeProblem>() == 10);
 static_assert(member_count<InspectProblem>() == 1 + 8);
 static_assert(member_count<WeightsProblem>() == 1 + 3);
 static_assert(member_count<ProductProblem>() == 3);
+static_assert(member_count<NormProblem>() == 3);
+static_assert(member_count<ActivationProblem>() == 3);
+static_assert(member_count<RotaryProblem>() == 3);
 
-void add_type(Features& f, DType type) {
-  f.add(Feature::f64, type == DType::f64);
-  f.add(Feature::f32, type == DType::f32);
-  f.add(Feature::bf16, type == DType::bf16);
-  f.add(Feature::f16, type == DType::f16);
+Features tensors_of(const auto& problem) {
+  Features f;
+  f.add(Feature::f64, problem.type == DType::f64);
+  f.add(Feature::f32, problem.type == DType::f32);
+  f.add(Feature::bf16, problem.type == DType::bf16);
+  f.add(Feature::f16, problem.type == DType::f16);
+  f.add(Feature::device_memory, problem.device != Device{});
+  return f;
 }
 
 Features common(const Problem& p) {
-  Features f;
-  add_type(f, p.type);
-  f.add(Feature::device_memory, p.device != Device{});
+  Features f = tensors_of(p);
   f.add(Feature::grouped_heads, p.group() != 1);
   f.add(Feature::own_value_size, p.dv != 0 && p.dv != p.d);
   f.add(Feature::packed_queries, p.packed_queries);
@@ -133,9 +146,7 @@ Features features_of(const BackwardProblem& p) {
 }
 
 Features features_of(const MergeProblem& p) {
-  Features f;
-  add_type(f, p.type);
-  f.add(Feature::device_memory, p.device != Device{});
+  Features f = tensors_of(p);
   f.add(Feature::other_types,
         p.out_type != p.type || (p.lse && p.lse_type != statistic_type(p.type)));
   f.add(Feature::lse, p.lse);
@@ -159,10 +170,29 @@ Features features_of(const WeightsProblem& p) {
 }
 
 Features features_of(const ProductProblem& p) {
-  Features f;
-  add_type(f, p.type);
-  f.add(Feature::device_memory, p.device != Device{});
+  Features f = tensors_of(p);
   f.add(Feature::row_bias, p.bias);
+  return f;
+}
+
+Features features_of(const NormProblem& p) {
+  Features f = tensors_of(p);
+  f.add(p.kind == NormKind::layer_norm ? Feature::layer_norm : Feature::rms_norm);
+  return f;
+}
+
+Features features_of(const ActivationProblem& p) {
+  Features f = tensors_of(p);
+  f.add(Feature::relu, p.kind == Activation::relu);
+  f.add(Feature::gelu, p.kind == Activation::gelu);
+  f.add(Feature::gelu_tanh, p.kind == Activation::gelu_tanh);
+  f.add(Feature::swiglu, p.kind == Activation::swiglu);
+  return f;
+}
+
+Features features_of(const RotaryProblem& p) {
+  Features f = tensors_of(p);
+  f.add(p.pairing == Rotary::Pairing::halves ? Feature::halves : Feature::neighbours);
   return f;
 }
 

@@ -55,8 +55,16 @@ enum class Feature : std::uint8_t {
   dbias,
   dsinks,
   dalibi,
-  // What products add
+  // What products add, and the operations on rows of features
   row_bias,
+  layer_norm,
+  rms_norm,
+  relu,
+  gelu,
+  gelu_tanh,
+  swiglu,
+  halves,
+  neighbours,
   // What inspect writes
   top_keys,
   key_mass,

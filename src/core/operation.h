@@ -1,4 +1,5 @@
 // The operations: each has a type of Problem, of Call, and rows of its own in the kernel table.
+// Those on rows of features are in core/row_operations.h.
 #pragma once
 
 #include "core/call.h"
@@ -39,15 +40,5 @@ struct Product {
   static constexpr std::string_view kName = "product";
   using Problem = ProductProblem;
 };
-
-// Those whose rows are tasks.
-template <template <class...> class Of>
-using WithOperations = Of<Forward, Backward, Merge, Inspect, Weights>;
-
-// Calls use(operation) for each.
-template <class Use>
-void for_each_operation(Use use) {
-  use(Forward{}), use(Backward{}), use(Merge{}), use(Inspect{}), use(Weights{}), use(Product{});
-}
 
 }  // namespace attend

@@ -117,6 +117,8 @@ struct ProductProblem {
   DType type = DType::f32;  // of a, b and c; sums are f32, of f64 tensors f64
   bool bias = false;
 
+  static constexpr std::size_t kVariants = 2;  // of each type; one row for each
+  std::size_t variant() const noexcept { return bias ? 1 : 0; }
   friend bool operator==(const ProductProblem&, const ProductProblem&) = default;
 };
 

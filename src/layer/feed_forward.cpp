@@ -1,122 +1,45 @@
 // Two linear maps with an activation between them, or three with a gate.
-#include "core/strided.h"
 #include "core/text.h"
 #include "layer/check.h"
 #include "layer/elementwise.h"
 #include "layer/initialise.h"
 #include "layer/lists.h"
-#include "layer/rows.h"
+#include "layer/run_rows.h"
 
 #include <attend/feed_forward.h>
 
-#include <cmath>
 #include <limits>
-#include <numbers>
-#include <type_traits>
 
 namespace attend {
 namespace {
 
 constexpr const char* kLayer = "feed_forward";
 
-// An activation's value and slope at a point; F is float, for f64 tensors double.
-template <class F>
-struct Point {
-  F value, slope;
-};
-
-template <class F>
-Point<F> relu(F x) {
-  return {x < 0 ? 0 : x, x <= 0 ? F{0} : F{1}};  // a NaN stays one
-}
-
-// x Phi(x). Phi by erfc: 1 + erf(x) would leave no digits where x is far below zero.
-template <class F>
-Point<F> gelu(F x) {
-  constexpr F kDensity = std::numbers::inv_sqrtpi_v<F> / std::numbers::sqrt2_v<F>;
-  const F phi = std::erfc(-x / std::numbers::sqrt2_v<F>) / 2;
-  return {x * phi, phi + x * kDensity * std::exp(-x * x / 2)};
-}
-
-// x / 2 (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3), as x / (1 + exp(-2u)): the same function,
-// with digits left far below zero.
-template <class F>
-Point<F> gelu_tanh(F x) {
-  constexpr F kInner = std::numbers::inv_sqrtpi_v<F> * std::numbers::sqrt2_v<F>;
-  constexpr F kCube = F(0.044715);
-  const F near = std::clamp(x, F{-40}, F{40});  // beyond, s is 0 or 1 in every type
-  const F s = 1 / (1 + std::exp(-2 * kInner * (near + kCube * near * near * near)));
-  const F du = kInner * (1 + 3 * kCube * near * near);
-  return {x * s, s + near * 2 * s * (1 - s) * du};
-}
-
-// x / (1 + exp(-x)), swiglu's gate.
-template <class F>
-Point<F> silu(F x) {
-  const F s = 1 / (1 + std::exp(-x));
-  return {x * s, s + x * s * (1 - s)};
-}
-
-template <class F>
-Point<F> activation(Activation kind, F x) {
-  switch (kind) {
-    case Activation::relu: return relu(x);
-    case Activation::gelu: return gelu(x);
-    case Activation::gelu_tanh: return gelu_tanh(x);
-    default: return silu(x);
-  }
-}
-
-template <class T>
-using Float = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-template <class T>
-const T* elements(const Tensor& t) {
-  return static_cast<const T*>(t.view().data());  // null for none
-}
-template <class T>
-T* elements(Tensor& t) {
-  return static_cast<T*>(t.view().data());
-}
-
-// Calls each(n) for the number of every element of tensors of this shape.
-template <class Each>
-void for_elements(const Shape& shape, Context& context, Each each) {
-  const std::int64_t features = shape[shape.rank() - 1];
-  for_row_blocks(element_count(shape) / features, features, context,
-                 [&](auto, auto begin, auto end) {
-                   for (std::int64_t n = begin * features; n < end * features; ++n) each(n);
-                 });
-}
-
 // act(up), or silu(gate) * up where there is a gate.
 Tensor activated(Activation kind, const Tensor& up, const Tensor& gate, Context& context) {
   Tensor hidden = Tensor::uninitialized(up.shape(), up.dtype());
-  with_type(up.dtype(), [&]<class T>(T) {
-    const T *u = elements<T>(up), *g = elements<T>(gate);
-    T* h = elements<T>(hidden);
-    for_elements(up.shape(), context, [=](std::int64_t n) {
-      const auto x = static_cast<Float<T>>(g != nullptr ? g[n] : u[n]);
-      const Float<T> a = activation(kind, x).value;
-      h[n] = static_cast<T>(g != nullptr ? a * static_cast<Float<T>>(u[n]) : a);
-    });
-  });
+  const TensorView rows = rows_of(hidden);
+  run_rows<ActivationForward>({.device = {}, .type = up.dtype(), .kind = kind},
+                              {.features = rows.size(1),
+                               .up = up.view().data(),
+                               .gate = gate.view().data(),
+                               .hidden = rows.data()},
+                              rows.size(0), rows.size(1), context);
   return hidden;
 }
 
 // From the gradient at the hidden values to those at up and at the gate, if there is one.
 void activation_backward(Activation kind, const Tensor& up, const Tensor& gate,
                          const Tensor& dhidden, Tensor& dup, Tensor& dgate, Context& context) {
-  with_type(up.dtype(), [&]<class T>(T) {
-    const T *u = elements<T>(up), *g = elements<T>(gate), *dh = elements<T>(dhidden);
-    T *du = elements<T>(dup), *dg = elements<T>(dgate);
-    for_elements(up.shape(), context, [=](std::int64_t n) {
-      const auto d = static_cast<Float<T>>(dh[n]);
-      const auto a = activation(kind, static_cast<Float<T>>(g != nullptr ? g[n] : u[n]));
-      du[n] = static_cast<T>(d * (g != nullptr ? a.value : a.slope));
-      if (g != nullptr) dg[n] = static_cast<T>(d * static_cast<Float<T>>(u[n]) * a.slope);
-    });
-  });
+  const TensorView rows = rows_of(dup);
+  run_rows<ActivationBackward>({.device = {}, .type = up.dtype(), .kind = kind},
+                               {.features = rows.size(1),
+                                .up = up.view().data(),
+                                .gate = gate.view().data(),
+                                .dhidden = dhidden.view().data(),
+                                .dup = rows.data(),
+                                .dgate = dgate.view().data()},
+                               rows.size(0), rows.size(1), context);
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ Linear::Packed::~Packed() { delete made_.load(); }
 const PackedWeights* Linear::Packed::of(const Linear& linear, const Context& context) const {
   if (shared_) return nullptr;
   const Context::State& state = context.state();
-  const Kernel<Product>& row = state.product_row(
+  const Kernel<Product>& row = state.row_for<Product>(
       {.device = {}, .type = linear.dtype(), .bias = static_cast<bool>(linear.bias_)});
   const PackedWeights* made = made_.load(std::memory_order_acquire);
   if (made == nullptr && state.forced_kernel(Product::kName).empty()) {

@@ -245,7 +245,7 @@ PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row) {
 }
 
 const Kernel<Product>& product_row(const ConstTensorView& b, bool bias, const Context& context) {
-  return context.state().product_row({.device = b.device(), .type = b.dtype(), .bias = bias});
+  return context.state().row_for<Product>({.device = b.device(), .type = b.dtype(), .bias = bias});
 }
 
 void matmul(std::span<const Multiplication> list, Context& context) {

@@ -1,16 +1,13 @@
-// LayerNorm and RMSNorm, row by row. Statistics and gradients are computed in f64 for every type,
-// and the variance in two passes: numbers far from zero lose nothing.
-#include "core/strided.h"
+// LayerNorm and RMSNorm, and their gradients.
 #include "core/text.h"
 #include "layer/check.h"
 #include "layer/initialise.h"
 #include "layer/lists.h"
-#include "layer/rows.h"
+#include "layer/run_rows.h"
 
 #include <attend/norm.h>
 
 #include <cmath>
-#include <limits>
 
 namespace attend {
 namespace {
@@ -19,61 +16,8 @@ const char* name_of(const NormOptions& options) {
   return options.kind == NormKind::rms_norm ? "rms_norm" : "layer_norm";
 }
 
-// normalised = (x * unit - mean) * factor
-struct Statistics {
-  double unit = 1, mean = 0, factor = 0;
-  double operator()(double x) const noexcept { return (x * unit - mean) * factor; }
-};
-
-// Numbers above 1e153, whose sums or squares may be none, are taken in units of 2^600. Epsilon is
-// nothing there, but keeps equal numbers from 0 / 0.
-template <class T>
-Statistics statistics(const Row<T>& x, const NormOptions& options, double unit = 1) noexcept {
-  const auto dim = static_cast<double>(options.dim);
-  double mean = 0, squares = 0;
-  if (options.kind == NormKind::layer_norm) {
-    for (std::int64_t c = 0; c < options.dim; ++c) mean += x[c] * unit;
-    mean /= dim;
-  }
-  for (std::int64_t c = 0; c < options.dim; ++c)
-    squares += (x[c] * unit - mean) * (x[c] * unit - mean);
-  if (unit == 1 && !std::isfinite(squares)) return statistics(x, options, 0x1p-600);
-  const double epsilon = unit == 1 ? options.epsilon : std::numeric_limits<double>::min();
-  return {unit, mean, 1 / std::sqrt(squares / dim + epsilon)};
-}
-
-template <class T>
-void forward_row(const NormOptions& options, const Row<T>& x, const T* weight, const T* bias,
-                 T* y) noexcept {
-  const Statistics normalised = statistics(x, options);
-  for (std::int64_t c = 0; c < options.dim; ++c) {
-    const double scaled = normalised(x[c]) * widened(weight[c]);
-    y[c] = static_cast<T>(bias == nullptr ? scaled : scaled + widened(bias[c]));
-  }
-}
-
-// With n = normalised(x) and g = dy * weight:
-//   dx = unit * factor * (g - mean(g) - n * mean(g * n))        mean(g) for LayerNorm only
-//   dweight += dy * n      dbias += dy
-template <class T>
-void backward_row(const NormOptions& options, const Row<T>& x, const Row<T>& dy, const T* weight,
-                  T* dx, double* dweight, double* dbias) noexcept {
-  const Statistics normalised = statistics(x, options);
-  const auto dim = static_cast<double>(options.dim);
-  double mean_g = 0, mean_gn = 0;
-  for (std::int64_t c = 0; c < options.dim; ++c) {
-    const double n = normalised(x[c]), g = dy[c] * widened(weight[c]);
-    mean_g += g;
-    mean_gn += g * n;
-    dweight[c] += dy[c] * n;
-    dbias[c] += dy[c];
-  }
-  mean_g = options.kind == NormKind::layer_norm ? mean_g / dim : 0;
-  mean_gn /= dim;
-  for (std::int64_t c = 0; c < options.dim; ++c) {
-    const double n = normalised(x[c]), g = dy[c] * widened(weight[c]);
-    dx[c] = static_cast<T>(normalised.factor * (g - mean_g - n * mean_gn) * normalised.unit);
-  }
+ConstRows rows_in(const ConstTensorView& matrix) {
+  return {matrix.data(), matrix.strides()[0], matrix.strides()[1]};
 }
 
 // The sum over blocks of [blocks, 2, dim], in order: part 0 or 1 of it.
@@ -117,15 +61,14 @@ Tensor Norm::forward(const ConstTensorView& x, Context& context) const {
     check_input(layer, "x", x, options_.type, options_.dim);
     Tensor y = Tensor::uninitialized(x.shape(), options_.type);
     const Rows rows = rows_of(x);
-    with_type(options_.type, [&]<class T>(T) {
-      const T* weight = weight_.data<T>();
-      const T* bias = bias_ ? bias_.data<T>() : nullptr;
-      T* to = y.data<T>();
-      for_row_blocks(rows.view.size(0), options_.dim, context, [&](auto, auto begin, auto end) {
-        for (std::int64_t r = begin; r < end; ++r)
-          forward_row(options_, Row<T>(rows.view, r), weight, bias, to + r * options_.dim);
-      });
-    });
+    run_rows<NormForward>({.device = {}, .type = options_.type, .kind = options_.kind},
+                          {.dim = options_.dim,
+                           .epsilon = options_.epsilon,
+                           .x = rows_in(rows.view),
+                           .weight = weight_.view().data(),
+                           .bias = bias_.view().data(),
+                           .y = y.view().data()},
+                          rows.view.size(0), options_.dim, context);
     return y;
   });
 }
@@ -147,17 +90,15 @@ LayerGradients Norm::backward(const ConstTensorView& dy, const Saved& saved,
     const Rows x_rows = rows_of(saved.x.view()), dy_rows = rows_of(dy);
     const std::int64_t rows = x_rows.view.size(0), dim = options_.dim;
     Tensor parts({block_count(rows), 2, dim}, DType::f64);  // dweight and dbias of each block
-    with_type(options_.type, [&]<class T>(T) {
-      const T* weight = weight_.data<T>();
-      T* dx = gradients.dx.data<T>();
-      double* sums = parts.data<double>();
-      for_row_blocks(rows, dim, context, [&](auto block, auto begin, auto end) {
-        double* dweight = sums + block * 2 * dim;
-        for (std::int64_t r = begin; r < end; ++r)
-          backward_row(options_, Row<T>(x_rows.view, r), Row<T>(dy_rows.view, r), weight,
-                       dx + r * dim, dweight, dweight + dim);
-      });
-    });
+    run_rows<NormBackward>({.device = {}, .type = options_.type, .kind = options_.kind},
+                           {.dim = dim,
+                            .epsilon = options_.epsilon,
+                            .x = rows_in(x_rows.view),
+                            .dy = rows_in(dy_rows.view),
+                            .weight = weight_.view().data(),
+                            .dx = gradients.dx.view().data(),
+                            .sums = parts.data<double>()},
+                           rows, dim, context);
     gradients.parameters.push_back({"weight", sum_of_blocks(parts, 0, options_.type)});
     if (bias_) gradients.parameters.push_back({"bias", sum_of_blocks(parts, 1, options_.type)});
     return gradients;

@@ -1,6 +1,6 @@
 #include "layer/rotary.h"
 
-#include "core/strided.h"
+#include "layer/run_rows.h"
 
 #include <cmath>
 
@@ -60,26 +60,19 @@ void rotate(const Rotary& rotary, const std::vector<std::int64_t>& positions, co
   for (std::int64_t c = 0; c < pairs; ++c)
     frequency[static_cast<std::size_t>(c)] =
         std::pow(rotary.base, -2.0 * static_cast<double>(c) / static_cast<double>(rotary.dim));
-  const bool halves = rotary.pairing == Rotary::Pairing::halves;
-  const Shape& stride = x.strides();
-  context.parallel_for(static_cast<std::int64_t>(positions.size()), [&](std::int64_t n) {
-    const auto position = static_cast<double>(positions[static_cast<std::size_t>(n)]);
-    with_type(x.dtype(), [&]<class T>(T) {
-      T* row = static_cast<T*>(x.data()) + n / rows * stride[0] + n % rows * stride[2];
-      for (std::int64_t c = 0; c < pairs; ++c) {
-        const double angle = position * frequency[static_cast<std::size_t>(c)];
-        const double cosine = std::cos(angle), sine = backward ? -std::sin(angle) : std::sin(angle);
-        const std::int64_t first = halves ? c : 2 * c, second = halves ? c + pairs : 2 * c + 1;
-        for (std::int64_t h = 0; h < x.size(1); ++h) {
-          T& a = row[h * stride[1] + first * stride[3]];
-          T& b = row[h * stride[1] + second * stride[3]];
-          const double u = widened(a), w = widened(b);
-          a = static_cast<T>(u * cosine - w * sine);
-          b = static_cast<T>(u * sine + w * cosine);
-        }
-      }
-    });
-  });
+  const RotaryCall call{.heads = x.size(1),
+                        .length = rows,
+                        .pairs = pairs,
+                        .x = {static_cast<std::byte*>(x.data()),
+                              x.dtype(),
+                              true,
+                              {x.strides()[0], x.strides()[1], x.strides()[2], x.strides()[3]}},
+                        .position = positions.data(),
+                        .frequency = frequency.data(),
+                        .back = backward};
+  run_rows<RotaryForward>({.device = {}, .type = x.dtype(), .pairing = rotary.pairing}, call,
+                          static_cast<std::int64_t>(positions.size()), x.size(1) * rotary.dim,
+                          context);
 }
 
 }  // namespace attend

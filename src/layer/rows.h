@@ -1,7 +1,7 @@
 // Tensors [..., features] as matrices [rows, features].
 #pragma once
 
-#include "core/strided.h"
+#include "core/row_operations.h"
 
 #include <attend/context.h>
 
@@ -57,11 +57,7 @@ void sum_rows(const ConstTensorView& matrix, std::int64_t count, Place place, T*
 }
 
 // Calls body(block, begin, end) for every kBlockRows rows, on many threads where that is worth it.
-// What a block is does not depend on the threads, and so sums over blocks do not either. body must
-// not throw.
-inline constexpr std::int64_t kBlockRows = 64;
-inline std::int64_t block_count(std::int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
-
+// body must not throw.
 template <class Body>
 void for_row_blocks(std::int64_t rows, std::int64_t features, const Context& context, Body body) {
   constexpr std::int64_t kAlone = 1 << 14;  // elements that are not worth a second thread

@@ -143,7 +143,14 @@ class Line {
   std::string line_;
 };
 
-// What all problems have; `out` is the type of what is written.
+std::string line_of(std::string_view operation, const auto& problem, std::string_view variant) {
+  Line s(operation, " ", problem.type);
+  s.add(!variant.empty(), variant);
+  s.add(problem.device != Device{}, "on ", problem.device);
+  return std::move(s).line();
+}
+
+// What all problems of attention have; `out` is the type of what is written.
 Line line_of(std::string_view operation, const Problem& p, DType out) {
   Line s(operation, " ", p.type, out == p.type ? std::string() : text(" to ", out), ", q ",
          Shape{p.batch, p.heads, p.q_length, p.d}, ", k ",
@@ -225,11 +232,19 @@ std::string describe(const WeightsProblem& p) {
   return std::move(s).line();
 }
 
+// Problems without sizes.
 std::string describe(const ProductProblem& p) {
-  Line s(Product::kName, " ", p.type);
-  s.add(p.bias, "bias");
-  s.add(p.device != Device{}, "on ", p.device);
-  return std::move(s).line();
+  return line_of("product", p, p.bias ? "bias" : "");
+}
+std::string describe(const NormProblem& p) {
+  return line_of("norm", p, p.kind == NormKind::layer_norm ? "LayerNorm" : "RMSNorm");
+}
+std::string describe(const ActivationProblem& p) {
+  constexpr const char* kNames[] = {"relu", "gelu", "gelu_tanh", "swiglu"};
+  return line_of("activation", p, kNames[p.variant()]);
+}
+std::string describe(const RotaryProblem& p) {
+  return line_of("rotary", p, p.pairing == Rotary::Pairing::halves ? "halves" : "neighbours");
 }
 
 template <class Operation>
@@ -262,5 +277,10 @@ ATTEND_PLAN(Merge)
 ATTEND_PLAN(Inspect)
 ATTEND_PLAN(Weights)
 ATTEND_CHOOSE(Product)
+ATTEND_CHOOSE(NormForward)
+ATTEND_CHOOSE(NormBackward)
+ATTEND_CHOOSE(ActivationForward)
+ATTEND_CHOOSE(ActivationBackward)
+ATTEND_CHOOSE(RotaryForward)
 
 }  // namespace attend

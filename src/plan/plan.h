@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/product.h"
+#include "core/row_operations.h"
 
 #include <span>
 #include <string>
@@ -17,18 +18,25 @@ using Table = std::span<const Kernel<Operation>* const>;
 // The rows of an operation, the best first; the reference is the last that may be chosen.
 template <class Operation>
 Table<Operation> kernel_table() noexcept;
-template <>
-Table<Forward> kernel_table<Forward>() noexcept;
-template <>
-Table<Backward> kernel_table<Backward>() noexcept;
-template <>
-Table<Merge> kernel_table<Merge>() noexcept;
-template <>
-Table<Inspect> kernel_table<Inspect>() noexcept;
-template <>
-Table<Weights> kernel_table<Weights>() noexcept;
-template <>
-Table<Product> kernel_table<Product>() noexcept;
+
+// Operations whose rows are tasks; and those with rows that are chosen once for each type and
+// variant, whose tasks are cut by who calls.
+template <template <class...> class Of>
+using WithTasks = Of<Forward, Backward, Merge, Inspect, Weights>;
+template <template <class...> class Of>
+using ChosenOnce =
+    Of<Product, NormForward, NormBackward, ActivationForward, ActivationBackward, RotaryForward>;
+
+// Calls use(operation) for each.
+template <class... Operations>
+struct EachOf {
+  static void call(auto& use) { (use(Operations{}), ...); }
+};
+template <class Use>
+void for_each_operation(Use use) {
+  WithTasks<EachOf>::call(use);
+  ChosenOnce<EachOf>::call(use);
+}
 
 // What is decided, whatever the operation.
 struct Outcome {
@@ -76,6 +84,9 @@ std::string describe(const MergeProblem& problem);
 std::string describe(const InspectProblem& problem);
 std::string describe(const WeightsProblem& problem);
 std::string describe(const ProductProblem& problem);
+std::string describe(const NormProblem& problem);
+std::string describe(const ActivationProblem& problem);
+std::string describe(const RotaryProblem& problem);
 template <class Operation>
 std::string describe(const Decision<Operation>& decision);  // a few lines
 

@@ -20,6 +20,11 @@ extern const Kernel<Inspect> kGenericInspect, kReferenceInspect;
 extern const Kernel<Merge> kReferenceMerge;
 extern const Kernel<Weights> kReferenceWeights;
 extern const Kernel<Product> kGenericProduct, kReferenceProduct;
+extern const Kernel<NormForward> kReferenceNorm;
+extern const Kernel<NormBackward> kReferenceNormBackward;
+extern const Kernel<ActivationForward> kReferenceActivation;
+extern const Kernel<ActivationBackward> kReferenceActivationBackward;
+extern const Kernel<RotaryForward> kReferenceRotary;
 
 namespace {
 
@@ -67,31 +72,43 @@ constinit const Kernel<Product>* const kProduct[] = {
     &kReferenceProduct,
 };
 
+constinit const Kernel<NormForward>* const kNorm[] = {&kReferenceNorm};
+constinit const Kernel<NormBackward>* const kNormBackward[] = {&kReferenceNormBackward};
+
+constinit const Kernel<ActivationForward>* const kActivation[] = {&kReferenceActivation};
+constinit const Kernel<ActivationBackward>* const kActivationBackward[] = {
+    &kReferenceActivationBackward};
+
+constinit const Kernel<RotaryForward>* const kRotary[] = {&kReferenceRotary};
+
+Table<Forward> rows(Forward) { return kForward; }
+Table<Backward> rows(Backward) { return kBackward; }
+Table<Inspect> rows(Inspect) { return kInspect; }
+Table<Merge> rows(Merge) { return kMerge; }
+Table<Weights> rows(Weights) { return kWeights; }
+Table<Product> rows(Product) { return kProduct; }
+Table<NormForward> rows(NormForward) { return kNorm; }
+Table<NormBackward> rows(NormBackward) { return kNormBackward; }
+Table<ActivationForward> rows(ActivationForward) { return kActivation; }
+Table<ActivationBackward> rows(ActivationBackward) { return kActivationBackward; }
+Table<RotaryForward> rows(RotaryForward) { return kRotary; }
+
 }  // namespace
 
-template <>
-Table<Forward> kernel_table<Forward>() noexcept {
-  return kForward;
+template <class Operation>
+Table<Operation> kernel_table() noexcept {
+  return rows(Operation{});
 }
-template <>
-Table<Backward> kernel_table<Backward>() noexcept {
-  return kBackward;
-}
-template <>
-Table<Inspect> kernel_table<Inspect>() noexcept {
-  return kInspect;
-}
-template <>
-Table<Merge> kernel_table<Merge>() noexcept {
-  return kMerge;
-}
-template <>
-Table<Weights> kernel_table<Weights>() noexcept {
-  return kWeights;
-}
-template <>
-Table<Product> kernel_table<Product>() noexcept {
-  return kProduct;
-}
+template Table<Forward> kernel_table<Forward>() noexcept;
+template Table<Backward> kernel_table<Backward>() noexcept;
+template Table<Inspect> kernel_table<Inspect>() noexcept;
+template Table<Merge> kernel_table<Merge>() noexcept;
+template Table<Weights> kernel_table<Weights>() noexcept;
+template Table<Product> kernel_table<Product>() noexcept;
+template Table<NormForward> kernel_table<NormForward>() noexcept;
+template Table<NormBackward> kernel_table<NormBackward>() noexcept;
+template Table<ActivationForward> kernel_table<ActivationForward>() noexcept;
+template Table<ActivationBackward> kernel_table<ActivationBackward>() noexcept;
+template Table<RotaryForward> kernel_table<RotaryForward>() noexcept;
 
 }  // namespace attend

@@ -1,0 +1,167 @@
+// What layers do to rows of features between products: norms, activations and rotary positions, and
+// their gradients. A row of the kernel table for one of them is a function over some of the rows;
+// the layers cut tensors into blocks of rows and hand these to threads.
+#pragma once
+
+#include "core/kernel.h"
+
+#include <attend/feed_forward.h>
+#include <attend/multi_head_attention.h>
+#include <attend/norm.h>
+
+namespace attend {
+
+// What a block is does not depend on the threads, and so sums over blocks do not either. A range of
+// rows is one block, or a part of one.
+inline constexpr std::int64_t kBlockRows = 64;
+inline std::int64_t block_count(std::int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
+
+struct RowRange {
+  std::int64_t begin, end;
+};
+
+// Rows [rows, features] that are read, with strides. What is written has its rows one behind the
+// other.
+struct ConstRows {
+  const void* data = nullptr;
+  std::int64_t row = 0, column = 1;
+};
+
+// ---- Norms -------------------------------------------------------------------------------------
+
+// Problems here have no sizes: a row is chosen by the type and one of kVariants, once.
+struct NormProblem {
+  Device device;
+  DType type = DType::f32;  // of all tensors
+  NormKind kind = NormKind::layer_norm;
+
+  static constexpr std::size_t kVariants = 2;
+  std::size_t variant() const noexcept { return static_cast<std::size_t>(kind); }
+  friend bool operator==(const NormProblem&, const NormProblem&) = default;
+};
+
+struct NormCall {
+  std::int64_t dim = 0;
+  double epsilon = 0;
+  ConstRows x;
+  const void *weight = nullptr, *bias = nullptr;  // [dim]; the bias may be none
+  void* y = nullptr;
+};
+
+struct NormBackwardCall {
+  std::int64_t dim = 0;
+  double epsilon = 0;
+  ConstRows x, dy;
+  const void* weight = nullptr;
+  void* dx = nullptr;
+  double* sums = nullptr;  // [blocks, 2, dim]: a block's dweight and dbias are added to its own
+};
+
+struct NormForward {
+  static constexpr std::string_view kName = "norm";
+  using Problem = NormProblem;
+  using Call = NormCall;
+  static constexpr bool kOnRows = true;
+};
+struct NormBackward {
+  static constexpr std::string_view kName = "norm_backward";
+  using Problem = NormProblem;
+  using Call = NormBackwardCall;
+  static constexpr bool kOnRows = true;
+};
+
+// ---- Activations -------------------------------------------------------------------------------
+
+struct ActivationProblem {
+  Device device;
+  DType type = DType::f32;
+  Activation kind = Activation::gelu;
+
+  static constexpr std::size_t kVariants = 4;
+  std::size_t variant() const noexcept { return static_cast<std::size_t>(kind); }
+  friend bool operator==(const ActivationProblem&, const ActivationProblem&) = default;
+};
+
+// hidden = act(up); swiglu: silu(gate) * up
+struct ActivationCall {
+  std::int64_t features = 0;
+  const void *up = nullptr, *gate = nullptr;
+  void* hidden = nullptr;
+};
+
+// From the gradient at the hidden values to those at up and at the gate.
+struct ActivationBackwardCall {
+  std::int64_t features = 0;
+  const void *up = nullptr, *gate = nullptr, *dhidden = nullptr;
+  void *dup = nullptr, *dgate = nullptr;
+};
+
+struct ActivationForward {
+  static constexpr std::string_view kName = "activation";
+  using Problem = ActivationProblem;
+  using Call = ActivationCall;
+  static constexpr bool kOnRows = true;
+};
+struct ActivationBackward {
+  static constexpr std::string_view kName = "activation_backward";
+  using Problem = ActivationProblem;
+  using Call = ActivationBackwardCall;
+  static constexpr bool kOnRows = true;
+};
+
+// ---- Rotary positions --------------------------------------------------------------------------
+
+struct RotaryProblem {
+  Device device;
+  DType type = DType::f32;
+  Rotary::Pairing pairing = Rotary::Pairing::halves;
+
+  static constexpr std::size_t kVariants = 2;
+  std::size_t variant() const noexcept { return static_cast<std::size_t>(pairing); }
+  friend bool operator==(const RotaryProblem&, const RotaryProblem&) = default;
+};
+
+// x [batch, heads, length, d] is turned in place. Row n is that of all heads at [n / length, :,
+// n % length]:
+//   (a, b) <- (a cos t - b sin t, a sin t + b cos t),   t = position[n] * frequency[c]
+struct RotaryCall {
+  std::int64_t heads = 0, length = 0, pairs = 0;
+  Strided x;
+  const std::int64_t* position = nullptr;
+  const double* frequency = nullptr;  // [pairs]
+  bool back = false;                  // by -t: the inverse, and the gradient
+};
+
+struct RotaryForward {
+  static constexpr std::string_view kName = "rotary";
+  using Problem = RotaryProblem;
+  using Call = RotaryCall;
+  static constexpr bool kOnRows = true;
+};
+
+// ---- Rows of the kernel table ------------------------------------------------------------------
+
+template <class Operation>
+requires(Operation::kOnRows) struct Kernel<Operation> {
+  using Problem = typename Operation::Problem;
+  using Call = typename Operation::Call;
+
+  std::string_view name;  // "cpu.neon.norm"
+  bool only_if_forced;
+  Features takes;
+  std::string (*declines)(const Problem&, const Machine&);
+  void (*run)(const Problem&, const Call&, RowRange) noexcept;
+};
+
+Features features_of(const NormProblem& problem);
+Features features_of(const ActivationProblem& problem);
+Features features_of(const RotaryProblem& problem);
+
+inline constexpr Features kTakenByNorms =
+    kHostTypes | Features{Feature::layer_norm, Feature::rms_norm};
+inline constexpr Features kTakenByActivations =
+    kHostTypes | Features{Feature::relu, Feature::gelu, Feature::gelu_tanh, Feature::swiglu};
+inline constexpr Features kTakenByRotary =
+    kHostTypes | Features{Feature::halves, Feature::neighbours};
+
+}  // namespace attend
