@@ -17,51 +17,61 @@ import sys
 
 
 def essence(words):
-    """(source, object, everything else) of a compiler's command; the order of the rest is kept."""
-    source = target = None
+    """(source, object, all other words in order, file for dependencies) of a compiler's command."""
+    source = target = listed = None
     rest, words = [], iter(words)
     for word in words:
         if word == "-o":
             target = next(words)
         elif word == "-c":
             source = next(words)
-        elif word in ("-MF", "-MT", "-MQ"):
+        elif word == "-MF":
+            listed = next(words)
+        elif word in ("-MT", "-MQ"):
             next(words)
         elif word not in ("-MD", "-MMD"):
             rest.append(word)
-    return source, target, rest
+    return source, target, rest, listed
 
 
 def ready(build, command):
-    """The object that this command would make, if the folder has it."""
-    source, _, rest = essence(command)
+    """The object that this command would make and the files it was made of, if the folder has it."""
+    source, _, rest, _ = essence(command)
     try:
         entries = json.loads((build / "compile_commands.json").read_text())
     except FileNotFoundError:
-        return None
+        return None, []
     for entry in entries:
         if source != entry["file"]:
             continue
-        _, target, theirs = essence(shlex.split(entry["command"]))
+        _, target, theirs, _ = essence(shlex.split(entry["command"]))
         found = pathlib.Path(entry["directory"]) / target
-        if theirs[-len(rest):] == rest and found.exists() and is_current(build, target):
-            return found
-    return None
+        files = made_of(build, target)
+        if theirs[-len(rest):] == rest and found.exists() and is_current(found, files):
+            return found, files
+    return None, []
 
 
-def is_current(build, target):
-    """Whether no file that the object was made of is newer than it, by what ninja knows of both."""
+def made_of(build, target):
+    """The files that an object was made of, by what ninja knows."""
     listed = subprocess.run(["ninja", "-C", build, "-t", "deps", target], text=True, stdout=subprocess.PIPE)
-    files = [build / line.strip() for line in listed.stdout.splitlines()[1:] if line.strip()]
-    made = (build / target).stat().st_mtime
+    return [build / line.strip() for line in listed.stdout.splitlines()[1:] if line.strip()]
+
+
+def is_current(found, files):
+    """Whether no file that the object was made of is newer than it."""
+    made = found.stat().st_mtime
     return bool(files) and all(file.exists() and file.stat().st_mtime <= made for file in files)
 
 
 build, launcher, *command = sys.argv[1:]
-target = essence(command)[1]
-found = ready(pathlib.Path(build), command) if target else None
+_, target, _, listed = essence(command)
+found, files = ready(pathlib.Path(build), command) if target else (None, [])
 if found is not None:
     shutil.copyfile(found, target)
+    if listed is not None:   # or the build would never make the object again
+        paths = (str(file.resolve()).replace(" ", "\\ ") for file in files)
+        pathlib.Path(listed).write_text(f"{target}: {' '.join(paths)}\n")
 else:
     command = command if launcher == "none" else [launcher, *command]
     os.execvp(command[0], command)
