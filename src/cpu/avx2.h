@@ -90,6 +90,52 @@ struct F32 {
   static F32 narrowed(const F64* doubles) {
     return {_mm256_set_m128(_mm256_cvtpd_ps(doubles[1].v), _mm256_cvtpd_ps(doubles[0].v))};
   }
+  static F32 odd(const F64* doubles) {
+    return {_mm256_set_m128(odd_half(doubles[1].v), odd_half(doubles[0].v))};
+  }
+  // To nearest, and where that was cut and ends in an even bit, one step towards what it was.
+  static __m128 odd_half(__m256d x) {
+    const __m128 near = _mm256_cvtpd_ps(x);
+    const __m256d back = _mm256_cvtps_pd(near), size = _mm256_set1_pd(-0.0);
+    const auto of_lanes = [](__m256d mask) {
+      const __m256 halves = _mm256_castpd_ps(mask);
+      return _mm_castps_si128(
+          _mm_shuffle_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1), 0x88));
+    };
+    const __m128i one = _mm_set1_epi32(1), bits = _mm_castps_si128(near);
+    const __m128i cut = of_lanes(_mm256_cmp_pd(back, x, _CMP_NEQ_OQ));
+    const __m128i away = of_lanes(
+        _mm256_cmp_pd(_mm256_andnot_pd(size, back), _mm256_andnot_pd(size, x), _CMP_GE_OQ));
+    const __m128i even = _mm_cmpeq_epi32(_mm_and_si128(bits, one), _mm_setzero_si128());
+    const __m128i step = _mm_and_si128(_mm_or_si128(away, one), _mm_and_si128(cut, even));
+    return _mm_castsi128_ps(_mm_add_epi32(bits, step));
+  }
+  static F32 widened(const bf16* p) {
+    const __m256i bits =
+        _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(bits, 16))};
+  }
+  static F32 widened(const f16* p) {
+    return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+  }
+  void rounded(bf16* p) const {
+    const __m256i bits = _mm256_castps_si256(v);
+    const __m256i last = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i up = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), last);
+    const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    const __m256i all = _mm256_castps_si256(_mm256_blendv_ps(
+        _mm256_castsi256_ps(up), _mm256_castsi256_ps(quiet), _mm256_cmp_ps(v, v, _CMP_UNORD_Q)));
+    const __m256i high = _mm256_srli_epi32(all, 16), pairs = _mm256_packus_epi32(high, high);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                     _mm256_castsi256_si128(_mm256_permute4x64_epi64(pairs, 0xD8)));
+  }
+  void rounded(f16* p) const {
+    const __m256 nan = _mm256_or_ps(_mm256_and_ps(v, _mm256_set1_ps(-0.0F)),
+                                    _mm256_castsi256_ps(_mm256_set1_epi32(0x7FC00000)));
+    const __m256 plain = _mm256_blendv_ps(v, nan, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                     _mm256_cvtps_ph(plain, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
   void store(float* p) const { _mm256_storeu_ps(p, v); }
   void store_first(float* p, std::int64_t n) const { _mm256_maskstore_ps(p, first(n), v); }
   static __m256i first(std::int64_t n) {

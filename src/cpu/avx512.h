@@ -97,6 +97,41 @@ struct F32 {
     const __m512 low = _mm512_castps256_ps512(_mm512_cvtpd_ps(doubles[0].v));
     return {_mm512_insertf32x8(low, _mm512_cvtpd_ps(doubles[1].v), 1)};
   }
+  static F32 odd(const F64* doubles) {
+    const __m512 low = _mm512_castps256_ps512(odd_half(doubles[0].v));
+    return {_mm512_insertf32x8(low, odd_half(doubles[1].v), 1)};
+  }
+  static __m256 odd_half(__m512d x) {
+    const __m256 cut = _mm512_cvt_roundpd_ps(x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+    const __m256i bits = _mm256_castps_si256(cut);
+    const __mmask8 changed = _mm512_cmp_pd_mask(_mm512_cvtps_pd(cut), x, _CMP_NEQ_OQ);
+    return _mm256_castsi256_ps(_mm256_mask_or_epi32(bits, changed, bits, _mm256_set1_epi32(1)));
+  }
+  static F32 widened(const bf16* p) {
+    const __m512i bits =
+        _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(bits, 16))};
+  }
+  static F32 widened(const f16* p) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+  }
+  void rounded(bf16* p) const {
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i up = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), last);
+    const __m512i all = _mm512_mask_or_epi32(up, nan(), bits, _mm512_set1_epi32(0x400000));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        _mm512_cvtepi32_epi16(_mm512_srli_epi32(all, 16)));
+  }
+  void rounded(f16* p) const {
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i sign = _mm512_and_si512(bits, _mm512_set1_epi32(static_cast<int>(0x80000000)));
+    const __m512i plain = _mm512_mask_or_epi32(bits, nan(), sign, _mm512_set1_epi32(0x7FC00000));
+    _mm256_storeu_si256(
+        reinterpret_cast<__m256i*>(p),
+        _mm512_cvtps_ph(_mm512_castsi512_ps(plain), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+  __mmask16 nan() const { return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q); }
   void store(float* p) const { _mm512_storeu_ps(p, v); }
   void store_first(float* p, std::int64_t n) const { _mm512_mask_storeu_ps(p, first(n), v); }
   static __mmask16 first(std::int64_t n) { return static_cast<__mmask16>((1U << n) - 1); }

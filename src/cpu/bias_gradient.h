@@ -50,8 +50,8 @@ class BiasGradient {
     const std::int64_t first_head = p.dbias_heads == 1 ? 0 : kv_head * p.group();
     for (std::int64_t g = 0; g < (p.dbias_heads == 1 ? 1 : p.group()); ++g) {
       for (std::int64_t i = first_; i < p.dbias_queries && i < first_ + block_queries(p); ++i)
-        store_row(call_.dbias, call_.dbias.offset(b, first_head + g, i), p.dbias_keys,
-                  by_head(p) ? shared : sum_ + place(first_head + g, i));
+        store_scaled<V>(call_.dbias, call_.dbias.offset(b, first_head + g, i), p.dbias_keys,
+                        by_head(p) ? shared : sum_ + place(first_head + g, i), 1);
     }
   }
 

@@ -87,6 +87,26 @@ struct F32 : Lanes<float, std::int32_t> {
     return load(p(At<0>{}));
   }
   static F32 set(float x) { return {{Native{x, x, x, x}}}; }
+  // By way of the 16-bit types' own conversions: a call for each element.
+  template <class Half>
+  requires(sizeof(Half) == 2) static F32 widened(const Half* p) {
+    return {{Native{static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]),
+                    static_cast<float>(p[3])}}};
+  }
+  template <class Half>
+  requires(sizeof(Half) == 2) void rounded(Half* p) const {
+    for (int x = 0; x < kLanes; ++x) p[x] = Half(static_cast<double>(v[x]));
+  }
+  static F32 odd(const F64* doubles) {
+    const F32 near = narrowed(doubles);
+    Mask bits = reinterpret_cast<Mask>(near.v);
+    for (int x = 0; x < kLanes; ++x) {
+      const double was = doubles[x / 2].v[x % 2], is = static_cast<double>(near.v[x]);
+      if (is == was || was != was || (bits[x] & 1) != 0) continue;
+      bits[x] += (is < 0 ? -is : is) < (was < 0 ? -was : was) ? 1 : -1;
+    }
+    return {{reinterpret_cast<Native>(bits)}};
+  }
   static F32 narrowed(const F64* doubles) {
     return {{Native{static_cast<float>(doubles[0].v[0]), static_cast<float>(doubles[0].v[1]),
                     static_cast<float>(doubles[1].v[0]), static_cast<float>(doubles[1].v[1])}}};

@@ -188,7 +188,7 @@ class KeySums {
         const std::int64_t at = query_row(p, wanted_.rows, scores_.sequence, tile.h[n], tile.i[n]);
         const T* from = row_;
         if (ready) from = reinterpret_cast<const T*>(wanted_.rows.data) + at;
-        else convert_row(wanted_.rows, at, count_, row_);
+        else convert_row<V>(wanted_.rows, at, count_, row_);
         for (std::int64_t x = 0; x < count_; x += V::kLanes) {
           const V v =
               count_ - x >= V::kLanes ? V::load(from + x) : V::load_first(from + x, count_ - x);

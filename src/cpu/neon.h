@@ -101,6 +101,29 @@ struct F32 {
   static F32 narrowed(const F64* doubles) {
     return {vcvt_high_f32_f64(vcvt_f32_f64(doubles[0].v), doubles[1].v)};
   }
+  static F32 odd(const F64* doubles) {
+    return {vcvtx_high_f32_f64(vcvtx_f32_f64(doubles[0].v), doubles[1].v)};
+  }
+  static F32 widened(const bf16* p) {
+    return {vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(&p->bits), 16))};
+  }
+  static F32 widened(const f16* p) {
+    return {vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&p->bits)))};
+  }
+  void rounded(bf16* p) const {
+    const uint32x4_t bits = vreinterpretq_u32_f32(v),
+                     last = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
+    const uint32x4_t up = vaddq_u32(vaddq_u32(bits, vdupq_n_u32(0x7FFF)), last);
+    const uint32x4_t quiet = vorrq_u32(bits, vdupq_n_u32(0x400000));
+    vst1_u16(&p->bits, vshrn_n_u32(vbslq_u32(vceqq_f32(v, v), up, quiet), 16));
+  }
+  void rounded(f16* p) const {
+    const uint32x4_t bits = vreinterpretq_u32_f32(v);
+    const uint32x4_t nan =
+        vorrq_u32(vandq_u32(bits, vdupq_n_u32(0x80000000)), vdupq_n_u32(0x7FC00000));
+    const float32x4_t plain = vbslq_f32(vceqq_f32(v, v), v, vreinterpretq_f32_u32(nan));
+    vst1_u16(&p->bits, vreinterpret_u16_f16(vcvt_f16_f32(plain)));
+  }
   void store(float* p) const { vst1q_f32(p, v); }
   void store_first(float* p, std::int64_t n) const {
     float lanes[4];

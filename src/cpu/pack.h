@@ -1,7 +1,7 @@
 // Bringing rows of tensors into the layouts of the products, and back.
 #pragma once
 
-#include "core/strided.h"
+#include "cpu/elements.h"
 #include "cpu/product.h"
 
 namespace attend {
@@ -91,46 +91,41 @@ bool lies_ready(const Strided& t) noexcept {
 }
 
 // A row of any type and stride, converted. From T to T nothing is rounded.
-template <class T>
+template <class V, class T = typename V::T>
 void convert_row(const Strided& t, std::int64_t offset, std::int64_t count, T* row) noexcept {
   with_type(t.type, [&]<class E>(E) {
-    const E* from = reinterpret_cast<const E*>(t.data) + offset;
-    const std::int64_t stride = t.stride[3];
-    for (std::int64_t x = 0; x < count; ++x) row[x] = static_cast<T>(widened(from[x * stride]));
+    convert_elements<V>(reinterpret_cast<const E*>(t.data) + offset, t.stride[3], count, row);
   });
 }
 
 // to[x] = scale * row[x], at any type and stride, with one rounding.
-template <class V, class From>
-void store_scaled(const Strided& t, std::int64_t offset, std::int64_t count, const From* row,
+template <class V, class E, class From>
+void store_scaled(E* to, std::int64_t stride, std::int64_t count, const From* row,
                   double scale) noexcept {
   using T = typename V::T;
   using D = typename V::Double;
-  std::int64_t done = 0;
-  if (lies_ready<T>(t)) {
-    T* to = reinterpret_cast<T*>(t.data) + offset;
-    const auto single = static_cast<T>(scale);
-    const bool exact = std::is_same_v<From, T> && static_cast<double>(single) == scale;
-    for (; done + V::kLanes <= count; done += V::kLanes) {
-      if constexpr (std::is_same_v<From, T>) {
-        if (exact) {
-          (V::load(row + done) * V::set(single)).store(to + done);
-          continue;
-        }
-      }
-      D sum[V::kDoubles];
-      unrolled<V::kDoubles>(ATTEND_EACH(k) {
-        if constexpr (std::is_same_v<From, double>)
-          sum[k] = D::set(scale) * D::load(row + done + k * D::kLanes);
-        else sum[k] = D::set(scale) * wide<k>(V::load(row + done));
-      });
-      V::narrowed(sum).store(to + done);
-    }
+  const auto single = static_cast<T>(scale);
+  std::int64_t x = 0;
+  if constexpr (std::is_same_v<From, T> && std::is_same_v<E, T>) {
+    if (stride == 1 && static_cast<double>(single) == scale)
+      for (; x + V::kLanes <= count; x += V::kLanes)
+        (V::load(row + x) * V::set(single)).store(to + x);
   }
+  if (stride == 1 && x == 0)
+    x = store_rounded<V>(
+        to, count, [=](std::int64_t at, auto k) __attribute__((always_inline)) {
+          if constexpr (std::is_same_v<From, double>)
+            return D::set(scale) * D::load(row + at + k * D::kLanes);
+          else return D::set(scale) * wide<k>(V::load(row + at));
+        });
+  for (; x < count; ++x) to[x * stride] = static_cast<E>(scale * static_cast<double>(row[x]));
+}
+
+template <class V, class From>
+void store_scaled(const Strided& t, std::int64_t offset, std::int64_t count, const From* row,
+                  double scale) noexcept {
   with_type(t.type, [&]<class E>(E) {
-    E* to = reinterpret_cast<E*>(t.data) + offset;
-    for (std::int64_t x = done; x < count; ++x)
-      to[x * t.stride[3]] = static_cast<E>(scale * static_cast<double>(row[x]));
+    store_scaled<V>(reinterpret_cast<E*>(t.data) + offset, t.stride[3], count, row, scale);
   });
 }
 

@@ -228,7 +228,7 @@ class ScoreGradients {
     for (int n = 0; n < tile.rows; ++n) {
       const std::int64_t at =
           query_row(problem_, call_.dout, scores_.sequence, tile.h[n], tile.i[n]);
-      if (!ready) convert_row(call_.dout, at, problem_.dv, rows_ + n * problem_.dv);
+      if (!ready) convert_row<V>(call_.dout, at, problem_.dv, rows_ + n * problem_.dv);
       dout[n] = ready ? reinterpret_cast<const T*>(call_.dout.data) + at : rows_ + n * problem_.dv;
     }
     rows_to_lanes<V>(dout, tile.rows, problem_.dv, tile.dout, tile.lanes);

@@ -232,18 +232,33 @@ class Results {
   }
 
   void convert_row_out(const Sums<V>& tile, int n) const noexcept {
+    with_type(call_.out.type, [&]<class E>(E) {
+      convert_out(tile, n, reinterpret_cast<E*>(call_.out.data) + at(call_.out, tile, n));
+    });
+  }
+
+  template <class E>
+  void convert_out(const Sums<V>& tile, int n, E* to) const noexcept {
+    using D = typename V::Double;
+    const std::int64_t stride = call_.out.stride[3];
     const double factor = tile.l[n] == 0 ? 0 : 1 / tile.l[n];
+    const double* const o = tile.o + n * width(p);
+    const T* const part = tile.part + n * width(p);
     Divisors<V, V::kLanes> divisor;
     divide_by(divisor, tile.l[n]);
-    with_type(call_.out.type, [&]<class E>(E) {
-      E* to = reinterpret_cast<E*>(call_.out.data) + at(call_.out, tile, n);
-      for (std::int64_t x = 0; x < p.dv; ++x, to += call_.out.stride[3]) {
-        const std::int64_t from = n * width(p) + x;
-        const double sum = tile.joined ? tile.o[from] : static_cast<double>(tile.part[from]);
-        if (std::is_same_v<E, T> && tile.one[n]) *to = static_cast<E>(divided(divisor, sum));
-        else *to = static_cast<E>((sum + 0.0) * factor);
-      }
-    });
+    std::int64_t x = 0;
+    if (!std::is_same_v<E, T> && stride == 1)
+      x = store_rounded<V>(to, p.dv, [&](std::int64_t from, auto k) {
+        const D sum =
+            tile.joined ? D::load(o + from + k * D::kLanes) : wide<k>(V::load(part + from));
+        return (sum + D::set(0)) * D::set(factor);
+      });
+    for (; x < p.dv; ++x) {
+      const double sum = tile.joined ? o[x] : static_cast<double>(part[x]);
+      if (std::is_same_v<E, T> && tile.one[n])
+        to[x * stride] = static_cast<E>(divided(divisor, sum));
+      else to[x * stride] = static_cast<E>((sum + 0.0) * factor);
+    }
   }
 
   // As the products do it that store results.

@@ -142,7 +142,7 @@ class Scores {
         tile.end = keys.end > tile.end ? keys.end : tile.end;
       }
       const std::int64_t at = origin + g * head_stride + i * row_stride;
-      if (!ready) convert_row(call.q, at, p.d, q_ + n * p.d);
+      if (!ready) convert_row<V>(call.q, at, p.d, q_ + n * p.d);
       q[n] = ready ? from + at : q_ + n * p.d;
     }
     // Behind the last row it stands again: every square is a whole one.
@@ -349,7 +349,7 @@ class Scores {
              key_row(p, call, t, sequence, kv_head, chunk.from);
     }
     for (std::int64_t j = chunk.from; j < chunk.to; ++j, packed += row_width) {
-      convert_row(t, key_row(p, call, t, sequence, kv_head, j), count, packed);
+      convert_row<V>(t, key_row(p, call, t, sequence, kv_head, j), count, packed);
       for (std::int64_t x = count; x < row_width; ++x) packed[x] = 0;
     }
     stride = row_width;
@@ -460,15 +460,13 @@ class Scores {
 
   // -inf stays -inf whatever ALiBi says.
   void add_bias(std::int64_t offset, int from, int to, T* row) const noexcept {
-    with_type(call.bias.type, [&]<class E>(E) {
-      const E* bias = reinterpret_cast<const E*>(call.bias.data) + offset;
-      const std::int64_t stride = call.bias.stride[3];
-      for (int x = from; x < to; ++x) {
-        const T value = static_cast<T>(widened(bias[x * stride]));
-        const bool overflows = p.alibi && row[x] + value < kLowest && row[x] != kHidden;
-        row[x] = value == kHidden ? kHidden : overflows ? kLowest : row[x] + value;
-      }
-    });
+    T bias[kChunk];
+    convert_row<V>(call.bias, offset + from * call.bias.stride[3], to - from, bias);
+    for (int x = from; x < to; ++x) {
+      const T value = bias[x - from];
+      const bool overflows = p.alibi && row[x] + value < kLowest && row[x] != kHidden;
+      row[x] = value == kHidden ? kHidden : overflows ? kLowest : row[x] + value;
+    }
   }
 
   void apply_mask(std::int64_t offset, int from, int to, T* row) const noexcept {

@@ -18,6 +18,11 @@
 //   all_finite(a)                    bool
 //   V::Double, wide<n>(a)         lanes n * Double::kLanes ... as doubles; V::kDoubles of them
 //   V::narrowed(doubles)             and back, rounded
+//   F32::widened(p)                  bf16 or f16 numbers from p, exactly
+//   F32::odd(doubles)                narrowed by rounding to odd: rounded once more to 16 bits,
+//   that
+//                                    is rounded once in all
+//   v.rounded(p)                     F32 to bf16 or f16 at p, to nearest; NaN as in core/dtype.cpp
 //   V::kByLane                       whether fma_lane<n>(a, b, c) = a[n] * b + c is an instruction
 //
 // An instruction set also names the register tiles of its products: tile_rows(vectors, along) rows
@@ -29,6 +34,8 @@
 // All of it lives in unnamed namespaces, and so does everything that is made of it: code compiled
 // for one instruction set must never serve another.
 #pragma once
+
+#include <attend/dtype.h>
 
 #include <cstdint>
 #include <type_traits>

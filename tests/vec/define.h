@@ -41,6 +41,18 @@ struct Define {
     unrolled<V::kLanes>(ATTEND_EACH(n) { rows[n].store(at + n * V::kLanes); });
   }
 
+  template <class Half>
+  static constexpr test::HalfWords<Half> half_words() {
+    return {
+        .widened = [](const Half* a, float* r) { V::widened(a).store(r); },
+        .rounded =
+            [](const double* a, Half* r) {
+              D doubles[V::kDoubles];
+              unrolled<V::kDoubles>(ATTEND_EACH(n) { doubles[n] = D::load(a + n * D::kLanes); });
+              V::odd(doubles).rounded(r);
+            }};
+  }
+
   static constexpr test::Words<T> words() {
     return {
         .lanes = V::kLanes,

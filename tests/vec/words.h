@@ -2,6 +2,8 @@
 // every machine can call those of an instruction set. An array of T holds `lanes` elements.
 #pragma once
 
+#include <attend/dtype.h>
+
 #include <cstdint>
 
 namespace attend::test {
@@ -35,11 +37,20 @@ struct Words {
   void (*tanh)(const T* a, T* r);
 };
 
+// Of vectors of float: 16-bit numbers widened, and doubles rounded to them.
+template <class Half>
+struct HalfWords {
+  void (*widened)(const Half* a, float* r);
+  void (*rounded)(const double* a, Half* r);
+};
+
 struct InstructionSet {
   const char* name;
   bool fused;  // fma rounds once
   Words<float> f32;
   Words<double> f64;
+  HalfWords<bf16> of_bf16;
+  HalfWords<f16> of_f16;
 };
 
 extern const InstructionSet kGeneric, kAvx2, kAvx512, kNeon;
