@@ -20,11 +20,11 @@ struct RowRange {
   std::int64_t begin, end;
 };
 
-// Rows [rows, features] that are read, with strides. What is written has its rows one behind the
-// other.
+// Rows [rows, features] that are read, the features of each side by side. What is written has its
+// rows one behind the other.
 struct ConstRows {
   const void* data = nullptr;
-  std::int64_t row = 0, column = 1;
+  std::int64_t row = 0;  // stride
 };
 
 // ---- Norms -------------------------------------------------------------------------------------

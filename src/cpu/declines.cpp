@@ -1,5 +1,6 @@
 #include "cpu/declines.h"
 
+#include "core/row_operations.h"
 #include "core/text.h"
 
 #include <cmath>
@@ -20,7 +21,9 @@ bool has_inverse(double x) {
 }
 
 // Scale and softcap are multiplied with in the type of the sums.
-std::string declines_factors(const Problem& problem) {
+template <class Attention>
+requires(std::is_base_of_v<Problem, Attention>) std::string
+    declines_factors(const Attention& problem) {
   const bool wide = problem.type == DType::f64;
   const auto holds = [&](double x) {
     return wide ? has_inverse<double>(x) : has_inverse<float>(x);
@@ -34,7 +37,7 @@ std::string declines_factors(const Problem& problem) {
   return {};
 }
 
-std::string declines_factors(const ProductProblem&) { return {}; }
+std::string declines_factors(const auto&) { return {}; }  // of other operations
 
 template <class Problem>
 std::string needs(const Problem& problem, bool there, const char* what) {
@@ -74,5 +77,8 @@ ATTEND_DECLINES(ForwardProblem)
 ATTEND_DECLINES(BackwardProblem)
 ATTEND_DECLINES(InspectProblem)
 ATTEND_DECLINES(ProductProblem)
+ATTEND_DECLINES(NormProblem)
+ATTEND_DECLINES(ActivationProblem)
+ATTEND_DECLINES(RotaryProblem)
 
 }  // namespace attend

@@ -1,6 +1,6 @@
 // What the rows of each instruction set need of a machine, and which numbers they cannot hold.
 // Apart from them, since these functions are called on every machine: they must not be compiled for
-// one. For the problems of forward, backward, inspect and product.
+// one. For the problems of all operations that have such rows.
 #pragma once
 
 #include "core/kernel.h"

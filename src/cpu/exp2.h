@@ -37,12 +37,12 @@ struct Exp2<double> {
       0.2402265069591013,     0.6931471805599453};
 };
 
-// g by two coefficients at a time: half as many steps wait for each other.
-template <class V>
-ATTEND_INLINE V exp2_polynomial(V f) {
-  using T = typename V::T;
-  constexpr int kCount = static_cast<int>(sizeof Exp2<T>::kG / sizeof(T)), kFirst = 2 - kCount % 2;
-  const auto c = ATTEND_EACH(index) { return V::set(Exp2<T>::kG[index]); };
+// The polynomial with the coefficients Of::kG, highest first, two of them at a time: half as many
+// steps wait for each other.
+template <class Of, class V>
+ATTEND_INLINE V polynomial(V f) {
+  constexpr int kCount = static_cast<int>(sizeof Of::kG / sizeof *Of::kG), kFirst = 2 - kCount % 2;
+  const auto c = ATTEND_EACH(index) { return V::set(Of::kG[index]); };
   const V square = f * f;
   V g = c(At<0>{});
   if constexpr (kFirst == 2) g = fma(g, f, c(At<1>{}));
@@ -51,6 +51,10 @@ ATTEND_INLINE V exp2_polynomial(V f) {
     g = fma(g, square, fma(c(At<kIndex>{}), f, c(At<kIndex + 1>{})));
   });
   return g;
+}
+template <class V>
+ATTEND_INLINE V exp2_polynomial(V f) {
+  return polynomial<Exp2<typename V::T>>(f);
 }
 
 // 2^x for x <= 1, -inf included; NaN stays. 2^-127 has the bits of 0, and it is all there is below

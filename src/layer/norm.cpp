@@ -16,9 +16,17 @@ const char* name_of(const NormOptions& options) {
   return options.kind == NormKind::rms_norm ? "rms_norm" : "layer_norm";
 }
 
-ConstRows rows_in(const ConstTensorView& matrix) {
-  return {matrix.data(), matrix.strides()[0], matrix.strides()[1]};
+// x as rows of features that lie side by side.
+Rows features_of(const ConstTensorView& x) {
+  Rows rows = rows_of(x);
+  if (rows.view.strides()[1] != 1 && rows.view.size(1) > 1) {
+    rows.copy = Tensor::copy_of(x);
+    rows.view = rows_of(rows.copy);
+  }
+  return rows;
 }
+
+ConstRows rows_in(const Rows& rows) { return {rows.view.data(), rows.view.strides()[0]}; }
 
 // The sum over blocks of [blocks, 2, dim], in order: part 0 or 1 of it.
 Tensor sum_of_blocks(const Tensor& parts, std::int64_t part, DType type) {
@@ -60,11 +68,11 @@ Tensor Norm::forward(const ConstTensorView& x, Context& context) const {
     check_made(layer, static_cast<bool>(*this));
     check_input(layer, "x", x, options_.type, options_.dim);
     Tensor y = Tensor::uninitialized(x.shape(), options_.type);
-    const Rows rows = rows_of(x);
+    const Rows rows = features_of(x);
     run_rows<NormForward>({.device = {}, .type = options_.type, .kind = options_.kind},
                           {.dim = options_.dim,
                            .epsilon = options_.epsilon,
-                           .x = rows_in(rows.view),
+                           .x = rows_in(rows),
                            .weight = weight_.view().data(),
                            .bias = bias_.view().data(),
                            .y = y.view().data()},
@@ -87,14 +95,14 @@ LayerGradients Norm::backward(const ConstTensorView& dy, const Saved& saved,
     check_input(layer, "x", saved.x, options_.type, options_.dim);
     check_shape(layer, "dy", dy, options_.type, saved.x.shape());
     LayerGradients gradients{Tensor::uninitialized(saved.x.shape(), options_.type), {}};
-    const Rows x_rows = rows_of(saved.x.view()), dy_rows = rows_of(dy);
+    const Rows x_rows = features_of(saved.x), dy_rows = features_of(dy);
     const std::int64_t rows = x_rows.view.size(0), dim = options_.dim;
     Tensor parts({block_count(rows), 2, dim}, DType::f64);  // dweight and dbias of each block
     run_rows<NormBackward>({.device = {}, .type = options_.type, .kind = options_.kind},
                            {.dim = dim,
                             .epsilon = options_.epsilon,
-                            .x = rows_in(x_rows.view),
-                            .dy = rows_in(dy_rows.view),
+                            .x = rows_in(x_rows),
+                            .dy = rows_in(dy_rows),
                             .weight = weight_.view().data(),
                             .dx = gradients.dx.view().data(),
                             .sums = parts.data<double>()},

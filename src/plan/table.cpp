@@ -8,11 +8,21 @@ extern const Kernel<Forward> kAvx512Forward, kAvx2Forward;
 extern const Kernel<Backward> kAvx512Backward, kAvx2Backward;
 extern const Kernel<Inspect> kAvx512Inspect, kAvx2Inspect;
 extern const Kernel<Product> kAvx512Product, kAvx2Product;
+extern const Kernel<NormForward> kAvx512Norm, kAvx2Norm;
+extern const Kernel<NormBackward> kAvx512NormBackward, kAvx2NormBackward;
+extern const Kernel<ActivationForward> kAvx512Activation, kAvx2Activation;
+extern const Kernel<ActivationBackward> kAvx512ActivationBackward, kAvx2ActivationBackward;
+extern const Kernel<RotaryForward> kAvx512Rotary, kAvx2Rotary;
 #elif defined(__aarch64__)
 extern const Kernel<Forward> kNeonForward;
 extern const Kernel<Backward> kNeonBackward;
 extern const Kernel<Inspect> kNeonInspect;
 extern const Kernel<Product> kNeonProduct;
+extern const Kernel<NormForward> kNeonNorm;
+extern const Kernel<NormBackward> kNeonNormBackward;
+extern const Kernel<ActivationForward> kNeonActivation;
+extern const Kernel<ActivationBackward> kNeonActivationBackward;
+extern const Kernel<RotaryForward> kNeonRotary;
 #endif
 extern const Kernel<Forward> kGenericForward, kReferenceForward, kTextbookForward;
 extern const Kernel<Backward> kGenericBackward, kReferenceBackward, kTextbookBackward;
@@ -20,11 +30,11 @@ extern const Kernel<Inspect> kGenericInspect, kReferenceInspect;
 extern const Kernel<Merge> kReferenceMerge;
 extern const Kernel<Weights> kReferenceWeights;
 extern const Kernel<Product> kGenericProduct, kReferenceProduct;
-extern const Kernel<NormForward> kReferenceNorm;
-extern const Kernel<NormBackward> kReferenceNormBackward;
-extern const Kernel<ActivationForward> kReferenceActivation;
-extern const Kernel<ActivationBackward> kReferenceActivationBackward;
-extern const Kernel<RotaryForward> kReferenceRotary;
+extern const Kernel<NormForward> kGenericNorm, kReferenceNorm;
+extern const Kernel<NormBackward> kGenericNormBackward, kReferenceNormBackward;
+extern const Kernel<ActivationForward> kGenericActivation, kReferenceActivation;
+extern const Kernel<ActivationBackward> kGenericActivationBackward, kReferenceActivationBackward;
+extern const Kernel<RotaryForward> kGenericRotary, kReferenceRotary;
 
 namespace {
 
@@ -72,14 +82,60 @@ constinit const Kernel<Product>* const kProduct[] = {
     &kReferenceProduct,
 };
 
-constinit const Kernel<NormForward>* const kNorm[] = {&kReferenceNorm};
-constinit const Kernel<NormBackward>* const kNormBackward[] = {&kReferenceNormBackward};
+constinit const Kernel<NormForward>* const kNorm[] = {
+#if defined(__x86_64__)
+    &kAvx512Norm,
+    &kAvx2Norm,
+#elif defined(__aarch64__)
+    &kNeonNorm,
+#endif
+    &kGenericNorm,
+    &kReferenceNorm,
+};
 
-constinit const Kernel<ActivationForward>* const kActivation[] = {&kReferenceActivation};
+constinit const Kernel<NormBackward>* const kNormBackward[] = {
+#if defined(__x86_64__)
+    &kAvx512NormBackward,
+    &kAvx2NormBackward,
+#elif defined(__aarch64__)
+    &kNeonNormBackward,
+#endif
+    &kGenericNormBackward,
+    &kReferenceNormBackward,
+};
+
+constinit const Kernel<ActivationForward>* const kActivation[] = {
+#if defined(__x86_64__)
+    &kAvx512Activation,
+    &kAvx2Activation,
+#elif defined(__aarch64__)
+    &kNeonActivation,
+#endif
+    &kGenericActivation,
+    &kReferenceActivation,
+};
+
 constinit const Kernel<ActivationBackward>* const kActivationBackward[] = {
-    &kReferenceActivationBackward};
+#if defined(__x86_64__)
+    &kAvx512ActivationBackward,
+    &kAvx2ActivationBackward,
+#elif defined(__aarch64__)
+    &kNeonActivationBackward,
+#endif
+    &kGenericActivationBackward,
+    &kReferenceActivationBackward,
+};
 
-constinit const Kernel<RotaryForward>* const kRotary[] = {&kReferenceRotary};
+constinit const Kernel<RotaryForward>* const kRotary[] = {
+#if defined(__x86_64__)
+    &kAvx512Rotary,
+    &kAvx2Rotary,
+#elif defined(__aarch64__)
+    &kNeonRotary,
+#endif
+    &kGenericRotary,
+    &kReferenceRotary,
+};
 
 Table<Forward> rows(Forward) { return kForward; }
 Table<Backward> rows(Backward) { return kBackward; }

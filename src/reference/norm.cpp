@@ -13,12 +13,11 @@ template <class T>
 class Row {
  public:
   Row(const ConstRows& rows, std::int64_t row) noexcept
-      : data_(static_cast<const T*>(rows.data) + row * rows.row), stride_(rows.column) {}
-  double operator[](std::int64_t c) const noexcept { return widened(data_[c * stride_]); }
+      : data_(static_cast<const T*>(rows.data) + row * rows.row) {}
+  double operator[](std::int64_t c) const noexcept { return widened(data_[c]); }
 
  private:
   const T* data_;
-  std::int64_t stride_;
 };
 
 // normalised = (x * unit - mean) * factor

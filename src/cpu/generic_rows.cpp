@@ -1,0 +1,10 @@
+// cpu.generic.norm, norm_backward, activation, activation_backward and rotary.
+#include "cpu/generic.h"
+
+#include "cpu/row_kernels.h"
+
+namespace attend {
+
+ATTEND_ROW_KERNELS(Generic, generic)
+
+}  // namespace attend

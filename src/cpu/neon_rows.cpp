@@ -1,0 +1,10 @@
+// cpu.neon.norm, norm_backward, activation, activation_backward and rotary.
+#include "cpu/neon.h"
+
+#include "cpu/row_kernels.h"
+
+namespace attend {
+
+ATTEND_ROW_KERNELS(Neon, neon)
+
+}  // namespace attend
