@@ -152,7 +152,7 @@ void activate_back(const ActivationBackwardCall& call, std::int64_t begin,
 template <class Float, class Double>
 void activation_rows(const ActivationProblem& p, const ActivationCall& call,
                      RowRange rows) noexcept {
-  with_vectors<Float, Double>(p.type, [&]<class V, class E>(V, E) {
+  with_elements<Float, Double>(p.type, [&]<class V, class E>(V, E) {
     with_activation(p.kind, [&]<class Of>(Of) {
       activate<Of, V, E>(call, rows.begin * call.features, rows.end * call.features);
     });
@@ -162,7 +162,7 @@ void activation_rows(const ActivationProblem& p, const ActivationCall& call,
 template <class Float, class Double>
 void activation_backward_rows(const ActivationProblem& p, const ActivationBackwardCall& call,
                               RowRange rows) noexcept {
-  with_vectors<Float, Double>(p.type, [&]<class V, class E>(V, E) {
+  with_elements<Float, Double>(p.type, [&]<class V, class E>(V, E) {
     with_activation(p.kind, [&]<class Of>(Of) {
       activate_back<Of, V, E>(call, rows.begin * call.features, rows.end * call.features);
     });

@@ -1,22 +1,16 @@
 // The vectors of AVX2 with FMA: eight floats or four doubles, sixteen registers.
-// Products: 6 x 2 vectors, 12 sums, 2 vectors of b and a broadcast element of a: 15 registers.
 #pragma once
 
-#include "cpu/vec.h"
+#include "cpu/tiles.h"
 
 #include <immintrin.h>
 
 namespace attend {
 namespace {
 
-inline constexpr int kTileVectors = 2, kFeatureVectors = 2, kWideVectors = 4, kWidestVectors = 4;
-inline constexpr int kLastVectors = 3, kFewRows = 4, kStepsTogether = 1;
-constexpr int tile_rows(int vectors, bool) {
-  return vectors > kLastVectors ? 2 : vectors > kTileVectors ? 4 : 6;
-}
-
 struct F64 {
   using T = double;
+  using RegisterTiles = Avx2Tiles;
   using Mask = __m256d;
   using Double = F64;
   static constexpr int kLanes = 4, kDoubles = 1;
@@ -69,6 +63,7 @@ inline F64 wide(F64 a) {
 
 struct F32 {
   using T = float;
+  using RegisterTiles = Avx2Tiles;
   using Mask = __m256;
   using Double = F64;
   static constexpr int kLanes = 8, kDoubles = 2;

@@ -1,20 +1,16 @@
 // The vectors of AVX-512 (F, DQ, BW, VL): sixteen floats or eight doubles, thirty-two registers.
-// Products: 12 x 2 vectors, 24 sums, 2 vectors of b, and an element of a is broadcast.
 #pragma once
 
-#include "cpu/vec.h"
+#include "cpu/tiles.h"
 
 #include <immintrin.h>
 
 namespace attend {
 namespace {
 
-inline constexpr int kTileVectors = 2, kFeatureVectors = 2, kWideVectors = 4, kWidestVectors = 4;
-inline constexpr int kLastVectors = 2, kFewRows = 8, kStepsTogether = 2;
-constexpr int tile_rows(int vectors, bool) { return vectors > kTileVectors ? 4 : 12; }
-
 struct F64 {
   using T = double;
+  using RegisterTiles = Avx512Tiles;
   using Mask = __mmask8;
   using Double = F64;
   static constexpr int kLanes = 8, kDoubles = 1;
@@ -73,6 +69,7 @@ inline F64 wide(F64 a) {
 
 struct F32 {
   using T = float;
+  using RegisterTiles = Avx512Tiles;
   using Mask = __mmask16;
   using Double = F64;
   static constexpr int kLanes = 16, kDoubles = 2;

@@ -37,11 +37,11 @@ struct Chunk {
 template <class V, int kVectors, Layout kLayout, class T, class Finish = Store>
 void chunk_products(Operands<T> x, std::int64_t rows, const T* panels, std::int64_t row,
                     std::int64_t width, std::int64_t feature = 0, Finish finish = {}) noexcept {
-  if constexpr (V::kByLane && kVectors == kTileVectors) {
-    if (panels != nullptr && row % kPanelRows == 0) {
-      x.a = panels + row * width + feature * kPanelRows;
-      x.a_stride = kPanelRows;
-      x.a_panel = kPanelRows * width;
+  if constexpr (V::RegisterTiles::kPanels && kVectors == kTileVectors<V>) {
+    if (panels != nullptr && row % kPanelRows<V> == 0) {
+      x.a = panels + row * width + feature * kPanelRows<V>;
+      x.a_stride = kPanelRows<V>;
+      x.a_panel = kPanelRows<V> * width;
       return product<V, kVectors, Layout::panels, Start::zero>(x, rows, finish);
     }
   }
@@ -61,7 +61,7 @@ struct KeyRows {
 template <class V, Start kStart, class T, class Finish = Store>
 void rows_product(Operands<T> x, int rows, const KeyRows<T>& b, std::int64_t first,
                   Finish finish = {}) noexcept {
-  constexpr std::int64_t kStrip = kFeatureVectors * V::kLanes;
+  constexpr std::int64_t kStrip = kFeatureVectors<V> * V::kLanes;
   x.b = b.strips == nullptr ? b.at + first * b.stride : b.strips + first * kStrip;
   x.b_stride = b.strips == nullptr ? b.stride : kStrip;
   const std::int64_t each = b.strips == nullptr ? b.width : kStrip;

@@ -77,7 +77,7 @@ ATTEND_INLINE std::int64_t store_rounded(E* to, std::int64_t count, Value value)
 
 // Calls use(V{}, E{}) with the vectors for tensors of this type.
 template <class Float, class Double, class Use>
-ATTEND_INLINE void with_vectors(DType type, Use use) {
+ATTEND_INLINE void with_elements(DType type, Use use) {
   switch (type) {
     case DType::f64: return use(Double{}, double{});
     case DType::f32: return use(Float{}, float{});

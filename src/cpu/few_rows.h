@@ -27,11 +27,11 @@ namespace {
 template <class V>
 class FewRows {
   using T = typename V::T;
-  static constexpr int kSlice = V::kByLane ? 8 : 16;
-  static constexpr std::int64_t kAhead = V::kByLane ? 48 : 32;
+  static constexpr int kSlice = V::RegisterTiles::kFewSlice;
+  static constexpr std::int64_t kAhead = V::RegisterTiles::kFewAhead;
 
  public:
-  static constexpr int kMost = kFewRows;
+  static constexpr int kMost = V::RegisterTiles::kFewRows;
   static_assert((kMost & (kMost - 1)) == 0 && kMost <= Tile<V>::kMost);
 
   // q: memory of [kMost][d]; s: of [kMost][256].
@@ -110,17 +110,8 @@ class FewRows {
           for (int n = 0; n < (kLines > 0 ? kLines : 1); ++n) soon.prefetch_next();
           V keys[V::kLanes];
           load_transposed(k + g * V::kLanes * stride + x, stride, keys);
-          unrolled<kRows>(ATTEND_EACH(r) {
-            const T* const of_row = q + r * d + x;
-            if constexpr (V::kByLane) {
-              const V a = V::load(of_row);
-              unrolled<V::kLanes>(
-                  ATTEND_EACH(n) { sum[g][r] = fma_lane<n>(a, keys[n], sum[g][r]); });
-            } else {
-              unrolled<V::kLanes>(
-                  ATTEND_EACH(n) { sum[g][r] = fma(V::set(of_row[n]), keys[n], sum[g][r]); });
-            }
-          });
+          unrolled<kRows>(
+              ATTEND_EACH(r) { add_products_of_lanes(q + r * d + x, keys, sum[g][r]); });
         });
       }
       const V scale = V::set(to < d ? 1 : scores_.scale);

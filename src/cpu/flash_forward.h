@@ -34,9 +34,10 @@ template <class V>
 class FlashForward {
   using T = typename V::T;
   static constexpr int kMost = Tile<V>::kMost, kRoom = Tile<V>::kRoom;
-  static constexpr int kTiles = V::kByLane ? 16 : 4;  // of a task: they share a chunk, in the cache
-  static constexpr int kTilesForPanels = 12;          // they pay for keys and values in order
-  static constexpr int kAhead = 32;                   // keys, where memory is the limit
+  static constexpr int kTiles =
+      V::RegisterTiles::kTiles;               // of a task: they share a chunk, in the cache
+  static constexpr int kTilesForPanels = 12;  // they pay for keys and values in order
+  static constexpr int kAhead = 32;           // keys, where memory is the limit
   static constexpr T kHidden = ForwardScores<V>::kHidden;
 
   struct Memory {
@@ -53,8 +54,9 @@ class FlashForward {
       few_q = scratch.take<T>(FewRows<V>::kMost * p.d);
       chunk.packed_k = scratch.take<T>(kChunk * p.d);
       chunk.packed_v = scratch.take<T>(kChunk * width(p));
-      chunk.paneled_k = scratch.take<T>(V::kByLane ? kChunk * p.d : 0);
-      chunk.stripped_v = scratch.take<T>(V::kByLane ? kChunk * (width(p) + V::kLanes) : 0);
+      chunk.paneled_k = scratch.take<T>(V::RegisterTiles::kPanels ? kChunk * p.d : 0);
+      chunk.stripped_v =
+          scratch.take<T>(V::RegisterTiles::kPanels ? kChunk * (width(p) + V::kLanes) : 0);
       T* q = scratch.take<T>(saturating_count(kTiles * kRoom, p.d));
       T* part = scratch.take<T>(saturating_count(kTiles * kRoom, width(p)));
       double* o = scratch.take<double>(saturating_count(kTiles * kRoom, width(p)));
@@ -122,15 +124,16 @@ class FlashForward {
 
   // Keys whose values stay in the nearest cache.
   static int slice(const ForwardProblem& p) {
-    if (!V::kByLane) return 64;
-    const std::int64_t fits = (32 << 10) / (width(p) * static_cast<std::int64_t>(sizeof(T)));
+    if (V::RegisterTiles::kSliceBytes == 0) return 64;
+    const std::int64_t fits =
+        V::RegisterTiles::kSliceBytes / (width(p) * static_cast<std::int64_t>(sizeof(T)));
     return fits > 128 ? 128 : fits < 16 ? 16 : static_cast<int>(fits);
   }
 
   // The rows of a task: fewer tiles than fit, if tasks are few. Else threads would wait for the
   // last of them, the longer where the first keys hide from most rows.
   static std::int64_t task_rows(const ForwardProblem& p, const Tiles& tiles) {
-    constexpr std::int64_t kTasksPerThread = 8, kLeast = kMost * (V::kByLane ? 4 : 2);
+    constexpr std::int64_t kTasksPerThread = 8, kLeast = kMost * V::RegisterTiles::kLeastTiles;
     const std::int64_t all = p.group() * p.q_length, heads = p.batch * p.kv_heads;
     const std::int64_t wanted = tiles.threads > 1 ? kTasksPerThread * tiles.threads : 1;
     std::int64_t rows = tiles.queries;
@@ -211,7 +214,7 @@ class FlashForward {
     }
     // Few rows against many keys: memory is asked kAhead keys before.
     const Chunk<T>& chunk = memory_.chunk;
-    const bool streams = V::kByLane && ForwardScores<V>::streams(tile, runs.count);
+    const bool streams = V::RegisterTiles::kAsks && ForwardScores<V>::streams(tile, runs.count);
     Lines<T> soon(chunk.k + kAhead * chunk.k_stride, chunk.k_stride, p.d);
     if (streams && chunk.k != chunk.packed_k) scores_.soon = &soon;
     const bool partial = scores_.compute(tile, memory_.chunk, runs, s, top);  // 1 scores, 2 mask

@@ -50,7 +50,7 @@ void pack_panels(const Matrices<T>& p, std::int64_t k, std::int64_t depth, std::
 // of their steps is a row of b somewhere else, and its lines serve all of them.
 template <class V, int kPanels, class T = typename V::T>
 class PanelsOfB {
-  static constexpr int kColumns = kTileVectors * V::kLanes, kPanel = kSumBlock * kColumns;
+  static constexpr int kColumns = kTileVectors<V> * V::kLanes, kPanel = kSumBlock * kColumns;
   static constexpr std::int64_t kTogether = kPanels * kColumns;
   const Matrices<T>& p_;
   const std::int64_t end_;            // of the columns that the task makes
@@ -88,9 +88,9 @@ void multiply(const RowsOfA<T>& a, std::int64_t rows, Operands<T> x,
               const AddToC<V, kWhole> finish) noexcept {
   x.a = a.at;
   x.a_stride = a.stride;
-  x.a_panel = kPanelRows * x.depth;
+  x.a_panel = kPanelRows<V> * x.depth;
   while (rows > 0) {
-    const std::int64_t some = rows < 2 * kPanelRows ? rows : kPanelRows;
+    const std::int64_t some = rows < 2 * kPanelRows<V> ? rows : kPanelRows<V>;
     for (std::int64_t r = 0; r < some; ++r)
       unrolled<kVectors>(
           ATTEND_EACH(n) { __builtin_prefetch(x.c + r * x.c_stride + n * V::kLanes, 1); });
@@ -100,7 +100,7 @@ void multiply(const RowsOfA<T>& a, std::int64_t rows, Operands<T> x,
     } else if (a.layout == Layout::across) {
       product<V, kVectors, Layout::across, Start::zero>(x, some, finish);
       x.a += some;
-    } else if constexpr (V::kByLane) {
+    } else if constexpr (V::RegisterTiles::kPanels) {
       product<V, kVectors, Layout::panels, Start::zero>(x, some, finish);
       x.a += x.a_panel;
     }
@@ -113,7 +113,7 @@ void multiply(const RowsOfA<T>& a, std::int64_t rows, Operands<T> x,
 template <class V, class T = typename V::T>
 void run_block(const Matrices<T>& p, const MatrixPart& part, std::int64_t k, const RowsOfA<T>& a,
                const T* b) noexcept {
-  constexpr int kColumns = kTileVectors * V::kLanes;
+  constexpr int kColumns = kTileVectors<V> * V::kLanes;
   alignas(64) T bias[kColumns];
   const std::int64_t rows = part.row_end - part.row_begin, column = part.column_begin;
   const std::int64_t columns = part.column_end - column;
@@ -129,9 +129,9 @@ void run_block(const Matrices<T>& p, const MatrixPart& part, std::int64_t k, con
                       .c_stride = p.c_row,
                       .depth = depth};
   if (columns == kColumns)
-    multiply<V, kTileVectors>(a, rows, x, AddToC<V, true>{k == 0, added, columns});
+    multiply<V, kTileVectors<V>>(a, rows, x, AddToC<V, true>{k == 0, added, columns});
   else if (columns > V::kLanes)
-    multiply<V, kTileVectors>(a, rows, x, AddToC<V, false>{k == 0, added, columns});
+    multiply<V, kTileVectors<V>>(a, rows, x, AddToC<V, false>{k == 0, added, columns});
   else multiply<V, 1>(a, rows, x, AddToC<V, false>{k == 0, added, columns});
 }
 
@@ -154,10 +154,12 @@ void for_panels(const MatrixPart& part, std::int64_t rows, Use use) noexcept {
 // others.
 template <class V, class T = typename V::T>
 [[gnu::noinline]] void run_across(const Matrices<T>& p, const MatrixPart& part) noexcept {
-  constexpr std::int64_t kRows = kAcrossRows<T>, kPanel = V::kByLane ? kPanelRows : kRows;
+  constexpr std::int64_t kRows = kAcrossRows<T>,
+                         kPanel = V::RegisterTiles::kPanels ? kPanelRows<V> : kRows;
   alignas(64) T block[kSumBlock * kRows];
-  PanelsOfB<V, V::kByLane ? 4 : 1> b(p, part);
-  const RowsOfA<T> brought{block, V::kByLane ? Layout::panels : Layout::across, kPanel};
+  PanelsOfB<V, V::RegisterTiles::kPanelsOfB> b(p, part);
+  const RowsOfA<T> brought{block, V::RegisterTiles::kPanels ? Layout::panels : Layout::across,
+                           kPanel};
   for (std::int64_t row = part.row_begin; row < part.row_end; row += kRows) {
     const std::int64_t rows = part.row_end - row < kRows ? part.row_end - row : kRows;
     std::int64_t k = 0;
@@ -167,12 +169,13 @@ template <class V, class T = typename V::T>
       const T* const from = p.a + row * p.a_row + k * p.a_depth;
       if (p.a_depth != 1)
         steps_to_panels<V, kPanel>(from, p.a_depth, rows, depth, block, depth * kPanel);
-      else if constexpr (V::kByLane) rows_to_panels<V>(from, p.a_row, rows, depth, block);
-      for_panels<kTileVectors * V::kLanes>({row, row + rows, part.column_begin, part.column_end},
-                                           rows, [&](const MatrixPart& panel) {
-                                             run_block<V>(p, panel, k, brought,
-                                                          b.at(k, panel.column_begin));
-                                           });
+      else if constexpr (V::RegisterTiles::kPanels)
+        rows_to_panels<V>(from, p.a_row, rows, depth, block);
+      for_panels<kTileVectors<V> * V::kLanes>({row, row + rows, part.column_begin, part.column_end},
+                                              rows, [&](const MatrixPart& panel) {
+                                                run_block<V>(p, panel, k, brought,
+                                                             b.at(k, panel.column_begin));
+                                              });
       k += depth;
     } while (k < p.k);
   }
@@ -184,10 +187,12 @@ template <class V>
 void run_matrix(const Matrices<typename V::T>& p, const MatrixPart& part) noexcept {
   if (run_few<V>(p, part)) return;
   const std::int64_t all = part.row_end - part.row_begin;
-  if (p.a_depth != 1 || (V::kByLane && all >= kPanelRows)) return run_across<V>(p, part);
-  const std::int64_t some = p.packed != nullptr && all > 2 * kPanelRows ? 2 * kPanelRows : all;
+  if (p.a_depth != 1 || (V::RegisterTiles::kPanels && all >= kPanelRows<V>))
+    return run_across<V>(p, part);
+  const std::int64_t some =
+      p.packed != nullptr && all > 2 * kPanelRows<V> ? 2 * kPanelRows<V> : all;
   PanelsOfB<V, 1> b(p, part);
-  for_panels<kTileVectors * V::kLanes>(part, some, [&](const MatrixPart& panel) {
+  for_panels<kTileVectors<V> * V::kLanes>(part, some, [&](const MatrixPart& panel) {
     std::int64_t k = 0;
     do {  // at least once: an empty sum is 0
       if (stops_at(part, k)) return;
@@ -202,7 +207,7 @@ void run_matrix(const Matrices<typename V::T>& p, const MatrixPart& part) noexce
 template <class V>
 void pack_matrix(const Matrices<typename V::T>& p, const PartOfB& part,
                  typename V::T* packed) noexcept {
-  constexpr std::int64_t kColumns = kTileVectors * V::kLanes, kSteps = 64;
+  constexpr std::int64_t kColumns = kTileVectors<V> * V::kLanes, kSteps = 64;
   for (std::int64_t k = part.k_begin; k < part.k_end; k += kSteps)
     pack_panels<V, kColumns>(p, k, part.k_end - k < kSteps ? part.k_end - k : kSteps,
                              part.column_begin, part.column_end - part.column_begin,
@@ -211,8 +216,8 @@ void pack_matrix(const Matrices<typename V::T>& p, const PartOfB& part,
 
 template <class V>
 inline constexpr MatrixFunctions<typename V::T> kMatrixFunctions{
-    kTileVectors * V::kLanes, V::kByLane ? kAcrossRows<typename V::T> : kEveryRow, pack_matrix<V>,
-    run_matrix<V>};
+    kTileVectors<V> * V::kLanes, V::RegisterTiles::kPanels ? kAcrossRows<typename V::T> : kEveryRow,
+    pack_matrix<V>, run_matrix<V>};
 
 }  // namespace
 }  // namespace attend

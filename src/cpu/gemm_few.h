@@ -26,7 +26,8 @@ template <class T>
 inline constexpr std::int64_t kTurnedRows = (48 << 10) / kSumBlock /
                                             static_cast<std::int64_t>(sizeof(T));
 
-inline constexpr std::int64_t kInPlaceRows = tile_rows(kWidestVectors, false);
+template <class V>
+inline constexpr std::int64_t kInPlaceRows = V::RegisterTiles::rows(kWidestVectors<V>, false);
 
 template <class V, class T = typename V::T>
 [[gnu::noinline]] void run_turned(const Matrices<T>& p, const MatrixPart& part) noexcept {
@@ -61,7 +62,7 @@ template <class V, class T = typename V::T>
         const std::int64_t vectors = (lanes - r) / V::kLanes;
         if (vectors == 1) take.template operator()<1, kLayout>();
         else if (vectors == 2 || vectors == 4) take.template operator()<2, kLayout>();
-        else take.template operator()<kTileVectors, kLayout>();
+        else take.template operator()<kTileVectors<V>, kLayout>();
       };
       take_some.template operator()<Layout::streamed>();
       while (r < lanes) take_some.template operator()<Layout::along>();
@@ -73,7 +74,7 @@ template <class V, class T = typename V::T>
 // A row or a few (AVX-512: up to 4, else 2); columns in whole vectors, no bias.
 template <class V, class T = typename V::T>
 void run_in_place(const Matrices<T>& p, const MatrixPart& part) noexcept {
-  constexpr std::int64_t kRows = kInPlaceRows;
+  constexpr std::int64_t kRows = kInPlaceRows<V>;
   alignas(64) T lanes_of_a[kSumBlock * kRows];
   const std::int64_t rows = part.row_end - part.row_begin, column = part.column_begin;
   std::int64_t k = 0;
@@ -106,7 +107,7 @@ bool run_few(const Matrices<typename V::T>& p, const MatrixPart& part) noexcept 
     run_turned<V>(p, part);
     return true;
   }
-  if (p.b_column == 1 && rows <= kInPlaceRows && columns % V::kLanes == 0 && p.bias == nullptr) {
+  if (p.b_column == 1 && rows <= kInPlaceRows<V> && columns % V::kLanes == 0 && p.bias == nullptr) {
     run_in_place<V>(p, part);
     return true;
   }

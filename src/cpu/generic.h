@@ -1,20 +1,16 @@
 // Vectors of 16 bytes in the compilers' own notation: what every machine has, with no instruction
 // set named. Where a machine has no fused multiply-add, a product is rounded before it is added.
-// Products: 4 x 2 vectors; sixteen registers are the least that is met.
 #pragma once
 
-#include "cpu/vec.h"
+#include "cpu/tiles.h"
 
 namespace attend {
 namespace {
 
-inline constexpr int kTileVectors = 2, kFeatureVectors = 2, kWideVectors = 4, kWidestVectors = 4;
-inline constexpr int kLastVectors = 2, kFewRows = 4, kStepsTogether = 1;
-constexpr int tile_rows(int vectors, bool) { return vectors > kTileVectors ? 2 : 4; }
-
 template <class Element, class Whole>
 struct Lanes {
   using T = Element;
+  using RegisterTiles = GenericTiles;
   typedef T Native __attribute__((vector_size(16)));
   typedef Whole Mask __attribute__((vector_size(16)));
   static constexpr int kLanes = 16 / sizeof(T);

@@ -139,7 +139,7 @@ class InspectRows {
     bool partial = scores_.compute(tile, memory_.chunk, runs, memory_.s, top);
     partial = partial || !InspectScores<V>::edges_finite(tile, memory_.s, runs.count);
     if (tile.lanes == V::kLanes) softmax<1>(runs.count, top, sum, turn);
-    else softmax<kTileVectors>(runs.count, top, sum, turn);
+    else softmax<kTileVectors<V>>(runs.count, top, sum, turn);
     count(tile, runs.count, partial);
     join(tile, top, sum, turn);
     if (p.top_k > 0) enter(tile, runs);

@@ -21,7 +21,7 @@ class KeySums {
   using Group = ScoreGradients<V>;
   using Rows = typename Group::Rows;
   static constexpr int kMost = Group::kMost;
-  static constexpr int kPanel = kFeatureVectors * V::kLanes;
+  static constexpr int kPanel = kFeatureVectors<V> * V::kLanes;
   static constexpr int kFew = 32;   // rows that are read too seldom to be packed
   static constexpr int kStep = 48;  // keys that are tested together for the tiles that see them
 
@@ -42,7 +42,7 @@ class KeySums {
     const std::int64_t wide = (count_ + kPanel - 1) / kPanel * kPanel;
     panels_ = scratch.take<T>(wide * Group::kRows);
     row_ = scratch.take<T>(width_);
-    turned_ = scratch.take<T>(V::kByLane ? kStep * Group::kRows : 0);
+    turned_ = scratch.take<T>(V::RegisterTiles::kPanels ? kStep * Group::kRows : 0);
     if (!segments.apart)
       own_ = scratch.take<T>(saturating_count(narrow(p) ? kChunk : p.k_length, width_));
     if (!plain() || segments.rows_of_task() > summed_)
@@ -212,7 +212,7 @@ class KeySums {
   // Panel by panel of the features, or, where pairs are turned first, by steps of the keys.
   template <class Finish>
   void products(const T* pairs, Finish finish) const noexcept {
-    const std::int64_t each = V::kByLane ? width_ : kPanel;
+    const std::int64_t each = V::RegisterTiles::kPanels ? width_ : kPanel;
     for (std::int64_t x = 0; x < width_; x += each) {
       for (int r = 0; r < group_.runs->runs; ++r) {
         const Run& run = group_.runs->run[r];
@@ -231,7 +231,7 @@ class KeySums {
                                .c = sums_of(run.key + y) + x,
                                .c_stride = stride(),
                                .depth = rows};
-          if constexpr (V::kByLane) turned_products(operands, count, finish);
+          if constexpr (V::RegisterTiles::kPanels) turned_products(operands, count, finish);
           else panel_product<Layout::streamed>(operands, count, width_ - x, finish);
         }
       }
@@ -242,7 +242,7 @@ class KeySums {
   static void panel_product(const Operands<T>& x, int count, std::int64_t width,
                             Finish finish) noexcept {
     if (width <= V::kLanes) product<V, 1, kLayout, Start::zero>(x, count, finish);
-    else product<V, kFeatureVectors, kLayout, Start::zero>(x, count, finish);
+    else product<V, kFeatureVectors<V>, kLayout, Start::zero>(x, count, finish);
   }
 
   // Products by lane are at their best across: the pairs of a step are turned for all features.

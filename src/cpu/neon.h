@@ -1,27 +1,16 @@
 // The vectors of NEON (Advanced SIMD): four floats or two doubles, thirty-two registers.
-// Products by lane: a broadcast load would take a turn of the units that multiply. 24 sums, since
-// 16 leave these units waiting (measured on Neoverse N1: 30 of 40 GFLOP/s, against 38):
-//   across   8 x 3 and 12 x 2 vectors, with 2 and 3 vectors of a
-//   along    6 x 3, with 6 vectors of a, each for kLanes steps; 4 x 5
 #pragma once
 
-#include "cpu/vec.h"
+#include "cpu/tiles.h"
 
 #include <arm_neon.h>
 
 namespace attend {
 namespace {
 
-// Of scores; of features; of few rows, and of one.
-inline constexpr int kTileVectors = 3, kFeatureVectors = 2, kWideVectors = 4, kWidestVectors = 8;
-inline constexpr int kLastVectors = 5, kFewRows = 1, kStepsTogether = 1;
-constexpr int tile_rows(int vectors, bool along) {
-  if (vectors > kTileVectors) return vectors > kLastVectors ? 2 : 4;
-  return along ? (vectors == 3 ? 6 : 8) : (vectors == 3 ? 8 : 12);
-}
-
 struct F64 {
   using T = double;
+  using RegisterTiles = NeonTiles;
   using Mask = uint64x2_t;
   using Double = F64;
   static constexpr int kLanes = 2, kDoubles = 1;
@@ -79,6 +68,7 @@ inline F64 wide(F64 a) {
 
 struct F32 {
   using T = float;
+  using RegisterTiles = NeonTiles;
   using Mask = uint32x4_t;
   using Double = F64;
   static constexpr int kLanes = 4, kDoubles = 2;

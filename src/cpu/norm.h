@@ -155,7 +155,7 @@ void norm_backward_row(const NormProblem& p, const NormBackwardCall& call, std::
 
 template <class Float, class Double>
 void norm_rows(const NormProblem& p, const NormCall& call, RowRange rows) noexcept {
-  with_vectors<Float, Double>(p.type, [&]<class V, class E>(V, E) {
+  with_elements<Float, Double>(p.type, [&]<class V, class E>(V, E) {
     for (std::int64_t r = rows.begin; r < rows.end; ++r) norm_row<V, E>(p, call, r);
   });
 }
@@ -164,7 +164,7 @@ template <class Float, class Double>
 void norm_backward_rows(const NormProblem& p, const NormBackwardCall& call,
                         RowRange rows) noexcept {
   double* const dweight = call.sums + rows.begin / kBlockRows * 2 * call.dim;
-  with_vectors<Float, Double>(p.type, [&]<class V, class E>(V, E) {
+  with_elements<Float, Double>(p.type, [&]<class V, class E>(V, E) {
     for (std::int64_t r = rows.begin; r < rows.end; ++r)
       norm_backward_row<V, E>(p, call, r, dweight, dweight + call.dim);
   });

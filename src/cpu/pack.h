@@ -45,11 +45,11 @@ void rows_to_lanes(const T* const* rows, std::int64_t count, std::int64_t length
 template <class V, class T = typename V::T>
 const T* rows_to_panels(const T* rows, std::int64_t stride, std::int64_t count, std::int64_t length,
                         T* to) noexcept {
-  for (std::int64_t row = 0; row < count; row += kPanelRows) {
-    const T* some[kPanelRows];
-    const std::int64_t here = count - row < kPanelRows ? count - row : kPanelRows;
+  for (std::int64_t row = 0; row < count; row += kPanelRows<V>) {
+    const T* some[kPanelRows<V>];
+    const std::int64_t here = count - row < kPanelRows<V> ? count - row : kPanelRows<V>;
     for (std::int64_t n = 0; n < here; ++n) some[n] = rows + (row + n) * stride;
-    rows_to_lanes<V>(some, here, length, to + row * length, kPanelRows);
+    rows_to_lanes<V>(some, here, length, to + row * length, kPanelRows<V>);
   }
   return to;
 }
@@ -77,7 +77,7 @@ void steps_to_panels(const T* steps, std::int64_t stride, std::int64_t count, st
 template <class V, class T = typename V::T>
 const T* rows_to_strips(const T* rows, std::int64_t stride, std::int64_t count, std::int64_t width,
                         T* to) noexcept {
-  constexpr std::int64_t kStrip = kFeatureVectors * V::kLanes;
+  constexpr std::int64_t kStrip = kFeatureVectors<V> * V::kLanes;
   for (std::int64_t row = 0; row < count; ++row, rows += stride)
     for (std::int64_t x = 0; x < width; x += V::kLanes)
       V::load(rows + x).store(to + (x / kStrip * count + row) * kStrip + x % kStrip);

@@ -9,7 +9,7 @@
 //   r |  .  |           |   sums    |          AVX2      6 x 2:  8 loads,  6 cycles, 15 registers
 //     |  .  |           |           |          NEON      8 x 3:  5 loads, 12 cycles, 29 registers
 //     +-----+           +-----------+          (AVX-512: half of the elements twice, see steps();
-//                                              NEON: also 12 x 2; by lane, see neon.h)
+//                                              NEON: also 12 x 2; by lane, see tiles.h)
 //
 // Every sum is one ascending chain of fused multiply-adds over k: how the rows are cut into tiles
 // changes no bit. a is read as it lies, with its depth contiguous (scores: a row is a key) or with
@@ -19,7 +19,7 @@
 // tile).
 #pragma once
 
-#include "cpu/vec.h"
+#include "cpu/tiles.h"
 
 #include <limits>
 
@@ -65,11 +65,18 @@ enum class Layout { along, streamed, across, panels };
 constexpr bool is_along(Layout layout) {
   return layout == Layout::along || layout == Layout::streamed;
 }
-constexpr bool is_wide(int vectors) {  // a tile of few rows
-  return vectors == kWideVectors || vectors == kWidestVectors;
-}
-inline constexpr int kPanelRows = tile_rows(kTileVectors, false);
 enum class Start { zero, c };
+
+// sum += a[0] b[0] + a[1] b[1] + ..., in this order, for as many elements of a as V has lanes.
+template <class V>
+ATTEND_INLINE void add_products_of_lanes(const typename V::T* a, const V (&b)[V::kLanes], V& sum) {
+  if constexpr (V::kByLane) {
+    const V lanes = V::load(a);
+    unrolled<V::kLanes>(ATTEND_EACH(n) { sum = fma_lane<n>(lanes, b[n], sum); });
+  } else {
+    unrolled<V::kLanes>(ATTEND_EACH(n) { sum = fma(V::set(a[n]), b[n], sum); });
+  }
+}
 
 // Where the sums go: to c. Others may look at them on the way.
 struct Store {
@@ -210,7 +217,7 @@ ATTEND_INLINE void prefetch_next_tile(const Operands<T>& x, std::int64_t k) {
 // kTileVectors have no loads to spare.
 template <Layout kLayout, class T, class V, int kRows, int kVectors>
 ATTEND_INLINE void steps(const Operands<T>& x, std::int64_t k, V (&sum)[kRows][kVectors]) {
-  constexpr int kSteps = kStepsTogether;
+  constexpr int kSteps = kStepsTogether<V>;
   static_assert(kSteps == 1 || kSteps == 2);
   const T* b = x.b + k * x.b_stride;
   Elements<is_along(kLayout), kSteps, kRows, T> a(x.a + k * (is_along(kLayout) ? 1 : x.a_stride),
@@ -220,12 +227,12 @@ ATTEND_INLINE void steps(const Operands<T>& x, std::int64_t k, V (&sum)[kRows][k
       V lanes[kVectors];
       unrolled<kVectors>(ATTEND_EACH(n) {
         lanes[n] = V::load(b + step * x.b_stride + n * V::kLanes);
-        if constexpr (is_wide(kVectors)) prefetch(b + (16 + step) * x.b_stride + n * V::kLanes);
+        if constexpr (is_wide<V>(kVectors)) prefetch(b + (16 + step) * x.b_stride + n * V::kLanes);
       });
       if constexpr (kLayout == Layout::streamed) prefetch_next_tile<kRows>(x, k + step);
       unrolled<kRows>(ATTEND_EACH(r) {
         const T* const element = a.template at<step, r>();
-        if constexpr (r % 2 == 0 && kVectors <= kTileVectors) {
+        if constexpr (r % 2 == 0 && kVectors <= kTileVectors<V>) {
           unrolled<kVectors>(ATTEND_EACH(n) { add_product(element, lanes[n], sum[r][n]); });
         } else {
           const V of_row = V::set(*element);
@@ -267,7 +274,7 @@ ATTEND_INLINE std::int64_t steps_by_lane(const Operands<T>& x, V (&sum)[kRows][k
     });
     unrolled<V::kLanes>(ATTEND_EACH(lane) {
       V b[kVectors];
-      if constexpr (kLayout == Layout::along && is_wide(kVectors))
+      if constexpr (kLayout == Layout::along && is_wide<V>(kVectors))
         for (int n = 0; x.soon != nullptr && n < kVectors * V::kLanes / kLine; ++n)
           x.soon->prefetch_next();
       unrolled<kVectors>(ATTEND_EACH(n) { b[n] = V::load(b_at + n * V::kLanes); });
@@ -276,13 +283,13 @@ ATTEND_INLINE std::int64_t steps_by_lane(const Operands<T>& x, V (&sum)[kRows][k
         unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n] = fma_lane<lane>(a[r], b[n], sum[r][n]); });
       });
       // The registers are full: the next b comes after some of these sums. Which: by trial.
-      if constexpr (kVectors > kTileVectors)
+      if constexpr (kVectors > kTileVectors<V>)
         unrolled<kRows>(ATTEND_EACH(r) {
           if constexpr (r >= V::kLanes / 2) after(b_at, sum[r][2]);
         });
 #ifdef __clang__  // it would load all b of a group past the prefetches, into more registers than
                   // there are
-      if constexpr (kLayout == Layout::along && is_wide(kVectors))
+      if constexpr (kLayout == Layout::along && is_wide<V>(kVectors))
         unrolled<kRows>(
             ATTEND_EACH(r) { unrolled<kVectors>(ATTEND_EACH(n) { after(b_at, sum[r][n]); }); });
 #endif
@@ -299,8 +306,8 @@ ATTEND_INLINE void steps_across_by_lane(const Operands<T>& x, V (&sum)[kRows][kV
   constexpr int kWhole = kRows / V::kLanes, kCount = (kRows + V::kLanes - 1) / V::kLanes;
   const T *a_at = x.a, *b_at = x.b;
   for (std::int64_t left = x.depth; left > 0; --left, a_at += x.a_stride, b_at += x.b_stride) {
-    if constexpr (is_wide(kVectors))
-      for (int n = 0; x.soon != nullptr && n < kVectors / kWideVectors; ++n)
+    if constexpr (is_wide<V>(kVectors))
+      for (int n = 0; x.soon != nullptr && n < kVectors / kWideVectors<V>; ++n)
         x.soon->prefetch_next();
     if constexpr (kWhole == 0) {
       V a[kRows];
@@ -366,7 +373,7 @@ template <class V, int kVectors, Layout kLayout, Start kStart, int kRows, class 
 ATTEND_INLINE void product_exact(Operands<typename V::T>& x, std::int64_t rows, Finish finish) {
   if (rows >= kRows) {
     product_tile<V, kRows, kVectors, kLayout, kStart>(x, finish);
-    if constexpr (kLayout == Layout::panels && kRows == kPanelRows) x.a += x.a_panel;
+    if constexpr (kLayout == Layout::panels && kRows == kPanelRows<V>) x.a += x.a_panel;
     else x.a += is_along(kLayout) ? kRows * x.a_stride : kRows;
     x.c += kRows * x.c_stride;
     rows -= kRows;
@@ -383,8 +390,9 @@ ATTEND_INLINE void product_exact(Operands<typename V::T>& x, std::int64_t rows, 
 template <class V, int kVectors, Layout kLayout, Start kStart, class Finish = Store>
 ATTEND_INLINE void product(Operands<typename V::T> x, std::int64_t rows, Finish finish = {}) {
   constexpr int kMost = [] {
-    const int most =
-        kLayout == Layout::panels ? kPanelRows : tile_rows(kVectors, is_along(kLayout));
+    const int most = kLayout == Layout::panels
+                         ? kPanelRows<V>
+                         : V::RegisterTiles::rows(kVectors, is_along(kLayout));
     if constexpr (requires { Finish::kMostRows; })
       return most < Finish::kMostRows ? most : Finish::kMostRows;
     return most;
@@ -412,9 +420,11 @@ void product_of_features(Operands<typename V::T> x, int rows, std::int64_t vecto
       vectors -= x.strips * kVectors;
     }
   };
-  if (rows <= tile_rows(kWidestVectors, false)) take.template operator()<kWidestVectors>();
-  if (rows <= tile_rows(kWideVectors, false)) take.template operator()<kWideVectors>();
-  take.template operator()<kFeatureVectors>();
+  if (rows <= V::RegisterTiles::rows(kWidestVectors<V>, false))
+    take.template operator()<kWidestVectors<V>>();
+  if (rows <= V::RegisterTiles::rows(kWideVectors<V>, false))
+    take.template operator()<kWideVectors<V>>();
+  take.template operator()<kFeatureVectors<V>>();
   take.template operator()<1>();
 }
 

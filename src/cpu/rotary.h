@@ -120,7 +120,7 @@ template <class Float, class Double>
 void rotary_rows(const RotaryProblem& p, const RotaryCall& call, RowRange rows) noexcept {
   const bool halves = p.pairing == Rotary::Pairing::halves;
   const std::int64_t feature = call.x.stride[3];
-  with_vectors<Float, Double>(p.type, [&]<class V, class E>(V, E) {
+  with_elements<Float, Double>(p.type, [&]<class V, class E>(V, E) {
     for (std::int64_t n = rows.begin; n < rows.end; ++n) {
       E* const row =
           reinterpret_cast<E*>(call.x.data) + call.x.offset(n / call.length, 0, n % call.length);

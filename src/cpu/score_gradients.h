@@ -78,7 +78,7 @@ class ScoreGradients {
     factors_ = scratch.take<T>(problem_.drop_below != 0 ? kChunk * kMost : 0);
     chunk.packed_k = scratch.take<T>(kChunk * (problem_.d + V::kLanes));
     chunk.packed_v = scratch.take<T>(kChunk * (problem_.dv + V::kLanes));
-    for (int n = 0; V::kByLane && n < 2; ++n)
+    for (int n = 0; V::RegisterTiles::kPanels && n < 2; ++n)
       arranged_[n] =
           scratch.take<T>(kChunk * ((n == 0 ? problem_.d : problem_.dv) + 2 * V::kLanes));
     rows_ = scratch.take<T>(kMost * problem_.dv);
@@ -176,7 +176,7 @@ class ScoreGradients {
       T* w = p + first * stride + t * kMost;
       T* dp = ds + first * stride + t * kMost;
       if (tiles[t].lanes == V::kLanes) differentiate_tile<1>(t, w, dp, mine.count, marks);
-      else differentiate_tile<kTileVectors>(t, w, dp, mine.count, marks);
+      else differentiate_tile<kTileVectors<V>>(t, w, dp, mine.count, marks);
     }
   }
 
@@ -305,7 +305,7 @@ class ScoreGradients {
     partial = partial || !BackwardScores<V>::edges_finite(tile, w, mine.count);
     if (problem_.drop_below != 0) scores_.dropout(tile, mine, factors_);
     if (tile.lanes == V::kLanes) weigh_keys<1>(tile, mine, w, dp, partial, top, sum, dot);
-    else weigh_keys<kTileVectors>(tile, mine, w, dp, partial, top, sum, dot);
+    else weigh_keys<kTileVectors<V>>(tile, mine, w, dp, partial, top, sum, dot);
     for (int n = 0; n < tile.lanes; ++n) {  // joined in f64, in ascending order
       const double part =
           top[n] < std::numeric_limits<T>::lowest() ? kMinusInfinity : static_cast<double>(top[n]);

@@ -35,8 +35,8 @@ inline std::int64_t saturating_count(std::int64_t a, std::int64_t b) noexcept {
 template <class V>
 struct Tile {
   using T = typename V::T;
-  static constexpr int kMost = kTileVectors * V::kLanes;
-  static constexpr int kRoom = kLastVectors * V::kLanes;  // for the last one of a task
+  static constexpr int kMost = kTileVectors<V> * V::kLanes;
+  static constexpr int kRoom = kLastVectors<V> * V::kLanes;  // for the last one of a task
   int rows, lanes;
   std::int64_t stride;      // from key to key in S^T; the lanes, unless tiles lie side by side
   std::int64_t begin, end;  // keys that any row may see, by position
@@ -49,7 +49,7 @@ struct Tile {
 // use(how many vectors the lanes of a tile are), a constant.
 template <class V, int kVectors = 1, class Use>
 void with_vectors(int lanes, Use use) noexcept {
-  if constexpr (kVectors < kLastVectors)
+  if constexpr (kVectors < kLastVectors<V>)
     if (lanes > kVectors * V::kLanes) return with_vectors<V, kVectors + 1>(lanes, use);
   use(At<kVectors>{});
 }
@@ -163,7 +163,7 @@ class Scores {
   // Then, for many tiles of rows, what products by lane read best: everything that the chunk has
   // memory for.
   void arrange(Chunk<T>& chunk) const noexcept {
-    if (!V::kByLane) return;
+    if (!V::RegisterTiles::kPanels) return;
     const std::int64_t count = chunk.to - chunk.from;
     if (chunk.paneled_k != nullptr)
       chunk.k_panels = rows_to_panels<V>(chunk.k, chunk.k_stride, count, p.d, chunk.paneled_k);
@@ -222,7 +222,7 @@ class Scores {
     const std::int64_t row = run.key - chunk.from;
     const auto with_lanes = [&](auto take) {
       if constexpr (kAsNeeded) with_vectors<V>(tile.lanes, take);
-      else if (tile.lanes == kMost) take(At<kTileVectors>{});
+      else if (tile.lanes == kMost) take(At<kTileVectors<V>>{});
       else take(At<1>{});
     };
     if (chain < p.d) {
@@ -230,7 +230,7 @@ class Scores {
         x.depth = p.d - from < chain ? p.d - from : chain;
         const AddAndTop add{from > 0, from + chain < p.d ? nullptr : top, scale};
         with_lanes([&](auto vectors) {
-          constexpr Layout kLayout = vectors < kTileVectors ? Layout::along : Layout::streamed;
+          constexpr Layout kLayout = vectors < kTileVectors<V> ? Layout::along : Layout::streamed;
           chunk_products<V, vectors, kLayout>(x, run.count, chunk.k_panels, row, p.d, from, add);
         });
         x.a += chain;
@@ -241,7 +241,7 @@ class Scores {
       product<V, 1, Layout::streamed, Start::zero>(x, run.count, finish);
     } else {
       with_lanes([&](auto vectors) {
-        constexpr Layout kCold = vectors < kTileVectors ? Layout::along : Layout::streamed;
+        constexpr Layout kCold = vectors < kTileVectors<V> ? Layout::along : Layout::streamed;
         if (chunk.cold)
           chunk_products<V, vectors, kCold>(x, run.count, chunk.k_panels, row, p.d, 0, finish);
         else

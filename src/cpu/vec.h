@@ -25,11 +25,7 @@
 //   v.rounded(p)                     F32 to bf16 or f16 at p, to nearest; NaN as in core/dtype.cpp
 //   V::kByLane                       whether fma_lane<n>(a, b, c) = a[n] * b + c is an instruction
 //
-// An instruction set also names the register tiles of its products: tile_rows(vectors, along) rows
-// of kTileVectors (scores), kFeatureVectors (values) or, for few rows, kWideVectors or
-// kWidestVectors; kLastVectors, up to which a last tile of scores is widened rather than cut;
-// kStepsTogether, how many steps of the depth (1 or 2) the loop of a product takes at once; and
-// kFewRows, up to which keys in lanes are better than rows (few_rows.h).
+// An instruction set also has its register tiles, V::RegisterTiles (tiles.h).
 //
 // All of it lives in unnamed namespaces, and so does everything that is made of it: code compiled
 // for one instruction set must never serve another.

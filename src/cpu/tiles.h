@@ -1,0 +1,90 @@
+// Register tiles: the shapes in which products are computed, how operands are brought to them, and
+// how much is worked on at a time. Data, measured, of an instruction set and its cores,
+// V::RegisterTiles of the vectors V. Any other would give the same bits: a sum is a chain of its
+// own, and no more than its place in a tile is chosen here.
+#pragma once
+
+#include "cpu/vec.h"
+
+namespace attend {
+namespace {
+
+// kScores, kFeatures     vectors of a tile: of scores, and of values or gradients
+// kWide, kWidest         of few rows, and of one or two: more sums at the same time
+// kLast                  up to which a last tile of scores is widened rather than cut
+// rows(vectors, along)   of a tile of so many vectors, whose a lies along its depth or across
+// kSteps                 of the depth (1 or 2) that the loop of a product takes at once
+// kFewRows               up to which keys in lanes are better than rows (few_rows.h)
+// kFewSlice, kFewAhead   there: keys whose values are weighed together; asked for so much before
+// kPanels                keys and values that many tiles read are brought into the order in which
+//                        tiles read them, and so are rows of a (products by lane want that)
+// kPanelsOfB             of a product of layers that are packed at a time, where b is not packed
+// yet kTiles, kLeastTiles    of scores in a task of forward, which share a chunk of keys; at least
+// kSliceBytes            values of that many bytes are weighed at a time; 0: those of 64 keys
+// kAsks                  forward asks for the keys of few rows itself
+
+// Broadcast elements of a: 24 sums, 2 vectors of b (32 registers).
+struct Avx512Tiles {
+  static constexpr int kScores = 2, kFeatures = 2, kWide = 4, kWidest = 4, kLast = 2, kSteps = 2;
+  static constexpr int kFewRows = 8, kFewSlice = 16, kFewAhead = 32;
+  static constexpr int kPanelsOfB = 1, kTiles = 4, kLeastTiles = 2, kSliceBytes = 0;
+  static constexpr bool kPanels = false, kAsks = false;
+  static constexpr int rows(int vectors, bool) { return vectors > kScores ? 4 : 12; }
+};
+
+// 12 sums, 2 vectors of b and an element of a: 15 of 16 registers.
+struct Avx2Tiles {
+  static constexpr int kScores = 2, kFeatures = 2, kWide = 4, kWidest = 4, kLast = 3, kSteps = 1;
+  static constexpr int kFewRows = 4, kFewSlice = 16, kFewAhead = 32;
+  static constexpr int kPanelsOfB = 1, kTiles = 4, kLeastTiles = 2, kSliceBytes = 0;
+  static constexpr bool kPanels = false, kAsks = false;
+  static constexpr int rows(int vectors, bool) {
+    return vectors > kLast ? 2 : vectors > kScores ? 4 : 6;
+  }
+};
+
+// By lane: a broadcast load would take a turn of the units that multiply. 24 sums, since 16 leave
+// these units waiting (Neoverse N1: 30 of 40 GFLOP/s, against 38):
+//   across   8 x 3 and 12 x 2 vectors, with 2 and 3 vectors of a
+//   along    6 x 3, with 6 vectors of a, each for kLanes steps; 4 x 5
+struct NeonTiles {
+  static constexpr int kScores = 3, kFeatures = 2, kWide = 4, kWidest = 8, kLast = 5, kSteps = 1;
+  static constexpr int kFewRows = 1, kFewSlice = 8, kFewAhead = 48;
+  static constexpr int kPanelsOfB = 4, kTiles = 16, kLeastTiles = 4, kSliceBytes = 32 << 10;
+  static constexpr bool kPanels = true, kAsks = true;
+  static constexpr int rows(int vectors, bool along) {
+    if (vectors > kScores) return vectors > kLast ? 2 : 4;
+    return along ? (vectors == 3 ? 6 : 8) : (vectors == 3 ? 8 : 12);
+  }
+};
+
+// 4 x 2 vectors; sixteen registers are the least that is met.
+struct GenericTiles {
+  static constexpr int kScores = 2, kFeatures = 2, kWide = 4, kWidest = 4, kLast = 2, kSteps = 1;
+  static constexpr int kFewRows = 4, kFewSlice = 16, kFewAhead = 32;
+  static constexpr int kPanelsOfB = 1, kTiles = 4, kLeastTiles = 2, kSliceBytes = 0;
+  static constexpr bool kPanels = false, kAsks = false;
+  static constexpr int rows(int vectors, bool) { return vectors > kScores ? 2 : 4; }
+};
+
+template <class V>
+inline constexpr int kTileVectors = V::RegisterTiles::kScores;
+template <class V>
+inline constexpr int kFeatureVectors = V::RegisterTiles::kFeatures;
+template <class V>
+inline constexpr int kWideVectors = V::RegisterTiles::kWide;
+template <class V>
+inline constexpr int kWidestVectors = V::RegisterTiles::kWidest;
+template <class V>
+inline constexpr int kLastVectors = V::RegisterTiles::kLast;
+template <class V>
+inline constexpr int kStepsTogether = V::RegisterTiles::kSteps;
+template <class V>
+inline constexpr int kPanelRows = V::RegisterTiles::rows(kTileVectors<V>, false);
+template <class V>
+constexpr bool is_wide(int vectors) {  // a tile of few rows
+  return vectors == kWideVectors<V> || vectors == kWidestVectors<V>;
+}
+
+}  // namespace
+}  // namespace attend

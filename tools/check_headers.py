@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Checks that every header compiles alone, so that a file may include it first.
+
+    tools/check_headers.py [FOLDER] -- COMPILER FLAGS...   every .h of include/attend and src of the tree
+    tools/check_headers.py --self-test -- COMPILER FLAGS...
+
+A header of vectors that only another architecture has is left out. Exit: 0 none, 1 some do not, 2 usage.
+"""
+import concurrent.futures
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import tempfile
+
+# What a header needs to be compiled here, besides the flags; None: not on this architecture.
+X86 = platform.machine() in ("x86_64", "AMD64")
+AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+FLAGS = {
+    "avx2.h": AVX2 if X86 else None,
+    "avx512.h": [*AVX2, "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl"] if X86 else None,
+    "neon.h": None if X86 else [],
+}
+
+
+def errors_of(header, compiler):
+    """What the compiler says of one header, or "" if it is content or cannot be asked."""
+    more = FLAGS.get(header.name, [])
+    if more is None:
+        return ""
+    # As another file would include it: a header that is compiled itself may not say #pragma once.
+    done = subprocess.run([*compiler, *more, "-fsyntax-only", "-x", "c++", "-"], text=True,
+                          input=f'#include "{header.resolve()}"\n', stderr=subprocess.PIPE)
+    return "" if done.returncode == 0 else done.stderr
+
+
+def check(root, compiler):
+    headers = sorted([*(root / "include/attend").rglob("*.h"), *(root / "src").rglob("*.h")])
+    compiler = [*compiler, f"-I{root / 'include'}", f"-I{root / 'src'}"]
+    failed = 0
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for header, errors in zip(headers, pool.map(lambda h: errors_of(h, compiler), headers)):
+            if errors:
+                failed += 1
+                print(f"{header.relative_to(root)} does not compile alone:\n{errors[:600]}")
+    print(f"{len(headers)} headers, {failed} of them do not compile alone")
+    return failed
+
+
+def self_test(compiler):
+    """One header that does, one that needs another before it."""
+    with tempfile.TemporaryDirectory() as folder:
+        src = pathlib.Path(folder) / "src"
+        src.mkdir()
+        (src / "whole.h").write_text("#pragma once\ninline int one() { return 1; }\n")
+        (src / "half.h").write_text("#pragma once\ninline int two() { return one() + 1; }\n")
+        return 0 if check(pathlib.Path(folder), compiler) == 1 else 1
+
+
+def main():
+    words = sys.argv[1:]
+    if "--" not in words or words[-1] == "--":
+        print(__doc__, file=sys.stderr)
+        return 2
+    at = words.index("--")
+    own, compiler = words[:at], words[at + 1:]
+    if own == ["--self-test"]:
+        return self_test(compiler)
+    root = pathlib.Path(own[0] if own else pathlib.Path(__file__).parent.parent).resolve()
+    return 1 if check(root, compiler) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
