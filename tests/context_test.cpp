@@ -239,5 +239,77 @@ TEST(Workspace, a_size_that_overflowed_is_not_even_asked_for) {
   EXPECT_EQ(memory.allocated, 0);
 }
 
+// ---- Tensors -----------------------------------------------------------------------------------
+
+const Shape kLarge{512, 512}, kSmall{3, 5};  // a large one is kept
+
+TEST(Tensors, are_made_in_memory_of_the_context) {
+  CountingAllocator memory;
+  {
+    Context context({.threads = 1, .allocator = memory.allocator()});
+    { const Tensor small = context.make_tensor(kSmall), other = context.make_tensor(kSmall); }
+    EXPECT_EQ(memory.allocated, 2);
+    EXPECT_EQ(memory.deallocated, 2);
+    SmallCall a(3);
+    const Tensor out = attention(a.q, a.k, a.v, {}, context);
+    EXPECT_GT(memory.allocated, 2);
+  }
+  EXPECT_EQ(memory.deallocated, memory.allocated);
+}
+
+TEST(Tensors, give_large_memory_to_the_next_one) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "the address sanitizer shall see what is freed";
+#endif
+  CountingAllocator memory;
+  {
+    Context context({.threads = 1, .allocator = memory.allocator()});
+    for (int n = 0; n < 5; ++n) {
+      Tensor tensor = context.make_tensor(kLarge);
+      tensor.at<float>({511, 511}) = 1;
+    }
+    EXPECT_EQ(memory.allocated, 1);
+    EXPECT_EQ(memory.deallocated, 0);
+    const Tensor larger = context.make_tensor({1024, 512});
+    EXPECT_EQ(memory.allocated, 2) << "the one that is kept is too small";
+    for (int n = 0; n < 200; ++n) {  // each of another size: 128 MiB are kept in all
+      const Tensor some = context.make_tensor({1024 + 300 * n, 512});
+    }
+    EXPECT_GT(memory.deallocated, 100);
+  }
+  EXPECT_EQ(memory.deallocated, memory.allocated);
+}
+
+TEST(Tensors, outlive_their_context) {
+  CountingAllocator memory;
+  Tensor large, small;
+  {
+    Context context({.threads = 1, .allocator = memory.allocator()});
+    large = context.make_tensor(kLarge);
+    small = context.make_tensor(kSmall);
+    const Tensor kept = context.make_tensor(kLarge);
+  }
+  EXPECT_EQ(memory.deallocated, memory.allocated - 2) << "what was kept went with the context";
+  large.at<float>({0, 0}) = 1;
+  large = Tensor();
+  small = Tensor();
+  EXPECT_EQ(memory.deallocated, memory.allocated);
+}
+
+TEST(Tensors, without_memory_are_an_error) {
+  CountingAllocator memory;
+  Context context({.threads = 1, .allocator = memory.allocator()});
+  { const Tensor kept = context.make_tensor(kLarge); }
+  memory.exhausted = true;
+  EXPECT_EQ(thrown_by([&] {
+              context.make_tensor({2, 3});
+            }),
+            "OutOfMemory: tensor: no memory for the 24 bytes of [2, 3] f32");
+#if !defined(__SANITIZE_ADDRESS__)
+  EXPECT_EQ(memory.deallocated, 1) << "what was kept was given up first";
+#endif
+  EXPECT_THROW(context.make_tensor({-1}), InvalidArgument);
+}
+
 }  // namespace
 }  // namespace attend

@@ -2,7 +2,9 @@
 // not change them: tiles, strides, neighbours, threads.
 #include "layer/matmul.h"
 
+#include "api/context.h"
 #include "core/interruption.h"
+#include "layer/elementwise.h"
 #include "plan/plan.h"
 #include "support/io_files.h"
 #include "support/layer_numbers.h"
@@ -124,6 +126,49 @@ TEST(Matmul, every_instruction_set_has_the_defined_bits) {
       }
   }
   EXPECT_GE(ran, machine.avx512 ? 4 : machine.avx2 || machine.neon ? 3 : 2);
+}
+
+// What is done at the end has the bits of the same thing done after the product: on one thread and
+// several, with c where it is wanted, of 16 bits, or a part of something wider.
+TEST(Matmul, an_end_is_the_same_as_what_comes_after) {
+  for (const int threads : {1, 3})
+    for (const DType type : kFloatTypes)
+      for (const std::int64_t m : {1, 5, 130})
+        for (const bool wide : {false, true}) {
+          const std::int64_t n = 300, k = 70;
+          Context context({.threads = threads});
+          const Tensor a = numbers({m, k}, type, 1), b = numbers({k, n}, type, 2),
+                       bias = numbers({n}, type, 3), gate = numbers({m, n}, type, 4),
+                       residual = numbers({m, n + 9}, type, 5);
+          const ConstTensorView more = residual.view().slice(1, 2, 2 + n);
+          for (const std::optional<Activation> activation :
+               {std::optional<Activation>(), std::optional(Activation::gelu),
+                std::optional(Activation::swiglu)}) {
+            SCOPED_TRACE(std::string(name_of(type)) + " rows " + std::to_string(m));
+            const bool gated = activation == Activation::swiglu;
+            Tensor expected({m, n}, type), found({m, n + 5}, type), whole({m, n}, type);
+            matmul(a, b, bias, expected, context);
+            if (activation) {
+              const ActivationProblem problem{{}, type, *activation};
+              context.state().row_for<ActivationForward>(problem).run(
+                  problem,
+                  {n, expected.view().data(), gated ? gate.view().data() : nullptr,
+                   expected.view().data()},
+                  {0, m});
+            }
+            add_to(expected, Tensor::copy_of(more), context);
+            const TensorView c = wide ? found.view().slice(1, 3, 3 + n) : whole.view();
+            const Multiplication one[] = {{.a = a,
+                                           .b = b,
+                                           .row_bias = bias,
+                                           .c = c,
+                                           .activation = activation,
+                                           .gate = gated ? gate.view() : ConstTensorView(),
+                                           .residual = more}};
+            matmul(one, context);
+            ASSERT_EQ(difference(c, expected), "");
+          }
+        }
 }
 
 TEST(Matmul, every_small_size_is_near_the_sum_in_f64) {

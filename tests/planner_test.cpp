@@ -286,7 +286,7 @@ TEST(Features, the_reference_takes_what_any_row_takes) {
       {"inspect", both | Features{Feature::top_keys, Feature::key_mass, Feature::metrics,
                                   Feature::tokens, Feature::map}},
       {"weights", both},
-      {"product", kHostTypes | Features{Feature::row_bias}},
+      {"product", kTakenByProducts},
       {"norm", kTakenByNorms},
       {"norm_backward", kTakenByNorms},
       {"activation", kTakenByActivations},

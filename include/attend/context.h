@@ -11,7 +11,8 @@
 
 namespace attend {
 
-// Memory for workspaces. allocate returns null when it has none; neither function throws.
+// Memory for workspaces and for the tensors that layers make. allocate returns null when it has
+// none; neither function throws. Tensors may outlive the Context, and then so must these.
 struct Allocator {
   std::function<void*(std::size_t bytes, std::size_t alignment)> allocate{};
   std::function<void(void* memory, std::size_t bytes)> deallocate{};
@@ -41,8 +42,8 @@ struct ContextOptions {
 
 // A row of the kernel table.
 struct KernelInfo {
-  std::string name;             // "reference.forward"
-  std::string operation;        // "forward", "backward", "merge", "inspect", "weights", "product"
+  std::string name;       // "reference.forward"
+  std::string operation;  // "forward", "backward", "merge", "inspect", "weights", "product", ...
   bool only_if_forced = false;  // never chosen by the planner
 };
 
@@ -60,6 +61,10 @@ class ATTEND_API Context {
   // body must not throw. It may itself call any function of the library; such calls do not ask
   // `interrupt`, which is asked between bodies.
   void parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body) const;
+
+  // A tensor of any contents, in memory of the Context's allocator. Where it is large, that is kept
+  // for the next one when the tensor is gone (up to 128 MiB). The tensor may outlive the Context.
+  Tensor make_tensor(const Shape& shape, DType type = DType::f32) const;
 
   static std::vector<KernelInfo> kernels();  // operation by operation, the best first
 

@@ -195,6 +195,9 @@ class ATTEND_OWNER ATTEND_API Tensor {
   struct Free {
     void operator()(void* memory) const noexcept;
   };
+  friend class Context;  // which makes them in its own memory
+  template <class Take>
+  static Tensor made(const Shape& shape, DType type, const Take& take);
   Tensor(const void* values, std::size_t count, DType type, const Shape& shape);
   void check_type(DType type) const;
 

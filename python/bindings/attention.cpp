@@ -16,11 +16,11 @@ nb::object forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb:
   const Inputs in(q, k, v, where);
   const Options options(keywords, where);
   const Wanted wanted(return_lse, return_weights, return_scores, where);
-  Results results(in, options.get(), wanted, out, where);
+  Context& used = context_or_default(context);
+  Results results(in, options.get(), wanted, out, where, used);
   {
     const Unlocked unlocked;
-    attention(in.q, in.k, in.v, results.out(), options.get(), results.outputs(),
-              context_or_default(context));
+    attention(in.q, in.k, in.v, results.out(), options.get(), results.outputs(), used);
   }
   return results.to_python(q);
 }
@@ -64,8 +64,10 @@ nb::object merge_parts(nb::handle all_o, nb::handle all_lse, nb::handle out, Giv
   const auto o_views = views(o, "o"), lse_views = views(lse, "lse");
   if (o.empty() || lse.empty()) throw InvalidArgument("merge: there are no parts to merge");
   WritableArray given = write(out, {where, "out", Kind::floating, true});
-  Tensor joined, joined_lse = Tensor::uninitialized(lse_views[0].shape(), lse_views[0].dtype());
-  if (out.is_none()) joined = Tensor::uninitialized(o_views[0].shape(), o_views[0].dtype());
+  Tensor joined, joined_lse = context_or_default(context).make_tensor(lse_views[0].shape(),
+                                                                      lse_views[0].dtype());
+  if (out.is_none())
+    joined = context_or_default(context).make_tensor(o_views[0].shape(), o_views[0].dtype());
   {
     const Unlocked unlocked;
     merge(o_views, lse_views, out.is_none() ? joined.view() : given.view, joined_lse.view(),
@@ -107,7 +109,7 @@ struct States {
 
 nb::object merge_states(nb::handle states, GivenContext context) {
   const States given(states, "merge_partial");
-  Tensor joined = Tensor::uninitialized(given.views[0].shape(), DType::f64);
+  Tensor joined = context_or_default(context).make_tensor(given.views[0].shape(), DType::f64);
   {
     const Unlocked unlocked;
     merge_partial(given.views, joined, context_or_default(context));
@@ -124,9 +126,10 @@ nb::object finish_states(nb::handle states, nb::handle out, nb::handle return_ls
   Tensor made, lse;
   const Shape shape = parts.views[0].shape();
   if (out.is_none() && shape.rank() == 4 && shape[3] > 4)
-    made = Tensor::uninitialized({shape[0], shape[1], shape[2], shape[3] - 4}, DType::f64);
+    made = context_or_default(context).make_tensor({shape[0], shape[1], shape[2], shape[3] - 4},
+                                                   DType::f64);
   if (with_lse && shape.rank() == 4)
-    lse = Tensor::uninitialized({shape[0], shape[1], shape[2]}, DType::f64);
+    lse = context_or_default(context).make_tensor({shape[0], shape[1], shape[2]}, DType::f64);
   {
     const Unlocked unlocked;
     finish_partial(parts.views, out.is_none() ? made.view() : given.view, lse,

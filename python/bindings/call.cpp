@@ -15,21 +15,21 @@ Shape like_queries(const ConstTensorView& q, const ConstTensorView* v) {
 }  // namespace
 
 Results::Results(const Inputs& in, const AttentionOptions& options, const Wanted& wanted,
-                 nb::handle out, const char* where)
+                 nb::handle out, const char* where, const Context& context)
     : given_(nb::borrow(out)), given_view_(write(out, {where, "out", Kind::floating, true})) {
   const ConstTensorView& q = in.q;
   const ConstTensorView& v = in.v;
-  if (out.is_none()) out_ = Tensor::uninitialized(like_queries(q, &v), q.dtype());
+  if (out.is_none()) out_ = context.make_tensor(like_queries(q, &v), q.dtype());
   if (wanted.lse) {
     const bool wide = q.dtype() == DType::f64 || this->out().dtype() == DType::f64;
     const DType type = wide ? DType::f64 : DType::f32;
-    lse_ = Tensor::uninitialized(like_queries(q, nullptr), type);
+    lse_ = context.make_tensor(like_queries(q, nullptr), type);
   }
   if (!wanted.weights && !wanted.scores) return;
   const Shape shape = weights_shape(q, in.k, v, options);
-  if (wanted.weights) weights_ = Tensor::uninitialized(shape, q.dtype());
+  if (wanted.weights) weights_ = context.make_tensor(shape, q.dtype());
   if (wanted.scores) {
-    scores_ = Tensor::uninitialized(shape, q.dtype());
+    scores_ = context.make_tensor(shape, q.dtype());
     stage_ = *wanted.scores;
   }
 }

@@ -44,7 +44,7 @@ struct Wanted {
 class Results {
  public:
   Results(const Inputs& in, const AttentionOptions& options, const Wanted& wanted, nb::handle out,
-          const char* where);
+          const char* where, const Context& context);
 
   TensorView out() { return given_.is_none() ? out_.view() : given_view_.view; }
   AttentionOutputs outputs();

@@ -36,7 +36,7 @@ ConstTensorView projected(const ConstTensorView& x, std::int64_t heads, std::int
 class Extras {
  public:
   Extras(const Layer& layer, const Rows& rows, const AttentionOptions& options,
-         const Wanted& wanted)
+         const Wanted& wanted, const Context& context)
       : wanted_(wanted) {
     const MultiHeadAttentionOptions& o = layer.options();
     const ConstTensorView& query = rows.query;
@@ -45,13 +45,13 @@ class Extras {
     const ConstTensorView q = projected(query, o.heads, o.d_k);
     if (wanted.lse) {
       const DType type = o.type == DType::f64 ? DType::f64 : DType::f32;
-      lse_ = Tensor::uninitialized({q.size(0), q.size(1), q.size(2)}, type);
+      lse_ = context.make_tensor({q.size(0), q.size(1), q.size(2)}, type);
     }
     if (!wanted.weights && !wanted.scores) return;
     const Shape shape = weights_shape(q, projected(key, o.key_heads, o.d_k),
                                       projected(key, o.key_heads, o.d_v), options);
-    if (wanted.weights) weights_ = Tensor::uninitialized(shape, o.type);
-    if (wanted.scores) scores_ = Tensor::uninitialized(shape, o.type);
+    if (wanted.weights) weights_ = context.make_tensor(shape, o.type);
+    if (wanted.scores) scores_ = context.make_tensor(shape, o.type);
   }
 
   AttentionOutputs outputs() {
@@ -100,7 +100,7 @@ nb::object forward(const Layer& self, nb::handle query, nb::handle key, nb::hand
     Tensor y = unlocked([&] { return self.forward(rows.query, *cache, options.get(), n, used); });
     return to_python(std::move(y), query);
   }
-  Extras extras(self, rows, options.get(), wanted);
+  Extras extras(self, rows, options.get(), wanted, used);
   Tensor y = unlocked([&] {
     if (rows.self()) return self.forward(rows.query, options.get(), extras.outputs(), used);
     return self.forward(rows.query, rows.key, rows.value, options.get(), extras.outputs(), used);

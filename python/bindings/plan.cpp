@@ -14,6 +14,8 @@ struct PythonPlan {
   Plan plan;
   Wanted wanted;
   nb::object context;
+
+  Context& used() const { return context_or_default(given_context(context)); }
 };
 
 PythonPlan plan_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out,
@@ -23,8 +25,8 @@ PythonPlan plan_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out
   const Inputs in(q, k, v, where);
   const Options options(keywords, where);
   const Wanted wanted(return_lse, return_weights, return_scores, where);
-  Results results(in, options.get(), wanted, out, where);
   Context& used = context_or_default(given_context(context));
+  Results results(in, options.get(), wanted, out, where, used);
   return {Plan::attention(in.q, in.k, in.v, results.out(), options.get(), results.outputs(),
                           {.kernel = text_of(kernel, "Plan: kernel")}, used),
           wanted, nb::borrow(context)};
@@ -35,7 +37,7 @@ nb::object run_plan(const PythonPlan& self, nb::handle q, nb::handle k, nb::hand
   constexpr const char* where = "Plan.run";
   const Inputs in(q, k, v, where);
   const Options options(keywords, where);
-  Results results(in, options.get(), self.wanted, out, where);
+  Results results(in, options.get(), self.wanted, out, where, self.used());
   {
     const Unlocked unlocked;
     self.plan.run(in.q, in.k, in.v, results.out(), options.get(), results.outputs());
@@ -44,9 +46,10 @@ nb::object run_plan(const PythonPlan& self, nb::handle q, nb::handle k, nb::hand
 }
 
 // The gradients of a plan: new tensors for every one that exists.
-BackwardResult empty_gradients(const Inputs& in, const AttentionOptions& options) {
-  const auto like = [](const ConstTensorView& view) {
-    return view ? Tensor::uninitialized(view.shape(), view.dtype()) : Tensor();
+BackwardResult empty_gradients(const Inputs& in, const AttentionOptions& options,
+                               const Context& context) {
+  const auto like = [&](const ConstTensorView& view) {
+    return view ? context.make_tensor(view.shape(), view.dtype()) : Tensor();
   };
   return {like(in.q),         like(in.k),          like(in.v),
           like(options.bias), like(options.sinks), like(options.alibi)};
@@ -68,8 +71,8 @@ PythonPlan plan_backward(nb::handle q, nb::handle k, nb::handle v, nb::handle ou
   const Inputs in(q, k, v, where);
   const BackwardInputs more(out, lse, dout, dlse, where);
   const Options options(keywords, where);
-  BackwardResult result = empty_gradients(in, options.get());
   Context& used = context_or_default(given_context(context));
+  BackwardResult result = empty_gradients(in, options.get(), used);
   return {Plan::attention_backward(in.q, in.k, in.v, more.out, more.lse, more.dout,
                                    views_of(result), options.get(), more.dlse,
                                    {.kernel = text_of(kernel, "Plan: kernel")}, used),
@@ -84,7 +87,7 @@ nb::object run_plan_backward(const PythonPlan& self, nb::handle q, nb::handle k,
   const Inputs in(q, k, v, where);
   const BackwardInputs more(out, lse, dout, dlse, where);
   const Options options(keywords, where);
-  BackwardResult result = empty_gradients(in, options.get());
+  BackwardResult result = empty_gradients(in, options.get(), self.used());
   {
     const Unlocked unlocked;
     self.plan.run_backward(in.q, in.k, in.v, more.out, more.lse, more.dout, views_of(result),

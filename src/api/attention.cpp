@@ -56,8 +56,8 @@ std::shared_ptr<const Plan::State> make_state(const Request<Operation>& request,
   return std::make_shared<const Plan::State>(Plan::State{std::move(decision), std::move(kernel)});
 }
 
-Tensor like(const ConstTensorView& view) {
-  return view ? Tensor::uninitialized(view.shape(), view.dtype()) : Tensor();
+Tensor like(const ConstTensorView& view, const Context& context) {
+  return view ? context.make_tensor(view.shape(), view.dtype()) : Tensor();
 }
 
 }  // namespace
@@ -74,7 +74,7 @@ Tensor attention(const ConstTensorView& q, const ConstTensorView& k, const Const
                  const AttentionOptions& options, Context& context) {
   // Shapes that are not even of four dimensions are left to the check, which says so.
   if (q.rank() != 4 || v.rank() != 4) check(ForwardArguments{q, k, v, {}, options, {}});
-  Tensor out = Tensor::uninitialized({q.size(0), q.size(1), q.size(2), v.size(3)}, q.dtype());
+  Tensor out = context.make_tensor({q.size(0), q.size(1), q.size(2), v.size(3)}, q.dtype());
   attention(q, k, v, out, options, {}, context);
   return out;
 }
@@ -104,8 +104,12 @@ BackwardResult attention_backward(const ConstTensorView& q, const ConstTensorVie
                                   const ConstTensorView& lse, const ConstTensorView& dout,
                                   const AttentionOptions& options, const ConstTensorView& dlse,
                                   Context& context) {
-  BackwardResult r{
-      like(q), like(k), like(v), like(options.bias), like(options.sinks), like(options.alibi)};
+  BackwardResult r{like(q, context),
+                   like(k, context),
+                   like(v, context),
+                   like(options.bias, context),
+                   like(options.sinks, context),
+                   like(options.alibi, context)};
   attention_backward(q, k, v, out, lse, dout, {r.dq, r.dk, r.dv, r.dbias, r.dsinks, r.dalibi},
                      options, dlse, context);
   return r;

@@ -138,14 +138,16 @@ std::size_t ProblemHash::operator()(const MergeProblem& p) const noexcept {
 
 Context::State::State(const ContextOptions& options)
     : threads(thread_count(options.threads)), parallel_for(options.parallel_for),
-      allocator(complete(options.allocator)), interrupt(options.interrupt),
-      forced(forced_kernels(options)), pool(options.parallel_for ? 1 : threads) {
+      allocator(complete(options.allocator)), tensors(make_tensor_pool(allocator)),
+      interrupt(options.interrupt), forced(forced_kernels(options)),
+      pool(options.parallel_for ? 1 : threads) {
   free_memory.reserve(kMostFreeBlocks);
   enter_registry(this);
 }
 
 Context::State::~State() {
   leave_registry(this);
+  close(*tensors);
   for (const Memory& memory : free_memory) allocator.deallocate(memory.data, memory.bytes);
 }
 
@@ -223,7 +225,7 @@ Context::State::Memory Context::State::acquire(std::size_t bytes) {
   // More than half of the address space is a sum that overflowed: no allocator is to round it up.
   constexpr auto kMost = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
   void* data = bytes <= kMost ? allocator.allocate(bytes, kWorkspaceAlignment) : nullptr;
-  if (data == nullptr && bytes <= kMost && give_up_kept_memory())
+  if (data == nullptr && bytes <= kMost && give_up_kept_memory(*tensors))
     data = allocator.allocate(bytes, kWorkspaceAlignment);
   if (data == nullptr)
     throw OutOfMemory(text("context: no memory for a workspace of ", bytes, " bytes"));

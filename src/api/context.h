@@ -18,6 +18,8 @@
 namespace attend {
 
 // Of the sizes: == does the rest.
+class TensorPool;  // api/tensor_memory.h
+
 struct ProblemHash {
   std::size_t operator()(const Problem& problem) const noexcept;
   std::size_t operator()(const MergeProblem& problem) const noexcept;
@@ -73,6 +75,7 @@ struct Context::State {
   const Machine machine = this_machine();
   const ParallelFor parallel_for;
   const Allocator allocator;
+  const std::shared_ptr<TensorPool> tensors;
   const std::function<bool()> interrupt;
   std::vector<std::pair<std::string, std::string>> forced;  // operation, kernel
   ThreadPool pool;

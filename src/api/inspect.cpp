@@ -126,7 +126,7 @@ Statistics statistics_of(Request<Inspect> request, const Decision<Inspect>& deci
 
   Statistics s;
   const auto make = [&](Tensor& tensor, const Shape& shape, Strided& to, DType type) {
-    tensor = Tensor::uninitialized(shape, type);
+    tensor = context.make_tensor(shape, type);
     to = strided(tensor);
   };
   const Shape rows{q.size(0), q.size(1), q.size(2)};
@@ -181,8 +181,7 @@ Tensor weights_of(const ConstTensorView& q, const ConstTensorView& k, const Cons
   return reporting("weights_of", [&] {
     auto request = check(WindowArguments{q, k, lse, window, options});
     const auto plan = context.state().plan_for<Weights>(request.problem);
-    Tensor weights =
-        Tensor::uninitialized({window.queries, window.keys}, statistic_type(q.dtype()));
+    Tensor weights = context.make_tensor({window.queries, window.keys}, statistic_type(q.dtype()));
     request.call.weights = strided(weights);
     context.state().execute("weights_of", *plan, request.call);
     return weights;

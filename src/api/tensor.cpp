@@ -1,4 +1,5 @@
 // Shape, the views and Tensor.
+#include "api/context.h"
 #include "api/tensor_memory.h"
 #include "core/reporting.h"
 #include "core/text.h"
@@ -206,15 +207,25 @@ TensorView TensorView::slice(int dim, std::int64_t begin, std::int64_t end,
 void Tensor::Free::operator()(void* memory) const noexcept { give_memory(memory); }
 
 Tensor Tensor::uninitialized(const Shape& shape, DType type) {
+  return made(shape, type, [](std::size_t bytes) { return take_memory(bytes); });
+}
+
+template <class Take>
+Tensor Tensor::made(const Shape& shape, DType type, const Take& take) {
   check_enums(type, {});
   check_sizes(shape);
   const std::size_t bytes = byte_count(type, shape);
   Tensor tensor;
-  tensor.memory_.reset(take_memory(bytes));
+  tensor.memory_.reset(take(bytes));
   if (!tensor.memory_)
     throw OutOfMemory(text("tensor: no memory for the ", bytes, " bytes of ", shape, " ", type));
   tensor.view_ = TensorView(tensor.memory_.get(), type, shape);
   return tensor;
+}
+
+Tensor Context::make_tensor(const Shape& shape, DType type) const {
+  return Tensor::made(shape, type,
+                      [&](std::size_t bytes) { return take_memory(bytes, state_->tensors); });
 }
 
 Tensor::Tensor(const Shape& shape, DType type) : Tensor(uninitialized(shape, type)) {
@@ -238,23 +249,7 @@ Tensor Tensor::copy_of(const ConstTensorView& view) {
   if (view.data() == nullptr && view.count() > 0)
     throw InvalidArgument(text("copy_of: the tensor ", view.shape(), " has no address"));
   Tensor tensor = uninitialized(view.shape(), view.dtype());
-  if (view.count() == 0) return tensor;
-  // The last dimensions that lie one behind the other are copied as one piece.
-  const std::int64_t size = size_of(view.dtype());
-  std::int64_t piece = 1;
-  int outer = view.rank();
-  while (outer > 0 && (view.strides()[outer - 1] == piece || view.size(outer - 1) == 1))
-    piece *= view.size(--outer);
-  Shape index = view.shape();
-  for (int dim = 0; dim < index.rank(); ++dim) index[dim] = 0;
-  for (std::int64_t done = 0; done < view.count(); done += piece) {
-    std::int64_t offset = 0;
-    for (int dim = 0; dim < outer; ++dim) offset += index[dim] * view.strides()[dim];
-    std::memcpy(static_cast<std::byte*>(tensor.view_.data()) + done * size,
-                static_cast<const std::byte*>(view.data()) + offset * size,
-                static_cast<std::size_t>(piece * size));
-    for (int dim = outer - 1; dim >= 0 && ++index[dim] == view.size(dim); --dim) index[dim] = 0;
-  }
+  copy_elements(view, static_cast<std::byte*>(tensor.view_.data()));
   return tensor;
 }
 

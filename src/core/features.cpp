@@ -47,6 +47,8 @@ constexpr const char* kNames[] = {
     "dsinks",
     "dalibi",
     "bias of columns",
+    "an activation at the end",
+    "a residual at the end",
     "LayerNorm",
     "RMSNorm",
     "relu",
@@ -71,7 +73,7 @@ static_assert(member_count<BackwardProblem>() == 1 + 11);
 static_assert(member_count<MergeProblem>() == 10);
 static_assert(member_count<InspectProblem>() == 1 + 8);
 static_assert(member_count<WeightsProblem>() == 1 + 3);
-static_assert(member_count<ProductProblem>() == 3);
+static_assert(member_count<ProductProblem>() == 5);
 static_assert(member_count<NormProblem>() == 3);
 static_assert(member_count<ActivationProblem>() == 3);
 static_assert(member_count<RotaryProblem>() == 3);
@@ -172,6 +174,8 @@ Features features_of(const WeightsProblem& p) {
 Features features_of(const ProductProblem& p) {
   Features f = tensors_of(p);
   f.add(Feature::row_bias, p.bias);
+  f.add(Feature::row_activation, p.activation);
+  f.add(Feature::row_residual, p.residual);
   return f;
 }
 

@@ -57,6 +57,8 @@ enum class Feature : std::uint8_t {
   dalibi,
   // What products add, and the operations on rows of features
   row_bias,
+  row_activation,
+  row_residual,
   layer_norm,
   rms_norm,
   relu,

@@ -111,14 +111,17 @@ struct InspectProblem : Problem {
   }
 };
 
-// c = a b + bias, of matrices. No sizes: the row is chosen by these alone, once.
+// c = a b + bias, of matrices, and what is done to c at its end. No sizes: the row is chosen by
+// these alone, once.
 struct ProductProblem {
   Device device;
   DType type = DType::f32;  // of a, b and c; sums are f32, of f64 tensors f64
-  bool bias = false;
+  bool bias = false, activation = false, residual = false;
 
-  static constexpr std::size_t kVariants = 2;  // of each type; one row for each
-  std::size_t variant() const noexcept { return bias ? 1 : 0; }
+  static constexpr std::size_t kVariants = 8;  // of each type; one row for each
+  std::size_t variant() const noexcept {
+    return (bias ? 1 : 0) + (activation ? 2 : 0) + (residual ? 4 : 0);
+  }
   friend bool operator==(const ProductProblem&, const ProductProblem&) = default;
 };
 

@@ -86,6 +86,8 @@ struct Kernel<Product> {
   }
 };
 
-inline constexpr Features kTakenByProducts = kHostTypes | Features{Feature::row_bias};
+// Ends are made by whoever cuts the tasks, while a task's part of c is close.
+inline constexpr Features kTakenByProducts =
+    kHostTypes | Features{Feature::row_bias, Feature::row_activation, Feature::row_residual};
 
 }  // namespace attend

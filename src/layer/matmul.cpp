@@ -5,6 +5,7 @@
 #include "api/context.h"
 #include "core/interruption.h"
 #include "core/strided.h"
+#include "layer/elementwise.h"
 
 #include <algorithm>
 #include <functional>
@@ -61,17 +62,47 @@ struct Operand {
   }
 };
 
+// What is done to c when its sums are done, to some columns of a row at a time.
+class End {
+ public:
+  End(const Multiplication& x, const Context& context) : x_(x) {
+    if (!x.activation) return;
+    problem_ = {.device = {}, .type = x.c.dtype(), .kind = *x.activation};
+    activation_ = &context.state().row_for<ActivationForward>(problem_);
+  }
+  explicit operator bool() const { return activation_ != nullptr || x_.residual; }
+
+  void apply(std::int64_t row, std::int64_t column, std::int64_t count) const {
+    const auto at = [&](const ConstTensorView& t) {
+      return static_cast<const std::byte*>(t.data()) +
+             (row * t.strides()[0] + column) * size_of(t.dtype());
+    };
+    auto* const c = const_cast<std::byte*>(at(x_.c));
+    if (activation_ != nullptr)
+      activation_->run(problem_, {count, c, x_.gate ? at(x_.gate) : nullptr, c}, {0, 1});
+    if (!x_.residual) return;
+    with_type(x_.c.dtype(), [&]<class E>(E) {
+      const E* const more = reinterpret_cast<const E*>(at(x_.residual));
+      E* const to = reinterpret_cast<E*>(c);
+      for (std::int64_t n = 0; n < count; ++n) to[n] = sum(to[n], more[n]);
+    });
+  }
+
+ private:
+  const Multiplication& x_;
+  ActivationProblem problem_;
+  const Kernel<ActivationForward>* activation_ = nullptr;
+};
+
 template <class T>
 class Prepared {
  public:
   Prepared(const Multiplication& x, const Context& context)
-      : row_((x.packed != nullptr ? *x.packed->row
-                                  : product_row(x.b, static_cast<bool>(x.row_bias), context))
-                 .template of<T>()),
-        a_(x.a), b_(x.packed != nullptr ? ConstTensorView() : x.b), bias_(x.row_bias),
-        c_(x.c), product_{.m = x.c.size(0), .n = x.c.size(1), .k = x.a.size(1)} {
+      : row_((x.packed != nullptr ? *x.packed->row : product_row(x, context)).template of<T>()),
+        end_(x, context), a_(x.a), b_(x.packed != nullptr ? ConstTensorView() : x.b),
+        bias_(x.row_bias), c_(x.c), product_{.m = x.c.size(0), .n = x.c.size(1), .k = x.a.size(1)} {
     const bool direct = c_.dtype() == dtype_of<T>() && (c_.strides()[1] == 1 || product_.n == 1);
-    if (!direct) made_ = Tensor::uninitialized(c_.shape(), dtype_of<T>());
+    if (!direct) made_ = context.make_tensor(c_.shape(), dtype_of<T>());
     product_.a = a_.data;
     product_.a_row = a_.row;
     product_.a_depth = a_.column;
@@ -123,20 +154,26 @@ class Prepared {
     if (room_ != nullptr) product_.packed = room_;
   }
 
-  // To where it was wanted.
-  void finish() const {
-    if (!made_) return;
-    const T* from = made_.data<T>();
-    with_type(c_.dtype(), [&]<class E>(E) {
-      E* to = static_cast<E*>(c_.data());
-      for (std::int64_t r = 0; r < product_.m; ++r)
-        for (std::int64_t c = 0; c < product_.n; ++c)
-          to[r * c_.strides()[0] + c * c_.strides()[1]] = static_cast<E>(*from++);
-    });
+  // A part of c whose sums are done: to where it is wanted, and what comes at the end.
+  void finish(const MatrixPart& part) const {
+    if (!made_ && !end_) return;
+    const std::int64_t begin = part.column_begin, end = part.column_end;
+    for (std::int64_t r = part.row_begin; r < part.row_end; ++r) {
+      if (made_) {
+        const T* const from = made_.data<T>() + r * product_.n;
+        with_type(c_.dtype(), [&]<class E>(E) {
+          E* const to = static_cast<E*>(c_.data()) + r * c_.strides()[0];
+          for (std::int64_t c = begin; c < end; ++c)
+            to[c * c_.strides()[1]] = static_cast<E>(from[c]);
+        });
+      }
+      end_.apply(r, begin, end - begin);
+    }
   }
 
  private:
   const MatrixFunctions<T>& row_;
+  const End end_;
   Operand<T> a_, b_, bias_;
   const TensorView& c_;
   Matrices<T> product_;
@@ -213,11 +250,12 @@ void multiply(std::span<const Multiplication> list, Context& context) {
     const Division& d = divisions[n];
     const std::int64_t row = task / d.across * d.rows, column = task % d.across * d.columns;
     // Alone, the tasks that this thread runs are somebody else's, who would stop them unnoticed.
-    products[n].row().run(
-        p, {row, std::min(row + d.rows, p.m), column, std::min(column + d.columns, p.n),
-            alone ? nullptr : RunningTasks::interrupt()});
+    const MatrixPart part{row, std::min(row + d.rows, p.m), column,
+                          std::min(column + d.columns, p.n),
+                          alone ? nullptr : RunningTasks::interrupt()};
+    products[n].row().run(p, part);
+    products[n].finish(part);
   });
-  for (const Prepared<T>& of : products) of.finish();
 }
 
 // Calls use(T{}) with the type that sums of these tensors have.
@@ -244,8 +282,12 @@ PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row) {
   });
 }
 
-const Kernel<Product>& product_row(const ConstTensorView& b, bool bias, const Context& context) {
-  return context.state().row_for<Product>({.device = b.device(), .type = b.dtype(), .bias = bias});
+const Kernel<Product>& product_row(const Multiplication& x, const Context& context) {
+  return context.state().row_for<Product>({.device = x.b.device(),
+                                           .type = x.b.dtype(),
+                                           .bias = static_cast<bool>(x.row_bias),
+                                           .activation = x.activation.has_value(),
+                                           .residual = static_cast<bool>(x.residual)});
 }
 
 void matmul(std::span<const Multiplication> list, Context& context) {

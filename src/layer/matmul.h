@@ -4,7 +4,9 @@
 #include "core/product.h"
 
 #include <attend/context.h>
+#include <attend/feed_forward.h>
 
+#include <optional>
 #include <span>
 
 namespace attend {
@@ -21,6 +23,11 @@ struct Multiplication {
   ConstTensorView a, b, row_bias;
   TensorView c;
   const PackedWeights* packed = nullptr;  // of b, if there are: then b is not read
+  // At the end c = act(c), or, with a gate [m, n], silu(gate) * c; then c = c + residual [m, n].
+  // Each is rounded as if it were done after the product. Both have their columns side by side, and
+  // so must c then.
+  std::optional<Activation> activation{};
+  ConstTensorView gate{}, residual{};
 };
 
 // b [k, n] in the order in which a row of the kernel table reads it, widened; and that row, which
@@ -32,14 +39,14 @@ struct PackedWeights {
 PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row);
 
 // The row for products with this b.
-const Kernel<Product>& product_row(const ConstTensorView& b, bool bias, const Context& context);
+const Kernel<Product>& product_row(const Multiplication& product, const Context& context);
 
 // All of them, side by side; of one type.
 void matmul(std::span<const Multiplication> list, Context& context);
 
 inline void matmul(const ConstTensorView& a, const ConstTensorView& b,
                    const ConstTensorView& row_bias, const TensorView& c, Context& context) {
-  const Multiplication one[] = {{a, b, row_bias, c}};
+  const Multiplication one[] = {{.a = a, .b = b, .row_bias = row_bias, .c = c}};
   matmul(one, context);
 }
 

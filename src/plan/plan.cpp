@@ -234,7 +234,12 @@ std::string describe(const WeightsProblem& p) {
 
 // Problems without sizes.
 std::string describe(const ProductProblem& p) {
-  return line_of("product", p, p.bias ? "bias" : "");
+  Line s("product ", p.type);
+  s.add(p.bias, "bias");
+  s.add(p.activation, "activation");
+  s.add(p.residual, "residual");
+  s.add(p.device != Device{}, "on ", p.device);
+  return std::move(s).line();
 }
 std::string describe(const NormProblem& p) {
   return line_of("norm", p, p.kind == NormKind::layer_norm ? "LayerNorm" : "RMSNorm");
