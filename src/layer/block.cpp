@@ -2,6 +2,7 @@
 // parts in the same order (run); they differ in what they do at each place (Pass).
 #include <attend/block.h>
 
+#include "api/tensor_memory.h"
 #include "core/printable.h"
 #include "core/reporting.h"
 #include "core/text.h"
@@ -168,7 +169,7 @@ Tensor AttentionBlock::forward(const ConstTensorView& x, const ConstTensorView& 
     if (feed_forward_)
       pass.feed_forward = [&](const Tensor& u) { return feed_forward_.forward(u, context); };
     pass.norm = [&](int part, const Tensor& u) { return norm(part).forward(u, context); };
-    return run(pass, options_.placement, Tensor::copy_of(x), context);
+    return run(pass, options_.placement, copied(x, context), context);
   });
 }
 
@@ -200,7 +201,7 @@ Tensor AttentionBlock::decode(const ConstTensorView& x, KvCache& cache, const Kv
       pass.feed_forward = [&](const Tensor& u) { return feed_forward_.forward(u, context); };
     pass.norm = [&](int part, const Tensor& u) { return norm(part).forward(u, context); };
     try {
-      return run(pass, options_.placement, Tensor::copy_of(x), context);
+      return run(pass, options_.placement, copied(x, context), context);
     } catch (...) {  // a later part failed: the cache forgets the tokens again
       for (std::int64_t b = 0; b < before.size(0); ++b)
         cache.truncate(b, before.at<std::int64_t>({b}));
@@ -245,7 +246,7 @@ Trace AttentionBlock::trace(const ConstTensorView& x, const ConstTensorView& mem
       result.steps.push_back(
           {text(name, "_", part), residual ? "x + f(x)" : "norm(x)", axes, value});
     };
-    Tensor y = run(pass, options_.placement, Tensor::copy_of(x), context);
+    Tensor y = run(pass, options_.placement, copied(x, context), context);
     result.steps.push_back({"output", "of the block", axes, std::move(y)});
     return result;
   });
@@ -280,7 +281,7 @@ std::pair<Tensor, AttentionBlock::Saved> AttentionBlock::forward_train(
       Norm::Saved& place = part == 1 ? saved.norm_1 : part == 2 ? saved.norm_2 : saved.norm_3;
       return keep(norm(part).forward_train(u, context), place);
     };
-    Tensor y = run(pass, options_.placement, Tensor::copy_of(x), context);
+    Tensor y = run(pass, options_.placement, copied(x, context), context);
     return std::pair{std::move(y), std::move(saved)};
   });
 }
@@ -303,7 +304,7 @@ AttentionBlock::Gradients AttentionBlock::backward(const ConstTensorView& dy, co
       };
     };
 
-    Tensor d = Tensor::copy_of(dy);
+    Tensor d = copied(dy, context);
     if (feed_forward_)
       d = back(
           placement, std::move(d),

@@ -1,4 +1,5 @@
 // Rows of a table, one for each token.
+#include "api/tensor_memory.h"
 #include "core/strided.h"
 #include "core/text.h"
 #include "layer/check.h"
@@ -77,7 +78,7 @@ Tensor Embedding::forward(const ConstTensorView& tokens, Context& context) const
     check_made(kLayer, static_cast<bool>(*this));
     const std::vector<std::int64_t> list = checked_tokens(tokens, weight_.size(0));
     const std::int64_t dim = weight_.size(1);
-    Tensor y = Tensor::uninitialized(output_shape(tokens.shape(), dim), weight_.dtype());
+    Tensor y = context.make_tensor(output_shape(tokens.shape(), dim), weight_.dtype());
     const std::int64_t bytes = dim * size_of(weight_.dtype());
     const auto* from = static_cast<const std::byte*>(weight_.view().data());
     auto* to = static_cast<std::byte*>(y.view().data());
@@ -94,7 +95,7 @@ Tensor Embedding::forward(const ConstTensorView& tokens, Context& context) const
 std::pair<Tensor, Embedding::Saved> Embedding::forward_train(const ConstTensorView& tokens,
                                                              Context& context) const {
   Tensor y = forward(tokens, context);
-  return {std::move(y), Saved{Tensor::copy_of(tokens)}};
+  return {std::move(y), Saved{copied(tokens, context)}};
 }
 
 //   dweight[t] = sum of dy over the places of token t, in ascending order, in f64
@@ -107,7 +108,7 @@ LayerGradients Embedding::backward(const ConstTensorView& dy, const Saved& saved
     check_shape(kLayer, "dy", dy, weight_.dtype(), output_shape(saved.tokens.shape(), dim));
     const Occurrences occurrences(list, vocabulary);
     const Rows rows = rows_of(dy);
-    Tensor dweight = Tensor::uninitialized(weight_.shape(), weight_.dtype());
+    Tensor dweight = context.make_tensor(weight_.shape(), weight_.dtype());
     with_type(weight_.dtype(), [&]<class T>(T) {
       T* to = dweight.data<T>();
       for_row_blocks(vocabulary, dim, context, [&](auto, auto begin, auto end) {

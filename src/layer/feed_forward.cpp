@@ -1,4 +1,5 @@
 // Two linear maps with an activation between them, or three with a gate.
+#include "api/tensor_memory.h"
 #include "core/text.h"
 #include "layer/check.h"
 #include "layer/elementwise.h"
@@ -17,7 +18,7 @@ constexpr const char* kLayer = "feed_forward";
 
 // act(up), or silu(gate) * up where there is a gate.
 Tensor activated(Activation kind, const Tensor& up, const Tensor& gate, Context& context) {
-  Tensor hidden = Tensor::uninitialized(up.shape(), up.dtype());
+  Tensor hidden = context.make_tensor(up.shape(), up.dtype());
   const TensorView rows = rows_of(hidden);
   run_rows<ActivationForward>({.device = {}, .type = up.dtype(), .kind = kind},
                               {.features = rows.size(1),
@@ -83,7 +84,7 @@ std::pair<Tensor, FeedForward::Saved> FeedForward::forward_train(const ConstTens
   return reporting(kLayer, [&]() -> std::pair<Tensor, Saved> {
     check_made(kLayer, static_cast<bool>(*this));
     check_input(kLayer, "x", x, options_.type, options_.model_dim);
-    Saved saved{Tensor::copy_of(x), up_.forward(x, context),
+    Saved saved{copied(x, context), up_.forward(x, context),
                 gate_ ? gate_.forward(x, context) : Tensor()};
     Tensor y =
         down_.forward(activated(options_.activation, saved.up, saved.gate, context), context);
@@ -106,8 +107,8 @@ LayerGradients FeedForward::backward(const ConstTensorView& dy, const Saved& sav
 
     LayerGradients down =
         down_.backward(dy, activated(options_.activation, saved.up, gate, context).view(), context);
-    Tensor dup = Tensor::uninitialized(hidden_shape, options_.type);
-    Tensor dgate = gate_ ? Tensor::uninitialized(hidden_shape, options_.type) : Tensor();
+    Tensor dup = context.make_tensor(hidden_shape, options_.type);
+    Tensor dgate = gate_ ? context.make_tensor(hidden_shape, options_.type) : Tensor();
     activation_backward(options_.activation, saved.up, gate, down.dx, dup, dgate, context);
 
     LayerGradients up = up_.backward(dup, saved.x.view(), context), gradients;

@@ -1,5 +1,6 @@
 // y = x W^T + b, and its gradients.
 #include "api/context.h"
+#include "api/tensor_memory.h"
 #include "core/text.h"
 #include "layer/check.h"
 #include "layer/initialise.h"
@@ -84,7 +85,7 @@ Tensor Linear::forward(const ConstTensorView& x, Context& context) const {
   return reporting("linear", [&] {
     check_made("linear", static_cast<bool>(*this));
     check_input("linear", "x", x, dtype(), in());
-    Tensor y = Tensor::uninitialized(with_last(x.shape(), out()), dtype());
+    Tensor y = context.make_tensor(with_last(x.shape(), out()), dtype());
     forward({{*this, x, y}}, context);
     return y;
   });
@@ -93,7 +94,7 @@ Tensor Linear::forward(const ConstTensorView& x, Context& context) const {
 std::pair<Tensor, Linear::Saved> Linear::forward_train(const ConstTensorView& x,
                                                        Context& context) const {
   Tensor y = forward(x, context);
-  return {std::move(y), Saved{Tensor::copy_of(x)}};
+  return {std::move(y), Saved{copied(x, context)}};
 }
 
 LayerGradients Linear::backward(const ConstTensorView& dy, const Saved& saved,
@@ -126,11 +127,11 @@ std::vector<LayerGradients> Linear::backward(std::span<const BackwardPass> passe
     const ConstTensorView dy_rows = rows.emplace_back(rows_of(dy)).view;
     const ConstTensorView x_rows = rows.emplace_back(rows_of(x)).view;
     LayerGradients& g = gradients.emplace_back();
-    g.dx = Tensor::uninitialized(x.shape(), type);
+    g.dx = context.make_tensor(x.shape(), type);
     list.push_back({dy_rows, linear.weight_, {}, rows_of(g.dx)});
-    g.parameters.push_back({"weight", Tensor::uninitialized(linear.weight_.shape(), type)});
+    g.parameters.push_back({"weight", context.make_tensor(linear.weight_.shape(), type)});
     if (linear.bias_)
-      g.parameters.push_back({"bias", Tensor::uninitialized(linear.bias_.shape(), type)});
+      g.parameters.push_back({"bias", context.make_tensor(linear.bias_.shape(), type)});
     list.push_back({dy_rows.permute({1, 0}), x_rows, {}, g.parameters[0].tensor});
     if (!linear.bias_) continue;
     list.push_back({one.view().broadcast_to({1, dy_rows.size(0)}),

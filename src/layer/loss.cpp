@@ -87,7 +87,7 @@ Loss cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets
                                  "; it must be at least 0 and less than 1"));
     const std::int64_t count = count_targets(t, classes, options.ignore);
 
-    Loss loss{0, Tensor::uninitialized(z.shape(), z.dtype()), count};
+    Loss loss{0, context.make_tensor(z.shape(), z.dtype()), count};
     const Strided from = flat(z), to = flat(loss.gradient), wanted = flat(t);
     std::vector<double> losses(static_cast<std::size_t>(rows));
     const std::int64_t strips = std::min<std::int64_t>(rows, context.threads());
@@ -125,7 +125,7 @@ Loss mse(const ConstTensorView& prediction, const ConstTensorView& target, Conte
     if (x.shape() != y.shape())
       throw InvalidArgument(text("mse: prediction is ", x.shape(), ", target ", y.shape(),
                                  "; they must be the same"));
-    Loss loss{0, Tensor::uninitialized(x.shape(), x.dtype()), x.count()};
+    Loss loss{0, context.make_tensor(x.shape(), x.dtype()), x.count()};
     const auto count = static_cast<double>(std::max<std::int64_t>(loss.count, 1));
     const Strided from = flat(x), wanted = flat(y), to = flat(loss.gradient);
     context.parallel_for(1, [&](std::int64_t) {  // one sum, in order

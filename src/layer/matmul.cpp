@@ -38,7 +38,8 @@ struct Operand {
   const T* data = nullptr;
   std::int64_t row = 0, column = 0;  // strides
 
-  explicit Operand(const ConstTensorView& x) {
+  // A copy is memory of the Context, if there is one.
+  Operand(const ConstTensorView& x, const Context* context) {
     if (!x) return;
     data = static_cast<const T*>(x.data());
     row = x.strides()[0];
@@ -47,7 +48,8 @@ struct Operand {
     if (x.size(0) == 1 && column != 1) row = 1;
     if (x.rank() == 2 && x.size(1) == 1 && row != 1) column = 1;
     if (x.dtype() == dtype_of<T>() && (row == 1 || column == 1)) return;
-    copy = Tensor::uninitialized(x.shape(), dtype_of<T>());
+    copy = context != nullptr ? context->make_tensor(x.shape(), dtype_of<T>())
+                              : Tensor::uninitialized(x.shape(), dtype_of<T>());
     T* to = copy.data<T>();
     const std::int64_t columns = x.rank() == 2 ? x.size(1) : 1;
     with_type(x.dtype(), [&]<class E>(E) {
@@ -99,8 +101,9 @@ class Prepared {
  public:
   Prepared(const Multiplication& x, const Context& context)
       : row_((x.packed != nullptr ? *x.packed->row : product_row(x, context)).template of<T>()),
-        end_(x, context), a_(x.a), b_(x.packed != nullptr ? ConstTensorView() : x.b),
-        bias_(x.row_bias), c_(x.c), product_{.m = x.c.size(0), .n = x.c.size(1), .k = x.a.size(1)} {
+        end_(x, context), a_(x.a, &context),
+        b_(x.packed != nullptr ? ConstTensorView() : x.b, &context), bias_(x.row_bias, &context),
+        c_(x.c), product_{.m = x.c.size(0), .n = x.c.size(1), .k = x.a.size(1)} {
     const bool direct = c_.dtype() == dtype_of<T>() && (c_.strides()[1] == 1 || product_.n == 1);
     if (!direct) made_ = context.make_tensor(c_.shape(), dtype_of<T>());
     product_.a = a_.data;
@@ -119,7 +122,7 @@ class Prepared {
 
   // Where a task, or a kernel by itself, would pack b more than once, it is packed before, by all
   // threads; the products before this one may have the same b. Without memory for it, it is not.
-  void make_room(std::int64_t task_rows, std::span<const Prepared> before) {
+  void make_room(std::int64_t task_rows, std::span<const Prepared> before, const Context& context) {
     const Matrices<T>& p = product_;
     const std::int64_t size = row_.packed_size(p.n, p.k);
     if (p.packed != nullptr || p.m <= std::min(task_rows, row_.rows) || !may_be_packed(p, row_))
@@ -132,7 +135,7 @@ class Prepared {
         return;
       }
     try {
-      packed_ = Tensor::uninitialized({size}, dtype_of<T>());
+      packed_ = context.make_tensor({size}, dtype_of<T>());
     } catch (const OutOfMemory&) {
       return;
     }
@@ -224,7 +227,7 @@ void multiply(std::span<const Multiplication> list, Context& context) {
     Prepared<T> prepared(x, context);
     const Matrices<T>& p = prepared.product();
     divisions.emplace_back(p, prepared.row(), wanted);
-    prepared.make_room(divisions.back().rows, products);
+    prepared.make_room(divisions.back().rows, products, context);
     work +=
         (static_cast<double>(p.m) + kReading) * static_cast<double>(p.n) * static_cast<double>(p.k);
     tasks += divisions.back().tasks();
@@ -269,7 +272,7 @@ auto with_sum_type(DType type, Use use) {
 PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row) {
   return with_sum_type(b.dtype(), [&]<class T>(T) {
     const MatrixFunctions<T>& functions = row.of<T>();
-    const Operand<T> from(b);
+    const Operand<T> from(b, nullptr);
     const Matrices<T> product{.n = b.size(1),
                               .k = b.size(0),
                               .b = from.data,

@@ -3,6 +3,7 @@
 #include <attend/multi_head_attention.h>
 
 #include "api/lease.h"
+#include "api/tensor_memory.h"
 #include "core/problem.h"
 #include "core/text.h"
 #include "layer/check.h"
@@ -68,9 +69,11 @@ void no_pages_or_parts(const AttentionOptions& options) {
     fail("key_offset is given; a layer attends to all of its keys, parts are for attention()");
 }
 
-Tensor like(const Tensor& tensor) { return Tensor::uninitialized(tensor.shape(), tensor.dtype()); }
-Tensor like(const ConstTensorView& view) {
-  return view ? Tensor::uninitialized(view.shape(), view.dtype()) : Tensor();
+Tensor like(const Tensor& tensor, const Context& context) {
+  return context.make_tensor(tensor.shape(), tensor.dtype());
+}
+Tensor like(const ConstTensorView& view, const Context& context) {
+  return view ? context.make_tensor(view.shape(), view.dtype()) : Tensor();
 }
 
 }  // namespace
@@ -204,10 +207,10 @@ ProjectedCall::ProjectedCall(const MultiHeadAttention& layer, const AttentionCal
   const MultiHeadAttentionOptions& o = layer.options();
   call.check(o);
   const ProjectedShapes shapes(o, call);
-  q = Tensor::uninitialized(shapes.q, o.type);
-  k = Tensor::uninitialized(shapes.k, o.type);
-  v = Tensor::uninitialized(shapes.v, o.type);
-  concat = Tensor::uninitialized(shapes.concat, o.type);
+  q = context.make_tensor(shapes.q, o.type);
+  k = context.make_tensor(shapes.k, o.type);
+  v = context.make_tensor(shapes.v, o.type);
+  concat = context.make_tensor(shapes.concat, o.type);
   project(layer, call, {q, k, v, concat}, context);
 }
 
@@ -242,7 +245,7 @@ Tensor MultiHeadAttention::forward(const ConstTensorView& query, const ConstTens
     const auto& [q, k, v, concat] = leased.projections;
     project(*this, call, leased.projections, context);
     if (!o_) {
-      Tensor y = Tensor::uninitialized(shapes.concat, o.type);
+      Tensor y = context.make_tensor(shapes.concat, o.type);
       attention(by_heads(q, o.heads), by_heads(k, o.key_heads), by_heads(v, o.key_heads),
                 by_heads(y, o.heads), options, outputs, context);
       return y;
@@ -311,14 +314,14 @@ std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::train(
     ProjectedCall p(*this, {query, key, value, options}, context);
     const ConstTensorView q = by_heads(p.q.view(), o.heads);
     Saved saved{
-        .query = Tensor::copy_of(query),
+        .query = copied(query, context),
         .key = self ? Tensor() : Tensor::copy_of(key),
         .value = self ? Tensor() : Tensor::copy_of(value),
         .q = {},
         .k = {},
         .v = {},
         .concat = {},
-        .lse = Tensor::uninitialized({q.size(0), q.size(1), q.size(2)}, statistic_type(o.type)),
+        .lse = context.make_tensor({q.size(0), q.size(1), q.size(2)}, statistic_type(o.type)),
         .options = SavedOptions(options)};
     const ConstTensorView k = by_heads(p.k.view(), o.key_heads),
                           v = by_heads(p.v.view(), o.key_heads);
@@ -347,11 +350,11 @@ MultiHeadAttention::Gradients MultiHeadAttention::backward(const ConstTensorView
     // output = concat W^O + b
     LayerGradients output;
     if (o_) output = o_.backward(dy, saved.concat.view(), context);
-    else output.dx = Tensor::copy_of(dy);
+    else output.dx = copied(dy, context);
 
     // concat = attention(q, k, v)
     const AttentionOptions options = saved.options.view();
-    Tensor dq = like(saved.q), dk = like(saved.k), dv = like(saved.v);
+    Tensor dq = like(saved.q, context), dk = like(saved.k, context), dv = like(saved.v, context);
     const auto heads_of = [&](const Tensor& x, std::int64_t heads) {
       return by_heads(x.view(), heads);
     };
@@ -360,9 +363,9 @@ MultiHeadAttention::Gradients MultiHeadAttention::backward(const ConstTensorView
                      .dquery = {},
                      .dkey = {},
                      .dvalue = {},
-                     .dbias = like(options.bias),
-                     .dsinks = like(options.sinks),
-                     .dalibi = like(options.alibi),
+                     .dbias = like(options.bias, context),
+                     .dsinks = like(options.sinks, context),
+                     .dalibi = like(options.alibi, context),
                      .parameters = {}};
     attention_backward(q, k, heads_of(saved.v, o.key_heads), heads_of(saved.concat, o.heads),
                        saved.lse, heads_of(output.dx, o.heads),

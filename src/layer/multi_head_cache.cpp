@@ -115,7 +115,7 @@ Tensor MultiHeadAttention::attend(const ConstTensorView& query, const KvCache& c
       rotate(*o.rotary, query_positions(heads, cache.keys(), all), by_heads(q, o.heads), false,
              context);
     }
-    Tensor concat = Tensor::uninitialized({query.size(0), query.size(1), o.heads * o.d_v}, o.type);
+    Tensor concat = context.make_tensor({query.size(0), query.size(1), o.heads * o.d_v}, o.type);
     attention(by_heads(q.view(), o.heads), cache.keys(), cache.values(), by_heads(concat, o.heads),
               all, {}, context);
     return o_ ? o_.forward(concat, context) : std::move(concat);

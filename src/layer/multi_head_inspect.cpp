@@ -40,7 +40,7 @@ std::vector<double> contributions_of(const MultiHeadAttention& layer, const Cons
                                      Context& context) {
   const MultiHeadAttentionOptions& o = layer.options();
   Tensor part;
-  if (o.output_projection) part = Tensor::uninitialized({heads.size(2), o.model_dim}, o.type);
+  if (o.output_projection) part = context.make_tensor({heads.size(2), o.model_dim}, o.type);
   std::vector<double> norms;
   for (std::int64_t b = 0; b < heads.size(0); ++b)
     for (std::int64_t h = 0; h < o.heads; ++h) {

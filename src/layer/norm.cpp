@@ -1,4 +1,5 @@
 // LayerNorm and RMSNorm, and their gradients.
+#include "api/tensor_memory.h"
 #include "core/text.h"
 #include "layer/check.h"
 #include "layer/initialise.h"
@@ -17,10 +18,10 @@ const char* name_of(const NormOptions& options) {
 }
 
 // x as rows of features that lie side by side.
-Rows features_of(const ConstTensorView& x) {
+Rows features_of(const ConstTensorView& x, const Context& context) {
   Rows rows = rows_of(x);
   if (rows.view.strides()[1] != 1 && rows.view.size(1) > 1) {
-    rows.copy = Tensor::copy_of(x);
+    rows.copy = copied(x, context);
     rows.view = rows_of(rows.copy);
   }
   return rows;
@@ -29,10 +30,10 @@ Rows features_of(const ConstTensorView& x) {
 ConstRows rows_in(const Rows& rows) { return {rows.view.data(), rows.view.strides()[0]}; }
 
 // The sum over blocks of [blocks, 2, dim], in order: part 0 or 1 of it.
-Tensor sum_of_blocks(const Tensor& parts, std::int64_t part, DType type) {
+Tensor sum_of_blocks(const Tensor& parts, std::int64_t part, DType type, const Context& context) {
   const std::int64_t blocks = parts.size(0), dim = parts.size(2);
   const double* from = parts.data<double>() + part * dim;
-  Tensor sum = Tensor::uninitialized({dim}, type);
+  Tensor sum = context.make_tensor({dim}, type);
   with_type(type, [&]<class T>(T) {
     for (std::int64_t c = 0; c < dim; ++c) {
       double total = 0;
@@ -67,8 +68,8 @@ Tensor Norm::forward(const ConstTensorView& x, Context& context) const {
   return reporting(layer, [&] {
     check_made(layer, static_cast<bool>(*this));
     check_input(layer, "x", x, options_.type, options_.dim);
-    Tensor y = Tensor::uninitialized(x.shape(), options_.type);
-    const Rows rows = features_of(x);
+    Tensor y = context.make_tensor(x.shape(), options_.type);
+    const Rows rows = features_of(x, context);
     run_rows<NormForward>({.device = {}, .type = options_.type, .kind = options_.kind},
                           {.dim = options_.dim,
                            .epsilon = options_.epsilon,
@@ -84,7 +85,7 @@ Tensor Norm::forward(const ConstTensorView& x, Context& context) const {
 std::pair<Tensor, Norm::Saved> Norm::forward_train(const ConstTensorView& x,
                                                    Context& context) const {
   Tensor y = forward(x, context);
-  return {std::move(y), Saved{Tensor::copy_of(x)}};
+  return {std::move(y), Saved{copied(x, context)}};
 }
 
 LayerGradients Norm::backward(const ConstTensorView& dy, const Saved& saved,
@@ -94,8 +95,8 @@ LayerGradients Norm::backward(const ConstTensorView& dy, const Saved& saved,
     check_made(layer, static_cast<bool>(*this));
     check_input(layer, "x", saved.x, options_.type, options_.dim);
     check_shape(layer, "dy", dy, options_.type, saved.x.shape());
-    LayerGradients gradients{Tensor::uninitialized(saved.x.shape(), options_.type), {}};
-    const Rows x_rows = features_of(saved.x), dy_rows = features_of(dy);
+    LayerGradients gradients{context.make_tensor(saved.x.shape(), options_.type), {}};
+    const Rows x_rows = features_of(saved.x, context), dy_rows = features_of(dy, context);
     const std::int64_t rows = x_rows.view.size(0), dim = options_.dim;
     Tensor parts({block_count(rows), 2, dim}, DType::f64);  // dweight and dbias of each block
     run_rows<NormBackward>({.device = {}, .type = options_.type, .kind = options_.kind},
@@ -107,8 +108,9 @@ LayerGradients Norm::backward(const ConstTensorView& dy, const Saved& saved,
                             .dx = gradients.dx.view().data(),
                             .sums = parts.data<double>()},
                            rows, dim, context);
-    gradients.parameters.push_back({"weight", sum_of_blocks(parts, 0, options_.type)});
-    if (bias_) gradients.parameters.push_back({"bias", sum_of_blocks(parts, 1, options_.type)});
+    gradients.parameters.push_back({"weight", sum_of_blocks(parts, 0, options_.type, context)});
+    if (bias_)
+      gradients.parameters.push_back({"bias", sum_of_blocks(parts, 1, options_.type, context)});
     return gradients;
   });
 }

@@ -1,4 +1,5 @@
 // Learned and sinusoidal positions: a row of a table is added to each token of a sequence.
+#include "api/tensor_memory.h"
 #include "core/strided.h"
 #include "core/text.h"
 #include "layer/check.h"
@@ -37,7 +38,7 @@ void check_positions(std::int64_t positions, std::int64_t offset, std::int64_t l
 template <class Entry>
 Tensor with_table(const ConstTensorView& x, std::int64_t length, const Entry* table,
                   Context& context) {
-  Tensor y = Tensor::uninitialized(x.shape(), x.dtype());
+  Tensor y = context.make_tensor(x.shape(), x.dtype());
   const Rows rows = rows_of(x);
   const std::int64_t dim = rows.view.size(1);
   with_type(x.dtype(), [&]<class T>(T) {
@@ -97,7 +98,7 @@ LayerGradients LearnedPositions::backward(const ConstTensorView& dy, const Saved
     const std::int64_t dim = weight_.size(1);
     const std::int64_t length = check_sequence(kLearned, "dy", dy, weight_.dtype(), dim);
     check_positions(weight_.size(0), saved.offset, length);
-    LayerGradients gradients{Tensor::copy_of(dy), {}};
+    LayerGradients gradients{copied(dy, context), {}};
     const ConstTensorView rows = rows_of(gradients.dx);
     Tensor dweight(weight_.shape(), weight_.dtype());
     with_type(dy.dtype(), [&]<class T>(T) {
@@ -146,7 +147,7 @@ Tensor SinusoidalPositions::forward(const ConstTensorView& x, std::int64_t offse
     if (offset < 0 || offset > kMostOffset)
       throw InvalidArgument(
           text("sinusoidal_positions: offset is ", offset, "; it must be from 0 to ", kMostOffset));
-    Tensor table = Tensor::uninitialized({x.count() == 0 ? 0 : length, dim}, DType::f64);
+    Tensor table = context.make_tensor({x.count() == 0 ? 0 : length, dim}, DType::f64);
     double* to = table.data<double>();
     for_row_blocks(table.size(0), dim, context, [&](auto, auto begin, auto end) {
       for (std::int64_t i = begin; i < end; ++i)

@@ -23,8 +23,8 @@ DType shown(DType type) { return size_of(type) == 2 ? DType::f32 : type; }
 // The scores of one stage, computed by a call of their own.
 Tensor scores_at(ScoreStage stage, const ConstTensorView& q, const ConstTensorView& k,
                  const ConstTensorView& v, const AttentionOptions& options, Context& context) {
-  Tensor scores = Tensor::uninitialized(weights_shape(q, k, v, options), shown(q.dtype()));
-  Tensor out = Tensor::uninitialized({q.size(0), q.size(1), q.size(2), v.size(3)}, q.dtype());
+  Tensor scores = context.make_tensor(weights_shape(q, k, v, options), shown(q.dtype()));
+  Tensor out = context.make_tensor({q.size(0), q.size(1), q.size(2), v.size(3)}, q.dtype());
   attention(q, k, v, out, options, {.scores = scores, .stage = stage}, context);
   return scores;
 }
@@ -44,9 +44,9 @@ void trace_into(Trace& trace, const ConstTensorView& q, const ConstTensorView& k
     add(trace, "softcapped_scores", "softcap * tanh(scaled_scores / softcap)", kScoreAxes,
         scores_at(ScoreStage::softcapped, q, k, v, options, context));
   const Shape square = weights_shape(q, k, v, options);
-  Tensor masked = Tensor::uninitialized(square, shown(q.dtype()));
-  Tensor weights = Tensor::uninitialized(square, shown(q.dtype()));
-  Tensor lse = Tensor::uninitialized({q.size(0), q.size(1), q.size(2)}, shown(q.dtype()));
+  Tensor masked = context.make_tensor(square, shown(q.dtype()));
+  Tensor weights = context.make_tensor(square, shown(q.dtype()));
+  Tensor lse = context.make_tensor({q.size(0), q.size(1), q.size(2)}, shown(q.dtype()));
   attention(q, k, v, out, options, {.lse = lse, .weights = weights, .scores = masked}, context);
   add(trace, "masked_scores", "with bias; -inf where hidden", kScoreAxes, std::move(masked));
   add(trace, "lse", "log sum exp(masked_scores)", "batch, head, query", std::move(lse));
@@ -100,7 +100,7 @@ Trace trace_attention(const ConstTensorView& q, const ConstTensorView& k, const 
   return reporting("trace", [&] {
     weights_shape(q, k, v, options);  // throws where a shape is not even of four dimensions
     Trace trace;
-    Tensor heads = Tensor::uninitialized({q.size(0), q.size(1), q.size(2), v.size(3)}, q.dtype());
+    Tensor heads = context.make_tensor({q.size(0), q.size(1), q.size(2), v.size(3)}, q.dtype());
     trace_into(trace, q, k, v, heads, options, context);
     add(trace, "heads", "weights V", kHeadAxes, std::move(heads));
     return trace;
@@ -149,7 +149,7 @@ Tensor MultiHeadAttention::contributions(const Tensor& concat, Context& context)
   const MultiHeadAttentionOptions& o = options_;
   const ConstTensorView heads = by_heads(concat.view(), o.heads);
   const std::int64_t batch = heads.size(0), length = heads.size(2);
-  Tensor result = Tensor::uninitialized({batch, o.heads, length, o.model_dim}, o.type);
+  Tensor result = context.make_tensor({batch, o.heads, length, o.model_dim}, o.type);
   for (std::int64_t b = 0; b < batch; ++b)
     for (std::int64_t h = 0; h < o.heads; ++h) {
       const std::int64_t size = size_of(o.type);
