@@ -2,6 +2,8 @@
 // projections. Then the notes' worked examples, weights by head, and rows that see nothing.
 #include "support/attention_layers.h"
 
+#include <attend/option_list.h>
+
 #include <cmath>
 
 namespace attend::test {
@@ -105,6 +107,40 @@ TEST(MultiHeadOptions, lse_weights_and_scores_come_out) {
   EXPECT_EQ(difference(lse, trace.at("lse")), "");
   EXPECT_EQ(difference(weights, trace.at("weights")), "");
   EXPECT_EQ(difference(scores, trace.at("masked_scores")), "");
+}
+
+// Structs like AttentionOptions with a member more: the list does not name it, wherever it stands.
+#define ATTEND_MEMBER(kind, name) decltype(AttentionOptions::name) name{};
+struct SameMembers {
+  ATTEND_OPTION_LIST(ATTEND_MEMBER)
+};
+struct OneAtTheEnd {
+  ATTEND_OPTION_LIST(ATTEND_MEMBER)
+  bool more = false;
+};
+struct OneInFront {
+  TensorOrView more{};
+  ATTEND_OPTION_LIST(ATTEND_MEMBER)
+};
+#undef ATTEND_MEMBER
+static_assert(lists_all<SameMembers>());
+static_assert(!lists_all<OneAtTheEnd>() && !lists_all<OneInFront>());
+
+// A tensor of every option, none of them sound: only its memory counts.
+TEST(MultiHeadOptions, saved_options_copy_every_tensor_of_the_list) {
+  const Tensor lent({3}, DType::i64);
+  AttentionOptions options{.query_offset = lent};
+  for_each_tensor(options, [&](const char*, TensorOrView& tensor) { tensor = lent; });
+  const AttentionOptions saved = MultiHeadAttention::SavedOptions(options).view();
+  std::vector<std::string> names;
+  for_each_tensor(saved, [&](const char* name, const TensorOrView& tensor) {
+    names.push_back(name);
+    ASSERT_TRUE(tensor) << name;
+    EXPECT_NE(tensor.data(), lent.view().data()) << name;
+  });
+  EXPECT_EQ(names, (std::vector<std::string>{"query_offset", "mask", "bias", "alibi", "sinks",
+                                             "blocks.visible", "key_lengths", "cu_seqlens_q",
+                                             "cu_seqlens_k", "block_table"}));
 }
 
 // backward works on copies: what the options showed may be gone or changed by then.

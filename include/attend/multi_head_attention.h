@@ -111,20 +111,10 @@ class ATTEND_API MultiHeadAttention {
   struct ATTEND_API SavedOptions {
     SavedOptions() = default;
     explicit SavedOptions(const AttentionOptions& options);
-    AttentionOptions view() const;
+    AttentionOptions view() const { return options_; }
 
    private:
-    struct Repeated {  // a tensor that is stored once where strides of 0 repeat it
-      Repeated() = default;
-      explicit Repeated(ConstTensorView view);
-      ConstTensorView view() const;
-      Tensor once;
-      Shape shape;
-    };
-    AttentionOptions plain_{};
-    Tensor query_offset_;
-    Repeated mask_, bias_;
-    Tensor alibi_, sinks_, blocks_, key_lengths_, cu_seqlens_q_, cu_seqlens_k_;
+    AttentionOptions options_{};
   };
   struct Saved {
     Tensor query, key, value;  // inputs; key and value are none in self-attention

@@ -1,6 +1,8 @@
 // Rules for the options, one by one.
 #include "api/checker.h"
 
+#include <attend/option_list.h>
+
 #include <cmath>
 #include <utility>
 
@@ -8,6 +10,10 @@ namespace attend {
 namespace {
 
 constexpr std::int64_t kMaxOffset = std::int64_t{1} << 62;
+
+// Whoever changes this has written a rule for the new option, here or in check_inputs.cpp, which
+// takes it into the Problem and the Call: without one it would be ignored.
+static_assert(kOptionCount == 17);
 
 }  // namespace
 

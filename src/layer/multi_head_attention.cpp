@@ -1,6 +1,7 @@
 // Projections, split, attend, concat, W^O; and the same backwards. Nothing is moved to split or to
 // concatenate: the projections' rows are seen as [batch, heads, length, d] by their strides.
 #include <attend/multi_head_attention.h>
+#include <attend/option_list.h>
 
 #include "api/lease.h"
 #include "api/tensor_memory.h"
@@ -258,41 +259,23 @@ Tensor MultiHeadAttention::forward(const ConstTensorView& query, const ConstTens
 
 // ---- training ----------------------------------------------------------------------------------
 
-MultiHeadAttention::SavedOptions::SavedOptions(const AttentionOptions& options)
-    : plain_(options), query_offset_(Tensor::copy_of(options.query_offset.each())),
-      mask_(options.mask), bias_(options.bias), alibi_(Tensor::copy_of(options.alibi)),
-      sinks_(Tensor::copy_of(options.sinks)), blocks_(Tensor::copy_of(options.blocks.visible)),
-      key_lengths_(Tensor::copy_of(options.key_lengths)),
-      cu_seqlens_q_(Tensor::copy_of(options.cu_seqlens_q)),
-      cu_seqlens_k_(Tensor::copy_of(options.cu_seqlens_k)) {
-  // The copies stand in for them, and the memory of views may go.
-  if (query_offset_) plain_.query_offset = {};
-  plain_.mask = plain_.bias = plain_.alibi = plain_.sinks = plain_.blocks.visible =
-      plain_.key_lengths = plain_.cu_seqlens_q = plain_.cu_seqlens_k = {};
-}
+namespace {
 
-MultiHeadAttention::SavedOptions::Repeated::Repeated(ConstTensorView view) : shape(view.shape()) {
+// A copy that the options keep. What strides of 0 repeat is stored once.
+TensorOrView kept_copy(ConstTensorView view) {
+  const Shape shape = view.shape();
   for (int dim = 0; dim < view.rank(); ++dim)
     if (view.strides()[dim] == 0 && view.size(dim) > 1) view = view.slice(dim, 0, 1);
-  once = Tensor::copy_of(view);
+  return TensorOrView(Tensor::copy_of(view)).broadcast_to(shape);
 }
 
-ConstTensorView MultiHeadAttention::SavedOptions::Repeated::view() const {
-  return once ? once.view().broadcast_to(shape) : ConstTensorView();
-}
+}  // namespace
 
-AttentionOptions MultiHeadAttention::SavedOptions::view() const {
-  AttentionOptions options = plain_;
-  if (query_offset_) options.query_offset = query_offset_;
-  options.mask = mask_.view();
-  options.bias = bias_.view();
-  options.alibi = alibi_;
-  options.sinks = sinks_;
-  options.blocks.visible = blocks_;
-  options.key_lengths = key_lengths_;
-  options.cu_seqlens_q = cu_seqlens_q_;
-  options.cu_seqlens_k = cu_seqlens_k_;
-  return options;
+MultiHeadAttention::SavedOptions::SavedOptions(const AttentionOptions& options)
+    : options_(options) {
+  for_each_tensor(options_, [](const char*, TensorOrView& tensor) {
+    if (tensor) tensor = kept_copy(tensor);
+  });
 }
 
 std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::forward_train(
