@@ -168,6 +168,11 @@ typedef struct attend_attention_options {
   int64_t dropout_origin_heads;
   int64_t key_offset; /* where key 0 stands, with has_key_offset; else 0 */
 } attend_attention_options;
+#ifdef __cplusplus /* The size may grow, offsets may not change, and there are no holes. */
+static_assert(sizeof(attend_attention_options) == 240, "the ABI of 1.0, and what came since");
+static_assert(offsetof(attend_attention_options, window_left) == 48, "the ABI of 1.0");
+static_assert(offsetof(attend_attention_options, dropout_p) == 168, "the ABI of 1.0");
+#endif
 
 enum { ATTEND_SCORES_MASKED = 0, ATTEND_SCORES_RAW = 1, ATTEND_SCORES_SOFTCAPPED = 2 }; /* stage */
 

@@ -1,17 +1,17 @@
 // C arguments into C++ ones: structs, enums, views, options.
 #include "c_api/call.h"
 
+#include <attend/option_list.h>
+
 #include <algorithm>
 
 namespace attend::c_api {
 
-// The ABI from 1.0 on: sizes may grow, offsets may not change, and no struct has holes.
+// The ABI from 1.0 on: sizes may grow, offsets may not change, and no struct has holes. That of
+// attend_attention_options is beside it, in the header.
 static_assert(sizeof(void*) == 8 && sizeof(std::size_t) == 8);
 static_assert(sizeof(attend_view) == 48 && offsetof(attend_view, rank) == 32);
 static_assert(sizeof(attend_context_options) == 64);
-static_assert(sizeof(attend_attention_options) == 240);
-static_assert(offsetof(attend_attention_options, window_left) == 48);
-static_assert(offsetof(attend_attention_options, dropout_p) == 168);
 static_assert(sizeof(attend_attention_outputs) == 48);
 static_assert(sizeof(attend_attention_gradients) == 56);
 static_assert(sizeof(attend_kv_cache_options) == 72);
@@ -120,6 +120,8 @@ void Call::show(attend_view* view, const Tensor& shown, Name name) const {
   write(view, made, name);
 }
 
+// Every option from the field of the C struct that has its name, after the way of its kind. One
+// that the struct lacks does not compile.
 AttentionOptions Call::options(const attend_attention_options* given, Name name) const {
   const attend_attention_options o = read(given, name);
   AttentionOptions made;
@@ -129,34 +131,42 @@ AttentionOptions Call::options(const attend_attention_options* given, Name name)
       fail(name / field, " is ", value, ", but has_", field, " is 0; set that, too");
     return flag != 0;
   };
-  if (flagged(o.has_scale, o.scale, "scale")) made.scale = o.scale;
-  made.softcap = o.softcap;
-  made.bias_before_softcap = o.bias_before_softcap != 0;
-  made.causal = o.causal != 0;
-  if (flagged(o.has_window_left, o.window_left, "window_left")) made.window.left = o.window_left;
-  if (flagged(o.has_window_right, o.window_right, "window_right"))
-    made.window.right = o.window_right;
-  if (o.has_query_offset && o.query_offsets)
-    fail(name, " has query_offset and query_offsets; give one");
-  if (flagged(o.has_query_offset, o.query_offset, "query_offset"))
-    made.query_offset = o.query_offset;
-  if (o.query_offsets) made.query_offset = view(o.query_offsets, name / "query_offsets");
-  if (flagged(o.has_key_offset, o.key_offset, "key_offset")) made.key_offset = o.key_offset;
-  made.mask = optional_view(o.mask, name / "mask");
-  made.bias = optional_view(o.bias, name / "bias");
-  made.alibi = optional_view(o.alibi, name / "alibi");
-  made.sinks = optional_view(o.sinks, name / "sinks");
-  made.blocks = {optional_view(o.blocks_visible, name / "blocks_visible"), o.blocks_query_size,
-                 o.blocks_key_size};
-  made.key_lengths = optional_view(o.key_lengths, name / "key_lengths");
-  made.cu_seqlens_q = optional_view(o.cu_seqlens_q, name / "cu_seqlens_q");
-  made.cu_seqlens_k = optional_view(o.cu_seqlens_k, name / "cu_seqlens_k");
-  made.block_table = optional_view(o.block_table, name / "block_table");
-  made.dropout = {o.dropout_p,
-                  o.dropout_seed,
-                  o.dropout_offset,
-                  {o.dropout_origin_b, o.dropout_origin_h, o.dropout_origin_i, o.dropout_origin_j,
-                   o.dropout_origin_heads}};
+  const auto window = [&] {
+    Window sides;
+    if (flagged(o.has_window_left, o.window_left, "window_left")) sides.left = o.window_left;
+    if (flagged(o.has_window_right, o.window_right, "window_right")) sides.right = o.window_right;
+    return sides;
+  };
+  const auto query_offset = [&]() -> QueryOffset {
+    if (o.has_query_offset && o.query_offsets)
+      fail(name, " has query_offset and query_offsets; give one");
+    if (flagged(o.has_query_offset, o.query_offset, "query_offset")) return o.query_offset;
+    return optional_view(o.query_offsets, name / "query_offsets");
+  };
+  const auto blocks = [&]() -> Blocks {
+    return {optional_view(o.blocks_visible, name / "blocks_visible"), o.blocks_query_size,
+            o.blocks_key_size};
+  };
+  const auto dropout = [&]() -> Dropout {
+    return {o.dropout_p,
+            o.dropout_seed,
+            o.dropout_offset,
+            {o.dropout_origin_b, o.dropout_origin_h, o.dropout_origin_i, o.dropout_origin_j,
+             o.dropout_origin_heads}};
+  };
+
+#define ATTEND_number(field) made.field = o.field;
+#define ATTEND_flag(field) made.field = o.field != 0;
+#define ATTEND_optional_number(field) \
+  if (flagged(o.has_##field, o.field, #field)) made.field = o.field;
+#define ATTEND_optional_integer(field) ATTEND_optional_number(field)
+#define ATTEND_mask_tensor(field) made.field = optional_view(o.field, name / #field);
+#define ATTEND_float_tensor(field) ATTEND_mask_tensor(field)
+#define ATTEND_head_tensor(field) ATTEND_mask_tensor(field)
+#define ATTEND_integer_tensor(field) ATTEND_mask_tensor(field)
+#define ATTEND_own_type(field) made.field = field();
+#define ATTEND_TAKE(kind, field) ATTEND_##kind(field)
+  ATTEND_OPTION_LIST(ATTEND_TAKE)
   return made;
 }
 
