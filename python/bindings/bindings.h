@@ -2,6 +2,8 @@
 // that they give are what the package's stub shows.
 #pragma once
 
+#include <attend/option_list.h>
+
 #include <nanobind/nanobind.h>
 
 namespace attend::python {
@@ -24,16 +26,22 @@ void bind_train(nb::module_& m);
 
 }  // namespace attend::python
 
-// The options of attention in a signature.
-#define ATTEND_OPTIONS                                                                    \
-  "scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, " \
-  "causal: bool = False, window: WindowLike | None = None, "                              \
-  "query_offset: int | Array | None = None, key_offset: int | None = None, "              \
-  "mask: Array | None = None, "                                                           \
-  "bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, "   \
-  "blocks: BlocksLike | None = None, key_lengths: Array | None = None, "                  \
-  "cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, "                \
-  "block_table: Array | None = None, dropout: DropoutLike | None = None, "
+// The options of attention in a signature: "scale: float | None = None, softcap: ...".
+#define ATTEND_OPTIONS ATTEND_OPTION_LIST(ATTEND_SIGNATURE)
+#define ATTEND_SIGNATURE(kind, name) #name ": " ATTEND_TYPE_##kind(name) ", "
+#define ATTEND_TYPE_number(name) "float = 0.0"
+#define ATTEND_TYPE_flag(name) "bool = False"
+#define ATTEND_TYPE_optional_number(name) "float | None = None"
+#define ATTEND_TYPE_optional_integer(name) "int | None = None"
+#define ATTEND_TYPE_mask_tensor(name) "Array | None = None"
+#define ATTEND_TYPE_float_tensor(name) "Array | None = None"
+#define ATTEND_TYPE_head_tensor(name) "Array | None = None"
+#define ATTEND_TYPE_integer_tensor(name) "Array | None = None"
+#define ATTEND_TYPE_own_type(name) ATTEND_TYPE_of_##name " | None = None"
+#define ATTEND_TYPE_of_window "WindowLike"
+#define ATTEND_TYPE_of_query_offset "int | Array"
+#define ATTEND_TYPE_of_blocks "BlocksLike"
+#define ATTEND_TYPE_of_dropout "DropoutLike"
 
 // What a call hands out besides its result: nothing, or something.
 #define ATTEND_NOTHING_ELSE                                                      \

@@ -4,8 +4,6 @@
 
 #include "fields.h"
 
-#include <algorithm>
-#include <iterator>
 #include <string>
 #include <string_view>
 
@@ -35,17 +33,6 @@ constexpr Foreign kForeign[] = {
     {"alibi_slopes", "here it is alibi="},
 };
 
-constexpr std::string_view kNames[] = {"scale",       "softcap",      "bias_before_softcap",
-                                       "causal",      "window",       "query_offset",
-                                       "key_offset",  "mask",         "bias",
-                                       "alibi",       "sinks",        "blocks",
-                                       "key_lengths", "cu_seqlens_q", "cu_seqlens_k",
-                                       "block_table", "dropout"};
-
-bool is_option(std::string_view name) {
-  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
-}
-
 // A number, also one of NumPy's; arrays have __index__ too, but are looked at as arrays.
 bool is_whole_number(nb::handle value) {
   return PyIndex_Check(value.ptr()) && !nb::hasattr(value, "__dlpack__");
@@ -56,11 +43,12 @@ bool is_whole_number(nb::handle value) {
   for (const Foreign& foreign : kForeign) {
     if (foreign.name == name) raise_type_error(message + ": " + std::string(foreign.advice));
   }
-  message += "; the options are ";
-  for (const std::string_view option : kNames) {
-    message += (option == kNames[0] ? "" : ", ") + std::string(option);
-  }
-  raise_type_error(message);
+  std::string names;
+  const AttentionOptions all;
+  for_each_option(all, [&](const Option& option, const auto&) {
+    names += (names.empty() ? "" : ", ") + std::string(option.name);
+  });
+  raise_type_error(message + "; the options are " + names);
 }
 
 }  // namespace
@@ -87,39 +75,50 @@ void Options::take(nb::handle key, nb::handle value) {
     raise_type_error(std::string(where_) + ": the names of options are str, found " +
                      name_of_type(key));
   }
-  const std::string_view name = given;
-  const auto real = [&] { return number<double>(value, where_, name, "a number"); };
-  const auto yes_or_no = [&] { return number<bool>(value, where_, name, "True or False"); };
-  constexpr auto floating = Kind::floating, whole = Kind::whole;
+  bool known = false;
+  for_each_option(options_, [&]<class Member>(const Option& option, Member& member) {
+    if (option.name != std::string_view(given)) return;
+    known = true;
+    constexpr bool has_default = std::is_same_v<Member, double> || std::is_same_v<Member, bool>;
+    if (has_default || !value.is_none()) set(member, option, value);  // None: not given
+  });
+  if (!known) refuse_name(where_, given);
+}
 
-  if (name == "softcap") options_.softcap = real();
-  else if (name == "bias_before_softcap") options_.bias_before_softcap = yes_or_no();
-  else if (name == "causal") options_.causal = yes_or_no();
-  else if (name == "attn_mask" || name == "key_padding_mask") refuse_name(where_, name);
-  else if (value.is_none() && is_option(name)) return;  // not given
-  else if (name == "scale") options_.scale = real();
-  else if (name == "window") options_.window = window(value);
-  else if (name == "query_offset" && is_whole_number(value))
-    options_.query_offset = number<std::int64_t>(value, where_, name, "a whole number");
-  else if (name == "query_offset" && (PyFloat_Check(value.ptr()) || nb::isinstance<nb::str>(value)))
+void Options::set(double& to, const Option& option, nb::handle value) {
+  to = number<double>(value, where_, option.name, "a number");
+}
+
+void Options::set(bool& to, const Option& option, nb::handle value) {
+  to = number<bool>(value, where_, option.name, "True or False");
+}
+
+void Options::set(std::optional<double>& to, const Option& option, nb::handle value) {
+  to = number<double>(value, where_, option.name, "a number");
+}
+
+void Options::set(std::optional<std::int64_t>& to, const Option& option, nb::handle value) {
+  to = number<std::int64_t>(value, where_, option.name, "a whole number");
+}
+
+void Options::set(TensorOrView& to, const Option& option, nb::handle value) {
+  Kind kind = Kind::floating;
+  if (option.kind == OptionKind::mask_tensor) kind = Kind::mask;
+  if (option.kind == OptionKind::integer_tensor) kind = Kind::whole;
+  to = array(value, option.name, kind);
+}
+
+void Options::set(QueryOffset& to, const Option& option, nb::handle value) {
+  if (is_whole_number(value)) {
+    to = number<std::int64_t>(value, where_, option.name, "a whole number");
+    return;
+  }
+  if (PyFloat_Check(value.ptr()) || nb::isinstance<nb::str>(value))
     raise_type_error(std::string(where_) +
                      ": query_offset takes a whole number, or an array of one for each sequence, "
                      "found " +
                      name_of_type(value));
-  else if (name == "query_offset") options_.query_offset = array(value, "query_offset", whole);
-  else if (name == "key_offset")
-    options_.key_offset = number<std::int64_t>(value, where_, name, "a whole number");
-  else if (name == "mask") options_.mask = array(value, "mask", Kind::mask);
-  else if (name == "bias") options_.bias = array(value, "bias", floating);
-  else if (name == "alibi") options_.alibi = array(value, "alibi", floating);
-  else if (name == "sinks") options_.sinks = array(value, "sinks", floating);
-  else if (name == "blocks") options_.blocks = blocks(value);
-  else if (name == "key_lengths") options_.key_lengths = array(value, "key_lengths", whole);
-  else if (name == "cu_seqlens_q") options_.cu_seqlens_q = array(value, "cu_seqlens_q", whole);
-  else if (name == "cu_seqlens_k") options_.cu_seqlens_k = array(value, "cu_seqlens_k", whole);
-  else if (name == "block_table") options_.block_table = array(value, "block_table", whole);
-  else if (name == "dropout") options_.dropout = dropout(value);
-  else refuse_name(where_, name);
+  to = array(value, option.name, Kind::whole);
 }
 
 ConstTensorView Options::array(nb::handle value, const char* name, Kind kind) {
@@ -127,49 +126,46 @@ ConstTensorView Options::array(nb::handle value, const char* name, Kind kind) {
   return arrays_.back().view;
 }
 
-Window Options::window(nb::handle value) {
+void Options::set(Window& to, const Option&, nb::handle value) {
   const auto sides = fields<2>(value, where_, "window", {"left", "right"});
-  Window result;
-  const auto side = [&](const nb::object& given, std::int64_t& to) {
+  const auto side = [&](const nb::object& given, std::int64_t& limit) {
     if (!given || given.is_none()) return;
-    to = number<std::int64_t>(given, where_, "window", "whole numbers or None (no limit)");
-    if (to < 0)
-      throw InvalidArgument(std::string(where_) + ": window holds " + std::to_string(to) +
+    limit = number<std::int64_t>(given, where_, "window", "whole numbers or None (no limit)");
+    if (limit < 0)
+      throw InvalidArgument(std::string(where_) + ": window holds " + std::to_string(limit) +
                             "; its numbers are at least 0, or None: no limit");
   };
-  side(sides[0], result.left);
-  side(sides[1], result.right);
-  return result;
+  side(sides[0], to.left);
+  side(sides[1], to.right);
 }
 
-Blocks Options::blocks(nb::handle value) {
+void Options::set(Blocks& to, const Option&, nb::handle value) {
   const auto parts = fields<3>(value, where_, "blocks", {"visible", "query_size", "key_size"});
   for (const nb::object& part : parts) {
     if (!part)
       raise_type_error(std::string(where_) + ": blocks takes (visible, query_size, key_size)");
   }
-  return {array(parts[0], "blocks.visible", Kind::mask),
-          number<std::int64_t>(parts[1], where_, "blocks.query_size", "a whole number"),
-          number<std::int64_t>(parts[2], where_, "blocks.key_size", "a whole number")};
+  to = {array(parts[0], "blocks.visible", Kind::mask),
+        number<std::int64_t>(parts[1], where_, "blocks.query_size", "a whole number"),
+        number<std::int64_t>(parts[2], where_, "blocks.key_size", "a whole number")};
 }
 
-Dropout Options::dropout(nb::handle value) {
+void Options::set(Dropout& to, const Option&, nb::handle value) {
   const auto parts = fields<4>(value, where_, "dropout", {"p", "seed", "offset", "origin"});
-  Dropout result;
-  if (parts[0]) result.p = number<double>(parts[0], where_, "dropout.p", "a number");
+  if (parts[0]) to.p = number<double>(parts[0], where_, "dropout.p", "a number");
   if (parts[1])
-    result.seed = number<std::uint64_t>(parts[1], where_, "dropout.seed", "a 64-bit number");
+    to.seed = number<std::uint64_t>(parts[1], where_, "dropout.seed", "a 64-bit number");
   if (parts[2])
-    result.offset = number<std::uint32_t>(parts[2], where_, "dropout.offset", "a 32-bit number");
-  if (!parts[3] || parts[3].is_none()) return result;
+    to.offset = number<std::uint32_t>(parts[2], where_, "dropout.offset", "a 32-bit number");
+  if (!parts[3] || parts[3].is_none()) return;
   const auto origin = fields<5>(parts[3], where_, "dropout.origin", {"b", "h", "i", "j", "heads"});
-  std::int64_t* const to[] = {&result.origin.b, &result.origin.h, &result.origin.i,
-                              &result.origin.j, &result.origin.heads};
+  std::int64_t* const places[] = {&to.origin.b, &to.origin.h, &to.origin.i, &to.origin.j,
+                                  &to.origin.heads};
   for (std::size_t field = 0; field < origin.size(); ++field) {
     if (origin[field])
-      *to[field] = number<std::int64_t>(origin[field], where_, "dropout.origin", "whole numbers");
+      *places[field] =
+          number<std::int64_t>(origin[field], where_, "dropout.origin", "whole numbers");
   }
-  return result;
 }
 
 ScoreStage to_stage(nb::handle name, const char* where) {

@@ -5,7 +5,7 @@
 #include "arrays.h"
 
 #include <attend/context.h>
-#include <attend/options.h>
+#include <attend/option_list.h>
 
 #include <vector>
 
@@ -25,9 +25,16 @@ class Options {
  private:
   void take(nb::handle name, nb::handle value);
   ConstTensorView array(nb::handle value, const char* name, Kind kind);
-  Window window(nb::handle value);
-  Blocks blocks(nb::handle value);
-  Dropout dropout(nb::handle value);
+  // One for each type that an option has.
+  void set(double& to, const Option& option, nb::handle value);
+  void set(bool& to, const Option& option, nb::handle value);
+  void set(std::optional<double>& to, const Option& option, nb::handle value);
+  void set(std::optional<std::int64_t>& to, const Option& option, nb::handle value);
+  void set(TensorOrView& to, const Option& option, nb::handle value);
+  void set(Window& to, const Option& option, nb::handle value);
+  void set(QueryOffset& to, const Option& option, nb::handle value);
+  void set(Blocks& to, const Option& option, nb::handle value);
+  void set(Dropout& to, const Option& option, nb::handle value);
 
   const char* where_;
   AttentionOptions options_{};
