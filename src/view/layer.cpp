@@ -2,6 +2,8 @@
 
 #include "core/text.h"
 
+#include <attend/option_list.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -68,6 +70,7 @@ class Writer {
 
   Json write() {
     put_sizes();
+    put_options();
     put_tensors();
     put_tiles();
     put_windows();
@@ -86,26 +89,31 @@ class Writer {
   }
 
   void put_sizes() {
-    const AttentionOptions& o = s_.options;
-    const auto limit = [](std::int64_t n) { return n == kUnlimited ? -1 : n; };
     json_.set("heads", s_.heads());
     json_.set("key_heads", s_.key_heads());
     json_.set("queries", s_.queries());
     json_.set("keys", s_.keys());
     json_.set("d", s_.q.size(3));
     json_.set("dv", s_.v ? s_.v.size(3) : 0);
-    json_.set("scale", *o.scale);
-    json_.set("softcap", o.softcap);
-    json_.set("bias_before_softcap", o.bias_before_softcap);
-    json_.set("causal", o.causal);
-    json_.set("window",
-              o.window.left == kUnlimited && o.window.right == kUnlimited
-                  ? Json()
-                  : Json::array(std::vector{limit(o.window.left), limit(o.window.right)}));
+  }
+
+  // Numbers, flags and what is one number a head, by their names; the others in other words.
+  void put_options() {
+    for_each_option(s_.options, [&]<class Member>(const Option& option, const Member& member) {
+      if constexpr (std::is_same_v<Member, double> || std::is_same_v<Member, bool>)
+        json_.set(option.name, member);
+      else if constexpr (std::is_same_v<Member, std::optional<double>>)
+        json_.set(option.name, member ? Json(*member) : Json());
+      else if constexpr (std::is_same_v<Member, TensorOrView>)
+        if (option.kind == OptionKind::head_tensor) json_.set(option.name, numbers(member));
+    });
+    const auto limit = [](std::int64_t n) { return n == kUnlimited ? -1 : n; };
+    const Window& window = s_.options.window;
+    json_.set("window", window.left == kUnlimited && window.right == kUnlimited
+                            ? Json()
+                            : Json::array(std::vector{limit(window.left), limit(window.right)}));
     json_.set("query_offset", s_.query_offset);
     json_.set("key_length", s_.key_length);
-    json_.set("sinks", numbers(o.sinks));
-    json_.set("alibi", numbers(o.alibi));
   }
 
   // What every cell can be computed from.
@@ -187,7 +195,7 @@ class Writer {
   }
 
   void count_visible(std::int64_t h, std::int64_t i, std::vector<std::int64_t>& seen) const {
-    const Single::Range keys = s_.positions(i);
+    const KeyRange keys = s_.positions(i);
     if (keys.begin >= keys.end) return;
     const std::int64_t size = stats_.tile_keys;
     for (std::int64_t c = keys.begin / size; c <= (keys.end - 1) / size; ++c) {

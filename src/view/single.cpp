@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 namespace attend::view {
 namespace {
@@ -124,34 +123,32 @@ Single::Single(const ViewLayer& layer, std::int64_t batch, const std::string& wh
     if (x && x.size(3) != 1) key_length = std::min(key_length, x.size(3));
   key_lengths_ = Tensor({key_length}, {1});
   options.key_lengths = key_lengths_;
-  mask_ = strided(options.mask), bias_ = strided(options.bias);
-  blocks_ = strided(options.blocks.visible);
+  set_visibility();
 }
 
-Single::Range Single::positions(std::int64_t i) const {
-  const std::int64_t position = i + query_offset;
-  Range range{0, key_length};
-  if (options.causal) range.end = std::min(range.end, position + 1);
-  if (options.window.right < range.end - position) range.end = position + options.window.right + 1;
-  if (position > options.window.left) range.begin = position - options.window.left;
-  return {range.begin, std::max(range.begin, range.end)};
+void Single::set_visibility() {
+  const auto keys_of = [&](const ConstTensorView& x) {
+    return x.size(3) == 1 ? keys() : x.size(3);
+  };
+  problem_.causal = options.causal;
+  problem_.window_left = options.window.left;
+  problem_.window_right = options.window.right;
+  if ((problem_.mask = static_cast<bool>(options.mask))) problem_.mask_keys = keys_of(options.mask);
+  if ((problem_.bias = static_cast<bool>(options.bias))) problem_.bias_keys = keys_of(options.bias);
+  problem_.blocks = static_cast<bool>(options.blocks.visible);
+  problem_.block_queries = options.blocks.query_size;
+  problem_.block_keys = options.blocks.key_size;
+  call_.mask = strided(options.mask);
+  call_.bias = strided(options.bias);
+  call_.blocks = strided(options.blocks.visible);
+  sequence_.k_length = key_length;
+  sequence_.offset = query_offset;
 }
 
 bool Single::masked_by_head() const {
   for (const ConstTensorView& x : {options.mask, options.bias, options.blocks.visible})
     if (x && x.size(1) > 1) return true;
   return false;
-}
-
-bool Single::allowed(std::int64_t h, std::int64_t i, std::int64_t j) const noexcept {
-  if (blocks_) {
-    const Blocks& size = options.blocks;
-    if (load_integer(blocks_, blocks_.offset(0, h, i / size.query_size, j / size.key_size)) == 0)
-      return false;
-  }
-  if (mask_ && load_integer(mask_, mask_.offset(0, h, i, j)) == 0) return false;
-  return !bias_ ||
-         load(bias_, bias_.offset(0, h, i, j)) != -std::numeric_limits<double>::infinity();
 }
 
 }  // namespace attend::view

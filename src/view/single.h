@@ -3,7 +3,7 @@
 // knows nothing of them.
 #pragma once
 
-#include "core/strided.h"
+#include "core/mask.h"
 
 #include <attend/view.h>
 
@@ -21,25 +21,30 @@ struct Single {
   std::int64_t queries() const noexcept { return q.size(2); }
   std::int64_t keys() const noexcept { return k.size(2); }
 
-  // The keys that query i may see by its position, [begin, end).
-  struct Range {
-    std::int64_t begin, end;
-  };
-  Range positions(std::int64_t i) const;
-
+  // What hides a key is core/mask.h's. The keys that query i may see by its position:
+  KeyRange positions(std::int64_t i) const noexcept {
+    return attend::positions(problem_, sequence_, i);
+  }
   // Whether a mask, blocks or a bias hide keys, beside positions; and for which pairs. What they
   // say may be the same for all heads.
-  bool masked() const noexcept { return options.mask || options.blocks.visible || options.bias; }
+  bool masked() const noexcept { return problem_.mask || problem_.blocks || problem_.bias; }
   bool masked_by_head() const;
-  bool allowed(std::int64_t h, std::int64_t i, std::int64_t j) const noexcept;
+  bool allowed(std::int64_t h, std::int64_t i, std::int64_t j) const noexcept {
+    return block_visible(problem_, call_, 0, h, i, j) && !masked_out(problem_, call_, 0, h, i, j);
+  }
 
   ConstTensorView q, k, v;     // [1, heads, length, d]
   AttentionOptions options{};  // scale and query_offset are given
   std::int64_t key_length = 0, query_offset = 0;
 
  private:
+  void set_visibility();
+
   Tensor key_pages_, value_pages_, key_lengths_;
-  Strided mask_, bias_, blocks_;
+  // As much of the sequence's problem as says what is hidden.
+  Problem problem_;
+  Call call_;
+  Sequence sequence_;
 };
 
 // A tensor of up to four dimensions, aligned at the last one; a dimension of size 1 is repeated.
