@@ -1,10 +1,27 @@
 // What the options point at: lengths, masks, biases, and their gradients.
 #include "make.h"
 
+#include <attend/option_list.h>
+
 #include <cmath>
+#include <stdexcept>
 
 namespace attend::cases {
 namespace {
+
+// Numbers and flags have a field of their name and type.
+void set_numbers(const Case& c, AttentionOptions& options) {
+  for_each_option(options, [&]<class Member>(const Option& option, Member& member) {
+    const std::string_view name = option.name;
+    bool found = !std::is_same_v<Member, double> && !std::is_same_v<Member, bool> &&
+                 !std::is_same_v<Member, std::optional<double>>;
+    for_each_field(c, [&]<class Field>(const char* key, const Field& field) {
+      if constexpr (std::is_same_v<Field, Member>)
+        if (key == name) member = field, found = true;
+    });
+    if (!found) throw std::logic_error("case: there is no field '" + std::string(name) + "'");
+  });
+}
 
 TensorView index_tensor(const Case& c, Arena& arena, const Shape& shape,
                         const std::vector<std::int64_t>& values) {
@@ -32,7 +49,6 @@ void set_positions(const Case& c, const Sequences& s, Arena& arena, AttentionOpt
   if (c.key_lengths != Lengths::none)
     options.key_lengths = index_tensor(c, arena, {c.batch}, s.key_lengths);
 
-  options.causal = c.causal;
   options.window = {c.window_left, c.window_right};
   if (c.key_offset != 0) options.key_offset = c.key_offset;
   if (c.query_offset == Offset::one || (c.query_offset == Offset::by_default && c.key_offset != 0))
@@ -166,15 +182,13 @@ void make_options(const Sequences& sequences, Instance& instance) {
   const Case& c = instance.problem;
   Arena& arena = *instance.arena;
   AttentionOptions& options = instance.options;
+  set_numbers(c, options);
   set_positions(c, sequences, arena, options);
   if (c.mask != Mask::none) set_mask(c, arena, options);
   if (c.blocks != BlockMask::none) set_blocks(c, arena, options);
   if (c.bias != Bias::none) set_bias(c, arena, options);
   if (c.alibi) options.alibi = per_head(c, arena, slope_of);
   if (c.sinks) options.sinks = per_head(c, arena, sink_of);
-  options.scale = c.scale;
-  options.softcap = c.softcap;
-  options.bias_before_softcap = c.bias_before_softcap;
   if (c.dropout != 0) {
     options.dropout.p = c.dropout;
     options.dropout.seed = 0x9e3779b97f4a7c15u + c.seed;

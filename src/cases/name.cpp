@@ -66,54 +66,6 @@ std::vector<std::string_view> words<ScoreStage>() {
   return {"raw", "softcapped", "masked"};
 }
 
-// Calls visit(key, member) for every field, in the order of the name.
-template <class SomeCase, class Visitor>
-void for_each_field(SomeCase& c, Visitor&& visit) {
-  visit("type", c.type);
-  visit("batch", c.batch);
-  visit("heads", c.heads);
-  visit("kv_heads", c.kv_heads);
-  visit("q", c.q_length);
-  visit("k", c.k_length);
-  visit("d", c.d);
-  visit("dv", c.dv);
-  visit("seed", c.seed);
-  visit("values", c.values);
-  visit("layout", c.layout);
-  visit("addressing", c.addressing);
-  visit("page_size", c.page_size);
-  visit("index_type", c.index_type);
-  visit("key_lengths", c.key_lengths);
-  visit("causal", c.causal);
-  visit("window_left", c.window_left);
-  visit("window_right", c.window_right);
-  visit("query_offset", c.query_offset);
-  visit("offset", c.offset);
-  visit("key_offset", c.key_offset);
-  visit("mask", c.mask);
-  visit("mask_type", c.mask_type);
-  visit("bias", c.bias);
-  visit("bias_f32", c.bias_f32);
-  visit("blocks", c.blocks);
-  visit("block_q", c.block_q);
-  visit("block_k", c.block_k);
-  visit("scale", c.scale);
-  visit("softcap", c.softcap);
-  visit("bias_before_softcap", c.bias_before_softcap);
-  visit("alibi", c.alibi);
-  visit("sinks", c.sinks);
-  visit("dropout", c.dropout);
-  visit("dropout_origin", c.dropout_origin);
-  visit("lse", c.lse);
-  visit("lse_f64", c.lse_f64);
-  visit("weights", c.weights);
-  visit("scores", c.scores);
-  visit("stage", c.stage);
-  visit("width", c.width);
-  visit("dlse", c.dlse);
-  visit("gradients", c.gradients);
-}
-
 // The shortest of %.15g, %.16g, %.17g that reads back as the same number.
 std::string to_text(double value) {
   char text[40];

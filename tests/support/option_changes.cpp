@@ -1,5 +1,11 @@
 #include "option_changes.h"
 
+#include <attend/option_list.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string_view>
+
 namespace attend::test {
 namespace {
 
@@ -12,28 +18,49 @@ const Tensor& zeros(const Shape& shape, DType type = DType::f32) {
 }  // namespace
 
 AttentionOptions start_options() {
-  AttentionOptions options{.bias = zeros({1, 1, 3, 5}),
-                           .blocks = {zeros({1, 1, 2, 2}, DType::u8), 2, 3},
-                           .dropout = {.p = 0.5, .seed = 1, .offset = 2}};
-  // A new option has no name here, and this line does not compile: add its changes below.
-  [[maybe_unused]] const auto& [scale, softcap, bias_before_softcap, causal, window, query_offset,
-                                key_offset, mask, bias, alibi, sinks, blocks, key_lengths,
-                                cu_seqlens_q, cu_seqlens_k, block_table, dropout] = options;
-  return options;
+  return {.bias = zeros({1, 1, 3, 5}),
+          .blocks = {zeros({1, 1, 2, 2}, DType::u8), 2, 3},
+          .dropout = {.p = 0.5, .seed = 1, .offset = 2}};
 }
 
-std::vector<OptionChange> option_changes() {
-  using Options = AttentionOptions;
+namespace {
+
+using Options = AttentionOptions;
+
+// Another number, flag or number of each head; false: a change of another kind is written below.
+bool change(const Option& option, auto& member) {
+  using Member = std::remove_reference_t<decltype(member)>;
+  const bool of_heads = option.kind == OptionKind::head_tensor;
+  if constexpr (std::is_same_v<Member, double> || std::is_same_v<Member, std::optional<double>>)
+    member = 0.3;
+  else if constexpr (std::is_same_v<Member, bool>) member = true;
+  else if constexpr (std::is_same_v<Member, std::optional<std::int64_t>>) member = 0;
+  else if constexpr (!std::is_same_v<Member, TensorOrView>) return false;
+  else if (!of_heads) return false;
+  else member = zeros({4});
+  return true;
+}
+
+std::vector<OptionChange> changes_by_kind() {
+  std::vector<OptionChange> changes;
+  Options unused;
+  for_each_option(unused, [&](const Option& option, auto& member) {
+    if (!change(option, member)) return;
+    changes.push_back({option.name, [name = std::string(option.name)](Options& o) {
+                         for_each_option(o, [&](const Option& other, auto& to) {
+                           if (other.name == name) change(other, to);
+                         });
+                       }});
+  });
+  return changes;
+}
+
+std::vector<OptionChange> other_changes() {
   return {
-      {"scale", [](Options& o) { o.scale = 0.3; }},
-      {"softcap", [](Options& o) { o.softcap = 0.3; }},
-      {"bias_before_softcap", [](Options& o) { o.bias_before_softcap = true; }},
-      {"causal", [](Options& o) { o.causal = true; }},
       {"window.left", [](Options& o) { o.window.left = 2; }},
       {"window.right", [](Options& o) { o.window.right = 2; }},
       {"query_offset", [](Options& o) { o.query_offset = 0; }},
       {"query_offset of each", [](Options& o) { o.query_offset = zeros({2}, DType::i64); }},
-      {"key_offset", [](Options& o) { o.key_offset = 0; }},
       {"mask", [](Options& o) { o.mask = zeros({5}, DType::u8); }},
       {"mask of another type", [](Options& o) { o.mask = zeros({5}, DType::i64); }},
       {"short mask", [](Options& o) { o.mask = zeros({4}, DType::u8); }},
@@ -58,8 +85,6 @@ std::vector<OptionChange> option_changes() {
        [](Options& o) {
          o.bias = zeros({1, 1, 3, 1});
        }},
-      {"alibi", [](Options& o) { o.alibi = zeros({4}); }},
-      {"sinks", [](Options& o) { o.sinks = zeros({4}); }},
       {"no blocks", [](Options& o) { o.blocks = {}; }},
       {"blocks.query_size",
        [](Options& o) {
@@ -79,8 +104,26 @@ std::vector<OptionChange> option_changes() {
   };
 }
 
+// Of the others q and k have another form.
+constexpr std::string_view kOtherInputs[] = {"cu_seqlens_q", "cu_seqlens_k", "block_table"};
+
+}  // namespace
+
+std::vector<OptionChange> option_changes() {
+  std::vector<OptionChange> changes = changes_by_kind();
+  for (OptionChange& other : other_changes()) changes.push_back(std::move(other));
+  const Options all;
+  for_each_option(all, [&](const Option& option, const auto&) {
+    const std::string_view name = option.name;
+    const auto is_of_it = [&](const OptionChange& c) { return c.name.starts_with(name); };
+    if (std::none_of(changes.begin(), changes.end(), is_of_it) &&
+        std::find(std::begin(kOtherInputs), std::end(kOtherInputs), name) == std::end(kOtherInputs))
+      throw std::logic_error("option_changes: write one of " + std::string(name));
+  });
+  return changes;
+}
+
 std::vector<OptionChange> value_changes() {
-  using Options = AttentionOptions;
   return {
       {"dropout.seed", [](Options& o) { o.dropout.seed = std::uint64_t{1} << 40; }},
       {"dropout.offset", [](Options& o) { o.dropout.offset = 3; }},
