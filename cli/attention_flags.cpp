@@ -1,5 +1,7 @@
 #include "attention_flags.h"
 
+#include <attend/option_list.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -9,11 +11,11 @@ namespace attend::cli {
 namespace {
 
 // A number that the type of its tensor has no place for would become an infinity, and weights NaN.
-void check_finite(const char* flag, double number, DType type) {
+void check_finite(const std::string& flag, double number, DType type) {
   if (type == DType::f64 || std::isfinite(static_cast<float>(number))) return;
   char digits[32];
   std::snprintf(digits, sizeof digits, "%.9g", number);
-  throw UsageError(std::string(flag) + ": " + digits +
+  throw UsageError(flag + ": " + digits +
                    " is too large for f32, whose numbers lie between -3.4e38 and 3.4e38; with "
                    "--type f64 there are larger ones");
 }
@@ -22,6 +24,8 @@ void check_finite(const char* flag, double number, DType type) {
 
 void add_attention_flags(CLI::App& app, AttentionFlags& flags) {
   const std::string group = kAttentionGroup;
+  using Form = AttentionFlags::Source::Form;
+  AttentionOptions& o = flags.options;
   const auto whole = [&](const char* name, std::int64_t& value, Whole allowed, const char* text) {
     add_whole(app, name, value, allowed, text)->group(group);
   };
@@ -31,45 +35,49 @@ void add_attention_flags(CLI::App& app, AttentionFlags& flags) {
         ->type_name("X")
         ->group(group);
   };
-  const auto file = [&](const char* name, std::string& value, const char* text) {
-    app.add_option(name, value, text)->type_name("FILE")->group(group);
+  const auto tensor = [&](const char* name, const char* option, Form form, const char* text) {
+    AttentionFlags::Source& source = flags.tensors[option];
+    source.form = form;
+    if (form == Form::file)
+      app.add_option(name, source.text, text)->type_name("FILE")->group(group);
+    else add_list(app, name, source.text, form == Form::numbers, text)->group(group);
   };
-  const auto list = [&](const char* name, std::string& value, const char* text,
-                        bool fractions = false) {
-    add_list(app, name, value, fractions, text)->group(group);
-  };
-  app.add_flag("--causal", flags.causal, "Query i sees keys up to i + offset only")->group(group);
-  whole("--window-left", flags.window_left, {}, "Keys before the query that are visible");
-  whole("--window-right", flags.window_right, {}, "Keys after the query that are visible");
-  list(
-      "--query-offset", flags.query_offset,
+  app.add_flag("--causal", o.causal, "Query i sees keys up to i + offset only")->group(group);
+  whole("--window-left", o.window.left, {}, "Keys before the query that are visible");
+  whole("--window-right", o.window.right, {}, "Keys after the query that are visible");
+  tensor(
+      "--query-offset", "query_offset", Form::whole_numbers,
       "Position of the first query, one number or one for each sequence; not given: the last query "
       "meets the last key");
-  app.add_option("--key-offset", flags.key_offset,
+  app.add_option("--key-offset", o.key_offset,
                  "Position of the first key, where k and v are a part of the keys")
       ->transform(whole_number({.least = std::numeric_limits<std::int64_t>::min()}))
       ->type_name("N")
       ->group(group);
-  real("--scale", flags.scale, {}, "Factor of the scores; 1 / sqrt(d_k) if not given");
-  real("--softcap", flags.softcap, {.least = 0}, "Scores s become softcap * tanh(s / softcap)");
-  app.add_flag("--bias-before-softcap", flags.bias_before_softcap,
+  real("--scale", o.scale, {}, "Factor of the scores; 1 / sqrt(d_k) if not given");
+  real("--softcap", o.softcap, {.least = 0}, "Scores s become softcap * tanh(s / softcap)");
+  app.add_flag("--bias-before-softcap", o.bias_before_softcap,
                "Bias and ALiBi are added before the softcap")
       ->group(group);
-  file("--mask", flags.mask, "0 = hidden; [batch, heads, queries, keys], any of them may be 1");
-  file("--bias", flags.bias, "Added to the scores; shape as the mask's");
-  list("--alibi", flags.alibi, "ALiBi slopes [heads]", true);
-  list("--sinks", flags.sinks, "Attention sinks [heads]: a score more in each sum, without a value",
-       true);
-  file("--blocks", flags.blocks, "Block mask [batch, heads, query blocks, key blocks], 0 = hidden");
-  whole("--block-query-size", flags.block_query_size, {.least = 1}, "Queries of a block");
-  whole("--block-key-size", flags.block_key_size, {.least = 1}, "Keys of a block");
-  list("--key-lengths", flags.key_lengths, "Keys of each sequence; later ones are hidden");
-  list("--cu-seqlens-q", flags.cu_seqlens_q,
-       "Packed (varlen) sequences: where each begins, and the end");
-  list("--cu-seqlens-k", flags.cu_seqlens_k, "The same of the keys, if they differ");
-  file("--block-table", flags.block_table,
-       "Paged keys and values: the pages of each sequence; --k and --v are the pages");
-  real("--dropout", flags.dropout, {0, 1}, "Share of the weights that is dropped, drawn by --seed");
+  tensor("--mask", "mask", Form::file,
+         "0 = hidden; [batch, heads, queries, keys], any of them may be 1");
+  tensor("--bias", "bias", Form::file, "Added to the scores; shape as the mask's");
+  tensor("--alibi", "alibi", Form::numbers, "ALiBi slopes [heads]");
+  tensor("--sinks", "sinks", Form::numbers,
+         "Attention sinks [heads]: a score more in each sum, without a value");
+  tensor("--blocks", "blocks", Form::file,
+         "Block mask [batch, heads, query blocks, key blocks], 0 = hidden");
+  whole("--block-query-size", o.blocks.query_size, {.least = 1}, "Queries of a block");
+  whole("--block-key-size", o.blocks.key_size, {.least = 1}, "Keys of a block");
+  tensor("--key-lengths", "key_lengths", Form::whole_numbers,
+         "Keys of each sequence; later ones are hidden");
+  tensor("--cu-seqlens-q", "cu_seqlens_q", Form::whole_numbers,
+         "Packed (varlen) sequences: where each begins, and the end");
+  tensor("--cu-seqlens-k", "cu_seqlens_k", Form::whole_numbers,
+         "The same of the keys, if they differ");
+  tensor("--block-table", "block_table", Form::file,
+         "Paged keys and values: the pages of each sequence; --k and --v are the pages");
+  real("--dropout", o.dropout.p, {0, 1}, "Share of the weights that is dropped, drawn by --seed");
   whole("--dropout-offset", flags.dropout_offset, {0, 0xffffffff},
         "Number of this call among those of a seed");
   app.add_option("--dropout-origin", flags.dropout_origin,
@@ -88,51 +96,45 @@ DType statistics_type(DType type) { return type == DType::f64 ? DType::f64 : DTy
 
 LoadedOptions load_options(const AttentionFlags& flags, DType type, bool convert,
                            std::uint64_t seed) {
-  LoadedOptions loaded;
+  using Form = AttentionFlags::Source::Form;
+  LoadedOptions loaded{.options = flags.options};
   AttentionOptions& o = loaded.options;
   const auto keep = [&](Tensor tensor) -> ConstTensorView {
     loaded.tensors.push_back(std::move(tensor));
     return loaded.tensors.back();
   };
-  const auto file = [&](const std::string& source) {
-    return source.empty() ? ConstTensorView() : keep(load_tensor(source));
-  };
-  const auto list = [&](const std::string& source) {
-    return source.empty() ? ConstTensorView() : keep(load_list(source));
-  };
-  const auto statistics = [&](const char* flag, const std::string& source) {
-    if (source.empty()) return ConstTensorView();
+  // Numbers are those of a call of `type`.
+  const auto numbers_of = [&](const std::string& option, const std::string& source) {
+    std::string flag = "--" + option;
+    std::replace(flag.begin(), flag.end(), '_', '-');
     if (const auto numbers = real_numbers_in(source))
       for (const double number : *numbers) check_finite(flag, number, statistics_type(type));
     Tensor tensor = load_list(source, statistics_type(type));
     return keep(convert ? converted(std::move(tensor), statistics_type(type)) : std::move(tensor));
   };
+  const auto given = [&](const std::string& option) {
+    if (!flags.gives(option)) return ConstTensorView();
+    const auto& [form, source] = flags.tensors.at(option);
+    if (form == Form::numbers) return numbers_of(option, source);
+    return keep(form == Form::file ? load_tensor(source) : load_list(source));
+  };
 
-  o.scale = flags.scale;
-  o.softcap = flags.softcap;
-  o.bias_before_softcap = flags.bias_before_softcap;
-  o.causal = flags.causal;
-  o.window = {flags.window_left, flags.window_right};
-  o.mask = file(flags.mask);
-  o.bias = file(flags.bias);
+  for_each_option(o, [&]<class Member>(const Option& option, Member& member) {
+    if constexpr (std::is_same_v<Member, TensorOrView>) member = given(option.name);
+    if constexpr (std::is_same_v<Member, Blocks>) member.visible = given(option.name);
+  });
   if (o.bias && convert && o.bias.dtype() != DType::f32)
     o.bias = keep(converted(Tensor::copy_of(o.bias), type));
-  o.alibi = statistics("--alibi", flags.alibi);
-  o.sinks = statistics("--sinks", flags.sinks);
-  o.blocks = {file(flags.blocks), flags.block_query_size, flags.block_key_size};
-  o.key_lengths = list(flags.key_lengths);
-  o.cu_seqlens_q = list(flags.cu_seqlens_q);
-  o.cu_seqlens_k = list(flags.cu_seqlens_k);
-  o.block_table = file(flags.block_table);
-  const ConstTensorView offset = list(flags.query_offset);
-  // One number stands for all sequences; a file is one for each.
-  const bool one = offset && offset.count() == 1 && !flags.query_offset.ends_with(".npy") &&
-                   flags.query_offset.find(".safetensors") == std::string::npos;
-  if (one) o.query_offset = offset.at<std::int64_t>({0});
-  else if (offset) o.query_offset = offset;
-  o.key_offset = flags.key_offset;
-  o.dropout = {
-      .p = flags.dropout, .seed = seed, .offset = static_cast<std::uint32_t>(flags.dropout_offset)};
+  if (const ConstTensorView offset = given("query_offset")) {
+    // One number stands for all sequences; a file is one for each.
+    const std::string& source = flags.tensors.at("query_offset").text;
+    const bool one = offset.count() == 1 && !source.ends_with(".npy") &&
+                     source.find(".safetensors") == std::string::npos;
+    if (one) o.query_offset = offset.at<std::int64_t>({0});
+    else o.query_offset = offset;
+  }
+  o.dropout.seed = seed;
+  o.dropout.offset = static_cast<std::uint32_t>(flags.dropout_offset);
   if (!flags.dropout_origin.empty()) {
     const std::vector<std::int64_t> at = whole_numbers_in(flags.dropout_origin).value();
     o.dropout.origin = {at[0], at[1], at[2], at[3], at[4]};

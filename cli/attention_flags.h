@@ -5,20 +5,26 @@
 
 #include <attend/options.h>
 
+#include <map>
+
 namespace attend::cli {
 
 struct AttentionFlags {
-  std::optional<double> scale;
-  double softcap = 0;
-  bool bias_before_softcap = false, causal = false;
-  std::int64_t window_left = kUnlimited, window_right = kUnlimited;
-  std::string query_offset, mask, bias, alibi, sinks, key_lengths;
-  std::optional<std::int64_t> key_offset;
-  std::string blocks, cu_seqlens_q, cu_seqlens_k, block_table;
-  std::int64_t block_query_size = 0, block_key_size = 0;
-  double dropout = 0;
+  // A file, or numbers in the flag itself if they are allowed.
+  struct Source {
+    enum class Form { file, whole_numbers, numbers };
+    Form form = Form::file;
+    std::string text;
+  };
+  AttentionOptions options{};             // numbers, without tensors
+  std::map<std::string, Source> tensors;  // by the name of the option
   std::int64_t dropout_offset = 0;
   std::string dropout_origin;
+
+  bool gives(const std::string& tensor) const {
+    const auto found = tensors.find(tensor);
+    return found != tensors.end() && !found->second.text.empty();
+  }
 };
 
 inline constexpr const char* kAttentionGroup = "Options of attention";

@@ -47,10 +47,10 @@ void check_size(std::int64_t batch, std::int64_t heads, std::int64_t queries, st
 
 // What explain does not tell: many sequences in one, and chance.
 void check_flags(const AttentionFlags& flags) {
-  for (const auto& [flag, given] : {std::pair{"--dropout", flags.dropout > 0},
-                                    {"--cu-seqlens-q", !flags.cu_seqlens_q.empty()},
-                                    {"--cu-seqlens-k", !flags.cu_seqlens_k.empty()},
-                                    {"--block-table", !flags.block_table.empty()}})
+  for (const auto& [flag, given] : {std::pair{"--dropout", flags.options.dropout.p > 0},
+                                    {"--cu-seqlens-q", flags.gives("cu_seqlens_q")},
+                                    {"--cu-seqlens-k", flags.gives("cu_seqlens_k")},
+                                    {"--block-table", flags.gives("block_table")}})
     if (given)
       throw UsageError(std::string(flag) +
                        " cannot be explained; whole sequences without dropout can");
