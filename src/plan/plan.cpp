@@ -150,8 +150,27 @@ std::string line_of(std::string_view operation, const auto& problem, std::string
   return std::move(s).line();
 }
 
+// Options that have words of their own below. A newer one is named as the feature that it is.
+constexpr Features kInWords{Feature::softcap,      Feature::bias_before_softcap,
+                            Feature::causal,       Feature::window,
+                            Feature::query_offset, Feature::query_offset_each,
+                            Feature::key_offset,   Feature::mask,
+                            Feature::short_mask,   Feature::integer_mask,
+                            Feature::bias,         Feature::alibi,
+                            Feature::sinks,        Feature::blocks,
+                            Feature::dropout};
+
+Features newer_options(Features features) {
+  Features newer;
+  for (int n = static_cast<int>(Feature::softcap); n < static_cast<int>(Feature::lse); ++n) {
+    const auto option = static_cast<Feature>(n);
+    newer.add(option, features.has(option) && !kInWords.has(option));
+  }
+  return newer;
+}
+
 // What all problems of attention have; `out` is the type of what is written.
-Line line_of(std::string_view operation, const Problem& p, DType out) {
+Line line_of(std::string_view operation, const Problem& p, Features features, DType out) {
   Line s(operation, " ", p.type, out == p.type ? std::string() : text(" to ", out), ", q ",
          Shape{p.batch, p.heads, p.q_length, p.d}, ", k ",
          Shape{p.batch, p.kv_heads, p.k_length, p.d});
@@ -179,6 +198,8 @@ Line line_of(std::string_view operation, const Problem& p, DType out) {
   s.add(p.blocks, "blocks", unusual(p.blocks_type, DType::boolean), " of ", p.block_queries, " x ",
         p.block_keys);
   s.add(p.drop_below != 0, "dropout ", p.drop_below / 65536.0);
+  const Features newer = newer_options(features);
+  s.add(!newer.empty(), names_of(newer));
   return s;
 }
 
@@ -186,7 +207,7 @@ Line line_of(std::string_view operation, const Problem& p, DType out) {
 
 std::string describe(const ForwardProblem& p) {
   constexpr const char* kStages[] = {"raw", "softcapped", "masked"};
-  Line s = line_of(Forward::kName, p, p.out_type);
+  Line s = line_of(Forward::kName, p, features_of(p), p.out_type);
   s.add(p.lse, "lse", unusual(p.lse_type, statistic_type(p.type)));
   s.add(p.weights, "weights", unusual(p.weights_type, p.type));
   s.add(p.scores, kStages[static_cast<int>(p.stage)], " scores", unusual(p.scores_type, p.type));
@@ -197,7 +218,7 @@ std::string describe(const ForwardProblem& p) {
 }
 
 std::string describe(const BackwardProblem& p) {
-  Line s = line_of(Backward::kName, p, p.out_type);
+  Line s = line_of(Backward::kName, p, features_of(p), p.out_type);
   s.add(p.lse_type != statistic_type(p.type), "lse ", p.lse_type);
   s.add(p.dout_type != p.type, "dout ", p.dout_type);
   s.add(p.dlse, "dlse", unusual(p.dlse_type, statistic_type(p.type)));
@@ -217,7 +238,7 @@ std::string describe(const MergeProblem& p) {
 }
 
 std::string describe(const InspectProblem& p) {
-  Line s = line_of(Inspect::kName, p, p.type);
+  Line s = line_of(Inspect::kName, p, features_of(p), p.type);
   s.add(p.top_k != 0, "top ", p.top_k);
   s.add(p.key_mass, "key mass");
   s.add(p.metrics, "metrics, local ", p.local_width);
@@ -227,7 +248,7 @@ std::string describe(const InspectProblem& p) {
 }
 
 std::string describe(const WeightsProblem& p) {
-  Line s = line_of(Weights::kName, p, p.type);
+  Line s = line_of(Weights::kName, p, features_of(p), p.type);
   s.add(true, "window of ", p.window_queries, " x ", p.window_keys);
   return std::move(s).line();
 }

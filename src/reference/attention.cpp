@@ -433,9 +433,9 @@ Workspace backward_workspace(const BackwardProblem& p, const Tiles&) {
 extern constinit const Kernel<Forward> kReferenceForward{
     .name = "reference.forward",
     .only_if_forced = false,
-    .takes = kHostTypes | kLayouts | kScoreOptions |
-             Features{Feature::dropout, Feature::lse, Feature::weights, Feature::scores,
-                      Feature::visited_blocks, Feature::partial_states},
+    .takes =
+        kTakenByRows | Features{Feature::dropout, Feature::lse, Feature::weights, Feature::scores,
+                                Feature::visited_blocks, Feature::partial_states},
     .stages = 1,
     .declines = declines,
     .tiles = tiles,
@@ -447,9 +447,8 @@ extern constinit const Kernel<Forward> kReferenceForward{
 extern constinit const Kernel<Backward> kReferenceBackward{
     .name = "reference.backward",
     .only_if_forced = false,
-    .takes = kHostTypes | kLayouts | kScoreOptions |
-             Features{Feature::dropout, Feature::dlse, Feature::dq, Feature::dk, Feature::dv,
-                      Feature::dbias, Feature::dsinks, Feature::dalibi},
+    .takes = kTakenByRows | Features{Feature::dropout, Feature::dlse, Feature::dq, Feature::dk,
+                                     Feature::dv, Feature::dbias, Feature::dsinks, Feature::dalibi},
     .stages = 1,
     .declines = declines,
     .tiles = tiles,

@@ -232,9 +232,8 @@ Workspace weights_workspace(const WeightsProblem& p, const Tiles&) {
 extern constinit const Kernel<Inspect> kReferenceInspect{
     .name = "reference.inspect",
     .only_if_forced = false,
-    .takes = kHostTypes | kLayouts | kScoreOptions |
-             Features{Feature::top_keys, Feature::key_mass, Feature::metrics, Feature::tokens,
-                      Feature::map},
+    .takes = kTakenByRows | Features{Feature::top_keys, Feature::key_mass, Feature::metrics,
+                                     Feature::tokens, Feature::map},
     .stages = 1,
     .declines = declines,
     .tiles = inspect_tiles,
@@ -246,7 +245,7 @@ extern constinit const Kernel<Inspect> kReferenceInspect{
 extern constinit const Kernel<Weights> kReferenceWeights{
     .name = "reference.weights",
     .only_if_forced = false,
-    .takes = kHostTypes | kLayouts | kScoreOptions,
+    .takes = kTakenByRows,
     .stages = 1,
     .declines = declines,
     .tiles = weights_tiles,

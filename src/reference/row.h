@@ -12,6 +12,9 @@
 namespace attend {
 namespace {
 
+// What rows take that are made of the steps below. A new option stands here once they do it.
+constexpr Features kTakenByRows = kHostTypes | kLayouts | kScoreOptions;
+
 // One query row of one head, and room for the rows it meets, widened to f64.
 template <class Operation>
 struct Row {
