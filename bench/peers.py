@@ -70,15 +70,13 @@ class Attend(Peer):
         return layer
 
     def layer(self, case, data):
-        # Inference: a layer whose parameters nobody else holds, as one from a file is.
-        made, x = self.made_layer(case, data), data["x"]
-        layer = self.attend.MultiHeadAttention.join(made.split(), data["w"]["o.bias"], **made.options)
+        layer, x = self.made_layer(case, data), data["x"]
         return (lambda: layer.forward(x)), (lambda y: {"y": y})
 
     def layer_train(self, case, data):
         layer, x, dy = self.made_layer(case, data), data["x"], data["dy"]
 
-        def call():
+        def call(_written=layer.parameters()):  # as an optimizer holds them: they change with every step
             y, saved = layer.forward_train(x)
             return layer.backward(dy, saved)
 

@@ -304,7 +304,7 @@ class Job {
     if (result_.inputs.empty())
       draw_rows(s.model_dim, s.key_dim, s.value_dim,
                 o_.key_length > 0 || s.key_dim != s.model_dim || s.value_dim != s.model_dim);
-    result_.parameters = parameter_count(std::as_const(layer).parameters());
+    result_.parameters = parameter_count(layer.parameters());
     load_flags();
     reserve();
     const Tensor& query = input(0);
@@ -341,7 +341,7 @@ class Job {
         AttentionBlockOptions other = block.options();
         other.attention.type = *type_;
         block = AttentionBlock(other);
-        load_parameters(load_safetensors(o_.file.weights), block.parameters());
+        load_parameters(load_safetensors(o_.file.weights), block.writable_parameters());
       }
       set_type(block.options().attention.type, "the block");
       check_cross(block.options().cross);

@@ -80,17 +80,20 @@ Work layer(const BenchCase& measured, Context& context) {
   struct Parts {
     MultiHeadAttention layer;
     Tensor x, dy;
+    std::vector<Parameter> written;  // as an optimizer has them: they change with every step
   };
-  const auto parts = std::make_shared<Parts>(
-      Parts{MultiHeadAttention({.model_dim = width, .heads = p.heads}),
-            numbers({p.batch, p.q_length, width}), numbers({p.batch, p.q_length, width})});
+  const auto parts =
+      std::make_shared<Parts>(Parts{MultiHeadAttention({.model_dim = width, .heads = p.heads}),
+                                    numbers({p.batch, p.q_length, width}),
+                                    numbers({p.batch, p.q_length, width}),
+                                    {}});
   const auto heads = [&](Tensor& tensor) {
     return TensorView(tensor.data<float>(), {p.batch, p.q_length, p.heads, p.d})
         .permute({0, 2, 1, 3});
   };
   const TensorView x = heads(parts->x);
   const bool train = measured.operation == Operation::layer_train;
-  if (train) parts->layer.parameters();  // as an optimizer has them: they change with every step
+  if (train) parts->written = parts->layer.writable_parameters();
   return described(Plan::attention(x, x, x, heads(parts->dy), {}, {}, {}, context),
                    [parts, train, &context] {
                      if (!train) {

@@ -84,8 +84,7 @@ class Training {
     const HeldSignals signals;
     Metadata more = all_metadata();
     more.merge(model_->metadata());
-    attend::save_checkpoint(options_.checkpoint, std::as_const(*model_).parameters(), optimizer_,
-                            more);
+    attend::save_checkpoint(options_.checkpoint, model_->parameters(), optimizer_, more);
   }
   void save_model(const std::filesystem::path& path) const { model_->save(path, all_metadata()); }
   Verdict judge() const { return task_->judge(settings_, *model_, *context_); }
@@ -141,7 +140,7 @@ class Training {
                          " was trained on");
     check_size(form);
     model_.emplace(form);
-    load_checkpoint(options_.resume, model_->parameters(), optimizer_);
+    load_checkpoint(options_.resume, model_->writable_parameters(), optimizer_);
   }
 
   // The least that training takes: each parameter with its gradient and two moments, what a batch

@@ -169,7 +169,7 @@ double train_step(LanguageModel& model, AdamW& optimizer, const Batch& batch, do
                      "; a smaller --lr may help");
   std::vector<NamedTensor> gradients = model.backward(loss.gradient, saved, context);
   clip_gradients(gradients, 1);
-  optimizer.step(model.parameters(), gradients, rate);
+  optimizer.step(model.writable_parameters(), gradients, rate);
   return loss.value;
 }
 

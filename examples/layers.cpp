@@ -77,7 +77,7 @@ void multi_head_attention() {
   // [/multi_head_attention]
   std::printf("multi_head_attention: y %s %s, %lld parameters, %zu gradients\n",
               shape_of(y).c_str(), shape_of(y2).c_str(),
-              static_cast<long long>(attend::parameter_count(std::as_const(layer).parameters())),
+              static_cast<long long>(attend::parameter_count(layer.parameters())),
               g.parameters.size());
 }
 
@@ -157,7 +157,7 @@ void training() {
     attend::Loss error = attend::cross_entropy(logits, targets);
     auto gradients = model.backward(error.gradient, saved);
     attend::clip_gradients(gradients, 1.0);
-    optimizer.step(model.parameters(), gradients, rate.at(step));
+    optimizer.step(model.writable_parameters(), gradients, rate.at(step));
     loss = error.value;
   }
   auto text = model.generate({0, 1}, 4);  // 2 3 4 0

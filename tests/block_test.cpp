@@ -81,7 +81,7 @@ struct Parts {
     for (const NamedView& p : block.parameters())
       file.tensors.push_back({p.name, Tensor::copy_of(p.tensor)});
     const auto load = [&](const char* prefix, auto& layer) {
-      load_parameters(file, layer.parameters(), prefix);
+      load_parameters(file, layer.writable_parameters(), prefix);
     };
     attention = MultiHeadAttention(o.attention);
     load("attention.", attention);
@@ -161,7 +161,7 @@ TEST(Block, gradients_are_what_differences_say) {
     const auto [y, saved] = trained();
     const Tensor dy = numbers(y.shape(), DType::f64, 54);
     const AttentionBlock::Gradients g = block.backward(dy, saved);
-    std::vector<Differentiated> all = paired(block.parameters(), g.parameters);
+    std::vector<Differentiated> all = paired(block.writable_parameters(), g.parameters);
     all.push_back({"x", in.x, g.dx});
     if (c.options.cross) all.push_back({"memory", in.memory, g.dmemory});
     else EXPECT_FALSE(g.dmemory);

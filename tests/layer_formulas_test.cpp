@@ -37,7 +37,7 @@ Values named(const List& list, const std::string& name) {
 TEST(LinearFormula, is_x_times_the_transposed_weight_plus_bias) {
   for (const bool bias : {true, false}) {
     Linear made({.in = 5, .out = 3, .bias = bias, .type = DType::f64});
-    fill(made.parameters(), 1);
+    fill(made.writable_parameters(), 1);
     const Linear& layer = made;
     const Tensor x = numbers({2, 4, 5}, DType::f64, 2);
     const Tensor y = layer.forward(x);
@@ -65,7 +65,7 @@ TEST(NormFormula, subtracts_the_mean_and_divides_by_the_deviation) {
                .kind = rms ? NormKind::rms_norm : NormKind::layer_norm,
                .epsilon = 0.01,
                .type = DType::f64});
-    fill(made.parameters(), 1);
+    fill(made.writable_parameters(), 1);
     const Norm& layer = made;
     const auto list = layer.parameters();
     EXPECT_EQ(list.size(), rms ? 1U : 2U) << "RMSNorm has no bias";
@@ -140,7 +140,7 @@ TEST(FeedForwardFormula, is_two_maps_around_the_activation) {
   for (const Activation kind :
        {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::swiglu}) {
     FeedForward made({.model_dim = 4, .hidden_dim = 7, .activation = kind, .type = DType::f64});
-    fill(made.parameters(), 1);
+    fill(made.writable_parameters(), 1);
     const FeedForward& layer = made;
     const auto list = layer.parameters();
     const Tensor x = numbers({5, 4}, DType::f64, 2);

@@ -103,6 +103,29 @@ TEST(LayerMemory, what_is_only_faster_is_done_without) {
   EXPECT_GT(right_without(300), 0);
 }
 
+TEST(LayerMemory, a_packed_copy_is_done_without) {
+  const Linear linear({.in = 70, .out = 40, .seed = 1});
+  Context one({.threads = 1});
+  const Tensor x = numbers({3, 70}, DType::f32, 2), expected = linear.forward(x, one);
+  int without = 0;
+  bool failed = true;
+  for (std::size_t nth = 1; failed; ++nth) {
+    const Linear fresh = linear;
+    failing_allocation = allocations + nth;
+    try {
+      const Tensor y = fresh.forward(x, one);
+      failed = allocations >= failing_allocation;
+      failing_allocation = 0;
+      if (failed) ++without;
+      ASSERT_EQ(difference(y, expected), "");
+    } catch (const OutOfMemory&) {
+      failing_allocation = 0;
+    }
+    ASSERT_EQ(difference(fresh.forward(x, one), expected), "");
+  }
+  EXPECT_GT(without, 0);
+}
+
 TEST(LayerMemory, any_allocation_that_fails_is_out_of_memory) {
   const TemporaryFolder folder;
   const MultiHeadAttentionOptions options{
@@ -132,6 +155,10 @@ TEST(LayerMemory, any_allocation_that_fails_is_out_of_memory) {
       "split", [&] { MultiHeadAttention::join(options, layer.split()); }, nothing);
   fail_each_allocation(
       "parameters", [&] { layer.parameters(); }, nothing);
+  fail_each_allocation(
+      "writable_parameters", [&] { block.writable_parameters(); }, nothing);
+  fail_each_allocation(
+      "copy", [&] { const AttentionBlock copy = block; }, nothing);
   fail_each_allocation(
       "load", [&] { MultiHeadAttention::load(fused); }, nothing);
   fail_each_allocation(
@@ -195,6 +222,9 @@ TEST(LayerMemory, a_cache_is_as_before_when_memory_ends) {
     layer.forward(x, cache, kNear);
     return cache;
   }();
+  // From here on the weights are packed: without memory for that, a call would go on.
+  layer.forward(x, kNear);
+  block.forward(x, kNear);
   for (const bool whole_block : {false, true}) {
     KvCache cache = first;
     const auto step = [&] {

@@ -82,7 +82,7 @@ TEST(FirstValues, differ_by_seed_and_by_name) {
 
 TEST(ParameterList, takes_a_prefix_and_counts) {
   Linear layer({.in = 3, .out = 2});
-  const std::vector<Parameter> list = with_prefix("q.", layer.parameters());
+  const std::vector<Parameter> list = with_prefix("q.", layer.writable_parameters());
   EXPECT_EQ(list[0].name, "q.weight");
   EXPECT_EQ(list[1].name, "q.bias");
   const Linear& fixed = layer;
@@ -94,7 +94,7 @@ TEST(ParameterList, takes_a_prefix_and_counts) {
 
 TEST(ParameterList, opens_the_layer_s_own_memory) {
   Linear layer({.in = 1, .out = 1});
-  const std::vector<Parameter> list = layer.parameters();
+  const std::vector<Parameter> list = layer.writable_parameters();
   list[0].value.at<float>({0, 0}) = 3;
   list[1].value.at<float>({0}) = 4;
   EXPECT_EQ(layer.forward(Tensor({5.0F}, {1})).at<float>({0}), 19);
@@ -105,8 +105,8 @@ TEST(LoadParameters, what_was_saved_comes_back) {
   const FeedForward saved({.model_dim = 3, .seed = 1});
   save_safetensors(folder / "x", with_prefix("ffn.", saved.parameters()));
   FeedForward loaded({.model_dim = 3, .seed = 2});
-  load_parameters(load_safetensors(folder / "x"), loaded.parameters(), "ffn.");
-  const auto a = saved.parameters(), b = std::as_const(loaded).parameters();
+  load_parameters(load_safetensors(folder / "x"), loaded.writable_parameters(), "ffn.");
+  const auto a = saved.parameters(), b = loaded.parameters();
   for (std::size_t n = 0; n < a.size(); ++n)
     EXPECT_EQ(difference(a[n].tensor, b[n].tensor), "") << a[n].name;
 }
@@ -141,7 +141,8 @@ TEST(LoadParameters, a_failure_changes_nothing) {
   const Tensor weight = numbers({2, 3}, DType::f32, 1);
   for (const Tensor& bias : {Tensor({3}), Tensor({2}, DType::i64), Tensor()})
     EXPECT_NE(error_of([&] {
-                load_parameters({{{"weight", weight}, {"bias", bias}}, {}, {}}, layer.parameters());
+                load_parameters({{{"weight", weight}, {"bias", bias}}, {}, {}},
+                                layer.writable_parameters());
               }),
               "nothing");
   EXPECT_EQ(difference(layer.weight(), before.weight()), "");

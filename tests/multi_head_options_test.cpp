@@ -286,7 +286,7 @@ TEST(MultiHeadWeights, split_and_join_give_the_same_bits) {
             "");
         const auto joined =
             MultiHeadAttention::join(layer.options(), heads, output ? layer.o().bias() : Tensor());
-        EXPECT_EQ(lists_differ(std::as_const(joined).parameters(), layer.parameters()), "")
+        EXPECT_EQ(lists_differ(joined.parameters(), layer.parameters()), "")
             << "key_heads " << key_heads << " bias " << bias << " output " << output;
       }
 }

@@ -66,7 +66,7 @@ TEST(PackedWeights, a_forced_row_is_the_one_that_runs) {
 TEST(PackedWeights, a_change_by_parameters_is_seen) {
   Linear layer({.in = 40, .out = 33, .seed = 1});
   const Tensor before = layer.forward(kX);
-  const std::vector<Parameter> views = layer.parameters();
+  const std::vector<Parameter> views = layer.writable_parameters();
   change(views[0].value);
   expect_current(layer, before, "parameters()");
   const Tensor second = layer.forward(kX);
@@ -76,7 +76,7 @@ TEST(PackedWeights, a_change_by_parameters_is_seen) {
 
 TEST(PackedWeights, a_change_by_a_view_from_before_the_first_pass_is_seen) {
   Linear layer({.in = 40, .out = 33, .seed = 1});
-  const std::vector<Parameter> views = layer.parameters();
+  const std::vector<Parameter> views = layer.writable_parameters();
   const Tensor before = layer.forward(kX);
   change(views[0].value);
   expect_current(layer, before, "an early view");
@@ -93,7 +93,7 @@ TEST(PackedWeights, a_change_by_a_view_of_the_tensor_it_was_made_of_is_seen) {
 
 TEST(PackedWeights, a_moved_layer_is_still_open_to_its_views) {
   Linear first({.in = 40, .out = 33, .seed = 1});
-  const std::vector<Parameter> views = first.parameters();
+  const std::vector<Parameter> views = first.writable_parameters();
   Linear second(std::move(first)), third;
   const Tensor before = second.forward(kX);
   change(views[0].value);
@@ -126,10 +126,10 @@ TEST(PackedWeights, a_copy_and_its_source_change_apart) {
   Linear layer({.in = 40, .out = 33, .seed = 1});
   const Tensor before = layer.forward(kX);
   Linear copy = layer;
-  change(copy.parameters()[0].value);
+  change(copy.writable_parameters()[0].value);
   expect_current(copy, before, "the copy");
   EXPECT_EQ(difference(layer.forward(kX), before), "");
-  change(layer.parameters()[0].value);
+  change(layer.writable_parameters()[0].value);
   expect_current(layer, before, "the source");
 }
 
@@ -137,7 +137,7 @@ TEST(PackedWeights, an_optimizer_and_a_file_are_seen) {
   Linear layer({.in = 40, .out = 33, .seed = 1});
   const Tensor before = layer.forward(kX);
   const auto [y, saved] = layer.forward_train(kX);
-  const std::vector<Parameter> parameters = layer.parameters();
+  const std::vector<Parameter> parameters = layer.writable_parameters();
   SGD optimizer{};
   for (int step = 0; step < 3; ++step) {
     const Tensor last = layer.forward(kX);
@@ -158,7 +158,7 @@ void expect_every_parameter_is_seen(Layer layer, const Forward& forward) {
   for (std::size_t n = 0; n < layer.parameters().size(); ++n) {
     Layer other = layer;
     const Tensor before = forward(other);
-    const std::vector<Parameter> views = other.parameters();
+    const std::vector<Parameter> views = other.writable_parameters();
     change(views[n].value);
     const Tensor now = forward(other);
     EXPECT_EQ(difference(now, forward(Layer(other))), "") << views[n].name;
@@ -184,7 +184,7 @@ TEST(PackedWeights, a_loaded_layer_sees_changes) {
   MultiHeadAttention({.model_dim = 16, .heads = 2}).save(folder / "layer");
   MultiHeadAttention layer = MultiHeadAttention::load(folder / "layer");
   const Tensor x = numbers({3, 16}, DType::f32, 1), before = layer.forward(x);
-  change(layer.parameters()[0].value);
+  change(layer.writable_parameters()[0].value);
   EXPECT_NE(difference(layer.forward(x), before), "");
   EXPECT_EQ(difference(layer.forward(x), MultiHeadAttention(layer).forward(x)), "");
 }
@@ -224,6 +224,15 @@ TEST(PackedWeights, a_change_from_C_is_seen) {
   for (int n = 0; n < 256; ++n) values[n] *= 2;  // the same view once more
   const std::vector<float> four = forward();
   for (std::size_t n = 0; n < before.size(); ++n) EXPECT_EQ(four[n], 4 * before[n]);
+
+  ASSERT_EQ(attend_layer_end_writing(layer), ATTEND_OK);
+  for (int pass = 0; pass < 3; ++pass) EXPECT_EQ(forward(), four);  // packed again
+  EXPECT_EQ(values[0], static_cast<const float*>(weight.data)[0]) << "may still be read";
+  ASSERT_EQ(attend_layer_parameter_find(layer, "o.weight", &weight), ATTEND_OK);
+  for (int n = 0; n < 256; ++n) values[n] *= 0.5F;
+  EXPECT_EQ(forward(), twice);
+  ASSERT_EQ(attend_layer_end_writing(layer), ATTEND_OK);
+  ASSERT_EQ(attend_layer_end_writing(layer), ATTEND_OK) << "more than once";
   attend_layer_destroy(layer);
 }
 

@@ -295,7 +295,8 @@ struct Training {
       const Tensor target = random_values({8, 3}, 200, layer.dtype());
       const auto [y, saved] = layer.forward_train(x);
       const Loss loss = mse(y, target);
-      optimizer->step(layer.parameters(), layer.backward(loss.gradient, saved).parameters, 0.01);
+      optimizer->step(layer.writable_parameters(), layer.backward(loss.gradient, saved).parameters,
+                      0.01);
       value = loss.value;
     }
     return value;
@@ -316,7 +317,7 @@ TEST(checkpoint, resumes_to_the_bits_of_training_that_was_never_interrupted) {
     save_checkpoint(folder / "c", first.parameters(), *first.optimizer, {{"epoch", "3"}});
     Training second(type);
     second.steps(2);  // forgotten by the load
-    EXPECT_EQ(load_checkpoint(folder / "c", second.layer.parameters(), *second.optimizer),
+    EXPECT_EQ(load_checkpoint(folder / "c", second.layer.writable_parameters(), *second.optimizer),
               (Metadata{{"epoch", "3"}}));
     EXPECT_EQ(second.optimizer->steps(), 9);
     EXPECT_EQ(second.steps(11), loss);
@@ -330,7 +331,7 @@ TEST(checkpoint, before_the_first_step_is_the_beginning) {
   Training fresh(DType::bf16), other(DType::bf16);
   save_checkpoint(folder / "c", fresh.parameters(), *fresh.optimizer);
   other.steps(3);
-  load_checkpoint(folder / "c", other.layer.parameters(), *other.optimizer);
+  load_checkpoint(folder / "c", other.layer.writable_parameters(), *other.optimizer);
   other.steps(2);
   fresh.steps(2);
   EXPECT_EQ(bits_of(other.parameters()), bits_of(fresh.parameters()));
@@ -352,7 +353,7 @@ void expect_refused(const std::function<void(TensorFile&)>& change, const std::s
 
   const auto parameters = bits_of(target.parameters()), state = bits_of(target.optimizer->state());
   try {
-    load_checkpoint(folder / "c", target.layer.parameters(), *target.optimizer);
+    load_checkpoint(folder / "c", target.layer.writable_parameters(), *target.optimizer);
     ADD_FAILURE() << "taken, without: " << words;
   } catch (const FileError& error) {
     EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();

@@ -77,7 +77,7 @@ class ATTEND_API AttentionBlock {
                  const ConstTensorView& lengths = {}, Context& context = default_context()) const;
 
   std::vector<NamedView> parameters() const;
-  std::vector<Parameter> parameters();
+  std::vector<Parameter> writable_parameters();
 
   // The file's metadata holds the options.
   void save(const std::filesystem::path& path) const;

@@ -414,12 +414,15 @@ ATTEND_API void attend_layer_destroy(attend_layer* layer);
 ATTEND_API attend_status attend_layer_get_options(const attend_layer* layer,
                                                   attend_layer_options* options);
 
-/* The weights. They may be changed while no other call uses the layer. */
+/* The weights. They may be changed while no other call uses the layer: from the first view on,
+ * until attend_layer_end_writing(). In between the layer does not keep them packed, and calls with
+ * few rows take longer. After it the views may still be read; ask again before you write. */
 ATTEND_API attend_status attend_layer_parameter_count(const attend_layer* layer, int64_t* count);
 ATTEND_API attend_status attend_layer_parameter_at(attend_layer* layer, int64_t index,
                                                    const char** name, attend_view* view);
 ATTEND_API attend_status attend_layer_parameter_find(attend_layer* layer, const char* name,
                                                      attend_view* view);
+ATTEND_API attend_status attend_layer_end_writing(attend_layer* layer);
 
 /* key and value NULL: self-attention of query. */
 ATTEND_API attend_status attend_layer_forward(const attend_layer* layer, const attend_view* query,
@@ -487,6 +490,7 @@ ATTEND_API attend_status attend_block_parameter_at(attend_block* block, int64_t 
                                                    const char** name, attend_view* view);
 ATTEND_API attend_status attend_block_parameter_find(attend_block* block, const char* name,
                                                      attend_view* view);
+ATTEND_API attend_status attend_block_end_writing(attend_block* block);
 
 /* memory NULL: for a block without cross. */
 ATTEND_API attend_status attend_block_forward(const attend_block* block, const attend_view* x,

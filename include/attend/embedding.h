@@ -33,7 +33,7 @@ class ATTEND_API Embedding {
                           Context& context = default_context()) const;
 
   std::vector<NamedView> parameters() const;  // weight
-  std::vector<Parameter> parameters();
+  std::vector<Parameter> writable_parameters();
 
  private:
   Tensor weight_;
@@ -67,7 +67,7 @@ class ATTEND_API LearnedPositions {
                           Context& context = default_context()) const;
 
   std::vector<NamedView> parameters() const;  // weight
-  std::vector<Parameter> parameters();
+  std::vector<Parameter> writable_parameters();
 
  private:
   Tensor weight_;
@@ -96,7 +96,7 @@ class ATTEND_API SinusoidalPositions {
                           Context& context = default_context()) const;
 
   std::vector<NamedView> parameters() const { return {}; }
-  std::vector<Parameter> parameters() { return {}; }
+  std::vector<Parameter> writable_parameters() { return {}; }
 
  private:
   SinusoidalPositionsOptions options_;

@@ -44,7 +44,7 @@ class ATTEND_API FeedForward {
                           Context& context = default_context()) const;
 
   std::vector<NamedView> parameters() const;  // up.weight, up.bias, gate..., down...
-  std::vector<Parameter> parameters();
+  std::vector<Parameter> writable_parameters();
 
  private:
   FeedForwardOptions options_;

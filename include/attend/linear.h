@@ -3,16 +3,11 @@
 
 #include <attend/parameter.h>
 
-#include <atomic>
-#include <initializer_list>
-#include <span>
+#include <memory>
 
 namespace attend {
 
-class MultiHeadAttention;
-struct AttentionCall;
-struct PackedWeights;
-struct Projections;
+class WeightPacking;  // of the library's own
 
 struct LinearOptions {
   std::int64_t in = 0, out = 0;
@@ -21,12 +16,22 @@ struct LinearOptions {
   std::uint64_t seed = 0;
 };
 
+// What the owner of given weights says about them.
+struct GivenWeights {
+  bool unchanged = false;  // nobody writes them by a view of their own, as long as the layer lives
+};
+
+// The first forward pass leaves a copy of W in the order in which products read it: passes over few
+// rows take less time, and no bit depends on it. There is none while views of
+// writable_parameters() live, nor of given weights that are not declared unchanged.
+//
 //   x [..., in]   W [out, in]   b [out]   y [..., out]
 class ATTEND_API Linear {
  public:
-  Linear() = default;                                // none
-  explicit Linear(const LinearOptions& options);     // W Xavier-uniform from the seed, b = 0
-  explicit Linear(Tensor weight, Tensor bias = {});  // [out, in], [out]
+  Linear() = default;                             // none
+  explicit Linear(const LinearOptions& options);  // W Xavier-uniform from the seed, b = 0
+  // [out, in], [out]
+  explicit Linear(Tensor weight, Tensor bias = {}, const GivenWeights& given = {});
 
   explicit operator bool() const noexcept { return static_cast<bool>(weight_); }
   std::int64_t in() const noexcept { return weight_.size(1); }
@@ -49,48 +54,20 @@ class ATTEND_API Linear {
                           Context& context = default_context()) const;
 
   std::vector<NamedView> parameters() const;  // weight, bias
-  std::vector<Parameter> parameters();
+  std::vector<Parameter> writable_parameters();
+
+  // A copy has memory of its own: views of the source's parameters do not write it. After a move
+  // they write the layer that was moved to.
+  Linear(const Linear& other);
+  Linear& operator=(const Linear& other);
+  Linear(Linear&& other) noexcept = default;
+  Linear& operator=(Linear&& other) noexcept = default;
+  ~Linear() = default;
 
  private:
-  // A packed copy of the weights, in the order in which the product reads them. The first forward
-  // pass makes it. It is used as long as only this object can have written the weights: they were
-  // never shared, and parameters() was never called for writing; and in Contexts that choose the
-  // kernel that packed them. Otherwise every forward pass packs them again, with the same bits;
-  // with few rows of x that takes longer.
-  class ATTEND_API Packed {
-   public:
-    explicit Packed(bool shared = false) noexcept : shared_(shared) {}
-    Packed(const Packed&) noexcept {}  // a copy has its own weights
-    Packed(Packed&& other) noexcept;
-    Packed& operator=(Packed other) noexcept;
-    ~Packed();
-    void share() noexcept { shared_ = true; }
-    const PackedWeights* of(const Linear& linear, const Context& context) const;  // or null
-
-   private:
-    mutable std::atomic<const PackedWeights*> made_{nullptr};
-    std::atomic<bool> shared_{false};
-  };
-
-  // Several maps at once, into contiguous y: threads are joined once instead of three times.
-  struct Pass {
-    const Linear& linear;
-    const ConstTensorView& x;
-    const TensorView& y;
-  };
-  static void forward(std::initializer_list<Pass> passes, Context& context);
-  struct BackwardPass {
-    const Linear& linear;
-    ConstTensorView dy, x;
-  };
-  static std::vector<LayerGradients> backward(std::span<const BackwardPass> passes,
-                                              Context& context);
-  friend MultiHeadAttention;
-  friend void project(const MultiHeadAttention& layer, const AttentionCall& call,
-                      const Projections& to, Context& context);
-
+  friend WeightPacking;
   Tensor weight_, bias_;
-  Packed packed_;
+  std::shared_ptr<WeightPacking> packing_;
 };
 
 }  // namespace attend

@@ -56,7 +56,7 @@ class ATTEND_API LanguageModel {
                                      Context& context = default_context()) const;
 
   std::vector<NamedView> parameters() const;
-  std::vector<Parameter> parameters();
+  std::vector<Parameter> writable_parameters();
 
   // Files: the parameters under their names, the options in the metadata. A checkpoint that was
   // saved with metadata() tells options_of() which model to make before loading.

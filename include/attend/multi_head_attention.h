@@ -163,7 +163,7 @@ class ATTEND_API MultiHeadAttention {
 
   // q.weight, q.bias, k.weight, ... o.bias
   std::vector<NamedView> parameters() const;
-  std::vector<Parameter> parameters();
+  std::vector<Parameter> writable_parameters();
 
   // The same weights as one set of matrices per head: q [d_k, model_dim], k [d_k, key_dim],
   // v [d_v, value_dim], o [model_dim, d_v]. Query heads of a group have copies of one k and v.

@@ -40,7 +40,7 @@ class ATTEND_API Norm {
                           Context& context = default_context()) const;
 
   std::vector<NamedView> parameters() const;  // weight, bias
-  std::vector<Parameter> parameters();
+  std::vector<Parameter> writable_parameters();
 
  private:
   NormOptions options_;

@@ -5,23 +5,45 @@
 //   layer.backward(dy, saved)            gradients at the inputs and at the parameters
 //
 // Layers are const: any number of threads may use one at the same time, and nothing is recorded in
-// them. parameters() gives access to the weights, for reading (const) or for an optimizer, always
-// in the same order; gradients come in that order, with the same names. A weight matrix is
-// [out, in], as in PyTorch: y = x W^T + b.
+// them. parameters() shows the weights and changes nothing; writable_parameters() gives views for
+// an optimizer, a loader or yourself. Both have the same order; gradients come in that order, with
+// the same names. A weight matrix is [out, in], as in PyTorch: y = x W^T + b.
 #pragma once
 
 #include <attend/context.h>
 #include <attend/io.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace attend {
 
+// A view for writing a parameter. While one of a layer's weights lives, or a copy or a part of it,
+// the layer reads them where they lie; when the last is gone, it may keep them packed again
+// (linear.h). So write as long as it lives, not by a TensorView that outlives it. The weights are
+// the layer's: its end ends them, but not this, which may be destroyed at any time, by any thread.
+class ATTEND_API ParameterView : public TensorView {
+ public:
+  ParameterView() = default;
+  ParameterView(const TensorView& view) : TensorView(view) {}  // NOLINT: memory of no layer
+  ParameterView(Tensor& tensor ATTEND_LIFETIMEBOUND) noexcept : TensorView(tensor) {}  // NOLINT
+  ParameterView(const TensorView& view, std::shared_ptr<const void> writing) noexcept
+      : TensorView(view), writing_(std::move(writing)) {}
+
+  ParameterView permute(const Shape& order) const { return {TensorView::permute(order), writing_}; }
+  ParameterView slice(int dim, std::int64_t begin, std::int64_t end, std::int64_t step = 1) const {
+    return {TensorView::slice(dim, begin, end, step), writing_};
+  }
+
+ private:
+  std::shared_ptr<const void> writing_;  // the layer knows by it
+};
+
 struct Parameter {
   std::string name;
-  TensorView value;
+  ParameterView value;
 };
 
 // The gradients of a layer with one input.

@@ -2,6 +2,7 @@
 #include "layer.h"
 
 #include <map>
+#include <memory>
 
 namespace attend::python {
 namespace {
@@ -37,6 +38,21 @@ std::string in_brackets(nb::handle self, const std::string& text) {
 }
 
 }  // namespace
+
+nb::dict show_parameters(std::vector<Parameter> parameters, nb::handle layer) {
+  struct Owner {
+    nb::object layer;
+    ParameterView view;
+  };
+  nb::dict dict;
+  for (const auto& [name, value] : parameters) {
+    auto owner = std::make_unique<Owner>(Owner{nb::borrow(layer), value});
+    const nb::capsule kept(owner.get(), [](void* p) noexcept { delete static_cast<Owner*>(p); });
+    owner.release();
+    dict[name.c_str()] = show(value, kept);
+  }
+  return dict;
+}
 
 nb::dict to_python(std::vector<NamedTensor>&& list, nb::handle like) {
   nb::dict dict;

@@ -15,14 +15,13 @@ namespace attend::python {
 
 // ---- dicts of arrays ---------------------------------------------------------------------------
 
-// A layer's parameters: NumPy arrays that are its memory and keep it alive.
+// A layer's parameters: NumPy arrays that are its memory and keep it alive. As long as an array of
+// a weight lives, or a view of it, the layer takes it for written.
+nb::dict show_parameters(std::vector<Parameter> parameters, nb::handle layer);
+
 template <class Layer>
 nb::dict show_parameters(nb::handle layer) {
-  nb::dict dict;
-  for (const Parameter& parameter : nb::cast<Layer&>(layer).parameters()) {
-    dict[parameter.name.c_str()] = show(parameter.value, layer);
-  }
-  return dict;
+  return show_parameters(nb::cast<Layer&>(layer).writable_parameters(), layer);
 }
 
 nb::dict to_python(std::vector<NamedTensor>&& list, nb::handle like);
@@ -86,7 +85,7 @@ inline void check_lengths(nb::handle lengths, const void* cache, const char* whe
 nb::object make_gradients(LayerGradients&& gradients, nb::handle like);
 
 // "<attend.Linear: weight [3, 4], bias [3], f32>", or what the layer was made with and how many
-// numbers it holds. Of const parameters: those that may be written are packed no more.
+// numbers it holds.
 std::string described(nb::handle self, const std::vector<NamedView>& parameters);
 std::string described(nb::handle self, const nb::dict& options,
                       const std::vector<NamedView>& parameters);

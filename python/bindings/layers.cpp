@@ -43,8 +43,7 @@ W is Xavier-uniform from the seed, b = 0.
             constexpr const char* where = "Linear.from_weights";
             const Array w = read(weight, {where, "weight", Kind::floating});
             const Array b = read(bias, {where, "bias", Kind::floating, true});
-            const Linear made(Tensor::copy_of(w), Tensor::copy_of(b));
-            return Linear(made);  // a copy: nobody else ever held its weights
+            return Linear(Tensor::copy_of(w), Tensor::copy_of(b), {.unchanged = true});
           },
           "weight"_a, "bias"_a = nb::none(),
           nb::sig("def from_weights(weight: Array, bias: Array | None = None) -> Linear"),

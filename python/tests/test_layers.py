@@ -1,4 +1,5 @@
 """Do the layers compute their formulas, and their gradients the slopes of them?"""
+import ctypes
 import gc
 
 import formula
@@ -262,6 +263,51 @@ def test_parameters_are_the_layers_memory():
     gc.collect()
     array += 1
     assert (array == 1).all()
+
+
+def weight_of(layer):
+    return layer.parameters()["weight"]
+
+
+VIEWS = {
+    "array": lambda layer: weight_of(layer),
+    "slice": lambda layer: weight_of(layer)[1:, ::2],
+    "flat": lambda layer: weight_of(layer).reshape(-1),
+    "memoryview": lambda layer: np.asarray(memoryview(weight_of(layer))),
+    "dlpack": lambda layer: np.from_dlpack(weight_of(layer)),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
+def test_a_view_that_is_kept_writes_what_the_layer_reads(view):
+    """However often the layer was used since, and whatever else was dropped."""
+    layer, x = attend.Linear(40, 33), np.ones((1, 40), np.float32)
+    kept = view(layer)
+    gc.collect()
+    for _ in range(3):
+        before = layer.forward(x)
+        kept += 1
+        expected = attend.Linear.from_weights(weight_of(layer), layer.parameters()["bias"]).forward(x)
+        np.testing.assert_array_equal(layer.forward(x), expected)
+        assert (layer.forward(x) != before).any()
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_weights_are_packed_again_when_the_last_array_is_gone(keep):
+    """Seen by a trick that nobody should use: the weights are written behind the layer's back."""
+    layer, x = attend.Linear(40, 33), np.ones((1, 40), np.float32)
+    arrays = layer.parameters()
+    arrays["weight"][...] = 2
+    part = arrays["weight"][0]
+    address = arrays["weight"].ctypes.data
+    del arrays
+    if not keep:
+        del part
+    gc.collect()
+    for _ in range(3):
+        assert (layer.forward(x) == 80).all()
+    ctypes.memset(address, 0, 40 * 33 * 4)
+    assert (layer.forward(x) == (0 if keep else 80)).all()
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "f32", ml_dtypes.bfloat16, np.float16, np.dtype("f4")])

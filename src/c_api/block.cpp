@@ -33,7 +33,7 @@ attend::AttentionBlockOptions block_options(const Call& call, const attend_block
 }  // namespace
 
 attend_block::attend_block(attend::AttentionBlock made)
-    : block(std::move(made)), parameters(attend::c_api::listed(block)),
+    : block(std::move(made)), parameters(block),
       attention_options(c_api::shown_options(block.options().attention, rotary)) {}
 
 // ---- making, files, options --------------------------------------------------------------------
@@ -79,23 +79,30 @@ attend_status attend_block_get_options(const attend_block* block, attend_block_o
 
 attend_status attend_block_parameter_count(const attend_block* block, int64_t* count) {
   return c_api::guarded("attend_block_parameter_count", [&](const Call& call) {
-    call.need(count, "count") = static_cast<int64_t>(call.need(block, "block").parameters.size());
+    call.need(count, "count") =
+        static_cast<int64_t>(call.need(block, "block").parameters.list().size());
   });
 }
 
 attend_status attend_block_parameter_at(attend_block* block, int64_t index, const char** name,
                                         attend_view* view) {
   return c_api::guarded("attend_block_parameter_at", [&](const Call& call) {
-    call.need(block, "block").block.parameters();  // from now on somebody may write them
-    c_api::show_element(call, call.need(block, "block").parameters, index, name, view);
+    auto& parameters = call.need(block, "block").parameters;
+    c_api::show_element(call, view == nullptr ? parameters.list() : parameters.writable(), index,
+                        name, view);
   });
 }
 
 attend_status attend_block_parameter_find(attend_block* block, const char* name,
                                           attend_view* view) {
   return c_api::guarded("attend_block_parameter_find", [&](const Call& call) {
-    call.need(block, "block").block.parameters();  // from now on somebody may write them
-    call.show(view, call.find(call.need(block, "block").parameters, name).value);
+    call.show(view, call.find(call.need(block, "block").parameters.writable(), name).value);
+  });
+}
+
+attend_status attend_block_end_writing(attend_block* block) {
+  return c_api::guarded("attend_block_end_writing", [&](const Call& call) {
+    call.need(block, "block").parameters.end_writing();
   });
 }
 

@@ -7,6 +7,7 @@
 #include <attend/block.h>
 #include <attend/plan.h>
 
+#include <atomic>
 #include <memory>
 #include <variant>
 
@@ -46,23 +47,44 @@ struct attend_gradients {
 
 namespace attend::c_api {
 
-// The parameters of a layer or a block, for its handle. Before one is shown for writing the layer
-// has to know of it: parameters().
+// The parameters of a layer or a block, for its handle. A view in C has no end: from the first one
+// that is shown on, somebody may write them, until the caller says otherwise. Threads may ask at
+// the same time.
 template <class Layer>
-std::vector<Parameter> listed(const Layer& layer) {
-  std::vector<Parameter> list;
-  for (const NamedView& p : layer.parameters())
-    list.push_back({p.name, TensorView(const_cast<void*>(p.tensor.data()), p.tensor.dtype(),
-                                       p.tensor.shape())});
-  return list;
-}
+class Parameters {
+ public:
+  explicit Parameters(Layer& layer) : layer_(layer) {
+    for (const auto& [name, view] : layer.parameters())
+      list_.push_back(
+          {name, TensorView(const_cast<void*>(view.data()), view.dtype(), view.shape())});
+  }
+  ~Parameters() { end_writing(); }
+  Parameters(const Parameters&) = delete;
+  Parameters& operator=(const Parameters&) = delete;
+
+  const std::vector<Parameter>& list() const noexcept { return list_; }
+  // The same, to show the views of.
+  const std::vector<Parameter>& writable() {
+    if (writing_.load() != nullptr) return list_;
+    auto mine = std::make_unique<const std::vector<Parameter>>(layer_.writable_parameters());
+    const std::vector<Parameter>* none = nullptr;
+    if (writing_.compare_exchange_strong(none, mine.get())) mine.release();
+    return list_;
+  }
+  void end_writing() noexcept { delete writing_.exchange(nullptr); }
+
+ private:
+  Layer& layer_;
+  std::vector<Parameter> list_;  // names and shapes stay where they were shown
+  std::atomic<const std::vector<Parameter>*> writing_{nullptr};
+};
 
 }  // namespace attend::c_api
 
 struct attend_layer {
   explicit attend_layer(attend::MultiHeadAttention made);
   attend::MultiHeadAttention layer;
-  std::vector<attend::Parameter> parameters;
+  attend::c_api::Parameters<attend::MultiHeadAttention> parameters;
   attend_rotary rotary{};
   attend_layer_options options{};  // as C has them
 };
@@ -70,7 +92,7 @@ struct attend_layer {
 struct attend_block {
   explicit attend_block(attend::AttentionBlock made);
   attend::AttentionBlock block;
-  std::vector<attend::Parameter> parameters;
+  attend::c_api::Parameters<attend::AttentionBlock> parameters;
   attend_rotary rotary{};
   attend_layer_options attention_options{};
 };

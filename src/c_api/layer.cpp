@@ -74,7 +74,7 @@ attend_layer_options shown_options(const MultiHeadAttentionOptions& options,
 }  // namespace attend::c_api
 
 attend_layer::attend_layer(attend::MultiHeadAttention made)
-    : layer(std::move(made)), parameters(attend::c_api::listed(layer)),
+    : layer(std::move(made)), parameters(layer),
       options(c_api::shown_options(layer.options(), rotary)) {}
 
 // ---- making, files, options --------------------------------------------------------------------
@@ -120,23 +120,30 @@ attend_status attend_layer_get_options(const attend_layer* layer, attend_layer_o
 
 attend_status attend_layer_parameter_count(const attend_layer* layer, int64_t* count) {
   return c_api::guarded("attend_layer_parameter_count", [&](const Call& call) {
-    call.need(count, "count") = static_cast<int64_t>(call.need(layer, "layer").parameters.size());
+    call.need(count, "count") =
+        static_cast<int64_t>(call.need(layer, "layer").parameters.list().size());
   });
 }
 
 attend_status attend_layer_parameter_at(attend_layer* layer, int64_t index, const char** name,
                                         attend_view* view) {
   return c_api::guarded("attend_layer_parameter_at", [&](const Call& call) {
-    call.need(layer, "layer").layer.parameters();  // from now on somebody may write them
-    c_api::show_element(call, call.need(layer, "layer").parameters, index, name, view);
+    auto& parameters = call.need(layer, "layer").parameters;
+    c_api::show_element(call, view == nullptr ? parameters.list() : parameters.writable(), index,
+                        name, view);
   });
 }
 
 attend_status attend_layer_parameter_find(attend_layer* layer, const char* name,
                                           attend_view* view) {
   return c_api::guarded("attend_layer_parameter_find", [&](const Call& call) {
-    call.need(layer, "layer").layer.parameters();  // from now on somebody may write them
-    call.show(view, call.find(call.need(layer, "layer").parameters, name).value);
+    call.show(view, call.find(call.need(layer, "layer").parameters.writable(), name).value);
+  });
+}
+
+attend_status attend_layer_end_writing(attend_layer* layer) {
+  return c_api::guarded("attend_layer_end_writing", [&](const Call& call) {
+    call.need(layer, "layer").parameters.end_writing();
   });
 }
 

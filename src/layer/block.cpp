@@ -352,7 +352,7 @@ template <class List, class Block>
 List AttentionBlock::list_of(Block& block) {
   List list;
   const auto add_part = [&](const char* prefix, auto& part) {
-    if (part) append(list, prefix, part.parameters());
+    if (part) append(list, prefix, parameters_of(part));
   };
   add_part("attention.", block.attention_);
   add_part("norm_1.", block.norm_1_);
@@ -367,7 +367,7 @@ std::vector<NamedView> AttentionBlock::parameters() const {
   return reporting("attention_block", [&] { return list_of<std::vector<NamedView>>(*this); });
 }
 
-std::vector<Parameter> AttentionBlock::parameters() {
+std::vector<Parameter> AttentionBlock::writable_parameters() {
   return reporting("attention_block", [&] { return list_of<std::vector<Parameter>>(*this); });
 }
 
@@ -404,8 +404,8 @@ AttentionBlock AttentionBlock::load(const std::filesystem::path& path) {
     try {
       check_matrices(file, options);
       AttentionBlock block(options);
-      load_parameters(file, block.parameters());
-      return AttentionBlock(block);           // a copy: nobody else ever held its weights
+      load_parameters(file, block.writable_parameters());
+      return block;
     } catch (const InvalidArgument& error) {  // the file's fault, not the caller's
       throw FileError(printable(text("attention_block: ", path.string(), ": ", error.what())));
     }

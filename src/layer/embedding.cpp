@@ -130,7 +130,7 @@ LayerGradients Embedding::backward(const ConstTensorView& dy, const Saved& saved
 std::vector<NamedView> Embedding::parameters() const {
   return listed<NamedView, const Tensor>(kLayer, {{"weight", &weight_}});
 }
-std::vector<Parameter> Embedding::parameters() {
+std::vector<Parameter> Embedding::writable_parameters() {
   return listed<Parameter, Tensor>(kLayer, {{"weight", &weight_}});
 }
 

@@ -134,12 +134,12 @@ std::vector<NamedView> FeedForward::parameters() const {
   });
 }
 
-std::vector<Parameter> FeedForward::parameters() {
+std::vector<Parameter> FeedForward::writable_parameters() {
   return reporting(kLayer, [&] {
     std::vector<Parameter> list;
-    append(list, "up.", up_.parameters());
-    append(list, "gate.", gate_.parameters());
-    append(list, "down.", down_.parameters());
+    append(list, "up.", up_.writable_parameters());
+    append(list, "gate.", gate_.writable_parameters());
+    append(list, "down.", down_.writable_parameters());
     return list;
   });
 }

@@ -1,14 +1,14 @@
 // y = x W^T + b, and its gradients.
-#include "api/context.h"
+#include "layer/linear.h"
+
 #include "api/tensor_memory.h"
 #include "core/text.h"
 #include "layer/check.h"
 #include "layer/initialise.h"
 #include "layer/lists.h"
 #include "layer/matmul.h"
+#include "layer/packing.h"
 #include "layer/rows.h"
-
-#include <attend/linear.h>
 
 namespace attend {
 
@@ -19,12 +19,13 @@ Linear::Linear(const LinearOptions& options) {
     check_type("linear", options.type);
     weight_ = xavier_uniform({options.out, options.in}, options.type, options.seed, "weight");
     if (options.bias) bias_ = Tensor({options.out}, options.type);
+    packing_ = WeightPacking::of_own_weights();
   });
 }
 
 // The caller may still have views of these.
-Linear::Linear(Tensor weight, Tensor bias)
-    : weight_(std::move(weight)), bias_(std::move(bias)), packed_(true) {
+Linear::Linear(Tensor weight, Tensor bias, const GivenWeights& given)
+    : weight_(std::move(weight)), bias_(std::move(bias)) {
   reporting("linear", [&] {
     check_readable("linear", "weight", weight_);
     check_type("linear", weight_.dtype());
@@ -32,52 +33,37 @@ Linear::Linear(Tensor weight, Tensor bias)
       throw InvalidArgument(
           text("linear: weight is ", weight_.shape(), "; it must be [out, in], neither of them 0"));
     if (bias_) check_shape("linear", "bias", bias_, dtype(), {out()});
+    packing_ =
+        given.unchanged ? WeightPacking::of_own_weights() : WeightPacking::of_shared_weights();
   });
 }
 
-// ---- packed weights ----------------------------------------------------------------------------
-
-Linear::Packed::Packed(Packed&& other) noexcept
-    : made_(other.made_.exchange(nullptr)), shared_(other.shared_.load()) {}
-
-Linear::Packed& Linear::Packed::operator=(Packed other) noexcept {
-  delete made_.exchange(other.made_.exchange(nullptr));
-  shared_ = other.shared_.load();
-  return *this;
+Linear::Linear(const Linear& other) : weight_(other.weight_), bias_(other.bias_) {
+  reporting("linear", [&] {
+    if (other) packing_ = WeightPacking::of_own_weights();
+  });
 }
 
-Linear::Packed::~Packed() { delete made_.load(); }
-
-// Where several threads come first at the same time, each packs and one wins. What was made while
-// parameters() was called by another thread is never used; nor is what another row packed than the
-// Context's. A forced row packs as it goes: its order is of no use to other Contexts.
-const PackedWeights* Linear::Packed::of(const Linear& linear, const Context& context) const {
-  if (shared_) return nullptr;
-  const Context::State& state = context.state();
-  const Kernel<Product>& row = state.row_for<Product>(
-      {.device = {}, .type = linear.dtype(), .bias = static_cast<bool>(linear.bias_)});
-  const PackedWeights* made = made_.load(std::memory_order_acquire);
-  if (made == nullptr && state.forced_kernel(Product::kName).empty()) {
-    auto mine =
-        std::make_unique<const PackedWeights>(packed(linear.weight_.view().permute({1, 0}), row));
-    if (made_.compare_exchange_strong(made, mine.get())) made = mine.release();
-  }
-  return made != nullptr && made->row == &row ? made : nullptr;
+Linear& Linear::operator=(const Linear& other) {
+  if (this != &other) *this = Linear(other);
+  return *this;
 }
 
 // ---- forward and backward ----------------------------------------------------------------------
 
-void Linear::forward(std::initializer_list<Pass> passes, Context& context) {
+void linear_forward(std::initializer_list<LinearPass> passes, Context& context) {
   std::vector<Rows> rows;
+  std::vector<WeightPacking::Use> packed;
   std::vector<Multiplication> list;
   rows.reserve(passes.size());
+  packed.reserve(passes.size());
   list.reserve(passes.size());
   for (const auto& [linear, x, y] : passes)
     list.push_back({.a = rows.emplace_back(rows_of(x)).view,
-                    .b = linear.weight_.view().permute({1, 0}),
-                    .row_bias = linear.bias_,
+                    .b = linear.weight().view().permute({1, 0}),
+                    .row_bias = linear.bias(),
                     .c = rows_of(y),
-                    .packed = linear.packed_.of(linear, context)});
+                    .packed = packed.emplace_back(WeightPacking::of(linear, context)).weights()});
   matmul(list, context);
 }
 
@@ -86,7 +72,7 @@ Tensor Linear::forward(const ConstTensorView& x, Context& context) const {
     check_made("linear", static_cast<bool>(*this));
     check_input("linear", "x", x, dtype(), in());
     Tensor y = context.make_tensor(with_last(x.shape(), out()), dtype());
-    forward({{*this, x, y}}, context);
+    linear_forward({{*this, x, y}}, context);
     return y;
   });
 }
@@ -108,14 +94,14 @@ LayerGradients Linear::backward(const ConstTensorView& dy, const ConstTensorView
     check_made("linear", static_cast<bool>(*this));
     check_input("linear", "x", x, dtype(), in());
     check_shape("linear", "dy", dy, dtype(), with_last(x.shape(), out()));
-    const BackwardPass one[] = {{*this, dy, x}};
-    return std::move(backward(one, context).front());
+    const LinearBackwardPass one[] = {{*this, dy, x}};
+    return std::move(linear_backward(one, context).front());
   });
 }
 
 //   dx = dy W      dW = dy^T x      db = 1^T dy
-std::vector<LayerGradients> Linear::backward(std::span<const BackwardPass> passes,
-                                             Context& context) {
+std::vector<LayerGradients> linear_backward(std::span<const LinearBackwardPass> passes,
+                                            Context& context) {
   std::vector<Rows> rows;  // those that were copied live here
   std::vector<LayerGradients> gradients;
   std::vector<Multiplication> list;
@@ -128,12 +114,12 @@ std::vector<LayerGradients> Linear::backward(std::span<const BackwardPass> passe
     const ConstTensorView x_rows = rows.emplace_back(rows_of(x)).view;
     LayerGradients& g = gradients.emplace_back();
     g.dx = context.make_tensor(x.shape(), type);
-    list.push_back({dy_rows, linear.weight_, {}, rows_of(g.dx)});
-    g.parameters.push_back({"weight", context.make_tensor(linear.weight_.shape(), type)});
-    if (linear.bias_)
-      g.parameters.push_back({"bias", context.make_tensor(linear.bias_.shape(), type)});
+    list.push_back({dy_rows, linear.weight(), {}, rows_of(g.dx)});
+    g.parameters.push_back({"weight", context.make_tensor(linear.weight().shape(), type)});
+    if (linear.bias())
+      g.parameters.push_back({"bias", context.make_tensor(linear.bias().shape(), type)});
     list.push_back({dy_rows.permute({1, 0}), x_rows, {}, g.parameters[0].tensor});
-    if (!linear.bias_) continue;
+    if (!linear.bias()) continue;
     list.push_back({one.view().broadcast_to({1, dy_rows.size(0)}),
                     dy_rows,
                     {},
@@ -146,9 +132,15 @@ std::vector<LayerGradients> Linear::backward(std::span<const BackwardPass> passe
 std::vector<NamedView> Linear::parameters() const {
   return listed<NamedView, const Tensor>("linear", {{"weight", &weight_}, {"bias", &bias_}});
 }
-std::vector<Parameter> Linear::parameters() {
-  packed_.share();
-  return listed<Parameter, Tensor>("linear", {{"weight", &weight_}, {"bias", &bias_}});
+
+// The bias is never packed, and needs nobody to watch it.
+std::vector<Parameter> Linear::writable_parameters() {
+  return reporting("linear", [&] {
+    std::vector<Parameter> list;
+    if (weight_) list.push_back({"weight", {weight_, WeightPacking::writing(packing_)}});
+    if (bias_) list.push_back({"bias", bias_});
+    return list;
+  });
 }
 
 }  // namespace attend

@@ -7,6 +7,7 @@
 
 #include <initializer_list>
 #include <iterator>
+#include <type_traits>
 
 namespace attend {
 
@@ -16,7 +17,8 @@ struct NamedMember {
   T* tensor;
 };
 
-// The members that are there: of a const layer as NamedView, of another as Parameter.
+// The members that are there: of a const layer as NamedView, of another as Parameter. For memory
+// that is never packed.
 template <class Named, class T>
 std::vector<Named> listed(const char* layer, std::initializer_list<NamedMember<T>> members) {
   return reporting(layer, [&] {
@@ -25,6 +27,13 @@ std::vector<Named> listed(const char* layer, std::initializer_list<NamedMember<T
       if (*member.tensor) list.push_back({member.name, *member.tensor});
     return list;
   });
+}
+
+// Of a const part the parameters for reading, of another for writing.
+template <class Part>
+auto parameters_of(Part& part) {
+  if constexpr (std::is_const_v<Part>) return part.parameters();
+  else return part.writable_parameters();
 }
 
 // The list of a part behind what is there, with a prefix before each name.

@@ -184,12 +184,12 @@ template <class List, class Model>
 List LanguageModel::list_of(Model& model) {
   return reporting("language_model", [&] {
     List list;
-    append(list, "tokens.", model.tokens_.parameters());
-    append(list, "positions.", model.positions_.parameters());
+    append(list, "tokens.", parameters_of(model.tokens_));
+    append(list, "positions.", parameters_of(model.positions_));
     for (std::size_t n = 0; n < model.blocks_.size(); ++n)
-      append(list, block_name(n), model.blocks_[n].parameters());
-    append(list, "norm.", model.norm_.parameters());
-    append(list, "head.", model.head_.parameters());
+      append(list, block_name(n), parameters_of(model.blocks_[n]));
+    append(list, "norm.", parameters_of(model.norm_));
+    append(list, "head.", parameters_of(model.head_));
     return list;
   });
 }
@@ -197,7 +197,7 @@ List LanguageModel::list_of(Model& model) {
 std::vector<NamedView> LanguageModel::parameters() const {
   return list_of<std::vector<NamedView>>(*this);
 }
-std::vector<Parameter> LanguageModel::parameters() {
+std::vector<Parameter> LanguageModel::writable_parameters() {
   return list_of<std::vector<Parameter>>(*this);
 }
 

@@ -90,8 +90,8 @@ LanguageModel LanguageModel::load(const std::filesystem::path& path) {
 LanguageModel LanguageModel::load(const TensorFile& file) {
   return reporting("language_model", [&] {
     LanguageModel model(options_of(file));
-    load_parameters(file, model.parameters());
-    return LanguageModel(model);  // a copy: nobody else ever held its weights
+    load_parameters(file, model.writable_parameters());
+    return model;
   });
 }
 

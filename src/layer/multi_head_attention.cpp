@@ -11,6 +11,7 @@
 #include "layer/elementwise.h"
 #include "layer/hidden_rows.h"
 #include "layer/initialise.h"
+#include "layer/linear.h"
 #include "layer/lists.h"
 #include "layer/multi_head_attention.h"
 #include "layer/rotary.h"
@@ -218,7 +219,7 @@ ProjectedCall::ProjectedCall(const MultiHeadAttention& layer, const AttentionCal
 void project(const MultiHeadAttention& layer, const AttentionCall& call, const Projections& to,
              Context& context) {
   const MultiHeadAttentionOptions& o = layer.options();
-  Linear::forward(
+  linear_forward(
       {{layer.q(), call.query, to.q}, {layer.k(), call.key, to.k}, {layer.v(), call.value, to.v}},
       context);
   if (!o.rotary) return;
@@ -366,10 +367,10 @@ MultiHeadAttention::Gradients MultiHeadAttention::backward(const ConstTensorView
 
     // q = query W^Q + b, and so k and v
     const bool self = !saved.key;
-    const Linear::BackwardPass passes[] = {{q_, dq, saved.query},
-                                           {k_, dk, self ? saved.query : saved.key},
-                                           {v_, dv, self ? saved.query : saved.value}};
-    std::vector<LayerGradients> list = Linear::backward(passes, context);
+    const LinearBackwardPass passes[] = {{q_, dq, saved.query},
+                                         {k_, dk, self ? saved.query : saved.key},
+                                         {v_, dv, self ? saved.query : saved.value}};
+    std::vector<LayerGradients> list = linear_backward(passes, context);
     LayerGradients &query = list[0], &key = list[1], &value = list[2];
     if (self) {
       add_to(query.dx, key.dx, context);

@@ -82,9 +82,11 @@ class Loader {
     check_bias(scheme.k_bias, k_bias, k);
     check_bias(scheme.v_bias, v_bias, v);
     check_bias(scheme.o_bias, o_bias, o);
-    return {options, Linear(std::move(q), std::move(q_bias)),
-            Linear(std::move(k), std::move(k_bias)), Linear(std::move(v), std::move(v_bias)),
-            o ? Linear(std::move(o), std::move(o_bias)) : Linear()};
+    const GivenWeights ours{.unchanged = true};
+    return {options, Linear(std::move(q), std::move(q_bias), ours),
+            Linear(std::move(k), std::move(k_bias), ours),
+            Linear(std::move(v), std::move(v_bias), ours),
+            o ? Linear(std::move(o), std::move(o_bias), ours) : Linear()};
   }
 
  private:
@@ -321,8 +323,7 @@ MultiHeadAttention MultiHeadAttention::load(const TensorFile& file, const Weight
   return reporting("multi_head_attention", [&] {
     check_choice("multi_head_attention", "orientation", format.orientation, 3);
     try {
-      const MultiHeadAttention loaded = Loader(file, format).load();
-      return MultiHeadAttention(loaded);      // a copy: nobody else ever held its weights
+      return Loader(file, format).load();
     } catch (const InvalidArgument& error) {  // the file's fault, not the caller's
       throw FileError(printable(text("multi_head_attention: ", place_of(file), error.what())));
     }

@@ -77,7 +77,7 @@ List MultiHeadAttention::list_of(Layer& layer) {
   List list;
   for (auto& [prefix, linear] : {std::pair{"q.", &layer.q_}, std::pair{"k.", &layer.k_},
                                  std::pair{"v.", &layer.v_}, std::pair{"o.", &layer.o_}})
-    if (*linear) attend::append(list, prefix, linear->parameters());
+    if (*linear) attend::append(list, prefix, parameters_of(*linear));
   return list;
 }
 
@@ -87,7 +87,7 @@ std::vector<NamedView> MultiHeadAttention::parameters() const {
   });
 }
 
-std::vector<Parameter> MultiHeadAttention::parameters() {
+std::vector<Parameter> MultiHeadAttention::writable_parameters() {
   return reporting("multi_head_attention", [&]() -> std::vector<Parameter> {
     return list_of<std::vector<Parameter>>(*this);
   });
@@ -143,10 +143,11 @@ MultiHeadAttention MultiHeadAttention::join(const MultiHeadAttentionOptions& opt
       if (w_o) put(head.o, w_o, 1, h, o.d_v);
     }
     if (o_bias && !w_o) fail("o_bias is given, but there is no output projection");
-    const MultiHeadAttention joined(
-        o, Linear(std::move(q), std::move(q_bias)), Linear(std::move(k), std::move(k_bias)),
-        Linear(std::move(v), std::move(v_bias)), w_o ? Linear(std::move(w_o), o_bias) : Linear());
-    return MultiHeadAttention(joined);  // a copy: nobody else ever held its weights
+    const GivenWeights ours{.unchanged = true};
+    return MultiHeadAttention(o, Linear(std::move(q), std::move(q_bias), ours),
+                              Linear(std::move(k), std::move(k_bias), ours),
+                              Linear(std::move(v), std::move(v_bias), ours),
+                              w_o ? Linear(std::move(w_o), o_bias, ours) : Linear());
   });
 }
 

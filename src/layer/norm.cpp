@@ -119,7 +119,7 @@ std::vector<NamedView> Norm::parameters() const {
   return listed<NamedView, const Tensor>(name_of(options_),
                                          {{"weight", &weight_}, {"bias", &bias_}});
 }
-std::vector<Parameter> Norm::parameters() {
+std::vector<Parameter> Norm::writable_parameters() {
   return listed<Parameter, Tensor>(name_of(options_), {{"weight", &weight_}, {"bias", &bias_}});
 }
 

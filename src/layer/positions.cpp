@@ -118,7 +118,7 @@ LayerGradients LearnedPositions::backward(const ConstTensorView& dy, const Saved
 std::vector<NamedView> LearnedPositions::parameters() const {
   return listed<NamedView, const Tensor>(kLearned, {{"weight", &weight_}});
 }
-std::vector<Parameter> LearnedPositions::parameters() {
+std::vector<Parameter> LearnedPositions::writable_parameters() {
   return listed<Parameter, Tensor>(kLearned, {{"weight", &weight_}});
 }
 

@@ -64,7 +64,7 @@ std::vector<std::pair<std::string, MultiHeadAttentionOptions>> attention_layers(
 void print_attention_layers(DType type, Context& context) {
   for (const auto& [name, options] : attention_layers(type)) {
     MultiHeadAttention layer(options);
-    test::fill(layer.parameters(), 7);
+    test::fill(layer.writable_parameters(), 7);
     const MultiHeadAttention& fixed = layer;
     const Tensor x = numbers({2, 21, options.model_dim}, type, 3);
     for (const bool causal : {false, true}) {
@@ -99,7 +99,7 @@ void print_blocks(DType type, Context& context) {
                               .activation = cross ? Activation::swiglu : Activation::gelu,
                               .placement = placement,
                               .norm = norm});
-        test::fill(block.parameters(), 9);
+        test::fill(block.writable_parameters(), 9);
         const AttentionBlock& fixed = block;
         const Tensor x = numbers({2, 17, 48}, type, 5), memory = numbers({2, 9, 32}, type, 6);
         const ConstTensorView given = cross ? ConstTensorView(memory) : ConstTensorView();
@@ -154,7 +154,7 @@ void print_training(Context& context) {
         losses.push_back(loss.value);
         std::vector<NamedTensor> gradients = model.backward(loss.gradient, saved, context);
         clip_gradients(gradients, 1);
-        optimizer.step(model.parameters(), gradients, 1e-2);
+        optimizer.step(model.writable_parameters(), gradients, 1e-2);
       }
       Line line = named(std::string("training ") + optimizer.kind(), type);
       line.add("losses", losses);

@@ -125,7 +125,7 @@ std::vector<LayerMistake> model_mistakes() {
       {"weights_that_are_not_numbers",
        [] {
          LanguageModel broken(tiny());
-         *static_cast<float*>(broken.parameters().back().value.data()) = NAN;
+         *static_cast<float*>(broken.writable_parameters().back().value.data()) = NAN;
          broken.generate({1}, 3);
        },
        "InvalidArgument: generate: a logit is not finite; are the weights?"},

@@ -19,7 +19,7 @@ namespace attend::test {
 // Every parameter, biases too, from -0.5 to 0.5.
 template <class Layer>
 void draw_parameters(Layer& layer, unsigned seed) {
-  for (Parameter& p : layer.parameters()) {
+  for (Parameter& p : layer.writable_parameters()) {
     const Tensor drawn = numbers(p.value.shape(), p.value.dtype(), seed++);
     with_type(p.value.dtype(), [&]<class T>(T) {
       for (std::int64_t n = 0; n < drawn.count(); ++n)

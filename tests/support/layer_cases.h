@@ -43,10 +43,10 @@ inline std::ostream& operator<<(std::ostream& os, const LayerCase& c) { return o
 template <class Layer>
 LayerCase layer_case(const std::string& name, Layer made, std::int64_t in, std::int64_t out) {
   const auto layer = std::make_shared<Layer>(std::move(made));
-  fill(layer->parameters(), 7);
+  fill(layer->writable_parameters(), 7);
   const std::shared_ptr<const Layer> fixed = layer;
   LayerCase c{name, in, out, std::is_same_v<Layer, LearnedPositions>, {}, {}, {}};
-  c.parameters = [=] { return layer->parameters(); };
+  c.parameters = [=] { return layer->writable_parameters(); };
   if constexpr (std::is_same_v<Layer, LearnedPositions>) {
     c.forward = [=](const auto& x, Context& context) { return fixed->forward(x, 2, context); };
     c.train = [=](const auto& x, const auto& dy, Context& context) {

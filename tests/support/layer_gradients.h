@@ -14,7 +14,7 @@ namespace attend::test {
 // A tensor that the loss depends on, and the gradient to be judged.
 struct Differentiated {
   std::string name;
-  TensorView value;
+  ParameterView value;
   ConstTensorView gradient;
 };
 
