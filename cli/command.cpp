@@ -36,7 +36,7 @@ int status_of_output(const CLI::App* command, int status) {
 // CLI11 would take the next word for the value of --mask=.
 std::string empty_assignment(int argc, char** argv) {
   for (int n = 1; n < argc; ++n) {
-    const std::string word = argv[n];
+    std::string word = argv[n];
     if (word == "--") break;
     if (word.starts_with("--") && word.find('=') == word.size() - 1) return word;
   }

@@ -5,6 +5,8 @@
 
 #include <attend/tensor.h>
 
+#include <cmath>
+
 namespace attend::cli {
 Explanation explain_shapes(const LayerShape& s) {
   if (s.model_dim > 0 && s.heads > 0 && s.model_dim % s.heads != 0)
@@ -88,9 +90,7 @@ Explanation explain_shapes(const LayerShape& s) {
        grouped(cost.weights) + " + " + grouped(cost.biases)},
       {{"FLOP, projections", "投影 FLOP"}, "8 B T d_model^2", operations(cost.projection_flops)},
       {{"FLOP, attention", "注意力 FLOP"}, "4 B T^2 d_model", operations(cost.attention_flops)},
-      {{"equal at T", "两者相等的 T"},
-       "2 d_model",
-       grouped(static_cast<std::int64_t>(cost.equal_length + 0.5))},
+      {{"equal at T", "两者相等的 T"}, "2 d_model", grouped(std::llround(cost.equal_length))},
       {{"weights, if kept (f32)", "权重矩阵（若保留，f32）"},
        "4 B h T^2 bytes",
        bytes(cost.matrix_bytes)}};

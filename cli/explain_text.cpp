@@ -284,8 +284,11 @@ Lines heatmap(const std::string& title, const std::vector<std::vector<double>>& 
       for (int twice = 0; twice < (weights[r].size() <= 12 ? 2 : 1); ++twice)  // nearly square
         cells += hidden[r][c] ? (look.unicode ? "·" : "'") : shade(weights[r][c], look.unicode);
     const std::string side = look.in("2", look.unicode ? "│" : "|");
-    block.push_back((margin > 0 ? look.in("2", fitted(names[r], margin)) + " " : "") + side +
-                    look.in("36", cells) + side);
+    std::string row = margin > 0 ? look.in("2", fitted(names[r], margin)) + " " : "";
+    row += side;
+    row += look.in("36", cells);
+    row += side;
+    block.push_back(std::move(row));
   }
   return block;
 }

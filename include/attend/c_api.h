@@ -27,6 +27,7 @@
  * The formulas, the shapes and the rules are those of the C++ headers, which each part names. */
 #pragma once
 
+/* NOLINTBEGIN(modernize-*): C */
 #include <attend/version.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -546,3 +547,4 @@ inline Struct attend_init() noexcept {
 #else
 #define ATTEND_INIT(type) ((type){.struct_size = sizeof(type)})
 #endif
+/* NOLINTEND(modernize-*) */

@@ -23,12 +23,14 @@ inline constexpr int kMaxRank = 8;
 class ATTEND_API Shape {
  public:
   struct Value {
+    // NOLINTBEGIN(google-explicit-constructor): reads as a number
     template <class T>
     requires(std::convertible_to<T, std::int64_t> && !std::is_floating_point_v<T>) Value(T any)
-        : value(static_cast<std::int64_t>(any)) {  // NOLINT: reads as a number
+        : value(static_cast<std::int64_t>(any)) {
       if constexpr (std::unsigned_integral<T>)
         if (value < 0) too_large(any);
     }
+    // NOLINTEND(google-explicit-constructor)
     std::int64_t value;
 
    private:
@@ -216,12 +218,14 @@ class ATTEND_API TensorOrView : public ConstTensorView {
  public:
   using ConstTensorView::ConstTensorView;
   constexpr TensorOrView() = default;
+  // NOLINTBEGIN(google-explicit-constructor)
   template <class T>  // whatever a ConstTensorView can be made of
   requires(!std::same_as<T, TensorOrView> && !std::same_as<T, Tensor> &&
            std::convertible_to<const T&, ConstTensorView>) TensorOrView(const T& view)
-      : ConstTensorView(view) {}                                                   // NOLINT
-  TensorOrView(const Tensor& tensor) noexcept : ConstTensorView(tensor.view()) {}  // NOLINT
-  TensorOrView(Tensor&& tensor);                                                   // NOLINT
+      : ConstTensorView(view) {}
+  TensorOrView(const Tensor& tensor) noexcept : ConstTensorView(tensor.view()) {}
+  TensorOrView(Tensor&& tensor);
+  // NOLINTEND(google-explicit-constructor)
 
   constexpr TensorOrView(const TensorOrView& other) noexcept
       : ConstTensorView(other), kept_(other.kept_) {

@@ -9,6 +9,7 @@
 #include <attend/c_api.h>
 #include <attend/multi_head_attention.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace attend::c_api {
@@ -70,9 +71,8 @@ class Call {
   }
   template <class Enum, std::size_t count>
   static std::int32_t number_of(Enum value, const Enum (&values)[count]) noexcept {
-    std::int32_t number = 0;
-    while (values[number] != value) ++number;
-    return number;
+    const Enum* const found = std::find(values, values + count, value);
+    return static_cast<std::int32_t>(found - values);
   }
   void reserved(std::int32_t value, Name name) const {
     if (value != 0) fail(name, ".reserved is ", value, "; it must be 0");

@@ -259,7 +259,9 @@ class Loader {
     if (format_.key_heads != 0) options.key_heads = format_.key_heads;
     if (format_.rotary) options.rotary = format_.rotary;
     options.output_projection = options.output_projection && format_.output_projection;
-    const auto of_output = [&](Tensor x) { return options.output_projection ? x : Tensor(); };
+    const auto of_output = [&](const Tensor& x) {
+      return options.output_projection ? x : Tensor();
+    };
     std::vector<MultiHeadAttention::Head> all;
     for (std::int64_t h = 0; h < options.heads; ++h) {
       const std::string first = text(format_.prefix, "head.", h, ".q.weight");

@@ -20,7 +20,7 @@ struct Sum {
   }
   // What a kernel may lose that adds the terms, none of them negative, one by one in f64.
   double loss() const { return terms * 0x1p-53 * high; }
-  operator double() const { return high + low; }
+  operator double() const { return high + low; }  // NOLINT: it is one
 };
 
 std::size_t at(std::int64_t n) { return static_cast<std::size_t>(n); }
