@@ -80,6 +80,8 @@ static void every_layer_option_arrives(void) {
   CHECK(view.shape[0] == 8 && view.shape[1] == 5);
   OK(attend_layer_parameter_find(layer, "v.weight", &view));
   CHECK(view.shape[0] == 6 && view.shape[1] == 7);
+  OK(attend_layer_end_writing(layer));
+  OK(attend_layer_end_writing(layer)); /* more than once, or without a view, does no harm */
   o.seed = 10;
   other = make(&o);
   OK(attend_layer_parameter_at(other, 0, NULL, &view));
