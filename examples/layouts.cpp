@@ -42,19 +42,20 @@ bool run() {
   const attend::AttentionOptions options{.causal = true, .window = {.left = 8}};
   attend::Tensor lse({kBatch, kHeads, kTokens});
   attend::attention(q, k, v, out, options, {.lse = lse});
-  attend::attention_backward(q, k, v, out, lse, dout,
+  attend::attention_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .dout = dout},
+                             options,
                              {.dq = out_of(dq_memory, kHeads),
                               .dk = out_of(dk_memory, kKeyHeads),
-                              .dv = out_of(dv_memory, kKeyHeads)},
-                             options);
+                              .dv = out_of(dv_memory, kKeyHeads)});
   // [/layouts]
 
   // The same from copies in attend's own order: the bits do not depend on the strides.
   const attend::Tensor q2 = attend::Tensor::copy_of(q), k2 = attend::Tensor::copy_of(k);
   const attend::Tensor v2 = attend::Tensor::copy_of(v);
   const attend::Tensor out2 = attend::attention(q2, k2, v2, options);
-  const attend::BackwardResult d =
-      attend::attention_backward(q2, k2, v2, out2, lse, attend::Tensor::copy_of(dout), options);
+  const attend::BackwardResult d = attend::attention_backward(
+      {.q = q2, .k = k2, .v = v2, .out = out2, .lse = lse, .dout = attend::Tensor::copy_of(dout)},
+      options);
   bool same_out = true, same_dk = true;
   for (std::int64_t b = 0; b < kBatch; ++b)
     for (std::int64_t i = 0; i < kTokens; ++i)

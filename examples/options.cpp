@@ -191,7 +191,8 @@ void the_rest() {
   const AttentionOptions options{.causal = true, .bias = bias};
   Tensor out(v.shape()), lse({1, kHeads, kTokens});
   attend::attention(q, k, v, out, options, {.lse = lse});
-  const attend::BackwardResult d = attend::attention_backward(q, k, v, out, lse, dout, options);
+  const attend::BackwardResult d = attend::attention_backward(
+      {.q = q, .k = k, .v = v, .out = out, .lse = lse, .dout = dout}, options);
   show("attention_backward", "dq " + attend::to_string(d.dq.shape()) + ", dbias " +
                                  attend::to_string(d.dbias.shape()) + " like the bias");
 

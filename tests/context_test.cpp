@@ -38,10 +38,10 @@ TEST(Kernels, are_listed_as_the_table_has_them) {
 TEST(Kernels, the_planner_chooses_where_nothing_is_forced) {
   const Environment none("ATTEND_KERNEL", nullptr);
   Context context;
-  EXPECT_TRUE(context.state().forced.empty());
+  EXPECT_TRUE(ContextState::of(context).forced.empty());
   const Environment empty("ATTEND_KERNEL", "");
   Context other;
-  EXPECT_TRUE(other.state().forced.empty());
+  EXPECT_TRUE(ContextState::of(other).forced.empty());
 }
 
 TEST(Kernels, the_environment_is_read_when_a_context_is_made) {
@@ -54,8 +54,8 @@ TEST(Kernels, the_environment_is_read_when_a_context_is_made) {
     Context later;
     EXPECT_EQ(a.kernel(later), "reference.forward");
   }
-  EXPECT_FALSE(context.state().forced_kernel("forward").empty());
-  EXPECT_TRUE(context.state().forced_kernel("backward").empty()) << "one, not all";
+  EXPECT_FALSE(ContextState::of(context).forced_kernel("forward").empty());
+  EXPECT_TRUE(ContextState::of(context).forced_kernel("backward").empty()) << "one, not all";
 }
 
 TEST(Kernels, the_environment_may_force_several_operations) {
@@ -66,7 +66,7 @@ TEST(Kernels, the_environment_may_force_several_operations) {
     Context context;
     EXPECT_EQ(a.kernel(context), "textbook.forward") << both;
     EXPECT_EQ(a.backward_kernel(context), "textbook.backward") << both;
-    EXPECT_EQ(context.state().forced_kernel("merge"), "") << both;
+    EXPECT_EQ(ContextState::of(context).forced_kernel("merge"), "") << both;
   }
 }
 
@@ -75,8 +75,8 @@ TEST(Kernels, what_the_options_force_wins_over_the_environment) {
   const Environment variable("ATTEND_KERNEL", "no such kernel");
   Context context({.kernels = "forward:reference.forward,merge:reference.merge"});
   EXPECT_EQ(a.kernel(context), "reference.forward");
-  EXPECT_EQ(context.state().forced_kernel("merge"), "reference.merge");
-  EXPECT_EQ(context.state().forced_kernel("backward"), "");
+  EXPECT_EQ(ContextState::of(context).forced_kernel("merge"), "reference.merge");
+  EXPECT_EQ(ContextState::of(context).forced_kernel("backward"), "");
 }
 
 TEST(Kernels, a_bad_environment_fails_the_context_and_names_the_variable) {
@@ -108,13 +108,13 @@ TEST(Kernels, a_plan_may_force_what_the_context_does_not) {
 TEST(PlanCache, the_same_problem_has_one_plan) {
   Context context;
   SmallCall a(3), b(3), other(4);
-  const auto plan = context.state().plan_for<Forward>(a.problem());
-  EXPECT_EQ(context.state().plan_for<Forward>(b.problem()), plan);
-  EXPECT_NE(context.state().plan_for<Forward>(other.problem()), plan);
-  EXPECT_EQ(std::get<Plans<Forward>>(context.state().plans).made.size(), 2U);
+  const auto plan = ContextState::of(context).plan_for<Forward>(a.problem());
+  EXPECT_EQ(ContextState::of(context).plan_for<Forward>(b.problem()), plan);
+  EXPECT_NE(ContextState::of(context).plan_for<Forward>(other.problem()), plan);
+  EXPECT_EQ(std::get<Plans<Forward>>(ContextState::of(context).plans).made.size(), 2U);
   a.run(context);
   b.run(context);
-  EXPECT_EQ(std::get<Plans<Forward>>(context.state().plans).made.size(), 2U);
+  EXPECT_EQ(std::get<Plans<Forward>>(ContextState::of(context).plans).made.size(), 2U);
 }
 
 TEST(PlanCache, every_option_has_a_plan_of_its_own) {
@@ -122,7 +122,7 @@ TEST(PlanCache, every_option_has_a_plan_of_its_own) {
   SmallCall a(3);
   std::set<const Decision<Forward>*> plans;
   const auto plan_with = [&](const AttentionOptions& options) {
-    return context.state().plan_for<Forward>(a.problem(options)).get();
+    return ContextState::of(context).plan_for<Forward>(a.problem(options)).get();
   };
   plans.insert(plan_with(test::start_options()));
   for (const auto& [name, apply] : test::option_changes()) {
@@ -136,11 +136,11 @@ TEST(PlanCache, every_option_has_a_plan_of_its_own) {
 TEST(PlanCache, growing_lengths_do_not_fill_memory) {
   Context context;
   ForwardProblem p = SmallCall(1).problem();
-  const auto& plans = std::get<Plans<Forward>>(context.state().plans).made;
+  const auto& plans = std::get<Plans<Forward>>(ContextState::of(context).plans).made;
   for (p.q_length = 1; p.q_length <= 1000; ++p.q_length) {
-    const auto plan = context.state().plan_for<Forward>(p);
+    const auto plan = ContextState::of(context).plan_for<Forward>(p);
     ASSERT_EQ(plan->problem, p);
-    ASSERT_EQ(context.state().plan_for<Forward>(p), plan);
+    ASSERT_EQ(ContextState::of(context).plan_for<Forward>(p), plan);
     ASSERT_LE(plans.size(), 256U);
   }
   EXPECT_GT(plans.size(), 100U);
@@ -162,7 +162,7 @@ TEST(PlanCache, first_calls_from_many_threads_make_one_plan) {
       });
     for (std::thread& caller : callers) caller.join();
     ASSERT_EQ(wrong, 0);
-    ASSERT_EQ(std::get<Plans<Forward>>(context.state().plans).made.size(), 1U);
+    ASSERT_EQ(std::get<Plans<Forward>>(ContextState::of(context).plans).made.size(), 1U);
   }
 }
 
@@ -192,7 +192,7 @@ TEST(Workspace, is_taken_once_and_used_again) {
 TEST(Workspace, the_smallest_block_that_is_large_enough_is_used) {
   CountingAllocator memory;
   Context context({.threads = 1, .allocator = memory.allocator()});
-  Context::State& state = context.state();
+  ContextState& state = ContextState::of(context);
   const auto large = state.acquire(1024), small = state.acquire(256), middle = state.acquire(512);
   for (const auto& block : {large, small, middle}) state.release(block);
   EXPECT_EQ(state.acquire(300).data, middle.data);
@@ -209,10 +209,10 @@ TEST(Workspace, only_a_few_free_blocks_are_kept) {
   CountingAllocator memory;
   {
     Context context({.threads = 1, .allocator = memory.allocator()});
-    std::vector<Context::State::Memory> blocks;
-    for (int n = 0; n < 100; ++n) blocks.push_back(context.state().acquire(64));
-    for (const auto& block : blocks) context.state().release(block);
-    EXPECT_LE(context.state().free_memory.size(), 16U);
+    std::vector<ContextState::Memory> blocks;
+    for (int n = 0; n < 100; ++n) blocks.push_back(ContextState::of(context).acquire(64));
+    for (const auto& block : blocks) ContextState::of(context).release(block);
+    EXPECT_LE(ContextState::of(context).free_memory.size(), 16U);
     EXPECT_GE(memory.deallocated, 84);
   }
   EXPECT_EQ(memory.deallocated, 100);
@@ -234,7 +234,7 @@ TEST(Workspace, a_size_that_overflowed_is_not_even_asked_for) {
   Context context({.threads = 1, .allocator = memory.allocator()});
   for (const std::size_t bytes : {~std::size_t{0}, std::size_t{1} << 63})
     EXPECT_EQ(
-        thrown_by([&] { context.state().acquire(bytes); }),
+        thrown_by([&] { ContextState::of(context).acquire(bytes); }),
         "OutOfMemory: context: no memory for a workspace of " + std::to_string(bytes) + " bytes");
   EXPECT_EQ(memory.allocated, 0);
 }

@@ -94,8 +94,9 @@ void run_forward(const Trial& trial, Written& written, std::int64_t& visited, Co
 
 void run_backward(const Trial& trial, Written& written, Context& context) {
   const Arguments a = trial.arguments();
-  attention_backward(a.q, a.k, a.v, written.out, written.lse, a.dout, written.views().gradients,
-                     a.options, {}, context);
+  attention_backward(
+      {.q = a.q, .k = a.k, .v = a.v, .out = written.out, .lse = written.lse, .dout = a.dout},
+      a.options, written.views().gradients, context);
 }
 
 TEST(Contract, contract_5_a_failed_call_has_its_class_and_writes_nothing) {

@@ -23,11 +23,13 @@ struct Step {
     return Plan::attention(q, k, k, out, options, outputs, {kernel}, context);
   }
   Plan backward_plan(const std::string& kernel, Context& context) {
-    return Plan::attention_backward(q, k, k, out, lse, out, gradients, options, {}, {kernel},
-                                    context);
+    return Plan::attention_backward({.q = q, .k = k, .v = k, .out = out, .lse = lse, .dout = out},
+                                    options, gradients, {kernel}, context);
   }
   void run(const Plan& plan, bool backward) {
-    if (backward) plan.run_backward(q, k, k, out, lse, out, gradients, options);
+    if (backward)
+      plan.run_backward({.q = q, .k = k, .v = k, .out = out, .lse = lse, .dout = out}, options,
+                        gradients);
     else plan.run(q, k, k, out, options, outputs);
   }
 

@@ -97,8 +97,13 @@ TEST(Contract, contract_2_the_kernel_does_not_depend_on_sizes_strides_or_threads
               const Plan plan = Plan::attention(view(q), view(k), view(k), view(out),
                                                 {.causal = true}, {}, {}, context);
               const Plan plan_backward =
-                  Plan::attention_backward(view(q), view(k), view(k), view(out), lse, view(out),
-                                           gradients, {.causal = true}, {}, {}, context);
+                  Plan::attention_backward({.q = view(q),
+                                            .k = view(k),
+                                            .v = view(k),
+                                            .out = view(out),
+                                            .lse = lse,
+                                            .dout = view(out)},
+                                           {.causal = true}, gradients, {}, context);
               if (forward.empty()) forward = plan.kernel();
               if (backward.empty()) backward = plan_backward.kernel();
               EXPECT_EQ(plan.kernel(), forward) << to_string(of_q) << " " << to_string(of_k);

@@ -35,8 +35,14 @@ struct Workload {
     AttentionOutputs outputs;
     outputs.lse = written.lse;
     attention(a.q, a.k, a.v, written.out, a.options, outputs, context);
-    attention_backward(a.q, a.k, a.v, written.out, written.lse, a.dout, written.views().gradients,
-                       a.options, a.dlse, context);
+    attention_backward({.q = a.q,
+                        .k = a.k,
+                        .v = a.v,
+                        .out = written.out,
+                        .lse = written.lse,
+                        .dout = a.dout,
+                        .dlse = a.dlse},
+                       a.options, written.views().gradients, context);
     return written;
   }
 

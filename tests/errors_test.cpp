@@ -138,8 +138,13 @@ TEST(Accepted, gradients_interleaved_in_one_buffer) {
   };
   const Tensor out({kBatch, kHeads, kRows, kD}), lse({kBatch, kHeads, kRows});
   EXPECT_EQ(thrown_by([&] {
-              attention_backward(part(qkv, 0), part(qkv, 1), part(qkv, 2), out, lse, out,
-                                 {part(gradients, 0), part(gradients, 1), part(gradients, 2)});
+              attention_backward({.q = part(qkv, 0),
+                                  .k = part(qkv, 1),
+                                  .v = part(qkv, 2),
+                                  .out = out,
+                                  .lse = lse,
+                                  .dout = out},
+                                 {}, {part(gradients, 0), part(gradients, 1), part(gradients, 2)});
             }),
             "nothing");
 }
@@ -196,7 +201,9 @@ TEST(ErrorMessages, the_returning_functions_refuse_alike) {
   Arguments a;
   const auto forward = [&] { attention(a.q, a.k, a.v, a.options); };
   const auto backward = [&] {
-    attention_backward(a.q, a.k, a.v, a.o, a.lse, a.dout, a.options, a.dlse);
+    attention_backward(
+        {.q = a.q, .k = a.k, .v = a.v, .out = a.o, .lse = a.lse, .dout = a.dout, .dlse = a.dlse},
+        a.options);
   };
   EXPECT_EQ(thrown_by(forward), "nothing");
   EXPECT_EQ(thrown_by(backward), "nothing");

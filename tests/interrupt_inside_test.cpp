@@ -33,7 +33,8 @@ TEST(InterruptInside, the_textbook_forward_and_backward) {
   ends_inside("forward:textbook.forward",
               [&](Context& context) { attention(q, k, k, out, {}, {}, context); });
   ends_inside("backward:textbook.backward", [&](Context& context) {
-    attention_backward(q, k, k, out, lse, out, {.dq = dq}, {}, {}, context);
+    attention_backward({.q = q, .k = k, .v = k, .out = out, .lse = lse, .dout = out}, {},
+                       {.dq = dq}, context);
   });
 }
 

@@ -45,7 +45,8 @@ struct LongCall {
         dk(k.shape()), dv(k.shape()) {}
   void forward(Context& context) { attention(q, k, k, out, {}, {}, context); }
   void backward(Context& context) {
-    attention_backward(q, k, k, out, lse, out, {.dq = dq, .dk = dk, .dv = dv}, {}, {}, context);
+    attention_backward({.q = q, .k = k, .v = k, .out = out, .lse = lse, .dout = out}, {},
+                       {.dq = dq, .dk = dk, .dv = dv}, context);
   }
   void look(Context& context) { inspect(q, k, {}, {}, context); }
   Tensor q, k, out, lse, dq, dk, dv;
@@ -257,7 +258,7 @@ template <class Operation>
 int questions_of(const Request<Operation>& request) {
   Counting interrupt;
   const auto decision =
-      decide<Operation>(request.problem, default_context().state().machine, 1, "");
+      decide<Operation>(request.problem, ContextState::of(default_context()).machine, 1, "");
   std::vector<std::byte> memory(decision.workspace_bytes + 64);
   void* at = memory.data();
   std::size_t room = memory.size();

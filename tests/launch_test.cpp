@@ -40,7 +40,8 @@ struct Launch : testing::Test {
   template <bool early = false>
   void run(Tensor& to) {
     const Request<Forward> made = request(to);
-    context.state().execute("attention", fake_plan<early>(made.problem), made.call, &queue);
+    ContextState::of(context).execute("attention", fake_plan<early>(made.problem), made.call,
+                                      &queue);
   }
   Tensor expected() const {
     Context reference({.threads = 1, .kernels = "forward:reference.forward"});

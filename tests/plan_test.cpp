@@ -160,13 +160,18 @@ TEST_F(PlanTest, backward_is_planned_and_run) {
   const Tensor lse({2, 4, 3});
   Tensor dq({2, 4, 3, 6});
   const AttentionGradients gradients{.dq = dq};
-  const Plan plan = Plan::attention_backward(q, k, v, out, lse, out, gradients, {}, {},
-                                             {.kernel = "reference.backward"});
+  const Plan plan =
+      Plan::attention_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .dout = out}, {},
+                               gradients, {.kernel = "reference.backward"});
   EXPECT_EQ(plan.kernel(), "reference.backward");
   dq.at<float>({1, 3, 2, 5}) = 9;
-  plan.run_backward(q, k, v, out, lse, out, gradients);
+  plan.run_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .dout = out}, {}, gradients);
   EXPECT_NE(dq.at<float>({1, 3, 2, 5}), 9);
-  EXPECT_EQ(thrown_by([&] { plan.run_backward(q, k, v, out, lse, out, gradients, {}, lse); }),
+  EXPECT_EQ(thrown_by([&] {
+              plan.run_backward(
+                  {.q = q, .k = k, .v = v, .out = out, .lse = lse, .dout = out, .dlse = lse}, {},
+                  gradients);
+            }),
             "InvalidArgument: plan: made for backward f32, q [2, 4, 3, 6], k [2, 2, 5, 6], dv 7, "
             "scale 0.4082482904638631, dq; called with backward f32, q [2, 4, 3, 6], k [2, 2, 5, "
             "6], dv 7, scale 0.4082482904638631, dlse, dq");

@@ -113,8 +113,14 @@ class BadAccessReporter {
 std::size_t planned_workspace(const Arguments& a, const Outputs& o, const KernelUnderTest& kernel,
                               Context& context) {
   if (kernel.backward)
-    return Plan::attention_backward(a.q, a.k, a.v, o.out, o.lse, a.dout, o.gradients, a.options,
-                                    a.dlse, {kernel.name}, context)
+    return Plan::attention_backward({.q = a.q,
+                                     .k = a.k,
+                                     .v = a.v,
+                                     .out = o.out,
+                                     .lse = o.lse,
+                                     .dout = a.dout,
+                                     .dlse = a.dlse},
+                                    a.options, o.gradients, {kernel.name}, context)
         .workspace_bytes();
   AttentionOutputs outputs;
   outputs.lse = o.lse;

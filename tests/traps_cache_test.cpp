@@ -21,9 +21,11 @@ void expect_refused(const Trial& trial, const std::string& why) {
   AttentionOutputs outputs;
   outputs.lse = written.lse;
   EXPECT_THROW(attention(a.q, a.k, a.v, written.out, a.options, outputs), InvalidArgument) << why;
-  EXPECT_THROW(attention_backward(a.q, a.k, a.v, written.out, written.lse, a.dout,
-                                  written.views().gradients, a.options),
-               InvalidArgument)
+  EXPECT_THROW(
+      attention_backward(
+          {.q = a.q, .k = a.k, .v = a.v, .out = written.out, .lse = written.lse, .dout = a.dout},
+          a.options, written.views().gradients),
+      InvalidArgument)
       << why;
   EXPECT_TRUE(same_bits(before, written)) << why;
 }

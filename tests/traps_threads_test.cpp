@@ -105,9 +105,9 @@ TEST(Traps, one_plan_from_many_threads) {
     with_lse.lse = room.lse;
     const Plan plan =
         kernel.backward
-            ? Plan::attention_backward(a.q, a.k, a.v, room.out, room.lse, a.dout,
-                                       room.views().gradients, a.options, {}, {kernel.name},
-                                       context)
+            ? Plan::attention_backward(
+                  {.q = a.q, .k = a.k, .v = a.v, .out = room.out, .lse = room.lse, .dout = a.dout},
+                  a.options, room.views().gradients, {kernel.name}, context)
             : Plan::attention(a.q, a.k, a.v, room.out, a.options, with_lse, {kernel.name}, context);
     std::vector<Written> expected;
     for (const Trial& trial : trials) expected.push_back(*trial.run(kernel));
@@ -124,8 +124,13 @@ TEST(Traps, one_plan_from_many_threads) {
           if (kernel.backward) {
             written.out = expected[n].out;
             written.lse = expected[n].lse;
-            plan.run_backward(own.q, own.k, own.v, written.out, written.lse, own.dout,
-                              written.views().gradients, own.options);
+            plan.run_backward({.q = own.q,
+                               .k = own.k,
+                               .v = own.v,
+                               .out = written.out,
+                               .lse = written.lse,
+                               .dout = own.dout},
+                              own.options, written.views().gradients);
           } else {
             plan.run(own.q, own.k, own.v, written.out, own.options, outputs);
           }
@@ -191,8 +196,9 @@ TEST(Traps, scale_is_part_of_the_plan_cache_key) {
         AttentionOutputs outputs;
         outputs.lse = to.lse;
         attention(a.q, a.k, a.v, to.out, a.options, outputs, context);
-        attention_backward(a.q, a.k, a.v, to.out, to.lse, a.dout, to.views().gradients, a.options,
-                           {}, context);
+        attention_backward(
+            {.q = a.q, .k = a.k, .v = a.v, .out = to.out, .lse = to.lse, .dout = a.dout}, a.options,
+            to.views().gradients, context);
       };
       run_in(expected, fresh);
       run_in(written, shared);

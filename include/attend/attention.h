@@ -18,44 +18,47 @@ namespace attend {
 
 // out = softmax(scale * q . k^T + ...) . v
 ATTEND_API void attention(const ConstTensorView& q, const ConstTensorView& k,
-                          const ConstTensorView& v, const TensorView& out,
+                          const ConstTensorView& v, const Required<TensorView>& out,
                           const AttentionOptions& options = {},
                           const AttentionOutputs& outputs = {},
-                          Context& context = default_context());
+                          const Where& where = default_context());
 
 // The same into a new tensor.
 ATTEND_API Tensor attention(const ConstTensorView& q, const ConstTensorView& k,
                             const ConstTensorView& v, const AttentionOptions& options = {},
-                            Context& context = default_context());
+                            const Where& where = default_context());
 
 // The shape of this call's weights and scores: [batch, heads, queries, keys], for packed sequences
 // [sequences, heads, queries of the longest, keys of the longest].
 ATTEND_API Shape weights_shape(const ConstTensorView& q, const ConstTensorView& k,
                                const ConstTensorView& v, const AttentionOptions& options = {});
 
-// Gradients of a loss, given its gradient dout at `out` (and dlse [batch, heads, queries] at lse).
-// out and lse are what attention() wrote for the same q, k, v and options: all the keys, not a part
-// of them. Kernels may use them to save work, or compute them again as the reference does.
-ATTEND_API void attention_backward(const ConstTensorView& q, const ConstTensorView& k,
-                                   const ConstTensorView& v, const ConstTensorView& out,
-                                   const ConstTensorView& lse, const ConstTensorView& dout,
-                                   const AttentionGradients& gradients,
-                                   const AttentionOptions& options = {},
-                                   const ConstTensorView& dlse = {},
-                                   Context& context = default_context());
+// What a backward pass reads: what attention() was given and wrote, and the gradient of a loss at
+// what it wrote. out and lse are those of the same q, k, v and options: all the keys, not a part of
+// them. Kernels may use them to save work, or compute them again as the reference does.
+struct BackwardInputs {
+  ConstTensorView q{}, k{}, v{};
+  ConstTensorView out{};   // [batch, heads, queries, dv]
+  ConstTensorView lse{};   // [batch, heads, queries]
+  ConstTensorView dout{};  // the gradient at out
+  ConstTensorView dlse{};  // and at lse; none: zero
+};
 
-// New tensors for every gradient that exists: dbias with bias, dsinks with sinks, dalibi with
-// alibi.
+// The gradients of the loss:
+//   attention_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .dout = dout},
+//                      {.causal = true}, {.dq = dq, .dk = dk, .dv = dv});
+ATTEND_API void attention_backward(const BackwardInputs& inputs, const AttentionOptions& options,
+                                   const AttentionGradients& gradients,
+                                   const Where& where = default_context());
+
+// The same into new tensors, for every gradient that exists: dbias with bias, dsinks with sinks,
+// dalibi with alibi.
 struct BackwardResult {
   Tensor dq, dk, dv, dbias, dsinks, dalibi;
 };
-ATTEND_API BackwardResult attention_backward(const ConstTensorView& q, const ConstTensorView& k,
-                                             const ConstTensorView& v, const ConstTensorView& out,
-                                             const ConstTensorView& lse,
-                                             const ConstTensorView& dout,
+ATTEND_API BackwardResult attention_backward(const BackwardInputs& inputs,
                                              const AttentionOptions& options = {},
-                                             const ConstTensorView& dlse = {},
-                                             Context& context = default_context());
+                                             const Where& where = default_context());
 
 // ---- Parts of the keys -------------------------------------------------------------------------
 //
@@ -70,7 +73,7 @@ ATTEND_API BackwardResult attention_backward(const ConstTensorView& q, const Con
 ATTEND_API void attention_partial(const ConstTensorView& q, const ConstTensorView& k,
                                   const ConstTensorView& v, const TensorView& state,
                                   const AttentionOptions& options = {},
-                                  Context& context = default_context());
+                                  const Where& where = default_context());
 
 // [batch, heads, queries, dv + 4]: the shape of a partial state for these queries and values.
 ATTEND_API Shape partial_state_shape(const ConstTensorView& q, const ConstTensorView& v);
@@ -80,12 +83,12 @@ ATTEND_API Shape partial_state_shape(const ConstTensorView& q, const ConstTensor
 // keys that lie between two multiples of 256. Otherwise it differs from that by the order of sums
 // in f64: of C chunks in all, by at most 32 (C + 1) 2^-53 times the largest |out| of a chunk alone.
 ATTEND_API void merge_partial(const std::vector<ConstTensorView>& states, const TensorView& state,
-                              Context& context = default_context());
+                              const Where& where = default_context());
 
 // The same into `out` [batch, heads, queries, dv] and, if given, lse: divides, and rounds once. A
 // single state is not changed.
 ATTEND_API void finish_partial(const std::vector<ConstTensorView>& states, const TensorView& out,
-                               const TensorView& lse = {}, Context& context = default_context());
+                               const TensorView& lse = {}, const Where& where = default_context());
 
 // Joins results over disjoint parts of the keys, in the order given: o[n] [batch, heads, queries,
 // dv] and lse[n] [batch, heads, queries] of each part. A part that saw no key (lse -inf) adds
@@ -98,6 +101,6 @@ ATTEND_API void finish_partial(const std::vector<ConstTensorView>& states, const
 // Partial states know no such limit. Write attend::merge: a plain merge may find std::merge.
 ATTEND_API void merge(const std::vector<ConstTensorView>& o,
                       const std::vector<ConstTensorView>& lse, const TensorView& out,
-                      const TensorView& lse_out = {}, Context& context = default_context());
+                      const TensorView& lse_out = {}, const Where& where = default_context());
 
 }  // namespace attend

@@ -36,16 +36,18 @@ class ATTEND_API AttentionBlock {
 
   //   x, y [batch, T, model_dim]   memory [batch, Tm, memory_dim]
   Tensor forward(const ConstTensorView& x, const AttentionOptions& self = {},
-                 Context& context = default_context()) const;
-  Tensor forward(const ConstTensorView& x, const ConstTensorView& memory,
+                 const Where& where = default_context()) const;
+  Tensor forward(const ConstTensorView& x, const Required<ConstTensorView>& memory,
                  const AttentionOptions& self = {}, const AttentionOptions& cross = {},
-                 Context& context = default_context()) const;
+                 const Where& where = default_context()) const;
 
   // The steps of each part with its name as a prefix, "attention.weights", and the sums and norms,
   // "residual_1", "norm_1", ... "output".
-  Trace trace(const ConstTensorView& x, const ConstTensorView& memory = {},
+  Trace trace(const ConstTensorView& x, const AttentionOptions& self = {},
+              const Where& where = default_context()) const;
+  Trace trace(const ConstTensorView& x, const Required<ConstTensorView>& memory,
               const AttentionOptions& self = {}, const AttentionOptions& cross = {},
-              Context& context = default_context()) const;
+              const Where& where = default_context()) const;
 
   struct Saved {
     MultiHeadAttention::Saved attention, cross;
@@ -61,20 +63,23 @@ class ATTEND_API AttentionBlock {
     std::vector<NamedTensor> parameters;
   };
   std::pair<Tensor, Saved> forward_train(const ConstTensorView& x,
-                                         const ConstTensorView& memory = {},
+                                         const AttentionOptions& self = {},
+                                         const Where& where = default_context()) const;
+  std::pair<Tensor, Saved> forward_train(const ConstTensorView& x,
+                                         const Required<ConstTensorView>& memory,
                                          const AttentionOptions& self = {},
                                          const AttentionOptions& cross = {},
-                                         Context& context = default_context()) const;
+                                         const Where& where = default_context()) const;
   Gradients backward(const ConstTensorView& dy, const Saved& saved,
-                     Context& context = default_context()) const;
+                     const Where& where = default_context()) const;
 
   // Token by token: `cache` is made by attention().make_cache(). A decoder takes a cache of its
   // memory too: cross().make_cache(), filled once by cross().append(memory, memory, ...).
   Tensor forward(const ConstTensorView& x, KvCache& cache, const AttentionOptions& self = {},
-                 const ConstTensorView& lengths = {}, Context& context = default_context()) const;
+                 const ConstTensorView& lengths = {}, const Where& where = default_context()) const;
   Tensor forward(const ConstTensorView& x, KvCache& cache, const KvCache& memory,
                  const AttentionOptions& self = {}, const AttentionOptions& cross = {},
-                 const ConstTensorView& lengths = {}, Context& context = default_context()) const;
+                 const ConstTensorView& lengths = {}, const Where& where = default_context()) const;
 
   std::vector<NamedView> parameters() const;
   std::vector<Parameter> writable_parameters();
@@ -88,7 +93,7 @@ class ATTEND_API AttentionBlock {
   const Norm& norm(int part) const noexcept;
   Tensor decode(const ConstTensorView& x, KvCache& cache, const KvCache* memory,
                 const AttentionOptions& self, const AttentionOptions& cross,
-                const ConstTensorView& lengths, Context& context) const;
+                const ConstTensorView& lengths, const Where& where) const;
   template <class List, class Block>
   static List list_of(Block& block);
 

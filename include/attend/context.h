@@ -1,5 +1,6 @@
-// Where calls run: threads, workspaces, kernels. Every function takes one and defaults to the
-// shared default_context(). A Context may be used from any number of threads and survives fork().
+// Where calls run: a Context (threads, workspaces, kernels) and, on a device, one of its queues.
+// The last argument of every function says so; without it, it is the shared default_context(). A
+// Context may be used from any number of threads and survives fork().
 #pragma once
 
 #include <attend/tensor.h>
@@ -68,13 +69,30 @@ class ATTEND_API Context {
 
   static std::vector<KernelInfo> kernels();  // operation by operation, the best first
 
-  struct State;
-  State& state() const noexcept { return *state_; }
-
  private:
-  std::unique_ptr<State> state_;
+  friend struct ContextState;
+  std::unique_ptr<struct ContextState> state_;
 };
 
 ATTEND_API Context& default_context();
+
+class Queue;  // of a device: work is done in its order. The header of the device makes them.
+
+// Calls on tensors of a device put their work into the queue and return; the tensors must live
+// until it is done. For tensors in host memory a Context is enough.
+class Where {
+ public:
+  Where(Context& context) noexcept : context_(&context) {}  // NOLINT: reads as the Context
+  Where(Context& context, Queue& queue) noexcept : context_(&context), queue_(&queue) {}
+  Where(Queue& queue) : Where(default_context(), queue) {}  // NOLINT: or as the queue
+
+  Context& context() const noexcept { return *context_; }
+  Queue* queue() const noexcept { return queue_; }          // null: none
+  operator Context&() const noexcept { return *context_; }  // NOLINT: where a Context is enough
+
+ private:
+  Context* context_;
+  Queue* queue_ = nullptr;
+};
 
 }  // namespace attend

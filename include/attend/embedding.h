@@ -21,16 +21,16 @@ class ATTEND_API Embedding {
   explicit operator bool() const noexcept { return static_cast<bool>(weight_); }
   const Tensor& weight() const noexcept { return weight_; }
 
-  Tensor forward(const ConstTensorView& tokens, Context& context = default_context()) const;
+  Tensor forward(const ConstTensorView& tokens, const Where& where = default_context()) const;
 
   struct Saved {
     Tensor tokens;
   };
   std::pair<Tensor, Saved> forward_train(const ConstTensorView& tokens,
-                                         Context& context = default_context()) const;
+                                         const Where& where = default_context()) const;
   // Tokens are integers and have no gradient: dx is none.
   LayerGradients backward(const ConstTensorView& dy, const Saved& saved,
-                          Context& context = default_context()) const;
+                          const Where& where = default_context()) const;
 
   std::vector<NamedView> parameters() const;  // weight
   std::vector<Parameter> writable_parameters();
@@ -56,15 +56,15 @@ class ATTEND_API LearnedPositions {
   const Tensor& weight() const noexcept { return weight_; }
 
   Tensor forward(const ConstTensorView& x, std::int64_t offset = 0,
-                 Context& context = default_context()) const;
+                 const Where& where = default_context()) const;
 
   struct Saved {
     std::int64_t offset = 0;
   };
   std::pair<Tensor, Saved> forward_train(const ConstTensorView& x, std::int64_t offset = 0,
-                                         Context& context = default_context()) const;
+                                         const Where& where = default_context()) const;
   LayerGradients backward(const ConstTensorView& dy, const Saved& saved,
-                          Context& context = default_context()) const;
+                          const Where& where = default_context()) const;
 
   std::vector<NamedView> parameters() const;  // weight
   std::vector<Parameter> writable_parameters();
@@ -85,15 +85,15 @@ class ATTEND_API SinusoidalPositions {
  public:
   explicit SinusoidalPositions(const SinusoidalPositionsOptions& options);
   Tensor forward(const ConstTensorView& x, std::int64_t offset = 0,
-                 Context& context = default_context()) const;
+                 const Where& where = default_context()) const;
 
   struct Saved {
     Shape shape;
   };
   std::pair<Tensor, Saved> forward_train(const ConstTensorView& x, std::int64_t offset = 0,
-                                         Context& context = default_context()) const;
+                                         const Where& where = default_context()) const;
   LayerGradients backward(const ConstTensorView& dy, const Saved& saved,
-                          Context& context = default_context()) const;
+                          const Where& where = default_context()) const;
 
   std::vector<NamedView> parameters() const { return {}; }
   std::vector<Parameter> writable_parameters() { return {}; }

@@ -33,15 +33,15 @@ class ATTEND_API FeedForward {
   explicit operator bool() const noexcept { return static_cast<bool>(up_); }
   const FeedForwardOptions& options() const noexcept { return options_; }
 
-  Tensor forward(const ConstTensorView& x, Context& context = default_context()) const;
+  Tensor forward(const ConstTensorView& x, const Where& where = default_context()) const;
 
   struct Saved {
     Tensor x, up, gate;  // the input, and both projections before the activation
   };
   std::pair<Tensor, Saved> forward_train(const ConstTensorView& x,
-                                         Context& context = default_context()) const;
+                                         const Where& where = default_context()) const;
   LayerGradients backward(const ConstTensorView& dy, const Saved& saved,
-                          Context& context = default_context()) const;
+                          const Where& where = default_context()) const;
 
   std::vector<NamedView> parameters() const;  // up.weight, up.bias, gate..., down...
   std::vector<Parameter> writable_parameters();

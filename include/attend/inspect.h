@@ -70,7 +70,7 @@ struct Statistics {
 ATTEND_API Statistics inspect(const ConstTensorView& q, const ConstTensorView& k,
                               const AttentionOptions& options = {},
                               const InspectOptions& inspect_options = {},
-                              Context& context = default_context());
+                              const Where& where = default_context());
 
 // A part of one head's weights. Packed: batch is the index of the sequence, and query and key count
 // within the sequence.
@@ -87,7 +87,7 @@ struct WeightsWindow {
 ATTEND_API Tensor weights_of(const ConstTensorView& q, const ConstTensorView& k,
                              const ConstTensorView& lse, const WeightsWindow& window,
                              const AttentionOptions& options = {},
-                             Context& context = default_context());
+                             const Where& where = default_context());
 
 // What a head mostly does, and how strongly: "previous token", 0.97.
 struct HeadLabel {

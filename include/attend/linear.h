@@ -7,8 +7,6 @@
 
 namespace attend {
 
-class WeightPacking;  // of the library's own
-
 struct LinearOptions {
   std::int64_t in = 0, out = 0;
   bool bias = true;
@@ -40,18 +38,18 @@ class ATTEND_API Linear {
   const Tensor& weight() const noexcept { return weight_; }
   const Tensor& bias() const noexcept { return bias_; }  // none, if there is none
 
-  Tensor forward(const ConstTensorView& x, Context& context = default_context()) const;
+  Tensor forward(const ConstTensorView& x, const Where& where = default_context()) const;
 
   struct Saved {
     Tensor x;
   };
   std::pair<Tensor, Saved> forward_train(const ConstTensorView& x,
-                                         Context& context = default_context()) const;
+                                         const Where& where = default_context()) const;
   LayerGradients backward(const ConstTensorView& dy, const Saved& saved,
-                          Context& context = default_context()) const;
+                          const Where& where = default_context()) const;
   // The same from x itself, if the caller kept it.
-  LayerGradients backward(const ConstTensorView& dy, const ConstTensorView& x,
-                          Context& context = default_context()) const;
+  LayerGradients backward(const ConstTensorView& dy, const Required<ConstTensorView>& x,
+                          const Where& where = default_context()) const;
 
   std::vector<NamedView> parameters() const;  // weight, bias
   std::vector<Parameter> writable_parameters();
@@ -65,9 +63,9 @@ class ATTEND_API Linear {
   ~Linear() = default;
 
  private:
-  friend WeightPacking;
+  friend class WeightPacking;
   Tensor weight_, bias_;
-  std::shared_ptr<WeightPacking> packing_;
+  std::shared_ptr<class WeightPacking> packing_;
 };
 
 }  // namespace attend

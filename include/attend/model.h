@@ -29,9 +29,9 @@ class ATTEND_API LanguageModel {
   const LanguageModelOptions& options() const noexcept { return options_; }
   const std::vector<AttentionBlock>& blocks() const noexcept { return blocks_; }
 
-  Tensor forward(const ConstTensorView& tokens, Context& context = default_context()) const;
+  Tensor forward(const ConstTensorView& tokens, const Where& where = default_context()) const;
   // Every step of every block: "blocks.1.attention.weights".
-  Trace trace(const ConstTensorView& tokens, Context& context = default_context()) const;
+  Trace trace(const ConstTensorView& tokens, const Where& where = default_context()) const;
 
   struct Saved {
     Embedding::Saved tokens;
@@ -41,19 +41,19 @@ class ATTEND_API LanguageModel {
     Linear::Saved head;
   };
   std::pair<Tensor, Saved> forward_train(const ConstTensorView& tokens,
-                                         Context& context = default_context()) const;
+                                         const Where& where = default_context()) const;
   std::vector<NamedTensor> backward(const ConstTensorView& dlogits, const Saved& saved,
-                                    Context& context = default_context()) const;
+                                    const Where& where = default_context()) const;
 
   // Token by token: one cache per block.
   std::vector<KvCache> make_caches(std::int64_t batch) const;
   Tensor forward(const ConstTensorView& tokens, std::vector<KvCache>& caches,
-                 Context& context = default_context()) const;
+                 const Where& where = default_context()) const;
   // `count` tokens after the prompt [T]. Temperature 0 takes the likeliest token; otherwise tokens
   // are sampled, from the seed. When the sequence is full, its older half is dropped.
   std::vector<std::int64_t> generate(const std::vector<std::int64_t>& prompt, std::int64_t count,
                                      double temperature = 0, std::uint64_t seed = 0,
-                                     Context& context = default_context()) const;
+                                     const Where& where = default_context()) const;
 
   std::vector<NamedView> parameters() const;
   std::vector<Parameter> writable_parameters();

@@ -72,16 +72,28 @@ class ATTEND_API MultiHeadAttention {
 
   // ---- one call ------------------------------------------------------------------------------
   Tensor forward(const ConstTensorView& x, const AttentionOptions& options = {},
-                 const AttentionOutputs& outputs = {}, Context& context = default_context()) const;
-  Tensor forward(const ConstTensorView& query, const ConstTensorView& key,
-                 const ConstTensorView& value, const AttentionOptions& options = {},
-                 const AttentionOutputs& outputs = {}, Context& context = default_context()) const;
+                 const AttentionOutputs& outputs = {},
+                 const Where& where = default_context()) const;
+  Tensor forward(const ConstTensorView& query, const Required<ConstTensorView>& key,
+                 const Required<ConstTensorView>& value, const AttentionOptions& options = {},
+                 const AttentionOutputs& outputs = {},
+                 const Where& where = default_context()) const;
+  // The same without other outputs.
+  Tensor forward(const ConstTensorView& x, const AttentionOptions& options,
+                 const Where& where) const {
+    return forward(x, options, {}, where);
+  }
+  Tensor forward(const ConstTensorView& query, const Required<ConstTensorView>& key,
+                 const Required<ConstTensorView>& value, const AttentionOptions& options,
+                 const Where& where) const {
+    return forward(query, key, value, options, {}, where);
+  }
 
   Trace trace(const ConstTensorView& x, const AttentionOptions& options = {},
-              Context& context = default_context()) const;
-  Trace trace(const ConstTensorView& query, const ConstTensorView& key,
-              const ConstTensorView& value, const AttentionOptions& options = {},
-              Context& context = default_context()) const;
+              const Where& where = default_context()) const;
+  Trace trace(const ConstTensorView& query, const Required<ConstTensorView>& key,
+              const Required<ConstTensorView>& value, const AttentionOptions& options = {},
+              const Where& where = default_context()) const;
 
   // ---- inspection ----------------------------------------------------------------------------
   // What attention() gets inside this layer: q, k, v [batch, heads, length, d], k and v with key
@@ -92,19 +104,19 @@ class ATTEND_API MultiHeadAttention {
     std::vector<double> contribution;
   };
   Heads heads(const ConstTensorView& x, const AttentionOptions& options = {},
-              Context& context = default_context()) const;
-  Heads heads(const ConstTensorView& query, const ConstTensorView& key,
-              const ConstTensorView& value, const AttentionOptions& options = {},
-              Context& context = default_context()) const;
+              const Where& where = default_context()) const;
+  Heads heads(const ConstTensorView& query, const Required<ConstTensorView>& key,
+              const Required<ConstTensorView>& value, const AttentionOptions& options = {},
+              const Where& where = default_context()) const;
 
   // inspect() of those heads, with their contributions.
   Statistics inspect(const ConstTensorView& x, const AttentionOptions& options = {},
                      const InspectOptions& inspect_options = {},
-                     Context& context = default_context()) const;
-  Statistics inspect(const ConstTensorView& query, const ConstTensorView& key,
-                     const ConstTensorView& value, const AttentionOptions& options = {},
+                     const Where& where = default_context()) const;
+  Statistics inspect(const ConstTensorView& query, const Required<ConstTensorView>& key,
+                     const Required<ConstTensorView>& value, const AttentionOptions& options = {},
                      const InspectOptions& inspect_options = {},
-                     Context& context = default_context()) const;
+                     const Where& where = default_context()) const;
 
   // ---- training ------------------------------------------------------------------------------
   // The options, with copies of their tensors.
@@ -130,13 +142,14 @@ class ATTEND_API MultiHeadAttention {
   };
   std::pair<Tensor, Saved> forward_train(const ConstTensorView& x,
                                          const AttentionOptions& options = {},
-                                         Context& context = default_context()) const;
-  std::pair<Tensor, Saved> forward_train(const ConstTensorView& query, const ConstTensorView& key,
-                                         const ConstTensorView& value,
+                                         const Where& where = default_context()) const;
+  std::pair<Tensor, Saved> forward_train(const ConstTensorView& query,
+                                         const Required<ConstTensorView>& key,
+                                         const Required<ConstTensorView>& value,
                                          const AttentionOptions& options = {},
-                                         Context& context = default_context()) const;
+                                         const Where& where = default_context()) const;
   Gradients backward(const ConstTensorView& dy, const Saved& saved,
-                     Context& context = default_context()) const;
+                     const Where& where = default_context()) const;
 
   // ---- token by token ------------------------------------------------------------------------
   // An empty cache for this layer.
@@ -148,12 +161,12 @@ class ATTEND_API MultiHeadAttention {
   // bits; without, the tokens of one call see each other. With `lengths` ([batch]), only the first
   // lengths[b] rows of x are tokens; the outputs of the other rows are undefined.
   Tensor forward(const ConstTensorView& x, KvCache& cache, const AttentionOptions& options = {},
-                 const ConstTensorView& lengths = {}, Context& context = default_context()) const;
+                 const ConstTensorView& lengths = {}, const Where& where = default_context()) const;
   // The two steps of it, for cross-attention over a memory that does not change.
   void append(const ConstTensorView& key, const ConstTensorView& value, KvCache& cache,
-              const ConstTensorView& lengths = {}, Context& context = default_context()) const;
+              const ConstTensorView& lengths = {}, const Where& where = default_context()) const;
   Tensor attend(const ConstTensorView& query, const KvCache& cache,
-                const AttentionOptions& options = {}, Context& context = default_context()) const;
+                const AttentionOptions& options = {}, const Where& where = default_context()) const;
 
   // ---- weights -------------------------------------------------------------------------------
   const Linear& q() const noexcept { return q_; }
@@ -190,8 +203,8 @@ class ATTEND_API MultiHeadAttention {
  private:
   std::pair<Tensor, Saved> train(const ConstTensorView& query, const ConstTensorView& key,
                                  const ConstTensorView& value, bool self,
-                                 const AttentionOptions& options, Context& context) const;
-  Tensor contributions(const Tensor& concat, Context& context) const;
+                                 const AttentionOptions& options, const Where& where) const;
+  Tensor contributions(const Tensor& concat, const Where& where) const;
   template <class List, class Layer>
   static List list_of(Layer& layer);
 

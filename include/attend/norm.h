@@ -29,15 +29,15 @@ class ATTEND_API Norm {
   explicit operator bool() const noexcept { return static_cast<bool>(weight_); }
   const NormOptions& options() const noexcept { return options_; }
 
-  Tensor forward(const ConstTensorView& x, Context& context = default_context()) const;
+  Tensor forward(const ConstTensorView& x, const Where& where = default_context()) const;
 
   struct Saved {
     Tensor x;
   };
   std::pair<Tensor, Saved> forward_train(const ConstTensorView& x,
-                                         Context& context = default_context()) const;
+                                         const Where& where = default_context()) const;
   LayerGradients backward(const ConstTensorView& dy, const Saved& saved,
-                          Context& context = default_context()) const;
+                          const Where& where = default_context()) const;
 
   std::vector<NamedView> parameters() const;  // weight, bias
   std::vector<Parameter> writable_parameters();

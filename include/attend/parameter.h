@@ -29,8 +29,6 @@ class ATTEND_API ParameterView : public TensorView {
   ParameterView() = default;
   ParameterView(const TensorView& view) : TensorView(view) {}  // NOLINT: memory of no layer
   ParameterView(Tensor& tensor ATTEND_LIFETIMEBOUND) noexcept : TensorView(tensor) {}  // NOLINT
-  ParameterView(const TensorView& view, std::shared_ptr<const void> writing) noexcept
-      : TensorView(view), writing_(std::move(writing)) {}
 
   ParameterView permute(const Shape& order) const { return {TensorView::permute(order), writing_}; }
   ParameterView slice(int dim, std::int64_t begin, std::int64_t end, std::int64_t step = 1) const {
@@ -38,6 +36,10 @@ class ATTEND_API ParameterView : public TensorView {
   }
 
  private:
+  friend class Linear;
+  ParameterView(const TensorView& view, std::shared_ptr<const void> writing) noexcept
+      : TensorView(view), writing_(std::move(writing)) {}
+
   std::shared_ptr<const void> writing_;  // the layer knows by it
 };
 

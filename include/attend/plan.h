@@ -24,12 +24,8 @@ class ATTEND_API Plan {
                         const ConstTensorView& v, const TensorView& out,
                         const AttentionOptions& options = {}, const AttentionOutputs& outputs = {},
                         const PlanOptions& plan = {}, Context& context = default_context());
-  static Plan attention_backward(const ConstTensorView& q, const ConstTensorView& k,
-                                 const ConstTensorView& v, const ConstTensorView& out,
-                                 const ConstTensorView& lse, const ConstTensorView& dout,
-                                 const AttentionGradients& gradients,
-                                 const AttentionOptions& options = {},
-                                 const ConstTensorView& dlse = {}, const PlanOptions& plan = {},
+  static Plan attention_backward(const BackwardInputs& inputs, const AttentionOptions& options,
+                                 const AttentionGradients& gradients, const PlanOptions& plan = {},
                                  Context& context = default_context());
   static Plan inspect(const ConstTensorView& q, const ConstTensorView& k,
                       const AttentionOptions& options = {},
@@ -40,11 +36,9 @@ class ATTEND_API Plan {
   // the seed, offset and origin of dropout may differ from the Plan's; anything else throws.
   void run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
            const TensorView& out, const AttentionOptions& options = {},
-           const AttentionOutputs& outputs = {}) const;
-  void run_backward(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-                    const ConstTensorView& out, const ConstTensorView& lse,
-                    const ConstTensorView& dout, const AttentionGradients& gradients,
-                    const AttentionOptions& options = {}, const ConstTensorView& dlse = {}) const;
+           const AttentionOutputs& outputs = {}, Queue* queue = nullptr) const;
+  void run_backward(const BackwardInputs& inputs, const AttentionOptions& options,
+                    const AttentionGradients& gradients, Queue* queue = nullptr) const;
   Statistics run_inspect(const ConstTensorView& q, const ConstTensorView& k,
                          const AttentionOptions& options = {},
                          const InspectOptions& inspect_options = {}) const;
@@ -53,11 +47,10 @@ class ATTEND_API Plan {
   std::size_t workspace_bytes() const noexcept;
   std::string describe() const;  // problem, kernel, who declined and why, tasks, threads, workspace
 
-  struct State;
-
  private:
-  Plan(std::shared_ptr<const State> state, Context& context);
-  std::shared_ptr<const State> state_;
+  friend struct PlanState;
+  Plan(std::shared_ptr<const struct PlanState> state, Context& context);
+  std::shared_ptr<const struct PlanState> state_;
   Context* context_;
 };
 

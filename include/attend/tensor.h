@@ -260,4 +260,14 @@ class ATTEND_API TensorOrView : public ConstTensorView {
   Kept* kept_ = nullptr;
 };
 
+// A view that must be given: made of a tensor or a view, but not of {}, which in a call always
+// stands for options or outputs.
+template <class View>
+class Required : public View {
+ public:
+  using View::View;  // {data, shape}, but not {}
+  template <std::convertible_to<View> T>
+  Required(T&& given) : View(std::forward<T>(given)) {}  // NOLINT: reads as the view itself
+};
+
 }  // namespace attend

@@ -31,6 +31,6 @@ struct ATTEND_API Trace {
 // the bits of attention(q, k, v, options).
 ATTEND_API Trace trace_attention(const ConstTensorView& q, const ConstTensorView& k,
                                  const ConstTensorView& v, const AttentionOptions& options = {},
-                                 Context& context = default_context());
+                                 const Where& where = default_context());
 
 }  // namespace attend

@@ -25,11 +25,11 @@ struct CrossEntropyOptions {
 //   logits [..., classes]   targets [...] (i64 or i32)
 ATTEND_API Loss cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets,
                               const CrossEntropyOptions& options = {},
-                              Context& context = default_context());
+                              const Where& where = default_context());
 
 // The mean over the elements of (prediction - target)^2.
 ATTEND_API Loss mse(const ConstTensorView& prediction, const ConstTensorView& target,
-                    Context& context = default_context());
+                    const Where& where = default_context());
 
 // ---- gradients ---------------------------------------------------------------------------------
 

@@ -57,10 +57,10 @@ struct ViewOptions {
 
 // The page as text. One run, or two of equal sizes to compare. Memory: O(length) beside the page.
 ATTEND_API std::string view_page(std::span<const ViewRun> runs, const ViewOptions& options = {},
-                                 Context& context = default_context());
+                                 const Where& where = default_context());
 
 // The same as a file, which is written whole or not at all.
 ATTEND_API void save_view(const std::filesystem::path& path, std::span<const ViewRun> runs,
-                          const ViewOptions& options = {}, Context& context = default_context());
+                          const ViewOptions& options = {}, const Where& where = default_context());
 
 }  // namespace attend

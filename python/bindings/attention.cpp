@@ -30,13 +30,19 @@ nb::object backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb
                     const nb::kwargs& keywords) {
   constexpr const char* where = "attention_backward";
   const Inputs in(q, k, v, where);
-  const BackwardInputs more(out, lse, dout, dlse, where);
+  const BackwardArrays more(out, lse, dout, dlse, where);
   const Options options(keywords, where);
   BackwardResult result;
   {
     const Unlocked unlocked;
-    result = attention_backward(in.q, in.k, in.v, more.out, more.lse, more.dout, options.get(),
-                                more.dlse, context_or_default(context));
+    result = attention_backward({.q = in.q,
+                                 .k = in.k,
+                                 .v = in.v,
+                                 .out = more.out,
+                                 .lse = more.lse,
+                                 .dout = more.dout,
+                                 .dlse = more.dlse},
+                                options.get(), context_or_default(context));
   }
   return to_python(std::move(result), q);
 }
@@ -70,8 +76,8 @@ nb::object merge_parts(nb::handle all_o, nb::handle all_lse, nb::handle out, Giv
     joined = context_or_default(context).make_tensor(o_views[0].shape(), o_views[0].dtype());
   {
     const Unlocked unlocked;
-    merge(o_views, lse_views, out.is_none() ? joined.view() : given.view, joined_lse.view(),
-          context_or_default(context));
+    attend::merge(o_views, lse_views, out.is_none() ? joined.view() : given.view, joined_lse.view(),
+                  context_or_default(context));
   }
   nb::object result = out.is_none() ? to_python(std::move(joined), o[0]) : nb::borrow(out);
   return nb::make_tuple(result, to_python(std::move(joined_lse), o[0]));
@@ -207,9 +213,10 @@ library that q is from.
 
   m.def("attention_backward", backward, "q"_a.none(), "k"_a.none(), "v"_a.none(), "out"_a, "lse"_a,
         "dout"_a, nb::kw_only(), "dlse"_a = nb::none(), no_context, "options"_a,
-        nb::sig("def attention_backward(q: ArrayT, k: Array, v: Array, out: Array, lse: Array, "
-                "dout: Array, *, " ATTEND_OPTIONS
-                "dlse: Array | None = None, context: Context | None = None) -> Any"),
+        nb::sig("def attention_backward({.q = q: ArrayT, .k = k: Array, .v = v: Array, .out = out: "
+                "Array, .lse = lse: Array, .dout = "
+                "dout: Array, .dlse = " ATTEND_OPTIONS
+                "dlse: Array | None = None}, *, context: Context | None = None) -> Any"),
         R"(Gradients of a loss, given its gradient dout at `out` and, if that is used, dlse at lse.
 
 out and lse are what attention() gave for the same q, k, v and options. Returns (dq, dk, dv), of the
@@ -218,7 +225,7 @@ dalibi as well.
 
 >>> q = numpy.ones((1, 2, 3, 4), 'float32')
 >>> out, lse = attend.attention(q, q, q, return_lse=True)
->>> dq, dk, dv = attend.attention_backward(q, q, q, out, lse, numpy.ones_like(out))
+>>> dq, dk, dv = attend.attention_backward({.q = q, .k = q, .v = q, .out = out, .lse = lse, .dout = numpy.ones_like(out)})
 >>> dv.shape
 (1, 2, 3, 4)
 )");

@@ -18,8 +18,8 @@ struct Inputs {
 };
 
 // What backward reads besides.
-struct BackwardInputs {
-  BackwardInputs(nb::handle out_, nb::handle lse_, nb::handle dout_, nb::handle dlse_,
+struct BackwardArrays {
+  BackwardArrays(nb::handle out_, nb::handle lse_, nb::handle dout_, nb::handle dlse_,
                  const char* where)
       : out(read(out_, {where, "out", Kind::floating})),
         lse(read(lse_, {where, "lse", Kind::floating})),

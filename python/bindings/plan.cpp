@@ -69,12 +69,18 @@ PythonPlan plan_backward(nb::handle q, nb::handle k, nb::handle v, nb::handle ou
                          const nb::kwargs& keywords) {
   constexpr const char* where = "Plan.attention_backward";
   const Inputs in(q, k, v, where);
-  const BackwardInputs more(out, lse, dout, dlse, where);
+  const BackwardArrays more(out, lse, dout, dlse, where);
   const Options options(keywords, where);
   Context& used = context_or_default(given_context(context));
   BackwardResult result = empty_gradients(in, options.get(), used);
-  return {Plan::attention_backward(in.q, in.k, in.v, more.out, more.lse, more.dout,
-                                   views_of(result), options.get(), more.dlse,
+  return {Plan::attention_backward({.q = in.q,
+                                    .k = in.k,
+                                    .v = in.v,
+                                    .out = more.out,
+                                    .lse = more.lse,
+                                    .dout = more.dout,
+                                    .dlse = more.dlse},
+                                   options.get(), views_of(result),
                                    {.kernel = text_of(kernel, "Plan: kernel")}, used),
           {},
           nb::borrow(context)};
@@ -85,13 +91,19 @@ nb::object run_plan_backward(const PythonPlan& self, nb::handle q, nb::handle k,
                              const nb::kwargs& keywords) {
   constexpr const char* where = "Plan.run_backward";
   const Inputs in(q, k, v, where);
-  const BackwardInputs more(out, lse, dout, dlse, where);
+  const BackwardArrays more(out, lse, dout, dlse, where);
   const Options options(keywords, where);
   BackwardResult result = empty_gradients(in, options.get(), self.used());
   {
     const Unlocked unlocked;
-    self.plan.run_backward(in.q, in.k, in.v, more.out, more.lse, more.dout, views_of(result),
-                           options.get(), more.dlse);
+    self.plan.run_backward({.q = in.q,
+                            .k = in.k,
+                            .v = in.v,
+                            .out = more.out,
+                            .lse = more.lse,
+                            .dout = more.dout,
+                            .dlse = more.dlse},
+                           options.get(), views_of(result));
   }
   return to_python(std::move(result), q);
 }
@@ -122,9 +134,10 @@ itself; make a Plan to force a kernel or to see what was decided.
       .def_static("attention_backward", plan_backward, "q"_a.none(), "k"_a.none(), "v"_a.none(),
                   "out"_a, "lse"_a, "dout"_a, nb::kw_only(), "dlse"_a = nb::none(), "kernel"_a = "",
                   no_context, "options"_a,
-                  nb::sig("def attention_backward(q: Array, k: Array, v: Array, out: Array, "
-                          "lse: Array, dout: Array, *, " ATTEND_OPTIONS
-                          "dlse: Array | None = None, kernel: str = '', "
+                  nb::sig("def attention_backward({.q = q: Array, .k = k: Array, .v = v: Array, "
+                          ".out = out: Array, .lse = "
+                          "lse: Array, .dout = dout: Array, .dlse = " ATTEND_OPTIONS
+                          "dlse: Array | None = None}, *, kernel: str = '', "
                           "context: Context | None = None) -> Plan"),
                   "A plan of attention_backward().")
       .def("run", run_plan, "q"_a.none(), "k"_a.none(), "v"_a.none(), nb::kw_only(),

@@ -13,7 +13,7 @@
 
 namespace attend {
 
-struct Plan::State {
+struct PlanState {
   std::variant<std::shared_ptr<const Decision<Forward>>, std::shared_ptr<const Decision<Backward>>,
                std::shared_ptr<const Decision<Inspect>>>
       decision;
@@ -33,27 +33,27 @@ struct Plan::State {
 namespace {
 
 template <class Operation>
-void plan_and_run(const char* function, const Request<Operation>& request, Context& context) {
-  Context::State& state = context.state();
-  state.execute(function, *state.plan_for<Operation>(request.problem), request.call);
+void plan_and_run(const char* function, const Request<Operation>& request, const Where& where) {
+  ContextState& state = ContextState::of(where);
+  state.execute(function, *state.plan_for<Operation>(request.problem), request.call, where.queue());
 }
 
 template <class Operation>
-void run_planned(const char* function, const Plan::State& plan, const Request<Operation>& request,
-                 Context& context) {
-  context.state().execute(function, plan.for_request(request), request.call);
+void run_planned(const char* function, const PlanState& plan, const Request<Operation>& request,
+                 Context& context, Queue* queue) {
+  ContextState::of(context).execute(function, plan.for_request(request), request.call, queue);
 }
 
 template <class Operation>
-std::shared_ptr<const Plan::State> make_state(const Request<Operation>& request,
-                                              const PlanOptions& options, Context& context) {
-  Context::State& state = context.state();
+std::shared_ptr<const PlanState> make_state(const Request<Operation>& request,
+                                            const PlanOptions& options, Context& context) {
+  ContextState& state = ContextState::of(context);
   auto decision = options.kernel.empty()
                       ? state.plan_for<Operation>(request.problem)
                       : std::make_shared<const Decision<Operation>>(decide<Operation>(
                             request.problem, state.machine, state.threads, options.kernel));
   std::string kernel(decision->kernel->name);
-  return std::make_shared<const Plan::State>(Plan::State{std::move(decision), std::move(kernel)});
+  return std::make_shared<const PlanState>(PlanState{std::move(decision), std::move(kernel)});
 }
 
 Tensor like(const ConstTensorView& view, const Context& context) {
@@ -63,19 +63,19 @@ Tensor like(const ConstTensorView& view, const Context& context) {
 }  // namespace
 
 void attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-               const TensorView& out, const AttentionOptions& options,
-               const AttentionOutputs& outputs, Context& context) {
+               const Required<TensorView>& out, const AttentionOptions& options,
+               const AttentionOutputs& outputs, const Where& where) {
   reporting("attention", [&] {
-    plan_and_run("attention", check(ForwardArguments{q, k, v, out, options, outputs}), context);
+    plan_and_run("attention", check(ForwardArguments{q, k, v, out, options, outputs}), where);
   });
 }
 
 Tensor attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-                 const AttentionOptions& options, Context& context) {
+                 const AttentionOptions& options, const Where& where) {
   // Shapes that are not even of four dimensions are left to the check, which says so.
   if (q.rank() != 4 || v.rank() != 4) check(ForwardArguments{q, k, v, {}, options, {}});
-  Tensor out = context.make_tensor({q.size(0), q.size(1), q.size(2), v.size(3)}, q.dtype());
-  attention(q, k, v, out, options, {}, context);
+  Tensor out = where.context().make_tensor({q.size(0), q.size(1), q.size(2), v.size(3)}, q.dtype());
+  attention(q, k, v, out, options, {}, where);
   return out;
 }
 
@@ -87,48 +87,37 @@ Shape weights_shape(const ConstTensorView& q, const ConstTensorView& k, const Co
   });
 }
 
-void attention_backward(const ConstTensorView& q, const ConstTensorView& k,
-                        const ConstTensorView& v, const ConstTensorView& out,
-                        const ConstTensorView& lse, const ConstTensorView& dout,
-                        const AttentionGradients& gradients, const AttentionOptions& options,
-                        const ConstTensorView& dlse, Context& context) {
+void attention_backward(const BackwardInputs& inputs, const AttentionOptions& options,
+                        const AttentionGradients& gradients, const Where& where) {
   reporting("attention_backward", [&] {
-    plan_and_run("attention_backward",
-                 check(BackwardArguments{q, k, v, out, lse, dout, gradients, options, dlse}),
-                 context);
+    plan_and_run("attention_backward", check(BackwardArguments{inputs, options, gradients}), where);
   });
 }
 
-BackwardResult attention_backward(const ConstTensorView& q, const ConstTensorView& k,
-                                  const ConstTensorView& v, const ConstTensorView& out,
-                                  const ConstTensorView& lse, const ConstTensorView& dout,
-                                  const AttentionOptions& options, const ConstTensorView& dlse,
-                                  Context& context) {
-  BackwardResult r{like(q, context),
-                   like(k, context),
-                   like(v, context),
-                   like(options.bias, context),
-                   like(options.sinks, context),
-                   like(options.alibi, context)};
-  attention_backward(q, k, v, out, lse, dout, {r.dq, r.dk, r.dv, r.dbias, r.dsinks, r.dalibi},
-                     options, dlse, context);
+BackwardResult attention_backward(const BackwardInputs& inputs, const AttentionOptions& options,
+                                  const Where& where) {
+  BackwardResult r{like(inputs.q, where),      like(inputs.k, where),
+                   like(inputs.v, where),      like(options.bias, where),
+                   like(options.sinks, where), like(options.alibi, where)};
+  attention_backward(inputs, options, {r.dq, r.dk, r.dv, r.dbias, r.dsinks, r.dalibi}, where);
   return r;
 }
 
 void merge(const std::vector<ConstTensorView>& o, const std::vector<ConstTensorView>& lse,
-           const TensorView& out, const TensorView& lse_out, Context& context) {
+           const TensorView& out, const TensorView& lse_out, const Where& where) {
   reporting("merge", [&] {
     std::vector<Part> parts;
-    plan_and_run("merge", check(MergeArguments{o, lse, out, lse_out}, parts), context);
+    plan_and_run("merge", check(MergeArguments{o, lse, out, lse_out}, parts), where);
   });
 }
 
 void attention_partial(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-                       const TensorView& state, const AttentionOptions& options, Context& context) {
+                       const TensorView& state, const AttentionOptions& options,
+                       const Where& where) {
   reporting("attention_partial", [&] {
     std::vector<Part> parts;
     plan_and_run("attention_partial", check(PartialArguments{q, k, v, state, options}, parts),
-                 context);
+                 where);
   });
 }
 
@@ -144,27 +133,27 @@ Shape partial_state_shape(const ConstTensorView& q, const ConstTensorView& v) {
 }
 
 void merge_partial(const std::vector<ConstTensorView>& states, const TensorView& state,
-                   Context& context) {
+                   const Where& where) {
   reporting("merge_partial", [&] {
     std::vector<Part> parts;
     if (!state) throw InvalidArgument("merge_partial: state is missing");
     plan_and_run("merge_partial",
-                 check(StatesArguments{"merge_partial", states, state, {}, {}}, parts), context);
+                 check(StatesArguments{"merge_partial", states, state, {}, {}}, parts), where);
   });
 }
 
 void finish_partial(const std::vector<ConstTensorView>& states, const TensorView& out,
-                    const TensorView& lse, Context& context) {
+                    const TensorView& lse, const Where& where) {
   reporting("finish_partial", [&] {
     std::vector<Part> parts;
     plan_and_run("finish_partial",
-                 check(StatesArguments{"finish_partial", states, {}, out, lse}, parts), context);
+                 check(StatesArguments{"finish_partial", states, {}, out, lse}, parts), where);
   });
 }
 
 // ---- Plan --------------------------------------------------------------------------------------
 
-Plan::Plan(std::shared_ptr<const State> state, Context& context)
+Plan::Plan(std::shared_ptr<const PlanState> state, Context& context)
     : state_(std::move(state)), context_(&context) {}
 
 Plan Plan::attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
@@ -176,37 +165,29 @@ Plan Plan::attention(const ConstTensorView& q, const ConstTensorView& k, const C
   });
 }
 
-Plan Plan::attention_backward(const ConstTensorView& q, const ConstTensorView& k,
-                              const ConstTensorView& v, const ConstTensorView& out,
-                              const ConstTensorView& lse, const ConstTensorView& dout,
-                              const AttentionGradients& gradients, const AttentionOptions& options,
-                              const ConstTensorView& dlse, const PlanOptions& plan,
+Plan Plan::attention_backward(const BackwardInputs& inputs, const AttentionOptions& options,
+                              const AttentionGradients& gradients, const PlanOptions& plan,
                               Context& context) {
   return reporting("plan", [&]() -> Plan {
-    const auto request =
-        check(BackwardArguments{q, k, v, out, lse, dout, gradients, options, dlse});
-    return {make_state(request, plan, context), context};
+    return {make_state(check(BackwardArguments{inputs, options, gradients}), plan, context),
+            context};
   });
 }
 
 void Plan::run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                const TensorView& out, const AttentionOptions& options,
-               const AttentionOutputs& outputs) const {
+               const AttentionOutputs& outputs, Queue* queue) const {
   reporting("attention", [&] {
     run_planned("attention", *state_, check(ForwardArguments{q, k, v, out, options, outputs}),
-                *context_);
+                *context_, queue);
   });
 }
 
-void Plan::run_backward(const ConstTensorView& q, const ConstTensorView& k,
-                        const ConstTensorView& v, const ConstTensorView& out,
-                        const ConstTensorView& lse, const ConstTensorView& dout,
-                        const AttentionGradients& gradients, const AttentionOptions& options,
-                        const ConstTensorView& dlse) const {
+void Plan::run_backward(const BackwardInputs& inputs, const AttentionOptions& options,
+                        const AttentionGradients& gradients, Queue* queue) const {
   reporting("attention_backward", [&] {
-    run_planned("attention_backward", *state_,
-                check(BackwardArguments{q, k, v, out, lse, dout, gradients, options, dlse}),
-                *context_);
+    run_planned("attention_backward", *state_, check(BackwardArguments{inputs, options, gradients}),
+                *context_, queue);
   });
 }
 

@@ -46,7 +46,8 @@ void Checker::outputs(const TensorView& out, const AttentionOutputs& outputs,
   no_overlap();
 }
 
-void Checker::backward(const BackwardArguments& a, Request<Backward>& request) {
+void Checker::backward(const BackwardArguments& arguments, Request<Backward>& request) {
+  const BackwardInputs& a = arguments.inputs;
   auto& p = request.problem;
   auto& call = request.call;
   call.out = read("out", a.out);
@@ -70,7 +71,7 @@ void Checker::backward(const BackwardArguments& a, Request<Backward>& request) {
     p.dlse_type = a.dlse.dtype();
   }
 
-  const AttentionGradients& g = a.gradients;
+  const AttentionGradients& g = arguments.gradients;
   const auto gradient = [&](std::string_view name, const TensorView& view, std::string_view of_name,
                             const ConstTensorView& of, Strided& t) {
     if (!view) return false;
@@ -83,9 +84,9 @@ void Checker::backward(const BackwardArguments& a, Request<Backward>& request) {
   p.dq = gradient("dq", g.dq, "q", a.q, call.dq);
   p.dk = gradient("dk", g.dk, "k", a.k, call.dk);
   p.dv_gradient = gradient("dv", g.dv, "v", a.v, call.dv);
-  p.dbias = gradient("dbias", g.dbias, "bias", a.options.bias, call.dbias);
-  p.dsinks = gradient("dsinks", g.dsinks, "sinks", a.options.sinks, call.dsinks);
-  p.dalibi = gradient("dalibi", g.dalibi, "alibi", a.options.alibi, call.dalibi);
+  p.dbias = gradient("dbias", g.dbias, "bias", arguments.options.bias, call.dbias);
+  p.dsinks = gradient("dsinks", g.dsinks, "sinks", arguments.options.sinks, call.dsinks);
+  p.dalibi = gradient("dalibi", g.dalibi, "alibi", arguments.options.alibi, call.dalibi);
   if (p.dsinks) call.dsinks.stride = {0, g.dsinks.strides()[0], 0, 0};
   if (p.dalibi) call.dalibi.stride = {0, g.dalibi.strides()[0], 0, 0};
   if (written_.empty())
@@ -114,7 +115,7 @@ Request<Forward> check(const ForwardArguments& a) {
 Request<Backward> check(const BackwardArguments& a) {
   Request<Backward> request;
   Checker checker("attention_backward", request.problem, request.call);
-  checker.inputs(a.q, a.k, a.v, a.options);
+  checker.inputs(a.inputs.q, a.inputs.k, a.inputs.v, a.options);
   checker.options(a.options);
   checker.backward(a, request);
   return request;

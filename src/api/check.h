@@ -19,10 +19,9 @@ struct ForwardArguments {
 };
 
 struct BackwardArguments {
-  const ConstTensorView &q, &k, &v, &out, &lse, &dout;
-  const AttentionGradients& gradients;
+  const BackwardInputs& inputs;
   const AttentionOptions& options;
-  const ConstTensorView& dlse;
+  const AttentionGradients& gradients;
 };
 
 struct MergeArguments {

@@ -27,28 +27,28 @@ constexpr std::size_t kMostFreeBlocks = 16;  // more callers than that at once: 
 // Every mutex of every Context is held while the process forks, so that the child finds none locked
 // by a thread that it does not have.
 std::mutex registry_mutex;
-std::vector<Context::State*>& registry() {
-  static auto* contexts = new std::vector<Context::State*>;  // outlives every Context
+std::vector<ContextState*>& registry() {
+  static auto* contexts = new std::vector<ContextState*>;  // outlives every Context
   return *contexts;
 }
 
 void before_fork() {
   registry_mutex.lock();
-  for (Context::State* state : registry()) {
+  for (ContextState* state : registry()) {
     state->mutex.lock();
     state->pool.before_fork();
   }
 }
 
 void after_fork(bool child) {
-  for (Context::State* state : registry()) {
+  for (ContextState* state : registry()) {
     child ? state->pool.after_fork_in_child() : state->pool.after_fork_in_parent();
     state->mutex.unlock();
   }
   registry_mutex.unlock();
 }
 
-void enter_registry(Context::State* state) {
+void enter_registry(ContextState* state) {
   static const int once = pthread_atfork(
       before_fork, [] { after_fork(false); }, [] { after_fork(true); });
   static_cast<void>(once);
@@ -56,7 +56,7 @@ void enter_registry(Context::State* state) {
   registry().push_back(state);
 }
 
-void leave_registry(Context::State* state) {
+void leave_registry(ContextState* state) {
   const std::lock_guard lock(registry_mutex);
   std::erase(registry(), state);
 }
@@ -136,7 +136,7 @@ std::size_t ProblemHash::operator()(const MergeProblem& p) const noexcept {
   return hash_of(p.type, {p.batch, p.heads, p.q_length, p.dv, p.parts});
 }
 
-Context::State::State(const ContextOptions& options)
+ContextState::ContextState(const ContextOptions& options)
     : threads(thread_count(options.threads)), parallel_for(options.parallel_for),
       allocator(complete(options.allocator)), tensors(make_tensor_pool(allocator)),
       interrupt(options.interrupt), forced(forced_kernels(options)),
@@ -145,20 +145,20 @@ Context::State::State(const ContextOptions& options)
   enter_registry(this);
 }
 
-Context::State::~State() {
+ContextState::~ContextState() {
   leave_registry(this);
   close(*tensors);
   for (const Memory& memory : free_memory) allocator.deallocate(memory.data, memory.bytes);
 }
 
-std::string_view Context::State::forced_kernel(std::string_view operation) const noexcept {
+std::string_view ContextState::forced_kernel(std::string_view operation) const noexcept {
   for (const auto& [of, name] : forced)
     if (of == operation) return name;
   return {};
 }
 
 template <class Operation>
-std::shared_ptr<const Decision<Operation>> Context::State::plan_for(
+std::shared_ptr<const Decision<Operation>> ContextState::plan_for(
     const typename Operation::Problem& problem) {
   auto& made_so_far = std::get<Plans<Operation>>(plans).made;
   {
@@ -172,19 +172,18 @@ std::shared_ptr<const Decision<Operation>> Context::State::plan_for(
   if (made_so_far.size() >= kMostPlans) made_so_far.clear();  // lengths that grow step by step
   return made_so_far.emplace(problem, std::move(made)).first->second;
 }
-template std::shared_ptr<const Decision<Forward>> Context::State::plan_for<Forward>(
+template std::shared_ptr<const Decision<Forward>> ContextState::plan_for<Forward>(
     const ForwardProblem&);
-template std::shared_ptr<const Decision<Backward>> Context::State::plan_for<Backward>(
+template std::shared_ptr<const Decision<Backward>> ContextState::plan_for<Backward>(
     const BackwardProblem&);
-template std::shared_ptr<const Decision<Merge>> Context::State::plan_for<Merge>(
-    const MergeProblem&);
-template std::shared_ptr<const Decision<Inspect>> Context::State::plan_for<Inspect>(
+template std::shared_ptr<const Decision<Merge>> ContextState::plan_for<Merge>(const MergeProblem&);
+template std::shared_ptr<const Decision<Inspect>> ContextState::plan_for<Inspect>(
     const InspectProblem&);
-template std::shared_ptr<const Decision<Weights>> Context::State::plan_for<Weights>(
+template std::shared_ptr<const Decision<Weights>> ContextState::plan_for<Weights>(
     const WeightsProblem&);
 
 template <class Operation>
-const Kernel<Operation>& Context::State::row_for(const typename Operation::Problem& problem) const {
+const Kernel<Operation>& ContextState::row_for(const typename Operation::Problem& problem) const {
   auto& kept = std::get<ChosenRows<Operation>>(chosen)
                    .of[static_cast<std::size_t>(problem.type)][problem.variant()];
   const bool host = problem.device == Device{};
@@ -196,19 +195,18 @@ const Kernel<Operation>& Context::State::row_for(const typename Operation::Probl
   if (host) kept.store(&row, std::memory_order_relaxed);
   return row;
 }
-template const Kernel<Product>& Context::State::row_for<Product>(const ProductProblem&) const;
-template const Kernel<NormForward>& Context::State::row_for<NormForward>(const NormProblem&) const;
-template const Kernel<NormBackward>& Context::State::row_for<NormBackward>(
-    const NormProblem&) const;
-template const Kernel<ActivationForward>& Context::State::row_for<ActivationForward>(
+template const Kernel<Product>& ContextState::row_for<Product>(const ProductProblem&) const;
+template const Kernel<NormForward>& ContextState::row_for<NormForward>(const NormProblem&) const;
+template const Kernel<NormBackward>& ContextState::row_for<NormBackward>(const NormProblem&) const;
+template const Kernel<ActivationForward>& ContextState::row_for<ActivationForward>(
     const ActivationProblem&) const;
-template const Kernel<ActivationBackward>& Context::State::row_for<ActivationBackward>(
+template const Kernel<ActivationBackward>& ContextState::row_for<ActivationBackward>(
     const ActivationProblem&) const;
-template const Kernel<RotaryForward>& Context::State::row_for<RotaryForward>(
+template const Kernel<RotaryForward>& ContextState::row_for<RotaryForward>(
     const RotaryProblem&) const;
 
 // The smallest free block that is large enough, or a new one of exactly this size.
-Context::State::Memory Context::State::acquire(std::size_t bytes) {
+ContextState::Memory ContextState::acquire(std::size_t bytes) {
   if (bytes == 0) return {};
   {
     const std::lock_guard lock(mutex);
@@ -232,7 +230,7 @@ Context::State::Memory Context::State::acquire(std::size_t bytes) {
   return {static_cast<std::byte*>(data), bytes};
 }
 
-void Context::State::release(Memory memory) noexcept {
+void ContextState::release(Memory memory) noexcept {
   if (memory.data == nullptr) return;
   {
     const std::lock_guard lock(mutex);
@@ -250,15 +248,16 @@ void Context::State::release(Memory memory) noexcept {
 }
 
 Lease::Lease(Context& context, std::size_t bytes) : context_(context) {
-  const Context::State::Memory memory = context.state().acquire(bytes);
+  const ContextState::Memory memory = ContextState::of(context).acquire(bytes);
   data_ = memory.data;
   bytes_ = memory.bytes;
 }
-Lease::~Lease() { context_.state().release({data_, bytes_}); }
+Lease::~Lease() { ContextState::of(context_).release({data_, bytes_}); }
 
 // ---- Public ------------------------------------------------------------------------------------
 
-Context::Context(const ContextOptions& options) try : state_(std::make_unique<State>(options)) {
+Context::Context(const ContextOptions& options) try
+    : state_(std::make_unique<ContextState>(options)) {
 } catch (const std::bad_alloc&) {
   throw OutOfMemory("context: out of memory");
 }

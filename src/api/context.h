@@ -45,9 +45,13 @@ struct ChosenRows {
 template <class... Operations>
 using ChosenRowsOf = std::tuple<ChosenRows<Operations>...>;
 
-struct Context::State {
-  explicit State(const ContextOptions& options);
-  ~State();
+struct ContextState {
+  explicit ContextState(const ContextOptions& options);
+  ~ContextState();
+  ContextState(const ContextState&) = delete;
+  ContextState& operator=(const ContextState&) = delete;
+
+  static ContextState& of(const Context& context) noexcept { return *context.state_; }
 
   // The plan for a problem, from the cache or newly made.
   template <class Operation>

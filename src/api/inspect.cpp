@@ -119,14 +119,14 @@ HeadStatistics means(const HeadSums& sums, bool metrics, double local_share, con
 }  // namespace
 
 Statistics statistics_of(Request<Inspect> request, const Decision<Inspect>& decision,
-                         const InspectArguments& given, Context& context) {
+                         const InspectArguments& given, const Where& where) {
   const auto& [q, k, options, asked] = given;
   const InspectProblem& p = request.problem;
   InspectCall& call = request.call;
 
   Statistics s;
   const auto make = [&](Tensor& tensor, const Shape& shape, Strided& to, DType type) {
-    tensor = context.make_tensor(shape, type);
+    tensor = where.context().make_tensor(shape, type);
     to = strided(tensor);
   };
   const Shape rows{q.size(0), q.size(1), q.size(2)};
@@ -155,7 +155,7 @@ Statistics statistics_of(Request<Inspect> request, const Decision<Inspect>& deci
   std::vector<HeadSums> sums(static_cast<std::size_t>(p.batch * p.heads));
   call.heads = sums.data();
 
-  context.state().execute("inspect", decision, call);
+  ContextState::of(where).execute("inspect", decision, call, where.queue());
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const double share = p.metrics ? local_uniform(p, sequence_of(p, call, b)) : 0;
     for (std::int64_t h = 0; h < p.heads; ++h)
@@ -167,23 +167,25 @@ Statistics statistics_of(Request<Inspect> request, const Decision<Inspect>& deci
 
 Statistics inspect(const ConstTensorView& q, const ConstTensorView& k,
                    const AttentionOptions& options, const InspectOptions& inspect_options,
-                   Context& context) {
+                   const Where& where) {
   return reporting("inspect", [&] {
     const InspectArguments given{q, k, options, inspect_options};
     const auto request = check(given);
-    return statistics_of(request, *context.state().plan_for<Inspect>(request.problem), given,
-                         context);
+    return statistics_of(request, *ContextState::of(where).plan_for<Inspect>(request.problem),
+                         given, where);
   });
 }
 
 Tensor weights_of(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& lse,
-                  const WeightsWindow& window, const AttentionOptions& options, Context& context) {
+                  const WeightsWindow& window, const AttentionOptions& options,
+                  const Where& where) {
   return reporting("weights_of", [&] {
     auto request = check(WindowArguments{q, k, lse, window, options});
-    const auto plan = context.state().plan_for<Weights>(request.problem);
-    Tensor weights = context.make_tensor({window.queries, window.keys}, statistic_type(q.dtype()));
+    const auto plan = ContextState::of(where).plan_for<Weights>(request.problem);
+    Tensor weights =
+        where.context().make_tensor({window.queries, window.keys}, statistic_type(q.dtype()));
     request.call.weights = strided(weights);
-    context.state().execute("weights_of", *plan, request.call);
+    ContextState::of(where).execute("weights_of", *plan, request.call, where.queue());
     return weights;
   });
 }

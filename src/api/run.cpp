@@ -46,7 +46,7 @@ struct Stage {
 
 // Calls body(strand) for every strand, or at least for strand 0: bodies take what is left to do.
 template <class Body>
-void on_strands(Context::State& state, int strands, Body& body, Interrupt* interrupt) {
+void on_strands(ContextState& state, int strands, Body& body, Interrupt* interrupt) {
   if (strands > 1) {
     if (state.parallel_for) state.parallel_for(strands, [&body](int strand) { body(strand); });
     else state.pool.run(strands, body, interrupt);
@@ -92,11 +92,11 @@ void Context::parallel_for(std::int64_t n, const std::function<void(std::int64_t
 }
 
 template <class Operation>
-void Context::State::execute(const char* function, const Decision<Operation>& decision,
-                             const typename Operation::Call& call, Queue* queue) {
+void ContextState::execute(const char* function, const Decision<Operation>& decision,
+                           const typename Operation::Call& call, Queue* queue) {
   if (decision.kernel->launch != nullptr) return launch(function, decision, call, queue);
   struct Lease {  // gives the workspace back, also when a caller's parallel_for throws
-    State& state;
+    ContextState& state;
     Memory memory;
     ~Lease() { state.release(memory); }
   };
@@ -113,15 +113,14 @@ void Context::State::execute(const char* function, const Decision<Operation>& de
     interruption.finish(function);
   }
 }
-template void Context::State::execute(const char*, const Decision<Forward>&, const ForwardCall&,
-                                      Queue*);
-template void Context::State::execute(const char*, const Decision<Backward>&, const BackwardCall&,
-                                      Queue*);
-template void Context::State::execute(const char*, const Decision<Merge>&, const MergeCall&,
-                                      Queue*);
-template void Context::State::execute(const char*, const Decision<Inspect>&, const InspectCall&,
-                                      Queue*);
-template void Context::State::execute(const char*, const Decision<Weights>&, const WeightsCall&,
-                                      Queue*);
+template void ContextState::execute(const char*, const Decision<Forward>&, const ForwardCall&,
+                                    Queue*);
+template void ContextState::execute(const char*, const Decision<Backward>&, const BackwardCall&,
+                                    Queue*);
+template void ContextState::execute(const char*, const Decision<Merge>&, const MergeCall&, Queue*);
+template void ContextState::execute(const char*, const Decision<Inspect>&, const InspectCall&,
+                                    Queue*);
+template void ContextState::execute(const char*, const Decision<Weights>&, const WeightsCall&,
+                                    Queue*);
 
 }  // namespace attend

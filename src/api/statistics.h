@@ -10,6 +10,6 @@ namespace attend {
 
 // Makes the tensors, runs, and turns sums into means.
 Statistics statistics_of(Request<Inspect> request, const Decision<Inspect>& decision,
-                         const InspectArguments& given, Context& context);
+                         const InspectArguments& given, const Where& where);
 
 }  // namespace attend

@@ -33,10 +33,15 @@ attend_status attend_attention_backward(const attend_view* q, const attend_view*
                                         const attend_attention_options* options,
                                         const attend_view* dlse, attend_context* context) {
   return c_api::guarded("attend_attention_backward", [&](const Call& call) {
-    attend::attention_backward(
-        call.view(q, "q"), call.view(k, "k"), call.view(v, "v"), call.view(out, "out"),
-        call.view(lse, "lse"), call.view(dout, "dout"), call.gradients(gradients),
-        call.options(options), call.optional_view(dlse, "dlse"), c_api::context_of(context));
+    attend::attention_backward({.q = call.view(q, "q"),
+                                .k = call.view(k, "k"),
+                                .v = call.view(v, "v"),
+                                .out = call.view(out, "out"),
+                                .lse = call.view(lse, "lse"),
+                                .dout = call.view(dout, "dout"),
+                                .dlse = call.optional_view(dlse, "dlse")},
+                               call.options(options), call.gradients(gradients),
+                               c_api::context_of(context));
   });
 }
 
@@ -110,12 +115,16 @@ attend_status attend_plan_attention_backward(const attend_view* q, const attend_
                                              attend_context* context, attend_plan** made) {
   return c_api::guarded("attend_plan_attention_backward", [&](const Call& call) {
     call.need(made, "made");
-    give_plan(made,
-              attend::Plan::attention_backward(
-                  call.view(q, "q"), call.view(k, "k"), call.view(v, "v"), call.view(out, "out"),
-                  call.view(lse, "lse"), call.view(dout, "dout"), call.gradients(gradients),
-                  call.options(options), call.optional_view(dlse, "dlse"),
-                  {Call::optional_text(kernel)}, c_api::context_of(context)));
+    give_plan(made, attend::Plan::attention_backward(
+                        {.q = call.view(q, "q"),
+                         .k = call.view(k, "k"),
+                         .v = call.view(v, "v"),
+                         .out = call.view(out, "out"),
+                         .lse = call.view(lse, "lse"),
+                         .dout = call.view(dout, "dout"),
+                         .dlse = call.optional_view(dlse, "dlse")},
+                        call.options(options), call.gradients(gradients),
+                        {Call::optional_text(kernel)}, c_api::context_of(context)));
   });
 }
 
@@ -139,10 +148,14 @@ attend_status attend_plan_run_backward(const attend_plan* plan, const attend_vie
                                        const attend_view* dlse) {
   return c_api::guarded("attend_plan_run_backward", [&](const Call& call) {
     call.need(plan, "plan")
-        .plan.run_backward(call.view(q, "q"), call.view(k, "k"), call.view(v, "v"),
-                           call.view(out, "out"), call.view(lse, "lse"), call.view(dout, "dout"),
-                           call.gradients(gradients), call.options(options),
-                           call.optional_view(dlse, "dlse"));
+        .plan.run_backward({.q = call.view(q, "q"),
+                            .k = call.view(k, "k"),
+                            .v = call.view(v, "v"),
+                            .out = call.view(out, "out"),
+                            .lse = call.view(lse, "lse"),
+                            .dout = call.view(dout, "dout"),
+                            .dlse = call.optional_view(dlse, "dlse")},
+                           call.options(options), call.gradients(gradients));
   });
 }
 

@@ -34,7 +34,7 @@ struct Pass {
 };
 
 // y = norm(x + f(x)), x + f(norm(x)) or x + f(x), for each part f.
-Tensor run(const Pass& pass, NormPlacement placement, Tensor x, Context& context) {
+Tensor run(const Pass& pass, NormPlacement placement, Tensor x, const Where& where) {
   const auto seen = [&](const char* name, int part, const Tensor& value) {
     if (pass.seen) pass.seen(name, part, value);
   };
@@ -45,10 +45,10 @@ Tensor run(const Pass& pass, NormPlacement placement, Tensor x, Context& context
     if (placement == NormPlacement::pre) {
       const Tensor normed = pass.norm(part, x);
       seen("norm", part, normed);
-      add_to(x, (*f)(normed), context);
+      add_to(x, (*f)(normed), where);
       seen("residual", part, x);
     } else {
-      add_to(x, (*f)(x), context);
+      add_to(x, (*f)(x), where);
       seen("residual", part, x);
       if (placement == NormPlacement::none) continue;
       x = pass.norm(part, x);
@@ -62,9 +62,9 @@ Tensor run(const Pass& pass, NormPlacement placement, Tensor x, Context& context
 // at the norm's.
 template <class F, class NormBackward>
 Tensor back(NormPlacement placement, Tensor dy, const F& f, const NormBackward& norm,
-            Context& context) {
+            const Where& where) {
   if (placement == NormPlacement::post) dy = norm(dy);
-  add_to(dy, placement == NormPlacement::pre ? norm(f(dy)) : f(dy), context);
+  add_to(dy, placement == NormPlacement::pre ? norm(f(dy)) : f(dy), where);
   return dy;
 }
 
@@ -151,57 +151,57 @@ const Norm& AttentionBlock::norm(int part) const noexcept {
 // ---- forward -----------------------------------------------------------------------------------
 
 Tensor AttentionBlock::forward(const ConstTensorView& x, const AttentionOptions& self,
-                               Context& context) const {
-  return forward(x, ConstTensorView(), self, {}, context);
+                               const Where& where) const {
+  return forward(x, ConstTensorView(), self, {}, where);
 }
 
-Tensor AttentionBlock::forward(const ConstTensorView& x, const ConstTensorView& memory,
+Tensor AttentionBlock::forward(const ConstTensorView& x, const Required<ConstTensorView>& memory,
                                const AttentionOptions& self, const AttentionOptions& cross,
-                               Context& context) const {
+                               const Where& where) const {
   return reporting("attention_block", [&] {
     check_inputs(x, static_cast<bool>(memory));
     Pass pass;
-    pass.attention = [&](const Tensor& u) { return attention_.forward(u, self, {}, context); };
+    pass.attention = [&](const Tensor& u) { return attention_.forward(u, self, {}, where); };
     if (cross_)
       pass.cross = [&](const Tensor& u) {
-        return cross_.forward(u, memory, memory, cross, {}, context);
+        return cross_.forward(u, memory, memory, cross, {}, where);
       };
     if (feed_forward_)
-      pass.feed_forward = [&](const Tensor& u) { return feed_forward_.forward(u, context); };
-    pass.norm = [&](int part, const Tensor& u) { return norm(part).forward(u, context); };
-    return run(pass, options_.placement, copied(x, context), context);
+      pass.feed_forward = [&](const Tensor& u) { return feed_forward_.forward(u, where); };
+    pass.norm = [&](int part, const Tensor& u) { return norm(part).forward(u, where); };
+    return run(pass, options_.placement, copied(x, where), where);
   });
 }
 
 Tensor AttentionBlock::forward(const ConstTensorView& x, KvCache& cache,
                                const AttentionOptions& self, const ConstTensorView& lengths,
-                               Context& context) const {
-  return decode(x, cache, nullptr, self, {}, lengths, context);
+                               const Where& where) const {
+  return decode(x, cache, nullptr, self, {}, lengths, where);
 }
 
 Tensor AttentionBlock::forward(const ConstTensorView& x, KvCache& cache, const KvCache& memory,
                                const AttentionOptions& self, const AttentionOptions& cross,
-                               const ConstTensorView& lengths, Context& context) const {
-  return decode(x, cache, &memory, self, cross, lengths, context);
+                               const ConstTensorView& lengths, const Where& where) const {
+  return decode(x, cache, &memory, self, cross, lengths, where);
 }
 
 Tensor AttentionBlock::decode(const ConstTensorView& x, KvCache& cache, const KvCache* memory,
                               const AttentionOptions& self, const AttentionOptions& cross,
-                              const ConstTensorView& lengths, Context& context) const {
+                              const ConstTensorView& lengths, const Where& where) const {
   return reporting("attention_block", [&] {
     check_inputs(x, memory != nullptr);
     const Tensor before = Tensor::copy_of(cache.key_lengths());
     Pass pass;
     pass.attention = [&](const Tensor& u) {
-      return attention_.forward(u, cache, self, lengths, context);
+      return attention_.forward(u, cache, self, lengths, where);
     };
     if (memory != nullptr)
-      pass.cross = [&](const Tensor& u) { return cross_.attend(u, *memory, cross, context); };
+      pass.cross = [&](const Tensor& u) { return cross_.attend(u, *memory, cross, where); };
     if (feed_forward_)
-      pass.feed_forward = [&](const Tensor& u) { return feed_forward_.forward(u, context); };
-    pass.norm = [&](int part, const Tensor& u) { return norm(part).forward(u, context); };
+      pass.feed_forward = [&](const Tensor& u) { return feed_forward_.forward(u, where); };
+    pass.norm = [&](int part, const Tensor& u) { return norm(part).forward(u, where); };
     try {
-      return run(pass, options_.placement, copied(x, context), context);
+      return run(pass, options_.placement, copied(x, where), where);
     } catch (...) {  // a later part failed: the cache forgets the tokens again
       for (std::int64_t b = 0; b < before.size(0); ++b)
         cache.truncate(b, before.at<std::int64_t>({b}));
@@ -210,9 +210,14 @@ Tensor AttentionBlock::decode(const ConstTensorView& x, KvCache& cache, const Kv
   });
 }
 
-Trace AttentionBlock::trace(const ConstTensorView& x, const ConstTensorView& memory,
+Trace AttentionBlock::trace(const ConstTensorView& x, const AttentionOptions& self,
+                            const Where& where) const {
+  return trace(x, ConstTensorView(), self, {}, where);
+}
+
+Trace AttentionBlock::trace(const ConstTensorView& x, const Required<ConstTensorView>& memory,
                             const AttentionOptions& self, const AttentionOptions& cross,
-                            Context& context) const {
+                            const Where& where) const {
   return reporting("attention_block", [&] {
     check_inputs(x, static_cast<bool>(memory));
     Trace result;
@@ -228,25 +233,25 @@ Trace AttentionBlock::trace(const ConstTensorView& x, const ConstTensorView& mem
     };
     Pass pass;
     pass.attention = [&](const Tensor& u) {
-      return take("attention", attention_.trace(u, self, context));
+      return take("attention", attention_.trace(u, self, where));
     };
     if (cross_)
       pass.cross = [&](const Tensor& u) {
-        return take("cross", cross_.trace(u, memory, memory, cross, context));
+        return take("cross", cross_.trace(u, memory, memory, cross, where));
       };
     if (feed_forward_)
       pass.feed_forward = [&](const Tensor& u) {
-        Tensor y = feed_forward_.forward(u, context);
+        Tensor y = feed_forward_.forward(u, where);
         result.steps.push_back({"feed_forward", "feed_forward(x)", axes, y});
         return y;
       };
-    pass.norm = [&](int part, const Tensor& u) { return norm(part).forward(u, context); };
+    pass.norm = [&](int part, const Tensor& u) { return norm(part).forward(u, where); };
     pass.seen = [&](const char* name, int part, const Tensor& value) {
       const bool residual = std::string_view(name) == "residual";
       result.steps.push_back(
           {text(name, "_", part), residual ? "x + f(x)" : "norm(x)", axes, value});
     };
-    Tensor y = run(pass, options_.placement, copied(x, context), context);
+    Tensor y = run(pass, options_.placement, copied(x, where), where);
     result.steps.push_back({"output", "of the block", axes, std::move(y)});
     return result;
   });
@@ -254,9 +259,15 @@ Trace AttentionBlock::trace(const ConstTensorView& x, const ConstTensorView& mem
 
 // ---- training ----------------------------------------------------------------------------------
 
+std::pair<Tensor, AttentionBlock::Saved> AttentionBlock::forward_train(const ConstTensorView& x,
+                                                                       const AttentionOptions& self,
+                                                                       const Where& where) const {
+  return forward_train(x, ConstTensorView(), self, {}, where);
+}
+
 std::pair<Tensor, AttentionBlock::Saved> AttentionBlock::forward_train(
-    const ConstTensorView& x, const ConstTensorView& memory, const AttentionOptions& self,
-    const AttentionOptions& cross, Context& context) const {
+    const ConstTensorView& x, const Required<ConstTensorView>& memory, const AttentionOptions& self,
+    const AttentionOptions& cross, const Where& where) const {
   return reporting("attention_block", [&] {
     check_inputs(x, static_cast<bool>(memory));
     Saved saved;
@@ -267,27 +278,27 @@ std::pair<Tensor, AttentionBlock::Saved> AttentionBlock::forward_train(
     };
     Pass pass;
     pass.attention = [&](const Tensor& u) {
-      return keep(attention_.forward_train(u, self, context), saved.attention);
+      return keep(attention_.forward_train(u, self, where), saved.attention);
     };
     if (cross_)
       pass.cross = [&](const Tensor& u) {
-        return keep(cross_.forward_train(u, memory, memory, cross, context), saved.cross);
+        return keep(cross_.forward_train(u, memory, memory, cross, where), saved.cross);
       };
     if (feed_forward_)
       pass.feed_forward = [&](const Tensor& u) {
-        return keep(feed_forward_.forward_train(u, context), saved.feed_forward);
+        return keep(feed_forward_.forward_train(u, where), saved.feed_forward);
       };
     pass.norm = [&](int part, const Tensor& u) {
       Norm::Saved& place = part == 1 ? saved.norm_1 : part == 2 ? saved.norm_2 : saved.norm_3;
-      return keep(norm(part).forward_train(u, context), place);
+      return keep(norm(part).forward_train(u, where), place);
     };
-    Tensor y = run(pass, options_.placement, copied(x, context), context);
+    Tensor y = run(pass, options_.placement, copied(x, where), where);
     return std::pair{std::move(y), std::move(saved)};
   });
 }
 
 AttentionBlock::Gradients AttentionBlock::backward(const ConstTensorView& dy, const Saved& saved,
-                                                   Context& context) const {
+                                                   const Where& where) const {
   return reporting("attention_block", [&] {
     check_made("attention_block", static_cast<bool>(*this));
     if (!saved.attention.query) fail("saved is not from this block's forward_train");
@@ -298,43 +309,43 @@ AttentionBlock::Gradients AttentionBlock::backward(const ConstTensorView& dy, co
     std::vector<NamedTensor> of_attention, of_cross, of_feed_forward, of_norm[3];
     const auto norm_back = [&](int part, const Norm::Saved& kept) {
       return [&, part](const Tensor& d) {
-        LayerGradients g = norm(part).backward(d, kept, context);
+        LayerGradients g = norm(part).backward(d, kept, where);
         of_norm[part - 1] = std::move(g.parameters);
         return std::move(g.dx);
       };
     };
 
-    Tensor d = copied(dy, context);
+    Tensor d = copied(dy, where);
     if (feed_forward_)
       d = back(
           placement, std::move(d),
           [&](const Tensor& df) {
-            LayerGradients g = feed_forward_.backward(df, saved.feed_forward, context);
+            LayerGradients g = feed_forward_.backward(df, saved.feed_forward, where);
             of_feed_forward = std::move(g.parameters);
             return std::move(g.dx);
           },
-          norm_back(3, saved.norm_3), context);
+          norm_back(3, saved.norm_3), where);
     if (cross_)
       d = back(
           placement, std::move(d),
           [&](const Tensor& df) {
-            MultiHeadAttention::Gradients g = cross_.backward(df, saved.cross, context);
+            MultiHeadAttention::Gradients g = cross_.backward(df, saved.cross, where);
             of_cross = std::move(g.parameters);
-            add_to(g.dkey, g.dvalue, context);
+            add_to(g.dkey, g.dvalue, where);
             result.dmemory = std::move(g.dkey);
             result.cross = {std::move(g.dbias), std::move(g.dsinks), std::move(g.dalibi)};
             return std::move(g.dquery);
           },
-          norm_back(2, saved.norm_2), context);
+          norm_back(2, saved.norm_2), where);
     result.dx = back(
         placement, std::move(d),
         [&](const Tensor& df) {
-          MultiHeadAttention::Gradients g = attention_.backward(df, saved.attention, context);
+          MultiHeadAttention::Gradients g = attention_.backward(df, saved.attention, where);
           of_attention = std::move(g.parameters);
           result.self = {std::move(g.dbias), std::move(g.dsinks), std::move(g.dalibi)};
           return std::move(g.dx);
         },
-        norm_back(1, saved.norm_1), context);
+        norm_back(1, saved.norm_1), where);
 
     append(result.parameters, "attention.", std::move(of_attention));
     append(result.parameters, "norm_1.", std::move(of_norm[0]));

@@ -16,6 +16,6 @@ T sum(T a, T b) noexcept {
 }
 
 // to += what, of one shape and floating-point type; each element is rounded once.
-void add_to(Tensor& to, const Tensor& what, Context& context);
+void add_to(Tensor& to, const Tensor& what, const Where& where);
 
 }  // namespace attend

@@ -73,16 +73,16 @@ Embedding::Embedding(const EmbeddingOptions& options) {
   });
 }
 
-Tensor Embedding::forward(const ConstTensorView& tokens, Context& context) const {
+Tensor Embedding::forward(const ConstTensorView& tokens, const Where& where) const {
   return reporting(kLayer, [&] {
     check_made(kLayer, static_cast<bool>(*this));
     const std::vector<std::int64_t> list = checked_tokens(tokens, weight_.size(0));
     const std::int64_t dim = weight_.size(1);
-    Tensor y = context.make_tensor(output_shape(tokens.shape(), dim), weight_.dtype());
+    Tensor y = where.context().make_tensor(output_shape(tokens.shape(), dim), weight_.dtype());
     const std::int64_t bytes = dim * size_of(weight_.dtype());
     const auto* from = static_cast<const std::byte*>(weight_.view().data());
     auto* to = static_cast<std::byte*>(y.view().data());
-    for_row_blocks(static_cast<std::int64_t>(list.size()), dim, context,
+    for_row_blocks(static_cast<std::int64_t>(list.size()), dim, where,
                    [&](auto, auto begin, auto end) {
                      for (std::int64_t n = begin; n < end; ++n)
                        std::memcpy(to + n * bytes, from + list[static_cast<std::size_t>(n)] * bytes,
@@ -93,14 +93,14 @@ Tensor Embedding::forward(const ConstTensorView& tokens, Context& context) const
 }
 
 std::pair<Tensor, Embedding::Saved> Embedding::forward_train(const ConstTensorView& tokens,
-                                                             Context& context) const {
-  Tensor y = forward(tokens, context);
-  return {std::move(y), Saved{copied(tokens, context)}};
+                                                             const Where& where) const {
+  Tensor y = forward(tokens, where);
+  return {std::move(y), Saved{copied(tokens, where)}};
 }
 
 //   dweight[t] = sum of dy over the places of token t, in ascending order, in f64
 LayerGradients Embedding::backward(const ConstTensorView& dy, const Saved& saved,
-                                   Context& context) const {
+                                   const Where& where) const {
   return reporting(kLayer, [&] {
     check_made(kLayer, static_cast<bool>(*this));
     const std::int64_t vocabulary = weight_.size(0), dim = weight_.size(1);
@@ -108,10 +108,10 @@ LayerGradients Embedding::backward(const ConstTensorView& dy, const Saved& saved
     check_shape(kLayer, "dy", dy, weight_.dtype(), output_shape(saved.tokens.shape(), dim));
     const Occurrences occurrences(list, vocabulary);
     const Rows rows = rows_of(dy);
-    Tensor dweight = context.make_tensor(weight_.shape(), weight_.dtype());
+    Tensor dweight = where.context().make_tensor(weight_.shape(), weight_.dtype());
     with_type(weight_.dtype(), [&]<class T>(T) {
       T* to = dweight.data<T>();
-      for_row_blocks(vocabulary, dim, context, [&](auto, auto begin, auto end) {
+      for_row_blocks(vocabulary, dim, where, [&](auto, auto begin, auto end) {
         for (std::int64_t token = begin; token < end; ++token) {
           const auto t = static_cast<std::size_t>(token);
           const std::int64_t* places = occurrences.places.data() + occurrences.begin[t];

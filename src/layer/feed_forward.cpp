@@ -17,21 +17,21 @@ namespace {
 constexpr const char* kLayer = "feed_forward";
 
 // act(up), or silu(gate) * up where there is a gate.
-Tensor activated(Activation kind, const Tensor& up, const Tensor& gate, Context& context) {
-  Tensor hidden = context.make_tensor(up.shape(), up.dtype());
+Tensor activated(Activation kind, const Tensor& up, const Tensor& gate, const Where& where) {
+  Tensor hidden = where.context().make_tensor(up.shape(), up.dtype());
   const TensorView rows = rows_of(hidden);
   run_rows<ActivationForward>({.device = {}, .type = up.dtype(), .kind = kind},
                               {.features = rows.size(1),
                                .up = up.view().data(),
                                .gate = gate.view().data(),
                                .hidden = rows.data()},
-                              rows.size(0), rows.size(1), context);
+                              rows.size(0), rows.size(1), where);
   return hidden;
 }
 
 // From the gradient at the hidden values to those at up and at the gate, if there is one.
 void activation_backward(Activation kind, const Tensor& up, const Tensor& gate,
-                         const Tensor& dhidden, Tensor& dup, Tensor& dgate, Context& context) {
+                         const Tensor& dhidden, Tensor& dup, Tensor& dgate, const Where& where) {
   const TensorView rows = rows_of(dup);
   run_rows<ActivationBackward>({.device = {}, .type = up.dtype(), .kind = kind},
                                {.features = rows.size(1),
@@ -40,7 +40,7 @@ void activation_backward(Activation kind, const Tensor& up, const Tensor& gate,
                                 .dhidden = dhidden.view().data(),
                                 .dup = rows.data(),
                                 .dgate = dgate.view().data()},
-                               rows.size(0), rows.size(1), context);
+                               rows.size(0), rows.size(1), where);
 }
 
 }  // namespace
@@ -69,32 +69,31 @@ FeedForward::FeedForward(const FeedForwardOptions& options) : options_(options) 
   });
 }
 
-Tensor FeedForward::forward(const ConstTensorView& x, Context& context) const {
+Tensor FeedForward::forward(const ConstTensorView& x, const Where& where) const {
   return reporting(kLayer, [&] {
     check_made(kLayer, static_cast<bool>(*this));
     check_input(kLayer, "x", x, options_.type, options_.model_dim);
-    const Tensor up = up_.forward(x, context);
-    const Tensor gate = gate_ ? gate_.forward(x, context) : Tensor();
-    return down_.forward(activated(options_.activation, up, gate, context), context);
+    const Tensor up = up_.forward(x, where);
+    const Tensor gate = gate_ ? gate_.forward(x, where) : Tensor();
+    return down_.forward(activated(options_.activation, up, gate, where), where);
   });
 }
 
 std::pair<Tensor, FeedForward::Saved> FeedForward::forward_train(const ConstTensorView& x,
-                                                                 Context& context) const {
+                                                                 const Where& where) const {
   return reporting(kLayer, [&]() -> std::pair<Tensor, Saved> {
     check_made(kLayer, static_cast<bool>(*this));
     check_input(kLayer, "x", x, options_.type, options_.model_dim);
-    Saved saved{copied(x, context), up_.forward(x, context),
-                gate_ ? gate_.forward(x, context) : Tensor()};
-    Tensor y =
-        down_.forward(activated(options_.activation, saved.up, saved.gate, context), context);
+    Saved saved{copied(x, where), up_.forward(x, where),
+                gate_ ? gate_.forward(x, where) : Tensor()};
+    Tensor y = down_.forward(activated(options_.activation, saved.up, saved.gate, where), where);
     return {std::move(y), std::move(saved)};
   });
 }
 
 // The hidden values are made again: that costs less than the memory to keep them.
 LayerGradients FeedForward::backward(const ConstTensorView& dy, const Saved& saved,
-                                     Context& context) const {
+                                     const Where& where) const {
   return reporting(kLayer, [&] {
     check_made(kLayer, static_cast<bool>(*this));
     check_input(kLayer, "x", saved.x, options_.type, options_.model_dim);
@@ -106,17 +105,17 @@ LayerGradients FeedForward::backward(const ConstTensorView& dy, const Saved& sav
     const Tensor& gate = gate_ ? saved.gate : none;
 
     LayerGradients down =
-        down_.backward(dy, activated(options_.activation, saved.up, gate, context).view(), context);
-    Tensor dup = context.make_tensor(hidden_shape, options_.type);
-    Tensor dgate = gate_ ? context.make_tensor(hidden_shape, options_.type) : Tensor();
-    activation_backward(options_.activation, saved.up, gate, down.dx, dup, dgate, context);
+        down_.backward(dy, activated(options_.activation, saved.up, gate, where).view(), where);
+    Tensor dup = where.context().make_tensor(hidden_shape, options_.type);
+    Tensor dgate = gate_ ? where.context().make_tensor(hidden_shape, options_.type) : Tensor();
+    activation_backward(options_.activation, saved.up, gate, down.dx, dup, dgate, where);
 
-    LayerGradients up = up_.backward(dup, saved.x.view(), context), gradients;
+    LayerGradients up = up_.backward(dup, saved.x.view(), where), gradients;
     gradients.dx = std::move(up.dx);
     append(gradients.parameters, "up.", std::move(up.parameters));
     if (gate_) {
-      LayerGradients part = gate_.backward(dgate, saved.x.view(), context);
-      add_to(gradients.dx, part.dx, context);
+      LayerGradients part = gate_.backward(dgate, saved.x.view(), where);
+      add_to(gradients.dx, part.dx, where);
       append(gradients.parameters, "gate.", std::move(part.parameters));
     }
     append(gradients.parameters, "down.", std::move(down.parameters));

@@ -32,7 +32,7 @@ std::int64_t choose(std::vector<double>& logits, double temperature, std::uint64
 
 std::vector<std::int64_t> LanguageModel::generate(const std::vector<std::int64_t>& prompt,
                                                   std::int64_t count, double temperature,
-                                                  std::uint64_t seed, Context& context) const {
+                                                  std::uint64_t seed, const Where& where) const {
   return reporting("generate", [&] {
     if (prompt.empty()) throw InvalidArgument("generate: the prompt is empty");
     if (count < 0) throw InvalidArgument(text("generate: count is ", count, ", less than 0"));
@@ -52,7 +52,7 @@ std::vector<std::int64_t> LanguageModel::generate(const std::vector<std::int64_t
       const std::vector<std::int64_t> fresh(all.begin() + static_cast<std::ptrdiff_t>(seen),
                                             all.end());
       const auto size = static_cast<std::int64_t>(fresh.size());
-      const Tensor y = forward(ConstTensorView(fresh.data(), {1, size}), caches, context);
+      const Tensor y = forward(ConstTensorView(fresh.data(), {1, size}), caches, where);
       seen = all.size();
       load_row(flat(y), (size - 1) * options_.vocabulary, options_.vocabulary, logits.data());
       if (!std::all_of(logits.begin(), logits.end(), [](double z) { return std::isfinite(z); }))

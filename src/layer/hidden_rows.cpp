@@ -40,12 +40,12 @@ bool all_finite(const std::byte* row, DType type, std::int64_t count) noexcept {
 
 // Zeros in the rows of x that are not finite and for which hidden(b, row) is true.
 template <class Hidden>
-void clear_rows(const TensorView& x, Context& context, const Hidden& hidden) {
+void clear_rows(const TensorView& x, const Where& where, const Hidden& hidden) {
   if (!x) return;
   const std::int64_t length = x.size(x.rank() - 2), features = x.size(x.rank() - 1);
   const std::int64_t bytes = features * size_of(x.dtype());
   if (x.count() == 0) return;
-  for_row_blocks(x.count() / features, features, context, [&](auto, auto begin, auto end) {
+  for_row_blocks(x.count() / features, features, where, [&](auto, auto begin, auto end) {
     for (std::int64_t row = begin; row < end; ++row) {
       std::byte* const at = static_cast<std::byte*>(x.data()) + row * bytes;
       if (all_finite(at, x.dtype(), features) || !hidden(row / length, row % length)) continue;
@@ -58,7 +58,7 @@ void clear_rows(const TensorView& x, Context& context, const Hidden& hidden) {
 
 void clear_hidden_rows(const KeptInputs& kept, const ConstTensorView& q, const ConstTensorView& k,
                        const ConstTensorView& v, const AttentionOptions& options,
-                       Context& context) {
+                       const Where& where) {
   if (!may_hide(options, q.size(2), k.size(2))) return;
   const Visibility visibility(q, k, v, options);
   const auto as_query = [&](std::int64_t b, std::int64_t row) {
@@ -68,14 +68,14 @@ void clear_hidden_rows(const KeptInputs& kept, const ConstTensorView& q, const C
     return !visibility.key_is_seen(b, row);
   };
   if (!kept.key) {
-    clear_rows(kept.query, context, [&](std::int64_t b, std::int64_t row) {
+    clear_rows(kept.query, where, [&](std::int64_t b, std::int64_t row) {
       return as_query(b, row) && as_key(b, row);
     });
     return;
   }
-  clear_rows(kept.query, context, as_query);
-  clear_rows(kept.key, context, as_key);
-  clear_rows(kept.value, context, as_key);
+  clear_rows(kept.query, where, as_query);
+  clear_rows(kept.key, where, as_key);
+  clear_rows(kept.value, where, as_key);
 }
 
 }  // namespace attend

@@ -14,6 +14,7 @@ struct KeptInputs {
   TensorView query, key, value;
 };
 void clear_hidden_rows(const KeptInputs& kept, const ConstTensorView& q, const ConstTensorView& k,
-                       const ConstTensorView& v, const AttentionOptions& options, Context& context);
+                       const ConstTensorView& v, const AttentionOptions& options,
+                       const Where& where);
 
 }  // namespace attend

@@ -51,7 +51,7 @@ Linear& Linear::operator=(const Linear& other) {
 
 // ---- forward and backward ----------------------------------------------------------------------
 
-void linear_forward(std::initializer_list<LinearPass> passes, Context& context) {
+void linear_forward(std::initializer_list<LinearPass> passes, const Where& where) {
   std::vector<Rows> rows;
   std::vector<WeightPacking::Use> packed;
   std::vector<Multiplication> list;
@@ -63,45 +63,45 @@ void linear_forward(std::initializer_list<LinearPass> passes, Context& context) 
                     .b = linear.weight().view().permute({1, 0}),
                     .row_bias = linear.bias(),
                     .c = rows_of(y),
-                    .packed = packed.emplace_back(WeightPacking::of(linear, context)).weights()});
-  matmul(list, context);
+                    .packed = packed.emplace_back(WeightPacking::of(linear, where)).weights()});
+  matmul(list, where);
 }
 
-Tensor Linear::forward(const ConstTensorView& x, Context& context) const {
+Tensor Linear::forward(const ConstTensorView& x, const Where& where) const {
   return reporting("linear", [&] {
     check_made("linear", static_cast<bool>(*this));
     check_input("linear", "x", x, dtype(), in());
-    Tensor y = context.make_tensor(with_last(x.shape(), out()), dtype());
-    linear_forward({{*this, x, y}}, context);
+    Tensor y = where.context().make_tensor(with_last(x.shape(), out()), dtype());
+    linear_forward({{*this, x, y}}, where);
     return y;
   });
 }
 
 std::pair<Tensor, Linear::Saved> Linear::forward_train(const ConstTensorView& x,
-                                                       Context& context) const {
-  Tensor y = forward(x, context);
-  return {std::move(y), Saved{copied(x, context)}};
+                                                       const Where& where) const {
+  Tensor y = forward(x, where);
+  return {std::move(y), Saved{copied(x, where)}};
 }
 
 LayerGradients Linear::backward(const ConstTensorView& dy, const Saved& saved,
-                                Context& context) const {
-  return backward(dy, saved.x, context);
+                                const Where& where) const {
+  return backward(dy, saved.x, where);
 }
 
-LayerGradients Linear::backward(const ConstTensorView& dy, const ConstTensorView& x,
-                                Context& context) const {
+LayerGradients Linear::backward(const ConstTensorView& dy, const Required<ConstTensorView>& x,
+                                const Where& where) const {
   return reporting("linear", [&] {
     check_made("linear", static_cast<bool>(*this));
     check_input("linear", "x", x, dtype(), in());
     check_shape("linear", "dy", dy, dtype(), with_last(x.shape(), out()));
     const LinearBackwardPass one[] = {{*this, dy, x}};
-    return std::move(linear_backward(one, context).front());
+    return std::move(linear_backward(one, where).front());
   });
 }
 
 //   dx = dy W      dW = dy^T x      db = 1^T dy
 std::vector<LayerGradients> linear_backward(std::span<const LinearBackwardPass> passes,
-                                            Context& context) {
+                                            const Where& where) {
   std::vector<Rows> rows;  // those that were copied live here
   std::vector<LayerGradients> gradients;
   std::vector<Multiplication> list;
@@ -113,11 +113,11 @@ std::vector<LayerGradients> linear_backward(std::span<const LinearBackwardPass> 
     const ConstTensorView dy_rows = rows.emplace_back(rows_of(dy)).view;
     const ConstTensorView x_rows = rows.emplace_back(rows_of(x)).view;
     LayerGradients& g = gradients.emplace_back();
-    g.dx = context.make_tensor(x.shape(), type);
+    g.dx = where.context().make_tensor(x.shape(), type);
     list.push_back({dy_rows, linear.weight(), {}, rows_of(g.dx)});
-    g.parameters.push_back({"weight", context.make_tensor(linear.weight().shape(), type)});
+    g.parameters.push_back({"weight", where.context().make_tensor(linear.weight().shape(), type)});
     if (linear.bias())
-      g.parameters.push_back({"bias", context.make_tensor(linear.bias().shape(), type)});
+      g.parameters.push_back({"bias", where.context().make_tensor(linear.bias().shape(), type)});
     list.push_back({dy_rows.permute({1, 0}), x_rows, {}, g.parameters[0].tensor});
     if (!linear.bias()) continue;
     list.push_back({one.view().broadcast_to({1, dy_rows.size(0)}),
@@ -125,7 +125,7 @@ std::vector<LayerGradients> linear_backward(std::span<const LinearBackwardPass> 
                     {},
                     TensorView(g.parameters[1].tensor.view().data(), type, {1, linear.out()})});
   }
-  matmul(list, context);
+  matmul(list, where);
   return gradients;
 }
 

@@ -14,13 +14,13 @@ struct LinearPass {
   const ConstTensorView& x;
   const TensorView& y;  // contiguous
 };
-void linear_forward(std::initializer_list<LinearPass> passes, Context& context);
+void linear_forward(std::initializer_list<LinearPass> passes, const Where& where);
 
 struct LinearBackwardPass {
   const Linear& linear;
   ConstTensorView dy, x;
 };
 std::vector<LayerGradients> linear_backward(std::span<const LinearBackwardPass> passes,
-                                            Context& context);
+                                            const Where& where);
 
 }  // namespace attend

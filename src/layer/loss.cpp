@@ -69,7 +69,7 @@ double cross_entropy_row(double* z, std::int64_t classes, std::int64_t target, d
 }  // namespace
 
 Loss cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets,
-                   const CrossEntropyOptions& options, Context& context) {
+                   const CrossEntropyOptions& options, const Where& where) {
   return reporting("cross_entropy", [&]() -> Loss {
     const Contiguous read_logits("cross_entropy", "logits", logits);
     const Contiguous read_targets("cross_entropy", "targets", targets);
@@ -87,12 +87,12 @@ Loss cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets
                                  "; it must be at least 0 and less than 1"));
     const std::int64_t count = count_targets(t, classes, options.ignore);
 
-    Loss loss{0, context.make_tensor(z.shape(), z.dtype()), count};
+    Loss loss{0, where.context().make_tensor(z.shape(), z.dtype()), count};
     const Strided from = flat(z), to = flat(loss.gradient), wanted = flat(t);
     std::vector<double> losses(static_cast<std::size_t>(rows));
-    const std::int64_t strips = std::min<std::int64_t>(rows, context.threads());
+    const std::int64_t strips = std::min<std::int64_t>(rows, where.context().threads());
     std::vector<double> row_of_strip(static_cast<std::size_t>(strips * classes));
-    context.parallel_for(strips, [&](std::int64_t strip) {
+    where.context().parallel_for(strips, [&](std::int64_t strip) {
       Interrupt* const interrupt = RunningTasks::interrupt();
       double* values = row_of_strip.data() + strip * classes;
       const std::int64_t end = (strip + 1) * rows / strips;
@@ -115,7 +115,7 @@ Loss cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets
 }
 
 // d/dprediction mean((prediction - target)^2) = 2 (prediction - target) / count
-Loss mse(const ConstTensorView& prediction, const ConstTensorView& target, Context& context) {
+Loss mse(const ConstTensorView& prediction, const ConstTensorView& target, const Where& where) {
   return reporting("mse", [&]() -> Loss {
     const Contiguous read_prediction("mse", "prediction", prediction);
     const Contiguous read_target("mse", "target", target);
@@ -125,10 +125,10 @@ Loss mse(const ConstTensorView& prediction, const ConstTensorView& target, Conte
     if (x.shape() != y.shape())
       throw InvalidArgument(text("mse: prediction is ", x.shape(), ", target ", y.shape(),
                                  "; they must be the same"));
-    Loss loss{0, context.make_tensor(x.shape(), x.dtype()), x.count()};
+    Loss loss{0, where.context().make_tensor(x.shape(), x.dtype()), x.count()};
     const auto count = static_cast<double>(std::max<std::int64_t>(loss.count, 1));
     const Strided from = flat(x), wanted = flat(y), to = flat(loss.gradient);
-    context.parallel_for(1, [&](std::int64_t) {  // one sum, in order
+    where.context().parallel_for(1, [&](std::int64_t) {  // one sum, in order
       Interrupt* const interrupt = RunningTasks::interrupt();
       double a[kPiece], b[kPiece];
       for_pieces(x.count(), [&](std::int64_t begin, std::int64_t size) {

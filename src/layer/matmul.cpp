@@ -67,10 +67,10 @@ struct Operand {
 // What is done to c when its sums are done, to some columns of a row at a time.
 class End {
  public:
-  End(const Multiplication& x, const Context& context) : x_(x) {
+  End(const Multiplication& x, const Where& where) : x_(x) {
     if (!x.activation) return;
     problem_ = {.device = {}, .type = x.c.dtype(), .kind = *x.activation};
-    activation_ = &context.state().row_for<ActivationForward>(problem_);
+    activation_ = &ContextState::of(where).row_for<ActivationForward>(problem_);
   }
   explicit operator bool() const { return activation_ != nullptr || x_.residual; }
 
@@ -99,13 +99,14 @@ class End {
 template <class T>
 class Prepared {
  public:
-  Prepared(const Multiplication& x, const Context& context)
-      : row_((x.packed != nullptr ? *x.packed->row : product_row(x, context)).template of<T>()),
-        end_(x, context), a_(x.a, &context),
-        b_(x.packed != nullptr ? ConstTensorView() : x.b, &context), bias_(x.row_bias, &context),
+  Prepared(const Multiplication& x, const Where& where)
+      : row_((x.packed != nullptr ? *x.packed->row : product_row(x, where)).template of<T>()),
+        end_(x, where), a_(x.a, &where.context()),
+        b_(x.packed != nullptr ? ConstTensorView() : x.b, &where.context()),
+        bias_(x.row_bias, &where.context()),
         c_(x.c), product_{.m = x.c.size(0), .n = x.c.size(1), .k = x.a.size(1)} {
     const bool direct = c_.dtype() == dtype_of<T>() && (c_.strides()[1] == 1 || product_.n == 1);
-    if (!direct) made_ = context.make_tensor(c_.shape(), dtype_of<T>());
+    if (!direct) made_ = where.context().make_tensor(c_.shape(), dtype_of<T>());
     product_.a = a_.data;
     product_.a_row = a_.row;
     product_.a_depth = a_.column;
@@ -122,7 +123,7 @@ class Prepared {
 
   // Where a task, or a kernel by itself, would pack b more than once, it is packed before, by all
   // threads; the products before this one may have the same b. Without memory for it, it is not.
-  void make_room(std::int64_t task_rows, std::span<const Prepared> before, const Context& context) {
+  void make_room(std::int64_t task_rows, std::span<const Prepared> before, const Where& where) {
     const Matrices<T>& p = product_;
     const std::int64_t size = row_.packed_size(p.n, p.k);
     if (p.packed != nullptr || p.m <= std::min(task_rows, row_.rows) || !may_be_packed(p, row_))
@@ -135,7 +136,7 @@ class Prepared {
         return;
       }
     try {
-      packed_ = context.make_tensor({size}, dtype_of<T>());
+      packed_ = where.context().make_tensor({size}, dtype_of<T>());
     } catch (const OutOfMemory&) {
       return;
     }
@@ -213,21 +214,23 @@ struct Division {
 };
 
 template <class T>
-void multiply(std::span<const Multiplication> list, Context& context) {
+void multiply(std::span<const Multiplication> list, const Where& where) {
   std::vector<Prepared<T>> products;
   std::vector<Division> divisions;
   products.reserve(list.size());
   const auto count = static_cast<std::int64_t>(list.size());
   const std::int64_t wanted =
-      context.threads() > 1 ? (kTasksPerThread * context.threads() + count - 1) / count : 1;
+      where.context().threads() > 1
+          ? (kTasksPerThread * where.context().threads() + count - 1) / count
+          : 1;
   double work = 0;
   std::int64_t tasks = 0, packings = 0;
   for (const Multiplication& x : list) {
     if (x.c.count() == 0) continue;
-    Prepared<T> prepared(x, context);
+    Prepared<T> prepared(x, where);
     const Matrices<T>& p = prepared.product();
     divisions.emplace_back(p, prepared.row(), wanted);
-    prepared.make_room(divisions.back().rows, products, context);
+    prepared.make_room(divisions.back().rows, products, where);
     work +=
         (static_cast<double>(p.m) + kReading) * static_cast<double>(p.n) * static_cast<double>(p.k);
     tasks += divisions.back().tasks();
@@ -236,7 +239,7 @@ void multiply(std::span<const Multiplication> list, Context& context) {
   }
   const bool alone = work <= kAlone;
   const auto in_parallel = [&](std::int64_t many, auto one) {
-    if (!alone && many > 0) context.parallel_for(many, std::ref(one));
+    if (!alone && many > 0) where.context().parallel_for(many, std::ref(one));
     else
       for (std::int64_t n = 0; n < many; ++n) one(n);
   };
@@ -285,17 +288,17 @@ PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row) {
   });
 }
 
-const Kernel<Product>& product_row(const Multiplication& x, const Context& context) {
-  return context.state().row_for<Product>({.device = x.b.device(),
-                                           .type = x.b.dtype(),
-                                           .bias = static_cast<bool>(x.row_bias),
-                                           .activation = x.activation.has_value(),
-                                           .residual = static_cast<bool>(x.residual)});
+const Kernel<Product>& product_row(const Multiplication& x, const Where& where) {
+  return ContextState::of(where).row_for<Product>({.device = x.b.device(),
+                                                   .type = x.b.dtype(),
+                                                   .bias = static_cast<bool>(x.row_bias),
+                                                   .activation = x.activation.has_value(),
+                                                   .residual = static_cast<bool>(x.residual)});
 }
 
-void matmul(std::span<const Multiplication> list, Context& context) {
+void matmul(std::span<const Multiplication> list, const Where& where) {
   if (list.empty()) return;
-  with_sum_type(list[0].c.dtype(), [&]<class T>(T) { multiply<T>(list, context); });
+  with_sum_type(list[0].c.dtype(), [&]<class T>(T) { multiply<T>(list, where); });
 }
 
 }  // namespace attend

@@ -39,15 +39,15 @@ struct PackedWeights {
 PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row);
 
 // The row for products with this b.
-const Kernel<Product>& product_row(const Multiplication& product, const Context& context);
+const Kernel<Product>& product_row(const Multiplication& product, const Where& where);
 
 // All of them, side by side; of one type.
-void matmul(std::span<const Multiplication> list, Context& context);
+void matmul(std::span<const Multiplication> list, const Where& where);
 
 inline void matmul(const ConstTensorView& a, const ConstTensorView& b,
-                   const ConstTensorView& row_bias, const TensorView& c, Context& context) {
+                   const ConstTensorView& row_bias, const TensorView& c, const Where& where) {
   const Multiplication one[] = {{.a = a, .b = b, .row_bias = row_bias, .c = c}};
-  matmul(one, context);
+  matmul(one, where);
 }
 
 }  // namespace attend

@@ -54,17 +54,17 @@ LanguageModel::LanguageModel(const LanguageModelOptions& options) : options_(opt
 
 // ---- forward -----------------------------------------------------------------------------------
 
-Tensor LanguageModel::forward(const ConstTensorView& tokens, Context& context) const {
+Tensor LanguageModel::forward(const ConstTensorView& tokens, const Where& where) const {
   return reporting("language_model", [&] {
     check_tokens(tokens);
-    Tensor x = positions_.forward(tokens_.forward(tokens, context), 0, context);
-    for (const AttentionBlock& block : blocks_) x = block.forward(x, kCausal, context);
-    if (norm_) x = norm_.forward(x, context);
-    return head_.forward(x, context);
+    Tensor x = positions_.forward(tokens_.forward(tokens, where), 0, where);
+    for (const AttentionBlock& block : blocks_) x = block.forward(x, kCausal, where);
+    if (norm_) x = norm_.forward(x, where);
+    return head_.forward(x, where);
   });
 }
 
-Trace LanguageModel::trace(const ConstTensorView& tokens, Context& context) const {
+Trace LanguageModel::trace(const ConstTensorView& tokens, const Where& where) const {
   return reporting("language_model", [&] {
     check_tokens(tokens);
     const char* axes = "batch, token, feature";
@@ -73,25 +73,25 @@ Trace LanguageModel::trace(const ConstTensorView& tokens, Context& context) cons
       trace.steps.push_back({name, formula, axes, std::move(value)});
       return trace.steps.back().value;
     };
-    Tensor x = add_step("tokens", "embedding of the tokens", tokens_.forward(tokens, context));
-    x = add_step("positions", "tokens + positions", positions_.forward(x, 0, context));
+    Tensor x = add_step("tokens", "embedding of the tokens", tokens_.forward(tokens, where));
+    x = add_step("positions", "tokens + positions", positions_.forward(x, 0, where));
     for (std::size_t n = 0; n < blocks_.size(); ++n) {
-      Trace block = blocks_[n].trace(x, {}, kCausal, {}, context);
+      Trace block = blocks_[n].trace(x, kCausal, where);
       x = block.at("output");
       for (TraceStep& step : block.steps) {
         step.name.insert(0, block_name(n));
         trace.steps.push_back(std::move(step));
       }
     }
-    if (norm_) x = add_step("norm", "norm(x)", norm_.forward(x, context));
+    if (norm_) x = add_step("norm", "norm(x)", norm_.forward(x, where));
     axes = "batch, token, word";
-    add_step("logits", "x W^T + b", head_.forward(x, context));
+    add_step("logits", "x W^T + b", head_.forward(x, where));
     return trace;
   });
 }
 
 Tensor LanguageModel::forward(const ConstTensorView& tokens, std::vector<KvCache>& caches,
-                              Context& context) const {
+                              const Where& where) const {
   return reporting("language_model", [&] {
     check_tokens(tokens);
     if (caches.size() != blocks_.size())
@@ -108,12 +108,12 @@ Tensor LanguageModel::forward(const ConstTensorView& tokens, std::vector<KvCache
           throw InvalidArgument(text("language_model: the caches hold ", before, " and ",
                                      cache.length(b), " tokens; all must hold as many"));
     }
-    Tensor x = positions_.forward(tokens_.forward(tokens, context), before, context);
+    Tensor x = positions_.forward(tokens_.forward(tokens, where), before, where);
     try {
       for (std::size_t n = 0; n < blocks_.size(); ++n)
-        x = blocks_[n].forward(x, caches[n], kCausal, {}, context);
-      if (norm_) x = norm_.forward(x, context);
-      return head_.forward(x, context);
+        x = blocks_[n].forward(x, caches[n], kCausal, {}, where);
+      if (norm_) x = norm_.forward(x, where);
+      return head_.forward(x, where);
     } catch (...) {  // all caches or none have the new tokens
       for (KvCache& cache : caches)
         for (std::int64_t b = 0; b < batch; ++b) cache.truncate(b, before);
@@ -134,38 +134,38 @@ std::vector<KvCache> LanguageModel::make_caches(std::int64_t batch) const {
 // ---- training ----------------------------------------------------------------------------------
 
 std::pair<Tensor, LanguageModel::Saved> LanguageModel::forward_train(const ConstTensorView& tokens,
-                                                                     Context& context) const {
+                                                                     const Where& where) const {
   return reporting("language_model", [&] {
     check_tokens(tokens);
     Saved saved;
     Tensor x;
-    std::tie(x, saved.tokens) = tokens_.forward_train(tokens, context);
-    std::tie(x, saved.positions) = positions_.forward_train(x, 0, context);
+    std::tie(x, saved.tokens) = tokens_.forward_train(tokens, where);
+    std::tie(x, saved.positions) = positions_.forward_train(x, 0, where);
     for (const AttentionBlock& block : blocks_)
-      std::tie(x, saved.blocks.emplace_back()) = block.forward_train(x, {}, kCausal, {}, context);
-    if (norm_) std::tie(x, saved.norm) = norm_.forward_train(x, context);
-    std::tie(x, saved.head) = head_.forward_train(x, context);
+      std::tie(x, saved.blocks.emplace_back()) = block.forward_train(x, kCausal, where);
+    if (norm_) std::tie(x, saved.norm) = norm_.forward_train(x, where);
+    std::tie(x, saved.head) = head_.forward_train(x, where);
     return std::pair{std::move(x), std::move(saved)};
   });
 }
 
 std::vector<NamedTensor> LanguageModel::backward(const ConstTensorView& dlogits, const Saved& saved,
-                                                 Context& context) const {
+                                                 const Where& where) const {
   return reporting("language_model", [&] {
     if (saved.blocks.size() != blocks_.size())
       throw InvalidArgument(text("language_model: saved is of ", saved.blocks.size(),
                                  " blocks, the model has ", blocks_.size()));
-    LayerGradients head = head_.backward(dlogits, saved.head, context);
+    LayerGradients head = head_.backward(dlogits, saved.head, where);
     LayerGradients norm{std::move(head.dx), {}};
-    if (norm_) norm = norm_.backward(norm.dx, saved.norm, context);
+    if (norm_) norm = norm_.backward(norm.dx, saved.norm, where);
     Tensor dx = std::move(norm.dx);
     std::vector<AttentionBlock::Gradients> blocks(blocks_.size());
     for (std::size_t n = blocks_.size(); n-- > 0;) {
-      blocks[n] = blocks_[n].backward(dx, saved.blocks[n], context);
+      blocks[n] = blocks_[n].backward(dx, saved.blocks[n], where);
       dx = std::move(blocks[n].dx);
     }
-    LayerGradients positions = positions_.backward(dx, saved.positions, context);
-    LayerGradients tokens = tokens_.backward(positions.dx, saved.tokens, context);
+    LayerGradients positions = positions_.backward(dx, saved.positions, where);
+    LayerGradients tokens = tokens_.backward(positions.dx, saved.tokens, where);
 
     std::vector<NamedTensor> list;  // in the order of parameters()
     append(list, "tokens.", std::move(tokens.parameters));

@@ -71,11 +71,11 @@ void no_pages_or_parts(const AttentionOptions& options) {
     fail("key_offset is given; a layer attends to all of its keys, parts are for attention()");
 }
 
-Tensor like(const Tensor& tensor, const Context& context) {
-  return context.make_tensor(tensor.shape(), tensor.dtype());
+Tensor like(const Tensor& tensor, const Where& where) {
+  return where.context().make_tensor(tensor.shape(), tensor.dtype());
 }
-Tensor like(const ConstTensorView& view, const Context& context) {
-  return view ? context.make_tensor(view.shape(), view.dtype()) : Tensor();
+Tensor like(const ConstTensorView& view, const Where& where) {
+  return view ? where.context().make_tensor(view.shape(), view.dtype()) : Tensor();
 }
 
 }  // namespace
@@ -178,9 +178,9 @@ struct ProjectedShapes {
 // Projections in memory of the Context: nothing is allocated after the first call.
 class LeasedProjections {
  public:
-  LeasedProjections(const ProjectedShapes& shapes, DType type, Context& context)
-      : lease_(context, bytes(shapes.q, type) + bytes(shapes.k, type) + bytes(shapes.v, type) +
-                            bytes(shapes.concat, type)),
+  LeasedProjections(const ProjectedShapes& shapes, DType type, const Where& where)
+      : lease_(where, bytes(shapes.q, type) + bytes(shapes.k, type) + bytes(shapes.v, type) +
+                          bytes(shapes.concat, type)),
         next_(lease_.data()), projections{next(shapes.q, type), next(shapes.k, type),
                                           next(shapes.v, type), next(shapes.concat, type)} {}
 
@@ -204,57 +204,59 @@ class LeasedProjections {
 }  // namespace
 
 ProjectedCall::ProjectedCall(const MultiHeadAttention& layer, const AttentionCall& call,
-                             Context& context) {
+                             const Where& where) {
   check_made("multi_head_attention", static_cast<bool>(layer));
   const MultiHeadAttentionOptions& o = layer.options();
   call.check(o);
   const ProjectedShapes shapes(o, call);
-  q = context.make_tensor(shapes.q, o.type);
-  k = context.make_tensor(shapes.k, o.type);
-  v = context.make_tensor(shapes.v, o.type);
-  concat = context.make_tensor(shapes.concat, o.type);
-  project(layer, call, {q, k, v, concat}, context);
+  q = where.context().make_tensor(shapes.q, o.type);
+  k = where.context().make_tensor(shapes.k, o.type);
+  v = where.context().make_tensor(shapes.v, o.type);
+  concat = where.context().make_tensor(shapes.concat, o.type);
+  project(layer, call, {q, k, v, concat}, where);
 }
 
 void project(const MultiHeadAttention& layer, const AttentionCall& call, const Projections& to,
-             Context& context) {
+             const Where& where) {
   const MultiHeadAttentionOptions& o = layer.options();
   linear_forward(
       {{layer.q(), call.query, to.q}, {layer.k(), call.key, to.k}, {layer.v(), call.value, to.v}},
-      context);
+      where);
   if (!o.rotary) return;
   const TensorView q = by_heads(to.q, o.heads), k = by_heads(to.k, o.key_heads);
   weights_shape(q, k, by_heads(to.v, o.key_heads), call.options);  // throws if unsound
-  rotate(*o.rotary, query_positions(q, k, call.options), q, false, context);
-  rotate(*o.rotary, key_positions(k, call.options), k, false, context);
+  rotate(*o.rotary, query_positions(q, k, call.options), q, false, where);
+  rotate(*o.rotary, key_positions(k, call.options), k, false, where);
 }
 
 Tensor MultiHeadAttention::forward(const ConstTensorView& x, const AttentionOptions& options,
-                                   const AttentionOutputs& outputs, Context& context) const {
-  return forward(x, x, x, options, outputs, context);
+                                   const AttentionOutputs& outputs, const Where& where) const {
+  return forward(x, x, x, options, outputs, where);
 }
 
-Tensor MultiHeadAttention::forward(const ConstTensorView& query, const ConstTensorView& key,
-                                   const ConstTensorView& value, const AttentionOptions& options,
-                                   const AttentionOutputs& outputs, Context& context) const {
+Tensor MultiHeadAttention::forward(const ConstTensorView& query,
+                                   const Required<ConstTensorView>& key,
+                                   const Required<ConstTensorView>& value,
+                                   const AttentionOptions& options, const AttentionOutputs& outputs,
+                                   const Where& where) const {
   return reporting("multi_head_attention", [&] {
     const MultiHeadAttentionOptions& o = options_;
     const AttentionCall call{query, key, value, options};
     check_made("multi_head_attention", static_cast<bool>(*this));
     call.check(o);
     const ProjectedShapes shapes(o, call);
-    const LeasedProjections leased(shapes, o.type, context);
+    const LeasedProjections leased(shapes, o.type, where);
     const auto& [q, k, v, concat] = leased.projections;
-    project(*this, call, leased.projections, context);
+    project(*this, call, leased.projections, where);
     if (!o_) {
-      Tensor y = context.make_tensor(shapes.concat, o.type);
+      Tensor y = where.context().make_tensor(shapes.concat, o.type);
       attention(by_heads(q, o.heads), by_heads(k, o.key_heads), by_heads(v, o.key_heads),
-                by_heads(y, o.heads), options, outputs, context);
+                by_heads(y, o.heads), options, outputs, where);
       return y;
     }
     attention(by_heads(q, o.heads), by_heads(k, o.key_heads), by_heads(v, o.key_heads),
-              by_heads(concat, o.heads), options, outputs, context);
-    return o_.forward(concat, context);
+              by_heads(concat, o.heads), options, outputs, where);
+    return o_.forward(concat, where);
   });
 }
 
@@ -280,38 +282,39 @@ MultiHeadAttention::SavedOptions::SavedOptions(const AttentionOptions& options)
 }
 
 std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::forward_train(
-    const ConstTensorView& x, const AttentionOptions& options, Context& context) const {
-  return train(x, x, x, true, options, context);
+    const ConstTensorView& x, const AttentionOptions& options, const Where& where) const {
+  return train(x, x, x, true, options, where);
 }
 
 std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::forward_train(
-    const ConstTensorView& query, const ConstTensorView& key, const ConstTensorView& value,
-    const AttentionOptions& options, Context& context) const {
-  return train(query, key, value, false, options, context);
+    const ConstTensorView& query, const Required<ConstTensorView>& key,
+    const Required<ConstTensorView>& value, const AttentionOptions& options,
+    const Where& where) const {
+  return train(query, key, value, false, options, where);
 }
 
 std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::train(
     const ConstTensorView& query, const ConstTensorView& key, const ConstTensorView& value,
-    bool self, const AttentionOptions& options, Context& context) const {
+    bool self, const AttentionOptions& options, const Where& where) const {
   return reporting("multi_head_attention", [&] {
     const MultiHeadAttentionOptions& o = options_;
-    ProjectedCall p(*this, {query, key, value, options}, context);
+    ProjectedCall p(*this, {query, key, value, options}, where);
     const ConstTensorView q = by_heads(p.q.view(), o.heads);
-    Saved saved{
-        .query = copied(query, context),
-        .key = self ? Tensor() : Tensor::copy_of(key),
-        .value = self ? Tensor() : Tensor::copy_of(value),
-        .q = {},
-        .k = {},
-        .v = {},
-        .concat = {},
-        .lse = context.make_tensor({q.size(0), q.size(1), q.size(2)}, statistic_type(o.type)),
-        .options = SavedOptions(options)};
+    Saved saved{.query = copied(query, where),
+                .key = self ? Tensor() : Tensor::copy_of(key),
+                .value = self ? Tensor() : Tensor::copy_of(value),
+                .q = {},
+                .k = {},
+                .v = {},
+                .concat = {},
+                .lse = where.context().make_tensor({q.size(0), q.size(1), q.size(2)},
+                                                   statistic_type(o.type)),
+                .options = SavedOptions(options)};
     const ConstTensorView k = by_heads(p.k.view(), o.key_heads),
                           v = by_heads(p.v.view(), o.key_heads);
-    attention(q, k, v, by_heads(p.concat, o.heads), options, {.lse = saved.lse}, context);
-    clear_hidden_rows({saved.query, saved.key, saved.value}, q, k, v, options, context);
-    Tensor y = o_ ? o_.forward(p.concat, context) : p.concat;
+    attention(q, k, v, by_heads(p.concat, o.heads), options, {.lse = saved.lse}, where);
+    clear_hidden_rows({saved.query, saved.key, saved.value}, q, k, v, options, where);
+    Tensor y = o_ ? o_.forward(p.concat, where) : p.concat;
     saved.q = std::move(p.q);
     saved.k = std::move(p.k);
     saved.v = std::move(p.v);
@@ -322,7 +325,7 @@ std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::train(
 
 MultiHeadAttention::Gradients MultiHeadAttention::backward(const ConstTensorView& dy,
                                                            const Saved& saved,
-                                                           Context& context) const {
+                                                           const Where& where) const {
   return reporting("multi_head_attention", [&]() -> MultiHeadAttention::Gradients {
     check_made("multi_head_attention", static_cast<bool>(*this));
     const MultiHeadAttentionOptions& o = options_;
@@ -333,12 +336,12 @@ MultiHeadAttention::Gradients MultiHeadAttention::backward(const ConstTensorView
 
     // output = concat W^O + b
     LayerGradients output;
-    if (o_) output = o_.backward(dy, saved.concat.view(), context);
-    else output.dx = copied(dy, context);
+    if (o_) output = o_.backward(dy, saved.concat.view(), where);
+    else output.dx = copied(dy, where);
 
     // concat = attention(q, k, v)
     const AttentionOptions options = saved.options.view();
-    Tensor dq = like(saved.q, context), dk = like(saved.k, context), dv = like(saved.v, context);
+    Tensor dq = like(saved.q, where), dk = like(saved.k, where), dv = like(saved.v, where);
     const auto heads_of = [&](const Tensor& x, std::int64_t heads) {
       return by_heads(x.view(), heads);
     };
@@ -347,22 +350,27 @@ MultiHeadAttention::Gradients MultiHeadAttention::backward(const ConstTensorView
                      .dquery = {},
                      .dkey = {},
                      .dvalue = {},
-                     .dbias = like(options.bias, context),
-                     .dsinks = like(options.sinks, context),
-                     .dalibi = like(options.alibi, context),
+                     .dbias = like(options.bias, where),
+                     .dsinks = like(options.sinks, where),
+                     .dalibi = like(options.alibi, where),
                      .parameters = {}};
-    attention_backward(q, k, heads_of(saved.v, o.key_heads), heads_of(saved.concat, o.heads),
-                       saved.lse, heads_of(output.dx, o.heads),
+    attention_backward({.q = q,
+                        .k = k,
+                        .v = heads_of(saved.v, o.key_heads),
+                        .out = heads_of(saved.concat, o.heads),
+                        .lse = saved.lse,
+                        .dout = heads_of(output.dx, o.heads)},
+                       options,
                        {.dq = by_heads(dq, o.heads),
                         .dk = by_heads(dk, o.key_heads),
                         .dv = by_heads(dv, o.key_heads),
                         .dbias = result.dbias,
                         .dsinks = result.dsinks,
                         .dalibi = result.dalibi},
-                       options, {}, context);
+                       where);
     if (o.rotary) {
-      rotate(*o.rotary, query_positions(q, k, options), by_heads(dq, o.heads), true, context);
-      rotate(*o.rotary, key_positions(k, options), by_heads(dk, o.key_heads), true, context);
+      rotate(*o.rotary, query_positions(q, k, options), by_heads(dq, o.heads), true, where);
+      rotate(*o.rotary, key_positions(k, options), by_heads(dk, o.key_heads), true, where);
     }
 
     // q = query W^Q + b, and so k and v
@@ -370,11 +378,11 @@ MultiHeadAttention::Gradients MultiHeadAttention::backward(const ConstTensorView
     const LinearBackwardPass passes[] = {{q_, dq, saved.query},
                                          {k_, dk, self ? saved.query : saved.key},
                                          {v_, dv, self ? saved.query : saved.value}};
-    std::vector<LayerGradients> list = linear_backward(passes, context);
+    std::vector<LayerGradients> list = linear_backward(passes, where);
     LayerGradients &query = list[0], &key = list[1], &value = list[2];
     if (self) {
-      add_to(query.dx, key.dx, context);
-      add_to(query.dx, value.dx, context);
+      add_to(query.dx, key.dx, where);
+      add_to(query.dx, value.dx, where);
       result.dx = std::move(query.dx);
     } else {
       result.dquery = std::move(query.dx);

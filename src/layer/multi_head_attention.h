@@ -30,11 +30,11 @@ struct Projections {
 
 // Writes q, k and v, turned if the layer is rotary.
 void project(const MultiHeadAttention& layer, const AttentionCall& call, const Projections& to,
-             Context& context);
+             const Where& where);
 
 // The same in tensors to keep.
 struct ProjectedCall {
-  ProjectedCall(const MultiHeadAttention& layer, const AttentionCall& call, Context& context);
+  ProjectedCall(const MultiHeadAttention& layer, const AttentionCall& call, const Where& where);
   Tensor q, k, v, concat;
 };
 

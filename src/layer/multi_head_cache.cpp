@@ -83,58 +83,59 @@ KvCache MultiHeadAttention::make_cache(std::int64_t batch, std::int64_t capacity
 
 void MultiHeadAttention::append(const ConstTensorView& key, const ConstTensorView& value,
                                 KvCache& cache, const ConstTensorView& lengths,
-                                Context& context) const {
+                                const Where& where) const {
   reporting("multi_head_attention", [&] {
     const MultiHeadAttentionOptions& o = options_;
     check_cache(o, cache);
     check_tokens("key", key, cache, o.key_dim, o.type);
     check_tokens("value", value, cache, o.value_dim, o.type);
-    Tensor k = k_.forward(key, context);
-    const Tensor v = v_.forward(value, context);
+    Tensor k = k_.forward(key, where);
+    const Tensor v = v_.forward(value, where);
     if (o.rotary) {
       std::vector<std::int64_t> positions;
       for (std::int64_t b = 0; b < key.size(0); ++b)
         for (std::int64_t i = 0; i < key.size(1); ++i) positions.push_back(cache.length(b) + i);
-      rotate(*o.rotary, positions, by_heads(k, o.key_heads), false, context);
+      rotate(*o.rotary, positions, by_heads(k, o.key_heads), false, where);
     }
     cache.append(by_heads(k.view(), o.key_heads), by_heads(v.view(), o.key_heads), lengths);
   });
 }
 
 Tensor MultiHeadAttention::attend(const ConstTensorView& query, const KvCache& cache,
-                                  const AttentionOptions& options, Context& context) const {
+                                  const AttentionOptions& options, const Where& where) const {
   return reporting("multi_head_attention", [&]() -> Tensor {
     const MultiHeadAttentionOptions& o = options_;
     check_cache(o, cache);
     check_tokens("query", query, cache, o.model_dim, o.type);
     const AttentionOptions all = over_cache(cache, options);
-    Tensor q = q_.forward(query, context);
+    Tensor q = q_.forward(query, where);
     if (o.rotary) {
       const ConstTensorView heads = by_heads(q.view(), o.heads);
       weights_shape(heads, cache.keys(), cache.values(), all);  // throws if unsound
       rotate(*o.rotary, query_positions(heads, cache.keys(), all), by_heads(q, o.heads), false,
-             context);
+             where);
     }
-    Tensor concat = context.make_tensor({query.size(0), query.size(1), o.heads * o.d_v}, o.type);
+    Tensor concat =
+        where.context().make_tensor({query.size(0), query.size(1), o.heads * o.d_v}, o.type);
     attention(by_heads(q.view(), o.heads), cache.keys(), cache.values(), by_heads(concat, o.heads),
-              all, {}, context);
-    return o_ ? o_.forward(concat, context) : std::move(concat);
+              all, {}, where);
+    return o_ ? o_.forward(concat, where) : std::move(concat);
   });
 }
 
 Tensor MultiHeadAttention::forward(const ConstTensorView& x, KvCache& cache,
                                    const AttentionOptions& options, const ConstTensorView& lengths,
-                                   Context& context) const {
+                                   const Where& where) const {
   return reporting("multi_head_attention", [&]() -> Tensor {
     check_cache(options_, cache);
     check_tokens("x", x, cache, options_.model_dim, options_.type);
     if (options.query_offset.all() || options.query_offset.each())
       fail("query_offset is given; with a cache the new tokens follow those it holds");
     Undo undo(cache);
-    append(x, x, cache, lengths, context);
+    append(x, x, cache, lengths, where);
     AttentionOptions placed = options;
     placed.query_offset = undo.lengths();
-    Tensor y = attend(x, cache, placed, context);
+    Tensor y = attend(x, cache, placed, where);
     undo.keep();
     return y;
   });

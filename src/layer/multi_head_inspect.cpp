@@ -37,17 +37,17 @@ ConstTensorView matrix_at(const ConstTensorView& x, std::int64_t b, std::int64_t
 // Of each head of each sequence the mean over the tokens of |head_h W^O_h|; one head after the
 // other, as all of them together are as large as `heads` outputs.
 std::vector<double> contributions_of(const MultiHeadAttention& layer, const ConstTensorView& heads,
-                                     Context& context) {
+                                     const Where& where) {
   const MultiHeadAttentionOptions& o = layer.options();
   Tensor part;
-  if (o.output_projection) part = context.make_tensor({heads.size(2), o.model_dim}, o.type);
+  if (o.output_projection) part = where.context().make_tensor({heads.size(2), o.model_dim}, o.type);
   std::vector<double> norms;
   for (std::int64_t b = 0; b < heads.size(0); ++b)
     for (std::int64_t h = 0; h < o.heads; ++h) {
       const ConstTensorView head = matrix_at(heads, b, h);
       if (part) {
         const ConstTensorView w = layer.o().weight().view().slice(1, h * o.d_v, (h + 1) * o.d_v);
-        matmul(head, w.permute({1, 0}), {}, part, context);
+        matmul(head, w.permute({1, 0}), {}, part, where);
       }
       norms.push_back(mean_norm(part ? part.view() : head));
     }
@@ -57,36 +57,37 @@ std::vector<double> contributions_of(const MultiHeadAttention& layer, const Cons
 }  // namespace
 
 MultiHeadAttention::Heads MultiHeadAttention::heads(const ConstTensorView& query,
-                                                    const ConstTensorView& key,
-                                                    const ConstTensorView& value,
+                                                    const Required<ConstTensorView>& key,
+                                                    const Required<ConstTensorView>& value,
                                                     const AttentionOptions& options,
-                                                    Context& context) const {
+                                                    const Where& where) const {
   return reporting("multi_head_attention", [&] {
     const MultiHeadAttentionOptions& o = options_;
-    ProjectedCall p(*this, {query, key, value, options}, context);
+    ProjectedCall p(*this, {query, key, value, options}, where);
     const ConstTensorView q = by_heads(p.q.view(), o.heads), k = by_heads(p.k.view(), o.key_heads),
                           v = by_heads(p.v.view(), o.key_heads);
     const TensorView out = by_heads(p.concat, o.heads);
-    attention(q, k, v, out, options, {}, context);
+    attention(q, k, v, out, options, {}, where);
     return Heads{Tensor::copy_of(q), Tensor::copy_of(k), Tensor::copy_of(v),
-                 contributions_of(*this, out, context)};
+                 contributions_of(*this, out, where)};
   });
 }
 
 MultiHeadAttention::Heads MultiHeadAttention::heads(const ConstTensorView& x,
                                                     const AttentionOptions& options,
-                                                    Context& context) const {
-  return heads(x, x, x, options, context);
+                                                    const Where& where) const {
+  return heads(x, x, x, options, where);
 }
 
-Statistics MultiHeadAttention::inspect(const ConstTensorView& query, const ConstTensorView& key,
-                                       const ConstTensorView& value,
+Statistics MultiHeadAttention::inspect(const ConstTensorView& query,
+                                       const Required<ConstTensorView>& key,
+                                       const Required<ConstTensorView>& value,
                                        const AttentionOptions& options,
                                        const InspectOptions& inspect_options,
-                                       Context& context) const {
+                                       const Where& where) const {
   return reporting("multi_head_attention", [&] {
-    const Heads parts = heads(query, key, value, options, context);
-    Statistics statistics = attend::inspect(parts.q, parts.k, options, inspect_options, context);
+    const Heads parts = heads(query, key, value, options, where);
+    Statistics statistics = attend::inspect(parts.q, parts.k, options, inspect_options, where);
     // Packed sequences lie in one row of tokens, whose norms are one mean.
     const std::size_t known = parts.contribution.size();
     for (std::size_t n = 0; n < statistics.heads.size(); ++n)
@@ -97,8 +98,8 @@ Statistics MultiHeadAttention::inspect(const ConstTensorView& query, const Const
 
 Statistics MultiHeadAttention::inspect(const ConstTensorView& x, const AttentionOptions& options,
                                        const InspectOptions& inspect_options,
-                                       Context& context) const {
-  return inspect(x, x, x, options, inspect_options, context);
+                                       const Where& where) const {
+  return inspect(x, x, x, options, inspect_options, where);
 }
 
 }  // namespace attend

@@ -18,10 +18,10 @@ const char* name_of(const NormOptions& options) {
 }
 
 // x as rows of features that lie side by side.
-Rows features_of(const ConstTensorView& x, const Context& context) {
+Rows features_of(const ConstTensorView& x, const Where& where) {
   Rows rows = rows_of(x);
   if (rows.view.strides()[1] != 1 && rows.view.size(1) > 1) {
-    rows.copy = copied(x, context);
+    rows.copy = copied(x, where);
     rows.view = rows_of(rows.copy);
   }
   return rows;
@@ -30,10 +30,10 @@ Rows features_of(const ConstTensorView& x, const Context& context) {
 ConstRows rows_in(const Rows& rows) { return {rows.view.data(), rows.view.strides()[0]}; }
 
 // The sum over blocks of [blocks, 2, dim], in order: part 0 or 1 of it.
-Tensor sum_of_blocks(const Tensor& parts, std::int64_t part, DType type, const Context& context) {
+Tensor sum_of_blocks(const Tensor& parts, std::int64_t part, DType type, const Where& where) {
   const std::int64_t blocks = parts.size(0), dim = parts.size(2);
   const double* from = parts.data<double>() + part * dim;
-  Tensor sum = context.make_tensor({dim}, type);
+  Tensor sum = where.context().make_tensor({dim}, type);
   with_type(type, [&]<class T>(T) {
     for (std::int64_t c = 0; c < dim; ++c) {
       double total = 0;
@@ -63,13 +63,13 @@ Norm::Norm(const NormOptions& options) : options_(options) {
   });
 }
 
-Tensor Norm::forward(const ConstTensorView& x, Context& context) const {
+Tensor Norm::forward(const ConstTensorView& x, const Where& where) const {
   const char* layer = name_of(options_);
   return reporting(layer, [&] {
     check_made(layer, static_cast<bool>(*this));
     check_input(layer, "x", x, options_.type, options_.dim);
-    Tensor y = context.make_tensor(x.shape(), options_.type);
-    const Rows rows = features_of(x, context);
+    Tensor y = where.context().make_tensor(x.shape(), options_.type);
+    const Rows rows = features_of(x, where);
     run_rows<NormForward>({.device = {}, .type = options_.type, .kind = options_.kind},
                           {.dim = options_.dim,
                            .epsilon = options_.epsilon,
@@ -77,26 +77,26 @@ Tensor Norm::forward(const ConstTensorView& x, Context& context) const {
                            .weight = weight_.view().data(),
                            .bias = bias_.view().data(),
                            .y = y.view().data()},
-                          rows.view.size(0), options_.dim, context);
+                          rows.view.size(0), options_.dim, where);
     return y;
   });
 }
 
 std::pair<Tensor, Norm::Saved> Norm::forward_train(const ConstTensorView& x,
-                                                   Context& context) const {
-  Tensor y = forward(x, context);
-  return {std::move(y), Saved{copied(x, context)}};
+                                                   const Where& where) const {
+  Tensor y = forward(x, where);
+  return {std::move(y), Saved{copied(x, where)}};
 }
 
 LayerGradients Norm::backward(const ConstTensorView& dy, const Saved& saved,
-                              Context& context) const {
+                              const Where& where) const {
   const char* layer = name_of(options_);
   return reporting(layer, [&] {
     check_made(layer, static_cast<bool>(*this));
     check_input(layer, "x", saved.x, options_.type, options_.dim);
     check_shape(layer, "dy", dy, options_.type, saved.x.shape());
-    LayerGradients gradients{context.make_tensor(saved.x.shape(), options_.type), {}};
-    const Rows x_rows = features_of(saved.x, context), dy_rows = features_of(dy, context);
+    LayerGradients gradients{where.context().make_tensor(saved.x.shape(), options_.type), {}};
+    const Rows x_rows = features_of(saved.x, where), dy_rows = features_of(dy, where);
     const std::int64_t rows = x_rows.view.size(0), dim = options_.dim;
     Tensor parts({block_count(rows), 2, dim}, DType::f64);  // dweight and dbias of each block
     run_rows<NormBackward>({.device = {}, .type = options_.type, .kind = options_.kind},
@@ -107,10 +107,10 @@ LayerGradients Norm::backward(const ConstTensorView& dy, const Saved& saved,
                             .weight = weight_.view().data(),
                             .dx = gradients.dx.view().data(),
                             .sums = parts.data<double>()},
-                           rows, dim, context);
-    gradients.parameters.push_back({"weight", sum_of_blocks(parts, 0, options_.type, context)});
+                           rows, dim, where);
+    gradients.parameters.push_back({"weight", sum_of_blocks(parts, 0, options_.type, where)});
     if (bias_)
-      gradients.parameters.push_back({"bias", sum_of_blocks(parts, 1, options_.type, context)});
+      gradients.parameters.push_back({"bias", sum_of_blocks(parts, 1, options_.type, where)});
     return gradients;
   });
 }

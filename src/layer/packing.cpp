@@ -66,9 +66,9 @@ void WeightPacking::end_writing() noexcept {
 
 // The row of a Context that forces one is of no use to others: such a Context makes no copy. Nor
 // does it use one that another row packed.
-WeightPacking::Use WeightPacking::of(const Linear& linear, const Context& context) {
+WeightPacking::Use WeightPacking::of(const Linear& linear, const Where& where) {
   WeightPacking& self = *linear.packing_;
-  const Context::State& chosen = context.state();
+  const ContextState& chosen = ContextState::of(where);
   const bool forced = !chosen.forced_kernel(Product::kName).empty();
   const Kernel<Product>& row = chosen.row_for<Product>(
       {.device = {}, .type = linear.dtype(), .bias = static_cast<bool>(linear.bias())});

@@ -43,7 +43,7 @@ class WeightPacking {
     explicit Use(WeightPacking* packing) noexcept : packing_(packing) {}
     WeightPacking* packing_ = nullptr;
   };
-  static Use of(const Linear& linear, const Context& context);
+  static Use of(const Linear& linear, const Where& where);
 
   // Whether there is a copy that the next pass uses. For tests.
   static bool is_packed(const Linear& linear) noexcept {

@@ -37,13 +37,13 @@ void check_positions(std::int64_t positions, std::int64_t offset, std::int64_t l
 // y[..., i, :] = x[..., i, :] + table[i, :], rounded once.
 template <class Entry>
 Tensor with_table(const ConstTensorView& x, std::int64_t length, const Entry* table,
-                  Context& context) {
-  Tensor y = context.make_tensor(x.shape(), x.dtype());
+                  const Where& where) {
+  Tensor y = where.context().make_tensor(x.shape(), x.dtype());
   const Rows rows = rows_of(x);
   const std::int64_t dim = rows.view.size(1);
   with_type(x.dtype(), [&]<class T>(T) {
     T* to = y.data<T>();
-    for_row_blocks(rows.view.size(0), dim, context, [&](auto, auto begin, auto end) {
+    for_row_blocks(rows.view.size(0), dim, where, [&](auto, auto begin, auto end) {
       for (std::int64_t r = begin; r < end; ++r) {
         const Row<T> from(rows.view, r);
         for (std::int64_t c = 0; c < dim; ++c)
@@ -70,7 +70,7 @@ LearnedPositions::LearnedPositions(const LearnedPositionsOptions& options) {
 }
 
 Tensor LearnedPositions::forward(const ConstTensorView& x, std::int64_t offset,
-                                 Context& context) const {
+                                 const Where& where) const {
   return reporting(kLearned, [&] {
     check_made(kLearned, static_cast<bool>(*this));
     const std::int64_t dim = weight_.size(1);
@@ -78,32 +78,31 @@ Tensor LearnedPositions::forward(const ConstTensorView& x, std::int64_t offset,
     check_positions(weight_.size(0), offset, length);
     Tensor y;
     with_type(x.dtype(), [&]<class T>(T) {
-      y = with_table(x, length, weight_.data<T>() + offset * dim, context);
+      y = with_table(x, length, weight_.data<T>() + offset * dim, where);
     });
     return y;
   });
 }
 
-std::pair<Tensor, LearnedPositions::Saved> LearnedPositions::forward_train(const ConstTensorView& x,
-                                                                           std::int64_t offset,
-                                                                           Context& context) const {
-  return {forward(x, offset, context), {offset}};
+std::pair<Tensor, LearnedPositions::Saved> LearnedPositions::forward_train(
+    const ConstTensorView& x, std::int64_t offset, const Where& where) const {
+  return {forward(x, offset, where), {offset}};
 }
 
 //   dx = dy      dweight[i + offset] = sum of dy[..., i, :] over all sequences, in order, in f64
 LayerGradients LearnedPositions::backward(const ConstTensorView& dy, const Saved& saved,
-                                          Context& context) const {
+                                          const Where& where) const {
   return reporting(kLearned, [&] {
     check_made(kLearned, static_cast<bool>(*this));
     const std::int64_t dim = weight_.size(1);
     const std::int64_t length = check_sequence(kLearned, "dy", dy, weight_.dtype(), dim);
     check_positions(weight_.size(0), saved.offset, length);
-    LayerGradients gradients{copied(dy, context), {}};
+    LayerGradients gradients{copied(dy, where), {}};
     const ConstTensorView rows = rows_of(gradients.dx);
     Tensor dweight(weight_.shape(), weight_.dtype());
     with_type(dy.dtype(), [&]<class T>(T) {
       T* to = dweight.data<T>() + saved.offset * dim;
-      for_row_blocks(length, dim, context, [&](auto, auto begin, auto end) {
+      for_row_blocks(length, dim, where, [&](auto, auto begin, auto end) {
         for (std::int64_t i = begin; i < end; ++i)
           sum_rows(
               rows, rows.size(0) / length, [=](std::int64_t n) { return n * length + i; },
@@ -138,7 +137,7 @@ SinusoidalPositions::SinusoidalPositions(const SinusoidalPositionsOptions& optio
 }
 
 Tensor SinusoidalPositions::forward(const ConstTensorView& x, std::int64_t offset,
-                                    Context& context) const {
+                                    const Where& where) const {
   return reporting(kSinusoidal, [&] {
     check_readable(kSinusoidal, "x", x);
     check_type(kSinusoidal, x.dtype());
@@ -147,9 +146,9 @@ Tensor SinusoidalPositions::forward(const ConstTensorView& x, std::int64_t offse
     if (offset < 0 || offset > kMostOffset)
       throw InvalidArgument(
           text("sinusoidal_positions: offset is ", offset, "; it must be from 0 to ", kMostOffset));
-    Tensor table = context.make_tensor({x.count() == 0 ? 0 : length, dim}, DType::f64);
+    Tensor table = where.context().make_tensor({x.count() == 0 ? 0 : length, dim}, DType::f64);
     double* to = table.data<double>();
-    for_row_blocks(table.size(0), dim, context, [&](auto, auto begin, auto end) {
+    for_row_blocks(table.size(0), dim, where, [&](auto, auto begin, auto end) {
       for (std::int64_t i = begin; i < end; ++i)
         for (std::int64_t c = 0; c < dim; c += 2) {
           const double angle =
@@ -159,18 +158,18 @@ Tensor SinusoidalPositions::forward(const ConstTensorView& x, std::int64_t offse
           to[i * dim + c + 1] = std::cos(angle);
         }
     });
-    return with_table(x, length, to, context);
+    return with_table(x, length, to, where);
   });
 }
 
 std::pair<Tensor, SinusoidalPositions::Saved> SinusoidalPositions::forward_train(
-    const ConstTensorView& x, std::int64_t offset, Context& context) const {
-  Tensor y = forward(x, offset, context);
+    const ConstTensorView& x, std::int64_t offset, const Where& where) const {
+  Tensor y = forward(x, offset, where);
   return {std::move(y), Saved{x.shape()}};
 }
 
 LayerGradients SinusoidalPositions::backward(const ConstTensorView& dy, const Saved& saved,
-                                             Context&) const {
+                                             const Where&) const {
   return reporting(kSinusoidal, [&] {
     check_readable(kSinusoidal, "dy", dy);
     check_shape(kSinusoidal, "dy", dy, dy.dtype(), saved.shape);

@@ -54,7 +54,7 @@ std::vector<std::int64_t> key_positions(const ConstTensorView& k, const Attentio
 }
 
 void rotate(const Rotary& rotary, const std::vector<std::int64_t>& positions, const TensorView& x,
-            bool backward, Context& context) {
+            bool backward, const Where& where) {
   const std::int64_t pairs = rotary.dim / 2, rows = x.size(2);
   std::vector<double> frequency(static_cast<std::size_t>(pairs));
   for (std::int64_t c = 0; c < pairs; ++c)
@@ -72,7 +72,7 @@ void rotate(const Rotary& rotary, const std::vector<std::int64_t>& positions, co
                         .back = backward};
   run_rows<RotaryForward>({.device = {}, .type = x.dtype(), .pairing = rotary.pairing}, call,
                           static_cast<std::int64_t>(positions.size()), x.size(1) * rotary.dim,
-                          context);
+                          where);
 }
 
 }  // namespace attend

@@ -19,6 +19,6 @@ std::vector<std::int64_t> key_positions(const ConstTensorView& k, const Attentio
 // gradient too.
 //   (a, b) <- (a cos t - b sin t, a sin t + b cos t),   t = position * base^(-2c / dim)
 void rotate(const Rotary& rotary, const std::vector<std::int64_t>& positions, const TensorView& x,
-            bool backward, Context& context);
+            bool backward, const Where& where);
 
 }  // namespace attend

@@ -59,13 +59,13 @@ void sum_rows(const ConstTensorView& matrix, std::int64_t count, Place place, T*
 // Calls body(block, begin, end) for every kBlockRows rows, on many threads where that is worth it.
 // body must not throw.
 template <class Body>
-void for_row_blocks(std::int64_t rows, std::int64_t features, const Context& context, Body body) {
+void for_row_blocks(std::int64_t rows, std::int64_t features, const Where& where, Body body) {
   constexpr std::int64_t kAlone = 1 << 14;  // elements that are not worth a second thread
   const auto run = [&](std::int64_t block) {
     body(block, block * kBlockRows, std::min((block + 1) * kBlockRows, rows));
   };
   const std::int64_t blocks = block_count(rows);
-  if (rows > kAlone / features) return context.parallel_for(blocks, std::ref(run));
+  if (rows > kAlone / features) return where.context().parallel_for(blocks, std::ref(run));
   for (std::int64_t block = 0; block < blocks; ++block) run(block);
 }
 

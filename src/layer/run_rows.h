@@ -9,9 +9,9 @@ namespace attend {
 // Each of the rows is made of `features` elements.
 template <class Operation>
 void run_rows(const typename Operation::Problem& problem, const typename Operation::Call& call,
-              std::int64_t rows, std::int64_t features, const Context& context) {
-  const Kernel<Operation>& row = context.state().row_for<Operation>(problem);
-  for_row_blocks(rows, features, context, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+              std::int64_t rows, std::int64_t features, const Where& where) {
+  const Kernel<Operation>& row = ContextState::of(where).row_for<Operation>(problem);
+  for_row_blocks(rows, features, where, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
     row.run(problem, call, {begin, end});
   });
 }

@@ -22,32 +22,32 @@ DType shown(DType type) { return size_of(type) == 2 ? DType::f32 : type; }
 
 // The scores of one stage, computed by a call of their own.
 Tensor scores_at(ScoreStage stage, const ConstTensorView& q, const ConstTensorView& k,
-                 const ConstTensorView& v, const AttentionOptions& options, Context& context) {
-  Tensor scores = context.make_tensor(weights_shape(q, k, v, options), shown(q.dtype()));
-  Tensor out = context.make_tensor({q.size(0), q.size(1), q.size(2), v.size(3)}, q.dtype());
-  attention(q, k, v, out, options, {.scores = scores, .stage = stage}, context);
+                 const ConstTensorView& v, const AttentionOptions& options, const Where& where) {
+  Tensor scores = where.context().make_tensor(weights_shape(q, k, v, options), shown(q.dtype()));
+  Tensor out = where.context().make_tensor({q.size(0), q.size(1), q.size(2), v.size(3)}, q.dtype());
+  attention(q, k, v, out, options, {.scores = scores, .stage = stage}, where);
   return scores;
 }
 
 // Everything but the results of the heads, which go to `out`.
 void trace_into(Trace& trace, const ConstTensorView& q, const ConstTensorView& k,
                 const ConstTensorView& v, const TensorView& out, const AttentionOptions& options,
-                Context& context) {
+                const Where& where) {
   AttentionOptions unscaled = options;
   unscaled.scale = 1;
   unscaled.softcap = 0;
   unscaled.bias_before_softcap = false;
-  add(trace, "scores", "Q K^T", kScoreAxes, scores_at(ScoreStage::raw, q, k, v, unscaled, context));
+  add(trace, "scores", "Q K^T", kScoreAxes, scores_at(ScoreStage::raw, q, k, v, unscaled, where));
   add(trace, "scaled_scores", options.scale ? "scale * scores" : "scores / sqrt(d_k)", kScoreAxes,
-      scores_at(ScoreStage::raw, q, k, v, options, context));
+      scores_at(ScoreStage::raw, q, k, v, options, where));
   if (options.softcap > 0)
     add(trace, "softcapped_scores", "softcap * tanh(scaled_scores / softcap)", kScoreAxes,
-        scores_at(ScoreStage::softcapped, q, k, v, options, context));
+        scores_at(ScoreStage::softcapped, q, k, v, options, where));
   const Shape square = weights_shape(q, k, v, options);
-  Tensor masked = context.make_tensor(square, shown(q.dtype()));
-  Tensor weights = context.make_tensor(square, shown(q.dtype()));
-  Tensor lse = context.make_tensor({q.size(0), q.size(1), q.size(2)}, shown(q.dtype()));
-  attention(q, k, v, out, options, {.lse = lse, .weights = weights, .scores = masked}, context);
+  Tensor masked = where.context().make_tensor(square, shown(q.dtype()));
+  Tensor weights = where.context().make_tensor(square, shown(q.dtype()));
+  Tensor lse = where.context().make_tensor({q.size(0), q.size(1), q.size(2)}, shown(q.dtype()));
+  attention(q, k, v, out, options, {.lse = lse, .weights = weights, .scores = masked}, where);
   add(trace, "masked_scores", "with bias; -inf where hidden", kScoreAxes, std::move(masked));
   add(trace, "lse", "log sum exp(masked_scores)", "batch, head, query", std::move(lse));
   add(trace, "weights", "softmax(masked_scores)", kScoreAxes, std::move(weights));
@@ -96,47 +96,48 @@ void Trace::save(const std::filesystem::path& path) const {
 }
 
 Trace trace_attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-                      const AttentionOptions& options, Context& context) {
+                      const AttentionOptions& options, const Where& where) {
   return reporting("trace", [&] {
     weights_shape(q, k, v, options);  // throws where a shape is not even of four dimensions
     Trace trace;
-    Tensor heads = context.make_tensor({q.size(0), q.size(1), q.size(2), v.size(3)}, q.dtype());
-    trace_into(trace, q, k, v, heads, options, context);
+    Tensor heads =
+        where.context().make_tensor({q.size(0), q.size(1), q.size(2), v.size(3)}, q.dtype());
+    trace_into(trace, q, k, v, heads, options, where);
     add(trace, "heads", "weights V", kHeadAxes, std::move(heads));
     return trace;
   });
 }
 
 Trace MultiHeadAttention::trace(const ConstTensorView& x, const AttentionOptions& options,
-                                Context& context) const {
-  return trace(x, x, x, options, context);
+                                const Where& where) const {
+  return trace(x, x, x, options, where);
 }
 
-Trace MultiHeadAttention::trace(const ConstTensorView& query, const ConstTensorView& key,
-                                const ConstTensorView& value, const AttentionOptions& options,
-                                Context& context) const {
+Trace MultiHeadAttention::trace(const ConstTensorView& query, const Required<ConstTensorView>& key,
+                                const Required<ConstTensorView>& value,
+                                const AttentionOptions& options, const Where& where) const {
   return reporting("trace", [&] {
     const MultiHeadAttentionOptions& o = options_;
-    ProjectedCall p(*this, {query, key, value, options}, context);
+    ProjectedCall p(*this, {query, key, value, options}, where);
     const ConstTensorView q = by_heads(p.q.view(), o.heads), k = by_heads(p.k.view(), o.key_heads),
                           v = by_heads(p.v.view(), o.key_heads);
     Trace result;
     const char* rows = row_axes(p.q);
-    add(result, "q", "query W^Q + b", rows, q_.forward(query, context));
-    add(result, "k", "key W^K + b", rows, k_.forward(key, context));
-    add(result, "v", "value W^V + b", rows, v_.forward(value, context));
+    add(result, "q", "query W^Q + b", rows, q_.forward(query, where));
+    add(result, "k", "key W^K + b", rows, k_.forward(key, where));
+    add(result, "v", "value W^V + b", rows, v_.forward(value, where));
     const char* turned = o.rotary ? ", rotated to its position" : "";
     add(result, "q_heads", text("Q split into heads", turned), kHeadAxes, Tensor::copy_of(q));
     add(result, "k_heads", text("K split into heads", turned), kHeadAxes, Tensor::copy_of(k));
     add(result, "v_heads", "V split into heads", kHeadAxes, Tensor::copy_of(v));
-    trace_into(result, q, k, v, by_heads(p.concat, o.heads), options, context);
+    trace_into(result, q, k, v, by_heads(p.concat, o.heads), options, where);
     add(result, "heads", "weights V", kHeadAxes,
         Tensor::copy_of(by_heads(p.concat.view(), o.heads)));
     add(result, "concat", "heads side by side", rows, p.concat);
     if (o_) {
-      add(result, "contributions", "head_h W^O_h", kHeadAxes, contributions(p.concat, context));
+      add(result, "contributions", "head_h W^O_h", kHeadAxes, contributions(p.concat, where));
       add(result, "output", "concat W^O + b = sum of contributions + b", rows,
-          o_.forward(p.concat, context));
+          o_.forward(p.concat, where));
     } else {
       add(result, "output", "concat", rows, std::move(p.concat));
     }
@@ -145,11 +146,11 @@ Trace MultiHeadAttention::trace(const ConstTensorView& query, const ConstTensorV
 }
 
 // head_h W^O_h [batch, heads, length, model_dim], from concat [batch, length, heads * d_v].
-Tensor MultiHeadAttention::contributions(const Tensor& concat, Context& context) const {
+Tensor MultiHeadAttention::contributions(const Tensor& concat, const Where& where) const {
   const MultiHeadAttentionOptions& o = options_;
   const ConstTensorView heads = by_heads(concat.view(), o.heads);
   const std::int64_t batch = heads.size(0), length = heads.size(2);
-  Tensor result = context.make_tensor({batch, o.heads, length, o.model_dim}, o.type);
+  Tensor result = where.context().make_tensor({batch, o.heads, length, o.model_dim}, o.type);
   for (std::int64_t b = 0; b < batch; ++b)
     for (std::int64_t h = 0; h < o.heads; ++h) {
       const std::int64_t size = size_of(o.type);
@@ -160,7 +161,7 @@ Tensor MultiHeadAttention::contributions(const Tensor& concat, Context& context)
                               size * (b * o.heads + h) * length * o.model_dim,
                           o.type, {length, o.model_dim});
       const ConstTensorView w = o_.weight().view().slice(1, h * o.d_v, (h + 1) * o.d_v);
-      matmul(head, w.permute({1, 0}), {}, to, context);
+      matmul(head, w.permute({1, 0}), {}, to, where);
     }
   return result;
 }

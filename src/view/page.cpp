@@ -53,13 +53,13 @@ bool is_special(const std::string& token) {
 }
 
 Json run_json(const ViewRun& run, const PlannedRun& plan, Blobs& blobs, Notes& notes,
-              Context& context) {
+              const Where& where) {
   Json special = Json::array(), layers = Json::array();
   for (std::size_t n = 0; n < plan.key_tokens.size(); ++n)
     if (is_special(plan.key_tokens[n])) special.push(n);
   for (const PlannedLayer& layer : plan.layers)
     layers.push(layer_json({*layer.single, layer.name, layer.contribution, plan.token_ids},
-                           layer.parts, blobs, notes, context));
+                           layer.parts, blobs, notes, where));
   const auto texts = [](const std::vector<std::string>& list) {
     return list.empty() ? Json() : Json::array(list);
   };
@@ -74,7 +74,8 @@ Json run_json(const ViewRun& run, const PlannedRun& plan, Blobs& blobs, Notes& n
 }  // namespace
 }  // namespace view
 
-std::string view_page(std::span<const ViewRun> runs, const ViewOptions& options, Context& context) {
+std::string view_page(std::span<const ViewRun> runs, const ViewOptions& options,
+                      const Where& where) {
   return reporting("view", [&] {
     using namespace view;
     Notes notes(options.language);
@@ -82,7 +83,7 @@ std::string view_page(std::span<const ViewRun> runs, const ViewOptions& options,
     Blobs blobs;
     Json run_list = Json::array();
     for (std::size_t n = 0; n < runs.size(); ++n)
-      run_list.push(run_json(runs[n], plan[n], blobs, notes, context));
+      run_list.push(run_json(runs[n], plan[n], blobs, notes, where));
     const Json data = Json::object()
                           .set("format", "attend.view/1")
                           .set("made_by", std::string("attend ") + version())
@@ -104,8 +105,8 @@ std::string view_page(std::span<const ViewRun> runs, const ViewOptions& options,
 }
 
 void save_view(const std::filesystem::path& path, std::span<const ViewRun> runs,
-               const ViewOptions& options, Context& context) {
-  save_bytes(path, view_page(runs, options, context));
+               const ViewOptions& options, const Where& where) {
+  save_bytes(path, view_page(runs, options, where));
 }
 
 }  // namespace attend

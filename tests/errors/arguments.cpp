@@ -124,13 +124,15 @@ void run_forward(const Arguments& a, Context& context) {
 
 void run_backward(const Arguments& a, Context& context) {
   leaves_outputs_untouched(a, [&] {
-    attention_backward(a.q, a.k, a.v, a.o, a.lse, a.dout, a.gradients, a.options, a.dlse, context);
+    attention_backward(
+        {.q = a.q, .k = a.k, .v = a.v, .out = a.o, .lse = a.lse, .dout = a.dout, .dlse = a.dlse},
+        a.options, a.gradients, context);
   });
 }
 
 void run_merge(const Arguments& a, Context& context) {
-  leaves_outputs_untouched(a,
-                           [&] { merge(a.part_o, a.part_lse, a.merged, a.merged_lse, context); });
+  leaves_outputs_untouched(
+      a, [&] { attend::merge(a.part_o, a.part_lse, a.merged, a.merged_lse, context); });
 }
 
 ErrorCase forward_error(std::string mistake, Break break_it, std::string message) {
@@ -149,7 +151,9 @@ ErrorCase backward_error(std::string mistake, Break break_it, std::string messag
     Arguments a;
     break_it(a);
     const auto plan = [&] {
-      Plan::attention_backward(a.q, a.k, a.v, a.o, a.lse, a.dout, a.gradients, a.options, a.dlse);
+      Plan::attention_backward(
+          {.q = a.q, .k = a.k, .v = a.v, .out = a.o, .lse = a.lse, .dout = a.dout, .dlse = a.dlse},
+          a.options, a.gradients);
     };
     EXPECT_EQ(thrown_by(plan), thrown_by([&] { run_backward(a); }));
     run_backward(a);

@@ -13,7 +13,8 @@ void launch(FakeQueue* queue) {
   a.outputs = {};
   a.move_to(kFakeDevice);
   const auto request = check(ForwardArguments{a.q, a.k, a.v, a.out, a.options, a.outputs});
-  default_context().state().execute("attention", fake_plan(request.problem), request.call, queue);
+  ContextState::of(default_context())
+      .execute("attention", fake_plan(request.problem), request.call, queue);
 }
 
 }  // namespace

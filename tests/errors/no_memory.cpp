@@ -122,7 +122,14 @@ TEST(NoMemory, attention_into_a_new_tensor_says_so) {
 TEST(NoMemory, attention_backward_says_so) {
   EXPECT_GT(allocations_of([](const Arguments& a, Context& c) { run_backward(a, c); }), 2);
   EXPECT_GT(allocations_of([](const Arguments& a, Context& c) {
-              attention_backward(a.q, a.k, a.v, a.o, a.lse, a.dout, a.options, a.dlse, c);
+              attention_backward({.q = a.q,
+                                  .k = a.k,
+                                  .v = a.v,
+                                  .out = a.o,
+                                  .lse = a.lse,
+                                  .dout = a.dout,
+                                  .dlse = a.dlse},
+                                 a.options, c);
             }),
             5);
 }
@@ -152,8 +159,14 @@ TEST(NoMemory, a_plan_says_so) {
             3);
   const PlanOptions forced{.kernel = "reference.backward"};
   EXPECT_GT(allocations_of([&](const Arguments& a, Context& c) {
-              Plan::attention_backward(a.q, a.k, a.v, a.o, a.lse, a.dout, a.gradients, a.options,
-                                       a.dlse, forced, c);
+              Plan::attention_backward({.q = a.q,
+                                        .k = a.k,
+                                        .v = a.v,
+                                        .out = a.o,
+                                        .lse = a.lse,
+                                        .dout = a.dout,
+                                        .dlse = a.dlse},
+                                       a.options, a.gradients, forced, c);
             }),
             2);
 }

@@ -155,8 +155,9 @@ std::vector<ErrorCase> kernels_that_decline() {
        [] {
          Arguments a;
          a.page();
-         Plan::attention_backward(a.q, a.k, a.v, a.o, a.lse, a.dout, a.gradients, a.options, {},
-                                  {.kernel = "textbook.backward"});
+         Plan::attention_backward(
+             {.q = a.q, .k = a.k, .v = a.v, .out = a.o, .lse = a.lse, .dout = a.dout}, a.options,
+             a.gradients, {.kernel = "textbook.backward"});
        },
        "plan: textbook.backward was forced and declines backward f32, q [2, 4, 3, 6], k [2, 2, 8, "
        "6], dv 7, scale 0.4082482904638631, 3 pages of 4 keys, key lengths, dq, dk, dv: it takes "
@@ -193,8 +194,9 @@ std::vector<ErrorCase> plans() {
          Arguments a;
          const Plan plan = Plan::attention(a.q, a.k, a.v, a.out, {.scale = 0.5});
          try {
-           plan.run_backward(a.q, a.k, a.v, a.o, a.lse, a.dout, {.dq = a.gradients.dq},
-                             {.scale = 0.5});
+           plan.run_backward(
+               {.q = a.q, .k = a.k, .v = a.v, .out = a.o, .lse = a.lse, .dout = a.dout},
+               {.scale = 0.5}, {.dq = a.gradients.dq});
          } catch (...) {
            EXPECT_TRUE(a.untouched());
            throw;
@@ -223,9 +225,9 @@ std::vector<ErrorCase> memory() {
   const Arguments a;
   const Plan forward =
       Plan::attention(a.q, a.k, a.v, a.out, a.options, a.outputs, {.kernel = "reference.forward"});
-  const Plan backward =
-      Plan::attention_backward(a.q, a.k, a.v, a.o, a.lse, a.dout, a.gradients, a.options, a.dlse,
-                               {.kernel = "reference.backward"});
+  const Plan backward = Plan::attention_backward(
+      {.q = a.q, .k = a.k, .v = a.v, .out = a.o, .lse = a.lse, .dout = a.dout, .dlse = a.dlse},
+      a.options, a.gradients, {.kernel = "reference.backward"});
   return {
       out_of_memory("no_memory_for_forward", run_forward, forward.workspace_bytes()),
       out_of_memory("no_memory_for_backward", run_backward, backward.workspace_bytes()),

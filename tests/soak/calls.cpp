@@ -58,8 +58,14 @@ void run_call(Call call, Work& work, Context& context) {
       attention(a.q, a.k, a.v, work.written.out, a.options, {.lse = work.written.lse}, context);
       return;
     case Call::backward:
-      attention_backward(a.q, a.k, a.v, work.out.out, work.out.lse, a.dout,
-                         work.written.views().gradients, a.options, a.dlse, context);
+      attention_backward({.q = a.q,
+                          .k = a.k,
+                          .v = a.v,
+                          .out = work.out.out,
+                          .lse = work.out.lse,
+                          .dout = a.dout,
+                          .dlse = a.dlse},
+                         a.options, work.written.views().gradients, context);
       return;
     case Call::inspect: {
       Statistics s = inspect(a.q, a.k, a.options, {.top_k = 2}, context);

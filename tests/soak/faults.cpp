@@ -145,8 +145,14 @@ std::string wrong_argument(const SweepCase& c, Dice& dice) {
   for (const bool backward : {false, true}) {
     try {
       if (backward)
-        attention_backward(a.q, a.k, a.v, work.out.out, work.out.lse, a.dout,
-                           work.written.views().gradients, a.options, a.dlse);
+        attention_backward({.q = a.q,
+                            .k = a.k,
+                            .v = a.v,
+                            .out = work.out.out,
+                            .lse = work.out.lse,
+                            .dout = a.dout,
+                            .dlse = a.dlse},
+                           a.options, work.written.views().gradients);
       else attention(a.q, a.k, a.v, work.written.out, a.options, {.lse = work.written.lse});
       if (mistake == 6 && backward) continue;  // which reads out, and does not write it
       return "mistake " + std::to_string(mistake) + " was taken";

@@ -63,9 +63,12 @@ WrittenList backward(const KernelInfo& kernel, const Asked& asked, Context& cont
          dalibi = like(a.options.alibi);
   if (kernel.only_if_forced) dbias = dsinks = dalibi = {};  // the yardstick gives dq, dk and dv
   const AttentionGradients gradients{dq, dk, dv, dbias, dsinks, dalibi};
-  Plan::attention_backward(a.q, a.k, a.v, out, lse, a.dout, gradients, a.options, a.dlse,
-                           {kernel.name}, context)
-      .run_backward(a.q, a.k, a.v, out, lse, a.dout, gradients, a.options, a.dlse);
+  Plan::attention_backward(
+      {.q = a.q, .k = a.k, .v = a.v, .out = out, .lse = lse, .dout = a.dout, .dlse = a.dlse},
+      a.options, gradients, {kernel.name}, context)
+      .run_backward(
+          {.q = a.q, .k = a.k, .v = a.v, .out = out, .lse = lse, .dout = a.dout, .dlse = a.dlse},
+          a.options, gradients);
   WrittenList list;
   const auto add = [&](const char* name, Tensor& tensor) {
     if (tensor) list.push_back({name, std::move(tensor)});

@@ -48,9 +48,17 @@ bool run(const Arguments& a, const Outputs& o, const KernelUnderTest& kernel, Co
     Plan::attention(a.q, a.k, a.v, o.out, a.options, outputs, forward, context)
         .run(a.q, a.k, a.v, o.out, a.options, outputs);
     if (!kernel.backward) return true;
-    Plan::attention_backward(a.q, a.k, a.v, o.out, o.lse, a.dout, o.gradients, a.options, a.dlse,
-                             {kernel.name}, context)
-        .run_backward(a.q, a.k, a.v, o.out, o.lse, a.dout, o.gradients, a.options, a.dlse);
+    Plan::attention_backward(
+        {.q = a.q, .k = a.k, .v = a.v, .out = o.out, .lse = o.lse, .dout = a.dout, .dlse = a.dlse},
+        a.options, o.gradients, {kernel.name}, context)
+        .run_backward({.q = a.q,
+                       .k = a.k,
+                       .v = a.v,
+                       .out = o.out,
+                       .lse = o.lse,
+                       .dout = a.dout,
+                       .dlse = a.dlse},
+                      a.options, o.gradients);
     return true;
   } catch (const Unsupported&) {
     return false;

@@ -34,7 +34,8 @@ struct SmallCall {
   std::string backward_kernel(Context& context) {
     const Tensor lse(Shape{q.size(0), q.size(1), q.size(2)});
     Tensor dq(q.shape());
-    return Plan::attention_backward(q, k, v, out, lse, out, {.dq = dq}, {}, {}, {}, context)
+    return Plan::attention_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .dout = out},
+                                    {}, {.dq = dq}, {}, context)
         .kernel();
   }
   ForwardProblem problem(const AttentionOptions& options = {}) {
