@@ -260,14 +260,25 @@ class ATTEND_API TensorOrView : public ConstTensorView {
   Kept* kept_ = nullptr;
 };
 
-// A view that must be given: made of a tensor or a view, but not of {}, which in a call always
-// stands for options or outputs.
+// A view that must be given: made of a tensor, a view or {data, shape}, as the view itself is, but
+// not of {}, which in a call always stands for options or outputs.
 template <class View>
 class Required : public View {
  public:
-  using View::View;  // {data, shape}, but not {}
+  // NOLINTBEGIN(google-explicit-constructor): reads as the view
   template <std::convertible_to<View> T>
-  Required(T&& given) : View(std::forward<T>(given)) {}  // NOLINT: reads as the view itself
+  Required(T&& given) : View(std::forward<T>(given)) {}
+  // NOLINTEND(google-explicit-constructor)
+  template <class T>
+  Required(T* data, const Shape& shape) : View(data, shape) {}
+  template <class T>
+  Required(T* data, const Shape& shape, const Shape& strides) : View(data, shape, strides) {}
+  template <class T>
+  Required(T* data, DType type, const Shape& shape, Device device = {})
+      : View(data, type, shape, device) {}
+  template <class T>
+  Required(T* data, DType type, const Shape& shape, const Shape& strides, Device device = {})
+      : View(data, type, shape, strides, device) {}
 };
 
 }  // namespace attend
