@@ -24,7 +24,7 @@ TEST(LayerMemory, grows_with_the_length_and_not_with_its_square) {
   const auto bytes = [&](std::int64_t length, bool train, bool whole_block) {
     const Tensor x = numbers({1, length, 64}, DType::f32, 1);
     return bytes_of([&] {
-      if (whole_block && train) block.backward(x, block.forward_train(x, {}, kNear).second);
+      if (whole_block && train) block.backward(x, block.forward_train(x, kNear).second);
       else if (whole_block) block.forward(x, kNear);
       else if (train) layer.backward(x, layer.forward_train(x, kNear).second);
       else layer.forward(x, kNear);

@@ -150,7 +150,7 @@ TEST(Matmul, an_end_is_the_same_as_what_comes_after) {
             matmul(a, b, bias, expected, context);
             if (activation) {
               const ActivationProblem problem{{}, type, *activation};
-              context.state().row_for<ActivationForward>(problem).run(
+              ContextState::of(context).row_for<ActivationForward>(problem).run(
                   problem,
                   {n, expected.view().data(), gated ? gate.view().data() : nullptr,
                    expected.view().data()},

@@ -30,7 +30,7 @@ TEST(Threads, as_many_as_asked_for_and_always_the_same_bits) {
     SmallCall a(2600);
     a.run(context);
     EXPECT_EQ(a.result(), expected.result()) << threads << " threads";
-    EXPECT_EQ(context.state().plan_for<Forward>(a.problem())->strands, threads)
+    EXPECT_EQ(ContextState::of(context).plan_for<Forward>(a.problem())->strands, threads)
         << "or threads show nothing";
   }
 }
@@ -77,7 +77,7 @@ TEST(Threads, a_parallel_for_that_throws_gives_its_memory_back) {
                      .allocator = memory.allocator()});
     SmallCall a(2600);
     EXPECT_EQ(thrown_by([&] { a.run(context); }), "not an attend::Error: no threads today");
-    EXPECT_EQ(context.state().free_memory.size(), 1U);
+    EXPECT_EQ(ContextState::of(context).free_memory.size(), 1U);
   }
   EXPECT_EQ(memory.allocated, memory.deallocated);
 }
@@ -137,13 +137,13 @@ void run_watched(Context& context) {
   const Kernel<Forward>* table[] = {&kWatched};
   const ForwardProblem problem = SmallCall(2600).problem();
   const Decision<Forward> decision =
-      decide<Forward>(problem, context.state().machine, 4, "", table);
+      decide<Forward>(problem, ContextState::of(context).machine, 4, "", table);
   ASSERT_EQ(decision.strands, 4);
   ASSERT_EQ(decision.workspace_bytes, 128U + 4 * 64);
   for (int repeat = 0; repeat < 50; ++repeat) {
     Watch w;
     watch = &w;
-    context.state().execute("attention", decision, ForwardCall{});
+    ContextState::of(context).execute("attention", decision, ForwardCall{});
     ASSERT_EQ(w.out_of_order, 0);
     ASSERT_EQ(w.shared_scratch, 0);
     ASSERT_EQ(w.misplaced, 0);

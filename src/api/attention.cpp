@@ -4,6 +4,7 @@
 
 #include "api/check.h"
 #include "api/context.h"
+#include "api/known_layout.h"
 #include "api/statistics.h"
 #include "core/partial_state.h"
 #include "core/reporting.h"
@@ -13,11 +14,20 @@
 
 namespace attend {
 
+using KnownForward = KnownLayout<ForwardArguments, ForwardCall>;
+using KnownBackward = KnownLayout<BackwardArguments, BackwardCall>;
+
 struct PlanState {
   std::variant<std::shared_ptr<const Decision<Forward>>, std::shared_ptr<const Decision<Backward>>,
                std::shared_ptr<const Decision<Inspect>>>
       decision;
-  std::string kernel;
+  std::variant<std::monostate, KnownForward, KnownBackward> known;
+
+  const std::string& kernel() const noexcept { return kernel_; }
+  PlanState(auto made, auto layout)
+      : decision(std::move(made)), known(std::move(layout)),
+        kernel_(std::visit([](const auto& plan) { return std::string(plan->kernel->name); },
+                           decision)) {}
 
   // The decision for a request, which must be of the Plan's problem.
   template <class Operation>
@@ -28,6 +38,9 @@ struct PlanState {
     throw InvalidArgument(text("plan: made for ", std::visit(problem, decision), "; called with ",
                                attend::describe(request.problem)));
   }
+
+ private:
+  std::string kernel_;
 };
 
 namespace {
@@ -38,22 +51,30 @@ void plan_and_run(const char* function, const Request<Operation>& request, const
   state.execute(function, *state.plan_for<Operation>(request.problem), request.call, where.queue());
 }
 
-template <class Operation>
-void run_planned(const char* function, const PlanState& plan, const Request<Operation>& request,
+// Arguments that lie as the Plan's did need no check; others get the whole of it.
+template <class Operation, class Arguments>
+void run_planned(const char* function, const PlanState& plan, const Arguments& given,
                  Context& context, Queue* queue) {
-  ContextState::of(context).execute(function, plan.for_request(request), request.call, queue);
+  using Known = KnownLayout<Arguments, typename Operation::Call>;
+  ContextState& state = ContextState::of(context);
+  typename Operation::Call call;
+  if (const auto* known = std::get_if<Known>(&plan.known); known && known->bind(given, call)) {
+    const auto& made = std::get<std::shared_ptr<const Decision<Operation>>>(plan.decision);
+    return state.execute(function, *made, call, queue);
+  }
+  const Request<Operation> request = check(given);
+  state.execute(function, plan.for_request(request), request.call, queue);
 }
 
-template <class Operation>
-std::shared_ptr<const PlanState> make_state(const Request<Operation>& request,
+template <class Operation, class Known>
+std::shared_ptr<const PlanState> make_state(const Request<Operation>& request, Known known,
                                             const PlanOptions& options, Context& context) {
   ContextState& state = ContextState::of(context);
   auto decision = options.kernel.empty()
                       ? state.plan_for<Operation>(request.problem)
                       : std::make_shared<const Decision<Operation>>(decide<Operation>(
                             request.problem, state.machine, state.threads, options.kernel));
-  std::string kernel(decision->kernel->name);
-  return std::make_shared<const PlanState>(PlanState{std::move(decision), std::move(kernel)});
+  return std::make_shared<const PlanState>(std::move(decision), std::move(known));
 }
 
 Tensor like(const ConstTensorView& view, const Context& context) {
@@ -160,8 +181,9 @@ Plan Plan::attention(const ConstTensorView& q, const ConstTensorView& k, const C
                      const TensorView& out, const AttentionOptions& options,
                      const AttentionOutputs& outputs, const PlanOptions& plan, Context& context) {
   return reporting("plan", [&]() -> Plan {
-    return {make_state(check(ForwardArguments{q, k, v, out, options, outputs}), plan, context),
-            context};
+    const ForwardArguments given{q, k, v, out, options, outputs};
+    const auto request = check(given);
+    return {make_state(request, KnownForward(given, request.call), plan, context), context};
   });
 }
 
@@ -169,8 +191,9 @@ Plan Plan::attention_backward(const BackwardInputs& inputs, const AttentionOptio
                               const AttentionGradients& gradients, const PlanOptions& plan,
                               Context& context) {
   return reporting("plan", [&]() -> Plan {
-    return {make_state(check(BackwardArguments{inputs, options, gradients}), plan, context),
-            context};
+    const BackwardArguments given{inputs, options, gradients};
+    const auto request = check(given);
+    return {make_state(request, KnownBackward(given, request.call), plan, context), context};
   });
 }
 
@@ -178,16 +201,16 @@ void Plan::run(const ConstTensorView& q, const ConstTensorView& k, const ConstTe
                const TensorView& out, const AttentionOptions& options,
                const AttentionOutputs& outputs, Queue* queue) const {
   reporting("attention", [&] {
-    run_planned("attention", *state_, check(ForwardArguments{q, k, v, out, options, outputs}),
-                *context_, queue);
+    run_planned<Forward>("attention", *state_, ForwardArguments{q, k, v, out, options, outputs},
+                         *context_, queue);
   });
 }
 
 void Plan::run_backward(const BackwardInputs& inputs, const AttentionOptions& options,
                         const AttentionGradients& gradients, Queue* queue) const {
   reporting("attention_backward", [&] {
-    run_planned("attention_backward", *state_, check(BackwardArguments{inputs, options, gradients}),
-                *context_, queue);
+    run_planned<Backward>("attention_backward", *state_,
+                          BackwardArguments{inputs, options, gradients}, *context_, queue);
   });
 }
 
@@ -196,7 +219,7 @@ Plan Plan::inspect(const ConstTensorView& q, const ConstTensorView& k,
                    const PlanOptions& plan, Context& context) {
   return reporting("inspect", [&] {
     const auto request = check(InspectArguments{q, k, options, inspect_options});
-    return Plan(make_state(request, plan, context), context);
+    return Plan(make_state(request, std::monostate(), plan, context), context);
   });
 }
 
@@ -210,7 +233,7 @@ Statistics Plan::run_inspect(const ConstTensorView& q, const ConstTensorView& k,
   });
 }
 
-const std::string& Plan::kernel() const noexcept { return state_->kernel; }
+const std::string& Plan::kernel() const noexcept { return state_->kernel(); }
 std::size_t Plan::workspace_bytes() const noexcept {
   return std::visit([](const auto& plan) { return plan->workspace_bytes; }, state_->decision);
 }
