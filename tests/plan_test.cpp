@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -154,6 +155,57 @@ TEST_F(PlanTest, a_forced_kernel_runs_and_says_so) {
   EXPECT_EQ(plan.workspace_bytes(), 640U);
   plan.run(q, k, v, out);
   EXPECT_NE(out.at<float>({0, 0, 0, 0}), 0);
+}
+
+// Nothing but addresses differs from the Plan's arguments: the rules about addresses still hold.
+TEST_F(PlanTest, a_run_refuses_addresses_that_the_check_would_refuse) {
+  Tensor same_size({2, 4, 3, 6}), values({2, 2, 5, 6});
+  const Plan plan = Plan::attention(q, k, values, same_size);
+  const auto run = [&](const ConstTensorView& query, const TensorView& to) {
+    const std::string by_plan = thrown_by([&] { plan.run(query, k, values, to); });
+    EXPECT_EQ(by_plan, thrown_by([&] { attend::attention(query, k, values, to); }));
+    return by_plan;
+  };
+  const float* const data = q.data<float>();
+  const auto* const bytes = reinterpret_cast<const char*>(data);
+  EXPECT_EQ(run(q, same_size), "nothing");
+  EXPECT_NE(run(q, q.view()).find("out overlaps q in memory"), std::string::npos)
+      << run(q, q.view());
+  EXPECT_NE(run({static_cast<const float*>(nullptr), q.shape()}, same_size).find("null address"),
+            std::string::npos);
+  EXPECT_NE(run({bytes + 1, DType::f32, q.shape()}, same_size).find("not a multiple of 4"),
+            std::string::npos);
+  EXPECT_NE(run({data, DType::f32, q.shape(), {Device::Kind::cuda, 0}}, same_size), "nothing");
+  // Interleaved: the bytes of one lie between those of the other, and none is shared.
+  Tensor both({2, 4, 3, 12});
+  const TensorView left = both.view().slice(3, 0, 6), right = both.view().slice(3, 6, 12);
+  const Plan apart = Plan::attention(left, k, values, same_size);
+  const Plan woven = Plan::attention(left, k, values, right);
+  EXPECT_EQ(thrown_by([&] { woven.run(left, k, values, right); }), "nothing");
+  EXPECT_EQ(thrown_by([&] { apart.run(left, k, values, same_size); }), "nothing");
+}
+
+TEST_F(PlanTest, other_memory_and_other_strides_give_the_bits_of_a_plain_call) {
+  const AttentionOptions options{.causal = true, .dropout = {.p = 0.3, .seed = 5}};
+  const Plan plan = Plan::attention(q, k, v, out, options);
+  Tensor moved = Tensor::copy_of(q), wide({2, 4, 3, 12});
+  for (std::int64_t n = 0; n < moved.count(); ++n) moved.data<float>()[n] += 1;
+  const TensorView strided = wide.view().slice(3, 0, 12, 2);
+  for (std::int64_t b = 0; b < 2; ++b)
+    for (std::int64_t h = 0; h < 4; ++h)
+      for (std::int64_t i = 0; i < 3; ++i)
+        for (std::int64_t x = 0; x < 6; ++x)
+          strided.at<float>({b, h, i, x}) = moved.at<float>({b, h, i, x});
+  AttentionOptions other = options;
+  other.dropout.seed = 6;
+  for (const AttentionOptions& draws : {options, other})
+    for (const ConstTensorView& query : {ConstTensorView(moved), ConstTensorView(strided)}) {
+      Tensor to({2, 4, 3, 7});
+      plan.run(query, k, v, to, draws);
+      const Tensor expected = attend::attention(query, k, v, draws);
+      EXPECT_TRUE(
+          std::equal(to.data<float>(), to.data<float>() + to.count(), expected.data<float>()));
+    }
 }
 
 TEST_F(PlanTest, backward_is_planned_and_run) {
