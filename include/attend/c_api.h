@@ -188,6 +188,19 @@ typedef struct attend_attention_outputs {
   int32_t reserved;
 } attend_attention_outputs;
 
+/* What a backward pass reads: what attention was given and wrote, and the loss's gradient there. */
+typedef struct attend_backward_inputs {
+  size_t struct_size;
+  const attend_view* q;
+  const attend_view* k;
+  const attend_view* v;
+  const attend_view* out;
+  const attend_view* lse;
+  const attend_view* dout;
+  const attend_view* dlse; /* NULL: the loss does not depend on lse */
+} attend_backward_inputs;
+
+/* What it writes: NULL is not wanted. */
 typedef struct attend_attention_gradients {
   size_t struct_size;
   const attend_view* dq;
@@ -209,11 +222,11 @@ ATTEND_API attend_status attend_weights_shape(const attend_view* q, const attend
                                               const attend_view* v,
                                               const attend_attention_options* options,
                                               int64_t* shape);
-/* dlse NULL: the loss does not depend on lse. */
-ATTEND_API attend_status attend_attention_backward(
-    const attend_view* q, const attend_view* k, const attend_view* v, const attend_view* out,
-    const attend_view* lse, const attend_view* dout, const attend_attention_gradients* gradients,
-    const attend_attention_options* options, const attend_view* dlse, attend_context* context);
+/* The options are those of the forward call. */
+ATTEND_API attend_status attend_attention_backward(const attend_backward_inputs* inputs,
+                                                   const attend_attention_options* options,
+                                                   const attend_attention_gradients* gradients,
+                                                   attend_context* context);
 /* Adds these keys to a partial state, f64 [batch, heads, queries, dv + 4]. Zeros are an empty one.
  */
 ATTEND_API attend_status attend_attention_partial(const attend_view* q, const attend_view* k,
@@ -223,9 +236,9 @@ ATTEND_API attend_status attend_attention_partial(const attend_view* q, const at
 /* Joins `parts` partial states over disjoint keys, in their order, into another one. */
 ATTEND_API attend_status attend_merge_partial(int64_t parts, const attend_view* const* states,
                                               const attend_view* state, attend_context* context);
-/* The same into the result: out, and lse_out if it is not NULL. */
+/* The same into the result: out, and lse if it is not NULL. */
 ATTEND_API attend_status attend_finish_partial(int64_t parts, const attend_view* const* states,
-                                               const attend_view* out, const attend_view* lse_out,
+                                               const attend_view* out, const attend_view* lse,
                                                attend_context* context);
 /* Joins `parts` results over disjoint keys: o[n] and lse[n] of each. lse_out NULL: not wanted. */
 ATTEND_API attend_status attend_merge(int64_t parts, const attend_view* const* o,
@@ -242,23 +255,20 @@ ATTEND_API attend_status attend_plan_attention(const attend_view* q, const atten
                                                const attend_attention_outputs* outputs,
                                                const char* kernel, attend_context* context,
                                                attend_plan** made);
-ATTEND_API attend_status attend_plan_attention_backward(
-    const attend_view* q, const attend_view* k, const attend_view* v, const attend_view* out,
-    const attend_view* lse, const attend_view* dout, const attend_attention_gradients* gradients,
-    const attend_attention_options* options, const attend_view* dlse, const char* kernel,
-    attend_context* context, attend_plan** made);
+ATTEND_API attend_status attend_plan_attention_backward(const attend_backward_inputs* inputs,
+                                                        const attend_attention_options* options,
+                                                        const attend_attention_gradients* gradients,
+                                                        const char* kernel, attend_context* context,
+                                                        attend_plan** made);
 ATTEND_API attend_status attend_plan_run(const attend_plan* plan, const attend_view* q,
                                          const attend_view* k, const attend_view* v,
                                          const attend_view* out,
                                          const attend_attention_options* options,
                                          const attend_attention_outputs* outputs);
-ATTEND_API attend_status attend_plan_run_backward(const attend_plan* plan, const attend_view* q,
-                                                  const attend_view* k, const attend_view* v,
-                                                  const attend_view* out, const attend_view* lse,
-                                                  const attend_view* dout,
-                                                  const attend_attention_gradients* gradients,
+ATTEND_API attend_status attend_plan_run_backward(const attend_plan* plan,
+                                                  const attend_backward_inputs* inputs,
                                                   const attend_attention_options* options,
-                                                  const attend_view* dlse);
+                                                  const attend_attention_gradients* gradients);
 /* Which kernel, what was decided and why, and the bytes of workspace. Each result may be NULL. */
 ATTEND_API attend_status attend_plan_describe(const attend_plan* plan, const char** kernel,
                                               const char** description, int64_t* workspace_bytes);
@@ -331,9 +341,9 @@ ATTEND_API attend_status attend_kv_cache_create(const attend_kv_cache_options* o
 /* lengths NULL: all rows are tokens. */
 ATTEND_API attend_status attend_kv_cache_append(attend_kv_cache* cache, const attend_view* k,
                                                 const attend_view* v, const attend_view* lengths);
-ATTEND_API attend_status attend_kv_cache_truncate(attend_kv_cache* cache, int64_t sequence,
+ATTEND_API attend_status attend_kv_cache_truncate(attend_kv_cache* cache, int64_t b,
                                                   int64_t length);
-ATTEND_API attend_status attend_kv_cache_length(const attend_kv_cache* cache, int64_t sequence,
+ATTEND_API attend_status attend_kv_cache_length(const attend_kv_cache* cache, int64_t b,
                                                 int64_t* length);
 ATTEND_API attend_status attend_kv_cache_free_pages(const attend_kv_cache* cache, int64_t* pages);
 /* As attention takes them, to be read only, until the cache changes. Each may be NULL. */

@@ -26,22 +26,13 @@ attend_status attend_weights_shape(const attend_view* q, const attend_view* k, c
   });
 }
 
-attend_status attend_attention_backward(const attend_view* q, const attend_view* k,
-                                        const attend_view* v, const attend_view* out,
-                                        const attend_view* lse, const attend_view* dout,
-                                        const attend_attention_gradients* gradients,
+attend_status attend_attention_backward(const attend_backward_inputs* inputs,
                                         const attend_attention_options* options,
-                                        const attend_view* dlse, attend_context* context) {
+                                        const attend_attention_gradients* gradients,
+                                        attend_context* context) {
   return c_api::guarded("attend_attention_backward", [&](const Call& call) {
-    attend::attention_backward({.q = call.view(q, "q"),
-                                .k = call.view(k, "k"),
-                                .v = call.view(v, "v"),
-                                .out = call.view(out, "out"),
-                                .lse = call.view(lse, "lse"),
-                                .dout = call.view(dout, "dout"),
-                                .dlse = call.optional_view(dlse, "dlse")},
-                               call.options(options), call.gradients(gradients),
-                               c_api::context_of(context));
+    attend::attention_backward(call.backward_inputs(inputs), call.options(options),
+                               call.gradients(gradients), c_api::context_of(context));
   });
 }
 
@@ -65,11 +56,11 @@ attend_status attend_merge_partial(int64_t parts, const attend_view* const* stat
 }
 
 attend_status attend_finish_partial(int64_t parts, const attend_view* const* states,
-                                    const attend_view* out, const attend_view* lse_out,
+                                    const attend_view* out, const attend_view* lse,
                                     attend_context* context) {
   return c_api::guarded("attend_finish_partial", [&](const Call& call) {
     attend::finish_partial(call.views(parts, states, "states"), call.view(out, "out"),
-                           call.optional_view(lse_out, "lse_out"), c_api::context_of(context));
+                           call.optional_view(lse, "lse"), c_api::context_of(context));
   });
 }
 
@@ -106,25 +97,17 @@ attend_status attend_plan_attention(const attend_view* q, const attend_view* k,
   });
 }
 
-attend_status attend_plan_attention_backward(const attend_view* q, const attend_view* k,
-                                             const attend_view* v, const attend_view* out,
-                                             const attend_view* lse, const attend_view* dout,
-                                             const attend_attention_gradients* gradients,
+attend_status attend_plan_attention_backward(const attend_backward_inputs* inputs,
                                              const attend_attention_options* options,
-                                             const attend_view* dlse, const char* kernel,
-                                             attend_context* context, attend_plan** made) {
+                                             const attend_attention_gradients* gradients,
+                                             const char* kernel, attend_context* context,
+                                             attend_plan** made) {
   return c_api::guarded("attend_plan_attention_backward", [&](const Call& call) {
     call.need(made, "made");
-    give_plan(made, attend::Plan::attention_backward(
-                        {.q = call.view(q, "q"),
-                         .k = call.view(k, "k"),
-                         .v = call.view(v, "v"),
-                         .out = call.view(out, "out"),
-                         .lse = call.view(lse, "lse"),
-                         .dout = call.view(dout, "dout"),
-                         .dlse = call.optional_view(dlse, "dlse")},
-                        call.options(options), call.gradients(gradients),
-                        {Call::optional_text(kernel)}, c_api::context_of(context)));
+    give_plan(made,
+              attend::Plan::attention_backward(
+                  call.backward_inputs(inputs), call.options(options), call.gradients(gradients),
+                  {Call::optional_text(kernel)}, c_api::context_of(context)));
   });
 }
 
@@ -139,23 +122,14 @@ attend_status attend_plan_run(const attend_plan* plan, const attend_view* q, con
   });
 }
 
-attend_status attend_plan_run_backward(const attend_plan* plan, const attend_view* q,
-                                       const attend_view* k, const attend_view* v,
-                                       const attend_view* out, const attend_view* lse,
-                                       const attend_view* dout,
-                                       const attend_attention_gradients* gradients,
+attend_status attend_plan_run_backward(const attend_plan* plan,
+                                       const attend_backward_inputs* inputs,
                                        const attend_attention_options* options,
-                                       const attend_view* dlse) {
+                                       const attend_attention_gradients* gradients) {
   return c_api::guarded("attend_plan_run_backward", [&](const Call& call) {
     call.need(plan, "plan")
-        .plan.run_backward({.q = call.view(q, "q"),
-                            .k = call.view(k, "k"),
-                            .v = call.view(v, "v"),
-                            .out = call.view(out, "out"),
-                            .lse = call.view(lse, "lse"),
-                            .dout = call.view(dout, "dout"),
-                            .dlse = call.optional_view(dlse, "dlse")},
-                           call.options(options), call.gradients(gradients));
+        .plan.run_backward(call.backward_inputs(inputs), call.options(options),
+                           call.gradients(gradients));
   });
 }
 

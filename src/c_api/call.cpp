@@ -13,6 +13,7 @@ static_assert(sizeof(void*) == 8 && sizeof(std::size_t) == 8);
 static_assert(sizeof(attend_view) == 48 && offsetof(attend_view, rank) == 32);
 static_assert(sizeof(attend_context_options) == 64);
 static_assert(sizeof(attend_attention_outputs) == 48);
+static_assert(sizeof(attend_backward_inputs) == 64);
 static_assert(sizeof(attend_attention_gradients) == 56);
 static_assert(sizeof(attend_kv_cache_options) == 72);
 static_assert(sizeof(attend_rotary) == 32);
@@ -178,6 +179,18 @@ AttentionOutputs Call::outputs(const attend_attention_outputs* given) const {
   return {optional_view(o.lse, name / "lse"), optional_view(o.weights, name / "weights"),
           optional_view(o.scores, name / "scores"), choice(o.stage, kStages, name / "stage"),
           o.visited_blocks};
+}
+
+BackwardInputs Call::backward_inputs(const attend_backward_inputs* given) const {
+  const Name name = "inputs";
+  const attend_backward_inputs i = read(&need(given, name), name);
+  return {.q = view(i.q, name / "q"),
+          .k = view(i.k, name / "k"),
+          .v = view(i.v, name / "v"),
+          .out = view(i.out, name / "out"),
+          .lse = view(i.lse, name / "lse"),
+          .dout = view(i.dout, name / "dout"),
+          .dlse = optional_view(i.dlse, name / "dlse")};
 }
 
 AttentionGradients Call::gradients(const attend_attention_gradients* given) const {

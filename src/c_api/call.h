@@ -91,6 +91,7 @@ class Call {
 
   AttentionOptions options(const attend_attention_options* given, Name name = "options") const;
   AttentionOutputs outputs(const attend_attention_outputs* given) const;
+  BackwardInputs backward_inputs(const attend_backward_inputs* given) const;
   AttentionGradients gradients(const attend_attention_gradients* given) const;
   MultiHeadAttentionOptions layer_options(const attend_layer_options* given, Name name) const;
   Rotary rotary(const attend_rotary& given, Name name) const;

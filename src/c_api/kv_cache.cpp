@@ -31,16 +31,15 @@ attend_status attend_kv_cache_append(attend_kv_cache* cache, const attend_view* 
   });
 }
 
-attend_status attend_kv_cache_truncate(attend_kv_cache* cache, int64_t sequence, int64_t length) {
+attend_status attend_kv_cache_truncate(attend_kv_cache* cache, int64_t b, int64_t length) {
   return c_api::guarded("attend_kv_cache_truncate", [&](const Call& call) {
-    call.need(cache, "cache").cache.truncate(sequence, length);
+    call.need(cache, "cache").cache.truncate(b, length);
   });
 }
 
-attend_status attend_kv_cache_length(const attend_kv_cache* cache, int64_t sequence,
-                                     int64_t* length) {
+attend_status attend_kv_cache_length(const attend_kv_cache* cache, int64_t b, int64_t* length) {
   return c_api::guarded("attend_kv_cache_length", [&](const Call& call) {
-    call.need(length, "length") = call.need(cache, "cache").cache.length(sequence);
+    call.need(length, "length") = call.need(cache, "cache").cache.length(b);
   });
 }
 

@@ -20,9 +20,9 @@ OK, INVALID_ARGUMENT, FILE_ERROR = 0, 1, 4
 F32, F64, I64 = 0, 1, 4
 
 # Arguments that may be NULL besides these types and names: what each function says.
-OPTIONAL_NAMES = {"options", "outputs", "context", "self", "cross", "lengths", "dlse", "lse_out", "kernel",
+OPTIONAL_NAMES = {"options", "outputs", "context", "self", "cross", "lengths", "lse_out", "kernel",
                   "format"}
-OPTIONAL = {("attend_kernel_at", "*"), ("attend_plan_describe", "*"), ("attend_trace_at", "*"),
+OPTIONAL = {("attend_finish_partial", "lse"), ("attend_kernel_at", "*"), ("attend_plan_describe", "*"), ("attend_trace_at", "*"),
             ("attend_tensor_file_at", "*"), ("attend_tensor_file_metadata_at", "*"),
             ("attend_gradients_at", "*"), ("attend_layer_parameter_at", "*"),
             ("attend_block_parameter_at", "*"), ("attend_kv_cache_views", "*"),
@@ -129,7 +129,8 @@ def calls(lib, folder):
 
     gradients = lib.make("attend_attention_gradients", dq=lib.view([0] * 4, 1, 1, 2, 2))
     plan = lib.handle("attend_plan_attention", *map(ref, (q, k, v, out, options)), None, None, None)
-    backward = (*map(ref, (q, k, v, out, lse, out, gradients, options)), None)
+    inputs = lib.make("attend_backward_inputs", q=q, k=k, v=v, out=out, lse=lse, dout=out)
+    backward = tuple(map(ref, (inputs, options, gradients)))
     plan_backward = lib.handle("attend_plan_attention_backward", *backward, None, None)
     one, two = (C.c_void_p * 1)(C.addressof(out)), (C.c_void_p * 1)(C.addressof(lse))
     merged = lib.view([0] * 4, 1, 1, 2, 2)

@@ -11,6 +11,7 @@ static const int64_t rows[] = {1, 2, 2, 2}, keys[] = {1, 2, 3, 2}, pairs[] = {1,
 typedef struct {
   attend_view q, k, v, out, lse, dout, dlse, bias, sinks, alibi;
   attend_attention_options options;
+  attend_backward_inputs inputs;
 } Problem;
 
 static void make(Problem* p) {
@@ -30,6 +31,14 @@ static void make(Problem* p) {
   p->options.bias = &p->bias;
   p->options.sinks = &p->sinks;
   p->options.alibi = &p->alibi;
+  p->inputs = ATTEND_INIT(attend_backward_inputs);
+  p->inputs.q = &p->q;
+  p->inputs.k = &p->k;
+  p->inputs.v = &p->v;
+  p->inputs.out = &p->out;
+  p->inputs.lse = &p->lse;
+  p->inputs.dout = &p->dout;
+  p->inputs.dlse = &p->dlse;
 }
 
 static double loss(const Problem* p) {
@@ -74,8 +83,7 @@ void test_gradients(void) {
   gradients.dbias = &views[3];
   gradients.dsinks = &views[4];
   gradients.dalibi = &views[5];
-  OK(attend_attention_backward(&p.q, &p.k, &p.v, &p.out, &p.lse, &p.dout, &gradients, &p.options,
-                               &p.dlse, NULL));
+  OK(attend_attention_backward(&p.inputs, &p.options, &gradients, NULL));
   check_differences(&p, q, dq, 8);
   check_differences(&p, k, dk, 12);
   check_differences(&p, v, dv, 12);
@@ -96,13 +104,14 @@ void test_gradients(void) {
   CHECK(bytes >= 0);
   OK(attend_plan_describe(plan, NULL, NULL, NULL));
   memcpy(again, dq, sizeof dq);
-  OK(attend_plan_attention_backward(&p.q, &p.k, &p.v, &p.out, &p.lse, &p.dout, &gradients,
-                                    &p.options, &p.dlse, NULL, NULL, &backward));
+  OK(attend_plan_attention_backward(&p.inputs, &p.options, &gradients, NULL, NULL, &backward));
   memset(dq, 0, sizeof dq);
-  OK(attend_plan_run_backward(backward, &p.q, &p.k, &p.v, &p.out, &p.lse, &p.dout, &gradients,
-                              &p.options, &p.dlse));
+  OK(attend_plan_run_backward(backward, &p.inputs, &p.options, &gradients));
   CHECK(memcmp(again, dq, sizeof dq) == 0);
 
+  p.inputs.lse = NULL;
+  FAILS(ATTEND_INVALID_ARGUMENT, "inputs.lse is NULL",
+        attend_attention_backward(&p.inputs, &p.options, &gradients, NULL));
   FAILS(ATTEND_INVALID_ARGUMENT, "plan: made for",
         attend_plan_run(plan, &p.q, &p.k, &p.v, &again_view, NULL, NULL));
   CHECK(attend_plan_attention(&p.q, &p.k, &p.v, &again_view, NULL, NULL, "no.such", NULL, &none) !=
