@@ -326,10 +326,11 @@ class Job {
 
   // What belongs to the second attention, where there is none.
   void check_cross(bool cross) const {
-    const std::pair<const char*, bool> flags[] = {{"--memory-dim", o_.sizes.memory_dim > 0},
-                                                  {"--memory-mask", !o_.memory_mask.empty()},
-                                                  {"--memory-lengths", !o_.memory_lengths.empty()},
-                                                  {"--key-length", o_.key_length > 0}};
+    const std::pair<const char*, bool> flags[] = {
+        {"--memory-dim", o_.sizes.memory_dim > 0},
+        {"--cross-mask", !o_.cross_mask.empty()},
+        {"--cross-key-lengths", !o_.cross_key_lengths.empty()},
+        {"--key-length", o_.key_length > 0}};
     for (const auto& [flag, given] : flags)
       if (given && !cross) throw UsageError(std::string(flag) + " needs --cross or --memory");
   }
@@ -382,9 +383,9 @@ class Job {
     result_.parameters = parameter_count(block.parameters());
     load_flags();
     reserve();
-    const Tensor cross_mask = o_.memory_mask.empty() ? Tensor() : load_tensor(o_.memory_mask);
+    const Tensor cross_mask = o_.cross_mask.empty() ? Tensor() : load_tensor(o_.cross_mask);
     const Tensor cross_lengths =
-        o_.memory_lengths.empty() ? Tensor() : load_list(o_.memory_lengths);
+        o_.cross_key_lengths.empty() ? Tensor() : load_list(o_.cross_key_lengths);
     const AttentionOptions cross{.mask = cross_mask, .key_lengths = cross_lengths};
     const AttentionOptions& self = loaded_.options;
     const ConstTensorView memory =

@@ -15,7 +15,7 @@ struct ApplyOptions {
   AttentionFlags attention;
   std::string q, k, v;                           // bare attention
   std::string input, query, key, value, memory;  // a layer or a block
-  std::string memory_mask, memory_lengths;       // of a block's cross-attention
+  std::string cross_mask, cross_key_lengths;     // of a block's cross-attention
   LayerFile file;                                // its heads: those of `sizes`
   bool block = false;
   AttentionBlockOptions sizes{.attention = {.heads = 0}};  // of a layer: `attention`; 0: not given

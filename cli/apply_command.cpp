@@ -70,7 +70,7 @@ void check_weights(const CLI::App& app) {
   if (app.count("--weights") == 0) return;
   refuse(app,
          {"--model-dim", "--d-k", "--d-v", "--key-dim", "--value-dim", "--no-projection-bias",
-          "--cross", "--memory-dim", "--hidden-dim", "--activation", "--norm-placement", "--norm",
+          "--cross", "--memory-dim", "--hidden-dim", "--activation", "--placement", "--norm",
           "--epsilon"},
          "is given by the weights");
   if (app.count("--block") > 0)
@@ -219,14 +219,14 @@ void add_flags(CLI::App& app, ApplyOptions& o) {
              "Width of the feed-forward network; none if not given");
   block.word("--activation", o.activation, "Activation of the feed-forward network",
              {"relu", "gelu", "gelu_tanh", "swiglu"});
-  block.word("--norm-placement", o.placement, "norm(x + f(x)), x + f(norm(x)), or x + f(x)",
+  block.word("--placement", o.placement, "norm(x + f(x)), x + f(norm(x)), or x + f(x)",
              {"post", "pre", "none"});
   block.word("--norm", o.norm, "Kind of the norms", {"layer_norm", "rms_norm"});
   add_real(app, "--epsilon", o.sizes.epsilon, {.least = 0, .open = true},
            "Added to the variance in the norms")
       ->group(kBlock);
-  block.file("--memory-mask", o.memory_mask, "Mask of the second attention");
-  block.list("--memory-lengths", o.memory_lengths, "Key lengths of the second attention");
+  block.file("--cross-mask", o.cross_mask, "Mask of the second attention");
+  block.list("--cross-key-lengths", o.cross_key_lengths, "Key lengths of the second attention");
 
   Adder sizes{app, kSizes};
   MultiHeadAttentionOptions& s = o.sizes.attention;

@@ -67,8 +67,8 @@ void add_attention_flags(CLI::App& app, AttentionFlags& flags) {
          "Attention sinks [heads]: a score more in each sum, without a value");
   tensor("--blocks", "blocks", Form::file,
          "Block mask [batch, heads, query blocks, key blocks], 0 = hidden");
-  whole("--block-query-size", o.blocks.query_size, {.least = 1}, "Queries of a block");
-  whole("--block-key-size", o.blocks.key_size, {.least = 1}, "Keys of a block");
+  whole("--blocks-query-size", o.blocks.query_size, {.least = 1}, "Queries of a block");
+  whole("--blocks-key-size", o.blocks.key_size, {.least = 1}, "Keys of a block");
   tensor("--key-lengths", "key_lengths", Form::whole_numbers,
          "Keys of each sequence; later ones are hidden");
   tensor("--cu-seqlens-q", "cu_seqlens_q", Form::whole_numbers,

@@ -81,7 +81,7 @@ class Demo {
 
   void one_head() {
     heading({"1  One head, two tokens      (attend explain single-head: every number)",
-             "1  一个头，两个词元      （每个数字：attend explain single-head --lang zh）"});
+             "1  一个头，两个词元      （每个数字：attend explain single-head --language zh）"});
     const Shape shape{1, 1, 2, 2};
     const Tensor q({1.0, 3.0, 2.0, 0.5}, shape), k({0.5, 2.0, 1.0, 3.0}, shape);
     const Tensor v({0.0, 4.0, 1.0, 2.0}, shape);
@@ -278,14 +278,14 @@ void add_demo(Program& program) {
   CLI::App& app = program.add(
       "demo", "Shows attention at work in under a minute: by hand, constructed, and learned.",
       "  attend demo\n"
-      "  attend demo --lang zh",
+      "  attend demo --language zh",
       [page, language](const Common& common) {
         const bool english = *language == "en";
         return Demo(common, english ? Language::english : Language::chinese, *page).run();
       });
-  one_of(app.add_option("--lang", *language, "Language of the texts and of the page"),
+  one_of(app.add_option("--language", *language, "Language of the texts and of the page"),
          {"en", "zh"});
-  app.add_option("--page", *page, "The page of the heads before and after training")
+  app.add_option("--html", *page, "The page of the heads before and after training")
       ->type_name("FILE")
       ->capture_default_str();
 }

@@ -112,7 +112,7 @@ void add_explain(Program& program) {
   CLI::App& app = program.add(
       "explain", "Attention step by step, with every number: an example, or your files.",
       "  attend explain single-head\n"
-      "  attend explain two-heads --lang zh --html two-heads.html\n"
+      "  attend explain two-heads --language zh --html two-heads.html\n"
       "  attend explain sentence --head 3\n"
       "  attend explain shapes --batch 32 --length 20 --model-dim 512 --heads 8\n"
       "  attend explain q.npy k.npy v.npy --causal\n"
@@ -130,7 +130,7 @@ void add_explain(Program& program) {
       "single-head, two-heads, sentence, shapes; or files: q k v, a layer and its input, a trace");
   subject->required()->option_text("WORD|FILES");
   suggest(*subject, kSubjects);
-  one_of(app.add_option("--lang", options->language, "Language of the words"), {"en", "zh"});
+  one_of(app.add_option("--language", options->language, "Language of the words"), {"en", "zh"});
   const auto file = [&](const char* flag, std::string& path, const char* text) {
     app.add_option(flag, path, text)->type_name("FILE");
   };

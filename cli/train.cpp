@@ -23,7 +23,7 @@ constexpr std::int64_t kWatch = 25;   // steps between looks at whether the task
 struct TrainOptions {
   std::string text, checkpoint, resume, plot, save;
   std::int64_t steps = 0;  // 0: the task's own
-  std::int64_t batch = 32, layers = 2, heads = 4, width = 64, length = 32;
+  std::int64_t batch = 32, layers = 2, heads = 4, model_dim = 64, length = 32;
   std::int64_t every = 100;
   double learning_rate = 4e-3;
   Sample sample{.count = 200, .prompt = "", .temperature = 0.7};
@@ -111,11 +111,11 @@ class Training {
     LanguageModelOptions form = text ? text_model(*task_) : induction_model();
     if (text) {
       form.length = options_.length;
-      form.hidden_dim = 4 * options_.width;
+      form.hidden_dim = 4 * options_.model_dim;
     }
     form.layers = options_.layers;
     form.heads = options_.heads;
-    form.model_dim = options_.width;
+    form.model_dim = options_.model_dim;
     form.seed = common.seed;
     check_size(form);
     model_.emplace(form);
@@ -281,9 +281,9 @@ void add_train(Program& program) {
   *decided = {count("--batch", options->batch, 1, "Sequences per step [32]"),
               count("--layers", options->layers, 1, "Layers [2]"),
               count("--heads", options->heads, 1, "Heads of a layer [4]"),
-              count("--width", options->width, 1, "Features of a token [64]"),
+              count("--model-dim", options->model_dim, 1, "Features of a token [64]"),
               count("--length", options->length, 1, "Characters of a sequence [32]"),
-              add_real(app, "--lr", options->learning_rate, {.least = 0, .open = true},
+              add_real(app, "--learning-rate", options->learning_rate, {.least = 0, .open = true},
                        "Learning rate [0.004]")};
   *of_text = {
       app.get_option("--length"),

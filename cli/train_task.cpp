@@ -166,7 +166,7 @@ double train_step(LanguageModel& model, AdamW& optimizer, const Batch& batch, do
   const Loss loss = cross_entropy(logits, batch.targets, {.ignore = kIgnore}, context);
   if (!std::isfinite(loss.value))
     throw UsageError("the loss is not finite at step " + std::to_string(optimizer.steps()) +
-                     "; a smaller --lr may help");
+                     "; a smaller --learning-rate may help");
   std::vector<NamedTensor> gradients = model.backward(loss.gradient, saved, context);
   clip_gradients(gradients, 1);
   optimizer.step(model.writable_parameters(), gradients, rate);

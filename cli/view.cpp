@@ -93,7 +93,7 @@ void add_view(Program& program) {
   app.add_option("--title", command->page.title, "Title of the page")
       ->type_name("TEXT")
       ->group(kPage);
-  one_of(app.add_option("--lang", command->page.language, "Language of the page"), {"en", "zh"})
+  one_of(app.add_option("--language", command->page.language, "Language of the page"), {"en", "zh"})
       ->group(kPage);
   add_whole(app, "--batch", command->page.batch, {}, "Element of the batch, or sequence, to show")
       ->group(kPage);

@@ -84,7 +84,7 @@ TEST(command, a_block_has_the_bits_of_the_library) {
   const Tensor y = block.forward(x, memory, {.causal = true});
   expect_same_bits(applied(folder,
                            "--block --input x.npy --memory m.npy --heads 3 --hidden-dim 20 "
-                           "--norm-placement pre --causal --seed 5"),
+                           "--placement pre --causal --seed 5"),
                    y);
 }
 

@@ -45,7 +45,7 @@ def measure_heads(attend, numpy, command):
     for heads in (1, 2, 4, 8, 16):
         runs = []
         for seed in SEEDS:
-            done = subprocess.run([command, "train", "--heads", str(heads), "--width", "64", "--steps", "600",
+            done = subprocess.run([command, "train", "--heads", str(heads), "--model-dim", "64", "--steps", "600",
                                    "--seed", str(seed), "--json"], check=True, capture_output=True, text=True)
             runs.append(json.loads(done.stdout))
         layer = attend.MultiHeadAttention(model_dim=512, heads=heads)

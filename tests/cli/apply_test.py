@@ -72,8 +72,8 @@ class Bare(CommandTest):
 
     def test_blocks(self):
         blocks = Tensor((1, 4, 2, 2), [1, 0, 0, 1, 1, 1, 0, 1, 1, 0, 1, 1, 0, 0, 1, 0], "u1")
-        self.agrees("--blocks", self.save("b.npy", blocks), "--block-query-size", 2,
-                    "--block-key-size", 3, blocks=blocks, block_sizes=(2, 3))
+        self.agrees("--blocks", self.save("b.npy", blocks), "--blocks-query-size", 2,
+                    "--blocks-key-size", 3, blocks=blocks, block_sizes=(2, 3))
 
     def test_key_lengths(self):
         self.agrees("--key-lengths", "5,2", "--causal", lengths=[5, 2], causal=True)
@@ -368,9 +368,9 @@ class Block(CommandTest):
 
     def test_decoder_post_norm(self):
         self.run_ok("apply", "--block", "--cross", "--model-dim", 8, "--heads", 2, "--memory-dim", 6,
-                    "--hidden-dim", 10, "--activation", "relu", "--norm-placement", "post", "--norm",
+                    "--hidden-dim", 10, "--activation", "relu", "--placement", "post", "--norm",
                     "layer_norm", "--epsilon", 1e-3, "--type", "f64", "--length", 3, "--key-length", 4,
-                    "--causal", "--memory-lengths", "3", "--trace", "t.safetensors", "--save-layer",
+                    "--causal", "--cross-key-lengths", "3", "--trace", "t.safetensors", "--save-layer",
                     "b.safetensors", "--output", "y.npy", "--save-weights", "w.npy", "--save-lse",
                     "lse.npy", "--save-scores", "s.npy")
         w, _ = load_safetensors(self.folder / "b.safetensors")
@@ -397,14 +397,14 @@ class Block(CommandTest):
         mask = Tensor((4,), [1, 1, 0, 1], "b1")
         self.save("x.npy", x), self.save("m.npy", memory), self.save("mask.npy", mask)
         first = self.run_json("apply", "--block", "--heads", 2, "--input", "x.npy", "--memory", "m.npy",
-                              "--memory-mask", "mask.npy", "--norm", "rms_norm", "--norm-placement",
+                              "--cross-mask", "mask.npy", "--norm", "rms_norm", "--placement",
                               "pre", "--activation", "swiglu", "--hidden-dim", 12, "--save-layer",
                               "b.safetensors")
         words = ["apply", "--block", "--weights", "b.safetensors", "--input", "x.npy", "--memory", "m.npy"]
-        again = self.run_json(*words, "--memory-mask", "mask.npy")
+        again = self.run_json(*words, "--cross-mask", "mask.npy")
         self.assertEqual(first["output"], again["output"])
         self.assertNotEqual(first["output"], self.run_json(*words)["output"])
-        wide = self.run_json(*words, "--memory-mask", "mask.npy", "--type", "f64")
+        wide = self.run_json(*words, "--cross-mask", "mask.npy", "--type", "f64")
         for a, b in zip(first["output"]["values"], wide["output"]["values"]):
             self.assertAlmostEqual(a, b, 5)
 

@@ -106,7 +106,7 @@ class Flags(CommandTest):
         self.fails(2, "--activation needs --hidden-dim", *block, "--activation", "relu")
         self.fails(2, "--key-dim is for a layer", *bare, "--key-dim", 8)
         self.fails(2, "--value-dim is for a layer", *bare, "--value-dim", 8)
-        for flag, value in (("--memory-dim", 4), ("--memory-mask", "m.npy"), ("--memory-lengths", "1"),
+        for flag, value in (("--memory-dim", 4), ("--cross-mask", "m.npy"), ("--cross-key-lengths", "1"),
                             ("--key-length", 3)):
             self.fails(2, f"{flag} needs --cross or --memory", *block, flag, value)
         for flag in ("--length", "--batch", "--key-length"):
@@ -312,7 +312,7 @@ class Files(CommandTest):
         self.fails(2, "cannot be written: No such file", *self.bare, "--output", self.link("lost.npy", "no/y.npy"))
         self.fails(2, "Too many levels", *self.bare, "--output", self.link("loop.npy", "loop.npy"))
         self.link("c", "state"), self.link("p.svg", "plot")
-        self.run_ok("train", "--steps", 1, "--width", 4, "--heads", 1, "--batch", 1, "--checkpoint", "c", "--plot",
+        self.run_ok("train", "--steps", 1, "--model-dim", 4, "--heads", 1, "--batch", 1, "--checkpoint", "c", "--plot",
                     "p.svg")
         self.assertTrue((self.folder / "c").is_symlink() and (self.folder / "state").is_file())
         self.assertTrue((self.folder / "p.svg").is_symlink() and (self.folder / "plot").is_file())

@@ -71,7 +71,7 @@ class ExplainTest(CommandTest):
 class Notes(ExplainTest):
     def check_example(self, name, wanted, said):
         for language in ("en", "zh"):
-            words = ("explain", name, "--lang", language)
+            words = ("explain", name, "--language", language)
             found = self.run_json(*words, "--html", "page.html")
             self.assertEqual(found["schema"], "attend.explain/1")
             for matrix, rows in wanted.items():
@@ -128,7 +128,7 @@ class Notes(ExplainTest):
         self.assertIn("██", text)
         for line in text.splitlines():
             self.assertLessEqual(width(line), 80, line)
-        self.assertIn("人工构造", self.run_ok("explain", "sentence", "--lang", "zh"))
+        self.assertIn("人工构造", self.run_ok("explain", "sentence", "--language", "zh"))
 
     def test_sentence_shows_numbers_and_not_zeros(self):
         """Of the matrices a part that is not all zeros, of long sums the products that are not, and weights
@@ -144,12 +144,12 @@ class Notes(ExplainTest):
         self.assertIn("3.8e-11", text)
         weights = text.split("A_0  [6, 6]")[1].split("lse_0")[0]
         self.assertNotIn("0.0000", weights)
-        self.assertIn("第 64-71 行，第 0-7 列", self.run_ok("explain", "sentence", "--lang", "zh"))
+        self.assertIn("第 64-71 行，第 0-7 列", self.run_ok("explain", "sentence", "--language", "zh"))
 
     def test_everything_counts_from_0(self):
         for name in ("single-head", "two-heads", "sentence", "shapes"):
             for language in ("en", "zh"):
-                text = self.run_ok("explain", name, "--lang", language)
+                text = self.run_ok("explain", name, "--language", language)
                 self.assertNotRegex(text, r"head_1, \.\.\.|head_h\b|near v_2|接近 v_2")
 
     def test_the_notes_are_introduced(self):
@@ -158,7 +158,7 @@ class Notes(ExplainTest):
             text = self.run_ok("explain", name)
             self.assertLess(text.index("introductory notes"), text.index("the notes:"))
             self.assertIn("docs/notes", text)
-            text = self.run_ok("explain", name, "--lang", "zh")
+            text = self.run_ok("explain", name, "--language", "zh")
             self.assertLess(text.index("五篇注意力入门笔记"), text.index("笔记："))
 
     def test_each_language_alone(self):
@@ -167,7 +167,7 @@ class Notes(ExplainTest):
                     "output Output scores weights token feature reshape transpose FLOP bytes".split())
         for name in ("single-head", "two-heads", "sentence", "shapes"):
             for language, found in (("en", r"[\u3000-\u9fff\uff00-\uffef]+"), ("zh", r"[a-zA-Z]{4,}")):
-                words = ("explain", name, "--lang", language)
+                words = ("explain", name, "--language", language)
                 text = self.run_ok(*words)
                 self.assertEqual(set(re.findall(found, text)) - names, set(), words)
                 for phrase in phrases(self.run_json(*words)):
@@ -300,7 +300,7 @@ class Page(ExplainTest):
 
     @unittest.skipUnless(shutil.which("chromium"), "no chromium")
     def test_the_policy_lets_the_page_draw_itself(self):
-        self.run_ok("explain", "sentence", "--lang", "zh", "--html", "page.html")
+        self.run_ok("explain", "sentence", "--language", "zh", "--html", "page.html")
         done = subprocess.run(
             ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.folder}/c",
              "--virtual-time-budget=5000", "--dump-dom", f"file://{self.folder}/page.html"],
@@ -408,7 +408,7 @@ class Mistakes(ExplainTest):
         self.fails(2, "there is nothing called zebra; there are single-head, two-heads", "explain", "zebra")
         self.fails(2, "there are single-head, two-heads, sentence, shapes, or files", "explain", "zzzzzzzzzzz")
         self.fails(2, "subject", "explain")
-        self.fails(2, "--lang", "explain", "single-head", "--lang", "fr")
+        self.fails(2, "--language", "explain", "single-head", "--language", "fr")
         self.fails(2, "--causal is not for single-head", "explain", "single-head", "--causal")
         self.fails(2, "--head is not for two-heads", "explain", "two-heads", "--head", 1)
         self.fails(2, "--batch is not for sentence", "explain", "sentence", "--batch", 1)
@@ -523,8 +523,8 @@ class Demo(ExplainTest):
         self.assertGreater(max(training["after"][1]), 0.8)
 
     def test_text(self):
-        self.fails(2, "cannot be written", "demo", "--page", "no_folder/p.html")
-        text = self.run_ok("demo", "--page", "p.html")
+        self.fails(2, "cannot be written", "demo", "--html", "no_folder/p.html")
+        text = self.run_ok("demo", "--html", "p.html")
         self.assertTrue((self.folder / "p.html").exists())
         first = text.split("2  ")[0].split("every number)")[1].strip("\n")
         self.assertEqual(len(first.splitlines()), 7)
@@ -537,12 +537,12 @@ class Demo(ExplainTest):
 
     def test_chinese(self):
         """All of it: of English there are names of tokens, flags and files, and letters of formulas."""
-        text = self.run_ok("demo", "--lang", "zh", "--page", "p.html")
+        text = self.run_ok("demo", "--language", "zh", "--html", "p.html")
         for part in ("1  一个头，两个词元", "人工构造", "归纳头", "所有检查都通过", "训练前", "损失"):
             self.assertIn(part, text)
         for line in text.splitlines():
             self.assertLessEqual(width(line), 80, line)
-        words = set(re.findall(r"[a-zA-Z]{4,}", re.sub(r"attend explain single-head --lang", "", text)))
+        words = set(re.findall(r"[a-zA-Z]{4,}", re.sub(r"attend explain single-head --language", "", text)))
         self.assertEqual(words - {"softmax", "sqrt", "html"}, set())
         page = (self.folder / "p.html").read_text()
         self.assertIn('"language":"zh"', page)

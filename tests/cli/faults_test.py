@@ -44,10 +44,10 @@ CALLS = [
     (["inspect", "--q", "q.npy", "--k", "k.npy", "--rows", "--output", "s.safetensors"],
      ["s.safetensors"], []),
     (["view", "trace.safetensors", "--tokens", "tokens.json", "--output", "view.html"], ["view.html"], []),
-    (["train", "--steps", "3", "--width", "8", "--heads", "2", "--batch", "2", "--checkpoint", "c", "--save",
+    (["train", "--steps", "3", "--model-dim", "8", "--heads", "2", "--batch", "2", "--checkpoint", "c", "--save",
       "m", "--plot", "p.svg"], ["c", "m", "p.svg"], ["c"]),
     (["train", "--resume", "checkpoint", "--save", "m"], ["m"], []),
-    (["train", "--text", "text.txt", "--steps", "2", "--width", "8", "--heads", "2", "--batch", "2",
+    (["train", "--text", "text.txt", "--steps", "2", "--model-dim", "8", "--heads", "2", "--batch", "2",
       "--generate", "5", "--save", "m"], ["m"], []),
     (["check", "--case", CASE], [], []),
     (["info", "--json"], [], []), (["man"], [], []), (["completion", "zsh"], [], []), (["--help"], [], []),
@@ -65,7 +65,7 @@ def make_inputs(folder):
     (folder / "tokens.json").write_text('["one", "two", 3, "four", "five", "six", "seven", "eight", "\\u4e5d"]')
     (folder / "text.txt").write_text("some text of ten words that is repeated often enough. " * 12)
     for words in (["apply", "--weights", "layer.safetensors", "--input", "x.npy", "--trace", "trace.safetensors"],
-                  ["train", "--steps", "2", "--width", "8", "--heads", "2", "--batch", "2", "--checkpoint",
+                  ["train", "--steps", "2", "--model-dim", "8", "--heads", "2", "--batch", "2", "--checkpoint",
                    "checkpoint"]):
         subprocess.run([command.ATTEND, *words], cwd=folder, check=True, stdout=subprocess.DEVNULL)
 

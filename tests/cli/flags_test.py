@@ -38,7 +38,7 @@ REFUSED = {
     "train --text": ["folder", "missing", "empty", "bytes"],
 }
 OUTPUTS = {"--output", "--save", "--save-weights", "--save-lse", "--save-scores", "--save-layer",
-           "--save-input", "--trace", "--html", "--page", "--plot", "--checkpoint"}
+           "--save-input", "--trace", "--html", "--plot", "--checkpoint"}
 
 # Numbers that are allowed after all, and why.
 ALLOWED = {"--query-offset": ["-1"],       # a query may stand before the first key
@@ -53,7 +53,7 @@ BASES = {"apply": ["--length", "2", "--d-k", "2"],
          "explain": ["q.npy", "k.npy", "v.npy"],
          "info": ["--model-dim", "8"],
          "inspect": ["--q", "q.npy", "--k", "k.npy"],
-         "train": ["--steps", "1", "--width", "4", "--heads", "1", "--batch", "1"],
+         "train": ["--steps", "1", "--model-dim", "4", "--heads", "1", "--batch", "1"],
          "view": ["--q", "q.npy", "--k", "k.npy"],
          "completion": [],
          "man": []}
@@ -66,8 +66,8 @@ WITH = {"explain --batch": ["shapes"], "explain --length": ["shapes"], "explain 
         "apply --weights": ["--input", "x.npy"],
         "apply --k": ["--q", "q.npy", "--v", "v.npy"], "apply --q": ["--k", "k.npy", "--v", "v.npy"],
         "apply --v": ["--q", "q.npy", "--k", "k.npy"],
-        "apply --memory-mask": ["--block", "--cross", "--model-dim", "8", "--length", "2"],
-        "apply --memory-lengths": ["--block", "--cross", "--model-dim", "8", "--length", "2"],
+        "apply --cross-mask": ["--block", "--cross", "--model-dim", "8", "--length", "2"],
+        "apply --cross-key-lengths": ["--block", "--cross", "--model-dim", "8", "--length", "2"],
         "apply --save-layer": ["--model-dim", "8", "--length", "2"],
         "apply --block-table": ["--length", "2", "--d-k", "2", "--key-lengths", "2"],
         "apply --cu-seqlens-k": ["--length", "2", "--d-k", "2", "--cu-seqlens-q", "0,2"],
@@ -226,7 +226,7 @@ class Sizes(FlagsTest):
     def test_a_model_of_many_layers(self):
         err = self.fails(3, "training of 100000000 layers of width 64", "train", "--layers", 10**8)
         self.assertRegex(err, r"takes at least [\d.]+ TiB; there are [\d.]+ [KMGT]iB\n$")
-        self.fails(3, "no memory", "train", "--width", 2**20)
+        self.fails(3, "no memory", "train", "--model-dim", 2**20)
         self.fails(3, "no memory", "train", "--batch", 2**30)
         self.fails(3, "q [1, 1, 1000000000000, 64] takes at least", "apply", "--length", 10**12, "--d-k", 64)
         self.fails(3, "a layer of width 10000000", "apply", "--model-dim", 10**7, "--length", 2)

@@ -40,7 +40,7 @@ class Help(CommandTest):
     def test_schemas_have_the_name_of_their_command(self):
         for name, words in (("info", []), ("check", ["--reduced", "--type", "f32"]), ("bench", ["--quick", "--peak"]),
                             ("apply", ["--length", 2, "--d-k", 2]), ("explain", ["single-head"]),
-                            ("train", ["--steps", 1, "--width", 4, "--heads", 1, "--batch", 1])):
+                            ("train", ["--steps", 1, "--model-dim", 4, "--heads", 1, "--batch", 1])):
             self.assertEqual(self.run_json(name, *words)["schema"], f"attend.{name}/1")
         self.run_ok("apply", "--model-dim", 8, "--heads", 2, "--length", 3, "--trace", "t.safetensors")
         for name in ("inspect", "view"):
@@ -73,7 +73,7 @@ class Completion(CommandTest):
         self.assertEqual(self.complete("completion", "z"), ["zsh"])
         (self.folder / "single.npy").touch()
         for words, wanted in ((["s"], ["single-head", "sentence", "shapes", "single.npy"]),
-                              (["--lang", "zh", "t"], ["two-heads"]), (["sin"], ["single-head", "single.npy"])):
+                              (["--language", "zh", "t"], ["two-heads"]), (["sin"], ["single-head", "single.npy"])):
             self.assertEqual(self.complete("explain", *words), wanted)
         self.assertEqual(self.complete("view", "si"), ["single.npy"])
         flags = re.findall(r"^\s+(?:-\w,)?(--[a-z-]+)", self.run_ok("apply", "--help"), re.M)

@@ -4,7 +4,7 @@ import os
 import command
 from command import CommandTest, numbers, save_safetensors
 
-SMALL = ("train", "--steps", 1, "--width", 4, "--heads", 1, "--batch", 1)
+SMALL = ("train", "--steps", 1, "--model-dim", 4, "--heads", 1, "--batch", 1)
 
 
 class Refused(CommandTest):

@@ -52,7 +52,7 @@ def text_file(folder):
     return path
 
 
-SMALL = ("--width", 16, "--heads", 2, "--batch", 4)   # a model that trains in no time
+SMALL = ("--model-dim", 16, "--heads", 2, "--batch", 4)   # a model that trains in no time
 
 
 def documented(words):
@@ -96,8 +96,8 @@ def one_layer_cannot(folder):
 
 def text(folder):
     """Far below what the frequencies of characters give; and it writes words."""
-    result = trained("--text", text_file(folder), "--steps", 250, "--width", 32, "--batch", 16,
-                     "--lr", 0.01, "--generate", 80, "--prompt", "the c")
+    result = trained("--text", text_file(folder), "--steps", 250, "--model-dim", 32, "--batch", 16,
+                     "--learning-rate", 0.01, "--generate", 80, "--prompt", "the c")
     assert result["held_out_loss"] < 1.0 < 2.5 < result["unigram_loss"], result
     assert len(result["sample"]) == 80, result
     words = set(re.findall(r"\w+", text_file(folder).read_text(encoding="utf-8")))
@@ -144,8 +144,8 @@ def interrupt(folder):
     for presses in (1, 2):
         checkpoint = folder / f"checkpoint{presses}"
         process = subprocess.Popen(
-            [COMMAND, "train", "--steps", "100000", "--lr", "1e-9", "--json", "--checkpoint",
-             str(checkpoint), "--checkpoint-every", "1", "--width", "128", "--batch", "1"], text=True, stderr=subprocess.PIPE,
+            [COMMAND, "train", "--steps", "100000", "--learning-rate", "1e-9", "--json", "--checkpoint",
+             str(checkpoint), "--checkpoint-every", "1", "--model-dim", "128", "--batch", "1"], text=True, stderr=subprocess.PIPE,
             stdout=subprocess.PIPE)
         while not checkpoint.exists():
             assert process.poll() is None
@@ -226,8 +226,8 @@ def mistakes(folder):
     before = sorted(p.name for p in folder.iterdir())
     for arguments, words in (
             (("--steps", 0), "--steps"),
-            (("--lr", "fast"), "--lr"),
-            (("--lr", -1), "--lr"),
+            (("--learning-rate", "fast"), "--learning-rate"),
+            (("--learning-rate", -1), "--learning-rate"),
             (("--heads", 3), "heads 3"),
             (("--text", folder / "none"), "cannot be opened"),
             (("--text", folder), "cannot be read"),
@@ -244,7 +244,7 @@ def mistakes(folder):
             (("--resume", folder / "none"), "cannot be opened"),
             (("--resume", folder / "broken"), "broken"),
             (("--resume", path), "text.txt"),
-            (("--resume", folder / "induction", "--width", 8), "--width"),
+            (("--resume", folder / "induction", "--model-dim", 8), "--model-dim"),
             (("--resume", folder / "induction", "--seed", 8), "--seed is 8"),
             (("--resume", folder / "induction", "--seed", 0), "--seed is 0"),
             (("--resume", folder / "induction", "--text", path), "it takes no --text"),

@@ -191,7 +191,7 @@ class View(Inputs):
         self.fails(2, "--open-run", "view", *self.all, "--compare-type", "bf16", "--open-run", 2)
 
     def test_a_page_that_is_reduced_says_so_and_has_its_windows(self):
-        data = self.page(*self.all, "--embed", 0.00065, "--window", "0,3,1,2,0,4", "--tiles", 2, "--lang", "zh")
+        data = self.page(*self.all, "--embed", 0.00065, "--window", "0,3,1,2,0,4", "--tiles", 2, "--language", "zh")
         self.assertEqual((data["language"], len(data["notes"])), ("zh", 1))
         layer = data["runs"][0]["layers"][0]
         self.assertIsNone(layer["q"])
@@ -206,7 +206,7 @@ class View(Inputs):
         words = ("--q", "q.npy", "q.npy", "--k", "k.npy", "k.npy", "--embed", 0.0013)
         for language, note in (("en", "; the other layers have tiles and the chosen windows only. All of them need"),
                                ("zh", "；其余各层只有分块图和所选窗口。全部需要")):
-            notes = self.page(*words, "--lang", language)["notes"]
+            notes = self.page(*words, "--language", language)["notes"]
             self.assertTrue(any(note in text for text in notes), notes)
 
     def test_a_page_is_called_by_its_text_or_its_first_file(self):

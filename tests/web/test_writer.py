@@ -81,7 +81,7 @@ def test_a_reduced_page_is_exact_in_its_windows_and_says_so(show, tmp_path):
 def test_two_runs_differ_as_their_weights_do(show, tmp_path):
     problem = Problem(tmp_path, queries=6, keys=6)
     exact = problem.weights()
-    tab = show(problem.page("--compare-type", "bf16", "--lang", "zh"))
+    tab = show(problem.page("--compare-type", "bf16", "--language", "zh"))
     both = [tab.evaluate("(run) => attend.weight(0, 3, 4, 2, run)", run)["weight"] for run in (0, 1)]
     assert abs(both[0] - exact[3, 4, 2]) < 1e-6
     assert 0 < abs(both[1] - both[0]) < 0.02
