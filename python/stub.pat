@@ -6,7 +6,6 @@ attend\._attend\.__prefix__:
     from ._types import (
         Array as Array,
         ArrayT as ArrayT,
-        AttentionGradients as AttentionGradients,
         BlockGradients as BlockGradients,
         BlocksLike as BlocksLike,
         DropoutLike as DropoutLike,
@@ -14,6 +13,7 @@ attend\._attend\.__prefix__:
         LayerGradients as LayerGradients,
         LayerHeads as LayerHeads,
         Loss as Loss,
+        MultiHeadAttentionGradients as MultiHeadAttentionGradients,
         RotaryLike as RotaryLike,
         Statistics as Statistics,
         TraceStep as TraceStep,

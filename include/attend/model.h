@@ -46,7 +46,7 @@ class ATTEND_API LanguageModel {
                                     const Where& where = default_context()) const;
 
   // Token by token: one cache per block.
-  std::vector<KvCache> make_caches(std::int64_t batch) const;
+  std::vector<KvCache> make_caches(std::int64_t batch = 1) const;
   Tensor forward(const ConstTensorView& tokens, std::vector<KvCache>& caches,
                  const Where& where = default_context()) const;
   // `count` tokens after the prompt [T]. Temperature 0 takes the likeliest token; otherwise tokens

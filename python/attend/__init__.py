@@ -51,7 +51,6 @@ from ._attend import (
 )
 from ._types import (
     Array,
-    AttentionGradients,
     BackwardResult,
     BlockGradients,
     Blocks,
@@ -61,6 +60,7 @@ from ._types import (
     LayerGradients,
     LayerHeads,
     Loss,
+    MultiHeadAttentionGradients,
     OptionGradients,
     Origin,
     Rotary,
@@ -76,7 +76,6 @@ __all__ = [
     "AdamW",
     "Array",
     "AttentionBlock",
-    "AttentionGradients",
     "BackwardResult",
     "BlockGradients",
     "Blocks",
@@ -96,6 +95,7 @@ __all__ = [
     "Linear",
     "Loss",
     "MultiHeadAttention",
+    "MultiHeadAttentionGradients",
     "Norm",
     "OptionGradients",
     "Optimizer",

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from ._types import (
     Array as Array,
     ArrayT as ArrayT,
-    AttentionGradients as AttentionGradients,
     BlockGradients as BlockGradients,
     BlocksLike as BlocksLike,
     DropoutLike as DropoutLike,
@@ -18,6 +17,7 @@ from ._types import (
     LayerGradients as LayerGradients,
     LayerHeads as LayerHeads,
     Loss as Loss,
+    MultiHeadAttentionGradients as MultiHeadAttentionGradients,
     RotaryLike as RotaryLike,
     Statistics as Statistics,
     TraceStep as TraceStep,
@@ -264,7 +264,7 @@ def trace_attention(q: Array, k: Array, v: Array, *, scale: float | None = None,
            [0.5, 0.5]])
     """
 
-def inspect(q: Array, k: Array, *, top_k: int = 0, key_mass: bool = True, metrics: bool = True, local_width: int = 8, tokens: Array | Sequence[str] | None = None, tiles: int | tuple[int, int] | None = None, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> Statistics:
+def inspect(q: Array, k: Array, *, top_k: int = 0, key_mass: bool = True, metrics: bool = True, local_width: int = 8, tokens: Array | Sequence[str] | None = None, tile_rows: int = 0, tile_columns: int = 0, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> Statistics:
     """
     What every head looks at, without storing the weights: memory is O(length).
 
@@ -279,7 +279,7 @@ def inspect(q: Array, k: Array, *, top_k: int = 0, key_mass: bool = True, metric
     local_width          'local' is at most so far from the query's position
     tokens               for duplicate and induction: a list of the keys' texts, or integers [keys] or
                          [batch, keys]
-    tiles                a map of at most so many tiles, a number or (rows, columns)
+    tile_rows, tile_columns  both above 0: a map of at most so many tiles
 
     >>> q = numpy.zeros((1, 2, 4, 8)); statistics = attend.inspect(q, q, top_k=1)
     >>> statistics.entropy.shape, round(statistics.heads[0].entropy, 4)
@@ -556,10 +556,10 @@ class Embedding:
     class Saved:
         """What backward() needs from forward_train()."""
 
-    def forward(self, x: ArrayT, *, context: Context | None = None) -> ArrayT:
+    def forward(self, tokens: ArrayT, *, context: Context | None = None) -> ArrayT:
         """y = layer(x)"""
 
-    def forward_train(self, x: ArrayT, *, context: Context | None = None) -> tuple[ArrayT, Saved]:
+    def forward_train(self, tokens: ArrayT, *, context: Context | None = None) -> tuple[ArrayT, Saved]:
         """(y, saved); backward() takes saved."""
 
     def backward(self, dy: ArrayT, saved: Saved, *, context: Context | None = None) -> LayerGradients:
@@ -676,7 +676,7 @@ class MultiHeadAttention:
     def forward_train(self, query: ArrayT, key: Array | None = None, value: Array | None = None, *, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> tuple[ArrayT, Saved]:
         """(output, saved); backward() takes saved."""
 
-    def backward(self, dy: Array, saved: Saved, *, context: Context | None = None) -> AttentionGradients:
+    def backward(self, dy: Array, saved: Saved, *, context: Context | None = None) -> MultiHeadAttentionGradients:
         """
         Gradients at the inputs, options and parameters, given dy at the output.
         """
@@ -689,7 +689,7 @@ class MultiHeadAttention:
         q, k and v of the heads, as attention() takes them, and how much each head adds.
         """
 
-    def inspect(self, query: Array, key: Array | None = None, value: Array | None = None, *, top_k: int = 0, key_mass: bool = True, metrics: bool = True, local_width: int = 8, tokens: Array | Sequence[str] | None = None, tiles: int | tuple[int, int] | None = None, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> Statistics:
+    def inspect(self, query: Array, key: Array | None = None, value: Array | None = None, *, top_k: int = 0, key_mass: bool = True, metrics: bool = True, local_width: int = 8, tokens: Array | Sequence[str] | None = None, tile_rows: int = 0, tile_columns: int = 0, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, block_table: Array | None = None, dropout: DropoutLike | None = None, context: Context | None = None) -> Statistics:
         """
         inspect() of the layer's heads, with how much each adds to the output: contribution.
         """
@@ -725,12 +725,13 @@ class MultiHeadAttention:
         """
 
     @staticmethod
-    def load(path: str | os.PathLike[str] | TensorFile, *, prefix: str = '', heads: int = 0, key_heads: int = 0, rotary: RotaryLike | None = None, orientation: Literal['automatic', 'out_in', 'in_out'] = 'automatic') -> MultiHeadAttention:
+    def load(path: str | os.PathLike[str] | TensorFile, *, prefix: str = '', heads: int = 0, key_heads: int = 0, rotary: RotaryLike | None = None, output_projection: bool = True, orientation: Literal['automatic', 'out_in', 'in_out'] = 'automatic') -> MultiHeadAttention:
         """
         A layer from a safetensors file: one of save(), or of another library.
 
         heads and the rest come from the file's metadata, if that holds them. The names of PyTorch's
         nn.MultiheadAttention, of Llama (q_proj ...), BERT and GPT-2 are known, behind the prefix.
+        output_projection=False: the file has no W^O.
         """
 
     def __repr__(self) -> str: ...

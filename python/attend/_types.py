@@ -94,7 +94,7 @@ class LayerGradients(NamedTuple):
     parameters: dict[str, Any]
 
 
-class AttentionGradients(NamedTuple):
+class MultiHeadAttentionGradients(NamedTuple):
     """Gradients of MultiHeadAttention: dx in self-attention, else the next three; then the options."""
 
     dx: Any

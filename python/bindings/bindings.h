@@ -54,4 +54,4 @@ void bind_train(nb::module_& m);
 // The arguments of inspect besides them.
 #define ATTEND_INSPECT                                                                  \
   "top_k: int = 0, key_mass: bool = True, metrics: bool = True, local_width: int = 8, " \
-  "tokens: Array | Sequence[str] | None = None, tiles: int | tuple[int, int] | None = None, "
+  "tokens: Array | Sequence[str] | None = None, tile_rows: int = 0, tile_columns: int = 0, "

@@ -77,7 +77,13 @@ void bind_embedding(nb::module_& m) {
       "vocabulary"_a, "dim"_a, nb::kw_only(), "type"_a = "f32", "seed"_a = 0, "deviation"_a = 1.0,
       nb::sig("def __init__(self, vocabulary: int, dim: int, *, type: Any = 'f32', seed: int = 0, "
               "deviation: float = 1.0) -> None"));
-  bind_calls(type, "Embedding", Kind::whole);
+  bind_calls(type, "Embedding",
+             {.kind = Kind::whole,
+              .name = "tokens",
+              .forward = "def forward(self, tokens: ArrayT, *, context: Context | None = None) -> "
+                         "ArrayT",
+              .forward_train = "def forward_train(self, tokens: ArrayT, *, "
+                               "context: Context | None = None) -> tuple[ArrayT, Saved]"});
 
   nb::class_<LearnedPositions> learned(m, "LearnedPositions",
                                        R"(Adds a trained vector to each position.

@@ -19,11 +19,18 @@ nb::object types(const char* name) { return nb::module_::import_("attend._types"
 
 nb::object inspect_arrays(nb::handle q, nb::handle k, std::int64_t top_k, bool key_mass,
                           bool metrics, std::int64_t local_width, nb::handle tokens,
-                          nb::handle tiles, GivenContext context, const nb::kwargs& keywords) {
+                          std::int64_t tile_rows, std::int64_t tile_columns, GivenContext context,
+                          const nb::kwargs& keywords) {
   constexpr const char* where = "inspect";
   const Array queries = read(q, {where, "q", Kind::floating});
   const Array keys = read(k, {where, "k", Kind::floating});
-  const InspectArguments arguments(top_k, key_mass, metrics, local_width, tokens, tiles, where);
+  const InspectArguments arguments({.top_k = top_k,
+                                    .key_mass = key_mass,
+                                    .metrics = metrics,
+                                    .local_width = local_width,
+                                    .tile_rows = tile_rows,
+                                    .tile_columns = tile_columns},
+                                   tokens, where);
   const Options options(keywords, where);
   Statistics statistics = unlocked([&] {
     return inspect(queries, keys, options.get(), arguments.options, context_or_default(context));
@@ -114,24 +121,11 @@ std::string page(const nb::list& runs, nb::handle title, nb::handle language, st
 
 }  // namespace
 
-InspectArguments::InspectArguments(std::int64_t top_k, bool key_mass, bool metrics,
-                                   std::int64_t local_width, nb::handle tokens, nb::handle tiles,
+InspectArguments::InspectArguments(const InspectOptions& given, nb::handle tokens,
                                    const char* where)
     : tokens_(read(types("token_numbers")(where, tokens), {where, "tokens", Kind::whole, true})),
-      options{.top_k = top_k,
-              .key_mass = key_mass,
-              .metrics = metrics,
-              .local_width = local_width,
-              .tokens = tokens_} {
-  if (tiles.is_none()) return;
-  const bool pair = nb::isinstance<nb::tuple>(tiles) && nb::len(tiles) == 2;
-  const bool whole = pair ? nb::try_cast(tiles[0], options.tile_rows) &&
-                                nb::try_cast(tiles[1], options.tile_columns)
-                          : nb::try_cast(tiles, options.tile_rows);
-  if (!whole)
-    raise_type_error(std::string(where) + ": tiles is a number or (rows, columns), found " +
-                     string_of(tiles));
-  if (!pair) options.tile_columns = options.tile_rows;
+      options(given) {
+  options.tokens = tokens_;
 }
 
 nb::object to_python(Statistics&& s, nb::handle like) {
@@ -163,7 +157,7 @@ void bind_inspect(nb::module_& m) {
   const auto no_context = nb::arg("context") = nb::none();
   m.def("inspect", inspect_arrays, "q"_a.none(), "k"_a.none(), nb::kw_only(), "top_k"_a = 0,
         "key_mass"_a = true, "metrics"_a = true, "local_width"_a = 8, "tokens"_a = nb::none(),
-        "tiles"_a = nb::none(), no_context, "options"_a,
+        "tile_rows"_a = 0, "tile_columns"_a = 0, no_context, "options"_a,
         nb::sig("def inspect(q: Array, k: Array, *, " ATTEND_INSPECT ATTEND_OPTIONS
                 "context: Context | None = None) -> Statistics"),
         R"(What every head looks at, without storing the weights: memory is O(length).
@@ -179,7 +173,7 @@ metrics              of every head distance, previous, first, diagonal, local, d
 local_width          'local' is at most so far from the query's position
 tokens               for duplicate and induction: a list of the keys' texts, or integers [keys] or
                      [batch, keys]
-tiles                a map of at most so many tiles, a number or (rows, columns)
+tile_rows, tile_columns  both above 0: a map of at most so many tiles
 
 >>> q = numpy.zeros((1, 2, 4, 8)); statistics = attend.inspect(q, q, top_k=1)
 >>> statistics.entropy.shape, round(statistics.heads[0].entropy, 4)

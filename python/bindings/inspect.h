@@ -7,14 +7,13 @@
 
 namespace attend::python {
 
-// The arguments of inspect() besides the options of attention. Not to be copied: `options` shows
-// the tokens.
+// The arguments of inspect() besides the options of attention: numbers as given, and the tokens.
+// Not to be copied: `options` shows the tokens.
 class InspectArguments {
   Array tokens_;  // made before the options that show them
 
  public:
-  InspectArguments(std::int64_t top_k, bool key_mass, bool metrics, std::int64_t local_width,
-                   nb::handle tokens, nb::handle tiles, const char* where);
+  InspectArguments(const InspectOptions& given, nb::handle tokens, const char* where);
   InspectArguments(const InspectArguments&) = delete;
   InspectArguments& operator=(const InspectArguments&) = delete;
 

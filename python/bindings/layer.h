@@ -104,35 +104,42 @@ void bind_manners(nb::class_<Layer, More...>& type) {
   });
 }
 
+// The one input of a layer: what it holds, its name as in C++, and what a stub shows.
+struct LayerInput {
+  Kind kind = Kind::floating;
+  const char* name = "x";
+  const char* forward = "def forward(self, x: ArrayT, *, context: Context | None = None) -> ArrayT";
+  const char* forward_train =
+      "def forward_train(self, x: ArrayT, *, context: Context | None = None) -> "
+      "tuple[ArrayT, Saved]";
+};
+
 // forward, forward_train, backward and parameters of a layer that maps x to y. `name` is the
 // class's, for messages.
 template <class Layer, class... More>
-void bind_calls(nb::class_<Layer, More...>& type, const char* name, Kind kind = Kind::floating) {
+void bind_calls(nb::class_<Layer, More...>& type, const char* name, const LayerInput& input = {}) {
   using namespace nb::literals;
   using Saved = typename Layer::Saved;
   const auto no_context = "context"_a = nb::none();
   nb::class_<Saved>(type, "Saved", "What backward() needs from forward_train().");
   type.def(
           "forward",
-          [name, kind](const Layer& self, nb::handle x, GivenContext context) {
-            const Array in = read(x, {name, "x", kind});
+          [name, input](const Layer& self, nb::handle x, GivenContext context) {
+            const Array in = read(x, {name, input.name, input.kind});
             Tensor y = unlocked([&] { return self.forward(in, context_or_default(context)); });
             return to_python(std::move(y), x);
           },
-          "x"_a.none(), nb::kw_only(), no_context,
-          nb::sig("def forward(self, x: ArrayT, *, context: Context | None = None) -> ArrayT"),
+          nb::arg(input.name).none(), nb::kw_only(), no_context, nb::sig(input.forward),
           "y = layer(x)")
       .def(
           "forward_train",
-          [name, kind](const Layer& self, nb::handle x, GivenContext context) {
-            const Array in = read(x, {name, "x", kind});
+          [name, input](const Layer& self, nb::handle x, GivenContext context) {
+            const Array in = read(x, {name, input.name, input.kind});
             auto [y, saved] =
                 unlocked([&] { return self.forward_train(in, context_or_default(context)); });
             return nb::make_tuple(to_python(std::move(y), x), nb::cast(std::move(saved)));
           },
-          "x"_a.none(), nb::kw_only(), no_context,
-          nb::sig("def forward_train(self, x: ArrayT, *, context: Context | None = None) -> "
-                  "tuple[ArrayT, Saved]"),
+          nb::arg(input.name).none(), nb::kw_only(), no_context, nb::sig(input.forward_train),
           "(y, saved); backward() takes saved.")
       .def(
           "backward",

@@ -132,7 +132,7 @@ nb::object backward(const Layer& self, nb::handle dy, const Layer::Saved& saved,
     list.append(to_python(std::move(*tensor), dy));
   }
   list.append(to_python(std::move(g.parameters), dy));
-  return nb::module_::import_("attend._types").attr("AttentionGradients")(*list);
+  return nb::module_::import_("attend._types").attr("MultiHeadAttentionGradients")(*list);
 }
 
 Trace trace(const Layer& self, nb::handle query, nb::handle key, nb::handle value,
@@ -167,11 +167,17 @@ nb::object heads(const Layer& self, nb::handle query, nb::handle key, nb::handle
 
 nb::object inspect(const Layer& self, nb::handle query, nb::handle key, nb::handle value,
                    std::int64_t top_k, bool key_mass, bool metrics, std::int64_t local_width,
-                   nb::handle tokens, nb::handle tiles, GivenContext context,
-                   const nb::kwargs& keywords) {
+                   nb::handle tokens, std::int64_t tile_rows, std::int64_t tile_columns,
+                   GivenContext context, const nb::kwargs& keywords) {
   constexpr const char* where = "MultiHeadAttention.inspect";
   const Rows rows(query, key, value, where);
-  const InspectArguments arguments(top_k, key_mass, metrics, local_width, tokens, tiles, where);
+  const InspectArguments arguments({.top_k = top_k,
+                                    .key_mass = key_mass,
+                                    .metrics = metrics,
+                                    .local_width = local_width,
+                                    .tile_rows = tile_rows,
+                                    .tile_columns = tile_columns},
+                                   tokens, where);
   const Options options(keywords, where);
   Context& used = context_or_default(context);
   Statistics statistics = unlocked([&] {
@@ -237,7 +243,7 @@ first lengths[b] rows are tokens, if that is given.
            "(output, saved); backward() takes saved.")
       .def("backward", backward, "dy"_a.none(), "saved"_a, nb::kw_only(), no_context,
            nb::sig("def backward(self, dy: Array, saved: Saved, *, "
-                   "context: Context | None = None) -> AttentionGradients"),
+                   "context: Context | None = None) -> MultiHeadAttentionGradients"),
            "Gradients at the inputs, options and parameters, given dy at the output.")
       .def("trace", trace, "query"_a.none(), "key"_a = nb::none(), "value"_a = nb::none(),
            nb::kw_only(), no_context, "options"_a,
@@ -253,8 +259,8 @@ first lengths[b] rows are tokens, if that is given.
            "q, k and v of the heads, as attention() takes them, and how much each head adds.")
       .def("inspect", inspect, "query"_a.none(), "key"_a = nb::none(), "value"_a = nb::none(),
            nb::kw_only(), "top_k"_a = 0, "key_mass"_a = true, "metrics"_a = true,
-           "local_width"_a = 8, "tokens"_a = nb::none(), "tiles"_a = nb::none(), no_context,
-           "options"_a,
+           "local_width"_a = 8, "tokens"_a = nb::none(), "tile_rows"_a = 0, "tile_columns"_a = 0,
+           no_context, "options"_a,
            nb::sig("def inspect(self, query: Array, key: Array | None = None, "
                    "value: Array | None = None, *, " ATTEND_INSPECT ATTEND_OPTIONS
                    "context: Context | None = None) -> Statistics"),

@@ -41,7 +41,7 @@ Layer join(nb::handle parts, nb::handle o_bias, const nb::kwargs& keywords) {
 }
 
 Layer load(nb::handle file, nb::handle prefix, std::int64_t heads, std::int64_t key_heads,
-           nb::handle rotary, nb::handle orientation) {
+           nb::handle rotary, bool output_projection, nb::handle orientation) {
   constexpr std::string_view orientations[] = {"automatic", "out_in", "in_out"};
   constexpr const char* where = "MultiHeadAttention.load";
   const WeightsFormat format{
@@ -49,6 +49,7 @@ Layer load(nb::handle file, nb::handle prefix, std::int64_t heads, std::int64_t 
       .heads = heads,
       .key_heads = key_heads,
       .rotary = to_rotary(rotary, where),
+      .output_projection = output_projection,
       .orientation = choose<WeightsFormat::Orientation>(orientation, orientations,
                                                         "MultiHeadAttention.load: orientation")};
   if (nb::isinstance<TensorFile>(file)) return Layer::load(nb::cast<TensorFile&>(file), format);
@@ -80,16 +81,18 @@ void bind_weights(nb::class_<MultiHeadAttention>& type) {
           nb::sig("def save(self, path: str | os.PathLike[str], per_head: bool = False) -> None"),
           "Writes the parameters as safetensors, with the options in the metadata.")
       .def_static("load", load, "path"_a, nb::kw_only(), "prefix"_a = "", "heads"_a = 0,
-                  "key_heads"_a = 0, "rotary"_a = nb::none(), "orientation"_a = "automatic",
+                  "key_heads"_a = 0, "rotary"_a = nb::none(), "output_projection"_a = true,
+                  "orientation"_a = "automatic",
                   nb::sig("def load(path: str | os.PathLike[str] | TensorFile, *, "
                           "prefix: str = '', heads: int = 0, key_heads: int = 0, "
-                          "rotary: RotaryLike | None = None, "
+                          "rotary: RotaryLike | None = None, output_projection: bool = True, "
                           "orientation: Literal['automatic', 'out_in', 'in_out'] = 'automatic') "
                           "-> MultiHeadAttention"),
                   R"(A layer from a safetensors file: one of save(), or of another library.
 
 heads and the rest come from the file's metadata, if that holds them. The names of PyTorch's
 nn.MultiheadAttention, of Llama (q_proj ...), BERT and GPT-2 are known, behind the prefix.
+output_projection=False: the file has no W^O.
 )");
 }
 

@@ -79,7 +79,7 @@ def test_feed_forward():
 def test_embedding_and_positions():
     tokens = np.array([[3, 1], [0, 3]], np.int32)
     layer = attend.Embedding(4, 6, type="f64")
-    np.testing.assert_array_equal(layer.forward(tokens), layer.parameters()["weight"][tokens])
+    np.testing.assert_array_equal(layer.forward(tokens=tokens), layer.parameters()["weight"][tokens])
     _, saved = layer.forward_train(tokens)
     gradients = layer.backward(np.ones((2, 2, 6)), saved)
     assert gradients.dx is None
@@ -138,6 +138,16 @@ def test_rotary_positions_turn_pairs():
 
     q, k, v = (heads_of(x @ p[name + ".weight"].T, 1) for name in "qkv")
     close(layer.forward(x), formula.attention(turned(q), turned(k), v)[0][:, 0])
+
+
+def test_a_file_without_an_output_projection(tmp_path):
+    path = tmp_path / "layer.safetensors"
+    weights = {name + ".weight": draw(4, 4) for name in "qkv"}
+    attend.save_safetensors(path, weights)
+    with pytest.raises(OSError, match="output_projection = false"):
+        attend.MultiHeadAttention.load(path, heads=2)
+    layer = attend.MultiHeadAttention.load(path, heads=2, output_projection=False)
+    assert sorted(layer.parameters()) == sorted(weights)
 
 
 # ---- gradients -------------------------------------------------------------------------------------
