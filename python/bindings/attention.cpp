@@ -213,10 +213,9 @@ library that q is from.
 
   m.def("attention_backward", backward, "q"_a.none(), "k"_a.none(), "v"_a.none(), "out"_a, "lse"_a,
         "dout"_a, nb::kw_only(), "dlse"_a = nb::none(), no_context, "options"_a,
-        nb::sig("def attention_backward({.q = q: ArrayT, .k = k: Array, .v = v: Array, .out = out: "
-                "Array, .lse = lse: Array, .dout = "
-                "dout: Array, .dlse = " ATTEND_OPTIONS
-                "dlse: Array | None = None}, *, context: Context | None = None) -> Any"),
+        nb::sig("def attention_backward(q: ArrayT, k: Array, v: Array, out: Array, lse: Array, "
+                "dout: Array, *, " ATTEND_OPTIONS
+                "dlse: Array | None = None, context: Context | None = None) -> Any"),
         R"(Gradients of a loss, given its gradient dout at `out` and, if that is used, dlse at lse.
 
 out and lse are what attention() gave for the same q, k, v and options. Returns (dq, dk, dv), of the
@@ -225,7 +224,7 @@ dalibi as well.
 
 >>> q = numpy.ones((1, 2, 3, 4), 'float32')
 >>> out, lse = attend.attention(q, q, q, return_lse=True)
->>> dq, dk, dv = attend.attention_backward({.q = q, .k = q, .v = q, .out = out, .lse = lse, .dout = numpy.ones_like(out)})
+>>> dq, dk, dv = attend.attention_backward(q, q, q, out, lse, numpy.ones_like(out))
 >>> dv.shape
 (1, 2, 3, 4)
 )");

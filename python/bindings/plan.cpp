@@ -134,10 +134,9 @@ itself; make a Plan to force a kernel or to see what was decided.
       .def_static("attention_backward", plan_backward, "q"_a.none(), "k"_a.none(), "v"_a.none(),
                   "out"_a, "lse"_a, "dout"_a, nb::kw_only(), "dlse"_a = nb::none(), "kernel"_a = "",
                   no_context, "options"_a,
-                  nb::sig("def attention_backward({.q = q: Array, .k = k: Array, .v = v: Array, "
-                          ".out = out: Array, .lse = "
-                          "lse: Array, .dout = dout: Array, .dlse = " ATTEND_OPTIONS
-                          "dlse: Array | None = None}, *, kernel: str = '', "
+                  nb::sig("def attention_backward(q: Array, k: Array, v: Array, out: Array, "
+                          "lse: Array, dout: Array, *, " ATTEND_OPTIONS
+                          "dlse: Array | None = None, kernel: str = '', "
                           "context: Context | None = None) -> Plan"),
                   "A plan of attention_backward().")
       .def("run", run_plan, "q"_a.none(), "k"_a.none(), "v"_a.none(), nb::kw_only(),
