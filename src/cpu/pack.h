@@ -58,7 +58,7 @@ ATTEND_INLINE void rows_to_operand(const OperandOf<V>* const* rows, std::int64_t
 template <class V>
 ATTEND_INLINE const OperandOf<V>* as_they_lie(const SumOf<V>* sums) noexcept {
   static_assert(kMultipliesSums<V>,
-                "other operands need a SumsAsOperand of their own, and kPanels");
+                "other operands need kPanels, no kFewRows, and a SumsAsOperand of their own");
   return sums;
 }
 

@@ -27,11 +27,13 @@ namespace {
 // kLast                  up to which a last tile of scores is widened rather than cut
 // rows(vectors, along)   of a tile of so many vectors, whose a lies along its depth or across
 // kSteps                 of the depth (1 or 2) that the loop of a product takes at once
-// kFewRows               up to which keys in lanes are better than rows (few_rows.h)
+// kFewRows               up to which keys in lanes are better than rows (few_rows.h, whose operands
+//                        are sums; 0: never)
 // kFewSlice, kFewAhead   there: keys whose values are weighed together; asked for so much before
 // kPanels                keys and values that many tiles read are brought into the order in which
 //                        tiles read them, and so are rows of a (products by lane want that)
-// kArrangeForward, ...   tiles from which on that pays, in forward and backward
+// kArrangeForward,
+// kArrangeBackward       tiles from which on that pays
 // kPanelsOfB             of a product of layers that are packed at a time, if b is not packed yet
 // kTiles, kLeastTiles    of scores in a task of forward, which share a chunk of keys; at least
 // kSliceBytes            values of that many bytes are weighed at a time; 0: those of 64 keys
@@ -106,8 +108,8 @@ using OperandOf = typename TilesOf<V>::Operand;
 template <class V>
 using SumOf = typename TilesOf<V>::Sum;
 template <class V>
-inline constexpr bool kMultipliesSums = (std::is_same_v<OperandOf<V>, SumOf<V>>)&&TilesOf<V>::kDepth
-                                        == 1;
+inline constexpr bool kMultipliesSums =
+    TilesOf<V>::kDepth == 1 && std::is_same_v<OperandOf<V>, SumOf<V>>;
 
 // A depth in whole multiply-adds.
 template <class V>
