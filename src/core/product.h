@@ -28,16 +28,17 @@ inline constexpr std::int64_t kAcrossRows = (96 << 10) / kSumBlock /
 
 inline constexpr std::int64_t kEveryRow = std::numeric_limits<std::int64_t>::max();
 
-template <class T>
+// An Operand is what is multiplied, a Sum what is added up: the same so far.
+template <class Sum, class Operand = Sum>
 struct Matrices {
   std::int64_t m = 0, n = 0, k = 0;
-  const T* a = nullptr;
+  const Operand* a = nullptr;
   std::int64_t a_row = 0, a_depth = 0;  // strides; one of them is 1
-  const T* b = nullptr;
+  const Operand* b = nullptr;
   std::int64_t b_depth = 0, b_column = 0;  // likewise
-  const T* packed = nullptr;               // b as the kernel's pack() left it: then b is not read
-  const T* bias = nullptr;
-  T* c = nullptr;
+  const Operand* packed = nullptr;         // b as the kernel's pack() left it: then b is not read
+  const Sum* bias = nullptr;
+  Sum* c = nullptr;
   std::int64_t c_row = 0;  // columns lie side by side
 };
 
@@ -52,13 +53,13 @@ struct PartOfB {
   std::int64_t column_begin, column_end;  // likewise of `columns`
 };
 
-template <class T>
+template <class Sum, class Operand = Sum>
 struct MatrixFunctions {
   std::int64_t columns;  // of c that are made together: parts should hold a multiple of them
   std::int64_t rows;     // of c that run() makes with a b that it packs once
   // A part of b in the order in which run() reads it; all of it takes packed_size() elements.
-  void (*pack)(const Matrices<T>&, const PartOfB&, T* packed) noexcept;
-  void (*run)(const Matrices<T>&, const MatrixPart&) noexcept;
+  void (*pack)(const Matrices<Sum, Operand>&, const PartOfB&, Operand* packed) noexcept;
+  void (*run)(const Matrices<Sum, Operand>&, const MatrixPart&) noexcept;
 
   std::int64_t packed_size(std::int64_t n, std::int64_t k) const noexcept {
     return (n + columns - 1) / columns * columns * k;

@@ -10,7 +10,7 @@ namespace {
 
 struct F64 {
   using T = double;
-  using RegisterTiles = Avx2Tiles;
+  using RegisterTiles = Avx2Tiles<T>;
   using Mask = __m256d;
   using Double = F64;
   static constexpr int kLanes = 4, kDoubles = 1;
@@ -63,7 +63,7 @@ inline F64 wide(F64 a) {
 
 struct F32 {
   using T = float;
-  using RegisterTiles = Avx2Tiles;
+  using RegisterTiles = Avx2Tiles<T>;
   using Mask = __m256;
   using Double = F64;
   static constexpr int kLanes = 8, kDoubles = 2;

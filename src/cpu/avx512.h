@@ -10,7 +10,7 @@ namespace {
 
 struct F64 {
   using T = double;
-  using RegisterTiles = Avx512Tiles;
+  using RegisterTiles = Avx512Tiles<T>;
   using Mask = __mmask8;
   using Double = F64;
   static constexpr int kLanes = 8, kDoubles = 1;
@@ -69,7 +69,7 @@ inline F64 wide(F64 a) {
 
 struct F32 {
   using T = float;
-  using RegisterTiles = Avx512Tiles;
+  using RegisterTiles = Avx512Tiles<T>;
   using Mask = __mmask16;
   using Double = F64;
   static constexpr int kLanes = 16, kDoubles = 2;

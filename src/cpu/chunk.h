@@ -19,25 +19,26 @@ struct Runs {
 };
 
 // The keys and values at hand, as the products read them.
-template <class T>
+template <class V>
 struct Chunk {
+  using Operand = OperandOf<V>;
   std::int64_t from, to;
-  const T *k = nullptr, *v = nullptr;
+  const Operand *k = nullptr, *v = nullptr;
   std::int64_t k_stride, v_stride;
-  bool cold = false;       // nobody has read it yet
-  T *packed_k, *packed_v;  // [256][d] and [256][width of v], for what does not lie ready
+  bool cold = false;             // nobody has read it yet
+  Operand *packed_k, *packed_v;  // [256][d] and [256][width of v], for what does not lie ready
   // The same as panels (product.h) or strips (pack.h): see arrange().
-  const T *k_panels = nullptr, *v_panels = nullptr, *k_strips = nullptr, *v_strips = nullptr;
-  T *paneled_k = nullptr, *paneled_v = nullptr, *stripped_k = nullptr, *stripped_v = nullptr;
+  const Operand *k_panels = nullptr, *v_panels = nullptr, *k_strips = nullptr, *v_strips = nullptr;
+  Operand *paneled_k = nullptr, *paneled_v = nullptr, *stripped_k = nullptr, *stripped_v = nullptr;
 };
 
 // Rows of a chunk, from `row` on, times kVectors vectors of lanes: as they lie, x.a, or, if that is
 // a whole tile, as panels of rows that have `width` features, if there are any. `feature` is the
 // first.
-template <class V, int kVectors, Layout kLayout, class T, class Finish = Store>
-void chunk_products(Operands<T> x, std::int64_t rows, const T* panels, std::int64_t row,
+template <class V, int kVectors, Layout kLayout, class Finish = Store>
+void chunk_products(Operands<V> x, std::int64_t rows, const OperandOf<V>* panels, std::int64_t row,
                     std::int64_t width, std::int64_t feature = 0, Finish finish = {}) noexcept {
-  if constexpr (V::RegisterTiles::kPanels && kVectors == kTileVectors<V>) {
+  if constexpr (TilesOf<V>::kPanels && kVectors == kTileVectors<V>) {
     if (panels != nullptr && row % kPanelRows<V> == 0) {
       x.a = panels + row * width + feature * kPanelRows<V>;
       x.a_stride = kPanelRows<V>;
@@ -49,17 +50,17 @@ void chunk_products(Operands<T> x, std::int64_t rows, const T* panels, std::int6
 }
 
 // Rows of keys or values as operand b: as they lie, or as strips.
-template <class T>
+template <class V>
 struct KeyRows {
-  const T* at;
+  const OperandOf<V>* at;
   std::int64_t stride;
-  const T* strips;  // null: none
+  const OperandOf<V>* strips;  // null: none
   std::int64_t count, width;
 };
 
 // c[rows][width] of a that lies across, from `first` on, a row with every step of the depth.
-template <class V, Start kStart, class T, class Finish = Store>
-void rows_product(Operands<T> x, int rows, const KeyRows<T>& b, std::int64_t first,
+template <class V, Start kStart, class Finish = Store>
+void rows_product(Operands<V> x, int rows, const KeyRows<V>& b, std::int64_t first,
                   Finish finish = {}) noexcept {
   constexpr std::int64_t kStrip = kFeatureVectors<V> * V::kLanes;
   x.b = b.strips == nullptr ? b.at + first * b.stride : b.strips + first * kStrip;

@@ -41,6 +41,13 @@ ATTEND_INLINE V load_elements(const E* from, std::int64_t n) {
   return load_elements<V>(some);
 }
 
+// The same of fewer than all lanes.
+template <class V, class E>
+ATTEND_INLINE V load_first_elements(const E* from, std::int64_t n) {
+  if constexpr (HasHalves<V, E>) return load_elements<V>(from, n);
+  else return V::load_first(from, n);
+}
+
 template <class V, class E>
 ATTEND_INLINE void store_elements(V v, E* to, std::int64_t n) {
   if (n >= V::kLanes) return store_elements(v, to);
@@ -54,7 +61,7 @@ void convert_elements(const E* from, std::int64_t stride, std::int64_t count, T*
   std::int64_t x = 0;
   if constexpr (HasHalves<V, E>) {
     if (stride == 1)
-      for (; x + V::kLanes <= count; x += V::kLanes) V::widened(from + x).store(to + x);
+      for (; x + V::kLanes <= count; x += V::kLanes) store_elements(V::widened(from + x), to + x);
   }
   for (; x < count; ++x) to[x] = static_cast<T>(widened(from[x * stride]));
 }

@@ -26,16 +26,17 @@ namespace {
 
 template <class V>
 class FewRows {
-  using T = typename V::T;
-  static constexpr int kSlice = V::RegisterTiles::kFewSlice;
-  static constexpr std::int64_t kAhead = V::RegisterTiles::kFewAhead;
+  using Operand = OperandOf<V>;
+  using Sum = SumOf<V>;
+  static constexpr int kSlice = TilesOf<V>::kFewSlice;
+  static constexpr std::int64_t kAhead = TilesOf<V>::kFewAhead;
 
  public:
-  static constexpr int kMost = V::RegisterTiles::kFewRows;
+  static constexpr int kMost = TilesOf<V>::kFewRows;
   static_assert((kMost & (kMost - 1)) == 0 && kMost <= Tile<V>::kMost);
 
   // q: memory of [kMost][d]; s: of [kMost][256].
-  FewRows(const ForwardScores<V>& scores, const Chunk<T>& chunk, T* q, T* s)
+  FewRows(const ForwardScores<V>& scores, const Chunk<V>& chunk, Sum* q, Sum* s)
       : p(scores.p), scores_(scores), chunk_(chunk), q_(q), s_(s) {}
 
   // Rows that see all of many keys, with nothing added to their scores.
@@ -51,7 +52,8 @@ class FewRows {
   }
 
   // The maximum, sum and O of their chunk.
-  void weigh(const Tile<V>& tile, const Run& run, const Place<T>& to, T* top, T* sum) noexcept {
+  void weigh(const Tile<V>& tile, const Run& run, const Place<Sum>& to, Sum* top,
+             Sum* sum) noexcept {
     keys_ = run.count;
     k_ = chunk_.k + (run.key - chunk_.from) * chunk_.k_stride;
     v_ = chunk_.v + (run.key - chunk_.from) * chunk_.v_stride;
@@ -65,15 +67,15 @@ class FewRows {
 
  private:
   // What will be read kAhead keys after key j, or after its value.
-  Lines<T> after_key(std::int64_t j) const noexcept {
+  Lines<Operand> after_key(std::int64_t j) const noexcept {
     j += kAhead;
-    return j < keys_ ? Lines<T>(k_ + j * chunk_.k_stride, chunk_.k_stride, p.d)
-                     : Lines<T>(v_ + (j - keys_) * chunk_.v_stride, chunk_.v_stride, p.dv);
+    return j < keys_ ? Lines<Operand>(k_ + j * chunk_.k_stride, chunk_.k_stride, p.d)
+                     : Lines<Operand>(v_ + (j - keys_) * chunk_.v_stride, chunk_.v_stride, p.dv);
   }
-  Lines<T> after_value(std::int64_t j) const noexcept {
+  Lines<Operand> after_value(std::int64_t j) const noexcept {
     j += kAhead;
-    return j < keys_ ? Lines<T>(v_ + j * chunk_.v_stride, chunk_.v_stride, p.dv)
-                     : Lines<T>(k_ + j * chunk_.k_stride, chunk_.k_stride, p.d);
+    return j < keys_ ? Lines<Operand>(v_ + j * chunk_.v_stride, chunk_.v_stride, p.dv)
+                     : Lines<Operand>(k_ + j * chunk_.k_stride, chunk_.k_stride, p.d);
   }
 
   static int rounded(int rows) noexcept {  // to a power of two
@@ -96,10 +98,11 @@ class FewRows {
   }
 
   template <int kRows, int kGroups>
-  [[gnu::noinline]] void some_scores(std::int64_t first, Lines<T> soon) const noexcept {
-    constexpr int kLines = V::kLanes * V::kLanes * static_cast<int>(sizeof(T)) / 64;
+  [[gnu::noinline]] void some_scores(std::int64_t first, Lines<Operand> soon) const noexcept {
+    constexpr int kLines = V::kLanes * V::kLanes * static_cast<int>(sizeof(Operand)) / 64;
     const std::int64_t stride = chunk_.k_stride, d = p.d;
-    const T *k = k_ + first * stride, *q = q_;
+    const Operand* k = k_ + first * stride;
+    const Sum* q = q_;
     for (std::int64_t from = 0; from < d; from += scores_.chain) {
       const std::int64_t to = d - from < scores_.chain ? d : from + scores_.chain;
       V sum[kGroups][kRows];
@@ -117,7 +120,7 @@ class FewRows {
       const V scale = V::set(to < d ? 1 : scores_.scale);
       unrolled<kGroups>(ATTEND_EACH(g) {
         unrolled<kRows>(ATTEND_EACH(r) {
-          T* const s = s_ + r * kChunk + first + g * V::kLanes;
+          Sum* const s = s_ + r * kChunk + first + g * V::kLanes;
           if (from > 0) sum[g][r] = sum[g][r] + V::load(s);
           (sum[g][r] * scale).store(s);
         });
@@ -126,28 +129,28 @@ class FewRows {
   }
 
   // A row of scores becomes exp(s - top). Their sum is one ascending chain, as it is in lanes.
-  void weights(T* s, T& top, T& sum) const noexcept {
-    constexpr T kHidden = ForwardScores<V>::kHidden;
+  void weights(Sum* s, Sum& top, Sum& sum) const noexcept {
+    constexpr Sum kHidden = ForwardScores<V>::kHidden;
     for (std::int64_t j = keys_; j % V::kLanes != 0; ++j) s[j] = kHidden;
     V most = V::set(kHidden);
     for (std::int64_t j = 0; j < keys_; j += V::kLanes) most = larger(V::load(s + j), most);
-    T lanes[V::kLanes];
+    Sum lanes[V::kLanes];
     most.store(lanes);
     top = lanes[0];
     for (int n = 1; n < V::kLanes; ++n) top = lanes[n] <= top ? top : lanes[n];
-    const V base = V::set(top == kHidden ? 0 : top), log2e = V::set(Exp2<T>::kLog2E);
+    const V base = V::set(top == kHidden ? 0 : top), log2e = V::set(Exp2<Sum>::kLog2E);
     for (std::int64_t j = 0; j < keys_; j += V::kLanes)
       exp2_of((V::load(s + j) - base) * log2e).store(s + j);
     sum = 0;
     for (std::int64_t j = 0; j < keys_; ++j) sum += s[j];
   }
 
-  void values(int rows, const Place<T>& to, const T* sum) const noexcept {
+  void values(int rows, const Place<Sum>& to, const Sum* sum) const noexcept {
     Divisors<V, Tile<V>::kMost> divisors;  // whole vectors of few rows
     if (to.final) divisors.set(sum, static_cast<int>(ForwardScores<V>::width(rows)));
     for (std::int64_t j = 0; j < keys_; j += kSlice) {
-      Lines<T> soon = after_value(j);
-      const Operands<T> x{.a = s_ + j,
+      Lines<Operand> soon = after_value(j);
+      const Operands<V> x{.a = as_they_lie<V>(s_ + j),
                           .a_stride = kChunk,
                           .b = v_ + j * chunk_.v_stride,
                           .b_stride = chunk_.v_stride,
@@ -156,7 +159,7 @@ class FewRows {
                           .depth = keys_ - j < kSlice ? keys_ - j : kSlice,
                           .soon = &soon};
       const bool end = to.final && j + kSlice >= keys_;
-      const StoreDivided<decltype(divisors), T, kChunk> divided{x.a, &divisors};
+      const StoreDivided<decltype(divisors), V, kChunk> divided{x.a, &divisors};
       if (j == 0) slice<Start::zero>(x, rows);  // never the end: there are many keys
       else if (end) slice<Start::c>(x, rows, divided);
       else slice<Start::c>(x, rows);
@@ -164,17 +167,17 @@ class FewRows {
   }
 
   template <Start kStart, class Finish = Store>
-  void slice(const Operands<T>& x, int rows, Finish finish = {}) const noexcept {
+  void slice(const Operands<V>& x, int rows, Finish finish = {}) const noexcept {
     const std::int64_t vectors = Results<V>::width(p) / V::kLanes;
     product_of_features<V, kStart, Layout::along>(x, rows, vectors, finish);
   }
 
   const ForwardProblem& p;
   const ForwardScores<V>& scores_;
-  const Chunk<T>& chunk_;
-  T *q_, *s_;
+  const Chunk<V>& chunk_;
+  Sum *q_, *s_;
   std::int64_t keys_ = 0;
-  const T *k_ = nullptr, *v_ = nullptr;  // the first of them
+  const Operand *k_ = nullptr, *v_ = nullptr;  // the first of them
 };
 
 }  // namespace

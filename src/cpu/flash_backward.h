@@ -32,7 +32,7 @@ namespace {
 
 template <class V>
 class FlashBackward {
-  using T = typename V::T;
+  using Sum = SumOf<V>;
   using Group = ScoreGradients<V>;
   using Rows = typename Group::Rows;
   static constexpr int kMost = Group::kMost, kTiles = Group::kTiles;
@@ -40,17 +40,19 @@ class FlashBackward {
 
   struct Memory {
     KeySums<V> dk, dv;
-    T* dq[kTiles];            // [rows][width]  of the chunk at hand
+    Sum* dq[kTiles];          // [rows][width]  of the chunk at hand
     double* dq_sum[kTiles];   // [rows][width]
     double *dalibi, *dsinks;  // [heads of the group]
     double alibi_row[Group::kRows];
+    [[no_unique_address]] SumsAsOperand<V> pairs;
     Memory(const BackwardProblem& p, const BackwardCall& call, const Segments<V>& segments,
            BackwardScores<V>& scores, Group& group, Scratch& scratch)
         : dk(scores, group, scratch, segments, {p.dk, p.d, call.q, call.dk, p.scale}),
-          dv(scores, group, scratch, segments, {p.dv_gradient, p.dv, call.dout, call.dv, 1}) {
+          dv(scores, group, scratch, segments, {p.dv_gradient, p.dv, call.dout, call.dv, 1}),
+          pairs(scratch, kChunk * Group::kRows) {
       const std::int64_t size = p.dq ? kMost * BackwardScores<V>::width(p.d) : 0;
       for (int t = 0; t < kTiles; ++t) {
-        dq[t] = scratch.take<T>(size);
+        dq[t] = scratch.take<Sum>(size);
         dq_sum[t] = scratch.take<double>(p.k_length > kChunk ? size : 0);
       }
       dalibi = scratch.take<double>(p.group());
@@ -194,18 +196,19 @@ class FlashBackward {
   bool query_products(int t, bool careful) noexcept {
     const Rows& tile = group_.tiles[t];
     Runs& mine = group_.runs[1];
-    const T* ds = group_.ds + group_.clip(tile, mine) * group_.stride + t * kMost;
-    const Chunk<T>& chunk = group_.chunk;
+    const Sum* ds = group_.ds + group_.clip(tile, mine) * group_.stride + t * kMost;
+    const Chunk<V>& chunk = group_.chunk;
+    const OperandOf<V>* a = memory_.pairs.across(ds, mine.count, tile.lanes, group_.stride);
     for (int r = 0; r < mine.runs && !careful; ++r) {
       const Run& run = mine.run[r];
       const int slice = chunk.k_strips != nullptr ? run.count : kSlice;
       for (int x = 0; x < run.count; x += slice) {
-        const KeyRows<T> rows{.at = chunk.k,
+        const KeyRows<V> rows{.at = chunk.k,
                               .stride = chunk.k_stride,
                               .strips = chunk.k_strips,
                               .count = chunk.to - chunk.from,
                               .width = width(p.d)};
-        const Operands<T> operands{.a = ds + (run.at + x) * group_.stride,
+        const Operands<V> operands{.a = a + (run.at + x) * group_.stride,
                                    .a_stride = group_.stride,
                                    .b = nullptr,
                                    .b_stride = 0,
@@ -222,18 +225,18 @@ class FlashBackward {
   }
 
   // 0 * NaN is NaN: the same sums, in which hidden pairs take no part.
-  void careful_query_products(const Rows& tile, const Runs& mine, const T* ds,
-                              T* dq) const noexcept {
-    const Chunk<T>& chunk = group_.chunk;
+  void careful_query_products(const Rows& tile, const Runs& mine, const Sum* ds,
+                              Sum* dq) const noexcept {
+    const Chunk<V>& chunk = group_.chunk;
     for (int n = 0; n < tile.rows; ++n, dq += width(p.d)) {
       clear(dq, width(p.d));
       for (int r = 0; r < mine.runs; ++r) {
         for (int y = 0; y < mine.run[r].count; ++y) {
-          const T* pair = ds + (mine.run[r].at + y) * group_.stride + n;
+          const Sum* pair = ds + (mine.run[r].at + y) * group_.stride + n;
           if (group_.p[pair - group_.ds] == Group::kHidden) continue;
-          const T* k = chunk.k + (mine.run[r].key + y - chunk.from) * chunk.k_stride;
+          const OperandOf<V>* k = chunk.k + (mine.run[r].key + y - chunk.from) * chunk.k_stride;
           for (std::int64_t x = 0; x < width(p.d); x += V::kLanes)
-            fma(V::set(*pair), V::load(k + x), V::load(dq + x)).store(dq + x);
+            fma(V::set(*pair), load_elements<V>(k + x), V::load(dq + x)).store(dq + x);
         }
       }
     }
@@ -251,13 +254,14 @@ class FlashBackward {
   }
 
   bool keys_finite() const noexcept {
-    const Chunk<T>& chunk = group_.chunk;
+    const Chunk<V>& chunk = group_.chunk;
     V check = V::set(0);
     for (std::int64_t j = 0; j < chunk.to - chunk.from; ++j) {
-      const T* k = chunk.k + j * chunk.k_stride;
+      const OperandOf<V>* k = chunk.k + j * chunk.k_stride;
       std::int64_t x = 0;
-      for (; x + V::kLanes <= p.d; x += V::kLanes) check = fma(V::load(k + x), V::set(0), check);
-      if (x < p.d) check = fma(V::load_first(k + x, p.d - x), V::set(0), check);
+      for (; x + V::kLanes <= p.d; x += V::kLanes)
+        check = fma(load_elements<V>(k + x), V::set(0), check);
+      if (x < p.d) check = fma(load_first_elements<V>(k + x, p.d - x), V::set(0), check);
     }
     return all_finite(check);
   }
@@ -271,7 +275,7 @@ class FlashBackward {
       const std::int64_t position = tile.i[n % kMost] + scores_.sequence.offset;
       for (int r = 0; r < group_.runs->runs; ++r) {
         const Run& run = group_.runs->run[r];
-        const T* ds = group_.ds + run.at * group_.stride + n;
+        const Sum* ds = group_.ds + run.at * group_.stride + n;
         for (int y = 0; y < run.count; ++y) {
           const std::int64_t distance = position - run.key - y;
           memory_.alibi_row[n] -= static_cast<double>(ds[y * group_.stride]) *

@@ -32,36 +32,37 @@ namespace {
 
 template <class V>
 class FlashForward {
-  using T = typename V::T;
+  using Operand = OperandOf<V>;
+  using Sum = SumOf<V>;
   static constexpr int kMost = Tile<V>::kMost, kRoom = Tile<V>::kRoom;
-  static constexpr int kTiles =
-      V::RegisterTiles::kTiles;               // of a task: they share a chunk, in the cache
-  static constexpr int kTilesForPanels = 12;  // they pay for keys and values in order
-  static constexpr int kAhead = 32;           // keys, where memory is the limit
-  static constexpr T kHidden = ForwardScores<V>::kHidden;
+  static constexpr int kTiles = TilesOf<V>::kTiles;  // of a task: they share a chunk, in the cache
+  static constexpr int kAhead = 32;                  // keys, where memory is the limit
+  static constexpr Sum kHidden = ForwardScores<V>::kHidden;
 
   struct Memory {
     Sums<V>* tiles;
     Runs* runs;
-    Chunk<T> chunk;
-    T *s, *factors;  // [256][lanes]
-    T* few_q;        // [few rows][d]
-    Memory(const ForwardProblem& p, Scratch& scratch) {
+    Chunk<V> chunk;
+    Sum *s, *factors;  // [256][lanes]
+    [[no_unique_address]] SumsAsOperand<V> weights;
+    Sum* few_q;  // [few rows][d]
+    Memory(const ForwardProblem& p, Scratch& scratch) : weights(scratch, kChunk * kRoom) {
       tiles = scratch.take<Sums<V>>(kTiles);
       runs = scratch.take<Runs>(1);
-      s = scratch.take<T>(kChunk * kRoom);
-      factors = scratch.take<T>(p.drop_below != 0 ? kChunk * kRoom : 0);
-      few_q = scratch.take<T>(FewRows<V>::kMost * p.d);
-      chunk.packed_k = scratch.take<T>(kChunk * p.d);
-      chunk.packed_v = scratch.take<T>(kChunk * width(p));
-      chunk.paneled_k = scratch.take<T>(V::RegisterTiles::kPanels ? kChunk * p.d : 0);
+      s = scratch.take<Sum>(kChunk * kRoom);
+      factors = scratch.take<Sum>(p.drop_below != 0 ? kChunk * kRoom : 0);
+      few_q = scratch.take<Sum>(FewRows<V>::kMost * p.d);
+      chunk.packed_k = scratch.take<Operand>(kChunk * p.d);
+      chunk.packed_v = scratch.take<Operand>(kChunk * width(p));
+      chunk.paneled_k =
+          scratch.take<Operand>(TilesOf<V>::kPanels ? kChunk * whole_depth<V>(p.d) : 0);
       chunk.stripped_v =
-          scratch.take<T>(V::RegisterTiles::kPanels ? kChunk * (width(p) + V::kLanes) : 0);
-      T* q = scratch.take<T>(saturating_count(kTiles * kRoom, p.d));
-      T* part = scratch.take<T>(saturating_count(kTiles * kRoom, width(p)));
+          scratch.take<Operand>(TilesOf<V>::kPanels ? kChunk * (width(p) + V::kLanes) : 0);
+      Operand* q = scratch.take<Operand>(saturating_count(kTiles * kRoom, whole_depth<V>(p.d)));
+      Sum* part = scratch.take<Sum>(saturating_count(kTiles * kRoom, width(p)));
       double* o = scratch.take<double>(saturating_count(kTiles * kRoom, width(p)));
       for (int t = 0; tiles != nullptr && t < kTiles; ++t) {
-        tiles[t].q = q + t * kRoom * p.d;
+        tiles[t].q = q + t * kRoom * whole_depth<V>(p.d);
         tiles[t].part = part + t * kRoom * width(p);
         tiles[t].o = o + t * kRoom * width(p);
       }
@@ -70,7 +71,7 @@ class FlashForward {
 
   // What stage 0 leaves to stage 1 for each chunk, when the keys are cut.
   struct Left {
-    T *top, *sum, *o;  // [lanes], [lanes], [rows][width]
+    Sum *top, *sum, *o;  // [lanes], [lanes], [rows][width]
   };
 
  public:
@@ -91,7 +92,7 @@ class FlashForward {
     ForwardScores<V> scores(p, none, scratch);
     Memory memory(p, scratch);
     if (pieces(p) > 1)
-      shared.take<T>(saturating_count(p.batch * p.kv_heads * chunks(p), left_size(p)));
+      shared.take<Sum>(saturating_count(p.batch * p.kv_heads * chunks(p), left_size(p)));
     return {.shared = shared.used(), .per_strand = scratch.used()};
   }
 
@@ -109,7 +110,7 @@ class FlashForward {
     scores.interrupt = task.interrupt;
     scores.sequence = sequence_of(p, call, head / p.kv_heads);
     scores.kv_head = head % p.kv_heads;
-    f.left_ = reinterpret_cast<T*>(task.shared);
+    f.left_ = reinterpret_cast<Sum*>(task.shared);
     if (f.left_ != nullptr) f.left_ += head * chunks(p) * left_size(p);
     if (task.stage == 1) f.join_pieces();
     else if (cuts > 1) f.piece(index, cuts);
@@ -124,16 +125,16 @@ class FlashForward {
 
   // Keys whose values stay in the nearest cache.
   static int slice(const ForwardProblem& p) {
-    if (V::RegisterTiles::kSliceBytes == 0) return 64;
+    if (TilesOf<V>::kSliceBytes == 0) return 64;
     const std::int64_t fits =
-        V::RegisterTiles::kSliceBytes / (width(p) * static_cast<std::int64_t>(sizeof(T)));
+        TilesOf<V>::kSliceBytes / (width(p) * static_cast<std::int64_t>(sizeof(Operand)));
     return fits > 128 ? 128 : fits < 16 ? 16 : static_cast<int>(fits);
   }
 
   // The rows of a task: fewer tiles than fit, if tasks are few. Else threads would wait for the
   // last of them, the longer where the first keys hide from most rows.
   static std::int64_t task_rows(const ForwardProblem& p, const Tiles& tiles) {
-    constexpr std::int64_t kTasksPerThread = 8, kLeast = kMost * V::RegisterTiles::kLeastTiles;
+    constexpr std::int64_t kTasksPerThread = 8, kLeast = kMost * TilesOf<V>::kLeastTiles;
     const std::int64_t all = p.group() * p.q_length, heads = p.batch * p.kv_heads;
     const std::int64_t wanted = tiles.threads > 1 ? kTasksPerThread * tiles.threads : 1;
     std::int64_t rows = tiles.queries;
@@ -180,11 +181,11 @@ class FlashForward {
     for (std::int64_t at = begin / kChunk * kChunk; at < end; at += kChunk) {
       if (must_stop(scores_.interrupt)) return;
       bring(at, begin, end);
-      if (used >= kTilesForPanels) scores_.arrange(memory_.chunk);
+      if (used >= TilesOf<V>::kArrangeForward) scores_.arrange(memory_.chunk);
       for (int t = 0; t < used; ++t) {
         Sums<V>& tile = memory_.tiles[t];
         memory_.chunk.cold = t == 0;
-        T top[kRoom], sum[kRoom];
+        Sum top[kRoom], sum[kRoom];
         if (weigh(tile, tile.to, top, sum)) results_.join(tile, top, sum, tile.part);
       }
     }
@@ -203,19 +204,20 @@ class FlashForward {
   }
 
   // One chunk: steps 1 to 4. Gives its maximum, sum and O; false if the tile sees nothing of it.
-  bool weigh(const Sums<V>& tile, const Place<T>& to, T* top, T* sum) noexcept {
+  bool weigh(const Sums<V>& tile, const Place<Sum>& to, Sum* top, Sum* sum) noexcept {
     Runs& runs = *memory_.runs;
     scores_.find_runs(tile, memory_.chunk, runs);
     if (runs.count == 0) return false;
-    T* s = memory_.s;
-    if (FewRows<V> few(scores_, memory_.chunk, memory_.few_q, s); few.takes(tile, runs)) {
-      few.weigh(tile, runs.run[0], to, top, sum);
-      return true;
-    }
+    Sum* s = memory_.s;
+    if constexpr (FewRows<V>::kMost > 0)
+      if (FewRows<V> few(scores_, memory_.chunk, memory_.few_q, s); few.takes(tile, runs)) {
+        few.weigh(tile, runs.run[0], to, top, sum);
+        return true;
+      }
     // Few rows against many keys: memory is asked kAhead keys before.
-    const Chunk<T>& chunk = memory_.chunk;
-    const bool streams = V::RegisterTiles::kAsks && ForwardScores<V>::streams(tile, runs.count);
-    Lines<T> soon(chunk.k + kAhead * chunk.k_stride, chunk.k_stride, p.d);
+    const Chunk<V>& chunk = memory_.chunk;
+    const bool streams = TilesOf<V>::kAsks && ForwardScores<V>::streams(tile, runs.count);
+    Lines<Operand> soon(chunk.k + kAhead * chunk.k_stride, chunk.k_stride, p.d);
     if (streams && chunk.k != chunk.packed_k) scores_.soon = &soon;
     const bool partial = scores_.compute(tile, memory_.chunk, runs, s, top);  // 1 scores, 2 mask
     scores_.soon = nullptr;
@@ -229,31 +231,33 @@ class FlashForward {
     }
     Divisors<V, kRoom> divisors;
     if (to.final) divisors.set(sum, tile.lanes);
-    values(tile, runs, s, to, to.final ? &divisors : nullptr);  // 4 values
+    const Operand* w = memory_.weights.across(s, runs.count, tile.lanes, tile.lanes);
+    values(tile, runs, w, to, to.final ? &divisors : nullptr);  // 4 values
     if (partial) without_hidden(tile, runs, s, to, to.final ? &divisors : nullptr);
     return true;
   }
 
   // s becomes exp(s - top), as a power of two.
   template <int kVectors>
-  void softmax(T* s, int count, const T* top, T* sum) const noexcept {
-    const V log2e = V::set(Exp2<T>::kLog2E);
+  void softmax(Sum* s, int count, const Sum* top, Sum* sum) const noexcept {
+    const V log2e = V::set(Exp2<Sum>::kLog2E);
     V base[kVectors], total[kVectors];
     unrolled<kVectors>(ATTEND_EACH(n) {
       const V most = V::load(top + n * V::kLanes);
-      const V none = V::set(std::numeric_limits<T>::lowest());  // nothing visible: any number does
+      const V none =
+          V::set(std::numeric_limits<Sum>::lowest());  // nothing visible: any number does
       base[n] = select(less(most, none), V::set(0), most);
       total[n] = V::set(0);
     });
     const bool drops = p.drop_below != 0;  // then the smallest weight may be all that is left
     // While the weights are computed memory has nothing to do: it brings the first values, a line
     // with each weight, or all of them, a row with the weights of a key.
-    constexpr std::int64_t kLine = 64 / sizeof(T);
+    constexpr std::int64_t kLine = 64 / sizeof(Operand);
     const bool streamed = kVectors == 1 && count >= ForwardScores<V>::kStreamed;
     const std::int64_t lines = streamed                             ? 1
                                : kVectors > 1 && memory_.chunk.cold ? (p.dv + kLine - 1) / kLine
                                                                     : 0;
-    Lines<T> soon(memory_.chunk.v, memory_.chunk.v_stride, p.dv);
+    Lines<Operand> soon(memory_.chunk.v, memory_.chunk.v_stride, p.dv);
     for (int j = 0; j < count; ++j, s += kVectors * V::kLanes) {
       for (std::int64_t n = 0; n < lines; ++n) soon.prefetch_next();
       unrolled<kVectors>(ATTEND_EACH(n) {
@@ -268,15 +272,15 @@ class FlashForward {
 
   // o[row][x] = sum over the keys of w[j][row] * v[j][x], one ascending chain; at last divided,
   // if there are divisors.
-  void values(const Sums<V>& tile, const Runs& runs, const T* w, const Place<T>& to,
+  void values(const Sums<V>& tile, const Runs& runs, const Operand* w, const Place<Sum>& to,
               const Divisors<V, kRoom>* divisors) const noexcept {
-    const Chunk<T>& chunk = memory_.chunk;
-    const KeyRows<T> v{.at = chunk.v,
+    const Chunk<V>& chunk = memory_.chunk;
+    const KeyRows<V> v{.at = chunk.v,
                        .stride = chunk.v_stride,
                        .strips = chunk.v_strips,
                        .count = chunk.to - chunk.from,
                        .width = width(p)};
-    Lines<T> soon(chunk.v + kAhead * chunk.v_stride, chunk.v_stride, p.dv);
+    Lines<Operand> soon(chunk.v + kAhead * chunk.v_stride, chunk.v_stride, p.dv);
     for (int r = 0; r < runs.runs; ++r) {
       const Run& run = runs.run[r];
       const bool streamed = ForwardScores<V>::streams(tile, run.count);
@@ -285,7 +289,7 @@ class FlashForward {
         const bool start = r == 0 && x == 0;
         const bool end = divisors != nullptr && r == runs.runs - 1 && x + slice >= run.count;
         const std::int64_t first = run.key + x - chunk.from;
-        const Operands<T> operands{
+        const Operands<V> operands{
             .a = w + (run.at + x) * tile.lanes,
             .a_stride = tile.lanes,
             .b = nullptr,
@@ -294,7 +298,7 @@ class FlashForward {
             .c_stride = to.stride,
             .depth = run.count - x < slice ? run.count - x : slice,
             .soon = streamed && v.strips == nullptr && chunk.v != chunk.packed_v ? &soon : nullptr};
-        const StoreDivided<Divisors<V, kRoom>, T> divided{operands.a, divisors};
+        const StoreDivided<Divisors<V, kRoom>, V> divided{operands.a, divisors};
         if (start && end) rows_product<V, Start::zero>(operands, tile.rows, v, first, divided);
         else if (end) rows_product<V, Start::c>(operands, tile.rows, v, first, divided);
         else if (start) rows_product<V, Start::zero>(operands, tile.rows, v, first);
@@ -305,10 +309,10 @@ class FlashForward {
 
   // 0 * NaN is NaN: a row whose sums are not finite, and that does not see every key, is summed
   // again without the keys it does not see.
-  void without_hidden(const Sums<V>& tile, const Runs& runs, const T* w, const Place<T>& to,
+  void without_hidden(const Sums<V>& tile, const Runs& runs, const Sum* w, const Place<Sum>& to,
                       const Divisors<V, kRoom>* divisors) noexcept {
     const std::int64_t whole = width(p);
-    T* o = to.o;
+    Sum* o = to.o;
     for (int n = 0; n < tile.rows; ++n, o += to.stride) {
       V differences = V::set(0);  // of numbers to themselves: 0, or NaN
       for (std::int64_t x = 0; x < whole; x += V::kLanes) {
@@ -321,10 +325,10 @@ class FlashForward {
         for (int y = 0; y < runs.run[r].count; ++y) {
           const std::int64_t j = runs.run[r].key + y;
           if (!scores_.sees(tile, n, j)) continue;
-          const T* v = memory_.chunk.v + (j - memory_.chunk.from) * memory_.chunk.v_stride;
+          const Operand* v = memory_.chunk.v + (j - memory_.chunk.from) * memory_.chunk.v_stride;
           const V weight = V::set(w[(runs.run[r].at + y) * tile.lanes + n]);
           for (std::int64_t x = 0; x < whole; x += V::kLanes)
-            fma(weight, V::load(v + x), V::load(o + x)).store(o + x);
+            fma(weight, load_elements<V>(v + x), V::load(o + x)).store(o + x);
         }
       }
       for (std::int64_t x = 0; divisors != nullptr && x < whole; x += V::kLanes)
@@ -335,7 +339,7 @@ class FlashForward {
   // ---- keys cut into pieces --------------------------------------------------------------------
 
   Left left(std::int64_t chunk) const noexcept {
-    T* at = left_ + chunk * left_size(p);
+    Sum* at = left_ + chunk * left_size(p);
     return {at, at + kMost, at + 2 * kMost};
   }
 
@@ -376,7 +380,7 @@ class FlashForward {
   Memory& memory_;
   Results<V> results_;
   const int slice_;
-  T* left_ = nullptr;
+  Sum* left_ = nullptr;
 };
 
 }  // namespace

@@ -22,14 +22,15 @@ namespace {
 
 // Panels of b, `apart` from each other: to[panel][x][n] = b[k + x][column + panel * kColumns + n];
 // zeros from `columns` on.
-template <class V, int kColumns, class T = typename V::T>
-void pack_panels(const Matrices<T>& p, std::int64_t k, std::int64_t depth, std::int64_t column,
-                 std::int64_t columns, T* to, std::int64_t apart) noexcept {
-  const T* const from = p.b + k * p.b_depth + column * p.b_column;
+template <class V, int kColumns, class Operand = OperandOf<V>>
+void pack_panels(const MatricesOf<V>& p, std::int64_t k, std::int64_t depth, std::int64_t column,
+                 std::int64_t columns, Operand* to, std::int64_t apart) noexcept {
+  static_assert(kMultipliesSums<V>, "other operands need a pack_panels() of their own");
+  const Operand* const from = p.b + k * p.b_depth + column * p.b_column;
   if (p.b_depth != 1)
     return steps_to_panels<V, kColumns>(from, p.b_depth, columns, depth, to, apart);
   for (std::int64_t n = 0; n < (columns + kColumns - 1) / kColumns * kColumns; n += V::kLanes) {
-    T* const panel = to + n / kColumns * apart + n % kColumns;
+    Operand* const panel = to + n / kColumns * apart + n % kColumns;
     for (std::int64_t x = 0; x < depth; x += V::kLanes) {
       const std::int64_t wide = depth - x < V::kLanes ? depth - x : V::kLanes;
       V square[V::kLanes];
@@ -48,20 +49,21 @@ void pack_panels(const Matrices<T>& p, std::int64_t k, std::int64_t depth, std::
 
 // The panels of b that a task reads, packed before or, a few at a time, when they are wanted: each
 // of their steps is a row of b somewhere else, and its lines serve all of them.
-template <class V, int kPanels, class T = typename V::T>
+template <class V, int kPanels>
 class PanelsOfB {
+  using Operand = OperandOf<V>;
   static constexpr int kColumns = kTileVectors<V> * V::kLanes, kPanel = kSumBlock * kColumns;
   static constexpr std::int64_t kTogether = kPanels * kColumns;
-  const Matrices<T>& p_;
+  const MatricesOf<V>& p_;
   const std::int64_t end_;            // of the columns that the task makes
   std::int64_t k_ = -1, column_ = 0;  // of the first that is here
-  alignas(64) T panels_[kTogether * kSumBlock];
+  alignas(64) Operand panels_[kTogether * kSumBlock];
 
  public:
-  PanelsOfB(const Matrices<T>& p, const MatrixPart& part) : p_(p), end_(part.column_end) {}
+  PanelsOfB(const MatricesOf<V>& p, const MatrixPart& part) : p_(p), end_(part.column_end) {}
 
   // The panel that begins at a column, from step k on. Of kPanels, the others come next.
-  const T* at(std::int64_t k, std::int64_t column) noexcept {
+  const Operand* at(std::int64_t k, std::int64_t column) noexcept {
     if (p_.packed != nullptr) return p_.packed + column * p_.k + k * kColumns;
     if (k != k_ || column < column_ || column >= column_ + kTogether) {
       const std::int64_t depth = p_.k - k < kSumBlock ? p_.k - k : kSumBlock;
@@ -74,21 +76,21 @@ class PanelsOfB {
 };
 
 // The rows of a that a task reads, from step k of the depth on.
-template <class T>
+template <class V>
 struct RowsOfA {
-  const T* at;
+  const OperandOf<V>* at;
   Layout layout;
   std::int64_t stride;  // along: from row to row; else from step to step
 };
 
 // Rows of one panel and one block of the depth. The sums of a tile are stored all at once: unless
 // their lines were asked for before, the next tile waits for them (5 % of the time).
-template <class V, int kVectors, bool kWhole, class T = typename V::T>
-void multiply(const RowsOfA<T>& a, std::int64_t rows, Operands<T> x,
+template <class V, int kVectors, bool kWhole>
+void multiply(const RowsOfA<V>& a, std::int64_t rows, Operands<V> x,
               const AddToC<V, kWhole> finish) noexcept {
   x.a = a.at;
   x.a_stride = a.stride;
-  x.a_panel = kPanelRows<V> * x.depth;
+  x.a_panel = kPanelRows<V> * whole_depth<V>(x.depth);
   while (rows > 0) {
     const std::int64_t some = rows < 2 * kPanelRows<V> ? rows : kPanelRows<V>;
     for (std::int64_t r = 0; r < some; ++r)
@@ -99,8 +101,8 @@ void multiply(const RowsOfA<T>& a, std::int64_t rows, Operands<T> x,
       x.a += some * a.stride;
     } else if (a.layout == Layout::across) {
       product<V, kVectors, Layout::across, Start::zero>(x, some, finish);
-      x.a += some;
-    } else if constexpr (V::RegisterTiles::kPanels) {
+      x.a += some * TilesOf<V>::kDepth;
+    } else if constexpr (TilesOf<V>::kPanels) {
       product<V, kVectors, Layout::panels, Start::zero>(x, some, finish);
       x.a += x.a_panel;
     }
@@ -110,18 +112,19 @@ void multiply(const RowsOfA<T>& a, std::int64_t rows, Operands<T> x,
 }
 
 // Some rows of one panel of c: the block of the depth that begins at k, with b's panel of it.
-template <class V, class T = typename V::T>
-void run_block(const Matrices<T>& p, const MatrixPart& part, std::int64_t k, const RowsOfA<T>& a,
-               const T* b) noexcept {
+template <class V>
+void run_block(const MatricesOf<V>& p, const MatrixPart& part, std::int64_t k, const RowsOfA<V>& a,
+               const OperandOf<V>* b) noexcept {
+  using Sum = SumOf<V>;
   constexpr int kColumns = kTileVectors<V> * V::kLanes;
-  alignas(64) T bias[kColumns];
+  alignas(64) Sum bias[kColumns];
   const std::int64_t rows = part.row_end - part.row_begin, column = part.column_begin;
   const std::int64_t columns = part.column_end - column;
   const std::int64_t depth = p.k - k < kSumBlock ? p.k - k : kSumBlock;
   const bool add = p.bias != nullptr && k + depth == p.k;
   for (std::int64_t n = 0; add && n < kColumns; ++n) bias[n] = n < columns ? p.bias[column + n] : 0;
-  const T* const added = add ? bias : nullptr;
-  const Operands<T> x{.a = nullptr,
+  const Sum* const added = add ? bias : nullptr;
+  const Operands<V> x{.a = nullptr,
                       .a_stride = 0,
                       .b = b,
                       .b_stride = kColumns,
@@ -152,25 +155,24 @@ void for_panels(const MatrixPart& part, std::int64_t rows, Use use) noexcept {
 // Rows of a that lie across, a step of the depth far from the next, are brought side by side first:
 // a block of them serves all columns of the part. Where products by lane want panels, so are
 // others.
-template <class V, class T = typename V::T>
-[[gnu::noinline]] void run_across(const Matrices<T>& p, const MatrixPart& part) noexcept {
-  constexpr std::int64_t kRows = kAcrossRows<T>,
-                         kPanel = V::RegisterTiles::kPanels ? kPanelRows<V> : kRows;
-  alignas(64) T block[kSumBlock * kRows];
-  PanelsOfB<V, V::RegisterTiles::kPanelsOfB> b(p, part);
-  const RowsOfA<T> brought{block, V::RegisterTiles::kPanels ? Layout::panels : Layout::across,
-                           kPanel};
+template <class V>
+[[gnu::noinline]] void run_across(const MatricesOf<V>& p, const MatrixPart& part) noexcept {
+  using Operand = OperandOf<V>;
+  constexpr std::int64_t kRows = kAcrossRows<Operand>,
+                         kPanel = TilesOf<V>::kPanels ? kPanelRows<V> : kRows;
+  alignas(64) Operand block[kSumBlock * kRows];
+  PanelsOfB<V, TilesOf<V>::kPanelsOfB> b(p, part);
+  const RowsOfA<V> brought{block, TilesOf<V>::kPanels ? Layout::panels : Layout::across, kPanel};
   for (std::int64_t row = part.row_begin; row < part.row_end; row += kRows) {
     const std::int64_t rows = part.row_end - row < kRows ? part.row_end - row : kRows;
     std::int64_t k = 0;
     do {
       if (stops_at(part, k)) return;
       const std::int64_t depth = p.k - k < kSumBlock ? p.k - k : kSumBlock;
-      const T* const from = p.a + row * p.a_row + k * p.a_depth;
+      const Operand* const from = p.a + row * p.a_row + k * p.a_depth;
       if (p.a_depth != 1)
         steps_to_panels<V, kPanel>(from, p.a_depth, rows, depth, block, depth * kPanel);
-      else if constexpr (V::RegisterTiles::kPanels)
-        rows_to_panels<V>(from, p.a_row, rows, depth, block);
+      else if constexpr (TilesOf<V>::kPanels) rows_to_panels<V>(from, p.a_row, rows, depth, block);
       for_panels<kTileVectors<V> * V::kLanes>({row, row + rows, part.column_begin, part.column_end},
                                               rows, [&](const MatrixPart& panel) {
                                                 run_block<V>(p, panel, k, brought,
@@ -184,10 +186,10 @@ template <class V, class T = typename V::T>
 // Few rows of a stay close while b passes by, if it is packed; else a panel of b, once packed,
 // serves all rows.
 template <class V>
-void run_matrix(const Matrices<typename V::T>& p, const MatrixPart& part) noexcept {
+void run_matrix(const MatricesOf<V>& p, const MatrixPart& part) noexcept {
   if (run_few<V>(p, part)) return;
   const std::int64_t all = part.row_end - part.row_begin;
-  if (p.a_depth != 1 || (V::RegisterTiles::kPanels && all >= kPanelRows<V>))
+  if (p.a_depth != 1 || (TilesOf<V>::kPanels && all >= kPanelRows<V>))
     return run_across<V>(p, part);
   const std::int64_t some =
       p.packed != nullptr && all > 2 * kPanelRows<V> ? 2 * kPanelRows<V> : all;
@@ -205,8 +207,7 @@ void run_matrix(const Matrices<typename V::T>& p, const MatrixPart& part) noexce
 
 // A few steps of all panels, then the next: their rows stay close, and so do their pages.
 template <class V>
-void pack_matrix(const Matrices<typename V::T>& p, const PartOfB& part,
-                 typename V::T* packed) noexcept {
+void pack_matrix(const MatricesOf<V>& p, const PartOfB& part, OperandOf<V>* packed) noexcept {
   constexpr std::int64_t kColumns = kTileVectors<V> * V::kLanes, kSteps = 64;
   for (std::int64_t k = part.k_begin; k < part.k_end; k += kSteps)
     pack_panels<V, kColumns>(p, k, part.k_end - k < kSteps ? part.k_end - k : kSteps,
@@ -215,8 +216,8 @@ void pack_matrix(const Matrices<typename V::T>& p, const PartOfB& part,
 }
 
 template <class V>
-inline constexpr MatrixFunctions<typename V::T> kMatrixFunctions{
-    kTileVectors<V> * V::kLanes, V::RegisterTiles::kPanels ? kAcrossRows<typename V::T> : kEveryRow,
+inline constexpr MatrixFunctions<SumOf<V>, OperandOf<V>> kMatrixFunctions{
+    kTileVectors<V> * V::kLanes, TilesOf<V>::kPanels ? kAcrossRows<OperandOf<V>> : kEveryRow,
     pack_matrix<V>, run_matrix<V>};
 
 }  // namespace

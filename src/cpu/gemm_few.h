@@ -27,29 +27,31 @@ inline constexpr std::int64_t kTurnedRows = (48 << 10) / kSumBlock /
                                             static_cast<std::int64_t>(sizeof(T));
 
 template <class V>
-inline constexpr std::int64_t kInPlaceRows = V::RegisterTiles::rows(kWidestVectors<V>, false);
+inline constexpr std::int64_t kInPlaceRows = TilesOf<V>::rows(kWidestVectors<V>, false);
 
-template <class V, class T = typename V::T>
-[[gnu::noinline]] void run_turned(const Matrices<T>& p, const MatrixPart& part) noexcept {
-  alignas(64) T lanes_of_a[kSumBlock * kTurnedRows<T>];
-  const T* some[kTurnedRows<T>];
+template <class V>
+[[gnu::noinline]] void run_turned(const MatricesOf<V>& p, const MatrixPart& part) noexcept {
+  using Operand = OperandOf<V>;
+  using Sum = SumOf<V>;
+  alignas(64) Operand lanes_of_a[kSumBlock * kTurnedRows<Operand>];
+  const Operand* some[kTurnedRows<Operand>];
   const std::int64_t rows = part.row_end - part.row_begin;
   const std::int64_t lanes = (rows + V::kLanes - 1) / V::kLanes * V::kLanes;
   std::int64_t k = 0;
   do {  // at least once: an empty sum is 0
     const std::int64_t depth = p.k - k < kSumBlock ? p.k - k : kSumBlock;
     for (std::int64_t r = 0; r < rows; ++r) some[r] = p.a + (part.row_begin + r) * p.a_row + k;
-    rows_to_lanes<V>(some, rows, depth, lanes_of_a, lanes);
-    const T* const bias = k + depth == p.k ? p.bias : nullptr;
+    rows_to_operand<V>(some, rows, depth, lanes_of_a, lanes);
+    const Sum* const bias = k + depth == p.k ? p.bias : nullptr;
     constexpr std::int64_t kColumns = 24;  // whole tiles, whatever their shape
     for (std::int64_t n = part.column_begin; n < part.column_end; n += kColumns) {
       const std::int64_t columns = part.column_end - n < kColumns ? part.column_end - n : kColumns;
       std::int64_t r = 0;
       const auto take = [&]<int kVectors, Layout kLayout>() {
-        T* const c = p.c + (part.row_begin + r) * p.c_row;
-        const Operands<T> x{.a = p.b + n * p.b_column + k,
+        Sum* const c = p.c + (part.row_begin + r) * p.c_row;
+        const Operands<V> x{.a = p.b + n * p.b_column + k,
                             .a_stride = p.b_column,
-                            .b = lanes_of_a + r,
+                            .b = lanes_of_a + r * TilesOf<V>::kDepth,
                             .b_stride = lanes,
                             .c = c + n,
                             .c_stride = 1,
@@ -72,10 +74,10 @@ template <class V, class T = typename V::T>
 }
 
 // A row or a few (AVX-512: up to 4, else 2); columns in whole vectors, no bias.
-template <class V, class T = typename V::T>
-void run_in_place(const Matrices<T>& p, const MatrixPart& part) noexcept {
+template <class V>
+void run_in_place(const MatricesOf<V>& p, const MatrixPart& part) noexcept {
   constexpr std::int64_t kRows = kInPlaceRows<V>;
-  alignas(64) T lanes_of_a[kSumBlock * kRows];
+  alignas(64) OperandOf<V> lanes_of_a[kSumBlock * kRows];
   const std::int64_t rows = part.row_end - part.row_begin, column = part.column_begin;
   std::int64_t k = 0;
   do {  // at least once: an empty sum is 0
@@ -83,7 +85,7 @@ void run_in_place(const Matrices<T>& p, const MatrixPart& part) noexcept {
     for (std::int64_t x = 0; x < depth; ++x)
       for (std::int64_t r = 0; r < rows; ++r)
         lanes_of_a[x * kRows + r] = p.a[(part.row_begin + r) * p.a_row + k + x];
-    const Operands<T> x{.a = lanes_of_a,
+    const Operands<V> x{.a = lanes_of_a,
                         .a_stride = kRows,
                         .b = p.b + k * p.b_depth + column,
                         .b_stride = p.b_depth,
@@ -99,11 +101,11 @@ void run_in_place(const Matrices<T>& p, const MatrixPart& part) noexcept {
 
 // Whether it was one of these.
 template <class V>
-bool run_few(const Matrices<typename V::T>& p, const MatrixPart& part) noexcept {
+bool run_few(const MatricesOf<V>& p, const MatrixPart& part) noexcept {
   const std::int64_t rows = part.row_end - part.row_begin;
   const std::int64_t columns = part.column_end - part.column_begin;
   if (p.packed != nullptr || p.a_depth != 1) return false;
-  if (p.b_depth == 1 && rows <= kTurnedRows<typename V::T>) {
+  if (p.b_depth == 1 && rows <= kTurnedRows<OperandOf<V>>) {
     run_turned<V>(p, part);
     return true;
   }

@@ -10,7 +10,7 @@ namespace {
 template <class Element, class Whole>
 struct Lanes {
   using T = Element;
-  using RegisterTiles = GenericTiles;
+  using RegisterTiles = GenericTiles<T>;
   typedef T Native __attribute__((vector_size(16)));
   typedef Whole Mask __attribute__((vector_size(16)));
   static constexpr int kLanes = 16 / sizeof(T);

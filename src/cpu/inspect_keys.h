@@ -27,7 +27,7 @@ class InspectKeys {
   struct Memory {
     Tile<V>* tile;
     Runs* runs;
-    Chunk<T> chunk;
+    Chunk<V> chunk;
     T* s;             // [256][lanes], scores and then weights
     T* lanes;         // [256][V::kLanes]: mass since the last flush
     double* mass;     // [256]
@@ -40,8 +40,8 @@ class InspectKeys {
       mass = scratch.take<double>(kChunk);
       token = scratch.take<T>(kChunk);
       left = scratch.take<T>(kChunk);
-      chunk.packed_k = scratch.take<T>(kChunk * p.d);
-      T* q = scratch.take<T>(p.d * kMost);
+      chunk.packed_k = scratch.take<OperandOf<V>>(kChunk * p.d);
+      auto* q = scratch.take<OperandOf<V>>(whole_depth<V>(p.d) * kMost);
       if (tile != nullptr) tile->q = q;
     }
   };

@@ -41,7 +41,7 @@ class InspectRows {
   struct Memory {
     Rows* tiles;
     Runs* runs;
-    Chunk<T> chunk;
+    Chunk<V> chunk;
     T* s;  // [256][lanes]
     Run* blocks;
     T* maxima;  // [blocks][lanes]
@@ -53,9 +53,9 @@ class InspectRows {
       blocks = scratch.take<Run>(p.top_k > 0 ? kBlocks : 0);
       maxima = scratch.take<T>(p.top_k > 0 ? kBlocks * kMost : 0);
       sorted = scratch.take<T>(p.top_k * kMost);
-      chunk.packed_k = scratch.take<T>(kChunk * p.d);
+      chunk.packed_k = scratch.take<OperandOf<V>>(kChunk * p.d);
       for (int t = 0; t < kTiles; ++t) {
-        T* q = scratch.take<T>(p.d * kMost);
+        auto* q = scratch.take<OperandOf<V>>(whole_depth<V>(p.d) * kMost);
         T* scores = scratch.take<T>(kMost * p.top_k);
         T* keys = scratch.take<T>(kMost * p.top_k);
         if (tiles != nullptr)

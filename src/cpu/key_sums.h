@@ -16,7 +16,8 @@ namespace {
 
 template <class V>
 class KeySums {
-  using T = typename V::T;
+  using Operand = OperandOf<V>;
+  using Sum = SumOf<V>;
   using D = typename V::Double;
   using Group = ScoreGradients<V>;
   using Rows = typename Group::Rows;
@@ -40,11 +41,11 @@ class KeySums {
         summed_(segments.summed) {
     if (!wanted.any) return;
     const std::int64_t wide = (count_ + kPanel - 1) / kPanel * kPanel;
-    panels_ = scratch.take<T>(wide * Group::kRows);
-    row_ = scratch.take<T>(width_);
-    turned_ = scratch.take<T>(V::RegisterTiles::kPanels ? kStep * Group::kRows : 0);
+    panels_ = scratch.take<Operand>(wide * Group::kRows);
+    row_ = scratch.take<Operand>(width_);
+    turned_ = scratch.take<Operand>(TilesOf<V>::kPanels ? kStep * Group::kRows : 0);
     if (!segments.apart)
-      own_ = scratch.take<T>(saturating_count(narrow(p) ? kChunk : p.k_length, width_));
+      own_ = scratch.take<Sum>(saturating_count(narrow(p) ? kChunk : p.k_length, width_));
     if (!plain() || segments.rows_of_task() > summed_)
       total_ = scratch.take<double>(saturating_count(stored_keys(), count_));
   }
@@ -56,7 +57,7 @@ class KeySums {
   }
 
   // Before the first row of a task; the sums are left in `place` [keys][width], if it is not null.
-  void begin(T* place) noexcept {
+  void begin(Sum* place) noexcept {
     shared_ = place != nullptr;
     part_ = shared_ ? place : own_;
     flushed_ = !plain();
@@ -90,13 +91,13 @@ class KeySums {
     V check = V::set(0);  // becomes NaN if anything is not finite
     for (int n = 0; n < group_.rows; ++n)
       for (std::int64_t x = 0; x < width_; x += V::kLanes)
-        check = fma(V::load(row(n, x)), V::set(0), check);
+        check = fma(load_elements<V>(row(n, x)), V::set(0), check);
     return all_finite(check);
   }
 
   // The chunk at hand: += sum over the group's rows of pairs[j][row] * rows[row]. Careful: 0 * NaN
   // is NaN, hidden pairs take no part.
-  void add(const T* pairs, bool careful) noexcept {
+  void add(const Sum* pairs, bool careful) noexcept {
     if (!wanted_.any) return;
     if (careful) add_careful(pairs);
     else if (stores_) products(pairs, Scale{factor()});
@@ -115,11 +116,11 @@ class KeySums {
     if (!wanted_.any || direct_) return;
     const std::int64_t keys = paged(p) ? stored_keys() : scores_.sequence.k_stored;
     for (std::int64_t j = 0; j < keys; ++j) {
-      T* part = part_ + (narrow(p) ? 0 : j * width_);
+      Sum* part = part_ + (narrow(p) ? 0 : j * width_);
       double* total = flushed_ ? total_ + j * count_ : nullptr;
       if (flushed_ && plain()) add_wide<V>(part, count_, total);
       if (shared_) {
-        for (std::int64_t x = 0; flushed_ && x < count_; ++x) part[x] = static_cast<T>(total[x]);
+        for (std::int64_t x = 0; flushed_ && x < count_; ++x) part[x] = static_cast<Sum>(total[x]);
       } else if (flushed_) {
         store_scaled<V>(wanted_.to, place_of(j), count_, total, wanted_.scale);
       } else {
@@ -132,10 +133,10 @@ class KeySums {
   // A group's sums are added to those of the rows before.
   struct Add {
     template <int kRows, int kVectors>
-    ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
+    ATTEND_INLINE void operator()(const Operands<V>& x, V (&sum)[kRows][kVectors]) const {
       unrolled<kRows>(ATTEND_EACH(r) {
         unrolled<kVectors>(ATTEND_EACH(n) {
-          T* to = x.c + r * x.c_stride + n * V::kLanes;
+          Sum* to = x.c + r * x.c_stride + n * V::kLanes;
           (V::load(to) + sum[r][n]).store(to);
         });
       });
@@ -145,7 +146,7 @@ class KeySums {
   struct Scale {
     V factor;
     template <int kRows, int kVectors>
-    ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
+    ATTEND_INLINE void operator()(const Operands<V>& x, V (&sum)[kRows][kVectors]) const {
       unrolled<kRows>(ATTEND_EACH(r) {
         unrolled<kVectors>(ATTEND_EACH(n) {
           ((sum[r][n] + V::set(0)) * factor).store(x.c + r * x.c_stride + n * V::kLanes);
@@ -162,19 +163,19 @@ class KeySums {
   }
 
   bool may_be_direct() const noexcept {
-    return plain() && !shared_ && lies_ready<T>(wanted_.to) && count_ == width_ && !p.blocks &&
-           static_cast<double>(static_cast<T>(wanted_.scale)) == wanted_.scale &&
+    return plain() && !shared_ && lies_ready<Sum>(wanted_.to) && count_ == width_ && !p.blocks &&
+           static_cast<double>(static_cast<Sum>(wanted_.scale)) == wanted_.scale &&
            group_.begin == 0 && group_.end == scores_.sequence.k_stored;
   }
 
   // The group's rows as operand b: as they lie, or [panel][row][kPanel], 0 behind the last feature.
   void pack() noexcept {
-    const bool ready = lies_ready<T>(wanted_.rows);
+    const bool ready = lies_ready<Operand>(wanted_.rows);
     const Rows& first = group_.tiles[0];
     if (ready && p.group() == 1 && width_ == count_ && group_.rows > 0 && group_.rows <= kFew) {
       panel_stride_ = kPanel;
       row_stride_ = wanted_.rows.stride[2];
-      b_ = reinterpret_cast<const T*>(wanted_.rows.data) +
+      b_ = reinterpret_cast<const Operand*>(wanted_.rows.data) +
            query_row(p, wanted_.rows, scores_.sequence, first.h[0], first.i[0]);
       return;
     }
@@ -186,33 +187,29 @@ class KeySums {
       const Rows& tile = group_.tiles[t];
       for (int n = 0; n < tile.rows; ++n, ++r) {
         const std::int64_t at = query_row(p, wanted_.rows, scores_.sequence, tile.h[n], tile.i[n]);
-        const T* from = row_;
-        if (ready) from = reinterpret_cast<const T*>(wanted_.rows.data) + at;
+        const Operand* from = row_;
+        if (ready) from = reinterpret_cast<const Operand*>(wanted_.rows.data) + at;
         else convert_row<V>(wanted_.rows, at, count_, row_);
-        for (std::int64_t x = 0; x < count_; x += V::kLanes) {
-          const V v =
-              count_ - x >= V::kLanes ? V::load(from + x) : V::load_first(from + x, count_ - x);
-          v.store(panels_ + x / kPanel * panel_stride_ + r * kPanel + x % kPanel);
-        }
+        row_to_strips<V>(from, count_, r, panels_, panel_stride_);
       }
     }
   }
-  const T* row(int n, std::int64_t x) const noexcept {
+  const Operand* row(int n, std::int64_t x) const noexcept {
     return b_ + x / kPanel * panel_stride_ + n * row_stride_ + x % kPanel;
   }
 
   // Where the sums of key j are added up, and how far the next key's are.
-  T* sums_of(std::int64_t j) const noexcept {
-    if (direct_) return reinterpret_cast<T*>(wanted_.to.data) + place_of(j);
+  Sum* sums_of(std::int64_t j) const noexcept {
+    if (direct_) return reinterpret_cast<Sum*>(wanted_.to.data) + place_of(j);
     return part_ + (narrow(p) ? j - group_.chunk.from : j) * width_;
   }
   std::int64_t stride() const noexcept { return direct_ ? wanted_.to.stride[2] : width_; }
-  V factor() const noexcept { return V::set(direct_ ? static_cast<T>(wanted_.scale) : T{1}); }
+  V factor() const noexcept { return V::set(direct_ ? static_cast<Sum>(wanted_.scale) : Sum{1}); }
 
   // Panel by panel of the features, or, where pairs are turned first, by steps of the keys.
   template <class Finish>
-  void products(const T* pairs, Finish finish) const noexcept {
-    const std::int64_t each = V::RegisterTiles::kPanels ? width_ : kPanel;
+  void products(const Sum* pairs, Finish finish) const noexcept {
+    const std::int64_t each = TilesOf<V>::kPanels ? width_ : kPanel;
     for (std::int64_t x = 0; x < width_; x += each) {
       for (int r = 0; r < group_.runs->runs; ++r) {
         const Run& run = group_.runs->run[r];
@@ -224,35 +221,43 @@ class KeySums {
           if (from == to && !stores_) continue;
           const int end = to * kMost < group_.rows ? to * kMost : group_.rows;
           const int rows = from == to ? 0 : end - from * kMost;
-          Operands<T> operands{.a = pairs + (run.at + y) * group_.stride + from * kMost,
-                               .a_stride = group_.stride,
+          const Sum* some = pairs + (run.at + y) * group_.stride + from * kMost;
+          Operands<V> operands{.a = as_operand(some, count, rows),
+                               .a_stride = TilesOf<V>::kPanels ? kStep : group_.stride,
                                .b = row(from * kMost, x),
                                .b_stride = row_stride_,
                                .c = sums_of(run.key + y) + x,
                                .c_stride = stride(),
                                .depth = rows};
-          if constexpr (V::RegisterTiles::kPanels) turned_products(operands, count, finish);
+          if constexpr (TilesOf<V>::kPanels) panel_products(operands, count, finish);
           else panel_product<Layout::streamed>(operands, count, width_ - x, finish);
         }
       }
     }
   }
 
+  // The pairs of `count` keys and some rows as they lie or, since products by lane are at their
+  // best across, turned, for all features.
+  const Operand* as_operand(const Sum* pairs, int count, int rows) const noexcept {
+    if constexpr (TilesOf<V>::kPanels) {
+      const Sum* keys[kStep];
+      for (int n = 0; n < count; ++n) keys[n] = pairs + n * group_.stride;
+      rows_to_operand<V>(keys, count, rows, turned_, kStep);
+      return turned_;
+    } else {
+      return as_they_lie<V>(pairs);
+    }
+  }
+
   template <Layout kLayout, class Finish>
-  static void panel_product(const Operands<T>& x, int count, std::int64_t width,
+  static void panel_product(const Operands<V>& x, int count, std::int64_t width,
                             Finish finish) noexcept {
     if (width <= V::kLanes) product<V, 1, kLayout, Start::zero>(x, count, finish);
     else product<V, kFeatureVectors<V>, kLayout, Start::zero>(x, count, finish);
   }
 
-  // Products by lane are at their best across: the pairs of a step are turned for all features.
   template <class Finish>
-  void turned_products(Operands<T> x, int count, Finish finish) const noexcept {
-    const T* rows[kStep];
-    for (int n = 0; n < count; ++n) rows[n] = x.a + n * x.a_stride;
-    rows_to_lanes<V>(rows, count, x.depth, turned_, kStep);
-    x.a = turned_;
-    x.a_stride = kStep;
+  void panel_products(Operands<V> x, int count, Finish finish) const noexcept {
     for (std::int64_t at = 0; at < width_; at += kPanel) {
       panel_product<Layout::across>(x, count, width_ - at, finish);
       x.b += panel_stride_;
@@ -264,7 +269,7 @@ class KeySums {
     return group_.tiles[t].begin < key + count && group_.tiles[t].end > key;
   }
 
-  void add_careful(const T* pairs) noexcept {
+  void add_careful(const Sum* pairs) noexcept {
     for (int r = 0; r < group_.runs->runs; ++r) {
       const Run& run = group_.runs->run[r];
       for (int y = 0; y < run.count; ++y) {
@@ -273,8 +278,8 @@ class KeySums {
           V sum = V::set(0);
           for (int n = 0; n < group_.rows; ++n)
             if (group_.p[pair + n] != Group::kHidden)
-              sum = fma(V::set(pairs[pair + n]), V::load(row(n, x)), sum);
-          T* to = sums_of(run.key + y) + x;
+              sum = fma(V::set(pairs[pair + n]), load_elements<V>(row(n, x)), sum);
+          Sum* to = sums_of(run.key + y) + x;
           (stores_ ? (sum + V::set(0)) * factor() : V::load(to) + sum).store(to);
         }
       }
@@ -284,7 +289,7 @@ class KeySums {
   // The f32 sums of the keys [from, to) join the f64 sums.
   void flush(std::int64_t from, std::int64_t to) noexcept {
     for (std::int64_t j = from; j < to; ++j) {
-      T* part = part_ + (narrow(p) ? j - from : j) * width_;
+      Sum* part = part_ + (narrow(p) ? j - from : j) * width_;
       double* total = total_ + stored_key(j) * count_;
       if (!flushed_) clear(total, count_);
       add_wide<V>(part, count_, total);
@@ -310,18 +315,18 @@ class KeySums {
   const Wanted wanted_;
   const std::int64_t count_, width_;  // features, and as whole vectors
   const std::int64_t summed_;         // rows that the f32 sums take
-  T* panels_ = nullptr;               // [panel][group rows][kPanel]
-  const T* b_ = nullptr;              // the rows of the group, there or as they lie
+  Operand* panels_ = nullptr;         // [panel][group rows][kPanel]
+  const Operand* b_ = nullptr;        // the rows of the group, there or as they lie
   std::int64_t panel_stride_ = 0, row_stride_ = 0;
-  T* row_ = nullptr;                    // [width], a row that does not lie ready
-  T* turned_ = nullptr;                 // [group rows][kStep], pairs the other way round
-  T *own_ = nullptr, *part_ = nullptr;  // [keys][width]
-  double* total_ = nullptr;             // [stored keys][features]
-  bool shared_ = false;                 // the sums are left in begin()'s place
-  bool flushed_ = false;                // the f64 sums have begun
-  bool empty_ = false;                  // the f64 sums have all that the f32 sums had
-  bool direct_ = false;                 // the sums are the gradient
-  bool stores_ = false;                 // those of the group at hand are stored, not added
+  Operand* row_ = nullptr;                // [width], a row that does not lie ready
+  Operand* turned_ = nullptr;             // [group rows][kStep], pairs the other way round
+  Sum *own_ = nullptr, *part_ = nullptr;  // [keys][width]
+  double* total_ = nullptr;               // [stored keys][features]
+  bool shared_ = false;                   // the sums are left in begin()'s place
+  bool flushed_ = false;                  // the f64 sums have begun
+  bool empty_ = false;                    // the f64 sums have all that the f32 sums had
+  bool direct_ = false;                   // the sums are the gradient
+  bool stores_ = false;                   // those of the group at hand are stored, not added
 };
 
 }  // namespace

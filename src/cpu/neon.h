@@ -10,7 +10,7 @@ namespace {
 
 struct F64 {
   using T = double;
-  using RegisterTiles = NeonTiles;
+  using RegisterTiles = NeonTiles<T>;
   using Mask = uint64x2_t;
   using Double = F64;
   static constexpr int kLanes = 2, kDoubles = 1;
@@ -68,7 +68,7 @@ inline F64 wide(F64 a) {
 
 struct F32 {
   using T = float;
-  using RegisterTiles = NeonTiles;
+  using RegisterTiles = NeonTiles<T>;
   using Mask = uint32x4_t;
   using Double = F64;
   static constexpr int kLanes = 4, kDoubles = 2;

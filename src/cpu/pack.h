@@ -1,6 +1,11 @@
 // Bringing rows of tensors into the layouts of the products, and back.
+//
+// Operands are rows of OperandOf<V>, in the order in which the tiles of V read them: in lanes
+// (operand b of scores), panels and strips. The functions that make these are those of tiles whose
+// operands are sums; another tile overloads them, as it does product_tile().
 #pragma once
 
+#include "core/scratch.h"
 #include "cpu/elements.h"
 #include "cpu/product.h"
 
@@ -40,25 +45,57 @@ void rows_to_lanes(const T* const* rows, std::int64_t count, std::int64_t length
   }
 }
 
+// The same as an operand: rows of operands or, where they are computed (pairs), of sums.
+template <class V>
+ATTEND_INLINE void rows_to_operand(const OperandOf<V>* const* rows, std::int64_t count,
+                                   std::int64_t length, OperandOf<V>* to, std::int64_t lanes,
+                                   SumOf<V> factor = 1) noexcept {
+  static_assert(kMultipliesSums<V>, "other operands need a rows_to_operand() of their own");
+  rows_to_lanes<V>(rows, count, length, to, lanes, factor);
+}
+
+// Sums of one product that are operand a of the next: weights, gradients of scores.
+template <class V>
+ATTEND_INLINE const OperandOf<V>* as_they_lie(const SumOf<V>* sums) noexcept {
+  static_assert(kMultipliesSums<V>,
+                "other operands need kPanels, no kFewRows, and a SumsAsOperand of their own");
+  return sums;
+}
+
+// The same across, sums[step][row], `stride` from step to step. A tile of other operands has a
+// specialisation, which rounds them into memory of its own.
+template <class V>
+class SumsAsOperand {
+ public:
+  SumsAsOperand(Scratch&, std::int64_t /*most*/) noexcept {}
+  ATTEND_INLINE const OperandOf<V>* across(const SumOf<V>* sums, std::int64_t /*steps*/,
+                                           std::int64_t /*rows*/,
+                                           std::int64_t /*stride*/) const noexcept {
+    return as_they_lie<V>(sums);
+  }
+};
+
 // `count` rows as panels (product.h): to[panel][x][n] = rows[panel * kPanelRows + n][x]; gives
 // `to`.
-template <class V, class T = typename V::T>
+template <class V, class T = OperandOf<V>>
 const T* rows_to_panels(const T* rows, std::int64_t stride, std::int64_t count, std::int64_t length,
                         T* to) noexcept {
+  static_assert(kMultipliesSums<V>, "other operands need a rows_to_panels() of their own");
   for (std::int64_t row = 0; row < count; row += kPanelRows<V>) {
     const T* some[kPanelRows<V>];
     const std::int64_t here = count - row < kPanelRows<V> ? count - row : kPanelRows<V>;
     for (std::int64_t n = 0; n < here; ++n) some[n] = rows + (row + n) * stride;
-    rows_to_lanes<V>(some, here, length, to + row * length, kPanelRows<V>);
+    rows_to_operand<V>(some, here, length, to + row * length, kPanelRows<V>);
   }
   return to;
 }
 
 // Rows that lie side by side, a step `stride` from the next, in panels of kPanel rows, `apart` from
 // each other: to[panel][x][n] = steps[x][panel * kPanel + n]; the last one is filled with zeros.
-template <class V, std::int64_t kPanel, class T = typename V::T>
+template <class V, std::int64_t kPanel, class T = OperandOf<V>>
 void steps_to_panels(const T* steps, std::int64_t stride, std::int64_t count, std::int64_t length,
                      T* to, std::int64_t apart) noexcept {
+  static_assert(kMultipliesSums<V>, "other operands need a steps_to_panels() of their own");
   for (std::int64_t x = 0; x < length; ++x, steps += stride, to += kPanel) {
     T* panel = to;
     for (std::int64_t n = 0; n < count; n += kPanel, panel += apart)
@@ -74,9 +111,10 @@ void steps_to_panels(const T* steps, std::int64_t stride, std::int64_t count, st
 
 // `count` rows of `width` features, whole vectors, as strips of a register tile's width:
 // to[strip][row][kStrip]; gives `to`.
-template <class V, class T = typename V::T>
+template <class V, class T = OperandOf<V>>
 const T* rows_to_strips(const T* rows, std::int64_t stride, std::int64_t count, std::int64_t width,
                         T* to) noexcept {
+  static_assert(kMultipliesSums<V>, "other operands need a rows_to_strips() of their own");
   constexpr std::int64_t kStrip = kFeatureVectors<V> * V::kLanes;
   for (std::int64_t row = 0; row < count; ++row, rows += stride)
     for (std::int64_t x = 0; x < width; x += V::kLanes)
@@ -84,10 +122,24 @@ const T* rows_to_strips(const T* rows, std::int64_t stride, std::int64_t count, 
   return to;
 }
 
+// One of these rows, of `count` features, as row r of strips that are `apart` from each other; 0
+// behind its last feature, up to a whole vector.
+template <class V>
+ATTEND_INLINE void row_to_strips(const OperandOf<V>* row, std::int64_t count, std::int64_t r,
+                                 OperandOf<V>* to, std::int64_t apart) noexcept {
+  static_assert(kMultipliesSums<V>, "other operands need a row_to_strips() of their own");
+  constexpr std::int64_t kStrip = kFeatureVectors<V> * V::kLanes;
+  for (std::int64_t x = 0; x < count; x += V::kLanes) {
+    const V v = count - x >= V::kLanes ? V::load(row + x) : V::load_first(row + x, count - x);
+    v.store(to + x / kStrip * apart + r * kStrip + x % kStrip);
+  }
+}
+
 // Whether a row of `t` can be read where it lies.
 template <class T>
 bool lies_ready(const Strided& t) noexcept {
-  return t.type == (sizeof(T) == 8 ? DType::f64 : DType::f32) && t.stride[3] == 1;
+  constexpr DType kType = dtype_of<T>();
+  return t.type == kType && t.stride[3] == 1;
 }
 
 // A row of any type and stride, converted. From T to T nothing is rounded.

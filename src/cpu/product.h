@@ -44,19 +44,22 @@ class Lines {
   }
 };
 
-template <class T>
+template <class V>
 struct Operands {
-  const T* a;
+  using Operand = OperandOf<V>;
+  using Sum = SumOf<V>;
+  static_assert(std::is_same_v<Sum, typename V::T>);
+  const Operand* a;
   std::int64_t a_stride;  // from row to row; across: from step to step
-  const T* b;
+  const Operand* b;
   std::int64_t b_stride;
-  T* c;
+  Sum* c;
   std::int64_t c_stride;
   std::int64_t depth;
   std::int64_t a_panel = 0;  // panels: from one to the next
   // Across: strips of c, as wide as a tile and side by side, and how far theirs of b are apart.
   std::int64_t strips = 1, b_strip = 0;
-  Lines<T>* soon = nullptr;  // what will be read after this product
+  Lines<Operand>* soon = nullptr;  // what will be read after this product
 };
 
 // What is contiguous in a: the depth, or the rows. Streamed is along, where a comes from memory;
@@ -80,9 +83,9 @@ ATTEND_INLINE void add_products_of_lanes(const typename V::T* a, const V (&b)[V:
 
 // Where the sums go: to c. Others may look at them on the way.
 struct Store {
-  template <class T, class V, int kRows, int kVectors>
-  ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
-    T* c = x.c;  // neither x nor its strides are read again after a store
+  template <class V, int kRows, int kVectors>
+  ATTEND_INLINE void operator()(const Operands<V>& x, V (&sum)[kRows][kVectors]) const {
+    SumOf<V>* c = x.c;  // neither x nor its strides are read again after a store
     const std::int64_t stride = x.c_stride;
     unrolled<kRows>(ATTEND_EACH(r) {
       unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n].store(c + n * V::kLanes); });
@@ -148,16 +151,16 @@ class Divisors {
 };
 
 // The same, each row divided. kRow: from row to row of a, an element where it lies across.
-template <class By, class T, std::int64_t kRow = 1>
+template <class By, class V, std::int64_t kRow = TilesOf<V>::kDepth>
 struct StoreDivided {
   static constexpr int kMostRows = By::kMostRows;
   static constexpr bool kSomething = true;  // the depth is not 0
-  const T* a;                               // the first row
+  const OperandOf<V>* a;                    // the first row
   const By* by;
-  template <class V, int kRows, int kVectors>
-  ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
+  template <int kRows, int kVectors>
+  ATTEND_INLINE void operator()(const Operands<V>& x, V (&sum)[kRows][kVectors]) const {
     const std::int64_t first = (x.a - a) / kRow, stride = x.c_stride;
-    T* c = x.c;
+    SumOf<V>* c = x.c;
     unrolled<kRows>(ATTEND_EACH(r) {
       unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n] = by->divided(sum[r][n], first + r); });
       unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n].store(c + n * V::kLanes); });
@@ -201,9 +204,9 @@ ATTEND_INLINE void prefetch(const T* p) {
 }
 
 // At step k, a line of one row of the tile after this one; of all its rows in the steps of a line.
-template <int kRows, class T>
-ATTEND_INLINE void prefetch_next_tile(const Operands<T>& x, std::int64_t k) {
-  constexpr std::int64_t kLine = 64 / sizeof(T), kEach = (kRows + kLine - 1) / kLine;
+template <int kRows, class V>
+ATTEND_INLINE void prefetch_next_tile(const Operands<V>& x, std::int64_t k) {
+  constexpr std::int64_t kLine = 64 / sizeof(OperandOf<V>), kEach = (kRows + kLine - 1) / kLine;
   unrolled<static_cast<int>(kEach)>(ATTEND_EACH(n) {
     prefetch(x.a + (kRows + k % kLine * kEach + n) * x.a_stride + k / kLine * kLine);
   });
@@ -215,13 +218,14 @@ ATTEND_INLINE void prefetch_next_tile(const Operands<T>& x, std::int64_t k) {
 // every second row, whose address is a pointer alone, is broadcast by the multiply-adds that read
 // it, where the instruction set can. Each of them loads the element again: tiles wider than
 // kTileVectors have no loads to spare.
-template <Layout kLayout, class T, class V, int kRows, int kVectors>
-ATTEND_INLINE void steps(const Operands<T>& x, std::int64_t k, V (&sum)[kRows][kVectors]) {
+template <Layout kLayout, class V, int kRows, int kVectors>
+ATTEND_INLINE void steps(const Operands<V>& x, std::int64_t k, V (&sum)[kRows][kVectors]) {
   constexpr int kSteps = kStepsTogether<V>;
   static_assert(kSteps == 1 || kSteps == 2);
-  const T* b = x.b + k * x.b_stride;
-  Elements<is_along(kLayout), kSteps, kRows, T> a(x.a + k * (is_along(kLayout) ? 1 : x.a_stride),
-                                                  x.a_stride);
+  using Operand = OperandOf<V>;
+  const Operand* b = x.b + k * x.b_stride;
+  Elements<is_along(kLayout), kSteps, kRows, Operand> a(
+      x.a + k * (is_along(kLayout) ? 1 : x.a_stride), x.a_stride);
   const auto take = [&](auto count) __attribute__((always_inline)) {
     unrolled<count>(ATTEND_EACH(step) {
       V lanes[kVectors];
@@ -231,7 +235,7 @@ ATTEND_INLINE void steps(const Operands<T>& x, std::int64_t k, V (&sum)[kRows][k
       });
       if constexpr (kLayout == Layout::streamed) prefetch_next_tile<kRows>(x, k + step);
       unrolled<kRows>(ATTEND_EACH(r) {
-        const T* const element = a.template at<step, r>();
+        const Operand* const element = a.template at<step, r>();
         if constexpr (r % 2 == 0 && kVectors <= kTileVectors<V>) {
           unrolled<kVectors>(ATTEND_EACH(n) { add_product(element, lanes[n], sum[r][n]); });
         } else {
@@ -253,10 +257,11 @@ ATTEND_INLINE void steps(const Operands<T>& x, std::int64_t k, V (&sum)[kRows][k
 // Products by lane, in as many whole groups of V::kLanes steps as there are; gives where it
 // stopped. A vector of a row of a serves a group. Pointers that advance: computed addresses cost a
 // third of the speed.
-template <Layout kLayout, class T, class V, int kRows, int kVectors>
-ATTEND_INLINE std::int64_t steps_by_lane(const Operands<T>& x, V (&sum)[kRows][kVectors]) {
-  constexpr std::int64_t kLine = 64 / sizeof(T);
-  const T *a_at[kRows], *b_at = x.b;
+template <Layout kLayout, class V, int kRows, int kVectors>
+ATTEND_INLINE std::int64_t steps_by_lane(const Operands<V>& x, V (&sum)[kRows][kVectors]) {
+  using Operand = OperandOf<V>;
+  constexpr std::int64_t kLine = 64 / sizeof(Operand);
+  const Operand *a_at[kRows], *b_at = x.b;
   unrolled<kRows>(ATTEND_EACH(r) { a_at[r] = x.a + r * x.a_stride; });
   std::int64_t k = 0;
   for (; k + V::kLanes <= x.depth; k += V::kLanes) {
@@ -301,10 +306,10 @@ ATTEND_INLINE std::int64_t steps_by_lane(const Operands<T>& x, V (&sum)[kRows][k
 // Steps across, by lane: a vector of a holds V::kLanes rows. The last ones may be there twice. One
 // step in a loop: Neoverse N1 does 97 % of its peak so, and 86 % with four, or with addresses
 // computed from k.
-template <class T, class V, int kRows, int kVectors>
-ATTEND_INLINE void steps_across_by_lane(const Operands<T>& x, V (&sum)[kRows][kVectors]) {
+template <class V, int kRows, int kVectors>
+ATTEND_INLINE void steps_across_by_lane(const Operands<V>& x, V (&sum)[kRows][kVectors]) {
   constexpr int kWhole = kRows / V::kLanes, kCount = (kRows + V::kLanes - 1) / V::kLanes;
-  const T *a_at = x.a, *b_at = x.b;
+  const typename Operands<V>::Operand *a_at = x.a, *b_at = x.b;
   for (std::int64_t left = x.depth; left > 0; --left, a_at += x.a_stride, b_at += x.b_stride) {
     if constexpr (is_wide<V>(kVectors))
       for (int n = 0; x.soon != nullptr && n < kVectors / kWideVectors<V>; ++n)
@@ -333,7 +338,8 @@ ATTEND_INLINE void steps_across_by_lane(const Operands<T>& x, V (&sum)[kRows][kV
 }
 
 template <class V, int kRows, int kVectors, Layout kLayout, Start kStart, class Finish>
-ATTEND_INLINE void strip_of_tile(const Operands<typename V::T>& x, Finish finish) {
+ATTEND_INLINE void strip_of_tile(const Operands<V>& x, Finish finish) {
+  static_assert(kMultipliesSums<V>, "other operands need a product_tile() of their own");
   V sum[kRows][kVectors];
   unrolled<kRows>(ATTEND_EACH(r) {
     unrolled<kVectors>(ATTEND_EACH(n) {
@@ -352,12 +358,15 @@ ATTEND_INLINE void strip_of_tile(const Operands<typename V::T>& x, Finish finish
   finish(x, sum);
 }
 
+// The tile: kRows x kVectors sums, handed to finish(), all of them or row by row. Of operands that
+// are sums themselves; a tile of others is an overload that requires them, in the header of its
+// instructions, which its file includes first.
 template <class V, int kRows, int kVectors, Layout kLayout, Start kStart, class Finish>
-[[gnu::noinline]] void product_tile(const Operands<typename V::T>& x, Finish finish) {
+[[gnu::noinline]] void product_tile(const Operands<V>& x, Finish finish) {
   if constexpr (requires { Finish::kSomething; })
     if (x.depth < 1) __builtin_unreachable();
   if constexpr (kLayout == Layout::across) {
-    Operands<typename V::T> here = x;
+    Operands<V> here = x;
     for (std::int64_t left = x.strips; left > 0; --left) {
       strip_of_tile<V, kRows, kVectors, kLayout, kStart>(here, finish);
       here.b += x.b_strip;
@@ -370,11 +379,11 @@ template <class V, int kRows, int kVectors, Layout kLayout, Start kStart, class 
 
 // One tile of exactly `rows` rows, or, where that is odd, an even one and a single row.
 template <class V, int kVectors, Layout kLayout, Start kStart, int kRows, class Finish>
-ATTEND_INLINE void product_exact(Operands<typename V::T>& x, std::int64_t rows, Finish finish) {
+ATTEND_INLINE void product_exact(Operands<V>& x, std::int64_t rows, Finish finish) {
   if (rows >= kRows) {
     product_tile<V, kRows, kVectors, kLayout, kStart>(x, finish);
     if constexpr (kLayout == Layout::panels && kRows == kPanelRows<V>) x.a += x.a_panel;
-    else x.a += is_along(kLayout) ? kRows * x.a_stride : kRows;
+    else x.a += is_along(kLayout) ? kRows * x.a_stride : kRows * TilesOf<V>::kDepth;
     x.c += kRows * x.c_stride;
     rows -= kRows;
   }
@@ -388,11 +397,10 @@ ATTEND_INLINE void product_exact(Operands<typename V::T>& x, std::int64_t rows, 
 // finish(operands of the tile, sums). The last two tiles share what is left: two middling ones keep
 // the multipliers busier than a full and a tiny one.
 template <class V, int kVectors, Layout kLayout, Start kStart, class Finish = Store>
-ATTEND_INLINE void product(Operands<typename V::T> x, std::int64_t rows, Finish finish = {}) {
+ATTEND_INLINE void product(Operands<V> x, std::int64_t rows, Finish finish = {}) {
   constexpr int kMost = [] {
-    const int most = kLayout == Layout::panels
-                         ? kPanelRows<V>
-                         : V::RegisterTiles::rows(kVectors, is_along(kLayout));
+    const int most =
+        kLayout == Layout::panels ? kPanelRows<V> : TilesOf<V>::rows(kVectors, is_along(kLayout));
     if constexpr (requires { Finish::kMostRows; })
       return most < Finish::kMostRows ? most : Finish::kMostRows;
     return most;
@@ -408,8 +416,7 @@ ATTEND_INLINE void product(Operands<typename V::T> x, std::int64_t rows, Finish 
 // c[rows][features], `vectors` of them, of a that lies across, or along. Few rows would leave the
 // multipliers waiting for each other: they take more features at a time.
 template <class V, Start kStart, Layout kLayout = Layout::across, class Finish = Store>
-void product_of_features(Operands<typename V::T> x, int rows, std::int64_t vectors,
-                         Finish finish = {}) {
+void product_of_features(Operands<V> x, int rows, std::int64_t vectors, Finish finish = {}) {
   const auto take = [&]<int kVectors>() {
     x.b_strip = kVectors * V::kLanes;
     while (vectors >= kVectors) {
@@ -420,10 +427,9 @@ void product_of_features(Operands<typename V::T> x, int rows, std::int64_t vecto
       vectors -= x.strips * kVectors;
     }
   };
-  if (rows <= V::RegisterTiles::rows(kWidestVectors<V>, false))
+  if (rows <= TilesOf<V>::rows(kWidestVectors<V>, false))
     take.template operator()<kWidestVectors<V>>();
-  if (rows <= V::RegisterTiles::rows(kWideVectors<V>, false))
-    take.template operator()<kWideVectors<V>>();
+  if (rows <= TilesOf<V>::rows(kWideVectors<V>, false)) take.template operator()<kWideVectors<V>>();
   take.template operator()<kFeatureVectors<V>>();
   take.template operator()<1>();
 }

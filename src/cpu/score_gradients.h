@@ -35,20 +35,20 @@ inline double exp_of_difference(double from, double to) noexcept {
 template <class V>
 class ScoreGradients {
  public:
-  using T = typename V::T;
+  using Operand = OperandOf<V>;
+  using Sum = SumOf<V>;
   static constexpr int kMost = Tile<V>::kMost;
   static constexpr int kRows = 128 % kMost == 0 ? 128 : 96;  // of a group, at most
   static constexpr int kTiles = kRows / kMost;
-  static constexpr int kTilesForPanels = 4;  // they pay for keys and values in order
-  static constexpr T kHidden = BackwardScores<V>::kHidden;
+  static constexpr Sum kHidden = BackwardScores<V>::kHidden;
   // A weight's error is that of its score, which comes from the length of the chain of features.
   static constexpr int kFeatures = 64;
 
   struct Rows : Tile<V> {
     double m[kMost], l[kMost];
     double delta[kMost];  // delta - dlse; before all keys are weighed: sum of w dp
-    T shift[kMost];       // the same, rounded
-    T* dout;              // [dv][lanes]
+    Sum shift[kMost];     // the same, rounded
+    Operand* dout;        // [dv][lanes]
   };
 
   Rows* tiles;  // of the group at hand
@@ -56,9 +56,9 @@ class ScoreGradients {
   int rows = 0;
   std::int64_t stride = 0;  // of the strips
   std::int64_t begin = 0, end = 0;
-  Chunk<T> chunk;
-  Runs* runs;  // of the chunk at hand
-  T *p, *ds;   // [keys][stride], of the chunk at hand
+  Chunk<V> chunk;
+  Runs* runs;   // of the chunk at hand
+  Sum *p, *ds;  // [keys][stride], of the chunk at hand
 
   ScoreGradients(BackwardScores<V>& scores, Scratch& scratch)
       : scores_(scores), problem_(scores.p), call_(scores.call) {
@@ -69,22 +69,22 @@ class ScoreGradients {
     const std::int64_t width = group < kRows ? group : kRows;
     tiles = scratch.take<Rows>(kTiles);
     runs = scratch.take<Runs>(2);
-    w_ = scratch.take<T>(saturating_count(keys, strip_lanes(problem_)));
-    dp_ = scratch.take<T>(saturating_count(keys, strip_lanes(problem_)));
-    slopes_ =
-        scratch.take<T>(problem_.softcap != 0 ? saturating_count(keys, strip_lanes(problem_)) : 0);
-    tops_ = scratch.take<T>(saturating_count(chunks, width));
+    w_ = scratch.take<Sum>(saturating_count(keys, strip_lanes(problem_)));
+    dp_ = scratch.take<Sum>(saturating_count(keys, strip_lanes(problem_)));
+    slopes_ = scratch.take<Sum>(
+        problem_.softcap != 0 ? saturating_count(keys, strip_lanes(problem_)) : 0);
+    tops_ = scratch.take<Sum>(saturating_count(chunks, width));
     partial_ = scratch.take<bool>(saturating_count(chunks, kTiles));
-    factors_ = scratch.take<T>(problem_.drop_below != 0 ? kChunk * kMost : 0);
-    chunk.packed_k = scratch.take<T>(kChunk * (problem_.d + V::kLanes));
-    chunk.packed_v = scratch.take<T>(kChunk * (problem_.dv + V::kLanes));
-    for (int n = 0; V::RegisterTiles::kPanels && n < 2; ++n)
+    factors_ = scratch.take<Sum>(problem_.drop_below != 0 ? kChunk * kMost : 0);
+    chunk.packed_k = scratch.take<Operand>(kChunk * (problem_.d + V::kLanes));
+    chunk.packed_v = scratch.take<Operand>(kChunk * (problem_.dv + V::kLanes));
+    for (int n = 0; TilesOf<V>::kPanels && n < 2; ++n)
       arranged_[n] =
-          scratch.take<T>(kChunk * ((n == 0 ? problem_.d : problem_.dv) + 2 * V::kLanes));
-    rows_ = scratch.take<T>(kMost * problem_.dv);
+          scratch.take<Operand>(kChunk * ((n == 0 ? problem_.d : problem_.dv) + 2 * V::kLanes));
+    rows_ = scratch.take<Operand>(kMost * problem_.dv);
     for (int t = 0; t < kTiles; ++t) {
-      T* q = scratch.take<T>(problem_.d * kMost);
-      T* dout = scratch.take<T>(problem_.dv * kMost);
+      Operand* q = scratch.take<Operand>(whole_depth<V>(problem_.d) * kMost);
+      Operand* dout = scratch.take<Operand>(whole_depth<V>(problem_.dv) * kMost);
       if (tiles != nullptr) tiles[t].q = q, tiles[t].dout = dout;
     }
   }
@@ -94,10 +94,11 @@ class ScoreGradients {
   // the shape alone: a group is one chain of the sums of dk and dv.
   static int group_rows(const BackwardProblem& p) noexcept {
     constexpr std::int64_t kStripBytes = 32 << 20, kLeast = 16;
-    const std::int64_t sums = (p.d + p.dv) * static_cast<std::int64_t>(sizeof(T) + sizeof(double));
+    const std::int64_t sums =
+        (p.d + p.dv) * static_cast<std::int64_t>(sizeof(Sum) + sizeof(double));
     int count = kRows;
     while (count > kLeast) {
-      const auto bytes = static_cast<std::int64_t>(2 * sizeof(T)) * count;
+      const auto bytes = static_cast<std::int64_t>(2 * sizeof(Sum)) * count;
       if (bytes <= sums && bytes <= kStripBytes / (p.k_length + 1)) break;
       count /= 2;
     }
@@ -167,14 +168,14 @@ class ScoreGradients {
     for (int t = 0; t < used; ++t) {
       Runs& mine = runs[1];
       const int first = clip(tiles[t], mine);
-      const T outside = marks ? kHidden : T{0};
+      const Sum outside = marks ? kHidden : Sum{0};
       fill(p, t, 0, first, outside);
-      fill(ds, t, 0, first, T{0});
+      fill(ds, t, 0, first, Sum{0});
       fill(p, t, first + mine.count, runs->count, outside);
-      fill(ds, t, first + mine.count, runs->count, T{0});
+      fill(ds, t, first + mine.count, runs->count, Sum{0});
       if (mine.count == 0) continue;
-      T* w = p + first * stride + t * kMost;
-      T* dp = ds + first * stride + t * kMost;
+      Sum* w = p + first * stride + t * kMost;
+      Sum* dp = ds + first * stride + t * kMost;
       if (tiles[t].lanes == V::kLanes) differentiate_tile<1>(t, w, dp, mine.count, marks);
       else differentiate_tile<kTileVectors<V>>(t, w, dp, mine.count, marks);
     }
@@ -185,8 +186,8 @@ class ScoreGradients {
     for (int t = 0; t < used; ++t) {
       Runs& mine = runs[1];
       const int first = clip(tiles[t], mine);
-      T* to = ds + first * stride + t * kMost;
-      const T* slopes = slopes_ + (row_ + first) * stride + t * kMost;
+      Sum* to = ds + first * stride + t * kMost;
+      const Sum* slopes = slopes_ + (row_ + first) * stride + t * kMost;
       for (int j = 0; j < mine.count; ++j, to += stride, slopes += stride)
         for (int n = 0; n < tiles[t].lanes; n += V::kLanes)
           (V::load(to + n) * V::load(slopes + n)).store(to + n);
@@ -223,15 +224,16 @@ class ScoreGradients {
   }
 
   void take_dout(Rows& tile) noexcept {
-    const T* dout[kMost];
-    const bool ready = lies_ready<T>(call_.dout);
+    const Operand* dout[kMost];
+    const bool ready = lies_ready<Operand>(call_.dout);
     for (int n = 0; n < tile.rows; ++n) {
       const std::int64_t at =
           query_row(problem_, call_.dout, scores_.sequence, tile.h[n], tile.i[n]);
       if (!ready) convert_row<V>(call_.dout, at, problem_.dv, rows_ + n * problem_.dv);
-      dout[n] = ready ? reinterpret_cast<const T*>(call_.dout.data) + at : rows_ + n * problem_.dv;
+      dout[n] =
+          ready ? reinterpret_cast<const Operand*>(call_.dout.data) + at : rows_ + n * problem_.dv;
     }
-    rows_to_lanes<V>(dout, tile.rows, problem_.dv, tile.dout, tile.lanes);
+    rows_to_operand<V>(dout, tile.rows, problem_.dv, tile.dout, tile.lanes);
   }
 
   // The sums before the first key: the sink, a key that everybody sees, with dp = 0.
@@ -252,7 +254,7 @@ class ScoreGradients {
       if (problem_.dlse && n < tile.rows)
         tile.delta[n] -= load(
             call_.dlse, query_row(problem_, call_.dlse, scores_.sequence, tile.h[n], tile.i[n]));
-      tile.shift[n] = static_cast<T>(tile.delta[n]);
+      tile.shift[n] = static_cast<Sum>(tile.delta[n]);
     }
   }
 
@@ -267,7 +269,7 @@ class ScoreGradients {
       find_runs(from, to);
       if (runs->count == 0) continue;
       scores_.bring(chunk, from, to, values);
-      if (used >= kTilesForPanels) scores_.arrange(chunk);
+      if (used >= TilesOf<V>::kArrangeBackward) scores_.arrange(chunk);
       use(index++, row);
       row += runs->count;
     }
@@ -298,8 +300,8 @@ class ScoreGradients {
     partial = false;
     if (mine.count == 0) return;
     const std::int64_t at = (row + first) * stride + t * kMost;
-    T *w = w_ + at, *dp = dp_ + at, *top = tops_ + (index * used + t) * tile_lanes();
-    T sum[kMost], dot[kMost];
+    Sum *w = w_ + at, *dp = dp_ + at, *top = tops_ + (index * used + t) * tile_lanes();
+    Sum sum[kMost], dot[kMost];
     partial = scores_.compute(tile, chunk, mine, w, top,  // 1 scores, 2 mask
                               problem_.softcap != 0 ? slopes_ + at : nullptr);
     partial = partial || !BackwardScores<V>::edges_finite(tile, w, mine.count);
@@ -307,8 +309,8 @@ class ScoreGradients {
     if (tile.lanes == V::kLanes) weigh_keys<1>(tile, mine, w, dp, partial, top, sum, dot);
     else weigh_keys<kTileVectors<V>>(tile, mine, w, dp, partial, top, sum, dot);
     for (int n = 0; n < tile.lanes; ++n) {  // joined in f64, in ascending order
-      const double part =
-          top[n] < std::numeric_limits<T>::lowest() ? kMinusInfinity : static_cast<double>(top[n]);
+      const double part = top[n] < std::numeric_limits<Sum>::lowest() ? kMinusInfinity
+                                                                      : static_cast<double>(top[n]);
       const double m = part > tile.m[n] ? part : tile.m[n];
       const double mine_factor = exp_of_difference(tile.m[n], m);
       const double other = exp_of_difference(part, m);
@@ -323,12 +325,12 @@ class ScoreGradients {
   // dp = v . dout of every key in the runs (4 reversed), then w = exp(s - top) (3 softmax) and
   // the sums of w and of w dp.
   template <int kVectors>
-  void weigh_keys(const Rows& tile, const Runs& mine, T* w, T* dp, bool marks, T* top, T* sum,
-                  T* dot) const noexcept {
+  void weigh_keys(const Rows& tile, const Runs& mine, Sum* w, Sum* dp, bool marks, Sum* top,
+                  Sum* sum, Sum* dot) const noexcept {
     for (int r = 0; r < mine.runs; ++r) {
       const Run& run = mine.run[r];
       const std::int64_t first = run.key - chunk.from;
-      const Operands<T> x{.a = chunk.v + first * chunk.v_stride,
+      const Operands<V> x{.a = chunk.v + first * chunk.v_stride,
                           .a_stride = chunk.v_stride,
                           .b = tile.dout,
                           .b_stride = tile.lanes,
@@ -338,10 +340,10 @@ class ScoreGradients {
       if constexpr (kVectors == 1) product<V, 1, Layout::streamed, Start::zero>(x, run.count);
       else
         chunk_products<V, kVectors, Layout::streamed>(x, run.count, chunk.v_panels, first,
-                                                      problem_.dv);
+                                                      whole_depth<V>(problem_.dv));
     }
-    const V log2e = V::set(Exp2<T>::kLog2E), zero = V::set(0);
-    const V least = V::set(std::numeric_limits<T>::lowest());
+    const V log2e = V::set(Exp2<Sum>::kLog2E), zero = V::set(0);
+    const V least = V::set(std::numeric_limits<Sum>::lowest());
     const bool drops = problem_.drop_below != 0;
     V base[kVectors], total[kVectors], product_total[kVectors];
     unrolled<kVectors>(ATTEND_EACH(n) {
@@ -406,7 +408,7 @@ class ScoreGradients {
     });
   }
 
-  void fill(T* strip, int t, int from, int to, T value) const noexcept {
+  void fill(Sum* strip, int t, int from, int to, Sum value) const noexcept {
     for (int j = from; j < to; ++j)
       for (int n = 0; n < tiles[t].lanes; n += V::kLanes)
         V::set(value).store(strip + j * stride + t * kMost + n);
@@ -414,14 +416,14 @@ class ScoreGradients {
 
   // 3 reversed: ds = p (dp - delta + dlse), p = w exp(top of the chunk - m) / l.
   template <int kVectors>
-  void differentiate_tile(int t, T* w, T* dp, int count, bool marks) const noexcept {
+  void differentiate_tile(int t, Sum* w, Sum* dp, int count, bool marks) const noexcept {
     const Rows& tile = tiles[t];
-    const T* top = tops_ + (index_ * used + t) * tile_lanes();
-    T factors[kMost];
+    const Sum* top = tops_ + (index_ * used + t) * tile_lanes();
+    Sum factors[kMost];
     for (int n = 0; n < tile.lanes; ++n) {
       const double part = static_cast<double>(top[n]);
       factors[n] =
-          static_cast<T>(tile.l[n] == 0 ? 0 : exp_of_difference(part, tile.m[n]) / tile.l[n]);
+          static_cast<Sum>(tile.l[n] == 0 ? 0 : exp_of_difference(part, tile.m[n]) / tile.l[n]);
     }
     V factor[kVectors], shift[kVectors];
     unrolled<kVectors>(ATTEND_EACH(n) {
@@ -440,9 +442,9 @@ class ScoreGradients {
       }
       return;
     }
-    const V zero = V::set(0), least = V::set(std::numeric_limits<T>::lowest());
+    const V zero = V::set(0), least = V::set(std::numeric_limits<Sum>::lowest());
     const V outside = marks ? V::set(kHidden) : zero;
-    const V keep = V::set(static_cast<T>(kept_factor(problem_)));
+    const V keep = V::set(static_cast<Sum>(kept_factor(problem_)));
     for (int j = 0; j < count; ++j) {
       unrolled<kVectors>(ATTEND_EACH(n) {
         const std::int64_t at = j * stride + n * V::kLanes;
@@ -459,11 +461,12 @@ class ScoreGradients {
   BackwardScores<V>& scores_;
   const BackwardProblem& problem_;
   const BackwardCall& call_;
-  T *w_, *dp_, *slopes_;  // the strips, [keys][stride]
-  T* arranged_[2] = {};   // keys and values of a chunk as panels, then keys as strips
-  T* tops_;               // [chunks][lanes of the group]
-  bool* partial_;         // [chunks][tiles]
-  T *factors_, *rows_;    // [256][lanes], [lanes][dv]
+  Sum *w_, *dp_, *slopes_;     // the strips, [keys][stride]
+  Operand* arranged_[2] = {};  // keys and values of a chunk as panels, then keys as strips
+  Sum* tops_;                  // [chunks][lanes of the group]
+  bool* partial_;              // [chunks][tiles]
+  Sum* factors_;               // [256][lanes]
+  Operand* rows_;              // [lanes][dv]
   std::int64_t index_ = 0, row_ = 0;
 };
 

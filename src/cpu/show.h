@@ -13,7 +13,7 @@ class Show {
   static constexpr int kRoom = Tile<V>::kRoom;
 
  public:
-  Show(ForwardScores<V>& scores, Chunk<T>& chunk, Runs& runs, T* s)
+  Show(ForwardScores<V>& scores, Chunk<V>& chunk, Runs& runs, T* s)
       : p(scores.p), call_(scores.call), scores_(scores), chunk_(chunk), runs_(runs), s_(s) {}
 
   // What is hidden, in the rows [first, first + count) of (query, head of the group), those that
@@ -147,7 +147,7 @@ class Show {
   const ForwardProblem& p;
   const ForwardCall& call_;
   ForwardScores<V>& scores_;
-  Chunk<T>& chunk_;
+  Chunk<V>& chunk_;
   Runs& runs_;
   T* s_;
 };

@@ -34,7 +34,6 @@ inline std::int64_t saturating_count(std::int64_t a, std::int64_t b) noexcept {
 // Up to kMost rows of one key head, or kRoom.
 template <class V>
 struct Tile {
-  using T = typename V::T;
   static constexpr int kMost = kTileVectors<V> * V::kLanes;
   static constexpr int kRoom = kLastVectors<V> * V::kLanes;  // for the last one of a task
   int rows, lanes;
@@ -43,7 +42,7 @@ struct Tile {
   KeyRange all;             // keys that every row may see, by position; perhaps none
   std::int64_t h[kRoom], i[kRoom];
   KeyRange keys[kRoom];  // by position
-  T* q;                  // [d][lanes]
+  OperandOf<V>* q;       // [d][lanes]
 };
 
 // use(how many vectors the lanes of a tile are), a constant.
@@ -61,12 +60,13 @@ class Scores {
   static constexpr bool kAsNeeded = std::is_same_v<Operation, Forward>;
 
  public:
-  using T = typename V::T;
+  using Operand = OperandOf<V>;
+  using Sum = SumOf<V>;
   using Problem = typename Operation::Problem;
   using Call = typename Operation::Call;
   static constexpr int kMost = Tile<V>::kMost, kRoom = Tile<V>::kRoom;
-  static constexpr T kHidden = -std::numeric_limits<T>::infinity();
-  static constexpr T kLowest = std::numeric_limits<T>::lowest();
+  static constexpr Sum kHidden = -std::numeric_limits<Sum>::infinity();
+  static constexpr Sum kLowest = std::numeric_limits<Sum>::lowest();
   // From so many keys on, a tile of one vector waits for memory more than for products.
   static constexpr int kStreamed = 128;
   static bool streams(const Tile<V>& tile, int keys) noexcept {
@@ -82,24 +82,24 @@ class Scores {
   // its length.
   static constexpr std::int64_t kChain = 256;
   std::int64_t chain;
-  std::int64_t k_width;      // of a row of keys: d, or as whole vectors where it is read by vectors
-  Lines<T>* soon = nullptr;  // what follows the scores of few rows and many keys
+  std::int64_t k_width;  // of a row of keys: d, or as whole vectors where it is read by vectors
+  Lines<Operand>* soon = nullptr;  // what follows the scores of few rows and many keys
   Interrupt* interrupt = nullptr;
   const bool plain;  // nothing is added to a score
-  T scale;           // of a sum; q has the rest of it
+  Sum scale;         // of a sum; q has the rest of it
 
   Scores(const Problem& problem, const Call& c, Scratch& scratch)
       : p(problem), call(c), chain(p.d < kChain ? p.d : kChain), k_width(p.d),
         plain(p.softcap == 0 && !p.bias && !p.alibi && !p.mask),
-        rows_(scratch.take<T>(kRoom * kChunk)), added_(scratch.take<T>(kRoom * kChunk)),
-        q_(scratch.take<T>(kRoom * p.d)) {
+        rows_(scratch.take<Sum>(kRoom * kChunk)), added_(scratch.take<Sum>(kRoom * kChunk)),
+        q_(scratch.take<Operand>(kRoom * p.d)) {
     // A power of two goes into q, exactly, unless q could overflow; any other factor multiplies the
     // sum.
     int exponent = 0;
     const double mantissa = __builtin_frexp(p.scale, &exponent);
     const bool power = (mantissa == 0.5 || mantissa == -0.5) && exponent <= 1;
-    q_scale_ = static_cast<T>(power ? p.scale : 1);
-    scale = static_cast<T>(power ? 1 : p.scale);
+    q_scale_ = static_cast<Sum>(power ? p.scale : 1);
+    scale = static_cast<Sum>(power ? 1 : p.scale);
   }
 
   // A row of `count` features as whole vectors.
@@ -119,9 +119,9 @@ class Scores {
     tile.begin = sequence.k_length;
     tile.end = 0;
     tile.all = {0, sequence.k_length};
-    const T* q[kRoom];
-    const bool ready = lies_ready<T>(call.q);
-    const T* from = reinterpret_cast<const T*>(call.q.data);
+    const Operand* q[kRoom];
+    const bool ready = lies_ready<Operand>(call.q);
+    const Operand* from = reinterpret_cast<const Operand*>(call.q.data);
     const std::int64_t head_stride = call.q.stride[1], row_stride = call.q.stride[2];
     const std::int64_t group = this->group(), first_head = head < 0 ? kv_head * group : head;
     std::int64_t i = first / group, g = first % group;
@@ -147,11 +147,11 @@ class Scores {
     }
     // Behind the last row it stands again: every square is a whole one.
     for (int n = tile.rows; n < tile.lanes; ++n) q[n] = q[tile.rows - 1];
-    rows_to_lanes<V>(q, tile.lanes, p.d, tile.q, tile.lanes, q_scale_);
+    rows_to_operand<V>(q, tile.lanes, p.d, tile.q, tile.lanes, q_scale_);
   }
 
   // The keys and values [from, to) of a chunk: where they are, or packed.
-  void bring(Chunk<T>& chunk, std::int64_t from, std::int64_t to, bool values = true) noexcept {
+  void bring(Chunk<V>& chunk, std::int64_t from, std::int64_t to, bool values = true) noexcept {
     chunk.from = from;
     chunk.to = to;
     chunk.k = bring_rows(call.k, chunk.packed_k, p.d, k_width, chunk, chunk.k_stride);
@@ -162,8 +162,8 @@ class Scores {
 
   // Then, for many tiles of rows, what products by lane read best: everything that the chunk has
   // memory for.
-  void arrange(Chunk<T>& chunk) const noexcept {
-    if (!V::RegisterTiles::kPanels) return;
+  void arrange(Chunk<V>& chunk) const noexcept {
+    if (!TilesOf<V>::kPanels) return;
     const std::int64_t count = chunk.to - chunk.from;
     if (chunk.paneled_k != nullptr)
       chunk.k_panels = rows_to_panels<V>(chunk.k, chunk.k_stride, count, p.d, chunk.paneled_k);
@@ -177,7 +177,7 @@ class Scores {
   }
 
   // Which keys of the chunk the tile has to look at.
-  void find_runs(const Tile<V>& tile, const Chunk<T>& chunk, Runs& runs) const noexcept {
+  void find_runs(const Tile<V>& tile, const Chunk<V>& chunk, Runs& runs) const noexcept {
     const std::int64_t lo = chunk.from > tile.begin ? chunk.from : tile.begin;
     const std::int64_t hi = chunk.to < tile.end ? chunk.to : tile.end;
     runs.runs = runs.count = 0;
@@ -193,8 +193,8 @@ class Scores {
   // s[key][lane] of every key in the runs, kHidden where the row does not see it; top[lane] is
   // the largest. Gives whether anything may be hidden. With a softcap, slopes[key][lane] becomes
   // its derivative (0 where hidden), if asked for.
-  bool compute(const Tile<V>& tile, const Chunk<T>& chunk, const Runs& runs, T* s, T* top,
-               T* slopes = nullptr) noexcept {
+  bool compute(const Tile<V>& tile, const Chunk<V>& chunk, const Runs& runs, Sum* s, Sum* top,
+               Sum* slopes = nullptr) noexcept {
     for (int n = 0; n < tile.lanes; ++n) top[n] = kHidden;
     for (int r = 0; r < runs.runs; ++r) products(tile, chunk, runs.run[r], s, top);  // 1 scores
     bool partial = false;                                                            // 2 mask
@@ -209,9 +209,9 @@ class Scores {
   }
 
   // Step 1 alone: s = scale * q . k.
-  void products(const Tile<V>& tile, const Chunk<T>& chunk, const Run& run, T* s,
-                T* top) const noexcept {
-    Operands<T> x{.a = chunk.k + (run.key - chunk.from) * chunk.k_stride,
+  void products(const Tile<V>& tile, const Chunk<V>& chunk, const Run& run, Sum* s,
+                Sum* top) const noexcept {
+    Operands<V> x{.a = chunk.k + (run.key - chunk.from) * chunk.k_stride,
                   .a_stride = chunk.k_stride,
                   .b = tile.q,
                   .b_stride = tile.lanes,
@@ -231,7 +231,8 @@ class Scores {
         const AddAndTop add{from > 0, from + chain < p.d ? nullptr : top, scale};
         with_lanes([&](auto vectors) {
           constexpr Layout kLayout = vectors < kTileVectors<V> ? Layout::along : Layout::streamed;
-          chunk_products<V, vectors, kLayout>(x, run.count, chunk.k_panels, row, p.d, from, add);
+          chunk_products<V, vectors, kLayout>(x, run.count, chunk.k_panels, row,
+                                              whole_depth<V>(p.d), from, add);
         });
         x.a += chain;
         x.b += chain * tile.lanes;
@@ -243,10 +244,11 @@ class Scores {
       with_lanes([&](auto vectors) {
         constexpr Layout kCold = vectors < kTileVectors<V> ? Layout::along : Layout::streamed;
         if (chunk.cold)
-          chunk_products<V, vectors, kCold>(x, run.count, chunk.k_panels, row, p.d, 0, finish);
+          chunk_products<V, vectors, kCold>(x, run.count, chunk.k_panels, row, whole_depth<V>(p.d),
+                                            0, finish);
         else
-          chunk_products<V, vectors, Layout::along>(x, run.count, chunk.k_panels, row, p.d, 0,
-                                                    finish);
+          chunk_products<V, vectors, Layout::along>(x, run.count, chunk.k_panels, row,
+                                                    whole_depth<V>(p.d), 0, finish);
       });
     }
   }
@@ -277,7 +279,7 @@ class Scores {
 
   // Whether the scores of the tile's first row and of the first key are finite. Then q and k are,
   // and a score is -inf only if q . k overflows: its key weighs 0, but is not hidden.
-  static bool edges_finite(const Tile<V>& tile, const T* s, int keys) noexcept {
+  static bool edges_finite(const Tile<V>& tile, const Sum* s, int keys) noexcept {
     V check[4];  // of numbers times 0: 0, or NaN
     unrolled<4>(ATTEND_EACH(n) { check[n] = V::set(0); });
     for (int n = 0; n < tile.lanes; n += V::kLanes)
@@ -292,14 +294,14 @@ class Scores {
   }
 
   // What dropout multiplies the weights with, [key][lane].
-  void dropout(const Tile<V>& tile, const Runs& runs, T* factors) noexcept {
-    const T* rows[kRoom];
+  void dropout(const Tile<V>& tile, const Runs& runs, Sum* factors) noexcept {
+    const Sum* rows[kRoom];
     for (int n = 0; n < tile.rows; ++n) {
-      T* row = rows_ + n * kChunk;
+      Sum* row = rows_ + n * kChunk;
       rows[n] = row;
       for (int r = 0; r < runs.runs; ++r)
         for (int x = 0; x < runs.run[r].count; ++x)
-          row[runs.run[r].at + x] = static_cast<T>(
+          row[runs.run[r].at + x] = static_cast<Sum>(
               dropout_factor(p, call, sequence.b, tile.h[n], tile.i[n], runs.run[r].key + x));
     }
     rows_to_lanes<V>(rows, tile.rows, runs.count, factors, tile.lanes);
@@ -309,9 +311,9 @@ class Scores {
   // The largest of the numbers; where larger() does not keep a NaN of its first operand, NaN is
   // passed over: its own weight is NaN, and all others are at most 1, as exp2_of() wants them.
   struct StoreAndTop {
-    T *top, scale;
+    Sum *top, scale;
     template <int kRows, int kVectors>
-    ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
+    ATTEND_INLINE void operator()(const Operands<V>& x, V (&sum)[kRows][kVectors]) const {
       unrolled<kVectors>(ATTEND_EACH(n) {
         if (scale != 1) unrolled<kRows>(ATTEND_EACH(r) { sum[r][n] = sum[r][n] * V::set(scale); });
         V most = V::load(top + n * V::kLanes);
@@ -325,10 +327,10 @@ class Scores {
   // The same for a part of the features, which is added to those before it.
   struct AddAndTop {
     bool add;
-    T* top;  // of the last part
-    T scale;
+    Sum* top;  // of the last part
+    Sum scale;
     template <int kRows, int kVectors>
-    ATTEND_INLINE void operator()(const Operands<T>& x, V (&sum)[kRows][kVectors]) const {
+    ATTEND_INLINE void operator()(const Operands<V>& x, V (&sum)[kRows][kVectors]) const {
       if (add) {
         unrolled<kRows>(ATTEND_EACH(r) {
           unrolled<kVectors>(ATTEND_EACH(n) {
@@ -341,22 +343,23 @@ class Scores {
     }
   };
 
-  const T* bring_rows(const Strided& t, T* packed, std::int64_t count, std::int64_t row_width,
-                      const Chunk<T>& chunk, std::int64_t& stride) const noexcept {
-    if (lies_ready<T>(t) && p.keys != KeyAddressing::paged && count == row_width) {
+  const Operand* bring_rows(const Strided& t, Operand* packed, std::int64_t count,
+                            std::int64_t row_width, const Chunk<V>& chunk,
+                            std::int64_t& stride) const noexcept {
+    if (lies_ready<Operand>(t) && p.keys != KeyAddressing::paged && count == row_width) {
       stride = t.stride[2];
-      return reinterpret_cast<const T*>(t.data) +
+      return reinterpret_cast<const Operand*>(t.data) +
              key_row(p, call, t, sequence, kv_head, chunk.from);
     }
     for (std::int64_t j = chunk.from; j < chunk.to; ++j, packed += row_width) {
       convert_row<V>(t, key_row(p, call, t, sequence, kv_head, j), count, packed);
-      for (std::int64_t x = count; x < row_width; ++x) packed[x] = 0;
+      for (std::int64_t x = count; x < row_width; ++x) packed[x] = Operand{};
     }
     stride = row_width;
     return packed - (chunk.to - chunk.from) * row_width;
   }
 
-  static void find_top(const Tile<V>& tile, const T* s, int count, T* top) noexcept {
+  static void find_top(const Tile<V>& tile, const Sum* s, int count, Sum* top) noexcept {
     for (int n = 0; n < tile.lanes; n += V::kLanes) {
       V most = V::set(kHidden);
       for (int j = 0; j < count; ++j) most = larger(V::load(s + j * tile.stride + n), most);
@@ -365,15 +368,16 @@ class Scores {
   }
 
   // Hides by position, with nothing else to do. Keys that every row sees are not touched.
-  bool hide(const Tile<V>& tile, const Run& run, T* s) const noexcept {
+  bool hide(const Tile<V>& tile, const Run& run, Sum* s) const noexcept {
     int seen_from = within(run, tile.all.begin), seen_to = within(run, tile.all.end);
     if (seen_from == 0 && seen_to == run.count) return false;
-    T first[kRoom], last[kRoom];
+    Sum first[kRoom], last[kRoom];
     for (int n = 0; n < tile.rows; ++n) {
-      first[n] = static_cast<T>(within(run, tile.keys[n].begin));
-      last[n] = static_cast<T>(within(run, tile.keys[n].end));
+      first[n] = static_cast<Sum>(within(run, tile.keys[n].begin));
+      last[n] = static_cast<Sum>(within(run, tile.keys[n].end));
     }
-    for (int n = tile.rows; n < tile.lanes; ++n) first[n] = 0, last[n] = static_cast<T>(run.count);
+    for (int n = tile.rows; n < tile.lanes; ++n)
+      first[n] = 0, last[n] = static_cast<Sum>(run.count);
     if (seen_to < seen_from) seen_from = seen_to = 0;
     hide_keys(tile, first, last, 0, seen_from, s + run.at * tile.stride);
     hide_keys(tile, first, last, seen_to, run.count, s + run.at * tile.stride);
@@ -384,13 +388,13 @@ class Scores {
     return j <= run.key ? 0 : j - run.key > run.count ? run.count : static_cast<int>(j - run.key);
   }
 
-  static void hide_keys(const Tile<V>& tile, const T* first, const T* last, int from, int to,
-                        T* s) noexcept {
+  static void hide_keys(const Tile<V>& tile, const Sum* first, const Sum* last, int from, int to,
+                        Sum* s) noexcept {
     const V hidden = V::set(kHidden);
     for (int n = 0; n < tile.lanes; n += V::kLanes) {
       const V begin = V::load(first + n), end = V::load(last + n);
       for (int j = from; j < to; ++j) {
-        const V key = V::set(static_cast<T>(j));
+        const V key = V::set(static_cast<Sum>(j));
         const V u = V::load(s + j * tile.stride + n);
         select(less(key, begin), hidden, select(less(key, end), u, hidden))
             .store(s + j * tile.stride + n);
@@ -400,8 +404,8 @@ class Scores {
 
   // Any combination of options: what is added to each score, or kHidden, is written row by row,
   // where it lies side by side, and turned into lanes.
-  [[gnu::noinline]] void add(const Tile<V>& tile, const Runs& runs, T* s, T* slopes) noexcept {
-    const T* rows[kRoom];
+  [[gnu::noinline]] void add(const Tile<V>& tile, const Runs& runs, Sum* s, Sum* slopes) noexcept {
+    const Sum* rows[kRoom];
     for (int n = 0; n < tile.rows; ++n) {
       rows[n] = rows_ + n * kChunk;
       for (int r = 0; r < runs.runs; ++r)
@@ -409,9 +413,9 @@ class Scores {
     }
     rows_to_lanes<V>(rows, tile.rows, runs.count, added_, tile.lanes);
 
-    const V cap = V::set(static_cast<T>(p.softcap));
-    const V inverse = V::set(static_cast<T>(p.softcap == 0 ? 0 : 1 / p.softcap));
-    const V hidden = V::set(kHidden), lowest = V::set(std::numeric_limits<T>::lowest());
+    const V cap = V::set(static_cast<Sum>(p.softcap));
+    const V inverse = V::set(static_cast<Sum>(p.softcap == 0 ? 0 : 1 / p.softcap));
+    const V hidden = V::set(kHidden), lowest = V::set(std::numeric_limits<Sum>::lowest());
     for (int j = 0; j < runs.count; ++j) {
       for (int n = 0; n < tile.lanes; n += V::kLanes) {
         const V a = V::load(added_ + j * tile.lanes + n);
@@ -432,19 +436,19 @@ class Scores {
     }
   }
 
-  void added_to_row(const Tile<V>& tile, int n, const Run& run, T* row) const noexcept {
+  void added_to_row(const Tile<V>& tile, int n, const Run& run, Sum* row) const noexcept {
     const std::int64_t b = sequence.b, h = tile.h[n], i = tile.i[n];
     const int from = within(run, tile.keys[n].begin), to = within(run, tile.keys[n].end);
     for (int x = 0; x < run.count; ++x) row[x] = 0;
     if (p.alibi) {
-      const T slope = static_cast<T>(load(call.alibi, call.alibi.offset(0, h, 0)));
+      const Sum slope = static_cast<Sum>(load(call.alibi, call.alibi.offset(0, h, 0)));
       const std::int64_t position = i + sequence.offset;
       // Finite stays finite. A slope of infinity hides, unless a softcap makes it finite again.
       const bool capped = p.bias_before_softcap && p.softcap != 0;
-      const T least = slope == -kHidden && !capped ? kHidden : kLowest;
+      const Sum least = slope == -kHidden && !capped ? kHidden : kLowest;
       for (int x = from; x < to; ++x) {
         const std::int64_t distance = position - (run.key + x);
-        const T value = -slope * static_cast<T>(distance < 0 ? -distance : distance);
+        const Sum value = -slope * static_cast<Sum>(distance < 0 ? -distance : distance);
         row[x] = value < least ? least : value;
       }
     }
@@ -459,17 +463,17 @@ class Scores {
   }
 
   // -inf stays -inf whatever ALiBi says.
-  void add_bias(std::int64_t offset, int from, int to, T* row) const noexcept {
-    T bias[kChunk];
+  void add_bias(std::int64_t offset, int from, int to, Sum* row) const noexcept {
+    Sum bias[kChunk];
     convert_row<V>(call.bias, offset + from * call.bias.stride[3], to - from, bias);
     for (int x = from; x < to; ++x) {
-      const T value = bias[x - from];
+      const Sum value = bias[x - from];
       const bool overflows = p.alibi && row[x] + value < kLowest && row[x] != kHidden;
       row[x] = value == kHidden ? kHidden : overflows ? kLowest : row[x] + value;
     }
   }
 
-  void apply_mask(std::int64_t offset, int from, int to, T* row) const noexcept {
+  void apply_mask(std::int64_t offset, int from, int to, Sum* row) const noexcept {
     const std::int64_t stride = call.mask.stride[3];
     if (call.mask.type == DType::i64 || call.mask.type == DType::i32) {
       for (int x = from; x < to; ++x)
@@ -480,9 +484,9 @@ class Scores {
     }
   }
 
-  T q_scale_;
-  T *rows_, *added_;  // [lanes][256] and [256][lanes]
-  T* q_;              // [lanes][d], rows that do not lie ready
+  Sum q_scale_;
+  Sum *rows_, *added_;  // [lanes][256] and [256][lanes]
+  Operand* q_;          // [lanes][d], rows that do not lie ready
 };
 
 template <class V>

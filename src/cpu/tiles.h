@@ -1,7 +1,20 @@
-// Register tiles: the shapes in which products are computed, how operands are brought to them, and
-// how much is worked on at a time. Data, measured, of an instruction set and its cores,
-// V::RegisterTiles of the vectors V. Any other would give the same bits: a sum is a chain of its
-// own, and no more than its place in a tile is chosen here.
+// Register tiles, the layer on top of the words of vec.h. A tile multiplies Operands and adds them
+// up in Sums:
+//
+//   Operand   elements of what is brought to a tile: rows of a, packed b, panels of keys, strips
+//             of values, weights before they are multiplied
+//   Sum       elements of what it adds up, V::T of the vectors: scores, weights, outputs, gradients
+//   kDepth    steps of the depth that one multiply-add takes: 1 here; with 16-bit operands 2
+//             (VDPBF16PS), 4 (BFMMLA) or 32 (AMX)
+//
+// pack.h brings operands into the order in which tiles read them: elements of tensors, once they
+// are of that type (convert_row), and sums that are multiplied again (SumsAsOperand).
+// product_tile() (product.h) makes the sums. A tile of another Operand or kDepth is a struct here
+// and its own version of these; a static_assert on kMultipliesSums stands in each that it needs.
+//
+// The rest are shapes, and how much is worked on at a time: data, measured, of an instruction set
+// and its cores. Any other would give the same bits: a sum is a chain of its own, and no more than
+// its place in a tile is chosen here.
 #pragma once
 
 #include "cpu/vec.h"
@@ -14,17 +27,29 @@ namespace {
 // kLast                  up to which a last tile of scores is widened rather than cut
 // rows(vectors, along)   of a tile of so many vectors, whose a lies along its depth or across
 // kSteps                 of the depth (1 or 2) that the loop of a product takes at once
-// kFewRows               up to which keys in lanes are better than rows (few_rows.h)
+// kFewRows               up to which keys in lanes are better than rows (few_rows.h, whose operands
+//                        are sums; 0: never)
 // kFewSlice, kFewAhead   there: keys whose values are weighed together; asked for so much before
 // kPanels                keys and values that many tiles read are brought into the order in which
 //                        tiles read them, and so are rows of a (products by lane want that)
-// kPanelsOfB             of a product of layers that are packed at a time, where b is not packed
-// yet kTiles, kLeastTiles    of scores in a task of forward, which share a chunk of keys; at least
+// kArrangeForward,
+// kArrangeBackward       tiles from which on that pays
+// kPanelsOfB             of a product of layers that are packed at a time, if b is not packed yet
+// kTiles, kLeastTiles    of scores in a task of forward, which share a chunk of keys; at least
 // kSliceBytes            values of that many bytes are weighed at a time; 0: those of 64 keys
 // kAsks                  forward asks for the keys of few rows itself
 
+// Tiles of vectors of T: they multiply what they add up in, a step at a time.
+template <class T>
+struct VectorTiles {
+  using Operand = T;
+  using Sum = T;
+  static constexpr int kDepth = 1, kArrangeForward = 12, kArrangeBackward = 4;
+};
+
 // Broadcast elements of a: 24 sums, 2 vectors of b (32 registers).
-struct Avx512Tiles {
+template <class T>
+struct Avx512Tiles : VectorTiles<T> {
   static constexpr int kScores = 2, kFeatures = 2, kWide = 4, kWidest = 4, kLast = 2, kSteps = 2;
   static constexpr int kFewRows = 8, kFewSlice = 16, kFewAhead = 32;
   static constexpr int kPanelsOfB = 1, kTiles = 4, kLeastTiles = 2, kSliceBytes = 0;
@@ -33,7 +58,8 @@ struct Avx512Tiles {
 };
 
 // 12 sums, 2 vectors of b and an element of a: 15 of 16 registers.
-struct Avx2Tiles {
+template <class T>
+struct Avx2Tiles : VectorTiles<T> {
   static constexpr int kScores = 2, kFeatures = 2, kWide = 4, kWidest = 4, kLast = 3, kSteps = 1;
   static constexpr int kFewRows = 4, kFewSlice = 16, kFewAhead = 32;
   static constexpr int kPanelsOfB = 1, kTiles = 4, kLeastTiles = 2, kSliceBytes = 0;
@@ -47,7 +73,8 @@ struct Avx2Tiles {
 // these units waiting (Neoverse N1: 30 of 40 GFLOP/s, against 38):
 //   across   8 x 3 and 12 x 2 vectors, with 2 and 3 vectors of a
 //   along    6 x 3, with 6 vectors of a, each for kLanes steps; 4 x 5
-struct NeonTiles {
+template <class T>
+struct NeonTiles : VectorTiles<T> {
   static constexpr int kScores = 3, kFeatures = 2, kWide = 4, kWidest = 8, kLast = 5, kSteps = 1;
   static constexpr int kFewRows = 1, kFewSlice = 8, kFewAhead = 48;
   static constexpr int kPanelsOfB = 4, kTiles = 16, kLeastTiles = 4, kSliceBytes = 32 << 10;
@@ -59,7 +86,8 @@ struct NeonTiles {
 };
 
 // 4 x 2 vectors; sixteen registers are the least that is met.
-struct GenericTiles {
+template <class T>
+struct GenericTiles : VectorTiles<T> {
   static constexpr int kScores = 2, kFeatures = 2, kWide = 4, kWidest = 4, kLast = 2, kSteps = 1;
   static constexpr int kFewRows = 4, kFewSlice = 16, kFewAhead = 32;
   static constexpr int kPanelsOfB = 1, kTiles = 4, kLeastTiles = 2, kSliceBytes = 0;
@@ -67,20 +95,42 @@ struct GenericTiles {
   static constexpr int rows(int vectors, bool) { return vectors > kScores ? 2 : 4; }
 };
 
+// The tiles of the vectors V: those of their instruction set, unless a file chooses others for its
+// kernels (a specialisation, before it includes them).
 template <class V>
-inline constexpr int kTileVectors = V::RegisterTiles::kScores;
+struct ChosenTiles {
+  using Type = typename V::RegisterTiles;
+};
 template <class V>
-inline constexpr int kFeatureVectors = V::RegisterTiles::kFeatures;
+using TilesOf = typename ChosenTiles<V>::Type;
 template <class V>
-inline constexpr int kWideVectors = V::RegisterTiles::kWide;
+using OperandOf = typename TilesOf<V>::Operand;
 template <class V>
-inline constexpr int kWidestVectors = V::RegisterTiles::kWidest;
+using SumOf = typename TilesOf<V>::Sum;
 template <class V>
-inline constexpr int kLastVectors = V::RegisterTiles::kLast;
+inline constexpr bool kMultipliesSums =
+    TilesOf<V>::kDepth == 1 && std::is_same_v<OperandOf<V>, SumOf<V>>;
+
+// A depth in whole multiply-adds.
 template <class V>
-inline constexpr int kStepsTogether = V::RegisterTiles::kSteps;
+constexpr std::int64_t whole_depth(std::int64_t depth) {
+  return (depth + TilesOf<V>::kDepth - 1) / TilesOf<V>::kDepth * TilesOf<V>::kDepth;
+}
+
 template <class V>
-inline constexpr int kPanelRows = V::RegisterTiles::rows(kTileVectors<V>, false);
+inline constexpr int kTileVectors = TilesOf<V>::kScores;
+template <class V>
+inline constexpr int kFeatureVectors = TilesOf<V>::kFeatures;
+template <class V>
+inline constexpr int kWideVectors = TilesOf<V>::kWide;
+template <class V>
+inline constexpr int kWidestVectors = TilesOf<V>::kWidest;
+template <class V>
+inline constexpr int kLastVectors = TilesOf<V>::kLast;
+template <class V>
+inline constexpr int kStepsTogether = TilesOf<V>::kSteps;
+template <class V>
+inline constexpr int kPanelRows = TilesOf<V>::rows(kTileVectors<V>, false);
 template <class V>
 constexpr bool is_wide(int vectors) {  // a tile of few rows
   return vectors == kWideVectors<V> || vectors == kWidestVectors<V>;
