@@ -140,7 +140,7 @@ struct Case {
 
 // Calls visit(key, member) for every field, in the order of the name.
 template <class SomeCase, class Visitor>
-void for_each_field(SomeCase& c, Visitor&& visit) {
+constexpr void for_each_field(SomeCase& c, Visitor&& visit) {
   visit("type", c.type);
   visit("batch", c.batch);
   visit("heads", c.heads);
@@ -195,7 +195,8 @@ Case parse(std::string_view line, const Case& from = {});
 bool is_packed(const Case& problem) noexcept;  // the queries
 bool is_paged(const Case& problem) noexcept;   // the keys
 
-// The key extent of masks, weights and scores: for pages, rounded up to whole ones.
+// The extents of masks, weights and scores. That of keys on pages is rounded up to whole ones.
+std::int64_t query_extent(const Case& problem) noexcept;
 std::int64_t key_extent(const Case& problem) noexcept;
 
 // Multiply-adds of q . k for one pass over all pairs: what a case costs, up to a factor.

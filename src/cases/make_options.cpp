@@ -9,7 +9,7 @@
 namespace attend::cases {
 namespace {
 
-// Numbers and flags have a field of their name and type.
+// Numbers and flags have a field of their name and type, whole numbers may have one.
 void set_numbers(const Case& c, AttentionOptions& options) {
   for_each_option(options, [&]<class Member>(const Option& option, Member& member) {
     const std::string_view name = option.name;
@@ -79,7 +79,7 @@ std::int64_t shorter_extent(const Case& c) {
 }
 
 Shape shape_of_mask(const Case& c) {
-  const std::int64_t b = c.batch, h = c.heads, q = c.q_length, k = key_extent(c);
+  const std::int64_t b = c.batch, h = c.heads, q = query_extent(c), k = key_extent(c);
   switch (c.mask) {
     case Mask::none: break;
     case Mask::full: return {b, h, q, k};
@@ -114,7 +114,7 @@ void set_blocks(const Case& c, Arena& arena, AttentionOptions& options) {
     return (length + size - 1) / size;
   };
   const Shape shape = {c.blocks == BlockMask::shared ? 1 : c.batch,
-                       c.blocks == BlockMask::full ? c.heads : 1, blocks(c.q_length, c.block_q),
+                       c.blocks == BlockMask::full ? c.heads : 1, blocks(query_extent(c), c.block_q),
                        blocks(key_extent(c), c.block_k)};
   const TensorView visible = arena.place(shape, c.mask_type, layout_of_rows(c), false);
   const Random random(c.seed, kBlocks);
@@ -129,7 +129,7 @@ void set_blocks(const Case& c, Arena& arena, AttentionOptions& options) {
 }
 
 Shape shape_of_bias(const Case& c) {
-  const std::int64_t b = c.batch, h = c.heads, q = c.q_length, k = key_extent(c);
+  const std::int64_t b = c.batch, h = c.heads, q = query_extent(c), k = key_extent(c);
   switch (c.bias) {
     case Bias::none: break;
     case Bias::full:

@@ -195,13 +195,13 @@ void make_tensors(const Sequences& sequences, Instance& instance) {
   const DType lse_type = c.lse_f64 ? DType::f64 : statistics_type(c);
   const Shape of_lse = {q_batch, c.heads, queries};
   instance.lse = arena.place(of_lse, lse_type, layout_of_rows(c), true);
+  if (c.lse) instance.outputs.lse = instance.lse;
   if (c.dlse) {
     const TensorView dlse = arena.place(of_lse, lse_type, layout_of_dout(c.layout), false);
     fill(c, kDlse, dlse);
     instance.dlse = dlse;
   }
-  const std::int64_t longest = is_packed(c) && c.batch == 0 ? 0 : c.q_length;
-  const Shape of_pairs = {c.batch, c.heads, longest, key_extent(c)};
+  const Shape of_pairs = {c.batch, c.heads, query_extent(c), key_extent(c)};
   const auto place_pairs = [&] { return arena.place(of_pairs, out_type, layout_of_rows(c), true); };
   if (c.weights) instance.outputs.weights = place_pairs();
   if (c.scores) instance.outputs.scores = place_pairs();
