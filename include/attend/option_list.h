@@ -25,6 +25,8 @@
   OPTION(integer_tensor, key_lengths)  \
   OPTION(integer_tensor, cu_seqlens_q) \
   OPTION(integer_tensor, cu_seqlens_k) \
+  OPTION(optional_integer, max_q)      \
+  OPTION(optional_integer, max_k)      \
   OPTION(integer_tensor, block_table)  \
   OPTION(own_type, dropout)
 
@@ -62,9 +64,9 @@ void for_each_option(Options& options, Use&& use) {
 
 // Whether none of these types holds a tensor. One that may is taken apart in for_each_tensor().
 template <class... T>
-inline constexpr bool kHoldNoTensor =
-    ((std::is_arithmetic_v<T> || std::is_same_v<T, std::optional<double>> ||
-      std::is_same_v<T, std::optional<std::int64_t>>)&&...);
+inline constexpr bool kHoldNoTensor = ((std::is_arithmetic_v<T> ||
+                                        std::is_same_v<T, std::optional<double>> ||
+                                        std::is_same_v<T, std::optional<std::int64_t>>)&&...);
 
 // Calls use(name, tensor) for each tensor, given or not: "mask", ..., "blocks.visible". Of options
 // that are not const, `use` may put another tensor in its place. Types of options are taken apart

@@ -13,7 +13,7 @@ constexpr std::int64_t kMaxOffset = std::int64_t{1} << 62;
 
 // Whoever changes this has written a rule for the new option, here or in check_inputs.cpp, which
 // takes it into the Problem and the Call: without one it would be ignored.
-static_assert(kOptionCount == 17);
+static_assert(kOptionCount == 19);
 
 }  // namespace
 

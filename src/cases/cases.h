@@ -103,6 +103,8 @@ struct Case {
   Values values = Values::gaussian;
   Layout layout = Layout::contiguous;
   Addressing addressing = Addressing::dense;
+  // The longest sequence or more, of packed ones; not given: q_length and k_length.
+  std::optional<std::int64_t> max_q = std::nullopt, max_k = std::nullopt;
   std::int64_t page_size = 16;
   DType index_type = DType::i32;  // of lengths, offsets, cu_seqlens and block_table
   Lengths key_lengths = Lengths::none;
@@ -153,6 +155,8 @@ constexpr void for_each_field(SomeCase& c, Visitor&& visit) {
   visit("values", c.values);
   visit("layout", c.layout);
   visit("addressing", c.addressing);
+  visit("max_q", c.max_q);
+  visit("max_k", c.max_k);
   visit("page_size", c.page_size);
   visit("index_type", c.index_type);
   visit("key_lengths", c.key_lengths);

@@ -166,10 +166,13 @@ bool is_paged(const Case& problem) noexcept {
 }
 
 std::int64_t query_extent(const Case& problem) noexcept {
+  if (problem.max_q) return *problem.max_q;
   return is_packed(problem) && problem.batch == 0 ? 0 : problem.q_length;
 }
 
 std::int64_t key_extent(const Case& problem) noexcept {
+  if (problem.max_k) return *problem.max_k;
+  if (problem.max_q && problem.addressing == Addressing::packed_self) return *problem.max_q;
   if (is_packed(problem) && !is_paged(problem) && problem.batch == 0) return 0;
   if (!is_paged(problem)) return problem.k_length;
   return (problem.k_length + problem.page_size - 1) / problem.page_size * problem.page_size;

@@ -43,6 +43,20 @@ constexpr const char* kModels[] = {
     "batch=2 heads=2 kv_heads=2 q=70 k=70 d=32 dv=32 causal=1 blocks=shared",
 };
 
+// What came later. Here, so that the seeds of those above stay what they are.
+constexpr const char* kLater[] = {
+    // Packed sequences whose longest is not as long as the caller says.
+    "batch=4 heads=4 kv_heads=2 q=19 k=37 d=12 dv=10 addressing=packed max_q=30 max_k=61 "
+    "mask=full bias=full blocks=full weights=1 scores=1",
+    "batch=4 heads=4 kv_heads=2 q=19 k=37 d=12 dv=10 addressing=packed max_q=19 max_k=300 causal=1 "
+    "weights=1 scores=1 stage=raw dlse=1",
+    "batch=3 heads=2 q=19 k=19 d=12 dv=10 addressing=packed_self max_q=40 causal=1 bias=per_key "
+    "sinks=1 weights=1",
+    "batch=3 heads=2 q=19 k=37 d=12 dv=10 addressing=packed_paged max_q=33 key_lengths=mixed "
+    "mask=rows scores=1 dropout=0.2",
+    "batch=0 heads=2 kv_heads=2 d=12 dv=10 addressing=packed max_q=3 max_k=5 weights=1",
+};
+
 // The words of a name that say an option: sizes only if zero, and numbers only that they are given.
 std::set<std::string> option_words(const Case& problem) {
   Case options = problem;
@@ -69,6 +83,7 @@ std::vector<Case> table() {
   add_shapes(cases);
   add_options(cases);
   for (const char* model : kModels) cases.push_back(parse(model));
+  for (const char* later : kLater) cases.push_back(parse(later));
   std::uint64_t seed = 0;
   for (Case& problem : cases) problem.seed = ++seed;
   return cases;

@@ -110,6 +110,7 @@ Single::Single(const ViewLayer& layer, std::int64_t batch, const std::string& wh
   options.scale = o.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
   options.dropout = {};
   options.cu_seqlens_q = options.cu_seqlens_k = options.block_table = {};
+  options.max_q = options.max_k = {};
   options.mask = of_element(o.mask, batch, queries(), keys());
   options.bias = of_element(o.bias, batch, queries(), keys());
   if (o.blocks.visible) {

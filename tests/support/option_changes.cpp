@@ -41,11 +41,20 @@ bool change(const Option& option, auto& member) {
   return true;
 }
 
+// Of these q and k have another form.
+constexpr std::string_view kOtherInputs[] = {"cu_seqlens_q", "cu_seqlens_k", "max_q", "max_k",
+                                             "block_table"};
+
+bool is_of_other_inputs(std::string_view name) {
+  return std::find(std::begin(kOtherInputs), std::end(kOtherInputs), name) !=
+         std::end(kOtherInputs);
+}
+
 std::vector<OptionChange> changes_by_kind() {
   std::vector<OptionChange> changes;
   Options unused;
   for_each_option(unused, [&](const Option& option, auto& member) {
-    if (!change(option, member)) return;
+    if (is_of_other_inputs(option.name) || !change(option, member)) return;
     changes.push_back({option.name, [name = std::string(option.name)](Options& o) {
                          for_each_option(o, [&](const Option& other, auto& to) {
                            if (other.name == name) change(other, to);
@@ -104,9 +113,6 @@ std::vector<OptionChange> other_changes() {
   };
 }
 
-// Of the others q and k have another form.
-constexpr std::string_view kOtherInputs[] = {"cu_seqlens_q", "cu_seqlens_k", "block_table"};
-
 }  // namespace
 
 std::vector<OptionChange> option_changes() {
@@ -116,8 +122,7 @@ std::vector<OptionChange> option_changes() {
   for_each_option(all, [&](const Option& option, const auto&) {
     const std::string_view name = option.name;
     const auto is_of_it = [&](const OptionChange& c) { return c.name.starts_with(name); };
-    if (std::none_of(changes.begin(), changes.end(), is_of_it) &&
-        std::find(std::begin(kOtherInputs), std::end(kOtherInputs), name) == std::end(kOtherInputs))
+    if (std::none_of(changes.begin(), changes.end(), is_of_it) && !is_of_other_inputs(name))
       throw std::logic_error("option_changes: write one of " + std::string(name));
   });
   return changes;

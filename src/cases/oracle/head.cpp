@@ -51,8 +51,9 @@ Extents extents_of(const Arguments& a) {
   const AttentionOptions& options = a.options;
   if (options.cu_seqlens_q) {
     e.batch = options.cu_seqlens_q.size(0) - 1;
-    e.queries = longest(integers(options.cu_seqlens_q));
-    e.keys = longest(integers(cu_seqlens_k(options)));
+    e.queries = options.max_q.value_or(longest(integers(options.cu_seqlens_q)));
+    e.keys = options.max_k.value_or(options.cu_seqlens_k ? longest(integers(options.cu_seqlens_k))
+                                                         : e.queries);
   }
   if (options.block_table) e.keys = options.block_table.size(1) * a.k.size(2);
   return e;
