@@ -40,6 +40,7 @@ enum class OptionKind : std::uint8_t {
   mask_tensor,       // TensorOrView of bool, u8 or an integer
   float_tensor,
   head_tensor,     // [heads], f32 or f64
+  key_tensor,      // [batch, key heads, keys] as k is, f32
   integer_tensor,  // i32 or i64
   own_type,        // Window, QueryOffset, Blocks, Dropout
 };

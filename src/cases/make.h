@@ -10,7 +10,8 @@ namespace attend::cases {
 // One stream of random numbers a tensor, so that an option does not change the data of the others.
 // clang-format off
 enum Stream : std::uint64_t {
-  kQ, kK, kV, kDout, kDlse, kMask, kBias, kBlocks, kSinks, kKeyLengths, kSequences, kPages
+  kQ, kK, kV, kDout, kDlse, kMask, kBias, kBlocks, kSinks, kKeyLengths, kSequences, kPages,
+  kKeyTensors  // and from there on
 };
 // clang-format on
 

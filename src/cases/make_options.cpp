@@ -23,6 +23,17 @@ void set_numbers(const Case& c, AttentionOptions& options) {
   });
 }
 
+// The case's flag of this name.
+bool flag_of(const Case& c, std::string_view name) {
+  std::optional<bool> found;
+  for_each_field(c, [&]<class Field>(const char* key, const Field& field) {
+    if constexpr (std::is_same_v<Field, bool>)
+      if (key == name) found = field;
+  });
+  if (!found) throw std::logic_error("case: there is no flag '" + std::string(name) + "'");
+  return *found;
+}
+
 TensorView index_tensor(const Case& c, Arena& arena, const Shape& shape,
                         const std::vector<std::int64_t>& values) {
   const TensorView view = arena.place(shape, c.index_type, Layout::contiguous, false);
@@ -114,8 +125,8 @@ void set_blocks(const Case& c, Arena& arena, AttentionOptions& options) {
     return (length + size - 1) / size;
   };
   const Shape shape = {c.blocks == BlockMask::shared ? 1 : c.batch,
-                       c.blocks == BlockMask::full ? c.heads : 1, blocks(query_extent(c), c.block_q),
-                       blocks(key_extent(c), c.block_k)};
+                       c.blocks == BlockMask::full ? c.heads : 1,
+                       blocks(query_extent(c), c.block_q), blocks(key_extent(c), c.block_k)};
   const TensorView visible = arena.place(shape, c.mask_type, layout_of_rows(c), false);
   const Random random(c.seed, kBlocks);
   std::uint64_t n = 0;
@@ -159,6 +170,31 @@ void set_bias(const Case& c, Arena& arena, AttentionOptions& options) {
   options.bias = bias;
 }
 
+// One number for each key and key head, where the case has a flag of the option's name. Slots of
+// pages that are nobody's keep their NaN.
+void set_key_tensors(const Sequences& s, Instance& instance) {
+  const Case& c = instance.problem;
+  std::uint64_t stream = kKeyTensors;
+  const auto fill = [&](TensorOrView& option) {
+    const Shape& k = instance.k.shape();
+    const TensorView view =
+        instance.arena->place({k[0], k[1], k[2]}, DType::f32, layout_of_rows(c), false);
+    const Random random(c.seed, stream);
+    std::uint64_t n = 0;
+    for_each_index(view.shape(), [&](const Shape& index) {
+      const double x = 0.75 + 0.25 * random.gaussian(n++);
+      if (!is_paged(c) || s.addressed[static_cast<std::size_t>(index[0] * c.page_size + index[2])])
+        store(view, index, x);
+    });
+    option = view;
+  };
+  for_each_option(instance.options, [&]<class Member>(const Option& option, Member& member) {
+    if constexpr (std::is_same_v<Member, TensorOrView>)
+      if (option.kind == OptionKind::key_tensor && ++stream && flag_of(c, option.name))
+        fill(member);
+  });
+}
+
 // [heads] slopes or sinks.
 TensorView per_head(const Case& c, Arena& arena, double (*value)(const Case&, std::int64_t h)) {
   const TensorView view = arena.place({c.heads}, statistics_type(c), Layout::contiguous, false);
@@ -187,6 +223,7 @@ void make_options(const Sequences& sequences, Instance& instance) {
   if (c.mask != Mask::none) set_mask(c, arena, options);
   if (c.blocks != BlockMask::none) set_blocks(c, arena, options);
   if (c.bias != Bias::none) set_bias(c, arena, options);
+  set_key_tensors(sequences, instance);
   if (c.alibi) options.alibi = per_head(c, arena, slope_of);
   if (c.sinks) options.sinks = per_head(c, arena, sink_of);
   if (c.dropout != 0) {

@@ -1,6 +1,8 @@
 // The table: shapes first, then every option, then what real models ask for; and its reduced form.
 #include "table.h"
 
+#include <attend/option_list.h>
+
 #include <algorithm>
 #include <set>
 
@@ -57,6 +59,19 @@ constexpr const char* kLater[] = {
     "batch=0 heads=2 kv_heads=2 d=12 dv=10 addressing=packed max_q=3 max_k=5 weights=1",
 };
 
+// Each option of one number a key, in every place where keys may be.
+void add_key_tensors(Cases& cases) {
+  const AttentionOptions all;
+  for_each_option(all, [&](const Option& option, const auto&) {
+    if (option.kind != OptionKind::key_tensor) return;
+    for (const char* line :
+         {"weights=1 scores=1 stage=raw", "layout=padded causal=1 sinks=1 dlse=1 bias=full",
+          "addressing=packed softcap=4 weights=1", "addressing=paged_shared key_lengths=mixed",
+          "addressing=paged page_size=5 key_lengths=mixed mask=full dropout=0.2"})
+      cases.push_back(parse(std::string(option.name) + "=1 " + line, small()));
+  });
+}
+
 // The words of a name that say an option: sizes only if zero, and numbers only that they are given.
 std::set<std::string> option_words(const Case& problem) {
   Case options = problem;
@@ -84,6 +99,7 @@ std::vector<Case> table() {
   add_options(cases);
   for (const char* model : kModels) cases.push_back(parse(model));
   for (const char* later : kLater) cases.push_back(parse(later));
+  add_key_tensors(cases);
   std::uint64_t seed = 0;
   for (Case& problem : cases) problem.seed = ++seed;
   return cases;

@@ -15,6 +15,10 @@ namespace {
 // What rows take that are made of the steps below. A new option stands here once they do it.
 constexpr Features kTakenByRows = kHostTypes | kLayouts | kScoreOptions;
 
+inline void add_scaled(double* sum, double factor, const double* row, std::int64_t n) noexcept {
+  for (std::int64_t x = 0; x < n; ++x) sum[x] += factor * row[x];
+}
+
 // One query row of one head, and room for the rows it meets, widened to f64.
 template <class Operation>
 struct Row {
@@ -43,6 +47,15 @@ struct Row {
   void load_value(std::int64_t j) noexcept {
     const std::int64_t kv_head = h / problem.group();
     load_row(call.v, key_row(problem, call, call.v, sequence, kv_head, j), problem.dv, v);
+  }
+
+  // And their reverse, for the key at hand: a gradient at the key or the value, times `factor`, to
+  // the sum of those at what is stored.
+  void add_to_dk(double* sum, double factor, const double* gradient) const noexcept {
+    add_scaled(sum, factor, gradient, problem.d);
+  }
+  void add_to_dv(double* sum, double factor, const double* gradient) const noexcept {
+    add_scaled(sum, factor, gradient, problem.dv);
   }
 };
 

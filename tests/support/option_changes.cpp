@@ -27,17 +27,19 @@ namespace {
 
 using Options = AttentionOptions;
 
-// Another number, flag or number of each head; false: a change of another kind is written below.
+// Another number, flag or number of each head or key; false: a change of another kind is written
+// below.
 bool change(const Option& option, auto& member) {
   using Member = std::remove_reference_t<decltype(member)>;
-  const bool of_heads = option.kind == OptionKind::head_tensor;
+  const bool of_heads = option.kind == OptionKind::head_tensor,
+             of_keys = option.kind == OptionKind::key_tensor;
   if constexpr (std::is_same_v<Member, double> || std::is_same_v<Member, std::optional<double>>)
     member = 0.3;
   else if constexpr (std::is_same_v<Member, bool>) member = true;
   else if constexpr (std::is_same_v<Member, std::optional<std::int64_t>>) member = 0;
   else if constexpr (!std::is_same_v<Member, TensorOrView>) return false;
-  else if (!of_heads) return false;
-  else member = zeros({4});
+  else if (!of_heads && !of_keys) return false;
+  else member = zeros(of_heads ? Shape{4} : Shape{2, 2, 5});
   return true;
 }
 
