@@ -172,9 +172,11 @@ typedef struct attend_attention_options {
   int32_t has_max_k;
   int64_t max_q; /* packed: queries of the longest sequence or more; else as found */
   int64_t max_k;
+  const attend_view* k_scales;
+  const attend_view* v_scales;
 } attend_attention_options;
 #ifdef __cplusplus /* The size may grow, offsets may not change, and there are no holes. */
-static_assert(sizeof(attend_attention_options) == 264, "the ABI of 1.0, and what came since");
+static_assert(sizeof(attend_attention_options) == 280, "the ABI of 1.0, and what came since");
 static_assert(offsetof(attend_attention_options, window_left) == 48, "the ABI of 1.0");
 static_assert(offsetof(attend_attention_options, dropout_p) == 168, "the ABI of 1.0");
 #endif

@@ -28,6 +28,8 @@
   OPTION(optional_integer, max_q)      \
   OPTION(optional_integer, max_k)      \
   OPTION(integer_tensor, block_table)  \
+  OPTION(key_tensor, k_scales)         \
+  OPTION(key_tensor, v_scales)         \
   OPTION(own_type, dropout)
 
 namespace attend {

@@ -101,6 +101,13 @@ struct AttentionOptions {
   // page block_table[b, j / page size]. Needs key_lengths. Queries may be packed (cu_seqlens_q).
   TensorOrView block_table{};  // [batch, pages of the longest], i32 or i64
 
+  // Key j is k[j] * k_scales[j], value j is v[j] * v_scales[j], as in a KV cache of few bits.
+  // Shaped as k is but for d: [batch, key heads, keys], packed [1, key heads, total], on pages
+  // [pages, key heads, page size]. dk and dv are the gradients at what is stored; the scales have
+  // none.
+  TensorOrView k_scales{};  // f32
+  TensorOrView v_scales{};
+
   Dropout dropout{};
 };
 

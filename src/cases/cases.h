@@ -126,6 +126,7 @@ struct Case {
   bool bias_before_softcap = false;
   bool alibi = false;
   bool sinks = false;
+  bool k_scales = false, v_scales = false;
   double dropout = 0;
   bool dropout_origin = false;  // part of a larger problem
   bool lse = true;
@@ -178,6 +179,8 @@ constexpr void for_each_field(SomeCase& c, Visitor&& visit) {
   visit("bias_before_softcap", c.bias_before_softcap);
   visit("alibi", c.alibi);
   visit("sinks", c.sinks);
+  visit("k_scales", c.k_scales);
+  visit("v_scales", c.v_scales);
   visit("dropout", c.dropout);
   visit("dropout_origin", c.dropout_origin);
   visit("lse", c.lse);

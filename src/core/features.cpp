@@ -34,6 +34,8 @@ constexpr const char* kNames[] = {
     "sinks",
     "blocks",
     "dropout",
+    "key scales",
+    "value scales",
     "lse",
     "weights",
     "scores",
@@ -67,7 +69,7 @@ static_assert(sizeof kNames / sizeof *kNames == kFeatures);
 
 // Whoever changes one of these has looked at features_of(): a member that asks something of a
 // kernel and is not there is an option that rows ignore.
-static_assert(member_count<Problem>() == 40);
+static_assert(member_count<Problem>() == 42);
 static_assert(member_count<ForwardProblem>() == 1 + 11);
 static_assert(member_count<BackwardProblem>() == 1 + 11);
 static_assert(member_count<MergeProblem>() == 10);
@@ -114,6 +116,8 @@ Features common(const Problem& p) {
   f.add(Feature::sinks, p.sinks);
   f.add(Feature::blocks, p.blocks);
   f.add(Feature::dropout, p.drop_below != 0);
+  f.add(Feature::key_scales, p.k_scales);
+  f.add(Feature::value_scales, p.dv != 0 && p.v_scales);
   return f;
 }
 

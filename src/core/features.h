@@ -41,6 +41,8 @@ enum class Feature : std::uint8_t {
   sinks,
   blocks,
   dropout,
+  key_scales,
+  value_scales,
   // What forward writes and begins with
   lse,
   weights,

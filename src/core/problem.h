@@ -38,6 +38,7 @@ struct Problem {
   std::int64_t batch = 0, heads = 0, kv_heads = 0, q_length = 0, k_length = 0, d = 0;
   std::int64_t dv = 0;  // 0: no values take part
   std::int64_t page_size = 0, pages = 0;
+  bool k_scales = false, v_scales = false;  // of each key and key head
 
   // Step 1
   double scale = 1;

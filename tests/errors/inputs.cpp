@@ -279,6 +279,21 @@ const std::vector<InputError> kLengths = {
      "max_k is 5, but there is no cu_seqlens_q; it is of packed sequences"},
     {"max_k_of_pages", [](Arguments& a) { a.page(), a.options.max_k = 8; },
      "max_k is 8, but keys are on pages; block_table says how many there can be"},
+    {"scales_of_another_type",
+     [](Arguments& a) {
+       a.options.k_scales = a.input({2, 2, 5}, DType::f64);
+     },
+     "k_scales is f64; it must be f32"},
+    {"scales_of_another_shape",
+     [](Arguments& a) {
+       a.options.v_scales = a.input({2, 4, 5});
+     },
+     "v_scales is [2, 4, 5]; it must be [2, 2, 5]"},
+    {"scales_of_a_batch_on_pages",
+     [](Arguments& a) {
+       a.page(), a.options.k_scales = a.input({2, 2, 5});
+     },
+     "k_scales is [2, 2, 5]; it must be [3, 2, 4]"},
     {"packed_keys_on_pages",
      [](Arguments& a) {
        a.pack();

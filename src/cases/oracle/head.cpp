@@ -106,6 +106,8 @@ Reader::Reader(const Arguments& arguments)
   bias_ = read(options.bias);
   alibi_ = read(options.alibi);
   sinks_ = read(options.sinks);
+  k_scales_ = read(options.k_scales);
+  v_scales_ = read(options.v_scales);
   if (options.mask) mask_ = integers(options.mask);
   if (options.blocks.visible) blocks_ = integers(options.blocks.visible);
 }
