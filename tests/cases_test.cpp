@@ -23,7 +23,8 @@ constexpr std::size_t kFields = [] {
 }();
 static_assert(member_count<cases::Case>() == kFields, "for_each_field must name every field");
 
-// ---- Everything that make() makes, in words ------------------------------------------------------
+// ---- Everything that make() makes, in words
+// ------------------------------------------------------
 
 void show(std::ostream& os, const ConstTensorView& view) {
   if (!view) return void(os << "none; ");
@@ -79,7 +80,8 @@ std::string made(const cases::Case& problem) {
   return os.str();
 }
 
-// ---- Another value of a field --------------------------------------------------------------------
+// ---- Another value of a field
+// --------------------------------------------------------------------
 
 DType other(DType type) {
   switch (type) {
@@ -89,6 +91,7 @@ DType other(DType type) {
     default: return DType::f32;
   }
 }
+std::optional<DType> other(const std::optional<DType>&) { return DType::f16; }
 bool other(bool flag) { return !flag; }
 template <class Number>
 Number other(const std::optional<Number>& number) {

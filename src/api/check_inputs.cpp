@@ -17,10 +17,7 @@ void Checker::inputs(const ConstTensorView& q, const ConstTensorView& k, const C
             paged_keys ? "[pages, key heads, page size, d]" : "[batch, key heads, keys, d]");
   rank_is_4("v", v,
             paged_keys ? "[pages, key heads, page size, dv]" : "[batch, key heads, keys, dv]");
-  type_is("q", q.dtype(), {DType::f64, DType::f32, DType::bf16, DType::f16});
-  for (const Named& t : {Named{"k", k}, Named{"v", v}})
-    if (t.view.dtype() != q.dtype())
-      fail(t.name, " is ", t.view.dtype(), ", q is ", q.dtype(), "; q, k and v must have one type");
+  types(q, k, v, options);
   if (q.size(3) < 1) fail("q has d ", q.size(3), "; it must be at least 1");
   if (v.size(3) < 1) fail("v has dv ", v.size(3), "; it must be at least 1");
   if (k.size(3) != q.size(3))
@@ -36,7 +33,6 @@ void Checker::inputs(const ConstTensorView& q, const ConstTensorView& k, const C
     fail("v has ", v.size(2), paged_keys ? " keys per page" : " keys", ", k has ", k.size(2),
          "; they must be equal");
 
-  p_.type = p_.bias_type = q.dtype();
   p_.batch = q.size(0);
   p_.heads = q.size(1);
   p_.kv_heads = k.size(1);
@@ -61,6 +57,22 @@ void Checker::inputs(const ConstTensorView& q, const ConstTensorView& k, const C
       fail("batch, heads and length ", rows, " multiply to more than 2^60");
   if (options.key_lengths) key_lengths(options);
   if (paged_keys) pages(options);
+}
+
+// k and v may each have a type of their own; whole numbers mean something by their scales.
+void Checker::types(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                    const AttentionOptions& options) {
+  type_is("q", q.dtype(), {DType::f64, DType::f32, DType::bf16, DType::f16});
+  p_.type = p_.bias_type = q.dtype();
+  const auto take = [&](std::string_view name, DType type, const ConstTensorView& scales, bool& own,
+                        DType& to) {
+    type_is(name, type, {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i8});
+    if (type == DType::i8 && !scales)
+      fail(name, " is i8, but ", name, "_scales is missing; they say what its numbers mean");
+    if ((own = type != p_.type)) to = type;
+  };
+  take("k", k.dtype(), options.k_scales, p_.own_k_type, p_.k_type);
+  if (has_values_) take("v", v.dtype(), options.v_scales, p_.own_v_type, p_.v_type);
 }
 
 void Checker::packed(const ConstTensorView& q, const ConstTensorView& k,

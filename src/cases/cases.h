@@ -100,6 +100,7 @@ struct Case {
   std::int64_t q_length = 4, k_length = 4;  // of the longest sequence, if packed
   std::int64_t d = 8, dv = 8;
   std::uint64_t seed = 1;
+  std::optional<DType> k_type = std::nullopt, v_type = std::nullopt;  // not given: type; or i8
   Values values = Values::gaussian;
   Layout layout = Layout::contiguous;
   Addressing addressing = Addressing::dense;
@@ -153,6 +154,8 @@ constexpr void for_each_field(SomeCase& c, Visitor&& visit) {
   visit("d", c.d);
   visit("dv", c.dv);
   visit("seed", c.seed);
+  visit("k_type", c.k_type);
+  visit("v_type", c.v_type);
   visit("values", c.values);
   visit("layout", c.layout);
   visit("addressing", c.addressing);

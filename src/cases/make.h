@@ -25,6 +25,9 @@ struct Sequences {
 };
 Sequences sequences_of(const Case& problem);
 
+// Numbers of i8 are about this many times the others, and their scales as many times smaller.
+inline constexpr double kWholeNumbers = 40;
+
 // The layout of everything but k and v, which alone may be broadcast.
 Layout layout_of_rows(const Case& problem);
 

@@ -170,19 +170,24 @@ void set_bias(const Case& c, Arena& arena, AttentionOptions& options) {
   options.bias = bias;
 }
 
+bool of_whole_numbers(const Case& c, std::string_view option) {
+  return (option == "k_scales" && c.k_type == DType::i8) ||
+         (option == "v_scales" && c.v_type == DType::i8);
+}
+
 // One number for each key and key head, where the case has a flag of the option's name. Slots of
 // pages that are nobody's keep their NaN.
 void set_key_tensors(const Sequences& s, Instance& instance) {
   const Case& c = instance.problem;
   std::uint64_t stream = kKeyTensors;
-  const auto fill = [&](TensorOrView& option) {
+  const auto fill = [&](TensorOrView& option, double level) {
     const Shape& k = instance.k.shape();
     const TensorView view =
         instance.arena->place({k[0], k[1], k[2]}, DType::f32, layout_of_rows(c), false);
     const Random random(c.seed, stream);
     std::uint64_t n = 0;
     for_each_index(view.shape(), [&](const Shape& index) {
-      const double x = 0.75 + 0.25 * random.gaussian(n++);
+      const double x = level * (0.75 + 0.25 * random.gaussian(n++));
       if (!is_paged(c) || s.addressed[static_cast<std::size_t>(index[0] * c.page_size + index[2])])
         store(view, index, x);
     });
@@ -191,7 +196,7 @@ void set_key_tensors(const Sequences& s, Instance& instance) {
   for_each_option(instance.options, [&]<class Member>(const Option& option, Member& member) {
     if constexpr (std::is_same_v<Member, TensorOrView>)
       if (option.kind == OptionKind::key_tensor && ++stream && flag_of(c, option.name))
-        fill(member);
+        fill(member, of_whole_numbers(c, option.name) ? 1 / kWholeNumbers : 1);
   });
 }
 

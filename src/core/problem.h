@@ -30,8 +30,10 @@ struct Problem {
   bool packed_queries = false;  // query i lives in q[0, h, cu_seqlens_q[b] + i], else q[b, h, i]
   KeyAddressing keys = KeyAddressing::dense;
   Device device;
-  DType type = DType::f32;  // of q, k, v
-  // Of what is given; of what is not, f32.
+  DType type = DType::f32;  // of q, and of k and v unless they have their own
+  bool own_k_type = false, own_v_type = false;
+  // Of what is given or its own; of what is not, f32.
+  DType k_type = DType::f32, v_type = DType::f32;
   DType bias_type = DType::f32, mask_type = DType::f32, blocks_type = DType::f32;
 
   // batch counts sequences when packed; q_length and k_length are then those of the longest.

@@ -13,8 +13,17 @@ namespace attend {
 namespace {
 
 // What rows take that are made of the steps below. A new option stands here once they do it.
-constexpr Features kTakenByRows =
-    kHostTypes | kLayouts | kScoreOptions | Features{Feature::key_scales, Feature::value_scales};
+constexpr Features kTakenByRows = kHostTypes | kLayouts | kScoreOptions |
+                                  Features{Feature::own_key_type, Feature::own_value_type,
+                                           Feature::key_scales, Feature::value_scales};
+
+// A row of k or v, which may be whole numbers.
+inline void load_numbers(const Strided& t, std::int64_t offset, std::int64_t count,
+                         double* row) noexcept {
+  if (t.type != DType::i8) return load_row(t, offset, count, row);
+  const auto* from = reinterpret_cast<const std::int8_t*>(t.data) + offset;
+  for (std::int64_t x = 0; x < count; ++x) row[x] = from[x * t.stride[3]];
+}
 
 inline void add_scaled(double* sum, double factor, const double* row, std::int64_t n) noexcept {
   for (std::int64_t x = 0; x < n; ++x) sum[x] += factor * row[x];
@@ -43,13 +52,13 @@ struct Row {
     load_row(call.q, query_row(problem, call.q, sequence, h, i), problem.d, q);
   }
   void load_key(std::int64_t j) noexcept {
-    load_row(call.k, at_key(call.k, j), problem.d, k);
+    load_numbers(call.k, at_key(call.k, j), problem.d, k);
     if (!problem.k_scales) return;
     k_scale = load(call.k_scales, at_key(call.k_scales, j));
     for (std::int64_t x = 0; x < problem.d; ++x) k[x] *= k_scale;
   }
   void load_value(std::int64_t j) noexcept {
-    load_row(call.v, at_key(call.v, j), problem.dv, v);
+    load_numbers(call.v, at_key(call.v, j), problem.dv, v);
     if (!problem.v_scales) return;
     v_scale = load(call.v_scales, at_key(call.v_scales, j));
     for (std::int64_t x = 0; x < problem.dv; ++x) v[x] *= v_scale;

@@ -53,11 +53,14 @@ Tensor scaled(const ConstTensorView& keys, const ConstTensorView& scales) {
   const DType type = keys.dtype() == DType::f64 ? DType::f64 : DType::f32;
   Tensor made = Tensor::uninitialized(keys.shape(), type);
   const Strided from = strided(keys), factor = strided(scales), to = strided(made);
+  const auto number = [&](std::int64_t at) {
+    return from.type == DType::i8 ? static_cast<double>(load_integer(from, at)) : load(from, at);
+  };
   for (std::int64_t h = 0; h < keys.size(1); ++h)
     for (std::int64_t j = 0; j < keys.size(2); ++j)
       for (std::int64_t x = 0; x < keys.size(3); ++x)
         store(to, to.offset(0, h, j, x),
-              load(from, from.offset(0, h, j, x)) * load(factor, factor.offset(0, h, j)));
+              number(from.offset(0, h, j, x)) * load(factor, factor.offset(0, h, j)));
   return made;
 }
 
@@ -81,7 +84,8 @@ Single::Single(const ViewLayer& layer, std::int64_t batch, const std::string& wh
   };
   if (!q || !k) fail("there is no ", !q ? "q" : "k");
   const AttentionOptions& o = layer.options;
-  const Shape square = weights_shape(q, k, v ? v : k, o);  // throws where something does not fit
+  if (!v) options.v_scales = options.k_scales;                   // of k, which stands in for v
+  const Shape square = weights_shape(q, k, v ? v : k, options);  // throws where it does not fit
   if (batch < 0 || batch >= square[0])
     fail("there is no batch element ", batch, "; there are ", square[0]);
 

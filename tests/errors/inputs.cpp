@@ -138,14 +138,19 @@ const std::vector<InputError> kShapes = {
      "q is bool; it must be f64, f32, bf16 or f16"},
     {"k_of_another_type",
      [](Arguments& a) {
-       a.k = a.input({2, 2, 5, 6}, DType::f16);
+       a.k = a.input({2, 2, 5, 6}, DType::i32);
      },
-     "k is f16, q is f32; q, k and v must have one type"},
+     "k is i32; it must be f64, f32, bf16, f16 or i8"},
     {"v_of_another_type",
      [](Arguments& a) {
-       a.v = a.input({2, 2, 5, 7}, DType::f64);
+       a.v = a.input({2, 2, 5, 7}, DType::u8);
      },
-     "v is f64, q is f32; q, k and v must have one type"},
+     "v is u8; it must be f64, f32, bf16, f16 or i8"},
+    {"k_of_whole_numbers_without_scales",
+     [](Arguments& a) {
+       a.k = a.input({2, 2, 5, 6}, DType::i8);
+     },
+     "k is i8, but k_scales is missing; they say what its numbers mean"},
     {"d_of_zero",
      [](Arguments& a) {
        a.q = a.input({2, 4, 3, 0});

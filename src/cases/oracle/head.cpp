@@ -96,7 +96,10 @@ Reader::Reader(const Arguments& arguments)
     : arguments_(arguments), extents_(extents_of(arguments)) {
   const AttentionOptions& options = arguments_.options;
   const auto read = [](const ConstTensorView& view) {
-    return view ? widen(view) : std::vector<double>();
+    if (!view) return std::vector<double>();
+    if (is_floating_point(view.dtype())) return widen(view);
+    const std::vector<std::int64_t> whole = integers(view);
+    return std::vector<double>(whole.begin(), whole.end());
   };
   q_ = read(arguments_.q);
   k_ = read(arguments_.k);
