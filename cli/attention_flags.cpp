@@ -75,6 +75,7 @@ void add_attention_flags(CLI::App& app, AttentionFlags& flags) {
          "Packed (varlen) sequences: where each begins, and the end");
   tensor("--cu-seqlens-k", "cu_seqlens_k", Form::whole_numbers,
          "The same of the keys, if they differ");
+  // No flags: max_q and max_k, which are found on the CPU, and scales, which come with what made k.
   tensor("--block-table", "block_table", Form::file,
          "Paged keys and values: the pages of each sequence; --k and --v are the pages");
   real("--dropout", o.dropout.p, {0, 1}, "Share of the weights that is dropped, drawn by --seed");

@@ -31,6 +31,7 @@ constexpr double kTolerance = 1e-7;
 // gradients asked for. Broadcast inputs are left out: one of their elements stands for many.
 Case shrunk(Case c) {
   c.type = DType::f64;
+  c.k_type = c.v_type = {};
   c.seed = 1;
   c.batch = std::min<std::int64_t>(c.batch, 4);
   c.q_length = std::min<std::int64_t>(c.q_length, 6);

@@ -1,5 +1,6 @@
 // The planner on tables of made-up kernels, and what it says.
 #include "plan/plan.h"
+#include "reference/row.h"
 #include "support/thrown_by.h"
 
 #include <gtest/gtest.h>
@@ -276,7 +277,7 @@ TEST(Features, a_new_one_is_declined_by_every_row) {
 
 // What the reference does not take nobody else does, but memory of devices; and it takes all.
 TEST(Features, the_reference_takes_what_any_row_takes) {
-  const Features both = kHostTypes | kLayouts | kScoreOptions;
+  const Features both = kTakenByRows;
   const std::map<std::string_view, Features> wanted = {
       {"forward", both | Features{Feature::dropout, Feature::lse, Feature::weights, Feature::scores,
                                   Feature::visited_blocks, Feature::partial_states}},

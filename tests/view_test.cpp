@@ -320,6 +320,35 @@ TEST(ViewSingle, packed_and_paged_sequences_are_those_of_the_batch) {
 }
 
 // A part of the keys is shown by its own numbers: query 0 is at the part's key `query_offset`.
+// On pages and not: the keys and values of the page are those that the scales mean.
+TEST(ViewSingle, keys_of_eight_bits_are_shown_as_what_they_mean) {
+  const Page page;
+  Tensor k({2, 2, 5, 6}, DType::i8), scales({2, 2, 5});
+  for (std::int64_t n = 0; n < k.count(); ++n)
+    k.data<std::int8_t>()[n] = static_cast<std::int8_t>(n % 251 - 125);
+  for (std::int64_t n = 0; n < scales.count(); ++n)
+    scales.data<float>()[n] = 0.25F * static_cast<float>(n + 1);
+  const Tensor lengths({std::int64_t{5}, std::int64_t{5}}, {2});
+  const Tensor table({std::int64_t{0}, std::int64_t{1}}, {2, 1});  // a page of 5 keys each
+  const view::Single dense({.q = page.q, .k = k, .options = {.k_scales = scales}}, 1, "");
+  const view::Single paged(
+      {.q = page.q,
+       .k = k,
+       .v = page.v,
+       .options = {.key_lengths = lengths, .block_table = table, .k_scales = scales}},
+      1, "");
+  for (const view::Single* one : {&dense, &paged}) {
+    EXPECT_FALSE(one->options.k_scales);
+    ASSERT_EQ(one->k.shape(), (Shape{1, 2, 5, 6}));
+    for (std::int64_t h = 0; h < 2; ++h)
+      for (std::int64_t j = 0; j < 5; ++j)
+        for (std::int64_t x = 0; x < 6; ++x)
+          EXPECT_EQ(
+              one->k.at<float>({0, h, j, x}),
+              static_cast<float>(k.at<std::int8_t>({1, h, j, x})) * scales.at<float>({1, h, j}));
+  }
+}
+
 TEST(ViewSingle, a_part_of_the_keys_is_shown_where_its_queries_are) {
   const Page page;
   const view::Single part({.q = page.q,

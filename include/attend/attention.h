@@ -29,7 +29,7 @@ ATTEND_API Tensor attention(const ConstTensorView& q, const ConstTensorView& k,
                             const Where& where = default_context());
 
 // The shape of this call's weights and scores: [batch, heads, queries, keys], for packed sequences
-// [sequences, heads, queries of the longest, keys of the longest].
+// [sequences, heads, max_q, max_k], the longest sequence's sizes if they are not given.
 ATTEND_API Shape weights_shape(const ConstTensorView& q, const ConstTensorView& k,
                                const ConstTensorView& v, const AttentionOptions& options = {});
 

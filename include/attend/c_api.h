@@ -168,9 +168,15 @@ typedef struct attend_attention_options {
   int64_t dropout_origin_j;
   int64_t dropout_origin_heads;
   int64_t key_offset; /* where key 0 stands, with has_key_offset; else 0 */
+  int32_t has_max_q;
+  int32_t has_max_k;
+  int64_t max_q; /* packed: queries of the longest sequence or more; else as found */
+  int64_t max_k;
+  const attend_view* k_scales;
+  const attend_view* v_scales;
 } attend_attention_options;
 #ifdef __cplusplus /* The size may grow, offsets may not change, and there are no holes. */
-static_assert(sizeof(attend_attention_options) == 240, "the ABI of 1.0, and what came since");
+static_assert(sizeof(attend_attention_options) == 280, "the ABI of 1.0, and what came since");
 static_assert(offsetof(attend_attention_options, window_left) == 48, "the ABI of 1.0");
 static_assert(offsetof(attend_attention_options, dropout_p) == 168, "the ABI of 1.0");
 #endif

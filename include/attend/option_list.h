@@ -25,7 +25,11 @@
   OPTION(integer_tensor, key_lengths)  \
   OPTION(integer_tensor, cu_seqlens_q) \
   OPTION(integer_tensor, cu_seqlens_k) \
+  OPTION(optional_integer, max_q)      \
+  OPTION(optional_integer, max_k)      \
   OPTION(integer_tensor, block_table)  \
+  OPTION(key_tensor, k_scales)         \
+  OPTION(key_tensor, v_scales)         \
   OPTION(own_type, dropout)
 
 namespace attend {
@@ -38,6 +42,7 @@ enum class OptionKind : std::uint8_t {
   mask_tensor,       // TensorOrView of bool, u8 or an integer
   float_tensor,
   head_tensor,     // [heads], f32 or f64
+  key_tensor,      // [batch, key heads, keys] as k is, f32
   integer_tensor,  // i32 or i64
   own_type,        // Window, QueryOffset, Blocks, Dropout
 };
@@ -60,15 +65,15 @@ void for_each_option(Options& options, Use&& use) {
 #undef ATTEND_USE
 }
 
-// Types that hold no tensor. One that does is named in for_each_tensor() below.
-template <class T>
-inline constexpr bool kHoldsNoTensor =
-    std::is_same_v<T, double> || std::is_same_v<T, bool> ||
-    std::is_same_v<T, std::optional<double>> || std::is_same_v<T, std::optional<std::int64_t>> ||
-    std::is_same_v<T, Window> || std::is_same_v<T, Dropout>;
+// Whether none of these types holds a tensor. One that may is taken apart in for_each_tensor().
+template <class... T>
+inline constexpr bool kHoldNoTensor = ((std::is_arithmetic_v<T> ||
+                                        std::is_same_v<T, std::optional<double>> ||
+                                        std::is_same_v<T, std::optional<std::int64_t>>)&&...);
 
 // Calls use(name, tensor) for each tensor, given or not: "mask", ..., "blocks.visible". Of options
-// that are not const, `use` may put another tensor in its place.
+// that are not const, `use` may put another tensor in its place. Types of options are taken apart
+// member by member: one that grows does not compile until it is named here.
 template <class Options, class Use>
 void for_each_tensor(Options& options, Use&& use) {
   for_each_option(options, [&]<class Member>(const Option& option, Member& member) {
@@ -76,15 +81,28 @@ void for_each_tensor(Options& options, Use&& use) {
     if constexpr (std::is_same_v<T, TensorOrView>) {
       use(option.name, member);
     } else if constexpr (std::is_same_v<T, Blocks>) {
-      use("blocks.visible", member.visible);
-    } else if constexpr (std::is_same_v<Member, const QueryOffset>) {
-      use(option.name, member.each());
+      auto& [visible, query_size, key_size] = member;
+      static_assert(kHoldNoTensor<decltype(query_size), decltype(key_size)>);
+      use("blocks.visible", visible);
     } else if constexpr (std::is_same_v<T, QueryOffset>) {
-      TensorOrView each = member.each();
-      use(option.name, each);
-      if (each) member = each;
+      static_assert(sizeof(T) == sizeof(std::optional<std::int64_t>) + sizeof(TensorOrView));
+      if constexpr (std::is_const_v<Member>) {
+        use(option.name, member.each());
+      } else {
+        TensorOrView each = member.each();
+        use(option.name, each);
+        if (each) member = each;
+      }
+    } else if constexpr (std::is_same_v<T, Window>) {
+      [[maybe_unused]] auto& [left, right] = member;
+      static_assert(kHoldNoTensor<decltype(left), decltype(right)>);
+    } else if constexpr (std::is_same_v<T, Dropout>) {
+      [[maybe_unused]] auto& [p, seed, offset, origin] = member;
+      [[maybe_unused]] auto& [b, h, i, j, heads] = origin;
+      static_assert(kHoldNoTensor<decltype(p), decltype(seed), decltype(offset), decltype(b),
+                                  decltype(h), decltype(i), decltype(j), decltype(heads)>);
     } else {
-      static_assert(kHoldsNoTensor<T>, "say here which tensors a new type of option holds");
+      static_assert(kHoldNoTensor<T>, "say here which tensors a new type of option holds");
     }
   });
 }

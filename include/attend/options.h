@@ -89,10 +89,24 @@ struct AttentionOptions {
   // is then the index of the sequence; i and j count within the sequence.
   TensorOrView cu_seqlens_q{};  // [sequences + 1], i32 or i64, from 0 to total
   TensorOrView cu_seqlens_k{};  // not given: as cu_seqlens_q
+  // The number of queries and of keys of the longest sequence, or more. They are the sizes of what
+  // has queries and keys (masks, bias, weights, scores, blocks), and change nothing else. On a
+  // device, whose memory the host does not wait for, they must be given; on the CPU they are found
+  // if they are not. Where cu_seqlens_k is not given, max_k is max_q unless it is; of keys on pages
+  // block_table says it.
+  std::optional<std::int64_t> max_q{};
+  std::optional<std::int64_t> max_k{};
 
   // Paged keys: k [pages, key heads, page size, d] and v likewise; key j of batch element b is on
   // page block_table[b, j / page size]. Needs key_lengths. Queries may be packed (cu_seqlens_q).
   TensorOrView block_table{};  // [batch, pages of the longest], i32 or i64
+
+  // Key j is k[j] * k_scales[j], value j is v[j] * v_scales[j], as in a KV cache of few bits.
+  // Shaped as k is but for d: [batch, key heads, keys], packed [1, key heads, total], on pages
+  // [pages, key heads, page size]. dk and dv are the gradients at what is stored; the scales have
+  // none.
+  TensorOrView k_scales{};  // f32
+  TensorOrView v_scales{};
 
   Dropout dropout{};
 };
@@ -106,8 +120,8 @@ enum class ScoreStage : std::uint8_t {
 
 // What attention writes besides `out`, each if given. lse is [batch, heads, queries], packed as q
 // is; weights and scores are [batch, heads, queries, keys], for packed sequences [sequences, heads,
-// queries of the longest, keys of the longest]. `out`, weights and scores have the type of q or a
-// wider one; lse is f32 or f64 (f64 for f64).
+// max_q, max_k]. `out`, weights and scores have the type of q or a wider one; lse is f32 or f64
+// (f64 for f64).
 struct AttentionOutputs {
   TensorView lse{};      // log of the sum of exp of the scores; -inf where no key is seen
   TensorView weights{};  // after the softmax, before dropout

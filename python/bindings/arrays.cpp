@@ -73,6 +73,7 @@ bool fits(Kind kind, DType type) {
   switch (kind) {
     case Kind::any: return true;
     case Kind::floating: return is_floating_point(type);
+    case Kind::keys: return is_floating_point(type) || type == DType::i8;
     case Kind::whole: return type == DType::i64 || type == DType::i32;
     case Kind::mask: return !is_floating_point(type);
   }
@@ -83,6 +84,7 @@ const char* hint(Kind kind) {
   switch (kind) {
     case Kind::any: return "float64, float32, bfloat16, float16, int64, int32, int8, uint8 or bool";
     case Kind::floating: return "float64, float32, bfloat16 or float16";
+    case Kind::keys: return "float64, float32, bfloat16, float16, or int8 with scales";
     case Kind::whole: return "int64 or int32";
     case Kind::mask: return "bool, int8, uint8, int32 or int64 (False or 0 hides a key)";
   }

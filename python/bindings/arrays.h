@@ -22,6 +22,7 @@ namespace nb = nanobind;
 enum class Kind : std::uint8_t {
   any,
   floating,  // f64 f32 bf16 f16
+  keys,      // and i8, with scales: k and v
   whole,     // i64 i32: lengths, offsets, tokens
   mask,      // bool i8 u8 i32 i64, 0 = hidden
 };

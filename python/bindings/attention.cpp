@@ -169,9 +169,10 @@ void bind_attention(nb::module_& m) {
     q    [batch, heads, queries, d]        k [batch, key heads, keys, d]
     out  [batch, heads, queries, dv]       v [batch, key heads, keys, dv]
 
-heads must be a multiple of key heads: query head h uses key head h / (heads / key heads). All of
-q, k, v are float64, float32, bfloat16 or float16. Query i is at position i + query_offset, key j
-at j + key_offset; by default the last query is at the last key.
+heads must be a multiple of key heads: query head h uses key head h / (heads / key heads). q is
+float64, float32, bfloat16 or float16; k and v are that too, each of its own type, or int8 with
+scales. Query i is at position i + query_offset, key j at j + key_offset; by default the last query
+is at the last key.
 
 scale                1 / sqrt(d) if None
 softcap              s = softcap * tanh(s / softcap); 0: none. The bias is added after it, or
@@ -188,7 +189,10 @@ alibi, sinks         [heads]: slopes, and scores of a key without value
 blocks               (visible, query_size, key_size): block-sparse attention
 key_lengths          integers [batch]: keys from there on are hidden
 cu_seqlens_q, _k     integers [sequences + 1]: packed sequences in q [1, heads, total, d]
+max_q, max_k         packed: queries and keys of the longest sequence or more, the sizes of weights,
+                     scores, mask and bias; None: of the longest
 block_table          integers [batch, pages]: k and v are pages [pages, key heads, page size, d]
+k_scales, v_scales   float32 [batch, key heads, keys]: key j is k[j] * k_scales[j], a value likewise
 dropout              (p, seed, offset)
 out                  an array to write into, which is also returned
 return_lse           also the log of the sum of exp of the scores, [batch, heads, queries], float32,

@@ -36,6 +36,7 @@ void bind_train(nb::module_& m);
 #define ATTEND_TYPE_mask_tensor(name) "Array | None = None"
 #define ATTEND_TYPE_float_tensor(name) "Array | None = None"
 #define ATTEND_TYPE_head_tensor(name) "Array | None = None"
+#define ATTEND_TYPE_key_tensor(name) "Array | None = None"
 #define ATTEND_TYPE_integer_tensor(name) "Array | None = None"
 #define ATTEND_TYPE_own_type(name) ATTEND_TYPE_of_##name " | None = None"
 #define ATTEND_TYPE_of_window "WindowLike"

@@ -12,8 +12,8 @@ namespace attend::python {
 
 struct Inputs {
   Inputs(nb::handle q_, nb::handle k_, nb::handle v_, const char* where)
-      : q(read(q_, {where, "q", Kind::floating})), k(read(k_, {where, "k", Kind::floating})),
-        v(read(v_, {where, "v", Kind::floating})) {}
+      : q(read(q_, {where, "q", Kind::floating})), k(read(k_, {where, "k", Kind::keys})),
+        v(read(v_, {where, "v", Kind::keys})) {}
   Array q, k, v;
 };
 

@@ -23,7 +23,7 @@ nb::object inspect_arrays(nb::handle q, nb::handle k, std::int64_t top_k, bool k
                           const nb::kwargs& keywords) {
   constexpr const char* where = "inspect";
   const Array queries = read(q, {where, "q", Kind::floating});
-  const Array keys = read(k, {where, "k", Kind::floating});
+  const Array keys = read(k, {where, "k", Kind::keys});
   const InspectArguments arguments({.top_k = top_k,
                                     .key_mass = key_mass,
                                     .metrics = metrics,
@@ -44,7 +44,7 @@ nb::object window_of_weights(nb::handle q, nb::handle k, nb::handle lse, std::in
                              const nb::kwargs& keywords) {
   constexpr const char* where = "weights_of";
   const Array q_array = read(q, {where, "q", Kind::floating});
-  const Array k_array = read(k, {where, "k", Kind::floating});
+  const Array k_array = read(k, {where, "k", Kind::keys});
   const Array lse_array = read(lse, {where, "lse", Kind::floating});
   const Options options(keywords, where);
   return to_python(unlocked([&] {
@@ -81,14 +81,14 @@ class Runs {
 
  private:
   void add(ViewRun& to, nb::handle layer) {
-    const auto array = [&](const char* name, bool optional) -> const ConstTensorView& {
-      return arrays_.emplace_back(read(layer[name], {"view", name, Kind::floating, optional}));
+    const auto array = [&](const char* name, Kind kind, bool optional) -> const ConstTensorView& {
+      return arrays_.emplace_back(read(layer[name], {"view", name, kind, optional}));
     };
     const Options& options = options_.emplace_back(layer["options"], "view", "options");
     to.layers.push_back({.name = text_of(layer["name"], "view: the name of a layer"),
-                         .q = array("q", false),
-                         .k = array("k", false),
-                         .v = array("v", true),
+                         .q = array("q", Kind::floating, false),
+                         .k = array("k", Kind::keys, false),
+                         .v = array("v", Kind::keys, true),
                          .options = options.get(),
                          .contribution = nb::cast<std::vector<double>>(layer["contribution"])});
   }

@@ -49,7 +49,8 @@ nb::object run_plan(const PythonPlan& self, nb::handle q, nb::handle k, nb::hand
 BackwardResult empty_gradients(const Inputs& in, const AttentionOptions& options,
                                const Context& context) {
   const auto like = [&](const ConstTensorView& view) {
-    return view ? context.make_tensor(view.shape(), view.dtype()) : Tensor();
+    return view && is_floating_point(view.dtype()) ? context.make_tensor(view.shape(), view.dtype())
+                                                   : Tensor();
   };
   return {like(in.q),         like(in.k),          like(in.v),
           like(options.bias), like(options.sinks), like(options.alibi)};

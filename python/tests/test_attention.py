@@ -104,6 +104,40 @@ def test_packed_sequences_are_separate_calls():
         np.testing.assert_array_equal(packed[:, :, part], alone)
 
 
+def test_packed_sequences_of_given_sizes():
+    q, k, v = qkv(batch=1, queries=9, keys=9)
+    starts = np.array([0, 4, 4, 9])
+    out, weights = attend.attention(q, k, v, cu_seqlens_q=starts, return_weights=True)
+    more, larger = attend.attention(q, k, v, cu_seqlens_q=starts, max_q=7, max_k=8, return_weights=True)
+    np.testing.assert_array_equal(more, out)
+    assert larger.shape == (3, 4, 7, 8)
+    np.testing.assert_array_equal(larger[:, :, :5, :5], weights)
+    assert not larger[:, :, 5:].any() and not larger[:, :, :, 5:].any()
+    with pytest.raises(ValueError, match="max_q is 4; the longest sequence of cu_seqlens_q has length 5"):
+        attend.attention(q, k, v, cu_seqlens_q=starts, max_q=4)
+
+
+def test_keys_and_values_of_eight_bits():
+    q, k, v = qkv()
+    def quantised(x):
+        scales = np.abs(x).max(-1) / 127
+        return np.round(x / scales[..., None]).astype(np.int8), scales.astype(np.float32)
+    (k8, k_scales), (v8, v_scales) = quantised(k), quantised(v)
+    plain = attend.attention(q, k8 * k_scales[..., None].astype(float), v8 * v_scales[..., None].astype(float))
+    out, lse = attend.attention(q, k8, v8, k_scales=k_scales, v_scales=v_scales, return_lse=True)
+    np.testing.assert_allclose(out, plain, rtol=1e-14)
+    dq, dk, dv = attend.attention_backward(q, k8, v8, out, lse, out, k_scales=k_scales, v_scales=v_scales)
+    assert dq.shape == q.shape and dk is None and dv is None
+    with pytest.raises(ValueError, match="k is i8, but k_scales is missing"):
+        attend.attention(q, k8, v)
+
+
+def test_keys_of_another_type():
+    q, k, v = qkv(dtype=np.float32)
+    narrow = k.astype(np.float16)
+    agree(attend.attention(q, narrow, v), formula.attention(q, narrow.astype(float), v)[0], np.float32)
+
+
 def test_paged_keys_are_the_same_keys():
     q, k, v = qkv(batch=1, queries=2, keys=8)
     def to_pages(x):

@@ -77,8 +77,10 @@ std::shared_ptr<const PlanState> make_state(const Request<Operation>& request, K
   return std::make_shared<const PlanState>(std::move(decision), std::move(known));
 }
 
+// For a gradient, which whole numbers do not have.
 Tensor like(const ConstTensorView& view, const Context& context) {
-  return view ? context.make_tensor(view.shape(), view.dtype()) : Tensor();
+  return view && is_floating_point(view.dtype()) ? context.make_tensor(view.shape(), view.dtype())
+                                                 : Tensor();
 }
 
 }  // namespace

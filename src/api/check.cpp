@@ -76,6 +76,9 @@ void Checker::backward(const BackwardArguments& arguments, Request<Backward>& re
                             const ConstTensorView& of, Strided& t) {
     if (!view) return false;
     if (!of) fail(name, " is asked for, but there is no ", of_name);
+    if (!is_floating_point(of.dtype()))
+      fail(name, " is asked for, but ", of_name, " is ", of.dtype(),
+           "; only floating-point tensors have gradients");
     t = written(name, view);
     shape_is(name, view, of.shape());
     type_is(name, view.dtype(), {of.dtype()});

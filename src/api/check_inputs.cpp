@@ -17,10 +17,7 @@ void Checker::inputs(const ConstTensorView& q, const ConstTensorView& k, const C
             paged_keys ? "[pages, key heads, page size, d]" : "[batch, key heads, keys, d]");
   rank_is_4("v", v,
             paged_keys ? "[pages, key heads, page size, dv]" : "[batch, key heads, keys, dv]");
-  type_is("q", q.dtype(), {DType::f64, DType::f32, DType::bf16, DType::f16});
-  for (const Named& t : {Named{"k", k}, Named{"v", v}})
-    if (t.view.dtype() != q.dtype())
-      fail(t.name, " is ", t.view.dtype(), ", q is ", q.dtype(), "; q, k and v must have one type");
+  types(q, k, v, options);
   if (q.size(3) < 1) fail("q has d ", q.size(3), "; it must be at least 1");
   if (v.size(3) < 1) fail("v has dv ", v.size(3), "; it must be at least 1");
   if (k.size(3) != q.size(3))
@@ -36,7 +33,6 @@ void Checker::inputs(const ConstTensorView& q, const ConstTensorView& k, const C
     fail("v has ", v.size(2), paged_keys ? " keys per page" : " keys", ", k has ", k.size(2),
          "; they must be equal");
 
-  p_.type = p_.bias_type = q.dtype();
   p_.batch = q.size(0);
   p_.heads = q.size(1);
   p_.kv_heads = k.size(1);
@@ -45,6 +41,13 @@ void Checker::inputs(const ConstTensorView& q, const ConstTensorView& k, const C
   p_.d = q.size(3);
   p_.dv = v.size(3);
   if (options.cu_seqlens_q || options.cu_seqlens_k) packed(q, k, options);
+  if (options.max_q && !p_.packed_queries)
+    fail("max_q is ", *options.max_q, ", but there is no cu_seqlens_q; it is of packed sequences");
+  if (options.max_k && paged_keys)
+    fail("max_k is ", *options.max_k,
+         ", but keys are on pages; block_table says how many there can be");
+  if (options.max_k && !p_.packed_queries)
+    fail("max_k is ", *options.max_k, ", but there is no cu_seqlens_q; it is of packed sequences");
   if (paged_keys) paged(k, v, options);
   if (p_.keys == KeyAddressing::dense && !p_.packed_queries && k.size(0) != p_.batch)
     fail("k has batch size ", k.size(0), ", q has ", p_.batch, "; they must be equal");
@@ -54,6 +57,22 @@ void Checker::inputs(const ConstTensorView& q, const ConstTensorView& k, const C
       fail("batch, heads and length ", rows, " multiply to more than 2^60");
   if (options.key_lengths) key_lengths(options);
   if (paged_keys) pages(options);
+}
+
+// k and v may each have a type of their own; whole numbers mean something by their scales.
+void Checker::types(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                    const AttentionOptions& options) {
+  type_is("q", q.dtype(), {DType::f64, DType::f32, DType::bf16, DType::f16});
+  p_.type = p_.bias_type = q.dtype();
+  const auto take = [&](std::string_view name, DType type, const ConstTensorView& scales, bool& own,
+                        DType& to) {
+    type_is(name, type, {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i8});
+    if (type == DType::i8 && !scales)
+      fail(name, " is i8, but ", name, "_scales is missing; they say what its numbers mean");
+    if ((own = type != p_.type)) to = type;
+  };
+  take("k", k.dtype(), options.k_scales, p_.own_k_type, p_.k_type);
+  if (has_values_) take("v", v.dtype(), options.v_scales, p_.own_v_type, p_.v_type);
 }
 
 void Checker::packed(const ConstTensorView& q, const ConstTensorView& k,
@@ -66,7 +85,19 @@ void Checker::packed(const ConstTensorView& q, const ConstTensorView& k,
   p_.packed_queries = true;
   p_.batch = starts_q.size(0) - 1;
   call_.cu_seqlens_q = integers("cu_seqlens_q", starts_q, p_.batch + 1);
-  p_.q_length = starts("cu_seqlens_q", call_.cu_seqlens_q, "q", q.size(2));
+  const auto most = [&](std::string_view of, std::string_view name,
+                        const std::optional<std::int64_t>& given, std::int64_t longest) {
+    if (p_.device != Device{} && !given)
+      fail(of, " is missing; ", name, " is on ", p_.device,
+           ", where the host cannot read the length of the longest sequence");
+    if (given && *given < 0) fail(of, " is ", *given, "; it must be at least 0");
+    if (given && *given < longest)
+      fail(of, " is ", *given, "; the longest sequence of ", name, " has length ", longest,
+           ", and it must be at least that");
+    return given.value_or(longest);
+  };
+  p_.q_length = most("max_q", "cu_seqlens_q", options.max_q,
+                     starts("cu_seqlens_q", call_.cu_seqlens_q, "q", q.size(2)));
   if (options.block_table) {
     if (options.cu_seqlens_k)
       fail("cu_seqlens_k and block_table are both given; keys are packed or on pages, not both");
@@ -77,14 +108,16 @@ void Checker::packed(const ConstTensorView& q, const ConstTensorView& k,
   call_.cu_seqlens_k = options.cu_seqlens_k
                            ? integers("cu_seqlens_k", options.cu_seqlens_k, p_.batch + 1)
                            : call_.cu_seqlens_q;
-  p_.k_length = starts(options.cu_seqlens_k ? "cu_seqlens_k" : "cu_seqlens_q", call_.cu_seqlens_k,
-                       "k", k.size(2));
+  const std::string_view name = options.cu_seqlens_k ? "cu_seqlens_k" : "cu_seqlens_q";
+  p_.k_length =
+      most("max_k", name, options.max_k || options.cu_seqlens_k ? options.max_k : options.max_q,
+           starts(name, call_.cu_seqlens_k, "k", k.size(2)));
 }
 
-// Checks the starts of packed sequences; returns the length of the longest.
+// Checks the starts of packed sequences; returns the length of the longest, on a device 0.
 std::int64_t Checker::starts(std::string_view name, const Strided& t, std::string_view of,
                              std::int64_t total) const {
-  if (p_.device != Device{}) return total;  // cannot be read here; the kernel clamps
+  if (p_.device != Device{}) return 0;  // cannot be read here; the kernel clamps
   std::int64_t last = entry(t, 0), longest = 0;
   if (last != 0) fail(name, " begins with ", last, "; it must begin with 0");
   for (std::int64_t n = 1; n <= p_.batch; ++n) {

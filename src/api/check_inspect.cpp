@@ -1,4 +1,4 @@
-// Rules for inspect() and weights_of(). k stands in for v: no rule about v can be broken then.
+// Rules for inspect() and weights_of(), which have no values.
 #include "api/checker.h"
 
 namespace attend {
@@ -17,8 +17,10 @@ std::int64_t tile_size(std::int64_t length, std::int64_t most) {
 
 void Checker::weights_only() {
   p_.dv = 0;
+  p_.own_v_type = p_.v_scales = false;
+  p_.v_type = DType::f32;
   p_.drop_below = 0;  // weights are before dropout
-  call_.v = {};
+  call_.v = call_.v_scales = {};
   call_.draws = {};
 }
 
@@ -92,7 +94,7 @@ void Checker::window(const ConstTensorView& lse, const WeightsWindow& w,
 Request<Inspect> check(const InspectArguments& a) {
   Request<Inspect> request;
   Checker checker("inspect", request.problem, request.call, Checker::Positions::always);
-  checker.inputs(a.q, a.k, a.k, a.options);
+  checker.inputs(a.q, a.k, a.options);
   checker.options(a.options);
   checker.inspect(a.inspect, request);
   return request;
@@ -101,7 +103,7 @@ Request<Inspect> check(const InspectArguments& a) {
 Request<Weights> check(const WindowArguments& a) {
   Request<Weights> request;
   Checker checker("weights_of", request.problem, request.call);
-  checker.inputs(a.q, a.k, a.k, a.options);
+  checker.inputs(a.q, a.k, a.options);
   checker.options(a.options);
   checker.window(a.lse, a.window, request);
   return request;

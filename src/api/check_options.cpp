@@ -13,7 +13,7 @@ constexpr std::int64_t kMaxOffset = std::int64_t{1} << 62;
 
 // Whoever changes this has written a rule for the new option, here or in check_inputs.cpp, which
 // takes it into the Problem and the Call: without one it would be ignored.
-static_assert(kOptionCount == 17);
+static_assert(kOptionCount == 21);
 
 }  // namespace
 
@@ -39,6 +39,17 @@ void Checker::options(const AttentionOptions& options) {
   p_.sinks = static_cast<bool>(options.sinks);
   if (p_.sinks) call_.sinks = per_head("sinks", options.sinks);
   blocks(options.blocks);
+  const auto scales = [&](std::string_view name, const ConstTensorView& given, Strided& to) {
+    if (!given) return false;
+    to = read(name, given);
+    type_is(name, given.dtype(), {DType::f32});
+    const ConstTensorView& k = read_[1].view;
+    shape_is(name, given, {k.size(0), k.size(1), k.size(2)});
+    to = per_row(to, given);
+    return true;
+  };
+  p_.k_scales = scales("k_scales", options.k_scales, call_.k_scales);
+  p_.v_scales = scales("v_scales", options.v_scales, call_.v_scales);
   dropout(options.dropout, options.key_offset);
 }
 

@@ -65,6 +65,11 @@ class Checker : TensorChecker {
 
   void inputs(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
               const AttentionOptions& options);
+  // Of operations without values: k stands in for v, so that no rule about v can be broken.
+  void inputs(const ConstTensorView& q, const ConstTensorView& k, const AttentionOptions& options) {
+    has_values_ = false;
+    inputs(q, k, k, options);
+  }
   void options(const AttentionOptions& options);
   void outputs(const TensorView& out, const AttentionOutputs& outputs, Request<Forward>& request);
   void backward(const BackwardArguments& arguments, Request<Backward>& request);
@@ -84,6 +89,8 @@ class Checker : TensorChecker {
                     const Shape& full, std::string_view of);
 
   // ---- Groups of options ----
+  void types(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+             const AttentionOptions& options);
   void packed(const ConstTensorView& q, const ConstTensorView& k, const AttentionOptions& options);
   std::int64_t starts(std::string_view name, const Strided& t, std::string_view of,
                       std::int64_t total) const;
@@ -105,6 +112,7 @@ class Checker : TensorChecker {
   Problem& p_;
   Call& call_;
   const bool compares_positions_;  // whatever the options
+  bool has_values_ = true;
 };
 
 // The sizes as q has them: packed, batch is 1 and queries are all in one row.

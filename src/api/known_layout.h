@@ -28,6 +28,7 @@ void each_tensor(const AttentionOptions& options, Call& call, const Use& use) {
 #define ATTEND_OF_mask_tensor ATTEND_TENSOR
 #define ATTEND_OF_float_tensor ATTEND_TENSOR
 #define ATTEND_OF_head_tensor ATTEND_TENSOR
+#define ATTEND_OF_key_tensor ATTEND_TENSOR
 #define ATTEND_OF_integer_tensor ATTEND_NO_TENSOR  // holds values: never known
 #define ATTEND_EACH(kind, name) ATTEND_OF_##kind(name)
   ATTEND_OPTION_LIST(ATTEND_EACH)
@@ -41,6 +42,7 @@ void each_tensor(const AttentionOptions& options, Call& call, const Use& use) {
 #undef ATTEND_OF_mask_tensor
 #undef ATTEND_OF_float_tensor
 #undef ATTEND_OF_head_tensor
+#undef ATTEND_OF_key_tensor
 #undef ATTEND_OF_integer_tensor
 #undef ATTEND_EACH
   use(options.blocks.visible, call.blocks, false);

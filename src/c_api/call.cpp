@@ -164,6 +164,7 @@ AttentionOptions Call::options(const attend_attention_options* given, Name name)
 #define ATTEND_mask_tensor(field) made.field = optional_view(o.field, name / #field);
 #define ATTEND_float_tensor(field) ATTEND_mask_tensor(field)
 #define ATTEND_head_tensor(field) ATTEND_mask_tensor(field)
+#define ATTEND_key_tensor(field) ATTEND_mask_tensor(field)
 #define ATTEND_integer_tensor(field) ATTEND_mask_tensor(field)
 #define ATTEND_own_type(field) made.field = field();
 #define ATTEND_TAKE(kind, field) ATTEND_##kind(field)

@@ -100,9 +100,12 @@ struct Case {
   std::int64_t q_length = 4, k_length = 4;  // of the longest sequence, if packed
   std::int64_t d = 8, dv = 8;
   std::uint64_t seed = 1;
+  std::optional<DType> k_type = std::nullopt, v_type = std::nullopt;  // not given: type; or i8
   Values values = Values::gaussian;
   Layout layout = Layout::contiguous;
   Addressing addressing = Addressing::dense;
+  // The longest sequence or more, of packed ones; not given: q_length and k_length.
+  std::optional<std::int64_t> max_q = std::nullopt, max_k = std::nullopt;
   std::int64_t page_size = 16;
   DType index_type = DType::i32;  // of lengths, offsets, cu_seqlens and block_table
   Lengths key_lengths = Lengths::none;
@@ -124,6 +127,7 @@ struct Case {
   bool bias_before_softcap = false;
   bool alibi = false;
   bool sinks = false;
+  bool k_scales = false, v_scales = false;
   double dropout = 0;
   bool dropout_origin = false;  // part of a larger problem
   bool lse = true;
@@ -140,7 +144,7 @@ struct Case {
 
 // Calls visit(key, member) for every field, in the order of the name.
 template <class SomeCase, class Visitor>
-void for_each_field(SomeCase& c, Visitor&& visit) {
+constexpr void for_each_field(SomeCase& c, Visitor&& visit) {
   visit("type", c.type);
   visit("batch", c.batch);
   visit("heads", c.heads);
@@ -150,9 +154,13 @@ void for_each_field(SomeCase& c, Visitor&& visit) {
   visit("d", c.d);
   visit("dv", c.dv);
   visit("seed", c.seed);
+  visit("k_type", c.k_type);
+  visit("v_type", c.v_type);
   visit("values", c.values);
   visit("layout", c.layout);
   visit("addressing", c.addressing);
+  visit("max_q", c.max_q);
+  visit("max_k", c.max_k);
   visit("page_size", c.page_size);
   visit("index_type", c.index_type);
   visit("key_lengths", c.key_lengths);
@@ -174,6 +182,8 @@ void for_each_field(SomeCase& c, Visitor&& visit) {
   visit("bias_before_softcap", c.bias_before_softcap);
   visit("alibi", c.alibi);
   visit("sinks", c.sinks);
+  visit("k_scales", c.k_scales);
+  visit("v_scales", c.v_scales);
   visit("dropout", c.dropout);
   visit("dropout_origin", c.dropout_origin);
   visit("lse", c.lse);
@@ -195,7 +205,8 @@ Case parse(std::string_view line, const Case& from = {});
 bool is_packed(const Case& problem) noexcept;  // the queries
 bool is_paged(const Case& problem) noexcept;   // the keys
 
-// The key extent of masks, weights and scores: for pages, rounded up to whole ones.
+// The extents of masks, weights and scores. That of keys on pages is rounded up to whole ones.
+std::int64_t query_extent(const Case& problem) noexcept;
 std::int64_t key_extent(const Case& problem) noexcept;
 
 // Multiply-adds of q . k for one pass over all pairs: what a case costs, up to a factor.

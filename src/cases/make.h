@@ -10,7 +10,8 @@ namespace attend::cases {
 // One stream of random numbers a tensor, so that an option does not change the data of the others.
 // clang-format off
 enum Stream : std::uint64_t {
-  kQ, kK, kV, kDout, kDlse, kMask, kBias, kBlocks, kSinks, kKeyLengths, kSequences, kPages
+  kQ, kK, kV, kDout, kDlse, kMask, kBias, kBlocks, kSinks, kKeyLengths, kSequences, kPages,
+  kKeyTensors  // and from there on
 };
 // clang-format on
 
@@ -23,6 +24,9 @@ struct Sequences {
   std::vector<bool> addressed;            // paged: [pages, page size], is it anybody's key?
 };
 Sequences sequences_of(const Case& problem);
+
+// Numbers of i8 are about this many times the others, and their scales as many times smaller.
+inline constexpr double kWholeNumbers = 40;
 
 // The layout of everything but k and v, which alone may be broadcast.
 Layout layout_of_rows(const Case& problem);

@@ -9,7 +9,7 @@
 namespace attend::cases {
 namespace {
 
-// Numbers and flags have a field of their name and type.
+// Numbers and flags have a field of their name and type, whole numbers may have one.
 void set_numbers(const Case& c, AttentionOptions& options) {
   for_each_option(options, [&]<class Member>(const Option& option, Member& member) {
     const std::string_view name = option.name;
@@ -21,6 +21,17 @@ void set_numbers(const Case& c, AttentionOptions& options) {
     });
     if (!found) throw std::logic_error("case: there is no field '" + std::string(name) + "'");
   });
+}
+
+// The case's flag of this name.
+bool flag_of(const Case& c, std::string_view name) {
+  std::optional<bool> found;
+  for_each_field(c, [&]<class Field>(const char* key, const Field& field) {
+    if constexpr (std::is_same_v<Field, bool>)
+      if (key == name) found = field;
+  });
+  if (!found) throw std::logic_error("case: there is no flag '" + std::string(name) + "'");
+  return *found;
 }
 
 TensorView index_tensor(const Case& c, Arena& arena, const Shape& shape,
@@ -79,7 +90,7 @@ std::int64_t shorter_extent(const Case& c) {
 }
 
 Shape shape_of_mask(const Case& c) {
-  const std::int64_t b = c.batch, h = c.heads, q = c.q_length, k = key_extent(c);
+  const std::int64_t b = c.batch, h = c.heads, q = query_extent(c), k = key_extent(c);
   switch (c.mask) {
     case Mask::none: break;
     case Mask::full: return {b, h, q, k};
@@ -114,8 +125,8 @@ void set_blocks(const Case& c, Arena& arena, AttentionOptions& options) {
     return (length + size - 1) / size;
   };
   const Shape shape = {c.blocks == BlockMask::shared ? 1 : c.batch,
-                       c.blocks == BlockMask::full ? c.heads : 1, blocks(c.q_length, c.block_q),
-                       blocks(key_extent(c), c.block_k)};
+                       c.blocks == BlockMask::full ? c.heads : 1,
+                       blocks(query_extent(c), c.block_q), blocks(key_extent(c), c.block_k)};
   const TensorView visible = arena.place(shape, c.mask_type, layout_of_rows(c), false);
   const Random random(c.seed, kBlocks);
   std::uint64_t n = 0;
@@ -129,7 +140,7 @@ void set_blocks(const Case& c, Arena& arena, AttentionOptions& options) {
 }
 
 Shape shape_of_bias(const Case& c) {
-  const std::int64_t b = c.batch, h = c.heads, q = c.q_length, k = key_extent(c);
+  const std::int64_t b = c.batch, h = c.heads, q = query_extent(c), k = key_extent(c);
   switch (c.bias) {
     case Bias::none: break;
     case Bias::full:
@@ -157,6 +168,36 @@ void set_bias(const Case& c, Arena& arena, AttentionOptions& options) {
     ++n;
   });
   options.bias = bias;
+}
+
+bool of_whole_numbers(const Case& c, std::string_view option) {
+  return (option == "k_scales" && c.k_type == DType::i8) ||
+         (option == "v_scales" && c.v_type == DType::i8);
+}
+
+// One number for each key and key head, where the case has a flag of the option's name. Slots of
+// pages that are nobody's keep their NaN.
+void set_key_tensors(const Sequences& s, Instance& instance) {
+  const Case& c = instance.problem;
+  std::uint64_t stream = kKeyTensors;
+  const auto fill = [&](TensorOrView& option, double level) {
+    const Shape& k = instance.k.shape();
+    const TensorView view =
+        instance.arena->place({k[0], k[1], k[2]}, DType::f32, layout_of_rows(c), false);
+    const Random random(c.seed, stream);
+    std::uint64_t n = 0;
+    for_each_index(view.shape(), [&](const Shape& index) {
+      const double x = level * (0.75 + 0.25 * random.gaussian(n++));
+      if (!is_paged(c) || s.addressed[static_cast<std::size_t>(index[0] * c.page_size + index[2])])
+        store(view, index, x);
+    });
+    option = view;
+  };
+  for_each_option(instance.options, [&]<class Member>(const Option& option, Member& member) {
+    if constexpr (std::is_same_v<Member, TensorOrView>)
+      if (option.kind == OptionKind::key_tensor && ++stream && flag_of(c, option.name))
+        fill(member, of_whole_numbers(c, option.name) ? 1 / kWholeNumbers : 1);
+  });
 }
 
 // [heads] slopes or sinks.
@@ -187,6 +228,7 @@ void make_options(const Sequences& sequences, Instance& instance) {
   if (c.mask != Mask::none) set_mask(c, arena, options);
   if (c.blocks != BlockMask::none) set_blocks(c, arena, options);
   if (c.bias != Bias::none) set_bias(c, arena, options);
+  set_key_tensors(sequences, instance);
   if (c.alibi) options.alibi = per_head(c, arena, slope_of);
   if (c.sinks) options.sinks = per_head(c, arena, sink_of);
   if (c.dropout != 0) {

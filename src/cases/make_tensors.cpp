@@ -27,6 +27,7 @@ struct QueryKeyValue {
 // q, k and v, or their gradients.
 QueryKeyValue place(const Case& c, Arena& arena, const Shape& q, const Shape& k, const Shape& v,
                     bool output) {
+  const DType k_type = c.k_type.value_or(c.type), v_type = c.v_type.value_or(c.type);
   if (c.layout == Layout::interleaved && !is_paged(c)) {
     const auto views = arena.interleave(std::array{q, k, v}, c.type, output);
     return {views[0], views[1], views[2]};
@@ -37,8 +38,8 @@ QueryKeyValue place(const Case& c, Arena& arena, const Shape& q, const Shape& k,
   }
   const Layout of_rows = layout_of_rows(c);
   const Layout of_keys = output ? of_rows : c.layout;
-  return {arena.place(q, c.type, of_rows, output), arena.place(k, c.type, of_keys, output),
-          arena.place(v, c.type, of_keys, output)};
+  return {arena.place(q, c.type, of_rows, output), arena.place(k, k_type, of_keys, output),
+          arena.place(v, v_type, of_keys, output)};
 }
 
 // The nth number, at an index, of q, k, v, dout or dlse, by the case's distribution.
@@ -70,14 +71,20 @@ void fill(const Case& c, Stream stream, const TensorView& view) {
                  [&](const Shape& index) { store(view, index, element(c, stream, index, n++)); });
 }
 
+// As it is stored: whole numbers, where the type has no others.
+void put(const TensorView& view, const Shape& index, double x) {
+  if (view.dtype() == DType::i8) x = std::clamp(std::nearbyint(kWholeNumbers * x), -127.0, 127.0);
+  store(view, index, x);
+}
+
 // k or v: slots of pages that are nobody's keep their NaN.
 void fill_keys(const Case& c, const Sequences& sequences, Stream stream, const TensorView& view) {
-  if (!is_paged(c)) return fill(c, stream, view);
   std::uint64_t n = 0;
   for_each_index(view.shape(), [&](const Shape& index) {
     const double x = element(c, stream, index, n++);
-    if (sequences.addressed[static_cast<std::size_t>(index[0] * c.page_size + index[2])])
-      store(view, index, x);
+    if (!is_paged(c) ||
+        sequences.addressed[static_cast<std::size_t>(index[0] * c.page_size + index[2])])
+      put(view, index, x);
   });
 }
 
@@ -195,13 +202,13 @@ void make_tensors(const Sequences& sequences, Instance& instance) {
   const DType lse_type = c.lse_f64 ? DType::f64 : statistics_type(c);
   const Shape of_lse = {q_batch, c.heads, queries};
   instance.lse = arena.place(of_lse, lse_type, layout_of_rows(c), true);
+  if (c.lse) instance.outputs.lse = instance.lse;
   if (c.dlse) {
     const TensorView dlse = arena.place(of_lse, lse_type, layout_of_dout(c.layout), false);
     fill(c, kDlse, dlse);
     instance.dlse = dlse;
   }
-  const std::int64_t longest = is_packed(c) && c.batch == 0 ? 0 : c.q_length;
-  const Shape of_pairs = {c.batch, c.heads, longest, key_extent(c)};
+  const Shape of_pairs = {c.batch, c.heads, query_extent(c), key_extent(c)};
   const auto place_pairs = [&] { return arena.place(of_pairs, out_type, layout_of_rows(c), true); };
   if (c.weights) instance.outputs.weights = place_pairs();
   if (c.scores) instance.outputs.scores = place_pairs();
@@ -211,8 +218,11 @@ void make_tensors(const Sequences& sequences, Instance& instance) {
   const Gradients wanted = c.gradients;
   const bool all = wanted == Gradients::all;
   if (all || wanted == Gradients::dq) instance.gradients.dq = gradients.q;
-  if (all || wanted == Gradients::dkdv) instance.gradients.dk = gradients.k;
-  if (all || wanted != Gradients::dq) instance.gradients.dv = gradients.v;
+  const auto has_gradient = [](const TensorView& view) { return is_floating_point(view.dtype()); };
+  if ((all || wanted == Gradients::dkdv) && has_gradient(gradients.k))
+    instance.gradients.dk = gradients.k;
+  if ((all || wanted != Gradients::dq) && has_gradient(gradients.v))
+    instance.gradients.dv = gradients.v;
 }
 
 }  // namespace attend::cases

@@ -80,7 +80,7 @@ template <class T>
 std::string to_text(const T& value) {
   if constexpr (std::is_enum_v<T>)
     return std::string(words<T>().at(static_cast<std::size_t>(value)));
-  else if constexpr (std::is_same_v<T, std::optional<double>>)
+  else if constexpr (requires { value.has_value(); })  // an optional number
     return value ? to_text(*value) : "default";
   else return std::to_string(value);
 }
@@ -97,7 +97,7 @@ bool from_text(std::string_view text, T& value) {
       return true;
     }
     return false;
-  } else if constexpr (std::is_same_v<T, std::optional<double>>) {
+  } else if constexpr (requires { value.has_value(); }) {
     if (text == "default") {
       value.reset();
       return true;
@@ -165,7 +165,14 @@ bool is_paged(const Case& problem) noexcept {
          problem.addressing == Addressing::packed_paged;
 }
 
+std::int64_t query_extent(const Case& problem) noexcept {
+  if (problem.max_q) return *problem.max_q;
+  return is_packed(problem) && problem.batch == 0 ? 0 : problem.q_length;
+}
+
 std::int64_t key_extent(const Case& problem) noexcept {
+  if (problem.max_k) return *problem.max_k;
+  if (problem.max_q && problem.addressing == Addressing::packed_self) return *problem.max_q;
   if (is_packed(problem) && !is_paged(problem) && problem.batch == 0) return 0;
   if (!is_paged(problem)) return problem.k_length;
   return (problem.k_length + problem.page_size - 1) / problem.page_size * problem.page_size;

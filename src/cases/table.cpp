@@ -1,6 +1,8 @@
 // The table: shapes first, then every option, then what real models ask for; and its reduced form.
 #include "table.h"
 
+#include <attend/option_list.h>
+
 #include <algorithm>
 #include <set>
 
@@ -43,6 +45,42 @@ constexpr const char* kModels[] = {
     "batch=2 heads=2 kv_heads=2 q=70 k=70 d=32 dv=32 causal=1 blocks=shared",
 };
 
+// What came later. Here, so that the seeds of those above stay what they are.
+constexpr const char* kLater[] = {
+    // Packed sequences whose longest is not as long as the caller says.
+    "batch=4 heads=4 kv_heads=2 q=19 k=37 d=12 dv=10 addressing=packed max_q=30 max_k=61 "
+    "mask=full bias=full blocks=full weights=1 scores=1",
+    "batch=4 heads=4 kv_heads=2 q=19 k=37 d=12 dv=10 addressing=packed max_q=19 max_k=300 causal=1 "
+    "weights=1 scores=1 stage=raw dlse=1",
+    "batch=3 heads=2 q=19 k=19 d=12 dv=10 addressing=packed_self max_q=40 causal=1 bias=per_key "
+    "sinks=1 weights=1",
+    "batch=3 heads=2 q=19 k=37 d=12 dv=10 addressing=packed_paged max_q=33 key_lengths=mixed "
+    "mask=rows scores=1 dropout=0.2",
+    "batch=0 heads=2 kv_heads=2 d=12 dv=10 addressing=packed max_q=3 max_k=5 weights=1",
+    // Keys and values of types of their own: 16 bits under f32, f64, and a KV cache of 8 bits.
+    "batch=2 heads=4 kv_heads=2 q=19 k=37 d=12 dv=10 k_type=bf16 v_type=f16 bias=full weights=1",
+    "batch=2 heads=4 kv_heads=2 q=19 k=37 d=12 dv=10 k_type=f64 v_type=f32 layout=padded causal=1",
+    "batch=2 heads=4 kv_heads=2 q=19 k=37 d=12 dv=10 k_type=i8 k_scales=1 scores=1 stage=raw",
+    "batch=3 heads=4 kv_heads=2 q=1 k=50 d=16 dv=16 addressing=paged key_lengths=mixed k_type=i8 "
+    "v_type=i8 k_scales=1 v_scales=1 causal=1 sinks=1",
+    "batch=3 heads=4 kv_heads=2 q=9 k=30 d=16 dv=8 addressing=packed v_type=i8 v_scales=1 "
+    "mask=full "
+    "weights=1 dlse=1",
+};
+
+// Each option of one number a key, in every place where keys may be.
+void add_key_tensors(Cases& cases) {
+  const AttentionOptions all;
+  for_each_option(all, [&](const Option& option, const auto&) {
+    if (option.kind != OptionKind::key_tensor) return;
+    for (const char* line :
+         {"weights=1 scores=1 stage=raw", "layout=padded causal=1 sinks=1 dlse=1 bias=full",
+          "addressing=packed softcap=4 weights=1", "addressing=paged_shared key_lengths=mixed",
+          "addressing=paged page_size=5 key_lengths=mixed mask=full dropout=0.2"})
+      cases.push_back(parse(std::string(option.name) + "=1 " + line, small()));
+  });
+}
+
 // The words of a name that say an option: sizes only if zero, and numbers only that they are given.
 std::set<std::string> option_words(const Case& problem) {
   Case options = problem;
@@ -69,6 +107,8 @@ std::vector<Case> table() {
   add_shapes(cases);
   add_options(cases);
   for (const char* model : kModels) cases.push_back(parse(model));
+  for (const char* later : kLater) cases.push_back(parse(later));
+  add_key_tensors(cases);
   std::uint64_t seed = 0;
   for (Case& problem : cases) problem.seed = ++seed;
   return cases;

@@ -37,6 +37,7 @@ struct WindowOrigin {
 // What all operations on q and k read.
 struct Call {
   Strided q, k, v;
+  Strided k_scales, v_scales;  // key j of a key head, by key_row()
   Strided mask, bias, alibi, sinks, blocks;
   Strided query_offset, key_lengths, cu_seqlens_q, cu_seqlens_k, block_table;
   std::int64_t offset = 0;      // the one query_offset for all, if given so

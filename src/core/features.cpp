@@ -15,6 +15,8 @@ constexpr const char* kNames[] = {
     "grouped heads",
     "dv other than d",
     "tensors of another type than q",
+    "keys of another type than q",
+    "values of another type than q",
     "packed queries",
     "packed keys",
     "paged keys",
@@ -34,6 +36,8 @@ constexpr const char* kNames[] = {
     "sinks",
     "blocks",
     "dropout",
+    "key scales",
+    "value scales",
     "lse",
     "weights",
     "scores",
@@ -67,7 +71,7 @@ static_assert(sizeof kNames / sizeof *kNames == kFeatures);
 
 // Whoever changes one of these has looked at features_of(): a member that asks something of a
 // kernel and is not there is an option that rows ignore.
-static_assert(member_count<Problem>() == 40);
+static_assert(member_count<Problem>() == 46);
 static_assert(member_count<ForwardProblem>() == 1 + 11);
 static_assert(member_count<BackwardProblem>() == 1 + 11);
 static_assert(member_count<MergeProblem>() == 10);
@@ -92,6 +96,8 @@ Features common(const Problem& p) {
   Features f = tensors_of(p);
   f.add(Feature::grouped_heads, p.group() != 1);
   f.add(Feature::own_value_size, p.dv != 0 && p.dv != p.d);
+  f.add(Feature::own_key_type, p.own_k_type);
+  f.add(Feature::own_value_type, p.dv != 0 && p.own_v_type);
   f.add(Feature::packed_queries, p.packed_queries);
   f.add(Feature::packed_keys, p.keys == KeyAddressing::packed);
   f.add(Feature::paged_keys, p.keys == KeyAddressing::paged);
@@ -114,6 +120,8 @@ Features common(const Problem& p) {
   f.add(Feature::sinks, p.sinks);
   f.add(Feature::blocks, p.blocks);
   f.add(Feature::dropout, p.drop_below != 0);
+  f.add(Feature::key_scales, p.k_scales);
+  f.add(Feature::value_scales, p.dv != 0 && p.v_scales);
   return f;
 }
 

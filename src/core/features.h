@@ -20,7 +20,9 @@ enum class Feature : std::uint8_t {
   device_memory,
   grouped_heads,   // several heads share a key head
   own_value_size,  // dv is not d
-  other_types,     // tensors of another type than q, or lse than its own usual one
+  other_types,     // bias, or what is written, of another type than q; lse of an unusual one
+  own_key_type,    // k is not of q's type
+  own_value_type,
   packed_queries,
   packed_keys,
   paged_keys,
@@ -41,6 +43,8 @@ enum class Feature : std::uint8_t {
   sinks,
   blocks,
   dropout,
+  key_scales,
+  value_scales,
   // What forward writes and begins with
   lse,
   weights,

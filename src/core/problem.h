@@ -30,14 +30,17 @@ struct Problem {
   bool packed_queries = false;  // query i lives in q[0, h, cu_seqlens_q[b] + i], else q[b, h, i]
   KeyAddressing keys = KeyAddressing::dense;
   Device device;
-  DType type = DType::f32;  // of q, k, v
-  // Of what is given; of what is not, f32.
+  DType type = DType::f32;  // of q, and of k and v unless they have their own
+  bool own_k_type = false, own_v_type = false;
+  // Of what is given or its own; of what is not, f32.
+  DType k_type = DType::f32, v_type = DType::f32;
   DType bias_type = DType::f32, mask_type = DType::f32, blocks_type = DType::f32;
 
   // batch counts sequences when packed; q_length and k_length are then those of the longest.
   std::int64_t batch = 0, heads = 0, kv_heads = 0, q_length = 0, k_length = 0, d = 0;
   std::int64_t dv = 0;  // 0: no values take part
   std::int64_t page_size = 0, pages = 0;
+  bool k_scales = false, v_scales = false;  // of each key and key head
 
   // Step 1
   double scale = 1;

@@ -175,6 +175,8 @@ Line line_of(std::string_view operation, const Problem& p, Features features, DT
          Shape{p.batch, p.heads, p.q_length, p.d}, ", k ",
          Shape{p.batch, p.kv_heads, p.k_length, p.d});
   s.add(p.dv != 0, "dv ", p.dv);
+  s.add(p.own_k_type, "k ", p.k_type);
+  s.add(p.dv != 0 && p.own_v_type, "v ", p.v_type);
   s.add(true, "scale ", p.scale);
   s.add(p.device != Device{}, "on ", p.device);
   s.add(p.packed_queries, "packed queries");

@@ -275,10 +275,6 @@ struct KeyGradients {
         dv(scratch.take<double>(p.dv_gradient ? key_rows(p) * p.dv : 0)) {}
 };
 
-void add_scaled(double* sum, double factor, const double* row, std::int64_t n) noexcept {
-  for (std::int64_t x = 0; x < n; ++x) sum[x] += factor * row[x];
-}
-
 void key_gradients_of_sequence(BackwardRow& row, KeyGradients& sum, std::int64_t kv_head) noexcept {
   const BackwardProblem& p = row.problem;
   for (std::int64_t h = kv_head * p.group(); h < (kv_head + 1) * p.group(); ++h) {
@@ -290,8 +286,8 @@ void key_gradients_of_sequence(BackwardRow& row, KeyGradients& sum, std::int64_t
                 ? page_of(p, row.call, row.sequence, j) * p.page_size + j % p.page_size
                 : j;
         add_scaled(sum.dq, gradient.ds, row.k, p.d);  // 1 reversed
-        if (p.dk) add_scaled(sum.dk + at * p.d, gradient.ds, row.q, p.d);
-        if (p.dv_gradient) add_scaled(sum.dv + at * p.dv, gradient.p, row.dout, p.dv);
+        if (p.dk) row.add_to_dk(sum.dk + at * p.d, gradient.ds, row.q);
+        if (p.dv_gradient) row.add_to_dv(sum.dv + at * p.dv, gradient.p, row.dout);
       });
       if (p.dq)
         store_row(row.call.dq, query_row(p, row.call.dq, row.sequence, h, row.i), p.d, sum.dq);

@@ -13,7 +13,21 @@ namespace attend {
 namespace {
 
 // What rows take that are made of the steps below. A new option stands here once they do it.
-constexpr Features kTakenByRows = kHostTypes | kLayouts | kScoreOptions;
+constexpr Features kTakenByRows = kHostTypes | kLayouts | kScoreOptions |
+                                  Features{Feature::own_key_type, Feature::own_value_type,
+                                           Feature::key_scales, Feature::value_scales};
+
+// A row of k or v, which may be whole numbers.
+inline void load_numbers(const Strided& t, std::int64_t offset, std::int64_t count,
+                         double* row) noexcept {
+  if (t.type != DType::i8) return load_row(t, offset, count, row);
+  const auto* from = reinterpret_cast<const std::int8_t*>(t.data) + offset;
+  for (std::int64_t x = 0; x < count; ++x) row[x] = from[x * t.stride[3]];
+}
+
+inline void add_scaled(double* sum, double factor, const double* row, std::int64_t n) noexcept {
+  for (std::int64_t x = 0; x < n; ++x) sum[x] += factor * row[x];
+}
 
 // One query row of one head, and room for the rows it meets, widened to f64.
 template <class Operation>
@@ -22,10 +36,11 @@ struct Row {
   const typename Operation::Call& call;
   Sequence sequence;
   std::int64_t h = 0, i = 0;
-  bool sees = false;  // any key
-  double* q;          // [d]
-  double* k;          // [d]   the key at hand
-  double* v;          // [dv]  its value
+  bool sees = false;                // any key
+  double* q;                        // [d]
+  double* k;                        // [d]   the key at hand
+  double* v;                        // [dv]  its value
+  double k_scale = 1, v_scale = 1;  // of the key at hand
 
   Row(const typename Operation::Problem& p, const typename Operation::Call& c, Scratch& scratch)
       : problem(p), call(c), q(scratch.take<double>(p.d)), k(scratch.take<double>(p.d)),
@@ -37,12 +52,29 @@ struct Row {
     load_row(call.q, query_row(problem, call.q, sequence, h, i), problem.d, q);
   }
   void load_key(std::int64_t j) noexcept {
-    const std::int64_t kv_head = h / problem.group();
-    load_row(call.k, key_row(problem, call, call.k, sequence, kv_head, j), problem.d, k);
+    load_numbers(call.k, at_key(call.k, j), problem.d, k);
+    if (!problem.k_scales) return;
+    k_scale = load(call.k_scales, at_key(call.k_scales, j));
+    for (std::int64_t x = 0; x < problem.d; ++x) k[x] *= k_scale;
   }
   void load_value(std::int64_t j) noexcept {
-    const std::int64_t kv_head = h / problem.group();
-    load_row(call.v, key_row(problem, call, call.v, sequence, kv_head, j), problem.dv, v);
+    load_numbers(call.v, at_key(call.v, j), problem.dv, v);
+    if (!problem.v_scales) return;
+    v_scale = load(call.v_scales, at_key(call.v_scales, j));
+    for (std::int64_t x = 0; x < problem.dv; ++x) v[x] *= v_scale;
+  }
+
+  std::int64_t at_key(const Strided& t, std::int64_t j) const noexcept {
+    return key_row(problem, call, t, sequence, h / problem.group(), j);
+  }
+
+  // And their reverse, for the key at hand: a gradient at the key or the value, times `factor`, to
+  // the sum of those at what is stored.
+  void add_to_dk(double* sum, double factor, const double* gradient) const noexcept {
+    add_scaled(sum, factor * k_scale, gradient, problem.d);
+  }
+  void add_to_dv(double* sum, double factor, const double* gradient) const noexcept {
+    add_scaled(sum, factor * v_scale, gradient, problem.dv);
   }
 };
 

@@ -48,6 +48,22 @@ Tensor from_pages(const ConstTensorView& pages, const ConstTensorView& table, st
   return dense;
 }
 
+// Each key's numbers [1, heads, keys, d] times its scale [1, heads, keys, 1].
+Tensor scaled(const ConstTensorView& keys, const ConstTensorView& scales) {
+  const DType type = keys.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  Tensor made = Tensor::uninitialized(keys.shape(), type);
+  const Strided from = strided(keys), factor = strided(scales), to = strided(made);
+  const auto number = [&](std::int64_t at) {
+    return from.type == DType::i8 ? static_cast<double>(load_integer(from, at)) : load(from, at);
+  };
+  for (std::int64_t h = 0; h < keys.size(1); ++h)
+    for (std::int64_t j = 0; j < keys.size(2); ++j)
+      for (std::int64_t x = 0; x < keys.size(3); ++x)
+        store(to, to.offset(0, h, j, x),
+              number(from.offset(0, h, j, x)) * load(factor, factor.offset(0, h, j)));
+  return made;
+}
+
 }  // namespace
 
 Strided strided(const ConstTensorView& view) {
@@ -68,7 +84,8 @@ Single::Single(const ViewLayer& layer, std::int64_t batch, const std::string& wh
   };
   if (!q || !k) fail("there is no ", !q ? "q" : "k");
   const AttentionOptions& o = layer.options;
-  const Shape square = weights_shape(q, k, v ? v : k, o);  // throws where something does not fit
+  if (!v) options.v_scales = options.k_scales;                   // of k, which stands in for v
+  const Shape square = weights_shape(q, k, v ? v : k, options);  // throws where it does not fit
   if (batch < 0 || batch >= square[0])
     fail("there is no batch element ", batch, "; there are ", square[0]);
 
@@ -82,17 +99,29 @@ Single::Single(const ViewLayer& layer, std::int64_t batch, const std::string& wh
   }
   q = q.slice(2, q_begin, q_end);
   key_length = o.key_lengths ? whole_at(o.key_lengths, batch) : k_end - k_begin;
-  if (o.block_table) {
-    key_pages_ = from_pages(k, o.block_table, batch, key_length);
-    k = key_pages_;
-    if (v) value_pages_ = from_pages(v, o.block_table, batch, key_length), v = value_pages_;
-  } else {
-    const auto mine = [&](const ConstTensorView& x) {
+  // The keys of this sequence; `kept` holds what is not a part of x.
+  const auto mine = [&](const ConstTensorView& x, Tensor& kept) -> ConstTensorView {
+    if (!o.block_table)
       return (o.cu_seqlens_q ? x : x.slice(0, batch, batch + 1)).slice(2, k_begin, k_end);
-    };
-    k = mine(k);
-    if (v) v = mine(v);
-  }
+    kept = from_pages(x, o.block_table, batch, key_length);
+    return kept;
+  };
+  const auto dense = [&](ConstTensorView& x, const ConstTensorView& scales, Tensor& kept) {
+    if (!x) return;
+    x = mine(x, kept);
+    if (!scales) return;
+    const Shape &size = scales.shape(), &stride = scales.strides();
+    Tensor on_pages;
+    kept = scaled(x, mine({scales.data(),
+                           DType::f32,
+                           {size[0], size[1], size[2], 1},
+                           {stride[0], stride[1], stride[2], 1}},
+                          on_pages));
+    x = kept;
+  };
+  dense(k, o.k_scales, key_pages_);
+  dense(v, o.v_scales, value_pages_);
+  options.k_scales = options.v_scales = {};
   if (heads() == 0 || queries() == 0 || keys() == 0)
     fail("there is nothing to show: ", heads(), " heads, ", queries(), " queries, ", keys(),
          " keys");
@@ -110,6 +139,7 @@ Single::Single(const ViewLayer& layer, std::int64_t batch, const std::string& wh
   options.scale = o.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
   options.dropout = {};
   options.cu_seqlens_q = options.cu_seqlens_k = options.block_table = {};
+  options.max_q = options.max_k = {};
   options.mask = of_element(o.mask, batch, queries(), keys());
   options.bias = of_element(o.bias, batch, queries(), keys());
   if (o.blocks.visible) {

@@ -74,6 +74,8 @@ static void every_option_arrives(void) {
   const attend_view one_view = view_of(one, ATTEND_I64, 1, SHAPE(1));
   const attend_view two_view = view_of(two, ATTEND_I64, 1, SHAPE(1));
   const attend_view table_view = view_of(table, ATTEND_I64, 2, SHAPE(1, 2));
+  const float scales[] = {0.5F, 2};
+  const attend_view scales_view = view_of(scales, ATTEND_F32, 3, SHAPE(1, 1, 2));
 
   EXPECT(2, 6);
   o.has_scale = 1, o.scale = 0.5;
@@ -117,6 +119,8 @@ static void every_option_arrives(void) {
   EXPECT(2, -INFINITY);
   RESET, o.key_lengths = &two_view, o.block_table = &table_view;
   EXPECT(6, 2);
+  RESET, o.k_scales = &scales_view;
+  EXPECT(1, 12);
 
   /* The three stages of the scores. */
   RESET, o.softcap = 4, o.mask = &second_view;
@@ -145,6 +149,10 @@ static void a_value_needs_its_flag(void) {
   REFUSED("attend_attention: options.query_offset is -4, but has_query_offset is 0; set that, too");
   RESET, o.key_offset = 5;
   REFUSED("attend_attention: options.key_offset is 5, but has_key_offset is 0; set that, too");
+  RESET, o.max_q = 6;
+  REFUSED("attend_attention: options.max_q is 6, but has_max_q is 0; set that, too");
+  RESET, o.max_k = 7;
+  REFUSED("attend_attention: options.max_k is 7, but has_max_k is 0; set that, too");
 #undef REFUSED
 }
 
@@ -162,10 +170,13 @@ static void packed_sequences_and_visited_blocks(void) {
   const attend_view blocks = view_of(first, ATTEND_U8, 4, SHAPE(1, 1, 1, 2));
   attend_attention_options options = ATTEND_INIT(attend_attention_options);
   attend_attention_outputs outputs = ATTEND_INIT(attend_attention_outputs);
-  int64_t visited = 0;
+  int64_t visited = 0, shape[4];
   options.cu_seqlens_q = &each_view;
   OK(attend_attention(&qv, &kv, &vv, &ov, &options, NULL, NULL));
   CHECK(out[0] == 10 && out[1] == 20);
+  options.has_max_q = options.has_max_k = 1, options.max_q = 3, options.max_k = 4;
+  OK(attend_weights_shape(&qv, &kv, &vv, &options, shape));
+  CHECK(shape[0] == 2 && shape[1] == 1 && shape[2] == 3 && shape[3] == 4);
   options.cu_seqlens_k = &second_view;
   OK(attend_attention(&qv, &kv, &vv, &ov, &options, NULL, NULL));
   NEAR(out[0], 0, 0);

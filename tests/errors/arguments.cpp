@@ -69,7 +69,7 @@ void Arguments::move_to(Device device) {
   };
   for (ConstTensorView* view : std::initializer_list<ConstTensorView*>{
            &q, &k, &v, &o, &lse, &dout, &dlse, &options.bias, &options.mask, &options.key_lengths,
-           &options.block_table})
+           &options.cu_seqlens_q, &options.cu_seqlens_k, &options.block_table})
     move(*view);
   for (TensorView* view :
        {&out, &outputs.lse, &gradients.dq, &gradients.dk, &gradients.dv, &merged, &merged_lse})

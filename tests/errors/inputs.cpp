@@ -138,14 +138,19 @@ const std::vector<InputError> kShapes = {
      "q is bool; it must be f64, f32, bf16 or f16"},
     {"k_of_another_type",
      [](Arguments& a) {
-       a.k = a.input({2, 2, 5, 6}, DType::f16);
+       a.k = a.input({2, 2, 5, 6}, DType::i32);
      },
-     "k is f16, q is f32; q, k and v must have one type"},
+     "k is i32; it must be f64, f32, bf16, f16 or i8"},
     {"v_of_another_type",
      [](Arguments& a) {
-       a.v = a.input({2, 2, 5, 7}, DType::f64);
+       a.v = a.input({2, 2, 5, 7}, DType::u8);
      },
-     "v is f64, q is f32; q, k and v must have one type"},
+     "v is u8; it must be f64, f32, bf16, f16 or i8"},
+    {"k_of_whole_numbers_without_scales",
+     [](Arguments& a) {
+       a.k = a.input({2, 2, 5, 6}, DType::i8);
+     },
+     "k is i8, but k_scales is missing; they say what its numbers mean"},
     {"d_of_zero",
      [](Arguments& a) {
        a.q = a.input({2, 4, 3, 0});
@@ -254,6 +259,46 @@ const std::vector<InputError> kLengths = {
     {"cu_seqlens_of_q_that_do_not_fit_k",
      [](Arguments& a) { a.pack(), a.options.cu_seqlens_k = {}; },
      "cu_seqlens_q ends with 6, k has length 8; they must be equal"},
+    {"packed_q_on_a_device_without_max_q", [](Arguments& a) { a.pack(), a.move_to(kCuda); },
+     "max_q is missing; cu_seqlens_q is on cuda:0, where the host cannot read the length of the "
+     "longest sequence"},
+    {"packed_k_on_a_device_without_max_k",
+     [](Arguments& a) {
+       a.pack(), a.options.max_q = 4;
+       a.move_to(kCuda);
+     },
+     "max_k is missing; cu_seqlens_k is on cuda:0, where the host cannot read the length of the "
+     "longest sequence"},
+    {"max_q_below_the_longest", [](Arguments& a) { a.pack(), a.options.max_q = 3; },
+     "max_q is 3; the longest sequence of cu_seqlens_q has length 4, and it must be at least that"},
+    {"max_k_below_the_longest", [](Arguments& a) { a.pack(), a.options.max_k = 4; },
+     "max_k is 4; the longest sequence of cu_seqlens_k has length 5, and it must be at least that"},
+    {"max_k_below_zero", [](Arguments& a) { a.pack(), a.options.max_k = -1; },
+     "max_k is -1; it must be at least 0"},
+    {"max_q_of_2_to_the_60",
+     [](Arguments& a) { a.pack(), a.options.max_q = std::int64_t{1} << 60; },
+     "batch, heads and length [2, 4, 1152921504606846976] multiply to more than 2^60"},
+    {"max_q_of_a_batch", [](Arguments& a) { a.options.max_q = 3; },
+     "max_q is 3, but there is no cu_seqlens_q; it is of packed sequences"},
+    {"max_k_of_a_batch", [](Arguments& a) { a.options.max_k = 5; },
+     "max_k is 5, but there is no cu_seqlens_q; it is of packed sequences"},
+    {"max_k_of_pages", [](Arguments& a) { a.page(), a.options.max_k = 8; },
+     "max_k is 8, but keys are on pages; block_table says how many there can be"},
+    {"scales_of_another_type",
+     [](Arguments& a) {
+       a.options.k_scales = a.input({2, 2, 5}, DType::f64);
+     },
+     "k_scales is f64; it must be f32"},
+    {"scales_of_another_shape",
+     [](Arguments& a) {
+       a.options.v_scales = a.input({2, 4, 5});
+     },
+     "v_scales is [2, 4, 5]; it must be [2, 2, 5]"},
+    {"scales_of_a_batch_on_pages",
+     [](Arguments& a) {
+       a.page(), a.options.k_scales = a.input({2, 2, 5});
+     },
+     "k_scales is [2, 2, 5]; it must be [3, 2, 4]"},
     {"packed_keys_on_pages",
      [](Arguments& a) {
        a.pack();

@@ -185,6 +185,13 @@ std::vector<ErrorCase> backward_outputs() {
           },
           "dk is [2, 4, 5, 6]; it must be [2, 2, 5, 6]"),
       backward_error(
+          "dk_of_whole_numbers",
+          [](Arguments& a) {
+            a.k = a.input({2, 2, 5, 6}, DType::i8);
+            a.options.k_scales = a.input({2, 2, 5});
+          },
+          "dk is asked for, but k is i8; only floating-point tensors have gradients"),
+      backward_error(
           "dv_of_another_type",
           [](Arguments& a) {
             a.gradients.dv = a.output({2, 2, 5, 7}, DType::f64);

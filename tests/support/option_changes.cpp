@@ -27,25 +27,36 @@ namespace {
 
 using Options = AttentionOptions;
 
-// Another number, flag or number of each head; false: a change of another kind is written below.
+// Another number, flag or number of each head or key; false: a change of another kind is written
+// below.
 bool change(const Option& option, auto& member) {
   using Member = std::remove_reference_t<decltype(member)>;
-  const bool of_heads = option.kind == OptionKind::head_tensor;
+  const bool of_heads = option.kind == OptionKind::head_tensor,
+             of_keys = option.kind == OptionKind::key_tensor;
   if constexpr (std::is_same_v<Member, double> || std::is_same_v<Member, std::optional<double>>)
     member = 0.3;
   else if constexpr (std::is_same_v<Member, bool>) member = true;
   else if constexpr (std::is_same_v<Member, std::optional<std::int64_t>>) member = 0;
   else if constexpr (!std::is_same_v<Member, TensorOrView>) return false;
-  else if (!of_heads) return false;
-  else member = zeros({4});
+  else if (!of_heads && !of_keys) return false;
+  else member = zeros(of_heads ? Shape{4} : Shape{2, 2, 5});
   return true;
+}
+
+// Of these q and k have another form.
+constexpr std::string_view kOtherInputs[] = {"cu_seqlens_q", "cu_seqlens_k", "max_q", "max_k",
+                                             "block_table"};
+
+bool is_of_other_inputs(std::string_view name) {
+  return std::find(std::begin(kOtherInputs), std::end(kOtherInputs), name) !=
+         std::end(kOtherInputs);
 }
 
 std::vector<OptionChange> changes_by_kind() {
   std::vector<OptionChange> changes;
   Options unused;
   for_each_option(unused, [&](const Option& option, auto& member) {
-    if (!change(option, member)) return;
+    if (is_of_other_inputs(option.name) || !change(option, member)) return;
     changes.push_back({option.name, [name = std::string(option.name)](Options& o) {
                          for_each_option(o, [&](const Option& other, auto& to) {
                            if (other.name == name) change(other, to);
@@ -104,9 +115,6 @@ std::vector<OptionChange> other_changes() {
   };
 }
 
-// Of the others q and k have another form.
-constexpr std::string_view kOtherInputs[] = {"cu_seqlens_q", "cu_seqlens_k", "block_table"};
-
 }  // namespace
 
 std::vector<OptionChange> option_changes() {
@@ -116,8 +124,7 @@ std::vector<OptionChange> option_changes() {
   for_each_option(all, [&](const Option& option, const auto&) {
     const std::string_view name = option.name;
     const auto is_of_it = [&](const OptionChange& c) { return c.name.starts_with(name); };
-    if (std::none_of(changes.begin(), changes.end(), is_of_it) &&
-        std::find(std::begin(kOtherInputs), std::end(kOtherInputs), name) == std::end(kOtherInputs))
+    if (std::none_of(changes.begin(), changes.end(), is_of_it) && !is_of_other_inputs(name))
       throw std::logic_error("option_changes: write one of " + std::string(name));
   });
   return changes;

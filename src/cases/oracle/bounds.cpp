@@ -45,7 +45,7 @@ HeadResults<double> bounds_of(const Head<double>& head, const HeadResults<double
         const double of_dout = magnitude(head.dout[head.of_out(i) + head.at(e)]);
         const double p = weight[head.at(j)] * head.keep[ij];
         bound.out[head.of_out(i) + head.at(e)] += p * of_v;
-        bound.dv[head.of_v(j) + head.at(e)] += p * of_dout;
+        bound.dv[head.of_v(j) + head.at(e)] += magnitude(head.v_scale[head.at(j)]) * p * of_dout;
         dp[head.at(j)] += head.keep[ij] * of_v * of_dout;
       }
       delta += weight[head.at(j)] * dp[head.at(j)];
@@ -63,7 +63,8 @@ HeadResults<double> bounds_of(const Head<double>& head, const HeadResults<double
       bound.dalibi += dz * head.distance(i, j);
       for (std::int64_t e = 0; e < head.d; ++e) {
         bound.dq[head.of_q(i) + head.at(e)] += ds * magnitude(head.k[head.of_k(j) + head.at(e)]);
-        bound.dk[head.of_k(j) + head.at(e)] += ds * magnitude(head.q[head.of_q(i) + head.at(e)]);
+        bound.dk[head.of_k(j) + head.at(e)] +=
+            magnitude(head.k_scale[head.at(j)]) * ds * magnitude(head.q[head.of_q(i) + head.at(e)]);
       }
     }
   }

@@ -51,8 +51,9 @@ Extents extents_of(const Arguments& a) {
   const AttentionOptions& options = a.options;
   if (options.cu_seqlens_q) {
     e.batch = options.cu_seqlens_q.size(0) - 1;
-    e.queries = longest(integers(options.cu_seqlens_q));
-    e.keys = longest(integers(cu_seqlens_k(options)));
+    e.queries = options.max_q.value_or(longest(integers(options.cu_seqlens_q)));
+    e.keys = options.max_k.value_or(options.cu_seqlens_k ? longest(integers(options.cu_seqlens_k))
+                                                         : e.queries);
   }
   if (options.block_table) e.keys = options.block_table.size(1) * a.k.size(2);
   return e;
@@ -95,7 +96,10 @@ Reader::Reader(const Arguments& arguments)
     : arguments_(arguments), extents_(extents_of(arguments)) {
   const AttentionOptions& options = arguments_.options;
   const auto read = [](const ConstTensorView& view) {
-    return view ? widen(view) : std::vector<double>();
+    if (!view) return std::vector<double>();
+    if (is_floating_point(view.dtype())) return widen(view);
+    const std::vector<std::int64_t> whole = integers(view);
+    return std::vector<double>(whole.begin(), whole.end());
   };
   q_ = read(arguments_.q);
   k_ = read(arguments_.k);
@@ -105,6 +109,8 @@ Reader::Reader(const Arguments& arguments)
   bias_ = read(options.bias);
   alibi_ = read(options.alibi);
   sinks_ = read(options.sinks);
+  k_scales_ = read(options.k_scales);
+  v_scales_ = read(options.v_scales);
   if (options.mask) mask_ = integers(options.mask);
   if (options.blocks.visible) blocks_ = integers(options.blocks.visible);
 }

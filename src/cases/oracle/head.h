@@ -8,6 +8,7 @@
 
 #include <attend/options.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace attend::oracle {
@@ -38,12 +39,13 @@ SequenceRows rows_of(const Arguments& arguments, std::int64_t b);
 template <class Real>
 struct Head {
   std::int64_t queries = 0, keys = 0, d = 0, dv = 0, offset = 0;
-  std::vector<Real> q, k, v, dout;  // [rows, d or dv]
-  std::vector<Real> dlse;           // [queries]
-  std::vector<Real> bias, keep;     // [queries, keys]; keep: 0 if dropped, else 1 / (1 - p)
-  std::vector<Real> tanh;           // [queries, keys], of the softcap; 0 if there is none
-  std::vector<bool> visible;        // [queries, keys]
-  std::vector<bool> weightless;     // [queries, keys]  a score of -inf, by an infinity in q or k
+  std::vector<Real> q, k, v, dout;     // [rows, d or dv]
+  std::vector<Real> dlse;              // [queries]
+  std::vector<Real> k_scale, v_scale;  // [keys], which k and v hold already; 1 if there are none
+  std::vector<Real> bias, keep;        // [queries, keys]; keep: 0 if dropped, else 1 / (1 - p)
+  std::vector<Real> tanh;              // [queries, keys], of the softcap; 0 if there is none
+  std::vector<bool> visible;           // [queries, keys]
+  std::vector<bool> weightless;        // [queries, keys]  a score of -inf, by an infinity in q or k
   Real scale = 1, softcap = 0, slope = 0, sink = 0;
   bool bias_before_softcap = false, has_sink = false;
 
@@ -84,7 +86,7 @@ class Reader {
 
   Arguments arguments_;
   Extents extents_;
-  std::vector<double> q_, k_, v_, dout_, dlse_, bias_, alibi_, sinks_;
+  std::vector<double> q_, k_, v_, dout_, dlse_, bias_, alibi_, sinks_, k_scales_, v_scales_;
   std::vector<std::int64_t> mask_, blocks_;
 };
 
@@ -117,6 +119,17 @@ Head<Real> Reader::head(std::int64_t b, std::int64_t h) const {
   head.q = gather<Real>(q_, arguments_.q.shape(), rows.queries, h);
   head.k = gather<Real>(k_, arguments_.k.shape(), rows.keys, kv_head);
   head.v = gather<Real>(v_, arguments_.v.shape(), rows.keys, kv_head);
+  const auto scale = [&](const std::vector<double>& scales, std::vector<Real>& keys,
+                         std::vector<Real>& of_key) {
+    of_key.assign(rows.keys.size(), Real(1));
+    if (scales.empty()) return;
+    const Shape& of_k = arguments_.k.shape();
+    of_key = gather<Real>(scales, {of_k[0], of_k[1], of_k[2], 1}, rows.keys, kv_head);
+    const std::size_t width = keys.size() / std::max<std::size_t>(of_key.size(), 1);
+    for (std::size_t n = 0; n < keys.size(); ++n) keys[n] *= of_key[n / width];
+  };
+  scale(k_scales_, head.k, head.k_scale);
+  scale(v_scales_, head.v, head.v_scale);
   if (arguments_.dout) head.dout = gather<Real>(dout_, arguments_.dout.shape(), rows.queries, h);
   else head.dout.resize(static_cast<std::size_t>(head.queries * head.dv));
   head.dlse.resize(static_cast<std::size_t>(head.queries));

@@ -110,7 +110,8 @@ void gradients(const Head<Real>& head, HeadResults<Real>& r) {
       if (!head.visible[ij]) continue;
       const Real p = r.weights[ij], keep = head.keep[ij];
       for (std::int64_t e = 0; e < head.dv; ++e)
-        r.dv[head.of_v(j) + head.at(e)] += p * keep * head.dout[head.of_out(i) + head.at(e)];
+        r.dv[head.of_v(j) + head.at(e)] +=
+            head.v_scale[head.at(j)] * p * keep * head.dout[head.of_out(i) + head.at(e)];
       const Real dp = keep * dot(&head.dout[head.of_out(i)], &head.v[head.of_v(j)], head.dv);
       const Real dz = p * (dp - delta + dlse);
       const Real ds = dz * (1 - head.tanh[ij] * head.tanh[ij]);
@@ -118,7 +119,8 @@ void gradients(const Head<Real>& head, HeadResults<Real>& r) {
       r.dalibi -= r.dbias[ij] * head.distance(i, j);
       for (std::int64_t e = 0; e < head.d; ++e) {
         r.dq[head.of_q(i) + head.at(e)] += head.scale * ds * head.k[head.of_k(j) + head.at(e)];
-        r.dk[head.of_k(j) + head.at(e)] += head.scale * ds * head.q[head.of_q(i) + head.at(e)];
+        r.dk[head.of_k(j) + head.at(e)] +=
+            head.k_scale[head.at(j)] * head.scale * ds * head.q[head.of_q(i) + head.at(e)];
       }
     }
   }
