@@ -41,6 +41,15 @@ class ATTEND_API AttentionBlock {
                  const AttentionOptions& self = {}, const AttentionOptions& cross = {},
                  const Where& where = default_context()) const;
 
+  // Into memory of the caller, of any strides, that overlaps none of the inputs.
+  void forward_into(const ConstTensorView& x, const TensorView& y,
+                    const AttentionOptions& self = {},
+                    const Where& where = default_context()) const;
+  void forward_into(const ConstTensorView& x, const Required<ConstTensorView>& memory,
+                    const Required<TensorView>& y, const AttentionOptions& self = {},
+                    const AttentionOptions& cross = {},
+                    const Where& where = default_context()) const;
+
   // The steps of each part with its name as a prefix, "attention.weights", and the sums and norms,
   // "residual_1", "norm_1", ... "output".
   Trace trace(const ConstTensorView& x, const AttentionOptions& self = {},
@@ -80,6 +89,13 @@ class ATTEND_API AttentionBlock {
   Tensor forward(const ConstTensorView& x, KvCache& cache, const KvCache& memory,
                  const AttentionOptions& self = {}, const AttentionOptions& cross = {},
                  const ConstTensorView& lengths = {}, const Where& where = default_context()) const;
+  void forward_into(const ConstTensorView& x, KvCache& cache, const TensorView& y,
+                    const AttentionOptions& self = {}, const ConstTensorView& lengths = {},
+                    const Where& where = default_context()) const;
+  void forward_into(const ConstTensorView& x, KvCache& cache, const KvCache& memory,
+                    const TensorView& y, const AttentionOptions& self = {},
+                    const AttentionOptions& cross = {}, const ConstTensorView& lengths = {},
+                    const Where& where = default_context()) const;
 
   std::vector<NamedView> parameters() const;
   std::vector<Parameter> writable_parameters();
@@ -91,9 +107,15 @@ class ATTEND_API AttentionBlock {
  private:
   void check_inputs(const ConstTensorView& x, bool memory_given) const;
   const Norm& norm(int part) const noexcept;
-  Tensor decode(const ConstTensorView& x, KvCache& cache, const KvCache* memory,
-                const AttentionOptions& self, const AttentionOptions& cross,
-                const ConstTensorView& lengths, const Where& where) const;
+  template <class Add, class NormInto>
+  void run(const ConstTensorView& x, const TensorView& y, const Where& where, const Add& add,
+           const NormInto& norm_into) const;
+  template <class Attend, class Cross>
+  void infer(const ConstTensorView& x, const TensorView& y, const Where& where,
+             const Attend& attend, const Cross& cross) const;
+  void decode(const ConstTensorView& x, KvCache& cache, const KvCache* memory, const TensorView& y,
+              const AttentionOptions& self, const AttentionOptions& cross,
+              const ConstTensorView& lengths, const Where& where) const;
   template <class List, class Block>
   static List list_of(Block& block);
 

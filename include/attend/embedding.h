@@ -22,6 +22,8 @@ class ATTEND_API Embedding {
   const Tensor& weight() const noexcept { return weight_; }
 
   Tensor forward(const ConstTensorView& tokens, const Where& where = default_context()) const;
+  void forward_into(const ConstTensorView& tokens, const TensorView& y,
+                    const Where& where = default_context()) const;
 
   struct Saved {
     Tensor tokens;
@@ -57,6 +59,8 @@ class ATTEND_API LearnedPositions {
 
   Tensor forward(const ConstTensorView& x, std::int64_t offset = 0,
                  const Where& where = default_context()) const;
+  void forward_into(const ConstTensorView& x, const TensorView& y, std::int64_t offset = 0,
+                    const Where& where = default_context()) const;
 
   struct Saved {
     std::int64_t offset = 0;
@@ -86,6 +90,8 @@ class ATTEND_API SinusoidalPositions {
   explicit SinusoidalPositions(const SinusoidalPositionsOptions& options);
   Tensor forward(const ConstTensorView& x, std::int64_t offset = 0,
                  const Where& where = default_context()) const;
+  void forward_into(const ConstTensorView& x, const TensorView& y, std::int64_t offset = 0,
+                    const Where& where = default_context()) const;
 
   struct Saved {
     Shape shape;

@@ -34,6 +34,8 @@ class ATTEND_API FeedForward {
   const FeedForwardOptions& options() const noexcept { return options_; }
 
   Tensor forward(const ConstTensorView& x, const Where& where = default_context()) const;
+  void forward_into(const ConstTensorView& x, const TensorView& y,
+                    const Where& where = default_context()) const;
 
   struct Saved {
     Tensor x, up, gate;  // the input, and both projections before the activation
@@ -47,6 +49,11 @@ class ATTEND_API FeedForward {
   std::vector<Parameter> writable_parameters();
 
  private:
+  friend class AttentionBlock;
+  // y = the output + residual (none: of 0), and what is saved, if that is wanted.
+  void run(const ConstTensorView& x, const ConstTensorView& residual, const TensorView& y,
+           Saved* saved, const Where& where) const;
+
   FeedForwardOptions options_;
   Linear up_, gate_, down_;
 };

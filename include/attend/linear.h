@@ -39,6 +39,8 @@ class ATTEND_API Linear {
   const Tensor& bias() const noexcept { return bias_; }  // none, if there is none
 
   Tensor forward(const ConstTensorView& x, const Where& where = default_context()) const;
+  void forward_into(const ConstTensorView& x, const TensorView& y,
+                    const Where& where = default_context()) const;
 
   struct Saved {
     Tensor x;

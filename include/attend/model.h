@@ -30,6 +30,8 @@ class ATTEND_API LanguageModel {
   const std::vector<AttentionBlock>& blocks() const noexcept { return blocks_; }
 
   Tensor forward(const ConstTensorView& tokens, const Where& where = default_context()) const;
+  void forward_into(const ConstTensorView& tokens, const TensorView& logits,
+                    const Where& where = default_context()) const;
   // Every step of every block: "blocks.1.attention.weights".
   Trace trace(const ConstTensorView& tokens, const Where& where = default_context()) const;
 
@@ -49,6 +51,8 @@ class ATTEND_API LanguageModel {
   std::vector<KvCache> make_caches(std::int64_t batch = 1) const;
   Tensor forward(const ConstTensorView& tokens, std::vector<KvCache>& caches,
                  const Where& where = default_context()) const;
+  void forward_into(const ConstTensorView& tokens, std::vector<KvCache>& caches,
+                    const TensorView& logits, const Where& where = default_context()) const;
   // `count` tokens after the prompt [T]. Temperature 0 takes the likeliest token; otherwise tokens
   // are sampled, from the seed. When the sequence is full, its older half is dropped.
   std::vector<std::int64_t> generate(const std::vector<std::int64_t>& prompt, std::int64_t count,
@@ -67,6 +71,9 @@ class ATTEND_API LanguageModel {
   static LanguageModelOptions options_of(const TensorFile& file);
 
  private:
+  template <class Block>
+  void run(const ConstTensorView& tokens, std::int64_t offset, const TensorView& logits,
+           const Where& where, const Block& block) const;
   template <class List, class Model>
   static List list_of(Model& model);
 

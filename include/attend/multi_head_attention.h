@@ -89,6 +89,16 @@ class ATTEND_API MultiHeadAttention {
     return forward(query, key, value, options, {}, where);
   }
 
+  // The same into memory of the caller: y has the output's shape, any strides, and overlaps
+  // nothing.
+  void forward_into(const ConstTensorView& x, const TensorView& y,
+                    const AttentionOptions& options = {}, const AttentionOutputs& outputs = {},
+                    const Where& where = default_context()) const;
+  void forward_into(const ConstTensorView& query, const Required<ConstTensorView>& key,
+                    const Required<ConstTensorView>& value, const Required<TensorView>& y,
+                    const AttentionOptions& options = {}, const AttentionOutputs& outputs = {},
+                    const Where& where = default_context()) const;
+
   Trace trace(const ConstTensorView& x, const AttentionOptions& options = {},
               const Where& where = default_context()) const;
   Trace trace(const ConstTensorView& query, const Required<ConstTensorView>& key,
@@ -162,11 +172,17 @@ class ATTEND_API MultiHeadAttention {
   // lengths[b] rows of x are tokens; the outputs of the other rows are undefined.
   Tensor forward(const ConstTensorView& x, KvCache& cache, const AttentionOptions& options = {},
                  const ConstTensorView& lengths = {}, const Where& where = default_context()) const;
+  void forward_into(const ConstTensorView& x, KvCache& cache, const TensorView& y,
+                    const AttentionOptions& options = {}, const ConstTensorView& lengths = {},
+                    const Where& where = default_context()) const;
   // The two steps of it, for cross-attention over a memory that does not change.
   void append(const ConstTensorView& key, const ConstTensorView& value, KvCache& cache,
               const ConstTensorView& lengths = {}, const Where& where = default_context()) const;
   Tensor attend(const ConstTensorView& query, const KvCache& cache,
                 const AttentionOptions& options = {}, const Where& where = default_context()) const;
+  void attend_into(const ConstTensorView& query, const KvCache& cache, const TensorView& y,
+                   const AttentionOptions& options = {},
+                   const Where& where = default_context()) const;
 
   // ---- weights -------------------------------------------------------------------------------
   const Linear& q() const noexcept { return q_; }
@@ -201,9 +217,6 @@ class ATTEND_API MultiHeadAttention {
   static MultiHeadAttention load(const TensorFile& file, const WeightsFormat& format = {});
 
  private:
-  std::pair<Tensor, Saved> train(const ConstTensorView& query, const ConstTensorView& key,
-                                 const ConstTensorView& value, bool self,
-                                 const AttentionOptions& options, const Where& where) const;
   Tensor contributions(const Tensor& concat, const Where& where) const;
   template <class List, class Layer>
   static List list_of(Layer& layer);

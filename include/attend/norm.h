@@ -30,6 +30,8 @@ class ATTEND_API Norm {
   const NormOptions& options() const noexcept { return options_; }
 
   Tensor forward(const ConstTensorView& x, const Where& where = default_context()) const;
+  void forward_into(const ConstTensorView& x, const TensorView& y,
+                    const Where& where = default_context()) const;
 
   struct Saved {
     Tensor x;

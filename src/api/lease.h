@@ -5,16 +5,19 @@
 #include <attend/context.h>
 
 #include <cstddef>
+#include <utility>
 
 namespace attend {
 
 class Lease {
  public:
   Lease(Context& context, std::size_t bytes);  // aligned as workspaces are; throws OutOfMemory
+  Lease(Lease&& other) noexcept
+      : context_(other.context_), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {
+  }
   ~Lease();
-  Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
-  std::byte* data() const noexcept { return data_; }
+  std::byte* data() const noexcept { return data_; }  // null of 0 bytes
 
  private:
   Context& context_;

@@ -158,23 +158,42 @@ void give_memory(void* memory) noexcept {
   }
 }
 
-// The last dimensions that lie one behind the other are copied as one piece.
-void copy_elements(const ConstTensorView& from, std::byte* to) {
-  if (from.count() == 0) return;
-  const std::int64_t size = size_of(from.dtype());
+namespace {
+
+// Calls copy(offset, done, bytes), all in bytes, for each piece of the view: its last dimensions
+// that lie one behind the other.
+template <class Copy>
+void for_each_piece(const ConstTensorView& view, Copy copy) {
+  if (view.count() == 0) return;
+  const std::int64_t size = size_of(view.dtype());
   std::int64_t piece = 1;
-  int outer = from.rank();
-  while (outer > 0 && (from.strides()[outer - 1] == piece || from.size(outer - 1) == 1))
-    piece *= from.size(--outer);
-  Shape index = from.shape();
+  int outer = view.rank();
+  while (outer > 0 && (view.strides()[outer - 1] == piece || view.size(outer - 1) == 1))
+    piece *= view.size(--outer);
+  Shape index = view.shape();
   for (int dim = 0; dim < index.rank(); ++dim) index[dim] = 0;
-  for (std::int64_t done = 0; done < from.count(); done += piece) {
+  for (std::int64_t done = 0; done < view.count(); done += piece) {
     std::int64_t offset = 0;
-    for (int dim = 0; dim < outer; ++dim) offset += index[dim] * from.strides()[dim];
-    std::memcpy(to + done * size, static_cast<const std::byte*>(from.data()) + offset * size,
-                static_cast<std::size_t>(piece * size));
-    for (int dim = outer - 1; dim >= 0 && ++index[dim] == from.size(dim); --dim) index[dim] = 0;
+    for (int dim = 0; dim < outer; ++dim) offset += index[dim] * view.strides()[dim];
+    copy(offset * size, done * size, static_cast<std::size_t>(piece * size));
+    for (int dim = outer - 1; dim >= 0 && ++index[dim] == view.size(dim); --dim) index[dim] = 0;
   }
+}
+
+}  // namespace
+
+void copy_elements(const ConstTensorView& from, std::byte* to) {
+  const auto* const data = static_cast<const std::byte*>(from.data());
+  for_each_piece(from, [&](std::int64_t offset, std::int64_t done, std::size_t bytes) {
+    std::memcpy(to + done, data + offset, bytes);
+  });
+}
+
+void copy_elements(const std::byte* from, const TensorView& to) {
+  auto* const data = static_cast<std::byte*>(to.data());
+  for_each_piece(to, [&](std::int64_t offset, std::int64_t done, std::size_t bytes) {
+    std::memcpy(data + offset, from + done, bytes);
+  });
 }
 
 Tensor copied(const ConstTensorView& view, const Context& context) {

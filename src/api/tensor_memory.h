@@ -21,8 +21,9 @@ void give_memory(void* memory) noexcept;
 // Before somebody says that there is no memory; false if nothing was kept.
 bool give_up_kept_memory(TensorPool& pool) noexcept;
 
-// The elements of a view, one behind the other.
+// The elements of a view, one behind the other; and such elements into a view.
 void copy_elements(const ConstTensorView& from, std::byte* to);
+void copy_elements(const std::byte* from, const TensorView& to);
 
 // A copy in memory of the Context.
 Tensor copied(const ConstTensorView& view, const Context& context);

@@ -1,61 +1,43 @@
 // The block around attention. Plain, training, tracing and decoding passes go through the same
-// parts in the same order (run); they differ in what they do at each place (Pass).
+// parts in the same order (run); they differ in how they add a part to x and make a norm.
 #include <attend/block.h>
+#include <attend/option_list.h>
 
 #include "api/tensor_memory.h"
-#include "core/printable.h"
 #include "core/reporting.h"
 #include "core/text.h"
 #include "layer/check.h"
 #include "layer/elementwise.h"
 #include "layer/initialise.h"
+#include "layer/kv_cache.h"
 #include "layer/lists.h"
-#include "layer/metadata.h"
 #include "layer/multi_head_attention.h"
-#include "layer/multi_head_options.h"
 #include "layer/option_names.h"
+#include "layer/scratch.h"
 
-#include <functional>
 #include <iterator>
 
 namespace attend {
 namespace {
+
+constexpr const char* kLayer = "attention_block";
+constexpr int kAttention = 1, kCross = 2, kFeedForward = 3;  // parts
 
 template <class... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
   throw InvalidArgument(text("attention_block: ", parts...));
 }
 
-struct Pass {
-  std::function<Tensor(const Tensor&)> attention, cross,
-      feed_forward;  // none: there is no such part
-  std::function<Tensor(int part, const Tensor&)> norm;
-  std::function<void(const char* name, int part, const Tensor&)> seen;  // residuals and norms
-};
-
-// y = norm(x + f(x)), x + f(norm(x)) or x + f(x), for each part f.
-Tensor run(const Pass& pass, NormPlacement placement, Tensor x, const Where& where) {
-  const auto seen = [&](const char* name, int part, const Tensor& value) {
-    if (pass.seen) pass.seen(name, part, value);
-  };
-  int part = 0;
-  for (const auto* f : {&pass.attention, &pass.cross, &pass.feed_forward}) {
-    ++part;
-    if (!*f) continue;
-    if (placement == NormPlacement::pre) {
-      const Tensor normed = pass.norm(part, x);
-      seen("norm", part, normed);
-      add_to(x, (*f)(normed), where);
-      seen("residual", part, x);
-    } else {
-      add_to(x, (*f)(x), where);
-      seen("residual", part, x);
-      if (placement == NormPlacement::none) continue;
-      x = pass.norm(part, x);
-      seen("norm", part, x);
-    }
-  }
-  return x;
+// The output, and what it must not overlap.
+void check_y(const ConstTensorView& y, const ConstTensorView& x, const ConstTensorView& memory,
+             const AttentionOptions& self, const AttentionOptions& cross) {
+  check_output(kLayer, "y", y, x.dtype(), x.shape());
+  check_apart(kLayer, "y", y, "x", x);
+  check_apart(kLayer, "y", y, "memory", memory);
+  for (const AttentionOptions* options : {&self, &cross})
+    for_each_tensor(*options, [&](const char* name, const ConstTensorView& tensor) {
+      check_apart(kLayer, "y", y, name, tensor);
+    });
 }
 
 // The way back through one part: from dy to dx. `f` gives the gradient at the part's input, `norm`
@@ -66,23 +48,6 @@ Tensor back(NormPlacement placement, Tensor dy, const F& f, const NormBackward& 
   if (placement == NormPlacement::post) dy = norm(dy);
   add_to(dy, placement == NormPlacement::pre ? norm(f(dy)) : f(dy), where);
   return dy;
-}
-
-// The file must hold matrices of the sizes that its metadata claims, before any are made.
-void check_matrices(const TensorFile& file, const AttentionBlockOptions& options) {
-  const MultiHeadAttentionOptions o = filled_in(options.attention);
-  const auto expect = [&](bool wanted, const char* name, std::int64_t out, std::int64_t in) {
-    const Tensor* const found = wanted ? &file.at(name) : nullptr;
-    if (found != nullptr && found->shape() != Shape{out, in})
-      throw FileError(text("attention_block: ", place_of(file), name, " is ", found->shape(),
-                           "; by the metadata it must be ", Shape{out, in}));
-  };
-  expect(true, "attention.q.weight", o.heads * o.d_k, o.model_dim);
-  expect(true, "attention.k.weight", o.key_heads * o.d_k, o.key_dim);
-  expect(true, "attention.v.weight", o.key_heads * o.d_v, o.value_dim);
-  expect(o.output_projection, "attention.o.weight", o.model_dim, o.heads * o.d_v);
-  expect(options.cross, "cross.k.weight", o.key_heads * o.d_k, options.memory_dim);
-  expect(options.hidden_dim > 0, "feed_forward.up.weight", options.hidden_dim, o.model_dim);
 }
 
 }  // namespace
@@ -145,10 +110,80 @@ void AttentionBlock::check_inputs(const ConstTensorView& x, bool given) const {
 }
 
 const Norm& AttentionBlock::norm(int part) const noexcept {
-  return part == 1 ? norm_1_ : part == 2 ? norm_2_ : norm_3_;
+  return part == kAttention ? norm_1_ : part == kCross ? norm_2_ : norm_3_;
 }
 
 // ---- forward -----------------------------------------------------------------------------------
+
+// y = norm(x + f(x)), x + f(norm(x)) or x + f(x), for each part f. add(part, u, x, to) writes
+// x + f(u), norm_into(part, u, to) the norm of u; y is written by the last of these calls alone.
+template <class Add, class NormInto>
+void AttentionBlock::run(const ConstTensorView& x, const TensorView& y, const Where& where,
+                         const Add& add, const NormInto& norm_into) const {
+  const NormPlacement placement = options_.placement;
+  const int parts = 1 + (cross_ ? 1 : 0) + (feed_forward_ ? 1 : 0);
+  const auto room = [&](bool needed) {
+    return ScratchTensor{needed ? x.shape() : Shape{0}, options_.attention.type};
+  };
+  const Scratch scratch(where,
+                        {room(placement != NormPlacement::none), room(parts > 1), room(parts > 2)});
+  const auto& [between, first, second] = scratch.tensors;
+  ConstTensorView now = x;
+  int done = 0;
+  for (const int part : {kAttention, kCross, kFeedForward}) {
+    if ((part == kCross && !cross_) || (part == kFeedForward && !feed_forward_)) continue;
+    const TensorView& to = ++done == parts ? y : done == 1 ? first : second;
+    if (placement == NormPlacement::pre) {
+      norm_into(part, now, between);
+      add(part, between, now, to);
+    } else if (placement == NormPlacement::post) {
+      add(part, now, now, between);
+      norm_into(part, between, to);
+    } else {
+      add(part, now, now, to);
+    }
+    now = to;
+  }
+}
+
+// A pass that keeps nothing. attend(u, to) and cross(u, to) are its two attentions.
+template <class Attend, class Cross>
+void AttentionBlock::infer(const ConstTensorView& x, const TensorView& y, const Where& where,
+                           const Attend& attend, const Cross& cross) const {
+  run(
+      x, y, where,
+      [&](int part, const ConstTensorView& u, const ConstTensorView& residual,
+          const TensorView& to) {
+        if (part == kAttention) attend(u, AddedTo{to, residual});
+        else if (part == kCross) cross(u, AddedTo{to, residual});
+        else feed_forward_.run(u, residual, to, nullptr, where);
+      },
+      [&](int part, const ConstTensorView& u, const TensorView& to) {
+        norm(part).forward_into(u, to, where);
+      });
+}
+
+void AttentionBlock::forward_into(const ConstTensorView& x, const TensorView& y,
+                                  const AttentionOptions& self, const Where& where) const {
+  forward_into(x, ConstTensorView(), y, self, {}, where);
+}
+
+void AttentionBlock::forward_into(const ConstTensorView& x, const Required<ConstTensorView>& memory,
+                                  const Required<TensorView>& y, const AttentionOptions& self,
+                                  const AttentionOptions& cross, const Where& where) const {
+  reporting("attention_block", [&] {
+    check_inputs(x, static_cast<bool>(memory));
+    check_y(y, x, memory, self, cross);
+    infer(
+        x, y, where,
+        [&](const ConstTensorView& u, const AddedTo& to) {
+          attention_forward(attention_, {u, u, u, self}, {}, to, where);
+        },
+        [&](const ConstTensorView& u, const AddedTo& to) {
+          attention_forward(cross_, {u, memory, memory, cross}, {}, to, where);
+        });
+  });
+}
 
 Tensor AttentionBlock::forward(const ConstTensorView& x, const AttentionOptions& self,
                                const Where& where) const {
@@ -160,53 +195,65 @@ Tensor AttentionBlock::forward(const ConstTensorView& x, const Required<ConstTen
                                const Where& where) const {
   return reporting("attention_block", [&] {
     check_inputs(x, static_cast<bool>(memory));
-    Pass pass;
-    pass.attention = [&](const Tensor& u) { return attention_.forward(u, self, {}, where); };
-    if (cross_)
-      pass.cross = [&](const Tensor& u) {
-        return cross_.forward(u, memory, memory, cross, {}, where);
-      };
-    if (feed_forward_)
-      pass.feed_forward = [&](const Tensor& u) { return feed_forward_.forward(u, where); };
-    pass.norm = [&](int part, const Tensor& u) { return norm(part).forward(u, where); };
-    return run(pass, options_.placement, copied(x, where), where);
+    Tensor y = where.context().make_tensor(x.shape(), x.dtype());
+    forward_into(x, memory, y, self, cross, where);
+    return y;
   });
+}
+
+void AttentionBlock::decode(const ConstTensorView& x, KvCache& cache, const KvCache* memory,
+                            const TensorView& y, const AttentionOptions& self,
+                            const AttentionOptions& cross, const ConstTensorView& lengths,
+                            const Where& where) const {
+  reporting("attention_block", [&] {
+    check_inputs(x, memory != nullptr);
+    check_y(y, x, {}, self, cross);
+    check_apart(kLayer, "y", y, "lengths", lengths);
+    Undo undo(cache, where);  // if a later part fails
+    infer(
+        x, y, where,
+        [&](const ConstTensorView& u, const AddedTo& to) {
+          attention_decode(attention_, u, cache, self, lengths, to, where);
+        },
+        [&](const ConstTensorView& u, const AddedTo& to) {
+          attention_over_cache(cross_, u, *memory, cross, to, where);
+        });
+    undo.keep();
+  });
+}
+
+void AttentionBlock::forward_into(const ConstTensorView& x, KvCache& cache, const TensorView& y,
+                                  const AttentionOptions& self, const ConstTensorView& lengths,
+                                  const Where& where) const {
+  decode(x, cache, nullptr, y, self, {}, lengths, where);
+}
+
+void AttentionBlock::forward_into(const ConstTensorView& x, KvCache& cache, const KvCache& memory,
+                                  const TensorView& y, const AttentionOptions& self,
+                                  const AttentionOptions& cross, const ConstTensorView& lengths,
+                                  const Where& where) const {
+  decode(x, cache, &memory, y, self, cross, lengths, where);
 }
 
 Tensor AttentionBlock::forward(const ConstTensorView& x, KvCache& cache,
                                const AttentionOptions& self, const ConstTensorView& lengths,
                                const Where& where) const {
-  return decode(x, cache, nullptr, self, {}, lengths, where);
+  return reporting("attention_block", [&] {
+    check_inputs(x, false);
+    Tensor y = where.context().make_tensor(x.shape(), x.dtype());
+    forward_into(x, cache, y, self, lengths, where);
+    return y;
+  });
 }
 
 Tensor AttentionBlock::forward(const ConstTensorView& x, KvCache& cache, const KvCache& memory,
                                const AttentionOptions& self, const AttentionOptions& cross,
                                const ConstTensorView& lengths, const Where& where) const {
-  return decode(x, cache, &memory, self, cross, lengths, where);
-}
-
-Tensor AttentionBlock::decode(const ConstTensorView& x, KvCache& cache, const KvCache* memory,
-                              const AttentionOptions& self, const AttentionOptions& cross,
-                              const ConstTensorView& lengths, const Where& where) const {
   return reporting("attention_block", [&] {
-    check_inputs(x, memory != nullptr);
-    const Tensor before = Tensor::copy_of(cache.key_lengths());
-    Pass pass;
-    pass.attention = [&](const Tensor& u) {
-      return attention_.forward(u, cache, self, lengths, where);
-    };
-    if (memory != nullptr)
-      pass.cross = [&](const Tensor& u) { return cross_.attend(u, *memory, cross, where); };
-    if (feed_forward_)
-      pass.feed_forward = [&](const Tensor& u) { return feed_forward_.forward(u, where); };
-    pass.norm = [&](int part, const Tensor& u) { return norm(part).forward(u, where); };
-    try {
-      return run(pass, options_.placement, copied(x, where), where);
-    } catch (...) {  // a later part failed: the cache forgets the tokens again
-      for (std::int64_t b = 0; b < before.size(0); ++b)
-        cache.truncate(b, before.at<std::int64_t>({b}));
-      throw;
-    }
+    check_inputs(x, true);
+    Tensor y = where.context().make_tensor(x.shape(), x.dtype());
+    forward_into(x, cache, memory, y, self, cross, lengths, where);
+    return y;
   });
 }
 
@@ -231,27 +278,31 @@ Trace AttentionBlock::trace(const ConstTensorView& x, const Required<ConstTensor
       }
       return output;
     };
-    Pass pass;
-    pass.attention = [&](const Tensor& u) {
-      return take("attention", attention_.trace(u, self, where));
+    const auto seen = [&](const char* name, int part, const char* formula,
+                          const ConstTensorView& value) {
+      result.steps.push_back({text(name, part), formula, axes, copied(value, where)});
     };
-    if (cross_)
-      pass.cross = [&](const Tensor& u) {
-        return take("cross", cross_.trace(u, memory, memory, cross, where));
-      };
-    if (feed_forward_)
-      pass.feed_forward = [&](const Tensor& u) {
-        Tensor y = feed_forward_.forward(u, where);
-        result.steps.push_back({"feed_forward", "feed_forward(x)", axes, y});
-        return y;
-      };
-    pass.norm = [&](int part, const Tensor& u) { return norm(part).forward(u, where); };
-    pass.seen = [&](const char* name, int part, const Tensor& value) {
-      const bool residual = std::string_view(name) == "residual";
-      result.steps.push_back(
-          {text(name, "_", part), residual ? "x + f(x)" : "norm(x)", axes, value});
-    };
-    Tensor y = run(pass, options_.placement, copied(x, where), where);
+    Tensor y = where.context().make_tensor(x.shape(), x.dtype());
+    run(
+        x, y, where,
+        [&](int part, const ConstTensorView& u, const ConstTensorView& residual,
+            const TensorView& to) {
+          Tensor f;
+          if (part == kAttention) {
+            f = take("attention", attention_.trace(u, self, where));
+          } else if (part == kCross) {
+            f = take("cross", cross_.trace(u, memory, memory, cross, where));
+          } else {
+            f = feed_forward_.forward(u, where);
+            result.steps.push_back({"feed_forward", "feed_forward(x)", axes, f});
+          }
+          add(f, residual, to, where);
+          seen("residual_", part, "x + f(x)", to);
+        },
+        [&](int part, const ConstTensorView& u, const TensorView& to) {
+          norm(part).forward_into(u, to, where);
+          seen("norm_", part, "norm(x)", to);
+        });
     result.steps.push_back({"output", "of the block", axes, std::move(y)});
     return result;
   });
@@ -271,28 +322,24 @@ std::pair<Tensor, AttentionBlock::Saved> AttentionBlock::forward_train(
   return reporting("attention_block", [&] {
     check_inputs(x, static_cast<bool>(memory));
     Saved saved;
-    // Keeps what a part saved, and passes its result on.
-    const auto keep = [](auto result, auto& place) {
-      place = std::move(result.second);
-      return std::move(result.first);
-    };
-    Pass pass;
-    pass.attention = [&](const Tensor& u) {
-      return keep(attention_.forward_train(u, self, where), saved.attention);
-    };
-    if (cross_)
-      pass.cross = [&](const Tensor& u) {
-        return keep(cross_.forward_train(u, memory, memory, cross, where), saved.cross);
-      };
-    if (feed_forward_)
-      pass.feed_forward = [&](const Tensor& u) {
-        return keep(feed_forward_.forward_train(u, where), saved.feed_forward);
-      };
-    pass.norm = [&](int part, const Tensor& u) {
-      Norm::Saved& place = part == 1 ? saved.norm_1 : part == 2 ? saved.norm_2 : saved.norm_3;
-      return keep(norm(part).forward_train(u, where), place);
-    };
-    Tensor y = run(pass, options_.placement, copied(x, where), where);
+    Tensor y = where.context().make_tensor(x.shape(), x.dtype());
+    run(
+        x, y, where,
+        [&](int part, const ConstTensorView& u, const ConstTensorView& residual,
+            const TensorView& to) {
+          if (part == kAttention)
+            saved.attention = attention_train(attention_, u, {}, {}, self, {to, residual}, where);
+          else if (part == kCross)
+            saved.cross = attention_train(cross_, u, memory, memory, cross, {to, residual}, where);
+          else feed_forward_.run(u, residual, to, &saved.feed_forward, where);
+        },
+        [&](int part, const ConstTensorView& u, const TensorView& to) {
+          norm(part).forward_into(u, to, where);
+          (part == kAttention ? saved.norm_1
+           : part == kCross   ? saved.norm_2
+                              : saved.norm_3)
+              .x = copied(u, where);
+        });
     return std::pair{std::move(y), std::move(saved)};
   });
 }
@@ -380,47 +427,6 @@ std::vector<NamedView> AttentionBlock::parameters() const {
 
 std::vector<Parameter> AttentionBlock::writable_parameters() {
   return reporting("attention_block", [&] { return list_of<std::vector<Parameter>>(*this); });
-}
-
-void AttentionBlock::save(const std::filesystem::path& path) const {
-  reporting("attention_block", [&] {
-    check_made("attention_block", static_cast<bool>(*this));
-    Metadata metadata{{"format", "attend.attention_block"}, {"layout", "fused [out, in]"}};
-    write_options(metadata, "attention.", options_.attention);
-    metadata["cross"] = options_.cross ? "true" : "false";
-    metadata["memory_dim"] = std::to_string(options_.memory_dim);
-    metadata["hidden_dim"] = std::to_string(options_.hidden_dim);
-    metadata["activation"] = kActivations[static_cast<int>(options_.activation)];
-    metadata["placement"] = kPlacements[static_cast<int>(options_.placement)];
-    metadata["norm"] = kNorms[static_cast<int>(options_.norm)];
-    metadata["epsilon"] = digits(options_.epsilon);
-    save_safetensors(path, parameters(), metadata);
-  });
-}
-
-AttentionBlock AttentionBlock::load(const std::filesystem::path& path) {
-  return reporting("attention_block", [&] {
-    const TensorFile file = load_safetensors(path);
-    const MetadataReader reader(file);
-    reader.format_is("attend.attention_block");
-    const AttentionBlockOptions options{
-        .attention = read_options(reader, "attention."),
-        .cross = reader.boolean("cross"),
-        .memory_dim = reader.integer("memory_dim"),
-        .hidden_dim = reader.integer("hidden_dim"),
-        .activation = static_cast<Activation>(reader.choice("activation", kActivations)),
-        .placement = static_cast<NormPlacement>(reader.choice("placement", kPlacements)),
-        .norm = static_cast<NormKind>(reader.choice("norm", kNorms)),
-        .epsilon = reader.number("epsilon")};
-    try {
-      check_matrices(file, options);
-      AttentionBlock block(options);
-      load_parameters(file, block.writable_parameters());
-      return block;
-    } catch (const InvalidArgument& error) {  // the file's fault, not the caller's
-      throw FileError(printable(text("attention_block: ", path.string(), ": ", error.what())));
-    }
-  });
 }
 
 }  // namespace attend

@@ -1,6 +1,7 @@
 // What layers refuse, and in which words.
 #include "layer/check.h"
 
+#include "api/overlap.h"
 #include "core/text.h"
 
 #include <cmath>
@@ -65,6 +66,24 @@ void check_shape(const char* layer, const char* name, const ConstTensorView& x, 
   check_same_type(layer, name, x.dtype(), type);
   if (x.shape() != shape)
     throw InvalidArgument(text(layer, ": ", name, " is ", x.shape(), "; it must be ", shape));
+}
+
+void check_output(const char* layer, const char* name, const ConstTensorView& y, DType type,
+                  const Shape& shape) {
+  check_shape(layer, name, y, type, shape);
+  if (spans_too_far(y))
+    throw InvalidArgument(text(layer, ": ", name, " ", y.shape(), " with strides ", y.strides(),
+                               " reaches further than 2^60 bytes"));
+  if (overlaps_itself(y))
+    throw InvalidArgument(text(layer, ": ", name, " ", y.shape(), " with strides ", y.strides(),
+                               " has elements that share memory; outputs must not"));
+}
+
+void check_apart(const char* layer, const char* name, const ConstTensorView& y, const char* other,
+                 const ConstTensorView& x) {
+  if (x && overlap(y, x))
+    throw InvalidArgument(
+        text(layer, ": ", name, " overlaps ", other, " in memory; outputs must not"));
 }
 
 }  // namespace attend

@@ -41,4 +41,12 @@ void check_input(const char* layer, const char* name, const ConstTensorView& x, 
 void check_shape(const char* layer, const char* name, const ConstTensorView& x, DType type,
                  const Shape& shape);
 
+// A tensor of this shape that the layer writes, such as y: no two of its elements share memory.
+void check_output(const char* layer, const char* name, const ConstTensorView& y, DType type,
+                  const Shape& shape);
+
+// What is written shares no memory with another argument, if that is given.
+void check_apart(const char* layer, const char* name, const ConstTensorView& y, const char* other,
+                 const ConstTensorView& x);
+
 }  // namespace attend

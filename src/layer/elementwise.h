@@ -15,6 +15,11 @@ T sum(T a, T b) noexcept {
   return T(widened(a) + widened(b));
 }
 
+// y = a + b, or a without b; of one shape and floating-point type, with any strides. y must not
+// overlap the others.
+void add(const ConstTensorView& a, const ConstTensorView& b, const TensorView& y,
+         const Where& where);
+
 // to += what, of one shape and floating-point type; each element is rounded once.
 void add_to(Tensor& to, const Tensor& what, const Where& where);
 

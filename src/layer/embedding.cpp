@@ -6,19 +6,20 @@
 #include "layer/initialise.h"
 #include "layer/lists.h"
 #include "layer/rows.h"
+#include "layer/scratch.h"
 
 #include <attend/embedding.h>
 
 #include <cstring>
 #include <numeric>
+#include <span>
 
 namespace attend {
 namespace {
 
 constexpr const char* kLayer = "embedding";
 
-// All tokens in order, each of them known to the vocabulary.
-std::vector<std::int64_t> checked_tokens(const ConstTensorView& tokens, std::int64_t vocabulary) {
+void check_tokens(const ConstTensorView& tokens) {
   check_readable(kLayer, "tokens", tokens);
   if (tokens.dtype() != DType::i64 && tokens.dtype() != DType::i32)
     throw InvalidArgument(
@@ -26,17 +27,35 @@ std::vector<std::int64_t> checked_tokens(const ConstTensorView& tokens, std::int
   if (tokens.rank() == kMaxRank)
     throw InvalidArgument(text("embedding: tokens have ", kMaxRank, " dimensions; at most ",
                                kMaxRank - 1, " are allowed"));
-  const Tensor copy = Tensor::copy_of(tokens);
-  std::vector<std::int64_t> list(static_cast<std::size_t>(copy.count()));
-  if (copy.dtype() == DType::i64) std::copy_n(copy.data<std::int64_t>(), list.size(), list.begin());
-  else std::copy_n(copy.data<std::int32_t>(), list.size(), list.begin());
-  for (std::size_t n = 0; n < list.size(); ++n)
-    if (list[n] < 0 || list[n] >= vocabulary)
-      throw InvalidArgument(text("embedding: the token at ",
-                                 index_of(tokens.shape(), static_cast<std::int64_t>(n)), " is ",
-                                 list[n], "; the vocabulary has the tokens 0 to ", vocabulary - 1));
-  return list;
 }
+
+// All tokens in order, each of them known to the vocabulary.
+class Tokens {
+ public:
+  Tokens(const ConstTensorView& tokens, std::int64_t vocabulary, const Where& where)
+      : count_(tokens.count()), scratch_(where, {{{count_}, DType::i64}, {{count_}, DType::i32}}) {
+    auto* const to = static_cast<std::int64_t*>(scratch_.tensors[0].data());
+    if (tokens.dtype() == DType::i64) {
+      copy_elements(tokens, reinterpret_cast<std::byte*>(to));
+    } else {
+      auto* const narrow = static_cast<std::int32_t*>(scratch_.tensors[1].data());
+      copy_elements(tokens, reinterpret_cast<std::byte*>(narrow));
+      std::copy_n(narrow, count_, to);
+    }
+    for (std::int64_t n = 0; n < count_; ++n)
+      if (to[n] < 0 || to[n] >= vocabulary)
+        throw InvalidArgument(text("embedding: the token at ", index_of(tokens.shape(), n), " is ",
+                                   to[n], "; the vocabulary has the tokens 0 to ", vocabulary - 1));
+  }
+  std::span<const std::int64_t> list() const {
+    return {static_cast<const std::int64_t*>(scratch_.tensors[0].data()),
+            static_cast<std::size_t>(count_)};
+  }
+
+ private:
+  std::int64_t count_;
+  Scratch<2> scratch_;
+};
 
 Shape output_shape(const Shape& tokens, std::int64_t dim) {
   std::array<std::int64_t, kMaxRank> sizes{};
@@ -49,7 +68,7 @@ Shape output_shape(const Shape& tokens, std::int64_t dim) {
 struct Occurrences {
   std::vector<std::int64_t> begin, places;
 
-  Occurrences(const std::vector<std::int64_t>& tokens, std::int64_t vocabulary)
+  Occurrences(std::span<const std::int64_t> tokens, std::int64_t vocabulary)
       : begin(static_cast<std::size_t>(vocabulary) + 1), places(tokens.size()) {
     for (const std::int64_t token : tokens) ++begin[static_cast<std::size_t>(token) + 1];
     std::partial_sum(begin.begin(), begin.end(), begin.begin());
@@ -73,21 +92,36 @@ Embedding::Embedding(const EmbeddingOptions& options) {
   });
 }
 
+void Embedding::forward_into(const ConstTensorView& tokens, const TensorView& y,
+                             const Where& where) const {
+  reporting(kLayer, [&] {
+    check_made(kLayer, static_cast<bool>(*this));
+    check_tokens(tokens);
+    const std::int64_t dim = weight_.size(1);
+    check_output(kLayer, "y", y, weight_.dtype(), output_shape(tokens.shape(), dim));
+    check_apart(kLayer, "y", y, "tokens", tokens);
+    const Tokens checked(tokens, weight_.size(0), where);
+    const std::int64_t* const list = checked.list().data();
+    const WrittenRows rows(y, where, true);
+    const std::int64_t size = size_of(weight_.dtype()), stride = rows.view().strides()[0];
+    const auto* from = static_cast<const std::byte*>(weight_.view().data());
+    auto* to = static_cast<std::byte*>(rows.view().data());
+    for_row_blocks(tokens.count(), dim, where, [&](auto, std::int64_t begin, std::int64_t end) {
+      for (std::int64_t n = begin; n < end; ++n)
+        std::memcpy(to + n * stride * size, from + list[n] * dim * size,
+                    static_cast<std::size_t>(dim * size));
+    });
+    rows.finish();
+  });
+}
+
 Tensor Embedding::forward(const ConstTensorView& tokens, const Where& where) const {
   return reporting(kLayer, [&] {
     check_made(kLayer, static_cast<bool>(*this));
-    const std::vector<std::int64_t> list = checked_tokens(tokens, weight_.size(0));
-    const std::int64_t dim = weight_.size(1);
-    Tensor y = where.context().make_tensor(output_shape(tokens.shape(), dim), weight_.dtype());
-    const std::int64_t bytes = dim * size_of(weight_.dtype());
-    const auto* from = static_cast<const std::byte*>(weight_.view().data());
-    auto* to = static_cast<std::byte*>(y.view().data());
-    for_row_blocks(static_cast<std::int64_t>(list.size()), dim, where,
-                   [&](auto, auto begin, auto end) {
-                     for (std::int64_t n = begin; n < end; ++n)
-                       std::memcpy(to + n * bytes, from + list[static_cast<std::size_t>(n)] * bytes,
-                                   static_cast<std::size_t>(bytes));
-                   });
+    check_tokens(tokens);
+    Tensor y =
+        where.context().make_tensor(output_shape(tokens.shape(), weight_.size(1)), weight_.dtype());
+    forward_into(tokens, y, where);
     return y;
   });
 }
@@ -104,10 +138,11 @@ LayerGradients Embedding::backward(const ConstTensorView& dy, const Saved& saved
   return reporting(kLayer, [&] {
     check_made(kLayer, static_cast<bool>(*this));
     const std::int64_t vocabulary = weight_.size(0), dim = weight_.size(1);
-    const std::vector<std::int64_t> list = checked_tokens(saved.tokens, vocabulary);
+    check_tokens(saved.tokens);
+    const Tokens tokens(saved.tokens, vocabulary, where);
     check_shape(kLayer, "dy", dy, weight_.dtype(), output_shape(saved.tokens.shape(), dim));
-    const Occurrences occurrences(list, vocabulary);
-    const Rows rows = rows_of(dy);
+    const Occurrences occurrences(tokens.list(), vocabulary);
+    const Rows rows = rows_of(dy, where);
     Tensor dweight = where.context().make_tensor(weight_.shape(), weight_.dtype());
     with_type(weight_.dtype(), [&]<class T>(T) {
       T* to = dweight.data<T>();

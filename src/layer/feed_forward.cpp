@@ -4,8 +4,10 @@
 #include "layer/check.h"
 #include "layer/elementwise.h"
 #include "layer/initialise.h"
+#include "layer/linear.h"
 #include "layer/lists.h"
 #include "layer/run_rows.h"
+#include "layer/scratch.h"
 
 #include <attend/feed_forward.h>
 
@@ -16,9 +18,9 @@ namespace {
 
 constexpr const char* kLayer = "feed_forward";
 
-// act(up), or silu(gate) * up where there is a gate.
-Tensor activated(Activation kind, const Tensor& up, const Tensor& gate, const Where& where) {
-  Tensor hidden = where.context().make_tensor(up.shape(), up.dtype());
+// hidden = act(up), or silu(gate) * up where there is a gate; all contiguous.
+void activate(Activation kind, const Tensor& up, const Tensor& gate, const TensorView& hidden,
+              const Where& where) {
   const TensorView rows = rows_of(hidden);
   run_rows<ActivationForward>({.device = {}, .type = up.dtype(), .kind = kind},
                               {.features = rows.size(1),
@@ -26,7 +28,6 @@ Tensor activated(Activation kind, const Tensor& up, const Tensor& gate, const Wh
                                .gate = gate.view().data(),
                                .hidden = rows.data()},
                               rows.size(0), rows.size(1), where);
-  return hidden;
 }
 
 // From the gradient at the hidden values to those at up and at the gate, if there is one.
@@ -69,25 +70,57 @@ FeedForward::FeedForward(const FeedForwardOptions& options) : options_(options) 
   });
 }
 
+// Where nothing is saved, the activation is the end of the product with W_up.
+void FeedForward::run(const ConstTensorView& x, const ConstTensorView& residual,
+                      const TensorView& y, Saved* saved, const Where& where) const {
+  const Shape shape = with_last(x.shape(), options_.hidden_dim);
+  const Scratch scratch(where, {{shape, options_.type},
+                                {gate_ && saved == nullptr ? shape : Shape{0}, options_.type}});
+  const auto& [hidden, gate] = scratch.tensors;
+  if (saved != nullptr) {
+    *saved = {copied(x, where), up_.forward(x, where), gate_ ? gate_.forward(x, where) : Tensor()};
+    activate(options_.activation, saved->up, saved->gate, hidden, where);
+  } else {
+    if (gate_) linear_forward({{gate_, x, gate}}, where);
+    linear_forward({{.linear = up_,
+                     .x = x,
+                     .y = hidden,
+                     .activation = options_.activation,
+                     .gate = gate_ ? ConstTensorView(gate) : ConstTensorView()}},
+                   where);
+  }
+  linear_forward({{.linear = down_, .x = hidden, .y = y, .residual = residual}}, where);
+}
+
+void FeedForward::forward_into(const ConstTensorView& x, const TensorView& y,
+                               const Where& where) const {
+  reporting(kLayer, [&] {
+    check_made(kLayer, static_cast<bool>(*this));
+    check_input(kLayer, "x", x, options_.type, options_.model_dim);
+    check_output(kLayer, "y", y, options_.type, x.shape());
+    check_apart(kLayer, "y", y, "x", x);
+    run(x, {}, y, nullptr, where);
+  });
+}
+
 Tensor FeedForward::forward(const ConstTensorView& x, const Where& where) const {
   return reporting(kLayer, [&] {
     check_made(kLayer, static_cast<bool>(*this));
     check_input(kLayer, "x", x, options_.type, options_.model_dim);
-    const Tensor up = up_.forward(x, where);
-    const Tensor gate = gate_ ? gate_.forward(x, where) : Tensor();
-    return down_.forward(activated(options_.activation, up, gate, where), where);
+    Tensor y = where.context().make_tensor(x.shape(), options_.type);
+    forward_into(x, y, where);
+    return y;
   });
 }
 
 std::pair<Tensor, FeedForward::Saved> FeedForward::forward_train(const ConstTensorView& x,
                                                                  const Where& where) const {
-  return reporting(kLayer, [&]() -> std::pair<Tensor, Saved> {
+  return reporting(kLayer, [&] {
     check_made(kLayer, static_cast<bool>(*this));
     check_input(kLayer, "x", x, options_.type, options_.model_dim);
-    Saved saved{copied(x, where), up_.forward(x, where),
-                gate_ ? gate_.forward(x, where) : Tensor()};
-    Tensor y = down_.forward(activated(options_.activation, saved.up, saved.gate, where), where);
-    return {std::move(y), std::move(saved)};
+    std::pair<Tensor, Saved> result{where.context().make_tensor(x.shape(), options_.type), {}};
+    run(x, {}, result.first, &result.second, where);
+    return result;
   });
 }
 
@@ -104,8 +137,10 @@ LayerGradients FeedForward::backward(const ConstTensorView& dy, const Saved& sav
     const Tensor none;
     const Tensor& gate = gate_ ? saved.gate : none;
 
-    LayerGradients down =
-        down_.backward(dy, activated(options_.activation, saved.up, gate, where).view(), where);
+    const Scratch scratch(where, {{hidden_shape, options_.type}});
+    const auto& [hidden] = scratch.tensors;
+    activate(options_.activation, saved.up, gate, hidden, where);
+    LayerGradients down = down_.backward(dy, hidden, where);
     Tensor dup = where.context().make_tensor(hidden_shape, options_.type);
     Tensor dgate = gate_ ? where.context().make_tensor(hidden_shape, options_.type) : Tensor();
     activation_backward(options_.activation, saved.up, gate, down.dx, dup, dgate, where);

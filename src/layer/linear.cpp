@@ -52,27 +52,54 @@ Linear& Linear::operator=(const Linear& other) {
 // ---- forward and backward ----------------------------------------------------------------------
 
 void linear_forward(std::initializer_list<LinearPass> passes, const Where& where) {
-  std::vector<Rows> rows;
+  std::vector<Rows> rows;  // those that were copied live here
+  std::vector<WrittenRows> written;
   std::vector<WeightPacking::Use> packed;
   std::vector<Multiplication> list;
-  rows.reserve(passes.size());
+  rows.reserve(3 * passes.size());
+  written.reserve(passes.size());
   packed.reserve(passes.size());
   list.reserve(passes.size());
-  for (const auto& [linear, x, y] : passes)
-    list.push_back({.a = rows.emplace_back(rows_of(x)).view,
+  const auto end = [&](const ConstTensorView& x) {
+    return x ? rows.emplace_back(rows_of(x, where, true)).view : ConstTensorView();
+  };
+  for (const auto& [linear, x, y, activation, gate, residual] : passes)
+    list.push_back({.a = rows.emplace_back(rows_of(x, where)).view,
                     .b = linear.weight().view().permute({1, 0}),
                     .row_bias = linear.bias(),
-                    .c = rows_of(y),
-                    .packed = packed.emplace_back(WeightPacking::of(linear, where)).weights()});
+                    .c = written.emplace_back(y, where, activation || residual).view(),
+                    .packed = packed.emplace_back(WeightPacking::of(linear, where)).weights(),
+                    .activation = activation,
+                    .gate = end(gate),
+                    .residual = end(residual)});
   matmul(list, where);
+  for (const WrittenRows& y : written) y.finish();
+}
+
+namespace {
+
+// The shape of y; throws where x does not fit.
+Shape shape_of_y(const Linear& linear, const ConstTensorView& x) {
+  check_made("linear", static_cast<bool>(linear));
+  check_input("linear", "x", x, linear.dtype(), linear.in());
+  return with_last(x.shape(), linear.out());
+}
+
+}  // namespace
+
+void Linear::forward_into(const ConstTensorView& x, const TensorView& y, const Where& where) const {
+  reporting("linear", [&] {
+    const Shape shape = shape_of_y(*this, x);
+    check_output("linear", "y", y, dtype(), shape);
+    check_apart("linear", "y", y, "x", x);
+    linear_forward({{*this, x, y}}, where);
+  });
 }
 
 Tensor Linear::forward(const ConstTensorView& x, const Where& where) const {
   return reporting("linear", [&] {
-    check_made("linear", static_cast<bool>(*this));
-    check_input("linear", "x", x, dtype(), in());
-    Tensor y = where.context().make_tensor(with_last(x.shape(), out()), dtype());
-    linear_forward({{*this, x, y}}, where);
+    Tensor y = where.context().make_tensor(shape_of_y(*this, x), dtype());
+    forward_into(x, y, where);
     return y;
   });
 }
@@ -110,8 +137,8 @@ std::vector<LayerGradients> linear_backward(std::span<const LinearBackwardPass> 
   gradients.reserve(passes.size());
   for (const auto& [linear, dy, x] : passes) {
     const DType type = linear.dtype();
-    const ConstTensorView dy_rows = rows.emplace_back(rows_of(dy)).view;
-    const ConstTensorView x_rows = rows.emplace_back(rows_of(x)).view;
+    const ConstTensorView dy_rows = rows.emplace_back(rows_of(dy, where)).view;
+    const ConstTensorView x_rows = rows.emplace_back(rows_of(x, where)).view;
     LayerGradients& g = gradients.emplace_back();
     g.dx = where.context().make_tensor(x.shape(), type);
     list.push_back({dy_rows, linear.weight(), {}, rows_of(g.dx)});

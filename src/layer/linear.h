@@ -1,18 +1,24 @@
-// Several linear maps at once: threads are joined once instead of three times.
+// Several linear maps at once: threads are joined once instead of three times. And what may come at
+// the end of one.
 #pragma once
 
-#include <attend/linear.h>
+#include <attend/feed_forward.h>
 
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <vector>
 
 namespace attend {
 
+// y = act(x W^T + b), or silu(gate) * (x W^T + b) with a gate; then + residual. Each is optional,
+// of y's shape, and rounded as if it came after. Any strides; y must not overlap the others.
 struct LinearPass {
   const Linear& linear;
-  const ConstTensorView& x;
-  const TensorView& y;  // contiguous
+  ConstTensorView x;
+  TensorView y;
+  std::optional<Activation> activation{};
+  ConstTensorView gate{}, residual{};
 };
 void linear_forward(std::initializer_list<LinearPass> passes, const Where& where);
 

@@ -3,6 +3,7 @@
 #include "layer/matmul.h"
 
 #include "api/context.h"
+#include "api/lease.h"
 #include "core/interruption.h"
 #include "core/strided.h"
 #include "layer/elementwise.h"
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <functional>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace attend {
@@ -31,15 +33,17 @@ bool may_be_packed(const Matrices<T>& p, const MatrixFunctions<T>& kernel) {
 // read from far and packed.
 constexpr double kAlone = 1 << 20, kReading = 16;
 
-// A matrix with strides that the kernels take, and the copy that it may be a view of.
+// Elements that copies take, each of them beginning at a multiple of 64 bytes.
+template <class T>
+std::int64_t room_for(std::int64_t elements) {
+  constexpr std::int64_t kAligned = 64 / static_cast<std::int64_t>(sizeof(T));
+  return (elements + kAligned - 1) / kAligned * kAligned;
+}
+
+// A matrix with strides that the kernels take, or that it has when copy() has been called.
 template <class T>
 struct Operand {
-  Tensor copy;
-  const T* data = nullptr;
-  std::int64_t row = 0, column = 0;  // strides
-
-  // A copy is memory of the Context, if there is one.
-  Operand(const ConstTensorView& x, const Context* context) {
+  explicit Operand(const ConstTensorView& x) : of(x) {
     if (!x) return;
     data = static_cast<const T*>(x.data());
     row = x.strides()[0];
@@ -48,20 +52,31 @@ struct Operand {
     if (x.size(0) == 1 && column != 1) row = 1;
     if (x.rank() == 2 && x.size(1) == 1 && row != 1) column = 1;
     if (x.dtype() == dtype_of<T>() && (row == 1 || column == 1)) return;
-    copy = context != nullptr ? context->make_tensor(x.shape(), dtype_of<T>())
-                              : Tensor::uninitialized(x.shape(), dtype_of<T>());
-    T* to = copy.data<T>();
-    const std::int64_t columns = x.rank() == 2 ? x.size(1) : 1;
-    with_type(x.dtype(), [&]<class E>(E) {
-      const E* from = static_cast<const E*>(x.data());
-      for (std::int64_t r = 0; r < x.size(0); ++r)
-        for (std::int64_t c = 0; c < columns; ++c)
-          *to++ = static_cast<T>(widened(from[r * row + c * column]));
-    });
-    data = copy.data<T>();
-    row = columns;
-    column = 1;
+    room = room_for<T>(x.count());
+    from_row = std::exchange(row, x.rank() == 2 ? x.size(1) : 1);
+    from_column = std::exchange(column, 1);
   }
+
+  // Takes `room` elements from the memory that begins there.
+  void copy(T*& memory) {
+    if (room == 0) return;
+    data = memory;
+    with_type(of.dtype(), [&]<class E>(E) {
+      const E* from = static_cast<const E*>(of.data());
+      for (std::int64_t r = 0; r < of.size(0); ++r)
+        for (std::int64_t c = 0; c < row; ++c)
+          memory[r * row + c] = static_cast<T>(widened(from[r * from_row + c * from_column]));
+    });
+    memory += room;
+  }
+
+  ConstTensorView of;
+  const T* data = nullptr;
+  std::int64_t row = 0, column = 0;  // strides
+  std::int64_t room = 0;             // elements of a copy; 0: none is needed
+
+ private:
+  std::int64_t from_row = 0, from_column = 0;
 };
 
 // What is done to c when its sums are done, to some columns of a row at a time.
@@ -101,24 +116,34 @@ class Prepared {
  public:
   Prepared(const Multiplication& x, const Where& where)
       : row_((x.packed != nullptr ? *x.packed->row : product_row(x, where)).template of<T>()),
-        end_(x, where), a_(x.a, &where.context()),
-        b_(x.packed != nullptr ? ConstTensorView() : x.b, &where.context()),
-        bias_(x.row_bias, &where.context()),
-        c_(x.c), product_{.m = x.c.size(0), .n = x.c.size(1), .k = x.a.size(1)} {
-    const bool direct = c_.dtype() == dtype_of<T>() && (c_.strides()[1] == 1 || product_.n == 1);
-    if (!direct) made_ = where.context().make_tensor(c_.shape(), dtype_of<T>());
-    product_.a = a_.data;
+        end_(x, where), a_(x.a), b_(x.packed != nullptr ? ConstTensorView() : x.b),
+        bias_(x.row_bias), c_(x.c),
+        direct_(c_.dtype() == dtype_of<T>() && (c_.strides()[1] == 1 || c_.size(1) == 1)),
+        product_{.m = x.c.size(0), .n = x.c.size(1), .k = x.a.size(1)} {
     product_.a_row = a_.row;
     product_.a_depth = a_.column;
-    product_.b = b_.data;
     product_.b_depth = b_.row;
     product_.b_column = b_.column;
     product_.packed = x.packed != nullptr ? x.packed->data.template data<T>() : nullptr;
-    product_.bias = bias_.data;
-    product_.c = direct ? static_cast<T*>(c_.data()) : made_.data<T>();
-    product_.c_row = direct ? c_.strides()[0] : product_.n;
+    product_.c_row = direct_ ? c_.strides()[0] : product_.n;
   }
   const Matrices<T>& product() const { return product_; }
+
+  // Elements of what is copied first, and of c where a kernel cannot write it.
+  std::int64_t room() const {
+    return a_.room + b_.room + bias_.room + (direct_ ? 0 : room_for<T>(c_.count()));
+  }
+  void copy_operands(T*& memory) {
+    a_.copy(memory);
+    b_.copy(memory);
+    bias_.copy(memory);
+    product_.a = a_.data;
+    product_.b = b_.data;
+    product_.bias = bias_.data;
+    product_.c = direct_ ? static_cast<T*>(c_.data())
+                         : std::exchange(memory, memory + room_for<T>(c_.count()));
+  }
+
   const MatrixFunctions<T>& row() const { return row_; }
 
   // Where a task, or a kernel by itself, would pack b more than once, it is packed before, by all
@@ -136,11 +161,11 @@ class Prepared {
         return;
       }
     try {
-      packed_ = where.context().make_tensor({size}, dtype_of<T>());
+      packed_.emplace(where, static_cast<std::size_t>(size) * sizeof(T));
     } catch (const OutOfMemory&) {
       return;
     }
-    room_ = packed_.data<T>();
+    room_ = reinterpret_cast<T*>(packed_->data());
     columns_ = kPackedPanels * row_.columns;
     across_ = (p.n + columns_ - 1) / columns_;
   }
@@ -160,11 +185,11 @@ class Prepared {
 
   // A part of c whose sums are done: to where it is wanted, and what comes at the end.
   void finish(const MatrixPart& part) const {
-    if (!made_ && !end_) return;
+    if (direct_ && !end_) return;
     const std::int64_t begin = part.column_begin, end = part.column_end;
     for (std::int64_t r = part.row_begin; r < part.row_end; ++r) {
-      if (made_) {
-        const T* const from = made_.data<T>() + r * product_.n;
+      if (!direct_) {
+        const T* const from = product_.c + r * product_.n;
         with_type(c_.dtype(), [&]<class E>(E) {
           E* const to = static_cast<E*>(c_.data()) + r * c_.strides()[0];
           for (std::int64_t c = begin; c < end; ++c)
@@ -180,8 +205,9 @@ class Prepared {
   const End end_;
   Operand<T> a_, b_, bias_;
   const TensorView& c_;
+  bool direct_;  // the kernel writes c itself
   Matrices<T> product_;
-  Tensor made_, packed_;
+  std::optional<Lease> packed_;
   T* room_ = nullptr;                      // for b, packed: here, or of a product before
   std::int64_t columns_ = 0, across_ = 0;  // of a task that packs, and tasks
 };
@@ -218,6 +244,7 @@ void multiply(std::span<const Multiplication> list, const Where& where) {
   std::vector<Prepared<T>> products;
   std::vector<Division> divisions;
   products.reserve(list.size());
+  divisions.reserve(list.size());
   const auto count = static_cast<std::int64_t>(list.size());
   const std::int64_t wanted =
       where.context().threads() > 1
@@ -225,17 +252,20 @@ void multiply(std::span<const Multiplication> list, const Where& where) {
           : 1;
   double work = 0;
   std::int64_t tasks = 0, packings = 0;
-  for (const Multiplication& x : list) {
-    if (x.c.count() == 0) continue;
-    Prepared<T> prepared(x, where);
-    const Matrices<T>& p = prepared.product();
-    divisions.emplace_back(p, prepared.row(), wanted);
-    prepared.make_room(divisions.back().rows, products, where);
+  std::int64_t room = 0;
+  for (const Multiplication& x : list)
+    if (x.c.count() > 0) room += products.emplace_back(x, where).room();
+  const Lease copies(where, static_cast<std::size_t>(room) * sizeof(T));
+  T* memory = reinterpret_cast<T*>(copies.data());
+  for (std::size_t n = 0; n < products.size(); ++n) {
+    products[n].copy_operands(memory);
+    const Matrices<T>& p = products[n].product();
+    divisions.emplace_back(p, products[n].row(), wanted);
+    products[n].make_room(divisions.back().rows, std::span(products).first(n), where);
     work +=
         (static_cast<double>(p.m) + kReading) * static_cast<double>(p.n) * static_cast<double>(p.k);
     tasks += divisions.back().tasks();
-    packings += prepared.packings();
-    products.push_back(std::move(prepared));
+    packings += products[n].packings();
   }
   const bool alone = work <= kAlone;
   const auto in_parallel = [&](std::int64_t many, auto one) {
@@ -275,7 +305,10 @@ auto with_sum_type(DType type, Use use) {
 PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row) {
   return with_sum_type(b.dtype(), [&]<class T>(T) {
     const MatrixFunctions<T>& functions = row.of<T>();
-    const Operand<T> from(b, nullptr);
+    Operand<T> from(b);
+    Tensor copy = Tensor::uninitialized({from.room}, dtype_of<T>());
+    T* memory = copy.data<T>();
+    from.copy(memory);
     const Matrices<T> product{.n = b.size(1),
                               .k = b.size(0),
                               .b = from.data,

@@ -5,6 +5,9 @@
 #include "layer/check.h"
 #include "layer/initialise.h"
 #include "layer/lists.h"
+#include "layer/scratch.h"
+
+#include <utility>
 
 namespace attend {
 namespace {
@@ -18,6 +21,18 @@ void check_tokens(const ConstTensorView& tokens) {
   if (tokens.rank() != 2)
     throw InvalidArgument(
         text("language_model: tokens is ", tokens.shape(), "; it must be [batch, T]"));
+}
+
+Shape shape_of_logits(const LanguageModelOptions& options, const ConstTensorView& tokens) {
+  check_tokens(tokens);
+  return {tokens.size(0), tokens.size(1), options.vocabulary};
+}
+
+void check_logits(const LanguageModelOptions& options, const ConstTensorView& tokens,
+                  const TensorView& logits) {
+  const Shape shape = shape_of_logits(options, tokens);
+  check_output("language_model", "logits", logits, options.type, shape);
+  check_apart("language_model", "logits", logits, "tokens", tokens);
 }
 
 }  // namespace
@@ -54,13 +69,42 @@ LanguageModel::LanguageModel(const LanguageModelOptions& options) : options_(opt
 
 // ---- forward -----------------------------------------------------------------------------------
 
+// block(n, x, y) is block n of the pass.
+template <class Block>
+void LanguageModel::run(const ConstTensorView& tokens, std::int64_t offset,
+                        const TensorView& logits, const Where& where, const Block& block) const {
+  const ScratchTensor activations{{tokens.size(0), tokens.size(1), options_.model_dim},
+                                  options_.type};
+  const Scratch scratch(where, {activations, activations});
+  TensorView x = scratch.tensors[0], next = scratch.tensors[1];
+  tokens_.forward_into(tokens, next, where);
+  positions_.forward_into(next, x, offset, where);
+  for (std::size_t n = 0; n < blocks_.size(); ++n) {
+    block(n, x, next);
+    std::swap(x, next);
+  }
+  if (norm_) {
+    norm_.forward_into(x, next, where);
+    std::swap(x, next);
+  }
+  head_.forward_into(x, logits, where);
+}
+
+void LanguageModel::forward_into(const ConstTensorView& tokens, const TensorView& logits,
+                                 const Where& where) const {
+  reporting("language_model", [&] {
+    check_logits(options_, tokens, logits);
+    run(tokens, 0, logits, where, [&](std::size_t n, const TensorView& x, const TensorView& y) {
+      blocks_[n].forward_into(x, y, kCausal, where);
+    });
+  });
+}
+
 Tensor LanguageModel::forward(const ConstTensorView& tokens, const Where& where) const {
   return reporting("language_model", [&] {
-    check_tokens(tokens);
-    Tensor x = positions_.forward(tokens_.forward(tokens, where), 0, where);
-    for (const AttentionBlock& block : blocks_) x = block.forward(x, kCausal, where);
-    if (norm_) x = norm_.forward(x, where);
-    return head_.forward(x, where);
+    Tensor logits = where.context().make_tensor(shape_of_logits(options_, tokens), options_.type);
+    forward_into(tokens, logits, where);
+    return logits;
   });
 }
 
@@ -90,10 +134,10 @@ Trace LanguageModel::trace(const ConstTensorView& tokens, const Where& where) co
   });
 }
 
-Tensor LanguageModel::forward(const ConstTensorView& tokens, std::vector<KvCache>& caches,
-                              const Where& where) const {
-  return reporting("language_model", [&] {
-    check_tokens(tokens);
+void LanguageModel::forward_into(const ConstTensorView& tokens, std::vector<KvCache>& caches,
+                                 const TensorView& logits, const Where& where) const {
+  reporting("language_model", [&] {
+    check_logits(options_, tokens, logits);
     if (caches.size() != blocks_.size())
       throw InvalidArgument(text("language_model: there are ", caches.size(), " caches for ",
                                  blocks_.size(), " blocks"));
@@ -108,17 +152,25 @@ Tensor LanguageModel::forward(const ConstTensorView& tokens, std::vector<KvCache
           throw InvalidArgument(text("language_model: the caches hold ", before, " and ",
                                      cache.length(b), " tokens; all must hold as many"));
     }
-    Tensor x = positions_.forward(tokens_.forward(tokens, where), before, where);
     try {
-      for (std::size_t n = 0; n < blocks_.size(); ++n)
-        x = blocks_[n].forward(x, caches[n], kCausal, {}, where);
-      if (norm_) x = norm_.forward(x, where);
-      return head_.forward(x, where);
+      run(tokens, before, logits, where,
+          [&](std::size_t n, const TensorView& x, const TensorView& y) {
+            blocks_[n].forward_into(x, caches[n], y, kCausal, {}, where);
+          });
     } catch (...) {  // all caches or none have the new tokens
       for (KvCache& cache : caches)
         for (std::int64_t b = 0; b < batch; ++b) cache.truncate(b, before);
       throw;
     }
+  });
+}
+
+Tensor LanguageModel::forward(const ConstTensorView& tokens, std::vector<KvCache>& caches,
+                              const Where& where) const {
+  return reporting("language_model", [&] {
+    Tensor logits = where.context().make_tensor(shape_of_logits(options_, tokens), options_.type);
+    forward_into(tokens, caches, logits, where);
+    return logits;
   });
 }
 

@@ -1,21 +1,17 @@
-// Projections, split, attend, concat, W^O; and the same backwards. Nothing is moved to split or to
-// concatenate: the projections' rows are seen as [batch, heads, length, d] by their strides.
+// Projections, split, attend, concat, W^O. Nothing is moved to split or to concatenate: the
+// projections' rows are seen as [batch, heads, length, d] by their strides.
 #include <attend/multi_head_attention.h>
 #include <attend/option_list.h>
 
-#include "api/lease.h"
-#include "api/tensor_memory.h"
-#include "core/problem.h"
 #include "core/text.h"
 #include "layer/check.h"
 #include "layer/elementwise.h"
-#include "layer/hidden_rows.h"
 #include "layer/initialise.h"
 #include "layer/linear.h"
-#include "layer/lists.h"
 #include "layer/multi_head_attention.h"
 #include "layer/rotary.h"
 #include "layer/rows.h"
+#include "layer/scratch.h"
 
 #include <cmath>
 #include <limits>
@@ -71,13 +67,6 @@ void no_pages_or_parts(const AttentionOptions& options) {
     fail("key_offset is given; a layer attends to all of its keys, parts are for attention()");
 }
 
-Tensor like(const Tensor& tensor, const Where& where) {
-  return where.context().make_tensor(tensor.shape(), tensor.dtype());
-}
-Tensor like(const ConstTensorView& view, const Where& where) {
-  return view ? where.context().make_tensor(view.shape(), view.dtype()) : Tensor();
-}
-
 }  // namespace
 
 MultiHeadAttentionOptions filled_in(MultiHeadAttentionOptions o) {
@@ -113,8 +102,9 @@ ConstTensorView by_heads(const ConstTensorView& x, std::int64_t heads) {
   const bool batched = x.rank() == 3;
   const std::int64_t batch = batched ? x.size(0) : 1, length = x.size(x.rank() - 2),
                      width = x.size(x.rank() - 1), d = width / heads;
+  const std::int64_t row = x.strides()[x.rank() - 2], column = x.strides()[x.rank() - 1];
   return ConstTensorView(x.data(), x.dtype(), {batch, heads, length, d},
-                         {length * width, d, width, 1});
+                         {batched ? x.strides()[0] : length * row, d * column, row, column});
 }
 
 TensorView by_heads(const TensorView& x, std::int64_t heads) {
@@ -175,32 +165,6 @@ struct ProjectedShapes {
   Shape q, k, v, concat;
 };
 
-// Projections in memory of the Context: nothing is allocated after the first call.
-class LeasedProjections {
- public:
-  LeasedProjections(const ProjectedShapes& shapes, DType type, const Where& where)
-      : lease_(where, bytes(shapes.q, type) + bytes(shapes.k, type) + bytes(shapes.v, type) +
-                          bytes(shapes.concat, type)),
-        next_(lease_.data()), projections{next(shapes.q, type), next(shapes.k, type),
-                                          next(shapes.v, type), next(shapes.concat, type)} {}
-
- private:
-  static std::size_t bytes(const Shape& shape, DType type) {
-    constexpr std::size_t kAlignment = 64;
-    const auto bytes =
-        static_cast<std::size_t>(element_count(shape)) * static_cast<std::size_t>(size_of(type));
-    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  }
-  TensorView next(const Shape& shape, DType type) {
-    return {std::exchange(next_, next_ + bytes(shape, type)), type, shape};
-  }
-  Lease lease_;
-  std::byte* next_;
-
- public:
-  const Projections projections;
-};
-
 }  // namespace
 
 ProjectedCall::ProjectedCall(const MultiHeadAttention& layer, const AttentionCall& call,
@@ -229,6 +193,72 @@ void project(const MultiHeadAttention& layer, const AttentionCall& call, const P
   rotate(*o.rotary, key_positions(k, call.options), k, false, where);
 }
 
+Shape output_shape(const MultiHeadAttentionOptions& o, const ConstTensorView& query) {
+  return with_last(query.shape(), o.output_projection ? o.model_dim : o.heads * o.d_v);
+}
+
+void check_output(const MultiHeadAttentionOptions& o, const ConstTensorView& y, const Shape& shape,
+                  const AttentionOptions& options, std::initializer_list<NamedInput> others) {
+  check_output("multi_head_attention", "y", y, o.type, shape);
+  const auto apart_from = [&](const char* name, const ConstTensorView& other) {
+    check_apart("multi_head_attention", "y", y, name, other);
+  };
+  for (const auto& [name, tensor] : others) apart_from(name, tensor);
+  for_each_tensor(options, apart_from);
+}
+
+void project_output(const MultiHeadAttention& layer, const ConstTensorView& concat,
+                    const AddedTo& to, const Where& where) {
+  if (layer.o())
+    linear_forward({{.linear = layer.o(), .x = concat, .y = to.y, .residual = to.residual}}, where);
+  else add(concat, to.residual, to.y, where);
+}
+
+void attention_forward(const MultiHeadAttention& layer, const AttentionCall& call,
+                       const AttentionOutputs& outputs, const AddedTo& to, const Where& where) {
+  const MultiHeadAttentionOptions& o = layer.options();
+  call.check(o);
+  const ProjectedShapes shapes(o, call);
+  const bool direct = !layer.o() && !to.residual;  // the heads' results are the output
+  const Scratch scratch(where, {{shapes.q, o.type},
+                                {shapes.k, o.type},
+                                {shapes.v, o.type},
+                                {direct ? Shape{0} : shapes.concat, o.type}});
+  const auto& [q, k, v, made] = scratch.tensors;
+  const TensorView& concat = direct ? to.y : made;
+  project(layer, call, {q, k, v, concat}, where);
+  attention(by_heads(q, o.heads), by_heads(k, o.key_heads), by_heads(v, o.key_heads),
+            by_heads(concat, o.heads), call.options, outputs, where);
+  if (!direct) project_output(layer, concat, to, where);
+}
+
+void MultiHeadAttention::forward_into(const ConstTensorView& x, const TensorView& y,
+                                      const AttentionOptions& options,
+                                      const AttentionOutputs& outputs, const Where& where) const {
+  forward_into(x, x, x, y, options, outputs, where);
+}
+
+void MultiHeadAttention::forward_into(const ConstTensorView& query,
+                                      const Required<ConstTensorView>& key,
+                                      const Required<ConstTensorView>& value,
+                                      const Required<TensorView>& y,
+                                      const AttentionOptions& options,
+                                      const AttentionOutputs& outputs, const Where& where) const {
+  reporting("multi_head_attention", [&] {
+    const AttentionCall call{query, key, value, options};
+    check_made("multi_head_attention", static_cast<bool>(*this));
+    call.check(options_);
+    check_output(options_, y, output_shape(options_, query), options,
+                 {{"query", query},
+                  {"key", key},
+                  {"value", value},
+                  {"lse", outputs.lse},
+                  {"weights", outputs.weights},
+                  {"scores", outputs.scores}});
+    attention_forward(*this, call, outputs, {y}, where);
+  });
+}
+
 Tensor MultiHeadAttention::forward(const ConstTensorView& x, const AttentionOptions& options,
                                    const AttentionOutputs& outputs, const Where& where) const {
   return forward(x, x, x, options, outputs, where);
@@ -240,160 +270,11 @@ Tensor MultiHeadAttention::forward(const ConstTensorView& query,
                                    const AttentionOptions& options, const AttentionOutputs& outputs,
                                    const Where& where) const {
   return reporting("multi_head_attention", [&] {
-    const MultiHeadAttentionOptions& o = options_;
-    const AttentionCall call{query, key, value, options};
     check_made("multi_head_attention", static_cast<bool>(*this));
-    call.check(o);
-    const ProjectedShapes shapes(o, call);
-    const LeasedProjections leased(shapes, o.type, where);
-    const auto& [q, k, v, concat] = leased.projections;
-    project(*this, call, leased.projections, where);
-    if (!o_) {
-      Tensor y = where.context().make_tensor(shapes.concat, o.type);
-      attention(by_heads(q, o.heads), by_heads(k, o.key_heads), by_heads(v, o.key_heads),
-                by_heads(y, o.heads), options, outputs, where);
-      return y;
-    }
-    attention(by_heads(q, o.heads), by_heads(k, o.key_heads), by_heads(v, o.key_heads),
-              by_heads(concat, o.heads), options, outputs, where);
-    return o_.forward(concat, where);
-  });
-}
-
-// ---- training ----------------------------------------------------------------------------------
-
-namespace {
-
-// A copy that the options keep. What strides of 0 repeat is stored once.
-TensorOrView kept_copy(ConstTensorView view) {
-  const Shape shape = view.shape();
-  for (int dim = 0; dim < view.rank(); ++dim)
-    if (view.strides()[dim] == 0 && view.size(dim) > 1) view = view.slice(dim, 0, 1);
-  return TensorOrView(Tensor::copy_of(view)).broadcast_to(shape);
-}
-
-}  // namespace
-
-MultiHeadAttention::SavedOptions::SavedOptions(const AttentionOptions& options)
-    : options_(options) {
-  for_each_tensor(options_, [](const char*, TensorOrView& tensor) {
-    if (tensor) tensor = kept_copy(tensor);
-  });
-}
-
-std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::forward_train(
-    const ConstTensorView& x, const AttentionOptions& options, const Where& where) const {
-  return train(x, x, x, true, options, where);
-}
-
-std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::forward_train(
-    const ConstTensorView& query, const Required<ConstTensorView>& key,
-    const Required<ConstTensorView>& value, const AttentionOptions& options,
-    const Where& where) const {
-  return train(query, key, value, false, options, where);
-}
-
-std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::train(
-    const ConstTensorView& query, const ConstTensorView& key, const ConstTensorView& value,
-    bool self, const AttentionOptions& options, const Where& where) const {
-  return reporting("multi_head_attention", [&] {
-    const MultiHeadAttentionOptions& o = options_;
-    ProjectedCall p(*this, {query, key, value, options}, where);
-    const ConstTensorView q = by_heads(p.q.view(), o.heads);
-    Saved saved{.query = copied(query, where),
-                .key = self ? Tensor() : Tensor::copy_of(key),
-                .value = self ? Tensor() : Tensor::copy_of(value),
-                .q = {},
-                .k = {},
-                .v = {},
-                .concat = {},
-                .lse = where.context().make_tensor({q.size(0), q.size(1), q.size(2)},
-                                                   statistic_type(o.type)),
-                .options = SavedOptions(options)};
-    const ConstTensorView k = by_heads(p.k.view(), o.key_heads),
-                          v = by_heads(p.v.view(), o.key_heads);
-    attention(q, k, v, by_heads(p.concat, o.heads), options, {.lse = saved.lse}, where);
-    clear_hidden_rows({saved.query, saved.key, saved.value}, q, k, v, options, where);
-    Tensor y = o_ ? o_.forward(p.concat, where) : p.concat;
-    saved.q = std::move(p.q);
-    saved.k = std::move(p.k);
-    saved.v = std::move(p.v);
-    saved.concat = std::move(p.concat);
-    return std::pair{std::move(y), std::move(saved)};
-  });
-}
-
-MultiHeadAttention::Gradients MultiHeadAttention::backward(const ConstTensorView& dy,
-                                                           const Saved& saved,
-                                                           const Where& where) const {
-  return reporting("multi_head_attention", [&]() -> MultiHeadAttention::Gradients {
-    check_made("multi_head_attention", static_cast<bool>(*this));
-    const MultiHeadAttentionOptions& o = options_;
-    if (!saved.query || !saved.q || saved.q.size(saved.q.view().rank() - 1) != o.heads * o.d_k)
-      fail("saved is not from this layer's forward_train");
-    const std::int64_t width = o_ ? o.model_dim : o.heads * o.d_v;
-    check_shape("multi_head_attention", "dy", dy, o.type, with_last(saved.query.shape(), width));
-
-    // output = concat W^O + b
-    LayerGradients output;
-    if (o_) output = o_.backward(dy, saved.concat.view(), where);
-    else output.dx = copied(dy, where);
-
-    // concat = attention(q, k, v)
-    const AttentionOptions options = saved.options.view();
-    Tensor dq = like(saved.q, where), dk = like(saved.k, where), dv = like(saved.v, where);
-    const auto heads_of = [&](const Tensor& x, std::int64_t heads) {
-      return by_heads(x.view(), heads);
-    };
-    const ConstTensorView q = heads_of(saved.q, o.heads), k = heads_of(saved.k, o.key_heads);
-    Gradients result{.dx = {},
-                     .dquery = {},
-                     .dkey = {},
-                     .dvalue = {},
-                     .dbias = like(options.bias, where),
-                     .dsinks = like(options.sinks, where),
-                     .dalibi = like(options.alibi, where),
-                     .parameters = {}};
-    attention_backward({.q = q,
-                        .k = k,
-                        .v = heads_of(saved.v, o.key_heads),
-                        .out = heads_of(saved.concat, o.heads),
-                        .lse = saved.lse,
-                        .dout = heads_of(output.dx, o.heads)},
-                       options,
-                       {.dq = by_heads(dq, o.heads),
-                        .dk = by_heads(dk, o.key_heads),
-                        .dv = by_heads(dv, o.key_heads),
-                        .dbias = result.dbias,
-                        .dsinks = result.dsinks,
-                        .dalibi = result.dalibi},
-                       where);
-    if (o.rotary) {
-      rotate(*o.rotary, query_positions(q, k, options), by_heads(dq, o.heads), true, where);
-      rotate(*o.rotary, key_positions(k, options), by_heads(dk, o.key_heads), true, where);
-    }
-
-    // q = query W^Q + b, and so k and v
-    const bool self = !saved.key;
-    const LinearBackwardPass passes[] = {{q_, dq, saved.query},
-                                         {k_, dk, self ? saved.query : saved.key},
-                                         {v_, dv, self ? saved.query : saved.value}};
-    std::vector<LayerGradients> list = linear_backward(passes, where);
-    LayerGradients &query = list[0], &key = list[1], &value = list[2];
-    if (self) {
-      add_to(query.dx, key.dx, where);
-      add_to(query.dx, value.dx, where);
-      result.dx = std::move(query.dx);
-    } else {
-      result.dquery = std::move(query.dx);
-      result.dkey = std::move(key.dx);
-      result.dvalue = std::move(value.dx);
-    }
-    attend::append(result.parameters, "q.", std::move(query.parameters));
-    attend::append(result.parameters, "k.", std::move(key.parameters));
-    attend::append(result.parameters, "v.", std::move(value.parameters));
-    attend::append(result.parameters, "o.", std::move(output.parameters));
-    return result;
+    AttentionCall{query, key, value, options}.check(options_);
+    Tensor y = where.context().make_tensor(output_shape(options_, query), options_.type);
+    forward_into(query, key, value, y, options, outputs, where);
+    return y;
   });
 }
 

@@ -1,13 +1,14 @@
-// What the files of multi-head attention share: one call's inputs, its projections, and the view of
-// a projection by heads.
+// What the files of multi-head attention and of blocks share: one call's inputs, its projections,
+// the view of a projection by heads, and the layer's passes with a residual added to their output.
 #pragma once
 
 #include <attend/multi_head_attention.h>
 
+#include <initializer_list>
+
 namespace attend {
 
-// A contiguous [batch, length, heads * d] (or [length, heads * d]) seen as [batch, heads, length,
-// d].
+// [batch, length, heads * d] (or [length, heads * d]) seen as [batch, heads, length, d].
 ConstTensorView by_heads(const ConstTensorView& x, std::int64_t heads);
 TensorView by_heads(const TensorView& x, std::int64_t heads);
 inline TensorView by_heads(Tensor& x, std::int64_t heads) { return by_heads(x.view(), heads); }
@@ -37,5 +38,43 @@ struct ProjectedCall {
   ProjectedCall(const MultiHeadAttention& layer, const AttentionCall& call, const Where& where);
   Tensor q, k, v, concat;
 };
+
+// Where a pass leaves its result: y = output + residual, of one shape, with any strides. The
+// residual may be none, and y must not overlap the inputs. The passes below check their other
+// arguments, before y is written.
+struct AddedTo {
+  TensorView y;
+  ConstTensorView residual{};
+};
+void attention_forward(const MultiHeadAttention& layer, const AttentionCall& call,
+                       const AttentionOutputs& outputs, const AddedTo& to, const Where& where);
+// Self-attention, if the key is none.
+MultiHeadAttention::Saved attention_train(const MultiHeadAttention& layer,
+                                          const ConstTensorView& query, const ConstTensorView& key,
+                                          const ConstTensorView& value,
+                                          const AttentionOptions& options, const AddedTo& to,
+                                          const Where& where);
+void attention_decode(const MultiHeadAttention& layer, const ConstTensorView& x, KvCache& cache,
+                      const AttentionOptions& options, const ConstTensorView& lengths,
+                      const AddedTo& to, const Where& where);
+void attention_over_cache(const MultiHeadAttention& layer, const ConstTensorView& query,
+                          const KvCache& cache, const AttentionOptions& options, const AddedTo& to,
+                          const Where& where);
+
+// y = concat W^O + b + residual; without W^O, concat + residual.
+void project_output(const MultiHeadAttention& layer, const ConstTensorView& concat,
+                    const AddedTo& to, const Where& where);
+
+// The shape of the output.
+Shape output_shape(const MultiHeadAttentionOptions& layer, const ConstTensorView& query);
+
+// y can be the output, and overlaps neither the tensors of the options nor the others.
+struct NamedInput {
+  const char* name;
+  const ConstTensorView& tensor;
+};
+void check_output(const MultiHeadAttentionOptions& layer, const ConstTensorView& y,
+                  const Shape& shape, const AttentionOptions& options,
+                  std::initializer_list<NamedInput> others);
 
 }  // namespace attend

@@ -3,8 +3,12 @@
 #include "core/reporting.h"
 #include "core/text.h"
 #include "layer/check.h"
+#include "layer/kv_cache.h"
+#include "layer/linear.h"
 #include "layer/multi_head_attention.h"
 #include "layer/rotary.h"
+#include "layer/rows.h"
+#include "layer/scratch.h"
 
 namespace attend {
 namespace {
@@ -43,28 +47,14 @@ AttentionOptions over_cache(const KvCache& cache, AttentionOptions options) {
   return options;
 }
 
-// Where the tokens go that are appended next: [batch].
-Tensor lengths_of(const KvCache& cache) { return Tensor::copy_of(cache.key_lengths()); }
-
-// Forgets what was appended, unless it is to stay.
-class Undo {
- public:
-  explicit Undo(KvCache& cache) : cache_(cache), lengths_(lengths_of(cache)) {}
-  ~Undo() {
-    if (!keep_)
-      for (std::int64_t b = 0; b < lengths_.size(0); ++b)
-        cache_.truncate(b, lengths_.at<std::int64_t>({b}));
-  }
-  Undo(const Undo&) = delete;
-  Undo& operator=(const Undo&) = delete;
-  const Tensor& lengths() const noexcept { return lengths_; }
-  void keep() noexcept { keep_ = true; }
-
- private:
-  KvCache& cache_;
-  Tensor lengths_;
-  bool keep_ = false;
-};
+// The shape of the output, for these tokens.
+Shape checked_shape(const MultiHeadAttention& layer, const char* name, const ConstTensorView& x,
+                    const KvCache& cache) {
+  const MultiHeadAttentionOptions& o = layer.options();
+  check_cache(o, cache);
+  check_tokens(name, x, cache, o.model_dim, o.type);
+  return output_shape(o, x);
+}
 
 }  // namespace
 
@@ -89,54 +79,92 @@ void MultiHeadAttention::append(const ConstTensorView& key, const ConstTensorVie
     check_cache(o, cache);
     check_tokens("key", key, cache, o.key_dim, o.type);
     check_tokens("value", value, cache, o.value_dim, o.type);
-    Tensor k = k_.forward(key, where);
-    const Tensor v = v_.forward(value, where);
+    const Scratch scratch(where, {{with_last(key.shape(), o.key_heads * o.d_k), o.type},
+                                  {with_last(value.shape(), o.key_heads * o.d_v), o.type}});
+    const auto& [k, v] = scratch.tensors;
+    linear_forward({{k_, key, k}, {v_, value, v}}, where);
     if (o.rotary) {
       std::vector<std::int64_t> positions;
       for (std::int64_t b = 0; b < key.size(0); ++b)
         for (std::int64_t i = 0; i < key.size(1); ++i) positions.push_back(cache.length(b) + i);
       rotate(*o.rotary, positions, by_heads(k, o.key_heads), false, where);
     }
-    cache.append(by_heads(k.view(), o.key_heads), by_heads(v.view(), o.key_heads), lengths);
+    cache.append(by_heads(k, o.key_heads), by_heads(v, o.key_heads), lengths);
+  });
+}
+
+void attention_over_cache(const MultiHeadAttention& layer, const ConstTensorView& query,
+                          const KvCache& cache, const AttentionOptions& options, const AddedTo& to,
+                          const Where& where) {
+  const MultiHeadAttentionOptions& o = layer.options();
+  checked_shape(layer, "query", query, cache);
+  const AttentionOptions all = over_cache(cache, options);
+  const bool direct = !layer.o() && !to.residual;  // the heads' results are the output
+  const Shape concat_shape = with_last(query.shape(), o.heads * o.d_v);
+  const Scratch scratch(where, {{with_last(query.shape(), o.heads * o.d_k), o.type},
+                                {direct ? Shape{0} : concat_shape, o.type}});
+  const auto& [q, made] = scratch.tensors;
+  const TensorView& concat = direct ? to.y : made;
+  const TensorView heads = by_heads(q, o.heads);
+  linear_forward({{layer.q(), query, q}}, where);
+  if (o.rotary) {
+    weights_shape(heads, cache.keys(), cache.values(), all);  // throws if unsound
+    rotate(*o.rotary, query_positions(heads, cache.keys(), all), heads, false, where);
+  }
+  attention(heads, cache.keys(), cache.values(), by_heads(concat, o.heads), all, {}, where);
+  if (!direct) project_output(layer, concat, to, where);
+}
+
+void attention_decode(const MultiHeadAttention& layer, const ConstTensorView& x, KvCache& cache,
+                      const AttentionOptions& options, const ConstTensorView& lengths,
+                      const AddedTo& to, const Where& where) {
+  checked_shape(layer, "x", x, cache);
+  if (options.query_offset.all() || options.query_offset.each())
+    fail("query_offset is given; with a cache the new tokens follow those it holds");
+  Undo undo(cache, where);
+  layer.append(x, x, cache, lengths, where);
+  AttentionOptions placed = options;
+  placed.query_offset = undo.lengths();
+  attention_over_cache(layer, x, cache, placed, to, where);
+  undo.keep();
+}
+
+void MultiHeadAttention::attend_into(const ConstTensorView& query, const KvCache& cache,
+                                     const TensorView& y, const AttentionOptions& options,
+                                     const Where& where) const {
+  reporting("multi_head_attention", [&] {
+    const Shape shape = checked_shape(*this, "query", query, cache);
+    check_output(options_, y, shape, options, {{"query", query}});
+    attention_over_cache(*this, query, cache, options, {y}, where);
   });
 }
 
 Tensor MultiHeadAttention::attend(const ConstTensorView& query, const KvCache& cache,
                                   const AttentionOptions& options, const Where& where) const {
-  return reporting("multi_head_attention", [&]() -> Tensor {
-    const MultiHeadAttentionOptions& o = options_;
-    check_cache(o, cache);
-    check_tokens("query", query, cache, o.model_dim, o.type);
-    const AttentionOptions all = over_cache(cache, options);
-    Tensor q = q_.forward(query, where);
-    if (o.rotary) {
-      const ConstTensorView heads = by_heads(q.view(), o.heads);
-      weights_shape(heads, cache.keys(), cache.values(), all);  // throws if unsound
-      rotate(*o.rotary, query_positions(heads, cache.keys(), all), by_heads(q, o.heads), false,
-             where);
-    }
-    Tensor concat =
-        where.context().make_tensor({query.size(0), query.size(1), o.heads * o.d_v}, o.type);
-    attention(by_heads(q.view(), o.heads), cache.keys(), cache.values(), by_heads(concat, o.heads),
-              all, {}, where);
-    return o_ ? o_.forward(concat, where) : std::move(concat);
+  return reporting("multi_head_attention", [&] {
+    Tensor y =
+        where.context().make_tensor(checked_shape(*this, "query", query, cache), options_.type);
+    attend_into(query, cache, y, options, where);
+    return y;
+  });
+}
+
+void MultiHeadAttention::forward_into(const ConstTensorView& x, KvCache& cache, const TensorView& y,
+                                      const AttentionOptions& options,
+                                      const ConstTensorView& lengths, const Where& where) const {
+  reporting("multi_head_attention", [&] {
+    const Shape shape = checked_shape(*this, "x", x, cache);
+    check_output(options_, y, shape, options, {{"x", x}, {"lengths", lengths}});
+    attention_decode(*this, x, cache, options, lengths, {y}, where);
   });
 }
 
 Tensor MultiHeadAttention::forward(const ConstTensorView& x, KvCache& cache,
                                    const AttentionOptions& options, const ConstTensorView& lengths,
                                    const Where& where) const {
-  return reporting("multi_head_attention", [&]() -> Tensor {
-    check_cache(options_, cache);
-    check_tokens("x", x, cache, options_.model_dim, options_.type);
-    if (options.query_offset.all() || options.query_offset.each())
-      fail("query_offset is given; with a cache the new tokens follow those it holds");
-    Undo undo(cache);
-    append(x, x, cache, lengths, where);
-    AttentionOptions placed = options;
-    placed.query_offset = undo.lengths();
-    Tensor y = attend(x, cache, placed, where);
-    undo.keep();
+  return reporting("multi_head_attention", [&] {
+    Tensor y = where.context().make_tensor(checked_shape(*this, "x", x, cache), options_.type);
+    forward_into(x, cache, y, options, lengths, where);
     return y;
   });
 }

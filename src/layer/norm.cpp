@@ -17,16 +17,6 @@ const char* name_of(const NormOptions& options) {
   return options.kind == NormKind::rms_norm ? "rms_norm" : "layer_norm";
 }
 
-// x as rows of features that lie side by side.
-Rows features_of(const ConstTensorView& x, const Where& where) {
-  Rows rows = rows_of(x);
-  if (rows.view.strides()[1] != 1 && rows.view.size(1) > 1) {
-    rows.copy = copied(x, where);
-    rows.view = rows_of(rows.copy);
-  }
-  return rows;
-}
-
 ConstRows rows_in(const Rows& rows) { return {rows.view.data(), rows.view.strides()[0]}; }
 
 // The sum over blocks of [blocks, 2, dim], in order: part 0 or 1 of it.
@@ -63,21 +53,46 @@ Norm::Norm(const NormOptions& options) : options_(options) {
   });
 }
 
+// Kernels write rows one behind the other. Where those of y lie further apart, each is a call.
+void Norm::forward_into(const ConstTensorView& x, const TensorView& y, const Where& where) const {
+  const char* layer = name_of(options_);
+  reporting(layer, [&] {
+    check_made(layer, static_cast<bool>(*this));
+    check_input(layer, "x", x, options_.type, options_.dim);
+    check_output(layer, "y", y, options_.type, x.shape());
+    check_apart(layer, "y", y, "x", x);
+    const Rows rows = rows_of(x, where, true);
+    const WrittenRows to(y, where, true);
+    const NormProblem problem{.device = {}, .type = options_.type, .kind = options_.kind};
+    const NormCall all{.dim = options_.dim,
+                       .epsilon = options_.epsilon,
+                       .x = rows_in(rows),
+                       .weight = weight_.view().data(),
+                       .bias = bias_.view().data(),
+                       .y = to.view().data()};
+    const std::int64_t count = rows.view.size(0), stride = to.view().strides()[0];
+    const Kernel<NormForward>& row = ContextState::of(where).row_for<NormForward>(problem);
+    for_row_blocks(count, all.dim, where, [&](auto, std::int64_t begin, std::int64_t end) {
+      if (stride == all.dim) return row.run(problem, all, {begin, end});
+      const std::int64_t size = size_of(options_.type);
+      for (std::int64_t r = begin; r < end; ++r) {
+        NormCall one = all;
+        one.x.data = static_cast<const std::byte*>(all.x.data) + r * all.x.row * size;
+        one.y = static_cast<std::byte*>(all.y) + r * stride * size;
+        row.run(problem, one, {0, 1});
+      }
+    });
+    to.finish();
+  });
+}
+
 Tensor Norm::forward(const ConstTensorView& x, const Where& where) const {
   const char* layer = name_of(options_);
   return reporting(layer, [&] {
     check_made(layer, static_cast<bool>(*this));
     check_input(layer, "x", x, options_.type, options_.dim);
     Tensor y = where.context().make_tensor(x.shape(), options_.type);
-    const Rows rows = features_of(x, where);
-    run_rows<NormForward>({.device = {}, .type = options_.type, .kind = options_.kind},
-                          {.dim = options_.dim,
-                           .epsilon = options_.epsilon,
-                           .x = rows_in(rows),
-                           .weight = weight_.view().data(),
-                           .bias = bias_.view().data(),
-                           .y = y.view().data()},
-                          rows.view.size(0), options_.dim, where);
+    forward_into(x, y, where);
     return y;
   });
 }
@@ -96,7 +111,7 @@ LayerGradients Norm::backward(const ConstTensorView& dy, const Saved& saved,
     check_input(layer, "x", saved.x, options_.type, options_.dim);
     check_shape(layer, "dy", dy, options_.type, saved.x.shape());
     LayerGradients gradients{where.context().make_tensor(saved.x.shape(), options_.type), {}};
-    const Rows x_rows = features_of(saved.x, where), dy_rows = features_of(dy, where);
+    const Rows x_rows = rows_of(saved.x, where, true), dy_rows = rows_of(dy, where, true);
     const std::int64_t rows = x_rows.view.size(0), dim = options_.dim;
     Tensor parts({block_count(rows), 2, dim}, DType::f64);  // dweight and dbias of each block
     run_rows<NormBackward>({.device = {}, .type = options_.type, .kind = options_.kind},

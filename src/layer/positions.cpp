@@ -6,6 +6,7 @@
 #include "layer/initialise.h"
 #include "layer/lists.h"
 #include "layer/rows.h"
+#include "layer/scratch.h"
 
 #include <attend/embedding.h>
 
@@ -36,22 +37,23 @@ void check_positions(std::int64_t positions, std::int64_t offset, std::int64_t l
 
 // y[..., i, :] = x[..., i, :] + table[i, :], rounded once.
 template <class Entry>
-Tensor with_table(const ConstTensorView& x, std::int64_t length, const Entry* table,
-                  const Where& where) {
-  Tensor y = where.context().make_tensor(x.shape(), x.dtype());
-  const Rows rows = rows_of(x);
+void add_table(const ConstTensorView& x, std::int64_t length, const Entry* table,
+               const TensorView& y, const Where& where) {
+  const Rows rows = rows_of(x, where);
+  const WrittenRows written(y, where);
   const std::int64_t dim = rows.view.size(1);
+  const std::int64_t row = written.view().strides()[0], column = written.view().strides()[1];
   with_type(x.dtype(), [&]<class T>(T) {
-    T* to = y.data<T>();
+    T* to = static_cast<T*>(written.view().data());
     for_row_blocks(rows.view.size(0), dim, where, [&](auto, auto begin, auto end) {
       for (std::int64_t r = begin; r < end; ++r) {
         const Row<T> from(rows.view, r);
         for (std::int64_t c = 0; c < dim; ++c)
-          to[r * dim + c] = static_cast<T>(from[c] + widened(table[r % length * dim + c]));
+          to[r * row + c * column] = static_cast<T>(from[c] + widened(table[r % length * dim + c]));
       }
     });
   });
-  return y;
+  written.finish();
 }
 
 }  // namespace
@@ -69,17 +71,28 @@ LearnedPositions::LearnedPositions(const LearnedPositionsOptions& options) {
   });
 }
 
-Tensor LearnedPositions::forward(const ConstTensorView& x, std::int64_t offset,
-                                 const Where& where) const {
-  return reporting(kLearned, [&] {
+void LearnedPositions::forward_into(const ConstTensorView& x, const TensorView& y,
+                                    std::int64_t offset, const Where& where) const {
+  reporting(kLearned, [&] {
     check_made(kLearned, static_cast<bool>(*this));
     const std::int64_t dim = weight_.size(1);
     const std::int64_t length = check_sequence(kLearned, "x", x, weight_.dtype(), dim);
     check_positions(weight_.size(0), offset, length);
-    Tensor y;
+    check_output(kLearned, "y", y, x.dtype(), x.shape());
+    check_apart(kLearned, "y", y, "x", x);
     with_type(x.dtype(), [&]<class T>(T) {
-      y = with_table(x, length, weight_.data<T>() + offset * dim, where);
+      add_table(x, length, weight_.data<T>() + offset * dim, y, where);
     });
+  });
+}
+
+Tensor LearnedPositions::forward(const ConstTensorView& x, std::int64_t offset,
+                                 const Where& where) const {
+  return reporting(kLearned, [&] {
+    check_made(kLearned, static_cast<bool>(*this));
+    check_sequence(kLearned, "x", x, weight_.dtype(), weight_.size(1));
+    Tensor y = where.context().make_tensor(x.shape(), x.dtype());
+    forward_into(x, y, offset, where);
     return y;
   });
 }
@@ -141,14 +154,28 @@ Tensor SinusoidalPositions::forward(const ConstTensorView& x, std::int64_t offse
   return reporting(kSinusoidal, [&] {
     check_readable(kSinusoidal, "x", x);
     check_type(kSinusoidal, x.dtype());
+    Tensor y = where.context().make_tensor(x.shape(), x.dtype());
+    forward_into(x, y, offset, where);
+    return y;
+  });
+}
+
+void SinusoidalPositions::forward_into(const ConstTensorView& x, const TensorView& y,
+                                       std::int64_t offset, const Where& where) const {
+  reporting(kSinusoidal, [&] {
+    check_readable(kSinusoidal, "x", x);
+    check_type(kSinusoidal, x.dtype());
     const std::int64_t dim = options_.dim;
     const std::int64_t length = check_sequence(kSinusoidal, "x", x, x.dtype(), dim);
     if (offset < 0 || offset > kMostOffset)
       throw InvalidArgument(
           text("sinusoidal_positions: offset is ", offset, "; it must be from 0 to ", kMostOffset));
-    Tensor table = where.context().make_tensor({x.count() == 0 ? 0 : length, dim}, DType::f64);
-    double* to = table.data<double>();
-    for_row_blocks(table.size(0), dim, where, [&](auto, auto begin, auto end) {
+    check_output(kSinusoidal, "y", y, x.dtype(), x.shape());
+    check_apart(kSinusoidal, "y", y, "x", x);
+    const std::int64_t rows = x.count() == 0 ? 0 : length;
+    const Scratch scratch(where, {{{rows, dim}, DType::f64}});
+    double* to = static_cast<double*>(scratch.tensors[0].data());
+    for_row_blocks(rows, dim, where, [&](auto, auto begin, auto end) {
       for (std::int64_t i = begin; i < end; ++i)
         for (std::int64_t c = 0; c < dim; c += 2) {
           const double angle =
@@ -158,7 +185,7 @@ Tensor SinusoidalPositions::forward(const ConstTensorView& x, std::int64_t offse
           to[i * dim + c + 1] = std::cos(angle);
         }
     });
-    return with_table(x, length, to, where);
+    add_table(x, length, to, y, where);
   });
 }
 

@@ -1,6 +1,10 @@
 // Leading dimensions made one.
 #include "layer/rows.h"
 
+#include "api/tensor_memory.h"
+
+#include <optional>
+
 namespace attend {
 namespace {
 
@@ -9,34 +13,54 @@ std::int64_t row_count(const ConstTensorView& x) {
   return features == 0 ? 0 : x.count() / features;
 }
 
-}  // namespace
+Shape matrix_shape(const ConstTensorView& x) { return {row_count(x), x.size(x.rank() - 1)}; }
 
-Rows rows_of(const ConstTensorView& x) {
+std::size_t bytes_of(const ConstTensorView& x) {
+  return static_cast<std::size_t>(x.count() * size_of(x.dtype()));
+}
+
+// Of x as a matrix, if it can be seen as one: one stride leads from row to row if each dimension's
+// is the product of the ones within it; those of size 1 do not count.
+std::optional<Shape> matrix_strides(const ConstTensorView& x, bool side_by_side) {
   const int last = x.rank() - 1;
-  const std::int64_t rows = row_count(x);
-  // One stride leads from row to row if each dimension's is the product of the ones within it;
-  // those of size 1 do not count.
-  std::int64_t stride = 0, within = 1;
-  bool even = rows > 0;
-  for (int dim = last - 1; dim >= 0 && even; within *= x.size(dim--)) {
+  if (x.count() == 0) return Shape{x.size(last), 1};
+  std::int64_t stride = x.size(last), within = 1;
+  for (int dim = last - 1; dim >= 0; within *= x.size(dim--)) {
     if (x.size(dim) == 1) continue;
     std::int64_t expected = 0;
     if (within == 1) stride = x.strides()[dim];
-    even = !__builtin_mul_overflow(stride, within, &expected) && x.strides()[dim] == expected;
+    if (__builtin_mul_overflow(stride, within, &expected) || x.strides()[dim] != expected)
+      return std::nullopt;
   }
-  Rows result;
-  if (even) {
-    result.view =
-        ConstTensorView(x.data(), x.dtype(), {rows, x.size(last)}, {stride, x.strides()[last]});
-  } else {
-    result.copy = Tensor::copy_of(x);
-    result.view = rows_of(result.copy);
-  }
+  if (x.size(last) == 1) return Shape{stride, 1};
+  if (side_by_side && x.strides()[last] != 1) return std::nullopt;
+  return Shape{stride, x.strides()[last]};
+}
+
+}  // namespace
+
+Rows rows_of(const ConstTensorView& x, const Where& where, bool side_by_side) {
+  const std::optional<Shape> strides = matrix_strides(x, side_by_side);
+  Rows result{Lease(where, strides ? 0 : bytes_of(x)), {}};
+  if (!strides) copy_elements(x, result.copy.data());
+  result.view = strides ? ConstTensorView(x.data(), x.dtype(), matrix_shape(x), *strides)
+                        : ConstTensorView(result.copy.data(), x.dtype(), matrix_shape(x));
   return result;
 }
 
+WrittenRows::WrittenRows(const TensorView& y, const Where& where, bool side_by_side)
+    : y_(y), made_(where, matrix_strides(y, side_by_side) ? 0 : bytes_of(y)) {
+  view_ = made_.data() != nullptr
+              ? TensorView(made_.data(), y.dtype(), matrix_shape(y))
+              : TensorView(y.data(), y.dtype(), matrix_shape(y), *matrix_strides(y, side_by_side));
+}
+
+void WrittenRows::finish() const {
+  if (made_.data() != nullptr) copy_elements(made_.data(), y_);
+}
+
 TensorView rows_of(const TensorView& view) {
-  return {view.data(), view.dtype(), {row_count(view), view.size(view.rank() - 1)}};
+  return {view.data(), view.dtype(), matrix_shape(view)};
 }
 
 Shape with_last(Shape shape, std::int64_t size) {

@@ -1,6 +1,7 @@
 // Tensors [..., features] as matrices [rows, features].
 #pragma once
 
+#include "api/lease.h"
 #include "core/row_operations.h"
 
 #include <attend/context.h>
@@ -10,12 +11,27 @@
 
 namespace attend {
 
-// The matrix is a view of x where its strides allow that, else of a copy.
+// The matrix is a view of x where its strides allow that, else of a copy; with `side_by_side` its
+// features are so.
 struct Rows {
-  Tensor copy;
+  Lease copy;
   ConstTensorView view;
 };
-Rows rows_of(const ConstTensorView& x);
+Rows rows_of(const ConstTensorView& x, const Where& where, bool side_by_side = false);
+
+// The matrix that is written for y. Where the strides of y do not allow a view of it, it is memory
+// of the Context, and finish() copies it.
+class WrittenRows {
+ public:
+  WrittenRows(const TensorView& y, const Where& where, bool side_by_side = false);
+  const TensorView& view() const noexcept { return view_; }
+  void finish() const;
+
+ private:
+  TensorView y_;
+  Lease made_;
+  TensorView view_;
+};
 
 // Of a contiguous tensor.
 TensorView rows_of(const TensorView& y);

@@ -22,6 +22,7 @@ std::vector<LayerMistake> norm_mistakes();
 std::vector<LayerMistake> feed_forward_mistakes();
 std::vector<LayerMistake> embedding_mistakes();
 std::vector<LayerMistake> position_mistakes();
+std::vector<LayerMistake> output_mistakes();
 std::vector<LayerMistake> parameter_mistakes();
 std::vector<LayerMistake> multi_head_mistakes();
 std::vector<LayerMistake> multi_head_file_mistakes();

@@ -1,0 +1,280 @@
+// Results in the caller's memory: the same bits whatever its strides, and nothing beside them is
+// touched. And where memory comes from: results are the Context's, and what a layer makes on the
+// way is kept for the next call.
+#include "support/attention_layers.h"
+#include "support/counted_allocations.h"
+#include "support/layer_cases.h"
+#include "support/small_call.h"
+
+#include <attend/block.h>
+#include <attend/model.h>
+
+namespace attend::test {
+namespace {
+
+const AttentionOptions kCausal{.causal = true};
+
+// Memory for a tensor of this shape, and the view of it: 0 contiguous, 1 with gaps between rows,
+// 2 with gaps between features, 3 with the first dimension as the second (or gaps, if there is
+// one).
+struct Layout {
+  Layout(int kind, const Shape& shape, DType type) {
+    Shape large = shape;
+    const int last = shape.rank() - 1;
+    if (kind == 1 || kind == 2) large[last] = 2 * shape[last] + 3;
+    if (kind == 3) std::swap(large[0], large[last > 1 ? 1 : 0]);
+    memory = numbers(large, type, 77);
+    view = memory.view();
+    if (kind == 1) view = view.slice(last, 2, 2 + shape[last]);
+    if (kind == 2) {
+      Shape strides = view.strides();
+      strides[last] = 2;
+      view = TensorView(view.data(), type, shape, strides);
+    }
+    if (kind == 3 && shape.rank() == 3) view = view.permute({1, 0, 2});
+    if (kind == 3 && shape.rank() == 4) view = view.permute({1, 0, 2, 3});
+  }
+  Tensor memory;
+  TensorView view;
+};
+
+void write(const ConstTensorView& from, const TensorView& to) {
+  with_type(to.dtype(), [&]<class T>(T) {
+    Shape index = to.shape();
+    for (std::int64_t n = 0; n < to.count(); ++n) {
+      std::int64_t rest = n;
+      for (int dim = index.rank(); dim-- > 0; rest /= to.size(dim))
+        index[dim] = rest % to.size(dim);
+      to.at<T>(index) = from.at<T>(index);
+    }
+  });
+}
+
+// call(y) writes what is expected, and nothing else.
+template <class Call>
+void expect_into(const std::string& name, const Tensor& expected, const Call& call) {
+  for (int kind = 0; kind < 4; ++kind) {
+    Layout y(kind, expected.shape(), expected.dtype());
+    const Tensor before = y.memory, shown = Tensor::copy_of(y.view);
+    call(y.view);
+    EXPECT_EQ(difference(y.view, expected), "") << name << " layout " << kind;
+    write(shown, y.view);
+    EXPECT_EQ(difference(y.memory, before), "") << name << " layout " << kind;
+  }
+}
+
+template <class Layer>
+void expect_forward_into(const std::string& name, Layer layer, const ConstTensorView& x) {
+  fill(layer.writable_parameters(), 5);
+  expect_into(name, layer.forward(x), [&](const TensorView& y) { layer.forward_into(x, y); });
+}
+
+TEST(LayerInto, simple_layers_write_the_same_bits_with_any_strides) {
+  for (const DType type : kFloatTypes) {
+    const Tensor x = numbers({2, 5, 6}, type, 1);
+    expect_forward_into("linear", Linear({.in = 6, .out = 9, .type = type}), x);
+    expect_forward_into("linear, one feature", Linear({.in = 6, .out = 1, .type = type}), x);
+    expect_forward_into("layer_norm", LayerNorm({.dim = 6, .type = type}), x);
+    expect_forward_into("rms_norm", RMSNorm({.dim = 6, .type = type}), x);
+    for (const Activation activation : {Activation::gelu, Activation::swiglu})
+      expect_forward_into(
+          "feed_forward",
+          FeedForward({.model_dim = 6, .hidden_dim = 7, .activation = activation, .type = type}),
+          x);
+    expect_forward_into("learned", LearnedPositions({.length = 5, .dim = 6, .type = type}), x);
+    expect_forward_into("sinusoidal", SinusoidalPositions({.dim = 6}), x);
+    const Tensor wide({1L, 0L, 3L, 2L, 2L, 1L}, {2, 3});
+    const Tensor narrow({1, 0, 3, 2, 2, 1}, {2, 3});
+    expect_forward_into("tokens", Embedding({.vocabulary = 4, .dim = 5, .type = type}), wide);
+    expect_forward_into("i32 tokens", Embedding({.vocabulary = 4, .dim = 5, .type = type}), narrow);
+  }
+}
+
+TEST(LayerInto, attention_writes_the_same_bits_with_any_strides) {
+  for (const DType type : {DType::f32, DType::bf16})
+    for (const bool projected : {true, false}) {
+      const MultiHeadAttention layer = drawn({.model_dim = 8,
+                                              .heads = 4,
+                                              .key_heads = 2,
+                                              .output_projection = projected,
+                                              .rotary = Rotary{},
+                                              .type = type});
+      const Tensor x = numbers({2, 5, 8}, type, 1), memory = numbers({2, 7, 8}, type, 2);
+      expect_into("self", layer.forward(x, kCausal),
+                  [&](const TensorView& y) { layer.forward_into(x, y, kCausal); });
+      expect_into("cross", layer.forward(x, memory, memory),
+                  [&](const TensorView& y) { layer.forward_into(x, memory, memory, y); });
+      KvCache cache = layer.make_cache(2, 5);
+      expect_into("cache", layer.forward(x, kCausal), [&](const TensorView& y) {
+        layer.forward_into(x, cache, y, kCausal);
+        for (const std::int64_t b : {0, 1}) cache.truncate(b, 0);
+      });
+      layer.append(x, x, cache);
+      expect_into("attend", layer.attend(x, cache),
+                  [&](const TensorView& y) { layer.attend_into(x, cache, y); });
+    }
+}
+
+TEST(LayerInto, blocks_and_models_write_the_same_bits_with_any_strides) {
+  for (const NormPlacement placement :
+       {NormPlacement::post, NormPlacement::pre, NormPlacement::none})
+    for (const std::int64_t hidden_dim : {0, 11}) {
+      const AttentionBlockOptions options{.attention = {.model_dim = 8, .heads = 2},
+                                          .hidden_dim = hidden_dim,
+                                          .placement = placement};
+      AttentionBlock block(options);
+      AttentionBlockOptions with_cross = options;
+      with_cross.cross = true;
+      AttentionBlock decoder(with_cross);
+      draw_parameters(block, 3);
+      draw_parameters(decoder, 4);
+      const Tensor x = numbers({2, 5, 8}, DType::f32, 1),
+                   memory = numbers({2, 7, 8}, DType::f32, 2);
+      expect_into("block", block.forward(x, kCausal),
+                  [&](const TensorView& y) { block.forward_into(x, y, kCausal); });
+      expect_into("decoder", decoder.forward(x, memory, kCausal),
+                  [&](const TensorView& y) { decoder.forward_into(x, memory, y, kCausal); });
+      KvCache cache = block.attention().make_cache(2, 5), kept = decoder.cross().make_cache(2, 7);
+      decoder.cross().append(memory, memory, kept);
+      const auto empty = [&] {
+        for (const std::int64_t b : {0, 1}) cache.truncate(b, 0);
+      };
+      expect_into("block with a cache", block.forward(x, kCausal), [&](const TensorView& y) {
+        block.forward_into(x, cache, y, kCausal);
+        empty();
+      });
+      expect_into("decoder with caches", decoder.forward(x, memory, kCausal),
+                  [&](const TensorView& y) {
+                    decoder.forward_into(x, cache, kept, y, kCausal);
+                    empty();
+                  });
+    }
+  const LanguageModel model({.vocabulary = 9, .length = 6, .model_dim = 8, .heads = 2});
+  const Tensor tokens({1L, 0L, 8L, 2L, 2L, 1L}, {2, 3});
+  expect_into("model", model.forward(tokens),
+              [&](const TensorView& logits) { model.forward_into(tokens, logits); });
+  expect_into("model with caches", model.forward(tokens), [&](const TensorView& logits) {
+    std::vector<KvCache> caches = model.make_caches(2);
+    model.forward_into(tokens, caches, logits);
+  });
+}
+
+// ---- memory ------------------------------------------------------------------------------------
+
+// Asks of its Context's allocator, and bytes of all memory, by the last of three calls.
+struct Cost {
+  int asked = 0;
+  std::size_t bytes = 0;
+};
+template <class Call>
+Cost cost_of(const Call& call) {
+  CountingAllocator memory;
+  Context context({.threads = 1, .allocator = memory.allocator()});
+  Cost cost;
+  for (int n = 0; n < 3; ++n) {  // plans and packed weights are made by the first
+    const int asked = memory.allocated;
+    const std::size_t bytes = bytes_allocated;
+    call(context);
+    cost = {memory.allocated - asked, bytes_allocated - bytes};
+  }
+  return cost;
+}
+
+// Lists of a call's products, and what attention() checks: the same whatever the length.
+constexpr std::size_t kLists = 16384;
+
+TEST(LayerMemoryOfAContext, a_block_allocates_its_result_alone) {
+  for (const DType type : {DType::f32, DType::bf16})
+    for (const NormPlacement placement :
+         {NormPlacement::post, NormPlacement::pre, NormPlacement::none})
+      for (const Activation activation : {Activation::gelu, Activation::swiglu}) {
+        AttentionBlock block({.attention = {.model_dim = 32, .heads = 4, .type = type},
+                              .cross = true,
+                              .hidden_dim = 48,
+                              .activation = activation,
+                              .placement = placement});
+        draw_parameters(block, 3);
+        const Tensor x = numbers({2, 300, 32}, type, 1);
+        Tensor y(x.shape(), type);
+        const Cost made = cost_of([&](Context& c) { block.forward(x, x, kCausal, {}, c); });
+        EXPECT_EQ(made.asked, 1);
+        EXPECT_LT(made.bytes, kLists);
+        const Cost given =
+            cost_of([&](Context& c) { block.forward_into(x, x, y, kCausal, {}, c); });
+        EXPECT_EQ(given.asked, 0);
+        EXPECT_LT(given.bytes, kLists);
+      }
+}
+
+// While somebody may write the weights they are packed for each call anew, also without new memory.
+TEST(LayerMemoryOfAContext, weights_that_may_be_written_cost_none) {
+  AttentionBlock block({.attention = {.model_dim = 32, .heads = 4}, .hidden_dim = 48});
+  const std::vector<Parameter> writing = block.writable_parameters();
+  const Tensor x = numbers({1, 300, 32}, DType::f32, 1);
+  Tensor y(x.shape());
+  EXPECT_EQ(cost_of([&](Context& c) { block.forward_into(x, y, {}, c); }).asked, 0);
+}
+
+TEST(LayerMemoryOfAContext, decoding_allocates_nothing) {
+  AttentionBlock block(
+      {.attention = {.model_dim = 32, .heads = 4, .rotary = Rotary{}}, .hidden_dim = 48});
+  const Tensor x = numbers({2, 1, 32}, DType::f32, 1);
+  Tensor y(x.shape());
+  KvCache cache = block.attention().make_cache(2, 8);
+  EXPECT_EQ(cost_of([&](Context& c) { block.forward_into(x, cache, y, kCausal, {}, c); }).asked, 0);
+  EXPECT_EQ(cache.length(1), 3);
+}
+
+TEST(LayerMemoryOfAContext, a_model_allocates_nothing_on_the_way) {
+  const LanguageModel model({.vocabulary = 19, .length = 64, .hidden_dim = 96});
+  Tensor tokens({2, 60}, DType::i32), logits({2, 60, 19});
+  EXPECT_EQ(cost_of([&](Context& c) { model.forward_into(tokens, logits, c); }).asked, 0);
+  EXPECT_EQ(cost_of([&](Context& c) { model.forward(tokens, c); }).asked, 1);
+}
+
+TEST(LayerMemoryOfAContext, simple_layers_allocate_nothing_on_the_way) {
+  const Tensor x = numbers({3, 200, 6}, DType::f32, 1);
+  const ConstTensorView turned = x.view().permute({1, 0, 2});  // no stride leads from row to row
+  Tensor y({200, 3, 6});
+  const auto expect_none = [&](const auto& layer) {
+    EXPECT_EQ(cost_of([&](Context& c) { layer.forward_into(turned, y, c); }).asked, 0);
+  };
+  expect_none(Linear({.in = 6, .out = 6}));
+  expect_none(LayerNorm({.dim = 6}));
+  expect_none(FeedForward({.model_dim = 6, .activation = Activation::swiglu}));
+  const SinusoidalPositions positions({.dim = 6});
+  EXPECT_EQ(cost_of([&](Context& c) { positions.forward_into(turned, y, 0, c); }).asked, 0);
+}
+
+// Also those that have outlived it.
+TEST(LayerMemoryOfAContext, results_come_from_its_allocator) {
+  const auto expect_taken = [](const char* name, const auto& call) {
+    CountingAllocator memory;
+    Tensor y;
+    {
+      Context context({.threads = 1, .allocator = memory.allocator()});
+      y = call(context);
+    }
+    EXPECT_EQ(memory.allocated - memory.deallocated, 1) << name;
+    EXPECT_GE(memory.bytes, static_cast<std::size_t>(y.count() * size_of(y.dtype()))) << name;
+    y = {};
+    EXPECT_EQ(memory.bytes, 0U) << name;
+  };
+  const Tensor x = numbers({2, 3, 8}, DType::f32, 1), tokens({1L, 0L, 3L, 2L}, {2, 2});
+  for (const LayerCase& c : layer_cases(DType::f32)) {
+    const Tensor in = numbers({2, 3, c.in}, DType::f32, 1);
+    expect_taken(c.name.c_str(), [&](Context& context) { return c.forward(in, context); });
+  }
+  const Embedding embedding({.vocabulary = 4, .dim = 8});
+  expect_taken("embedding", [&](Context& context) { return embedding.forward(tokens, context); });
+  const MultiHeadAttention attention({.model_dim = 8, .heads = 2});
+  expect_taken("attention",
+               [&](Context& context) { return attention.forward(x, kCausal, context); });
+  const AttentionBlock block({.attention = {.model_dim = 8, .heads = 2}, .hidden_dim = 9});
+  expect_taken("block", [&](Context& context) { return block.forward(x, kCausal, context); });
+  const LanguageModel model({.vocabulary = 4, .length = 6, .model_dim = 8, .heads = 2});
+  expect_taken("model", [&](Context& context) { return model.forward(tokens, context); });
+}
+
+}  // namespace
+}  // namespace attend::test
