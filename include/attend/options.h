@@ -90,10 +90,10 @@ struct AttentionOptions {
   TensorOrView cu_seqlens_q{};  // [sequences + 1], i32 or i64, from 0 to total
   TensorOrView cu_seqlens_k{};  // not given: as cu_seqlens_q
   // The number of queries and of keys of the longest sequence, or more. They are the sizes of what
-  // has queries and keys (masks, bias, weights, scores, blocks), and change nothing else. On a
-  // device, whose memory the host does not wait for, they must be given; on the CPU they are found
-  // if they are not. Where cu_seqlens_k is not given, max_k is max_q unless it is; of keys on pages
-  // block_table says it.
+  // has queries and keys (masks, bias, weights, scores, blocks); no bit of out, lse or dq changes.
+  // On a device, whose memory the host does not wait for, they must be given; on the CPU they are
+  // found if they are not. Where cu_seqlens_k is not given, max_k is max_q unless it is; of keys on
+  // pages block_table says it.
   std::optional<std::int64_t> max_q{};
   std::optional<std::int64_t> max_k{};
 
