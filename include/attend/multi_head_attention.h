@@ -98,6 +98,15 @@ class ATTEND_API MultiHeadAttention {
                     const Required<ConstTensorView>& value, const Required<TensorView>& y,
                     const AttentionOptions& options = {}, const AttentionOutputs& outputs = {},
                     const Where& where = default_context()) const;
+  void forward_into(const ConstTensorView& x, const TensorView& y, const AttentionOptions& options,
+                    const Where& where) const {
+    forward_into(x, y, options, {}, where);
+  }
+  void forward_into(const ConstTensorView& query, const Required<ConstTensorView>& key,
+                    const Required<ConstTensorView>& value, const Required<TensorView>& y,
+                    const AttentionOptions& options, const Where& where) const {
+    forward_into(query, key, value, y, options, {}, where);
+  }
 
   Trace trace(const ConstTensorView& x, const AttentionOptions& options = {},
               const Where& where = default_context()) const;
