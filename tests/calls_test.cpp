@@ -43,11 +43,11 @@ TEST_F(Calls, layers) {
         layer.forward(x, x, x, {}, context), layer.forward(x, x, x, {}, {}, context),
         layer.forward_train(x, {}).first, layer.forward_train(x, {}, context).first})
     EXPECT_EQ(y.shape(), x.shape());
-  Tensor y({1, 3, 4});
-  layer.forward_into(x, y, {}, {});
-  layer.forward_into(x, y, {}, context);
-  layer.forward_into(x, x, x, y, {}, {});
-  layer.forward_into(x, x, x, y, {}, context);
+  Tensor into({1, 3, 4});
+  layer.forward_into(x, into, {}, {});
+  layer.forward_into(x, into, {}, context);
+  layer.forward_into(x, x, x, into, {}, {});
+  layer.forward_into(x, x, x, into, {}, context);
   layer.trace(x, {}, context);
   layer.inspect(x, {}, {}, context);
   layer.heads(x, {}, context);
