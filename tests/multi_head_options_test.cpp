@@ -138,9 +138,10 @@ TEST(MultiHeadOptions, saved_options_copy_every_tensor_of_the_list) {
     ASSERT_TRUE(tensor) << name;
     EXPECT_NE(tensor.data(), lent.view().data()) << name;
   });
-  EXPECT_EQ(names, (std::vector<std::string>{"query_offset", "mask", "bias", "alibi", "sinks",
-                                             "blocks.visible", "key_lengths", "cu_seqlens_q",
-                                             "cu_seqlens_k", "block_table"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"query_offset", "mask", "bias", "alibi", "sinks",
+                                      "blocks.visible", "key_lengths", "cu_seqlens_q",
+                                      "cu_seqlens_k", "block_table", "k_scales", "v_scales"}));
 }
 
 // backward works on copies: what the options showed may be gone or changed by then.
