@@ -59,7 +59,7 @@ constexpr const char* kLater[] = {
     "batch=0 heads=2 kv_heads=2 d=12 dv=10 addressing=packed max_q=3 max_k=5 weights=1",
     // Keys and values of types of their own: 16 bits under f32, f64, and a KV cache of 8 bits.
     "batch=2 heads=4 kv_heads=2 q=19 k=37 d=12 dv=10 k_type=bf16 v_type=f16 bias=full weights=1",
-    "batch=2 heads=4 kv_heads=2 q=19 k=37 d=12 dv=10 k_type=f64 v_type=f32 layout=padded causal=1",
+    "batch=2 heads=4 kv_heads=2 q=19 k=37 d=12 dv=10 k_type=f16 layout=padded causal=1",
     "batch=2 heads=4 kv_heads=2 q=19 k=37 d=12 dv=10 k_type=i8 k_scales=1 scores=1 stage=raw",
     "batch=3 heads=4 kv_heads=2 q=1 k=50 d=16 dv=16 addressing=paged key_lengths=mixed k_type=i8 "
     "v_type=i8 k_scales=1 v_scales=1 causal=1 sinks=1",

@@ -138,14 +138,14 @@ const std::vector<InputError> kShapes = {
      "q is bool; it must be f64, f32, bf16 or f16"},
     {"k_of_another_type",
      [](Arguments& a) {
-       a.k = a.input({2, 2, 5, 6}, DType::i32);
+       a.k = a.input({2, 2, 5, 6}, DType::f64);
      },
-     "k is i32; it must be f64, f32, bf16, f16 or i8"},
+     "k is f64; it must be f32, bf16, f16 or i8"},
     {"v_of_another_type",
      [](Arguments& a) {
        a.v = a.input({2, 2, 5, 7}, DType::u8);
      },
-     "v is u8; it must be f64, f32, bf16, f16 or i8"},
+     "v is u8; it must be f32, bf16, f16 or i8"},
     {"k_of_whole_numbers_without_scales",
      [](Arguments& a) {
        a.k = a.input({2, 2, 5, 6}, DType::i8);
