@@ -144,22 +144,8 @@ class ContractError : public testing::TestWithParam<DType> {
     forward(before, in);
     AttentionGradients gradients = in.gradients;  // the textbook gives no others
     gradients.dsinks = gradients.dalibi = {};
-    Plan::attention_backward({.q = in.q,
-                              .k = in.k,
-                              .v = in.v,
-                              .out = in.out,
-                              .lse = in.lse,
-                              .dout = in.dout,
-                              .dlse = in.dlse},
-                             in.options, gradients, {kernel})
-        .run_backward({.q = in.q,
-                       .k = in.k,
-                       .v = in.v,
-                       .out = in.out,
-                       .lse = in.lse,
-                       .dout = in.dout,
-                       .dlse = in.dlse},
-                      in.options, gradients);
+    Plan::attention_backward(in.backward_inputs(), in.options, gradients, {kernel})
+        .run_backward(in.backward_inputs(), in.options, gradients);
     return {error(gradients.dq, &Results<double>::dq, &Results<Float128>::dq),
             error(gradients.dk, &Results<double>::dk, &Results<Float128>::dk),
             error(gradients.dv, &Results<double>::dv, &Results<Float128>::dv)};

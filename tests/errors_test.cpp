@@ -200,11 +200,7 @@ TEST(Accepted, dropout_up_to_the_last_counter) {
 TEST(ErrorMessages, the_returning_functions_refuse_alike) {
   Arguments a;
   const auto forward = [&] { attention(a.q, a.k, a.v, a.options); };
-  const auto backward = [&] {
-    attention_backward(
-        {.q = a.q, .k = a.k, .v = a.v, .out = a.o, .lse = a.lse, .dout = a.dout, .dlse = a.dlse},
-        a.options);
-  };
+  const auto backward = [&] { attention_backward(a.backward_inputs(), a.options); };
   EXPECT_EQ(thrown_by(forward), "nothing");
   EXPECT_EQ(thrown_by(backward), "nothing");
   const auto both_say = [&](const std::string& message) {

@@ -170,14 +170,7 @@ void check(const Differences& differences, const Variable& v, const std::string&
 Tally check_case(const Case& problem) {
   Instance in = cases::make(problem);
   results(in);
-  attention_backward({.q = in.q,
-                      .k = in.k,
-                      .v = in.v,
-                      .out = in.out,
-                      .lse = in.lse,
-                      .dout = in.dout,
-                      .dlse = in.dlse},
-                     in.options, in.gradients);
+  attention_backward(in.backward_inputs(), in.options, in.gradients);
   const AttentionGradients& g = in.gradients;
   const Variable variables[] = {variable("q", in.q, g.dq),
                                 variable("k", in.k, g.dk),

@@ -35,14 +35,7 @@ nb::object backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb
   BackwardResult result;
   {
     const Unlocked unlocked;
-    result = attention_backward({.q = in.q,
-                                 .k = in.k,
-                                 .v = in.v,
-                                 .out = more.out,
-                                 .lse = more.lse,
-                                 .dout = more.dout,
-                                 .dlse = more.dlse},
-                                options.get(), context_or_default(context));
+    result = attention_backward(inputs_of(in, more), options.get(), context_or_default(context));
   }
   return to_python(std::move(result), q);
 }

@@ -28,6 +28,16 @@ struct BackwardArrays {
   Array out, lse, dout, dlse;
 };
 
+inline BackwardInputs inputs_of(const Inputs& in, const BackwardArrays& more) {
+  return {.q = in.q,
+          .k = in.k,
+          .v = in.v,
+          .out = more.out,
+          .lse = more.lse,
+          .dout = more.dout,
+          .dlse = more.dlse};
+}
+
 // What a call is asked to hand out besides `out`.
 struct Wanted {
   Wanted() = default;

@@ -74,14 +74,7 @@ PythonPlan plan_backward(nb::handle q, nb::handle k, nb::handle v, nb::handle ou
   const Options options(keywords, where);
   Context& used = context_or_default(given_context(context));
   BackwardResult result = empty_gradients(in, options.get(), used);
-  return {Plan::attention_backward({.q = in.q,
-                                    .k = in.k,
-                                    .v = in.v,
-                                    .out = more.out,
-                                    .lse = more.lse,
-                                    .dout = more.dout,
-                                    .dlse = more.dlse},
-                                   options.get(), views_of(result),
+  return {Plan::attention_backward(inputs_of(in, more), options.get(), views_of(result),
                                    {.kernel = text_of(kernel, "Plan: kernel")}, used),
           {},
           nb::borrow(context)};
@@ -97,14 +90,7 @@ nb::object run_plan_backward(const PythonPlan& self, nb::handle q, nb::handle k,
   BackwardResult result = empty_gradients(in, options.get(), self.used());
   {
     const Unlocked unlocked;
-    self.plan.run_backward({.q = in.q,
-                            .k = in.k,
-                            .v = in.v,
-                            .out = more.out,
-                            .lse = more.lse,
-                            .dout = more.dout,
-                            .dlse = more.dlse},
-                           options.get(), views_of(result));
+    self.plan.run_backward(inputs_of(in, more), options.get(), views_of(result));
   }
   return to_python(std::move(result), q);
 }

@@ -37,6 +37,11 @@ struct Instance {
   // As `outputs`, and lse in any case: the forward call that comes before a backward one.
   AttentionOutputs outputs_with_lse() const;
 
+  // What that backward call reads.
+  BackwardInputs backward_inputs() const {
+    return {.q = q, .k = k, .v = v, .out = out, .lse = lse, .dout = dout, .dlse = dlse};
+  }
+
   // Fills every output and gradient with NaN, so that an element nobody writes is noticed.
   void poison_outputs();
 

@@ -74,22 +74,8 @@ void backward(const Settings& settings, cases::Instance& in, Context& context) {
     const AttentionOutputs outputs = in.outputs_with_lse();
     Plan::attention(in.q, in.k, in.v, in.out, in.options, outputs, {"reference.forward"}, context)
         .run(in.q, in.k, in.v, in.out, in.options, outputs);
-    Plan::attention_backward({.q = in.q,
-                              .k = in.k,
-                              .v = in.v,
-                              .out = in.out,
-                              .lse = in.lse,
-                              .dout = in.dout,
-                              .dlse = in.dlse},
-                             in.options, g, {kernel}, context)
-        .run_backward({.q = in.q,
-                       .k = in.k,
-                       .v = in.v,
-                       .out = in.out,
-                       .lse = in.lse,
-                       .dout = in.dout,
-                       .dlse = in.dlse},
-                      in.options, g);
+    Plan::attention_backward(in.backward_inputs(), in.options, g, {kernel}, context)
+        .run_backward(in.backward_inputs(), in.options, g);
     Line line = named("backward", kernel, in.problem);
     line.add("dq", g.dq).add("dk", g.dk).add("dv", g.dv);
     line.add("dbias", g.dbias).add("dsinks", g.dsinks).add("dalibi", g.dalibi).print();

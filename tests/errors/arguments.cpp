@@ -123,11 +123,8 @@ void run_forward(const Arguments& a, Context& context) {
 }
 
 void run_backward(const Arguments& a, Context& context) {
-  leaves_outputs_untouched(a, [&] {
-    attention_backward(
-        {.q = a.q, .k = a.k, .v = a.v, .out = a.o, .lse = a.lse, .dout = a.dout, .dlse = a.dlse},
-        a.options, a.gradients, context);
-  });
+  leaves_outputs_untouched(
+      a, [&] { attention_backward(a.backward_inputs(), a.options, a.gradients, context); });
 }
 
 void run_merge(const Arguments& a, Context& context) {
@@ -151,9 +148,7 @@ ErrorCase backward_error(std::string mistake, Break break_it, std::string messag
     Arguments a;
     break_it(a);
     const auto plan = [&] {
-      Plan::attention_backward(
-          {.q = a.q, .k = a.k, .v = a.v, .out = a.o, .lse = a.lse, .dout = a.dout, .dlse = a.dlse},
-          a.options, a.gradients);
+      Plan::attention_backward(a.backward_inputs(), a.options, a.gradients);
     };
     EXPECT_EQ(thrown_by(plan), thrown_by([&] { run_backward(a); }));
     run_backward(a);

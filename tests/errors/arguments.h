@@ -25,6 +25,9 @@ struct Arguments {
 
   ConstTensorView o, lse, dout, dlse;  // of attention_backward
   AttentionGradients gradients;
+  BackwardInputs backward_inputs() const {
+    return {.q = q, .k = k, .v = v, .out = o, .lse = lse, .dout = dout, .dlse = dlse};
+  }
 
   std::vector<ConstTensorView> part_o, part_lse;  // of merge
   TensorView merged, merged_lse;

@@ -122,14 +122,7 @@ TEST(NoMemory, attention_into_a_new_tensor_says_so) {
 TEST(NoMemory, attention_backward_says_so) {
   EXPECT_GT(allocations_of([](const Arguments& a, Context& c) { run_backward(a, c); }), 2);
   EXPECT_GT(allocations_of([](const Arguments& a, Context& c) {
-              attention_backward({.q = a.q,
-                                  .k = a.k,
-                                  .v = a.v,
-                                  .out = a.o,
-                                  .lse = a.lse,
-                                  .dout = a.dout,
-                                  .dlse = a.dlse},
-                                 a.options, c);
+              attention_backward(a.backward_inputs(), a.options, c);
             }),
             5);
 }
@@ -159,14 +152,7 @@ TEST(NoMemory, a_plan_says_so) {
             3);
   const PlanOptions forced{.kernel = "reference.backward"};
   EXPECT_GT(allocations_of([&](const Arguments& a, Context& c) {
-              Plan::attention_backward({.q = a.q,
-                                        .k = a.k,
-                                        .v = a.v,
-                                        .out = a.o,
-                                        .lse = a.lse,
-                                        .dout = a.dout,
-                                        .dlse = a.dlse},
-                                       a.options, a.gradients, forced, c);
+              Plan::attention_backward(a.backward_inputs(), a.options, a.gradients, forced, c);
             }),
             2);
 }

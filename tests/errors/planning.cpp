@@ -225,9 +225,8 @@ std::vector<ErrorCase> memory() {
   const Arguments a;
   const Plan forward =
       Plan::attention(a.q, a.k, a.v, a.out, a.options, a.outputs, {.kernel = "reference.forward"});
-  const Plan backward = Plan::attention_backward(
-      {.q = a.q, .k = a.k, .v = a.v, .out = a.o, .lse = a.lse, .dout = a.dout, .dlse = a.dlse},
-      a.options, a.gradients, {.kernel = "reference.backward"});
+  const Plan backward = Plan::attention_backward(a.backward_inputs(), a.options, a.gradients,
+                                                 {.kernel = "reference.backward"});
   return {
       out_of_memory("no_memory_for_forward", run_forward, forward.workspace_bytes()),
       out_of_memory("no_memory_for_backward", run_backward, backward.workspace_bytes()),

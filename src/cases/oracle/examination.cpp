@@ -162,23 +162,10 @@ Outcome Examination::backward(const std::string& kernel) {
   begin(kernel);
   try {
     attention(in.q, in.k, in.v, in.out, in.options, in.outputs_with_lse(), *judgement_.context);
-    const Plan plan = Plan::attention_backward({.q = in.q,
-                                                .k = in.k,
-                                                .v = in.v,
-                                                .out = in.out,
-                                                .lse = in.lse,
-                                                .dout = in.dout,
-                                                .dlse = in.dlse},
-                                               in.options, g, {kernel}, *judgement_.context);
+    const Plan plan = Plan::attention_backward(in.backward_inputs(), in.options, g, {kernel},
+                                               *judgement_.context);
     if (plan.kernel() != kernel) wrong_ += "the plan chose " + plan.kernel() + "\n";
-    plan.run_backward({.q = in.q,
-                       .k = in.k,
-                       .v = in.v,
-                       .out = in.out,
-                       .lse = in.lse,
-                       .dout = in.dout,
-                       .dlse = in.dlse},
-                      in.options, g);
+    plan.run_backward(in.backward_inputs(), in.options, g);
   } catch (const Unsupported& error) {
     return {true, reason_of(error)};
   } catch (const std::exception& error) {
