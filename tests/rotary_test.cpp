@@ -51,7 +51,7 @@ constexpr auto kFromZero = [](std::int64_t, std::int64_t i) { return static_cast
 TEST(Rotary, pairs_are_complex_numbers_that_turn) {
   for (const Pairing pairing : kPairings)
     for (const std::int64_t dim : {0, 2, 4, 6})
-      for (const double base : {10000.0, 7.5}) {
+      for (const double base : {10000.0, 7.5, 0.01, 1e-8, 1e-300}) {
         const Rotary rotary{pairing, base, dim};
         const MultiHeadAttention layer = rotary_layer(rotary);
         const Trace trace = layer.trace(numbers({2, 9, 10}, DType::f64, 1));

@@ -26,7 +26,9 @@ struct Named {
 // Rules for any tensors: there, of this shape and type, on one device, apart from each other.
 class TensorChecker {
  protected:
-  explicit TensorChecker(std::string_view function) : function_(function) {}
+  explicit TensorChecker(std::string_view function) : function_(function) {
+    read_.reserve(4);  // q, k, v and one more
+  }
 
   template <class... Parts>
   [[noreturn]] void fail(const Parts&... parts) const {

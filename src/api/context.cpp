@@ -247,12 +247,12 @@ void ContextState::release(Memory memory) noexcept {
   allocator.deallocate(memory.data, memory.bytes);
 }
 
-Lease::Lease(Context& context, std::size_t bytes) : context_(context) {
-  const ContextState::Memory memory = ContextState::of(context).acquire(bytes);
+void Lease::acquire(std::size_t bytes) {
+  const ContextState::Memory memory = ContextState::of(context_).acquire(bytes);
   data_ = memory.data;
   bytes_ = memory.bytes;
 }
-Lease::~Lease() { ContextState::of(context_).release({data_, bytes_}); }
+void Lease::release() noexcept { ContextState::of(context_).release({data_, bytes_}); }
 
 // ---- Public ------------------------------------------------------------------------------------
 

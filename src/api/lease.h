@@ -11,18 +11,26 @@ namespace attend {
 
 class Lease {
  public:
-  Lease(Context& context, std::size_t bytes);  // aligned as workspaces are; throws OutOfMemory
+  // Aligned as workspaces are; throws OutOfMemory. Of 0 bytes: none.
+  Lease(Context& context, std::size_t bytes) : context_(context) {
+    if (bytes > 0) acquire(bytes);
+  }
   Lease(Lease&& other) noexcept
       : context_(other.context_), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {
   }
-  ~Lease();
+  ~Lease() {
+    if (data_ != nullptr) release();
+  }
   Lease& operator=(const Lease&) = delete;
   std::byte* data() const noexcept { return data_; }  // null of 0 bytes
 
  private:
+  void acquire(std::size_t bytes);
+  void release() noexcept;
+
   Context& context_;
-  std::byte* data_;
-  std::size_t bytes_;
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
 };
 
 }  // namespace attend

@@ -85,14 +85,11 @@ std::string to_string(Device device) {
 
 std::int64_t element_count(const Shape& shape) {
   std::int64_t count = 1;
-  bool overflow = false, zero = false;
-  for (const std::int64_t size : shape) {
-    zero |= size == 0;
-    overflow |= __builtin_mul_overflow(count, size, &count);
-  }
-  if (zero) return 0;  // whatever the other sizes are
-  if (overflow) throw InvalidArgument(text("tensor: ", shape, " has 2^63 elements or more"));
-  return count;
+  bool overflow = false;
+  for (const std::int64_t size : shape) overflow |= __builtin_mul_overflow(count, size, &count);
+  if (!overflow) return count;
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;  // whatever the others are
+  throw InvalidArgument(text("tensor: ", shape, " has 2^63 elements or more"));
 }
 
 Shape contiguous_strides(const Shape& shape) {

@@ -54,7 +54,9 @@ struct Turns {
   template <class D>
   void fill(double position, const double* frequency, std::int64_t count, bool back) noexcept {
     std::int64_t c = 0;
-    if (std::abs(position * frequency[0]) <= kMostAngle)  // none turns faster than the first
+    // None turns faster than the first, or, where the base is below 1, than the last.
+    const double last = frequency[count - 1], fastest = last > frequency[0] ? last : frequency[0];
+    if (std::abs(position * fastest) <= kMostAngle)
       for (; c + D::kLanes <= count; c += D::kLanes) {
         D s, t;
         turn(D::set(position) * D::load(frequency + c), s, t);

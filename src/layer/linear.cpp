@@ -51,29 +51,42 @@ Linear& Linear::operator=(const Linear& other) {
 
 // ---- forward and backward ----------------------------------------------------------------------
 
+namespace {
+
+// A pass's tensors as matrices, and its weights, for as long as it lasts.
+struct PreparedPass {
+  PreparedPass(const LinearPass& pass, const Where& where)
+      : x(rows_of(pass.x, where)), y(pass.y, where, pass.activation || pass.residual),
+        packed(WeightPacking::of(pass.linear, where)) {
+    if (pass.gate) gate.emplace(rows_of(pass.gate, where, true));
+    if (pass.residual) residual.emplace(rows_of(pass.residual, where, true));
+  }
+  Rows x;
+  WrittenRows y;
+  WeightPacking::Use packed;
+  std::optional<Rows> gate, residual;
+};
+
+}  // namespace
+
 void linear_forward(std::initializer_list<LinearPass> passes, const Where& where) {
-  std::vector<Rows> rows;  // those that were copied live here
-  std::vector<WrittenRows> written;
-  std::vector<WeightPacking::Use> packed;
+  std::vector<PreparedPass> prepared;
   std::vector<Multiplication> list;
-  rows.reserve(3 * passes.size());
-  written.reserve(passes.size());
-  packed.reserve(passes.size());
+  prepared.reserve(passes.size());
   list.reserve(passes.size());
-  const auto end = [&](const ConstTensorView& x) {
-    return x ? rows.emplace_back(rows_of(x, where, true)).view : ConstTensorView();
-  };
-  for (const auto& [linear, x, y, activation, gate, residual] : passes)
-    list.push_back({.a = rows.emplace_back(rows_of(x, where)).view,
-                    .b = linear.weight().view().permute({1, 0}),
-                    .row_bias = linear.bias(),
-                    .c = written.emplace_back(y, where, activation || residual).view(),
-                    .packed = packed.emplace_back(WeightPacking::of(linear, where)).weights(),
-                    .activation = activation,
-                    .gate = end(gate),
-                    .residual = end(residual)});
+  for (const LinearPass& pass : passes) {
+    const PreparedPass& p = prepared.emplace_back(pass, where);
+    list.push_back({.a = p.x.view,
+                    .b = pass.linear.weight().view().permute({1, 0}),
+                    .row_bias = pass.linear.bias(),
+                    .c = p.y.view(),
+                    .packed = p.packed.weights(),
+                    .activation = pass.activation,
+                    .gate = p.gate ? p.gate->view : ConstTensorView(),
+                    .residual = p.residual ? p.residual->view : ConstTensorView()});
+  }
   matmul(list, where);
-  for (const WrittenRows& y : written) y.finish();
+  for (const PreparedPass& p : prepared) p.y.finish();
 }
 
 namespace {
@@ -99,7 +112,7 @@ void Linear::forward_into(const ConstTensorView& x, const TensorView& y, const W
 Tensor Linear::forward(const ConstTensorView& x, const Where& where) const {
   return reporting("linear", [&] {
     Tensor y = where.context().make_tensor(shape_of_y(*this, x), dtype());
-    forward_into(x, y, where);
+    linear_forward({{*this, x, y}}, where);
     return y;
   });
 }

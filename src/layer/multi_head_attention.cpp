@@ -271,9 +271,10 @@ Tensor MultiHeadAttention::forward(const ConstTensorView& query,
                                    const Where& where) const {
   return reporting("multi_head_attention", [&] {
     check_made("multi_head_attention", static_cast<bool>(*this));
-    AttentionCall{query, key, value, options}.check(options_);
+    const AttentionCall call{query, key, value, options};
+    call.check(options_);
     Tensor y = where.context().make_tensor(output_shape(options_, query), options_.type);
-    forward_into(query, key, value, y, options, outputs, where);
+    attention_forward(*this, call, outputs, {y}, where);
     return y;
   });
 }

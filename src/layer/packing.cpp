@@ -69,7 +69,9 @@ void WeightPacking::end_writing() noexcept {
 WeightPacking::Use WeightPacking::of(const Linear& linear, const Where& where) {
   WeightPacking& self = *linear.packing_;
   const ContextState& chosen = ContextState::of(where);
-  const bool forced = !chosen.forced_kernel(Product::kName).empty();
+  const auto may_pack = [&](const State& state) {
+    return state.writers == 0 && chosen.forced_kernel(Product::kName).empty();
+  };
   const Kernel<Product>& row = chosen.row_for<Product>(
       {.device = {}, .type = linear.dtype(), .bias = static_cast<bool>(linear.bias())});
   Status before = Status::none;
@@ -81,11 +83,11 @@ WeightPacking::Use WeightPacking::of(const Linear& linear, const Where& where) {
         ++state.readers;
         return true;
       case Status::none:
-        if (forced || state.writers > 0 || state.readers > 0) return false;
+        if (state.readers > 0 || !may_pack(state)) return false;
         state.status = Status::packing;
         return true;
       case Status::written:
-        if (forced || state.writers > 0) return false;
+        if (!may_pack(state)) return false;
         state.status = Status::none;
         return true;
       default: return false;

@@ -3,8 +3,6 @@
 
 #include "api/tensor_memory.h"
 
-#include <optional>
-
 namespace attend {
 namespace {
 
@@ -49,11 +47,13 @@ Rows rows_of(const ConstTensorView& x, const Where& where, bool side_by_side) {
 }
 
 WrittenRows::WrittenRows(const TensorView& y, const Where& where, bool side_by_side)
-    : y_(y), made_(where, matrix_strides(y, side_by_side) ? 0 : bytes_of(y)) {
-  view_ = made_.data() != nullptr
-              ? TensorView(made_.data(), y.dtype(), matrix_shape(y))
-              : TensorView(y.data(), y.dtype(), matrix_shape(y), *matrix_strides(y, side_by_side));
-}
+    : WrittenRows(y, where, matrix_strides(y, side_by_side)) {}
+
+WrittenRows::WrittenRows(const TensorView& y, const Where& where,
+                         const std::optional<Shape>& strides)
+    : y_(y), made_(where, strides ? 0 : bytes_of(y)),
+      view_(strides ? TensorView(y.data(), y.dtype(), matrix_shape(y), *strides)
+                    : TensorView(made_.data(), y.dtype(), matrix_shape(y))) {}
 
 void WrittenRows::finish() const {
   if (made_.data() != nullptr) copy_elements(made_.data(), y_);

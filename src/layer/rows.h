@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 
 namespace attend {
 
@@ -28,6 +29,8 @@ class WrittenRows {
   void finish() const;
 
  private:
+  WrittenRows(const TensorView& y, const Where& where, const std::optional<Shape>& strides);
+
   TensorView y_;
   Lease made_;
   TensorView view_;
