@@ -153,8 +153,7 @@ TEST(own_keys, fast_rows_decline_them_by_name) {
   }
 }
 
-// ---- max_q, max_k
-// --------------------------------------------------------------------------------
+// ---- max_q, max_k ------------------------------------------------------------------------------
 
 // dk and dv are sums over the queries. Fast rows cut them by max_q, as they do by the longest
 // sequence where none is given; the reference does not.
@@ -191,6 +190,32 @@ TEST(packed_sizes, larger_ones_change_no_bit) {
         EXPECT_TRUE(same_bits(more.gradients.dk, longest.gradients.dk)) << cases::name(problem);
         EXPECT_TRUE(same_bits(more.gradients.dv, longest.gradients.dv)) << cases::name(problem);
       }
+}
+
+// Sizes that no memory has: how the work is cut follows the tokens.
+TEST(packed_sizes, far_too_large_ones_cost_nothing) {
+  for (const char* line : {"batch=3 heads=2 kv_heads=1 q=3 k=4 d=8 dv=8 addressing=packed causal=1",
+                           "batch=2 heads=2 kv_heads=2 q=5 k=5 d=8 dv=8 addressing=packed_self"}) {
+    cases::Case problem = cases::parse(line);
+    const cases::Instance as_found = cases::make(problem);
+    cases::Instance in = cases::make(problem);
+    in.options.max_q = in.options.max_k = std::int64_t{1} << 50;
+    for (const cases::Instance* one : {&as_found, &std::as_const(in)}) {
+      attention(one->q, one->k, one->v, one->out, one->options, one->outputs_with_lse());
+      attention_backward({.q = one->q,
+                          .k = one->k,
+                          .v = one->v,
+                          .out = one->out,
+                          .lse = one->lse,
+                          .dout = one->dout},
+                         one->options, one->gradients);
+    }
+    EXPECT_TRUE(same_bits(in.out, as_found.out)) << line;
+    EXPECT_TRUE(same_bits(in.gradients.dk, as_found.gradients.dk)) << line;
+    EXPECT_TRUE(same_bits(inspect(in.q, in.k, in.options).entropy,
+                          inspect(as_found.q, as_found.k, as_found.options).entropy))
+        << line;
+  }
 }
 
 TEST(packed_sizes, keys_as_queries_have_the_size_of_the_queries) {

@@ -102,14 +102,6 @@ Tensor attention(const ConstTensorView& q, const ConstTensorView& k, const Const
   return out;
 }
 
-Shape weights_shape(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-                    const AttentionOptions& options) {
-  return reporting("attention", [&] {
-    const Problem problem = check_inputs(q, k, v, options).problem;
-    return Shape{problem.batch, problem.heads, problem.q_length, problem.k_length};
-  });
-}
-
 void attention_backward(const BackwardInputs& inputs, const AttentionOptions& options,
                         const AttentionGradients& gradients, const Where& where) {
   reporting("attention_backward", [&] {

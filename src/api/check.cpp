@@ -3,6 +3,7 @@
 #include "api/check.h"
 
 #include "api/checker.h"
+#include "core/reporting.h"
 
 namespace attend {
 
@@ -22,16 +23,19 @@ void Checker::outputs(const TensorView& out, const AttentionOutputs& outputs,
     call.lse = per_row(call.lse, outputs.lse);
     p.lse_type = outputs.lse.dtype();
   }
-  const Shape square{p.batch, p.heads, p.q_length, p.k_length};
+  if (outputs.weights || outputs.scores) {  // all of what is asked for is written
+    p.q_length = most_q_;
+    p.k_length = most_k_;
+  }
   if ((p.weights = static_cast<bool>(outputs.weights))) {
     call.weights = written("weights", outputs.weights);
-    shape_is("weights", outputs.weights, square);
+    shape_is("weights", outputs.weights, square());
     type_is_tensors_or_wider("weights", outputs.weights.dtype());
     p.weights_type = outputs.weights.dtype();
   }
   if ((p.scores = static_cast<bool>(outputs.scores))) {
     call.scores = written("scores", outputs.scores);
-    shape_is("scores", outputs.scores, square);
+    shape_is("scores", outputs.scores, square());
     type_is_tensors_or_wider("scores", outputs.scores.dtype());
     p.scores_type = outputs.scores.dtype();
   }
@@ -95,6 +99,17 @@ void Checker::backward(const BackwardArguments& arguments, Request<Backward>& re
   if (written_.empty())
     fail("no gradient is asked for; dq, dk, dv, dbias, dsinks or dalibi is needed");
   no_overlap();
+}
+
+Shape weights_shape(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                    const AttentionOptions& options) {
+  return reporting("attention", [&] {
+    Request<Forward> request;
+    Checker checker("attention", request.problem, request.call);
+    checker.inputs(q, k, v, options);
+    checker.options(options);
+    return checker.square();
+  });
 }
 
 Request<Forward> check_inputs(const ConstTensorView& q, const ConstTensorView& k,

@@ -49,10 +49,12 @@ void Checker::inputs(const ConstTensorView& q, const ConstTensorView& k, const C
   if (options.max_k && !p_.packed_queries)
     fail("max_k is ", *options.max_k, ", but there is no cu_seqlens_q; it is of packed sequences");
   if (paged_keys) paged(k, v, options);
+  if (!p_.packed_queries) most_q_ = p_.q_length;
+  if (p_.keys != KeyAddressing::packed) most_k_ = p_.k_length;
   if (p_.keys == KeyAddressing::dense && !p_.packed_queries && k.size(0) != p_.batch)
     fail("k has batch size ", k.size(0), ", q has ", p_.batch, "; they must be equal");
   for (const Shape& rows :
-       {Shape{p_.batch, p_.heads, p_.q_length}, Shape{p_.batch, p_.kv_heads, p_.k_length}})
+       {Shape{p_.batch, p_.heads, most_q_}, Shape{p_.batch, p_.kv_heads, most_k_}})
     if (product_of(rows) > kMaxElements)
       fail("batch, heads and length ", rows, " multiply to more than 2^60");
   if (options.key_lengths) key_lengths(options);
@@ -100,8 +102,11 @@ void Checker::packed(const ConstTensorView& q, const ConstTensorView& k,
            ", and it must be at least that");
     return given.value_or(longest);
   };
-  p_.q_length = most("max_q", "cu_seqlens_q", options.max_q,
-                     starts("cu_seqlens_q", call_.cu_seqlens_q, "q", q.size(2)));
+  // No sequence has more than all of them: how the work is cut does not follow a size that is far
+  // too large.
+  most_q_ = most("max_q", "cu_seqlens_q", options.max_q,
+                 starts("cu_seqlens_q", call_.cu_seqlens_q, "q", q.size(2)));
+  p_.q_length = std::min(most_q_, q.size(2));
   if (options.block_table) {
     if (options.cu_seqlens_k)
       fail("cu_seqlens_k and block_table are both given; keys are packed or on pages, not both");
@@ -113,9 +118,10 @@ void Checker::packed(const ConstTensorView& q, const ConstTensorView& k,
                            ? integers("cu_seqlens_k", options.cu_seqlens_k, p_.batch + 1)
                            : call_.cu_seqlens_q;
   const std::string_view name = options.cu_seqlens_k ? "cu_seqlens_k" : "cu_seqlens_q";
-  p_.k_length =
+  most_k_ =
       most("max_k", name, options.max_k || options.cu_seqlens_k ? options.max_k : options.max_q,
            starts(name, call_.cu_seqlens_k, "k", k.size(2)));
+  p_.k_length = std::min(most_k_, k.size(2));
 }
 
 // Checks the starts of packed sequences; returns the length of the longest, on a device 0.

@@ -96,8 +96,7 @@ void Checker::mask(const AttentionOptions& options) {
   const ConstTensorView& mask = options.mask;
   if (is_floating_point(mask.dtype()))
     fail("mask is ", mask.dtype(), "; a mask is bool or integer (0 = hidden), give floats as bias");
-  const Shape full{p_.batch, p_.heads, p_.q_length, p_.k_length};
-  call_.mask = broadcast("mask", mask, true, full, "[batch, heads, queries, keys]");
+  call_.mask = broadcast("mask", mask, true, square(), "[batch, heads, queries, keys]");
   p_.mask = true;
   p_.mask_type = mask.dtype();
   const std::int64_t keys = mask.rank() == 0 ? 1 : mask.size(mask.rank() - 1);
@@ -110,8 +109,7 @@ void Checker::bias(const AttentionOptions& options) {
     fail("bias is ", bias.dtype(), "; a bias is floating-point, give bools and integers as mask");
   if (p_.type == DType::f32) type_is("bias", bias.dtype(), {DType::f32});
   else type_is("bias", bias.dtype(), {p_.type, DType::f32});
-  const Shape full{p_.batch, p_.heads, p_.q_length, p_.k_length};
-  call_.bias = broadcast("bias", bias, true, full, "[batch, heads, queries, keys]");
+  call_.bias = broadcast("bias", bias, true, square(), "[batch, heads, queries, keys]");
   p_.bias = true;
   p_.bias_type = bias.dtype();
   const auto size = [&](int from_right) {
@@ -138,8 +136,8 @@ void Checker::blocks(const Blocks& blocks) {
   const auto count = [](std::int64_t length, std::int64_t size) {
     return length / size + (length % size != 0);
   };
-  const Shape full{p_.batch, p_.heads, count(p_.q_length, blocks.query_size),
-                   count(p_.k_length, blocks.key_size)};
+  const Shape full{p_.batch, p_.heads, count(most_q_, blocks.query_size),
+                   count(most_k_, blocks.key_size)};
   call_.blocks = broadcast("blocks.visible", blocks.visible, false, full,
                            "[batch, heads, query blocks, key blocks]");
   p_.blocks = true;

@@ -73,6 +73,9 @@ class Checker : TensorChecker {
     inputs(q, k, k, options);
   }
   void options(const AttentionOptions& options);
+  // What masks, biases, weights and scores have: [batch, heads, queries, keys], of packed sequences
+  // max_q and max_k.
+  Shape square() const { return {p_.batch, p_.heads, most_q_, most_k_}; }
   void outputs(const TensorView& out, const AttentionOutputs& outputs, Request<Forward>& request);
   void backward(const BackwardArguments& arguments, Request<Backward>& request);
   void partial(const TensorView& state, std::vector<Part>& parts, Request<Forward>& request);
@@ -113,6 +116,7 @@ class Checker : TensorChecker {
 
   Problem& p_;
   Call& call_;
+  std::int64_t most_q_ = 0, most_k_ = 0;
   const bool compares_positions_;  // whatever the options
   bool has_values_ = true;
 };
