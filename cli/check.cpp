@@ -182,7 +182,8 @@ int check(const Options& options, const Common& common) {
                 << std::setw(8) << tally.failures << std::fixed << std::setprecision(3)
                 << std::setw(15) << tally.worst << '\n';
     for (const auto& [reason, times] : declined)
-      std::cout << "declined " << times << " times by " << reason << '\n';
+      std::cout << "declined " << times << (times == 1 ? " time by " : " times by ") << reason
+                << '\n';
     std::cout << problems.size() << " cases, " << total.runs << " runs, " << total.failures
               << " failed, " << std::setprecision(1) << seconds.count() << " s\n";
   }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace attend::cli {
@@ -41,6 +43,19 @@ std::vector<std::string> near(const std::string& word, const std::vector<std::st
   return found;
 }
 
+// Flags of 0.1 that have another name now.
+constexpr std::pair<std::string_view, std::string_view> kRenamed[] = {
+    {"--lang", "--language"},
+    {"--norm-placement", "--placement"},
+    {"--memory-mask", "--cross-mask"},
+    {"--memory-lengths", "--cross-key-lengths"},
+    {"--block-query-size", "--blocks-query-size"},
+    {"--block-key-size", "--blocks-key-size"},
+    {"--width", "--model-dim"},
+    {"--lr", "--learning-rate"},
+    {"--page", "--html"},
+};
+
 // What was not said, with what may be said.
 std::string missing_word(const CLI::App& command, const CLI::ParseError& error) {
   for (const CLI::Option* option : command.get_options())
@@ -69,11 +84,14 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const std::string word = left[0].substr(0, left[0].find('='));
   const std::string help =
       "attend " + (chosen.empty() ? "" : command.get_name() + " ") + "--help lists all";
-  if (word.starts_with("-"))
-    return "there is no flag " + word + suggestion(word, flag_names(command), help);
+  const std::vector<std::string> flags = flag_names(command);
+  for (const auto& [old, now] : kRenamed)
+    if (word == old && std::count(flags.begin(), flags.end(), now) > 0)
+      return "there is no flag " + word + " any more; it is called " + std::string(now) + " now";
+  if (word.starts_with("-")) return "there is no flag " + word + suggestion(word, flags, help);
   if (chosen.empty())
     return "there is no command " + word + suggestion(word, command_names(app), help);
-  return "'" + left[0] + "' is not expected" + suggestion("--" + word, flag_names(command), help);
+  return "'" + left[0] + "' is not expected" + suggestion("--" + word, flags, help);
 }
 
 }  // namespace attend::cli

@@ -105,6 +105,11 @@ void what_is_seen() {
   attend::attention(q, k, v, out, {.causal = true, .cu_seqlens_q = {starts, {3}}},
                     {.weights = weights});
   show(".cu_seqlens_q = {0, 1, 4}", pattern(weights, 0) + " | " + pattern(weights, 1));
+  Tensor wider({2, kHeads, 4, 4});  // room for sequences of up to four, whatever these are
+  attend::attention(q, k, v, out,
+                    {.causal = true, .cu_seqlens_q = {starts, {3}}, .max_q = 4, .max_k = 4},
+                    {.weights = wider});
+  show(".max_q = 4, .max_k = 4", pattern(wider, 0) + " | " + pattern(wider, 1));
 }
 
 // ---- What it weighs ----------------------------------------------------------------------------
@@ -181,6 +186,28 @@ void where_tensors_lie() {
       q, pages_of(k), pages_of(v), {.key_lengths = {lengths, {1}}, .block_table = {table, {1, 2}}});
   expect(".block_table = {1, 0}", largest_difference(paged, whole), 0,
          "keys on pages give the same");
+
+  // Eight bits: each key and each value as whole numbers of its largest / 127.
+  const auto eight_bits = [](const Tensor& t, Tensor& scales) {
+    Tensor whole_numbers(t.shape(), attend::DType::i8);
+    for (int h = 0; h < kHeads; ++h)
+      for (int j = 0; j < kTokens; ++j) {
+        float largest = 0;
+        for (int x = 0; x < kHeadSize; ++x)
+          largest = std::max(largest, std::abs(t.at<float>({0, h, j, x})));
+        const float scale = scales.at<float>({0, h, j}) = largest / 127;
+        for (int x = 0; x < kHeadSize; ++x)
+          whole_numbers.at<std::int8_t>({0, h, j, x}) =
+              static_cast<std::int8_t>(std::lround(t.at<float>({0, h, j, x}) / scale));
+      }
+    return whole_numbers;
+  };
+  Tensor k_scales({1, kHeads, kTokens}), v_scales = k_scales;
+  const Tensor k8 = eight_bits(k, k_scales), v8 = eight_bits(v, v_scales);
+  expect(".k_scales, .v_scales",
+         largest_difference(
+             attend::attention(q, k8, v8, {.k_scales = k_scales, .v_scales = v_scales}), whole),
+         0.02, "keys and values of 8 bits give nearly the same");
 }
 
 // ---- Backward, merge, plan, errors -------------------------------------------------------------

@@ -35,13 +35,14 @@ ATTEND_API Shape weights_shape(const ConstTensorView& q, const ConstTensorView& 
 
 // What a backward pass reads: what attention() was given and wrote, and the gradient of a loss at
 // what it wrote. out and lse are those of the same q, k, v and options: all the keys, not a part of
-// them. Kernels may use them to save work, or compute them again as the reference does.
+// them. Kernels may use them to save work, or compute them again as the reference does. A tensor
+// that is moved in, or is made there, is kept, as in AttentionOptions.
 struct BackwardInputs {
-  ConstTensorView q{}, k{}, v{};
-  ConstTensorView out{};   // [batch, heads, queries, dv]
-  ConstTensorView lse{};   // [batch, heads, queries]
-  ConstTensorView dout{};  // the gradient at out
-  ConstTensorView dlse{};  // and at lse; none: zero
+  TensorOrView q{}, k{}, v{};
+  TensorOrView out{};   // [batch, heads, queries, dv]
+  TensorOrView lse{};   // [batch, heads, queries]
+  TensorOrView dout{};  // the gradient at out
+  TensorOrView dlse{};  // and at lse; none: zero
 };
 
 // The gradients of the loss:

@@ -90,7 +90,8 @@ struct AttentionOptions {
   TensorOrView cu_seqlens_q{};  // [sequences + 1], i32 or i64, from 0 to total
   TensorOrView cu_seqlens_k{};  // not given: as cu_seqlens_q
   // The number of queries and of keys of the longest sequence, or more. They are the sizes of what
-  // has queries and keys (masks, bias, weights, scores, blocks); no bit of out, lse or dq changes.
+  // has queries and keys (masks, bias, weights, scores, blocks); no bit of out, lse or dq changes,
+  // and a Plan that was made with them takes sequences of any lengths up to them.
   // On a device, whose memory the host does not wait for, they must be given; on the CPU they are
   // found if they are not. Where cu_seqlens_k is not given, max_k is max_q unless it is; of keys on
   // pages block_table says it.
@@ -103,8 +104,9 @@ struct AttentionOptions {
 
   // Key j is k[j] * k_scales[j], value j is v[j] * v_scales[j], as in a KV cache of few bits.
   // Shaped as k is but for d: [batch, key heads, keys], packed [1, key heads, total], on pages
-  // [pages, key heads, page size]. dk and dv are the gradients at what is stored; the scales have
-  // none.
+  // [pages, key heads, page size]; one for a whole head by broadcast_to(). dk and dv are the
+  // gradients at what is stored; the scales have none, nor has an i8 tensor. So far only the
+  // reference kernel takes scales, and k or v of another type than q: some 50 times slower.
   TensorOrView k_scales{};  // f32
   TensorOrView v_scales{};
 

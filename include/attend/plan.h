@@ -33,7 +33,8 @@ class ATTEND_API Plan {
                       Context& context = default_context());
 
   // As attention() and attention_backward(). Data, strides, the values of lengths and offsets, and
-  // the seed, offset and origin of dropout may differ from the Plan's; anything else throws.
+  // the seed, offset and origin of dropout may differ from the Plan's; anything else throws. Of
+  // packed sequences the longest must stay as long, or max_q and max_k be given.
   void run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
            const TensorView& out, const AttentionOptions& options = {},
            const AttentionOutputs& outputs = {}, Queue* queue = nullptr) const;

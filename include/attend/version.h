@@ -3,7 +3,7 @@
 #pragma once
 
 #define ATTEND_VERSION_MAJOR 0
-#define ATTEND_VERSION_MINOR 1
+#define ATTEND_VERSION_MINOR 2
 #define ATTEND_VERSION_PATCH 0
 
 #define ATTEND_STRINGIFY_(x) #x

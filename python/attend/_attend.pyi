@@ -69,9 +69,9 @@ def attention(q: ArrayT, k: Array, v: Array, *, scale: float | None = None, soft
         out  [batch, heads, queries, dv]       v [batch, key heads, keys, dv]
 
     heads must be a multiple of key heads: query head h uses key head h / (heads / key heads). q is
-    float64, float32, bfloat16 or float16; k and v are that too, each of its own type, or int8 with
-    scales. Query i is at position i + query_offset, key j at j + key_offset; by default the last query
-    is at the last key.
+    float64, float32, bfloat16 or float16; k and v are of that type, or each bfloat16, float16 or int8
+    with scales, which only the reference kernel takes so far, some 50 times slower. Query i is at
+    position i + query_offset, key j at j + key_offset; by default the last query is at the last key.
 
     scale                1 / sqrt(d) if None
     softcap              s = softcap * tanh(s / softcap); 0: none. The bias is added after it, or
@@ -115,8 +115,8 @@ def attention_backward(q: ArrayT, k: Array, v: Array, out: Array, lse: Array, do
     Gradients of a loss, given its gradient dout at `out` and, if that is used, dlse at lse.
 
     out and lse are what attention() gave for the same q, k, v and options. Returns (dq, dk, dv), of the
-    shapes and type of q, k, v; with bias, sinks or alibi a BackwardResult, which has dbias, dsinks and
-    dalibi as well.
+    shapes and types of q, k, v, None for int8; with bias, sinks or alibi a BackwardResult, which has
+    dbias, dsinks and dalibi as well.
 
     >>> q = numpy.ones((1, 2, 3, 4), 'float32')
     >>> out, lse = attend.attention(q, q, q, return_lse=True)

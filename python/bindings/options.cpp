@@ -31,6 +31,9 @@ constexpr Foreign kForeign[] = {
     {"softmax_scale", "here it is scale="},
     {"window_size", "here it is window=(left, right)"},
     {"alibi_slopes", "here it is alibi="},
+    {"max_seqlen_q", "here it is max_q="},
+    {"max_seqlen_k", "here it is max_k="},
+    {"tiles", "inspect() takes tile_rows= and tile_columns="},
 };
 
 // A number, also one of NumPy's; arrays have __index__ too, but are looked at as arrays.

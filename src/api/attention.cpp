@@ -35,8 +35,12 @@ struct PlanState {
     const auto* made = std::get_if<std::shared_ptr<const Decision<Operation>>>(&decision);
     if (made != nullptr && (*made)->problem == request.problem) return **made;
     const auto problem = [](const auto& plan) { return attend::describe(plan->problem); };
+    const bool longest = request.problem.packed_queries;
     throw InvalidArgument(text("plan: made for ", std::visit(problem, decision), "; called with ",
-                               attend::describe(request.problem)));
+                               attend::describe(request.problem),
+                               longest ? " (with max_q and max_k the lengths of packed sequences "
+                                         "may differ)"
+                                       : ""));
   }
 
  private:

@@ -42,12 +42,14 @@ void Checker::inputs(const ConstTensorView& q, const ConstTensorView& k, const C
   p_.dv = v.size(3);
   if (options.cu_seqlens_q || options.cu_seqlens_k) packed(q, k, options);
   if (options.max_q && !p_.packed_queries)
-    fail("max_q is ", *options.max_q, ", but there is no cu_seqlens_q; it is of packed sequences");
+    fail("max_q is ", *options.max_q,
+         ", but there is no cu_seqlens_q; max_q is for packed sequences");
   if (options.max_k && paged_keys)
     fail("max_k is ", *options.max_k,
          ", but keys are on pages; block_table says how many there can be");
   if (options.max_k && !p_.packed_queries)
-    fail("max_k is ", *options.max_k, ", but there is no cu_seqlens_q; it is of packed sequences");
+    fail("max_k is ", *options.max_k,
+         ", but there is no cu_seqlens_q; max_k is for packed sequences");
   if (paged_keys) paged(k, v, options);
   if (!p_.packed_queries) most_q_ = p_.q_length;
   if (p_.keys != KeyAddressing::packed) most_k_ = p_.k_length;
@@ -69,12 +71,14 @@ void Checker::types(const ConstTensorView& q, const ConstTensorView& k, const Co
   p_.type = p_.bias_type = q.dtype();
   const auto take = [&](std::string_view name, DType type, const ConstTensorView& scales, bool& own,
                         DType& to) {
-    if (type != p_.type) {
-      if (size_of(p_.type) > 2) type_is(name, type, {p_.type, DType::bf16, DType::f16, DType::i8});
-      else type_is(name, type, {DType::bf16, DType::f16, DType::i8});
+    if (type != p_.type && type != DType::bf16 && type != DType::f16 && type != DType::i8) {
+      if (size_of(p_.type) == 2)
+        fail(name, " is ", type, " and q ", p_.type, "; ", name, " must be bf16, f16 or i8");
+      fail(name, " is ", type, " and q ", p_.type, "; ", name, " must be ", p_.type,
+           ", bf16, f16 or i8");
     }
     if (type == DType::i8 && !scales)
-      fail(name, " is i8, but ", name, "_scales is missing; they say what its numbers mean");
+      fail(name, " is i8, but ", name, "_scales is missing; it says what the numbers mean");
     if ((own = type != p_.type)) to = type;
   };
   take("k", k.dtype(), options.k_scales, p_.own_k_type, p_.k_type);

@@ -18,6 +18,9 @@ class Flags(CommandTest):
         self.fails(2, "there is no command xyzzy; attend --help lists all", "xyzzy")
         self.fails(2, "there is no flag --cuasal; did you mean --causal?", "apply", "--cuasal")
         self.fails(2, "did you mean --save-lse?", "apply", "--save-les", "x")
+        self.fails(2, "there is no flag --memory-lengths any more; it is called --cross-key-lengths now",
+                   "apply", "--memory-lengths", "3")
+        self.fails(2, "no flag --lr any more; it is called --learning-rate now", "train", "--lr=1")
         self.fails(2, "there is no flag --verison; did you mean --version?", "--verison")
         self.fails(2, "'x.npy' is not expected", "apply", "x.npy")
         self.fails(2, "there is no flag --zzzzzzzzz; attend apply --help lists all", "apply",

@@ -140,17 +140,22 @@ const std::vector<InputError> kShapes = {
      [](Arguments& a) {
        a.k = a.input({2, 2, 5, 6}, DType::f64);
      },
-     "k is f64; it must be f32, bf16, f16 or i8"},
+     "k is f64 and q f32; k must be f32, bf16, f16 or i8"},
     {"v_of_another_type",
      [](Arguments& a) {
        a.v = a.input({2, 2, 5, 7}, DType::u8);
      },
-     "v is u8; it must be f32, bf16, f16 or i8"},
+     "v is u8 and q f32; v must be f32, bf16, f16 or i8"},
+    {"k_of_more_bits_than_q",
+     [](Arguments& a) {
+       a.q = a.input({2, 4, 3, 6}, DType::f16);
+     },
+     "k is f32 and q f16; k must be bf16, f16 or i8"},
     {"k_of_whole_numbers_without_scales",
      [](Arguments& a) {
        a.k = a.input({2, 2, 5, 6}, DType::i8);
      },
-     "k is i8, but k_scales is missing; they say what its numbers mean"},
+     "k is i8, but k_scales is missing; it says what the numbers mean"},
     {"d_of_zero",
      [](Arguments& a) {
        a.q = a.input({2, 4, 3, 0});
@@ -279,9 +284,9 @@ const std::vector<InputError> kLengths = {
      [](Arguments& a) { a.pack(), a.options.max_q = std::int64_t{1} << 60; },
      "batch, heads and length [2, 4, 1152921504606846976] multiply to more than 2^60"},
     {"max_q_of_a_batch", [](Arguments& a) { a.options.max_q = 3; },
-     "max_q is 3, but there is no cu_seqlens_q; it is of packed sequences"},
+     "max_q is 3, but there is no cu_seqlens_q; max_q is for packed sequences"},
     {"max_k_of_a_batch", [](Arguments& a) { a.options.max_k = 5; },
-     "max_k is 5, but there is no cu_seqlens_q; it is of packed sequences"},
+     "max_k is 5, but there is no cu_seqlens_q; max_k is for packed sequences"},
     {"max_k_of_pages", [](Arguments& a) { a.page(), a.options.max_k = 8; },
      "max_k is 8, but keys are on pages; block_table says how many there can be"},
     {"scales_of_another_type",

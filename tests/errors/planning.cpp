@@ -189,6 +189,27 @@ std::vector<ErrorCase> plans() {
        "plan: made for forward f32, q [2, 4, 3, 6], k [2, 2, 5, 6], dv 7, scale "
        "0.4082482904638631; "
        "called with forward f32, q [2, 4, 4, 6], k [2, 2, 5, 6], dv 7, scale 0.4082482904638631"},
+      {"plan_run_with_another_longest_sequence",
+       [] {
+         Arguments a;
+         a.pack();
+         const Plan plan = Plan::attention(a.q, a.k, a.v, a.out, a.options);
+         const std::int32_t starts[] = {0, 3, 6};  // of 3 and 3 queries, not 2 and 4
+         a.options.cu_seqlens_q = {starts, {3}};
+         try {
+           plan.run(a.q, a.k, a.v, a.out, a.options);
+         } catch (...) {
+           EXPECT_TRUE(a.untouched());
+           throw;
+         }
+       },
+       "plan: made for forward f32, q [2, 4, 4, 6], k [2, 2, 5, 6], dv 7, scale "
+       "0.4082482904638631, "
+       "packed queries, packed keys; called with forward f32, q [2, 4, 3, 6], k [2, 2, 5, 6], dv "
+       "7, scale "
+       "0.4082482904638631, packed queries, packed keys (with max_q and max_k the lengths of "
+       "packed sequences may "
+       "differ)"},
       {"backward_run_of_a_forward_plan",
        [] {
          Arguments a;
