@@ -3,6 +3,8 @@
 // out as errors.
 #include "api/check.h"
 #include "api/context.h"
+#include "layer/matmul.h"
+#include "layer/run_rows.h"
 #include "support/fake_device.h"
 #include "support/thrown_by.h"
 
@@ -113,6 +115,140 @@ TEST_F(Launch, a_failure_of_earlier_work_is_told_by_the_next_call) {
   EXPECT_FALSE(queue.wait());
   EXPECT_THROW(run(out), DeviceError);
   EXPECT_EQ(queue.in_use(), 0U);
+}
+
+// ---- Operations of layers ----------------------------------------------------------------------
+
+// What every launch must do, whatever it launches: start(where) is a call that writes `to`.
+void expect_launched(const std::string& name, const std::function<void(const Where&)>& start,
+                     Tensor& to, const Tensor& expected) {
+  const auto same = [&] { return Launch::same(to, expected); };
+  const auto forget = [&] { std::fill_n(to.data<float>(), to.count(), 7.0F); };
+  Context context({.threads = 1});
+  FakeQueue queue;
+  const Where where(context, queue);
+  forget();
+  for (int call = 0; call < 3; ++call) start(where);
+  EXPECT_FALSE(same()) << "done too early";
+  EXPECT_EQ(queue.waiting(), 9U) << "two pieces of work, and the end of their memory, each";
+  EXPECT_EQ(queue.in_use(), 0U);
+  EXPECT_TRUE(queue.wait());
+  EXPECT_TRUE(same());
+  EXPECT_EQ(queue.wrong_gifts, 0);
+
+  forget();
+  EXPECT_EQ(
+      thrown_by([&] { start(context); }),
+      "InvalidArgument: " + name + ": the tensors are on cuda:0; a queue of it must be given");
+  FakeQueue other;
+  other.own_device = {Device::Kind::cuda, 1};
+  EXPECT_EQ(thrown_by([&] {
+              start({context, other});
+            }),
+            "InvalidArgument: " + name +
+                ": the tensors are on cuda:0, the queue is of cuda:1; both must be one device");
+  queue.refuses = true;
+  EXPECT_EQ(thrown_by([&] { start(where); }),
+            "DeviceError: " + name + ": cuda:0 failed: too much shared memory");
+  queue.exhausted = true;
+  EXPECT_EQ(thrown_by([&] { start(where); }),
+            "OutOfMemory: " + name + ": cuda:0 has no memory for it: none is left");
+  queue.exhausted = false;
+  EXPECT_EQ(queue.in_use(), 0U);
+  queue.put([] { return Status{Status::Kind::failed, "an illegal address"}; });
+  start(where);
+  EXPECT_FALSE(queue.wait());
+  EXPECT_EQ(
+      thrown_by([&] { start(where); }),
+      "DeviceError: " + name + ": cuda:0 failed: an illegal address (perhaps in an earlier call)");
+  EXPECT_FALSE(same()) << "done in spite of a failure before";
+}
+
+struct LaunchOfLayers : Launch {
+  Tensor a{Shape{5, 12}}, b{Shape{12, 7}}, bias{Shape{7}}, c{Shape{5, 7}};
+
+  LaunchOfLayers() {
+    for (Tensor* t : {&a, &b, &bias})
+      for (std::int64_t n = 0; n < t->count(); ++n)
+        t->data<float>()[n] = static_cast<float>(std::sin(static_cast<double>(n)));
+  }
+  Multiplication product(std::optional<Activation> activation) {
+    return {.a = on_device(ConstTensorView(a)),
+            .b = on_device(ConstTensorView(b)),
+            .row_bias = on_device(ConstTensorView(bias)),
+            .c = on_device(c.view()),
+            .activation = activation};
+  }
+};
+
+TEST_F(LaunchOfLayers, a_product_with_its_end) {
+  Context reference({.threads = 1, .kernels = "product:reference.product"});
+  for (const bool activated : {false, true}) {
+    Tensor expected(c.shape());
+    const std::optional<Activation> activation =
+        activated ? std::optional(Activation::relu) : std::nullopt;
+    const Multiplication on_host[] = {
+        {.a = a, .b = b, .row_bias = bias, .c = expected, .activation = activation}};
+    matmul(on_host, reference);
+    expect_launched(
+        "product",
+        [&](const Where& where) {
+          const Multiplication x = product(activation);
+          attend::launch_product(fake_row<Product>(kFakeProduct, device_problem(x)), x, where);
+        },
+        c, expected);
+  }
+}
+
+TEST_F(LaunchOfLayers, rows_of_features) {
+  const ActivationProblem problem{kFakeDevice, DType::f32, Activation::gelu};
+  Tensor expected(a.shape()), hidden(a.shape());
+  reference_row<ActivationForward>().run({{}, DType::f32, Activation::gelu},
+                                         {12, a.data<float>(), nullptr, expected.data<float>()},
+                                         {0, 5});
+  expect_launched(
+      "activation",
+      [&](const Where& where) {
+        const ActivationCall call{12, a.data<float>(), nullptr, hidden.data<float>()};
+        run_rows(fake_row<ActivationForward>(kFakeActivation, problem), problem, call, 5, 12,
+                 where);
+      },
+      hidden, expected);
+}
+
+TEST_F(LaunchOfLayers, a_row_says_which_ends_it_takes) {
+  EXPECT_EQ(thrown_by([&] {
+              fake_row<Product>(kFakeProduct, device_problem(product(Activation::gelu)));
+            }),
+            "Unsupported: plan: no kernel takes product f32, bias, gelu, on cuda:0: fake.product "
+            "takes no gelu; reference.product reads host memory, the tensors are on cuda:0");
+  Multiplication x = product(Activation::relu);
+  x.residual = x.c;
+  EXPECT_EQ(thrown_by([&] { fake_row<Product>(kFakeProduct, device_problem(x)); }),
+            "Unsupported: plan: no kernel takes product f32, bias, relu, residual, on cuda:0: "
+            "fake.product takes no a residual at the end; reference.product reads host memory, the "
+            "tensors are on cuda:0");
+  EXPECT_EQ(fake_row<Product>(kFakeProduct, {.device = {}, .type = DType::f32}).name,
+            "reference.product");
+}
+
+// The rows that a Context keeps are for host tensors.
+TEST_F(LaunchOfLayers, a_row_kept_for_the_host_is_not_taken_for_a_device) {
+  const ContextState& state = ContextState::of(context);
+  const auto& product_row = state.row_for<Product>({.device = {}, .type = DType::f32});
+  const auto& convert_row =
+      state.row_for<Convert>({.device = {}, .type = DType::bf16, .to = DType::f32});
+  for (int twice = 0; twice < 2; ++twice) {
+    EXPECT_THROW(state.row_for<Product>({.device = kFakeDevice, .type = DType::f32}), Unsupported);
+    EXPECT_THROW(
+        state.row_for<Convert>({.device = kFakeDevice, .type = DType::bf16, .to = DType::f32}),
+        Unsupported);
+  }
+  EXPECT_EQ(&state.row_for<Product>({.device = {}, .type = DType::f32}), &product_row);
+  EXPECT_EQ(&state.row_for<Convert>({.device = {}, .type = DType::bf16, .to = DType::f32}),
+            &convert_row);
+  const Multiplication list[] = {product({})};
+  EXPECT_THROW(matmul(list, {context, queue}), Unsupported) << "no row is for a device yet";
 }
 
 }  // namespace

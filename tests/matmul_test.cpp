@@ -5,6 +5,7 @@
 #include "api/context.h"
 #include "core/interruption.h"
 #include "layer/elementwise.h"
+#include "layer/packing.h"
 #include "plan/plan.h"
 #include "support/io_files.h"
 #include "support/layer_numbers.h"
@@ -107,7 +108,7 @@ TEST(Matmul, every_instruction_set_has_the_defined_bits) {
         const TensorView across = guarded(Tensor::copy_of(a.permute({1, 0})));
         const TensorView bt = guarded(Tensor::copy_of(b.permute({1, 0})));
         const TensorView bias = guarded(numbers({n}, type, 3));
-        const PackedWeights ready = packed(bt.permute({1, 0}), *kernel);
+        const PackedWeights ready = packed(bt.permute({1, 0}), *kernel, context);
         const Tensor empty({m, n}, type);
         const TensorView c[] = {guarded(empty), guarded(empty), guarded(empty), guarded(empty)};
         const TensorView plain[] = {guarded(empty), guarded(empty)};
@@ -169,6 +170,44 @@ TEST(Matmul, an_end_is_the_same_as_what_comes_after) {
             ASSERT_EQ(difference(c, expected), "");
           }
         }
+}
+
+// The row that packs weights is the one that runs without, whatever is asked for at the end.
+TEST(Matmul, the_row_does_not_depend_on_packing) {
+  for (const DType type : kFloatTypes)
+    for (const bool biased : {false, true}) {
+      Context context({.threads = 1});
+      const Linear linear({.in = 70, .out = 90, .bias = biased, .type = type});
+      const WeightPacking::Use use = WeightPacking::of(linear, context);
+      ASSERT_NE(use.weights(), nullptr);
+      const Kernel<Product>& row = product_row(type, biased, context);
+      EXPECT_EQ(use.weights()->row, &row);
+      const Tensor x = numbers({9, 70}, type, 1), gate = numbers({9, 90}, type, 2),
+                   residual = numbers({9, 90}, type, 3);
+      for (const bool gated : {false, true})
+        for (const bool more : {false, true}) {
+          Tensor packed({9, 90}, type), open({9, 90}, type);
+          Multiplication product{
+              .a = x,
+              .b = linear.weight().view().permute({1, 0}),
+              .row_bias = linear.bias(),
+              .c = open,
+              .activation = gated ? Activation::swiglu : Activation::gelu,
+              .gate = gated ? gate.view() : ConstTensorView(),
+              .residual = more ? residual.view() : ConstTensorView(),
+          };
+          matmul({&product, 1}, context);
+          product.c = packed;
+          product.packed = use.weights();
+          matmul({&product, 1}, context);
+          EXPECT_EQ(difference(packed, open), "") << gated << more;
+        }
+      // Ends are no business of a row on the host.
+      const ProductProblem ends{
+          .device = {}, .type = type, .bias = biased, .activation = true, .residual = true};
+      EXPECT_EQ(why_not(row, ends, features_of(ends), this_machine()),
+                "takes no an activation at the end, a residual at the end, relu");
+    }
 }
 
 TEST(Matmul, every_small_size_is_near_the_sum_in_f64) {

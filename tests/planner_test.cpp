@@ -212,7 +212,7 @@ TEST(Decide, a_workspace_that_overflows_is_the_largest_number) {
   EXPECT_EQ(decide<Forward>(small_problem(), kMachine, 1, "", Rows{&full}).workspace_bytes, most);
 }
 
-// A row is tasks, or a launch on a device; of products, functions for both types of sums; of rows
+// A row is a launch on a device, or tasks; of products, functions for both types of sums; of rows
 // of features, one function.
 TEST(Decide, the_table_is_sound) {
   std::set<std::string_view> names;
@@ -222,21 +222,19 @@ TEST(Decide, the_table_is_sound) {
       EXPECT_TRUE(names.insert(kernel->name).second) << "is there twice";
       EXPECT_TRUE(kernel->name.ends_with(Operation::kName));
       EXPECT_NE(kernel->declines, nullptr);
+      const bool launched = kernel->launch != nullptr;
+      EXPECT_EQ(kernel->takes.has(Feature::device_memory), launched);
       if constexpr (std::is_same_v<Operation, Product>) {
-        EXPECT_TRUE(kernel->f32.pack && kernel->f32.run && kernel->f64.pack && kernel->f64.run);
-        EXPECT_GT(std::min({kernel->f32.columns, kernel->f32.rows, kernel->f64.columns,
-                            kernel->f64.rows}),
-                  0);
+        EXPECT_EQ(kernel->f32.pack && kernel->f32.run && kernel->f64.pack && kernel->f64.run,
+                  !launched);
+        EXPECT_EQ(std::min({kernel->f32.columns, kernel->f32.rows, kernel->f64.columns,
+                            kernel->f64.rows}) > 0,
+                  !launched);
       } else if constexpr (!requires { kernel->stages; }) {
-        EXPECT_NE(kernel->run, nullptr);
-      } else if (kernel->launch != nullptr) {
-        EXPECT_EQ(kernel->stages, 0);
-        EXPECT_FALSE(kernel->tiles || kernel->tasks || kernel->workspace || kernel->run);
-        EXPECT_TRUE(kernel->takes.has(Feature::device_memory));
+        EXPECT_EQ(kernel->run == nullptr, launched);
       } else {
-        EXPECT_GE(kernel->stages, 1);
-        EXPECT_TRUE(kernel->tiles && kernel->tasks && kernel->workspace && kernel->run);
-        EXPECT_FALSE(kernel->takes.has(Feature::device_memory));
+        EXPECT_EQ(kernel->stages > 0, !launched);
+        EXPECT_EQ(kernel->tiles && kernel->tasks && kernel->workspace && kernel->run, !launched);
       }
     }
   });
@@ -292,13 +290,19 @@ TEST(Features, the_reference_takes_what_any_row_takes) {
       {"norm_backward", kTakenByNorms},
       {"activation", kTakenByActivations},
       {"activation_backward", kTakenByActivations},
-      {"rotary", kTakenByRotary}};
-  Features all{Feature::device_memory};
+      {"rotary", kTakenByRotary},
+      {"convert", kHostTypes}};
+  // Ends are asked of products on devices alone.
+  Features all{Feature::device_memory, Feature::row_activation, Feature::row_residual};
   for_each_operation([&]<class Operation>(Operation) {
     const Features expected = wanted.at(Operation::kName);
     all = all | expected;
     for (const Kernel<Operation>* kernel : kernel_table<Operation>()) {
-      const Features more = kernel->takes - expected - Features{Feature::device_memory};
+      const Features more =
+          kernel->takes - expected -
+          (kernel->launch != nullptr
+               ? Features{Feature::device_memory, Feature::row_activation, Feature::row_residual}
+               : Features());
       EXPECT_EQ(names_of(more), "") << kernel->name;
       if (kernel->name.starts_with("reference.")) {
         EXPECT_EQ(names_of(expected - kernel->takes), "") << kernel->name;

@@ -91,11 +91,15 @@ TEST(RowOperations, norms_are_their_formula) {
           constexpr std::int64_t kRows = 3;
           const auto x = numbers<T>(kRows * (dim + 2), 1, 1), weight = numbers<T>(dim, 2),
                      bias = numbers<T>(dim, 3);
-          std::vector<T> y(static_cast<std::size_t>(kRows * dim)), alone = y;
+          std::vector<T> y(static_cast<std::size_t>(kRows * (dim + 1))), alone = y;
           const NormProblem problem{{}, dtype_of<T>(), kind};
-          NormCall call{
-              dim,     1e-5, {x.data(), dim + 2}, weight.data(), biased ? bias.data() : nullptr,
-              y.data()};
+          NormCall call{.dim = dim,
+                        .epsilon = 1e-5,
+                        .x = {x.data(), dim + 2},
+                        .weight = weight.data(),
+                        .bias = biased ? bias.data() : nullptr,
+                        .y = y.data(),
+                        .y_row = dim + 1};
           row.run(problem, call, {0, kRows});
           for (std::int64_t r = 0; r < kRows; ++r) {
             const Truth truth(x.data() + r * (dim + 2), dim, kind, 1e-5);
@@ -107,9 +111,10 @@ TEST(RowOperations, norms_are_their_formula) {
               const Real b = biased ? widened(bias[at]) : 0.0;
               // One number is its own mean: what is left is rounding, times 1 / sqrt(epsilon).
               ASSERT_NO_FATAL_FAILURE(expect_near(
-                  y[static_cast<std::size_t>(r * dim + c)], n + b,
+                  y[static_cast<std::size_t>(r * (dim + 1) + c)], n + b,
                   (dim == 1 ? 1e-11 : 1e-13) * (1 + std::abs(static_cast<double>(n))), c));
             }
+            ASSERT_EQ(widened(y[static_cast<std::size_t>(r * (dim + 1) + dim)]), 0) << "between";
           }
           call.y = alone.data();
           for (std::int64_t r = kRows; r-- > 0;) row.run(problem, call, {r, r + 1});
@@ -173,7 +178,7 @@ TEST(RowOperations, norms_of_extreme_rows) {
       std::vector<double> x(40), y(40);
       for (std::size_t c = 0; c < 40; ++c) x[c] = c % 2 == 0 ? kMost : -kMost;
       row.run({{}, DType::f64, NormKind::layer_norm},
-              {40, 1e-5, {x.data(), 40}, weight.data(), nullptr, y.data()}, {0, 1});
+              {40, 1e-5, {x.data(), 40}, weight.data(), nullptr, y.data(), 40}, {0, 1});
       for (std::size_t c = 0; c < 40; ++c) EXPECT_NEAR(y[c], c % 2 == 0 ? 1 : -1, 1e-12) << c;
     }
     // NaN anywhere makes its row NaN, and no other.
@@ -183,7 +188,7 @@ TEST(RowOperations, norms_of_extreme_rows) {
       x[static_cast<std::size_t>(40 + at)] =
           static_cast<T>(std::numeric_limits<double>::quiet_NaN());
       row.run({{}, dtype_of<T>(), NormKind::rms_norm},
-              {40, 1e-5, {x.data(), 40}, weight.data(), nullptr, y.data()}, {0, 3});
+              {40, 1e-5, {x.data(), 40}, weight.data(), nullptr, y.data(), 40}, {0, 3});
       for (std::size_t n = 0; n < 120; ++n)
         EXPECT_EQ(std::isnan(widened(y[n])), n / 40 == 1) << "element " << n;
     }

@@ -204,6 +204,7 @@ template const Kernel<ActivationBackward>& ContextState::row_for<ActivationBackw
     const ActivationProblem&) const;
 template const Kernel<RotaryForward>& ContextState::row_for<RotaryForward>(
     const RotaryProblem&) const;
+template const Kernel<Convert>& ContextState::row_for<Convert>(const ConvertProblem&) const;
 
 // The smallest free block that is large enough, or a new one of exactly this size.
 ContextState::Memory ContextState::acquire(std::size_t bytes) {

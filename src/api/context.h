@@ -37,10 +37,10 @@ using PlansOf = std::tuple<Plans<Operations>...>;
 
 // The rows of one operation that were chosen so far for host tensors, by type and variant; null:
 // not asked for yet.
-inline constexpr std::size_t kTypes = static_cast<std::size_t>(DType::boolean) + 1;
+inline constexpr std::size_t kTypeCount = static_cast<std::size_t>(DType::boolean) + 1;
 template <class Operation>
 struct ChosenRows {
-  std::atomic<const Kernel<Operation>*> of[kTypes][Operation::Problem::kVariants]{};
+  std::atomic<const Kernel<Operation>*> of[kTypeCount][Operation::Problem::kVariants]{};
 };
 template <class... Operations>
 using ChosenRowsOf = std::tuple<ChosenRows<Operations>...>;

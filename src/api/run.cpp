@@ -1,5 +1,6 @@
-// Running a plan: the tasks of each stage over strands of execution.
+// Running a plan: the tasks of each stage over strands of execution, or a launch.
 #include "api/context.h"
+#include "api/launch.h"
 
 #include "core/interruption.h"
 #include "core/text.h"
@@ -54,26 +55,25 @@ void on_strands(ContextState& state, int strands, Body& body, Interrupt* interru
   body(0);  // everything, when alone; else whatever the caller's parallel_for left undone
 }
 
-// Puts the call into the queue; what is reported at once is thrown.
-template <class Operation>
-void launch(const char* function, const Decision<Operation>& decision,
-            const typename Operation::Call& call, Queue* queue) {
-  const Device device = decision.problem.device;
+}  // namespace
+
+Queue& queue_for(std::string_view function, Device device, Queue* queue) {
   if (queue == nullptr)
     throw InvalidArgument(
         text(function, ": the tensors are on ", device, "; a queue of it must be given"));
   if (queue->device() != device)
     throw InvalidArgument(text(function, ": the tensors are on ", device, ", the queue is of ",
                                queue->device(), "; both must be one device"));
-  const Status status = decision.kernel->launch(decision.problem, call, *queue);
+  return *queue;
+}
+
+void check_launched(std::string_view function, Device device, const Status& status) {
   if (status.kind == Status::Kind::out_of_memory)
     throw OutOfMemory(text(function, ": ", device, " has no memory for it: ", status.what));
   if (!status)
     throw DeviceError(text(function, ": ", device, " failed: ", status.what,
                            status.earlier ? " (perhaps in an earlier call)" : ""));
 }
-
-}  // namespace
 
 void Context::parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body) const {
   std::atomic<std::int64_t> next{0};
@@ -94,7 +94,10 @@ void Context::parallel_for(std::int64_t n, const std::function<void(std::int64_t
 template <class Operation>
 void ContextState::execute(const char* function, const Decision<Operation>& decision,
                            const typename Operation::Call& call, Queue* queue) {
-  if (decision.kernel->launch != nullptr) return launch(function, decision, call, queue);
+  if (decision.kernel->launch != nullptr)
+    return launch(function, decision.problem.device, queue, [&](Queue& into) {
+      return decision.kernel->launch(decision.problem, call, into);
+    });
   struct Lease {  // gives the workspace back, also when a caller's parallel_for throws
     ContextState& state;
     Memory memory;

@@ -1,6 +1,7 @@
 #include "core/features.h"
 
 #include "core/members.h"
+#include "core/product.h"
 #include "core/row_operations.h"
 
 namespace attend {
@@ -77,10 +78,11 @@ static_assert(member_count<BackwardProblem>() == 1 + 11);
 static_assert(member_count<MergeProblem>() == 10);
 static_assert(member_count<InspectProblem>() == 1 + 8);
 static_assert(member_count<WeightsProblem>() == 1 + 3);
-static_assert(member_count<ProductProblem>() == 5);
+static_assert(member_count<ProductProblem>() == 6);
 static_assert(member_count<NormProblem>() == 3);
 static_assert(member_count<ActivationProblem>() == 3);
 static_assert(member_count<RotaryProblem>() == 3);
+static_assert(member_count<ConvertProblem>() == 3);
 
 Features tensors_of(const auto& problem) {
   Features f;
@@ -90,6 +92,15 @@ Features tensors_of(const auto& problem) {
   f.add(Feature::f16, problem.type == DType::f16);
   f.add(Feature::device_memory, problem.device != Device{});
   return f;
+}
+
+Feature feature_of(Activation kind) {
+  switch (kind) {
+    case Activation::relu: return Feature::relu;
+    case Activation::gelu: return Feature::gelu;
+    case Activation::gelu_tanh: return Feature::gelu_tanh;
+    default: return Feature::swiglu;
+  }
 }
 
 Features common(const Problem& p) {
@@ -183,6 +194,7 @@ Features features_of(const ProductProblem& p) {
   Features f = tensors_of(p);
   f.add(Feature::row_bias, p.bias);
   f.add(Feature::row_activation, p.activation);
+  f.add(feature_of(p.kind), p.activation);
   f.add(Feature::row_residual, p.residual);
   return f;
 }
@@ -195,10 +207,7 @@ Features features_of(const NormProblem& p) {
 
 Features features_of(const ActivationProblem& p) {
   Features f = tensors_of(p);
-  f.add(Feature::relu, p.kind == Activation::relu);
-  f.add(Feature::gelu, p.kind == Activation::gelu);
-  f.add(Feature::gelu_tanh, p.kind == Activation::gelu_tanh);
-  f.add(Feature::swiglu, p.kind == Activation::swiglu);
+  f.add(feature_of(p.kind));
   return f;
 }
 
@@ -206,6 +215,10 @@ Features features_of(const RotaryProblem& p) {
   Features f = tensors_of(p);
   f.add(p.pairing == Rotary::Pairing::halves ? Feature::halves : Feature::neighbours);
   return f;
+}
+
+Features features_of(const ConvertProblem& p) {
+  return tensors_of(p) | tensors_of(ConvertProblem{.device = p.device, .type = p.to});
 }
 
 std::string names_of(Features features) {

@@ -112,7 +112,6 @@ Features features_of(const BackwardProblem& problem);
 Features features_of(const MergeProblem& problem);
 Features features_of(const InspectProblem& problem);
 Features features_of(const WeightsProblem& problem);
-Features features_of(const ProductProblem& problem);
 
 std::string names_of(Features features);  // "softcap, paged keys"
 

@@ -1,5 +1,5 @@
 // The operations: each has a type of Problem, of Call, and rows of its own in the kernel table.
-// Those on rows of features are in core/row_operations.h.
+// Those of layers are in core/product.h and core/row_operations.h.
 #pragma once
 
 #include "core/call.h"
@@ -33,12 +33,6 @@ struct Weights {
   static constexpr std::string_view kName = "weights";
   using Problem = WeightsProblem;
   using Call = WeightsCall;
-};
-
-// Products of matrices, which layers are made of: their rows are in core/product.h.
-struct Product {
-  static constexpr std::string_view kName = "product";
-  using Problem = ProductProblem;
 };
 
 }  // namespace attend

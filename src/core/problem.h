@@ -1,7 +1,7 @@
 // Problems: what is to be computed, one type for each operation. Sizes, types, options and which
 // tensors take part, complete and checked, and no address: where the tensors live is the Call. Made
-// by api/check.cpp (products: by the layers), read by everybody, never changed. Two calls with
-// equal Problems share a Plan.
+// by api/check.cpp, read by everybody, never changed. Two calls with equal Problems share a Plan.
+// Those of layers' operations are in core/product.h and core/row_operations.h.
 //
 // A new member stops core/features.cpp from compiling, until somebody has looked whether it is a
 // feature.
@@ -112,20 +112,6 @@ struct InspectProblem : Problem {
   std::int64_t map_columns() const noexcept {
     return tile_keys == 0 ? 0 : (k_length + tile_keys - 1) / tile_keys;
   }
-};
-
-// c = a b + bias, of matrices, and what is done to c at its end. No sizes: the row is chosen by
-// these alone, once.
-struct ProductProblem {
-  Device device;
-  DType type = DType::f32;  // of a, b and c; sums are f32, of f64 tensors f64
-  bool bias = false, activation = false, residual = false;
-
-  static constexpr std::size_t kVariants = 8;  // of each type; one row for each
-  std::size_t variant() const noexcept {
-    return (bias ? 1 : 0) + (activation ? 2 : 0) + (residual ? 4 : 0);
-  }
-  friend bool operator==(const ProductProblem&, const ProductProblem&) = default;
 };
 
 // A window of the weights, from lse. Where it begins is the Call's.

@@ -1,13 +1,15 @@
 // The products of matrices that the layers are made of, and the kernels for them: one for each
-// instruction set. A layer says what is to be multiplied and which part of it a task makes.
+// instruction set. A layer says what is to be multiplied and which part of it a task makes; or it
+// hands a whole product to a row that launches.
 #pragma once
 
 #include "core/interrupt.h"
 #include "core/kernel.h"
 
+#include <attend/feed_forward.h>
+
 #include <cstdint>
 #include <limits>
-#include <span>
 #include <string_view>
 
 namespace attend {
@@ -19,6 +21,48 @@ namespace attend {
 // sums are f64). So its bits depend on its row of a, its column of b, its bias and the row of the
 // kernel table alone.
 inline constexpr std::int64_t kSumBlock = 256;
+
+// No sizes: a row is chosen by these alone.
+struct ProductProblem {
+  Device device;
+  DType type = DType::f32;  // of a, b and c; sums are f32, of f64 tensors f64
+  bool bias = false;
+  // Ends, c = act(c) and c = c + residual, that the row itself is to make: asked of rows that
+  // launch. On the host whoever cuts the tasks makes them, while a task's part of c is close, and
+  // the row depends on type and bias alone: it is the one that packed the weights, or would.
+  bool activation = false, residual = false;
+  Activation kind = Activation::relu;  // of the activation, if there is one
+
+  static constexpr std::size_t kVariants = 20;  // of each type
+  std::size_t variant() const noexcept {
+    return (bias ? 1 : 0) + (residual ? 2 : 0) +
+           (activation ? 4 * (1 + static_cast<std::size_t>(kind)) : 0);
+  }
+  friend bool operator==(const ProductProblem&, const ProductProblem&) = default;
+};
+
+// A whole product, for rows that launch: memory of the device, all of the problem's type.
+struct ConstMatrix {
+  const void* data = nullptr;
+  std::int64_t row = 0, column = 0;  // strides, of any size
+};
+struct ProductCall {
+  std::int64_t m = 0, n = 0, k = 0;
+  ConstMatrix a, b;
+  const void* bias = nullptr;
+  std::int64_t bias_stride = 0;
+  ConstMatrix gate, residual;  // [m, n]; the gate of swiglu: c = silu(gate) * c
+  void* c = nullptr;
+  std::int64_t c_row = 0, c_column = 0;
+};
+
+struct Product {
+  static constexpr std::string_view kName = "product";
+  using Problem = ProductProblem;
+  using Call = ProductCall;
+};
+
+// ---- Functions on the host ---------------------------------------------------------------------
 
 // Where a's rows lie side by side (a_row is 1, a_depth is not), a kernel brings so many of
 // them together at a time, some kernels any rows: a part should have several columns for each.
@@ -55,20 +99,21 @@ struct PartOfB {
 
 template <class Sum, class Operand = Sum>
 struct MatrixFunctions {
-  std::int64_t columns;  // of c that are made together: parts should hold a multiple of them
-  std::int64_t rows;     // of c that run() makes with a b that it packs once
+  std::int64_t columns = 0;  // of c that are made together: parts should hold a multiple of them
+  std::int64_t rows = 0;     // of c that run() makes with a b that it packs once
   // A part of b in the order in which run() reads it; all of it takes packed_size() elements.
-  void (*pack)(const Matrices<Sum, Operand>&, const PartOfB&, Operand* packed) noexcept;
-  void (*run)(const Matrices<Sum, Operand>&, const MatrixPart&) noexcept;
+  void (*pack)(const Matrices<Sum, Operand>&, const PartOfB&, Operand* packed) noexcept = nullptr;
+  void (*run)(const Matrices<Sum, Operand>&, const MatrixPart&) noexcept = nullptr;
 
   std::int64_t packed_size(std::int64_t n, std::int64_t k) const noexcept {
     return (n + columns - 1) / columns * columns * k;
   }
 };
 
-// A row of the kernel table for products: not tasks, which the layers cut themselves, but what they
-// are made of. It is chosen by the type: sizes change nothing, and weights that are kept packed
-// keep their row.
+// ---- Rows of the kernel table ------------------------------------------------------------------
+
+// Not tasks, which the layers cut themselves, but what they are made of; or a launch. Sizes change
+// nothing, and weights that are kept packed keep their row.
 template <>
 struct Kernel<Product> {
   using Problem = ProductProblem;
@@ -77,8 +122,10 @@ struct Kernel<Product> {
   bool only_if_forced;
   Features takes;
   std::string (*declines)(const Problem&, const Machine&);
-  MatrixFunctions<float> f32;  // for 16-bit tensors too, which are widened first
-  MatrixFunctions<double> f64;
+  MatrixFunctions<float> f32{};  // for 16-bit tensors too, which are widened first
+  MatrixFunctions<double> f64{};
+  // Instead of both; as in core/kernel.h.
+  Status (*launch)(const Problem&, const ProductCall&, Queue&) noexcept = nullptr;
 
   template <class T>
   const MatrixFunctions<T>& of() const noexcept {
@@ -87,8 +134,8 @@ struct Kernel<Product> {
   }
 };
 
-// Ends are made by whoever cuts the tasks, while a task's part of c is close.
-inline constexpr Features kTakenByProducts =
-    kHostTypes | Features{Feature::row_bias, Feature::row_activation, Feature::row_residual};
+Features features_of(const ProductProblem& problem);
+
+inline constexpr Features kTakenByProducts = kHostTypes | Features{Feature::row_bias};
 
 }  // namespace attend

@@ -1,6 +1,7 @@
-// What layers do to rows of features between products: norms, activations and rotary positions, and
-// their gradients. A row of the kernel table for one of them is a function over some of the rows;
-// the layers cut tensors into blocks of rows and hand these to threads.
+// What layers do to rows of features between products: norms, activations and rotary positions,
+// their gradients, and conversion. A row of the kernel table for one of them is a function over
+// some of the rows; the layers cut tensors into blocks of rows and hand these to threads. Or it is
+// a launch of all rows.
 #pragma once
 
 #include "core/kernel.h"
@@ -21,7 +22,7 @@ struct RowRange {
 };
 
 // Rows [rows, features] that are read, the features of each side by side. What is written has its
-// rows one behind the other.
+// rows one behind the other, if it has no stride of its own.
 struct ConstRows {
   const void* data = nullptr;
   std::int64_t row = 0;  // stride
@@ -46,6 +47,7 @@ struct NormCall {
   ConstRows x;
   const void *weight = nullptr, *bias = nullptr;  // [dim]; the bias may be none
   void* y = nullptr;
+  std::int64_t y_row = 0;  // stride
 };
 
 struct NormBackwardCall {
@@ -139,6 +141,33 @@ struct RotaryForward {
   static constexpr bool kOnRows = true;
 };
 
+// ---- Conversion --------------------------------------------------------------------------------
+
+// From one floating-point type to another, or to the same. Each number is rounded once, to nearest
+// even. A NaN keeps its sign and, but in f16, its upper bits; whether a signalling one is quiet
+// when it has been widened is up to the machine.
+struct ConvertProblem {
+  Device device;
+  DType type = DType::f32, to = DType::f32;
+
+  static constexpr std::size_t kVariants = 4;
+  std::size_t variant() const noexcept { return static_cast<std::size_t>(to); }
+  friend bool operator==(const ConvertProblem&, const ConvertProblem&) = default;
+};
+
+struct ConvertCall {
+  std::int64_t features = 0;
+  const void* from = nullptr;
+  void* to = nullptr;  // does not overlap it
+};
+
+struct Convert {
+  static constexpr std::string_view kName = "convert";
+  using Problem = ConvertProblem;
+  using Call = ConvertCall;
+  static constexpr bool kOnRows = true;
+};
+
 // ---- Rows of the kernel table ------------------------------------------------------------------
 
 template <class Operation>
@@ -150,12 +179,15 @@ requires(Operation::kOnRows) struct Kernel<Operation> {
   bool only_if_forced;
   Features takes;
   std::string (*declines)(const Problem&, const Machine&);
-  void (*run)(const Problem&, const Call&, RowRange) noexcept;
+  void (*run)(const Problem&, const Call&, RowRange) noexcept = nullptr;
+  // Instead of run(), all rows at once; as in core/kernel.h.
+  Status (*launch)(const Problem&, const Call&, std::int64_t rows, Queue&) noexcept = nullptr;
 };
 
 Features features_of(const NormProblem& problem);
 Features features_of(const ActivationProblem& problem);
 Features features_of(const RotaryProblem& problem);
+Features features_of(const ConvertProblem& problem);
 
 inline constexpr Features kTakenByNorms =
     kHostTypes | Features{Feature::layer_norm, Feature::rms_norm};

@@ -1,4 +1,4 @@
-// cpu.avx2.norm, norm_backward, activation, activation_backward and rotary.
+// cpu.avx2.norm, norm_backward, activation, activation_backward, rotary and convert.
 #include "cpu/avx2.h"
 
 #include "cpu/row_kernels.h"

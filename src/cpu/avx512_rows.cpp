@@ -1,4 +1,4 @@
-// cpu.avx512.norm, norm_backward, activation, activation_backward and rotary.
+// cpu.avx512.norm, norm_backward, activation, activation_backward, rotary and convert.
 #include "cpu/avx512.h"
 
 #include "cpu/row_kernels.h"

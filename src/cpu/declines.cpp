@@ -1,5 +1,6 @@
 #include "cpu/declines.h"
 
+#include "core/product.h"
 #include "core/row_operations.h"
 #include "core/text.h"
 
@@ -80,5 +81,6 @@ ATTEND_DECLINES(ProductProblem)
 ATTEND_DECLINES(NormProblem)
 ATTEND_DECLINES(ActivationProblem)
 ATTEND_DECLINES(RotaryProblem)
+ATTEND_DECLINES(ConvertProblem)
 
 }  // namespace attend

@@ -1,4 +1,4 @@
-// cpu.generic.norm, norm_backward, activation, activation_backward and rotary.
+// cpu.generic.norm, norm_backward, activation, activation_backward, rotary and convert.
 #include "cpu/generic.h"
 
 #include "cpu/row_kernels.h"

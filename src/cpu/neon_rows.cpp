@@ -1,4 +1,4 @@
-// cpu.neon.norm, norm_backward, activation, activation_backward and rotary.
+// cpu.neon.norm, norm_backward, activation, activation_backward, rotary and convert.
 #include "cpu/neon.h"
 
 #include "cpu/row_kernels.h"

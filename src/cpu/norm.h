@@ -76,7 +76,7 @@ void norm_row(const NormProblem& p, const NormCall& call, std::int64_t r) noexce
   const E* const x = static_cast<const E*>(call.x.data) + r * call.x.row;
   const E* const weight = static_cast<const E*>(call.weight);
   const E* const bias = static_cast<const E*>(call.bias);
-  E* const y = static_cast<E*>(call.y) + r * call.dim;
+  E* const y = static_cast<E*>(call.y) + r * call.y_row;
   const auto n = normalised<V>(x, p.kind, call.dim, call.epsilon);
   const auto wide_at = [](const E* from, std::int64_t at, auto k) __attribute__((always_inline)) {
     return wide<k>(load_elements<V>(from + at));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/activation.h"
+#include "cpu/convert.h"
 #include "cpu/declines.h"
 #include "cpu/norm.h"
 #include "cpu/rotary.h"
@@ -22,4 +23,7 @@
       declines_##set<ActivationProblem>, activation_backward_rows<F32, F64>};                   \
   extern constinit const Kernel<RotaryForward> k##Set##Rotary{                                  \
       "cpu." #set ".rotary", false, kTakenByRotary, declines_##set<RotaryProblem>,              \
-      rotary_rows<F32, F64>};
+      rotary_rows<F32, F64>};                                                                   \
+  extern constinit const Kernel<Convert> k##Set##Convert{                                       \
+      "cpu." #set ".convert", false, kHostTypes, declines_##set<ConvertProblem>,                \
+      convert_rows<F32>};

@@ -1,43 +1,64 @@
 #include "layer/elementwise.h"
 
+#include "layer/flat.h"
 #include "layer/rows.h"
+
+#include <cstring>
 
 namespace attend {
 
+void Sums::operator()(const void* a, const void* b, std::int64_t count, void* to) const noexcept {
+  with_type(type_, [&]<class T>(T) {
+    if constexpr (sizeof(T) == 2) {
+      for_pieces(count, [&](std::int64_t begin, std::int64_t some) {
+        float sums[kPiece], more[kPiece];
+        numbers_.load(a, begin, 1, some, sums);
+        numbers_.load(b, begin, 1, some, more);
+        for (std::int64_t n = 0; n < some; ++n) sums[n] += more[n];
+        numbers_.store(sums, some, to, begin, 1);
+      });
+    } else {
+      const T *const x = static_cast<const T*>(a), *const y = static_cast<const T*>(b);
+      T* const sums = static_cast<T*>(to);
+      if (sums == x)  // apart from the others: compilers see that it is one array
+        for (std::int64_t n = 0; n < count; ++n) sums[n] += y[n];
+      else
+        for (std::int64_t n = 0; n < count; ++n) sums[n] = x[n] + y[n];
+    }
+  });
+}
+
 void add(const ConstTensorView& a, const ConstTensorView& b, const TensorView& y,
          const Where& where) {
-  const Rows first = rows_of(a, where), second = rows_of(b ? b : a, where);
-  const WrittenRows written(y, where);
-  const std::int64_t row = written.view().strides()[0], column = written.view().strides()[1],
-                     columns = written.view().size(1);
-  with_type(y.dtype(), [&]<class T>(T) {
-    const auto at = [](const ConstTensorView& x, std::int64_t r, std::int64_t c) {
-      return static_cast<const T*>(x.data())[r * x.strides()[0] + c * x.strides()[1]];
-    };
-    T* const to = static_cast<T*>(written.view().data());
-    for_row_blocks(written.view().size(0), columns, where, [&](auto, auto begin, auto end) {
-      for (std::int64_t r = begin; r < end; ++r)
-        for (std::int64_t c = 0; c < columns; ++c) {
-          const T x = at(first.view, r, c);
-          to[r * row + c * column] = b ? sum(x, at(second.view, r, c)) : x;
-        }
-    });
+  const Rows first = rows_of(a, where, true), second = rows_of(b ? b : a, where, true);
+  const WrittenRows written(y, where, true);
+  const Sums sums(y.dtype(), where);
+  const std::int64_t columns = written.view().size(1), size = size_of(y.dtype());
+  const auto row_of = [size](const ConstTensorView& x, std::int64_t r) {
+    return static_cast<const std::byte*>(x.data()) + r * x.strides()[0] * size;
+  };
+  for_row_blocks(written.view().size(0), columns, where, [&](auto, auto begin, auto end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      auto* const to = const_cast<std::byte*>(row_of(written.view(), r));
+      if (b) sums(row_of(first.view, r), row_of(second.view, r), columns, to);
+      else std::memcpy(to, row_of(first.view, r), static_cast<std::size_t>(columns * size));
+    }
   });
   written.finish();
 }
 
 void add_to(Tensor& to, const Tensor& what, const Where& where) {
   constexpr std::int64_t kRow = 256;
-  const std::int64_t count = to.count();
-  with_type(to.dtype(), [&]<class T>(T) {
-    auto* total = static_cast<T*>(to.view().data());
-    const auto* more = static_cast<const T*>(what.view().data());
-    for_row_blocks((count + kRow - 1) / kRow, kRow, where,
-                   [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-                     for (std::int64_t n = begin * kRow; n < std::min(end * kRow, count); ++n)
-                       total[n] = sum(total[n], more[n]);
-                   });
-  });
+  const std::int64_t count = to.count(), size = size_of(to.dtype());
+  const Sums sums(to.dtype(), where);
+  auto* const total = static_cast<std::byte*>(to.view().data());
+  const auto* const more = static_cast<const std::byte*>(what.view().data());
+  for_row_blocks((count + kRow - 1) / kRow, kRow, where,
+                 [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                   const std::int64_t first = begin * kRow;
+                   sums(total + first * size, more + first * size,
+                        std::min(end * kRow, count) - first, total + first * size);
+                 });
 }
 
 }  // namespace attend

@@ -1,19 +1,22 @@
 // Sums of tensors, for residuals and for gradients that meet.
 #pragma once
 
-#include "core/strided.h"
-
-#include <attend/context.h>
+#include "layer/numbers.h"
 
 namespace attend {
 
-// The sum of two numbers of one type, rounded once. (f32: its own sum is that of f64, rounded.)
-inline double sum(double a, double b) noexcept { return a + b; }
-inline float sum(float a, float b) noexcept { return a + b; }
-template <class T>
-T sum(T a, T b) noexcept {
-  return T(widened(a) + widened(b));
-}
+// to[n] = a[n] + b[n], of elements of one floating-point type that lie side by side; each is
+// rounded once. `to` may be a. (16-bit numbers have so few digits that a sum rounded to f32 first
+// is the same.)
+class Sums {
+ public:
+  Sums(DType type, const Where& where) : type_(type), numbers_(type, where) {}
+  void operator()(const void* a, const void* b, std::int64_t count, void* to) const noexcept;
+
+ private:
+  DType type_;
+  Numbers<float> numbers_;
+};
 
 // y = a + b, or a without b; of one shape and floating-point type, with any strides. y must not
 // overlap the others.

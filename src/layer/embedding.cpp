@@ -144,17 +144,16 @@ LayerGradients Embedding::backward(const ConstTensorView& dy, const Saved& saved
     const Occurrences occurrences(tokens.list(), vocabulary);
     const Rows rows = rows_of(dy, where);
     Tensor dweight = where.context().make_tensor(weight_.shape(), weight_.dtype());
-    with_type(weight_.dtype(), [&]<class T>(T) {
-      T* to = dweight.data<T>();
-      for_row_blocks(vocabulary, dim, where, [&](auto, auto begin, auto end) {
-        for (std::int64_t token = begin; token < end; ++token) {
-          const auto t = static_cast<std::size_t>(token);
-          const std::int64_t* places = occurrences.places.data() + occurrences.begin[t];
-          sum_rows(
-              rows.view, occurrences.begin[t + 1] - occurrences.begin[t],
-              [=](std::int64_t n) { return places[n]; }, to + token * dim);
-        }
-      });
+    const Numbers<double> numbers(weight_.dtype(), where);
+    void* const to = dweight.view().data();
+    for_row_blocks(vocabulary, dim, where, [&](auto, auto begin, auto end) {
+      for (std::int64_t token = begin; token < end; ++token) {
+        const auto t = static_cast<std::size_t>(token);
+        const std::int64_t* places = occurrences.places.data() + occurrences.begin[t];
+        sum_rows(
+            rows.view, occurrences.begin[t + 1] - occurrences.begin[t],
+            [=](std::int64_t n) { return places[n]; }, numbers, to, token * dim);
+      }
     });
     LayerGradients gradients;
     gradients.parameters.push_back({"weight", std::move(dweight)});

@@ -1,5 +1,5 @@
-// Contiguous tensors as one row of f64, piece by piece: for losses and optimizers, whose cost
-// beside that of the layers is small.
+// Contiguous tensors as one row, piece by piece: what is computed with numbers of another type than
+// the tensors' is so for a piece at a time, which stays close.
 #pragma once
 
 #include "core/strided.h"
@@ -11,7 +11,7 @@
 
 namespace attend {
 
-// A contiguous view as one row, for load_row and store_row. Written only if the view allows it.
+// A contiguous view as one row, for load_row and load_integer.
 inline Strided flat(const ConstTensorView& view) noexcept {
   auto* data = static_cast<std::byte*>(const_cast<void*>(view.data()));
   return {data, view.dtype(), true, {0, 0, 0, 1}};

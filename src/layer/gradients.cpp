@@ -5,6 +5,7 @@
 #include "layer/check.h"
 #include "layer/flat.h"
 #include "layer/named.h"
+#include "layer/numbers.h"
 
 #include <cmath>
 
@@ -21,11 +22,13 @@ std::vector<Form> forms_of(const std::vector<NamedTensor>& list) {
 template <class Use>
 void for_values(const std::vector<NamedTensor>& gradients, Use use) {
   double values[kPiece];
-  for (const NamedTensor& gradient : gradients)
+  for (const NamedTensor& gradient : gradients) {
+    const Numbers<double> numbers(gradient.tensor.dtype(), default_context());
     for_pieces(gradient.tensor.count(), [&](std::int64_t begin, std::int64_t count) {
-      load_row(flat(gradient.tensor), begin, count, values);
+      numbers.load(gradient.tensor.view().data(), begin, 1, count, values);
       use(values, count);
     });
+  }
 }
 
 // sqrt(sum x^2), of x / the largest, so that no square overflows.
@@ -52,13 +55,18 @@ void accumulate(std::vector<NamedTensor>& sum, const std::vector<NamedTensor>& m
     }
     check_gradients("accumulate: ", "sum", forms_of(sum), more);
     double a[kPiece], b[kPiece];
-    for (std::size_t n = 0; n < sum.size(); ++n)
-      for_pieces(sum[n].tensor.count(), [&](std::int64_t begin, std::int64_t count) {
-        load_row(flat(sum[n].tensor), begin, count, a);
-        load_row(flat(more[n].tensor), begin, count, b);
+    for (std::size_t n = 0; n < sum.size(); ++n) {
+      Tensor& to = sum[n].tensor;
+      const Tensor& from = more[n].tensor;  // of any type
+      const Numbers<double> of_sum(to.dtype(), default_context()),
+          of_more(from.dtype(), default_context());
+      for_pieces(to.count(), [&](std::int64_t begin, std::int64_t count) {
+        of_sum.load(to.view().data(), begin, 1, count, a);
+        of_more.load(from.view().data(), begin, 1, count, b);
         for (std::int64_t e = 0; e < count; ++e) a[e] += b[e];
-        store_row(flat(sum[n].tensor), begin, count, a);
+        of_sum.store(a, count, to.view().data(), begin, 1);
       });
+    }
   });
 }
 
@@ -72,12 +80,15 @@ double clip_gradients(std::vector<NamedTensor>& gradients, double max_norm) {
       throw InvalidArgument(text("clip_gradients: the norm of the gradients is ", norm));
     if (norm <= max_norm) return norm;
     double values[kPiece];
-    for (NamedTensor& gradient : gradients)
+    for (NamedTensor& gradient : gradients) {
+      const Numbers<double> numbers(gradient.tensor.dtype(), default_context());
+      void* const data = gradient.tensor.view().data();
       for_pieces(gradient.tensor.count(), [&](std::int64_t begin, std::int64_t count) {
-        load_row(flat(gradient.tensor), begin, count, values);
+        numbers.load(data, begin, 1, count, values);
         for (std::int64_t n = 0; n < count; ++n) values[n] *= max_norm / norm;
-        store_row(flat(gradient.tensor), begin, count, values);
+        numbers.store(values, count, data, begin, 1);
       });
+    }
     return norm;
   });
 }

@@ -88,7 +88,9 @@ Loss cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets
     const std::int64_t count = count_targets(t, classes, options.ignore);
 
     Loss loss{0, where.context().make_tensor(z.shape(), z.dtype()), count};
-    const Strided from = flat(z), to = flat(loss.gradient), wanted = flat(t);
+    const Numbers<double> numbers(z.dtype(), where);
+    void* const to = loss.gradient.view().data();
+    const Strided wanted = flat(t);
     std::vector<double> losses(static_cast<std::size_t>(rows));
     const std::int64_t strips = std::min<std::int64_t>(rows, where.context().threads());
     std::vector<double> row_of_strip(static_cast<std::size_t>(strips * classes));
@@ -101,11 +103,11 @@ Loss cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets
         if (target == options.ignore) {
           std::fill_n(values, classes, 0.0);
         } else {
-          load_row(from, row * classes, classes, values);
+          numbers.load(z.data(), row * classes, 1, classes, values);
           losses[static_cast<std::size_t>(row)] =
               cross_entropy_row(values, classes, target, smoothing, 1 / static_cast<double>(count));
         }
-        store_row(to, row * classes, classes, values);
+        numbers.store(values, classes, to, row * classes, 1);
       }
     });
     for (const double row_loss : losses) loss.value += row_loss;
@@ -127,20 +129,23 @@ Loss mse(const ConstTensorView& prediction, const ConstTensorView& target, const
                                  "; they must be the same"));
     Loss loss{0, where.context().make_tensor(x.shape(), x.dtype()), x.count()};
     const auto count = static_cast<double>(std::max<std::int64_t>(loss.count, 1));
-    const Strided from = flat(x), wanted = flat(y), to = flat(loss.gradient);
+    const Numbers<double> of_x(x.dtype(), where), of_y(y.dtype(), where);
+    void* const to = loss.gradient.view().data();
     where.context().parallel_for(1, [&](std::int64_t) {  // one sum, in order
       Interrupt* const interrupt = RunningTasks::interrupt();
       double a[kPiece], b[kPiece];
       for_pieces(x.count(), [&](std::int64_t begin, std::int64_t size) {
         if (must_stop(interrupt)) return;
-        load_row(from, begin, size, a);
-        load_row(wanted, begin, size, b);
+        of_x.load(x.data(), begin, 1, size, a);
+        of_y.load(y.data(), begin, 1, size, b);
+        double sum = loss.value;
         for (std::int64_t n = 0; n < size; ++n) {
           const double difference = a[n] - b[n];
-          loss.value += difference * difference;
+          sum += difference * difference;
           a[n] = 2 * difference / count;
         }
-        store_row(to, begin, size, a);
+        loss.value = sum;
+        of_x.store(a, size, to, begin, 1);
       });
     });
     loss.value /= count;

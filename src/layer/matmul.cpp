@@ -1,11 +1,12 @@
 // Products of matrices: views become what a kernel reads, and tasks are handed to threads. A kernel
 // takes f32 and f64, with one of a matrix's two strides being 1; everything else is copied first.
+// On a device each product is launched as it is.
 #include "layer/matmul.h"
 
 #include "api/context.h"
+#include "api/launch.h"
 #include "api/lease.h"
 #include "core/interruption.h"
-#include "core/strided.h"
 #include "layer/elementwise.h"
 
 #include <algorithm>
@@ -40,7 +41,9 @@ std::int64_t room_for(std::int64_t elements) {
   return (elements + kAligned - 1) / kAligned * kAligned;
 }
 
-// A matrix with strides that the kernels take, or that it has when copy() has been called.
+// A matrix with strides that the kernels take, or that it has when copy() has been called. A copy
+// lies as the matrix does where its rows, or its columns, are side by side: such runs are converted
+// by vectors.
 template <class T>
 struct Operand {
   explicit Operand(const ConstTensorView& x) : of(x) {
@@ -48,26 +51,26 @@ struct Operand {
     data = static_cast<const T*>(x.data());
     row = x.strides()[0];
     column = x.rank() == 2 ? x.strides()[1] : 0;
+    const std::int64_t rows = x.size(0), columns = x.rank() == 2 ? x.size(1) : 1;
     // A dimension of size 1 may have any stride.
-    if (x.size(0) == 1 && column != 1) row = 1;
-    if (x.rank() == 2 && x.size(1) == 1 && row != 1) column = 1;
+    if (rows == 1 && column != 1) row = 1;
+    if (x.rank() == 2 && columns == 1 && row != 1) column = 1;
     if (x.dtype() == dtype_of<T>() && (row == 1 || column == 1)) return;
     room = room_for<T>(x.count());
-    from_row = std::exchange(row, x.rank() == 2 ? x.size(1) : 1);
-    from_column = std::exchange(column, 1);
+    const bool down = columns == 1 || (rows > 1 && row == 1 && column != 1);
+    run = down ? rows : columns;
+    runs = down ? columns : rows;
+    next = down ? std::exchange(row, 1) : std::exchange(column, 1);
+    next_run = down ? std::exchange(column, columns == 1 ? 1 : run) : std::exchange(row, run);
   }
 
   // Takes `room` elements from the memory that begins there.
-  void copy(T*& memory) {
+  void copy(T*& memory, const Where& where) {
     if (room == 0) return;
-    data = memory;
-    with_type(of.dtype(), [&]<class E>(E) {
-      const E* from = static_cast<const E*>(of.data());
-      for (std::int64_t r = 0; r < of.size(0); ++r)
-        for (std::int64_t c = 0; c < row; ++c)
-          memory[r * row + c] = static_cast<T>(widened(from[r * from_row + c * from_column]));
-    });
-    memory += room;
+    const Numbers<T> numbers(of.dtype(), where);
+    for (std::int64_t n = 0; n < runs; ++n)
+      numbers.load(of.data(), n * next_run, next, run, memory + n * run);
+    data = std::exchange(memory, memory + room);
   }
 
   ConstTensorView of;
@@ -76,13 +79,13 @@ struct Operand {
   std::int64_t room = 0;             // elements of a copy; 0: none is needed
 
  private:
-  std::int64_t from_row = 0, from_column = 0;
+  std::int64_t run = 0, runs = 0, next = 0, next_run = 0;  // sizes and strides
 };
 
 // What is done to c when its sums are done, to some columns of a row at a time.
 class End {
  public:
-  End(const Multiplication& x, const Where& where) : x_(x) {
+  End(const Multiplication& x, const Where& where) : x_(x), sums_(x.c.dtype(), where) {
     if (!x.activation) return;
     problem_ = {.device = {}, .type = x.c.dtype(), .kind = *x.activation};
     activation_ = &ContextState::of(where).row_for<ActivationForward>(problem_);
@@ -97,16 +100,12 @@ class End {
     auto* const c = const_cast<std::byte*>(at(x_.c));
     if (activation_ != nullptr)
       activation_->run(problem_, {count, c, x_.gate ? at(x_.gate) : nullptr, c}, {0, 1});
-    if (!x_.residual) return;
-    with_type(x_.c.dtype(), [&]<class E>(E) {
-      const E* const more = reinterpret_cast<const E*>(at(x_.residual));
-      E* const to = reinterpret_cast<E*>(c);
-      for (std::int64_t n = 0; n < count; ++n) to[n] = sum(to[n], more[n]);
-    });
+    if (x_.residual) sums_(c, at(x_.residual), count, c);
   }
 
  private:
   const Multiplication& x_;
+  Sums sums_;
   ActivationProblem problem_;
   const Kernel<ActivationForward>* activation_ = nullptr;
 };
@@ -115,9 +114,11 @@ template <class T>
 class Prepared {
  public:
   Prepared(const Multiplication& x, const Where& where)
-      : row_((x.packed != nullptr ? *x.packed->row : product_row(x, where)).template of<T>()),
+      : row_((x.packed != nullptr ? *x.packed->row
+                                  : product_row(x.b.dtype(), static_cast<bool>(x.row_bias), where))
+                 .template of<T>()),
         end_(x, where), a_(x.a), b_(x.packed != nullptr ? ConstTensorView() : x.b),
-        bias_(x.row_bias), c_(x.c),
+        bias_(x.row_bias), c_(x.c), numbers_(x.c.dtype(), where),
         direct_(c_.dtype() == dtype_of<T>() && (c_.strides()[1] == 1 || c_.size(1) == 1)),
         product_{.m = x.c.size(0), .n = x.c.size(1), .k = x.a.size(1)} {
     product_.a_row = a_.row;
@@ -133,10 +134,10 @@ class Prepared {
   std::int64_t room() const {
     return a_.room + b_.room + bias_.room + (direct_ ? 0 : room_for<T>(c_.count()));
   }
-  void copy_operands(T*& memory) {
-    a_.copy(memory);
-    b_.copy(memory);
-    bias_.copy(memory);
+  void copy_operands(T*& memory, const Where& where) {
+    a_.copy(memory, where);
+    b_.copy(memory, where);
+    bias_.copy(memory, where);
     product_.a = a_.data;
     product_.b = b_.data;
     product_.bias = bias_.data;
@@ -189,12 +190,9 @@ class Prepared {
     const std::int64_t begin = part.column_begin, end = part.column_end;
     for (std::int64_t r = part.row_begin; r < part.row_end; ++r) {
       if (!direct_) {
-        const T* const from = product_.c + r * product_.n;
-        with_type(c_.dtype(), [&]<class E>(E) {
-          E* const to = static_cast<E*>(c_.data()) + r * c_.strides()[0];
-          for (std::int64_t c = begin; c < end; ++c)
-            to[c * c_.strides()[1]] = static_cast<E>(from[c]);
-        });
+        const std::int64_t row = c_.strides()[0], column = c_.strides()[1];
+        numbers_.store(product_.c + r * product_.n + begin, end - begin, c_.data(),
+                       r * row + begin * column, column);
       }
       end_.apply(r, begin, end - begin);
     }
@@ -205,6 +203,7 @@ class Prepared {
   const End end_;
   Operand<T> a_, b_, bias_;
   const TensorView& c_;
+  Numbers<T> numbers_;
   bool direct_;  // the kernel writes c itself
   Matrices<T> product_;
   std::optional<Lease> packed_;
@@ -258,7 +257,7 @@ void multiply(std::span<const Multiplication> list, const Where& where) {
   const Lease copies(where, static_cast<std::size_t>(room) * sizeof(T));
   T* memory = reinterpret_cast<T*>(copies.data());
   for (std::size_t n = 0; n < products.size(); ++n) {
-    products[n].copy_operands(memory);
+    products[n].copy_operands(memory, where);
     const Matrices<T>& p = products[n].product();
     divisions.emplace_back(p, products[n].row(), wanted);
     products[n].make_room(divisions.back().rows, std::span(products).first(n), where);
@@ -302,13 +301,13 @@ auto with_sum_type(DType type, Use use) {
 
 }  // namespace
 
-PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row) {
+PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row, const Where& where) {
   return with_sum_type(b.dtype(), [&]<class T>(T) {
     const MatrixFunctions<T>& functions = row.of<T>();
     Operand<T> from(b);
     Tensor copy = Tensor::uninitialized({from.room}, dtype_of<T>());
     T* memory = copy.data<T>();
-    from.copy(memory);
+    from.copy(memory, where);
     const Matrices<T> product{.n = b.size(1),
                               .k = b.size(0),
                               .b = from.data,
@@ -321,17 +320,46 @@ PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row) {
   });
 }
 
-const Kernel<Product>& product_row(const Multiplication& x, const Where& where) {
-  return ContextState::of(where).row_for<Product>({.device = x.b.device(),
-                                                   .type = x.b.dtype(),
-                                                   .bias = static_cast<bool>(x.row_bias),
-                                                   .activation = x.activation.has_value(),
-                                                   .residual = static_cast<bool>(x.residual)});
+const Kernel<Product>& product_row(DType type, bool bias, const Where& where) {
+  return ContextState::of(where).row_for<Product>({.device = {}, .type = type, .bias = bias});
+}
+
+ProductProblem device_problem(const Multiplication& x) {
+  return {.device = x.c.device(),
+          .type = x.c.dtype(),
+          .bias = static_cast<bool>(x.row_bias),
+          .activation = x.activation.has_value(),
+          .residual = static_cast<bool>(x.residual),
+          .kind = x.activation.value_or(Activation::relu)};
+}
+
+void launch_product(const Kernel<Product>& row, const Multiplication& x, const Where& where) {
+  const auto matrix = [](const ConstTensorView& t) {
+    return t ? ConstMatrix{t.data(), t.strides()[0], t.strides()[1]} : ConstMatrix();
+  };
+  const ProductCall call{.m = x.c.size(0),
+                         .n = x.c.size(1),
+                         .k = x.a.size(1),
+                         .a = matrix(x.a),
+                         .b = matrix(x.b),
+                         .bias = x.row_bias.data(),
+                         .bias_stride = x.row_bias ? x.row_bias.strides()[0] : 0,
+                         .gate = matrix(x.gate),
+                         .residual = matrix(x.residual),
+                         .c = x.c.data(),
+                         .c_row = x.c.strides()[0],
+                         .c_column = x.c.strides()[1]};
+  launch(Product::kName, x.c.device(), where.queue(),
+         [&](Queue& queue) { return row.launch(device_problem(x), call, queue); });
 }
 
 void matmul(std::span<const Multiplication> list, const Where& where) {
   if (list.empty()) return;
-  with_sum_type(list[0].c.dtype(), [&]<class T>(T) { multiply<T>(list, where); });
+  if (list[0].c.device() == Device{})
+    return with_sum_type(list[0].c.dtype(), [&]<class T>(T) { multiply<T>(list, where); });
+  for (const Multiplication& x : list)
+    if (x.c.count() > 0)
+      launch_product(ContextState::of(where).row_for<Product>(device_problem(x)), x, where);
 }
 
 }  // namespace attend

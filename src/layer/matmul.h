@@ -36,12 +36,17 @@ struct PackedWeights {
   const Kernel<Product>* row;
   Tensor data;
 };
-PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row);
+PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row, const Where& where);
 
-// The row for products with this b.
-const Kernel<Product>& product_row(const Multiplication& product, const Where& where);
+// The row for products of host tensors: the same whatever is done at their end, so that packing b
+// changes no bit.
+const Kernel<Product>& product_row(DType type, bool bias, const Where& where);
 
-// All of them, side by side; of one type.
+// On a device: one product, its ends with it, by a row that takes this problem.
+ProductProblem device_problem(const Multiplication& product);
+void launch_product(const Kernel<Product>& row, const Multiplication& product, const Where& where);
+
+// All of them, side by side; of one type and device.
 void matmul(std::span<const Multiplication> list, const Where& where);
 
 inline void matmul(const ConstTensorView& a, const ConstTensorView& b,

@@ -53,7 +53,6 @@ Norm::Norm(const NormOptions& options) : options_(options) {
   });
 }
 
-// Kernels write rows one behind the other. Where those of y lie further apart, each is a call.
 void Norm::forward_into(const ConstTensorView& x, const TensorView& y, const Where& where) const {
   const char* layer = name_of(options_);
   reporting(layer, [&] {
@@ -63,25 +62,15 @@ void Norm::forward_into(const ConstTensorView& x, const TensorView& y, const Whe
     check_apart(layer, "y", y, "x", x);
     const Rows rows = rows_of(x, where, true);
     const WrittenRows to(y, where, true);
-    const NormProblem problem{.device = {}, .type = options_.type, .kind = options_.kind};
-    const NormCall all{.dim = options_.dim,
-                       .epsilon = options_.epsilon,
-                       .x = rows_in(rows),
-                       .weight = weight_.view().data(),
-                       .bias = bias_.view().data(),
-                       .y = to.view().data()};
-    const std::int64_t count = rows.view.size(0), stride = to.view().strides()[0];
-    const Kernel<NormForward>& row = ContextState::of(where).row_for<NormForward>(problem);
-    for_row_blocks(count, all.dim, where, [&](auto, std::int64_t begin, std::int64_t end) {
-      if (stride == all.dim) return row.run(problem, all, {begin, end});
-      const std::int64_t size = size_of(options_.type);
-      for (std::int64_t r = begin; r < end; ++r) {
-        NormCall one = all;
-        one.x.data = static_cast<const std::byte*>(all.x.data) + r * all.x.row * size;
-        one.y = static_cast<std::byte*>(all.y) + r * stride * size;
-        row.run(problem, one, {0, 1});
-      }
-    });
+    run_rows<NormForward>({.device = {}, .type = options_.type, .kind = options_.kind},
+                          {.dim = options_.dim,
+                           .epsilon = options_.epsilon,
+                           .x = rows_in(rows),
+                           .weight = weight_.view().data(),
+                           .bias = bias_.view().data(),
+                           .y = to.view().data(),
+                           .y_row = to.view().strides()[0]},
+                          rows.view.size(0), options_.dim, where);
     to.finish();
   });
 }

@@ -6,6 +6,7 @@
 #include "layer/check.h"
 #include "layer/flat.h"
 #include "layer/named.h"
+#include "layer/numbers.h"
 
 #include <cmath>
 
@@ -21,20 +22,21 @@ std::vector<Form> state_forms(const std::vector<std::string>& memory,
                               const std::vector<Form>& parameters) {
   std::vector<Form> forms;
   for (const auto& [name, type, shape] : parameters) {
-    const DType kept = type == DType::f64 ? DType::f64 : DType::f32;
+    const DType kept = statistic_type(type);
     for (const std::string& kind : memory) forms.push_back({kind + "." + name, kept, shape});
     if (has_master(type)) forms.push_back({text(kMaster, ".", name), kept, shape});
   }
   return forms;
 }
 
-void copy_elements(const ConstTensorView& from, const TensorView& to) {
-  double values[kPiece];
-  for_pieces(from.count(), [&](std::int64_t begin, std::int64_t count) {
-    load_row(flat(from), begin, count, values);
-    store_row(flat(to), begin, count, values);
-  });
-}
+struct Conversions {
+  Conversions(DType parameter, DType of_gradient)
+      : gradient(of_gradient, default_context()),
+        state(statistic_type(parameter), default_context()),
+        round(DType::f32, parameter, default_context()) {}
+  Numbers<double> gradient, state;
+  Conversion round;  // from the copy in f32
+};
 
 // Zeros, and the copies.
 std::vector<NamedTensor> first_state(const std::vector<std::string>& memory,
@@ -45,7 +47,9 @@ std::vector<NamedTensor> first_state(const std::vector<std::string>& memory,
   std::size_t next = 0;
   for (const Parameter& parameter : parameters) {
     next += memory.size();
-    if (has_master(parameter.value.dtype())) copy_elements(parameter.value, state[next++].tensor);
+    if (!has_master(parameter.value.dtype())) continue;
+    const Conversion widen(parameter.value.dtype(), DType::f32, default_context());
+    widen(parameter.value.data(), parameter.value.count(), state[next++].tensor.view().data());
   }
   return state;
 }
@@ -80,29 +84,34 @@ void Optimizer::step(const std::vector<Parameter>& parameters,
     std::vector<double> row(kPiece * (memory_.size() + 2));
     Rows rows{row.data(), row.data() + kPiece, std::vector<double*>(memory_.size()), 0};
     for (std::size_t m = 0; m < memory_.size(); ++m) rows.memory[m] = &row[kPiece * (m + 2)];
+    std::vector<Conversions> conversions;
+    for (std::size_t p = 0; p < parameters.size(); ++p)
+      conversions.emplace_back(forms[p].type, gradients[p].tensor.dtype());
     if (steps_ == 0) state_ = first_state(memory_, kept, parameters);
 
     // Nothing fails from here on.
     ++steps_;
     std::size_t first = 0;  // of what is remembered of this parameter
     for (std::size_t p = 0; p < parameters.size(); ++p) {
-      const bool master = has_master(forms[p].type);
-      const Strided value = flat(parameters[p].value), gradient = flat(gradients[p].tensor);
-      const Strided x = master ? flat(state_[first + memory_.size()].tensor) : value;
+      const DType type = forms[p].type;
+      const bool master = has_master(type);
+      const Conversions& of = conversions[p];
+      auto* const value = static_cast<std::byte*>(parameters[p].value.data());
+      const void* const g = gradients[p].tensor.view().data();
+      const auto kept_at = [&](std::size_t m) { return state_[first + m].tensor.view().data(); };
+      void* const x = master ? kept_at(memory_.size()) : value;
       for_pieces(parameters[p].value.count(), [&](std::int64_t begin, std::int64_t count) {
         rows.count = count;
-        load_row(x, begin, count, rows.x);
-        load_row(gradient, begin, count, row.data() + kPiece);
+        of.state.load(x, begin, 1, count, rows.x);
+        of.gradient.load(g, begin, 1, count, row.data() + kPiece);
         for (std::size_t m = 0; m < memory_.size(); ++m)
-          load_row(flat(state_[first + m].tensor), begin, count, rows.memory[m]);
+          of.state.load(kept_at(m), begin, 1, count, rows.memory[m]);
         update(rows, learning_rate, steps_);
-        store_row(x, begin, count, rows.x);
+        of.state.store(rows.x, count, x, begin, 1);
         for (std::size_t m = 0; m < memory_.size(); ++m)
-          store_row(flat(state_[first + m].tensor), begin, count, rows.memory[m]);
-        if (master) {
-          load_row(x, begin, count, rows.x);  // rounded to f32 first, so that a copy tells all
-          store_row(value, begin, count, rows.x);
-        }
+          of.state.store(rows.memory[m], count, kept_at(m), begin, 1);
+        if (master)
+          of.round(static_cast<const float*>(x) + begin, count, value + begin * size_of(type));
       });
       first += memory_.size() + (master ? 1 : 0);
     }

@@ -68,12 +68,10 @@ void WeightPacking::end_writing() noexcept {
 // does it use one that another row packed.
 WeightPacking::Use WeightPacking::of(const Linear& linear, const Where& where) {
   WeightPacking& self = *linear.packing_;
-  const ContextState& chosen = ContextState::of(where);
   const auto may_pack = [&](const State& state) {
-    return state.writers == 0 && chosen.forced_kernel(Product::kName).empty();
+    return state.writers == 0 && ContextState::of(where).forced_kernel(Product::kName).empty();
   };
-  const Kernel<Product>& row = chosen.row_for<Product>(
-      {.device = {}, .type = linear.dtype(), .bias = static_cast<bool>(linear.bias())});
+  const Kernel<Product>& row = product_row(linear.dtype(), static_cast<bool>(linear.bias()), where);
   Status before = Status::none;
   const bool changed = self.change([&](State& state) {
     before = state.status;
@@ -94,15 +92,15 @@ WeightPacking::Use WeightPacking::of(const Linear& linear, const Where& where) {
     }
   });
   if (!changed || before == Status::written) return {};
-  if (before == Status::none && !self.make(linear, row)) return {};
+  if (before == Status::none && !self.make(linear, row, where)) return {};
   Use use(&self);
   return self.packed_->row == &row ? std::move(use) : Use();
 }
 
 // False: without memory for it, or overtaken by somebody who may have written the weights.
-bool WeightPacking::make(const Linear& linear, const Kernel<Product>& row) {
+bool WeightPacking::make(const Linear& linear, const Kernel<Product>& row, const Where& where) {
   try {
-    packed_ = packed(linear.weight().view().permute({1, 0}), row);
+    packed_ = packed(linear.weight().view().permute({1, 0}), row, where);
     const bool up_to_date = change([](State& state) {
       if (state.status != Status::packing) return false;
       state.status = Status::packed;

@@ -82,7 +82,7 @@ class WeightPacking {
   }
   void begin_writing() noexcept;
   void end_writing() noexcept;
-  bool make(const Linear& linear, const Kernel<Product>& row);
+  bool make(const Linear& linear, const Kernel<Product>& row, const Where& where);
 
   std::atomic<State> state_{State{}};
   std::optional<PackedWeights> packed_;

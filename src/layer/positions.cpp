@@ -1,8 +1,9 @@
 // Learned and sinusoidal positions: a row of a table is added to each token of a sequence.
 #include "api/tensor_memory.h"
-#include "core/strided.h"
 #include "core/text.h"
 #include "layer/check.h"
+#include "layer/elementwise.h"
+#include "layer/flat.h"
 #include "layer/initialise.h"
 #include "layer/lists.h"
 #include "layer/rows.h"
@@ -35,23 +36,18 @@ void check_positions(std::int64_t positions, std::int64_t offset, std::int64_t l
                                "; the table has the positions 0 to ", positions - 1));
 }
 
-// y[..., i, :] = x[..., i, :] + table[i, :], rounded once.
-template <class Entry>
-void add_table(const ConstTensorView& x, std::int64_t length, const Entry* table,
-               const TensorView& y, const Where& where) {
-  const Rows rows = rows_of(x, where);
-  const WrittenRows written(y, where);
-  const std::int64_t dim = rows.view.size(1);
-  const std::int64_t row = written.view().strides()[0], column = written.view().strides()[1];
-  with_type(x.dtype(), [&]<class T>(T) {
-    T* to = static_cast<T*>(written.view().data());
-    for_row_blocks(rows.view.size(0), dim, where, [&](auto, auto begin, auto end) {
-      for (std::int64_t r = begin; r < end; ++r) {
-        const Row<T> from(rows.view, r);
-        for (std::int64_t c = 0; c < dim; ++c)
-          to[r * row + c * column] = static_cast<T>(from[c] + widened(table[r % length * dim + c]));
-      }
-    });
+// y[..., i, :] = x[..., i, :] + row i of a table: add(row of x, i, row of y).
+template <class Add>
+void add_table(const ConstTensorView& x, std::int64_t length, const TensorView& y,
+               const Where& where, Add add) {
+  const Rows rows = rows_of(x, where, true);
+  const WrittenRows written(y, where, true);
+  const auto row_of = [size = size_of(x.dtype())](const ConstTensorView& t, std::int64_t r) {
+    return static_cast<const std::byte*>(t.data()) + r * t.strides()[0] * size;
+  };
+  for_row_blocks(rows.view.size(0), rows.view.size(1), where, [&](auto, auto begin, auto end) {
+    for (std::int64_t r = begin; r < end; ++r)
+      add(row_of(rows.view, r), r % length, const_cast<std::byte*>(row_of(written.view(), r)));
   });
   written.finish();
 }
@@ -80,8 +76,10 @@ void LearnedPositions::forward_into(const ConstTensorView& x, const TensorView& 
     check_positions(weight_.size(0), offset, length);
     check_output(kLearned, "y", y, x.dtype(), x.shape());
     check_apart(kLearned, "y", y, "x", x);
-    with_type(x.dtype(), [&]<class T>(T) {
-      add_table(x, length, weight_.data<T>() + offset * dim, y, where);
+    const Sums sums(x.dtype(), where);
+    const auto* const table = static_cast<const std::byte*>(weight_.view().data());
+    add_table(x, length, y, where, [&](const void* from, std::int64_t i, void* to) {
+      sums(from, table + (offset + i) * dim * size_of(x.dtype()), dim, to);
     });
   });
 }
@@ -113,14 +111,13 @@ LayerGradients LearnedPositions::backward(const ConstTensorView& dy, const Saved
     LayerGradients gradients{copied(dy, where), {}};
     const ConstTensorView rows = rows_of(gradients.dx);
     Tensor dweight(weight_.shape(), weight_.dtype());
-    with_type(dy.dtype(), [&]<class T>(T) {
-      T* to = dweight.data<T>() + saved.offset * dim;
-      for_row_blocks(length, dim, where, [&](auto, auto begin, auto end) {
-        for (std::int64_t i = begin; i < end; ++i)
-          sum_rows(
-              rows, rows.size(0) / length, [=](std::int64_t n) { return n * length + i; },
-              to + i * dim);
-      });
+    const Numbers<double> numbers(dy.dtype(), where);
+    void* const to = dweight.view().data();
+    for_row_blocks(length, dim, where, [&](auto, auto begin, auto end) {
+      for (std::int64_t i = begin; i < end; ++i)
+        sum_rows(
+            rows, rows.size(0) / length, [=](std::int64_t n) { return n * length + i; }, numbers,
+            to, (saved.offset + i) * dim);
     });
     gradients.parameters.push_back({"weight", std::move(dweight)});
     return gradients;
@@ -174,18 +171,26 @@ void SinusoidalPositions::forward_into(const ConstTensorView& x, const TensorVie
     check_apart(kSinusoidal, "y", y, "x", x);
     const std::int64_t rows = x.count() == 0 ? 0 : length;
     const Scratch scratch(where, {{{rows, dim}, DType::f64}});
-    double* to = static_cast<double*>(scratch.tensors[0].data());
+    double* table = static_cast<double*>(scratch.tensors[0].data());
     for_row_blocks(rows, dim, where, [&](auto, auto begin, auto end) {
       for (std::int64_t i = begin; i < end; ++i)
         for (std::int64_t c = 0; c < dim; c += 2) {
           const double angle =
               static_cast<double>(i + offset) /
               std::pow(options_.base, static_cast<double>(c) / static_cast<double>(dim));
-          to[i * dim + c] = std::sin(angle);
-          to[i * dim + c + 1] = std::cos(angle);
+          table[i * dim + c] = std::sin(angle);
+          table[i * dim + c + 1] = std::cos(angle);
         }
     });
-    add_table(x, length, to, y, where);
+    const Numbers<double> numbers(x.dtype(), where);  // rounded once
+    add_table(x, length, y, where, [&](const void* from, std::int64_t i, void* to) {
+      for_pieces(dim, [&](std::int64_t c, std::int64_t count) {
+        double sums[kPiece];
+        numbers.load(from, c, 1, count, sums);
+        for (std::int64_t n = 0; n < count; ++n) sums[n] += table[i * dim + c + n];
+        numbers.store(sums, count, to, c, 1);
+      });
+    });
   });
 }
 

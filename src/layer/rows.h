@@ -3,6 +3,7 @@
 
 #include "api/lease.h"
 #include "core/row_operations.h"
+#include "layer/numbers.h"
 
 #include <attend/context.h>
 
@@ -46,32 +47,21 @@ Shape index_of(const Shape& shape, std::int64_t n);
 // The shape of x with another last dimension.
 Shape with_last(Shape shape, std::int64_t size);
 
-// One row of a matrix, read as f64.
-template <class T>
-class Row {
- public:
-  Row(const ConstTensorView& matrix, std::int64_t row) noexcept
-      : data_(static_cast<const T*>(matrix.data()) + row * matrix.strides()[0]),
-        stride_(matrix.strides()[1]) {}
-  double operator[](std::int64_t c) const noexcept { return widened(data_[c * stride_]); }
-
- private:
-  const T* data_;
-  std::int64_t stride_;
-};
-
-// to[c] = the sum of matrix[place(0), c], ..., matrix[place(count - 1), c], in this order, in f64.
-template <class T, class Place>
-void sum_rows(const ConstTensorView& matrix, std::int64_t count, Place place, T* to) noexcept {
-  constexpr std::int64_t kColumns = 64;  // at a time: their sums stay close
-  for (std::int64_t column = 0; column < matrix.size(1); column += kColumns) {
-    const std::int64_t columns = std::min(kColumns, matrix.size(1) - column);
-    double sums[kColumns] = {};
+// to[begin + c] = the sum of matrix[place(0), c], ..., matrix[place(count - 1), c], in this order,
+// in f64.
+template <class Place>
+void sum_rows(const ConstTensorView& matrix, std::int64_t count, Place place,
+              const Numbers<double>& numbers, void* to, std::int64_t begin) noexcept {
+  constexpr std::int64_t kColumns = 256;  // at a time: their sums stay close
+  const std::int64_t row = matrix.strides()[0], column = matrix.strides()[1];
+  for (std::int64_t c = 0; c < matrix.size(1); c += kColumns) {
+    const std::int64_t columns = std::min(kColumns, matrix.size(1) - c);
+    double sums[kColumns] = {}, more[kColumns];
     for (std::int64_t n = 0; n < count; ++n) {
-      const Row<T> row(matrix, place(n));
-      for (std::int64_t c = 0; c < columns; ++c) sums[c] += row[column + c];
+      numbers.load(matrix.data(), place(n) * row + c * column, column, columns, more);
+      for (std::int64_t x = 0; x < columns; ++x) sums[x] += more[x];
     }
-    for (std::int64_t c = 0; c < columns; ++c) to[column + c] = static_cast<T>(sums[c]);
+    numbers.store(sums, columns, to, begin + c, 1);
   }
 }
 

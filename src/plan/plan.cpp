@@ -67,9 +67,8 @@ const Kernel<Operation>& find(std::string_view name, Table<Operation> table) {
 template <class Operation>
 std::string why_not(const Kernel<Operation>& kernel, const typename Operation::Problem& problem,
                     const Features& features, const Machine& machine) {
-  if constexpr (requires { kernel.launch; })
-    if (kernel.launch != nullptr && problem.device == Device{})
-      return "launches on a device, the tensors are in host memory";
+  if (kernel.launch != nullptr && problem.device == Device{})
+    return "launches on a device, the tensors are in host memory";
   const Features others = features - kernel.takes;
   if (others.has(Feature::device_memory))
     return text("reads host memory, the tensors are on ", problem.device);
@@ -256,10 +255,17 @@ std::string describe(const WeightsProblem& p) {
 }
 
 // Problems without sizes.
+namespace {
+std::string_view name_of(Activation kind) {
+  constexpr const char* kNames[] = {"relu", "gelu", "gelu_tanh", "swiglu"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+}  // namespace
+
 std::string describe(const ProductProblem& p) {
   Line s("product ", p.type);
   s.add(p.bias, "bias");
-  s.add(p.activation, "activation");
+  s.add(p.activation, name_of(p.kind));
   s.add(p.residual, "residual");
   s.add(p.device != Device{}, "on ", p.device);
   return std::move(s).line();
@@ -268,12 +274,12 @@ std::string describe(const NormProblem& p) {
   return line_of("norm", p, p.kind == NormKind::layer_norm ? "LayerNorm" : "RMSNorm");
 }
 std::string describe(const ActivationProblem& p) {
-  constexpr const char* kNames[] = {"relu", "gelu", "gelu_tanh", "swiglu"};
-  return line_of("activation", p, kNames[p.variant()]);
+  return line_of("activation", p, name_of(p.kind));
 }
 std::string describe(const RotaryProblem& p) {
   return line_of("rotary", p, p.pairing == Rotary::Pairing::halves ? "halves" : "neighbours");
 }
+std::string describe(const ConvertProblem& p) { return line_of("convert", p, text("to ", p.to)); }
 
 template <class Operation>
 std::string describe(const Decision<Operation>& d) {
@@ -310,5 +316,6 @@ ATTEND_CHOOSE(NormBackward)
 ATTEND_CHOOSE(ActivationForward)
 ATTEND_CHOOSE(ActivationBackward)
 ATTEND_CHOOSE(RotaryForward)
+ATTEND_CHOOSE(Convert)
 
 }  // namespace attend

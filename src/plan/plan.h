@@ -24,8 +24,8 @@ Table<Operation> kernel_table() noexcept;
 template <template <class...> class Of>
 using WithTasks = Of<Forward, Backward, Merge, Inspect, Weights>;
 template <template <class...> class Of>
-using ChosenOnce =
-    Of<Product, NormForward, NormBackward, ActivationForward, ActivationBackward, RotaryForward>;
+using ChosenOnce = Of<Product, NormForward, NormBackward, ActivationForward, ActivationBackward,
+                      RotaryForward, Convert>;
 
 // Calls use(operation) for each.
 template <class... Operations>
@@ -87,6 +87,7 @@ std::string describe(const ProductProblem& problem);
 std::string describe(const NormProblem& problem);
 std::string describe(const ActivationProblem& problem);
 std::string describe(const RotaryProblem& problem);
+std::string describe(const ConvertProblem& problem);
 template <class Operation>
 std::string describe(const Decision<Operation>& decision);  // a few lines
 

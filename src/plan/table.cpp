@@ -13,6 +13,7 @@ extern const Kernel<NormBackward> kAvx512NormBackward, kAvx2NormBackward;
 extern const Kernel<ActivationForward> kAvx512Activation, kAvx2Activation;
 extern const Kernel<ActivationBackward> kAvx512ActivationBackward, kAvx2ActivationBackward;
 extern const Kernel<RotaryForward> kAvx512Rotary, kAvx2Rotary;
+extern const Kernel<Convert> kAvx512Convert, kAvx2Convert;
 #elif defined(__aarch64__)
 extern const Kernel<Forward> kNeonForward;
 extern const Kernel<Backward> kNeonBackward;
@@ -23,6 +24,7 @@ extern const Kernel<NormBackward> kNeonNormBackward;
 extern const Kernel<ActivationForward> kNeonActivation;
 extern const Kernel<ActivationBackward> kNeonActivationBackward;
 extern const Kernel<RotaryForward> kNeonRotary;
+extern const Kernel<Convert> kNeonConvert;
 #endif
 extern const Kernel<Forward> kGenericForward, kReferenceForward, kTextbookForward;
 extern const Kernel<Backward> kGenericBackward, kReferenceBackward, kTextbookBackward;
@@ -35,6 +37,7 @@ extern const Kernel<NormBackward> kGenericNormBackward, kReferenceNormBackward;
 extern const Kernel<ActivationForward> kGenericActivation, kReferenceActivation;
 extern const Kernel<ActivationBackward> kGenericActivationBackward, kReferenceActivationBackward;
 extern const Kernel<RotaryForward> kGenericRotary, kReferenceRotary;
+extern const Kernel<Convert> kGenericConvert, kReferenceConvert;
 
 namespace {
 
@@ -137,6 +140,17 @@ constinit const Kernel<RotaryForward>* const kRotary[] = {
     &kReferenceRotary,
 };
 
+constinit const Kernel<Convert>* const kConvert[] = {
+#if defined(__x86_64__)
+    &kAvx512Convert,
+    &kAvx2Convert,
+#elif defined(__aarch64__)
+    &kNeonConvert,
+#endif
+    &kGenericConvert,
+    &kReferenceConvert,
+};
+
 Table<Forward> rows(Forward) { return kForward; }
 Table<Backward> rows(Backward) { return kBackward; }
 Table<Inspect> rows(Inspect) { return kInspect; }
@@ -148,6 +162,7 @@ Table<NormBackward> rows(NormBackward) { return kNormBackward; }
 Table<ActivationForward> rows(ActivationForward) { return kActivation; }
 Table<ActivationBackward> rows(ActivationBackward) { return kActivationBackward; }
 Table<RotaryForward> rows(RotaryForward) { return kRotary; }
+Table<Convert> rows(Convert) { return kConvert; }
 
 }  // namespace
 
@@ -166,5 +181,6 @@ template Table<NormBackward> kernel_table<NormBackward>() noexcept;
 template Table<ActivationForward> kernel_table<ActivationForward>() noexcept;
 template Table<ActivationBackward> kernel_table<ActivationBackward>() noexcept;
 template Table<RotaryForward> kernel_table<RotaryForward>() noexcept;
+template Table<Convert> kernel_table<Convert>() noexcept;
 
 }  // namespace attend

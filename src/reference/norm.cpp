@@ -49,7 +49,7 @@ void forward(const NormProblem& p, const NormCall& call, RowRange rows) noexcept
     const T* const bias = static_cast<const T*>(call.bias);
     for (std::int64_t r = rows.begin; r < rows.end; ++r) {
       const Row<T> x(call.x, r);
-      T* const y = static_cast<T*>(call.y) + r * call.dim;
+      T* const y = static_cast<T*>(call.y) + r * call.y_row;
       const Statistics normalised = statistics(x, p.kind, call.dim, call.epsilon);
       for (std::int64_t c = 0; c < call.dim; ++c) {
         const double scaled = normalised(x[c]) * widened(weight[c]);

@@ -82,7 +82,7 @@ std::vector<ErrorCase> kernels_that_decline() {
        [] {
          Arguments a;
          a.move_to(kCuda);
-         const Kernel<Forward>* const table[] = {&reference_row()};
+         const Kernel<Forward>* const table[] = {&reference_row<Forward>()};
          const ForwardArguments arguments{a.q, a.k, a.v, a.out, a.options, a.outputs};
          decide<Forward>(check(arguments).problem, this_machine(), 1, "", table);
        },

@@ -81,12 +81,23 @@ class FakeQueue : public Queue {
   Status failed_;
 };
 
-// ---- A row that launches -----------------------------------------------------------------------
+// ---- Rows that launch --------------------------------------------------------------------------
 
-inline const Kernel<Forward>& reference_row() {
-  for (const Kernel<Forward>* kernel : kernel_table<Forward>())
-    if (kernel->name == "reference.forward") return *kernel;
+template <class Operation>
+const Kernel<Operation>& reference_row() {
+  for (const Kernel<Operation>* kernel : kernel_table<Operation>())
+    if (kernel->name == "reference." + std::string(Operation::kName)) return *kernel;
   std::abort();
+}
+
+// What each of them begins with: memory of the queue, or why there is none.
+inline Status begin_launch(FakeQueue& queue, std::size_t bytes, std::byte*& memory) noexcept {
+  if (const Status before = queue.state(); !before) return before;
+  memory = static_cast<std::byte*>(queue.take(bytes));
+  if (memory == nullptr) return {Status::Kind::out_of_memory, "none is left"};
+  if (!std::exchange(queue.refuses, false)) return {};
+  queue.give(memory, bytes);
+  return {Status::Kind::failed, "too much shared memory"};
 }
 
 // Two pieces of work: q is copied into memory of the queue, then the reference reads it there. That
@@ -96,19 +107,14 @@ template <bool early>
 Status launch_reference(const ForwardProblem& problem, const ForwardCall& call,
                         Queue& queue) noexcept {
   auto& fake = static_cast<FakeQueue&>(queue);
-  if (const Status before = fake.state(); !before) return before;
-  const Kernel<Forward>& row = reference_row();
+  const Kernel<Forward>& row = reference_row<Forward>();
   const Tiles tiles = row.tiles(problem, {});
   const auto count =
       static_cast<std::size_t>(problem.batch * problem.heads * problem.q_length * problem.d);
   const std::size_t scratch = row.workspace(problem, tiles).per_strand;
   const std::size_t bytes = scratch + count * sizeof(float);
-  auto* const memory = static_cast<std::byte*>(queue.take(bytes));
-  if (memory == nullptr) return {Status::Kind::out_of_memory, "none is left"};
-  if (std::exchange(fake.refuses, false)) {
-    queue.give(memory, bytes);
-    return {Status::Kind::failed, "too much shared memory"};
-  }
+  std::byte* memory = nullptr;
+  if (const Status begun = begin_launch(fake, bytes, memory); !begun) return begun;
   ForwardCall moved = call;
   moved.q.data = memory + scratch;
   fake.put([=] {  // by value: the caller's Problem and Call are gone
@@ -138,8 +144,86 @@ inline const Kernel<Forward> kFakeForward{
 // By a table of that row, and the reference behind it.
 template <bool early = false>
 Decision<Forward> fake_plan(const ForwardProblem& problem) {
-  const Kernel<Forward>* const table[] = {&kFakeForward<early>, &reference_row()};
+  const Kernel<Forward>* const table[] = {&kFakeForward<early>, &reference_row<Forward>()};
   return decide<Forward>(problem, this_machine(), 1, "", table);
+}
+
+// Likewise c = relu(a b + bias), of matrices whose rows lie one behind the other: a is copied
+// first.
+inline Status launch_product(const ProductProblem& problem, const ProductCall& call,
+                             Queue& queue) noexcept {
+  auto& fake = static_cast<FakeQueue&>(queue);
+  const std::size_t bytes = static_cast<std::size_t>(call.m * call.k) * sizeof(float);
+  std::byte* memory = nullptr;
+  if (const Status begun = begin_launch(fake, bytes, memory); !begun) return begun;
+  fake.put([=] {
+    std::memcpy(memory, call.a.data, bytes);
+    return Status{};
+  });
+  fake.put([=] {
+    float* const c = static_cast<float*>(call.c);
+    const Matrices<float> p{.m = call.m,
+                            .n = call.n,
+                            .k = call.k,
+                            .a = reinterpret_cast<const float*>(memory),
+                            .a_row = call.k,
+                            .a_depth = 1,
+                            .b = static_cast<const float*>(call.b.data),
+                            .b_depth = call.b.row,
+                            .b_column = call.b.column,
+                            .bias = static_cast<const float*>(call.bias),
+                            .c = c,
+                            .c_row = call.c_row};
+    reference_row<Product>().f32.run(p, {0, p.m, 0, p.n});
+    for (std::int64_t n = 0; problem.activation && n < p.m * p.n; ++n) c[n] = c[n] < 0 ? 0 : c[n];
+    return Status{};
+  });
+  queue.give(memory, bytes);
+  return {};
+}
+inline const Kernel<Product> kFakeProduct{
+    .name = "fake.product",
+    .only_if_forced = false,
+    .takes = Features{Feature::f32, Feature::device_memory, Feature::row_bias,
+                      Feature::row_activation, Feature::relu},
+    .declines = [](const ProductProblem&, const Machine&) { return std::string(); },
+    .launch = launch_product,
+};
+
+// And hidden = act(up).
+inline Status launch_activation(const ActivationProblem& problem, const ActivationCall& call,
+                                std::int64_t rows, Queue& queue) noexcept {
+  auto& fake = static_cast<FakeQueue&>(queue);
+  const std::size_t bytes = static_cast<std::size_t>(rows * call.features) * sizeof(float);
+  std::byte* memory = nullptr;
+  if (const Status begun = begin_launch(fake, bytes, memory); !begun) return begun;
+  fake.put([=] {
+    std::memcpy(memory, call.up, bytes);
+    return Status{};
+  });
+  fake.put([=] {
+    reference_row<ActivationForward>().run(problem, {call.features, memory, nullptr, call.hidden},
+                                           {0, rows});
+    return Status{};
+  });
+  queue.give(memory, bytes);
+  return {};
+}
+inline const Kernel<ActivationForward> kFakeActivation{
+    .name = "fake.activation",
+    .only_if_forced = false,
+    .takes = Features{Feature::f32, Feature::device_memory, Feature::gelu},
+    .declines = [](const ActivationProblem&, const Machine&) { return std::string(); },
+    .launch = launch_activation,
+};
+
+// By a table of one of these, and the reference behind it.
+template <class Operation>
+const Kernel<Operation>& fake_row(const Kernel<Operation>& row,
+                                  const typename Operation::Problem& problem) {
+  const Kernel<Operation>* const table[] = {&row, &reference_row<Operation>()};
+  std::vector<std::pair<std::string_view, std::string>> declined;
+  return choose<Operation>(problem, this_machine(), "", declined, table);
 }
 
 }  // namespace attend::test
