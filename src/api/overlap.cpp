@@ -77,9 +77,12 @@ struct Search {
   }
 };
 
-struct Bytes {
-  std::int64_t first = 0, last = 0;  // lowest and highest address of a byte
-};
+bool empty(const ConstTensorView& view) noexcept {
+  return !view || std::any_of(view.shape().begin(), view.shape().end(),
+                              [](std::int64_t size) { return size == 0; });
+}
+
+}  // namespace
 
 Bytes bytes_of(const ConstTensorView& view) noexcept {
   const std::int64_t size = size_of(view.dtype());
@@ -92,13 +95,6 @@ Bytes bytes_of(const ConstTensorView& view) noexcept {
   }
   return bytes;
 }
-
-bool empty(const ConstTensorView& view) noexcept {
-  return !view || std::any_of(view.shape().begin(), view.shape().end(),
-                              [](std::int64_t size) { return size == 0; });
-}
-
-}  // namespace
 
 bool spans_too_far(const ConstTensorView& view) noexcept {
   if (empty(view)) return false;

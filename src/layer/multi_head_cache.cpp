@@ -9,6 +9,7 @@
 #include "layer/rotary.h"
 #include "layer/rows.h"
 #include "layer/scratch.h"
+#include "layer/tensors.h"
 
 namespace attend {
 namespace {
@@ -18,8 +19,10 @@ template <class... Parts>
   throw InvalidArgument(text("multi_head_attention: ", parts...));
 }
 
-void check_cache(const MultiHeadAttentionOptions& layer, const KvCache& cache) {
-  check_made("multi_head_attention", layer.model_dim > 0);
+void check_cache(const MultiHeadAttention& of, const KvCache& cache) {
+  check_made("multi_head_attention", static_cast<bool>(of));
+  if (!cache.keys()) fail("the cache was moved from; make another");
+  const MultiHeadAttentionOptions& layer = of.options();
   const KvCacheOptions& c = cache.options();
   if (c.key_heads != layer.key_heads || c.d_k != layer.d_k || c.d_v != layer.d_v ||
       c.type != layer.type)
@@ -51,7 +54,7 @@ AttentionOptions over_cache(const KvCache& cache, AttentionOptions options) {
 Shape checked_shape(const MultiHeadAttention& layer, const char* name, const ConstTensorView& x,
                     const KvCache& cache) {
   const MultiHeadAttentionOptions& o = layer.options();
-  check_cache(o, cache);
+  check_cache(layer, cache);
   check_tokens(name, x, cache, o.model_dim, o.type);
   return output_shape(o, x);
 }
@@ -76,7 +79,7 @@ void MultiHeadAttention::append(const ConstTensorView& key, const ConstTensorVie
                                 const Where& where) const {
   reporting("multi_head_attention", [&] {
     const MultiHeadAttentionOptions& o = options_;
-    check_cache(o, cache);
+    check_cache(*this, cache);
     check_tokens("key", key, cache, o.key_dim, o.type);
     check_tokens("value", value, cache, o.value_dim, o.type);
     const Scratch scratch(where, {{with_last(key.shape(), o.key_heads * o.d_k), o.type},
@@ -121,6 +124,7 @@ void attention_decode(const MultiHeadAttention& layer, const ConstTensorView& x,
   checked_shape(layer, "x", x, cache);
   if (options.query_offset.all() || options.query_offset.each())
     fail("query_offset is given; with a cache the new tokens follow those it holds");
+  check_cache_apart("multi_head_attention", cache, "x", x);
   Undo undo(cache, where);
   layer.append(x, x, cache, lengths, where);
   AttentionOptions placed = options;
@@ -134,7 +138,8 @@ void MultiHeadAttention::attend_into(const ConstTensorView& query, const KvCache
                                      const Where& where) const {
   reporting("multi_head_attention", [&] {
     const Shape shape = checked_shape(*this, "query", query, cache);
-    check_output(options_, y, shape, options, {{"query", query}});
+    check_output(*this, y, shape, options, {{"query", query}});
+    check_apart_from_tensors("multi_head_attention", "y", y, cache);
     attention_over_cache(*this, query, cache, options, {y}, where);
   });
 }
@@ -144,7 +149,7 @@ Tensor MultiHeadAttention::attend(const ConstTensorView& query, const KvCache& c
   return reporting("multi_head_attention", [&] {
     Tensor y =
         where.context().make_tensor(checked_shape(*this, "query", query, cache), options_.type);
-    attend_into(query, cache, y, options, where);
+    attention_over_cache(*this, query, cache, options, {y}, where);
     return y;
   });
 }
@@ -154,7 +159,8 @@ void MultiHeadAttention::forward_into(const ConstTensorView& x, KvCache& cache, 
                                       const ConstTensorView& lengths, const Where& where) const {
   reporting("multi_head_attention", [&] {
     const Shape shape = checked_shape(*this, "x", x, cache);
-    check_output(options_, y, shape, options, {{"x", x}, {"lengths", lengths}});
+    check_output(*this, y, shape, options, {{"x", x}, {"lengths", lengths}});
+    check_apart_from_tensors("multi_head_attention", "y", y, cache);
     attention_decode(*this, x, cache, options, lengths, {y}, where);
   });
 }
@@ -164,7 +170,7 @@ Tensor MultiHeadAttention::forward(const ConstTensorView& x, KvCache& cache,
                                    const Where& where) const {
   return reporting("multi_head_attention", [&] {
     Tensor y = where.context().make_tensor(checked_shape(*this, "x", x, cache), options_.type);
-    forward_into(x, cache, y, options, lengths, where);
+    attention_decode(*this, x, cache, options, lengths, {y}, where);
     return y;
   });
 }

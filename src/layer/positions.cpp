@@ -8,6 +8,7 @@
 #include "layer/lists.h"
 #include "layer/rows.h"
 #include "layer/scratch.h"
+#include "layer/tensors.h"
 
 #include <attend/embedding.h>
 
@@ -76,6 +77,7 @@ void LearnedPositions::forward_into(const ConstTensorView& x, const TensorView& 
     check_positions(weight_.size(0), offset, length);
     check_output(kLearned, "y", y, x.dtype(), x.shape());
     check_apart(kLearned, "y", y, "x", x);
+    check_apart_from_tensors(kLearned, "y", y, *this);
     const Sums sums(x.dtype(), where);
     const auto* const table = static_cast<const std::byte*>(weight_.view().data());
     add_table(x, length, y, where, [&](const void* from, std::int64_t i, void* to) {
