@@ -1,9 +1,8 @@
 // Context: made from options, shared by threads, kept whole across fork().
 #include "api/context.h"
 
-#include "api/tensor_memory.h"
-
 #include "api/lease.h"
+#include "api/tensor_memory.h"
 #include "core/printable.h"
 #include "core/text.h"
 
@@ -37,11 +36,13 @@ void before_fork() {
   for (ContextState* state : registry()) {
     state->mutex.lock();
     state->pool.before_fork();
+    before_fork(*state->tensors);
   }
 }
 
 void after_fork(bool child) {
   for (ContextState* state : registry()) {
+    after_fork(*state->tensors);
     child ? state->pool.after_fork_in_child() : state->pool.after_fork_in_parent();
     state->mutex.unlock();
   }
@@ -248,12 +249,13 @@ void ContextState::release(Memory memory) noexcept {
   allocator.deallocate(memory.data, memory.bytes);
 }
 
+Lease::Lease(Context& context, std::size_t bytes) : Lease(ContextState::of(context), bytes) {}
 void Lease::acquire(std::size_t bytes) {
-  const ContextState::Memory memory = ContextState::of(context_).acquire(bytes);
+  const ContextState::Memory memory = state_.acquire(bytes);
   data_ = memory.data;
   bytes_ = memory.bytes;
 }
-void Lease::release() noexcept { ContextState::of(context_).release({data_, bytes_}); }
+void Lease::release() noexcept { state_.release({data_, bytes_}); }
 
 // ---- Public ------------------------------------------------------------------------------------
 

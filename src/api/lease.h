@@ -9,15 +9,17 @@
 
 namespace attend {
 
+struct ContextState;
+
 class Lease {
  public:
   // Aligned as workspaces are; throws OutOfMemory. Of 0 bytes: none.
-  Lease(Context& context, std::size_t bytes) : context_(context) {
+  Lease(Context& context, std::size_t bytes);
+  Lease(ContextState& state, std::size_t bytes) : state_(state) {
     if (bytes > 0) acquire(bytes);
   }
   Lease(Lease&& other) noexcept
-      : context_(other.context_), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {
-  }
+      : state_(other.state_), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
   ~Lease() {
     if (data_ != nullptr) release();
   }
@@ -28,7 +30,7 @@ class Lease {
   void acquire(std::size_t bytes);
   void release() noexcept;
 
-  Context& context_;
+  ContextState& state_;
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
 };

@@ -1,7 +1,6 @@
 // Multi-head attention over a cache. Keys are kept as attention reads them: projected, and turned
 // to their positions if the layer is rotary.
 #include "core/reporting.h"
-#include "core/text.h"
 #include "layer/check.h"
 #include "layer/kv_cache.h"
 #include "layer/linear.h"
@@ -14,10 +13,7 @@
 namespace attend {
 namespace {
 
-template <class... Parts>
-[[noreturn]] void fail(const Parts&... parts) {
-  throw InvalidArgument(text("multi_head_attention: ", parts...));
-}
+using multi_head::fail;
 
 void check_cache(const MultiHeadAttention& of, const KvCache& cache) {
   check_made("multi_head_attention", static_cast<bool>(of));
@@ -87,9 +83,10 @@ void MultiHeadAttention::append(const ConstTensorView& key, const ConstTensorVie
     const auto& [k, v] = scratch.tensors;
     linear_forward({{k_, key, k}, {v_, value, v}}, where);
     if (o.rotary) {
-      std::vector<std::int64_t> positions;
+      const RowPositions positions(key.size(0), key.size(1), where);
+      std::int64_t* next = positions.data();
       for (std::int64_t b = 0; b < key.size(0); ++b)
-        for (std::int64_t i = 0; i < key.size(1); ++i) positions.push_back(cache.length(b) + i);
+        for (std::int64_t i = 0; i < key.size(1); ++i) *next++ = cache.length(b) + i;
       rotate(*o.rotary, positions, by_heads(k, o.key_heads), false, where);
     }
     cache.append(by_heads(k, o.key_heads), by_heads(v, o.key_heads), lengths);
@@ -102,20 +99,15 @@ void attention_over_cache(const MultiHeadAttention& layer, const ConstTensorView
   const MultiHeadAttentionOptions& o = layer.options();
   checked_shape(layer, "query", query, cache);
   const AttentionOptions all = over_cache(cache, options);
-  const bool direct = !layer.o() && !to.residual;  // the heads' results are the output
-  const Shape concat_shape = with_last(query.shape(), o.heads * o.d_v);
-  const Scratch scratch(where, {{with_last(query.shape(), o.heads * o.d_k), o.type},
-                                {direct ? Shape{0} : concat_shape, o.type}});
-  const auto& [q, made] = scratch.tensors;
-  const TensorView& concat = direct ? to.y : made;
+  const Scratch scratch(where, {{with_last(query.shape(), o.heads * o.d_k), o.type}});
+  const TensorView& q = scratch.tensors[0];
   const TensorView heads = by_heads(q, o.heads);
   linear_forward({{layer.q(), query, q}}, where);
   if (o.rotary) {
     weights_shape(heads, cache.keys(), cache.values(), all);  // throws if unsound
-    rotate(*o.rotary, query_positions(heads, cache.keys(), all), heads, false, where);
+    rotate(*o.rotary, query_positions(heads, cache.keys(), all, where), heads, false, where);
   }
-  attention(heads, cache.keys(), cache.values(), by_heads(concat, o.heads), all, {}, where);
-  if (!direct) project_output(layer, concat, to, where);
+  attend_and_project(layer, heads, cache.keys(), cache.values(), all, {}, to, where);
 }
 
 void attention_decode(const MultiHeadAttention& layer, const ConstTensorView& x, KvCache& cache,

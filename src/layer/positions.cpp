@@ -13,6 +13,7 @@
 #include <attend/embedding.h>
 
 #include <cmath>
+#include <cstring>
 
 namespace attend {
 namespace {
@@ -112,9 +113,10 @@ LayerGradients LearnedPositions::backward(const ConstTensorView& dy, const Saved
     check_positions(weight_.size(0), saved.offset, length);
     LayerGradients gradients{copied(dy, where), {}};
     const ConstTensorView rows = rows_of(gradients.dx);
-    Tensor dweight(weight_.shape(), weight_.dtype());
+    Tensor dweight = where.context().make_tensor(weight_.shape(), weight_.dtype());
     const Numbers<double> numbers(dy.dtype(), where);
     void* const to = dweight.view().data();
+    std::memset(to, 0, static_cast<std::size_t>(dweight.count() * size_of(dweight.dtype())));
     for_row_blocks(length, dim, where, [&](auto, auto begin, auto end) {
       for (std::int64_t i = begin; i < end; ++i)
         sum_rows(
@@ -203,11 +205,11 @@ std::pair<Tensor, SinusoidalPositions::Saved> SinusoidalPositions::forward_train
 }
 
 LayerGradients SinusoidalPositions::backward(const ConstTensorView& dy, const Saved& saved,
-                                             const Where&) const {
+                                             const Where& where) const {
   return reporting(kSinusoidal, [&] {
     check_readable(kSinusoidal, "dy", dy);
     check_shape(kSinusoidal, "dy", dy, dy.dtype(), saved.shape);
-    return LayerGradients{Tensor::copy_of(dy), {}};
+    return LayerGradients{copied(dy, where), {}};
   });
 }
 
