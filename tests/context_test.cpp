@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <memory>
 #include <set>
 #include <thread>
 
@@ -294,6 +296,38 @@ TEST(Tensors, outlive_their_context) {
   large = Tensor();
   small = Tensor();
   EXPECT_EQ(memory.deallocated, memory.allocated);
+}
+
+// Also when tensors of other threads are dropped at the moment it goes.
+TEST(Tensors, of_a_context_that_is_gone_are_not_kept) {
+  std::atomic<int> living{0};
+  const Allocator counted{[&](std::size_t bytes, std::size_t alignment) -> void* {
+                            ++living;
+                            return std::aligned_alloc(alignment, (bytes + 63) / 64 * 64);
+                          },
+                          [&](void* memory, std::size_t) {
+                            --living;
+                            std::free(memory);
+                          }};
+  for (int repeat = 0; repeat < 200; ++repeat) {
+    auto context = std::make_unique<Context>(ContextOptions{.threads = 1, .allocator = counted});
+    std::vector<Tensor> dropped[3];
+    const Tensor last = context->make_tensor(kSmall);  // so that the pool lives on
+    for (std::vector<Tensor>& some : dropped)
+      for (int n = 0; n < 20; ++n) some.push_back(context->make_tensor({256, 256}));
+    std::atomic<bool> begun{false};
+    std::vector<std::thread> threads;
+    for (std::vector<Tensor>& some : dropped)
+      threads.emplace_back([&] {
+        some.pop_back();
+        begun = true;
+        some.clear();
+      });
+    while (!begun) std::this_thread::yield();
+    context.reset();
+    for (std::thread& thread : threads) thread.join();
+    ASSERT_EQ(living, 1) << "repeat " << repeat;
+  }
 }
 
 TEST(Tensors, without_memory_are_an_error) {

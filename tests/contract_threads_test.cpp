@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cfenv>
 #include <cstdio>
+#include <memory>
 #include <thread>
 
 namespace attend::test {
@@ -156,6 +157,35 @@ TEST(Contract, contract_6_fork_while_other_threads_work) {
   enough = true;
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
+}
+
+// Whatever the other threads were doing with its memory when the process forked.
+TEST(Contract, contract_6_a_context_is_destroyed_after_fork_while_others_make_tensors) {
+  if (const char* why = why_no_fork_beside_threads()) GTEST_SKIP() << why;
+  auto own = std::make_unique<Context>(ContextOptions{.threads = 1});
+  const Context& context = *own;
+  const auto large = [&] { return context.make_tensor({256, 256}); };  // memory that is kept
+  {
+    std::vector<Tensor> many;  // a long list of it takes long to search
+    for (int n = 0; n < 400; ++n) many.push_back(large());
+  }
+  std::atomic<bool> enough{false};
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 3; ++thread)
+    threads.emplace_back([&] {
+      while (!enough) large();
+    });
+  bool ended = true;
+  for (int repeat = 0; repeat < 100 && ended; ++repeat) {
+    const std::string outcome = outcome_in_child([&] {
+      own.reset();
+      return true;
+    });
+    EXPECT_EQ(outcome, "") << "fork " << repeat;
+    ended = outcome.empty();
+  }
+  enough = true;
+  for (std::thread& thread : threads) thread.join();
 }
 
 // ---- Rounding ----------------------------------------------------------------------------------

@@ -1,9 +1,8 @@
 // Context: made from options, shared by threads, kept whole across fork().
 #include "api/context.h"
 
-#include "api/tensor_memory.h"
-
 #include "api/lease.h"
+#include "api/tensor_memory.h"
 #include "core/printable.h"
 #include "core/text.h"
 
@@ -37,11 +36,13 @@ void before_fork() {
   for (ContextState* state : registry()) {
     state->mutex.lock();
     state->pool.before_fork();
+    before_fork(*state->tensors);
   }
 }
 
 void after_fork(bool child) {
   for (ContextState* state : registry()) {
+    after_fork(*state->tensors);
     child ? state->pool.after_fork_in_child() : state->pool.after_fork_in_parent();
     state->mutex.unlock();
   }

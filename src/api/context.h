@@ -17,9 +17,9 @@
 
 namespace attend {
 
-// Of the sizes: == does the rest.
 class TensorPool;  // api/tensor_memory.h
 
+// Of the sizes: == does the rest.
 struct ProblemHash {
   std::size_t operator()(const Problem& problem) const noexcept;
   std::size_t operator()(const MergeProblem& problem) const noexcept;

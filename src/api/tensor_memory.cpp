@@ -39,7 +39,7 @@ bool worth_keeping(std::size_t bytes) noexcept {
 
 }  // namespace
 
-// Whoever finds it locked does without; so does a process that was forked at that moment.
+// Whoever makes or drops a tensor and finds it locked does without.
 class TensorPool {
  public:
   explicit TensorPool(const Allocator& allocator) : allocator_(allocator) {}
@@ -94,27 +94,28 @@ class TensorPool {
     return false;
   }
 
-  bool give_up() noexcept {
+  bool give_up() noexcept { return free_kept(std::unique_lock(mutex_, std::try_to_lock)); }
+
+  void close() noexcept {
+    std::unique_lock lock(mutex_);
+    closed_ = true;
+    free_kept(std::move(lock));
+  }
+
+  void before_fork() noexcept { mutex_.lock(); }
+  void after_fork() noexcept { mutex_.unlock(); }
+
+ private:
+  bool free_kept(std::unique_lock<std::mutex> lock) noexcept {
+    if (!lock) return false;
     std::vector<Block*> gone;
-    {
-      const std::unique_lock lock(mutex_, std::try_to_lock);
-      if (!lock) return false;
-      gone.swap(blocks_);
-      bytes_ = 0;
-    }
+    gone.swap(blocks_);
+    bytes_ = 0;
+    lock.unlock();
     for (Block* block : gone) deallocate(block);
     return !gone.empty();
   }
 
-  void close() noexcept {
-    {
-      const std::lock_guard lock(mutex_);
-      closed_ = true;
-    }
-    give_up();
-  }
-
- private:
   const Allocator allocator_;
   std::mutex mutex_;  // of what follows
   std::vector<Block*> blocks_;
@@ -127,6 +128,8 @@ std::shared_ptr<TensorPool> make_tensor_pool(const Allocator& allocator) {
 }
 
 void close(TensorPool& pool) noexcept { pool.close(); }
+void before_fork(TensorPool& pool) noexcept { pool.before_fork(); }
+void after_fork(TensorPool& pool) noexcept { pool.after_fork(); }
 
 bool give_up_kept_memory(TensorPool& pool) noexcept { return pool.give_up(); }
 

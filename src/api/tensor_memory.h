@@ -13,6 +13,8 @@ namespace attend {
 class TensorPool;
 std::shared_ptr<TensorPool> make_tensor_pool(const Allocator& allocator);
 void close(TensorPool& pool) noexcept;
+void before_fork(TensorPool& pool) noexcept;  // locks it, after all else of its Context
+void after_fork(TensorPool& pool) noexcept;
 
 // Aligned to 64 bytes; null: there is none. Without a pool it comes from the C++ runtime.
 void* take_memory(std::size_t bytes, const std::shared_ptr<TensorPool>& pool = nullptr) noexcept;
