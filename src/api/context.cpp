@@ -248,12 +248,13 @@ void ContextState::release(Memory memory) noexcept {
   allocator.deallocate(memory.data, memory.bytes);
 }
 
-Lease::Lease(Context& context, std::size_t bytes) : context_(context) {
-  const ContextState::Memory memory = ContextState::of(context).acquire(bytes);
+Lease::Lease(Context& context, std::size_t bytes) : Lease(ContextState::of(context), bytes) {}
+Lease::Lease(ContextState& state, std::size_t bytes) : state_(state) {
+  const ContextState::Memory memory = state.acquire(bytes);
   data_ = memory.data;
   bytes_ = memory.bytes;
 }
-Lease::~Lease() { ContextState::of(context_).release({data_, bytes_}); }
+Lease::~Lease() { state_.release({data_, bytes_}); }
 
 // ---- Public ------------------------------------------------------------------------------------
 

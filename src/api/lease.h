@@ -9,18 +9,20 @@
 
 namespace attend {
 
+struct ContextState;
+
 class Lease {
  public:
   Lease(Context& context, std::size_t bytes);  // aligned as workspaces are; throws OutOfMemory
+  Lease(ContextState& state, std::size_t bytes);
   Lease(Lease&& other) noexcept
-      : context_(other.context_), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {
-  }
+      : state_(other.state_), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
   ~Lease();
   Lease& operator=(const Lease&) = delete;
   std::byte* data() const noexcept { return data_; }  // null of 0 bytes
 
  private:
-  Context& context_;
+  ContextState& state_;
   std::byte* data_;
   std::size_t bytes_;
 };

@@ -1,6 +1,7 @@
 // Running a plan: the tasks of each stage over strands of execution.
 #include "api/context.h"
 
+#include "api/lease.h"
 #include "core/interruption.h"
 #include "core/text.h"
 
@@ -95,12 +96,7 @@ template <class Operation>
 void ContextState::execute(const char* function, const Decision<Operation>& decision,
                            const typename Operation::Call& call, Queue* queue) {
   if (decision.kernel->launch != nullptr) return launch(function, decision, call, queue);
-  struct Lease {  // gives the workspace back, also when a caller's parallel_for throws
-    ContextState& state;
-    Memory memory;
-    ~Lease() { state.release(memory); }
-  };
-  const Lease lease{*this, acquire(decision.workspace_bytes)};
+  const Lease workspace(*this, decision.workspace_bytes);
   if constexpr (std::is_same_v<Operation, Forward>)  // not before memory was there
     if (call.visited_blocks != nullptr) *call.visited_blocks = 0;
   Interruption interruption(interrupt);
@@ -108,7 +104,7 @@ void ContextState::execute(const char* function, const Decision<Operation>& deci
     const std::int64_t tasks = decision.tasks[static_cast<std::size_t>(index)];
     if (tasks == 0) continue;
     const int strands = static_cast<int>(std::min<std::int64_t>(decision.strands, tasks));
-    Stage<Operation> stage{decision, call, lease.memory.data, index, strands, interruption.get()};
+    Stage<Operation> stage{decision, call, workspace.data(), index, strands, interruption.get()};
     on_strands(*this, strands, stage, interruption.get());
     interruption.finish(function);
   }
