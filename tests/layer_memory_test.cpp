@@ -55,6 +55,29 @@ TEST(LayerMemory, of_a_decoded_token_does_not_grow_with_the_cache) {
   }
 }
 
+// Rows that are one row repeated, and a result that nothing is written to: what is leased on the
+// way would be 2^64 bytes, which is no small number.
+TEST(LayerMemory, sizes_that_overflow_are_out_of_memory) {
+  const float one = 1;
+  const auto result = [](const Shape& shape) {
+    return TensorView(reinterpret_cast<void*>(std::uintptr_t{1} << 60), DType::f32, shape);
+  };
+  const std::int64_t rows = std::int64_t{1} << 42;
+  const FeedForward wide({.model_dim = 1, .hidden_dim = std::int64_t{1} << 20});
+  EXPECT_THROW(wide.forward_into(ConstTensorView(&one, {rows, 1}, {0, 0}), result({rows, 1})),
+               OutOfMemory);
+  // Two that fit, of 2^63 bytes each.
+  const FeedForward gated(
+      {.model_dim = 1, .hidden_dim = std::int64_t{1} << 19, .activation = Activation::swiglu});
+  EXPECT_THROW(gated.forward_into(ConstTensorView(&one, {rows, 1}, {0, 0}), result({rows, 1})),
+               OutOfMemory);
+  // A copy, since no stride leads from row to row.
+  const float two[] = {1, 2};
+  const std::int64_t many = std::int64_t{1} << 56;
+  const ConstTensorView x(two, {2, many, 32}, {1, 0, 0});
+  EXPECT_THROW(Linear({.in = 32, .out = 1}).forward_into(x, result({2, many, 1})), OutOfMemory);
+}
+
 // Lets the first, second, ... allocation of a call fail until none does, and looks after each.
 template <class Call, class After>
 void fail_each_allocation(const char* name, const Call& call, const After& after) {

@@ -2,6 +2,7 @@
 #include "layer/rows.h"
 
 #include "api/tensor_memory.h"
+#include "layer/scratch.h"
 
 #include <optional>
 
@@ -16,7 +17,7 @@ std::int64_t row_count(const ConstTensorView& x) {
 Shape matrix_shape(const ConstTensorView& x) { return {row_count(x), x.size(x.rank() - 1)}; }
 
 std::size_t bytes_of(const ConstTensorView& x) {
-  return static_cast<std::size_t>(x.count() * size_of(x.dtype()));
+  return ScratchTensor{x.shape(), x.dtype()}.bytes();
 }
 
 // Of x as a matrix, if it can be seen as one: one stride leads from row to row if each dimension's

@@ -3,22 +3,29 @@
 #pragma once
 
 #include "api/lease.h"
+#include "core/kernel.h"
 
 #include <array>
 #include <cstddef>
+#include <limits>
 #include <utility>
 
 namespace attend {
+
+// More than this no Context leases: a sum of sizes that gets there stays there.
+inline constexpr std::size_t kMostScratch = std::numeric_limits<std::size_t>::max();
 
 struct ScratchTensor {
   Shape shape;
   DType type = DType::f32;
   // Each begins at a multiple of what workspaces are aligned to.
   std::size_t bytes() const {
-    constexpr std::size_t kAlignment = 64;
-    const auto exact =
-        static_cast<std::size_t>(element_count(shape)) * static_cast<std::size_t>(size_of(type));
-    return (exact + kAlignment - 1) / kAlignment * kAlignment;
+    constexpr std::size_t kAlignment = kWorkspaceAlignment;
+    std::size_t bytes = 0;
+    const bool overflow = __builtin_mul_overflow(static_cast<std::size_t>(element_count(shape)),
+                                                 static_cast<std::size_t>(size_of(type)), &bytes) ||
+                          __builtin_add_overflow(bytes, kAlignment - 1, &bytes);
+    return overflow ? kMostScratch : bytes / kAlignment * kAlignment;
   }
 };
 
@@ -33,7 +40,8 @@ class Scratch {
  private:
   static std::size_t bytes(const ScratchTensor (&list)[N]) {
     std::size_t sum = 0;
-    for (const ScratchTensor& tensor : list) sum += tensor.bytes();
+    for (const ScratchTensor& tensor : list)
+      if (__builtin_add_overflow(sum, tensor.bytes(), &sum)) return kMostScratch;
     return sum;
   }
   template <std::size_t... I>
