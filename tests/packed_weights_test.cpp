@@ -1,5 +1,6 @@
 // A layer may keep its weights once more, ordered for the product. Whatever way they change, the
 // next forward pass must see it.
+#include "layer/packing.h"
 #include "support/io_files.h"
 #include "support/layer_numbers.h"
 
@@ -47,7 +48,8 @@ TEST(PackedWeights, have_the_bits_of_weights_as_they_lie) {
     }
 }
 
-// Weights that one row packed are no use to another: a Context that forces one packs for itself.
+// Weights that one row packed are no use to another: a Context that forces one reads them where
+// they lie, and makes no copy.
 TEST(PackedWeights, a_forced_row_is_the_one_that_runs) {
   const Linear layer({.in = 300, .out = 70, .seed = 1});
   const Linear open(layer.weight(), layer.bias());
@@ -59,7 +61,8 @@ TEST(PackedWeights, a_forced_row_is_the_one_that_runs) {
   EXPECT_NE(difference(exact, chosen), "") << "sums in f64 and in f32";
   EXPECT_EQ(difference(layer.forward(x), chosen), "");
   const Linear first({.in = 300, .out = 70, .seed = 1});
-  EXPECT_EQ(difference(first.forward(x, reference), exact), "");  // packs
+  EXPECT_EQ(difference(first.forward(x, reference), exact), "");
+  EXPECT_FALSE(WeightPacking::is_packed(first));
   EXPECT_EQ(difference(first.forward(x), chosen), "");
 }
 
@@ -234,6 +237,25 @@ TEST(PackedWeights, a_change_from_C_is_seen) {
   ASSERT_EQ(attend_layer_end_writing(layer), ATTEND_OK);
   ASSERT_EQ(attend_layer_end_writing(layer), ATTEND_OK) << "more than once";
   attend_layer_destroy(layer);
+}
+
+// The first writer must leave it to the pass that reads it; the next one does not.
+TEST(PackedWeights, an_outdated_copy_that_a_pass_read_is_given_back) {
+  Linear layer({.in = 40, .out = 33, .seed = 1});
+  for (const bool passes_between : {false, true}) {
+    while (!WeightPacking::is_packed(layer)) layer.forward(kX);
+    {
+      const WeightPacking::Use pass = WeightPacking::of(layer, default_context());
+      ASSERT_NE(pass.weights(), nullptr);
+      layer.writable_parameters();
+      EXPECT_TRUE(WeightPacking::holds_copy(layer)) << "freed while it was read";
+      if (passes_between) layer.forward(kX);  // and the next would make a copy
+    }
+    EXPECT_FALSE(WeightPacking::is_packed(layer));
+    layer.writable_parameters();
+    EXPECT_FALSE(WeightPacking::holds_copy(layer)) << "passes between: " << passes_between;
+    EXPECT_EQ(difference(layer.forward(kX), fresh(layer)), "");
+  }
 }
 
 TEST(PackedWeights, threads_that_come_first_together_agree) {

@@ -36,15 +36,16 @@ std::shared_ptr<WeightPacking> WeightPacking::of_shared_weights() {
   return packing;
 }
 
-// The copy is of no use any more. Its memory goes at once if no pass reads it, else with the next
-// copy: a model in training is not kept twice.
+// The copy is of no use any more, nor is one that a pass still read when an earlier writer came.
+// Its memory goes with the first writer that finds no pass reading it: a model in training is not
+// kept twice.
 void WeightPacking::begin_writing() noexcept {
   bool mine = false;
   change([&](State& state) {
     ++state.writers;
-    mine = state.status == Status::packed && state.readers == 0;
-    if (mine || state.status == Status::packing) state.status = Status::outdated;
-    else if (state.status != Status::outdated) state.status = Status::written;
+    const bool others = state.status == Status::packing || state.status == Status::outdated;
+    mine = !others && state.readers == 0;
+    state.status = others || mine ? Status::outdated : Status::written;
     return true;
   });
   if (!mine) return;

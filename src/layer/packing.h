@@ -45,6 +45,11 @@ class WeightPacking {
   };
   static Use of(const Linear& linear, const Where& where);
 
+  // Whether the memory of a copy is there, up to date or not. For tests, and while nobody else uses
+  // the layer.
+  static bool holds_copy(const Linear& linear) noexcept {
+    return linear.packing_->packed_.has_value();
+  }
   // Whether there is a copy that the next pass uses. For tests.
   static bool is_packed(const Linear& linear) noexcept {
     return linear.packing_->state_.load().status == Status::packed;
@@ -55,7 +60,7 @@ class WeightPacking {
     none,      // the next pass makes a copy
     written,   // the next pass does not, but the one after it
     packing,   // a pass is making one; only it touches packed_
-    outdated,  // likewise, but the weights may have been written since
+    outdated,  // somebody makes or frees one: only they touch packed_, and it is not to be used
     packed,
   };
   struct alignas(8) State {  // one word: clang 14 calls a function for less aligned ones
