@@ -9,16 +9,25 @@ bool same_value(const T& a, const T& b) noexcept {
   return a == b;
 }
 bool same_value(const TensorOrView&, const TensorOrView&) noexcept { return true; }  // by layout
-bool same_value(const Window& a, const Window& b) noexcept {
-  return a.left == b.left && a.right == b.right;
-}
 bool same_value(const QueryOffset& a, const QueryOffset& b) noexcept { return a.all() == b.all(); }
-bool same_value(const Blocks& a, const Blocks& b) noexcept {
-  return a.query_size == b.query_size && a.key_size == b.key_size;
+
+// Types of options are taken apart: one that has a new member does not compile until it is compared
+// here, or bound as tensors are.
+bool same_value(const Window& a, const Window& b) noexcept {
+  const auto& [left, right] = a;
+  return left == b.left && right == b.right;
 }
-bool same_value(const Dropout& a, const Dropout& b) noexcept {  // seed and offset may differ
-  const Dropout::Origin &x = a.origin, &y = b.origin;
-  return a.p == b.p && x.b == y.b && x.h == y.h && x.i == y.i && x.j == y.j && x.heads == y.heads;
+bool same_value(const Blocks& a, const Blocks& b) noexcept {
+  const auto& [visible, query_size, key_size] = a;  // visible by layout
+  return query_size == b.query_size && key_size == b.key_size;
+}
+bool same_value(const Dropout::Origin& x, const Dropout::Origin& y) noexcept {
+  const auto& [b, h, i, j, heads] = x;
+  return b == y.b && h == y.h && i == y.i && j == y.j && heads == y.heads;
+}
+bool same_value(const Dropout& a, const Dropout& b) noexcept {
+  const auto& [p, seed, offset, origin] = a;  // seed and offset may differ: each run has its own
+  return p == b.p && same_value(origin, b.origin);
 }
 
 // Lengths, offsets or pages: whoever reads them must look at their values first.

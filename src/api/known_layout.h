@@ -13,69 +13,70 @@
 
 namespace attend {
 
-// ---- The tensors of a call: use(view, its place in the Call, whether it is written)
-// --------------
+// ---- The tensors of a call ---------------------------------------------------------------------
+// each_tensor() calls use(view, its place in the Call, whether it is written).
 
-template <class Use>
-void each_tensor(const AttentionOptions& options, Call& call, const Use& use) {
-#define ATTEND_NO_TENSOR(name)
-#define ATTEND_TENSOR(name) use(options.name, call.name, false);
-#define ATTEND_OF_number ATTEND_NO_TENSOR
-#define ATTEND_OF_flag ATTEND_NO_TENSOR
-#define ATTEND_OF_optional_number ATTEND_NO_TENSOR
-#define ATTEND_OF_optional_integer ATTEND_NO_TENSOR
-#define ATTEND_OF_own_type ATTEND_NO_TENSOR  // below
-#define ATTEND_OF_mask_tensor ATTEND_TENSOR
-#define ATTEND_OF_float_tensor ATTEND_TENSOR
-#define ATTEND_OF_head_tensor ATTEND_TENSOR
-#define ATTEND_OF_key_tensor ATTEND_TENSOR
-#define ATTEND_OF_integer_tensor ATTEND_NO_TENSOR  // holds values: never known
-#define ATTEND_EACH(kind, name) ATTEND_OF_##kind(name)
+// Whether a kernel reads tensors of this kind where they lie. The others are no tensors, or their
+// values must be checked: a run with such a tensor is never known.
+constexpr bool is_bound(OptionKind kind) {
+  switch (kind) {
+    case OptionKind::mask_tensor:
+    case OptionKind::float_tensor:
+    case OptionKind::head_tensor:
+    case OptionKind::key_tensor: return true;
+    case OptionKind::number:
+    case OptionKind::flag:
+    case OptionKind::optional_number:
+    case OptionKind::optional_integer:
+    case OptionKind::integer_tensor:
+    case OptionKind::own_type: return false;  // blocks: below
+  }
+  return false;
+}
+#define ATTEND_COUNT(kind, name) +is_bound(OptionKind::kind)
+inline constexpr std::size_t kBoundOptions = 1 ATTEND_OPTION_LIST(ATTEND_COUNT);
+#undef ATTEND_COUNT
+
+template <class AnyCall, class Use>
+void each_tensor(const AttentionOptions& options, AnyCall& call, const Use& use) {
+#define ATTEND_EACH(kind, name) \
+  if constexpr (is_bound(OptionKind::kind)) use(options.name, call.name, false);
   ATTEND_OPTION_LIST(ATTEND_EACH)
-#undef ATTEND_NO_TENSOR
-#undef ATTEND_TENSOR
-#undef ATTEND_OF_number
-#undef ATTEND_OF_flag
-#undef ATTEND_OF_optional_number
-#undef ATTEND_OF_optional_integer
-#undef ATTEND_OF_own_type
-#undef ATTEND_OF_mask_tensor
-#undef ATTEND_OF_float_tensor
-#undef ATTEND_OF_head_tensor
-#undef ATTEND_OF_key_tensor
-#undef ATTEND_OF_integer_tensor
 #undef ATTEND_EACH
   use(options.blocks.visible, call.blocks, false);
 }
 
 template <class Use>
 void each_tensor(const ForwardArguments& a, ForwardCall& call, const Use& use) {
+  const auto& [lse, weights, scores, stage, visited_blocks] = a.outputs;
   use(a.q, call.q, false);
   use(a.k, call.k, false);
   use(a.v, call.v, false);
   each_tensor(a.options, call, use);
   use(a.out, call.out, true);
-  use(a.outputs.lse, call.lse, true);
-  use(a.outputs.weights, call.weights, true);
-  use(a.outputs.scores, call.scores, true);
+  use(lse, call.lse, true);
+  use(weights, call.weights, true);
+  use(scores, call.scores, true);
 }
 
 template <class Use>
 void each_tensor(const BackwardArguments& a, BackwardCall& call, const Use& use) {
-  use(a.inputs.q, call.q, false);
-  use(a.inputs.k, call.k, false);
-  use(a.inputs.v, call.v, false);
+  const auto& [q, k, v, out, lse, dout, dlse] = a.inputs;
+  const auto& [dq, dk, dv, dbias, dsinks, dalibi] = a.gradients;
+  use(q, call.q, false);
+  use(k, call.k, false);
+  use(v, call.v, false);
   each_tensor(a.options, call, use);
-  use(a.inputs.out, call.out, false);
-  use(a.inputs.lse, call.lse, false);
-  use(a.inputs.dout, call.dout, false);
-  use(a.inputs.dlse, call.dlse, false);
-  use(a.gradients.dq, call.dq, true);
-  use(a.gradients.dk, call.dk, true);
-  use(a.gradients.dv, call.dv, true);
-  use(a.gradients.dbias, call.dbias, true);
-  use(a.gradients.dsinks, call.dsinks, true);
-  use(a.gradients.dalibi, call.dalibi, true);
+  use(out, call.out, false);
+  use(lse, call.lse, false);
+  use(dout, call.dout, false);
+  use(dlse, call.dlse, false);
+  use(dq, call.dq, true);
+  use(dk, call.dk, true);
+  use(dv, call.dv, true);
+  use(dbias, call.dbias, true);
+  use(dsinks, call.dsinks, true);
+  use(dalibi, call.dalibi, true);
 }
 
 // ---- The rest of the options -------------------------------------------------------------------
@@ -104,6 +105,7 @@ class TensorLayouts {
     bool written = false;
   };
   static constexpr std::size_t kMost = 32;
+  static_assert(kBoundOptions + 7 + 6 <= kMost, "the options', and those of a backward call");
 
   static Layout layout_of(const ConstTensorView& view) noexcept;
   static bool same(const Layout& known, const ConstTensorView& view) noexcept;
