@@ -6,6 +6,8 @@
 #include "support/fake_device.h"
 #include "support/thrown_by.h"
 
+#include <attend/plan.h>
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -105,6 +107,32 @@ TEST_F(Launch, a_launch_that_fails_leaves_nothing_behind) {
   run(out);
   EXPECT_TRUE(queue.wait());
   EXPECT_TRUE(same(out, expected()));
+}
+
+// The table has no row for a device yet: a plan that the Context has made so far stands for it.
+TEST_F(Launch, the_public_functions_hand_over_the_queue) {
+  const ForwardProblem problem = request(out).problem;
+  std::get<Plans<Forward>>(ContextState::of(context).plans)
+      .made.emplace(problem, std::make_shared<const Decision<Forward>>(fake_plan(problem)));
+  const ConstTensorView on_q = on_device(ConstTensorView(q)), on_k = on_device(ConstTensorView(k)),
+                        on_v = on_device(ConstTensorView(v));
+  Tensor planned(out.shape()), checked(out.shape());
+  attention(on_q, on_k, on_v, on_device(out.view()), {}, {}, Where(context, queue));
+  const Plan plan =
+      Plan::attention(on_q, on_k, on_v, on_device(planned.view()), {}, {}, {}, context);
+  plan.run(on_q, on_k, on_v, on_device(planned.view()), {}, {}, &queue);
+  const AttentionOptions spelled_out{.scale = 1 / std::sqrt(6.0)};  // checked as if it were new
+  plan.run(on_q, on_k, on_v, on_device(checked.view()), spelled_out, {}, &queue);
+  EXPECT_EQ(queue.waiting(), 9U);
+  EXPECT_TRUE(queue.wait());
+  EXPECT_TRUE(same(out, expected()));
+  EXPECT_TRUE(same(planned, expected()));
+  EXPECT_TRUE(same(checked, expected()));
+  const std::string none =
+      "InvalidArgument: attention: the tensors are on cuda:0; a queue of it must be given";
+  EXPECT_EQ(thrown_by([&] { attention(on_q, on_k, on_v, on_device(out.view()), {}, {}, context); }),
+            none);
+  EXPECT_EQ(thrown_by([&] { plan.run(on_q, on_k, on_v, on_device(out.view())); }), none);
 }
 
 TEST_F(Launch, a_failure_of_earlier_work_is_told_by_the_next_call) {
