@@ -267,7 +267,7 @@ TEST(Features, a_new_one_is_declined_by_every_row) {
     Features features = features_of(problem);
     features.add(static_cast<Feature>(kFeatures));
     for (const Kernel<Operation>* kernel : kernel_table<Operation>()) {
-      EXPECT_EQ(why_not(*kernel, problem, features, kMachine), "takes no a new option")
+      EXPECT_EQ(why_not(*kernel, problem, features, kMachine), "takes no new options")
           << kernel->name;
       ++rows;
     }

@@ -212,8 +212,7 @@ std::string names_of(Features features) {
   std::string names;
   for (int n = 0; n < 64; ++n)
     if (features.has(static_cast<Feature>(n)))
-      names +=
-          (names.empty() ? "" : ", ") + std::string(n < kFeatures ? kNames[n] : "a new option");
+      names += (names.empty() ? "" : ", ") + std::string(n < kFeatures ? kNames[n] : "new options");
   return names;
 }
 
