@@ -28,6 +28,10 @@ template <class... Parts>
   throw InvalidArgument(text("attention_block: ", parts...));
 }
 
+void check_memory(const ConstTensorView& memory) {
+  if (memory) check_readable(kLayer, "memory", memory);
+}
+
 // The output, and what it must not overlap.
 void check_y(const ConstTensorView& y, const ConstTensorView& x, const ConstTensorView& memory,
              const AttentionOptions& self, const AttentionOptions& cross) {
@@ -173,6 +177,7 @@ void AttentionBlock::forward_into(const ConstTensorView& x, const Required<Const
                                   const AttentionOptions& cross, const Where& where) const {
   reporting("attention_block", [&] {
     check_inputs(x, static_cast<bool>(memory));
+    check_memory(memory);
     check_y(y, x, memory, self, cross);
     infer(
         x, y, where,
@@ -195,6 +200,7 @@ Tensor AttentionBlock::forward(const ConstTensorView& x, const Required<ConstTen
                                const Where& where) const {
   return reporting("attention_block", [&] {
     check_inputs(x, static_cast<bool>(memory));
+    check_memory(memory);
     Tensor y = where.context().make_tensor(x.shape(), x.dtype());
     forward_into(x, memory, y, self, cross, where);
     return y;
@@ -267,6 +273,7 @@ Trace AttentionBlock::trace(const ConstTensorView& x, const Required<ConstTensor
                             const Where& where) const {
   return reporting("attention_block", [&] {
     check_inputs(x, static_cast<bool>(memory));
+    check_memory(memory);
     Trace result;
     const char* axes = x.rank() == 3 ? "batch, token, feature" : "token, feature";
     // The steps of an attention, under its name; gives its output.
@@ -321,6 +328,7 @@ std::pair<Tensor, AttentionBlock::Saved> AttentionBlock::forward_train(
     const AttentionOptions& cross, const Where& where) const {
   return reporting("attention_block", [&] {
     check_inputs(x, static_cast<bool>(memory));
+    check_memory(memory);
     Saved saved;
     Tensor y = where.context().make_tensor(x.shape(), x.dtype());
     run(

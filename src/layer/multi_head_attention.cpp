@@ -54,7 +54,7 @@ void check_projection(const char* name, const Linear& linear, std::int64_t out, 
 
 void check_rows(const char* name, const ConstTensorView& x, const char* width_name,
                 std::int64_t width, DType type) {
-  if (!x) fail(name, " is not given");
+  check_readable("multi_head_attention", name, x);
   if ((x.rank() != 2 && x.rank() != 3) || x.size(x.rank() - 1) != width)
     fail(name, " is ", x.shape(), "; it must be [batch, length, ", width_name, "] or [length, ",
          width_name, "] with ", width_name, " ", width);

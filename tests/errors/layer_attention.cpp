@@ -78,7 +78,7 @@ std::vector<LayerMistake> multi_head_mistakes() {
        start + "v.weight is f64, the layer f32"},
       {"o_of_another_shape", made_of(good, good, good, linear(5, 6)),
        start + "o.weight is [5, 6]; as [out, in] it must be [6, 6]"},
-      {"no_query", forward({}, of({3, 4}), of({3, 5})), start + "query is not given"},
+      {"no_query", forward({}, of({3, 4}), of({3, 5})), start + "query is missing"},
       {"key_of_another_width", forward(of({3, 6}), of({3, 6}), of({3, 5})),
        start + "key is [3, 6]; it must be [batch, length, key_dim] or [length, key_dim] with "
                "key_dim 4"},
@@ -91,6 +91,18 @@ std::vector<LayerMistake> multi_head_mistakes() {
        start +
            "query is [1, 2, 3, 6]; it must be [batch, length, model_dim] or [length, model_dim] "
            "with model_dim 6"},
+      {"query_on_a_device",
+       [] {
+         const ConstTensorView q(nullptr, DType::f32, {3, 6}, Device{Device::Kind::cuda, 0});
+         layer().forward(q, of({3, 4}), of({3, 5}));
+       },
+       start + "query is on cuda:0, not in host memory"},
+      {"value_without_an_address",
+       [] {
+         const ConstTensorView v(nullptr, DType::f32, {3, 5});
+         layer().forward(of({3, 6}), of({3, 4}), v);
+       },
+       start + "value [3, 5] has no address"},
       {"key_without_batch", forward(of({1, 3, 6}), of({3, 4}), of({3, 5})),
        start + "query is [1, 3, 6], key [3, 4], value [3, 5]; all must have a batch dimension, or "
                "none"},
@@ -351,6 +363,17 @@ std::vector<LayerMistake> block_mistakes() {
          plain.forward(of({3, 6}), of({3, 6}));
        },
        start + "memory is given, but the block has no cross-attention"},
+      {"memory_on_a_device",
+       [] {
+         decoder.forward(of({3, 6}), ConstTensorView(nullptr, DType::f32, {3, 6},
+                                                     Device{Device::Kind::cuda, 0}));
+       },
+       start + "memory is on cuda:0, not in host memory"},
+      {"memory_without_an_address",
+       [] {
+         decoder.forward_train(of({3, 6}), ConstTensorView(nullptr, DType::f32, {3, 6}));
+       },
+       start + "memory [3, 6] has no address"},
       {"block_backward_of_nothing",
        [] {
          plain.backward(of({3, 6}), {});
