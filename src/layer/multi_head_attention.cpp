@@ -3,7 +3,6 @@
 #include <attend/multi_head_attention.h>
 #include <attend/option_list.h>
 
-#include "core/text.h"
 #include "layer/check.h"
 #include "layer/elementwise.h"
 #include "layer/initialise.h"
@@ -20,10 +19,7 @@
 namespace attend {
 namespace {
 
-template <class... Parts>
-[[noreturn]] void fail(const Parts&... parts) {
-  throw InvalidArgument(text("multi_head_attention: ", parts...));
-}
+using multi_head::fail;
 
 // Of a width that nobody has, not all are looked for.
 std::string divisors(std::int64_t n) {
@@ -177,7 +173,7 @@ ProjectedCall::ProjectedCall(const MultiHeadAttention& layer, const AttentionCal
   k = where.context().make_tensor(shapes.k, o.type);
   v = where.context().make_tensor(shapes.v, o.type);
   concat = where.context().make_tensor(shapes.concat, o.type);
-  project(layer, call, {q, k, v, concat}, where);
+  project(layer, call, {q, k, v}, where);
 }
 
 void project(const MultiHeadAttention& layer, const AttentionCall& call, const Projections& to,
@@ -214,22 +210,29 @@ void project_output(const MultiHeadAttention& layer, const ConstTensorView& conc
   else add(concat, to.residual, to.y, where);
 }
 
+void attend_and_project(const MultiHeadAttention& layer, const ConstTensorView& q,
+                        const ConstTensorView& k, const ConstTensorView& v,
+                        const AttentionOptions& options, const AttentionOutputs& outputs,
+                        const AddedTo& to, const Where& where) {
+  const MultiHeadAttentionOptions& o = layer.options();
+  const bool direct = !layer.o() && !to.residual;  // the heads' results are the output
+  const Scratch scratch(where,
+                        {{direct ? Shape{0} : with_last(to.y.shape(), o.heads * o.d_v), o.type}});
+  const TensorView& concat = direct ? to.y : scratch.tensors[0];
+  attention(q, k, v, by_heads(concat, o.heads), options, outputs, where);
+  if (!direct) project_output(layer, concat, to, where);
+}
+
 void attention_forward(const MultiHeadAttention& layer, const AttentionCall& call,
                        const AttentionOutputs& outputs, const AddedTo& to, const Where& where) {
   const MultiHeadAttentionOptions& o = layer.options();
   call.check(o);
   const ProjectedShapes shapes(o, call);
-  const bool direct = !layer.o() && !to.residual;  // the heads' results are the output
-  const Scratch scratch(where, {{shapes.q, o.type},
-                                {shapes.k, o.type},
-                                {shapes.v, o.type},
-                                {direct ? Shape{0} : shapes.concat, o.type}});
-  const auto& [q, k, v, made] = scratch.tensors;
-  const TensorView& concat = direct ? to.y : made;
-  project(layer, call, {q, k, v, concat}, where);
-  attention(by_heads(q, o.heads), by_heads(k, o.key_heads), by_heads(v, o.key_heads),
-            by_heads(concat, o.heads), call.options, outputs, where);
-  if (!direct) project_output(layer, concat, to, where);
+  const Scratch scratch(where, {{shapes.q, o.type}, {shapes.k, o.type}, {shapes.v, o.type}});
+  const auto& [q, k, v] = scratch.tensors;
+  project(layer, call, {q, k, v}, where);
+  attend_and_project(layer, by_heads(q, o.heads), by_heads(k, o.key_heads),
+                     by_heads(v, o.key_heads), call.options, outputs, to, where);
 }
 
 void MultiHeadAttention::forward_into(const ConstTensorView& x, const TensorView& y,

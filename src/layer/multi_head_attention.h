@@ -2,11 +2,20 @@
 // the view of a projection by heads, and the layer's passes with a residual added to their output.
 #pragma once
 
+#include "core/text.h"
+
 #include <attend/multi_head_attention.h>
 
 #include <initializer_list>
 
 namespace attend {
+
+namespace multi_head {
+template <class... Parts>
+[[noreturn]] void fail(const Parts&... parts) {
+  throw InvalidArgument(text("multi_head_attention: ", parts...));
+}
+}  // namespace multi_head
 
 // [batch, length, heads * d] (or [length, heads * d]) seen as [batch, heads, length, d].
 ConstTensorView by_heads(const ConstTensorView& x, std::int64_t heads);
@@ -23,17 +32,16 @@ struct AttentionCall {
   void check(const MultiHeadAttentionOptions& layer) const;
 };
 
-// Q, K and V, and room for the heads' results side by side: [batch, length, heads * d] each, or
-// without a batch.
+// Q, K and V: [batch, length, heads * d] each, or without a batch.
 struct Projections {
-  TensorView q, k, v, concat;
+  TensorView q, k, v;
 };
 
 // Writes q, k and v, turned if the layer is rotary.
 void project(const MultiHeadAttention& layer, const AttentionCall& call, const Projections& to,
              const Where& where);
 
-// The same in tensors to keep.
+// The same in tensors to keep, and room for the heads' results side by side.
 struct ProjectedCall {
   ProjectedCall(const MultiHeadAttention& layer, const AttentionCall& call, const Where& where);
   Tensor q, k, v, concat;
@@ -60,6 +68,12 @@ void attention_decode(const MultiHeadAttention& layer, const ConstTensorView& x,
 void attention_over_cache(const MultiHeadAttention& layer, const ConstTensorView& query,
                           const KvCache& cache, const AttentionOptions& options, const AddedTo& to,
                           const Where& where);
+
+// The heads' attention() of q, k and v [batch, heads, length, d], and W^O.
+void attend_and_project(const MultiHeadAttention& layer, const ConstTensorView& q,
+                        const ConstTensorView& k, const ConstTensorView& v,
+                        const AttentionOptions& options, const AttentionOutputs& outputs,
+                        const AddedTo& to, const Where& where);
 
 // y = concat W^O + b + residual; without W^O, concat + residual.
 void project_output(const MultiHeadAttention& layer, const ConstTensorView& concat,

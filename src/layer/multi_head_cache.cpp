@@ -1,7 +1,6 @@
 // Multi-head attention over a cache. Keys are kept as attention reads them: projected, and turned
 // to their positions if the layer is rotary.
 #include "core/reporting.h"
-#include "core/text.h"
 #include "layer/check.h"
 #include "layer/kv_cache.h"
 #include "layer/linear.h"
@@ -13,10 +12,7 @@
 namespace attend {
 namespace {
 
-template <class... Parts>
-[[noreturn]] void fail(const Parts&... parts) {
-  throw InvalidArgument(text("multi_head_attention: ", parts...));
-}
+using multi_head::fail;
 
 void check_cache(const MultiHeadAttentionOptions& layer, const KvCache& cache) {
   check_made("multi_head_attention", layer.model_dim > 0);
@@ -99,20 +95,15 @@ void attention_over_cache(const MultiHeadAttention& layer, const ConstTensorView
   const MultiHeadAttentionOptions& o = layer.options();
   checked_shape(layer, "query", query, cache);
   const AttentionOptions all = over_cache(cache, options);
-  const bool direct = !layer.o() && !to.residual;  // the heads' results are the output
-  const Shape concat_shape = with_last(query.shape(), o.heads * o.d_v);
-  const Scratch scratch(where, {{with_last(query.shape(), o.heads * o.d_k), o.type},
-                                {direct ? Shape{0} : concat_shape, o.type}});
-  const auto& [q, made] = scratch.tensors;
-  const TensorView& concat = direct ? to.y : made;
+  const Scratch scratch(where, {{with_last(query.shape(), o.heads * o.d_k), o.type}});
+  const TensorView& q = scratch.tensors[0];
   const TensorView heads = by_heads(q, o.heads);
   linear_forward({{layer.q(), query, q}}, where);
   if (o.rotary) {
     weights_shape(heads, cache.keys(), cache.values(), all);  // throws if unsound
     rotate(*o.rotary, query_positions(heads, cache.keys(), all), heads, false, where);
   }
-  attention(heads, cache.keys(), cache.values(), by_heads(concat, o.heads), all, {}, where);
-  if (!direct) project_output(layer, concat, to, where);
+  attend_and_project(layer, heads, cache.keys(), cache.values(), all, {}, to, where);
 }
 
 void attention_decode(const MultiHeadAttention& layer, const ConstTensorView& x, KvCache& cache,

@@ -11,10 +11,7 @@
 namespace attend {
 namespace {
 
-template <class... Parts>
-[[noreturn]] void fail(const Parts&... parts) {
-  throw InvalidArgument(text("multi_head_attention: ", parts...));
-}
+using multi_head::fail;
 
 // Rows (dim 0) or columns (dim 1) number h of `size`, of a matrix or a bias that may be missing.
 Tensor part(const Tensor& whole, int dim, std::int64_t h, std::int64_t size) {
