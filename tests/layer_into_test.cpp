@@ -8,6 +8,7 @@
 
 #include <attend/block.h>
 #include <attend/model.h>
+#include <attend/train.h>
 
 namespace attend::test {
 namespace {
@@ -246,6 +247,65 @@ TEST(LayerMemoryOfAContext, simple_layers_allocate_nothing_on_the_way) {
   expect_none(FeedForward({.model_dim = 6, .activation = Activation::swiglu}));
   const SinusoidalPositions positions({.dim = 6});
   EXPECT_EQ(cost_of([&](Context& c) { positions.forward_into(turned, y, 0, c); }).asked, 0);
+}
+
+// What grows with the length comes from its allocator, not from the C++ runtime: on the way, saved,
+// returned.
+TEST(LayerMemoryOfAContext, the_length_is_of_no_matter_to_the_heap) {
+  const auto expect_same = [](const char* name, const auto& call) {
+    const auto bytes = [&](std::int64_t length) {
+      return cost_of([&](Context& c) { call(length, c); }).bytes;
+    };
+    EXPECT_EQ(bytes(300), bytes(200)) << name;
+  };
+  const Tensor all = numbers({300, 32}, DType::f32, 1);
+  const auto x_of = [&](std::int64_t length) { return all.view().slice(0, 0, length); };
+
+  AttentionBlock block(
+      {.attention = {.model_dim = 32, .heads = 4, .rotary = Rotary{}}, .hidden_dim = 48});
+  Tensor result({300, 32});
+  expect_same("rotary block", [&](std::int64_t length, Context& c) {
+    block.forward_into(x_of(length), result.view().slice(0, 0, length), kCausal, c);
+  });
+  const Tensor mask({300, 300}, DType::u8);
+  expect_same("training", [&](std::int64_t length, Context& c) {
+    const AttentionOptions options{.mask = mask.view().slice(0, 0, length).slice(1, 0, length)};
+    const auto [y, saved] = block.forward_train(x_of(length), options, c);
+    block.backward(y, saved, c);
+  });
+  const MultiHeadAttention& attention = block.attention();
+  expect_same("a cache", [&](std::int64_t length, Context& c) {
+    const ConstTensorView x(all.data<float>(), {1, length, 32});
+    KvCache cache = attention.make_cache(1, 300);
+    attention.forward(x, cache, kCausal, {}, c);
+  });
+  expect_same("heads",
+              [&](std::int64_t length, Context& c) { attention.heads(x_of(length), kCausal, c); });
+  expect_same("a trace",
+              [&](std::int64_t length, Context& c) { attention.trace(x_of(length), kCausal, c); });
+
+  expect_same("a norm", [&](std::int64_t length, Context& c) {
+    const LayerNorm norm({.dim = 32});
+    norm.backward(x_of(length), norm.forward_train(x_of(length), c).second, c);
+  });
+  const LearnedPositions shorter({.length = 200, .dim = 32}), longer({.length = 300, .dim = 32});
+  expect_same("learned positions", [&](std::int64_t length, Context& c) {
+    (length == 200 ? shorter : longer).backward(x_of(length), {}, c);
+  });
+  expect_same("sinusoidal positions", [&](std::int64_t length, Context& c) {
+    SinusoidalPositions({.dim = 32}).backward(x_of(length), {.shape = {length, 32}}, c);
+  });
+  const Tensor tokens({300}, DType::i64);
+  expect_same("an embedding", [&](std::int64_t length, Context& c) {
+    const Embedding embedding({.vocabulary = 7, .dim = 32});
+    const auto saved = embedding.forward_train(tokens.view().slice(0, 0, length), c).second;
+    embedding.backward(x_of(length), saved, c);
+  });
+  expect_same("losses", [&](std::int64_t length, Context& c) {
+    const ConstTensorView turned = all.view().slice(1, 0, 7).slice(0, 0, length);
+    cross_entropy(turned, tokens.view().slice(0, 0, length), {}, c);
+    mse(turned, turned, c);
+  });
 }
 
 // Also those that have outlived it.

@@ -141,7 +141,7 @@ class ATTEND_API MultiHeadAttention {
   // The options, with copies of their tensors.
   struct ATTEND_API SavedOptions {
     SavedOptions() = default;
-    explicit SavedOptions(const AttentionOptions& options);
+    explicit SavedOptions(const AttentionOptions& options, const Where& where = default_context());
     AttentionOptions view() const { return options_; }
 
    private:

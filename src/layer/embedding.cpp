@@ -33,7 +33,9 @@ void check_tokens(const ConstTensorView& tokens) {
 class Tokens {
  public:
   Tokens(const ConstTensorView& tokens, std::int64_t vocabulary, const Where& where)
-      : count_(tokens.count()), scratch_(where, {{{count_}, DType::i64}, {{count_}, DType::i32}}) {
+      : count_(tokens.count()),
+        scratch_(where, {{{count_}, DType::i64},
+                         {{tokens.dtype() == DType::i32 ? count_ : 0}, DType::i32}}) {
     auto* const to = static_cast<std::int64_t*>(scratch_.tensors[0].data());
     if (tokens.dtype() == DType::i64) {
       copy_elements(tokens, reinterpret_cast<std::byte*>(to));
@@ -65,18 +67,30 @@ Shape output_shape(const Shape& tokens, std::int64_t dim) {
 }
 
 // Where each token occurs: places[begin[t]] ... places[begin[t + 1] - 1], ascending.
-struct Occurrences {
-  std::vector<std::int64_t> begin, places;
-
-  Occurrences(std::span<const std::int64_t> tokens, std::int64_t vocabulary)
-      : begin(static_cast<std::size_t>(vocabulary) + 1), places(tokens.size()) {
-    for (const std::int64_t token : tokens) ++begin[static_cast<std::size_t>(token) + 1];
-    std::partial_sum(begin.begin(), begin.end(), begin.begin());
-    std::vector<std::int64_t> next(begin.begin(), begin.end() - 1);
+class Occurrences {
+ public:
+  Occurrences(std::span<const std::int64_t> tokens, std::int64_t vocabulary, const Where& where)
+      : scratch_(where, {{{vocabulary + 1}, DType::i64},
+                         {{static_cast<std::int64_t>(tokens.size())}, DType::i64},
+                         {{vocabulary}, DType::i64}}),
+        begin(list(0)), places(list(1)) {
+    std::int64_t* const next = list(2);
+    std::fill_n(begin, vocabulary + 1, 0);
+    for (const std::int64_t token : tokens) ++begin[token + 1];
+    std::partial_sum(begin, begin + vocabulary + 1, begin);
+    std::copy_n(begin, vocabulary, next);
     for (std::size_t n = 0; n < tokens.size(); ++n)
-      places[static_cast<std::size_t>(next[static_cast<std::size_t>(tokens[n])]++)] =
-          static_cast<std::int64_t>(n);
+      places[next[tokens[n]]++] = static_cast<std::int64_t>(n);
   }
+
+ private:
+  std::int64_t* list(std::size_t n) const {
+    return static_cast<std::int64_t*>(scratch_.tensors[n].data());
+  }
+  Scratch<3> scratch_;
+
+ public:
+  std::int64_t *const begin, *const places;
 };
 
 }  // namespace
@@ -141,17 +155,17 @@ LayerGradients Embedding::backward(const ConstTensorView& dy, const Saved& saved
     check_tokens(saved.tokens);
     const Tokens tokens(saved.tokens, vocabulary, where);
     check_shape(kLayer, "dy", dy, weight_.dtype(), output_shape(saved.tokens.shape(), dim));
-    const Occurrences occurrences(tokens.list(), vocabulary);
+    const Occurrences occurrences(tokens.list(), vocabulary, where);
     const Rows rows = rows_of(dy, where);
     Tensor dweight = where.context().make_tensor(weight_.shape(), weight_.dtype());
     with_type(weight_.dtype(), [&]<class T>(T) {
       T* to = dweight.data<T>();
       for_row_blocks(vocabulary, dim, where, [&](auto, auto begin, auto end) {
         for (std::int64_t token = begin; token < end; ++token) {
-          const auto t = static_cast<std::size_t>(token);
-          const std::int64_t* places = occurrences.places.data() + occurrences.begin[t];
+          const std::int64_t first = occurrences.begin[token];
+          const std::int64_t* places = occurrences.places + first;
           sum_rows(
-              rows.view, occurrences.begin[t + 1] - occurrences.begin[t],
+              rows.view, occurrences.begin[token + 1] - first,
               [=](std::int64_t n) { return places[n]; }, to + token * dim);
         }
       });

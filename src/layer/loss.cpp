@@ -2,11 +2,13 @@
 // in their order, so that threads change no bit.
 #include <attend/train.h>
 
+#include "api/tensor_memory.h"
 #include "core/interruption.h"
 #include "core/text.h"
 #include "layer/check.h"
 #include "layer/flat.h"
 #include "layer/rows.h"
+#include "layer/scratch.h"
 
 #include <cmath>
 
@@ -14,12 +16,20 @@ namespace attend {
 namespace {
 
 // What can be read, one element behind the other: as it is, or else a copy of it.
-struct Contiguous {
-  Contiguous(const char* function, const char* name, const ConstTensorView& given) : view(given) {
-    check_readable(function, name, given);
-    if (!is_contiguous(given)) view = copy = Tensor::copy_of(given);
+class Contiguous {
+ public:
+  Contiguous(const ConstTensorView& given, const Where& where)
+      : scratch_(where, {{is_contiguous(given) ? Shape{0} : given.shape(), given.dtype()}}),
+        view(given) {
+    if (is_contiguous(given)) return;
+    view = scratch_.tensors[0];
+    copy_elements(given, static_cast<std::byte*>(scratch_.tensors[0].data()));
   }
-  Tensor copy;
+
+ private:
+  Scratch<1> scratch_;
+
+ public:
   ConstTensorView view;
 };
 
@@ -71,8 +81,9 @@ double cross_entropy_row(double* z, std::int64_t classes, std::int64_t target, d
 Loss cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets,
                    const CrossEntropyOptions& options, const Where& where) {
   return reporting("cross_entropy", [&]() -> Loss {
-    const Contiguous read_logits("cross_entropy", "logits", logits);
-    const Contiguous read_targets("cross_entropy", "targets", targets);
+    check_readable("cross_entropy", "logits", logits);
+    check_readable("cross_entropy", "targets", targets);
+    const Contiguous read_logits(logits, where), read_targets(targets, where);
     const ConstTensorView &z = read_logits.view, &t = read_targets.view;
     check_floating("cross_entropy", "logits", z.dtype());
     if (t.dtype() != DType::i64 && t.dtype() != DType::i32)
@@ -89,12 +100,14 @@ Loss cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets
 
     Loss loss{0, where.context().make_tensor(z.shape(), z.dtype()), count};
     const Strided from = flat(z), to = flat(loss.gradient), wanted = flat(t);
-    std::vector<double> losses(static_cast<std::size_t>(rows));
     const std::int64_t strips = std::min<std::int64_t>(rows, where.context().threads());
-    std::vector<double> row_of_strip(static_cast<std::size_t>(strips * classes));
+    const Scratch scratch(where, {{{rows}, DType::f64}, {{strips, classes}, DType::f64}});
+    double* const losses = static_cast<double*>(scratch.tensors[0].data());
+    double* const row_of_strip = static_cast<double*>(scratch.tensors[1].data());
+    std::fill_n(losses, rows, 0.0);
     where.context().parallel_for(strips, [&](std::int64_t strip) {
       Interrupt* const interrupt = RunningTasks::interrupt();
-      double* values = row_of_strip.data() + strip * classes;
+      double* values = row_of_strip + strip * classes;
       const std::int64_t end = (strip + 1) * rows / strips;
       for (std::int64_t row = strip * rows / strips; row < end && !must_stop(interrupt); ++row) {
         const std::int64_t target = load_integer(wanted, row);
@@ -102,13 +115,13 @@ Loss cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets
           std::fill_n(values, classes, 0.0);
         } else {
           load_row(from, row * classes, classes, values);
-          losses[static_cast<std::size_t>(row)] =
+          losses[row] =
               cross_entropy_row(values, classes, target, smoothing, 1 / static_cast<double>(count));
         }
         store_row(to, row * classes, classes, values);
       }
     });
-    for (const double row_loss : losses) loss.value += row_loss;
+    for (std::int64_t row = 0; row < rows; ++row) loss.value += losses[row];
     loss.value /= static_cast<double>(std::max<std::int64_t>(count, 1));
     return loss;
   });
@@ -117,8 +130,9 @@ Loss cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets
 // d/dprediction mean((prediction - target)^2) = 2 (prediction - target) / count
 Loss mse(const ConstTensorView& prediction, const ConstTensorView& target, const Where& where) {
   return reporting("mse", [&]() -> Loss {
-    const Contiguous read_prediction("mse", "prediction", prediction);
-    const Contiguous read_target("mse", "target", target);
+    check_readable("mse", "prediction", prediction);
+    check_readable("mse", "target", target);
+    const Contiguous read_prediction(prediction, where), read_target(target, where);
     const ConstTensorView &x = read_prediction.view, &y = read_target.view;
     check_floating("mse", "prediction", x.dtype());
     check_floating("mse", "target", y.dtype());

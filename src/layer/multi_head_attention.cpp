@@ -185,8 +185,8 @@ void project(const MultiHeadAttention& layer, const AttentionCall& call, const P
   if (!o.rotary) return;
   const TensorView q = by_heads(to.q, o.heads), k = by_heads(to.k, o.key_heads);
   weights_shape(q, k, by_heads(to.v, o.key_heads), call.options);  // throws if unsound
-  rotate(*o.rotary, query_positions(q, k, call.options), q, false, where);
-  rotate(*o.rotary, key_positions(k, call.options), k, false, where);
+  rotate(*o.rotary, query_positions(q, k, call.options, where), q, false, where);
+  rotate(*o.rotary, key_positions(k, call.options, where), k, false, where);
 }
 
 Shape output_shape(const MultiHeadAttentionOptions& o, const ConstTensorView& query) {

@@ -80,9 +80,10 @@ void MultiHeadAttention::append(const ConstTensorView& key, const ConstTensorVie
     const auto& [k, v] = scratch.tensors;
     linear_forward({{k_, key, k}, {v_, value, v}}, where);
     if (o.rotary) {
-      std::vector<std::int64_t> positions;
+      const RowPositions positions(key.size(0), key.size(1), where);
+      std::int64_t* next = positions.data();
       for (std::int64_t b = 0; b < key.size(0); ++b)
-        for (std::int64_t i = 0; i < key.size(1); ++i) positions.push_back(cache.length(b) + i);
+        for (std::int64_t i = 0; i < key.size(1); ++i) *next++ = cache.length(b) + i;
       rotate(*o.rotary, positions, by_heads(k, o.key_heads), false, where);
     }
     cache.append(by_heads(k, o.key_heads), by_heads(v, o.key_heads), lengths);
@@ -101,7 +102,7 @@ void attention_over_cache(const MultiHeadAttention& layer, const ConstTensorView
   linear_forward({{layer.q(), query, q}}, where);
   if (o.rotary) {
     weights_shape(heads, cache.keys(), cache.values(), all);  // throws if unsound
-    rotate(*o.rotary, query_positions(heads, cache.keys(), all), heads, false, where);
+    rotate(*o.rotary, query_positions(heads, cache.keys(), all, where), heads, false, where);
   }
   attend_and_project(layer, heads, cache.keys(), cache.values(), all, {}, to, where);
 }

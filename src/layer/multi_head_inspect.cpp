@@ -1,5 +1,6 @@
 // Multi-head attention, looked at: its heads' q, k and v, their statistics, and how much each head
 // adds to the output.
+#include "api/tensor_memory.h"
 #include "core/reporting.h"
 #include "core/strided.h"
 #include "layer/matmul.h"
@@ -68,7 +69,7 @@ MultiHeadAttention::Heads MultiHeadAttention::heads(const ConstTensorView& query
                           v = by_heads(p.v.view(), o.key_heads);
     const TensorView out = by_heads(p.concat, o.heads);
     attention(q, k, v, out, options, {}, where);
-    return Heads{Tensor::copy_of(q), Tensor::copy_of(k), Tensor::copy_of(v),
+    return Heads{copied(q, where), copied(k, where), copied(v, where),
                  contributions_of(*this, out, where)};
   });
 }

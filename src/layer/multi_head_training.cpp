@@ -26,19 +26,20 @@ Tensor like(const ConstTensorView& view, const Where& where) {
 }
 
 // A copy that the options keep. What strides of 0 repeat is stored once.
-TensorOrView kept_copy(ConstTensorView view) {
+TensorOrView kept_copy(const char* name, ConstTensorView view, const Where& where) {
+  check_readable("multi_head_attention", name, view);
   const Shape shape = view.shape();
   for (int dim = 0; dim < view.rank(); ++dim)
     if (view.strides()[dim] == 0 && view.size(dim) > 1) view = view.slice(dim, 0, 1);
-  return TensorOrView(Tensor::copy_of(view)).broadcast_to(shape);
+  return TensorOrView(copied(view, where)).broadcast_to(shape);
 }
 
 }  // namespace
 
-MultiHeadAttention::SavedOptions::SavedOptions(const AttentionOptions& options)
+MultiHeadAttention::SavedOptions::SavedOptions(const AttentionOptions& options, const Where& where)
     : options_(options) {
-  for_each_tensor(options_, [](const char*, TensorOrView& tensor) {
-    if (tensor) tensor = kept_copy(tensor);
+  for_each_tensor(options_, [&](const char* name, TensorOrView& tensor) {
+    if (tensor) tensor = kept_copy(name, tensor, where);
   });
 }
 
@@ -60,7 +61,7 @@ MultiHeadAttention::Saved attention_train(const MultiHeadAttention& layer,
       .v = {},
       .concat = {},
       .lse = where.context().make_tensor({q.size(0), q.size(1), q.size(2)}, statistic_type(o.type)),
-      .options = MultiHeadAttention::SavedOptions(options)};
+      .options = MultiHeadAttention::SavedOptions(options, where)};
   const ConstTensorView k = by_heads(p.k.view(), o.key_heads),
                         v = by_heads(p.v.view(), o.key_heads);
   attention(q, k, v, by_heads(p.concat, o.heads), options, {.lse = saved.lse}, where);
@@ -143,8 +144,8 @@ MultiHeadAttention::Gradients MultiHeadAttention::backward(const ConstTensorView
                         .dalibi = result.dalibi},
                        where);
     if (o.rotary) {
-      rotate(*o.rotary, query_positions(q, k, options), by_heads(dq, o.heads), true, where);
-      rotate(*o.rotary, key_positions(k, options), by_heads(dk, o.key_heads), true, where);
+      rotate(*o.rotary, query_positions(q, k, options, where), by_heads(dq, o.heads), true, where);
+      rotate(*o.rotary, key_positions(k, options, where), by_heads(dk, o.key_heads), true, where);
     }
 
     // q = query W^Q + b, and so k and v

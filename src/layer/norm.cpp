@@ -5,6 +5,7 @@
 #include "layer/initialise.h"
 #include "layer/lists.h"
 #include "layer/run_rows.h"
+#include "layer/scratch.h"
 
 #include <attend/norm.h>
 
@@ -20,9 +21,9 @@ const char* name_of(const NormOptions& options) {
 ConstRows rows_in(const Rows& rows) { return {rows.view.data(), rows.view.strides()[0]}; }
 
 // The sum over blocks of [blocks, 2, dim], in order: part 0 or 1 of it.
-Tensor sum_of_blocks(const Tensor& parts, std::int64_t part, DType type, const Where& where) {
+Tensor sum_of_blocks(const TensorView& parts, std::int64_t part, DType type, const Where& where) {
   const std::int64_t blocks = parts.size(0), dim = parts.size(2);
-  const double* from = parts.data<double>() + part * dim;
+  const double* from = static_cast<const double*>(parts.data()) + part * dim;
   Tensor sum = where.context().make_tensor({dim}, type);
   with_type(type, [&]<class T>(T) {
     for (std::int64_t c = 0; c < dim; ++c) {
@@ -113,7 +114,8 @@ LayerGradients Norm::backward(const ConstTensorView& dy, const Saved& saved,
     LayerGradients gradients{where.context().make_tensor(saved.x.shape(), options_.type), {}};
     const Rows x_rows = rows_of(saved.x, where, true), dy_rows = rows_of(dy, where, true);
     const std::int64_t rows = x_rows.view.size(0), dim = options_.dim;
-    Tensor parts({block_count(rows), 2, dim}, DType::f64);  // dweight and dbias of each block
+    const Scratch scratch(where, {{{block_count(rows), 2, dim}, DType::f64}});
+    const TensorView& parts = scratch.tensors[0];  // dweight and dbias of each block
     run_rows<NormBackward>({.device = {}, .type = options_.type, .kind = options_.kind},
                            {.dim = dim,
                             .epsilon = options_.epsilon,
@@ -121,7 +123,7 @@ LayerGradients Norm::backward(const ConstTensorView& dy, const Saved& saved,
                             .dy = rows_in(dy_rows),
                             .weight = weight_.view().data(),
                             .dx = gradients.dx.view().data(),
-                            .sums = parts.data<double>()},
+                            .sums = static_cast<double*>(parts.data())},
                            rows, dim, where);
     gradients.parameters.push_back({"weight", sum_of_blocks(parts, 0, options_.type, where)});
     if (bias_)

@@ -112,8 +112,9 @@ LayerGradients LearnedPositions::backward(const ConstTensorView& dy, const Saved
     check_positions(weight_.size(0), saved.offset, length);
     LayerGradients gradients{copied(dy, where), {}};
     const ConstTensorView rows = rows_of(gradients.dx);
-    Tensor dweight(weight_.shape(), weight_.dtype());
+    Tensor dweight = where.context().make_tensor(weight_.shape(), weight_.dtype());
     with_type(dy.dtype(), [&]<class T>(T) {
+      std::fill_n(dweight.data<T>(), dweight.count(), T(0));
       T* to = dweight.data<T>() + saved.offset * dim;
       for_row_blocks(length, dim, where, [&](auto, auto begin, auto end) {
         for (std::int64_t i = begin; i < end; ++i)
@@ -196,11 +197,11 @@ std::pair<Tensor, SinusoidalPositions::Saved> SinusoidalPositions::forward_train
 }
 
 LayerGradients SinusoidalPositions::backward(const ConstTensorView& dy, const Saved& saved,
-                                             const Where&) const {
+                                             const Where& where) const {
   return reporting(kSinusoidal, [&] {
     check_readable(kSinusoidal, "dy", dy);
     check_shape(kSinusoidal, "dy", dy, dy.dtype(), saved.shape);
-    return LayerGradients{Tensor::copy_of(dy), {}};
+    return LayerGradients{copied(dy, where), {}};
   });
 }
 

@@ -3,6 +3,7 @@
 #include "layer/run_rows.h"
 
 #include <cmath>
+#include <vector>
 
 namespace attend {
 namespace {
@@ -14,15 +15,15 @@ std::int64_t integer(const ConstTensorView& view, std::int64_t n) {
 // Rows of a batch element count from 0, rows of packed sequences from 0 in each of them; `first`
 // gives where sequence number b begins.
 template <class First>
-std::vector<std::int64_t> count_rows(const ConstTensorView& x, const ConstTensorView& cu_seqlens,
-                                     First first) {
+RowPositions count_rows(const ConstTensorView& x, const ConstTensorView& cu_seqlens, First first,
+                        const Where& where) {
   const std::int64_t rows = x.size(2), sequences = cu_seqlens ? cu_seqlens.size(0) - 1 : x.size(0);
-  std::vector<std::int64_t> positions;
-  positions.reserve(static_cast<std::size_t>(x.size(0) * rows));
+  RowPositions positions(x.size(0), rows, where);
+  std::int64_t* next = positions.data();
   for (std::int64_t b = 0; b < sequences; ++b) {
     const std::int64_t length =
         cu_seqlens ? integer(cu_seqlens, b + 1) - integer(cu_seqlens, b) : rows;
-    for (std::int64_t i = 0; i < length; ++i) positions.push_back(first(b, length) + i);
+    for (std::int64_t i = 0; i < length; ++i) *next++ = first(b, length) + i;
   }
   return positions;
 }
@@ -33,8 +34,8 @@ const ConstTensorView& packed_keys(const AttentionOptions& options) {
 
 }  // namespace
 
-std::vector<std::int64_t> query_positions(const ConstTensorView& q, const ConstTensorView& k,
-                                          const AttentionOptions& options) {
+RowPositions query_positions(const ConstTensorView& q, const ConstTensorView& k,
+                             const AttentionOptions& options, const Where& where) {
   const ConstTensorView& packed_k = packed_keys(options);
   const auto key_length = [&](std::int64_t b) {
     if (options.key_lengths) return integer(options.key_lengths, b);
@@ -46,15 +47,17 @@ std::vector<std::int64_t> query_positions(const ConstTensorView& q, const ConstT
     if (offset.all()) return *offset.all();
     return offset.each() ? integer(offset.each(), b) : key_length(b) - length;
   };
-  return count_rows(q, options.cu_seqlens_q, first_query);
+  return count_rows(q, options.cu_seqlens_q, first_query, where);
 }
 
-std::vector<std::int64_t> key_positions(const ConstTensorView& k, const AttentionOptions& options) {
-  return count_rows(k, packed_keys(options), [](std::int64_t, std::int64_t) { return 0; });
+RowPositions key_positions(const ConstTensorView& k, const AttentionOptions& options,
+                           const Where& where) {
+  const auto zero = [](std::int64_t, std::int64_t) { return 0; };
+  return count_rows(k, packed_keys(options), zero, where);
 }
 
-void rotate(const Rotary& rotary, const std::vector<std::int64_t>& positions, const TensorView& x,
-            bool backward, const Where& where) {
+void rotate(const Rotary& rotary, const RowPositions& positions, const TensorView& x, bool backward,
+            const Where& where) {
   const std::int64_t pairs = rotary.dim / 2, rows = x.size(2);
   std::vector<double> frequency(static_cast<std::size_t>(pairs));
   for (std::int64_t c = 0; c < pairs; ++c)
@@ -71,8 +74,7 @@ void rotate(const Rotary& rotary, const std::vector<std::int64_t>& positions, co
                         .frequency = frequency.data(),
                         .back = backward};
   run_rows<RotaryForward>({.device = {}, .type = x.dtype(), .pairing = rotary.pairing}, call,
-                          static_cast<std::int64_t>(positions.size()), x.size(1) * rotary.dim,
-                          where);
+                          positions.count(), x.size(1) * rotary.dim, where);
 }
 
 }  // namespace attend

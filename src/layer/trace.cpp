@@ -1,6 +1,7 @@
 // Traces: the calls of attention() that write down what a fused call never keeps.
 #include <attend/trace.h>
 
+#include "api/tensor_memory.h"
 #include "core/reporting.h"
 #include "core/text.h"
 #include "layer/matmul.h"
@@ -127,13 +128,12 @@ Trace MultiHeadAttention::trace(const ConstTensorView& query, const Required<Con
     add(result, "k", "key W^K + b", rows, k_.forward(key, where));
     add(result, "v", "value W^V + b", rows, v_.forward(value, where));
     const char* turned = o.rotary ? ", rotated to its position" : "";
-    add(result, "q_heads", text("Q split into heads", turned), kHeadAxes, Tensor::copy_of(q));
-    add(result, "k_heads", text("K split into heads", turned), kHeadAxes, Tensor::copy_of(k));
-    add(result, "v_heads", "V split into heads", kHeadAxes, Tensor::copy_of(v));
+    add(result, "q_heads", text("Q split into heads", turned), kHeadAxes, copied(q, where));
+    add(result, "k_heads", text("K split into heads", turned), kHeadAxes, copied(k, where));
+    add(result, "v_heads", "V split into heads", kHeadAxes, copied(v, where));
     trace_into(result, q, k, v, by_heads(p.concat, o.heads), options, where);
-    add(result, "heads", "weights V", kHeadAxes,
-        Tensor::copy_of(by_heads(p.concat.view(), o.heads)));
-    add(result, "concat", "heads side by side", rows, p.concat);
+    add(result, "heads", "weights V", kHeadAxes, copied(by_heads(p.concat.view(), o.heads), where));
+    add(result, "concat", "heads side by side", rows, copied(p.concat, where));
     if (o_) {
       add(result, "contributions", "head_h W^O_h", kHeadAxes, contributions(p.concat, where));
       add(result, "output", "concat W^O + b = sum of contributions + b", rows,

@@ -103,6 +103,12 @@ std::vector<LayerMistake> multi_head_mistakes() {
          layer().forward(of({3, 6}), of({3, 4}), v);
        },
        start + "value [3, 5] has no address"},
+      {"mask_on_a_device_in_training",
+       [] {
+         const ConstTensorView mask(nullptr, DType::u8, {3, 3}, Device{Device::Kind::cuda, 0});
+         layer().forward_train(of({3, 6}), of({3, 4}), of({3, 5}), {.mask = mask});
+       },
+       start + "mask is on cuda:0, not in host memory"},
       {"key_without_batch", forward(of({1, 3, 6}), of({3, 4}), of({3, 5})),
        start + "query is [1, 3, 6], key [3, 4], value [3, 5]; all must have a batch dimension, or "
                "none"},
