@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -254,7 +255,9 @@ void multiply(std::span<const Multiplication> list, const Where& where) {
   std::int64_t room = 0;
   for (const Multiplication& x : list)
     if (x.c.count() > 0) room += products.emplace_back(x, where).room();
-  const Lease copies(where, static_cast<std::size_t>(room) * sizeof(T));
+  constexpr auto kMost = std::numeric_limits<std::size_t>::max();  // more than there is
+  const auto elements = static_cast<std::size_t>(room);
+  const Lease copies(where, elements <= kMost / sizeof(T) ? elements * sizeof(T) : kMost);
   T* memory = reinterpret_cast<T*>(copies.data());
   for (std::size_t n = 0; n < products.size(); ++n) {
     products[n].copy_operands(memory, where);

@@ -10,6 +10,7 @@
 
 #include <attend/norm.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace attend {
@@ -107,6 +108,8 @@ LayerGradients Norm::backward(const ConstTensorView& dy, const Saved& saved,
     const std::int64_t rows = x_rows.view.size(0), dim = options_.dim;
     const Scratch scratch(where, {{{block_count(rows), 2, dim}, DType::f64}});
     const TensorView& parts = scratch.tensors[0];  // dweight and dbias of each block
+    auto* const sums = static_cast<double*>(parts.data());
+    std::fill_n(sums, parts.count(), 0.0);
     run_rows<NormBackward>({.device = {}, .type = options_.type, .kind = options_.kind},
                            {.dim = dim,
                             .epsilon = options_.epsilon,
@@ -114,7 +117,7 @@ LayerGradients Norm::backward(const ConstTensorView& dy, const Saved& saved,
                             .dy = rows_in(dy_rows),
                             .weight = weight_.view().data(),
                             .dx = gradients.dx.view().data(),
-                            .sums = static_cast<double*>(parts.data())},
+                            .sums = sums},
                            rows, dim, where);
     gradients.parameters.push_back({"weight", sum_of_blocks(parts, 0, options_.type, where)});
     if (bias_)
