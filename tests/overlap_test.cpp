@@ -35,7 +35,7 @@ struct Bytes {
   bool twice = false;  // some byte belongs to two elements
 };
 
-Bytes ends_of(const ConstTensorView& view) {
+Bytes bytes_of(const ConstTensorView& view) {
   Bytes bytes;
   Shape index = view.shape();
   for (int dim = 0; dim < view.rank(); ++dim) index[dim] = 0;
@@ -86,7 +86,7 @@ TEST(Overlap, two_small_views_agree_with_their_sets_of_bytes) {
     RandomViews random(seed);
     const std::int64_t reach = random.from_to(1, 20);
     const ConstTensorView a = random.next(reach), b = random.next(reach);
-    const Bytes bytes_a = ends_of(a), bytes_b = ends_of(b);
+    const Bytes bytes_a = bytes_of(a), bytes_b = bytes_of(b);
     const bool expected = share_a_byte(bytes_a, bytes_b);
     ASSERT_EQ(overlap(a, b), expected)
         << "seed " << seed << ": " << text_of(a) << "; " << text_of(b);
@@ -106,7 +106,7 @@ TEST(Overlap, a_small_view_with_itself_agrees_with_its_bytes) {
   for (std::uint64_t seed = 0; seed < 20000; ++seed) {
     RandomViews random(seed);
     const ConstTensorView view = random.next(random.from_to(1, 60));
-    const Bytes bytes = ends_of(view);
+    const Bytes bytes = bytes_of(view);
     ASSERT_EQ(overlaps_itself(view), bytes.twice) << "seed " << seed << ": " << text_of(view);
     ASSERT_FALSE(spans_too_far(view)) << "seed " << seed << ": " << text_of(view);
     overlapping += bytes.twice;

@@ -5,11 +5,11 @@
 
 namespace attend {
 
-struct Bytes {
+struct ByteRange {
   std::int64_t first = 0, last = 0;  // lowest and highest address of a byte
 };
 // Of a view that does not span too far. What it says of an empty one means nothing.
-Bytes bytes_of(const ConstTensorView& view) noexcept;
+ByteRange byte_range_of(const ConstTensorView& view) noexcept;
 
 // Whether the view's first and last byte are more than 2^60 bytes apart.
 bool spans_too_far(const ConstTensorView& view) noexcept;

@@ -68,7 +68,7 @@ inline const void* address_of(const Tensor& tensor) noexcept { return tensor.vie
 // Whether one of the tensors lies between the view's first and last byte, or around them.
 template <class Owner>
 bool is_near_tensors(const ConstTensorView& view, const Owner& owner) {
-  const Bytes bytes = bytes_of(view);
+  const ByteRange bytes = byte_range_of(view);
   bool near = false;
   LayerTensors::each(owner, [&](const auto& tensor) {
     if (!tensor) return;

@@ -243,7 +243,7 @@ def test_inputs_that_do_not_fit_are_refused():
     refused(ValueError, "4 heads of query are no multiple of the 3 of key", sdpa, q, q[:, :3], q[:, :3],
             enable_gqa=True)
     refused(ValueError, "between 0 and 1", sdpa, q, q, q, dropout_p=1.5)
-    refused(ValueError, "k is f64; it must be f32", sdpa, q, q.double(), q)
+    refused(ValueError, "k is f64 and q f32; k must be f32", sdpa, q, q.double(), q)
 
 
 def test_what_is_not_dense_and_on_the_cpu_is_refused_with_the_reason():
