@@ -1,10 +1,11 @@
 // Results in the caller's memory: the same bits whatever its strides, and nothing beside them is
-// touched. And where memory comes from: results are the Context's, and what a layer makes on the
-// way is kept for the next call.
+// touched; outputs that overlap what the call reads are refused. And where memory comes from:
+// results are the Context's, and what a layer makes on the way is kept for the next call.
 #include "support/attention_layers.h"
 #include "support/counted_allocations.h"
 #include "support/layer_cases.h"
 #include "support/small_call.h"
+#include "support/thrown_by.h"
 
 #include <attend/block.h>
 #include <attend/model.h>
@@ -157,6 +158,137 @@ TEST(LayerInto, blocks_and_models_write_the_same_bits_with_any_strides) {
     std::vector<KvCache> caches = model.make_caches(2);
     model.forward_into(tokens, caches, logits);
   });
+}
+
+// ---- outputs that overlap ----------------------------------------------------------------------
+
+// call(y) is refused wherever y lies in one of the layer's parameters, which keep their bits.
+template <class Layer, class Call>
+void expect_apart_from_parameters(const std::string& output, Layer& layer, const Shape& shape,
+                                  const Call& call) {
+  for (const Parameter& p : layer.writable_parameters()) {
+    const Tensor before = Tensor::copy_of(p.value);
+    const std::int64_t last = p.value.count() - element_count(shape);
+    ASSERT_GE(last, 0) << p.name << ": what is written has no room in it";
+    for (const std::int64_t first : {std::int64_t{0}, last}) {
+      const TensorView y(static_cast<float*>(p.value.data()) + first, shape);
+      EXPECT_EQ(thrown_by([&] { call(y); }), "InvalidArgument: " + output + " overlaps " + p.name +
+                                                 " in memory; outputs must not");
+      EXPECT_EQ(difference(p.value, before), "") << p.name;
+    }
+  }
+}
+
+TEST(LayerOverlap, no_layer_writes_its_own_parameters) {
+  const Tensor x = numbers({1, 1, 8}, DType::f32, 1), tokens({1L}, {1, 1});
+  const auto expect = [](const std::string& output, auto layer, const ConstTensorView& in,
+                         const Shape& shape) {
+    expect_apart_from_parameters(output, layer, shape,
+                                 [&](const TensorView& y) { layer.forward_into(in, y); });
+  };
+  expect("linear: y", Linear({.in = 8, .out = 8}), x, x.shape());
+  expect("layer_norm: y", LayerNorm({.dim = 8}), x, x.shape());
+  expect("rms_norm: y", RMSNorm({.dim = 8}), x, x.shape());
+  expect("feed_forward: y", FeedForward({.model_dim = 8, .activation = Activation::swiglu}), x,
+         x.shape());
+  expect("learned_positions: y", LearnedPositions({.length = 2, .dim = 8}), x, x.shape());
+  expect("embedding: y", Embedding({.vocabulary = 3, .dim = 8}), tokens, x.shape());
+  expect("multi_head_attention: y", MultiHeadAttention({.model_dim = 8, .heads = 2}), x, x.shape());
+  expect("attention_block: y",
+         AttentionBlock({.attention = {.model_dim = 8, .heads = 2}, .hidden_dim = 9}), x,
+         x.shape());
+  expect("language_model: logits",
+         LanguageModel({.vocabulary = 4, .length = 6, .model_dim = 8, .heads = 2}), tokens,
+         {1, 1, 4});
+  AttentionBlock decoder({.attention = {.model_dim = 8, .heads = 2}, .cross = true});
+  expect_apart_from_parameters("attention_block: y", decoder, x.shape(),
+                               [&](const TensorView& y) { decoder.forward_into(x, x, y); });
+}
+
+// Each output of multi-head attention, in each input and parameter, and in the others.
+TEST(LayerOverlap, no_output_of_attention_lies_in_what_the_call_reads) {
+  MultiHeadAttention layer({.model_dim = 8, .heads = 2});
+  Tensor query = numbers({1, 1, 8}, DType::f32, 1), key = numbers({1, 1, 8}, DType::f32, 2),
+         value = numbers({1, 1, 8}, DType::f32, 3), result({1, 1, 8});
+  const Tensor visible({std::uint8_t{1}}, {1, 1, 1, 1});
+  const AttentionOptions options{.blocks = {visible, 8, 8}};
+  const Shape lse{1, 2, 1}, square{1, 2, 1, 1};
+  const auto outputs_in = [&](const std::string& name, float* memory) {
+    AttentionOutputs outputs;
+    if (name == "lse") outputs.lse = TensorView(memory, lse);
+    if (name == "weights") outputs.weights = TensorView(memory, square);
+    if (name == "scores") outputs.scores = TensorView(memory, square);
+    if (name == "visited_blocks")
+      outputs.visited_blocks = static_cast<std::int64_t*>(static_cast<void*>(memory));
+    return outputs;
+  };
+  for (const std::string name : {"lse", "weights", "scores", "visited_blocks"}) {
+    const std::string start = "InvalidArgument: multi_head_attention: ",
+                      end = " in memory; outputs must not";
+    // In memory of its own nothing is refused.
+    float alone[2] = {};
+    EXPECT_EQ(
+        thrown_by([&] { layer.forward(query, key, value, options, outputs_in(name, alone)); }),
+        "nothing");
+    const auto refused = [&](const char* other, float* memory) {
+      EXPECT_EQ(
+          thrown_by([&] { layer.forward(query, key, value, options, outputs_in(name, memory)); }),
+          start + name + " overlaps " + other + end);
+      EXPECT_EQ(thrown_by([&] {
+                  layer.forward_into(query, key, value, result, options, outputs_in(name, memory));
+                }),
+                start + name + " overlaps " + other + end);
+    };
+    refused("query", query.data<float>() + 6);
+    refused("key", key.data<float>());
+    refused("value", value.data<float>() + 2);
+    for (const Parameter& p : layer.writable_parameters())
+      refused(p.name.c_str(), static_cast<float*>(p.value.data()) + p.value.count() - 2);
+    EXPECT_EQ(thrown_by([&] {
+                layer.forward_into(query, key, value, result, options,
+                                   outputs_in(name, result.data<float>() + 4));
+              }),
+              start + "y overlaps " + name + end);
+  }
+}
+
+TEST(LayerOverlap, nothing_is_written_into_a_cache_that_is_read) {
+  MultiHeadAttention layer({.model_dim = 8, .heads = 2});
+  AttentionBlock block({.attention = {.model_dim = 8, .heads = 2}}),
+      decoder({.attention = {.model_dim = 8, .heads = 2}, .cross = true});
+  const LanguageModel model(
+      {.vocabulary = 4, .length = 6, .layers = 1, .model_dim = 8, .heads = 2});
+  const Tensor x = numbers({1, 1, 8}, DType::f32, 1), tokens({1L}, {1, 1});
+  for (const std::int64_t page_size : {0, 3})
+    for (const bool keys : {true, false}) {
+      KvCache cache = layer.make_cache(1, 6, page_size), other = layer.make_cache(1, 6, page_size);
+      layer.append(x, x, cache);
+      layer.append(x, x, other);
+      const ConstTensorView read = keys ? cache.keys() : cache.values();
+      const Tensor before = Tensor::copy_of(read);
+      auto* const memory = static_cast<float*>(const_cast<void*>(read.data()));
+      const TensorView y(memory, x.shape()), logits(memory, {1, 1, 4});
+      const std::string in = keys ? "cache.keys" : "cache.values";
+      const auto refused = [&](const std::string& message, const auto& call) {
+        EXPECT_EQ(thrown_by(call), "InvalidArgument: " + message + " in memory; outputs must not");
+        EXPECT_EQ(difference(read, before), "");
+        EXPECT_EQ(cache.length(0), 1);
+        EXPECT_EQ(other.length(0), 1);
+      };
+      refused("multi_head_attention: y overlaps " + in, [&] { layer.attend_into(x, cache, y); });
+      refused("multi_head_attention: y overlaps " + in, [&] { layer.forward_into(x, cache, y); });
+      refused("multi_head_attention: " + in + " overlaps x", [&] { layer.forward(y, cache); });
+      refused("attention_block: y overlaps " + in, [&] { block.forward_into(x, cache, y); });
+      refused("attention_block: " + in + " overlaps x", [&] { block.forward(y, cache); });
+      refused("attention_block: y overlaps " + in,
+              [&] { decoder.forward_into(x, other, cache, y); });
+      std::vector<KvCache> caches;
+      caches.push_back(std::move(cache));
+      EXPECT_EQ(thrown_by([&] { model.forward_into(tokens, caches, logits); }),
+                "InvalidArgument: language_model: logits overlaps " + in +
+                    " in memory; outputs must not");
+      cache = std::move(caches[0]);
+    }
 }
 
 // ---- memory ------------------------------------------------------------------------------------

@@ -105,6 +105,7 @@ class ATTEND_API AttentionBlock {
   static AttentionBlock load(const std::filesystem::path& path);
 
  private:
+  friend struct LayerTensors;
   void check_inputs(const ConstTensorView& x, bool memory_given) const;
   const Norm& norm(int part) const noexcept;
   template <class Add, class NormInto>

@@ -50,6 +50,7 @@ class ATTEND_API FeedForward {
 
  private:
   friend class AttentionBlock;
+  friend struct LayerTensors;
   // y = the output + residual (none: of 0), and what is saved, if that is wanted.
   void run(const ConstTensorView& x, const ConstTensorView& residual, const TensorView& y,
            Saved* saved, const Where& where) const;

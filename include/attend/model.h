@@ -76,6 +76,7 @@ class ATTEND_API LanguageModel {
            const Where& where, const Block& block) const;
   template <class List, class Model>
   static List list_of(Model& model);
+  friend struct LayerTensors;
 
   LanguageModelOptions options_;
   Embedding tokens_;

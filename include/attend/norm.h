@@ -45,6 +45,8 @@ class ATTEND_API Norm {
   std::vector<Parameter> writable_parameters();
 
  private:
+  friend struct LayerTensors;
+
   NormOptions options_;
   Tensor weight_, bias_;
 };

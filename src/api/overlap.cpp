@@ -77,14 +77,17 @@ struct Search {
   }
 };
 
-struct Bytes {
-  std::int64_t first = 0, last = 0;  // lowest and highest address of a byte
-};
+bool empty(const ConstTensorView& view) noexcept {
+  return !view || std::any_of(view.shape().begin(), view.shape().end(),
+                              [](std::int64_t size) { return size == 0; });
+}
 
-Bytes bytes_of(const ConstTensorView& view) noexcept {
+}  // namespace
+
+ByteRange byte_range_of(const ConstTensorView& view) noexcept {
   const std::int64_t size = size_of(view.dtype());
   const auto base = reinterpret_cast<std::intptr_t>(view.data());
-  Bytes bytes{base, base + size - 1};
+  ByteRange bytes{base, base + size - 1};
   for (int dim = 0; dim < view.rank(); ++dim) {
     if (view.size(dim) == 1) continue;
     const std::int64_t reach = (view.size(dim) - 1) * view.strides()[dim] * size;
@@ -92,13 +95,6 @@ Bytes bytes_of(const ConstTensorView& view) noexcept {
   }
   return bytes;
 }
-
-bool empty(const ConstTensorView& view) noexcept {
-  return !view || std::any_of(view.shape().begin(), view.shape().end(),
-                              [](std::int64_t size) { return size == 0; });
-}
-
-}  // namespace
 
 bool spans_too_far(const ConstTensorView& view) noexcept {
   if (empty(view)) return false;
@@ -137,7 +133,7 @@ bool overlaps_itself(const ConstTensorView& view, int max_steps) noexcept {
 
 bool overlap(const ConstTensorView& a, const ConstTensorView& b, int max_steps) noexcept {
   if (empty(a) || empty(b)) return false;
-  const Bytes bytes_a = bytes_of(a), bytes_b = bytes_of(b);
+  const ByteRange bytes_a = byte_range_of(a), bytes_b = byte_range_of(b);
   if (bytes_a.last < bytes_b.first || bytes_b.last < bytes_a.first) return false;
 
   const std::int64_t size_a = size_of(a.dtype()), size_b = size_of(b.dtype());

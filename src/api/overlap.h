@@ -5,6 +5,12 @@
 
 namespace attend {
 
+struct ByteRange {
+  std::int64_t first = 0, last = 0;  // lowest and highest address of a byte
+};
+// Of a view that does not span too far. What it says of an empty one means nothing.
+ByteRange byte_range_of(const ConstTensorView& view) noexcept;
+
 // Whether the view's first and last byte are more than 2^60 bytes apart.
 bool spans_too_far(const ConstTensorView& view) noexcept;
 

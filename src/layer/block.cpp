@@ -14,6 +14,7 @@
 #include "layer/multi_head_attention.h"
 #include "layer/option_names.h"
 #include "layer/scratch.h"
+#include "layer/tensors.h"
 
 #include <iterator>
 
@@ -174,6 +175,7 @@ void AttentionBlock::forward_into(const ConstTensorView& x, const Required<Const
   reporting("attention_block", [&] {
     check_inputs(x, static_cast<bool>(memory));
     check_y(y, x, memory, self, cross);
+    check_apart_from_tensors(kLayer, "y", y, *this);
     infer(
         x, y, where,
         [&](const ConstTensorView& u, const AddedTo& to) {
@@ -209,6 +211,10 @@ void AttentionBlock::decode(const ConstTensorView& x, KvCache& cache, const KvCa
     check_inputs(x, memory != nullptr);
     check_y(y, x, {}, self, cross);
     check_apart(kLayer, "y", y, "lengths", lengths);
+    check_apart_from_tensors(kLayer, "y", y, *this);
+    check_apart_from_tensors(kLayer, "y", y, cache);
+    if (memory != nullptr) check_apart_from_tensors(kLayer, "y", y, *memory);
+    check_cache_apart(kLayer, cache, "x", x);
     Undo undo(cache, where);  // if a later part fails
     infer(
         x, y, where,

@@ -7,6 +7,7 @@
 #include "layer/lists.h"
 #include "layer/rows.h"
 #include "layer/scratch.h"
+#include "layer/tensors.h"
 
 #include <attend/embedding.h>
 
@@ -100,6 +101,7 @@ void Embedding::forward_into(const ConstTensorView& tokens, const TensorView& y,
     const std::int64_t dim = weight_.size(1);
     check_output(kLayer, "y", y, weight_.dtype(), output_shape(tokens.shape(), dim));
     check_apart(kLayer, "y", y, "tokens", tokens);
+    check_apart_from_tensors(kLayer, "y", y, *this);
     const Tokens checked(tokens, weight_.size(0), where);
     const std::int64_t* const list = checked.list().data();
     const WrittenRows rows(y, where, true);

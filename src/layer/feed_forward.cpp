@@ -8,6 +8,7 @@
 #include "layer/lists.h"
 #include "layer/run_rows.h"
 #include "layer/scratch.h"
+#include "layer/tensors.h"
 
 #include <attend/feed_forward.h>
 
@@ -99,6 +100,7 @@ void FeedForward::forward_into(const ConstTensorView& x, const TensorView& y,
     check_input(kLayer, "x", x, options_.type, options_.model_dim);
     check_output(kLayer, "y", y, options_.type, x.shape());
     check_apart(kLayer, "y", y, "x", x);
+    check_apart_from_tensors(kLayer, "y", y, *this);
     run(x, {}, y, nullptr, where);
   });
 }
@@ -108,7 +110,7 @@ Tensor FeedForward::forward(const ConstTensorView& x, const Where& where) const 
     check_made(kLayer, static_cast<bool>(*this));
     check_input(kLayer, "x", x, options_.type, options_.model_dim);
     Tensor y = where.context().make_tensor(x.shape(), options_.type);
-    forward_into(x, y, where);
+    run(x, {}, y, nullptr, where);
     return y;
   });
 }

@@ -9,6 +9,7 @@
 #include "layer/matmul.h"
 #include "layer/packing.h"
 #include "layer/rows.h"
+#include "layer/tensors.h"
 
 namespace attend {
 
@@ -92,6 +93,7 @@ void Linear::forward_into(const ConstTensorView& x, const TensorView& y, const W
     const Shape shape = shape_of_y(*this, x);
     check_output("linear", "y", y, dtype(), shape);
     check_apart("linear", "y", y, "x", x);
+    check_apart_from_tensors("linear", "y", y, *this);
     linear_forward({{*this, x, y}}, where);
   });
 }

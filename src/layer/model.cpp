@@ -6,6 +6,7 @@
 #include "layer/initialise.h"
 #include "layer/lists.h"
 #include "layer/scratch.h"
+#include "layer/tensors.h"
 
 #include <utility>
 
@@ -104,6 +105,7 @@ Tensor LanguageModel::forward(const ConstTensorView& tokens, const Where& where)
   return reporting("language_model", [&] {
     Tensor logits = where.context().make_tensor(shape_of_logits(options_, tokens), options_.type);
     forward_into(tokens, logits, where);
+    check_apart_from_tensors("language_model", "logits", logits, *this);
     return logits;
   });
 }
@@ -148,12 +150,14 @@ void LanguageModel::forward_into(const ConstTensorView& tokens, std::vector<KvCa
         throw InvalidArgument(
             text("language_model: tokens has batch ", batch, ", a cache ", cache.options().batch));
       for (std::int64_t b = 0; b < batch; ++b)
+    check_apart_from_tensors("language_model", "logits", logits, *this);
         if (cache.length(b) != before)
           throw InvalidArgument(text("language_model: the caches hold ", before, " and ",
                                      cache.length(b), " tokens; all must hold as many"));
     }
     try {
       run(tokens, before, logits, where,
+      check_apart_from_tensors("language_model", "logits", logits, cache);
           [&](std::size_t n, const TensorView& x, const TensorView& y) {
             blocks_[n].forward_into(x, caches[n], y, kCausal, {}, where);
           });

@@ -12,6 +12,7 @@
 #include "layer/rotary.h"
 #include "layer/rows.h"
 #include "layer/scratch.h"
+#include "layer/tensors.h"
 
 #include <cmath>
 #include <limits>
@@ -197,15 +198,42 @@ Shape output_shape(const MultiHeadAttentionOptions& o, const ConstTensorView& qu
   return with_last(query.shape(), o.output_projection ? o.model_dim : o.heads * o.d_v);
 }
 
-void check_output(const MultiHeadAttentionOptions& o, const ConstTensorView& y, const Shape& shape,
+void check_output(const MultiHeadAttention& layer, const ConstTensorView& y, const Shape& shape,
                   const AttentionOptions& options, std::initializer_list<NamedInput> others) {
-  check_output("multi_head_attention", "y", y, o.type, shape);
+  check_output("multi_head_attention", "y", y, layer.options().type, shape);
   const auto apart_from = [&](const char* name, const ConstTensorView& other) {
     check_apart("multi_head_attention", "y", y, name, other);
   };
   for (const auto& [name, tensor] : others) apart_from(name, tensor);
   for_each_tensor(options, apart_from);
+  check_apart_from_tensors("multi_head_attention", "y", y, layer);
 }
+
+namespace {
+
+ConstTensorView visited_blocks_of(const AttentionOutputs& outputs) {
+  return outputs.visited_blocks == nullptr ? ConstTensorView()
+                                           : ConstTensorView(outputs.visited_blocks, {1});
+}
+
+// The outputs besides y overlap neither the inputs nor the parameters. attention(), which writes
+// them, checks everything else about them.
+void check_outputs(const MultiHeadAttention& layer, const AttentionCall& call,
+                   const AttentionOutputs& outputs) {
+  const auto apart = [&](const char* name, const ConstTensorView& written) {
+    if (!written || spans_too_far(written)) return;
+    check_apart("multi_head_attention", name, written, "query", call.query);
+    check_apart("multi_head_attention", name, written, "key", call.key);
+    check_apart("multi_head_attention", name, written, "value", call.value);
+    check_apart_from_tensors("multi_head_attention", name, written, layer);
+  };
+  apart("lse", outputs.lse);
+  apart("weights", outputs.weights);
+  apart("scores", outputs.scores);
+  apart("visited_blocks", visited_blocks_of(outputs));
+}
+
+}  // namespace
 
 void project_output(const MultiHeadAttention& layer, const ConstTensorView& concat,
                     const AddedTo& to, const Where& where) {
@@ -248,13 +276,15 @@ void MultiHeadAttention::forward_into(const ConstTensorView& query,
     const AttentionCall call{query, key, value, options};
     check_made("multi_head_attention", static_cast<bool>(*this));
     call.check(options_);
-    check_output(options_, y, output_shape(options_, query), options,
+    check_output(*this, y, output_shape(options_, query), options,
                  {{"query", query},
                   {"key", key},
                   {"value", value},
                   {"lse", outputs.lse},
                   {"weights", outputs.weights},
-                  {"scores", outputs.scores}});
+                  {"scores", outputs.scores},
+                  {"visited_blocks", visited_blocks_of(outputs)}});
+    check_outputs(*this, call, outputs);
     attention_forward(*this, call, outputs, {y}, where);
   });
 }
@@ -271,9 +301,11 @@ Tensor MultiHeadAttention::forward(const ConstTensorView& query,
                                    const Where& where) const {
   return reporting("multi_head_attention", [&] {
     check_made("multi_head_attention", static_cast<bool>(*this));
-    AttentionCall{query, key, value, options}.check(options_);
+    const AttentionCall call{query, key, value, options};
+    call.check(options_);
+    check_outputs(*this, call, outputs);
     Tensor y = where.context().make_tensor(output_shape(options_, query), options_.type);
-    forward_into(query, key, value, y, options, outputs, where);
+    attention_forward(*this, call, outputs, {y}, where);
     return y;
   });
 }

@@ -68,13 +68,13 @@ void project_output(const MultiHeadAttention& layer, const ConstTensorView& conc
 // The shape of the output.
 Shape output_shape(const MultiHeadAttentionOptions& layer, const ConstTensorView& query);
 
-// y can be the output, and overlaps neither the tensors of the options nor the others.
+// y can be the output, and overlaps neither the parameters, the tensors of the options nor the
+// others.
 struct NamedInput {
   const char* name;
   const ConstTensorView& tensor;
 };
-void check_output(const MultiHeadAttentionOptions& layer, const ConstTensorView& y,
-                  const Shape& shape, const AttentionOptions& options,
-                  std::initializer_list<NamedInput> others);
+void check_output(const MultiHeadAttention& layer, const ConstTensorView& y, const Shape& shape,
+                  const AttentionOptions& options, std::initializer_list<NamedInput> others);
 
 }  // namespace attend

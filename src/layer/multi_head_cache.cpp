@@ -9,6 +9,7 @@
 #include "layer/rotary.h"
 #include "layer/rows.h"
 #include "layer/scratch.h"
+#include "layer/tensors.h"
 
 namespace attend {
 namespace {
@@ -123,6 +124,7 @@ void attention_decode(const MultiHeadAttention& layer, const ConstTensorView& x,
     fail("query_offset is given; with a cache the new tokens follow those it holds");
   Undo undo(cache, where);
   layer.append(x, x, cache, lengths, where);
+  check_cache_apart("multi_head_attention", cache, "x", x);
   AttentionOptions placed = options;
   placed.query_offset = undo.lengths();
   attention_over_cache(layer, x, cache, placed, to, where);
@@ -134,7 +136,8 @@ void MultiHeadAttention::attend_into(const ConstTensorView& query, const KvCache
                                      const Where& where) const {
   reporting("multi_head_attention", [&] {
     const Shape shape = checked_shape(*this, "query", query, cache);
-    check_output(options_, y, shape, options, {{"query", query}});
+    check_output(*this, y, shape, options, {{"query", query}});
+    check_apart_from_tensors("multi_head_attention", "y", y, cache);
     attention_over_cache(*this, query, cache, options, {y}, where);
   });
 }
@@ -144,7 +147,7 @@ Tensor MultiHeadAttention::attend(const ConstTensorView& query, const KvCache& c
   return reporting("multi_head_attention", [&] {
     Tensor y =
         where.context().make_tensor(checked_shape(*this, "query", query, cache), options_.type);
-    attend_into(query, cache, y, options, where);
+    attention_over_cache(*this, query, cache, options, {y}, where);
     return y;
   });
 }
@@ -154,7 +157,8 @@ void MultiHeadAttention::forward_into(const ConstTensorView& x, KvCache& cache, 
                                       const ConstTensorView& lengths, const Where& where) const {
   reporting("multi_head_attention", [&] {
     const Shape shape = checked_shape(*this, "x", x, cache);
-    check_output(options_, y, shape, options, {{"x", x}, {"lengths", lengths}});
+    check_output(*this, y, shape, options, {{"x", x}, {"lengths", lengths}});
+    check_apart_from_tensors("multi_head_attention", "y", y, cache);
     attention_decode(*this, x, cache, options, lengths, {y}, where);
   });
 }
@@ -164,7 +168,7 @@ Tensor MultiHeadAttention::forward(const ConstTensorView& x, KvCache& cache,
                                    const Where& where) const {
   return reporting("multi_head_attention", [&] {
     Tensor y = where.context().make_tensor(checked_shape(*this, "x", x, cache), options_.type);
-    forward_into(x, cache, y, options, lengths, where);
+    attention_decode(*this, x, cache, options, lengths, {y}, where);
     return y;
   });
 }

@@ -5,6 +5,7 @@
 #include "layer/initialise.h"
 #include "layer/lists.h"
 #include "layer/run_rows.h"
+#include "layer/tensors.h"
 
 #include <attend/norm.h>
 
@@ -61,6 +62,7 @@ void Norm::forward_into(const ConstTensorView& x, const TensorView& y, const Whe
     check_input(layer, "x", x, options_.type, options_.dim);
     check_output(layer, "y", y, options_.type, x.shape());
     check_apart(layer, "y", y, "x", x);
+    check_apart_from_tensors(layer, "y", y, *this);
     const Rows rows = rows_of(x, where, true);
     const WrittenRows to(y, where, true);
     const NormProblem problem{.device = {}, .type = options_.type, .kind = options_.kind};

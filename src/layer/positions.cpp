@@ -7,6 +7,7 @@
 #include "layer/lists.h"
 #include "layer/rows.h"
 #include "layer/scratch.h"
+#include "layer/tensors.h"
 
 #include <attend/embedding.h>
 
@@ -80,6 +81,7 @@ void LearnedPositions::forward_into(const ConstTensorView& x, const TensorView& 
     check_positions(weight_.size(0), offset, length);
     check_output(kLearned, "y", y, x.dtype(), x.shape());
     check_apart(kLearned, "y", y, "x", x);
+    check_apart_from_tensors(kLearned, "y", y, *this);
     with_type(x.dtype(), [&]<class T>(T) {
       add_table(x, length, weight_.data<T>() + offset * dim, y, where);
     });

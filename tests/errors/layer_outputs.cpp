@@ -30,6 +30,20 @@ std::function<void()> unwritten(const Shape& shape, Call call) {
   };
 }
 
+// y lies in a tensor of the cache, which holds one token of two features.
+template <class Which>
+std::function<void()> decoded_into_the_cache(Which which) {
+  return [=] {
+    static const MultiHeadAttention layer({.model_dim = 2});
+    KvCache cache = layer.make_cache(1, 4, 2);
+    const Tensor x({1, 1, 2});
+    layer.append(x, x, cache);
+    const ConstTensorView memory = which(cache);
+    layer.attend_into(x, cache,
+                      TensorView(const_cast<void*>(memory.data()), DType::f32, {1, 1, 2}));
+  };
+}
+
 }  // namespace
 
 std::vector<LayerMistake> output_mistakes() {
@@ -70,6 +84,18 @@ std::vector<LayerMistake> output_mistakes() {
                  }),
        start + "linear: y [2, 4] with strides [2305843009213693952, 1] reaches further than 2^60 "
                "bytes"},
+      {"decoded_into_the_keys",
+       decoded_into_the_cache([](const KvCache& cache) { return cache.keys(); }),
+       start + "multi_head_attention: y overlaps cache.keys" + must_not},
+      {"decoded_into_the_values",
+       decoded_into_the_cache([](const KvCache& cache) { return cache.values(); }),
+       start + "multi_head_attention: y overlaps cache.values" + must_not},
+      {"decoded_into_the_lengths",
+       decoded_into_the_cache([](const KvCache& cache) { return cache.key_lengths(); }),
+       start + "multi_head_attention: y overlaps cache.key_lengths" + must_not},
+      {"decoded_into_the_block_table",
+       decoded_into_the_cache([](const KvCache& cache) { return cache.block_table(); }),
+       start + "multi_head_attention: y overlaps cache.block_table" + must_not},
       {"linear_in_place", unwritten({2, 4}, [](V y) { square.forward_into(y, y); }),
        start + "linear: y overlaps x" + must_not},
       {"norm_in_place", unwritten({2, 4}, [](V y) { norm.forward_into(y, y); }),
