@@ -49,6 +49,10 @@ void check_readable(const char* layer, const char* name, const ConstTensorView& 
     throw InvalidArgument(text(layer, ": ", name, " is on ", x.device(), ", not in host memory"));
   if (x.data() == nullptr && x.count() > 0)
     throw InvalidArgument(text(layer, ": ", name, " ", x.shape(), " has no address"));
+  const std::int64_t size = size_of(x.dtype());
+  if (reinterpret_cast<std::intptr_t>(x.data()) % size != 0 && x.count() > 0)
+    throw InvalidArgument(text(layer, ": ", name, " is ", x.dtype(),
+                               ", but its address is not a multiple of ", size));
 }
 
 void check_input(const char* layer, const char* name, const ConstTensorView& x, DType type,

@@ -30,7 +30,7 @@ void check_type(const char* layer, DType type);
 // A layer that was made by its default constructor can do nothing.
 void check_made(const char* layer, bool made);
 
-// A tensor that is there, in host memory.
+// A tensor that is there, in host memory, at an address that fits its type.
 void check_readable(const char* layer, const char* name, const ConstTensorView& x);
 
 // x [..., features] of the layer's type.

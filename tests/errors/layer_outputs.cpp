@@ -44,6 +44,11 @@ std::function<void()> decoded_into_the_cache(Which which) {
   };
 }
 
+// The view moved by one byte.
+TensorView odd(const TensorView& y) {
+  return {static_cast<std::byte*>(y.data()) + 1, y.dtype(), y.shape()};
+}
+
 }  // namespace
 
 std::vector<LayerMistake> output_mistakes() {
@@ -84,6 +89,14 @@ std::vector<LayerMistake> output_mistakes() {
                  }),
        start + "linear: y [2, 4] with strides [2305843009213693952, 1] reaches further than 2^60 "
                "bytes"},
+      {"y_at_an_odd_address",
+       unwritten({3, 4}, [](V y) { linear.forward_into(x, odd(y.slice(0, 0, 2))); }),
+       start + "linear: y is f32, but its address is not a multiple of 4"},
+      {"x_at_an_odd_address",
+       [] {
+         norm.forward(odd(Tensor({3, 4}).view().slice(0, 0, 2)));
+       },
+       start + "layer_norm: x is f32, but its address is not a multiple of 4"},
       {"decoded_into_the_keys",
        decoded_into_the_cache([](const KvCache& cache) { return cache.keys(); }),
        start + "multi_head_attention: y overlaps cache.keys" + must_not},
