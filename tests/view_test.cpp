@@ -8,6 +8,8 @@
 #include "view/blobs.h"
 #include "view/single.h"
 
+#include <attend/attention.h>
+#include <attend/inspect.h>
 #include <attend/view.h>
 
 #include <gtest/gtest.h>
@@ -319,7 +321,6 @@ TEST(ViewSingle, packed_and_paged_sequences_are_those_of_the_batch) {
   }
 }
 
-// A part of the keys is shown by its own numbers: query 0 is at the part's key `query_offset`.
 // On pages and not: the keys and values of the page are those that the scales mean.
 TEST(ViewSingle, keys_of_eight_bits_are_shown_as_what_they_mean) {
   const Page page;
@@ -349,6 +350,44 @@ TEST(ViewSingle, keys_of_eight_bits_are_shown_as_what_they_mean) {
   }
 }
 
+// Whatever attention() takes is shown, with the numbers that it means.
+TEST(ViewSingle, q_and_k_of_any_types_with_scales_or_without) {
+  int shown = 0;
+  for (const DType q_type : {DType::f64, DType::f32, DType::bf16, DType::f16})
+    for (const DType k_type : {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i8})
+      for (const int scaled : {0, 1, 2, 3}) {
+        SCOPED_TRACE(text("q ", q_type, ", k ", k_type, ", scales ", scaled));
+        Tensor q({1, 2, 3, 4}, q_type), k({1, 1, 5, 4}, k_type), scales({1, 1, 5});
+        const auto put = [](const Tensor& t, std::int64_t n, double x) {
+          const Strided to{
+              static_cast<std::byte*>(const_cast<void*>(t.view().data())), t.dtype(), true, {}};
+          if (t.dtype() == DType::i8)
+            reinterpret_cast<std::int8_t&>(to.data[n]) = static_cast<std::int8_t>(x);
+          else store(to, n, x);
+        };
+        for (std::int64_t n = 0; n < q.count(); ++n) put(q, n, static_cast<double>(n % 7) - 3);
+        for (std::int64_t n = 0; n < k.count(); ++n) put(k, n, static_cast<double>(n % 5) - 2);
+        for (std::int64_t n = 0; n < 5; ++n) put(scales, n, 0.25 * static_cast<double>(n + 1));
+        AttentionOptions options;
+        if ((scaled & 1) != 0) options.k_scales = scales;
+        if ((scaled & 2) != 0) options.v_scales = scales;
+        const std::string refused = thrown_by([&] { attention(q, k, k, options); });
+        ViewRun run;
+        run.layers.push_back({.q = q, .k = k, .v = k, .options = options});
+        const std::string page = thrown_by([&] { view_page(std::span(&run, 1)); });
+        EXPECT_EQ(page == "nothing", refused == "nothing") << page << "\n" << refused;
+        if (refused != "nothing") continue;
+        ++shown;
+        const view::Single one(run.layers[0], 0, "");
+        const Tensor lse = inspect(q, k, options).lse,
+                     of_one = inspect(one.q, one.k, one.options).lse;
+        for (std::int64_t i = 0; i < 3; ++i)
+          EXPECT_NEAR(load(view::strided(lse), i), load(view::strided(of_one), i), 1e-5);
+      }
+  EXPECT_GE(shown, 40);
+}
+
+// A part of the keys is shown by its own numbers: query 0 is at the part's key `query_offset`.
 TEST(ViewSingle, a_part_of_the_keys_is_shown_where_its_queries_are) {
   const Page page;
   const view::Single part({.q = page.q,

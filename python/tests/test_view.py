@@ -85,6 +85,16 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_keys_of_eight_bits_with_queries_of_any_type(dtype):
+    q = arrays()[0].astype(dtype)
+    k = np.random.default_rng(1).integers(-9, 9, q.shape).astype(np.int8)
+    scales = np.full(k.shape[:3], 0.25, np.float32)
+    _, expected = attend.attention(q, k, k, return_weights=True, k_scales=scales, v_scales=scales)
+    layer = data_of(attend.view(q, k, k_scales=scales))["runs"][0]["layers"][0]
+    np.testing.assert_allclose(weights_of_page(layer), expected[0], atol=1e-3 if dtype == np.float16 else 2e-6)
+
+
 @pytest.mark.parametrize("options", CASES.values(), ids=CASES.keys())
 def test_every_weight_on_the_page_is_attentions(options):
     q, k, v = arrays()

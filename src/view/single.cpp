@@ -48,19 +48,20 @@ Tensor from_pages(const ConstTensorView& pages, const ConstTensorView& table, st
   return dense;
 }
 
-// Each key's numbers [1, heads, keys, d] times its scale [1, heads, keys, 1].
-Tensor scaled(const ConstTensorView& keys, const ConstTensorView& scales) {
-  const DType type = keys.dtype() == DType::f64 ? DType::f64 : DType::f32;
-  Tensor made = Tensor::uninitialized(keys.shape(), type);
-  const Strided from = strided(keys), factor = strided(scales), to = strided(made);
+// The numbers of each row of x [1, heads, length, d], in another type, times the row's scale
+// [1, heads, length, 1] if there are scales.
+Tensor scaled(const ConstTensorView& x, const ConstTensorView& scales, DType type) {
+  Tensor made = Tensor::uninitialized(x.shape(), type);
+  const Strided from = strided(x), factor = strided(scales), to = strided(made);
   const auto number = [&](std::int64_t at) {
     return from.type == DType::i8 ? static_cast<double>(load_integer(from, at)) : load(from, at);
   };
-  for (std::int64_t h = 0; h < keys.size(1); ++h)
-    for (std::int64_t j = 0; j < keys.size(2); ++j)
-      for (std::int64_t x = 0; x < keys.size(3); ++x)
-        store(to, to.offset(0, h, j, x),
-              number(from.offset(0, h, j, x)) * load(factor, factor.offset(0, h, j)));
+  for (std::int64_t h = 0; h < x.size(1); ++h)
+    for (std::int64_t i = 0; i < x.size(2); ++i) {
+      const double scale = scales ? load(factor, factor.offset(0, h, i)) : 1;
+      for (std::int64_t c = 0; c < x.size(3); ++c)
+        store(to, to.offset(0, h, i, c), number(from.offset(0, h, i, c)) * scale);
+    }
   return made;
 }
 
@@ -106,17 +107,22 @@ Single::Single(const ViewLayer& layer, std::int64_t batch, const std::string& wh
     kept = from_pages(x, o.block_table, batch, key_length);
     return kept;
   };
+  // Keys that were scaled have at least 32 bits, and then so must q.
+  const DType wide = q.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  if ((o.k_scales || o.v_scales) && q.dtype() != wide) q = wide_q_ = scaled(q, {}, wide);
   const auto dense = [&](ConstTensorView& x, const ConstTensorView& scales, Tensor& kept) {
     if (!x) return;
     x = mine(x, kept);
     if (!scales) return;
     const Shape &size = scales.shape(), &stride = scales.strides();
     Tensor on_pages;
-    kept = scaled(x, mine({scales.data(),
-                           DType::f32,
-                           {size[0], size[1], size[2], 1},
-                           {stride[0], stride[1], stride[2], 1}},
-                          on_pages));
+    kept = scaled(x,
+                  mine({scales.data(),
+                        DType::f32,
+                        {size[0], size[1], size[2], 1},
+                        {stride[0], stride[1], stride[2], 1}},
+                       on_pages),
+                  wide);
     x = kept;
   };
   dense(k, o.k_scales, key_pages_);

@@ -40,7 +40,7 @@ struct Single {
  private:
   void set_visibility();
 
-  Tensor key_pages_, value_pages_, key_lengths_;
+  Tensor wide_q_, key_pages_, value_pages_, key_lengths_;
   // As much of the sequence's problem as says what is hidden.
   Problem problem_;
   Call call_;
