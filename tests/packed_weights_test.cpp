@@ -1,5 +1,7 @@
 // A layer may keep its weights once more, ordered for the product. Whatever way they change, the
 // next forward pass must see it.
+#include "c_api/handles.h"
+#include "layer/packing.h"
 #include "support/io_files.h"
 #include "support/layer_numbers.h"
 
@@ -234,6 +236,51 @@ TEST(PackedWeights, a_change_from_C_is_seen) {
   ASSERT_EQ(attend_layer_end_writing(layer), ATTEND_OK);
   ASSERT_EQ(attend_layer_end_writing(layer), ATTEND_OK) << "more than once";
   attend_layer_destroy(layer);
+}
+
+// A call that fails changes nothing: the weights stay packed.
+TEST(PackedWeights, a_view_that_C_did_not_get_is_not_written) {
+  attend_layer_options options = ATTEND_INIT(attend_layer_options);
+  options.model_dim = 16;
+  attend_layer* layer = nullptr;
+  ASSERT_EQ(attend_layer_create(&options, &layer), ATTEND_OK) << attend_last_error();
+  attend_block_options of_block = ATTEND_INIT(attend_block_options);
+  of_block.attention = &options;
+  attend_block* block = nullptr;
+  ASSERT_EQ(attend_block_create(&of_block, &block), ATTEND_OK) << attend_last_error();
+  const Linear& q = layer->layer.q();
+  const Linear& q_of_block = block->block.attention().q();
+  const Tensor x = numbers({3, 16}, DType::f32, 1);
+  for (const Linear* linear : {&q, &q_of_block}) {
+    linear->forward(x);
+    ASSERT_TRUE(WeightPacking::is_packed(*linear));
+  }
+  const char* name = nullptr;
+  attend_view view = ATTEND_INIT(attend_view), wrong = view;
+  wrong.struct_size = 1;
+  const auto refused = [&](attend_status status) {
+    EXPECT_EQ(status, ATTEND_INVALID_ARGUMENT);
+    EXPECT_TRUE(WeightPacking::is_packed(q)) << attend_last_error();
+    EXPECT_TRUE(WeightPacking::is_packed(q_of_block)) << attend_last_error();
+  };
+  refused(attend_layer_parameter_find(layer, "nonsense", &view));
+  refused(attend_layer_parameter_find(layer, nullptr, &view));
+  refused(attend_layer_parameter_find(layer, "q.weight", nullptr));
+  refused(attend_layer_parameter_find(layer, "q.weight", &wrong));
+  refused(attend_layer_parameter_at(layer, 99, &name, &view));
+  refused(attend_layer_parameter_at(layer, -1, &name, &view));
+  refused(attend_layer_parameter_at(layer, 0, &name, &wrong));
+  refused(attend_block_parameter_find(block, "nonsense", &view));
+  refused(attend_block_parameter_find(block, "attention.q.weight", &wrong));
+  refused(attend_block_parameter_at(block, 99, &name, &view));
+  refused(attend_block_parameter_at(block, 0, &name, &wrong));
+  EXPECT_EQ(view.data, nullptr);
+  EXPECT_EQ(attend_layer_parameter_at(layer, 0, &name, nullptr), ATTEND_OK);
+  EXPECT_TRUE(WeightPacking::is_packed(q)) << "a name alone";
+  EXPECT_EQ(attend_layer_parameter_at(layer, 0, &name, &view), ATTEND_OK);
+  EXPECT_FALSE(WeightPacking::is_packed(q));
+  attend_layer_destroy(layer);
+  attend_block_destroy(block);
 }
 
 TEST(PackedWeights, threads_that_come_first_together_agree) {

@@ -63,17 +63,22 @@ class Parameters {
   Parameters& operator=(const Parameters&) = delete;
 
   const std::vector<Parameter>& list() const noexcept { return list_; }
-  // The same, to show the views of.
-  const std::vector<Parameter>& writable() {
-    if (writing_.load() != nullptr) return list_;
-    auto mine = std::make_unique<const std::vector<Parameter>>(layer_.writable_parameters());
-    const std::vector<Parameter>* none = nullptr;
-    if (writing_.compare_exchange_strong(none, mine.get())) mine.release();
-    return list_;
+  // Shows the view of one of them. A call that fails does not count as writing.
+  void show(const Call& call, const Parameter& parameter, attend_view* view) {
+    call.checked_size(call.need(view, "view"), "view");
+    begin_writing();
+    call.show(view, parameter.value);
   }
   void end_writing() noexcept { delete writing_.exchange(nullptr); }
 
  private:
+  void begin_writing() {
+    if (writing_.load() != nullptr) return;
+    auto mine = std::make_unique<const std::vector<Parameter>>(layer_.writable_parameters());
+    const std::vector<Parameter>* none = nullptr;
+    if (writing_.compare_exchange_strong(none, mine.get())) mine.release();
+  }
+
   Layer& layer_;
   std::vector<Parameter> list_;  // names and shapes stay where they were shown
   std::atomic<const std::vector<Parameter>*> writing_{nullptr};
@@ -126,7 +131,6 @@ attend_layer_options shown_options(const MultiHeadAttentionOptions& options, att
 
 inline const Tensor& value_of(const NamedTensor& element) { return element.tensor; }
 inline const Tensor& value_of(const TraceStep& element) { return element.value; }
-inline const TensorView& value_of(const Parameter& element) { return element.value; }
 
 // Element `index` of a list: its name and its view, each if wanted.
 template <class List>

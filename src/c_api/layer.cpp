@@ -129,15 +129,18 @@ attend_status attend_layer_parameter_at(attend_layer* layer, int64_t index, cons
                                         attend_view* view) {
   return c_api::guarded("attend_layer_parameter_at", [&](const Call& call) {
     auto& parameters = call.need(layer, "layer").parameters;
-    c_api::show_element(call, view == nullptr ? parameters.list() : parameters.writable(), index,
-                        name, view);
+    const auto& list = parameters.list();
+    const attend::Parameter& found = list[static_cast<std::size_t>(call.index(index, list.size()))];
+    if (view != nullptr) parameters.show(call, found, view);
+    if (name != nullptr) *name = found.name.c_str();
   });
 }
 
 attend_status attend_layer_parameter_find(attend_layer* layer, const char* name,
                                           attend_view* view) {
   return c_api::guarded("attend_layer_parameter_find", [&](const Call& call) {
-    call.show(view, call.find(call.need(layer, "layer").parameters.writable(), name).value);
+    auto& parameters = call.need(layer, "layer").parameters;
+    parameters.show(call, call.find(parameters.list(), name), view);
   });
 }
 
