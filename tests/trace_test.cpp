@@ -81,6 +81,47 @@ output [3, 8] (token, feature): concat
 }
 
 // Each step from the steps before it.
+TEST(Trace, scales_of_keys_and_values_are_in_the_formulas) {
+  const MultiHeadAttention layer = layer_of();
+  const Inputs in;
+  const Tensor k_scales = numbers({2, 2, 8}, DType::f32, 5),
+               v_scales = numbers({2, 2, 8}, DType::f32, 6);
+  const auto formula = [](const Trace& t, const char* name) {
+    for (const TraceStep& step : t.steps)
+      if (step.name == name) return step.formula;
+    return std::string();
+  };
+  const Trace t =
+      layer.trace(in.query, in.key, in.value, {.k_scales = k_scales, .v_scales = v_scales});
+  EXPECT_EQ(formula(t, "scores"), "Q (k_scales K)^T");
+  EXPECT_EQ(formula(t, "heads"), "weights (v_scales V)");
+  const Trace one = layer.trace(in.query, in.key, in.value, {.v_scales = v_scales});
+  EXPECT_EQ(formula(one, "scores"), "Q K^T");
+  const Trace alone =
+      trace_attention(t.at("q_heads"), t.at("k_heads"), t.at("v_heads"), {.k_scales = k_scales});
+  EXPECT_EQ(formula(alone, "scores"), "Q (k_scales K)^T");
+  EXPECT_EQ(formula(alone, "heads"), "weights V");
+  const auto at = [&](const char* name, const Shape& index) { return value(t.at(name), index); };
+  for (std::int64_t b = 0; b < 2; ++b)
+    for (std::int64_t h = 0; h < 4; ++h)
+      for (std::int64_t i = 0; i < 5; ++i) {
+        for (std::int64_t j = 0; j < 8; ++j) {
+          double score = 0;
+          for (std::int64_t c = 0; c < 2; ++c)
+            score += at("q_heads", {b, h, i, c}) * at("k_heads", {b, h / 2, j, c}) *
+                     static_cast<double>(k_scales.at<float>({b, h / 2, j}));
+          EXPECT_NEAR(at("scores", {b, h, i, j}), score, 4e-15);
+        }
+        for (std::int64_t e = 0; e < 3; ++e) {
+          double head = 0;
+          for (std::int64_t j = 0; j < 8; ++j)
+            head += at("weights", {b, h, i, j}) * at("v_heads", {b, h / 2, j, e}) *
+                    static_cast<double>(v_scales.at<float>({b, h / 2, j}));
+          EXPECT_NEAR(at("heads", {b, h, i, e}), head, 4e-15);
+        }
+      }
+}
+
 TEST(Trace, values_follow_their_formulas) {
   const MultiHeadAttention layer = layer_of();
   const Inputs in;

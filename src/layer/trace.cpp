@@ -20,6 +20,10 @@ void add(Trace& trace, const char* name, std::string formula, const char* axes, 
 // Scores and weights are shown with at least 32 bits.
 DType shown(DType type) { return size_of(type) == 2 ? DType::f32 : type; }
 
+const char* formula_of_heads(const AttentionOptions& options) {
+  return options.v_scales ? "weights (v_scales V)" : "weights V";
+}
+
 // The scores of one stage, computed by a call of their own.
 Tensor scores_at(ScoreStage stage, const ConstTensorView& q, const ConstTensorView& k,
                  const ConstTensorView& v, const AttentionOptions& options, const Where& where) {
@@ -37,7 +41,8 @@ void trace_into(Trace& trace, const ConstTensorView& q, const ConstTensorView& k
   unscaled.scale = 1;
   unscaled.softcap = 0;
   unscaled.bias_before_softcap = false;
-  add(trace, "scores", "Q K^T", kScoreAxes, scores_at(ScoreStage::raw, q, k, v, unscaled, where));
+  add(trace, "scores", options.k_scales ? "Q (k_scales K)^T" : "Q K^T", kScoreAxes,
+      scores_at(ScoreStage::raw, q, k, v, unscaled, where));
   add(trace, "scaled_scores", options.scale ? "scale * scores" : "scores / sqrt(d_k)", kScoreAxes,
       scores_at(ScoreStage::raw, q, k, v, options, where));
   if (options.softcap > 0)
@@ -103,7 +108,7 @@ Trace trace_attention(const ConstTensorView& q, const ConstTensorView& k, const 
     Tensor heads =
         where.context().make_tensor({q.size(0), q.size(1), q.size(2), v.size(3)}, q.dtype());
     trace_into(trace, q, k, v, heads, options, where);
-    add(trace, "heads", "weights V", kHeadAxes, std::move(heads));
+    add(trace, "heads", formula_of_heads(options), kHeadAxes, std::move(heads));
     return trace;
   });
 }
@@ -131,7 +136,7 @@ Trace MultiHeadAttention::trace(const ConstTensorView& query, const Required<Con
     add(result, "k_heads", text("K split into heads", turned), kHeadAxes, Tensor::copy_of(k));
     add(result, "v_heads", "V split into heads", kHeadAxes, Tensor::copy_of(v));
     trace_into(result, q, k, v, by_heads(p.concat, o.heads), options, where);
-    add(result, "heads", "weights V", kHeadAxes,
+    add(result, "heads", formula_of_heads(options), kHeadAxes,
         Tensor::copy_of(by_heads(p.concat.view(), o.heads)));
     add(result, "concat", "heads side by side", rows, p.concat);
     if (o_) {
