@@ -105,7 +105,9 @@ typedef void (*attend_body)(void* argument, int32_t index);
 typedef struct attend_context_options {
   size_t struct_size;
   const char* kernels; /* "forward:reference.forward,..."; NULL or "": the planner chooses */
-  /* Memory for workspaces: both or none. allocate returns NULL when there is none. */
+  /* Memory for workspaces and for the tensors that calls and layers return: both or none. allocate
+     returns NULL when there is none. A tensor may outlive the context, so deallocate is called
+     until the last of them is destroyed; user must live as long. */
   void* (*allocate)(void* user, size_t bytes, size_t alignment);
   void (*deallocate)(void* user, void* memory, size_t bytes);
   /* Calls body(argument, 0) ... body(argument, n - 1) and returns when all are done. */
