@@ -77,6 +77,21 @@ std::shared_ptr<const PlanState> make_state(const Request<Operation>& request, K
   return std::make_shared<const PlanState>(std::move(decision), std::move(known));
 }
 
+// Results that cannot be made are often those of arguments that do not fit: only then is it worth
+// to check these before the call does, which says so.
+template <class Make, class Check>
+auto made(const char* function, const Make& make, const Check& check_arguments) {
+  try {
+    return make();
+  } catch (const OutOfMemory& error) {
+    reporting(function, check_arguments);
+    throw OutOfMemory(std::string(function) + ": " + error.what());
+  } catch (const InvalidArgument& error) {
+    reporting(function, check_arguments);
+    throw InvalidArgument(std::string(function) + ": " + error.what());
+  }
+}
+
 // For a gradient, which whole numbers do not have.
 Tensor like(const ConstTensorView& view, const Context& context) {
   return view && is_floating_point(view.dtype()) ? context.make_tensor(view.shape(), view.dtype())
@@ -97,7 +112,12 @@ Tensor attention(const ConstTensorView& q, const ConstTensorView& k, const Const
                  const AttentionOptions& options, const Where& where) {
   // Shapes that are not even of four dimensions are left to the check, which says so.
   if (q.rank() != 4 || v.rank() != 4) check(ForwardArguments{q, k, v, {}, options, {}});
-  Tensor out = where.context().make_tensor({q.size(0), q.size(1), q.size(2), v.size(3)}, q.dtype());
+  Tensor out = made(
+      "attention",
+      [&] {
+        return where.context().make_tensor({q.size(0), q.size(1), q.size(2), v.size(3)}, q.dtype());
+      },
+      [&] { check_inputs(q, k, v, options); });
   attention(q, k, v, out, options, {}, where);
   return out;
 }
@@ -119,9 +139,14 @@ void attention_backward(const BackwardInputs& inputs, const AttentionOptions& op
 
 BackwardResult attention_backward(const BackwardInputs& inputs, const AttentionOptions& options,
                                   const Where& where) {
-  BackwardResult r{like(inputs.q, where),      like(inputs.k, where),
-                   like(inputs.v, where),      like(options.bias, where),
-                   like(options.sinks, where), like(options.alibi, where)};
+  BackwardResult r = made(
+      "attention_backward",
+      [&] {
+        return BackwardResult{like(inputs.q, where),      like(inputs.k, where),
+                              like(inputs.v, where),      like(options.bias, where),
+                              like(options.sinks, where), like(options.alibi, where)};
+      },
+      [&] { check_inputs(inputs, options); });
   attention_backward(inputs, options, {r.dq, r.dk, r.dv, r.dbias, r.dsinks, r.dalibi}, where);
   return r;
 }

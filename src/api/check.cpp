@@ -106,6 +106,13 @@ Request<Forward> check_inputs(const ConstTensorView& q, const ConstTensorView& k
   return request;
 }
 
+void check_inputs(const BackwardInputs& inputs, const AttentionOptions& options) {
+  Request<Backward> request;
+  Checker checker("attention_backward", request.problem, request.call);
+  checker.inputs(inputs.q, inputs.k, inputs.v, options);
+  checker.options(options);
+}
+
 Request<Forward> check(const ForwardArguments& a) {
   Request<Forward> request;
   Checker checker("attention", request.problem, request.call);

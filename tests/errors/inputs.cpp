@@ -51,6 +51,11 @@ const std::vector<InputError> kTensors = {
        a.q = {a.q.data(), DType::f32, {kTwo20, kTwo20, kTwo20, 2}, {0, 0, 0, 0}};
      },
      "q [1048576, 1048576, 1048576, 2] has sizes that multiply to more than 2^60"},
+    {"q_that_fits_nothing_and_repeats_its_rows",  // results of it have no room
+     [](Arguments& a) {
+       a.q = {a.q.data(), DType::f32, {2, 4, kTwo20 * kTwo20, 5}, {0, 0, 0, 0}};
+     },
+     "k has d 6, q has 5; they must be equal"},
     {"empty_q_that_is_huge_otherwise",
      [](Arguments& a) {
        a.q = {a.q.data(), DType::f32, {0, kTwo20 * kTwo20, kTwo20 * 2, 6}, {0, 0, 0, 0}};
@@ -572,6 +577,20 @@ std::vector<ErrorCase> input_errors() {
     for (const auto& [mistake, break_it, message] : *table) {
       cases.push_back(forward_error(mistake, break_it, message));
       cases.push_back(backward_error(mistake, break_it, message));
+      cases.push_back({std::string("attention_into_a_new_tensor_") + mistake,
+                       [break_it = break_it] {
+                         Arguments a;
+                         break_it(a);
+                         attention(a.q, a.k, a.v, a.options);
+                       },
+                       std::string("attention: ") + message});
+      cases.push_back({std::string("backward_into_new_tensors_") + mistake,
+                       [break_it = break_it] {
+                         Arguments a;
+                         break_it(a);
+                         attention_backward(a.backward_inputs(), a.options);
+                       },
+                       std::string("attention_backward: ") + message});
     }
   }
   return cases;
