@@ -97,6 +97,7 @@ KvCache::KvCache(const KvCacheOptions& options) : options_(filled_in(options)) {
 std::int64_t KvCache::length(std::int64_t b) const {
   if (b < 0 || b >= options_.batch)
     fail("there is no sequence ", b, "; there are ", options_.batch);
+  if (!lengths_) fail("the cache was moved from; make another");
   return lengths_.at<std::int64_t>({b});
 }
 

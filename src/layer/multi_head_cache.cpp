@@ -19,8 +19,10 @@ template <class... Parts>
   throw InvalidArgument(text("multi_head_attention: ", parts...));
 }
 
-void check_cache(const MultiHeadAttentionOptions& layer, const KvCache& cache) {
-  check_made("multi_head_attention", layer.model_dim > 0);
+void check_cache(const MultiHeadAttention& of, const KvCache& cache) {
+  check_made("multi_head_attention", static_cast<bool>(of));
+  if (!cache.keys()) fail("the cache was moved from; make another");
+  const MultiHeadAttentionOptions& layer = of.options();
   const KvCacheOptions& c = cache.options();
   if (c.key_heads != layer.key_heads || c.d_k != layer.d_k || c.d_v != layer.d_v ||
       c.type != layer.type)
@@ -52,7 +54,7 @@ AttentionOptions over_cache(const KvCache& cache, AttentionOptions options) {
 Shape checked_shape(const MultiHeadAttention& layer, const char* name, const ConstTensorView& x,
                     const KvCache& cache) {
   const MultiHeadAttentionOptions& o = layer.options();
-  check_cache(o, cache);
+  check_cache(layer, cache);
   check_tokens(name, x, cache, o.model_dim, o.type);
   return output_shape(o, x);
 }
@@ -77,7 +79,7 @@ void MultiHeadAttention::append(const ConstTensorView& key, const ConstTensorVie
                                 const Where& where) const {
   reporting("multi_head_attention", [&] {
     const MultiHeadAttentionOptions& o = options_;
-    check_cache(o, cache);
+    check_cache(*this, cache);
     check_tokens("key", key, cache, o.key_dim, o.type);
     check_tokens("value", value, cache, o.value_dim, o.type);
     const Scratch scratch(where, {{with_last(key.shape(), o.key_heads * o.d_k), o.type},
@@ -122,9 +124,9 @@ void attention_decode(const MultiHeadAttention& layer, const ConstTensorView& x,
   checked_shape(layer, "x", x, cache);
   if (options.query_offset.all() || options.query_offset.each())
     fail("query_offset is given; with a cache the new tokens follow those it holds");
+  check_cache_apart("multi_head_attention", cache, "x", x);
   Undo undo(cache, where);
   layer.append(x, x, cache, lengths, where);
-  check_cache_apart("multi_head_attention", cache, "x", x);
   AttentionOptions placed = options;
   placed.query_offset = undo.lengths();
   attention_over_cache(layer, x, cache, placed, to, where);

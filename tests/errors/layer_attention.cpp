@@ -263,6 +263,27 @@ std::vector<LayerMistake> kv_cache_mistakes() {
          MultiHeadAttention().attend(of({2, 1, 6}), cache_of());
        },
        of_layer + "the layer is none; make it from options first"},
+      {"cache_of_a_layer_that_was_moved",
+       [] {
+         MultiHeadAttention from = layer();
+         const MultiHeadAttention to = std::move(from);
+         from.attend(of({2, 1, 6}), cache_of());  // NOLINT
+       },
+       of_layer + "the layer is none; make it from options first"},
+      {"cache_that_was_moved",
+       [] {
+         KvCache from = cache_of();
+         const KvCache to = std::move(from);
+         layer().attend(of({2, 1, 6}), from);  // NOLINT
+       },
+       of_layer + "the cache was moved from; make another"},
+      {"length_of_a_cache_that_was_moved",
+       [] {
+         KvCache from = cache_of();
+         const KvCache to = std::move(from);
+         from.truncate(0, 0);  // NOLINT
+       },
+       start + "the cache was moved from; make another"},
       {"no_query_for_a_cache", attend({}), of_layer + "query is missing"},
       {"query_without_batch", attend(of({1, 6})),
        of_layer + "query is [1, 6]; with this cache it must be [2, n, 6]"},
