@@ -26,6 +26,11 @@ struct LanguageModelOptions {
 class ATTEND_API LanguageModel {
  public:
   explicit LanguageModel(const LanguageModelOptions& options);
+  LanguageModel(const LanguageModel& other);
+  LanguageModel& operator=(const LanguageModel& other);
+  LanguageModel(LanguageModel&&) = default;
+  LanguageModel& operator=(LanguageModel&&) = default;
+
   const LanguageModelOptions& options() const noexcept { return options_; }
   const std::vector<AttentionBlock>& blocks() const noexcept { return blocks_; }
 
@@ -71,12 +76,12 @@ class ATTEND_API LanguageModel {
   static LanguageModelOptions options_of(const TensorFile& file);
 
  private:
+  friend struct LayerTensors;
   template <class Block>
   void run(const ConstTensorView& tokens, std::int64_t offset, const TensorView& logits,
            const Where& where, const Block& block) const;
   template <class List, class Model>
   static List list_of(Model& model);
-  friend struct LayerTensors;
 
   LanguageModelOptions options_;
   Embedding tokens_;

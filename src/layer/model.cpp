@@ -68,6 +68,16 @@ LanguageModel::LanguageModel(const LanguageModelOptions& options) : options_(opt
   });
 }
 
+LanguageModel::LanguageModel(const LanguageModel& other)
+    : options_(other.options_), tokens_(other.tokens_), positions_(other.positions_),
+      blocks_(reporting("language_model", [&] { return other.blocks_; })), norm_(other.norm_),
+      head_(other.head_) {}
+
+LanguageModel& LanguageModel::operator=(const LanguageModel& other) {
+  if (this != &other) *this = LanguageModel(other);
+  return *this;
+}
+
 // ---- forward -----------------------------------------------------------------------------------
 
 // block(n, x, y) is block n of the pass.
@@ -95,6 +105,7 @@ void LanguageModel::forward_into(const ConstTensorView& tokens, const TensorView
                                  const Where& where) const {
   reporting("language_model", [&] {
     check_logits(options_, tokens, logits);
+    check_apart_from_tensors("language_model", "logits", logits, *this);
     run(tokens, 0, logits, where, [&](std::size_t n, const TensorView& x, const TensorView& y) {
       blocks_[n].forward_into(x, y, kCausal, where);
     });
@@ -105,7 +116,6 @@ Tensor LanguageModel::forward(const ConstTensorView& tokens, const Where& where)
   return reporting("language_model", [&] {
     Tensor logits = where.context().make_tensor(shape_of_logits(options_, tokens), options_.type);
     forward_into(tokens, logits, where);
-    check_apart_from_tensors("language_model", "logits", logits, *this);
     return logits;
   });
 }
@@ -140,24 +150,24 @@ void LanguageModel::forward_into(const ConstTensorView& tokens, std::vector<KvCa
                                  const TensorView& logits, const Where& where) const {
   reporting("language_model", [&] {
     check_logits(options_, tokens, logits);
+    check_apart_from_tensors("language_model", "logits", logits, *this);
     if (caches.size() != blocks_.size())
       throw InvalidArgument(text("language_model: there are ", caches.size(), " caches for ",
                                  blocks_.size(), " blocks"));
     const std::int64_t batch = tokens.size(0);
     const std::int64_t before = batch > 0 ? caches[0].length(0) : 0;
     for (const KvCache& cache : caches) {
+      check_apart_from_tensors("language_model", "logits", logits, cache);
       if (cache.options().batch != batch)
         throw InvalidArgument(
             text("language_model: tokens has batch ", batch, ", a cache ", cache.options().batch));
       for (std::int64_t b = 0; b < batch; ++b)
-    check_apart_from_tensors("language_model", "logits", logits, *this);
         if (cache.length(b) != before)
           throw InvalidArgument(text("language_model: the caches hold ", before, " and ",
                                      cache.length(b), " tokens; all must hold as many"));
     }
     try {
       run(tokens, before, logits, where,
-      check_apart_from_tensors("language_model", "logits", logits, cache);
           [&](std::size_t n, const TensorView& x, const TensorView& y) {
             blocks_[n].forward_into(x, caches[n], y, kCausal, {}, where);
           });

@@ -14,6 +14,11 @@ namespace {
 
 constexpr const char* kMaster = "master";  // the copy of a parameter in f32
 
+// Of the state tensors.
+std::vector<std::string> names(const char* kind, std::initializer_list<const char*> list) {
+  return reporting(kind, [&] { return std::vector<std::string>(list.begin(), list.end()); });
+}
+
 bool has_master(DType type) noexcept { return size_of(type) == 2; }
 
 // What is remembered of the parameters: for each its memory, and its copy if it has one.
@@ -132,16 +137,17 @@ void Optimizer::restore(std::int64_t steps, std::vector<NamedTensor> state,
 // ---- the formulas ------------------------------------------------------------------------------
 
 SGD::SGD(const SGDOptions& options)
-    : Optimizer(options.momentum == 0 ? std::vector<std::string>()
-                                      : std::vector<std::string>{"momentum"}),
+    : Optimizer(options.momentum == 0 ? std::vector<std::string>() : names("sgd", {"momentum"})),
       options_(options) {
-  const auto& [momentum, nesterov, weight_decay] = options_;
-  if (!(momentum >= 0 && momentum < 1))
-    throw InvalidArgument(text("sgd: momentum is ", momentum, "; it must be in [0, 1)"));
-  if (nesterov && momentum == 0) throw InvalidArgument("sgd: nesterov needs a momentum above 0");
-  if (!(std::isfinite(weight_decay) && weight_decay >= 0))
-    throw InvalidArgument(
-        text("sgd: weight_decay is ", weight_decay, "; it must be finite and not negative"));
+  reporting("sgd", [&] {
+    const auto& [momentum, nesterov, weight_decay] = options_;
+    if (!(momentum >= 0 && momentum < 1))
+      throw InvalidArgument(text("sgd: momentum is ", momentum, "; it must be in [0, 1)"));
+    if (nesterov && momentum == 0) throw InvalidArgument("sgd: nesterov needs a momentum above 0");
+    if (!(std::isfinite(weight_decay) && weight_decay >= 0))
+      throw InvalidArgument(
+          text("sgd: weight_decay is ", weight_decay, "; it must be finite and not negative"));
+  });
 }
 
 void SGD::update(const Rows& rows, double learning_rate, std::int64_t) const {
@@ -157,16 +163,19 @@ void SGD::update(const Rows& rows, double learning_rate, std::int64_t) const {
   }
 }
 
-AdamW::AdamW(const AdamWOptions& options) : Optimizer({"m", "v"}), options_(options) {
-  const auto& [beta1, beta2, epsilon, weight_decay] = options_;
-  if (!(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1))
-    throw InvalidArgument(
-        text("adamw: beta1 is ", beta1, ", beta2 ", beta2, "; both must be in [0, 1)"));
-  if (!(std::isfinite(epsilon) && epsilon > 0))
-    throw InvalidArgument(text("adamw: epsilon is ", epsilon, "; it must be finite and above 0"));
-  if (!(std::isfinite(weight_decay) && weight_decay >= 0))
-    throw InvalidArgument(
-        text("adamw: weight_decay is ", weight_decay, "; it must be finite and not negative"));
+AdamW::AdamW(const AdamWOptions& options)
+    : Optimizer(names("adamw", {"m", "v"})), options_(options) {
+  reporting("adamw", [&] {
+    const auto& [beta1, beta2, epsilon, weight_decay] = options_;
+    if (!(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1))
+      throw InvalidArgument(
+          text("adamw: beta1 is ", beta1, ", beta2 ", beta2, "; both must be in [0, 1)"));
+    if (!(std::isfinite(epsilon) && epsilon > 0))
+      throw InvalidArgument(text("adamw: epsilon is ", epsilon, "; it must be finite and above 0"));
+    if (!(std::isfinite(weight_decay) && weight_decay >= 0))
+      throw InvalidArgument(
+          text("adamw: weight_decay is ", weight_decay, "; it must be finite and not negative"));
+  });
 }
 
 void AdamW::update(const Rows& rows, double learning_rate, std::int64_t step) const {

@@ -3,6 +3,9 @@
 // operator new of its own.
 #include "arguments.h"
 
+#include <attend/model.h>
+#include <attend/train.h>
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -179,6 +182,22 @@ TEST(NoMemory, a_tensor_says_so) {
   const auto make = [] { return std::make_unique<Tensor>(Shape{2, 3}); };
   EXPECT_EQ(each_allocation_fails(make, [](Tensor& t) { t = Tensor({4, 5}); }), 1);
   EXPECT_EQ(each_allocation_fails(make, [](Tensor& t) { const Tensor copy = t; }), 1);
+}
+
+TEST(NoMemory, a_copy_of_a_model_says_so) {
+  const auto make = [] {
+    return std::make_unique<LanguageModel>(LanguageModelOptions{
+        .vocabulary = 3, .length = 2, .layers = 2, .model_dim = 4, .heads = 1});
+  };
+  EXPECT_GT(each_allocation_fails(make, [](LanguageModel& m) { const LanguageModel copy(m); }), 30);
+  const auto other = make();
+  EXPECT_GT(each_allocation_fails(make, [&](LanguageModel& m) { m = *other; }), 30);
+}
+
+TEST(NoMemory, an_optimizer_says_so) {
+  const auto make = [] { return std::make_unique<int>(); };
+  EXPECT_GT(each_allocation_fails(make, [](int&) { const AdamW optimizer; }), 0);
+  EXPECT_GT(each_allocation_fails(make, [](int&) { const SGD optimizer({.momentum = 0.5}); }), 0);
 }
 
 // Throws what the call throws when its first allocation fails.
