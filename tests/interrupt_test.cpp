@@ -5,8 +5,10 @@
 #include "layer/matmul.h"
 #include "support/attention_layers.h"
 #include "support/strands.h"
+#include "support/thrown_by.h"
 
 #include <attend/attend.h>
+#include <attend/model.h>
 
 #include <gtest/gtest.h>
 
@@ -243,6 +245,29 @@ TEST(Interrupt, the_message_names_the_function) {
     EXPECT_STREQ(error.what(),
                  "attention_backward: interrupted; what it was to write is not complete");
   }
+}
+
+// Whatever was running inside it. The hook is asked every 20 ms, so a short call is made again.
+TEST(Interrupt, the_message_names_the_layer_that_was_called) {
+  const LanguageModel model(
+      {.vocabulary = 9, .length = 6, .layers = 1, .model_dim = 8, .heads = 2});
+  const AttentionBlock& block = model.blocks()[0];
+  const Tensor tokens({1L, 0L, 8L}, {1, 3}), x({1, 3, 8});
+  Context context({.interrupt = [] { return true; }});
+  const auto message = [](const auto& call) {
+    for (;;)
+      if (const std::string thrown = thrown_by(call); thrown != "nothing") return thrown;
+  };
+  const std::string start = "Interrupted: ",
+                    end = ": interrupted; what it was to write is not complete";
+  for (int trial = 0; trial < 5; ++trial) {  // at different places
+    EXPECT_EQ(message([&] { model.forward(tokens, context); }), start + "language_model" + end);
+    EXPECT_EQ(message([&] { block.forward(x, {}, context); }), start + "attention_block" + end);
+    EXPECT_EQ(message([&] { block.attention().forward(x, {}, context); }),
+              start + "multi_head_attention" + end);
+  }
+  Context own({.interrupt = []() -> bool { throw Interrupted("enough"); }});
+  EXPECT_EQ(message([&] { model.forward(tokens, own); }), start + "enough");
 }
 
 // How often the tasks of a call ask, with one strand.

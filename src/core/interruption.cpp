@@ -1,8 +1,7 @@
 #include "core/interruption.h"
 
+#include "core/reporting.h"
 #include "core/text.h"
-
-#include <attend/error.h>
 
 #include <algorithm>
 
@@ -55,7 +54,7 @@ bool Interruption::ask_hook(Interrupt& interrupt, bool waited) noexcept {
 void Interruption::finish(const char* function) const {
   if (!stopped.load(std::memory_order_relaxed)) return;
   if (thrown_) std::rethrow_exception(thrown_);
-  throw Interrupted(text(function, ": interrupted; what it was to write is not complete"));
+  throw Interrupted(text(function, kInterrupted));
 }
 
 RunningTasks::RunningTasks(Interrupt* interrupt) noexcept
