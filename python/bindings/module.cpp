@@ -47,6 +47,7 @@ int execute_in_main_interpreter(PyObject* module) {
 // The module as nanobind makes it, found as attend._attend by PyInit__attend.
 NB_MODULE(attend_module, m) {
   using namespace attend::python;
+  nanobind::set_leak_warnings(false);  // an array of another library may outlive the interpreter
   nanobind::register_exception_translator(translate);
   m.doc() = "The compiled part of attend.";
   m.def("version", attend::version, "The library's version, 'major.minor.patch'.");

@@ -1,6 +1,8 @@
 """Do the layers compute their formulas, and their gradients the slopes of them?"""
 import ctypes
 import gc
+import subprocess
+import sys
 
 import formula
 import ml_dtypes
@@ -286,6 +288,18 @@ VIEWS = {
     "memoryview": lambda layer: np.asarray(memoryview(weight_of(layer))),
     "dlpack": lambda layer: np.from_dlpack(weight_of(layer)),
 }
+
+
+def test_a_view_that_outlives_the_interpreter_prints_nothing():
+    """As one that PyTorch holds does."""
+    code = """if True:
+        import attend, ctypes
+        import numpy as np
+        kept = np.from_dlpack(attend.Linear(4, 4).parameters()["weight"])
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
