@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <initializer_list>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -23,6 +24,13 @@ T number(nb::handle value, const char* where, std::string_view name, const char*
     if (type == "numpy.bool" || type == "numpy.bool_") return PyObject_IsTrue(value.ptr()) == 1;
   } else if (!std::is_integral_v<T> || PyIndex_Check(value.ptr())) {
     if (nb::try_cast(value, result)) return result;
+    if constexpr (std::is_integral_v<T>) {
+      if (PyLong_Check(value.ptr()))
+        throw InvalidArgument(std::string(where) + ": " + std::string(name) +
+                              " is out of range; it must be from " +
+                              std::to_string(std::numeric_limits<T>::min()) + " to " +
+                              std::to_string(std::numeric_limits<T>::max()));
+    }
   }
   raise_type_error(std::string(where) + ": " + std::string(name) + " takes " + what + ", found " +
                    name_of_type(value));
