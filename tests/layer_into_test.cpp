@@ -440,6 +440,32 @@ TEST(LayerMemoryOfAContext, the_length_is_of_no_matter_to_the_heap) {
   });
 }
 
+// Memory of a Context holds anything, here NaN.
+TEST(LayerMemoryOfAContext, gradients_do_not_depend_on_what_was_there) {
+  const auto expect_same = [](const char* name, const auto& backward) {
+    CountingAllocator memory;
+    Context context({.threads = 1, .allocator = memory.allocator()});
+    const auto expected = backward(default_context()), found = backward(context);
+    EXPECT_EQ(difference(found.dx, expected.dx), "") << name;
+    for (std::size_t n = 0; n < expected.parameters.size(); ++n)
+      EXPECT_EQ(difference(found.parameters[n].tensor, expected.parameters[n].tensor), "")
+          << name << " " << expected.parameters[n].name;
+  };
+  const Tensor x = numbers({2, 70, 8}, DType::f32, 1), tokens({2, 70}, DType::i32);
+  const Embedding embedding({.vocabulary = 4, .dim = 8});
+  expect_same("embedding", [&](Context& c) {
+    return embedding.backward(x, embedding.forward_train(tokens, c).second, c);
+  });
+  const LearnedPositions positions({.length = 90, .dim = 8});
+  expect_same("learned", [&](Context& c) { return positions.backward(x, {.offset = 5}, c); });
+  AttentionBlock block(
+      {.attention = {.model_dim = 8, .heads = 2, .rotary = Rotary{}}, .hidden_dim = 9});
+  draw_parameters(block, 3);
+  expect_same("block", [&](Context& c) {
+    return block.backward(x, block.forward_train(x, kCausal, c).second, c);
+  });
+}
+
 // Also those that have outlived it.
 TEST(LayerMemoryOfAContext, results_come_from_its_allocator) {
   const auto expect_taken = [](const char* name, const auto& call) {
