@@ -31,14 +31,10 @@ Work backward(const BenchCase& measured, Context& context) {
   const auto made = std::make_shared<cases::Instance>(cases::make(measured.problem));
   cases::Instance& m = *made;
   attention(m.q, m.k, m.v, m.out, m.options, m.outputs_with_lse(), context);
-  return described(Plan::attention_backward(
-                       {.q = m.q, .k = m.k, .v = m.v, .out = m.out, .lse = m.lse, .dout = m.dout},
-                       m.options, m.gradients, {}, context),
-                   [made, &context] {
-                     const cases::Instance& i = *made;
-                     attention_backward(
-                         {.q = i.q, .k = i.k, .v = i.v, .out = i.out, .lse = i.lse, .dout = i.dout},
-                         i.options, i.gradients, context);
+  const BackwardInputs inputs = m.backward_inputs();
+  return described(Plan::attention_backward(inputs, m.options, m.gradients, {}, context),
+                   [made, inputs, &context] {
+                     attention_backward(inputs, made->options, made->gradients, context);
                    });
 }
 

@@ -34,6 +34,25 @@ TEST_F(Calls, attention) {
             "dsinks or dalibi is needed");
 }
 
+// Tensors that are made in its place live as long as the struct does.
+TEST_F(Calls, backward_inputs_keep_what_is_made_in_them) {
+  const auto ones = [](const Shape& shape) {
+    Tensor t(shape);
+    for (std::int64_t n = 0; n < t.count(); ++n) t.data<float>()[n] = 1;
+    return t;
+  };
+  const Tensor v = ones(q.shape()), dout = ones(q.shape());
+  attention(q, q, v, out, {}, {.lse = lse});
+  const BackwardInputs kept{
+      .q = q, .k = q, .v = ones(q.shape()), .out = out, .lse = lse, .dout = ones(q.shape())};
+  const Tensor others[] = {Tensor(q.shape()), Tensor(q.shape())};  // zeros, where they had been
+  const BackwardInputs named{.q = q, .k = q, .v = v, .out = out, .lse = lse, .dout = dout};
+  const Tensor found = attention_backward(kept, {}).dv, wanted = attention_backward(named, {}).dv;
+  for (std::int64_t n = 0; n < wanted.count(); ++n)
+    EXPECT_EQ(found.data<float>()[n], wanted.data<float>()[n]);
+  EXPECT_NE(found.data<float>()[0], others[0].data<float>()[0]);
+}
+
 TEST_F(Calls, layers) {
   const MultiHeadAttention layer({.model_dim = 4, .heads = 2});
   for (const Tensor& y :

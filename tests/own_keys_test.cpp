@@ -175,13 +175,7 @@ TEST(packed_sizes, larger_ones_change_no_bit) {
                   (Shape{problem.batch, problem.heads, 300, 1000}));
         for (const cases::Instance* in : {&longest, &more}) {
           attention(in->q, in->k, in->v, in->out, in->options, in->outputs_with_lse(), *context);
-          attention_backward({.q = in->q,
-                              .k = in->k,
-                              .v = in->v,
-                              .out = in->out,
-                              .lse = in->lse,
-                              .dout = in->dout},
-                             in->options, in->gradients, *context);
+          attention_backward(in->backward_inputs(), in->options, in->gradients, *context);
         }
         EXPECT_TRUE(same_bits(more.out, longest.out)) << cases::name(problem);
         EXPECT_TRUE(same_bits(more.lse, longest.lse)) << cases::name(problem);
@@ -202,13 +196,7 @@ TEST(packed_sizes, far_too_large_ones_cost_nothing) {
     in.options.max_q = in.options.max_k = std::int64_t{1} << 50;
     for (const cases::Instance* one : {&as_found, &std::as_const(in)}) {
       attention(one->q, one->k, one->v, one->out, one->options, one->outputs_with_lse());
-      attention_backward({.q = one->q,
-                          .k = one->k,
-                          .v = one->v,
-                          .out = one->out,
-                          .lse = one->lse,
-                          .dout = one->dout},
-                         one->options, one->gradients);
+      attention_backward(one->backward_inputs(), one->options, one->gradients);
     }
     EXPECT_TRUE(same_bits(in.out, as_found.out)) << line;
     EXPECT_TRUE(same_bits(in.gradients.dk, as_found.gradients.dk)) << line;

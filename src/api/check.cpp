@@ -101,49 +101,52 @@ void Checker::backward(const BackwardArguments& arguments, Request<Backward>& re
   no_overlap();
 }
 
+namespace {
+
+// What every call on q, k and v begins with; then more(checker, request).
+template <class Operation, class More>
+Request<Operation> checked(const char* function, const ConstTensorView& q, const ConstTensorView& k,
+                           const ConstTensorView& v, const AttentionOptions& options,
+                           const More& more) {
+  Request<Operation> request;
+  Checker checker(function, request.problem, request.call);
+  checker.inputs(q, k, v, options);
+  checker.options(options);
+  more(checker, request);
+  return request;
+}
+constexpr auto kNothingMore = [](Checker&, auto&) {};
+
+}  // namespace
+
 Shape weights_shape(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                     const AttentionOptions& options) {
   return reporting("attention", [&] {
-    Request<Forward> request;
-    Checker checker("attention", request.problem, request.call);
-    checker.inputs(q, k, v, options);
-    checker.options(options);
-    return checker.square();
+    Shape shape;
+    checked<Forward>("attention", q, k, v, options,
+                     [&](Checker& checker, auto&) { shape = checker.square(); });
+    return shape;
   });
 }
 
 Request<Forward> check_inputs(const ConstTensorView& q, const ConstTensorView& k,
                               const ConstTensorView& v, const AttentionOptions& options) {
-  Request<Forward> request;
-  Checker checker("attention", request.problem, request.call);
-  checker.inputs(q, k, v, options);
-  checker.options(options);
-  return request;
+  return checked<Forward>("attention", q, k, v, options, kNothingMore);
 }
 
-void check_inputs(const BackwardInputs& inputs, const AttentionOptions& options) {
-  Request<Backward> request;
-  Checker checker("attention_backward", request.problem, request.call);
-  checker.inputs(inputs.q, inputs.k, inputs.v, options);
-  checker.options(options);
+void check_inputs(const BackwardInputs& i, const AttentionOptions& options) {
+  checked<Backward>("attention_backward", i.q, i.k, i.v, options, kNothingMore);
 }
 
 Request<Forward> check(const ForwardArguments& a) {
-  Request<Forward> request;
-  Checker checker("attention", request.problem, request.call);
-  checker.inputs(a.q, a.k, a.v, a.options);
-  checker.options(a.options);
-  checker.outputs(a.out, a.outputs, request);
-  return request;
+  return checked<Forward>("attention", a.q, a.k, a.v, a.options,
+                          [&](Checker& c, auto& request) { c.outputs(a.out, a.outputs, request); });
 }
 
 Request<Backward> check(const BackwardArguments& a) {
-  Request<Backward> request;
-  Checker checker("attention_backward", request.problem, request.call);
-  checker.inputs(a.inputs.q, a.inputs.k, a.inputs.v, a.options);
-  checker.options(a.options);
-  checker.backward(a, request);
-  return request;
+  const BackwardInputs& i = a.inputs;
+  return checked<Backward>("attention_backward", i.q, i.k, i.v, a.options,
+                           [&](Checker& c, auto& request) { c.backward(a, request); });
 }
 
 }  // namespace attend

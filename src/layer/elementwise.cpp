@@ -34,14 +34,11 @@ void add(const ConstTensorView& a, const ConstTensorView& b, const TensorView& y
   const WrittenRows written(y, where, true);
   const Sums sums(y.dtype(), where);
   const std::int64_t columns = written.view().size(1), size = size_of(y.dtype());
-  const auto row_of = [size](const ConstTensorView& x, std::int64_t r) {
-    return static_cast<const std::byte*>(x.data()) + r * x.strides()[0] * size;
-  };
   for_row_blocks(written.view().size(0), columns, where, [&](auto, auto begin, auto end) {
     for (std::int64_t r = begin; r < end; ++r) {
-      auto* const to = const_cast<std::byte*>(row_of(written.view(), r));
-      if (b) sums(row_of(first.view, r), row_of(second.view, r), columns, to);
-      else std::memcpy(to, row_of(first.view, r), static_cast<std::size_t>(columns * size));
+      std::byte* const to = row_at(written.view(), r);
+      if (b) sums(row_at(first.view, r), row_at(second.view, r), columns, to);
+      else std::memcpy(to, row_at(first.view, r), static_cast<std::size_t>(columns * size));
     }
   });
   written.finish();

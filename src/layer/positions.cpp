@@ -44,12 +44,9 @@ void add_table(const ConstTensorView& x, std::int64_t length, const TensorView& 
                const Where& where, Add add) {
   const Rows rows = rows_of(x, where, true);
   const WrittenRows written(y, where, true);
-  const auto row_of = [size = size_of(x.dtype())](const ConstTensorView& t, std::int64_t r) {
-    return static_cast<const std::byte*>(t.data()) + r * t.strides()[0] * size;
-  };
   for_row_blocks(rows.view.size(0), rows.view.size(1), where, [&](auto, auto begin, auto end) {
     for (std::int64_t r = begin; r < end; ++r)
-      add(row_of(rows.view, r), r % length, const_cast<std::byte*>(row_of(written.view(), r)));
+      add(row_at(rows.view, r), r % length, row_at(written.view(), r));
   });
   written.finish();
 }

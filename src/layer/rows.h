@@ -37,6 +37,15 @@ class WrittenRows {
   TensorView view_;
 };
 
+// Where row r of a matrix begins.
+inline const std::byte* row_at(const ConstTensorView& matrix, std::int64_t r) noexcept {
+  return static_cast<const std::byte*>(matrix.data()) +
+         r * matrix.strides()[0] * size_of(matrix.dtype());
+}
+inline std::byte* row_at(const TensorView& matrix, std::int64_t r) noexcept {
+  return const_cast<std::byte*>(row_at(static_cast<const ConstTensorView&>(matrix), r));
+}
+
 // Of a contiguous tensor.
 TensorView rows_of(const TensorView& y);
 inline TensorView rows_of(Tensor& y) { return rows_of(y.view()); }
