@@ -7,7 +7,7 @@
 namespace attend {
 namespace {
 
-constexpr const char* kNames[] = {
+constexpr const char* kFeatureNames[] = {
     "f64 tensors",
     "f32 tensors",
     "bf16 tensors",
@@ -68,7 +68,7 @@ constexpr const char* kNames[] = {
     "tokens",
     "map",
 };
-static_assert(sizeof kNames / sizeof *kNames == kFeatures);
+static_assert(sizeof kFeatureNames / sizeof *kFeatureNames == kFeatures);
 
 // Whoever changes one of these has looked at features_of(): a member that asks something of a
 // kernel and is not there is an option that rows ignore.
@@ -225,7 +225,8 @@ std::string names_of(Features features) {
   std::string names;
   for (int n = 0; n < 64; ++n)
     if (features.has(static_cast<Feature>(n)))
-      names += (names.empty() ? "" : ", ") + std::string(n < kFeatures ? kNames[n] : "new options");
+      names += (names.empty() ? "" : ", ") +
+               std::string(n < kFeatures ? kFeatureNames[n] : "new options");
   return names;
 }
 

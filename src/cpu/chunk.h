@@ -43,10 +43,10 @@ void chunk_products(Operands<V> x, std::int64_t rows, const OperandOf<V>* panels
       x.a = panels + row * width + feature * kPanelRows<V>;
       x.a_stride = kPanelRows<V>;
       x.a_panel = kPanelRows<V> * width;
-      return product<V, kVectors, Layout::panels, Start::zero>(x, rows, finish);
+      return product<V, kVectors, Layout::panels>(x, rows, finish);
     }
   }
-  product<V, kVectors, kLayout, Start::zero>(x, rows, finish);
+  product<V, kVectors, kLayout>(x, rows, finish);
 }
 
 // Rows of keys or values as operand b: as they lie, or as strips.
@@ -59,7 +59,7 @@ struct KeyRows {
 };
 
 // c[rows][width] of a that lies across, from `first` on, a row with every step of the depth.
-template <class V, Start kStart, class Finish = Store>
+template <class V, class Finish = Store>
 void rows_product(Operands<V> x, int rows, const KeyRows<V>& b, std::int64_t first,
                   Finish finish = {}) noexcept {
   constexpr std::int64_t kStrip = kFeatureVectors<V> * V::kLanes;
@@ -67,7 +67,7 @@ void rows_product(Operands<V> x, int rows, const KeyRows<V>& b, std::int64_t fir
   x.b_stride = b.strips == nullptr ? b.stride : kStrip;
   const std::int64_t each = b.strips == nullptr ? b.width : kStrip;
   for (std::int64_t left = b.width; left > 0; left -= each) {
-    product_of_features<V, kStart>(x, rows, (left < each ? left : each) / V::kLanes, finish);
+    product_of_features<V>(x, rows, (left < each ? left : each) / V::kLanes, finish);
     x.b += b.count * kStrip;
     x.c += kStrip;
   }

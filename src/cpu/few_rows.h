@@ -157,19 +157,12 @@ class FewRows {
                           .c = to.o,
                           .c_stride = to.stride,
                           .depth = keys_ - j < kSlice ? keys_ - j : kSlice,
+                          .start = j == 0 ? Start::zero : Start::c,
                           .soon = &soon};
       const bool end = to.final && j + kSlice >= keys_;
-      const StoreDivided<decltype(divisors), V, kChunk> divided{x.a, &divisors};
-      if (j == 0) slice<Start::zero>(x, rows);  // never the end: there are many keys
-      else if (end) slice<Start::c>(x, rows, divided);
-      else slice<Start::c>(x, rows);
+      const StoreDivided<decltype(divisors), V, kChunk> store{x.a, end ? &divisors : nullptr};
+      product_of_features<V, Layout::along>(x, rows, Results<V>::width(p) / V::kLanes, store);
     }
-  }
-
-  template <Start kStart, class Finish = Store>
-  void slice(const Operands<V>& x, int rows, Finish finish = {}) const noexcept {
-    const std::int64_t vectors = Results<V>::width(p) / V::kLanes;
-    product_of_features<V, kStart, Layout::along>(x, rows, vectors, finish);
   }
 
   const ForwardProblem& p;

@@ -214,10 +214,10 @@ class FlashBackward {
                                    .b_stride = 0,
                                    .c = memory_.dq[t],
                                    .c_stride = width(p.d),
-                                   .depth = run.count - x < slice ? run.count - x : slice};
+                                   .depth = run.count - x < slice ? run.count - x : slice,
+                                   .start = r == 0 && x == 0 ? Start::zero : Start::c};
         const std::int64_t first = run.key + x - chunk.from;
-        if (r == 0 && x == 0) rows_product<V, Start::zero>(operands, tile.rows, rows, first);
-        else rows_product<V, Start::c>(operands, tile.rows, rows, first);
+        rows_product(operands, tile.rows, rows, first);
       }
     }
     if (careful) careful_query_products(tile, mine, ds, memory_.dq[t]);

@@ -286,7 +286,6 @@ class FlashForward {
       const bool streamed = ForwardScores<V>::streams(tile, run.count);
       const int slice = v.strips != nullptr ? run.count : streamed ? slice_ / 2 : slice_;
       for (int x = 0; x < run.count; x += slice) {
-        const bool start = r == 0 && x == 0;
         const bool end = divisors != nullptr && r == runs.runs - 1 && x + slice >= run.count;
         const std::int64_t first = run.key + x - chunk.from;
         const Operands<V> operands{
@@ -297,12 +296,10 @@ class FlashForward {
             .c = to.o,
             .c_stride = to.stride,
             .depth = run.count - x < slice ? run.count - x : slice,
+            .start = r == 0 && x == 0 ? Start::zero : Start::c,
             .soon = streamed && v.strips == nullptr && chunk.v != chunk.packed_v ? &soon : nullptr};
-        const StoreDivided<Divisors<V, kRoom>, V> divided{operands.a, divisors};
-        if (start && end) rows_product<V, Start::zero>(operands, tile.rows, v, first, divided);
-        else if (end) rows_product<V, Start::c>(operands, tile.rows, v, first, divided);
-        else if (start) rows_product<V, Start::zero>(operands, tile.rows, v, first);
-        else rows_product<V, Start::c>(operands, tile.rows, v, first);
+        const StoreDivided<Divisors<V, kRoom>, V> store{operands.a, end ? divisors : nullptr};
+        rows_product(operands, tile.rows, v, first, store);
       }
     }
   }

@@ -85,9 +85,9 @@ struct RowsOfA {
 
 // Rows of one panel and one block of the depth. The sums of a tile are stored all at once: unless
 // their lines were asked for before, the next tile waits for them (5 % of the time).
-template <class V, int kVectors, bool kWhole>
+template <class V, int kVectors>
 void multiply(const RowsOfA<V>& a, std::int64_t rows, Operands<V> x,
-              const AddToC<V, kWhole> finish) noexcept {
+              const AddToC<V> finish) noexcept {
   x.a = a.at;
   x.a_stride = a.stride;
   x.a_panel = kPanelRows<V> * whole_depth<V>(x.depth);
@@ -97,13 +97,13 @@ void multiply(const RowsOfA<V>& a, std::int64_t rows, Operands<V> x,
       unrolled<kVectors>(
           ATTEND_EACH(n) { __builtin_prefetch(x.c + r * x.c_stride + n * V::kLanes, 1); });
     if (a.layout == Layout::along) {
-      product<V, kVectors, Layout::along, Start::zero>(x, some, finish);
+      product<V, kVectors, Layout::along>(x, some, finish);
       x.a += some * a.stride;
     } else if (a.layout == Layout::across) {
-      product<V, kVectors, Layout::across, Start::zero>(x, some, finish);
+      product<V, kVectors, Layout::across>(x, some, finish);
       x.a += some * TilesOf<V>::kDepth;
     } else if constexpr (TilesOf<V>::kPanels) {
-      product<V, kVectors, Layout::panels, Start::zero>(x, some, finish);
+      product<V, kVectors, Layout::panels>(x, some, finish);
       x.a += x.a_panel;
     }
     x.c += some * x.c_stride;
@@ -131,11 +131,9 @@ void run_block(const MatricesOf<V>& p, const MatrixPart& part, std::int64_t k, c
                       .c = p.c + part.row_begin * p.c_row + column,
                       .c_stride = p.c_row,
                       .depth = depth};
-  if (columns == kColumns)
-    multiply<V, kTileVectors<V>>(a, rows, x, AddToC<V, true>{k == 0, added, columns});
-  else if (columns > V::kLanes)
-    multiply<V, kTileVectors<V>>(a, rows, x, AddToC<V, false>{k == 0, added, columns});
-  else multiply<V, 1>(a, rows, x, AddToC<V, false>{k == 0, added, columns});
+  const AddToC<V> finish{k == 0, added, columns};
+  if (columns > V::kLanes) multiply<V, kTileVectors<V>>(a, rows, x, finish);
+  else multiply<V, 1>(a, rows, x, finish);
 }
 
 // Calls use(part) for parts of at most so many rows and one panel of columns.

@@ -56,8 +56,7 @@ template <class V>
                             .c = c + n,
                             .c_stride = 1,
                             .depth = depth};
-        product<V, kVectors, kLayout, Start::zero>(
-            x, columns, AddTurned<V>{k == 0, bias, c, p.c_row, rows - r});
+        product<V, kVectors, kLayout>(x, columns, AddTurned<V>{k == 0, bias, c, p.c_row, rows - r});
         r += kVectors * V::kLanes;
       };
       const auto take_some = [&]<Layout kLayout>() {
@@ -92,9 +91,8 @@ void run_in_place(const MatricesOf<V>& p, const MatrixPart& part) noexcept {
                         .c = p.c + part.row_begin * p.c_row + column,
                         .c_stride = p.c_row,
                         .depth = depth};
-    product_of_features<V, Start::zero>(x, static_cast<int>(rows),
-                                        (part.column_end - column) / V::kLanes,
-                                        AddToC<V, true>{k == 0, nullptr, 0});
+    product_of_features<V>(x, static_cast<int>(rows), (part.column_end - column) / V::kLanes,
+                           AddToC<V>{k == 0, nullptr, part.column_end - column});
     k += depth;
   } while (k < p.k);
 }

@@ -13,7 +13,7 @@ using MatricesOf = Matrices<SumOf<V>, OperandOf<V>>;
 
 // The sums of a tile go to c: stored or, after the first block of the depth, added; with the bias
 // after the last one. `columns` of c are there.
-template <class V, bool kWhole>
+template <class V>
 struct AddToC {
   using Sum = SumOf<V>;
   bool first;
@@ -24,8 +24,8 @@ struct AddToC {
   ATTEND_INLINE void operator()(const Operands<V>& x, V (&sum)[kRows][kVectors]) const {
     unrolled<kVectors>(ATTEND_EACH(n) {
       const std::int64_t left = columns - n * V::kLanes;
-      if (!kWhole && left <= 0) return;
-      const bool all = kWhole || left >= V::kLanes;
+      if (left <= 0) return;
+      const bool all = left >= V::kLanes;
       Sum* const c = x.c + n * V::kLanes;
       if (!first)
         unrolled<kRows>(ATTEND_EACH(r) {

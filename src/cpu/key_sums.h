@@ -100,8 +100,7 @@ class KeySums {
   void add(const Sum* pairs, bool careful) noexcept {
     if (!wanted_.any) return;
     if (careful) add_careful(pairs);
-    else if (stores_) products(pairs, Scale{factor()});
-    else products(pairs, Add{});
+    else products(pairs);
     if (narrow(p)) flush(group_.chunk.from, group_.chunk.to);
   }
 
@@ -130,27 +129,21 @@ class KeySums {
   }
 
  private:
-  // A group's sums are added to those of the rows before.
-  struct Add {
+  // A group's sums are added to those of the rows before; or are the first, or the gradient, which
+  // has a factor. A sum that is -0 is +0, as it is among others.
+  struct AddOrScale {
+    bool add;
+    Sum factor;
     template <int kRows, int kVectors>
     ATTEND_INLINE void operator()(const Operands<V>& x, V (&sum)[kRows][kVectors]) const {
-      unrolled<kRows>(ATTEND_EACH(r) {
-        unrolled<kVectors>(ATTEND_EACH(n) {
-          Sum* to = x.c + r * x.c_stride + n * V::kLanes;
-          (V::load(to) + sum[r][n]).store(to);
-        });
-      });
+      unrolled<kRows>(ATTEND_EACH(r) { row(sum[r], x.c + r * x.c_stride); });
     }
-  };
-  // Or are the first, or the gradient. A sum that is -0 is +0, as it is among others.
-  struct Scale {
-    V factor;
-    template <int kRows, int kVectors>
-    ATTEND_INLINE void operator()(const Operands<V>& x, V (&sum)[kRows][kVectors]) const {
-      unrolled<kRows>(ATTEND_EACH(r) {
-        unrolled<kVectors>(ATTEND_EACH(n) {
-          ((sum[r][n] + V::set(0)) * factor).store(x.c + r * x.c_stride + n * V::kLanes);
-        });
+    template <int kVectors>
+    ATTEND_INLINE void row(const V (&sum)[kVectors], Sum* to) const {
+      const V by = V::set(factor), zero = V::set(0);
+      unrolled<kVectors>(ATTEND_EACH(n) {
+        Sum* const at = to + n * V::kLanes;
+        (add ? V::load(at) + sum[n] : (sum[n] + zero) * by).store(at);
       });
     }
   };
@@ -204,11 +197,11 @@ class KeySums {
     return part_ + (narrow(p) ? j - group_.chunk.from : j) * width_;
   }
   std::int64_t stride() const noexcept { return direct_ ? wanted_.to.stride[2] : width_; }
-  V factor() const noexcept { return V::set(direct_ ? static_cast<Sum>(wanted_.scale) : Sum{1}); }
+  Sum factor() const noexcept { return direct_ ? static_cast<Sum>(wanted_.scale) : Sum{1}; }
 
   // Panel by panel of the features, or, where pairs are turned first, by steps of the keys.
-  template <class Finish>
-  void products(const Sum* pairs, Finish finish) const noexcept {
+  void products(const Sum* pairs) const noexcept {
+    const AddOrScale finish{.add = !stores_, .factor = factor()};
     const std::int64_t each = TilesOf<V>::kPanels ? width_ : kPanel;
     for (std::int64_t x = 0; x < width_; x += each) {
       for (int r = 0; r < group_.runs->runs; ++r) {
@@ -249,15 +242,14 @@ class KeySums {
     }
   }
 
-  template <Layout kLayout, class Finish>
+  template <Layout kLayout>
   static void panel_product(const Operands<V>& x, int count, std::int64_t width,
-                            Finish finish) noexcept {
-    if (width <= V::kLanes) product<V, 1, kLayout, Start::zero>(x, count, finish);
-    else product<V, kFeatureVectors<V>, kLayout, Start::zero>(x, count, finish);
+                            AddOrScale finish) noexcept {
+    if (width <= V::kLanes) product<V, 1, kLayout>(x, count, finish);
+    else product<V, kFeatureVectors<V>, kLayout>(x, count, finish);
   }
 
-  template <class Finish>
-  void panel_products(Operands<V> x, int count, Finish finish) const noexcept {
+  void panel_products(Operands<V> x, int count, AddOrScale finish) const noexcept {
     for (std::int64_t at = 0; at < width_; at += kPanel) {
       panel_product<Layout::across>(x, count, width_ - at, finish);
       x.b += panel_stride_;
@@ -280,7 +272,7 @@ class KeySums {
             if (group_.p[pair + n] != Group::kHidden)
               sum = fma(V::set(pairs[pair + n]), load_elements<V>(row(n, x)), sum);
           Sum* to = sums_of(run.key + y) + x;
-          (stores_ ? (sum + V::set(0)) * factor() : V::load(to) + sum).store(to);
+          (stores_ ? (sum + V::set(0)) * V::set(factor()) : V::load(to) + sum).store(to);
         }
       }
     }

@@ -44,6 +44,8 @@ class Lines {
   }
 };
 
+enum class Start { zero, c };
+
 template <class V>
 struct Operands {
   using Operand = OperandOf<V>;
@@ -59,6 +61,7 @@ struct Operands {
   std::int64_t a_panel = 0;  // panels: from one to the next
   // Across: strips of c, as wide as a tile and side by side, and how far theirs of b are apart.
   std::int64_t strips = 1, b_strip = 0;
+  Start start = Start::zero;       // what the sums begin with
   Lines<Operand>* soon = nullptr;  // what will be read after this product
 };
 
@@ -68,7 +71,6 @@ enum class Layout { along, streamed, across, panels };
 constexpr bool is_along(Layout layout) {
   return layout == Layout::along || layout == Layout::streamed;
 }
-enum class Start { zero, c };
 
 // sum += a[0] b[0] + a[1] b[1] + ..., in this order, for as many elements of a as V has lanes.
 template <class V>
@@ -88,7 +90,7 @@ struct Store {
     SumOf<V>* c = x.c;  // neither x nor its strides are read again after a store
     const std::int64_t stride = x.c_stride;
     unrolled<kRows>(ATTEND_EACH(r) {
-      unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n].store(c + n * V::kLanes); });
+      store(sum[r], c);
       c += stride;
     });
   }
@@ -148,22 +150,28 @@ class Divisors {
       return V::narrowed(wider);
     }
   }
+  template <int kVectors>
+  ATTEND_INLINE void divide(V (&y)[kVectors], std::int64_t row) const {
+    unrolled<kVectors>(ATTEND_EACH(n) { y[n] = divided(y[n], row); });
+  }
 };
 
-// The same, each row divided. kRow: from row to row of a, an element where it lies across.
+// The same, each row divided, if there are divisors. kRow: from row to row of a, an element where
+// it lies across.
 template <class By, class V, std::int64_t kRow = TilesOf<V>::kDepth>
 struct StoreDivided {
   static constexpr int kMostRows = By::kMostRows;
   static constexpr bool kSomething = true;  // the depth is not 0
   const OperandOf<V>* a;                    // the first row
-  const By* by;
+  const By* by;                             // null: none, or not yet
   template <int kRows, int kVectors>
   ATTEND_INLINE void operator()(const Operands<V>& x, V (&sum)[kRows][kVectors]) const {
+    if (by == nullptr) return Store{}(x, sum);
     const std::int64_t first = (x.a - a) / kRow, stride = x.c_stride;
     SumOf<V>* c = x.c;
     unrolled<kRows>(ATTEND_EACH(r) {
-      unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n] = by->divided(sum[r][n], first + r); });
-      unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n].store(c + n * V::kLanes); });
+      by->divide(sum[r], first + r);
+      store(sum[r], c);
       c += stride;
     });
   }
@@ -229,19 +237,16 @@ ATTEND_INLINE void steps(const Operands<V>& x, std::int64_t k, V (&sum)[kRows][k
   const auto take = [&](auto count) __attribute__((always_inline)) {
     unrolled<count>(ATTEND_EACH(step) {
       V lanes[kVectors];
-      unrolled<kVectors>(ATTEND_EACH(n) {
-        lanes[n] = V::load(b + step * x.b_stride + n * V::kLanes);
-        if constexpr (is_wide<V>(kVectors)) prefetch(b + (16 + step) * x.b_stride + n * V::kLanes);
-      });
+      load(b + step * x.b_stride, lanes);
+      if constexpr (is_wide<V>(kVectors))
+        unrolled<kVectors>(
+            ATTEND_EACH(n) { prefetch(b + (16 + step) * x.b_stride + n * V::kLanes); });
       if constexpr (kLayout == Layout::streamed) prefetch_next_tile<kRows>(x, k + step);
       unrolled<kRows>(ATTEND_EACH(r) {
         const Operand* const element = a.template at<step, r>();
-        if constexpr (r % 2 == 0 && kVectors <= kTileVectors<V>) {
-          unrolled<kVectors>(ATTEND_EACH(n) { add_product(element, lanes[n], sum[r][n]); });
-        } else {
-          const V of_row = V::set(*element);
-          unrolled<kVectors>(ATTEND_EACH(n) { add_product(of_row, lanes[n], sum[r][n]); });
-        }
+        if constexpr (r % 2 == 0 && kVectors <= kTileVectors<V>)
+          add_products(element, lanes, sum[r]);
+        else add_products(V::set(*element), lanes, sum[r]);
       });
     });
     b += count * x.b_stride;
@@ -282,11 +287,9 @@ ATTEND_INLINE std::int64_t steps_by_lane(const Operands<V>& x, V (&sum)[kRows][k
       if constexpr (kLayout == Layout::along && is_wide<V>(kVectors))
         for (int n = 0; x.soon != nullptr && n < kVectors * V::kLanes / kLine; ++n)
           x.soon->prefetch_next();
-      unrolled<kVectors>(ATTEND_EACH(n) { b[n] = V::load(b_at + n * V::kLanes); });
+      load(b_at, b);
       b_at += x.b_stride;
-      unrolled<kRows>(ATTEND_EACH(r) {
-        unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n] = fma_lane<lane>(a[r], b[n], sum[r][n]); });
-      });
+      unrolled<kRows>(ATTEND_EACH(r) { add_lane_products<lane>(a[r], b, sum[r]); });
       // The registers are full: the next b comes after some of these sums. Which: by trial.
       if constexpr (kVectors > kTileVectors<V>)
         unrolled<kRows>(ATTEND_EACH(r) {
@@ -323,30 +326,28 @@ ATTEND_INLINE void steps_across_by_lane(const Operands<V>& x, V (&sum)[kRows][kV
       });
     } else {
       V a[kCount], b[kVectors];
-      unrolled<kVectors>(ATTEND_EACH(n) { b[n] = V::load(b_at + n * V::kLanes); });
+      load(b_at, b);
       unrolled<kCount>(ATTEND_EACH(r) {
         a[r] = V::load(a_at + (r < kWhole ? r * V::kLanes : kRows - V::kLanes));
       });
       unrolled<kRows>(ATTEND_EACH(r) {
         constexpr int kOf = r / V::kLanes;
         constexpr int kLane = kOf < kWhole ? r % V::kLanes : r - (kRows - V::kLanes);
-        unrolled<kVectors>(
-            ATTEND_EACH(n) { sum[r][n] = fma_lane<kLane>(a[kOf], b[n], sum[r][n]); });
+        add_lane_products<kLane>(a[kOf], b, sum[r]);
       });
     }
   }
 }
 
-template <class V, int kRows, int kVectors, Layout kLayout, Start kStart, class Finish>
+template <class V, int kRows, int kVectors, Layout kLayout, class Finish>
 ATTEND_INLINE void strip_of_tile(const Operands<V>& x, Finish finish) {
   static_assert(kMultipliesSums<V>, "other operands need a product_tile() of their own");
   V sum[kRows][kVectors];
-  unrolled<kRows>(ATTEND_EACH(r) {
-    unrolled<kVectors>(ATTEND_EACH(n) {
-      if constexpr (kStart == Start::zero) sum[r][n] = V::set(0);
-      else sum[r][n] = V::load(x.c + r * x.c_stride + n * V::kLanes);
-    });
-  });
+  if (x.start == Start::zero) {  // here and not a tile of its own: those cost a minute to compile
+    unrolled<kRows>(ATTEND_EACH(r) { set_zero(sum[r]); });
+  } else {
+    unrolled<kRows>(ATTEND_EACH(r) { load(x.c + r * x.c_stride, sum[r]); });
+  }
   std::int64_t k = 0;
   if constexpr (V::kByLane && is_along(kLayout)) {
     k = steps_by_lane<kLayout>(x, sum);
@@ -361,42 +362,41 @@ ATTEND_INLINE void strip_of_tile(const Operands<V>& x, Finish finish) {
 // The tile: kRows x kVectors sums, handed to finish(), all of them or row by row. Of operands that
 // are sums themselves; a tile of others is an overload that requires them, in the header of its
 // instructions, which its file includes first.
-template <class V, int kRows, int kVectors, Layout kLayout, Start kStart, class Finish>
+template <class V, int kRows, int kVectors, Layout kLayout, class Finish>
 [[gnu::noinline]] void product_tile(const Operands<V>& x, Finish finish) {
   if constexpr (requires { Finish::kSomething; })
     if (x.depth < 1) __builtin_unreachable();
   if constexpr (kLayout == Layout::across) {
     Operands<V> here = x;
     for (std::int64_t left = x.strips; left > 0; --left) {
-      strip_of_tile<V, kRows, kVectors, kLayout, kStart>(here, finish);
+      strip_of_tile<V, kRows, kVectors, kLayout>(here, finish);
       here.b += x.b_strip;
       here.c += kVectors * V::kLanes;
     }
   } else {
-    strip_of_tile<V, kRows, kVectors, kLayout, kStart>(x, finish);
+    strip_of_tile<V, kRows, kVectors, kLayout>(x, finish);
   }
 }
 
 // One tile of exactly `rows` rows, or, where that is odd, an even one and a single row.
-template <class V, int kVectors, Layout kLayout, Start kStart, int kRows, class Finish>
+template <class V, int kVectors, Layout kLayout, int kRows, class Finish>
 ATTEND_INLINE void product_exact(Operands<V>& x, std::int64_t rows, Finish finish) {
   if (rows >= kRows) {
-    product_tile<V, kRows, kVectors, kLayout, kStart>(x, finish);
+    product_tile<V, kRows, kVectors, kLayout>(x, finish);
     if constexpr (kLayout == Layout::panels && kRows == kPanelRows<V>) x.a += x.a_panel;
     else x.a += is_along(kLayout) ? kRows * x.a_stride : kRows * TilesOf<V>::kDepth;
     x.c += kRows * x.c_stride;
     rows -= kRows;
   }
   if constexpr (kRows > 1) {
-    if (rows > 0)
-      product_exact<V, kVectors, kLayout, kStart, (kRows > 2 ? kRows - 2 : 1)>(x, rows, finish);
+    if (rows > 0) product_exact<V, kVectors, kLayout, (kRows > 2 ? kRows - 2 : 1)>(x, rows, finish);
   }
 }
 
 // c[rows][kVectors vectors], in tiles that fit the registers (tile_rows() of the instruction set);
 // finish(operands of the tile, sums). The last two tiles share what is left: two middling ones keep
 // the multipliers busier than a full and a tiny one.
-template <class V, int kVectors, Layout kLayout, Start kStart, class Finish = Store>
+template <class V, int kVectors, Layout kLayout, class Finish = Store>
 ATTEND_INLINE void product(Operands<V> x, std::int64_t rows, Finish finish = {}) {
   constexpr int kMost = [] {
     const int most =
@@ -408,20 +408,20 @@ ATTEND_INLINE void product(Operands<V> x, std::int64_t rows, Finish finish = {})
   while (rows > 0) {
     const std::int64_t half = kLayout == Layout::panels ? kMost : (rows + 3) / 4 * 2;
     const std::int64_t now = rows >= 2 * kMost ? kMost : rows <= kMost ? rows : half;
-    product_exact<V, kVectors, kLayout, kStart, kMost>(x, now, finish);
+    product_exact<V, kVectors, kLayout, kMost>(x, now, finish);
     rows -= now;
   }
 }
 
 // c[rows][features], `vectors` of them, of a that lies across, or along. Few rows would leave the
 // multipliers waiting for each other: they take more features at a time.
-template <class V, Start kStart, Layout kLayout = Layout::across, class Finish = Store>
+template <class V, Layout kLayout = Layout::across, class Finish = Store>
 void product_of_features(Operands<V> x, int rows, std::int64_t vectors, Finish finish = {}) {
   const auto take = [&]<int kVectors>() {
     x.b_strip = kVectors * V::kLanes;
     while (vectors >= kVectors) {
       x.strips = kLayout == Layout::across ? vectors / kVectors : 1;
-      product<V, kVectors, kLayout, kStart>(x, rows, finish);
+      product<V, kVectors, kLayout>(x, rows, finish);
       x.b += x.strips * x.b_strip;
       x.c += x.strips * x.b_strip;
       vectors -= x.strips * kVectors;

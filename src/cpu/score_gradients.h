@@ -337,7 +337,7 @@ class ScoreGradients {
                           .c = dp + run.at * stride,
                           .c_stride = stride,
                           .depth = problem_.dv};
-      if constexpr (kVectors == 1) product<V, 1, Layout::streamed, Start::zero>(x, run.count);
+      if constexpr (kVectors == 1) product<V, 1, Layout::streamed>(x, run.count);
       else
         chunk_products<V, kVectors, Layout::streamed>(x, run.count, chunk.v_panels, first,
                                                       whole_depth<V>(problem_.dv));

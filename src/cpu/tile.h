@@ -218,7 +218,7 @@ class Scores {
                   .c = s + run.at * tile.stride,
                   .c_stride = tile.stride,
                   .depth = p.d};
-    const StoreAndTop finish{top, scale};
+    StoreAndTop finish{.add = false, .top = top, .scale = scale};
     const std::int64_t row = run.key - chunk.from;
     const auto with_lanes = [&](auto take) {
       if constexpr (kAsNeeded) with_vectors<V>(tile.lanes, take);
@@ -228,18 +228,19 @@ class Scores {
     if (chain < p.d) {
       for (std::int64_t from = 0; from < p.d; from += chain) {
         x.depth = p.d - from < chain ? p.d - from : chain;
-        const AddAndTop add{from > 0, from + chain < p.d ? nullptr : top, scale};
+        finish.add = from > 0;
+        finish.top = from + chain < p.d ? nullptr : top;
         with_lanes([&](auto vectors) {
           constexpr Layout kLayout = vectors < kTileVectors<V> ? Layout::along : Layout::streamed;
           chunk_products<V, vectors, kLayout>(x, run.count, chunk.k_panels, row,
-                                              whole_depth<V>(p.d), from, add);
+                                              whole_depth<V>(p.d), from, finish);
         });
         x.a += chain;
         x.b += chain * tile.lanes;
       }
     } else if (streams(tile, run.count)) {
       x.soon = soon;
-      product<V, 1, Layout::streamed, Start::zero>(x, run.count, finish);
+      product<V, 1, Layout::streamed>(x, run.count, finish);
     } else {
       with_lanes([&](auto vectors) {
         constexpr Layout kCold = vectors < kTileVectors<V> ? Layout::along : Layout::streamed;
@@ -308,12 +309,23 @@ class Scores {
   }
 
  private:
+  template <int kVectors>
+  ATTEND_INLINE static void plus(V (&row)[kVectors], const Sum* from) {
+    unrolled<kVectors>(ATTEND_EACH(n) { row[n] = row[n] + V::load(from + n * V::kLanes); });
+  }
+
   // The largest of the numbers; where larger() does not keep a NaN of its first operand, NaN is
   // passed over: its own weight is NaN, and all others are at most 1, as exp2_of() wants them.
   struct StoreAndTop {
-    Sum *top, scale;
+    bool add;  // a later part of the features, to those before it
+    Sum* top;  // null: a part that is not the last
+    Sum scale;
     template <int kRows, int kVectors>
     ATTEND_INLINE void operator()(const Operands<V>& x, V (&sum)[kRows][kVectors]) const {
+      if (add) {
+        unrolled<kRows>(ATTEND_EACH(r) { plus(sum[r], x.c + r * x.c_stride); });
+      }
+      if (top == nullptr) return Store{}(x, sum);
       unrolled<kVectors>(ATTEND_EACH(n) {
         if (scale != 1) unrolled<kRows>(ATTEND_EACH(r) { sum[r][n] = sum[r][n] * V::set(scale); });
         V most = V::load(top + n * V::kLanes);
@@ -321,25 +333,6 @@ class Scores {
         most.store(top + n * V::kLanes);
       });
       Store{}(x, sum);
-    }
-  };
-
-  // The same for a part of the features, which is added to those before it.
-  struct AddAndTop {
-    bool add;
-    Sum* top;  // of the last part
-    Sum scale;
-    template <int kRows, int kVectors>
-    ATTEND_INLINE void operator()(const Operands<V>& x, V (&sum)[kRows][kVectors]) const {
-      if (add) {
-        unrolled<kRows>(ATTEND_EACH(r) {
-          unrolled<kVectors>(ATTEND_EACH(n) {
-            sum[r][n] = sum[r][n] + V::load(x.c + r * x.c_stride + n * V::kLanes);
-          });
-        });
-      }
-      if (top != nullptr) StoreAndTop{top, scale}(x, sum);
-      else Store{}(x, sum);
     }
   };
 

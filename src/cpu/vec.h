@@ -67,6 +67,31 @@ ATTEND_INLINE void add_product(const typename V::T* a, V b, V& sum) {
   add_product(V::set(*a), b, sum);
 }
 
+// A few vectors side by side: one row of a register tile. Functions of their own, since a lambda in
+// a lambda is compiled anew for every row of every tile, which was most of the time of compiling.
+template <class V, int kCount>
+ATTEND_INLINE void load(const typename V::T* p, V (&row)[kCount]) {
+  unrolled<kCount>(ATTEND_EACH(n) { row[n] = V::load(p + n * V::kLanes); });
+}
+template <class V, int kCount>
+ATTEND_INLINE void store(const V (&row)[kCount], typename V::T* p) {
+  unrolled<kCount>(ATTEND_EACH(n) { row[n].store(p + n * V::kLanes); });
+}
+template <class V, int kCount>
+ATTEND_INLINE void set_zero(V (&row)[kCount]) {
+  unrolled<kCount>(ATTEND_EACH(n) { row[n] = V::set(0); });
+}
+// row += a b for one element a of all lanes, or a pointer to it; fma_lane: the element is a lane of
+// a.
+template <class A, class V, int kCount>
+ATTEND_INLINE void add_products(A a, const V (&b)[kCount], V (&row)[kCount]) {
+  unrolled<kCount>(ATTEND_EACH(n) { add_product(a, b[n], row[n]); });
+}
+template <int kLane, class V, int kCount>
+ATTEND_INLINE void add_lane_products(V a, const V (&b)[kCount], V (&row)[kCount]) {
+  unrolled<kCount>(ATTEND_EACH(n) { row[n] = fma_lane<kLane>(a, b[n], row[n]); });
+}
+
 // The square of V::kLanes rows, transposed in registers: log2(kLanes) rounds, each swapping the
 // off-diagonal squares of twice the size.
 template <int kStep, class Native, int... kIndex>

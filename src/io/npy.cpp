@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::uint64_t kMaxHeader = 65536;
-constexpr std::string_view kKnownTypes = "<f8 <f4 <f2 <i8 <i4 |i1 |u1 |b1";
+constexpr std::string_view kNpyTypes = "<f8 <f4 <f2 <i8 <i4 |i1 |u1 |b1";
 
 struct TypeCode {
   DType type;
@@ -46,7 +46,7 @@ DType type_of(const Source& source, std::string_view descr) {
       source.fail("descr is ", in_quotes(descr), ": big-endian; it must be little-endian, ",
                   in_quotes(text(code.order, kind)));
   }
-  source.fail("descr is ", in_quotes(descr), "; it must be one of ", kKnownTypes);
+  source.fail("descr is ", in_quotes(descr), "; it must be one of ", kNpyTypes);
 }
 
 // ---- The header --------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class HeaderParser {
   void parse_descr() {
     skip_spaces();
     if (at_ < text_.size() && text_[at_] == '[')
-      source_.fail("descr is a list: a structured type; it must be one of ", kKnownTypes);
+      source_.fail("descr is a list: a structured type; it must be one of ", kNpyTypes);
     header_.descr = parse_string();
   }
 

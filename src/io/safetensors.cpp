@@ -20,7 +20,7 @@ constexpr TypeName kTypeNames[] = {
     {DType::f16, "F16"}, {DType::i64, "I64"}, {DType::i32, "I32"},
     {DType::i8, "I8"},   {DType::u8, "U8"},   {DType::boolean, "BOOL"},
 };
-constexpr std::string_view kKnownTypes = "F64 F32 BF16 F16 I64 I32 I8 U8 BOOL";
+constexpr std::string_view kSafetensorsTypes = "F64 F32 BF16 F16 I64 I32 I8 U8 BOOL";
 
 std::string_view name_in_file(DType type) {
   return std::find_if(std::begin(kTypeNames), std::end(kTypeNames),
@@ -41,7 +41,7 @@ Described describe(const Source& source, const TensorEntry& entry, std::uint64_t
                                   [&](const TypeName& t) { return t.name == entry.dtype; });
   if (known == std::end(kTypeNames))
     source.fail("dtype of ", name, " is ", in_quotes(entry.dtype), "; it must be one of ",
-                kKnownTypes);
+                kSafetensorsTypes);
   const std::uint64_t begin = entry.offsets[0], end = entry.offsets[1];
   if (begin > end)
     source.fail("data_offsets of ", name, " are ", begin, " to ", end,

@@ -25,7 +25,7 @@ constexpr const char* kLayer = "attention_block";
 constexpr int kAttention = 1, kCross = 2, kFeedForward = 3;  // parts
 
 template <class... Parts>
-[[noreturn]] void fail(const Parts&... parts) {
+[[noreturn]] void fail_block(const Parts&... parts) {
   throw InvalidArgument(text("attention_block: ", parts...));
 }
 
@@ -63,20 +63,20 @@ AttentionBlock::AttentionBlock(const AttentionBlockOptions& options) : options_(
     check_choice("attention_block", "placement", options.placement, std::size(kPlacements));
     check_choice("attention_block", "norm", options.norm, std::size(kNorms));
     if (options.memory_dim < 0 || (options.memory_dim > 0 && !options.cross))
-      fail("memory_dim is ", options.memory_dim,
-           "; it must be at least 1 with cross-attention, and 0 without");
+      fail_block("memory_dim is ", options.memory_dim,
+                 "; it must be at least 1 with cross-attention, and 0 without");
     MultiHeadAttentionOptions o = options.attention;
     const std::uint64_t seed = o.seed;
     o.seed = derived_seed(seed, "attention");
     attention_ = MultiHeadAttention(o);
     o = attention_.options();
     if (o.key_dim != o.model_dim || o.value_dim != o.model_dim)
-      fail("attention.key_dim is ", o.key_dim, " and attention.value_dim ", o.value_dim,
-           "; in a block both are model_dim ", o.model_dim,
-           ", give memory_dim for cross-attention");
+      fail_block("attention.key_dim is ", o.key_dim, " and attention.value_dim ", o.value_dim,
+                 "; in a block both are model_dim ", o.model_dim,
+                 ", give memory_dim for cross-attention");
     if (!o.output_projection && o.heads * o.d_v != o.model_dim)
-      fail("without output_projection the heads give ", o.heads * o.d_v,
-           " features; the residual needs model_dim ", o.model_dim);
+      fail_block("without output_projection the heads give ", o.heads * o.d_v,
+                 " features; the residual needs model_dim ", o.model_dim);
     options_.attention = o;
     if (options.cross) {
       if (options_.memory_dim == 0) options_.memory_dim = o.model_dim;
@@ -87,7 +87,8 @@ AttentionBlock::AttentionBlock(const AttentionBlockOptions& options) : options_(
     }
     options_.attention.seed = seed;
     if (options.hidden_dim < 0)
-      fail("hidden_dim is ", options.hidden_dim, "; it must be at least 0 (0: no feed-forward)");
+      fail_block("hidden_dim is ", options.hidden_dim,
+                 "; it must be at least 0 (0: no feed-forward)");
     if (options.hidden_dim > 0)
       feed_forward_ = FeedForward({.model_dim = o.model_dim,
                                    .hidden_dim = options.hidden_dim,
@@ -110,8 +111,8 @@ AttentionBlock::AttentionBlock(const AttentionBlockOptions& options) : options_(
 void AttentionBlock::check_inputs(const ConstTensorView& x, bool given) const {
   check_made("attention_block", static_cast<bool>(attention_));
   check_input("attention_block", "x", x, options_.attention.type, options_.attention.model_dim);
-  if (given && !cross_) fail("memory is given, but the block has no cross-attention");
-  if (!given && cross_) fail("memory is not given; the block has cross-attention");
+  if (given && !cross_) fail_block("memory is given, but the block has no cross-attention");
+  if (!given && cross_) fail_block("memory is not given; the block has cross-attention");
 }
 
 const Norm& AttentionBlock::norm(int part) const noexcept {
@@ -362,7 +363,7 @@ AttentionBlock::Gradients AttentionBlock::backward(const ConstTensorView& dy, co
                                                    const Where& where) const {
   return reporting("attention_block", [&] {
     check_made("attention_block", static_cast<bool>(*this));
-    if (!saved.attention.query) fail("saved is not from this block's forward_train");
+    if (!saved.attention.query) fail_block("saved is not from this block's forward_train");
     check_shape("attention_block", "dy", dy, options_.attention.type,
                 saved.attention.query.shape());
     const NormPlacement placement = options_.placement;

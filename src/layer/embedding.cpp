@@ -18,10 +18,10 @@
 namespace attend {
 namespace {
 
-constexpr const char* kLayer = "embedding";
+constexpr const char* kEmbeddingName = "embedding";
 
-void check_tokens(const ConstTensorView& tokens) {
-  check_readable(kLayer, "tokens", tokens);
+void check_token_ids(const ConstTensorView& tokens) {
+  check_readable(kEmbeddingName, "tokens", tokens);
   if (tokens.dtype() != DType::i64 && tokens.dtype() != DType::i32)
     throw InvalidArgument(
         text("embedding: tokens are ", tokens.dtype(), "; they must be i64 or i32"));
@@ -98,10 +98,10 @@ class Occurrences {
 
 Embedding::Embedding(const EmbeddingOptions& options) {
   reporting("embedding", [&] {
-    check_size(kLayer, "vocabulary", options.vocabulary);
-    check_size(kLayer, "dim", options.dim);
-    check_type(kLayer, options.type);
-    check_deviation(kLayer, options.deviation);
+    check_size(kEmbeddingName, "vocabulary", options.vocabulary);
+    check_size(kEmbeddingName, "dim", options.dim);
+    check_type(kEmbeddingName, options.type);
+    check_deviation(kEmbeddingName, options.deviation);
     weight_ = normal({options.vocabulary, options.dim}, options.deviation, options.type,
                      options.seed, "weight");
   });
@@ -109,13 +109,13 @@ Embedding::Embedding(const EmbeddingOptions& options) {
 
 void Embedding::forward_into(const ConstTensorView& tokens, const TensorView& y,
                              const Where& where) const {
-  reporting(kLayer, [&] {
-    check_made(kLayer, static_cast<bool>(*this));
-    check_tokens(tokens);
+  reporting(kEmbeddingName, [&] {
+    check_made(kEmbeddingName, static_cast<bool>(*this));
+    check_token_ids(tokens);
     const std::int64_t dim = weight_.size(1);
-    check_output(kLayer, "y", y, weight_.dtype(), output_shape(tokens.shape(), dim));
-    check_apart(kLayer, "y", y, "tokens", tokens);
-    check_apart_from_tensors(kLayer, "y", y, *this);
+    check_output(kEmbeddingName, "y", y, weight_.dtype(), output_shape(tokens.shape(), dim));
+    check_apart(kEmbeddingName, "y", y, "tokens", tokens);
+    check_apart_from_tensors(kEmbeddingName, "y", y, *this);
     const Tokens checked(tokens, weight_.size(0), where);
     const std::int64_t* const list = checked.list().data();
     const WrittenRows rows(y, where, true);
@@ -132,9 +132,9 @@ void Embedding::forward_into(const ConstTensorView& tokens, const TensorView& y,
 }
 
 Tensor Embedding::forward(const ConstTensorView& tokens, const Where& where) const {
-  return reporting(kLayer, [&] {
-    check_made(kLayer, static_cast<bool>(*this));
-    check_tokens(tokens);
+  return reporting(kEmbeddingName, [&] {
+    check_made(kEmbeddingName, static_cast<bool>(*this));
+    check_token_ids(tokens);
     Tensor y =
         where.context().make_tensor(output_shape(tokens.shape(), weight_.size(1)), weight_.dtype());
     forward_into(tokens, y, where);
@@ -151,12 +151,12 @@ std::pair<Tensor, Embedding::Saved> Embedding::forward_train(const ConstTensorVi
 //   dweight[t] = sum of dy over the places of token t, in ascending order, in f64
 LayerGradients Embedding::backward(const ConstTensorView& dy, const Saved& saved,
                                    const Where& where) const {
-  return reporting(kLayer, [&] {
-    check_made(kLayer, static_cast<bool>(*this));
+  return reporting(kEmbeddingName, [&] {
+    check_made(kEmbeddingName, static_cast<bool>(*this));
     const std::int64_t vocabulary = weight_.size(0), dim = weight_.size(1);
-    check_tokens(saved.tokens);
+    check_token_ids(saved.tokens);
     const Tokens tokens(saved.tokens, vocabulary, where);
-    check_shape(kLayer, "dy", dy, weight_.dtype(), output_shape(saved.tokens.shape(), dim));
+    check_shape(kEmbeddingName, "dy", dy, weight_.dtype(), output_shape(saved.tokens.shape(), dim));
     const Occurrences occurrences(tokens.list(), vocabulary, where);
     const Rows rows = rows_of(dy, where);
     Tensor dweight = where.context().make_tensor(weight_.shape(), weight_.dtype());
@@ -178,10 +178,10 @@ LayerGradients Embedding::backward(const ConstTensorView& dy, const Saved& saved
 }
 
 std::vector<NamedView> Embedding::parameters() const {
-  return listed<NamedView, const Tensor>(kLayer, {{"weight", &weight_}});
+  return listed<NamedView, const Tensor>(kEmbeddingName, {{"weight", &weight_}});
 }
 std::vector<Parameter> Embedding::writable_parameters() {
-  return listed<Parameter, Tensor>(kLayer, {{"weight", &weight_}});
+  return listed<Parameter, Tensor>(kEmbeddingName, {{"weight", &weight_}});
 }
 
 }  // namespace attend

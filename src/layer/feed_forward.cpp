@@ -17,7 +17,7 @@
 namespace attend {
 namespace {
 
-constexpr const char* kLayer = "feed_forward";
+constexpr const char* kFeedForwardName = "feed_forward";
 
 // hidden = act(up), or silu(gate) * up where there is a gate; all contiguous.
 void activate(Activation kind, const Tensor& up, const Tensor& gate, const TensorView& hidden,
@@ -49,7 +49,7 @@ void activation_backward(Activation kind, const Tensor& up, const Tensor& gate,
 
 FeedForward::FeedForward(const FeedForwardOptions& options) : options_(options) {
   reporting("feed_forward", [&] {
-    check_size(kLayer, "model_dim", options.model_dim);
+    check_size(kFeedForwardName, "model_dim", options.model_dim);
     if (options.hidden_dim < 0)
       throw InvalidArgument(text("feed_forward: hidden_dim is ", options.hidden_dim,
                                  "; it must be at least 1, or 0 for 4 * model_dim"));
@@ -57,7 +57,7 @@ FeedForward::FeedForward(const FeedForwardOptions& options) : options_(options) 
       throw InvalidArgument(text("feed_forward: activation is ",
                                  static_cast<int>(options.activation),
                                  "; it must be relu, gelu, gelu_tanh or swiglu"));
-    check_type(kLayer, options.type);
+    check_type(kFeedForwardName, options.type);
     constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
     if (options.hidden_dim == 0)
       options_.hidden_dim = options.model_dim > kMost / 4 ? kMost : 4 * options.model_dim;
@@ -95,20 +95,20 @@ void FeedForward::run(const ConstTensorView& x, const ConstTensorView& residual,
 
 void FeedForward::forward_into(const ConstTensorView& x, const TensorView& y,
                                const Where& where) const {
-  reporting(kLayer, [&] {
-    check_made(kLayer, static_cast<bool>(*this));
-    check_input(kLayer, "x", x, options_.type, options_.model_dim);
-    check_output(kLayer, "y", y, options_.type, x.shape());
-    check_apart(kLayer, "y", y, "x", x);
-    check_apart_from_tensors(kLayer, "y", y, *this);
+  reporting(kFeedForwardName, [&] {
+    check_made(kFeedForwardName, static_cast<bool>(*this));
+    check_input(kFeedForwardName, "x", x, options_.type, options_.model_dim);
+    check_output(kFeedForwardName, "y", y, options_.type, x.shape());
+    check_apart(kFeedForwardName, "y", y, "x", x);
+    check_apart_from_tensors(kFeedForwardName, "y", y, *this);
     run(x, {}, y, nullptr, where);
   });
 }
 
 Tensor FeedForward::forward(const ConstTensorView& x, const Where& where) const {
-  return reporting(kLayer, [&] {
-    check_made(kLayer, static_cast<bool>(*this));
-    check_input(kLayer, "x", x, options_.type, options_.model_dim);
+  return reporting(kFeedForwardName, [&] {
+    check_made(kFeedForwardName, static_cast<bool>(*this));
+    check_input(kFeedForwardName, "x", x, options_.type, options_.model_dim);
     Tensor y = where.context().make_tensor(x.shape(), options_.type);
     run(x, {}, y, nullptr, where);
     return y;
@@ -117,9 +117,9 @@ Tensor FeedForward::forward(const ConstTensorView& x, const Where& where) const 
 
 std::pair<Tensor, FeedForward::Saved> FeedForward::forward_train(const ConstTensorView& x,
                                                                  const Where& where) const {
-  return reporting(kLayer, [&] {
-    check_made(kLayer, static_cast<bool>(*this));
-    check_input(kLayer, "x", x, options_.type, options_.model_dim);
+  return reporting(kFeedForwardName, [&] {
+    check_made(kFeedForwardName, static_cast<bool>(*this));
+    check_input(kFeedForwardName, "x", x, options_.type, options_.model_dim);
     std::pair<Tensor, Saved> result{where.context().make_tensor(x.shape(), options_.type), {}};
     run(x, {}, result.first, &result.second, where);
     return result;
@@ -129,13 +129,13 @@ std::pair<Tensor, FeedForward::Saved> FeedForward::forward_train(const ConstTens
 // The hidden values are made again: that costs less than the memory to keep them.
 LayerGradients FeedForward::backward(const ConstTensorView& dy, const Saved& saved,
                                      const Where& where) const {
-  return reporting(kLayer, [&] {
-    check_made(kLayer, static_cast<bool>(*this));
-    check_input(kLayer, "x", saved.x, options_.type, options_.model_dim);
-    check_shape(kLayer, "dy", dy, options_.type, saved.x.shape());
+  return reporting(kFeedForwardName, [&] {
+    check_made(kFeedForwardName, static_cast<bool>(*this));
+    check_input(kFeedForwardName, "x", saved.x, options_.type, options_.model_dim);
+    check_shape(kFeedForwardName, "dy", dy, options_.type, saved.x.shape());
     const Shape hidden_shape = with_last(saved.x.shape(), options_.hidden_dim);
-    check_shape(kLayer, "up", saved.up, options_.type, hidden_shape);
-    if (gate_) check_shape(kLayer, "gate", saved.gate, options_.type, hidden_shape);
+    check_shape(kFeedForwardName, "up", saved.up, options_.type, hidden_shape);
+    if (gate_) check_shape(kFeedForwardName, "gate", saved.gate, options_.type, hidden_shape);
     const Tensor none;
     const Tensor& gate = gate_ ? saved.gate : none;
 
@@ -161,7 +161,7 @@ LayerGradients FeedForward::backward(const ConstTensorView& dy, const Saved& sav
 }
 
 std::vector<NamedView> FeedForward::parameters() const {
-  return reporting(kLayer, [&] {
+  return reporting(kFeedForwardName, [&] {
     std::vector<NamedView> list;
     append(list, "up.", up_.parameters());
     append(list, "gate.", gate_.parameters());
@@ -171,7 +171,7 @@ std::vector<NamedView> FeedForward::parameters() const {
 }
 
 std::vector<Parameter> FeedForward::writable_parameters() {
-  return reporting(kLayer, [&] {
+  return reporting(kFeedForwardName, [&] {
     std::vector<Parameter> list;
     append(list, "up.", up_.writable_parameters());
     append(list, "gate.", gate_.writable_parameters());

@@ -14,7 +14,7 @@ namespace {
 
 // Besides the tensors, only messages take memory.
 template <class... Parts>
-[[noreturn]] void fail(const Parts&... parts) {
+[[noreturn]] void fail_cache(const Parts&... parts) {
   reporting("kv_cache", [&] { throw InvalidArgument(text("kv_cache: ", parts...)); });
   __builtin_unreachable();
 }
@@ -23,7 +23,7 @@ std::int64_t ceiling(std::int64_t a, std::int64_t b) { return a / b + (a % b != 
 
 void check(const KvCacheOptions& options) {
   const auto at_least = [](const char* name, std::int64_t value, std::int64_t least) {
-    if (value < least) fail(name, " is ", value, "; it must be at least ", least);
+    if (value < least) fail_cache(name, " is ", value, "; it must be at least ", least);
   };
   at_least("batch", options.batch, 0);
   at_least("key_heads", options.key_heads, 1);
@@ -33,9 +33,9 @@ void check(const KvCacheOptions& options) {
   at_least("page_size", options.page_size, 0);
   at_least("pages", options.pages, 0);
   if (options.page_size == 0 && options.pages != 0)
-    fail("pages is ", options.pages, ", but page_size is 0 (dense)");
+    fail_cache("pages is ", options.pages, ", but page_size is 0 (dense)");
   if (!is_floating_point(options.type))
-    fail("type is ", options.type, "; it must be f64, f32, bf16 or f16");
+    fail_cache("type is ", options.type, "; it must be f64, f32, bf16 or f16");
 }
 
 KvCacheOptions filled_in(KvCacheOptions options) {
@@ -44,7 +44,7 @@ KvCacheOptions filled_in(KvCacheOptions options) {
   if (options.page_size == 0 || options.pages != 0) return options;
   const std::int64_t most = ceiling(options.capacity, options.page_size);
   if (__builtin_mul_overflow(options.batch, most, &options.pages))
-    fail("batch ", options.batch, " times ", most, " pages each is too many");
+    fail_cache("batch ", options.batch, " times ", most, " pages each is too many");
   return options;
 }
 
@@ -54,9 +54,9 @@ void check_rows(const KvCacheOptions& options, const char* name, const ConstTens
   check_readable("kv_cache", name, x);
   if (x.rank() != 4 || x.size(0) != options.batch || x.size(1) != options.key_heads ||
       x.size(3) != d)
-    fail(name, " is ", x.shape(), "; it must be [", options.batch, ", ", options.key_heads, ", n, ",
-         d, "]");
-  if (x.dtype() != options.type) fail(name, " is ", x.dtype(), ", the cache ", options.type);
+    fail_cache(name, " is ", x.shape(), "; it must be [", options.batch, ", ", options.key_heads,
+               ", n, ", d, "]");
+  if (x.dtype() != options.type) fail_cache(name, " is ", x.dtype(), ", the cache ", options.type);
 }
 
 // The token's row of every head, from x[b, :, i, :] to store[page, :, place, :].
@@ -96,8 +96,8 @@ KvCache::KvCache(const KvCacheOptions& options) : options_(filled_in(options)) {
 
 std::int64_t KvCache::length(std::int64_t b) const {
   if (b < 0 || b >= options_.batch)
-    fail("there is no sequence ", b, "; there are ", options_.batch);
-  if (!lengths_) fail("the cache was moved from; make another");
+    fail_cache("there is no sequence ", b, "; there are ", options_.batch);
+  if (!lengths_) fail_cache("the cache was moved from; make another");
   return lengths_.at<std::int64_t>({b});
 }
 
@@ -116,12 +116,12 @@ void KvCache::append(const ConstTensorView& k, const ConstTensorView& v,
     check_rows(options_, "k", k, options_.d_k);
     check_rows(options_, "v", v, options_.d_v);
     const std::int64_t n = k.size(2);
-    if (v.size(2) != n) fail("k has ", n, " tokens, v ", v.size(2));
+    if (v.size(2) != n) fail_cache("k has ", n, " tokens, v ", v.size(2));
     if (lengths) check_readable("kv_cache", "lengths", lengths);
     if (lengths && (lengths.rank() != 1 || lengths.size(0) != options_.batch ||
                     (lengths.dtype() != DType::i64 && lengths.dtype() != DType::i32)))
-      fail("lengths is ", lengths.shape(), " ", lengths.dtype(), "; it must be [", options_.batch,
-           "], i32 or i64");
+      fail_cache("lengths is ", lengths.shape(), " ", lengths.dtype(), "; it must be [",
+                 options_.batch, "], i32 or i64");
     const auto added = [&](std::int64_t b) {
       if (!lengths) return n;
       return lengths.dtype() == DType::i32 ? lengths.at<std::int32_t>({b})
@@ -131,15 +131,15 @@ void KvCache::append(const ConstTensorView& k, const ConstTensorView& v,
     for (std::int64_t b = 0; b < options_.batch; ++b) {
       const std::int64_t held = length(b), more = added(b);
       if (more < 0 || more > n)
-        fail("lengths[", b, "] is ", more, "; it must be from 0 to the ", n, " tokens given");
+        fail_cache("lengths[", b, "] is ", more, "; it must be from 0 to the ", n, " tokens given");
       if (more > options_.capacity - held)
-        fail("sequence ", b, " holds ", held, " tokens and ", more,
-             " more are given; the capacity is ", options_.capacity);
+        fail_cache("sequence ", b, " holds ", held, " tokens and ", more,
+                   " more are given; the capacity is ", options_.capacity);
       needed += pages_of(held + more) - pages_of(held);
     }
     if (needed > free_pages())
-      fail(needed, " more pages of ", options_.page_size, " tokens are needed, ", free_pages(),
-           " of ", options_.pages, " are free");
+      fail_cache(needed, " more pages of ", options_.page_size, " tokens are needed, ",
+                 free_pages(), " of ", options_.pages, " are free");
 
     const std::int64_t size = keys_.size(2);
     for (std::int64_t b = 0; b < options_.batch; ++b) {
@@ -160,7 +160,7 @@ void KvCache::append(const ConstTensorView& k, const ConstTensorView& v,
 void KvCache::truncate(std::int64_t b, std::int64_t length) {
   const std::int64_t held = this->length(b);
   if (length < 0 || length > held)
-    fail("sequence ", b, " holds ", held, " tokens; it cannot be cut to ", length);
+    fail_cache("sequence ", b, " holds ", held, " tokens; it cannot be cut to ", length);
   for (std::int64_t page = pages_of(held); page-- > pages_of(length);)
     free_[static_cast<std::size_t>(free_pages_++)] = table_.at<std::int64_t>({b, page});
   lengths_.at<std::int64_t>({b}) = length;

@@ -17,7 +17,7 @@ constexpr AttentionOptions kCausal{.causal = true};
 
 std::string block_name(std::size_t n) { return text("blocks.", n, "."); }
 
-void check_tokens(const ConstTensorView& tokens) {
+void check_batch(const ConstTensorView& tokens) {
   check_readable("language_model", "tokens", tokens);
   if (tokens.rank() != 2)
     throw InvalidArgument(
@@ -25,7 +25,7 @@ void check_tokens(const ConstTensorView& tokens) {
 }
 
 Shape shape_of_logits(const LanguageModelOptions& options, const ConstTensorView& tokens) {
-  check_tokens(tokens);
+  check_batch(tokens);
   return {tokens.size(0), tokens.size(1), options.vocabulary};
 }
 
@@ -122,7 +122,7 @@ Tensor LanguageModel::forward(const ConstTensorView& tokens, const Where& where)
 
 Trace LanguageModel::trace(const ConstTensorView& tokens, const Where& where) const {
   return reporting("language_model", [&] {
-    check_tokens(tokens);
+    check_batch(tokens);
     const char* axes = "batch, token, feature";
     Trace trace;
     const auto add_step = [&](const char* name, const char* formula, Tensor value) {
@@ -202,7 +202,7 @@ std::vector<KvCache> LanguageModel::make_caches(std::int64_t batch) const {
 std::pair<Tensor, LanguageModel::Saved> LanguageModel::forward_train(const ConstTensorView& tokens,
                                                                      const Where& where) const {
   return reporting("language_model", [&] {
-    check_tokens(tokens);
+    check_batch(tokens);
     Saved saved;
     Tensor x;
     std::tie(x, saved.tokens) = tokens_.forward_train(tokens, where);

@@ -27,8 +27,8 @@ void check_cache(const MultiHeadAttention& of, const KvCache& cache) {
 }
 
 // [batch, n, width], with the cache's batch.
-void check_tokens(const char* name, const ConstTensorView& x, const KvCache& cache,
-                  std::int64_t width, DType type) {
+void check_new_tokens(const char* name, const ConstTensorView& x, const KvCache& cache,
+                      std::int64_t width, DType type) {
   const std::int64_t batch = cache.options().batch;
   check_readable("multi_head_attention", name, x);
   if (x.rank() != 3 || x.size(0) != batch || x.size(2) != width)
@@ -51,7 +51,7 @@ Shape checked_shape(const MultiHeadAttention& layer, const char* name, const Con
                     const KvCache& cache) {
   const MultiHeadAttentionOptions& o = layer.options();
   check_cache(layer, cache);
-  check_tokens(name, x, cache, o.model_dim, o.type);
+  check_new_tokens(name, x, cache, o.model_dim, o.type);
   return output_shape(o, x);
 }
 
@@ -76,8 +76,8 @@ void MultiHeadAttention::append(const ConstTensorView& key, const ConstTensorVie
   reporting("multi_head_attention", [&] {
     const MultiHeadAttentionOptions& o = options_;
     check_cache(*this, cache);
-    check_tokens("key", key, cache, o.key_dim, o.type);
-    check_tokens("value", value, cache, o.value_dim, o.type);
+    check_new_tokens("key", key, cache, o.key_dim, o.type);
+    check_new_tokens("value", value, cache, o.value_dim, o.type);
     const Scratch scratch(where, {{with_last(key.shape(), o.key_heads * o.d_k), o.type},
                                   {with_last(value.shape(), o.key_heads * o.d_v), o.type}});
     const auto& [k, v] = scratch.tensors;
