@@ -22,25 +22,42 @@ struct AddToC {
 
   template <int kRows, int kVectors>
   ATTEND_INLINE void operator()(const Operands<V>& x, V (&sum)[kRows][kVectors]) const {
-    unrolled<kVectors>(ATTEND_EACH(n) {
-      const std::int64_t left = columns - n * V::kLanes;
-      if (left <= 0) return;
+    if (columns < kVectors * V::kLanes) {  // not all of them: by way of memory
+      alignas(64) Sum sums[kRows][kVectors * V::kLanes];
+      unrolled<kRows>(ATTEND_EACH(r) { store(sum[r], sums[r]); });
+      for (int r = 0; r < kRows; ++r) some(sums[r], x.c + r * x.c_stride);
+      return;
+    }
+    if (!first) unrolled<kRows>(ATTEND_EACH(r) { add_to(x.c + r * x.c_stride, sum[r]); });
+    if (bias != nullptr) {
+      V b[kVectors];
+      load(bias, b);
+      unrolled<kRows>(ATTEND_EACH(r) { add(sum[r], b); });
+    }
+    Store{}(x, sum);
+  }
+
+ private:
+  template <int kVectors>
+  ATTEND_INLINE static void add_to(const Sum* c, V (&sum)[kVectors]) {
+    unrolled<kVectors>(ATTEND_EACH(n) { sum[n] = V::load(c + n * V::kLanes) + sum[n]; });
+  }
+  template <int kVectors>
+  ATTEND_INLINE static void add(V (&sum)[kVectors], const V (&b)[kVectors]) {
+    unrolled<kVectors>(ATTEND_EACH(n) { sum[n] = sum[n] + b[n]; });
+  }
+
+  // One row of fewer columns than a tile has.
+  [[gnu::noinline]] void some(const Sum* sums, Sum* c) const {
+    for (std::int64_t n = 0; n < columns; n += V::kLanes) {
+      const std::int64_t left = columns - n;
       const bool all = left >= V::kLanes;
-      Sum* const c = x.c + n * V::kLanes;
-      if (!first)
-        unrolled<kRows>(ATTEND_EACH(r) {
-          const Sum* from = c + r * x.c_stride;
-          sum[r][n] = (all ? V::load(from) : V::load_first(from, left)) + sum[r][n];
-        });
-      if (bias != nullptr) {
-        const V b = V::load(bias + n * V::kLanes);
-        unrolled<kRows>(ATTEND_EACH(r) { sum[r][n] = sum[r][n] + b; });
-      }
-      unrolled<kRows>(ATTEND_EACH(r) {
-        if (all) sum[r][n].store(c + r * x.c_stride);
-        else sum[r][n].store_first(c + r * x.c_stride, left);
-      });
-    });
+      V sum = V::load(sums + n);
+      if (!first) sum = (all ? V::load(c + n) : V::load_first(c + n, left)) + sum;
+      if (bias != nullptr) sum = sum + V::load(bias + n);
+      if (all) sum.store(c + n);
+      else sum.store_first(c + n, left);
+    }
   }
 };
 

@@ -313,6 +313,14 @@ class Scores {
   ATTEND_INLINE static void plus(V (&row)[kVectors], const Sum* from) {
     unrolled<kVectors>(ATTEND_EACH(n) { row[n] = row[n] + V::load(from + n * V::kLanes); });
   }
+  template <int kVectors>
+  ATTEND_INLINE static void times(V (&row)[kVectors], V by) {
+    unrolled<kVectors>(ATTEND_EACH(n) { row[n] = row[n] * by; });
+  }
+  template <int kVectors>
+  ATTEND_INLINE static void largest(const V (&row)[kVectors], V (&most)[kVectors]) {
+    unrolled<kVectors>(ATTEND_EACH(n) { most[n] = larger(row[n], most[n]); });
+  }
 
   // The largest of the numbers; where larger() does not keep a NaN of its first operand, NaN is
   // passed over: its own weight is NaN, and all others are at most 1, as exp2_of() wants them.
@@ -326,12 +334,11 @@ class Scores {
         unrolled<kRows>(ATTEND_EACH(r) { plus(sum[r], x.c + r * x.c_stride); });
       }
       if (top == nullptr) return Store{}(x, sum);
-      unrolled<kVectors>(ATTEND_EACH(n) {
-        if (scale != 1) unrolled<kRows>(ATTEND_EACH(r) { sum[r][n] = sum[r][n] * V::set(scale); });
-        V most = V::load(top + n * V::kLanes);
-        unrolled<kRows>(ATTEND_EACH(r) { most = larger(sum[r][n], most); });
-        most.store(top + n * V::kLanes);
-      });
+      if (scale != 1) unrolled<kRows>(ATTEND_EACH(r) { times(sum[r], V::set(scale)); });
+      V most[kVectors];
+      load(top, most);
+      unrolled<kRows>(ATTEND_EACH(r) { largest(sum[r], most); });
+      store(most, top);
       Store{}(x, sum);
     }
   };

@@ -42,7 +42,7 @@ def ready(build, command):
     except FileNotFoundError:
         return None, []
     for entry in entries:
-        if source != entry["file"]:
+        if not same_source(source, entry["file"]):
             continue
         _, target, theirs, _ = essence(shlex.split(entry["command"]))
         found = pathlib.Path(entry["directory"]) / target
@@ -50,6 +50,13 @@ def ready(build, command):
         if theirs[-len(rest):] == rest and found.exists() and is_current(found, files):
             return found, files
     return None, []
+
+
+def same_source(one, other):
+    """Whether they are one file, or lists of the same files that are compiled together, each of its build."""
+    one, other = pathlib.Path(one), pathlib.Path(other)
+    return one == other or (one.parent.name == other.parent.name == "Unity" and one.name == other.name and
+                            other.exists() and one.read_bytes() == other.read_bytes())
 
 
 def made_of(build, target):
