@@ -75,8 +75,8 @@ class HeldWorker {
   std::thread caller_;  // last: it uses the others
 };
 
-// Whether the process comes to use hardly any processor time while the caller sleeps. Who spins goes
-// to sleep first, which takes its while on a busy machine.
+// Whether the process comes to use hardly any processor time while the caller sleeps. Who spins
+// goes to sleep first, which takes its while on a busy machine.
 inline bool comes_to_rest() {
   const auto used = [] {
     rusage usage;

@@ -87,13 +87,6 @@ class Tab:
         self.tab.mouse.move(*self.cell_on_screen(i, j))
         self.tab.wait_for_selector(f'#readout[data-query="{i}"][data-key="{j}"]')
 
-    def wheel(self, by):
-        """Turns the wheel, and waits until the view has moved and is drawn."""
-        before = self.evaluate("() => String(attend.state.zoom)")
-        self.tab.mouse.wheel(0, by)
-        self.tab.wait_for_function("(before) => String(attend.state.zoom) !== before", arg=before)
-        return self.drawn()
-
     def cell_on_screen(self, i, j):
         """Where the middle of a cell is, for the mouse."""
         return self.evaluate(

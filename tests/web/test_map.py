@@ -145,7 +145,9 @@ def test_wheel_drag_and_buttons_move_the_view(show):
     tab = show(fixtures.many_heads(64, layers=1, heads=2))
     x, y = tab.cell_on_screen(40, 20)
     tab.tab.mouse.move(x, y)
-    tab.wheel(-400)
+    tab.tab.mouse.wheel(0, -400)
+    tab.tab.wait_for_function("() => attend.state.zoom")
+    tab.drawn()
     q0, q1, k0, k1 = tab.state("zoom")
     assert q1 - q0 == pytest.approx(64 / np.exp(0.75), rel=0.02) and q1 - q0 == pytest.approx(
         k1 - k0, rel=0.02

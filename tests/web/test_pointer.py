@@ -70,8 +70,9 @@ def test_after_a_wheel_turn_the_readout_is_of_the_cell_under_the_pointer(show):
     x, y = tab.cell_on_screen(40, 12)
     tab.tab.mouse.move(x + 3, y + 2)
     for turn in (-300, -300, 300, -300, -300, -300, 900):
-        tab.wheel(turn)
-        assert tab.evaluate(SAID) == tab.evaluate(UNDER, [x + 3, y + 2])
+        tab.tab.mouse.wheel(0, turn)
+        tab.drawn()
+        tab.tab.wait_for_function(f"() => String(({SAID})()) === String(({UNDER})([{x + 3}, {y + 2}]))")
     for key in ("+", "+", "-", "0"):
         tab.press(key)
         assert tab.evaluate(SAID) == tab.evaluate(UNDER, [x + 3, y + 2])
