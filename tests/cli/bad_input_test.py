@@ -228,7 +228,7 @@ class Files(CommandTest):
             while process.poll() is None and not self.beside():
                 time.sleep(0.001)
             process.send_signal(signal.SIGSTOP)
-            if process.returncode is None and self.stopped(process) and len(self.beside()) == 1:
+            if process.returncode is None and self.stopped(process) and self.first_is_written():
                 break
             process.send_signal(signal.SIGCONT)
             process.communicate()
@@ -245,6 +245,10 @@ class Files(CommandTest):
         """Waits until it is, or has ended."""
         end = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         return end.si_code == os.CLD_STOPPED
+
+    def first_is_written(self):
+        """And not the last, when the others are in their places."""
+        return len(self.beside()) == 1 and not (self.folder / "lse.npy").exists()
 
     def beside(self):
         return [path.name for path in self.folder.iterdir() if path.name.startswith(".attend-")]
