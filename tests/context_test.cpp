@@ -275,7 +275,7 @@ TEST(Tensors, give_large_memory_to_the_next_one) {
     const Tensor larger = context.make_tensor({1024, 512});
     EXPECT_EQ(memory.allocated, 2) << "the one that is kept is too small";
     for (int n = 0; n < 200; ++n) {  // each of another size: 128 MiB are kept in all
-      const Tensor some = context.make_tensor({1024 + 300 * n, 512});
+      const Tensor some = context.make_tensor({1024 + 20 * n, 512});
     }
     EXPECT_GT(memory.deallocated, 100);
   }

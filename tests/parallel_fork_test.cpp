@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -17,7 +16,6 @@
 namespace attend {
 namespace {
 
-using namespace std::chrono_literals;
 using test::comes_to_rest;
 using test::every_strand_ran_once;
 using test::failure_of;

@@ -229,7 +229,7 @@ TEST(Parallel, workers_take_no_signals) {
     if (meeting.meet() && std::this_thread::get_id() != caller)
       named += name == std::string("attend");
   });
-  std::this_thread::sleep_for(10ms);
+  std::this_thread::sleep_for(10ms);  // for one who would take it late
   EXPECT_EQ(signals_handled, 0);
   EXPECT_EQ(named, 2);
 

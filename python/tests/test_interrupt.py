@@ -9,7 +9,7 @@ import textwrap
 import pytest
 
 START = """
-import os, signal, sys, threading
+import os, signal, sys, threading, time
 import numpy as np
 import attend
 
@@ -22,13 +22,26 @@ out, lse = np.zeros_like(q), np.zeros((1, 1, LONG), 'float32')
 small = np.random.default_rng(0).standard_normal((1, 2, 300, 8)).astype('float32')
 before = attend.attention(small, small, small, causal=True, context=context)
 
+main_clock = time.pthread_getcpuclockid(threading.get_ident())
+
+# A thread that sends the signal when the main thread has computed for 0.2 s, by its own clock: however
+# busy the machine is, the call is then at work.
+def signal_from_inside(number):
+    begin = time.clock_gettime(main_clock)
+    def send():
+        while time.clock_gettime(main_clock) - begin < 0.2:
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+    thread = threading.Thread(target=send)
+    thread.start()
+    return thread
+
 def interrupted(call, number=signal.SIGINT, kind=KeyboardInterrupt):
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), number))
-    timer.start()
     try:
+        sender = signal_from_inside(number)
         call()
     except kind as error:
-        timer.join()
+        sender.join()
         again = attend.attention(small, small, small, causal=True, context=context)
         assert (again == before).all()
         return error
@@ -78,7 +91,7 @@ def test_a_handler_of_ones_own_decides_what_is_raised():
             if len(seen) == 2:
                 raise Enough('by the handler')
             # The call goes on. Python would take two signals for one if both were waiting.
-            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+            signal_from_inside(signal.SIGUSR1)
 
         seen = []
         signal.signal(signal.SIGUSR1, handle)
@@ -92,11 +105,19 @@ def test_a_call_of_another_thread_is_not_ended_by_a_signal():
     run(1, """
         few = np.zeros((1, 1, 3000, 64), 'float32')
         slow = attend.Context(threads=1, kernels='forward:reference.forward')
-        results = []
-        thread = threading.Thread(
-            target=lambda: results.append(attend.attention(few, few, few, context=slow).shape))
+        results, clocks = [], []
+
+        def work():
+            clocks.append(time.pthread_getcpuclockid(threading.get_ident()))
+            results.append(attend.attention(few, few, few, context=slow).shape)
+
+        thread = threading.Thread(target=work)
         thread.start()
         try:
+            while not clocks:
+                time.sleep(0.001)
+            while thread.is_alive() and time.clock_gettime(clocks[0]) < 0.1:   # till it computes
+                time.sleep(0.001)
             os.kill(os.getpid(), signal.SIGINT)
             thread.join()
         except KeyboardInterrupt:

@@ -218,7 +218,7 @@ class Terminal(CommandTest):
         return shown.decode()
 
     def test_progress_on_a_terminal_only(self):
-        words = ("check", "--reduced", "--threads", "1")
+        words = ("check", "--reduced", "--type", "f64", "--threads", "1")   # what takes a moment shows some
         os.environ.pop("NO_COLOR", None)
         shown = self.on_terminal(*words)
         self.assertIn("checking [", shown)

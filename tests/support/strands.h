@@ -75,8 +75,8 @@ class HeldWorker {
   std::thread caller_;  // last: it uses the others
 };
 
-// Whether the process uses hardly any processor time while the caller sleeps. Who spins goes to
-// sleep first, which takes its while on a busy machine: hence the tries.
+// Whether the process comes to use hardly any processor time while the caller sleeps. Who spins
+// goes to sleep first, which takes its while on a busy machine.
 inline bool comes_to_rest() {
   const auto used = [] {
     rusage usage;
@@ -84,13 +84,11 @@ inline bool comes_to_rest() {
     return std::chrono::seconds(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
            std::chrono::microseconds(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
   };
-  for (int tries = 0; tries < 20; ++tries) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  return wait_for([&] {
     const auto before = used();
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    if (used() - before < std::chrono::milliseconds(20)) return true;
-  }
-  return false;
+    return used() - before < std::chrono::milliseconds(20);
+  });
 }
 
 }  // namespace attend::test

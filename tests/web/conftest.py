@@ -82,6 +82,11 @@ class Tab:
             [i, j],
         )[:3]
 
+    def point(self, i, j):
+        """Moves the mouse to a cell, and waits until the page has noticed."""
+        self.tab.mouse.move(*self.cell_on_screen(i, j))
+        self.tab.wait_for_selector(f'#readout[data-query="{i}"][data-key="{j}"]')
+
     def cell_on_screen(self, i, j):
         """Where the middle of a cell is, for the mouse."""
         return self.evaluate(

@@ -101,7 +101,7 @@ def test_hidden_is_hatched_and_zero_is_plain(show):
     }"""
     assert tab.evaluate(colours, [2, 9]) > 3  # hidden: lines on paper
     assert tab.evaluate(colours, [9, 2]) == 1  # seen, with almost no weight: one colour
-    tab.tab.mouse.move(*tab.cell_on_screen(2, 9))
+    tab.point(2, 9)
     assert "causal" in tab.text("#readout") and tab.tab.get_attribute("#readout", "data-kind") == "hidden"
 
 
@@ -132,7 +132,7 @@ def test_pointing_at_a_cell_says_its_exact_weight(show):
     tab = show(fixtures.small(), "#head=7")
     between = np.argwhere((weights[7] > 0.05) & (weights[7] < 0.95))
     for i, j in between[:4].tolist():
-        tab.tab.mouse.move(*tab.cell_on_screen(i, j))
+        tab.point(i, j)
         assert float(tab.tab.get_attribute("#readout", "data-weight")) == pytest.approx(
             weights[7, i, j], rel=1e-5
         )
@@ -146,6 +146,7 @@ def test_wheel_drag_and_buttons_move_the_view(show):
     x, y = tab.cell_on_screen(40, 20)
     tab.tab.mouse.move(x, y)
     tab.tab.mouse.wheel(0, -400)
+    tab.tab.wait_for_function("() => attend.state.zoom")
     tab.drawn()
     q0, q1, k0, k1 = tab.state("zoom")
     assert q1 - q0 == pytest.approx(64 / np.exp(0.75), rel=0.02) and q1 - q0 == pytest.approx(
@@ -279,7 +280,8 @@ def test_a_ruler_names_no_token_before_the_first(show):
         return write.call(this, text, ...rest);
       };
       attend.choose({ bend: "linear" });
-      await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+      do await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+      while (document.getElementById("map").dataset.whole !== "true");
       return written;
     }"""
     words = tab.evaluate(written)

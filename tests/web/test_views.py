@@ -149,12 +149,12 @@ def test_clicking_tokens_chooses_them_and_shift_adds(show):
 def test_pointing_in_one_view_shows_in_the_other(show):
     tab = show(fixtures.small(), "#head=7&chosen=10")
     tab.tab.hover('.piece[data-n="2"]')
-    readout = tab.evaluate("() => ({ ...document.getElementById('readout').dataset })")
-    assert (readout["query"], readout["key"]) == ("10", "2")
-    assert float(readout["weight"]) == pytest.approx(WEIGHTS[7, 10, 2], rel=1e-5)
+    tab.tab.wait_for_selector('#readout[data-query="10"][data-key="2"]')
+    assert float(tab.tab.get_attribute("#readout", "data-weight")) == pytest.approx(WEIGHTS[7, 10, 2], rel=1e-5)
     tab.tab.mouse.move(*tab.cell_on_screen(10, 5))
-    assert tab.tab.get_attribute(".piece.pointed", "data-n") == "5"
+    tab.tab.wait_for_selector('.piece.pointed[data-n="5"]')
     tab.tab.hover('.thumb[data-layer="1"][data-head="2"]')
+    tab.tab.wait_for_selector("#heads .hint:has-text('current token')")
     assert "current token" in tab.text("#heads .hint") and tab.count(".piece.pointed") == 0
 
 
