@@ -160,78 +160,57 @@ int run(const Flags& flags, const ApplyOptions& options, const std::string& kern
   return kOk;
 }
 
-// Adds flags of one group.
-struct Group {
-  Flags& flags;
-  const char* name;
-  void file(const char* flag, std::string& value, const char* text) {
-    flags.add_file(flag, value, text).group(name);
-  }
-  void size(const char* flag, std::int64_t& value, const char* text) {
-    flags.add_size(flag, value, text).group(name);
-  }
-  void list(const char* flag, std::string& value, const char* text) {
-    add_list(flags, flag, value, false, text).group(name);
-  }
-  void on(const char* flag, bool& value, const char* text) {
-    flags.add_switch(flag, value, text).group(name);
-  }
-  void word(const char* flag, std::string& value, const char* text,
-            const std::vector<std::string>& words) {
-    flags.add_word(flag, value, text, words).group(name);
-  }
-};
-
 void add_flags(Flags& flags, ApplyOptions& o) {
-  Group bare{flags, kBare};
-  bare.file("--q", o.q, "Queries");
-  bare.file("--k", o.k, "Keys");
-  bare.file("--v", o.v, "Values");
+  Flags bare = flags.group(kBare);
+  bare.add_file("--q", o.q, "Queries");
+  bare.add_file("--k", o.k, "Keys");
+  bare.add_file("--v", o.v, "Values");
 
-  Group rows{flags, kRows};
-  rows.file("--input", o.input, "Input of self-attention");
-  rows.file("--query", o.query, "Query input of cross-attention");
-  rows.file("--memory", o.memory, "Key and value input of cross-attention");
-  rows.file("--key", o.key, "Key input");
-  rows.file("--value", o.value, "Value input");
+  Flags rows = flags.group(kRows);
+  rows.add_file("--input", o.input, "Input of self-attention");
+  rows.add_file("--query", o.query, "Query input of cross-attention");
+  rows.add_file("--memory", o.memory, "Key and value input of cross-attention");
+  rows.add_file("--key", o.key, "Key input");
+  rows.add_file("--value", o.value, "Value input");
 
-  Group layer{flags, kLayer};
-  layer.file("--weights", o.file.weights,
-             "Weights in safetensors; random, by --seed, if not given");
-  add_layer_file_flags(flags, o.file, kLayer);
-  layer.on("--no-projection-bias", o.no_bias, "Projections without bias");
-  layer.file("--save-layer", o.save_layer, "Writes the weights that were used");
+  Flags layer = flags.group(kLayer);
+  layer.add_file("--weights", o.file.weights,
+                 "Weights in safetensors; random, by --seed, if not given");
+  add_layer_file_flags(layer, o.file);
+  layer.add_switch("--no-projection-bias", o.no_bias, "Projections without bias");
+  layer.add_file("--save-layer", o.save_layer, "Writes the weights that were used");
 
   flags.add_switch("--block", o.block, "A block: attention, residual, norm, feed-forward");
-  Group block{flags, kBlock};
-  block.on("--cross", o.sizes.cross, "A second attention, over a memory");
-  block.size("--memory-dim", o.sizes.memory_dim, "Width of the memory; model_dim if not given");
-  block.size("--hidden-dim", o.sizes.hidden_dim,
-             "Width of the feed-forward network; none if not given");
-  block.word("--activation", o.activation, "Activation of the feed-forward network",
-             {"relu", "gelu", "gelu_tanh", "swiglu"});
-  block.word("--placement", o.placement, "norm(x + f(x)), x + f(norm(x)), or x + f(x)",
-             {"post", "pre", "none"});
-  block.word("--norm", o.norm, "Kind of the norms", {"layer_norm", "rms_norm"});
-  flags
-      .add_real("--epsilon", o.sizes.epsilon, {.least = 0, .open = true},
-                "Added to the variance in the norms")
-      .group(kBlock);
-  block.file("--cross-mask", o.cross_mask, "Mask of the second attention");
-  block.list("--cross-key-lengths", o.cross_key_lengths, "Key lengths of the second attention");
+  Flags block = flags.group(kBlock);
+  block.add_switch("--cross", o.sizes.cross, "A second attention, over a memory");
+  block.add_size("--memory-dim", o.sizes.memory_dim, "Width of the memory; model_dim if not given");
+  block.add_size("--hidden-dim", o.sizes.hidden_dim,
+                 "Width of the feed-forward network; none if not given");
+  block.add_word("--activation", o.activation, "Activation of the feed-forward network",
+                 {"relu", "gelu", "gelu_tanh", "swiglu"});
+  block.add_word("--placement", o.placement, "norm(x + f(x)), x + f(norm(x)), or x + f(x)",
+                 {"post", "pre", "none"});
+  block.add_word("--norm", o.norm, "Kind of the norms", {"layer_norm", "rms_norm"});
+  block.add_real("--epsilon", o.sizes.epsilon, {.least = 0, .open = true},
+                 "Added to the variance in the norms");
+  block.add_file("--cross-mask", o.cross_mask, "Mask of the second attention");
+  add_list(block, "--cross-key-lengths", o.cross_key_lengths, false,
+           "Key lengths of the second attention");
 
-  Group sizes{flags, kSizes};
+  Flags sizes = flags.group(kSizes);
   MultiHeadAttentionOptions& s = o.sizes.attention;
-  sizes.size("--model-dim", s.model_dim, "Width of a layer; that of the input if not given");
-  sizes.size("--heads", s.heads, "Heads; those of the weights' file, or 1, if not given");
-  sizes.size("--key-heads", s.key_heads, "Heads of keys and values; as many as heads if not given");
-  sizes.size("--d-k", s.d_k, "Size of a head's queries and keys; model_dim / heads if not given");
-  sizes.size("--d-v", s.d_v, "Size of a head's values; d_k if not given");
-  sizes.size("--key-dim", s.key_dim, "Width of the key input; model_dim if not given");
-  sizes.size("--value-dim", s.value_dim, "Width of the value input; key_dim if not given");
-  sizes.size("--batch", o.batch, "Random sequences");
-  sizes.size("--length", o.length, "Queries of each random sequence");
-  sizes.size("--key-length", o.key_length, "Keys of each; as many as queries if not given");
+  sizes.add_size("--model-dim", s.model_dim, "Width of a layer; that of the input if not given");
+  sizes.add_size("--heads", s.heads, "Heads; those of the weights' file, or 1, if not given");
+  sizes.add_size("--key-heads", s.key_heads,
+                 "Heads of keys and values; as many as heads if not given");
+  sizes.add_size("--d-k", s.d_k,
+                 "Size of a head's queries and keys; model_dim / heads if not given");
+  sizes.add_size("--d-v", s.d_v, "Size of a head's values; d_k if not given");
+  sizes.add_size("--key-dim", s.key_dim, "Width of the key input; model_dim if not given");
+  sizes.add_size("--value-dim", s.value_dim, "Width of the value input; key_dim if not given");
+  sizes.add_size("--batch", o.batch, "Random sequences");
+  sizes.add_size("--length", o.length, "Queries of each random sequence");
+  sizes.add_size("--key-length", o.key_length, "Keys of each; as many as queries if not given");
 }
 
 }  // namespace
@@ -253,14 +232,14 @@ void add_apply(Program& program) {
   flags.add_word("--type", options->type, "Type to compute in; inputs are converted to it",
                  type_names());
   flags.add_text("--kernel", *kernel, "Kernel to use; attend info lists them").value("NAME");
-  Group outputs{flags, kOutputs};
-  outputs.file("--output", options->output, "The result");
-  outputs.file("--save-weights", options->save_weights, "The attention weights");
-  outputs.file("--save-lse", options->save_lse, "log-sum-exp of the scores (lse)");
-  outputs.file("--save-scores", options->save_scores, "The scores");
-  outputs.word("--score-stage", options->score_stage, "Which scores",
-               {"raw", "softcapped", "masked"});
-  outputs.file("--trace", options->trace, "Every step, with its formula, as safetensors");
+  Flags outputs = flags.group(kOutputs);
+  outputs.add_file("--output", options->output, "The result");
+  outputs.add_file("--save-weights", options->save_weights, "The attention weights");
+  outputs.add_file("--save-lse", options->save_lse, "log-sum-exp of the scores (lse)");
+  outputs.add_file("--save-scores", options->save_scores, "The scores");
+  outputs.add_word("--score-stage", options->score_stage, "Which scores",
+                   {"raw", "softcapped", "masked"});
+  outputs.add_file("--trace", options->trace, "Every step, with its formula, as safetensors");
 }
 
 }  // namespace attend::cli

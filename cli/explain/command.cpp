@@ -142,7 +142,7 @@ void add_explain(Program& program) {
   flags.add_file("--save-layer", options->save_layer,
                  "sentence: writes the constructed layer (safetensors)");
   flags.add_file("--save-input", options->save_input, "sentence: writes its input (.npy)");
-  add_layer_file_flags(flags, files.layer, kLayer);
+  add_layer_file_flags(flags.group(kLayer), files.layer);
   add_attention_flags(flags, files.attention);
 }
 

@@ -26,37 +26,30 @@ void check_finite(const std::string& flag, double number, DType type) {
 
 }  // namespace
 
-void add_attention_flags(Flags& flags, AttentionFlags& attention) {
-  const std::string group = kAttentionGroup;
+void add_attention_flags(const Flags& all, AttentionFlags& attention) {
   using Form = AttentionFlags::Source::Form;
   AttentionOptions& o = attention.options;
-  const auto on = [&](const char* name, bool& value, const char* text) {
-    flags.add_switch(name, value, text).group(group);
-  };
-  const auto whole = [&](const char* name, auto& value, Whole allowed, const char* text) {
-    flags.add_whole(name, value, allowed, text).group(group);
-  };
-  const auto real = [&](const char* name, auto& value, Real allowed, const char* text) {
-    flags.add_real(name, value, allowed, text).group(group);
-  };
+  Flags flags = all.group(kAttentionGroup);
   const auto tensor = [&](const char* name, const char* option, Form form, const char* text) {
     AttentionFlags::Source& source = attention.tensors[option];
     source.form = form;
-    if (form == Form::file) flags.add_file(name, source.text, text).group(group);
-    else add_list(flags, name, source.text, form == Form::numbers, text).group(group);
+    if (form == Form::file) flags.add_file(name, source.text, text);
+    else add_list(flags, name, source.text, form == Form::numbers, text);
   };
-  on("--causal", o.causal, "Query i sees keys up to i + offset only");
-  whole("--window-left", o.window.left, {}, "Keys before the query that are visible");
-  whole("--window-right", o.window.right, {}, "Keys after the query that are visible");
+  flags.add_switch("--causal", o.causal, "Query i sees keys up to i + offset only");
+  flags.add_whole("--window-left", o.window.left, {}, "Keys before the query that are visible");
+  flags.add_whole("--window-right", o.window.right, {}, "Keys after the query that are visible");
   tensor(
       "--query-offset", "query_offset", Form::whole_numbers,
       "Position of the first query, one number or one for each sequence; not given: the last query "
       "meets the last key");
-  whole("--key-offset", o.key_offset, {.least = std::numeric_limits<std::int64_t>::min()},
-        "Position of the first key, where k and v are a part of the keys");
-  real("--scale", o.scale, {}, "Factor of the scores; 1 / sqrt(d_k) if not given");
-  real("--softcap", o.softcap, {.least = 0}, "Scores s become softcap * tanh(s / softcap)");
-  on("--bias-before-softcap", o.bias_before_softcap, "Bias and ALiBi are added before the softcap");
+  flags.add_whole("--key-offset", o.key_offset, {.least = std::numeric_limits<std::int64_t>::min()},
+                  "Position of the first key, where k and v are a part of the keys");
+  flags.add_real("--scale", o.scale, {}, "Factor of the scores; 1 / sqrt(d_k) if not given");
+  flags.add_real("--softcap", o.softcap, {.least = 0},
+                 "Scores s become softcap * tanh(s / softcap)");
+  flags.add_switch("--bias-before-softcap", o.bias_before_softcap,
+                   "Bias and ALiBi are added before the softcap");
   tensor("--mask", "mask", Form::file,
          "0 = hidden; [batch, heads, queries, keys], any of them may be 1");
   tensor("--bias", "bias", Form::file, "Added to the scores; shape as the mask's");
@@ -65,8 +58,8 @@ void add_attention_flags(Flags& flags, AttentionFlags& attention) {
          "Attention sinks [heads]: a score more in each sum, without a value");
   tensor("--blocks", "blocks", Form::file,
          "Block mask [batch, heads, query blocks, key blocks], 0 = hidden");
-  whole("--blocks-query-size", o.blocks.query_size, {.least = 1}, "Queries of a block");
-  whole("--blocks-key-size", o.blocks.key_size, {.least = 1}, "Keys of a block");
+  flags.add_whole("--blocks-query-size", o.blocks.query_size, {.least = 1}, "Queries of a block");
+  flags.add_whole("--blocks-key-size", o.blocks.key_size, {.least = 1}, "Keys of a block");
   tensor("--key-lengths", "key_lengths", Form::whole_numbers,
          "Keys of each sequence; later ones are hidden");
   tensor("--cu-seqlens-q", "cu_seqlens_q", Form::whole_numbers,
@@ -76,9 +69,10 @@ void add_attention_flags(Flags& flags, AttentionFlags& attention) {
   // No flags: max_q and max_k, which are found on the CPU, and scales, which come with what made k.
   tensor("--block-table", "block_table", Form::file,
          "Paged keys and values: the pages of each sequence; --k and --v are the pages");
-  real("--dropout", o.dropout.p, {0, 1}, "Share of the weights that is dropped, drawn by --seed");
-  whole("--dropout-offset", attention.dropout_offset, {0, 0xffffffff},
-        "Number of this call among those of a seed");
+  flags.add_real("--dropout", o.dropout.p, {0, 1},
+                 "Share of the weights that is dropped, drawn by --seed");
+  flags.add_whole("--dropout-offset", attention.dropout_offset, {0, 0xffffffff},
+                  "Number of this call among those of a seed");
   flags
       .add_text("--dropout-origin", attention.dropout_origin,
                 "b,h,i,j,heads of the larger problem that this is a part of")
@@ -88,8 +82,7 @@ void add_attention_flags(Flags& flags, AttentionFlags& attention) {
                            *std::min_element(numbers->begin(), numbers->end()) >= 0;
         return right ? "" : "'" + word + "' is not five whole numbers of at least 0: b,h,i,j,heads";
       })
-      .value("N,N,N,N,N")
-      .group(group);
+      .value("N,N,N,N,N");
 }
 
 DType statistics_type(DType type) { return type == DType::f64 ? DType::f64 : DType::f32; }

@@ -31,7 +31,7 @@ struct AttentionFlags {
 };
 
 inline constexpr const char* kAttentionGroup = "Options of attention";
-void add_attention_flags(Flags& flags, AttentionFlags& attention);
+void add_attention_flags(const Flags& flags, AttentionFlags& attention);
 
 // The options with the tensors that they show. Bias, alibi and sinks are turned into what a call of
 // `type` takes if `convert`; lists of numbers always are.

@@ -24,26 +24,18 @@ auto in_words_of_flags(Work&& work) {
 
 }  // namespace
 
-void add_layer_file_flags(Flags& flags, LayerFile& file, const std::string& group) {
-  flags.add_text("--prefix", file.prefix, "Prefix of the tensors' names").group(group);
-  flags
-      .add_word("--orientation", file.orientation, "Layout of the weight matrices",
-                {"automatic", "out_in", "in_out"})
-      .group(group);
-  flags
-      .add_word("--rotary", file.rotary, "Rotary positions (RoPE), and which features form a pair",
-                {"halves", "neighbours"})
-      .group(group);
-  flags
-      .add_real("--rotary-base", file.rotary_base, {.least = 0, .open = true},
-                "Base of the rotary frequencies")
-      .group(group);
-  flags.add_size("--rotary-dim", file.rotary_dim, "Features that are rotated; all d_k if not given")
-      .group(group);
-  flags
-      .add_switch("--no-output-projection", file.no_output_projection,
-                  "No output projection W^O, in the weights' file either")
-      .group(group);
+void add_layer_file_flags(Flags flags, LayerFile& file) {
+  flags.add_text("--prefix", file.prefix, "Prefix of the tensors' names");
+  flags.add_word("--orientation", file.orientation, "Layout of the weight matrices",
+                 {"automatic", "out_in", "in_out"});
+  flags.add_word("--rotary", file.rotary, "Rotary positions (RoPE), and which features form a pair",
+                 {"halves", "neighbours"});
+  flags.add_real("--rotary-base", file.rotary_base, {.least = 0, .open = true},
+                 "Base of the rotary frequencies");
+  flags.add_size("--rotary-dim", file.rotary_dim,
+                 "Features that are rotated; all d_k if not given");
+  flags.add_switch("--no-output-projection", file.no_output_projection,
+                   "No output projection W^O, in the weights' file either");
 }
 
 std::optional<Rotary> rotary_of(const LayerFile& file) {

@@ -19,7 +19,7 @@ struct LayerFile {
   bool no_output_projection = false;
 };
 
-void add_layer_file_flags(Flags& flags, LayerFile& file, const std::string& group);
+void add_layer_file_flags(Flags flags, LayerFile& file);
 
 std::optional<Rotary> rotary_of(const LayerFile& file);
 

@@ -54,37 +54,37 @@ ConstTensorView layer_of(const Tensor& x, std::int64_t n) {
 }  // namespace
 
 void add_shown_flags(Flags& flags, ShownFlags& shown, bool compare) {
-  const auto files = [&](const char* name, std::vector<std::string>& value, const char* text) {
-    return flags.add_texts(name, value, text).value("FILE");
-  };
-  files("FILES", shown.files,
-        compare
-            ? "Safetensors with q, k, v of layers, or a trace, two are compared; or q.npy k.npy "
-              "v.npy"
-            : "Safetensors with q, k, v of layers, or a trace; or q.npy k.npy v.npy")
+  flags
+      .add_texts("FILES", shown.files,
+                 compare ? "Safetensors with q, k, v of layers, or a trace, two are compared; or "
+                           "q.npy k.npy v.npy"
+                         : "Safetensors with q, k, v of layers, or a trace; or q.npy k.npy v.npy")
+      .value("FILE")
       .times(1, 3)
       .text(" ");
-  files("--q", shown.q, "Queries; more than one file, or five dimensions: more layers")
-      .group(kFiles);
-  files("--k", shown.k, "Keys").group(kFiles);
-  files("--v", shown.v, "Values; may be missing").group(kFiles);
-  files("--weights", shown.weights,
-        compare ? "Weights in safetensors; two files are compared" : "Weights in safetensors")
-      .times(1, compare ? 2 : 1)
-      .group(kLayer);
-  flags.add_file("--input", shown.input, "Input of self-attention").group(kLayer);
-  flags.add_file("--query", shown.query, "Query input of cross-attention").group(kLayer);
-  flags.add_file("--memory", shown.memory, "Key and value input of cross-attention").group(kLayer);
-  add_layer_file_flags(flags, shown.layer, kLayer);
-  flags.add_size("--heads", shown.layer.heads, "Heads; those of the weights' file if not given")
-      .group(kLayer);
-  flags.add_size("--key-heads", shown.layer.key_heads, "Heads of keys and values, likewise")
-      .group(kLayer);
-  flags.add_text("--text", shown.text, "Text whose words are the tokens").group(kTokens);
-  flags.add_file("--tokens", shown.tokens, "Tokens: a JSON list, or a text file with one per line")
-      .group(kTokens);
-  flags.add_file("--key-tokens", shown.key_tokens, "Tokens of the keys, if they differ")
-      .group(kTokens);
+  Flags files = flags.group(kFiles);
+  files.add_texts("--q", shown.q, "Queries; more than one file, or five dimensions: more layers")
+      .value("FILE");
+  files.add_texts("--k", shown.k, "Keys").value("FILE");
+  files.add_texts("--v", shown.v, "Values; may be missing").value("FILE");
+  Flags layer = flags.group(kLayer);
+  layer
+      .add_texts(
+          "--weights", shown.weights,
+          compare ? "Weights in safetensors; two files are compared" : "Weights in safetensors")
+      .value("FILE")
+      .times(1, compare ? 2 : 1);
+  layer.add_file("--input", shown.input, "Input of self-attention");
+  layer.add_file("--query", shown.query, "Query input of cross-attention");
+  layer.add_file("--memory", shown.memory, "Key and value input of cross-attention");
+  add_layer_file_flags(layer, shown.layer);
+  layer.add_size("--heads", shown.layer.heads, "Heads; those of the weights' file if not given");
+  layer.add_size("--key-heads", shown.layer.key_heads, "Heads of keys and values, likewise");
+  Flags tokens = flags.group(kTokens);
+  tokens.add_text("--text", shown.text, "Text whose words are the tokens");
+  tokens.add_file("--tokens", shown.tokens,
+                  "Tokens: a JSON list, or a text file with one per line");
+  tokens.add_file("--key-tokens", shown.key_tokens, "Tokens of the keys, if they differ");
   add_attention_flags(flags, shown.attention);
   flags.add_word("--type", shown.type, "Type to compute in; inputs are converted to it",
                  type_names());

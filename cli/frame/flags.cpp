@@ -57,11 +57,6 @@ auto real(Real allowed) {
 
 // ---- one flag ----------------------------------------------------------------------------------
 
-Flag Flag::group(const std::string& name) const {
-  option_->group(name);
-  return *this;
-}
-
 Flag Flag::value(const std::string& name) const {
   option_->type_name(name);
   return *this;
@@ -117,8 +112,19 @@ Flag Flag::show_default() const {
 
 // ---- those of a command ------------------------------------------------------------------------
 
+Flags Flags::group(const std::string& heading) const {
+  Flags flags = *this;
+  flags.group_ = heading;
+  return flags;
+}
+
+Flag Flags::grouped(CLI::Option& option) const {
+  option.group(group_);
+  return Flag(option);
+}
+
 Flag Flags::add_switch(const std::string& name, bool& value, const std::string& description) {
-  return Flag(*app_->add_flag_callback(
+  return grouped(*app_->add_flag_callback(
       name, [&value] { value = true; }, description));
 }
 
@@ -127,7 +133,7 @@ Flag Flags::add_text(const std::string& name, std::string& value, const std::str
     value = words[0];
     return true;
   };
-  return Flag(*app_->add_option(name, take, description, false, [&value] { return value; }))
+  return grouped(*app_->add_option(name, take, description, false, [&value] { return value; }))
       .value("TEXT");
 }
 
@@ -143,7 +149,7 @@ Flag Flags::add_texts(const std::string& name, std::vector<std::string>& value,
   };
   CLI::Option* option = app_->add_option(name, take, description, false);
   option->expected(CLI::detail::expected_max_vector_size);
-  return Flag(*option).value("TEXT");
+  return grouped(*option).value("TEXT");
 }
 
 Flag Flags::add_word(const std::string& name, std::string& value, const std::string& description,
@@ -155,7 +161,7 @@ Flag Flags::add_word(const std::string& name, std::string& value, const std::str
 Flag Flags::add_number(const std::string& name, const std::string& description,
                        std::function<bool(const std::string&)> take, const std::string& wanted) {
   const CLI::callback_t nothing_left = [](const CLI::results_t&) { return true; };
-  return Flag(*app_->add_option(name, nothing_left, description, false))
+  return grouped(*app_->add_option(name, nothing_left, description, false))
       .check([take = std::move(take), wanted](const std::string& word) {
         return take(word) ? std::string() : "'" + word + "' is not " + wanted;
       });
@@ -188,8 +194,8 @@ Flag Flags::add_seed(const std::string& name, std::uint64_t& value,
       .value("N");
 }
 
-Flag Flags::add_help(const std::string& group) {
-  return Flag(*app_->set_help_flag("-h,--help", "Prints this help and exits")).group(group);
+Flag Flags::add_help() {
+  return grouped(*app_->set_help_flag("-h,--help", "Prints this help and exits"));
 }
 
 void Flags::refuse_empty_values() {

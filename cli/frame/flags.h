@@ -32,7 +32,6 @@ class Flag {
  public:
   explicit Flag(CLI::Option& option) : option_(&option) {}
 
-  Flag group(const std::string& name) const;
   // What stands for the value in help: "FILE". text() also replaces what CLI11 would say more.
   Flag value(const std::string& name) const;
   Flag text(const std::string& all) const;
@@ -54,6 +53,8 @@ class Flag {
 class Flags {
  public:
   explicit Flags(CLI::App& app) : app_(&app) {}
+  // The same: what is added to it is shown under this heading.
+  Flags group(const std::string& heading) const;
 
   // `value` must live as long as the program.
   Flag add_switch(const std::string& name, bool& value, const std::string& description);
@@ -75,7 +76,7 @@ class Flags {
   Flag add_real(const std::string& name, std::optional<double>& value, Real allowed,
                 const std::string& description);
   Flag add_seed(const std::string& name, std::uint64_t& value, const std::string& description);
-  Flag add_help(const std::string& group);
+  Flag add_help();
 
   // In front of all other checks, which would speak of what an empty value is not.
   void refuse_empty_values();
@@ -89,7 +90,10 @@ class Flags {
  private:
   Flag add_number(const std::string& name, const std::string& description,
                   std::function<bool(const std::string&)> take, const std::string& wanted);
+  Flag grouped(CLI::Option& option) const;
+
   CLI::App* app_;
+  std::string group_ = "Options";
 };
 
 }  // namespace attend::cli

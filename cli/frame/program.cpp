@@ -117,17 +117,14 @@ Flags& Program::add(const std::string& name, const std::string& description,
 
 // Last, so that help shows a command's own options first.
 void Program::add_common(Command& command) {
-  Flags& flags = command.flags;
+  Flags flags = command.flags.group(command.common ? "Common options" : "Options");
   if (command.common) {
-    const char* const group = "Common options";
-    flags.add_switch("--json", common_.json, "Prints one JSON object instead of text").group(group);
-    flags
-        .add_whole("--threads", common_.threads, {0, 4096},
-                   "Threads to use; 0: ATTEND_THREADS, else one for each processor")
-        .group(group);
-    flags.add_seed("--seed", common_.seed, "Seed of all random numbers").group(group);
+    flags.add_switch("--json", common_.json, "Prints one JSON object instead of text");
+    flags.add_whole("--threads", common_.threads, {0, 4096},
+                    "Threads to use; 0: ATTEND_THREADS, else one for each processor");
+    flags.add_seed("--seed", common_.seed, "Seed of all random numbers");
   }
-  flags.add_help(command.common ? "Common options" : "Options");
+  flags.add_help();
 }
 
 Program::CommandInfo Program::about() const { return info_of(*app_, Flags(*app_)); }

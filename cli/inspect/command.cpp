@@ -395,29 +395,21 @@ void add_inspect(Program& program) {
       "  attend inspect layers.safetensors --output statistics.safetensors --json",
       [=](const Common& common, const Flags& given) { return run(given, *command, common); });
   add_shown_flags(flags, command->shown, false);
-  const char* const group = "Statistics";
-  InspectOptions& options = command->options;
-  flags
-      .add_whole("--top-k", options.top_k, {0, 1024},
-                 "Keys of largest weight of each row; with --rows 3 if not given")
-      .group(group);
-  flags
-      .add_size("--local-width", options.local_width,
-                "\"local\" counts keys at most this far from the query")
-      .group(group);
-  flags.add_size("--tile-rows", options.tile_rows, "Tile map: at most this many rows").group(group);
-  flags.add_size("--tile-columns", options.tile_columns, "Tile map: at most this many columns")
-      .group(group);
-  flags
-      .add_switch("--rows", command->rows,
-                  "Also the statistics of every row, and the mass of every key")
-      .group(group);
-  flags
+  InspectOptions& o = command->options;
+  Flags statistics = flags.group("Statistics");
+  statistics.add_whole("--top-k", o.top_k, {0, 1024},
+                       "Keys of largest weight of each row; with --rows 3 if not given");
+  statistics.add_size("--local-width", o.local_width,
+                      "\"local\" counts keys at most this far from the query");
+  statistics.add_size("--tile-rows", o.tile_rows, "Tile map: at most this many rows");
+  statistics.add_size("--tile-columns", o.tile_columns, "Tile map: at most this many columns");
+  statistics.add_switch("--rows", command->rows,
+                        "Also the statistics of every row, and the mass of every key");
+  statistics
       .add_texts("--window", command->windows,
                  "Exact weights: LAYER,HEAD,QUERY,QUERIES,KEY,KEYS; of the first sequence")
-      .value("N,N,N,N,N,N")
-      .group(group);
-  flags.add_file("--output", command->output, "All tensors, as safetensors").group(group);
+      .value("N,N,N,N,N,N");
+  statistics.add_file("--output", command->output, "All tensors, as safetensors");
 }
 
 }  // namespace attend::cli

@@ -12,8 +12,6 @@
 namespace attend::cli {
 namespace {
 
-const char* const kPage = "The page";
-
 struct ViewCommand {
   ShownFlags shown;
   ViewOptions page{};
@@ -85,26 +83,20 @@ void add_view(Program& program) {
       "  attend view before.safetensors after.safetensors --title \"before and after\"",
       [=](const Common& common, const Flags& given) { return run(given, *command, common); });
   add_shown_flags(flags, command->shown, true);
-  ViewOptions& page = command->page;
-  flags.add_file("--output", command->output, "The page").show_default().group(kPage);
-  flags.add_text("--title", page.title, "Title of the page").group(kPage);
-  flags.add_word("--language", page.language, "Language of the page", {"en", "zh"}).group(kPage);
-  flags.add_whole("--batch", page.batch, {}, "Element of the batch, or sequence, to show")
-      .group(kPage);
-  flags
-      .add_whole("--open-run", page.open_run, {.most = 1},
-                 "Of two runs, the one that the page opens on: 0, or 1 for the second")
-      .group(kPage);
-  flags
-      .add_real("--embed", command->embed, {0, 32},
-                "MiB for q, k, v and windows, at most 32; what does not fit is reduced")
-      .group(kPage);
-  flags.add_size("--tiles", page.tiles, "Tiles of a head's map in each direction").group(kPage);
-  flags
-      .add_texts("--window", command->windows,
+  ViewOptions& o = command->page;
+  Flags page = flags.group("The page");
+  page.add_file("--output", command->output, "The page").show_default();
+  page.add_text("--title", o.title, "Title of the page");
+  page.add_word("--language", o.language, "Language of the page", {"en", "zh"});
+  page.add_whole("--batch", o.batch, {}, "Element of the batch, or sequence, to show");
+  page.add_whole("--open-run", o.open_run, {.most = 1},
+                 "Of two runs, the one that the page opens on: 0, or 1 for the second");
+  page.add_real("--embed", command->embed, {0, 32},
+                "MiB for q, k, v and windows, at most 32; what does not fit is reduced");
+  page.add_size("--tiles", o.tiles, "Tiles of a head's map in each direction");
+  page.add_texts("--window", command->windows,
                  "Weights that are exact whatever the size: LAYER,HEAD,QUERY,QUERIES,KEY,KEYS")
-      .value("N,N,N,N,N,N")
-      .group(kPage);
+      .value("N,N,N,N,N,N");
 }
 
 }  // namespace attend::cli
