@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Is attend as fast as it was? Two builds of cli/bench_turns.cpp, in turns, in pairs.
+"""Is attend as fast as it was? Two builds of cli/bench/turns.cpp, in turns, in pairs.
 
     bench/pairs.py BEFORE AFTER [OPTIONS]
     bench/pairs.py --self-test       proves its arithmetic on made-up numbers

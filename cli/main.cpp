@@ -1,6 +1,6 @@
-// attend: multi-head attention from the shell. Each command is a file of this folder.
-#include "command.h"
-#include "signals.h"
+// attend: multi-head attention from the shell. attend NAME is NAME/command.cpp.
+#include "frame/program.h"
+#include "frame/signals.h"
 
 #include <cstdio>
 #include <new>

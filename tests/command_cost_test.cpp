@@ -1,6 +1,6 @@
 // Are the command's formulas those of a real layer?
-#include "cli/cost.h"
-#include "cli/usage_error.h"
+#include "frame/usage_error.h"
+#include "info/cost.h"
 
 #include <attend/multi_head_attention.h>
 

@@ -409,6 +409,24 @@ TEST(ViewBytes, base64_is_that_of_rfc_4648) {
   EXPECT_EQ(base64("\xFF\xFE\xFD\xFC"), "//79/A==");
 }
 
+TEST(ViewJson, texts_are_ascii_without_markup_whatever_bytes_they_hold) {
+  const auto json = [](const char* text) { return view::Json(text).text(); };
+  EXPECT_EQ(json("</a>&b"), R"("\u003c/a\u003e\u0026b")");
+  EXPECT_EQ(json("\"\\\n\x7F"), R"("\"\\\n\u007f")");
+  EXPECT_EQ(json("\u2028\U0001f600"), R"("\u2028\ud83d\ude00")");
+  EXPECT_EQ(json("a\xFF\xC0\xAF"), R"("a\ufffd\ufffd\ufffd")");  // no beginning, too long
+  EXPECT_EQ(json("\xED\xA0\x80z"), R"("\ufffd\ufffd\ufffdz")");  // half of a surrogate pair
+  EXPECT_EQ(json("\xE2\x82"), R"("\ufffd")");                    // cut off
+}
+
+TEST(ViewJson, numbers_have_the_fewest_digits_and_are_finite_or_null) {
+  EXPECT_EQ(view::Json(0.1).text(), "0.1");
+  EXPECT_EQ(view::Json(1e23).text(), "1e+23");
+  EXPECT_EQ(view::Json(5e-324).text(), "5e-324");
+  EXPECT_EQ(view::Json(std::nan("")).text(), "null");
+  EXPECT_EQ(view::Json(-HUGE_VAL).text(), "null");
+}
+
 TEST(ViewBytes, log8_is_the_nearest_of_its_steps) {
   EXPECT_EQ(log8(0), 0);
   EXPECT_EQ(log8(-1), 0);

@@ -20,6 +20,7 @@ std::string deflated(std::string_view bytes);
 // The same format with the bytes as they are, in blocks of at most 65535.
 std::string stored(std::string_view bytes);
 
+// Written out: no library that is used here has it.
 std::string base64(std::string_view bytes);
 
 // The weight p as a byte: 0 is 0, and n = 1..255 is 2^((n - 255) / 8), the nearest of them. What is

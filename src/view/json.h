@@ -1,8 +1,8 @@
 // JSON as the page needs it: text that is put together and may stand inside <script>. All of it is
 // ASCII, and "<", ">" and "&" are written as escapes, so nothing in it can end the element.
 //
-// Written here because nothing may abort where memory ends: the libraries' trees allocate when they
-// are destroyed.
+// Texts are escaped by nlohmann's JSON. Arrays and objects are not its own, because nothing may
+// abort where memory ends: those allocate when they are destroyed.
 #pragma once
 
 #include <concepts>

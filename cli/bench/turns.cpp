@@ -1,0 +1,144 @@
+// Times one case at a time, when it is told to: half of bench/pairs.py, which runs two builds of
+// this in turns. The suites are those of `attend bench`, and besides them
+//
+//   call           calls that compute next to nothing: what the way to the kernel costs
+//   norm, feed_forward, block      what layers are made of
+//
+// The target of this name builds it. It uses nothing that 0.1 does not have, so that an older tree
+// is measured by this file and that tree's own way to make a case ready:
+//
+//   g++ -std=c++20 -O2 cli/bench/turns.cpp TREE/cli/bench/work.cpp -I TREE/{include,src,cli}
+//       TREE/build/release/src/lib{attend_cases,attend}.a -lz -pthread
+//
+// Before commands had folders, that tree's file was TREE/cli/bench_work.cpp.
+//
+// On one thread, or as many as ATTEND_THREADS says. First it prints the names of all cases in one
+// line; then for each name that it reads the seconds of one call.
+#include "bench.h"
+
+#include <attend/attend.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace attend;
+
+using Call = std::function<void()>;
+using Cases = std::map<std::string, std::function<Call()>>;  // how each is made ready
+
+// Seconds of one call: the median over 7 batches, each of so many calls that it takes 4 ms.
+double seconds_of(const Call& call, long& calls) {
+  using Clock = std::chrono::steady_clock;
+  const auto batch = [&] {
+    const Clock::time_point begin = Clock::now();
+    for (long n = 0; n < calls; ++n) call();
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  if (calls == 0)
+    for (calls = 1; batch() < 0.004;) calls *= 2;
+  std::vector<double> times(calls > 1 ? 7 : 3);
+  batch();
+  for (double& time : times) time = batch() / static_cast<double>(calls);
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
+}
+
+// Anything but zeros.
+Tensor numbers(const Shape& shape) {
+  Tensor tensor(shape);
+  for (std::int64_t i = 0; i < tensor.count(); ++i)
+    tensor.data<float>()[i] = static_cast<float>(i * 7919 % 2001 - 1000) / 1000;
+  return tensor;
+}
+
+template <class Layer>
+Call forward_of(const Layer& layer, const Shape& shape) {
+  return [layer = std::make_shared<Layer>(layer), x = numbers(shape)] { layer->forward(x); };
+}
+
+template <class Layer>
+Call train_of(const Layer& layer, const Shape& shape) {
+  return [layer = std::make_shared<Layer>(layer), x = numbers(shape)] {
+    const auto [y, saved] = layer->forward_train(x);
+    layer->backward(x, saved);
+  };
+}
+
+Call smallest_attention() {
+  return [q = numbers({1, 1, 1, 8}), out = std::make_shared<Tensor>(Shape{1, 1, 1, 8})] {
+    attention(q, q, q, *out);
+  };
+}
+
+AttentionBlock block(bool rotary) {
+  MultiHeadAttentionOptions attention{.model_dim = 512, .heads = 8};
+  if (rotary) attention.rotary.emplace();
+  return AttentionBlock({.attention = attention, .hidden_dim = 2048});
+}
+
+Cases all_cases() {
+  const Shape row{1, 512}, rows{2, 64, 512};
+  Cases cases;
+  cases["call/attention_B1_H1_T1_d8"] = smallest_attention;
+  cases["call/linear_512"] = [=] { return forward_of(Linear({.in = 512, .out = 512}), row); };
+  cases["call/layer_norm_512"] = [=] { return forward_of(LayerNorm({.dim = 512}), row); };
+  cases["call/layer_64"] = [] {
+    return forward_of(MultiHeadAttention({.model_dim = 64, .heads = 4}), {1, 1, 64});
+  };
+  cases["norm/layer_norm"] = [=] { return forward_of(LayerNorm({.dim = 512}), rows); };
+  cases["norm/layer_norm_train"] = [=] { return train_of(LayerNorm({.dim = 512}), rows); };
+  cases["norm/rms_norm"] = [=] { return forward_of(RMSNorm({.dim = 512}), rows); };
+  for (const auto& [name, activation] : {std::pair("relu", Activation::relu),
+                                         {"gelu", Activation::gelu},
+                                         {"gelu_tanh", Activation::gelu_tanh},
+                                         {"swiglu", Activation::swiglu}}) {
+    const FeedForwardOptions options{
+        .model_dim = 512, .hidden_dim = 2048, .activation = activation};
+    const std::string full = std::string("feed_forward/") + name;
+    cases[full] = [=] { return forward_of(FeedForward(options), rows); };
+    cases[full + "_train"] = [=] { return train_of(FeedForward(options), rows); };
+  }
+  for (const bool rotary : {false, true}) {
+    const std::string full = rotary ? "block/rotary" : "block/plain";
+    cases[full] = [=] { return forward_of(block(rotary), rows); };
+    cases[full + "_train"] = [=] { return train_of(block(rotary), rows); };
+  }
+  for (const attend::cases::BenchCase& measured : attend::cases::bench_table())
+    cases[name(measured)] = [=] { return cli::prepare(measured, default_context()).run; };
+  return cases;
+}
+
+}  // namespace
+
+int main() {
+  setenv("ATTEND_THREADS", "1", 0);  // before the default Context is made
+  const Cases cases = all_cases();
+  for (const auto& [name, make] : cases) std::printf("%s ", name.c_str());
+  std::printf("\n");
+  std::fflush(stdout);
+  std::string name, ready;
+  Call call;
+  long calls = 0;
+  while (std::getline(std::cin, name)) {
+    if (!cases.contains(name)) return 2;
+    if (name != ready) {
+      call = {};
+      call = cases.at(ready = name)();
+      calls = 0;
+    }
+    std::printf("%.12g\n", seconds_of(call, calls));
+    std::fflush(stdout);
+  }
+}
