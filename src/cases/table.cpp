@@ -68,6 +68,20 @@ constexpr const char* kLater[] = {
     "weights=1 dlse=1",
 };
 
+// Ways through the kernels that no case above goes (tests/paths_test.cpp finds them).
+constexpr const char* kPaths[] = {
+    // A long decode, whose keys are cut into pieces: sequences that end anywhere, where a chunk of
+    // 256 keys does, and chunks that are hidden as a whole.
+    "batch=4 heads=2 q=1 k=1100 d=16 dv=16 key_lengths=mixed",
+    "heads=2 q=1 k=1100 d=16 dv=16 causal=1 query_offset=one offset=511",
+    "heads=2 q=1 k=2100 d=8 dv=8 blocks=shared block_k=256",
+    // Few rows, of which the last sees a key more, and with many features.
+    "heads=2 q=2 k=200 d=16 dv=16 causal=1",
+    "heads=2 q=1 k=150 d=320 dv=16",
+    // Gradients of a head in segments that one task goes through.
+    "batch=2 heads=4 kv_heads=4 q=130 k=20 d=16 dv=16",
+};
+
 // Each option of one number a key, in every place where keys may be.
 void add_key_tensors(Cases& cases) {
   const AttentionOptions all;
@@ -109,6 +123,7 @@ std::vector<Case> table() {
   for (const char* model : kModels) cases.push_back(parse(model));
   for (const char* later : kLater) cases.push_back(parse(later));
   add_key_tensors(cases);
+  for (const char* path : kPaths) cases.push_back(parse(path));
   std::uint64_t seed = 0;
   for (Case& problem : cases) problem.seed = ++seed;
   return cases;

@@ -44,6 +44,7 @@ class BiasGradient {
       for (scores_.kv_head = p.dbias_heads == 1 ? 0 : kv_head; scores_.kv_head < last;
            ++scores_.kv_head) {
         add_rows(block);
+        ATTEND_PATH_IF(by_head(p), V, "dbias of all heads and queries");
         if (by_head(p)) join_heads(shared);
       }
     }
@@ -90,6 +91,7 @@ class BiasGradient {
     while (from < to && !must_stop(scores_.interrupt)) {
       group_.open(from, to - from);
       from += group_.rows;
+      ATTEND_PATH(V, "dbias");
       group_.weigh();
       for (double& sum : row_) sum = 0;
       group_.for_gradients([&] {

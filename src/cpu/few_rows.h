@@ -103,6 +103,7 @@ class FewRows {
     const std::int64_t stride = chunk_.k_stride, d = p.d;
     const Operand* k = k_ + first * stride;
     const Sum* q = q_;
+    ATTEND_PATH_OF(V, "scores of few rows", kRows);
     for (std::int64_t from = 0; from < d; from += scores_.chain) {
       const std::int64_t to = d - from < scores_.chain ? d : from + scores_.chain;
       V sum[kGroups][kRows];
@@ -117,6 +118,7 @@ class FewRows {
               ATTEND_EACH(r) { add_products_of_lanes(q + r * d + x, keys, sum[g][r]); });
         });
       }
+      ATTEND_PATH_IF(from > 0, V, "few rows, several chains of features");
       const V scale = V::set(to < d ? 1 : scores_.scale);
       unrolled<kGroups>(ATTEND_EACH(g) {
         unrolled<kRows>(ATTEND_EACH(r) {

@@ -124,6 +124,8 @@ class FlashBackward {
     for (std::int64_t g = 0; g < p.group(); ++g) memory_.dalibi[g] = memory_.dsinks[g] = 0;
     memory_.dk.begin(segments_.apart ? left.dk + place * p.k_length * width(p.d) : nullptr);
     memory_.dv.begin(segments_.apart ? left.dv + place * p.k_length * width(p.dv) : nullptr);
+    ATTEND_PATH_IF(segments_.apart, V, "segments apart");
+    ATTEND_PATH_IF(segments_.count > 1 && !segments_.apart, V, "segments together");
     scores_.kv_head = head % p.kv_heads;
     const std::int64_t first = paged(p) ? 0 : head / p.kv_heads;
     for (std::int64_t b = first; b < (paged(p) ? p.batch : first + 1); ++b) {
@@ -178,6 +180,7 @@ class FlashBackward {
       for (int t = 0; p.dq && t < group_.used; ++t) {
         if (!query_products(t, careful_q)) continue;
         started[t] = true;
+        ATTEND_PATH_IF(joined, V, "dq of several chunks");
         if (joined)
           add_wide<V>(memory_.dq[t], group_.tiles[t].rows * width(p.d), memory_.dq_sum[t]);
       }

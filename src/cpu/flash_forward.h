@@ -211,6 +211,7 @@ class FlashForward {
     Sum* s = memory_.s;
     if constexpr (FewRows<V>::kMost > 0)
       if (FewRows<V> few(scores_, memory_.chunk, memory_.few_q, s); few.takes(tile, runs)) {
+        ATTEND_PATH(V, "few rows");
         few.weigh(tile, runs.run[0], to, top, sum);
         return true;
       }
@@ -219,17 +220,20 @@ class FlashForward {
     const bool streams = TilesOf<V>::kAsks && ForwardScores<V>::streams(tile, runs.count);
     Lines<Operand> soon(chunk.k + kAhead * chunk.k_stride, chunk.k_stride, p.d);
     if (streams && chunk.k != chunk.packed_k) scores_.soon = &soon;
+    if constexpr (TilesOf<V>::kAsks) ATTEND_PATH_IF(streams, V, "keys are asked for");
     const bool partial = scores_.compute(tile, memory_.chunk, runs, s, top);  // 1 scores, 2 mask
     scores_.soon = nullptr;
     with_vectors<V>(tile.lanes, [&](auto vectors) {
       softmax<vectors>(s, runs.count, top, sum);  // 3 softmax
     });
     if (p.drop_below != 0) {
+      ATTEND_PATH(V, "dropout");
       scores_.dropout(tile, runs, memory_.factors);
       for (std::int64_t x = 0; x < std::int64_t{runs.count} * tile.lanes; ++x)
         s[x] *= memory_.factors[x];
     }
     Divisors<V, kRoom> divisors;
+    ATTEND_PATH_IF(to.final, V, "products store results");
     if (to.final) divisors.set(sum, tile.lanes);
     const Operand* w = memory_.weights.across(s, runs.count, tile.lanes, tile.lanes);
     values(tile, runs, w, to, to.final ? &divisors : nullptr);  // 4 values
@@ -298,6 +302,7 @@ class FlashForward {
             .depth = run.count - x < slice ? run.count - x : slice,
             .start = r == 0 && x == 0 ? Start::zero : Start::c,
             .soon = streamed && v.strips == nullptr && chunk.v != chunk.packed_v ? &soon : nullptr};
+        ATTEND_PATH_IF(operands.start == Start::c, V, "several slices of values");
         const StoreDivided<Divisors<V, kRoom>, V> store{operands.a, end ? divisors : nullptr};
         rows_product(operands, tile.rows, v, first, store);
       }
@@ -352,8 +357,11 @@ class FlashForward {
       if (must_stop(scores_.interrupt)) return;
       bring(at, tile.begin, tile.end);
       const Left to = left(c);
-      if (!weigh(tile, {to.o, width(p), false}, to.top, to.sum))  // all of its blocks are hidden
+      ATTEND_PATH(V, "piece");
+      if (!weigh(tile, {to.o, width(p), false}, to.top, to.sum)) {
+        ATTEND_PATH(V, "piece whose blocks are hidden");
         for (int n = 0; n < tile.lanes; ++n) to.top[n] = kHidden, to.sum[n] = 0;
+      }
     }
   }
 
@@ -362,6 +370,7 @@ class FlashForward {
     Sums<V>& tile = memory_.tiles[0];
     if (scores_.rows() == 0) return;
     results_.open(tile, 0, kMost);
+    ATTEND_PATH(V, "pieces joined");
     if (!tile.joined) results_.expect_chunks(tile);
     for (std::int64_t c = 0; c < chunks(p); ++c) {
       if ((c + 1) * kChunk <= tile.begin || c * kChunk >= tile.end) continue;

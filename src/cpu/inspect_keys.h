@@ -117,7 +117,10 @@ class InspectKeys {
       if (must_stop(scores_.interrupt)) return;
       scores_.open(*memory_.tile, first);
       take(at);
-      if (++since == kFlush) flush(), since = 0;
+      if (++since == kFlush) {
+        ATTEND_PATH(V, "mass of many tiles");
+        flush(), since = 0;
+      }
     }
     flush();
   }
@@ -226,6 +229,7 @@ class InspectKeys {
       for (int n = 0; n < tile.lanes; ++n)
         position[n] = static_cast<T>(tile.i[n < tile.rows ? n : 0] + sequence_.offset - run.key);
       distances(tile, run, w, position);
+      ATTEND_PATH_IF(p.tokens, V, "tokens");
       if (p.tokens) copies(tile, run, w, position, token, run.key - at);
     }
   }

@@ -48,6 +48,8 @@ class InspectMap {
     const Run& last = runs.run[runs.runs - 1];
     from_ = (runs.run[0].key >> key_bits_) - first_column_;
     to_ = ((last.key + last.count - 1) >> key_bits_) - first_column_ + 1;
+    ATTEND_PATH_IF(partial, V, "map, some hidden");
+    ATTEND_PATH_IF(!partial, V, "map, nothing hidden");
     if (partial) return count_visible(tile, runs, s);
     double* const visible = map_ + 2 * size_;
     for_columns(runs, [&](std::int64_t column, int, int keys) {

@@ -231,6 +231,8 @@ class InspectRows {
     const T* last = tile.top_keys + (p.top_k - 1) * kMost;
     bool full = true;
     for (int n = 0; n < tile.rows; ++n) full = full && last[n] >= 0;
+    ATTEND_PATH_IF(full, V, "largest keys, list full");
+    ATTEND_PATH_IF(!full && blocks >= p.top_k, V, "largest keys, bound raised");
     if (!full && blocks >= p.top_k) raise_bounds(tile, blocks);
     for (int b = 0; b < blocks; ++b) {
       const Run& block = memory_.blocks[b];

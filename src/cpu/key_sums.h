@@ -71,6 +71,7 @@ class KeySums {
     pack();
     if (first) direct_ = only && may_be_direct();
     stores_ = direct_;
+    ATTEND_PATH_IF(direct_, V, "dk and dv stored by products");
     if (direct_ || !(first || empty_)) return;
     empty_ = false;
     if (narrow(p) || p.blocks) {
@@ -101,6 +102,8 @@ class KeySums {
     if (!wanted_.any) return;
     if (careful) add_careful(pairs);
     else products(pairs);
+    ATTEND_PATH_IF(!stores_, V, "dk and dv of several groups");
+    if constexpr (V::kLanes > 2) ATTEND_PATH_IF(narrow(p), V, "dk and dv of narrow heads");
     if (narrow(p)) flush(group_.chunk.from, group_.chunk.to);
   }
 
@@ -117,6 +120,7 @@ class KeySums {
     for (std::int64_t j = 0; j < keys; ++j) {
       Sum* part = part_ + (narrow(p) ? 0 : j * width_);
       double* total = flushed_ ? total_ + j * count_ : nullptr;
+      ATTEND_PATH_IF(flushed_ && plain(), V, "dk and dv of very many rows");
       if (flushed_ && plain()) add_wide<V>(part, count_, total);
       if (shared_) {
         for (std::int64_t x = 0; flushed_ && x < count_; ++x) part[x] = static_cast<Sum>(total[x]);
@@ -166,6 +170,7 @@ class KeySums {
     const bool ready = lies_ready<Operand>(wanted_.rows);
     const Rows& first = group_.tiles[0];
     if (ready && p.group() == 1 && width_ == count_ && group_.rows > 0 && group_.rows <= kFew) {
+      ATTEND_PATH(V, "dk and dv, rows as they lie");
       panel_stride_ = kPanel;
       row_stride_ = wanted_.rows.stride[2];
       b_ = reinterpret_cast<const Operand*>(wanted_.rows.data) +
@@ -292,6 +297,7 @@ class KeySums {
 
   std::int64_t stored_key(std::int64_t j) const noexcept {
     if (!paged(p)) return j;
+    ATTEND_PATH(V, "dk and dv of pages");
     return page_of(p, call_, scores_.sequence, j) * p.page_size + j % p.page_size;
   }
 

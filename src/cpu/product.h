@@ -364,6 +364,7 @@ ATTEND_INLINE void strip_of_tile(const Operands<V>& x, Finish finish) {
 // instructions, which its file includes first.
 template <class V, int kRows, int kVectors, Layout kLayout, class Finish>
 [[gnu::noinline]] void product_tile(const Operands<V>& x, Finish finish) {
+  ATTEND_PATH_OF(V, kTilePaths[static_cast<int>(kLayout)], kVectors);
   if constexpr (requires { Finish::kSomething; })
     if (x.depth < 1) __builtin_unreachable();
   if constexpr (kLayout == Layout::across) {

@@ -131,7 +131,6 @@ class ScoreGradients {
     chunk.paneled_k = arranged_[0];
     chunk.paneled_v = arranged_[1];
     chunk.stripped_k = nullptr;
-    chunk.cold = true;
     for_chunks(true, [&](std::int64_t index, std::int64_t row) {
       for (int t = 0; t < used; ++t) weigh_tile(t, index, row);
     });

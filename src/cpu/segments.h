@@ -78,6 +78,7 @@ class Segments {
     Scratch scratch(task.shared);
     const Left left = take(scratch);
     const std::int64_t own = apart ? heads * kParts : 0;
+    ATTEND_PATH(V, "segments joined");
     if (task.index < own) {
       if (p.dk) join_keys(call, task, call.dk, left.dk, p.d, p.scale);
       if (p.dv_gradient) join_keys(call, task, call.dv, left.dv, p.dv, 1);

@@ -113,6 +113,7 @@ class Results {
       add_sum(tile, n, {highest, part, is_far(highest) ? 1 : up[n]}, mine[n], other[n]);
     }
     if (!tile.joined) return;
+    ATTEND_PATH(V, "chunks joined");
     double* total = tile.o;
     for (int n = 0; n < tile.rows; ++n, o += width(p), total += width(p)) {
       if (sum[n] == 0) continue;

@@ -164,6 +164,7 @@ class Scores {
   // memory for.
   void arrange(Chunk<V>& chunk) const noexcept {
     if (!TilesOf<V>::kPanels) return;
+    if constexpr (TilesOf<V>::kPanels) ATTEND_PATH(V, "panels and strips");
     const std::int64_t count = chunk.to - chunk.from;
     if (chunk.paneled_k != nullptr)
       chunk.k_panels = rows_to_panels<V>(chunk.k, chunk.k_stride, count, p.d, chunk.paneled_k);
@@ -226,6 +227,7 @@ class Scores {
       else take(At<1>{});
     };
     if (chain < p.d) {
+      ATTEND_PATH(V, "several chains of features");
       for (std::int64_t from = 0; from < p.d; from += chain) {
         x.depth = p.d - from < chain ? p.d - from : chain;
         finish.add = from > 0;
@@ -239,15 +241,18 @@ class Scores {
         x.b += chain * tile.lanes;
       }
     } else if (streams(tile, run.count)) {
+      ATTEND_PATH(V, "one vector of rows, many keys");
       x.soon = soon;
       product<V, 1, Layout::streamed>(x, run.count, finish);
     } else {
       with_lanes([&](auto vectors) {
         constexpr Layout kCold = vectors < kTileVectors<V> ? Layout::along : Layout::streamed;
-        if (chunk.cold)
+        ATTEND_PATH_OF(V, "scores, vectors", vectors);
+        constexpr bool kAlwaysCold = std::is_same_v<Operation, Backward>;
+        if (kAlwaysCold || chunk.cold)
           chunk_products<V, vectors, kCold>(x, run.count, chunk.k_panels, row, whole_depth<V>(p.d),
                                             0, finish);
-        else
+        else if constexpr (!kAlwaysCold)
           chunk_products<V, vectors, Layout::along>(x, run.count, chunk.k_panels, row,
                                                     whole_depth<V>(p.d), 0, finish);
       });
@@ -264,6 +269,7 @@ class Scores {
   // Takes `count` keys from j on into the runs.
   static void append(Runs& runs, std::int64_t j, int count) noexcept {
     Run* last = runs.run + runs.runs - 1;
+    ATTEND_PATH_IF(runs.runs > 0 && last->key + last->count != j, V, "several runs of keys");
     if (runs.runs > 0 && last->key + last->count == j) last->count += count;
     else runs.run[runs.runs++] = {j, runs.count, count};
     runs.count += count;
@@ -347,10 +353,12 @@ class Scores {
                             std::int64_t row_width, const Chunk<V>& chunk,
                             std::int64_t& stride) const noexcept {
     if (lies_ready<Operand>(t) && p.keys != KeyAddressing::paged && count == row_width) {
+      ATTEND_PATH(V, "keys or values as they lie");
       stride = t.stride[2];
       return reinterpret_cast<const Operand*>(t.data) +
              key_row(p, call, t, sequence, kv_head, chunk.from);
     }
+    ATTEND_PATH(V, "keys or values packed");
     for (std::int64_t j = chunk.from; j < chunk.to; ++j, packed += row_width) {
       convert_row<V>(t, key_row(p, call, t, sequence, kv_head, j), count, packed);
       for (std::int64_t x = count; x < row_width; ++x) packed[x] = Operand{};
@@ -371,6 +379,7 @@ class Scores {
   bool hide(const Tile<V>& tile, const Run& run, Sum* s) const noexcept {
     int seen_from = within(run, tile.all.begin), seen_to = within(run, tile.all.end);
     if (seen_from == 0 && seen_to == run.count) return false;
+    ATTEND_PATH(V, "hidden by position alone");
     Sum first[kRoom], last[kRoom];
     for (int n = 0; n < tile.rows; ++n) {
       first[n] = static_cast<Sum>(within(run, tile.keys[n].begin));
@@ -405,6 +414,7 @@ class Scores {
   // Any combination of options: what is added to each score, or kHidden, is written row by row,
   // where it lies side by side, and turned into lanes.
   [[gnu::noinline]] void add(const Tile<V>& tile, const Runs& runs, Sum* s, Sum* slopes) noexcept {
+    ATTEND_PATH(V, "something added to scores");
     const Sum* rows[kRoom];
     for (int n = 0; n < tile.rows; ++n) {
       rows[n] = rows_ + n * kChunk;

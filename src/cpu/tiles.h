@@ -17,6 +17,7 @@
 // its place in a tile is chosen here.
 #pragma once
 
+#include "cpu/paths.h"
 #include "cpu/vec.h"
 
 namespace attend {
