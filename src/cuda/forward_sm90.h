@@ -1,0 +1,40 @@
+// What the host hands to the forward kernels of Hopper (forward_sm90.cu).
+#pragma once
+
+#include <cuda.h>
+
+namespace attend::cuda {
+
+// Rows of queries that one block of threads takes at a time, and rows of keys: by d alone.
+struct ForwardTiles {
+  int queries, keys;
+};
+constexpr ForwardTiles forward_tiles(int d) {
+  return d == 64 ? ForwardTiles{192, 128} : d == 128 ? ForwardTiles{128, 128} : ForwardTiles{128, 80};
+}
+
+inline constexpr int kForwardSharedBytes = 232448;  // all that a block can have
+
+// Positions are below 2^28 in size: what is farther away is clamped to kNoLimit by the host, and
+// longer sequences are declined.
+inline constexpr int kNoLimit = 1 << 29;
+
+struct ForwardParameters {
+  // [d, length, heads, batch], the innermost first, in boxes of 64 x rows of a tile (out: 64).
+  CUtensorMap q, k, v, out;
+  float* lse;              // or null
+  unsigned* counter;       // of the items taken: 0 before and after the launch
+  const int* key_lengths;  // [batch], or null
+  const int* offsets;      // [batch], or null: query i stands where key i + offset does
+  long long lse_batch, lse_head, lse_row;  // strides in elements
+  int heads, group;        // query heads, and of these for one key head
+  int q_length, k_length;
+  int left, right;         // visible: i + offset - left <= j <= i + offset + right
+  int offset;              // if given for all
+  int offset_given;        // 0: the last query stands at the last key
+  int query_blocks, items; // blocks of queries in a head, in all
+  int section;             // heads whose blocks are taken together, the longest first
+  float scale;             // above 0
+};
+
+}  // namespace attend::cuda
