@@ -28,7 +28,8 @@ struct Shape {
   static constexpr int kQueries = forward_tiles(kD).queries, kKeys = forward_tiles(kD).keys;
   static constexpr int kConsumers = kQueries / kWarpgroupRows;  // warpgroups
   static constexpr int kThreads = (1 + kConsumers) * kWarpgroup;
-  static constexpr int kStages = kD == 64 ? 4 : 2;
+  static constexpr int kStages = kD == 64 ? 4 : 2;  // tiles of keys, and of values
+  static constexpr int kQueryStages = kD == 256 ? 1 : 2;
   static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32;
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160;
 
@@ -36,7 +37,7 @@ struct Shape {
   using Keys = SharedTile<T, kKeys, kD>;
 
   struct Shared {
-    Ring<Queries, 2, Work> q;  // and results: a warpgroup's rows of out take the place of its q
+    Ring<Queries, kQueryStages, Work> q;  // and results: a warpgroup's rows of out take the place of its q
     Ring<Keys, kStages> k, v;
   };
   static_assert(sizeof(Shared) <= kForwardSharedBytes);
@@ -50,7 +51,7 @@ template <class S>
 struct Producer {
   const ForwardParameters& p;
   typename S::Shared& shared;
-  Place<2> q{};
+  Place<S::kQueryStages> q{};
   Place<S::kStages> k{}, v{};
 
   // Items are taken from a counter, the first by the block's number: which block does an item
@@ -61,7 +62,8 @@ struct Producer {
       shared.q.wait_until_empty(q);
       Work& work = shared.q.notes[q.stage];
       const bool again = work.kind == Work::plain && work.not_finite != 0;
-      const bool last_may_fail = shared.q.notes[q.stage ^ 1].kind == Work::plain;
+      const bool last_may_fail =
+          S::kQueryStages == 2 && shared.q.notes[q.stage ^ 1].kind == Work::plain;
       if (again) {
         work.kind = Work::careful;
       } else if (next < p.items) {
@@ -105,7 +107,7 @@ struct Consumer {
   typename S::Shared& shared;
   const int warpgroup;  // 0 is the first that computes
   const Turns<S::kConsumers> turns;
-  Place<2> q_place{};
+  Place<S::kQueryStages> q_place{};
   Place<S::kStages> k_place{}, v_place{};
   bool has_previous = false;
 
@@ -238,11 +240,15 @@ struct Consumer {
     shared.v.release(v_place);
   }
 
-  // The previous item's place for queries and results, when its results have left it.
+  // A place for queries and results is free when the results have left it. If there are two, that
+  // is during the next item: nobody waits.
   __device__ __forceinline__ void release_previous() {
-    if (!has_previous || thread() != 0) return;
+    if (S::kQueryStages == 2 && has_previous) release_queries(q_place.stage ^ 1);
+  }
+  __device__ __forceinline__ void release_queries(int stage) {
+    if (thread() != 0) return;
     wait_for_reading_stores();
-    shared.q.empty[q_place.stage ^ 1].arrive();
+    shared.q.empty[stage].arrive();
   }
 
   __device__ __forceinline__ void rescale_out(const float (&rescale)[2]) {
@@ -350,6 +356,7 @@ struct Consumer {
     sync_threads(barrier, kWarpgroup);
     if (thread() == 0 && first < p.q_length)
       store_rows_of(out, place(), p.out, first, item.head, item.batch);
+    if (S::kQueryStages == 1) release_queries(0);
   }
 };
 

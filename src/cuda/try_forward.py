@@ -27,7 +27,7 @@ try:
 except ImportError:  # enough to compile
     torch = None
 
-SIZES = (64, 128)
+SIZES = (64, 128, 256)
 TILES = {64: (192, 128), 128: (128, 128), 256: (128, 80)}
 NO_LIMIT = 1 << 29
 SHARED_BYTES = 232448
