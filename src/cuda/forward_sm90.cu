@@ -37,7 +37,8 @@ struct Shape {
   using Keys = SharedTile<T, kKeys, kD>;
 
   struct Shared {
-    Ring<Queries, kQueryStages, Work> q;  // and results: a warpgroup's rows of out take the place of its q
+    Ring<Queries, kQueryStages, Work>
+        q;  // and results: a warpgroup's rows of out take the place of its q
     Ring<Keys, kStages> k, v;
   };
   static_assert(sizeof(Shared) <= kForwardSharedBytes);
@@ -152,7 +153,7 @@ struct Consumer {
       const Keys& first_k = shared.k.wait(k_place);
       turns.wait();
       begin_products();
-      product_of_rows(s, q, place(), first_k);                                          // 1 scores
+      product_of_rows(s, q, place(), first_k);  // 1 scores
       commit_products();
       turns.pass();
       release_previous();
@@ -167,16 +168,16 @@ struct Consumer {
         const Keys& v = shared.v.wait(v_place);
         turns.wait();
         begin_products();
-        product_of_rows(s, q, place(), k);                                // 1 scores
+        product_of_rows(s, q, place(), k);  // 1 scores
         commit_products();
-        add_product(o, weights, v);                                       // 4 values, of j - 1
+        add_product(o, weights, v);  // 4 values, of j - 1
         commit_products();
         turns.pass();
         wait_for_products<1>();
         s.pin();
         shared.k.release(k_place);
-        if (j < whole.begin || j >= whole.end) mask(item, j);             // 2 mask
-        softmax.step(s, rescale);                                         // 3 softmax
+        if (j < whole.begin || j >= whole.end) mask(item, j);  // 2 mask
+        softmax.step(s, rescale);                              // 3 softmax
         wait_for_products<0>();
         o.pin();
         shared.v.release(v_place);
@@ -186,7 +187,7 @@ struct Consumer {
       Keys& last_v = shared.v.wait(v_place);
       clear_behind_lengths(item, mine.end - 1, last_v);
       begin_products();
-      add_product(o, weights, last_v);                                    // 4 values
+      add_product(o, weights, last_v);  // 4 values
       commit_products();
       wait_for_products<0>();
       o.pin();
@@ -208,20 +209,20 @@ struct Consumer {
     for (int j = all.begin; j < all.end; ++j) {
       const Keys& k = shared.k.wait(k_place);
       begin_products();
-      product_of_rows(s, q, place(), k);                                  // 1 scores
+      product_of_rows(s, q, place(), k);  // 1 scores
       commit_products();
       wait_for_products<0>();
       s.pin();
       shared.k.release(k_place);
       const bool partial = j < whole.begin || j >= whole.end;
-      if (partial) mask(item, j);                                         // 2 mask
-      softmax.step(s, rescale);                                           // 3 softmax
+      if (partial) mask(item, j);  // 2 mask
+      softmax.step(s, rescale);    // 3 softmax
       rescale_out(rescale);
       weights.round(s);
       Keys& v = shared.v.wait(v_place);
       if (partial) add_not_finite(item, j, v);
       begin_products();
-      add_product(o, weights, v);                                         // 4 values
+      add_product(o, weights, v);  // 4 values
       commit_products();
       wait_for_products<0>();
       o.pin();
@@ -267,7 +268,11 @@ struct Consumer {
       const int begin = seen(item, r).begin - origin, end = seen(item, r).end - origin;
 #pragma unroll
       for (int n = 0; n < s.kCount; ++n)
-        if (s.row(n) == r && (s.column(n) < begin || s.column(n) >= end)) s.x[n] = kMinusInfinity;
+        if (s.row(n) == r && s.column(n) >= end) s.x[n] = kMinusInfinity;
+      if (p.left >= kNoLimit) continue;
+#pragma unroll
+      for (int n = 0; n < s.kCount; ++n)
+        if (s.row(n) == r && s.column(n) < begin) s.x[n] = kMinusInfinity;
     }
   }
 
@@ -327,8 +332,7 @@ struct Consumer {
       }
     }
     sync_threads(kConsumersMeet, S::kConsumers * kWarpgroup);
-    for (int n = warpgroup * kWarpgroup + thread(); n < kKeys * kD;
-         n += S::kConsumers * kWarpgroup)
+    for (int n = warpgroup * kWarpgroup + thread(); n < kKeys * kD; n += S::kConsumers * kWarpgroup)
       if (T* at = v.at(n / kD, n % kD); !finite(*at)) *at = T(0.F);
     publish_shared();
     sync_threads(kConsumersMeet, S::kConsumers * kWarpgroup);
@@ -382,7 +386,7 @@ __device__ __forceinline__ void forward(const ForwardParameters& p) {
     if (threadIdx.x == 0) Producer<S>{p, shared}.run();
   } else {
     take_registers<S::kConsumerRegisters>();
-    Consumer<T, S>{p, shared, warpgroup, {kTurn, warpgroup}}.run();
+    Consumer<T, S>{p, shared, warpgroup, {p.turns != 0, kTurn, warpgroup}}.run();
     if (threadIdx.x % kWarpgroup == 0) wait_for_stores();
   }
 }

@@ -23,10 +23,10 @@ struct Barrier {
   }
   // Arrives, and the phase lasts until so many bytes more have been copied.
   __device__ __forceinline__ void arrive_and_expect(std::uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                     shared_address(&word)),
-                 "r"(bytes)
-                 : "memory");
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&word)),
+        "r"(bytes)
+        : "memory");
   }
   // Until the phase of this parity is over.
   __device__ __forceinline__ void wait(std::uint32_t parity) {
@@ -55,8 +55,9 @@ __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
 
 // A tile of rows from `row` on of one head of [batch, heads, rows, d]; rows past the end are 0.
 template <class T, int kRows, int kColumns>
-__device__ __forceinline__ void load_tile(SharedTile<T, kRows, kColumns>& to, const CUtensorMap& map, int row,
-                          int head, int batch, Barrier& full) {
+__device__ __forceinline__ void load_tile(SharedTile<T, kRows, kColumns>& to,
+                                          const CUtensorMap& map, int row, int head, int batch,
+                                          Barrier& full) {
 #pragma unroll
   for (int column = 0; column < kColumns; column += kSwizzledColumns)
     asm volatile(
@@ -70,14 +71,15 @@ __device__ __forceinline__ void load_tile(SharedTile<T, kRows, kColumns>& to, co
 // And back, 64 rows of a tile; rows past the end of the tensor are not written.
 template <class T, int kRows, int kColumns>
 __device__ __forceinline__ void store_rows_of(const SharedTile<T, kRows, kColumns>& from, int first,
-                              const CUtensorMap& map, int row, int head, int batch) {
+                                              const CUtensorMap& map, int row, int head,
+                                              int batch) {
 #pragma unroll
   for (int column = 0; column < kColumns; column += kSwizzledColumns)
     asm volatile(
         "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group"
         " [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
-        "r"(shared_address(from.data[column / kSwizzledColumns][first])), "r"(column), "r"(row), "r"(head),
-        "r"(batch)
+        "r"(shared_address(from.data[column / kSwizzledColumns][first])), "r"(column), "r"(row),
+        "r"(head), "r"(batch)
         : "memory");
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
@@ -150,18 +152,22 @@ __device__ __forceinline__ void sync_threads(int barrier, int threads) {
 }
 
 // Warpgroups take turns at the matrix units, in a ring: while one computes weights, the products of
-// the others run. `first` is the number of its named barrier.
+// the others run. Or they do not, whichever is faster. `first` is the first one's named barrier.
 template <int kWarpgroups>
 struct Turns {
+  bool taken;
   int first, mine;
 
   __device__ __forceinline__ void begin() const {  // the last one lets the first one begin
     if (mine == kWarpgroups - 1) pass();
   }
-  __device__ __forceinline__ void wait() const { sync_threads(first + mine, 2 * kWarpgroup); }
+  __device__ __forceinline__ void wait() const {
+    if (taken) sync_threads(first + mine, 2 * kWarpgroup);
+  }
   __device__ __forceinline__ void pass() const {
     const int next = mine + 1 == kWarpgroups ? 0 : mine + 1;
-    asm volatile("bar.arrive %0, %1;" ::"r"(first + next), "n"(2 * kWarpgroup) : "memory");
+    if (taken)
+      asm volatile("bar.arrive %0, %1;" ::"r"(first + next), "n"(2 * kWarpgroup) : "memory");
   }
 };
 

@@ -12,8 +12,8 @@
 namespace attend::cuda {
 
 inline constexpr float kMinusInfinity = -__builtin_huge_valf();
-inline constexpr float kFar = 0x1p20F;       // octaves
-inline constexpr float kSlack = 8;  // octaves that a score may be above the reference
+inline constexpr float kFar = 0x1p20F;  // octaves
+inline constexpr float kSlack = 8;      // octaves that a score may be above the reference
 inline constexpr float kLn2 = 0.69314718F, kLog2E = 1.44269504F;
 
 __device__ __forceinline__ float exp2_fast(float x) {
@@ -29,9 +29,9 @@ inline constexpr float kLift = sizeof(T) == 2 && __is_same(T, f16) ? 6 : 0;
 
 template <class T>
 struct Softmax {
-  float scale_log2;                                    // scale * log2(e), above 0
+  float scale_log2;                                       // scale * log2(e), above 0
   float reference[2] = {kMinusInfinity, kMinusInfinity};  // raw scores
-  float sum[2] = {0, 0};                               // of this thread's columns
+  float sum[2] = {0, 0};                                  // of this thread's columns
 
   __device__ __forceinline__ bool far(float score) const {
     return score > kMinusInfinity && fabsf(score * scale_log2) >= kFar;
@@ -87,9 +87,8 @@ struct Softmax {
   }
 
   template <int kColumns>
-  __device__ __forceinline__ void rows_far_from_0(RegisterTile<kColumns>& s,
-                                                  const float (&most)[2], float (&below)[2],
-                                                  float (&rescale)[2]) {
+  __device__ __forceinline__ void rows_far_from_0(RegisterTile<kColumns>& s, const float (&most)[2],
+                                                  float (&below)[2], float (&rescale)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float before = reference[r], now = fmaxf(before, most[r]);
@@ -98,9 +97,8 @@ struct Softmax {
         continue;
       }
       reference[r] = now;
-      rescale[r] = before == now || before == kMinusInfinity
-                       ? 1
-                       : exp2_fast((before - now) * scale_log2);
+      rescale[r] =
+          before == now || before == kMinusInfinity ? 1 : exp2_fast((before - now) * scale_log2);
       below[r] = -kLift<T>;
 #pragma unroll
       for (int n = 0; n < s.kCount; ++n)

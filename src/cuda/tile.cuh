@@ -1,7 +1,8 @@
 // Tiles of 16-bit numbers in shared memory, tiles of sums in registers, and their products on
 // Hopper's matrix units (wgmma, sm_90a). A kernel's step is written in these words:
 //
-//   SharedTile     [columns / 64][rows][64], as the copy engine writes it: 128 bytes of a row, whose
+//   SharedTile     [columns / 64][rows][64], as the copy engine writes it: 128 bytes of a row,
+//   whose
 //                  16-byte pieces are permuted by the row's last three bits (128-byte swizzle)
 //   RegisterTile   64 rows of a warpgroup's f32 sums, two rows a thread
 //   Operand        64 rows of 16-bit numbers in registers, in the order of a RegisterTile
@@ -15,10 +16,10 @@
 
 namespace attend::cuda {
 
-inline constexpr int kWarpgroup = 128;      // threads
-inline constexpr int kWarpgroupRows = 64;   // of a product
-inline constexpr int kDepth = 16;           // summed over by one instruction
-inline constexpr int kSwizzledColumns = 64; // of 16 bits: 128 bytes
+inline constexpr int kWarpgroup = 128;       // threads
+inline constexpr int kWarpgroupRows = 64;    // of a product
+inline constexpr int kDepth = 16;            // summed over by one instruction
+inline constexpr int kSwizzledColumns = 64;  // of 16 bits: 128 bytes
 
 __device__ __forceinline__ std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
@@ -102,7 +103,9 @@ struct Operand {
 // ---- Products ----------------------------------------------------------------------------------
 // They run on while the threads do other work: begin, products, commit, and later wait.
 
-__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void begin_products() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void commit_products() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
@@ -114,8 +117,9 @@ __device__ __forceinline__ void wait_for_products() {
 
 // sums = a b^T: 64 rows of a from `row` on with every row of b.
 template <class T, int kRowsA, int kRowsB, int kD>
-__device__ __forceinline__ void product_of_rows(RegisterTile<kRowsB>& sums, const SharedTile<T, kRowsA, kD>& a,
-                                int row, const SharedTile<T, kRowsB, kD>& b) {
+__device__ __forceinline__ void product_of_rows(RegisterTile<kRowsB>& sums,
+                                                const SharedTile<T, kRowsA, kD>& a, int row,
+                                                const SharedTile<T, kRowsB, kD>& b) {
 #pragma unroll
   for (int k = 0; k < kD; k += kDepth)
     Wgmma<T, kRowsB>::of_rows(sums.x, a.rows_from(row, k), b.rows_from(0, k), k != 0);
@@ -124,7 +128,7 @@ __device__ __forceinline__ void product_of_rows(RegisterTile<kRowsB>& sums, cons
 // sums += a b: of a in registers with the columns of b.
 template <class T, int kRowsB, int kD>
 __device__ __forceinline__ void add_product(RegisterTile<kD>& sums, const Operand<T, kRowsB>& a,
-                            const SharedTile<T, kRowsB, kD>& b) {
+                                            const SharedTile<T, kRowsB, kD>& b) {
   constexpr int kPart = kD <= 128 ? kD : 128;
 #pragma unroll
   for (int k = 0; k < kRowsB; k += kDepth)
@@ -147,17 +151,16 @@ __device__ __forceinline__ float row_sum(float x) {
 
 // Rounds a warp's 16 rows of sums into a tile, from `row` on.
 template <class T, int kRows, int kColumns>
-__device__ __forceinline__ void store_rows(const RegisterTile<kColumns>& sums, SharedTile<T, kRows, kColumns>& to,
-                           int row) {
+__device__ __forceinline__ void store_rows(const RegisterTile<kColumns>& sums,
+                                           SharedTile<T, kRows, kColumns>& to, int row) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int n = 0; n < kColumns / 16; ++n) {
     const float* x = sums.x + 8 * n;
-    const std::uint32_t address =
-        shared_address(to.at(row + lane % 16, 16 * n + lane / 16 * 8));
+    const std::uint32_t address = shared_address(to.at(row + lane % 16, 16 * n + lane / 16 * 8));
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-                 "r"(pack(T{}, x[0], x[1])), "r"(pack(T{}, x[2], x[3])),
-                 "r"(pack(T{}, x[4], x[5])), "r"(pack(T{}, x[6], x[7]))
+                 "r"(pack(T{}, x[0], x[1])), "r"(pack(T{}, x[2], x[3])), "r"(pack(T{}, x[4], x[5])),
+                 "r"(pack(T{}, x[6], x[7]))
                  : "memory");
   }
 }

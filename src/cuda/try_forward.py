@@ -5,7 +5,8 @@
     try_forward.py FOLDER                       all checks, then times beside cuDNN's and flash's
     try_forward.py --time A B,128=128x160       times only, of several builds side by side
 
-A build whose tiles are not those of forward_sm90.h says so: d=QUERIESxKEYS.
+A build whose tiles are not those of forward_sm90.h says so: d=QUERIESxKEYS; turns=0 and turns=1
+force what depends on the problem otherwise, section=MB how much of K and V is taken together.
 """
 import argparse
 import ctypes
@@ -31,7 +32,6 @@ SIZES = (64, 128, 256)
 TILES = {64: (192, 128), 128: (128, 128), 256: (128, 80)}
 NO_LIMIT = 1 << 29
 SHARED_BYTES = 232448
-SECTION_BYTES = 32 << 20
 
 
 def compile_all(folder, flags):
@@ -87,9 +87,15 @@ class Build:
         self.folder, *rest = text.split(",")
         self.tiles, self.functions = dict(TILES), {}
         self.counter = torch.zeros(1, dtype=torch.int32, device="cuda")
+        self.forced_turns, self.forced_section = None, None
         for item in rest:
-            d, shape = item.split("=")
-            self.tiles[int(d)] = tuple(map(int, shape.split("x")))
+            name, value = item.split("=")
+            if name == "turns":
+                self.forced_turns = int(value)
+            elif name == "section":
+                self.forced_section = int(value) << 20
+            else:
+                self.tiles[int(name)] = tuple(map(int, value.split("x")))
         self.processors = torch.cuda.get_device_properties(0).multi_processor_count
 
     def function(self, dtype, d):
@@ -102,6 +108,16 @@ class Build:
             self.functions[name] = found
         return self.functions[name]
 
+    def section_bytes(self, longest_first, k_length):
+        if self.forced_section is not None:
+            return self.forced_section
+        return (16 << 20 if k_length < 1024 else 32 << 20) if longest_first else 0
+
+    def turns(self, d, longest_first):
+        if self.forced_turns is not None:
+            return self.forced_turns
+        return int(d == 256 or (d == 64 and not longest_first))
+
     def call(self, q, k, v, out, lse=None, causal=False, left=None, right=None, lengths=None,
              offset=None, scale=None):
         """A function that launches."""
@@ -113,10 +129,9 @@ class Build:
         right = min(right, 0) if causal else right
         blocks = -(-q_length // queries)
         items = blocks * heads * batch
-        section = 1
-        if right < NO_LIMIT:
-            section = max(1, SECTION_BYTES // (k_length * d * 4)) * group
-        section = min(section, heads * batch)
+        longest_first = right < NO_LIMIT
+        section = self.section_bytes(longest_first, k_length) // (k_length * d * 4)
+        section = min(max(1, section) * group, heads * batch)
         block = Aligned(640)
         data = b"".join([tensor_map(q, queries), tensor_map(k, keys), tensor_map(v, keys),
                          tensor_map(out, 64)])
@@ -124,8 +139,9 @@ class Build:
                             self.counter.data_ptr(),
                             lengths.data_ptr() if lengths is not None else 0, 0)
         data += struct.pack("qqq", *(lse.stride() if lse is not None else (0, 0, 0)))
-        data += struct.pack("11if", heads, group, q_length, k_length, left, right, offset or 0,
+        data += struct.pack("12if", heads, group, q_length, k_length, left, right, offset or 0,
                             int(offset is not None), blocks, items, section,
+                            self.turns(d, longest_first),
                             scale or 1 / math.sqrt(d))
         assert len(data) <= 640
         ctypes.memmove(block.address, data, len(data))
@@ -247,6 +263,8 @@ def check_numbers(build):
         case(1, 1, 1, 129, 4097, spread=10.0)
         case(1, 1, 1, 129, 700, offset=100, causal=True, scale=0.7)
         case(40, 16, 4, 64, 100, causal=True)
+        case(4, 40, 8, 512, 512, causal=True)  # several items a block of threads
+        case(4, 40, 8, 700, 700, left=150, right=40)
 
 
 def same_bits(a, b):
@@ -363,12 +381,13 @@ def peer(backend, q, k, v, causal):
     return launch
 
 
-def time_all(builds, dtype, full_table):
+def time_all(builds, dtype, full_table, lengths):
     x = fresh((8192, 8192), dtype)
     product = seconds([lambda: x @ x])[0]
     print(f"matrix product {2 * 8192**3 / product / 1e12:.0f} TFLOP/s", flush=True)
     rows = []
-    lengths = (512, 1024, 2048, 4096, 8192, 16384) if full_table else (512, 2048, 8192)
+    if full_table:
+        lengths = (512, 1024, 2048, 4096, 8192, 16384)
     for d, causal, length in itertools.product(SIZES, (False, True), lengths):
         b, h = 16384 // length, 2048 // d
         q, k, v = (fresh((b, h, length, d), dtype) for _ in range(3))
@@ -392,6 +411,7 @@ def main():
     parser.add_argument("--build", action="store_true")
     parser.add_argument("--time", action="store_true")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--lengths", type=int, nargs="*", default=[512, 2048, 8192])
     parser.add_argument("--full-table", action="store_true")
     parser.add_argument("--json")
     arguments = parser.parse_args()
@@ -406,7 +426,8 @@ def main():
         print(f"{failures} failures")
     if not arguments.check:
         with torch.inference_mode():
-            rows = time_all(builds, torch.bfloat16, arguments.full_table)
+            rows = time_all(builds, torch.bfloat16, arguments.full_table,
+                            arguments.lengths)
         if arguments.json:
             with open(arguments.json, "w") as file:
                 json.dump({"builds": arguments.builds, "rows": rows}, file, indent=1)
