@@ -26,7 +26,7 @@ try:
     NAMES = {torch.bfloat16: "bf16", torch.float16: "f16"}
     cuda = ctypes.CDLL("libcuda.so.1")
 except ImportError:  # enough to compile
-    torch = None
+    torch = cuda = None
 
 SIZES = (64, 128, 256)
 TILES = {64: (192, 128), 128: (128, 128), 256: (128, 80)}
@@ -34,7 +34,7 @@ NO_LIMIT = 1 << 29
 SHARED_BYTES = 232448
 
 
-def compile_all(folder, flags):
+def compile_all(folder, flags, source, sizes):
     """Each module in a compiler of its own, all at once."""
     here = pathlib.Path(__file__).parent
     folder = pathlib.Path(folder)
@@ -42,8 +42,8 @@ def compile_all(folder, flags):
     started = [subprocess.Popen([
         "nvcc", "-std=c++20", "-O3", "-cubin", "-gencode=arch=compute_90a,code=sm_90a", "-Xptxas",
         "-v", f"-DATTEND_TYPE={type_}", f"-DATTEND_D={d}", *flags, "-o",
-        f"{folder}/{type_}_{d}.cubin", f"{here}/forward_sm90.cu"]) for type_ in ("bf16", "f16")
-        for d in SIZES]
+        f"{folder}/{type_}_{d}.cubin", f"{here}/{source}"]) for type_ in ("bf16", "f16")
+        for d in sizes]
     sys.exit(max(process.wait() for process in started))
 
 
@@ -416,7 +416,7 @@ def main():
     parser.add_argument("--json")
     arguments = parser.parse_args()
     if arguments.build:
-        compile_all(arguments.builds[0], arguments.builds[1:])
+        compile_all(arguments.builds[0], arguments.builds[1:], "forward_sm90.cu", SIZES)
     torch.manual_seed(torch.seed() % 2**31)
     builds = [Build(text) for text in arguments.builds]
     if not arguments.time:
