@@ -1,5 +1,5 @@
-// Attention backward on Hopper (sm_90a), bf16 and f16, d 64 and 128: deterministic, without atomics,
-// with two numbers a row as workspace.
+// Attention backward on Hopper (sm_90a), bf16 and f16, d 64 and 128: deterministic, without
+// atomics, with two numbers a row as workspace.
 //
 //   attend_backward_rows      delta = dout . out of each row
 //   attend_backward_keys      a block of threads owns keys: dk and dv stay in registers
@@ -23,8 +23,7 @@
 namespace attend::cuda {
 namespace {
 
-constexpr int kBlock = kBackwardBlock, kTile = kBackwardTile;
-constexpr int kConsumers = kBlock / kWarpgroupRows, kStages = 4;
+constexpr int kBlock = kBackwardBlock, kConsumers = kBlock / kWarpgroupRows;
 constexpr int kThreads = (1 + kConsumers) * kWarpgroup;
 
 // Positions of one batch element: as Item, without rows.
@@ -36,40 +35,56 @@ struct Positions {
     k_length = p.key_lengths == nullptr ? p.k_length : p.key_lengths[batch];
     offset = p.offset_given != 0 ? p.offset : k_length - p.q_length;
   }
-  __device__ __forceinline__ bool sees(int i, int j) const {
-    return j < k_length && j <= i + offset + right && j >= i + offset - left;
+  // Keys that query i sees, and queries that see key j.
+  __device__ __forceinline__ KeyRange seen_by(int i) const {
+    return {i + offset - left, min(k_length, i + offset + right + 1)};
   }
-  // Whether each of 64 queries sees each of 64 keys.
-  __device__ __forceinline__ bool all_see(int i, int j) const {
-    return sees(i, j + kTile - 1) && sees(i + kTile - 1, j) && j + kTile <= k_length;
+  __device__ __forceinline__ KeyRange that_see(int j) const {
+    return {j < k_length ? j - offset - right : 2 * kNoLimit, j - offset + left + 1};
+  }
+  __device__ __forceinline__ bool sees(int i, int j) const {
+    return j >= seen_by(i).begin && j < seen_by(i).end;
+  }
+  // Whether each of so many queries sees each of so many keys.
+  __device__ __forceinline__ bool all_see(int i, int queries, int j, int keys) const {
+    return sees(i, j + keys - 1) && sees(i + queries - 1, j);
   }
   // Tiles of keys that queries [i, i + rows) see, and of queries that see keys [j, j + rows).
-  __device__ __forceinline__ KeyRange key_tiles(int i, int rows, int q_length) const {
+  __device__ __forceinline__ KeyRange key_tiles(int i, int rows, int q_length, int tile) const {
     const int last = min(i + rows, q_length) - 1;
-    const int begin = max(0, i + offset - left), end = min(k_length, last + offset + right + 1);
+    const int begin = max(0, seen_by(i).begin), end = seen_by(last).end;
     if (end <= begin) return {0, 0};
-    return {begin / kTile, (end + kTile - 1) / kTile};
+    return {begin / tile, (end + tile - 1) / tile};
   }
-  __device__ __forceinline__ KeyRange query_tiles(int j, int rows, int q_length) const {
+  __device__ __forceinline__ KeyRange query_tiles(int j, int rows, int q_length, int tile) const {
     const int last = min(j + rows, k_length) - 1;
-    const int begin = max(0, j - offset - right), end = min(q_length, last - offset + left + 1);
+    const int begin = max(0, that_see(j).begin), end = min(q_length, that_see(last).end);
     if (last < j || end <= begin) return {0, 0};
-    return {begin / kTile, (end + kTile - 1) / kTile};
+    return {begin / tile, (end + tile - 1) / tile};
   }
 };
 
-template <class T, int kD>
+template <class T, int kD, int kTile>
 struct alignas(1024) Pair {
-  SharedTile<T, kTile, kD> a, b;  // q and dout, or k and v
+  SharedTile<T, kTile, kD> a, b;        // q and dout, or k and v
   float lse_log2[kTile], delta[kTile];  // of q
 };
 
-template <class T, int kD>
+template <class T, int kD, int kTile_>
 struct Shared {
+  static constexpr int kTile = kTile_;
+  using Tiles = Pair<T, kD, kTile>;
+  static constexpr int kFit = (kBackwardSharedBytes - 2 * kBlock * kD * 2 - 2048) / sizeof(Tiles);
+  static constexpr int kStages = kFit < 4 ? kFit : 4;
+
   SharedTile<T, kBlock, kD> a, b;  // k and v, or q and dout; in the end the results
-  Ring<Pair<T, kD>, kStages> ring;
+  Ring<Tiles, kStages> ring;
   Barrier full;
 };
+template <class T, int kD>
+using SharedOfKeys = Shared<T, kD, backward_tiles(kD).queries>;
+template <class T, int kD>
+using SharedOfQueries = Shared<T, kD, backward_tiles(kD).keys>;
 
 __device__ __forceinline__ int thread_of_warpgroup() { return threadIdx.x % kWarpgroup; }
 __device__ __forceinline__ int own_row() {
@@ -77,18 +92,34 @@ __device__ __forceinline__ int own_row() {
 }
 __device__ __forceinline__ int own_column() { return threadIdx.x % 4 * 2; }
 
+// Selects 0 for the columns of row kRow outside of a range, of a tile that begins at `origin`.
+template <int kRow, int kColumns>
+__device__ __forceinline__ void hide_others(RegisterTile<kColumns>& x, KeyRange seen, int origin,
+                                            bool ends) {
+  const int begin = seen.begin - origin - own_column(), end = seen.end - origin - own_column();
+#pragma unroll
+  for (int n = 0; n < x.kCount; ++n)
+    if (x.row(n) == kRow && x.column(n) < begin) x.x[n] = 0;
+  if (!ends) return;
+#pragma unroll
+  for (int n = 0; n < x.kCount; ++n)
+    if (x.row(n) == kRow && x.column(n) >= end) x.x[n] = 0;
+}
+
+template <int kCount>
 __device__ __forceinline__ void load_numbers(float* to, const float* from, Barrier& full) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
           "r"(shared_address(to)),
-      "l"(from), "n"(kTile * 4), "r"(shared_address(&full))
+      "l"(from), "n"(kCount * 4), "r"(shared_address(&full))
       : "memory");
 }
 
-template <class T, int kD>
-__device__ __forceinline__ Shared<T, kD>& begin_kernel() {
+template <class S>
+__device__ __forceinline__ S& begin_kernel() {
   extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<Shared<T, kD>*>(memory);
+  static_assert(sizeof(S) <= kBackwardSharedBytes);
+  auto& shared = *reinterpret_cast<S*>(memory);
   if (threadIdx.x == 0) {
     shared.full.init(1);
     shared.ring.init(kConsumers * 4);
@@ -117,24 +148,24 @@ __device__ __forceinline__ void store_result(RegisterTile<kD>& x, float factor,
 
 // ---- Keys --------------------------------------------------------------------------------------
 
-template <class T, int kD>
-__device__ __forceinline__ void load_for_keys(const BackwardParameters& p, Shared<T, kD>& shared,
-                                              int batch, int kv_head, int row, KeyRange tiles) {
+template <class S>
+__device__ __forceinline__ void load_for_keys(const BackwardParameters& p, S& shared, int batch,
+                                              int kv_head, int row, KeyRange tiles) {
   shared.full.arrive_and_expect(2 * shared.a.kBytes);
   load_tile(shared.a, p.k_block, row, kv_head, batch, shared.full);
   load_tile(shared.b, p.v_block, row, kv_head, batch, shared.full);
-  Place<kStages> place;
+  Place<S::kStages> place;
   for (int head = kv_head * p.group; head < (kv_head + 1) * p.group; ++head) {
     const long long numbers = (static_cast<long long>(batch) * p.heads + head) * p.padded;
     for (int i = tiles.begin; i < tiles.end; ++i) {
       shared.ring.wait_until_empty(place);
-      Pair<T, kD>& pair = shared.ring.tiles[place.stage];
+      auto& pair = shared.ring.tiles[place.stage];
       Barrier& full = shared.ring.full[place.stage];
-      full.arrive_and_expect(2 * pair.a.kBytes + 2 * kTile * 4);
-      load_tile(pair.a, p.q, i * kTile, head, batch, full);
-      load_tile(pair.b, p.dout, i * kTile, head, batch, full);
-      load_numbers(pair.lse_log2, p.lse_log2 + numbers + i * kTile, full);
-      load_numbers(pair.delta, p.delta + numbers + i * kTile, full);
+      full.arrive_and_expect(2 * pair.a.kBytes + 2 * S::kTile * 4);
+      load_tile(pair.a, p.q, i * S::kTile, head, batch, full);
+      load_tile(pair.b, p.dout, i * S::kTile, head, batch, full);
+      load_numbers<S::kTile>(pair.lse_log2, p.lse_log2 + numbers + i * S::kTile, full);
+      load_numbers<S::kTile>(pair.delta, p.delta + numbers + i * S::kTile, full);
       place.advance();
     }
   }
@@ -144,16 +175,18 @@ template <class T, int kD>
 struct KeysConsumer {
   // A tile's part of dk is added while the weights of the next are made, if there are registers for
   // one more operand.
+  using S = SharedOfKeys<T, kD>;
+  static constexpr int kTile = S::kTile;
   static constexpr bool kLater = kD == 64;
   const BackwardParameters& p;
-  Shared<T, kD>& shared;
+  S& shared;
   const Positions& positions;
   const int warpgroup, row;  // the first of its keys
 
   RegisterTile<kTile> s, dp;
   Operand<T, kTile> weights, ds;
   RegisterTile<kD> dk, dv;
-  Place<kStages> place{}, previous{};
+  Place<S::kStages> place{}, previous{};
 
   __device__ __forceinline__ void run(KeyRange tiles) {
     dk.fill(0);
@@ -167,7 +200,8 @@ struct KeysConsumer {
     if (kLater) add_to_dk(ds, shared.ring.tiles[previous.stage]);
   }
 
-  __device__ __forceinline__ void add_to_dk(const Operand<T, kTile>& x, const Pair<T, kD>& pair) {
+  __device__ __forceinline__ void add_to_dk(const Operand<T, kTile>& x,
+                                            const typename S::Tiles& pair) {
     begin_products();
     add_product(dk, x, pair.a);  // 1 reversed
     commit_products();
@@ -177,7 +211,7 @@ struct KeysConsumer {
 
   template <bool kFirst>
   __device__ __forceinline__ void step(int i) {
-    const Pair<T, kD>& pair = shared.ring.wait(place);
+    const typename S::Tiles& pair = shared.ring.wait(place);
     const float scale_log2 = p.scale * kLog2E;
     begin_products();
     product_of_rows(s, shared.a, warpgroup * kWarpgroupRows, pair.a);  // 1 scores, transposed
@@ -188,7 +222,7 @@ struct KeysConsumer {
     commit_products();
     wait_for_products<2>();
     s.pin();
-    const bool partial = !positions.all_see(i, row);
+    const bool partial = !positions.all_see(i, kTile, row, kWarpgroupRows);
 #pragma unroll
     for (int n = 0; n < s.kCount; n += 4) {  // 3 softmax, again
       const float2 lse = numbers_of_column(pair.lse_log2, s.column(n));
@@ -231,30 +265,28 @@ struct KeysConsumer {
     return *reinterpret_cast<const float2*>(numbers + column + own_column());
   }
   __device__ __forceinline__ void hide(RegisterTile<kTile>& x, int i) const {
-#pragma unroll
-    for (int n = 0; n < x.kCount; ++n)
-      if (!positions.sees(i + x.column(n) + own_column(), row + own_row() + 8 * x.row(n)))
-        x.x[n] = 0;
+    hide_others<0>(x, positions.that_see(row + own_row()), i, p.left < kNoLimit);
+    hide_others<1>(x, positions.that_see(row + own_row() + 8), i, p.left < kNoLimit);
   }
 };
 
 template <class T, int kD>
 __device__ __forceinline__ void backward_keys(const BackwardParameters& p) {
-  Shared<T, kD>& shared = begin_kernel<T, kD>();
+  using S = SharedOfKeys<T, kD>;
+  S& shared = begin_kernel<S>();
   const int blocks = (p.k_length + kBlock - 1) / kBlock, any_head = blockIdx.x / blocks;
   const int kv_heads = p.heads / p.group, batch = any_head / kv_heads;
   const int kv_head = any_head % kv_heads;
   const int row = blockIdx.x % blocks * kBlock;  // causal: the first are seen by the most queries
   const Positions positions(p, batch);
-  const KeyRange tiles = positions.query_tiles(row, kBlock, p.q_length);
+  const KeyRange tiles = positions.query_tiles(row, kBlock, p.q_length, S::kTile);
   const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0) - 1;
   if (warpgroup < 0) {
     give_registers<24>();
     if (threadIdx.x == 0) load_for_keys(p, shared, batch, kv_head, row, tiles);
   } else {
     take_registers<240>();
-    KeysConsumer<T, kD> consumer{p, shared, positions, warpgroup,
-                                 row + warpgroup * kWarpgroupRows};
+    KeysConsumer<T, kD> consumer{p, shared, positions, warpgroup, row + warpgroup * kWarpgroupRows};
     consumer.run(tiles);
     store_result(consumer.dk, p.scale, shared.a, warpgroup, p.dk, row, p.k_length, kv_head, batch);
     store_result(consumer.dv, 1, shared.b, warpgroup, p.dv, row, p.k_length, kv_head, batch);
@@ -264,28 +296,31 @@ __device__ __forceinline__ void backward_keys(const BackwardParameters& p) {
 
 // ---- Queries -----------------------------------------------------------------------------------
 
-template <class T, int kD>
-__device__ __forceinline__ void load_for_queries(const BackwardParameters& p, Shared<T, kD>& shared,
-                                                 int batch, int head, int row, KeyRange tiles) {
+template <class S>
+__device__ __forceinline__ void load_for_queries(const BackwardParameters& p, S& shared, int batch,
+                                                 int head, int row, KeyRange tiles) {
   shared.full.arrive_and_expect(2 * shared.a.kBytes);
   load_tile(shared.a, p.q_block, row, head, batch, shared.full);
   load_tile(shared.b, p.dout_block, row, head, batch, shared.full);
-  Place<kStages> place;
+  Place<S::kStages> place;
   for (int j = tiles.begin; j < tiles.end; ++j) {
     shared.ring.wait_until_empty(place);
-    Pair<T, kD>& pair = shared.ring.tiles[place.stage];
+    auto& pair = shared.ring.tiles[place.stage];
     Barrier& full = shared.ring.full[place.stage];
     full.arrive_and_expect(2 * pair.a.kBytes);
-    load_tile(pair.a, p.k, j * kTile, head / p.group, batch, full);
-    load_tile(pair.b, p.v, j * kTile, head / p.group, batch, full);
+    load_tile(pair.a, p.k, j * S::kTile, head / p.group, batch, full);
+    load_tile(pair.b, p.v, j * S::kTile, head / p.group, batch, full);
     place.advance();
   }
 }
 
 template <class T, int kD>
 struct QueriesConsumer {
+  using S = SharedOfQueries<T, kD>;
+  static constexpr int kTile = S::kTile;
+
   const BackwardParameters& p;
-  Shared<T, kD>& shared;
+  S& shared;
   const Positions& positions;
   const int warpgroup, row;  // the first of its queries
   float lse[2], delta[2];
@@ -293,7 +328,7 @@ struct QueriesConsumer {
   RegisterTile<kTile> s, dp;
   Operand<T, kTile> ds;
   RegisterTile<kD> dq;
-  Place<kStages> place{}, previous{};
+  Place<S::kStages> place{}, previous{};
 
   __device__ __forceinline__ void run(KeyRange tiles) {
     dq.fill(0);
@@ -311,7 +346,7 @@ struct QueriesConsumer {
   // The queries' gradients are added a tile later, while the weights are made.
   template <bool kFirst>
   __device__ __forceinline__ void step(int j) {
-    const Pair<T, kD>& pair = shared.ring.wait(place);
+    const typename S::Tiles& pair = shared.ring.wait(place);
     const float scale_log2 = p.scale * kLog2E;
     begin_products();
     product_of_rows(s, shared.a, warpgroup * kWarpgroupRows, pair.a);  // 1 scores
@@ -330,11 +365,9 @@ struct QueriesConsumer {
 #pragma unroll
     for (int n = 0; n < s.kCount; ++n)  // 3 reversed
       dp.x[n] = s.x[n] * (dp.x[n] - delta[s.row(n)]);
-    if (!positions.all_see(row, j)) {  // 2 reversed
-#pragma unroll
-      for (int n = 0; n < s.kCount; ++n)
-        if (!positions.sees(row + own_row() + 8 * s.row(n), j + s.column(n) + own_column()))
-          dp.x[n] = 0;
+    if (!positions.all_see(row, kWarpgroupRows, j, kTile)) {  // 2 reversed
+      hide_others<0>(dp, positions.seen_by(row + own_row()), j, true);
+      hide_others<1>(dp, positions.seen_by(row + own_row() + 8), j, true);
     }
     wait_for_products<0>();
     dq.pin();
@@ -346,12 +379,14 @@ struct QueriesConsumer {
 
 template <class T, int kD>
 __device__ __forceinline__ void backward_queries(const BackwardParameters& p) {
-  Shared<T, kD>& shared = begin_kernel<T, kD>();
+  using S = SharedOfQueries<T, kD>;
+  S& shared = begin_kernel<S>();
   const int blocks = (p.q_length + kBlock - 1) / kBlock, any_head = blockIdx.x / blocks;
   const int batch = any_head / p.heads, head = any_head % p.heads;
-  const int row = (blocks - 1 - blockIdx.x % blocks) * kBlock;  // causal: the last see the most keys
+  const int row =
+      (blocks - 1 - blockIdx.x % blocks) * kBlock;  // causal: the last see the most keys
   const Positions positions(p, batch);
-  const KeyRange tiles = positions.key_tiles(row, kBlock, p.q_length);
+  const KeyRange tiles = positions.key_tiles(row, kBlock, p.q_length, S::kTile);
   const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0) - 1;
   if (warpgroup < 0) {
     give_registers<24>();
@@ -361,9 +396,12 @@ __device__ __forceinline__ void backward_queries(const BackwardParameters& p) {
     const int first = row + warpgroup * kWarpgroupRows;
     const long long at =
         (static_cast<long long>(batch) * p.heads + head) * p.padded + first + own_row();
-    QueriesConsumer<T, kD> consumer{p,     shared,
-                                    positions, warpgroup,
-                                    first, {p.lse_log2[at], p.lse_log2[at + 8]},
+    QueriesConsumer<T, kD> consumer{p,
+                                    shared,
+                                    positions,
+                                    warpgroup,
+                                    first,
+                                    {p.lse_log2[at], p.lse_log2[at + 8]},
                                     {p.delta[at], p.delta[at + 8]}};
     consumer.run(tiles);
     store_result(consumer.dq, p.scale, shared.a, warpgroup, p.dq, row, p.q_length, head, batch);
@@ -373,29 +411,35 @@ __device__ __forceinline__ void backward_queries(const BackwardParameters& p) {
 
 // ---- Rows --------------------------------------------------------------------------------------
 
-// One warp a row.
+// 16 bytes a thread.
 template <class T, int kD>
 __device__ __forceinline__ void backward_rows(const BackwardParameters& p) {
-  constexpr int kEach = kD / 32;
-  const long long index = static_cast<long long>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
-  if (index >= static_cast<long long>(p.batch) * p.heads * p.padded) return;
-  const long long any_head = index / p.padded;
-  const int i = static_cast<int>(index % p.padded), lane = threadIdx.x % 32;
+  constexpr int kEach = 8, kRowThreads = kD / kEach;
+  const long long index =
+      (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) / kRowThreads;
+  const int part = threadIdx.x % kRowThreads;
+  const long long rows = static_cast<long long>(p.batch) * p.heads * p.padded;
+  const long long any_head = min(index, rows - 1) / p.padded;
+  const int i = static_cast<int>(min(index, rows - 1) % p.padded);
   const long long batch = any_head / p.heads, head = any_head % p.heads;
   float delta = 0, lse = kMinusInfinity;
   if (i < p.q_length) {
-    const T* out = static_cast<const T*>(p.out) + batch * p.out_batch + head * p.out_head +
-                   i * p.out_row + lane * kEach;
-    const T* dout = static_cast<const T*>(p.dout_rows) + batch * p.dout_batch +
-                    head * p.dout_head + i * p.dout_row + lane * kEach;
+    const uint4 out =
+        *reinterpret_cast<const uint4*>(static_cast<const T*>(p.out) + batch * p.out_batch +
+                                        head * p.out_head + i * p.out_row + part * kEach);
+    const uint4 dout =
+        *reinterpret_cast<const uint4*>(static_cast<const T*>(p.dout_rows) + batch * p.dout_batch +
+                                        head * p.dout_head + i * p.dout_row + part * kEach);
 #pragma unroll
     for (int n = 0; n < kEach; ++n)
-      delta = fmaf(static_cast<float>(out[n]), static_cast<float>(dout[n]), delta);
-    lse = p.lse[batch * p.lse_batch + head * p.lse_head + i * p.lse_row];
+      delta = fmaf(static_cast<float>(reinterpret_cast<const T*>(&out)[n]),
+                   static_cast<float>(reinterpret_cast<const T*>(&dout)[n]), delta);
+    if (part == 0) lse = p.lse[batch * p.lse_batch + head * p.lse_head + i * p.lse_row];
   }
 #pragma unroll
-  for (int other = 16; other > 0; other /= 2) delta += __shfl_xor_sync(~0U, delta, other);
-  if (lane != 0) return;
+  for (int other = kRowThreads / 2; other > 0; other /= 2)
+    delta += __shfl_xor_sync(~0U, delta, other);
+  if (part != 0 || index >= rows) return;
   p.delta[index] = delta;
   p.lse_log2[index] = lse == kMinusInfinity ? -kMinusInfinity : lse * kLog2E;
 }

@@ -5,9 +5,17 @@
 
 namespace attend::cuda {
 
-// One block of threads owns kBackwardBlock keys (or queries) and goes through the queries (or keys)
-// in tiles of kBackwardTile.
-inline constexpr int kBackwardBlock = 128, kBackwardTile = 64;
+// A block of threads owns kBackwardBlock keys and goes through the queries in tiles, or the other
+// way round.
+inline constexpr int kBackwardBlock = 128;
+struct BackwardTiles {
+  int queries, keys;
+};
+constexpr BackwardTiles backward_tiles(int d) {
+  return d == 64 ? BackwardTiles{96, 96} : BackwardTiles{64, 96};
+}
+
+inline constexpr int kBackwardSharedBytes = 232448;  // all that a block can have
 
 struct BackwardParameters {
   // [d, length, heads, batch], the innermost first, in boxes of 64 x rows: of a tile, of a block;
@@ -16,12 +24,13 @@ struct BackwardParameters {
   CUtensorMap q_block, k_block, v_block, dout_block;
   CUtensorMap dq, dk, dv;
   // Of each row, written by the first kernel: lse in octaves, +inf for rows without keys, and
-  // delta. [batch, heads, padded], padded: q_length up to a multiple of the block.
+  // delta. [batch, heads, padded], padded: q_length up to a multiple of 384,
+  // of blocks and tiles.
   float *lse_log2, *delta;
-  const void *out, *dout_rows;  // innermost stride 1, rows of 16 bytes
+  const void *out, *dout_rows;  // innermost stride 1; addresses and strides: multiples of 16 bytes
   const float* lse;
-  const int* key_lengths;                        // [batch], or null
-  long long out_batch, out_head, out_row;        // strides in elements
+  const int* key_lengths;                  // [batch], or null
+  long long out_batch, out_head, out_row;  // strides in elements
   long long dout_batch, dout_head, dout_row;
   long long lse_batch, lse_head, lse_row;
   int batch, heads, group;

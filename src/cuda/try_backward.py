@@ -15,10 +15,12 @@ from try_forward import NO_LIMIT, SHARED_BYTES, Aligned, cuda, fresh, ok, same_b
 
 torch = forward.torch
 SIZES = (64, 128)
-BLOCK, TILE = 128, 64
+BLOCK = 128
+TILES = {64: (96, 96), 128: (64, 96)}  # queries, keys
 
 
 class Build(forward.Build):
+    default_tiles = TILES
     names = ("attend_backward_rows", "attend_backward_keys", "attend_backward_queries")
 
     def functions_of(self, dtype, d):
@@ -40,9 +42,11 @@ class Build(forward.Build):
         left = NO_LIMIT if left is None else left
         right = NO_LIMIT if right is None else right
         right = min(right, 0) if causal else right
-        padded = -(-q_length // BLOCK) * BLOCK
+        padded = -(-q_length // 384) * 384
         numbers = torch.full((2, batch, heads, padded), math.nan, device="cuda")
-        data = b"".join(tensor_map(t, TILE) for t in (q, k, v, dout))
+        queries, keys = self.tiles[d]
+        data = b"".join(tensor_map(t, rows) for t, rows in (
+            (q, queries), (k, keys), (v, keys), (dout, queries)))
         data += b"".join(tensor_map(t, BLOCK) for t in (q, k, v, dout))
         data += b"".join(tensor_map(t, 64) for t in (dq, dk, dv))
         data += forward.struct.pack(
@@ -55,16 +59,17 @@ class Build(forward.Build):
         block = Aligned(-(-len(data) // 64) * 64)
         ctypes.memmove(block.address, data, len(data))
         arguments = (ctypes.c_void_p * 1)(block.address)
-        grids = (-(-batch * heads * padded // 8), batch * kv_heads * -(-k_length // BLOCK),
+        grids = (-(-batch * heads * padded * (d // 8) // 256), batch * kv_heads * -(-k_length // BLOCK),
                  batch * heads * -(-q_length // BLOCK))
         functions = self.functions_of(q.dtype, d)
         keep = (q, k, v, out, lse, dout, dq, dk, dv, lengths, numbers, block)
 
-        def launch(keep=keep):
+        def launch(parts=(0, 1, 2), keep=keep):
             stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
             for n, (function, grid) in enumerate(zip(functions, grids)):
-                ok(cuda.cuLaunchKernel(function, grid, 1, 1, 256 if n == 0 else 384, 1, 1,
-                                       0 if n == 0 else SHARED_BYTES, stream, arguments, None))
+                if n in parts:
+                    ok(cuda.cuLaunchKernel(function, grid, 1, 1, 256 if n == 0 else 384, 1, 1,
+                                           0 if n == 0 else SHARED_BYTES, stream, arguments, None))
         return launch
 
 
@@ -155,7 +160,10 @@ def time_all(builds, dtype, lengths):
         rates = [work / t for t in forward.seconds(launches)]
         print(f"backward d {d} {'causal' if causal else 'full  '} T {length:5}: "
               + " ".join(f"{r:6.0f}" for r in rates) + "   of cuDNN: "
-              + " ".join(f"{r / rates[len(builds)]:.3f}" for r in rates[:len(builds)]), flush=True)
+              + " ".join(f"{r / rates[len(builds)]:.3f}" for r in rates[:len(builds)])
+              + "   rows, keys, queries in us: " + "; ".join(", ".join(
+                  f"{forward.seconds([lambda: launch((n,))], 3)[0] * 1e6:.0f}" for n in range(3))
+                  for launch in launches[:len(builds)]), flush=True)
 
 
 def main():

@@ -82,10 +82,12 @@ def tensor_map(t, rows):
 
 
 class Build:
+    default_tiles = TILES
+
     def __init__(self, text):
         torch.zeros(1, device="cuda")
         self.folder, *rest = text.split(",")
-        self.tiles, self.functions = dict(TILES), {}
+        self.tiles, self.functions = dict(self.default_tiles), {}
         self.counter = torch.zeros(1, dtype=torch.int32, device="cuda")
         self.forced_turns, self.forced_section = None, None
         for item in rest:
@@ -232,7 +234,8 @@ def check_case(build, dtype, d, b, h, hk, tq, tk, spread=1.0, **options):
     same = torch.equal(out.view(torch.int16), again.view(torch.int16)) and torch.equal(
         lse, lse_again)
     empty = bool((lse[~finite] == want_lse[~finite]).all()) and bool((out[~finite] == 0).all())
-    right = error <= allowed and most <= most_allowed * 1.05 and same and empty and (
+    few = out.numel() < 10000  # too few to compare the largest errors of
+    right = error <= allowed and (few or most <= most_allowed * 1.05) and same and empty and (
         lse_error < 1e-3 * max(1, spread))
     report(right, f"{NAMES[dtype]} d {d} B{b} H{h}/{hk} {tq}x{tk} {describe(options)}: rms "
            f"{float(error / allowed):.2f}, largest {float(most / most_allowed):.2f} of textbook's,"
