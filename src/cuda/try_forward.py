@@ -66,8 +66,8 @@ class Aligned:
         return ctypes.string_at(self.address, self.size)
 
 
-def tensor_map(t, rows):
-    """Of [batch, heads, length, d], in boxes of `rows` by 64."""
+def tensor_map(t, rows, heads=1):
+    """Of [batch, heads, length, d], in boxes of `heads` by `rows` by 64."""
     size = t.element_size()
     dims = [t.shape[3], t.shape[2], t.shape[1], t.shape[0]]
     strides = [t.stride(n) * size if t.shape[n] > 1 else 16 for n in (2, 1, 0)]
@@ -77,7 +77,7 @@ def tensor_map(t, rows):
     u64, u32 = ctypes.c_uint64, ctypes.c_uint32
     ok(cuda.cuTensorMapEncodeTiled(
         ctypes.c_void_p(made.address), kind, 4, ctypes.c_void_p(t.data_ptr()), (u64 * 4)(*dims),
-        (u64 * 3)(*strides), (u32 * 4)(64, rows, 1, 1), (u32 * 4)(1, 1, 1, 1), 0, 3, 3, 0))
+        (u64 * 3)(*strides), (u32 * 4)(64, rows, heads, 1), (u32 * 4)(1, 1, 1, 1), 0, 3, 3, 0))
     return made.bytes()
 
 
