@@ -12,7 +12,7 @@
 // query a head these are all that are hidden; with several, NaN in a value that a later query sees
 // reaches the earlier ones of the same chunk.
 #include "decode_sm90.h"
-#include "forward_work.cuh"
+#include "key_range.h"
 #include "pipeline.cuh"
 #include "softmax.cuh"
 
@@ -73,7 +73,8 @@ __device__ __forceinline__ void load_chunks(const DecodeParameters& p, Shared<T,
     if (chunk.is_empty()) continue;
     shared.q.wait_until_empty(q);
     shared.q.full[q.stage].arrive_and_expect(p.q_length * p.group * kD * 2);
-    load_tile(shared.q.tiles[q.stage], p.q, 0, chunk.kv_head * p.group, chunk.batch, shared.q.full[q.stage]);
+    load_tile(shared.q.tiles[q.stage], p.q, 0, chunk.kv_head * p.group, chunk.batch,
+              shared.q.full[q.stage]);
     q.advance();
     for (int j = chunk.tiles().begin; j < chunk.tiles().end; ++j) {
       shared.k.wait_until_empty(k);

@@ -1,6 +1,8 @@
 // What the host hands to the forward kernels of Hopper (forward_sm90.cu).
 #pragma once
 
+#include "key_range.h"
+
 #include <cuda.h>
 
 namespace attend::cuda {
@@ -27,10 +29,6 @@ constexpr bool forward_takes_turns(int d, bool longest_first) {
 }
 
 inline constexpr int kForwardSharedBytes = 232448;  // all that a block can have
-
-// Positions are below 2^28 in size: what is farther away is clamped to kNoLimit by the host, and
-// longer sequences are declined.
-inline constexpr int kNoLimit = 1 << 29;
 
 struct ForwardParameters {
   // [d, length, heads, batch], the innermost first, in boxes of 64 x rows of a tile (out: 64).

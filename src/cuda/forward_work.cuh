@@ -6,11 +6,6 @@
 
 namespace attend::cuda {
 
-// Keys, or tiles of them: [begin, end).
-struct KeyRange {
-  int begin, end;
-};
-
 struct Item {
   int batch, head, row;  // the first of its queries
   int k_length, offset;

@@ -49,10 +49,6 @@ __device__ __forceinline__ void publish_shared() {
 
 // ---- The copy engine ---------------------------------------------------------------------------
 
-__device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
-
 // A tile of rows from `row` on of one head of [batch, heads, rows, d]; rows past the end are 0.
 template <class T, int kRows, int kColumns>
 __device__ __forceinline__ void load_tile(SharedTile<T, kRows, kColumns>& to,

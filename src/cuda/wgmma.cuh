@@ -23,9 +23,6 @@ struct Wgmma;
 #define ATTEND_SUMS_40(c, n) ATTEND_SUMS_32(c, n), ATTEND_SUMS_8(c, n + 32)
 #define ATTEND_SUMS_48(c, n) ATTEND_SUMS_40(c, n), ATTEND_SUMS_8(c, n + 40)
 #define ATTEND_SUMS_64(c, n) ATTEND_SUMS_32(c, n), ATTEND_SUMS_32(c, n + 32)
-#define ATTEND_SUMS_80(c, n) \
-  ATTEND_SUMS_64(c, n), ATTEND_SUMS_8(c, n + 64), ATTEND_SUMS_8(c, n + 72)
-#define ATTEND_SUMS_88(c, n) ATTEND_SUMS_80(c, n), ATTEND_SUMS_8(c, n + 80)
 
 #define ATTEND_LIST_32                                                                   \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18," \
@@ -36,11 +33,6 @@ struct Wgmma;
   ATTEND_LIST_40                                                                 \
   ", %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54," \
   " %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define ATTEND_LIST_80                                                           \
-  ATTEND_LIST_64                                                                 \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78," \
-  " %79"
-#define ATTEND_LIST_88 ATTEND_LIST_80 ", %80, %81, %82, %83, %84, %85, %86, %87"
 
 // o0 to o4: the numbers of the operands after the sums.
 #define ATTEND_WGMMA(T, type, n, sums, o0, o1, o2, o3, o4)                                        \
@@ -75,8 +67,6 @@ ATTEND_WGMMA_BOTH(64, 32, "32", "33", "34", "35", "36")
 ATTEND_WGMMA_BOTH(80, 40, "40", "41", "42", "43", "44")
 ATTEND_WGMMA_BOTH(96, 48, "48", "49", "50", "51", "52")
 ATTEND_WGMMA_BOTH(128, 64, "64", "65", "66", "67", "68")
-ATTEND_WGMMA_BOTH(160, 80, "80", "81", "82", "83", "84")
-ATTEND_WGMMA_BOTH(176, 88, "88", "89", "90", "91", "92")
 
 #undef ATTEND_WGMMA_BOTH
 #undef ATTEND_WGMMA
