@@ -1,7 +1,7 @@
 // What the host hands to the backward kernels of Hopper (backward_sm90.cu).
 #pragma once
 
-#include <cuda.h>
+#include "tensor_map.h"
 
 namespace attend::cuda {
 
@@ -20,9 +20,9 @@ inline constexpr int kBackwardSharedBytes = 232448;  // all that a block can hav
 struct BackwardParameters {
   // [d, length, heads, batch], the innermost first, in boxes of 64 x rows: of a tile, of a block;
   // results 64.
-  CUtensorMap q, k, v, dout;
-  CUtensorMap q_block, k_block, v_block, dout_block;
-  CUtensorMap dq, dk, dv;
+  TensorMap q, k, v, dout;
+  TensorMap q_block, k_block, v_block, dout_block;
+  TensorMap dq, dk, dv;
   // Of each row, written by the first kernel: lse in octaves, +inf for rows without keys, and
   // delta. [batch, heads, padded], padded: q_length up to a multiple of 384,
   // of blocks and tiles.

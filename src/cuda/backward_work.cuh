@@ -118,7 +118,7 @@ __device__ __forceinline__ S& begin_kernel() {
 template <class T, int kD>
 __device__ __forceinline__ void store_result(RegisterTile<kD>& x, float factor,
                                              SharedTile<T, kBlock, kD>& place, int warpgroup,
-                                             const CUtensorMap& map, int row, int length, int head,
+                                             const TensorMap& map, int row, int length, int head,
                                              int batch) {
   const float both[2] = {factor, factor};
   x.multiply_rows(both);

@@ -168,7 +168,8 @@ struct Consumer {
           ((static_cast<long long>(chunk.batch) * p.heads + head) * p.q_length + row % p.q_length) *
               p.chunks +
           chunk.index;
-      if (threadIdx.x % 4 == 0) p.partial[at] = float2{softmax.reference[r], sum};
+      if (threadIdx.x % 4 == 0)
+        reinterpret_cast<float2*>(p.partial)[at] = float2{softmax.reference[r], sum};
       if (chunk.is_empty()) continue;
       float* out = p.partial_out + at * kD + own_column();
 #pragma unroll
@@ -226,7 +227,7 @@ __device__ __forceinline__ void decode_join(const DecodeParameters& p) {
   const long long row = blockIdx.x;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const float scale_log2 = p.scale * kLog2E;
-  const float2* partial = p.partial + row * p.chunks;
+  const float2* partial = reinterpret_cast<const float2*>(p.partial) + row * p.chunks;
   const float* partial_out = p.partial_out + row * p.chunks * kD;
   Joined<kD> joined;
   const int each = (p.chunks + kRuns - 1) / kRuns;

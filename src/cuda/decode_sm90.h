@@ -1,7 +1,7 @@
 // What the host hands to the decode kernels of Hopper (decode_sm90.cu).
 #pragma once
 
-#include <cuda.h>
+#include "tensor_map.h"
 
 namespace attend::cuda {
 
@@ -18,9 +18,9 @@ constexpr int decode_shared_bytes(int d) {
 struct DecodeParameters {
   // [d, length, heads, batch], the innermost first, in boxes of 64 x q_length x group and 64 x
   // tile.
-  CUtensorMap q, k, v;
+  TensorMap q, k, v;
   float* partial_out;      // [batch, heads, q_length, chunks, d]
-  float2* partial;         // the same without d: reference score and sum of weights
+  float* partial;          // the same, 2 instead of d: reference score and sum of weights
   void* out;               // strides in elements, innermost 1
   float* lse;              // or null
   const int* key_lengths;  // [batch], or null

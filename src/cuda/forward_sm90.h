@@ -2,8 +2,7 @@
 #pragma once
 
 #include "key_range.h"
-
-#include <cuda.h>
+#include "tensor_map.h"
 
 namespace attend::cuda {
 
@@ -32,7 +31,7 @@ inline constexpr int kForwardSharedBytes = 232448;  // all that a block can have
 
 struct ForwardParameters {
   // [d, length, heads, batch], the innermost first, in boxes of 64 x rows of a tile (out: 64).
-  CUtensorMap q, k, v, out;
+  TensorMap q, k, v, out;
   float* lse;              // or null
   unsigned* counter;       // of the items taken: 0 before and after the launch
   const int* key_lengths;  // [batch], or null

@@ -2,9 +2,8 @@
 // those that compute, the copy engine (TMA), and turns of warpgroups.
 #pragma once
 
+#include "tensor_map.h"
 #include "tile.cuh"
-
-#include <cuda.h>
 
 namespace attend::cuda {
 
@@ -51,9 +50,8 @@ __device__ __forceinline__ void publish_shared() {
 
 // A tile of rows from `row` on of one head of [batch, heads, rows, d]; rows past the end are 0.
 template <class T, int kRows, int kColumns>
-__device__ __forceinline__ void load_tile(SharedTile<T, kRows, kColumns>& to,
-                                          const CUtensorMap& map, int row, int head, int batch,
-                                          Barrier& full) {
+__device__ __forceinline__ void load_tile(SharedTile<T, kRows, kColumns>& to, const TensorMap& map,
+                                          int row, int head, int batch, Barrier& full) {
 #pragma unroll
   for (int column = 0; column < kColumns; column += kSwizzledColumns)
     asm volatile(
@@ -67,8 +65,7 @@ __device__ __forceinline__ void load_tile(SharedTile<T, kRows, kColumns>& to,
 // And back, 64 rows of a tile; rows past the end of the tensor are not written.
 template <class T, int kRows, int kColumns>
 __device__ __forceinline__ void store_rows_of(const SharedTile<T, kRows, kColumns>& from, int first,
-                                              const CUtensorMap& map, int row, int head,
-                                              int batch) {
+                                              const TensorMap& map, int row, int head, int batch) {
 #pragma unroll
   for (int column = 0; column < kColumns; column += kSwizzledColumns)
     asm volatile(
@@ -120,7 +117,7 @@ struct Ring {
   __device__ __forceinline__ void wait_until_empty(const Place<kStages>& place) {
     empty[place.stage].wait(place.parity ^ 1);
   }
-  __device__ __forceinline__ void load(Place<kStages>& place, const CUtensorMap& map, int row,
+  __device__ __forceinline__ void load(Place<kStages>& place, const TensorMap& map, int row,
                                        int head, int batch) {
     full[place.stage].arrive_and_expect(Tile::kBytes);
     load_tile(tiles[place.stage], map, row, head, batch, full[place.stage]);

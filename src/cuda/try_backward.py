@@ -56,10 +56,11 @@ class Build(forward.Build):
         data += forward.struct.pack("10if", batch, heads, heads // kv_heads, q_length, k_length,
                                     padded, left, right, offset or 0, int(offset is not None),
                                     scale or 1 / math.sqrt(d))
-        block = Aligned(-(-len(data) // 64) * 64)
+        block = Aligned(len(data))
         ctypes.memmove(block.address, data, len(data))
         arguments = (ctypes.c_void_p * 1)(block.address)
-        grids = (-(-batch * heads * padded * (d // 8) // 256), batch * kv_heads * -(-k_length // BLOCK),
+        grids = (-(-batch * heads * padded * (d // 8) // 256),
+                 batch * kv_heads * -(-k_length // BLOCK),
                  batch * heads * -(-q_length // BLOCK))
         functions = self.functions_of(q.dtype, d)
         keep = (q, k, v, out, lse, dout, dq, dk, dv, lengths, numbers, block)
@@ -106,7 +107,7 @@ def run(build, q, k, v, dout, **options):
 
 
 def check_case(build, dtype, d, b, h, hk, tq, tk, **options):
-    q, k, v = fresh((b, h, tq, d), dtype), fresh((b, hk, tk, d), dtype), fresh((b, hk, tk, d), dtype)
+    q, k, v = (fresh(s, dtype) for s in ((b, h, tq, d), (b, hk, tk, d), (b, hk, tk, d)))
     dout = fresh(q.shape, dtype)
     got, again = run(build, q, k, v, dout, **options), run(build, q, k, v, dout, **options)
     want = truth(q, k, v, dout, **options)
@@ -114,8 +115,8 @@ def check_case(build, dtype, d, b, h, hk, tq, tk, **options):
     ratios = [float((g.double() - w).norm() / (t.to(dtype).double() - w).norm())
               for g, w, t in zip(got, want, book)]
     same = all(same_bits(a, b) for a, b in zip(got, again))
-    forward.report(max(ratios) <= 1 and same, f"{forward.NAMES[dtype]} d {d} B{b} H{h}/{hk} {tq}x{tk}"
-                   f" {forward.describe(options)}: rms of dq, dk, dv "
+    forward.report(max(ratios) <= 1 and same,
+                   f"{forward.NAMES[dtype]} d {d} B{b} H{h}/{hk} {tq}x{tk} {forward.describe(options)}: rms of dq, dk, dv "
                    + ", ".join(f"{r:.2f}" for r in ratios) + f" of textbook's, same {same}")
 
 

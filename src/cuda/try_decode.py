@@ -59,7 +59,7 @@ class Build(forward.Build):
         data += forward.struct.pack("10if", batch, heads, group, q_length, k_length, chunks, left,
                                     right, offset or 0, int(offset is not None),
                                     scale or 1 / math.sqrt(d))
-        block = forward.Aligned(-(-len(data) // 64) * 64)
+        block = forward.Aligned(len(data))
         ctypes.memmove(block.address, data, len(data))
         arguments = (ctypes.c_void_p * 1)(block.address)
         parts, join = self.functions_of(q.dtype, d)
@@ -83,10 +83,11 @@ def check(build):
         case(2, 8, 2, 3, 700, causal=True)
         case(2, 8, 4, 16, 1500, causal=True, left=300)
         case(1, 64, 1, 1, 70000)
-        q, k, v = fresh((3, 8, 1, d), dtype), fresh((3, 2, 900, d), dtype), fresh((3, 2, 900, d), dtype)
+        q, k, v = (fresh(s, dtype) for s in ((3, 8, 1, d), (3, 2, 900, d), (3, 2, 900, d)))
         out, lse = forward.run(build, q, k, v)
         alone, _ = forward.run(build, q[1:2, 4:8], k[1:2, 1:2], v[1:2, 1:2])
-        forward.report(same_bits(out[1:2, 4:8], alone), "a head alone has the bits it has in a batch")
+        forward.report(same_bits(out[1:2, 4:8], alone),
+                       "a head alone has the bits it has in a batch")
         lengths = lengths_of(900, 130, 1)
         some, _ = forward.run(build, q, k, v, lengths=lengths)
         short, _ = forward.run(build, q[1:2], k[1:2, :, :130], v[1:2, :, :130])
@@ -113,9 +114,11 @@ def time_all(builds, dtype, d=128):
     copy = forward.seconds([lambda: y.copy_(x)])[0]
     print(f"copy {2 * x.nbytes / copy / 1e12:.2f} TB/s", flush=True)
     del x, y
-    for b, h, hk, length in ((1, 32, 32, 8192), (1, 32, 8, 8192), (16, 32, 8, 8192), (64, 32, 8, 4096),
-                             (1, 32, 8, 131072), (1, 32, 32, 131072), (8, 32, 8, 2048)):
-        sets = [tuple(fresh(s, dtype) for s in ((b, h, 1, d), (b, hk, length, d), (b, hk, length, d)))
+    for b, h, hk, length in ((1, 32, 32, 8192), (1, 32, 8, 8192), (16, 32, 8, 8192),
+                             (64, 32, 8, 4096), (1, 32, 8, 131072), (1, 32, 32, 131072),
+                             (8, 32, 8, 2048)):
+        shapes = ((b, h, 1, d), (b, hk, length, d), (b, hk, length, d))
+        sets = [tuple(fresh(s, dtype) for s in shapes)
                 for _ in range(max(1, min(8, (512 << 20) // (b * hk * length * d * 4))))]
         bytes_ = 2 * b * hk * length * d * 2
         launches = []

@@ -55,12 +55,12 @@ def ok(code):
 
 
 class Aligned:
-    """Bytes at an address that is a multiple of 64."""
+    """Bytes at an address that is a multiple of 128, and so is their number, as of a TensorMap."""
 
     def __init__(self, size):
-        self.raw = ctypes.create_string_buffer(size + 64)
-        self.address = (ctypes.addressof(self.raw) + 63) // 64 * 64
-        self.size = size
+        self.size = -(-size // 128) * 128
+        self.raw = ctypes.create_string_buffer(self.size + 128)
+        self.address = (ctypes.addressof(self.raw) + 127) // 128 * 128
 
     def bytes(self):
         return ctypes.string_at(self.address, self.size)
@@ -134,7 +134,6 @@ class Build:
         longest_first = right < NO_LIMIT
         section = self.section_bytes(longest_first, k_length) // (k_length * d * 4)
         section = min(max(1, section) * group, heads * batch)
-        block = Aligned(640)
         data = b"".join([tensor_map(q, queries), tensor_map(k, keys), tensor_map(v, keys),
                          tensor_map(out, 64)])
         data += struct.pack("QQQQ", lse.data_ptr() if lse is not None else 0,
@@ -145,7 +144,7 @@ class Build:
                             int(offset is not None), blocks, items, section,
                             self.turns(d, longest_first),
                             scale or 1 / math.sqrt(d))
-        assert len(data) <= 640
+        block = Aligned(len(data))
         ctypes.memmove(block.address, data, len(data))
         function = self.function(q.dtype, d)
         threads = 128 * (1 + queries // 64)
