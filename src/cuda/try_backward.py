@@ -116,7 +116,8 @@ def check_case(build, dtype, d, b, h, hk, tq, tk, **options):
               for g, w, t in zip(got, want, book)]
     same = all(same_bits(a, b) for a, b in zip(got, again))
     forward.report(max(ratios) <= 1 and same,
-                   f"{forward.NAMES[dtype]} d {d} B{b} H{h}/{hk} {tq}x{tk} {forward.describe(options)}: rms of dq, dk, dv "
+                   f"{forward.NAMES[dtype]} d {d} B{b} H{h}/{hk} {tq}x{tk} "
+                   + forward.describe(options) + ": rms of dq, dk, dv "
                    + ", ".join(f"{r:.2f}" for r in ratios) + f" of textbook's, same {same}")
 
 
