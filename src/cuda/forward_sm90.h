@@ -1,0 +1,51 @@
+// What the host hands to the forward kernels of Hopper (forward_sm90.cu).
+#pragma once
+
+#include "key_range.h"
+#include "tensor_map.h"
+
+namespace attend::cuda {
+
+// Rows of queries that one block of threads takes at a time, and rows of keys: by d alone.
+struct ForwardTiles {
+  int queries, keys;
+};
+constexpr ForwardTiles forward_tiles(int d) {
+  return d == 64    ? ForwardTiles{192, 128}
+         : d == 128 ? ForwardTiles{128, 128}
+                    : ForwardTiles{128, 80};
+}
+
+// How blocks are launched: no bit depends on these.
+// Blocks of queries are taken head by head. Where later ones see more keys, the longest are first
+// within a section of heads, so much of K and V as the L2 holds beside what passes through it.
+constexpr long long forward_section_bytes(bool longest_first, long long k_length) {
+  if (!longest_first) return 0;
+  return k_length < 1024 ? 16LL << 20 : 32LL << 20;
+}
+constexpr bool forward_takes_turns(int d, bool longest_first) {
+  return d == 256 || (d == 64 && !longest_first);
+}
+
+inline constexpr int kForwardSharedBytes = 232448;  // all that a block can have
+
+struct ForwardParameters {
+  // [d, length, heads, batch], the innermost first, in boxes of 64 x rows of a tile (out: 64).
+  TensorMap q, k, v, out;
+  float* lse;              // or null
+  unsigned* counter;       // of the items taken: 0 before and after the launch
+  const int* key_lengths;  // [batch], or null
+  const int* offsets;      // [batch], or null: query i stands where key i + offset does
+  long long lse_batch, lse_head, lse_row;  // strides in elements
+  int heads, group;                        // query heads, and of these for one key head
+  int q_length, k_length;
+  int left, right;          // visible: i + offset - left <= j <= i + offset + right
+  int offset;               // if given for all
+  int offset_given;         // 0: the last query stands at the last key
+  int query_blocks, items;  // blocks of queries in a head, in all
+  int section;              // heads whose blocks are taken together, the longest first
+  int turns;    // whether warpgroups take turns at the matrix units: no bit depends on it
+  float scale;  // above 0
+};
+
+}  // namespace attend::cuda

@@ -1,0 +1,56 @@
+// What one block of threads does at a time: a block of one head's queries against the tiles of keys
+// that they see.
+#pragma once
+
+#include "forward_sm90.h"
+
+namespace attend::cuda {
+
+struct Item {
+  int batch, head, row;  // the first of its queries
+  int k_length, offset;
+
+  Item() = default;
+  __device__ __forceinline__ Item(const ForwardParameters& p, int index, int queries) {
+    const int in_section = p.section * p.query_blocks, section = index / in_section;
+    const int heads = min(p.section, p.items / p.query_blocks - section * p.section);
+    const int rest = index % in_section;
+    const int any_head = section * p.section + rest % heads;
+    row = (p.query_blocks - 1 - rest / heads) * queries;  // causal: the last see the most keys
+    batch = any_head / p.heads;
+    head = any_head % p.heads;
+    k_length = p.key_lengths == nullptr ? p.k_length : p.key_lengths[batch];
+    offset = p.offset_given         ? p.offset
+             : p.offsets != nullptr ? p.offsets[batch]
+                                    : k_length - p.q_length;
+  }
+
+  // Keys that query i sees.
+  __device__ __forceinline__ KeyRange seen_by(const ForwardParameters& p, int i) const {
+    return {max(0, i + offset - p.left), min(k_length, i + offset + p.right + 1)};
+  }
+  // Tiles that some of the rows see.
+  __device__ __forceinline__ KeyRange tiles(const ForwardParameters& p, int first, int rows,
+                                            int keys) const {
+    const int last = min(first + rows, p.q_length) - 1;
+    const int begin = seen_by(p, first).begin, end = seen_by(p, last).end;
+    if (last < first || end <= begin) return {0, 0};
+    return {begin / keys, (end + keys - 1) / keys};
+  }
+  // Tiles that all of the rows see whole.
+  __device__ __forceinline__ KeyRange whole_tiles(const ForwardParameters& p, int first, int rows,
+                                                  int keys) const {
+    const int begin = seen_by(p, first + rows - 1).begin, end = seen_by(p, first).end;
+    return {(begin + keys - 1) / keys, max(0, end) / keys};
+  }
+};
+
+// What the copying thread tells the computing ones with a tile of queries.
+struct Work {
+  enum Kind : int { none, plain, careful, stop };
+  Kind kind;
+  int not_finite;  // their answer
+  Item item;
+};
+
+}  // namespace attend::cuda

@@ -1,0 +1,176 @@
+// Who waits for whom: barriers in shared memory, rings of tiles between the warps that copy and
+// those that compute, the copy engine (TMA), and turns of warpgroups.
+#pragma once
+
+#include "tensor_map.h"
+#include "tile.cuh"
+
+namespace attend::cuda {
+
+// A barrier in shared memory (mbarrier). Its phases alternate between 0 and 1.
+struct Barrier {
+  std::uint64_t word;
+
+  __device__ __forceinline__ void init(int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&word)),
+                 "r"(arrivals)
+                 : "memory");
+  }
+  __device__ __forceinline__ void arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&word))
+                 : "memory");
+  }
+  // Arrives, and the phase lasts until so many bytes more have been copied.
+  __device__ __forceinline__ void arrive_and_expect(std::uint32_t bytes) {
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&word)),
+        "r"(bytes)
+        : "memory");
+  }
+  // Until the phase of this parity is over.
+  __device__ __forceinline__ void wait(std::uint32_t parity) {
+    std::uint32_t over = 0;
+    while (over == 0)
+      asm volatile(
+          "{\n.reg .pred p;\n"
+          "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+          "selp.u32 %0, 1, 0, p;\n}"
+          : "=r"(over)
+          : "r"(shared_address(&word)), "r"(parity)
+          : "memory");
+  }
+};
+
+// Makes what this thread wrote into shared memory visible to the copy engine and matrix units.
+__device__ __forceinline__ void publish_shared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// ---- The copy engine ---------------------------------------------------------------------------
+
+// A tile of rows from `row` on of one head of [batch, heads, rows, d]; rows past the end are 0.
+template <class T, int kRows, int kColumns>
+__device__ __forceinline__ void load_tile(SharedTile<T, kRows, kColumns>& to, const TensorMap& map,
+                                          int row, int head, int batch, Barrier& full) {
+#pragma unroll
+  for (int column = 0; column < kColumns; column += kSwizzledColumns)
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(
+            shared_address(to.data[column / kSwizzledColumns])),
+        "l"(&map), "r"(shared_address(&full)), "r"(column), "r"(row), "r"(head), "r"(batch)
+        : "memory");
+}
+
+// And back, 64 rows of a tile; rows past the end of the tensor are not written.
+template <class T, int kRows, int kColumns>
+__device__ __forceinline__ void store_rows_of(const SharedTile<T, kRows, kColumns>& from, int first,
+                                              const TensorMap& map, int row, int head, int batch) {
+#pragma unroll
+  for (int column = 0; column < kColumns; column += kSwizzledColumns)
+    asm volatile(
+        "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group"
+        " [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+        "r"(shared_address(from.data[column / kSwizzledColumns][first])), "r"(column), "r"(row),
+        "r"(head), "r"(batch)
+        : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Until this thread's stores have read their tiles, or have written all.
+__device__ __forceinline__ void wait_for_reading_stores() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+__device__ __forceinline__ void wait_for_stores() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+// ---- Rings -------------------------------------------------------------------------------------
+
+// Where a thread stands in a ring of stages.
+template <int kStages>
+struct Place {
+  int stage = 0;
+  std::uint32_t parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage < kStages) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
+// Tiles on their way from the copying thread to the computing warps, which release each of them,
+// and a note with each.
+template <class Tile, int kStages, class Note = char>
+struct Ring {
+  Tile tiles[kStages];
+  Barrier full[kStages], empty[kStages];
+  Note notes[kStages];
+
+  __device__ __forceinline__ void init(int releases) {
+    for (int s = 0; s < kStages; ++s) {
+      full[s].init(1);
+      empty[s].init(releases);
+    }
+  }
+  // The copying thread's side.
+  __device__ __forceinline__ void wait_until_empty(const Place<kStages>& place) {
+    empty[place.stage].wait(place.parity ^ 1);
+  }
+  __device__ __forceinline__ void load(Place<kStages>& place, const TensorMap& map, int row,
+                                       int head, int batch) {
+    full[place.stage].arrive_and_expect(Tile::kBytes);
+    load_tile(tiles[place.stage], map, row, head, batch, full[place.stage]);
+    place.advance();
+  }
+  __device__ __forceinline__ void send_note_alone(Place<kStages>& place) {
+    full[place.stage].arrive();
+    place.advance();
+  }
+  // The computing warps' side.
+  __device__ __forceinline__ Tile& wait(const Place<kStages>& place) {
+    full[place.stage].wait(place.parity);
+    return tiles[place.stage];
+  }
+  __device__ __forceinline__ void release(Place<kStages>& place) {
+    if (threadIdx.x % 32 == 0) empty[place.stage].arrive();
+    place.advance();
+  }
+};
+
+// ---- Warpgroups --------------------------------------------------------------------------------
+
+__device__ __forceinline__ void sync_threads(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// Warpgroups take turns at the matrix units, in a ring: while one computes weights, the products of
+// the others run. Or they do not, whichever is faster. `first` is the first one's named barrier.
+template <int kWarpgroups>
+struct Turns {
+  bool taken;
+  int first, mine;
+
+  __device__ __forceinline__ void begin() const {  // the last one lets the first one begin
+    if (mine == kWarpgroups - 1) pass();
+  }
+  __device__ __forceinline__ void wait() const {
+    if (taken) sync_threads(first + mine, 2 * kWarpgroup);
+  }
+  __device__ __forceinline__ void pass() const {
+    const int next = mine + 1 == kWarpgroups ? 0 : mine + 1;
+    if (taken)
+      asm volatile("bar.arrive %0, %1;" ::"r"(first + next), "n"(2 * kWarpgroup) : "memory");
+  }
+};
+
+template <int kRegisters>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+}  // namespace attend::cuda

@@ -1,0 +1,168 @@
+// Tiles of 16-bit numbers in shared memory, tiles of sums in registers, and their products on
+// Hopper's matrix units (wgmma, sm_90a). A kernel's step is written in these words:
+//
+//   SharedTile     [columns / 64][rows][64], as the copy engine writes it: 128 bytes of a row,
+//   whose
+//                  16-byte pieces are permuted by the row's last three bits (128-byte swizzle)
+//   RegisterTile   64 rows of a warpgroup's f32 sums, two rows a thread
+//   Operand        64 rows of 16-bit numbers in registers, in the order of a RegisterTile
+//
+// Thread t of a warpgroup has, of each 8 columns, the columns 2 (t % 4) and 2 (t % 4) + 1 of the
+// rows t / 32 * 16 + t % 32 / 4 and that + 8. So four neighbours share a row, the statistics of a
+// row need two shuffles, and weights are an operand where they are.
+#pragma once
+
+#include "wgmma.cuh"
+
+namespace attend::cuda {
+
+inline constexpr int kWarpgroup = 128;       // threads
+inline constexpr int kWarpgroupRows = 64;    // of a product
+inline constexpr int kDepth = 16;            // summed over by one instruction
+inline constexpr int kSwizzledColumns = 64;  // of 16 bits: 128 bytes
+
+__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
+
+template <class T, int kRows, int kColumns>
+struct alignas(1024) SharedTile {
+  static_assert(sizeof(T) == 2 && kRows % 8 == 0 && kColumns % kSwizzledColumns == 0);
+  static constexpr int kBytes = kRows * kColumns * 2;
+  static constexpr std::uint32_t kPanelBytes = kRows * 128;  // 64 columns of all rows
+
+  T data[kColumns / kSwizzledColumns][kRows][kSwizzledColumns];
+
+  __device__ __forceinline__ T* at(int row, int column) {
+    const int piece = (column / 8 % 8) ^ (row % 8);
+    return &data[column / kSwizzledColumns][row][piece * 8 + column % 8];
+  }
+
+  // What the matrix unit is told: the address, the distance of neighbouring panels and of groups of
+  // eight rows, all in units of 16 bytes, and the swizzle.
+  __device__ __forceinline__ std::uint64_t descriptor(std::uint32_t bytes) const {
+    constexpr std::uint64_t kSwizzle128 = 1ULL << 62, kEightRows = 8 * 128 / 16;
+    return kSwizzle128 | kEightRows << 32 | std::uint64_t{kPanelBytes / 16} << 16 |
+           ((shared_address(this) + bytes) & 0x3FFFF) / 16;
+  }
+  // From `row` on, 16 columns, which are summed over: of Q K^T.
+  __device__ __forceinline__ std::uint64_t rows_from(int row, int column) const {
+    return descriptor(column / kSwizzledColumns * kPanelBytes + row * 128 +
+                      column % kSwizzledColumns * 2);
+  }
+  // From `column` on, 16 rows, which are summed over: the second factor of P V.
+  __device__ __forceinline__ std::uint64_t columns_from(int column, int row) const {
+    return descriptor(column / kSwizzledColumns * kPanelBytes + row * 128);
+  }
+};
+
+template <int kColumns>
+struct RegisterTile {
+  static constexpr int kCount = kColumns / 2;
+  float x[kCount];
+
+  // Where x[n] is: which of the thread's two rows, and the column less 2 (t % 4).
+  __device__ __forceinline__ static constexpr int row(int n) { return n / 2 % 2; }
+  __device__ __forceinline__ static constexpr int column(int n) { return n / 4 * 8 + n % 2; }
+
+  __device__ __forceinline__ void fill(float value) {
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) x[n] = value;
+  }
+  __device__ __forceinline__ void multiply_rows(const float (&factor)[2]) {
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) x[n] *= factor[row(n)];
+  }
+  // The compiler must not move what reads or writes the sums across this place.
+  __device__ __forceinline__ void pin() {
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) asm volatile("" : "+f"(x[n])::"memory");
+  }
+};
+
+__device__ __forceinline__ std::uint32_t pack(bf16, float low, float high) {
+  const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&both);
+}
+__device__ __forceinline__ std::uint32_t pack(f16, float low, float high) {
+  const __half2 both = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&both);
+}
+
+template <class T, int kColumns>
+struct Operand {
+  std::uint32_t x[kColumns / 4];
+
+  // Two neighbouring groups of eight columns are the operand of one instruction.
+  __device__ __forceinline__ void round(const RegisterTile<kColumns>& tile) {
+#pragma unroll
+    for (int n = 0; n < kColumns / 4; ++n) x[n] = pack(T{}, tile.x[2 * n], tile.x[2 * n + 1]);
+  }
+};
+
+// ---- Products ----------------------------------------------------------------------------------
+// They run on while the threads do other work: begin, products, commit, and later wait.
+
+__device__ __forceinline__ void begin_products() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void commit_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Until at most kRunning of the committed ones run.
+template <int kRunning>
+__device__ __forceinline__ void wait_for_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kRunning) : "memory");
+}
+
+// sums = a b^T: 64 rows of a from `row` on with every row of b.
+template <class T, int kRowsA, int kRowsB, int kD>
+__device__ __forceinline__ void product_of_rows(RegisterTile<kRowsB>& sums,
+                                                const SharedTile<T, kRowsA, kD>& a, int row,
+                                                const SharedTile<T, kRowsB, kD>& b) {
+#pragma unroll
+  for (int k = 0; k < kD; k += kDepth)
+    Wgmma<T, kRowsB>::of_rows(sums.x, a.rows_from(row, k), b.rows_from(0, k), k != 0);
+}
+
+// sums += a b: of a in registers with the columns of b.
+template <class T, int kRowsB, int kD>
+__device__ __forceinline__ void add_product(RegisterTile<kD>& sums, const Operand<T, kRowsB>& a,
+                                            const SharedTile<T, kRowsB, kD>& b) {
+  constexpr int kPart = kD <= 128 ? kD : 128;
+#pragma unroll
+  for (int k = 0; k < kRowsB; k += kDepth)
+#pragma unroll
+    for (int part = 0; part < kD; part += kPart)
+      Wgmma<T, kPart>::add_of_columns(sums.x + part / 2, a.x + k / 4, b.columns_from(part, k));
+}
+
+// ---- Rows --------------------------------------------------------------------------------------
+
+// Over the four threads of a row.
+__device__ __forceinline__ float row_maximum(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0U, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0U, x, 2));
+}
+__device__ __forceinline__ float row_sum(float x) {
+  x += __shfl_xor_sync(~0U, x, 1);
+  return x + __shfl_xor_sync(~0U, x, 2);
+}
+
+// Rounds a warp's 16 rows of sums into a tile, from `row` on.
+template <class T, int kRows, int kColumns>
+__device__ __forceinline__ void store_rows(const RegisterTile<kColumns>& sums,
+                                           SharedTile<T, kRows, kColumns>& to, int row) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int n = 0; n < kColumns / 16; ++n) {
+    const float* x = sums.x + 8 * n;
+    const std::uint32_t address = shared_address(to.at(row + lane % 16, 16 * n + lane / 16 * 8));
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+                 "r"(pack(T{}, x[0], x[1])), "r"(pack(T{}, x[2], x[3])), "r"(pack(T{}, x[4], x[5])),
+                 "r"(pack(T{}, x[6], x[7]))
+                 : "memory");
+  }
+}
+
+}  // namespace attend::cuda
