@@ -5,8 +5,7 @@
 // dv: root mean square at most 1.25 times the textbook's in f32, 1.0 times in bf16 and f16; largest
 // at most twice the textbook's, plus one ulp of the largest value. In f64 the textbook has no
 // narrower numbers to lose anything in, and the order of a sum alone makes a difference of 1.6:
-// there it is 2 times, and 4 times. The truth of f64 is that of long double: its 64 bits on x86-64
-// are off by a thousandth of what is measured.
+// there it is 2 times, and 4 times.
 #include "cases/instance.h"
 #include "support/examination.h"
 
@@ -136,7 +135,7 @@ class ContractError : public testing::TestWithParam<DType> {
   Error forward(const std::string& kernel, const cases::Instance& in) const {
     Plan::attention(in.q, in.k, in.v, in.out, in.options, in.outputs_with_lse(), {kernel})
         .run(in.q, in.k, in.v, in.out, in.options, in.outputs_with_lse());
-    return error(in.out, &Results<double>::out, &Results<long double>::out);
+    return error(in.out, &Results<double>::out, &Results<Float128>::out);
   }
 
   // dq, dk, dv by one kernel, from out and lse that another one wrote.
@@ -147,9 +146,9 @@ class ContractError : public testing::TestWithParam<DType> {
     gradients.dsinks = gradients.dalibi = {};
     Plan::attention_backward(in.backward_inputs(), in.options, gradients, {kernel})
         .run_backward(in.backward_inputs(), in.options, gradients);
-    return {error(gradients.dq, &Results<double>::dq, &Results<long double>::dq),
-            error(gradients.dk, &Results<double>::dk, &Results<long double>::dk),
-            error(gradients.dv, &Results<double>::dv, &Results<long double>::dv)};
+    return {error(gradients.dq, &Results<double>::dq, &Results<Float128>::dq),
+            error(gradients.dk, &Results<double>::dk, &Results<Float128>::dk),
+            error(gradients.dv, &Results<double>::dv, &Results<Float128>::dv)};
   }
 
   // Calls measure(kernel) for the rows that accept the problem.
@@ -176,7 +175,7 @@ class ContractError : public testing::TestWithParam<DType> {
       problem.seed += static_cast<std::uint64_t>(set);
       const cases::Instance in = cases::make(problem);
       const Reader reader({in.q, in.k, in.v, in.dout, in.dlse, in.options});
-      if (GetParam() == DType::f64) truth_ = truth<long double>(reader);
+      if (GetParam() == DType::f64) truth_ = truth<Float128>(reader);
       else truth_ = truth<double>(reader);
       const auto add_gradients = [&](const std::string& kernel, const std::array<Error, 3>& found) {
         for (std::size_t n = 0; n < 3; ++n) errors[{kernel, kGradients[n]}].add(found[n]);
@@ -196,9 +195,9 @@ class ContractError : public testing::TestWithParam<DType> {
 
  private:
   Error error(const ConstTensorView& found, std::vector<double> Results<double>::*member,
-              std::vector<long double> Results<long double>::*member_wide) const {
-    if (const auto* wide = std::get_if<Results<long double>>(&truth_))
-      return error_of(found, wide->*member_wide);
+              std::vector<Float128> Results<Float128>::*member128) const {
+    if (const auto* wide = std::get_if<Results<Float128>>(&truth_))
+      return error_of(found, wide->*member128);
     return error_of(found, std::get<Results<double>>(truth_).*member);
   }
   std::string reproduce(const std::string& kernel, const char* tensor) const {
@@ -208,7 +207,7 @@ class ContractError : public testing::TestWithParam<DType> {
 
   const char* name_ = "";
   std::string line_;
-  std::variant<Results<double>, Results<long double>> truth_;
+  std::variant<Results<double>, Results<Float128>> truth_;
 };
 
 TEST_P(ContractError, no_kernel_is_less_exact_than_the_textbook) {

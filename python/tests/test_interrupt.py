@@ -13,6 +13,7 @@ import os, signal, sys, threading, time
 import numpy as np
 import attend
 
+signal.signal(signal.SIGINT, signal.default_int_handler)   # who runs the tests may ignore it
 LONG = 1 << 17
 context = attend.Context(threads=int(sys.argv[1]))
 q = np.zeros((1, 1, LONG, 64), 'float32')      # 4 * 64 * 2^34 operations: minutes
