@@ -11,9 +11,13 @@
 namespace attend::cli {
 
 Json::Json() noexcept = default;
-Json::Json(const Json& other) = default;
+// Not as the variant copies itself: where memory ends meanwhile, that of g++ 12 destroys a value
+// that was never made.
+Json::Json(const Json& other) : Json() {
+  std::visit([this](const auto& value) { value_ = value; }, other.value_);
+}
 Json::Json(Json&& other) noexcept = default;
-Json& Json::operator=(const Json& other) = default;
+Json& Json::operator=(const Json& other) { return *this = Json(other); }
 Json& Json::operator=(Json&& other) noexcept = default;
 Json::~Json() = default;
 
