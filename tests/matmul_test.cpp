@@ -345,6 +345,20 @@ TEST(Matmul, threads_change_no_bit) {
   for (const std::int64_t rows : {60, 250}) threads_change_no_bit(rows);
 }
 
+// What is packed of a b serves all products of the list that have the same b, and no other.
+TEST(Matmul, several_at_once_have_the_bits_of_each_alone) {
+  const Tensor a = numbers({300, 70}, DType::f32, 1), more = numbers({300, 70}, DType::f32, 2),
+               b = numbers({70, 90}, DType::f32, 3), other = numbers({70, 90}, DType::f32, 4);
+  Tensor c[] = {Tensor({300, 90}), Tensor({300, 90}), Tensor({300, 90})};
+  const Multiplication list[] = {{.a = a, .b = b, .row_bias = {}, .c = c[0]},
+                                 {.a = more, .b = b, .row_bias = {}, .c = c[1]},
+                                 {.a = a, .b = other, .row_bias = {}, .c = c[2]}};
+  matmul(list, default_context());
+  EXPECT_EQ(difference(c[0], product(a, b)), "");
+  EXPECT_EQ(difference(c[1], product(more, b)), "");
+  EXPECT_EQ(difference(c[2], product(a, other)), "");
+}
+
 // One that is too large to be packed before is packed by the tasks.
 TEST(Matmul, a_large_b_gives_the_same_bits) {
   const Tensor a = numbers({250, 2900}, DType::f32, 1), b = numbers({2900, 2900}, DType::f32, 2);

@@ -178,5 +178,35 @@ TEST(Traps, outlier_rich_activations_give_the_right_dq) {
   }
 }
 
+// Where dropout drops the large weights, all that is left may be below the smallest normal number.
+TEST(Traps, dropout_leaves_a_subnormal_weight) {
+  Tensor q({1, 1, 1, 1}), k({1, 1, 2, 1}), v({1, 1, 2, 1}), out({1, 1, 1, 1});
+  fill(q, 1);
+  k.data<float>()[1] = -92;  // weighs 1e-40
+  v.data<float>()[0] = 1;
+  v.data<float>()[1] = 1e30F;
+  int left = 0;
+  for (std::uint64_t seed = 0; seed < 32; ++seed) {
+    AttentionOptions options;
+    options.scale = 1;
+    options.dropout = {.p = 0.5, .seed = seed};
+    const auto result = [&](const std::string& kernel) {
+      Plan::attention(q, k, v, out, options, {}, {kernel}).run(q, k, v, out, options);
+      return out.data<float>()[0];
+    };
+    const float expected = result("reference.forward");
+    if (expected == 0 || expected > 1e-5F) continue;  // of both keys, or of the other one
+    ++left;
+    for (const KernelInfo& kernel : Context::kernels()) {
+      if (kernel.operation != "forward" || !kernel.name.starts_with("cpu.")) continue;
+      try {
+        EXPECT_NEAR(result(kernel.name) / expected, 1, 1e-3) << kernel.name;
+      } catch (const Unsupported&) {  // the machine has it not
+      }
+    }
+  }
+  EXPECT_GT(left, 0);
+}
+
 }  // namespace
 }  // namespace attend::test

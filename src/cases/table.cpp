@@ -68,7 +68,8 @@ constexpr const char* kLater[] = {
     "weights=1 dlse=1",
 };
 
-// Ways through the kernels that no case above goes (tests/paths_test.cpp finds them).
+// Ways through the kernels that no case above goes (tests/paths_test.cpp finds them), and mistakes
+// that no case above shows (tools/mutants.py).
 constexpr const char* kPaths[] = {
     // A long decode, whose keys are cut into pieces: sequences that end anywhere, where a chunk of
     // 256 keys does, and chunks that are hidden as a whole.
@@ -80,6 +81,8 @@ constexpr const char* kPaths[] = {
     "heads=2 q=1 k=150 d=320 dv=16",
     // Gradients of a head in segments that one task goes through.
     "batch=2 heads=4 kv_heads=4 q=130 k=20 d=16 dv=16",
+    // A window that begins within a block.
+    "heads=2 q=40 k=90 d=8 dv=8 window_left=21 blocks=shared block_q=8",
 };
 
 // Each option of one number a key, in every place where keys may be.

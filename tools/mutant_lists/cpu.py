@@ -40,7 +40,7 @@ MUTANTS = (
               (FORWARD, "select(less(most, none), V::set(0), most)", "most")),
     attention("cpu_dropout_underflows", "with dropout the smallest weights are 0 at once",
               (FORWARD, "drops ? exp2_gradual(t) : exp2_of(t)", "exp2_of(t)"),
-              tests=("properties_extreme", "conformance")),
+              tests=("traps_extremes",)),
     attention("cpu_slice_of_values_overruns", "the last slice of values is as long as the others",
               (FORWARD, "run.count - x < slice ? run.count - x : slice", "slice")),
     attention("cpu_hidden_values_are_summed", "a row with NaN is summed again with the keys it does not see",
