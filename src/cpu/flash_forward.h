@@ -70,7 +70,7 @@ class FlashForward {
   };
 
   // What stage 0 leaves to stage 1 for each chunk, when the keys are cut.
-  struct Left {
+  struct PartialResult {
     Sum *top, *sum, *o;  // [lanes], [lanes], [rows][width]
   };
 
@@ -92,7 +92,7 @@ class FlashForward {
     ForwardScores<V> scores(p, none, scratch);
     Memory memory(p, scratch);
     if (pieces(p) > 1)
-      shared.take<Sum>(saturating_count(p.batch * p.kv_heads * chunks(p), left_size(p)));
+      shared.take<Sum>(saturating_count(p.batch * p.kv_heads * chunks(p), partial_size(p)));
     return {.shared = shared.used(), .per_strand = scratch.used()};
   }
 
@@ -110,8 +110,8 @@ class FlashForward {
     scores.interrupt = task.interrupt;
     scores.sequence = sequence_of(p, call, head / p.kv_heads);
     scores.kv_head = head % p.kv_heads;
-    f.left_ = reinterpret_cast<Sum*>(task.shared);
-    if (f.left_ != nullptr) f.left_ += head * chunks(p) * left_size(p);
+    f.partials_ = reinterpret_cast<Sum*>(task.shared);
+    if (f.partials_ != nullptr) f.partials_ += head * chunks(p) * partial_size(p);
     if (task.stage == 1) f.join_pieces();
     else if (cuts > 1) f.piece(index, cuts);
     else f.block(each - 1 - index, task_rows(p, tiles));  // causal: the last see the most keys
@@ -148,7 +148,7 @@ class FlashForward {
   }
   static std::int64_t chunks(const ForwardProblem& p) { return (p.k_length + kChunk - 1) / kChunk; }
   static std::int64_t width(const ForwardProblem& p) { return Results<V>::width(p); }
-  static std::int64_t left_size(const ForwardProblem& p) {
+  static std::int64_t partial_size(const ForwardProblem& p) {
     return 2 * kMost + p.group() * p.q_length * width(p);
   }
 
@@ -340,8 +340,8 @@ class FlashForward {
 
   // ---- keys cut into pieces --------------------------------------------------------------------
 
-  Left left(std::int64_t chunk) const noexcept {
-    Sum* at = left_ + chunk * left_size(p);
+  PartialResult partial_result(std::int64_t chunk) const noexcept {
+    Sum* at = partials_ + chunk * partial_size(p);
     return {at, at + kMost, at + 2 * kMost};
   }
 
@@ -356,7 +356,7 @@ class FlashForward {
       if (at + kChunk <= tile.begin || at >= tile.end) continue;
       if (must_stop(scores_.interrupt)) return;
       bring(at, tile.begin, tile.end);
-      const Left to = left(c);
+      const PartialResult to = partial_result(c);
       ATTEND_PATH(V, "piece");
       if (!weigh(tile, {to.o, width(p), false}, to.top, to.sum)) {
         ATTEND_PATH(V, "piece whose blocks are hidden");
@@ -374,7 +374,7 @@ class FlashForward {
     if (!tile.joined) results_.expect_chunks(tile);
     for (std::int64_t c = 0; c < chunks(p); ++c) {
       if ((c + 1) * kChunk <= tile.begin || c * kChunk >= tile.end) continue;
-      const Left from = left(c);
+      const PartialResult from = partial_result(c);
       results_.join(tile, from.top, from.sum, from.o);
     }
     results_.close(tile);
@@ -386,7 +386,7 @@ class FlashForward {
   Memory& memory_;
   Results<V> results_;
   const int slice_;
-  Sum* left_ = nullptr;
+  Sum* partials_ = nullptr;
 };
 
 }  // namespace

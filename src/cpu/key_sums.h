@@ -160,14 +160,14 @@ class KeySums {
   }
 
   bool may_be_direct() const noexcept {
-    return plain() && !shared_ && lies_ready<Sum>(wanted_.to) && count_ == width_ && !p.blocks &&
-           static_cast<double>(static_cast<Sum>(wanted_.scale)) == wanted_.scale &&
+    return plain() && !shared_ && is_contiguous_row<Sum>(wanted_.to) && count_ == width_ &&
+           !p.blocks && static_cast<double>(static_cast<Sum>(wanted_.scale)) == wanted_.scale &&
            group_.begin == 0 && group_.end == scores_.sequence.k_stored;
   }
 
   // The group's rows as operand b: as they lie, or [panel][row][kPanel], 0 behind the last feature.
   void pack() noexcept {
-    const bool ready = lies_ready<Operand>(wanted_.rows);
+    const bool ready = is_contiguous_row<Operand>(wanted_.rows);
     const Rows& first = group_.tiles[0];
     if (ready && p.group() == 1 && width_ == count_ && group_.rows > 0 && group_.rows <= kFew) {
       ATTEND_PATH(V, "dk and dv, rows as they lie");

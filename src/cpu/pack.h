@@ -135,9 +135,9 @@ ATTEND_INLINE void row_to_strips(const OperandOf<V>* row, std::int64_t count, st
   }
 }
 
-// Whether a row of `t` can be read where it lies.
+// Whether a row of `t` can be read in place: elements of T, side by side.
 template <class T>
-bool lies_ready(const Strided& t) noexcept {
+bool is_contiguous_row(const Strided& t) noexcept {
   constexpr DType kType = dtype_of<T>();
   return t.type == kType && t.stride[3] == 1;
 }

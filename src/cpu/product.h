@@ -161,9 +161,9 @@ class Divisors {
 template <class By, class V, std::int64_t kRow = TilesOf<V>::kDepth>
 struct StoreDivided {
   static constexpr int kMostRows = By::kMostRows;
-  static constexpr bool kSomething = true;  // the depth is not 0
-  const OperandOf<V>* a;                    // the first row
-  const By* by;                             // null: none, or not yet
+  static constexpr bool kDepthNonZero = true;  // the depth is not 0
+  const OperandOf<V>* a;                       // the first row
+  const By* by;                                // null: none, or not yet
   template <int kRows, int kVectors>
   ATTEND_INLINE void operator()(const Operands<V>& x, V (&sum)[kRows][kVectors]) const {
     if (by == nullptr) return Store{}(x, sum);
@@ -365,7 +365,7 @@ ATTEND_INLINE void strip_of_tile(const Operands<V>& x, Finish finish) {
 template <class V, int kRows, int kVectors, Layout kLayout, class Finish>
 [[gnu::noinline]] void product_tile(const Operands<V>& x, Finish finish) {
   ATTEND_PATH_OF(V, kTilePaths[static_cast<int>(kLayout)], kVectors);
-  if constexpr (requires { Finish::kSomething; })
+  if constexpr (requires { Finish::kDepthNonZero; })
     if (x.depth < 1) __builtin_unreachable();
   if constexpr (kLayout == Layout::across) {
     Operands<V> here = x;

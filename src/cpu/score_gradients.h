@@ -224,7 +224,7 @@ class ScoreGradients {
 
   void take_dout(Rows& tile) noexcept {
     const Operand* dout[kMost];
-    const bool ready = lies_ready<Operand>(call_.dout);
+    const bool ready = is_contiguous_row<Operand>(call_.dout);
     for (int n = 0; n < tile.rows; ++n) {
       const std::int64_t at =
           query_row(problem_, call_.dout, scores_.sequence, tile.h[n], tile.i[n]);

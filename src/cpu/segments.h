@@ -50,19 +50,19 @@ class Segments {
 
   // ---- what stage 0 leaves to stage 1 ----------------------------------------------------------
 
-  struct Left {
+  struct PartialGradients {
     T *dk, *dv;               // [heads][segments][keys][width], where they are apart
     double *dalibi, *dsinks;  // [heads][segments][group]
   };
-  Left take(Scratch& scratch) const noexcept {
+  PartialGradients take(Scratch& scratch) const noexcept {
     const std::int64_t each = heads * count;
     const std::int64_t keys = apart ? saturating_count(each, p.k_length) : 0;
-    Left left;
-    left.dk = scratch.take<T>(p.dk ? saturating_count(keys, width(p.d)) : 0);
-    left.dv = scratch.take<T>(p.dv_gradient ? saturating_count(keys, width(p.dv)) : 0);
-    left.dalibi = scratch.take<double>(p.dalibi ? each * p.group() : 0);
-    left.dsinks = scratch.take<double>(p.dsinks ? each * p.group() : 0);
-    return left;
+    PartialGradients partial;
+    partial.dk = scratch.take<T>(p.dk ? saturating_count(keys, width(p.d)) : 0);
+    partial.dv = scratch.take<T>(p.dv_gradient ? saturating_count(keys, width(p.dv)) : 0);
+    partial.dalibi = scratch.take<double>(p.dalibi ? each * p.group() : 0);
+    partial.dsinks = scratch.take<double>(p.dsinks ? each * p.group() : 0);
+    return partial;
   }
   static std::int64_t width(std::int64_t features) noexcept {
     return BackwardScores<V>::width(features);
@@ -76,23 +76,23 @@ class Segments {
 
   void join(const BackwardCall& call, const Task& task) const noexcept {
     Scratch scratch(task.shared);
-    const Left left = take(scratch);
+    const PartialGradients partial = take(scratch);
     const std::int64_t own = apart ? heads * kParts : 0;
     ATTEND_PATH(V, "segments joined");
     if (task.index < own) {
-      if (p.dk) join_keys(call, task, call.dk, left.dk, p.d, p.scale);
-      if (p.dv_gradient) join_keys(call, task, call.dv, left.dv, p.dv, 1);
+      if (p.dk) join_keys(call, task, call.dk, partial.dk, p.d, p.scale);
+      if (p.dv_gradient) join_keys(call, task, call.dv, partial.dv, p.dv, 1);
       return;
     }
-    if (p.dalibi) join_heads(task.index - own, call.dalibi, left.dalibi);
-    if (p.dsinks) join_heads(task.index - own, call.dsinks, left.dsinks);
+    if (p.dalibi) join_heads(task.index - own, call.dalibi, partial.dalibi);
+    if (p.dsinks) join_heads(task.index - own, call.dsinks, partial.dsinks);
   }
 
  private:
   static constexpr std::int64_t kTasksPerThread = 4;  // enough to keep the threads evenly busy
   static constexpr std::int64_t kParts = 4;           // tasks that join a head's segments
 
-  // A part of the keys of a head: the sum of what its segments left.
+  // A part of the keys of a head: the sum of what its segments partial.
   void join_keys(const BackwardCall& call, const Task& task, const Strided& to, const T* sums,
                  std::int64_t features, double scale) const noexcept {
     using D = typename V::Double;

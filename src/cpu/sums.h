@@ -79,7 +79,8 @@ class Results {
         tile.one[n] = false;
       }
     }
-    if (tile.joined || p.group() != 1 || !lies_ready<T>(call_.out) || width(p) != p.dv) return;
+    if (tile.joined || p.group() != 1 || !is_contiguous_row<T>(call_.out) || width(p) != p.dv)
+      return;
     tile.to = {reinterpret_cast<T*>(call_.out.data) + at(call_.out, tile, 0), call_.out.stride[2],
                true};
   }
@@ -134,7 +135,7 @@ class Results {
   // the results already, and a row's bits do not depend on that.
   void close(Sums<V>& tile) noexcept {
     if (p.state) return close_states(tile);
-    const bool ready = lies_ready<T>(call_.out);
+    const bool ready = is_contiguous_row<T>(call_.out);
     for (int n = 0; n < tile.rows; ++n) {
       if (tile.l[n] == 0)  // the row saw nothing: neither did `to`, which holds garbage then
         clear(tile.to.o + n * tile.to.stride, width(p));

@@ -120,7 +120,7 @@ class Scores {
     tile.end = 0;
     tile.all = {0, sequence.k_length};
     const Operand* q[kRoom];
-    const bool ready = lies_ready<Operand>(call.q);
+    const bool ready = is_contiguous_row<Operand>(call.q);
     const Operand* from = reinterpret_cast<const Operand*>(call.q.data);
     const std::int64_t head_stride = call.q.stride[1], row_stride = call.q.stride[2];
     const std::int64_t group = this->group(), first_head = head < 0 ? kv_head * group : head;
@@ -352,7 +352,7 @@ class Scores {
   const Operand* bring_rows(const Strided& t, Operand* packed, std::int64_t count,
                             std::int64_t row_width, const Chunk<V>& chunk,
                             std::int64_t& stride) const noexcept {
-    if (lies_ready<Operand>(t) && p.keys != KeyAddressing::paged && count == row_width) {
+    if (is_contiguous_row<Operand>(t) && p.keys != KeyAddressing::paged && count == row_width) {
       ATTEND_PATH(V, "keys or values as they lie");
       stride = t.stride[2];
       return reinterpret_cast<const Operand*>(t.data) +
