@@ -258,6 +258,16 @@ TEST(optimizer, steps_too_small_for_16_bits_add_up_in_the_copy) {
   }
 }
 
+TEST(optimizer, every_parameter_of_16_bits_has_a_copy_of_its_own) {
+  Tensor one({1}, DType::bf16), two({1}, DType::bf16);
+  one.at<bf16>({0}) = bf16(1);
+  two.at<bf16>({0}) = bf16(2);
+  SGD sgd;
+  sgd.step({{"one", one}, {"two", two}}, {{"one", Tensor({1})}, {"two", Tensor({1})}}, 0.5);
+  EXPECT_EQ(static_cast<float>(one.at<bf16>({0})), 1);
+  EXPECT_EQ(static_cast<float>(two.at<bf16>({0})), 2);
+}
+
 TEST(optimizer, a_refused_step_changes_nothing) {
   Tensor a = random_values({2, 2}, 1), b = random_values({3}, 2);
   const Tensor a_before = a, b_before = b;

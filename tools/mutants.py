@@ -26,7 +26,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
 
 sys.dont_write_bytecode = True
@@ -163,7 +162,7 @@ class Build:
     def __init__(self, folder, jobs):
         self.tree, self.folder, self.jobs = folder, folder / "build/release", jobs
         self.tests = []
-        self.lock, self.clean = threading.Lock(), set()
+        self.used = set()                     # (program, part) that noticed something
 
     def command(self, *words):
         done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -196,19 +195,18 @@ class Build:
         for name, part in [*((name, FIRST_PART.get(name, "*")) for name in order),
                            *((name, f"-{FIRST_PART[name]}") for name in order if name in FIRST_PART)]:
             if failure := self.failure_of(name, part, number):
-                self.check_clean(name, part)
+                self.used.add((name, part))
                 found.append((name, failure))
                 if not every:
                     break
         return found
 
-    def check_clean(self, name, part):
-        with self.lock:
-            if (name, part) in self.clean:
-                return
-            if failure := self.failure_of(name, part, 0):
-                raise Broken(f"{name} fails without any mutant: {failure}")
-            self.clean.add((name, part))
+    def check_clean(self):
+        """What noticed a mutant must pass without one."""
+        with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
+            for unit, failure in zip(self.used, pool.map(lambda unit: self.failure_of(*unit, 0), self.used)):
+                if failure:
+                    raise Broken(f"{unit[0]} fails without any mutant: {failure}")
 
     def failure_of(self, name, part, number):
         """What failed first in a test program, or None."""
@@ -245,12 +243,8 @@ def check(build, mutants, every):
 
     numbers = [number for number, one in enumerate(MUTANTS, 1) if one in mutants and not one.equivalent]
     with concurrent.futures.ThreadPoolExecutor(build.jobs) as pool:
-        tried = [pool.submit(run, number) for number in numbers]
-        try:
-            ran = {one.result()[0].name: one.result() for one in concurrent.futures.as_completed(tried)}
-        except Broken:
-            pool.shutdown(cancel_futures=True)
-            raise
+        ran = {row[0].name: row for row in pool.map(run, numbers)}
+    build.check_clean()
     return [ran.get(one.name, (one, [], 0)) for one in mutants]
 
 

@@ -81,6 +81,9 @@ constexpr const char* kPaths[] = {
     "heads=2 q=1 k=150 d=320 dv=16",
     // Gradients of a head in segments that one task goes through.
     "batch=2 heads=4 kv_heads=4 q=130 k=20 d=16 dv=16",
+    // One key of a long decode that weighs all; a softcap over several chunks.
+    "batch=4 heads=2 q=1 k=200 d=16 dv=16 scale=60",
+    "heads=2 q=3 k=300 d=8 dv=8 softcap=2",
     // A window that begins within a block.
     "heads=2 q=40 k=90 d=8 dv=8 window_left=21 blocks=shared block_q=8",
 };

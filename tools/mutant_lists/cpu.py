@@ -91,7 +91,7 @@ MUTANTS = (
     attention("cpu_few_rows_see_all", "few rows see every key of a run, whatever hides some from one of them",
               (FEW, "tile.keys[n].begin > run.key || tile.keys[n].end < run.key + run.count", "false")),
     attention("cpu_few_rows_overrun", "the last keys of few rows do not step back",
-              (FEW, "j + kEach <= keys_ ? j : keys_ - kEach", "j")),
+              (FEW, "j + kEach <= keys_ ? j : keys_ - kEach", "j"), tests=("properties_memory", "conformance")),
     attention("cpu_few_rows_unscaled", "few rows ignore a scale that is no power of two",
               (FEW, "to < d ? 1 : scores_.scale", "Sum{1}")),
     attention("cpu_few_rows_chain", "of more than 256 features the last chain alone counts for few rows",
@@ -232,10 +232,10 @@ MUTANTS = (
 
     # ---- what the kernels decline ----
     mutant("cpu_takes_a_huge_scale", "a scale whose inverse is no normal number is taken",
-           (DECLINES, "size >= kLeast && size <= kMost", "size >= kLeast"), tests=("planner",)),
+           (DECLINES, "size >= kLeast && size <= kMost", "size >= kLeast"), tests=("properties_extreme",)),
     mutant("cpu_takes_any_softcap", "a softcap that the type of the sums cannot hold is taken",
            (DECLINES, "if (!holds(problem.softcap)) return reason(\"softcap\", problem.softcap);", ""),
-           tests=("planner",)),
+           tests=("properties_extreme",)),
     mutant("cpu_takes_any_number_of_keys", "keys are counted in f32 beyond 2^24",
-           (DECLINES, "problem.k_length > kMostKeys", "false"), tests=("planner", "inspect")),
+           (DECLINES, "problem.k_length > kMostKeys", "false"), tests=("errors",)),
 )

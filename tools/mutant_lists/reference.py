@@ -95,7 +95,7 @@ MUTANTS = (
            tests=("softmax_state",)),
     mutant("chunks_misplaced", "chunks end one key early: other bits than the parts of a merge",
            (REFERENCE, "j / kChunk != chunk", "(j + 1) / kChunk != chunk"),
-           (REFERENCE, "chunk = j / kChunk;", "chunk = (j + 1) / kChunk;"), tests=("softmax_state",)),
+           (REFERENCE, "chunk = j / kChunk;", "chunk = (j + 1) / kChunk;"), tests=("properties_merge", "properties_parts")),
     mutant("maximum_not_rounded", "rescales are not powers of two: bits depend on the blocks",
            (SOFTMAX, "m - std::ceil(log2_units(to))", "log2_units(from) - log2_units(to)"),
            tests=("softmax_state",)),
