@@ -51,7 +51,8 @@ TEST(LayerMemory, of_a_decoded_token_does_not_grow_with_the_cache) {
       return bytes_of([&] { layer.forward(token, cache, kNear); });
     };
     bytes(64);
-    // The first time, also what pieces of keys leave to be joined: less than 256 bytes for 256 keys.
+    // The first time, also what pieces of keys leave to be joined: less than 256 bytes for 256
+    // keys.
     const double more = bytes(8192), fewer = bytes(128);
     EXPECT_LE(more, fewer + 8192) << "page_size " << page_size;
   }
