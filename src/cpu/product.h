@@ -343,7 +343,7 @@ template <class V, int kRows, int kVectors, Layout kLayout, class Finish>
 ATTEND_INLINE void strip_of_tile(const Operands<V>& x, Finish finish) {
   static_assert(kMultipliesSums<V>, "other operands need a product_tile() of their own");
   V sum[kRows][kVectors];
-  if (x.start == Start::zero) {  // here and not a tile of its own: those cost a minute to compile
+  if (x.start == Start::zero) {  // a tile for each would be twice as many to compile
     unrolled<kRows>(ATTEND_EACH(r) { set_zero(sum[r]); });
   } else {
     unrolled<kRows>(ATTEND_EACH(r) { load(x.c + r * x.c_stride, sum[r]); });

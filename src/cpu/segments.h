@@ -92,7 +92,7 @@ class Segments {
   static constexpr std::int64_t kTasksPerThread = 4;  // enough to keep the threads evenly busy
   static constexpr std::int64_t kParts = 4;           // tasks that join a head's segments
 
-  // A part of the keys of a head: the sum of what its segments partial.
+  // A part of the keys of a head: the sum of what its segments have left.
   void join_keys(const BackwardCall& call, const Task& task, const Strided& to, const T* sums,
                  std::int64_t features, double scale) const noexcept {
     using D = typename V::Double;
