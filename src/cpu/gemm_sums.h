@@ -32,7 +32,7 @@ struct AddToC {
     if (bias != nullptr) {
       V b[kVectors];
       load(bias, b);
-      unrolled<kRows>(ATTEND_EACH(r) { add(sum[r], b); });
+      unrolled<kRows>(ATTEND_EACH(r) { add_row(sum[r], b); });
     }
     Store{}(x, sum);
   }
@@ -41,10 +41,6 @@ struct AddToC {
   template <int kVectors>
   ATTEND_INLINE static void add_to(const Sum* c, V (&sum)[kVectors]) {
     unrolled<kVectors>(ATTEND_EACH(n) { sum[n] = V::load(c + n * V::kLanes) + sum[n]; });
-  }
-  template <int kVectors>
-  ATTEND_INLINE static void add(V (&sum)[kVectors], const V (&b)[kVectors]) {
-    unrolled<kVectors>(ATTEND_EACH(n) { sum[n] = sum[n] + b[n]; });
   }
 
   // One row of fewer columns than a tile has.

@@ -315,19 +315,6 @@ class Scores {
   }
 
  private:
-  template <int kVectors>
-  ATTEND_INLINE static void plus(V (&row)[kVectors], const Sum* from) {
-    unrolled<kVectors>(ATTEND_EACH(n) { row[n] = row[n] + V::load(from + n * V::kLanes); });
-  }
-  template <int kVectors>
-  ATTEND_INLINE static void times(V (&row)[kVectors], V by) {
-    unrolled<kVectors>(ATTEND_EACH(n) { row[n] = row[n] * by; });
-  }
-  template <int kVectors>
-  ATTEND_INLINE static void largest(const V (&row)[kVectors], V (&most)[kVectors]) {
-    unrolled<kVectors>(ATTEND_EACH(n) { most[n] = larger(row[n], most[n]); });
-  }
-
   // The largest of the numbers; where larger() does not keep a NaN of its first operand, NaN is
   // passed over: its own weight is NaN, and all others are at most 1, as exp2_of() wants them.
   struct StoreAndTop {
@@ -337,13 +324,17 @@ class Scores {
     template <int kRows, int kVectors>
     ATTEND_INLINE void operator()(const Operands<V>& x, V (&sum)[kRows][kVectors]) const {
       if (add) {
-        unrolled<kRows>(ATTEND_EACH(r) { plus(sum[r], x.c + r * x.c_stride); });
+        unrolled<kRows>(ATTEND_EACH(r) {
+          V before[kVectors];
+          load(x.c + r * x.c_stride, before);
+          add_row(sum[r], before);
+        });
       }
       if (top == nullptr) return Store{}(x, sum);
-      if (scale != 1) unrolled<kRows>(ATTEND_EACH(r) { times(sum[r], V::set(scale)); });
+      if (scale != 1) unrolled<kRows>(ATTEND_EACH(r) { multiply_row(sum[r], V::set(scale)); });
       V most[kVectors];
       load(top, most);
-      unrolled<kRows>(ATTEND_EACH(r) { largest(sum[r], most); });
+      unrolled<kRows>(ATTEND_EACH(r) { larger_row(sum[r], most); });
       store(most, top);
       Store{}(x, sum);
     }

@@ -81,6 +81,18 @@ template <class V, int kCount>
 ATTEND_INLINE void set_zero(V (&row)[kCount]) {
   unrolled<kCount>(ATTEND_EACH(n) { row[n] = V::set(0); });
 }
+template <class V, int kCount>
+ATTEND_INLINE void add_row(V (&row)[kCount], const V (&b)[kCount]) {
+  unrolled<kCount>(ATTEND_EACH(n) { row[n] = row[n] + b[n]; });
+}
+template <class V, int kCount>
+ATTEND_INLINE void multiply_row(V (&row)[kCount], V by) {
+  unrolled<kCount>(ATTEND_EACH(n) { row[n] = row[n] * by; });
+}
+template <class V, int kCount>
+ATTEND_INLINE void larger_row(const V (&row)[kCount], V (&most)[kCount]) {
+  unrolled<kCount>(ATTEND_EACH(n) { most[n] = larger(row[n], most[n]); });
+}
 // row += a b for one element a of all lanes, or a pointer to it; fma_lane: the element is a lane of
 // a.
 template <class A, class V, int kCount>
