@@ -189,7 +189,7 @@ class Teller {
   // The scores that the softmax sees: what was masked, or what came before if nothing was.
   std::string seen_by_softmax() {
     const bool capped = s_.trace.find("softcapped_scores") != nullptr;
-    const std::string before = capped ? "C" : "Z";
+    std::string before = capped ? "C" : "Z";
     const Numbers old(s_.trace.at(capped ? "softcapped_scores" : "scaled_scores"));
     const Numbers now(s_.trace.at("masked_scores"));
     bool changed = false;

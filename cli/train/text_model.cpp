@@ -80,7 +80,10 @@ std::vector<std::int64_t> Characters::encode(std::string_view text, const std::s
     if (found == all_.end() || *found != point) {
       std::string character;
       append_utf8(character, point);
-      throw UsageError(what + " has the character '" + character + "', which the text has not");
+      throw UsageError(std::string(what)
+                           .append(" has the character '")
+                           .append(character)
+                           .append("', which the text has not"));
     }
     numbers.push_back(found - all_.begin());
   }

@@ -74,7 +74,7 @@ Strided strided(const ConstTensorView& view) {
             {}};
   for (int dim = 0; dim < view.rank(); ++dim)
     if (view.size(dim) != 1)
-      t.stride[static_cast<std::size_t>(4 - view.rank() + dim)] = view.strides()[dim];
+      t.stride[std::size_t{4} - static_cast<std::size_t>(view.rank() - dim)] = view.strides()[dim];
   return t;
 }
 
