@@ -2,46 +2,70 @@
 #pragma once
 
 #include "backward_sm90.h"
+#include "careful.cuh"
 #include "key_range.h"
-#include "pipeline.cuh"
-#include "softmax.cuh"
 
 namespace attend::cuda {
 
-constexpr int kBlock = kBackwardBlock, kConsumers = kBlock / kWarpgroupRows;
-constexpr int kThreads = (1 + kConsumers) * kWarpgroup;
+constexpr int kConsumers = 2;  // warpgroups
+constexpr int kConsumerThreads = kConsumers * kWarpgroup;
+constexpr int kThreads = kConsumerThreads + kWarpgroup;
+enum NamedBarrier { kOwnWarpgroup = 1, kTurn = 4, kConsumersMeet = 7 };
 
-// Positions of one batch element: as Item, without rows.
+// Positions of one sequence, and where it is in the tensors.
 struct Positions {
-  int k_length, offset, left, right;
+  int q_length, k_length;  // k_length: of those that are seen
+  int q_begin = 0, k_begin = 0, k_rows, tensor_batch;
+  int q_limit = kNoLimit;  // packed: queries from here on are others'
+  int offset, left, right;
 
   __device__ __forceinline__ Positions(const BackwardParameters& p, int batch)
-      : left(p.left), right(p.right) {
-    k_length = p.key_lengths == nullptr ? p.k_length : p.key_lengths[batch];
-    offset = p.offset_given != 0 ? p.offset : k_length - p.q_length;
+      : q_length(p.q_length),
+        k_length(p.key_lengths == nullptr ? p.k_length : p.key_lengths[batch]), k_rows(p.k_length),
+        tensor_batch(batch), left(p.left), right(p.right) {
+    if (p.q_starts != nullptr) {
+      q_begin = p.q_starts[batch];
+      k_begin = p.k_starts[batch];
+      q_limit = q_length = p.q_starts[batch + 1] - q_begin;
+      k_rows = k_length = p.k_starts[batch + 1] - k_begin;
+      tensor_batch = 0;
+    }
+    offset = p.offset_given != 0 ? p.offset : k_length - q_length;
+  }
+  // The first row of a head in the workspace, a multiple of 4: the copy engine's 16 bytes.
+  __device__ __forceinline__ static long long workspace_row(const BackwardParameters& p, int batch,
+                                                            int head) {
+    if (p.q_starts == nullptr) return (static_cast<long long>(batch) * p.heads + head) * p.padded;
+    return static_cast<long long>(head) * p.padded + (p.q_starts[batch] + 3) / 4 * 4 + 4 * batch;
   }
   // Keys that query i sees, and queries that see key j.
   __device__ __forceinline__ KeyRange seen_by(int i) const {
     return {i + offset - left, min(k_length, i + offset + right + 1)};
   }
   __device__ __forceinline__ KeyRange that_see(int j) const {
-    return {j < k_length ? j - offset - right : 2 * kNoLimit, j - offset + left + 1};
+    return {j < k_length ? j - offset - right : 2 * kNoLimit, min(q_limit, j - offset + left + 1)};
   }
   __device__ __forceinline__ bool sees(int i, int j) const {
-    return j >= seen_by(i).begin && j < seen_by(i).end;
+    return i < q_limit && j >= seen_by(i).begin && j < seen_by(i).end;
   }
-  // Whether each of so many queries sees each of so many keys.
-  __device__ __forceinline__ bool all_see(int i, int queries, int j, int keys) const {
-    return sees(i, j + keys - 1) && sees(i + queries - 1, j);
+  // First queries i, and first keys j, of tiles in which each of so many queries sees each of so
+  // many keys.
+  __device__ __forceinline__ KeyRange whole_from_queries(int queries, int j, int keys) const {
+    const KeyRange first = that_see(j), last = that_see(j + keys - 1);
+    return {last.begin, first.end - queries + 1};
+  }
+  __device__ __forceinline__ KeyRange whole_from_keys(int keys, int i, int queries) const {
+    const KeyRange first = seen_by(i), last = seen_by(i + queries - 1);
+    return {last.begin, min(first.end, i + queries <= q_limit ? kNoLimit : 0) - keys + 1};
   }
   // Tiles of keys that queries [i, i + rows) see, and of queries that see keys [j, j + rows).
-  __device__ __forceinline__ KeyRange key_tiles(int i, int rows, int q_length, int tile) const {
+  __device__ __forceinline__ KeyRange key_tiles(int i, int rows, int tile) const {
     const int last = min(i + rows, q_length) - 1;
     const int begin = max(0, seen_by(i).begin), end = seen_by(last).end;
     if (end <= begin) return {0, 0};
     return {begin / tile, (end + tile - 1) / tile};
   }
-  __device__ __forceinline__ KeyRange query_tiles(int j, int rows, int q_length, int tile) const {
+  __device__ __forceinline__ KeyRange query_tiles(int j, int rows, int tile) const {
     const int last = min(j + rows, k_length) - 1;
     const int begin = max(0, that_see(j).begin), end = min(q_length, that_see(last).end);
     if (last < j || end <= begin) return {0, 0};
@@ -49,46 +73,26 @@ struct Positions {
   }
 };
 
-template <class T, int kD, int kTile>
-struct alignas(1024) Pair {
-  SharedTile<T, kTile, kD> a, b;        // q and dout, or k and v
-  float lse_log2[kTile], delta[kTile];  // of q
+// What a block of threads does. It is in shared memory; a kernel whose loop has registers left
+// holds a copy.
+struct Block {
+  Positions positions;
+  int batch, head, row;  // the first of its queries or keys; the head of these
 };
 
-template <class T, int kD, int kTile_>
-struct Shared {
-  static constexpr int kTile = kTile_;
-  using Tiles = Pair<T, kD, kTile>;
-  static constexpr int kFit = (kBackwardSharedBytes - 2 * kBlock * kD * 2 - 2048) / sizeof(Tiles);
-  static constexpr int kStages = kFit < 4 ? kFit : 4;
-
-  SharedTile<T, kBlock, kD> a, b;  // k and v, or q and dout; in the end the results
-  Ring<Tiles, kStages> ring;
-  Barrier full;
-};
-template <class T, int kD>
-using SharedOfKeys = Shared<T, kD, backward_tiles(kD).queries>;
-template <class T, int kD>
-using SharedOfQueries = Shared<T, kD, backward_tiles(kD).keys>;
-
-__device__ __forceinline__ int thread_of_warpgroup() { return threadIdx.x % kWarpgroup; }
-__device__ __forceinline__ int own_row() {
-  return thread_of_warpgroup() / 32 * 16 + threadIdx.x % 32 / 4;
-}
-__device__ __forceinline__ int own_column() { return threadIdx.x % 4 * 2; }
-
-// Selects 0 for the columns of row kRow outside of a range, of a tile that begins at `origin`.
+// Selects `value` for the columns of row kRow outside of a range, of a tile that begins at
+// `origin`.
 template <int kRow, int kColumns>
 __device__ __forceinline__ void hide_others(RegisterTile<kColumns>& x, KeyRange seen, int origin,
-                                            bool ends) {
+                                            bool ends, float value = 0) {
   const int begin = seen.begin - origin - own_column(), end = seen.end - origin - own_column();
 #pragma unroll
   for (int n = 0; n < x.kCount; ++n)
-    if (x.row(n) == kRow && x.column(n) < begin) x.x[n] = 0;
+    if (x.row(n) == kRow && x.column(n) < begin) x.x[n] = value;
   if (!ends) return;
 #pragma unroll
   for (int n = 0; n < x.kCount; ++n)
-    if (x.row(n) == kRow && x.column(n) >= end) x.x[n] = 0;
+    if (x.row(n) == kRow && x.column(n) >= end) x.x[n] = value;
 }
 
 template <int kCount>
@@ -100,35 +104,55 @@ __device__ __forceinline__ void load_numbers(float* to, const float* from, Barri
       : "memory");
 }
 
+// What every kernel does first.
 template <class S>
-__device__ __forceinline__ S& begin_kernel() {
+__device__ __forceinline__ S& begin_kernel(const Block& block) {
   extern __shared__ __align__(1024) unsigned char memory[];
   static_assert(sizeof(S) <= kBackwardSharedBytes);
   auto& shared = *reinterpret_cast<S*>(memory);
   if (threadIdx.x == 0) {
-    shared.full.init(1);
-    shared.ring.init(kConsumers * 4);
+    shared.init();
+    shared.block = block;
     publish_shared();
   }
   __syncthreads();
   return shared;
 }
 
-// Rounds 64 rows of results into the place of the warpgroup's own operand, and stores them.
-template <class T, int kD>
+// 0, 1: computes; -1: copies.
+__device__ __forceinline__ int own_warpgroup() {
+  return uniform(static_cast<int>(threadIdx.x) / kWarpgroup) - 1;
+}
+
+// Where results go.
+struct Destination {
+  const TensorMap& map;
+  const Rows& rows;
+  int columns, length, begin;  // rows [begin, begin + length) of the tensor are the sequence's
+  bool packed;
+};
+
+// Rounds 64 rows of results into a place that no product reads any more, and stores them. In packed
+// tensors the copy engine would write past the end of the sequence.
+template <class T, int kRows, int kD>
 __device__ __forceinline__ void store_result(RegisterTile<kD>& x, float factor,
-                                             SharedTile<T, kBlock, kD>& place, int warpgroup,
-                                             const TensorMap& map, int row, int length, int head,
-                                             int batch) {
+                                             SharedTile<T, kRows, kD>& place, int first,
+                                             const Block& block, const Destination& to) {
+  const int barrier = kOwnWarpgroup + own_warpgroup(), row = block.row + first;
   const float both[2] = {factor, factor};
   x.multiply_rows(both);
-  const int first = warpgroup * kWarpgroupRows;
-  sync_threads(1 + warpgroup, kWarpgroup);  // its products with the operand are done
+  sync_threads(barrier, kWarpgroup);  // its products with the operand are done
   store_rows(x, place, first + thread_of_warpgroup() / 32 * 16);
   publish_shared();
-  sync_threads(1 + warpgroup, kWarpgroup);
-  if (thread_of_warpgroup() == 0 && row + first < length)
-    store_rows_of(place, first, map, row + first, head, batch);
+  sync_threads(barrier, kWarpgroup);
+  if (to.packed && row + kWarpgroupRows > to.length) {
+    copy_rows(
+        place, first, min(kWarpgroupRows, to.length - row),
+        static_cast<T*>(to.rows.data) + block.head * to.rows.head + (to.begin + row) * to.rows.row,
+        to.rows.row, to.columns);
+  } else if (thread_of_warpgroup() == 0 && row < to.length) {
+    store_rows_of(place, first, to.map, to.begin + row, block.head, block.positions.tensor_batch);
+  }
 }
 
 }  // namespace attend::cuda

@@ -7,6 +7,8 @@ namespace attend::cuda {
 
 inline constexpr int kDecodeRows = 64;    // queries of all heads of a group, at most
 inline constexpr int kDecodeChunk = 256;  // keys of one partial result, at multiples of 256
+inline constexpr int kDecodeRun = 4;      // chunks that are joined first
+inline constexpr int kDecodeRuns = 4;     // of them in a section, joined next
 inline constexpr int kDecodeTile = 64;    // keys
 
 // Two blocks of threads share an SM.
@@ -14,21 +16,25 @@ constexpr int decode_stages(int d) { return d == 64 ? 4 : 2; }
 constexpr int decode_shared_bytes(int d) {
   return (2 * kDecodeRows + 2 * decode_stages(d) * kDecodeTile) * d * 2 + 3 * 1024;
 }
+// Chunks that one block of threads takes at a time: a run, if there are enough of them for the
+// machine. No bit depends on it.
+constexpr int decode_chunks_each(long long runs, int processors) {
+  return runs >= 2LL * processors * 9 / 10 ? kDecodeRun : 1;
+}
 
 struct DecodeParameters {
   // [d, length, heads, batch], the innermost first, in boxes of 64 x q_length x group and 64 x
-  // tile.
+  // tile. Fewer features than the kernel's d are padded with zeros.
   TensorMap q, k, v;
-  float* partial_out;      // [batch, heads, q_length, chunks, d]
+  float* partial_out;      // [batch, heads, q_length, parts, d], d: the kernel's
   float* partial;          // the same, 2 instead of d: reference score and sum of weights
-  void* out;               // strides in elements, innermost 1
-  float* lse;              // or null
+  Rows out, lse;           // lse: float, or data is null
   const int* key_lengths;  // [batch], or null
-  long long out_batch, out_head, out_row;
-  long long lse_batch, lse_head, lse_row;
   int batch, heads, group;
-  int q_length, k_length, chunks;         // of k_length
+  int q_length, k_length;
+  int chunks_each, parts;                 // of k_length; a part: chunks_each chunks
   int left, right, offset, offset_given;  // as in ForwardParameters
+  int value_d;                            // features of v
   float scale;
 };
 

@@ -41,6 +41,7 @@ struct Producer {
   __device__ __forceinline__ void run() {
     int next = static_cast<int>(blockIdx.x);
     while (true) {
+      while (p.q_starts != nullptr && next < p.items && is_empty(next)) next = take();
       shared.q.wait_until_empty(q);
       Work& work = shared.q.notes[q.stage];
       const bool again = work.kind == Work::plain && work.not_finite != 0;
@@ -59,10 +60,19 @@ struct Producer {
         return;
       }
       const Item item = work.item;
-      shared.q.load(q, p.q, item.row, item.head, item.batch);
-      if (!again) next = static_cast<int>(gridDim.x + atomicInc(p.counter, p.items - 1));
+      shared.q.load(q, p.q, item.q_begin + item.row, item.head, item.tensor_batch);
+      if (!again) next = take();
       load_keys(item);
     }
+  }
+
+  __device__ __forceinline__ int take() {
+    return static_cast<int>(gridDim.x + atomicInc(p.counter, p.items - 1));
+  }
+  // Packed: past the end of its sequence.
+  __device__ __forceinline__ bool is_empty(int index) const {
+    const Item item(p, index, S::kQueries);
+    return item.row >= item.q_length;
   }
 
   __device__ __forceinline__ void load_keys(const Item& item) {
@@ -70,9 +80,9 @@ struct Producer {
     const int kv_head = item.head / p.group;
     for (int j = tiles.begin; j < tiles.end; ++j) {
       shared.k.wait_until_empty(k);
-      shared.k.load(k, p.k, j * S::kKeys, kv_head, item.batch);
+      shared.k.load(k, p.k, item.k_begin + j * S::kKeys, kv_head, item.tensor_batch);
       shared.v.wait_until_empty(v);
-      shared.v.load(v, p.v, j * S::kKeys, kv_head, item.batch);
+      shared.v.load(v, p.v, item.k_begin + j * S::kKeys, kv_head, item.tensor_batch);
     }
   }
 };

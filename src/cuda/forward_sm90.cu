@@ -15,8 +15,8 @@
 // by the copy engine, rows behind key_lengths are overwritten with zeros. What is left are keys
 // that other rows of the same tile see (causal, window). An item whose results are not all finite
 // is done again, with the sums of such values made apart (run_carefully).
+#include "careful.cuh"
 #include "forward_copy.cuh"
-#include "softmax.cuh"
 
 namespace attend::cuda {
 namespace {
@@ -58,10 +58,6 @@ struct Consumer {
   }
 
  private:
-  __device__ __forceinline__ static int thread() { return threadIdx.x % kWarpgroup; }
-  // The first of the thread's two rows in its warpgroup; the other is 8 below.
-  __device__ __forceinline__ static int own_row() { return thread() / 32 * 16 + thread() % 32 / 4; }
-  __device__ __forceinline__ static int own_column() { return thread() % 4 * 2; }
   __device__ __forceinline__ int place() const { return warpgroup * kWarpgroupRows; }
 
   // The values of a tile are added while the weights of the next are made.
@@ -131,7 +127,7 @@ struct Consumer {
     Softmax<T> softmax{p.scale * kLog2E};
     float rescale[2];
     o.fill(0);
-    if (thread() == 0) wait_for_stores();  // of the same rows of out
+    if (thread_of_warpgroup() == 0) wait_for_stores();  // of the same rows of out
     release_previous();
     for (int j = all.begin; j < all.end; ++j) {
       const Keys& k = shared.k.wait(k_place);
@@ -147,7 +143,7 @@ struct Consumer {
       rescale_out(rescale);
       weights.round(s);
       Keys& v = shared.v.wait(v_place);
-      if (partial) add_not_finite(item, j, v);
+      if (partial) add_those_not_finite(item, j, v);
       begin_products();
       add_product(o, weights, v);  // 4 values
       commit_products();
@@ -174,7 +170,7 @@ struct Consumer {
     if (S::kQueryStages == 2 && has_previous) release_queries(q_place.stage ^ 1);
   }
   __device__ __forceinline__ void release_queries(int stage) {
-    if (thread() != 0) return;
+    if (thread_of_warpgroup() != 0) return;
     wait_for_reading_stores();
     shared.q.empty[stage].arrive();
   }
@@ -203,66 +199,26 @@ struct Consumer {
     }
   }
 
-  // Rows of v behind key_lengths that are stored, and may hold NaN.
+  // Rows of v behind key_lengths, or of the next sequence, that may hold NaN.
   __device__ __forceinline__ void clear_behind_lengths(const Item& item, int tile, Keys& v) {
     const int rows = item.k_length - tile * kKeys;
-    if (rows >= kKeys || item.k_length == p.k_length) return;
+    if (rows >= kKeys || (p.q_starts == nullptr && item.k_length == p.k_length)) return;
     constexpr int kPieces = kD / 8;
-    for (int n = rows * kPieces + thread(); n < kKeys * kPieces; n += kWarpgroup)
+    for (int n = rows * kPieces + thread_of_warpgroup(); n < kKeys * kPieces; n += kWarpgroup)
       *reinterpret_cast<uint4*>(v.at(n / kPieces, n % kPieces * 8)) = uint4{0, 0, 0, 0};
     publish_shared();
     sync_threads(kOwnWarpgroup + warpgroup, kWarpgroup);
   }
 
-  __device__ __forceinline__ static bool finite(T x) {
-    return fabsf(static_cast<float>(x)) < -kMinusInfinity;
-  }
-
-  __device__ __forceinline__ bool all_finite() const {
-    float nothing = 0;
-#pragma unroll
-    for (int n = 0; n < o.kCount; ++n) nothing = fmaf(o.x[n], 0, nothing);
-    return nothing == 0;
-  }
-
-  // The weight of key `column` of the tile in the thread's row kRow, as it is rounded.
-  template <int kRow>
-  __device__ __forceinline__ float weight_at(int column) const {
-    std::uint32_t pair = 0;
-#pragma unroll
-    for (int n = 0; n < kKeys / 8; ++n)  // no register is found by a number that is not constant
-      pair |= weights.x[2 * n + kRow] & (n == column / 8 ? ~0U : 0U);
-    pair = __shfl_sync(~0U, pair, column % 8 / 2, 4);
-    const auto bits = static_cast<std::uint16_t>(column % 2 == 0 ? pair : pair >> 16);
-    return static_cast<float>(*reinterpret_cast<const T*>(&bits));
-  }
-
-  // Adds the values that are not finite, row by row, and puts zeros in their places.
-  __device__ __forceinline__ void add_not_finite(const Item& item, int tile, Keys& v) {
-    for (int j = 0; j < kKeys; ++j) {
-      bool found = false;
-      for (int column = thread() % 32; column < kD; column += 32)
-        found = found || !finite(*v.at(j, column));
-      if (!__any_sync(~0U, found)) continue;
-      const float weight[2] = {weight_at<0>(j), weight_at<1>(j)};
-      bool sees[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const KeyRange keys = seen(item, r);
-        sees[r] = tile * kKeys + j >= keys.begin && tile * kKeys + j < keys.end;
-      }
-#pragma unroll
-      for (int n = 0; n < o.kCount; ++n) {
-        const T value = *v.at(j, o.column(n) + own_column());
-        if (sees[o.row(n)] && !finite(value))
-          o.x[n] = fmaf(weight[o.row(n)], static_cast<float>(value), o.x[n]);
-      }
-    }
-    sync_threads(kConsumersMeet, S::kConsumers * kWarpgroup);
-    for (int n = warpgroup * kWarpgroup + thread(); n < kKeys * kD; n += S::kConsumers * kWarpgroup)
-      if (T* at = v.at(n / kD, n % kD); !finite(*at)) *at = T(0.F);
-    publish_shared();
-    sync_threads(kConsumersMeet, S::kConsumers * kWarpgroup);
+  __device__ __forceinline__ void add_those_not_finite(const Item& item, int tile, Keys& v) {
+    add_not_finite(o, weights, v, [&](int r, int j) {
+      const KeyRange keys = seen(item, r);
+      return tile * kKeys + j >= keys.begin && tile * kKeys + j < keys.end;
+    });
+    constexpr int kThreads = S::kConsumers * kWarpgroup;
+    sync_threads(kConsumersMeet, kThreads);
+    clear_not_finite(v, warpgroup * kWarpgroup + thread_of_warpgroup(), kThreads);
+    sync_threads(kConsumersMeet, kThreads);
   }
 
   // Divides by the sums, and stores out and lse.
@@ -274,19 +230,28 @@ struct Consumer {
       const float all = row_sum(softmax.sum[r]);
       factor[r] = all == 0 ? 0 : 1 / all;
       const int i = first + own_row() + 8 * r;
-      if (p.lse != nullptr && thread() % 4 == 0 && i < p.q_length)
-        p.lse[item.batch * p.lse_batch + item.head * p.lse_head + i * p.lse_row] =
+      if (p.lse.data != nullptr && thread_of_warpgroup() % 4 == 0 && i < item.q_length)
+        static_cast<float*>(p.lse.data)[item.tensor_batch * p.lse.batch + item.head * p.lse.head +
+                                        (item.q_begin + i) * p.lse.row] =
             softmax.lse(r, all, p.scale);
     }
     o.multiply_rows(factor);
-    if (!all_finite()) shared.q.notes[q_place.stage].not_finite = 1;
+    if (!all_finite(o)) shared.q.notes[q_place.stage].not_finite = 1;
     Queries& out = shared.q.tiles[q_place.stage];
     sync_threads(barrier, kWarpgroup);  // its products with q are done
-    store_rows(o, out, place() + thread() / 32 * 16);
+    store_rows(o, out, place() + thread_of_warpgroup() / 32 * 16);
     publish_shared();
     sync_threads(barrier, kWarpgroup);
-    if (thread() == 0 && first < p.q_length)
-      store_rows_of(out, place(), p.out, first, item.head, item.batch);
+    if (p.q_starts != nullptr && first + kWarpgroupRows > item.q_length) {
+      // The copy engine would write past the end of the sequence.
+      copy_rows(out, place(), item.q_length - first,
+                static_cast<T*>(p.out_rows.data) + item.head * p.out_rows.head +
+                    (item.q_begin + first) * p.out_rows.row,
+                p.out_rows.row, p.value_d);
+      sync_threads(barrier, kWarpgroup);
+    } else if (thread_of_warpgroup() == 0 && first < item.q_length) {
+      store_rows_of(out, place(), p.out, item.q_begin + first, item.head, item.tensor_batch);
+    }
     if (S::kQueryStages == 1) release_queries(0);
   }
 };
@@ -306,8 +271,7 @@ __device__ __forceinline__ void forward(const ForwardParameters& p) {
     publish_shared();
   }
   __syncthreads();
-  // The same number in all threads of a warp, and the compiler knows it.
-  const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0) - 1;
+  const int warpgroup = uniform(static_cast<int>(threadIdx.x) / kWarpgroup) - 1;
   if (warpgroup < 0) {
     give_registers<S::kProducerRegisters>();
     if (threadIdx.x == 0) Producer<S>{p, shared}.run();

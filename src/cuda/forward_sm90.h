@@ -31,13 +31,17 @@ inline constexpr int kForwardSharedBytes = 232448;  // all that a block can have
 
 struct ForwardParameters {
   // [d, length, heads, batch], the innermost first, in boxes of 64 x rows of a tile (out: 64).
+  // Fewer features than the kernel's d are padded with zeros.
   TensorMap q, k, v, out;
-  float* lse;              // or null
+  Rows out_rows;           // used if packed
+  Rows lse;                // float, or data is null
   unsigned* counter;       // of the items taken: 0 before and after the launch
   const int* key_lengths;  // [batch], or null
   const int* offsets;      // [batch], or null: query i stands where key i + offset does
-  long long lse_batch, lse_head, lse_row;  // strides in elements
-  int heads, group;                        // query heads, and of these for one key head
+  // [batch + 1], or null. Packed: sequence b has queries [q_starts[b], q_starts[b + 1]) of tensors
+  // whose batch is 1, and keys likewise; the lengths below are the longest.
+  const int *q_starts, *k_starts;
+  int heads, group;  // query heads, and of these for one key head
   int q_length, k_length;
   int left, right;          // visible: i + offset - left <= j <= i + offset + right
   int offset;               // if given for all
@@ -45,6 +49,7 @@ struct ForwardParameters {
   int query_blocks, items;  // blocks of queries in a head, in all
   int section;              // heads whose blocks are taken together, the longest first
   int turns;    // whether warpgroups take turns at the matrix units: no bit depends on it
+  int value_d;  // features of v, a multiple of 8
   float scale;  // above 0
 };
 

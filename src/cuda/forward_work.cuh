@@ -7,8 +7,9 @@
 namespace attend::cuda {
 
 struct Item {
-  int batch, head, row;  // the first of its queries
-  int k_length, offset;
+  int head, row;  // the first of its queries
+  int q_length, k_length, offset;
+  int q_begin, k_begin, tensor_batch;  // where its sequence is in the tensors
 
   Item() = default;
   __device__ __forceinline__ Item(const ForwardParameters& p, int index, int queries) {
@@ -17,12 +18,22 @@ struct Item {
     const int rest = index % in_section;
     const int any_head = section * p.section + rest % heads;
     row = (p.query_blocks - 1 - rest / heads) * queries;  // causal: the last see the most keys
-    batch = any_head / p.heads;
+    const int batch = any_head / p.heads;
     head = any_head % p.heads;
+    q_length = p.q_length;
     k_length = p.key_lengths == nullptr ? p.k_length : p.key_lengths[batch];
+    q_begin = k_begin = 0;
+    tensor_batch = batch;
+    if (p.q_starts != nullptr) {
+      q_begin = p.q_starts[batch];
+      k_begin = p.k_starts[batch];
+      q_length = p.q_starts[batch + 1] - q_begin;
+      k_length = p.k_starts[batch + 1] - k_begin;
+      tensor_batch = 0;
+    }
     offset = p.offset_given         ? p.offset
              : p.offsets != nullptr ? p.offsets[batch]
-                                    : k_length - p.q_length;
+                                    : k_length - q_length;
   }
 
   // Keys that query i sees.
@@ -32,7 +43,7 @@ struct Item {
   // Tiles that some of the rows see.
   __device__ __forceinline__ KeyRange tiles(const ForwardParameters& p, int first, int rows,
                                             int keys) const {
-    const int last = min(first + rows, p.q_length) - 1;
+    const int last = min(first + rows, q_length) - 1;
     const int begin = seen_by(p, first).begin, end = seen_by(p, last).end;
     if (last < first || end <= begin) return {0, 0};
     return {begin / keys, (end + keys - 1) / keys};

@@ -76,6 +76,16 @@ __device__ __forceinline__ void store_rows_of(const SharedTile<T, kRows, kColumn
         : "memory");
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
+// The same by a warpgroup's own threads, so many rows and columns of a tile, to `to`.
+template <class T, int kRows, int kColumns>
+__device__ __forceinline__ void copy_rows(SharedTile<T, kRows, kColumns>& from, int first, int rows,
+                                          T* to, long long stride, int columns) {
+  constexpr int kPieces = kColumns / 8;
+  for (int n = thread_of_warpgroup(); n < rows * kPieces; n += kWarpgroup)
+    if (n % kPieces * 8 < columns)
+      *reinterpret_cast<uint4*>(to + n / kPieces * stride + n % kPieces * 8) =
+          *reinterpret_cast<const uint4*>(from.at(first + n / kPieces, n % kPieces * 8));
+}
 // Until this thread's stores have read their tiles, or have written all.
 __device__ __forceinline__ void wait_for_reading_stores() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
@@ -142,6 +152,18 @@ struct Ring {
 
 __device__ __forceinline__ void sync_threads(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// The same, and whether the condition holds for any of them.
+__device__ __forceinline__ bool any_of_threads(int barrier, int threads, bool condition) {
+  int any;
+  asm volatile(
+      "{\n.reg .pred p, q;\nsetp.ne.s32 p, %3, 0;\n"
+      "barrier.cta.red.or.pred q, %1, %2, p;\nselp.s32 %0, 1, 0, q;\n}"
+      : "=r"(any)
+      : "r"(barrier), "r"(threads), "r"(static_cast<int>(condition))
+      : "memory");
+  return any != 0;
 }
 
 // Warpgroups take turns at the matrix units, in a ring: while one computes weights, the products of

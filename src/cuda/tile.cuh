@@ -39,11 +39,13 @@ struct alignas(1024) SharedTile {
   }
 
   // What the matrix unit is told: the address, the distance of neighbouring panels and of groups of
-  // eight rows, all in units of 16 bytes, and the swizzle.
+  // eight rows, all in units of 16 bytes, and the swizzle. Shared memory ends below 2^18, so the
+  // first 32 bits of two descriptors of a tile differ by a sum: one uniform add each.
   __device__ __forceinline__ std::uint64_t descriptor(std::uint32_t bytes) const {
-    constexpr std::uint64_t kSwizzle128 = 1ULL << 62, kEightRows = 8 * 128 / 16;
-    return kSwizzle128 | kEightRows << 32 | std::uint64_t{kPanelBytes / 16} << 16 |
-           ((shared_address(this) + bytes) & 0x3FFFF) / 16;
+    constexpr std::uint32_t kSwizzle128 = 1U << 30, kEightRows = 8 * 128 / 16;
+    constexpr std::uint32_t kPanel = kPanelBytes / 16 << 16;
+    return std::uint64_t{kSwizzle128 | kEightRows} << 32 |
+           (shared_address(this) / 16 + (kPanel + bytes / 16));
   }
   // From `row` on, 16 columns, which are summed over: of Q K^T.
   __device__ __forceinline__ std::uint64_t rows_from(int row, int column) const {
@@ -89,6 +91,13 @@ __device__ __forceinline__ std::uint32_t pack(f16, float low, float high) {
   return *reinterpret_cast<const std::uint32_t*>(&both);
 }
 
+__device__ __forceinline__ float2 unpack(bf16, std::uint32_t pair) {
+  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000U)};
+}
+__device__ __forceinline__ float2 unpack(f16, std::uint32_t pair) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+}
+
 template <class T, int kColumns>
 struct Operand {
   std::uint32_t x[kColumns / 4];
@@ -129,15 +138,24 @@ __device__ __forceinline__ void product_of_rows(RegisterTile<kRowsB>& sums,
 template <class T, int kRowsB, int kD>
 __device__ __forceinline__ void add_product(RegisterTile<kD>& sums, const Operand<T, kRowsB>& a,
                                             const SharedTile<T, kRowsB, kD>& b) {
-  constexpr int kPart = kD <= 128 ? kD : 128;
 #pragma unroll
   for (int k = 0; k < kRowsB; k += kDepth)
-#pragma unroll
-    for (int part = 0; part < kD; part += kPart)
-      Wgmma<T, kPart>::add_of_columns(sums.x + part / 2, a.x + k / 4, b.columns_from(part, k));
+    Wgmma<T, kD>::add_of_columns(sums.x, a.x + k / 4, b.columns_from(0, k));
 }
 
+// A number that is the same in all threads of a warp, and now the compiler knows it: addresses of
+// operands are then made by the uniform units instead of being moved there one by one.
+__device__ __forceinline__ int uniform(int x) { return __shfl_sync(~0U, x, 0); }
+
 // ---- Rows --------------------------------------------------------------------------------------
+
+// Of a RegisterTile: the first of the thread's two rows in its warpgroup (the other is 8 below),
+// and what is to be added to RegisterTile::column.
+__device__ __forceinline__ int thread_of_warpgroup() { return threadIdx.x % kWarpgroup; }
+__device__ __forceinline__ int own_row() {
+  return thread_of_warpgroup() / 32 * 16 + threadIdx.x % 32 / 4;
+}
+__device__ __forceinline__ int own_column() { return threadIdx.x % 4 * 2; }
 
 // Over the four threads of a row.
 __device__ __forceinline__ float row_maximum(float x) {

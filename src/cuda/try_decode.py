@@ -3,117 +3,137 @@
 
     try_decode.py --build FOLDER [-- FLAGS]
     try_decode.py [--time] FOLDER
+
+FOLDER,each=1 and each=4 force how many chunks a block of threads takes at a time, early=0 starts
+the second kernel after the end of the first.
 """
-import argparse
-import ctypes
 import itertools
 import math
-import sys
+import struct
 
-import try_forward as forward
-from try_forward import NO_LIMIT, cuda, fresh, lengths_of, ok, same_bits
+import trial
+from trial import (NAMES, PEERS, check_case, describe, fresh, lengths_of, pointers, report, rows_of,
+                   run, same_bits, tensor_map, torch)
 
-torch = forward.torch
-SIZES = (64, 128)
-CHUNK, TILE = 256, 64
+CHUNK, RUN, TILE = 256, 4, 64
 STAGES = {64: 4, 128: 2}
 
 
-class Build(forward.Build):
-    names = ("attend_decode_parts", "attend_decode_join")
+class Build(trial.Kernels):
+    names, sizes = ("attend_decode_parts", "attend_decode_join"), (64, 128)
 
-    def functions_of(self, dtype, d):
-        path = f"{self.folder}/{forward.NAMES[dtype]}_{d}.cubin"
-        if path not in self.functions:
-            module, found = ctypes.c_void_p(), [ctypes.c_void_p() for _ in self.names]
-            ok(cuda.cuModuleLoad(ctypes.byref(module), path.encode()))
-            for function, name in zip(found, self.names):
-                ok(cuda.cuModuleGetFunction(ctypes.byref(function), module, name.encode()))
-            ok(cuda.cuFuncSetAttribute(found[0], 8, self.shared_bytes(d)))
-            self.functions[path] = found
-        return self.functions[path]
+    def __init__(self, text):
+        folder, *rest = text.split(",")
+        super().__init__(folder)
+        self.forced = dict(item.split("=") for item in rest)
 
-    def shared_bytes(self, d):
-        return (2 * 64 + 2 * STAGES[d] * TILE) * d * 2 + 3 * 1024
+    def shared_bytes(self, name, size):
+        if name == "attend_decode_join":
+            return 0
+        return (2 * 64 + 2 * STAGES[size] * TILE) * size * 2 + 3 * 1024
 
     def call(self, q, k, v, out, lse=None, causal=False, left=None, right=None, lengths=None,
              offset=None, scale=None):
         batch, heads, q_length, d = q.shape
         kv_heads, k_length = k.shape[1:3]
-        group, chunks = heads // kv_heads, -(-k_length // CHUNK)
+        group, size = heads // kv_heads, self.size_for(d, v.shape[3])
         assert group * q_length <= 64
-        left = NO_LIMIT if left is None else left
-        right = NO_LIMIT if right is None else right
-        right = min(right, 0) if causal else right
-        rows = batch * heads * q_length
-        partial_out = torch.full((rows, chunks, d), math.nan, device="cuda")
-        partial = torch.full((rows, chunks, 2), math.nan, device="cuda")
-        data = forward.tensor_map(q, q_length, group) + forward.tensor_map(
-            k, TILE) + forward.tensor_map(v, TILE)
-        data += forward.struct.pack(
-            "5Q", partial_out.data_ptr(), partial.data_ptr(), out.data_ptr(),
-            lse.data_ptr() if lse is not None else 0,
-            lengths.data_ptr() if lengths is not None else 0)
-        data += forward.struct.pack("6q", *out.stride()[:3],
-                                    *(lse.stride() if lse is not None else (0, 0, 0)))
-        data += forward.struct.pack("10if", batch, heads, group, q_length, k_length, chunks, left,
-                                    right, offset or 0, int(offset is not None),
-                                    scale or 1 / math.sqrt(d))
-        block = forward.Aligned(len(data))
-        ctypes.memmove(block.address, data, len(data))
-        arguments = (ctypes.c_void_p * 1)(block.address)
-        parts, join = self.functions_of(q.dtype, d)
-        grid = min(batch * kv_heads * chunks, 2 * self.processors)
+        left, right = trial.limits(causal, left, right)
+        runs = batch * kv_heads * -(-k_length // (CHUNK * RUN))
+        each = int(self.forced.get("each", RUN if runs >= 2 * self.processors * 9 // 10 else 1))
+        parts, rows = -(-k_length // (CHUNK * each)), batch * heads * q_length
+        partial_out = torch.full((rows, parts, size), math.nan, device="cuda")
+        partial = torch.full((rows, parts, 2), math.nan, device="cuda")
+        data = tensor_map(q, q_length, group) + tensor_map(k, TILE, 1, 2) + tensor_map(
+            v, TILE, 1, 2)
+        data += pointers(partial_out, partial) + rows_of(out) + rows_of(lse) + pointers(lengths)
+        data += struct.pack("12if", batch, heads, group, q_length, k_length, each, parts, left,
+                            right, offset or 0, int(offset is not None), v.shape[3],
+                            scale or 1 / math.sqrt(d))
+        block, arguments = trial.parameters(data)
+        functions = self.functions(q.dtype, size)
+        shared = self.shared_bytes(self.names[0], size)
+        grid = min(batch * kv_heads * parts, 2 * self.processors)
+        early = self.forced.get("early", "1") == "1"
         keep = (q, k, v, out, lse, lengths, partial, partial_out, block)
 
         def launch(keep=keep):
-            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-            ok(cuda.cuLaunchKernel(parts, grid, 1, 1, 160, 1, 1, self.shared_bytes(d), stream,
-                                   arguments, None))
-            ok(cuda.cuLaunchKernel(join, rows, 1, 1, 512, 1, 1, 0, stream, arguments, None))
+            trial.start(functions[0], grid, 256, shared, arguments)
+            trial.start(functions[1], rows, 512, 0, arguments, early)
         return launch
 
 
-def check(build):
-    for dtype, d in itertools.product((torch.bfloat16, torch.float16), SIZES):
-        case = lambda *sizes, **options: forward.check_case(build, dtype, d, *sizes, **options)
-        case(3, 32, 8, 1, 1000)
-        case(2, 16, 16, 1, 4096)
-        case(4, 8, 1, 1, 257, lengths=lengths_of(257, 0, 1, 256))
-        case(2, 8, 2, 3, 700, causal=True)
-        case(2, 8, 4, 16, 1500, causal=True, left=300)
-        case(1, 64, 1, 1, 70000)
-        q, k, v = (fresh(s, dtype) for s in ((3, 8, 1, d), (3, 2, 900, d), (3, 2, 900, d)))
-        out, lse = forward.run(build, q, k, v)
-        alone, _ = forward.run(build, q[1:2, 4:8], k[1:2, 1:2], v[1:2, 1:2])
-        forward.report(same_bits(out[1:2, 4:8], alone),
-                       "a head alone has the bits it has in a batch")
-        lengths = lengths_of(900, 130, 1)
-        some, _ = forward.run(build, q, k, v, lengths=lengths)
-        short, _ = forward.run(build, q[1:2], k[1:2, :, :130], v[1:2, :, :130])
-        forward.report(same_bits(some[1:2], short), "keys behind key_lengths change no bit")
+def check(build, sizes):
+    other = Build(f"{build.folder},each=4")
+    build = Build(f"{build.folder},each=1")
+    for dtype, d in itertools.product(NAMES, sizes):
+        name = f"{NAMES[dtype]} d {d}"
+        for made in (build, other):
+            case = lambda *sizes, **options: check_case(made, dtype, d, *sizes, **options)
+            case(3, 32, 8, 1, 1000)
+            case(2, 16, 16, 1, 4096)
+            case(4, 8, 1, 1, 257, lengths=lengths_of(257, 0, 1, 256))
+            case(2, 8, 2, 3, 700, causal=True)
+            case(2, 8, 4, 16, 1500, causal=True, left=300)
+            case(1, 64, 1, 1, 70000)
+            check_case(made, dtype, d - 8, 2, 8, 2, 3, 700, causal=True)
+            check_case(made, dtype, d, 2, 8, 2, 3, 700, dv=d // 2, causal=True)
+        q, k, v = (fresh(s, dtype) for s in ((3, 8, 1, d), (3, 2, 9000, d), (3, 2, 9000, d)))
+        out, lse = run(build, q, k, v)
+        again, lse_again = run(other, q, k, v)
+        report(same_bits(out, again) and torch.equal(lse, lse_again),
+               f"{name} runs of chunks have the bits of chunks")
+        alone, _ = run(build, q[1:2, 4:8], k[1:2, 1:2], v[1:2, 1:2])
+        report(same_bits(out[1:2, 4:8], alone), f"{name} a head alone has the bits of a batch")
+        lengths = lengths_of(9000, 5130, 1)
+        some, _ = run(build, q, k, v, lengths=lengths)
+        short, _ = run(build, q[1:2], k[1:2, :, :5130], v[1:2, :, :5130])
+        report(same_bits(some[1:2], short), f"{name} keys behind key_lengths change no bit")
         for b, n in enumerate(lengths.tolist()):
             k[b, :, n:], v[b, :, n:] = math.nan, math.nan
-        again, _ = forward.run(build, q, k, v, lengths=lengths)
-        forward.report(same_bits(some, again), "NaN behind key_lengths")
+        again, _ = run(build, q, k, v, lengths=lengths)
+        report(same_bits(some, again), f"{name} NaN behind key_lengths")
+        hidden(build, name, dtype, d)
+        hidden(other, name, dtype, d)
 
 
-def graph_of(launch, count):
-    launch()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(count):
-            launch()
-    return graph.replay
+def hidden(build, name, dtype, d):
+    """NaN and infinities reach the queries that see them, and no others."""
+    length, count = 900, 8
+    q, k, v = (fresh((2, heads, t, d), dtype) for heads, t in ((8, count), (2, length), (2, length)))
+    right = True
+    for options in ({"causal": True}, {"left": 300, "right": 0}):
+        plain, _ = run(build, q, k, v, **options)
+        seen = trial.visible(count, length, length, options.get("causal"), options.get("left"),
+                             options.get("right"), None)
+        for at, value, which in itertools.product((594, 597, 639, 640, 892, 895, 899),
+                                                  (math.nan, math.inf), (0, 1)):
+            tensors = [k.clone(), v.clone()]
+            tensors[which][1, 1, at, 7] = value
+            got, _ = run(build, q, *tensors, **options)
+            reached = torch.zeros(q.shape, dtype=torch.bool, device="cuda")
+            if which == 0:
+                reached[1, 4:, seen[:, at]] = True
+            else:
+                reached[1, 4:, seen[:, at], 7] = True
+            fine = torch.equal(got[~reached].view(torch.int16), plain[~reached].view(torch.int16))
+            fine = fine and (value == math.inf or bool(torch.isnan(got[reached]).all()))
+            right = right and fine
+            if not fine:
+                report(False, f"{name} {describe(options)} {value} in key {at} of {'kv'[which]}")
+    q[0, 3, 2] = math.nan
+    got, lse = run(build, q, k, v, causal=True)
+    right = right and bool(torch.isnan(got[0, 3, 2]).all() and torch.isnan(lse[0, 3, 2]))
+    report(right, f"{name} NaN and infinity in one key or query")
 
 
-def time_all(builds, dtype, d=128):
+def time_all(builds, dtype, sizes, lengths):
     x = fresh((1 << 30,), dtype)
     y = torch.empty_like(x)
-    copy = forward.seconds([lambda: y.copy_(x)])[0]
+    copy = trial.seconds([lambda: y.copy_(x)])[0]
     print(f"copy {2 * x.nbytes / copy / 1e12:.2f} TB/s", flush=True)
     del x, y
+    d = 128
     for b, h, hk, length in ((1, 32, 32, 8192), (1, 32, 8, 8192), (16, 32, 8, 8192),
                              (64, 32, 8, 4096), (1, 32, 8, 131072), (1, 32, 32, 131072),
                              (8, 32, 8, 2048)):
@@ -122,39 +142,20 @@ def time_all(builds, dtype, d=128):
                 for _ in range(max(1, min(8, (512 << 20) // (b * hk * length * d * 4))))]
         bytes_ = 2 * b * hk * length * d * 2
         launches = []
-        for build in builds:
-            calls = [build.call(q, k, v, torch.empty_like(q)) for q, k, v in sets]
-            launches.append(graph_of(lambda: [call() for call in calls], 1))
-        for backend in (forward.SDPBackend.CUDNN_ATTENTION, forward.SDPBackend.FLASH_ATTENTION):
-            try:
-                peers = [forward.peer(backend, q, k, v, False) for q, k, v in sets]
-                launches.append(graph_of(lambda: [call() for call in peers], 1))
-            except RuntimeError as error:
-                print("none:", str(error)[:80])
-        rates = [bytes_ * len(sets) / t / 1e12 for t in forward.seconds(launches)]
+        with torch.inference_mode():
+            for build in builds:
+                calls = [build.call(q, k, v, torch.empty_like(q)) for q, k, v in sets]
+                launches.append(trial.graph_of(lambda calls=calls: [call() for call in calls]))
+            for backend in PEERS:
+                try:
+                    peers = [trial.peer(backend, q, k, v, False) for q, k, v in sets]
+                    launches.append(trial.graph_of(lambda peers=peers: [call() for call in peers]))
+                except RuntimeError as error:
+                    print("none:", str(error)[:80])
+            rates = [bytes_ * len(sets) / t / 1e12 for t in trial.seconds(launches)]
         print(f"decode d {d} B{b} H{h}/{hk} keys {length} ({bytes_ >> 20} MB): "
               + " ".join(f"{r:.2f}" for r in rates) + " TB/s", flush=True)
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("builds", nargs="+")
-    parser.add_argument("--build", action="store_true")
-    parser.add_argument("--time", action="store_true")
-    parser.add_argument("--check", action="store_true")
-    arguments = parser.parse_args()
-    if arguments.build:
-        forward.compile_all(arguments.builds[0], arguments.builds[1:], "decode_sm90.cu", SIZES)
-    builds = [Build(text) for text in arguments.builds]
-    if not arguments.time:
-        for build in builds:
-            check(build)
-        print(f"{forward.failures} failures")
-    if not arguments.check:
-        with torch.inference_mode():
-            time_all(builds, torch.bfloat16)
-    sys.exit(forward.failures != 0)
-
-
 if __name__ == "__main__":
-    main()
+    trial.main(Build, "decode_sm90.cu", check, time_all)

@@ -8,86 +8,24 @@
 A build whose tiles are not those of forward_sm90.h says so: d=QUERIESxKEYS; turns=0 and turns=1
 force what depends on the problem otherwise, section=MB how much of K and V is taken together.
 """
-import argparse
-import ctypes
 import itertools
-import json
 import math
-import pathlib
-import statistics
 import struct
-import subprocess
-import sys
 
-try:
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.functional import scaled_dot_product_attention as sdpa
-    NAMES = {torch.bfloat16: "bf16", torch.float16: "f16"}
-    cuda = ctypes.CDLL("libcuda.so.1")
-except ImportError:  # enough to compile
-    torch = cuda = None
+import trial
+from trial import (NAMES, PEERS, SHARED_BYTES, check_case, describe, fresh, lengths_of, pointers,
+                   report, rows_of, run, same_bits, starts_of, tensor_map, torch)
 
-SIZES = (64, 128, 256)
-TILES = {64: (192, 128), 128: (128, 128), 256: (128, 80)}
-NO_LIMIT = 1 << 29
-SHARED_BYTES = 232448
+NO_LIMIT = trial.NO_LIMIT
 
 
-def compile_all(folder, flags, source, sizes):
-    """Each module in a compiler of its own, all at once."""
-    here = pathlib.Path(__file__).parent
-    folder = pathlib.Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    started = [subprocess.Popen([
-        "nvcc", "-std=c++20", "-O3", "-cubin", "-gencode=arch=compute_90a,code=sm_90a", "-Xptxas",
-        "-v", f"-DATTEND_TYPE={type_}", f"-DATTEND_D={d}", *flags, "-o",
-        f"{folder}/{type_}_{d}.cubin", f"{here}/{source}"]) for type_ in ("bf16", "f16")
-        for d in sizes]
-    sys.exit(max(process.wait() for process in started))
-
-
-def ok(code):
-    if code != 0:
-        text = ctypes.c_char_p()
-        cuda.cuGetErrorString(code, ctypes.byref(text))
-        raise RuntimeError(f"{code}: {text.value}")
-
-
-class Aligned:
-    """Bytes at an address that is a multiple of 128, and so is their number, as of a TensorMap."""
-
-    def __init__(self, size):
-        self.size = -(-size // 128) * 128
-        self.raw = ctypes.create_string_buffer(self.size + 128)
-        self.address = (ctypes.addressof(self.raw) + 127) // 128 * 128
-
-    def bytes(self):
-        return ctypes.string_at(self.address, self.size)
-
-
-def tensor_map(t, rows, heads=1):
-    """Of [batch, heads, length, d], in boxes of `heads` by `rows` by 64."""
-    size = t.element_size()
-    dims = [t.shape[3], t.shape[2], t.shape[1], t.shape[0]]
-    strides = [t.stride(n) * size if t.shape[n] > 1 else 16 for n in (2, 1, 0)]
-    assert t.stride(3) == 1 and all(s % 16 == 0 for s in strides), strides
-    kind = {torch.float16: 6, torch.bfloat16: 9}[t.dtype]
-    made = Aligned(128)
-    u64, u32 = ctypes.c_uint64, ctypes.c_uint32
-    ok(cuda.cuTensorMapEncodeTiled(
-        ctypes.c_void_p(made.address), kind, 4, ctypes.c_void_p(t.data_ptr()), (u64 * 4)(*dims),
-        (u64 * 3)(*strides), (u32 * 4)(64, rows, heads, 1), (u32 * 4)(1, 1, 1, 1), 0, 3, 3, 0))
-    return made.bytes()
-
-
-class Build:
-    default_tiles = TILES
+class Build(trial.Kernels):
+    names, sizes = ("attend_forward",), (64, 128, 256)
 
     def __init__(self, text):
-        torch.zeros(1, device="cuda")
-        self.folder, *rest = text.split(",")
-        self.tiles, self.functions = dict(self.default_tiles), {}
+        folder, *rest = text.split(",")
+        super().__init__(folder)
+        self.tiles = {64: (192, 128), 128: (128, 128), 256: (128, 80)}
         self.counter = torch.zeros(1, dtype=torch.int32, device="cuda")
         self.forced_turns, self.forced_section = None, None
         for item in rest:
@@ -98,17 +36,9 @@ class Build:
                 self.forced_section = int(value) << 20
             else:
                 self.tiles[int(name)] = tuple(map(int, value.split("x")))
-        self.processors = torch.cuda.get_device_properties(0).multi_processor_count
 
-    def function(self, dtype, d):
-        name = f"{self.folder}/{NAMES[dtype]}_{d}.cubin"
-        if name not in self.functions:
-            module, found = ctypes.c_void_p(), ctypes.c_void_p()
-            ok(cuda.cuModuleLoad(ctypes.byref(module), name.encode()))
-            ok(cuda.cuModuleGetFunction(ctypes.byref(found), module, b"attend_forward"))
-            ok(cuda.cuFuncSetAttribute(found, 8, SHARED_BYTES))
-            self.functions[name] = found
-        return self.functions[name]
+    def shared_bytes(self, name, size):
+        return SHARED_BYTES
 
     def section_bytes(self, longest_first, k_length):
         if self.forced_section is not None:
@@ -121,136 +51,47 @@ class Build:
         return int(d == 256 or (d == 64 and not longest_first))
 
     def call(self, q, k, v, out, lse=None, causal=False, left=None, right=None, lengths=None,
-             offset=None, scale=None):
-        """A function that launches."""
+             offset=None, scale=None, starts=None):
+        """A function that launches. starts: of packed queries and keys, in tensors of batch 1."""
         batch, heads, q_length, d = q.shape
         k_length, group = k.shape[2], heads // k.shape[1]
-        queries, keys = self.tiles[d]
-        left = NO_LIMIT if left is None else left
-        right = NO_LIMIT if right is None else right
-        right = min(right, 0) if causal else right
+        if starts is not None:
+            batch = len(starts[0]) - 1
+            q_length, k_length = (int(s.diff().max()) for s in starts)
+        size = self.size_for(d, v.shape[3])
+        queries, keys = self.tiles[size]
+        left, right = trial.limits(causal, left, right)
         blocks = -(-q_length // queries)
         items = blocks * heads * batch
         longest_first = right < NO_LIMIT
-        section = self.section_bytes(longest_first, k_length) // (k_length * d * 4)
+        section = self.section_bytes(longest_first, k_length) // (k_length * size * 4)
         section = min(max(1, section) * group, heads * batch)
         data = b"".join([tensor_map(q, queries), tensor_map(k, keys), tensor_map(v, keys),
-                         tensor_map(out, 64)])
-        data += struct.pack("QQQQ", lse.data_ptr() if lse is not None else 0,
-                            self.counter.data_ptr(),
-                            lengths.data_ptr() if lengths is not None else 0, 0)
-        data += struct.pack("qqq", *(lse.stride() if lse is not None else (0, 0, 0)))
-        data += struct.pack("12if", heads, group, q_length, k_length, left, right, offset or 0,
+                         tensor_map(out, 64), rows_of(out), rows_of(lse),
+                         pointers(self.counter, lengths, None, *(starts or (None, None)))])
+        data += struct.pack("13if", heads, group, q_length, k_length, left, right, offset or 0,
                             int(offset is not None), blocks, items, section,
-                            self.turns(d, longest_first),
+                            self.turns(size, longest_first), v.shape[3],
                             scale or 1 / math.sqrt(d))
-        block = Aligned(len(data))
-        ctypes.memmove(block.address, data, len(data))
-        function = self.function(q.dtype, d)
-        threads = 128 * (1 + queries // 64)
-        arguments = (ctypes.c_void_p * 1)(block.address)
-        grid = min(items, self.processors)
-        keep = (q, k, v, out, lse, lengths, block)
+        block, arguments = trial.parameters(data)
+        function, = self.functions(q.dtype, size)
+        keep = (q, k, v, out, lse, lengths, starts, block)
 
         def launch(keep=keep):
-            ok(cuda.cuLaunchKernel(function, grid, 1, 1, threads, 1, 1, SHARED_BYTES,
-                                   ctypes.c_void_p(torch.cuda.current_stream().cuda_stream),
-                                   arguments, None))
+            trial.start(function, min(items, self.processors), 128 * (1 + queries // 64),
+                        SHARED_BYTES, arguments)
         return launch
 
 
 # ---- Checks ------------------------------------------------------------------------------------
 
-def visible(q_length, k_length, length, causal, left, right, offset):
-    i = torch.arange(q_length, device="cuda")[:, None]
-    j = torch.arange(k_length, device="cuda")[None, :]
-    i = i + (length - q_length if offset is None else offset)
-    seen = j < length
-    if causal:
-        seen = seen & (j <= i)
-    if left is not None:
-        seen = seen & (j >= i - left)
-    if right is not None:
-        seen = seen & (j <= i + right)
-    return seen
+def check(build, sizes):
+    check_numbers(build, sizes)
+    check_bits(build, sizes)
 
 
-def truth(q, k, v, causal=False, left=None, right=None, lengths=None, offset=None, scale=None,
-          textbook=None):
-    """out and lse in f64; with textbook = a type, S, P and O are rounded to it."""
-    cast = (lambda x: x.to(textbook).double()) if textbook else (lambda x: x)
-    out = torch.zeros(q.shape, dtype=torch.float64, device="cuda")
-    lse = torch.zeros(q.shape[:3], dtype=torch.float64, device="cuda")
-    group = q.shape[1] // k.shape[1]
-    for b, h in itertools.product(range(q.shape[0]), range(q.shape[1])):
-        length = k.shape[2] if lengths is None else int(lengths[b])
-        seen = visible(q.shape[2], k.shape[2], length, causal, left, right, offset)
-        kept = seen.any(0)
-        kk, vv = k[b, h // group].double(), v[b, h // group].double()
-        kk, vv = kk * 1, vv * 1
-        kk[~kept], vv[~kept] = 0, 0
-        s = cast((q[b, h].double() @ kk.T) * (scale or 1 / math.sqrt(q.shape[3])))
-        s = s.masked_fill(~seen, -math.inf)
-        lse[b, h] = torch.logsumexp(s, 1)
-        p = cast(torch.nan_to_num(torch.softmax(s, 1)) if not seen.any(1).all()
-                 else torch.softmax(s, 1))
-        out[b, h] = cast(p @ vv)
-    return out, lse
-
-
-def fresh(shape, dtype, spread=1.0):
-    return (torch.randn(shape, device="cuda") * spread).to(dtype)
-
-
-failures = 0
-
-
-def report(right, text):
-    global failures
-    failures += not right
-    print(("ok    " if right else "WRONG ") + text, flush=True)
-
-
-def run(build, q, k, v, lse=True, **options):
-    out = torch.full(q.shape, math.nan, dtype=q.dtype, device="cuda")
-    rows = torch.full(q.shape[:3], math.nan, device="cuda") if lse else None
-    build.call(q, k, v, out, rows, **options)()
-    torch.cuda.synchronize()
-    return out, rows
-
-
-def check_case(build, dtype, d, b, h, hk, tq, tk, spread=1.0, **options):
-    q, k, v = fresh((b, h, tq, d), dtype, spread), fresh((b, hk, tk, d), dtype), fresh(
-        (b, hk, tk, d), dtype)
-    out, lse = run(build, q, k, v, **options)
-    again, lse_again = run(build, q, k, v, **options)
-    want, want_lse = truth(q, k, v, **options)
-    book, _ = truth(q, k, v, textbook=dtype, **options)
-    error, allowed = (out.double() - want).norm(), (book - want).norm()
-    most, most_allowed = (out.double() - want).abs().max(), (book - want).abs().max()
-    finite = torch.isfinite(want_lse)
-    lse_error = (lse.double() - want_lse)[finite].abs().max() if finite.any() else 0
-    same = torch.equal(out.view(torch.int16), again.view(torch.int16)) and torch.equal(
-        lse, lse_again)
-    empty = bool((lse[~finite] == want_lse[~finite]).all()) and bool((out[~finite] == 0).all())
-    few = out.numel() < 10000  # too few to compare the largest errors of
-    right = error <= allowed and (few or most <= most_allowed * 1.05) and same and empty and (
-        lse_error < 1e-3 * max(1, spread))
-    report(right, f"{NAMES[dtype]} d {d} B{b} H{h}/{hk} {tq}x{tk} {describe(options)}: rms "
-           f"{float(error / allowed):.2f}, largest {float(most / most_allowed):.2f} of textbook's,"
-           f" lse {float(lse_error):.1e}, same {same}, empty {empty}")
-
-
-def describe(options):
-    return " ".join(f"{k}={v.tolist() if torch.is_tensor(v) else v}" for k, v in options.items())
-
-
-def lengths_of(*numbers):
-    return torch.tensor(numbers, dtype=torch.int32, device="cuda")
-
-
-def check_numbers(build):
-    for dtype, d in itertools.product((torch.bfloat16, torch.float16), SIZES):
+def check_numbers(build, sizes):
+    for dtype, d in itertools.product(NAMES, sizes):
         case = lambda *sizes, **options: check_case(build, dtype, d, *sizes, **options)
         case(2, 4, 4, 512, 512)
         case(2, 4, 2, 512, 512, causal=True)
@@ -267,14 +108,12 @@ def check_numbers(build):
         case(40, 16, 4, 64, 100, causal=True)
         case(4, 40, 8, 512, 512, causal=True)  # several items a block of threads
         case(4, 40, 8, 700, 700, left=150, right=40)
+        for width, dv in ((d - 8, None), (d // 2 + 16, None), (d, d // 2), (d // 2, d - 24)):
+            check_case(build, dtype, width, 2, 4, 2, 300, 400, dv=dv, causal=True)
 
 
-def same_bits(a, b):
-    return torch.equal(a.contiguous().view(torch.int16), b.contiguous().view(torch.int16))
-
-
-def check_bits(build):
-    for dtype, d in itertools.product((torch.bfloat16, torch.float16), SIZES):
+def check_bits(build, sizes):
+    for dtype, d in itertools.product(NAMES, sizes):
         name = f"{NAMES[dtype]} d {d}"
         q, k, v = (fresh((3, 4, 900, d), dtype) for _ in range(3))
         out, lse = run(build, q, k, v, causal=True)
@@ -295,8 +134,34 @@ def check_bits(build):
         padded = [torch.nn.functional.pad(x, (0, 8))[..., :d] for x in (q, k, v)]
         other, _ = run(build, *padded, causal=True)
         report(same_bits(out, other), f"{name} padded rows have the same bits")
+        packed(build, name, dtype, d)
         hidden(build, name, q, k, v)
         extremes(build, name, dtype, d)
+
+
+def packed(build, name, dtype, d):
+    """Sequences packed one after the other have the bits they have alone."""
+    sizes = ((100, 100), (1, 300), (333, 333), (0, 9), (7, 0), (64, 64), (200, 129))
+    q_starts, k_starts = (starts_of(*lengths) for lengths in zip(*sizes))
+    q, k, v = (fresh((int(starts[-1]), heads, d), dtype).transpose(0, 1)[None]
+               for starts, heads in ((q_starts, 4), (k_starts, 2), (k_starts, 2)))
+    for options in ({}, {"causal": True}, {"left": 50, "right": 20}):
+        out, lse = run(build, q, k, v, starts=(q_starts, k_starts), **options)
+        right = True
+        for b, (tq, tk) in enumerate(sizes):
+            rows, keys = (slice(int(s[b]), int(s[b + 1])) for s in (q_starts, k_starts))
+            if tq > 0 and tk > 0:
+                alone, lse_alone = run(build, q[:, :, rows], k[:, :, keys], v[:, :, keys], **options)
+                right = right and same_bits(out[:, :, rows], alone)
+                right = right and torch.equal(lse[:, :, rows], lse_alone)
+            elif tq > 0:
+                right = right and not out[:, :, rows].any()
+        report(right, f"{name} packed {describe(options)}")
+        nan = [x.clone() for x in (q, k, v)]  # of the third sequence reaches no other
+        nan[0][:, :, 101:434] = nan[1][:, :, 400:733] = nan[2][:, :, 400:733] = math.nan
+        got, _ = run(build, *nan, starts=(q_starts, k_starts), **options)
+        report(all(same_bits(got[:, :, part], out[:, :, part]) for part in
+                   (slice(0, 101), slice(434, None))), f"{name} packed, NaN in a neighbour")
 
 
 def hidden(build, name, q, k, v):
@@ -354,87 +219,24 @@ def extremes(build, name, dtype, d):
 
 # ---- Times -------------------------------------------------------------------------------------
 
-def seconds(launches, rounds=7):
-    """Medians, taking turns; each turn lasts some milliseconds."""
-    counts, times = [], [[] for _ in launches]
-    for launch in launches:
-        launch()
-        counts.append(max(2, min(50, int(4e-3 / max(1e-6, timed(launch, 2))))))
-    for _ in range(rounds):
-        for n, launch in enumerate(launches):
-            times[n].append(timed(launch, counts[n]))
-    return [statistics.median(t) for t in times]
-
-
-def timed(launch, count):
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    for _ in range(count):
-        launch()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / 1e3 / count
-
-
-def peer(backend, q, k, v, causal):
-    def launch():
-        with sdpa_kernel(backend):
-            sdpa(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
-    return launch
-
-
-def time_all(builds, dtype, full_table, lengths):
+def time_all(builds, dtype, sizes, lengths):
     x = fresh((8192, 8192), dtype)
-    product = seconds([lambda: x @ x])[0]
+    product = trial.seconds([lambda: x @ x])[0]
     print(f"matrix product {2 * 8192**3 / product / 1e12:.0f} TFLOP/s", flush=True)
-    rows = []
-    if full_table:
-        lengths = (512, 1024, 2048, 4096, 8192, 16384)
-    for d, causal, length in itertools.product(SIZES, (False, True), lengths):
+    for d, causal, length in itertools.product(sizes, (False, True), lengths):
         b, h = 16384 // length, 2048 // d
         q, k, v = (fresh((b, h, length, d), dtype) for _ in range(3))
         launches = [build.call(q, k, v, torch.empty_like(q), torch.empty(
             q.shape[:3], device="cuda"), causal=causal) for build in builds]
-        peers = [SDPBackend.CUDNN_ATTENTION] + [SDPBackend.FLASH_ATTENTION] * full_table
-        launches += [peer(backend, q, k, v, causal) for backend in peers]
+        launches += [trial.peer(backend, q, k, v, causal) for backend in PEERS]
         work = 4 * b * h * length * length * d / (2 if causal else 1) / 1e12
-        rates = [work / t for t in seconds(launches)]
-        rows.append({"d": d, "causal": causal, "length": length, "rates": rates})
-        print(f"d {d} {'causal' if causal else 'full  '} T {length:5}: "
-              + " ".join(f"{r:6.0f}" for r in rates)
-              + f"   of cuDNN: " + " ".join(f"{r / rates[len(builds)]:.3f}"
-                                            for r in rates[:len(builds)]), flush=True)
-    return rows
-
-
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("builds", nargs="+")
-    parser.add_argument("--build", action="store_true")
-    parser.add_argument("--time", action="store_true")
-    parser.add_argument("--check", action="store_true")
-    parser.add_argument("--lengths", type=int, nargs="*", default=[512, 2048, 8192])
-    parser.add_argument("--full-table", action="store_true")
-    parser.add_argument("--json")
-    arguments = parser.parse_args()
-    if arguments.build:
-        compile_all(arguments.builds[0], arguments.builds[1:], "forward_sm90.cu", SIZES)
-    torch.manual_seed(torch.seed() % 2**31)
-    builds = [Build(text) for text in arguments.builds]
-    if not arguments.time:
-        for build in builds:
-            check_numbers(build)
-            check_bits(build)
-        print(f"{failures} failures")
-    if not arguments.check:
         with torch.inference_mode():
-            rows = time_all(builds, torch.bfloat16, arguments.full_table,
-                            arguments.lengths)
-        if arguments.json:
-            with open(arguments.json, "w") as file:
-                json.dump({"builds": arguments.builds, "rows": rows}, file, indent=1)
-    sys.exit(failures != 0)
+            rates = [work / t for t in trial.seconds(launches)]
+        print(f"forward d {d} {'causal' if causal else 'full  '} T {length:5}: "
+              + " ".join(f"{r:6.0f}" for r in rates)
+              + "   of cuDNN: " + " ".join(f"{r / rates[len(builds)]:.3f}"
+                                           for r in rates[:len(builds)]), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    trial.main(Build, "forward_sm90.cu", check, time_all)

@@ -24,6 +24,8 @@ struct Wgmma;
 #define ATTEND_SUMS_48(c, n) ATTEND_SUMS_40(c, n), ATTEND_SUMS_8(c, n + 40)
 #define ATTEND_SUMS_64(c, n) ATTEND_SUMS_32(c, n), ATTEND_SUMS_32(c, n + 32)
 
+#define ATTEND_SUMS_128(c, n) ATTEND_SUMS_64(c, n), ATTEND_SUMS_64(c, n + 64)
+
 #define ATTEND_LIST_32                                                                   \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18," \
   " %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -33,6 +35,14 @@ struct Wgmma;
   ATTEND_LIST_40                                                                 \
   ", %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54," \
   " %55, %56, %57, %58, %59, %60, %61, %62, %63"
+
+#define ATTEND_LIST_128                                                                   \
+  ATTEND_LIST_64                                                                          \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79,"     \
+  " %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96," \
+  " %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110,"     \
+  " %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124,"  \
+  " %125, %126, %127"
 
 // o0 to o4: the numbers of the operands after the sums.
 #define ATTEND_WGMMA(T, type, n, sums, o0, o1, o2, o3, o4)                                        \
@@ -67,6 +77,7 @@ ATTEND_WGMMA_BOTH(64, 32, "32", "33", "34", "35", "36")
 ATTEND_WGMMA_BOTH(80, 40, "40", "41", "42", "43", "44")
 ATTEND_WGMMA_BOTH(96, 48, "48", "49", "50", "51", "52")
 ATTEND_WGMMA_BOTH(128, 64, "64", "65", "66", "67", "68")
+ATTEND_WGMMA_BOTH(256, 128, "128", "129", "130", "131", "132")
 
 #undef ATTEND_WGMMA_BOTH
 #undef ATTEND_WGMMA
