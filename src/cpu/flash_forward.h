@@ -45,14 +45,16 @@ class FlashForward {
     Chunk<V> chunk;
     Sum *s, *factors;  // [256][lanes]
     [[no_unique_address]] SumsAsOperand<V> weights;
-    Sum* few_q;  // [few rows][d]
+    Sum* few_q;          // [few rows][d]
+    Operand* in_groups;  // [256 / group][lanes][group], weights for a matrix instruction
     Memory(const ForwardProblem& p, Scratch& scratch) : weights(scratch, kChunk * kRoom) {
       tiles = scratch.take<Sums<V>>(kTiles);
       runs = scratch.take<Runs>(1);
       s = scratch.take<Sum>(kChunk * kRoom);
       factors = scratch.take<Sum>(p.drop_below != 0 ? kChunk * kRoom : 0);
       few_q = scratch.take<Sum>(FewRows<V>::kMost * p.d);
-      chunk.packed_k = scratch.take<Operand>(kChunk * p.d);
+      in_groups = scratch.take<Operand>(kMatrix<V> ? kChunk * kRoom : 0);
+      chunk.packed_k = scratch.take<Operand>(kChunk * whole_depth<V>(p.d));
       chunk.packed_v = scratch.take<Operand>(kChunk * width(p));
       chunk.paneled_k =
           scratch.take<Operand>(TilesOf<V>::kPanels ? kChunk * whole_depth<V>(p.d) : 0);
@@ -181,7 +183,8 @@ class FlashForward {
     for (std::int64_t at = begin / kChunk * kChunk; at < end; at += kChunk) {
       if (must_stop(scores_.interrupt)) return;
       bring(at, begin, end);
-      if (used >= TilesOf<V>::kArrangeForward) scores_.arrange(memory_.chunk);
+      if constexpr (TilesOf<V>::kPanels)
+        if (used >= TilesOf<V>::kArrangeForward) scores_.arrange(memory_.chunk);
       for (int t = 0; t < used; ++t) {
         Sums<V>& tile = memory_.tiles[t];
         memory_.chunk.cold = t == 0;
@@ -208,12 +211,19 @@ class FlashForward {
     Runs& runs = *memory_.runs;
     scores_.find_runs(tile, memory_.chunk, runs);
     if (runs.count == 0) return false;
+    if constexpr (kMatrix<V>) weigh_groups(tile, to, top, sum);
+    else weigh_keys(tile, to, top, sum);
+    return true;
+  }
+
+  void weigh_keys(const Sums<V>& tile, const Place<Sum>& to, Sum* top, Sum* sum) noexcept {
+    Runs& runs = *memory_.runs;
     Sum* s = memory_.s;
     if constexpr (FewRows<V>::kMost > 0)
       if (FewRows<V> few(scores_, memory_.chunk, memory_.few_q, s); few.takes(tile, runs)) {
         ATTEND_PATH(V, "few rows");
         few.weigh(tile, runs.run[0], to, top, sum);
-        return true;
+        return;
       }
     // Few rows against many keys: memory is asked kAhead keys before.
     const Chunk<V>& chunk = memory_.chunk;
@@ -238,7 +248,70 @@ class FlashForward {
     const Operand* w = memory_.weights.across(s, runs.count, tile.lanes, tile.lanes);
     values(tile, runs, w, to, to.final ? &divisors : nullptr);  // 4 values
     if (partial) without_hidden(tile, runs, s, to, to.final ? &divisors : nullptr);
-    return true;
+  }
+
+  // The same by a matrix instruction.
+  void weigh_groups(const Sums<V>& tile, const Place<Sum>& to, Sum* top, Sum* sum) noexcept {
+    const Runs& runs = *memory_.runs;
+    const Chunk<V>& chunk = memory_.chunk;
+    constexpr int kGroup = Matrix<V>::kGroup;
+    const bool partial = scores_.compute(tile, chunk, runs, memory_.s, top);  // 1 scores, 2 mask
+    const bool drops = p.drop_below != 0;
+    if (drops) scores_.dropout(tile, runs, memory_.factors);
+    for (int n = 0; n < tile.lanes; n += V::kLanes) {  // 3 softmax
+      if (drops) group_weights<true>(tile, n, top, sum);
+      else group_weights<false>(tile, n, top, sum);
+    }
+    const Operand* v[kChunk / kGroup];
+    int groups = 0;
+    for (int r = 0; r < runs.runs; ++r)
+      for (int x = 0; x < runs.run[r].count; x += kGroup)
+        v[groups++] = chunk.packed_v + (runs.run[r].key + x - chunk.from) * width(p);
+    Matrix<V>::products(memory_.in_groups, tile.rows, v, groups, width(p), to.o, to.stride);  // 4
+    if (!partial) return;
+    Sum* o = to.o;
+    for (int n = 0; n < tile.rows; ++n, o += to.stride)
+      if (!is_finite(o))
+        Matrix<V>::products_of_row(
+            memory_.in_groups, tile.lanes, n, v, groups, width(p),
+            [&](int g, int key) {
+              int at = g * kGroup + key, r = 0;
+              while (at >= runs.run[r].at + runs.run[r].count) ++r;
+              return !scores_.sees(tile, n, runs.run[r].key + at - runs.run[r].at);
+            },
+            o);
+  }
+
+  template <bool kDrops>
+  void group_weights(const Sums<V>& tile, int n, const Sum* top, Sum* sum) const noexcept {
+    constexpr int kGroup = Matrix<V>::kGroup;
+    const V base = base_of(top + n);
+    V total[2] = {V::set(0), V::set(0)};
+    const Sum *s = memory_.s + n, *factors = memory_.factors + n;
+    Operand* to = memory_.in_groups + n * kGroup;
+    for (int j = 0; j < memory_.runs->count; j += kGroup) {
+      Matrix<V>::template weights<kDrops>(s, tile.lanes, base, factors, total, to);
+      s += kGroup * tile.lanes;
+      if (kDrops) factors += kGroup * tile.lanes;
+      to += kGroup * tile.lanes;
+    }
+    (total[0] + total[1]).store(sum + n);
+  }
+
+  // What is subtracted from scores: their maximum or, where nothing is visible, any number.
+  static V base_of(const Sum* top) noexcept {
+    const V most = V::load(top);
+    return select(less(most, V::set(std::numeric_limits<Sum>::lowest())), V::set(0), most);
+  }
+
+  // Whether a row of results is.
+  bool is_finite(const Sum* o) const noexcept {
+    V differences = V::set(0);  // of numbers to themselves: 0, or NaN
+    for (std::int64_t x = 0; x < width(p); x += V::kLanes) {
+      const V sum = V::load(o + x);
+      differences = differences + (sum - sum);
+    }
+    return all_finite(differences);
   }
 
   // s becomes exp(s - top), as a power of two.
@@ -247,10 +320,7 @@ class FlashForward {
     const V log2e = V::set(Exp2<Sum>::kLog2E);
     V base[kVectors], total[kVectors];
     unrolled<kVectors>(ATTEND_EACH(n) {
-      const V most = V::load(top + n * V::kLanes);
-      const V none =
-          V::set(std::numeric_limits<Sum>::lowest());  // nothing visible: any number does
-      base[n] = select(less(most, none), V::set(0), most);
+      base[n] = base_of(top + n * V::kLanes);
       total[n] = V::set(0);
     });
     const bool drops = p.drop_below != 0;  // then the smallest weight may be all that is left
@@ -316,12 +386,7 @@ class FlashForward {
     const std::int64_t whole = width(p);
     Sum* o = to.o;
     for (int n = 0; n < tile.rows; ++n, o += to.stride) {
-      V differences = V::set(0);  // of numbers to themselves: 0, or NaN
-      for (std::int64_t x = 0; x < whole; x += V::kLanes) {
-        const V sum = V::load(o + x);
-        differences = differences + (sum - sum);
-      }
-      if (all_finite(differences)) continue;
+      if (is_finite(o)) continue;
       for (std::int64_t x = 0; x < whole; ++x) o[x] = 0;
       for (int r = 0; r < runs.runs; ++r) {
         for (int y = 0; y < runs.run[r].count; ++y) {

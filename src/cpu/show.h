@@ -137,7 +137,9 @@ class Show {
           const Run& run = runs_.run[r];
           E* to = reinterpret_cast<E*>(t.data) +
                   t.offset(scores_.sequence.b, tile.h[n], tile.i[n], run.key);
-          for (int x = 0; x < run.count; ++x)
+          const std::int64_t left =
+              scores_.sequence.k_stored - run.key;  // groups may end behind it
+          for (int x = 0; x < run.count && x < left; ++x)
             to[x * t.stride[3]] = static_cast<E>(value(n, s_[(run.at + x) * tile.lanes + n]));
         }
       }

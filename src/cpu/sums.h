@@ -79,7 +79,8 @@ class Results {
         tile.one[n] = false;
       }
     }
-    if (tile.joined || p.group() != 1 || !is_contiguous_row<T>(call_.out) || width(p) != p.dv)
+    if (kMatrix<V> || tile.joined || p.group() != 1 || !is_contiguous_row<T>(call_.out) ||
+        width(p) != p.dv)
       return;
     tile.to = {reinterpret_cast<T*>(call_.out.data) + at(call_.out, tile, 0), call_.out.stride[2],
                true};

@@ -89,15 +89,17 @@ class Scores {
   Sum scale;         // of a sum; q has the rest of it
 
   Scores(const Problem& problem, const Call& c, Scratch& scratch)
-      : p(problem), call(c), chain(p.d < kChain ? p.d : kChain), k_width(p.d),
+      : p(problem), call(c), chain(p.d < kChain ? p.d : kChain), k_width(whole_depth<V>(p.d)),
         plain(p.softcap == 0 && !p.bias && !p.alibi && !p.mask),
         rows_(scratch.take<Sum>(kRoom * kChunk)), added_(scratch.take<Sum>(kRoom * kChunk)),
-        q_(scratch.take<Operand>(kRoom * p.d)) {
+        q_(scratch.take<Operand>(kRoom * p.d)),
+        v_rows_(scratch.take<Operand>(kMatrix<V> ? 2 * p.dv : 0)) {
     // A power of two goes into q, exactly, unless q could overflow; any other factor multiplies the
     // sum.
     int exponent = 0;
     const double mantissa = __builtin_frexp(p.scale, &exponent);
-    const bool power = (mantissa == 0.5 || mantissa == -0.5) && exponent <= 1;
+    constexpr int kLeast = kMatrix<V> ? -16 : std::numeric_limits<int>::min();  // q of 16 bits
+    const bool power = (mantissa == 0.5 || mantissa == -0.5) && exponent <= 1 && exponent >= kLeast;
     q_scale_ = static_cast<Sum>(power ? p.scale : 1);
     scale = static_cast<Sum>(power ? 1 : p.scale);
   }
@@ -147,11 +149,13 @@ class Scores {
     }
     // Behind the last row it stands again: every square is a whole one.
     for (int n = tile.rows; n < tile.lanes; ++n) q[n] = q[tile.rows - 1];
-    rows_to_operand<V>(q, tile.lanes, p.d, tile.q, tile.lanes, q_scale_);
+    if constexpr (kMatrix<V>) Matrix<V>::queries(q, tile.lanes, p.d, tile.q, q_scale_);
+    else rows_to_operand<V>(q, tile.lanes, p.d, tile.q, tile.lanes, q_scale_);
   }
 
   // The keys and values [from, to) of a chunk: where they are, or packed.
   void bring(Chunk<V>& chunk, std::int64_t from, std::int64_t to, bool values = true) noexcept {
+    if constexpr (kMatrix<V>) return bring_groups(chunk, from, to, values);
     chunk.from = from;
     chunk.to = to;
     chunk.k = bring_rows(call.k, chunk.packed_k, p.d, k_width, chunk, chunk.k_stride);
@@ -183,6 +187,7 @@ class Scores {
     const std::int64_t hi = chunk.to < tile.end ? chunk.to : tile.end;
     runs.runs = runs.count = 0;
     runs.same_blocks = true;
+    if constexpr (kMatrix<V>) return find_groups(tile, lo, hi, runs);
     for (std::int64_t j = lo; j < hi;) {
       const std::int64_t left = p.blocks ? p.block_keys - j % p.block_keys : hi - j;
       const int count = static_cast<int>(left < hi - j ? left : hi - j);
@@ -212,6 +217,12 @@ class Scores {
   // Step 1 alone: s = scale * q . k.
   void products(const Tile<V>& tile, const Chunk<V>& chunk, const Run& run, Sum* s,
                 Sum* top) const noexcept {
+    if constexpr (kMatrix<V>) return group_products(tile, chunk, run, s, top);
+    else products_by_vectors(tile, chunk, run, s, top);
+  }
+
+  void products_by_vectors(const Tile<V>& tile, const Chunk<V>& chunk, const Run& run, Sum* s,
+                           Sum* top) const noexcept {
     Operands<V> x{.a = chunk.k + (run.key - chunk.from) * chunk.k_stride,
                   .a_stride = chunk.k_stride,
                   .b = tile.q,
@@ -315,6 +326,109 @@ class Scores {
   }
 
  private:
+  // ---- keys in groups, for matrix instructions -------------------------------------------------
+
+  static constexpr int kGroup = [] {
+    if constexpr (kMatrix<V>) return Matrix<V>::kGroup;
+    else return 1;
+  }();
+  static std::int64_t whole_groups(std::int64_t keys) noexcept {
+    return (keys + kGroup - 1) / kGroup * kGroup;
+  }
+
+  // From a multiple of a group on. Behind the last key are zeros; keys that are there anyway are
+  // taken with the others.
+  void bring_groups(Chunk<V>& chunk, std::int64_t from, std::int64_t to, bool values) noexcept {
+    chunk.from = from / kGroup * kGroup;
+    const std::int64_t whole = whole_groups(to), there = sequence.k_length;
+    chunk.to = to > there ? to : whole < there ? whole : there;
+    const std::int64_t keys = chunk.to - chunk.from, last = keys / kGroup * kGroup;
+    chunk.k_last = chunk.packed_k + last * k_width;
+    const bool ready =
+        is_contiguous_row<Operand>(call.k) && p.keys != KeyAddressing::paged && p.d == k_width;
+    chunk.k_stride = ready ? call.k.stride[2] : k_width;
+    chunk.k = chunk.packed_k;
+    if (ready)
+      chunk.k = reinterpret_cast<const Operand*>(call.k.data) +
+                key_row(p, call, call.k, sequence, kv_head, chunk.from);
+    for (std::int64_t j = ready ? last : 0; j < whole_groups(keys); ++j) {
+      Operand* row = chunk.packed_k + j * k_width;
+      if (j < keys)
+        convert_row<V>(call.k, key_row(p, call, call.k, sequence, kv_head, chunk.from + j), p.d,
+                       row);
+      for (std::int64_t x = j < keys ? p.d : 0; x < k_width; ++x) row[x] = Operand{};
+    }
+    if (!values) return;
+    const bool side_by_side = is_contiguous_row<Operand>(call.v);
+    for (std::int64_t g = 0; g < keys; g += kGroup) {
+      Matrix<V>::values(
+          [&](int key) -> const Operand* {
+            if (g + key >= keys) return nullptr;
+            const std::int64_t at =
+                key_row(p, call, call.v, sequence, kv_head, chunk.from + g + key);
+            if (side_by_side) return reinterpret_cast<const Operand*>(call.v.data) + at;
+            Operand* row = v_rows_ + key % 2 * p.dv;
+            convert_row<V>(call.v, at, p.dv, row);
+            return row;
+          },
+          p.dv, chunk.packed_v + g * width(p.dv));
+    }
+  }
+
+  // Groups of which some row sees some key.
+  void find_groups(const Tile<V>& tile, std::int64_t lo, std::int64_t hi,
+                   Runs& runs) const noexcept {
+    for (std::int64_t group = lo / kGroup * kGroup; group < hi; group += kGroup) {
+      const std::int64_t end = group + kGroup < hi ? group + kGroup : hi;
+      bool seen = !p.blocks, same = true;
+      for (std::int64_t j = group > lo ? group : lo; p.blocks && j < end;) {
+        const bool sees = any_sees(tile, j, same);
+        seen |= sees;
+        same &= sees;
+        j += p.block_keys - j % p.block_keys;
+      }
+      if (!seen) continue;
+      runs.same_blocks &= same;
+      append(runs, group, kGroup);
+    }
+  }
+
+  // The maximum of a group is taken while the tiles work on the next one.
+  void group_products(const Tile<V>& tile, const Chunk<V>& chunk, const Run& run, Sum* s,
+                      Sum* top) const noexcept {
+    const std::int64_t first = run.key - chunk.from, keys = chunk.to - chunk.from;
+    Sum* before = nullptr;
+    for (std::int64_t j = 0; j < run.count; j += kGroup) {
+      Sum* const to = s + (run.at + j) * tile.stride;
+      const bool whole = first + j + kGroup <= keys;
+      Matrix<V>::scores(whole ? chunk.k + (first + j) * chunk.k_stride : chunk.k_last,
+                        whole ? chunk.k_stride : k_width, tile.q, tile.lanes, k_width, to);
+      if (before != nullptr) finish_group(tile, before, top);
+      before = to;
+    }
+    if (before != nullptr) finish_group(tile, before, top);
+  }
+
+  void finish_group(const Tile<V>& tile, Sum* s, Sum* top) const noexcept {
+    constexpr int kChains = 4;
+    const V factor = V::set(scale);
+    for (int n = 0; n < tile.lanes; n += V::kLanes) {
+      V most[kChains];
+      unrolled<kChains>(ATTEND_EACH(c) { most[c] = V::set(kHidden); });
+      most[0] = V::load(top + n);
+      for (int j = 0; j < kGroup; j += kChains)
+        unrolled<kChains>(ATTEND_EACH(c) {
+          Sum* const at = s + (j + c) * tile.stride + n;
+          V u = V::load(at);
+          if (scale != 1) (u = u * factor).store(at);
+          most[c] = larger(u, most[c]);
+        });
+      larger(larger(most[3], most[2]), larger(most[1], most[0])).store(top + n);
+    }
+  }
+
+  // ---- products by vectors ---------------------------------------------------------------------
+
   // The largest of the numbers; where larger() does not keep a NaN of its first operand, NaN is
   // passed over: its own weight is NaN, and all others are at most 1, as exp2_of() wants them.
   struct StoreAndTop {
@@ -488,6 +602,7 @@ class Scores {
   Sum q_scale_;
   Sum *rows_, *added_;  // [lanes][256] and [256][lanes]
   Operand* q_;          // [lanes][d], rows that do not lie ready
+  Operand* v_rows_;     // [2][dv], the same of values in groups
 };
 
 template <class V>

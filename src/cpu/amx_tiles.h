@@ -1,0 +1,225 @@
+// Attention's products by the tiles of AMX: operands bf16, sums f32. A group of 32 keys is what one
+// multiplication takes, of scores as the rows of two tiles, of values as its depth.
+//
+//   S^T [32 keys][lanes]  =  K [keys][d]   as it lies       times  Q^T  in pairs of features
+//   O   [lanes][dv]      +=  P [lanes][32 keys]             times  V    in pairs of keys
+//
+// A score is the sum over blocks of 32 features, ascending, of what amx.h says of one; a value of O
+// the same over groups of 32 keys. Groups begin at multiples of 32, and a key that is hidden, or
+// behind the last, weighs exactly 0: so no sum depends on which keys the rows beside it see.
+//
+// What limits it, in cycles a score at d = 128 on a Xeon with AMX: the tiles 0.5 (1024 operations a
+// cycle), the weights 0.5 (16 instructions a vector of 16), turning them into rows 0.15, joining
+// chunks in f64 0.2.
+#pragma once
+
+#include "cpu/amx.h"
+#include "cpu/exp2.h"
+
+namespace attend {
+namespace {
+
+template <>
+struct ChosenTiles<F32> {
+  using Type = AmxTiles;
+};
+
+template <>
+struct Matrix<F32> {
+  static constexpr int kGroup = AmxTiles::kDepth;  // keys
+  static constexpr int kLanes = F32::kLanes;
+  static constexpr int kTile = kTileRows * kTileSteps;  // elements
+
+  // to[pair of features][lane][2] of `lanes` rows of d features; 0 behind these, up to a whole
+  // depth. All are multiplied with a power of two.
+  static void queries(const bf16* const* rows, int lanes, std::int64_t d, bf16* to,
+                      float factor) noexcept {
+    const F32 times = F32::set(factor);
+    for (int n = 0; n < lanes; n += kLanes) {
+      for (std::int64_t x = 0; x < whole_depth<F32>(d); x += kTileSteps) {
+        F32 square[kLanes];
+        unrolled<kLanes>(ATTEND_EACH(r) {
+          square[r].v = pairs(rows[n + r] + x, d - x);
+          if (factor != 1) square[r].v = scaled_pairs(square[r].v, times.v);
+        });
+        transpose(square);
+        bf16* at = to + (x / 2 * lanes + n) * 2;
+        unrolled<kLanes>(ATTEND_EACH(r) { store_pairs(square[r].v, at + r * lanes * 2); });
+      }
+    }
+  }
+
+  // A group of values, to[16 features][pair of keys][feature][2], from two rows at a time:
+  // row(key of the group) gives one, null behind the last.
+  template <class Row>
+  static void values(Row row, std::int64_t dv, bf16* to) noexcept {
+    const __m512i low = interleave(0, 32), high = interleave(16, 32);
+    for (int pair = 0; pair < kGroup / 2; ++pair) {
+      const bf16 *a = row(2 * pair), *b = row(2 * pair + 1);
+      bf16* at = to + pair * 2 * kLanes;
+      for (std::int64_t x = 0; x < dv; x += 2 * kLanes, at += 2 * kTile) {
+        const __m512i first = a == nullptr ? _mm512_setzero_si512() : bits(pairs(a + x, dv - x));
+        const __m512i second = b == nullptr ? _mm512_setzero_si512() : bits(pairs(b + x, dv - x));
+        _mm512_storeu_si512(at, _mm512_permutex2var_epi16(first, low, second));
+        if (dv - x > kLanes)
+          _mm512_storeu_si512(at + kTile, _mm512_permutex2var_epi16(first, high, second));
+      }
+    }
+  }
+
+  // s[32 keys][lanes] = K Q^T.
+  static void scores(const bf16* k, std::int64_t stride, const bf16* q, int lanes,
+                     std::int64_t depth, float* s) noexcept {
+    const std::int64_t k_bytes = stride * 2, q_bytes = lanes * 4;
+    const bf16* const k_second = k + kTileRows * stride;
+    tile_zero<0>();
+    tile_zero<1>();
+    if (lanes == kLanes) {
+      for (std::int64_t x = 0; x < depth; x += kTileSteps) {
+        tile_load<4>(k + x, k_bytes);
+        tile_load<6>(q + x * lanes, q_bytes);
+        tile_load<5>(k_second + x, k_bytes);
+        tile_multiply<0, 4, 6>();
+        tile_multiply<1, 5, 6>();
+      }
+    } else {
+      tile_zero<2>();
+      tile_zero<3>();
+      for (std::int64_t x = 0; x < depth; x += kTileSteps) {
+        tile_load<6>(q + x * lanes, q_bytes);
+        tile_load<4>(k + x, k_bytes);
+        tile_load<7>(q + x * lanes + 2 * kLanes, q_bytes);
+        tile_load<5>(k_second + x, k_bytes);
+        tile_multiply<0, 4, 6>();
+        tile_multiply<2, 4, 7>();
+        tile_multiply<1, 5, 6>();
+        tile_multiply<3, 5, 7>();
+      }
+      tile_store<2>(s + kLanes, q_bytes);
+      tile_store<3>(s + kTileRows * lanes + kLanes, q_bytes);
+    }
+    tile_store<0>(s, q_bytes);
+    tile_store<1>(s + kTileRows * lanes, q_bytes);
+  }
+
+  // The weights of a group, for one vector of lanes: to[lane][32 keys] of exp(s - base), times
+  // the factors of dropout, if there are any; the sums of the even and of the odd keys.
+  template <bool kDrops>
+  ATTEND_INLINE static void weights(const float* s, std::int64_t lanes, F32 base,
+                                    const float* factors, F32 (&total)[2], bf16* to) noexcept {
+    const F32 log2e = F32::set(Exp2<float>::kLog2E);
+    const __m512i together = interleave(0, 16);
+    F32 square[kLanes];
+    unrolled<kLanes>(ATTEND_EACH(pair) {
+      F32 w[2];
+      unrolled<2>(ATTEND_EACH(n) {
+        const F32 t = (F32::load(s + (2 * pair + n) * lanes) - base) * log2e;
+        w[n] = kDrops ? exp2_gradual(t) : exp2_of(t);
+        total[n] = total[n] + w[n];
+        if constexpr (kDrops) w[n] = w[n] * F32::load(factors + (2 * pair + n) * lanes);
+      });
+      const __m512i both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(w[1].v, w[0].v));
+      square[pair].v = _mm512_castsi512_ps(_mm512_permutexvar_epi16(together, both));
+    });
+    transpose(square);
+    unrolled<kLanes>(ATTEND_EACH(n) { store_pairs(square[n].v, to + n * kGroup); });
+  }
+
+  // o[rows][dv] = P V of some groups; p[group][lane][32 keys]; dv in whole vectors.
+  static void products(const bf16* p, int rows, const bf16* const* v, int groups, std::int64_t dv,
+                       float* o, std::int64_t o_stride) noexcept {
+    std::int64_t x = 0;
+    const auto take = [&]<int kHigh, int kWide>() {
+      for (; x + kWide * kLanes <= dv; x += kWide * kLanes)
+        products<kHigh, kWide>(p, rows, v, groups, x, o + x, o_stride);
+    };
+    if (rows <= kTileRows) {
+      take.template operator()<1, 4>();
+      take.template operator()<1, 1>();
+    } else {
+      take.template operator()<2, 2>();
+      take.template operator()<2, 1>();
+    }
+  }
+
+  // Row n of it again, without the keys for which hidden(group, key) is true: 0 * NaN is NaN.
+  template <class Hidden>
+  static void products_of_row(const bf16* p, int lanes, int n, const bf16* const* v, int groups,
+                              std::int64_t dv, Hidden hidden, float* o) noexcept {
+    for (std::int64_t x = 0; x < dv; x += kLanes) {
+      tile_zero<0>();
+      for (int g = 0; g < groups; ++g) {
+        bf16 seen[kGroup / 2][kLanes][2];
+        std::memcpy(seen, v[g] + x * kGroup, sizeof seen);
+        for (int key = 0; key < kGroup; ++key)
+          for (int f = 0; hidden(g, key) && f < kLanes; ++f) seen[key / 2][f][key % 2] = bf16{};
+        tile_load<1>(p + (g * lanes + n / kTileRows * kTileRows) * kGroup, 64);
+        tile_load<2>(seen, 64);
+        tile_multiply<0, 1, 2>();
+      }
+      float sums[kTileRows][kLanes];
+      tile_store<0>(sums, 64);
+      std::memcpy(o + x, sums[n % kTileRows], sizeof sums[0]);
+    }
+  }
+
+ private:
+  template <int kHigh, int kWide>
+  static void products(const bf16* p, int rows, const bf16* const* v, int groups, std::int64_t x,
+                       float* o, std::int64_t o_stride) noexcept {
+    unrolled<kHigh * kWide>(ATTEND_EACH(n) { tile_zero<n>(); });
+    for (int g = 0; g < groups; ++g, p += kHigh * kTile) {
+      unrolled<kHigh>(ATTEND_EACH(r) { tile_load<4 + r>(p + r * kTile, 64); });
+      unrolled<kWide>(ATTEND_EACH(c) {
+        constexpr int kB = 4 + kHigh + c % (4 - kHigh);
+        tile_load<kB>(v[g] + x * kGroup + c * kTile, 64);
+        unrolled<kHigh>(ATTEND_EACH(r) { tile_multiply<r * kWide + c, 4 + r, kB>(); });
+      });
+    }
+    unrolled<kHigh>(ATTEND_EACH(r) {
+      unrolled<kWide>(ATTEND_EACH(c) {
+        store_rows<r * kWide + c>(o + r * kTileRows * o_stride + c * kLanes, o_stride,
+                                  rows - r * kTileRows);
+      });
+    });
+  }
+
+  template <int kTile>
+  ATTEND_INLINE static void store_rows(float* o, std::int64_t stride, int rows) {
+    if (rows >= kTileRows) return tile_store<kTile>(o, stride * 4);
+    float all[kTileRows][kLanes];
+    tile_store<kTile>(all, sizeof all[0]);
+    for (int n = 0; n < rows; ++n) F32::load(all[n]).store(o + n * stride);
+  }
+
+  static __m512i bits(__m512 v) { return _mm512_castps_si512(v); }
+
+  // Up to 32 elements, 0 behind the last.
+  ATTEND_INLINE static __m512 pairs(const bf16* from, std::int64_t count) {
+    if (count >= 2 * kLanes) return _mm512_loadu_ps(from);
+    const auto first = static_cast<__mmask32>((std::uint64_t{1} << count) - 1);
+    return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(first, from));
+  }
+  ATTEND_INLINE static void store_pairs(__m512 v, bf16* to) { _mm512_storeu_ps(to, v); }
+
+  // Exact, for a power of two.
+  ATTEND_INLINE static __m512 scaled_pairs(__m512 v, __m512 times) {
+    const __m512i odd = _mm512_set1_epi32(static_cast<int>(0xFFFF0000));
+    const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(bits(v), 16));
+    const __m512i low = bits(_mm512_mul_ps(even, times));
+    const __m512i high = bits(_mm512_mul_ps(_mm512_and_ps(v, _mm512_castsi512_ps(odd)), times));
+    return _mm512_castsi512_ps(
+        _mm512_or_si512(_mm512_srli_epi32(low, 16), _mm512_and_si512(high, odd)));
+  }
+
+  // Words from, from + other, from + 1, from + 1 + other, ... of two vectors (32 and more: of the
+  // second) or one.
+  ATTEND_INLINE static __m512i interleave(int from, int other) {
+    alignas(64) std::int16_t index[32];
+    for (int n = 0; n < 32; ++n) index[n] = static_cast<std::int16_t>(from + n / 2 + n % 2 * other);
+    return _mm512_load_si512(index);
+  }
+};
+
+}  // namespace
+}  // namespace attend
