@@ -45,15 +45,13 @@ class FlashForward {
     Chunk<V> chunk;
     Sum *s, *factors;  // [256][lanes]
     [[no_unique_address]] SumsAsOperand<V> weights;
-    Sum* few_q;          // [few rows][d]
-    Operand* in_groups;  // [256 / group][lanes][group], weights for a matrix instruction
+    Sum* few_q;  // [few rows][d]
     Memory(const ForwardProblem& p, Scratch& scratch) : weights(scratch, kChunk * kRoom) {
       tiles = scratch.take<Sums<V>>(kTiles);
       runs = scratch.take<Runs>(1);
       s = scratch.take<Sum>(kChunk * kRoom);
       factors = scratch.take<Sum>(p.drop_below != 0 ? kChunk * kRoom : 0);
       few_q = scratch.take<Sum>(FewRows<V>::kMost * p.d);
-      in_groups = scratch.take<Operand>(kMatrix<V> ? kChunk * kRoom : 0);
       chunk.packed_k = scratch.take<Operand>(kChunk * whole_depth<V>(p.d));
       chunk.packed_v = scratch.take<Operand>(kChunk * width(p));
       chunk.paneled_k =
@@ -255,6 +253,7 @@ class FlashForward {
     const Runs& runs = *memory_.runs;
     const Chunk<V>& chunk = memory_.chunk;
     constexpr int kGroup = Matrix<V>::kGroup;
+    scores_.as_sums = scores_.plain && runs.same_blocks && scores_.scale > 0;
     const bool partial = scores_.compute(tile, chunk, runs, memory_.s, top);  // 1 scores, 2 mask
     const bool drops = p.drop_below != 0;
     if (drops) scores_.dropout(tile, runs, memory_.factors);
@@ -262,18 +261,19 @@ class FlashForward {
       if (drops) group_weights<true>(tile, n, top, sum);
       else group_weights<false>(tile, n, top, sum);
     }
+    scores_.as_sums = false;
     const Operand* v[kChunk / kGroup];
     int groups = 0;
     for (int r = 0; r < runs.runs; ++r)
       for (int x = 0; x < runs.run[r].count; x += kGroup)
         v[groups++] = chunk.packed_v + (runs.run[r].key + x - chunk.from) * width(p);
-    Matrix<V>::products(memory_.in_groups, tile.rows, v, groups, width(p), to.o, to.stride);  // 4
+    Matrix<V>::products(memory_.s, tile.rows, v, groups, width(p), to.o, to.stride);  // 4 values
     if (!partial) return;
     Sum* o = to.o;
     for (int n = 0; n < tile.rows; ++n, o += to.stride)
       if (!is_finite(o))
         Matrix<V>::products_of_row(
-            memory_.in_groups, tile.lanes, n, v, groups, width(p),
+            memory_.s, n, v, groups, width(p),
             [&](int g, int key) {
               int at = g * kGroup + key, r = 0;
               while (at >= runs.run[r].at + runs.run[r].count) ++r;
@@ -282,20 +282,21 @@ class FlashForward {
             o);
   }
 
+  // Of one vector of lanes; top becomes a score, if it was a sum.
   template <bool kDrops>
-  void group_weights(const Sums<V>& tile, int n, const Sum* top, Sum* sum) const noexcept {
+  void group_weights(const Sums<V>& tile, int n, Sum* top, Sum* sum) const noexcept {
     constexpr int kGroup = Matrix<V>::kGroup;
-    const V base = base_of(top + n);
+    const Sum scale = scores_.as_sums ? scores_.scale : 1;
+    const V base = base_of(top + n), unit = V::set(Exp2<Sum>::kLog2E * scale);
     V total[2] = {V::set(0), V::set(0)};
-    const Sum *s = memory_.s + n, *factors = memory_.factors + n;
-    Operand* to = memory_.in_groups + n * kGroup;
-    for (int j = 0; j < memory_.runs->count; j += kGroup) {
-      Matrix<V>::template weights<kDrops>(s, tile.lanes, base, factors, total, to);
-      s += kGroup * tile.lanes;
+    Sum* s = memory_.s + tile.column(n);
+    const Sum* factors = memory_.factors + n;
+    for (int j = 0; j < memory_.runs->count; j += kGroup, s += kGroup * V::kLanes) {
+      Matrix<V>::template weights<kDrops>(s, base, unit, factors, tile.lanes, total);
       if (kDrops) factors += kGroup * tile.lanes;
-      to += kGroup * tile.lanes;
     }
     (total[0] + total[1]).store(sum + n);
+    (V::load(top + n) * V::set(scale)).store(top + n);
   }
 
   // What is subtracted from scores: their maximum or, where nothing is visible, any number.

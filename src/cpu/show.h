@@ -94,7 +94,7 @@ class Show {
         rest[k] = D::load(low + n + k * D::kLanes);
       });
       for (int j = 0; j < runs_.count; ++j) {
-        T* at = s_ + j * tile.stride + n;
+        T* at = s_ + j * tile.stride + tile.column(n);
         const V u = V::load(at);
         D t[V::kDoubles];
         unrolled<V::kDoubles>(ATTEND_EACH(k) {
@@ -119,7 +119,7 @@ class Show {
     const Run& run = runs_.run[0];
     for (int n = 0; n < tile.rows; ++n) {
       for (int x = 0; x < run.count; ++x) {
-        T& u = s_[x * tile.lanes + n];
+        T& u = s_[x * tile.stride + tile.column(n)];
         auto score = static_cast<double>(u);
         if (p.bias_before_softcap)
           score += added(p, call_, scores_.sequence, tile.h[n], tile.i[n], run.key + x);
@@ -140,7 +140,8 @@ class Show {
           const std::int64_t left =
               scores_.sequence.k_stored - run.key;  // groups may end behind it
           for (int x = 0; x < run.count && x < left; ++x)
-            to[x * t.stride[3]] = static_cast<E>(value(n, s_[(run.at + x) * tile.lanes + n]));
+            to[x * t.stride[3]] =
+                static_cast<E>(value(n, s_[(run.at + x) * tile.stride + tile.column(n)]));
         }
       }
     });

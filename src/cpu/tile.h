@@ -37,7 +37,11 @@ struct Tile {
   static constexpr int kMost = kTileVectors<V> * V::kLanes;
   static constexpr int kRoom = kLastVectors<V> * V::kLanes;  // for the last one of a task
   int rows, lanes;
-  std::int64_t stride;      // from key to key in S^T; the lanes, unless tiles lie side by side
+  std::int64_t stride;  // from key to key in S^T; the lanes, unless tiles lie side by side
+  // Where lane n of a key stands in S^T. Tiles of a matrix instruction lie each by itself.
+  static constexpr std::int64_t column(int n) noexcept {
+    return kMatrix<V> ? n / V::kLanes * V::kLanes * kChunk + n % V::kLanes : n;
+  }
   std::int64_t begin, end;  // keys that any row may see, by position
   KeyRange all;             // keys that every row may see, by position; perhaps none
   std::int64_t h[kRoom], i[kRoom];
@@ -85,8 +89,9 @@ class Scores {
   std::int64_t k_width;  // of a row of keys: d, or as whole vectors where it is read by vectors
   Lines<Operand>* soon = nullptr;  // what follows the scores of few rows and many keys
   Interrupt* interrupt = nullptr;
-  const bool plain;  // nothing is added to a score
-  Sum scale;         // of a sum; q has the rest of it
+  const bool plain;      // nothing is added to a score
+  Sum scale;             // of a sum; q has the rest of it
+  bool as_sums = false;  // scores of a matrix instruction are left as they are, without it
 
   Scores(const Problem& problem, const Call& c, Scratch& scratch)
       : p(problem), call(c), chain(p.d < kChain ? p.d : kChain), k_width(whole_depth<V>(p.d)),
@@ -102,6 +107,7 @@ class Scores {
     const bool power = (mantissa == 0.5 || mantissa == -0.5) && exponent <= 1 && exponent >= kLeast;
     q_scale_ = static_cast<Sum>(power ? p.scale : 1);
     scale = static_cast<Sum>(power ? 1 : p.scale);
+    if (kMatrix<V> && scale < 0) q_scale_ = -1, scale = -scale;  // the largest stays the largest
   }
 
   // A row of `count` features as whole vectors.
@@ -117,7 +123,7 @@ class Scores {
     tile.rows = static_cast<int>(left < most ? left : most);
     tile.lanes = static_cast<int>(width(tile.rows));
     if (!kAsNeeded && tile.lanes > V::kLanes) tile.lanes = kMost;
-    tile.stride = tile.lanes;
+    tile.stride = kMatrix<V> ? V::kLanes : tile.lanes;
     tile.begin = sequence.k_length;
     tile.end = 0;
     tile.all = {0, sequence.k_length};
@@ -301,7 +307,7 @@ class Scores {
     V check[4];  // of numbers times 0: 0, or NaN
     unrolled<4>(ATTEND_EACH(n) { check[n] = V::set(0); });
     for (int n = 0; n < tile.lanes; n += V::kLanes)
-      check[0] = fma(V::load(s + n), V::set(0), check[0]);
+      check[0] = fma(V::load(s + tile.column(n)), V::set(0), check[0]);
     int j = 0;
     for (; j + 4 <= keys; j += 4)
       unrolled<4>(ATTEND_EACH(n) {
@@ -412,15 +418,16 @@ class Scores {
   void finish_group(const Tile<V>& tile, Sum* s, Sum* top) const noexcept {
     constexpr int kChains = 4;
     const V factor = V::set(scale);
+    const bool multiplies = scale != 1 && !as_sums;
     for (int n = 0; n < tile.lanes; n += V::kLanes) {
       V most[kChains];
       unrolled<kChains>(ATTEND_EACH(c) { most[c] = V::set(kHidden); });
       most[0] = V::load(top + n);
       for (int j = 0; j < kGroup; j += kChains)
         unrolled<kChains>(ATTEND_EACH(c) {
-          Sum* const at = s + (j + c) * tile.stride + n;
+          Sum* const at = s + (j + c) * tile.stride + tile.column(n);
           V u = V::load(at);
-          if (scale != 1) (u = u * factor).store(at);
+          if (multiplies) (u = u * factor).store(at);
           most[c] = larger(u, most[c]);
         });
       larger(larger(most[3], most[2]), larger(most[1], most[0])).store(top + n);
@@ -475,7 +482,8 @@ class Scores {
   static void find_top(const Tile<V>& tile, const Sum* s, int count, Sum* top) noexcept {
     for (int n = 0; n < tile.lanes; n += V::kLanes) {
       V most = V::set(kHidden);
-      for (int j = 0; j < count; ++j) most = larger(V::load(s + j * tile.stride + n), most);
+      for (int j = 0; j < count; ++j)
+        most = larger(V::load(s + j * tile.stride + tile.column(n)), most);
       most.store(top + n);
     }
   }
@@ -509,9 +517,9 @@ class Scores {
       const V begin = V::load(first + n), end = V::load(last + n);
       for (int j = from; j < to; ++j) {
         const V key = V::set(static_cast<Sum>(j));
-        const V u = V::load(s + j * tile.stride + n);
-        select(less(key, begin), hidden, select(less(key, end), u, hidden))
-            .store(s + j * tile.stride + n);
+        Sum* const at = s + j * tile.stride + tile.column(n);
+        const V u = V::load(at);
+        select(less(key, begin), hidden, select(less(key, end), u, hidden)).store(at);
       }
     }
   }
@@ -534,7 +542,7 @@ class Scores {
     for (int j = 0; j < runs.count; ++j) {
       for (int n = 0; n < tile.lanes; n += V::kLanes) {
         const V a = V::load(added_ + j * tile.lanes + n);
-        const std::int64_t x = j * tile.stride + n;
+        const std::int64_t x = j * tile.stride + tile.column(n);
         V u = V::load(s + x);
         V before = u;  // the score before the bias
         if (p.bias_before_softcap) u = u + a;
