@@ -13,6 +13,7 @@ using AmxForward = FlashForward<F32>;
 void run(const ForwardProblem& p, const Tiles& tiles, const ForwardCall& call,
          const Task& task) noexcept {
   const TilesInUse in_use;
+  stay_awake();
   AmxForward::run(p, tiles, call, task);
 }
 

@@ -30,6 +30,8 @@ struct Matrix<F32> {
   static constexpr int kLanes = F32::kLanes;
   static constexpr int kTile = kTileRows * kTileSteps;  // elements
 
+  static void keep_awake() noexcept { stay_awake(); }
+
   // to[pair of features][lane][2] of `lanes` rows of d features; 0 behind these, up to a whole
   // depth. All are multiplied with a power of two.
   static void queries(const bf16* const* rows, int lanes, std::int64_t d, bf16* to,
@@ -43,6 +45,7 @@ struct Matrix<F32> {
           if (factor != 1) square[r].v = scaled_pairs(square[r].v, times.v);
         });
         transpose(square);
+        stay_awake();
         bf16* at = to + (x / 2 * lanes + n) * 2;
         unrolled<kLanes>(ATTEND_EACH(r) { store_pairs(square[r].v, at + r * lanes * 2); });
       }
@@ -54,6 +57,7 @@ struct Matrix<F32> {
   template <class Row>
   static void values(Row row, std::int64_t dv, bf16* to) noexcept {
     const __m512i low = interleave(0, 32), high = interleave(16, 32);
+    stay_awake();
     for (int pair = 0; pair < kGroup / 2; ++pair) {
       const bf16 *a = row(2 * pair), *b = row(2 * pair + 1);
       bf16* at = to + pair * 2 * kLanes;
@@ -110,6 +114,7 @@ struct Matrix<F32> {
   ATTEND_INLINE static void weights(float* s, F32 base, F32 unit, const float* factors,
                                     std::int64_t factors_stride, F32 (&total)[2]) noexcept {
     const __m512i together = interleave(0, 16);
+    stay_awake();
     F32 square[kLanes];
     unrolled<kLanes>(ATTEND_EACH(pair) {
       F32 w[2];

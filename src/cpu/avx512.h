@@ -112,6 +112,12 @@ struct F32 {
   static F32 widened(const f16* p) {
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
   }
+#ifdef __AVX512BF16__  // to nearest; subnormal numbers are 0
+  void rounded(bf16* p) const {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
+  }
+#else
   void rounded(bf16* p) const {
     const __m512i bits = _mm512_castps_si512(v);
     const __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -120,6 +126,7 @@ struct F32 {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                         _mm512_cvtepi32_epi16(_mm512_srli_epi32(all, 16)));
   }
+#endif
   void rounded(f16* p) const {
     const __m512i bits = _mm512_castps_si512(v);
     const __m512i sign = _mm512_and_si512(bits, _mm512_set1_epi32(static_cast<int>(0x80000000)));

@@ -119,6 +119,8 @@ class Results {
     double* total = tile.o;
     for (int n = 0; n < tile.rows; ++n, o += width(p), total += width(p)) {
       if (sum[n] == 0) continue;
+      if constexpr (kMatrix<V>)
+        if (n % 4 == 0) Matrix<V>::keep_awake();
       const D a = D::set(mine[n]), b = D::set(other[n]);
       const bool as_is = mine[n] == 1;  // the maximum has not changed
       for (std::int64_t x = 0; x < width(p); x += V::kLanes) {
@@ -137,11 +139,16 @@ class Results {
   void close(Sums<V>& tile) noexcept {
     if (p.state) return close_states(tile);
     const bool ready = is_contiguous_row<T>(call_.out);
-    for (int n = 0; n < tile.rows; ++n) {
+    const bool together =
+        kMatrix<V> && !tile.joined && call_.out.stride[3] == 1 && call_.out.type != DType::f64;
+    for (int n = 0; n < tile.rows; ++n)
       if (tile.l[n] == 0)  // the row saw nothing: neither did `to`, which holds garbage then
         clear(tile.to.o + n * tile.to.stride, width(p));
-      if (!tile.to.final && ready) close_row(tile, n);
-      if (!tile.to.final && !ready) convert_row_out(tile, n);
+    if constexpr (kMatrix<V>)
+      if (together) divide_rows_out(tile);
+    for (int n = 0; n < tile.rows; ++n) {
+      if (!tile.to.final && ready && !together) close_row(tile, n);
+      if (!tile.to.final && !ready && !together) convert_row_out(tile, n);
       tile.l[n] *= tile.up[n];
       if (p.lse)
         store(call_.lse, at(call_.lse, tile, n), SoftmaxState{tile.top[n], tile.l[n]}.lse());
@@ -250,6 +257,8 @@ class Results {
     Divisors<V, V::kLanes> divisor;
     divide_by(divisor, tile.l[n]);
     std::int64_t x = 0;
+    if constexpr (kMatrix<V> && !std::is_same_v<E, double>)
+      if (tile.one[n] && stride == 1) return divide_out(tile, n, divisor, 0, to);
     if (!std::is_same_v<E, T> && stride == 1)
       x = store_rounded<V>(to, p.dv, [&](std::int64_t from, auto k) {
         const D sum =
@@ -262,6 +271,37 @@ class Results {
         to[x * stride] = static_cast<E>(divided(divisor, sum));
       else to[x * stride] = static_cast<E>((sum + 0.0) * factor);
     }
+  }
+
+  // One chunk, divided in T: after products of shorter operands that is as good as in f64.
+  template <class E, class By>
+  void divide_out(const Sums<V>& tile, int n, const By& by, int row, E* to) const noexcept {
+    using D = typename V::Double;
+    const double* const o = tile.o + n * width(p);
+    const T* const part = tile.part + n * width(p);
+    for (std::int64_t x = 0; x < p.dv; x += V::kLanes) {
+      D sum[V::kDoubles];
+      if (tile.joined)
+        unrolled<V::kDoubles>(ATTEND_EACH(k) { sum[k] = D::load(o + x + k * D::kLanes); });
+      const V whole = tile.joined ? V::narrowed(sum) : V::load(part + x);
+      store_elements(by.divided(whole, row), to + x, p.dv - x);
+    }
+  }
+
+  // All rows of a tile that saw one chunk.
+  void divide_rows_out(const Sums<V>& tile) const noexcept {
+    T l[kRoom] = {};
+    for (int n = 0; n < tile.rows; ++n) l[n] = static_cast<T>(tile.l[n]);
+    Divisors<V, kRoom> divisors;
+    divisors.set(l, tile.lanes);
+    with_type(call_.out.type, [&]<class E>(E) {
+      if constexpr (!std::is_same_v<E, double>)
+        for (int n = 0; n < tile.rows; ++n) {
+          if (n % 4 == 0) Matrix<V>::keep_awake();
+          divide_out(tile, n, divisors, n,
+                     reinterpret_cast<E*>(call_.out.data) + at(call_.out, tile, n));
+        }
+    });
   }
 
   // As the products do it that store results.

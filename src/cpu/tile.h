@@ -21,6 +21,8 @@
 #include "cpu/exp2.h"
 #include "cpu/pack.h"
 
+#include <cstring>
+
 namespace attend {
 namespace {
 
@@ -342,7 +344,7 @@ class Scores {
     return (keys + kGroup - 1) / kGroup * kGroup;
   }
 
-  // From a multiple of a group on. Behind the last key are zeros; keys that are there anyway are
+  // From a multiple of a group on. Keys behind the last that is asked for, but are there, are
   // taken with the others.
   void bring_groups(Chunk<V>& chunk, std::int64_t from, std::int64_t to, bool values) noexcept {
     chunk.from = from / kGroup * kGroup;
@@ -357,12 +359,10 @@ class Scores {
     if (ready)
       chunk.k = reinterpret_cast<const Operand*>(call.k.data) +
                 key_row(p, call, call.k, sequence, kv_head, chunk.from);
-    for (std::int64_t j = ready ? last : 0; j < whole_groups(keys); ++j) {
+    for (std::int64_t j = ready ? last : 0; j < keys; ++j) {  // behind them anything: it is hidden
       Operand* row = chunk.packed_k + j * k_width;
-      if (j < keys)
-        convert_row<V>(call.k, key_row(p, call, call.k, sequence, kv_head, chunk.from + j), p.d,
-                       row);
-      for (std::int64_t x = j < keys ? p.d : 0; x < k_width; ++x) row[x] = Operand{};
+      bring_row(call.k, key_row(p, call, call.k, sequence, kv_head, chunk.from + j), p.d, row);
+      for (std::int64_t x = p.d; x < k_width; ++x) row[x] = Operand{};
     }
     if (!values) return;
     const bool side_by_side = is_contiguous_row<Operand>(call.v);
@@ -374,11 +374,20 @@ class Scores {
                 key_row(p, call, call.v, sequence, kv_head, chunk.from + g + key);
             if (side_by_side) return reinterpret_cast<const Operand*>(call.v.data) + at;
             Operand* row = v_rows_ + key % 2 * p.dv;
-            convert_row<V>(call.v, at, p.dv, row);
+            bring_row(call.v, at, p.dv, row);
             return row;
           },
           p.dv, chunk.packed_v + g * width(p.dv));
     }
+  }
+
+  // Of the operands' own type.
+  static void bring_row(const Strided& t, std::int64_t at, std::int64_t count,
+                        Operand* row) noexcept {
+    const Operand* from = reinterpret_cast<const Operand*>(t.data) + at;
+    if (t.stride[3] == 1) std::memcpy(row, from, static_cast<std::size_t>(count) * sizeof(Operand));
+    else
+      for (std::int64_t x = 0; x < count; ++x) row[x] = from[x * t.stride[3]];
   }
 
   // Groups of which some row sees some key.
