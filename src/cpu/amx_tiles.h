@@ -71,12 +71,14 @@ struct Matrix<F32> {
     }
   }
 
-  // s[16 lanes each][32 keys][16] = K Q^T.
+  // s = K Q^T of 32 keys, `s_stride` apart; the second vector of lanes is `s_vector` behind the
+  // first.
   static void scores(const bf16* k, std::int64_t stride, const bf16* q, int lanes,
-                     std::int64_t depth, float* s) noexcept {
-    constexpr std::int64_t kBytes = kLanes * sizeof(float), kHalf = kTileRows * kLanes;
-    const std::int64_t k_bytes = stride * 2, q_bytes = lanes * 4;
+                     std::int64_t depth, float* s, std::int64_t s_stride,
+                     std::int64_t s_vector) noexcept {
+    const std::int64_t k_bytes = stride * 2, q_bytes = lanes * 4, bytes = s_stride * 4;
     const bf16* const k_second = k + kTileRows * stride;
+    float* const s_second = s + kTileRows * s_stride;
     tile_zero<0>();
     tile_zero<1>();
     if (lanes == kLanes) {
@@ -100,11 +102,11 @@ struct Matrix<F32> {
         tile_multiply<1, 5, 6>();
         tile_multiply<3, 5, 7>();
       }
-      tile_store<2>(s + kLanes * kChunk, kBytes);
-      tile_store<3>(s + kLanes * kChunk + kHalf, kBytes);
+      tile_store<2>(s + s_vector, bytes);
+      tile_store<3>(s_second + s_vector, bytes);
     }
-    tile_store<0>(s, kBytes);
-    tile_store<1>(s + kHalf, kBytes);
+    tile_store<0>(s, bytes);
+    tile_store<1>(s_second, bytes);
   }
 
   // The scores of a group become weights, 2^((s - base) unit), for one vector of lanes; in their

@@ -39,10 +39,11 @@ struct Tile {
   static constexpr int kMost = kTileVectors<V> * V::kLanes;
   static constexpr int kRoom = kLastVectors<V> * V::kLanes;  // for the last one of a task
   int rows, lanes;
-  std::int64_t stride;  // from key to key in S^T; the lanes, unless tiles lie side by side
-  // Where lane n of a key stands in S^T. Tiles of a matrix instruction lie each by itself.
-  static constexpr std::int64_t column(int n) noexcept {
-    return kMatrix<V> ? n / V::kLanes * V::kLanes * kChunk + n % V::kLanes : n;
+  std::int64_t stride;         // from key to key in S^T; the lanes, unless tiles lie side by side
+  std::int64_t vector_stride;  // from one vector of lanes to the next
+  // Where lane n of a key stands in S^T.
+  std::int64_t column(int n) const noexcept {
+    return kMatrix<V> ? n / V::kLanes * vector_stride + n % V::kLanes : n;
   }
   std::int64_t begin, end;  // keys that any row may see, by position
   KeyRange all;             // keys that every row may see, by position; perhaps none
@@ -125,7 +126,12 @@ class Scores {
     tile.rows = static_cast<int>(left < most ? left : most);
     tile.lanes = static_cast<int>(width(tile.rows));
     if (!kAsNeeded && tile.lanes > V::kLanes) tile.lanes = kMost;
-    tile.stride = kMatrix<V> ? V::kLanes : tile.lanes;
+    tile.stride = tile.lanes;
+    tile.vector_stride = V::kLanes;
+    if (kMatrix<V> && kAsNeeded) {  // vectors of lanes lie each by itself
+      tile.stride = V::kLanes;
+      tile.vector_stride = V::kLanes * kChunk;
+    }
     tile.begin = sequence.k_length;
     tile.end = 0;
     tile.all = {0, sequence.k_length};
@@ -417,7 +423,8 @@ class Scores {
       Sum* const to = s + (run.at + j) * tile.stride;
       const bool whole = first + j + kGroup <= keys;
       Matrix<V>::scores(whole ? chunk.k + (first + j) * chunk.k_stride : chunk.k_last,
-                        whole ? chunk.k_stride : k_width, tile.q, tile.lanes, k_width, to);
+                        whole ? chunk.k_stride : k_width, tile.q, tile.lanes, k_width, to,
+                        tile.stride, tile.vector_stride);
       if (before != nullptr) finish_group(tile, before, top);
       before = to;
     }
