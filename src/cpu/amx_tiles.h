@@ -1,5 +1,5 @@
-// Attention's products by the tiles of AMX: operands bf16, sums f32. A group of 32 keys is what one
-// multiplication takes, of scores as the rows of two tiles, of values as its depth.
+// Attention's products by the tiles of AMX: operands bf16 or f16, sums f32. A group of 32 keys is
+// what one multiplication takes, of scores as the rows of two tiles, of values as its depth.
 //
 //   S^T [32 keys][lanes]  =  K [keys][d]   as it lies       times  Q^T  in pairs of features
 //   O   [lanes][dv]      +=  P [lanes][32 keys]             times  V    in pairs of keys
@@ -19,34 +19,29 @@
 namespace attend {
 namespace {
 
-template <>
-struct ChosenTiles<F32> {
-  using Type = AmxTiles;
-};
-
-template <>
-struct Matrix<F32> {
-  static constexpr int kGroup = AmxTiles::kDepth;  // keys
+template <class E>
+struct AmxProducts {
+  static constexpr int kGroup = AmxTiles<E>::kDepth;  // keys
   static constexpr int kLanes = F32::kLanes;
   static constexpr int kTile = kTileRows * kTileSteps;  // elements
 
   static void keep_awake() noexcept { stay_awake(); }
+  static void configure() noexcept { configure_tiles(); }
 
-  // to[pair of features][lane][2] of `lanes` rows of d features; 0 behind these, up to a whole
-  // depth. All are multiplied with a power of two.
-  static void queries(const bf16* const* rows, int lanes, std::int64_t d, bf16* to,
-                      float factor) noexcept {
-    const F32 times = F32::set(factor);
+  // to[pair of features][lane][2] of `lanes` rows of d features, or of -1 times these; 0 behind
+  // them, up to a whole depth.
+  static void queries(const E* const* rows, int lanes, std::int64_t d, E* to, bool minus) noexcept {
+    const __m512i signs = _mm512_set1_epi16(static_cast<short>(minus ? 0x8000 : 0));
     for (int n = 0; n < lanes; n += kLanes) {
-      for (std::int64_t x = 0; x < whole_depth<F32>(d); x += kTileSteps) {
+      for (std::int64_t x = 0; x < d; x += kTileSteps) {
         F32 square[kLanes];
         unrolled<kLanes>(ATTEND_EACH(r) {
-          square[r].v = pairs(rows[n + r] + x, d - x);
-          if (factor != 1) square[r].v = scaled_pairs(square[r].v, times.v);
+          square[r].v =
+              _mm512_castsi512_ps(_mm512_xor_si512(bits(pairs(rows[n + r] + x, d - x)), signs));
         });
         transpose(square);
         stay_awake();
-        bf16* at = to + (x / 2 * lanes + n) * 2;
+        E* at = to + (x / 2 * lanes + n) * 2;
         unrolled<kLanes>(ATTEND_EACH(r) { store_pairs(square[r].v, at + r * lanes * 2); });
       }
     }
@@ -55,12 +50,12 @@ struct Matrix<F32> {
   // A group of values, to[16 features][pair of keys][feature][2], from two rows at a time:
   // row(key of the group) gives one, null behind the last.
   template <class Row>
-  static void values(Row row, std::int64_t dv, bf16* to) noexcept {
+  static void values(Row row, std::int64_t dv, E* to) noexcept {
     const __m512i low = interleave(0, 32), high = interleave(16, 32);
     stay_awake();
     for (int pair = 0; pair < kGroup / 2; ++pair) {
-      const bf16 *a = row(2 * pair), *b = row(2 * pair + 1);
-      bf16* at = to + pair * 2 * kLanes;
+      const E *a = row(2 * pair), *b = row(2 * pair + 1);
+      E* at = to + pair * 2 * kLanes;
       for (std::int64_t x = 0; x < dv; x += 2 * kLanes, at += 2 * kTile) {
         const __m512i first = a == nullptr ? _mm512_setzero_si512() : bits(pairs(a + x, dv - x));
         const __m512i second = b == nullptr ? _mm512_setzero_si512() : bits(pairs(b + x, dv - x));
@@ -73,11 +68,10 @@ struct Matrix<F32> {
 
   // s = K Q^T of 32 keys, `s_stride` apart; the second vector of lanes is `s_vector` behind the
   // first.
-  static void scores(const bf16* k, std::int64_t stride, const bf16* q, int lanes,
-                     std::int64_t depth, float* s, std::int64_t s_stride,
-                     std::int64_t s_vector) noexcept {
+  static void scores(const E* k, std::int64_t stride, const E* q, int lanes, std::int64_t depth,
+                     float* s, std::int64_t s_stride, std::int64_t s_vector) noexcept {
     const std::int64_t k_bytes = stride * 2, q_bytes = lanes * 4, bytes = s_stride * 4;
-    const bf16* const k_second = k + kTileRows * stride;
+    const E* const k_second = k + kTileRows * stride;
     float* const s_second = s + kTileRows * s_stride;
     tile_zero<0>();
     tile_zero<1>();
@@ -86,8 +80,8 @@ struct Matrix<F32> {
         tile_load<4>(k + x, k_bytes);
         tile_load<6>(q + x * lanes, q_bytes);
         tile_load<5>(k_second + x, k_bytes);
-        tile_multiply<0, 4, 6>();
-        tile_multiply<1, 5, 6>();
+        tile_multiply<0, 4, 6, E>();
+        tile_multiply<1, 5, 6, E>();
       }
     } else {
       tile_zero<2>();
@@ -97,10 +91,10 @@ struct Matrix<F32> {
         tile_load<4>(k + x, k_bytes);
         tile_load<7>(q + x * lanes + 2 * kLanes, q_bytes);
         tile_load<5>(k_second + x, k_bytes);
-        tile_multiply<0, 4, 6>();
-        tile_multiply<2, 4, 7>();
-        tile_multiply<1, 5, 6>();
-        tile_multiply<3, 5, 7>();
+        tile_multiply<0, 4, 6, E>();
+        tile_multiply<2, 4, 7, E>();
+        tile_multiply<1, 5, 6, E>();
+        tile_multiply<3, 5, 7, E>();
       }
       tile_store<2>(s + s_vector, bytes);
       tile_store<3>(s_second + s_vector, bytes);
@@ -126,16 +120,15 @@ struct Matrix<F32> {
         total[n] = total[n] + w[n];
         if constexpr (kDrops) w[n] = w[n] * F32::load(factors + (2 * pair + n) * factors_stride);
       });
-      const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(w[1].v, w[0].v));
-      square[pair].v = _mm512_castsi512_ps(_mm512_permutexvar_epi16(together, both));
+      square[pair].v = rounded_pairs(w[0], w[1], together);
     });
     transpose(square);
-    bf16* const to = reinterpret_cast<bf16*>(s);
+    E* const to = reinterpret_cast<E*>(s);
     unrolled<kLanes>(ATTEND_EACH(n) { store_pairs(square[n].v, to + n * kGroup); });
   }
 
   // o[rows][dv] = P V of some groups, with P as weights() leaves it; dv in whole vectors.
-  static void products(const float* weights, int rows, const bf16* const* v, int groups,
+  static void products(const float* weights, int rows, const E* const* v, int groups,
                        std::int64_t dv, float* o, std::int64_t o_stride) noexcept {
     std::int64_t x = 0;
     const auto take = [&]<int kHigh, int kWide>() {
@@ -153,19 +146,19 @@ struct Matrix<F32> {
 
   // Row n of it again, without the keys for which hidden(group, key) is true: 0 * NaN is NaN.
   template <class Hidden>
-  static void products_of_row(const float* weights, int n, const bf16* const* v, int groups,
+  static void products_of_row(const float* weights, int n, const E* const* v, int groups,
                               std::int64_t dv, Hidden hidden, float* o) noexcept {
     const float* const p = weights + n / kTileRows * kLanes * kChunk;
     for (std::int64_t x = 0; x < dv; x += kLanes) {
       tile_zero<0>();
       for (int g = 0; g < groups; ++g) {
-        bf16 seen[kGroup / 2][kLanes][2];
+        E seen[kGroup / 2][kLanes][2];
         std::memcpy(seen, v[g] + x * kGroup, sizeof seen);
         for (int key = 0; key < kGroup; ++key)
-          for (int f = 0; hidden(g, key) && f < kLanes; ++f) seen[key / 2][f][key % 2] = bf16{};
+          for (int f = 0; hidden(g, key) && f < kLanes; ++f) seen[key / 2][f][key % 2] = E{};
         tile_load<1>(p + g * kGroup * kLanes, 64);
         tile_load<2>(seen, 64);
-        tile_multiply<0, 1, 2>();
+        tile_multiply<0, 1, 2, E>();
       }
       float sums[kTileRows][kLanes];
       tile_store<0>(sums, 64);
@@ -175,7 +168,7 @@ struct Matrix<F32> {
 
  private:
   template <int kHigh, int kWide>
-  static void products(const float* p, int rows, const bf16* const* v, int groups, std::int64_t x,
+  static void products(const float* p, int rows, const E* const* v, int groups, std::int64_t x,
                        float* o, std::int64_t o_stride) noexcept {
     unrolled<kHigh * kWide>(ATTEND_EACH(n) { tile_zero<n>(); });
     for (int g = 0; g < groups; ++g, p += kGroup * kLanes) {
@@ -183,7 +176,7 @@ struct Matrix<F32> {
       unrolled<kWide>(ATTEND_EACH(c) {
         constexpr int kB = 4 + kHigh + c % (4 - kHigh);
         tile_load<kB>(v[g] + x * kGroup + c * kTile, 64);
-        unrolled<kHigh>(ATTEND_EACH(r) { tile_multiply<r * kWide + c, 4 + r, kB>(); });
+        unrolled<kHigh>(ATTEND_EACH(r) { tile_multiply<r * kWide + c, 4 + r, kB, E>(); });
       });
     }
     unrolled<kHigh>(ATTEND_EACH(r) {
@@ -215,21 +208,24 @@ struct Matrix<F32> {
   static __m512i bits(__m512 v) { return _mm512_castps_si512(v); }
 
   // Up to 32 elements, 0 behind the last.
-  ATTEND_INLINE static __m512 pairs(const bf16* from, std::int64_t count) {
+  ATTEND_INLINE static __m512 pairs(const E* from, std::int64_t count) {
     if (count >= 2 * kLanes) return _mm512_loadu_ps(from);
     const auto first = static_cast<__mmask32>((std::uint64_t{1} << count) - 1);
     return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(first, from));
   }
-  ATTEND_INLINE static void store_pairs(__m512 v, bf16* to) { _mm512_storeu_ps(to, v); }
+  ATTEND_INLINE static void store_pairs(__m512 v, E* to) { _mm512_storeu_ps(to, v); }
 
-  // Exact, for a power of two.
-  ATTEND_INLINE static __m512 scaled_pairs(__m512 v, __m512 times) {
-    const __m512i odd = _mm512_set1_epi32(static_cast<int>(0xFFFF0000));
-    const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(bits(v), 16));
-    const __m512i low = bits(_mm512_mul_ps(even, times));
-    const __m512i high = bits(_mm512_mul_ps(_mm512_and_ps(v, _mm512_castsi512_ps(odd)), times));
-    return _mm512_castsi512_ps(
-        _mm512_or_si512(_mm512_srli_epi32(low, 16), _mm512_and_si512(high, odd)));
+  // Rounded to E, and a[n], b[n] side by side.
+  ATTEND_INLINE static __m512 rounded_pairs(F32 a, F32 b, __m512i together) {
+    __m512i both;
+    if constexpr (std::is_same_v<E, bf16>) {
+      both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b.v, a.v));
+    } else {
+      constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+      both = _mm512_castsi256_si512(_mm512_cvtps_ph(a.v, kNearest));
+      both = _mm512_inserti64x4(both, _mm512_cvtps_ph(b.v, kNearest), 1);
+    }
+    return _mm512_castsi512_ps(_mm512_permutexvar_epi16(together, both));
   }
 
   // Words from, from + other, from + 1, from + 1 + other, ... of two vectors (32 and more: of the

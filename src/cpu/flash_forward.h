@@ -179,7 +179,7 @@ class FlashForward {
       end = tile.end > end ? tile.end : end;
     }
     for (std::int64_t at = begin / kChunk * kChunk; at < end; at += kChunk) {
-      if (must_stop(scores_.interrupt)) return;
+      if (scores_.stops()) return;
       bring(at, begin, end);
       if constexpr (TilesOf<V>::kPanels)
         if (used >= TilesOf<V>::kArrangeForward) scores_.arrange(memory_.chunk);
@@ -420,7 +420,7 @@ class FlashForward {
     for (std::int64_t c = all * index / cuts; c < last; ++c) {
       const std::int64_t at = c * kChunk;
       if (at + kChunk <= tile.begin || at >= tile.end) continue;
-      if (must_stop(scores_.interrupt)) return;
+      if (scores_.stops()) return;
       bring(at, tile.begin, tile.end);
       const PartialResult to = partial_result(c);
       ATTEND_PATH(V, "piece");

@@ -21,7 +21,7 @@ class Show {
   void hide_rows(std::int64_t first, std::int64_t count) noexcept {
     const std::int64_t rows = p.group() * p.q_length;
     for (std::int64_t r = first; r < rows && r < first + count; ++r) {
-      if (must_stop(scores_.interrupt)) return;
+      if (scores_.stops()) return;
       const std::int64_t i = r / p.group(), h = scores_.kv_head * p.group() + r % p.group();
       if (p.weights) fill(call_.weights, h, i, 0);
       if (p.scores) fill(call_.scores, h, i, kMinusInfinity);
@@ -33,7 +33,7 @@ class Show {
     const bool masked = p.scores && p.stage == ScoreStage::masked;
     if (!p.weights && !masked) return;
     for (std::int64_t at = tile.begin / kChunk * kChunk; at < tile.end; at += kChunk) {
-      if (must_stop(scores_.interrupt)) return;
+      if (scores_.stops()) return;
       scores_.bring(chunk_, at > tile.begin ? at : tile.begin,
                     at + kChunk < tile.end ? at + kChunk : tile.end, false);
       scores_.find_runs(tile, chunk_, runs_);
@@ -53,7 +53,7 @@ class Show {
   void unmasked(const Tile<V>& tile) noexcept {
     if (!p.scores || p.stage == ScoreStage::masked) return;
     for (std::int64_t at = 0; at < scores_.sequence.k_stored; at += kChunk) {
-      if (must_stop(scores_.interrupt)) return;
+      if (scores_.stops()) return;
       const std::int64_t left = scores_.sequence.k_stored - at;
       const int count = static_cast<int>(left < kChunk ? left : kChunk);
       scores_.bring(chunk_, at, at + count, false);

@@ -106,11 +106,10 @@ class Scores {
     // sum.
     int exponent = 0;
     const double mantissa = __builtin_frexp(p.scale, &exponent);
-    constexpr int kLeast = kMatrix<V> ? -16 : std::numeric_limits<int>::min();  // q of 16 bits
-    const bool power = (mantissa == 0.5 || mantissa == -0.5) && exponent <= 1 && exponent >= kLeast;
+    const bool power = !kMatrix<V> && (mantissa == 0.5 || mantissa == -0.5) && exponent <= 1;
     q_scale_ = static_cast<Sum>(power ? p.scale : 1);
     scale = static_cast<Sum>(power ? 1 : p.scale);
-    if (kMatrix<V> && scale < 0) q_scale_ = -1, scale = -scale;  // the largest stays the largest
+    if (kMatrix<V> && scale < 0) q_scale_ = -1, scale = -scale;  // the largest sum has it still
   }
 
   // A row of `count` features as whole vectors.
@@ -119,6 +118,13 @@ class Scores {
   }
   std::int64_t group() const noexcept { return head < 0 ? p.group() : 1; }
   std::int64_t rows() const noexcept { return group() * sequence.q_length; }
+
+  // Whether the call is to end. Who is asked may have used matrix instructions himself.
+  bool stops() const noexcept {
+    const bool stop = must_stop(interrupt);
+    if constexpr (kMatrix<V>) Matrix<V>::configure();
+    return stop;
+  }
 
   // The rows from `first` on, their q packed.
   void open(Tile<V>& tile, std::int64_t first, int most = kMost) noexcept {
@@ -163,7 +169,7 @@ class Scores {
     }
     // Behind the last row it stands again: every square is a whole one.
     for (int n = tile.rows; n < tile.lanes; ++n) q[n] = q[tile.rows - 1];
-    if constexpr (kMatrix<V>) Matrix<V>::queries(q, tile.lanes, p.d, tile.q, q_scale_);
+    if constexpr (kMatrix<V>) Matrix<V>::queries(q, tile.lanes, p.d, tile.q, q_scale_ < 0);
     else rows_to_operand<V>(q, tile.lanes, p.d, tile.q, tile.lanes, q_scale_);
   }
 
@@ -373,6 +379,7 @@ class Scores {
     if (!values) return;
     const bool side_by_side = is_contiguous_row<Operand>(call.v);
     for (std::int64_t g = 0; g < keys; g += kGroup) {
+      if (ready) ask_for(chunk.k + g * chunk.k_stride, chunk.k_stride, keys - g);
       Matrix<V>::values(
           [&](int key) -> const Operand* {
             if (g + key >= keys) return nullptr;
@@ -385,6 +392,13 @@ class Scores {
           },
           p.dv, chunk.packed_v + g * width(p.dv));
     }
+  }
+
+  // The keys of a group, which are read next, and not in the order in which they lie.
+  void ask_for(const Operand* k, std::int64_t stride, std::int64_t keys) const noexcept {
+    constexpr std::int64_t kLine = 64 / sizeof(Operand);
+    for (std::int64_t j = 0; j < kGroup && j < keys; ++j)
+      for (std::int64_t x = 0; x < p.d; x += kLine) __builtin_prefetch(k + j * stride + x, 0, 2);
   }
 
   // Of the operands' own type.

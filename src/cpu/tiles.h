@@ -96,10 +96,11 @@ struct GenericTiles : VectorTiles<T> {
   static constexpr int rows(int vectors, bool) { return vectors > kScores ? 2 : 4; }
 };
 
-// Tiles of AMX (amx_tiles.h): matrices of bf16, 32 steps at once, 16 x 16 sums in a register of
-// their own; S^T in two by two of them.
+// Tiles of AMX (amx_tiles.h): matrices of bf16 or f16, 32 steps at once, 16 x 16 sums in a register
+// of their own; S^T in two by two of them.
+template <class Element>
 struct AmxTiles {
-  using Operand = bf16;
+  using Operand = Element;
   using Sum = float;
   static constexpr int kDepth = 32, kArrangeForward = 1, kArrangeBackward = 1;
   static constexpr int kScores = 2, kFeatures = 2, kWide = 4, kWidest = 4, kLast = 2, kSteps = 1;
