@@ -39,6 +39,7 @@ bool takes_files(const std::vector<FlagInfo>& flags) {
 // compgen splits at spaces, and so no word may have one; none has.
 void print_bash(const CommandInfo& program, const std::vector<CommandInfo>& commands) {
   std::vector<std::string> names;
+  names.reserve(commands.size());
   for (const CommandInfo& command : commands) names.push_back(command.name);
   std::cout << "# bash completion of attend; made by `attend completion bash`\n"
                "_attend() {\n"

@@ -9,7 +9,7 @@ namespace {
 
 // What an option takes, for people.
 std::string value_of(const CLI::Option& option) {
-  const std::string text = option.get_option_text();
+  const std::string& text = option.get_option_text();
   return text.empty() || text == " " ? option.get_type_name() : text;
 }
 

@@ -7,6 +7,7 @@
 
 #include <attend/version.h>
 
+#include <cmath>
 #include <cstdio>
 #include <iostream>
 
@@ -122,8 +123,7 @@ void print_costs(const LayerSizes& s, const std::vector<Column>& columns) {
   row("FLOP, projections", [](C c) { return operations(c.cost.projection_flops); });
   row("FLOP, attention", [](C c) { return operations(c.cost.attention_flops); });
   row("share of attention", [](C c) { return percent(c.cost); });
-  row("equal at length",
-      [](C c) { return grouped(static_cast<std::int64_t>(c.cost.equal_length + 0.5)); });
+  row("equal at length", [](C c) { return grouped(std::llround(c.cost.equal_length)); });
   row("parameters", [](C c) { return bytes(c.cost.parameter_bytes); });
   row("activations of a layer", [](C c) { return bytes(c.cost.activation_bytes); });
   row("KV cache", [](C c) { return bytes(c.cost.cache_bytes); });

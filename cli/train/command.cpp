@@ -8,7 +8,7 @@
 #include "plot.h"
 #include "task.h"
 
-#include <signal.h>
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): sigaction is not in <csignal>
 
 #include <chrono>
 #include <csignal>

@@ -52,6 +52,7 @@ struct Option {
   OptionKind kind;
 };
 
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a term of a sum
 #define ATTEND_COUNT(kind, name) +1
 inline constexpr int kOptionCount = 0 ATTEND_OPTION_LIST(ATTEND_COUNT);
 #undef ATTEND_COUNT

@@ -45,7 +45,7 @@ class ATTEND_API Plan {
                          const InspectOptions& inspect_options = {}) const;
 
   const std::string& kernel() const noexcept;
-  std::size_t workspace_bytes() const noexcept;
+  std::size_t workspace_bytes() const noexcept;  // NOLINT(bugprone-exception-escape): never
   std::string describe() const;  // problem, kernel, who declined and why, tasks, threads, workspace
 
  private:

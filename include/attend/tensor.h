@@ -265,10 +265,11 @@ class ATTEND_API TensorOrView : public ConstTensorView {
 template <class View>
 class Required : public View {
  public:
-  // NOLINTBEGIN(google-explicit-constructor): reads as the view
+  // NOLINTBEGIN(google-explicit-constructor, bugprone-forwarding-reference-overload): reads as the
+  // view; a copy is a view of the same
   template <std::convertible_to<View> T>
   Required(T&& given) : View(std::forward<T>(given)) {}
-  // NOLINTEND(google-explicit-constructor)
+  // NOLINTEND(google-explicit-constructor, bugprone-forwarding-reference-overload)
   template <class T>
   Required(T* data, const Shape& shape) : View(data, shape) {}
   template <class T>

@@ -257,6 +257,7 @@ Statistics Plan::run_inspect(const ConstTensorView& q, const ConstTensorView& k,
 }
 
 const std::string& Plan::kernel() const noexcept { return state_->kernel(); }
+// NOLINTNEXTLINE(bugprone-exception-escape): a decision is made before there is a Plan
 std::size_t Plan::workspace_bytes() const noexcept {
   return std::visit([](const auto& plan) { return plan->workspace_bytes; }, state_->decision);
 }

@@ -33,6 +33,7 @@ constexpr bool is_bound(OptionKind kind) {
   }
   return false;
 }
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a term of a sum
 #define ATTEND_COUNT(kind, name) +is_bound(OptionKind::kind)
 inline constexpr std::size_t kBoundOptions = 1 ATTEND_OPTION_LIST(ATTEND_COUNT);
 #undef ATTEND_COUNT

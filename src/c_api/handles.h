@@ -76,7 +76,7 @@ class Parameters {
     if (writing_.load() != nullptr) return;
     auto mine = std::make_unique<const std::vector<Parameter>>(layer_.writable_parameters());
     const std::vector<Parameter>* none = nullptr;
-    if (writing_.compare_exchange_strong(none, mine.get())) mine.release();
+    if (writing_.compare_exchange_strong(none, mine.get())) static_cast<void>(mine.release());
   }
 
   Layer& layer_;

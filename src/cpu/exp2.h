@@ -41,7 +41,7 @@ struct Exp2<double> {
 // steps wait for each other.
 template <class Of, class V>
 ATTEND_INLINE V polynomial(V f) {
-  constexpr int kCount = static_cast<int>(sizeof Of::kG / sizeof *Of::kG), kFirst = 2 - kCount % 2;
+  constexpr int kCount = std::extent_v<decltype(Of::kG)>, kFirst = 2 - kCount % 2;
   const auto c = ATTEND_EACH(index) { return V::set(Of::kG[index]); };
   const V square = f * f;
   V g = c(At<0>{});

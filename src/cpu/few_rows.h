@@ -42,6 +42,7 @@ class FewRows {
   // Rows that see all of many keys, with nothing added to their scores.
   bool takes(const Tile<V>& tile, const Runs& runs) const noexcept {
     const Run& run = runs.run[0];
+    // NOLINTNEXTLINE(misc-redundant-expression): of some instruction sets they are the same
     if (tile.rows > kMost || tile.rows == Tile<V>::kMost || runs.runs != 1 || !runs.same_blocks ||
         !scores_.plain || run.count < ForwardScores<V>::kStreamed || p.drop_below != 0 ||
         p.d % V::kLanes != 0)

@@ -11,8 +11,10 @@ template <class Element, class Whole>
 struct Lanes {
   using T = Element;
   using RegisterTiles = GenericTiles<T>;
+  // NOLINTBEGIN(modernize-use-using): g++ ignores the attribute there
   typedef T Native __attribute__((vector_size(16)));
   typedef Whole Mask __attribute__((vector_size(16)));
+  // NOLINTEND(modernize-use-using)
   static constexpr int kLanes = 16 / sizeof(T);
   static constexpr bool kByLane = false;
   static constexpr bool kFused = false;
@@ -64,7 +66,8 @@ inline F64 scaled(F64 a, F64 n) {
   return {{a.v * reinterpret_cast<F64::Native>(bits)}};
 }
 inline bool all_finite(F64 a) {
-  const F64::Mask same = (a.v - a.v) == (a.v - a.v);
+  const F64::Native zero = a.v - a.v;
+  const F64::Mask same = zero == zero;  // NOLINT(misc-redundant-expression): not if it is NaN
   return (same[0] & same[1]) != 0;
 }
 template <int kIndex>
@@ -113,7 +116,8 @@ inline F32 scaled(F32 a, F32 n) {
   return {{a.v * reinterpret_cast<F32::Native>(bits)}};
 }
 inline bool all_finite(F32 a) {
-  const F32::Mask same = (a.v - a.v) == (a.v - a.v);
+  const F32::Native zero = a.v - a.v;
+  const F32::Mask same = zero == zero;  // NOLINT(misc-redundant-expression): not if it is NaN
   return (same[0] & same[1] & same[2] & same[3]) != 0;
 }
 template <int kIndex>

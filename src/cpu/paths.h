@@ -13,7 +13,7 @@ namespace attend {
 
 struct PathName {
   char text[48] = {};
-  consteval PathName(const char* name) {
+  consteval PathName(const char* name) {  // NOLINT(google-explicit-constructor): a name in a text
     for (int n = 0; name[n] != 0; ++n) text[n] = name[n];
   }
 };

@@ -156,6 +156,7 @@ template <class V>
 inline constexpr int kPanelRows = TilesOf<V>::rows(kTileVectors<V>, false);
 template <class V>
 constexpr bool is_wide(int vectors) {  // a tile of few rows
+  // NOLINTNEXTLINE(misc-redundant-expression): of some instruction sets they are the same
   return vectors == kWideVectors<V> || vectors == kWidestVectors<V>;
 }
 

@@ -4,7 +4,7 @@
 #include <attend/io.h>
 
 #include <fcntl.h>
-#include <signal.h>
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): sigset_t is not in <csignal>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -14,6 +14,7 @@ namespace {
 
 std::vector<Form> forms_of(const std::vector<NamedTensor>& list) {
   std::vector<Form> forms;
+  forms.reserve(list.size());
   for (const auto& [name, tensor] : list) forms.push_back({name, tensor.dtype(), tensor.shape()});
   return forms;
 }

@@ -28,7 +28,7 @@ std::vector<Form> state_forms(const std::vector<std::string>& memory,
   std::vector<Form> forms;
   for (const auto& [name, type, shape] : parameters) {
     const DType kept = statistic_type(type);
-    for (const std::string& kind : memory) forms.push_back({kind + "." + name, kept, shape});
+    for (const std::string& kind : memory) forms.push_back({text(kind, ".", name), kept, shape});
     if (has_master(type)) forms.push_back({text(kMaster, ".", name), kept, shape});
   }
   return forms;
@@ -48,6 +48,7 @@ std::vector<NamedTensor> first_state(const std::vector<std::string>& memory,
                                      const std::vector<Form>& forms,
                                      const std::vector<Parameter>& parameters) {
   std::vector<NamedTensor> state;
+  state.reserve(forms.size());
   for (const Form& form : forms) state.push_back({form.name, Tensor(form.shape, form.type)});
   std::size_t next = 0;
   for (const Parameter& parameter : parameters) {

@@ -13,9 +13,9 @@ namespace attend {
 namespace {
 
 // What rows take that are made of the steps below. A new option stands here once they do it.
-constexpr Features kTakenByRows = kHostTypes | kLayouts | kScoreOptions |
-                                  Features{Feature::own_key_type, Feature::own_value_type,
-                                           Feature::key_scales, Feature::value_scales};
+inline constexpr Features kTakenByRows = kHostTypes | kLayouts | kScoreOptions |
+                                         Features{Feature::own_key_type, Feature::own_value_type,
+                                                  Feature::key_scales, Feature::value_scales};
 
 // A row of k or v, which may be whole numbers.
 inline void load_numbers(const Strided& t, std::int64_t offset, std::int64_t count,

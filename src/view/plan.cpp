@@ -20,7 +20,8 @@ template <class... Parts>
 }
 
 std::string megabytes(std::int64_t bytes) {
-  return text(static_cast<double>((bytes * 10 + kMiB - 1) / kMiB) / 10, " MiB");
+  const std::int64_t tenths = (bytes * 10 + kMiB - 1) / kMiB;  // rounded up
+  return text(static_cast<double>(tenths) / 10, " MiB");
 }
 
 void check(std::span<const ViewRun> runs, const ViewOptions& o) {

@@ -10,7 +10,7 @@
 #if defined(__x86_64__)
 // Declared here because <quadmath.h> lies in a folder that only g++ searches.
 extern "C" {
-__extension__ typedef __float128 attend_oracle_float128;
+__extension__ typedef __float128 attend_oracle_float128;  // NOLINT(modernize-use-using): C
 attend_oracle_float128 expq(attend_oracle_float128);
 attend_oracle_float128 logq(attend_oracle_float128);
 attend_oracle_float128 tanhq(attend_oracle_float128);
