@@ -22,8 +22,8 @@ namespace {
 
 struct Choice {
   Machine machine;
-  std::string rows;          // what the names of its rows begin with
-  std::string bf16_forward;  // of that, where it is another
+  std::string rows;                           // what the names of its rows begin with
+  std::string bf16_forward{}, f16_forward{};  // of these, where it is another
 };
 
 // Machines of this architecture: the table has no rows of the other. And those whose code this
@@ -41,6 +41,8 @@ std::vector<Choice> choices() {
     list.push_back({amx, "cpu.avx512."});  // without permission
     amx.amx_permitted = true;
     list.push_back({amx, "cpu.avx512.", "cpu.amx."});
+    amx.amx_fp16 = true;
+    if (this_machine().amx_fp16) list.push_back({amx, "cpu.avx512.", "cpu.amx.", "cpu.amx_fp16."});
   }
   return list;
 #elif defined(__aarch64__)
@@ -67,9 +69,11 @@ TEST_P(Rows, no_case_is_left_to_the_reference) {
         const auto decision = decide<Operation>(wanted.problem, choice.machine, 1, "");
         const Features features = features_of(wanted.problem);
         const bool alone = features - kReferenceAlone != features;
-        const bool other = std::is_same_v<Operation, Forward> && GetParam() == DType::bf16 &&
-                           !choice.bf16_forward.empty();
-        const std::string rows = alone ? "reference." : other ? choice.bf16_forward : choice.rows;
+        std::string rows = alone ? "reference." : choice.rows;
+        const std::string other = GetParam() == DType::bf16  ? choice.bf16_forward
+                                  : GetParam() == DType::f16 ? choice.f16_forward
+                                                             : "";
+        if (std::is_same_v<Operation, Forward> && !alone && !other.empty()) rows = other;
         ASSERT_TRUE(decision.kernel->name.starts_with(rows))
             << "a row " << rows << " is wanted for " << cases::name(problem) << "\n"
             << describe(decision);
