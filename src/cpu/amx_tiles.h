@@ -67,16 +67,16 @@ struct AmxProducts {
   }
 
   // s = K Q^T of 32 keys, `s_stride` apart; the second vector of lanes is `s_vector` behind the
-  // first.
-  static void scores(const E* k, std::int64_t stride, const E* q, int lanes, std::int64_t depth,
-                     float* s, std::int64_t s_stride, std::int64_t s_vector) noexcept {
+  // first. Of the features [from, to): sums stay in the tiles 0 to 3 until the last of them.
+  static void scores(const E* k, std::int64_t stride, const E* q, int lanes, std::int64_t from,
+                     std::int64_t to, std::int64_t depth, float* s, std::int64_t s_stride,
+                     std::int64_t s_vector) noexcept {
     const std::int64_t k_bytes = stride * 2, q_bytes = lanes * 4, bytes = s_stride * 4;
     const E* const k_second = k + kTileRows * stride;
     float* const s_second = s + kTileRows * s_stride;
-    tile_zero<0>();
-    tile_zero<1>();
+    if (from == 0) unrolled<4>(ATTEND_EACH(n) { tile_zero<n>(); });
     if (lanes == kLanes) {
-      for (std::int64_t x = 0; x < depth; x += kTileSteps) {
+      for (std::int64_t x = from; x < to; x += kTileSteps) {
         tile_load<4>(k + x, k_bytes);
         tile_load<6>(q + x * lanes, q_bytes);
         tile_load<5>(k_second + x, k_bytes);
@@ -84,9 +84,7 @@ struct AmxProducts {
         tile_multiply<1, 5, 6, E>();
       }
     } else {
-      tile_zero<2>();
-      tile_zero<3>();
-      for (std::int64_t x = 0; x < depth; x += kTileSteps) {
+      for (std::int64_t x = from; x < to; x += kTileSteps) {
         tile_load<6>(q + x * lanes, q_bytes);
         tile_load<4>(k + x, k_bytes);
         tile_load<7>(q + x * lanes + 2 * kLanes, q_bytes);
@@ -96,11 +94,13 @@ struct AmxProducts {
         tile_multiply<1, 5, 6, E>();
         tile_multiply<3, 5, 7, E>();
       }
-      tile_store<2>(s + s_vector, bytes);
-      tile_store<3>(s_second + s_vector, bytes);
     }
+    if (to < depth) return;
     tile_store<0>(s, bytes);
     tile_store<1>(s_second, bytes);
+    if (lanes == kLanes) return;
+    tile_store<2>(s + s_vector, bytes);
+    tile_store<3>(s_second + s_vector, bytes);
   }
 
   // The scores of a group become weights, 2^((s - base) unit), for one vector of lanes; in their

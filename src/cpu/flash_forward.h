@@ -23,6 +23,7 @@
 #pragma once
 
 #include "cpu/few_rows.h"
+#include "cpu/matrix_weights.h"
 #include "cpu/row.h"
 #include "cpu/show.h"
 #include "cpu/sums.h"
@@ -45,11 +46,15 @@ class FlashForward {
     Chunk<V> chunk;
     Sum *s, *factors;  // [256][lanes]
     [[no_unique_address]] SumsAsOperand<V> weights;
-    Sum* few_q;  // [few rows][d]
+    Sum* few_q;            // [few rows][d]
+    MatrixStep<V>* steps;  // two, of a matrix instruction
     Memory(const ForwardProblem& p, Scratch& scratch) : weights(scratch, kChunk * kRoom) {
       tiles = scratch.take<Sums<V>>(kTiles);
       runs = scratch.take<Runs>(1);
       s = scratch.take<Sum>(kChunk * kRoom);
+      steps = scratch.take<MatrixStep<V>>(kMatrix<V> ? 2 : 0);
+      Sum* other = scratch.take<Sum>(kMatrix<V> ? kChunk * kRoom : 0);
+      if (steps != nullptr && kMatrix<V>) steps[0].s = s, steps[1].s = other;
       factors = scratch.take<Sum>(p.drop_below != 0 ? kChunk * kRoom : 0);
       few_q = scratch.take<Sum>(FewRows<V>::kMost * p.d);
       chunk.packed_k = scratch.take<Operand>(kChunk * whole_depth<V>(p.d));
@@ -183,12 +188,7 @@ class FlashForward {
       bring(at, begin, end);
       if constexpr (TilesOf<V>::kPanels)
         if (used >= TilesOf<V>::kArrangeForward) scores_.arrange(memory_.chunk);
-      for (int t = 0; t < used; ++t) {
-        Sums<V>& tile = memory_.tiles[t];
-        memory_.chunk.cold = t == 0;
-        Sum top[kRoom], sum[kRoom];
-        if (weigh(tile, tile.to, top, sum)) results_.join(tile, top, sum, tile.part);
-      }
+      weigh_tiles(used);
     }
     for (int t = 0; t < used; ++t) results_.close(memory_.tiles[t]);
     if (!p.weights && !p.scores) return;
@@ -200,17 +200,36 @@ class FlashForward {
     }
   }
 
+  // The chunk at hand, tile by tile.
+  void weigh_tiles(int used) noexcept {
+    if constexpr (kMatrix<V>) {
+      MatrixWeights<V> weights(scores_, memory_.chunk, memory_.steps, memory_.factors);
+      weights.each(memory_.tiles, used, [&](Sums<V>& tile, const Sum* top, const Sum* sum) {
+        results_.join(tile, top, sum, tile.part);
+      });
+    } else {
+      for (int t = 0; t < used; ++t) {
+        Sums<V>& tile = memory_.tiles[t];
+        memory_.chunk.cold = t == 0;
+        Sum top[kRoom], sum[kRoom];
+        if (weigh(tile, tile.to, top, sum)) results_.join(tile, top, sum, tile.part);
+      }
+    }
+  }
+
   void bring(std::int64_t at, std::int64_t begin, std::int64_t end) noexcept {
     scores_.bring(memory_.chunk, at > begin ? at : begin, at + kChunk < end ? at + kChunk : end);
   }
 
   // One chunk: steps 1 to 4. Gives its maximum, sum and O; false if the tile sees nothing of it.
   bool weigh(const Sums<V>& tile, const Place<Sum>& to, Sum* top, Sum* sum) noexcept {
+    if constexpr (kMatrix<V>)
+      return MatrixWeights<V>(scores_, memory_.chunk, memory_.steps, memory_.factors)
+          .one(tile, to, top, sum);
     Runs& runs = *memory_.runs;
     scores_.find_runs(tile, memory_.chunk, runs);
     if (runs.count == 0) return false;
-    if constexpr (kMatrix<V>) weigh_groups(tile, to, top, sum);
-    else weigh_keys(tile, to, top, sum);
+    if constexpr (!kMatrix<V>) weigh_keys(tile, to, top, sum);
     return true;
   }
 
@@ -248,80 +267,13 @@ class FlashForward {
     if (partial) without_hidden(tile, runs, s, to, to.final ? &divisors : nullptr);
   }
 
-  // The same by a matrix instruction.
-  void weigh_groups(const Sums<V>& tile, const Place<Sum>& to, Sum* top, Sum* sum) noexcept {
-    const Runs& runs = *memory_.runs;
-    const Chunk<V>& chunk = memory_.chunk;
-    constexpr int kGroup = Matrix<V>::kGroup;
-    scores_.as_sums = scores_.plain && runs.same_blocks && scores_.scale > 0;
-    const bool partial = scores_.compute(tile, chunk, runs, memory_.s, top);  // 1 scores, 2 mask
-    const bool drops = p.drop_below != 0;
-    if (drops) scores_.dropout(tile, runs, memory_.factors);
-    for (int n = 0; n < tile.lanes; n += V::kLanes) {  // 3 softmax
-      if (drops) group_weights<true>(tile, n, top, sum);
-      else group_weights<false>(tile, n, top, sum);
-    }
-    scores_.as_sums = false;
-    const Operand* v[kChunk / kGroup];
-    int groups = 0;
-    for (int r = 0; r < runs.runs; ++r)
-      for (int x = 0; x < runs.run[r].count; x += kGroup)
-        v[groups++] = chunk.packed_v + (runs.run[r].key + x - chunk.from) * width(p);
-    Matrix<V>::products(memory_.s, tile.rows, v, groups, width(p), to.o, to.stride);  // 4 values
-    if (!partial) return;
-    Sum* o = to.o;
-    for (int n = 0; n < tile.rows; ++n, o += to.stride)
-      if (!is_finite(o))
-        Matrix<V>::products_of_row(
-            memory_.s, n, v, groups, width(p),
-            [&](int g, int key) {
-              int at = g * kGroup + key, r = 0;
-              while (at >= runs.run[r].at + runs.run[r].count) ++r;
-              return !scores_.sees(tile, n, runs.run[r].key + at - runs.run[r].at);
-            },
-            o);
-  }
-
-  // Of one vector of lanes; top becomes a score, if it was a sum.
-  template <bool kDrops>
-  void group_weights(const Sums<V>& tile, int n, Sum* top, Sum* sum) const noexcept {
-    constexpr int kGroup = Matrix<V>::kGroup;
-    const Sum scale = scores_.as_sums ? scores_.scale : 1;
-    const V base = base_of(top + n), unit = V::set(Exp2<Sum>::kLog2E * scale);
-    V total[2] = {V::set(0), V::set(0)};
-    Sum* s = memory_.s + tile.column(n);
-    const Sum* factors = memory_.factors + n;
-    for (int j = 0; j < memory_.runs->count; j += kGroup, s += kGroup * V::kLanes) {
-      Matrix<V>::template weights<kDrops>(s, base, unit, factors, tile.lanes, total);
-      if (kDrops) factors += kGroup * tile.lanes;
-    }
-    (total[0] + total[1]).store(sum + n);
-    (V::load(top + n) * V::set(scale)).store(top + n);
-  }
-
-  // What is subtracted from scores: their maximum or, where nothing is visible, any number.
-  static V base_of(const Sum* top) noexcept {
-    const V most = V::load(top);
-    return select(less(most, V::set(std::numeric_limits<Sum>::lowest())), V::set(0), most);
-  }
-
-  // Whether a row of results is.
-  bool is_finite(const Sum* o) const noexcept {
-    V differences = V::set(0);  // of numbers to themselves: 0, or NaN
-    for (std::int64_t x = 0; x < width(p); x += V::kLanes) {
-      const V sum = V::load(o + x);
-      differences = differences + (sum - sum);
-    }
-    return all_finite(differences);
-  }
-
   // s becomes exp(s - top), as a power of two.
   template <int kVectors>
   void softmax(Sum* s, int count, const Sum* top, Sum* sum) const noexcept {
     const V log2e = V::set(Exp2<Sum>::kLog2E);
     V base[kVectors], total[kVectors];
     unrolled<kVectors>(ATTEND_EACH(n) {
-      base[n] = base_of(top + n * V::kLanes);
+      base[n] = base_of<V>(top + n * V::kLanes);
       total[n] = V::set(0);
     });
     const bool drops = p.drop_below != 0;  // then the smallest weight may be all that is left
@@ -387,7 +339,7 @@ class FlashForward {
     const std::int64_t whole = width(p);
     Sum* o = to.o;
     for (int n = 0; n < tile.rows; ++n, o += to.stride) {
-      if (is_finite(o)) continue;
+      if (is_finite<V>(o, whole)) continue;
       for (std::int64_t x = 0; x < whole; ++x) o[x] = 0;
       for (int r = 0; r < runs.runs; ++r) {
         for (int y = 0; y < runs.run[r].count; ++y) {

@@ -41,6 +41,24 @@ struct Sums : Tile<V> {
   Place<T> to;       // where its sums go
 };
 
+// What is subtracted from scores: their maximum or, where nothing is visible, any number.
+template <class V>
+V base_of(const SumOf<V>* top) noexcept {
+  const V most = V::load(top);
+  return select(less(most, V::set(std::numeric_limits<SumOf<V>>::lowest())), V::set(0), most);
+}
+
+// Whether a row of results is.
+template <class V>
+bool is_finite(const SumOf<V>* o, std::int64_t width) noexcept {
+  V differences = V::set(0);  // of numbers to themselves: 0, or NaN
+  for (std::int64_t x = 0; x < width; x += V::kLanes) {
+    const V sum = V::load(o + x);
+    differences = differences + (sum - sum);
+  }
+  return all_finite(differences);
+}
+
 template <class V>
 class Results {
   using T = typename V::T;

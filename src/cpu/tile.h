@@ -74,6 +74,11 @@ class Scores {
   static constexpr int kMost = Tile<V>::kMost, kRoom = Tile<V>::kRoom;
   static constexpr Sum kHidden = -std::numeric_limits<Sum>::infinity();
   static constexpr Sum kLowest = std::numeric_limits<Sum>::lowest();
+  // Keys that a matrix instruction takes at once.
+  static constexpr int kGroup = [] {
+    if constexpr (kMatrix<V>) return Matrix<V>::kGroup;
+    else return 1;
+  }();
   // From so many keys on, a tile of one vector waits for memory more than for products.
   static constexpr int kStreamed = 128;
   static bool streams(const Tile<V>& tile, int keys) noexcept {
@@ -92,9 +97,8 @@ class Scores {
   std::int64_t k_width;  // of a row of keys: d, or as whole vectors where it is read by vectors
   Lines<Operand>* soon = nullptr;  // what follows the scores of few rows and many keys
   Interrupt* interrupt = nullptr;
-  const bool plain;      // nothing is added to a score
-  Sum scale;             // of a sum; q has the rest of it
-  bool as_sums = false;  // scores of a matrix instruction are left as they are, without it
+  const bool plain;  // nothing is added to a score
+  Sum scale;         // of a sum; q has the rest of it
 
   Scores(const Problem& problem, const Call& c, Scratch& scratch)
       : p(problem), call(c), chain(p.d < kChain ? p.d : kChain), k_width(whole_depth<V>(p.d)),
@@ -223,7 +227,12 @@ class Scores {
                Sum* slopes = nullptr) noexcept {
     for (int n = 0; n < tile.lanes; ++n) top[n] = kHidden;
     for (int r = 0; r < runs.runs; ++r) products(tile, chunk, runs.run[r], s, top);  // 1 scores
-    bool partial = false;                                                            // 2 mask
+    return mask(tile, runs, s, top, slopes);                                         // 2 mask
+  }
+
+  bool mask(const Tile<V>& tile, const Runs& runs, Sum* s, Sum* top,
+            Sum* slopes = nullptr) noexcept {
+    bool partial = false;
     if (!plain || !runs.same_blocks) {
       partial = true;
       add(tile, runs, s, slopes);
@@ -290,6 +299,36 @@ class Scores {
     }
   }
 
+  // Sums of one group of keys, from `first` of the chunk on, by a matrix instruction; in two halves
+  // (0 and 1), between which its unit has time for others.
+  void group_scores(const Tile<V>& tile, const Chunk<V>& chunk, std::int64_t first, int half,
+                    Sum* s) const noexcept {
+    const bool whole = first + kGroup <= chunk.to - chunk.from;
+    const std::int64_t middle = k_width / TilesOf<V>::kDepth / 2 * TilesOf<V>::kDepth;
+    Matrix<V>::scores(whole ? chunk.k + first * chunk.k_stride : chunk.k_last,
+                      whole ? chunk.k_stride : k_width, tile.q, tile.lanes, half == 0 ? 0 : middle,
+                      half == 0 ? middle : k_width, k_width, s, tile.stride, tile.vector_stride);
+  }
+
+  // They become scores, times `by`; top the largest so far.
+  void finish_group(const Tile<V>& tile, Sum* s, Sum* top, Sum by) const noexcept {
+    constexpr int kChains = 4;
+    const V factor = V::set(by);
+    for (int n = 0; n < tile.lanes; n += V::kLanes) {
+      V most[kChains];
+      unrolled<kChains>(ATTEND_EACH(c) { most[c] = V::set(kHidden); });
+      most[0] = V::load(top + n);
+      for (int j = 0; j < kGroup; j += kChains)
+        unrolled<kChains>(ATTEND_EACH(c) {
+          Sum* const at = s + (j + c) * tile.stride + tile.column(n);
+          V u = V::load(at);
+          if (by != 1) (u = u * factor).store(at);
+          most[c] = larger(u, most[c]);
+        });
+      larger(larger(most[3], most[2]), larger(most[1], most[0])).store(top + n);
+    }
+  }
+
   // Whether row n sees key j, which lies in one of its runs.
   bool sees(const Tile<V>& tile, int n, std::int64_t j) const noexcept {
     return j >= tile.keys[n].begin && j < tile.keys[n].end &&
@@ -348,10 +387,6 @@ class Scores {
  private:
   // ---- keys in groups, for matrix instructions -------------------------------------------------
 
-  static constexpr int kGroup = [] {
-    if constexpr (kMatrix<V>) return Matrix<V>::kGroup;
-    else return 1;
-  }();
   static std::int64_t whole_groups(std::int64_t keys) noexcept {
     return (keys + kGroup - 1) / kGroup * kGroup;
   }
@@ -428,39 +463,13 @@ class Scores {
     }
   }
 
-  // The maximum of a group is taken while the tiles work on the next one.
   void group_products(const Tile<V>& tile, const Chunk<V>& chunk, const Run& run, Sum* s,
                       Sum* top) const noexcept {
-    const std::int64_t first = run.key - chunk.from, keys = chunk.to - chunk.from;
-    Sum* before = nullptr;
     for (std::int64_t j = 0; j < run.count; j += kGroup) {
       Sum* const to = s + (run.at + j) * tile.stride;
-      const bool whole = first + j + kGroup <= keys;
-      Matrix<V>::scores(whole ? chunk.k + (first + j) * chunk.k_stride : chunk.k_last,
-                        whole ? chunk.k_stride : k_width, tile.q, tile.lanes, k_width, to,
-                        tile.stride, tile.vector_stride);
-      if (before != nullptr) finish_group(tile, before, top);
-      before = to;
-    }
-    if (before != nullptr) finish_group(tile, before, top);
-  }
-
-  void finish_group(const Tile<V>& tile, Sum* s, Sum* top) const noexcept {
-    constexpr int kChains = 4;
-    const V factor = V::set(scale);
-    const bool multiplies = scale != 1 && !as_sums;
-    for (int n = 0; n < tile.lanes; n += V::kLanes) {
-      V most[kChains];
-      unrolled<kChains>(ATTEND_EACH(c) { most[c] = V::set(kHidden); });
-      most[0] = V::load(top + n);
-      for (int j = 0; j < kGroup; j += kChains)
-        unrolled<kChains>(ATTEND_EACH(c) {
-          Sum* const at = s + (j + c) * tile.stride + tile.column(n);
-          V u = V::load(at);
-          if (multiplies) (u = u * factor).store(at);
-          most[c] = larger(u, most[c]);
-        });
-      larger(larger(most[3], most[2]), larger(most[1], most[0])).store(top + n);
+      group_scores(tile, chunk, run.key - chunk.from + j, 0, to);
+      group_scores(tile, chunk, run.key - chunk.from + j, 1, to);
+      finish_group(tile, to, top, scale);
     }
   }
 
