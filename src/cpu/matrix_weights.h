@@ -83,8 +83,8 @@ class MatrixWeights {
       for (int x = 0; x < step.runs.run[r].count; x += kGroup)
         step.first[step.groups++] = step.runs.run[r].key + x - chunk_.from;
     for (int n = 0; n < tile.lanes; ++n) step.top[n] = ForwardScores<V>::kHidden;
-    // Sums are compared as well as scores are, if nothing is added to these.
-    const bool as_sums = scores_.plain && step.runs.same_blocks && scores_.scale > 0;
+    // Sums are compared as well as scores are, if nothing is added to these. By the problem alone.
+    const bool as_sums = scores_.plain && !p.blocks && scores_.scale > 0;
     step.scale = as_sums ? scores_.scale : 1;
     return step.groups > 0;
   }

@@ -157,8 +157,8 @@ class Results {
   void close(Sums<V>& tile) noexcept {
     if (p.state) return close_states(tile);
     const bool ready = is_contiguous_row<T>(call_.out);
-    const bool together =
-        kMatrix<V> && !tile.joined && call_.out.stride[3] == 1 && call_.out.type != DType::f64;
+    const bool together = kMatrix<V> && !tile.joined && call_.out.stride[3] == 1 &&
+                          (call_.out.type == DType::bf16 || call_.out.type == DType::f16);
     for (int n = 0; n < tile.rows; ++n)
       if (tile.l[n] == 0)  // the row saw nothing: neither did `to`, which holds garbage then
         clear(tile.to.o + n * tile.to.stride, width(p));
@@ -275,8 +275,6 @@ class Results {
     Divisors<V, V::kLanes> divisor;
     divide_by(divisor, tile.l[n]);
     std::int64_t x = 0;
-    if constexpr (kMatrix<V> && !std::is_same_v<E, double>)
-      if (tile.one[n] && stride == 1) return divide_out(tile, n, divisor, 0, to);
     if (!std::is_same_v<E, T> && stride == 1)
       x = store_rounded<V>(to, p.dv, [&](std::int64_t from, auto k) {
         const D sum =
@@ -291,33 +289,26 @@ class Results {
     }
   }
 
-  // One chunk, divided in T: after products of shorter operands that is as good as in f64.
-  template <class E, class By>
-  void divide_out(const Sums<V>& tile, int n, const By& by, int row, E* to) const noexcept {
-    using D = typename V::Double;
-    const double* const o = tile.o + n * width(p);
-    const T* const part = tile.part + n * width(p);
-    for (std::int64_t x = 0; x < p.dv; x += V::kLanes) {
-      D sum[V::kDoubles];
-      if (tile.joined)
-        unrolled<V::kDoubles>(ATTEND_EACH(k) { sum[k] = D::load(o + x + k * D::kLanes); });
-      const V whole = tile.joined ? V::narrowed(sum) : V::load(part + x);
-      store_elements(by.divided(whole, row), to + x, p.dv - x);
-    }
-  }
-
-  // All rows of a tile that saw one chunk.
+  // All rows of a tile that saw one chunk. A quotient in T rounds to 16 bits as one in f64 does,
+  // unless it lies next to the middle of two numbers: such rows are divided in f64.
   void divide_rows_out(const Sums<V>& tile) const noexcept {
     T l[kRoom] = {};
     for (int n = 0; n < tile.rows; ++n) l[n] = static_cast<T>(tile.l[n]);
     Divisors<V, kRoom> divisors;
     divisors.set(l, tile.lanes);
     with_type(call_.out.type, [&]<class E>(E) {
-      if constexpr (!std::is_same_v<E, double>)
+      if constexpr (HasHalves<V, E>)
         for (int n = 0; n < tile.rows; ++n) {
           if (n % 4 == 0) Matrix<V>::keep_awake();
-          divide_out(tile, n, divisors, n,
-                     reinterpret_cast<E*>(call_.out.data) + at(call_.out, tile, n));
+          E* const to = reinterpret_cast<E*>(call_.out.data) + at(call_.out, tile, n);
+          const T* const part = tile.part + n * width(p);
+          bool clear = true;
+          for (std::int64_t x = 0; x < p.dv; x += V::kLanes) {
+            const V quotient = divisors.divided(V::load(part + x), n);
+            clear &= rounds_clearly(quotient, E{});
+            store_elements(quotient, to + x, p.dv - x);
+          }
+          if (!clear) convert_out(tile, n, to);
         }
     });
   }
