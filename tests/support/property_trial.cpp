@@ -50,6 +50,11 @@ Tensor of_four_dimensions(const ConstTensorView& view) {
 
 std::vector<KernelUnderTest> forward_kernels(DType type) { return rows(type, false); }
 std::vector<KernelUnderTest> all_kernels(DType type) { return rows(type, true); }
+bool takes_type(const std::string& kernel, DType type) {
+  for (const KernelUnderTest& row : all_kernels(type))
+    if (row.name == kernel) return true;
+  return false;
+}
 std::vector<KernelUnderTest> every_forward_kernel() { return rows({}, false); }
 std::vector<KernelUnderTest> every_kernel() { return rows({}, true); }
 

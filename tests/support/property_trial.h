@@ -27,6 +27,7 @@ struct KernelUnderTest {
 // Those that take tensors of a type; forward, or forward and backward.
 std::vector<KernelUnderTest> forward_kernels(DType type = DType::f32);
 std::vector<KernelUnderTest> all_kernels(DType type = DType::f32);
+bool takes_type(const std::string& kernel, DType type);
 // Of any type.
 std::vector<KernelUnderTest> every_forward_kernel();
 std::vector<KernelUnderTest> every_kernel();
