@@ -153,11 +153,16 @@ int run_one(const char* line) {
   return wrong.empty() ? 0 : 1;
 }
 
-// Whether this machine has the instruction set that a kernel is named after.
-bool machine_has(const std::string& kernel) {
+// Whether this machine has the instruction set that a kernel is named after, and the kernel takes
+// the type.
+bool can_run(const std::string& kernel, DType type) {
   const Machine machine = this_machine();
   const std::pair<const char*, bool> sets[] = {
-      {"cpu.avx512.", machine.avx512}, {"cpu.avx2.", machine.avx2}, {"cpu.neon.", machine.neon}};
+      {"cpu.amx.", machine.amx_bf16 && machine.amx_permitted && type == DType::bf16},
+      {"cpu.amx_fp16.", machine.amx_fp16 && machine.amx_permitted && type == DType::f16},
+      {"cpu.avx512.", machine.avx512},
+      {"cpu.avx2.", machine.avx2},
+      {"cpu.neon.", machine.neon}};
   for (const auto& [set, there] : sets)
     if (kernel.starts_with(set)) return there;
   return true;
@@ -169,11 +174,11 @@ int rows_that_did_not_run() {
   int wrong = 0;
   for (const auto& [row, runs] : tally.runs) {
     const auto& [kernel, type] = row;
-    if ((runs.count > 0) == machine_has(kernel)) continue;
+    if ((runs.count > 0) == can_run(kernel, type)) continue;
     ++wrong;
-    std::printf("%s %s: %lld runs, and this machine %s its instruction set\n", kernel.c_str(),
+    std::printf("%s %s: %lld runs, and this machine %s run it\n", kernel.c_str(),
                 std::string(name_of(type)).c_str(), static_cast<long long>(runs.count),
-                machine_has(kernel) ? "has" : "lacks");
+                can_run(kernel, type) ? "can" : "cannot");
   }
   return wrong;
 }
@@ -185,11 +190,11 @@ void print_tally() {
               static_cast<long long>(total));
   for (const auto& [row, runs] : tally.runs) {
     const std::string name = row.first + " " + std::string(name_of(row.second));
-    if (machine_has(row.first))
+    if (can_run(row.first, row.second))
       std::printf("  %-24s %5lld runs, %lld declined, largest error %.3f of the allowed\n",
                   name.c_str(), static_cast<long long>(runs.count),
                   static_cast<long long>(runs.declined), runs.worst);
-    else std::printf("  %-24s skipped: this machine cannot run it\n", name.c_str());
+    else std::printf("  %-24s skipped: not on this machine, or not of this type\n", name.c_str());
   }
   for (const auto& [reason, times] : tally.declined)
     std::printf("  declined %lld times: %s\n", static_cast<long long>(times), reason.c_str());

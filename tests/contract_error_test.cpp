@@ -8,6 +8,7 @@
 // there it is 2 times, and 4 times.
 #include "cases/instance.h"
 #include "support/examination.h"
+#include "support/property_trial.h"
 
 #include <gtest/gtest.h>
 
@@ -155,7 +156,7 @@ class ContractError : public testing::TestWithParam<DType> {
   template <class Measure>
   void for_each_kernel(const char* operation, Measure&& measure) {
     for (const std::string& kernel : kernels_for(operation)) {
-      if (kernel.starts_with("textbook.")) continue;
+      if (kernel.starts_with("textbook.") || !takes_type(kernel, GetParam())) continue;
       try {
         measure(kernel);
       } catch (const Unsupported& refusal) {

@@ -21,7 +21,7 @@ TEST(Contract, contract_1_four_equal_scores_weigh_a_quarter_each) {
     Tensor out({1, 1, 2, 1}, type), weights({1, 1, 2, 4}, type);
     AttentionOutputs outputs;
     outputs.weights = weights;
-    for (const KernelUnderTest& kernel : forward_kernels()) {
+    for (const KernelUnderTest& kernel : forward_kernels(type)) {
       Plan::attention(q, k, v, out, {}, outputs, {kernel.name}).run(q, k, v, out, {}, outputs);
       for (const double weight : widen(weights)) EXPECT_EQ(weight, 0.25) << kernel.name;
       for (const double o : widen(out)) EXPECT_EQ(o, 3.5) << kernel.name << " " << name_of(type);
@@ -45,7 +45,7 @@ TEST(Contract, contract_1_a_single_visible_key_gives_its_value) {
       trial.plain.window = {0, 0};  // query i sees key i alone
       trial.plain.scale = size;
       const Arguments a = trial.arguments();
-      for (const KernelUnderTest& kernel : forward_kernels()) {
+      for (const KernelUnderTest& kernel : forward_kernels(type)) {
         SCOPED_TRACE(kernel.name + " " + std::string(name_of(type)) + " " + std::to_string(size));
         Written written = trial.empty_results(false);
         Tensor scores({2, 3, 11, 11}, type == DType::f64 ? DType::f64 : DType::f32);
@@ -135,7 +135,7 @@ TEST(Contract, contract_2_neighbours_change_no_bit) {
           for (std::int64_t x = 0; x < t.size(3); ++x)
             set_value(t, {1, h, i, x}, value_at(original, {1, h, i, x}));
     }
-    for (const KernelUnderTest& kernel : all_kernels()) {
+    for (const KernelUnderTest& kernel : all_kernels(type)) {
       const auto before = trial.run(kernel), after = other.run(kernel);
       ASSERT_TRUE(before && after);
       for (const auto member :
@@ -220,7 +220,7 @@ TEST(Contract, contract_3_what_lies_behind_the_lengths_changes_no_bit) {
           set_value(garbage.k, {0, 0, j, x}, x % 2 == 0 ? NAN : INFINITY);
           set_value(garbage.v, {0, 0, j, x}, x % 2 == 0 ? -INFINITY : NAN);
         }
-      for (const KernelUnderTest& kernel : all_kernels())
+      for (const KernelUnderTest& kernel : all_kernels(type))
         EXPECT_TRUE(same_bits(*zeros.run(kernel), *garbage.run(kernel)))
             << kernel.name << " " << name_of(type) << ", " << length << " keys";
     }

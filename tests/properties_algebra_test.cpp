@@ -38,7 +38,7 @@ TEST(Properties, p2_permuted_keys_give_the_same_output) {
     c.dropout = 0;
     c.block_k = 1;
   };
-  for_trials(all_kernels(), 2000, 120, adapt,
+  for_trials(every_kernel(), 2000, 120, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& before) {
                const std::int64_t keys = trial.k.size(2);
                const std::vector<std::int64_t> order = shuffled(keys, 2);
@@ -64,7 +64,7 @@ TEST(Properties, p2_permuted_keys_give_the_same_output) {
 
 TEST(Properties, p9_weights_times_v_is_the_output_and_rows_sum_to_one_or_zero) {
   const auto adapt = [](Case& c) { c.dropout = 0; };
-  for_trials(forward_kernels(), 9000, 120, adapt,
+  for_trials(every_forward_kernel(), 9000, 120, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& results) {
                const Arguments a = trial.arguments();
                const Extents e = extents_of(a);
@@ -109,7 +109,7 @@ TEST(Properties, p13_the_scale_is_close_to_a_scaled_query) {
     if (c.type == DType::f64 || c.type == DType::f32) c.scale = 0.3;
     without_outliers(c);
   };
-  for_trials(all_kernels(), 13000, 120, adapt,
+  for_trials(every_kernel(), 13000, 120, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& by_option) {
                const double scale = *trial.plain.scale;
                Trial scaled = trial;
@@ -142,7 +142,7 @@ TEST(Properties, p14_a_constant_added_to_a_bias_row_moves_only_lse) {
     c.lse_f64 = true;
   };
   for_trials(
-      all_kernels(), 14000, 120, adapt,
+      every_kernel(), 14000, 120, adapt,
       [](const Trial& trial, const KernelUnderTest& kernel, Written& before) {
         // One constant for each row.
         const auto constant = [](const Shape& i) {
@@ -176,7 +176,7 @@ TEST(Properties, p17_the_gradient_at_the_scores_sums_to_dlse) {
     c.bias_f32 = c.type != DType::f64;
     c.bias_before_softcap = c.sinks = false;
   };
-  for_trials(all_kernels(), 17000, 120, adapt,
+  for_trials(every_kernel(), 17000, 120, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& results) {
                if (!kernel.backward || kernel.yardstick) return;
                const double error = error_of(trial, results, kernel) +

@@ -30,7 +30,7 @@ TEST(Properties, p1_boolean_mask_equals_bias_of_minus_infinity) {
     c.mask = kMasks[c.seed % 7];
     c.bias = cases::Bias::none;
   };
-  for_trials(all_kernels(), 1000, 150, adapt,
+  for_trials(every_kernel(), 1000, 150, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& masked) {
                Trial other = trial;
                other.bias = Tensor(trial.mask.shape(), trial.q.dtype());
@@ -102,7 +102,7 @@ std::int64_t poison_unseen(Trial& trial, const Unseen& unseen) {
 TEST(Properties, p6_hidden_nan_changes_no_bit) {
   std::int64_t poisoned = 0;
   for_trials(
-      all_kernels(), 6000, 200, [](Case&) {},
+      every_kernel(), 6000, 200, [](Case&) {},
       [&](const Trial& trial, const KernelUnderTest& kernel, Written& clean) {
         Trial dirty = trial;
         poisoned += poison_unseen(dirty, Unseen(trial));
@@ -152,12 +152,12 @@ TEST(Properties, p6_visible_nan_reaches_who_sees_it_and_nobody_else) {
     c.dropout = 0;
     c.values = cases::Values::gaussian;
   };
-  for_trials(all_kernels(), 6500, 150, adapt, expect_nan_reaches_only_who_sees_it);
+  for_trials(every_kernel(), 6500, 150, adapt, expect_nan_reaches_only_who_sees_it);
 }
 
 TEST(Properties, p7_future_tokens_change_no_past_bit) {
   const auto adapt = [](Case& c) { c.causal = true; };
-  for_trials(all_kernels(), 7000, 150, adapt,
+  for_trials(every_kernel(), 7000, 150, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& clean) {
                for (std::int64_t b = 0; b < extents_of(trial.arguments()).batch; ++b) {
                  const SequenceRows rows = rows_of(trial.arguments(), b);

@@ -33,7 +33,7 @@ Outputs wanted_from(const KernelUnderTest& kernel, Outputs outputs) {
 
 TEST(Properties, p8_any_layout_equals_contiguous) {
   for_trials(
-      all_kernels(), 8000, 150, [](Case&) {},
+      every_kernel(), 8000, 150, [](Case&) {},
       [](const Trial& trial, const KernelUnderTest& kernel, Written& contiguous) {
         ScatteredMemory memory(trial.line.size());
         const auto scatter = [&](const ConstTensorView& view) { return memory.scatter(view); };
@@ -55,7 +55,7 @@ ConstTensorView repeated_along(const ConstTensorView& view, int dim) {
 
 TEST(Properties, p8_repeated_by_stride_zero_equals_repeated_in_memory) {
   const auto adapt = [](Case& c) { c.addressing = cases::Addressing::dense; };
-  for_trials(all_kernels(), 8500, 60, adapt,
+  for_trials(every_kernel(), 8500, 60, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written&) {
                if (trial.k.count() == 0) return;
                for (int dim = 0; dim < 4; ++dim) {
@@ -195,7 +195,7 @@ TEST(Properties, p18_no_byte_outside_the_tensors_for_every_dv) {
 
 TEST(Properties, p19_a_poisoned_workspace_gives_the_same_bits) {
   for_trials(
-      all_kernels(), 19000, 80, [](Case&) {},
+      every_kernel(), 19000, 80, [](Case&) {},
       [](const Trial& trial, const KernelUnderTest& kernel, Written& usual) {
         for (const int byte : {0xff, 0x00, 0x7f, 0x3c}) {
           Context context(one_thread(filled_allocator(byte)));
@@ -210,7 +210,7 @@ TEST(Properties, p19_a_poisoned_workspace_gives_the_same_bits) {
 TEST(Properties, p19_a_used_workspace_gives_the_same_bits) {
   Context context(one_thread());
   for_trials(
-      all_kernels(), 19500, 80, [](Case&) {},
+      every_kernel(), 19500, 80, [](Case&) {},
       [&](const Trial& trial, const KernelUnderTest& kernel, Written& usual) {
         const auto results = trial.run(kernel, context);
         ASSERT_TRUE(results);

@@ -92,7 +92,7 @@ void near_the_whole(const Tensor& whole, const Tensor& merged, const Parts& part
 TEST(Properties, p11_parts_cut_at_multiples_of_256_merge_to_within_the_bound) {
   const auto contexts = contexts_of_merge_kernels();
   ASSERT_FALSE(contexts.empty());
-  for_trials(forward_kernels(), 11000, 120, with_several_chunks,
+  for_trials(every_forward_kernel(), 11000, 120, with_several_chunks,
              [&](const Trial& trial, const KernelUnderTest& kernel, Written& whole) {
                if (kernel.yardstick) return;
                std::vector<std::int64_t> cuts = {0};
@@ -149,7 +149,7 @@ TEST(Properties, p11_parts_cut_anywhere_merge_to_nearly_the_whole) {
     with_several_chunks(c);
     c.k_length = c.k_length % 60 + 2;
   };
-  for_trials(forward_kernels(), 11500, 150, adapt,
+  for_trials(every_forward_kernel(), 11500, 150, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& whole) {
                const std::int64_t keys = trial.k.size(2);
                std::vector<std::int64_t> cuts = {0, 0};  // an empty part, too

@@ -27,7 +27,7 @@ TEST(Properties, p3_permuted_queries_give_permuted_output) {
     c.block_q = 1;
     c.values = cases::Values::gaussian;  // sums in another order are compared
   };
-  for_trials(all_kernels(), 3000, 150, adapt,
+  for_trials(every_kernel(), 3000, 150, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& before) {
                const std::vector<std::int64_t> order = shuffled(trial.q.size(2), 3);
                Trial permuted = trial;
@@ -100,7 +100,7 @@ void expect_elements_equal_themselves_alone(const Trial& trial, const KernelUnde
 
 // With dropout too: an origin says where the part lies, so that it draws the same numbers.
 TEST(Properties, p4_a_row_of_a_batch_equals_the_row_alone) {
-  for_trials(all_kernels(), 4000, 150, without_packing, expect_elements_equal_themselves_alone);
+  for_trials(every_kernel(), 4000, 150, without_packing, expect_elements_equal_themselves_alone);
 }
 
 // Few rows against many keys have a way of their own; among many rows they take the common one.
@@ -122,7 +122,7 @@ TEST(Properties, p4_few_rows_of_many_keys_equal_them_among_many) {
          .scale = c.scale,
          .gradients = c.gradients};
   };
-  for_trials(all_kernels(), 4500, 60, adapt,
+  for_trials(every_kernel(), 4500, 60, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& whole) {
                for (const std::int64_t rows : {1, 2, 3, 4, 7}) {
                  const std::int64_t first = 4 * rows;
@@ -142,7 +142,8 @@ TEST(Properties, p4_rows_in_tiles_of_every_width_equal_them_among_many) {
     const auto pick = [&](std::uint64_t period, std::initializer_list<std::int64_t> of) {
       return of.begin()[c.seed / period % of.size()];
     };
-    c = {.type = pick(1, {0, 0, 1}) == 0 ? DType::f32 : DType::f64,
+    constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f64, DType::f32, DType::f16};
+    c = {.type = kTypes[pick(1, {0, 1, 2, 3, 4})],
          .heads = pick(2, {1, 2}),
          .q_length = 70,
          .k_length = pick(1, {3, 10, 20, 63, 255, 257, 290}),
@@ -160,9 +161,9 @@ TEST(Properties, p4_rows_in_tiles_of_every_width_equal_them_among_many) {
         at[x] = x % 3 == 0 ? -std::numeric_limits<T>::denorm_min() : T{0};
     };
     if (v.dtype() == DType::f64) set(v.data<double>());
-    else set(v.data<float>());
+    if (v.dtype() == DType::f32) set(v.data<float>());
   };
-  for_trials(all_kernels(), 4700, 42, adapt,
+  for_trials(every_kernel(), 4700, 42, adapt,
              [&](const Trial& given, const KernelUnderTest& kernel, Written&) {
                Trial trial = given;
                if (given.k.size(2) % 2 == 1) vanishing(trial.v);
@@ -194,7 +195,7 @@ TEST(Properties, p4_vanishing_weights_vanish_in_the_row_alone_too) {
     trial.plain.scale = 1;
     set_value(trial.k, {0, 0, 0, 0}, large);
     for (std::int64_t i = 0; i < kRows; ++i) set_value(trial.q, {0, 0, i, 0}, score / large);
-    for (const KernelUnderTest& kernel : all_kernels()) {
+    for (const KernelUnderTest& kernel : all_kernels(type)) {
       if (!kernel.backward) continue;
       SCOPED_TRACE(kernel.name);
       const auto whole = trial.run(kernel);
@@ -217,7 +218,7 @@ TEST(Properties, p5_packed_sequences_equal_separate_calls) {
     if (c.addressing == Addressing::packed_self) c.k_length = c.q_length;
     if (is_paged(c) && c.key_lengths == cases::Lengths::none) c.key_lengths = cases::Lengths::full;
   };
-  for_trials(all_kernels(), 5000, 150, adapt, expect_elements_equal_themselves_alone);
+  for_trials(every_kernel(), 5000, 150, adapt, expect_elements_equal_themselves_alone);
 }
 
 // The same sequences side by side in one batch element, held apart by a mask.
@@ -241,7 +242,7 @@ TEST(Properties, p5_block_diagonal_mask_is_close_to_packed_sequences) {
          .width = c.width,
          .dlse = c.dlse};
   };
-  for_trials(all_kernels(), 5500, 30, adapt,
+  for_trials(every_kernel(), 5500, 30, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& packed) {
                Trial diagonal = trial;
                diagonal.cu_seqlens_q = diagonal.cu_seqlens_k = {};
@@ -285,7 +286,7 @@ TEST(Properties, p12_grouped_heads_equal_repeated_heads) {
     c.heads = c.kv_heads * (2 + static_cast<std::int64_t>(c.seed % 2));
     c.values = cases::Values::gaussian;  // sums in another order are compared
   };
-  for_trials(all_kernels(), 12000, 150, adapt,
+  for_trials(every_kernel(), 12000, 150, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& grouped) {
                const std::int64_t kv_heads = trial.k.size(1), group = trial.q.size(1) / kv_heads;
                std::vector<std::int64_t> of_query_heads;
@@ -361,7 +362,7 @@ TEST(Properties, p23_prefill_equals_chunked_prefill_equals_decode) {
     c.k_length = c.q_length = c.k_length > 100 ? 260 + c.k_length % 20 : c.q_length;
     if (c.k_length > 100) c.batch = c.heads = c.kv_heads = 1;
   };
-  for_trials(forward_kernels(), 23000, 150, adapt,
+  for_trials(every_forward_kernel(), 23000, 150, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written& prefill) {
                const std::int64_t length = trial.q.size(2);
                std::vector<std::pair<std::int64_t, std::int64_t>> chunks;

@@ -69,7 +69,7 @@ void each_on_its_own_thread(int n, const std::function<void(int)>& body) {
 
 void expect_same_bits_in(const std::vector<std::unique_ptr<Context>>& contexts, int first_seed,
                          int count, void (*adapt)(Case&) = with_work_for_many) {
-  for_trials(all_kernels(), first_seed, count, adapt,
+  for_trials(every_kernel(), first_seed, count, adapt,
              [&](const Trial& trial, const KernelUnderTest& kernel, Written&) {
                Context alone(with_threads(1));
                const auto expected = trial.run(kernel, alone);

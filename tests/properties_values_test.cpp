@@ -99,7 +99,7 @@ void expect_rows(const Trial& trial, const Written& results, double error, Value
 }
 
 TEST(Properties, p15_constant_values_give_constant_output) {
-  for_trials(forward_kernels(), 15000, 120, without_sinks_and_dropout,
+  for_trials(every_forward_kernel(), 15000, 120, without_sinks_and_dropout,
              [](const Trial& trial, const KernelUnderTest& kernel, Written&) {
                Trial constant = trial;
                fill(constant.v, 0.75);
@@ -117,7 +117,7 @@ TEST(Properties, p16_a_query_of_zero_gives_the_mean_of_the_visible_values) {
     c.alibi = false;
     c.values = cases::Values::gaussian;
   };
-  for_trials(forward_kernels(), 16000, 120, adapt,
+  for_trials(every_forward_kernel(), 16000, 120, adapt,
              [](const Trial& trial, const KernelUnderTest& kernel, Written&) {
                Trial zero = trial;
                fill(zero.q, 0);
@@ -134,7 +134,7 @@ TEST(Properties, p16_a_query_of_zero_gives_the_mean_of_the_visible_values) {
 }
 
 TEST(Properties, p21_every_output_lies_between_the_least_and_the_largest_visible_value) {
-  for_trials(forward_kernels(), 21000, 120, without_sinks_and_dropout,
+  for_trials(every_forward_kernel(), 21000, 120, without_sinks_and_dropout,
              [](const Trial& trial, const KernelUnderTest&, Written& results) {
                const double error = usual_error(trial.q.dtype());
                for (const SeenRow& row : seen_rows(trial))

@@ -22,7 +22,8 @@ namespace {
 
 struct Choice {
   Machine machine;
-  std::string rows;  // what the names of its rows begin with
+  std::string rows;                           // what the names of its rows begin with
+  std::string bf16_forward{}, f16_forward{};  // of these, where it is another
 };
 
 // Machines of this architecture: the table has no rows of the other. And those whose code this
@@ -34,6 +35,15 @@ std::vector<Choice> choices() {
     list.push_back({{.architecture = "x86-64", .avx2 = true}, "cpu.avx2."});
   if (__builtin_cpu_supports("avx512f"))
     list.push_back({{.architecture = "x86-64", .avx2 = true, .avx512 = true}, "cpu.avx512."});
+  if (this_machine().amx_bf16) {
+    Machine amx = list.back().machine;
+    amx.avx512_bf16 = amx.amx_bf16 = true;
+    list.push_back({amx, "cpu.avx512."});  // without permission
+    amx.amx_permitted = true;
+    list.push_back({amx, "cpu.avx512.", "cpu.amx."});
+    amx.amx_fp16 = true;
+    if (this_machine().amx_fp16) list.push_back({amx, "cpu.avx512.", "cpu.amx.", "cpu.amx_fp16."});
+  }
   return list;
 #elif defined(__aarch64__)
   return {{{.architecture = "aarch64"}, "cpu.generic."},
@@ -59,7 +69,11 @@ TEST_P(Rows, no_case_is_left_to_the_reference) {
         const auto decision = decide<Operation>(wanted.problem, choice.machine, 1, "");
         const Features features = features_of(wanted.problem);
         const bool alone = features - kReferenceAlone != features;
-        const std::string rows = alone ? "reference." : choice.rows;
+        std::string rows = alone ? "reference." : choice.rows;
+        const std::string other = GetParam() == DType::bf16  ? choice.bf16_forward
+                                  : GetParam() == DType::f16 ? choice.f16_forward
+                                                             : "";
+        if (std::is_same_v<Operation, Forward> && !alone && !other.empty()) rows = other;
         ASSERT_TRUE(decision.kernel->name.starts_with(rows))
             << "a row " << rows << " is wanted for " << cases::name(problem) << "\n"
             << describe(decision);
@@ -94,6 +108,8 @@ TEST(Machine, has_the_instruction_sets_that_the_system_lists) {
   EXPECT_EQ(machine.avx2, has({"avx2", "fma", "f16c"}));
   EXPECT_EQ(machine.avx512,
             has({"avx2", "fma", "f16c", "avx512f", "avx512dq", "avx512bw", "avx512vl"}));
+  EXPECT_EQ(machine.avx512_bf16, machine.avx512 && has({"avx512_bf16"}));
+  EXPECT_EQ(machine.amx_bf16, machine.avx512_bf16 && has({"amx_tile", "amx_bf16"}));
   EXPECT_FALSE(machine.neon);
 #elif defined(__aarch64__)
   EXPECT_EQ(machine.neon, (getauxval(AT_HWCAP) & HWCAP_ASIMD) != 0);

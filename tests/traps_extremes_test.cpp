@@ -53,7 +53,7 @@ TEST(Traps, logits_near_minus_120_with_length_mod_128_eq_64) {
                                         .dv = 8,
                                         .values = cases::Values::cold,
                                         .mask = mask});
-        for (const KernelUnderTest& kernel : all_kernels()) {
+        for (const KernelUnderTest& kernel : all_kernels(type)) {
           SCOPED_TRACE(trial.line + " kernel " + kernel.name);
           const auto written = trial.run(kernel);
           ASSERT_TRUE(written);
@@ -78,7 +78,7 @@ TEST(Traps, minus_flt_max_is_not_minus_infinity) {
       set_value(trial.bias, {0, 0, 1, j}, j < 2 ? lowest(type) : 0);  // of the last two
       set_value(trial.bias, {0, 0, 2, j}, j < 2 ? 0 : lowest(type));  // of the first two
     }
-    for (const KernelUnderTest& kernel : all_kernels()) {
+    for (const KernelUnderTest& kernel : all_kernels(type)) {
       SCOPED_TRACE(kernel.name + " " + std::string(name_of(type)));
       const auto written = trial.run(kernel);
       ASSERT_TRUE(written);
@@ -124,7 +124,7 @@ TEST(Traps, a_sink_of_minus_flt_max_is_as_good_as_none) {
     Trial with = without;
     with.sinks = Tensor({2}, type == DType::f64 ? DType::f64 : DType::f32);
     fill(with.sinks, lowest(with.sinks.dtype()));
-    for (const KernelUnderTest& kernel : forward_kernels()) {
+    for (const KernelUnderTest& kernel : forward_kernels(type)) {
       const auto expected = without.run(kernel), written = with.run(kernel);
       ASSERT_TRUE(expected && written);
       EXPECT_TRUE(close(expected->out, written->out, usual_error(type)))
@@ -138,7 +138,7 @@ TEST(Traps, the_largest_finite_bias_takes_all_the_weight) {
     Trial trial = make_trial({.type = type, .q_length = 1, .k_length = 3});
     trial.bias = Tensor({1, 1, 1, 3}, type);
     set_value(trial.bias, {0, 0, 0, 1}, -lowest(type));
-    for (const KernelUnderTest& kernel : forward_kernels()) {
+    for (const KernelUnderTest& kernel : forward_kernels(type)) {
       const auto written = trial.run(kernel);
       ASSERT_TRUE(written);
       EXPECT_TRUE(same_bits(written->out, take(trial.v, 2, {1})))
@@ -161,7 +161,7 @@ TEST(Traps, outlier_rich_activations_give_the_right_dq) {
                               .values = cases::Values::outliers,
                               .causal = true,
                               .scale = 0.05});
-    for (const KernelUnderTest& kernel : all_kernels()) {
+    for (const KernelUnderTest& kernel : all_kernels(type)) {
       if (!kernel.backward || kernel.yardstick) continue;
       const auto written = trial.run(kernel);
       ASSERT_TRUE(written);

@@ -22,7 +22,7 @@ TEST(Traps, one_hidden_row_puts_no_nan_into_other_gradients) {
     hidden.mask = Tensor({3, 1, 5, 7}, DType::boolean);
     fill(hidden.mask, 1);
     for (std::int64_t j = 0; j < 7; ++j) hidden.mask.at<bool>({2, 0, 1, j}) = false;
-    for (const KernelUnderTest& kernel : all_kernels()) {
+    for (const KernelUnderTest& kernel : all_kernels(type)) {
       SCOPED_TRACE(kernel.name + " " + std::string(name_of(type)));
       const auto before = visible.run(kernel), after = hidden.run(kernel);
       ASSERT_TRUE(before && after);
@@ -150,7 +150,7 @@ TEST(Traps, training_and_inference_give_the_same_bits) {
                                     .causal = true,
                                     .mask = cases::Mask::rows});
     const Arguments a = trial.arguments();
-    for (const KernelUnderTest& kernel : forward_kernels()) {
+    for (const KernelUnderTest& kernel : forward_kernels(type)) {
       SCOPED_TRACE(kernel.name + " " + std::string(name_of(type)));
       const auto training = trial.run(kernel);  // with lse
       ASSERT_TRUE(training);

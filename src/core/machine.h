@@ -7,6 +7,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace attend {
@@ -16,8 +18,22 @@ struct Machine {
   int processors = 1;             // that this process may run on
   bool avx2 = false;              // with FMA and F16C
   bool avx512 = false;            // F, DQ, BW, VL
+  bool avx512_bf16 = false;       // these, and BF16
+  bool amx_bf16 = false;          // these, and tiles of bf16
+  bool amx_fp16 = false;          // and of f16
+  bool amx_permitted = false;     // the tiles' registers, by the operating system
   bool neon = false;
 };
+
+#if defined(__x86_64__)
+// Tiles are 8 KiB of registers that Linux saves for those processes alone that have asked for them.
+// To ask again does no harm. Refused: by a system that does not know them, by a sandbox, or if a
+// thread has an alternate stack for signals that is too small for them.
+inline bool ask_for_amx() noexcept {
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, in xfeatures
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#endif
 
 inline Machine this_machine() noexcept {
   Machine machine{.architecture = "unknown", .processors = available_processors()};
@@ -29,6 +45,13 @@ inline Machine this_machine() noexcept {
   machine.avx512 = machine.avx2 && __builtin_cpu_supports("avx512f") &&
                    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
                    __builtin_cpu_supports("avx512vl");
+  machine.avx512_bf16 =
+      machine.avx512 && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & 1U << 5) != 0;
+  machine.amx_bf16 = machine.avx512_bf16 && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 &&
+                     (d & 1U << 22) != 0 && (d & 1U << 24) != 0;
+  machine.amx_fp16 =
+      machine.amx_bf16 && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & 1U << 21) != 0;
+  machine.amx_permitted = machine.amx_bf16 && ask_for_amx();
 #elif defined(__aarch64__)
   machine.architecture = "aarch64";
   machine.neon = true;  // every aarch64 has it

@@ -57,6 +57,17 @@ std::string declines_avx512(const Problem& problem, const Machine& machine) {
   return needs(problem, machine.avx512, "AVX-512 (F, DQ, BW, VL)");
 }
 template <class Problem>
+std::string declines_amx(const Problem& problem, const Machine& machine) {
+  if (machine.amx_bf16 && !machine.amx_permitted)
+    return "needs the operating system's permission to use the tiles of AMX, which was refused";
+  return needs(problem, machine.amx_bf16, "AMX-BF16 and AVX512-BF16");
+}
+template <class Problem>
+std::string declines_amx_fp16(const Problem& problem, const Machine& machine) {
+  if (machine.amx_bf16 && !machine.amx_fp16) return "needs AMX-FP16";
+  return declines_amx(problem, machine);
+}
+template <class Problem>
 std::string declines_avx2(const Problem& problem, const Machine& machine) {
   return needs(problem, machine.avx2, "AVX2 and FMA");
 }
@@ -69,10 +80,12 @@ std::string declines_generic(const Problem& problem, const Machine&) {
   return needs(problem, true, "");
 }
 
-#define ATTEND_DECLINES(Problem)                                        \
-  template std::string declines_avx512(const Problem&, const Machine&); \
-  template std::string declines_avx2(const Problem&, const Machine&);   \
-  template std::string declines_neon(const Problem&, const Machine&);   \
+#define ATTEND_DECLINES(Problem)                                          \
+  template std::string declines_avx512(const Problem&, const Machine&);   \
+  template std::string declines_amx(const Problem&, const Machine&);      \
+  template std::string declines_amx_fp16(const Problem&, const Machine&); \
+  template std::string declines_avx2(const Problem&, const Machine&);     \
+  template std::string declines_neon(const Problem&, const Machine&);     \
   template std::string declines_generic(const Problem&, const Machine&);
 ATTEND_DECLINES(ForwardProblem)
 ATTEND_DECLINES(BackwardProblem)

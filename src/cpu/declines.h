@@ -10,6 +10,10 @@ namespace attend {
 template <class Problem>
 std::string declines_avx512(const Problem& problem, const Machine& machine);
 template <class Problem>
+std::string declines_amx(const Problem& problem, const Machine& machine);
+template <class Problem>
+std::string declines_amx_fp16(const Problem& problem, const Machine& machine);
+template <class Problem>
 std::string declines_avx2(const Problem& problem, const Machine& machine);
 template <class Problem>
 std::string declines_neon(const Problem& problem, const Machine& machine);

@@ -23,6 +23,7 @@
 #pragma once
 
 #include "cpu/few_rows.h"
+#include "cpu/matrix_weights.h"
 #include "cpu/row.h"
 #include "cpu/show.h"
 #include "cpu/sums.h"
@@ -45,14 +46,18 @@ class FlashForward {
     Chunk<V> chunk;
     Sum *s, *factors;  // [256][lanes]
     [[no_unique_address]] SumsAsOperand<V> weights;
-    Sum* few_q;  // [few rows][d]
+    Sum* few_q;            // [few rows][d]
+    MatrixStep<V>* steps;  // two, of a matrix instruction
     Memory(const ForwardProblem& p, Scratch& scratch) : weights(scratch, kChunk * kRoom) {
       tiles = scratch.take<Sums<V>>(kTiles);
       runs = scratch.take<Runs>(1);
       s = scratch.take<Sum>(kChunk * kRoom);
+      steps = scratch.take<MatrixStep<V>>(kMatrix<V> ? 2 : 0);
+      Sum* other = scratch.take<Sum>(kMatrix<V> ? kChunk * kRoom : 0);
+      if (steps != nullptr && kMatrix<V>) steps[0].s = s, steps[1].s = other;
       factors = scratch.take<Sum>(p.drop_below != 0 ? kChunk * kRoom : 0);
       few_q = scratch.take<Sum>(FewRows<V>::kMost * p.d);
-      chunk.packed_k = scratch.take<Operand>(kChunk * p.d);
+      chunk.packed_k = scratch.take<Operand>(kChunk * whole_depth<V>(p.d));
       chunk.packed_v = scratch.take<Operand>(kChunk * width(p));
       chunk.paneled_k =
           scratch.take<Operand>(TilesOf<V>::kPanels ? kChunk * whole_depth<V>(p.d) : 0);
@@ -179,15 +184,11 @@ class FlashForward {
       end = tile.end > end ? tile.end : end;
     }
     for (std::int64_t at = begin / kChunk * kChunk; at < end; at += kChunk) {
-      if (must_stop(scores_.interrupt)) return;
+      if (scores_.stops()) return;
       bring(at, begin, end);
-      if (used >= TilesOf<V>::kArrangeForward) scores_.arrange(memory_.chunk);
-      for (int t = 0; t < used; ++t) {
-        Sums<V>& tile = memory_.tiles[t];
-        memory_.chunk.cold = t == 0;
-        Sum top[kRoom], sum[kRoom];
-        if (weigh(tile, tile.to, top, sum)) results_.join(tile, top, sum, tile.part);
-      }
+      if constexpr (TilesOf<V>::kPanels)
+        if (used >= TilesOf<V>::kArrangeForward) scores_.arrange(memory_.chunk);
+      weigh_tiles(used);
     }
     for (int t = 0; t < used; ++t) results_.close(memory_.tiles[t]);
     if (!p.weights && !p.scores) return;
@@ -199,21 +200,47 @@ class FlashForward {
     }
   }
 
+  // The chunk at hand, tile by tile.
+  void weigh_tiles(int used) noexcept {
+    if constexpr (kMatrix<V>) {
+      MatrixWeights<V> weights(scores_, memory_.chunk, memory_.steps, memory_.factors);
+      weights.each(memory_.tiles, used, [&](Sums<V>& tile, const Sum* top, const Sum* sum) {
+        results_.join(tile, top, sum, tile.part);
+      });
+    } else {
+      for (int t = 0; t < used; ++t) {
+        Sums<V>& tile = memory_.tiles[t];
+        memory_.chunk.cold = t == 0;
+        Sum top[kRoom], sum[kRoom];
+        if (weigh(tile, tile.to, top, sum)) results_.join(tile, top, sum, tile.part);
+      }
+    }
+  }
+
   void bring(std::int64_t at, std::int64_t begin, std::int64_t end) noexcept {
     scores_.bring(memory_.chunk, at > begin ? at : begin, at + kChunk < end ? at + kChunk : end);
   }
 
   // One chunk: steps 1 to 4. Gives its maximum, sum and O; false if the tile sees nothing of it.
   bool weigh(const Sums<V>& tile, const Place<Sum>& to, Sum* top, Sum* sum) noexcept {
+    if constexpr (kMatrix<V>)
+      return MatrixWeights<V>(scores_, memory_.chunk, memory_.steps, memory_.factors)
+          .one(tile, to, top, sum);
     Runs& runs = *memory_.runs;
     scores_.find_runs(tile, memory_.chunk, runs);
     if (runs.count == 0) return false;
+    if constexpr (!kMatrix<V>) weigh_keys(tile, to, top, sum);
+    return true;
+  }
+
+  void weigh_keys(const Sums<V>& tile, const Place<Sum>& to, Sum* top, Sum* sum) noexcept {
+    Runs& runs = *memory_.runs;
     Sum* s = memory_.s;
     if constexpr (FewRows<V>::kMost > 0)
       if (FewRows<V> few(scores_, memory_.chunk, memory_.few_q, s); few.takes(tile, runs)) {
         ATTEND_PATH(V, "few rows");
         few.weigh(tile, runs.run[0], to, top, sum);
-        return true;
+        return;
       }
     // Few rows against many keys: memory is asked kAhead keys before.
     const Chunk<V>& chunk = memory_.chunk;
@@ -238,7 +265,6 @@ class FlashForward {
     const Operand* w = memory_.weights.across(s, runs.count, tile.lanes, tile.lanes);
     values(tile, runs, w, to, to.final ? &divisors : nullptr);  // 4 values
     if (partial) without_hidden(tile, runs, s, to, to.final ? &divisors : nullptr);
-    return true;
   }
 
   // s becomes exp(s - top), as a power of two.
@@ -247,10 +273,7 @@ class FlashForward {
     const V log2e = V::set(Exp2<Sum>::kLog2E);
     V base[kVectors], total[kVectors];
     unrolled<kVectors>(ATTEND_EACH(n) {
-      const V most = V::load(top + n * V::kLanes);
-      const V none =
-          V::set(std::numeric_limits<Sum>::lowest());  // nothing visible: any number does
-      base[n] = select(less(most, none), V::set(0), most);
+      base[n] = base_of<V>(top + n * V::kLanes);
       total[n] = V::set(0);
     });
     const bool drops = p.drop_below != 0;  // then the smallest weight may be all that is left
@@ -316,12 +339,7 @@ class FlashForward {
     const std::int64_t whole = width(p);
     Sum* o = to.o;
     for (int n = 0; n < tile.rows; ++n, o += to.stride) {
-      V differences = V::set(0);  // of numbers to themselves: 0, or NaN
-      for (std::int64_t x = 0; x < whole; x += V::kLanes) {
-        const V sum = V::load(o + x);
-        differences = differences + (sum - sum);
-      }
-      if (all_finite(differences)) continue;
+      if (is_finite<V>(o, whole)) continue;
       for (std::int64_t x = 0; x < whole; ++x) o[x] = 0;
       for (int r = 0; r < runs.runs; ++r) {
         for (int y = 0; y < runs.run[r].count; ++y) {
@@ -354,7 +372,7 @@ class FlashForward {
     for (std::int64_t c = all * index / cuts; c < last; ++c) {
       const std::int64_t at = c * kChunk;
       if (at + kChunk <= tile.begin || at >= tile.end) continue;
-      if (must_stop(scores_.interrupt)) return;
+      if (scores_.stops()) return;
       bring(at, tile.begin, tile.end);
       const PartialResult to = partial_result(c);
       ATTEND_PATH(V, "piece");

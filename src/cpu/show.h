@@ -21,7 +21,7 @@ class Show {
   void hide_rows(std::int64_t first, std::int64_t count) noexcept {
     const std::int64_t rows = p.group() * p.q_length;
     for (std::int64_t r = first; r < rows && r < first + count; ++r) {
-      if (must_stop(scores_.interrupt)) return;
+      if (scores_.stops()) return;
       const std::int64_t i = r / p.group(), h = scores_.kv_head * p.group() + r % p.group();
       if (p.weights) fill(call_.weights, h, i, 0);
       if (p.scores) fill(call_.scores, h, i, kMinusInfinity);
@@ -33,7 +33,7 @@ class Show {
     const bool masked = p.scores && p.stage == ScoreStage::masked;
     if (!p.weights && !masked) return;
     for (std::int64_t at = tile.begin / kChunk * kChunk; at < tile.end; at += kChunk) {
-      if (must_stop(scores_.interrupt)) return;
+      if (scores_.stops()) return;
       scores_.bring(chunk_, at > tile.begin ? at : tile.begin,
                     at + kChunk < tile.end ? at + kChunk : tile.end, false);
       scores_.find_runs(tile, chunk_, runs_);
@@ -53,7 +53,7 @@ class Show {
   void unmasked(const Tile<V>& tile) noexcept {
     if (!p.scores || p.stage == ScoreStage::masked) return;
     for (std::int64_t at = 0; at < scores_.sequence.k_stored; at += kChunk) {
-      if (must_stop(scores_.interrupt)) return;
+      if (scores_.stops()) return;
       const std::int64_t left = scores_.sequence.k_stored - at;
       const int count = static_cast<int>(left < kChunk ? left : kChunk);
       scores_.bring(chunk_, at, at + count, false);
@@ -94,7 +94,7 @@ class Show {
         rest[k] = D::load(low + n + k * D::kLanes);
       });
       for (int j = 0; j < runs_.count; ++j) {
-        T* at = s_ + j * tile.stride + n;
+        T* at = s_ + j * tile.stride + tile.column(n);
         const V u = V::load(at);
         D t[V::kDoubles];
         unrolled<V::kDoubles>(ATTEND_EACH(k) {
@@ -119,7 +119,7 @@ class Show {
     const Run& run = runs_.run[0];
     for (int n = 0; n < tile.rows; ++n) {
       for (int x = 0; x < run.count; ++x) {
-        T& u = s_[x * tile.lanes + n];
+        T& u = s_[x * tile.stride + tile.column(n)];
         auto score = static_cast<double>(u);
         if (p.bias_before_softcap)
           score += added(p, call_, scores_.sequence, tile.h[n], tile.i[n], run.key + x);
@@ -137,8 +137,11 @@ class Show {
           const Run& run = runs_.run[r];
           E* to = reinterpret_cast<E*>(t.data) +
                   t.offset(scores_.sequence.b, tile.h[n], tile.i[n], run.key);
-          for (int x = 0; x < run.count; ++x)
-            to[x * t.stride[3]] = static_cast<E>(value(n, s_[(run.at + x) * tile.lanes + n]));
+          const std::int64_t left =
+              scores_.sequence.k_stored - run.key;  // groups may end behind it
+          for (int x = 0; x < run.count && x < left; ++x)
+            to[x * t.stride[3]] =
+                static_cast<E>(value(n, s_[(run.at + x) * tile.stride + tile.column(n)]));
         }
       }
     });

@@ -41,6 +41,24 @@ struct Sums : Tile<V> {
   Place<T> to;       // where its sums go
 };
 
+// What is subtracted from scores: their maximum or, where nothing is visible, any number.
+template <class V>
+V base_of(const SumOf<V>* top) noexcept {
+  const V most = V::load(top);
+  return select(less(most, V::set(std::numeric_limits<SumOf<V>>::lowest())), V::set(0), most);
+}
+
+// Whether a row of results is.
+template <class V>
+bool is_finite(const SumOf<V>* o, std::int64_t width) noexcept {
+  V differences = V::set(0);  // of numbers to themselves: 0, or NaN
+  for (std::int64_t x = 0; x < width; x += V::kLanes) {
+    const V sum = V::load(o + x);
+    differences = differences + (sum - sum);
+  }
+  return all_finite(differences);
+}
+
 template <class V>
 class Results {
   using T = typename V::T;
@@ -79,7 +97,8 @@ class Results {
         tile.one[n] = false;
       }
     }
-    if (tile.joined || p.group() != 1 || !is_contiguous_row<T>(call_.out) || width(p) != p.dv)
+    if (kMatrix<V> || tile.joined || p.group() != 1 || !is_contiguous_row<T>(call_.out) ||
+        width(p) != p.dv)
       return;
     tile.to = {reinterpret_cast<T*>(call_.out.data) + at(call_.out, tile, 0), call_.out.stride[2],
                true};
@@ -118,6 +137,8 @@ class Results {
     double* total = tile.o;
     for (int n = 0; n < tile.rows; ++n, o += width(p), total += width(p)) {
       if (sum[n] == 0) continue;
+      if constexpr (kMatrix<V>)
+        if (n % 4 == 0) Matrix<V>::keep_awake();
       const D a = D::set(mine[n]), b = D::set(other[n]);
       const bool as_is = mine[n] == 1;  // the maximum has not changed
       for (std::int64_t x = 0; x < width(p); x += V::kLanes) {
@@ -136,11 +157,16 @@ class Results {
   void close(Sums<V>& tile) noexcept {
     if (p.state) return close_states(tile);
     const bool ready = is_contiguous_row<T>(call_.out);
-    for (int n = 0; n < tile.rows; ++n) {
+    const bool together = kMatrix<V> && !tile.joined && call_.out.stride[3] == 1 &&
+                          (call_.out.type == DType::bf16 || call_.out.type == DType::f16);
+    for (int n = 0; n < tile.rows; ++n)
       if (tile.l[n] == 0)  // the row saw nothing: neither did `to`, which holds garbage then
         clear(tile.to.o + n * tile.to.stride, width(p));
-      if (!tile.to.final && ready) close_row(tile, n);
-      if (!tile.to.final && !ready) convert_row_out(tile, n);
+    if constexpr (kMatrix<V>)
+      if (together) divide_rows_out(tile);
+    for (int n = 0; n < tile.rows; ++n) {
+      if (!tile.to.final && ready && !together) close_row(tile, n);
+      if (!tile.to.final && !ready && !together) convert_row_out(tile, n);
       tile.l[n] *= tile.up[n];
       if (p.lse)
         store(call_.lse, at(call_.lse, tile, n), SoftmaxState{tile.top[n], tile.l[n]}.lse());
@@ -261,6 +287,30 @@ class Results {
         to[x * stride] = static_cast<E>(divided(divisor, sum));
       else to[x * stride] = static_cast<E>((sum + 0.0) * factor);
     }
+  }
+
+  // All rows of a tile that saw one chunk. A quotient in T rounds to 16 bits as one in f64 does,
+  // unless it lies next to the middle of two numbers: such rows are divided in f64.
+  void divide_rows_out(const Sums<V>& tile) const noexcept {
+    T l[kRoom] = {};
+    for (int n = 0; n < tile.rows; ++n) l[n] = static_cast<T>(tile.l[n]);
+    Divisors<V, kRoom> divisors;
+    divisors.set(l, tile.lanes);
+    with_type(call_.out.type, [&]<class E>(E) {
+      if constexpr (HasHalves<V, E>)
+        for (int n = 0; n < tile.rows; ++n) {
+          if (n % 4 == 0) Matrix<V>::keep_awake();
+          E* const to = reinterpret_cast<E*>(call_.out.data) + at(call_.out, tile, n);
+          const T* const part = tile.part + n * width(p);
+          bool clear = true;
+          for (std::int64_t x = 0; x < p.dv; x += V::kLanes) {
+            const V quotient = divisors.divided(V::load(part + x), n);
+            clear &= rounds_clearly(quotient, E{});
+            store_elements(quotient, to + x, p.dv - x);
+          }
+          if (!clear) convert_out(tile, n, to);
+        }
+    });
   }
 
   // As the products do it that store results.

@@ -21,6 +21,8 @@
 #include "cpu/exp2.h"
 #include "cpu/pack.h"
 
+#include <cstring>
+
 namespace attend {
 namespace {
 
@@ -37,7 +39,12 @@ struct Tile {
   static constexpr int kMost = kTileVectors<V> * V::kLanes;
   static constexpr int kRoom = kLastVectors<V> * V::kLanes;  // for the last one of a task
   int rows, lanes;
-  std::int64_t stride;      // from key to key in S^T; the lanes, unless tiles lie side by side
+  std::int64_t stride;         // from key to key in S^T; the lanes, unless tiles lie side by side
+  std::int64_t vector_stride;  // from one vector of lanes to the next
+  // Where lane n of a key stands in S^T.
+  std::int64_t column(int n) const noexcept {
+    return kMatrix<V> ? n / V::kLanes * vector_stride + n % V::kLanes : n;
+  }
   std::int64_t begin, end;  // keys that any row may see, by position
   KeyRange all;             // keys that every row may see, by position; perhaps none
   std::int64_t h[kRoom], i[kRoom];
@@ -67,6 +74,11 @@ class Scores {
   static constexpr int kMost = Tile<V>::kMost, kRoom = Tile<V>::kRoom;
   static constexpr Sum kHidden = -std::numeric_limits<Sum>::infinity();
   static constexpr Sum kLowest = std::numeric_limits<Sum>::lowest();
+  // Keys that a matrix instruction takes at once.
+  static constexpr int kGroup = [] {
+    if constexpr (kMatrix<V>) return Matrix<V>::kGroup;
+    else return 1;
+  }();
   // From so many keys on, a tile of one vector waits for memory more than for products.
   static constexpr int kStreamed = 128;
   static bool streams(const Tile<V>& tile, int keys) noexcept {
@@ -89,17 +101,19 @@ class Scores {
   Sum scale;         // of a sum; q has the rest of it
 
   Scores(const Problem& problem, const Call& c, Scratch& scratch)
-      : p(problem), call(c), chain(p.d < kChain ? p.d : kChain), k_width(p.d),
+      : p(problem), call(c), chain(p.d < kChain ? p.d : kChain), k_width(whole_depth<V>(p.d)),
         plain(p.softcap == 0 && !p.bias && !p.alibi && !p.mask),
         rows_(scratch.take<Sum>(kRoom * kChunk)), added_(scratch.take<Sum>(kRoom * kChunk)),
-        q_(scratch.take<Operand>(kRoom * p.d)) {
+        q_(scratch.take<Operand>(kRoom * p.d)),
+        v_rows_(scratch.take<Operand>(kMatrix<V> ? 2 * p.dv : 0)) {
     // A power of two goes into q, exactly, unless q could overflow; any other factor multiplies the
     // sum.
     int exponent = 0;
     const double mantissa = __builtin_frexp(p.scale, &exponent);
-    const bool power = (mantissa == 0.5 || mantissa == -0.5) && exponent <= 1;
+    const bool power = !kMatrix<V> && (mantissa == 0.5 || mantissa == -0.5) && exponent <= 1;
     q_scale_ = static_cast<Sum>(power ? p.scale : 1);
     scale = static_cast<Sum>(power ? 1 : p.scale);
+    if (kMatrix<V> && scale < 0) q_scale_ = -1, scale = -scale;  // the largest sum has it still
   }
 
   // A row of `count` features as whole vectors.
@@ -109,6 +123,13 @@ class Scores {
   std::int64_t group() const noexcept { return head < 0 ? p.group() : 1; }
   std::int64_t rows() const noexcept { return group() * sequence.q_length; }
 
+  // Whether the call is to end. Who is asked may have used matrix instructions himself.
+  bool stops() const noexcept {
+    const bool stop = must_stop(interrupt);
+    if constexpr (kMatrix<V>) Matrix<V>::configure();
+    return stop;
+  }
+
   // The rows from `first` on, their q packed.
   void open(Tile<V>& tile, std::int64_t first, int most = kMost) noexcept {
     const std::int64_t left = rows() - first;
@@ -116,6 +137,11 @@ class Scores {
     tile.lanes = static_cast<int>(width(tile.rows));
     if (!kAsNeeded && tile.lanes > V::kLanes) tile.lanes = kMost;
     tile.stride = tile.lanes;
+    tile.vector_stride = V::kLanes;
+    if (kMatrix<V> && kAsNeeded) {  // vectors of lanes lie each by itself
+      tile.stride = V::kLanes;
+      tile.vector_stride = V::kLanes * kChunk;
+    }
     tile.begin = sequence.k_length;
     tile.end = 0;
     tile.all = {0, sequence.k_length};
@@ -147,11 +173,13 @@ class Scores {
     }
     // Behind the last row it stands again: every square is a whole one.
     for (int n = tile.rows; n < tile.lanes; ++n) q[n] = q[tile.rows - 1];
-    rows_to_operand<V>(q, tile.lanes, p.d, tile.q, tile.lanes, q_scale_);
+    if constexpr (kMatrix<V>) Matrix<V>::queries(q, tile.lanes, p.d, tile.q, q_scale_ < 0);
+    else rows_to_operand<V>(q, tile.lanes, p.d, tile.q, tile.lanes, q_scale_);
   }
 
   // The keys and values [from, to) of a chunk: where they are, or packed.
   void bring(Chunk<V>& chunk, std::int64_t from, std::int64_t to, bool values = true) noexcept {
+    if constexpr (kMatrix<V>) return bring_groups(chunk, from, to, values);
     chunk.from = from;
     chunk.to = to;
     chunk.k = bring_rows(call.k, chunk.packed_k, p.d, k_width, chunk, chunk.k_stride);
@@ -183,6 +211,7 @@ class Scores {
     const std::int64_t hi = chunk.to < tile.end ? chunk.to : tile.end;
     runs.runs = runs.count = 0;
     runs.same_blocks = true;
+    if constexpr (kMatrix<V>) return find_groups(tile, lo, hi, runs);
     for (std::int64_t j = lo; j < hi;) {
       const std::int64_t left = p.blocks ? p.block_keys - j % p.block_keys : hi - j;
       const int count = static_cast<int>(left < hi - j ? left : hi - j);
@@ -198,7 +227,12 @@ class Scores {
                Sum* slopes = nullptr) noexcept {
     for (int n = 0; n < tile.lanes; ++n) top[n] = kHidden;
     for (int r = 0; r < runs.runs; ++r) products(tile, chunk, runs.run[r], s, top);  // 1 scores
-    bool partial = false;                                                            // 2 mask
+    return mask(tile, runs, s, top, slopes);                                         // 2 mask
+  }
+
+  bool mask(const Tile<V>& tile, const Runs& runs, Sum* s, Sum* top,
+            Sum* slopes = nullptr) noexcept {
+    bool partial = false;
     if (!plain || !runs.same_blocks) {
       partial = true;
       add(tile, runs, s, slopes);
@@ -212,6 +246,12 @@ class Scores {
   // Step 1 alone: s = scale * q . k.
   void products(const Tile<V>& tile, const Chunk<V>& chunk, const Run& run, Sum* s,
                 Sum* top) const noexcept {
+    if constexpr (kMatrix<V>) return group_products(tile, chunk, run, s, top);
+    else products_by_vectors(tile, chunk, run, s, top);
+  }
+
+  void products_by_vectors(const Tile<V>& tile, const Chunk<V>& chunk, const Run& run, Sum* s,
+                           Sum* top) const noexcept {
     Operands<V> x{.a = chunk.k + (run.key - chunk.from) * chunk.k_stride,
                   .a_stride = chunk.k_stride,
                   .b = tile.q,
@@ -259,6 +299,36 @@ class Scores {
     }
   }
 
+  // Sums of one group of keys, from `first` of the chunk on, by a matrix instruction; in two halves
+  // (0 and 1), between which its unit has time for others.
+  void group_scores(const Tile<V>& tile, const Chunk<V>& chunk, std::int64_t first, int half,
+                    Sum* s) const noexcept {
+    const bool whole = first + kGroup <= chunk.to - chunk.from;
+    const std::int64_t middle = k_width / TilesOf<V>::kDepth / 2 * TilesOf<V>::kDepth;
+    Matrix<V>::scores(whole ? chunk.k + first * chunk.k_stride : chunk.k_last,
+                      whole ? chunk.k_stride : k_width, tile.q, tile.lanes, half == 0 ? 0 : middle,
+                      half == 0 ? middle : k_width, k_width, s, tile.stride, tile.vector_stride);
+  }
+
+  // They become scores, times `by`; top the largest so far.
+  void finish_group(const Tile<V>& tile, Sum* s, Sum* top, Sum by) const noexcept {
+    constexpr int kChains = 4;
+    const V factor = V::set(by);
+    for (int n = 0; n < tile.lanes; n += V::kLanes) {
+      V most[kChains];
+      unrolled<kChains>(ATTEND_EACH(c) { most[c] = V::set(kHidden); });
+      most[0] = V::load(top + n);
+      for (int j = 0; j < kGroup; j += kChains)
+        unrolled<kChains>(ATTEND_EACH(c) {
+          Sum* const at = s + (j + c) * tile.stride + tile.column(n);
+          V u = V::load(at);
+          if (by != 1) (u = u * factor).store(at);
+          most[c] = larger(u, most[c]);
+        });
+      larger(larger(most[3], most[2]), larger(most[1], most[0])).store(top + n);
+    }
+  }
+
   // Whether row n sees key j, which lies in one of its runs.
   bool sees(const Tile<V>& tile, int n, std::int64_t j) const noexcept {
     return j >= tile.keys[n].begin && j < tile.keys[n].end &&
@@ -290,7 +360,7 @@ class Scores {
     V check[4];  // of numbers times 0: 0, or NaN
     unrolled<4>(ATTEND_EACH(n) { check[n] = V::set(0); });
     for (int n = 0; n < tile.lanes; n += V::kLanes)
-      check[0] = fma(V::load(s + n), V::set(0), check[0]);
+      check[0] = fma(V::load(s + tile.column(n)), V::set(0), check[0]);
     int j = 0;
     for (; j + 4 <= keys; j += 4)
       unrolled<4>(ATTEND_EACH(n) {
@@ -315,6 +385,96 @@ class Scores {
   }
 
  private:
+  // ---- keys in groups, for matrix instructions -------------------------------------------------
+
+  static std::int64_t whole_groups(std::int64_t keys) noexcept {
+    return (keys + kGroup - 1) / kGroup * kGroup;
+  }
+
+  // From a multiple of a group on. Keys behind the last that is asked for, but are there, are
+  // taken with the others.
+  void bring_groups(Chunk<V>& chunk, std::int64_t from, std::int64_t to, bool values) noexcept {
+    chunk.from = from / kGroup * kGroup;
+    const std::int64_t whole = whole_groups(to), there = sequence.k_length;
+    chunk.to = to > there ? to : whole < there ? whole : there;
+    const std::int64_t keys = chunk.to - chunk.from, last = keys / kGroup * kGroup;
+    chunk.k_last = chunk.packed_k + last * k_width;
+    const bool ready =
+        is_contiguous_row<Operand>(call.k) && p.keys != KeyAddressing::paged && p.d == k_width;
+    chunk.k_stride = ready ? call.k.stride[2] : k_width;
+    chunk.k = chunk.packed_k;
+    if (ready)
+      chunk.k = reinterpret_cast<const Operand*>(call.k.data) +
+                key_row(p, call, call.k, sequence, kv_head, chunk.from);
+    for (std::int64_t j = ready ? last : 0; j < keys; ++j) {  // behind them anything: it is hidden
+      Operand* row = chunk.packed_k + j * k_width;
+      bring_row(call.k, key_row(p, call, call.k, sequence, kv_head, chunk.from + j), p.d, row);
+      for (std::int64_t x = p.d; x < k_width; ++x) row[x] = Operand{};
+    }
+    if (!values) return;
+    const bool side_by_side = is_contiguous_row<Operand>(call.v);
+    for (std::int64_t g = 0; g < keys; g += kGroup) {
+      if (ready) ask_for(chunk.k + g * chunk.k_stride, chunk.k_stride, keys - g);
+      Matrix<V>::values(
+          [&](int key) -> const Operand* {
+            if (g + key >= keys) return nullptr;
+            const std::int64_t at =
+                key_row(p, call, call.v, sequence, kv_head, chunk.from + g + key);
+            if (side_by_side) return reinterpret_cast<const Operand*>(call.v.data) + at;
+            Operand* row = v_rows_ + key % 2 * p.dv;
+            bring_row(call.v, at, p.dv, row);
+            return row;
+          },
+          p.dv, chunk.packed_v + g * width(p.dv));
+    }
+  }
+
+  // The keys of a group, which are read next, and not in the order in which they lie.
+  void ask_for(const Operand* k, std::int64_t stride, std::int64_t keys) const noexcept {
+    constexpr std::int64_t kLine = 64 / sizeof(Operand);
+    for (std::int64_t j = 0; j < kGroup && j < keys; ++j)
+      for (std::int64_t x = 0; x < p.d; x += kLine) __builtin_prefetch(k + j * stride + x, 0, 2);
+  }
+
+  // Of the operands' own type.
+  static void bring_row(const Strided& t, std::int64_t at, std::int64_t count,
+                        Operand* row) noexcept {
+    const Operand* from = reinterpret_cast<const Operand*>(t.data) + at;
+    if (t.stride[3] == 1) std::memcpy(row, from, static_cast<std::size_t>(count) * sizeof(Operand));
+    else
+      for (std::int64_t x = 0; x < count; ++x) row[x] = from[x * t.stride[3]];
+  }
+
+  // Groups of which some row sees some key.
+  void find_groups(const Tile<V>& tile, std::int64_t lo, std::int64_t hi,
+                   Runs& runs) const noexcept {
+    for (std::int64_t group = lo / kGroup * kGroup; group < hi; group += kGroup) {
+      const std::int64_t end = group + kGroup < hi ? group + kGroup : hi;
+      bool seen = !p.blocks, same = true;
+      for (std::int64_t j = group > lo ? group : lo; p.blocks && j < end;) {
+        const bool sees = any_sees(tile, j, same);
+        seen |= sees;
+        same &= sees;
+        j += p.block_keys - j % p.block_keys;
+      }
+      if (!seen) continue;
+      runs.same_blocks &= same;
+      append(runs, group, kGroup);
+    }
+  }
+
+  void group_products(const Tile<V>& tile, const Chunk<V>& chunk, const Run& run, Sum* s,
+                      Sum* top) const noexcept {
+    for (std::int64_t j = 0; j < run.count; j += kGroup) {
+      Sum* const to = s + (run.at + j) * tile.stride;
+      group_scores(tile, chunk, run.key - chunk.from + j, 0, to);
+      group_scores(tile, chunk, run.key - chunk.from + j, 1, to);
+      finish_group(tile, to, top, scale);
+    }
+  }
+
+  // ---- products by vectors ---------------------------------------------------------------------
+
   // The largest of the numbers; where larger() does not keep a NaN of its first operand, NaN is
   // passed over: its own weight is NaN, and all others are at most 1, as exp2_of() wants them.
   struct StoreAndTop {
@@ -361,7 +521,8 @@ class Scores {
   static void find_top(const Tile<V>& tile, const Sum* s, int count, Sum* top) noexcept {
     for (int n = 0; n < tile.lanes; n += V::kLanes) {
       V most = V::set(kHidden);
-      for (int j = 0; j < count; ++j) most = larger(V::load(s + j * tile.stride + n), most);
+      for (int j = 0; j < count; ++j)
+        most = larger(V::load(s + j * tile.stride + tile.column(n)), most);
       most.store(top + n);
     }
   }
@@ -395,9 +556,9 @@ class Scores {
       const V begin = V::load(first + n), end = V::load(last + n);
       for (int j = from; j < to; ++j) {
         const V key = V::set(static_cast<Sum>(j));
-        const V u = V::load(s + j * tile.stride + n);
-        select(less(key, begin), hidden, select(less(key, end), u, hidden))
-            .store(s + j * tile.stride + n);
+        Sum* const at = s + j * tile.stride + tile.column(n);
+        const V u = V::load(at);
+        select(less(key, begin), hidden, select(less(key, end), u, hidden)).store(at);
       }
     }
   }
@@ -420,7 +581,7 @@ class Scores {
     for (int j = 0; j < runs.count; ++j) {
       for (int n = 0; n < tile.lanes; n += V::kLanes) {
         const V a = V::load(added_ + j * tile.lanes + n);
-        const std::int64_t x = j * tile.stride + n;
+        const std::int64_t x = j * tile.stride + tile.column(n);
         V u = V::load(s + x);
         V before = u;  // the score before the bias
         if (p.bias_before_softcap) u = u + a;
@@ -488,6 +649,7 @@ class Scores {
   Sum q_scale_;
   Sum *rows_, *added_;  // [lanes][256] and [256][lanes]
   Operand* q_;          // [lanes][d], rows that do not lie ready
+  Operand* v_rows_;     // [2][dv], the same of values in groups
 };
 
 template <class V>

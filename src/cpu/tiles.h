@@ -96,6 +96,20 @@ struct GenericTiles : VectorTiles<T> {
   static constexpr int rows(int vectors, bool) { return vectors > kScores ? 2 : 4; }
 };
 
+// Tiles of AMX (amx_tiles.h): matrices of bf16 or f16, 32 steps at once, 16 x 16 sums in a register
+// of their own; S^T in two by two of them.
+template <class Element>
+struct AmxTiles {
+  using Operand = Element;
+  using Sum = float;
+  static constexpr int kDepth = 32, kArrangeForward = 1, kArrangeBackward = 1;
+  static constexpr int kScores = 2, kFeatures = 2, kWide = 4, kWidest = 4, kLast = 2, kSteps = 1;
+  static constexpr int kFewRows = 0, kFewSlice = 16, kFewAhead = 32;
+  static constexpr int kPanelsOfB = 1, kTiles = 8, kLeastTiles = 2, kSliceBytes = 0;
+  static constexpr bool kPanels = false, kAsks = false;
+  static constexpr int rows(int, bool) { return 16; }
+};
+
 // The tiles of the vectors V: those of their instruction set, unless a file chooses others for its
 // kernels (a specialisation, before it includes them).
 template <class V>
@@ -111,6 +125,14 @@ using SumOf = typename TilesOf<V>::Sum;
 template <class V>
 inline constexpr bool kMultipliesSums =
     TilesOf<V>::kDepth == 1 && std::is_same_v<OperandOf<V>, SumOf<V>>;
+
+// Tiles of a matrix instruction, which takes many steps, and many rows, at once. What attention
+// asks of them is Matrix<V>: a specialisation, in the header of the instructions. It takes keys in
+// groups of Matrix<V>::kGroup, from a multiple of that on.
+template <class V>
+inline constexpr bool kMatrix = (TilesOf<V>::kDepth > 1);
+template <class V>
+struct Matrix;
 
 // A depth in whole multiply-adds.
 template <class V>

@@ -4,7 +4,7 @@
 namespace attend {
 
 #if defined(__x86_64__)
-extern const Kernel<Forward> kAvx512Forward, kAvx2Forward;
+extern const Kernel<Forward> kAmxForward, kAmxFp16Forward, kAvx512Forward, kAvx2Forward;
 extern const Kernel<Backward> kAvx512Backward, kAvx2Backward;
 extern const Kernel<Inspect> kAvx512Inspect, kAvx2Inspect;
 extern const Kernel<Product> kAvx512Product, kAvx2Product;
@@ -43,7 +43,7 @@ namespace {
 
 constinit const Kernel<Forward>* const kForward[] = {
 #if defined(__x86_64__)
-    &kAvx512Forward,  &kAvx2Forward,
+    &kAmxForward,     &kAmxFp16Forward,   &kAvx512Forward,   &kAvx2Forward,
 #elif defined(__aarch64__)
     &kNeonForward,
 #endif

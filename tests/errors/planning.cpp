@@ -270,11 +270,20 @@ std::vector<ErrorCase> memory() {
 
 // Every instruction set's rows, on a machine that has none of them.
 std::vector<ErrorCase> machines() {
-  const auto refusal = [](const char* name, auto declines, const std::string& reason) {
-    return ErrorCase{name, [declines] { throw Unsupported(declines(ForwardProblem{}, Machine{})); },
-                     reason, "Unsupported"};
+  const auto refusal = [](const char* name, auto declines, const std::string& reason,
+                          const Machine& machine = {}) {
+    return ErrorCase{name, [=] { throw Unsupported(declines(ForwardProblem{}, machine)); }, reason,
+                     "Unsupported"};
   };
+  Machine amx;
+  amx.amx_bf16 = true;
   return {refusal("no_avx512", declines_avx512<ForwardProblem>, "needs AVX-512 (F, DQ, BW, VL)"),
+          refusal("no_amx", declines_amx<ForwardProblem>, "needs AMX-BF16 and AVX512-BF16"),
+          refusal("no_amx_permission", declines_amx<ForwardProblem>,
+                  "needs the operating system's permission to use the tiles of AMX, which was "
+                  "refused",
+                  amx),
+          refusal("no_amx_fp16", declines_amx_fp16<ForwardProblem>, "needs AMX-FP16", amx),
           refusal("no_avx2", declines_avx2<ForwardProblem>, "needs AVX2 and FMA"),
           refusal("no_neon", declines_neon<ForwardProblem>, "needs NEON")};
 }

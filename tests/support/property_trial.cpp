@@ -1,17 +1,33 @@
 #include "property_trial.h"
 
 #include "cases/instance.h"
+#include "plan/plan.h"
 
 #include <cstring>
 
 namespace attend::test {
 namespace {
 
-std::vector<KernelUnderTest> kernels_of(std::string_view operation) {
+bool takes_type(Features takes, DType type) {
+  return takes.has(type == DType::f64    ? Feature::f64
+                   : type == DType::bf16 ? Feature::bf16
+                   : type == DType::f16  ? Feature::f16
+                                         : Feature::f32);
+}
+
+// Rows of an operation that take a type; any row, if none is given.
+template <class Operation>
+void add_rows(std::vector<KernelUnderTest>& kernels, std::optional<DType> type) {
+  for (const Kernel<Operation>* row : kernel_table<Operation>())
+    if (!type || takes_type(row->takes, *type))
+      kernels.push_back(
+          {std::string(row->name), std::is_same_v<Operation, Backward>, row->only_if_forced});
+}
+
+std::vector<KernelUnderTest> rows(std::optional<DType> type, bool backward) {
   std::vector<KernelUnderTest> kernels;
-  for (const KernelInfo& info : Context::kernels())
-    if (info.operation == operation)
-      kernels.push_back({info.name, operation == "backward", info.only_if_forced});
+  add_rows<Forward>(kernels, type);
+  if (backward) add_rows<Backward>(kernels, type);
   return kernels;
 }
 
@@ -32,13 +48,15 @@ Tensor of_four_dimensions(const ConstTensorView& view) {
 
 }  // namespace
 
-std::vector<KernelUnderTest> forward_kernels() { return kernels_of("forward"); }
-
-std::vector<KernelUnderTest> all_kernels() {
-  std::vector<KernelUnderTest> kernels = forward_kernels();
-  for (KernelUnderTest& kernel : kernels_of("backward")) kernels.push_back(std::move(kernel));
-  return kernels;
+std::vector<KernelUnderTest> forward_kernels(DType type) { return rows(type, false); }
+std::vector<KernelUnderTest> all_kernels(DType type) { return rows(type, true); }
+bool takes_type(const std::string& kernel, DType type) {
+  for (const KernelUnderTest& row : all_kernels(type))
+    if (row.name == kernel) return true;
+  return false;
 }
+std::vector<KernelUnderTest> every_forward_kernel() { return rows({}, false); }
+std::vector<KernelUnderTest> every_kernel() { return rows({}, true); }
 
 bool run(const Arguments& a, const Outputs& o, const KernelUnderTest& kernel, Context& context) {
   AttentionOutputs outputs;

@@ -24,8 +24,13 @@ struct KernelUnderTest {
   bool backward = false;
   bool yardstick = false;  // only_if_forced: textbook
 };
-std::vector<KernelUnderTest> forward_kernels();
-std::vector<KernelUnderTest> all_kernels();  // forward and backward
+// Those that take tensors of a type; forward, or forward and backward.
+std::vector<KernelUnderTest> forward_kernels(DType type = DType::f32);
+std::vector<KernelUnderTest> all_kernels(DType type = DType::f32);
+bool takes_type(const std::string& kernel, DType type);
+// Of any type.
+std::vector<KernelUnderTest> every_forward_kernel();
+std::vector<KernelUnderTest> every_kernel();
 
 // ---- Calls -------------------------------------------------------------------------------------
 

@@ -1,0 +1,25 @@
+// cpu.amx.forward: bf16 by the tiles of AMX. The kernel is flash_forward.h; its products, with the
+// order of their sums, are amx_tiles.h.
+#include "cpu/amx_tiles.h"
+
+namespace attend {
+namespace {
+
+template <>
+struct ChosenTiles<F32> {
+  using Type = AmxTiles<bf16>;
+};
+template <>
+struct Matrix<F32> : AmxProducts<bf16> {};
+
+}  // namespace
+}  // namespace attend
+
+#include "cpu/amx_row.h"
+
+namespace attend {
+
+extern constinit const Kernel<Forward> kAmxForward =
+    amx_forward_row("cpu.amx.forward", Feature::bf16, declines_amx<ForwardProblem>);
+
+}  // namespace attend

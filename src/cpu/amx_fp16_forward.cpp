@@ -1,0 +1,25 @@
+// cpu.amx_fp16.forward: f16 by the tiles of AMX. The kernel is flash_forward.h; its products, with
+// the order of their sums, are amx_tiles.h.
+#include "cpu/amx_tiles.h"
+
+namespace attend {
+namespace {
+
+template <>
+struct ChosenTiles<F32> {
+  using Type = AmxTiles<f16>;
+};
+template <>
+struct Matrix<F32> : AmxProducts<f16> {};
+
+}  // namespace
+}  // namespace attend
+
+#include "cpu/amx_row.h"
+
+namespace attend {
+
+extern constinit const Kernel<Forward> kAmxFp16Forward =
+    amx_forward_row("cpu.amx_fp16.forward", Feature::f16, declines_amx_fp16<ForwardProblem>);
+
+}  // namespace attend

@@ -1,0 +1,241 @@
+// Attention's products by the tiles of AMX: operands bf16 or f16, sums f32. A group of 32 keys is
+// what one multiplication takes, of scores as the rows of two tiles, of values as its depth.
+//
+//   S^T [32 keys][lanes]  =  K [keys][d]   as it lies       times  Q^T  in pairs of features
+//   O   [lanes][dv]      +=  P [lanes][32 keys]             times  V    in pairs of keys
+//
+// A score is the sum over blocks of 32 features, ascending, of what amx.h says of one; a value of O
+// the same over groups of 32 keys. Groups begin at multiples of 32, and a key that is hidden, or
+// behind the last, weighs exactly 0: so no sum depends on which keys the rows beside it see.
+//
+// What limits it, in cycles a score at d = 128 on a Xeon with AMX: the tiles 0.5 (1024 operations a
+// cycle), the weights 0.5 (16 instructions a vector of 16), turning them into rows 0.15, joining
+// chunks in f64 0.2.
+#pragma once
+
+#include "core/softmax_state.h"
+#include "cpu/amx.h"
+
+namespace attend {
+namespace {
+
+template <class E>
+struct AmxProducts {
+  static constexpr int kGroup = AmxTiles<E>::kDepth;  // keys
+  static constexpr int kLanes = F32::kLanes;
+  static constexpr int kTile = kTileRows * kTileSteps;  // elements
+
+  static void keep_awake() noexcept { stay_awake(); }
+  static void configure() noexcept { configure_tiles(); }
+
+  // to[pair of features][lane][2] of `lanes` rows of d features, or of -1 times these; 0 behind
+  // them, up to a whole depth.
+  static void queries(const E* const* rows, int lanes, std::int64_t d, E* to, bool minus) noexcept {
+    const __m512i signs = _mm512_set1_epi16(static_cast<short>(minus ? 0x8000 : 0));
+    for (int n = 0; n < lanes; n += kLanes) {
+      for (std::int64_t x = 0; x < d; x += kTileSteps) {
+        F32 square[kLanes];
+        unrolled<kLanes>(ATTEND_EACH(r) {
+          square[r].v =
+              _mm512_castsi512_ps(_mm512_xor_si512(bits(pairs(rows[n + r] + x, d - x)), signs));
+        });
+        transpose(square);
+        stay_awake();
+        E* at = to + (x / 2 * lanes + n) * 2;
+        unrolled<kLanes>(ATTEND_EACH(r) { store_pairs(square[r].v, at + r * lanes * 2); });
+      }
+    }
+  }
+
+  // A group of values, to[16 features][pair of keys][feature][2], from two rows at a time:
+  // row(key of the group) gives one, null behind the last.
+  template <class Row>
+  static void values(Row row, std::int64_t dv, E* to) noexcept {
+    const __m512i low = interleave(0, 32), high = interleave(16, 32);
+    stay_awake();
+    for (int pair = 0; pair < kGroup / 2; ++pair) {
+      const E *a = row(2 * pair), *b = row(2 * pair + 1);
+      E* at = to + pair * 2 * kLanes;
+      for (std::int64_t x = 0; x < dv; x += 2 * kLanes, at += 2 * kTile) {
+        const __m512i first = a == nullptr ? _mm512_setzero_si512() : bits(pairs(a + x, dv - x));
+        const __m512i second = b == nullptr ? _mm512_setzero_si512() : bits(pairs(b + x, dv - x));
+        _mm512_storeu_si512(at, _mm512_permutex2var_epi16(first, low, second));
+        if (dv - x > kLanes)
+          _mm512_storeu_si512(at + kTile, _mm512_permutex2var_epi16(first, high, second));
+      }
+    }
+  }
+
+  // s = K Q^T of 32 keys, `s_stride` apart; the second vector of lanes is `s_vector` behind the
+  // first. Of the features [from, to): sums stay in the tiles 0 to 3 until the last of them.
+  static void scores(const E* k, std::int64_t stride, const E* q, int lanes, std::int64_t from,
+                     std::int64_t to, std::int64_t depth, float* s, std::int64_t s_stride,
+                     std::int64_t s_vector) noexcept {
+    const std::int64_t k_bytes = stride * 2, q_bytes = lanes * 4, bytes = s_stride * 4;
+    const E* const k_second = k + kTileRows * stride;
+    float* const s_second = s + kTileRows * s_stride;
+    if (from == 0) unrolled<4>(ATTEND_EACH(n) { tile_zero<n>(); });
+    if (lanes == kLanes) {
+      for (std::int64_t x = from; x < to; x += kTileSteps) {
+        tile_load<4>(k + x, k_bytes);
+        tile_load<6>(q + x * lanes, q_bytes);
+        tile_load<5>(k_second + x, k_bytes);
+        tile_multiply<0, 4, 6, E>();
+        tile_multiply<1, 5, 6, E>();
+      }
+    } else {
+      for (std::int64_t x = from; x < to; x += kTileSteps) {
+        tile_load<6>(q + x * lanes, q_bytes);
+        tile_load<4>(k + x, k_bytes);
+        tile_load<7>(q + x * lanes + 2 * kLanes, q_bytes);
+        tile_load<5>(k_second + x, k_bytes);
+        tile_multiply<0, 4, 6, E>();
+        tile_multiply<2, 4, 7, E>();
+        tile_multiply<1, 5, 6, E>();
+        tile_multiply<3, 5, 7, E>();
+      }
+    }
+    if (to < depth) return;
+    tile_store<0>(s, bytes);
+    tile_store<1>(s_second, bytes);
+    if (lanes == kLanes) return;
+    tile_store<2>(s + s_vector, bytes);
+    tile_store<3>(s_second + s_vector, bytes);
+  }
+
+  // The scores of a group become weights, 2^((s - base) unit), for one vector of lanes; in their
+  // place stands then P [16 lanes][32 keys], times the factors of dropout if there are any. Adds
+  // up the even and the odd keys.
+  template <bool kDrops>
+  ATTEND_INLINE static void weights(float* s, F32 base, F32 unit, const float* factors,
+                                    std::int64_t factors_stride, F32 (&total)[2]) noexcept {
+    const __m512i together = interleave(0, 16);
+    stay_awake();
+    F32 square[kLanes];
+    unrolled<kLanes>(ATTEND_EACH(pair) {
+      F32 w[2];
+      unrolled<2>(ATTEND_EACH(n) {
+        const F32 t = (F32::load(s + (2 * pair + n) * kLanes) - base) * unit;
+        w[n] = power_of_two(t);
+        total[n] = total[n] + w[n];
+        if constexpr (kDrops) w[n] = w[n] * F32::load(factors + (2 * pair + n) * factors_stride);
+      });
+      square[pair].v = rounded_pairs(w[0], w[1], together);
+    });
+    transpose(square);
+    E* const to = reinterpret_cast<E*>(s);
+    unrolled<kLanes>(ATTEND_EACH(n) { store_pairs(square[n].v, to + n * kGroup); });
+  }
+
+  // o[rows][dv] = P V of some groups, with P as weights() leaves it; dv in whole vectors.
+  static void products(const float* weights, int rows, const E* const* v, int groups,
+                       std::int64_t dv, float* o, std::int64_t o_stride) noexcept {
+    std::int64_t x = 0;
+    const auto take = [&]<int kHigh, int kWide>() {
+      for (; x + kWide * kLanes <= dv; x += kWide * kLanes)
+        products<kHigh, kWide>(weights, rows, v, groups, x, o + x, o_stride);
+    };
+    if (rows <= kTileRows) {
+      take.template operator()<1, 4>();
+      take.template operator()<1, 1>();
+    } else {
+      take.template operator()<2, 2>();
+      take.template operator()<2, 1>();
+    }
+  }
+
+  // Row n of it again, without the keys for which hidden(group, key) is true: 0 * NaN is NaN.
+  template <class Hidden>
+  static void products_of_row(const float* weights, int n, const E* const* v, int groups,
+                              std::int64_t dv, Hidden hidden, float* o) noexcept {
+    const float* const p = weights + n / kTileRows * kLanes * kChunk;
+    for (std::int64_t x = 0; x < dv; x += kLanes) {
+      tile_zero<0>();
+      for (int g = 0; g < groups; ++g) {
+        E seen[kGroup / 2][kLanes][2];
+        std::memcpy(seen, v[g] + x * kGroup, sizeof seen);
+        for (int key = 0; key < kGroup; ++key)
+          for (int f = 0; hidden(g, key) && f < kLanes; ++f) seen[key / 2][f][key % 2] = E{};
+        tile_load<1>(p + g * kGroup * kLanes, 64);
+        tile_load<2>(seen, 64);
+        tile_multiply<0, 1, 2, E>();
+      }
+      float sums[kTileRows][kLanes];
+      tile_store<0>(sums, 64);
+      std::memcpy(o + x, sums[n % kTileRows], sizeof sums[0]);
+    }
+  }
+
+ private:
+  template <int kHigh, int kWide>
+  static void products(const float* p, int rows, const E* const* v, int groups, std::int64_t x,
+                       float* o, std::int64_t o_stride) noexcept {
+    unrolled<kHigh * kWide>(ATTEND_EACH(n) { tile_zero<n>(); });
+    for (int g = 0; g < groups; ++g, p += kGroup * kLanes) {
+      unrolled<kHigh>(ATTEND_EACH(r) { tile_load<4 + r>(p + r * kLanes * kChunk, 64); });
+      unrolled<kWide>(ATTEND_EACH(c) {
+        constexpr int kB = 4 + kHigh + c % (4 - kHigh);
+        tile_load<kB>(v[g] + x * kGroup + c * kTile, 64);
+        unrolled<kHigh>(ATTEND_EACH(r) { tile_multiply<r * kWide + c, 4 + r, kB, E>(); });
+      });
+    }
+    unrolled<kHigh>(ATTEND_EACH(r) {
+      unrolled<kWide>(ATTEND_EACH(c) {
+        store_rows<r * kWide + c>(o + r * kTileRows * o_stride + c * kLanes, o_stride,
+                                  rows - r * kTileRows);
+      });
+    });
+  }
+
+  // 2^t for t <= 0, -inf included; NaN stays. t = n + f with n whole, 0 <= f < 1; 2^f = 1 + f g(f)
+  // with a polynomial of degree 3, whose largest relative error is 3.4e-6, and none at 0 and 1.
+  ATTEND_INLINE static F32 power_of_two(F32 t) {
+    const F32 f{_mm512_reduce_ps(t.v, 0x09)};
+    F32 g = fma(F32::set(0.013555747F), f, F32::set(0.05203237F));
+    g = fma(g, f, F32::set(0.24137977F));
+    g = fma(g, f, F32::set(0.69303215F));
+    return {_mm512_scalef_ps(fma(g, f, F32::set(1)).v, t.v)};
+  }
+
+  template <int kTile>
+  ATTEND_INLINE static void store_rows(float* o, std::int64_t stride, int rows) {
+    if (rows >= kTileRows) return tile_store<kTile>(o, stride * 4);
+    float all[kTileRows][kLanes];
+    tile_store<kTile>(all, sizeof all[0]);
+    for (int n = 0; n < rows; ++n) F32::load(all[n]).store(o + n * stride);
+  }
+
+  static __m512i bits(__m512 v) { return _mm512_castps_si512(v); }
+
+  // Up to 32 elements, 0 behind the last.
+  ATTEND_INLINE static __m512 pairs(const E* from, std::int64_t count) {
+    if (count >= 2 * kLanes) return _mm512_loadu_ps(from);
+    const auto first = static_cast<__mmask32>((std::uint64_t{1} << count) - 1);
+    return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(first, from));
+  }
+  ATTEND_INLINE static void store_pairs(__m512 v, E* to) { _mm512_storeu_ps(to, v); }
+
+  // Rounded to E, and a[n], b[n] side by side.
+  ATTEND_INLINE static __m512 rounded_pairs(F32 a, F32 b, __m512i together) {
+    __m512i both;
+    if constexpr (std::is_same_v<E, bf16>) {
+      both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b.v, a.v));
+    } else {
+      constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+      both = _mm512_castsi256_si512(_mm512_cvtps_ph(a.v, kNearest));
+      both = _mm512_inserti64x4(both, _mm512_cvtps_ph(b.v, kNearest), 1);
+    }
+    return _mm512_castsi512_ps(_mm512_permutexvar_epi16(together, both));
+  }
+
+  // Words from, from + other, from + 1, from + 1 + other, ... of two vectors (32 and more: of the
+  // second) or one.
+  ATTEND_INLINE static __m512i interleave(int from, int other) {
+    alignas(64) std::int16_t index[32];
+    for (int n = 0; n < 32; ++n) index[n] = static_cast<std::int16_t>(from + n / 2 + n % 2 * other);
+    return _mm512_load_si512(index);
+  }
+};
+
+}  // namespace
+}  // namespace attend

@@ -1,0 +1,176 @@
+// Steps 1 to 4 of a chunk by a matrix instruction, whose unit works beside the vectors: while these
+// make the weights of one tile of queries, it makes the scores of the next, group by group of keys.
+//
+//      unit       scores 0 | scores 1   | values 0 | scores 2   | values 1 | ...
+//      vectors             | weights 0  | join 0   | weights 1  | join 1   | ...
+//
+// In program order the unit's instructions of a group stand before those of the vectors; the
+// processor looks far enough ahead to have both at work.
+#pragma once
+
+#include "cpu/sums.h"
+
+namespace attend {
+namespace {
+
+// A tile of queries on its way through a chunk.
+template <class V>
+struct MatrixStep {
+  using Sum = SumOf<V>;
+  Sum* s;  // [vectors of lanes][256][lanes of one]
+  const Sums<V>* tile;
+  Runs runs;
+  int groups;
+  std::int64_t first[kChunk];  // of each group of keys, in the chunk
+  Sum top[Tile<V>::kRoom];
+  Sum scale;     // of what stands in s: 1 if these are scores
+  bool partial;  // something may be hidden
+};
+
+template <class V>
+class MatrixWeights {
+  using Operand = OperandOf<V>;
+  using Sum = SumOf<V>;
+  using Step = MatrixStep<V>;
+  static constexpr int kGroup = ForwardScores<V>::kGroup, kRoom = Tile<V>::kRoom;
+
+ public:
+  MatrixWeights(ForwardScores<V>& scores, const Chunk<V>& chunk, Step* steps, Sum* factors)
+      : p(scores.p), scores_(scores), chunk_(chunk), steps_(steps), factors_(factors) {}
+
+  // Calls use(tile, maximum, sum) for every tile that sees something of the chunk, its O in
+  // tile.part.
+  template <class Use>
+  void each(Sums<V>* tiles, int used, Use use) noexcept {
+    Step *now = steps_, *next = steps_ + 1;
+    int t = open_next(*now, tiles, 0, used);
+    if (t == used) return;
+    all_scores(*now);
+    while (t < used) {
+      const int other = open_next(*next, tiles, t + 1, used);
+      Sum sum[kRoom];
+      weights(*now, other < used ? next : nullptr, sum);
+      values(*now, tiles[t].to);
+      if (other < used) mask(*next);
+      use(tiles[t], now->top, sum);
+      Step* const done = now;
+      now = next, next = done, t = other;
+    }
+  }
+
+  // The same of one tile; false if it sees nothing.
+  bool one(const Sums<V>& tile, const Place<Sum>& to, Sum* top, Sum* sum) noexcept {
+    Step& step = *steps_;
+    if (!open(step, tile)) return false;
+    all_scores(step);
+    weights(step, nullptr, sum);
+    values(step, to);
+    for (int n = 0; n < tile.lanes; ++n) top[n] = step.top[n];
+    return true;
+  }
+
+ private:
+  int open_next(Step& step, const Sums<V>* tiles, int t, int used) noexcept {
+    while (t < used && !open(step, tiles[t])) ++t;
+    return t;
+  }
+
+  bool open(Step& step, const Sums<V>& tile) noexcept {
+    step.tile = &tile;
+    scores_.find_runs(tile, chunk_, step.runs);
+    step.groups = 0;
+    for (int r = 0; r < step.runs.runs; ++r)
+      for (int x = 0; x < step.runs.run[r].count; x += kGroup)
+        step.first[step.groups++] = step.runs.run[r].key + x - chunk_.from;
+    for (int n = 0; n < tile.lanes; ++n) step.top[n] = ForwardScores<V>::kHidden;
+    // Sums are compared as well as scores are, if nothing is added to these. By the problem alone.
+    const bool as_sums = scores_.plain && !p.blocks && scores_.scale > 0;
+    step.scale = as_sums ? scores_.scale : 1;
+    return step.groups > 0;
+  }
+
+  // 1 scores: a group's maximum is taken while the unit works on the next.
+  void scores(Step& step, int g, int half) noexcept {
+    if (g < step.groups)
+      scores_.group_scores(*step.tile, chunk_, step.first[g], half, group_of(step, g));
+    if (g > 0 && half == 1)
+      scores_.finish_group(*step.tile, group_of(step, g - 1), step.top,
+                           step.scale == 1 ? scores_.scale : 1);
+  }
+  void all_scores(Step& step) noexcept {
+    for (int g = 0; g <= step.groups; ++g) scores(step, g, 0), scores(step, g, 1);
+    mask(step);
+  }
+  void mask(Step& step) noexcept {  // 2 mask
+    step.partial = scores_.mask(*step.tile, step.runs, step.s, step.top);
+  }
+  static Sum* group_of(const Step& step, int g) noexcept {
+    return step.s + g * kGroup * step.tile->stride;
+  }
+
+  // 3 softmax: s becomes P. Meanwhile the scores of the next tile.
+  void weights(Step& step, Step* next, Sum* sum) noexcept {
+    const bool drops = p.drop_below != 0;
+    if (drops) scores_.dropout(*step.tile, step.runs, factors_);
+    const bool wide = step.tile->lanes > V::kLanes;
+    if (drops) wide ? weights<true, 2>(step, next, sum) : weights<true, 1>(step, next, sum);
+    else wide ? weights<false, 2>(step, next, sum) : weights<false, 1>(step, next, sum);
+  }
+
+  template <bool kDrops, int kVectors>
+  void weights(Step& step, Step* next, Sum* sum) noexcept {
+    const V unit = V::set(Exp2<Sum>::kLog2E * step.scale);
+    const std::int64_t lanes = step.tile->lanes;
+    V base[kVectors], total[kVectors][2];
+    unrolled<kVectors>(ATTEND_EACH(n) {
+      base[n] = base_of<V>(step.top + n * V::kLanes);
+      total[n][0] = total[n][1] = V::set(0);
+    });
+    const int most =
+        next != nullptr && next->groups >= step.groups ? next->groups + 1 : step.groups;
+    for (int g = 0; g < most; ++g) {
+      const bool ahead = next != nullptr && g <= next->groups;
+      unrolled<kVectors>(ATTEND_EACH(n) {
+        if (ahead) scores(*next, g, n);
+        if (kVectors == 1 && ahead) scores(*next, g, 1);
+        if (g < step.groups)
+          Matrix<V>::template weights<kDrops>(
+              group_of(step, g) + n * step.tile->vector_stride, base[n], unit,
+              kDrops ? factors_ + g * kGroup * lanes + n * V::kLanes : nullptr, lanes, total[n]);
+      });
+    }
+    unrolled<kVectors>(ATTEND_EACH(n) {
+      (total[n][0] + total[n][1]).store(sum + n * V::kLanes);
+      Sum* const top = step.top + n * V::kLanes;  // a score, if it was a sum
+      (V::load(top) * V::set(step.scale)).store(top);
+    });
+  }
+
+  // 4 values
+  void values(const Step& step, const Place<Sum>& to) noexcept {
+    const Sums<V>& tile = *step.tile;
+    const std::int64_t width = Results<V>::width(p);
+    const Operand* v[kChunk / kGroup];
+    for (int g = 0; g < step.groups; ++g) v[g] = chunk_.packed_v + step.first[g] * width;
+    Matrix<V>::products(step.s, tile.rows, v, step.groups, width, to.o, to.stride);
+    if (!step.partial) return;
+    Sum* o = to.o;
+    for (int n = 0; n < tile.rows; ++n, o += to.stride)
+      if (!is_finite<V>(o, width))
+        Matrix<V>::products_of_row(
+            step.s, n, v, step.groups, width,
+            [&](int g, int key) {
+              return !scores_.sees(tile, n, chunk_.from + step.first[g] + key);
+            },
+            o);
+  }
+
+  const ForwardProblem& p;
+  ForwardScores<V>& scores_;
+  const Chunk<V>& chunk_;
+  Step* steps_;
+  Sum* factors_;
+};
+
+}  // namespace
+}  // namespace attend
