@@ -62,12 +62,20 @@ Work inspected(const BenchCase& measured, Context& context) {
   });
 }
 
-// Anything but zeros.
-Tensor numbers(const Shape& shape) {
-  Tensor tensor(shape);
-  float* const x = tensor.data<float>();
+template <class Element>
+void fill(Tensor& tensor) {
+  Element* const x = tensor.data<Element>();
   for (std::int64_t i = 0; i < tensor.count(); ++i)
-    x[i] = static_cast<float>(i * 7919 % 2001 - 1000) / 1000;
+    x[i] = Element(static_cast<float>(i * 7919 % 2001 - 1000) / 1000);
+}
+
+// Anything but zeros.
+Tensor numbers(const Shape& shape, DType type) {
+  Tensor tensor(shape, type);
+  if (type == DType::f64) fill<double>(tensor);
+  else if (type == DType::f32) fill<float>(tensor);
+  else if (type == DType::bf16) fill<bf16>(tensor);
+  else fill<f16>(tensor);
   return tensor;
 }
 
@@ -80,13 +88,14 @@ Work layer(const BenchCase& measured, Context& context) {
     Tensor x, dy;
     std::vector<Parameter> written;  // as an optimizer has them: they change with every step
   };
-  const auto parts =
-      std::make_shared<Parts>(Parts{MultiHeadAttention({.model_dim = width, .heads = p.heads}),
-                                    numbers({p.batch, p.q_length, width}),
-                                    numbers({p.batch, p.q_length, width}),
-                                    {}});
+  const Shape rows{p.batch, p.q_length, width};
+  const auto parts = std::make_shared<Parts>(
+      Parts{MultiHeadAttention({.model_dim = width, .heads = p.heads, .type = p.type}),
+            numbers(rows, p.type),
+            numbers(rows, p.type),
+            {}});
   const auto heads = [&](Tensor& tensor) {
-    return TensorView(tensor.data<float>(), {p.batch, p.q_length, p.heads, p.d})
+    return TensorView(tensor.view().data(), p.type, {p.batch, p.q_length, p.heads, p.d})
         .permute({0, 2, 1, 3});
   };
   const TensorView x = heads(parts->x);

@@ -20,10 +20,10 @@ namespace {
 
 // The words in /proc/cpuinfo, of x86-64 ("flags") and of aarch64 ("Features").
 constexpr const char* kSimd[] = {
-    "sse4_2",   "avx",      "f16c",     "fma",         "avx2",        "avx512f",
-    "avx512bw", "avx512vl", "avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16",
-    "amx_tile", "amx_bf16", "amx_int8", "asimd",       "asimdhp",     "asimddp",
-    "asimdfhm", "bf16",     "i8mm",     "sve",         "sve2",        "sme"};
+    "sse4_2",   "avx",      "f16c",        "fma",         "avx2",        "avx512f",  "avx512bw",
+    "avx512vl", "avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16",
+    "amx_fp16", "amx_int8", "asimd",       "asimdhp",     "asimddp",     "asimdfhm", "bf16",
+    "i8mm",     "sve",      "sve2",        "sme"};
 
 // aarch64 tells numbers ("CPU implementer", "CPU part") instead of a name. Those of Arm's own cores
 // that servers have.

@@ -138,6 +138,7 @@ std::string name(const BenchCase& measured) {
   if (measured.operation == Operation::inspect_rows) text += "_rows";
   if (measured.operation == Operation::inspect_top) text += "_top8";
   if (measured.operation == Operation::inspect_all) text += "_all";
+  if (p.type != DType::f32) text += "_" + std::string(name_of(p.type));
   return text;
 }
 
@@ -161,20 +162,21 @@ double flops(const BenchCase& measured) {
 double bytes_read(const BenchCase& measured) {
   const Case& p = measured.problem;
   return static_cast<double>(p.batch * p.kv_heads) * static_cast<double>(p.k_length) *
-         static_cast<double>(p.d + p.dv) * 4;
+         static_cast<double>((p.d + p.dv) * size_of(p.type));
 }
 
 bool is_decode(const BenchCase& measured) {
   return measured.operation == Operation::forward && measured.problem.q_length == 1;
 }
 
-std::vector<BenchCase> bench_table() {
+std::vector<BenchCase> bench_table(DType type) {
   Table table;
   add_forward(table);
   add_backward(table);
   add_layers(table);
   add_sweeps(table);
   add_inspect(table);
+  for (BenchCase& measured : table) measured.problem.type = type;
   return table;
 }
 
