@@ -27,7 +27,7 @@ constexpr std::size_t kMostFilter = 1000;
 
 struct Options {
   std::vector<std::string> suites;  // names, or some with commas between them
-  std::string filter, save;
+  std::string filter, type, save;
   bool quick = false, list = false, peak = false;
 };
 
@@ -67,6 +67,8 @@ std::vector<BenchCase> cases_of(const Options& options) {
         std::regex_search(cases::name(measured), filter))
       wanted.push_back(measured);
   }
+  if (!options.type.empty())
+    for (BenchCase& measured : wanted) measured.problem.type = type_named(options.type);
   if (wanted.empty()) throw UsageError("no case has a name with " + options.filter);
   return wanted;
 }
@@ -76,6 +78,7 @@ Json json_of(const BenchCase& measured) {
   return {{"name", cases::name(measured)},
           {"suite", measured.suite},
           {"operation", cases::name_of(measured.operation)},
+          {"type", name_of(p.type)},
           {"batch", p.batch},
           {"heads", p.heads},
           {"key_heads", p.kv_heads},
@@ -241,6 +244,7 @@ void add_bench(Program& program) {
       .text("NAME,...");
   flags.add_text("--filter", options->filter, "Only cases whose name has this regular expression")
       .text("REGEX");
+  flags.add_word("--type", options->type, "Type of the tensors; not given: f32", type_names());
   flags.add_switch("--quick", options->quick, "A few small cases, briefly");
   flags.add_switch("--list", options->list, "Prints the cases and exits");
   flags.add_switch("--peak", options->peak, "Measures the machine's peak alone");

@@ -63,11 +63,18 @@ Work inspected(const BenchCase& measured, Context& context) {
 }
 
 // Anything but zeros.
-Tensor numbers(const Shape& shape) {
-  Tensor tensor(shape);
-  float* const x = tensor.data<float>();
-  for (std::int64_t i = 0; i < tensor.count(); ++i)
-    x[i] = static_cast<float>(i * 7919 % 2001 - 1000) / 1000;
+Tensor numbers(const Shape& shape, DType type) {
+  Tensor tensor(shape, type);
+  const auto fill = [&]<class T>(T* x) {
+    for (std::int64_t i = 0; i < tensor.count(); ++i)
+      x[i] = static_cast<T>(static_cast<double>(i * 7919 % 2001 - 1000) / 1000);
+  };
+  switch (type) {
+    case DType::f64: fill(tensor.data<double>()); break;
+    case DType::bf16: fill(tensor.data<bf16>()); break;
+    case DType::f16: fill(tensor.data<f16>()); break;
+    default: fill(tensor.data<float>());
+  }
   return tensor;
 }
 
@@ -80,13 +87,13 @@ Work layer(const BenchCase& measured, Context& context) {
     Tensor x, dy;
     std::vector<Parameter> written;  // as an optimizer has them: they change with every step
   };
-  const auto parts =
-      std::make_shared<Parts>(Parts{MultiHeadAttention({.model_dim = width, .heads = p.heads}),
-                                    numbers({p.batch, p.q_length, width}),
-                                    numbers({p.batch, p.q_length, width}),
-                                    {}});
+  const auto parts = std::make_shared<Parts>(
+      Parts{MultiHeadAttention({.model_dim = width, .heads = p.heads, .type = p.type}),
+            numbers({p.batch, p.q_length, width}, p.type),
+            numbers({p.batch, p.q_length, width}, p.type),
+            {}});
   const auto heads = [&](Tensor& tensor) {
-    return TensorView(tensor.data<float>(), {p.batch, p.q_length, p.heads, p.d})
+    return TensorView(tensor.view().data(), p.type, {p.batch, p.q_length, p.heads, p.d})
         .permute({0, 2, 1, 3});
   };
   const TensorView x = heads(parts->x);

@@ -161,7 +161,7 @@ double flops(const BenchCase& measured) {
 double bytes_read(const BenchCase& measured) {
   const Case& p = measured.problem;
   return static_cast<double>(p.batch * p.kv_heads) * static_cast<double>(p.k_length) *
-         static_cast<double>(p.d + p.dv) * 4;
+         static_cast<double>((p.d + p.dv) * size_of(p.type));
 }
 
 bool is_decode(const BenchCase& measured) {

@@ -1,5 +1,6 @@
 // The benchmark's table: what `attend bench` measures, and bench/compare.py beside other libraries
-// (which reads it from `attend bench --list --json`). All of it is f32.
+// (which reads it from `attend bench --list --json`). Its problems are f32; any other type may be
+// given to them.
 #pragma once
 
 #include "cases.h"

@@ -134,8 +134,10 @@ struct Tiles {
 };
 constexpr std::int64_t kLineBytes = 64;
 Tiles brought(const bf16* at) { return {at, kLineBytes, kTile, kPair}; }
+// Whole tiles, of whole lines of the cache: a row that lies in two takes twice the time.
 bool may_be_loaded(const Lines& lines, std::int64_t steps) {
-  return lines.depth == 1 && lines.count == kSide && steps % kTileSteps == 0;
+  return lines.depth == 1 && lines.count == kSide && steps % kTileSteps == 0 &&
+         lines.next % kTileSteps == 0 && reinterpret_cast<std::uintptr_t>(lines.at) % 64 == 0;
 }
 Tiles as_they_lie(const Lines& lines) {
   return {lines.at, lines.next * 2, 16 * lines.next, kTileSteps};
@@ -221,6 +223,11 @@ void turn(float (&sums)[kSide][kSide]) noexcept {
       unrolled<16>(ATTEND_EACH(x) { squares[c][r][x].store(sums[r * 16 + x] + c * 16); });
 }
 
+// To nearest, as the tiles add, whatever the caller's rounding mode is.
+ATTEND_INLINE __m512 sum_of(__m512 a, __m512 b) {
+  return _mm512_add_round_ps(a, b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
 // The sums of a block go to p.sums or, of the last one, to c.
 void finish(const Matrices<bf16>& p, const MatrixPart& tile, std::int64_t k,
             const float (&sums)[kSide][kSide]) noexcept {
@@ -242,16 +249,16 @@ void finish(const Matrices<bf16>& p, const MatrixPart& tile, std::int64_t k,
     __m512 v[2] = {_mm512_maskz_load_ps(low, from), _mm512_maskz_load_ps(high, from + 16)};
     float* const before = first && last ? nullptr : p.sums + r * p.n + tile.column_begin;
     if (!first) {
-      v[0] = _mm512_add_ps(_mm512_maskz_loadu_ps(low, before), v[0]);
-      v[1] = _mm512_add_ps(_mm512_maskz_loadu_ps(high, before + 16), v[1]);
+      v[0] = sum_of(_mm512_maskz_loadu_ps(low, before), v[0]);
+      v[1] = sum_of(_mm512_maskz_loadu_ps(high, before + 16), v[1]);
     }
     if (!last) {
       _mm512_mask_storeu_ps(before, low, v[0]);
       _mm512_mask_storeu_ps(before + 16, high, v[1]);
       continue;
     }
-    v[0] = _mm512_add_ps(v[0], bias[0]);
-    v[1] = _mm512_add_ps(v[1], bias[1]);
+    v[0] = sum_of(v[0], bias[0]);
+    v[1] = sum_of(v[1], bias[1]);
     _mm512_mask_storeu_epi16(p.c + r * p.c_row + tile.column_begin, some,
                              reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(v[1], v[0])));
   }

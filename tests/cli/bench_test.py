@@ -89,6 +89,15 @@ class Measurement(CommandTest):
                           "layer/B2_H8_T10_d64_train"])
         self.assertTrue(rows[1][1].endswith(".backward"), rows)
 
+    def test_any_type_is_timed(self):
+        if not built_with_clock():
+            self.skipTest("built without Google Benchmark")
+        for name in ("bf16", "f64"):
+            found = self.run_json("bench", "--quick", "--filter", "(notes|backward|layer)/B2_", "--type", name)
+            self.assertEqual([case["type"] for case in found["cases"]], [name] * 4)
+            self.assertTrue(all(f" {name}, q" in case["plan"] for case in found["cases"]), found)
+        self.fails(2, "bf61", "bench", "--type", "bf61")
+
     def test_statistics_are_timed_beside_forward(self):
         if not built_with_clock():
             self.skipTest("built without Google Benchmark")
