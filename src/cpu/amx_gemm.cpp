@@ -14,10 +14,10 @@
 // A sum over k is made in blocks of kBlock = 2048 steps at multiples of it: each begins with 0 and
 // adds 32 steps at a time, in ascending order, as amx.h says (the even and the odd ones are each a
 // chain of 16 fused multiply-adds; their sum is added). The blocks' sums are added in order in f32,
-// the bias last, and the result is rounded once to bf16, to nearest. Of n roundings a sum of k
-// steps has 16 + 1 + 64 at most in a block, where the chains of the other rows have 256. Subnormal
-// numbers of a, b and the result are 0. What is missing of a tile is 0 in both operands, so no bit
-// depends on where a tile ends: nor on how many rows stand beside a row, on packing or on threads.
+// the bias last, and the result is rounded once to bf16, to nearest. In a block that is 16 + 1 + 64
+// roundings one after another, where the chains of the other rows have 256. Subnormal numbers of a,
+// b and the result are 0. What is missing of a tile is 0 in both operands, so no bit depends on
+// where a tile ends: nor on how many rows stand beside a row, on packing or on threads.
 //
 // Rows of a are loaded as they lie where they are whole tiles along the depth, else they are
 // brought together first. Weights that are not packed are rows along the depth themselves: they
@@ -126,20 +126,20 @@ template <Form kForm>
   }
 }
 
-// Tiles to be loaded: two of 16 lines at `at` and `second` behind it, the next 32 steps `step`
-// behind these.
-struct Tiles {
+// Where tiles are loaded from: two of 16 lines at `at` and `second` behind it, the next 32 steps
+// `step` behind these.
+struct TileSource {
   const bf16* at;
   std::int64_t row_bytes, second, step;
 };
 constexpr std::int64_t kLineBytes = 64;
-Tiles brought(const bf16* at) { return {at, kLineBytes, kTile, kPair}; }
+TileSource brought(const bf16* at) { return {at, kLineBytes, kTile, kPair}; }
 // Whole tiles, of whole lines of the cache: a row that lies in two takes twice the time.
 bool may_be_loaded(const Lines& lines, std::int64_t steps) {
   return lines.depth == 1 && lines.count == kSide && steps % kTileSteps == 0 &&
          lines.next % kTileSteps == 0 && reinterpret_cast<std::uintptr_t>(lines.at) % 64 == 0;
 }
-Tiles as_they_lie(const Lines& lines) {
+TileSource as_they_lie(const Lines& lines) {
   return {lines.at, lines.next * 2, 16 * lines.next, kTileSteps};
 }
 
@@ -147,7 +147,7 @@ Tiles as_they_lie(const Lines& lines) {
 
 // tmm0 ... tmm3 += left right.
 template <int kLeft, int kRight>
-ATTEND_INLINE void multiply(Tiles left, Tiles right, std::int64_t steps) {
+ATTEND_INLINE void multiply(TileSource left, TileSource right, std::int64_t steps) {
   for (; steps > 0; steps -= kTileSteps) {
     tile_load<4>(left.at, left.row_bytes);
     tile_load<6>(right.at, kLineBytes);
@@ -168,7 +168,7 @@ ATTEND_INLINE void multiply(Tiles left, Tiles right, std::int64_t steps) {
 
 // A block of the depth for 32 x 32 sums. What is null of the two is brought, a piece at a time.
 struct BlockOfSums {
-  Tiles left, right;
+  TileSource left, right;
   Lines left_lines, right_lines;
   std::int64_t steps;
 };
@@ -182,7 +182,7 @@ template <int kLeft, int kRight>
     Room<kPiece> piece;
     for (std::int64_t k = 0; k < x.steps; k += kPiece) {
       const std::int64_t steps = least(x.steps - k, kPiece);
-      Tiles left = x.left, right = x.right;
+      TileSource left = x.left, right = x.right;
       if (left.at == nullptr) {
         bring<Form::along>(x.left_lines.from(k), steps, piece.numbers());
         left = brought(piece.numbers());
@@ -266,7 +266,7 @@ void finish(const Matrices<bf16>& p, const MatrixPart& tile, std::int64_t k,
 
 // ---- Products ----------------------------------------------------------------------------------
 
-// Calls use(tile) for parts of at most 32 rows; those of its columns are left to it.
+// Calls use(tile) for every 32 columns.
 template <class Use>
 void for_columns(const MatrixPart& part, Use use) {
   for (std::int64_t column = part.column_begin; column < part.column_end; column += kSide)
@@ -288,7 +288,7 @@ void run_rows(const Matrices<bf16>& p, const MatrixPart& part, std::int64_t k, b
   const std::int64_t steps = least(p.k - k, kBlock);
   const Lines rows = rows_of(p, part, k);
   const bool turned = p.packed == nullptr && p.b_depth == 1;
-  Tiles a = as_they_lie(rows);
+  TileSource a = as_they_lie(rows);
   if (turned || !may_be_loaded(rows, steps)) {
     if (turned) bring<Form::pairs>(rows, steps, room);
     else bring<Form::along>(rows, steps, room);
@@ -296,7 +296,7 @@ void run_rows(const Matrices<bf16>& p, const MatrixPart& part, std::int64_t k, b
   }
   for_columns(part, [&](const MatrixPart& tile) {
     Lines columns{nullptr, 0, 0, tile.column_end - tile.column_begin};
-    Tiles b{};
+    TileSource b{};
     if (p.packed != nullptr)
       b = brought(p.packed + tile.column_begin * whole_steps(p.k) + k * kSide);
     else columns = columns_of(p, tile, k);
