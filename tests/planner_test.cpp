@@ -257,6 +257,17 @@ TEST(Features, what_a_row_does_not_list_it_declines_by_name) {
             "reads host memory, the tensors are on cuda:1");
 }
 
+// Keys past the end of a mask or a bias are hidden: a row that takes masks may not know that.
+TEST(Features, a_mask_or_bias_of_fewer_keys_is_a_short_one) {
+  ForwardProblem mask = small_problem(), bias = small_problem();
+  mask.mask = bias.bias = true;
+  for (const std::int64_t keys : {4, 5}) {
+    mask.mask_keys = bias.bias_keys = keys;
+    EXPECT_EQ(features_of(mask).has(Feature::short_mask), keys < 5);
+    EXPECT_EQ(features_of(bias).has(Feature::short_mask), keys < 5);
+  }
+}
+
 // An option that somebody adds, and that no kernel knows yet.
 TEST(Features, a_new_one_is_declined_by_every_row) {
   int rows = 0;
