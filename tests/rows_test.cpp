@@ -58,9 +58,9 @@ constexpr Features kReferenceAlone{Feature::own_key_type, Feature::own_value_typ
                                    Feature::key_scales, Feature::value_scales};
 
 // A test for each type.
-class Rows : public testing::TestWithParam<DType> {};
+class KernelRows : public testing::TestWithParam<DType> {};
 
-TEST_P(Rows, no_case_is_left_to_the_reference) {
+TEST_P(KernelRows, no_case_is_left_to_the_reference) {
   int asked = 0;
   for (cases::Case problem : cases::table()) {
     problem.type = GetParam();
@@ -88,7 +88,7 @@ TEST_P(Rows, no_case_is_left_to_the_reference) {
   EXPECT_GT(asked, 400) << "the table has a few hundred cases";
 }
 
-INSTANTIATE_TEST_SUITE_P(types, Rows, testing::ValuesIn(cases::kTypes),
+INSTANTIATE_TEST_SUITE_P(types, KernelRows, testing::ValuesIn(cases::kTypes),
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
 #if defined(__x86_64__)
