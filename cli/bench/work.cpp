@@ -91,9 +91,9 @@ Work layer(const BenchCase& measured, Context& context) {
   const Shape rows{p.batch, p.q_length, width};
   const auto inputs = std::make_shared<Inputs>(
       Inputs{MultiHeadAttention({.model_dim = width, .heads = p.heads, .type = p.type}),
-            numbers(rows, p.type),
-            numbers(rows, p.type),
-            {}});
+             numbers(rows, p.type),
+             numbers(rows, p.type),
+             {}});
   const auto heads = [&](Tensor& tensor) {
     return TensorView(tensor.view().data(), p.type, {p.batch, p.q_length, p.heads, p.d})
         .permute({0, 2, 1, 3});

@@ -76,14 +76,11 @@ constinit const Kernel<Weights>* const kWeights[] = {&kReferenceWeights};
 
 constinit const Kernel<Product>* const kProduct[] = {
 #if defined(__x86_64__)
-    &kAmxProduct,
-    &kAvx512Product,
-    &kAvx2Product,
+    &kAmxProduct,     &kAvx512Product,    &kAvx2Product,
 #elif defined(__aarch64__)
     &kNeonProduct,
 #endif
-    &kGenericProduct,
-    &kReferenceProduct,
+    &kGenericProduct, &kReferenceProduct,
 };
 
 constinit const Kernel<NormForward>* const kNorm[] = {
