@@ -9,7 +9,9 @@
 #include "support/layer_numbers.h"
 #include "support/property_memory.h"
 
+#include <attend/attention.h>
 #include <attend/linear.h>
+#include <attend/plan.h>
 
 #include <gtest/gtest.h>
 
@@ -295,6 +297,35 @@ TEST_F(Amx, a_callers_tiles_are_as_they_were) {
 }
 
 // bf16 is the tiles' business, and no other type: these are declined by name.
+// Scores of attention, of every size of tile and group: blocks of 32 features, then the scale. And
+// the caller's tiles and rounding mode are what they were.
+TEST_F(Amx, every_score_of_attention_is_the_models_sum) {
+  for (const std::int64_t d : {1, 31, 32, 33, 64, 100, 128}) {
+    const Tensor q = numbers({1, 1, 37, d}, DType::bf16, 1),
+                 k = numbers({1, 1, 77, d}, DType::bf16, 2);
+    const Tensor v = numbers({1, 1, 77, 5}, DType::bf16, 3);
+    Tensor out({1, 1, 37, 5}, DType::bf16), scores({1, 1, 37, 77}, DType::f32);
+    const float scale = 0.3F;
+    AttentionOptions options;
+    options.scale = scale;
+    AttentionOutputs outputs;
+    outputs.scores = scores;
+    Plan::attention(q, k, v, out, options, outputs, {"cpu.amx.forward"})
+        .run(q, k, v, out, options, outputs);
+    for (std::int64_t i = 0; i < 37; ++i)
+      for (std::int64_t j = 0; j < 77; ++j) {
+        float sum = 0;
+        for (std::int64_t x = 0; x < d; x += 32)
+          sum = tile_product(
+              sum, std::min<std::int64_t>(32, d - x),
+              [&](std::int64_t n) { return static_cast<float>(k.data<bf16>()[j * d + x + n]); },
+              [&](std::int64_t n) { return static_cast<float>(q.data<bf16>()[i * d + x + n]); });
+        ASSERT_EQ(scores.data<float>()[i * 77 + j], sum * scale)
+            << "d " << d << " " << i << " " << j;
+      }
+  }
+}
+
 TEST_F(Amx, is_chosen_for_bf16_alone) {
   Context context({.threads = 1});
   EXPECT_EQ(product_row(DType::bf16, true, context).name, "cpu.amx.product");
