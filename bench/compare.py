@@ -347,7 +347,9 @@ def main(arguments):
         print(f"[{time.monotonic() - begin:4.0f} s] {text}", file=sys.stderr, flush=True)
 
     args.out.mkdir(parents=True, exist_ok=True)
-    chosen = ["--suite", args.suites, "--filter", args.filter, "--type", args.type, *["--quick"] * args.quick]
+    chosen = ["--suite", args.suites, "--type", args.type, *["--quick"] * args.quick]
+    if args.filter:                                         # the command refuses an empty one
+        chosen += ["--filter", args.filter]
     cases = pinned(args.core_sets[-1], args.attend, "bench", "--list", "--json", *chosen)["cases"]
     say("the machine's peak")
     peaks = {str(len(cores)): pinned(cores, args.attend, "bench", "--peak", "--json", *chosen)["peak"]

@@ -190,12 +190,15 @@ Json json_of(const BenchCase& measured, const Result& result) {
 }
 
 void print_table(const std::vector<BenchCase>& all, const std::vector<Result>& results) {
-  std::printf("\n%-34s %9s  %7s  %16s  %7s  %10s  %s\n", "case", "time", "spread", "speed",
+  int width = 34;
+  for (const BenchCase& measured : all)
+    width = std::max(width, static_cast<int>(cases::name(measured).size()));
+  std::printf("\n%-*s %9s  %7s  %16s  %7s  %10s  %s\n", width, "case", "time", "spread", "speed",
               "of peak", "workspace", "kernel");
   for (std::size_t n = 0; n < all.size(); ++n) {
     const Result& r = results[n];
     std::printf(
-        "%-34s %9s  %5.0f %%  %8.1f %-7s  %5.0f %%  %10s  %s\n", cases::name(all[n]).c_str(),
+        "%-*s %9s  %5.0f %%  %8.1f %-7s  %5.0f %%  %10s  %s\n", width, cases::name(all[n]).c_str(),
         duration(r.seconds).c_str(), 100 * (r.slowest - r.fastest) / r.seconds, r.speed / 1e9,
         cases::is_decode(all[n]) ? "GB/s" : "GFLOP/s", 100 * r.speed / r.peak,
         bytes(static_cast<std::int64_t>(r.work.workspace_bytes)).c_str(), r.work.kernel.c_str());
