@@ -115,7 +115,6 @@ struct Matrix<F32> {
   template <bool kDrops>
   ATTEND_INLINE static void weights(float* s, F32 base, F32 unit, const float* factors,
                                     std::int64_t factors_stride, F32 (&total)[2]) noexcept {
-    const __m512i together = interleave(0, 16);
     stay_awake();
     F32 square[kLanes];
     unrolled<kLanes>(ATTEND_EACH(pair) {
@@ -126,12 +125,9 @@ struct Matrix<F32> {
         total[n] = total[n] + w[n];
         if constexpr (kDrops) w[n] = w[n] * F32::load(factors + (2 * pair + n) * factors_stride);
       });
-      const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(w[1].v, w[0].v));
-      square[pair].v = _mm512_castsi512_ps(_mm512_permutexvar_epi16(together, both));
+      square[pair] = rounded_pair(w[0], w[1]);
     });
-    transpose(square);
-    bf16* const to = reinterpret_cast<bf16*>(s);
-    unrolled<kLanes>(ATTEND_EACH(n) { store_pairs(square[n].v, to + n * kGroup); });
+    store_turned(square, s);
   }
 
   // o[rows][dv] = P V of some groups, with P as weights() leaves it; dv in whole vectors.
@@ -171,6 +167,20 @@ struct Matrix<F32> {
       tile_store<0>(sums, 64);
       std::memcpy(o + x, sums[n % kTileRows], sizeof sums[0]);
     }
+  }
+
+  // Pairs of keys in lanes become rows of keys; the place is one of f32 numbers, half of it used.
+  ATTEND_INLINE static void store_turned(F32 (&pairs_in_lanes)[kLanes], float* to) noexcept {
+    transpose(pairs_in_lanes);
+    unrolled<kLanes>(ATTEND_EACH(n) {
+      store_pairs(pairs_in_lanes[n].v, reinterpret_cast<bf16*>(to) + n * kGroup);
+    });
+  }
+
+  // Two keys of one vector of lanes, rounded to pairs.
+  ATTEND_INLINE static F32 rounded_pair(F32 even, F32 odd) noexcept {
+    const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd.v, even.v));
+    return {_mm512_castsi512_ps(_mm512_permutexvar_epi16(interleave(0, 16), both))};
   }
 
  private:
