@@ -20,6 +20,17 @@ struct GradientMatrix<F32> {
   static constexpr int kGroup = Matrix<F32>::kGroup, kLanes = F32::kLanes;
   static constexpr int kTile = Matrix<F32>::kTile;
 
+  // Whether all of them are; `count` a multiple of 32.
+  static bool are_finite(const bf16* numbers, std::int64_t count) noexcept {
+    const __m512i exponent = _mm512_set1_epi16(0x7F80);
+    __mmask32 not_finite = 0;
+    for (std::int64_t x = 0; x < count; x += 2 * kLanes) {
+      const __m512i bits = _mm512_and_si512(_mm512_loadu_si512(numbers + x), exponent);
+      not_finite |= _mm512_cmpeq_epi16_mask(bits, exponent);
+    }
+    return not_finite == 0;
+  }
+
   // A group of keys, f32 [32 keys][lanes], as Matrix::products reads weights.
   static void turn(const float* pairs, std::int64_t stride, int lanes, float* to) noexcept {
     stay_awake();

@@ -293,14 +293,12 @@ class FlashBackward {
 
   bool keys_finite() const noexcept {
     const Chunk<V>& chunk = group_.chunk;
-    V check = V::set(0);
     if constexpr (kMatrix<V>) {  // in pairs of keys
       constexpr std::int64_t kGroup = Matrix<V>::kGroup;
-      const std::int64_t keys = (chunk.to - chunk.from + kGroup - 1) / kGroup * kGroup;
-      for (std::int64_t x = 0; x < keys * width(p.d); x += V::kLanes)
-        check = fma(load_elements<V>(chunk.packed_k + x), V::set(0), check);
-      return all_finite(check);
+      const std::int64_t groups = (chunk.to - chunk.from + kGroup - 1) / kGroup;
+      return GradientMatrix<V>::are_finite(chunk.packed_k, groups * kGroup * width(p.d));
     }
+    V check = V::set(0);
     for (std::int64_t j = 0; j < chunk.to - chunk.from; ++j) {
       const OperandOf<V>* k = chunk.k + j * chunk.k_stride;
       std::int64_t x = 0;

@@ -45,7 +45,7 @@ class KeySums {
     row_ = scratch.take<Operand>(kMatrix<V> ? 2 * width_ : width_);
     turned_ = scratch.take<Operand>(TilesOf<V>::kPanels || kMatrix<V> ? kStep * Group::kRows : 0);
     if (!segments.apart)
-      own_ = scratch.take<Sum>(saturating_count(narrow(p) ? kChunk : p.k_length, width_));
+      own_ = scratch.take<Sum>(saturating_count(narrow(p) ? kChunk : Group::strip_keys(p), width_));
     if (!plain() || segments.rows_of_task() > summed_)
       total_ = scratch.take<double>(saturating_count(stored_keys(), count_));
   }
@@ -90,11 +90,10 @@ class KeySums {
   // Whether all rows of the group are.
   bool finite() const noexcept {
     if (!wanted_.any) return true;
-    V check = V::set(0);  // becomes NaN if anything is not finite
     if constexpr (kMatrix<V>)
-      for (std::int64_t x = 0; x < group_.used * kGroup * width_; x += V::kLanes)
-        check = fma(load_elements<V>(panels_ + x), V::set(0), check);
-    for (int n = 0; !kMatrix<V> && n < group_.rows; ++n)
+      return GradientMatrix<V>::are_finite(panels_, group_.used * kGroup * width_);
+    V check = V::set(0);  // becomes NaN if anything is not finite
+    for (int n = 0; n < group_.rows; ++n)
       for (std::int64_t x = 0; x < width_; x += V::kLanes)
         check = fma(load_elements<V>(row(n, x)), V::set(0), check);
     return all_finite(check);
@@ -274,7 +273,10 @@ class KeySums {
           GradientMatrix<V>::narrow(pairs + at + group_.column(t * kMost), group_.stride,
                                     group_.tiles[t].rows, turned_ + (t - from) * kMost, kStride);
         const Operand* b = panels_ + from * kGroup * width_;
-        const int keys = left < kGroup ? static_cast<int>(left) : kGroup;
+        // Behind the last key there is room, but not in the shared memory.
+        const int keys = left >= kGroup || (!shared_ && left > kGroup / 2) ? kGroup
+                         : !shared_                                        ? kGroup / 2
+                                                                           : static_cast<int>(left);
         Sum* c = sums_of(run.key + y);
         if (!careful)
           GradientMatrix<V>::products(turned_, kStride, b, to - from, width_, c, stride(), keys,

@@ -97,6 +97,11 @@ class ScoreGradients {
     }
   }
 
+  // Keys of a strip: in whole groups of a matrix instruction.
+  static std::int64_t strip_keys(const BackwardProblem& problem) noexcept {
+    return kGroup == 1 ? problem.k_length : (problem.k_length / kGroup + 1) * kGroup;
+  }
+
   // How many rows share a pass over the keys: the more, the fewer passes over dk and dv, but the
   // strips grow with them, and should not be larger than dk and dv are, nor than kStripBytes. By
   // the shape alone: a group is one chain of the sums of dk and dv.
@@ -211,7 +216,8 @@ class ScoreGradients {
     for (int r = 0; r < runs->runs; ++r) {
       const Run& run = runs->run[r];
       std::int64_t lo = tile.begin, hi = tile.end;
-      if constexpr (kMatrix<V>) lo = lo / kGroup * kGroup, hi = (hi + kGroup - 1) / kGroup * kGroup;
+      if constexpr (kMatrix<V>)  // what vectors compute ends with half a group
+        lo = lo / kGroup * kGroup, hi = (hi + kGroup / 2 - 1) / (kGroup / 2) * (kGroup / 2);
       if (lo < run.key) lo = run.key;
       if (hi > run.key + run.count) hi = run.key + run.count;
       if (lo >= hi) continue;
@@ -224,11 +230,7 @@ class ScoreGradients {
   }
 
  private:
-  // Keys of a strip: in whole groups of a matrix instruction.
   static constexpr int kGroup = BackwardScores<V>::kGroup;
-  static std::int64_t strip_keys(const BackwardProblem& problem) noexcept {
-    return kGroup == 1 ? problem.k_length : (problem.k_length / kGroup + 1) * kGroup;
-  }
   static std::int64_t strip_lanes(const BackwardProblem& problem) noexcept {
     const std::int64_t all = problem.group() * problem.q_length;  // a short strip for few rows
     const std::int64_t lanes = (all + V::kLanes - 1) / V::kLanes * V::kLanes;

@@ -443,13 +443,14 @@ class Scores {
       Matrix<V>::scores(whole ? chunk.k + (first + j) * chunk.k_stride : chunk.k_last,
                         whole ? chunk.k_stride : k_width, tile.q, tile.lanes, k_width, to,
                         tile.stride, tile.vector_stride);
-      if (before != nullptr) finish_group(tile, before, top);
+      if (before != nullptr) finish_group(tile, before, kGroup, top);
       before = to;
     }
-    if (before != nullptr) finish_group(tile, before, top);
+    const int last = kAsNeeded || run.count % kGroup == 0 ? kGroup : run.count % kGroup;
+    if (before != nullptr) finish_group(tile, before, last, top);
   }
 
-  void finish_group(const Tile<V>& tile, Sum* s, Sum* top) const noexcept {
+  void finish_group(const Tile<V>& tile, Sum* s, int keys, Sum* top) const noexcept {
     constexpr int kChains = 4;
     const V factor = V::set(scale);
     const bool multiplies = scale != 1 && !as_sums;
@@ -457,7 +458,7 @@ class Scores {
       V most[kChains];
       unrolled<kChains>(ATTEND_EACH(c) { most[c] = V::set(kHidden); });
       most[0] = V::load(top + n);
-      for (int j = 0; j < kGroup; j += kChains)
+      for (int j = 0; j < keys; j += kChains)
         unrolled<kChains>(ATTEND_EACH(c) {
           Sum* const at = s + (j + c) * tile.stride + tile.column(n);
           V u = V::load(at);
