@@ -22,13 +22,12 @@ struct GradientMatrix<F32> {
 
   // Whether all of them are; `count` a multiple of 32.
   static bool are_finite(const bf16* numbers, std::int64_t count) noexcept {
-    const __m512i exponent = _mm512_set1_epi16(0x7F80);
-    __mmask32 not_finite = 0;
-    for (std::int64_t x = 0; x < count; x += 2 * kLanes) {
-      const __m512i bits = _mm512_and_si512(_mm512_loadu_si512(numbers + x), exponent);
-      not_finite |= _mm512_cmpeq_epi16_mask(bits, exponent);
-    }
-    return not_finite == 0;
+    const __m512i no_sign = _mm512_set1_epi16(0x7FFF);
+    __m512i largest = _mm512_setzero_si512();
+    for (std::int64_t x = 0; x < count; x += 2 * kLanes)
+      largest =
+          _mm512_max_epu16(largest, _mm512_and_si512(_mm512_loadu_si512(numbers + x), no_sign));
+    return _mm512_cmpge_epu16_mask(largest, _mm512_set1_epi16(0x7F80)) == 0;
   }
 
   // A group of keys, f32 [32 keys][lanes], as Matrix::products reads weights.

@@ -124,6 +124,8 @@ class KeySums {
     for (std::int64_t j = 0; j < keys; ++j) {
       Sum* part = part_ + (narrow(p) ? 0 : j * width_);
       double* total = flushed_ ? total_ + j * count_ : nullptr;
+      if constexpr (kMatrix<V>)
+        if (j % 4 == 0) Matrix<V>::keep_awake();
       ATTEND_PATH_IF(flushed_ && plain(), V, "dk and dv of very many rows");
       if (flushed_ && plain()) add_wide<V>(part, count_, total);
       if (shared_) {

@@ -161,9 +161,12 @@ void store_scaled(E* to, std::int64_t stride, std::int64_t count, const From* ro
   const auto single = static_cast<T>(scale);
   std::int64_t x = 0;
   if constexpr (kMatrix<V> && std::is_same_v<From, T> && std::is_same_v<E, OperandOf<V>>) {
-    if (stride == 1 && std::bit_cast<std::uint64_t>(scale) << 12 == 0)  // a power of two: exact
-      for (; x < count; x += V::kLanes)
-        store_elements(V::load(row + x) * V::set(single), to + x, count - x);
+    if (stride == 1 && std::bit_cast<std::uint64_t>(scale) << 12 == 0) {  // a power of two: exact
+      for (; x + V::kLanes <= count; x += V::kLanes)
+        store_elements(V::load(row + x) * V::set(single), to + x);
+      if (x < count) store_elements(V::load(row + x) * V::set(single), to + x, count - x);
+      return;
+    }
   }
   if constexpr (std::is_same_v<From, T> && std::is_same_v<E, T>) {
     if (stride == 1 && static_cast<double>(single) == scale)

@@ -497,6 +497,8 @@ class ScoreGradients {
     const bool drops = problem_.drop_below != 0;
     if (!partial_[index_ * kTiles + t] && !drops) {
       for (int j = 0; j < count; ++j) {
+        if constexpr (kMatrix<V>)
+          if (j % 32 == 0) Matrix<V>::keep_awake();
         unrolled<kVectors>(ATTEND_EACH(n) {
           const std::int64_t at = j * stride + n * V::kLanes;
           const V weight = V::load(w + at) * factor[n];
