@@ -252,7 +252,7 @@ class ScoreGradients {
     }
     if constexpr (kMatrix<V>) {
       for (int n = tile.rows; n < tile.lanes; ++n) dout[n] = dout[tile.rows - 1];
-      Matrix<V>::queries(dout, tile.lanes, problem_.dv, tile.dout, 1);
+      Matrix<V>::queries(dout, tile.lanes, problem_.dv, tile.dout, false);
     } else {
       rows_to_operand<V>(dout, tile.rows, problem_.dv, tile.dout, tile.lanes);
     }
