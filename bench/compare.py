@@ -7,8 +7,9 @@
 Each library has a process of its own, pinned to the same cores. They take turns: one computes while the others sleep,
 in another order each round, so that a machine that becomes slower is slower for all of them. A figure is the median
 over the rounds of the median of a turn; low and high are the extremes of the rounds. A turn in which the host of a
-virtual machine took the cores away is taken again. Every result is first held against the formulas in f64. Into the
-folder --out go results.json, table.txt and, where matplotlib is there, the plots; also where it is ended early.
+virtual machine took the cores away is taken again. Every result is first held against the formulas in f64. With --type
+bf16 or f16 all libraries compute on the same numbers rounded to it. Into the folder --out go results.json, table.txt
+and, where matplotlib is there, the plots; also where it is ended early.
 """
 import argparse
 import datetime
@@ -24,18 +25,25 @@ import subprocess
 import sys
 import time
 
+from bars import bars
 from figures import LIBRARIES, best_peer, duration, means, ratio, share, spread, table
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 SUITES = ("notes", "bert", "gpt", "long", "decode", "backward", "layer", "length", "growth")
-ALLOWED_ERROR = 5e-5     # of the largest value; f32 results lie between 1e-8 and 5e-6
+# Of the largest value; results in f32 lie between 1e-8 and 5e-6, those of 16 bits around one rounding of their own.
+ALLOWED_ERROR = {"f32": 5e-5, "f16": 4e-3, "bf16": 3e-2}
 PATIENCE = 300           # seconds until a process that does not answer is given up
 SLOW = 0.5               # seconds of a call from which on a library has one turn only
 STOLEN = 0.01            # part of a turn's time that the host may have taken
 TRIES = 4                # of one turn; the one from which least was taken counts
-YARDSTICK = {"name": "matmul 2048 x 2048", "suite": "yardstick", "operation": "matmul", "size": 2048, "causal": False,
-             "flops": 2.0 * 2048**3, "bytes": None, "quick": True}
+
+
+def yardstick(type):
+    """A product of matrices, as every library has it."""
+    return {"name": "matmul 2048 x 2048" + ("" if type == "f32" else "_" + type), "suite": "yardstick",
+            "operation": "matmul", "type": type, "size": 2048, "causal": False, "flops": 2.0 * 2048**3, "bytes": None,
+            "quick": True}
 
 
 class Worker:
@@ -121,8 +129,14 @@ def in_turns(case, workers, rounds, seconds):
             figures[name]["stolen"] = max(figures[name].get("stolen", 0.0), answer["stolen"])
     for name, found in figures.items():
         found.update(seconds=statistics.median(medians[name]), low=min(medians[name]), high=max(medians[name]),
-                     wrong=not found["error"] <= ALLOWED_ERROR)      # NaN is wrong too
+                     wrong=not found["error"] <= ALLOWED_ERROR[case["type"]])       # NaN is wrong too
     return figures, left
+
+
+def refusals(runs):
+    """{library: its last reason} of those that were left out of every case, such as one without the type."""
+    reasons = {name: reason for run in runs for name, reason in run["left"].items()}
+    return {name: reason for name, reason in reasons.items() if not any(name in run["figures"] for run in runs)}
 
 
 def expanded(cases):
@@ -149,7 +163,7 @@ def measure_all(results, cases, core_sets, args, say, log):
     """Fills in the runs, versions, growth and what was left out of the results."""
     runs, left_out, versions = results["runs"], results["left_out"], results["machine"]["versions"]
     sweep = [case for case in cases if case["suite"] == "growth"]
-    side_by_side = [YARDSTICK, *expanded(case for case in cases if case["suite"] != "growth")]
+    side_by_side = [yardstick(args.type), *expanded(case for case in cases if case["suite"] != "growth")]
     total, done = len(side_by_side) * len(core_sets), 0
     end = time.monotonic() + 60 * args.minutes
     out_of_time = lambda: time.monotonic() > end
@@ -178,6 +192,7 @@ def measure_all(results, cases, core_sets, args, say, log):
             runs.append({"case": case, "cores": len(cores), "figures": figures, "left": left})
         for worker in workers.values():
             worker.close()
+    left_out.update(refusals(runs))
     before = None
     for case in sweep:
         say(f"growth, {case['keys']} keys")
@@ -216,7 +231,8 @@ def describe_machine(command, cores):
 
 def self_test():
     """A wrong or missing result must not count, and the arithmetic must be that of the formulas."""
-    case = {"name": "x", "suite": "notes", "operation": "forward", "flops": 4e9, "bytes": None, "causal": False}
+    case = {"name": "x", "suite": "notes", "operation": "forward", "type": "f32", "flops": 4e9, "bytes": None,
+            "causal": False}
     good = lambda seconds: {"seconds": seconds, "low": seconds, "high": 1.5 * seconds, "wrong": False}
     run = {"case": case, "cores": 1, "left": {}, "figures": {
         "attend": good(1.0), "PyTorch": good(3.0), "NumPy": good(2.0), "attend.torch": good(0.5),
@@ -258,7 +274,30 @@ def self_test():
     assert [figures[name]["wrong"] for name in ("attend", "NumPy", "PyTorch")] == [False, True, True]
     text = table({"runs": [run, wrong], "peaks": {}, "growth": [], "left_out": {"Other": "it is missing"}})
     assert "2.00x" in text and "100 ms!" in text and "left out: Other: it is missing" in text
+    assert "1 core, f32\n" in text
+    self_test_types(case, good, Fake)
     print("compare: the arithmetic is right")
+
+
+def self_test_types(case, good, fake):
+    """What is near enough in 16 bits is not in f32, and results say their type."""
+    for type, error, wrong in (("f32", 1e-3, True), ("f16", 1e-3, False), ("f16", 1e-2, True), ("bf16", 1e-2, False),
+                               ("bf16", 1e-1, True)):
+        figures, _ = in_turns({**case, "type": type}, {"attend": fake(0.1, error)}, 1, 0.1)
+        assert figures["attend"]["wrong"] == wrong, (type, error)
+    left = [{"figures": {"attend": good(1.0)}, "left": {"NumPy": "no", "PyTorch": "no"}},
+            {"figures": {"PyTorch": good(1.0)}, "left": {"NumPy": "never"}}]
+    assert refusals(left) == {"NumPy": "never"}
+    assert yardstick("f32")["name"] == "matmul 2048 x 2048" and yardstick("bf16")["type"] == "bf16"
+    run = lambda suite, peer: {"case": {**case, "name": suite, "suite": suite, "type": "bf16"}, "cores": 1, "left": {},
+                               "figures": {"attend": good(1.0), "PyTorch": good(peer)}}
+    peaks = {"1": {"instructions": "AMX", "type": "bf16", "flops": 8e9, "read_bytes": 1e10, "reading": []}}
+    results = lambda *runs: {"type": "bf16", "runs": runs, "peaks": peaks, "growth": [], "left_out": {}}
+    assert "1 core, bf16: 8 GFLOP/s (AMX in bf16)" in table(results(run("long", 1.2)))
+    reached = lambda *runs: [yes for _, _, yes in bars(results(*runs), 1)]
+    assert reached(run("notes", 1.0), run("long", 1.2)) == [True, True]
+    assert reached(run("notes", 0.9), run("long", 1.1)) == [False, False]
+    assert reached(run("notes", 1.1)) == [True]
 
 
 # ---- the command ----------------------------------------------------------------------------------------------------
@@ -267,6 +306,7 @@ def self_test():
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suites", default=",".join(SUITES), help="of these, separated by commas: " + ", ".join(SUITES))
+    parser.add_argument("--type", default="f32", choices=ALLOWED_ERROR, help="of the numbers; f32 if not given")
     parser.add_argument("--filter", default="", help="only cases whose name has this regular expression")
     parser.add_argument("--rounds", type=int, help="turns of each library; 3, or 2 with --quick")
     parser.add_argument("--seconds", type=float, help="of a turn; 0.08, or 0.03 with --quick")
@@ -307,12 +347,14 @@ def main(arguments):
         print(f"[{time.monotonic() - begin:4.0f} s] {text}", file=sys.stderr, flush=True)
 
     args.out.mkdir(parents=True, exist_ok=True)
-    chosen = ["--suite", args.suites, "--filter", args.filter, *["--quick"] * args.quick]
+    chosen = ["--suite", args.suites, "--type", args.type, *["--quick"] * args.quick]
+    if args.filter:                                         # the command refuses an empty one
+        chosen += ["--filter", args.filter]
     cases = pinned(args.core_sets[-1], args.attend, "bench", "--list", "--json", *chosen)["cases"]
     say("the machine's peak")
     peaks = {str(len(cores)): pinned(cores, args.attend, "bench", "--peak", "--json", *chosen)["peak"]
              for cores in args.core_sets}
-    results = {"schema": "attend.compare/1", "machine": describe_machine(args.attend, args.core_sets[-1]),
+    results = {"schema": "attend.compare/1", "type": args.type, "machine": describe_machine(args.attend, args.core_sets[-1]),
                "settings": {"rounds": args.rounds, "seconds": args.seconds, "quick": args.quick},
                "peaks": peaks, "left_out": {}, "runs": [], "growth": []}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("compare: ended from outside; what was measured is kept"))

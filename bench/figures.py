@@ -49,6 +49,15 @@ def share(run, peaks):
     return least / ours["seconds"]
 
 
+def type_of(results):
+    return results.get("type", "f32")       # results that are older than other types do not say it
+
+
+def peak_words(peak):
+    """With which instructions the peak was found, and of which type."""
+    return f"{peak['instructions']} in {peak.get('type', 'f32')}"
+
+
 def spread(figures):
     """How far the rounds lie apart, as a part of their median."""
     return (figures["high"] - figures["low"]) / figures["seconds"]
@@ -67,8 +76,8 @@ def table(results):
     names = [name for name in LIBRARIES if any(name in run["figures"] for run in runs)]
     for cores in sorted({run["cores"] for run in runs}):
         peak = results["peaks"].get(str(cores))
-        lines.append(f"{cores} core{'s'[:cores != 1]}" + (
-            f": {peak['flops'] / 1e9:.0f} GFLOP/s ({peak['instructions']}), reads {peak['read_bytes'] / 1e9:.1f} GB/s"
+        lines.append(f"{cores} core{'s'[:cores != 1]}, {type_of(results)}" + (
+            f": {peak['flops'] / 1e9:.0f} GFLOP/s ({peak_words(peak)}), reads {peak['read_bytes'] / 1e9:.1f} GB/s"
             if peak else ""))
         lines.append(f"{'case':36}{'speed':>14}{'of peak':>9}{'spread':>8}" + "".join(f"{name:>17}" for name in names) +
                      f"{'best / attend':>15}")

@@ -7,6 +7,14 @@ Shapes: q [batch, heads, queries, d], k and v [batch, key heads, keys, d], x and
 import numpy as np
 
 
+def array_type(name):
+    """NumPy's type for "f32", "f16" or "bf16"; the last is that of the package ml_dtypes."""
+    if name == "bf16":
+        import ml_dtypes
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype({"f32": np.float32, "f16": np.float16}[name])
+
+
 def weights(q, k, causal=False, positions=None):
     """softmax(q k^T / sqrt(d)) [batch, key heads, group * queries, keys]. `positions`: of the queries, where they are
     not the last of the keys."""

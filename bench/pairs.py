@@ -69,8 +69,9 @@ def cases_of(pairs):
 class Program:
     """One of the two, stopped while it is not its turn."""
 
-    def __init__(self, path, cores):
-        self.process = subprocess.Popen([str(path.resolve())], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def __init__(self, path, cores, type):
+        words = [str(path.resolve()), *[type] * (type != "f32")]
+        self.process = subprocess.Popen(words, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         os.sched_setaffinity(self.process.pid, cores)
         self.cases = self.answer().split()
         self.process.send_signal(signal.SIGSTOP)
@@ -92,15 +93,15 @@ class Program:
         self.process.wait()
 
 
-def names_of(path, cores):
-    program = Program(path, cores)
+def names_of(path, cores, type):
+    program = Program(path, cores, type)
     program.end()
     return program.cases
 
 
-def one_pair(number, paths, cores, cases):
+def one_pair(number, paths, cores, type, cases):
     """Times of a new process of each of the two, for where a program's memory lies is a matter of luck, too."""
-    programs = [Program(path, cores) for path in paths]
+    programs = [Program(path, cores, type) for path in paths]
     pair = {}
     try:
         for case in cases:
@@ -162,6 +163,7 @@ def main():
     parser.add_argument("before", nargs="?", type=pathlib.Path)
     parser.add_argument("after", nargs="?", type=pathlib.Path)
     parser.add_argument("--suites", default=",".join(SUITES), help="separated by commas; not given: " + ", ".join(SUITES))
+    parser.add_argument("--type", default="f32", choices=("f64", "f32", "bf16", "f16"), help="of the numbers; f32 if not given")
     parser.add_argument("--filter", default="", help="only cases whose name has this regular expression")
     parser.add_argument("--pairs", type=int, default=24)
     parser.add_argument("--cores", help="numbers of the cores to use, separated by commas; 0 if not given")
@@ -179,14 +181,14 @@ def main():
     cores = [int(core) for core in (options.cores or "0").split(",")]
     os.environ["ATTEND_THREADS"] = str(len(cores))
     paths = [options.before, options.after]
-    known = [names_of(path, cores) for path in paths]
+    known = [names_of(path, cores, options.type) for path in paths]
     cases = [case for case in known[0] if case in known[1] and re.search(options.filter, case)
              and case.partition("/")[0] in options.suites.split(",")]
     if not cases:
         parser.error("both have no such case")
     pairs = []
     for number in range(options.pairs):
-        pairs.append(one_pair(number, paths, cores, cases))
+        pairs.append(one_pair(number, paths, cores, options.type, cases))
         print(f"\r{number + 1} of {options.pairs} pairs", end="", file=sys.stderr, flush=True)
         if options.save:
             options.save.write_text(json.dumps(pairs, indent=1) + "\n", encoding="utf-8")

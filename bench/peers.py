@@ -62,7 +62,8 @@ class Attend(Peer):
         return call, lambda found: dict(zip(("dq", "dk", "dv"), found))
 
     def made_layer(self, case, data):
-        layer = self.attend.MultiHeadAttention(model_dim=case["heads"] * case["d"], heads=case["heads"])
+        layer = self.attend.MultiHeadAttention(model_dim=case["heads"] * case["d"], heads=case["heads"],
+                                               type=case["type"])
         for name, array in layer.parameters().items():
             array[...] = data["w"][name]
         heads = np.ascontiguousarray(data["x"].reshape(*data["x"].shape[:2], case["heads"], -1).swapaxes(1, 2))
@@ -101,12 +102,24 @@ class AttendTorch(Peer):
         return torch_forward(self.torch, self.sdpa, case, data)
 
 
+def tensor_of(torch, array):
+    """The same memory as a tensor of PyTorch, which does not know the bfloat16 of ml_dtypes."""
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def array_of(tensor):
+    """A tensor of PyTorch as an array, to be checked: 16 bits as f32, which holds all their values."""
+    return (tensor.float() if tensor.itemsize == 2 else tensor).numpy()
+
+
 def torch_forward(torch, sdpa, case, data):
-    q, k, v = (torch.from_numpy(data[name]) for name in "qkv")
+    q, k, v = (tensor_of(torch, data[name]) for name in "qkv")
     options = {"is_causal": case["causal"]}
     if case["heads"] != case["key_heads"]:
         options["enable_gqa"] = True
-    return (lambda: sdpa(q, k, v, **options)), (lambda out: {"out": out.numpy()})
+    return (lambda: sdpa(q, k, v, **options)), (lambda out: {"out": array_of(out)})
 
 
 class Torch(Peer):
@@ -128,38 +141,39 @@ class Torch(Peer):
 
     def gradients(self, case, data, alone):
         torch, sdpa = self.torch, self.torch.nn.functional.scaled_dot_product_attention
-        inputs = [torch.from_numpy(data[name]).requires_grad_() for name in "qkv"]
-        dout = torch.from_numpy(data["dout"])
+        inputs = [tensor_of(torch, data[name]).requires_grad_() for name in "qkv"]
+        dout = tensor_of(torch, data["dout"])
         out = sdpa(*inputs, is_causal=case["causal"])
 
         def both():
             return torch.autograd.grad(sdpa(*inputs, is_causal=case["causal"]), inputs, dout)
 
         call = (lambda: torch.autograd.grad(out, inputs, dout, retain_graph=True)) if alone else both
-        return call, lambda found: dict(zip(("dq", "dk", "dv"), (g.numpy() for g in found)))
+        return call, lambda found: dict(zip(("dq", "dk", "dv"), map(array_of, found)))
 
     def made_layer(self, case, data):
         torch, w = self.torch, data["w"]
-        layer = torch.nn.MultiheadAttention(case["heads"] * case["d"], case["heads"], batch_first=True)
+        layer = torch.nn.MultiheadAttention(case["heads"] * case["d"], case["heads"], batch_first=True,
+                                            dtype=tensor_of(torch, w["q.bias"]).dtype)
         with torch.no_grad():
             for parameter, names in ((layer.in_proj_weight, ("q.weight", "k.weight", "v.weight")),
                                      (layer.in_proj_bias, ("q.bias", "k.bias", "v.bias")),
                                      (layer.out_proj.weight, ("o.weight",)), (layer.out_proj.bias, ("o.bias",))):
-                parameter.copy_(torch.from_numpy(np.concatenate([w[name] for name in names])))
+                parameter.copy_(tensor_of(torch, np.concatenate([w[name] for name in names])))
         return layer
 
     def layer(self, case, data):
         torch, layer = self.torch, self.made_layer(case, data).eval()
-        x = torch.from_numpy(data["x"])
+        x = tensor_of(torch, data["x"])
         layer, self.around = self.ready(layer), torch.inference_mode
-        return (lambda: layer(x, x, x, need_weights=False)[0]), (lambda y: {"y": y.numpy()})
+        return (lambda: layer(x, x, x, need_weights=False)[0]), (lambda y: {"y": array_of(y)})
 
     def ready(self, layer):
         return layer
 
     def layer_train(self, case, data):
         torch, layer = self.torch, self.made_layer(case, data).train()
-        x, dy = torch.from_numpy(data["x"]).requires_grad_(), torch.from_numpy(data["dy"])
+        x, dy = tensor_of(torch, data["x"]).requires_grad_(), tensor_of(torch, data["dy"])
         wanted = [x, layer.in_proj_weight, layer.in_proj_bias, layer.out_proj.weight, layer.out_proj.bias]
 
         def call():
@@ -167,7 +181,7 @@ class Torch(Peer):
             return torch.autograd.grad(y, wanted, dy)
 
         def results(found):
-            dx, weights, biases, weight, bias = (gradient.numpy() for gradient in found)
+            dx, weights, biases, weight, bias = map(array_of, found)
             parts = [(name + kind, part) for kind, three in ((".weight", weights), (".bias", biases))
                      for name, part in zip("qkv", np.split(three, 3))]
             return {"dx": dx, "o.weight": weight, "o.bias": bias, **dict(parts)}
@@ -175,8 +189,8 @@ class Torch(Peer):
         return call, results
 
     def matmul(self, case, data):
-        a, b = (self.torch.from_numpy(data[name]) for name in "ab")
-        return (lambda: a @ b), (lambda c: {"c": c.numpy()})
+        a, b = (tensor_of(self.torch, data[name]) for name in "ab")
+        return (lambda: a @ b), (lambda c: {"c": array_of(c)})
 
 
 class TorchCompiled(Torch):
@@ -189,17 +203,26 @@ class TorchCompiled(Torch):
         return self.torch.compile(layer, dynamic=False)
 
 
+def in_f32(case):
+    if case["type"] != "f32":
+        raise Left(f"NumPy has no fast products of {case['type']}")
+
+
 class NumPy(Peer):
+    """In f32 alone: products of 16 bits have no library under them, and take some hundred times as long."""
+
     def __init__(self):
         import formulas
         self.f = formulas
         self.version = np.__version__
 
     def forward(self, case, data):
+        in_f32(case)
         q, k, v = data["q"], data["k"], data["v"]
         return (lambda: self.f.attention(q, k, v, case["causal"])), (lambda out: {"out": out})
 
     def backward(self, case, data):
+        in_f32(case)
         q, k, v, dout = data["q"], data["k"], data["v"], data["dout"]
         call = lambda: self.f.attention_backward(q, k, v, dout, case["causal"])
         return call, lambda found: dict(zip(("dq", "dk", "dv"), found))
@@ -207,10 +230,13 @@ class NumPy(Peer):
     forward_backward = backward      # it forms the weights anew in any case
 
     def layer(self, case, data):
+        in_f32(case)
         return (lambda: self.f.layer(data["x"], data["w"], case["heads"])), (lambda y: {"y": y})
 
     def layer_train(self, case, data):
+        in_f32(case)
         return (lambda: self.f.layer_backward(data["x"], data["w"], case["heads"], data["dy"])), (lambda found: found)
 
     def matmul(self, case, data):
+        in_f32(case)
         return (lambda: data["a"] @ data["b"]), (lambda c: {"c": c})

@@ -12,6 +12,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from figures import type_of
+
 plt.rcParams.update({"svg.hashsalt": "attend", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3,
                      "axes.spines.top": False, "axes.spines.right": False})
 COLOURS = {"attend": "#c0392b", "attend.torch": "#e59866", "PyTorch": "#2471a3", "PyTorch compiled": "#7fb3d5",
@@ -42,7 +44,7 @@ def speed_over_length(results):
             axis.set_title(f"{'causal' if causal else 'full'}, {cores} core{'s'[:cores != 1]}")
             axis.set_ylabel("GFLOP/s")
     for axis in axes[-1]:
-        axis.set_xlabel("length (2048 tokens in all, 8 heads of 64)")
+        axis.set_xlabel(f"length (2048 tokens in all, 8 heads of 64, {type_of(results)})")
     axes[0][0].legend(frameon=False)
     return figure
 
@@ -64,14 +66,15 @@ def growth(results):
     right.plot(keys, [n / mib for n in memory], color=COLOURS["attend"], marker="o", markersize=3,
                label="measured, inputs included")
     right.plot(keys, [memory[-1] * n / keys[-1] / mib for n in keys], color="black", linestyle=":", label="length")
-    right.plot(keys, [4 * n * n / mib for n in keys], color="black", linestyle="--", label="a length x length matrix")
+    size = 4 if type_of(results) == "f32" else 2
+    right.plot(keys, [size * n * n / mib for n in keys], color="black", linestyle="--", label="a length x length matrix")
     right.set_ylabel("MiB")
     right.set_title("memory of the process")
     for axis in (left, right):
         axis.set_xscale("log", base=2)
         axis.xaxis.set_major_formatter("{x:.0f}")
         axis.set_yscale("log")
-        axis.set_xlabel("length (one head of 64, f32)")
+        axis.set_xlabel(f"length (one head of 64, {type_of(results)})")
         axis.legend(frameon=False)
     return figure
 

@@ -11,7 +11,7 @@ import sys
 
 sys.dont_write_bytecode = True
 from bars import bars
-from figures import LIBRARIES, duration, means, ratio, share, spread
+from figures import LIBRARIES, duration, means, peak_words, ratio, share, spread, type_of
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/performance.md"
@@ -20,7 +20,8 @@ OPENING = """# Performance
 <!-- Made by bench/report.py from bench/results; change those, not this page. -->
 
 How fast attend is beside PyTorch, ONNX Runtime and NumPy, all called from Python with f32 tensors. `./run bench` measures it
-on your machine: [below](#how-it-is-measured) is how. `attend bench` times the kernels alone, from C++.
+on your machine, with `--type bf16` or `--type f16` in those types: [below](#how-it-is-measured) is how. `attend bench` times the
+kernels alone, from C++.
 
 Bars are the goals that attend sets itself (`bench/bars.py`): what is wanted, what a run found, and whether that is enough.
 """
@@ -36,8 +37,11 @@ CLOSING = """## How it is measured
   attend as its drop-in. ONNX Runtime runs whichever is fastest of `Attention`, `MultiHeadAttention` and `GroupQueryAttention`,
   on tensors in the layout it wants. A backward pass is measured alone, and with its forward pass (`_both`); NumPy's computes the
   weights again in both.
-- Each result is compared with the formulas in f64 before it counts; an exclamation mark is a result that was wrong.
-- Peak is what a loop of multiply-adds on registers reaches on these cores in the same run; for decode, what a sum over as much
+- Each result is compared with the formulas in f64 before it counts; an exclamation mark is a result that was wrong. In bf16 and
+  f16 all libraries get the same numbers rounded to that type, and so do the formulas. ONNX Runtime has no bf16 on CPUs, and widens
+  f16 where it has no kernel for it; NumPy is left out there, which multiplies 16 bits without a library.
+- Peak is what a loop of multiply-adds on registers reaches on these cores in the same run, in bf16 and f16 a loop of
+  multiplications of tiles where AMX has them, else still that of f32; for decode, what a sum over as much
   memory reaches (`peaks` in `results.json`: what fits into the caches is read faster). Where neighbours share the processor, it
   may be measured at a worse moment than a case: then a share is above 100 %. Operations: `4 B H Tq Tk d` forward, half of
   it when causal, 2.5 times as many backward.
@@ -80,7 +84,8 @@ def machine_section(name, results):
     machine, counts = results["machine"], sorted({run["cores"] for run in results["runs"]})
     versions = ", ".join(f"{library} {version}" for library, version in machine["versions"].items()
                          if library in ("PyTorch", "ONNX Runtime", "NumPy"))
-    yield f"## {name}: {machine['processor']}, {machine['architecture']}"
+    in_type = "" if type_of(results) == "f32" else f", {type_of(results)}"
+    yield f"## {name}: {machine['processor']}, {machine['architecture']}{in_type}"
     yield ""
     kernels = {run["figures"]["attend"]["note"] for run in results["runs"] if "attend" in run["figures"]}
     yield (f"{machine['date']}, attend at {machine['commit']}; {cores_name(machine['cores_used'])} of "
@@ -92,7 +97,8 @@ def machine_section(name, results):
     yield row("", *map(cores_name, counts))
     yield "|---|" + "--:|" * len(counts)
     peaks = [results["peaks"][str(cores)] for cores in counts]
-    yield row("peak, GFLOP/s", *(f"{peak['flops'] / 1e9:.0f}" for peak in peaks))
+    of = f" ({peak_words(peaks[0])})" if in_type else ""
+    yield row(f"peak, GFLOP/s{of}", *(f"{peak['flops'] / 1e9:.0f}" for peak in peaks))
     yield row("reading memory, GB/s", *(f"{peak['read_bytes'] / 1e9:.1f}" for peak in peaks))
     for library in LIBRARIES:
         found = {run["cores"]: run["case"]["flops"] / run["figures"][library]["seconds"] / 1e9

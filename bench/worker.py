@@ -25,10 +25,12 @@ def libraries():
 
 
 def make_data(case):
-    """The tensors of a case, the same for every library: from the case's name."""
+    """The tensors of a case, the same for every library: from the case's name, made in f32 and rounded to its type."""
     import numpy as np
+    from formulas import array_type
+    type = array_type(case["type"])
     random = np.random.default_rng(zlib.crc32(case["name"].encode()))
-    normal = lambda *shape: random.standard_normal(shape, np.float32)
+    normal = lambda *shape, scale=1: (random.standard_normal(shape, np.float32) * np.float32(scale)).astype(type, copy=False)
     batch, heads, d = (case.get(name) for name in ("batch", "heads", "d"))
     if case["operation"] == "matmul":
         return {"a": normal(case["size"], case["size"]), "b": normal(case["size"], case["size"])}
@@ -36,7 +38,7 @@ def make_data(case):
         width = heads * d
         w = {}
         for name in "qkvo":
-            w[name + ".weight"] = normal(width, width) * np.float32(width ** -0.5)
+            w[name + ".weight"] = normal(width, width, scale=width ** -0.5)
             w[name + ".bias"] = normal(width)
         return {"x": normal(batch, case["queries"], width), "dy": normal(batch, case["queries"], width), "w": w}
     data = {"q": normal(batch, heads, case["queries"], d)}
@@ -50,12 +52,12 @@ def make_data(case):
 def difference(found, truth, largest=0.0):
     """The largest difference, as a part of the largest value; NaN if there is one."""
     import numpy as np
-    return float(np.max(np.abs(found - truth)) / max(np.max(np.abs(truth)), largest))
+    return float(np.max(np.abs(found.astype(np.float64) - truth)) / max(np.max(np.abs(truth)), largest))
 
 
 def errors(case, data, found):
-    """Of each result against the formulas in f64: whole for a layer; of attention some heads, and some of their rows
-    where one row does not need the others."""
+    """Of each result against the formulas in f64, on the same rounded data: whole for a layer; of attention some heads,
+    and some of their rows where one row does not need the others."""
     import formulas
     import numpy as np
     wide = lambda x: x.astype(np.float64)

@@ -70,12 +70,12 @@ AttentionBlock drawn_block(const AttentionBlockOptions& options) {
 }
 
 // The layers of a block, each loaded from the block's parameters under its name.
-struct Parts {
+struct BlockLayers {
   MultiHeadAttention attention, cross;
   FeedForward feed_forward;
   Norm norms[3];
 
-  explicit Parts(const AttentionBlock& block) {
+  explicit BlockLayers(const AttentionBlock& block) {
     const AttentionBlockOptions& o = block.options();
     TensorFile file;
     for (const NamedView& p : block.parameters())
@@ -125,24 +125,25 @@ TEST(Block, is_its_parts_put_together) {
   for (const DType type : {DType::f64, DType::f32, DType::bf16})
     for (const Case& c : cases(type)) {
       const AttentionBlock block = drawn_block(c.options);
-      const Parts parts(block);
+      const BlockLayers layers(block);
       const Inputs in(block.options());
       const AttentionOptions causal{.causal = true}, window{.window = {2, 2}};
       const auto wrap = [&](int n, const Tensor& x, const auto& f) {
         switch (c.options.placement) {
-          case NormPlacement::post: return parts.norms[n].forward(sum(x, f(x)));
-          case NormPlacement::pre: return sum(x, f(parts.norms[n].forward(x)));
+          case NormPlacement::post: return layers.norms[n].forward(sum(x, f(x)));
+          case NormPlacement::pre: return sum(x, f(layers.norms[n].forward(x)));
           case NormPlacement::none: break;
         }
         return sum(x, f(x));
       };
-      Tensor y = wrap(0, in.x, [&](const Tensor& u) { return parts.attention.forward(u, causal); });
-      if (parts.cross)
+      Tensor y =
+          wrap(0, in.x, [&](const Tensor& u) { return layers.attention.forward(u, causal); });
+      if (layers.cross)
         y = wrap(1, y, [&](const Tensor& u) {
-          return parts.cross.forward(u, in.memory, in.memory, window);
+          return layers.cross.forward(u, in.memory, in.memory, window);
         });
-      if (parts.feed_forward)
-        y = wrap(2, y, [&](const Tensor& u) { return parts.feed_forward.forward(u); });
+      if (layers.feed_forward)
+        y = wrap(2, y, [&](const Tensor& u) { return layers.feed_forward.forward(u); });
       const Tensor found = c.options.cross ? block.forward(in.x, in.memory, causal, window)
                                            : block.forward(in.x, causal);
       EXPECT_EQ(difference(found, y), "") << c.name << " " << name_of(type);

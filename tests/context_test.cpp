@@ -211,7 +211,7 @@ TEST(Workspace, only_a_few_free_blocks_are_kept) {
   CountingAllocator memory;
   {
     Context context({.threads = 1, .allocator = memory.allocator()});
-    std::vector<ContextState::Memory> blocks;
+    std::vector<ContextState::Allocation> blocks;
     for (int n = 0; n < 100; ++n) blocks.push_back(ContextState::of(context).acquire(64));
     for (const auto& block : blocks) ContextState::of(context).release(block);
     EXPECT_LE(ContextState::of(context).free_memory.size(), 16U);

@@ -22,8 +22,9 @@ namespace {
 std::vector<ErrorCase> all_errors() {
   std::vector<ErrorCase> all;
   for (const auto& table :
-       {input_errors(), output_errors(), overlap_errors(), partial_errors(), tensor_errors(),
-        statistics_errors(), planning_errors(), launch_errors(), no_memory_errors()})
+       {input_errors(), sequence_errors(), option_errors(), output_errors(), overlap_errors(),
+        partial_errors(), tensor_errors(), statistics_errors(), planning_errors(), launch_errors(),
+        no_memory_errors()})
     all.insert(all.end(), table.begin(), table.end());
   return all;
 }

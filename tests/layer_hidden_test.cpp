@@ -16,6 +16,7 @@ struct Case {
   AttentionOptions options{};
   bool cross = true;
   bool packed = false;  // one row of sequences: 3 + 2 queries, 4 + 3 keys
+  std::int64_t keys = kKeys;
 };
 
 // What the options of the cases show.
@@ -55,6 +56,7 @@ std::vector<Case> cases(const OptionTensors& t) {
       {"blocks", {.blocks = {t.blocks, 2, 2}}},
       {"causal_offset", {.causal = true, .query_offset = 0}},
       {"before_the_keys", {.causal = true, .query_offset = -3}},
+      {.name = "causal_with_fewer_keys", .options = {.causal = true}, .keys = 3},
       {"window", {.window = {0, 0}, .query_offset = 1}},
       {"sinks_and_dropout",
        {.sinks = t.sinks, .key_lengths = t.lengths, .dropout = {.p = 0.5, .seed = 3}}},
@@ -74,7 +76,7 @@ struct Inputs {
 
   Inputs(const Case& c, const MultiHeadAttention& layer) {
     const MultiHeadAttentionOptions& o = layer.options();
-    const std::int64_t batch = c.packed ? 1 : kBatch, keys = c.cross ? kKeys : kQueries;
+    const std::int64_t batch = c.packed ? 1 : kBatch, keys = c.cross ? c.keys : kQueries;
     query = numbers({batch, kQueries, o.model_dim}, o.type, 11);
     key = c.cross ? numbers({batch, keys, o.key_dim}, o.type, 12) : query;
     value = c.cross ? numbers({batch, keys, o.value_dim}, o.type, 13) : query;
@@ -189,6 +191,27 @@ TEST(LayersHidden, nan_that_is_seen_reaches_the_weights) {
       if (!all_finite(found.tensor)) reached += found.name + " ";
     for (const char* name : {"q.weight", "k.weight", "v.weight", "o.weight", "y"})
       EXPECT_NE(reached.find(name), std::string::npos) << which << " reached " << reached;
+  }
+}
+
+// A row of self-attention that sees nothing itself is not hidden if one head sees it: its NaN
+// reaches the gradients of all three weights, those of the other heads too.
+TEST(LayersHidden, nan_in_a_row_that_one_head_sees_reaches_the_weights) {
+  constexpr std::int64_t kRow = 2;
+  const MultiHeadAttention layer = layer_of(DType::f64, false, false);
+  const std::int64_t heads = layer.options().heads;
+  Tensor mask({1, heads, kQueries, kQueries}, DType::u8);
+  for (std::int64_t h = 0; h < heads; ++h)
+    for (std::int64_t i = 0; i < kQueries; ++i)
+      for (std::int64_t j = 0; j < kQueries; ++j)
+        mask.at<std::uint8_t>({0, h, i, j}) = i != kRow && (j != kRow || h == 0);
+  const Case c{"one head", {.mask = mask}, false};
+  Inputs x(c, layer);
+  x.query.at<double>({0, kRow, 3}) = NAN;
+  for (const NamedTensor& found : results(layer, c, x)) {
+    if (found.name != "q.weight" && found.name != "k.weight" && found.name != "v.weight") continue;
+    for (std::int64_t out = 0; out < found.tensor.size(0); ++out)
+      EXPECT_TRUE(std::isnan(found.tensor.at<double>({out, 3}))) << found.name << " " << out;
   }
 }
 

@@ -303,9 +303,9 @@ TEST(MultiHeadWeights, one_head_without_a_bias_has_a_bias_of_zeros) {
 
 TEST(MultiHeadWeights, heads_of_a_group_must_share_their_keys) {
   const MultiHeadAttention layer = drawn({.model_dim = 8, .heads = 4, .key_heads = 2});
-  for (Tensor MultiHeadAttention::Head::*part :
-       {&MultiHeadAttention::Head::k, &MultiHeadAttention::Head::v,
-        &MultiHeadAttention::Head::k_bias, &MultiHeadAttention::Head::v_bias}) {
+  for (Tensor MultiHeadAttention::HeadWeights::*part :
+       {&MultiHeadAttention::HeadWeights::k, &MultiHeadAttention::HeadWeights::v,
+        &MultiHeadAttention::HeadWeights::k_bias, &MultiHeadAttention::HeadWeights::v_bias}) {
     auto heads = layer.split();
     (heads[3].*part).data<float>()[0] += 1;
     EXPECT_EQ(

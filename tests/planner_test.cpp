@@ -74,7 +74,7 @@ const ForwardKernel kStaged = changed(kPlain, [](ForwardKernel& k) {
   };
 });
 
-using Rows = std::vector<const ForwardKernel*>;
+using KernelRows = std::vector<const ForwardKernel*>;
 const Machine kMachine{"tall", 3};
 
 ForwardProblem small_problem() {
@@ -96,7 +96,7 @@ ForwardProblem large_problem() {
 TEST(Decide, the_first_row_that_takes_the_problem_is_chosen) {
   asked.clear();
   const Decision<Forward> decision =
-      decide<Forward>(small_problem(), kMachine, 1, "", Rows{&kWide, &kPlain});
+      decide<Forward>(small_problem(), kMachine, 1, "", KernelRows{&kWide, &kPlain});
   EXPECT_EQ(decision.kernel, &kWide);
   EXPECT_FALSE(decision.forced);
   EXPECT_TRUE(decision.declined.empty());
@@ -108,7 +108,7 @@ TEST(Decide, who_declined_before_is_kept_with_the_reason) {
   ForwardProblem p = small_problem();
   p.d = 9;
   const Decision<Forward> decision =
-      decide<Forward>(p, kMachine, 1, "", Rows{&kPicky, &kWide, &kPlain});
+      decide<Forward>(p, kMachine, 1, "", KernelRows{&kPicky, &kWide, &kPlain});
   EXPECT_EQ(decision.kernel, &kPlain);
   const std::vector<std::pair<std::string_view, std::string>> reasons{
       {"picky", "takes nothing"}, {"wide", "needs d in eights"}};
@@ -117,7 +117,7 @@ TEST(Decide, who_declined_before_is_kept_with_the_reason) {
 
 TEST(Decide, when_all_decline_every_reason_is_told) {
   const auto all = [] {
-    decide<Forward>(small_problem(), {"flat", 1}, 1, "", Rows{&kPicky, &kYardstick, &kWide});
+    decide<Forward>(small_problem(), {"flat", 1}, 1, "", KernelRows{&kPicky, &kYardstick, &kWide});
   };
   EXPECT_EQ(thrown_by(all),
             "Unsupported: plan: no kernel takes forward f32, q [2, 4, 3, 8], k [2, 2, 5, 8], dv 7, "
@@ -125,14 +125,17 @@ TEST(Decide, when_all_decline_every_reason_is_told) {
 }
 
 TEST(Decide, a_yardstick_is_used_when_forced_and_never_else) {
-  EXPECT_EQ(decide<Forward>(small_problem(), kMachine, 1, "", Rows{&kYardstick, &kPlain}).kernel,
-            &kPlain);
-  const auto alone = [] { decide<Forward>(small_problem(), kMachine, 1, "", Rows{&kYardstick}); };
+  EXPECT_EQ(
+      decide<Forward>(small_problem(), kMachine, 1, "", KernelRows{&kYardstick, &kPlain}).kernel,
+      &kPlain);
+  const auto alone = [] {
+    decide<Forward>(small_problem(), kMachine, 1, "", KernelRows{&kYardstick});
+  };
   EXPECT_EQ(thrown_by(alone),
             "Unsupported: plan: no kernel takes forward f32, q [2, 4, 3, 8], k [2, 2, 5, 8], dv 7, "
             "scale 0.5:");
   const Decision<Forward> decision =
-      decide<Forward>(small_problem(), kMachine, 1, "yardstick", Rows{&kPlain, &kYardstick});
+      decide<Forward>(small_problem(), kMachine, 1, "yardstick", KernelRows{&kPlain, &kYardstick});
   EXPECT_EQ(decision.kernel, &kYardstick);
   EXPECT_TRUE(decision.forced);
 }
@@ -140,7 +143,7 @@ TEST(Decide, a_yardstick_is_used_when_forced_and_never_else) {
 TEST(Decide, only_the_forced_row_is_asked) {
   asked.clear();
   const Decision<Forward> decision =
-      decide<Forward>(small_problem(), kMachine, 1, "plain", Rows{&kWide, &kPlain});
+      decide<Forward>(small_problem(), kMachine, 1, "plain", KernelRows{&kWide, &kPlain});
   EXPECT_EQ(decision.kernel, &kPlain);
   EXPECT_TRUE(decision.declined.empty());
   EXPECT_EQ(asked, std::vector<std::string>{"plain"});
@@ -148,7 +151,7 @@ TEST(Decide, only_the_forced_row_is_asked) {
 
 TEST(Decide, a_forced_row_that_declines_is_not_replaced) {
   const auto refused = [] {
-    decide<Forward>(small_problem(), {"flat", 1}, 1, "wide", Rows{&kWide, &kPlain});
+    decide<Forward>(small_problem(), {"flat", 1}, 1, "wide", KernelRows{&kWide, &kPlain});
   };
   EXPECT_EQ(thrown_by(refused),
             "Unsupported: plan: wide was forced and declines forward f32, q [2, 4, 3, 8], k [2, 2, "
@@ -157,11 +160,12 @@ TEST(Decide, a_forced_row_that_declines_is_not_replaced) {
 
 TEST(Decide, a_forced_row_must_be_one_of_the_operation) {
   for (const char* name : {"reverse", "fast", "plai", "plain "}) {
-    EXPECT_EQ(thrown_by([&] {
-                decide<Forward>(small_problem(), kMachine, 1, name, Rows{&kPlain, &kYardstick});
-              }),
-              std::string("InvalidArgument: plan: there is no forward kernel ") + name +
-                  "; there are plain, yardstick");
+    EXPECT_EQ(
+        thrown_by([&] {
+          decide<Forward>(small_problem(), kMachine, 1, name, KernelRows{&kPlain, &kYardstick});
+        }),
+        std::string("InvalidArgument: plan: there is no forward kernel ") + name +
+            "; there are plain, yardstick");
   }
 }
 
@@ -169,7 +173,7 @@ TEST(Decide, a_forced_row_must_be_one_of_the_operation) {
 
 TEST(Decide, tasks_are_counted_for_each_stage_with_the_kernels_own_tiles) {
   const Decision<Forward> decision =
-      decide<Forward>(large_problem(), kMachine, 1, "", Rows{&kStaged});
+      decide<Forward>(large_problem(), kMachine, 1, "", KernelRows{&kStaged});
   EXPECT_EQ(decision.tiles.queries, 16);
   EXPECT_EQ(decision.tiles.keys, 3) << "as many as the machine has processors";
   EXPECT_EQ(decision.tasks, (std::vector<std::int64_t>{62, 0, 64}));
@@ -179,7 +183,8 @@ TEST(Decide, tasks_are_counted_for_each_stage_with_the_kernels_own_tiles) {
 
 TEST(Decide, strands_are_as_many_as_threads_tasks_and_work_allow) {
   const auto strands = [](const ForwardProblem& p, int threads) {
-    const Decision<Forward> decision = decide<Forward>(p, kMachine, threads, "", Rows{&kPlain});
+    const Decision<Forward> decision =
+        decide<Forward>(p, kMachine, threads, "", KernelRows{&kPlain});
     EXPECT_EQ(decision.workspace_bytes, 128 + 64 * static_cast<std::size_t>(decision.strands));
     return decision.strands;
   };
@@ -201,19 +206,21 @@ TEST(Decide, a_workspace_that_overflows_is_the_largest_number) {
     };
   });
   const std::size_t most = std::numeric_limits<std::size_t>::max();
-  EXPECT_EQ(decide<Forward>(large_problem(), kMachine, 8, "", Rows{&huge}).workspace_bytes, most);
-  EXPECT_EQ(decide<Forward>(large_problem(), kMachine, 7, "", Rows{&huge}).workspace_bytes,
+  EXPECT_EQ(decide<Forward>(large_problem(), kMachine, 8, "", KernelRows{&huge}).workspace_bytes,
+            most);
+  EXPECT_EQ(decide<Forward>(large_problem(), kMachine, 7, "", KernelRows{&huge}).workspace_bytes,
             64 + 7 * (std::size_t{1} << 61));
   const ForwardKernel full = changed(kPlain, [](ForwardKernel& k) {
     k.workspace = [](const ForwardProblem&, const Tiles&) {
       return Workspace{64, std::numeric_limits<std::size_t>::max() - 63};
     };
   });
-  EXPECT_EQ(decide<Forward>(small_problem(), kMachine, 1, "", Rows{&full}).workspace_bytes, most);
+  EXPECT_EQ(decide<Forward>(small_problem(), kMachine, 1, "", KernelRows{&full}).workspace_bytes,
+            most);
 }
 
-// A row is a launch on a device, or tasks; of products, functions for both types of sums; of rows
-// of features, one function.
+// A row is a launch on a device, or tasks; of products, functions for every type that it takes (one
+// that takes f32 takes 16-bit numbers as these); of rows of features, one function.
 TEST(Decide, the_table_is_sound) {
   std::set<std::string_view> names;
   for_each_operation([&]<class Operation>(Operation) {
@@ -225,11 +232,14 @@ TEST(Decide, the_table_is_sound) {
       const bool launched = kernel->launch != nullptr;
       EXPECT_EQ(kernel->takes.has(Feature::device_memory), launched);
       if constexpr (std::is_same_v<Operation, Product>) {
-        EXPECT_EQ(kernel->f32.pack && kernel->f32.run && kernel->f64.pack && kernel->f64.run,
-                  !launched);
-        EXPECT_EQ(std::min({kernel->f32.columns, kernel->f32.rows, kernel->f64.columns,
-                            kernel->f64.rows}) > 0,
-                  !launched);
+        const auto whole = [&](Feature type, const auto& functions) {
+          if (!kernel->takes.has(type)) return;
+          EXPECT_EQ(functions.pack && functions.run, !launched);
+          EXPECT_EQ(functions.columns > 0 && functions.rows > 0, !launched);
+        };
+        whole(Feature::f32, kernel->f32);
+        whole(Feature::f64, kernel->f64);
+        if (!kernel->takes.has(Feature::f32)) whole(Feature::bf16, kernel->bf16);
       } else if constexpr (!requires { kernel->stages; }) {
         EXPECT_EQ(kernel->run == nullptr, launched);
       } else {
@@ -246,7 +256,7 @@ TEST(Features, what_a_row_does_not_list_it_declines_by_name) {
   ForwardProblem p = small_problem();
   p.causal = p.sinks = true;
   p.softcap = 3;
-  EXPECT_EQ(thrown_by([&] { decide<Forward>(p, kMachine, 1, "plain", Rows{&kPlain}); }),
+  EXPECT_EQ(thrown_by([&] { decide<Forward>(p, kMachine, 1, "plain", KernelRows{&kPlain}); }),
             "Unsupported: plan: plain was forced and declines " + describe(p) +
                 ": it takes no softcap, causal, sinks");
   asked.clear();
@@ -255,6 +265,17 @@ TEST(Features, what_a_row_does_not_list_it_declines_by_name) {
   p.device = {Device::Kind::cuda, 1};
   EXPECT_EQ(why_not(kPlain, p, features_of(p), kMachine),
             "reads host memory, the tensors are on cuda:1");
+}
+
+// Keys past the end of a mask or a bias are hidden: a row that takes masks may not know that.
+TEST(Features, a_mask_or_bias_of_fewer_keys_is_a_short_one) {
+  ForwardProblem mask = small_problem(), bias = small_problem();
+  mask.mask = bias.bias = true;
+  for (const std::int64_t keys : {4, 5}) {
+    mask.mask_keys = bias.bias_keys = keys;
+    EXPECT_EQ(features_of(mask).has(Feature::short_mask), keys < 5);
+    EXPECT_EQ(features_of(bias).has(Feature::short_mask), keys < 5);
+  }
 }
 
 // An option that somebody adds, and that no kernel knows yet.
@@ -318,7 +339,7 @@ TEST(Features, the_reference_takes_what_any_row_takes) {
 TEST(Describe, a_decision_in_a_few_lines) {
   ForwardProblem p = large_problem();
   p.d = 9;
-  EXPECT_EQ(describe(decide<Forward>(p, kMachine, 4, "", Rows{&kPicky, &kWide, &kStaged})),
+  EXPECT_EQ(describe(decide<Forward>(p, kMachine, 4, "", KernelRows{&kPicky, &kWide, &kStaged})),
             "problem    forward f32, q [1000, 4, 1000, 9], k [1000, 2, 1000, 9], dv 7, scale 0.5\n"
             "kernel     staged\n"
             "declined   picky: takes nothing\n"
@@ -326,12 +347,13 @@ TEST(Describe, a_decision_in_a_few_lines) {
             "tiles      16 queries x 3 keys\n"
             "tasks      62 then 0 then 64 on up to 4 threads\n"
             "workspace  64768 bytes\n");
-  EXPECT_EQ(describe(decide<Forward>(small_problem(), kMachine, 4, "yardstick", Rows{&kYardstick})),
-            "problem    forward f32, q [2, 4, 3, 8], k [2, 2, 5, 8], dv 7, scale 0.5\n"
-            "kernel     yardstick (forced)\n"
-            "tiles      16 queries x 3 keys\n"
-            "tasks      2 on up to 1 thread\n"
-            "workspace  192 bytes\n");
+  EXPECT_EQ(
+      describe(decide<Forward>(small_problem(), kMachine, 4, "yardstick", KernelRows{&kYardstick})),
+      "problem    forward f32, q [2, 4, 3, 8], k [2, 2, 5, 8], dv 7, scale 0.5\n"
+      "kernel     yardstick (forced)\n"
+      "tiles      16 queries x 3 keys\n"
+      "tasks      2 on up to 1 thread\n"
+      "workspace  192 bytes\n");
 }
 
 TEST(Describe, everything_that_can_be_asked_of_a_problem) {

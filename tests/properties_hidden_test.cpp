@@ -60,7 +60,7 @@ Unseen::Unseen(const Trial& trial)
       bias(static_cast<std::size_t>(trial.bias ? trial.bias.count() : 0), true) {
   const Reader reader(trial.arguments());
   for (SeenRow& row : seen_rows(trial)) {
-    for (const Row& at : row.keys)
+    for (const RowAddress& at : row.keys)
       key[static_cast<std::size_t>((at.b * trial.k.size(1) + row.kv_head) * trial.k.size(2) +
                                    at.t)] = false;
     if (trial.bias)
@@ -124,7 +124,7 @@ void expect_nan_reaches_only_who_sees_it(const Trial& trial, const KernelUnderTe
   for (const bool in_key : {true, false}) {
     const std::int64_t j = static_cast<std::int64_t>(trial.line.size()) * 5 % keys;
     Trial dirty = trial;
-    const Row at = rows.keys[static_cast<std::size_t>(j)];
+    const RowAddress at = rows.keys[static_cast<std::size_t>(j)];
     for (std::int64_t h = 0; h < e.kv_heads; ++h)
       poison_row(in_key ? dirty.k : dirty.v, at.b, h, at.t, NAN);
     const auto results = dirty.run(kernel);
@@ -166,7 +166,7 @@ TEST(Properties, p7_future_tokens_change_no_past_bit) {
                  const std::int64_t present = static_cast<std::int64_t>(trial.line.size()) % keys;
                  Trial changed = trial;
                  for (std::int64_t j = present + 1; j < keys; ++j) {
-                   const Row at = rows.keys[static_cast<std::size_t>(j)];
+                   const RowAddress at = rows.keys[static_cast<std::size_t>(j)];
                    for (std::int64_t h = 0; h < trial.k.size(1); ++h) {
                      poison_row(changed.k, at.b, h, at.t, poison(j));
                      poison_row(changed.v, at.b, h, at.t, poison(j + 1));
@@ -174,7 +174,7 @@ TEST(Properties, p7_future_tokens_change_no_past_bit) {
                  }
                  const auto results = changed.run(kernel);
                  ASSERT_TRUE(results);
-                 std::vector<Row> past;
+                 std::vector<RowAddress> past;
                  for (std::size_t i = 0; i < rows.queries.size(); ++i)
                    if (static_cast<std::int64_t>(i) + rows.offset <= present)
                      past.push_back(rows.queries[i]);

@@ -191,6 +191,22 @@ TEST(Properties, p18_no_byte_outside_the_tensors_for_every_dv) {
   expect_every_tail_stays_inside(&Case::dv);
 }
 
+// Few rows against many keys, which stand in lanes: every tail of them, of up to 8 rows.
+TEST(Properties, p18_no_byte_outside_the_tensors_for_few_rows_of_many_keys) {
+  const BadAccessReporter reporter;
+  for (std::int64_t n = 0; n < 33; ++n)
+    for (const Side side : {Side::before, Side::behind}) {
+      expect_no_access_outside({.type = n % 2 == 0 ? DType::f32 : DType::f64,
+                                .heads = 1 + n % 8,
+                                .q_length = 1,
+                                .k_length = 128 + n,
+                                .d = 32,
+                                .dv = 16},
+                               side);
+      if (testing::Test::HasFailure()) return;
+    }
+}
+
 // ---- P19 ---------------------------------------------------------------------------------------
 
 TEST(Properties, p19_a_poisoned_workspace_gives_the_same_bits) {

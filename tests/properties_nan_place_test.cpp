@@ -85,7 +85,7 @@ class Tracer {
   bool sees(const SeenRow& row, const RowElement& at) const {
     if (row.kv_head != at.h) return false;
     return std::any_of(row.keys.begin(), row.keys.end(),
-                       [&](const Row& key) { return key.b == at.b && key.t == at.t; });
+                       [&](const RowAddress& key) { return key.b == at.b && key.t == at.t; });
   }
 
   Touch touch_of(const SeenRow& row, const Place& place) const {
@@ -117,7 +117,7 @@ class Tracer {
     const auto set = [](Marks& marks, std::int64_t from, std::int64_t count) {
       for (std::int64_t n = from; n < from + count; ++n) marks[static_cast<std::size_t>(n)] = true;
     };
-    const auto row_of = [&](const Tensor& like, const Row& at, std::int64_t h) {
+    const auto row_of = [&](const Tensor& like, const RowAddress& at, std::int64_t h) {
       return (at.b * like.size(1) + h) * like.size(2) + at.t;
     };
     const Extents& e = reader_.extents();

@@ -136,6 +136,26 @@ TEST(PropertiesParts, p11_states_of_one_chunk_merge_to_the_bits_of_the_whole) {
              });
 }
 
+// A merged state remembers that one of its parts has counted the sink.
+TEST(PropertiesParts, p11_keys_added_to_merged_states_count_no_sink_again) {
+  const auto adapt = [](Case& c) {
+    with_several_chunks(c);
+    c.k_length += 600;
+    c.sinks = true;
+  };
+  for_trials(forward_kernels(), 11300, 20, adapt,
+             [](const Trial& trial, const KernelUnderTest& kernel, Written& whole) {
+               if (kernel.yardstick) return;
+               Context& context = forcing(kernel);
+               const std::int64_t keys = trial.k.size(2);
+               const auto states = each_by_itself(trial, {0, 256, 512}, context);
+               Tensor joined = empty_state(trial);
+               merge_partial(views(states), joined, context);
+               add(keys_of(trial, 512, keys), joined, context);
+               EXPECT_TRUE(same_bits(whole, finished(trial, {joined}, context)));
+             });
+}
+
 // States of several chunks each, and cuts anywhere.
 TEST(PropertiesParts, p11_any_states_merge_to_nearly_the_whole) {
   const auto adapt = [](Case& c) {

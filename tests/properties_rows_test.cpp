@@ -249,8 +249,8 @@ TEST(Properties, p5_block_diagonal_mask_is_close_to_packed_sequences) {
                diagonal.mask = Tensor({1, 1, trial.q.size(2), trial.k.size(2)}, DType::boolean);
                for (std::int64_t b = 0; b < 3; ++b) {
                  const SequenceRows rows = rows_of(trial.arguments(), b);
-                 for (const Row& query : rows.queries)
-                   for (const Row& key : rows.keys)
+                 for (const RowAddress& query : rows.queries)
+                   for (const RowAddress& key : rows.keys)
                      diagonal.mask.at<bool>({0, 0, query.t, key.t}) = true;
                }
                const auto masked = diagonal.run(kernel);

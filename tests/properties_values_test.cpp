@@ -126,7 +126,7 @@ TEST(Properties, p16_a_query_of_zero_gives_the_mean_of_the_visible_values) {
                expect_rows(zero, *results, 5 * usual_error(trial.q.dtype()),
                            [&](const SeenRow& row, std::int64_t x) {
                              double sum = 0;
-                             for (const Row& key : row.keys)
+                             for (const RowAddress& key : row.keys)
                                sum += value_at(trial.v, {key.b, row.kv_head, key.t, x});
                              return sum / static_cast<double>(row.keys.size());
                            });
@@ -140,7 +140,7 @@ TEST(Properties, p21_every_output_lies_between_the_least_and_the_largest_visible
                for (const SeenRow& row : seen_rows(trial))
                  for (std::int64_t x = 0; x < trial.v.size(3) && !row.keys.empty(); ++x) {
                    double least = INFINITY, most = -INFINITY;
-                   for (const Row& key : row.keys) {
+                   for (const RowAddress& key : row.keys) {
                      const double v = value_at(trial.v, {key.b, row.kv_head, key.t, x});
                      least = std::min(least, v);
                      most = std::max(most, v);

@@ -3,6 +3,7 @@
 #include "api/check.h"
 #include "cases/cases.h"
 #include "cases/instance.h"
+#include "core/product.h"
 #include "plan/plan.h"
 
 #include <gtest/gtest.h>
@@ -57,9 +58,9 @@ constexpr Features kReferenceAlone{Feature::own_key_type, Feature::own_value_typ
                                    Feature::key_scales, Feature::value_scales};
 
 // A test for each type.
-class Rows : public testing::TestWithParam<DType> {};
+class KernelRows : public testing::TestWithParam<DType> {};
 
-TEST_P(Rows, no_case_is_left_to_the_reference) {
+TEST_P(KernelRows, no_case_is_left_to_the_reference) {
   int asked = 0;
   for (cases::Case problem : cases::table()) {
     problem.type = GetParam();
@@ -87,8 +88,32 @@ TEST_P(Rows, no_case_is_left_to_the_reference) {
   EXPECT_GT(asked, 400) << "the table has a few hundred cases";
 }
 
-INSTANTIATE_TEST_SUITE_P(types, Rows, testing::ValuesIn(cases::kTypes),
+INSTANTIATE_TEST_SUITE_P(types, KernelRows, testing::ValuesIn(cases::kTypes),
                          [](const auto& test) { return std::string(name_of(test.param)); });
+
+#if defined(__x86_64__)
+// Products of bf16 are for the tiles of AMX where the machine has them and the system permits them.
+TEST(Products, of_bf16_are_by_tiles_where_there_are_tiles) {
+  const auto row = [](DType type, const Machine& machine, std::string* why = nullptr) {
+    std::vector<std::pair<std::string_view, std::string>> declined;
+    const std::string_view name =
+        choose<Product>({.device = {}, .type = type, .bias = true}, machine, "", declined).name;
+    if (why != nullptr) *why = declined.at(0).second;
+    return name;
+  };
+  Machine machine{.architecture = "x86-64", .avx2 = true, .avx512 = true, .avx512_bf16 = true};
+  std::string why;
+  EXPECT_EQ(row(DType::bf16, machine, &why), "cpu.avx512.product");
+  EXPECT_EQ(why, "needs AMX-BF16 and AVX512-BF16");
+  machine.amx_bf16 = true;
+  EXPECT_EQ(row(DType::bf16, machine, &why), "cpu.avx512.product");
+  EXPECT_NE(why.find("permission"), std::string::npos) << why;
+  machine.amx_permitted = true;
+  EXPECT_EQ(row(DType::bf16, machine), "cpu.amx.product");
+  EXPECT_EQ(row(DType::f16, machine, &why), "cpu.avx512.product");
+  EXPECT_EQ(why, "takes no f16 tensors");
+}
+#endif
 
 // Asked another way than the library asks: by what the system says.
 TEST(Machine, has_the_instruction_sets_that_the_system_lists) {

@@ -91,6 +91,29 @@ TEST(Traps, minus_flt_max_is_not_minus_infinity) {
   }
 }
 
+// A score and a bias that are finite, and whose sum is not in the type of the sums: a row of
+// nothing else is the mean of v, not a hidden one.
+TEST(Traps, a_finite_score_and_a_finite_bias_hide_nothing) {
+  for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+    Trial trial = make_trial(
+        {.type = type, .heads = 2, .kv_heads = 2, .q_length = 3, .k_length = 4, .scale = 1e37});
+    fill(trial.q, 1);
+    fill(trial.k, -1);  // every score is -8e37
+    trial.bias = Tensor({1, 1, 1, 1});
+    fill(trial.bias, lowest(DType::f32));
+    for (const KernelUnderTest& kernel : all_kernels()) {
+      if (kernel.yardstick) continue;  // stores scores in the type of q
+      SCOPED_TRACE(kernel.name + " " + std::string(name_of(type)));
+      const auto written = trial.run(kernel);
+      ASSERT_TRUE(written);
+      EXPECT_TRUE(close(truth_of(trial).out, written->out, usual_error(type), 1));
+      if (kernel.backward) {
+        EXPECT_TRUE(close(truth_of(trial).dv, written->dv, usual_error(type), 1));
+      }
+    }
+  }
+}
+
 // Products that vanish below the smallest number leave a sum of -0. A query alone stores its result
 // straight from the product; beside others that see more than 256 keys it is joined first, with
 // nothing: the same sign.

@@ -32,10 +32,10 @@ std::vector<std::string> seen(std::int64_t queries, std::int64_t keys,
   return rows;
 }
 
-using Rows = std::vector<std::string>;
+using SeenKeys = std::vector<std::string>;
 
 void expect_seen(std::int64_t queries, std::int64_t keys, const AttentionOptions& options,
-                 const Rows& rows) {
+                 const SeenKeys& rows) {
   for (const KernelUnderTest& kernel : forward_kernels())
     EXPECT_EQ(seen(queries, keys, options, kernel), rows) << kernel.name;
 }
@@ -94,7 +94,7 @@ TEST(Traps, window_causal_and_offset_for_every_small_size) {
                 options.window = {left == 3 ? kUnlimited : left, right == 3 ? kUnlimited : right};
                 options.causal = causal;
                 if (offset < 4) options.query_offset = offset;
-                Rows rows;
+                SeenKeys rows;
                 for (std::int64_t i = 0; i < queries; ++i) {
                   const std::int64_t at = i + (offset < 4 ? offset : keys - queries);
                   std::string row;
@@ -191,7 +191,8 @@ TEST(Traps, causal_holds_when_weights_are_asked_for) {
   AttentionOptions options;
   options.causal = true;
   for (const KernelUnderTest& kernel : forward_kernels())  // seen() asks for them
-    EXPECT_EQ(seen(4, 4, options, kernel), (Rows{"1000", "1100", "1110", "1111"})) << kernel.name;
+    EXPECT_EQ(seen(4, 4, options, kernel), (SeenKeys{"1000", "1100", "1110", "1111"}))
+        << kernel.name;
 }
 
 // pytorch #107084: a float mask was taken for a boolean one. Here it is refused, with a hint.

@@ -28,7 +28,8 @@ attempt() {
   return $status
 }
 
-# Debian's packages for amd64 whatever this machine is, unpacked; nanobind, which is headers and sources; and the commit.
+# Debian's packages for amd64 whatever this machine is, unpacked; nanobind, which is headers and sources; ml_dtypes for the
+# Python that is there (PYTHON_THERE, 3.12); and the commit.
 carry() {
   local apt=$carry/apt file options
   rm -rf "$carry"
@@ -42,7 +43,9 @@ carry() {
   rm -rf "$apt" "$carry/usr/share/doc" "$carry/usr/src" "$carry"/usr/lib/*/libz.so  # a link into a package that stays behind
   find "$carry" -type l | while read -r file; do cp -rL --remove-destination "$(realpath "$file")" "$file"; done
   "$python" -m pip download -q --no-deps -d "$carry/python" "$(grep '^nanobind' python/requirements-test.txt)" &&
-    "$python" -m zipfile -e "$carry"/python/nanobind-*.whl "$carry/python" && rm "$carry"/python/*.whl || return
+    "$python" -m pip download -q --no-deps -d "$carry/python" --only-binary=:all: --platform manylinux_2_27_x86_64 \
+      --platform manylinux2014_x86_64 --python-version "${PYTHON_THERE:-3.12}" "$(grep '^ml_dtypes' python/requirements-test.txt)" || return
+  for file in "$carry"/python/*.whl; do "$python" -m zipfile -e "$file" "$carry/python" && rm "$file" || return; done
   git describe --always --dirty --abbrev=12 >"$carry/commit"
   du -sh "$carry"
 }

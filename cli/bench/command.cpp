@@ -27,7 +27,7 @@ constexpr std::size_t kMostFilter = 1000;
 
 struct Options {
   std::vector<std::string> suites;  // names, or some with commas between them
-  std::string filter, save;
+  std::string filter, save, type = "f32";
   bool quick = false, list = false, peak = false;
 };
 
@@ -59,7 +59,7 @@ std::vector<BenchCase> cases_of(const Options& options) {
     throw UsageError("--filter is no regular expression: " + options.filter);
   }
   std::vector<BenchCase> wanted;
-  for (const BenchCase& measured : cases::bench_table()) {
+  for (const BenchCase& measured : cases::bench_table(type_named(options.type))) {
     const bool suite = suites.empty()
                            ? options.list || !cases::only_by_name(measured.suite)
                            : std::count(suites.begin(), suites.end(), measured.suite) > 0;
@@ -76,6 +76,7 @@ Json json_of(const BenchCase& measured) {
   return {{"name", cases::name(measured)},
           {"suite", measured.suite},
           {"operation", cases::name_of(measured.operation)},
+          {"type", name_of(p.type)},
           {"batch", p.batch},
           {"heads", p.heads},
           {"key_heads", p.kv_heads},
@@ -104,19 +105,21 @@ int list(const std::vector<BenchCase>& all, const Common& common) {
 // a cache is read faster than what does not.
 class Peak {
  public:
-  Peak(Context& context, bool quick)
-      : context_(context), seconds_(quick ? 0.1 : 0.6), flops_(measure_flops(context, seconds_)) {}
+  Peak(Context& context, DType type, bool quick)
+      : context_(context), type_(type), seconds_(quick ? 0.1 : 0.6),
+        flops_(measure_flops(context, type, seconds_)) {}
 
-  double flops() const noexcept { return flops_; }
+  double flops() const noexcept { return flops_.rate; }
   double reading(double bytes) {
     const auto size = static_cast<std::size_t>(bytes);
     if (!reading_.contains(size)) reading_[size] = measure_reading(context_, size, seconds_);
     return reading_[size];
   }
   Json json() {
-    Json object = {{"instructions", peak_loops().name},
+    Json object = {{"instructions", flops_.instructions},
+                   {"type", name_of(flops_.type)},
                    {"threads", context_.threads()},
-                   {"flops", flops_},
+                   {"flops", flops_.rate},
                    {"read_bytes", reading(kLarge)}};
     for (const auto& [size, rate] : reading_)
       object["reading"].push_back({{"array_bytes", size}, {"bytes_per_second", rate}});
@@ -124,16 +127,21 @@ class Peak {
   }
   std::string text() {
     char line[160];
+    std::string how = flops_.instructions;
+    if (type_ != DType::f32) how += " in " + std::string(name_of(flops_.type));
+    if (type_ != flops_.type) how += ", not " + std::string(name_of(type_));
     std::snprintf(line, sizeof line, "%d %s: %.1f GFLOP/s (%s), %.1f GB/s read from memory",
-                  context_.threads(), context_.threads() == 1 ? "thread" : "threads", flops_ / 1e9,
-                  peak_loops().name, reading(kLarge) / 1e9);
+                  context_.threads(), context_.threads() == 1 ? "thread" : "threads",
+                  flops_.rate / 1e9, how.c_str(), reading(kLarge) / 1e9);
     return line;
   }
 
  private:
   static constexpr double kLarge = 512 << 20;  // more than the caches of most machines hold
   Context& context_;
-  double seconds_, flops_;
+  DType type_;  // of the cases
+  double seconds_;
+  PeakFlops flops_;
   std::map<std::size_t, double> reading_;
 };
 
@@ -182,12 +190,15 @@ Json json_of(const BenchCase& measured, const Result& result) {
 }
 
 void print_table(const std::vector<BenchCase>& all, const std::vector<Result>& results) {
-  std::printf("\n%-34s %9s  %7s  %16s  %7s  %10s  %s\n", "case", "time", "spread", "speed",
+  int width = 34;
+  for (const BenchCase& measured : all)
+    width = std::max(width, static_cast<int>(cases::name(measured).size()));
+  std::printf("\n%-*s %9s  %7s  %16s  %7s  %10s  %s\n", width, "case", "time", "spread", "speed",
               "of peak", "workspace", "kernel");
   for (std::size_t n = 0; n < all.size(); ++n) {
     const Result& r = results[n];
     std::printf(
-        "%-34s %9s  %5.0f %%  %8.1f %-7s  %5.0f %%  %10s  %s\n", cases::name(all[n]).c_str(),
+        "%-*s %9s  %5.0f %%  %8.1f %-7s  %5.0f %%  %10s  %s\n", width, cases::name(all[n]).c_str(),
         duration(r.seconds).c_str(), 100 * (r.slowest - r.fastest) / r.seconds, r.speed / 1e9,
         cases::is_decode(all[n]) ? "GB/s" : "GFLOP/s", 100 * r.speed / r.peak,
         bytes(static_cast<std::int64_t>(r.work.workspace_bytes)).c_str(), r.work.kernel.c_str());
@@ -200,7 +211,7 @@ int bench(const Options& options, const Common& common) {
   Outputs outputs;
   if (!options.save.empty()) outputs.reserve_file(options.save);
   const auto context = common.context();
-  Peak peak(*context, options.quick);
+  Peak peak(*context, type_named(options.type), options.quick);
   for (const BenchCase& measured : all)
     if (cases::is_decode(measured)) peak.reading(cases::bytes_read(measured));
   const auto results =
@@ -209,6 +220,7 @@ int bench(const Options& options, const Common& common) {
   Json object = json_object("attend.bench/1");
   object["version"] = version();
   object["processor"] = machine_info().model;
+  object["type"] = options.type;
   object["peak"] = peak.json();
   object["cases"] = Json::array();
   for (std::size_t n = 0; n < results.size(); ++n)
@@ -235,12 +247,14 @@ void add_bench(Program& program) {
   Flags& flags = program.add(
       "bench", "Times the kernels on this machine, as shares of its peak.",
       "  attend bench --quick\n"
-      "  attend bench --suite notes,long --threads 1 --save times.json",
+      "  attend bench --suite notes,long --threads 1 --save times.json\n"
+      "  attend bench --suite gpt,decode --type bf16",
       [options](const Common& common, const Flags&) { return bench(*options, common); });
   flags.add_texts("--suite", options->suites, "Suites to measure; not given: all but the sweeps")
       .text("NAME,...");
   flags.add_text("--filter", options->filter, "Only cases whose name has this regular expression")
       .text("REGEX");
+  flags.add_word("--type", options->type, "Type of the numbers", type_names());
   flags.add_switch("--quick", options->quick, "A few small cases, briefly");
   flags.add_switch("--list", options->list, "Prints the cases and exits");
   flags.add_switch("--peak", options->peak, "Measures the machine's peak alone");

@@ -1,5 +1,7 @@
 #include "peak.h"
 
+#include "peak_tiles.h"
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -66,16 +68,22 @@ const PeakLoops& peak_loops() {
 #endif
 }
 
-double measure_flops(Context& context, double seconds) {
-  const PeakLoops& loops = peak_loops();
+PeakFlops measure_flops(Context& context, DType type, double seconds) {
   const int threads = context.threads();
-  const auto rate = [&](float (*loop)(std::int64_t), double flops) {
-    return threads * flops * best_rate(seconds / 2, [&](std::int64_t rounds) {
-             context.parallel_for(threads, [&](std::int64_t) { use(loop(rounds)); });
+  const auto rate = [&](double flops, double wanted, const auto& loop) {
+    return threads * flops * best_rate(wanted, [&](std::int64_t rounds) {
+             context.parallel_for(threads, [&](std::int64_t) { loop(rounds); });
            });
   };
-  return std::max(rate(loops.registers, loops.registers_flops),
-                  rate(loops.panels, loops.panels_flops));
+  if (const TileLoop* tiles = tile_loop(type))
+    return {tiles->name, type, rate(tiles->flops, seconds, tiles->multiply)};
+  const PeakLoops& loops = peak_loops();
+  const auto of = [&](float (*loop)(std::int64_t), double flops) {
+    return rate(flops, seconds / 2, [&](std::int64_t rounds) { use(loop(rounds)); });
+  };
+  return {
+      loops.name, DType::f32,
+      std::max(of(loops.registers, loops.registers_flops), of(loops.panels, loops.panels_flops))};
 }
 
 double measure_reading(Context& context, std::size_t bytes, double seconds) {

@@ -12,8 +12,9 @@
 //
 // Before commands had folders, that tree's file was TREE/cli/bench_work.cpp.
 //
-// On one thread, or as many as ATTEND_THREADS says. First it prints the names of all cases in one
-// line; then for each name that it reads the seconds of one call.
+// On one thread, or as many as ATTEND_THREADS says; in f32, or in the type that its argument names
+// (an older tree's `layer` is f32 in any case). First it prints the names of all cases in one line;
+// then for each name that it reads the seconds of one call.
 #include "bench.h"
 
 #include <attend/attend.h>
@@ -27,7 +28,9 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace {
@@ -55,76 +58,101 @@ double seconds_of(const Call& call, long& calls) {
   return *middle;
 }
 
-// Anything but zeros.
-Tensor numbers(const Shape& shape) {
-  Tensor tensor(shape);
+template <class Element>
+void fill(Tensor& tensor) {
   for (std::int64_t i = 0; i < tensor.count(); ++i)
-    tensor.data<float>()[i] = static_cast<float>(i * 7919 % 2001 - 1000) / 1000;
+    tensor.data<Element>()[i] = Element(static_cast<float>(i * 7919 % 2001 - 1000) / 1000);
+}
+
+// Anything but zeros.
+Tensor numbers(const Shape& shape, DType type) {
+  Tensor tensor(shape, type);
+  if (type == DType::f64) fill<double>(tensor);
+  else if (type == DType::f32) fill<float>(tensor);
+  else if (type == DType::bf16) fill<bf16>(tensor);
+  else fill<f16>(tensor);
   return tensor;
 }
 
 template <class Layer>
-Call forward_of(const Layer& layer, const Shape& shape) {
-  return [layer = std::make_shared<Layer>(layer), x = numbers(shape)] { layer->forward(x); };
+Call forward_of(const Layer& layer, const Tensor& x) {
+  return [layer = std::make_shared<Layer>(layer), x] { layer->forward(x); };
 }
 
 template <class Layer>
-Call train_of(const Layer& layer, const Shape& shape) {
-  return [layer = std::make_shared<Layer>(layer), x = numbers(shape)] {
+Call train_of(const Layer& layer, const Tensor& x) {
+  return [layer = std::make_shared<Layer>(layer), x] {
     const auto [y, saved] = layer->forward_train(x);
     layer->backward(x, saved);
   };
 }
 
-Call smallest_attention() {
-  return [q = numbers({1, 1, 1, 8}), out = std::make_shared<Tensor>(Shape{1, 1, 1, 8})] {
+Call smallest_attention(DType type) {
+  const Shape shape{1, 1, 1, 8};
+  return [q = numbers(shape, type), out = std::make_shared<Tensor>(shape, type)] {
     attention(q, q, q, *out);
   };
 }
 
-AttentionBlock block(bool rotary) {
-  MultiHeadAttentionOptions attention{.model_dim = 512, .heads = 8};
+AttentionBlock block(bool rotary, DType type) {
+  MultiHeadAttentionOptions attention{.model_dim = 512, .heads = 8, .type = type};
   if (rotary) attention.rotary.emplace();
   return AttentionBlock({.attention = attention, .hidden_dim = 2048});
 }
 
-Cases all_cases() {
-  const Shape row{1, 512}, rows{2, 64, 512};
+Cases all_cases(DType type) {
+  const Tensor row = numbers({1, 512}, type), rows = numbers({2, 64, 512}, type);
+  const LayerNormOptions norm{.dim = 512, .type = type};
   Cases cases;
-  cases["call/attention_B1_H1_T1_d8"] = smallest_attention;
-  cases["call/linear_512"] = [=] { return forward_of(Linear({.in = 512, .out = 512}), row); };
-  cases["call/layer_norm_512"] = [=] { return forward_of(LayerNorm({.dim = 512}), row); };
-  cases["call/layer_64"] = [] {
-    return forward_of(MultiHeadAttention({.model_dim = 64, .heads = 4}), {1, 1, 64});
+  cases["call/attention_B1_H1_T1_d8"] = [=] { return smallest_attention(type); };
+  cases["call/linear_512"] = [=] {
+    return forward_of(Linear({.in = 512, .out = 512, .type = type}), row);
   };
-  cases["norm/layer_norm"] = [=] { return forward_of(LayerNorm({.dim = 512}), rows); };
-  cases["norm/layer_norm_train"] = [=] { return train_of(LayerNorm({.dim = 512}), rows); };
-  cases["norm/rms_norm"] = [=] { return forward_of(RMSNorm({.dim = 512}), rows); };
+  cases["call/layer_norm_512"] = [=] { return forward_of(LayerNorm(norm), row); };
+  cases["call/layer_64"] = [=] {
+    return forward_of(MultiHeadAttention({.model_dim = 64, .heads = 4, .type = type}),
+                      numbers({1, 1, 64}, type));
+  };
+  cases["norm/layer_norm"] = [=] { return forward_of(LayerNorm(norm), rows); };
+  cases["norm/layer_norm_train"] = [=] { return train_of(LayerNorm(norm), rows); };
+  cases["norm/rms_norm"] = [=] { return forward_of(RMSNorm({.dim = 512, .type = type}), rows); };
   for (const auto& [name, activation] : {std::pair("relu", Activation::relu),
                                          {"gelu", Activation::gelu},
                                          {"gelu_tanh", Activation::gelu_tanh},
                                          {"swiglu", Activation::swiglu}}) {
     const FeedForwardOptions options{
-        .model_dim = 512, .hidden_dim = 2048, .activation = activation};
+        .model_dim = 512, .hidden_dim = 2048, .activation = activation, .type = type};
     const std::string full = std::string("feed_forward/") + name;
     cases[full] = [=] { return forward_of(FeedForward(options), rows); };
     cases[full + "_train"] = [=] { return train_of(FeedForward(options), rows); };
   }
   for (const bool rotary : {false, true}) {
     const std::string full = rotary ? "block/rotary" : "block/plain";
-    cases[full] = [=] { return forward_of(block(rotary), rows); };
-    cases[full + "_train"] = [=] { return train_of(block(rotary), rows); };
+    cases[full] = [=] { return forward_of(block(rotary, type), rows); };
+    cases[full + "_train"] = [=] { return train_of(block(rotary, type), rows); };
   }
-  for (const attend::cases::BenchCase& measured : attend::cases::bench_table())
-    cases[name(measured)] = [=] { return cli::prepare(measured, default_context()).run; };
+  for (attend::cases::BenchCase measured : attend::cases::bench_table()) {
+    const std::string full = name(measured);  // that of f32, which two trees call the same
+    measured.problem.type = type;
+    cases[full] = [=] { return cli::prepare(measured, default_context()).run; };
+  }
   return cases;
+}
+
+// Of "bf16"; nothing if there is no such type.
+std::optional<DType> type_of(std::string_view word) {
+  for (const DType type : attend::cases::kTypes)
+    if (name_of(type) == word) return type;
+  return {};
 }
 
 }  // namespace
 
-int main() {
+int main(int count, char** words) {
   setenv("ATTEND_THREADS", "1", 0);  // before the default Context is made
-  const Cases cases = all_cases();
+  const std::optional<DType> type = type_of(count > 1 ? words[1] : "f32");
+  if (!type) return 2;
+  const Cases cases = all_cases(*type);
   for (const auto& [name, make] : cases) std::printf("%s ", name.c_str());
   std::printf("\n");
   std::fflush(stdout);

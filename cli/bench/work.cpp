@@ -39,35 +39,43 @@ Work backward(const BenchCase& measured, Context& context) {
 }
 
 Work inspected(const BenchCase& measured, Context& context) {
-  struct Parts {
+  struct Inputs {
     cases::Instance instance;
     Tensor tokens;
     InspectOptions asked{.key_mass = false, .metrics = false};
   };
-  const auto parts = std::make_shared<Parts>(
-      Parts{cases::make(measured.problem), Tensor({measured.problem.k_length}, DType::i32)});
-  for (std::int64_t j = 0; j < parts->tokens.count(); ++j)
-    parts->tokens.data<std::int32_t>()[j] = static_cast<std::int32_t>(j * 7919 % 101);
-  InspectOptions& asked = parts->asked;
+  const auto inputs = std::make_shared<Inputs>(
+      Inputs{cases::make(measured.problem), Tensor({measured.problem.k_length}, DType::i32)});
+  for (std::int64_t j = 0; j < inputs->tokens.count(); ++j)
+    inputs->tokens.data<std::int32_t>()[j] = static_cast<std::int32_t>(j * 7919 % 101);
+  InspectOptions& asked = inputs->asked;
   if (measured.operation != Operation::inspect_rows) asked.top_k = 8;
   if (measured.operation == Operation::inspect_all) {
     asked.key_mass = asked.metrics = true;
-    asked.tokens = parts->tokens;
+    asked.tokens = inputs->tokens;
     asked.tile_rows = asked.tile_columns = 128;
   }
-  const cases::Instance& m = parts->instance;
-  return described(Plan::inspect(m.q, m.k, m.options, asked, {}, context), [parts, &context] {
-    const cases::Instance& i = parts->instance;
-    inspect(i.q, i.k, i.options, parts->asked, context);
+  const cases::Instance& m = inputs->instance;
+  return described(Plan::inspect(m.q, m.k, m.options, asked, {}, context), [inputs, &context] {
+    const cases::Instance& i = inputs->instance;
+    inspect(i.q, i.k, i.options, inputs->asked, context);
   });
 }
 
-// Anything but zeros.
-Tensor numbers(const Shape& shape) {
-  Tensor tensor(shape);
-  float* const x = tensor.data<float>();
+template <class Element>
+void fill(Tensor& tensor) {
+  Element* const x = tensor.data<Element>();
   for (std::int64_t i = 0; i < tensor.count(); ++i)
-    x[i] = static_cast<float>(i * 7919 % 2001 - 1000) / 1000;
+    x[i] = Element(static_cast<float>(i * 7919 % 2001 - 1000) / 1000);
+}
+
+// Anything but zeros.
+Tensor numbers(const Shape& shape, DType type) {
+  Tensor tensor(shape, type);
+  if (type == DType::f64) fill<double>(tensor);
+  else if (type == DType::f32) fill<float>(tensor);
+  else if (type == DType::bf16) fill<bf16>(tensor);
+  else fill<f16>(tensor);
   return tensor;
 }
 
@@ -75,30 +83,31 @@ Tensor numbers(const Shape& shape) {
 Work layer(const BenchCase& measured, Context& context) {
   const cases::Case& p = measured.problem;
   const std::int64_t width = p.heads * p.d;
-  struct Parts {
+  struct Inputs {
     MultiHeadAttention layer;
     Tensor x, dy;
     std::vector<Parameter> written;  // as an optimizer has them: they change with every step
   };
-  const auto parts =
-      std::make_shared<Parts>(Parts{MultiHeadAttention({.model_dim = width, .heads = p.heads}),
-                                    numbers({p.batch, p.q_length, width}),
-                                    numbers({p.batch, p.q_length, width}),
-                                    {}});
+  const Shape rows{p.batch, p.q_length, width};
+  const auto inputs = std::make_shared<Inputs>(
+      Inputs{MultiHeadAttention({.model_dim = width, .heads = p.heads, .type = p.type}),
+             numbers(rows, p.type),
+             numbers(rows, p.type),
+             {}});
   const auto heads = [&](Tensor& tensor) {
-    return TensorView(tensor.data<float>(), {p.batch, p.q_length, p.heads, p.d})
+    return TensorView(tensor.view().data(), p.type, {p.batch, p.q_length, p.heads, p.d})
         .permute({0, 2, 1, 3});
   };
-  const TensorView x = heads(parts->x);
+  const TensorView x = heads(inputs->x);
   const bool train = measured.operation == Operation::layer_train;
-  if (train) parts->written = parts->layer.writable_parameters();
-  return described(Plan::attention(x, x, x, heads(parts->dy), {}, {}, {}, context),
-                   [parts, train, &context] {
+  if (train) inputs->written = inputs->layer.writable_parameters();
+  return described(Plan::attention(x, x, x, heads(inputs->dy), {}, {}, {}, context),
+                   [inputs, train, &context] {
                      if (!train) {
-                       parts->layer.forward(parts->x, {}, {}, context);
+                       inputs->layer.forward(inputs->x, {}, {}, context);
                      } else {
-                       const auto [y, saved] = parts->layer.forward_train(parts->x, {}, context);
-                       parts->layer.backward(parts->dy, saved, context);
+                       const auto [y, saved] = inputs->layer.forward_train(inputs->x, {}, context);
+                       inputs->layer.backward(inputs->dy, saved, context);
                      }
                    });
 }

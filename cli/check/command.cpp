@@ -25,7 +25,7 @@ struct Options {
 };
 
 // One kernel on one case.
-struct Run {
+struct Examined {
   std::string kernel, operation;
   oracle::Outcome outcome;
 };
@@ -72,10 +72,10 @@ std::vector<KernelInfo> kernels_of(const Options& options) {
   return rows;
 }
 
-std::vector<Run> examine(const cases::Case& problem, const std::vector<KernelInfo>& kernels,
-                         const oracle::Judgement& judgement) {
+std::vector<Examined> examine(const cases::Case& problem, const std::vector<KernelInfo>& kernels,
+                              const oracle::Judgement& judgement) {
   oracle::Examination examination(problem, judgement);
-  std::vector<Run> runs;
+  std::vector<Examined> runs;
   runs.reserve(kernels.size());
   for (const KernelInfo& kernel : kernels)
     runs.push_back({kernel.name, kernel.operation,
@@ -86,11 +86,11 @@ std::vector<Run> examine(const cases::Case& problem, const std::vector<KernelInf
 }
 
 // All cases, side by side: [case][kernel].
-std::vector<std::vector<Run>> examine_all(const std::vector<cases::Case>& problems,
-                                          const std::vector<KernelInfo>& kernels, double tolerance,
-                                          Context& context) {
+std::vector<std::vector<Examined>> examine_all(const std::vector<cases::Case>& problems,
+                                               const std::vector<KernelInfo>& kernels,
+                                               double tolerance, Context& context) {
   const oracle::Judgement judgement{.tolerance = tolerance, .context = &context};
-  std::vector<std::vector<Run>> results(problems.size());
+  std::vector<std::vector<Examined>> results(problems.size());
   std::mutex mutex;
   std::exception_ptr failure;
   std::int64_t done = 0;

@@ -82,7 +82,7 @@ Explanation explain_two_heads(Context& context) {
       {0.5, -0.2, 1.1, 0.3, 0.1, 0.8, -0.4, 0.6, -0.3, 0.7, 0.2, 1.0, 0.9, -0.5, 0.3, -0.8}, 4, 4);
   // The notes give no K and V. Ours are crossed, so that a missing transpose would show.
   const auto head = [&](const Tensor& q, const Tensor& k, std::int64_t h) {
-    MultiHeadAttention::Head one;
+    MultiHeadAttention::HeadWeights one;
     one.q = one.v = turned(q);
     one.k = turned(k);
     one.o = turned(Tensor::copy_of(w_o.view().slice(0, 2 * h, 2 * h + 2)));

@@ -16,10 +16,10 @@ constexpr double kMatch = 24, kNear = 2, kBehind = 36, kRest = 6;
 enum Class : std::int64_t { determiner, noun, verb, preposition };
 
 // Features of a head: the first kMost speak of positions, the next of words or of classes.
-using Head = MultiHeadAttention::Head;
+using HeadWeights = MultiHeadAttention::HeadWeights;
 
-Head empty_head() {
-  Head head;
+HeadWeights empty_head() {
+  HeadWeights head;
   head.q = head.k = head.v = Tensor({kSize, kModel});
   head.o = Tensor({kModel, kSize});
   for (std::int64_t n = 0; n < kSize; ++n) head.v.at<float>({n, kWord + n}) = 1;
@@ -28,7 +28,7 @@ Head empty_head() {
 
 // score(i, j) of query and key positions: k marks its position, q holds the row of wanted scores.
 template <class Score>
-void score_positions(Head& head, Score&& score) {
+void score_positions(HeadWeights& head, Score&& score) {
   for (std::int64_t j = 0; j < kMost; ++j) {
     head.k.at<float>({j, kPosition + j}) = 1;
     for (std::int64_t i = 0; i < kMost; ++i)
@@ -37,8 +37,8 @@ void score_positions(Head& head, Score&& score) {
 }
 
 // A query of one class looks for the next word of another.
-Head relation(Class from, Class to) {
-  Head head = empty_head();
+HeadWeights relation(Class from, Class to) {
+  HeadWeights head = empty_head();
   score_positions(head, [](std::int64_t i, std::int64_t j) {
     return j == 0 ? kRest : j > i ? -kNear * static_cast<double>(j - i) : -kBehind;
   });
@@ -47,8 +47,8 @@ Head relation(Class from, Class to) {
   return head;
 }
 
-Head position(std::int64_t back) {  // back 0: the first token, 1: the previous one
-  Head head = empty_head();
+HeadWeights position(std::int64_t back) {  // back 0: the first token, 1: the previous one
+  HeadWeights head = empty_head();
   score_positions(head, [back](std::int64_t i, std::int64_t j) {
     return (back == 0 ? j == 0 : j == i - back) ? kMatch : j == 0 ? kRest : 0.0;
   });
@@ -56,8 +56,8 @@ Head position(std::int64_t back) {  // back 0: the first token, 1: the previous 
 }
 
 // The word as it stands somewhere else: what a word finds in itself is taken away again.
-Head same_word() {
-  Head head = empty_head();
+HeadWeights same_word() {
+  HeadWeights head = empty_head();
   score_positions(head, [](std::int64_t i, std::int64_t j) {
     const double rest = j == 0 ? kRest : 0;
     return i == j ? rest - (j == 0 ? kMatch : kBehind) : rest;
@@ -69,8 +69,8 @@ Head same_word() {
   return head;
 }
 
-Head random_head() {
-  Head head = empty_head();
+HeadWeights random_head() {
+  HeadWeights head = empty_head();
   const double spread = 1 / std::sqrt(2.0);
   for (const auto& [weight, stream] : {std::pair{&head.q, 1u}, {&head.k, 2u}}) {
     const Tensor numbers = drawn(weight->shape(), DType::f32, 7, stream);
@@ -95,7 +95,7 @@ Sentence make_sentence() {
     s.x.at<float>({i, kClass + classes[i]}) = 1;
   }
   const std::vector<std::int64_t> any(6, -1);
-  const std::tuple<const char*, const char*, Head, std::vector<std::int64_t>> heads[] = {
+  const std::tuple<const char*, const char*, HeadWeights, std::vector<std::int64_t>> heads[] = {
       {"previous token", "前一个词", position(1), {0, 0, 1, 2, 3, 4}},
       {"first token", "第一个词", position(0), {0, 0, 0, 0, 0, 0}},
       {"same word", "相同的词", same_word(), {4, 0, 0, 0, 0, 0}},
@@ -110,7 +110,7 @@ Sentence make_sentence() {
        {0, 0, 0, 5, 0, 0}},
       {"uniform", "均匀", empty_head(), any},
       {"random, a control", "随机（对照）", random_head(), any}};
-  std::vector<Head> matrices;
+  std::vector<HeadWeights> matrices;
   for (const auto& [name, chinese, head, keys] : heads) {
     const auto h = static_cast<std::int64_t>(matrices.size());
     matrices.push_back(head);

@@ -113,7 +113,7 @@ class Teller {
               .shapes = "[T, d_model] [d_model, d_k] -> [T, d_k]"};
     const auto heads = s_.layer.split();
     const bool turned = s_.layer.options().rotary.has_value();
-    using Head = MultiHeadAttention::Head;
+    using HeadWeights = MultiHeadAttention::HeadWeights;
     const auto add = [&](std::int64_t h, const char* letter, const Matrix& projected,
                          const Tensor& weight, const Tensor& bias) {
       const std::string w = "W" + suffix(h) + "^" + letter, b = "b" + suffix(h) + "^" + letter;
@@ -132,7 +132,7 @@ class Teller {
       add_sums(made, {s_.query, lead_of(s_.query, s_.sequence)}, {matrix, {}}, false);
     };
     for (const std::int64_t h : s_.heads) {
-      const Head& head = heads[static_cast<std::size_t>(h)];
+      const HeadWeights& head = heads[static_cast<std::size_t>(h)];
       const auto part = [&](const char* letter, const Tensor& tensor, std::int64_t group) {
         return matrix_of(letter + suffix(h), tensor, {s_.sequence, h / group});
       };

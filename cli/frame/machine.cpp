@@ -20,22 +20,22 @@ namespace {
 
 // The words in /proc/cpuinfo, of x86-64 ("flags") and of aarch64 ("Features").
 constexpr const char* kSimd[] = {
-    "sse4_2",   "avx",      "f16c",     "fma",         "avx2",        "avx512f",
-    "avx512bw", "avx512vl", "avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16",
-    "amx_tile", "amx_bf16", "amx_int8", "asimd",       "asimdhp",     "asimddp",
-    "asimdfhm", "bf16",     "i8mm",     "sve",         "sve2",        "sme"};
+    "sse4_2",   "avx",      "f16c",        "fma",         "avx2",        "avx512f",  "avx512bw",
+    "avx512vl", "avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16",
+    "amx_fp16", "amx_int8", "asimd",       "asimdhp",     "asimddp",     "asimdfhm", "bf16",
+    "i8mm",     "sve",      "sve2",        "sme"};
 
 // aarch64 tells numbers ("CPU implementer", "CPU part") instead of a name. Those of Arm's own cores
 // that servers have.
-struct Part {
+struct ArmCore {
   const char *number, *name;
 };
-constexpr Part kArmParts[] = {{"0xd0c", "Neoverse N1"}, {"0xd40", "Neoverse V1"},
-                              {"0xd49", "Neoverse N2"}, {"0xd4f", "Neoverse V2"},
-                              {"0xd84", "Neoverse V3"}, {"0xd8e", "Neoverse N3"}};
+constexpr ArmCore kArmCores[] = {{"0xd0c", "Neoverse N1"}, {"0xd40", "Neoverse V1"},
+                                 {"0xd49", "Neoverse N2"}, {"0xd4f", "Neoverse V2"},
+                                 {"0xd84", "Neoverse V3"}, {"0xd8e", "Neoverse N3"}};
 
-std::string name_of_part(const std::string& implementer, const std::string& part) {
-  for (const Part& known : kArmParts)
+std::string name_of_core(const std::string& implementer, const std::string& part) {
+  for (const ArmCore& known : kArmCores)
     if (implementer == "0x41" && part == known.number) return std::string("Arm ") + known.name;
   return "implementer " + implementer + ", part " + part;
 }
@@ -109,7 +109,7 @@ MachineInfo machine_info() {
     if (line.starts_with("model name") && info.model.empty()) info.model = line.substr(colon + 2);
     if (line.starts_with("CPU implementer")) implementer = line.substr(colon + 2);
     if (line.starts_with("CPU part") && info.model.empty())
-      info.model = name_of_part(implementer, line.substr(colon + 2));
+      info.model = name_of_core(implementer, line.substr(colon + 2));
     if (!info.simd.empty() || !(line.starts_with("flags") || line.starts_with("Features")))
       continue;
     std::istringstream words(line.substr(colon + 2));

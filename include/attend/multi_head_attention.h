@@ -205,14 +205,14 @@ class ATTEND_API MultiHeadAttention {
 
   // The same weights as one set of matrices per head: q [d_k, model_dim], k [d_k, key_dim],
   // v [d_v, value_dim], o [model_dim, d_v]. Query heads of a group have copies of one k and v.
-  struct Head {
+  struct HeadWeights {
     Tensor q, k, v, o;
     Tensor q_bias, k_bias, v_bias;
   };
-  std::vector<Head> split() const;
+  std::vector<HeadWeights> split() const;
   // Reverse. k and v of heads that share a key head must be equal. `o_bias` [model_dim] or none.
   static MultiHeadAttention join(const MultiHeadAttentionOptions& options,
-                                 const std::vector<Head>& heads, const Tensor& o_bias = {});
+                                 const std::vector<HeadWeights>& heads, const Tensor& o_bias = {});
 
   // Files. save writes parameters() with the options in the metadata; `per_head` writes
   // head.0.q.weight and so on instead of q.weight. load takes both, and: in_proj_weight with

@@ -74,19 +74,19 @@ class ATTEND_API Optimizer {
                const std::vector<Parameter>& parameters);
 
  protected:
-  // A piece of a parameter: x and the gradient g as f64; memory[n] is the nth state tensor.
-  struct Rows {
+  // Some elements of a parameter: x, the gradient g and those of each state tensor, as f64.
+  struct Elements {
     double* x;
     const double* g;
-    std::vector<double*> memory;
+    std::vector<double*> state;
     std::int64_t count;
   };
-  explicit Optimizer(std::vector<std::string> memory);  // names of the state tensors
-  // Changes rows.x and rows.memory; steps count from 1. Must not throw.
-  virtual void update(const Rows& rows, double learning_rate, std::int64_t step) const = 0;
+  explicit Optimizer(std::vector<std::string> state_names);  // of each parameter
+  // Changes elements.x and elements.state; steps count from 1. Must not throw.
+  virtual void update(const Elements& elements, double learning_rate, std::int64_t step) const = 0;
 
  private:
-  std::vector<std::string> memory_;
+  std::vector<std::string> state_names_;
   std::vector<NamedTensor> state_;
   std::int64_t steps_ = 0;
 };
@@ -104,7 +104,7 @@ class ATTEND_API SGD : public Optimizer {
   const char* kind() const noexcept override { return "sgd"; }
 
  protected:
-  void update(const Rows& rows, double learning_rate, std::int64_t step) const override;
+  void update(const Elements& elements, double learning_rate, std::int64_t step) const override;
 
  private:
   SGDOptions options_;
@@ -124,7 +124,7 @@ class ATTEND_API AdamW : public Optimizer {
   const char* kind() const noexcept override { return "adamw"; }
 
  protected:
-  void update(const Rows& rows, double learning_rate, std::int64_t step) const override;
+  void update(const Elements& elements, double learning_rate, std::int64_t step) const override;
 
  private:
   AdamWOptions options_;

@@ -65,9 +65,9 @@ std::vector<std::string> texts_of(nb::handle list, const std::string& what) {
 }
 
 // Runs as attend/_view.py hands them over, and the arrays that they show.
-class Runs {
+class ViewRuns {
  public:
-  explicit Runs(const nb::list& runs) {
+  explicit ViewRuns(const nb::list& runs) {
     for (const nb::handle run : runs) {
       ViewRun& to = runs_.emplace_back();
       to.name = text_of(run["name"], "view: names");
@@ -102,7 +102,7 @@ std::string page(const nb::list& runs, nb::handle title, nb::handle language, st
                  std::int64_t embed_bytes, std::int64_t tiles, std::int64_t top_k,
                  const std::vector<std::vector<std::int64_t>>& windows, std::int64_t open_run,
                  GivenContext context) {
-  const Runs read_runs(runs);
+  const ViewRuns read_runs(runs);
   ViewOptions options{.title = text_of(title, "view: title"),
                       .language = text_of(language, "view: language"),
                       .batch = batch,

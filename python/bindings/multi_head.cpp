@@ -13,8 +13,8 @@ using Layer = MultiHeadAttention;
 constexpr const char* kName = "MultiHeadAttention";
 
 // Query, key and value: all three, or the query alone for self-attention.
-struct Rows {
-  Rows(nb::handle query_, nb::handle key_, nb::handle value_, const char* where)
+struct LayerInputs {
+  LayerInputs(nb::handle query_, nb::handle key_, nb::handle value_, const char* where)
       : query(read(query_, {where, "query", Kind::floating})),
         key(read(key_, {where, "key", Kind::floating, true})),
         value(read(value_, {where, "value", Kind::floating, true})) {
@@ -35,12 +35,12 @@ ConstTensorView projected(const ConstTensorView& x, std::int64_t heads, std::int
 // What the layer hands out besides y.
 class Extras {
  public:
-  Extras(const Layer& layer, const Rows& rows, const AttentionOptions& options,
+  Extras(const Layer& layer, const LayerInputs& inputs, const AttentionOptions& options,
          const Wanted& wanted, const Context& context)
       : wanted_(wanted) {
     const MultiHeadAttentionOptions& o = layer.options();
-    const ConstTensorView& query = rows.query;
-    const ConstTensorView& key = rows.self() ? rows.query : rows.key;
+    const ConstTensorView& query = inputs.query;
+    const ConstTensorView& key = inputs.self() ? inputs.query : inputs.key;
     if (query.rank() < 2 || query.rank() > 3 || key.rank() < 2 || key.rank() > 3) return;
     const ConstTensorView q = projected(query, o.heads, o.d_k);
     if (wanted.lse) {
@@ -81,14 +81,14 @@ nb::object forward(const Layer& self, nb::handle query, nb::handle key, nb::hand
                    nb::handle return_weights, nb::handle return_scores, GivenContext context,
                    const nb::kwargs& keywords) {
   constexpr const char* where = "MultiHeadAttention.forward";
-  const Rows rows(query, key, value, where);
+  const LayerInputs inputs(query, key, value, where);
   const Options options(keywords, where);
   const Wanted wanted(return_lse, return_weights, return_scores, where);
   KvCache* const cache = to_cache(cache_or_none, where, true);
   Context& used = context_or_default(context);
   check_lengths(lengths, cache, where);
   if (cache) {
-    if (!rows.self())
+    if (!inputs.self())
       throw InvalidArgument(std::string(where) +
                             ": a cache is for self-attention; "
                             "use append() and attend() for a memory");
@@ -97,13 +97,14 @@ nb::object forward(const Layer& self, nb::handle query, nb::handle key, nb::hand
                             ": lse, weights and scores are not given with a cache");
     const Array n = read(lengths, {where, "lengths", Kind::whole, true});
     const Change alone(cache, "KvCache");
-    Tensor y = unlocked([&] { return self.forward(rows.query, *cache, options.get(), n, used); });
+    Tensor y = unlocked([&] { return self.forward(inputs.query, *cache, options.get(), n, used); });
     return to_python(std::move(y), query);
   }
-  Extras extras(self, rows, options.get(), wanted, used);
+  Extras extras(self, inputs, options.get(), wanted, used);
   Tensor y = unlocked([&] {
-    if (rows.self()) return self.forward(rows.query, options.get(), extras.outputs(), used);
-    return self.forward(rows.query, rows.key, rows.value, options.get(), extras.outputs(), used);
+    if (inputs.self()) return self.forward(inputs.query, options.get(), extras.outputs(), used);
+    return self.forward(inputs.query, inputs.key, inputs.value, options.get(), extras.outputs(),
+                        used);
   });
   return extras.with(to_python(std::move(y), query), query);
 }
@@ -111,12 +112,12 @@ nb::object forward(const Layer& self, nb::handle query, nb::handle key, nb::hand
 nb::object forward_train(const Layer& self, nb::handle query, nb::handle key, nb::handle value,
                          GivenContext context, const nb::kwargs& keywords) {
   constexpr const char* where = "MultiHeadAttention.forward_train";
-  const Rows rows(query, key, value, where);
+  const LayerInputs inputs(query, key, value, where);
   const Options options(keywords, where);
   Context& used = context_or_default(context);
   auto [y, saved] = unlocked([&] {
-    if (rows.self()) return self.forward_train(rows.query, options.get(), used);
-    return self.forward_train(rows.query, rows.key, rows.value, options.get(), used);
+    if (inputs.self()) return self.forward_train(inputs.query, options.get(), used);
+    return self.forward_train(inputs.query, inputs.key, inputs.value, options.get(), used);
   });
   return nb::make_tuple(to_python(std::move(y), query), nb::cast(std::move(saved)));
 }
@@ -138,24 +139,24 @@ nb::object backward(const Layer& self, nb::handle dy, const Layer::Saved& saved,
 Trace trace(const Layer& self, nb::handle query, nb::handle key, nb::handle value,
             GivenContext context, const nb::kwargs& keywords) {
   constexpr const char* where = "MultiHeadAttention.trace";
-  const Rows rows(query, key, value, where);
+  const LayerInputs inputs(query, key, value, where);
   const Options options(keywords, where);
   Context& used = context_or_default(context);
   return unlocked([&] {
-    if (rows.self()) return self.trace(rows.query, options.get(), used);
-    return self.trace(rows.query, rows.key, rows.value, options.get(), used);
+    if (inputs.self()) return self.trace(inputs.query, options.get(), used);
+    return self.trace(inputs.query, inputs.key, inputs.value, options.get(), used);
   });
 }
 
 nb::object heads(const Layer& self, nb::handle query, nb::handle key, nb::handle value,
                  GivenContext context, const nb::kwargs& keywords) {
   constexpr const char* where = "MultiHeadAttention.heads";
-  const Rows rows(query, key, value, where);
+  const LayerInputs inputs(query, key, value, where);
   const Options options(keywords, where);
   Context& used = context_or_default(context);
   Layer::Heads found = unlocked([&] {
-    if (rows.self()) return self.heads(rows.query, options.get(), used);
-    return self.heads(rows.query, rows.key, rows.value, options.get(), used);
+    if (inputs.self()) return self.heads(inputs.query, options.get(), used);
+    return self.heads(inputs.query, inputs.key, inputs.value, options.get(), used);
   });
   nb::list contribution;
   for (const double norm : found.contribution) contribution.append(norm);
@@ -170,7 +171,7 @@ nb::object inspect(const Layer& self, nb::handle query, nb::handle key, nb::hand
                    nb::handle tokens, std::int64_t tile_rows, std::int64_t tile_columns,
                    GivenContext context, const nb::kwargs& keywords) {
   constexpr const char* where = "MultiHeadAttention.inspect";
-  const Rows rows(query, key, value, where);
+  const LayerInputs inputs(query, key, value, where);
   const InspectArguments arguments({.top_k = top_k,
                                     .key_mass = key_mass,
                                     .metrics = metrics,
@@ -181,8 +182,9 @@ nb::object inspect(const Layer& self, nb::handle query, nb::handle key, nb::hand
   const Options options(keywords, where);
   Context& used = context_or_default(context);
   Statistics statistics = unlocked([&] {
-    if (rows.self()) return self.inspect(rows.query, options.get(), arguments.options, used);
-    return self.inspect(rows.query, rows.key, rows.value, options.get(), arguments.options, used);
+    if (inputs.self()) return self.inspect(inputs.query, options.get(), arguments.options, used);
+    return self.inspect(inputs.query, inputs.key, inputs.value, options.get(), arguments.options,
+                        used);
   });
   return to_python(std::move(statistics), query);
 }

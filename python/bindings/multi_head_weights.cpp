@@ -12,8 +12,8 @@ using Path = std::filesystem::path;
 
 nb::list split(const Layer& self) {
   nb::list list;
-  const nb::object type = nb::module_::import_("attend._types").attr("Head");
-  for (Layer::Head& head : self.split()) {
+  const nb::object type = nb::module_::import_("attend._types").attr("HeadWeights");
+  for (Layer::HeadWeights& head : self.split()) {
     nb::list parts;
     for (Tensor* tensor :
          {&head.q, &head.k, &head.v, &head.o, &head.q_bias, &head.k_bias, &head.v_bias}) {
@@ -27,7 +27,7 @@ nb::list split(const Layer& self) {
 Layer join(nb::handle parts, nb::handle o_bias, const nb::kwargs& keywords) {
   constexpr const char* where = "MultiHeadAttention.join";
   const MultiHeadAttentionOptions options = to_multi_head_options(keywords, where);
-  std::vector<Layer::Head> list;
+  std::vector<Layer::HeadWeights> list;
   for (const nb::handle head : parts) {
     const auto part = [&](const char* name) {
       const nb::object value = nb::getattr(head, name, nb::none());
@@ -65,10 +65,10 @@ void bind_weights(nb::class_<MultiHeadAttention>& type) {
           nb::sig("def options(self) -> dict[str, Any]"), "With every size filled in.")
       .def("parameters", show_parameters<Layer>, nb::sig("def parameters(self) -> dict[str, Any]"),
            "q.weight, q.bias, k.weight, ... o.bias: NumPy arrays that are the layer's memory.")
-      .def("split", split, nb::sig("def split(self) -> list[Head]"),
+      .def("split", split, nb::sig("def split(self) -> list[HeadWeights]"),
            "The same weights as one set of matrices per head, as copies.")
       .def_static("join", join, "parts"_a, "o_bias"_a = nb::none(), "options"_a,
-                  nb::sig("def join(parts: Sequence[Head], o_bias: Array | None = None, "
+                  nb::sig("def join(parts: Sequence[HeadWeights], o_bias: Array | None = None, "
                           "**options: Any) -> MultiHeadAttention"),
                   "A layer from the matrices of its heads; options as of the constructor.")
       .def(

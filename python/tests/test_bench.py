@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+import compare  # noqa: E402
 import onnx_peer  # noqa: E402
 import peers  # noqa: E402
 import worker  # noqa: E402
 
-SIZES = {"suite": "notes", "batch": 2, "heads": 4, "key_heads": 4, "queries": 7, "keys": 7, "d": 8, "causal": False}
+SIZES = {"suite": "notes", "type": "f32", "batch": 2, "heads": 4, "key_heads": 4, "queries": 7, "keys": 7, "d": 8, "causal": False}
 CASES = [{**SIZES, "name": f"{operation}{n}", "operation": operation, **change}
          for operation, changes in {
              "forward": ({}, {"causal": True}, {"queries": 1, "keys": 9}, {"queries": 1, "keys": 9, "key_heads": 2}),
@@ -34,6 +35,17 @@ def test_results_are_those_of_the_formulas(name, library):
             assert answer.get("error", 1) < 5e-6, (case, answer)
             timed = worker.time_calls(call, 1e-4)
             assert min(timed["seconds"]) > 0 and timed["stolen"] >= 0
+
+
+@pytest.mark.parametrize("type", ["bf16", "f16"])
+def test_results_of_16_bits_are_those_of_the_formulas(type):
+    made = peers.Attend()
+    for case in CASES:
+        call, answer = worker.prepare(made, {**case, "type": type})
+        if reason := LEFT.get(("attend", case["operation"])):
+            assert reason in answer["left"]
+        else:
+            assert answer.get("error", 1) < compare.ALLOWED_ERROR[type], (case, answer)
 
 
 def test_a_wrong_result_is_noticed():

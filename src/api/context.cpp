@@ -149,7 +149,7 @@ ContextState::ContextState(const ContextOptions& options)
 ContextState::~ContextState() {
   leave_registry(this);
   close(*tensors);
-  for (const Memory& memory : free_memory) allocator.deallocate(memory.data, memory.bytes);
+  for (const Allocation& memory : free_memory) allocator.deallocate(memory.data, memory.bytes);
 }
 
 std::string_view ContextState::forced_kernel(std::string_view operation) const noexcept {
@@ -208,7 +208,7 @@ template const Kernel<RotaryForward>& ContextState::row_for<RotaryForward>(
 template const Kernel<Convert>& ContextState::row_for<Convert>(const ConvertProblem&) const;
 
 // The smallest free block that is large enough, or a new one of exactly this size.
-ContextState::Memory ContextState::acquire(std::size_t bytes) {
+ContextState::Allocation ContextState::acquire(std::size_t bytes) {
   if (bytes == 0) return {};
   {
     const std::lock_guard lock(mutex);
@@ -217,7 +217,7 @@ ContextState::Memory ContextState::acquire(std::size_t bytes) {
       if (block->bytes >= bytes && (best == free_memory.end() || block->bytes < best->bytes))
         best = block;
     if (best != free_memory.end()) {
-      const Memory memory = *best;
+      const Allocation memory = *best;
       free_memory.erase(best);
       return memory;
     }
@@ -232,14 +232,14 @@ ContextState::Memory ContextState::acquire(std::size_t bytes) {
   return {static_cast<std::byte*>(data), bytes};
 }
 
-void ContextState::release(Memory memory) noexcept {
+void ContextState::release(Allocation memory) noexcept {
   if (memory.data == nullptr) return;
   {
     const std::lock_guard lock(mutex);
     if (free_memory.size() == kMostFreeBlocks) {  // the smallest is the easiest to have again
-      const auto smallest =
-          std::min_element(free_memory.begin(), free_memory.end(),
-                           [](const Memory& a, const Memory& b) { return a.bytes < b.bytes; });
+      const auto smallest = std::min_element(
+          free_memory.begin(), free_memory.end(),
+          [](const Allocation& a, const Allocation& b) { return a.bytes < b.bytes; });
       if (smallest->bytes < memory.bytes) std::swap(*smallest, memory);
     } else {
       free_memory.push_back(memory);  // reserved for kMostFreeBlocks: does not allocate
@@ -251,7 +251,7 @@ void ContextState::release(Memory memory) noexcept {
 
 Lease::Lease(Context& context, std::size_t bytes) : Lease(ContextState::of(context), bytes) {}
 void Lease::acquire(std::size_t bytes) {
-  const ContextState::Memory memory = state_.acquire(bytes);
+  const ContextState::Allocation memory = state_.acquire(bytes);
   data_ = memory.data;
   bytes_ = memory.bytes;
 }

@@ -68,12 +68,12 @@ struct ContextState {
   void execute(const char* function, const Decision<Operation>& decision,
                const typename Operation::Call& call, Queue* queue = nullptr);
 
-  struct Memory {
+  struct Allocation {
     std::byte* data = nullptr;
     std::size_t bytes = 0;
   };
-  Memory acquire(std::size_t bytes);
-  void release(Memory memory) noexcept;
+  Allocation acquire(std::size_t bytes);
+  void release(Allocation memory) noexcept;
 
   const int threads;
   const Machine machine = this_machine();
@@ -86,7 +86,7 @@ struct ContextState {
 
   std::mutex mutex;  // of the two below
   WithTasks<PlansOf> plans;
-  std::vector<Memory> free_memory;
+  std::vector<Allocation> free_memory;
 
   mutable ChosenOnce<ChosenRowsOf> chosen;
 };

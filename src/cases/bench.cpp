@@ -6,7 +6,7 @@ namespace attend::cases {
 namespace {
 
 using Table = std::vector<BenchCase>;
-enum class Run : std::uint8_t { always, full };  // in the short run as well, or not
+enum class When : std::uint8_t { always, full };  // in the short run as well, or not
 
 // Self-attention of `length` tokens.
 Case square(std::int64_t batch, std::int64_t heads, std::int64_t length, std::int64_t d,
@@ -29,18 +29,18 @@ Case decode(std::int64_t batch, std::int64_t heads, std::int64_t key_heads, std:
   return problem;
 }
 
-void add(Table& table, const char* suite, const Case& problem, Run run = Run::full,
+void add(Table& table, const char* suite, const Case& problem, When when = When::full,
          Operation operation = Operation::forward) {
-  table.push_back({suite, operation, problem, run == Run::always});
+  table.push_back({suite, operation, problem, when == When::always});
 }
 
 void add_forward(Table& table) {
-  add(table, "notes", square(2, 8, 10, 64), Run::always);
-  add(table, "notes", square(32, 8, 10, 64), Run::always);
-  add(table, "notes", square(32, 8, 20, 64), Run::always);
-  add(table, "bert", square(8, 12, 128, 64), Run::always);
+  add(table, "notes", square(2, 8, 10, 64), When::always);
+  add(table, "notes", square(32, 8, 10, 64), When::always);
+  add(table, "notes", square(32, 8, 20, 64), When::always);
+  add(table, "bert", square(8, 12, 128, 64), When::always);
   add(table, "bert", square(1, 12, 512, 64));
-  add(table, "gpt", square(1, 12, 512, 64, true), Run::always);
+  add(table, "gpt", square(1, 12, 512, 64, true), When::always);
   add(table, "gpt", square(1, 12, 1024, 64, true));
   add(table, "gpt", square(1, 16, 1024, 128, true));
   add(table, "gpt", square(1, 16, 2048, 64, true));
@@ -49,20 +49,20 @@ void add_forward(Table& table) {
     for (const std::int64_t d : {64, 128})
       for (const bool causal : {false, true})
         add(table, "long", square(1, 4, length, d, causal),
-            length == 2048 && d == 64 ? Run::always : Run::full);
+            length == 2048 && d == 64 ? When::always : When::full);
   add(table, "decode", decode(1, 32, 32, 4096));
-  add(table, "decode", decode(1, 32, 8, 8192), Run::always);
+  add(table, "decode", decode(1, 32, 8, 8192), When::always);
   add(table, "decode", decode(8, 32, 8, 2048));
 }
 
 void add_backward(Table& table) {
-  const auto add_case = [&](const Case& problem, Run run = Run::full) {
-    add(table, "backward", problem, run, Operation::backward);
+  const auto add_case = [&](const Case& problem, When when = When::full) {
+    add(table, "backward", problem, when, Operation::backward);
   };
-  add_case(square(2, 8, 10, 64), Run::always);
+  add_case(square(2, 8, 10, 64), When::always);
   add_case(square(32, 8, 10, 64));
-  add_case(square(32, 8, 20, 64), Run::always);
-  add_case(square(8, 12, 128, 64), Run::always);
+  add_case(square(32, 8, 20, 64), When::always);
+  add_case(square(8, 12, 128, 64), When::always);
   add_case(square(1, 12, 512, 64));
   add_case(square(1, 12, 512, 64, true));
   add_case(square(1, 12, 1024, 64, true));
@@ -78,16 +78,16 @@ void add_layers(Table& table) {
   for (const Operation operation : {Operation::layer, Operation::layer_train})
     for (const auto& [batch, length] : kSizes)
       add(table, "layer", square(batch, 8, length, 64),
-          batch * length == 20 || length == 20 ? Run::always : Run::full, operation);
+          batch * length == 20 || length == 20 ? When::always : When::full, operation);
 }
 
 void add_sweeps(Table& table) {
   for (const bool causal : {false, true})
     for (std::int64_t length = 16; length <= 2048; length *= 2)  // 2048 tokens in all
       add(table, "length", square(2048 / length, 8, length, 64, causal),
-          length <= 256 ? Run::always : Run::full);
+          length <= 256 ? When::always : When::full);
   for (std::int64_t length = 1024; length <= 131072; length *= 2)
-    add(table, "growth", square(1, 1, length, 64), length <= 8192 ? Run::always : Run::full);
+    add(table, "growth", square(1, 1, length, 64), length <= 8192 ? When::always : When::full);
 }
 
 // Each of them beside the attention that its cost is compared with.
@@ -98,7 +98,7 @@ void add_inspect(Table& table) {
         for (const Operation operation : {Operation::forward, Operation::inspect_rows,
                                           Operation::inspect_top, Operation::inspect_all})
           add(table, "inspect", square(1, 4, length, d, causal),
-              length == 1024 && d == 64 ? Run::always : Run::full, operation);
+              length == 1024 && d == 64 ? When::always : When::full, operation);
 }
 
 double pairs(const Case& p) {
@@ -138,6 +138,7 @@ std::string name(const BenchCase& measured) {
   if (measured.operation == Operation::inspect_rows) text += "_rows";
   if (measured.operation == Operation::inspect_top) text += "_top8";
   if (measured.operation == Operation::inspect_all) text += "_all";
+  if (p.type != DType::f32) text += "_" + std::string(name_of(p.type));
   return text;
 }
 
@@ -161,20 +162,21 @@ double flops(const BenchCase& measured) {
 double bytes_read(const BenchCase& measured) {
   const Case& p = measured.problem;
   return static_cast<double>(p.batch * p.kv_heads) * static_cast<double>(p.k_length) *
-         static_cast<double>(p.d + p.dv) * 4;
+         static_cast<double>((p.d + p.dv) * size_of(p.type));
 }
 
 bool is_decode(const BenchCase& measured) {
   return measured.operation == Operation::forward && measured.problem.q_length == 1;
 }
 
-std::vector<BenchCase> bench_table() {
+std::vector<BenchCase> bench_table(DType type) {
   Table table;
   add_forward(table);
   add_backward(table);
   add_layers(table);
   add_sweeps(table);
   add_inspect(table);
+  for (BenchCase& measured : table) measured.problem.type = type;
   return table;
 }
 

@@ -1,5 +1,5 @@
 // The benchmark's table: what `attend bench` measures, and bench/compare.py beside other libraries
-// (which reads it from `attend bench --list --json`). All of it is f32.
+// (which reads it from `attend bench --list --json`), in any type.
 #pragma once
 
 #include "cases.h"
@@ -31,7 +31,7 @@ std::string_view name_of(Operation operation);
 
 // "gpt/B1_H12_T512_d64_causal": batch, heads, (key heads K, queries Q, where they differ), keys,
 // size of a head. In the suites of more than one operation that follows: "layer/..._train",
-// "inspect/..._all".
+// "inspect/..._all"; and last a type other than f32: "notes/..._bf16".
 std::string name(const BenchCase& measured);
 
 // Floating-point operations, a multiplication with an addition counting as two; the softmax is not
@@ -41,7 +41,7 @@ std::string name(const BenchCase& measured);
 //   inspect_rows, inspect_top  1 / 2 of forward (one product)         inspect_all  as forward
 double flops(const BenchCase& measured);
 
-// Keys and values, which one query reads once: what limits a decoding step.
+// Keys and values in their type, which one query reads once: what limits a decoding step.
 double bytes_read(const BenchCase& measured);
 // Whether bytes count and not operations: few queries on many keys.
 bool is_decode(const BenchCase& measured);
@@ -49,7 +49,7 @@ bool is_decode(const BenchCase& measured);
 // Every suite, in order: notes bert gpt long decode backward layer, then length (speed over
 // length), growth (to 131072 keys) and inspect (beside forward), which are measured when asked for
 // by name.
-std::vector<BenchCase> bench_table();
+std::vector<BenchCase> bench_table(DType type = DType::f32);
 std::vector<std::string> bench_suites();
 bool only_by_name(std::string_view suite);
 

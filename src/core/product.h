@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <limits>
 #include <string_view>
+#include <type_traits>
 
 namespace attend {
 
@@ -18,8 +19,8 @@ namespace attend {
 //
 // Every element of c is a sum over k in blocks of kSumBlock at multiples of it: each block one
 // ascending chain of multiply-adds, the blocks' sums added in order, the bias last (the reference's
-// sums are f64). So its bits depend on its row of a, its column of b, its bias and the row of the
-// kernel table alone.
+// sums are f64; those of cpu/amx_gemm.cpp another tree). So its bits depend on its row of a, its
+// column of b, its bias and the row of the kernel table alone.
 inline constexpr std::int64_t kSumBlock = 256;
 
 // No sizes: a row is chosen by these alone.
@@ -71,19 +72,21 @@ inline constexpr std::int64_t kAcrossRows = (96 << 10) / kSumBlock /
                                             static_cast<std::int64_t>(sizeof(T));
 
 inline constexpr std::int64_t kEveryRow = std::numeric_limits<std::int64_t>::max();
+inline constexpr std::int64_t kAnyDepth = kEveryRow;
 
-// An Operand is what is multiplied, a Sum what is added up: the same so far.
-template <class Sum, class Operand = Sum>
+// Of float, double or bf16. Sums of bf16 numbers are f32, rounded once when they go to c.
+template <class T>
 struct Matrices {
   std::int64_t m = 0, n = 0, k = 0;
-  const Operand* a = nullptr;
+  const T* a = nullptr;
   std::int64_t a_row = 0, a_depth = 0;  // strides; one of them is 1
-  const Operand* b = nullptr;
+  const T* b = nullptr;
   std::int64_t b_depth = 0, b_column = 0;  // likewise
-  const Operand* packed = nullptr;         // b as the kernel's pack() left it: then b is not read
-  const Sum* bias = nullptr;
-  Sum* c = nullptr;
+  const T* packed = nullptr;               // b as the kernel's pack() left it: then b is not read
+  const T* bias = nullptr;
+  T* c = nullptr;
   std::int64_t c_row = 0;  // columns lie side by side
+  float* sums = nullptr;   // [m, n], for a kernel that has a longest_sum, where k is beyond it
 };
 
 struct MatrixPart {
@@ -97,16 +100,18 @@ struct PartOfB {
   std::int64_t column_begin, column_end;  // likewise of `columns`
 };
 
-template <class Sum, class Operand = Sum>
+template <class T>
 struct MatrixFunctions {
   std::int64_t columns = 0;  // of c that are made together: parts should hold a multiple of them
   std::int64_t rows = 0;     // of c that run() makes with a b that it packs once
   // A part of b in the order in which run() reads it; all of it takes packed_size() elements.
-  void (*pack)(const Matrices<Sum, Operand>&, const PartOfB&, Operand* packed) noexcept = nullptr;
-  void (*run)(const Matrices<Sum, Operand>&, const MatrixPart&) noexcept = nullptr;
+  void (*pack)(const Matrices<T>&, const PartOfB&, T* packed) noexcept = nullptr;
+  void (*run)(const Matrices<T>&, const MatrixPart&) noexcept = nullptr;
+  std::int64_t steps = 1;                // of the depth that are multiplied together
+  std::int64_t longest_sum = kAnyDepth;  // the depth beyond which run() needs memory for sums
 
   std::int64_t packed_size(std::int64_t n, std::int64_t k) const noexcept {
-    return (n + columns - 1) / columns * columns * k;
+    return (n + columns - 1) / columns * columns * ((k + steps - 1) / steps * steps);
   }
 };
 
@@ -124,13 +129,20 @@ struct Kernel<Product> {
   std::string (*declines)(const Problem&, const Machine&);
   MatrixFunctions<float> f32{};  // for 16-bit tensors too, which are widened first
   MatrixFunctions<double> f64{};
-  // Instead of both; as in core/kernel.h.
+  MatrixFunctions<attend::bf16> bf16{};  // if the row has them, for such tensors instead of f32's
+  // Instead of all of them; as in core/kernel.h.
   Status (*launch)(const Problem&, const ProductCall&, Queue&) noexcept = nullptr;
 
   template <class T>
   const MatrixFunctions<T>& of() const noexcept {
-    if constexpr (sizeof(T) == sizeof(double)) return f64;
-    else return f32;
+    if constexpr (std::is_same_v<T, double>) return f64;
+    else if constexpr (std::is_same_v<T, float>) return f32;
+    else return bf16;
+  }
+  // The type of the functions for tensors of a type.
+  DType multiplies(DType type) const noexcept {
+    if (type == DType::f64 || (type == DType::bf16 && bf16.run != nullptr)) return type;
+    return DType::f32;
   }
 };
 

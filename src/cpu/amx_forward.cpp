@@ -16,10 +16,11 @@ struct Matrix<F32> : AmxProducts<bf16> {};
 }  // namespace attend
 
 #include "cpu/amx_row.h"
+#include "cpu/flash_forward.h"
 
 namespace attend {
 
 extern constinit const Kernel<Forward> kAmxForward =
-    amx_forward_row("cpu.amx.forward", Feature::bf16, declines_amx<ForwardProblem>);
+    amx_row<FlashForward<F32>>("cpu.amx.forward", Feature::bf16, declines_amx<ForwardProblem>);
 
 }  // namespace attend

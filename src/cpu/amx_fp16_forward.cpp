@@ -16,10 +16,11 @@ struct Matrix<F32> : AmxProducts<f16> {};
 }  // namespace attend
 
 #include "cpu/amx_row.h"
+#include "cpu/flash_forward.h"
 
 namespace attend {
 
-extern constinit const Kernel<Forward> kAmxFp16Forward =
-    amx_forward_row("cpu.amx_fp16.forward", Feature::f16, declines_amx_fp16<ForwardProblem>);
+extern constinit const Kernel<Forward> kAmxFp16Forward = amx_row<FlashForward<F32>>(
+    "cpu.amx_fp16.forward", Feature::f16, declines_amx_fp16<ForwardProblem>);
 
 }  // namespace attend

@@ -3,26 +3,27 @@
 
 #include "cpu/amx.h"
 #include "cpu/declines.h"
-#include "cpu/flash_forward.h"
+#include "cpu/row.h"
 
 namespace attend {
 namespace {
 
-constexpr Kernel<Forward> amx_forward_row(std::string_view name, Feature type,
-                                          decltype(Kernel<Forward>::declines) declines) {
-  using Of = FlashForward<F32>;
+// Of a kernel that is written once, for tensors of one type.
+template <class Of, class Operation = typename Of::Operation>
+constexpr Kernel<Operation> amx_row(std::string_view name, Feature type,
+                                    decltype(Kernel<Operation>::declines) declines) {
   return {
       .name = name,
       .only_if_forced = false,
-      .takes = (kTaken<Forward> - kHostTypes) | Features{type},
+      .takes = (kTaken<Operation> - kHostTypes) | Features{type},
       .stages = Of::kStages,
       .declines = declines,
       .tiles = Of::tiles,
       .tasks = Of::tasks,
       .workspace = Of::workspace,
       .run =
-          [](const ForwardProblem& p, const Tiles& tiles, const ForwardCall& call,
-             const Task& task) noexcept {
+          [](const typename Operation::Problem& p, const Tiles& tiles,
+             const typename Operation::Call& call, const Task& task) noexcept {
             const TilesInUse in_use;
             stay_awake();
             Of::run(p, tiles, call, task);

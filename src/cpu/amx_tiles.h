@@ -109,7 +109,6 @@ struct AmxProducts {
   template <bool kDrops>
   ATTEND_INLINE static void weights(float* s, F32 base, F32 unit, const float* factors,
                                     std::int64_t factors_stride, F32 (&total)[2]) noexcept {
-    const __m512i together = interleave(0, 16);
     stay_awake();
     F32 square[kLanes];
     unrolled<kLanes>(ATTEND_EACH(pair) {
@@ -120,11 +119,9 @@ struct AmxProducts {
         total[n] = total[n] + w[n];
         if constexpr (kDrops) w[n] = w[n] * F32::load(factors + (2 * pair + n) * factors_stride);
       });
-      square[pair].v = rounded_pairs(w[0], w[1], together);
+      square[pair] = rounded_pair(w[0], w[1]);
     });
-    transpose(square);
-    E* const to = reinterpret_cast<E*>(s);
-    unrolled<kLanes>(ATTEND_EACH(n) { store_pairs(square[n].v, to + n * kGroup); });
+    store_turned(square, s);
   }
 
   // o[rows][dv] = P V of some groups, with P as weights() leaves it; dv in whole vectors.
@@ -164,6 +161,27 @@ struct AmxProducts {
       tile_store<0>(sums, 64);
       std::memcpy(o + x, sums[n % kTileRows], sizeof sums[0]);
     }
+  }
+
+  // Pairs of keys in lanes become rows of keys; the place is one of f32 numbers, half of it used.
+  ATTEND_INLINE static void store_turned(F32 (&pairs_in_lanes)[kLanes], float* to) noexcept {
+    transpose(pairs_in_lanes);
+    unrolled<kLanes>(ATTEND_EACH(n) {
+      store_pairs(pairs_in_lanes[n].v, reinterpret_cast<E*>(to) + n * kGroup);
+    });
+  }
+
+  // Two keys of one vector of lanes, rounded to pairs.
+  ATTEND_INLINE static F32 rounded_pair(F32 even, F32 odd) noexcept {
+    __m512i both;
+    if constexpr (std::is_same_v<E, bf16>) {
+      both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd.v, even.v));
+    } else {
+      constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+      both = _mm512_castsi256_si512(_mm512_cvtps_ph(even.v, kNearest));
+      both = _mm512_inserti64x4(both, _mm512_cvtps_ph(odd.v, kNearest), 1);
+    }
+    return {_mm512_castsi512_ps(_mm512_permutexvar_epi16(interleave(0, 16), both))};
   }
 
  private:
@@ -214,19 +232,6 @@ struct AmxProducts {
     return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(first, from));
   }
   ATTEND_INLINE static void store_pairs(__m512 v, E* to) { _mm512_storeu_ps(to, v); }
-
-  // Rounded to E, and a[n], b[n] side by side.
-  ATTEND_INLINE static __m512 rounded_pairs(F32 a, F32 b, __m512i together) {
-    __m512i both;
-    if constexpr (std::is_same_v<E, bf16>) {
-      both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b.v, a.v));
-    } else {
-      constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-      both = _mm512_castsi256_si512(_mm512_cvtps_ph(a.v, kNearest));
-      both = _mm512_inserti64x4(both, _mm512_cvtps_ph(b.v, kNearest), 1);
-    }
-    return _mm512_castsi512_ps(_mm512_permutexvar_epi16(together, both));
-  }
 
   // Words from, from + other, from + 1, from + 1 + other, ... of two vectors (32 and more: of the
   // second) or one.

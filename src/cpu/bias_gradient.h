@@ -88,7 +88,7 @@ class BiasGradient {
     std::int64_t from = all ? 0 : block * block_queries(p) * p.group();
     std::int64_t to = all ? scores_.rows() : from + block_queries(p) * p.group();
     to = to < scores_.rows() ? to : scores_.rows();
-    while (from < to && !must_stop(scores_.interrupt)) {
+    while (from < to && !scores_.stops()) {
       group_.open(from, to - from);
       from += group_.rows;
       ATTEND_PATH(V, "dbias");
@@ -122,8 +122,10 @@ class BiasGradient {
       double* sum = sum_ + place(tile.h[n % Group::kMost], tile.i[n % Group::kMost]);
       for (int r = 0; r < group_.runs->runs; ++r) {
         const Run& run = group_.runs->run[r];
-        const T* ds = group_.ds + run.at * group_.stride + n;
-        for (int y = 0; y < run.count; ++y) {
+        const T* ds = group_.ds + run.at * group_.stride + group_.column(n);
+        std::int64_t count = run.count;  // groups of keys may reach behind the last
+        if (p.dbias_keys > 1 && count > p.dbias_keys - run.key) count = p.dbias_keys - run.key;
+        for (std::int64_t y = 0; y < count; ++y) {
           const auto value = static_cast<double>(ds[y * group_.stride]);
           (p.dbias_keys == 1 ? row_[n] : sum[run.key + y]) += value;
         }

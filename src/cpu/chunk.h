@@ -27,8 +27,9 @@ struct Chunk {
   std::int64_t k_stride, v_stride;
   bool cold = false;             // nobody has read it yet
   Operand *packed_k, *packed_v;  // [256][d] and [256][width of v], for what does not lie ready
-  // Of a matrix instruction: values by groups; keys of the last group, if that is not a whole one.
-  const Operand* k_last = nullptr;
+  // Of a matrix instruction: rows of the last group of keys, if that is not a whole one. What is
+  // read in pairs of keys lies in packed_v (forward: values) or packed_k (backward: keys).
+  const Operand *k_last = nullptr, *v_last = nullptr;
   // The same as panels (product.h) or strips (pack.h): see arrange().
   const Operand *k_panels = nullptr, *v_panels = nullptr, *k_strips = nullptr, *v_strips = nullptr;
   Operand *paneled_k = nullptr, *paneled_v = nullptr, *stripped_k = nullptr, *stripped_v = nullptr;

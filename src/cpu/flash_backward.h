@@ -45,6 +45,7 @@ class FlashBackward {
     double *dalibi, *dsinks;  // [heads of the group]
     double alibi_row[Group::kRows];
     [[no_unique_address]] SumsAsOperand<V> pairs;
+    Sum* turned;  // dS of a tile and a chunk, for a matrix instruction
     Memory(const BackwardProblem& p, const BackwardCall& call, const Segments<V>& segments,
            BackwardScores<V>& scores, Group& group, Scratch& scratch)
         : dk(scores, group, scratch, segments, {p.dk, p.d, call.q, call.dk, p.scale}),
@@ -55,6 +56,7 @@ class FlashBackward {
         dq[t] = scratch.take<Sum>(size);
         dq_sum[t] = scratch.take<double>(p.k_length > kChunk ? size : 0);
       }
+      turned = scratch.take<Sum>(kMatrix<V> && p.dq ? kChunk * kMost : 0);
       dalibi = scratch.take<double>(p.group());
       dsinks = scratch.take<double>(p.group());
     }
@@ -132,7 +134,7 @@ class FlashBackward {
       scores_.sequence = sequence_of(p, call_, b);
       const std::int64_t rows = segments_.rows_of_task();
       query_rows(segment * rows, (segment + 1) * rows);
-      if (must_stop(scores_.interrupt)) return;
+      if (scores_.stops()) return;
     }
     memory_.dk.end();
     memory_.dv.end();
@@ -145,7 +147,7 @@ class FlashBackward {
   void query_rows(std::int64_t from, std::int64_t to) noexcept {
     to = to < scores_.rows() ? to : scores_.rows();
     for (std::int64_t first = from, next; first < to || first == from; first = next) {
-      if (must_stop(scores_.interrupt)) return;
+      if (scores_.stops()) return;
       group_.open(first);
       next = first + (group_.rows > 0 ? group_.rows : 1);
       const bool only = first == from && next >= to, last = next >= to;
@@ -199,7 +201,41 @@ class FlashBackward {
   bool query_products(int t, bool careful) noexcept {
     const Rows& tile = group_.tiles[t];
     Runs& mine = group_.runs[1];
-    const Sum* ds = group_.ds + group_.clip(tile, mine) * group_.stride + t * kMost;
+    const std::int64_t at = group_.clip(tile, mine) * group_.stride + group_.column(t * kMost);
+    if (mine.count == 0) return false;
+    if constexpr (kMatrix<V>) group_query_products(t, mine, at, careful);
+    else key_query_products(t, mine, group_.ds + at, careful);
+    return true;
+  }
+
+  // By a matrix instruction.
+  void group_query_products(int t, const Runs& mine, std::int64_t at, bool careful) noexcept {
+    constexpr int kGroup = Matrix<V>::kGroup;
+    const Rows& tile = group_.tiles[t];
+    const OperandOf<V>* k[kChunk / kGroup];
+    int places[kChunk / kGroup], groups = 0;
+    for (int r = 0; r < mine.runs; ++r) {
+      for (int x = 0; x < mine.run[r].count; x += kGroup, ++groups) {
+        places[groups] = mine.run[r].at + x;
+        k[groups] = group_.chunk.packed_k + (mine.run[r].key + x - group_.chunk.from) * width(p.d);
+        GradientMatrix<V>::turn(group_.ds + at + places[groups] * group_.stride, group_.stride,
+                                tile.lanes, memory_.turned + groups * kGroup * V::kLanes);
+      }
+    }
+    Sum* dq = memory_.dq[t];
+    Matrix<V>::products(memory_.turned, tile.rows, k, groups, width(p.d), dq, width(p.d));
+    const Sum* marks = group_.p + at;  // 0 * NaN is NaN: hidden pairs take no part
+    for (int n = 0; careful && n < tile.rows; ++n)
+      Matrix<V>::products_of_row(
+          memory_.turned, n, k, groups, width(p.d),
+          [&](int g, int key) {
+            return marks[(places[g] + key) * group_.stride + n] == Group::kHidden;
+          },
+          dq + n * width(p.d));
+  }
+
+  void key_query_products(int t, const Runs& mine, const Sum* ds, bool careful) noexcept {
+    const Rows& tile = group_.tiles[t];
     const Chunk<V>& chunk = group_.chunk;
     const OperandOf<V>* a = memory_.pairs.across(ds, mine.count, tile.lanes, group_.stride);
     for (int r = 0; r < mine.runs && !careful; ++r) {
@@ -224,7 +260,6 @@ class FlashBackward {
       }
     }
     if (careful) careful_query_products(tile, mine, ds, memory_.dq[t]);
-    return mine.count > 0;
   }
 
   // 0 * NaN is NaN: the same sums, in which hidden pairs take no part.
@@ -258,6 +293,11 @@ class FlashBackward {
 
   bool keys_finite() const noexcept {
     const Chunk<V>& chunk = group_.chunk;
+    if constexpr (kMatrix<V>) {  // in pairs of keys
+      constexpr std::int64_t kGroup = Matrix<V>::kGroup;
+      const std::int64_t groups = (chunk.to - chunk.from + kGroup - 1) / kGroup;
+      return GradientMatrix<V>::are_finite(chunk.packed_k, groups * kGroup * width(p.d));
+    }
     V check = V::set(0);
     for (std::int64_t j = 0; j < chunk.to - chunk.from; ++j) {
       const OperandOf<V>* k = chunk.k + j * chunk.k_stride;
@@ -278,7 +318,7 @@ class FlashBackward {
       const std::int64_t position = tile.i[n % kMost] + scores_.sequence.offset;
       for (int r = 0; r < group_.runs->runs; ++r) {
         const Run& run = group_.runs->run[r];
-        const Sum* ds = group_.ds + run.at * group_.stride + n;
+        const Sum* ds = group_.ds + run.at * group_.stride + group_.column(n);
         for (int y = 0; y < run.count; ++y) {
           const std::int64_t distance = position - run.key - y;
           memory_.alibi_row[n] -= static_cast<double>(ds[y * group_.stride]) *

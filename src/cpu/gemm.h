@@ -214,7 +214,7 @@ void pack_matrix(const MatricesOf<V>& p, const PartOfB& part, OperandOf<V>* pack
 }
 
 template <class V>
-inline constexpr MatrixFunctions<SumOf<V>, OperandOf<V>> kMatrixFunctions{
+inline constexpr MatrixFunctions<OperandOf<V>> kMatrixFunctions{
     kTileVectors<V> * V::kLanes, TilesOf<V>::kPanels ? kAcrossRows<OperandOf<V>> : kEveryRow,
     pack_matrix<V>, run_matrix<V>};
 

@@ -7,9 +7,9 @@
 namespace attend {
 namespace {
 
-// What the tiles of V multiply and add up.
+// What the tiles of V multiply; c is made of their sums.
 template <class V>
-using MatricesOf = Matrices<SumOf<V>, OperandOf<V>>;
+using MatricesOf = Matrices<OperandOf<V>>;
 
 // The sums of a tile go to c: stored or, after the first block of the depth, added; with the bias
 // after the last one. `columns` of c are there.

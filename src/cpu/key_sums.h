@@ -21,7 +21,7 @@ class KeySums {
   using D = typename V::Double;
   using Group = ScoreGradients<V>;
   using Rows = typename Group::Rows;
-  static constexpr int kMost = Group::kMost;
+  static constexpr int kMost = Group::kMost, kGroup = BackwardScores<V>::kGroup;
   static constexpr int kPanel = kFeatureVectors<V> * V::kLanes;
   static constexpr int kFew = 32;   // rows that are read too seldom to be packed
   static constexpr int kStep = 48;  // keys that are tested together for the tiles that see them
@@ -42,10 +42,10 @@ class KeySums {
     if (!wanted.any) return;
     const std::int64_t wide = (count_ + kPanel - 1) / kPanel * kPanel;
     panels_ = scratch.take<Operand>(wide * Group::kRows);
-    row_ = scratch.take<Operand>(width_);
-    turned_ = scratch.take<Operand>(TilesOf<V>::kPanels ? kStep * Group::kRows : 0);
+    row_ = scratch.take<Operand>(kMatrix<V> ? 2 * width_ : width_);
+    turned_ = scratch.take<Operand>(TilesOf<V>::kPanels || kMatrix<V> ? kStep * Group::kRows : 0);
     if (!segments.apart)
-      own_ = scratch.take<Sum>(saturating_count(narrow(p) ? kChunk : p.k_length, width_));
+      own_ = scratch.take<Sum>(saturating_count(narrow(p) ? kChunk : Group::strip_keys(p), width_));
     if (!plain() || segments.rows_of_task() > summed_)
       total_ = scratch.take<double>(saturating_count(stored_keys(), count_));
   }
@@ -68,7 +68,8 @@ class KeySums {
   // Before the group at hand, the first of its sequence or a later one; `only`: no other comes.
   void open(bool first, bool only) noexcept {
     if (!wanted_.any) return;
-    pack();
+    if constexpr (kMatrix<V>) pack_pairs();
+    else pack();
     if (first) direct_ = only && may_be_direct();
     stores_ = direct_;
     ATTEND_PATH_IF(direct_, V, "dk and dv stored by products");
@@ -89,6 +90,8 @@ class KeySums {
   // Whether all rows of the group are.
   bool finite() const noexcept {
     if (!wanted_.any) return true;
+    if constexpr (kMatrix<V>)
+      return GradientMatrix<V>::are_finite(panels_, group_.used * kGroup * width_);
     V check = V::set(0);  // becomes NaN if anything is not finite
     for (int n = 0; n < group_.rows; ++n)
       for (std::int64_t x = 0; x < width_; x += V::kLanes)
@@ -100,7 +103,8 @@ class KeySums {
   // is NaN, hidden pairs take no part.
   void add(const Sum* pairs, bool careful) noexcept {
     if (!wanted_.any) return;
-    if (careful) add_careful(pairs);
+    if constexpr (kMatrix<V>) group_products(pairs, careful);
+    else if (careful) add_careful(pairs);
     else products(pairs);
     ATTEND_PATH_IF(!stores_, V, "dk and dv of several groups");
     if constexpr (V::kLanes > 2) ATTEND_PATH_IF(narrow(p), V, "dk and dv of narrow heads");
@@ -120,6 +124,8 @@ class KeySums {
     for (std::int64_t j = 0; j < keys; ++j) {
       Sum* part = part_ + (narrow(p) ? 0 : j * width_);
       double* total = flushed_ ? total_ + j * count_ : nullptr;
+      if constexpr (kMatrix<V>)
+        if (j % 4 == 0) Matrix<V>::keep_awake();
       ATTEND_PATH_IF(flushed_ && plain(), V, "dk and dv of very many rows");
       if (flushed_ && plain()) add_wide<V>(part, count_, total);
       if (shared_) {
@@ -160,8 +166,9 @@ class KeySums {
   }
 
   bool may_be_direct() const noexcept {
-    return plain() && !shared_ && is_contiguous_row<Sum>(wanted_.to) && count_ == width_ &&
-           !p.blocks && static_cast<double>(static_cast<Sum>(wanted_.scale)) == wanted_.scale &&
+    return !kMatrix<V> && plain() && !shared_ && is_contiguous_row<Sum>(wanted_.to) &&
+           count_ == width_ && !p.blocks &&
+           static_cast<double>(static_cast<Sum>(wanted_.scale)) == wanted_.scale &&
            group_.begin == 0 && group_.end == scores_.sequence.k_stored;
   }
 
@@ -194,6 +201,25 @@ class KeySums {
   }
   const Operand* row(int n, std::int64_t x) const noexcept {
     return b_ + x / kPanel * panel_stride_ + n * row_stride_ + x % kPanel;
+  }
+
+  // The same in pairs of rows, tile by tile.
+  void pack_pairs() noexcept {
+    const bool ready = is_contiguous_row<Operand>(wanted_.rows);
+    for (int t = 0; t < group_.used; ++t) {
+      const Rows& tile = group_.tiles[t];
+      Matrix<V>::values(
+          [&](int n) -> const Operand* {
+            if (n >= tile.rows) return nullptr;
+            const std::int64_t at =
+                query_row(p, wanted_.rows, scores_.sequence, tile.h[n], tile.i[n]);
+            if (ready) return reinterpret_cast<const Operand*>(wanted_.rows.data) + at;
+            Operand* row = row_ + n % 2 * width_;
+            convert_row<V>(wanted_.rows, at, count_, row);
+            return row;
+          },
+          count_, panels_ + t * kGroup * width_);
+    }
   }
 
   // Where the sums of key j are added up, and how far the next key's are.
@@ -230,6 +256,41 @@ class KeySums {
           if constexpr (TilesOf<V>::kPanels) panel_products(operands, count, finish);
           else panel_product<Layout::streamed>(operands, count, width_ - x, finish);
         }
+      }
+    }
+  }
+
+  // By a matrix instruction, a group of keys after the other.
+  void group_products(const Sum* pairs, bool careful) const noexcept {
+    constexpr std::int64_t kStride = Group::kRows;
+    for (int r = 0; r < group_.runs->runs; ++r) {
+      const Run& run = group_.runs->run[r];
+      for (int y = 0; y < run.count; y += kGroup) {
+        int from = 0, to = group_.used;
+        while (from < to && !sees(from, run.key + y, kGroup)) ++from;
+        while (from < to && !sees(to - 1, run.key + y, kGroup)) --to;
+        if (from == to && !stores_) continue;
+        const std::int64_t at = (run.at + y) * group_.stride, left = group_.chunk.to - run.key - y;
+        for (int t = from; t < to; ++t)
+          GradientMatrix<V>::narrow(pairs + at + group_.column(t * kMost), group_.stride,
+                                    group_.tiles[t].rows, turned_ + (t - from) * kMost, kStride);
+        const Operand* b = panels_ + from * kGroup * width_;
+        // Behind the last key there is room, but not in the shared memory.
+        const int keys = left >= kGroup || (!shared_ && left > kGroup / 2) ? kGroup
+                         : !shared_                                        ? kGroup / 2
+                                                                           : static_cast<int>(left);
+        Sum* c = sums_of(run.key + y);
+        if (!careful)
+          GradientMatrix<V>::products(turned_, kStride, b, to - from, width_, c, stride(), keys,
+                                      !stores_);
+        for (int key = 0; careful && key < keys; ++key)
+          GradientMatrix<V>::products_of_key(
+              turned_, kStride, key, b, to - from, width_,
+              [&](int t, int n) {
+                return group_.p[at + key * group_.stride + group_.column((from + t) * kMost + n)] ==
+                       Group::kHidden;
+              },
+              c + key * stride(), !stores_);
       }
     }
   }
@@ -316,8 +377,8 @@ class KeySums {
   Operand* panels_ = nullptr;         // [panel][group rows][kPanel]
   const Operand* b_ = nullptr;        // the rows of the group, there or as they lie
   std::int64_t panel_stride_ = 0, row_stride_ = 0;
-  Operand* row_ = nullptr;                // [width], a row that does not lie ready
-  Operand* turned_ = nullptr;             // [group rows][kStep], pairs the other way round
+  Operand* row_ = nullptr;     // [width], a row that does not lie ready
+  Operand* turned_ = nullptr;  // [group rows][kStep], pairs the other way round; or rounded
   Sum *own_ = nullptr, *part_ = nullptr;  // [keys][width]
   double* total_ = nullptr;               // [stored keys][features]
   bool shared_ = false;                   // the sums are left in begin()'s place

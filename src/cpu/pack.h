@@ -9,6 +9,8 @@
 #include "cpu/elements.h"
 #include "cpu/product.h"
 
+#include <bit>
+
 namespace attend {
 namespace {
 
@@ -158,6 +160,14 @@ void store_scaled(E* to, std::int64_t stride, std::int64_t count, const From* ro
   using D = typename V::Double;
   const auto single = static_cast<T>(scale);
   std::int64_t x = 0;
+  if constexpr (kMatrix<V> && std::is_same_v<From, T> && std::is_same_v<E, OperandOf<V>>) {
+    if (stride == 1 && std::bit_cast<std::uint64_t>(scale) << 12 == 0) {  // a power of two: exact
+      for (; x + V::kLanes <= count; x += V::kLanes)
+        store_elements(V::load(row + x) * V::set(single), to + x);
+      if (x < count) store_elements(V::load(row + x) * V::set(single), to + x, count - x);
+      return;
+    }
+  }
   if constexpr (std::is_same_v<From, T> && std::is_same_v<E, T>) {
     if (stride == 1 && static_cast<double>(single) == scale)
       for (; x + V::kLanes <= count; x += V::kLanes)

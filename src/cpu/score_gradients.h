@@ -55,6 +55,11 @@ class ScoreGradients {
   int used = 0;
   int rows = 0;
   std::int64_t stride = 0;  // of the strips
+  // Where row n of the group stands in a row of the strips. For a matrix instruction each tile has
+  // a strip of its own, so that a tile and a chunk lie side by side.
+  std::int64_t column(int n) const noexcept {
+    return kMatrix<V> ? n / kMost * strip_keys(problem_) * kMost + n % kMost : n;
+  }
   std::int64_t begin = 0, end = 0;
   Chunk<V> chunk;
   Runs* runs;   // of the chunk at hand
@@ -63,8 +68,8 @@ class ScoreGradients {
   ScoreGradients(BackwardScores<V>& scores, Scratch& scratch)
       : scores_(scores), problem_(scores.p), call_(scores.call) {
     scores_.chain = kFeatures;
-    scores_.k_width = BackwardScores<V>::width(problem_.d);
-    const std::int64_t keys = problem_.k_length, chunks = (keys + kChunk - 1) / kChunk;
+    if (!kMatrix<V>) scores_.k_width = BackwardScores<V>::width(problem_.d);
+    const std::int64_t keys = strip_keys(problem_), chunks = (keys + kChunk - 1) / kChunk;
     const std::int64_t group = group_rows(problem_) < kMost ? kMost : group_rows(problem_);
     const std::int64_t width = group < kRows ? group : kRows;
     tiles = scratch.take<Rows>(kTiles);
@@ -76,8 +81,11 @@ class ScoreGradients {
     tops_ = scratch.take<Sum>(saturating_count(chunks, width));
     partial_ = scratch.take<bool>(saturating_count(chunks, kTiles));
     factors_ = scratch.take<Sum>(problem_.drop_below != 0 ? kChunk * kMost : 0);
-    chunk.packed_k = scratch.take<Operand>(kChunk * (problem_.d + V::kLanes));
-    chunk.packed_v = scratch.take<Operand>(kChunk * (problem_.dv + V::kLanes));
+    const auto whole = [](std::int64_t count) {
+      return kMatrix<V> ? whole_depth<V>(count) : count + V::kLanes;
+    };
+    chunk.packed_k = scratch.take<Operand>(kChunk * whole(problem_.d));
+    chunk.packed_v = scratch.take<Operand>(kChunk * whole(problem_.dv));
     for (int n = 0; TilesOf<V>::kPanels && n < 2; ++n)
       arranged_[n] =
           scratch.take<Operand>(kChunk * ((n == 0 ? problem_.d : problem_.dv) + 2 * V::kLanes));
@@ -87,6 +95,11 @@ class ScoreGradients {
       Operand* dout = scratch.take<Operand>(whole_depth<V>(problem_.dv) * kMost);
       if (tiles != nullptr) tiles[t].q = q, tiles[t].dout = dout;
     }
+  }
+
+  // Keys of a strip: in whole groups of a matrix instruction.
+  static std::int64_t strip_keys(const BackwardProblem& problem) noexcept {
+    return kGroup == 1 ? problem.k_length : (problem.k_length / kGroup + 1) * kGroup;
   }
 
   // How many rows share a pass over the keys: the more, the fewer passes over dk and dv, but the
@@ -123,6 +136,7 @@ class ScoreGradients {
       start(tile);
     }
     stride = used == 0 ? 0 : (used - 1) * kMost + tiles[used - 1].lanes;
+    if (kMatrix<V> && used > 1) stride = kMost;
     for (int t = 0; t < used; ++t) tiles[t].stride = stride;
   }
 
@@ -173,8 +187,8 @@ class ScoreGradients {
       fill(p, t, first + mine.count, runs->count, outside);
       fill(ds, t, first + mine.count, runs->count, Sum{0});
       if (mine.count == 0) continue;
-      Sum* w = p + first * stride + t * kMost;
-      Sum* dp = ds + first * stride + t * kMost;
+      Sum* w = p + first * stride + column(t * kMost);
+      Sum* dp = ds + first * stride + column(t * kMost);
       if (tiles[t].lanes == V::kLanes) differentiate_tile<1>(t, w, dp, mine.count, marks);
       else differentiate_tile<kTileVectors<V>>(t, w, dp, mine.count, marks);
     }
@@ -185,8 +199,8 @@ class ScoreGradients {
     for (int t = 0; t < used; ++t) {
       Runs& mine = runs[1];
       const int first = clip(tiles[t], mine);
-      Sum* to = ds + first * stride + t * kMost;
-      const Sum* slopes = slopes_ + (row_ + first) * stride + t * kMost;
+      Sum* to = ds + first * stride + column(t * kMost);
+      const Sum* slopes = slopes_ + (row_ + first) * stride + column(t * kMost);
       for (int j = 0; j < mine.count; ++j, to += stride, slopes += stride)
         for (int n = 0; n < tiles[t].lanes; n += V::kLanes)
           (V::load(to + n) * V::load(slopes + n)).store(to + n);
@@ -201,8 +215,11 @@ class ScoreGradients {
     mine.same_blocks = runs->same_blocks;
     for (int r = 0; r < runs->runs; ++r) {
       const Run& run = runs->run[r];
-      const std::int64_t lo = tile.begin > run.key ? tile.begin : run.key;
-      const std::int64_t hi = tile.end < run.key + run.count ? tile.end : run.key + run.count;
+      std::int64_t lo = tile.begin, hi = tile.end;
+      if constexpr (kMatrix<V>)  // what vectors compute ends with half a group
+        lo = lo / kGroup * kGroup, hi = (hi + kGroup / 2 - 1) / (kGroup / 2) * (kGroup / 2);
+      if (lo < run.key) lo = run.key;
+      if (hi > run.key + run.count) hi = run.key + run.count;
       if (lo >= hi) continue;
       const int at = run.at + static_cast<int>(lo - run.key);
       if (mine.runs == 0) first = at;
@@ -213,6 +230,7 @@ class ScoreGradients {
   }
 
  private:
+  static constexpr int kGroup = BackwardScores<V>::kGroup;
   static std::int64_t strip_lanes(const BackwardProblem& problem) noexcept {
     const std::int64_t all = problem.group() * problem.q_length;  // a short strip for few rows
     const std::int64_t lanes = (all + V::kLanes - 1) / V::kLanes * V::kLanes;
@@ -232,7 +250,12 @@ class ScoreGradients {
       dout[n] =
           ready ? reinterpret_cast<const Operand*>(call_.dout.data) + at : rows_ + n * problem_.dv;
     }
-    rows_to_operand<V>(dout, tile.rows, problem_.dv, tile.dout, tile.lanes);
+    if constexpr (kMatrix<V>) {
+      for (int n = tile.rows; n < tile.lanes; ++n) dout[n] = dout[tile.rows - 1];
+      Matrix<V>::queries(dout, tile.lanes, problem_.dv, tile.dout, false);
+    } else {
+      rows_to_operand<V>(dout, tile.rows, problem_.dv, tile.dout, tile.lanes);
+    }
   }
 
   // The sums before the first key: the sink, a key that everybody sees, with dp = 0.
@@ -262,13 +285,14 @@ class ScoreGradients {
   void for_chunks(bool values, Use use) noexcept {
     std::int64_t row = 0, index = 0;
     for (std::int64_t at = begin / kChunk * kChunk; at < end; at += kChunk) {
-      if (must_stop(scores_.interrupt)) return;
+      if (scores_.stops()) return;
       const std::int64_t from = at > begin ? at : begin;
       const std::int64_t to = at + kChunk < end ? at + kChunk : end;
       find_runs(from, to);
       if (runs->count == 0) continue;
       scores_.bring(chunk, from, to, values);
-      if (used >= TilesOf<V>::kArrangeBackward) scores_.arrange(chunk);
+      if constexpr (TilesOf<V>::kPanels)
+        if (used >= TilesOf<V>::kArrangeBackward) scores_.arrange(chunk);
       use(index++, row);
       row += runs->count;
     }
@@ -278,16 +302,37 @@ class ScoreGradients {
   void find_runs(std::int64_t from, std::int64_t to) noexcept {
     runs->runs = runs->count = 0;
     runs->same_blocks = true;
+    if constexpr (kMatrix<V>) return find_groups(from, to);
     for (std::int64_t j = from; j < to;) {
       const std::int64_t left =
           problem_.blocks ? problem_.block_keys - j % problem_.block_keys : to - j;
       const int count = static_cast<int>(left < to - j ? left : to - j);
-      int seen = problem_.blocks ? 0 : used;
-      for (int t = 0; problem_.blocks && t < used; ++t)
-        seen += scores_.any_sees(tiles[t], j, runs->same_blocks) ? 1 : 0;
-      if (seen != 0 && seen != used) runs->same_blocks = false;
-      if (seen != 0) scores_.append(*runs, j, count);
+      if (!problem_.blocks || any_sees(j, runs->same_blocks)) scores_.append(*runs, j, count);
       j += count;
+    }
+  }
+
+  // Whether any row sees the block of key j; `same` is cleared if not all see the same.
+  bool any_sees(std::int64_t j, bool& same) const noexcept {
+    int seen = 0;
+    for (int t = 0; t < used; ++t) seen += scores_.any_sees(tiles[t], j, same) ? 1 : 0;
+    if (seen != 0 && seen != used) same = false;
+    return seen != 0;
+  }
+
+  void find_groups(std::int64_t from, std::int64_t to) noexcept {
+    for (std::int64_t group = from / kGroup * kGroup; group < to; group += kGroup) {
+      const std::int64_t last = group + kGroup < to ? group + kGroup : to;
+      bool seen = !problem_.blocks, same = true;
+      for (std::int64_t j = group > from ? group : from; problem_.blocks && j < last;) {
+        const bool sees = any_sees(j, same);
+        seen |= sees;
+        same &= sees;
+        j += problem_.block_keys - j % problem_.block_keys;
+      }
+      if (!seen) continue;
+      runs->same_blocks &= same;
+      scores_.append(*runs, group, kGroup);
     }
   }
 
@@ -298,7 +343,7 @@ class ScoreGradients {
     bool& partial = partial_[index * kTiles + t];
     partial = false;
     if (mine.count == 0) return;
-    const std::int64_t at = (row + first) * stride + t * kMost;
+    const std::int64_t at = (row + first) * stride + column(t * kMost);
     Sum *w = w_ + at, *dp = dp_ + at, *top = tops_ + (index * used + t) * tile_lanes();
     Sum sum[kMost], dot[kMost];
     partial = scores_.compute(tile, chunk, mine, w, top,  // 1 scores, 2 mask
@@ -321,11 +366,9 @@ class ScoreGradients {
 
   int tile_lanes() const noexcept { return used > 1 ? kMost : tiles[0].lanes; }
 
-  // dp = v . dout of every key in the runs (4 reversed), then w = exp(s - top) (3 softmax) and
-  // the sums of w and of w dp.
+  // dp = v . dout of every key in the runs (4 reversed).
   template <int kVectors>
-  void weigh_keys(const Rows& tile, const Runs& mine, Sum* w, Sum* dp, bool marks, Sum* top,
-                  Sum* sum, Sum* dot) const noexcept {
+  void value_products(const Rows& tile, const Runs& mine, Sum* dp) const noexcept {
     for (int r = 0; r < mine.runs; ++r) {
       const Run& run = mine.run[r];
       const std::int64_t first = run.key - chunk.from;
@@ -341,6 +384,27 @@ class ScoreGradients {
         chunk_products<V, kVectors, Layout::streamed>(x, run.count, chunk.v_panels, first,
                                                       whole_depth<V>(problem_.dv));
     }
+  }
+  void value_products(const Rows& tile, const Runs& mine, Sum* dp) const noexcept {
+    const std::int64_t keys = chunk.to - chunk.from, depth = whole_depth<V>(problem_.dv);
+    for (int r = 0; r < mine.runs; ++r) {
+      const Run& run = mine.run[r];
+      for (std::int64_t j = 0; j < run.count; j += kGroup) {
+        const std::int64_t first = run.key + j - chunk.from;
+        const bool whole = first + kGroup <= keys;
+        Matrix<V>::scores(whole ? chunk.v + first * chunk.v_stride : chunk.v_last,
+                          whole ? chunk.v_stride : depth, tile.dout, tile.lanes, 0, depth, depth,
+                          dp + (run.at + j) * stride, stride, V::kLanes);
+      }
+    }
+  }
+
+  // dp, then w = exp(s - top) (3 softmax) and the sums of w and of w dp.
+  template <int kVectors>
+  void weigh_keys(const Rows& tile, const Runs& mine, Sum* w, Sum* dp, bool marks, Sum* top,
+                  Sum* sum, Sum* dot) const noexcept {
+    if constexpr (kMatrix<V>) value_products(tile, mine, dp);
+    else value_products<kVectors>(tile, mine, dp);
     const V log2e = V::set(Exp2<Sum>::kLog2E), zero = V::set(0);
     const V least = V::set(std::numeric_limits<Sum>::lowest());
     const bool drops = problem_.drop_below != 0;
@@ -367,6 +431,7 @@ class ScoreGradients {
         to = run.at + run.count - from < left ? run.at + run.count : from + left;
         if (key / 16 != block) unrolled<kVectors>(close);
         block = key / 16;
+        if constexpr (kMatrix<V>) Matrix<V>::keep_awake();
         if (!marks && !drops) {
           for (int j = from; j < to; ++j) {
             unrolled<kVectors>(ATTEND_EACH(n) {
@@ -410,7 +475,7 @@ class ScoreGradients {
   void fill(Sum* strip, int t, int from, int to, Sum value) const noexcept {
     for (int j = from; j < to; ++j)
       for (int n = 0; n < tiles[t].lanes; n += V::kLanes)
-        V::set(value).store(strip + j * stride + t * kMost + n);
+        V::set(value).store(strip + j * stride + column(t * kMost) + n);
   }
 
   // 3 reversed: ds = p (dp - delta + dlse), p = w exp(top of the chunk - m) / l.
@@ -432,6 +497,8 @@ class ScoreGradients {
     const bool drops = problem_.drop_below != 0;
     if (!partial_[index_ * kTiles + t] && !drops) {
       for (int j = 0; j < count; ++j) {
+        if constexpr (kMatrix<V>)
+          if (j % 32 == 0) Matrix<V>::keep_awake();
         unrolled<kVectors>(ATTEND_EACH(n) {
           const std::int64_t at = j * stride + n * V::kLanes;
           const V weight = V::load(w + at) * factor[n];

@@ -72,13 +72,13 @@ class Scores {
   using Problem = typename Operation::Problem;
   using Call = typename Operation::Call;
   static constexpr int kMost = Tile<V>::kMost, kRoom = Tile<V>::kRoom;
-  static constexpr Sum kHidden = -std::numeric_limits<Sum>::infinity();
-  static constexpr Sum kLowest = std::numeric_limits<Sum>::lowest();
-  // Keys that a matrix instruction takes at once.
+  // Keys that are taken together, from a multiple of it on.
   static constexpr int kGroup = [] {
     if constexpr (kMatrix<V>) return Matrix<V>::kGroup;
     else return 1;
   }();
+  static constexpr Sum kHidden = -std::numeric_limits<Sum>::infinity();
+  static constexpr Sum kLowest = std::numeric_limits<Sum>::lowest();
   // From so many keys on, a tile of one vector waits for memory more than for products.
   static constexpr int kStreamed = 128;
   static bool streams(const Tile<V>& tile, int keys) noexcept {
@@ -105,7 +105,7 @@ class Scores {
         plain(p.softcap == 0 && !p.bias && !p.alibi && !p.mask),
         rows_(scratch.take<Sum>(kRoom * kChunk)), added_(scratch.take<Sum>(kRoom * kChunk)),
         q_(scratch.take<Operand>(kRoom * p.d)),
-        v_rows_(scratch.take<Operand>(kMatrix<V> ? 2 * p.dv : 0)) {
+        pair_(scratch.take<Operand>(kMatrix<V> ? 2 * (p.d > p.dv ? p.d : p.dv) : 0)) {
     // A power of two goes into q, exactly, unless q could overflow; any other factor multiplies the
     // sum.
     int exponent = 0;
@@ -311,14 +311,15 @@ class Scores {
   }
 
   // They become scores, times `by`; top the largest so far.
-  void finish_group(const Tile<V>& tile, Sum* s, Sum* top, Sum by) const noexcept {
+  void finish_group(const Tile<V>& tile, Sum* s, Sum* top, Sum by,
+                    int keys = kGroup) const noexcept {
     constexpr int kChains = 4;
     const V factor = V::set(by);
     for (int n = 0; n < tile.lanes; n += V::kLanes) {
       V most[kChains];
       unrolled<kChains>(ATTEND_EACH(c) { most[c] = V::set(kHidden); });
       most[0] = V::load(top + n);
-      for (int j = 0; j < kGroup; j += kChains)
+      for (int j = 0; j < keys; j += kChains)
         unrolled<kChains>(ATTEND_EACH(c) {
           Sum* const at = s + (j + c) * tile.stride + tile.column(n);
           V u = V::load(at);
@@ -397,35 +398,52 @@ class Scores {
     chunk.from = from / kGroup * kGroup;
     const std::int64_t whole = whole_groups(to), there = sequence.k_length;
     chunk.to = to > there ? to : whole < there ? whole : there;
+    constexpr bool kBackward = std::is_same_v<Operation, Backward>;
+    if (kBackward && !values) return bring_pairs(call.k, p.d, chunk, chunk.packed_k);
+    chunk.k_last = bring_group_rows(call.k, p.d, chunk, chunk.packed_k, chunk.k, chunk.k_stride);
+    if (kBackward)
+      chunk.v_last = bring_group_rows(call.v, p.dv, chunk, chunk.packed_v, chunk.v, chunk.v_stride);
+    else if (values) bring_pairs(call.v, p.dv, chunk, chunk.packed_v, chunk.k != chunk.packed_k);
+  }
+
+  // Rows of whole depths, as they lie or packed; gives those of a last group that is not a whole
+  // one. Behind its keys lies anything: it is hidden.
+  const Operand* bring_group_rows(const Strided& t, std::int64_t count, const Chunk<V>& chunk,
+                                  Operand* packed, const Operand*& at,
+                                  std::int64_t& stride) const noexcept {
+    const std::int64_t depth = whole_depth<V>(count);
     const std::int64_t keys = chunk.to - chunk.from, last = keys / kGroup * kGroup;
-    chunk.k_last = chunk.packed_k + last * k_width;
     const bool ready =
-        is_contiguous_row<Operand>(call.k) && p.keys != KeyAddressing::paged && p.d == k_width;
-    chunk.k_stride = ready ? call.k.stride[2] : k_width;
-    chunk.k = chunk.packed_k;
+        is_contiguous_row<Operand>(t) && p.keys != KeyAddressing::paged && count == depth;
+    stride = ready ? t.stride[2] : depth;
+    at = packed;
     if (ready)
-      chunk.k = reinterpret_cast<const Operand*>(call.k.data) +
-                key_row(p, call, call.k, sequence, kv_head, chunk.from);
-    for (std::int64_t j = ready ? last : 0; j < keys; ++j) {  // behind them anything: it is hidden
-      Operand* row = chunk.packed_k + j * k_width;
-      bring_row(call.k, key_row(p, call, call.k, sequence, kv_head, chunk.from + j), p.d, row);
-      for (std::int64_t x = p.d; x < k_width; ++x) row[x] = Operand{};
+      at = reinterpret_cast<const Operand*>(t.data) +
+           key_row(p, call, t, sequence, kv_head, chunk.from);
+    for (std::int64_t j = ready ? last : 0; j < keys; ++j) {
+      Operand* row = packed + j * depth;
+      bring_row(t, key_row(p, call, t, sequence, kv_head, chunk.from + j), count, row);
+      for (std::int64_t x = count; x < depth; ++x) row[x] = Operand{};
     }
-    if (!values) return;
-    const bool side_by_side = is_contiguous_row<Operand>(call.v);
-    for (std::int64_t g = 0; g < keys; g += kGroup) {
-      if (ready) ask_for(chunk.k + g * chunk.k_stride, chunk.k_stride, keys - g);
+    return packed + last * depth;
+  }
+
+  // Groups of keys in pairs. Meanwhile rows of k may be asked for, which come next.
+  void bring_pairs(const Strided& t, std::int64_t count, const Chunk<V>& chunk, Operand* to,
+                   bool asks = false) const noexcept {
+    const bool side_by_side = is_contiguous_row<Operand>(t);
+    for (std::int64_t j = chunk.from; j < chunk.to; j += kGroup, to += kGroup * width(count)) {
+      if (asks) ask_for(chunk.k + (j - chunk.from) * chunk.k_stride, chunk.k_stride, chunk.to - j);
       Matrix<V>::values(
           [&](int key) -> const Operand* {
-            if (g + key >= keys) return nullptr;
-            const std::int64_t at =
-                key_row(p, call, call.v, sequence, kv_head, chunk.from + g + key);
-            if (side_by_side) return reinterpret_cast<const Operand*>(call.v.data) + at;
-            Operand* row = v_rows_ + key % 2 * p.dv;
-            bring_row(call.v, at, p.dv, row);
+            if (j + key >= chunk.to) return nullptr;
+            const std::int64_t at = key_row(p, call, t, sequence, kv_head, j + key);
+            if (side_by_side) return reinterpret_cast<const Operand*>(t.data) + at;
+            Operand* row = pair_ + key % 2 * count;
+            bring_row(t, at, count, row);
             return row;
           },
-          p.dv, chunk.packed_v + g * width(p.dv));
+          count, to);
     }
   }
 
@@ -469,7 +487,8 @@ class Scores {
       Sum* const to = s + (run.at + j) * tile.stride;
       group_scores(tile, chunk, run.key - chunk.from + j, 0, to);
       group_scores(tile, chunk, run.key - chunk.from + j, 1, to);
-      finish_group(tile, to, top, scale);
+      const bool all = kAsNeeded || j + kGroup <= run.count;
+      finish_group(tile, to, top, scale, all ? kGroup : static_cast<int>(run.count - j));
     }
   }
 
@@ -649,7 +668,7 @@ class Scores {
   Sum q_scale_;
   Sum *rows_, *added_;  // [lanes][256] and [256][lanes]
   Operand* q_;          // [lanes][d], rows that do not lie ready
-  Operand* v_rows_;     // [2][dv], the same of values in groups
+  Operand* pair_;       // [2][d or dv], the same of keys or values in pairs
 };
 
 template <class V>

@@ -133,6 +133,8 @@ template <class V>
 inline constexpr bool kMatrix = (TilesOf<V>::kDepth > 1);
 template <class V>
 struct Matrix;
+template <class V>
+struct GradientMatrix;  // the same of backward
 
 // A depth in whole multiply-adds.
 template <class V>

@@ -30,7 +30,7 @@ void Sums::operator()(const void* a, const void* b, std::int64_t count, void* to
 
 void add(const ConstTensorView& a, const ConstTensorView& b, const TensorView& y,
          const Where& where) {
-  const Rows first = rows_of(a, where, true), second = rows_of(b ? b : a, where, true);
+  const ReadRows first = rows_of(a, where, true), second = rows_of(b ? b : a, where, true);
   const WrittenRows written(y, where, true);
   const Sums sums(y.dtype(), where);
   const std::int64_t columns = written.view().size(1), size = size_of(y.dtype());

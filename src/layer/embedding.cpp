@@ -158,7 +158,7 @@ LayerGradients Embedding::backward(const ConstTensorView& dy, const Saved& saved
     const Tokens tokens(saved.tokens, vocabulary, where);
     check_shape(kEmbeddingName, "dy", dy, weight_.dtype(), output_shape(saved.tokens.shape(), dim));
     const Occurrences occurrences(tokens.list(), vocabulary, where);
-    const Rows rows = rows_of(dy, where);
+    const ReadRows rows = rows_of(dy, where);
     Tensor dweight = where.context().make_tensor(weight_.shape(), weight_.dtype());
     const Numbers<double> numbers(weight_.dtype(), where);
     void* const to = dweight.view().data();

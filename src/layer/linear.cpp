@@ -62,10 +62,10 @@ struct PreparedPass {
     if (pass.gate) gate.emplace(rows_of(pass.gate, where, true));
     if (pass.residual) residual.emplace(rows_of(pass.residual, where, true));
   }
-  Rows x;
+  ReadRows x;
   WrittenRows y;
   WeightPacking::Use packed;
-  std::optional<Rows> gate, residual;
+  std::optional<ReadRows> gate, residual;
 };
 
 }  // namespace
@@ -144,7 +144,7 @@ LayerGradients Linear::backward(const ConstTensorView& dy, const Required<ConstT
 //   dx = dy W      dW = dy^T x      db = 1^T dy
 std::vector<LayerGradients> linear_backward(std::span<const LinearBackwardPass> passes,
                                             const Where& where) {
-  std::vector<Rows> rows;  // those that were copied live here
+  std::vector<ReadRows> rows;  // those that were copied live here
   std::vector<LayerGradients> gradients;
   std::vector<Multiplication> list;
   const Tensor one = ones({1, 1}, passes[0].linear.dtype());

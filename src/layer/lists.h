@@ -29,14 +29,14 @@ std::vector<Named> listed(const char* layer, std::initializer_list<NamedMember<T
   });
 }
 
-// Of a const part the parameters for reading, of another for writing.
-template <class Part>
-auto parameters_of(Part& part) {
-  if constexpr (std::is_const_v<Part>) return part.parameters();
-  else return part.writable_parameters();
+// Of a const layer the parameters for reading, of another for writing.
+template <class Layer>
+auto parameters_of(Layer& layer) {
+  if constexpr (std::is_const_v<Layer>) return layer.parameters();
+  else return layer.writable_parameters();
 }
 
-// The list of a part behind what is there, with a prefix before each name.
+// The list of a layer behind what is there, with a prefix before each name.
 template <class Named>
 void append(std::vector<Named>& list, std::string_view prefix, std::vector<Named> part) {
   part = with_prefix(prefix, std::move(part));

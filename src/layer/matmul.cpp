@@ -1,5 +1,6 @@
 // Products of matrices: views become what a kernel reads, and tasks are handed to threads. A kernel
-// takes f32 and f64, with one of a matrix's two strides being 1; everything else is copied first.
+// takes f32 and f64, some bf16, with one of a matrix's two strides being 1; everything else is
+// copied first.
 // On a device each product is launched as it is.
 #include "layer/matmul.h"
 
@@ -22,18 +23,27 @@ namespace {
 // A task makes at most so many rows and columns of c: what it reads of a and b, with k = 512 in f32
 // half a megabyte each, stays in the L2 cache. It has a multiple of every kernel's rows at a time,
 // and at least a few of them: each task reads b again.
-constexpr std::int64_t kTaskRows = 240, kTaskColumns = 264, kRowsTogether = 24, kRowsAtLeast = 48;
+constexpr std::int64_t kTaskColumns = 264, kRowsAtLeast = 48;
+// `alone`: multiplications that are not worth a second thread. An element of b costs as much as
+// `reading`: it is read from far and packed.
+struct Costs {
+  std::int64_t task_rows, rows_together;
+  double alone, reading;
+};
+template <class T>
+inline constexpr Costs kCosts{240, 24, 1 << 20, 16};
+template <>
+inline constexpr Costs kCosts<bf16>{256, 32, 1 << 24, 128};
 // Tasks for each thread, so that none waits long for another.
 constexpr std::int64_t kTasksPerThread = 6;
-// b is packed for all tasks if that takes at most so many bytes, by tasks of so many panels.
+// b is packed for all tasks if that takes at most so many bytes, by tasks of so many panels; or if
+// a kernel by itself would do it again for every few rows.
 constexpr std::int64_t kMostPacked = 32 << 20, kPackedPanels = 4;
 template <class T>
 bool may_be_packed(const Matrices<T>& p, const MatrixFunctions<T>& kernel) {
-  return kernel.packed_size(p.n, p.k) <= kMostPacked / static_cast<std::int64_t>(sizeof(T));
+  return kernel.rows < kRowsAtLeast ||
+         kernel.packed_size(p.n, p.k) <= kMostPacked / static_cast<std::int64_t>(sizeof(T));
 }
-// Multiplications that are not worth a second thread. An element of b costs as much as 16: it is
-// read from far and packed.
-constexpr double kAlone = 1 << 20, kReading = 16;
 
 // Elements that copies take, each of them beginning at a multiple of 64 bytes.
 template <class T>
@@ -111,15 +121,19 @@ class End {
   const Kernel<ActivationForward>* activation_ = nullptr;
 };
 
+// The one that packed b or, if it is not packed, would.
+const Kernel<Product>& row_of(const Multiplication& x, const Where& where) {
+  return x.packed != nullptr ? *x.packed->row
+                             : product_row(x.b.dtype(), static_cast<bool>(x.row_bias), where);
+}
+
 template <class T>
 class Prepared {
  public:
-  Prepared(const Multiplication& x, const Where& where)
-      : row_((x.packed != nullptr ? *x.packed->row
-                                  : product_row(x.b.dtype(), static_cast<bool>(x.row_bias), where))
-                 .template of<T>()),
-        end_(x, where), a_(x.a), b_(x.packed != nullptr ? ConstTensorView() : x.b),
-        bias_(x.row_bias), c_(x.c), numbers_(x.c.dtype(), where),
+  Prepared(const Multiplication& x, const Kernel<Product>& row, const Where& where)
+      : row_(row.of<T>()), end_(x, where), a_(x.a),
+        b_(x.packed != nullptr ? ConstTensorView() : x.b), bias_(x.row_bias), c_(x.c),
+        numbers_(x.c.dtype(), where),
         direct_(c_.dtype() == dtype_of<T>() && (c_.strides()[1] == 1 || c_.size(1) == 1)),
         product_{.m = x.c.size(0), .n = x.c.size(1), .k = x.a.size(1)} {
     product_.a_row = a_.row;
@@ -131,9 +145,9 @@ class Prepared {
   }
   const Matrices<T>& product() const { return product_; }
 
-  // Elements of what is copied first, and of c where a kernel cannot write it.
+  // Elements of what is copied first, of c where a kernel cannot write it, and of long sums.
   std::int64_t room() const {
-    return a_.room + b_.room + bias_.room + (direct_ ? 0 : room_for<T>(c_.count()));
+    return a_.room + b_.room + bias_.room + (direct_ ? 0 : room_for<T>(c_.count())) + sums_room();
   }
   void copy_operands(T*& memory, const Where& where) {
     a_.copy(memory, where);
@@ -144,6 +158,8 @@ class Prepared {
     product_.bias = bias_.data;
     product_.c = direct_ ? static_cast<T*>(c_.data())
                          : std::exchange(memory, memory + room_for<T>(c_.count()));
+    if (sums_room() > 0)
+      product_.sums = reinterpret_cast<float*>(std::exchange(memory, memory + sums_room()));
   }
 
   const MatrixFunctions<T>& row() const { return row_; }
@@ -200,6 +216,11 @@ class Prepared {
   }
 
  private:
+  std::int64_t sums_room() const {
+    constexpr std::int64_t kElements = (sizeof(float) + sizeof(T) - 1) / sizeof(T);  // of a float
+    return product_.k > row_.longest_sum ? room_for<T>(kElements * c_.count()) : 0;
+  }
+
   const MatrixFunctions<T>& row_;
   const End end_;
   Operand<T> a_, b_, bias_;
@@ -223,13 +244,14 @@ struct Division {
   template <class T>
   Division(const Matrices<T>& p, const MatrixFunctions<T>& kernel, std::int64_t wanted) {
     const auto parts = [](std::int64_t of, std::int64_t size) { return (of + size - 1) / size; };
-    const std::int64_t most = p.a_depth == 1 ? kTaskRows : kAcrossRows<T>;
+    const std::int64_t most = p.a_depth == 1 ? kCosts<T>.task_rows : kAcrossRows<T>;
     const std::int64_t panels = parts(p.n, kernel.columns);
     down = parts(p.m, most);
     across = parts(panels, std::max<std::int64_t>(kTaskColumns / kernel.columns, 1));
     if (p.packed != nullptr || (p.m > std::min(most, kernel.rows) && may_be_packed(p, kernel)))
       down = std::max(down, std::min(parts(wanted, across), p.m / kRowsAtLeast));
-    rows = std::min(p.m, parts(parts(p.m, down), kRowsTogether) * kRowsTogether);
+    rows =
+        std::min(p.m, parts(parts(p.m, down), kCosts<T>.rows_together) * kCosts<T>.rows_together);
     down = parts(p.m, rows);
     const std::int64_t narrow = p.a_depth == 1 ? 1 : 4;  // panels: each task brings its rows of a
     across = std::max(across, std::min(parts(wanted, down), parts(panels, narrow)));
@@ -239,6 +261,7 @@ struct Division {
   std::int64_t tasks() const { return down * across; }
 };
 
+// Those of the list whose rows multiply numbers of T.
 template <class T>
 void multiply(std::span<const Multiplication> list, const Where& where) {
   std::vector<Prepared<T>> products;
@@ -254,7 +277,9 @@ void multiply(std::span<const Multiplication> list, const Where& where) {
   std::int64_t tasks = 0, packings = 0;
   std::int64_t room = 0;
   for (const Multiplication& x : list)
-    if (x.c.count() > 0) room += products.emplace_back(x, where).room();
+    if (const Kernel<Product>& row = row_of(x, where);
+        x.c.count() > 0 && row.multiplies(x.c.dtype()) == dtype_of<T>())
+      room += products.emplace_back(x, row, where).room();
   constexpr auto kMost = std::numeric_limits<std::size_t>::max();  // more than there is
   const auto elements = static_cast<std::size_t>(room);
   const Lease copies(where, elements <= kMost / sizeof(T) ? elements * sizeof(T) : kMost);
@@ -264,12 +289,12 @@ void multiply(std::span<const Multiplication> list, const Where& where) {
     const Matrices<T>& p = products[n].product();
     divisions.emplace_back(p, products[n].row(), wanted);
     products[n].make_room(divisions.back().rows, std::span(products).first(n), where);
-    work +=
-        (static_cast<double>(p.m) + kReading) * static_cast<double>(p.n) * static_cast<double>(p.k);
+    work += (static_cast<double>(p.m) + kCosts<T>.reading) * static_cast<double>(p.n) *
+            static_cast<double>(p.k);
     tasks += divisions.back().tasks();
     packings += products[n].packings();
   }
-  const bool alone = work <= kAlone;
+  const bool alone = work <= kCosts<T>.alone;
   const auto in_parallel = [&](std::int64_t many, auto one) {
     if (!alone && many > 0) where.context().parallel_for(many, std::ref(one));
     else
@@ -296,16 +321,17 @@ void multiply(std::span<const Multiplication> list, const Where& where) {
   });
 }
 
-// Calls use(T{}) with the type that sums of these tensors have.
+// Calls use(T{}) with a type that rows multiply.
 template <class Use>
-auto with_sum_type(DType type, Use use) {
-  return type == DType::f64 ? use(double{}) : use(float{});
+auto with_numbers(DType type, Use use) {
+  if (type == DType::f64) return use(double{});
+  return type == DType::bf16 ? use(bf16{}) : use(float{});
 }
 
 }  // namespace
 
 PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row, const Where& where) {
-  return with_sum_type(b.dtype(), [&]<class T>(T) {
+  return with_numbers(row.multiplies(b.dtype()), [&]<class T>(T) {
     const MatrixFunctions<T>& functions = row.of<T>();
     Operand<T> from(b);
     Tensor copy = Tensor::uninitialized({from.room}, dtype_of<T>());
@@ -358,8 +384,14 @@ void launch_product(const Kernel<Product>& row, const Multiplication& x, const W
 
 void matmul(std::span<const Multiplication> list, const Where& where) {
   if (list.empty()) return;
-  if (list[0].c.device() == Device{})
-    return with_sum_type(list[0].c.dtype(), [&]<class T>(T) { multiply<T>(list, where); });
+  if (list[0].c.device() == Device{}) {
+    for (const DType type : {DType::f64, DType::f32, DType::bf16})
+      if (std::any_of(list.begin(), list.end(), [&](const Multiplication& x) {
+            return row_of(x, where).multiplies(x.c.dtype()) == type;
+          }))
+        with_numbers(type, [&]<class T>(T) { multiply<T>(list, where); });
+    return;
+  }
   for (const Multiplication& x : list)
     if (x.c.count() > 0)
       launch_product(ContextState::of(where).row_for<Product>(device_problem(x)), x, where);

@@ -262,7 +262,7 @@ class Loader {
     const auto of_output = [&](const Tensor& x) {
       return options.output_projection ? x : Tensor();
     };
-    std::vector<MultiHeadAttention::Head> all;
+    std::vector<MultiHeadAttention::HeadWeights> all;
     for (std::int64_t h = 0; h < options.heads; ++h) {
       const std::string first = text(format_.prefix, "head.", h, ".q.weight");
       if (file_.find(first) == nullptr)
@@ -300,7 +300,7 @@ void MultiHeadAttention::save(const std::filesystem::path& path, bool per_head) 
       save_safetensors(path, parameters(), metadata);
       return;
     }
-    const std::vector<Head> heads = split();
+    const std::vector<HeadWeights> heads = split();
     std::vector<NamedView> list;
     for (std::size_t h = 0; h < heads.size(); ++h)
       for (const auto& [name, tensor] : {std::pair{"q.weight", &heads[h].q},

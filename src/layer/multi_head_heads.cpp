@@ -43,15 +43,15 @@ void check_matrix(std::int64_t h, const char* name, const Tensor& found, const S
   check_shape("multi_head_attention", text("head ", h, ": ", name).c_str(), found, type, shape);
 }
 
-using Head = MultiHeadAttention::Head;
+using HeadWeights = MultiHeadAttention::HeadWeights;
 
-void check_heads(const MultiHeadAttentionOptions& o, const std::vector<Head>& heads) {
+void check_heads(const MultiHeadAttentionOptions& o, const std::vector<HeadWeights>& heads) {
   if (static_cast<std::int64_t>(heads.size()) != o.heads)
     fail("there are ", heads.size(), " sets of matrices for ", o.heads, " heads");
   const std::int64_t group = o.heads / o.key_heads;
   for (std::int64_t h = 0; h < o.heads; ++h) {
-    const Head& head = heads[static_cast<std::size_t>(h)];
-    const Head& first = heads[static_cast<std::size_t>(h / group * group)];
+    const HeadWeights& head = heads[static_cast<std::size_t>(h)];
+    const HeadWeights& first = heads[static_cast<std::size_t>(h / group * group)];
     check_matrix(h, "q", head.q, {o.d_k, o.model_dim}, o.type);
     check_matrix(h, "k", head.k, {o.d_k, o.key_dim}, o.type);
     check_matrix(h, "v", head.v, {o.d_v, o.value_dim}, o.type);
@@ -90,11 +90,11 @@ std::vector<Parameter> MultiHeadAttention::writable_parameters() {
   });
 }
 
-std::vector<Head> MultiHeadAttention::split() const {
-  return reporting("multi_head_attention", [&]() -> std::vector<Head> {
+std::vector<HeadWeights> MultiHeadAttention::split() const {
+  return reporting("multi_head_attention", [&]() -> std::vector<HeadWeights> {
     check_made("multi_head_attention", static_cast<bool>(*this));
     const MultiHeadAttentionOptions& o = options_;
-    std::vector<Head> heads;
+    std::vector<HeadWeights> heads;
     for (std::int64_t h = 0; h < o.heads; ++h) {
       const std::int64_t key_head = h / (o.heads / o.key_heads);
       heads.push_back({.q = part(q_.weight(), 0, h, o.d_k),
@@ -110,12 +110,13 @@ std::vector<Head> MultiHeadAttention::split() const {
 }
 
 MultiHeadAttention MultiHeadAttention::join(const MultiHeadAttentionOptions& options,
-                                            const std::vector<Head>& heads, const Tensor& o_bias) {
+                                            const std::vector<HeadWeights>& heads,
+                                            const Tensor& o_bias) {
   return reporting("multi_head_attention", [&]() -> MultiHeadAttention {
     const MultiHeadAttentionOptions o = filled_in(options);
     check_heads(o, heads);
-    const auto any = [&](Tensor Head::*bias) {
-      for (const Head& head : heads)
+    const auto any = [&](Tensor HeadWeights::*bias) {
+      for (const HeadWeights& head : heads)
         if (head.*bias) return true;
       return false;
     };
@@ -124,12 +125,12 @@ MultiHeadAttention MultiHeadAttention::join(const MultiHeadAttentionOptions& opt
     };
     Tensor q({o.heads * o.d_k, o.model_dim}, o.type), k({o.key_heads * o.d_k, o.key_dim}, o.type),
         v({o.key_heads * o.d_v, o.value_dim}, o.type);
-    Tensor q_bias = zeros(any(&Head::q_bias), {o.heads * o.d_k});
-    Tensor k_bias = zeros(any(&Head::k_bias), {o.key_heads * o.d_k});
-    Tensor v_bias = zeros(any(&Head::v_bias), {o.key_heads * o.d_v});
+    Tensor q_bias = zeros(any(&HeadWeights::q_bias), {o.heads * o.d_k});
+    Tensor k_bias = zeros(any(&HeadWeights::k_bias), {o.key_heads * o.d_k});
+    Tensor v_bias = zeros(any(&HeadWeights::v_bias), {o.key_heads * o.d_v});
     Tensor w_o = zeros(o.output_projection, {o.model_dim, o.heads * o.d_v});
     for (std::int64_t h = 0; h < o.heads; ++h) {
-      const Head& head = heads[static_cast<std::size_t>(h)];
+      const HeadWeights& head = heads[static_cast<std::size_t>(h)];
       const std::int64_t key_head = h / (o.heads / o.key_heads);
       put(head.q, q, 0, h, o.d_k);
       put(head.k, k, 0, key_head, o.d_k);

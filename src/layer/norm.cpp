@@ -20,7 +20,7 @@ const char* name_of(const NormOptions& options) {
   return options.kind == NormKind::rms_norm ? "rms_norm" : "layer_norm";
 }
 
-ConstRows rows_in(const Rows& rows) { return {rows.view.data(), rows.view.strides()[0]}; }
+ConstRows rows_in(const ReadRows& rows) { return {rows.view.data(), rows.view.strides()[0]}; }
 
 // The sum over blocks of [blocks, 2, dim], in order: part 0 or 1 of it.
 Tensor sum_of_blocks(const TensorView& parts, std::int64_t part, DType type, const Where& where) {
@@ -64,7 +64,7 @@ void Norm::forward_into(const ConstTensorView& x, const TensorView& y, const Whe
     check_output(layer, "y", y, options_.type, x.shape());
     check_apart(layer, "y", y, "x", x);
     check_apart_from_tensors(layer, "y", y, *this);
-    const Rows rows = rows_of(x, where, true);
+    const ReadRows rows = rows_of(x, where, true);
     const WrittenRows to(y, where, true);
     run_rows<NormForward>({.device = {}, .type = options_.type, .kind = options_.kind},
                           {.dim = options_.dim,
@@ -104,7 +104,7 @@ LayerGradients Norm::backward(const ConstTensorView& dy, const Saved& saved,
     check_input(layer, "x", saved.x, options_.type, options_.dim);
     check_shape(layer, "dy", dy, options_.type, saved.x.shape());
     LayerGradients gradients{where.context().make_tensor(saved.x.shape(), options_.type), {}};
-    const Rows x_rows = rows_of(saved.x, where, true), dy_rows = rows_of(dy, where, true);
+    const ReadRows x_rows = rows_of(saved.x, where, true), dy_rows = rows_of(dy, where, true);
     const std::int64_t rows = x_rows.view.size(0), dim = options_.dim;
     const Scratch scratch(where, {{{block_count(rows), 2, dim}, DType::f64}});
     const TensorView& parts = scratch.tensors[0];  // dweight and dbias of each block

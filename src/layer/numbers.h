@@ -3,6 +3,7 @@
 #pragma once
 
 #include "api/context.h"
+#include "core/strided.h"
 
 namespace attend {
 
@@ -22,7 +23,8 @@ class Conversion {
   const Kernel<Convert>* row_;
 };
 
-// A Number is float or double. `count` elements from data[begin] on, each `stride` from the next.
+// A Number is float, double or bf16. `count` elements from data[begin] on, each `stride` from the
+// next.
 template <class Number>
 class Numbers {
  public:
@@ -45,7 +47,7 @@ class Numbers {
     if (stride == 1) return round_(from, count, to);
     with_type(type_, [&]<class E>(E) {
       for (std::int64_t n = 0; n < count; ++n)
-        reinterpret_cast<E*>(to)[n * stride] = static_cast<E>(from[n]);
+        reinterpret_cast<E*>(to)[n * stride] = static_cast<E>(widened(from[n]));
     });
   }
 

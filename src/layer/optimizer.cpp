@@ -22,13 +22,14 @@ std::vector<std::string> names(const char* kind, std::initializer_list<const cha
 
 bool has_master(DType type) noexcept { return size_of(type) == 2; }
 
-// What is remembered of the parameters: for each its memory, and its copy if it has one.
-std::vector<Form> state_forms(const std::vector<std::string>& memory,
+// What is remembered of the parameters: for each its state tensors, and its copy if it has one.
+std::vector<Form> state_forms(const std::vector<std::string>& state_names,
                               const std::vector<Form>& parameters) {
   std::vector<Form> forms;
   for (const auto& [name, type, shape] : parameters) {
     const DType kept = statistic_type(type);
-    for (const std::string& kind : memory) forms.push_back({text(kind, ".", name), kept, shape});
+    for (const std::string& kind : state_names)
+      forms.push_back({text(kind, ".", name), kept, shape});
     if (has_master(type)) forms.push_back({text(kMaster, ".", name), kept, shape});
   }
   return forms;
@@ -44,7 +45,7 @@ struct Conversions {
 };
 
 // Zeros, and the copies.
-std::vector<NamedTensor> first_state(const std::vector<std::string>& memory,
+std::vector<NamedTensor> first_state(const std::vector<std::string>& state_names,
                                      const std::vector<Form>& forms,
                                      const std::vector<Parameter>& parameters) {
   std::vector<NamedTensor> state;
@@ -52,7 +53,7 @@ std::vector<NamedTensor> first_state(const std::vector<std::string>& memory,
   for (const Form& form : forms) state.push_back({form.name, Tensor(form.shape, form.type)});
   std::size_t next = 0;
   for (const Parameter& parameter : parameters) {
-    next += memory.size();
+    next += state_names.size();
     if (!has_master(parameter.value.dtype())) continue;
     const Conversion widen(parameter.value.dtype(), DType::f32, default_context());
     widen(parameter.value.data(), parameter.value.count(), state[next++].tensor.view().data());
@@ -73,7 +74,7 @@ void check_same(const char* kind, const std::vector<Form>& forms,
 
 }  // namespace
 
-Optimizer::Optimizer(std::vector<std::string> memory) : memory_(std::move(memory)) {}
+Optimizer::Optimizer(std::vector<std::string> state_names) : state_names_(std::move(state_names)) {}
 Optimizer::~Optimizer() = default;
 
 void Optimizer::step(const std::vector<Parameter>& parameters,
@@ -85,15 +86,17 @@ void Optimizer::step(const std::vector<Parameter>& parameters,
           text(where, "learning_rate is ", learning_rate, "; it must be finite and not negative"));
     const std::vector<Form> forms = checked_forms(where, parameters);
     check_gradients(where, "parameter", forms, gradients);
-    const std::vector<Form> kept = state_forms(memory_, forms);
+    const std::vector<Form> kept = state_forms(state_names_, forms);
     if (steps_ > 0) check_same(kind(), kept, state_);
-    std::vector<double> row(kPiece * (memory_.size() + 2));
-    Rows rows{row.data(), row.data() + kPiece, std::vector<double*>(memory_.size()), 0};
-    for (std::size_t m = 0; m < memory_.size(); ++m) rows.memory[m] = &row[kPiece * (m + 2)];
+    std::vector<double> numbers(kPiece * (state_names_.size() + 2));
+    Elements elements{numbers.data(), numbers.data() + kPiece,
+                      std::vector<double*>(state_names_.size()), 0};
+    for (std::size_t m = 0; m < state_names_.size(); ++m)
+      elements.state[m] = &numbers[kPiece * (m + 2)];
     std::vector<Conversions> conversions;
     for (std::size_t p = 0; p < parameters.size(); ++p)
       conversions.emplace_back(forms[p].type, gradients[p].tensor.dtype());
-    if (steps_ == 0) state_ = first_state(memory_, kept, parameters);
+    if (steps_ == 0) state_ = first_state(state_names_, kept, parameters);
 
     // Nothing fails from here on.
     ++steps_;
@@ -105,21 +108,21 @@ void Optimizer::step(const std::vector<Parameter>& parameters,
       auto* const value = static_cast<std::byte*>(parameters[p].value.data());
       const void* const g = gradients[p].tensor.view().data();
       const auto kept_at = [&](std::size_t m) { return state_[first + m].tensor.view().data(); };
-      void* const x = master ? kept_at(memory_.size()) : value;
+      void* const x = master ? kept_at(state_names_.size()) : value;
       for_pieces(parameters[p].value.count(), [&](std::int64_t begin, std::int64_t count) {
-        rows.count = count;
-        of.state.load(x, begin, 1, count, rows.x);
-        of.gradient.load(g, begin, 1, count, row.data() + kPiece);
-        for (std::size_t m = 0; m < memory_.size(); ++m)
-          of.state.load(kept_at(m), begin, 1, count, rows.memory[m]);
-        update(rows, learning_rate, steps_);
-        of.state.store(rows.x, count, x, begin, 1);
-        for (std::size_t m = 0; m < memory_.size(); ++m)
-          of.state.store(rows.memory[m], count, kept_at(m), begin, 1);
+        elements.count = count;
+        of.state.load(x, begin, 1, count, elements.x);
+        of.gradient.load(g, begin, 1, count, numbers.data() + kPiece);
+        for (std::size_t m = 0; m < state_names_.size(); ++m)
+          of.state.load(kept_at(m), begin, 1, count, elements.state[m]);
+        update(elements, learning_rate, steps_);
+        of.state.store(elements.x, count, x, begin, 1);
+        for (std::size_t m = 0; m < state_names_.size(); ++m)
+          of.state.store(elements.state[m], count, kept_at(m), begin, 1);
         if (master)
           of.round(static_cast<const float*>(x) + begin, count, value + begin * size_of(type));
       });
-      first += memory_.size() + (master ? 1 : 0);
+      first += state_names_.size() + (master ? 1 : 0);
     }
   });
 }
@@ -138,7 +141,7 @@ void Optimizer::restore(std::int64_t steps, std::vector<NamedTensor> state,
     const std::string where = text(kind(), ": ");
     if (steps < 0) throw InvalidArgument(text(where, "steps is ", steps, ", less than 0"));
     std::vector<Form> forms;  // before the first step nothing is remembered
-    if (steps > 0) forms = state_forms(memory_, checked_forms(where, parameters));
+    if (steps > 0) forms = state_forms(state_names_, checked_forms(where, parameters));
     state_ = in_order(where, forms, std::move(state));
     steps_ = steps;
   });
@@ -160,16 +163,16 @@ SGD::SGD(const SGDOptions& options)
   });
 }
 
-void SGD::update(const Rows& rows, double learning_rate, std::int64_t) const {
+void SGD::update(const Elements& elements, double learning_rate, std::int64_t) const {
   const auto& [momentum, nesterov, weight_decay] = options_;
-  for (std::int64_t n = 0; n < rows.count; ++n) {
-    double direction = rows.g[n];
+  for (std::int64_t n = 0; n < elements.count; ++n) {
+    double direction = elements.g[n];
     if (momentum > 0) {
-      double& m = rows.memory[0][n];
-      m = momentum * m + rows.g[n];
-      direction = nesterov ? rows.g[n] + momentum * m : m;
+      double& m = elements.state[0][n];
+      m = momentum * m + elements.g[n];
+      direction = nesterov ? elements.g[n] + momentum * m : m;
     }
-    rows.x[n] -= learning_rate * (direction + weight_decay * rows.x[n]);
+    elements.x[n] -= learning_rate * (direction + weight_decay * elements.x[n]);
   }
 }
 
@@ -188,17 +191,17 @@ AdamW::AdamW(const AdamWOptions& options)
   });
 }
 
-void AdamW::update(const Rows& rows, double learning_rate, std::int64_t step) const {
+void AdamW::update(const Elements& elements, double learning_rate, std::int64_t step) const {
   const auto& [beta1, beta2, epsilon, weight_decay] = options_;
   const auto t = static_cast<double>(step);
   const double unbias1 = 1 - std::pow(beta1, t), unbias2 = 1 - std::pow(beta2, t);
-  for (std::int64_t n = 0; n < rows.count; ++n) {
-    const double g = rows.g[n];
-    double &m = rows.memory[0][n], &v = rows.memory[1][n];
+  for (std::int64_t n = 0; n < elements.count; ++n) {
+    const double g = elements.g[n];
+    double &m = elements.state[0][n], &v = elements.state[1][n];
     m = beta1 * m + (1 - beta1) * g;
     v = beta2 * v + (1 - beta2) * g * g;
     const double direction = m / unbias1 / (std::sqrt(v / unbias2) + epsilon);
-    rows.x[n] -= learning_rate * (weight_decay * rows.x[n] + direction);
+    elements.x[n] -= learning_rate * (weight_decay * elements.x[n] + direction);
   }
 }
 

@@ -42,7 +42,7 @@ void check_positions(std::int64_t positions, std::int64_t offset, std::int64_t l
 template <class Add>
 void add_table(const ConstTensorView& x, std::int64_t length, const TensorView& y,
                const Where& where, Add add) {
-  const Rows rows = rows_of(x, where, true);
+  const ReadRows rows = rows_of(x, where, true);
   const WrittenRows written(y, where, true);
   for_row_blocks(rows.view.size(0), rows.view.size(1), where, [&](auto, auto begin, auto end) {
     for (std::int64_t r = begin; r < end; ++r)

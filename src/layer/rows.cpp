@@ -38,9 +38,9 @@ std::optional<Shape> matrix_strides(const ConstTensorView& x, bool side_by_side)
 
 }  // namespace
 
-Rows rows_of(const ConstTensorView& x, const Where& where, bool side_by_side) {
+ReadRows rows_of(const ConstTensorView& x, const Where& where, bool side_by_side) {
   const std::optional<Shape> strides = matrix_strides(x, side_by_side);
-  Rows result{Lease(where, strides ? 0 : bytes_of(x)), {}};
+  ReadRows result{Lease(where, strides ? 0 : bytes_of(x)), {}};
   if (!strides) copy_elements(x, result.copy.data());
   result.view = strides ? ConstTensorView(x.data(), x.dtype(), matrix_shape(x), *strides)
                         : ConstTensorView(result.copy.data(), x.dtype(), matrix_shape(x));

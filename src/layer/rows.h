@@ -15,11 +15,11 @@ namespace attend {
 
 // The matrix is a view of x where its strides allow that, else of a copy; with `side_by_side` its
 // features are so.
-struct Rows {
+struct ReadRows {
   Lease copy;
   ConstTensorView view;
 };
-Rows rows_of(const ConstTensorView& x, const Where& where, bool side_by_side = false);
+ReadRows rows_of(const ConstTensorView& x, const Where& where, bool side_by_side = false);
 
 // The matrix that is written for y. Where the strides of y do not allow a view of it, it is memory
 // of the Context, and finish() copies it.

@@ -5,9 +5,9 @@ namespace attend {
 
 #if defined(__x86_64__)
 extern const Kernel<Forward> kAmxForward, kAmxFp16Forward, kAvx512Forward, kAvx2Forward;
-extern const Kernel<Backward> kAvx512Backward, kAvx2Backward;
+extern const Kernel<Backward> kAmxBackward, kAvx512Backward, kAvx2Backward;
 extern const Kernel<Inspect> kAvx512Inspect, kAvx2Inspect;
-extern const Kernel<Product> kAvx512Product, kAvx2Product;
+extern const Kernel<Product> kAmxProduct, kAvx512Product, kAvx2Product;
 extern const Kernel<NormForward> kAvx512Norm, kAvx2Norm;
 extern const Kernel<NormBackward> kAvx512NormBackward, kAvx2NormBackward;
 extern const Kernel<ActivationForward> kAvx512Activation, kAvx2Activation;
@@ -52,7 +52,7 @@ constinit const Kernel<Forward>* const kForward[] = {
 
 constinit const Kernel<Backward>* const kBackward[] = {
 #if defined(__x86_64__)
-    &kAvx512Backward,  &kAvx2Backward,
+    &kAmxBackward,     &kAvx512Backward,    &kAvx2Backward,
 #elif defined(__aarch64__)
     &kNeonBackward,
 #endif
@@ -76,13 +76,11 @@ constinit const Kernel<Weights>* const kWeights[] = {&kReferenceWeights};
 
 constinit const Kernel<Product>* const kProduct[] = {
 #if defined(__x86_64__)
-    &kAvx512Product,
-    &kAvx2Product,
+    &kAmxProduct,     &kAvx512Product,    &kAvx2Product,
 #elif defined(__aarch64__)
     &kNeonProduct,
 #endif
-    &kGenericProduct,
-    &kReferenceProduct,
+    &kGenericProduct, &kReferenceProduct,
 };
 
 constinit const Kernel<NormForward>* const kNorm[] = {

@@ -18,13 +18,13 @@ struct Best {
 };
 
 // What is summed over the rows of a head.
-struct Head {
+struct InspectedHead {
   double* mass;                                    // [keys]
   double *tile_sum, *tile_maximum, *tile_visible;  // [map rows][map columns]
   Best* best;                                      // [top_k], of the row at hand
   HeadSums sums;
 
-  Head(const InspectProblem& p, Scratch& scratch)
+  InspectedHead(const InspectProblem& p, Scratch& scratch)
       : mass(scratch.take<double>(p.key_mass ? p.k_length : 0)),
         tile_sum(scratch.take<double>(p.map_rows() * p.map_columns())),
         tile_maximum(scratch.take<double>(p.map_rows() * p.map_columns())),
@@ -88,7 +88,7 @@ void measure(const Row<Inspect>& row, std::int64_t position, std::int64_t j, dou
   if (j > 0 && token(j - 1) == token(position)) sums.induction += w;
 }
 
-void inspect_row(Row<Inspect>& row, Head& head) noexcept {
+void inspect_row(Row<Inspect>& row, InspectedHead& head) noexcept {
   const InspectProblem& p = row.problem;
   const SoftmaxState state = softmax_of(row);
   const std::int64_t position = row.i + row.sequence.offset;
@@ -134,7 +134,7 @@ void inspect(const InspectProblem& p, const Tiles&, const InspectCall& call,
              const Task& task) noexcept {
   Scratch scratch(task.scratch);
   Row<Inspect> row(p, call, scratch);
-  Head head(p, scratch);
+  InspectedHead head(p, scratch);
   const std::int64_t tiles = p.map_rows() * p.map_columns();
   row.sequence = sequence_of(p, call, task.index / p.heads);
   row.h = task.index % p.heads;
@@ -171,7 +171,7 @@ Workspace inspect_workspace(const InspectProblem& p, const Tiles&) {
   const InspectCall none;
   Scratch scratch(nullptr);
   Row<Inspect> row(p, none, scratch);
-  Head head(p, scratch);
+  InspectedHead head(p, scratch);
   return {.shared = 0, .per_strand = scratch.used()};
 }
 

@@ -10,9 +10,9 @@ namespace {
 
 // One row, read as f64.
 template <class T>
-class Row {
+class FeatureRow {
  public:
-  Row(const ConstRows& rows, std::int64_t row) noexcept
+  FeatureRow(const ConstRows& rows, std::int64_t row) noexcept
       : data_(static_cast<const T*>(rows.data) + row * rows.row) {}
   double operator[](std::int64_t c) const noexcept { return widened(data_[c]); }
 
@@ -29,7 +29,7 @@ struct Statistics {
 // Numbers above 1e153, whose sums or squares may be none, are taken in units of 2^600. Epsilon is
 // nothing there, but keeps equal numbers from 0 / 0.
 template <class T>
-Statistics statistics(const Row<T>& x, NormKind kind, std::int64_t dim, double epsilon,
+Statistics statistics(const FeatureRow<T>& x, NormKind kind, std::int64_t dim, double epsilon,
                       double unit = 1) noexcept {
   const auto count = static_cast<double>(dim);
   double mean = 0, squares = 0;
@@ -48,7 +48,7 @@ void forward(const NormProblem& p, const NormCall& call, RowRange rows) noexcept
     const T* const weight = static_cast<const T*>(call.weight);
     const T* const bias = static_cast<const T*>(call.bias);
     for (std::int64_t r = rows.begin; r < rows.end; ++r) {
-      const Row<T> x(call.x, r);
+      const FeatureRow<T> x(call.x, r);
       T* const y = static_cast<T*>(call.y) + r * call.y_row;
       const Statistics normalised = statistics(x, p.kind, call.dim, call.epsilon);
       for (std::int64_t c = 0; c < call.dim; ++c) {
@@ -65,7 +65,7 @@ void forward(const NormProblem& p, const NormCall& call, RowRange rows) noexcept
 template <class T>
 void backward_row(const NormProblem& p, const NormBackwardCall& call, std::int64_t r,
                   double* dweight, double* dbias) noexcept {
-  const Row<T> x(call.x, r), dy(call.dy, r);
+  const FeatureRow<T> x(call.x, r), dy(call.dy, r);
   const T* const weight = static_cast<const T*>(call.weight);
   T* const dx = static_cast<T*>(call.dx) + r * call.dim;
   const Statistics normalised = statistics(x, p.kind, call.dim, call.epsilon);

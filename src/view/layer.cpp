@@ -57,13 +57,13 @@ std::vector<To> cast(const std::vector<double>& from) {
 
 class Writer {
  public:
-  Writer(const LayerInput& layer, const Parts& parts, Blobs& blobs, Context& context)
-      : layer_(layer), s_(layer.single), parts_(parts), blobs_(blobs), context_(context) {
+  Writer(const LayerInput& layer, const LayerContent& content, Blobs& blobs, Context& context)
+      : layer_(layer), s_(layer.single), content_(content), blobs_(blobs), context_(context) {
     stats_ = inspect(s_.q, s_.k, s_.options,
-                     {.top_k = std::min(parts.top_k, s_.keys()),
+                     {.top_k = std::min(content.top_k, s_.keys()),
                       .tokens = layer.tokens,
-                      .tile_rows = parts.tiles,
-                      .tile_columns = parts.tiles},
+                      .tile_rows = content.tiles,
+                      .tile_columns = content.tiles},
                      context);
     json_.set("name", layer.name);
   }
@@ -121,11 +121,11 @@ class Writer {
     const auto heads = [&](const ConstTensorView& x) {
       return blobs_.add("f32", {x.size(1), x.size(2), x.size(3)}, floats(x));
     };
-    json_.set("q", parts_.exact ? heads(s_.q) : Json());
-    json_.set("k", parts_.exact ? heads(s_.k) : Json());
-    json_.set("v", parts_.values ? heads(s_.v) : Json());
-    json_.set("mask", parts_.exact && s_.masked() ? mask() : Json());
-    json_.set("bias", parts_.exact && s_.options.bias ? bias() : Json());
+    json_.set("q", content_.exact ? heads(s_.q) : Json());
+    json_.set("k", content_.exact ? heads(s_.k) : Json());
+    json_.set("v", content_.values ? heads(s_.v) : Json());
+    json_.set("mask", content_.exact && s_.masked() ? mask() : Json());
+    json_.set("bias", content_.exact && s_.options.bias ? bias() : Json());
   }
 
   Json mask() {
@@ -209,7 +209,7 @@ class Writer {
 
   void put_windows() {
     Json windows = Json::array();
-    for (const WeightsWindow& w : parts_.windows) {
+    for (const WeightsWindow& w : content_.windows) {
       const Tensor weights = weights_of(s_.q, s_.k, stats_.lse, w, s_.options, context_);
       windows.push(Json::object()
                        .set("head", w.head)
@@ -226,18 +226,18 @@ class Writer {
   // Statistics [heads, queries] and [heads, keys].
   void put_rows() {
     const auto put = [&](const Tensor& tensor, std::int64_t length, bool halves) -> Json {
-      if (!parts_.rows) return nullptr;
+      if (!content_.rows) return nullptr;
       const Shape shape{s_.heads(), length};
       const std::vector<double> x = doubles(tensor);
       return halves ? blobs_.add("f16", shape, cast<f16>(x))
                     : blobs_.add("f32", shape, cast<float>(x));
     };
     // Of use with q and k alone, and then with all its bits.
-    json_.set("lse", parts_.exact ? put(stats_.lse, s_.queries(), false) : Json());
-    json_.set("entropy", put(stats_.entropy, s_.queries(), parts_.halves));
-    json_.set("maximum", put(stats_.maximum, s_.queries(), parts_.halves));
-    json_.set("mass", put(stats_.key_mass, s_.keys(), parts_.halves));
-    if (parts_.top_k == 0) return;
+    json_.set("lse", content_.exact ? put(stats_.lse, s_.queries(), false) : Json());
+    json_.set("entropy", put(stats_.entropy, s_.queries(), content_.halves));
+    json_.set("maximum", put(stats_.maximum, s_.queries(), content_.halves));
+    json_.set("mass", put(stats_.key_mass, s_.keys(), content_.halves));
+    if (content_.top_k == 0) return;
     const Shape shape{s_.heads(), s_.queries(), stats_.top_keys.size(3)};
     const auto* keys = stats_.top_keys.data<std::int64_t>();
     json_.set(
@@ -283,7 +283,7 @@ class Writer {
 
   const LayerInput& layer_;
   const Single& s_;
-  const Parts& parts_;
+  const LayerContent& content_;
   Blobs& blobs_;
   Context& context_;
   Statistics stats_;
@@ -301,7 +301,7 @@ LayerBytes::LayerBytes(const Single& s) {
   rows = s.heads() * (2 * s.queries() + s.keys());
 }
 
-Json layer_json(const LayerInput& layer, const Parts& parts, Blobs& blobs, Notes& notes,
+Json layer_json(const LayerInput& layer, const LayerContent& content, Blobs& blobs, Notes& notes,
                 Context& context) {
   for (const auto& [name, x] : {std::pair{"q", layer.single.q}, {"k", layer.single.k}})
     if (const std::int64_t count = not_finite(x); count > 0)
@@ -309,7 +309,7 @@ Json layer_json(const LayerInput& layer, const Parts& parts, Blobs& blobs, Notes
           text(layer.name, ": ", name, " has ", count,
                " numbers that are not finite; weights that see them are NaN."),
           text(layer.name, "：", name, " 中有 ", count, " 个非有限数；看到它们的权重为 NaN。"));
-  return Writer(layer, parts, blobs, context).write();
+  return Writer(layer, content, blobs, context).write();
 }
 
 }  // namespace attend::view

@@ -32,7 +32,7 @@ class Notes {
 };
 
 // What of a layer goes onto the page.
-struct Parts {
+struct LayerContent {
   bool exact = false, values = false;
   bool rows = true, halves = false;  // statistics of rows and keys, and whether as f16
   std::int64_t top_k = 0, tiles = 0;
@@ -47,7 +47,7 @@ struct LayerInput {
 };
 
 // `notes` receives what is wrong with the numbers.
-Json layer_json(const LayerInput& layer, const Parts& parts, Blobs& blobs, Notes& notes,
+Json layer_json(const LayerInput& layer, const LayerContent& content, Blobs& blobs, Notes& notes,
                 Context& context);
 
 }  // namespace attend::view

@@ -59,7 +59,7 @@ Json run_json(const ViewRun& run, const PlannedRun& plan, Blobs& blobs, Notes& n
     if (is_special(plan.key_tokens[n])) special.push(n);
   for (const PlannedLayer& layer : plan.layers)
     layers.push(layer_json({*layer.single, layer.name, layer.contribution, plan.token_ids},
-                           layer.parts, blobs, notes, where));
+                           layer.content, blobs, notes, where));
   const auto texts = [](const std::vector<std::string>& list) {
     return list.empty() ? Json() : Json::array(list);
   };

@@ -119,7 +119,7 @@ std::int64_t plan_windows(std::vector<PlannedRun>& plan, const ViewOptions& opti
       if (w.keys > options.embed_bytes / 4 / w.queries)
         fail("a window of ", w.queries, " x ", w.keys, " weights does not fit into the ",
              options.embed_bytes, " bytes allowed");
-      layer.parts.windows.push_back({0, w.head, w.query, w.queries, w.key, w.keys});
+      layer.content.windows.push_back({0, w.head, w.query, w.queries, w.key, w.keys});
       bytes += 4 * w.queries * w.keys;
     }
   if (bytes > options.embed_bytes)
@@ -167,7 +167,7 @@ class Budget {
       needed += bytes_of(n, &LayerBytes::exact);
       values += bytes_of(n, &LayerBytes::values);
       if (!take(bytes_of(n, &LayerBytes::exact))) continue;
-      for (PlannedRun& run : plan_) run.layers[n].parts.exact = true;
+      for (PlannedRun& run : plan_) run.layers[n].content.exact = true;
       ++done;
     }
     if (done < layers) {
@@ -181,7 +181,7 @@ class Budget {
                megabytes(needed), "，允许 ", megabytes(o_.embed_bytes), "。"));
     }
     const bool with_values = done == layers && take(values);
-    each([&](PlannedLayer& layer) { layer.parts.values = with_values && layer.single->v; });
+    each([&](PlannedLayer& layer) { layer.content.values = with_values && layer.single->v; });
     if (done == layers && !with_values)
       notes_.add(
           text("The values v are left out: they need ", megabytes(values), ", ", megabytes(left_),
@@ -198,16 +198,16 @@ class Budget {
       const Single& s = *layer.single;
       const std::int64_t queries = std::min(kWindow, s.queries()),
                          keys = std::min(kWindow, s.keys());
-      if (layer.parts.exact || !take(4 * s.heads() * queries * keys)) return;
+      if (layer.content.exact || !take(4 * s.heads() * queries * keys)) return;
       for (std::int64_t h = 0; h < s.heads(); ++h)
-        layer.parts.windows.push_back(
+        layer.content.windows.push_back(
             {0, h, s.queries() - queries, queries, s.keys() - keys, keys});
     });
     each([&](PlannedLayer& layer) {
       const Single& s = *layer.single;
       const std::int64_t top_k = std::min(o_.top_k, s.keys());
-      if (!layer.parts.exact && take(8 * top_k * s.heads() * s.queries()))
-        layer.parts.top_k = top_k;
+      if (!layer.content.exact && take(8 * top_k * s.heads() * s.queries()))
+        layer.content.top_k = top_k;
     });
   }
 
@@ -216,8 +216,8 @@ class Budget {
     each([&](PlannedLayer& layer) { numbers += LayerBytes(*layer.single).rows; });
     const bool halves = 4 * numbers > kMostRowBytes, left_out = numbers > kMostRowBytes;
     each([&](PlannedLayer& layer) {
-      layer.parts.halves = halves;
-      layer.parts.rows = !left_out || layer.parts.exact;
+      layer.content.halves = halves;
+      layer.content.rows = !left_out || layer.content.exact;
     });
     if (left_out)
       notes_.add(text("The statistics of single rows and keys are left out: they are ", numbers,
@@ -234,7 +234,7 @@ class Budget {
     while (side > kLeastTiles && 2 * heads > kMostTileBytes / side / side) side /= 2;
     if (2 * heads > kMostTileBytes / side / side)
       fail("the page would be too large: ", heads, " heads, of which each has a map; show fewer");
-    each([&](PlannedLayer& layer) { layer.parts.tiles = side; });
+    each([&](PlannedLayer& layer) { layer.content.tiles = side; });
   }
 
   std::vector<PlannedRun>& plan_;

@@ -12,7 +12,7 @@ struct PlannedLayer {
   std::string name;
   std::unique_ptr<Single> single;
   std::vector<double> contribution{};
-  Parts parts{};
+  LayerContent content{};
 };
 
 struct PlannedRun {

@@ -55,6 +55,16 @@ class Table(CommandTest):
         self.assertEqual(grouped["bytes"], 2 * 8 * 8 * 2048 * 128 * 4)
         self.assertEqual((grouped["queries"], grouped["key_heads"]), (1, 8))
 
+    def test_types(self):
+        for type, size in (("f64", 8), ("f32", 4), ("bf16", 2), ("f16", 2)):
+            cases = self.cases("--type", type)
+            self.assertEqual({case["type"] for case in cases}, {type})
+            suffix = "" if type == "f32" else "_" + type
+            self.assertEqual([case["name"] for case in cases], [case["name"] + suffix for case in self.cases()])
+            grouped = next(case for case in cases if case["name"].startswith("decode/B8_"))
+            self.assertEqual(grouped["bytes"], 2 * 8 * 8 * 2048 * 128 * size)
+            self.assertEqual([case["flops"] for case in cases], [case["flops"] for case in self.cases()])
+
 
 class Measurement(CommandTest):
     def test_peak(self):
@@ -63,6 +73,21 @@ class Measurement(CommandTest):
         self.assertEqual(found["peak"]["threads"], 1)
         self.assertGreater(found["peak"]["flops"], 1e8)
         self.assertGreater(found["peak"]["read_bytes"], 1e7)
+        self.assertEqual((found["type"], found["peak"]["type"]), ("f32", "f32"))
+
+    def test_peak_of_a_type(self):
+        """That of tiles where this machine has them, else that of f32; and it says which."""
+        for type in ("bf16", "f16", "f64"):
+            found = self.run_json("bench", "--peak", "--quick", "--threads", 1, "--type", type)
+            self.assertEqual(found["type"], type)
+            self.assertGreater(found["peak"]["flops"], 1e8)
+            tiles = found["peak"]["instructions"] == "AMX"
+            self.assertEqual(found["peak"]["type"], type if tiles else "f32")
+            kernel = {"bf16": "cpu.amx.forward", "f16": "cpu.amx_fp16.forward"}.get(type, "none")
+            done = attend("apply", "--model-dim", 64, "--heads", 2, "--length", 64, "--type", type, "--kernel", kernel)
+            self.assertEqual(tiles, done.status == 0, done.err)
+            text = self.run_ok("bench", "--peak", "--quick", "--threads", 1, "--type", type)
+            self.assertIn(f"(AMX in {type})" if tiles else f" in f32, not {type})", text)
 
     def test_quick_notes(self):
         if not built_with_clock():
@@ -78,6 +103,19 @@ class Measurement(CommandTest):
                                          case["flops_per_second"] / found["peak"]["flops"]))
             self.assertTrue(case["kernel"].endswith(".forward"), case["kernel"])
             self.assertIn(case["kernel"], case["plan"])
+
+    def test_each_operation_in_each_type(self):
+        if not built_with_clock():
+            self.skipTest("built without Google Benchmark")
+        for type in ("f64", "bf16", "f16"):
+            found = self.run_json("bench", "--quick", "--filter", "(notes|backward|layer)/B2_", "--type", type)
+            self.assertEqual([case["name"] for case in found["cases"]],
+                             [f"{name}_{type}" for name in ("notes/B2_H8_T10_d64", "backward/B2_H8_T10_d64",
+                                                            "layer/B2_H8_T10_d64", "layer/B2_H8_T10_d64_train")])
+            for case in found["cases"]:
+                self.assertIn(type, case["plan"])
+                self.assertTrue(math.isclose(case["share_of_peak"],
+                                             case["flops_per_second"] / found["peak"]["flops"]))
 
     def test_each_operation_has_a_row(self):
         if not built_with_clock():
@@ -108,6 +146,7 @@ class Measurement(CommandTest):
 class Mistakes(CommandTest):
     def test_are_one_line(self):
         self.fails(2, "no suite 'nots'; did you mean notes", "bench", "--suite", "nots")
+        self.fails(2, "--type: bf17 not in {f64,f32,bf16,f16}", "bench", "--type", "bf17")
         self.fails(2, "no regular expression: [", "bench", "--filter", "[")
         self.fails(2, "no case has a name with B99", "bench", "--filter", "B99")
         self.fails(2, "cannot be written", "bench", "--quick", "--filter", "notes/B2_",

@@ -1,25 +1,17 @@
 #!/usr/bin/env python3
-"""What `attend explain` and `attend demo` show: the true numbers of the worked examples in both
-languages, the page, files, and what they say to input that they cannot take.
+"""What `attend explain` shows: the true numbers of the worked examples in both languages, those of files, and
+what it says to input that it cannot take.
 usage: explain_test.py PATH_OF_ATTEND"""
-import base64
-import hashlib
-import html
 import json
 import math
 import os
 import pty
 import re
-import shutil
 import subprocess
-import unicodedata
-import unittest
 
 import command
-from command import CommandTest, Tensor, attend, attention, multi_head, numbers, save_safetensors
-
-os.environ["LC_ALL"] = "C.UTF-8"
-os.environ["NO_COLOR"] = ""
+from command import Tensor, attend, attention, multi_head, numbers, save_safetensors
+from explained import ExplainTest, matrices, width
 
 # True values, and those of the notes beside them (docs/corrections.md).
 SINGLE = {"S": [[6.5, 10], [2, 3.5]],
@@ -38,14 +30,6 @@ TWO = {"Q_0": [[0, 1.45], [-0.95, -0.45]], "Q_1": [[2.05, -0.5], [-0.27, 0.94]],
 TWO_SAID = ["[[0.85, -0.05], [-0.29, 0.74]]", "[[2.15, 0.65], [-1.32, 1.02]]"]
 
 
-def width(line):
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in line)
-
-
-def matrices(explained):
-    return {m["name"]: m for step in explained["steps"] for m in step["matrices"]}
-
-
 def phrases(explained):
     """What --json tells in words."""
     yield from (explained["title"], *explained["opening"])
@@ -54,18 +38,6 @@ def phrases(explained):
         yield from (text for claim in step["claims"] for text in claim.values())
         table = step.get("table", {"header": [], "rows": []})
         yield from (cell for row in (table["header"], *table["rows"]) for cell in row)
-
-
-class ExplainTest(CommandTest):
-    def close_rows(self, found, wanted, allowed=5.1e-8):
-        self.assertEqual([len(row) for row in found], [len(row) for row in wanted])
-        for a, b in zip(found, wanted):
-            for x, y in zip(a, b):
-                self.assertAlmostEqual(x, y, delta=allowed)
-
-    def page_data(self, name="page.html"):
-        page = (self.folder / name).read_text()
-        return page, json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
 
 
 class Notes(ExplainTest):
@@ -181,132 +153,6 @@ class Notes(ExplainTest):
         text = self.run_ok("explain", *words)
         for part in ("[2, 10, 768]", "[2, 12, 10, 64]", "[2, 12, 10, 10]"):
             self.assertIn(part, text)
-
-
-class Page(ExplainTest):
-    def test_nothing_is_asked_from_outside(self):
-        """The policy allows the one script and the one style by their hashes, and nothing else."""
-        self.run_ok("explain", "two-heads", "--html", "page.html")
-        page, _ = self.page_data()
-        policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1]
-        self.assertTrue(policy.startswith("default-src 'none';"))
-        for tag, source in (("style", "style-src"), ("script", "script-src")):
-            inside = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.S)
-            self.assertEqual(len(inside), 1)
-            digest = base64.b64encode(hashlib.sha256(inside[0].encode()).digest()).decode()
-            self.assertIn(f"{source} 'sha256-{digest}'", policy)
-        self.assertNotRegex(page, r"https?://|src=|href=|url\(|@import")
-
-    def test_each_number_leads_to_where_it_came_from(self):
-        self.run_ok("explain", "two-heads", "--html", "page.html")
-        _, data = self.page_data()
-        all_of_them = matrices(data)
-        text, sources = all_of_them["S_0"]["how"][0][1]
-        self.assertEqual(text, "0 x (-0.27) + 1.45 x 0.94 = 1.363")
-        self.assertEqual(sources, [["Q_0", 0, 0], ["K_0", 1, 0], ["Q_0", 0, 1], ["K_0", 1, 1]])
-        self.assertEqual(all_of_them["concat"]["how"][1][2][1], [["O_1", 1, 0]])
-        self.assertEqual(all_of_them["X"]["how"][0][0], ["", []])
-        # Every source exists, and every cell that is not given has one.
-        for name, matrix in all_of_them.items():
-            for row in matrix["how"]:
-                for text, sources in row:
-                    self.assertEqual(matrix["rule"] == "given", not sources, name)
-                    for source, r, c in sources:
-                        self.assertIsNotNone(all_of_them[source]["values"][r][c])
-
-    def test_derivations_add_up(self):
-        """What stands before the last `=` gives what stands behind it."""
-        self.run_ok("explain", "two-heads", "--html", "page.html")
-        _, data = self.page_data()
-        checked = 0
-        for matrix in matrices(data).values():
-            for row in matrix["how"]:
-                for text, _ in row:
-                    if " = " not in text:
-                        continue
-                    left, right = text.rsplit(" = ", 1)
-                    python = re.sub(r"exp (\(?-?[\d.e-]+\)?)", r"exp(\1)", left.replace(" x ", " * "))
-                    value = eval(python, {"exp": math.exp, "log": math.log})
-                    self.assertAlmostEqual(value, float(right), delta=2e-6, msg=text)
-                    checked += 1
-        self.assertGreater(checked, 60)
-
-    def test_hostile_tokens(self):
-        hostile = ["</script><script>alert(1)</script>", "<!--", "\u2028", "\x1b[31mred", "\u202eabc", "&amp;"]
-        (self.folder / "t.json").write_text(json.dumps(hostile))
-        for name in "qkv":
-            self.save(f"{name}.npy", numbers((6, 3), ord(name)))
-        out = self.run_ok("explain", "q.npy", "k.npy", "v.npy", "--tokens", "t.json", "--html", "page.html")
-        self.assertNotIn("\x1b", out)
-        self.assertNotIn("\u202e", out)
-        self.assertIn("\\x1b[31m", out)
-        page, data = self.page_data()
-        self.assertEqual(data["tokens"], hostile)
-        self.assertEqual(page.count("</script>"), 2)
-        self.assertNotIn("<!--", page)
-        self.assertNotIn("\u2028", page)
-
-    def in_browser(self, script):
-        """What a script finds that runs behind the page's own, in a browser."""
-        page = (self.folder / "page.html").read_text()
-        page = re.sub(r"<meta http-equiv[^>]*>", "", page)   # or it would not let the script in
-        page = page.replace("</html>", f"<script>document.body.dataset.found = JSON.stringify((() => {{{script}}})());"
-                                       "</script></html>")
-        (self.folder / "driven.html").write_text(page)
-        done = subprocess.run(
-            ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.folder}/c",
-             "--virtual-time-budget=5000", "--dump-dom", f"file://{self.folder}/driven.html"],
-            text=True, capture_output=True)
-        found = re.search(r'data-found="([^"]*)"', done.stdout)
-        self.assertTrue(found, done.stderr)
-        return json.loads(html.unescape(found[1]))
-
-    @unittest.skipUnless(shutil.which("chromium"), "no chromium")
-    def test_in_a_browser(self):
-        """Pointing, walking with keys, keeping and letting go, going to a source, the other language."""
-        self.run_ok("explain", "single-head", "--html", "page.html")
-        found = self.in_browser("""
-            const cell = (name, r, c) => cells.get(keyOf(name, r, c)), text = () => panel.innerText;
-            const marked = () => [...document.querySelectorAll("td.source")].map((td) => td.dataset.at);
-            const press = (td, key) => td.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
-            const steps = [cell("A", 0, 0).textContent];
-            cell("S", 0, 1).dispatchEvent(new MouseEvent("mouseover", { bubbles: true }));
-            steps.push(text(), marked());
-            cell("S", 0, 1).focus();
-            press(cell("S", 0, 1), "ArrowDown");
-            steps.push(document.activeElement.dataset.at, text());
-            cell("O", 0, 0).click();
-            cell("A", 0, 0).dispatchEvent(new MouseEvent("mouseover", { bubbles: true }));
-            steps.push(text());
-            press(cell("O", 0, 0), "Escape");
-            steps.push(text());
-            cell("A", 0, 0).focus();
-            panel.querySelector("button").click();
-            steps.push(document.activeElement.dataset.at);
-            document.getElementById("language").click();
-            steps.push(document.documentElement.lang, document.querySelector("h1").textContent);
-            return steps;""")
-        self.assertEqual(found[0], "0.0776385")
-        self.assertIn("S[0, 1] = 10", found[1])
-        self.assertIn("1 x 1 + 3 x 3 = 10", found[1])
-        self.assertEqual([json.loads(at) for at in found[2]],
-                         [["Q", 0, 0], ["Q", 0, 1], ["K", 1, 0], ["K", 1, 1]])
-        self.assertEqual(json.loads(found[3]), ["S", 1, 1])
-        self.assertIn("2 x 1 + 0.5 x 3 = 3.5", found[4])
-        self.assertIn("O[0, 0]", found[5])   # it was kept
-        self.assertIn("Point at a number", found[6])
-        self.assertEqual(json.loads(found[7]), ["Z", 0, 0])
-        self.assertEqual(found[8:], ["zh-CN", "单头注意力：两个词元，逐步计算"])
-
-    @unittest.skipUnless(shutil.which("chromium"), "no chromium")
-    def test_the_policy_lets_the_page_draw_itself(self):
-        self.run_ok("explain", "sentence", "--language", "zh", "--html", "page.html")
-        done = subprocess.run(
-            ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.folder}/c",
-             "--virtual-time-budget=5000", "--dump-dom", f"file://{self.folder}/page.html"],
-            text=True, capture_output=True)
-        self.assertTrue('<td tabindex="0"' in done.stdout)
-        self.assertTrue('lang="zh-CN"' in done.stdout)
 
 
 class Files(ExplainTest):
@@ -489,64 +335,6 @@ class Colour(ExplainTest):
         self.assertEqual(done.status, 0)
         self.assertIn("|##", done.out)
         self.assertNotIn("█", done.out)
-
-
-class Demo(ExplainTest):
-    def test_all_of_it(self):
-        self.assertEqual(list(self.folder.iterdir()), [])
-        found = self.run_json("demo")
-        self.assertEqual([path.name for path in self.folder.iterdir()], ["attend-demo.html"])
-        self.assertTrue(found["passed"])
-        self.assertGreater(found["seconds"], 0)
-        self.close_rows([found["single_head"]["output"]], [[0.9223615, 2.1552770, 0.7428167, 2.5143666]])
-        heads = {head["name"]: head for head in found["sentence"]["heads"]}
-        self.assertEqual(len(heads), 8)
-        built = [head for head in heads.values() if head["least"] is not None]
-        self.assertEqual(len(built), 6)
-        for head in built:
-            self.assertGreaterEqual(head["least"], 0.95, head["name"])
-        self.assertGreaterEqual(heads["noun to the next verb"]["weights"][1][2], 0.95)      # cat -> sat
-        self.assertGreaterEqual(heads["determiner to its noun"]["weights"][4][5], 0.95)     # the -> mat
-        self.assertGreaterEqual(heads["preposition to its object"]["weights"][3][5], 0.95)  # on -> mat
-        self.assertGreaterEqual(heads["preposition to its object"]["weights"][1][0], 0.95)  # rests
-        self.close_rows(heads["uniform"]["weights"], [[1 / 6] * 6] * 6, 1e-6)
-        for row in heads["random, a control"]["weights"]:
-            self.assertAlmostEqual(sum(row), 1, delta=1e-5)
-        training = found["training"]
-        self.assertGreater(training["losses"][0], 3)
-        self.assertLess(training["losses"][-1], 0.3)
-        page = (self.folder / "attend-demo.html").read_text()
-        self.assertIn("before training", page)
-        self.assertIn("after training", page)
-        self.assertIn('"open":1', page)                       # the page opens on what was learned
-        self.assertLess(max(training["before"][1]), 0.3)
-        self.assertGreater(max(training["after"][1]), 0.8)
-
-    def test_text(self):
-        self.fails(2, "cannot be written", "demo", "--html", "no_folder/p.html")
-        text = self.run_ok("demo", "--html", "p.html")
-        self.assertTrue((self.folder / "p.html").exists())
-        first = text.split("2  ")[0].split("every number)")[1].strip("\n")
-        self.assertEqual(len(first.splitlines()), 7)
-        self.assertIn("CONSTRUCTED", text)
-        self.assertRegex(text, r"step +25   loss \d\.\d{4}")
-        self.assertIn("all checks hold", text)
-        self.assertIn("right after the last occurrence of the", text)
-        for line in text.splitlines():
-            self.assertLessEqual(width(line), 80, line)
-
-    def test_chinese(self):
-        """All of it: of English there are names of tokens, flags and files, and letters of formulas."""
-        text = self.run_ok("demo", "--language", "zh", "--html", "p.html")
-        for part in ("1  一个头，两个词元", "人工构造", "归纳头", "所有检查都通过", "训练前", "损失"):
-            self.assertIn(part, text)
-        for line in text.splitlines():
-            self.assertLessEqual(width(line), 80, line)
-        words = set(re.findall(r"[a-zA-Z]{4,}", re.sub(r"attend explain single-head --language", "", text)))
-        self.assertEqual(words - {"softmax", "sqrt", "html"}, set())
-        page = (self.folder / "p.html").read_text()
-        self.assertIn('"language":"zh"', page)
-        self.assertIn("归纳头：训练前与训练后", page)
 
 
 if __name__ == "__main__":

@@ -165,4 +165,27 @@ ErrorCase merge_error(std::string mistake, Break break_it, std::string message) 
   return {"merge_" + std::move(mistake), make, "merge: " + std::move(message)};
 }
 
+std::vector<ErrorCase> errors_of_both(const std::vector<InputError>& errors) {
+  std::vector<ErrorCase> cases;
+  for (const auto& [mistake, break_it, message] : errors) {
+    cases.push_back(forward_error(mistake, break_it, message));
+    cases.push_back(backward_error(mistake, break_it, message));
+    cases.push_back({std::string("attention_into_a_new_tensor_") + mistake,
+                     [break_it = break_it] {
+                       Arguments a;
+                       break_it(a);
+                       attention(a.q, a.k, a.v, a.options);
+                     },
+                     std::string("attention: ") + message});
+    cases.push_back({std::string("backward_into_new_tensors_") + mistake,
+                     [break_it = break_it] {
+                       Arguments a;
+                       break_it(a);
+                       attention_backward(a.backward_inputs(), a.options);
+                     },
+                     std::string("attention_backward: ") + message});
+  }
+  return cases;
+}
+
 }  // namespace attend::test

@@ -59,6 +59,15 @@ ErrorCase forward_error(std::string mistake, Break break_it, std::string message
 ErrorCase backward_error(std::string mistake, Break break_it, std::string message);
 ErrorCase merge_error(std::string mistake, Break break_it, std::string message);
 
+// A mistake in q, k, v or the options. attention and attention_backward must refuse it alike,
+// whether they are given memory for their results or make it.
+struct InputError {
+  const char* mistake;
+  Break break_it;
+  const char* message;
+};
+std::vector<ErrorCase> errors_of_both(const std::vector<InputError>& errors);
+
 void run_forward(const Arguments& arguments, Context& context = default_context());
 void run_backward(const Arguments& arguments, Context& context = default_context());
 void run_merge(const Arguments& arguments, Context& context = default_context());

@@ -17,7 +17,11 @@ struct ErrorCase {
   std::string type = "InvalidArgument";
 };
 
-std::vector<ErrorCase> input_errors();       // q, k, v and options of both functions
+// Of attention and attention_backward alike:
+std::vector<ErrorCase> input_errors();     // q, k, v
+std::vector<ErrorCase> sequence_errors();  // lengths, packed sequences, pages
+std::vector<ErrorCase> option_errors();    // what becomes of scores
+
 std::vector<ErrorCase> output_errors();      // out, lse, weights, scores, gradients, parts of merge
 std::vector<ErrorCase> overlap_errors();     // what is written shares memory
 std::vector<ErrorCase> partial_errors();     // partial states

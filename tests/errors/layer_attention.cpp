@@ -41,7 +41,7 @@ std::vector<LayerMistake> multi_head_mistakes() {
   };
   const auto joined = [](const auto& change) {
     return [=] {
-      std::vector<MultiHeadAttention::Head> heads = layer().split();
+      std::vector<MultiHeadAttention::HeadWeights> heads = layer().split();
       change(heads);
       MultiHeadAttention::join(layer().options(), heads);
     };

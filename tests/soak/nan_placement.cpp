@@ -74,7 +74,7 @@ bool is_hidden(const Trial& trial, const Place& place) {
       if (is_row()) return row.keys.empty() && !trial.sinks;
     } else if (place.name == "k" || place.name == "v") {
       if (row.kv_head == place.index[1])
-        for (const Row& key : row.keys)
+        for (const RowAddress& key : row.keys)
           if (key.b == place.index[0] && key.t == place.index[2]) return false;
     } else if (place.name == "bias") {
       std::int64_t n = 0;

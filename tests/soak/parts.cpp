@@ -51,16 +51,16 @@ struct Parts {
 
 // One row of the parts: how many of them count, the largest |lse| of these, and the largest |o|, of
 // the others by what is left of it: they may hold the only o that is not 0.
-struct Row {
+struct MergedRow {
   int count = 0;
   double lse = 0, o = 0;
 };
 
 // A part counts if its lse is at most `nothing` below the largest.
-Row row_of(const Parts& parts, std::size_t row, double nothing = kNothing) {
+MergedRow row_of(const Parts& parts, std::size_t row, double nothing = kNothing) {
   double most = -INFINITY;
   for (const auto& lse : parts.lse_values) most = std::max(most, lse[row]);
-  Row found;
+  MergedRow found;
   for (std::size_t n = 0; n < parts.o.size() && std::isfinite(most); ++n) {
     const double lse = parts.lse_values[n][row], below = most - lse;
     const bool counts = below <= nothing;
@@ -113,7 +113,7 @@ std::string by_merge(const Trial& trial, const std::vector<std::int64_t>& cuts,
   const std::size_t rows = parts.lse_values[0].size();
   bool must_refuse = false, may_refuse = false;
   for (std::size_t row = 0; row < rows; ++row) {
-    const Row surely = row_of(parts, row);
+    const MergedRow surely = row_of(parts, row);
     if (!(u * surely.lse > kMostError)) continue;
     must_refuse |= surely.count > 1;
     may_refuse |= row_of(parts, row, kNothing + 8 * u * surely.lse).count > 1;
@@ -133,7 +133,7 @@ std::string by_merge(const Trial& trial, const std::vector<std::int64_t>& cuts,
   const double kept = trial.plain.dropout.p < 1 ? 1 / (1 - trial.plain.dropout.p) : 0;
   const double of_sums = sums * kept * largest_of(trial.v);
   for (std::size_t row = 0; row < rows; ++row) {
-    const Row of_parts = row_of(parts, row);
+    const MergedRow of_parts = row_of(parts, row);
     const double compared = of_parts.count > 1 ? of_parts.lse : 0;
     const double error = 16 * u * (compared + 32 + static_cast<double>(parts.o.size()));
     const double of_out = (error + 2 * unit_roundoff(trial.out_type)) * of_parts.o + of_sums;

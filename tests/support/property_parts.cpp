@@ -69,7 +69,7 @@ std::vector<std::int64_t> shuffled(std::int64_t count, std::uint64_t seed) {
   return list;
 }
 
-Tensor gather_rows(const Tensor& tensor, const std::vector<Row>& rows) {
+Tensor gather_rows(const Tensor& tensor, const std::vector<RowAddress>& rows) {
   if (!tensor) return {};
   Shape shape = tensor.shape();
   const std::int64_t length = shape[2];
@@ -81,7 +81,7 @@ Tensor gather_rows(const Tensor& tensor, const std::vector<Row>& rows) {
   const auto* from = static_cast<const std::byte*>(tensor.view().data());
   auto* to = static_cast<std::byte*>(gathered.view().data());
   for (std::int64_t h = 0; h < shape[1]; ++h)
-    for (const Row& row : rows) {
+    for (const RowAddress& row : rows) {
       std::memcpy(to, from + ((row.b * shape[1] + h) * length + row.t) * inner,
                   static_cast<std::size_t>(inner));
       to += inner;

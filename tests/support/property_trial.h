@@ -116,7 +116,7 @@ std::vector<std::int64_t> range(std::int64_t begin, std::int64_t end);
 std::vector<std::int64_t> shuffled(std::int64_t count, std::uint64_t seed);
 
 // [1, heads, rows, ...] of a tensor [b, heads, t, ...].
-Tensor gather_rows(const Tensor& tensor, const std::vector<Row>& rows);
+Tensor gather_rows(const Tensor& tensor, const std::vector<RowAddress>& rows);
 
 // Batch element b (a sequence, if packed) as a dense problem of its own. keys_kept: how many of the
 // stored keys stay; by default all.
@@ -141,8 +141,8 @@ Tensor with_all_keys(const Tensor& mask_or_bias, std::int64_t keys);
 // One query of one head, and the keys it sees.
 struct SeenRow {
   std::int64_t b = 0, h = 0, i = 0, kv_head = 0;
-  Row query;
-  std::vector<Row> keys;
+  RowAddress query;
+  std::vector<RowAddress> keys;
   std::vector<std::int64_t> numbers;  // j of each
 };
 std::vector<SeenRow> seen_rows(const Trial& trial);

@@ -64,7 +64,7 @@ SequenceRows rows_of(const Arguments& a, std::int64_t b) {
   const auto entry = [b](const ConstTensorView& view, std::int64_t after = 0) {
     return integers(view)[static_cast<std::size_t>(b + after)];
   };
-  const auto append = [](std::vector<Row>& to, std::int64_t batch, std::int64_t begin,
+  const auto append = [](std::vector<RowAddress>& to, std::int64_t batch, std::int64_t begin,
                          std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) to.push_back({batch, t});
   };

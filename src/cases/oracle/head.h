@@ -20,12 +20,12 @@ struct Arguments {
 };
 
 // The rows of q and of k that belong to a batch element: (first index, third index) of each.
-struct Row {
+struct RowAddress {
   std::int64_t b = 0, t = 0;
 };
 struct SequenceRows {
-  std::vector<Row> queries, keys;  // keys: those that have an address
-  std::int64_t key_length = 0;     // those below key_lengths
+  std::vector<RowAddress> queries, keys;  // keys: those that have an address
+  std::int64_t key_length = 0;            // those below key_lengths
   std::int64_t offset = 0;
 };
 
@@ -93,11 +93,11 @@ class Reader {
 // Rows of the [*, heads, *, width] tensor for one head.
 template <class Real>
 std::vector<Real> gather(const std::vector<double>& values, const Shape& shape,
-                         const std::vector<Row>& rows, std::int64_t h) {
+                         const std::vector<RowAddress>& rows, std::int64_t h) {
   const std::int64_t width = shape[3];
   std::vector<Real> gathered;
   gathered.reserve(rows.size() * static_cast<std::size_t>(width));
-  for (const Row& row : rows) {
+  for (const RowAddress& row : rows) {
     const std::int64_t begin = ((row.b * shape[1] + h) * shape[2] + row.t) * width;
     for (std::int64_t e = 0; e < width; ++e)
       gathered.push_back(values[static_cast<std::size_t>(begin + e)]);

@@ -107,7 +107,7 @@ void StatisticsExamination::rows(const HeadTruth& head, const Statistics& found,
   const std::vector<double> lse = widen(found.lse), maximum = widen(found.maximum),
                             entropy = widen(found.entropy), weights = widen(found.top_weights);
   for (std::int64_t i = 0; i < head.queries; ++i) {
-    const Row& row = head.rows.queries[at(i)];
+    const RowAddress& row = head.rows.queries[at(i)];
     const std::size_t n = at((row.b * heads + head.h) * length + row.t);
     const std::string name = "[" + std::to_string(n) + "]";
     double most = 0, off = 0, h_off = 0;

@@ -10,12 +10,12 @@ inline std::size_t elements_of(const ConstTensorView& view) {
 }
 
 // Where row `row` of head h begins in a tensor [*, heads, *, width].
-inline std::size_t row_index(const Shape& shape, const Row& row, std::int64_t h) {
+inline std::size_t row_index(const Shape& shape, const RowAddress& row, std::int64_t h) {
   return static_cast<std::size_t>(((row.b * shape[1] + h) * shape[2] + row.t) * shape[3]);
 }
 
 template <class Real>
-void add_rows(std::vector<Real>& to, const Shape& shape, const std::vector<Row>& rows,
+void add_rows(std::vector<Real>& to, const Shape& shape, const std::vector<RowAddress>& rows,
               std::int64_t h, const std::vector<Real>& from) {
   const auto width = static_cast<std::size_t>(shape[3]);
   for (std::size_t r = 0; r < rows.size(); ++r)

@@ -1,0 +1,336 @@
+// The tiles of AMX: the instruction against its model in plain C++, products against sums of the
+// model, bit for bit, and what a caller finds afterwards.
+#include "amx/tiles.h"
+
+#include "core/machine.h"
+#include "layer/matmul.h"
+#include "support/amx_model.h"
+#include "support/io_files.h"
+#include "support/layer_numbers.h"
+#include "support/property_memory.h"
+
+#include <attend/attention.h>
+#include <attend/linear.h>
+#include <attend/plan.h>
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cfenv>
+
+namespace attend::test {
+namespace {
+
+class Amx : public testing::Test {
+ protected:
+  void SetUp() override {
+    const Machine machine = this_machine();
+    if (!machine.amx_bf16) GTEST_SKIP() << "this machine has no AMX with bf16";
+    if (!machine.amx_permitted) GTEST_SKIP() << "the operating system refuses the tiles of AMX";
+  }
+};
+
+bool same(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+void expect_model(const TileOperands& x, const std::string& what) {
+  TileOperands made = x;
+  multiply_tiles(made);
+  for (int i = 0; i < 16; ++i)
+    for (int j = 0; j < 16; ++j) {
+      const float expected = tile_product(
+          x.c[i][j], 32, [&](std::int64_t k) { return static_cast<float>(x.a[i][k]); },
+          [&](std::int64_t k) { return static_cast<float>(x.b[k / 2][j][k % 2]); });
+      ASSERT_PRED2(same, made.c[i][j], expected) << what << " at " << i << ", " << j;
+    }
+}
+
+// Numbers whose exponents lie in a range, each of them below `share` of 256 replaced by one that is
+// special.
+TileOperands operands(std::mt19937& random, int lowest, int highest, unsigned share) {
+  constexpr std::uint16_t kSpecial[] = {0x0000, 0x8000, 0x7F80, 0xFF80, 0x7FC1,
+                                        0x0001, 0x807F, 0x7F7F, 0x0080};
+  const auto number = [&] {
+    if (random() % 256 < share) return kSpecial[random() % 9];
+    const auto exponent = static_cast<std::uint32_t>(
+        127 + lowest + static_cast<int>(random() % static_cast<unsigned>(highest - lowest + 1)));
+    return static_cast<std::uint16_t>(random() % 2 << 15 | exponent << 7 | random() % 128);
+  };
+  TileOperands x;
+  for (auto& row : x.a)
+    for (bf16& element : row) element.bits = number();
+  for (auto& pair : x.b)
+    for (auto& lane : pair)
+      for (bf16& element : lane) element.bits = number();
+  for (auto& row : x.c)
+    for (float& element : row)
+      element = std::bit_cast<float>(static_cast<std::uint32_t>(number() << 16 | random() % 65536));
+  return x;
+}
+
+TEST_F(Amx, the_instruction_is_the_model) {
+  struct Range {
+    int lowest, highest;
+    unsigned share;
+    const char* what;
+  };
+  constexpr Range kRanges[] = {{-3, 0, 0, "plain numbers"},
+                               {-30, 30, 0, "numbers of any size"},
+                               {60, 127, 0, "large numbers"},
+                               {-70, -56, 0, "products at the least normal number"},
+                               {-64, -62, 0, "and beside it"},
+                               {-126, -100, 40, "numbers that vanish"},
+                               {-20, 20, 3, "a few that are special"},
+                               {-126, 127, 60, "anything"}};
+  for (const Range& range : kRanges) {
+    std::mt19937 random(7);
+    for (int n = 0; n < 30; ++n) {
+      expect_model(operands(random, range.lowest, range.highest, range.share), range.what);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_F(Amx, the_instruction_ignores_the_callers_rounding_mode) {
+  std::mt19937 random(3);
+  const TileOperands x = operands(random, -20, 20, 0);
+  TileOperands expected = x;
+  multiply_tiles(expected);
+  for (const int mode : {FE_DOWNWARD, FE_UPWARD, FE_TOWARDZERO}) {
+    TileOperands found = x;
+    std::fesetround(mode);
+    multiply_tiles(found);
+    std::fesetround(FE_TONEAREST);
+    EXPECT_EQ(std::memcmp(found.c, expected.c, sizeof(found.c)), 0) << mode;
+  }
+}
+
+// ---- Products ----------------------------------------------------------------------------------
+
+Context amx() { return Context({.threads = 1, .kernels = "product:cpu.amx.product"}); }
+
+void expect_sums(const ConstTensorView& a, const ConstTensorView& b, const ConstTensorView& bias,
+                 const ConstTensorView& c) {
+  for (std::int64_t i = 0; i < c.size(0); ++i)
+    for (std::int64_t j = 0; j < c.size(1); ++j) {
+      float sum = tile_sum_of_products(
+          a.size(1),
+          [&](std::int64_t k) {
+            return static_cast<float>(a.at<bf16>({i, k}));
+          },
+          [&](std::int64_t k) {
+            return static_cast<float>(b.at<bf16>({k, j}));
+          });
+      if (bias) sum += static_cast<float>(bias.at<bf16>({j}));
+      ASSERT_PRED2(same, static_cast<float>(c.at<bf16>({i, j})),
+                   static_cast<float>(tile_result(sum)))
+          << c.shape() << " k " << a.size(1) << " at " << i << ", " << j;
+    }
+}
+
+// Numbers of all sizes, so that sums round at every step.
+Tensor rough(const Shape& shape, unsigned seed) {
+  std::mt19937 random(seed);
+  Tensor tensor(shape, DType::bf16);
+  for (std::int64_t n = 0; n < tensor.count(); ++n) {
+    const auto exponent = static_cast<std::uint32_t>(117 + random() % 12);
+    tensor.data<bf16>()[n].bits =
+        static_cast<std::uint16_t>(random() % 2 << 15 | exponent << 7 | random() % 128);
+  }
+  return tensor;
+}
+
+// Rows, columns and depths around the tiles and the blocks of 2048 steps; a and b both ways, b
+// packed or not, each against a page that nobody may touch.
+TEST_F(Amx, every_product_is_the_models_sum) {
+  Context context = amx();
+  constexpr std::int64_t kRows[] = {1, 2, 15, 16, 17, 31, 32, 33, 64, 65};
+  constexpr std::int64_t kColumns[] = {32, 1, 16, 31, 64, 17, 33, 96, 15, 47};
+  constexpr std::int64_t kDepths[] = {1, 2, 31, 32, 33, 64, 100, 255, 256, 300, 2048, 2049, 4130};
+  int at = 0;
+  for (const std::int64_t k : kDepths)
+    for (int n = 0; n < (k > 1000 ? 4 : 10); ++n, ++at) {
+      const std::int64_t rows = kRows[(at + n) % 10], columns = kColumns[at % 10];
+      GuardedMemory memory(at % 2 == 0 ? GuardedMemory::Side::behind : GuardedMemory::Side::before);
+      const auto guarded = [&](const Tensor& x) { return memory.place(x); };
+      const TensorView a = guarded(rough({rows, k}, 1)), b = guarded(rough({k, columns}, 2)),
+                       bias = guarded(rough({columns}, 3)),
+                       across = guarded(Tensor::copy_of(a.permute({1, 0}))),
+                       bt = guarded(Tensor::copy_of(b.permute({1, 0})));
+      const PackedWeights ready =
+          packed(bt.permute({1, 0}), product_row(DType::bf16, true, context), context);
+      const Tensor empty({rows, columns}, DType::bf16);
+      const TensorView c[] = {guarded(empty), guarded(empty), guarded(empty),
+                              guarded(empty), guarded(empty), guarded(empty)};
+      const Multiplication list[] = {{a, b, bias, c[0]},
+                                     {a, bt.permute({1, 0}), bias, c[1]},
+                                     {across.permute({1, 0}), b, bias, c[2]},
+                                     {across.permute({1, 0}), bt.permute({1, 0}), bias, c[3]},
+                                     {a, b, bias, c[4], &ready},
+                                     {across.permute({1, 0}), b, bias, c[5], &ready}};
+      matmul(list, context);
+      expect_sums(a, b, bias, c[0]);
+      for (const TensorView& made : c) ASSERT_EQ(difference(made, c[0]), "") << rows << " " << k;
+      if (HasFailure()) return;
+    }
+}
+
+// Contract 1. The second half of the terms is minus the first, in another order: the truth is 0,
+// and what comes out is what rounding made of the sums. The others' are chains of 256 steps.
+TEST_F(Amx, sums_are_at_least_as_exact_as_chains_of_256) {
+  Context tiles = amx(), chains({.threads = 1, .kernels = "product:cpu.generic.product"});
+  constexpr std::int64_t kRows = 100, kColumns = 100;
+  for (const std::int64_t half : {32, 128, 500, 1024, 3000}) {
+    Tensor a = rough({kRows, 2 * half}, 1), b = rough({2 * half, kColumns}, 2);
+    for (std::int64_t x = 0; x < half; ++x) {
+      const std::int64_t minus = half + (x * 7 + 3) % half;
+      for (std::int64_t i = 0; i < kRows; ++i) a.at<bf16>({i, minus}) = a.at<bf16>({i, x});
+      for (std::int64_t j = 0; j < kColumns; ++j)
+        b.at<bf16>({minus, j}).bits = b.at<bf16>({x, j}).bits ^ 0x8000;
+    }
+    const auto error = [&](Context& context) {
+      Tensor c({kRows, kColumns}, DType::bf16);
+      matmul(a, b, {}, c, context);
+      double squares = 0, largest = 0;
+      for (std::int64_t n = 0; n < c.count(); ++n) {
+        const double off = std::abs(static_cast<float>(c.data<bf16>()[n]));
+        squares += off * off;
+        largest = std::max(largest, off);
+      }
+      return std::pair(std::sqrt(squares / (kRows * kColumns)), largest);
+    };
+    const auto found = error(tiles), textbook = error(chains);
+    EXPECT_GT(textbook.first, 0) << half;
+    EXPECT_LE(found.first, textbook.first) << half;
+    EXPECT_LE(found.second, textbook.second) << half;
+  }
+}
+
+// With one thread and with three: rows, columns and blocks of the depth in tasks of their own.
+TEST_F(Amx, rows_alone_and_threads_change_no_bit) {
+  Context one = amx(), three({.threads = 3, .kernels = "product:cpu.amx.product"});
+  const Tensor a = rough({300, 2100}, 1), b = rough({2100, 290}, 2);
+  const ConstTensorView across = b.view().permute({1, 0});
+  Tensor c({300, 290}, DType::bf16), other({300, 290}, DType::bf16),
+      turned({290, 300}, DType::bf16);
+  matmul(a, b, {}, c, one);
+  matmul(a, b, {}, other, three);
+  EXPECT_EQ(difference(other, c), "");
+  matmul(across, a.view().permute({1, 0}), {}, turned, three);
+  EXPECT_EQ(difference(Tensor::copy_of(turned.view().permute({1, 0})), c), "");
+  for (const std::int64_t i : {0, 31, 32, 255, 256, 299}) {
+    Tensor row({1, 290}, DType::bf16);
+    matmul(a.view().slice(0, i, i + 1), b, {}, row, one);
+    EXPECT_EQ(difference(row, Tensor::copy_of(c.view().slice(0, i, i + 1))), "") << i;
+  }
+}
+
+// NaN and infinities stay in their own row and column, whatever is missing of the tiles beside
+// them.
+TEST_F(Amx, nan_and_infinity_reach_their_own_row_and_column) {
+  Context context = amx();
+  for (const std::int64_t k : {7, 40}) {
+    Tensor a = rough({20, k}, 1), b = rough({k, 37}, 2);
+    Tensor before({20, 37}, DType::bf16), after({20, 37}, DType::bf16);
+    matmul(a, b, {}, before, context);
+    a.at<bf16>({3, k - 1}).bits = 0x7FC0;
+    a.at<bf16>({5, 0}).bits = 0x7F80;
+    b.at<bf16>({1, 36}).bits = 0x7FC0;
+    matmul(a, b, {}, after, context);
+    for (std::int64_t i = 0; i < 20; ++i)
+      for (std::int64_t j = 0; j < 37; ++j) {
+        const float found = static_cast<float>(after.at<bf16>({i, j}));
+        if (i == 3 || j == 36) EXPECT_TRUE(std::isnan(found)) << i << " " << j;
+        else if (i == 5) EXPECT_TRUE(std::isinf(found)) << j;
+        else EXPECT_EQ(after.at<bf16>({i, j}), before.at<bf16>({i, j})) << i << " " << j;
+      }
+  }
+}
+
+TEST_F(Amx, subnormal_numbers_are_zero) {
+  Context context = amx();
+  Tensor a({1, 1}, DType::bf16), b({1, 1}, DType::bf16), bias({1}, DType::bf16);
+  Tensor c({1, 1}, DType::bf16);
+  const auto product = [&](std::uint16_t x, std::uint16_t y, std::uint16_t z) {
+    a.data<bf16>()->bits = x;
+    b.data<bf16>()->bits = y;
+    bias.data<bf16>()->bits = z;
+    matmul(a, b, bias, c, context);
+    return static_cast<float>(*c.data<bf16>());
+  };
+  EXPECT_EQ(product(0x0040, 0x4B00, 0), 0) << "2^-127 as a factor";
+  EXPECT_EQ(product(0x0080, 0x3F00, 0), 0) << "half of the least normal number";
+  EXPECT_EQ(product(0x0080, 0x3F80, 0), kLeastNormal);
+  EXPECT_EQ(product(0x0000, 0x3F80, 0x0040), 0) << "a bias";
+}
+
+TEST_F(Amx, a_product_ignores_the_callers_rounding_mode) {
+  Context context = amx();
+  const Tensor a = rough({5, 2100}, 1), b = rough({2100, 40}, 2), bias = rough({40}, 3);
+  Tensor expected({5, 40}, DType::bf16);
+  matmul(a, b, bias, expected, context);
+  for (const int mode : {FE_DOWNWARD, FE_UPWARD, FE_TOWARDZERO}) {
+    Tensor found({5, 40}, DType::bf16);
+    std::fesetround(mode);
+    matmul(a, b, bias, found, context);
+    std::fesetround(FE_TONEAREST);
+    EXPECT_EQ(difference(found, expected), "") << mode;
+  }
+}
+
+// ---- The caller --------------------------------------------------------------------------------
+
+TEST_F(Amx, a_callers_tiles_are_as_they_were) {
+  Context context = amx();
+  const Tensor a = rough({40, 70}, 1), b = rough({70, 50}, 2);
+  Tensor alone({40, 50}, DType::bf16), within({40, 50}, DType::bf16);
+  matmul(a, b, {}, alone, context);
+  EXPECT_TRUE(tiles_are_released()) << "who has none has none afterwards";
+  CallersTiles before;
+  const CallersTiles after = around([&] { matmul(a, b, {}, within, context); }, before);
+  EXPECT_EQ(before.data.size(), 8 * 1024U);
+  EXPECT_EQ(after, before);
+  EXPECT_EQ(difference(within, alone), "");
+}
+
+// bf16 is the tiles' business, and no other type: these are declined by name.
+// Scores of attention, of every size of tile and group: blocks of 32 features, then the scale. And
+// the caller's tiles and rounding mode are what they were.
+TEST_F(Amx, every_score_of_attention_is_the_models_sum) {
+  for (const std::int64_t d : {1, 31, 32, 33, 64, 100, 128}) {
+    const Tensor q = numbers({1, 1, 37, d}, DType::bf16, 1),
+                 k = numbers({1, 1, 77, d}, DType::bf16, 2);
+    const Tensor v = numbers({1, 1, 77, 5}, DType::bf16, 3);
+    Tensor out({1, 1, 37, 5}, DType::bf16), scores({1, 1, 37, 77}, DType::f32);
+    const float scale = 0.3F;
+    AttentionOptions options;
+    options.scale = scale;
+    AttentionOutputs outputs;
+    outputs.scores = scores;
+    Plan::attention(q, k, v, out, options, outputs, {"cpu.amx.forward"})
+        .run(q, k, v, out, options, outputs);
+    for (std::int64_t i = 0; i < 37; ++i)
+      for (std::int64_t j = 0; j < 77; ++j) {
+        float sum = 0;
+        for (std::int64_t x = 0; x < d; x += 32)
+          sum = tile_product(
+              sum, std::min<std::int64_t>(32, d - x),
+              [&](std::int64_t n) { return static_cast<float>(k.data<bf16>()[j * d + x + n]); },
+              [&](std::int64_t n) { return static_cast<float>(q.data<bf16>()[i * d + x + n]); });
+        ASSERT_EQ(scores.data<float>()[i * 77 + j], sum * scale)
+            << "d " << d << " " << i << " " << j;
+      }
+  }
+}
+
+TEST_F(Amx, is_chosen_for_bf16_alone) {
+  Context context({.threads = 1});
+  EXPECT_EQ(product_row(DType::bf16, true, context).name, "cpu.amx.product");
+  EXPECT_NE(product_row(DType::f16, true, context).name, "cpu.amx.product");
+  EXPECT_NE(product_row(DType::f32, true, context).name, "cpu.amx.product");
+  Context forced = amx();
+  const Linear linear({.in = 4, .out = 4});
+  EXPECT_THROW(linear.forward(Tensor({1, 4}), forced), Unsupported);
+}
+
+}  // namespace
+}  // namespace attend::test
