@@ -19,8 +19,8 @@ OPENING = """# Performance
 
 <!-- Made by bench/report.py from bench/results; change those, not this page. -->
 
-How fast attend is beside PyTorch, ONNX Runtime and NumPy, all called from Python with f32 tensors. `./run bench` measures it
-on your machine, with `--type bf16` or `--type f16` in those types: [below](#how-it-is-measured) is how. `attend bench` times the
+How fast attend is beside PyTorch, ONNX Runtime and NumPy, all called from Python, with f32 tensors where no type is named.
+`./run bench` measures it on your machine, with `--type bf16` or `--type f16` in those types: [below](#how-it-is-measured) is how. `attend bench` times the
 kernels alone, from C++.
 
 Bars are the goals that attend sets itself (`bench/bars.py`): what is wanted, what a run found, and whether that is enough.

@@ -9,7 +9,7 @@ attend\._attend\.__prefix__:
         BlockGradients as BlockGradients,
         BlocksLike as BlocksLike,
         DropoutLike as DropoutLike,
-        Head as Head,
+        HeadWeights as HeadWeights,
         LayerGradients as LayerGradients,
         LayerHeads as LayerHeads,
         Loss as Loss,

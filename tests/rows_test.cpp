@@ -23,8 +23,8 @@ namespace {
 
 struct Choice {
   Machine machine;
-  std::string rows;                           // what the names of its rows begin with
-  std::string bf16_forward{}, f16_forward{};  // of these, where it is another
+  std::string rows;                   // what the names of its rows begin with
+  std::string bf16{}, f16_forward{};  // of these, where it is another
 };
 
 // Machines of this architecture: the table has no rows of the other. And those whose code this
@@ -71,10 +71,13 @@ TEST_P(KernelRows, no_case_is_left_to_the_reference) {
         const Features features = features_of(wanted.problem);
         const bool alone = features - kReferenceAlone != features;
         std::string rows = alone ? "reference." : choice.rows;
-        const std::string other = GetParam() == DType::bf16  ? choice.bf16_forward
-                                  : GetParam() == DType::f16 ? choice.f16_forward
-                                                             : "";
-        if (std::is_same_v<Operation, Forward> && !alone && !other.empty()) rows = other;
+        constexpr bool kForward = std::is_same_v<Operation, Forward>;
+        bool same_type = true;  // of what is multiplied
+        if constexpr (!kForward) same_type = wanted.problem.dout_type == GetParam();
+        const std::string other = GetParam() == DType::bf16 && same_type ? choice.bf16
+                                  : GetParam() == DType::f16 && kForward ? choice.f16_forward
+                                                                         : "";
+        if (!alone && !other.empty()) rows = other;
         ASSERT_TRUE(decision.kernel->name.starts_with(rows))
             << "a row " << rows << " is wanted for " << cases::name(problem) << "\n"
             << describe(decision);

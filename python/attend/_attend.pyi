@@ -13,7 +13,7 @@ from ._types import (
     BlockGradients as BlockGradients,
     BlocksLike as BlocksLike,
     DropoutLike as DropoutLike,
-    Head as Head,
+    HeadWeights as HeadWeights,
     LayerGradients as LayerGradients,
     LayerHeads as LayerHeads,
     Loss as Loss,
@@ -716,11 +716,11 @@ class MultiHeadAttention:
         q.weight, q.bias, k.weight, ... o.bias: NumPy arrays that are the layer's memory.
         """
 
-    def split(self) -> list[Head]:
+    def split(self) -> list[HeadWeights]:
         """The same weights as one set of matrices per head, as copies."""
 
     @staticmethod
-    def join(parts: Sequence[Head], o_bias: Array | None = None, **options: Any) -> MultiHeadAttention:
+    def join(parts: Sequence[HeadWeights], o_bias: Array | None = None, **options: Any) -> MultiHeadAttention:
         """A layer from the matrices of its heads; options as of the constructor."""
 
     def save(self, path: str | os.PathLike[str], per_head: bool = False) -> None:

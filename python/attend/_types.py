@@ -75,7 +75,7 @@ class Rotary(NamedTuple):
     dim: int = 0
 
 
-class Head(NamedTuple):
+class HeadWeights(NamedTuple):
     """One head: q [d_k, model_dim], k [d_k, key_dim], v [d_v, value_dim], o [model_dim, d_v]."""
 
     q: Any

@@ -15,10 +15,10 @@
 namespace attend {
 namespace {
 
-template <>
-struct GradientMatrix<F32> {
-  static constexpr int kGroup = Matrix<F32>::kGroup, kLanes = F32::kLanes;
-  static constexpr int kTile = Matrix<F32>::kTile;
+struct AmxGradients {
+  using Products = AmxProducts<bf16>;
+  static constexpr int kGroup = Products::kGroup, kLanes = F32::kLanes;
+  static constexpr int kTile = Products::kTile;
 
   // Whether all of them are; `count` a multiple of 32.
   static bool are_finite(const bf16* numbers, std::int64_t count) noexcept {
@@ -37,9 +37,9 @@ struct GradientMatrix<F32> {
       F32 square[kLanes];
       unrolled<kLanes>(ATTEND_EACH(pair) {
         const float* even = pairs + 2 * pair * stride + n;
-        square[pair] = Matrix<F32>::rounded_pair(F32::load(even), F32::load(even + stride));
+        square[pair] = Products::rounded_pair(F32::load(even), F32::load(even + stride));
       });
-      Matrix<F32>::store_turned(square, to);
+      Products::store_turned(square, to);
     }
   }
 

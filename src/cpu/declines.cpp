@@ -61,7 +61,8 @@ std::string declines_amx(const Problem& problem, const Machine& machine) {
   if (machine.amx_bf16 && !machine.amx_permitted)
     return "needs the operating system's permission to use the tiles of AMX, which was refused";
   if constexpr (std::is_same_v<Problem, BackwardProblem>)
-    if (problem.dout_type != DType::bf16) return text("multiplies dout in bf16");
+    if (problem.dout_type != DType::bf16)
+      return text("multiplies in bf16, and dout is ", problem.dout_type);
   return needs(problem, machine.amx_bf16, "AMX-BF16 and AVX512-BF16");
 }
 template <class Problem>

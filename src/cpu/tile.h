@@ -125,6 +125,7 @@ class Scores {
 
   // Whether the call is to end. Who is asked may have used matrix instructions himself.
   bool stops() const noexcept {
+    if (interrupt == nullptr) return false;
     const bool stop = must_stop(interrupt);
     if constexpr (kMatrix<V>) Matrix<V>::configure();
     return stop;

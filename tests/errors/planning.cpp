@@ -283,6 +283,15 @@ std::vector<ErrorCase> machines() {
                   "needs the operating system's permission to use the tiles of AMX, which was "
                   "refused",
                   amx),
+          {"amx_dout_of_another_type",
+           [] {
+             BackwardProblem problem;
+             problem.dout_type = DType::f32;
+             Machine machine;
+             machine.amx_bf16 = machine.amx_permitted = true;
+             throw Unsupported(declines_amx(problem, machine));
+           },
+           "multiplies in bf16, and dout is f32", "Unsupported"},
           refusal("no_amx_fp16", declines_amx_fp16<ForwardProblem>, "needs AMX-FP16", amx),
           refusal("no_avx2", declines_avx2<ForwardProblem>, "needs AVX2 and FMA"),
           refusal("no_neon", declines_neon<ForwardProblem>, "needs NEON")};
