@@ -292,9 +292,7 @@ TEST_F(Amx, a_callers_tiles_are_as_they_were) {
   EXPECT_EQ(difference(within, alone), "");
 }
 
-// bf16 is the tiles' business, and no other type: these are declined by name.
-// Scores of attention, of every size of tile and group: blocks of 32 features, then the scale. And
-// the caller's tiles and rounding mode are what they were.
+// Scores of attention, of every size of tile and group: blocks of 32 features, then the scale.
 TEST_F(Amx, every_score_of_attention_is_the_models_sum) {
   for (const std::int64_t d : {1, 31, 32, 33, 64, 100, 128}) {
     const Tensor q = numbers({1, 1, 37, d}, DType::bf16, 1),
@@ -322,6 +320,95 @@ TEST_F(Amx, every_score_of_attention_is_the_models_sum) {
   }
 }
 
+// Who is asked whether to stop may use tiles himself, and leave none.
+TEST_F(Amx, a_hook_that_releases_the_tiles_changes_no_bit) {
+  const Tensor a = rough({700, 9000}, 1), b = rough({9000, 64}, 2);
+  Tensor alone({700, 64}, DType::bf16), asked({700, 64}, DType::bf16);
+  Context plain({.threads = 1});
+  matmul(a, b, {}, alone, plain);
+  int times = 0;
+  ContextOptions options;
+  options.threads = 1;
+  options.interrupt = [&] {
+    ++times;
+    release_tiles();
+    return false;
+  };
+  Context context(options);
+  for (int n = 0; n < 200 && times < 3; ++n) {
+    matmul(a, b, {}, asked, context);
+    ASSERT_EQ(difference(asked, alone), "");
+  }
+  const Tensor q = rough({1, 4, 600, 64}, 3);
+  Tensor out({1, 4, 600, 64}, DType::bf16), with_hook({1, 4, 600, 64}, DType::bf16);
+  attention(q, q, q, out, {}, {}, plain);
+  for (int n = 0; n < 20; ++n) {
+    attention(q, q, q, with_hook, {}, {}, context);
+    ASSERT_EQ(difference(with_hook, out), "");
+  }
+}
+
+// -inf in dS is a number like any other: only in P it is the mark of a hidden pair.
+TEST_F(Amx, infinities_reach_dk) {
+  const Tensor q = rough({1, 1, 4, 32}, 1), k = rough({1, 1, 20, 32}, 2),
+               v = rough({1, 1, 20, 32}, 3);
+  const Tensor dout = rough({1, 1, 4, 32}, 4);
+  Tensor out({1, 1, 4, 32}, DType::bf16), lse({1, 1, 4}), dlse({1, 1, 4});
+  AttentionOutputs outputs;
+  outputs.lse = lse;
+  attention(q, k, v, out, {}, outputs);
+  dlse.data<float>()[2] = -std::numeric_limits<float>::infinity();
+  for (const char* kernel : {"cpu.amx.backward", "reference.backward"}) {
+    Tensor dk({1, 1, 20, 32}, DType::bf16);
+    AttentionGradients gradients;
+    gradients.dk = dk;
+    const BackwardInputs inputs{
+        .q = q, .k = k, .v = v, .out = out, .lse = lse, .dout = dout, .dlse = dlse};
+    Plan::attention_backward(inputs, {}, gradients, {kernel}).run_backward(inputs, {}, gradients);
+    for (std::int64_t x = 0; x < dk.count(); ++x)
+      ASSERT_FALSE(std::isfinite(static_cast<float>(dk.data<bf16>()[x]))) << kernel << " " << x;
+  }
+}
+
+// Sums that are finite, times a scale that makes them infinite, in two chunks: NaN, as in any sum
+// of f32.
+TEST_F(Amx, scores_beyond_the_largest_number_are_nan) {
+  Tensor q({1, 1, 1, 32}, DType::bf16), k({1, 1, 512, 32}, DType::bf16),
+      v({1, 1, 512, 1}, DType::bf16);
+  for (int x = 0; x < 32; ++x) {
+    q.data<bf16>()[x] = bf16(1.0F);
+    k.data<bf16>()[x] = bf16(1e8F);
+    k.data<bf16>()[300 * 32 + x] = bf16(2e8F);
+  }
+  v.data<bf16>()[0] = bf16(1.0F);
+  v.data<bf16>()[300] = bf16(3.0F);
+  Tensor out({1, 1, 1, 1}, DType::bf16);
+  AttentionOptions options;
+  options.scale = 1e30;
+  Plan::attention(q, k, v, out, options, {}, {"cpu.amx.forward"}).run(q, k, v, out, options);
+  EXPECT_TRUE(std::isnan(static_cast<float>(out.data<bf16>()[0])));
+}
+
+// A subnormal result of normal numbers, wherever it is written.
+TEST_F(Amx, subnormal_results_do_not_depend_on_strides) {
+  const Tensor q({1, 1, 3, 8}, DType::bf16);
+  for (const std::int64_t keys : {64, 512})
+    for (const std::int64_t dv : {8, 16, 24}) {
+      const Tensor k({1, 1, keys, 8}, DType::bf16);
+      Tensor v({1, 1, keys, dv}, DType::bf16), wide({1, 1, 3, 2 * dv}, DType::bf16);
+      for (std::int64_t x = 0; x < keys / 2 * dv; ++x) v.data<bf16>()[x] = bf16(0x1p-126F);
+      Tensor out({1, 1, 3, dv}, DType::bf16);
+      const TensorView apart(wide.data<bf16>(), {1, 1, 3, dv}, {6 * dv, 6 * dv, 2 * dv, 2});
+      Plan::attention(q, k, v, out, {}, {}, {"cpu.amx.forward"}).run(q, k, v, out);
+      Plan::attention(q, k, v, apart, {}, {}, {"cpu.amx.forward"}).run(q, k, v, apart);
+      for (std::int64_t x = 0; x < out.count(); ++x) {
+        ASSERT_EQ(static_cast<float>(out.data<bf16>()[x]), 0x1p-127F) << keys << " " << dv;
+        ASSERT_EQ(static_cast<float>(wide.data<bf16>()[2 * x]), 0x1p-127F) << keys << " " << dv;
+      }
+    }
+}
+
+// bf16 is the tiles' business, and no other type: these are declined by name.
 TEST_F(Amx, is_chosen_for_bf16_alone) {
   Context context({.threads = 1});
   EXPECT_EQ(product_row(DType::bf16, true, context).name, "cpu.amx.product");

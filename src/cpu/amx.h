@@ -10,11 +10,12 @@
 //       in pairs  |                |          even = sum over p of a[m][2p]     * b[p][n][0]
 //                 +----------------+          odd  = sum over p of a[m][2p + 1] * b[p][n][1]
 //     a           c                         each an ascending chain of 16 fused multiply-adds that
-//     +--------+  +----------------+        begins with 0. Rounded to nearest, subnormal bf16
-//     |        |  |                |        and f32 taken and given as 0, whatever the caller's
-//     modes are;
-//     +--------+  +----------------+        no exceptions. (tests/amx_test.cpp has it in plain
-//     C++.)
+//     +--------+  +----------------+        begins with 0
+//     |        |  |                |
+//     +--------+  +----------------+
+//
+// Rounded to nearest, subnormal bf16 and f32 taken and given as 0, whatever the caller's modes are;
+// no exceptions. (tests/support/amx_model.h has it in plain C++.)
 //
 // A multiplication takes 16 cycles of a unit of its own, a load of a tile 8 of the load ports.
 #pragma once

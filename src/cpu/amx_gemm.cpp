@@ -313,7 +313,10 @@ void run(const Matrices<bf16>& p, const MatrixPart& part) noexcept {
   std::int64_t k = 0;
   do {  // at least once: an empty sum is 0
     for (std::int64_t row = part.row_begin; row < part.row_end; row += kSide) {
-      if (k != 0 && must_stop(part.interrupt)) return;
+      if (k != 0 && part.interrupt != nullptr) {
+        if (must_stop(part.interrupt)) return;
+        configure_tiles();  // who was asked may have used tiles himself
+      }
       run_rows(p, {row, least(row + kSide, part.row_end), part.column_begin, part.column_end}, k,
                room.numbers());
     }

@@ -43,14 +43,15 @@ struct AmxGradients {
     }
   }
 
-  // The same as rows of keys, to[key][32 rows]: 0 behind the last of `rows`, and where -inf marks
-  // what is hidden.
-  static void narrow(const float* pairs, std::int64_t stride, int rows, bf16* to,
+  // The same as rows of keys, to[key][32 rows]: 0 behind the last of `rows` and, if -inf is a mark
+  // of what is hidden, there.
+  static void narrow(const float* pairs, std::int64_t stride, int rows, bool marks, bf16* to,
                      std::int64_t to_stride) noexcept {
     stay_awake();
     const __mmask16 low = F32::first(rows < kLanes ? rows : kLanes);
     const __mmask16 high = F32::first(rows < kLanes ? 0 : rows - kLanes);
-    const __m512 least = _mm512_set1_ps(std::numeric_limits<float>::lowest());
+    constexpr float kNone = -std::numeric_limits<float>::infinity();
+    const __m512 least = _mm512_set1_ps(marks ? std::numeric_limits<float>::lowest() : kNone);
     const auto seen = [&](const float* from, __mmask16 lanes) __attribute__((always_inline)) {
       const __m512 v = _mm512_maskz_loadu_ps(lanes, from);
       return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(v, least, _CMP_NLT_UQ), v);

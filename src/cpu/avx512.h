@@ -112,12 +112,6 @@ struct F32 {
   static F32 widened(const f16* p) {
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
   }
-#ifdef __AVX512BF16__  // to nearest; subnormal numbers are 0
-  void rounded(bf16* p) const {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
-                        reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
-  }
-#else
   void rounded(bf16* p) const {
     const __m512i bits = _mm512_castps_si512(v);
     const __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -126,7 +120,6 @@ struct F32 {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                         _mm512_cvtepi32_epi16(_mm512_srli_epi32(all, 16)));
   }
-#endif
   void rounded(f16* p) const {
     const __m512i bits = _mm512_castps_si512(v);
     const __m512i sign = _mm512_and_si512(bits, _mm512_set1_epi32(static_cast<int>(0x80000000)));
@@ -166,7 +159,9 @@ inline bool rounds_clearly(F32 x, bf16) {
   const __m512i bits = _mm512_castps_si512(x.v), size = _mm512_slli_epi32(bits, 1);
   const __m512i rest = _mm512_and_si512(_mm512_sub_epi32(bits, _mm512_set1_epi32(0x7FFE)),
                                         _mm512_set1_epi32(0xFFFF));
+  const __m512i above_zero = _mm512_sub_epi32(size, _mm512_set1_epi32(1));
   return (_mm512_cmple_epu32_mask(rest, _mm512_set1_epi32(4)) |
+          _mm512_cmplt_epu32_mask(above_zero, _mm512_set1_epi32(0x02000000)) |  // below 2^-125
           _mm512_cmpge_epu32_mask(size, _mm512_set1_epi32(static_cast<int>(0xFF000000)))) == 0;
 }
 inline bool rounds_clearly(F32 x, f16) {

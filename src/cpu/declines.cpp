@@ -68,6 +68,10 @@ std::string declines_amx(const Problem& problem, const Machine& machine) {
 template <class Problem>
 std::string declines_amx_fp16(const Problem& problem, const Machine& machine) {
   if (machine.amx_bf16 && !machine.amx_fp16) return "needs AMX-FP16";
+  if constexpr (std::is_same_v<Problem, ForwardProblem>)
+    if (problem.drop_below == 65535)
+      return "multiplies weights in f16, and what this dropout multiplies them with is beyond "
+             "65504";
   return declines_amx(problem, machine);
 }
 template <class Problem>

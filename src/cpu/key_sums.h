@@ -273,7 +273,8 @@ class KeySums {
         const std::int64_t at = (run.at + y) * group_.stride, left = group_.chunk.to - run.key - y;
         for (int t = from; t < to; ++t)
           GradientMatrix<V>::narrow(pairs + at + group_.column(t * kMost), group_.stride,
-                                    group_.tiles[t].rows, turned_ + (t - from) * kMost, kStride);
+                                    group_.tiles[t].rows, pairs == group_.p,
+                                    turned_ + (t - from) * kMost, kStride);
         const Operand* b = panels_ + from * kGroup * width_;
         // Behind the last key there is room, but not in the shared memory.
         const int keys = left >= kGroup || (!shared_ && left > kGroup / 2) ? kGroup
@@ -287,8 +288,9 @@ class KeySums {
           GradientMatrix<V>::products_of_key(
               turned_, kStride, key, b, to - from, width_,
               [&](int t, int n) {
-                return group_.p[at + key * group_.stride + group_.column((from + t) * kMost + n)] ==
-                       Group::kHidden;
+                return n < group_.tiles[from + t].rows &&
+                       group_.p[at + key * group_.stride + group_.column((from + t) * kMost + n)] ==
+                           Group::kHidden;
               },
               c + key * stride(), !stores_);
       }

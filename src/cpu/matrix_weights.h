@@ -84,7 +84,8 @@ class MatrixWeights {
         step.first[step.groups++] = step.runs.run[r].key + x - chunk_.from;
     for (int n = 0; n < tile.lanes; ++n) step.top[n] = ForwardScores<V>::kHidden;
     // Sums are compared as well as scores are, if nothing is added to these. By the problem alone.
-    const bool as_sums = scores_.plain && !p.blocks && scores_.scale > 0;
+    // Times a scale above 1 a sum that is finite may not be.
+    const bool as_sums = scores_.plain && !p.blocks && scores_.scale > 0 && scores_.scale <= 1;
     step.scale = as_sums ? scores_.scale : 1;
     return step.groups > 0;
   }

@@ -69,5 +69,8 @@ bool tiles_are_released() {
   return now.bytes[0] == 0;
 }
 
+void release_tiles() { asm volatile("tilerelease" ::); }
+
 }  // namespace test
+
 }  // namespace attend

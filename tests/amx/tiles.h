@@ -23,5 +23,6 @@ struct CallersTiles {
 };
 CallersTiles around(const std::function<void()>& work, CallersTiles& before);
 bool tiles_are_released();  // nobody's
+void release_tiles();       // whosesoever they are
 
 }  // namespace attend::test

@@ -292,6 +292,16 @@ std::vector<ErrorCase> machines() {
              throw Unsupported(declines_amx(problem, machine));
            },
            "multiplies in bf16, and dout is f32", "Unsupported"},
+          {"amx_dropout_beyond_f16",
+           [] {
+             ForwardProblem problem;
+             problem.drop_below = 65535;
+             Machine machine;
+             machine.amx_bf16 = machine.amx_fp16 = machine.amx_permitted = true;
+             throw Unsupported(declines_amx_fp16(problem, machine));
+           },
+           "multiplies weights in f16, and what this dropout multiplies them with is beyond 65504",
+           "Unsupported"},
           refusal("no_amx_fp16", declines_amx_fp16<ForwardProblem>, "needs AMX-FP16", amx),
           refusal("no_avx2", declines_avx2<ForwardProblem>, "needs AVX2 and FMA"),
           refusal("no_neon", declines_neon<ForwardProblem>, "needs NEON")};

@@ -39,7 +39,8 @@ struct Judgement {
 // written; tiny are the smallest numbers of the types, tiny_type at least the smallest normal one
 // of the accumulator. accumulated, stored and vanished are sums over absolute values (truth.h). n,
 // the longest of d, dv and the lengths, is how many terms are summed: the rounding errors of such a
-// sum add up like a random walk, about sqrt(n).
+// sum add up like a random walk, about sqrt(n). Matrix instructions take subnormal numbers as 0:
+// for them 2 n times the smallest normal one comes on top.
 class Examination {
  public:
   explicit Examination(const cases::Case& problem, Judgement judgement = {});
@@ -63,7 +64,8 @@ class Examination {
   Reader reader_;
   Truth truth_;
   Bounds bounds_;
-  double terms_ = 1;        // n
+  double terms_ = 1;  // n
+  double flushed_ = 0;
   double accumulator_ = 0;  // u_acc of the kernel at hand
   double worst_ = 0;
   std::string wrong_;
