@@ -3,6 +3,7 @@
 #include "cases/instance.h"
 #include "plan/plan.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace attend::test {
@@ -15,13 +16,27 @@ bool takes_type(Features takes, DType type) {
                                          : Feature::f32);
 }
 
+// Whether this machine has what the row needs for tensors of the type.
+template <class Operation>
+bool runs_here(const Kernel<Operation>& row, DType type) {
+  if (!takes_type(row.takes, type)) return false;
+  typename Operation::Problem problem;
+  problem.type = type;
+  if constexpr (std::is_same_v<Operation, Backward>) problem.dout_type = type;
+  return row.declines(problem, this_machine()).empty();
+}
+
 // Rows of an operation that take a type; any row, if none is given.
 template <class Operation>
 void add_rows(std::vector<KernelUnderTest>& kernels, std::optional<DType> type) {
-  for (const Kernel<Operation>* row : kernel_table<Operation>())
-    if (!type || takes_type(row->takes, *type))
+  for (const Kernel<Operation>* row : kernel_table<Operation>()) {
+    const bool wanted = type ? runs_here(*row, *type)
+                             : std::any_of(std::begin(cases::kTypes), std::end(cases::kTypes),
+                                           [&](DType each) { return runs_here(*row, each); });
+    if (wanted)
       kernels.push_back(
           {std::string(row->name), std::is_same_v<Operation, Backward>, row->only_if_forced});
+  }
 }
 
 std::vector<KernelUnderTest> rows(std::optional<DType> type, bool backward) {
