@@ -7,13 +7,23 @@ double magnitude(double x) { return std::abs(x); }
 
 enum class Counting { accumulated, stored, vanished };
 
-// The sums of one head over absolute values.
-HeadResults<double> bounds_of(const Head<double>& head, const HeadResults<double>& r,
-                              Counting counting) {
-  const auto counted = [counting](double p, double error) {
+// exp(log_p) as often as it is counted, where its score may be wrong by `error` times the roundoff.
+struct Counter {
+  Counting counting;
+  double roundoff = 0;
+
+  double operator()(double p, double log_p, double error) const {
     if (counting == Counting::vanished) return 1.0;
-    return counting == Counting::accumulated ? p * (1 + error) : p;
-  };
+    if (counting == Counting::stored) return p;
+    const double linear = p * (1 + error);
+    if (roundoff == 0) return linear;
+    return std::max(linear, (std::exp(std::min(0.0, log_p + roundoff * error)) - p) / roundoff);
+  }
+};
+
+// The sums of one head over absolute values; raises `largest` to the largest number on the way.
+HeadResults<double> bounds_of(const Head<double>& head, const HeadResults<double>& r,
+                              const Counter& counted, double& largest) {
   HeadResults<double> bound = r;
   for (auto* matrix : {&bound.out, &bound.dq, &bound.dk, &bound.dv, &bound.dbias})
     std::fill(matrix->begin(), matrix->end(), 0.0);
@@ -38,7 +48,9 @@ HeadResults<double> bounds_of(const Head<double>& head, const HeadResults<double
     std::vector<double> weight(head.at(head.keys)), dp(head.at(head.keys));
     for (std::int64_t j = 0; j < head.keys; ++j) {
       const std::size_t ij = head.pair(i, j);
-      if (head.visible[ij]) weight[head.at(j)] = counted(r.weights[ij], error[head.at(j)] + worst);
+      if (head.visible[ij])
+        weight[head.at(j)] =
+            counted(r.weights[ij], r.masked[ij] - r.lse[head.row(i)], error[head.at(j)] + worst);
       bound.weights[ij] = weight[head.at(j)];
       for (std::int64_t e = 0; e < head.dv; ++e) {
         const double of_v = magnitude(head.v[head.of_v(j) + head.at(e)]);
@@ -51,14 +63,17 @@ HeadResults<double> bounds_of(const Head<double>& head, const HeadResults<double
       delta += weight[head.at(j)] * dp[head.at(j)];
     }
     const double dlse = magnitude(head.dlse[head.row(i)]);
-    if (head.has_sink)
-      bound.dsink += counted(std::exp(head.sink - r.lse[head.row(i)]), 2 * worst) * (dlse + delta);
+    if (head.has_sink) {
+      const double log_p = head.sink - r.lse[head.row(i)];
+      bound.dsink += counted(std::exp(log_p), log_p, 2 * worst) * (dlse + delta);
+    }
     for (std::int64_t j = 0; j < head.keys; ++j) {
       // The softcap's slope 1 - tanh^2 is not multiplied in: where it is small, it is the small
       // difference of rounded numbers.
-      const double itself = counting == Counting::vanished ? 1 : 0;
+      const double itself = counted.counting == Counting::vanished ? 1 : 0;
       const double dz = weight[head.at(j)] * (dp[head.at(j)] + delta + dlse + itself);
       const double ds = magnitude(head.scale) * dz;
+      largest = std::max({largest, error[head.at(j)], dp[head.at(j)], delta, dz, ds});
       bound.dbias[head.pair(i, j)] = dz;
       bound.dalibi += dz * head.distance(i, j);
       for (std::int64_t e = 0; e < head.d; ++e) {
@@ -73,16 +88,20 @@ HeadResults<double> bounds_of(const Head<double>& head, const HeadResults<double
 
 }  // namespace
 
-Bounds bounds(const Reader& reader) {
+Bounds bounds(const Reader& reader, double roundoff) {
   Collector<double> accumulated(reader), stored(reader), vanished(reader);
+  double largest = 0, ignored = 0;
   for_each_head(reader, [&](std::int64_t b, std::int64_t h) {
     Head<double> head = reader.head<double>(b, h);
     const HeadResults<double> results = attend_one_head(head);
-    accumulated.add(bounds_of(head, results, Counting::accumulated), b, h);
-    stored.add(bounds_of(head, results, Counting::stored), b, h);
-    vanished.add(bounds_of(head, results, Counting::vanished), b, h);
+    const auto counted = [&](Counting counting, double& most) {
+      return bounds_of(head, results, {counting, roundoff}, most);
+    };
+    accumulated.add(counted(Counting::accumulated, ignored), b, h);
+    stored.add(counted(Counting::stored, largest), b, h);
+    vanished.add(counted(Counting::vanished, ignored), b, h);
   });
-  return {accumulated.results, stored.results, vanished.results};
+  return {accumulated.results, stored.results, vanished.results, largest};
 }
 
 VisitedBlocks visited_blocks(const Reader& reader) {

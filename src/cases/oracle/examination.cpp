@@ -68,14 +68,16 @@ void Examination::compare(const char* what, const ConstTensorView& found,
                           std::vector<double> Results<double>::*member) {
   if (!found) return;
   const std::vector<double> values = widen(found);
-  const double u_acc = (16 + 4 * std::sqrt(terms_)) * accumulator_;
+  const Bounds& bounds = bounds_at_hand();
+  const double u_acc = this->u_acc();
   const double u_type = unit_roundoff(problem_.type), u_out = unit_roundoff(found.dtype());
   // What is written is rounded; the textbook row stores it in the tensors' type before.
   // Weights below the accumulator's smallest normal number are 0.
   const double least = problem_.type == DType::f64 ? 0x1p-1022 : 0x1p-126;
   const double tiny = std::max(smallest(problem_.type), least),
-               tiny_out = accumulator_ > 0x1p-24 ? tiny : smallest(found.dtype());
+               tiny_out = stores_in_16_bits() ? tiny : smallest(found.dtype());
   const double largest = largest_finite(found.dtype());
+  const bool may_overflow = stores_in_16_bits() && bounds.largest > largest_finite(problem_.type);
   if (values.size() != (truth_.first.*member).size()) {
     wrong_ += std::string(what) + " has an unexpected size\n";
     return;
@@ -86,14 +88,15 @@ void Examination::compare(const char* what, const ConstTensorView& found,
     bool good = values[n] == truth;
     double allowed = 0;
     if (!good && std::isfinite(truth)) {
-      allowed =
-          u_acc * (bounds_.accumulated.*member)[n] + 4 * u_type * (bounds_.stored.*member)[n] +
-          2 * tiny * (bounds_.vanished.*member)[n] + u_out * std::abs(truth) + tiny_out + flushed_;
+      allowed = u_acc * (bounds.accumulated.*member)[n] + 4 * u_type * (bounds.stored.*member)[n] +
+                2 * tiny * (bounds.vanished.*member)[n] + u_out * std::abs(truth) + tiny_out +
+                flushed_;
       allowed *= judgement_.tolerance;
       // Where the two are near, which alone matters, the first difference is exact.
       const double error = std::abs(values[n] - truth - rest);
       const bool overflowed = std::isinf(values[n]) && std::abs(truth) + allowed > largest;
-      good = error <= allowed || overflowed;  // a NaN is neither
+      good = error <= allowed || overflowed ||  // a NaN is neither
+             (may_overflow && !std::isfinite(values[n]));
       if (error <= allowed) worst_ = std::max(worst_, error / allowed);
     }
     if (good || ++shown > 3) continue;
@@ -104,6 +107,16 @@ void Examination::compare(const char* what, const ConstTensorView& found,
   if (shown > 3)
     wrong_ += std::string(what) + ": " + std::to_string(shown) + " of " +
               std::to_string(values.size()) + " elements are wrong\n";
+}
+
+double Examination::u_acc() const { return (16 + 4 * std::sqrt(terms_)) * accumulator_; }
+
+bool Examination::stores_in_16_bits() const { return accumulator_ > 0x1p-24; }
+
+const Bounds& Examination::bounds_at_hand() {
+  if (!stores_in_16_bits()) return bounds_;
+  if (!textbook_bounds_) textbook_bounds_ = bounds(reader_, u_acc());
+  return *textbook_bounds_;
 }
 
 void Examination::begin(const std::string& kernel) {
@@ -192,8 +205,8 @@ Outcome Examination::inspect(const std::string& kernel) {
     const Plan plan =
         Plan::inspect(in.q, in.k, in.options, asked.options, {kernel}, *judgement_.context);
     if (plan.kernel() != kernel) wrong_ += "the plan chose " + plan.kernel() + "\n";
-    const double u_acc = (16 + 4 * std::sqrt(terms_)) * accumulator_ * judgement_.tolerance;
-    StatisticsExamination statistics(reader_, truth_.first, bounds_.accumulated, u_acc);
+    StatisticsExamination statistics(reader_, truth_.first, bounds_at_hand().accumulated,
+                                     u_acc() * judgement_.tolerance);
     statistics.examine(plan.run_inspect(in.q, in.k, in.options, asked.options), asked.options);
     wrong_ += statistics.wrong();
     worst_ = statistics.worst();
@@ -230,14 +243,13 @@ Outcome Examination::window(std::uint64_t seed) {
     const std::vector<double> found =
         widen(weights_of(in.q, in.k, in.lse, window, in.options, *judgement_.context));
     // The weights are relative to an lse that was rounded to its type.
-    const double u = (16 + 4 * std::sqrt(terms_)) * accumulator_;
     for (std::size_t n = 0; n < found.size(); ++n) {
       const std::int64_t at = static_cast<std::int64_t>(n);
       const std::int64_t i = window.query + at / window.keys, j = window.key + at % window.keys;
       const auto pair = static_cast<std::size_t>(
           ((window.batch * e.heads + window.head) * e.queries + i) * e.keys + j);
       const double truth = truth_.first.weights[pair];
-      const double allowed = u * bounds_.accumulated.weights[pair] + 0x1p-126;
+      const double allowed = u_acc() * bounds_.accumulated.weights[pair] + 0x1p-126;
       if (std::abs(found[n] - truth) <= allowed) continue;
       wrong_ += "weights_of, query " + std::to_string(i) + ", key " + std::to_string(j) +
                 " of batch " + std::to_string(window.batch) + ", head " +

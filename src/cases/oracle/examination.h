@@ -7,6 +7,7 @@
 
 #include <attend/plan.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,10 +38,11 @@ struct Judgement {
 // of the truth. u are unit roundoffs: of the accumulator (f32, or f64 for f64; the textbook row,
 // which stores its scores in the tensors' type, has that one), of the tensors' type, and of what is
 // written; tiny are the smallest numbers of the types, tiny_type at least the smallest normal one
-// of the accumulator. accumulated, stored and vanished are sums over absolute values (truth.h). n,
+// of the accumulator. accumulated, stored and vanished are sums over absolute values (bounds.h). n,
 // the longest of d, dv and the lengths, is how many terms are summed: the rounding errors of such a
 // sum add up like a random walk, about sqrt(n). Matrix instructions take subnormal numbers as 0:
-// for them 2 n times the smallest normal one comes on top.
+// for them 2 n times the smallest normal one comes on top. Where what the textbook row stores on
+// the way may exceed its type, infinities and NaN are its right results.
 class Examination {
  public:
   explicit Examination(const cases::Case& problem, Judgement judgement = {});
@@ -56,6 +58,9 @@ class Examination {
   void compare(const char* what, const ConstTensorView& found,
                std::vector<double> Results<double>::*member);
   void begin(const std::string& kernel);
+  double u_acc() const;            // with its (16 + 4 sqrt(n))
+  bool stores_in_16_bits() const;  // what it makes on the way: the textbook row
+  const Bounds& bounds_at_hand();
   Outcome finish(const char* operation, const std::string& kernel);
 
   cases::Case problem_;
@@ -63,10 +68,11 @@ class Examination {
   cases::Instance instance_;
   Reader reader_;
   Truth truth_;
-  Bounds bounds_;
   double terms_ = 1;  // n
+  Bounds bounds_;
+  std::optional<Bounds> textbook_bounds_;  // made when they are asked for
   double flushed_ = 0;
-  double accumulator_ = 0;  // u_acc of the kernel at hand
+  double accumulator_ = 0;  // unit roundoff of the accumulator of the kernel at hand
   double worst_ = 0;
   std::string wrong_;
 };
