@@ -21,7 +21,7 @@ namespace {
 
 template <class E>
 struct AmxProducts {
-  static constexpr int kGroup = AmxTiles<E>::kDepth;  // keys
+  static constexpr int kKeyGroup = AmxTiles<E>::kDepth;  // keys
   static constexpr int kLanes = F32::kLanes;
   static constexpr int kTile = kTileRows * kTileSteps;  // elements
 
@@ -53,7 +53,7 @@ struct AmxProducts {
   static void values(Row row, std::int64_t dv, E* to) noexcept {
     const __m512i low = interleave(0, 32), high = interleave(16, 32);
     stay_awake();
-    for (int pair = 0; pair < kGroup / 2; ++pair) {
+    for (int pair = 0; pair < kKeyGroup / 2; ++pair) {
       const E *a = row(2 * pair), *b = row(2 * pair + 1);
       E* at = to + pair * 2 * kLanes;
       for (std::int64_t x = 0; x < dv; x += 2 * kLanes, at += 2 * kTile) {
@@ -149,11 +149,11 @@ struct AmxProducts {
     for (std::int64_t x = 0; x < dv; x += kLanes) {
       tile_zero<0>();
       for (int g = 0; g < groups; ++g) {
-        E seen[kGroup / 2][kLanes][2];
-        std::memcpy(seen, v[g] + x * kGroup, sizeof seen);
-        for (int key = 0; key < kGroup; ++key)
+        E seen[kKeyGroup / 2][kLanes][2];
+        std::memcpy(seen, v[g] + x * kKeyGroup, sizeof seen);
+        for (int key = 0; key < kKeyGroup; ++key)
           for (int f = 0; hidden(g, key) && f < kLanes; ++f) seen[key / 2][f][key % 2] = E{};
-        tile_load<1>(p + g * kGroup * kLanes, 64);
+        tile_load<1>(p + g * kKeyGroup * kLanes, 64);
         tile_load<2>(seen, 64);
         tile_multiply<0, 1, 2, E>();
       }
@@ -167,7 +167,7 @@ struct AmxProducts {
   ATTEND_INLINE static void store_turned(F32 (&pairs_in_lanes)[kLanes], float* to) noexcept {
     transpose(pairs_in_lanes);
     unrolled<kLanes>(ATTEND_EACH(n) {
-      store_pairs(pairs_in_lanes[n].v, reinterpret_cast<E*>(to) + n * kGroup);
+      store_pairs(pairs_in_lanes[n].v, reinterpret_cast<E*>(to) + n * kKeyGroup);
     });
   }
 
@@ -189,11 +189,11 @@ struct AmxProducts {
   static void products(const float* p, int rows, const E* const* v, int groups, std::int64_t x,
                        float* o, std::int64_t o_stride) noexcept {
     unrolled<kHigh * kWide>(ATTEND_EACH(n) { tile_zero<n>(); });
-    for (int g = 0; g < groups; ++g, p += kGroup * kLanes) {
+    for (int g = 0; g < groups; ++g, p += kKeyGroup * kLanes) {
       unrolled<kHigh>(ATTEND_EACH(r) { tile_load<4 + r>(p + r * kLanes * kChunk, 64); });
       unrolled<kWide>(ATTEND_EACH(c) {
         constexpr int kB = 4 + kHigh + c % (4 - kHigh);
-        tile_load<kB>(v[g] + x * kGroup + c * kTile, 64);
+        tile_load<kB>(v[g] + x * kKeyGroup + c * kTile, 64);
         unrolled<kHigh>(ATTEND_EACH(r) { tile_multiply<r * kWide + c, 4 + r, kB, E>(); });
       });
     }

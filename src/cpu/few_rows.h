@@ -40,24 +40,24 @@ class FewRows {
       : p(scores.p), scores_(scores), chunk_(chunk), q_(q), s_(s) {}
 
   // Rows that see all of many keys, with nothing added to their scores.
-  bool takes(const Tile<V>& tile, const Runs& runs) const noexcept {
-    const Run& run = runs.run[0];
+  bool takes(const Tile<V>& tile, const KeySpans& spans) const noexcept {
+    const KeySpan& span = spans.span[0];
     // NOLINTNEXTLINE(misc-redundant-expression): of some instruction sets they are the same
-    if (tile.rows > kMost || tile.rows == Tile<V>::kMost || runs.runs != 1 || !runs.same_blocks ||
-        !scores_.plain || run.count < ForwardScores<V>::kStreamed || p.drop_below != 0 ||
+    if (tile.rows > kMost || tile.rows == Tile<V>::kMost || spans.size != 1 || !spans.same_blocks ||
+        !scores_.plain || span.count < ForwardScores<V>::kStreamed || p.drop_below != 0 ||
         p.d % V::kLanes != 0)
       return false;
     for (int n = 0; n < tile.rows; ++n)
-      if (tile.keys[n].begin > run.key || tile.keys[n].end < run.key + run.count) return false;
+      if (tile.keys[n].begin > span.key || tile.keys[n].end < span.key + span.count) return false;
     return true;
   }
 
   // The maximum, sum and O of their chunk.
-  void weigh(const Tile<V>& tile, const Run& run, const Place<Sum>& to, Sum* top,
+  void weigh(const Tile<V>& tile, const KeySpan& span, const Place<Sum>& to, Sum* top,
              Sum* sum) noexcept {
-    keys_ = run.count;
-    k_ = chunk_.k + (run.key - chunk_.from) * chunk_.k_stride;
-    v_ = chunk_.v + (run.key - chunk_.from) * chunk_.v_stride;
+    keys_ = span.count;
+    k_ = chunk_.k + (span.key - chunk_.from) * chunk_.k_stride;
+    v_ = chunk_.v + (span.key - chunk_.from) * chunk_.v_stride;
     for (int n = 0; n < rounded(tile.rows); ++n)  // behind them the last one again
       for (std::int64_t x = 0; x < p.d; ++x) q_[n * p.d + x] = tile.q[x * tile.lanes + n];
     scores<1>(tile.rows);

@@ -19,7 +19,7 @@ struct MatrixStep {
   using Sum = SumOf<V>;
   Sum* s;  // [vectors of lanes][256][lanes of one]
   const Sums<V>* tile;
-  Runs runs;
+  KeySpans spans;
   int groups;
   std::int64_t first[kChunk];  // of each group of keys, in the chunk
   Sum top[Tile<V>::kRoom];
@@ -32,14 +32,14 @@ class MatrixWeights {
   using Operand = OperandOf<V>;
   using Sum = SumOf<V>;
   using Step = MatrixStep<V>;
-  static constexpr int kGroup = ForwardScores<V>::kGroup, kRoom = Tile<V>::kRoom;
+  static constexpr int kKeyGroup = ForwardScores<V>::kKeyGroup, kRoom = Tile<V>::kRoom;
 
  public:
   MatrixWeights(ForwardScores<V>& scores, const Chunk<V>& chunk, Step* steps, Sum* factors)
       : p(scores.p), scores_(scores), chunk_(chunk), steps_(steps), factors_(factors) {}
 
   // Calls use(tile, maximum, sum) for every tile that sees something of the chunk, its O in
-  // tile.part.
+  // tile.chunk_sums.
   template <class Use>
   void each(Sums<V>* tiles, int used, Use use) noexcept {
     Step *now = steps_, *next = steps_ + 1;
@@ -77,11 +77,11 @@ class MatrixWeights {
 
   bool open(Step& step, const Sums<V>& tile) noexcept {
     step.tile = &tile;
-    scores_.find_runs(tile, chunk_, step.runs);
+    scores_.find_spans(tile, chunk_, step.spans);
     step.groups = 0;
-    for (int r = 0; r < step.runs.runs; ++r)
-      for (int x = 0; x < step.runs.run[r].count; x += kGroup)
-        step.first[step.groups++] = step.runs.run[r].key + x - chunk_.from;
+    for (int r = 0; r < step.spans.size; ++r)
+      for (int x = 0; x < step.spans.span[r].count; x += kKeyGroup)
+        step.first[step.groups++] = step.spans.span[r].key + x - chunk_.from;
     for (int n = 0; n < tile.lanes; ++n) step.top[n] = ForwardScores<V>::kHidden;
     // Sums are compared as well as scores are, if nothing is added to these. By the problem alone.
     // Times a scale above 1 a sum that is finite may not be.
@@ -103,16 +103,16 @@ class MatrixWeights {
     mask(step);
   }
   void mask(Step& step) noexcept {  // 2 mask
-    step.partial = scores_.mask(*step.tile, step.runs, step.s, step.top);
+    step.partial = scores_.mask(*step.tile, step.spans, step.s, step.top);
   }
   static Sum* group_of(const Step& step, int g) noexcept {
-    return step.s + g * kGroup * step.tile->stride;
+    return step.s + g * kKeyGroup * step.tile->stride;
   }
 
   // 3 softmax: s becomes P. Meanwhile the scores of the next tile.
   void weights(Step& step, Step* next, Sum* sum) noexcept {
     const bool drops = p.drop_below != 0;
-    if (drops) scores_.dropout(*step.tile, step.runs, factors_);
+    if (drops) scores_.dropout(*step.tile, step.spans, factors_);
     const bool wide = step.tile->lanes > V::kLanes;
     if (drops) wide ? weights<true, 2>(step, next, sum) : weights<true, 1>(step, next, sum);
     else wide ? weights<false, 2>(step, next, sum) : weights<false, 1>(step, next, sum);
@@ -137,7 +137,7 @@ class MatrixWeights {
         if (g < step.groups)
           Matrix<V>::template weights<kDrops>(
               group_of(step, g) + n * step.tile->vector_stride, base[n], unit,
-              kDrops ? factors_ + g * kGroup * lanes + n * V::kLanes : nullptr, lanes, total[n]);
+              kDrops ? factors_ + g * kKeyGroup * lanes + n * V::kLanes : nullptr, lanes, total[n]);
       });
     }
     unrolled<kVectors>(ATTEND_EACH(n) {
@@ -151,7 +151,7 @@ class MatrixWeights {
   void values(const Step& step, const Place<Sum>& to) noexcept {
     const Sums<V>& tile = *step.tile;
     const std::int64_t width = Results<V>::width(p);
-    const Operand* v[kChunk / kGroup];
+    const Operand* v[kChunk / kKeyGroup];
     for (int g = 0; g < step.groups; ++g) v[g] = chunk_.packed_v + step.first[g] * width;
     Matrix<V>::products(step.s, tile.rows, v, step.groups, width, to.o, to.stride);
     if (!step.partial) return;

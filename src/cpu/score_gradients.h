@@ -44,14 +44,14 @@ class ScoreGradients {
   // A weight's error is that of its score, which comes from the length of the chain of features.
   static constexpr int kFeatures = 64;
 
-  struct Rows : Tile<V> {
+  struct GradientTile : Tile<V> {
     double m[kMost], l[kMost];
     double delta[kMost];  // delta - dlse; before all keys are weighed: sum of w dp
     Sum shift[kMost];     // the same, rounded
     Operand* dout;        // [dv][lanes]
   };
 
-  Rows* tiles;  // of the group at hand
+  GradientTile* tiles;  // of the group at hand
   int used = 0;
   int rows = 0;
   std::int64_t stride = 0;  // of the strips
@@ -62,8 +62,8 @@ class ScoreGradients {
   }
   std::int64_t begin = 0, end = 0;
   Chunk<V> chunk;
-  Runs* runs;   // of the chunk at hand
-  Sum *p, *ds;  // [keys][stride], of the chunk at hand
+  KeySpans* spans;  // of the chunk at hand
+  Sum *p, *ds;      // [keys][stride], of the chunk at hand
 
   ScoreGradients(BackwardScores<V>& scores, Scratch& scratch)
       : scores_(scores), problem_(scores.p), call_(scores.call) {
@@ -72,8 +72,8 @@ class ScoreGradients {
     const std::int64_t keys = strip_keys(problem_), chunks = (keys + kChunk - 1) / kChunk;
     const std::int64_t group = group_rows(problem_) < kMost ? kMost : group_rows(problem_);
     const std::int64_t width = group < kRows ? group : kRows;
-    tiles = scratch.take<Rows>(kTiles);
-    runs = scratch.take<Runs>(2);
+    tiles = scratch.take<GradientTile>(kTiles);
+    spans = scratch.take<KeySpans>(2);
     w_ = scratch.take<Sum>(saturating_count(keys, strip_lanes(problem_)));
     dp_ = scratch.take<Sum>(saturating_count(keys, strip_lanes(problem_)));
     slopes_ = scratch.take<Sum>(
@@ -99,10 +99,10 @@ class ScoreGradients {
 
   // Keys of a strip: in whole groups of a matrix instruction.
   static std::int64_t strip_keys(const BackwardProblem& problem) noexcept {
-    return kGroup == 1 ? problem.k_length : (problem.k_length / kGroup + 1) * kGroup;
+    return kKeyGroup == 1 ? problem.k_length : (problem.k_length / kKeyGroup + 1) * kKeyGroup;
   }
 
-  // How many rows share a pass over the keys: the more, the fewer passes over dk and dv, but the
+  // How many rows share a sweep over the keys: the more, the fewer sweeps over dk and dv, but the
   // strips grow with them, and should not be larger than dk and dv are, nor than kStripBytes. By
   // the shape alone: a group is one chain of the sums of dk and dv.
   static int group_rows(const BackwardProblem& p) noexcept {
@@ -126,7 +126,7 @@ class ScoreGradients {
     begin = scores_.sequence.k_length;
     end = 0;
     for (; used < limit && rows < wanted && first + rows < scores_.rows(); ++used) {
-      Rows& tile = tiles[used];
+      GradientTile& tile = tiles[used];
       scores_.open(tile, first + rows,
                    wanted - rows < most ? static_cast<int>(wanted) - rows : most);
       rows += tile.rows;
@@ -151,7 +151,7 @@ class ScoreGradients {
     for (int t = 0; t < used; ++t) finish(tiles[t]);
   }
 
-  // Calls use() for every chunk that a row may see something of, with p, ds, runs and chunk.k at
+  // Calls use() for every chunk that a row may see something of, with p, ds, spans and chunk.k at
   // hand.
   template <class Use>
   void for_gradients(Use use) noexcept {
@@ -170,8 +170,8 @@ class ScoreGradients {
   bool hides() const noexcept {
     bool any = false;
     for (int t = 0; t < used; ++t)
-      any |= partial_[index_ * kTiles + t] || tiles[t].begin > runs->run[0].key ||
-             tiles[t].end < runs->run[runs->runs - 1].key + runs->run[runs->runs - 1].count;
+      any |= partial_[index_ * kTiles + t] || tiles[t].begin > spans->span[0].key ||
+             tiles[t].end < spans->span[spans->size - 1].key + spans->span[spans->size - 1].count;
     return any;
   }
 
@@ -179,58 +179,59 @@ class ScoreGradients {
   // or, with marks, stay -inf.
   void differentiate(bool marks) noexcept {
     for (int t = 0; t < used; ++t) {
-      Runs& mine = runs[1];
+      KeySpans& mine = spans[1];
       const int first = clip(tiles[t], mine);
       const Sum outside = marks ? kHidden : Sum{0};
       fill(p, t, 0, first, outside);
       fill(ds, t, 0, first, Sum{0});
-      fill(p, t, first + mine.count, runs->count, outside);
-      fill(ds, t, first + mine.count, runs->count, Sum{0});
-      if (mine.count == 0) continue;
+      fill(p, t, first + mine.keys, spans->keys, outside);
+      fill(ds, t, first + mine.keys, spans->keys, Sum{0});
+      if (mine.keys == 0) continue;
       Sum* w = p + first * stride + column(t * kMost);
       Sum* dp = ds + first * stride + column(t * kMost);
-      if (tiles[t].lanes == V::kLanes) differentiate_tile<1>(t, w, dp, mine.count, marks);
-      else differentiate_tile<kTileVectors<V>>(t, w, dp, mine.count, marks);
+      if (tiles[t].lanes == V::kLanes) differentiate_tile<1>(t, w, dp, mine.keys, marks);
+      else differentiate_tile<kTileVectors<V>>(t, w, dp, mine.keys, marks);
     }
   }
 
   // dS *= the softcap's derivative: dS at the score before it.
   void through_softcap() noexcept {
     for (int t = 0; t < used; ++t) {
-      Runs& mine = runs[1];
+      KeySpans& mine = spans[1];
       const int first = clip(tiles[t], mine);
       Sum* to = ds + first * stride + column(t * kMost);
       const Sum* slopes = slopes_ + (row_ + first) * stride + column(t * kMost);
-      for (int j = 0; j < mine.count; ++j, to += stride, slopes += stride)
+      for (int j = 0; j < mine.keys; ++j, to += stride, slopes += stride)
         for (int n = 0; n < tiles[t].lanes; n += V::kLanes)
           (V::load(to + n) * V::load(slopes + n)).store(to + n);
     }
   }
 
   // The keys of the chunk that the tile may see by position, counted from the first of them, which
-  // is the result: its place in the group's runs.
-  int clip(const Tile<V>& tile, Runs& mine) const noexcept {
+  // is the result: its place in the group's spans.
+  int clip(const Tile<V>& tile, KeySpans& mine) const noexcept {
     int first = 0;
-    mine.runs = mine.count = 0;
-    mine.same_blocks = runs->same_blocks;
-    for (int r = 0; r < runs->runs; ++r) {
-      const Run& run = runs->run[r];
+    mine.size = mine.keys = 0;
+    mine.same_blocks = spans->same_blocks;
+    for (int r = 0; r < spans->size; ++r) {
+      const KeySpan& span = spans->span[r];
       std::int64_t lo = tile.begin, hi = tile.end;
       if constexpr (kMatrix<V>)  // what vectors compute ends with half a group
-        lo = lo / kGroup * kGroup, hi = (hi + kGroup / 2 - 1) / (kGroup / 2) * (kGroup / 2);
-      if (lo < run.key) lo = run.key;
-      if (hi > run.key + run.count) hi = run.key + run.count;
+        lo = lo / kKeyGroup * kKeyGroup,
+        hi = (hi + kKeyGroup / 2 - 1) / (kKeyGroup / 2) * (kKeyGroup / 2);
+      if (lo < span.key) lo = span.key;
+      if (hi > span.key + span.count) hi = span.key + span.count;
       if (lo >= hi) continue;
-      const int at = run.at + static_cast<int>(lo - run.key);
-      if (mine.runs == 0) first = at;
-      mine.run[mine.runs++] = {lo, at - first, static_cast<int>(hi - lo)};
-      mine.count += static_cast<int>(hi - lo);
+      const int at = span.at + static_cast<int>(lo - span.key);
+      if (mine.size == 0) first = at;
+      mine.span[mine.size++] = {lo, at - first, static_cast<int>(hi - lo)};
+      mine.keys += static_cast<int>(hi - lo);
     }
     return first;
   }
 
  private:
-  static constexpr int kGroup = BackwardScores<V>::kGroup;
+  static constexpr int kKeyGroup = BackwardScores<V>::kKeyGroup;
   static std::int64_t strip_lanes(const BackwardProblem& problem) noexcept {
     const std::int64_t all = problem.group() * problem.q_length;  // a short strip for few rows
     const std::int64_t lanes = (all + V::kLanes - 1) / V::kLanes * V::kLanes;
@@ -240,7 +241,7 @@ class ScoreGradients {
                                                  : most;
   }
 
-  void take_dout(Rows& tile) noexcept {
+  void take_dout(GradientTile& tile) noexcept {
     const Operand* dout[kMost];
     const bool ready = is_contiguous_row<Operand>(call_.dout);
     for (int n = 0; n < tile.rows; ++n) {
@@ -259,7 +260,7 @@ class ScoreGradients {
   }
 
   // The sums before the first key: the sink, a key that everybody sees, with dp = 0.
-  void start(Rows& tile) const noexcept {
+  void start(GradientTile& tile) const noexcept {
     for (int n = 0; n < tile.lanes; ++n)
       tile.m[n] = kMinusInfinity, tile.l[n] = 0, tile.delta[n] = 0;
     for (int n = 0; problem_.sinks && n < tile.rows; ++n) {
@@ -270,7 +271,7 @@ class ScoreGradients {
     }
   }
 
-  void finish(Rows& tile) const noexcept {
+  void finish(GradientTile& tile) const noexcept {
     for (int n = 0; n < tile.lanes; ++n) {
       tile.delta[n] = tile.l[n] == 0 ? 0 : tile.delta[n] / tile.l[n];
       if (problem_.dlse && n < tile.rows)
@@ -288,26 +289,26 @@ class ScoreGradients {
       if (scores_.stops()) return;
       const std::int64_t from = at > begin ? at : begin;
       const std::int64_t to = at + kChunk < end ? at + kChunk : end;
-      find_runs(from, to);
-      if (runs->count == 0) continue;
+      find_spans(from, to);
+      if (spans->keys == 0) continue;
       scores_.bring(chunk, from, to, values);
       if constexpr (TilesOf<V>::kPanels)
         if (used >= TilesOf<V>::kArrangeBackward) scores_.arrange(chunk);
       use(index++, row);
-      row += runs->count;
+      row += spans->keys;
     }
   }
 
   // The keys of the chunk that any row of the group has to look at.
-  void find_runs(std::int64_t from, std::int64_t to) noexcept {
-    runs->runs = runs->count = 0;
-    runs->same_blocks = true;
+  void find_spans(std::int64_t from, std::int64_t to) noexcept {
+    spans->size = spans->keys = 0;
+    spans->same_blocks = true;
     if constexpr (kMatrix<V>) return find_groups(from, to);
     for (std::int64_t j = from; j < to;) {
       const std::int64_t left =
           problem_.blocks ? problem_.block_keys - j % problem_.block_keys : to - j;
       const int count = static_cast<int>(left < to - j ? left : to - j);
-      if (!problem_.blocks || any_sees(j, runs->same_blocks)) scores_.append(*runs, j, count);
+      if (!problem_.blocks || any_sees(j, spans->same_blocks)) scores_.append(*spans, j, count);
       j += count;
     }
   }
@@ -321,8 +322,8 @@ class ScoreGradients {
   }
 
   void find_groups(std::int64_t from, std::int64_t to) noexcept {
-    for (std::int64_t group = from / kGroup * kGroup; group < to; group += kGroup) {
-      const std::int64_t last = group + kGroup < to ? group + kGroup : to;
+    for (std::int64_t group = from / kKeyGroup * kKeyGroup; group < to; group += kKeyGroup) {
+      const std::int64_t last = group + kKeyGroup < to ? group + kKeyGroup : to;
       bool seen = !problem_.blocks, same = true;
       for (std::int64_t j = group > from ? group : from; problem_.blocks && j < last;) {
         const bool sees = any_sees(j, same);
@@ -331,33 +332,34 @@ class ScoreGradients {
         j += problem_.block_keys - j % problem_.block_keys;
       }
       if (!seen) continue;
-      runs->same_blocks &= same;
-      scores_.append(*runs, group, kGroup);
+      spans->same_blocks &= same;
+      scores_.append(*spans, group, kKeyGroup);
     }
   }
 
   void weigh_tile(int t, std::int64_t index, std::int64_t row) noexcept {
-    Rows& tile = tiles[t];
-    Runs& mine = runs[1];
+    GradientTile& tile = tiles[t];
+    KeySpans& mine = spans[1];
     const int first = clip(tile, mine);
     bool& partial = partial_[index * kTiles + t];
     partial = false;
-    if (mine.count == 0) return;
+    if (mine.keys == 0) return;
     const std::int64_t at = (row + first) * stride + column(t * kMost);
     Sum *w = w_ + at, *dp = dp_ + at, *top = tops_ + (index * used + t) * tile_lanes();
     Sum sum[kMost], dot[kMost];
     partial = scores_.compute(tile, chunk, mine, w, top,  // 1 scores, 2 mask
                               problem_.softcap != 0 ? slopes_ + at : nullptr);
-    partial = partial || !BackwardScores<V>::edges_finite(tile, w, mine.count);
+    partial = partial || !BackwardScores<V>::edges_finite(tile, w, mine.keys);
     if (problem_.drop_below != 0) scores_.dropout(tile, mine, factors_);
     if (tile.lanes == V::kLanes) weigh_keys<1>(tile, mine, w, dp, partial, top, sum, dot);
     else weigh_keys<kTileVectors<V>>(tile, mine, w, dp, partial, top, sum, dot);
     for (int n = 0; n < tile.lanes; ++n) {  // joined in f64, in ascending order
-      const double part = top[n] < std::numeric_limits<Sum>::lowest() ? kMinusInfinity
-                                                                      : static_cast<double>(top[n]);
-      const double m = part > tile.m[n] ? part : tile.m[n];
+      const double chunk_top = top[n] < std::numeric_limits<Sum>::lowest()
+                                   ? kMinusInfinity
+                                   : static_cast<double>(top[n]);
+      const double m = chunk_top > tile.m[n] ? chunk_top : tile.m[n];
       const double mine_factor = exp_of_difference(tile.m[n], m);
-      const double other = exp_of_difference(part, m);
+      const double other = exp_of_difference(chunk_top, m);
       tile.l[n] = tile.l[n] * mine_factor + static_cast<double>(sum[n]) * other;
       tile.delta[n] = tile.delta[n] * mine_factor + static_cast<double>(dot[n]) * other;
       tile.m[n] = m;
@@ -366,79 +368,79 @@ class ScoreGradients {
 
   int tile_lanes() const noexcept { return used > 1 ? kMost : tiles[0].lanes; }
 
-  // dp = v . dout of every key in the runs (4 reversed).
+  // dp = v . dout of every key in the spans (4 reversed).
   template <int kVectors>
-  void value_products(const Rows& tile, const Runs& mine, Sum* dp) const noexcept {
-    for (int r = 0; r < mine.runs; ++r) {
-      const Run& run = mine.run[r];
-      const std::int64_t first = run.key - chunk.from;
+  void value_products(const GradientTile& tile, const KeySpans& mine, Sum* dp) const noexcept {
+    for (int r = 0; r < mine.size; ++r) {
+      const KeySpan& span = mine.span[r];
+      const std::int64_t first = span.key - chunk.from;
       const Operands<V> x{.a = chunk.v + first * chunk.v_stride,
                           .a_stride = chunk.v_stride,
                           .b = tile.dout,
                           .b_stride = tile.lanes,
-                          .c = dp + run.at * stride,
+                          .c = dp + span.at * stride,
                           .c_stride = stride,
                           .depth = problem_.dv};
-      if constexpr (kVectors == 1) product<V, 1, Layout::streamed>(x, run.count);
+      if constexpr (kVectors == 1) product<V, 1, Layout::streamed>(x, span.count);
       else
-        chunk_products<V, kVectors, Layout::streamed>(x, run.count, chunk.v_panels, first,
+        chunk_products<V, kVectors, Layout::streamed>(x, span.count, chunk.v_panels, first,
                                                       whole_depth<V>(problem_.dv));
     }
   }
-  void value_products(const Rows& tile, const Runs& mine, Sum* dp) const noexcept {
+  void value_products(const GradientTile& tile, const KeySpans& mine, Sum* dp) const noexcept {
     const std::int64_t keys = chunk.to - chunk.from, depth = whole_depth<V>(problem_.dv);
-    for (int r = 0; r < mine.runs; ++r) {
-      const Run& run = mine.run[r];
-      for (std::int64_t j = 0; j < run.count; j += kGroup) {
-        const std::int64_t first = run.key + j - chunk.from;
-        const bool whole = first + kGroup <= keys;
+    for (int r = 0; r < mine.size; ++r) {
+      const KeySpan& span = mine.span[r];
+      for (std::int64_t j = 0; j < span.count; j += kKeyGroup) {
+        const std::int64_t first = span.key + j - chunk.from;
+        const bool whole = first + kKeyGroup <= keys;
         Matrix<V>::scores(whole ? chunk.v + first * chunk.v_stride : chunk.v_last,
                           whole ? chunk.v_stride : depth, tile.dout, tile.lanes, 0, depth, depth,
-                          dp + (run.at + j) * stride, stride, V::kLanes);
+                          dp + (span.at + j) * stride, stride, V::kLanes);
       }
     }
   }
 
   // dp, then w = exp(s - top) (3 softmax) and the sums of w and of w dp.
   template <int kVectors>
-  void weigh_keys(const Rows& tile, const Runs& mine, Sum* w, Sum* dp, bool marks, Sum* top,
-                  Sum* sum, Sum* dot) const noexcept {
+  void weigh_keys(const GradientTile& tile, const KeySpans& mine, Sum* w, Sum* dp, bool marks,
+                  Sum* top, Sum* sum, Sum* dot) const noexcept {
     if constexpr (kMatrix<V>) value_products(tile, mine, dp);
     else value_products<kVectors>(tile, mine, dp);
     const V log2e = V::set(Exp2<Sum>::kLog2E), zero = V::set(0);
     const V least = V::set(std::numeric_limits<Sum>::lowest());
     const bool drops = problem_.drop_below != 0;
-    V base[kVectors], total[kVectors], product_total[kVectors];
+    V base[kVectors], total[kVectors], dot_total[kVectors];
     unrolled<kVectors>(ATTEND_EACH(n) {
       const V most = V::load(top + n * V::kLanes);
       base[n] = select(less(most, least), zero, most);  // nothing visible: any number does
-      total[n] = product_total[n] = zero;
+      total[n] = dot_total[n] = zero;
     });
     // Sums of sixteen keys first, at multiples of sixteen: the shorter chains round less.
-    V part[kVectors], product_part[kVectors];
-    unrolled<kVectors>(ATTEND_EACH(n) { part[n] = product_part[n] = zero; });
+    V sum_16[kVectors], dot_16[kVectors];
+    unrolled<kVectors>(ATTEND_EACH(n) { sum_16[n] = dot_16[n] = zero; });
     const auto close = ATTEND_EACH(n) {
-      total[n] = total[n] + part[n];
-      product_total[n] = product_total[n] + product_part[n];
-      part[n] = product_part[n] = zero;
+      total[n] = total[n] + sum_16[n];
+      dot_total[n] = dot_total[n] + dot_16[n];
+      sum_16[n] = dot_16[n] = zero;
     };
-    std::int64_t block = 0;
-    for (int r = 0; r < mine.runs; ++r) {
-      const Run& run = mine.run[r];
-      for (int from = run.at, to; from < run.at + run.count; from = to) {
-        const std::int64_t key = run.key + from - run.at;
+    std::int64_t sixteen = 0;
+    for (int r = 0; r < mine.size; ++r) {
+      const KeySpan& span = mine.span[r];
+      for (int from = span.at, to; from < span.at + span.count; from = to) {
+        const std::int64_t key = span.key + from - span.at;
         const auto left = static_cast<int>(16 - key % 16);
-        to = run.at + run.count - from < left ? run.at + run.count : from + left;
-        if (key / 16 != block) unrolled<kVectors>(close);
-        block = key / 16;
+        to = span.at + span.count - from < left ? span.at + span.count : from + left;
+        if (key / 16 != sixteen) unrolled<kVectors>(close);
+        sixteen = key / 16;
         if constexpr (kMatrix<V>) Matrix<V>::keep_awake();
         if (!marks && !drops) {
           for (int j = from; j < to; ++j) {
             unrolled<kVectors>(ATTEND_EACH(n) {
               const std::int64_t at = j * stride + n * V::kLanes;
               const V weight = exp2_of((V::load(w + at) - base[n]) * log2e);
-              part[n] = part[n] + weight;
-              product_part[n] = fma(weight, V::load(dp + at), product_part[n]);
+              sum_16[n] = sum_16[n] + weight;
+              dot_16[n] = fma(weight, V::load(dp + at), dot_16[n]);
               weight.store(w + at);
             });
           }
@@ -456,8 +458,8 @@ class ScoreGradients {
                 d = d * keep;
                 mark = select(less(zero, keep), weight, zero - weight);
               }
-              part[n] = part[n] + weight;
-              product_part[n] = fma(weight, d, product_part[n]);
+              sum_16[n] = sum_16[n] + weight;
+              dot_16[n] = fma(weight, d, dot_16[n]);
               d.store(dp + at);
               select(hidden, u, mark).store(w + at);
             });
@@ -468,7 +470,7 @@ class ScoreGradients {
     unrolled<kVectors>(close);
     unrolled<kVectors>(ATTEND_EACH(n) {
       total[n].store(sum + n * V::kLanes);
-      product_total[n].store(dot + n * V::kLanes);
+      dot_total[n].store(dot + n * V::kLanes);
     });
   }
 
@@ -481,13 +483,13 @@ class ScoreGradients {
   // 3 reversed: ds = p (dp - delta + dlse), p = w exp(top of the chunk - m) / l.
   template <int kVectors>
   void differentiate_tile(int t, Sum* w, Sum* dp, int count, bool marks) const noexcept {
-    const Rows& tile = tiles[t];
+    const GradientTile& tile = tiles[t];
     const Sum* top = tops_ + (index_ * used + t) * tile_lanes();
     Sum factors[kMost];
     for (int n = 0; n < tile.lanes; ++n) {
-      const double part = static_cast<double>(top[n]);
-      factors[n] =
-          static_cast<Sum>(tile.l[n] == 0 ? 0 : exp_of_difference(part, tile.m[n]) / tile.l[n]);
+      const double chunk_top = static_cast<double>(top[n]);
+      factors[n] = static_cast<Sum>(
+          tile.l[n] == 0 ? 0 : exp_of_difference(chunk_top, tile.m[n]) / tile.l[n]);
     }
     V factor[kVectors], shift[kVectors];
     unrolled<kVectors>(ATTEND_EACH(n) {

@@ -73,8 +73,8 @@ class Scores {
   using Call = typename Operation::Call;
   static constexpr int kMost = Tile<V>::kMost, kRoom = Tile<V>::kRoom;
   // Keys that are taken together, from a multiple of it on.
-  static constexpr int kGroup = [] {
-    if constexpr (kMatrix<V>) return Matrix<V>::kGroup;
+  static constexpr int kKeyGroup = [] {
+    if constexpr (kMatrix<V>) return Matrix<V>::kKeyGroup;
     else return 1;
   }();
   static constexpr Sum kHidden = -std::numeric_limits<Sum>::infinity();
@@ -90,7 +90,7 @@ class Scores {
   Sequence sequence;
   std::int64_t kv_head = 0;
   std::int64_t head = -1;  // this one alone; -1: the whole group of the key head
-  // Features that are summed in one chain; parts of so many are added. A chain's error grows with
+  // Features that are summed in one chain; such chains are added. A chain's error grows with
   // its length.
   static constexpr std::int64_t kChain = 256;
   std::int64_t chain;
@@ -207,61 +207,61 @@ class Scores {
   }
 
   // Which keys of the chunk the tile has to look at.
-  void find_runs(const Tile<V>& tile, const Chunk<V>& chunk, Runs& runs) const noexcept {
+  void find_spans(const Tile<V>& tile, const Chunk<V>& chunk, KeySpans& spans) const noexcept {
     const std::int64_t lo = chunk.from > tile.begin ? chunk.from : tile.begin;
     const std::int64_t hi = chunk.to < tile.end ? chunk.to : tile.end;
-    runs.runs = runs.count = 0;
-    runs.same_blocks = true;
-    if constexpr (kMatrix<V>) return find_groups(tile, lo, hi, runs);
+    spans.size = spans.keys = 0;
+    spans.same_blocks = true;
+    if constexpr (kMatrix<V>) return find_groups(tile, lo, hi, spans);
     for (std::int64_t j = lo; j < hi;) {
       const std::int64_t left = p.blocks ? p.block_keys - j % p.block_keys : hi - j;
       const int count = static_cast<int>(left < hi - j ? left : hi - j);
-      if (!p.blocks || any_sees(tile, j, runs.same_blocks)) append(runs, j, count);
+      if (!p.blocks || any_sees(tile, j, spans.same_blocks)) append(spans, j, count);
       j += count;
     }
   }
 
-  // s[key][lane] of every key in the runs, kHidden where the row does not see it; top[lane] is
+  // s[key][lane] of every key in the spans, kHidden where the row does not see it; top[lane] is
   // the largest. Gives whether anything may be hidden. With a softcap, slopes[key][lane] becomes
   // its derivative (0 where hidden), if asked for.
-  bool compute(const Tile<V>& tile, const Chunk<V>& chunk, const Runs& runs, Sum* s, Sum* top,
+  bool compute(const Tile<V>& tile, const Chunk<V>& chunk, const KeySpans& spans, Sum* s, Sum* top,
                Sum* slopes = nullptr) noexcept {
     for (int n = 0; n < tile.lanes; ++n) top[n] = kHidden;
-    for (int r = 0; r < runs.runs; ++r) products(tile, chunk, runs.run[r], s, top);  // 1 scores
-    return mask(tile, runs, s, top, slopes);                                         // 2 mask
+    for (int r = 0; r < spans.size; ++r) products(tile, chunk, spans.span[r], s, top);  // 1 scores
+    return mask(tile, spans, s, top, slopes);                                           // 2 mask
   }
 
-  bool mask(const Tile<V>& tile, const Runs& runs, Sum* s, Sum* top,
+  bool mask(const Tile<V>& tile, const KeySpans& spans, Sum* s, Sum* top,
             Sum* slopes = nullptr) noexcept {
     bool partial = false;
-    if (!plain || !runs.same_blocks) {
+    if (!plain || !spans.same_blocks) {
       partial = true;
-      add(tile, runs, s, slopes);
+      add(tile, spans, s, slopes);
     } else {
-      for (int r = 0; r < runs.runs; ++r) partial |= hide(tile, runs.run[r], s);
+      for (int r = 0; r < spans.size; ++r) partial |= hide(tile, spans.span[r], s);
     }
-    if (partial) find_top(tile, s, runs.count, top);
+    if (partial) find_top(tile, s, spans.keys, top);
     return partial;
   }
 
   // Step 1 alone: s = scale * q . k.
-  void products(const Tile<V>& tile, const Chunk<V>& chunk, const Run& run, Sum* s,
+  void products(const Tile<V>& tile, const Chunk<V>& chunk, const KeySpan& span, Sum* s,
                 Sum* top) const noexcept {
-    if constexpr (kMatrix<V>) return group_products(tile, chunk, run, s, top);
-    else products_by_vectors(tile, chunk, run, s, top);
+    if constexpr (kMatrix<V>) return group_products(tile, chunk, span, s, top);
+    else products_by_vectors(tile, chunk, span, s, top);
   }
 
-  void products_by_vectors(const Tile<V>& tile, const Chunk<V>& chunk, const Run& run, Sum* s,
+  void products_by_vectors(const Tile<V>& tile, const Chunk<V>& chunk, const KeySpan& span, Sum* s,
                            Sum* top) const noexcept {
-    Operands<V> x{.a = chunk.k + (run.key - chunk.from) * chunk.k_stride,
+    Operands<V> x{.a = chunk.k + (span.key - chunk.from) * chunk.k_stride,
                   .a_stride = chunk.k_stride,
                   .b = tile.q,
                   .b_stride = tile.lanes,
-                  .c = s + run.at * tile.stride,
+                  .c = s + span.at * tile.stride,
                   .c_stride = tile.stride,
                   .depth = p.d};
     StoreAndTop finish{.add = false, .top = top, .scale = scale};
-    const std::int64_t row = run.key - chunk.from;
+    const std::int64_t row = span.key - chunk.from;
     const auto with_lanes = [&](auto take) {
       if constexpr (kAsNeeded) with_vectors<V>(tile.lanes, take);
       else if (tile.lanes == kMost) take(At<kTileVectors<V>>{});
@@ -275,26 +275,26 @@ class Scores {
         finish.top = from + chain < p.d ? nullptr : top;
         with_lanes([&](auto vectors) {
           constexpr Layout kLayout = vectors < kTileVectors<V> ? Layout::along : Layout::streamed;
-          chunk_products<V, vectors, kLayout>(x, run.count, chunk.k_panels, row,
+          chunk_products<V, vectors, kLayout>(x, span.count, chunk.k_panels, row,
                                               whole_depth<V>(p.d), from, finish);
         });
         x.a += chain;
         x.b += chain * tile.lanes;
       }
-    } else if (streams(tile, run.count)) {
+    } else if (streams(tile, span.count)) {
       ATTEND_PATH(V, "one vector of rows, many keys");
       x.soon = soon;
-      product<V, 1, Layout::streamed>(x, run.count, finish);
+      product<V, 1, Layout::streamed>(x, span.count, finish);
     } else {
       with_lanes([&](auto vectors) {
         constexpr Layout kCold = vectors < kTileVectors<V> ? Layout::along : Layout::streamed;
         ATTEND_PATH_OF(V, "scores, vectors", vectors);
         constexpr bool kAlwaysCold = std::is_same_v<Operation, Backward>;
         if (kAlwaysCold || chunk.cold)
-          chunk_products<V, vectors, kCold>(x, run.count, chunk.k_panels, row, whole_depth<V>(p.d),
+          chunk_products<V, vectors, kCold>(x, span.count, chunk.k_panels, row, whole_depth<V>(p.d),
                                             0, finish);
         else if constexpr (!kAlwaysCold)
-          chunk_products<V, vectors, Layout::along>(x, run.count, chunk.k_panels, row,
+          chunk_products<V, vectors, Layout::along>(x, span.count, chunk.k_panels, row,
                                                     whole_depth<V>(p.d), 0, finish);
       });
     }
@@ -304,7 +304,7 @@ class Scores {
   // (0 and 1), between which its unit has time for others.
   void group_scores(const Tile<V>& tile, const Chunk<V>& chunk, std::int64_t first, int half,
                     Sum* s) const noexcept {
-    const bool whole = first + kGroup <= chunk.to - chunk.from;
+    const bool whole = first + kKeyGroup <= chunk.to - chunk.from;
     const std::int64_t middle = k_width / TilesOf<V>::kDepth / 2 * TilesOf<V>::kDepth;
     Matrix<V>::scores(whole ? chunk.k + first * chunk.k_stride : chunk.k_last,
                       whole ? chunk.k_stride : k_width, tile.q, tile.lanes, half == 0 ? 0 : middle,
@@ -313,7 +313,7 @@ class Scores {
 
   // They become scores, times `by`; top the largest so far.
   void finish_group(const Tile<V>& tile, Sum* s, Sum* top, Sum by,
-                    int keys = kGroup) const noexcept {
+                    int keys = kKeyGroup) const noexcept {
     constexpr int kChains = 4;
     const V factor = V::set(by);
     for (int n = 0; n < tile.lanes; n += V::kLanes) {
@@ -331,20 +331,20 @@ class Scores {
     }
   }
 
-  // Whether row n sees key j, which lies in one of its runs.
+  // Whether row n sees key j, which lies in one of its spans.
   bool sees(const Tile<V>& tile, int n, std::int64_t j) const noexcept {
     return j >= tile.keys[n].begin && j < tile.keys[n].end &&
            block_visible(p, call, sequence.b, tile.h[n], tile.i[n], j) &&
            !masked_out(p, call, sequence.b, tile.h[n], tile.i[n], j);
   }
 
-  // Takes `count` keys from j on into the runs.
-  static void append(Runs& runs, std::int64_t j, int count) noexcept {
-    Run* last = runs.run + runs.runs - 1;
-    ATTEND_PATH_IF(runs.runs > 0 && last->key + last->count != j, V, "several runs of keys");
-    if (runs.runs > 0 && last->key + last->count == j) last->count += count;
-    else runs.run[runs.runs++] = {j, runs.count, count};
-    runs.count += count;
+  // Takes `count` keys from j on into the spans.
+  static void append(KeySpans& spans, std::int64_t j, int count) noexcept {
+    KeySpan* last = spans.span + spans.size - 1;
+    ATTEND_PATH_IF(spans.size > 0 && last->key + last->count != j, V, "several spans of keys");
+    if (spans.size > 0 && last->key + last->count == j) last->count += count;
+    else spans.span[spans.size++] = {j, spans.keys, count};
+    spans.keys += count;
   }
 
   // Whether a row of the tile sees the block of key j; `same` is cleared if not all see the same.
@@ -373,30 +373,30 @@ class Scores {
   }
 
   // What dropout multiplies the weights with, [key][lane].
-  void dropout(const Tile<V>& tile, const Runs& runs, Sum* factors) noexcept {
+  void dropout(const Tile<V>& tile, const KeySpans& spans, Sum* factors) noexcept {
     const Sum* rows[kRoom];
     for (int n = 0; n < tile.rows; ++n) {
       Sum* row = rows_ + n * kChunk;
       rows[n] = row;
-      for (int r = 0; r < runs.runs; ++r)
-        for (int x = 0; x < runs.run[r].count; ++x)
-          row[runs.run[r].at + x] = static_cast<Sum>(
-              dropout_factor(p, call, sequence.b, tile.h[n], tile.i[n], runs.run[r].key + x));
+      for (int r = 0; r < spans.size; ++r)
+        for (int x = 0; x < spans.span[r].count; ++x)
+          row[spans.span[r].at + x] = static_cast<Sum>(
+              dropout_factor(p, call, sequence.b, tile.h[n], tile.i[n], spans.span[r].key + x));
     }
-    rows_to_lanes<V>(rows, tile.rows, runs.count, factors, tile.lanes);
+    rows_to_lanes<V>(rows, tile.rows, spans.keys, factors, tile.lanes);
   }
 
  private:
   // ---- keys in groups, for matrix instructions -------------------------------------------------
 
   static std::int64_t whole_groups(std::int64_t keys) noexcept {
-    return (keys + kGroup - 1) / kGroup * kGroup;
+    return (keys + kKeyGroup - 1) / kKeyGroup * kKeyGroup;
   }
 
   // From a multiple of a group on. Keys behind the last that is asked for, but are there, are
   // taken with the others.
   void bring_groups(Chunk<V>& chunk, std::int64_t from, std::int64_t to, bool values) noexcept {
-    chunk.from = from / kGroup * kGroup;
+    chunk.from = from / kKeyGroup * kKeyGroup;
     const std::int64_t whole = whole_groups(to), there = sequence.k_length;
     chunk.to = to > there ? to : whole < there ? whole : there;
     constexpr bool kBackward = std::is_same_v<Operation, Backward>;
@@ -413,7 +413,7 @@ class Scores {
                                   Operand* packed, const Operand*& at,
                                   std::int64_t& stride) const noexcept {
     const std::int64_t depth = whole_depth<V>(count);
-    const std::int64_t keys = chunk.to - chunk.from, last = keys / kGroup * kGroup;
+    const std::int64_t keys = chunk.to - chunk.from, last = keys / kKeyGroup * kKeyGroup;
     const bool ready =
         is_contiguous_row<Operand>(t) && p.keys != KeyAddressing::paged && count == depth;
     stride = ready ? t.stride[2] : depth;
@@ -433,7 +433,8 @@ class Scores {
   void bring_pairs(const Strided& t, std::int64_t count, const Chunk<V>& chunk, Operand* to,
                    bool asks = false) const noexcept {
     const bool side_by_side = is_contiguous_row<Operand>(t);
-    for (std::int64_t j = chunk.from; j < chunk.to; j += kGroup, to += kGroup * width(count)) {
+    for (std::int64_t j = chunk.from; j < chunk.to;
+         j += kKeyGroup, to += kKeyGroup * width(count)) {
       if (asks) ask_for(chunk.k + (j - chunk.from) * chunk.k_stride, chunk.k_stride, chunk.to - j);
       Matrix<V>::values(
           [&](int key) -> const Operand* {
@@ -451,7 +452,7 @@ class Scores {
   // The keys of a group, which are read next, and not in the order in which they lie.
   void ask_for(const Operand* k, std::int64_t stride, std::int64_t keys) const noexcept {
     constexpr std::int64_t kLine = 64 / sizeof(Operand);
-    for (std::int64_t j = 0; j < kGroup && j < keys; ++j)
+    for (std::int64_t j = 0; j < kKeyGroup && j < keys; ++j)
       for (std::int64_t x = 0; x < p.d; x += kLine) __builtin_prefetch(k + j * stride + x, 0, 2);
   }
 
@@ -466,9 +467,9 @@ class Scores {
 
   // Groups of which some row sees some key.
   void find_groups(const Tile<V>& tile, std::int64_t lo, std::int64_t hi,
-                   Runs& runs) const noexcept {
-    for (std::int64_t group = lo / kGroup * kGroup; group < hi; group += kGroup) {
-      const std::int64_t end = group + kGroup < hi ? group + kGroup : hi;
+                   KeySpans& spans) const noexcept {
+    for (std::int64_t group = lo / kKeyGroup * kKeyGroup; group < hi; group += kKeyGroup) {
+      const std::int64_t end = group + kKeyGroup < hi ? group + kKeyGroup : hi;
       bool seen = !p.blocks, same = true;
       for (std::int64_t j = group > lo ? group : lo; p.blocks && j < end;) {
         const bool sees = any_sees(tile, j, same);
@@ -477,19 +478,19 @@ class Scores {
         j += p.block_keys - j % p.block_keys;
       }
       if (!seen) continue;
-      runs.same_blocks &= same;
-      append(runs, group, kGroup);
+      spans.same_blocks &= same;
+      append(spans, group, kKeyGroup);
     }
   }
 
-  void group_products(const Tile<V>& tile, const Chunk<V>& chunk, const Run& run, Sum* s,
+  void group_products(const Tile<V>& tile, const Chunk<V>& chunk, const KeySpan& span, Sum* s,
                       Sum* top) const noexcept {
-    for (std::int64_t j = 0; j < run.count; j += kGroup) {
-      Sum* const to = s + (run.at + j) * tile.stride;
-      group_scores(tile, chunk, run.key - chunk.from + j, 0, to);
-      group_scores(tile, chunk, run.key - chunk.from + j, 1, to);
-      const bool all = kAsNeeded || j + kGroup <= run.count;
-      finish_group(tile, to, top, scale, all ? kGroup : static_cast<int>(run.count - j));
+    for (std::int64_t j = 0; j < span.count; j += kKeyGroup) {
+      Sum* const to = s + (span.at + j) * tile.stride;
+      group_scores(tile, chunk, span.key - chunk.from + j, 0, to);
+      group_scores(tile, chunk, span.key - chunk.from + j, 1, to);
+      const bool all = kAsNeeded || j + kKeyGroup <= span.count;
+      finish_group(tile, to, top, scale, all ? kKeyGroup : static_cast<int>(span.count - j));
     }
   }
 
@@ -498,8 +499,8 @@ class Scores {
   // The largest of the numbers; where larger() does not keep a NaN of its first operand, NaN is
   // passed over: its own weight is NaN, and all others are at most 1, as exp2_of() wants them.
   struct StoreAndTop {
-    bool add;  // a later part of the features, to those before it
-    Sum* top;  // null: a part that is not the last
+    bool add;  // a later chain of the features, to those before it
+    Sum* top;  // null: a chain that is not the last
     Sum scale;
     template <int kRows, int kVectors>
     ATTEND_INLINE void operator()(const Operands<V>& x, V (&sum)[kRows][kVectors]) const {
@@ -548,25 +549,27 @@ class Scores {
   }
 
   // Hides by position, with nothing else to do. Keys that every row sees are not touched.
-  bool hide(const Tile<V>& tile, const Run& run, Sum* s) const noexcept {
-    int seen_from = within(run, tile.all.begin), seen_to = within(run, tile.all.end);
-    if (seen_from == 0 && seen_to == run.count) return false;
+  bool hide(const Tile<V>& tile, const KeySpan& span, Sum* s) const noexcept {
+    int seen_from = within(span, tile.all.begin), seen_to = within(span, tile.all.end);
+    if (seen_from == 0 && seen_to == span.count) return false;
     ATTEND_PATH(V, "hidden by position alone");
     Sum first[kRoom], last[kRoom];
     for (int n = 0; n < tile.rows; ++n) {
-      first[n] = static_cast<Sum>(within(run, tile.keys[n].begin));
-      last[n] = static_cast<Sum>(within(run, tile.keys[n].end));
+      first[n] = static_cast<Sum>(within(span, tile.keys[n].begin));
+      last[n] = static_cast<Sum>(within(span, tile.keys[n].end));
     }
     for (int n = tile.rows; n < tile.lanes; ++n)
-      first[n] = 0, last[n] = static_cast<Sum>(run.count);
+      first[n] = 0, last[n] = static_cast<Sum>(span.count);
     if (seen_to < seen_from) seen_from = seen_to = 0;
-    hide_keys(tile, first, last, 0, seen_from, s + run.at * tile.stride);
-    hide_keys(tile, first, last, seen_to, run.count, s + run.at * tile.stride);
+    hide_keys(tile, first, last, 0, seen_from, s + span.at * tile.stride);
+    hide_keys(tile, first, last, seen_to, span.count, s + span.at * tile.stride);
     return true;
   }
 
-  static int within(const Run& run, std::int64_t j) noexcept {
-    return j <= run.key ? 0 : j - run.key > run.count ? run.count : static_cast<int>(j - run.key);
+  static int within(const KeySpan& span, std::int64_t j) noexcept {
+    return j <= span.key               ? 0
+           : j - span.key > span.count ? span.count
+                                       : static_cast<int>(j - span.key);
   }
 
   static void hide_keys(const Tile<V>& tile, const Sum* first, const Sum* last, int from, int to,
@@ -585,20 +588,21 @@ class Scores {
 
   // Any combination of options: what is added to each score, or kHidden, is written row by row,
   // where it lies side by side, and turned into lanes.
-  [[gnu::noinline]] void add(const Tile<V>& tile, const Runs& runs, Sum* s, Sum* slopes) noexcept {
+  [[gnu::noinline]] void add(const Tile<V>& tile, const KeySpans& spans, Sum* s,
+                             Sum* slopes) noexcept {
     ATTEND_PATH(V, "something added to scores");
     const Sum* rows[kRoom];
     for (int n = 0; n < tile.rows; ++n) {
       rows[n] = rows_ + n * kChunk;
-      for (int r = 0; r < runs.runs; ++r)
-        added_to_row(tile, n, runs.run[r], rows_ + n * kChunk + runs.run[r].at);
+      for (int r = 0; r < spans.size; ++r)
+        added_to_row(tile, n, spans.span[r], rows_ + n * kChunk + spans.span[r].at);
     }
-    rows_to_lanes<V>(rows, tile.rows, runs.count, added_, tile.lanes);
+    rows_to_lanes<V>(rows, tile.rows, spans.keys, added_, tile.lanes);
 
     const V cap = V::set(static_cast<Sum>(p.softcap));
     const V inverse = V::set(static_cast<Sum>(p.softcap == 0 ? 0 : 1 / p.softcap));
     const V hidden = V::set(kHidden), lowest = V::set(std::numeric_limits<Sum>::lowest());
-    for (int j = 0; j < runs.count; ++j) {
+    for (int j = 0; j < spans.keys; ++j) {
       for (int n = 0; n < tile.lanes; n += V::kLanes) {
         const V a = V::load(added_ + j * tile.lanes + n);
         const std::int64_t x = j * tile.stride + tile.column(n);
@@ -618,10 +622,10 @@ class Scores {
     }
   }
 
-  void added_to_row(const Tile<V>& tile, int n, const Run& run, Sum* row) const noexcept {
+  void added_to_row(const Tile<V>& tile, int n, const KeySpan& span, Sum* row) const noexcept {
     const std::int64_t b = sequence.b, h = tile.h[n], i = tile.i[n];
-    const int from = within(run, tile.keys[n].begin), to = within(run, tile.keys[n].end);
-    for (int x = 0; x < run.count; ++x) row[x] = 0;
+    const int from = within(span, tile.keys[n].begin), to = within(span, tile.keys[n].end);
+    for (int x = 0; x < span.count; ++x) row[x] = 0;
     if (p.alibi) {
       const Sum slope = static_cast<Sum>(load(call.alibi, call.alibi.offset(0, h, 0)));
       const std::int64_t position = i + sequence.offset;
@@ -629,18 +633,18 @@ class Scores {
       const bool capped = p.bias_before_softcap && p.softcap != 0;
       const Sum least = slope == -kHidden && !capped ? kHidden : kLowest;
       for (int x = from; x < to; ++x) {
-        const std::int64_t distance = position - (run.key + x);
+        const std::int64_t distance = position - (span.key + x);
         const Sum value = -slope * static_cast<Sum>(distance < 0 ? -distance : distance);
         row[x] = value < least ? least : value;
       }
     }
-    if (p.bias) add_bias(call.bias.offset(b, h, i, run.key), from, to, row);
-    if (p.mask) apply_mask(call.mask.offset(b, h, i, run.key), from, to, row);
+    if (p.bias) add_bias(call.bias.offset(b, h, i, span.key), from, to, row);
+    if (p.mask) apply_mask(call.mask.offset(b, h, i, span.key), from, to, row);
     for (int x = 0; x < from; ++x) row[x] = kHidden;
-    for (int x = to; x < run.count; ++x) row[x] = kHidden;
+    for (int x = to; x < span.count; ++x) row[x] = kHidden;
     if (p.blocks) {
       for (int x = from; x < to; ++x)
-        if (!block_visible(p, call, b, h, i, run.key + x)) row[x] = kHidden;
+        if (!block_visible(p, call, b, h, i, span.key + x)) row[x] = kHidden;
     }
   }
 

@@ -128,7 +128,7 @@ inline constexpr bool kMultipliesSums =
 
 // Tiles of a matrix instruction, which takes many steps, and many rows, at once. What attention
 // asks of them is Matrix<V>: a specialisation, in the header of the instructions. It takes keys in
-// groups of Matrix<V>::kGroup, from a multiple of that on.
+// groups of Matrix<V>::kKeyGroup, from a multiple of that on.
 template <class V>
 inline constexpr bool kMatrix = (TilesOf<V>::kDepth > 1);
 template <class V>
