@@ -15,7 +15,6 @@ template <class V>
 class BiasGradient {
   using T = typename V::T;
   using TileGroup = ScoreGradients<V>;
-  using GradientTile = typename TileGroup::GradientTile;
 
  public:
   static std::int64_t tasks(const BackwardProblem& p) noexcept {
@@ -99,7 +98,7 @@ class BiasGradient {
         add_chunk();
       });
       for (int n = 0; p.dbias_keys == 1 && n < group_.rows; ++n) {
-        const GradientTile& tile = group_.tiles[n / TileGroup::kMost];
+        const GradientTile<V>& tile = group_.tiles[n / TileGroup::kMost];
         sum_[place(tile.h[n % TileGroup::kMost], tile.i[n % TileGroup::kMost])] += row_[n];
       }
     }
@@ -117,7 +116,7 @@ class BiasGradient {
 
   void add_chunk() noexcept {
     for (int n = 0; n < group_.rows; ++n) {
-      const GradientTile& tile = group_.tiles[n / TileGroup::kMost];
+      const GradientTile<V>& tile = group_.tiles[n / TileGroup::kMost];
       double* sum = sum_ + place(tile.h[n % TileGroup::kMost], tile.i[n % TileGroup::kMost]);
       for (int r = 0; r < group_.spans->size; ++r) {
         const KeySpan& span = group_.spans->span[r];

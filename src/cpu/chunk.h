@@ -7,17 +7,6 @@
 namespace attend {
 namespace {
 
-// Keys of a chunk that lie side by side and that some row of a tile may see.
-struct KeySpan {
-  std::int64_t key;
-  int at, count;  // where in S^T, and how many
-};
-struct KeySpans {
-  KeySpan span[kChunk / 2 + 1];
-  int size = 0, keys = 0;   // how many of them, and of their keys
-  bool same_blocks = true;  // every row sees the same blocks
-};
-
 // The keys and values at hand, as the products read them.
 template <class V>
 struct Chunk {

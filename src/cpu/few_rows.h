@@ -8,8 +8,8 @@
 //  j + n | ------------- |      x + n | ============= | * q[x + n]    s[row][key]
 //        +---------------+            +---------------+
 //
-// With rows in lanes, as in tile.h, one row leaves most of a vector idle, and memory waits for the
-// arithmetic: 128 multiply-adds for a key of 128 features and a vector of weights for each key,
+// With rows in lanes, as in scores.h, one row leaves most of a vector idle, and memory waits for
+// the arithmetic: 128 multiply-adds for a key of 128 features and a vector of weights for each key,
 // where here 8 vectors of keys are turned, and a vector of weights serves 16 keys (AVX-512). The
 // sums are the same ascending chains, so a row's bits do not depend on how many stand beside it.
 //
@@ -44,7 +44,7 @@ class FewRows {
     const KeySpan& span = spans.span[0];
     // NOLINTNEXTLINE(misc-redundant-expression): of some instruction sets they are the same
     if (tile.rows > kMost || tile.rows == Tile<V>::kMost || spans.size != 1 || !spans.same_blocks ||
-        !scores_.plain || span.count < ForwardScores<V>::kStreamed || p.drop_below != 0 ||
+        !scores_.mask.plain || span.count < ForwardScores<V>::kStreamed || p.drop_below != 0 ||
         p.d % V::kLanes != 0)
       return false;
     for (int n = 0; n < tile.rows; ++n)

@@ -34,7 +34,6 @@ template <class V>
 class FlashBackward {
   using Sum = SumOf<V>;
   using TileGroup = ScoreGradients<V>;
-  using GradientTile = typename TileGroup::GradientTile;
   static constexpr int kMost = TileGroup::kMost, kTiles = TileGroup::kTiles;
   static constexpr int kSlice = 64;  // keys whose rows stay in the nearest cache
 
@@ -199,7 +198,7 @@ class FlashBackward {
 
   // dq[row][x] = sum over the chunk's keys of ds[j][row] * k[j][x]; false if the tile sees none.
   bool query_products(int t, bool careful) noexcept {
-    const GradientTile& tile = group_.tiles[t];
+    const GradientTile<V>& tile = group_.tiles[t];
     KeySpans& mine = group_.spans[1];
     const std::int64_t at = group_.clip(tile, mine) * group_.stride + group_.column(t * kMost);
     if (mine.keys == 0) return false;
@@ -210,16 +209,16 @@ class FlashBackward {
 
   // By a matrix instruction.
   void group_query_products(int t, const KeySpans& mine, std::int64_t at, bool careful) noexcept {
-    constexpr int kKeyGroup = Matrix<V>::kKeyGroup;
-    const GradientTile& tile = group_.tiles[t];
-    const OperandOf<V>* k[kChunk / kKeyGroup];
-    int places[kChunk / kKeyGroup], groups = 0;
+    constexpr int kGroup = kKeyGroup<V>;
+    const GradientTile<V>& tile = group_.tiles[t];
+    const OperandOf<V>* k[kChunk / kGroup];
+    int places[kChunk / kGroup], groups = 0;
     for (int r = 0; r < mine.size; ++r) {
-      for (int x = 0; x < mine.span[r].count; x += kKeyGroup, ++groups) {
+      for (int x = 0; x < mine.span[r].count; x += kGroup, ++groups) {
         places[groups] = mine.span[r].at + x;
         k[groups] = group_.chunk.packed_k + (mine.span[r].key + x - group_.chunk.from) * width(p.d);
         GradientMatrix<V>::turn(group_.ds + at + places[groups] * group_.stride, group_.stride,
-                                tile.lanes, arrays_.turned + groups * kKeyGroup * V::kLanes);
+                                tile.lanes, arrays_.turned + groups * kGroup * V::kLanes);
       }
     }
     Sum* dq = arrays_.dq[t];
@@ -235,7 +234,7 @@ class FlashBackward {
   }
 
   void key_query_products(int t, const KeySpans& mine, const Sum* ds, bool careful) noexcept {
-    const GradientTile& tile = group_.tiles[t];
+    const GradientTile<V>& tile = group_.tiles[t];
     const Chunk<V>& chunk = group_.chunk;
     const OperandOf<V>* a = arrays_.pairs.across(ds, mine.keys, tile.lanes, group_.stride);
     for (int r = 0; r < mine.size && !careful; ++r) {
@@ -263,7 +262,7 @@ class FlashBackward {
   }
 
   // 0 * NaN is NaN: the same sums, in which hidden pairs take no part.
-  void careful_query_products(const GradientTile& tile, const KeySpans& mine, const Sum* ds,
+  void careful_query_products(const GradientTile<V>& tile, const KeySpans& mine, const Sum* ds,
                               Sum* dq) const noexcept {
     const Chunk<V>& chunk = group_.chunk;
     for (int n = 0; n < tile.rows; ++n, dq += width(p.d)) {
@@ -282,7 +281,7 @@ class FlashBackward {
 
   // 1 reversed: dq = scale * the sums.
   void store_queries(int t, bool joined) noexcept {
-    const GradientTile& tile = group_.tiles[t];
+    const GradientTile<V>& tile = group_.tiles[t];
     for (int n = 0; n < tile.rows; ++n) {
       const std::int64_t at = query_row(p, call_.dq, scores_.sequence, tile.h[n], tile.i[n]);
       const std::int64_t row = n * width(p.d);
@@ -294,9 +293,9 @@ class FlashBackward {
   bool keys_finite() const noexcept {
     const Chunk<V>& chunk = group_.chunk;
     if constexpr (kMatrix<V>) {  // in pairs of keys
-      constexpr std::int64_t kKeyGroup = Matrix<V>::kKeyGroup;
-      const std::int64_t groups = (chunk.to - chunk.from + kKeyGroup - 1) / kKeyGroup;
-      return GradientMatrix<V>::are_finite(chunk.packed_k, groups * kKeyGroup * width(p.d));
+      constexpr std::int64_t kGroup = kKeyGroup<V>;
+      const std::int64_t groups = (chunk.to - chunk.from + kGroup - 1) / kGroup;
+      return GradientMatrix<V>::are_finite(chunk.packed_k, groups * kGroup * width(p.d));
     }
     V check = V::set(0);
     for (std::int64_t j = 0; j < chunk.to - chunk.from; ++j) {
@@ -314,7 +313,7 @@ class FlashBackward {
   // dalibi -= ds |i + offset - j|: each row's sum first.
   void sum_alibi() noexcept {
     for (int n = 0; n < group_.rows; ++n) {
-      const GradientTile& tile = group_.tiles[n / kMost];
+      const GradientTile<V>& tile = group_.tiles[n / kMost];
       const std::int64_t position = tile.i[n % kMost] + scores_.sequence.offset;
       for (int r = 0; r < group_.spans->size; ++r) {
         const KeySpan& span = group_.spans->span[r];
@@ -339,7 +338,7 @@ class FlashBackward {
   // dsink += exp(sink - lse) (dlse - delta).
   void sum_sinks() noexcept {
     for (int t = 0; t < group_.used; ++t) {
-      const GradientTile& tile = group_.tiles[t];
+      const GradientTile<V>& tile = group_.tiles[t];
       for (int n = 0; n < tile.rows; ++n) {
         const double sink = load(call_.sinks, call_.sinks.offset(0, tile.h[n], 0));
         if (sink == kMinusInfinity) continue;

@@ -1,6 +1,6 @@
 // Attention forward, fused. Tile by tile of queries, chunk by chunk of keys:
 //
-//   1 scores, 2 mask   S^T [chunk][lanes]                           (tile.h)
+//   1 scores, 2 mask   S^T [chunk][lanes]                           (scores.h)
 //   3 softmax          one maximum for the whole chunk, known before the first weight: a weight is
 //                      computed once, and its bits depend on the row's own chunk alone. The largest
 //                      weight is exactly 1
@@ -255,7 +255,7 @@ class FlashForward {
     });
     if (p.drop_below != 0) {
       ATTEND_PATH(V, "dropout");
-      scores_.dropout(tile, spans, arrays_.factors);
+      scores_.mask.dropout(tile, spans, arrays_.factors);
       for (std::int64_t x = 0; x < std::int64_t{spans.keys} * tile.lanes; ++x)
         s[x] *= arrays_.factors[x];
     }
@@ -344,7 +344,7 @@ class FlashForward {
       for (int r = 0; r < spans.size; ++r) {
         for (int y = 0; y < spans.span[r].count; ++y) {
           const std::int64_t j = spans.span[r].key + y;
-          if (!scores_.sees(tile, n, j)) continue;
+          if (!scores_.mask.sees(tile, n, j)) continue;
           const Operand* v = arrays_.chunk.v + (j - arrays_.chunk.from) * arrays_.chunk.v_stride;
           const V weight = V::set(w[(spans.span[r].at + y) * tile.lanes + n]);
           for (std::int64_t x = 0; x < whole; x += V::kLanes)

@@ -133,7 +133,7 @@ class InspectKeys {
     if (spans.keys == 0) return;
     T top[kMost];
     bool partial = scores_.compute(tile, arrays_.chunk, spans, arrays_.s, top);
-    partial = partial || !InspectScores<V>::edges_finite(tile, arrays_.s, spans.keys);
+    partial = partial || !edges_finite(tile, arrays_.s, spans.keys);
     if (tile.rows < tile.lanes) partial = true, hide_padding(tile, spans.keys);
     if (p.tile_keys > 0) map_.count(tile, spans, arrays_.s, partial);
     weigh(tile, spans.keys);

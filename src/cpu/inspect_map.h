@@ -4,7 +4,7 @@
 // sides of a map's tile are powers of two, so that it never lies across two chunks.
 #pragma once
 
-#include "cpu/tile.h"
+#include "cpu/scores.h"
 
 namespace attend {
 namespace {

@@ -8,7 +8,7 @@
 // are lists in order, which a key enters only if it beats the last: few do.
 #pragma once
 
-#include "cpu/tile.h"
+#include "cpu/scores.h"
 
 namespace attend {
 namespace {
@@ -137,7 +137,7 @@ class InspectRows {
     if (spans.keys == 0) return;
     T top[kMost], sum[kMost], turn[kMost];
     bool partial = scores_.compute(tile, arrays_.chunk, spans, arrays_.s, top);
-    partial = partial || !InspectScores<V>::edges_finite(tile, arrays_.s, spans.keys);
+    partial = partial || !edges_finite(tile, arrays_.s, spans.keys);
     if (tile.lanes == V::kLanes) softmax<1>(spans.keys, top, sum, turn);
     else softmax<kTileVectors<V>>(spans.keys, top, sum, turn);
     count(tile, spans.keys, partial);

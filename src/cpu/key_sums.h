@@ -20,8 +20,7 @@ class KeySums {
   using Sum = SumOf<V>;
   using D = typename V::Double;
   using TileGroup = ScoreGradients<V>;
-  using GradientTile = typename TileGroup::GradientTile;
-  static constexpr int kMost = TileGroup::kMost, kKeyGroup = BackwardScores<V>::kKeyGroup;
+  static constexpr int kMost = TileGroup::kMost, kGroup = kKeyGroup<V>;
   static constexpr int kPanel = kFeatureVectors<V> * V::kLanes;
   static constexpr int kFew = 32;   // rows that are read too seldom to be packed
   static constexpr int kStep = 48;  // keys that are tested together for the tiles that see them
@@ -93,7 +92,7 @@ class KeySums {
   bool finite() const noexcept {
     if (!wanted_.any) return true;
     if constexpr (kMatrix<V>)
-      return GradientMatrix<V>::are_finite(panels_, group_.used * kKeyGroup * width_);
+      return GradientMatrix<V>::are_finite(panels_, group_.used * kGroup * width_);
     V check = V::set(0);  // becomes NaN if anything is not finite
     for (int n = 0; n < group_.rows; ++n)
       for (std::int64_t x = 0; x < width_; x += V::kLanes)
@@ -177,7 +176,7 @@ class KeySums {
   // The group's rows as operand b: as they lie, or [panel][row][kPanel], 0 behind the last feature.
   void pack() noexcept {
     const bool ready = is_contiguous_row<Operand>(wanted_.rows);
-    const GradientTile& first = group_.tiles[0];
+    const GradientTile<V>& first = group_.tiles[0];
     if (ready && p.group() == 1 && width_ == count_ && group_.rows > 0 && group_.rows <= kFew) {
       ATTEND_PATH(V, "dk and dv, rows as they lie");
       panel_stride_ = kPanel;
@@ -191,7 +190,7 @@ class KeySums {
     b_ = panels_;
     int r = 0;
     for (int t = 0; t < group_.used; ++t) {
-      const GradientTile& tile = group_.tiles[t];
+      const GradientTile<V>& tile = group_.tiles[t];
       for (int n = 0; n < tile.rows; ++n, ++r) {
         const std::int64_t at = query_row(p, wanted_.rows, scores_.sequence, tile.h[n], tile.i[n]);
         const Operand* from = row_;
@@ -209,7 +208,7 @@ class KeySums {
   void pack_pairs() noexcept {
     const bool ready = is_contiguous_row<Operand>(wanted_.rows);
     for (int t = 0; t < group_.used; ++t) {
-      const GradientTile& tile = group_.tiles[t];
+      const GradientTile<V>& tile = group_.tiles[t];
       Matrix<V>::values(
           [&](int n) -> const Operand* {
             if (n >= tile.rows) return nullptr;
@@ -220,7 +219,7 @@ class KeySums {
             convert_row<V>(wanted_.rows, at, count_, row);
             return row;
           },
-          count_, panels_ + t * kKeyGroup * width_);
+          count_, panels_ + t * kGroup * width_);
     }
   }
 
@@ -267,10 +266,10 @@ class KeySums {
     constexpr std::int64_t kStride = TileGroup::kRows;
     for (int r = 0; r < group_.spans->size; ++r) {
       const KeySpan& span = group_.spans->span[r];
-      for (int y = 0; y < span.count; y += kKeyGroup) {
+      for (int y = 0; y < span.count; y += kGroup) {
         int from = 0, to = group_.used;
-        while (from < to && !sees(from, span.key + y, kKeyGroup)) ++from;
-        while (from < to && !sees(to - 1, span.key + y, kKeyGroup)) --to;
+        while (from < to && !sees(from, span.key + y, kGroup)) ++from;
+        while (from < to && !sees(to - 1, span.key + y, kGroup)) --to;
         if (from == to && !stores_) continue;
         const std::int64_t at = (span.at + y) * group_.stride,
                            left = group_.chunk.to - span.key - y;
@@ -278,11 +277,11 @@ class KeySums {
           GradientMatrix<V>::narrow(pairs + at + group_.column(t * kMost), group_.stride,
                                     group_.tiles[t].rows, pairs == group_.p,
                                     turned_ + (t - from) * kMost, kStride);
-        const Operand* b = panels_ + from * kKeyGroup * width_;
+        const Operand* b = panels_ + from * kGroup * width_;
         // Behind the last key there is room, but not in the shared memory.
-        const int keys = left >= kKeyGroup || (!shared_ && left > kKeyGroup / 2) ? kKeyGroup
-                         : !shared_                                              ? kKeyGroup / 2
-                                    : static_cast<int>(left);
+        const int keys = left >= kGroup || (!shared_ && left > kGroup / 2) ? kGroup
+                         : !shared_                                        ? kGroup / 2
+                                                                           : static_cast<int>(left);
         Sum* c = sums_of(span.key + y);
         if (!careful)
           GradientMatrix<V>::products(turned_, kStride, b, to - from, width_, c, stride(), keys,

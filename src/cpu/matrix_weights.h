@@ -32,7 +32,7 @@ class MatrixWeights {
   using Operand = OperandOf<V>;
   using Sum = SumOf<V>;
   using Step = MatrixStep<V>;
-  static constexpr int kKeyGroup = ForwardScores<V>::kKeyGroup, kRoom = Tile<V>::kRoom;
+  static constexpr int kGroup = kKeyGroup<V>, kRoom = Tile<V>::kRoom;
 
  public:
   MatrixWeights(ForwardScores<V>& scores, const Chunk<V>& chunk, Step* steps, Sum* factors)
@@ -80,12 +80,12 @@ class MatrixWeights {
     scores_.find_spans(tile, chunk_, step.spans);
     step.groups = 0;
     for (int r = 0; r < step.spans.size; ++r)
-      for (int x = 0; x < step.spans.span[r].count; x += kKeyGroup)
+      for (int x = 0; x < step.spans.span[r].count; x += kGroup)
         step.first[step.groups++] = step.spans.span[r].key + x - chunk_.from;
     for (int n = 0; n < tile.lanes; ++n) step.top[n] = ForwardScores<V>::kHidden;
     // Sums are compared as well as scores are, if nothing is added to these. By the problem alone.
     // Times a scale above 1 a sum that is finite may not be.
-    const bool as_sums = scores_.plain && !p.blocks && scores_.scale > 0 && scores_.scale <= 1;
+    const bool as_sums = scores_.mask.plain && !p.blocks && scores_.scale > 0 && scores_.scale <= 1;
     step.scale = as_sums ? scores_.scale : 1;
     return step.groups > 0;
   }
@@ -93,26 +93,26 @@ class MatrixWeights {
   // 1 scores: a group's maximum is taken while the unit works on the next.
   void scores(Step& step, int g, int half) noexcept {
     if (g < step.groups)
-      scores_.group_scores(*step.tile, chunk_, step.first[g], half, group_of(step, g));
+      scores_.groups.scores(*step.tile, chunk_, step.first[g], half, group_of(step, g));
     if (g > 0 && half == 1)
-      scores_.finish_group(*step.tile, group_of(step, g - 1), step.top,
-                           step.scale == 1 ? scores_.scale : 1);
+      scores_.groups.finish(*step.tile, group_of(step, g - 1), step.top,
+                            step.scale == 1 ? scores_.scale : 1);
   }
   void all_scores(Step& step) noexcept {
     for (int g = 0; g <= step.groups; ++g) scores(step, g, 0), scores(step, g, 1);
     mask(step);
   }
   void mask(Step& step) noexcept {  // 2 mask
-    step.partial = scores_.mask(*step.tile, step.spans, step.s, step.top);
+    step.partial = scores_.mask.apply(*step.tile, step.spans, step.s, step.top);
   }
   static Sum* group_of(const Step& step, int g) noexcept {
-    return step.s + g * kKeyGroup * step.tile->stride;
+    return step.s + g * kGroup * step.tile->stride;
   }
 
   // 3 softmax: s becomes P. Meanwhile the scores of the next tile.
   void weights(Step& step, Step* next, Sum* sum) noexcept {
     const bool drops = p.drop_below != 0;
-    if (drops) scores_.dropout(*step.tile, step.spans, factors_);
+    if (drops) scores_.mask.dropout(*step.tile, step.spans, factors_);
     const bool wide = step.tile->lanes > V::kLanes;
     if (drops) wide ? weights<true, 2>(step, next, sum) : weights<true, 1>(step, next, sum);
     else wide ? weights<false, 2>(step, next, sum) : weights<false, 1>(step, next, sum);
@@ -137,7 +137,7 @@ class MatrixWeights {
         if (g < step.groups)
           Matrix<V>::template weights<kDrops>(
               group_of(step, g) + n * step.tile->vector_stride, base[n], unit,
-              kDrops ? factors_ + g * kKeyGroup * lanes + n * V::kLanes : nullptr, lanes, total[n]);
+              kDrops ? factors_ + g * kGroup * lanes + n * V::kLanes : nullptr, lanes, total[n]);
       });
     }
     unrolled<kVectors>(ATTEND_EACH(n) {
@@ -151,7 +151,7 @@ class MatrixWeights {
   void values(const Step& step, const Place<Sum>& to) noexcept {
     const Sums<V>& tile = *step.tile;
     const std::int64_t width = Results<V>::width(p);
-    const Operand* v[kChunk / kKeyGroup];
+    const Operand* v[kChunk / kGroup];
     for (int g = 0; g < step.groups; ++g) v[g] = chunk_.packed_v + step.first[g] * width;
     Matrix<V>::products(step.s, tile.rows, v, step.groups, width, to.o, to.stride);
     if (!step.partial) return;
@@ -161,7 +161,7 @@ class MatrixWeights {
         Matrix<V>::products_of_row(
             step.s, n, v, step.groups, width,
             [&](int g, int key) {
-              return !scores_.sees(tile, n, chunk_.from + step.first[g] + key);
+              return !scores_.mask.sees(tile, n, chunk_.from + step.first[g] + key);
             },
             o);
   }

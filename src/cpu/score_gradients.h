@@ -18,19 +18,14 @@
 // delta is formed from the very numbers dp that it is subtracted from: where one key has nearly all
 // the weight, dp - delta is small, and the roundings of dp cancel in it. The caller's `out` would
 // give delta without those roundings, and so a larger error.
-//
-// Marks in W: -inf is a hidden pair, other negative numbers are weights that dropout dropped.
+// (What vectors do with W, dP and these sums: softmax_gradient.h.)
 #pragma once
 
-#include "cpu/tile.h"
+#include "cpu/scores.h"
+#include "cpu/softmax_gradient.h"
 
 namespace attend {
 namespace {
-
-// exp(from - to), for from <= to; -inf is the state before the first key.
-inline double exp_of_difference(double from, double to) noexcept {
-  return from == to ? 1 : std::exp(from - to);
-}
 
 template <class V>
 class ScoreGradients {
@@ -44,14 +39,7 @@ class ScoreGradients {
   // A weight's error is that of its score, which comes from the length of the chain of features.
   static constexpr int kFeatures = 64;
 
-  struct GradientTile : Tile<V> {
-    double m[kMost], l[kMost];
-    double delta[kMost];  // delta - dlse; before all keys are weighed: sum of w dp
-    Sum shift[kMost];     // the same, rounded
-    Operand* dout;        // [dv][lanes]
-  };
-
-  GradientTile* tiles;  // of the group at hand
+  GradientTile<V>* tiles;  // of the group at hand
   int used = 0;
   int rows = 0;
   std::int64_t stride = 0;  // of the strips
@@ -72,7 +60,7 @@ class ScoreGradients {
     const std::int64_t keys = strip_keys(problem_), chunks = (keys + kChunk - 1) / kChunk;
     const std::int64_t group = group_rows(problem_) < kMost ? kMost : group_rows(problem_);
     const std::int64_t width = group < kRows ? group : kRows;
-    tiles = scratch.take<GradientTile>(kTiles);
+    tiles = scratch.take<GradientTile<V>>(kTiles);
     spans = scratch.take<KeySpans>(2);
     w_ = scratch.take<Sum>(saturating_count(keys, strip_lanes(problem_)));
     dp_ = scratch.take<Sum>(saturating_count(keys, strip_lanes(problem_)));
@@ -99,7 +87,7 @@ class ScoreGradients {
 
   // Keys of a strip: in whole groups of a matrix instruction.
   static std::int64_t strip_keys(const BackwardProblem& problem) noexcept {
-    return kKeyGroup == 1 ? problem.k_length : (problem.k_length / kKeyGroup + 1) * kKeyGroup;
+    return kGroup == 1 ? problem.k_length : (problem.k_length / kGroup + 1) * kGroup;
   }
 
   // How many rows share a sweep over the keys: the more, the fewer sweeps over dk and dv, but the
@@ -126,7 +114,7 @@ class ScoreGradients {
     begin = scores_.sequence.k_length;
     end = 0;
     for (; used < limit && rows < wanted && first + rows < scores_.rows(); ++used) {
-      GradientTile& tile = tiles[used];
+      GradientTile<V>& tile = tiles[used];
       scores_.open(tile, first + rows,
                    wanted - rows < most ? static_cast<int>(wanted) - rows : most);
       rows += tile.rows;
@@ -187,10 +175,15 @@ class ScoreGradients {
       fill(p, t, first + mine.keys, spans->keys, outside);
       fill(ds, t, first + mine.keys, spans->keys, Sum{0});
       if (mine.keys == 0) continue;
-      Sum* w = p + first * stride + column(t * kMost);
-      Sum* dp = ds + first * stride + column(t * kMost);
-      if (tiles[t].lanes == V::kLanes) differentiate_tile<1>(t, w, dp, mine.keys, marks);
-      else differentiate_tile<kTileVectors<V>>(t, w, dp, mine.keys, marks);
+      const std::int64_t at = first * stride + column(t * kMost);
+      const auto differentiate = [&](auto vectors) {
+        differentiate_keys<V, vectors>(tiles[t], {p + at, ds + at, stride}, mine.keys,
+                                       top_of(t, index_),
+                                       !partial_[index_ * kTiles + t] && problem_.drop_below == 0,
+                                       marks, static_cast<Sum>(kept_factor(problem_)));
+      };
+      if (tiles[t].lanes == V::kLanes) differentiate(At<1>{});
+      else differentiate(At<kTileVectors<V>>{});
     }
   }
 
@@ -217,8 +210,7 @@ class ScoreGradients {
       const KeySpan& span = spans->span[r];
       std::int64_t lo = tile.begin, hi = tile.end;
       if constexpr (kMatrix<V>)  // what vectors compute ends with half a group
-        lo = lo / kKeyGroup * kKeyGroup,
-        hi = (hi + kKeyGroup / 2 - 1) / (kKeyGroup / 2) * (kKeyGroup / 2);
+        lo = lo / kGroup * kGroup, hi = (hi + kGroup / 2 - 1) / (kGroup / 2) * (kGroup / 2);
       if (lo < span.key) lo = span.key;
       if (hi > span.key + span.count) hi = span.key + span.count;
       if (lo >= hi) continue;
@@ -231,7 +223,7 @@ class ScoreGradients {
   }
 
  private:
-  static constexpr int kKeyGroup = BackwardScores<V>::kKeyGroup;
+  static constexpr int kGroup = kKeyGroup<V>;
   static std::int64_t strip_lanes(const BackwardProblem& problem) noexcept {
     const std::int64_t all = problem.group() * problem.q_length;  // a short strip for few rows
     const std::int64_t lanes = (all + V::kLanes - 1) / V::kLanes * V::kLanes;
@@ -241,7 +233,7 @@ class ScoreGradients {
                                                  : most;
   }
 
-  void take_dout(GradientTile& tile) noexcept {
+  void take_dout(GradientTile<V>& tile) noexcept {
     const Operand* dout[kMost];
     const bool ready = is_contiguous_row<Operand>(call_.dout);
     for (int n = 0; n < tile.rows; ++n) {
@@ -260,7 +252,7 @@ class ScoreGradients {
   }
 
   // The sums before the first key: the sink, a key that everybody sees, with dp = 0.
-  void start(GradientTile& tile) const noexcept {
+  void start(GradientTile<V>& tile) const noexcept {
     for (int n = 0; n < tile.lanes; ++n)
       tile.m[n] = kMinusInfinity, tile.l[n] = 0, tile.delta[n] = 0;
     for (int n = 0; problem_.sinks && n < tile.rows; ++n) {
@@ -271,7 +263,7 @@ class ScoreGradients {
     }
   }
 
-  void finish(GradientTile& tile) const noexcept {
+  void finish(GradientTile<V>& tile) const noexcept {
     for (int n = 0; n < tile.lanes; ++n) {
       tile.delta[n] = tile.l[n] == 0 ? 0 : tile.delta[n] / tile.l[n];
       if (problem_.dlse && n < tile.rows)
@@ -301,58 +293,40 @@ class ScoreGradients {
 
   // The keys of the chunk that any row of the group has to look at.
   void find_spans(std::int64_t from, std::int64_t to) noexcept {
-    spans->size = spans->keys = 0;
-    spans->same_blocks = true;
-    if constexpr (kMatrix<V>) return find_groups(from, to);
-    for (std::int64_t j = from; j < to;) {
-      const std::int64_t left =
-          problem_.blocks ? problem_.block_keys - j % problem_.block_keys : to - j;
-      const int count = static_cast<int>(left < to - j ? left : to - j);
-      if (!problem_.blocks || any_sees(j, spans->same_blocks)) scores_.append(*spans, j, count);
-      j += count;
-    }
+    attend::find_spans<V>(
+        problem_, from, to, [&](std::int64_t j, bool& same) { return any_sees(j, same); }, *spans);
   }
 
   // Whether any row sees the block of key j; `same` is cleared if not all see the same.
   bool any_sees(std::int64_t j, bool& same) const noexcept {
     int seen = 0;
-    for (int t = 0; t < used; ++t) seen += scores_.any_sees(tiles[t], j, same) ? 1 : 0;
+    for (int t = 0; t < used; ++t) seen += scores_.mask.any_sees(tiles[t], j, same) ? 1 : 0;
     if (seen != 0 && seen != used) same = false;
     return seen != 0;
   }
 
-  void find_groups(std::int64_t from, std::int64_t to) noexcept {
-    for (std::int64_t group = from / kKeyGroup * kKeyGroup; group < to; group += kKeyGroup) {
-      const std::int64_t last = group + kKeyGroup < to ? group + kKeyGroup : to;
-      bool seen = !problem_.blocks, same = true;
-      for (std::int64_t j = group > from ? group : from; problem_.blocks && j < last;) {
-        const bool sees = any_sees(j, same);
-        seen |= sees;
-        same &= sees;
-        j += problem_.block_keys - j % problem_.block_keys;
-      }
-      if (!seen) continue;
-      spans->same_blocks &= same;
-      scores_.append(*spans, group, kKeyGroup);
-    }
-  }
-
   void weigh_tile(int t, std::int64_t index, std::int64_t row) noexcept {
-    GradientTile& tile = tiles[t];
+    GradientTile<V>& tile = tiles[t];
     KeySpans& mine = spans[1];
     const int first = clip(tile, mine);
     bool& partial = partial_[index * kTiles + t];
     partial = false;
     if (mine.keys == 0) return;
     const std::int64_t at = (row + first) * stride + column(t * kMost);
-    Sum *w = w_ + at, *dp = dp_ + at, *top = tops_ + (index * used + t) * tile_lanes();
+    const TilePairs<V> pairs{w_ + at, dp_ + at, stride};
+    Sum* const top = top_of(t, index);
     Sum sum[kMost], dot[kMost];
-    partial = scores_.compute(tile, chunk, mine, w, top,  // 1 scores, 2 mask
+    partial = scores_.compute(tile, chunk, mine, pairs.w, top,  // 1 scores, 2 mask
                               problem_.softcap != 0 ? slopes_ + at : nullptr);
-    partial = partial || !BackwardScores<V>::edges_finite(tile, w, mine.keys);
-    if (problem_.drop_below != 0) scores_.dropout(tile, mine, factors_);
-    if (tile.lanes == V::kLanes) weigh_keys<1>(tile, mine, w, dp, partial, top, sum, dot);
-    else weigh_keys<kTileVectors<V>>(tile, mine, w, dp, partial, top, sum, dot);
+    partial = partial || !edges_finite(tile, pairs.w, mine.keys);
+    const bool drops = problem_.drop_below != 0;
+    if (drops) scores_.mask.dropout(tile, mine, factors_);
+    const auto weigh = [&](auto vectors) {
+      value_products<vectors>(tile, mine, pairs.dp);  // 4 reversed
+      weigh_keys<V, vectors>(pairs, mine, partial, drops ? factors_ : nullptr, top, sum, dot);
+    };
+    if (tile.lanes == V::kLanes) weigh(At<1>{});
+    else weigh(At<kTileVectors<V>>{});
     for (int n = 0; n < tile.lanes; ++n) {  // joined in f64, in ascending order
       const double chunk_top = top[n] < std::numeric_limits<Sum>::lowest()
                                    ? kMinusInfinity
@@ -366,164 +340,42 @@ class ScoreGradients {
     }
   }
 
-  int tile_lanes() const noexcept { return used > 1 ? kMost : tiles[0].lanes; }
+  // The largest scores of a tile's rows in a chunk.
+  Sum* top_of(int t, std::int64_t index) const noexcept {
+    return tops_ + (index * used + t) * (used > 1 ? kMost : tiles[0].lanes);
+  }
 
-  // dp = v . dout of every key in the spans (4 reversed).
+  // dp = v . dout of every key in the spans.
   template <int kVectors>
-  void value_products(const GradientTile& tile, const KeySpans& mine, Sum* dp) const noexcept {
+  void value_products(const GradientTile<V>& tile, const KeySpans& mine, Sum* dp) const noexcept {
     for (int r = 0; r < mine.size; ++r) {
       const KeySpan& span = mine.span[r];
       const std::int64_t first = span.key - chunk.from;
-      const Operands<V> x{.a = chunk.v + first * chunk.v_stride,
-                          .a_stride = chunk.v_stride,
-                          .b = tile.dout,
-                          .b_stride = tile.lanes,
-                          .c = dp + span.at * stride,
-                          .c_stride = stride,
-                          .depth = problem_.dv};
-      if constexpr (kVectors == 1) product<V, 1, Layout::streamed>(x, span.count);
-      else
-        chunk_products<V, kVectors, Layout::streamed>(x, span.count, chunk.v_panels, first,
-                                                      whole_depth<V>(problem_.dv));
-    }
-  }
-  void value_products(const GradientTile& tile, const KeySpans& mine, Sum* dp) const noexcept {
-    const std::int64_t keys = chunk.to - chunk.from, depth = whole_depth<V>(problem_.dv);
-    for (int r = 0; r < mine.size; ++r) {
-      const KeySpan& span = mine.span[r];
-      for (std::int64_t j = 0; j < span.count; j += kKeyGroup) {
-        const std::int64_t first = span.key + j - chunk.from;
-        const bool whole = first + kKeyGroup <= keys;
-        Matrix<V>::scores(whole ? chunk.v + first * chunk.v_stride : chunk.v_last,
-                          whole ? chunk.v_stride : depth, tile.dout, tile.lanes, 0, depth, depth,
-                          dp + (span.at + j) * stride, stride, V::kLanes);
+      if constexpr (kMatrix<V>) {
+        const GroupedRows<V> v = scores_.groups.values(chunk);
+        for (int j = 0; j < span.count; j += kGroup)
+          group_products(v, first + j, tile.dout, tile.lanes, 0, v.depth,
+                         dp + (span.at + j) * stride, stride, V::kLanes);
+      } else {
+        const Operands<V> x{.a = chunk.v + first * chunk.v_stride,
+                            .a_stride = chunk.v_stride,
+                            .b = tile.dout,
+                            .b_stride = tile.lanes,
+                            .c = dp + span.at * stride,
+                            .c_stride = stride,
+                            .depth = problem_.dv};
+        if constexpr (kVectors == 1) product<V, 1, Layout::streamed>(x, span.count);
+        else
+          chunk_products<V, kVectors, Layout::streamed>(x, span.count, chunk.v_panels, first,
+                                                        whole_depth<V>(problem_.dv));
       }
     }
-  }
-
-  // dp, then w = exp(s - top) (3 softmax) and the sums of w and of w dp.
-  template <int kVectors>
-  void weigh_keys(const GradientTile& tile, const KeySpans& mine, Sum* w, Sum* dp, bool marks,
-                  Sum* top, Sum* sum, Sum* dot) const noexcept {
-    if constexpr (kMatrix<V>) value_products(tile, mine, dp);
-    else value_products<kVectors>(tile, mine, dp);
-    const V log2e = V::set(Exp2<Sum>::kLog2E), zero = V::set(0);
-    const V least = V::set(std::numeric_limits<Sum>::lowest());
-    const bool drops = problem_.drop_below != 0;
-    V base[kVectors], total[kVectors], dot_total[kVectors];
-    unrolled<kVectors>(ATTEND_EACH(n) {
-      const V most = V::load(top + n * V::kLanes);
-      base[n] = select(less(most, least), zero, most);  // nothing visible: any number does
-      total[n] = dot_total[n] = zero;
-    });
-    // Sums of sixteen keys first, at multiples of sixteen: the shorter chains round less.
-    V sum_16[kVectors], dot_16[kVectors];
-    unrolled<kVectors>(ATTEND_EACH(n) { sum_16[n] = dot_16[n] = zero; });
-    const auto close = ATTEND_EACH(n) {
-      total[n] = total[n] + sum_16[n];
-      dot_total[n] = dot_total[n] + dot_16[n];
-      sum_16[n] = dot_16[n] = zero;
-    };
-    std::int64_t sixteen = 0;
-    for (int r = 0; r < mine.size; ++r) {
-      const KeySpan& span = mine.span[r];
-      for (int from = span.at, to; from < span.at + span.count; from = to) {
-        const std::int64_t key = span.key + from - span.at;
-        const auto left = static_cast<int>(16 - key % 16);
-        to = span.at + span.count - from < left ? span.at + span.count : from + left;
-        if (key / 16 != sixteen) unrolled<kVectors>(close);
-        sixteen = key / 16;
-        if constexpr (kMatrix<V>) Matrix<V>::keep_awake();
-        if (!marks && !drops) {
-          for (int j = from; j < to; ++j) {
-            unrolled<kVectors>(ATTEND_EACH(n) {
-              const std::int64_t at = j * stride + n * V::kLanes;
-              const V weight = exp2_of((V::load(w + at) - base[n]) * log2e);
-              sum_16[n] = sum_16[n] + weight;
-              dot_16[n] = fma(weight, V::load(dp + at), dot_16[n]);
-              weight.store(w + at);
-            });
-          }
-        } else {
-          for (int j = from; j < to; ++j) {
-            unrolled<kVectors>(ATTEND_EACH(n) {
-              const std::int64_t at = j * stride + n * V::kLanes;
-              const V u = V::load(w + at);
-              const auto hidden = less(u, least);
-              const V t = (u - base[n]) * log2e;
-              const V weight = select(hidden, zero, drops ? exp2_gradual(t) : exp2_of(t));
-              V d = select(hidden, zero, V::load(dp + at)), mark = weight;
-              if (drops) {
-                const V keep = V::load(factors_ + (j * kVectors + n) * V::kLanes);
-                d = d * keep;
-                mark = select(less(zero, keep), weight, zero - weight);
-              }
-              sum_16[n] = sum_16[n] + weight;
-              dot_16[n] = fma(weight, d, dot_16[n]);
-              d.store(dp + at);
-              select(hidden, u, mark).store(w + at);
-            });
-          }
-        }
-      }
-    }
-    unrolled<kVectors>(close);
-    unrolled<kVectors>(ATTEND_EACH(n) {
-      total[n].store(sum + n * V::kLanes);
-      dot_total[n].store(dot + n * V::kLanes);
-    });
   }
 
   void fill(Sum* strip, int t, int from, int to, Sum value) const noexcept {
     for (int j = from; j < to; ++j)
       for (int n = 0; n < tiles[t].lanes; n += V::kLanes)
         V::set(value).store(strip + j * stride + column(t * kMost) + n);
-  }
-
-  // 3 reversed: ds = p (dp - delta + dlse), p = w exp(top of the chunk - m) / l.
-  template <int kVectors>
-  void differentiate_tile(int t, Sum* w, Sum* dp, int count, bool marks) const noexcept {
-    const GradientTile& tile = tiles[t];
-    const Sum* top = tops_ + (index_ * used + t) * tile_lanes();
-    Sum factors[kMost];
-    for (int n = 0; n < tile.lanes; ++n) {
-      const double chunk_top = static_cast<double>(top[n]);
-      factors[n] = static_cast<Sum>(
-          tile.l[n] == 0 ? 0 : exp_of_difference(chunk_top, tile.m[n]) / tile.l[n]);
-    }
-    V factor[kVectors], shift[kVectors];
-    unrolled<kVectors>(ATTEND_EACH(n) {
-      factor[n] = V::load(factors + n * V::kLanes);
-      shift[n] = V::load(tile.shift + n * V::kLanes);
-    });
-    const bool drops = problem_.drop_below != 0;
-    if (!partial_[index_ * kTiles + t] && !drops) {
-      for (int j = 0; j < count; ++j) {
-        if constexpr (kMatrix<V>)
-          if (j % 32 == 0) Matrix<V>::keep_awake();
-        unrolled<kVectors>(ATTEND_EACH(n) {
-          const std::int64_t at = j * stride + n * V::kLanes;
-          const V weight = V::load(w + at) * factor[n];
-          (weight * (V::load(dp + at) - shift[n])).store(dp + at);
-          weight.store(w + at);
-        });
-      }
-      return;
-    }
-    const V zero = V::set(0), least = V::set(std::numeric_limits<Sum>::lowest());
-    const V outside = marks ? V::set(kHidden) : zero;
-    const V keep = V::set(static_cast<Sum>(kept_factor(problem_)));
-    for (int j = 0; j < count; ++j) {
-      unrolled<kVectors>(ATTEND_EACH(n) {
-        const std::int64_t at = j * stride + n * V::kLanes;
-        const V marked = V::load(w + at);
-        const auto hidden = less(marked, least), dropped = less(marked, zero);
-        const V weight = select(dropped, zero - marked, marked) * factor[n];
-        select(hidden, zero, weight * (V::load(dp + at) - shift[n])).store(dp + at);
-        // What dropout dropped is 0 times its weight: NaN in a row of NaN.
-        select(hidden, outside, weight * select(dropped, zero, keep)).store(w + at);
-      });
-    }
   }
 
   BackwardScores<V>& scores_;

@@ -2,7 +2,7 @@
 // row's final maximum and sum. Length x length numbers are written, so nothing here is hot.
 #pragma once
 
-#include "cpu/tile.h"
+#include "cpu/scores.h"
 
 namespace attend {
 namespace {

@@ -12,7 +12,7 @@
 #pragma once
 
 #include "core/partial_state.h"
-#include "cpu/tile.h"
+#include "cpu/scores.h"
 
 #include <atomic>
 

@@ -136,6 +136,19 @@ struct Matrix;
 template <class V>
 struct GradientMatrix;  // the same of backward
 
+// Keys that are taken together, from a multiple of it on.
+template <class V>
+inline constexpr int kKeyGroup = [] {
+  if constexpr (kMatrix<V>) return Matrix<V>::kKeyGroup;
+  else return 1;
+}();
+
+// A row of `count` numbers in whole vectors.
+template <class V>
+constexpr std::int64_t whole_vectors(std::int64_t count) {
+  return (count + V::kLanes - 1) / V::kLanes * V::kLanes;
+}
+
 // A depth in whole multiply-adds.
 template <class V>
 constexpr std::int64_t whole_depth(std::int64_t depth) {
