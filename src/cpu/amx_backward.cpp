@@ -9,22 +9,7 @@
 // d = 64 (cpu.avx512.backward in f32: 128; cpu.amx.forward: 465), 444 at d = 128 (136; 631), 345
 // at T = 512. Short sequences pay for groups of 32: T = 20 takes as long as in f32, T = 10 1.3
 // times as long, and 1.5 times where the unit was asleep.
-#include "cpu/amx_gradients.h"
-
-namespace attend {
-namespace {
-
-template <>
-struct ChosenTiles<F32> {
-  using Type = AmxTiles<bf16>;
-};
-template <>
-struct Matrix<F32> : AmxProducts<bf16> {};
-template <>
-struct GradientMatrix<F32> : AmxGradients {};
-
-}  // namespace
-}  // namespace attend
+#include "cpu/amx_bf16.h"
 
 #include "cpu/amx_row.h"
 #include "cpu/flash_backward.h"

@@ -56,7 +56,7 @@ class FlashForward {
       Sum* other = scratch.take<Sum>(kMatrix<V> ? kChunk * kRoom : 0);
       if (steps != nullptr && kMatrix<V>) steps[0].s = s, steps[1].s = other;
       factors = scratch.take<Sum>(p.drop_below != 0 ? kChunk * kRoom : 0);
-      few_q = scratch.take<Sum>(FewRows<V>::kMost * p.d);
+      few_q = scratch.take<Sum>(TilesOf<V>::kFewRows * p.d);
       chunk.packed_k = scratch.take<Operand>(kChunk * whole_depth<V>(p.d));
       chunk.packed_v = scratch.take<Operand>(kChunk * width(p));
       chunk.paneled_k =
@@ -128,12 +128,16 @@ class FlashForward {
       : p(problem), call_(call), scores_(scores), arrays_(arrays), results_(scores),
         slice_(slice(problem)) {}
 
-  // Keys whose values stay in the nearest cache.
+  // Keys whose values stay in the nearest cache. Of no use to a matrix instruction.
   static int slice(const ForwardProblem& p) {
-    if (TilesOf<V>::kSliceBytes == 0) return 64;
-    const std::int64_t fits =
-        TilesOf<V>::kSliceBytes / (width(p) * static_cast<std::int64_t>(sizeof(Operand)));
-    return fits > 128 ? 128 : fits < 16 ? 16 : static_cast<int>(fits);
+    if constexpr (kMatrix<V>) {
+      return 0;
+    } else {
+      if (TilesOf<V>::kSliceBytes == 0) return 64;
+      const std::int64_t fits =
+          TilesOf<V>::kSliceBytes / (width(p) * static_cast<std::int64_t>(sizeof(Operand)));
+      return fits > 128 ? 128 : fits < 16 ? 16 : static_cast<int>(fits);
+    }
   }
 
   // The rows of a task: fewer tiles than fit, if tasks are few. Else threads would wait for the
@@ -236,7 +240,7 @@ class FlashForward {
   void weigh_keys(const Sums<V>& tile, const Place<Sum>& to, Sum* top, Sum* sum) noexcept {
     KeySpans& spans = *arrays_.spans;
     Sum* s = arrays_.s;
-    if constexpr (FewRows<V>::kMost > 0)
+    if constexpr (TilesOf<V>::kFewRows > 0)
       if (FewRows<V> few(scores_, arrays_.chunk, arrays_.few_q, s); few.takes(tile, spans)) {
         ATTEND_PATH(V, "few rows");
         few.weigh(tile, spans.span[0], to, top, sum);
