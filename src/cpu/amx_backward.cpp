@@ -3,7 +3,7 @@
 //
 // What limits it: vectors and the caches, not the tiles. At d = 64 five products are 0.6 cycles a
 // score of the 6.5 that it takes (d = 128: 1.25 of 9.5). The rest is softmax and dS in f32, two
-// strips of f32 that are written and read (some 50 bytes a score, by the second level cache),
+// bands of f32 that are written and read (some 50 bytes a score, by the second level cache),
 // rounding P and dS and turning dS, and dk and dv, which pass by once a group of 128 rows.
 // One core of a Xeon of 2024, five products counted, 2026-11-17: 325 GFLOP/s at 2048 keys and
 // d = 64 (cpu.avx512.backward in f32: 128; cpu.amx.forward: 465), 444 at d = 128 (136; 631), 345

@@ -2,7 +2,7 @@
 // threads.
 //
 // A task owns a key head (or a segment of its query rows, see segments.h) and goes through the rows
-// group by group. For each group score_gradients.h leaves P and dS in two strips, and three
+// group by group. For each group score_gradients.h leaves P and dS in two bands, and three
 // products are left, chunk by chunk of 256 keys, all of them product.h:
 //
 //            rows of the group                      dQ [rows][d]    += dS K          tile by tile

@@ -45,8 +45,8 @@ class KeySums {
     turned_ =
         scratch.take<Operand>(TilesOf<V>::kPanels || kMatrix<V> ? kStep * TileGroup::kRows : 0);
     if (!segments.apart)
-      own_ = scratch.take<Sum>(
-          saturating_count(narrow(p) ? kChunk : TileGroup::strip_keys(p), width_));
+      own_ =
+          scratch.take<Sum>(saturating_count(narrow(p) ? kChunk : TileGroup::band_keys(p), width_));
     if (!plain() || segments.rows_of_task() > summed_)
       total_ = scratch.take<double>(saturating_count(stored_keys(), count_));
   }

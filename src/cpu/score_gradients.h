@@ -1,7 +1,7 @@
 // P and dS of a group of query rows against all their keys: what every gradient is made of.
 //
 // ds_ij = p_ij (dp_ij - delta_i + dlse_i) needs delta_i = sum_j p_ij dp_ij, and p_ij the row's
-// maximum and sum, so nothing is known before the row's last key. Two strips of scratch memory hold
+// maximum and sum, so nothing is known before the row's last key. Two bands of scratch memory hold
 // the group's scores meanwhile, O(length) in all, and no product is computed twice:
 //
 //   weigh          chunk by chunk of 256 keys     S^T = K Q^T,  dP^T = V dO^T;  1 to 3, 4 reversed
@@ -9,11 +9,11 @@
 //   differentiate  chunk by chunk again           P = W 2^(m of the chunk - m) / l,  3 reversed
 //                                                 dS = P (dP - delta + dlse)
 //
-//              tile 0   tile 1  ...                 row of a strip: a key; lane: a query row, tiles
+//              tile 0   tile 1  ...                 row of a band: a key; lane: a query row, tiles
 //            +--------+--------+--------+           side by side, so that a row of dS^T is one
 //    keys,   | W, P   |        |        |           operand of dK = dS^T Q for the whole group
 //    all of  |        |        |        |
-//    them    +--------+--------+--------+           dP and dS lie in the other strip likewise
+//    them    +--------+--------+--------+           dP and dS lie in the other band likewise
 //
 // delta is formed from the very numbers dp that it is subtracted from: where one key has nearly all
 // the weight, dp - delta is small, and the roundings of dp cancel in it. The caller's `out` would
@@ -42,11 +42,11 @@ class ScoreGradients {
   GradientTile<V>* tiles;  // of the group at hand
   int used = 0;
   int rows = 0;
-  std::int64_t stride = 0;  // of the strips
-  // Where row n of the group stands in a row of the strips. For a matrix instruction each tile has
-  // a strip of its own, so that a tile and a chunk lie side by side.
+  std::int64_t stride = 0;  // of the bands
+  // Where row n of the group stands in a row of the bands. For a matrix instruction each tile has
+  // a band of its own, so that a tile and a chunk lie side by side.
   std::int64_t column(int n) const noexcept {
-    return kMatrix<V> ? n / kMost * strip_keys(problem_) * kMost + n % kMost : n;
+    return kMatrix<V> ? n / kMost * band_keys(problem_) * kMost + n % kMost : n;
   }
   std::int64_t begin = 0, end = 0;
   Chunk<V> chunk;
@@ -57,15 +57,15 @@ class ScoreGradients {
       : scores_(scores), problem_(scores.p), call_(scores.call) {
     scores_.chain = kFeatures;
     if (!kMatrix<V>) scores_.k_width = BackwardScores<V>::width(problem_.d);
-    const std::int64_t keys = strip_keys(problem_), chunks = (keys + kChunk - 1) / kChunk;
+    const std::int64_t keys = band_keys(problem_), chunks = (keys + kChunk - 1) / kChunk;
     const std::int64_t group = group_rows(problem_) < kMost ? kMost : group_rows(problem_);
     const std::int64_t width = group < kRows ? group : kRows;
     tiles = scratch.take<GradientTile<V>>(kTiles);
     spans = scratch.take<KeySpans>(2);
-    w_ = scratch.take<Sum>(saturating_count(keys, strip_lanes(problem_)));
-    dp_ = scratch.take<Sum>(saturating_count(keys, strip_lanes(problem_)));
-    slopes_ = scratch.take<Sum>(
-        problem_.softcap != 0 ? saturating_count(keys, strip_lanes(problem_)) : 0);
+    w_ = scratch.take<Sum>(saturating_count(keys, band_lanes(problem_)));
+    dp_ = scratch.take<Sum>(saturating_count(keys, band_lanes(problem_)));
+    slopes_ =
+        scratch.take<Sum>(problem_.softcap != 0 ? saturating_count(keys, band_lanes(problem_)) : 0);
     tops_ = scratch.take<Sum>(saturating_count(chunks, width));
     partial_ = scratch.take<bool>(saturating_count(chunks, kTiles));
     factors_ = scratch.take<Sum>(problem_.drop_below != 0 ? kChunk * kMost : 0);
@@ -85,22 +85,22 @@ class ScoreGradients {
     }
   }
 
-  // Keys of a strip: in whole groups of a matrix instruction.
-  static std::int64_t strip_keys(const BackwardProblem& problem) noexcept {
+  // Keys of a band: in whole groups of a matrix instruction.
+  static std::int64_t band_keys(const BackwardProblem& problem) noexcept {
     return kGroup == 1 ? problem.k_length : (problem.k_length / kGroup + 1) * kGroup;
   }
 
   // How many rows share a sweep over the keys: the more, the fewer sweeps over dk and dv, but the
-  // strips grow with them, and should not be larger than dk and dv are, nor than kStripBytes. By
+  // bands grow with them, and should not be larger than dk and dv are, nor than kBandBytes. By
   // the shape alone: a group is one chain of the sums of dk and dv.
   static int group_rows(const BackwardProblem& p) noexcept {
-    constexpr std::int64_t kStripBytes = 32 << 20, kLeast = 16;
+    constexpr std::int64_t kBandBytes = 32 << 20, kLeast = 16;
     const std::int64_t sums =
         (p.d + p.dv) * static_cast<std::int64_t>(sizeof(Sum) + sizeof(double));
     int count = kRows;
     while (count > kLeast) {
       const auto bytes = static_cast<std::int64_t>(2 * sizeof(Sum)) * count;
-      if (bytes <= sums && bytes <= kStripBytes / (p.k_length + 1)) break;
+      if (bytes <= sums && bytes <= kBandBytes / (p.k_length + 1)) break;
       count /= 2;
     }
     return count;
@@ -224,8 +224,8 @@ class ScoreGradients {
 
  private:
   static constexpr int kGroup = kKeyGroup<V>;
-  static std::int64_t strip_lanes(const BackwardProblem& problem) noexcept {
-    const std::int64_t all = problem.group() * problem.q_length;  // a short strip for few rows
+  static std::int64_t band_lanes(const BackwardProblem& problem) noexcept {
+    const std::int64_t all = problem.group() * problem.q_length;  // a short band for few rows
     const std::int64_t lanes = (all + V::kLanes - 1) / V::kLanes * V::kLanes;
     const std::int64_t most = group_rows(problem) < V::kLanes ? V::kLanes : group_rows(problem);
     return all <= V::kLanes || most <= V::kLanes ? V::kLanes
@@ -273,7 +273,7 @@ class ScoreGradients {
     }
   }
 
-  // Calls use(number of the chunk, its first row in the strips).
+  // Calls use(number of the chunk, its first row in the bands).
   template <class Use>
   void for_chunks(bool values, Use use) noexcept {
     std::int64_t row = 0, index = 0;
@@ -372,16 +372,16 @@ class ScoreGradients {
     }
   }
 
-  void fill(Sum* strip, int t, int from, int to, Sum value) const noexcept {
+  void fill(Sum* band, int t, int from, int to, Sum value) const noexcept {
     for (int j = from; j < to; ++j)
       for (int n = 0; n < tiles[t].lanes; n += V::kLanes)
-        V::set(value).store(strip + j * stride + column(t * kMost) + n);
+        V::set(value).store(band + j * stride + column(t * kMost) + n);
   }
 
   BackwardScores<V>& scores_;
   const BackwardProblem& problem_;
   const BackwardCall& call_;
-  Sum *w_, *dp_, *slopes_;     // the strips, [keys][stride]
+  Sum *w_, *dp_, *slopes_;     // the bands, [keys][stride]
   Operand* arranged_[2] = {};  // keys and values of a chunk as panels, then keys as strips
   Sum* tops_;                  // [chunks][lanes of the group]
   bool* partial_;              // [chunks][tiles]

@@ -128,7 +128,7 @@ class Segments {
   }
 
   // Every segment has its own sums of dk and dv: not more than kBytes of them a head, unless there
-  // were fewer than kTasksAtLeast tasks. Narrow heads, whose strips are large beside those sums,
+  // were fewer than kTasksAtLeast tasks. Narrow heads, whose bands are large beside those sums,
   // stay whole.
   std::int64_t cuts(std::int64_t groups) const noexcept {
     constexpr std::int64_t kEnough = 16, kTasks = 48, kTasksAtLeast = 8, kNarrow = 32;

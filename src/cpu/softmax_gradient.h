@@ -1,5 +1,5 @@
 // The softmax of a tile and a chunk for backward, and its reverse: what vectors do between the
-// products of score_gradients.h, which draws the two strips that it works in.
+// products of score_gradients.h, which draws the two bands that it works in.
 //
 //   weigh_keys          W = 2^(t - top), sums of w and of w dp       t the score in log2 units, top
 //                                                                   the largest of the chunk
@@ -31,7 +31,7 @@ struct GradientTile : Tile<V> {
   OperandOf<V>* dout;     // [dv][lanes]
 };
 
-// Where the pairs of a tile and some keys stand in the strips.
+// Where the pairs of a tile and some keys stand in the bands.
 template <class V>
 struct TilePairs {
   SumOf<V>*w, *dp;      // scores, W, P; and dP, dS

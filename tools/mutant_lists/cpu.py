@@ -5,13 +5,16 @@ from . import mutant
 
 FORWARD = "src/cpu/flash_forward.h"
 BACKWARD = "src/cpu/flash_backward.h"
-TILE = "src/cpu/tile.h"
+SCORES = "src/cpu/scores.h"
+MASK = "src/cpu/score_mask.h"
+SPANS = "src/cpu/key_spans.h"
 FEW = "src/cpu/few_rows.h"
 SUMS = "src/cpu/sums.h"
 EXP2 = "src/cpu/exp2.h"
 PACK = "src/cpu/pack.h"
 ELEMENTS = "src/cpu/elements.h"
 GRADIENTS = "src/cpu/score_gradients.h"
+SOFTMAX = "src/cpu/softmax_gradient.h"
 SEGMENTS = "src/cpu/segments.h"
 KEY_SUMS = "src/cpu/key_sums.h"
 BIAS = "src/cpu/bias_gradient.h"
@@ -44,7 +47,7 @@ MUTANTS = (
     attention("cpu_slice_of_values_overruns", "the last slice of values is as long as the others",
               (FORWARD, "span.count - x < slice ? span.count - x : slice", "slice")),
     attention("cpu_hidden_values_are_summed", "a row with NaN is summed again with the keys it does not see",
-              (FORWARD, "if (!scores_.sees(tile, n, j)) continue;", ""), tests=("properties_nan_place",)),
+              (FORWARD, "if (!scores_.mask.sees(tile, n, j)) continue;", ""), tests=("properties_nan_place",)),
     attention("cpu_summed_again_not_divided", "and is not divided then",
               (FORWARD, "divisors != nullptr && x < whole", "false"), tests=("properties_nan_place",)),
     attention("cpu_piece_ends_early", "a piece of the keys leaves out its last chunk",
@@ -58,32 +61,32 @@ MUTANTS = (
 
     # ---- scores and mask ----
     attention("cpu_diagonal_unmasked", "the keys that all rows see end where those of the last row do",
-              (TILE, "keys.end < tile.all.end ? keys.end : tile.all.end", "tile.all.end")),
+              (SCORES, "keys.end < tile.all.end ? keys.end : tile.all.end", "tile.all.end")),
     attention("cpu_diagonal_off_by_one", "the first key that is not for all rows is hidden from none",
-              (TILE, "hide_keys(tile, first, last, seen_to, span.count, s + span.at * tile.stride);",
+              (MASK, "hide_keys(tile, first, last, seen_to, span.count, s + span.at * tile.stride);",
                "hide_keys(tile, first, last, seen_to + 1, span.count, s + span.at * tile.stride);")),
     attention("cpu_hidden_keys_in_the_maximum", "the maximum is that of all keys, the hidden ones too",
-              (TILE, "if (partial) find_top(tile, s, spans.keys, top);", ""),
+              (MASK, "if (partial) find_top(tile, s, spans.keys, top);", ""),
               tests=("properties_extreme", "properties_hidden")),
     attention("cpu_features_of_the_first_chain", "of more than 256 features the last chain alone counts",
-              (TILE, "      if (add) {", "add", "false")),
+              (SCORES, "      if (add) {", "add", "false")),
     attention("cpu_scale_of_a_power_of_two", "other scales are ignored",
-              (TILE, "scale != 1", "false")),
+              (SCORES, "scale != 1", "false")),
     attention("cpu_positions_of_the_first_row", "all rows of a tile see what the first one sees",
-              (TILE, "moves && g == 0", "false")),
+              (SCORES, "moves && g == 0", "false")),
     attention("cpu_pages_in_order", "keys on pages are read as if their pages lay in order",
-              (TILE, "p.keys != KeyAddressing::paged && count == row_width", "p.keys != KeyAddressing::paged", "true")),
+              (SCORES, "p.keys != KeyAddressing::paged && count == row_width", "p.keys != KeyAddressing::paged", "true")),
     attention("cpu_blocks_from_anywhere", "blocks are counted from the first visible key",
-              (TILE, "p.blocks ? p.block_keys - j % p.block_keys : hi - j", "p.block_keys - j % p.block_keys", "p.block_keys")),
+              (SPANS, "p.blocks ? p.block_keys - j % p.block_keys : to - j", "p.block_keys - j % p.block_keys", "p.block_keys")),
     attention("cpu_alibi_without_distance", "keys behind the query get a bonus",
-              (TILE, "distance < 0 ? -distance : distance", "distance")),
+              (MASK, "distance < 0 ? -distance : distance", "distance")),
     attention("cpu_lowest_bias_hides", "a finite bias makes a score -inf",
-              (TILE, "u = select(less(before, lowest), u, larger(lowest, u));", ""),
+              (MASK, "u = select(less(before, lowest), u, larger(lowest, u));", ""),
               tests=("properties_extreme", "traps_extremes")),
     attention("cpu_mask_stride_ignored", "the mask is read as if its keys lay side by side",
-              (TILE, "mask[x * stride] == 0", "mask[x] == 0")),
+              (MASK, "mask[x * stride] == 0", "mask[x] == 0")),
     attention("cpu_overlapping_hidden_ranges", "keys are hidden twice where no key is for all rows",
-              (TILE, "if (seen_to < seen_from) seen_from = seen_to = 0;", ""),
+              (MASK, "if (seen_to < seen_from) seen_from = seen_to = 0;", ""),
               equivalent="the two ranges of keys then overlap, and together are all keys, as they are with "
               "the line: it saves work"),
 
@@ -136,11 +139,11 @@ MUTANTS = (
     attention("cpu_delta_not_rescaled", "delta of earlier chunks keeps their own maximum's weight",
               (GRADIENTS, "tile.delta[n] * mine_factor", "tile.delta[n]")),
     attention("cpu_weights_of_the_chunk", "weights stay relative to their chunk's maximum",
-              (GRADIENTS, "exp_of_difference(chunk_top, tile.m[n]) / tile.l[n]", "1 / tile.l[n]")),
+              (SOFTMAX, "exp_of_difference(chunk_top, tile.m[n]) / tile.l[n]", "1 / tile.l[n]")),
     attention("cpu_slopes_of_the_first_chunk", "every chunk uses the softcap's derivative of the first",
               (GRADIENTS, "slopes_ + (row_ + first) * stride", "(row_ + first) * stride", "first * stride")),
     attention("cpu_dropped_weights_flow", "what dropout dropped still has a gradient at its value",
-              (GRADIENTS, "select(dropped, zero, keep)", "keep")),
+              (SOFTMAX, "select(dropped, zero, keep)", "keep")),
     attention("cpu_dlse_ignored", "the gradient at lse is dropped",
               (GRADIENTS, "problem_.dlse && n < tile.rows", "false")),
     attention("cpu_dsinks_not_normalised", "the weight of the sink is not divided by the sum",
