@@ -68,6 +68,8 @@ class Scores : public KeyHead<Operation> {
     scale = static_cast<Sum>(power ? 1 : p.scale);
     if (kMatrix<V> && scale < 0) q_scale_ = -1, scale = -scale;  // the largest sum has it still
   }
+  Scores(const Scores&) = delete;  // its members refer to it
+  Scores& operator=(const Scores&) = delete;
 
   // A row of `count` features as whole vectors.
   static std::int64_t width(std::int64_t count) noexcept { return whole_vectors<V>(count); }
