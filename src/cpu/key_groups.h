@@ -29,9 +29,10 @@ struct GroupedRows {
 // s = rows . b of the group that begins with row `first`, for the features [from, to) of b, which
 // is [depth][lanes]. Sums are stored with the last of them.
 template <class V>
-void group_products(const GroupedRows<V>& rows, std::int64_t first, const OperandOf<V>* b,
-                    int lanes, std::int64_t from, std::int64_t to, SumOf<V>* s, std::int64_t stride,
-                    std::int64_t vector_stride) noexcept {
+ATTEND_INLINE void group_products(const GroupedRows<V>& rows, std::int64_t first,
+                                  const OperandOf<V>* b, int lanes, std::int64_t from,
+                                  std::int64_t to, SumOf<V>* s, std::int64_t stride,
+                                  std::int64_t vector_stride) noexcept {
   const bool whole = first + kKeyGroup<V> <= rows.count;
   Matrix<V>::scores(whole ? rows.at + first * rows.stride : rows.last,
                     whole ? rows.stride : rows.depth, b, lanes, from, to, rows.depth, s, stride,
