@@ -72,8 +72,13 @@ struct AmxProducts {
     for (int pair = 0; pair < kKeyGroup / 2; ++pair) {
       const E *a = row(2 * pair), *b = row(2 * pair + 1);
       E* at = to + pair * 2 * kLanes;
+      if (a == nullptr) {
+        for (std::int64_t x = 0; x < dv; x += kLanes, at += kTile)
+          _mm512_storeu_si512(at, _mm512_setzero_si512());
+        continue;
+      }
       for (std::int64_t x = 0; x < dv; x += 2 * kLanes, at += 2 * kTile) {
-        const __m512i first = a == nullptr ? _mm512_setzero_si512() : bits(pairs(a + x, dv - x));
+        const __m512i first = bits(pairs(a + x, dv - x));
         const __m512i second = b == nullptr ? _mm512_setzero_si512() : bits(pairs(b + x, dv - x));
         _mm512_storeu_si512(at, _mm512_permutex2var_epi16(first, low, second));
         if (dv - x > kLanes)
@@ -197,6 +202,18 @@ struct AmxProducts {
     unrolled<kLanes>(ATTEND_EACH(n) {
       store_pairs(pairs_in_lanes[n].v, reinterpret_cast<E*>(to) + n * kKeyGroup);
     });
+  }
+
+  // The first n numbers rounded to 16 bits, or all lanes; anything in place of what is doubtful.
+  template <class To>
+  ATTEND_INLINE static void store_clear(F32 x, To* to, std::int64_t n) noexcept {
+    if constexpr (std::is_same_v<To, bf16>) {
+      const auto all = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x.v));
+      if (n >= kLanes) _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), all);
+      else _mm256_mask_storeu_epi16(to, F32::first(n), all);
+    } else {
+      store_elements(x, to, n);
+    }
   }
 
   // Two keys of one vector of lanes, rounded to pairs.

@@ -50,7 +50,7 @@ class MatrixWeights {
       const int other = open_next(*next, tiles, t + 1, used);
       Sum sum[kRoom];
       weights(*now, other < used ? next : nullptr, sum);
-      values(*now, tiles[t].to);
+      values(*now, tiles[t].to, tiles[t].lanes);  // it has room for whole tiles
       if (other < used) mask(*next);
       use(tiles[t], now->top, sum);
       Step* const done = now;
@@ -64,7 +64,7 @@ class MatrixWeights {
     if (!open(step, tile)) return false;
     all_scores(step);
     weights(step, nullptr, sum);
-    values(step, to);
+    values(step, to, tile.rows);
     for (int n = 0; n < tile.lanes; ++n) top[n] = step.top[n];
     return true;
   }
@@ -147,13 +147,13 @@ class MatrixWeights {
     });
   }
 
-  // 4 values
-  void values(const Step& step, const Place<Sum>& to) noexcept {
+  // 4 values: `rows` of them are stored.
+  void values(const Step& step, const Place<Sum>& to, int rows) noexcept {
     const Sums<V>& tile = *step.tile;
     const std::int64_t width = Results<V>::width(p);
     const Operand* v[kChunk / kGroup];
     for (int g = 0; g < step.groups; ++g) v[g] = chunk_.packed_v + step.first[g] * width;
-    Matrix<V>::products(step.s, tile.rows, v, step.groups, width, to.o, to.stride);
+    Matrix<V>::products(step.s, rows, v, step.groups, width, to.o, to.stride);
     if (!step.partial) return;
     Sum* o = to.o;
     for (int n = 0; n < tile.rows; ++n, o += to.stride)

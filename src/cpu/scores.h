@@ -102,7 +102,8 @@ class Scores : public KeyHead<Operation> {
     const Operand* from = reinterpret_cast<const Operand*>(call.q.data);
     const std::int64_t head_stride = call.q.stride[1], row_stride = call.q.stride[2];
     const std::int64_t group = this->group(), first_head = head < 0 ? kv_head * group : head;
-    std::int64_t i = first / group, g = first % group;
+    std::int64_t i = first, g = 0;
+    if (group != 1) i = first / group, g = first % group;  // slow, where heads are short
     const std::int64_t origin = query_row(p, call.q, sequence, first_head, 0);
     KeyRange keys;
     // Else every row has the same keys.

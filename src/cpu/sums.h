@@ -302,13 +302,13 @@ class Results {
           if (n % 4 == 0) Matrix<V>::keep_awake();
           E* const to = reinterpret_cast<E*>(call_.out.data) + at(call_.out, tile, n);
           const T* const sums = tile.chunk_sums + n * width(p);
-          bool clear = true;
+          unsigned doubtful = 0;
           for (std::int64_t x = 0; x < p.dv; x += V::kLanes) {
             const V quotient = divisors.divided(V::load(sums + x), n);
-            clear &= rounds_clearly(quotient, E{});
-            store_elements(quotient, to + x, p.dv - x);
+            doubtful |= doubtful_lanes(quotient, E{});
+            Matrix<V>::store_clear(quotient, to + x, p.dv - x);
           }
-          if (!clear) convert_out(tile, n, to);
+          if (doubtful != 0) convert_out(tile, n, to);
         }
     });
   }
