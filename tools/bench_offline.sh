@@ -29,7 +29,7 @@ attempt() {
 }
 
 # Debian's packages for amd64 whatever this machine is, unpacked; nanobind, which is headers and sources; ml_dtypes for the
-# Python that is there (PYTHON_THERE, 3.12); and the commit.
+# Python that is there (PYTHON_THERE, 3.12); ggml's sources, which are compiled there for that processor; and the commit.
 carry() {
   local apt=$carry/apt file options
   rm -rf "$carry"
@@ -46,8 +46,25 @@ carry() {
     "$python" -m pip download -q --no-deps -d "$carry/python" --only-binary=:all: --platform manylinux_2_27_x86_64 \
       --platform manylinux2014_x86_64 --python-version "${PYTHON_THERE:-3.12}" "$(grep '^ml_dtypes' python/requirements-test.txt)" || return
   for file in "$carry"/python/*.whl; do "$python" -m zipfile -e "$file" "$carry/python" && rm "$file" || return; done
+  carry_ggml || return
   git describe --always --dirty --abbrev=12 >"$carry/commit"
   du -sh "$carry"
+}
+
+# Those for CPUs, of the package that bench/ggml_peer.py uses.
+carry_ggml() {
+  local package=$carry/package all='llama_cpp_python-*/vendor/llama.cpp/ggml'
+  "$python" -m pip download -q --no-deps --no-binary llama-cpp-python -d "$package" \
+    "$(grep -o 'llama-cpp-python==.*' python/requirements-bench.txt)" &&
+    tar -xzf "$package"/*.tar.gz -C "$carry" --strip-components=3 --wildcards --no-wildcards-match-slash "$all"/{CMakeLists.txt,cmake,include} \
+      "$all"/src/{CMakeLists.txt,'ggml*.*',gguf.cpp,ggml-cpu} && rm -r "$package" && : >"$carry/ggml/ggml.pc.in"  # is not in it
+}
+
+# Where the peer looks for what its package would have installed.
+build_ggml() {
+  cmake -S "$carry/ggml" -B "$tree/ggml" $(command -v ninja >/dev/null && echo -G Ninja) -DCMAKE_BUILD_TYPE=Release \
+    -DBUILD_SHARED_LIBS=ON -DGGML_LLAMAFILE=ON -DGGML_BUILD_TESTS=OFF -DGGML_BUILD_EXAMPLES=OFF \
+    -DCMAKE_LIBRARY_OUTPUT_DIRECTORY="$tree/python/llama_cpp/lib" && cmake --build "$tree/ggml" -j "$(nproc)"
 }
 
 configure() {
@@ -64,6 +81,7 @@ build() {
   configure -DATTEND_BUILD_TESTS=ON || attempt "configuring without tests" configure -DATTEND_BUILD_TESTS=OFF || return
   cmake --build "$tree" -j "$(nproc)" --target attend_command attend_python || return
   attempt "building the tests" cmake --build "$tree" -j "$(nproc)"
+  attempt "building ggml" build_ggml
 }
 
 # Those of the library; and, kernel by kernel, what the command finds, as the proof of which rows ran here.
