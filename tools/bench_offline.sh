@@ -55,9 +55,11 @@ carry() {
 carry_ggml() {
   local package=$carry/package all='llama_cpp_python-*/vendor/llama.cpp/ggml'
   "$python" -m pip download -q --no-deps --no-binary llama-cpp-python -d "$package" \
-    "$(grep -o 'llama-cpp-python==.*' python/requirements-bench.txt)" &&
-    tar -xzf "$package"/*.tar.gz -C "$carry" --strip-components=3 --wildcards --no-wildcards-match-slash "$all"/{CMakeLists.txt,cmake,include} \
-      "$all"/src/{CMakeLists.txt,'ggml*.*',gguf.cpp,ggml-cpu} && rm -r "$package" && : >"$carry/ggml/ggml.pc.in"  # is not in it
+    "$(grep -o 'llama-cpp-python==.*' python/requirements-bench.txt)" || return
+  tar -xzf "$package"/*.tar.gz -C "$carry" --strip-components=3 --wildcards --no-wildcards-match-slash \
+    "$all"/{CMakeLists.txt,cmake,include} "$all"/src/{CMakeLists.txt,'ggml*.*',gguf.cpp,ggml-cpu} || return
+  : >"$carry/ggml/ggml.pc.in"  # is not in the package
+  rm -r "$package"
 }
 
 # Where the peer looks for what its package would have installed.
