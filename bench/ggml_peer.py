@@ -2,8 +2,8 @@
 through the shared libraries that the package llama-cpp-python installs.
 
 A graph of one operator is made before the clock starts and computed by ggml's CPU backend on threads that stay, as
-llama.cpp does it. Queries and results are f32; keys and values are of the case's type, where i8 is q8_0: 32 numbers share
-a scale of f16. ggml stops the process where it does not know a case; then the case is left out.
+llama.cpp does it. Queries and results are f32; keys and values are of the case's type, where i8 is q8_0: 32 numbers
+share a scale of f16. ggml stops the process where it does not know a case; then the case is left out.
 """
 import ctypes
 import importlib.util
@@ -88,7 +88,7 @@ class Ggml(Peer):
         self.context = self.buffer = None
 
     def graph(self, inputs, operator):
-        """The function to time, which returns operator(context, tensors); inputs: (array, type of its tensor) of each."""
+        """The function to time, which returns operator(context, tensors); inputs: (array, its tensor's type)."""
         ggml = self.ggml
         if self.buffer:
             ggml.backend_buffer_free(self.buffer)
