@@ -16,17 +16,18 @@ import summary
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE, CHART = ROOT / "docs/performance.md", ROOT / "docs/images/performance.svg"
+PEERS = ("PyTorch", "ONNX Runtime", "ggml", "NumPy")
 OPENING = """# Performance
 
 <!-- Made by bench/report.py from bench/results; change those, not this page. -->
 
-How fast attend is beside PyTorch, ONNX Runtime and NumPy, whichever of them is fastest in each case: geometric means over the
+How fast attend is beside {peers}, whichever of them is fastest in each case: geometric means over the
 cases, all called from Python in one run, on CPUs.
 """
 AFTER_SUMMARY = """
 Below are [every case on every machine](#machines), on one core too; [how it is measured](#how-it-is-measured); and
 [the goals](#goals-that-attend-sets-itself) that attend sets itself, reached or not. `./run bench` measures it on your machine, with `--type bf16`
-or `--type f16` in those types; `attend bench` times the kernels alone, from C++. NVIDIA GPUs: [src/cuda](../src/cuda/README.md).
+or `--type f16` in those types, with `--type i8` over a KV cache of 8 bits; `attend bench` times the kernels alone, from C++. NVIDIA GPUs: [src/cuda](../src/cuda/README.md).
 
 ## Machines
 """
@@ -45,9 +46,17 @@ CLOSING = """## How it is measured
   attend as its drop-in. ONNX Runtime runs whichever is fastest of `Attention`, `MultiHeadAttention` and `GroupQueryAttention`,
   on tensors in the layout it wants. A backward pass is measured alone, and with its forward pass (`_both`); NumPy's computes the
   weights again in both.
+- ggml, the library under llama.cpp, takes part where the package `llama-cpp-python` is installed (`python/requirements-bench.txt`),
+  compiled for the machine: its operator `flash_attn_ext` in a graph that is made once. Its queries and results are always f32,
+  its keys and values of the type. With few queries it adds up values of f16 in f16, with errors of 0.01 to 0.03 over
+  thousands of keys, ten times those of the other libraries; that is not called wrong.
 - Each result is compared with the formulas in f64 before it counts; an exclamation mark is a result that was wrong. In bf16 and
   f16 all libraries get the same numbers rounded to that type, and so do the formulas. ONNX Runtime has no bf16 on CPUs, and widens
   f16 where it has no kernel for it; NumPy is left out there, which multiplies 16 bits without a library.
+- In i8 (`--type i8`, decode alone) each library stores the same keys and values of f32 in its own 8 bits before the clock starts:
+  attend with a scale for each token and key head, ggml (q8_0) for 32 numbers, ONNX Runtime (`GroupQueryAttention`) one for all or for
+  each channel, whichever is faster. Results are compared with the formulas on the numbers before that rounding. PyTorch's
+  function takes no such keys.
 - Peak is what a loop of multiply-adds on registers reaches on these cores in the same run, in bf16 and f16 a loop of
   multiplications of tiles where AMX has them, else still that of f32; for decode, what a sum over as much
   memory reaches (`peaks` in `results.json`: what fits into the caches is read faster). Where neighbours share the processor, it
@@ -90,8 +99,7 @@ def case_table(results, runs, suite):
 
 def machine_section(name, results):
     machine, counts = results["machine"], sorted({run["cores"] for run in results["runs"]})
-    versions = ", ".join(f"{library} {version}" for library, version in machine["versions"].items()
-                         if library in ("PyTorch", "ONNX Runtime", "NumPy"))
+    versions = ", ".join(f"{library} {version}" for library, version in machine["versions"].items() if library in PEERS)
     in_type = "" if type_of(results) == "f32" else f", {type_of(results)}"
     yield f"### {name}: {machine['processor']}, {machine['architecture']}{in_type}"
     yield ""
@@ -151,7 +159,8 @@ def goals(name, results):
 
 
 def page(kept, series):
-    lines = [OPENING, *summary.table(series), "", "![How many times as fast as the best other library](images/performance.svg)",
+    *peers, last = [name for name in PEERS if any(name in results["machine"]["versions"] for results in kept.values())]
+    lines = [OPENING.format(peers=f"{', '.join(peers)} and {last}"), *summary.table(series), "", "![How many times as fast as the best other library](images/performance.svg)",
              AFTER_SUMMARY]
     for name, results in kept.items():
         lines += machine_section(name, results)

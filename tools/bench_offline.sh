@@ -29,7 +29,7 @@ attempt() {
 }
 
 # Debian's packages for amd64 whatever this machine is, unpacked; wheels for the Python that is there (PYTHON_THERE, 3.12),
-# but for those that are too large to travel; and the commit.
+# but for those that are too large to travel; ggml's sources, which are compiled there for that processor; and the commit.
 carry() {
   local apt=$carry/apt file options
   rm -rf "$carry"
@@ -45,6 +45,7 @@ carry() {
   "$python" -m pip download -q -d "$carry/wheels" --only-binary=:all: --platform manylinux_2_28_x86_64 \
     --platform manylinux_2_27_x86_64 --platform manylinux2014_x86_64 --python-version "${PYTHON_THERE:-3.12}" \
     $(grep -E '^(nanobind|numpy|ml_dtypes|pytest|hypothesis|mypy)=' python/requirements-test.txt) || return
+  carry_ggml || return
   git describe --always --dirty --abbrev=12 >"$carry/commit"
   du -sh "$carry"
 }
@@ -56,6 +57,24 @@ python_environment() {
   folder=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
   for wheel in "$carry"/wheels/*.whl; do "$python" -m zipfile -e "$wheel" "$folder" || return; done
   "$python" -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' >"$folder/here.pth"
+}
+
+# Those for CPUs, of the package that bench/ggml_peer.py uses.
+carry_ggml() {
+  local package=$carry/package all='llama_cpp_python-*/vendor/llama.cpp/ggml'
+  "$python" -m pip download -q --no-deps --no-binary llama-cpp-python -d "$package" \
+    "$(grep -o 'llama-cpp-python==.*' python/requirements-bench.txt)" || return
+  tar -xzf "$package"/*.tar.gz -C "$carry" --strip-components=3 --wildcards --no-wildcards-match-slash \
+    "$all"/{CMakeLists.txt,cmake,include} "$all"/src/{CMakeLists.txt,'ggml*.*',gguf.cpp,ggml-cpu} || return
+  : >"$carry/ggml/ggml.pc.in"  # is not in the package
+  rm -r "$package"
+}
+
+# Where the peer looks for what its package would have installed.
+build_ggml() {
+  cmake -S "$carry/ggml" -B "$tree/ggml" $(command -v ninja >/dev/null && echo -G Ninja) -DCMAKE_BUILD_TYPE=Release \
+    -DBUILD_SHARED_LIBS=ON -DGGML_LLAMAFILE=ON -DGGML_BUILD_TESTS=OFF -DGGML_BUILD_EXAMPLES=OFF \
+    -DCMAKE_LIBRARY_OUTPUT_DIRECTORY="$tree/python/llama_cpp/lib" && cmake --build "$tree/ggml" -j "$(nproc)"
 }
 
 configure() {
@@ -73,6 +92,7 @@ build() {
   configure -DATTEND_BUILD_TESTS=ON || attempt "configuring without tests" configure -DATTEND_BUILD_TESTS=OFF || return
   cmake --build "$tree" -j "$(nproc)" --target attend_command attend_python || return
   attempt "building the tests" cmake --build "$tree" -j "$(nproc)"
+  attempt "building ggml" build_ggml
 }
 
 # Those of ./run test; and, kernel by kernel, what the command finds, as the proof of which rows ran here.
