@@ -172,11 +172,8 @@ void training_in_f16() {
   const Tensor targets(std::initializer_list<std::int64_t>{1, 2, 3, 4, 0, 1, 2, 3}, {1, 8});
   const attend::LearningRate rate{.peak = 1e-2, .warmup = 5};
   // [loss_scale]
-  attend::LanguageModel model({.vocabulary = 5,
-                               .length = 8,
-                               .layers = 1,
-                               .model_dim = 16,
-                               .type = attend::DType::f16});
+  attend::LanguageModel model(
+      {.vocabulary = 5, .length = 8, .layers = 1, .model_dim = 16, .type = attend::DType::f16});
   attend::AdamW optimizer;
   attend::LossScale scale;
   while (optimizer.steps() < 60) {

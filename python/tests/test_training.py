@@ -179,7 +179,7 @@ def test_training_of_16_bits_learns_and_resumes(type, tmp_path):
     train_scaled(model, optimizer, scaler, 60)
     assert model.generate([0, 1], 4) == [2, 3, 4, 0]
     again, restored, other = make(), attend.AdamW(), scale()
-    with pytest.raises(ValueError, match="give the LossScale"):
+    with pytest.raises(OSError, match="give the LossScale"):
         attend.load_checkpoint(path, again.parameters(), restored)
     attend.load_checkpoint(path, again.parameters(), restored, loss_scale=other)
     train_scaled(again, restored, other, 60)
@@ -217,7 +217,7 @@ def test_a_layer_in_another_type():
         layer.forward(x)
     assert layer.to("f32").forward(x).dtype == np.float32
     for each in (attend.Linear(3, 2), attend.LayerNorm(4), attend.Embedding(3, 4), attend.LearnedPositions(3, 4),
-                 attend.FeedForward(4), attend.AttentionBlock(model_dim=4), make()):
+                 attend.FeedForward(4), attend.AttentionBlock({"model_dim": 4}), make()):
         assert all(p.dtype == np.float16 for p in each.to(np.float16).parameters().values())
     with pytest.raises(TypeError, match="int32"):
         layer.to("int32")
