@@ -31,7 +31,8 @@ def pair(tmp_path, cls=nn.MultiheadAttention):
 def test_without_autocast_both_refuse_two_types(dtype):
     x, layer = torch.randn(3, DIM), nn.Linear(DIM, 4)
     mine = attend.Linear.from_weights(layer.weight.detach(), layer.bias.detach())
-    for theirs, own, given in ((layer, mine, x.to(dtype)), (layer.to(dtype), mine.to(NARROW[dtype]), x)):
+    narrow = nn.Linear(DIM, 4, dtype=dtype)
+    for theirs, own, given in ((layer, mine, x.to(dtype)), (narrow, mine.to(NARROW[dtype]), x)):
         with pytest.raises(RuntimeError, match="same dtype"):
             theirs(given)
         with pytest.raises(ValueError, match="convert it, or the layer with to"):
@@ -44,7 +45,7 @@ def test_a_linear_layer_in_another_type_is_autocasts(dtype, wide):
     """Whatever the type of x: autocast rounds it and the weights, and the result has its type."""
     x = torch.randn(5, DIM) if wide else torch.randn(5, DIM).to(dtype)
     theirs = nn.Linear(DIM, 7)
-    mine = attend.Linear.from_weights(theirs.weight, theirs.bias).to(NARROW[dtype])
+    mine = attend.Linear.from_weights(theirs.weight.detach(), theirs.bias.detach()).to(NARROW[dtype])
     with torch.autocast("cpu", dtype=dtype):
         expected = theirs(x)
     found = mine.forward(x.to(dtype))
