@@ -45,9 +45,10 @@ class Task {
 };
 
 // One step: forward, loss, backward, clipped to a norm of 1, AdamW at `rate`. Returns the loss
-// before it; throws if that is not finite.
+// before it; throws if that is not finite. With a loss scale that is too large for the gradients
+// there is no step, as optimizer.steps() tells, and the scale is smaller.
 double train_step(LanguageModel& model, AdamW& optimizer, const Batch& batch, double rate,
-                  Context& context);
+                  Context& context, LossScale* scale = nullptr);
 
 std::unique_ptr<Task> induction_task();
 

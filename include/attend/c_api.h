@@ -429,6 +429,9 @@ ATTEND_API attend_status attend_layer_load_from(const attend_tensor_file* file,
 ATTEND_API attend_status attend_layer_save(const attend_layer* layer, const char* path,
                                            int32_t per_head);
 ATTEND_API void attend_layer_destroy(attend_layer* layer);
+/* A copy in another type, each weight rounded once. */
+ATTEND_API attend_status attend_layer_to(const attend_layer* layer, int32_t dtype,
+                                         attend_layer** made);
 /* With every size filled in. */
 ATTEND_API attend_status attend_layer_get_options(const attend_layer* layer,
                                                   attend_layer_options* options);
@@ -502,6 +505,8 @@ ATTEND_API attend_status attend_block_create(const attend_block_options* options
 ATTEND_API attend_status attend_block_load(const char* path, attend_block** made);
 ATTEND_API attend_status attend_block_save(const attend_block* block, const char* path);
 ATTEND_API void attend_block_destroy(attend_block* block);
+ATTEND_API attend_status attend_block_to(const attend_block* block, int32_t dtype,
+                                         attend_block** made);
 ATTEND_API attend_status attend_block_get_options(const attend_block* block,
                                                   attend_block_options* options);
 ATTEND_API attend_status attend_block_parameter_count(const attend_block* block, int64_t* count);

@@ -64,6 +64,8 @@ class ATTEND_API LanguageModel {
                                      double temperature = 0, std::uint64_t seed = 0,
                                      const Where& where = default_context()) const;
 
+  LanguageModel to(DType type) const;  // a copy in another type
+
   std::vector<NamedView> parameters() const;
   std::vector<Parameter> writable_parameters();
 

@@ -200,6 +200,8 @@ class ATTEND_API MultiHeadAttention {
   const Linear& o() const noexcept { return o_; }  // none without output_projection
 
   // q.weight, q.bias, k.weight, ... o.bias
+  MultiHeadAttention to(DType type) const;  // a copy in another type
+
   std::vector<NamedView> parameters() const;
   std::vector<Parameter> writable_parameters();
 

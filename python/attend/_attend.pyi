@@ -453,6 +453,11 @@ class Linear:
         The weights by name: NumPy arrays that are the layer's memory, for reading and writing.
         """
 
+    def to(self, type: Any) -> Linear:
+        """
+        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
+        """
+
     def __repr__(self) -> str: ...
 
     __call__ = forward
@@ -477,6 +482,11 @@ class Norm:
     def parameters(self) -> dict[str, Any]:
         """
         The weights by name: NumPy arrays that are the layer's memory, for reading and writing.
+        """
+
+    def to(self, type: Any) -> Norm:
+        """
+        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
         """
 
     def __repr__(self) -> str: ...
@@ -541,6 +551,11 @@ class FeedForward:
         The weights by name: NumPy arrays that are the layer's memory, for reading and writing.
         """
 
+    def to(self, type: Any) -> FeedForward:
+        """
+        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
+        """
+
     def __repr__(self) -> str: ...
 
     __call__ = forward
@@ -572,6 +587,11 @@ class Embedding:
     def parameters(self) -> dict[str, Any]:
         """
         The weights by name: NumPy arrays that are the layer's memory, for reading and writing.
+        """
+
+    def to(self, type: Any) -> Embedding:
+        """
+        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
         """
 
     def __repr__(self) -> str: ...
@@ -608,6 +628,11 @@ class LearnedPositions:
     def __repr__(self) -> str: ...
 
     __call__ = forward
+
+    def to(self, type: Any) -> LearnedPositions:
+        """
+        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
+        """
 
 class SinusoidalPositions:
     """
@@ -738,6 +763,11 @@ class MultiHeadAttention:
         output_projection=False: the file has no W^O.
         """
 
+    def to(self, type: Any) -> MultiHeadAttention:
+        """
+        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
+        """
+
     def __repr__(self) -> str: ...
 
     __call__ = forward
@@ -807,6 +837,11 @@ class AttentionBlock:
     def load(path: str | os.PathLike[str]) -> AttentionBlock:
         """A block that save() wrote."""
 
+    def to(self, type: Any) -> AttentionBlock:
+        """
+        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
+        """
+
     def __repr__(self) -> str: ...
 
     __call__ = forward
@@ -868,24 +903,30 @@ class LanguageModel:
     def load(path: str | os.PathLike[str] | TensorFile) -> LanguageModel:
         """A model that save() wrote."""
 
+    def to(self, type: Any) -> LanguageModel:
+        """
+        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
+        """
+
     def __repr__(self) -> str: ...
 
     __call__ = forward
 
-def cross_entropy(logits: Array, targets: Array, *, ignore: int = -100, label_smoothing: float = 0.0, context: Context | None = None) -> Loss:
+def cross_entropy(logits: Array, targets: Array, *, ignore: int = -100, label_smoothing: float = 0.0, gradient_scale: float = 1.0, context: Context | None = None) -> Loss:
     """
     The mean over the rows of -log softmax(logits)[target], with its gradient at the logits.
 
         logits [..., classes]   targets [...] (int64 or int32)
 
-    Rows with the target `ignore` do not count.
+    Rows with the target `ignore` do not count. gradient_scale multiplies the gradient alone, before it is
+    rounded: value of a LossScale.
 
     >>> loss = attend.cross_entropy(numpy.zeros((2, 4)), numpy.array([1, 3]))
     >>> round(loss.value, 4), loss.gradient.shape, loss.count
     (1.3863, (2, 4), 2)
     """
 
-def mse(prediction: Array, target: Array, *, context: Context | None = None) -> Loss:
+def mse(prediction: Array, target: Array, *, gradient_scale: float = 1.0, context: Context | None = None) -> Loss:
     """
     The mean over the elements of (prediction - target)^2, with its gradient at the prediction.
 
@@ -895,7 +936,7 @@ def mse(prediction: Array, target: Array, *, context: Context | None = None) -> 
 
 def accumulate(sum: dict[str, Any], more: Mapping[str, Array]) -> None:
     """
-    sum += more, name by name, in place. An empty sum becomes a copy.
+    sum += more, name by name, in place. An empty sum becomes a copy, of 16-bit gradients in f32.
 
     >>> total = {}
     >>> for _ in range(2): attend.accumulate(total, {'a': numpy.ones(2)})
@@ -976,14 +1017,65 @@ class AdamW(Optimizer):
 
     def __init__(self, *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, weight_decay: float = 0.01) -> None: ...
 
-def save_checkpoint(path: str | os.PathLike[str], parameters: Mapping[str, Array], optimizer: Optimizer, metadata: Mapping[str, str] = {}) -> None:
+class LossScale:
     """
-    Writes parameters and what the optimizer remembers as one safetensors file.
+    Loss scaling, for models of f16.
+
+    The gradient of the loss is multiplied by the scale before the backward pass, and the parameters'
+    gradients are divided by it afterwards, so that small ones are not rounded to 0. A step whose gradients
+    overflow is left out, and the scale divided by `factor`; after `interval` good steps it is multiplied.
+
+        loss = attend.cross_entropy(logits, targets, gradient_scale=scale.value)
+        gradients = model.backward(loss.gradient, saved)
+        finite = scale.unscale(gradients)
+        if finite:
+            attend.clip_gradients(gradients, 1.0)
+            optimizer.step(model.parameters(), gradients, rate)
+        scale.update(finite)
+
+    >>> scale = attend.LossScale()
+    >>> scale.unscale({'a': numpy.array([numpy.inf], numpy.float16)})
+    False
+    >>> scale.update(False)
+    >>> scale.value
+    32768.0
     """
 
-def load_checkpoint(path: str | os.PathLike[str], parameters: Mapping[str, Array], optimizer: Optimizer) -> dict[str, str]:
+    def __init__(self, *, initial: float = 65536.0, factor: float = 2.0, interval: int = 2000) -> None: ...
+
+    @property
+    def value(self) -> float:
+        """The scale."""
+
+    @property
+    def good_steps(self) -> int:
+        """How many since the scale changed."""
+
+    def unscale(self, gradients: dict[str, Any]) -> bool:
+        """
+        Divides the gradients by the scale; those of 16 bits become float32.
+
+        The dict has new arrays then. False, and nothing is changed, if any of them is not finite.
+        """
+
+    def update(self, finite: bool) -> None:
+        """
+        Once a step, last, with what unscale() gave.
+
+        Refused if the gradients were not finite at a scale of 1, where scaling cannot be the cause.
+        """
+
+    def restore(self, value: float, good_steps: int) -> None:
+        """Takes back what value and good_steps were."""
+
+def save_checkpoint(path: str | os.PathLike[str], parameters: Mapping[str, Array], optimizer: Optimizer, metadata: Mapping[str, str] = {}, loss_scale: LossScale | None = None) -> None:
     """
-    Puts a checkpoint back into parameters and optimizer, and gives its metadata.
+    Writes parameters, what the optimizer remembers and the loss scale as one safetensors file.
+    """
+
+def load_checkpoint(path: str | os.PathLike[str], parameters: Mapping[str, Array], optimizer: Optimizer, loss_scale: LossScale | None = None) -> dict[str, str]:
+    """
+    Puts a checkpoint back into parameters, optimizer and loss scale, and gives its metadata.
 
     Nothing is changed if anything does not fit. Training goes on with the bits it would have had.
     """

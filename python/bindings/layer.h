@@ -104,6 +104,21 @@ void bind_manners(nb::class_<Layer, More...>& type) {
   });
 }
 
+// to() of a layer, whose class is `name`.
+template <class Layer, class... More>
+void bind_to(nb::class_<Layer, More...>& type, const char* name) {
+  using namespace nb::literals;
+  const std::string signature = std::string("def to(self, type: Any) -> ") + name;
+  type.def(
+      "to",
+      [name](const Layer& self, nb::handle to) {
+        const DType wanted = to_dtype(to, name);
+        return unlocked([&] { return self.to(wanted); });
+      },
+      "type"_a, nb::sig(signature.c_str()),
+      "A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.");
+}
+
 // The one input of a layer: what it holds, its name as in C++, and what a stub shows.
 struct LayerInput {
   Kind kind = Kind::floating;
@@ -156,6 +171,7 @@ void bind_calls(nb::class_<Layer, More...>& type, const char* name, const LayerI
       .def("parameters", show_parameters<Layer>, nb::sig("def parameters(self) -> dict[str, Any]"),
            "The weights by name: NumPy arrays that are the layer's memory, for reading and "
            "writing.");
+  bind_to(type, name);
   bind_manners(type);
 }
 

@@ -230,6 +230,7 @@ void bind_model(nb::module_& m) {
            "The weights by name: NumPy arrays that are the model's memory.");
   bind_training(type);
   bind_files(type);
+  bind_to(type, "LanguageModel");
   bind_manners(type, [](nb::handle self, const LanguageModel& model) {
     return described(self, options_of(model), model.parameters());
   });

@@ -334,6 +334,7 @@ d_v = d_k, key_dim = model_dim, value_dim = key_dim. rotary is (pairing, base, d
               "rotary: RotaryLike | None = None, type: Any = 'f32', seed: int = 0) -> None"));
   bind_calls(type);
   bind_weights(type);
+  bind_to(type, "MultiHeadAttention");
   bind_manners(type, [](nb::handle self, const Layer& layer) {
     return described(self, to_python(layer.options()), layer.parameters());
   });

@@ -351,7 +351,7 @@ REFUSED = {
                   lambda m, x: m.forward(x, attn_mask=x)),
     "key_padding_mask": (TypeError, "opposite", lambda m, x: m.forward(x, key_padding_mask=x)),
     "width": (ValueError, r"query is \[1, 3, 3\]", lambda m, x: m.forward(x[..., :3])),
-    "type": (ValueError, "query is f64, the layer f32", lambda m, x: m.forward(x.astype("f8"))),
+    "type": (ValueError, "query is f64, the layer is f32; convert it", lambda m, x: m.forward(x.astype("f8"))),
     "value alone": (ValueError, "no key", lambda m, x: m.forward(x, value=x)),
     "list": (TypeError, "query takes a NumPy array", lambda m, x: m.forward([1])),
     "option": (TypeError, "'width'; the options are model_dim",

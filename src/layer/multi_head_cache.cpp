@@ -33,7 +33,8 @@ void check_new_tokens(const char* name, const ConstTensorView& x, const KvCache&
   check_readable("multi_head_attention", name, x);
   if (x.rank() != 3 || x.size(0) != batch || x.size(2) != width)
     fail(name, " is ", x.shape(), "; with this cache it must be [", batch, ", n, ", width, "]");
-  if (x.dtype() != type) fail(name, " is ", x.dtype(), ", the layer ", type);
+  if (x.dtype() != type)
+    fail(name, " is ", x.dtype(), ", the layer is ", type, "; convert it, or the layer with to()");
 }
 
 // The options with the cache's lengths and pages.

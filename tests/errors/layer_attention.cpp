@@ -83,7 +83,7 @@ std::vector<LayerMistake> multi_head_mistakes() {
        start + "key is [3, 6]; it must be [batch, length, key_dim] or [length, key_dim] with "
                "key_dim 4"},
       {"value_of_another_type", forward(of({3, 6}), of({3, 4}), of({3, 5}, DType::f16)),
-       start + "value is f16, the layer f32"},
+       start + "value is f16, the layer is f32; convert it, or the layer with to()"},
       {"value_of_another_width", forward(of({3, 6}), of({3, 4}), of({3, 4})),
        start + "value is [3, 4]; it must be [batch, length, value_dim] or [length, value_dim] with "
                "value_dim 5"},
@@ -306,7 +306,7 @@ std::vector<LayerMistake> kv_cache_mistakes() {
       {"query_without_batch", attend(of({1, 6})),
        of_layer + "query is [1, 6]; with this cache it must be [2, n, 6]"},
       {"query_of_another_type", attend(of({2, 1, 6}, DType::f64)),
-       of_layer + "query is f64, the layer f32"},
+       of_layer + "query is f64, the layer is f32; convert it, or the layer with to()"},
       {"key_of_another_width_for_a_cache",
        [] {
          KvCache cache = cache_of();
