@@ -47,6 +47,7 @@ class FlashForward {
     Sum *s, *factors;  // [256][lanes]
     [[no_unique_address]] SumsAsOperand<V> weights;
     Sum* few_q;            // [few rows][d]
+    Operand* few_v;        // [a slice of keys][width]
     MatrixStep<V>* steps;  // two, of a matrix instruction
     Memory(const ForwardProblem& p, Scratch& scratch) : weights(scratch, kChunk * kRoom) {
       tiles = scratch.take<Sums<V>>(kTiles);
@@ -55,8 +56,12 @@ class FlashForward {
       steps = scratch.take<MatrixStep<V>>(kMatrix<V> ? 2 : 0);
       Sum* other = scratch.take<Sum>(kMatrix<V> ? kChunk * kRoom : 0);
       if (steps != nullptr && kMatrix<V>) steps[0].s = s, steps[1].s = other;
-      factors = scratch.take<Sum>(p.drop_below != 0 ? kChunk * kRoom : 0);
+      const bool factored = p.drop_below != 0 || (kMatrix<V> && p.v_scales);
+      factors = scratch.take<Sum>(factored ? kChunk * kRoom : 0);
+      chunk.scales_of_k = p.k_scales ? scratch.take<Sum>(kChunk) : nullptr;
+      chunk.scales_of_v = p.v_scales ? scratch.take<Sum>(kChunk) : nullptr;
       few_q = scratch.take<Sum>(FewRows<V>::kMost * p.d);
+      few_v = scratch.take<Operand>(FewRows<V>::waits(p) ? FewRows<V>::kSlice * width(p) : 0);
       chunk.packed_k = scratch.take<Operand>(kChunk * whole_depth<V>(p.d));
       chunk.packed_v = scratch.take<Operand>(kChunk * width(p));
       chunk.paneled_k =
@@ -185,7 +190,7 @@ class FlashForward {
     }
     for (std::int64_t at = begin / kChunk * kChunk; at < end; at += kChunk) {
       if (scores_.stops()) return;
-      bring(at, begin, end);
+      bring(at, begin, end, used);
       if constexpr (TilesOf<V>::kPanels)
         if (used >= TilesOf<V>::kArrangeForward) scores_.arrange(memory_.chunk);
       weigh_tiles(used);
@@ -217,8 +222,11 @@ class FlashForward {
     }
   }
 
-  void bring(std::int64_t at, std::int64_t begin, std::int64_t end) noexcept {
-    scores_.bring(memory_.chunk, at > begin ? at : begin, at + kChunk < end ? at + kChunk : end);
+  void bring(std::int64_t at, std::int64_t begin, std::int64_t end, int used = 1) noexcept {
+    const bool few =
+        used == 1 && FewRows<V>::waits(p) && memory_.tiles[0].rows <= FewRows<V>::kMost;
+    scores_.bring(memory_.chunk, at > begin ? at : begin, at + kChunk < end ? at + kChunk : end,
+                  true, few);
   }
 
   // One chunk: steps 1 to 4. Gives its maximum, sum and O; false if the tile sees nothing of it.
@@ -237,11 +245,13 @@ class FlashForward {
     Runs& runs = *memory_.runs;
     Sum* s = memory_.s;
     if constexpr (FewRows<V>::kMost > 0)
-      if (FewRows<V> few(scores_, memory_.chunk, memory_.few_q, s); few.takes(tile, runs)) {
+      if (FewRows<V> few(scores_, memory_.chunk, memory_.few_q, memory_.few_v, s);
+          few.takes(tile, runs)) {
         ATTEND_PATH(V, "few rows");
         few.weigh(tile, runs.run[0], to, top, sum);
         return;
       }
+    if (memory_.chunk.raw_k != nullptr) scores_.pack(memory_.chunk);
     // Few rows against many keys: memory is asked kAhead keys before.
     const Chunk<V>& chunk = memory_.chunk;
     const bool streams = TilesOf<V>::kAsks && ForwardScores<V>::streams(tile, runs.count);
@@ -258,6 +268,10 @@ class FlashForward {
       scores_.dropout(tile, runs, memory_.factors);
       for (std::int64_t x = 0; x < std::int64_t{runs.count} * tile.lanes; ++x)
         s[x] *= memory_.factors[x];
+    }
+    if (chunk.v_scales != nullptr) {
+      ATTEND_PATH(V, "values have scales");
+      ForwardScores<V>::scale_factors(tile, runs, chunk, true, s);
     }
     Divisors<V, kRoom> divisors;
     ATTEND_PATH_IF(to.final, V, "products store results");

@@ -62,6 +62,7 @@ class MatrixWeights {
   bool one(const Sums<V>& tile, const Place<Sum>& to, Sum* top, Sum* sum) noexcept {
     Step& step = *steps_;
     if (!open(step, tile)) return false;
+    asks_ = p.own_k_type || p.own_v_type;
     all_scores(step);
     weights(step, nullptr, sum);
     values(step, to);
@@ -85,7 +86,8 @@ class MatrixWeights {
     for (int n = 0; n < tile.lanes; ++n) step.top[n] = ForwardScores<V>::kHidden;
     // Sums are compared as well as scores are, if nothing is added to these. By the problem alone.
     // Times a scale above 1 a sum that is finite may not be.
-    const bool as_sums = scores_.plain && !p.blocks && scores_.scale > 0 && scores_.scale <= 1;
+    const bool as_sums =
+        scores_.plain && !p.blocks && !p.k_scales && scores_.scale > 0 && scores_.scale <= 1;
     step.scale = as_sums ? scores_.scale : 1;
     return step.groups > 0;
   }
@@ -96,7 +98,8 @@ class MatrixWeights {
       scores_.group_scores(*step.tile, chunk_, step.first[g], half, group_of(step, g));
     if (g > 0 && half == 1)
       scores_.finish_group(*step.tile, group_of(step, g - 1), step.top,
-                           step.scale == 1 ? scores_.scale : 1);
+                           step.scale == 1 ? scores_.scale : 1,
+                           ForwardScores<V>::scales_of(chunk_, step.first[g - 1]));
   }
   void all_scores(Step& step) noexcept {
     for (int g = 0; g <= step.groups; ++g) scores(step, g, 0), scores(step, g, 1);
@@ -111,14 +114,16 @@ class MatrixWeights {
 
   // 3 softmax: s becomes P. Meanwhile the scores of the next tile.
   void weights(Step& step, Step* next, Sum* sum) noexcept {
-    const bool drops = p.drop_below != 0;
+    const bool drops = p.drop_below != 0, scales = chunk_.v_scales != nullptr;
     if (drops) scores_.dropout(*step.tile, step.runs, factors_);
+    if (scales) ForwardScores<V>::scale_factors(*step.tile, step.runs, chunk_, drops, factors_);
     const bool wide = step.tile->lanes > V::kLanes;
-    if (drops) wide ? weights<true, 2>(step, next, sum) : weights<true, 1>(step, next, sum);
+    if (drops || scales)
+      wide ? weights<true, 2>(step, next, sum) : weights<true, 1>(step, next, sum);
     else wide ? weights<false, 2>(step, next, sum) : weights<false, 1>(step, next, sum);
   }
 
-  template <bool kDrops, int kVectors>
+  template <bool kFactors, int kVectors>
   void weights(Step& step, Step* next, Sum* sum) noexcept {
     const V unit = V::set(Exp2<Sum>::kLog2E * step.scale);
     const std::int64_t lanes = step.tile->lanes;
@@ -131,13 +136,14 @@ class MatrixWeights {
         next != nullptr && next->groups >= step.groups ? next->groups + 1 : step.groups;
     for (int g = 0; g < most; ++g) {
       const bool ahead = next != nullptr && g <= next->groups;
+      if (asks_) scores_.ask_for_next_bytes(chunk_, g);
       unrolled<kVectors>(ATTEND_EACH(n) {
         if (ahead) scores(*next, g, n);
         if (kVectors == 1 && ahead) scores(*next, g, 1);
         if (g < step.groups)
-          Matrix<V>::template weights<kDrops>(
+          Matrix<V>::template weights<kFactors>(
               group_of(step, g) + n * step.tile->vector_stride, base[n], unit,
-              kDrops ? factors_ + g * kGroup * lanes + n * V::kLanes : nullptr, lanes, total[n]);
+              kFactors ? factors_ + g * kGroup * lanes + n * V::kLanes : nullptr, lanes, total[n]);
       });
     }
     unrolled<kVectors>(ATTEND_EACH(n) {
@@ -171,6 +177,7 @@ class MatrixWeights {
   const Chunk<V>& chunk_;
   Step* steps_;
   Sum* factors_;
+  bool asks_ = false;
 };
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include "cpu/chunk.h"
 #include "cpu/exp2.h"
 #include "cpu/pack.h"
+#include "cpu/scales.h"
 
 #include <cstring>
 
@@ -178,14 +179,37 @@ class Scores {
     else rows_to_operand<V>(q, tile.lanes, p.d, tile.q, tile.lanes, q_scale_);
   }
 
-  // The keys and values [from, to) of a chunk: where they are, or packed.
-  void bring(Chunk<V>& chunk, std::int64_t from, std::int64_t to, bool values = true) noexcept {
+  // The keys and values [from, to) of a chunk: where they are, or packed. Where few rows read them
+  // (few_rows.h), rows of 8 bits wait: they are converted on the way, or pack() comes later.
+  void bring(Chunk<V>& chunk, std::int64_t from, std::int64_t to, bool values = true,
+             bool few = false) noexcept {
     if constexpr (kMatrix<V>) return bring_groups(chunk, from, to, values);
     chunk.from = from;
     chunk.to = to;
-    chunk.k = bring_rows(call.k, chunk.packed_k, p.d, k_width, chunk, chunk.k_stride);
+    const bool finite = bring_scales(chunk, values);
+    chunk.raw_k = chunk.raw_v = nullptr;
+    if (few && finite && is_contiguous_row<std::int8_t>(call.k) &&
+        is_contiguous_row<std::int8_t>(call.v) && p.keys != KeyAddressing::paged) {
+      const auto row = [&](const Strided& t) {
+        return reinterpret_cast<const std::int8_t*>(t.data) +
+               key_row(p, call, t, sequence, kv_head, from);
+      };
+      chunk.raw_k = row(call.k);
+      chunk.raw_v = row(call.v);
+      chunk.raw_k_stride = call.k.stride[2];
+      chunk.raw_v_stride = call.v.stride[2];
+    } else {
+      pack(chunk, values);
+    }
+  }
+
+  void pack(Chunk<V>& chunk, bool values = true) noexcept {
+    chunk.raw_k = chunk.raw_v = nullptr;
+    chunk.k =
+        bring_rows(call.k, chunk.packed_k, p.d, k_width, chunk, chunk.scales_of_k, chunk.k_stride);
     if (values)
-      chunk.v = bring_rows(call.v, chunk.packed_v, p.dv, width(p.dv), chunk, chunk.v_stride);
+      chunk.v = bring_rows(call.v, chunk.packed_v, p.dv, width(p.dv), chunk, chunk.scales_of_v,
+                           chunk.v_stride);
     chunk.k_panels = chunk.v_panels = chunk.k_strips = chunk.v_strips = nullptr;
   }
 
@@ -260,8 +284,9 @@ class Scores {
                   .c = s + run.at * tile.stride,
                   .c_stride = tile.stride,
                   .depth = p.d};
-    StoreAndTop finish{.add = false, .top = top, .scale = scale};
     const std::int64_t row = run.key - chunk.from;
+    StoreAndTop finish{.add = false, .top = top, .scale = scale};
+    if (chunk.k_scales != nullptr) finish.scales = chunk.k_scales + row, finish.first = x.c;
     const auto with_lanes = [&](auto take) {
       if constexpr (kAsNeeded) with_vectors<V>(tile.lanes, take);
       else if (tile.lanes == kMost) take(At<kTileVectors<V>>{});
@@ -311,8 +336,13 @@ class Scores {
                       half == 0 ? middle : k_width, k_width, s, tile.stride, tile.vector_stride);
   }
 
-  // They become scores, times `by`; top the largest so far.
-  void finish_group(const Tile<V>& tile, Sum* s, Sum* top, Sum by,
+  // The scales of a chunk's keys, from `first` of it on; null: none.
+  static const Sum* scales_of(const Chunk<V>& chunk, std::int64_t first) noexcept {
+    return chunk.k_scales == nullptr ? nullptr : chunk.k_scales + first;
+  }
+
+  // They become scores, times `by`, and each key's times its scale; top the largest so far.
+  void finish_group(const Tile<V>& tile, Sum* s, Sum* top, Sum by, const Sum* scales,
                     int keys = kGroup) const noexcept {
     constexpr int kChains = 4;
     const V factor = V::set(by);
@@ -325,9 +355,24 @@ class Scores {
           Sum* const at = s + (j + c) * tile.stride + tile.column(n);
           V u = V::load(at);
           if (by != 1) (u = u * factor).store(at);
+          if (scales != nullptr) (u = u * V::set(scales[j + c])).store(at);
           most[c] = larger(u, most[c]);
         });
       larger(larger(most[3], most[2]), larger(most[1], most[0])).store(top + n);
+    }
+  }
+
+  // Asks memory for rows of 8 bits that follow a chunk, while it is weighed: those of group g.
+  void ask_for_next_bytes(const Chunk<V>& chunk, int g) const noexcept {
+    const std::int64_t j = chunk.to + g * kGroup;
+    if (p.keys == KeyAddressing::paged) return;
+    for (const Strided* t : {&call.k, &call.v}) {
+      const std::int64_t count = t == &call.k ? p.d : p.dv;
+      if (t->type != DType::i8) continue;
+      for (std::int64_t n = j; n < j + kGroup && n < sequence.k_length; ++n) {
+        const std::byte* row = t->data + key_row(p, call, *t, sequence, kv_head, n);
+        for (std::int64_t x = 0; x < count; x += 64) __builtin_prefetch(row + x, 0, 2);
+      }
     }
   }
 
@@ -386,6 +431,18 @@ class Scores {
     rows_to_lanes<V>(rows, tile.rows, runs.count, factors, tile.lanes);
   }
 
+  // The scales of the values as such factors, [key][lane], or times those that are there.
+  static void scale_factors(const Tile<V>& tile, const Runs& runs, const Chunk<V>& chunk,
+                            bool there, Sum* factors) noexcept {
+    for (int r = 0; r < runs.runs; ++r)
+      for (int x = 0; x < runs.run[r].count; ++x) {
+        const V by = V::set(chunk.v_scales[runs.run[r].key - chunk.from + x]);
+        Sum* const row = factors + (runs.run[r].at + x) * tile.lanes;
+        for (int n = 0; n < tile.lanes; n += V::kLanes)
+          (there ? V::load(row + n) * by : by).store(row + n);
+      }
+  }
+
  private:
   // ---- keys in groups, for matrix instructions -------------------------------------------------
 
@@ -399,23 +456,26 @@ class Scores {
     chunk.from = from / kGroup * kGroup;
     const std::int64_t whole = whole_groups(to), there = sequence.k_length;
     chunk.to = to > there ? to : whole < there ? whole : there;
+    bring_scales(chunk, values);
     constexpr bool kBackward = std::is_same_v<Operation, Backward>;
     if (kBackward && !values) return bring_pairs(call.k, p.d, chunk, chunk.packed_k);
-    chunk.k_last = bring_group_rows(call.k, p.d, chunk, chunk.packed_k, chunk.k, chunk.k_stride);
+    chunk.k_last = bring_group_rows(call.k, p.d, chunk, chunk.packed_k, chunk.k, chunk.k_stride,
+                                    chunk.scales_of_k);
     if (kBackward)
-      chunk.v_last = bring_group_rows(call.v, p.dv, chunk, chunk.packed_v, chunk.v, chunk.v_stride);
+      chunk.v_last = bring_group_rows(call.v, p.dv, chunk, chunk.packed_v, chunk.v, chunk.v_stride,
+                                      chunk.scales_of_v);
     else if (values) bring_pairs(call.v, p.dv, chunk, chunk.packed_v, chunk.k != chunk.packed_k);
   }
 
   // Rows of whole depths, as they lie or packed; gives those of a last group that is not a whole
   // one. Behind its keys lies anything: it is hidden.
   const Operand* bring_group_rows(const Strided& t, std::int64_t count, const Chunk<V>& chunk,
-                                  Operand* packed, const Operand*& at,
-                                  std::int64_t& stride) const noexcept {
+                                  Operand* packed, const Operand*& at, std::int64_t& stride,
+                                  Sum* scales) const noexcept {
     const std::int64_t depth = whole_depth<V>(count);
     const std::int64_t keys = chunk.to - chunk.from, last = keys / kGroup * kGroup;
-    const bool ready =
-        is_contiguous_row<Operand>(t) && p.keys != KeyAddressing::paged && count == depth;
+    const bool ready = is_contiguous_row<Operand>(t) && p.keys != KeyAddressing::paged &&
+                       count == depth && scales == nullptr;
     stride = ready ? t.stride[2] : depth;
     at = packed;
     if (ready)
@@ -425,6 +485,7 @@ class Scores {
       Operand* row = packed + j * depth;
       bring_row(t, key_row(p, call, t, sequence, kv_head, chunk.from + j), count, row);
       for (std::int64_t x = count; x < depth; ++x) row[x] = Operand{};
+      if (scales != nullptr) take_scale(row, count, scales[j]);
     }
     return packed + last * depth;
   }
@@ -432,7 +493,7 @@ class Scores {
   // Groups of keys in pairs. Meanwhile rows of k may be asked for, which come next.
   void bring_pairs(const Strided& t, std::int64_t count, const Chunk<V>& chunk, Operand* to,
                    bool asks = false) const noexcept {
-    const bool side_by_side = is_contiguous_row<Operand>(t);
+    const bool side_by_side = is_contiguous_row<Operand>(t) && chunk.v_scales == nullptr;
     for (std::int64_t j = chunk.from; j < chunk.to; j += kGroup, to += kGroup * width(count)) {
       if (asks) ask_for(chunk.k + (j - chunk.from) * chunk.k_stride, chunk.k_stride, chunk.to - j);
       Matrix<V>::values(
@@ -442,6 +503,8 @@ class Scores {
             if (side_by_side) return reinterpret_cast<const Operand*>(t.data) + at;
             Operand* row = pair_ + key % 2 * count;
             bring_row(t, at, count, row);
+            if (chunk.v_scales != nullptr)
+              take_scale(row, count, chunk.scales_of_v[j + key - chunk.from]);
             return row;
           },
           count, to);
@@ -455,9 +518,14 @@ class Scores {
       for (std::int64_t x = 0; x < p.d; x += kLine) __builtin_prefetch(k + j * stride + x, 0, 2);
   }
 
-  // Of the operands' own type.
+  // Of the operands' own type, or whole numbers.
   static void bring_row(const Strided& t, std::int64_t at, std::int64_t count,
                         Operand* row) noexcept {
+    if (t.type == DType::i8) {
+      const auto* numbers = reinterpret_cast<const std::int8_t*>(t.data) + at;
+      return t.stride[3] == 1 ? Matrix<V>::elements(numbers, count, row)
+                              : convert_elements<V>(numbers, t.stride[3], count, row);
+    }
     const Operand* from = reinterpret_cast<const Operand*>(t.data) + at;
     if (t.stride[3] == 1) std::memcpy(row, from, static_cast<std::size_t>(count) * sizeof(Operand));
     else
@@ -489,7 +557,8 @@ class Scores {
       group_scores(tile, chunk, run.key - chunk.from + j, 0, to);
       group_scores(tile, chunk, run.key - chunk.from + j, 1, to);
       const bool all = kAsNeeded || j + kGroup <= run.count;
-      finish_group(tile, to, top, scale, all ? kGroup : static_cast<int>(run.count - j));
+      finish_group(tile, to, top, scale, scales_of(chunk, run.key - chunk.from + j),
+                   all ? kGroup : static_cast<int>(run.count - j));
     }
   }
 
@@ -501,6 +570,7 @@ class Scores {
     bool add;  // a later part of the features, to those before it
     Sum* top;  // null: a part that is not the last
     Sum scale;
+    const Sum *scales = nullptr, *first = nullptr;  // of each row from `first` of c on; or none
     template <int kRows, int kVectors>
     ATTEND_INLINE void operator()(const Operands<V>& x, V (&sum)[kRows][kVectors]) const {
       if (add) {
@@ -512,6 +582,10 @@ class Scores {
       }
       if (top == nullptr) return Store{}(x, sum);
       if (scale != 1) unrolled<kRows>(ATTEND_EACH(r) { multiply_row(sum[r], V::set(scale)); });
+      if (scales != nullptr) {
+        const Sum* const by = scales + (x.c - first) / x.c_stride;
+        unrolled<kRows>(ATTEND_EACH(r) { multiply_row(sum[r], V::set(by[r])); });
+      }
       V most[kVectors];
       load(top, most);
       unrolled<kRows>(ATTEND_EACH(r) { larger_row(sum[r], most); });
@@ -520,10 +594,28 @@ class Scores {
     }
   };
 
+  // Scales of the chunk's keys, and of their values, if there are any and it has memory for them.
+  // Gives whether all are finite.
+  bool bring_scales(Chunk<V>& chunk, bool values) const noexcept {
+    bool finite = true;
+    if constexpr (std::is_same_v<Operation, Forward>) {
+      const std::int64_t all = whole_groups(chunk.to - chunk.from);
+      const auto take = [&](bool given, const Strided& t, Sum* to) -> const Sum* {
+        if (!given) return nullptr;
+        finite &= load_scales(p, call, t, sequence, kv_head, chunk.from, chunk.to, all, to);
+        return to;
+      };
+      chunk.k_scales = take(p.k_scales, call.k_scales, chunk.scales_of_k);
+      if (values) chunk.v_scales = take(p.v_scales, call.v_scales, chunk.scales_of_v);
+    }
+    return finite;
+  }
+
   const Operand* bring_rows(const Strided& t, Operand* packed, std::int64_t count,
-                            std::int64_t row_width, const Chunk<V>& chunk,
+                            std::int64_t row_width, const Chunk<V>& chunk, Sum* scales,
                             std::int64_t& stride) const noexcept {
-    if (is_contiguous_row<Operand>(t) && p.keys != KeyAddressing::paged && count == row_width) {
+    if (is_contiguous_row<Operand>(t) && p.keys != KeyAddressing::paged && count == row_width &&
+        scales == nullptr) {
       ATTEND_PATH(V, "keys or values as they lie");
       stride = t.stride[2];
       return reinterpret_cast<const Operand*>(t.data) +
@@ -533,6 +625,7 @@ class Scores {
     for (std::int64_t j = chunk.from; j < chunk.to; ++j, packed += row_width) {
       convert_row<V>(t, key_row(p, call, t, sequence, kv_head, j), count, packed);
       for (std::int64_t x = count; x < row_width; ++x) packed[x] = Operand{};
+      if (scales != nullptr) take_scale(packed, count, scales[j - chunk.from]);
     }
     stride = row_width;
     return packed - (chunk.to - chunk.from) * row_width;
