@@ -174,8 +174,8 @@ double flops(const BenchCase& measured) {
 double bytes_read(const BenchCase& measured) {
   const Case& p = measured.problem;
   const std::int64_t scales = (p.k_scales + p.v_scales) * size_of(DType::f32);
-  const std::int64_t token = p.d * size_of(p.k_type.value_or(p.type)) +
-                             p.dv * size_of(p.v_type.value_or(p.type)) + scales;
+  const std::int64_t token =
+      p.d * size_of(p.k_type.value_or(p.type)) + p.dv * size_of(p.v_type.value_or(p.type)) + scales;
   return static_cast<double>(p.batch * p.kv_heads) * static_cast<double>(p.k_length) *
          static_cast<double>(token);
 }

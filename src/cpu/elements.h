@@ -65,9 +65,9 @@ void convert_elements(const E* from, std::int64_t stride, std::int64_t count, T*
       for (; x + V::kLanes <= count; x += V::kLanes) store_elements(V::widened(from + x), to + x);
   }
   for (; x < count; ++x) {
-    if constexpr (std::is_integral_v<E>)
-      to[x] = static_cast<T>(static_cast<float>(from[x * stride]));
-    else to[x] = static_cast<T>(widened(from[x * stride]));
+    const E element = from[x * stride];
+    if constexpr (std::is_integral_v<E>) to[x] = static_cast<T>(static_cast<float>(element));
+    else to[x] = static_cast<T>(widened(element));
   }
 }
 

@@ -62,7 +62,6 @@ class MatrixWeights {
   bool one(const Sums<V>& tile, const Place<Sum>& to, Sum* top, Sum* sum) noexcept {
     Step& step = *steps_;
     if (!open(step, tile)) return false;
-    asks_ = p.own_k_type || p.own_v_type;
     all_scores(step);
     weights(step, nullptr, sum);
     values(step, to);
@@ -136,7 +135,6 @@ class MatrixWeights {
         next != nullptr && next->groups >= step.groups ? next->groups + 1 : step.groups;
     for (int g = 0; g < most; ++g) {
       const bool ahead = next != nullptr && g <= next->groups;
-      if (asks_) scores_.ask_for_next_bytes(chunk_, g);
       unrolled<kVectors>(ATTEND_EACH(n) {
         if (ahead) scores(*next, g, n);
         if (kVectors == 1 && ahead) scores(*next, g, 1);
@@ -177,7 +175,6 @@ class MatrixWeights {
   const Chunk<V>& chunk_;
   Step* steps_;
   Sum* factors_;
-  bool asks_ = false;
 };
 
 }  // namespace

@@ -362,20 +362,6 @@ class Scores {
     }
   }
 
-  // Asks memory for rows of 8 bits that follow a chunk, while it is weighed: those of group g.
-  void ask_for_next_bytes(const Chunk<V>& chunk, int g) const noexcept {
-    const std::int64_t j = chunk.to + g * kGroup;
-    if (p.keys == KeyAddressing::paged) return;
-    for (const Strided* t : {&call.k, &call.v}) {
-      const std::int64_t count = t == &call.k ? p.d : p.dv;
-      if (t->type != DType::i8) continue;
-      for (std::int64_t n = j; n < j + kGroup && n < sequence.k_length; ++n) {
-        const std::byte* row = t->data + key_row(p, call, *t, sequence, kv_head, n);
-        for (std::int64_t x = 0; x < count; x += 64) __builtin_prefetch(row + x, 0, 2);
-      }
-    }
-  }
-
   // Whether row n sees key j, which lies in one of its runs.
   bool sees(const Tile<V>& tile, int n, std::int64_t j) const noexcept {
     return j >= tile.keys[n].begin && j < tile.keys[n].end &&
@@ -483,7 +469,9 @@ class Scores {
            key_row(p, call, t, sequence, kv_head, chunk.from);
     for (std::int64_t j = ready ? last : 0; j < keys; ++j) {
       Operand* row = packed + j * depth;
-      bring_row(t, key_row(p, call, t, sequence, kv_head, chunk.from + j), count, row);
+      const std::int64_t from = key_row(p, call, t, sequence, kv_head, chunk.from + j);
+      ask_for_next_bytes(t, from, count);
+      bring_row(t, from, count, row);
       for (std::int64_t x = count; x < depth; ++x) row[x] = Operand{};
       if (scales != nullptr) take_scale(row, count, scales[j]);
     }
@@ -502,6 +490,7 @@ class Scores {
             const std::int64_t at = key_row(p, call, t, sequence, kv_head, j + key);
             if (side_by_side) return reinterpret_cast<const Operand*>(t.data) + at;
             Operand* row = pair_ + key % 2 * count;
+            ask_for_next_bytes(t, at, count);
             bring_row(t, at, count, row);
             if (chunk.v_scales != nullptr)
               take_scale(row, count, chunk.scales_of_v[j + key - chunk.from]);
@@ -516,6 +505,13 @@ class Scores {
     constexpr std::int64_t kLine = 64 / sizeof(Operand);
     for (std::int64_t j = 0; j < kGroup && j < keys; ++j)
       for (std::int64_t x = 0; x < p.d; x += kLine) __builtin_prefetch(k + j * stride + x, 0, 2);
+  }
+
+  // The row of 8 bits a chunk behind this one: converting takes the time in which memory brings it.
+  void ask_for_next_bytes(const Strided& t, std::int64_t at, std::int64_t count) const noexcept {
+    if (t.type != DType::i8 || p.keys == KeyAddressing::paged) return;
+    const std::byte* row = t.data + at + kChunk * t.stride[2];
+    for (std::int64_t x = 0; x < count; x += 64) __builtin_prefetch(row + x, 0, 2);
   }
 
   // Of the operands' own type, or whole numbers.
@@ -623,7 +619,9 @@ class Scores {
     }
     ATTEND_PATH(V, "keys or values packed");
     for (std::int64_t j = chunk.from; j < chunk.to; ++j, packed += row_width) {
-      convert_row<V>(t, key_row(p, call, t, sequence, kv_head, j), count, packed);
+      const std::int64_t from = key_row(p, call, t, sequence, kv_head, j);
+      ask_for_next_bytes(t, from, count);
+      convert_row<V>(t, from, count, packed);
       for (std::int64_t x = count; x < row_width; ++x) packed[x] = Operand{};
       if (scales != nullptr) take_scale(packed, count, scales[j - chunk.from]);
     }
