@@ -508,7 +508,9 @@ class Scores {
   }
 
   // The row of 8 bits a chunk behind this one: converting takes the time in which memory brings it.
-  void ask_for_next_bytes(const Strided& t, std::int64_t at, std::int64_t count) const noexcept {
+  // Inlined: g++ 12 takes a function that only prefetches for one without effects.
+  ATTEND_INLINE void ask_for_next_bytes(const Strided& t, std::int64_t at,
+                                        std::int64_t count) const noexcept {
     if (t.type != DType::i8 || p.keys == KeyAddressing::paged) return;
     const std::byte* row = t.data + at + kChunk * t.stride[2];
     for (std::int64_t x = 0; x < count; x += 64) __builtin_prefetch(row + x, 0, 2);
