@@ -24,9 +24,14 @@ constexpr Kernel<Operation> amx_row(std::string_view name, Feature type,
       .run =
           [](const typename Operation::Problem& p, const Tiles& tiles,
              const typename Operation::Call& call, const Task& task) noexcept {
-            const TilesInUse in_use;
+            if (task.interrupt != nullptr) configure_tiles();
             stay_awake();
             Of::run(p, tiles, call, task);
+          },
+      .around =
+          [](void (*tasks)(void*) noexcept, void* of) noexcept {
+            const TilesInUse in_use;
+            tasks(of);
           },
   };
 }

@@ -157,25 +157,25 @@ inline F32 scaled(F32 a, F32 n) {
 }
 inline F32::Mask less(F32 a, F32 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ); }
 inline F32 select(F32::Mask m, F32 a, F32 b) { return {_mm512_mask_blend_ps(m, b.v, a.v)}; }
-// Whether numbers within two units of the last place of x would all be rounded to the same of 16
-// bits; false also for what has fewer digits there, or is no number.
-inline bool rounds_clearly(F32 x, bf16) {
-  const __m512i bits = _mm512_castps_si512(x.v), size = _mm512_slli_epi32(bits, 1);
-  const __m512i rest = _mm512_and_si512(_mm512_sub_epi32(bits, _mm512_set1_epi32(0x7FFE)),
-                                        _mm512_set1_epi32(0xFFFF));
-  const __m512i above_zero = _mm512_sub_epi32(size, _mm512_set1_epi32(1));
-  return (_mm512_cmple_epu32_mask(rest, _mm512_set1_epi32(4)) |
-          _mm512_cmplt_epu32_mask(above_zero, _mm512_set1_epi32(0x02000000)) |  // below 2^-125
-          _mm512_cmpge_epu32_mask(size, _mm512_set1_epi32(static_cast<int>(0xFF000000)))) == 0;
-}
-inline bool rounds_clearly(F32 x, f16) {
-  const __m512i bits = _mm512_castps_si512(x.v), size = _mm512_slli_epi32(bits, 1);
-  const __m512i rest = _mm512_and_si512(_mm512_sub_epi32(bits, _mm512_set1_epi32(0x0FFE)),
-                                        _mm512_set1_epi32(0x1FFF));
-  const __m512i above_zero = _mm512_sub_epi32(size, _mm512_set1_epi32(1));
-  return (_mm512_cmple_epu32_mask(rest, _mm512_set1_epi32(4)) |
-          _mm512_cmplt_epu32_mask(above_zero, _mm512_set1_epi32(0x71000000)) |  // below 2^-14
-          _mm512_cmpge_epu32_mask(size, _mm512_set1_epi32(static_cast<int>(0x8EF00000)))) == 0;
+// Lanes where not all numbers within two units of the last place of x are rounded to the same of 16
+// bits, or that have fewer digits there, or are no numbers.
+template <class E>
+inline unsigned doubtful_lanes(F32 x, E) {
+  constexpr bool kBf16 = std::is_same_v<E, bf16>;
+  constexpr int kCut = kBf16 ? 16 : 13;  // bits that are rounded away
+  const __m512i bits = _mm512_castps_si512(x.v);
+  const __m512i from_middle = _mm512_sub_epi32(bits, _mm512_set1_epi32((1 << (kCut - 1)) - 2));
+  const __m512i rest = _mm512_and_si512(from_middle, _mm512_set1_epi32((1 << kCut) - 1));
+  const __mmask16 near = _mm512_cmple_epu32_mask(rest, _mm512_set1_epi32(4));
+  if constexpr (kBf16) {
+    constexpr int kSubnormalInfiniteNan = 0xB9;
+    return near | _mm512_fpclass_ps_mask(x.v, kSubnormalInfiniteNan);
+  } else {
+    const __m512i size = _mm512_slli_epi32(bits, 1);  // without the sign
+    const __m512i above_zero = _mm512_sub_epi32(size, _mm512_set1_epi32(1));
+    return near | _mm512_cmplt_epu32_mask(above_zero, _mm512_set1_epi32(0x71000000)) |  // 2^-14
+           _mm512_cmpge_epu32_mask(size, _mm512_set1_epi32(static_cast<int>(0x8EF00000)));
+  }
 }
 // 16 rows of 16 bytes, transposed as bytes and then converted: 24 shuffles, where 16 conversions
 // and the square of floats would take 48. quads[g] holds of each four rows (16 bytes) the columns

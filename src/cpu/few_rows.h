@@ -8,8 +8,8 @@
 //  j + n | ------------- |      x + n | ============= | * q[x + n]    s[row][key]
 //        +---------------+            +---------------+
 //
-// With rows in lanes, as in tile.h, one row leaves most of a vector idle, and memory waits for the
-// arithmetic: 128 multiply-adds for a key of 128 features and a vector of weights for each key,
+// With rows in lanes, as in scores.h, one row leaves most of a vector idle, and memory waits for
+// the arithmetic: 128 multiply-adds for a key of 128 features and a vector of weights for each key,
 // where here 8 vectors of keys are turned, and a vector of weights serves 16 keys (AVX-512). The
 // sums are the same ascending chains, so a row's bits do not depend on how many stand beside it.
 //
@@ -58,23 +58,23 @@ class FewRows {
   }
 
   // Rows that see all of many keys, with nothing added to their scores.
-  bool takes(const Tile<V>& tile, const Runs& runs) const noexcept {
-    const Run& run = runs.run[0];
+  bool takes(const Tile<V>& tile, const KeySpans& spans) const noexcept {
+    const KeySpan& span = spans.span[0];
     // NOLINTNEXTLINE(misc-redundant-expression): of some instruction sets they are the same
-    if (tile.rows > kMost || tile.rows == Tile<V>::kMost || runs.runs != 1 || !runs.same_blocks ||
-        !scores_.plain || run.count < ForwardScores<V>::kStreamed || p.drop_below != 0 ||
+    if (tile.rows > kMost || tile.rows == Tile<V>::kMost || spans.size != 1 || !spans.same_blocks ||
+        !scores_.mask.plain || span.count < ForwardScores<V>::kStreamed || p.drop_below != 0 ||
         p.d % V::kLanes != 0)
       return false;
     for (int n = 0; n < tile.rows; ++n)
-      if (tile.keys[n].begin > run.key || tile.keys[n].end < run.key + run.count) return false;
+      if (tile.keys[n].begin > span.key || tile.keys[n].end < span.key + span.count) return false;
     return true;
   }
 
   // The maximum, sum and O of their chunk.
-  void weigh(const Tile<V>& tile, const Run& run, const Place<Sum>& to, Sum* top,
+  void weigh(const Tile<V>& tile, const KeySpan& span, const Place<Sum>& to, Sum* top,
              Sum* sum) noexcept {
-    keys_ = run.count;
-    const std::int64_t first = run.key - chunk_.from;
+    keys_ = span.count;
+    const std::int64_t first = span.key - chunk_.from;
     k_scales_ = chunk_.k_scales == nullptr ? nullptr : chunk_.k_scales + first;
     v_scales_ = chunk_.v_scales == nullptr ? nullptr : chunk_.v_scales + first;
     if constexpr (HasHalves<V, std::int8_t>) {
