@@ -267,7 +267,7 @@ void check_flags(const Flags& given, const TrainOptions& options) {
       if (given.given(flag))
         throw UsageError(std::string(flag) + " comes from the checkpoint with --resume");
   if (options.text.empty())
-    for (const char* flag : {"--length", "--generate", "--prompt", "--temperature"})
+    for (const char* flag : {"--length", "--generate", "--prompt", "--temperature", "--cache"})
       if (given.given(flag)) throw UsageError(std::string(flag) + " needs --text");
   if (given.given("--checkpoint-every") && options.checkpoint.empty())
     throw UsageError("--checkpoint-every needs --checkpoint");
@@ -311,6 +311,8 @@ void add_train(Program& program) {
   flags.add_text("--prompt", options->sample.prompt, "Text that they continue");
   flags.add_real("--temperature", options->sample.temperature, {0, 100},
                  "0: always the most likely; 1: as the model predicts [0.7]");
+  flags.add_word("--cache", options->sample.cache, "Type of the KV caches that they come from",
+                 {"f32", "i8"});
 }
 
 }  // namespace attend::cli

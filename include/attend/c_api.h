@@ -358,6 +358,10 @@ ATTEND_API attend_status attend_kv_cache_free_pages(const attend_kv_cache* cache
 ATTEND_API attend_status attend_kv_cache_views(attend_kv_cache* cache, attend_view* keys,
                                                attend_view* values, attend_view* key_lengths,
                                                attend_view* block_table);
+/* Of a cache of ATTEND_I8: its scales, to be given with its keys and values. Of any other, nothing:
+   data is NULL. Each may be NULL. */
+ATTEND_API attend_status attend_kv_cache_scales(attend_kv_cache* cache, attend_view* k_scales,
+                                                attend_view* v_scales);
 ATTEND_API void attend_kv_cache_destroy(attend_kv_cache* cache);
 
 /* ---- training: what forward saves for backward, and the gradients --------------------------- */
@@ -464,7 +468,8 @@ ATTEND_API attend_status attend_layer_backward(const attend_layer* layer, const 
                                                const attend_saved* saved, attend_context* context,
                                                attend_gradients** made);
 
-/* Token by token: a cache for this layer, self-attention of new tokens, and its two steps. */
+/* Token by token: a cache for this layer, of its type (one of ATTEND_I8 with the same sizes, from
+   attend_kv_cache_create, fits too), self-attention of new tokens, and its two steps. */
 ATTEND_API attend_status attend_layer_make_cache(const attend_layer* layer, int64_t batch,
                                                  int64_t capacity, int64_t page_size, int64_t pages,
                                                  attend_kv_cache** made);

@@ -362,7 +362,8 @@ class KvCache:
     The KV cache: keys and values of the tokens so far, so that a new token costs one row.
 
     Dense: each sequence has room for `capacity` tokens. Paged (page_size > 0): sequences take pages
-    from a common pool of `pages` as they grow. One thread at a time may use a cache.
+    from a common pool of `pages` as they grow. Of type 'i8', what is appended is quantised, with one
+    scale for each token and key head. One thread at a time may use a cache.
 
     >>> cache = attend.KvCache(batch=1, key_heads=2, d_k=4, capacity=16)
     >>> cache.append(numpy.ones((1, 2, 3, 4), 'float32'), numpy.ones((1, 2, 3, 4), 'float32'))
@@ -414,6 +415,16 @@ class KvCache:
     @property
     def block_table(self) -> Any:
         """Of a paged cache, else None."""
+
+    @property
+    def k_scales(self) -> Any:
+        """
+        Of a cache of type 'i8', else None: float32, shaped as keys but for d_k.
+        """
+
+    @property
+    def v_scales(self) -> Any:
+        """As k_scales."""
 
 class Linear:
     """
@@ -723,8 +734,8 @@ class MultiHeadAttention:
         inspect() of the layer's heads, with how much each adds to the output: contribution.
         """
 
-    def make_cache(self, batch: int, capacity: int, page_size: int = 0, pages: int = 0) -> KvCache:
-        """An empty KvCache that fits this layer."""
+    def make_cache(self, batch: int, capacity: int, page_size: int = 0, pages: int = 0, type: Any = None) -> KvCache:
+        """An empty KvCache that fits this layer, of its type or 'i8'."""
 
     def append(self, key: Array, value: Array, cache: KvCache, lengths: Array | None = None, *, context: Context | None = None) -> None:
         """Projects key and value and appends them to the cache."""
@@ -870,12 +881,12 @@ class LanguageModel:
     def trace(self, tokens: Array, *, context: Context | None = None) -> Trace:
         """Every step of every block: 'blocks.1.attention.weights'."""
 
-    def make_caches(self, batch: int = 1) -> list[KvCache]:
-        """An empty cache for each block."""
+    def make_caches(self, batch: int = 1, type: Any = None) -> list[KvCache]:
+        """An empty cache for each block, of the model's type or 'i8'."""
 
-    def generate(self, prompt: Sequence[int], count: int, temperature: float = 0.0, seed: int = 0, *, context: Context | None = None) -> list[int]:
+    def generate(self, prompt: Sequence[int], count: int, temperature: float = 0.0, seed: int = 0, *, cache_type: Any = None, context: Context | None = None) -> list[int]:
         """
-        `count` tokens after the prompt: the likeliest, or sampled with a temperature.
+        `count` tokens after the prompt: the likeliest, or sampled with a temperature. The caches are of the model's type, or 'i8'.
         """
 
     @property

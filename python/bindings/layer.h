@@ -76,6 +76,12 @@ auto unlocked(Body body) {
 // The cache that an argument is; without one, if that may be, a null pointer.
 KvCache* to_cache(nb::handle cache, const char* where, bool optional = false);
 
+// The type that a cache is asked for in, if it is.
+inline std::optional<DType> cache_type(nb::handle type, const char* where) {
+  if (type.is_none()) return std::nullopt;
+  return to_dtype(type, where);
+}
+
 // `lengths` counts new tokens of a cache; somebody without one means key_lengths.
 inline void check_lengths(nb::handle lengths, const void* cache, const char* where) {
   if (cache || lengths.is_none()) return;

@@ -13,6 +13,7 @@
 
 #include "core/softmax_state.h"
 #include "cpu/amx.h"
+#include "cpu/elements.h"
 
 namespace attend {
 namespace {
@@ -87,6 +88,14 @@ struct AmxProducts {
     }
   }
 
+  // Whole numbers of 8 bits as elements, which hold them exactly.
+  static void elements(const std::int8_t* from, std::int64_t count, E* to) noexcept {
+    std::int64_t x = 0;
+    for (; x + 2 * kLanes <= count; x += 2 * kLanes)
+      _mm512_storeu_si512(to + x, rounded(F32::widened(from + x), F32::widened(from + x + kLanes)));
+    convert_elements<F32>(from + x, 1, count - x, to + x);
+  }
+
   // s = K Q^T of 32 keys, `s_stride` apart; the second vector of lanes is `s_vector` behind the
   // first. Of the features [from, to): sums stay in the tiles 0 to 3 until the last of them.
   static void scores(const E* k, std::int64_t stride, const E* q, int lanes, std::int64_t from,
@@ -125,9 +134,9 @@ struct AmxProducts {
   }
 
   // The scores of a group become weights, 2^((s - base) unit), for one vector of lanes; in their
-  // place stands then P [16 lanes][32 keys], times the factors of dropout if there are any. Adds
-  // up the even and the odd keys.
-  template <bool kDrops>
+  // place stands then P [16 lanes][32 keys], times the factors (of dropout, of scales), if any.
+  // Adds up the even and the odd keys.
+  template <bool kFactors>
   ATTEND_INLINE static void weights(float* s, F32 base, F32 unit, const float* factors,
                                     std::int64_t factors_stride, F32 (&total)[2]) noexcept {
     stay_awake();
@@ -138,7 +147,7 @@ struct AmxProducts {
         const F32 t = (F32::load(s + (2 * pair + n) * kLanes) - base) * unit;
         w[n] = power_of_two(t);
         total[n] = total[n] + w[n];
-        if constexpr (kDrops) w[n] = w[n] * F32::load(factors + (2 * pair + n) * factors_stride);
+        if constexpr (kFactors) w[n] = w[n] * F32::load(factors + (2 * pair + n) * factors_stride);
       });
       square[pair] = rounded_pair(w[0], w[1]);
     });
@@ -218,15 +227,17 @@ struct AmxProducts {
 
   // Two keys of one vector of lanes, rounded to pairs.
   ATTEND_INLINE static F32 rounded_pair(F32 even, F32 odd) noexcept {
-    __m512i both;
+    return {_mm512_castsi512_ps(_mm512_permutexvar_epi16(interleave(0, 16), rounded(even, odd)))};
+  }
+  // Two vectors, one behind the other.
+  ATTEND_INLINE static __m512i rounded(F32 first, F32 second) noexcept {
     if constexpr (std::is_same_v<E, bf16>) {
-      both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd.v, even.v));
+      return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second.v, first.v));
     } else {
       constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-      both = _mm512_castsi256_si512(_mm512_cvtps_ph(even.v, kNearest));
-      both = _mm512_inserti64x4(both, _mm512_cvtps_ph(odd.v, kNearest), 1);
+      const __m512i low = _mm512_castsi256_si512(_mm512_cvtps_ph(first.v, kNearest));
+      return _mm512_inserti64x4(low, _mm512_cvtps_ph(second.v, kNearest), 1);
     }
-    return {_mm512_castsi512_ps(_mm512_permutexvar_epi16(interleave(0, 16), both))};
   }
 
  private:

@@ -60,6 +60,12 @@ template <class Problem>
 std::string declines_amx(const Problem& problem, const Machine& machine) {
   if (machine.amx_bf16 && !machine.amx_permitted)
     return "needs the operating system's permission to use the tiles of AMX, which was refused";
+  if constexpr (std::is_base_of_v<attend::Problem, Problem>) {
+    if (problem.own_k_type && problem.k_type != DType::i8)
+      return text("multiplies in ", problem.type, ", and k is ", problem.k_type);
+    if (problem.own_v_type && problem.v_type != DType::i8)
+      return text("multiplies in ", problem.type, ", and v is ", problem.v_type);
+  }
   if constexpr (std::is_same_v<Problem, BackwardProblem>)
     if (problem.dout_type != DType::bf16)
       return text("multiplies in bf16, and dout is ", problem.dout_type);
@@ -72,6 +78,9 @@ std::string declines_amx_fp16(const Problem& problem, const Machine& machine) {
     if (problem.drop_below == 65535)
       return "multiplies weights in f16, and what this dropout multiplies them with is beyond "
              "65504";
+  if constexpr (std::is_same_v<Problem, ForwardProblem>)
+    if (problem.v_scales)
+      return "multiplies weights in f16, and times scales of values they may be too small for it";
   return declines_amx(problem, machine);
 }
 template <class Problem>

@@ -46,8 +46,9 @@ class FlashForward {
     Chunk<V> chunk;
     Sum *s, *factors;  // [256][lanes]
     [[no_unique_address]] SumsAsOperand<V> weights;
-    Sum* few_q;            // [few rows][d]
-    MatrixStep<V>* steps;  // two, of a matrix instruction
+    Sum* few_q;                // [few rows][d]
+    Operand* few_v = nullptr;  // [a slice of keys][width]
+    MatrixStep<V>* steps;      // two, of a matrix instruction
     Arrays(const ForwardProblem& p, Scratch& scratch) : weights(scratch, kChunk * kRoom) {
       tiles = scratch.take<Sums<V>>(kTiles);
       spans = scratch.take<KeySpans>(1);
@@ -55,8 +56,13 @@ class FlashForward {
       steps = scratch.take<MatrixStep<V>>(kMatrix<V> ? 2 : 0);
       Sum* other = scratch.take<Sum>(kMatrix<V> ? kChunk * kRoom : 0);
       if (steps != nullptr && kMatrix<V>) steps[0].s = s, steps[1].s = other;
-      factors = scratch.take<Sum>(p.drop_below != 0 ? kChunk * kRoom : 0);
-      few_q = scratch.take<Sum>(TilesOf<V>::kFewRows * p.d);
+      const bool factored = p.drop_below != 0 || (kMatrix<V> && p.v_scales);
+      factors = scratch.take<Sum>(factored ? kChunk * kRoom : 0);
+      chunk.scales_of_k = p.k_scales ? scratch.take<Sum>(kChunk) : nullptr;
+      chunk.scales_of_v = p.v_scales ? scratch.take<Sum>(kChunk) : nullptr;
+      few_q = scratch.take<Sum>(FewRows<V>::kMost * p.d);
+      if constexpr (TilesOf<V>::kFewRows > 0)
+        few_v = scratch.take<Operand>(FewRows<V>::waits(p) ? FewRows<V>::kSlice * width(p) : 0);
       chunk.packed_k = scratch.take<Operand>(kChunk * whole_depth<V>(p.d));
       chunk.packed_v = scratch.take<Operand>(kChunk * width(p));
       chunk.paneled_k =
@@ -189,7 +195,7 @@ class FlashForward {
     }
     for (std::int64_t at = begin / kChunk * kChunk; at < end; at += kChunk) {
       if (scores_.stops()) return;
-      bring(at, begin, end);
+      bring(at, begin, end, used);
       if constexpr (TilesOf<V>::kPanels)
         if (used >= TilesOf<V>::kArrangeForward) scores_.arrange(arrays_.chunk);
       weigh_tiles(used);
@@ -221,8 +227,11 @@ class FlashForward {
     }
   }
 
-  void bring(std::int64_t at, std::int64_t begin, std::int64_t end) noexcept {
-    scores_.bring(arrays_.chunk, at > begin ? at : begin, at + kChunk < end ? at + kChunk : end);
+  void bring(std::int64_t at, std::int64_t begin, std::int64_t end, int used = 1) noexcept {
+    const bool few =
+        used == 1 && FewRows<V>::waits(p) && arrays_.tiles[0].rows <= FewRows<V>::kMost;
+    scores_.bring(arrays_.chunk, at > begin ? at : begin, at + kChunk < end ? at + kChunk : end,
+                  true, few);
   }
 
   // One chunk: steps 1 to 4. Gives its maximum, sum and O; false if the tile sees nothing of it.
@@ -241,11 +250,13 @@ class FlashForward {
     KeySpans& spans = *arrays_.spans;
     Sum* s = arrays_.s;
     if constexpr (TilesOf<V>::kFewRows > 0)
-      if (FewRows<V> few(scores_, arrays_.chunk, arrays_.few_q, s); few.takes(tile, spans)) {
+      if (FewRows<V> few(scores_, arrays_.chunk, arrays_.few_q, arrays_.few_v, s);
+          few.takes(tile, spans)) {
         ATTEND_PATH(V, "few rows");
         few.weigh(tile, spans.span[0], to, top, sum);
         return;
       }
+    if (arrays_.chunk.raw_k != nullptr) scores_.pack(arrays_.chunk);
     // Few rows against many keys: memory is asked kAhead keys before.
     const Chunk<V>& chunk = arrays_.chunk;
     const bool streams = TilesOf<V>::kAsks && ForwardScores<V>::streams(tile, spans.keys);
@@ -262,6 +273,10 @@ class FlashForward {
       scores_.mask.dropout(tile, spans, arrays_.factors);
       for (std::int64_t x = 0; x < std::int64_t{spans.keys} * tile.lanes; ++x)
         s[x] *= arrays_.factors[x];
+    }
+    if (chunk.v_scales != nullptr) {
+      ATTEND_PATH(V, "values have scales");
+      scale_factors<V>(tile, spans, chunk, true, s);
     }
     Divisors<V, kRoom> divisors;
     ATTEND_PATH_IF(to.final, V, "products store results");

@@ -10,6 +10,7 @@
 #include "cpu/chunk.h"
 #include "cpu/key_spans.h"
 #include "cpu/pack.h"
+#include "cpu/scales.h"
 #include "cpu/tile.h"
 
 #include <cstring>
@@ -59,11 +60,14 @@ class KeyGroups {
     chunk.from = from / kGroup * kGroup;
     const std::int64_t whole = (to + kGroup - 1) / kGroup * kGroup, there = head_.sequence.k_length;
     chunk.to = to > there ? to : whole < there ? whole : there;
+    bring_scales(head_, chunk, values);
     constexpr bool kBackward = std::is_same_v<Operation, Backward>;
     if (kBackward && !values) return bring_pairs(call_.k, p.d, chunk, chunk.packed_k);
-    chunk.k_last = bring_rows(call_.k, p.d, chunk, chunk.packed_k, chunk.k, chunk.k_stride);
+    chunk.k_last =
+        bring_rows(call_.k, p.d, chunk, chunk.packed_k, chunk.k, chunk.k_stride, chunk.scales_of_k);
     if (kBackward)
-      chunk.v_last = bring_rows(call_.v, p.dv, chunk, chunk.packed_v, chunk.v, chunk.v_stride);
+      chunk.v_last = bring_rows(call_.v, p.dv, chunk, chunk.packed_v, chunk.v, chunk.v_stride,
+                                chunk.scales_of_v);
     else if (values) bring_pairs(call_.v, p.dv, chunk, chunk.packed_v, chunk.k != chunk.packed_k);
   }
 
@@ -84,8 +88,10 @@ class KeyGroups {
                    half == 0 ? middle : k.depth, s, tile.stride, tile.vector_stride);
   }
 
-  // They become scores, times `by`; top the largest so far.
-  static void finish(const Tile<V>& tile, Sum* s, Sum* top, Sum by, int keys = kGroup) noexcept {
+  // They become scores, times `by`, and each key's times its scale, if there are any; top the
+  // largest so far.
+  static void finish(const Tile<V>& tile, Sum* s, Sum* top, Sum by, const Sum* scales,
+                     int keys = kGroup) noexcept {
     constexpr int kChains = 4;
     const V factor = V::set(by);
     for (int n = 0; n < tile.lanes; n += V::kLanes) {
@@ -97,6 +103,7 @@ class KeyGroups {
           Sum* const at = s + (j + c) * tile.stride + tile.column(n);
           V u = V::load(at);
           if (by != 1) (u = u * factor).store(at);
+          if (scales != nullptr) (u = u * V::set(scales[j + c])).store(at);
           most[c] = larger(u, most[c]);
         });
       larger(larger(most[3], most[2]), larger(most[1], most[0])).store(top + n);
@@ -111,7 +118,8 @@ class KeyGroups {
       scores(tile, chunk, span.key - chunk.from + j, 0, to);
       scores(tile, chunk, span.key - chunk.from + j, 1, to);
       const bool all = std::is_same_v<Operation, Forward> || j + kGroup <= span.count;
-      finish(tile, to, top, scale, all ? kGroup : static_cast<int>(span.count - j));
+      finish(tile, to, top, scale, chunk.scales_from(span.key - chunk.from + j),
+             all ? kGroup : static_cast<int>(span.count - j));
     }
   }
 
@@ -119,12 +127,12 @@ class KeyGroups {
   // Rows of whole depths, as they lie or packed; gives those of a last group that is not a whole
   // one. Behind its keys lies anything: it is hidden.
   const Operand* bring_rows(const Strided& t, std::int64_t count, const Chunk<V>& chunk,
-                            Operand* packed, const Operand*& at,
-                            std::int64_t& stride) const noexcept {
+                            Operand* packed, const Operand*& at, std::int64_t& stride,
+                            Sum* scales) const noexcept {
     const std::int64_t depth = whole_depth<V>(count);
     const std::int64_t keys = chunk.to - chunk.from, last = keys / kGroup * kGroup;
-    const bool ready =
-        is_contiguous_row<Operand>(t) && p.keys != KeyAddressing::paged && count == depth;
+    const bool ready = is_contiguous_row<Operand>(t) && p.keys != KeyAddressing::paged &&
+                       count == depth && scales == nullptr;
     stride = ready ? t.stride[2] : depth;
     at = packed;
     if (ready)
@@ -132,8 +140,11 @@ class KeyGroups {
            key_row(p, call_, t, head_.sequence, head_.kv_head, chunk.from);
     for (std::int64_t j = ready ? last : 0; j < keys; ++j) {
       Operand* row = packed + j * depth;
-      bring_row(t, key_row(p, call_, t, head_.sequence, head_.kv_head, chunk.from + j), count, row);
+      const std::int64_t from = key_row(p, call_, t, head_.sequence, head_.kv_head, chunk.from + j);
+      ask_for_next_bytes(p, t, from, count);
+      bring_row(t, from, count, row);
       for (std::int64_t x = count; x < depth; ++x) row[x] = Operand{};
+      if (scales != nullptr) take_scale(row, count, scales[j]);
     }
     return packed + last * depth;
   }
@@ -141,7 +152,7 @@ class KeyGroups {
   // Groups of keys in pairs. Meanwhile rows of k may be asked for, which come next.
   void bring_pairs(const Strided& t, std::int64_t count, const Chunk<V>& chunk, Operand* to,
                    bool asks = false) const noexcept {
-    const bool side_by_side = is_contiguous_row<Operand>(t);
+    const bool side_by_side = is_contiguous_row<Operand>(t) && chunk.v_scales == nullptr;
     for (std::int64_t j = chunk.from; j < chunk.to;
          j += kGroup, to += kGroup * whole_vectors<V>(count)) {
       if (asks) ask_for(chunk.k + (j - chunk.from) * chunk.k_stride, chunk.k_stride, chunk.to - j);
@@ -151,7 +162,10 @@ class KeyGroups {
             const std::int64_t at = key_row(p, call_, t, head_.sequence, head_.kv_head, j + key);
             if (side_by_side) return reinterpret_cast<const Operand*>(t.data) + at;
             Operand* row = pair_ + key % 2 * count;
+            ask_for_next_bytes(p, t, at, count);
             bring_row(t, at, count, row);
+            if (chunk.v_scales != nullptr)
+              take_scale(row, count, chunk.scales_of_v[j + key - chunk.from]);
             return row;
           },
           count, to);
@@ -165,9 +179,14 @@ class KeyGroups {
       for (std::int64_t x = 0; x < p.d; x += kLine) __builtin_prefetch(k + j * stride + x, 0, 2);
   }
 
-  // Of the operands' own type.
+  // Of the operands' own type, or whole numbers.
   static void bring_row(const Strided& t, std::int64_t at, std::int64_t count,
                         Operand* row) noexcept {
+    if (t.type == DType::i8) {
+      const auto* numbers = reinterpret_cast<const std::int8_t*>(t.data) + at;
+      return t.stride[3] == 1 ? Matrix<V>::elements(numbers, count, row)
+                              : convert_elements<V>(numbers, t.stride[3], count, row);
+    }
     const Operand* from = reinterpret_cast<const Operand*>(t.data) + at;
     if (t.stride[3] == 1) std::memcpy(row, from, static_cast<std::size_t>(count) * sizeof(Operand));
     else

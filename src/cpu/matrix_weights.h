@@ -85,7 +85,8 @@ class MatrixWeights {
     for (int n = 0; n < tile.lanes; ++n) step.top[n] = ForwardScores<V>::kHidden;
     // Sums are compared as well as scores are, if nothing is added to these. By the problem alone.
     // Times a scale above 1 a sum that is finite may not be.
-    const bool as_sums = scores_.mask.plain && !p.blocks && scores_.scale > 0 && scores_.scale <= 1;
+    const bool as_sums =
+        scores_.mask.plain && !p.blocks && !p.k_scales && scores_.scale > 0 && scores_.scale <= 1;
     step.scale = as_sums ? scores_.scale : 1;
     return step.groups > 0;
   }
@@ -96,7 +97,8 @@ class MatrixWeights {
       scores_.groups.scores(*step.tile, chunk_, step.first[g], half, group_of(step, g));
     if (g > 0 && half == 1)
       scores_.groups.finish(*step.tile, group_of(step, g - 1), step.top,
-                            step.scale == 1 ? scores_.scale : 1);
+                            step.scale == 1 ? scores_.scale : 1,
+                            chunk_.scales_from(step.first[g - 1]));
   }
   void all_scores(Step& step) noexcept {
     for (int g = 0; g <= step.groups; ++g) scores(step, g, 0), scores(step, g, 1);
@@ -111,14 +113,16 @@ class MatrixWeights {
 
   // 3 softmax: s becomes P. Meanwhile the scores of the next tile.
   void weights(Step& step, Step* next, Sum* sum) noexcept {
-    const bool drops = p.drop_below != 0;
+    const bool drops = p.drop_below != 0, scales = chunk_.v_scales != nullptr;
     if (drops) scores_.mask.dropout(*step.tile, step.spans, factors_);
+    if (scales) scale_factors<V>(*step.tile, step.spans, chunk_, drops, factors_);
     const bool wide = step.tile->lanes > V::kLanes;
-    if (drops) wide ? weights<true, 2>(step, next, sum) : weights<true, 1>(step, next, sum);
+    if (drops || scales)
+      wide ? weights<true, 2>(step, next, sum) : weights<true, 1>(step, next, sum);
     else wide ? weights<false, 2>(step, next, sum) : weights<false, 1>(step, next, sum);
   }
 
-  template <bool kDrops, int kVectors>
+  template <bool kFactors, int kVectors>
   void weights(Step& step, Step* next, Sum* sum) noexcept {
     const V unit = V::set(Exp2<Sum>::kLog2E * step.scale);
     const std::int64_t lanes = step.tile->lanes;
@@ -135,9 +139,9 @@ class MatrixWeights {
         if (ahead) scores(*next, g, n);
         if (kVectors == 1 && ahead) scores(*next, g, 1);
         if (g < step.groups)
-          Matrix<V>::template weights<kDrops>(
+          Matrix<V>::template weights<kFactors>(
               group_of(step, g) + n * step.tile->vector_stride, base[n], unit,
-              kDrops ? factors_ + g * kGroup * lanes + n * V::kLanes : nullptr, lanes, total[n]);
+              kFactors ? factors_ + g * kGroup * lanes + n * V::kLanes : nullptr, lanes, total[n]);
       });
     }
     unrolled<kVectors>(ATTEND_EACH(n) {

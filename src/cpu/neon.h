@@ -5,6 +5,8 @@
 
 #include <arm_neon.h>
 
+#include <cstring>
+
 namespace attend {
 namespace {
 
@@ -99,6 +101,12 @@ struct F32 {
   }
   static F32 widened(const f16* p) {
     return {vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&p->bits)))};
+  }
+  static F32 widened(const std::int8_t* p) {
+    std::uint32_t four = 0;
+    std::memcpy(&four, p, sizeof four);
+    const int16x8_t wider = vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(four)));
+    return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(wider)))};
   }
   void rounded(bf16* p) const {
     const uint32x4_t bits = vreinterpretq_u32_f32(v),

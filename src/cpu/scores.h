@@ -130,14 +130,36 @@ class Scores : public KeyHead<Operation> {
     else rows_to_operand<V>(q, tile.lanes, p.d, tile.q, tile.lanes, q_scale_);
   }
 
-  // The keys and values [from, to) of a chunk: where they are, or packed.
-  void bring(Chunk<V>& chunk, std::int64_t from, std::int64_t to, bool values = true) noexcept {
+  // The keys and values [from, to) of a chunk: where they are, or packed. Where few rows read them
+  // (few_rows.h), rows of 8 bits wait: they are converted on the way, or pack() comes later.
+  void bring(Chunk<V>& chunk, std::int64_t from, std::int64_t to, bool values = true,
+             bool few = false) noexcept {
     if constexpr (kMatrix<V>) return groups.bring(chunk, from, to, values);
     chunk.from = from;
     chunk.to = to;
-    chunk.k = bring_rows(call.k, chunk.packed_k, p.d, k_width, chunk, chunk.k_stride);
+    const bool finite = bring_scales(*this, chunk, values);
+    if (few && finite && is_contiguous_row<std::int8_t>(call.k) &&
+        is_contiguous_row<std::int8_t>(call.v) && p.keys != KeyAddressing::paged) {
+      const auto row = [&](const Strided& t) {
+        return reinterpret_cast<const std::int8_t*>(t.data) +
+               key_row(p, call, t, sequence, kv_head, from);
+      };
+      chunk.raw_k = row(call.k);
+      chunk.raw_v = row(call.v);
+      chunk.raw_k_stride = call.k.stride[2];
+      chunk.raw_v_stride = call.v.stride[2];
+    } else {
+      pack(chunk, values);
+    }
+  }
+
+  void pack(Chunk<V>& chunk, bool values = true) noexcept {
+    chunk.raw_k = chunk.raw_v = nullptr;
+    chunk.k =
+        bring_rows(call.k, chunk.packed_k, p.d, k_width, chunk, chunk.scales_of_k, chunk.k_stride);
     if (values)
-      chunk.v = bring_rows(call.v, chunk.packed_v, p.dv, width(p.dv), chunk, chunk.v_stride);
+      chunk.v = bring_rows(call.v, chunk.packed_v, p.dv, width(p.dv), chunk, chunk.scales_of_v,
+                           chunk.v_stride);
     chunk.k_panels = chunk.v_panels = chunk.k_strips = chunk.v_strips = nullptr;
   }
 
@@ -192,8 +214,9 @@ class Scores : public KeyHead<Operation> {
                   .c = s + span.at * tile.stride,
                   .c_stride = tile.stride,
                   .depth = p.d};
-    StoreAndTop finish{.add = false, .top = top, .scale = scale};
     const std::int64_t row = span.key - chunk.from;
+    StoreAndTop finish{.add = false, .top = top, .scale = scale};
+    finish.scales = chunk.scales_from(row), finish.first = x.c;
     const auto with_lanes = [&](auto take) {
       if constexpr (kAsNeeded) with_vectors<V>(tile.lanes, take);
       else if (tile.lanes == kMost) take(At<kTileVectors<V>>{});
@@ -239,6 +262,7 @@ class Scores : public KeyHead<Operation> {
     bool add;  // a later chain of the features, to those before it
     Sum* top;  // null: a chain that is not the last
     Sum scale;
+    const Sum *scales = nullptr, *first = nullptr;  // of each row from `first` of c on; or none
     template <int kRows, int kVectors>
     ATTEND_INLINE void operator()(const Operands<V>& x, V (&sum)[kRows][kVectors]) const {
       if (add) {
@@ -250,6 +274,10 @@ class Scores : public KeyHead<Operation> {
       }
       if (top == nullptr) return Store{}(x, sum);
       if (scale != 1) unrolled<kRows>(ATTEND_EACH(r) { multiply_row(sum[r], V::set(scale)); });
+      if (scales != nullptr) {
+        const Sum* const by = scales + (x.c - first) / x.c_stride;
+        unrolled<kRows>(ATTEND_EACH(r) { multiply_row(sum[r], V::set(by[r])); });
+      }
       V most[kVectors];
       load(top, most);
       unrolled<kRows>(ATTEND_EACH(r) { larger_row(sum[r], most); });
@@ -259,9 +287,10 @@ class Scores : public KeyHead<Operation> {
   };
 
   const Operand* bring_rows(const Strided& t, Operand* packed, std::int64_t count,
-                            std::int64_t row_width, const Chunk<V>& chunk,
+                            std::int64_t row_width, const Chunk<V>& chunk, Sum* scales,
                             std::int64_t& stride) const noexcept {
-    if (is_contiguous_row<Operand>(t) && p.keys != KeyAddressing::paged && count == row_width) {
+    if (is_contiguous_row<Operand>(t) && p.keys != KeyAddressing::paged && count == row_width &&
+        scales == nullptr) {
       ATTEND_PATH(V, "keys or values as they lie");
       stride = t.stride[2];
       return reinterpret_cast<const Operand*>(t.data) +
@@ -269,8 +298,11 @@ class Scores : public KeyHead<Operation> {
     }
     ATTEND_PATH(V, "keys or values packed");
     for (std::int64_t j = chunk.from; j < chunk.to; ++j, packed += row_width) {
-      convert_row<V>(t, key_row(p, call, t, sequence, kv_head, j), count, packed);
+      const std::int64_t from = key_row(p, call, t, sequence, kv_head, j);
+      ask_for_next_bytes(p, t, from, count);
+      convert_row<V>(t, from, count, packed);
       for (std::int64_t x = count; x < row_width; ++x) packed[x] = Operand{};
+      if (scales != nullptr) take_scale(packed, count, scales[j - chunk.from]);
     }
     stride = row_width;
     return packed - (chunk.to - chunk.from) * row_width;
