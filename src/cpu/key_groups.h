@@ -172,8 +172,10 @@ class KeyGroups {
     }
   }
 
-  // The keys of a group, which are read next, and not in the order in which they lie.
-  void ask_for(const Operand* k, std::int64_t stride, std::int64_t keys) const noexcept {
+  // The keys of a group, which are read next, and not in the order in which they lie. Inlined, as
+  // ask_for_next_bytes() is.
+  ATTEND_INLINE void ask_for(const Operand* k, std::int64_t stride,
+                             std::int64_t keys) const noexcept {
     constexpr std::int64_t kLine = 64 / sizeof(Operand);
     for (std::int64_t j = 0; j < kGroup && j < keys; ++j)
       for (std::int64_t x = 0; x < p.d; x += kLine) __builtin_prefetch(k + j * stride + x, 0, 2);

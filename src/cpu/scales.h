@@ -14,6 +14,7 @@
 #pragma once
 
 #include "core/call.h"
+#include "core/operation.h"
 #include "core/sequence.h"
 #include "cpu/chunk.h"
 #include "cpu/elements.h"
