@@ -54,8 +54,8 @@ class KeyGroups {
       : head_(head), p(head.p), call_(head.call),
         pair_(scratch.take<Operand>(kMatrix<V> ? 2 * (p.d > p.dv ? p.d : p.dv) : 0)) {}
 
-  // The keys and values [from, to) of a chunk, from a multiple of a group on. Keys behind the last
-  // that is asked for, but are there, are taken with the others.
+  // The keys and values [from, to) of a chunk, in whole groups: what else a group holds comes too,
+  // as far as there are keys.
   void bring(Chunk<V>& chunk, std::int64_t from, std::int64_t to, bool values) noexcept {
     chunk.from = from / kGroup * kGroup;
     const std::int64_t whole = (to + kGroup - 1) / kGroup * kGroup, there = head_.sequence.k_length;
