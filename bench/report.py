@@ -159,9 +159,11 @@ def goals(name, results):
 
 
 def page(kept, series):
+    if not kept:
+        return OPENING.format(peers="other libraries") + "\nNo results are kept yet.\n\n" + CLOSING
     *peers, last = [name for name in PEERS if any(name in results["machine"]["versions"] for results in kept.values())]
-    lines = [OPENING.format(peers=f"{', '.join(peers)} and {last}"), *summary.table(series), "", "![How many times as fast as the best other library](images/performance.svg)",
-             AFTER_SUMMARY]
+    lines = [OPENING.format(peers=f"{', '.join(peers)} and {last}" if peers else last), *summary.table(series), "",
+             "![How many times as fast as the best other library](images/performance.svg)", AFTER_SUMMARY]
     for name, results in kept.items():
         lines += machine_section(name, results)
     lines += [CLOSING, GOALS]

@@ -311,8 +311,8 @@ void add_train(Program& program) {
   flags.add_text("--prompt", options->sample.prompt, "Text that they continue");
   flags.add_real("--temperature", options->sample.temperature, {0, 100},
                  "0: always the most likely; 1: as the model predicts [0.7]");
-  flags.add_word("--cache", options->sample.cache, "Type of the KV caches that they come from",
-                 {"f32", "i8"});
+  flags.add_word("--cache", options->sample.cache,
+                 "KV caches of the model's type, or of 8 bits [model]", {"model", "i8"});
 }
 
 }  // namespace attend::cli

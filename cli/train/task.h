@@ -56,7 +56,7 @@ struct Sample {
   std::int64_t count = 0;  // characters to generate
   std::string prompt;      // empty: a line's end, if the text has one, else its first character
   double temperature = 0;
-  std::string cache = "f32";  // the type of the KV caches
+  std::string cache = "model";  // the type of the KV caches, or "i8"
 };
 // `length` is that of the sequences.
 std::unique_ptr<Task> text_task(const std::string& path, std::int64_t length, const Sample& sample);

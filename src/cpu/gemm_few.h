@@ -62,10 +62,12 @@ template <class V>
       };
       const auto take_some = [&]<Layout kLayout>() {
         const std::int64_t vectors = (lanes - r) / V::kLanes;
-        // NOLINTNEXTLINE(bugprone-branch-clone): of some instruction sets they are the same
+        const bool two = vectors == 2 || vectors == 4;
+        // NOLINTBEGIN(bugprone-branch-clone): of some instruction sets they are the same
         if (vectors == 1) take.template operator()<1, kLayout>();
-        else if (vectors == 2 || vectors == 4) take.template operator()<2, kLayout>();
+        else if (two) take.template operator()<2, kLayout>();
         else take.template operator()<kTileVectors<V>, kLayout>();
+        // NOLINTEND(bugprone-branch-clone)
       };
       take_some.template operator()<Layout::streamed>();
       while (r < lanes) take_some.template operator()<Layout::along>();

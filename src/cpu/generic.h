@@ -66,7 +66,7 @@ inline F64 scaled(F64 a, F64 n) {
   return {{a.v * reinterpret_cast<F64::Native>(bits)}};
 }
 inline bool all_finite(F64 a) {
-  const F64::Native zero = a.v - a.v;
+  const F64::Native zero = a.v - a.v;   // NOLINT(misc-redundant-expression): not if infinite
   const F64::Mask same = zero == zero;  // NOLINT(misc-redundant-expression): not if it is NaN
   return (same[0] & same[1]) != 0;
 }
@@ -120,7 +120,7 @@ inline F32 scaled(F32 a, F32 n) {
   return {{a.v * reinterpret_cast<F32::Native>(bits)}};
 }
 inline bool all_finite(F32 a) {
-  const F32::Native zero = a.v - a.v;
+  const F32::Native zero = a.v - a.v;   // NOLINT(misc-redundant-expression): not if infinite
   const F32::Mask same = zero == zero;  // NOLINT(misc-redundant-expression): not if it is NaN
   return (same[0] & same[1] & same[2] & same[3]) != 0;
 }

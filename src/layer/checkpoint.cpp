@@ -59,7 +59,7 @@ void save_checkpoint(const std::filesystem::path& path, const std::vector<NamedV
       metadata.emplace(kGoodSteps, std::to_string(loss_scale->good_steps()));
     }
     for (const auto& [key, value] : more)
-      if (!metadata.emplace(key, value).second)
+      if (key == kScale || key == kGoodSteps || !metadata.emplace(key, value).second)
         throw InvalidArgument(text("save_checkpoint: the metadata key ", in_quotes(key),
                                    " is reserved for checkpoints"));
     std::vector<NamedView> tensors = parameters;

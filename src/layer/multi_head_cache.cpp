@@ -65,6 +65,8 @@ KvCache MultiHeadAttention::make_cache(std::int64_t batch, std::int64_t capacity
                                        std::int64_t page_size, std::int64_t pages,
                                        std::optional<DType> type) const {
   check_made("multi_head_attention", static_cast<bool>(*this));
+  if (type && *type != options_.type && *type != DType::i8)
+    fail("a cache of ", *type, " is asked for; the layer takes ", options_.type, " or ", DType::i8);
   return KvCache({.batch = batch,
                   .key_heads = options_.key_heads,
                   .d_k = options_.d_k,

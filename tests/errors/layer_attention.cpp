@@ -337,6 +337,8 @@ std::vector<LayerMistake> kv_cache_mistakes() {
                         {.v_scales = scales});
        },
        of_layer + "k_scales or v_scales is given; a cache of i8 has its own"},
+      {"a_cache_of_another_type", [] { layer().make_cache(2, 8, 0, 0, DType::f16); },
+       of_layer + "a cache of f16 is asked for; the layer takes f32 or i8"},
       {"an_offset_besides_the_cache",
        [] {
          KvCache cache = cache_of();

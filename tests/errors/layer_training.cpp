@@ -330,6 +330,12 @@ std::vector<LayerMistake> checkpoint_mistakes() {
        },
        "InvalidArgument: save_checkpoint: the metadata key 'checkpoint.steps' is reserved "
        "for checkpoints"},
+      {"metadata_of_its_own_of_a_loss_scale",
+       [] {
+         save_checkpoint(path, {}, SGD(), {{"checkpoint.loss_scale", "1"}});
+       },
+       "InvalidArgument: save_checkpoint: the metadata key 'checkpoint.loss_scale' is reserved "
+       "for checkpoints"},
       {"parameter_with_the_optimizers_name",
        [] {
          save_checkpoint(path, {{"optimizer.w", of({3})}}, SGD());
