@@ -12,23 +12,14 @@ namespace {
 template <class Of, class Operation = typename Of::Operation>
 constexpr Kernel<Operation> amx_row(std::string_view name, Feature type,
                                     decltype(Kernel<Operation>::declines) declines) {
-  return {
-      .name = name,
-      .only_if_forced = false,
-      .takes = (kTaken<Operation> - kHostTypes) | Features{type},
-      .stages = Of::kStages,
-      .declines = declines,
-      .tiles = Of::tiles,
-      .tasks = Of::tasks,
-      .workspace = Of::workspace,
-      .run =
-          [](const typename Operation::Problem& p, const Tiles& tiles,
-             const typename Operation::Call& call, const Task& task) noexcept {
-            const TilesInUse in_use;
-            stay_awake();
-            Of::run(p, tiles, call, task);
-          },
+  Kernel<Operation> row = kernel_row_of<Of>(name, type, declines);
+  row.run = [](const typename Operation::Problem& p, const Tiles& tiles,
+               const typename Operation::Call& call, const Task& task) noexcept {
+    const TilesInUse in_use;
+    stay_awake();
+    Of::run(p, tiles, call, task);
   };
+  return row;
 }
 
 }  // namespace

@@ -83,16 +83,21 @@ std::string declines_neon(const Problem& problem, const Machine& machine) {
   return needs(problem, machine.neon, "NEON");
 }
 template <class Problem>
+std::string declines_neon_bf16(const Problem& problem, const Machine& machine) {
+  return needs(problem, machine.neon_bf16, "NEON with BF16 (BFMMLA)");
+}
+template <class Problem>
 std::string declines_generic(const Problem& problem, const Machine&) {
   return needs(problem, true, "");
 }
 
-#define ATTEND_DECLINES(Problem)                                          \
-  template std::string declines_avx512(const Problem&, const Machine&);   \
-  template std::string declines_amx(const Problem&, const Machine&);      \
-  template std::string declines_amx_fp16(const Problem&, const Machine&); \
-  template std::string declines_avx2(const Problem&, const Machine&);     \
-  template std::string declines_neon(const Problem&, const Machine&);     \
+#define ATTEND_DECLINES(Problem)                                           \
+  template std::string declines_avx512(const Problem&, const Machine&);    \
+  template std::string declines_amx(const Problem&, const Machine&);       \
+  template std::string declines_amx_fp16(const Problem&, const Machine&);  \
+  template std::string declines_avx2(const Problem&, const Machine&);      \
+  template std::string declines_neon(const Problem&, const Machine&);      \
+  template std::string declines_neon_bf16(const Problem&, const Machine&); \
   template std::string declines_generic(const Problem&, const Machine&);
 ATTEND_DECLINES(ForwardProblem)
 ATTEND_DECLINES(BackwardProblem)

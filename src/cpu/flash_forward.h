@@ -58,7 +58,7 @@ class FlashForward {
       factors = scratch.take<Sum>(p.drop_below != 0 ? kChunk * kRoom : 0);
       few_q = scratch.take<Sum>(FewRows<V>::kMost * p.d);
       chunk.packed_k = scratch.take<Operand>(kChunk * whole_depth<V>(p.d));
-      chunk.packed_v = scratch.take<Operand>(kChunk * width(p));
+      chunk.packed_v = scratch.take<Operand>(kChunk * whole_depth<V>(width(p)));
       chunk.paneled_k =
           scratch.take<Operand>(TilesOf<V>::kPanels ? kChunk * whole_depth<V>(p.d) : 0);
       chunk.stripped_v =

@@ -77,6 +77,11 @@ class Scores {
     if constexpr (kMatrix<V>) return Matrix<V>::kGroup;
     else return 1;
   }();
+  // Rows of keys or values that are arranged together.
+  static constexpr int kTogether = [] {
+    if constexpr (kMatrix<V>) return Matrix<V>::kRowsTogether;
+    else return 0;
+  }();
   static constexpr Sum kHidden = -std::numeric_limits<Sum>::infinity();
   static constexpr Sum kLowest = std::numeric_limits<Sum>::lowest();
   // From so many keys on, a tile of one vector waits for memory more than for products.
@@ -105,7 +110,7 @@ class Scores {
         plain(p.softcap == 0 && !p.bias && !p.alibi && !p.mask),
         rows_(scratch.take<Sum>(kRoom * kChunk)), added_(scratch.take<Sum>(kRoom * kChunk)),
         q_(scratch.take<Operand>(kRoom * p.d)),
-        pair_(scratch.take<Operand>(kMatrix<V> ? 2 * (p.d > p.dv ? p.d : p.dv) : 0)) {
+        together_(scratch.take<Operand>(kTogether * (p.d > p.dv ? p.d : p.dv))) {
     // A power of two goes into q, exactly, unless q could overflow; any other factor multiplies the
     // sum.
     int exponent = 0;
@@ -306,8 +311,9 @@ class Scores {
                     Sum* s) const noexcept {
     const bool whole = first + kGroup <= chunk.to - chunk.from;
     const std::int64_t middle = k_width / TilesOf<V>::kDepth / 2 * TilesOf<V>::kDepth;
+    const std::int64_t apart = whole ? chunk.k_stride : k_width;
     Matrix<V>::scores(whole ? chunk.k + first * chunk.k_stride : chunk.k_last,
-                      whole ? chunk.k_stride : k_width, tile.q, tile.lanes, half == 0 ? 0 : middle,
+                      chunk.arranged_k ? 0 : apart, tile.q, tile.lanes, half == 0 ? 0 : middle,
                       half == 0 ? middle : k_width, k_width, s, tile.stride, tile.vector_stride);
   }
 
@@ -400,11 +406,32 @@ class Scores {
     const std::int64_t whole = whole_groups(to), there = sequence.k_length;
     chunk.to = to > there ? to : whole < there ? whole : there;
     constexpr bool kBackward = std::is_same_v<Operation, Backward>;
+    if constexpr (Matrix<V>::kArrangesKeys) return arrange_groups(chunk, values);
     if (kBackward && !values) return bring_pairs(call.k, p.d, chunk, chunk.packed_k);
     chunk.k_last = bring_group_rows(call.k, p.d, chunk, chunk.packed_k, chunk.k, chunk.k_stride);
     if (kBackward)
       chunk.v_last = bring_group_rows(call.v, p.dv, chunk, chunk.packed_v, chunk.v, chunk.v_stride);
     else if (values) bring_pairs(call.v, p.dv, chunk, chunk.packed_v, chunk.k != chunk.packed_k);
+  }
+
+  // What more than one tile, or more than one vector of rows, reads is arranged.
+  void arrange_groups(Chunk<V>& chunk, bool values) noexcept {
+    chunk.arranged_k = rows() > kRoom;
+    if (chunk.arranged_k) {
+      chunk.k = chunk.packed_k;
+      chunk.k_stride = k_width;
+      chunk.k_last = chunk.k + (chunk.to - chunk.from) / kGroup * kGroup * k_width;
+      each_group(call.k, p.d, chunk, [&](auto row, std::int64_t first) {
+        Matrix<V>::keys(row, p.d, chunk.packed_k + first * k_width);
+      });
+    } else {
+      chunk.k_last = bring_group_rows(call.k, p.d, chunk, chunk.packed_k, chunk.k, chunk.k_stride);
+    }
+    if (!values) return;
+    chunk.arranged_v = rows() > V::kLanes;
+    if (chunk.arranged_v) bring_pairs(call.v, p.dv, chunk, chunk.packed_v);
+    else
+      chunk.v_last = bring_group_rows(call.v, p.dv, chunk, chunk.packed_v, chunk.v, chunk.v_stride);
   }
 
   // Rows of whole depths, as they lie or packed; gives those of a last group that is not a whole
@@ -432,20 +459,30 @@ class Scores {
   // Groups of keys in pairs. Meanwhile rows of k may be asked for, which come next.
   void bring_pairs(const Strided& t, std::int64_t count, const Chunk<V>& chunk, Operand* to,
                    bool asks = false) const noexcept {
+    each_group(t, count, chunk, [&](auto row, std::int64_t first) {
+      if (asks)
+        ask_for(chunk.k + first * chunk.k_stride, chunk.k_stride, chunk.to - chunk.from - first);
+      Matrix<V>::values(row, count, to + Matrix<V>::values_at(first, width(count)));
+    });
+  }
+
+  // take(row, first): row(key of the group) is one, or null behind the last; `first` is the
+  // group's first key in the chunk.
+  template <class Take>
+  void each_group(const Strided& t, std::int64_t count, const Chunk<V>& chunk,
+                  Take take) const noexcept {
     const bool side_by_side = is_contiguous_row<Operand>(t);
-    for (std::int64_t j = chunk.from; j < chunk.to; j += kGroup, to += kGroup * width(count)) {
-      if (asks) ask_for(chunk.k + (j - chunk.from) * chunk.k_stride, chunk.k_stride, chunk.to - j);
-      Matrix<V>::values(
+    for (std::int64_t j = chunk.from; j < chunk.to; j += kGroup)
+      take(
           [&](int key) -> const Operand* {
             if (j + key >= chunk.to) return nullptr;
             const std::int64_t at = key_row(p, call, t, sequence, kv_head, j + key);
             if (side_by_side) return reinterpret_cast<const Operand*>(t.data) + at;
-            Operand* row = pair_ + key % 2 * count;
+            Operand* row = together_ + key % kTogether * count;
             bring_row(t, at, count, row);
             return row;
           },
-          count, to);
-    }
+          j - chunk.from);
   }
 
   // The keys of a group, which are read next, and not in the order in which they lie.
@@ -669,7 +706,7 @@ class Scores {
   Sum q_scale_;
   Sum *rows_, *added_;  // [lanes][256] and [256][lanes]
   Operand* q_;          // [lanes][d], rows that do not lie ready
-  Operand* pair_;       // [2][d or dv], the same of keys or values in pairs
+  Operand* together_;   // [kTogether][d or dv], the same of keys or values
 };
 
 template <class V>

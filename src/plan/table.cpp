@@ -15,7 +15,7 @@ extern const Kernel<ActivationBackward> kAvx512ActivationBackward, kAvx2Activati
 extern const Kernel<RotaryForward> kAvx512Rotary, kAvx2Rotary;
 extern const Kernel<Convert> kAvx512Convert, kAvx2Convert;
 #elif defined(__aarch64__)
-extern const Kernel<Forward> kNeonForward;
+extern const Kernel<Forward> kNeonBf16Forward, kNeonForward;
 extern const Kernel<Backward> kNeonBackward;
 extern const Kernel<Inspect> kNeonInspect;
 extern const Kernel<Product> kNeonProduct;
@@ -45,7 +45,7 @@ constinit const Kernel<Forward>* const kForward[] = {
 #if defined(__x86_64__)
     &kAmxForward,     &kAmxFp16Forward,   &kAvx512Forward,   &kAvx2Forward,
 #elif defined(__aarch64__)
-    &kNeonForward,
+    &kNeonBf16Forward, &kNeonForward,
 #endif
     &kGenericForward, &kReferenceForward, &kTextbookForward,
 };
