@@ -25,6 +25,7 @@ struct Choice {
   Machine machine;
   std::string rows;                   // what the names of its rows begin with
   std::string bf16{}, f16_forward{};  // of these, where it is another
+  bool bf16_backward = true;          // in backward, too
 };
 
 // Machines of this architecture: the table has no rows of the other. And those whose code this
@@ -47,8 +48,16 @@ std::vector<Choice> choices() {
   }
   return list;
 #elif defined(__aarch64__)
-  return {{{.architecture = "aarch64"}, "cpu.generic."},
-          {{.architecture = "aarch64", .neon = true}, "cpu.neon."}};
+  std::vector<Choice> list = {{{.architecture = "aarch64"}, "cpu.generic."},
+                              {{.architecture = "aarch64", .neon = true}, "cpu.neon."}};
+  if (this_machine().neon_bf16) {
+    Choice bf16 = list.back();
+    bf16.machine.neon_bf16 = true;
+    bf16.bf16 = "cpu.neon_bf16.";
+    bf16.bf16_backward = false;
+    list.push_back(bf16);
+  }
+  return list;
 #else
   return {{{.architecture = "unknown"}, "cpu.generic."}};
 #endif
@@ -73,7 +82,8 @@ TEST_P(KernelRows, no_case_is_left_to_the_reference) {
         std::string rows = alone ? "reference." : choice.rows;
         constexpr bool kForward = std::is_same_v<Operation, Forward>;
         bool same_type = true;  // of what is multiplied
-        if constexpr (!kForward) same_type = wanted.problem.dout_type == GetParam();
+        if constexpr (!kForward)
+          same_type = choice.bf16_backward && wanted.problem.dout_type == GetParam();
         const std::string other = GetParam() == DType::bf16 && same_type ? choice.bf16
                                   : GetParam() == DType::f16 && kForward ? choice.f16_forward
                                                                          : "";
@@ -141,6 +151,7 @@ TEST(Machine, has_the_instruction_sets_that_the_system_lists) {
   EXPECT_FALSE(machine.neon);
 #elif defined(__aarch64__)
   EXPECT_EQ(machine.neon, (getauxval(AT_HWCAP) & HWCAP_ASIMD) != 0);
+  EXPECT_EQ(machine.neon_bf16, (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0);
   EXPECT_FALSE(machine.avx2 || machine.avx512);
 #endif
 }

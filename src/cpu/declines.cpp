@@ -84,7 +84,7 @@ std::string declines_neon(const Problem& problem, const Machine& machine) {
 }
 template <class Problem>
 std::string declines_neon_bf16(const Problem& problem, const Machine& machine) {
-  return needs(problem, machine.neon_bf16, "NEON with BF16 (BFMMLA)");
+  return needs(problem, machine.neon_bf16, "NEON with BFMMLA");
 }
 template <class Problem>
 std::string declines_generic(const Problem& problem, const Machine&) {

@@ -52,6 +52,28 @@ ATTEND_INLINE Bf16x8 load_halves(const bf16* low, const bf16* high) {
 ATTEND_INLINE void after(const bf16*& p, F32 a, F32 b, F32 c, F32 d) {
   asm("" : "+r"(p) : "w"(a.v), "w"(b.v), "w"(c.v), "w"(d.v));
 }
+
+// sum[rows][columns] += a b, of pairs of rows and of columns, their operands of 4 steps side by
+// side.
+template <int kRows, int kColumns>
+ATTEND_INLINE void multiply(const bf16*& a, const bf16*& b, std::int64_t steps,
+                            F32 (&sum)[kRows][kColumns]) {
+  for (; steps > 0; steps -= 4) {
+    Bf16x8 rows[kRows];
+    unrolled<kRows>(ATTEND_EACH(r) { rows[r] = load_bf16(a + r * 8); });
+    unrolled<kColumns>(ATTEND_EACH(c) {
+      const Bf16x8 column = load_bf16(b + c * 8);
+      unrolled<kRows>(ATTEND_EACH(r) { multiply(sum[r][c], rows[r], column); });
+      if constexpr (kRows == 4) {
+        after(a, sum[0][c], sum[1][c], sum[2][c], sum[3][c]);
+        after(b, sum[0][c], sum[1][c], sum[2][c], sum[3][c]);
+      }
+    });
+    a += kRows * 8;
+    b += kColumns * 8;
+  }
+}
+
 ATTEND_INLINE void store_bf16(Bf16x8 v, bf16* to) {
   vst1q_u16(&to->bits, vreinterpretq_u16_bf16(v));
 }

@@ -197,20 +197,23 @@ struct NeonBf16Products {
       const std::int64_t to = from + kChain < depth ? from + kChain : depth;
       F32 sum[kKeys][kQueries];
       unrolled<kKeys>(ATTEND_EACH(r) { set_zero(sum[r]); });
-      for (std::int64_t x = from; x < to; x += kSteps) {
-        Bf16x8 keys[kKeys];
-        unrolled<kKeys>(ATTEND_EACH(r) {
-          if constexpr (kArranged) keys[r] = load_bf16(k + r * kOperand);
-          else keys[r] = load_halves(k + 2 * r * stride, k + (2 * r + 1) * stride);
-        });
-        unrolled<kQueries>(ATTEND_EACH(c) {
-          const Bf16x8 some = load_bf16(q + c * kOperand);
-          unrolled<kKeys>(ATTEND_EACH(r) { multiply(sum[r][c], keys[r], some); });
-          after(q, sum[0][c], sum[1][c], sum[2][c], sum[3][c]);
-          after(k, sum[0][c], sum[1][c], sum[2][c], sum[3][c]);
-        });
-        k += kArranged ? kSteps * kGroup : kSteps;
-        q += kSteps * kVectors * kLanes;
+      if constexpr (kArranged) {
+        multiply(k, q, to - from, sum);
+      } else {
+        for (std::int64_t x = from; x < to; x += kSteps) {
+          Bf16x8 keys[kKeys];
+          unrolled<kKeys>(ATTEND_EACH(r) {
+            keys[r] = load_halves(k + 2 * r * stride, k + (2 * r + 1) * stride);
+          });
+          unrolled<kQueries>(ATTEND_EACH(c) {
+            const Bf16x8 some = load_bf16(q + c * kOperand);
+            unrolled<kKeys>(ATTEND_EACH(r) { multiply(sum[r][c], keys[r], some); });
+            after(q, sum[0][c], sum[1][c], sum[2][c], sum[3][c]);
+            after(k, sum[0][c], sum[1][c], sum[2][c], sum[3][c]);
+          });
+          k += kSteps;
+          q += kSteps * kVectors * kLanes;
+        }
       }
       unrolled<kKeys>(ATTEND_EACH(r) {
         unrolled<kVectors>(ATTEND_EACH(n) {

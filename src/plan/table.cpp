@@ -18,7 +18,7 @@ extern const Kernel<Convert> kAvx512Convert, kAvx2Convert;
 extern const Kernel<Forward> kNeonBf16Forward, kNeonForward;
 extern const Kernel<Backward> kNeonBackward;
 extern const Kernel<Inspect> kNeonInspect;
-extern const Kernel<Product> kNeonProduct;
+extern const Kernel<Product> kNeonBf16Product, kNeonProduct;
 extern const Kernel<NormForward> kNeonNorm;
 extern const Kernel<NormBackward> kNeonNormBackward;
 extern const Kernel<ActivationForward> kNeonActivation;
@@ -78,7 +78,7 @@ constinit const Kernel<Product>* const kProduct[] = {
 #if defined(__x86_64__)
     &kAmxProduct,     &kAvx512Product,    &kAvx2Product,
 #elif defined(__aarch64__)
-    &kNeonProduct,
+    &kNeonBf16Product, &kNeonProduct,
 #endif
     &kGenericProduct, &kReferenceProduct,
 };
