@@ -13,9 +13,9 @@
 // A sum over k is made of chains of 128 steps at multiples of 128: each begins with 0 and is one
 // chain of pairs, as neon_bf16.h says. They are added in order in f32, the bias last, and the
 // result is rounded once to bf16, to nearest. An addition that rounds to odd loses twice as much as
-// one to nearest, so a chain has a quarter of the additions that those of the other rows have, 64
-// instead of 256. What is missing of a tile is 0 in both operands, so no bit depends on where a
-// tile ends: nor on how many rows stand beside a row, on packing or on threads.
+// one to nearest, so chains are half as long as those of the other rows. What is missing of a tile
+// is 0 in both operands, so no bit depends on where a tile ends: nor on how many rows stand beside
+// a row, on packing or on threads.
 #include "cpu/neon_bf16.h"
 
 #include "core/product.h"
@@ -94,23 +94,6 @@ struct TileOfSums {
   static constexpr int kOf = kColumns / 2;
   alignas(64) float sums[kPairs][kOf][4];
 
-  // sums = a b, or sums + a b: chain by chain.
-  void add(const bf16* a, const bf16* b, std::int64_t steps, bool first) noexcept {
-    do {  // at least once: an empty sum is 0
-      F32 chain[kPairs][kOf];
-      unrolled<kPairs>(ATTEND_EACH(r) { set_zero(chain[r]); });
-      multiply(a, b, least(steps, kChain), chain);
-      unrolled<kPairs>(ATTEND_EACH(r) {
-        unrolled<kOf>(ATTEND_EACH(c) {
-          if (!first) chain[r][c] = F32::load(sums[r][c]) + chain[r][c];
-          chain[r][c].store(sums[r][c]);
-        });
-      });
-      first = false;
-      steps -= kChain;
-    } while (steps > 0);
-  }
-
   // Row r, column by column.
   void row(std::int64_t r, F32 (&columns)[kColumns / 4]) const noexcept {
     unrolled<kColumns / 4>(ATTEND_EACH(n) {
@@ -122,6 +105,26 @@ struct TileOfSums {
     for (int n = 0; n < kColumns; ++n) sums[r / 2][n / 2][r % 2 * 2 + n % 2] = columns[n];
   }
 };
+
+// sums = a b, or sums + a b: chain by chain.
+template <int kPairs>
+[[gnu::noinline]] void product_tile(const bf16* a, const bf16* b, std::int64_t steps, bool first,
+                                    TileOfSums<kPairs>& to) noexcept {
+  constexpr int kOf = TileOfSums<kPairs>::kOf;
+  do {  // at least once: an empty sum is 0
+    F32 chain[kPairs][kOf];
+    unrolled<kPairs>(ATTEND_EACH(r) { set_zero(chain[r]); });
+    multiply(a, b, least(steps, kChain), chain);
+    unrolled<kPairs>(ATTEND_EACH(r) {
+      unrolled<kOf>(ATTEND_EACH(c) {
+        if (!first) chain[r][c] = F32::load(to.sums[r][c]) + chain[r][c];
+        chain[r][c].store(to.sums[r][c]);
+      });
+    });
+    first = false;
+    steps -= kChain;
+  } while (steps > 0);
+}
 
 // What the sums of earlier blocks were, from p.sums, or where they go.
 template <int kPairs>
@@ -184,14 +187,15 @@ template <int kPairs>
     TileOfSums<kPairs> sums;
     if (k != 0) load_sums(p, tile, sums);
     if (p.packed != nullptr) {
-      sums.add(room, p.packed + tile.column_begin * whole_steps(p.k) + k * kColumns, steps, k == 0);
+      product_tile(room, p.packed + tile.column_begin * whole_steps(p.k) + k * kColumns, steps,
+                   k == 0, sums);
     } else {
       Room<kPiece * kColumns> piece;
       std::int64_t x = 0;
       do {
         const std::int64_t some = least(steps - x, kPiece);
         bring<kColumns>(columns_of(p, tile, k + x), some, piece.numbers());
-        sums.add(room + x * 2 * kPairs, piece.numbers(), some, k + x == 0);
+        product_tile(room + x * 2 * kPairs, piece.numbers(), some, k + x == 0, sums);
         x += kPiece;
       } while (x < steps);
     }

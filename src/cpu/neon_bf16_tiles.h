@@ -105,8 +105,8 @@ struct NeonBf16Products {
                      std::int64_t s_vector) noexcept {
     if (to < depth) return;
     const auto take = [&]<int kVectors>() {
-      if (stride == 0) group_scores<kVectors, true>(k, 0, q, depth, s, s_stride, s_vector);
-      else group_scores<kVectors, false>(k, stride, q, depth, s, s_stride, s_vector);
+      if (stride == 0) score_product_tile<kVectors, true>(k, 0, q, depth, s, s_stride, s_vector);
+      else score_product_tile<kVectors, false>(k, stride, q, depth, s, s_stride, s_vector);
     };
     if (lanes == kLanes) take.template operator()<1>();
     else if (lanes == 2 * kLanes) take.template operator()<2>();
@@ -140,7 +140,7 @@ struct NeonBf16Products {
                        std::int64_t dv, float* o, std::int64_t o_stride) noexcept {
     const auto take = [&]<int kVectors>() {
       for (std::int64_t x = 0; x < dv; x += kBlock)
-        group_products<kVectors>(weights, rows, v, x * kChunk, groups, o + x, o_stride, dv - x);
+        value_product_tile<kVectors>(weights, rows, v, x * kChunk, groups, o + x, o_stride, dv - x);
     };
     if (rows <= kLanes) take.template operator()<1>();
     else if (rows <= 2 * kLanes) take.template operator()<2>();
@@ -190,8 +190,10 @@ struct NeonBf16Products {
 
  private:
   template <int kVectors, bool kArranged>
-  static void group_scores(const bf16* k, std::int64_t stride, const bf16* q, std::int64_t depth,
-                           float* s, std::int64_t s_stride, std::int64_t s_vector) noexcept {
+  [[gnu::noinline]] static void score_product_tile(const bf16* k, std::int64_t stride,
+                                                   const bf16* q, std::int64_t depth, float* s,
+                                                   std::int64_t s_stride,
+                                                   std::int64_t s_vector) noexcept {
     constexpr int kKeys = kGroup / 2, kQueries = kVectors * kLanes / 2;  // in pairs
     for (std::int64_t from = 0; from < depth; from += kChain) {
       const std::int64_t to = from + kChain < depth ? from + kChain : depth;
@@ -229,9 +231,10 @@ struct NeonBf16Products {
   }
 
   template <int kVectors>
-  static void group_products(const float* weights, int rows, const bf16* const* v,
-                             std::int64_t block, int groups, float* o, std::int64_t o_stride,
-                             std::int64_t left) noexcept {
+  [[gnu::noinline]] static void value_product_tile(const float* weights, int rows,
+                                                   const bf16* const* v, std::int64_t block,
+                                                   int groups, float* o, std::int64_t o_stride,
+                                                   std::int64_t left) noexcept {
     constexpr int kFeatures = kBlock / 2, kPairs = kVectors * kLanes / 2;
     const bf16* p = reinterpret_cast<const bf16*>(weights);
     F32 sum[kPairs][kFeatures];
