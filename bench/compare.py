@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""attend beside PyTorch, ONNX Runtime and NumPy on the cases of `attend bench`, all called from Python.
+"""attend beside PyTorch, ONNX Runtime, ggml and NumPy on the cases of `attend bench`, all called from Python.
 
     ./run bench [OPTIONS]            builds what is needed and runs this file
     bench/compare.py --self-test     proves its arithmetic on made-up numbers
@@ -8,8 +8,9 @@ Each library has a process of its own, pinned to the same cores. They take turns
 in another order each round, so that a machine that becomes slower is slower for all of them. A figure is the median
 over the rounds of the median of a turn; low and high are the extremes of the rounds. A turn in which the host of a
 virtual machine took the cores away is taken again. Every result is first held against the formulas in f64. With --type
-bf16 or f16 all libraries compute on the same numbers rounded to it. Into the folder --out go results.json, table.txt
-and, where matplotlib is there, the plots; also where it is ended early.
+bf16 or f16 all libraries compute on the same numbers rounded to it; with i8, one query of f32 over a KV cache of 8
+bits, each library rounds the same keys and values in its own way. Into the folder --out go results.json, table.txt and,
+where matplotlib is there, the plots; also where it is ended early.
 """
 import argparse
 import datetime
@@ -31,12 +32,18 @@ from figures import LIBRARIES, best_peer, duration, means, ratio, share, spread,
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 SUITES = ("notes", "bert", "gpt", "long", "decode", "backward", "layer", "length", "growth")
-# Of the largest value; results in f32 lie between 1e-8 and 5e-6, those of 16 bits around one rounding of their own.
-ALLOWED_ERROR = {"f32": 5e-5, "f16": 4e-3, "bf16": 3e-2}
+# Of the largest value; results in f32 lie between 1e-8 and 5e-6, those of 16 bits around one rounding of their own, those
+# of 8 bits around 1e-2, as their keys and values are rounded and the truth's are not.
+ALLOWED_ERROR = {"f32": 5e-5, "f16": 4e-3, "bf16": 3e-2, "i8": 3e-2}
+SUMS_IN_F16 = {("ggml", "f16"): 5e-2}       # of the values, where queries are few: 3e-2 over 8192 keys
 PATIENCE = 300           # seconds until a process that does not answer is given up
 SLOW = 0.5               # seconds of a call from which on a library has one turn only
 STOLEN = 0.01            # part of a turn's time that the host may have taken
 TRIES = 4                # of one turn; the one from which least was taken counts
+
+
+def allowed_error(library, type):
+    return SUMS_IN_F16.get((library, type), ALLOWED_ERROR[type])
 
 
 def yardstick(type):
@@ -44,6 +51,15 @@ def yardstick(type):
     return {"name": "matmul 2048 x 2048" + ("" if type == "f32" else "_" + type), "suite": "yardstick",
             "operation": "matmul", "type": type, "size": 2048, "causal": False, "flops": 2.0 * 2048**3, "bytes": None,
             "quick": True}
+
+
+def over_eight_bits(cases):
+    """The cases of f32 that decode, with keys and values of 8 bits and a scale of f32 for each of both; what is read is
+    what attend's cache holds."""
+    for case in cases:
+        if case["bytes"]:
+            rows = case["batch"] * case["key_heads"] * case["keys"]
+            yield {**case, "name": case["name"] + "_i8", "type": "i8", "bytes": case["bytes"] / 4 + 2 * 4.0 * rows}
 
 
 class Worker:
@@ -129,7 +145,7 @@ def in_turns(case, workers, rounds, seconds):
             figures[name]["stolen"] = max(figures[name].get("stolen", 0.0), answer["stolen"])
     for name, found in figures.items():
         found.update(seconds=statistics.median(medians[name]), low=min(medians[name]), high=max(medians[name]),
-                     wrong=not found["error"] <= ALLOWED_ERROR[case["type"]])       # NaN is wrong too
+                     wrong=not found["error"] <= allowed_error(name, case["type"]))     # NaN is wrong too
     return figures, left
 
 
@@ -163,7 +179,9 @@ def measure_all(results, cases, core_sets, args, say, log):
     """Fills in the runs, versions, growth and what was left out of the results."""
     runs, left_out, versions = results["runs"], results["left_out"], results["machine"]["versions"]
     sweep = [case for case in cases if case["suite"] == "growth"]
-    side_by_side = [yardstick(args.type), *expanded(case for case in cases if case["suite"] != "growth")]
+    side_by_side = [*expanded(case for case in cases if case["suite"] != "growth")]
+    if args.type != "i8":                           # no library multiplies whole matrices of it
+        side_by_side.insert(0, yardstick(args.type))
     total, done = len(side_by_side) * len(core_sets), 0
     end = time.monotonic() + 60 * args.minutes
     out_of_time = lambda: time.monotonic() > end
@@ -246,6 +264,9 @@ def self_test():
     assert best_peer(alone) is None and ratio(alone) is None and ratio(wrong) is None
     assert math.isclose(means([run, quarter, alone, wrong])["notes", 1], 4.0)
     assert share(run, peaks) == 0.5 and share(reads, peaks) == 0.75 and share(run, {}) is None
+    half = {**reads, "case": {**case, "bytes": 7.5e9}}              # read as fast as the size nearest to it
+    assert share(half, {"1": {**peaks["1"], "reading": [{"array_bytes": 1e6, "bytes_per_second": 1e12},
+                                                        *peaks["1"]["reading"]]}}) == 0.5
     assert [c["name"] for c in expanded([case, {**case, "operation": "backward"}])] == ["x", "x", "x_both"]
     assert spread(good(2.0)) == 0.5
     assert [duration(s) for s in (1.234e-5, 0.1234, 12.34)] == ["12.3 us", "123 ms", "12.3 s"]
@@ -282,12 +303,18 @@ def self_test():
 def self_test_types(case, good, fake):
     """What is near enough in 16 bits is not in f32, and results say their type."""
     for type, error, wrong in (("f32", 1e-3, True), ("f16", 1e-3, False), ("f16", 1e-2, True), ("bf16", 1e-2, False),
-                               ("bf16", 1e-1, True)):
+                               ("bf16", 1e-1, True), ("i8", 1e-2, False), ("i8", 1e-1, True)):
         figures, _ = in_turns({**case, "type": type}, {"attend": fake(0.1, error)}, 1, 0.1)
         assert figures["attend"]["wrong"] == wrong, (type, error)
+    figures, _ = in_turns({**case, "type": "f16"}, {name: fake(0.1, 2e-2) for name in ("attend", "ggml")}, 1, 0.1)
+    assert figures["attend"]["wrong"] and not figures["ggml"]["wrong"]
     left = [{"figures": {"attend": good(1.0)}, "left": {"NumPy": "no", "PyTorch": "no"}},
             {"figures": {"PyTorch": good(1.0)}, "left": {"NumPy": "never"}}]
     assert refusals(left) == {"NumPy": "never"}
+    decode = {**case, "batch": 2, "key_heads": 3, "keys": 5, "d": 8, "bytes": 2.0 * 2 * 3 * 5 * 8 * 4}
+    eight, = over_eight_bits([case, decode])
+    assert eight["name"] == "x_i8" and eight["type"] == "i8" and eight["bytes"] == 2 * 2 * 3 * 5 * (8 + 4)
+    assert parse(["--type", "i8"]).suites == "decode" and "decode" in parse([]).suites.split(",")
     assert yardstick("f32")["name"] == "matmul 2048 x 2048" and yardstick("bf16")["type"] == "bf16"
     run = lambda suite, peer: {"case": {**case, "name": suite, "suite": suite, "type": "bf16"}, "cores": 1, "left": {},
                                "figures": {"attend": good(1.0), "PyTorch": good(peer)}}
@@ -305,8 +332,9 @@ def self_test_types(case, good, fake):
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suites", default=",".join(SUITES), help="of these, separated by commas: " + ", ".join(SUITES))
-    parser.add_argument("--type", default="f32", choices=ALLOWED_ERROR, help="of the numbers; f32 if not given")
+    parser.add_argument("--suites", help="separated by commas; all if not given: " + ", ".join(SUITES))
+    parser.add_argument("--type", default="f32", choices=ALLOWED_ERROR,
+                        help="of the numbers; f32 if not given; i8 has the suite decode alone")
     parser.add_argument("--filter", default="", help="only cases whose name has this regular expression")
     parser.add_argument("--rounds", type=int, help="turns of each library; 3, or 2 with --quick")
     parser.add_argument("--seconds", type=float, help="of a turn; 0.08, or 0.03 with --quick")
@@ -323,9 +351,11 @@ def parse(arguments):
     args.no_compile = args.no_compile or args.quick
     args.rounds = args.rounds or (2 if args.quick else 3)
     args.seconds = args.seconds or (0.03 if args.quick else 0.08)
-    unknown = set(args.suites.split(",")) - set(SUITES)
+    suites = ("decode",) if args.type == "i8" else SUITES
+    args.suites = args.suites or ",".join(suites)
+    unknown = set(args.suites.split(",")) - set(suites)
     if unknown:
-        parser.error(f"there is no suite {', '.join(sorted(unknown))}")
+        parser.error(f"there is no suite {', '.join(sorted(unknown))}" + (" in i8" if args.type == "i8" else ""))
     available = sorted(os.sched_getaffinity(0))
     try:
         counts = sorted({int(n) for n in args.cores.split(",")} if args.cores else {1, len(available)})
@@ -347,10 +377,13 @@ def main(arguments):
         print(f"[{time.monotonic() - begin:4.0f} s] {text}", file=sys.stderr, flush=True)
 
     args.out.mkdir(parents=True, exist_ok=True)
-    chosen = ["--suite", args.suites, "--type", args.type, *["--quick"] * args.quick]
+    made_in = "f32" if args.type == "i8" else args.type
+    chosen = ["--suite", args.suites, "--type", made_in, *["--quick"] * args.quick]
     if args.filter:                                         # the command refuses an empty one
         chosen += ["--filter", args.filter]
     cases = pinned(args.core_sets[-1], args.attend, "bench", "--list", "--json", *chosen)["cases"]
+    if args.type == "i8":
+        cases = list(over_eight_bits(cases))
     say("the machine's peak")
     peaks = {str(len(cores)): pinned(cores, args.attend, "bench", "--peak", "--json", *chosen)["peak"]
              for cores in args.core_sets}

@@ -2,7 +2,7 @@
 import math
 import statistics
 
-LIBRARIES = ("attend", "attend.torch", "PyTorch", "PyTorch compiled", "ONNX Runtime", "NumPy")
+LIBRARIES = ("attend", "attend.torch", "PyTorch", "PyTorch compiled", "ONNX Runtime", "ggml", "NumPy")
 OURS = ("attend", "attend.torch")
 
 
@@ -43,9 +43,10 @@ def share(run, peaks):
     if not ours or not peak:
         return None
     least = case["flops"] / peak["flops"]
-    if case.get("bytes"):       # read over as much memory as the case reads: what fits into a cache is read faster
+    if case.get("bytes"):       # read over about as much memory as the case reads: what fits into a cache is read faster
         rates = {found["array_bytes"]: found["bytes_per_second"] for found in peak["reading"]}
-        least = max(least, case["bytes"] / rates.get(case["bytes"], peak["read_bytes"]))
+        nearest = min(rates, key=lambda size: abs(math.log(size / case["bytes"])), default=None)
+        least = max(least, case["bytes"] / rates.get(nearest, peak["read_bytes"]))
     return least / ours["seconds"]
 
 

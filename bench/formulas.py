@@ -8,11 +8,11 @@ import numpy as np
 
 
 def array_type(name):
-    """NumPy's type for "f32", "f16" or "bf16"; the last is that of the package ml_dtypes."""
+    """NumPy's type for "f32", "f16" or "bf16", which is that of the package ml_dtypes; for "i8" that of what is stored so."""
     if name == "bf16":
         import ml_dtypes
         return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype({"f32": np.float32, "f16": np.float16}[name])
+    return np.dtype({"f32": np.float32, "i8": np.float32, "f16": np.float16}[name])
 
 
 def weights(q, k, causal=False, positions=None):

@@ -2,7 +2,8 @@
 depends on the case: all that take it are tried, and the fastest is measured.
 
 Inputs are given in the layout that the operator wants, made before the clock starts. On CPUs it knows f32 and f16; in
-f16 it widens what an operator has no kernel for.
+f16 it widens what an operator has no kernel for. GroupQueryAttention also takes a cache of i8, with one scale or one for
+each channel.
 """
 import time
 
@@ -16,7 +17,16 @@ def packed(x):
     return np.ascontiguousarray(x.swapaxes(1, 2)).reshape(x.shape[0], x.shape[2], -1)
 
 
+def quantised(x, kind):
+    """(i8, scales) of a cache [batch, key heads, keys, d]: the scale of all of it, or those of its channels."""
+    over = (0, 2) if kind == "PER_CHANNEL" else None
+    scales = np.abs(x).max(over, keepdims=True) / np.float32(127)
+    return np.rint(x / scales).astype(np.int8), scales.reshape(-1)
+
+
 class OnnxRuntime(Peer):
+    lacks = {"bf16": "ONNX Runtime has no bf16 on CPUs"}
+
     def __init__(self):
         import onnx
         import onnxruntime
@@ -25,10 +35,10 @@ class OnnxRuntime(Peer):
 
     def session(self, nodes, inputs, outputs, constants=()):
         helper = self.onnx.helper
-        type = helper.np_dtype_to_tensor_dtype(next(iter(inputs.values())).dtype)
+        type = lambda x: helper.np_dtype_to_tensor_dtype(x.dtype)
         graph = helper.make_graph(
-            nodes, "case", [helper.make_tensor_value_info(name, type, x.shape) for name, x in inputs.items()],
-            [helper.make_tensor_value_info(name, type, None) for name in outputs],
+            nodes, "case", [helper.make_tensor_value_info(name, type(x), x.shape) for name, x in inputs.items()],
+            [self.onnx.ValueInfoProto(name=name) for name in outputs],
             [self.onnx.numpy_helper.from_array(x, name) for name, x in constants])
         model = helper.make_model(graph, ir_version=10, opset_imports=[
             helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)])
@@ -54,28 +64,34 @@ class OnnxRuntime(Peer):
                                           is_causal=int(case["causal"]))], inputs, ["o"])
         return (lambda: session.run(None, inputs)[0]), lambda o: o
 
-    def group_query(self, case, data):
+    def group_query(self, case, data, quantisation=None):
         """Causal, over new keys; or one query, whose key is the last of a cache that is updated in place."""
-        lengths = (("last", np.full(case["batch"], case["keys"] - 1, np.int32)),
-                   ("total", np.full(1, case["keys"], np.int32)))
+        constants = [("last", np.full(case["batch"], case["keys"] - 1, np.int32)),
+                     ("total", np.full(1, case["keys"], np.int32))]
         heads = {"num_heads": case["heads"], "kv_num_heads": case["key_heads"]}
         if case["causal"]:
             inputs = {name: packed(data[name]) for name in "qkv"}
             session = self.session([self.node("GroupQueryAttention", ["q", "k", "v", "", "", "last", "total"], ["o"],
-                                              **heads)], inputs, ["o"], lengths)
+                                              **heads)], inputs, ["o"], constants)
             return (lambda: session.run(None, inputs)[0]), lambda o: self.heads(o, case)
         if case["queries"] != 1:
             raise Left("GroupQueryAttention is causal")
         new = {"q": packed(data["q"]), "k": packed(data["k"][:, :, -1:]), "v": packed(data["v"][:, :, -1:])}
-        session = self.session([self.node("GroupQueryAttention", ["q", "k", "v", "ck", "cv", "last", "total"],
-                                          ["o", "nk", "nv"], **heads)],
-                               {**new, "ck": data["k"], "cv": data["v"]}, ["o", "nk", "nv"], lengths)
+        caches, names = {name: data[name].copy() for name in "kv"}, ["q", "k", "v", "ck", "cv", "last", "total"]
+        if quantisation:
+            heads |= {"k_quant_type": quantisation, "v_quant_type": quantisation, "kv_cache_bit_width": 8}
+            names += [""] * 5 + ["sk", "sv"]
+            for name in "kv":
+                caches[name], scales = quantised(data[name], quantisation)
+                constants.append(("s" + name, scales))
+        session = self.session([self.node("GroupQueryAttention", names, ["o", "nk", "nv"], **heads)],
+                               {**new, "ck": caches["k"], "cv": caches["v"]}, ["o", "nk", "nv"], constants)
         binding = session.io_binding()
         for name, x in new.items():
             binding.bind_cpu_input(name, x)
         binding.bind_output("o")
         for name in "kv":
-            cache = self.ort.OrtValue.ortvalue_from_numpy(data[name].copy())
+            cache = self.ort.OrtValue.ortvalue_from_numpy(caches[name])
             binding.bind_ortvalue_input("c" + name, cache)
             binding.bind_ortvalue_output("n" + name, cache)
 
@@ -111,10 +127,14 @@ class OnnxRuntime(Peer):
         return best[2], best[3]
 
     def forward(self, case, data):
-        call, result = self.fastest({
-            "MultiHeadAttention": lambda: self.multi_head(case, data),
-            "Attention": lambda: self.attention(case, data),
-            "GroupQueryAttention": lambda: self.group_query(case, data)})
+        if case["type"] == "i8":
+            candidates = {f"GroupQueryAttention, {kind}": lambda kind=kind: self.group_query(case, data, kind)
+                          for kind in ("PER_TENSOR", "PER_CHANNEL")}
+        else:
+            candidates = {"MultiHeadAttention": lambda: self.multi_head(case, data),
+                          "Attention": lambda: self.attention(case, data),
+                          "GroupQueryAttention": lambda: self.group_query(case, data)}
+        call, result = self.fastest(candidates)
         return call, lambda o: {"out": result(o)}
 
     def backward(self, case, data):

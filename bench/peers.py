@@ -3,7 +3,8 @@ it can compute: `PEER.OPERATION(case, data)` gives a function to time, and one t
 arrays by name; `note` then says what computes it, and `around()` is the context to call it in. Left(reason) says why a
 case is left out.
 
-Operations: forward, backward, forward_backward, layer, layer_train, and matmul, the yardstick of the machine.
+Operations: forward, backward, forward_backward, layer, layer_train, and matmul, the yardstick of the machine. In the
+type i8 a case is given in f32, and the library stores keys and values in 8 bits before the clock starts.
 """
 import contextlib
 import os
@@ -21,6 +22,7 @@ def cores():
 
 class Peer:
     version, note, around = "", "", contextlib.nullcontext
+    lacks = {"i8": "it has no attention over keys and values of 8 bits"}    # types, and why they are left out
 
     def missing(self, case, data):
         raise Left("not measured")
@@ -29,18 +31,25 @@ class Peer:
 
 
 class Attend(Peer):
+    lacks = {}
+
     def __init__(self):
         import attend
         self.attend = attend
         self.version = attend.version()
 
-    def kernel(self, case, q, k, v):
-        return self.attend.Plan.attention(q, k, v, causal=case["causal"]).kernel
+    def kernel(self, case, q, k, v, **options):
+        return self.attend.Plan.attention(q, k, v, causal=case["causal"], **options).kernel
 
     def forward(self, case, data):
-        q, k, v = data["q"], data["k"], data["v"]
-        self.note = self.kernel(case, q, k, v)
-        return (lambda: self.attend.attention(q, k, v, causal=case["causal"])), (lambda out: {"out": out})
+        q, k, v, options = data["q"], data["k"], data["v"], {}
+        if case["type"] == "i8":
+            cache = self.attend.KvCache(batch=case["batch"], key_heads=case["key_heads"], d_k=case["d"],
+                                        capacity=case["keys"], type="i8")
+            cache.append(k, v)
+            k, v, options = cache.keys, cache.values, {"k_scales": cache.k_scales, "v_scales": cache.v_scales}
+        self.note = self.kernel(case, q, k, v, **options)
+        return (lambda: self.attend.attention(q, k, v, causal=case["causal"], **options)), (lambda out: {"out": out})
 
     def backward(self, case, data):
         return self.gradients(case, data, alone=True)
@@ -203,13 +212,10 @@ class TorchCompiled(Torch):
         return self.torch.compile(layer, dynamic=False)
 
 
-def in_f32(case):
-    if case["type"] != "f32":
-        raise Left(f"NumPy has no fast products of {case['type']}")
-
-
 class NumPy(Peer):
     """In f32 alone: products of 16 bits have no library under them, and take some hundred times as long."""
+
+    lacks = {type: f"NumPy has no fast products of {type}" for type in ("bf16", "f16", "i8")}
 
     def __init__(self):
         import formulas
@@ -217,12 +223,10 @@ class NumPy(Peer):
         self.version = np.__version__
 
     def forward(self, case, data):
-        in_f32(case)
         q, k, v = data["q"], data["k"], data["v"]
         return (lambda: self.f.attention(q, k, v, case["causal"])), (lambda out: {"out": out})
 
     def backward(self, case, data):
-        in_f32(case)
         q, k, v, dout = data["q"], data["k"], data["v"], data["dout"]
         call = lambda: self.f.attention_backward(q, k, v, dout, case["causal"])
         return call, lambda found: dict(zip(("dq", "dk", "dv"), found))
@@ -230,13 +234,10 @@ class NumPy(Peer):
     forward_backward = backward      # it forms the weights anew in any case
 
     def layer(self, case, data):
-        in_f32(case)
         return (lambda: self.f.layer(data["x"], data["w"], case["heads"])), (lambda y: {"y": y})
 
     def layer_train(self, case, data):
-        in_f32(case)
         return (lambda: self.f.layer_backward(data["x"], data["w"], case["heads"], data["dy"])), (lambda found: found)
 
     def matmul(self, case, data):
-        in_f32(case)
         return (lambda: data["a"] @ data["b"]), (lambda c: {"c": c})

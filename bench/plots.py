@@ -17,7 +17,7 @@ from figures import type_of
 plt.rcParams.update({"svg.hashsalt": "attend", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3,
                      "axes.spines.top": False, "axes.spines.right": False})
 COLOURS = {"attend": "#c0392b", "attend.torch": "#e59866", "PyTorch": "#2471a3", "PyTorch compiled": "#7fb3d5",
-           "ONNX Runtime": "#229954", "NumPy": "#7f8c8d"}
+           "ONNX Runtime": "#229954", "ggml": "#7d3c98", "NumPy": "#7f8c8d"}
 
 
 def speed_over_length(results):

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Makes docs/performance.md from bench/results/*/results.json, which compare.py wrote.
+"""Makes docs/performance.md and its chart from bench/results/*/results.json, which compare.py wrote.
 
-    bench/report.py             writes the page
-    bench/report.py --check     says whether the page is what would be written; exit 1 if not
-    bench/report.py --print     prints it
+    bench/report.py             writes both
+    bench/report.py --check     says whether they are what would be written; exit 1 if not
+    bench/report.py --print     prints the page
 """
 import json
 import pathlib
@@ -12,18 +12,27 @@ import sys
 sys.dont_write_bytecode = True
 from bars import bars
 from figures import LIBRARIES, duration, means, peak_words, ratio, share, spread, type_of
+import summary
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs/performance.md"
+PAGE, CHART = ROOT / "docs/performance.md", ROOT / "docs/images/performance.svg"
+PEERS = ("PyTorch", "ONNX Runtime", "ggml", "NumPy")
 OPENING = """# Performance
 
 <!-- Made by bench/report.py from bench/results; change those, not this page. -->
 
-How fast attend is beside PyTorch, ONNX Runtime and NumPy, all called from Python, with f32 tensors where no type is named.
-`./run bench` measures it on your machine, with `--type bf16` or `--type f16` in those types: [below](#how-it-is-measured) is how. `attend bench` times the
-kernels alone, from C++.
+How fast attend is beside {peers}, whichever of them is fastest in each case: geometric means over the
+cases, all called from Python in one run, on CPUs.
+"""
+AFTER_SUMMARY = """
+Below are [every case on every machine](#machines), on one core too; [how it is measured](#how-it-is-measured); and
+[the goals](#goals-that-attend-sets-itself) that attend sets itself, reached or not. `./run bench` measures it on your machine, with `--type bf16`
+or `--type f16` in those types, with `--type i8` over a KV cache of 8 bits; `attend bench` times the kernels alone, from C++. NVIDIA GPUs: [src/cuda](../src/cuda/README.md).
 
-Bars are the goals that attend sets itself (`bench/bars.py`): what is wanted, what a run found, and whether that is enough.
+## Machines
+"""
+GOALS = """## Goals that attend sets itself
+What is wanted (`bench/bars.py`), what a run found, and whether that is enough.
 """
 CLOSING = """## How it is measured
 - Each library has its own process, pinned to the same cores, and they take turns: one computes, the others sleep. In one
@@ -37,9 +46,17 @@ CLOSING = """## How it is measured
   attend as its drop-in. ONNX Runtime runs whichever is fastest of `Attention`, `MultiHeadAttention` and `GroupQueryAttention`,
   on tensors in the layout it wants. A backward pass is measured alone, and with its forward pass (`_both`); NumPy's computes the
   weights again in both.
+- ggml, the library under llama.cpp, takes part where the package `llama-cpp-python` is installed (`python/requirements-bench.txt`),
+  compiled for the machine: its operator `flash_attn_ext` in a graph that is made once. Its queries and results are always f32,
+  its keys and values of the type. With few queries it adds up values of f16 in f16, with errors of 0.01 to 0.03 over
+  thousands of keys, ten times those of the other libraries; that is not called wrong.
 - Each result is compared with the formulas in f64 before it counts; an exclamation mark is a result that was wrong. In bf16 and
   f16 all libraries get the same numbers rounded to that type, and so do the formulas. ONNX Runtime has no bf16 on CPUs, and widens
   f16 where it has no kernel for it; NumPy is left out there, which multiplies 16 bits without a library.
+- In i8 (`--type i8`, decode alone) each library stores the same keys and values of f32 in its own 8 bits before the clock starts:
+  attend with a scale for each token and key head, ggml (q8_0) for 32 numbers, ONNX Runtime (`GroupQueryAttention`) one for all or for
+  each channel, whichever is faster. Results are compared with the formulas on the numbers before that rounding. PyTorch's
+  function takes no such keys.
 - Peak is what a loop of multiply-adds on registers reaches on these cores in the same run, in bf16 and f16 a loop of
   multiplications of tiles where AMX has them, else still that of f32; for decode, what a sum over as much
   memory reaches (`peaks` in `results.json`: what fits into the caches is read faster). Where neighbours share the processor, it
@@ -82,10 +99,9 @@ def case_table(results, runs, suite):
 
 def machine_section(name, results):
     machine, counts = results["machine"], sorted({run["cores"] for run in results["runs"]})
-    versions = ", ".join(f"{library} {version}" for library, version in machine["versions"].items()
-                         if library in ("PyTorch", "ONNX Runtime", "NumPy"))
+    versions = ", ".join(f"{library} {version}" for library, version in machine["versions"].items() if library in PEERS)
     in_type = "" if type_of(results) == "f32" else f", {type_of(results)}"
-    yield f"## {name}: {machine['processor']}, {machine['architecture']}{in_type}"
+    yield f"### {name}: {machine['processor']}, {machine['architecture']}{in_type}"
     yield ""
     kernels = {run["figures"]["attend"]["note"] for run in results["runs"] if "attend" in run["figures"]}
     yield (f"{machine['date']}, attend at {machine['commit']}; {cores_name(machine['cores_used'])} of "
@@ -110,21 +126,11 @@ def machine_section(name, results):
         yield row(f"**{group}**: times as fast as the best other library, mean",
                   *(f"**{average[group, cores]:.2f}x**" if (group, cores) in average else "" for cores in counts))
     yield ""
-    yield "### Bars"
-    yield ""
-    yield row("cores", "wanted", "found", "")
-    yield "|--:|---|---|---|"
-    for cores in counts:
-        for wanted, found, reached in bars(results, cores):
-            yield row(str(cores), wanted, found, "yes" if reached else "**no**")
-    yield ""
     folder = f"../bench/results/{name}"
     for plot, words in (("speed", "Speed over length"), ("growth", "Time and memory as the length grows")):
         if (ROOT / "bench/results" / name / f"{plot}.svg").exists():
             yield f"![{words}]({folder}/{plot}.svg)"
             yield ""
-    yield "### Cases"
-    yield ""
     suites = dict.fromkeys(run["case"]["suite"] for run in results["runs"])
     for suite in suites:
         if suite != "yardstick":
@@ -141,27 +147,45 @@ def machine_section(name, results):
         yield ""
 
 
-def page():
-    lines = [OPENING]
-    for file in sorted((ROOT / "bench/results").glob("*/results.json")):
-        lines += machine_section(file.parent.name, json.loads(file.read_text()))
-    if len(lines) == 1:
-        lines.append("No results are kept yet.\n")
-    return "\n".join([*lines, CLOSING])
+def goals(name, results):
+    yield f"### {name}"
+    yield ""
+    yield row("cores", "wanted", "found", "")
+    yield "|--:|---|---|---|"
+    for cores in sorted({run["cores"] for run in results["runs"]}):
+        for wanted, found, reached in bars(results, cores):
+            yield row(str(cores), wanted, found, "yes" if reached else "**no**")
+    yield ""
+
+
+def page(kept, series):
+    *peers, last = [name for name in PEERS if any(name in results["machine"]["versions"] for results in kept.values())]
+    lines = [OPENING.format(peers=f"{', '.join(peers)} and {last}"), *summary.table(series), "", "![How many times as fast as the best other library](images/performance.svg)",
+             AFTER_SUMMARY]
+    for name, results in kept.items():
+        lines += machine_section(name, results)
+    lines += [CLOSING, GOALS]
+    for name, results in kept.items():
+        lines += goals(name, results)
+    return "\n".join(lines)
 
 
 def main(arguments):
     if arguments not in ([], ["--check"], ["--print"]):
         print(__doc__, file=sys.stderr)
         return 2
-    text = page()
+    kept = {file.parent.name: json.loads(file.read_text()) for file in sorted((ROOT / "bench/results").glob("*/results.json"))}
+    series = summary.series_of(kept.values())
+    written = {PAGE: page(kept, series), CHART: "\n".join(summary.chart(series)) + "\n"}
     if arguments == ["--print"]:
-        print(text, end="")
-    elif not arguments:
-        PAGE.write_text(text)
-    elif not PAGE.exists() or PAGE.read_text() != text:
-        print("docs/performance.md is not what bench/report.py makes of bench/results: run it", file=sys.stderr)
-        return 1
+        print(written[PAGE], end="")
+        return 0
+    for file, text in written.items():
+        if not arguments:
+            file.write_text(text)
+        elif not file.exists() or file.read_text() != text:
+            print(f"{file.relative_to(ROOT)} is not what bench/report.py makes of bench/results: run it", file=sys.stderr)
+            return 1
     return 0
 
 

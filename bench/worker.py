@@ -18,10 +18,12 @@ import zlib
 
 
 def libraries():
+    import ggml_peer
     import onnx_peer
     import peers
     return {"attend": peers.Attend, "attend.torch": peers.AttendTorch, "PyTorch": peers.Torch,
-            "PyTorch compiled": peers.TorchCompiled, "ONNX Runtime": onnx_peer.OnnxRuntime, "NumPy": peers.NumPy}
+            "PyTorch compiled": peers.TorchCompiled, "ONNX Runtime": onnx_peer.OnnxRuntime, "ggml": ggml_peer.Ggml,
+            "NumPy": peers.NumPy}
 
 
 def make_data(case):
@@ -97,6 +99,8 @@ def worst(values):
 def prepare(library, case):
     from peers import Left
     try:
+        if case["type"] in library.lacks:
+            raise Left(library.lacks[case["type"]])
         library.note, library.around = "", contextlib.nullcontext
         data = make_data(case)
         call, results = getattr(library, case["operation"])(case, data)

@@ -167,6 +167,33 @@ void training() {
   std::printf("\n");
 }
 
+void training_in_f16() {
+  const Tensor tokens(std::initializer_list<std::int64_t>{0, 1, 2, 3, 4, 0, 1, 2}, {1, 8});
+  const Tensor targets(std::initializer_list<std::int64_t>{1, 2, 3, 4, 0, 1, 2, 3}, {1, 8});
+  const attend::LearningRate rate{.peak = 1e-2, .warmup = 5};
+  // [loss_scale]
+  attend::LanguageModel model(
+      {.vocabulary = 5, .length = 8, .layers = 1, .model_dim = 16, .type = attend::DType::f16});
+  attend::AdamW optimizer;
+  attend::LossScale scale;
+  while (optimizer.steps() < 60) {
+    auto [logits, saved] = model.forward_train(tokens);
+    auto loss = attend::cross_entropy(logits, targets, {.gradient_scale = scale.value()});
+    auto gradients = model.backward(loss.gradient, saved);
+    const bool finite = scale.unscale(gradients);  // f32 from here on
+    if (finite) {
+      attend::clip_gradients(gradients, 1.0);
+      optimizer.step(model.writable_parameters(), gradients, rate.at(optimizer.steps()));
+    }
+    scale.update(finite);
+  }
+  // [/loss_scale]
+  std::printf("training in f16: generated");
+  for (const std::int64_t token : model.generate({0, 1}, 4))
+    std::printf(" %lld", static_cast<long long>(token));
+  std::printf("\n");
+}
+
 }  // namespace
 
 int main() {
@@ -181,4 +208,5 @@ int main() {
   kv_cache();
   block();
   training();
+  training_in_f16();
 }

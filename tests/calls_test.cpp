@@ -83,6 +83,13 @@ TEST_F(Calls, layers) {
   EXPECT_NE(thrown_by([&] { linear.backward(x, {}); }), "nothing") << "{} is Saved, of nothing";
 }
 
+TEST_F(Calls, losses) {
+  EXPECT_EQ(mse(x, x, {}).value, 0);
+  EXPECT_EQ(mse(x, x, context).value, 0);
+  EXPECT_EQ(mse(x, x, {}, context).value, 0);
+  EXPECT_EQ(mse(x, x, {.gradient_scale = 2}).value, 0);
+}
+
 TEST_F(Calls, a_context_or_where_it_is) {
   const Where here = context;
   EXPECT_EQ(&here.context(), &context);

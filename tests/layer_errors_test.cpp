@@ -19,7 +19,8 @@ std::vector<LayerMistake> all_mistakes() {
        {linear_mistakes(), norm_mistakes(), feed_forward_mistakes(), embedding_mistakes(),
         position_mistakes(), output_mistakes(), parameter_mistakes(), multi_head_mistakes(),
         multi_head_file_mistakes(), kv_cache_mistakes(), block_mistakes(), loss_mistakes(),
-        gradient_mistakes(), optimizer_mistakes(), checkpoint_mistakes(), model_mistakes()})
+        gradient_mistakes(), optimizer_mistakes(), loss_scale_mistakes(), checkpoint_mistakes(),
+        model_mistakes()})
     all.insert(all.end(), table.begin(), table.end());
   return all;
 }

@@ -119,30 +119,39 @@ TEST(own_keys, scales_of_hidden_keys_change_no_bit) {
   lengths.data<std::int64_t>()[1] = 5;
   AttentionOptions options = x.options();
   options.key_lengths = lengths;
-  Context context({.kernels = "forward:reference.forward,backward:reference.backward"});
-  const auto results = [&] {
-    Tensor out({2, 4, 3, 7}, DType::f64), lse({2, 4, 3}, DType::f64);
-    attention(x.q, x.plain_k, x.plain_v, out, options, {.lse = lse}, context);
-    return attention_backward(
-        {.q = x.q, .k = x.plain_k, .v = x.plain_v, .out = out, .lse = lse, .dout = x.dout}, options,
-        context);
-  };
-  const BackwardResult before = results();
-  for (Tensor* scales : {&x.k_scales, &x.v_scales})
-    for (const std::int64_t hidden : {3, 4, 8, 9}) scales->data<float>()[hidden] = NAN;
-  const BackwardResult after = results();
-  EXPECT_TRUE(same_bits(after.dq, before.dq));
-  EXPECT_TRUE(same_bits(after.dk, before.dk));
-  EXPECT_TRUE(same_bits(after.dv, before.dv));
+  Context by_reference({.kernels = "forward:reference.forward,backward:reference.backward"});
+  for (Context* context : {&by_reference, &default_context()}) {
+    const auto results = [&] {
+      Tensor out({2, 4, 3, 7}, DType::f64), lse({2, 4, 3}, DType::f64);
+      attention(x.q, x.plain_k, x.plain_v, out, options, {.lse = lse}, *context);
+      return attention_backward(
+          {.q = x.q, .k = x.plain_k, .v = x.plain_v, .out = out, .lse = lse, .dout = x.dout},
+          options, *context);
+    };
+    const auto set_hidden = [&](float to) {
+      for (Tensor* scales : {&x.k_scales, &x.v_scales})
+        for (const std::int64_t hidden : {3, 4, 8, 9}) scales->data<float>()[hidden] = to;
+    };
+    set_hidden(1);
+    const BackwardResult before = results();
+    set_hidden(NAN);
+    const BackwardResult after = results();
+    EXPECT_TRUE(same_bits(after.dq, before.dq));
+    EXPECT_TRUE(same_bits(after.dk, before.dk));
+    EXPECT_TRUE(same_bits(after.dv, before.dv));
+  }
 }
 
-TEST(own_keys, fast_rows_decline_them_by_name) {
+TEST(own_keys, fast_rows_of_gradients_decline_them_by_name) {
   const Quantised x;
-  Tensor out({2, 4, 3, 7}, DType::f64);
-  EXPECT_EQ(Plan::attention(x.q, x.k, x.v, out, x.options()).kernel(), "reference.forward");
+  Tensor out({2, 4, 3, 7}, DType::f64), lse({2, 4, 3}, DType::f64), dq({2, 4, 3, 6}, DType::f64);
+  EXPECT_NE(Plan::attention(x.q, x.k, x.v, out, x.options()).kernel(), "reference.forward");
+  const BackwardInputs inputs{.q = x.q, .k = x.k, .v = x.v, .out = out, .lse = lse, .dout = x.dout};
+  EXPECT_EQ(Plan::attention_backward(inputs, x.options(), {.dq = dq}).kernel(),
+            "reference.backward");
   try {
-    Plan::attention(x.q, x.k, x.v, out, x.options(), {}, {.kernel = "cpu.generic.forward"});
-    FAIL() << "cpu.generic.forward takes them";
+    Plan::attention_backward(inputs, x.options(), {.dq = dq}, {.kernel = "cpu.generic.backward"});
+    FAIL() << "cpu.generic.backward takes them";
   } catch (const Unsupported& error) {
     const std::string message = error.what();
     EXPECT_TRUE(

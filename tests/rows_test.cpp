@@ -62,7 +62,7 @@ std::vector<Choice> choices() {
   return {{{.architecture = "unknown"}, "cpu.generic."}};
 #endif
 }
-// What no fast row takes yet.
+// What no fast row of gradients takes yet.
 constexpr Features kReferenceAlone{Feature::own_key_type, Feature::own_value_type,
                                    Feature::key_scales, Feature::value_scales};
 
@@ -78,15 +78,19 @@ TEST_P(KernelRows, no_case_is_left_to_the_reference) {
       for (const Choice& choice : choices()) {
         const auto decision = decide<Operation>(wanted.problem, choice.machine, 1, "");
         const Features features = features_of(wanted.problem);
-        const bool alone = features - kReferenceAlone != features;
-        std::string rows = alone ? "reference." : choice.rows;
         constexpr bool kForward = std::is_same_v<Operation, Forward>;
+        const bool alone = !kForward && features - kReferenceAlone != features;
+        std::string rows = alone ? "reference." : choice.rows;
         bool same_type = true;  // of what is multiplied
         if constexpr (!kForward)
           same_type = choice.bf16_backward && wanted.problem.dout_type == GetParam();
-        const std::string other = GetParam() == DType::bf16 && same_type ? choice.bf16
-                                  : GetParam() == DType::f16 && kForward ? choice.f16_forward
-                                                                         : "";
+        if (wanted.problem.own_k_type) same_type &= wanted.problem.k_type == DType::i8;
+        if (wanted.problem.own_v_type) same_type &= wanted.problem.v_type == DType::i8;
+        const bool f16 = GetParam() == DType::f16 && kForward && !wanted.problem.v_scales;
+        const std::string other = !same_type                  ? ""
+                                  : GetParam() == DType::bf16 ? choice.bf16
+                                  : f16                       ? choice.f16_forward
+                                                              : "";
         if (!alone && !other.empty()) rows = other;
         ASSERT_TRUE(decision.kernel->name.starts_with(rows))
             << "a row " << rows << " is wanted for " << cases::name(problem) << "\n"

@@ -9,7 +9,7 @@
 # Results go to $OUT, or build/offline/out. A step that fails is told at the end, and the next is tried.
 set -uo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
-carry=$PWD/build/carry tree=$PWD/build/offline out=${OUT:-$PWD/build/offline/out}
+carry=$PWD/build/carry tree=$PWD/build/offline out=${OUT:-$PWD/build/offline/out} venv=$PWD/build/offline/venv
 packages=(libcli11-dev nlohmann-json3-dev libbenchmark-dev libbenchmark1debian libgtest-dev libgmock-dev zlib1g-dev)
 python=${PYTHON:-python3}
 failed=()
@@ -28,12 +28,12 @@ attempt() {
   return $status
 }
 
-# Debian's packages for amd64 whatever this machine is, unpacked; nanobind, which is headers and sources; ml_dtypes for the
-# Python that is there (PYTHON_THERE, 3.12); and the commit.
+# Debian's packages for amd64 whatever this machine is, unpacked; wheels for the Python that is there (PYTHON_THERE, 3.12),
+# but for those that are too large to travel; ggml's sources, which are compiled there for that processor; and the commit.
 carry() {
   local apt=$carry/apt file options
   rm -rf "$carry"
-  mkdir -p "$apt"/{lists,cache,debs} "$carry/python"
+  mkdir -p "$apt"/{lists,cache,debs}
   : >"$apt/status"
   options=(-q -o APT::Architecture=amd64 -o APT::Architectures::=amd64 -o Dir::State::Lists="$apt/lists"
     -o Dir::State::status="$apt/status" -o Dir::Cache="$apt/cache" -o APT::Sandbox::User=root)
@@ -42,17 +42,44 @@ carry() {
   for file in "$apt"/debs/*.deb; do dpkg-deb -x "$file" "$carry" || return; done
   rm -rf "$apt" "$carry/usr/share/doc" "$carry/usr/src" "$carry"/usr/lib/*/libz.so  # a link into a package that stays behind
   find "$carry" -type l | while read -r file; do cp -rL --remove-destination "$(realpath "$file")" "$file"; done
-  "$python" -m pip download -q --no-deps -d "$carry/python" "$(grep '^nanobind' python/requirements-test.txt)" &&
-    "$python" -m pip download -q --no-deps -d "$carry/python" --only-binary=:all: --platform manylinux_2_27_x86_64 \
-      --platform manylinux2014_x86_64 --python-version "${PYTHON_THERE:-3.12}" "$(grep '^ml_dtypes' python/requirements-test.txt)" || return
-  for file in "$carry"/python/*.whl; do "$python" -m zipfile -e "$file" "$carry/python" && rm "$file" || return; done
+  "$python" -m pip download -q -d "$carry/wheels" --only-binary=:all: --platform manylinux_2_28_x86_64 \
+    --platform manylinux_2_27_x86_64 --platform manylinux2014_x86_64 --python-version "${PYTHON_THERE:-3.12}" \
+    $(grep -E '^(nanobind|numpy|ml_dtypes|pytest|hypothesis|mypy)=' python/requirements-test.txt) || return
+  carry_ggml || return
   git describe --always --dirty --abbrev=12 >"$carry/commit"
   du -sh "$carry"
 }
 
+# A Python with the wheels that travelled and, behind them, all that the one here has: PyTorch.
+python_environment() {
+  local folder wheel
+  "$python" -m venv --clear --without-pip "$venv" || return
+  folder=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  for wheel in "$carry"/wheels/*.whl; do "$python" -m zipfile -e "$wheel" "$folder" || return; done
+  "$python" -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' >"$folder/here.pth"
+}
+
+# Those for CPUs, of the package that bench/ggml_peer.py uses.
+carry_ggml() {
+  local package=$carry/package all='llama_cpp_python-*/vendor/llama.cpp/ggml'
+  "$python" -m pip download -q --no-deps --no-binary llama-cpp-python -d "$package" \
+    "$(grep -o 'llama-cpp-python==.*' python/requirements-bench.txt)" || return
+  tar -xzf "$package"/*.tar.gz -C "$carry" --strip-components=3 --wildcards --no-wildcards-match-slash \
+    "$all"/{CMakeLists.txt,cmake,include} "$all"/src/{CMakeLists.txt,'ggml*.*',gguf.cpp,ggml-cpu} || return
+  : >"$carry/ggml/ggml.pc.in"  # is not in the package
+  rm -r "$package"
+}
+
+# Where the peer looks for what its package would have installed.
+build_ggml() {
+  cmake -S "$carry/ggml" -B "$tree/ggml" $(command -v ninja >/dev/null && echo -G Ninja) -DCMAKE_BUILD_TYPE=Release \
+    -DBUILD_SHARED_LIBS=ON -DGGML_LLAMAFILE=ON -DGGML_BUILD_TESTS=OFF -DGGML_BUILD_EXAMPLES=OFF \
+    -DCMAKE_LIBRARY_OUTPUT_DIRECTORY="$tree/python/llama_cpp/lib" && cmake --build "$tree/ggml" -j "$(nproc)"
+}
+
 configure() {
   cmake -S . -B "$tree" $(command -v ninja >/dev/null && echo -G Ninja) -DCMAKE_BUILD_TYPE=Release \
-    -DCMAKE_PREFIX_PATH="$carry/usr" -DATTEND_BUILD_PYTHON=ON -DPython_EXECUTABLE="$(command -v "$python")" "$@"
+    -DCMAKE_PREFIX_PATH="$carry/usr" -DATTEND_BUILD_PYTHON=ON -DPython_EXECUTABLE="$venv/bin/python" "$@"
 }
 
 build() {
@@ -60,25 +87,27 @@ build() {
   cmake --version | head -n 1
   "$python" --version
   grep -m 1 'model name' /proc/cpuinfo
+  attempt "unpacking Python packages" python_environment || return
   say "configuring"
   configure -DATTEND_BUILD_TESTS=ON || attempt "configuring without tests" configure -DATTEND_BUILD_TESTS=OFF || return
   cmake --build "$tree" -j "$(nproc)" --target attend_command attend_python || return
   attempt "building the tests" cmake --build "$tree" -j "$(nproc)"
+  attempt "building ggml" build_ggml
 }
 
-# Those of the library; and, kernel by kernel, what the command finds, as the proof of which rows ran here.
+# Those of ./run test; and, kernel by kernel, what the command finds, as the proof of which rows ran here.
 run_tests() {
   "$tree/cli/attend" check --json >"$out/check.json"
   local status=$?
   "$tree/cli/attend" info
-  ctest --test-dir "$tree" -L core --output-on-failure --no-tests=error -j "$(nproc)" 2>&1 | tee "$out/tests.log" |
+  ctest --test-dir "$tree" -LE 'soak|^ci$' --output-on-failure --no-tests=error -j "$(nproc)" 2>&1 | tee "$out/tests.log" |
     grep -v '  Passed  ' || return
   return $status
 }
 
 bench() {
   ATTEND_COMMIT=$(cat "$carry/commit" 2>/dev/null) PYTHONPATH=$tree/python PYTHONUNBUFFERED=1 \
-    "$python" bench/compare.py --attend "$tree/cli/attend" --out "$out" "$@"
+    "$venv/bin/python" bench/compare.py --attend "$tree/cli/attend" --out "$out" "$@"
 }
 
 [[ ${1-} ]] || { sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2; }
@@ -89,7 +118,6 @@ while [[ ${1-} && $1 != -- ]]; do
   shift
 done
 [[ ${1-} != -- ]] || shift
-export PYTHONPATH=$carry/python${PYTHONPATH:+:$PYTHONPATH}
 mkdir -p "$out"
 for step in "${steps[@]}"; do
   case $step in

@@ -16,19 +16,22 @@ import subprocess
 import sys
 import tempfile
 
-# What a header needs to be compiled here, besides the flags; None: not on this architecture.
+# What headers of an instruction set need to be compiled here, besides the flags, by how their names begin; None: not on
+# this architecture.
 X86 = platform.machine() in ("x86_64", "AMD64")
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+AVX512 = [*AVX2, "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl"]
 FLAGS = {
-    "avx2.h": AVX2 if X86 else None,
-    "avx512.h": [*AVX2, "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl"] if X86 else None,
-    "neon.h": None if X86 else [],
+    "avx2": AVX2 if X86 else None,
+    "avx512": AVX512 if X86 else None,
+    "amx": [*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"] if X86 else None,
+    "neon": None if X86 else [],
 }
 
 
 def errors_of(header, compiler):
     """What the compiler says of one header, or "" if it is content or cannot be asked."""
-    more = FLAGS.get(header.name, [])
+    more = next((flags for begin, flags in FLAGS.items() if header.name.startswith(begin)), [])
     if more is None:
         return ""
     # As another file would include it: a header that is compiled itself may not say #pragma once.

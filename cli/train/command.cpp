@@ -22,7 +22,7 @@ constexpr double kLayerBytes = 2048;  // of a layer, however small
 constexpr std::int64_t kWatch = 25;   // steps between looks at whether the task is learned
 
 struct TrainOptions {
-  std::string text, checkpoint, resume, plot, save;
+  std::string text, checkpoint, resume, plot, save, type = "f32";
   std::int64_t steps = 0;  // 0: the task's own
   std::int64_t batch = 32, layers = 2, heads = 4, model_dim = 64, length = 32;
   std::int64_t every = 100;
@@ -70,7 +70,12 @@ class Training {
   void run() {
     Progress progress("training", settings_.steps);
     while (!interrupted && optimizer_.steps() < settings_.steps && !reached()) {
+      const std::int64_t before = optimizer_.steps();
       const double loss = step();
+      if (optimizer_.steps() == before) {  // the same batch again, at a smaller scale
+        ++skipped_;
+        continue;
+      }
       curve_.values.push_back(loss);
       char note[32];
       std::snprintf(note, sizeof note, "loss %.3f", loss);
@@ -85,7 +90,7 @@ class Training {
     const HeldSignals signals;
     Metadata more = all_metadata();
     more.merge(model_->metadata());
-    attend::save_checkpoint(options_.checkpoint, model_->parameters(), optimizer_, more);
+    attend::save_checkpoint(options_.checkpoint, model_->parameters(), optimizer_, more, scale());
   }
   void save_model(const std::filesystem::path& path) const { model_->save(path, all_metadata()); }
   Verdict judge() const { return task_->judge(settings_, *model_, *context_); }
@@ -94,6 +99,8 @@ class Training {
   const Curve& curve() const noexcept { return curve_; }
   const LanguageModel& model() const noexcept { return *model_; }
   std::int64_t steps() const noexcept { return optimizer_.steps(); }
+  std::int64_t skipped() const noexcept { return skipped_; }
+  const LossScale* scale() const noexcept { return scale_ ? &*scale_ : nullptr; }
   double seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
   }
@@ -118,8 +125,8 @@ class Training {
     form.heads = options_.heads;
     form.model_dim = options_.model_dim;
     form.seed = common.seed;
-    check_size(form);
-    model_.emplace(form);
+    form.type = type_named(options_.type);
+    make_model(form);
   }
 
   void resume(const Common& common) {
@@ -139,13 +146,20 @@ class Training {
           found == file.metadata.end() || found->second != value)
         throw UsageError("--text: " + options_.text + " is not the text that " + options_.resume +
                          " was trained on");
-    check_size(form);
-    model_.emplace(form);
-    load_checkpoint(options_.resume, model_->writable_parameters(), optimizer_);
+    make_model(form);
+    load_checkpoint(options_.resume, model_->writable_parameters(), optimizer_,
+                    scale_ ? &*scale_ : nullptr);
   }
 
-  // The least that training takes: each parameter with its gradient and two moments, what a batch
-  // leaves for the backward pass, and some KiB of every layer.
+  void make_model(const LanguageModelOptions& form) {
+    check_size(form);
+    model_.emplace(form);
+    if (form.type == DType::f16) scale_.emplace();  // of the others no gradient is too small
+  }
+
+  // The least that training takes: each parameter with its gradient and two moments, of 16 bits its
+  // copy in f32, of f16 its gradient in f32 too; what a batch leaves for the backward pass; and
+  // some KiB of every layer.
   void check_size(const LanguageModelOptions& form) const {
     const auto number = [](std::int64_t n) { return static_cast<double>(n); };
     const double width = number(form.model_dim),
@@ -153,10 +167,11 @@ class Training {
     const double layer = 4 * width * width + 2 * width * number(form.hidden_dim);
     const double parameters = number(form.layers) * layer + number(form.vocabulary) * width;
     const double kept = tokens * (number(form.layers) * 5 * width + number(form.vocabulary));
-    check_memory(4 * (4 * parameters + kept) + kLayerBytes * number(form.layers),
-                 "training of " + std::to_string(form.layers) + " layers of width " +
-                     std::to_string(form.model_dim) + " on batches of " +
-                     std::to_string(settings_.batch));
+    const double bytes = form.type == DType::f64 ? 32 : form.type == DType::f16 ? 20 : 16;
+    check_memory(
+        bytes * parameters + number(size_of(form.type)) * kept + kLayerBytes * number(form.layers),
+        "training of " + std::to_string(form.layers) + " layers of width " +
+            std::to_string(form.model_dim) + " on batches of " + std::to_string(settings_.batch));
   }
 
   std::unique_ptr<Task> make_task(std::int64_t length) const {
@@ -167,7 +182,7 @@ class Training {
   double step() {
     const std::int64_t number = optimizer_.steps();
     return train_step(*model_, optimizer_, task_->batch(settings_, number), rate_.at(number),
-                      *context_);
+                      *context_, scale_ ? &*scale_ : nullptr);
   }
 
   bool reached() const {
@@ -187,6 +202,8 @@ class Training {
   std::unique_ptr<Task> task_;
   std::optional<LanguageModel> model_;
   AdamW optimizer_;
+  std::optional<LossScale> scale_;
+  std::int64_t skipped_ = 0;
   LearningRate rate_;
   Curve curve_;
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
@@ -197,8 +214,11 @@ void print_result(const Training& training, const Verdict& verdict, bool json) {
   if (json) {
     Json object = json_object("attend.train/1");
     object["task"] = training.settings().task;
+    object["type"] = name_of(training.model().options().type);
     object["seed"] = training.settings().seed;
     object["steps"] = training.steps();
+    object["skipped_steps"] = training.skipped();
+    object["loss_scale"] = training.scale() != nullptr ? Json(training.scale()->value()) : Json();
     object["seconds"] = training.seconds();
     object["parameters"] = parameter_count(training.model().parameters());
     object["loss"] = losses.empty() ? Json() : Json(losses.back());
@@ -243,11 +263,11 @@ int train(const Flags& flags, const TrainOptions& options, const Common& common)
 void check_flags(const Flags& given, const TrainOptions& options) {
   if (!options.resume.empty())
     for (const char* flag :
-         {"--batch", "--layers", "--heads", "--model-dim", "--length", "--learning-rate"})
+         {"--batch", "--layers", "--heads", "--model-dim", "--length", "--learning-rate", "--type"})
       if (given.given(flag))
         throw UsageError(std::string(flag) + " comes from the checkpoint with --resume");
   if (options.text.empty())
-    for (const char* flag : {"--length", "--generate", "--prompt", "--temperature"})
+    for (const char* flag : {"--length", "--generate", "--prompt", "--temperature", "--cache"})
       if (given.given(flag)) throw UsageError(std::string(flag) + " needs --text");
   if (given.given("--checkpoint-every") && options.checkpoint.empty())
     throw UsageError("--checkpoint-every needs --checkpoint");
@@ -283,6 +303,7 @@ void add_train(Program& program) {
   count("--layers", options->layers, 1, "Layers [2]");
   count("--heads", options->heads, 1, "Heads of a layer [4]");
   count("--model-dim", options->model_dim, 1, "Features of a token [64]");
+  flags.add_word("--type", options->type, "Type of the model's numbers [f32]", type_names());
   count("--length", options->length, 1, "Characters of a sequence [32]");
   flags.add_real("--learning-rate", options->learning_rate, {.least = 0, .open = true},
                  "Learning rate [0.004]");
@@ -290,6 +311,8 @@ void add_train(Program& program) {
   flags.add_text("--prompt", options->sample.prompt, "Text that they continue");
   flags.add_real("--temperature", options->sample.temperature, {0, 100},
                  "0: always the most likely; 1: as the model predicts [0.7]");
+  flags.add_word("--cache", options->sample.cache, "Type of the KV caches that they come from",
+                 {"f32", "i8"});
 }
 
 }  // namespace attend::cli

@@ -1,6 +1,7 @@
 #include "induction.h"
 
 #include "cases/random.h"
+#include "files/tensors.h"
 
 #include <attend/train.h>
 
@@ -44,7 +45,7 @@ std::size_t InductionScores::head() const {
 InductionScores induction_scores(const LanguageModel& model, const InductionBatch& batch,
                                  Context& context) {
   const Trace trace = model.trace(batch.tokens, context);
-  const Tensor& logits = trace.at("logits");
+  const Tensor logits = converted(trace.at("logits"), DType::f32);
   const Loss loss = cross_entropy(logits, batch.targets, {.ignore = kIgnore}, context);
   InductionScores result{loss.value, 0, {}};
   const auto for_queries = [&](auto use) {
@@ -59,7 +60,8 @@ InductionScores induction_scores(const LanguageModel& model, const InductionBatc
   });
   result.accuracy /= static_cast<double>(loss.count);
   for (std::size_t layer = 0; layer < model.blocks().size(); ++layer) {
-    const Tensor& weights = trace.at("blocks." + std::to_string(layer) + ".attention.weights");
+    const Tensor weights =
+        converted(trace.at("blocks." + std::to_string(layer) + ".attention.weights"), DType::f32);
     std::vector<double>& heads = result.scores.emplace_back();
     for (std::int64_t h = 0; h < weights.size(1); ++h) {
       double sum = 0;

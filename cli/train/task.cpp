@@ -110,7 +110,8 @@ class TextTask final : public Task {
                 Context& context) const override {
     const double loss = data_.held_out_loss(model, 64, context), plain = data_.unigram_loss();
     const std::string sample = characters().decode(
-        model.generate(prompt_, sample_.count, sample_.temperature, settings.seed, context));
+        model.generate(prompt_, sample_.count, sample_.temperature, settings.seed,
+                       sample_.cache == "i8" ? DType::i8 : model.options().type, context));
     Verdict verdict{
         format("held-out loss %.3f nats a character (by frequencies alone: %.3f)\n", loss, plain),
         {{"held_out_loss", loss},
@@ -162,15 +163,21 @@ TrainSettings TrainSettings::from(const TensorFile& checkpoint) {
 }
 
 double train_step(LanguageModel& model, AdamW& optimizer, const Batch& batch, double rate,
-                  Context& context) {
+                  Context& context, LossScale* scale) {
   const auto [logits, saved] = model.forward_train(batch.tokens, context);
-  const Loss loss = cross_entropy(logits, batch.targets, {.ignore = kIgnore}, context);
+  const Loss loss = cross_entropy(
+      logits, batch.targets,
+      {.ignore = kIgnore, .gradient_scale = scale != nullptr ? scale->value() : 1}, context);
   if (!std::isfinite(loss.value))
     throw UsageError("the loss is not finite at step " + std::to_string(optimizer.steps()) +
                      "; a smaller --learning-rate may help");
   std::vector<NamedTensor> gradients = model.backward(loss.gradient, saved, context);
-  clip_gradients(gradients, 1);
-  optimizer.step(model.writable_parameters(), gradients, rate);
+  const bool finite = scale == nullptr || scale->unscale(gradients);
+  if (finite) {
+    clip_gradients(gradients, 1);
+    optimizer.step(model.writable_parameters(), gradients, rate);
+  }
+  if (scale != nullptr) scale->update(finite);
   return loss.value;
 }
 

@@ -45,9 +45,10 @@ class Task {
 };
 
 // One step: forward, loss, backward, clipped to a norm of 1, AdamW at `rate`. Returns the loss
-// before it; throws if that is not finite.
+// before it; throws if that is not finite. With a loss scale that is too large for the gradients
+// there is no step, as optimizer.steps() tells, and the scale is smaller.
 double train_step(LanguageModel& model, AdamW& optimizer, const Batch& batch, double rate,
-                  Context& context);
+                  Context& context, LossScale* scale = nullptr);
 
 std::unique_ptr<Task> induction_task();
 
@@ -55,6 +56,7 @@ struct Sample {
   std::int64_t count = 0;  // characters to generate
   std::string prompt;      // empty: a line's end, if the text has one, else its first character
   double temperature = 0;
+  std::string cache = "f32";  // the type of the KV caches
 };
 // `length` is that of the sequences.
 std::unique_ptr<Task> text_task(const std::string& path, std::int64_t length, const Sample& sample);

@@ -97,6 +97,8 @@ class ATTEND_API AttentionBlock {
                     const AttentionOptions& cross = {}, const ConstTensorView& lengths = {},
                     const Where& where = default_context()) const;
 
+  AttentionBlock to(DType type) const;  // a copy in another type
+
   std::vector<NamedView> parameters() const;
   std::vector<Parameter> writable_parameters();
 

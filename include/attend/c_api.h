@@ -358,6 +358,10 @@ ATTEND_API attend_status attend_kv_cache_free_pages(const attend_kv_cache* cache
 ATTEND_API attend_status attend_kv_cache_views(attend_kv_cache* cache, attend_view* keys,
                                                attend_view* values, attend_view* key_lengths,
                                                attend_view* block_table);
+/* Of a cache of ATTEND_I8: its scales, to be given with its keys and values. Of any other, nothing:
+   data is NULL. Each may be NULL. */
+ATTEND_API attend_status attend_kv_cache_scales(attend_kv_cache* cache, attend_view* k_scales,
+                                                attend_view* v_scales);
 ATTEND_API void attend_kv_cache_destroy(attend_kv_cache* cache);
 
 /* ---- training: what forward saves for backward, and the gradients --------------------------- */
@@ -429,6 +433,9 @@ ATTEND_API attend_status attend_layer_load_from(const attend_tensor_file* file,
 ATTEND_API attend_status attend_layer_save(const attend_layer* layer, const char* path,
                                            int32_t per_head);
 ATTEND_API void attend_layer_destroy(attend_layer* layer);
+/* A copy in another type, each weight rounded once. */
+ATTEND_API attend_status attend_layer_to(const attend_layer* layer, int32_t dtype,
+                                         attend_layer** made);
 /* With every size filled in. */
 ATTEND_API attend_status attend_layer_get_options(const attend_layer* layer,
                                                   attend_layer_options* options);
@@ -461,7 +468,8 @@ ATTEND_API attend_status attend_layer_backward(const attend_layer* layer, const 
                                                const attend_saved* saved, attend_context* context,
                                                attend_gradients** made);
 
-/* Token by token: a cache for this layer, self-attention of new tokens, and its two steps. */
+/* Token by token: a cache for this layer, of its type (one of ATTEND_I8 with the same sizes, from
+   attend_kv_cache_create, fits too), self-attention of new tokens, and its two steps. */
 ATTEND_API attend_status attend_layer_make_cache(const attend_layer* layer, int64_t batch,
                                                  int64_t capacity, int64_t page_size, int64_t pages,
                                                  attend_kv_cache** made);
@@ -502,6 +510,8 @@ ATTEND_API attend_status attend_block_create(const attend_block_options* options
 ATTEND_API attend_status attend_block_load(const char* path, attend_block** made);
 ATTEND_API attend_status attend_block_save(const attend_block* block, const char* path);
 ATTEND_API void attend_block_destroy(attend_block* block);
+ATTEND_API attend_status attend_block_to(const attend_block* block, int32_t dtype,
+                                         attend_block** made);
 ATTEND_API attend_status attend_block_get_options(const attend_block* block,
                                                   attend_block_options* options);
 ATTEND_API attend_status attend_block_parameter_count(const attend_block* block, int64_t* count);

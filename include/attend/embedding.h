@@ -34,6 +34,8 @@ class ATTEND_API Embedding {
   LayerGradients backward(const ConstTensorView& dy, const Saved& saved,
                           const Where& where = default_context()) const;
 
+  Embedding to(DType type) const;  // a copy in another type
+
   std::vector<NamedView> parameters() const;  // weight
   std::vector<Parameter> writable_parameters();
 
@@ -69,6 +71,8 @@ class ATTEND_API LearnedPositions {
                                          const Where& where = default_context()) const;
   LayerGradients backward(const ConstTensorView& dy, const Saved& saved,
                           const Where& where = default_context()) const;
+
+  LearnedPositions to(DType type) const;  // a copy in another type
 
   std::vector<NamedView> parameters() const;  // weight
   std::vector<Parameter> writable_parameters();

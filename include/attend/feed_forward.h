@@ -45,6 +45,8 @@ class ATTEND_API FeedForward {
   LayerGradients backward(const ConstTensorView& dy, const Saved& saved,
                           const Where& where = default_context()) const;
 
+  FeedForward to(DType type) const;  // a copy in another type
+
   std::vector<NamedView> parameters() const;  // up.weight, up.bias, gate..., down...
   std::vector<Parameter> writable_parameters();
 

@@ -53,6 +53,9 @@ class ATTEND_API Linear {
   LayerGradients backward(const ConstTensorView& dy, const Required<ConstTensorView>& x,
                           const Where& where = default_context()) const;
 
+  // A copy in another type, each weight rounded once; of none, none. So of every layer.
+  Linear to(DType type) const;
+
   std::vector<NamedView> parameters() const;  // weight, bias
   std::vector<Parameter> writable_parameters();
 

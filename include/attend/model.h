@@ -52,8 +52,8 @@ class ATTEND_API LanguageModel {
   std::vector<NamedTensor> backward(const ConstTensorView& dlogits, const Saved& saved,
                                     const Where& where = default_context()) const;
 
-  // Token by token: one cache per block.
-  std::vector<KvCache> make_caches(std::int64_t batch = 1) const;
+  // Token by token: one cache per block, of the model's type or of i8.
+  std::vector<KvCache> make_caches(std::int64_t batch = 1, std::optional<DType> type = {}) const;
   Tensor forward(const ConstTensorView& tokens, std::vector<KvCache>& caches,
                  const Where& where = default_context()) const;
   void forward_into(const ConstTensorView& tokens, std::vector<KvCache>& caches,
@@ -63,6 +63,12 @@ class ATTEND_API LanguageModel {
   std::vector<std::int64_t> generate(const std::vector<std::int64_t>& prompt, std::int64_t count,
                                      double temperature = 0, std::uint64_t seed = 0,
                                      const Where& where = default_context()) const;
+  // The same with caches of a type of their own: i8.
+  std::vector<std::int64_t> generate(const std::vector<std::int64_t>& prompt, std::int64_t count,
+                                     double temperature, std::uint64_t seed, DType cache_type,
+                                     const Where& where = default_context()) const;
+
+  LanguageModel to(DType type) const;  // a copy in another type
 
   std::vector<NamedView> parameters() const;
   std::vector<Parameter> writable_parameters();

@@ -171,9 +171,9 @@ class ATTEND_API MultiHeadAttention {
                      const Where& where = default_context()) const;
 
   // ---- token by token ------------------------------------------------------------------------
-  // An empty cache for this layer.
+  // An empty cache for this layer, of the layer's type or of i8.
   KvCache make_cache(std::int64_t batch, std::int64_t capacity, std::int64_t page_size = 0,
-                     std::int64_t pages = 0) const;
+                     std::int64_t pages = 0, std::optional<DType> type = {}) const;
   // Self-attention of new tokens x [batch, n, model_dim] over the cached tokens and themselves:
   // append(x, x, cache), then attend(x, cache) with the first new token right after the cached
   // ones. With {.causal = true}, the prompt at once, in parts or token by token gives the same
@@ -200,6 +200,8 @@ class ATTEND_API MultiHeadAttention {
   const Linear& o() const noexcept { return o_; }  // none without output_projection
 
   // q.weight, q.bias, k.weight, ... o.bias
+  MultiHeadAttention to(DType type) const;  // a copy in another type
+
   std::vector<NamedView> parameters() const;
   std::vector<Parameter> writable_parameters();
 

@@ -41,6 +41,8 @@ class ATTEND_API Norm {
   LayerGradients backward(const ConstTensorView& dy, const Saved& saved,
                           const Where& where = default_context()) const;
 
+  Norm to(DType type) const;  // a copy in another type
+
   std::vector<NamedView> parameters() const;  // weight, bias
   std::vector<Parameter> writable_parameters();
 

@@ -105,8 +105,8 @@ struct AttentionOptions {
   // Key j is k[j] * k_scales[j], value j is v[j] * v_scales[j], as in a KV cache of few bits.
   // Shaped as k is but for d: [batch, key heads, keys], packed [1, key heads, total], on pages
   // [pages, key heads, page size]; one for a whole head by broadcast_to(). dk and dv are the
-  // gradients at what is stored; the scales have none, nor has an i8 tensor. So far only the
-  // reference kernel takes scales, and k or v of another type than q: some 50 times slower.
+  // gradients at what is stored; the scales have none, nor has an i8 tensor. Backward and inspect()
+  // of scales, and of k or v of another type than q, are the reference kernels': 50 times slower.
   TensorOrView k_scales{};  // f32
   TensorOrView v_scales{};
 

@@ -1,5 +1,6 @@
-// Training: losses with their gradients, optimizers, clipping, learning rates, checkpoints. All of
-// it is deterministic: the same start and the same data give the same bits on the same machine.
+// Training: losses with their gradients, optimizers, clipping, learning rates, loss scaling,
+// checkpoints. All of it is deterministic: the same start and the same data give the same bits on
+// the same machine.
 #pragma once
 
 #include <attend/parameter.h>
@@ -19,6 +20,11 @@ struct Loss {
 struct CrossEntropyOptions {
   std::int64_t ignore = -100;  // a target with this value does not count
   double label_smoothing = 0;  // this part of the target is spread over all classes
+  double gradient_scale = 1;   // the gradient alone is multiplied by this: a LossScale's value()
+};
+
+struct MseOptions {
+  double gradient_scale = 1;  // as above
 };
 
 // The mean over the rows of -log softmax(logits)[target]; 0 if no row counts.
@@ -30,10 +36,13 @@ ATTEND_API Loss cross_entropy(const ConstTensorView& logits, const ConstTensorVi
 // The mean over the elements of (prediction - target)^2.
 ATTEND_API Loss mse(const ConstTensorView& prediction, const ConstTensorView& target,
                     const Where& where = default_context());
+ATTEND_API Loss mse(const ConstTensorView& prediction, const ConstTensorView& target,
+                    const MseOptions& options, const Where& where = default_context());
 
 // ---- gradients ---------------------------------------------------------------------------------
 
-// sum += more, name by name, in the type of sum. An empty sum becomes a copy.
+// sum += more, name by name, in the type of sum. An empty sum becomes a copy, of 16-bit gradients
+// in f32.
 ATTEND_API void accumulate(std::vector<NamedTensor>& sum, const std::vector<NamedTensor>& more);
 
 // Scales all gradients so that their common Euclidean norm is at most max_norm; returns the norm
@@ -58,7 +67,8 @@ struct ATTEND_API LearningRate {
 
 // step() changes the parameters by the gradients, which must have the same names in the same order.
 // An optimizer's state for each parameter is kept by name, in f32 (f64 for f64); 16-bit parameters
-// also have a master copy in f32, from which they are rounded.
+// also have a master copy in f32, made at the first step, from which they are rounded. What is
+// written into such a parameter between steps is lost at the next one.
 class ATTEND_API Optimizer {
  public:
   virtual ~Optimizer();
@@ -130,16 +140,61 @@ class ATTEND_API AdamW : public Optimizer {
   AdamWOptions options_;
 };
 
+// ---- loss scaling ------------------------------------------------------------------------------
+
+struct LossScaleOptions {
+  double initial = 65536;        // at least 1
+  double factor = 2;             // the scale is divided or multiplied by this; above 1
+  std::int64_t interval = 2000;  // steps with finite gradients after which the scale grows
+};
+
+// For models of f16, whose smallest number is 6e-8: the loss's gradient is multiplied by the scale
+// before the backward pass, and the parameters' gradients are divided by it afterwards, so that
+// small ones are not rounded to 0. A step whose gradients overflow is left out, with a smaller
+// scale from then on. Each step is:
+//
+//   Loss loss = cross_entropy(logits, targets, {.gradient_scale = scale.value()});
+//   auto gradients = model.backward(loss.gradient, saved);
+//   const bool finite = scale.unscale(gradients);
+//   if (finite) {
+//     clip_gradients(gradients, 1);
+//     optimizer.step(model.writable_parameters(), gradients, rate);
+//   }
+//   scale.update(finite);
+class ATTEND_API LossScale {
+ public:
+  explicit LossScale(const LossScaleOptions& options = {});
+  const LossScaleOptions& options() const noexcept { return options_; }
+  double value() const noexcept { return value_; }
+  std::int64_t good_steps() const noexcept { return good_steps_; }  // since the scale changed
+
+  // Divides the gradients by the scale; those of 16 bits become f32, or what was saved would be
+  // lost again. False, and nothing is changed, if any of them is not finite.
+  bool unscale(std::vector<NamedTensor>& gradients) const;
+  // Once a step, last. Throws if the gradients were not finite at a scale of 1, where scaling
+  // cannot be the cause; nothing is changed then.
+  void update(bool finite);
+  // What a checkpoint holds, and back.
+  void restore(double value, std::int64_t good_steps);
+
+ private:
+  LossScaleOptions options_;
+  double value_;
+  std::int64_t good_steps_ = 0;
+};
+
 // ---- checkpoints -------------------------------------------------------------------------------
 
 // One safetensors file: the parameters under their names, the optimizer's state under
-// "optimizer.", and the number of steps. Training resumed from it gives the same bits as training
-// without interruption.
+// "optimizer.", the number of steps, and the loss scale if there is one. Training resumed from it
+// gives the same bits as training without interruption.
 ATTEND_API void save_checkpoint(const std::filesystem::path& path,
                                 const std::vector<NamedView>& parameters,
-                                const Optimizer& optimizer, const Metadata& more = {});
+                                const Optimizer& optimizer, const Metadata& more = {},
+                                const LossScale* loss_scale = nullptr);
 // Nothing is changed if anything in the file does not fit. Returns the metadata.
 ATTEND_API Metadata load_checkpoint(const std::filesystem::path& path,
-                                    const std::vector<Parameter>& parameters, Optimizer& optimizer);
+                                    const std::vector<Parameter>& parameters, Optimizer& optimizer,
+                                    LossScale* loss_scale = nullptr);
 
 }  // namespace attend

@@ -362,7 +362,8 @@ class KvCache:
     The KV cache: keys and values of the tokens so far, so that a new token costs one row.
 
     Dense: each sequence has room for `capacity` tokens. Paged (page_size > 0): sequences take pages
-    from a common pool of `pages` as they grow. One thread at a time may use a cache.
+    from a common pool of `pages` as they grow. Of type 'i8', what is appended is quantised, with one
+    scale for each token and key head. One thread at a time may use a cache.
 
     >>> cache = attend.KvCache(batch=1, key_heads=2, d_k=4, capacity=16)
     >>> cache.append(numpy.ones((1, 2, 3, 4), 'float32'), numpy.ones((1, 2, 3, 4), 'float32'))
@@ -415,6 +416,16 @@ class KvCache:
     def block_table(self) -> Any:
         """Of a paged cache, else None."""
 
+    @property
+    def k_scales(self) -> Any:
+        """
+        Of a cache of type 'i8', else None: float32, shaped as keys but for d_k.
+        """
+
+    @property
+    def v_scales(self) -> Any:
+        """As k_scales."""
+
 class Linear:
     """
     A linear map of the last dimension: y = x W^T + b.
@@ -453,6 +464,11 @@ class Linear:
         The weights by name: NumPy arrays that are the layer's memory, for reading and writing.
         """
 
+    def to(self, type: Any) -> Linear:
+        """
+        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
+        """
+
     def __repr__(self) -> str: ...
 
     __call__ = forward
@@ -477,6 +493,11 @@ class Norm:
     def parameters(self) -> dict[str, Any]:
         """
         The weights by name: NumPy arrays that are the layer's memory, for reading and writing.
+        """
+
+    def to(self, type: Any) -> Norm:
+        """
+        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
         """
 
     def __repr__(self) -> str: ...
@@ -541,6 +562,11 @@ class FeedForward:
         The weights by name: NumPy arrays that are the layer's memory, for reading and writing.
         """
 
+    def to(self, type: Any) -> FeedForward:
+        """
+        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
+        """
+
     def __repr__(self) -> str: ...
 
     __call__ = forward
@@ -572,6 +598,11 @@ class Embedding:
     def parameters(self) -> dict[str, Any]:
         """
         The weights by name: NumPy arrays that are the layer's memory, for reading and writing.
+        """
+
+    def to(self, type: Any) -> Embedding:
+        """
+        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
         """
 
     def __repr__(self) -> str: ...
@@ -608,6 +639,11 @@ class LearnedPositions:
     def __repr__(self) -> str: ...
 
     __call__ = forward
+
+    def to(self, type: Any) -> LearnedPositions:
+        """
+        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
+        """
 
 class SinusoidalPositions:
     """
@@ -698,8 +734,8 @@ class MultiHeadAttention:
         inspect() of the layer's heads, with how much each adds to the output: contribution.
         """
 
-    def make_cache(self, batch: int, capacity: int, page_size: int = 0, pages: int = 0) -> KvCache:
-        """An empty KvCache that fits this layer."""
+    def make_cache(self, batch: int, capacity: int, page_size: int = 0, pages: int = 0, type: Any = None) -> KvCache:
+        """An empty KvCache that fits this layer, of its type or 'i8'."""
 
     def append(self, key: Array, value: Array, cache: KvCache, lengths: Array | None = None, *, context: Context | None = None) -> None:
         """Projects key and value and appends them to the cache."""
@@ -736,6 +772,11 @@ class MultiHeadAttention:
         heads and the rest come from the file's metadata, if that holds them. The names of PyTorch's
         nn.MultiheadAttention, of Llama (q_proj ...), BERT and GPT-2 are known, behind the prefix.
         output_projection=False: the file has no W^O.
+        """
+
+    def to(self, type: Any) -> MultiHeadAttention:
+        """
+        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
         """
 
     def __repr__(self) -> str: ...
@@ -807,6 +848,11 @@ class AttentionBlock:
     def load(path: str | os.PathLike[str]) -> AttentionBlock:
         """A block that save() wrote."""
 
+    def to(self, type: Any) -> AttentionBlock:
+        """
+        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
+        """
+
     def __repr__(self) -> str: ...
 
     __call__ = forward
@@ -835,12 +881,12 @@ class LanguageModel:
     def trace(self, tokens: Array, *, context: Context | None = None) -> Trace:
         """Every step of every block: 'blocks.1.attention.weights'."""
 
-    def make_caches(self, batch: int = 1) -> list[KvCache]:
-        """An empty cache for each block."""
+    def make_caches(self, batch: int = 1, type: Any = None) -> list[KvCache]:
+        """An empty cache for each block, of the model's type or 'i8'."""
 
-    def generate(self, prompt: Sequence[int], count: int, temperature: float = 0.0, seed: int = 0, *, context: Context | None = None) -> list[int]:
+    def generate(self, prompt: Sequence[int], count: int, temperature: float = 0.0, seed: int = 0, *, cache_type: Any = None, context: Context | None = None) -> list[int]:
         """
-        `count` tokens after the prompt: the likeliest, or sampled with a temperature.
+        `count` tokens after the prompt: the likeliest, or sampled with a temperature. The caches are of the model's type, or 'i8'.
         """
 
     @property
@@ -868,24 +914,30 @@ class LanguageModel:
     def load(path: str | os.PathLike[str] | TensorFile) -> LanguageModel:
         """A model that save() wrote."""
 
+    def to(self, type: Any) -> LanguageModel:
+        """
+        A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
+        """
+
     def __repr__(self) -> str: ...
 
     __call__ = forward
 
-def cross_entropy(logits: Array, targets: Array, *, ignore: int = -100, label_smoothing: float = 0.0, context: Context | None = None) -> Loss:
+def cross_entropy(logits: Array, targets: Array, *, ignore: int = -100, label_smoothing: float = 0.0, gradient_scale: float = 1.0, context: Context | None = None) -> Loss:
     """
     The mean over the rows of -log softmax(logits)[target], with its gradient at the logits.
 
         logits [..., classes]   targets [...] (int64 or int32)
 
-    Rows with the target `ignore` do not count.
+    Rows with the target `ignore` do not count. gradient_scale multiplies the gradient alone, before it is
+    rounded: value of a LossScale.
 
     >>> loss = attend.cross_entropy(numpy.zeros((2, 4)), numpy.array([1, 3]))
     >>> round(loss.value, 4), loss.gradient.shape, loss.count
     (1.3863, (2, 4), 2)
     """
 
-def mse(prediction: Array, target: Array, *, context: Context | None = None) -> Loss:
+def mse(prediction: Array, target: Array, *, gradient_scale: float = 1.0, context: Context | None = None) -> Loss:
     """
     The mean over the elements of (prediction - target)^2, with its gradient at the prediction.
 
@@ -895,7 +947,7 @@ def mse(prediction: Array, target: Array, *, context: Context | None = None) -> 
 
 def accumulate(sum: dict[str, Any], more: Mapping[str, Array]) -> None:
     """
-    sum += more, name by name, in place. An empty sum becomes a copy.
+    sum += more, name by name, in place. An empty sum becomes a copy, of 16-bit gradients in f32.
 
     >>> total = {}
     >>> for _ in range(2): attend.accumulate(total, {'a': numpy.ones(2)})
@@ -976,14 +1028,65 @@ class AdamW(Optimizer):
 
     def __init__(self, *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, weight_decay: float = 0.01) -> None: ...
 
-def save_checkpoint(path: str | os.PathLike[str], parameters: Mapping[str, Array], optimizer: Optimizer, metadata: Mapping[str, str] = {}) -> None:
+class LossScale:
     """
-    Writes parameters and what the optimizer remembers as one safetensors file.
+    Loss scaling, for models of f16.
+
+    The gradient of the loss is multiplied by the scale before the backward pass, and the parameters'
+    gradients are divided by it afterwards, so that small ones are not rounded to 0. A step whose gradients
+    overflow is left out, and the scale divided by `factor`; after `interval` good steps it is multiplied.
+
+        loss = attend.cross_entropy(logits, targets, gradient_scale=scale.value)
+        gradients = model.backward(loss.gradient, saved)
+        finite = scale.unscale(gradients)
+        if finite:
+            attend.clip_gradients(gradients, 1.0)
+            optimizer.step(model.parameters(), gradients, rate)
+        scale.update(finite)
+
+    >>> scale = attend.LossScale()
+    >>> scale.unscale({'a': numpy.array([numpy.inf], numpy.float16)})
+    False
+    >>> scale.update(False)
+    >>> scale.value
+    32768.0
     """
 
-def load_checkpoint(path: str | os.PathLike[str], parameters: Mapping[str, Array], optimizer: Optimizer) -> dict[str, str]:
+    def __init__(self, *, initial: float = 65536.0, factor: float = 2.0, interval: int = 2000) -> None: ...
+
+    @property
+    def value(self) -> float:
+        """The scale."""
+
+    @property
+    def good_steps(self) -> int:
+        """How many since the scale changed."""
+
+    def unscale(self, gradients: dict[str, Any]) -> bool:
+        """
+        Divides the gradients by the scale; those of 16 bits become float32.
+
+        The dict has new arrays then. False, and nothing is changed, if any of them is not finite.
+        """
+
+    def update(self, finite: bool) -> None:
+        """
+        Once a step, last, with what unscale() gave.
+
+        Refused if the gradients were not finite at a scale of 1, where scaling cannot be the cause.
+        """
+
+    def restore(self, value: float, good_steps: int) -> None:
+        """Takes back what value and good_steps were."""
+
+def save_checkpoint(path: str | os.PathLike[str], parameters: Mapping[str, Array], optimizer: Optimizer, metadata: Mapping[str, str] = {}, loss_scale: LossScale | None = None) -> None:
     """
-    Puts a checkpoint back into parameters and optimizer, and gives its metadata.
+    Writes parameters, what the optimizer remembers and the loss scale as one safetensors file.
+    """
+
+def load_checkpoint(path: str | os.PathLike[str], parameters: Mapping[str, Array], optimizer: Optimizer, loss_scale: LossScale | None = None) -> dict[str, str]:
+    """
+    Puts a checkpoint back into parameters, optimizer and loss scale, and gives its metadata.
 
     Nothing is changed if anything does not fit. Training goes on with the bits it would have had.
     """

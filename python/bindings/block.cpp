@@ -224,6 +224,7 @@ too (block.cross.make_cache(), filled by block.cross.append()).
           },
           "path"_a, nb::sig("def load(path: str | os.PathLike[str]) -> AttentionBlock"),
           "A block that save() wrote.");
+  bind_to(type, "AttentionBlock");
   bind_manners(type, [](nb::handle self, const Block& block) {
     return described(self, options_of(block), block.parameters());
   });

@@ -107,6 +107,7 @@ void bind_embedding(nb::module_& m) {
       nb::sig("def __init__(self, length: int, dim: int, *, type: Any = 'f32', seed: int = 0, "
               "deviation: float = 1.0) -> None"));
   bind_positions(learned, "LearnedPositions", "weight [length, dim].");
+  bind_to(learned, "LearnedPositions");
 
   nb::class_<SinusoidalPositions> fixed(
       m, "SinusoidalPositions",

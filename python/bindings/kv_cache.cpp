@@ -49,7 +49,8 @@ void bind_kv_cache(nb::module_& m) {
       R"(The KV cache: keys and values of the tokens so far, so that a new token costs one row.
 
 Dense: each sequence has room for `capacity` tokens. Paged (page_size > 0): sequences take pages
-from a common pool of `pages` as they grow. One thread at a time may use a cache.
+from a common pool of `pages` as they grow. Of type 'i8', what is appended is quantised, with one
+scale for each token and key head. One thread at a time may use a cache.
 
 >>> cache = attend.KvCache(batch=1, key_heads=2, d_k=4, capacity=16)
 >>> cache.append(numpy.ones((1, 2, 3, 4), 'float32'), numpy.ones((1, 2, 3, 4), 'float32'))
@@ -117,7 +118,11 @@ changed, when there is no room.
       .def_prop_ro("key_lengths", show_part<&KvCache::key_lengths>,
                    nb::sig("def key_lengths(self) -> Any"), "[batch]")
       .def_prop_ro("block_table", show_part<&KvCache::block_table>,
-                   nb::sig("def block_table(self) -> Any"), "Of a paged cache, else None.");
+                   nb::sig("def block_table(self) -> Any"), "Of a paged cache, else None.")
+      .def_prop_ro("k_scales", show_part<&KvCache::k_scales>, nb::sig("def k_scales(self) -> Any"),
+                   "Of a cache of type 'i8', else None: float32, shaped as keys but for d_k.")
+      .def_prop_ro("v_scales", show_part<&KvCache::v_scales>, nb::sig("def v_scales(self) -> Any"),
+                   "As k_scales.");
 }
 
 }  // namespace attend::python

@@ -76,6 +76,12 @@ auto unlocked(Body body) {
 // The cache that an argument is; without one, if that may be, a null pointer.
 KvCache* to_cache(nb::handle cache, const char* where, bool optional = false);
 
+// The type that a cache is asked for in, if it is.
+inline std::optional<DType> cache_type(nb::handle type, const char* where) {
+  if (type.is_none()) return std::nullopt;
+  return to_dtype(type, where);
+}
+
 // `lengths` counts new tokens of a cache; somebody without one means key_lengths.
 inline void check_lengths(nb::handle lengths, const void* cache, const char* where) {
   if (cache || lengths.is_none()) return;
@@ -102,6 +108,21 @@ void bind_manners(nb::class_<Layer, More...>& type) {
   bind_manners(type, [](nb::handle self, const Layer& layer) {
     return described(self, layer.parameters());
   });
+}
+
+// to() of a layer, whose class is `name`.
+template <class Layer, class... More>
+void bind_to(nb::class_<Layer, More...>& type, const char* name) {
+  using namespace nb::literals;
+  const std::string signature = std::string("def to(self, type: Any) -> ") + name;
+  type.def(
+      "to",
+      [name](const Layer& self, nb::handle to) {
+        const DType wanted = to_dtype(to, name);
+        return unlocked([&] { return self.to(wanted); });
+      },
+      "type"_a, nb::sig(signature.c_str()),
+      "A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.");
 }
 
 // The one input of a layer: what it holds, its name as in C++, and what a stub shows.
@@ -156,6 +177,7 @@ void bind_calls(nb::class_<Layer, More...>& type, const char* name, const LayerI
       .def("parameters", show_parameters<Layer>, nb::sig("def parameters(self) -> dict[str, Any]"),
            "The weights by name: NumPy arrays that are the layer's memory, for reading and "
            "writing.");
+  bind_to(type, name);
   bind_manners(type);
 }
 

@@ -206,23 +206,32 @@ void bind_model(nb::module_& m) {
           "tokens"_a.none(), nb::kw_only(), no_context,
           nb::sig("def trace(self, tokens: Array, *, context: Context | None = None) -> Trace"),
           "Every step of every block: 'blocks.1.attention.weights'.")
-      .def("make_caches", &LanguageModel::make_caches, "batch"_a = 1,
-           "An empty cache for each block.")
+      .def(
+          "make_caches",
+          [](const LanguageModel& self, std::int64_t batch, nb::handle wanted) {
+            return self.make_caches(batch, cache_type(wanted, "make_caches"));
+          },
+          "batch"_a = 1, "type"_a = nb::none(),
+          nb::sig("def make_caches(self, batch: int = 1, type: Any = None) -> list[KvCache]"),
+          "An empty cache for each block, of the model's type or 'i8'.")
       .def(
           "generate",
           [](const LanguageModel& self, nb::handle prompt, std::int64_t count, double temperature,
-             std::uint64_t seed, GivenContext context) {
+             std::uint64_t seed, nb::handle wanted, GivenContext context) {
             const std::vector<std::int64_t> tokens = to_tokens(prompt);
+            const DType of_caches = cache_type(wanted, "generate").value_or(self.options().type);
             return unlocked([&] {
-              return self.generate(tokens, count, temperature, seed, context_or_default(context));
+              return self.generate(tokens, count, temperature, seed, of_caches,
+                                   context_or_default(context));
             });
           },
           "prompt"_a.none(), "count"_a, "temperature"_a = 0.0, "seed"_a = 0, nb::kw_only(),
-          no_context,
+          "cache_type"_a = nb::none(), no_context,
           nb::sig("def generate(self, prompt: Sequence[int], count: int, "
-                  "temperature: float = 0.0, seed: int = 0, *, "
+                  "temperature: float = 0.0, seed: int = 0, *, cache_type: Any = None, "
                   "context: Context | None = None) -> list[int]"),
-          "`count` tokens after the prompt: the likeliest, or sampled with a temperature.")
+          "`count` tokens after the prompt: the likeliest, or sampled with a temperature. The "
+          "caches are of the model's type, or 'i8'.")
       .def_prop_ro("options", options_of, nb::sig("def options(self) -> dict[str, Any]"),
                    "What it was made with.")
       .def("parameters", show_parameters<LanguageModel>,
@@ -230,6 +239,7 @@ void bind_model(nb::module_& m) {
            "The weights by name: NumPy arrays that are the model's memory.");
   bind_training(type);
   bind_files(type);
+  bind_to(type, "LanguageModel");
   bind_manners(type, [](nb::handle self, const LanguageModel& model) {
     return described(self, options_of(model), model.parameters());
   });

@@ -270,9 +270,14 @@ first lengths[b] rows are tokens, if that is given.
       .def(
           "make_cache",
           [](const Layer& self, std::int64_t batch, std::int64_t capacity, std::int64_t page_size,
-             std::int64_t pages) { return self.make_cache(batch, capacity, page_size, pages); },
-          "batch"_a, "capacity"_a, "page_size"_a = 0, "pages"_a = 0,
-          "An empty KvCache that fits this layer.")
+             std::int64_t pages, nb::handle wanted) {
+            return self.make_cache(batch, capacity, page_size, pages,
+                                   cache_type(wanted, "make_cache"));
+          },
+          "batch"_a, "capacity"_a, "page_size"_a = 0, "pages"_a = 0, "type"_a = nb::none(),
+          nb::sig("def make_cache(self, batch: int, capacity: int, page_size: int = 0, "
+                  "pages: int = 0, type: Any = None) -> KvCache"),
+          "An empty KvCache that fits this layer, of its type or 'i8'.")
       .def("append", append, "key"_a.none(), "value"_a.none(), "cache"_a.none(),
            "lengths"_a = nb::none(), nb::kw_only(), no_context,
            nb::sig("def append(self, key: Array, value: Array, cache: KvCache, "
@@ -334,6 +339,7 @@ d_v = d_k, key_dim = model_dim, value_dim = key_dim. rotary is (pairing, base, d
               "rotary: RotaryLike | None = None, type: Any = 'f32', seed: int = 0) -> None"));
   bind_calls(type);
   bind_weights(type);
+  bind_to(type, "MultiHeadAttention");
   bind_manners(type, [](nb::handle self, const Layer& layer) {
     return described(self, to_python(layer.options()), layer.parameters());
   });

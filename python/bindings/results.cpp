@@ -85,18 +85,21 @@ DType to_dtype(nb::handle object, const char* where) {
   std::string name =
       string_of(nb::hasattr(object, "__name__") ? object.attr("__name__") : nb::borrow(object));
   name = name.substr(name.rfind('.') + 1);
-  constexpr std::array<std::pair<std::string_view, DType>, 8> names{{{"f64", DType::f64},
-                                                                     {"float64", DType::f64},
-                                                                     {"f32", DType::f32},
-                                                                     {"float32", DType::f32},
-                                                                     {"bf16", DType::bf16},
-                                                                     {"bfloat16", DType::bf16},
-                                                                     {"f16", DType::f16},
-                                                                     {"float16", DType::f16}}};
+  constexpr std::array<std::pair<std::string_view, DType>, 10> names{{{"f64", DType::f64},
+                                                                      {"float64", DType::f64},
+                                                                      {"f32", DType::f32},
+                                                                      {"float32", DType::f32},
+                                                                      {"bf16", DType::bf16},
+                                                                      {"bfloat16", DType::bf16},
+                                                                      {"f16", DType::f16},
+                                                                      {"float16", DType::f16},
+                                                                      {"i8", DType::i8},
+                                                                      {"int8", DType::i8}}};
   for (const auto& [known, type] : names) {
     if (name == known) return type;
   }
-  raise_type_error(std::string(where) + ": type is f64, f32, bf16 or f16, found " + name);
+  raise_type_error(std::string(where) +
+                   ": type is f64, f32, bf16 or f16 (of a KvCache also i8), found " + name);
 }
 
 nb::tuple to_tuple(const Shape& shape) {

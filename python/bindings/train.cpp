@@ -1,4 +1,4 @@
-// Training: losses, gradients, learning rates, optimizers, checkpoints.
+// Training: losses, gradients, learning rates, optimizers, loss scaling, checkpoints.
 #include "layer.h"
 #include "paths.h"
 
@@ -22,25 +22,29 @@ void bind_losses(nb::module_& m) {
   m.def(
       "cross_entropy",
       [](nb::handle logits, nb::handle targets, std::int64_t ignore, double label_smoothing,
-         GivenContext context) {
+         double gradient_scale, GivenContext context) {
         const Array x = read(logits, {"cross_entropy", "logits", Kind::floating});
         const Array t = read(targets, {"cross_entropy", "targets", Kind::whole});
         return make_loss(unlocked([&] {
-                           return cross_entropy(
-                               x, t, {.ignore = ignore, .label_smoothing = label_smoothing},
-                               context_or_default(context));
+                           return cross_entropy(x, t,
+                                                {.ignore = ignore,
+                                                 .label_smoothing = label_smoothing,
+                                                 .gradient_scale = gradient_scale},
+                                                context_or_default(context));
                          }),
                          logits);
       },
       "logits"_a, "targets"_a, nb::kw_only(), "ignore"_a = -100, "label_smoothing"_a = 0.0,
-      "context"_a = nb::none(),
+      "gradient_scale"_a = 1.0, "context"_a = nb::none(),
       nb::sig("def cross_entropy(logits: Array, targets: Array, *, ignore: int = -100, "
-              "label_smoothing: float = 0.0, context: Context | None = None) -> Loss"),
+              "label_smoothing: float = 0.0, gradient_scale: float = 1.0, "
+              "context: Context | None = None) -> Loss"),
       R"(The mean over the rows of -log softmax(logits)[target], with its gradient at the logits.
 
     logits [..., classes]   targets [...] (int64 or int32)
 
-Rows with the target `ignore` do not count.
+Rows with the target `ignore` do not count. gradient_scale multiplies the gradient alone, before it is
+rounded: value of a LossScale.
 
 >>> loss = attend.cross_entropy(numpy.zeros((2, 4)), numpy.array([1, 3]))
 >>> round(loss.value, 4), loss.gradient.shape, loss.count
@@ -48,15 +52,18 @@ Rows with the target `ignore` do not count.
 )");
   m.def(
       "mse",
-      [](nb::handle prediction, nb::handle target, GivenContext context) {
+      [](nb::handle prediction, nb::handle target, double gradient_scale, GivenContext context) {
         const Array x = read(prediction, {"mse", "prediction", Kind::floating});
         const Array t = read(target, {"mse", "target", Kind::floating});
-        return make_loss(unlocked([&] { return mse(x, t, context_or_default(context)); }),
+        return make_loss(unlocked([&] {
+                           return mse(x, t, {.gradient_scale = gradient_scale},
+                                      context_or_default(context));
+                         }),
                          prediction);
       },
-      "prediction"_a, "target"_a, nb::kw_only(), "context"_a = nb::none(),
-      nb::sig("def mse(prediction: Array, target: Array, *, context: Context | None = None) "
-              "-> Loss"),
+      "prediction"_a, "target"_a, nb::kw_only(), "gradient_scale"_a = 1.0, "context"_a = nb::none(),
+      nb::sig("def mse(prediction: Array, target: Array, *, gradient_scale: float = 1.0, "
+              "context: Context | None = None) -> Loss"),
       R"(The mean over the elements of (prediction - target)^2, with its gradient at the prediction.
 
 >>> attend.mse(numpy.ones(3), numpy.zeros(3)).value
@@ -103,7 +110,7 @@ void bind_gradients(nb::module_& m) {
       },
       "sum"_a, "more"_a,
       nb::sig("def accumulate(sum: dict[str, Any], more: Mapping[str, Array]) -> None"),
-      R"(sum += more, name by name, in place. An empty sum becomes a copy.
+      R"(sum += more, name by name, in place. An empty sum becomes a copy, of 16-bit gradients in f32.
 
 >>> total = {}
 >>> for _ in range(2): attend.accumulate(total, {'a': numpy.ones(2)})
@@ -234,32 +241,92 @@ array([0.5, 0.5])
           "weight_decay"_a = 0.01);
 }
 
+void bind_loss_scale(nb::module_& m) {
+  nb::class_<LossScale>(m, "LossScale", R"(Loss scaling, for models of f16.
+
+The gradient of the loss is multiplied by the scale before the backward pass, and the parameters'
+gradients are divided by it afterwards, so that small ones are not rounded to 0. A step whose gradients
+overflow is left out, and the scale divided by `factor`; after `interval` good steps it is multiplied.
+
+    loss = attend.cross_entropy(logits, targets, gradient_scale=scale.value)
+    gradients = model.backward(loss.gradient, saved)
+    finite = scale.unscale(gradients)
+    if finite:
+        attend.clip_gradients(gradients, 1.0)
+        optimizer.step(model.parameters(), gradients, rate)
+    scale.update(finite)
+
+>>> scale = attend.LossScale()
+>>> scale.unscale({'a': numpy.array([numpy.inf], numpy.float16)})
+False
+>>> scale.update(False)
+>>> scale.value
+32768.0
+)")
+      .def(
+          "__init__",
+          [](LossScale* self, double initial, double factor, std::int64_t interval) {
+            new (self) LossScale({.initial = initial, .factor = factor, .interval = interval});
+          },
+          nb::kw_only(), "initial"_a = 65536.0, "factor"_a = 2.0, "interval"_a = 2000)
+      .def_prop_ro("value", &LossScale::value, "The scale.")
+      .def_prop_ro("good_steps", &LossScale::good_steps, "How many since the scale changed.")
+      .def(
+          "unscale",
+          [](const LossScale& self, nb::dict gradients) {
+            std::vector<NamedTensor> copies =
+                copy_named(gradients, "LossScale.unscale", "gradients");
+            if (!unlocked([&] { return self.unscale(copies); })) return false;
+            for (auto& [name, tensor] : copies) {
+              const nb::str key(name.c_str(), name.size());
+              gradients[key] = to_python(std::move(tensor), gradients[key]);
+            }
+            return true;
+          },
+          "gradients"_a, nb::sig("def unscale(self, gradients: dict[str, Any]) -> bool"),
+          R"(Divides the gradients by the scale; those of 16 bits become float32.
+
+The dict has new arrays then. False, and nothing is changed, if any of them is not finite.
+)")
+      .def("update", &LossScale::update, "finite"_a, R"(Once a step, last, with what unscale() gave.
+
+Refused if the gradients were not finite at a scale of 1, where scaling cannot be the cause.
+)")
+      .def("restore", &LossScale::restore, "value"_a, "good_steps"_a,
+           "Takes back what value and good_steps were.");
+}
+
 void bind_checkpoints(nb::module_& m) {
   m.def(
       "save_checkpoint",
-      [](nb::handle file, nb::handle parameters, const Optimizer& optimizer, nb::handle metadata) {
+      [](nb::handle file, nb::handle parameters, const Optimizer& optimizer, nb::handle metadata,
+         const LossScale* loss_scale) {
         const Path path = to_path(file, "save_checkpoint");
         const Metadata more = to_metadata(metadata, "save_checkpoint");
         const NamedArrays from = read_named(parameters, "save_checkpoint", "parameters");
         const Look looking(&optimizer, "Optimizer");
-        unlocked([&] { save_checkpoint(path, from.views, optimizer, more); });
+        unlocked([&] { save_checkpoint(path, from.views, optimizer, more, loss_scale); });
       },
       "path"_a, "parameters"_a, "optimizer"_a, "metadata"_a = nb::dict(),
+      "loss_scale"_a = nb::none(),
       nb::sig("def save_checkpoint(path: str | os.PathLike[str], parameters: Mapping[str, Array], "
-              "optimizer: Optimizer, metadata: Mapping[str, str] = {}) -> None"),
-      "Writes parameters and what the optimizer remembers as one safetensors file.");
+              "optimizer: Optimizer, metadata: Mapping[str, str] = {}, "
+              "loss_scale: LossScale | None = None) -> None"),
+      "Writes parameters, what the optimizer remembers and the loss scale as one safetensors "
+      "file.");
   m.def(
       "load_checkpoint",
-      [](nb::handle file, nb::handle parameters, Optimizer& optimizer) {
+      [](nb::handle file, nb::handle parameters, Optimizer& optimizer, LossScale* loss_scale) {
         const Path path = to_path(file, "load_checkpoint");
         const NamedWritables to = write_named(parameters, "load_checkpoint", "parameters");
         const Change alone(&optimizer, "Optimizer");
-        return to_python(unlocked([&] { return load_checkpoint(path, to.parameters, optimizer); }));
+        return to_python(
+            unlocked([&] { return load_checkpoint(path, to.parameters, optimizer, loss_scale); }));
       },
-      "path"_a, "parameters"_a, "optimizer"_a,
+      "path"_a, "parameters"_a, "optimizer"_a, "loss_scale"_a = nb::none(),
       nb::sig("def load_checkpoint(path: str | os.PathLike[str], parameters: Mapping[str, Array], "
-              "optimizer: Optimizer) -> dict[str, str]"),
-      R"(Puts a checkpoint back into parameters and optimizer, and gives its metadata.
+              "optimizer: Optimizer, loss_scale: LossScale | None = None) -> dict[str, str]"),
+      R"(Puts a checkpoint back into parameters, optimizer and loss scale, and gives its metadata.
 
 Nothing is changed if anything does not fit. Training goes on with the bits it would have had.
 )");
@@ -271,6 +338,7 @@ void bind_train(nb::module_& m) {
   bind_losses(m);
   bind_gradients(m);
   bind_optimizers(m);
+  bind_loss_scale(m);
   bind_checkpoints(m);
 }
 

@@ -1,12 +1,15 @@
 """The benchmark's libraries on tiny cases: each gives what the formulas give, and a wrong result is noticed."""
+import importlib.util
 import pathlib
 import sys
 
+import attend
 import numpy as np
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
 import compare  # noqa: E402
+import ggml_peer  # noqa: E402
 import onnx_peer  # noqa: E402
 import peers  # noqa: E402
 import worker  # noqa: E402
@@ -20,11 +23,15 @@ CASES = [{**SIZES, "name": f"{operation}{n}", "operation": operation, **change}
              "matmul": ({"size": 70},)}.items()
          for n, change in enumerate(changes)]
 LEFT = {("attend", "matmul"): "not measured", ("ONNX Runtime", "backward"): "no gradients",
-        ("ONNX Runtime", "forward_backward"): "no gradients", ("ONNX Runtime", "layer_train"): "no gradients"}
+        ("ONNX Runtime", "forward_backward"): "no gradients", ("ONNX Runtime", "layer_train"): "no gradients",
+        ("ggml", "backward"): "no gradients", ("ggml", "forward_backward"): "no gradients", ("ggml", "layer"): "not measured",
+        ("ggml", "layer_train"): "not measured"}
+GGML = pytest.mark.skipif(not importlib.util.find_spec("llama_cpp"), reason="llama-cpp-python is not installed")
 
 
 @pytest.mark.parametrize("name, library", [("attend", peers.Attend), ("NumPy", peers.NumPy),
-                                           ("ONNX Runtime", onnx_peer.OnnxRuntime)])
+                                           ("ONNX Runtime", onnx_peer.OnnxRuntime),
+                                           pytest.param("ggml", ggml_peer.Ggml, marks=GGML)])
 def test_results_are_those_of_the_formulas(name, library):
     made = library()
     for case in CASES:
@@ -46,6 +53,44 @@ def test_results_of_16_bits_are_those_of_the_formulas(type):
             assert reason in answer["left"]
         else:
             assert answer.get("error", 1) < compare.ALLOWED_ERROR[type], (case, answer)
+
+
+CACHE = pytest.mark.skipif(not hasattr(attend.KvCache, "k_scales"), reason="attend has no cache of 8 bits")
+
+
+@pytest.mark.parametrize("library", [pytest.param(peers.Attend, marks=CACHE), onnx_peer.OnnxRuntime,
+                                     pytest.param(ggml_peer.Ggml, marks=GGML)])
+@pytest.mark.parametrize("key_heads", [4, 2])
+def test_results_of_8_bits_are_near_those_of_the_formulas(library, key_heads):
+    case = {**SIZES, "operation": "forward", "name": "i8", "type": "i8", "queries": 1, "keys": 90, "d": 64,
+            "key_heads": key_heads}
+    _, answer = worker.prepare(library(), case)
+    assert 1e-4 < answer.get("error", 1) < compare.ALLOWED_ERROR["i8"], answer     # 0: nothing was rounded
+
+
+@GGML
+@pytest.mark.parametrize("type", ["f32", "f16", "bf16"])
+def test_ggml_knows_long_sequences_and_masks(type):
+    """From 64 queries and 512 keys on other functions of ggml compute."""
+    made = ggml_peer.Ggml()
+    for change in ({"causal": True}, {"queries": 1, "keys": 1000, "key_heads": 2, "batch": 1}):
+        case = {**SIZES, "operation": "forward", "name": "long", "type": type, "queries": 200, "keys": 200, "d": 64, **change}
+        _, answer = worker.prepare(made, case)
+        assert answer.get("error", 1) < compare.allowed_error("ggml", type), (case, answer)
+
+
+def test_what_a_library_lacks_is_left_out_with_a_reason(monkeypatch, tmp_path):
+    case = {**SIZES, "operation": "forward", "name": "left"}
+    for made, type, words in ((peers.NumPy(), "f16", "no fast products of f16"), (peers.NumPy(), "i8", "of i8"),
+                              (peers.Peer(), "i8", "of 8 bits"), (onnx_peer.OnnxRuntime(), "bf16", "no bf16")):
+        assert words in worker.prepare(made, {**case, "type": type})[1]["left"]
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(ImportError, match="llama-cpp-python.*not installed"):
+        ggml_peer.Ggml()
+    (tmp_path / "llama_cpp").mkdir()
+    importlib.invalidate_caches()
+    with pytest.raises(ImportError, match="no lib/libggml.so"):
+        ggml_peer.Ggml()
 
 
 def test_a_wrong_result_is_noticed():

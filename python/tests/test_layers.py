@@ -253,6 +253,32 @@ def test_a_memory_in_a_cache():
         block.forward(query, memory, cache=own)
 
 
+@pytest.mark.parametrize("page_size", [0, 4])
+def test_a_cache_of_8_bits(page_size):
+    layer = attend.MultiHeadAttention(model_dim=8, heads=2)
+    x = draw(2, 9, 8, dtype=np.float32)
+    cache = layer.make_cache(2, 9, page_size, type="i8")
+    assert cache.options["type"] == "i8" and cache.keys.dtype == np.int8
+    y = np.concatenate([layer.forward(x[:, a:b], cache=cache, causal=True) for a, b in ((0, 4), (4, 9))], 1)
+    np.testing.assert_allclose(y, layer.forward(x, causal=True), atol=0.02)
+    assert cache.k_scales.shape == cache.keys.shape[:3] and cache.k_scales.dtype == np.float32
+    own = attend.KvCache(batch=1, key_heads=1, d_k=2, capacity=2, type=np.int8)
+    own.append(np.array([[[[127.0, -1.5], [0, 0]]]]), np.array([[[[254.0, 3], [np.nan, 0]]]], np.float16))
+    assert own.keys.tolist() == [[[[127, -2], [0, 0]]]] and own.k_scales.tolist() == [[[1, 0]]]
+    assert own.values.tolist() == [[[[127, 2], [0, 0]]]] and np.isnan(own.v_scales[0, 0, 1])
+    assert layer.make_cache(1, 2).k_scales is None
+    with pytest.raises(ValueError, match="type is i8; it must be f64, f32, bf16 or f16"):
+        attend.MultiHeadAttention(model_dim=8, heads=2, type="i8")
+
+
+def test_a_model_generates_with_caches_of_8_bits():
+    model = attend.LanguageModel(vocabulary=5, length=8, model_dim=8, heads=2)
+    assert model.make_caches(1, "i8")[0].options["type"] == "i8"
+    assert len(model.generate([0, 1], 4, cache_type="i8")) == 4
+    with pytest.raises(TypeError, match="generate: type is f64"):
+        model.generate([0, 1], 4, cache_type="i7")
+
+
 # ---- weights ---------------------------------------------------------------------------------------
 
 
@@ -351,7 +377,7 @@ REFUSED = {
                   lambda m, x: m.forward(x, attn_mask=x)),
     "key_padding_mask": (TypeError, "opposite", lambda m, x: m.forward(x, key_padding_mask=x)),
     "width": (ValueError, r"query is \[1, 3, 3\]", lambda m, x: m.forward(x[..., :3])),
-    "type": (ValueError, "query is f64, the layer f32", lambda m, x: m.forward(x.astype("f8"))),
+    "type": (ValueError, "query is f64, the layer is f32; convert it", lambda m, x: m.forward(x.astype("f8"))),
     "value alone": (ValueError, "no key", lambda m, x: m.forward(x, value=x)),
     "list": (TypeError, "query takes a NumPy array", lambda m, x: m.forward([1])),
     "option": (TypeError, "'width'; the options are model_dim",
@@ -359,7 +385,7 @@ REFUSED = {
     "heads": (ValueError, "not divisible", lambda m, x: attend.MultiHeadAttention(model_dim=4, heads=3)),
     "pairing": (ValueError, "pairing is 'halves' or 'neighbours', found 'x'",
                 lambda m, x: attend.MultiHeadAttention(model_dim=4, rotary=("x", 1.0))),
-    "dtype": (TypeError, "type is f64, f32, bf16 or f16, found int32",
+    "dtype": (TypeError, r"type is f64, f32, bf16 or f16 \(of a KvCache also i8\), found int32",
               lambda m, x: attend.Linear(3, 2, type="int32")),
     "lengths without a cache": (ValueError, "MultiHeadAttention.forward: lengths= belongs to cache=; use key_lengths=",
                                 lambda m, x: m.forward(x, lengths=np.array([2]))),

@@ -1,4 +1,5 @@
 """Does training train, repeat itself, and go on from a checkpoint?"""
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -140,3 +141,83 @@ def test_learning_rates():
     assert rate.at(12) == pytest.approx(0.2)
     with pytest.raises(ValueError, match="'constant', 'linear' or 'cosine', found 'x'"):
         attend.LearningRate(decay="x")
+
+
+# ---- 16 bits -----------------------------------------------------------------------------------------
+
+
+def train_scaled(model, optimizer, scale, steps):
+    """As the docstring of LossScale has it; gives how often there was no step."""
+    skipped = 0
+    while optimizer.steps < steps:
+        logits, saved = model.forward_train(TOKENS)
+        loss = attend.cross_entropy(logits, TARGETS, gradient_scale=scale.value)
+        gradients = model.backward(loss.gradient, saved)
+        finite = scale.unscale(gradients)
+        if finite:
+            assert all(g.dtype == np.float32 for g in gradients.values())
+            attend.clip_gradients(gradients, 1.0)
+            optimizer.step(model.parameters(), gradients, 1e-2)
+        scale.update(finite)
+        skipped += not finite
+    return skipped
+
+
+@pytest.mark.parametrize("type", ["bf16", "f16"])
+def test_training_of_16_bits_learns_and_resumes(type, tmp_path):
+    def make():
+        return attend.LanguageModel(vocabulary=5, length=8, layers=1, model_dim=16, type=type)
+
+    def scale():
+        return attend.LossScale(initial=2.0**40, interval=3)
+
+    path = tmp_path / "checkpoint.safetensors"
+    model, optimizer, scaler = make(), attend.AdamW(), scale()
+    skipped = train_scaled(model, optimizer, scaler, 4)
+    assert (skipped > 10) == (type == "f16")                   # 2^40 is nothing to bf16
+    attend.save_checkpoint(path, model.parameters(), optimizer, model.metadata(), scaler)
+    train_scaled(model, optimizer, scaler, 60)
+    assert model.generate([0, 1], 4) == [2, 3, 4, 0]
+    again, restored, other = make(), attend.AdamW(), scale()
+    with pytest.raises(OSError, match="give the LossScale"):
+        attend.load_checkpoint(path, again.parameters(), restored)
+    attend.load_checkpoint(path, again.parameters(), restored, loss_scale=other)
+    train_scaled(again, restored, other, 60)
+    assert (other.value, other.good_steps) == (scaler.value, scaler.good_steps)
+    for name, array in model.parameters().items():
+        assert array.tobytes() == again.parameters()[name].tobytes()
+    assert {name for name in optimizer.state() if name.startswith("master.")} == {
+        "master." + name for name in model.parameters()}
+
+
+def test_a_loss_scale_leaves_gradients_alone_that_are_not_finite():
+    gradients = {"a": np.array([1, np.inf], np.float16), "b": np.ones(2, np.float32)}
+    kept = dict(gradients)
+    assert attend.LossScale().unscale(gradients) is False
+    assert all(gradients[name] is kept[name] for name in kept)
+    del gradients["a"]
+    assert attend.LossScale(initial=4.0).unscale(gradients) is True
+    assert list(gradients["b"]) == [0.25, 0.25]
+    with pytest.raises(ValueError, match="interval is 0"):
+        attend.LossScale(interval=0)
+    with pytest.raises(ValueError, match="not finite at a scale of 1 either"):
+        attend.LossScale(initial=1.0).update(False)
+    with pytest.raises(TypeError):
+        attend.LossScale().unscale([np.ones(2)])
+
+
+def test_a_layer_in_another_type():
+    layer = attend.MultiHeadAttention(8, heads=2, type="f64")
+    narrow = layer.to("bf16")
+    assert narrow.options["type"] == "bf16" and layer.options["type"] == "f64"
+    for name, array in layer.parameters().items():
+        np.testing.assert_array_equal(array.astype(ml_dtypes.bfloat16), narrow.parameters()[name])
+    x = np.ones((1, 3, 8), np.float32)
+    with pytest.raises(ValueError, match=r"the layer is f64; convert it, or the layer with to\(\)"):
+        layer.forward(x)
+    assert layer.to("f32").forward(x).dtype == np.float32
+    for each in (attend.Linear(3, 2), attend.LayerNorm(4), attend.Embedding(3, 4), attend.LearnedPositions(3, 4),
+                 attend.FeedForward(4), attend.AttentionBlock({"model_dim": 4}), make()):
+        assert all(p.dtype == np.float16 for p in each.to(np.float16).parameters().values())
+    with pytest.raises(TypeError, match="int32"):
+        layer.to("int32")

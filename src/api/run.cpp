@@ -25,6 +25,14 @@ struct Stage {
   std::atomic<std::int64_t> next{0};
 
   void operator()(int strand) noexcept {
+    if (decision.kernel->around == nullptr) return take_tasks(strand);
+    auto tasks = [this, strand] { take_tasks(strand); };
+    decision.kernel->around([](void* of) noexcept { (*static_cast<decltype(tasks)*>(of))(); },
+                            &tasks);
+  }
+
+ private:
+  void take_tasks(int strand) noexcept {
     const Workspace& workspace = decision.workspace;
     Task task{.stage = index, .index = 0, .shared = memory};
     task.interrupt = interrupt;

@@ -58,6 +58,13 @@ attend_status attend_block_save(const attend_block* block, const char* path) {
   });
 }
 
+attend_status attend_block_to(const attend_block* block, int32_t dtype, attend_block** made) {
+  return c_api::guarded("attend_block_to", [&](const Call& call) {
+    call.need(made, "made");
+    c_api::give(made, call.need(block, "block").block.to(call.dtype(dtype, "dtype")));
+  });
+}
+
 void attend_block_destroy(attend_block* block) { delete block; }
 
 attend_status attend_block_get_options(const attend_block* block, attend_block_options* options) {

@@ -34,7 +34,8 @@ struct attend_trace {
 
 struct attend_kv_cache {
   attend::KvCache cache;
-  attend::ConstTensorView keys{}, values{}, lengths{}, table{};  // as last shown
+  attend::ConstTensorView keys{}, values{}, k_scales{}, v_scales{};  // as last shown
+  attend::ConstTensorView lengths{}, table{};
 };
 
 struct attend_saved {

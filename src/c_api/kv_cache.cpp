@@ -1,8 +1,30 @@
 // Key-value caches.
 #include "c_api/handles.h"
 
+#include <initializer_list>
+
 namespace c_api = attend::c_api;
 using c_api::Call;
+
+namespace {
+
+struct ShownPart {
+  attend_view* to;
+  attend::ConstTensorView& kept;
+  attend::ConstTensorView shown;
+  const char* name;
+};
+
+void show_parts(const Call& call, std::initializer_list<ShownPart> parts) {
+  for (const ShownPart& part : parts)  // all are sound, before one is written
+    if (part.to != nullptr) call.checked_size(*part.to, part.name);
+  for (const ShownPart& part : parts) {
+    part.kept = part.shown;
+    if (part.to != nullptr) call.show(part.to, part.kept, part.name);
+  }
+}
+
+}  // namespace
 
 attend_status attend_kv_cache_create(const attend_kv_cache_options* options,
                                      attend_kv_cache** made) {
@@ -53,21 +75,19 @@ attend_status attend_kv_cache_views(attend_kv_cache* cache, attend_view* keys, a
                                     attend_view* key_lengths, attend_view* block_table) {
   return c_api::guarded("attend_kv_cache_views", [&](const Call& call) {
     attend_kv_cache& c = call.need(cache, "cache");
-    struct {
-      attend_view* to;
-      attend::ConstTensorView& kept;
-      attend::ConstTensorView shown;
-      const char* name;
-    } const list[] = {{keys, c.keys, c.cache.keys(), "keys"},
+    show_parts(call, {{keys, c.keys, c.cache.keys(), "keys"},
                       {values, c.values, c.cache.values(), "values"},
                       {key_lengths, c.lengths, c.cache.key_lengths(), "key_lengths"},
-                      {block_table, c.table, c.cache.block_table(), "block_table"}};
-    for (const auto& view : list)  // all are sound, before one is written
-      if (view.to != nullptr) call.checked_size(*view.to, view.name);
-    for (const auto& view : list) {
-      view.kept = view.shown;
-      if (view.to != nullptr) call.show(view.to, view.kept, view.name);
-    }
+                      {block_table, c.table, c.cache.block_table(), "block_table"}});
+  });
+}
+
+attend_status attend_kv_cache_scales(attend_kv_cache* cache, attend_view* k_scales,
+                                     attend_view* v_scales) {
+  return c_api::guarded("attend_kv_cache_scales", [&](const Call& call) {
+    attend_kv_cache& c = call.need(cache, "cache");
+    show_parts(call, {{k_scales, c.k_scales, c.cache.k_scales(), "k_scales"},
+                      {v_scales, c.v_scales, c.cache.v_scales(), "v_scales"}});
   });
 }
 

@@ -101,6 +101,18 @@ void add_inspect(Table& table) {
               length == 1024 && d == 64 ? When::always : When::full, operation);
 }
 
+// The steps of suite decode against caches of 8 bits.
+void add_caches(Table& table) {
+  const auto add_case = [&](Case problem, When when = When::full) {
+    problem.k_type = problem.v_type = DType::i8;
+    problem.k_scales = problem.v_scales = true;
+    add(table, "cache", problem, when);
+  };
+  add_case(decode(1, 32, 32, 4096));
+  add_case(decode(1, 32, 8, 8192), When::always);
+  add_case(decode(8, 32, 8, 2048));
+}
+
 double pairs(const Case& p) {
   const double all = static_cast<double>(p.batch * p.heads) * static_cast<double>(p.q_length) *
                      static_cast<double>(p.k_length);
@@ -161,8 +173,11 @@ double flops(const BenchCase& measured) {
 
 double bytes_read(const BenchCase& measured) {
   const Case& p = measured.problem;
+  const std::int64_t scales = (p.k_scales + p.v_scales) * size_of(DType::f32);
+  const std::int64_t token =
+      p.d * size_of(p.k_type.value_or(p.type)) + p.dv * size_of(p.v_type.value_or(p.type)) + scales;
   return static_cast<double>(p.batch * p.kv_heads) * static_cast<double>(p.k_length) *
-         static_cast<double>((p.d + p.dv) * size_of(p.type));
+         static_cast<double>(token);
 }
 
 bool is_decode(const BenchCase& measured) {
@@ -176,6 +191,7 @@ std::vector<BenchCase> bench_table(DType type) {
   add_layers(table);
   add_sweeps(table);
   add_inspect(table);
+  add_caches(table);
   for (BenchCase& measured : table) measured.problem.type = type;
   return table;
 }
@@ -189,7 +205,7 @@ std::vector<std::string> bench_suites() {
 }
 
 bool only_by_name(std::string_view suite) {
-  return suite == "length" || suite == "growth" || suite == "inspect";
+  return suite == "length" || suite == "growth" || suite == "inspect" || suite == "cache";
 }
 
 }  // namespace attend::cases

@@ -41,14 +41,15 @@ std::string name(const BenchCase& measured);
 //   inspect_rows, inspect_top  1 / 2 of forward (one product)         inspect_all  as forward
 double flops(const BenchCase& measured);
 
-// Keys and values in their type, which one query reads once: what limits a decoding step.
+// Keys and values in their types, and their scales, which one query reads once: what limits a
+// decoding step.
 double bytes_read(const BenchCase& measured);
 // Whether bytes count and not operations: few queries on many keys.
 bool is_decode(const BenchCase& measured);
 
 // Every suite, in order: notes bert gpt long decode backward layer, then length (speed over
-// length), growth (to 131072 keys) and inspect (beside forward), which are measured when asked for
-// by name.
+// length), growth (to 131072 keys), inspect (beside forward) and cache (decode with keys and values
+// of 8 bits), which are measured when asked for by name.
 std::vector<BenchCase> bench_table(DType type = DType::f32);
 std::vector<std::string> bench_suites();
 bool only_by_name(std::string_view suite);

@@ -86,6 +86,12 @@ constexpr const char* kPaths[] = {
     "heads=2 q=3 k=300 d=8 dv=8 softcap=2",
     // A window that begins within a block.
     "heads=2 q=40 k=90 d=8 dv=8 window_left=21 blocks=shared block_q=8",
+    // A KV cache of 8 bits: a long decode, few rows of many features, pages, tiles of many rows.
+    "heads=2 q=1 k=1100 d=16 dv=16 k_type=i8 v_type=i8 k_scales=1 v_scales=1",
+    "heads=4 kv_heads=2 q=1 k=300 d=320 dv=16 k_type=i8 v_type=i8 k_scales=1 v_scales=1",
+    "batch=3 heads=4 q=2 k=300 d=32 dv=32 addressing=paged key_lengths=mixed k_type=i8 k_scales=1",
+    "heads=2 q=70 k=300 d=24 dv=40 k_type=i8 v_type=i8 k_scales=1 v_scales=1 causal=1 dropout=0.2",
+    "heads=2 q=130 k=40 d=300 dv=24 k_type=i8 v_type=i8 k_scales=1 v_scales=1 scores=1",
 };
 
 // Each option of one number a key, in every place where keys may be.

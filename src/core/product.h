@@ -66,7 +66,7 @@ struct Product {
 // ---- Functions on the host ---------------------------------------------------------------------
 
 // Where a's rows lie side by side (a_row is 1, a_depth is not), a kernel brings so many of
-// them together at a time, some kernels any rows: a part should have several columns for each.
+// them together at a time, some kernels any rows: a range should have several columns for each.
 template <class T>
 inline constexpr std::int64_t kAcrossRows = (96 << 10) / kSumBlock /
                                             static_cast<std::int64_t>(sizeof(T));
@@ -89,24 +89,24 @@ struct Matrices {
   float* sums = nullptr;   // [m, n], for a kernel that has a longest_sum, where k is beyond it
 };
 
-struct MatrixPart {
+struct MatrixRange {
   std::int64_t row_begin, row_end;
   std::int64_t column_begin, column_end;  // begins at a multiple of the kernel's `columns`
   Interrupt* interrupt = nullptr;
 };
 
-struct PartOfB {
+struct RangeOfB {
   std::int64_t k_begin, k_end;            // k_begin is a multiple of kSumBlock
   std::int64_t column_begin, column_end;  // likewise of `columns`
 };
 
 template <class T>
 struct MatrixFunctions {
-  std::int64_t columns = 0;  // of c that are made together: parts should hold a multiple of them
+  std::int64_t columns = 0;  // of c that are made together: ranges should hold a multiple of them
   std::int64_t rows = 0;     // of c that run() makes with a b that it packs once
   // A part of b in the order in which run() reads it; all of it takes packed_size() elements.
-  void (*pack)(const Matrices<T>&, const PartOfB&, T* packed) noexcept = nullptr;
-  void (*run)(const Matrices<T>&, const MatrixPart&) noexcept = nullptr;
+  void (*pack)(const Matrices<T>&, const RangeOfB&, T* packed) noexcept = nullptr;
+  void (*run)(const Matrices<T>&, const MatrixRange&) noexcept = nullptr;
   std::int64_t steps = 1;                // of the depth that are multiplied together
   std::int64_t longest_sum = kAnyDepth;  // the depth beyond which run() needs memory for sums
 

@@ -1,19 +1,6 @@
 // cpu.amx.forward: bf16 by the tiles of AMX. The kernel is flash_forward.h; its products, with the
 // order of their sums, are amx_tiles.h.
-#include "cpu/amx_tiles.h"
-
-namespace attend {
-namespace {
-
-template <>
-struct ChosenTiles<F32> {
-  using Type = AmxTiles<bf16>;
-};
-template <>
-struct Matrix<F32> : AmxProducts<bf16> {};
-
-}  // namespace
-}  // namespace attend
+#include "cpu/amx_bf16.h"
 
 #include "cpu/amx_row.h"
 #include "cpu/flash_forward.h"

@@ -229,7 +229,7 @@ ATTEND_INLINE __m512 sum_of(__m512 a, __m512 b) {
 }
 
 // The sums of a block go to p.sums or, of the last one, to c.
-void finish(const Matrices<bf16>& p, const MatrixPart& tile, std::int64_t k,
+void finish(const Matrices<bf16>& p, const MatrixRange& tile, std::int64_t k,
             const float (&sums)[kSide][kSide]) noexcept {
   const std::int64_t columns = tile.column_end - tile.column_begin;
   const auto some = static_cast<__mmask32>((std::uint64_t{1} << columns) - 1);
@@ -268,25 +268,26 @@ void finish(const Matrices<bf16>& p, const MatrixPart& tile, std::int64_t k,
 
 // Calls use(tile) for every 32 columns.
 template <class Use>
-void for_columns(const MatrixPart& part, Use use) {
-  for (std::int64_t column = part.column_begin; column < part.column_end; column += kSide)
-    use(MatrixPart{part.row_begin, part.row_end, column, least(column + kSide, part.column_end)});
+void for_columns(const MatrixRange& range, Use use) {
+  for (std::int64_t column = range.column_begin; column < range.column_end; column += kSide)
+    use(MatrixRange{range.row_begin, range.row_end, column,
+                    least(column + kSide, range.column_end)});
 }
 
-Lines rows_of(const Matrices<bf16>& p, const MatrixPart& tile, std::int64_t k) {
+Lines rows_of(const Matrices<bf16>& p, const MatrixRange& tile, std::int64_t k) {
   return {p.a + tile.row_begin * p.a_row + k * p.a_depth, p.a_row, p.a_depth,
           tile.row_end - tile.row_begin};
 }
-Lines columns_of(const Matrices<bf16>& p, const MatrixPart& tile, std::int64_t k) {
+Lines columns_of(const Matrices<bf16>& p, const MatrixRange& tile, std::int64_t k) {
   return {p.b + k * p.b_depth + tile.column_begin * p.b_column, p.b_column, p.b_depth,
           tile.column_end - tile.column_begin};
 }
 
 // A block of the depth for up to 32 rows and any columns. `room`: for a block of these rows.
-void run_rows(const Matrices<bf16>& p, const MatrixPart& part, std::int64_t k, bf16* room) {
+void run_rows(const Matrices<bf16>& p, const MatrixRange& range, std::int64_t k, bf16* room) {
   alignas(64) float sums[kSide][kSide];
   const std::int64_t steps = least(p.k - k, kBlock);
-  const Lines rows = rows_of(p, part, k);
+  const Lines rows = rows_of(p, range, k);
   const bool turned = p.packed == nullptr && p.b_depth == 1;
   TileSource a = as_they_lie(rows);
   if (turned || !may_be_loaded(rows, steps)) {
@@ -294,7 +295,7 @@ void run_rows(const Matrices<bf16>& p, const MatrixPart& part, std::int64_t k, b
     else bring<Form::along>(rows, steps, room);
     a = brought(room);
   }
-  for_columns(part, [&](const MatrixPart& tile) {
+  for_columns(range, [&](const MatrixRange& tile) {
     Lines columns{nullptr, 0, 0, tile.column_end - tile.column_begin};
     TileSource b{};
     if (p.packed != nullptr)
@@ -307,27 +308,27 @@ void run_rows(const Matrices<bf16>& p, const MatrixPart& part, std::int64_t k, b
   });
 }
 
-void run(const Matrices<bf16>& p, const MatrixPart& part) noexcept {
+void run(const Matrices<bf16>& p, const MatrixRange& range) noexcept {
   const TilesInUse tiles;
   Room<kBlock> room;
   std::int64_t k = 0;
   do {  // at least once: an empty sum is 0
-    for (std::int64_t row = part.row_begin; row < part.row_end; row += kSide) {
-      if (k != 0 && part.interrupt != nullptr) {
-        if (must_stop(part.interrupt)) return;
+    for (std::int64_t row = range.row_begin; row < range.row_end; row += kSide) {
+      if (k != 0 && range.interrupt != nullptr) {
+        if (must_stop(range.interrupt)) return;
         configure_tiles();  // who was asked may have used tiles himself
       }
-      run_rows(p, {row, least(row + kSide, part.row_end), part.column_begin, part.column_end}, k,
+      run_rows(p, {row, least(row + kSide, range.row_end), range.column_begin, range.column_end}, k,
                room.numbers());
     }
     k += kBlock;
   } while (k < p.k);
 }
 
-void pack(const Matrices<bf16>& p, const PartOfB& part, bf16* packed) noexcept {
-  for_columns({0, 0, part.column_begin, part.column_end}, [&](const MatrixPart& tile) {
-    bring<Form::pairs>(columns_of(p, tile, part.k_begin), part.k_end - part.k_begin,
-                       packed + tile.column_begin * whole_steps(p.k) + part.k_begin * kSide);
+void pack(const Matrices<bf16>& p, const RangeOfB& range, bf16* packed) noexcept {
+  for_columns({0, 0, range.column_begin, range.column_end}, [&](const MatrixRange& tile) {
+    bring<Form::pairs>(columns_of(p, tile, range.k_begin), range.k_end - range.k_begin,
+                       packed + tile.column_begin * whole_steps(p.k) + range.k_begin * kSide);
   });
 }
 

@@ -17,8 +17,7 @@ namespace {
 
 struct AmxGradients {
   using Products = AmxProducts<bf16>;
-  static constexpr int kGroup = Products::kGroup, kLanes = F32::kLanes;
-  static constexpr int kTile = Products::kTile;
+  static constexpr int kLanes = F32::kLanes;
 
   // Whether all of them are; `count` a multiple of 32.
   static bool are_finite(const bf16* numbers, std::int64_t count) noexcept {
@@ -56,7 +55,7 @@ struct AmxGradients {
       const __m512 v = _mm512_maskz_loadu_ps(lanes, from);
       return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(v, least, _CMP_NLT_UQ), v);
     };
-    for (int key = 0; key < kGroup; ++key, pairs += stride, to += to_stride) {
+    for (int key = 0; key < Products::kKeyGroup; ++key, pairs += stride, to += to_stride) {
       const __m512 first = seen(pairs, low), second = seen(pairs + kLanes, high);
       _mm512_storeu_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first)));
     }
@@ -67,19 +66,10 @@ struct AmxGradients {
   static void products(const bf16* a, std::int64_t a_stride, const bf16* b, int steps,
                        std::int64_t width, float* c, std::int64_t c_stride, int keys,
                        bool add) noexcept {
-    std::int64_t x = 0;
-    const auto take = [&]<int kHigh, int kWide>() {
-      for (; x + kWide * kLanes <= width; x += kWide * kLanes)
-        products<kHigh, kWide>(a, a_stride, b + x * kGroup, width * kGroup, steps, c + x, c_stride,
-                               keys, add);
-    };
-    if (keys <= kTileRows) {
-      take.template operator()<1, 4>();
-      take.template operator()<1, 1>();
-    } else {
-      take.template operator()<2, 2>();
-      take.template operator()<2, 1>();
-    }
+    for_columns(keys, width, [&]<int kHigh, int kWide>(std::int64_t x) {
+      products<kHigh, kWide>(a, a_stride, b + x * kTileSteps, width * kTileSteps, steps, c + x,
+                             c_stride, keys, add);
+    });
   }
 
   // The sums of one key again, without the rows for which hidden(step, row) is true.
@@ -92,14 +82,11 @@ struct AmxGradients {
       if (add) std::memcpy(sums[0], c + x, sizeof sums[0]);
       tile_load<0>(sums, sizeof sums[0]);
       for (int s = 0; s < steps; ++s) {
-        bf16 seen[kGroup / 2][kLanes][2];
-        std::memcpy(seen, b + (s * width + x) * kGroup, sizeof seen);
-        for (int row = 0; row < kGroup; ++row)
-          for (int f = 0; hidden(s, row) && f < kLanes; ++f) seen[row / 2][f][row % 2] = bf16{};
-        bf16 pairs[kTileRows][kGroup] = {};
-        std::memcpy(pairs[0], a + key * a_stride + s * kGroup, sizeof pairs[0]);
+        bf16 pairs[kTileRows][kTileSteps] = {};
+        std::memcpy(pairs[0], a + key * a_stride + s * kTileSteps, sizeof pairs[0]);
         tile_load<1>(pairs, sizeof pairs[0]);
-        tile_load<2>(seen, 64);
+        Products::load_seen<2>(b + (s * width + x) * kTileSteps,
+                               [&](int row) { return hidden(s, row); });
         tile_multiply<0, 1, 2>();
       }
       tile_store<0>(sums, sizeof sums[0]);
@@ -130,14 +117,8 @@ struct AmxGradients {
       if (add) tile_load<n>(place(n), c_bytes);
       else tile_zero<n>();
     });
-    for (int s = 0; s < steps; ++s, a += kGroup, b += b_step) {
-      unrolled<kHigh>(ATTEND_EACH(r) { tile_load<4 + r>(a + r * kTileRows * a_stride, a_bytes); });
-      unrolled<kWide>(ATTEND_EACH(w) {
-        constexpr int kB = 4 + kHigh + w % (4 - kHigh);
-        tile_load<kB>(b + w * kTile, 64);
-        unrolled<kHigh>(ATTEND_EACH(r) { tile_multiply<r * kWide + w, 4 + r, kB>(); });
-      });
-    }
+    for (int s = 0; s < steps; ++s, a += kTileSteps, b += b_step)
+      Products::multiply<kHigh, kWide>(a, kTileRows * a_bytes, a_bytes, b);
     unrolled<kHigh * kWide>(ATTEND_EACH(n) { tile_store<n>(place(n), c_bytes); });
   }
 };

@@ -15,9 +15,13 @@ constexpr Kernel<Operation> amx_row(std::string_view name, Feature type,
   Kernel<Operation> row = kernel_row_of<Of>(name, type, declines);
   row.run = [](const typename Operation::Problem& p, const Tiles& tiles,
                const typename Operation::Call& call, const Task& task) noexcept {
-    const TilesInUse in_use;
+    if (task.interrupt != nullptr) configure_tiles();
     stay_awake();
     Of::run(p, tiles, call, task);
+  };
+  row.around = [](void (*tasks)(void*) noexcept, void* of) noexcept {
+    const TilesInUse in_use;
+    tasks(of);
   };
   return row;
 }

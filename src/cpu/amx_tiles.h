@@ -8,20 +8,37 @@
 // the same over groups of 32 keys. Groups begin at multiples of 32, and a key that is hidden, or
 // behind the last, weighs exactly 0: so no sum depends on which keys the rows beside it see.
 //
-// What limits it, in cycles a score at d = 128 on a Xeon with AMX: the tiles 0.5 (1024 operations a
-// cycle), the weights 0.5 (16 instructions a vector of 16), turning them into rows 0.15, joining
-// chunks in f64 0.2.
+// What limits it, in cycles, was measured: docs/decisions/025-amx.md.
 #pragma once
 
 #include "core/softmax_state.h"
 #include "cpu/amx.h"
+#include "cpu/elements.h"
 
 namespace attend {
 namespace {
 
+// Columns [0, width) of a product of up to 32 rows, in registers of kHigh x kWide tiles: calls
+// use<kHigh, kWide>(first column) for as many at a time as eight tiles hold.
+template <class Use>
+ATTEND_INLINE void for_columns(int rows, std::int64_t width, Use use) {
+  std::int64_t x = 0;
+  const auto take = [&]<int kHigh, int kWide>() {
+    for (; x + kWide * F32::kLanes <= width; x += kWide * F32::kLanes)
+      use.template operator()<kHigh, kWide>(x);
+  };
+  if (rows <= kTileRows) {
+    take.template operator()<1, 4>();
+    take.template operator()<1, 1>();
+  } else {
+    take.template operator()<2, 2>();
+    take.template operator()<2, 1>();
+  }
+}
+
 template <class E>
 struct AmxProducts {
-  static constexpr int kGroup = AmxTiles<E>::kDepth;  // keys
+  static constexpr int kKeyGroup = AmxTiles<E>::kDepth;  // keys
   static constexpr int kLanes = F32::kLanes;
   static constexpr int kTile = kTileRows * kTileSteps;  // elements
   static constexpr bool kArrangesKeys = false;
@@ -54,21 +71,34 @@ struct AmxProducts {
 
   // A group of values, to[16 features][pair of keys][feature][2], from two rows at a time:
   // row(key of the group) gives one, null behind the last.
-  template <class Row>
-  static void values(Row row, std::int64_t dv, E* to) noexcept {
+  template <class RowOf>
+  static void values(RowOf row, std::int64_t dv, E* to) noexcept {
     const __m512i low = interleave(0, 32), high = interleave(16, 32);
     stay_awake();
-    for (int pair = 0; pair < kGroup / 2; ++pair) {
+    for (int pair = 0; pair < kKeyGroup / 2; ++pair) {
       const E *a = row(2 * pair), *b = row(2 * pair + 1);
       E* at = to + pair * 2 * kLanes;
+      if (a == nullptr) {
+        for (std::int64_t x = 0; x < dv; x += kLanes, at += kTile)
+          _mm512_storeu_si512(at, _mm512_setzero_si512());
+        continue;
+      }
       for (std::int64_t x = 0; x < dv; x += 2 * kLanes, at += 2 * kTile) {
-        const __m512i first = a == nullptr ? _mm512_setzero_si512() : bits(pairs(a + x, dv - x));
+        const __m512i first = bits(pairs(a + x, dv - x));
         const __m512i second = b == nullptr ? _mm512_setzero_si512() : bits(pairs(b + x, dv - x));
         _mm512_storeu_si512(at, _mm512_permutex2var_epi16(first, low, second));
         if (dv - x > kLanes)
           _mm512_storeu_si512(at + kTile, _mm512_permutex2var_epi16(first, high, second));
       }
     }
+  }
+
+  // Whole numbers of 8 bits as elements, which hold them exactly.
+  static void elements(const std::int8_t* from, std::int64_t count, E* to) noexcept {
+    std::int64_t x = 0;
+    for (; x + 2 * kLanes <= count; x += 2 * kLanes)
+      _mm512_storeu_si512(to + x, rounded(F32::widened(from + x), F32::widened(from + x + kLanes)));
+    convert_elements<F32>(from + x, 1, count - x, to + x);
   }
 
   // s = K Q^T of 32 keys, `s_stride` apart; the second vector of lanes is `s_vector` behind the
@@ -109,9 +139,9 @@ struct AmxProducts {
   }
 
   // The scores of a group become weights, 2^((s - base) unit), for one vector of lanes; in their
-  // place stands then P [16 lanes][32 keys], times the factors of dropout if there are any. Adds
-  // up the even and the odd keys.
-  template <bool kDrops>
+  // place stands then P [16 lanes][32 keys], times the factors (of dropout, of scales), if any.
+  // Adds up the even and the odd keys.
+  template <bool kFactors>
   ATTEND_INLINE static void weights(float* s, F32 base, F32 unit, const float* factors,
                                     std::int64_t factors_stride, F32 (&total)[2]) noexcept {
     stay_awake();
@@ -122,7 +152,7 @@ struct AmxProducts {
         const F32 t = (F32::load(s + (2 * pair + n) * kLanes) - base) * unit;
         w[n] = power_of_two(t);
         total[n] = total[n] + w[n];
-        if constexpr (kDrops) w[n] = w[n] * F32::load(factors + (2 * pair + n) * factors_stride);
+        if constexpr (kFactors) w[n] = w[n] * F32::load(factors + (2 * pair + n) * factors_stride);
       });
       square[pair] = rounded_pair(w[0], w[1]);
     });
@@ -132,18 +162,9 @@ struct AmxProducts {
   // o[rows][dv] = P V of some groups, with P as weights() leaves it; dv in whole vectors.
   static void products(const float* weights, int rows, const E* const* v, int groups,
                        std::int64_t dv, float* o, std::int64_t o_stride) noexcept {
-    std::int64_t x = 0;
-    const auto take = [&]<int kHigh, int kWide>() {
-      for (; x + kWide * kLanes <= dv; x += kWide * kLanes)
-        products<kHigh, kWide>(weights, rows, v, groups, x, o + x, o_stride);
-    };
-    if (rows <= kTileRows) {
-      take.template operator()<1, 4>();
-      take.template operator()<1, 1>();
-    } else {
-      take.template operator()<2, 2>();
-      take.template operator()<2, 1>();
-    }
+    for_columns(rows, dv, [&]<int kHigh, int kWide>(std::int64_t x) {
+      products<kHigh, kWide>(weights, rows, v, groups, x, o + x, o_stride);
+    });
   }
 
   // Row n of it again, without the keys for which hidden(group, key) is true: 0 * NaN is NaN.
@@ -154,12 +175,8 @@ struct AmxProducts {
     for (std::int64_t x = 0; x < dv; x += kLanes) {
       tile_zero<0>();
       for (int g = 0; g < groups; ++g) {
-        E seen[kGroup / 2][kLanes][2];
-        std::memcpy(seen, v[g] + x * kGroup, sizeof seen);
-        for (int key = 0; key < kGroup; ++key)
-          for (int f = 0; hidden(g, key) && f < kLanes; ++f) seen[key / 2][f][key % 2] = E{};
-        tile_load<1>(p + g * kGroup * kLanes, 64);
-        tile_load<2>(seen, 64);
+        tile_load<1>(p + g * kKeyGroup * kLanes, 64);
+        load_seen<2>(v[g] + x * kKeyGroup, [&](int key) { return hidden(g, key); });
         tile_multiply<0, 1, 2, E>();
       }
       float sums[kTileRows][kLanes];
@@ -168,25 +185,64 @@ struct AmxProducts {
     }
   }
 
+  // A tile of 32 steps and 16 columns, as values() leaves it, with 0 for steps that are hidden.
+  template <int kTo, class Hidden>
+  ATTEND_INLINE static void load_seen(const E* from, Hidden hidden) {
+    E seen[kTileSteps / 2][kLanes][2];
+    std::memcpy(seen, from, sizeof seen);
+    for (int step = 0; step < kTileSteps; ++step)
+      for (int f = 0; hidden(step) && f < kLanes; ++f) seen[step / 2][f][step % 2] = E{};
+    tile_load<kTo>(seen, 64);
+  }
+
+  // Adds one step of 32 to the tiles 0, 1, ..., kHigh x kWide of them: a has its tiles `a_next`
+  // bytes apart, b side by side.
+  template <int kHigh, int kWide>
+  ATTEND_INLINE static void multiply(const void* a, std::int64_t a_next, std::int64_t a_row_bytes,
+                                     const E* b) {
+    unrolled<kHigh>(ATTEND_EACH(r) {
+      tile_load<4 + r>(static_cast<const std::byte*>(a) + r * a_next, a_row_bytes);
+    });
+    unrolled<kWide>(ATTEND_EACH(c) {
+      constexpr int kB = 4 + kHigh + c % (4 - kHigh);
+      tile_load<kB>(b + c * kTile, 64);
+      unrolled<kHigh>(ATTEND_EACH(r) { tile_multiply<r * kWide + c, 4 + r, kB, E>(); });
+    });
+  }
+
   // Pairs of keys in lanes become rows of keys; the place is one of f32 numbers, half of it used.
   ATTEND_INLINE static void store_turned(F32 (&pairs_in_lanes)[kLanes], float* to) noexcept {
     transpose(pairs_in_lanes);
     unrolled<kLanes>(ATTEND_EACH(n) {
-      store_pairs(pairs_in_lanes[n].v, reinterpret_cast<E*>(to) + n * kGroup);
+      store_pairs(pairs_in_lanes[n].v, reinterpret_cast<E*>(to) + n * kKeyGroup);
     });
+  }
+
+  // The first n numbers rounded to 16 bits, or all lanes; anything in place of what is doubtful.
+  template <class To>
+  ATTEND_INLINE static void store_clear(F32 x, To* to, std::int64_t n) noexcept {
+    if constexpr (std::is_same_v<To, bf16>) {
+      const auto all = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x.v));
+      if (n >= kLanes) _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), all);
+      else _mm256_mask_storeu_epi16(to, F32::first(n), all);
+    } else {
+      store_elements(x, to, n);
+    }
   }
 
   // Two keys of one vector of lanes, rounded to pairs.
   ATTEND_INLINE static F32 rounded_pair(F32 even, F32 odd) noexcept {
-    __m512i both;
+    return {_mm512_castsi512_ps(_mm512_permutexvar_epi16(interleave(0, 16), rounded(even, odd)))};
+  }
+  // Two vectors, one behind the other.
+  ATTEND_INLINE static __m512i rounded(F32 first, F32 second) noexcept {
     if constexpr (std::is_same_v<E, bf16>) {
-      both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd.v, even.v));
+      return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second.v, first.v));
     } else {
       constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-      both = _mm512_castsi256_si512(_mm512_cvtps_ph(even.v, kNearest));
-      both = _mm512_inserti64x4(both, _mm512_cvtps_ph(odd.v, kNearest), 1);
+      const __m512i low = _mm512_castsi256_si512(_mm512_cvtps_ph(first.v, kNearest));
+      return _mm512_inserti64x4(low, _mm512_cvtps_ph(second.v, kNearest), 1);
     }
-    return {_mm512_castsi512_ps(_mm512_permutexvar_epi16(interleave(0, 16), both))};
   }
 
  private:
@@ -194,14 +250,9 @@ struct AmxProducts {
   static void products(const float* p, int rows, const E* const* v, int groups, std::int64_t x,
                        float* o, std::int64_t o_stride) noexcept {
     unrolled<kHigh * kWide>(ATTEND_EACH(n) { tile_zero<n>(); });
-    for (int g = 0; g < groups; ++g, p += kGroup * kLanes) {
-      unrolled<kHigh>(ATTEND_EACH(r) { tile_load<4 + r>(p + r * kLanes * kChunk, 64); });
-      unrolled<kWide>(ATTEND_EACH(c) {
-        constexpr int kB = 4 + kHigh + c % (4 - kHigh);
-        tile_load<kB>(v[g] + x * kGroup + c * kTile, 64);
-        unrolled<kHigh>(ATTEND_EACH(r) { tile_multiply<r * kWide + c, 4 + r, kB, E>(); });
-      });
-    }
+    constexpr std::int64_t kNext = kLanes * kChunk * sizeof(float);
+    for (int g = 0; g < groups; ++g, p += kKeyGroup * kLanes)
+      multiply<kHigh, kWide>(p, kNext, 64, v[g] + x * kKeyGroup);
     unrolled<kHigh>(ATTEND_EACH(r) {
       unrolled<kWide>(ATTEND_EACH(c) {
         store_rows<r * kWide + c>(o + r * kTileRows * o_stride + c * kLanes, o_stride,

@@ -112,6 +112,10 @@ struct F32 {
   static F32 widened(const f16* p) {
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
   }
+  static F32 widened(const std::int8_t* p) {
+    return {_mm512_cvtepi32_ps(
+        _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+  }
   void rounded(bf16* p) const {
     const __m512i bits = _mm512_castps_si512(v);
     const __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -153,25 +157,56 @@ inline F32 scaled(F32 a, F32 n) {
 }
 inline F32::Mask less(F32 a, F32 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ); }
 inline F32 select(F32::Mask m, F32 a, F32 b) { return {_mm512_mask_blend_ps(m, b.v, a.v)}; }
-// Whether numbers within two units of the last place of x would all be rounded to the same of 16
-// bits; false also for what has fewer digits there, or is no number.
-inline bool rounds_clearly(F32 x, bf16) {
-  const __m512i bits = _mm512_castps_si512(x.v), size = _mm512_slli_epi32(bits, 1);
-  const __m512i rest = _mm512_and_si512(_mm512_sub_epi32(bits, _mm512_set1_epi32(0x7FFE)),
-                                        _mm512_set1_epi32(0xFFFF));
-  const __m512i above_zero = _mm512_sub_epi32(size, _mm512_set1_epi32(1));
-  return (_mm512_cmple_epu32_mask(rest, _mm512_set1_epi32(4)) |
-          _mm512_cmplt_epu32_mask(above_zero, _mm512_set1_epi32(0x02000000)) |  // below 2^-125
-          _mm512_cmpge_epu32_mask(size, _mm512_set1_epi32(static_cast<int>(0xFF000000)))) == 0;
+// Lanes where not all numbers within two units of the last place of x are rounded to the same of 16
+// bits, or that have fewer digits there, or are no numbers.
+template <class E>
+inline unsigned doubtful_lanes(F32 x, E) {
+  constexpr bool kBf16 = std::is_same_v<E, bf16>;
+  constexpr int kCut = kBf16 ? 16 : 13;  // bits that are rounded away
+  const __m512i bits = _mm512_castps_si512(x.v);
+  const __m512i from_middle = _mm512_sub_epi32(bits, _mm512_set1_epi32((1 << (kCut - 1)) - 2));
+  const __m512i rest = _mm512_and_si512(from_middle, _mm512_set1_epi32((1 << kCut) - 1));
+  const __mmask16 near = _mm512_cmple_epu32_mask(rest, _mm512_set1_epi32(4));
+  if constexpr (kBf16) {
+    constexpr int kSubnormalInfiniteNan = 0xB9;
+    return near | _mm512_fpclass_ps_mask(x.v, kSubnormalInfiniteNan);
+  } else {
+    const __m512i size = _mm512_slli_epi32(bits, 1);  // without the sign
+    const __m512i above_zero = _mm512_sub_epi32(size, _mm512_set1_epi32(1));
+    return near | _mm512_cmplt_epu32_mask(above_zero, _mm512_set1_epi32(0x71000000)) |  // 2^-14
+           _mm512_cmpge_epu32_mask(size, _mm512_set1_epi32(static_cast<int>(0x8EF00000)));
+  }
 }
-inline bool rounds_clearly(F32 x, f16) {
-  const __m512i bits = _mm512_castps_si512(x.v), size = _mm512_slli_epi32(bits, 1);
-  const __m512i rest = _mm512_and_si512(_mm512_sub_epi32(bits, _mm512_set1_epi32(0x0FFE)),
-                                        _mm512_set1_epi32(0x1FFF));
-  const __m512i above_zero = _mm512_sub_epi32(size, _mm512_set1_epi32(1));
-  return (_mm512_cmple_epu32_mask(rest, _mm512_set1_epi32(4)) |
-          _mm512_cmplt_epu32_mask(above_zero, _mm512_set1_epi32(0x71000000)) |  // below 2^-14
-          _mm512_cmpge_epu32_mask(size, _mm512_set1_epi32(static_cast<int>(0x8EF00000)))) == 0;
+// 16 rows of 16 bytes, transposed as bytes and then converted: 24 shuffles, where 16 conversions
+// and the square of floats would take 48. quads[g] holds of each four rows (16 bytes) the columns
+// 4g to 4g + 3; a column's bytes become the highest of their lanes, and are shifted down.
+ATTEND_INLINE void load_transposed(const std::int8_t* rows, std::int64_t stride,
+                                   F32 (&square)[16]) {
+  __m512i four[4], pairs[4], quads[4];
+  unrolled<4>(ATTEND_EACH(p) {
+    const auto row = [&](int n) {
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows + (4 * n + p) * stride));
+    };
+    four[p] = _mm512_broadcast_i32x4(row(0));
+    four[p] = _mm512_mask_broadcast_i32x4(four[p], 0x00F0, row(1));
+    four[p] = _mm512_mask_broadcast_i32x4(four[p], 0x0F00, row(2));
+    four[p] = _mm512_mask_broadcast_i32x4(four[p], 0xF000, row(3));
+  });
+  unrolled<2>(ATTEND_EACH(n) {
+    pairs[n] = _mm512_unpacklo_epi8(four[2 * n], four[2 * n + 1]);
+    pairs[2 + n] = _mm512_unpackhi_epi8(four[2 * n], four[2 * n + 1]);
+  });
+  unrolled<2>(ATTEND_EACH(n) {
+    quads[2 * n] = _mm512_unpacklo_epi16(pairs[2 * n], pairs[2 * n + 1]);
+    quads[2 * n + 1] = _mm512_unpackhi_epi16(pairs[2 * n], pairs[2 * n + 1]);
+  });
+  const __m512i first = _mm512_broadcast_i32x4(_mm_setr_epi8(
+      -128, -128, -128, 0, -128, -128, -128, 1, -128, -128, -128, 2, -128, -128, -128, 3));
+  unrolled<16>(ATTEND_EACH(c) {
+    const __m512i bytes = _mm512_add_epi8(first, _mm512_set1_epi32((c % 4 * 4) << 24));
+    const __m512i high = _mm512_shuffle_epi8(quads[c / 4], bytes);
+    square[c].v = _mm512_cvtepi32_ps(_mm512_srai_epi32(high, 24));
+  });
 }
 inline bool all_finite(F32 a) {
   const __m512 zero = _mm512_sub_ps(a.v, a.v);

@@ -7,17 +7,6 @@
 namespace attend {
 namespace {
 
-// Keys of a chunk that lie side by side and that some row of a tile may see.
-struct Run {
-  std::int64_t key;
-  int at, count;  // where in S^T, and how many
-};
-struct Runs {
-  Run run[kChunk / 2 + 1];
-  int runs = 0, count = 0;
-  bool same_blocks = true;  // every row sees the same blocks
-};
-
 // The keys and values at hand, as the products read them.
 template <class V>
 struct Chunk {
@@ -27,6 +16,15 @@ struct Chunk {
   std::int64_t k_stride, v_stride;
   bool cold = false;             // nobody has read it yet
   Operand *packed_k, *packed_v;  // [256][d] and [256][width of v], for what does not lie ready
+  // Of the keys from `from` on (scales.h); null: none. And the memory for them, [256] each.
+  const SumOf<V>*k_scales = nullptr, *v_scales = nullptr;
+  SumOf<V>*scales_of_k = nullptr, *scales_of_v = nullptr;
+  const SumOf<V>* scales_from(std::int64_t key) const noexcept {
+    return k_scales == nullptr ? nullptr : k_scales + key;
+  }
+  // Rows of 8 bits as they lie, which nobody has packed yet: k and v are to come. Or null.
+  const std::int8_t *raw_k = nullptr, *raw_v = nullptr;
+  std::int64_t raw_k_stride = 0, raw_v_stride = 0;
   // Of a matrix instruction: rows of the last group of keys, if that is not a whole one. What is
   // read in pairs of keys lies in packed_v (forward: values) or packed_k (backward: keys).
   const Operand *k_last = nullptr, *v_last = nullptr;

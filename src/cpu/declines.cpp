@@ -40,6 +40,18 @@ requires(std::is_base_of_v<Problem, Attention>) std::string
 
 std::string declines_factors(const auto&) { return {}; }  // of other operations
 
+// Matrix instructions take operands of one type, as which whole numbers of 8 bits are exact.
+template <class Problem>
+std::string declines_types(const Problem& problem) {
+  if constexpr (std::is_base_of_v<attend::Problem, Problem>) {
+    if (problem.own_k_type && problem.k_type != DType::i8)
+      return text("multiplies in ", problem.type, ", and k is ", problem.k_type);
+    if (problem.own_v_type && problem.v_type != DType::i8)
+      return text("multiplies in ", problem.type, ", and v is ", problem.v_type);
+  }
+  return {};
+}
+
 template <class Problem>
 std::string needs(const Problem& problem, bool there, const char* what) {
   if (!there) return std::string("needs ") + what;
@@ -60,6 +72,7 @@ template <class Problem>
 std::string declines_amx(const Problem& problem, const Machine& machine) {
   if (machine.amx_bf16 && !machine.amx_permitted)
     return "needs the operating system's permission to use the tiles of AMX, which was refused";
+  if (std::string reason = declines_types(problem); !reason.empty()) return reason;
   if constexpr (std::is_same_v<Problem, BackwardProblem>)
     if (problem.dout_type != DType::bf16)
       return text("multiplies in bf16, and dout is ", problem.dout_type);
@@ -72,6 +85,9 @@ std::string declines_amx_fp16(const Problem& problem, const Machine& machine) {
     if (problem.drop_below == 65535)
       return "multiplies weights in f16, and what this dropout multiplies them with is beyond "
              "65504";
+  if constexpr (std::is_same_v<Problem, ForwardProblem>)
+    if (problem.v_scales)
+      return "multiplies weights in f16, and times scales of values they may be too small for it";
   return declines_amx(problem, machine);
 }
 template <class Problem>
@@ -84,6 +100,7 @@ std::string declines_neon(const Problem& problem, const Machine& machine) {
 }
 template <class Problem>
 std::string declines_neon_bf16(const Problem& problem, const Machine& machine) {
+  if (std::string reason = declines_types(problem); !reason.empty()) return reason;
   return needs(problem, machine.neon_bf16, "NEON with BFMMLA");
 }
 template <class Problem>

@@ -1,4 +1,5 @@
-// Elements of any floating-point type as vectors, and back: 16-bit numbers in vectors of float.
+// Elements of any floating-point type as vectors, and back: 16-bit numbers in vectors of float. And
+// whole numbers of 8 bits, which are only read.
 #pragma once
 
 #include "core/strided.h"
@@ -7,7 +8,7 @@
 namespace attend {
 namespace {
 
-// Whether there are vectors V of numbers of type E, of half their size.
+// Whether there are vectors V of numbers of type E, of half their size or less.
 template <class V, class E>
 concept HasHalves = requires(E* p) {
   V::widened(p);
@@ -63,7 +64,11 @@ void convert_elements(const E* from, std::int64_t stride, std::int64_t count, T*
     if (stride == 1)
       for (; x + V::kLanes <= count; x += V::kLanes) store_elements(V::widened(from + x), to + x);
   }
-  for (; x < count; ++x) to[x] = static_cast<T>(widened(from[x * stride]));
+  for (; x < count; ++x) {
+    const E element = from[x * stride];
+    if constexpr (std::is_integral_v<E>) to[x] = static_cast<T>(static_cast<float>(element));
+    else to[x] = static_cast<T>(widened(element));
+  }
 }
 
 // value(x, k): the k-th vector of doubles of elements x, x + 1, ... As many as are whole vectors

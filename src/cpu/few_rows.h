@@ -8,8 +8,8 @@
 //  j + n | ------------- |      x + n | ============= | * q[x + n]    s[row][key]
 //        +---------------+            +---------------+
 //
-// With rows in lanes, as in tile.h, one row leaves most of a vector idle, and memory waits for the
-// arithmetic: 128 multiply-adds for a key of 128 features and a vector of weights for each key,
+// With rows in lanes, as in scores.h, one row leaves most of a vector idle, and memory waits for
+// the arithmetic: 128 multiply-adds for a key of 128 features and a vector of weights for each key,
 // where here 8 vectors of keys are turned, and a vector of weights serves 16 keys (AVX-512). The
 // sums are the same ascending chains, so a row's bits do not depend on how many stand beside it.
 //
@@ -17,6 +17,10 @@
 // then the next keys (those by products by lane; elsewhere values are asked for 16 rows before, by
 // the product). Values are read in short slices of whole rows: the nearer to the order of memory,
 // the better. Measured: docs/decisions/012-keys-in-lanes.md.
+//
+// Rows of 8 bits are read as they lie and converted on the way, keys in the registers where they
+// are turned, values a slice at a time: packed first, they would pass through a far cache once
+// more, and memory would wait while they do.
 #pragma once
 
 #include "cpu/sums.h"
@@ -28,55 +32,89 @@ template <class V>
 class FewRows {
   using Operand = OperandOf<V>;
   using Sum = SumOf<V>;
-  static constexpr int kSlice = TilesOf<V>::kFewSlice;
-  static constexpr std::int64_t kAhead = TilesOf<V>::kFewAhead;
+  // Keys and values as they are read: operands, or whole numbers of 8 bits.
+  template <class E>
+  struct Rows {
+    const E *k, *v;  // the first of them
+    std::int64_t k_stride, v_stride;
+  };
+  // Keys before which memory is asked for them; shorter ones earlier.
+  template <class E>
+  static constexpr std::int64_t kAhead = TilesOf<V>::kFewAhead*(sizeof(E) == 1 ? 2 : 1);
 
  public:
+  static constexpr int kSlice = TilesOf<V>::kFewSlice;
   static constexpr int kMost = TilesOf<V>::kFewRows;
   static_assert((kMost & (kMost - 1)) == 0 && kMost <= Tile<V>::kMost);
 
-  // q: memory of [kMost][d]; s: of [kMost][256].
-  FewRows(const ForwardScores<V>& scores, const Chunk<V>& chunk, Sum* q, Sum* s)
-      : p(scores.p), scores_(scores), chunk_(chunk), q_(q), s_(s) {}
+  // q: memory of [kMost][d]; v: of [kSlice][width], for rows of 8 bits; s: of [kMost][256].
+  FewRows(const ForwardScores<V>& scores, const Chunk<V>& chunk, Sum* q, Operand* v, Sum* s)
+      : p(scores.p), scores_(scores), chunk_(chunk), q_(q), v_(v), s_(s) {}
+
+  // Whether rows of 8 bits need not be packed for few rows.
+  static bool waits(const ForwardProblem& p) noexcept {
+    return kMost > 0 && HasHalves<V, std::int8_t> && p.own_k_type && p.k_type == DType::i8 &&
+           p.own_v_type && p.v_type == DType::i8;
+  }
 
   // Rows that see all of many keys, with nothing added to their scores.
-  bool takes(const Tile<V>& tile, const Runs& runs) const noexcept {
-    const Run& run = runs.run[0];
+  bool takes(const Tile<V>& tile, const KeySpans& spans) const noexcept {
+    const KeySpan& span = spans.span[0];
     // NOLINTNEXTLINE(misc-redundant-expression): of some instruction sets they are the same
-    if (tile.rows > kMost || tile.rows == Tile<V>::kMost || runs.runs != 1 || !runs.same_blocks ||
-        !scores_.plain || run.count < ForwardScores<V>::kStreamed || p.drop_below != 0 ||
+    if (tile.rows > kMost || tile.rows == Tile<V>::kMost || spans.size != 1 || !spans.same_blocks ||
+        !scores_.mask.plain || span.count < ForwardScores<V>::kStreamed || p.drop_below != 0 ||
         p.d % V::kLanes != 0)
       return false;
     for (int n = 0; n < tile.rows; ++n)
-      if (tile.keys[n].begin > run.key || tile.keys[n].end < run.key + run.count) return false;
+      if (tile.keys[n].begin > span.key || tile.keys[n].end < span.key + span.count) return false;
     return true;
   }
 
   // The maximum, sum and O of their chunk.
-  void weigh(const Tile<V>& tile, const Run& run, const Place<Sum>& to, Sum* top,
+  void weigh(const Tile<V>& tile, const KeySpan& span, const Place<Sum>& to, Sum* top,
              Sum* sum) noexcept {
-    keys_ = run.count;
-    k_ = chunk_.k + (run.key - chunk_.from) * chunk_.k_stride;
-    v_ = chunk_.v + (run.key - chunk_.from) * chunk_.v_stride;
-    for (int n = 0; n < rounded(tile.rows); ++n)  // behind them the last one again
-      for (std::int64_t x = 0; x < p.d; ++x) q_[n * p.d + x] = tile.q[x * tile.lanes + n];
-    scores<1>(tile.rows);
-    for (int n = 0; n < tile.lanes; ++n) top[n] = sum[n] = 0;
-    for (int n = 0; n < tile.rows; ++n) weights(s_ + n * kChunk, top[n], sum[n]);
-    values(tile.rows, to, sum);
+    keys_ = span.count;
+    const std::int64_t first = span.key - chunk_.from;
+    k_scales_ = chunk_.k_scales == nullptr ? nullptr : chunk_.k_scales + first;
+    v_scales_ = chunk_.v_scales == nullptr ? nullptr : chunk_.v_scales + first;
+    if constexpr (HasHalves<V, std::int8_t>) {
+      if (chunk_.raw_k != nullptr) {
+        ATTEND_PATH(V, "few rows, keys of 8 bits");
+        const Rows<std::int8_t> rows{chunk_.raw_k + first * chunk_.raw_k_stride,
+                                     chunk_.raw_v + first * chunk_.raw_v_stride,
+                                     chunk_.raw_k_stride, chunk_.raw_v_stride};
+        return weigh(tile, rows, to, top, sum);
+      }
+    }
+    const Rows<Operand> rows{chunk_.k + first * chunk_.k_stride, chunk_.v + first * chunk_.v_stride,
+                             chunk_.k_stride, chunk_.v_stride};
+    weigh(tile, rows, to, top, sum);
   }
 
  private:
-  // What will be read kAhead keys after key j, or after its value.
-  Lines<Operand> after_key(std::int64_t j) const noexcept {
-    j += kAhead;
-    return j < keys_ ? Lines<Operand>(k_ + j * chunk_.k_stride, chunk_.k_stride, p.d)
-                     : Lines<Operand>(v_ + (j - keys_) * chunk_.v_stride, chunk_.v_stride, p.dv);
+  template <class E>
+  void weigh(const Tile<V>& tile, const Rows<E>& rows, const Place<Sum>& to, Sum* top,
+             Sum* sum) noexcept {
+    for (int n = 0; n < rounded(tile.rows); ++n)  // behind them the last one again
+      for (std::int64_t x = 0; x < p.d; ++x) q_[n * p.d + x] = tile.q[x * tile.lanes + n];
+    scores<1>(rows, tile.rows);
+    for (int n = 0; n < tile.lanes; ++n) top[n] = sum[n] = 0;
+    for (int n = 0; n < tile.rows; ++n) weights(s_ + n * kChunk, top[n], sum[n]);
+    values(rows, tile.rows, to, sum);
   }
-  Lines<Operand> after_value(std::int64_t j) const noexcept {
-    j += kAhead;
-    return j < keys_ ? Lines<Operand>(v_ + j * chunk_.v_stride, chunk_.v_stride, p.dv)
-                     : Lines<Operand>(k_ + j * chunk_.k_stride, chunk_.k_stride, p.d);
+
+  // What will be read some keys after key j, or after its value.
+  template <class E>
+  Lines<E> after_key(const Rows<E>& of, std::int64_t j) const noexcept {
+    j += kAhead<E>;
+    return j < keys_ ? Lines<E>(of.k + j * of.k_stride, of.k_stride, p.d)
+                     : Lines<E>(of.v + (j - keys_) * of.v_stride, of.v_stride, p.dv);
+  }
+  template <class E>
+  Lines<E> after_value(const Rows<E>& of, std::int64_t j) const noexcept {
+    j += kAhead<E>;
+    return j < keys_ ? Lines<E>(of.v + j * of.v_stride, of.v_stride, p.dv)
+                     : Lines<E>(of.k + j * of.k_stride, of.k_stride, p.d);
   }
 
   static int rounded(int rows) noexcept {  // to a power of two
@@ -87,22 +125,23 @@ class FewRows {
 
   // Of kRows rows or, if there are more, of twice as many. One chain of sums alone would wait for
   // itself. The last keys overlap those before.
-  template <int kRows>
-  void scores(int rows) const noexcept {
+  template <int kRows, class E>
+  void scores(const Rows<E>& of, int rows) const noexcept {
     if constexpr (kRows < kMost) {
-      if (rows > kRows) return scores<kRows * 2>(rows);
+      if (rows > kRows) return scores<kRows * 2>(of, rows);
     }
     constexpr int kGroups = kRows > 2 ? 1 : 2;
     constexpr std::int64_t kEach = kGroups * V::kLanes;
     for (std::int64_t j = 0; j < keys_; j += kEach)
-      some_scores<kRows, kGroups>(j + kEach <= keys_ ? j : keys_ - kEach, after_key(j));
+      some_scores<kRows, kGroups>(of, j + kEach <= keys_ ? j : keys_ - kEach, after_key(of, j));
   }
 
-  template <int kRows, int kGroups>
-  [[gnu::noinline]] void some_scores(std::int64_t first, Lines<Operand> soon) const noexcept {
-    constexpr int kLines = V::kLanes * V::kLanes * static_cast<int>(sizeof(Operand)) / 64;
-    const std::int64_t stride = chunk_.k_stride, d = p.d;
-    const Operand* k = k_ + first * stride;
+  template <int kRows, int kGroups, class E>
+  [[gnu::noinline]] void some_scores(const Rows<E>& of, std::int64_t first,
+                                     Lines<E> soon) const noexcept {
+    constexpr int kLines = V::kLanes * V::kLanes * static_cast<int>(sizeof(E)) / 64;
+    const std::int64_t stride = of.k_stride, d = p.d;
+    const E* k = of.k + first * stride;
     const Sum* q = q_;
     ATTEND_PATH_OF(V, "scores of few rows", kRows);
     for (std::int64_t from = 0; from < d; from += scores_.chain) {
@@ -125,7 +164,10 @@ class FewRows {
         unrolled<kRows>(ATTEND_EACH(r) {
           Sum* const s = s_ + r * kChunk + first + g * V::kLanes;
           if (from > 0) sum[g][r] = sum[g][r] + V::load(s);
-          (sum[g][r] * scale).store(s);
+          sum[g][r] = sum[g][r] * scale;
+          if (to == d && k_scales_ != nullptr)
+            sum[g][r] = sum[g][r] * V::load(k_scales_ + first + g * V::kLanes);
+          sum[g][r].store(s);
         });
       });
     }
@@ -146,34 +188,56 @@ class FewRows {
       exp2_of((V::load(s + j) - base) * log2e).store(s + j);
     sum = 0;
     for (std::int64_t j = 0; j < keys_; ++j) sum += s[j];
+    if (v_scales_ == nullptr) return;
+    for (std::int64_t j = 0; j < keys_; ++j) s[j] *= v_scales_[j];
   }
 
-  void values(int rows, const Place<Sum>& to, const Sum* sum) const noexcept {
+  template <class E>
+  void values(const Rows<E>& of, int rows, const Place<Sum>& to, const Sum* sum) const noexcept {
+    constexpr bool kAsTheyLie = std::is_same_v<E, Operand>;
     Divisors<V, Tile<V>::kMost> divisors;  // whole vectors of few rows
     if (to.final) divisors.set(sum, static_cast<int>(ForwardScores<V>::width(rows)));
     for (std::int64_t j = 0; j < keys_; j += kSlice) {
-      Lines<Operand> soon = after_value(j);
-      const Operands<V> x{.a = as_they_lie<V>(s_ + j),
-                          .a_stride = kChunk,
-                          .b = v_ + j * chunk_.v_stride,
-                          .b_stride = chunk_.v_stride,
-                          .c = to.o,
-                          .c_stride = to.stride,
-                          .depth = keys_ - j < kSlice ? keys_ - j : kSlice,
-                          .start = j == 0 ? Start::zero : Start::c,
-                          .soon = &soon};
+      Lines<E> soon = after_value(of, j);
+      Operands<V> x{.a = as_they_lie<V>(s_ + j),
+                    .a_stride = kChunk,
+                    .b = v_,
+                    .b_stride = Results<V>::width(p),
+                    .c = to.o,
+                    .c_stride = to.stride,
+                    .depth = keys_ - j < kSlice ? keys_ - j : kSlice,
+                    .start = j == 0 ? Start::zero : Start::c};
+      if constexpr (kAsTheyLie) {
+        x.b = of.v + j * of.v_stride;
+        x.b_stride = of.v_stride;
+        x.soon = &soon;
+      } else {
+        convert_values(of.v + j * of.v_stride, of.v_stride, x.depth, soon);
+      }
       const bool end = to.final && j + kSlice >= keys_;
       const StoreDivided<decltype(divisors), V, kChunk> store{x.a, end ? &divisors : nullptr};
       product_of_features<V, Layout::along>(x, rows, Results<V>::width(p) / V::kLanes, store);
     }
   }
 
+  void convert_values(const std::int8_t* from, std::int64_t stride, std::int64_t count,
+                      Lines<std::int8_t>& soon) const noexcept {
+    Operand* to = v_;
+    for (std::int64_t n = 0; n < count; ++n, from += stride, to += Results<V>::width(p)) {
+      for (std::int64_t x = 0; x < p.dv; x += 64) soon.prefetch_next();
+      convert_elements<V>(from, 1, p.dv, to);
+      for (std::int64_t x = p.dv; x < Results<V>::width(p); ++x) to[x] = 0;
+    }
+  }
+
   const ForwardProblem& p;
   const ForwardScores<V>& scores_;
   const Chunk<V>& chunk_;
-  Sum *q_, *s_;
+  Sum* q_;
+  Operand* v_;
+  Sum* s_;
   std::int64_t keys_ = 0;
-  const Operand *k_ = nullptr, *v_ = nullptr;  // the first of them
+  const Sum *k_scales_ = nullptr, *v_scales_ = nullptr;
 };
 
 }  // namespace

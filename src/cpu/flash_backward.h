@@ -2,7 +2,7 @@
 // threads.
 //
 // A task owns a key head (or a segment of its query rows, see segments.h) and goes through the rows
-// group by group. For each group score_gradients.h leaves P and dS in two strips, and three
+// group by group. For each group score_gradients.h leaves P and dS in two bands, and three
 // products are left, chunk by chunk of 256 keys, all of them product.h:
 //
 //            rows of the group                      dQ [rows][d]    += dS K          tile by tile
@@ -33,24 +33,23 @@ namespace {
 template <class V>
 class FlashBackward {
   using Sum = SumOf<V>;
-  using Group = ScoreGradients<V>;
-  using Rows = typename Group::Rows;
-  static constexpr int kMost = Group::kMost, kTiles = Group::kTiles;
+  using TileGroup = ScoreGradients<V>;
+  static constexpr int kMost = TileGroup::kMost, kTiles = TileGroup::kTiles;
   static constexpr int kSlice = 64;  // keys whose rows stay in the nearest cache
 
-  struct Memory {
+  struct Arrays {
     KeySums<V> dk, dv;
     Sum* dq[kTiles];          // [rows][width]  of the chunk at hand
     double* dq_sum[kTiles];   // [rows][width]
     double *dalibi, *dsinks;  // [heads of the group]
-    double alibi_row[Group::kRows];
+    double alibi_row[TileGroup::kRows];
     [[no_unique_address]] SumsAsOperand<V> pairs;
     Sum* turned;  // dS of a tile and a chunk, for a matrix instruction
-    Memory(const BackwardProblem& p, const BackwardCall& call, const Segments<V>& segments,
-           BackwardScores<V>& scores, Group& group, Scratch& scratch)
+    Arrays(const BackwardProblem& p, const BackwardCall& call, const Segments<V>& segments,
+           BackwardScores<V>& scores, TileGroup& group, Scratch& scratch)
         : dk(scores, group, scratch, segments, {p.dk, p.d, call.q, call.dk, p.scale}),
           dv(scores, group, scratch, segments, {p.dv_gradient, p.dv, call.dout, call.dv, 1}),
-          pairs(scratch, kChunk * Group::kRows) {
+          pairs(scratch, kChunk * TileGroup::kRows) {
       const std::int64_t size = p.dq ? kMost * BackwardScores<V>::width(p.d) : 0;
       for (int t = 0; t < kTiles; ++t) {
         dq[t] = scratch.take<Sum>(size);
@@ -67,7 +66,7 @@ class FlashBackward {
   static constexpr int kStages = 2;
 
   static Tiles tiles(const BackwardProblem& p, const Machine&) {
-    return {Group::group_rows(p), kChunk};
+    return {TileGroup::group_rows(p), kChunk};
   }
 
   static std::int64_t tasks(const BackwardProblem& p, const Tiles& tiles, int stage) {
@@ -80,9 +79,9 @@ class FlashBackward {
     const Segments<V> segments(p, tiles);
     Scratch scratch(nullptr), shared(nullptr);
     BackwardScores<V> scores(p, none, scratch);
-    Group group(scores, scratch);
+    TileGroup group(scores, scratch);
     Scratch bias = scratch;
-    if (segments.tasks() > 0) Memory(p, none, segments, scores, group, scratch);
+    if (segments.tasks() > 0) Arrays(p, none, segments, scores, group, scratch);
     if (BiasGradient<V>::tasks(p) > 0) BiasGradient<V>::take(p, bias);
     segments.take(shared);
     return {.shared = shared.used(),
@@ -96,36 +95,36 @@ class FlashBackward {
     Scratch scratch(task.scratch);
     BackwardScores<V> scores(p, call, scratch);
     scores.interrupt = task.interrupt;
-    Group group(scores, scratch);
+    TileGroup group(scores, scratch);
     if (task.index >= segments.tasks()) {
       BiasGradient<V>(scores, group, scratch).run(task.index - segments.tasks());
       return;
     }
-    Memory memory(p, call, segments, scores, group, scratch);
-    FlashBackward f{p, call, segments, scores, group, memory};
+    Arrays arrays(p, call, segments, scores, group, scratch);
+    FlashBackward f{p, call, segments, scores, group, arrays};
     // Causal: the last rows see the most keys.
     const std::int64_t last = segments.apart ? segments.count - 1 : 0;
-    f.head(task.index % segments.heads, last - task.index / segments.heads, task.shared);
+    f.task_segment(task.index % segments.heads, last - task.index / segments.heads, task.shared);
   }
 
  private:
   FlashBackward(const BackwardProblem& problem, const BackwardCall& call,
-                const Segments<V>& segments, BackwardScores<V>& scores, Group& group,
-                Memory& memory)
+                const Segments<V>& segments, BackwardScores<V>& scores, TileGroup& group,
+                Arrays& arrays)
       : p(problem), call_(call), segments_(segments), scores_(scores), group_(group),
-        memory_(memory) {}
+        arrays_(arrays) {}
 
   static std::int64_t width(std::int64_t features) { return BackwardScores<V>::width(features); }
 
   // ---- a task ----------------------------------------------------------------------------------
 
-  void head(std::int64_t head, std::int64_t segment, std::byte* memory) noexcept {
-    Scratch scratch(memory);
+  void task_segment(std::int64_t head, std::int64_t segment, std::byte* shared) noexcept {
+    Scratch scratch(shared);
     const auto left = segments_.take(scratch);
     const std::int64_t place = segments_.apart ? head * segments_.count + segment : head;
-    for (std::int64_t g = 0; g < p.group(); ++g) memory_.dalibi[g] = memory_.dsinks[g] = 0;
-    memory_.dk.begin(segments_.apart ? left.dk + place * p.k_length * width(p.d) : nullptr);
-    memory_.dv.begin(segments_.apart ? left.dv + place * p.k_length * width(p.dv) : nullptr);
+    for (std::int64_t g = 0; g < p.group(); ++g) arrays_.dalibi[g] = arrays_.dsinks[g] = 0;
+    arrays_.dk.begin(segments_.apart ? left.dk + place * p.k_length * width(p.d) : nullptr);
+    arrays_.dv.begin(segments_.apart ? left.dv + place * p.k_length * width(p.dv) : nullptr);
     ATTEND_PATH_IF(segments_.apart, V, "segments apart");
     ATTEND_PATH_IF(segments_.count > 1 && !segments_.apart, V, "segments together");
     scores_.kv_head = head % p.kv_heads;
@@ -136,11 +135,11 @@ class FlashBackward {
       query_rows(segment * rows, (segment + 1) * rows);
       if (scores_.stops()) return;
     }
-    memory_.dk.end();
-    memory_.dv.end();
+    arrays_.dk.end();
+    arrays_.dv.end();
     for (std::int64_t g = 0; g < p.group(); ++g) {
-      if (p.dalibi) left.dalibi[place * p.group() + g] = memory_.dalibi[g];
-      if (p.dsinks) left.dsinks[place * p.group() + g] = memory_.dsinks[g];
+      if (p.dalibi) left.dalibi[place * p.group() + g] = arrays_.dalibi[g];
+      if (p.dsinks) left.dsinks[place * p.group() + g] = arrays_.dsinks[g];
     }
   }
 
@@ -151,15 +150,15 @@ class FlashBackward {
       group_.open(first);
       next = first + (group_.rows > 0 ? group_.rows : 1);
       const bool only = first == from && next >= to, last = next >= to;
-      memory_.dk.open(first == from, only);
-      memory_.dv.open(first == from, only);
+      arrays_.dk.open(first == from, only);
+      arrays_.dv.open(first == from, only);
       group_.weigh();
-      clear(memory_.alibi_row, group_.rows);
+      clear(arrays_.alibi_row, group_.rows);
       gradients();
       if (p.dalibi) sum_alibi_rows();
       if (p.dsinks) sum_sinks();
-      memory_.dk.close(next - from, last);
-      memory_.dv.close(next - from, last);
+      arrays_.dk.close(next - from, last);
+      arrays_.dv.close(next - from, last);
     }
   }
 
@@ -170,10 +169,10 @@ class FlashBackward {
         group_.begin < group_.end && group_.begin / kChunk != (group_.end - 1) / kChunk;
     if (p.dq && joined)
       for (int t = 0; t < group_.used; ++t)
-        clear(memory_.dq_sum[t], group_.tiles[t].rows * width(p.d));
+        clear(arrays_.dq_sum[t], group_.tiles[t].rows * width(p.d));
     group_.for_gradients([&] {
       const bool hides = group_.hides();
-      const bool careful = hides && !(memory_.dk.finite() && memory_.dv.finite());
+      const bool careful = hides && !(arrays_.dk.finite() && arrays_.dv.finite());
       const bool careful_q = hides && p.dq && !keys_finite();
       group_.differentiate(careful || careful_q);
       if (p.dalibi && !p.bias_before_softcap) sum_alibi();
@@ -184,13 +183,13 @@ class FlashBackward {
         started[t] = true;
         ATTEND_PATH_IF(joined, V, "dq of several chunks");
         if (joined)
-          add_wide<V>(memory_.dq[t], group_.tiles[t].rows * width(p.d), memory_.dq_sum[t]);
+          add_wide<V>(arrays_.dq[t], group_.tiles[t].rows * width(p.d), arrays_.dq_sum[t]);
       }
-      memory_.dv.add(group_.p, careful || careful_q);
-      memory_.dk.add(group_.ds, careful || careful_q);
+      arrays_.dv.add(group_.p, careful || careful_q);
+      arrays_.dk.add(group_.ds, careful || careful_q);
     });
     for (int t = 0; p.dq && t < group_.used; ++t) {
-      if (!started[t] && !joined) clear(memory_.dq[t], group_.tiles[t].rows * width(p.d));
+      if (!started[t] && !joined) clear(arrays_.dq[t], group_.tiles[t].rows * width(p.d));
       store_queries(t, joined);
     }
   }
@@ -199,80 +198,80 @@ class FlashBackward {
 
   // dq[row][x] = sum over the chunk's keys of ds[j][row] * k[j][x]; false if the tile sees none.
   bool query_products(int t, bool careful) noexcept {
-    const Rows& tile = group_.tiles[t];
-    Runs& mine = group_.runs[1];
+    const GradientTile<V>& tile = group_.tiles[t];
+    KeySpans& mine = group_.spans[1];
     const std::int64_t at = group_.clip(tile, mine) * group_.stride + group_.column(t * kMost);
-    if (mine.count == 0) return false;
+    if (mine.keys == 0) return false;
     if constexpr (kMatrix<V>) group_query_products(t, mine, at, careful);
     else key_query_products(t, mine, group_.ds + at, careful);
     return true;
   }
 
   // By a matrix instruction.
-  void group_query_products(int t, const Runs& mine, std::int64_t at, bool careful) noexcept {
-    constexpr int kGroup = Matrix<V>::kGroup;
-    const Rows& tile = group_.tiles[t];
+  void group_query_products(int t, const KeySpans& mine, std::int64_t at, bool careful) noexcept {
+    constexpr int kGroup = kKeyGroup<V>;
+    const GradientTile<V>& tile = group_.tiles[t];
     const OperandOf<V>* k[kChunk / kGroup];
     int places[kChunk / kGroup], groups = 0;
-    for (int r = 0; r < mine.runs; ++r) {
-      for (int x = 0; x < mine.run[r].count; x += kGroup, ++groups) {
-        places[groups] = mine.run[r].at + x;
-        k[groups] = group_.chunk.packed_k + (mine.run[r].key + x - group_.chunk.from) * width(p.d);
+    for (int r = 0; r < mine.size; ++r) {
+      for (int x = 0; x < mine.span[r].count; x += kGroup, ++groups) {
+        places[groups] = mine.span[r].at + x;
+        k[groups] = group_.chunk.packed_k + (mine.span[r].key + x - group_.chunk.from) * width(p.d);
         GradientMatrix<V>::turn(group_.ds + at + places[groups] * group_.stride, group_.stride,
-                                tile.lanes, memory_.turned + groups * kGroup * V::kLanes);
+                                tile.lanes, arrays_.turned + groups * kGroup * V::kLanes);
       }
     }
-    Sum* dq = memory_.dq[t];
-    Matrix<V>::products(memory_.turned, tile.rows, k, groups, width(p.d), dq, width(p.d));
+    Sum* dq = arrays_.dq[t];
+    Matrix<V>::products(arrays_.turned, tile.rows, k, groups, width(p.d), dq, width(p.d));
     const Sum* marks = group_.p + at;  // 0 * NaN is NaN: hidden pairs take no part
     for (int n = 0; careful && n < tile.rows; ++n)
       Matrix<V>::products_of_row(
-          memory_.turned, n, k, groups, width(p.d),
+          arrays_.turned, n, k, groups, width(p.d),
           [&](int g, int key) {
-            return marks[(places[g] + key) * group_.stride + n] == Group::kHidden;
+            return marks[(places[g] + key) * group_.stride + n] == TileGroup::kHidden;
           },
           dq + n * width(p.d));
   }
 
-  void key_query_products(int t, const Runs& mine, const Sum* ds, bool careful) noexcept {
-    const Rows& tile = group_.tiles[t];
+  void key_query_products(int t, const KeySpans& mine, const Sum* ds, bool careful) noexcept {
+    const GradientTile<V>& tile = group_.tiles[t];
     const Chunk<V>& chunk = group_.chunk;
-    const OperandOf<V>* a = memory_.pairs.across(ds, mine.count, tile.lanes, group_.stride);
-    for (int r = 0; r < mine.runs && !careful; ++r) {
-      const Run& run = mine.run[r];
-      const int slice = chunk.k_strips != nullptr ? run.count : kSlice;
-      for (int x = 0; x < run.count; x += slice) {
+    const OperandOf<V>* a = arrays_.pairs.across(ds, mine.keys, tile.lanes, group_.stride);
+    for (int r = 0; r < mine.size && !careful; ++r) {
+      const KeySpan& span = mine.span[r];
+      const int slice = chunk.k_strips != nullptr ? span.count : kSlice;
+      for (int x = 0; x < span.count; x += slice) {
         const KeyRows<V> rows{.at = chunk.k,
                               .stride = chunk.k_stride,
                               .strips = chunk.k_strips,
                               .count = chunk.to - chunk.from,
                               .width = width(p.d)};
-        const Operands<V> operands{.a = a + (run.at + x) * group_.stride,
+        const Operands<V> operands{.a = a + (span.at + x) * group_.stride,
                                    .a_stride = group_.stride,
                                    .b = nullptr,
                                    .b_stride = 0,
-                                   .c = memory_.dq[t],
+                                   .c = arrays_.dq[t],
                                    .c_stride = width(p.d),
-                                   .depth = run.count - x < slice ? run.count - x : slice,
+                                   .depth = span.count - x < slice ? span.count - x : slice,
                                    .start = r == 0 && x == 0 ? Start::zero : Start::c};
-        const std::int64_t first = run.key + x - chunk.from;
+        const std::int64_t first = span.key + x - chunk.from;
         rows_product(operands, tile.rows, rows, first);
       }
     }
-    if (careful) careful_query_products(tile, mine, ds, memory_.dq[t]);
+    if (careful) careful_query_products(tile, mine, ds, arrays_.dq[t]);
   }
 
   // 0 * NaN is NaN: the same sums, in which hidden pairs take no part.
-  void careful_query_products(const Rows& tile, const Runs& mine, const Sum* ds,
+  void careful_query_products(const GradientTile<V>& tile, const KeySpans& mine, const Sum* ds,
                               Sum* dq) const noexcept {
     const Chunk<V>& chunk = group_.chunk;
     for (int n = 0; n < tile.rows; ++n, dq += width(p.d)) {
       clear(dq, width(p.d));
-      for (int r = 0; r < mine.runs; ++r) {
-        for (int y = 0; y < mine.run[r].count; ++y) {
-          const Sum* pair = ds + (mine.run[r].at + y) * group_.stride + n;
-          if (group_.p[pair - group_.ds] == Group::kHidden) continue;
-          const OperandOf<V>* k = chunk.k + (mine.run[r].key + y - chunk.from) * chunk.k_stride;
+      for (int r = 0; r < mine.size; ++r) {
+        for (int y = 0; y < mine.span[r].count; ++y) {
+          const Sum* pair = ds + (mine.span[r].at + y) * group_.stride + n;
+          if (group_.p[pair - group_.ds] == TileGroup::kHidden) continue;
+          const OperandOf<V>* k = chunk.k + (mine.span[r].key + y - chunk.from) * chunk.k_stride;
           for (std::int64_t x = 0; x < width(p.d); x += V::kLanes)
             fma(V::set(*pair), load_elements<V>(k + x), V::load(dq + x)).store(dq + x);
         }
@@ -282,19 +281,19 @@ class FlashBackward {
 
   // 1 reversed: dq = scale * the sums.
   void store_queries(int t, bool joined) noexcept {
-    const Rows& tile = group_.tiles[t];
+    const GradientTile<V>& tile = group_.tiles[t];
     for (int n = 0; n < tile.rows; ++n) {
       const std::int64_t at = query_row(p, call_.dq, scores_.sequence, tile.h[n], tile.i[n]);
       const std::int64_t row = n * width(p.d);
-      if (joined) store_scaled<V>(call_.dq, at, p.d, memory_.dq_sum[t] + row, p.scale);
-      else store_scaled<V>(call_.dq, at, p.d, memory_.dq[t] + row, p.scale);
+      if (joined) store_scaled<V>(call_.dq, at, p.d, arrays_.dq_sum[t] + row, p.scale);
+      else store_scaled<V>(call_.dq, at, p.d, arrays_.dq[t] + row, p.scale);
     }
   }
 
   bool keys_finite() const noexcept {
     const Chunk<V>& chunk = group_.chunk;
     if constexpr (kMatrix<V>) {  // in pairs of keys
-      constexpr std::int64_t kGroup = Matrix<V>::kGroup;
+      constexpr std::int64_t kGroup = kKeyGroup<V>;
       const std::int64_t groups = (chunk.to - chunk.from + kGroup - 1) / kGroup;
       return GradientMatrix<V>::are_finite(chunk.packed_k, groups * kGroup * width(p.d));
     }
@@ -314,14 +313,14 @@ class FlashBackward {
   // dalibi -= ds |i + offset - j|: each row's sum first.
   void sum_alibi() noexcept {
     for (int n = 0; n < group_.rows; ++n) {
-      const Rows& tile = group_.tiles[n / kMost];
+      const GradientTile<V>& tile = group_.tiles[n / kMost];
       const std::int64_t position = tile.i[n % kMost] + scores_.sequence.offset;
-      for (int r = 0; r < group_.runs->runs; ++r) {
-        const Run& run = group_.runs->run[r];
-        const Sum* ds = group_.ds + run.at * group_.stride + group_.column(n);
-        for (int y = 0; y < run.count; ++y) {
-          const std::int64_t distance = position - run.key - y;
-          memory_.alibi_row[n] -= static_cast<double>(ds[y * group_.stride]) *
+      for (int r = 0; r < group_.spans->size; ++r) {
+        const KeySpan& span = group_.spans->span[r];
+        const Sum* ds = group_.ds + span.at * group_.stride + group_.column(n);
+        for (int y = 0; y < span.count; ++y) {
+          const std::int64_t distance = position - span.key - y;
+          arrays_.alibi_row[n] -= static_cast<double>(ds[y * group_.stride]) *
                                   static_cast<double>(distance < 0 ? -distance : distance);
         }
       }
@@ -332,18 +331,18 @@ class FlashBackward {
   void sum_alibi_rows() noexcept {
     for (int n = 0; n < group_.rows; ++n) {
       const std::int64_t h = group_.tiles[n / kMost].h[n % kMost];
-      memory_.dalibi[h - scores_.kv_head * p.group()] += memory_.alibi_row[n];
+      arrays_.dalibi[h - scores_.kv_head * p.group()] += arrays_.alibi_row[n];
     }
   }
 
   // dsink += exp(sink - lse) (dlse - delta).
   void sum_sinks() noexcept {
     for (int t = 0; t < group_.used; ++t) {
-      const Rows& tile = group_.tiles[t];
+      const GradientTile<V>& tile = group_.tiles[t];
       for (int n = 0; n < tile.rows; ++n) {
         const double sink = load(call_.sinks, call_.sinks.offset(0, tile.h[n], 0));
         if (sink == kMinusInfinity) continue;
-        memory_.dsinks[tile.h[n] - scores_.kv_head * p.group()] -=
+        arrays_.dsinks[tile.h[n] - scores_.kv_head * p.group()] -=
             exp_of_difference(sink, tile.m[n]) / tile.l[n] * tile.delta[n];
       }
     }
@@ -353,8 +352,8 @@ class FlashBackward {
   const BackwardCall& call_;
   const Segments<V>& segments_;
   BackwardScores<V>& scores_;
-  Group& group_;
-  Memory& memory_;
+  TileGroup& group_;
+  Arrays& arrays_;
 };
 
 }  // namespace

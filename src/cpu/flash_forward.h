@@ -1,6 +1,6 @@
 // Attention forward, fused. Tile by tile of queries, chunk by chunk of keys:
 //
-//   1 scores, 2 mask   S^T [chunk][lanes]                           (tile.h)
+//   1 scores, 2 mask   S^T [chunk][lanes]                           (scores.h)
 //   3 softmax          one maximum for the whole chunk, known before the first weight: a weight is
 //                      computed once, and its bits depend on the row's own chunk alone. The largest
 //                      weight is exactly 1
@@ -40,23 +40,29 @@ class FlashForward {
   static constexpr int kAhead = 32;                  // keys, where memory is the limit
   static constexpr Sum kHidden = ForwardScores<V>::kHidden;
 
-  struct Memory {
+  struct Arrays {
     Sums<V>* tiles;
-    Runs* runs;
+    KeySpans* spans;
     Chunk<V> chunk;
     Sum *s, *factors;  // [256][lanes]
     [[no_unique_address]] SumsAsOperand<V> weights;
-    Sum* few_q;            // [few rows][d]
-    MatrixStep<V>* steps;  // two, of a matrix instruction
-    Memory(const ForwardProblem& p, Scratch& scratch) : weights(scratch, kChunk * kRoom) {
+    Sum* few_q;                // [few rows][d]
+    Operand* few_v = nullptr;  // [a slice of keys][width]
+    MatrixStep<V>* steps;      // two, of a matrix instruction
+    Arrays(const ForwardProblem& p, Scratch& scratch) : weights(scratch, kChunk * kRoom) {
       tiles = scratch.take<Sums<V>>(kTiles);
-      runs = scratch.take<Runs>(1);
+      spans = scratch.take<KeySpans>(1);
       s = scratch.take<Sum>(kChunk * kRoom);
       steps = scratch.take<MatrixStep<V>>(kMatrix<V> ? 2 : 0);
       Sum* other = scratch.take<Sum>(kMatrix<V> ? kChunk * kRoom : 0);
       if (steps != nullptr && kMatrix<V>) steps[0].s = s, steps[1].s = other;
-      factors = scratch.take<Sum>(p.drop_below != 0 ? kChunk * kRoom : 0);
+      const bool factored = p.drop_below != 0 || (kMatrix<V> && p.v_scales);
+      factors = scratch.take<Sum>(factored ? kChunk * kRoom : 0);
+      chunk.scales_of_k = p.k_scales ? scratch.take<Sum>(kChunk) : nullptr;
+      chunk.scales_of_v = p.v_scales ? scratch.take<Sum>(kChunk) : nullptr;
       few_q = scratch.take<Sum>(FewRows<V>::kMost * p.d);
+      if constexpr (TilesOf<V>::kFewRows > 0)
+        few_v = scratch.take<Operand>(FewRows<V>::waits(p) ? FewRows<V>::kSlice * width(p) : 0);
       chunk.packed_k = scratch.take<Operand>(kChunk * whole_depth<V>(p.d));
       chunk.packed_v = scratch.take<Operand>(kChunk * whole_depth<V>(width(p)));
       chunk.paneled_k =
@@ -64,11 +70,11 @@ class FlashForward {
       chunk.stripped_v =
           scratch.take<Operand>(TilesOf<V>::kPanels ? kChunk * (width(p) + V::kLanes) : 0);
       Operand* q = scratch.take<Operand>(saturating_count(kTiles * kRoom, whole_depth<V>(p.d)));
-      Sum* part = scratch.take<Sum>(saturating_count(kTiles * kRoom, width(p)));
+      Sum* chunk_sums = scratch.take<Sum>(saturating_count(kTiles * kRoom, width(p)));
       double* o = scratch.take<double>(saturating_count(kTiles * kRoom, width(p)));
       for (int t = 0; tiles != nullptr && t < kTiles; ++t) {
         tiles[t].q = q + t * kRoom * whole_depth<V>(p.d);
-        tiles[t].part = part + t * kRoom * width(p);
+        tiles[t].chunk_sums = chunk_sums + t * kRoom * width(p);
         tiles[t].o = o + t * kRoom * width(p);
       }
     }
@@ -88,14 +94,14 @@ class FlashForward {
   static std::int64_t tasks(const ForwardProblem& p, const Tiles& tiles, int stage) {
     const std::int64_t heads = p.batch * p.kv_heads, cuts = pieces(p);
     if (stage == 1) return cuts > 1 ? heads : 0;
-    return heads * (cuts > 1 ? cuts : blocks(p, tiles));
+    return heads * (cuts > 1 ? cuts : row_tasks(p, tiles));
   }
 
   static Workspace workspace(const ForwardProblem& p, const Tiles&) {
     Scratch scratch(nullptr), shared(nullptr);
     const ForwardCall none;
     ForwardScores<V> scores(p, none, scratch);
-    Memory memory(p, scratch);
+    Arrays arrays(p, scratch);
     if (pieces(p) > 1)
       shared.take<Sum>(saturating_count(p.batch * p.kv_heads * chunks(p), partial_size(p)));
     return {.shared = shared.used(), .per_strand = scratch.used()};
@@ -105,10 +111,10 @@ class FlashForward {
                   const Task& task) noexcept {
     Scratch scratch(task.scratch);
     ForwardScores<V> scores(p, call, scratch);
-    Memory memory(p, scratch);
-    FlashForward f{p, call, scores, memory};
+    Arrays arrays(p, scratch);
+    FlashForward f{p, call, scores, arrays};
     const std::int64_t cuts = pieces(p);
-    const std::int64_t each = task.stage == 1 ? 1 : cuts > 1 ? cuts : blocks(p, tiles);
+    const std::int64_t each = task.stage == 1 ? 1 : cuts > 1 ? cuts : row_tasks(p, tiles);
     // Divisions are slow, and heads may be short.
     const std::int64_t head = each == 1 ? task.index : task.index / each;
     const std::int64_t index = each == 1 ? 0 : task.index % each;
@@ -119,21 +125,25 @@ class FlashForward {
     if (f.partials_ != nullptr) f.partials_ += head * chunks(p) * partial_size(p);
     if (task.stage == 1) f.join_pieces();
     else if (cuts > 1) f.piece(index, cuts);
-    else f.block(each - 1 - index, task_rows(p, tiles));  // causal: the last see the most keys
+    else f.task_tiles(each - 1 - index, task_rows(p, tiles));  // causal: the last see the most keys
   }
 
  private:
   FlashForward(const ForwardProblem& problem, const ForwardCall& call, ForwardScores<V>& scores,
-               Memory& memory)
-      : p(problem), call_(call), scores_(scores), memory_(memory), results_(scores),
+               Arrays& arrays)
+      : p(problem), call_(call), scores_(scores), arrays_(arrays), results_(scores),
         slice_(slice(problem)) {}
 
-  // Keys whose values stay in the nearest cache.
+  // Keys whose values stay in the nearest cache. Of no use to a matrix instruction.
   static int slice(const ForwardProblem& p) {
-    if (TilesOf<V>::kSliceBytes == 0) return 64;
-    const std::int64_t fits =
-        TilesOf<V>::kSliceBytes / (width(p) * static_cast<std::int64_t>(sizeof(Operand)));
-    return fits > 128 ? 128 : fits < 16 ? 16 : static_cast<int>(fits);
+    if constexpr (kMatrix<V>) {
+      return 0;
+    } else {
+      if (TilesOf<V>::kSliceBytes == 0) return 64;
+      const std::int64_t fits =
+          TilesOf<V>::kSliceBytes / (width(p) * static_cast<std::int64_t>(sizeof(Operand)));
+      return fits > 128 ? 128 : fits < 16 ? 16 : static_cast<int>(fits);
+    }
   }
 
   // The rows of a task: fewer tiles than fit, if tasks are few. Else threads would wait for the
@@ -147,7 +157,7 @@ class FlashForward {
     while (rows > kLeast && heads * ((all + rows - 1) / rows) < wanted) rows /= 2;
     return rows;
   }
-  static std::int64_t blocks(const ForwardProblem& p, const Tiles& tiles) {
+  static std::int64_t row_tasks(const ForwardProblem& p, const Tiles& tiles) {
     const std::int64_t rows = task_rows(p, tiles), all = p.group() * p.q_length;
     return all == 0 ? 0 : all <= rows ? 1 : (all + rows - 1) / rows;
   }
@@ -171,13 +181,13 @@ class FlashForward {
 
   // ---- a task: a few tiles against all their keys ----------------------------------------------
 
-  void block(std::int64_t index, std::int64_t rows) noexcept {
+  void task_tiles(std::int64_t index, std::int64_t rows) noexcept {
     const std::int64_t first = index * rows, all = scores_.rows();
     const std::int64_t last = all - first < rows ? all : first + rows;
     int used = 0;
     std::int64_t begin = scores_.sequence.k_length, end = 0;
     for (std::int64_t row = first; row < last; ++used) {
-      Sums<V>& tile = memory_.tiles[used];
+      Sums<V>& tile = arrays_.tiles[used];
       results_.open(tile, row, last - row <= kRoom ? static_cast<int>(last - row) : kMost);
       row += tile.rows;
       begin = tile.begin < begin ? tile.begin : begin;
@@ -185,86 +195,95 @@ class FlashForward {
     }
     for (std::int64_t at = begin / kChunk * kChunk; at < end; at += kChunk) {
       if (scores_.stops()) return;
-      bring(at, begin, end);
+      bring(at, begin, end, used);
       if constexpr (TilesOf<V>::kPanels)
-        if (used >= TilesOf<V>::kArrangeForward) scores_.arrange(memory_.chunk);
+        if (used >= TilesOf<V>::kArrangeForward) scores_.arrange(arrays_.chunk);
       weigh_tiles(used);
     }
-    for (int t = 0; t < used; ++t) results_.close(memory_.tiles[t]);
+    for (int t = 0; t < used; ++t) results_.close(arrays_.tiles[t]);
     if (!p.weights && !p.scores) return;
-    Show<V> show(scores_, memory_.chunk, *memory_.runs, memory_.s);
+    Show<V> show(scores_, arrays_.chunk, *arrays_.spans, arrays_.s);
     show.hide_rows(first, rows);
     for (int t = 0; t < used; ++t) {
-      show.visible(memory_.tiles[t], memory_.tiles[t].top, memory_.tiles[t].l);
-      show.unmasked(memory_.tiles[t]);
+      show.visible(arrays_.tiles[t], arrays_.tiles[t].top, arrays_.tiles[t].l);
+      show.unmasked(arrays_.tiles[t]);
     }
   }
 
   // The chunk at hand, tile by tile.
   void weigh_tiles(int used) noexcept {
     if constexpr (kMatrix<V>) {
-      MatrixWeights<V> weights(scores_, memory_.chunk, memory_.steps, memory_.factors);
-      weights.each(memory_.tiles, used, [&](Sums<V>& tile, const Sum* top, const Sum* sum) {
-        results_.join(tile, top, sum, tile.part);
+      MatrixWeights<V> weights(scores_, arrays_.chunk, arrays_.steps, arrays_.factors);
+      weights.each(arrays_.tiles, used, [&](Sums<V>& tile, const Sum* top, const Sum* sum) {
+        results_.join(tile, top, sum, tile.chunk_sums);
       });
     } else {
       for (int t = 0; t < used; ++t) {
-        Sums<V>& tile = memory_.tiles[t];
-        memory_.chunk.cold = t == 0;
+        Sums<V>& tile = arrays_.tiles[t];
+        arrays_.chunk.cold = t == 0;
         Sum top[kRoom], sum[kRoom];
-        if (weigh(tile, tile.to, top, sum)) results_.join(tile, top, sum, tile.part);
+        if (weigh(tile, tile.to, top, sum)) results_.join(tile, top, sum, tile.chunk_sums);
       }
     }
   }
 
-  void bring(std::int64_t at, std::int64_t begin, std::int64_t end) noexcept {
-    scores_.bring(memory_.chunk, at > begin ? at : begin, at + kChunk < end ? at + kChunk : end);
+  void bring(std::int64_t at, std::int64_t begin, std::int64_t end, int used = 1) noexcept {
+    const bool few =
+        used == 1 && FewRows<V>::waits(p) && arrays_.tiles[0].rows <= FewRows<V>::kMost;
+    scores_.bring(arrays_.chunk, at > begin ? at : begin, at + kChunk < end ? at + kChunk : end,
+                  true, few);
   }
 
   // One chunk: steps 1 to 4. Gives its maximum, sum and O; false if the tile sees nothing of it.
   bool weigh(const Sums<V>& tile, const Place<Sum>& to, Sum* top, Sum* sum) noexcept {
     if constexpr (kMatrix<V>)
-      return MatrixWeights<V>(scores_, memory_.chunk, memory_.steps, memory_.factors)
+      return MatrixWeights<V>(scores_, arrays_.chunk, arrays_.steps, arrays_.factors)
           .one(tile, to, top, sum);
-    Runs& runs = *memory_.runs;
-    scores_.find_runs(tile, memory_.chunk, runs);
-    if (runs.count == 0) return false;
+    KeySpans& spans = *arrays_.spans;
+    scores_.find_spans(tile, arrays_.chunk, spans);
+    if (spans.keys == 0) return false;
     if constexpr (!kMatrix<V>) weigh_keys(tile, to, top, sum);
     return true;
   }
 
   void weigh_keys(const Sums<V>& tile, const Place<Sum>& to, Sum* top, Sum* sum) noexcept {
-    Runs& runs = *memory_.runs;
-    Sum* s = memory_.s;
-    if constexpr (FewRows<V>::kMost > 0)
-      if (FewRows<V> few(scores_, memory_.chunk, memory_.few_q, s); few.takes(tile, runs)) {
+    KeySpans& spans = *arrays_.spans;
+    Sum* s = arrays_.s;
+    if constexpr (TilesOf<V>::kFewRows > 0)
+      if (FewRows<V> few(scores_, arrays_.chunk, arrays_.few_q, arrays_.few_v, s);
+          few.takes(tile, spans)) {
         ATTEND_PATH(V, "few rows");
-        few.weigh(tile, runs.run[0], to, top, sum);
+        few.weigh(tile, spans.span[0], to, top, sum);
         return;
       }
+    if (arrays_.chunk.raw_k != nullptr) scores_.pack(arrays_.chunk);
     // Few rows against many keys: memory is asked kAhead keys before.
-    const Chunk<V>& chunk = memory_.chunk;
-    const bool streams = TilesOf<V>::kAsks && ForwardScores<V>::streams(tile, runs.count);
+    const Chunk<V>& chunk = arrays_.chunk;
+    const bool streams = TilesOf<V>::kAsks && ForwardScores<V>::streams(tile, spans.keys);
     Lines<Operand> soon(chunk.k + kAhead * chunk.k_stride, chunk.k_stride, p.d);
     if (streams && chunk.k != chunk.packed_k) scores_.soon = &soon;
     if constexpr (TilesOf<V>::kAsks) ATTEND_PATH_IF(streams, V, "keys are asked for");
-    const bool partial = scores_.compute(tile, memory_.chunk, runs, s, top);  // 1 scores, 2 mask
+    const bool partial = scores_.compute(tile, arrays_.chunk, spans, s, top);  // 1 scores, 2 mask
     scores_.soon = nullptr;
     with_vectors<V>(tile.lanes, [&](auto vectors) {
-      softmax<vectors>(s, runs.count, top, sum);  // 3 softmax
+      softmax<vectors>(s, spans.keys, top, sum);  // 3 softmax
     });
     if (p.drop_below != 0) {
       ATTEND_PATH(V, "dropout");
-      scores_.dropout(tile, runs, memory_.factors);
-      for (std::int64_t x = 0; x < std::int64_t{runs.count} * tile.lanes; ++x)
-        s[x] *= memory_.factors[x];
+      scores_.mask.dropout(tile, spans, arrays_.factors);
+      for (std::int64_t x = 0; x < std::int64_t{spans.keys} * tile.lanes; ++x)
+        s[x] *= arrays_.factors[x];
+    }
+    if (chunk.v_scales != nullptr) {
+      ATTEND_PATH(V, "values have scales");
+      scale_factors<V>(tile, spans, chunk, true, s);
     }
     Divisors<V, kRoom> divisors;
     ATTEND_PATH_IF(to.final, V, "products store results");
     if (to.final) divisors.set(sum, tile.lanes);
-    const Operand* w = memory_.weights.across(s, runs.count, tile.lanes, tile.lanes);
-    values(tile, runs, w, to, to.final ? &divisors : nullptr);  // 4 values
-    if (partial) without_hidden(tile, runs, s, to, to.final ? &divisors : nullptr);
+    const Operand* w = arrays_.weights.across(s, spans.keys, tile.lanes, tile.lanes);
+    values(tile, spans, w, to, to.final ? &divisors : nullptr);  // 4 values
+    if (partial) without_hidden(tile, spans, s, to, to.final ? &divisors : nullptr);
   }
 
   // s becomes exp(s - top), as a power of two.
@@ -282,9 +301,9 @@ class FlashForward {
     constexpr std::int64_t kLine = 64 / sizeof(Operand);
     const bool streamed = kVectors == 1 && count >= ForwardScores<V>::kStreamed;
     const std::int64_t lines = streamed                             ? 1
-                               : kVectors > 1 && memory_.chunk.cold ? (p.dv + kLine - 1) / kLine
+                               : kVectors > 1 && arrays_.chunk.cold ? (p.dv + kLine - 1) / kLine
                                                                     : 0;
-    Lines<Operand> soon(memory_.chunk.v, memory_.chunk.v_stride, p.dv);
+    Lines<Operand> soon(arrays_.chunk.v, arrays_.chunk.v_stride, p.dv);
     for (int j = 0; j < count; ++j, s += kVectors * V::kLanes) {
       for (std::int64_t n = 0; n < lines; ++n) soon.prefetch_next();
       unrolled<kVectors>(ATTEND_EACH(n) {
@@ -299,30 +318,30 @@ class FlashForward {
 
   // o[row][x] = sum over the keys of w[j][row] * v[j][x], one ascending chain; at last divided,
   // if there are divisors.
-  void values(const Sums<V>& tile, const Runs& runs, const Operand* w, const Place<Sum>& to,
+  void values(const Sums<V>& tile, const KeySpans& spans, const Operand* w, const Place<Sum>& to,
               const Divisors<V, kRoom>* divisors) const noexcept {
-    const Chunk<V>& chunk = memory_.chunk;
+    const Chunk<V>& chunk = arrays_.chunk;
     const KeyRows<V> v{.at = chunk.v,
                        .stride = chunk.v_stride,
                        .strips = chunk.v_strips,
                        .count = chunk.to - chunk.from,
                        .width = width(p)};
     Lines<Operand> soon(chunk.v + kAhead * chunk.v_stride, chunk.v_stride, p.dv);
-    for (int r = 0; r < runs.runs; ++r) {
-      const Run& run = runs.run[r];
-      const bool streamed = ForwardScores<V>::streams(tile, run.count);
-      const int slice = v.strips != nullptr ? run.count : streamed ? slice_ / 2 : slice_;
-      for (int x = 0; x < run.count; x += slice) {
-        const bool end = divisors != nullptr && r == runs.runs - 1 && x + slice >= run.count;
-        const std::int64_t first = run.key + x - chunk.from;
+    for (int r = 0; r < spans.size; ++r) {
+      const KeySpan& span = spans.span[r];
+      const bool streamed = ForwardScores<V>::streams(tile, span.count);
+      const int slice = v.strips != nullptr ? span.count : streamed ? slice_ / 2 : slice_;
+      for (int x = 0; x < span.count; x += slice) {
+        const bool end = divisors != nullptr && r == spans.size - 1 && x + slice >= span.count;
+        const std::int64_t first = span.key + x - chunk.from;
         const Operands<V> operands{
-            .a = w + (run.at + x) * tile.lanes,
+            .a = w + (span.at + x) * tile.lanes,
             .a_stride = tile.lanes,
             .b = nullptr,
             .b_stride = 0,
             .c = to.o,
             .c_stride = to.stride,
-            .depth = run.count - x < slice ? run.count - x : slice,
+            .depth = span.count - x < slice ? span.count - x : slice,
             .start = r == 0 && x == 0 ? Start::zero : Start::c,
             .soon = streamed && v.strips == nullptr && chunk.v != chunk.packed_v ? &soon : nullptr};
         ATTEND_PATH_IF(operands.start == Start::c, V, "several slices of values");
@@ -334,19 +353,19 @@ class FlashForward {
 
   // 0 * NaN is NaN: a row whose sums are not finite, and that does not see every key, is summed
   // again without the keys it does not see.
-  void without_hidden(const Sums<V>& tile, const Runs& runs, const Sum* w, const Place<Sum>& to,
-                      const Divisors<V, kRoom>* divisors) noexcept {
+  void without_hidden(const Sums<V>& tile, const KeySpans& spans, const Sum* w,
+                      const Place<Sum>& to, const Divisors<V, kRoom>* divisors) noexcept {
     const std::int64_t whole = width(p);
     Sum* o = to.o;
     for (int n = 0; n < tile.rows; ++n, o += to.stride) {
       if (is_finite<V>(o, whole)) continue;
       for (std::int64_t x = 0; x < whole; ++x) o[x] = 0;
-      for (int r = 0; r < runs.runs; ++r) {
-        for (int y = 0; y < runs.run[r].count; ++y) {
-          const std::int64_t j = runs.run[r].key + y;
-          if (!scores_.sees(tile, n, j)) continue;
-          const Operand* v = memory_.chunk.v + (j - memory_.chunk.from) * memory_.chunk.v_stride;
-          const V weight = V::set(w[(runs.run[r].at + y) * tile.lanes + n]);
+      for (int r = 0; r < spans.size; ++r) {
+        for (int y = 0; y < spans.span[r].count; ++y) {
+          const std::int64_t j = spans.span[r].key + y;
+          if (!scores_.mask.sees(tile, n, j)) continue;
+          const Operand* v = arrays_.chunk.v + (j - arrays_.chunk.from) * arrays_.chunk.v_stride;
+          const V weight = V::set(w[(spans.span[r].at + y) * tile.lanes + n]);
           for (std::int64_t x = 0; x < whole; x += V::kLanes)
             fma(weight, load_elements<V>(v + x), V::load(o + x)).store(o + x);
         }
@@ -365,7 +384,7 @@ class FlashForward {
 
   // Stage 0: the chunks of one piece.
   void piece(std::int64_t index, std::int64_t cuts) noexcept {
-    Sums<V>& tile = memory_.tiles[0];
+    Sums<V>& tile = arrays_.tiles[0];
     if (scores_.rows() == 0) return;
     scores_.open(tile, 0, kMost);
     const std::int64_t all = chunks(p), last = all * (index + 1) / cuts;
@@ -385,7 +404,7 @@ class FlashForward {
 
   // Stage 1: joins what the pieces left, in ascending order.
   void join_pieces() noexcept {
-    Sums<V>& tile = memory_.tiles[0];
+    Sums<V>& tile = arrays_.tiles[0];
     if (scores_.rows() == 0) return;
     results_.open(tile, 0, kMost);
     ATTEND_PATH(V, "pieces joined");
@@ -401,7 +420,7 @@ class FlashForward {
   const ForwardProblem& p;
   const ForwardCall& call_;
   ForwardScores<V>& scores_;
-  Memory& memory_;
+  Arrays& arrays_;
   Results<V> results_;
   const int slice_;
   Sum* partials_ = nullptr;

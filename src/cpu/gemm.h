@@ -60,7 +60,7 @@ class PanelsOfB {
   alignas(64) Operand panels_[kTogether * kSumBlock];
 
  public:
-  PanelsOfB(const MatricesOf<V>& p, const MatrixPart& part) : p_(p), end_(part.column_end) {}
+  PanelsOfB(const MatricesOf<V>& p, const MatrixRange& range) : p_(p), end_(range.column_end) {}
 
   // The panel that begins at a column, from step k on. Of kPanels, the others come next.
   const Operand* at(std::int64_t k, std::int64_t column) noexcept {
@@ -113,13 +113,13 @@ void multiply(const RowsOfA<V>& a, std::int64_t rows, Operands<V> x,
 
 // Some rows of one panel of c: the block of the depth that begins at k, with b's panel of it.
 template <class V>
-void run_block(const MatricesOf<V>& p, const MatrixPart& part, std::int64_t k, const RowsOfA<V>& a,
-               const OperandOf<V>* b) noexcept {
+void run_block(const MatricesOf<V>& p, const MatrixRange& range, std::int64_t k,
+               const RowsOfA<V>& a, const OperandOf<V>* b) noexcept {
   using Sum = SumOf<V>;
   constexpr int kColumns = kTileVectors<V> * V::kLanes;
   alignas(64) Sum bias[kColumns];
-  const std::int64_t rows = part.row_end - part.row_begin, column = part.column_begin;
-  const std::int64_t columns = part.column_end - column;
+  const std::int64_t rows = range.row_end - range.row_begin, column = range.column_begin;
+  const std::int64_t columns = range.column_end - column;
   const std::int64_t depth = p.k - k < kSumBlock ? p.k - k : kSumBlock;
   const bool add = p.bias != nullptr && k + depth == p.k;
   for (std::int64_t n = 0; add && n < kColumns; ++n) bias[n] = n < columns ? p.bias[column + n] : 0;
@@ -128,7 +128,7 @@ void run_block(const MatricesOf<V>& p, const MatrixPart& part, std::int64_t k, c
                       .a_stride = 0,
                       .b = b,
                       .b_stride = kColumns,
-                      .c = p.c + part.row_begin * p.c_row + column,
+                      .c = p.c + range.row_begin * p.c_row + column,
                       .c_stride = p.c_row,
                       .depth = depth};
   const AddToC<V> finish{k == 0, added, columns};
@@ -136,46 +136,46 @@ void run_block(const MatricesOf<V>& p, const MatrixPart& part, std::int64_t k, c
   else multiply<V, 1>(a, rows, x, finish);
 }
 
-// Calls use(part) for parts of at most so many rows and one panel of columns.
+// Calls use(range) for ranges of at most so many rows and one panel of columns.
 template <int kColumns, class Use>
-void for_panels(const MatrixPart& part, std::int64_t rows, Use use) noexcept {
-  for (std::int64_t row = part.row_begin; row < part.row_end; row += rows)
-    for (std::int64_t column = part.column_begin; column < part.column_end; column += kColumns)
-      use(MatrixPart{row, row + rows < part.row_end ? row + rows : part.row_end, column,
-                     column + kColumns < part.column_end ? column + kColumns : part.column_end});
+void for_panels(const MatrixRange& range, std::int64_t rows, Use use) noexcept {
+  for (std::int64_t row = range.row_begin; row < range.row_end; row += rows)
+    for (std::int64_t column = range.column_begin; column < range.column_end; column += kColumns)
+      use(MatrixRange{row, row + rows < range.row_end ? row + rows : range.row_end, column,
+                      column + kColumns < range.column_end ? column + kColumns : range.column_end});
 }
 
 // Only sums of many blocks make a task last long.
-[[gnu::always_inline]] inline bool stops_at(const MatrixPart& part, std::int64_t k) noexcept {
-  return k != 0 && k % (16 * kSumBlock) == 0 && must_stop(part.interrupt);
+[[gnu::always_inline]] inline bool stops_at(const MatrixRange& range, std::int64_t k) noexcept {
+  return k != 0 && k % (16 * kSumBlock) == 0 && must_stop(range.interrupt);
 }
 
 // Rows of a that lie across, a step of the depth far from the next, are brought side by side first:
-// a block of them serves all columns of the part. Where products by lane want panels, so are
+// a block of them serves all columns of the range. Where products by lane want panels, so are
 // others.
 template <class V>
-[[gnu::noinline]] void run_across(const MatricesOf<V>& p, const MatrixPart& part) noexcept {
+[[gnu::noinline]] void run_across(const MatricesOf<V>& p, const MatrixRange& range) noexcept {
   using Operand = OperandOf<V>;
   constexpr std::int64_t kRows = kAcrossRows<Operand>,
                          kPanel = TilesOf<V>::kPanels ? kPanelRows<V> : kRows;
   alignas(64) Operand block[kSumBlock * kRows];
-  PanelsOfB<V, TilesOf<V>::kPanelsOfB> b(p, part);
+  PanelsOfB<V, TilesOf<V>::kPanelsOfB> b(p, range);
   const RowsOfA<V> brought{block, TilesOf<V>::kPanels ? Layout::panels : Layout::across, kPanel};
-  for (std::int64_t row = part.row_begin; row < part.row_end; row += kRows) {
-    const std::int64_t rows = part.row_end - row < kRows ? part.row_end - row : kRows;
+  for (std::int64_t row = range.row_begin; row < range.row_end; row += kRows) {
+    const std::int64_t rows = range.row_end - row < kRows ? range.row_end - row : kRows;
     std::int64_t k = 0;
     do {
-      if (stops_at(part, k)) return;
+      if (stops_at(range, k)) return;
       const std::int64_t depth = p.k - k < kSumBlock ? p.k - k : kSumBlock;
       const Operand* const from = p.a + row * p.a_row + k * p.a_depth;
       if (p.a_depth != 1)
         steps_to_panels<V, kPanel>(from, p.a_depth, rows, depth, block, depth * kPanel);
       else if constexpr (TilesOf<V>::kPanels) rows_to_panels<V>(from, p.a_row, rows, depth, block);
-      for_panels<kTileVectors<V> * V::kLanes>({row, row + rows, part.column_begin, part.column_end},
-                                              rows, [&](const MatrixPart& panel) {
-                                                run_block<V>(p, panel, k, brought,
-                                                             b.at(k, panel.column_begin));
-                                              });
+      for_panels<kTileVectors<V> * V::kLanes>(
+          {row, row + rows, range.column_begin, range.column_end}, rows,
+          [&](const MatrixRange& panel) {
+            run_block<V>(p, panel, k, brought, b.at(k, panel.column_begin));
+          });
       k += depth;
     } while (k < p.k);
   }
@@ -184,18 +184,18 @@ template <class V>
 // Few rows of a stay close while b passes by, if it is packed; else a panel of b, once packed,
 // serves all rows.
 template <class V>
-void run_matrix(const MatricesOf<V>& p, const MatrixPart& part) noexcept {
-  if (run_few<V>(p, part)) return;
-  const std::int64_t all = part.row_end - part.row_begin;
+void run_matrix(const MatricesOf<V>& p, const MatrixRange& range) noexcept {
+  if (run_few<V>(p, range)) return;
+  const std::int64_t all = range.row_end - range.row_begin;
   if (p.a_depth != 1 || (TilesOf<V>::kPanels && all >= kPanelRows<V>))
-    return run_across<V>(p, part);
+    return run_across<V>(p, range);
   const std::int64_t some =
       p.packed != nullptr && all > 2 * kPanelRows<V> ? 2 * kPanelRows<V> : all;
-  PanelsOfB<V, 1> b(p, part);
-  for_panels<kTileVectors<V> * V::kLanes>(part, some, [&](const MatrixPart& panel) {
+  PanelsOfB<V, 1> b(p, range);
+  for_panels<kTileVectors<V> * V::kLanes>(range, some, [&](const MatrixRange& panel) {
     std::int64_t k = 0;
     do {  // at least once: an empty sum is 0
-      if (stops_at(part, k)) return;
+      if (stops_at(range, k)) return;
       run_block<V>(p, panel, k, {p.a + panel.row_begin * p.a_row + k, Layout::along, p.a_row},
                    b.at(k, panel.column_begin));
       k += kSumBlock;
@@ -205,12 +205,12 @@ void run_matrix(const MatricesOf<V>& p, const MatrixPart& part) noexcept {
 
 // A few steps of all panels, then the next: their rows stay close, and so do their pages.
 template <class V>
-void pack_matrix(const MatricesOf<V>& p, const PartOfB& part, OperandOf<V>* packed) noexcept {
+void pack_matrix(const MatricesOf<V>& p, const RangeOfB& range, OperandOf<V>* packed) noexcept {
   constexpr std::int64_t kColumns = kTileVectors<V> * V::kLanes, kSteps = 64;
-  for (std::int64_t k = part.k_begin; k < part.k_end; k += kSteps)
-    pack_panels<V, kColumns>(p, k, part.k_end - k < kSteps ? part.k_end - k : kSteps,
-                             part.column_begin, part.column_end - part.column_begin,
-                             packed + part.column_begin * p.k + k * kColumns, p.k * kColumns);
+  for (std::int64_t k = range.k_begin; k < range.k_end; k += kSteps)
+    pack_panels<V, kColumns>(p, k, range.k_end - k < kSteps ? range.k_end - k : kSteps,
+                             range.column_begin, range.column_end - range.column_begin,
+                             packed + range.column_begin * p.k + k * kColumns, p.k * kColumns);
 }
 
 template <class V>

@@ -30,25 +30,26 @@ template <class V>
 inline constexpr std::int64_t kInPlaceRows = TilesOf<V>::rows(kWidestVectors<V>, false);
 
 template <class V>
-[[gnu::noinline]] void run_turned(const MatricesOf<V>& p, const MatrixPart& part) noexcept {
+[[gnu::noinline]] void run_turned(const MatricesOf<V>& p, const MatrixRange& range) noexcept {
   using Operand = OperandOf<V>;
   using Sum = SumOf<V>;
   alignas(64) Operand lanes_of_a[kSumBlock * kTurnedRows<Operand>];
   const Operand* some[kTurnedRows<Operand>];
-  const std::int64_t rows = part.row_end - part.row_begin;
+  const std::int64_t rows = range.row_end - range.row_begin;
   const std::int64_t lanes = (rows + V::kLanes - 1) / V::kLanes * V::kLanes;
   std::int64_t k = 0;
   do {  // at least once: an empty sum is 0
     const std::int64_t depth = p.k - k < kSumBlock ? p.k - k : kSumBlock;
-    for (std::int64_t r = 0; r < rows; ++r) some[r] = p.a + (part.row_begin + r) * p.a_row + k;
+    for (std::int64_t r = 0; r < rows; ++r) some[r] = p.a + (range.row_begin + r) * p.a_row + k;
     rows_to_operand<V>(some, rows, depth, lanes_of_a, lanes);
     const Sum* const bias = k + depth == p.k ? p.bias : nullptr;
     constexpr std::int64_t kColumns = 24;  // whole tiles, whatever their shape
-    for (std::int64_t n = part.column_begin; n < part.column_end; n += kColumns) {
-      const std::int64_t columns = part.column_end - n < kColumns ? part.column_end - n : kColumns;
+    for (std::int64_t n = range.column_begin; n < range.column_end; n += kColumns) {
+      const std::int64_t columns =
+          range.column_end - n < kColumns ? range.column_end - n : kColumns;
       std::int64_t r = 0;
       const auto take = [&]<int kVectors, Layout kLayout>() {
-        Sum* const c = p.c + (part.row_begin + r) * p.c_row;
+        Sum* const c = p.c + (range.row_begin + r) * p.c_row;
         const Operands<V> x{.a = p.b + n * p.b_column + k,
                             .a_stride = p.b_column,
                             .b = lanes_of_a + r * TilesOf<V>::kDepth,
@@ -75,41 +76,41 @@ template <class V>
 
 // A row or a few (AVX-512: up to 4, else 2); columns in whole vectors, no bias.
 template <class V>
-void run_in_place(const MatricesOf<V>& p, const MatrixPart& part) noexcept {
+void run_in_place(const MatricesOf<V>& p, const MatrixRange& range) noexcept {
   constexpr std::int64_t kRows = kInPlaceRows<V>;
   alignas(64) OperandOf<V> lanes_of_a[kSumBlock * kRows];
-  const std::int64_t rows = part.row_end - part.row_begin, column = part.column_begin;
+  const std::int64_t rows = range.row_end - range.row_begin, column = range.column_begin;
   std::int64_t k = 0;
   do {  // at least once: an empty sum is 0
     const std::int64_t depth = p.k - k < kSumBlock ? p.k - k : kSumBlock;
     for (std::int64_t x = 0; x < depth; ++x)
       for (std::int64_t r = 0; r < rows; ++r)
-        lanes_of_a[x * kRows + r] = p.a[(part.row_begin + r) * p.a_row + k + x];
+        lanes_of_a[x * kRows + r] = p.a[(range.row_begin + r) * p.a_row + k + x];
     const Operands<V> x{.a = lanes_of_a,
                         .a_stride = kRows,
                         .b = p.b + k * p.b_depth + column,
                         .b_stride = p.b_depth,
-                        .c = p.c + part.row_begin * p.c_row + column,
+                        .c = p.c + range.row_begin * p.c_row + column,
                         .c_stride = p.c_row,
                         .depth = depth};
-    product_of_features<V>(x, static_cast<int>(rows), (part.column_end - column) / V::kLanes,
-                           AddToC<V>{k == 0, nullptr, part.column_end - column});
+    product_of_features<V>(x, static_cast<int>(rows), (range.column_end - column) / V::kLanes,
+                           AddToC<V>{k == 0, nullptr, range.column_end - column});
     k += depth;
   } while (k < p.k);
 }
 
 // Whether it was one of these.
 template <class V>
-bool run_few(const MatricesOf<V>& p, const MatrixPart& part) noexcept {
-  const std::int64_t rows = part.row_end - part.row_begin;
-  const std::int64_t columns = part.column_end - part.column_begin;
+bool run_few(const MatricesOf<V>& p, const MatrixRange& range) noexcept {
+  const std::int64_t rows = range.row_end - range.row_begin;
+  const std::int64_t columns = range.column_end - range.column_begin;
   if (p.packed != nullptr || p.a_depth != 1) return false;
   if (p.b_depth == 1 && rows <= kTurnedRows<OperandOf<V>>) {
-    run_turned<V>(p, part);
+    run_turned<V>(p, range);
     return true;
   }
   if (p.b_column == 1 && rows <= kInPlaceRows<V> && columns % V::kLanes == 0 && p.bias == nullptr) {
-    run_in_place<V>(p, part);
+    run_in_place<V>(p, range);
     return true;
   }
   return false;

@@ -92,6 +92,10 @@ struct F32 : Lanes<float, std::int32_t> {
     return {{Native{static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]),
                     static_cast<float>(p[3])}}};
   }
+  static F32 widened(const std::int8_t* p) {
+    return {{Native{static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]),
+                    static_cast<float>(p[3])}}};
+  }
   template <class Half>
   requires(sizeof(Half) == 2) void rounded(Half* p) const {
     for (int x = 0; x < kLanes; ++x) p[x] = Half(static_cast<double>(v[x]));

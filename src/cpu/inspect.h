@@ -19,18 +19,17 @@ namespace {
 template <class V>
 class FusedInspect {
   using T = typename V::T;
-  using Rows = InspectRows<V>;
-  using Keys = InspectKeys<V>;
+  using RowStage = InspectRows<V>;
+  using KeyStage = InspectKeys<V>;
 
   // What the stages leave to the next.
   struct Shared {
-    RowRecord<T>* rows;  // [batch][heads][queries]
-    HeadSums* parts;     // [batch][heads][tasks of keys]
+    RowRecord<T>* rows;   // [batch][heads][queries]
+    HeadSums* task_sums;  // [batch][heads][tasks of keys]
     Shared(const InspectProblem& p, Scratch& scratch)
         : rows(scratch.take<RowRecord<T>>(saturating_count(p.batch * p.heads, p.q_length))),
-          parts(
-              scratch.take<HeadSums>(saturating_count(p.batch * p.heads, Keys::tasks_of_head(p)))) {
-    }
+          task_sums(scratch.take<HeadSums>(
+              saturating_count(p.batch * p.heads, KeyStage::tasks_of_head(p)))) {}
   };
 
  public:
@@ -38,19 +37,19 @@ class FusedInspect {
   static constexpr int kStages = 3;
 
   static Tiles tiles(const InspectProblem& p, const Machine&) {
-    return {Rows::kRows, Keys::keys_of_task(p)};
+    return {RowStage::kRows, KeyStage::keys_of_task(p)};
   }
 
   static std::int64_t tasks(const InspectProblem& p, const Tiles& tiles, int stage) {
-    if (stage == 0) return p.batch * p.kv_heads * blocks(p, tiles);
-    return p.batch * p.heads * (stage == 1 ? Keys::tasks_of_head(p) : 1);
+    if (stage == 0) return p.batch * p.kv_heads * row_tasks(p, tiles);
+    return p.batch * p.heads * (stage == 1 ? KeyStage::tasks_of_head(p) : 1);
   }
 
   static Workspace workspace(const InspectProblem& p, const Tiles&) {
     Scratch shared(nullptr);
     Shared sizes(p, shared);
-    const std::size_t rows = Rows::scratch_bytes(p);
-    const std::size_t keys = Keys::needed(p) ? Keys::scratch_bytes(p) : 0;
+    const std::size_t rows = RowStage::scratch_bytes(p);
+    const std::size_t keys = KeyStage::needed(p) ? KeyStage::scratch_bytes(p) : 0;
     return {.shared = shared.used(), .per_strand = rows > keys ? rows : keys};
   }
 
@@ -59,37 +58,37 @@ class FusedInspect {
     Scratch scratch(task.shared);
     Shared shared(p, scratch);
     if (task.stage == 0) {
-      const std::int64_t each = blocks(p, tiles), head = task.index / each;
+      const std::int64_t each = row_tasks(p, tiles), head = task.index / each;
       // Causal: the last rows see the most keys.
-      Rows::run(p, call, head / p.kv_heads, head % p.kv_heads,
-                (each - 1 - task.index % each) * tiles.queries, task, shared.rows);
+      RowStage::run(p, call, head / p.kv_heads, head % p.kv_heads,
+                    (each - 1 - task.index % each) * tiles.queries, task, shared.rows);
     } else if (task.stage == 1) {
-      const std::int64_t each = Keys::tasks_of_head(p), head = task.index / each;
-      shared.parts[task.index] =
-          Keys::run(p, call, head / p.heads, head % p.heads, task.index % each, task, shared.rows);
+      const std::int64_t each = KeyStage::tasks_of_head(p), head = task.index / each;
+      shared.task_sums[task.index] = KeyStage::run(p, call, head / p.heads, head % p.heads,
+                                                   task.index % each, task, shared.rows);
     } else {
       call.heads[task.index] = head_sums(p, call, shared, task.index);
     }
   }
 
  private:
-  static std::int64_t blocks(const InspectProblem& p, const Tiles& tiles) {
+  static std::int64_t row_tasks(const InspectProblem& p, const Tiles& tiles) {
     return (p.group() * p.q_length + tiles.queries - 1) / tiles.queries;
   }
 
   static HeadSums head_sums(const InspectProblem& p, const InspectCall& call, const Shared& shared,
                             std::int64_t head) noexcept {
     HeadSums sums;
-    const std::int64_t each = Keys::tasks_of_head(p);
+    const std::int64_t each = KeyStage::tasks_of_head(p);
     for (std::int64_t n = 0; n < each; ++n) {
-      const HeadSums& part = shared.parts[head * each + n];
-      sums.distance += part.distance;
-      sums.previous += part.previous;
-      sums.first += part.first;
-      sums.diagonal += part.diagonal;
-      sums.local += part.local;
-      sums.duplicate += part.duplicate;
-      sums.induction += part.induction;
+      const HeadSums& task = shared.task_sums[head * each + n];
+      sums.distance += task.distance;
+      sums.previous += task.previous;
+      sums.first += task.first;
+      sums.diagonal += task.diagonal;
+      sums.local += task.local;
+      sums.duplicate += task.duplicate;
+      sums.induction += task.induction;
     }
     const Sequence sequence = sequence_of(p, call, head / p.heads);
     for (std::int64_t i = 0; i < sequence.q_length; ++i) {

@@ -1,6 +1,6 @@
 // Sweep 2 of the statistics: what belongs to keys, tiles and heads, once the softmax of every row
 // is known. Key-major: a task owns some keys of one head and goes through all queries, so that
-// every sum has one owner and one order, whoever runs it. The scores are computed again.
+// every sum has one owner and one order, whoever does it. The scores are computed again.
 //
 //                 queries, tile by tile of lanes ->
 //            +------+------+------+
@@ -24,17 +24,17 @@ class InspectKeys {
   static constexpr int kMost = Tile<V>::kMost;
   static constexpr int kFlush = 8;
 
-  struct Memory {
+  struct Arrays {
     Tile<V>* tile;
-    Runs* runs;
+    KeySpans* spans;
     Chunk<V> chunk;
     T* s;             // [256][lanes], scores and then weights
     T* lanes;         // [256][V::kLanes]: mass since the last flush
     double* mass;     // [256]
     T *token, *left;  // [256]: the token of a key, and of the key before it
-    Memory(const InspectProblem& p, Scratch& scratch) {
+    Arrays(const InspectProblem& p, Scratch& scratch) {
       tile = scratch.take<Tile<V>>(1);
-      runs = scratch.take<Runs>(1);
+      spans = scratch.take<KeySpans>(1);
       s = scratch.take<T>(kChunk * kMost);
       lanes = scratch.take<T>(kChunk * V::kLanes);
       mass = scratch.take<double>(kChunk);
@@ -59,7 +59,7 @@ class InspectKeys {
     Scratch scratch(nullptr);
     const InspectCall none;
     InspectScores<V> scores(p, none, scratch);
-    Memory memory(p, scratch);
+    Arrays arrays(p, scratch);
     InspectMap<V> map(p, scratch);
     return scratch.used();
   }
@@ -71,7 +71,7 @@ class InspectKeys {
     Scratch scratch(task.scratch);
     InspectScores<V> scores(p, call, scratch);
     scores.interrupt = task.interrupt;
-    Memory own(p, scratch);
+    Arrays own(p, scratch);
     InspectMap<V> map(p, scratch);
     scores.sequence = sequence_of(p, call, b);
     scores.head = h;
@@ -83,19 +83,19 @@ class InspectKeys {
 
  private:
   InspectKeys(const InspectProblem& problem, const InspectCall& call, InspectScores<V>& scores,
-              Memory& memory, InspectMap<V>& map, const RowRecord<T>* records)
-      : p(problem), call_(call), scores_(scores), sequence_(scores.sequence), memory_(memory),
+              Arrays& arrays, InspectMap<V>& map, const RowRecord<T>* records)
+      : p(problem), call_(call), scores_(scores), sequence_(scores.sequence), arrays_(arrays),
         map_(map), records_(records) {}
 
   void task(std::int64_t from) noexcept {
     map_.begin(from);
     const std::int64_t listed = listed_keys(p, sequence_);
     for (std::int64_t at = from; at < from + keys_of_task(p) && at < listed; at += kChunk) {
-      for (int j = 0; j < kChunk; ++j) memory_.mass[j] = 0;
+      for (int j = 0; j < kChunk; ++j) arrays_.mass[j] = 0;
       if (at < sequence_.k_length) chunk(at);
       if (p.key_mass)
         store_row(call_.key_mass, mass_row(p, call_, sequence_, scores_.head) + at,
-                  listed - at < kChunk ? listed - at : kChunk, memory_.mass);
+                  listed - at < kChunk ? listed - at : kChunk, arrays_.mass);
     }
     if (p.tile_keys > 0) map_.write(call_, sequence_.b * p.heads + scores_.head);
   }
@@ -103,9 +103,9 @@ class InspectKeys {
   // The keys from `at` on against all queries that may see them.
   void chunk(std::int64_t at) noexcept {
     const std::int64_t end = at + kChunk < sequence_.k_length ? at + kChunk : sequence_.k_length;
-    scores_.bring(memory_.chunk, at, end, false);
+    scores_.bring(arrays_.chunk, at, end, false);
     if (p.tokens) load_tokens(at, end);
-    for (std::int64_t x = 0; x < kChunk * V::kLanes; ++x) memory_.lanes[x] = 0;
+    for (std::int64_t x = 0; x < kChunk * V::kLanes; ++x) arrays_.lanes[x] = 0;
     int since = 0;
     for (std::int64_t first = 0; first < sequence_.q_length; first += kMost) {
       const std::int64_t next =
@@ -115,7 +115,7 @@ class InspectKeys {
           positions(p, sequence_, next - 1).end <= at)
         continue;
       if (must_stop(scores_.interrupt)) return;
-      scores_.open(*memory_.tile, first);
+      scores_.open(*arrays_.tile, first);
       take(at);
       if (++since == kFlush) {
         ATTEND_PATH(V, "mass of many tiles");
@@ -127,26 +127,26 @@ class InspectKeys {
 
   // One tile: steps 1 to 3, and everything that is made of the weights.
   void take(std::int64_t at) noexcept {
-    const Tile<V>& tile = *memory_.tile;
-    Runs& runs = *memory_.runs;
-    scores_.find_runs(tile, memory_.chunk, runs);
-    if (runs.count == 0) return;
+    const Tile<V>& tile = *arrays_.tile;
+    KeySpans& spans = *arrays_.spans;
+    scores_.find_spans(tile, arrays_.chunk, spans);
+    if (spans.keys == 0) return;
     T top[kMost];
-    bool partial = scores_.compute(tile, memory_.chunk, runs, memory_.s, top);
-    partial = partial || !InspectScores<V>::edges_finite(tile, memory_.s, runs.count);
-    if (tile.rows < tile.lanes) partial = true, hide_padding(tile, runs.count);
-    if (p.tile_keys > 0) map_.count(tile, runs, memory_.s, partial);
-    weigh(tile, runs.count);
-    if (p.key_mass) add_mass(tile, runs, at);
-    if (p.tile_keys > 0) map_.add(tile, runs, memory_.s);
-    if (p.metrics) measure(tile, runs, at);
+    bool partial = scores_.compute(tile, arrays_.chunk, spans, arrays_.s, top);
+    partial = partial || !edges_finite(tile, arrays_.s, spans.keys);
+    if (tile.rows < tile.lanes) partial = true, hide_padding(tile, spans.keys);
+    if (p.tile_keys > 0) map_.count(tile, spans, arrays_.s, partial);
+    weigh(tile, spans.keys);
+    if (p.key_mass) add_mass(tile, spans, at);
+    if (p.tile_keys > 0) map_.add(tile, spans, arrays_.s);
+    if (p.metrics) measure(tile, spans, at);
   }
 
   // Lanes without a row hold the scores of the last one, also of keys that it does not see.
   void hide_padding(const Tile<V>& tile, int keys) const noexcept {
     for (int j = 0; j < keys; ++j)
       for (int n = tile.rows; n < tile.lanes; ++n)
-        memory_.s[j * tile.lanes + n] = InspectScores<V>::kHidden;
+        arrays_.s[j * tile.lanes + n] = InspectScores<V>::kHidden;
   }
 
   // s becomes p = e^(s - base) * scale, 0 where hidden, whatever the row's base and scale are.
@@ -160,7 +160,7 @@ class InspectKeys {
     for (int n = 0; n < tile.lanes; n += V::kLanes) {
       const V from = V::load(base + n), factor = V::load(scale + n);
       for (int j = 0; j < keys; ++j) {
-        T* at = memory_.s + j * tile.lanes + n;
+        T* at = arrays_.s + j * tile.lanes + n;
         const V u = V::load(at);
         const V w = exp2_of((u - from) * log2e) * factor;
         select(less(u, lowest), V::set(0), w).store(at);
@@ -170,12 +170,12 @@ class InspectKeys {
 
   // ---- mass -------------------------------------------------------------------------------------
 
-  void add_mass(const Tile<V>& tile, const Runs& runs, std::int64_t from) const noexcept {
-    for (int r = 0; r < runs.runs; ++r) {
-      const Run& run = runs.run[r];
-      T* sum = memory_.lanes + (run.key - from) * V::kLanes;
-      const T* w = memory_.s + run.at * tile.lanes;
-      for (int x = 0; x < run.count; ++x, sum += V::kLanes, w += tile.lanes) {
+  void add_mass(const Tile<V>& tile, const KeySpans& spans, std::int64_t from) const noexcept {
+    for (int r = 0; r < spans.size; ++r) {
+      const KeySpan& span = spans.span[r];
+      T* sum = arrays_.lanes + (span.key - from) * V::kLanes;
+      const T* w = arrays_.s + span.at * tile.lanes;
+      for (int x = 0; x < span.count; ++x, sum += V::kLanes, w += tile.lanes) {
         V lanes = V::load(w);
         for (int n = V::kLanes; n < tile.lanes; n += V::kLanes) lanes = lanes + V::load(w + n);
         (V::load(sum) + lanes).store(sum);
@@ -189,7 +189,7 @@ class InspectKeys {
     using D = typename V::Double;
     for (int j = 0; j < kChunk; j += V::kLanes) {
       V square[V::kLanes];
-      T* lanes = memory_.lanes + j * V::kLanes;
+      T* lanes = arrays_.lanes + j * V::kLanes;
       unrolled<V::kLanes>(ATTEND_EACH(n) {
         square[n] = V::load(lanes + n * V::kLanes);
         V::set(0).store(lanes + n * V::kLanes);
@@ -198,7 +198,7 @@ class InspectKeys {
       V sum = square[0];
       unrolled<V::kLanes - 1>(ATTEND_EACH(n) { sum = sum + square[n + 1]; });
       unrolled<V::kDoubles>(ATTEND_EACH(k) {
-        double* mass = memory_.mass + j + k * D::kLanes;
+        double* mass = arrays_.mass + j + k * D::kLanes;
         (D::load(mass) + wide<k>(sum)).store(mass);
       });
     }
@@ -208,36 +208,36 @@ class InspectKeys {
 
   void load_tokens(std::int64_t at, std::int64_t end) const noexcept {
     for (std::int64_t j = at; j < end; ++j) {
-      memory_.token[j - at] = static_cast<T>(token_of(p, call_, sequence_, j));
-      memory_.left[j - at] =
+      arrays_.token[j - at] = static_cast<T>(token_of(p, call_, sequence_, j));
+      arrays_.left[j - at] =
           static_cast<T>(j == 0 ? kNoToken - 1 : token_of(p, call_, sequence_, j - 1));
     }
   }
 
-  void measure(const Tile<V>& tile, const Runs& runs, std::int64_t at) noexcept {
+  void measure(const Tile<V>& tile, const KeySpans& spans, std::int64_t at) noexcept {
     T token[kMost];
     for (int n = 0; n < tile.lanes; ++n) {
       const std::int64_t position = tile.i[n < tile.rows ? n : 0] + sequence_.offset;
       const bool has = p.tokens && position >= 0 && position < sequence_.k_stored;
       token[n] = static_cast<T>(has ? token_of(p, call_, sequence_, position) : kNoToken);
     }
-    for (int r = 0; r < runs.runs; ++r) {
-      const Run& run = runs.run[r];
-      const T* w = memory_.s + run.at * tile.lanes;
-      single_keys(tile, run, w);
-      T position[kMost];  // counted from the run's first key
+    for (int r = 0; r < spans.size; ++r) {
+      const KeySpan& span = spans.span[r];
+      const T* w = arrays_.s + span.at * tile.lanes;
+      single_keys(tile, span, w);
+      T position[kMost];  // counted from the span's first key
       for (int n = 0; n < tile.lanes; ++n)
-        position[n] = static_cast<T>(tile.i[n < tile.rows ? n : 0] + sequence_.offset - run.key);
-      distances(tile, run, w, position);
+        position[n] = static_cast<T>(tile.i[n < tile.rows ? n : 0] + sequence_.offset - span.key);
+      distances(tile, span, w, position);
       ATTEND_PATH_IF(p.tokens, V, "tokens");
-      if (p.tokens) copies(tile, run, w, position, token, run.key - at);
+      if (p.tokens) copies(tile, span, w, position, token, span.key - at);
     }
   }
 
-  void single_keys(const Tile<V>& tile, const Run& run, const T* w) noexcept {
+  void single_keys(const Tile<V>& tile, const KeySpan& span, const T* w) noexcept {
     const auto at = [&](std::int64_t key, int n) {
-      const std::int64_t x = key - run.key;
-      return x < 0 || x >= run.count ? 0.0 : static_cast<double>(w[x * tile.lanes + n]);
+      const std::int64_t x = key - span.key;
+      return x < 0 || x >= span.count ? 0.0 : static_cast<double>(w[x * tile.lanes + n]);
     };
     for (int n = 0; n < tile.rows; ++n) {
       const std::int64_t position = tile.i[n] + sequence_.offset;
@@ -248,18 +248,18 @@ class InspectKeys {
   }
 
   // distance = sum of p |position - j|, local = sum of p where that is at most local_width.
-  void distances(const Tile<V>& tile, const Run& run, const T* w, const T* position) noexcept {
+  void distances(const Tile<V>& tile, const KeySpan& span, const T* w, const T* position) noexcept {
     // The keys that are near to any row; by subtraction, as local_width may be 2^63 - 1.
-    const std::int64_t front = tile.i[0] + sequence_.offset - run.key;
-    const std::int64_t back = tile.i[tile.rows - 1] + sequence_.offset - run.key;
-    const int from = front > p.local_width ? clamped(front - p.local_width, run.count) : 0;
-    const int to =
-        run.count - back > p.local_width ? clamped(back + p.local_width + 1, run.count) : run.count;
+    const std::int64_t front = tile.i[0] + sequence_.offset - span.key;
+    const std::int64_t back = tile.i[tile.rows - 1] + sequence_.offset - span.key;
+    const int from = front > p.local_width ? clamped(front - p.local_width, span.count) : 0;
+    const int to = span.count - back > p.local_width ? clamped(back + p.local_width + 1, span.count)
+                                                     : span.count;
     const V width = V::set(static_cast<T>(p.local_width)), zero = V::set(0);
     for (int n = 0; n < tile.lanes; n += V::kLanes) {
       const V here = V::load(position + n);
       V distance = zero, local = zero;
-      for (int x = 0; x < run.count; ++x) {
+      for (int x = 0; x < span.count; ++x) {
         const V ahead = here - V::set(static_cast<T>(x));
         const V away = larger(ahead, zero - ahead), u = V::load(w + x * tile.lanes + n);
         distance = fma(away, u, distance);
@@ -276,8 +276,8 @@ class InspectKeys {
 
   // duplicate: earlier keys with the row's token. induction: keys up to the row's position whose
   // left neighbour has it.
-  void copies(const Tile<V>& tile, const Run& run, const T* w, const T* position, const T* token,
-              std::int64_t at) noexcept {
+  void copies(const Tile<V>& tile, const KeySpan& span, const T* w, const T* position,
+              const T* token, std::int64_t at) noexcept {
     const V zero = V::set(0);
     for (int n = 0; n < tile.lanes; n += V::kLanes) {
       const V here = V::load(position + n), mine = V::load(token + n);
@@ -286,10 +286,10 @@ class InspectKeys {
         return select(less(mine, theirs), zero, select(less(theirs, mine), zero, u));
       };
       V duplicate = zero, induction = zero;
-      for (int x = 0; x < run.count; ++x) {
+      for (int x = 0; x < span.count; ++x) {
         const V key = V::set(static_cast<T>(x)), u = V::load(w + x * tile.lanes + n);
-        duplicate = duplicate + select(less(key, here), equal(memory_.token[at + x], u), zero);
-        induction = induction + select(less(here, key), zero, equal(memory_.left[at + x], u));
+        duplicate = duplicate + select(less(key, here), equal(arrays_.token[at + x], u), zero);
+        induction = induction + select(less(here, key), zero, equal(arrays_.left[at + x], u));
       }
       sums_.duplicate += total(duplicate, tile.rows - n);
       sums_.induction += total(induction, tile.rows - n);
@@ -310,7 +310,7 @@ class InspectKeys {
   const InspectCall& call_;
   InspectScores<V>& scores_;
   const Sequence& sequence_;
-  Memory& memory_;
+  Arrays& arrays_;
   InspectMap<V>& map_;
   const RowRecord<T>* records_;
   HeadSums sums_;

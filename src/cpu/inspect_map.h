@@ -4,7 +4,7 @@
 // sides of a map's tile are powers of two, so that it never lies across two chunks.
 #pragma once
 
-#include "cpu/tile.h"
+#include "cpu/scores.h"
 
 namespace attend {
 namespace {
@@ -44,15 +44,15 @@ class InspectMap {
   }
 
   // While s still holds scores: how many pairs of each cell are visible.
-  void count(const Tile<V>& tile, const Runs& runs, const T* s, bool partial) noexcept {
-    const Run& last = runs.run[runs.runs - 1];
-    from_ = (runs.run[0].key >> key_bits_) - first_column_;
+  void count(const Tile<V>& tile, const KeySpans& spans, const T* s, bool partial) noexcept {
+    const KeySpan& last = spans.span[spans.size - 1];
+    from_ = (spans.span[0].key >> key_bits_) - first_column_;
     to_ = ((last.key + last.count - 1) >> key_bits_) - first_column_ + 1;
     ATTEND_PATH_IF(partial, V, "map, some hidden");
     ATTEND_PATH_IF(!partial, V, "map, nothing hidden");
-    if (partial) return count_visible(tile, runs, s);
+    if (partial) return count_visible(tile, spans, s);
     double* const visible = map_ + 2 * size_;
-    for_columns(runs, [&](std::int64_t column, int, int keys) {
+    for_columns(spans, [&](std::int64_t column, int, int keys) {
       for (int n = 0; n < tile.rows;) {
         const std::int64_t row = tile.i[n] >> query_bits_;
         const std::int64_t left = p.tile_queries * (row + 1) - tile.i[0];
@@ -64,12 +64,12 @@ class InspectMap {
   }
 
   // And once it holds weights, their sum and maximum.
-  void add(const Tile<V>& tile, const Runs& runs, const T* s) noexcept {
+  void add(const Tile<V>& tile, const KeySpans& spans, const T* s) noexcept {
     T* const sums = cells_;
     T* const maxima = cells_ + columns_ * kMost;
-    const bool once = runs.runs == 1;  // no column is met again
+    const bool once = spans.size == 1;  // no column is met again
     for (std::int64_t x = from_ * kMost; !once && x < to_ * kMost; ++x) sums[x] = maxima[x] = 0;
-    for_columns(runs, [&](std::int64_t column, int at, int count) {
+    for_columns(spans, [&](std::int64_t column, int at, int count) {
       for (int n = 0; n < tile.lanes; n += V::kLanes) {
         const std::int64_t to = column * kMost + n;
         V total = once ? V::set(0) : V::load(sums + to), most = once ? total : V::load(maxima + to);
@@ -110,25 +110,26 @@ class InspectMap {
     return p.tile_keys == 0 ? 0 : p.tile_keys >= kChunk ? 1 : kChunk / p.tile_keys;
   }
 
-  // Calls use(column, where the keys begin in s, how many) for the keys of each column in the runs.
+  // Calls use(column, where the keys begin in s, how many) for the keys of each column in the
+  // spans.
   template <class Use>
-  void for_columns(const Runs& runs, Use use) const noexcept {
-    for (int r = 0; r < runs.runs; ++r) {
-      const Run& run = runs.run[r];
-      for (int x = 0; x < run.count;) {
-        const std::int64_t j = run.key + x, left = p.tile_keys - (j & (p.tile_keys - 1));
-        const int count = left < run.count - x ? static_cast<int>(left) : run.count - x;
-        use((j >> key_bits_) - first_column_, run.at + x, count);
+  void for_columns(const KeySpans& spans, Use use) const noexcept {
+    for (int r = 0; r < spans.size; ++r) {
+      const KeySpan& span = spans.span[r];
+      for (int x = 0; x < span.count;) {
+        const std::int64_t j = span.key + x, left = p.tile_keys - (j & (p.tile_keys - 1));
+        const int count = left < span.count - x ? static_cast<int>(left) : span.count - x;
+        use((j >> key_bits_) - first_column_, span.at + x, count);
         x += count;
       }
     }
   }
 
-  void count_visible(const Tile<V>& tile, const Runs& runs, const T* s) noexcept {
+  void count_visible(const Tile<V>& tile, const KeySpans& spans, const T* s) noexcept {
     const V lowest = V::set(std::numeric_limits<T>::lowest());
     T* const seen = cells_;
     for (std::int64_t x = from_ * kMost; x < to_ * kMost; ++x) seen[x] = 0;
-    for_columns(runs, [&](std::int64_t column, int at, int count) {
+    for_columns(spans, [&](std::int64_t column, int at, int count) {
       for (int n = 0; n < tile.lanes; n += V::kLanes) {
         T* const to = seen + column * kMost + n;
         V sum = V::load(to);
@@ -169,8 +170,8 @@ class InspectMap {
       double* to = map + row * padded_ + c;
       unrolled<V::kDoubles>(ATTEND_EACH(k) {
         double* at = to + k * D::kLanes;
-        const D all = D::load(at), part = wide<k>(joined);
-        join(all, part).store(at);
+        const D all = D::load(at), tile_lanes = wide<k>(joined);
+        join(all, tile_lanes).store(at);
       });
     }
   }

@@ -8,7 +8,7 @@
 // are lists in order, which a key enters only if it beats the last: few do.
 #pragma once
 
-#include "cpu/tile.h"
+#include "cpu/scores.h"
 
 namespace attend {
 namespace {
@@ -25,11 +25,11 @@ class InspectRows {
   using T = typename V::T;
   static constexpr int kMost = Tile<V>::kMost;
   static constexpr int kTiles = 4;  // of a task: they share a chunk while it is in the cache
-  static constexpr int kBlock = 8;  // keys that are passed by together
-  static constexpr int kBlocks = kChunk / kBlock + kChunk / 2 + 1;  // in all runs of a chunk
+  static constexpr int kSlice = 8;  // keys of a span that are tested together
+  static constexpr int kSlices = kChunk / kSlice + kChunk / 2 + 1;  // in all spans of a chunk
   static constexpr T kHidden = InspectScores<V>::kHidden;
 
-  struct Rows : Tile<V> {
+  struct InspectedTile : Tile<V> {
     double top[kMost], l[kMost], up[kMost];  // as forward has them
     double seen[kMost], turn[kMost];         // in the unit of l
     double visible[kMost];
@@ -38,20 +38,20 @@ class InspectRows {
     T *top_scores, *top_keys;  // [top_k][lanes], descending; a key as a number, -1: none
   };
 
-  struct Memory {
-    Rows* tiles;
-    Runs* runs;
+  struct Arrays {
+    InspectedTile* tiles;
+    KeySpans* spans;
     Chunk<V> chunk;
     T* s;  // [256][lanes]
-    Run* blocks;
-    T* maxima;  // [blocks][lanes]
+    KeySpan* slices;
+    T* maxima;  // [slices][lanes]
     T* sorted;  // [top_k][lanes]
-    Memory(const InspectProblem& p, Scratch& scratch) {
-      tiles = scratch.take<Rows>(kTiles);
-      runs = scratch.take<Runs>(1);
+    Arrays(const InspectProblem& p, Scratch& scratch) {
+      tiles = scratch.take<InspectedTile>(kTiles);
+      spans = scratch.take<KeySpans>(1);
       s = scratch.take<T>(kChunk * kMost);
-      blocks = scratch.take<Run>(p.top_k > 0 ? kBlocks : 0);
-      maxima = scratch.take<T>(p.top_k > 0 ? kBlocks * kMost : 0);
+      slices = scratch.take<KeySpan>(p.top_k > 0 ? kSlices : 0);
+      maxima = scratch.take<T>(p.top_k > 0 ? kSlices * kMost : 0);
       sorted = scratch.take<T>(p.top_k * kMost);
       chunk.packed_k = scratch.take<OperandOf<V>>(kChunk * p.d);
       for (int t = 0; t < kTiles; ++t) {
@@ -71,7 +71,7 @@ class InspectRows {
     Scratch scratch(nullptr);
     const InspectCall none;
     InspectScores<V> scores(p, none, scratch);
-    Memory memory(p, scratch);
+    Arrays arrays(p, scratch);
     return scratch.used();
   }
 
@@ -82,39 +82,39 @@ class InspectRows {
     Scratch scratch(task.scratch);
     InspectScores<V> scores(p, call, scratch);
     scores.interrupt = task.interrupt;
-    Memory own(p, scratch);
+    Arrays own(p, scratch);
     scores.sequence = sequence_of(p, call, b);
     scores.kv_head = kv_head;
-    InspectRows(p, call, scores, own, records).block(first);
+    InspectRows(p, call, scores, own, records).task_tiles(first);
   }
 
  private:
   InspectRows(const InspectProblem& problem, const InspectCall& call, InspectScores<V>& scores,
-              Memory& memory, RowRecord<T>* records)
-      : p(problem), call_(call), scores_(scores), memory_(memory), records_(records) {}
+              Arrays& arrays, RowRecord<T>* records)
+      : p(problem), call_(call), scores_(scores), arrays_(arrays), records_(records) {}
 
-  void block(std::int64_t first) noexcept {
+  void task_tiles(std::int64_t first) noexcept {
     int used = 0;
     std::int64_t begin = scores_.sequence.k_length, end = 0;
     for (; used < kTiles && first + used * kMost < scores_.rows(); ++used) {
-      Rows& tile = memory_.tiles[used];
+      InspectedTile& tile = arrays_.tiles[used];
       open(tile, first + used * kMost);
       begin = tile.begin < begin ? tile.begin : begin;
       end = tile.end > end ? tile.end : end;
     }
     for (std::int64_t at = begin / kChunk * kChunk; at < end; at += kChunk) {
       if (must_stop(scores_.interrupt)) return;
-      scores_.bring(memory_.chunk, at > begin ? at : begin, at + kChunk < end ? at + kChunk : end,
+      scores_.bring(arrays_.chunk, at > begin ? at : begin, at + kChunk < end ? at + kChunk : end,
                     false);
       for (int t = 0; t < used; ++t) {
-        memory_.chunk.cold = t == 0;
-        take(memory_.tiles[t]);
+        arrays_.chunk.cold = t == 0;
+        take(arrays_.tiles[t]);
       }
     }
-    for (int t = 0; t < used; ++t) close(memory_.tiles[t]);
+    for (int t = 0; t < used; ++t) close(arrays_.tiles[t]);
   }
 
-  void open(Rows& tile, std::int64_t first) noexcept {
+  void open(InspectedTile& tile, std::int64_t first) noexcept {
     scores_.open(tile, first);
     for (int n = 0; n < tile.lanes; ++n) {
       SoftmaxState state;
@@ -131,18 +131,18 @@ class InspectRows {
   }
 
   // One chunk: steps 1 to 3.
-  void take(Rows& tile) noexcept {
-    Runs& runs = *memory_.runs;
-    scores_.find_runs(tile, memory_.chunk, runs);
-    if (runs.count == 0) return;
+  void take(InspectedTile& tile) noexcept {
+    KeySpans& spans = *arrays_.spans;
+    scores_.find_spans(tile, arrays_.chunk, spans);
+    if (spans.keys == 0) return;
     T top[kMost], sum[kMost], turn[kMost];
-    bool partial = scores_.compute(tile, memory_.chunk, runs, memory_.s, top);
-    partial = partial || !InspectScores<V>::edges_finite(tile, memory_.s, runs.count);
-    if (tile.lanes == V::kLanes) softmax<1>(runs.count, top, sum, turn);
-    else softmax<kTileVectors<V>>(runs.count, top, sum, turn);
-    count(tile, runs.count, partial);
+    bool partial = scores_.compute(tile, arrays_.chunk, spans, arrays_.s, top);
+    partial = partial || !edges_finite(tile, arrays_.s, spans.keys);
+    if (tile.lanes == V::kLanes) softmax<1>(spans.keys, top, sum, turn);
+    else softmax<kTileVectors<V>>(spans.keys, top, sum, turn);
+    count(tile, spans.keys, partial);
     join(tile, top, sum, turn);
-    if (p.top_k > 0) enter(tile, runs);
+    if (p.top_k > 0) enter(tile, spans);
   }
 
   // Of w = 2^x, x = (s - top) log2(e): sum = sum of w, turn = sum of w x.
@@ -158,7 +158,7 @@ class InspectRows {
     });
     for (int j = 0; j < keys; ++j) {
       unrolled<kVectors>(ATTEND_EACH(n) {
-        const V x = (V::load(memory_.s + (j * kVectors + n) * V::kLanes) - base[n]) * log2e;
+        const V x = (V::load(arrays_.s + (j * kVectors + n) * V::kLanes) - base[n]) * log2e;
         const V w = exp2_of(x);
         total[n] = total[n] + w;
         turned[n] = fma(w, larger(lowest, x), turned[n]);  // 0 times a number, not times -inf
@@ -170,13 +170,13 @@ class InspectRows {
     });
   }
 
-  void count(Rows& tile, int keys, bool partial) const noexcept {
+  void count(InspectedTile& tile, int keys, bool partial) const noexcept {
     T seen[kMost];
     for (int n = 0; n < tile.lanes; n += V::kLanes) {
       V sum = V::set(static_cast<T>(partial ? 0 : keys));
       const V lowest = V::set(std::numeric_limits<T>::lowest());
       for (int j = 0; partial && j < keys; ++j) {
-        const V u = V::load(memory_.s + j * tile.lanes + n);
+        const V u = V::load(arrays_.s + j * tile.lanes + n);
         sum = sum + select(less(u, lowest), V::set(0), V::set(1));
       }
       sum.store(seen + n);
@@ -186,7 +186,7 @@ class InspectRows {
 
   // Adds a chunk to what was there. top and l go as forward's do, so that lse has its bits.
   //   e^top = 2^(m + rest), up = 2^rest; far from 0 the unit is e^top
-  void join(Rows& tile, const T* top, const T* sum, const T* turn) const noexcept {
+  void join(InspectedTile& tile, const T* top, const T* sum, const T* turn) const noexcept {
     using D = typename V::Double;
     double rests[kMost], ups[kMost];
     for (int n = 0; n < tile.lanes; n += V::kLanes) {
@@ -198,8 +198,8 @@ class InspectRows {
       });
     }
     for (int n = 0; n < tile.rows; ++n) {
-      const auto part = static_cast<double>(sum[n]);
-      if (part == 0) continue;  // nothing of the chunk is visible
+      const auto chunk_sum = static_cast<double>(sum[n]);
+      if (chunk_sum == 0) continue;  // nothing of the chunk is visible
       if (top[n] > tile.best[n]) tile.best[n] = top[n];
       const auto highest = static_cast<double>(top[n]);
       const double rest = is_far(highest) ? 0 : rests[n], up = is_far(highest) ? 1 : ups[n];
@@ -212,70 +212,71 @@ class InspectRows {
         turns = (tile.turn[n] + octaves(tile.top[n], most) * tile.seen[n]) * mine;
       }
       if (other != 0) {
-        sums += part * other;
-        turns += (static_cast<double>(turn[n]) + (rest + octaves(highest, most)) * part) * other;
+        sums += chunk_sum * other;
+        turns +=
+            (static_cast<double>(turn[n]) + (rest + octaves(highest, most)) * chunk_sum) * other;
       }
       if (tile.l[n] == 0) {
-        tile.l[n] = part, tile.up[n] = up;
+        tile.l[n] = chunk_sum, tile.up[n] = up;
       } else {
-        tile.l[n] = tile.l[n] * (tile.up[n] * mine) + part * other;
+        tile.l[n] = tile.l[n] * (tile.up[n] * mine) + chunk_sum * other;
         tile.up[n] = 1;
       }
       tile.top[n] = most, tile.seen[n] = sums, tile.turn[n] = turns;
     }
   }
 
-  // The largest keys: where the maximum of a block beats the bound of any row, its keys are tried.
-  void enter(Rows& tile, const Runs& runs) const noexcept {
-    const int blocks = find_maxima(tile, runs);
+  // The largest keys: where the maximum of a slice beats the bound of any row, its keys are tried.
+  void enter(InspectedTile& tile, const KeySpans& spans) const noexcept {
+    const int slices = find_maxima(tile, spans);
     const T* last = tile.top_keys + (p.top_k - 1) * kMost;
     bool full = true;
     for (int n = 0; n < tile.rows; ++n) full = full && last[n] >= 0;
     ATTEND_PATH_IF(full, V, "largest keys, list full");
-    ATTEND_PATH_IF(!full && blocks >= p.top_k, V, "largest keys, bound raised");
-    if (!full && blocks >= p.top_k) raise_bounds(tile, blocks);
-    for (int b = 0; b < blocks; ++b) {
-      const Run& block = memory_.blocks[b];
+    ATTEND_PATH_IF(!full && slices >= p.top_k, V, "largest keys, bound raised");
+    if (!full && slices >= p.top_k) raise_bounds(tile, slices);
+    for (int b = 0; b < slices; ++b) {
+      const KeySpan& slice = arrays_.slices[b];
       for (int n = 0; n < tile.lanes; n += V::kLanes) {
-        if (!any_less(V::load(tile.bound + n), V::load(memory_.maxima + b * kMost + n))) continue;
-        for (int j = 0; j < block.count; ++j) {
-          const V u = V::load(memory_.s + (block.at + j) * tile.lanes + n);
-          if (any_less(V::load(tile.bound + n), u)) insert(tile, n, u, block.key + j);
+        if (!any_less(V::load(tile.bound + n), V::load(arrays_.maxima + b * kMost + n))) continue;
+        for (int j = 0; j < slice.count; ++j) {
+          const V u = V::load(arrays_.s + (slice.at + j) * tile.lanes + n);
+          if (any_less(V::load(tile.bound + n), u)) insert(tile, n, u, slice.key + j);
         }
       }
     }
   }
 
-  // The runs cut into blocks, and the maximum of each; gives their number.
-  int find_maxima(const Rows& tile, const Runs& runs) const noexcept {
-    int blocks = 0;
-    for (int r = 0; r < runs.runs; ++r) {
-      const Run& run = runs.run[r];
-      for (int x = 0; x < run.count; x += kBlock, ++blocks) {
-        const int keys = run.count - x < kBlock ? run.count - x : kBlock;
-        memory_.blocks[blocks] = {run.key + x, run.at + x, keys};
+  // The spans cut into slices, and the maximum of each; gives their number.
+  int find_maxima(const InspectedTile& tile, const KeySpans& spans) const noexcept {
+    int slices = 0;
+    for (int r = 0; r < spans.size; ++r) {
+      const KeySpan& span = spans.span[r];
+      for (int x = 0; x < span.count; x += kSlice, ++slices) {
+        const int keys = span.count - x < kSlice ? span.count - x : kSlice;
+        arrays_.slices[slices] = {span.key + x, span.at + x, keys};
         for (int n = 0; n < tile.lanes; n += V::kLanes) {
-          const T* s = memory_.s + (run.at + x) * tile.lanes + n;
+          const T* s = arrays_.s + (span.at + x) * tile.lanes + n;
           V most = V::load(s);
           for (int j = 1; j < keys; ++j) {
             const V u = V::load(s + j * tile.lanes);
             most = select(less(most, u), u, most);
           }
-          most.store(memory_.maxima + blocks * kMost + n);
+          most.store(arrays_.maxima + slices * kMost + n);
         }
       }
     }
-    return blocks;
+    return slices;
   }
 
-  // Lists begin empty, and nearly every key would enter. But each block has a key as large as its
+  // Lists begin empty, and nearly every key would enter. But each slice has a key as large as its
   // maximum, so the last of the list will not be below the top_k-th of the maxima.
-  void raise_bounds(Rows& tile, int blocks) const noexcept {
-    T* sorted = memory_.sorted;  // [top_k][lanes], descending
+  void raise_bounds(InspectedTile& tile, int slices) const noexcept {
+    T* sorted = arrays_.sorted;  // [top_k][lanes], descending
     for (std::int64_t x = 0; x < p.top_k * kMost; ++x) sorted[x] = kHidden;
     for (int n = 0; n < tile.lanes; n += V::kLanes) {
-      for (int b = 0; b < blocks; ++b) {
-        V u = V::load(memory_.maxima + b * kMost + n);
+      for (int b = 0; b < slices; ++b) {
+        V u = V::load(arrays_.maxima + b * kMost + n);
         for (std::int64_t x = 0; x < p.top_k; ++x) {
           T* at = sorted + x * kMost + n;
           const V here = V::load(at);
@@ -295,7 +296,7 @@ class InspectRows {
 
   // A key into the lists of the lanes from n on: what is smaller than u moves down one place, and u
   // takes its own; equal scores stay before it.
-  void insert(Rows& tile, int n, V u, std::int64_t key) const noexcept {
+  void insert(InspectedTile& tile, int n, V u, std::int64_t key) const noexcept {
     T *scores = tile.top_scores + n, *keys = tile.top_keys + n;
     const V infinity = V::set(-kHidden);
     V above = infinity, above_key = infinity, mine = V::set(static_cast<T>(key));
@@ -314,7 +315,7 @@ class InspectRows {
     return !all_finite(select(less(a, b), V::set(-kHidden), V::set(0)));
   }
 
-  void close(const Rows& tile) noexcept {
+  void close(const InspectedTile& tile) noexcept {
     for (int n = 0; n < tile.rows; ++n) {
       const SoftmaxState state{tile.top[n], tile.l[n] * tile.up[n]};
       const auto weight_of = [&](T s) {
@@ -350,7 +351,7 @@ class InspectRows {
   const InspectProblem& p;
   const InspectCall& call_;
   InspectScores<V>& scores_;
-  Memory& memory_;
+  Arrays& arrays_;
   RowRecord<T>* records_;
 };
 

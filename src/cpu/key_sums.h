@@ -19,9 +19,8 @@ class KeySums {
   using Operand = OperandOf<V>;
   using Sum = SumOf<V>;
   using D = typename V::Double;
-  using Group = ScoreGradients<V>;
-  using Rows = typename Group::Rows;
-  static constexpr int kMost = Group::kMost, kGroup = BackwardScores<V>::kGroup;
+  using TileGroup = ScoreGradients<V>;
+  static constexpr int kMost = TileGroup::kMost, kGroup = kKeyGroup<V>;
   static constexpr int kPanel = kFeatureVectors<V> * V::kLanes;
   static constexpr int kFew = 32;   // rows that are read too seldom to be packed
   static constexpr int kStep = 48;  // keys that are tested together for the tiles that see them
@@ -34,24 +33,26 @@ class KeySums {
     double scale;
   };
 
-  KeySums(BackwardScores<V>& scores, Group& group, Scratch& scratch, const Segments<V>& segments,
-          const Wanted& wanted)
+  KeySums(BackwardScores<V>& scores, TileGroup& group, Scratch& scratch,
+          const Segments<V>& segments, const Wanted& wanted)
       : p(scores.p), call_(scores.call), scores_(scores), group_(group), wanted_(wanted),
         count_(wanted.features), width_(BackwardScores<V>::width(count_)),
         summed_(segments.summed) {
     if (!wanted.any) return;
     const std::int64_t wide = (count_ + kPanel - 1) / kPanel * kPanel;
-    panels_ = scratch.take<Operand>(wide * Group::kRows);
+    panels_ = scratch.take<Operand>(wide * TileGroup::kRows);
     row_ = scratch.take<Operand>(kMatrix<V> ? 2 * width_ : width_);
-    turned_ = scratch.take<Operand>(TilesOf<V>::kPanels || kMatrix<V> ? kStep * Group::kRows : 0);
+    turned_ =
+        scratch.take<Operand>(TilesOf<V>::kPanels || kMatrix<V> ? kStep * TileGroup::kRows : 0);
     if (!segments.apart)
-      own_ = scratch.take<Sum>(saturating_count(narrow(p) ? kChunk : Group::strip_keys(p), width_));
+      own_ =
+          scratch.take<Sum>(saturating_count(narrow(p) ? kChunk : TileGroup::band_keys(p), width_));
     if (!plain() || segments.rows_of_task() > summed_)
       total_ = scratch.take<double>(saturating_count(stored_keys(), count_));
   }
 
-  // Rows of f32 sums are whole vectors. Where those would be much longer than the features, only
-  // the keys of one chunk have them, and each group of rows joins the f64 sums at once.
+  // GradientTile of f32 sums are whole vectors. Where those would be much longer than the features,
+  // only the keys of one chunk have them, and each group of rows joins the f64 sums at once.
   static bool narrow(const BackwardProblem& p) noexcept {
     return BackwardScores<V>::width(p.d) + BackwardScores<V>::width(p.dv) > 2 * (p.d + p.dv);
   }
@@ -59,7 +60,7 @@ class KeySums {
   // Before the first row of a task; the sums are left in `place` [keys][width], if it is not null.
   void begin(Sum* place) noexcept {
     shared_ = place != nullptr;
-    part_ = shared_ ? place : own_;
+    sums_ = shared_ ? place : own_;
     flushed_ = !plain();
     direct_ = false;
     if (wanted_.any && flushed_) clear(total_, stored_keys() * count_);
@@ -76,14 +77,14 @@ class KeySums {
     if (direct_ || !(first || empty_)) return;
     empty_ = false;
     if (narrow(p) || p.blocks) {
-      clear(part_, (narrow(p) ? kChunk : scores_.sequence.k_stored) * width_);
+      clear(sums_, (narrow(p) ? kChunk : scores_.sequence.k_stored) * width_);
     } else {  // where the group sees something, its sums are the first: no need to add
       stores_ = true;
       const std::int64_t keys = scores_.sequence.k_stored;
       const std::int64_t begin = group_.begin < group_.end ? group_.begin : keys;
       const std::int64_t end = group_.begin < group_.end ? group_.end : keys;
-      clear(part_, begin * width_);
-      clear(part_ + end * width_, (keys - end) * width_);
+      clear(sums_, begin * width_);
+      clear(sums_ + end * width_, (keys - end) * width_);
     }
   }
 
@@ -122,18 +123,18 @@ class KeySums {
     if (!wanted_.any || direct_) return;
     const std::int64_t keys = paged(p) ? stored_keys() : scores_.sequence.k_stored;
     for (std::int64_t j = 0; j < keys; ++j) {
-      Sum* part = part_ + (narrow(p) ? 0 : j * width_);
+      Sum* sums = sums_ + (narrow(p) ? 0 : j * width_);
       double* total = flushed_ ? total_ + j * count_ : nullptr;
       if constexpr (kMatrix<V>)
         if (j % 4 == 0) Matrix<V>::keep_awake();
       ATTEND_PATH_IF(flushed_ && plain(), V, "dk and dv of very many rows");
-      if (flushed_ && plain()) add_wide<V>(part, count_, total);
+      if (flushed_ && plain()) add_wide<V>(sums, count_, total);
       if (shared_) {
-        for (std::int64_t x = 0; flushed_ && x < count_; ++x) part[x] = static_cast<Sum>(total[x]);
+        for (std::int64_t x = 0; flushed_ && x < count_; ++x) sums[x] = static_cast<Sum>(total[x]);
       } else if (flushed_) {
         store_scaled<V>(wanted_.to, place_of(j), count_, total, wanted_.scale);
       } else {
-        store_scaled<V>(wanted_.to, place_of(j), count_, part, wanted_.scale);
+        store_scaled<V>(wanted_.to, place_of(j), count_, sums, wanted_.scale);
       }
     }
   }
@@ -175,7 +176,7 @@ class KeySums {
   // The group's rows as operand b: as they lie, or [panel][row][kPanel], 0 behind the last feature.
   void pack() noexcept {
     const bool ready = is_contiguous_row<Operand>(wanted_.rows);
-    const Rows& first = group_.tiles[0];
+    const GradientTile<V>& first = group_.tiles[0];
     if (ready && p.group() == 1 && width_ == count_ && group_.rows > 0 && group_.rows <= kFew) {
       ATTEND_PATH(V, "dk and dv, rows as they lie");
       panel_stride_ = kPanel;
@@ -184,12 +185,12 @@ class KeySums {
            query_row(p, wanted_.rows, scores_.sequence, first.h[0], first.i[0]);
       return;
     }
-    panel_stride_ = Group::kRows * kPanel;
+    panel_stride_ = TileGroup::kRows * kPanel;
     row_stride_ = kPanel;
     b_ = panels_;
     int r = 0;
     for (int t = 0; t < group_.used; ++t) {
-      const Rows& tile = group_.tiles[t];
+      const GradientTile<V>& tile = group_.tiles[t];
       for (int n = 0; n < tile.rows; ++n, ++r) {
         const std::int64_t at = query_row(p, wanted_.rows, scores_.sequence, tile.h[n], tile.i[n]);
         const Operand* from = row_;
@@ -207,7 +208,7 @@ class KeySums {
   void pack_pairs() noexcept {
     const bool ready = is_contiguous_row<Operand>(wanted_.rows);
     for (int t = 0; t < group_.used; ++t) {
-      const Rows& tile = group_.tiles[t];
+      const GradientTile<V>& tile = group_.tiles[t];
       Matrix<V>::values(
           [&](int n) -> const Operand* {
             if (n >= tile.rows) return nullptr;
@@ -225,7 +226,7 @@ class KeySums {
   // Where the sums of key j are added up, and how far the next key's are.
   Sum* sums_of(std::int64_t j) const noexcept {
     if (direct_) return reinterpret_cast<Sum*>(wanted_.to.data) + place_of(j);
-    return part_ + (narrow(p) ? j - group_.chunk.from : j) * width_;
+    return sums_ + (narrow(p) ? j - group_.chunk.from : j) * width_;
   }
   std::int64_t stride() const noexcept { return direct_ ? wanted_.to.stride[2] : width_; }
   Sum factor() const noexcept { return direct_ ? static_cast<Sum>(wanted_.scale) : Sum{1}; }
@@ -235,22 +236,22 @@ class KeySums {
     const AddOrScale finish{.add = !stores_, .factor = factor()};
     const std::int64_t each = TilesOf<V>::kPanels ? width_ : kPanel;
     for (std::int64_t x = 0; x < width_; x += each) {
-      for (int r = 0; r < group_.runs->runs; ++r) {
-        const Run& run = group_.runs->run[r];
-        for (int y = 0; y < run.count; y += kStep) {
-          const int count = run.count - y < kStep ? run.count - y : kStep;
+      for (int r = 0; r < group_.spans->size; ++r) {
+        const KeySpan& span = group_.spans->span[r];
+        for (int y = 0; y < span.count; y += kStep) {
+          const int count = span.count - y < kStep ? span.count - y : kStep;
           int from = 0, to = group_.used;  // tiles that may see these keys
-          while (from < to && !sees(from, run.key + y, count)) ++from;
-          while (from < to && !sees(to - 1, run.key + y, count)) --to;
+          while (from < to && !sees(from, span.key + y, count)) ++from;
+          while (from < to && !sees(to - 1, span.key + y, count)) --to;
           if (from == to && !stores_) continue;
           const int end = to * kMost < group_.rows ? to * kMost : group_.rows;
           const int rows = from == to ? 0 : end - from * kMost;
-          const Sum* some = pairs + (run.at + y) * group_.stride + from * kMost;
+          const Sum* some = pairs + (span.at + y) * group_.stride + from * kMost;
           Operands<V> operands{.a = as_operand(some, count, rows),
                                .a_stride = TilesOf<V>::kPanels ? kStep : group_.stride,
                                .b = row(from * kMost, x),
                                .b_stride = row_stride_,
-                               .c = sums_of(run.key + y) + x,
+                               .c = sums_of(span.key + y) + x,
                                .c_stride = stride(),
                                .depth = rows};
           if constexpr (TilesOf<V>::kPanels) panel_products(operands, count, finish);
@@ -262,15 +263,16 @@ class KeySums {
 
   // By a matrix instruction, a group of keys after the other.
   void group_products(const Sum* pairs, bool careful) const noexcept {
-    constexpr std::int64_t kStride = Group::kRows;
-    for (int r = 0; r < group_.runs->runs; ++r) {
-      const Run& run = group_.runs->run[r];
-      for (int y = 0; y < run.count; y += kGroup) {
+    constexpr std::int64_t kStride = TileGroup::kRows;
+    for (int r = 0; r < group_.spans->size; ++r) {
+      const KeySpan& span = group_.spans->span[r];
+      for (int y = 0; y < span.count; y += kGroup) {
         int from = 0, to = group_.used;
-        while (from < to && !sees(from, run.key + y, kGroup)) ++from;
-        while (from < to && !sees(to - 1, run.key + y, kGroup)) --to;
+        while (from < to && !sees(from, span.key + y, kGroup)) ++from;
+        while (from < to && !sees(to - 1, span.key + y, kGroup)) --to;
         if (from == to && !stores_) continue;
-        const std::int64_t at = (run.at + y) * group_.stride, left = group_.chunk.to - run.key - y;
+        const std::int64_t at = (span.at + y) * group_.stride,
+                           left = group_.chunk.to - span.key - y;
         for (int t = from; t < to; ++t)
           GradientMatrix<V>::narrow(pairs + at + group_.column(t * kMost), group_.stride,
                                     group_.tiles[t].rows, pairs == group_.p,
@@ -280,7 +282,7 @@ class KeySums {
         const int keys = left >= kGroup || (!shared_ && left > kGroup / 2) ? kGroup
                          : !shared_                                        ? kGroup / 2
                                                                            : static_cast<int>(left);
-        Sum* c = sums_of(run.key + y);
+        Sum* c = sums_of(span.key + y);
         if (!careful)
           GradientMatrix<V>::products(turned_, kStride, b, to - from, width_, c, stride(), keys,
                                       !stores_);
@@ -290,7 +292,7 @@ class KeySums {
               [&](int t, int n) {
                 return n < group_.tiles[from + t].rows &&
                        group_.p[at + key * group_.stride + group_.column((from + t) * kMost + n)] ==
-                           Group::kHidden;
+                           TileGroup::kHidden;
               },
               c + key * stride(), !stores_);
       }
@@ -330,16 +332,16 @@ class KeySums {
   }
 
   void add_careful(const Sum* pairs) noexcept {
-    for (int r = 0; r < group_.runs->runs; ++r) {
-      const Run& run = group_.runs->run[r];
-      for (int y = 0; y < run.count; ++y) {
-        const std::int64_t pair = (run.at + y) * group_.stride;
+    for (int r = 0; r < group_.spans->size; ++r) {
+      const KeySpan& span = group_.spans->span[r];
+      for (int y = 0; y < span.count; ++y) {
+        const std::int64_t pair = (span.at + y) * group_.stride;
         for (std::int64_t x = 0; x < width_; x += V::kLanes) {
           V sum = V::set(0);
           for (int n = 0; n < group_.rows; ++n)
-            if (group_.p[pair + n] != Group::kHidden)
+            if (group_.p[pair + n] != TileGroup::kHidden)
               sum = fma(V::set(pairs[pair + n]), load_elements<V>(row(n, x)), sum);
-          Sum* to = sums_of(run.key + y) + x;
+          Sum* to = sums_of(span.key + y) + x;
           (stores_ ? (sum + V::set(0)) * V::set(factor()) : V::load(to) + sum).store(to);
         }
       }
@@ -349,11 +351,11 @@ class KeySums {
   // The f32 sums of the keys [from, to) join the f64 sums.
   void flush(std::int64_t from, std::int64_t to) noexcept {
     for (std::int64_t j = from; j < to; ++j) {
-      Sum* part = part_ + (narrow(p) ? j - from : j) * width_;
+      Sum* sums = sums_ + (narrow(p) ? j - from : j) * width_;
       double* total = total_ + stored_key(j) * count_;
       if (!flushed_) clear(total, count_);
-      add_wide<V>(part, count_, total);
-      if (narrow(p)) clear(part, width_);
+      add_wide<V>(sums, count_, total);
+      if (narrow(p)) clear(sums, width_);
     }
     flushed_ = empty_ = true;
   }
@@ -372,7 +374,7 @@ class KeySums {
   const BackwardProblem& p;
   const BackwardCall& call_;
   BackwardScores<V>& scores_;
-  Group& group_;
+  TileGroup& group_;
   const Wanted wanted_;
   const std::int64_t count_, width_;  // features, and as whole vectors
   const std::int64_t summed_;         // rows that the f32 sums take
@@ -381,7 +383,7 @@ class KeySums {
   std::int64_t panel_stride_ = 0, row_stride_ = 0;
   Operand* row_ = nullptr;     // [width], a row that does not lie ready
   Operand* turned_ = nullptr;  // [group rows][kStep], pairs the other way round; or rounded
-  Sum *own_ = nullptr, *part_ = nullptr;  // [keys][width]
+  Sum *own_ = nullptr, *sums_ = nullptr;  // [keys][width]
   double* total_ = nullptr;               // [stored keys][features]
   bool shared_ = false;                   // the sums are left in begin()'s place
   bool flushed_ = false;                  // the f64 sums have begun

@@ -19,7 +19,7 @@ struct MatrixStep {
   using Sum = SumOf<V>;
   Sum* s;  // [vectors of lanes][256][lanes of one]
   const Sums<V>* tile;
-  Runs runs;
+  KeySpans spans;
   int groups;
   std::int64_t first[kChunk];  // of each group of keys, in the chunk
   Sum top[Tile<V>::kRoom];
@@ -32,14 +32,14 @@ class MatrixWeights {
   using Operand = OperandOf<V>;
   using Sum = SumOf<V>;
   using Step = MatrixStep<V>;
-  static constexpr int kGroup = ForwardScores<V>::kGroup, kRoom = Tile<V>::kRoom;
+  static constexpr int kGroup = kKeyGroup<V>, kRoom = Tile<V>::kRoom;
 
  public:
   MatrixWeights(ForwardScores<V>& scores, const Chunk<V>& chunk, Step* steps, Sum* factors)
       : p(scores.p), scores_(scores), chunk_(chunk), steps_(steps), factors_(factors) {}
 
   // Calls use(tile, maximum, sum) for every tile that sees something of the chunk, its O in
-  // tile.part.
+  // tile.chunk_sums.
   template <class Use>
   void each(Sums<V>* tiles, int used, Use use) noexcept {
     Step *now = steps_, *next = steps_ + 1;
@@ -50,7 +50,7 @@ class MatrixWeights {
       const int other = open_next(*next, tiles, t + 1, used);
       Sum sum[kRoom];
       weights(*now, other < used ? next : nullptr, sum);
-      values(*now, tiles[t].to);
+      values(*now, tiles[t].to, tiles[t].lanes);  // it has room for whole tiles
       if (other < used) mask(*next);
       use(tiles[t], now->top, sum);
       Step* const done = now;
@@ -64,7 +64,7 @@ class MatrixWeights {
     if (!open(step, tile)) return false;
     all_scores(step);
     weights(step, nullptr, sum);
-    values(step, to);
+    values(step, to, tile.rows);
     for (int n = 0; n < tile.lanes; ++n) top[n] = step.top[n];
     return true;
   }
@@ -77,15 +77,16 @@ class MatrixWeights {
 
   bool open(Step& step, const Sums<V>& tile) noexcept {
     step.tile = &tile;
-    scores_.find_runs(tile, chunk_, step.runs);
+    scores_.find_spans(tile, chunk_, step.spans);
     step.groups = 0;
-    for (int r = 0; r < step.runs.runs; ++r)
-      for (int x = 0; x < step.runs.run[r].count; x += kGroup)
-        step.first[step.groups++] = step.runs.run[r].key + x - chunk_.from;
+    for (int r = 0; r < step.spans.size; ++r)
+      for (int x = 0; x < step.spans.span[r].count; x += kGroup)
+        step.first[step.groups++] = step.spans.span[r].key + x - chunk_.from;
     for (int n = 0; n < tile.lanes; ++n) step.top[n] = ForwardScores<V>::kHidden;
     // Sums are compared as well as scores are, if nothing is added to these. By the problem alone.
     // Times a scale above 1 a sum that is finite may not be.
-    const bool as_sums = scores_.plain && !p.blocks && scores_.scale > 0 && scores_.scale <= 1;
+    const bool as_sums =
+        scores_.mask.plain && !p.blocks && !p.k_scales && scores_.scale > 0 && scores_.scale <= 1;
     step.scale = as_sums ? scores_.scale : 1;
     return step.groups > 0;
   }
@@ -93,17 +94,18 @@ class MatrixWeights {
   // 1 scores: a group's maximum is taken while the unit works on the next.
   void scores(Step& step, int g, int half) noexcept {
     if (g < step.groups)
-      scores_.group_scores(*step.tile, chunk_, step.first[g], half, group_of(step, g));
+      scores_.groups.scores(*step.tile, chunk_, step.first[g], half, group_of(step, g));
     if (g > 0 && half == 1)
-      scores_.finish_group(*step.tile, group_of(step, g - 1), step.top,
-                           step.scale == 1 ? scores_.scale : 1);
+      scores_.groups.finish(*step.tile, group_of(step, g - 1), step.top,
+                            step.scale == 1 ? scores_.scale : 1,
+                            chunk_.scales_from(step.first[g - 1]));
   }
   void all_scores(Step& step) noexcept {
     for (int g = 0; g <= step.groups; ++g) scores(step, g, 0), scores(step, g, 1);
     mask(step);
   }
   void mask(Step& step) noexcept {  // 2 mask
-    step.partial = scores_.mask(*step.tile, step.runs, step.s, step.top);
+    step.partial = scores_.mask.apply(*step.tile, step.spans, step.s, step.top);
   }
   static Sum* group_of(const Step& step, int g) noexcept {
     return step.s + g * kGroup * step.tile->stride;
@@ -111,15 +113,16 @@ class MatrixWeights {
 
   // 3 softmax: s becomes P. Meanwhile the scores of the next tile.
   void weights(Step& step, Step* next, Sum* sum) noexcept {
-    const bool drops = p.drop_below != 0;
-    if (drops) scores_.dropout(*step.tile, step.runs, factors_);
+    const bool drops = p.drop_below != 0, scales = chunk_.v_scales != nullptr;
+    if (drops) scores_.mask.dropout(*step.tile, step.spans, factors_);
+    if (scales) scale_factors<V>(*step.tile, step.spans, chunk_, drops, factors_);
     with_vectors<V>(step.tile->lanes, [&](auto vectors) {
-      if (drops) weights<true, vectors>(step, next, sum);
+      if (drops || scales) weights<true, vectors>(step, next, sum);
       else weights<false, vectors>(step, next, sum);
     });
   }
 
-  template <bool kDrops, int kVectors>
+  template <bool kFactors, int kVectors>
   void weights(Step& step, Step* next, Sum* sum) noexcept {
     const V unit = V::set(Exp2<Sum>::kLog2E * step.scale);
     const std::int64_t lanes = step.tile->lanes;
@@ -136,9 +139,9 @@ class MatrixWeights {
         if (ahead && n < 2) scores(*next, g, n);
         if (kVectors == 1 && ahead) scores(*next, g, 1);
         if (g < step.groups)
-          Matrix<V>::template weights<kDrops>(
+          Matrix<V>::template weights<kFactors>(
               group_of(step, g) + n * step.tile->vector_stride, base[n], unit,
-              kDrops ? factors_ + g * kGroup * lanes + n * V::kLanes : nullptr, lanes, total[n]);
+              kFactors ? factors_ + g * kGroup * lanes + n * V::kLanes : nullptr, lanes, total[n]);
       });
     }
     unrolled<kVectors>(ATTEND_EACH(n) {
@@ -148,16 +151,15 @@ class MatrixWeights {
     });
   }
 
-  // 4 values
-  void values(const Step& step, const Place<Sum>& to) noexcept {
-    const Sums<V>& tile = *step.tile;
+  // 4 values: `rows` of them are stored.
+  void values(const Step& step, const Place<Sum>& to, int rows) noexcept {
     const std::int64_t width = Results<V>::width(p);
     if constexpr (Matrix<V>::kArrangesKeys)
       if (!chunk_.arranged_v) return values_of_rows(step, to, width);
     const Operand* v[kChunk / kGroup];
     for (int g = 0; g < step.groups; ++g)
       v[g] = chunk_.packed_v + Matrix<V>::values_at(step.first[g], width);
-    Matrix<V>::products(step.s, tile.rows, v, step.groups, width, to.o, to.stride);
+    Matrix<V>::products(step.s, rows, v, step.groups, width, to.o, to.stride);
     without_hidden(step, to, width, v);
   }
 
@@ -194,7 +196,7 @@ class MatrixWeights {
         Matrix<V>::products_of_row(
             step.s, n, v, step.groups, width,
             [&](int g, int key) {
-              return !scores_.sees(tile, n, chunk_.from + step.first[g] + key);
+              return !scores_.mask.sees(tile, n, chunk_.from + step.first[g] + key);
             },
             o);
   }

@@ -43,6 +43,14 @@ ATTEND_INLINE Bf16x8 load_bf16(const bf16* from, std::int64_t count) {
   for (std::int64_t x = 0; x < count; ++x) some[x] = from[x];
   return load_bf16(some);
 }
+// Eight whole numbers: all their digits are in the upper halves.
+ATTEND_INLINE Bf16x8 widened_bf16(const std::int8_t* from) {
+  const int16x8_t wider = vmovl_s8(vld1_s8(from));
+  const float32x4_t low = vcvtq_f32_s32(vmovl_s16(vget_low_s16(wider))),
+                    high = vcvtq_f32_s32(vmovl_high_s16(wider));
+  return vreinterpretq_bf16_u16(
+      vuzp2q_u16(vreinterpretq_u16_f32(low), vreinterpretq_u16_f32(high)));
+}
 // Four of each of two rows.
 ATTEND_INLINE Bf16x8 load_halves(const bf16* low, const bf16* high) {
   return vreinterpretq_bf16_u16(vcombine_u16(vld1_u16(&low->bits), vld1_u16(&high->bits)));

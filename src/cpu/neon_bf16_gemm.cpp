@@ -128,7 +128,7 @@ template <int kPairs>
 
 // What the sums of earlier blocks were, from p.sums, or where they go.
 template <int kPairs>
-void load_sums(const Matrices<bf16>& p, const MatrixPart& tile, TileOfSums<kPairs>& to) noexcept {
+void load_sums(const Matrices<bf16>& p, const MatrixRange& tile, TileOfSums<kPairs>& to) noexcept {
   const std::int64_t columns = tile.column_end - tile.column_begin;
   for (std::int64_t r = tile.row_begin; r < tile.row_end; ++r) {
     float row[kColumns] = {};
@@ -139,7 +139,7 @@ void load_sums(const Matrices<bf16>& p, const MatrixPart& tile, TileOfSums<kPair
 }
 
 template <int kPairs>
-void finish(const Matrices<bf16>& p, const MatrixPart& tile, bool last,
+void finish(const Matrices<bf16>& p, const MatrixRange& tile, bool last,
             const TileOfSums<kPairs>& from) noexcept {
   const std::int64_t columns = tile.column_end - tile.column_begin;
   F32 bias[kColumns / 4];
@@ -164,26 +164,26 @@ void finish(const Matrices<bf16>& p, const MatrixPart& tile, bool last,
 
 // Calls use(tile) for every 12 columns.
 template <class Use>
-void for_columns(const MatrixPart& part, Use use) {
-  for (std::int64_t column = part.column_begin; column < part.column_end; column += kColumns)
-    use(MatrixPart{part.row_begin, part.row_end, column,
-                   least(column + kColumns, part.column_end)});
+void for_columns(const MatrixRange& range, Use use) {
+  for (std::int64_t column = range.column_begin; column < range.column_end; column += kColumns)
+    use(MatrixRange{range.row_begin, range.row_end, column,
+                    least(column + kColumns, range.column_end)});
 }
 
-Lines columns_of(const Matrices<bf16>& p, const MatrixPart& tile, std::int64_t k) {
+Lines columns_of(const Matrices<bf16>& p, const MatrixRange& tile, std::int64_t k) {
   return {p.b + k * p.b_depth + tile.column_begin * p.b_column, p.b_column, p.b_depth,
           tile.column_end - tile.column_begin};
 }
 
 // A block of the depth for up to 2 kPairs rows and any columns.
 template <int kPairs>
-[[gnu::noinline]] void run_rows(const Matrices<bf16>& p, const MatrixPart& part, std::int64_t k,
+[[gnu::noinline]] void run_rows(const Matrices<bf16>& p, const MatrixRange& range, std::int64_t k,
                                 bf16* room) noexcept {
   const std::int64_t steps = least(p.k - k, kBlock);
-  bring<2 * kPairs>({p.a + part.row_begin * p.a_row + k * p.a_depth, p.a_row, p.a_depth,
-                     part.row_end - part.row_begin},
+  bring<2 * kPairs>({p.a + range.row_begin * p.a_row + k * p.a_depth, p.a_row, p.a_depth,
+                     range.row_end - range.row_begin},
                     steps, room);
-  for_columns(part, [&](const MatrixPart& tile) {
+  for_columns(range, [&](const MatrixRange& tile) {
     TileOfSums<kPairs> sums;
     if (k != 0) load_sums(p, tile, sums);
     if (p.packed != nullptr) {
@@ -203,14 +203,14 @@ template <int kPairs>
   });
 }
 
-void run(const Matrices<bf16>& p, const MatrixPart& part) noexcept {
+void run(const Matrices<bf16>& p, const MatrixRange& range) noexcept {
   Room<kBlock * kRows> room;
   std::int64_t k = 0;
   do {  // at least once: an empty sum is 0
-    for (std::int64_t row = part.row_begin; row < part.row_end; row += kRows) {
-      if (k != 0 && part.interrupt != nullptr && must_stop(part.interrupt)) return;
-      const MatrixPart some{row, least(row + kRows, part.row_end), part.column_begin,
-                            part.column_end};
+    for (std::int64_t row = range.row_begin; row < range.row_end; row += kRows) {
+      if (k != 0 && range.interrupt != nullptr && must_stop(range.interrupt)) return;
+      const MatrixRange some{row, least(row + kRows, range.row_end), range.column_begin,
+                             range.column_end};
       const std::int64_t rows = some.row_end - row;
       if (rows <= 2) run_rows<1>(p, some, k, room.numbers());
       else if (rows <= 4) run_rows<2>(p, some, k, room.numbers());
@@ -220,10 +220,10 @@ void run(const Matrices<bf16>& p, const MatrixPart& part) noexcept {
   } while (k < p.k);
 }
 
-void pack(const Matrices<bf16>& p, const PartOfB& part, bf16* packed) noexcept {
-  for_columns({0, 0, part.column_begin, part.column_end}, [&](const MatrixPart& tile) {
-    bring<kColumns>(columns_of(p, tile, part.k_begin), part.k_end - part.k_begin,
-                    packed + tile.column_begin * whole_steps(p.k) + part.k_begin * kColumns);
+void pack(const Matrices<bf16>& p, const RangeOfB& range, bf16* packed) noexcept {
+  for_columns({0, 0, range.column_begin, range.column_end}, [&](const MatrixRange& tile) {
+    bring<kColumns>(columns_of(p, tile, range.k_begin), range.k_end - range.k_begin,
+                    packed + tile.column_begin * whole_steps(p.k) + range.k_begin * kColumns);
   });
 }
 

@@ -23,6 +23,7 @@
 #pragma once
 
 #include "core/softmax_state.h"
+#include "cpu/elements.h"
 #include "cpu/exp2.h"
 #include "cpu/neon_bf16.h"
 
@@ -35,7 +36,7 @@ struct Exp2OfBf16 {
 };
 
 struct NeonBf16Products {
-  static constexpr int kGroup = 8, kLanes = F32::kLanes;
+  static constexpr int kKeyGroup = 8, kLanes = F32::kLanes;
   static constexpr bool kArrangesKeys = true;
   static constexpr int kRowsTogether = 4;  // that values() asks for before it uses the first
   static constexpr int kSteps = 4;         // of an operand
@@ -68,20 +69,20 @@ struct NeonBf16Products {
   // row(key of the group) gives one, null behind the last.
   template <class Row>
   static void keys(Row row, std::int64_t d, bf16* to) noexcept {
-    for (int key = 0; key < kGroup; key += 2, to += kOperand) {
+    for (int key = 0; key < kKeyGroup; key += 2, to += kOperand) {
       const bf16 *a = row(key), *b = row(key + 1);
       bf16* at = to;
-      for (std::int64_t x = 0; x < d; x += kOperand, at += 2 * kSteps * kGroup) {
+      for (std::int64_t x = 0; x < d; x += kOperand, at += 2 * kSteps * kKeyGroup) {
         const Bf16x8 first = row_elements(a, x, d), second = row_elements(b, x, d);
         store_bf16(lower(first, second), at);
-        store_bf16(upper(first, second), at + kSteps * kGroup);
+        store_bf16(upper(first, second), at + kSteps * kKeyGroup);
       }
     }
   }
 
   template <class Row>
   static void values(Row row, std::int64_t dv, bf16* to) noexcept {
-    for (int key = 0; key < kGroup; key += kSteps, to += kSteps * kBlock) {
+    for (int key = 0; key < kKeyGroup; key += kSteps, to += kSteps * kBlock) {
       const bf16* rows[kSteps];
       for (int n = 0; n < kSteps; ++n) rows[n] = row(key + n);
       bf16* at = to;
@@ -95,6 +96,13 @@ struct NeonBf16Products {
         });
       }
     }
+  }
+
+  // Whole numbers of 8 bits as elements, which hold them exactly.
+  static void elements(const std::int8_t* from, std::int64_t count, bf16* to) noexcept {
+    std::int64_t x = 0;
+    for (; x + 8 <= count; x += 8) store_bf16(widened_bf16(from + x), to + x);
+    convert_elements<F32>(from + x, 1, count - x, to + x);
   }
 
   // s = K Q^T of 8 keys, `s_stride` apart; a vector of lanes is `s_vector` behind the one before.
@@ -114,18 +122,18 @@ struct NeonBf16Products {
   }
 
   // The scores of a group become weights, 2^((s - base) unit), for one vector of lanes; in their
-  // place stands then P, times the factors of dropout if there are any. Adds up the even and the
-  // odd keys.
-  template <bool kDrops>
+  // place stands then P, times the factors (of dropout, of scales), if any. Adds up the even and
+  // the odd keys.
+  template <bool kFactors>
   ATTEND_INLINE static void weights(float* s, F32 base, F32 unit, const float* factors,
                                     std::int64_t factors_stride, F32 (&total)[2]) noexcept {
-    unrolled<kGroup / kSteps>(ATTEND_EACH(step) {
+    unrolled<kKeyGroup / kSteps>(ATTEND_EACH(step) {
       F32 w[kSteps];
       unrolled<kSteps>(ATTEND_EACH(n) {
         constexpr int kKey = step * kSteps + n;
         w[n] = power_of_two((F32::load(s + kKey * kLanes) - base) * unit);
         total[n % 2] = total[n % 2] + w[n];
-        if constexpr (kDrops) w[n] = w[n] * F32::load(factors + kKey * factors_stride);
+        if constexpr (kFactors) w[n] = w[n] * F32::load(factors + kKey * factors_stride);
       });
       const Bf16x8 first = paired<0>(rounded(w[0]), rounded(w[1])),
                    second = paired<0>(rounded(w[2]), rounded(w[3]));
@@ -188,13 +196,19 @@ struct NeonBf16Products {
         o);
   }
 
+  // The first n numbers rounded to 16 bits, or all lanes.
+  template <class To>
+  ATTEND_INLINE static void store_clear(F32 x, To* to, std::int64_t n) noexcept {
+    store_elements(x, to, n);
+  }
+
  private:
   template <int kVectors, bool kArranged>
   [[gnu::noinline]] static void score_product_tile(const bf16* k, std::int64_t stride,
                                                    const bf16* q, std::int64_t depth, float* s,
                                                    std::int64_t s_stride,
                                                    std::int64_t s_vector) noexcept {
-    constexpr int kKeys = kGroup / 2, kQueries = kVectors * kLanes / 2;  // in pairs
+    constexpr int kKeys = kKeyGroup / 2, kQueries = kVectors * kLanes / 2;  // in pairs
     for (std::int64_t from = 0; from < depth; from += kChain) {
       const std::int64_t to = from + kChain < depth ? from + kChain : depth;
       F32 sum[kKeys][kQueries];
@@ -239,9 +253,9 @@ struct NeonBf16Products {
     const bf16* p = reinterpret_cast<const bf16*>(weights);
     F32 sum[kPairs][kFeatures];
     unrolled<kPairs>(ATTEND_EACH(r) { set_zero(sum[r]); });
-    for (int g = 0; g < groups; ++g, p += 2 * kGroup * kLanes) {
+    for (int g = 0; g < groups; ++g, p += 2 * kKeyGroup * kLanes) {
       const bf16* at = v[g] + block;
-      unrolled<kGroup / kSteps>(ATTEND_EACH(step) {
+      unrolled<kKeyGroup / kSteps>(ATTEND_EACH(step) {
         Bf16x8 features[kFeatures];
         unrolled<kFeatures>(
             ATTEND_EACH(c) { features[c] = load_bf16(at + (step * kFeatures + c) * kOperand); });
@@ -274,7 +288,7 @@ struct NeonBf16Products {
       sum[n][0] = first ? F32::set(0) : F32::load(o + n * o_stride);
       sum[n][1] = first || left <= kLanes ? F32::set(0) : F32::load(o + n * o_stride + kLanes);
     });
-    unrolled<kGroup / kSteps>(ATTEND_EACH(step) {
+    unrolled<kKeyGroup / kSteps>(ATTEND_EACH(step) {
       Bf16x8 some[(kRows + 1) / 2];
       unrolled<(kRows + 1) / 2>(
           ATTEND_EACH(r) { some[r] = load_bf16(p + (2 * step + r) * kOperand); });
@@ -299,17 +313,17 @@ struct NeonBf16Products {
   static void row_again(const float* weights, int n, int groups, std::int64_t dv, Hidden hidden,
                         Values values, float* o) noexcept {
     std::uint32_t seen[kChunk / 2];  // what to keep of a pair of keys
-    for (int key = 0; key < groups * kGroup; key += 2)
-      seen[key / 2] = (hidden(key / kGroup, key % kGroup) ? 0 : 0xFFFF) |
-                      (hidden(key / kGroup, key % kGroup + 1) ? 0 : 0xFFFF0000);
+    for (int key = 0; key < groups * kKeyGroup; key += 2)
+      seen[key / 2] = (hidden(key / kKeyGroup, key % kKeyGroup) ? 0 : 0xFFFF) |
+                      (hidden(key / kKeyGroup, key % kKeyGroup + 1) ? 0 : 0xFFFF0000);
     const bf16* p =
         reinterpret_cast<const bf16*>(weights + n / kLanes * kLanes * kChunk) + n % kLanes * kSteps;
     for (std::int64_t x = 0; x < dv; x += kLanes) {
       F32 sum = F32::set(0);
       for (int g = 0; g < groups; ++g)
-        unrolled<kGroup / 2>(ATTEND_EACH(pair) {
-          const bf16* const w = p + g * 2 * kGroup * kLanes + pair / 2 * kSteps * kLanes;
-          const uint32x4_t mask = vdupq_n_u32(seen[g * kGroup / 2 + pair]);
+        unrolled<kKeyGroup / 2>(ATTEND_EACH(pair) {
+          const bf16* const w = p + g * 2 * kKeyGroup * kLanes + pair / 2 * kSteps * kLanes;
+          const uint32x4_t mask = vdupq_n_u32(seen[g * kKeyGroup / 2 + pair]);
           const uint32x4_t some = vreinterpretq_u32_bf16(values(g, x, pair));
           dot<pair % 2>(sum, vreinterpretq_bf16_u32(vandq_u32(some, mask)), load_bf16(w, kSteps));
         });

@@ -147,6 +147,9 @@ bool is_contiguous_row(const Strided& t) noexcept {
 // A row of any type and stride, converted. From T to T nothing is rounded.
 template <class V, class T = typename V::T>
 void convert_row(const Strided& t, std::int64_t offset, std::int64_t count, T* row) noexcept {
+  if (t.type == DType::i8)
+    return convert_elements<V>(reinterpret_cast<const std::int8_t*>(t.data) + offset, t.stride[3],
+                               count, row);
   with_type(t.type, [&]<class E>(E) {
     convert_elements<V>(reinterpret_cast<const E*>(t.data) + offset, t.stride[3], count, row);
   });

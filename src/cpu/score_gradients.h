@@ -1,7 +1,7 @@
 // P and dS of a group of query rows against all their keys: what every gradient is made of.
 //
 // ds_ij = p_ij (dp_ij - delta_i + dlse_i) needs delta_i = sum_j p_ij dp_ij, and p_ij the row's
-// maximum and sum, so nothing is known before the row's last key. Two strips of scratch memory hold
+// maximum and sum, so nothing is known before the row's last key. Two bands of scratch memory hold
 // the group's scores meanwhile, O(length) in all, and no product is computed twice:
 //
 //   weigh          chunk by chunk of 256 keys     S^T = K Q^T,  dP^T = V dO^T;  1 to 3, 4 reversed
@@ -9,28 +9,23 @@
 //   differentiate  chunk by chunk again           P = W 2^(m of the chunk - m) / l,  3 reversed
 //                                                 dS = P (dP - delta + dlse)
 //
-//              tile 0   tile 1  ...                 row of a strip: a key; lane: a query row, tiles
+//              tile 0   tile 1  ...                 row of a band: a key; lane: a query row, tiles
 //            +--------+--------+--------+           side by side, so that a row of dS^T is one
 //    keys,   | W, P   |        |        |           operand of dK = dS^T Q for the whole group
 //    all of  |        |        |        |
-//    them    +--------+--------+--------+           dP and dS lie in the other strip likewise
+//    them    +--------+--------+--------+           dP and dS lie in the other band likewise
 //
 // delta is formed from the very numbers dp that it is subtracted from: where one key has nearly all
 // the weight, dp - delta is small, and the roundings of dp cancel in it. The caller's `out` would
 // give delta without those roundings, and so a larger error.
-//
-// Marks in W: -inf is a hidden pair, other negative numbers are weights that dropout dropped.
+// (What vectors do with W, dP and these sums: softmax_gradient.h.)
 #pragma once
 
-#include "cpu/tile.h"
+#include "cpu/scores.h"
+#include "cpu/softmax_gradient.h"
 
 namespace attend {
 namespace {
-
-// exp(from - to), for from <= to; -inf is the state before the first key.
-inline double exp_of_difference(double from, double to) noexcept {
-  return from == to ? 1 : std::exp(from - to);
-}
 
 template <class V>
 class ScoreGradients {
@@ -44,40 +39,33 @@ class ScoreGradients {
   // A weight's error is that of its score, which comes from the length of the chain of features.
   static constexpr int kFeatures = 64;
 
-  struct Rows : Tile<V> {
-    double m[kMost], l[kMost];
-    double delta[kMost];  // delta - dlse; before all keys are weighed: sum of w dp
-    Sum shift[kMost];     // the same, rounded
-    Operand* dout;        // [dv][lanes]
-  };
-
-  Rows* tiles;  // of the group at hand
+  GradientTile<V>* tiles;  // of the group at hand
   int used = 0;
   int rows = 0;
-  std::int64_t stride = 0;  // of the strips
-  // Where row n of the group stands in a row of the strips. For a matrix instruction each tile has
-  // a strip of its own, so that a tile and a chunk lie side by side.
+  std::int64_t stride = 0;  // of the bands
+  // Where row n of the group stands in a row of the bands. For a matrix instruction each tile has
+  // a band of its own, so that a tile and a chunk lie side by side.
   std::int64_t column(int n) const noexcept {
-    return kMatrix<V> ? n / kMost * strip_keys(problem_) * kMost + n % kMost : n;
+    return kMatrix<V> ? n / kMost * band_keys(problem_) * kMost + n % kMost : n;
   }
   std::int64_t begin = 0, end = 0;
   Chunk<V> chunk;
-  Runs* runs;   // of the chunk at hand
-  Sum *p, *ds;  // [keys][stride], of the chunk at hand
+  KeySpans* spans;  // of the chunk at hand
+  Sum *p, *ds;      // [keys][stride], of the chunk at hand
 
   ScoreGradients(BackwardScores<V>& scores, Scratch& scratch)
       : scores_(scores), problem_(scores.p), call_(scores.call) {
     scores_.chain = kFeatures;
     if (!kMatrix<V>) scores_.k_width = BackwardScores<V>::width(problem_.d);
-    const std::int64_t keys = strip_keys(problem_), chunks = (keys + kChunk - 1) / kChunk;
+    const std::int64_t keys = band_keys(problem_), chunks = (keys + kChunk - 1) / kChunk;
     const std::int64_t group = group_rows(problem_) < kMost ? kMost : group_rows(problem_);
     const std::int64_t width = group < kRows ? group : kRows;
-    tiles = scratch.take<Rows>(kTiles);
-    runs = scratch.take<Runs>(2);
-    w_ = scratch.take<Sum>(saturating_count(keys, strip_lanes(problem_)));
-    dp_ = scratch.take<Sum>(saturating_count(keys, strip_lanes(problem_)));
-    slopes_ = scratch.take<Sum>(
-        problem_.softcap != 0 ? saturating_count(keys, strip_lanes(problem_)) : 0);
+    tiles = scratch.take<GradientTile<V>>(kTiles);
+    spans = scratch.take<KeySpans>(2);
+    w_ = scratch.take<Sum>(saturating_count(keys, band_lanes(problem_)));
+    dp_ = scratch.take<Sum>(saturating_count(keys, band_lanes(problem_)));
+    slopes_ =
+        scratch.take<Sum>(problem_.softcap != 0 ? saturating_count(keys, band_lanes(problem_)) : 0);
     tops_ = scratch.take<Sum>(saturating_count(chunks, width));
     partial_ = scratch.take<bool>(saturating_count(chunks, kTiles));
     factors_ = scratch.take<Sum>(problem_.drop_below != 0 ? kChunk * kMost : 0);
@@ -97,22 +85,22 @@ class ScoreGradients {
     }
   }
 
-  // Keys of a strip: in whole groups of a matrix instruction.
-  static std::int64_t strip_keys(const BackwardProblem& problem) noexcept {
+  // Keys of a band: in whole groups of a matrix instruction.
+  static std::int64_t band_keys(const BackwardProblem& problem) noexcept {
     return kGroup == 1 ? problem.k_length : (problem.k_length / kGroup + 1) * kGroup;
   }
 
-  // How many rows share a pass over the keys: the more, the fewer passes over dk and dv, but the
-  // strips grow with them, and should not be larger than dk and dv are, nor than kStripBytes. By
+  // How many rows share a sweep over the keys: the more, the fewer sweeps over dk and dv, but the
+  // bands grow with them, and should not be larger than dk and dv are, nor than kBandBytes. By
   // the shape alone: a group is one chain of the sums of dk and dv.
   static int group_rows(const BackwardProblem& p) noexcept {
-    constexpr std::int64_t kStripBytes = 32 << 20, kLeast = 16;
+    constexpr std::int64_t kBandBytes = 32 << 20, kLeast = 16;
     const std::int64_t sums =
         (p.d + p.dv) * static_cast<std::int64_t>(sizeof(Sum) + sizeof(double));
     int count = kRows;
     while (count > kLeast) {
       const auto bytes = static_cast<std::int64_t>(2 * sizeof(Sum)) * count;
-      if (bytes <= sums && bytes <= kStripBytes / (p.k_length + 1)) break;
+      if (bytes <= sums && bytes <= kBandBytes / (p.k_length + 1)) break;
       count /= 2;
     }
     return count;
@@ -126,7 +114,7 @@ class ScoreGradients {
     begin = scores_.sequence.k_length;
     end = 0;
     for (; used < limit && rows < wanted && first + rows < scores_.rows(); ++used) {
-      Rows& tile = tiles[used];
+      GradientTile<V>& tile = tiles[used];
       scores_.open(tile, first + rows,
                    wanted - rows < most ? static_cast<int>(wanted) - rows : most);
       rows += tile.rows;
@@ -151,7 +139,7 @@ class ScoreGradients {
     for (int t = 0; t < used; ++t) finish(tiles[t]);
   }
 
-  // Calls use() for every chunk that a row may see something of, with p, ds, runs and chunk.k at
+  // Calls use() for every chunk that a row may see something of, with p, ds, spans and chunk.k at
   // hand.
   template <class Use>
   void for_gradients(Use use) noexcept {
@@ -170,8 +158,8 @@ class ScoreGradients {
   bool hides() const noexcept {
     bool any = false;
     for (int t = 0; t < used; ++t)
-      any |= partial_[index_ * kTiles + t] || tiles[t].begin > runs->run[0].key ||
-             tiles[t].end < runs->run[runs->runs - 1].key + runs->run[runs->runs - 1].count;
+      any |= partial_[index_ * kTiles + t] || tiles[t].begin > spans->span[0].key ||
+             tiles[t].end < spans->span[spans->size - 1].key + spans->span[spans->size - 1].count;
     return any;
   }
 
@@ -179,60 +167,65 @@ class ScoreGradients {
   // or, with marks, stay -inf.
   void differentiate(bool marks) noexcept {
     for (int t = 0; t < used; ++t) {
-      Runs& mine = runs[1];
+      KeySpans& mine = spans[1];
       const int first = clip(tiles[t], mine);
       const Sum outside = marks ? kHidden : Sum{0};
       fill(p, t, 0, first, outside);
       fill(ds, t, 0, first, Sum{0});
-      fill(p, t, first + mine.count, runs->count, outside);
-      fill(ds, t, first + mine.count, runs->count, Sum{0});
-      if (mine.count == 0) continue;
-      Sum* w = p + first * stride + column(t * kMost);
-      Sum* dp = ds + first * stride + column(t * kMost);
-      if (tiles[t].lanes == V::kLanes) differentiate_tile<1>(t, w, dp, mine.count, marks);
-      else differentiate_tile<kTileVectors<V>>(t, w, dp, mine.count, marks);
+      fill(p, t, first + mine.keys, spans->keys, outside);
+      fill(ds, t, first + mine.keys, spans->keys, Sum{0});
+      if (mine.keys == 0) continue;
+      const std::int64_t at = first * stride + column(t * kMost);
+      const auto differentiate = [&](auto vectors) {
+        differentiate_keys<V, vectors>(tiles[t], {p + at, ds + at, stride}, mine.keys,
+                                       top_of(t, index_),
+                                       !partial_[index_ * kTiles + t] && problem_.drop_below == 0,
+                                       marks, static_cast<Sum>(kept_factor(problem_)));
+      };
+      if (tiles[t].lanes == V::kLanes) differentiate(At<1>{});
+      else differentiate(At<kTileVectors<V>>{});
     }
   }
 
   // dS *= the softcap's derivative: dS at the score before it.
   void through_softcap() noexcept {
     for (int t = 0; t < used; ++t) {
-      Runs& mine = runs[1];
+      KeySpans& mine = spans[1];
       const int first = clip(tiles[t], mine);
       Sum* to = ds + first * stride + column(t * kMost);
       const Sum* slopes = slopes_ + (row_ + first) * stride + column(t * kMost);
-      for (int j = 0; j < mine.count; ++j, to += stride, slopes += stride)
+      for (int j = 0; j < mine.keys; ++j, to += stride, slopes += stride)
         for (int n = 0; n < tiles[t].lanes; n += V::kLanes)
           (V::load(to + n) * V::load(slopes + n)).store(to + n);
     }
   }
 
   // The keys of the chunk that the tile may see by position, counted from the first of them, which
-  // is the result: its place in the group's runs.
-  int clip(const Tile<V>& tile, Runs& mine) const noexcept {
+  // is the result: its place in the group's spans.
+  int clip(const Tile<V>& tile, KeySpans& mine) const noexcept {
     int first = 0;
-    mine.runs = mine.count = 0;
-    mine.same_blocks = runs->same_blocks;
-    for (int r = 0; r < runs->runs; ++r) {
-      const Run& run = runs->run[r];
+    mine.size = mine.keys = 0;
+    mine.same_blocks = spans->same_blocks;
+    for (int r = 0; r < spans->size; ++r) {
+      const KeySpan& span = spans->span[r];
       std::int64_t lo = tile.begin, hi = tile.end;
       if constexpr (kMatrix<V>)  // what vectors compute ends with half a group
         lo = lo / kGroup * kGroup, hi = (hi + kGroup / 2 - 1) / (kGroup / 2) * (kGroup / 2);
-      if (lo < run.key) lo = run.key;
-      if (hi > run.key + run.count) hi = run.key + run.count;
+      if (lo < span.key) lo = span.key;
+      if (hi > span.key + span.count) hi = span.key + span.count;
       if (lo >= hi) continue;
-      const int at = run.at + static_cast<int>(lo - run.key);
-      if (mine.runs == 0) first = at;
-      mine.run[mine.runs++] = {lo, at - first, static_cast<int>(hi - lo)};
-      mine.count += static_cast<int>(hi - lo);
+      const int at = span.at + static_cast<int>(lo - span.key);
+      if (mine.size == 0) first = at;
+      mine.span[mine.size++] = {lo, at - first, static_cast<int>(hi - lo)};
+      mine.keys += static_cast<int>(hi - lo);
     }
     return first;
   }
 
  private:
-  static constexpr int kGroup = BackwardScores<V>::kGroup;
-  static std::int64_t strip_lanes(const BackwardProblem& problem) noexcept {
-    const std::int64_t all = problem.group() * problem.q_length;  // a short strip for few rows
+  static constexpr int kGroup = kKeyGroup<V>;
+  static std::int64_t band_lanes(const BackwardProblem& problem) noexcept {
+    const std::int64_t all = problem.group() * problem.q_length;  // a short band for few rows
     const std::int64_t lanes = (all + V::kLanes - 1) / V::kLanes * V::kLanes;
     const std::int64_t most = group_rows(problem) < V::kLanes ? V::kLanes : group_rows(problem);
     return all <= V::kLanes || most <= V::kLanes ? V::kLanes
@@ -240,7 +233,7 @@ class ScoreGradients {
                                                  : most;
   }
 
-  void take_dout(Rows& tile) noexcept {
+  void take_dout(GradientTile<V>& tile) noexcept {
     const Operand* dout[kMost];
     const bool ready = is_contiguous_row<Operand>(call_.dout);
     for (int n = 0; n < tile.rows; ++n) {
@@ -259,7 +252,7 @@ class ScoreGradients {
   }
 
   // The sums before the first key: the sink, a key that everybody sees, with dp = 0.
-  void start(Rows& tile) const noexcept {
+  void start(GradientTile<V>& tile) const noexcept {
     for (int n = 0; n < tile.lanes; ++n)
       tile.m[n] = kMinusInfinity, tile.l[n] = 0, tile.delta[n] = 0;
     for (int n = 0; problem_.sinks && n < tile.rows; ++n) {
@@ -270,7 +263,7 @@ class ScoreGradients {
     }
   }
 
-  void finish(Rows& tile) const noexcept {
+  void finish(GradientTile<V>& tile) const noexcept {
     for (int n = 0; n < tile.lanes; ++n) {
       tile.delta[n] = tile.l[n] == 0 ? 0 : tile.delta[n] / tile.l[n];
       if (problem_.dlse && n < tile.rows)
@@ -280,7 +273,7 @@ class ScoreGradients {
     }
   }
 
-  // Calls use(number of the chunk, its first row in the strips).
+  // Calls use(number of the chunk, its first row in the bands).
   template <class Use>
   void for_chunks(bool values, Use use) noexcept {
     std::int64_t row = 0, index = 0;
@@ -288,246 +281,107 @@ class ScoreGradients {
       if (scores_.stops()) return;
       const std::int64_t from = at > begin ? at : begin;
       const std::int64_t to = at + kChunk < end ? at + kChunk : end;
-      find_runs(from, to);
-      if (runs->count == 0) continue;
+      find_spans(from, to);
+      if (spans->keys == 0) continue;
       scores_.bring(chunk, from, to, values);
       if constexpr (TilesOf<V>::kPanels)
         if (used >= TilesOf<V>::kArrangeBackward) scores_.arrange(chunk);
       use(index++, row);
-      row += runs->count;
+      row += spans->keys;
     }
   }
 
   // The keys of the chunk that any row of the group has to look at.
-  void find_runs(std::int64_t from, std::int64_t to) noexcept {
-    runs->runs = runs->count = 0;
-    runs->same_blocks = true;
-    if constexpr (kMatrix<V>) return find_groups(from, to);
-    for (std::int64_t j = from; j < to;) {
-      const std::int64_t left =
-          problem_.blocks ? problem_.block_keys - j % problem_.block_keys : to - j;
-      const int count = static_cast<int>(left < to - j ? left : to - j);
-      if (!problem_.blocks || any_sees(j, runs->same_blocks)) scores_.append(*runs, j, count);
-      j += count;
-    }
+  void find_spans(std::int64_t from, std::int64_t to) noexcept {
+    attend::find_spans<V>(
+        problem_, from, to, [&](std::int64_t j, bool& same) { return any_sees(j, same); }, *spans);
   }
 
   // Whether any row sees the block of key j; `same` is cleared if not all see the same.
   bool any_sees(std::int64_t j, bool& same) const noexcept {
     int seen = 0;
-    for (int t = 0; t < used; ++t) seen += scores_.any_sees(tiles[t], j, same) ? 1 : 0;
+    for (int t = 0; t < used; ++t) seen += scores_.mask.any_sees(tiles[t], j, same) ? 1 : 0;
     if (seen != 0 && seen != used) same = false;
     return seen != 0;
   }
 
-  void find_groups(std::int64_t from, std::int64_t to) noexcept {
-    for (std::int64_t group = from / kGroup * kGroup; group < to; group += kGroup) {
-      const std::int64_t last = group + kGroup < to ? group + kGroup : to;
-      bool seen = !problem_.blocks, same = true;
-      for (std::int64_t j = group > from ? group : from; problem_.blocks && j < last;) {
-        const bool sees = any_sees(j, same);
-        seen |= sees;
-        same &= sees;
-        j += problem_.block_keys - j % problem_.block_keys;
-      }
-      if (!seen) continue;
-      runs->same_blocks &= same;
-      scores_.append(*runs, group, kGroup);
-    }
-  }
-
   void weigh_tile(int t, std::int64_t index, std::int64_t row) noexcept {
-    Rows& tile = tiles[t];
-    Runs& mine = runs[1];
+    GradientTile<V>& tile = tiles[t];
+    KeySpans& mine = spans[1];
     const int first = clip(tile, mine);
     bool& partial = partial_[index * kTiles + t];
     partial = false;
-    if (mine.count == 0) return;
+    if (mine.keys == 0) return;
     const std::int64_t at = (row + first) * stride + column(t * kMost);
-    Sum *w = w_ + at, *dp = dp_ + at, *top = tops_ + (index * used + t) * tile_lanes();
+    const TilePairs<V> pairs{w_ + at, dp_ + at, stride};
+    Sum* const top = top_of(t, index);
     Sum sum[kMost], dot[kMost];
-    partial = scores_.compute(tile, chunk, mine, w, top,  // 1 scores, 2 mask
+    partial = scores_.compute(tile, chunk, mine, pairs.w, top,  // 1 scores, 2 mask
                               problem_.softcap != 0 ? slopes_ + at : nullptr);
-    partial = partial || !BackwardScores<V>::edges_finite(tile, w, mine.count);
-    if (problem_.drop_below != 0) scores_.dropout(tile, mine, factors_);
-    if (tile.lanes == V::kLanes) weigh_keys<1>(tile, mine, w, dp, partial, top, sum, dot);
-    else weigh_keys<kTileVectors<V>>(tile, mine, w, dp, partial, top, sum, dot);
+    partial = partial || !edges_finite(tile, pairs.w, mine.keys);
+    const bool drops = problem_.drop_below != 0;
+    if (drops) scores_.mask.dropout(tile, mine, factors_);
+    const auto weigh = [&](auto vectors) {
+      value_products<vectors>(tile, mine, pairs.dp);  // 4 reversed
+      weigh_keys<V, vectors>(pairs, mine, partial, drops ? factors_ : nullptr, top, sum, dot);
+    };
+    if (tile.lanes == V::kLanes) weigh(At<1>{});
+    else weigh(At<kTileVectors<V>>{});
     for (int n = 0; n < tile.lanes; ++n) {  // joined in f64, in ascending order
-      const double part = top[n] < std::numeric_limits<Sum>::lowest() ? kMinusInfinity
-                                                                      : static_cast<double>(top[n]);
-      const double m = part > tile.m[n] ? part : tile.m[n];
+      const double chunk_top = top[n] < std::numeric_limits<Sum>::lowest()
+                                   ? kMinusInfinity
+                                   : static_cast<double>(top[n]);
+      const double m = chunk_top > tile.m[n] ? chunk_top : tile.m[n];
       const double mine_factor = exp_of_difference(tile.m[n], m);
-      const double other = exp_of_difference(part, m);
+      const double other = exp_of_difference(chunk_top, m);
       tile.l[n] = tile.l[n] * mine_factor + static_cast<double>(sum[n]) * other;
       tile.delta[n] = tile.delta[n] * mine_factor + static_cast<double>(dot[n]) * other;
       tile.m[n] = m;
     }
   }
 
-  int tile_lanes() const noexcept { return used > 1 ? kMost : tiles[0].lanes; }
-
-  // dp = v . dout of every key in the runs (4 reversed).
-  template <int kVectors>
-  void value_products(const Rows& tile, const Runs& mine, Sum* dp) const noexcept {
-    for (int r = 0; r < mine.runs; ++r) {
-      const Run& run = mine.run[r];
-      const std::int64_t first = run.key - chunk.from;
-      const Operands<V> x{.a = chunk.v + first * chunk.v_stride,
-                          .a_stride = chunk.v_stride,
-                          .b = tile.dout,
-                          .b_stride = tile.lanes,
-                          .c = dp + run.at * stride,
-                          .c_stride = stride,
-                          .depth = problem_.dv};
-      if constexpr (kVectors == 1) product<V, 1, Layout::streamed>(x, run.count);
-      else
-        chunk_products<V, kVectors, Layout::streamed>(x, run.count, chunk.v_panels, first,
-                                                      whole_depth<V>(problem_.dv));
-    }
+  // The largest scores of a tile's rows in a chunk.
+  Sum* top_of(int t, std::int64_t index) const noexcept {
+    return tops_ + (index * used + t) * (used > 1 ? kMost : tiles[0].lanes);
   }
-  void value_products(const Rows& tile, const Runs& mine, Sum* dp) const noexcept {
-    const std::int64_t keys = chunk.to - chunk.from, depth = whole_depth<V>(problem_.dv);
-    for (int r = 0; r < mine.runs; ++r) {
-      const Run& run = mine.run[r];
-      for (std::int64_t j = 0; j < run.count; j += kGroup) {
-        const std::int64_t first = run.key + j - chunk.from;
-        const bool whole = first + kGroup <= keys;
-        Matrix<V>::scores(whole ? chunk.v + first * chunk.v_stride : chunk.v_last,
-                          whole ? chunk.v_stride : depth, tile.dout, tile.lanes, 0, depth, depth,
-                          dp + (run.at + j) * stride, stride, V::kLanes);
+
+  // dp = v . dout of every key in the spans.
+  template <int kVectors>
+  void value_products(const GradientTile<V>& tile, const KeySpans& mine, Sum* dp) const noexcept {
+    for (int r = 0; r < mine.size; ++r) {
+      const KeySpan& span = mine.span[r];
+      const std::int64_t first = span.key - chunk.from;
+      if constexpr (kMatrix<V>) {
+        const GroupedRows<V> v = scores_.groups.values(chunk);
+        for (int j = 0; j < span.count; j += kGroup)
+          group_products(v, first + j, tile.dout, tile.lanes, 0, v.depth,
+                         dp + (span.at + j) * stride, stride, V::kLanes);
+      } else {
+        const Operands<V> x{.a = chunk.v + first * chunk.v_stride,
+                            .a_stride = chunk.v_stride,
+                            .b = tile.dout,
+                            .b_stride = tile.lanes,
+                            .c = dp + span.at * stride,
+                            .c_stride = stride,
+                            .depth = problem_.dv};
+        if constexpr (kVectors == 1) product<V, 1, Layout::streamed>(x, span.count);
+        else
+          chunk_products<V, kVectors, Layout::streamed>(x, span.count, chunk.v_panels, first,
+                                                        whole_depth<V>(problem_.dv));
       }
     }
   }
 
-  // dp, then w = exp(s - top) (3 softmax) and the sums of w and of w dp.
-  template <int kVectors>
-  void weigh_keys(const Rows& tile, const Runs& mine, Sum* w, Sum* dp, bool marks, Sum* top,
-                  Sum* sum, Sum* dot) const noexcept {
-    if constexpr (kMatrix<V>) value_products(tile, mine, dp);
-    else value_products<kVectors>(tile, mine, dp);
-    const V log2e = V::set(Exp2<Sum>::kLog2E), zero = V::set(0);
-    const V least = V::set(std::numeric_limits<Sum>::lowest());
-    const bool drops = problem_.drop_below != 0;
-    V base[kVectors], total[kVectors], product_total[kVectors];
-    unrolled<kVectors>(ATTEND_EACH(n) {
-      const V most = V::load(top + n * V::kLanes);
-      base[n] = select(less(most, least), zero, most);  // nothing visible: any number does
-      total[n] = product_total[n] = zero;
-    });
-    // Sums of sixteen keys first, at multiples of sixteen: the shorter chains round less.
-    V part[kVectors], product_part[kVectors];
-    unrolled<kVectors>(ATTEND_EACH(n) { part[n] = product_part[n] = zero; });
-    const auto close = ATTEND_EACH(n) {
-      total[n] = total[n] + part[n];
-      product_total[n] = product_total[n] + product_part[n];
-      part[n] = product_part[n] = zero;
-    };
-    std::int64_t block = 0;
-    for (int r = 0; r < mine.runs; ++r) {
-      const Run& run = mine.run[r];
-      for (int from = run.at, to; from < run.at + run.count; from = to) {
-        const std::int64_t key = run.key + from - run.at;
-        const auto left = static_cast<int>(16 - key % 16);
-        to = run.at + run.count - from < left ? run.at + run.count : from + left;
-        if (key / 16 != block) unrolled<kVectors>(close);
-        block = key / 16;
-        if constexpr (kMatrix<V>) Matrix<V>::keep_awake();
-        if (!marks && !drops) {
-          for (int j = from; j < to; ++j) {
-            unrolled<kVectors>(ATTEND_EACH(n) {
-              const std::int64_t at = j * stride + n * V::kLanes;
-              const V weight = exp2_of((V::load(w + at) - base[n]) * log2e);
-              part[n] = part[n] + weight;
-              product_part[n] = fma(weight, V::load(dp + at), product_part[n]);
-              weight.store(w + at);
-            });
-          }
-        } else {
-          for (int j = from; j < to; ++j) {
-            unrolled<kVectors>(ATTEND_EACH(n) {
-              const std::int64_t at = j * stride + n * V::kLanes;
-              const V u = V::load(w + at);
-              const auto hidden = less(u, least);
-              const V t = (u - base[n]) * log2e;
-              const V weight = select(hidden, zero, drops ? exp2_gradual(t) : exp2_of(t));
-              V d = select(hidden, zero, V::load(dp + at)), mark = weight;
-              if (drops) {
-                const V keep = V::load(factors_ + (j * kVectors + n) * V::kLanes);
-                d = d * keep;
-                mark = select(less(zero, keep), weight, zero - weight);
-              }
-              part[n] = part[n] + weight;
-              product_part[n] = fma(weight, d, product_part[n]);
-              d.store(dp + at);
-              select(hidden, u, mark).store(w + at);
-            });
-          }
-        }
-      }
-    }
-    unrolled<kVectors>(close);
-    unrolled<kVectors>(ATTEND_EACH(n) {
-      total[n].store(sum + n * V::kLanes);
-      product_total[n].store(dot + n * V::kLanes);
-    });
-  }
-
-  void fill(Sum* strip, int t, int from, int to, Sum value) const noexcept {
+  void fill(Sum* band, int t, int from, int to, Sum value) const noexcept {
     for (int j = from; j < to; ++j)
       for (int n = 0; n < tiles[t].lanes; n += V::kLanes)
-        V::set(value).store(strip + j * stride + column(t * kMost) + n);
-  }
-
-  // 3 reversed: ds = p (dp - delta + dlse), p = w exp(top of the chunk - m) / l.
-  template <int kVectors>
-  void differentiate_tile(int t, Sum* w, Sum* dp, int count, bool marks) const noexcept {
-    const Rows& tile = tiles[t];
-    const Sum* top = tops_ + (index_ * used + t) * tile_lanes();
-    Sum factors[kMost];
-    for (int n = 0; n < tile.lanes; ++n) {
-      const double part = static_cast<double>(top[n]);
-      factors[n] =
-          static_cast<Sum>(tile.l[n] == 0 ? 0 : exp_of_difference(part, tile.m[n]) / tile.l[n]);
-    }
-    V factor[kVectors], shift[kVectors];
-    unrolled<kVectors>(ATTEND_EACH(n) {
-      factor[n] = V::load(factors + n * V::kLanes);
-      shift[n] = V::load(tile.shift + n * V::kLanes);
-    });
-    const bool drops = problem_.drop_below != 0;
-    if (!partial_[index_ * kTiles + t] && !drops) {
-      for (int j = 0; j < count; ++j) {
-        if constexpr (kMatrix<V>)
-          if (j % 32 == 0) Matrix<V>::keep_awake();
-        unrolled<kVectors>(ATTEND_EACH(n) {
-          const std::int64_t at = j * stride + n * V::kLanes;
-          const V weight = V::load(w + at) * factor[n];
-          (weight * (V::load(dp + at) - shift[n])).store(dp + at);
-          weight.store(w + at);
-        });
-      }
-      return;
-    }
-    const V zero = V::set(0), least = V::set(std::numeric_limits<Sum>::lowest());
-    const V outside = marks ? V::set(kHidden) : zero;
-    const V keep = V::set(static_cast<Sum>(kept_factor(problem_)));
-    for (int j = 0; j < count; ++j) {
-      unrolled<kVectors>(ATTEND_EACH(n) {
-        const std::int64_t at = j * stride + n * V::kLanes;
-        const V marked = V::load(w + at);
-        const auto hidden = less(marked, least), dropped = less(marked, zero);
-        const V weight = select(dropped, zero - marked, marked) * factor[n];
-        select(hidden, zero, weight * (V::load(dp + at) - shift[n])).store(dp + at);
-        // What dropout dropped is 0 times its weight: NaN in a row of NaN.
-        select(hidden, outside, weight * select(dropped, zero, keep)).store(w + at);
-      });
-    }
+        V::set(value).store(band + j * stride + column(t * kMost) + n);
   }
 
   BackwardScores<V>& scores_;
   const BackwardProblem& problem_;
   const BackwardCall& call_;
-  Sum *w_, *dp_, *slopes_;     // the strips, [keys][stride]
+  Sum *w_, *dp_, *slopes_;     // the bands, [keys][stride]
   Operand* arranged_[2] = {};  // keys and values of a chunk as panels, then keys as strips
   Sum* tops_;                  // [chunks][lanes of the group]
   bool* partial_;              // [chunks][tiles]

@@ -36,9 +36,9 @@ class Segments {
     heads = !p.dq && !p.dk && !p.dv_gradient && !p.dalibi && !p.dsinks ? 0
             : paged(p)                                                 ? p.kv_heads
                                                                        : p.batch * p.kv_heads;
-    const std::int64_t blocks = (p.group() * p.q_length + kRows - 1) / kRows;
-    count = cuts(blocks);
-    rows = (blocks + count - 1) / count * kRows;
+    const std::int64_t groups = (p.group() * p.q_length + kRows - 1) / kRows;
+    count = cuts(groups);
+    rows = (groups + count - 1) / count * kRows;
     const bool few = heads < kTasksPerThread * tiles.threads;
     apart = count > 1 && (few || rows > kSummed || p.dalibi || p.dsinks);
     summed = count > 1 && !apart ? rows : kSummed;
@@ -128,18 +128,18 @@ class Segments {
   }
 
   // Every segment has its own sums of dk and dv: not more than kBytes of them a head, unless there
-  // were fewer than kTasksAtLeast tasks. Narrow heads, whose strips are large beside those sums,
+  // were fewer than kTasksAtLeast tasks. Narrow heads, whose bands are large beside those sums,
   // stay whole.
-  std::int64_t cuts(std::int64_t blocks) const noexcept {
+  std::int64_t cuts(std::int64_t groups) const noexcept {
     constexpr std::int64_t kEnough = 16, kTasks = 48, kTasksAtLeast = 8, kNarrow = 32;
     constexpr std::int64_t kBytes = 16 << 20;
-    if (heads == 0 || heads >= kEnough || paged(p) || p.d + p.dv < kNarrow || blocks < 2) return 1;
+    if (heads == 0 || heads >= kEnough || paged(p) || p.d + p.dv < kNarrow || groups < 2) return 1;
     const auto each = saturating_count(p.k_length + 1, (p.d + p.dv) * sizeof(T));
     const std::int64_t room = kBytes / each, least = (kTasksAtLeast + heads - 1) / heads;
     const std::int64_t many = (kTasks + heads - 1) / heads, most = room < least ? least : room;
     const std::int64_t wanted = many < most ? many : most;
-    const std::int64_t size = (blocks + wanted - 1) / wanted;
-    return (blocks + size - 1) / size;
+    const std::int64_t size = (groups + wanted - 1) / wanted;
+    return (groups + size - 1) / size;
   }
 
   const BackwardProblem& p;

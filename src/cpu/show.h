@@ -1,8 +1,8 @@
-// Weights and scores on request, in a second pass over the scores of a tile: the weights need the
+// Weights and scores on request, in a second sweep over the scores of a tile: the weights need the
 // row's final maximum and sum. Length x length numbers are written, so nothing here is hot.
 #pragma once
 
-#include "cpu/tile.h"
+#include "cpu/scores.h"
 
 namespace attend {
 namespace {
@@ -13,8 +13,8 @@ class Show {
   static constexpr int kRoom = Tile<V>::kRoom;
 
  public:
-  Show(ForwardScores<V>& scores, Chunk<V>& chunk, Runs& runs, T* s)
-      : p(scores.p), call_(scores.call), scores_(scores), chunk_(chunk), runs_(runs), s_(s) {}
+  Show(ForwardScores<V>& scores, Chunk<V>& chunk, KeySpans& spans, T* s)
+      : p(scores.p), call_(scores.call), scores_(scores), chunk_(chunk), spans_(spans), s_(s) {}
 
   // What is hidden, in the rows [first, first + count) of (query, head of the group), those that
   // the sequence does not have included: weight 0, score -inf.
@@ -36,10 +36,10 @@ class Show {
       if (scores_.stops()) return;
       scores_.bring(chunk_, at > tile.begin ? at : tile.begin,
                     at + kChunk < tile.end ? at + kChunk : tile.end, false);
-      scores_.find_runs(tile, chunk_, runs_);
-      if (runs_.count == 0) continue;
+      scores_.find_spans(tile, chunk_, spans_);
+      if (spans_.keys == 0) continue;
       T top[kRoom];
-      scores_.compute(tile, chunk_, runs_, s_, top);
+      scores_.compute(tile, chunk_, spans_, s_, top);
       if (masked) write(call_.scores, tile, [](int, T u) { return static_cast<double>(u); });
       if (!p.weights) continue;
       weigh(tile, top_of_row);
@@ -57,11 +57,11 @@ class Show {
       const std::int64_t left = scores_.sequence.k_stored - at;
       const int count = static_cast<int>(left < kChunk ? left : kChunk);
       scores_.bring(chunk_, at, at + count, false);
-      runs_.runs = 1;
-      runs_.count = count;
-      runs_.run[0] = {at, 0, count};
+      spans_.size = 1;
+      spans_.keys = count;
+      spans_.span[0] = {at, 0, count};
       T top[kRoom];
-      scores_.products(tile, chunk_, runs_.run[0], s_, top);
+      scores_.products(tile, chunk_, spans_.span[0], s_, top);
       if (p.stage == ScoreStage::softcapped) cap(tile);
       write(call_.scores, tile, [](int, T u) { return static_cast<double>(u); });
     }
@@ -93,7 +93,7 @@ class Show {
         from[k] = D::load(high + n + k * D::kLanes);
         rest[k] = D::load(low + n + k * D::kLanes);
       });
-      for (int j = 0; j < runs_.count; ++j) {
+      for (int j = 0; j < spans_.keys; ++j) {
         T* at = s_ + j * tile.stride + tile.column(n);
         const V u = V::load(at);
         D t[V::kDoubles];
@@ -116,32 +116,32 @@ class Show {
   }
 
   void cap(const Tile<V>& tile) noexcept {
-    const Run& run = runs_.run[0];
+    const KeySpan& span = spans_.span[0];
     for (int n = 0; n < tile.rows; ++n) {
-      for (int x = 0; x < run.count; ++x) {
+      for (int x = 0; x < span.count; ++x) {
         T& u = s_[x * tile.stride + tile.column(n)];
         auto score = static_cast<double>(u);
         if (p.bias_before_softcap)
-          score += added(p, call_, scores_.sequence, tile.h[n], tile.i[n], run.key + x);
+          score += added(p, call_, scores_.sequence, tile.h[n], tile.i[n], span.key + x);
         u = static_cast<T>(p.softcap == 0 ? score : p.softcap * std::tanh(score / p.softcap));
       }
     }
   }
 
-  // value(row, s) of every key in the runs, each rounded once.
+  // value(row, s) of every key in the spans, each rounded once.
   template <class Value>
   void write(const Strided& t, const Tile<V>& tile, Value value) noexcept {
     with_type(t.type, [&]<class E>(E) {
       for (int n = 0; n < tile.rows; ++n) {
-        for (int r = 0; r < runs_.runs; ++r) {
-          const Run& run = runs_.run[r];
+        for (int r = 0; r < spans_.size; ++r) {
+          const KeySpan& span = spans_.span[r];
           E* to = reinterpret_cast<E*>(t.data) +
-                  t.offset(scores_.sequence.b, tile.h[n], tile.i[n], run.key);
+                  t.offset(scores_.sequence.b, tile.h[n], tile.i[n], span.key);
           const std::int64_t left =
-              scores_.sequence.k_stored - run.key;  // groups may end behind it
-          for (int x = 0; x < run.count && x < left; ++x)
+              scores_.sequence.k_stored - span.key;  // groups may end behind it
+          for (int x = 0; x < span.count && x < left; ++x)
             to[x * t.stride[3]] =
-                static_cast<E>(value(n, s_[(run.at + x) * tile.stride + tile.column(n)]));
+                static_cast<E>(value(n, s_[(span.at + x) * tile.stride + tile.column(n)]));
         }
       }
     });
@@ -151,7 +151,7 @@ class Show {
   const ForwardCall& call_;
   ForwardScores<V>& scores_;
   Chunk<V>& chunk_;
-  Runs& runs_;
+  KeySpans& spans_;
   T* s_;
 };
 

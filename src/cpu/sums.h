@@ -12,14 +12,14 @@
 #pragma once
 
 #include "core/partial_state.h"
-#include "cpu/tile.h"
+#include "cpu/scores.h"
 
 #include <atomic>
 
 namespace attend {
 namespace {
 
-// Where the sums of a chunk go: rows of `part`, or, where it is the only one, the results.
+// Where the sums of a chunk go: rows of `chunk_sums` or, where it is the only one, the results.
 template <class T>
 struct Place {
   T* o;
@@ -36,8 +36,8 @@ struct Sums : Tile<V> {
   bool one[kRoom];   // the row has seen one chunk
   bool sink[kRoom];  // the row's sink has been counted
   double* o;         // [rows][width]  joined chunks, in the unit of l
-  bool joined;       // else all there is are the sums of one chunk, in `part`
-  T* part;           // [rows][width]  the chunk at hand
+  bool joined;       // else all there is are the sums of one chunk, in `chunk_sums`
+  T* chunk_sums;     // [rows][width]  the chunk at hand
   Place<T> to;       // where its sums go
 };
 
@@ -79,7 +79,7 @@ class Results {
       tile.one[n] = true;
     }
     tile.joined = false;
-    tile.to = {tile.part, width(p), false};
+    tile.to = {tile.chunk_sums, width(p), false};
     if (p.sinks || p.state || p.parts != 0 || tile.begin >= tile.end ||
         tile.begin / kChunk != (tile.end - 1) / kChunk)
       expect_chunks(tile);
@@ -107,7 +107,7 @@ class Results {
   // Several of them, or some that were computed elsewhere.
   void expect_chunks(Sums<V>& tile) const noexcept {
     tile.joined = true;
-    tile.to = {tile.part, width(p), false};
+    tile.to = {tile.chunk_sums, width(p), false};
     clear(tile.o, tile.rows * width(p));
   }
 
@@ -127,10 +127,10 @@ class Results {
       });
     }
     for (int n = 0; n < tile.rows; ++n) {
-      const auto part = static_cast<double>(sum[n]);
-      if (part == 0) continue;  // nothing of the chunk is visible
+      const auto chunk_sum = static_cast<double>(sum[n]);
+      if (chunk_sum == 0) continue;  // nothing of the chunk is visible
       const auto highest = static_cast<double>(top[n]);
-      add_sum(tile, n, {highest, part, is_far(highest) ? 1 : up[n]}, mine[n], other[n]);
+      add_sum(tile, n, {highest, chunk_sum, is_far(highest) ? 1 : up[n]}, mine[n], other[n]);
     }
     if (!tile.joined) return;
     ATTEND_PATH(V, "chunks joined");
@@ -142,11 +142,11 @@ class Results {
       const D a = D::set(mine[n]), b = D::set(other[n]);
       const bool as_is = mine[n] == 1;  // the maximum has not changed
       for (std::int64_t x = 0; x < width(p); x += V::kLanes) {
-        const V part = V::load(o + x);
+        const V chunk = V::load(o + x);
         unrolled<V::kDoubles>(ATTEND_EACH(k) {
           double* to = total + x + k * D::kLanes;
           const D before = D::load(to);
-          fma(wide<k>(part), b, as_is ? before : before * a).store(to);
+          fma(wide<k>(chunk), b, as_is ? before : before * a).store(to);
         });
       }
     }
@@ -244,12 +244,12 @@ class Results {
     divide_by(divisor, tile.l[n]);
     T* out = reinterpret_cast<T*>(call_.out.data) + at(call_.out, tile, n);
     const std::int64_t whole = width(p), dv = p.dv;
-    const T* part = tile.part + n * whole;
+    const T* sums = tile.chunk_sums + n * whole;
     const double* o = tile.o + n * whole;
     for (std::int64_t x = 0; x < dv; x += V::kLanes) {
       D sum[V::kDoubles];
       unrolled<V::kDoubles>(ATTEND_EACH(k) {
-        sum[k] = tile.joined ? D::load(o + x + k * D::kLanes) : wide<k>(V::load(part + x));
+        sum[k] = tile.joined ? D::load(o + x + k * D::kLanes) : wide<k>(V::load(sums + x));
         if (!tile.one[n]) sum[k] = sum[k] * factor;
       });
       V result = V::narrowed(sum);
@@ -271,18 +271,18 @@ class Results {
     const std::int64_t stride = call_.out.stride[3];
     const double factor = tile.l[n] == 0 ? 0 : 1 / tile.l[n];
     const double* const o = tile.o + n * width(p);
-    const T* const part = tile.part + n * width(p);
+    const T* const sums = tile.chunk_sums + n * width(p);
     Divisors<V, V::kLanes> divisor;
     divide_by(divisor, tile.l[n]);
     std::int64_t x = 0;
     if (!std::is_same_v<E, T> && stride == 1)
       x = store_rounded<V>(to, p.dv, [&](std::int64_t from, auto k) {
         const D sum =
-            tile.joined ? D::load(o + from + k * D::kLanes) : wide<k>(V::load(part + from));
+            tile.joined ? D::load(o + from + k * D::kLanes) : wide<k>(V::load(sums + from));
         return (sum + D::set(0)) * D::set(factor);
       });
     for (; x < p.dv; ++x) {
-      const double sum = tile.joined ? o[x] : static_cast<double>(part[x]);
+      const double sum = tile.joined ? o[x] : static_cast<double>(sums[x]);
       if (std::is_same_v<E, T> && tile.one[n])
         to[x * stride] = static_cast<E>(divided(divisor, sum));
       else to[x * stride] = static_cast<E>((sum + 0.0) * factor);
@@ -301,14 +301,14 @@ class Results {
         for (int n = 0; n < tile.rows; ++n) {
           if (n % 4 == 0) Matrix<V>::keep_awake();
           E* const to = reinterpret_cast<E*>(call_.out.data) + at(call_.out, tile, n);
-          const T* const part = tile.part + n * width(p);
-          bool clear = true;
+          const T* const sums = tile.chunk_sums + n * width(p);
+          unsigned doubtful = 0;
           for (std::int64_t x = 0; x < p.dv; x += V::kLanes) {
-            const V quotient = divisors.divided(V::load(part + x), n);
-            clear &= rounds_clearly(quotient, E{});
-            store_elements(quotient, to + x, p.dv - x);
+            const V quotient = divisors.divided(V::load(sums + x), n);
+            doubtful |= doubtful_lanes(quotient, E{});
+            Matrix<V>::store_clear(quotient, to + x, p.dv - x);
           }
-          if (!clear) convert_out(tile, n, to);
+          if (doubtful != 0) convert_out(tile, n, to);
         }
     });
   }

@@ -97,17 +97,15 @@ struct GenericTiles : VectorTiles<T> {
 };
 
 // Tiles of AMX (amx_tiles.h): matrices of bf16 or f16, 32 steps at once, 16 x 16 sums in a register
-// of their own; S^T in two by two of them.
+// of their own; S^T in two by two of them. Products are those of Matrix<V>, below: what only
+// product.h and few_rows.h ask for is not here.
 template <class Element>
 struct AmxTiles {
   using Operand = Element;
   using Sum = float;
-  static constexpr int kDepth = 32, kArrangeForward = 1, kArrangeBackward = 1;
-  static constexpr int kScores = 2, kFeatures = 2, kWide = 4, kWidest = 4, kLast = 2, kSteps = 1;
-  static constexpr int kFewRows = 0, kFewSlice = 16, kFewAhead = 32;
-  static constexpr int kPanelsOfB = 1, kTiles = 8, kLeastTiles = 2, kSliceBytes = 0;
-  static constexpr bool kPanels = false, kAsks = false;
-  static constexpr int rows(int, bool) { return 16; }
+  static constexpr int kDepth = 32, kScores = 2, kFeatures = 2, kLast = 2, kFewRows = 0;
+  static constexpr int kTiles = 8, kLeastTiles = 2;
+  static constexpr bool kPanels = false;
 };
 
 // Vectors of NEON with 2 x 2 sums each (neon_bf16_tiles.h): bf16, 4 steps at once, of which loops
@@ -116,12 +114,9 @@ struct AmxTiles {
 struct NeonBf16Tiles {
   using Operand = bf16;
   using Sum = float;
-  static constexpr int kDepth = 8, kArrangeForward = 1, kArrangeBackward = 1;
-  static constexpr int kScores = 3, kFeatures = 2, kWide = 4, kWidest = 8, kLast = 3, kSteps = 1;
-  static constexpr int kFewRows = 0, kFewSlice = 8, kFewAhead = 48;
-  static constexpr int kPanelsOfB = 1, kTiles = 16, kLeastTiles = 4, kSliceBytes = 0;
-  static constexpr bool kPanels = false, kAsks = false;
-  static constexpr int rows(int, bool) { return 8; }
+  static constexpr int kDepth = 8, kScores = 3, kFeatures = 2, kLast = 3, kFewRows = 0;
+  static constexpr int kTiles = 16, kLeastTiles = 4;
+  static constexpr bool kPanels = false;
 };
 
 // The tiles of the vectors V: those of their instruction set, unless a file chooses others for its
@@ -142,13 +137,26 @@ inline constexpr bool kMultipliesSums =
 
 // Tiles of a matrix instruction, which takes many steps, and many rows, at once. What attention
 // asks of them is Matrix<V>: a specialisation, in the header of the instructions. It takes keys in
-// groups of Matrix<V>::kGroup, from a multiple of that on.
+// groups of Matrix<V>::kKeyGroup, from a multiple of that on.
 template <class V>
 inline constexpr bool kMatrix = (TilesOf<V>::kDepth > 1);
 template <class V>
 struct Matrix;
 template <class V>
 struct GradientMatrix;  // the same of backward
+
+// Keys that are taken together, from a multiple of it on.
+template <class V>
+inline constexpr int kKeyGroup = [] {
+  if constexpr (kMatrix<V>) return Matrix<V>::kKeyGroup;
+  else return 1;
+}();
+
+// A row of `count` numbers in whole vectors.
+template <class V>
+constexpr std::int64_t whole_vectors(std::int64_t count) {
+  return (count + V::kLanes - 1) / V::kLanes * V::kLanes;
+}
 
 // A depth in whole multiply-adds.
 template <class V>

@@ -18,7 +18,7 @@
 //   all_finite(a)                    bool
 //   V::Double, wide<n>(a)         lanes n * Double::kLanes ... as doubles; V::kDoubles of them
 //   V::narrowed(doubles)             and back, rounded
-//   F32::widened(p)                  bf16 or f16 numbers from p, exactly
+//   F32::widened(p)                  bf16, f16 or i8 numbers from p, exactly
 //   F32::odd(doubles)                narrowed by rounding to odd: rounded once more to 16 bits,
 //   that
 //                                    is rounded once in all
@@ -171,6 +171,14 @@ ATTEND_INLINE void load_transposed(const T* rows, std::int64_t stride, V (&squar
       z[2] = other;
     }
   });
+}
+
+// The same of whole numbers, converted. An instruction set may know a shorter way.
+template <class V>
+ATTEND_INLINE void load_transposed(const std::int8_t* rows, std::int64_t stride,
+                                   V (&square)[V::kLanes]) {
+  unrolled<V::kLanes>(ATTEND_EACH(r) { square[r] = V::widened(rows + r * stride); });
+  transpose(square);
 }
 
 }  // namespace

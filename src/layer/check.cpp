@@ -58,7 +58,9 @@ void check_readable(const char* layer, const char* name, const ConstTensorView& 
 void check_input(const char* layer, const char* name, const ConstTensorView& x, DType type,
                  std::int64_t features) {
   check_readable(layer, name, x);
-  check_same_type(layer, name, x.dtype(), type);
+  if (x.dtype() != type)
+    throw InvalidArgument(text(layer, ": ", name, " is ", x.dtype(), ", the layer is ", type,
+                               "; convert it, or the layer with to()"));
   if (x.rank() == 0 || x.size(x.rank() - 1) != features)
     throw InvalidArgument(
         text(layer, ": ", name, " is ", x.shape(), "; it must be [..., ", features, "]"));

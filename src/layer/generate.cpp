@@ -33,6 +33,13 @@ std::int64_t choose(std::vector<double>& logits, double temperature, std::uint64
 std::vector<std::int64_t> LanguageModel::generate(const std::vector<std::int64_t>& prompt,
                                                   std::int64_t count, double temperature,
                                                   std::uint64_t seed, const Where& where) const {
+  return generate(prompt, count, temperature, seed, options_.type, where);
+}
+
+std::vector<std::int64_t> LanguageModel::generate(const std::vector<std::int64_t>& prompt,
+                                                  std::int64_t count, double temperature,
+                                                  std::uint64_t seed, DType cache_type,
+                                                  const Where& where) const {
   return reporting("generate", [&] {
     if (prompt.empty()) throw InvalidArgument("generate: the prompt is empty");
     if (count < 0) throw InvalidArgument(text("generate: count is ", count, ", less than 0"));
@@ -40,7 +47,7 @@ std::vector<std::int64_t> LanguageModel::generate(const std::vector<std::int64_t
       throw InvalidArgument(
           text("generate: temperature is ", temperature, "; it must be finite and not negative"));
     std::vector<std::int64_t> all = prompt;
-    std::vector<KvCache> caches = make_caches(1);
+    std::vector<KvCache> caches = make_caches(1, cache_type);
     std::vector<double> logits(static_cast<std::size_t>(options_.vocabulary));
     std::size_t seen = all.size() - std::min(all.size(), static_cast<std::size_t>(options_.length));
     for (std::int64_t n = 0; n < count; ++n) {

@@ -12,11 +12,13 @@
 namespace attend {
 namespace {
 
-std::vector<Form> forms_of(const std::vector<NamedTensor>& list) {
-  std::vector<Form> forms;
-  forms.reserve(list.size());
-  for (const auto& [name, tensor] : list) forms.push_back({name, tensor.dtype(), tensor.shape()});
-  return forms;
+// A copy, in f32 of what has 16 bits: sums of these would lose what is added to them.
+Tensor wide_copy(const Tensor& tensor) {
+  if (!tensor || !is_floating_point(tensor.dtype()) || size_of(tensor.dtype()) != 2) return tensor;
+  Tensor wide = Tensor::uninitialized(tensor.shape(), DType::f32);
+  const Conversion widen(tensor.dtype(), DType::f32, default_context());
+  widen(tensor.view().data(), tensor.count(), wide.view().data());
+  return wide;
 }
 
 // Calls use(values, count) for pieces of all gradients, in order.
@@ -50,7 +52,9 @@ double norm_of(const std::vector<NamedTensor>& gradients) {
 void accumulate(std::vector<NamedTensor>& sum, const std::vector<NamedTensor>& more) {
   reporting("accumulate", [&] {
     if (sum.empty()) {
-      std::vector<NamedTensor> copy = more;
+      std::vector<NamedTensor> copy;
+      copy.reserve(more.size());
+      for (const auto& [name, tensor] : more) copy.push_back({name, wide_copy(tensor)});
       sum = std::move(copy);
       return;
     }

@@ -4,6 +4,7 @@
 #include "core/reporting.h"
 #include "core/text.h"
 #include "layer/check.h"
+#include "layer/quantise.h"
 
 #include <algorithm>
 #include <cstring>
@@ -34,8 +35,8 @@ void check(const KvCacheOptions& options) {
   at_least("pages", options.pages, 0);
   if (options.page_size == 0 && options.pages != 0)
     fail_cache("pages is ", options.pages, ", but page_size is 0 (dense)");
-  if (!is_floating_point(options.type))
-    fail_cache("type is ", options.type, "; it must be f64, f32, bf16 or f16");
+  if (!is_floating_point(options.type) && options.type != DType::i8)
+    fail_cache("type is ", options.type, "; it must be f64, f32, bf16, f16 or i8");
 }
 
 KvCacheOptions filled_in(KvCacheOptions options) {
@@ -48,7 +49,8 @@ KvCacheOptions filled_in(KvCacheOptions options) {
   return options;
 }
 
-// x must be [batch, key_heads, n, d] of the cache's type, in host memory.
+// x must be [batch, key_heads, n, d] of the cache's type, or of one that it quantises, in host
+// memory.
 void check_rows(const KvCacheOptions& options, const char* name, const ConstTensorView& x,
                 std::int64_t d) {
   check_readable("kv_cache", name, x);
@@ -56,7 +58,14 @@ void check_rows(const KvCacheOptions& options, const char* name, const ConstTens
       x.size(3) != d)
     fail_cache(name, " is ", x.shape(), "; it must be [", options.batch, ", ", options.key_heads,
                ", n, ", d, "]");
-  if (x.dtype() != options.type) fail_cache(name, " is ", x.dtype(), ", the cache ", options.type);
+  if (options.type == DType::i8 && !is_floating_point(x.dtype()))
+    fail_cache(name, " is ", x.dtype(), "; a cache of i8 quantises f64, f32, bf16 or f16");
+  if (options.type != DType::i8 && x.dtype() != options.type)
+    fail_cache(name, " is ", x.dtype(), ", the cache ", options.type);
+}
+
+std::int64_t offset_of(const ConstTensorView& t, std::int64_t a, std::int64_t h, std::int64_t i) {
+  return a * t.strides()[0] + h * t.strides()[1] + i * t.strides()[2];
 }
 
 // The token's row of every head, from x[b, :, i, :] to store[page, :, place, :].
@@ -64,14 +73,23 @@ void copy_token(const ConstTensorView& x, std::int64_t b, std::int64_t i, const 
                 std::int64_t page, std::int64_t place) {
   const std::int64_t size = size_of(x.dtype());
   for (std::int64_t h = 0; h < x.size(1); ++h) {
-    const auto* from = static_cast<const std::byte*>(x.data()) +
-                       size * (b * x.strides()[0] + h * x.strides()[1] + i * x.strides()[2]);
-    auto* to =
-        static_cast<std::byte*>(store.data()) +
-        size * (page * store.strides()[0] + h * store.strides()[1] + place * store.strides()[2]);
+    const auto* from = static_cast<const std::byte*>(x.data()) + size * offset_of(x, b, h, i);
+    auto* to = static_cast<std::byte*>(store.data()) + size * offset_of(store, page, h, place);
     for (std::int64_t c = 0; c < x.size(3); ++c)
       std::memcpy(to + c * size, from + c * size * x.strides()[3], static_cast<std::size_t>(size));
   }
+}
+
+// The same, quantised, the scale of each row to scales[page, :, place].
+void quantise_token(const ConstTensorView& x, std::int64_t b, std::int64_t i,
+                    const TensorView& store, const TensorView& scales, std::int64_t page,
+                    std::int64_t place) {
+  with_type(x.dtype(), [&]<class E>(E) {
+    for (std::int64_t h = 0; h < x.size(1); ++h)
+      static_cast<float*>(scales.data())[offset_of(scales, page, h, place)] = quantise_row(
+          static_cast<const E*>(x.data()) + offset_of(x, b, h, i), x.strides()[3], x.size(3),
+          static_cast<std::int8_t*>(store.data()) + offset_of(store, page, h, place));
+  });
 }
 
 }  // namespace
@@ -83,6 +101,10 @@ KvCache::KvCache(const KvCacheOptions& options) : options_(filled_in(options)) {
   // Zeros: what was never written is hidden, but may be read along with what is not.
   keys_ = Tensor({pages, options_.key_heads, size, options_.d_k}, options_.type);
   values_ = Tensor({pages, options_.key_heads, size, options_.d_v}, options_.type);
+  if (options_.type == DType::i8) {
+    k_scales_ = Tensor({pages, options_.key_heads, size}, DType::f32);
+    v_scales_ = Tensor({pages, options_.key_heads, size}, DType::f32);
+  }
   lengths_ = Tensor({options_.batch}, DType::i64);
   table_ = Tensor({options_.batch, ceiling(options_.capacity, size)}, DType::i64);
   if (dense) {
@@ -150,8 +172,13 @@ void KvCache::append(const ConstTensorView& k, const ConstTensorView& v,
       }
       for (std::int64_t i = 0; held < end; ++i, ++held) {
         const std::int64_t page = table_.at<std::int64_t>({b, held / size});
-        copy_token(k, b, i, keys_, page, held % size);
-        copy_token(v, b, i, values_, page, held % size);
+        if (k_scales_) {
+          quantise_token(k, b, i, keys_, k_scales_, page, held % size);
+          quantise_token(v, b, i, values_, v_scales_, page, held % size);
+        } else {
+          copy_token(k, b, i, keys_, page, held % size);
+          copy_token(v, b, i, values_, page, held % size);
+        }
       }
     }
   });

@@ -38,6 +38,12 @@ void check_floating(const char* function, const char* name, DType type) {
     throw InvalidArgument(text(function, ": ", name, " is ", type, ", not a floating-point type"));
 }
 
+void check_gradient_scale(const char* function, double scale) {
+  if (!(scale > 0 && std::isfinite(scale)))
+    throw InvalidArgument(
+        text(function, ": gradient_scale is ", scale, "; it must be finite and above 0"));
+}
+
 Shape without_last(const Shape& shape) { return Shape(std::span(shape.begin(), shape.end() - 1)); }
 
 // How many targets count; each must be a class or the value to ignore.
@@ -96,6 +102,7 @@ Loss cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets
     if (!(smoothing >= 0 && smoothing < 1))
       throw InvalidArgument(text("cross_entropy: label_smoothing is ", smoothing,
                                  "; it must be at least 0 and less than 1"));
+    check_gradient_scale("cross_entropy", options.gradient_scale);
     const std::int64_t count = count_targets(t, classes, options.ignore);
 
     Loss loss{0, where.context().make_tensor(z.shape(), z.dtype()), count};
@@ -117,8 +124,8 @@ Loss cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets
           std::fill_n(values, classes, 0.0);
         } else {
           numbers.load(z.data(), row * classes, 1, classes, values);
-          losses[row] =
-              cross_entropy_row(values, classes, target, smoothing, 1 / static_cast<double>(count));
+          losses[row] = cross_entropy_row(values, classes, target, smoothing,
+                                          options.gradient_scale / static_cast<double>(count));
         }
         numbers.store(values, classes, to, row * classes, 1);
       }
@@ -129,8 +136,13 @@ Loss cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets
   });
 }
 
-// d/dprediction mean((prediction - target)^2) = 2 (prediction - target) / count
 Loss mse(const ConstTensorView& prediction, const ConstTensorView& target, const Where& where) {
+  return mse(prediction, target, MseOptions{}, where);
+}
+
+// d/dprediction mean((prediction - target)^2) = 2 (prediction - target) / count
+Loss mse(const ConstTensorView& prediction, const ConstTensorView& target,
+         const MseOptions& options, const Where& where) {
   return reporting("mse", [&]() -> Loss {
     check_readable("mse", "prediction", prediction);
     check_readable("mse", "target", target);
@@ -141,6 +153,7 @@ Loss mse(const ConstTensorView& prediction, const ConstTensorView& target, const
     if (x.shape() != y.shape())
       throw InvalidArgument(text("mse: prediction is ", x.shape(), ", target ", y.shape(),
                                  "; they must be the same"));
+    check_gradient_scale("mse", options.gradient_scale);
     Loss loss{0, where.context().make_tensor(x.shape(), x.dtype()), x.count()};
     const auto count = static_cast<double>(std::max<std::int64_t>(loss.count, 1));
     const Numbers<double> of_x(x.dtype(), where), of_y(y.dtype(), where);
@@ -156,7 +169,7 @@ Loss mse(const ConstTensorView& prediction, const ConstTensorView& target, const
         for (std::int64_t n = 0; n < size; ++n) {
           const double difference = a[n] - b[n];
           sum += difference * difference;
-          a[n] = 2 * difference / count;
+          a[n] = 2 * difference / count * options.gradient_scale;
         }
         loss.value = sum;
         of_x.store(a, size, to, begin, 1);

@@ -202,7 +202,7 @@ class Prepared {
   }
 
   // A part of c whose sums are done: to where it is wanted, and what comes at the end.
-  void finish(const MatrixPart& part) const {
+  void finish(const MatrixRange& part) const {
     if (direct_ && !end_) return;
     const std::int64_t begin = part.column_begin, end = part.column_end;
     for (std::int64_t r = part.row_begin; r < part.row_end; ++r) {
@@ -313,9 +313,9 @@ void multiply(std::span<const Multiplication> list, const Where& where) {
     const Division& d = divisions[n];
     const std::int64_t row = task / d.across * d.rows, column = task % d.across * d.columns;
     // Alone, the tasks that this thread runs are somebody else's, who would stop them unnoticed.
-    const MatrixPart part{row, std::min(row + d.rows, p.m), column,
-                          std::min(column + d.columns, p.n),
-                          alone ? nullptr : RunningTasks::interrupt()};
+    const MatrixRange part{row, std::min(row + d.rows, p.m), column,
+                           std::min(column + d.columns, p.n),
+                           alone ? nullptr : RunningTasks::interrupt()};
     products[n].row().run(p, part);
     products[n].finish(part);
   });

@@ -188,11 +188,12 @@ Tensor LanguageModel::forward(const ConstTensorView& tokens, std::vector<KvCache
   });
 }
 
-std::vector<KvCache> LanguageModel::make_caches(std::int64_t batch) const {
+std::vector<KvCache> LanguageModel::make_caches(std::int64_t batch,
+                                                std::optional<DType> type) const {
   return reporting("language_model", [&] {
     std::vector<KvCache> caches;
     for (const AttentionBlock& block : blocks_)
-      caches.push_back(block.attention().make_cache(batch, options_.length));
+      caches.push_back(block.attention().make_cache(batch, options_.length, 0, 0, type));
     return caches;
   });
 }

@@ -55,7 +55,8 @@ void check_rows(const char* name, const ConstTensorView& x, const char* width_na
   if ((x.rank() != 2 && x.rank() != 3) || x.size(x.rank() - 1) != width)
     fail(name, " is ", x.shape(), "; it must be [batch, length, ", width_name, "] or [length, ",
          width_name, "] with ", width_name, " ", width);
-  if (x.dtype() != type) fail(name, " is ", x.dtype(), ", the layer ", type);
+  if (x.dtype() != type)
+    fail(name, " is ", x.dtype(), ", the layer is ", type, "; convert it, or the layer with to()");
 }
 
 void no_pages_or_parts(const AttentionOptions& options) {

@@ -21,7 +21,7 @@ void check_cache(const MultiHeadAttention& of, const KvCache& cache) {
   const MultiHeadAttentionOptions& layer = of.options();
   const KvCacheOptions& c = cache.options();
   if (c.key_heads != layer.key_heads || c.d_k != layer.d_k || c.d_v != layer.d_v ||
-      c.type != layer.type)
+      (c.type != layer.type && c.type != DType::i8))
     fail("the cache is for ", c.key_heads, " key heads, d_k ", c.d_k, ", d_v ", c.d_v, ", ", c.type,
          "; the layer has ", layer.key_heads, ", ", layer.d_k, ", ", layer.d_v, ", ", layer.type);
 }
@@ -33,16 +33,20 @@ void check_new_tokens(const char* name, const ConstTensorView& x, const KvCache&
   check_readable("multi_head_attention", name, x);
   if (x.rank() != 3 || x.size(0) != batch || x.size(2) != width)
     fail(name, " is ", x.shape(), "; with this cache it must be [", batch, ", n, ", width, "]");
-  if (x.dtype() != type) fail(name, " is ", x.dtype(), ", the layer ", type);
+  if (x.dtype() != type)
+    fail(name, " is ", x.dtype(), ", the layer is ", type, "; convert it, or the layer with to()");
 }
 
-// The options with the cache's lengths and pages.
+// The options with the cache's lengths, pages and scales.
 AttentionOptions over_cache(const KvCache& cache, AttentionOptions options) {
   if (options.key_lengths || options.block_table || options.cu_seqlens_q || options.cu_seqlens_k)
     fail("key_lengths, block_table or cu_seqlens is given; with a cache they come from it");
   if (options.key_offset) fail("key_offset is given; with a cache key 0 is at position 0");
+  if (cache.k_scales() && (options.k_scales || options.v_scales))
+    fail("k_scales or v_scales is given; a cache of i8 has its own");
   options.key_lengths = cache.key_lengths();
   options.block_table = cache.block_table();
+  if (cache.k_scales()) options.k_scales = cache.k_scales(), options.v_scales = cache.v_scales();
   return options;
 }
 
@@ -58,7 +62,8 @@ Shape checked_shape(const MultiHeadAttention& layer, const char* name, const Con
 }  // namespace
 
 KvCache MultiHeadAttention::make_cache(std::int64_t batch, std::int64_t capacity,
-                                       std::int64_t page_size, std::int64_t pages) const {
+                                       std::int64_t page_size, std::int64_t pages,
+                                       std::optional<DType> type) const {
   check_made("multi_head_attention", static_cast<bool>(*this));
   return KvCache({.batch = batch,
                   .key_heads = options_.key_heads,
@@ -67,7 +72,7 @@ KvCache MultiHeadAttention::make_cache(std::int64_t batch, std::int64_t capacity
                   .capacity = capacity,
                   .page_size = page_size,
                   .pages = pages,
-                  .type = options_.type});
+                  .type = type.value_or(options_.type)});
 }
 
 void MultiHeadAttention::append(const ConstTensorView& key, const ConstTensorView& value,

@@ -22,6 +22,13 @@ std::string names_of(const std::vector<NamedTensor>& tensors) {
 
 }  // namespace
 
+std::vector<Form> forms_of(const std::vector<NamedTensor>& list) {
+  std::vector<Form> forms;
+  forms.reserve(list.size());
+  for (const auto& [name, tensor] : list) forms.push_back({name, tensor.dtype(), tensor.shape()});
+  return forms;
+}
+
 std::vector<NamedTensor> in_order(std::string_view where, const std::vector<Form>& forms,
                                   std::vector<NamedTensor> tensors) {
   const std::string there = names_of(tensors);

@@ -17,6 +17,8 @@ struct Form {
   Shape shape;
 };
 
+std::vector<Form> forms_of(const std::vector<NamedTensor>& list);
+
 // Puts the tensors into the order of the forms. What is missing, left over, or of another type or
 // shape is refused: "<where>there is no tensor ...".
 std::vector<NamedTensor> in_order(std::string_view where, const std::vector<Form>& forms,

@@ -57,6 +57,8 @@ struct LayerTensors {
   static void each(const KvCache& cache, const Visit& visit) {
     visit(cache.keys());
     visit(cache.values());
+    visit(cache.k_scales());
+    visit(cache.v_scales());
     visit(cache.key_lengths());
     visit(cache.block_table());
   }
@@ -94,6 +96,8 @@ inline void check_apart_from_tensors(const char* name_of_layer, const char* name
   if (!is_near_tensors(y, cache)) return;
   check_apart(name_of_layer, name, y, "cache.keys", cache.keys());
   check_apart(name_of_layer, name, y, "cache.values", cache.values());
+  check_apart(name_of_layer, name, y, "cache.k_scales", cache.k_scales());
+  check_apart(name_of_layer, name, y, "cache.v_scales", cache.v_scales());
   check_apart(name_of_layer, name, y, "cache.key_lengths", cache.key_lengths());
   check_apart(name_of_layer, name, y, "cache.block_table", cache.block_table());
 }
@@ -104,6 +108,9 @@ inline void check_cache_apart(const char* name_of_layer, const KvCache& cache, c
   if (!is_near_tensors(x, cache)) return;
   check_apart(name_of_layer, "cache.keys", cache.keys(), name, x);
   check_apart(name_of_layer, "cache.values", cache.values(), name, x);
+  if (!cache.k_scales()) return;
+  check_apart(name_of_layer, "cache.k_scales", cache.k_scales(), name, x);
+  check_apart(name_of_layer, "cache.v_scales", cache.v_scales(), name, x);
 }
 
 }  // namespace attend

@@ -6,9 +6,9 @@ namespace attend {
 namespace {
 
 template <class T>
-void pack(const Matrices<T>& p, const PartOfB& part, T* packed) noexcept {
-  for (std::int64_t column = part.column_begin; column < part.column_end; ++column)
-    for (std::int64_t x = part.k_begin; x < part.k_end; ++x)
+void pack(const Matrices<T>& p, const RangeOfB& range, T* packed) noexcept {
+  for (std::int64_t column = range.column_begin; column < range.column_end; ++column)
+    for (std::int64_t x = range.k_begin; x < range.k_end; ++x)
       packed[column * p.k + x] = p.b[x * p.b_depth + column * p.b_column];
 }
 
@@ -28,10 +28,10 @@ double sum_of(const Matrices<T>& p, std::int64_t row, std::int64_t column) noexc
 }
 
 template <class T>
-void run(const Matrices<T>& p, const MatrixPart& part) noexcept {
-  for (std::int64_t row = part.row_begin; row < part.row_end; ++row) {
-    if (must_stop(part.interrupt)) return;
-    for (std::int64_t column = part.column_begin; column < part.column_end; ++column)
+void run(const Matrices<T>& p, const MatrixRange& range) noexcept {
+  for (std::int64_t row = range.row_begin; row < range.row_end; ++row) {
+    if (must_stop(range.interrupt)) return;
+    for (std::int64_t column = range.column_begin; column < range.column_end; ++column)
       p.c[row * p.c_row + column] = static_cast<T>(sum_of(p, row, column));
   }
 }

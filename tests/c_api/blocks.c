@@ -69,6 +69,15 @@ static void every_block_option_arrives(const attend_block* block) {
   CHECK(back.attention->dtype == ATTEND_F64 && back.attention->rotary == NULL);
 }
 
+static void another_type_keeps_the_options(const attend_block* block) {
+  attend_block_options back = ATTEND_INIT(attend_block_options);
+  attend_block* other = NULL;
+  OK(attend_block_to(block, ATTEND_F16, &other));
+  OK(attend_block_get_options(other, &back));
+  CHECK(back.attention->dtype == ATTEND_F16 && back.hidden_dim == 5 && back.cross == 1);
+  attend_block_destroy(other);
+}
+
 /* Causal, with a bias in each attention. */
 static attend_attention_options biased(const attend_view* bias, int32_t causal) {
   attend_attention_options options = ATTEND_INIT(attend_attention_options);
@@ -220,6 +229,7 @@ void test_blocks(const char* folder) {
   a_bare_block_is_a_residual_layer();
   block = decoder();
   every_block_option_arrives(block);
+  another_type_keeps_the_options(block);
   OK(attend_block_get_options(block, &options));
   CHECK(options.attention->seed == 2); /* files do not keep it */
   gradients(block);

@@ -95,6 +95,8 @@ static void bare_cache(void) {
   FAILS(ATTEND_INVALID_ARGUMENT, "key_lengths.struct_size is 0",
         attend_kv_cache_views(cache, &keys, NULL, &held, NULL));
   CHECK(keys.data == NULL); /* nothing is written on failure */
+  OK(attend_kv_cache_scales(cache, &table, NULL));
+  CHECK(table.data == NULL); /* only of 8 bits */
   attend_kv_cache_destroy(cache);
   cache = NULL;
 
@@ -111,6 +113,44 @@ static void bare_cache(void) {
   CHECK(cache == NULL);
 }
 
+/* 8 bits: the largest of a row is 127 of its scales. */
+static void quantised_cache(const attend_layer* layer) {
+  attend_kv_cache_options options = ATTEND_INIT(attend_kv_cache_options);
+  const double k[] = {254, -1, 63.5, 0}, q[] = {0, 0};
+  const attend_view kv = view_of(k, ATTEND_F64, 4, SHAPE(1, 1, 2, 2));
+  const attend_view qv = view_of(q, ATTEND_F64, 4, SHAPE(1, 1, 1, 2));
+  const attend_view all = view_of(x, ATTEND_F64, 3, SHAPE(1, TOKENS, WIDTH));
+  double out[2];
+  const attend_view ov = view_of(out, ATTEND_F64, 4, SHAPE(1, 1, 1, 2));
+  attend_view keys = ATTEND_INIT(attend_view), values = keys, held = keys, ks = keys, vs = keys;
+  attend_attention_options attention = ATTEND_INIT(attend_attention_options);
+  attend_kv_cache* cache = NULL;
+  attend_tensor *exact = NULL, *found = NULL;
+  int n;
+  options.key_heads = 1, options.d_k = 2, options.capacity = 4, options.dtype = ATTEND_I8;
+  OK(attend_kv_cache_create(&options, &cache));
+  OK(attend_kv_cache_append(cache, &kv, &kv, NULL));
+  OK(attend_kv_cache_views(cache, &keys, &values, &held, NULL));
+  OK(attend_kv_cache_scales(cache, &ks, &vs));
+  CHECK(keys.dtype == ATTEND_I8 && ks.dtype == ATTEND_F32 && ks.rank == 3 && ks.shape[2] == 4);
+  CHECK(((signed char*)keys.data)[0] == 127 && ((signed char*)keys.data)[1] == 0);
+  CHECK(((float*)ks.data)[0] == 2 && ((float*)vs.data)[1] == 0.5F);
+  attention.key_lengths = &held, attention.k_scales = &ks, attention.v_scales = &vs;
+  OK(attend_attention(&qv, &keys, &values, &ov, &attention, NULL, NULL));
+  NEAR(out[0], (254 + 63.5) / 2, 1e-13);
+  attend_kv_cache_destroy(cache);
+  cache = NULL;
+
+  options.key_heads = 2, options.capacity = TOKENS;
+  OK(attend_kv_cache_create(&options, &cache));
+  OK(attend_layer_forward(layer, &all, NULL, NULL, NULL, NULL, NULL, &exact));
+  OK(attend_layer_forward_cached(layer, &all, cache, NULL, NULL, NULL, &found));
+  for (n = 0; n < TOKENS * WIDTH; ++n) NEAR(doubles(found)[n], doubles(exact)[n], 0.02);
+  attend_tensor_destroy(exact);
+  attend_tensor_destroy(found);
+  attend_kv_cache_destroy(cache);
+}
+
 void test_caches(void) {
   attend_layer* layer = make();
   fill(x, TOKENS * WIDTH, 11);
@@ -118,5 +158,6 @@ void test_caches(void) {
   decoding_gives_the_whole(layer, 2);
   halves_give_cross_attention(layer);
   bare_cache();
+  quantised_cache(layer);
   attend_layer_destroy(layer);
 }

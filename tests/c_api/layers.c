@@ -81,6 +81,18 @@ static void every_layer_option_arrives(void) {
   OK(attend_layer_parameter_find(layer, "v.weight", &view));
   CHECK(view.shape[0] == 6 && view.shape[1] == 7);
   OK(attend_layer_end_writing(layer));
+  other = NULL;
+  OK(attend_layer_to(layer, ATTEND_BF16, &other));
+  OK(attend_layer_get_options(other, &back));
+  CHECK(back.dtype == ATTEND_BF16 && back.d_v == 3);
+  OK(attend_layer_parameter_at(other, 0, NULL, &view));
+  CHECK(view.dtype == ATTEND_BF16 && view.shape[0] == 16);
+  attend_layer_destroy(other);
+  other = NULL;
+  FAILS(ATTEND_INVALID_ARGUMENT, "dtype is 42", attend_layer_to(layer, 42, &other));
+  FAILS(ATTEND_INVALID_ARGUMENT, "the type is i64; it must be f64, f32, bf16 or f16",
+        attend_layer_to(layer, ATTEND_I64, &other));
+  CHECK(other == NULL);
   OK(attend_layer_end_writing(layer)); /* more than once, or without a view, does no harm */
   o.seed = 10;
   other = make(&o);

@@ -26,7 +26,7 @@ class Table(CommandTest):
         self.assertEqual(len(set(names)), len(names))
         self.assertEqual(list(dict.fromkeys(case["suite"] for case in cases)),
                          ["notes", "bert", "gpt", "long", "decode", "backward", "layer", "length",
-                          "growth", "inspect"])
+                          "growth", "inspect", "cache"])
         self.assertEqual(self.run_ok("bench", "--list").split(), names)
         self.assertEqual([case["name"] for case in self.cases("--suite", "bert,decode")],
                          [name for name in names if name.split("/")[0] in ("bert", "decode")])

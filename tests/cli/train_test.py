@@ -63,10 +63,11 @@ def documented(words):
     return re.sub(r"\d+(\\\.\d+)?", r"\\d+(\\.\\d+)?", pattern)
 
 
-def induction(folder, seed):
+def induction(folder, seed, type_="f32"):
     """Two layers learn to continue repeated sequences, by an induction head in the second."""
-    result = trained("--seed", seed, "--checkpoint", folder / "end")
-    if seed == 1:
+    result = trained("--seed", seed, "--type", type_, "--checkpoint", folder / "end")
+    assert result["type"] == type_, result
+    if seed == 1 and type_ == "f32":
         assert re.fullmatch(documented("--seed 1"), attend("--resume", folder / "end"))
     assert result["accuracy"] >= 0.99, result
     assert result["induction_score"] >= 0.8, result
@@ -84,6 +85,37 @@ def induction_seed_2(folder):
 
 def induction_seed_3(folder):
     induction(folder, 3)
+
+
+def induction_bf16(folder):
+    induction(folder, 1, "bf16")
+
+
+def induction_f16(folder):
+    induction(folder, 1, "f16")
+
+
+def text_of_16_bits(folder):
+    """Held-out losses within 0.02 nats of that of f32 (docs/command.md has those of a longer training)."""
+    flags = ("--text", text_file(folder), "--steps", 100, "--model-dim", 32, "--batch", 16, "--learning-rate",
+             0.01, "--generate", 0)
+    losses = {type_: trained(*flags, "--type", type_)["held_out_loss"] for type_ in ("f32", "bf16", "f16")}
+    assert losses["f32"] < 1.5, losses
+    for type_ in ("bf16", "f16"):
+        assert 0 < abs(losses[type_] - losses["f32"]) < 0.02, losses
+
+
+def overflow(folder):
+    """Gradients of f16 that overflow make no step: the scale is halved and the batch taken again, and the
+    training is that of a smaller scale."""
+    begin, end, whole = folder / "begin", folder / "end", folder / "whole"
+    attend(*SMALL, "--type", "f16", "--steps", 3, "--checkpoint", begin)
+    attend(*SMALL, "--type", "f16", "--steps", 8, "--save", whole)
+    begin.write_bytes(with_metadata(begin.read_bytes(), "checkpoint.loss_scale", 2.0**40))
+    result = trained("--resume", begin, "--steps", 8, "--save", end)
+    assert result["skipped_steps"] >= 10 and 1 < result["loss_scale"] < 2.0**30, result
+    assert result["steps"] == 8, result
+    assert end.read_bytes() == whole.read_bytes()
 
 
 def one_layer_cannot(folder):
@@ -108,7 +140,7 @@ def text(folder):
 
 def resumed_is_uninterrupted(folder):
     """A training that is resumed gives the file of one that never stopped, bit for bit."""
-    for extra in ((), ("--text", text_file(folder))):
+    for extra in ((), ("--text", text_file(folder)), ("--type", "bf16"), ("--type", "f16")):
         whole, half, rest = folder / "whole", folder / "half", folder / "rest"
         attend(*SMALL, *extra, "--steps", 40, "--save", whole, "--seed", 5)
         # The same learning rates: --steps is that of the whole, and Ctrl-C ends the first part.
@@ -120,7 +152,7 @@ def resumed_is_uninterrupted(folder):
             time.sleep(0.005)
         process.send_signal(signal.SIGINT)
         assert process.wait() in (130, 0)
-        attend("--resume", half, *extra, "--save", rest)
+        attend("--resume", half, *(extra if "--text" in extra else ()), "--save", rest)
         assert rest.read_bytes() == whole.read_bytes(), extra
         half.unlink()
 
@@ -128,11 +160,13 @@ def resumed_is_uninterrupted(folder):
 def more_steps_go_on(folder):
     """Threads change no bit, and more steps than at first may be asked for."""
     whole, half, rest = folder / "whole", folder / "half", folder / "rest"
-    attend(*SMALL, "--steps", 30, "--save", whole, "--threads", 1)
-    attend(*SMALL, "--steps", 13, "--checkpoint", half, "--threads", 3)
-    attend("--resume", half, "--steps", 30, "--save", rest)
-    models = [path.read_bytes() for path in (whole, rest)]
-    assert models[0] == models[1]
+    for type_ in ("f32", "bf16", "f16"):
+        flags = (*SMALL, "--type", type_)
+        attend(*flags, "--steps", 30, "--save", whole, "--threads", 1)
+        attend(*flags, "--steps", 13, "--checkpoint", half, "--threads", 3)
+        attend("--resume", half, "--steps", 30, "--save", rest)
+        models = [path.read_bytes() for path in (whole, rest)]
+        assert models[0] == models[1], type_
 
 
 def interrupt(folder):
@@ -201,11 +235,11 @@ def terminal(folder):
         assert max(len(re.sub(r"\033\[\d*m", "", line)) for line in lines) <= 80, lines
 
 
-def with_batch(checkpoint, batch):
-    """The bytes of a checkpoint (safetensors) with another size of batches."""
+def with_metadata(checkpoint, key, value):
+    """The bytes of a checkpoint (safetensors) with another value in its metadata."""
     size = int.from_bytes(checkpoint[:8], "little")
     header = json.loads(checkpoint[8:8 + size])
-    header["__metadata__"]["train.batch"] = str(batch)
+    header["__metadata__"][key] = str(value)
     words = json.dumps(header).encode()
     words += b" " * (-len(words) % 8)
     return len(words).to_bytes(8, "little") + words + checkpoint[8 + size:]
@@ -222,13 +256,14 @@ def mistakes(folder):
     attend(*SMALL, "--steps", 2, "--checkpoint", folder / "induction", "--seed", 3)
     attend(*SMALL, "--steps", 2, "--checkpoint", folder / "text", "--text", path)
     (folder / "broken").write_bytes((folder / "induction").read_bytes()[:-1])
-    (folder / "huge").write_bytes(with_batch((folder / "induction").read_bytes(), 2**62))
+    (folder / "huge").write_bytes(with_metadata((folder / "induction").read_bytes(), "train.batch", 2**62))
     before = sorted(p.name for p in folder.iterdir())
     for arguments, words in (
             (("--steps", 0), "--steps"),
             (("--learning-rate", "fast"), "--learning-rate"),
             (("--learning-rate", -1), "--learning-rate"),
             (("--heads", 3), "heads 3"),
+            (("--type", "f8"), "--type"),
             (("--text", folder / "none"), "cannot be opened"),
             (("--text", folder), "cannot be read"),
             (("--text", folder / "short"), "it needs at least 321"),
@@ -245,6 +280,7 @@ def mistakes(folder):
             (("--resume", folder / "broken"), "broken"),
             (("--resume", path), "text.txt"),
             (("--resume", folder / "induction", "--model-dim", 8), "--model-dim"),
+            (("--resume", folder / "induction", "--type", "f16"), "--type comes from the checkpoint"),
             (("--resume", folder / "induction", "--seed", 8), "--seed is 8"),
             (("--resume", folder / "induction", "--seed", 0), "--seed is 0"),
             (("--resume", folder / "induction", "--text", path), "it takes no --text"),

@@ -83,7 +83,7 @@ std::vector<LayerMistake> multi_head_mistakes() {
        start + "key is [3, 6]; it must be [batch, length, key_dim] or [length, key_dim] with "
                "key_dim 4"},
       {"value_of_another_type", forward(of({3, 6}), of({3, 4}), of({3, 5}, DType::f16)),
-       start + "value is f16, the layer f32"},
+       start + "value is f16, the layer is f32; convert it, or the layer with to()"},
       {"value_of_another_width", forward(of({3, 6}), of({3, 4}), of({3, 4})),
        start + "value is [3, 4]; it must be [batch, length, value_dim] or [length, value_dim] with "
                "value_dim 5"},
@@ -227,7 +227,7 @@ std::vector<LayerMistake> kv_cache_mistakes() {
        start + "pages is 3, but page_size is 0 (dense)"},
       {"cache_of_whole_numbers",
        sized({.key_heads = 1, .d_k = 1, .capacity = 1, .type = DType::u8}),
-       start + "type is u8; it must be f64, f32, bf16 or f16"},
+       start + "type is u8; it must be f64, f32, bf16, f16 or i8"},
       {"cache_of_too_many_pages",
        sized({.batch = 4,
               .key_heads = 1,
@@ -240,6 +240,12 @@ std::vector<LayerMistake> kv_cache_mistakes() {
        start + "k is [2, 2, 1, 4]; it must be [2, 2, n, 3]"},
       {"values_of_another_type", append(of({2, 2, 1, 3}), of({2, 2, 1, 3}, DType::bf16)),
        start + "v is bf16, the cache f32"},
+      {"whole_numbers_for_a_cache_that_quantises",
+       [] {
+         KvCache({.batch = 2, .key_heads = 2, .d_k = 3, .capacity = 8, .type = DType::i8})
+             .append(of({2, 2, 1, 3}), of({2, 2, 1, 3}, DType::i8));
+       },
+       start + "v is i8; a cache of i8 quantises f64, f32, bf16 or f16"},
       {"keys_on_a_device",
        [] {
          const ConstTensorView k(nullptr, DType::f32, {2, 2, 1, 3}, Device{Device::Kind::cuda, 0});
@@ -306,7 +312,7 @@ std::vector<LayerMistake> kv_cache_mistakes() {
       {"query_without_batch", attend(of({1, 6})),
        of_layer + "query is [1, 6]; with this cache it must be [2, n, 6]"},
       {"query_of_another_type", attend(of({2, 1, 6}, DType::f64)),
-       of_layer + "query is f64, the layer f32"},
+       of_layer + "query is f64, the layer is f32; convert it, or the layer with to()"},
       {"key_of_another_width_for_a_cache",
        [] {
          KvCache cache = cache_of();
@@ -324,6 +330,13 @@ std::vector<LayerMistake> kv_cache_mistakes() {
            "key_lengths, block_table or cu_seqlens is given; with a cache they come from it"},
       {"a_part_of_the_cache", attend(of({2, 1, 6}), {.key_offset = 1}),
        of_layer + "key_offset is given; with a cache key 0 is at position 0"},
+      {"scales_besides_the_cache",
+       [] {
+         static const Tensor scales = of({2, 2, 8});
+         layer().attend(of({2, 1, 6}), layer().make_cache(2, 8, 0, 0, DType::i8),
+                        {.v_scales = scales});
+       },
+       of_layer + "k_scales or v_scales is given; a cache of i8 has its own"},
       {"an_offset_besides_the_cache",
        [] {
          KvCache cache = cache_of();

@@ -31,6 +31,7 @@ std::vector<LayerMistake> block_mistakes();
 std::vector<LayerMistake> loss_mistakes();
 std::vector<LayerMistake> gradient_mistakes();
 std::vector<LayerMistake> optimizer_mistakes();
+std::vector<LayerMistake> loss_scale_mistakes();
 std::vector<LayerMistake> checkpoint_mistakes();
 std::vector<LayerMistake> model_mistakes();
 

@@ -32,10 +32,10 @@ std::function<void()> unwritten(const Shape& shape, Call call) {
 
 // y lies in a tensor of the cache, which holds one token of two features.
 template <class Which>
-std::function<void()> decoded_into_the_cache(Which which) {
+std::function<void()> decoded_into_the_cache(Which which, DType type = DType::f32) {
   return [=] {
     static const MultiHeadAttention layer({.model_dim = 2});
-    KvCache cache = layer.make_cache(1, 4, 2);
+    KvCache cache = layer.make_cache(1, 4, 2, 0, type);
     const Tensor x({1, 1, 2});
     layer.append(x, x, cache);
     const ConstTensorView memory = which(cache);
@@ -103,6 +103,12 @@ std::vector<LayerMistake> output_mistakes() {
       {"decoded_into_the_values",
        decoded_into_the_cache([](const KvCache& cache) { return cache.values(); }),
        start + "multi_head_attention: y overlaps cache.values" + must_not},
+      {"y_in_the_scales_of_the_keys",
+       decoded_into_the_cache([](const KvCache& cache) { return cache.k_scales(); }, DType::i8),
+       start + "multi_head_attention: y overlaps cache.k_scales" + must_not},
+      {"y_in_the_scales_of_the_values",
+       decoded_into_the_cache([](const KvCache& cache) { return cache.v_scales(); }, DType::i8),
+       start + "multi_head_attention: y overlaps cache.v_scales" + must_not},
       {"decoded_into_the_lengths",
        decoded_into_the_cache([](const KvCache& cache) { return cache.key_lengths(); }),
        start + "multi_head_attention: y overlaps cache.key_lengths" + must_not},

@@ -71,7 +71,7 @@ std::vector<LayerMistake> linear_mistakes() {
        [=] {
          forward(of({2, 3}, DType::f64));
        },
-       "InvalidArgument: linear: x is f64, the layer is f32"},
+       "InvalidArgument: linear: x is f64, the layer is f32; convert it, or the layer with to()"},
       {"x_of_other_features",
        [=] {
          forward(of({3, 4}));

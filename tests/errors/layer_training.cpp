@@ -63,6 +63,13 @@ std::vector<LayerMistake> loss_mistakes() {
        },
        "InvalidArgument: cross_entropy: label_smoothing is 1; it must be at least 0 and less than "
        "1"},
+      {"gradient_of_no_size",
+       [=] {
+         ce(of({2, 3}), of({2}, DType::i64), {.gradient_scale = 0});
+       },
+       "InvalidArgument: cross_entropy: gradient_scale is 0; it must be finite and above 0"},
+      {"mse_gradient_of_no_size", [] { mse(of({2}), of({2}), {.gradient_scale = NAN}); },
+       "InvalidArgument: mse: gradient_scale is nan; it must be finite and above 0"},
       {"target_that_is_no_class",
        [=] {
          ce(of({2, 2, 3}), Tensor({0, -100, 3, 1}, {2, 2}));
@@ -241,13 +248,39 @@ std::vector<LayerMistake> optimizer_mistakes() {
   };
 }
 
+std::vector<LayerMistake> loss_scale_mistakes() {
+  return {
+      {"scale_below_one", [] { LossScale({.initial = 0.5}); },
+       "InvalidArgument: loss_scale: initial is 0.5; it must be in [1, 2^64]"},
+      {"scale_not_finite", [] { LossScale({.initial = HUGE_VAL}); },
+       "InvalidArgument: loss_scale: initial is inf; it must be in [1, 2^64]"},
+      {"scale_that_never_changes", [] { LossScale({.factor = 1}); },
+       "InvalidArgument: loss_scale: factor is 1; it must be finite and above 1"},
+      {"interval_of_no_steps", [] { LossScale({.interval = 0}); },
+       "InvalidArgument: loss_scale: interval is 0; it must be at least 1"},
+      {"unscaled_whole_numbers",
+       [] {
+         std::vector<NamedTensor> g = {{"a", of({2}, DType::i64)}};
+         LossScale().unscale(g);
+       },
+       "InvalidArgument: loss_scale: the gradient of 'a' is i64, not a floating-point type"},
+      {"not_finite_at_any_scale", [] { LossScale({.initial = 1}).update(false); },
+       "InvalidArgument: loss_scale: the gradients are not finite at a scale of 1 either; the "
+       "model or its inputs have numbers that its type cannot hold"},
+      {"restored_scale_of_zero", [] { LossScale().restore(0, 0); },
+       "InvalidArgument: loss_scale: value is 0; it must be in [1, 2^64]"},
+      {"restored_steps_below_zero", [] { LossScale().restore(8, -1); },
+       "InvalidArgument: loss_scale: good_steps is -1, less than 0"},
+  };
+}
+
 std::vector<LayerMistake> checkpoint_mistakes() {
   static const TemporaryFolder folder;
   static const std::string path = (folder / "c").string();
-  const auto load = [](const Metadata& metadata) {
+  const auto load = [](const Metadata& metadata, LossScale* scale = nullptr) {
     save_safetensors(path, {}, metadata);
     SGD sgd;
-    load_checkpoint(path, {}, sgd);
+    load_checkpoint(path, {}, sgd, scale);
   };
   const std::string version = "checkpoint.version", kind = "checkpoint.optimizer";
   return {
@@ -276,6 +309,21 @@ std::vector<LayerMistake> checkpoint_mistakes() {
          load({{version, "1"}, {kind, "sgd"}, {"checkpoint.steps", "-1"}});
        },
        "FileError: load_checkpoint: " + path + ": sgd: steps is -1, less than 0"},
+      {"no_loss_scale_in_the_file",
+       [=] {
+         LossScale scale;
+         load({{version, "1"}, {kind, "sgd"}, {"checkpoint.steps", "0"}}, &scale);
+       },
+       "FileError: load_checkpoint: " + path + ": it holds no loss scale, but one is given"},
+      {"nobody_takes_the_loss_scale",
+       [=] {
+         load({{version, "1"},
+               {kind, "sgd"},
+               {"checkpoint.steps", "0"},
+               {"checkpoint.loss_scale", "8"}});
+       },
+       "FileError: load_checkpoint: " + path +
+           ": it holds a loss scale; give the LossScale to restore"},
       {"metadata_of_its_own",
        [] {
          save_checkpoint(path, {}, SGD(), {{"checkpoint.steps", "1"}});

@@ -200,6 +200,24 @@ TEST(NoMemory, an_optimizer_says_so) {
   EXPECT_GT(each_allocation_fails(make, [](int&) { const SGD optimizer({.momentum = 0.5}); }), 0);
 }
 
+TEST(NoMemory, gradients_stay_scaled) {
+  struct Gradients {
+    std::vector<NamedTensor> list = {{"a", Tensor({f16(3)}, {1})}, {"b", Tensor({f16(5)}, {1})}};
+  };
+  const auto make = [] { return std::make_unique<Gradients>(); };
+  EXPECT_GT(each_allocation_fails(make,
+                                  [](Gradients& g) {
+                                    try {
+                                      LossScale().unscale(g.list);
+                                    } catch (const OutOfMemory&) {
+                                      EXPECT_EQ(g.list[0].tensor.at<f16>({0}), f16(3));
+                                      EXPECT_EQ(g.list[1].tensor.at<f16>({0}), f16(5));
+                                      throw;
+                                    }
+                                  }),
+            3);
+}
+
 // Throws what the call throws when its first allocation fails.
 void without_memory(const std::function<void()>& call) {
   const std::string thrown = thrown_without(0, call);

@@ -249,7 +249,7 @@ std::string signals(const SweepCase& c, Call call) {
 
 // fork() while two other threads are inside calls: the child calls, too, with the same Context.
 std::string forks(const SweepCase& c, Call call) {
-  if (why_no_threads_after_fork() != nullptr) return "";
+  if (why_no_threads_after_fork() != nullptr || why_no_fork_beside_threads() != nullptr) return "";
   Context context({.threads = 3});
   Work work(c.problem);
   const std::vector<Tensor> expected = expected_of(call, c.problem);

@@ -5,13 +5,16 @@ from . import mutant
 
 FORWARD = "src/cpu/flash_forward.h"
 BACKWARD = "src/cpu/flash_backward.h"
-TILE = "src/cpu/tile.h"
+SCORES = "src/cpu/scores.h"
+MASK = "src/cpu/score_mask.h"
+SPANS = "src/cpu/key_spans.h"
 FEW = "src/cpu/few_rows.h"
 SUMS = "src/cpu/sums.h"
 EXP2 = "src/cpu/exp2.h"
 PACK = "src/cpu/pack.h"
 ELEMENTS = "src/cpu/elements.h"
 GRADIENTS = "src/cpu/score_gradients.h"
+SOFTMAX = "src/cpu/softmax_gradient.h"
 SEGMENTS = "src/cpu/segments.h"
 KEY_SUMS = "src/cpu/key_sums.h"
 BIAS = "src/cpu/bias_gradient.h"
@@ -42,9 +45,9 @@ MUTANTS = (
               (FORWARD, "drops ? exp2_gradual(t) : exp2_of(t)", "exp2_of(t)"),
               tests=("traps_extremes",)),
     attention("cpu_slice_of_values_overruns", "the last slice of values is as long as the others",
-              (FORWARD, "run.count - x < slice ? run.count - x : slice", "slice")),
+              (FORWARD, "span.count - x < slice ? span.count - x : slice", "slice")),
     attention("cpu_hidden_values_are_summed", "a row with NaN is summed again with the keys it does not see",
-              (FORWARD, "if (!scores_.sees(tile, n, j)) continue;", ""), tests=("properties_nan_place",)),
+              (FORWARD, "if (!scores_.mask.sees(tile, n, j)) continue;", ""), tests=("properties_nan_place",)),
     attention("cpu_summed_again_not_divided", "and is not divided then",
               (FORWARD, "divisors != nullptr && x < whole", "false"), tests=("properties_nan_place",)),
     attention("cpu_piece_ends_early", "a piece of the keys leaves out its last chunk",
@@ -58,38 +61,38 @@ MUTANTS = (
 
     # ---- scores and mask ----
     attention("cpu_diagonal_unmasked", "the keys that all rows see end where those of the last row do",
-              (TILE, "keys.end < tile.all.end ? keys.end : tile.all.end", "tile.all.end")),
+              (SCORES, "keys.end < tile.all.end ? keys.end : tile.all.end", "tile.all.end")),
     attention("cpu_diagonal_off_by_one", "the first key that is not for all rows is hidden from none",
-              (TILE, "hide_keys(tile, first, last, seen_to, run.count, s + run.at * tile.stride);",
-               "hide_keys(tile, first, last, seen_to + 1, run.count, s + run.at * tile.stride);")),
+              (MASK, "hide_keys(tile, first, last, seen_to, span.count, s + span.at * tile.stride);",
+               "hide_keys(tile, first, last, seen_to + 1, span.count, s + span.at * tile.stride);")),
     attention("cpu_hidden_keys_in_the_maximum", "the maximum is that of all keys, the hidden ones too",
-              (TILE, "if (partial) find_top(tile, s, runs.count, top);", ""),
+              (MASK, "if (partial) find_top(tile, s, spans.keys, top);", ""),
               tests=("properties_extreme", "properties_hidden")),
     attention("cpu_features_of_the_first_chain", "of more than 256 features the last chain alone counts",
-              (TILE, "      if (add) {", "add", "false")),
+              (SCORES, "      if (add) {", "add", "false")),
     attention("cpu_scale_of_a_power_of_two", "other scales are ignored",
-              (TILE, "scale != 1", "false")),
+              (SCORES, "scale != 1", "false")),
     attention("cpu_positions_of_the_first_row", "all rows of a tile see what the first one sees",
-              (TILE, "moves && g == 0", "false")),
+              (SCORES, "moves && g == 0", "false")),
     attention("cpu_pages_in_order", "keys on pages are read as if their pages lay in order",
-              (TILE, "p.keys != KeyAddressing::paged && count == row_width", "p.keys != KeyAddressing::paged", "true")),
+              (SCORES, "p.keys != KeyAddressing::paged && count == row_width", "p.keys != KeyAddressing::paged", "true")),
     attention("cpu_blocks_from_anywhere", "blocks are counted from the first visible key",
-              (TILE, "p.blocks ? p.block_keys - j % p.block_keys : hi - j", "p.block_keys - j % p.block_keys", "p.block_keys")),
+              (SPANS, "p.blocks ? p.block_keys - j % p.block_keys : to - j", "p.block_keys - j % p.block_keys", "p.block_keys")),
     attention("cpu_alibi_without_distance", "keys behind the query get a bonus",
-              (TILE, "distance < 0 ? -distance : distance", "distance")),
+              (MASK, "distance < 0 ? -distance : distance", "distance")),
     attention("cpu_lowest_bias_hides", "a finite bias makes a score -inf",
-              (TILE, "u = select(less(before, lowest), u, larger(lowest, u));", ""),
+              (MASK, "u = select(less(before, lowest), u, larger(lowest, u));", ""),
               tests=("properties_extreme", "traps_extremes")),
     attention("cpu_mask_stride_ignored", "the mask is read as if its keys lay side by side",
-              (TILE, "mask[x * stride] == 0", "mask[x] == 0")),
+              (MASK, "mask[x * stride] == 0", "mask[x] == 0")),
     attention("cpu_overlapping_hidden_ranges", "keys are hidden twice where no key is for all rows",
-              (TILE, "if (seen_to < seen_from) seen_from = seen_to = 0;", ""),
+              (MASK, "if (seen_to < seen_from) seen_from = seen_to = 0;", ""),
               equivalent="the two ranges of keys then overlap, and together are all keys, as they are with "
               "the line: it saves work"),
 
     # ---- few rows ----
-    attention("cpu_few_rows_see_all", "few rows see every key of a run, whatever hides some from one of them",
-              (FEW, "tile.keys[n].begin > run.key || tile.keys[n].end < run.key + run.count", "false")),
+    attention("cpu_few_rows_see_all", "few rows see every key of a span, whatever hides some from one of them",
+              (FEW, "tile.keys[n].begin > span.key || tile.keys[n].end < span.key + span.count", "false")),
     attention("cpu_few_rows_overrun", "the last keys of few rows do not step back",
               (FEW, "j + kEach <= keys_ ? j : keys_ - kEach", "j"), tests=("properties_memory", "conformance")),
     attention("cpu_few_rows_unscaled", "few rows ignore a scale that is no power of two",
@@ -108,7 +111,7 @@ MUTANTS = (
     attention("cpu_chunks_not_rescaled", "earlier chunks keep their own maximum's weight",
               (SUMS, "mine *= rescale_factor(tile.top[n], part.top);", "")),
     attention("cpu_empty_chunk_joins", "a chunk that a row sees nothing of joins its sums",
-              (SUMS, "if (part == 0) continue;", "")),
+              (SUMS, "if (chunk_sum == 0) continue;", "")),
     attention("cpu_hidden_row_not_cleared", "a row that sees nothing keeps what was in memory",
               (SUMS, "clear(tile.to.o + n * tile.to.stride, width(p));", ";")),
     attention("cpu_lse_of_another_unit", "lse forgets the unit of the sum of one chunk",
@@ -136,34 +139,34 @@ MUTANTS = (
     attention("cpu_delta_not_rescaled", "delta of earlier chunks keeps their own maximum's weight",
               (GRADIENTS, "tile.delta[n] * mine_factor", "tile.delta[n]")),
     attention("cpu_weights_of_the_chunk", "weights stay relative to their chunk's maximum",
-              (GRADIENTS, "exp_of_difference(part, tile.m[n]) / tile.l[n]", "1 / tile.l[n]")),
+              (SOFTMAX, "exp_of_difference(chunk_top, tile.m[n]) / tile.l[n]", "1 / tile.l[n]")),
     attention("cpu_slopes_of_the_first_chunk", "every chunk uses the softcap's derivative of the first",
               (GRADIENTS, "slopes_ + (row_ + first) * stride", "(row_ + first) * stride", "first * stride")),
     attention("cpu_dropped_weights_flow", "what dropout dropped still has a gradient at its value",
-              (GRADIENTS, "select(dropped, zero, keep)", "keep")),
+              (SOFTMAX, "select(dropped, zero, keep)", "keep")),
     attention("cpu_dlse_ignored", "the gradient at lse is dropped",
               (GRADIENTS, "problem_.dlse && n < tile.rows", "false")),
     attention("cpu_dsinks_not_normalised", "the weight of the sink is not divided by the sum",
               (BACKWARD, "exp_of_difference(sink, tile.m[n]) / tile.l[n]",
                "exp_of_difference(sink, tile.m[n])")),
-    attention("cpu_dq_of_the_last_run", "dq begins anew with every run of visible blocks",
+    attention("cpu_dq_of_the_last_span", "dq begins anew with every span of visible blocks",
               (BACKWARD, "r == 0 && x == 0", "x == 0")),
     attention("cpu_dq_of_the_last_chunk", "dq of more than one chunk is that of the last",
-              (BACKWARD, "if (joined)\n          add_wide<V>(memory_.dq[t], group_.tiles[t].rows * width(p.d),"
-               " memory_.dq_sum[t]);", "")),
+              (BACKWARD, "if (joined)\n          add_wide<V>(arrays_.dq[t], group_.tiles[t].rows * width(p.d),"
+               " arrays_.dq_sum[t]);", "")),
     attention("cpu_hidden_pairs_in_dq", "a NaN of a hidden key reaches dq",
-              (BACKWARD, "if (group_.p[pair - group_.ds] == Group::kHidden) continue;", ""),
+              (BACKWARD, "if (group_.p[pair - group_.ds] == TileGroup::kHidden) continue;", ""),
               tests=("properties_nan_place",)),
     attention("cpu_hidden_pairs_in_dk", "a NaN of a row that does not see a key reaches its gradient",
-              (KEY_SUMS, "group_.p[pair + n] != Group::kHidden", "true"), tests=("properties_nan_place",)),
+              (KEY_SUMS, "group_.p[pair + n] != TileGroup::kHidden", "true"), tests=("properties_nan_place",)),
     attention("cpu_unseen_keys_not_cleared", "keys behind those that the first rows see have no zeros",
-              (KEY_SUMS, "clear(part_ + end * width_, (keys - end) * width_);", "")),
+              (KEY_SUMS, "clear(sums_ + end * width_, (keys - end) * width_);", "")),
     attention("cpu_unseen_keys_not_written", "dk and dv of keys that nobody sees are not written",
               (KEY_SUMS, "group_.end == scores_.sequence.k_stored", "true")),
     attention("cpu_last_key_of_a_tile", "a tile does not see a step of keys of which it sees one",
               (KEY_SUMS, "group_.tiles[t].end > key", "group_.tiles[t].end > key + 1")),
     attention("cpu_last_sums_not_joined", "f32 sums since the last flush are lost",
-              (KEY_SUMS, "if (flushed_ && plain()) add_wide<V>(part, count_, total);", "")),
+              (KEY_SUMS, "if (flushed_ && plain()) add_wide<V>(sums, count_, total);", "")),
     attention("cpu_stale_totals", "the f64 sums of dk and dv begin with what was in memory",
               (KEY_SUMS, "if (!flushed_) clear(total, count_);", "")),
     attention("cpu_first_segment_lost", "dk and dv count the second segment of the rows for the first",
@@ -226,9 +229,9 @@ MUTANTS = (
     attention("cpu_local_off_by_one", "the farthest key that is local is left out",
               (INSPECT_KEYS, "back + p.local_width + 1", "back + p.local_width")),
     attention("cpu_induction_of_the_token_itself", "induction looks at the token, not at the one before it",
-              (INSPECT_KEYS, "equal(memory_.left[at + x], u)", "equal(memory_.token[at + x], u)")),
-    attention("cpu_map_of_the_last_run", "a column of the map holds the last run of visible blocks",
-              (INSPECT_MAP, "const bool once = runs.runs == 1", "runs.runs == 1", "true")),
+              (INSPECT_KEYS, "equal(arrays_.left[at + x], u)", "equal(arrays_.token[at + x], u)")),
+    attention("cpu_map_of_the_last_span", "a column of the map holds the last span of visible blocks",
+              (INSPECT_MAP, "const bool once = spans.size == 1", "spans.size == 1", "true")),
 
     # ---- what the kernels decline ----
     mutant("cpu_takes_a_huge_scale", "a scale whose inverse is no normal number is taken",

@@ -103,7 +103,7 @@ MUTANTS = (
     mutant("steps_not_restored", "a resumed optimizer counts its steps from 0",
            (OPTIMIZER, "steps_ = steps;", ""), tests=TRAIN),
     mutant("ignored_targets_count", "the gradient is divided by all rows, ignored or not",
-           (LOSS, "1 / static_cast<double>(count)", "1 / static_cast<double>(rows)"), tests=TRAIN),
+           (LOSS, "gradient_scale / static_cast<double>(count)", "gradient_scale / static_cast<double>(rows)"), tests=TRAIN),
     mutant("smoothing_twice", "the target's probability does not give up what smoothing takes",
            (LOSS, "z[target] -= (1 - smoothing) * scale;", "z[target] -= scale;"), tests=TRAIN),
     mutant("mse_gradient_halved", "the derivative of x^2 is x",

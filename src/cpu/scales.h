@@ -1,0 +1,92 @@
+// Scales of keys and values (k_scales, v_scales). A row is multiplied by its scale as a whole, so
+// the scale need not touch the row:
+//
+//   s = (q . k) * k_scale        one multiplication with each score, beside d multiply-adds
+//   o = sum of (p * v_scale) v   one with each weight, after their sum has been taken
+//
+// Whole numbers of 8 bits stay what they are in any operand, and a product with 2^-24 of error for
+// each element becomes one with each sum. What this costs is the same for every d; decode stays
+// bound by memory.
+//
+// A scale that is NaN or infinite multiplies the row itself, and is 1 from then on: 0 times an
+// infinity is NaN in the row's own places alone, and a weight of 0 stays 0, so that what is hidden
+// stays so.
+#pragma once
+
+#include "core/call.h"
+#include "core/sequence.h"
+#include "cpu/chunk.h"
+#include "cpu/elements.h"
+#include "cpu/key_spans.h"
+#include "cpu/tile.h"
+
+namespace attend {
+namespace {
+
+// The scales of the keys [from, to), and 0 up to `all` of them. Gives whether all are finite.
+template <class Operation, class Sum>
+bool load_scales(const KeyHead<Operation>& head, const Strided& t, std::int64_t from,
+                 std::int64_t to, std::int64_t all, Sum* scales) noexcept {
+  const auto* data = reinterpret_cast<const float*>(t.data);
+  Sum check = 0;
+  for (std::int64_t j = from; j < to; ++j) {
+    const auto scale =
+        static_cast<Sum>(data[key_row(head.p, head.call, t, head.sequence, head.kv_head, j)]);
+    scales[j - from] = scale;
+    check += scale * 0;
+  }
+  for (std::int64_t j = to - from; j < all; ++j) scales[j] = 0;
+  return check == 0;
+}
+
+// Those of a chunk's keys and of its values, if there are any. Gives whether all are finite.
+template <class V, class Operation>
+bool bring_scales(const KeyHead<Operation>& head, Chunk<V>& chunk, bool values) noexcept {
+  bool finite = true;
+  if constexpr (std::is_same_v<Operation, Forward>) {
+    constexpr std::int64_t kGroup = kKeyGroup<V>;
+    const std::int64_t all = (chunk.to - chunk.from + kGroup - 1) / kGroup * kGroup;
+    const auto take = [&](bool given, const Strided& t, SumOf<V>* to) -> const SumOf<V>* {
+      if (!given) return nullptr;
+      finite &= load_scales(head, t, chunk.from, chunk.to, all, to);
+      return to;
+    };
+    chunk.k_scales = take(head.p.k_scales, head.call.k_scales, chunk.scales_of_k);
+    if (values) chunk.v_scales = take(head.p.v_scales, head.call.v_scales, chunk.scales_of_v);
+  }
+  return finite;
+}
+
+// After the row has been brought.
+template <class E, class Sum>
+ATTEND_INLINE void take_scale(E* row, std::int64_t count, Sum& scale) noexcept {
+  if (scale - scale == 0) return;  // finite
+  for (std::int64_t x = 0; x < count; ++x)
+    row[x] = static_cast<E>(widened(row[x]) * static_cast<double>(scale));
+  scale = 1;
+}
+
+// The scales of the values as factors of weights, [key][lane], or times those that are there.
+template <class V>
+void scale_factors(const Tile<V>& tile, const KeySpans& spans, const Chunk<V>& chunk, bool there,
+                   SumOf<V>* factors) noexcept {
+  for (int r = 0; r < spans.size; ++r)
+    for (int x = 0; x < spans.span[r].count; ++x) {
+      const V by = V::set(chunk.v_scales[spans.span[r].key - chunk.from + x]);
+      SumOf<V>* const row = factors + (spans.span[r].at + x) * tile.lanes;
+      for (int n = 0; n < tile.lanes; n += V::kLanes)
+        (there ? V::load(row + n) * by : by).store(row + n);
+    }
+}
+
+// The row of 8 bits a chunk behind this one: converting takes the time in which memory brings it.
+// Inlined: g++ 12 takes a function that only prefetches for one without effects.
+ATTEND_INLINE void ask_for_next_bytes(const Problem& p, const Strided& t, std::int64_t at,
+                                      std::int64_t count) noexcept {
+  if (t.type != DType::i8 || p.keys == KeyAddressing::paged) return;
+  const std::byte* row = t.data + at + kChunk * t.stride[2];
+  for (std::int64_t x = 0; x < count; x += 64) __builtin_prefetch(row + x, 0, 2);
+}
+
+}  // namespace
+}  // namespace attend
