@@ -15,6 +15,7 @@
 
 #include <cfenv>
 #include <cstring>
+#include <limits>
 #include <random>
 
 namespace attend::test {
@@ -308,6 +309,60 @@ TEST_F(NeonBf16, every_value_is_the_models_sum) {
           ASSERT_EQ(out.data<float>()[i * dv + x], sum / 64)
               << "dv " << dv << ", rows " << rows << " at " << i << ", " << x;
         }
+    }
+}
+
+// Whole numbers of 8 bits are multiplied as they are, and a score is then multiplied by its key's
+// scale: the bits are those of the same numbers in bf16. Rows that read keys and values as they
+// lie, and arranged; numbers in steps, too, and a last group that is not a whole one. The scale of
+// one key is infinite, and goes into its numbers.
+TEST_F(NeonBf16, keys_and_values_of_8_bits_have_their_scales) {
+  constexpr std::int64_t kKeys = 301;
+  std::mt19937 random(7);
+  for (const std::int64_t d : {8, 20})
+    for (const bool steps : {false, true}) {
+      Tensor k({1, 1, kKeys, d}, DType::bf16), v({1, 1, kKeys, d}, DType::bf16);
+      Tensor k8({1, 1, kKeys, 2 * d}, DType::i8), v8({1, 1, kKeys, 2 * d}, DType::i8);
+      const auto stored = [&](Tensor& t) {
+        return steps ? t.view().slice(3, 0, 2 * d, 2) : t.view().slice(3, 0, d);
+      };
+      const TensorView few_k = stored(k8), few_v = stored(v8);
+      Tensor k_scales({1, 1, kKeys}, DType::f32), v_scales({1, 1, kKeys}, DType::f32);
+      for (std::int64_t j = 0; j < kKeys; ++j) {
+        for (std::int64_t x = 0; x < d; ++x) {
+          const auto number = [&](bf16& wide_one, std::int8_t& one) {
+            one = static_cast<std::int8_t>(static_cast<int>(random() % 256) - 128);
+            wide_one = bf16(static_cast<float>(one));
+          };
+          number(k.at<bf16>({0, 0, j, x}), few_k.at<std::int8_t>({0, 0, j, x}));
+          number(v.at<bf16>({0, 0, j, x}), few_v.at<std::int8_t>({0, 0, j, x}));
+        }
+        k_scales.data<float>()[j] = static_cast<float>(random() % 1000) * 1e-5F;
+        v_scales.data<float>()[j] = static_cast<float>(random() % 1000) * 1e-3F;
+      }
+      v_scales.data<float>()[290] = std::numeric_limits<float>::infinity();
+      AttentionOptions options;
+      options.k_scales = k_scales, options.v_scales = v_scales;
+      for (const std::int64_t rows : {1, 4, 5, 12, 13, 40}) {
+        const Tensor q = rough({1, 1, rows, d}, 1);
+        Tensor scores({1, 1, rows, kKeys}, DType::f32), out({1, 1, rows, d}, DType::f32);
+        AttentionOutputs outputs;
+        outputs.scores = scores;
+        options.scale = 0.5;
+        Plan::attention(q, few_k, few_v, out, options, outputs, {kRow})
+            .run(q, few_k, few_v, out, options, outputs);
+        ASSERT_EQ(difference(attend_by_row(q, k, v, options), out), "") << d << ", rows " << rows;
+        for (std::int64_t i = 0; i < rows; ++i) {
+          EXPECT_FALSE(std::isfinite(out.data<float>()[i * d])) << i;
+          for (std::int64_t j = 0; j < kKeys; ++j) {
+            const float sum = bfdot_sum(
+                d, 256, [&](std::int64_t x) { return wide(k.data<bf16>()[j * d + x]); },
+                [&](std::int64_t x) { return wide(q.data<bf16>()[i * d + x]); });
+            ASSERT_EQ(scores.data<float>()[i * kKeys + j], sum * 0.5F * k_scales.data<float>()[j])
+                << d << ", rows " << rows << " at " << i << ", " << j;
+          }
+        }
+      }
     }
 }
 
