@@ -70,7 +70,7 @@ def attention(q: ArrayT, k: Array, v: Array, *, scale: float | None = None, soft
 
     heads must be a multiple of key heads: query head h uses key head h / (heads / key heads). q is
     float64, float32, bfloat16 or float16; k and v are of that type, or each bfloat16, float16 or int8
-    with scales, which only the reference kernel takes so far, some 50 times slower. Query i is at
+    with scales; gradients and statistics of these are some 50 times slower. Query i is at
     position i + query_offset, key j at j + key_offset; by default the last query is at the last key.
 
     scale                1 / sqrt(d) if None

@@ -3,7 +3,6 @@ import importlib.util
 import pathlib
 import sys
 
-import attend
 import numpy as np
 import pytest
 
@@ -55,10 +54,7 @@ def test_results_of_16_bits_are_those_of_the_formulas(type):
             assert answer.get("error", 1) < compare.ALLOWED_ERROR[type], (case, answer)
 
 
-CACHE = pytest.mark.skipif(not hasattr(attend.KvCache, "k_scales"), reason="attend has no cache of 8 bits")
-
-
-@pytest.mark.parametrize("library", [pytest.param(peers.Attend, marks=CACHE), onnx_peer.OnnxRuntime,
+@pytest.mark.parametrize("library", [peers.Attend, onnx_peer.OnnxRuntime,
                                      pytest.param(ggml_peer.Ggml, marks=GGML)])
 @pytest.mark.parametrize("key_heads", [4, 2])
 def test_results_of_8_bits_are_near_those_of_the_formulas(library, key_heads):

@@ -59,8 +59,9 @@ struct Kernel {
   std::int64_t (*tasks)(const Problem&, const Tiles&, int stage) = nullptr;  // 0 is started first
   Workspace (*workspace)(const Problem&, const Tiles&) = nullptr;
   void (*run)(const Problem&, const Tiles&, const Call&, const Task&) noexcept = nullptr;
-  // Calls tasks(of), the tasks of one strand, with what they all need of the processor; null where
-  // they need nothing. Between two of them others may have changed it, if there is an interrupt.
+  // Sets up what tasks need of the processor, calls tasks(of), which runs those of one strand, and
+  // restores what was there; null where they need nothing. An interrupt is asked between tasks and
+  // may change it: with one, run() sets it up again.
   void (*around)(void (*tasks)(void*) noexcept, void* of) noexcept = nullptr;
 
   // Or a launch. Problem and Call, and what they point to on the host, are gone when it returns:

@@ -104,7 +104,7 @@ template <class T>
 struct MatrixFunctions {
   std::int64_t columns = 0;  // of c that are made together: ranges should hold a multiple of them
   std::int64_t rows = 0;     // of c that run() makes with a b that it packs once
-  // A part of b in the order in which run() reads it; all of it takes packed_size() elements.
+  // A range of b in the order in which run() reads it; all of it takes packed_size() elements.
   void (*pack)(const Matrices<T>&, const RangeOfB&, T* packed) noexcept = nullptr;
   void (*run)(const Matrices<T>&, const MatrixRange&) noexcept = nullptr;
   std::int64_t steps = 1;                // of the depth that are multiplied together

@@ -61,8 +61,8 @@ class KeyGroups {
       : head_(head), p(head.p), call_(head.call),
         together_(scratch.take<Operand>(kTogether * (p.d > p.dv ? p.d : p.dv))) {}
 
-  // The keys and values [from, to) of a chunk, from a multiple of a group on. Keys behind the last
-  // that is asked for, but are there, are taken with the others.
+  // The keys and values [from, to) of a chunk, in whole groups: what else a group holds comes too,
+  // as far as there are keys.
   void bring(Chunk<V>& chunk, std::int64_t from, std::int64_t to, bool values) noexcept {
     chunk.from = from / kGroup * kGroup;
     const std::int64_t whole = (to + kGroup - 1) / kGroup * kGroup, there = head_.sequence.k_length;
@@ -216,8 +216,10 @@ class KeyGroups {
           j - chunk.from);
   }
 
-  // The keys of a group, which are read next, and not in the order in which they lie.
-  void ask_for(const Operand* k, std::int64_t stride, std::int64_t keys) const noexcept {
+  // The keys of a group, which are read next, and not in the order in which they lie. Inlined, as
+  // ask_for_next_bytes() is.
+  ATTEND_INLINE void ask_for(const Operand* k, std::int64_t stride,
+                             std::int64_t keys) const noexcept {
     constexpr std::int64_t kLine = 64 / sizeof(Operand);
     for (std::int64_t j = 0; j < kGroup && j < keys; ++j)
       for (std::int64_t x = 0; x < p.d; x += kLine) __builtin_prefetch(k + j * stride + x, 0, 2);

@@ -4,9 +4,8 @@
 //   s = (q . k) * k_scale        one multiplication with each score, beside d multiply-adds
 //   o = sum of (p * v_scale) v   one with each weight, after their sum has been taken
 //
-// Whole numbers of 8 bits stay what they are in any operand, and a product with 2^-24 of error for
-// each element becomes one with each sum. What this costs is the same for every d; decode stays
-// bound by memory.
+// Whole numbers of 8 bits are exact in any operand: what is rounded is one product with each sum,
+// not one with each element. The cost is the same for every d; decode stays bound by memory.
 //
 // A scale that is NaN or infinite multiplies the row itself, and is 1 from then on: 0 times an
 // infinity is NaN in the row's own places alone, and a weight of 0 stays 0, so that what is hidden
@@ -14,6 +13,7 @@
 #pragma once
 
 #include "core/call.h"
+#include "core/operation.h"
 #include "core/sequence.h"
 #include "cpu/chunk.h"
 #include "cpu/elements.h"
@@ -57,7 +57,7 @@ bool bring_scales(const KeyHead<Operation>& head, Chunk<V>& chunk, bool values) 
   return finite;
 }
 
-// After the row has been brought.
+// Multiplies a row by its scale if that is not finite; after the row has been brought.
 template <class E, class Sum>
 ATTEND_INLINE void take_scale(E* row, std::int64_t count, Sum& scale) noexcept {
   if (scale - scale == 0) return;  // finite
@@ -79,8 +79,9 @@ void scale_factors(const Tile<V>& tile, const KeySpans& spans, const Chunk<V>& c
     }
 }
 
-// The row of 8 bits a chunk behind this one: converting takes the time in which memory brings it.
-// Inlined: g++ 12 takes a function that only prefetches for one without effects.
+// Prefetches the row of 8 bits that is a chunk (256 keys) after this one: memory brings it while
+// this chunk is converted. Inlined: g++ 12 takes a function that only prefetches for one without
+// effects.
 ATTEND_INLINE void ask_for_next_bytes(const Problem& p, const Strided& t, std::int64_t at,
                                       std::int64_t count) noexcept {
   if (t.type != DType::i8 || p.keys == KeyAddressing::paged) return;

@@ -109,9 +109,13 @@ void parts(cases::Instance& in, Context& context) {
     return;
   Tensor state(partial_state_shape(in.q, in.v), DType::f64);
   for (const auto& [begin, end] :
-       {std::pair<std::int64_t, std::int64_t>{0, 256}, {256, c.k_length}})
-    attention_partial(in.q, in.k.slice(2, begin, end), in.v.slice(2, begin, end), state, in.options,
+       {std::pair<std::int64_t, std::int64_t>{0, 256}, {256, c.k_length}}) {
+    AttentionOptions options = in.options;
+    if (options.k_scales) options.k_scales = options.k_scales.slice(2, begin, end);
+    if (options.v_scales) options.v_scales = options.v_scales.slice(2, begin, end);
+    attention_partial(in.q, in.k.slice(2, begin, end), in.v.slice(2, begin, end), state, options,
                       context);
+  }
   in.poison_outputs();
   finish_partial({state}, in.out, in.lse, context);
   named("parts", "", c).add("state", state).add("out", in.out).add("lse", in.lse).print();

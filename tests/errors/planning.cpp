@@ -292,6 +292,38 @@ std::vector<ErrorCase> machines() {
              throw Unsupported(declines_amx(problem, machine));
            },
            "multiplies in bf16, and dout is f32", "Unsupported"},
+          {"amx_keys_of_another_type",
+           [] {
+             ForwardProblem problem;
+             problem.type = DType::bf16;
+             problem.own_k_type = true;
+             problem.k_type = DType::f16;
+             Machine machine;
+             machine.amx_bf16 = machine.amx_permitted = true;
+             throw Unsupported(declines_amx(problem, machine));
+           },
+           "multiplies in bf16, and k is f16", "Unsupported"},
+          {"amx_values_of_another_type",
+           [] {
+             ForwardProblem problem;
+             problem.type = DType::bf16;
+             problem.own_v_type = true;
+             problem.v_type = DType::f32;
+             Machine machine;
+             machine.amx_bf16 = machine.amx_permitted = true;
+             throw Unsupported(declines_amx(problem, machine));
+           },
+           "multiplies in bf16, and v is f32", "Unsupported"},
+          {"amx_fp16_scales_of_values",
+           [] {
+             ForwardProblem problem;
+             problem.v_scales = true;
+             Machine machine;
+             machine.amx_bf16 = machine.amx_fp16 = machine.amx_permitted = true;
+             throw Unsupported(declines_amx_fp16(problem, machine));
+           },
+           "multiplies weights in f16, and times scales of values they may be too small for it",
+           "Unsupported"},
           {"amx_dropout_beyond_f16",
            [] {
              ForwardProblem problem;
