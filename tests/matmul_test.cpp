@@ -8,6 +8,7 @@
 #include "layer/packing.h"
 #include "plan/plan.h"
 #include "support/amx_model.h"
+#include "support/bfdot_model.h"
 #include "support/io_files.h"
 #include "support/layer_numbers.h"
 #include "support/property_memory.h"
@@ -52,22 +53,19 @@ void expect_sums(const ConstTensorView& a, const ConstTensorView& b, const Const
     }
 }
 
-// The tiles' sums of bf16 numbers (cpu/amx_gemm.cpp).
+// The sums that matrix instructions make of bf16 numbers (cpu/amx_gemm.cpp,
+// cpu/neon_bf16_gemm.cpp).
 void expect_tile_sums(const ConstTensorView& a, const ConstTensorView& b,
-                      const ConstTensorView& bias, const ConstTensorView& c) {
+                      const ConstTensorView& bias, const ConstTensorView& c, bool pairs) {
   const auto number = [](const ConstTensorView& t, const Shape& index) {
     return static_cast<float>(t.at<bf16>(index));
   };
   for (std::int64_t i = 0; i < c.size(0); ++i)
     for (std::int64_t j = 0; j < c.size(1); ++j) {
-      float sum = tile_sum_of_products(
-          a.size(1),
-          [&](std::int64_t k) {
-            return number(a, {i, k});
-          },
-          [&](std::int64_t k) {
-            return number(b, {k, j});
-          });
+      const auto of_a = [&](std::int64_t k) { return number(a, {i, k}); };
+      const auto of_b = [&](std::int64_t k) { return number(b, {k, j}); };
+      float sum = pairs ? bfdot_sum(a.size(1), 128, of_a, of_b)
+                        : tile_sum_of_products(a.size(1), of_a, of_b);
       if (bias) sum += number(bias, {j});
       ASSERT_EQ(c.at<bf16>({i, j}), tile_result(sum))
           << c.shape() << " k " << a.size(1) << " at " << i << ", " << j;
@@ -78,7 +76,8 @@ void expect_tile_sums(const ConstTensorView& a, const ConstTensorView& b,
 void expect_defined(const ConstTensorView& a, const ConstTensorView& b, const ConstTensorView& bias,
                     const ConstTensorView& c, Context& context = default_context()) {
   const Kernel<Product>& row = product_row(a.dtype(), static_cast<bool>(bias), context);
-  if (row.multiplies(a.dtype()) == DType::bf16) return expect_tile_sums(a, b, bias, c);
+  if (row.multiplies(a.dtype()) == DType::bf16)
+    return expect_tile_sums(a, b, bias, c, row.name.starts_with("cpu.neon_bf16."));
   with_type(a.dtype(), [&]<class T>(T) {
     using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
     if (row.name.starts_with("reference.")) expect_sums<T, double>(a, b, bias, c);
@@ -155,7 +154,7 @@ TEST(Matmul, every_instruction_set_has_the_defined_bits) {
     ran += takes_any ? 1 : 0;
   }
   const int instruction_sets = machine.avx512 ? 2 : machine.avx2 || machine.neon ? 1 : 0;
-  EXPECT_EQ(ran, 2 + instruction_sets + (machine.amx_permitted ? 1 : 0));
+  EXPECT_EQ(ran, 2 + instruction_sets + (machine.amx_permitted || machine.neon_bf16 ? 1 : 0));
 }
 
 // What is done at the end has the bits of the same thing done after the product: on one thread and

@@ -25,6 +25,7 @@ struct Choice {
   Machine machine;
   std::string rows;                   // what the names of its rows begin with
   std::string bf16{}, f16_forward{};  // of these, where it is another
+  bool bf16_backward = true;          // in backward, too
 };
 
 // Machines of this architecture: the table has no rows of the other. And those whose code this
@@ -47,8 +48,16 @@ std::vector<Choice> choices() {
   }
   return list;
 #elif defined(__aarch64__)
-  return {{{.architecture = "aarch64"}, "cpu.generic."},
-          {{.architecture = "aarch64", .neon = true}, "cpu.neon."}};
+  std::vector<Choice> list = {{{.architecture = "aarch64"}, "cpu.generic."},
+                              {{.architecture = "aarch64", .neon = true}, "cpu.neon."}};
+  if (this_machine().neon_bf16) {
+    Choice bf16 = list.back();
+    bf16.machine.neon_bf16 = true;
+    bf16.bf16 = "cpu.neon_bf16.";
+    bf16.bf16_backward = false;
+    list.push_back(bf16);
+  }
+  return list;
 #else
   return {{{.architecture = "unknown"}, "cpu.generic."}};
 #endif
@@ -73,7 +82,8 @@ TEST_P(KernelRows, no_case_is_left_to_the_reference) {
         const bool alone = !kForward && features - kReferenceAlone != features;
         std::string rows = alone ? "reference." : choice.rows;
         bool same_type = true;  // of what is multiplied
-        if constexpr (!kForward) same_type = wanted.problem.dout_type == GetParam();
+        if constexpr (!kForward)
+          same_type = choice.bf16_backward && wanted.problem.dout_type == GetParam();
         if (wanted.problem.own_k_type) same_type &= wanted.problem.k_type == DType::i8;
         if (wanted.problem.own_v_type) same_type &= wanted.problem.v_type == DType::i8;
         const bool f16 = GetParam() == DType::f16 && kForward && !wanted.problem.v_scales;
@@ -145,6 +155,7 @@ TEST(Machine, has_the_instruction_sets_that_the_system_lists) {
   EXPECT_FALSE(machine.neon);
 #elif defined(__aarch64__)
   EXPECT_EQ(machine.neon, (getauxval(AT_HWCAP) & HWCAP_ASIMD) != 0);
+  EXPECT_EQ(machine.neon_bf16, (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0);
   EXPECT_FALSE(machine.avx2 || machine.avx512);
 #endif
 }

@@ -54,7 +54,7 @@ TARGET = re.compile(r"(?:^|\s)([0-9a-f]+) <")
 JUMP = re.compile(r"j\w+|b(\.\w+)?|cbn?z|tbn?z")
 END = re.compile(r"ret\w?|jmpq?|br?")   # what follows is not reached from here
 PADDING = re.compile(r"(.*\b)?nop\w*\b.*|xchg +%ax,%ax")   # between what jumps away and what is jumped to
-FUSED = re.compile(r"vfn?m(add|sub)\d+[ps][sd]|fml[as]|fn?m(add|sub)")
+FUSED = re.compile(r"vfn?m(add|sub)\d+[ps][sd]|fml[as]|fn?m(add|sub)|bfmmla")
 VECTOR = re.compile(r"%[xyz]mm\d|\b[qvdsh]\d+\b")
 # The register that an address begins with: 0x20(%rsp), [sp, #32].
 BASE = re.compile(r"\((%\w+)|\[(\w+)")
@@ -300,6 +300,7 @@ def products_wrong():
         (ARM, "q24, [x3, x15]", "q24, [sp, #160]", registers),
         (ARM, "ldp\tq3, q2, [x4]", "str\tq3, [x29, #48]", registers),
         (ARM, "add\tx4, x12,", "add\tx4, sp,", registers),
+        (ARM, "fmla", "bfmmla", None), (ARM.replace("fmla", "bfmmla"), "q24, [x3, x15]", "q24, [sp, #160]", registers),
         (ARM, "fmla", "fadd", loop), (ARM, "b.ne\t540", "b.ne\t558", loop),
         (BEHIND, "", "", None), (BEHIND, "ldp\tx13, x9, [x0]", "ldp\tx13, x8, [x0]", registers),
         (BEHIND, "b.ge\t820 <product_tile+0x20>", "br\tx8", registers),   # nobody knows from where

@@ -9,6 +9,8 @@
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 namespace attend {
@@ -23,6 +25,7 @@ struct Machine {
   bool amx_fp16 = false;          // and of f16
   bool amx_permitted = false;     // the tiles' registers, by the operating system
   bool neon = false;
+  bool neon_bf16 = false;  // with BFMMLA, BFDOT and BFCVTN
 };
 
 #if defined(__x86_64__)
@@ -54,7 +57,11 @@ inline Machine this_machine() noexcept {
   machine.amx_permitted = machine.amx_bf16 && ask_for_amx();
 #elif defined(__aarch64__)
   machine.architecture = "aarch64";
-  machine.neon = true;  // every aarch64 has it
+  machine.neon = true;                        // every aarch64 has it
+#if defined(__linux__)
+  constexpr unsigned long kBf16 = 1UL << 14;  // HWCAP2_BF16
+  machine.neon_bf16 = (getauxval(AT_HWCAP2) & kBf16) != 0;
+#endif
 #endif
   return machine;
 }

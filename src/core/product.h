@@ -19,8 +19,8 @@ namespace attend {
 //
 // Every element of c is a sum over k in blocks of kSumBlock at multiples of it: each block one
 // ascending chain of multiply-adds, the blocks' sums added in order, the bias last (the reference's
-// sums are f64; those of cpu/amx_gemm.cpp another tree). So its bits depend on its row of a, its
-// column of b, its bias and the row of the kernel table alone.
+// sums are f64; those of cpu/amx_gemm.cpp and cpu/neon_bf16_gemm.cpp other trees). So its bits
+// depend on its row of a, its column of b, its bias and the row of the kernel table alone.
 inline constexpr std::int64_t kSumBlock = 256;
 
 // No sizes: a row is chosen by these alone.

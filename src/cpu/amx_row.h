@@ -12,28 +12,18 @@ namespace {
 template <class Of, class Operation = typename Of::Operation>
 constexpr Kernel<Operation> amx_row(std::string_view name, Feature type,
                                     decltype(Kernel<Operation>::declines) declines) {
-  return {
-      .name = name,
-      .only_if_forced = false,
-      .takes = (kTaken<Operation> - kHostTypes) | Features{type},
-      .stages = Of::kStages,
-      .declines = declines,
-      .tiles = Of::tiles,
-      .tasks = Of::tasks,
-      .workspace = Of::workspace,
-      .run =
-          [](const typename Operation::Problem& p, const Tiles& tiles,
-             const typename Operation::Call& call, const Task& task) noexcept {
-            if (task.interrupt != nullptr) configure_tiles();
-            stay_awake();
-            Of::run(p, tiles, call, task);
-          },
-      .around =
-          [](void (*tasks)(void*) noexcept, void* of) noexcept {
-            const TilesInUse in_use;
-            tasks(of);
-          },
+  Kernel<Operation> row = kernel_row_of<Of>(name, type, declines);
+  row.run = [](const typename Operation::Problem& p, const Tiles& tiles,
+               const typename Operation::Call& call, const Task& task) noexcept {
+    if (task.interrupt != nullptr) configure_tiles();
+    stay_awake();
+    Of::run(p, tiles, call, task);
   };
+  row.around = [](void (*tasks)(void*) noexcept, void* of) noexcept {
+    const TilesInUse in_use;
+    tasks(of);
+  };
+  return row;
 }
 
 }  // namespace

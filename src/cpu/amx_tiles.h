@@ -41,6 +41,8 @@ struct AmxProducts {
   static constexpr int kKeyGroup = AmxTiles<E>::kDepth;  // keys
   static constexpr int kLanes = F32::kLanes;
   static constexpr int kTile = kTileRows * kTileSteps;  // elements
+  static constexpr bool kArrangesKeys = false;
+  static constexpr int kRowsTogether = 2;
 
   static void keep_awake() noexcept { stay_awake(); }
   static void configure() noexcept { configure_tiles(); }
@@ -63,6 +65,9 @@ struct AmxProducts {
       }
     }
   }
+
+  // Where the values of a group from `first` of the chunk on stand.
+  static std::int64_t values_at(std::int64_t first, std::int64_t width) { return first * width; }
 
   // A group of values, to[16 features][pair of keys][feature][2], from two rows at a time:
   // row(key of the group) gives one, null behind the last.

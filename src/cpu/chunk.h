@@ -28,6 +28,7 @@ struct Chunk {
   // Of a matrix instruction: rows of the last group of keys, if that is not a whole one. What is
   // read in pairs of keys lies in packed_v (forward: values) or packed_k (backward: keys).
   const Operand *k_last = nullptr, *v_last = nullptr;
+  bool arranged_k = false, arranged_v = true;  // else rows
   // The same as panels (product.h) or strips (pack.h): see arrange().
   const Operand *k_panels = nullptr, *v_panels = nullptr, *k_strips = nullptr, *v_strips = nullptr;
   Operand *paneled_k = nullptr, *paneled_v = nullptr, *stripped_k = nullptr, *stripped_v = nullptr;

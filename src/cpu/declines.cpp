@@ -40,6 +40,18 @@ requires(std::is_base_of_v<Problem, Attention>) std::string
 
 std::string declines_factors(const auto&) { return {}; }  // of other operations
 
+// Matrix instructions take operands of one type, as which whole numbers of 8 bits are exact.
+template <class Problem>
+std::string declines_types(const Problem& problem) {
+  if constexpr (std::is_base_of_v<attend::Problem, Problem>) {
+    if (problem.own_k_type && problem.k_type != DType::i8)
+      return text("multiplies in ", problem.type, ", and k is ", problem.k_type);
+    if (problem.own_v_type && problem.v_type != DType::i8)
+      return text("multiplies in ", problem.type, ", and v is ", problem.v_type);
+  }
+  return {};
+}
+
 template <class Problem>
 std::string needs(const Problem& problem, bool there, const char* what) {
   if (!there) return std::string("needs ") + what;
@@ -60,12 +72,7 @@ template <class Problem>
 std::string declines_amx(const Problem& problem, const Machine& machine) {
   if (machine.amx_bf16 && !machine.amx_permitted)
     return "needs the operating system's permission to use the tiles of AMX, which was refused";
-  if constexpr (std::is_base_of_v<attend::Problem, Problem>) {
-    if (problem.own_k_type && problem.k_type != DType::i8)
-      return text("multiplies in ", problem.type, ", and k is ", problem.k_type);
-    if (problem.own_v_type && problem.v_type != DType::i8)
-      return text("multiplies in ", problem.type, ", and v is ", problem.v_type);
-  }
+  if (std::string reason = declines_types(problem); !reason.empty()) return reason;
   if constexpr (std::is_same_v<Problem, BackwardProblem>)
     if (problem.dout_type != DType::bf16)
       return text("multiplies in bf16, and dout is ", problem.dout_type);
@@ -92,16 +99,22 @@ std::string declines_neon(const Problem& problem, const Machine& machine) {
   return needs(problem, machine.neon, "NEON");
 }
 template <class Problem>
+std::string declines_neon_bf16(const Problem& problem, const Machine& machine) {
+  if (std::string reason = declines_types(problem); !reason.empty()) return reason;
+  return needs(problem, machine.neon_bf16, "NEON with BFMMLA");
+}
+template <class Problem>
 std::string declines_generic(const Problem& problem, const Machine&) {
   return needs(problem, true, "");
 }
 
-#define ATTEND_DECLINES(Problem)                                          \
-  template std::string declines_avx512(const Problem&, const Machine&);   \
-  template std::string declines_amx(const Problem&, const Machine&);      \
-  template std::string declines_amx_fp16(const Problem&, const Machine&); \
-  template std::string declines_avx2(const Problem&, const Machine&);     \
-  template std::string declines_neon(const Problem&, const Machine&);     \
+#define ATTEND_DECLINES(Problem)                                           \
+  template std::string declines_avx512(const Problem&, const Machine&);    \
+  template std::string declines_amx(const Problem&, const Machine&);       \
+  template std::string declines_amx_fp16(const Problem&, const Machine&);  \
+  template std::string declines_avx2(const Problem&, const Machine&);      \
+  template std::string declines_neon(const Problem&, const Machine&);      \
+  template std::string declines_neon_bf16(const Problem&, const Machine&); \
   template std::string declines_generic(const Problem&, const Machine&);
 ATTEND_DECLINES(ForwardProblem)
 ATTEND_DECLINES(BackwardProblem)

@@ -18,6 +18,8 @@ std::string declines_avx2(const Problem& problem, const Machine& machine);
 template <class Problem>
 std::string declines_neon(const Problem& problem, const Machine& machine);
 template <class Problem>
+std::string declines_neon_bf16(const Problem& problem, const Machine& machine);
+template <class Problem>
 std::string declines_generic(const Problem& problem, const Machine& machine);
 
 }  // namespace attend

@@ -64,7 +64,7 @@ class FlashForward {
       if constexpr (TilesOf<V>::kFewRows > 0)
         few_v = scratch.take<Operand>(FewRows<V>::waits(p) ? FewRows<V>::kSlice * width(p) : 0);
       chunk.packed_k = scratch.take<Operand>(kChunk * whole_depth<V>(p.d));
-      chunk.packed_v = scratch.take<Operand>(kChunk * width(p));
+      chunk.packed_v = scratch.take<Operand>(kChunk * whole_depth<V>(width(p)));
       chunk.paneled_k =
           scratch.take<Operand>(TilesOf<V>::kPanels ? kChunk * whole_depth<V>(p.d) : 0);
       chunk.stripped_v =

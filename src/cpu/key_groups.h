@@ -25,6 +25,7 @@ struct GroupedRows {
   std::int64_t stride;
   const OperandOf<V>* last;   // those of a last group that is not a whole one, `depth` apart
   std::int64_t count, depth;  // of rows, and of one in whole multiply-adds
+  bool arranged = false;      // as Matrix<V>::keys() does
 };
 
 // s = rows . b of the group that begins with row `first`, for the features [from, to) of b, which
@@ -35,9 +36,10 @@ ATTEND_INLINE void group_products(const GroupedRows<V>& rows, std::int64_t first
                                   std::int64_t to, SumOf<V>* s, std::int64_t stride,
                                   std::int64_t vector_stride) noexcept {
   const bool whole = first + kKeyGroup<V> <= rows.count;
+  const std::int64_t apart = whole ? rows.stride : rows.depth;
   Matrix<V>::scores(whole ? rows.at + first * rows.stride : rows.last,
-                    whole ? rows.stride : rows.depth, b, lanes, from, to, rows.depth, s, stride,
-                    vector_stride);
+                    Matrix<V>::kArrangesKeys && rows.arranged ? 0 : apart, b, lanes, from, to,
+                    rows.depth, s, stride, vector_stride);
 }
 
 template <class V, class Operation>
@@ -47,12 +49,17 @@ class KeyGroups {
   using Problem = typename Operation::Problem;
   using Call = typename Operation::Call;
   static constexpr int kGroup = kKeyGroup<V>;
+  // Rows of keys or values that are arranged together.
+  static constexpr int kTogether = [] {
+    if constexpr (kMatrix<V>) return Matrix<V>::kRowsTogether;
+    else return 0;
+  }();
 
  public:
   // `head`: read when there are keys to bring, and not before.
   KeyGroups(const KeyHead<Operation>& head, Scratch& scratch)
       : head_(head), p(head.p), call_(head.call),
-        pair_(scratch.take<Operand>(kMatrix<V> ? 2 * (p.d > p.dv ? p.d : p.dv) : 0)) {}
+        together_(scratch.take<Operand>(kTogether * (p.d > p.dv ? p.d : p.dv))) {}
 
   // The keys and values [from, to) of a chunk, in whole groups: what else a group holds comes too,
   // as far as there are keys.
@@ -62,17 +69,23 @@ class KeyGroups {
     chunk.to = to > there ? to : whole < there ? whole : there;
     bring_scales(head_, chunk, values);
     constexpr bool kBackward = std::is_same_v<Operation, Backward>;
-    if (kBackward && !values) return bring_pairs(call_.k, p.d, chunk, chunk.packed_k);
+    if constexpr (Matrix<V>::kArrangesKeys) return arrange(chunk, values);
+    if (kBackward && !values)
+      return bring_pairs(call_.k, p.d, chunk, chunk.packed_k, chunk.scales_of_k);
     chunk.k_last =
         bring_rows(call_.k, p.d, chunk, chunk.packed_k, chunk.k, chunk.k_stride, chunk.scales_of_k);
     if (kBackward)
       chunk.v_last = bring_rows(call_.v, p.dv, chunk, chunk.packed_v, chunk.v, chunk.v_stride,
                                 chunk.scales_of_v);
-    else if (values) bring_pairs(call_.v, p.dv, chunk, chunk.packed_v, chunk.k != chunk.packed_k);
+    else if (values)
+      bring_pairs(call_.v, p.dv, chunk, chunk.packed_v, chunk.scales_of_v,
+                  chunk.k != chunk.packed_k);
   }
 
   GroupedRows<V> keys(const Chunk<V>& chunk) const noexcept {
-    return {chunk.k, chunk.k_stride, chunk.k_last, chunk.to - chunk.from, whole_depth<V>(p.d)};
+    return {
+        chunk.k,         chunk.k_stride, chunk.k_last, chunk.to - chunk.from, whole_depth<V>(p.d),
+        chunk.arranged_k};
   }
   GroupedRows<V> values(const Chunk<V>& chunk) const noexcept {
     return {chunk.v, chunk.v_stride, chunk.v_last, chunk.to - chunk.from, whole_depth<V>(p.dv)};
@@ -124,6 +137,29 @@ class KeyGroups {
   }
 
  private:
+  // What more than one tile, or more than one vector of rows, reads is arranged.
+  void arrange(Chunk<V>& chunk, bool values) noexcept {
+    const std::int64_t depth = whole_depth<V>(p.d), rows = head_.rows();
+    chunk.arranged_k = rows > Tile<V>::kRoom;
+    if (chunk.arranged_k) {
+      chunk.k = chunk.packed_k;
+      chunk.k_stride = depth;
+      chunk.k_last = chunk.k + (chunk.to - chunk.from) / kGroup * kGroup * depth;
+      each_group(call_.k, p.d, chunk, chunk.scales_of_k, [&](auto row, std::int64_t first) {
+        Matrix<V>::keys(row, p.d, chunk.packed_k + first * depth);
+      });
+    } else {
+      chunk.k_last = bring_rows(call_.k, p.d, chunk, chunk.packed_k, chunk.k, chunk.k_stride,
+                                chunk.scales_of_k);
+    }
+    if (!values) return;
+    chunk.arranged_v = rows > V::kLanes;
+    if (chunk.arranged_v) bring_pairs(call_.v, p.dv, chunk, chunk.packed_v, chunk.scales_of_v);
+    else
+      chunk.v_last = bring_rows(call_.v, p.dv, chunk, chunk.packed_v, chunk.v, chunk.v_stride,
+                                chunk.scales_of_v);
+  }
+
   // Rows of whole depths, as they lie or packed; gives those of a last group that is not a whole
   // one. Behind its keys lies anything: it is hidden.
   const Operand* bring_rows(const Strided& t, std::int64_t count, const Chunk<V>& chunk,
@@ -151,25 +187,33 @@ class KeyGroups {
 
   // Groups of keys in pairs. Meanwhile rows of k may be asked for, which come next.
   void bring_pairs(const Strided& t, std::int64_t count, const Chunk<V>& chunk, Operand* to,
-                   bool asks = false) const noexcept {
-    const bool side_by_side = is_contiguous_row<Operand>(t) && chunk.v_scales == nullptr;
-    for (std::int64_t j = chunk.from; j < chunk.to;
-         j += kGroup, to += kGroup * whole_vectors<V>(count)) {
-      if (asks) ask_for(chunk.k + (j - chunk.from) * chunk.k_stride, chunk.k_stride, chunk.to - j);
-      Matrix<V>::values(
+                   Sum* scales, bool asks = false) const noexcept {
+    each_group(t, count, chunk, scales, [&](auto row, std::int64_t first) {
+      if (asks)
+        ask_for(chunk.k + first * chunk.k_stride, chunk.k_stride, chunk.to - chunk.from - first);
+      Matrix<V>::values(row, count, to + Matrix<V>::values_at(first, whole_vectors<V>(count)));
+    });
+  }
+
+  // take(row, first): row(key of the group) is one, or null behind the last; `first` is the
+  // group's first key in the chunk.
+  template <class Take>
+  void each_group(const Strided& t, std::int64_t count, const Chunk<V>& chunk, Sum* scales,
+                  Take take) const noexcept {
+    const bool side_by_side = is_contiguous_row<Operand>(t) && scales == nullptr;
+    for (std::int64_t j = chunk.from; j < chunk.to; j += kGroup)
+      take(
           [&](int key) -> const Operand* {
             if (j + key >= chunk.to) return nullptr;
             const std::int64_t at = key_row(p, call_, t, head_.sequence, head_.kv_head, j + key);
             if (side_by_side) return reinterpret_cast<const Operand*>(t.data) + at;
-            Operand* row = pair_ + key % 2 * count;
+            Operand* row = together_ + key % kTogether * count;
             ask_for_next_bytes(p, t, at, count);
             bring_row(t, at, count, row);
-            if (chunk.v_scales != nullptr)
-              take_scale(row, count, chunk.scales_of_v[j + key - chunk.from]);
+            if (scales != nullptr) take_scale(row, count, scales[j + key - chunk.from]);
             return row;
           },
-          count, to);
-    }
+          j - chunk.from);
   }
 
   // The keys of a group, which are read next, and not in the order in which they lie. Inlined, as
@@ -198,7 +242,7 @@ class KeyGroups {
   const KeyHead<Operation>& head_;
   const Problem& p;
   const Call& call_;
-  Operand* pair_;  // [2][d or dv], rows that do not lie ready
+  Operand* together_;  // [kTogether][d or dv], rows that do not lie ready
 };
 
 }  // namespace

@@ -116,10 +116,10 @@ class MatrixWeights {
     const bool drops = p.drop_below != 0, scales = chunk_.v_scales != nullptr;
     if (drops) scores_.mask.dropout(*step.tile, step.spans, factors_);
     if (scales) scale_factors<V>(*step.tile, step.spans, chunk_, drops, factors_);
-    const bool wide = step.tile->lanes > V::kLanes;
-    if (drops || scales)
-      wide ? weights<true, 2>(step, next, sum) : weights<true, 1>(step, next, sum);
-    else wide ? weights<false, 2>(step, next, sum) : weights<false, 1>(step, next, sum);
+    with_vectors<V>(step.tile->lanes, [&](auto vectors) {
+      if (drops || scales) weights<true, vectors>(step, next, sum);
+      else weights<false, vectors>(step, next, sum);
+    });
   }
 
   template <bool kFactors, int kVectors>
@@ -136,7 +136,7 @@ class MatrixWeights {
     for (int g = 0; g < most; ++g) {
       const bool ahead = next != nullptr && g <= next->groups;
       unrolled<kVectors>(ATTEND_EACH(n) {
-        if (ahead) scores(*next, g, n);
+        if (ahead && n < 2) scores(*next, g, n);
         if (kVectors == 1 && ahead) scores(*next, g, 1);
         if (g < step.groups)
           Matrix<V>::template weights<kFactors>(
@@ -153,12 +153,43 @@ class MatrixWeights {
 
   // 4 values: `rows` of them are stored.
   void values(const Step& step, const Place<Sum>& to, int rows) noexcept {
-    const Sums<V>& tile = *step.tile;
     const std::int64_t width = Results<V>::width(p);
+    if constexpr (Matrix<V>::kArrangesKeys)
+      if (!chunk_.arranged_v) return values_of_rows(step, to, width);
     const Operand* v[kChunk / kGroup];
-    for (int g = 0; g < step.groups; ++g) v[g] = chunk_.packed_v + step.first[g] * width;
+    for (int g = 0; g < step.groups; ++g)
+      v[g] = chunk_.packed_v + Matrix<V>::values_at(step.first[g], width);
     Matrix<V>::products(step.s, rows, v, step.groups, width, to.o, to.stride);
+    without_hidden(step, to, width, v);
+  }
+
+  // The same of values that lie as rows.
+  void values_of_rows(const Step& step, const Place<Sum>& to, std::int64_t width) noexcept {
+    const std::int64_t keys = chunk_.to - chunk_.from, depth = whole_depth<V>(p.dv);
+    const auto group = [&](int g, std::int64_t& stride) {
+      const bool whole = step.first[g] + kGroup <= keys;
+      stride = whole ? chunk_.v_stride : depth;
+      return whole ? chunk_.v + step.first[g] * chunk_.v_stride : chunk_.v_last;
+    };
+    for (int g = 0; g < step.groups; ++g) {
+      std::int64_t stride = 0;
+      const Operand* const v = group(g, stride);
+      Matrix<V>::add_products(group_of(step, g), step.tile->rows, v, stride, width, to.o, to.stride,
+                              g == 0);
+    }
+    without_hidden(step, to, width, [&](int g, int key) {
+      std::int64_t stride = 0;
+      const Operand* const v = group(g, stride);
+      return v + key * stride;
+    });
+  }
+
+  // 0 * NaN is NaN: rows that are not finite, where something is hidden, are made again.
+  template <class Values>
+  void without_hidden(const Step& step, const Place<Sum>& to, std::int64_t width,
+                      const Values& v) noexcept {
     if (!step.partial) return;
+    const Sums<V>& tile = *step.tile;
     Sum* o = to.o;
     for (int n = 0; n < tile.rows; ++n, o += to.stride)
       if (!is_finite<V>(o, width))

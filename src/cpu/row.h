@@ -60,5 +60,22 @@ constexpr Kernel<Operation> kernel_row(std::string_view name,
   };
 }
 
+// Of one for tensors of one type.
+template <class Of, class Operation = typename Of::Operation>
+constexpr Kernel<Operation> kernel_row_of(std::string_view name, Feature type,
+                                          decltype(Kernel<Operation>::declines) declines) {
+  return {
+      .name = name,
+      .only_if_forced = false,
+      .takes = (kTaken<Operation> - kHostTypes) | Features{type},
+      .stages = Of::kStages,
+      .declines = declines,
+      .tiles = Of::tiles,
+      .tasks = Of::tasks,
+      .workspace = Of::workspace,
+      .run = Of::run,
+  };
+}
+
 }  // namespace
 }  // namespace attend

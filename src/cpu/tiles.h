@@ -108,6 +108,17 @@ struct AmxTiles {
   static constexpr bool kPanels = false;
 };
 
+// Vectors of NEON with 2 x 2 sums each (neon_bf16_tiles.h): bf16, 4 steps at once, of which loops
+// take two; S^T in 8 keys x 12 rows, 24 sums, since 16 of them wait for each other (a Neoverse V1
+// begins 4 a cycle, each of 3 to 5 cycles).
+struct NeonBf16Tiles {
+  using Operand = bf16;
+  using Sum = float;
+  static constexpr int kDepth = 8, kScores = 3, kFeatures = 2, kLast = 3, kFewRows = 0;
+  static constexpr int kTiles = 16, kLeastTiles = 4;
+  static constexpr bool kPanels = false;
+};
+
 // The tiles of the vectors V: those of their instruction set, unless a file chooses others for its
 // kernels (a specialisation, before it includes them).
 template <class V>

@@ -15,10 +15,10 @@ extern const Kernel<ActivationBackward> kAvx512ActivationBackward, kAvx2Activati
 extern const Kernel<RotaryForward> kAvx512Rotary, kAvx2Rotary;
 extern const Kernel<Convert> kAvx512Convert, kAvx2Convert;
 #elif defined(__aarch64__)
-extern const Kernel<Forward> kNeonForward;
+extern const Kernel<Forward> kNeonBf16Forward, kNeonForward;
 extern const Kernel<Backward> kNeonBackward;
 extern const Kernel<Inspect> kNeonInspect;
-extern const Kernel<Product> kNeonProduct;
+extern const Kernel<Product> kNeonBf16Product, kNeonProduct;
 extern const Kernel<NormForward> kNeonNorm;
 extern const Kernel<NormBackward> kNeonNormBackward;
 extern const Kernel<ActivationForward> kNeonActivation;
@@ -45,7 +45,7 @@ constinit const Kernel<Forward>* const kForward[] = {
 #if defined(__x86_64__)
     &kAmxForward,     &kAmxFp16Forward,   &kAvx512Forward,   &kAvx2Forward,
 #elif defined(__aarch64__)
-    &kNeonForward,
+    &kNeonBf16Forward, &kNeonForward,
 #endif
     &kGenericForward, &kReferenceForward, &kTextbookForward,
 };
@@ -78,7 +78,7 @@ constinit const Kernel<Product>* const kProduct[] = {
 #if defined(__x86_64__)
     &kAmxProduct,     &kAvx512Product,    &kAvx2Product,
 #elif defined(__aarch64__)
-    &kNeonProduct,
+    &kNeonBf16Product, &kNeonProduct,
 #endif
     &kGenericProduct, &kReferenceProduct,
 };

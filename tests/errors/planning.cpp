@@ -336,7 +336,8 @@ std::vector<ErrorCase> machines() {
            "Unsupported"},
           refusal("no_amx_fp16", declines_amx_fp16<ForwardProblem>, "needs AMX-FP16", amx),
           refusal("no_avx2", declines_avx2<ForwardProblem>, "needs AVX2 and FMA"),
-          refusal("no_neon", declines_neon<ForwardProblem>, "needs NEON")};
+          refusal("no_neon", declines_neon<ForwardProblem>, "needs NEON"),
+          refusal("no_bfmmla", declines_neon_bf16<ForwardProblem>, "needs NEON with BFMMLA")};
 }
 
 }  // namespace
