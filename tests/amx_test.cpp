@@ -17,6 +17,7 @@
 
 #include <bit>
 #include <cfenv>
+#include <limits>
 
 namespace attend::test {
 namespace {
@@ -342,6 +343,26 @@ TEST_F(Amx, every_score_of_attention_is_the_models_sum) {
         ASSERT_EQ(scores.data<float>()[i * 77 + j], sum * scale)
             << "d " << d << " " << i << " " << j;
       }
+  }
+}
+
+// A weight times a scale of values is a number of bf16, which ends at 3.39e38 and has no subnormal
+// ones: 0 must stay 0, and a value of 1e-36 must weigh though its scale is 1e-38.
+TEST_F(Amx, scales_of_values_may_be_as_large_or_small_as_f32) {
+  for (const float scale : {std::numeric_limits<float>::max(), 0x1p-126F, 0x1p-130F}) {
+    const Tensor q({1, 1, 1, 4}, DType::bf16), k({1, 1, 2, 4}, DType::i8);
+    const Tensor v({std::int8_t{127}, std::int8_t{0}, std::int8_t{64}, std::int8_t{0}},
+                   {1, 1, 2, 2});
+    const Tensor ones({1.0F, 1.0F}, {1, 1, 2}), scales({scale, scale}, {1, 1, 2});
+    const Tensor bias({0.0F, -1.0F}, {1, 1, 1, 2});  // so that a weight is below 1
+    Tensor out({1, 1, 1, 2}, DType::f32);
+    const AttentionOptions options{.bias = bias, .k_scales = ones, .v_scales = scales};
+    Plan::attention(q, k, v, out, options, {}, {"cpu.amx.forward"}).run(q, k, v, out, options);
+    const double w = std::exp(-1.0), expected = scale * (127 + 64 * w) / (1 + w);
+    const auto found = static_cast<double>(out.data<float>()[0]);
+    if (scale > 1) EXPECT_TRUE(std::isinf(found)) << found;
+    else EXPECT_NEAR(found, expected, expected / 64) << scale;
+    EXPECT_EQ(out.data<float>()[1], 0) << scale;
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 
 namespace attend::test {
 namespace {
@@ -135,6 +136,14 @@ TEST(loss_scale, stays_between_1_and_2_to_the_64) {
   EXPECT_THROW(small.update(false), InvalidArgument);  // or it would go on without a word
   EXPECT_EQ(small.value(), 1);
   EXPECT_EQ(small.good_steps(), 1);
+}
+
+TEST(loss_scale, counts_on_from_any_restored_number_of_steps) {
+  LossScale scale({.interval = 3});
+  scale.restore(4, std::numeric_limits<std::int64_t>::max());
+  scale.update(true);
+  EXPECT_EQ(scale.value(), 8);
+  EXPECT_EQ(scale.good_steps(), 0);
 }
 
 TEST(loss_scale, unscaled_gradients_are_those_of_an_unscaled_loss) {

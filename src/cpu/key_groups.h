@@ -180,9 +180,15 @@ class KeyGroups {
       ask_for_next_bytes(p, t, from, count);
       bring_row(t, from, count, row);
       for (std::int64_t x = count; x < depth; ++x) row[x] = Operand{};
-      if (scales != nullptr) take_scale(row, count, scales[j]);
+      if (scales != nullptr) take(row, count, chunk, scales, j);
     }
     return packed + last * depth;
+  }
+
+  // The row of key j takes its scale, if that cannot multiply its scores, or its weights.
+  static void take(Operand* row, std::int64_t count, const Chunk<V>& chunk, Sum* scales,
+                   std::int64_t j) noexcept {
+    take_scale(row, count, scales[j], scales != chunk.scales_of_v || scales_weights(scales[j]));
   }
 
   // Groups of keys in pairs. Meanwhile rows of k may be asked for, which come next.
@@ -195,14 +201,14 @@ class KeyGroups {
     });
   }
 
-  // take(row, first): row(key of the group) is one, or null behind the last; `first` is the
+  // use(row, first): row(key of the group) is one, or null behind the last; `first` is the
   // group's first key in the chunk.
-  template <class Take>
+  template <class Use>
   void each_group(const Strided& t, std::int64_t count, const Chunk<V>& chunk, Sum* scales,
-                  Take take) const noexcept {
+                  Use use) const noexcept {
     const bool side_by_side = is_contiguous_row<Operand>(t) && scales == nullptr;
     for (std::int64_t j = chunk.from; j < chunk.to; j += kGroup)
-      take(
+      use(
           [&](int key) -> const Operand* {
             if (j + key >= chunk.to) return nullptr;
             const std::int64_t at = key_row(p, call_, t, head_.sequence, head_.kv_head, j + key);
@@ -210,7 +216,7 @@ class KeyGroups {
             Operand* row = together_ + key % kTogether * count;
             ask_for_next_bytes(p, t, at, count);
             bring_row(t, at, count, row);
-            if (scales != nullptr) take_scale(row, count, scales[j + key - chunk.from]);
+            if (scales != nullptr) take(row, count, chunk, scales, j + key - chunk.from);
             return row;
           },
           j - chunk.from);

@@ -9,7 +9,8 @@
 //
 // A scale that is NaN or infinite multiplies the row itself, and is 1 from then on: 0 times an
 // infinity is NaN in the row's own places alone, and a weight of 0 stays 0, so that what is hidden
-// stays so.
+// stays so. So does a scale that weights of a matrix instruction, which have no more range than
+// their operands, could not be multiplied with: by what the key's own scale is, and nothing else.
 #pragma once
 
 #include "core/call.h"
@@ -57,10 +58,18 @@ bool bring_scales(const KeyHead<Operation>& head, Chunk<V>& chunk, bool values) 
   return finite;
 }
 
-// Multiplies a row by its scale if that is not finite; after the row has been brought.
+// Whether weights from 2^-26 to 1, rounded to bf16, are still normal numbers of it.
+template <class Sum>
+ATTEND_INLINE bool scales_weights(Sum scale) noexcept {
+  const Sum size = scale < 0 ? -scale : scale;
+  return size == 0 || (size >= Sum{0x1p-100} && size <= Sum{0x1p127});
+}
+
+// Multiplies a row by its scale if that is not finite, or is not to stay; after the row has been
+// brought.
 template <class E, class Sum>
-ATTEND_INLINE void take_scale(E* row, std::int64_t count, Sum& scale) noexcept {
-  if (scale - scale == 0) return;  // finite
+ATTEND_INLINE void take_scale(E* row, std::int64_t count, Sum& scale, bool stays = true) noexcept {
+  if (stays && scale - scale == 0) return;  // finite
   for (std::int64_t x = 0; x < count; ++x)
     row[x] = static_cast<E>(widened(row[x]) * static_cast<double>(scale));
   scale = 1;

@@ -82,9 +82,11 @@ void LossScale::update(bool finite) {
             "the model or its inputs have numbers that its type cannot hold");
       value_ = std::max(value_ / options_.factor, 1.0);
       good_steps_ = 0;
-    } else if (++good_steps_ >= options_.interval) {
+    } else if (good_steps_ >= options_.interval - 1) {  // restored ones may be any number
       value_ = std::min(value_ * options_.factor, kLargest);
       good_steps_ = 0;
+    } else {
+      ++good_steps_;
     }
   });
 }

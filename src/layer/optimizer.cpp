@@ -13,7 +13,8 @@
 namespace attend {
 namespace {
 
-constexpr const char* kMaster = "master";  // the copy of a parameter in f32
+constexpr const char* kMaster = "master";                   // the copy of a parameter in f32
+constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;  // formulas count them in f64
 
 // Of the state tensors.
 std::vector<std::string> names(const char* kind, std::initializer_list<const char*> list) {
@@ -140,6 +141,8 @@ void Optimizer::restore(std::int64_t steps, std::vector<NamedTensor> state,
   reporting("restore", [&] {
     const std::string where = text(kind(), ": ");
     if (steps < 0) throw InvalidArgument(text(where, "steps is ", steps, ", less than 0"));
+    if (steps > kMostSteps)
+      throw InvalidArgument(text(where, "steps is ", steps, "; it must be at most 2^53"));
     std::vector<Form> forms;  // before the first step nothing is remembered
     if (steps > 0) forms = state_forms(state_names_, checked_forms(where, parameters));
     state_ = in_order(where, forms, std::move(state));

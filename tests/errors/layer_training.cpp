@@ -4,6 +4,8 @@
 
 #include <attend/train.h>
 
+#include <limits>
+
 #include <cmath>
 
 namespace attend::test {
@@ -206,6 +208,9 @@ std::vector<LayerMistake> optimizer_mistakes() {
        "needs a new optimizer"},
       {"steps_below_zero", [] { AdamW().restore(-1, {}, {}); },
        "InvalidArgument: adamw: steps is -1, less than 0"},
+      {"steps_that_cannot_be_counted",
+       [] { AdamW().restore(std::numeric_limits<std::int64_t>::max(), {}, {}); },
+       "InvalidArgument: adamw: steps is 9223372036854775807; it must be at most 2^53"},
       {"state_without_a_tensor",
        [] {
          AdamW().restore(1, {{"v.w", of({3})}}, {{"w", view_of({3})}});
