@@ -15,10 +15,7 @@ namespace {
 // A copy, in f32 of what has 16 bits: sums of these would lose what is added to them.
 Tensor wide_copy(const Tensor& tensor) {
   if (!tensor || !is_floating_point(tensor.dtype()) || size_of(tensor.dtype()) != 2) return tensor;
-  Tensor wide = Tensor::uninitialized(tensor.shape(), DType::f32);
-  const Conversion widen(tensor.dtype(), DType::f32, default_context());
-  widen(tensor.view().data(), tensor.count(), wide.view().data());
-  return wide;
+  return in_type(tensor, DType::f32);
 }
 
 // Calls use(values, count) for pieces of all gradients, in order.

@@ -23,6 +23,15 @@ class Conversion {
   const Kernel<Convert>* row_;
 };
 
+// A copy in another type, each number rounded once; the tensor itself if it has that type.
+inline Tensor in_type(const Tensor& tensor, DType type) {
+  if (!tensor || tensor.dtype() == type) return tensor;
+  Tensor other = Tensor::uninitialized(tensor.shape(), type);
+  const Conversion convert(tensor.dtype(), type, default_context());
+  convert(tensor.view().data(), tensor.count(), other.view().data());
+  return other;
+}
+
 // A Number is float, double or bf16. `count` elements from data[begin] on, each `stride` from the
 // next.
 template <class Number>

@@ -5,23 +5,12 @@
 #include <attend/model.h>
 
 namespace attend {
-namespace {
-
-Tensor rounded(const Tensor& tensor, DType type) {
-  if (!tensor || tensor.dtype() == type) return tensor;
-  Tensor other = Tensor::uninitialized(tensor.shape(), type);
-  const Conversion convert(tensor.dtype(), type, default_context());
-  convert(tensor.view().data(), tensor.count(), other.view().data());
-  return other;
-}
-
-}  // namespace
 
 Linear Linear::to(DType type) const {
   return reporting("linear", [&] {
     check_type("linear", type);
     if (!*this) return Linear();
-    return Linear(rounded(weight_, type), rounded(bias_, type), {.unchanged = true});
+    return Linear(in_type(weight_, type), in_type(bias_, type), {.unchanged = true});
   });
 }
 
@@ -31,8 +20,8 @@ Norm Norm::to(DType type) const {
     Norm other;
     other.options_ = options_;
     other.options_.type = type;
-    other.weight_ = rounded(weight_, type);
-    other.bias_ = rounded(bias_, type);
+    other.weight_ = in_type(weight_, type);
+    other.bias_ = in_type(bias_, type);
     return other;
   });
 }
@@ -41,7 +30,7 @@ Embedding Embedding::to(DType type) const {
   return reporting("embedding", [&] {
     check_type("embedding", type);
     Embedding other;
-    other.weight_ = rounded(weight_, type);
+    other.weight_ = in_type(weight_, type);
     return other;
   });
 }
@@ -50,7 +39,7 @@ LearnedPositions LearnedPositions::to(DType type) const {
   return reporting("learned_positions", [&] {
     check_type("learned_positions", type);
     LearnedPositions other;
-    other.weight_ = rounded(weight_, type);
+    other.weight_ = in_type(weight_, type);
     return other;
   });
 }

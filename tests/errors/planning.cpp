@@ -270,70 +270,46 @@ std::vector<ErrorCase> memory() {
 
 // Every instruction set's rows, on a machine that has none of them.
 std::vector<ErrorCase> machines() {
-  const auto refusal = [](const char* name, auto declines, const std::string& reason,
-                          const Machine& machine = {}) {
-    return ErrorCase{name, [=] { throw Unsupported(declines(ForwardProblem{}, machine)); }, reason,
+  const auto refusal_of = [](const char* name, auto declines, const auto& problem,
+                             const std::string& reason, const Machine& machine) {
+    return ErrorCase{name, [=] { throw Unsupported(declines(problem, machine)); }, reason,
                      "Unsupported"};
   };
-  Machine amx;
+  const auto refusal = [&](const char* name, auto declines, const std::string& reason,
+                           const Machine& machine = {}) {
+    return refusal_of(name, declines, ForwardProblem{}, reason, machine);
+  };
+  Machine amx, permitted;
   amx.amx_bf16 = true;
+  permitted.amx_bf16 = permitted.amx_fp16 = permitted.amx_permitted = true;
+  BackwardProblem dout;
+  dout.dout_type = DType::f32;
+  ForwardProblem keys, values, scales, dropout;
+  keys.type = values.type = DType::bf16;
+  keys.own_k_type = values.own_v_type = scales.v_scales = true;
+  keys.k_type = DType::f16;
+  values.v_type = DType::f32;
+  dropout.drop_below = 65535;
   return {refusal("no_avx512", declines_avx512<ForwardProblem>, "needs AVX-512 (F, DQ, BW, VL)"),
           refusal("no_amx", declines_amx<ForwardProblem>, "needs AMX-BF16 and AVX512-BF16"),
           refusal("no_amx_permission", declines_amx<ForwardProblem>,
                   "needs the operating system's permission to use the tiles of AMX, which was "
                   "refused",
                   amx),
-          {"amx_dout_of_another_type",
-           [] {
-             BackwardProblem problem;
-             problem.dout_type = DType::f32;
-             Machine machine;
-             machine.amx_bf16 = machine.amx_permitted = true;
-             throw Unsupported(declines_amx(problem, machine));
-           },
-           "multiplies in bf16, and dout is f32", "Unsupported"},
-          {"amx_keys_of_another_type",
-           [] {
-             ForwardProblem problem;
-             problem.type = DType::bf16;
-             problem.own_k_type = true;
-             problem.k_type = DType::f16;
-             Machine machine;
-             machine.amx_bf16 = machine.amx_permitted = true;
-             throw Unsupported(declines_amx(problem, machine));
-           },
-           "multiplies in bf16, and k is f16", "Unsupported"},
-          {"amx_values_of_another_type",
-           [] {
-             ForwardProblem problem;
-             problem.type = DType::bf16;
-             problem.own_v_type = true;
-             problem.v_type = DType::f32;
-             Machine machine;
-             machine.amx_bf16 = machine.amx_permitted = true;
-             throw Unsupported(declines_amx(problem, machine));
-           },
-           "multiplies in bf16, and v is f32", "Unsupported"},
-          {"amx_fp16_scales_of_values",
-           [] {
-             ForwardProblem problem;
-             problem.v_scales = true;
-             Machine machine;
-             machine.amx_bf16 = machine.amx_fp16 = machine.amx_permitted = true;
-             throw Unsupported(declines_amx_fp16(problem, machine));
-           },
-           "multiplies weights in f16, and times scales of values they may be too small for it",
-           "Unsupported"},
-          {"amx_dropout_beyond_f16",
-           [] {
-             ForwardProblem problem;
-             problem.drop_below = 65535;
-             Machine machine;
-             machine.amx_bf16 = machine.amx_fp16 = machine.amx_permitted = true;
-             throw Unsupported(declines_amx_fp16(problem, machine));
-           },
-           "multiplies weights in f16, and what this dropout multiplies them with is beyond 65504",
-           "Unsupported"},
+          refusal_of("amx_dout_of_another_type", declines_amx<BackwardProblem>, dout,
+                     "multiplies in bf16, and dout is f32", permitted),
+          refusal_of("amx_keys_of_another_type", declines_amx<ForwardProblem>, keys,
+                     "multiplies in bf16, and k is f16", permitted),
+          refusal_of("amx_values_of_another_type", declines_amx<ForwardProblem>, values,
+                     "multiplies in bf16, and v is f32", permitted),
+          refusal_of("amx_fp16_scales_of_values", declines_amx_fp16<ForwardProblem>, scales,
+                     "multiplies weights in f16, and times scales of values they may be too small "
+                     "for it",
+                     permitted),
+          refusal_of("amx_dropout_beyond_f16", declines_amx_fp16<ForwardProblem>, dropout,
+                     "multiplies weights in f16, and what this dropout multiplies them with is "
+                     "beyond 65504",
+                     permitted),
           refusal("no_amx_fp16", declines_amx_fp16<ForwardProblem>, "needs AMX-FP16", amx),
           refusal("no_avx2", declines_avx2<ForwardProblem>, "needs AVX2 and FMA"),
           refusal("no_neon", declines_neon<ForwardProblem>, "needs NEON"),
