@@ -139,19 +139,22 @@ TEST(EightBitKeys, infinite_scales_reach_what_they_do_in_the_reference) {
   Context reference({.kernels = "forward:reference.forward"});
   for_every_row([&](Context& context, DType type, const Sizes& s, const std::string& name) {
     const Tensor q = numbers({kBatch, kHeads, s.queries, s.d}, type, 5);
-    for (const bool of_value : {false, true}) {
-      Keys keys = drawn_keys(s);
-      (of_value ? keys.v : keys.k).at<std::int8_t>({0, 1, 3, 0}) = 0;
-      (of_value ? keys.v_scales : keys.k_scales).at<float>({0, 1, 3}) = kInfinity;
-      const Tensor found = attention(q, keys.k, keys.v, with_scales(keys), context),
-                   wanted = attention(q, keys.k, keys.v, with_scales(keys), reference);
-      const auto kind = [](double x) { return std::isnan(x) ? 2 : std::isinf(x) ? 1 : 0; };
-      with_type(type, [&]<class T>(T) {
-        for (std::int64_t n = 0; n < found.count(); ++n)
-          ASSERT_EQ(kind(widened(found.data<T>()[n])), kind(widened(wanted.data<T>()[n])))
-              << name << (of_value ? " values " : " keys ") << n;
-      });
-    }
+    const auto kind = [](double x) {
+      return std::isnan(x) ? 2 : !std::isinf(x) ? 0 : x < 0 ? -1 : 1;
+    };
+    for (const float scale : {kInfinity, -kInfinity})
+      for (const bool of_value : {false, true}) {
+        Keys keys = drawn_keys(s);
+        (of_value ? keys.v : keys.k).at<std::int8_t>({0, 1, 3, 0}) = 0;
+        (of_value ? keys.v_scales : keys.k_scales).at<float>({0, 1, 3}) = scale;
+        const Tensor found = attention(q, keys.k, keys.v, with_scales(keys), context),
+                     wanted = attention(q, keys.k, keys.v, with_scales(keys), reference);
+        with_type(type, [&]<class T>(T) {
+          for (std::int64_t n = 0; n < found.count(); ++n)
+            ASSERT_EQ(kind(widened(found.data<T>()[n])), kind(widened(wanted.data<T>()[n])))
+                << name << (of_value ? " values " : " keys ") << scale << " " << n;
+        });
+      }
   });
 }
 

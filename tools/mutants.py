@@ -43,7 +43,7 @@ MUTANTS = tuple(one for mutants in LISTS.values() for one in mutants)
 FIRST = ("worked_examples", "traps_meaning", "traps_hidden", "dtype", "planner", "softmax_state",
          "conformance", "properties_algebra", "properties_hidden", "properties_merge", "properties_parts",
          "gradient", "errors")
-LEFT_OUT = re.compile("parallel|io_|view|vec|rows|command|c_api")
+LEFT_OUT = re.compile("parallel|io_|view|vec|rows|command|c_api|amx|avx512_bf16|neon_bf16")
 # What of a program is run at its turn, the rest of it last: the truth of f64 takes most of the time.
 FIRST_PART = {"conformance": "*/f32_*"}
 SECONDS = 1200                                # after which one of them hangs

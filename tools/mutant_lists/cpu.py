@@ -29,10 +29,12 @@ INSPECT_ROWS = "src/cpu/inspect_rows.h"
 INSPECT_KEYS = "src/cpu/inspect_keys.h"
 INSPECT_MAP = "src/cpu/inspect_map.h"
 DECLINES = "src/cpu/declines.cpp"
+SCALES = "src/cpu/scales.h"
 
 attention = functools.partial(mutant, tests=("conformance",))
 product = functools.partial(mutant, tests=("matmul",))
 rows = functools.partial(mutant, tests=("row_operations",))
+scales = functools.partial(mutant, tests=("eight_bit_keys", "conformance"))
 
 MUTANTS = (
     # ---- forward ----
@@ -232,6 +234,20 @@ MUTANTS = (
               (INSPECT_KEYS, "equal(arrays_.left[at + x], u)", "equal(arrays_.token[at + x], u)")),
     attention("cpu_map_of_the_last_span", "a column of the map holds the last span of visible blocks",
               (INSPECT_MAP, "const bool once = spans.size == 1", "spans.size == 1", "true")),
+
+    # ---- scales of keys and values ----
+    scales("cpu_scale_of_the_chunk", "all keys of a chunk have the scale of the first",
+           (SCALES, "head.kv_head, j)", "j", "from")),
+    scales("cpu_nan_scale_beside_the_row", "a scale that is not finite multiplies scores and weights",
+           (SCALES, "stays && scale - scale == 0", "stays")),
+    scales("cpu_scale_taken_twice", "a row that was multiplied by its scale is multiplied once more",
+           (SCALES, "scale = 1;", "")),
+    scales("cpu_scaled_scores_unchanged", "scores of whole tiles do not know the scales of the keys",
+           (SCORES, "if (scales != nullptr) {", "scales != nullptr", "false")),
+    scales("cpu_few_scores_unchanged", "nor do those of few rows",
+           (FEW, "to == d && k_scales_ != nullptr", "false")),
+    scales("cpu_few_weights_unchanged", "weights of few rows do not know the scales of the values",
+           (FEW, "s[j] *= v_scales_[j];", "")),
 
     # ---- what the kernels decline ----
     mutant("cpu_takes_a_huge_scale", "a scale whose inverse is no normal number is taken",

@@ -17,9 +17,14 @@ SCHEDULE = "src/layer/schedule.cpp"
 POSITIONS = "src/layer/positions.cpp"
 GRADIENTS = "src/layer/gradients.cpp"
 EMBEDDING = "src/layer/embedding.cpp"
+QUANTISE = "src/layer/quantise.h"
+LOSS_SCALE = "src/layer/loss_scale.cpp"
+TYPES = "src/layer/types.cpp"
 
 PACKED = ("packed_weights", "writable_parameters")
 TRAIN = ("train",)
+TRAIN_16 = ("train_16_bits",)
+EIGHT_BITS = ("eight_bit_cache",)
 LAYERS = ("layer_formulas", "layer", "layer_gradient")
 
 MUTANTS = (
@@ -87,6 +92,43 @@ MUTANTS = (
            (CACHE, "copy_token(v, b, i, values_, page, held % size);", "held % size", "i % size"),
            tests=("kv_cache", "traps_cache")),
 
+    # ---- 8-bit KV cache ----
+    mutant("eight_bits_to_128", "the largest number of a row is 128, which 8 bits do not hold",
+           (QUANTISE, "most / kMostOfEightBits", "most / 128"), tests=EIGHT_BITS),
+    mutant("halves_away_from_zero", "of two nearest numbers the larger is taken",
+           (QUANTISE, "rest == 0.5 && whole % 2 != 0", "rest == 0.5"), tests=EIGHT_BITS),
+    mutant("negative_halves_to_zero", "numbers below 0 are rounded up",
+           (QUANTISE, "x < 0 ? -1 : 1", "x < 0 ? 0 : 1"), tests=EIGHT_BITS),
+    mutant("nan_is_zero_in_8_bits", "a row that holds NaN is stored as if it held 0",
+           (QUANTISE, "check == 0 && most", "check == 0", "true"), tests=EIGHT_BITS),
+    mutant("subnormal_scale", "the scale of the smallest rows is not a normal number",
+           (QUANTISE, "std::max(static_cast<float>(most / kMostOfEightBits), std::numeric_limits<float>::min())",
+            "static_cast<float>(most / kMostOfEightBits)"), tests=EIGHT_BITS),
+    mutant("scales_on_the_first_page", "scales are stored where the first page has its own",
+           (CACHE, "offset_of(scales, page, h, place)", "page", "0 * page"), tests=EIGHT_BITS),
+    mutant("values_have_the_scales_of_keys", "a pass over the cache multiplies values by the scales of keys",
+           (CACHED, "options.v_scales = cache.v_scales();", "cache.v_scales()", "cache.k_scales()"),
+           tests=EIGHT_BITS),
+
+    # ---- training in 16 bits ----
+    mutant("infinite_gradients_are_used", "a step is taken with gradients that overflowed",
+           (LOSS_SCALE, "!are_finite(gradient.tensor)", "false"), tests=TRAIN_16),
+    mutant("gradients_stay_scaled", "gradients keep the scale of the loss",
+           (LOSS_SCALE, "values[e] /= value_;", ""), tests=TRAIN_16),
+    mutant("loss_scale_below_one", "the scale falls below 1",
+           (LOSS_SCALE, "std::max(value_ / options_.factor, 1.0)", "value_ / options_.factor"),
+           tests=TRAIN_16),
+    mutant("loss_scale_without_end", "the scale grows beyond 2^64",
+           (LOSS_SCALE, "std::min(value_ * options_.factor, kLargest)", "value_ * options_.factor"),
+           tests=TRAIN_16),
+    mutant("loss_scale_a_step_late", "the scale grows one step after the interval",
+           (LOSS_SCALE, "good_steps_ >= options_.interval - 1", "good_steps_ >= options_.interval"),
+           tests=TRAIN_16),
+    mutant("good_steps_not_restored", "a resumed loss scale counts its steps from 0",
+           (LOSS_SCALE, "good_steps_ = good_steps;", ""), tests=TRAIN_16),
+    mutant("blocks_keep_their_type", "a model in another type has blocks in its own",
+           (TYPES, "block = block.to(type);", ""), tests=TRAIN_16 + ("layer_types",)),
+
     # ---- training ----
     mutant("adamw_without_bias_correction", "the first steps are too short",
            (OPTIMIZER, "m / unbias1 / (std::sqrt(v / unbias2) + epsilon)",
@@ -103,8 +145,8 @@ MUTANTS = (
     mutant("steps_not_restored", "a resumed optimizer counts its steps from 0",
            (OPTIMIZER, "steps_ = steps;", ""), tests=TRAIN),
     mutant("ignored_targets_count", "the gradient is divided by all rows, ignored or not",
-           (LOSS, "gradient_scale / static_cast<double>(count)",
-            "gradient_scale / static_cast<double>(rows)"), tests=TRAIN),
+           (LOSS, "options.gradient_scale / static_cast<double>(count)",
+            "options.gradient_scale / static_cast<double>(rows)"), tests=TRAIN),
     mutant("smoothing_twice", "the target's probability does not give up what smoothing takes",
            (LOSS, "z[target] -= (1 - smoothing) * scale;", "z[target] -= scale;"), tests=TRAIN),
     mutant("mse_gradient_halved", "the derivative of x^2 is x",
