@@ -1,5 +1,6 @@
-// The tiles of AMX: the instruction against its model in plain C++, products against sums of the
-// model, bit for bit, and what a caller finds afterwards.
+// The tiles of AMX: the instruction against its model in plain C++, attention, and what a caller
+// finds afterwards. Products: amx/products.cpp.
+#include "amx/test.h"
 #include "amx/tiles.h"
 
 #include "core/machine.h"
@@ -21,17 +22,6 @@
 
 namespace attend::test {
 namespace {
-
-class Amx : public testing::Test {
- protected:
-  void SetUp() override {
-    const Machine machine = this_machine();
-    if (!machine.amx_bf16) GTEST_SKIP() << "this machine has no AMX with bf16";
-    if (!machine.amx_permitted) GTEST_SKIP() << "the operating system refuses the tiles of AMX";
-  }
-};
-
-bool same(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
 void expect_model(const TileOperands& x, const std::string& what) {
   TileOperands made = x;
@@ -105,184 +95,13 @@ TEST_F(Amx, the_instruction_ignores_the_callers_rounding_mode) {
   }
 }
 
-// ---- Products ----------------------------------------------------------------------------------
-
 Context amx() { return Context({.threads = 1, .kernels = "product:cpu.amx.product"}); }
-
-void expect_sums(const ConstTensorView& a, const ConstTensorView& b, const ConstTensorView& bias,
-                 const ConstTensorView& c) {
-  for (std::int64_t i = 0; i < c.size(0); ++i)
-    for (std::int64_t j = 0; j < c.size(1); ++j) {
-      float sum = tile_sum_of_products(
-          a.size(1),
-          [&](std::int64_t k) {
-            return static_cast<float>(a.at<bf16>({i, k}));
-          },
-          [&](std::int64_t k) {
-            return static_cast<float>(b.at<bf16>({k, j}));
-          });
-      if (bias) sum += static_cast<float>(bias.at<bf16>({j}));
-      ASSERT_PRED2(same, static_cast<float>(c.at<bf16>({i, j})),
-                   static_cast<float>(tile_result(sum)))
-          << c.shape() << " k " << a.size(1) << " at " << i << ", " << j;
-    }
-}
-
-// Numbers of all sizes, so that sums round at every step.
-Tensor rough(const Shape& shape, unsigned seed) {
-  std::mt19937 random(seed);
-  Tensor tensor(shape, DType::bf16);
-  for (std::int64_t n = 0; n < tensor.count(); ++n) {
-    const auto exponent = static_cast<std::uint32_t>(117 + random() % 12);
-    tensor.data<bf16>()[n].bits =
-        static_cast<std::uint16_t>(random() % 2 << 15 | exponent << 7 | random() % 128);
-  }
-  return tensor;
-}
-
-// Rows, columns and depths around the tiles and the blocks of 2048 steps; a and b both ways, b
-// packed or not, each against a page that nobody may touch.
-TEST_F(Amx, every_product_is_the_models_sum) {
-  Context context = amx();
-  constexpr std::int64_t kRows[] = {1, 2, 15, 16, 17, 31, 32, 33, 64, 65};
-  constexpr std::int64_t kColumns[] = {32, 1, 16, 31, 64, 17, 33, 96, 15, 47};
-  constexpr std::int64_t kDepths[] = {1, 2, 31, 32, 33, 64, 100, 255, 256, 300, 2048, 2049, 4130};
-  int at = 0;
-  for (const std::int64_t k : kDepths)
-    for (int n = 0; n < (k > 1000 ? 4 : 10); ++n, ++at) {
-      const std::int64_t rows = kRows[(at + n) % 10], columns = kColumns[at % 10];
-      GuardedMemory memory(at % 2 == 0 ? GuardedMemory::Side::behind : GuardedMemory::Side::before);
-      const auto guarded = [&](const Tensor& x) { return memory.place(x); };
-      const TensorView a = guarded(rough({rows, k}, 1)), b = guarded(rough({k, columns}, 2)),
-                       bias = guarded(rough({columns}, 3)),
-                       across = guarded(Tensor::copy_of(a.permute({1, 0}))),
-                       bt = guarded(Tensor::copy_of(b.permute({1, 0})));
-      const PackedWeights ready =
-          packed(bt.permute({1, 0}), product_row(DType::bf16, true, context), context);
-      const Tensor empty({rows, columns}, DType::bf16);
-      const TensorView c[] = {guarded(empty), guarded(empty), guarded(empty),
-                              guarded(empty), guarded(empty), guarded(empty)};
-      const Multiplication list[] = {{a, b, bias, c[0]},
-                                     {a, bt.permute({1, 0}), bias, c[1]},
-                                     {across.permute({1, 0}), b, bias, c[2]},
-                                     {across.permute({1, 0}), bt.permute({1, 0}), bias, c[3]},
-                                     {a, b, bias, c[4], &ready},
-                                     {across.permute({1, 0}), b, bias, c[5], &ready}};
-      matmul(list, context);
-      expect_sums(a, b, bias, c[0]);
-      for (const TensorView& made : c) ASSERT_EQ(difference(made, c[0]), "") << rows << " " << k;
-      if (HasFailure()) return;
-    }
-}
-
-// Contract 1. The second half of the terms is minus the first, in another order: the truth is 0,
-// and what comes out is what rounding made of the sums. The others' are chains of 256 steps.
-TEST_F(Amx, sums_are_at_least_as_exact_as_chains_of_256) {
-  Context tiles = amx(), chains({.threads = 1, .kernels = "product:cpu.generic.product"});
-  constexpr std::int64_t kRows = 100, kColumns = 100;
-  for (const std::int64_t half : {32, 128, 500, 1024, 3000}) {
-    Tensor a = rough({kRows, 2 * half}, 1), b = rough({2 * half, kColumns}, 2);
-    for (std::int64_t x = 0; x < half; ++x) {
-      const std::int64_t minus = half + (x * 7 + 3) % half;
-      for (std::int64_t i = 0; i < kRows; ++i) a.at<bf16>({i, minus}) = a.at<bf16>({i, x});
-      for (std::int64_t j = 0; j < kColumns; ++j)
-        b.at<bf16>({minus, j}).bits = b.at<bf16>({x, j}).bits ^ 0x8000;
-    }
-    const auto error = [&](Context& context) {
-      Tensor c({kRows, kColumns}, DType::bf16);
-      matmul(a, b, {}, c, context);
-      double squares = 0, largest = 0;
-      for (std::int64_t n = 0; n < c.count(); ++n) {
-        const double off = std::abs(static_cast<float>(c.data<bf16>()[n]));
-        squares += off * off;
-        largest = std::max(largest, off);
-      }
-      return std::pair(std::sqrt(squares / (kRows * kColumns)), largest);
-    };
-    const auto found = error(tiles), textbook = error(chains);
-    EXPECT_GT(textbook.first, 0) << half;
-    EXPECT_LE(found.first, textbook.first) << half;
-    EXPECT_LE(found.second, textbook.second) << half;
-  }
-}
-
-// With one thread and with three: rows, columns and blocks of the depth in tasks of their own.
-TEST_F(Amx, rows_alone_and_threads_change_no_bit) {
-  Context one = amx(), three({.threads = 3, .kernels = "product:cpu.amx.product"});
-  const Tensor a = rough({300, 2100}, 1), b = rough({2100, 290}, 2);
-  const ConstTensorView across = b.view().permute({1, 0});
-  Tensor c({300, 290}, DType::bf16), other({300, 290}, DType::bf16),
-      turned({290, 300}, DType::bf16);
-  matmul(a, b, {}, c, one);
-  matmul(a, b, {}, other, three);
-  EXPECT_EQ(difference(other, c), "");
-  matmul(across, a.view().permute({1, 0}), {}, turned, three);
-  EXPECT_EQ(difference(Tensor::copy_of(turned.view().permute({1, 0})), c), "");
-  for (const std::int64_t i : {0, 31, 32, 255, 256, 299}) {
-    Tensor row({1, 290}, DType::bf16);
-    matmul(a.view().slice(0, i, i + 1), b, {}, row, one);
-    EXPECT_EQ(difference(row, Tensor::copy_of(c.view().slice(0, i, i + 1))), "") << i;
-  }
-}
-
-// NaN and infinities stay in their own row and column, whatever is missing of the tiles beside
-// them.
-TEST_F(Amx, nan_and_infinity_reach_their_own_row_and_column) {
-  Context context = amx();
-  for (const std::int64_t k : {7, 40}) {
-    Tensor a = rough({20, k}, 1), b = rough({k, 37}, 2);
-    Tensor before({20, 37}, DType::bf16), after({20, 37}, DType::bf16);
-    matmul(a, b, {}, before, context);
-    a.at<bf16>({3, k - 1}).bits = 0x7FC0;
-    a.at<bf16>({5, 0}).bits = 0x7F80;
-    b.at<bf16>({1, 36}).bits = 0x7FC0;
-    matmul(a, b, {}, after, context);
-    for (std::int64_t i = 0; i < 20; ++i)
-      for (std::int64_t j = 0; j < 37; ++j) {
-        const float found = static_cast<float>(after.at<bf16>({i, j}));
-        if (i == 3 || j == 36) EXPECT_TRUE(std::isnan(found)) << i << " " << j;
-        else if (i == 5) EXPECT_TRUE(std::isinf(found)) << j;
-        else EXPECT_EQ(after.at<bf16>({i, j}), before.at<bf16>({i, j})) << i << " " << j;
-      }
-  }
-}
-
-TEST_F(Amx, subnormal_numbers_are_zero) {
-  Context context = amx();
-  Tensor a({1, 1}, DType::bf16), b({1, 1}, DType::bf16), bias({1}, DType::bf16);
-  Tensor c({1, 1}, DType::bf16);
-  const auto product = [&](std::uint16_t x, std::uint16_t y, std::uint16_t z) {
-    a.data<bf16>()->bits = x;
-    b.data<bf16>()->bits = y;
-    bias.data<bf16>()->bits = z;
-    matmul(a, b, bias, c, context);
-    return static_cast<float>(*c.data<bf16>());
-  };
-  EXPECT_EQ(product(0x0040, 0x4B00, 0), 0) << "2^-127 as a factor";
-  EXPECT_EQ(product(0x0080, 0x3F00, 0), 0) << "half of the least normal number";
-  EXPECT_EQ(product(0x0080, 0x3F80, 0), kLeastNormal);
-  EXPECT_EQ(product(0x0000, 0x3F80, 0x0040), 0) << "a bias";
-}
-
-TEST_F(Amx, a_product_ignores_the_callers_rounding_mode) {
-  Context context = amx();
-  const Tensor a = rough({5, 2100}, 1), b = rough({2100, 40}, 2), bias = rough({40}, 3);
-  Tensor expected({5, 40}, DType::bf16);
-  matmul(a, b, bias, expected, context);
-  for (const int mode : {FE_DOWNWARD, FE_UPWARD, FE_TOWARDZERO}) {
-    Tensor found({5, 40}, DType::bf16);
-    std::fesetround(mode);
-    matmul(a, b, bias, found, context);
-    std::fesetround(FE_TONEAREST);
-    EXPECT_EQ(difference(found, expected), "") << mode;
-  }
-}
 
 // ---- The caller --------------------------------------------------------------------------------
 
 TEST_F(Amx, a_callers_tiles_are_as_they_were) {
   Context context = amx();
-  const Tensor a = rough({40, 70}, 1), b = rough({70, 50}, 2);
+  const Tensor a = rough<bf16>({40, 70}, 1), b = rough<bf16>({70, 50}, 2);
   Tensor alone({40, 50}, DType::bf16), within({40, 50}, DType::bf16);
   matmul(a, b, {}, alone, context);
   EXPECT_TRUE(tiles_are_released()) << "who has none has none afterwards";
@@ -294,7 +113,7 @@ TEST_F(Amx, a_callers_tiles_are_as_they_were) {
 }
 
 TEST_F(Amx, a_callers_tiles_are_as_they_were_after_attention) {
-  const Tensor q = rough({1, 9, 40, 64}, 3);
+  const Tensor q = rough<bf16>({1, 9, 40, 64}, 3);
   for (const int threads : {1, 3}) {
     Context context({.threads = threads});
     Tensor lse({1, 9, 40}, DType::f32), out({1, 9, 40, 64}, DType::bf16);
@@ -368,7 +187,7 @@ TEST_F(Amx, scales_of_values_may_be_as_large_or_small_as_f32) {
 
 // Who is asked whether to stop may use tiles himself, and leave none.
 TEST_F(Amx, a_hook_that_releases_the_tiles_changes_no_bit) {
-  const Tensor a = rough({700, 9000}, 1), b = rough({9000, 64}, 2);
+  const Tensor a = rough<bf16>({700, 9000}, 1), b = rough<bf16>({9000, 64}, 2);
   Tensor alone({700, 64}, DType::bf16), asked({700, 64}, DType::bf16);
   Context plain({.threads = 1});
   matmul(a, b, {}, alone, plain);
@@ -386,7 +205,8 @@ TEST_F(Amx, a_hook_that_releases_the_tiles_changes_no_bit) {
     ASSERT_EQ(difference(asked, alone), "");
   }
   EXPECT_GE(times, 3);
-  const Tensor q = rough({40, 16, 30, 64}, 3);  // short heads: most are asked about between two
+  const Tensor q =
+      rough<bf16>({40, 16, 30, 64}, 3);  // short heads: most are asked about between two
   Tensor out({40, 16, 30, 64}, DType::bf16), with_hook({40, 16, 30, 64}, DType::bf16);
   attention(q, q, q, out, {}, {}, plain);
   times = 0;
@@ -399,9 +219,9 @@ TEST_F(Amx, a_hook_that_releases_the_tiles_changes_no_bit) {
 
 // -inf in dS is a number like any other: only in P it is the mark of a hidden pair.
 TEST_F(Amx, infinities_reach_dk) {
-  const Tensor q = rough({1, 1, 4, 32}, 1), k = rough({1, 1, 20, 32}, 2),
-               v = rough({1, 1, 20, 32}, 3);
-  const Tensor dout = rough({1, 1, 4, 32}, 4);
+  const Tensor q = rough<bf16>({1, 1, 4, 32}, 1), k = rough<bf16>({1, 1, 20, 32}, 2),
+               v = rough<bf16>({1, 1, 20, 32}, 3);
+  const Tensor dout = rough<bf16>({1, 1, 4, 32}, 4);
   Tensor out({1, 1, 4, 32}, DType::bf16), lse({1, 1, 4}), dlse({1, 1, 4});
   AttentionOutputs outputs;
   outputs.lse = lse;
@@ -457,11 +277,12 @@ TEST_F(Amx, subnormal_results_do_not_depend_on_strides) {
     }
 }
 
-// bf16 is the tiles' business, and no other type: these are declined by name.
-TEST_F(Amx, is_chosen_for_bf16_alone) {
+// 16 bits are the tiles' business, and no other type: these are declined by name.
+TEST_F(Amx, is_chosen_for_16_bits_alone) {
   Context context({.threads = 1});
   EXPECT_EQ(product_row(DType::bf16, true, context).name, "cpu.amx.product");
-  EXPECT_NE(product_row(DType::f16, true, context).name, "cpu.amx.product");
+  EXPECT_EQ(product_row(DType::f16, true, context).name,
+            this_machine().amx_fp16 ? "cpu.amx_fp16.product" : "cpu.amx.product");
   EXPECT_NE(product_row(DType::f32, true, context).name, "cpu.amx.product");
   Context forced = amx();
   const Linear linear({.in = 4, .out = 4});

@@ -48,26 +48,35 @@ void expect_sums(const ConstTensorView& a, const ConstTensorView& b, const Const
     for (std::int64_t j = 0; j < c.size(1); ++j) {
       Sum sum = defined_sum<Sum>(a, b, i, j);
       if (bias) sum += static_cast<Sum>(value(bias, {j}));
-      ASSERT_EQ(c.at<T>({i, j}), static_cast<T>(sum))
+      // 16 bits from f32, whatever the sum was made in.
+      using Wide = std::conditional_t<sizeof(T) == 2, float, Sum>;
+      ASSERT_EQ(c.at<T>({i, j}), static_cast<T>(static_cast<Wide>(sum)))
           << c.shape() << " k " << a.size(1) << " at " << i << ", " << j;
     }
 }
 
-// The sums that matrix instructions make of bf16 numbers (cpu/amx_gemm.cpp,
+// The sums that matrix instructions make of 16-bit numbers (cpu/amx_gemm.h,
 // cpu/neon_bf16_gemm.cpp).
+template <class E>
 void expect_tile_sums(const ConstTensorView& a, const ConstTensorView& b,
-                      const ConstTensorView& bias, const ConstTensorView& c, bool pairs) {
-  const auto number = [](const ConstTensorView& t, const Shape& index) {
-    return static_cast<float>(t.at<bf16>(index));
+                      const ConstTensorView& bias, const ConstTensorView& c,
+                      std::string_view kernel) {
+  const bool in_parts = std::is_same_v<E, f16> && kernel == "cpu.amx.product";
+  const auto number = [&](const ConstTensorView& t, const Shape& index, int part = 0) {
+    const E x = t.at<E>(index);
+    if constexpr (std::is_same_v<E, f16>)
+      if (in_parts) return part_of(x, part);
+    return static_cast<float>(x);
   };
   for (std::int64_t i = 0; i < c.size(0); ++i)
     for (std::int64_t j = 0; j < c.size(1); ++j) {
-      const auto of_a = [&](std::int64_t k) { return number(a, {i, k}); };
-      const auto of_b = [&](std::int64_t k) { return number(b, {k, j}); };
-      float sum = pairs ? bfdot_sum(a.size(1), 128, of_a, of_b)
-                        : tile_sum_of_products(a.size(1), of_a, of_b);
-      if (bias) sum += number(bias, {j});
-      ASSERT_EQ(c.at<bf16>({i, j}), tile_result(sum))
+      const auto of_a = [&](std::int64_t k, int part = 0) { return number(a, {i, k}, part); };
+      const auto of_b = [&](std::int64_t k, int part = 0) { return number(b, {k, j}, part); };
+      float sum = kernel == "cpu.neon_bf16.product"
+                      ? bfdot_sum(a.size(1), 128, of_a, of_b)
+                      : tile_sum_of_products(a.size(1), in_parts ? 2 : 1, of_a, of_b);
+      if (bias) sum += static_cast<float>(bias.at<E>({j}));
+      ASSERT_EQ(c.at<E>({i, j}), tile_result<E>(sum))
           << c.shape() << " k " << a.size(1) << " at " << i << ", " << j;
     }
 }
@@ -76,8 +85,9 @@ void expect_tile_sums(const ConstTensorView& a, const ConstTensorView& b,
 void expect_defined(const ConstTensorView& a, const ConstTensorView& b, const ConstTensorView& bias,
                     const ConstTensorView& c, Context& context = default_context()) {
   const Kernel<Product>& row = product_row(a.dtype(), static_cast<bool>(bias), context);
-  if (row.multiplies(a.dtype()) == DType::bf16)
-    return expect_tile_sums(a, b, bias, c, row.name.starts_with("cpu.neon_bf16."));
+  const DType multiplied = row.multiplies(a.dtype());
+  if (multiplied == DType::bf16) return expect_tile_sums<bf16>(a, b, bias, c, row.name);
+  if (multiplied == DType::f16) return expect_tile_sums<f16>(a, b, bias, c, row.name);
   with_type(a.dtype(), [&]<class T>(T) {
     using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
     if (row.name.starts_with("reference.")) expect_sums<T, double>(a, b, bias, c);
@@ -116,7 +126,7 @@ TEST(Matmul, every_instruction_set_has_the_defined_bits) {
     Context context({.kernels = "product:" + std::string(kernel->name)});
     SCOPED_TRACE(kernel->name);
     bool takes_any = false;
-    for (const DType type : {DType::f32, DType::f64, DType::bf16}) {
+    for (const DType type : kFloatTypes) {
       const ProductProblem problem{.device = {}, .type = type, .bias = true};
       if (!why_not(*kernel, problem, features_of(problem), machine).empty()) continue;
       takes_any = true;
@@ -154,7 +164,8 @@ TEST(Matmul, every_instruction_set_has_the_defined_bits) {
     ran += takes_any ? 1 : 0;
   }
   const int instruction_sets = machine.avx512 ? 2 : machine.avx2 || machine.neon ? 1 : 0;
-  EXPECT_EQ(ran, 2 + instruction_sets + (machine.amx_permitted || machine.neon_bf16 ? 1 : 0));
+  const int tiles = (machine.amx_permitted ? 1 : 0) + (machine.amx_fp16 ? 1 : 0);
+  EXPECT_EQ(ran, 2 + instruction_sets + (machine.neon_bf16 ? 1 : tiles));
 }
 
 // What is done at the end has the bits of the same thing done after the product: on one thread and

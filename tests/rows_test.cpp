@@ -109,13 +109,14 @@ INSTANTIATE_TEST_SUITE_P(types, KernelRows, testing::ValuesIn(cases::kTypes),
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
 #if defined(__x86_64__)
-// Products of bf16 are for the tiles of AMX where the machine has them and the system permits them.
-TEST(Products, of_bf16_are_by_tiles_where_there_are_tiles) {
+// Products of 16 bits are for the tiles of AMX where the machine has them and the system permits
+// them.
+TEST(Products, of_16_bits_are_by_tiles_where_there_are_tiles) {
   const auto row = [](DType type, const Machine& machine, std::string* why = nullptr) {
     std::vector<std::pair<std::string_view, std::string>> declined;
     const std::string_view name =
         choose<Product>({.device = {}, .type = type, .bias = true}, machine, "", declined).name;
-    if (why != nullptr) *why = declined.at(0).second;
+    if (why != nullptr) *why = declined.back().second;
     return name;
   };
   Machine machine{.architecture = "x86-64", .avx2 = true, .avx512 = true, .avx512_bf16 = true};
@@ -127,8 +128,11 @@ TEST(Products, of_bf16_are_by_tiles_where_there_are_tiles) {
   EXPECT_NE(why.find("permission"), std::string::npos) << why;
   machine.amx_permitted = true;
   EXPECT_EQ(row(DType::bf16, machine), "cpu.amx.product");
-  EXPECT_EQ(row(DType::f16, machine, &why), "cpu.avx512.product");
-  EXPECT_EQ(why, "takes no f16 tensors");
+  EXPECT_EQ(row(DType::f16, machine, &why), "cpu.amx.product");
+  EXPECT_EQ(why, "needs AMX-FP16");
+  machine.amx_fp16 = true;
+  EXPECT_EQ(row(DType::f16, machine), "cpu.amx_fp16.product");
+  EXPECT_EQ(row(DType::f32, machine), "cpu.avx512.product");
 }
 #endif
 

@@ -19,7 +19,7 @@ namespace attend {
 //
 // Every element of c is a sum over k in blocks of kSumBlock at multiples of it: each block one
 // ascending chain of multiply-adds, the blocks' sums added in order, the bias last (the reference's
-// sums are f64; those of cpu/amx_gemm.cpp and cpu/neon_bf16_gemm.cpp other trees). So its bits
+// sums are f64; those of cpu/amx_gemm.h and cpu/neon_bf16_gemm.cpp other trees). So its bits
 // depend on its row of a, its column of b, its bias and the row of the kernel table alone.
 inline constexpr std::int64_t kSumBlock = 256;
 
@@ -74,7 +74,7 @@ inline constexpr std::int64_t kAcrossRows = (96 << 10) / kSumBlock /
 inline constexpr std::int64_t kEveryRow = std::numeric_limits<std::int64_t>::max();
 inline constexpr std::int64_t kAnyDepth = kEveryRow;
 
-// Of float, double or bf16. Sums of bf16 numbers are f32, rounded once when they go to c.
+// Of float, double, bf16 or f16. Sums of 16-bit numbers are f32, rounded once when they go to c.
 template <class T>
 struct Matrices {
   std::int64_t m = 0, n = 0, k = 0;
@@ -108,10 +108,11 @@ struct MatrixFunctions {
   void (*pack)(const Matrices<T>&, const RangeOfB&, T* packed) noexcept = nullptr;
   void (*run)(const Matrices<T>&, const MatrixRange&) noexcept = nullptr;
   std::int64_t steps = 1;                // of the depth that are multiplied together
+  std::int64_t parts = 1;                // elements that each of b is packed as
   std::int64_t longest_sum = kAnyDepth;  // the depth beyond which run() needs memory for sums
 
   std::int64_t packed_size(std::int64_t n, std::int64_t k) const noexcept {
-    return (n + columns - 1) / columns * columns * ((k + steps - 1) / steps * steps);
+    return (n + columns - 1) / columns * columns * ((k + steps - 1) / steps * steps) * parts;
   }
 };
 
@@ -130,6 +131,7 @@ struct Kernel<Product> {
   MatrixFunctions<float> f32{};  // for 16-bit tensors too, which are widened first
   MatrixFunctions<double> f64{};
   MatrixFunctions<attend::bf16> bf16{};  // if the row has them, for such tensors instead of f32's
+  MatrixFunctions<attend::f16> f16{};    // likewise
   // Instead of all of them; as in core/kernel.h.
   Status (*launch)(const Problem&, const ProductCall&, Queue&) noexcept = nullptr;
 
@@ -137,12 +139,14 @@ struct Kernel<Product> {
   const MatrixFunctions<T>& of() const noexcept {
     if constexpr (std::is_same_v<T, double>) return f64;
     else if constexpr (std::is_same_v<T, float>) return f32;
-    else return bf16;
+    else if constexpr (std::is_same_v<T, attend::bf16>) return bf16;
+    else return f16;
   }
   // The type of the functions for tensors of a type.
   DType multiplies(DType type) const noexcept {
-    if (type == DType::f64 || (type == DType::bf16 && bf16.run != nullptr)) return type;
-    return DType::f32;
+    const bool as_it_is = type == DType::f64 || (type == DType::bf16 && bf16.run != nullptr) ||
+                          (type == DType::f16 && f16.run != nullptr);
+    return as_it_is ? type : DType::f32;
   }
 };
 

@@ -1,7 +1,6 @@
 // Products of matrices: views become what a kernel reads, and tasks are handed to threads. A kernel
-// takes f32 and f64, some bf16, with one of a matrix's two strides being 1; everything else is
-// copied first.
-// On a device each product is launched as it is.
+// takes f32 and f64, some bf16 and f16, with one of a matrix's two strides being 1; everything else
+// is copied first. On a device each product is launched as it is.
 #include "layer/matmul.h"
 
 #include "api/context.h"
@@ -34,6 +33,8 @@ template <class T>
 inline constexpr Costs kCosts{240, 24, 1 << 20, 16};
 template <>
 inline constexpr Costs kCosts<bf16>{256, 32, 1 << 24, 128};
+template <>
+inline constexpr Costs kCosts<f16>{256, 32, 1 << 22, 32};
 // Tasks for each thread, so that none waits long for another.
 constexpr std::int64_t kTasksPerThread = 6;
 // b is packed for all tasks if that takes at most so many bytes, by tasks of so many panels; or if
@@ -325,7 +326,8 @@ void multiply(std::span<const Multiplication> list, const Where& where) {
 template <class Use>
 auto with_numbers(DType type, Use use) {
   if (type == DType::f64) return use(double{});
-  return type == DType::bf16 ? use(bf16{}) : use(float{});
+  if (type == DType::bf16) return use(bf16{});
+  return type == DType::f16 ? use(f16{}) : use(float{});
 }
 
 }  // namespace
@@ -385,7 +387,7 @@ void launch_product(const Kernel<Product>& row, const Multiplication& x, const W
 void matmul(std::span<const Multiplication> list, const Where& where) {
   if (list.empty()) return;
   if (list[0].c.device() == Device{}) {
-    for (const DType type : {DType::f64, DType::f32, DType::bf16})
+    for (const DType type : {DType::f64, DType::f32, DType::bf16, DType::f16})
       if (std::any_of(list.begin(), list.end(), [&](const Multiplication& x) {
             return row_of(x, where).multiplies(x.c.dtype()) == type;
           }))

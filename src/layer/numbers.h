@@ -32,8 +32,8 @@ inline Tensor in_type(const Tensor& tensor, DType type) {
   return other;
 }
 
-// A Number is float, double or bf16. `count` elements from data[begin] on, each `stride` from the
-// next.
+// A Number is float, double, bf16 or f16. `count` elements from data[begin] on, each `stride` from
+// the next.
 template <class Number>
 class Numbers {
  public:

@@ -1,5 +1,5 @@
 // What the tiles of AMX compute (src/cpu/amx.h), and the sums that products are made of
-// (src/cpu/amx_gemm.cpp), in plain C++. To be called in the usual rounding mode.
+// (src/cpu/amx_gemm.h), in plain C++. To be called in the usual rounding mode.
 #pragma once
 
 #include <attend/dtype.h>
@@ -40,22 +40,35 @@ float tile_product(float c, std::int64_t steps, A a, B b) {
   return tile_sum(c, tile_sum(chains[0], chains[1]));
 }
 
-// An element of a product of depth k before the bias is added: blocks of 2048 steps.
+// An element of a product of depth k before the bias is added: blocks of 2048 steps, of numbers in
+// two parts 1024. a(x, part) and b(x, part): all products of parts are added.
 template <class A, class B>
-float tile_sum_of_products(std::int64_t k, A a, B b) {
+float tile_sum_of_products(std::int64_t k, int parts, A a, B b) {
   float total = 0;
-  for (std::int64_t begin = 0; begin < k; begin += 2048) {
+  const std::int64_t steps = 2048 / parts;
+  for (std::int64_t begin = 0; begin < k; begin += steps) {
     float block = 0;
-    for (std::int64_t x = begin; x < std::min(begin + 2048, k); x += 32)
-      block = tile_product(
-          block, std::min<std::int64_t>(32, k - x), [&](std::int64_t n) { return a(x + n); },
-          [&](std::int64_t n) { return b(x + n); });
+    for (std::int64_t x = begin; x < std::min(begin + steps, k); x += 32)
+      for (int both = 0; both < parts * parts; ++both)
+        block = tile_product(
+            block, std::min<std::int64_t>(32, k - x),
+            [&](std::int64_t n) { return a(x + n, both % parts); },
+            [&](std::int64_t n) { return b(x + n, both / parts); });
     total = begin == 0 ? block : total + block;
   }
   return total;
 }
 
+// The two bf16 numbers that a finite f16 number is the sum of.
+inline float part_of(f16 x, int part) {
+  const auto all = static_cast<float>(x), high = static_cast<float>(bf16(all));
+  return part == 0 ? high : all - high;
+}
+
 // The bias is added in f32, and the result rounded once.
-inline bf16 tile_result(float sum) { return bf16(taken(sum)); }
+template <class E>
+E tile_result(float sum) {
+  return E(taken(sum));
+}
 
 }  // namespace attend::test
