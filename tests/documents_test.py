@@ -115,8 +115,8 @@ def check_paths(root, path, text):
 
 def questions(root):
     """The names of all tests."""
-    for file in (root / "tests").rglob("*_test.cpp"):
-        yield from re.findall(r"^TEST\w*\(\s*\w+,\s*(\w+)\)", file.read_text(), re.M)
+    for file in (root / "tests").rglob("*.cpp"):
+        yield from re.findall(r"^(?:TYPED_)?TEST\w*\(\s*\w+,\s*(\w+)\)", file.read_text(), re.M)
 
 
 def check_tests(root, path, text):

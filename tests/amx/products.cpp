@@ -112,7 +112,7 @@ TYPED_TEST(AmxProducts, are_the_models_sums) {
 
 // Contract 1. The second half of the terms is minus the first, in another order: the truth is 0,
 // and what comes out is what rounding made of the sums. The others' are chains of 256 steps.
-TYPED_TEST(AmxProducts, are_at_least_as_exact_as_chains_of_256) {
+TYPED_TEST(AmxProducts, sums_are_at_least_as_exact_as_chains_of_256) {
   using E = typename TypeParam::Element;
   Context tiles = this->context(), chains({.threads = 1, .kernels = "product:cpu.generic.product"});
   constexpr std::int64_t kRows = 100, kColumns = 100;
@@ -208,7 +208,7 @@ TYPED_TEST(AmxProducts, have_nan_and_infinity_in_their_own_row_and_column) {
   }
 }
 
-TYPED_TEST(AmxProducts, ignore_the_callers_rounding_mode) {
+TYPED_TEST(AmxProducts, a_product_ignores_the_callers_rounding_mode) {
   using E = typename TypeParam::Element;
   Context context = this->context();
   const Tensor a = rough<E>({5, 2100}, 1), b = rough<E>({2100, 40}, 2), bias = rough<E>({40}, 3);
@@ -223,8 +223,8 @@ TYPED_TEST(AmxProducts, ignore_the_callers_rounding_mode) {
   }
 }
 
-// Of bf16 they are 0; of f16 they are numbers as others are.
-TYPED_TEST(AmxProducts, of_subnormal_numbers) {
+// Those of bf16 and f32, that is: subnormal f16 numbers are numbers as others are.
+TYPED_TEST(AmxProducts, subnormal_numbers_are_zero) {
   using E = typename TypeParam::Element;
   Context context = this->context();
   Tensor a({1, 1}, this->kType), b({1, 1}, this->kType), bias({1}, this->kType);
