@@ -12,6 +12,7 @@
 #include "support/io_files.h"
 #include "support/layer_numbers.h"
 #include "support/property_memory.h"
+#include "support/vdpbf16_model.h"
 
 #include <gtest/gtest.h>
 
@@ -54,9 +55,9 @@ void expect_sums(const ConstTensorView& a, const ConstTensorView& b, const Const
 }
 
 // The sums that matrix instructions make of bf16 numbers (cpu/amx_gemm.cpp,
-// cpu/neon_bf16_gemm.cpp).
+// cpu/avx512_bf16_gemm.cpp, cpu/neon_bf16_gemm.cpp).
 void expect_tile_sums(const ConstTensorView& a, const ConstTensorView& b,
-                      const ConstTensorView& bias, const ConstTensorView& c, bool pairs) {
+                      const ConstTensorView& bias, const ConstTensorView& c, std::string_view row) {
   const auto number = [](const ConstTensorView& t, const Shape& index) {
     return static_cast<float>(t.at<bf16>(index));
   };
@@ -64,8 +65,10 @@ void expect_tile_sums(const ConstTensorView& a, const ConstTensorView& b,
     for (std::int64_t j = 0; j < c.size(1); ++j) {
       const auto of_a = [&](std::int64_t k) { return number(a, {i, k}); };
       const auto of_b = [&](std::int64_t k) { return number(b, {k, j}); };
-      float sum = pairs ? bfdot_sum(a.size(1), 128, of_a, of_b)
-                        : tile_sum_of_products(a.size(1), of_a, of_b);
+      float sum = row == "cpu.neon_bf16.product" ? bfdot_sum(a.size(1), 128, of_a, of_b)
+                  : row == "cpu.avx512_bf16.product"
+                      ? vdpbf16_sum_of_products(a.size(1), of_a, of_b)
+                      : tile_sum_of_products(a.size(1), of_a, of_b);
       if (bias) sum += number(bias, {j});
       ASSERT_EQ(c.at<bf16>({i, j}), tile_result(sum))
           << c.shape() << " k " << a.size(1) << " at " << i << ", " << j;
@@ -76,8 +79,7 @@ void expect_tile_sums(const ConstTensorView& a, const ConstTensorView& b,
 void expect_defined(const ConstTensorView& a, const ConstTensorView& b, const ConstTensorView& bias,
                     const ConstTensorView& c, Context& context = default_context()) {
   const Kernel<Product>& row = product_row(a.dtype(), static_cast<bool>(bias), context);
-  if (row.multiplies(a.dtype()) == DType::bf16)
-    return expect_tile_sums(a, b, bias, c, row.name.starts_with("cpu.neon_bf16."));
+  if (row.multiplies(a.dtype()) == DType::bf16) return expect_tile_sums(a, b, bias, c, row.name);
   with_type(a.dtype(), [&]<class T>(T) {
     using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
     if (row.name.starts_with("reference.")) expect_sums<T, double>(a, b, bias, c);
@@ -154,7 +156,9 @@ TEST(Matmul, every_instruction_set_has_the_defined_bits) {
     ran += takes_any ? 1 : 0;
   }
   const int instruction_sets = machine.avx512 ? 2 : machine.avx2 || machine.neon ? 1 : 0;
-  EXPECT_EQ(ran, 2 + instruction_sets + (machine.amx_permitted || machine.neon_bf16 ? 1 : 0));
+  const int of_bf16 =
+      (machine.amx_permitted ? 1 : 0) + (machine.avx512_bf16 ? 1 : 0) + (machine.neon_bf16 ? 1 : 0);
+  EXPECT_EQ(ran, 2 + instruction_sets + of_bf16);
 }
 
 // What is done at the end has the bits of the same thing done after the product: on one thread and

@@ -54,7 +54,7 @@ TARGET = re.compile(r"(?:^|\s)([0-9a-f]+) <")
 JUMP = re.compile(r"j\w+|b(\.\w+)?|cbn?z|tbn?z")
 END = re.compile(r"ret\w?|jmpq?|br?")   # what follows is not reached from here
 PADDING = re.compile(r"(.*\b)?nop\w*\b.*|xchg +%ax,%ax")   # between what jumps away and what is jumped to
-FUSED = re.compile(r"vfn?m(add|sub)\d+[ps][sd]|fml[as]|fn?m(add|sub)|bfmmla")
+FUSED = re.compile(r"vfn?m(add|sub)\d+[ps][sd]|fml[as]|fn?m(add|sub)|bfmmla|vdpbf16ps")
 VECTOR = re.compile(r"%[xyz]mm\d|\b[qvdsh]\d+\b")
 # The register that an address begins with: 0x20(%rsp), [sp, #32].
 BASE = re.compile(r"\((%\w+)|\[(\w+)")
