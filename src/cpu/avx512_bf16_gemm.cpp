@@ -25,10 +25,10 @@ template <int kRows, int kVectors>
   for (; steps > 0; steps -= kSteps, left.at += left.step, right.at += right.step)
     multiply<true>(left.at, left.row_bytes / 2, right.at, kSteps, kTile, kSteps / 2, chain);
   unrolled<kRows>(ATTEND_EACH(r) {
-    F32 before[kVectors];
-    load(sums[r], before);
-    add_row(before, chain[r]);
-    store(before, sums[r]);
+    unrolled<kVectors>(ATTEND_EACH(n) {
+      float* const at = sums[r] + n * F32::kLanes;
+      F32{sum_of(F32::load(at).v, chain[r][n].v)}.store(at);
+    });
   });
 }
 

@@ -125,12 +125,14 @@ struct Avx512Bf16Products : PairOperands<Avx512Bf16Products, bf16> {
       unrolled<kKeys>(ATTEND_EACH(r) { set_zero(sum[r]); });
       multiply<true>(k + from, stride, q + from * kVectors * kLanes, kVectors * kPair, kPair,
                      features / 2, sum);
+      float* at = s;
       unrolled<kKeys>(ATTEND_EACH(r) {
         unrolled<kVectors>(ATTEND_EACH(n) {
-          float* const at = s + r * s_stride + n * s_vector;
-          if (from > 0) sum[r][n] = F32::load(at) + sum[r][n];
-          sum[r][n].store(at);
+          if (from > 0) sum[r][n] = F32::load(at + n * s_vector) + sum[r][n];
+          sum[r][n].store(at + n * s_vector);
         });
+        at += s_stride;
+        asm("" : "+r"(at));  // else each key has an address of its own, all computed beforehand
       });
     }
   }

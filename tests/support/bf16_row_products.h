@@ -33,8 +33,8 @@ TYPED_TEST_P(Bf16Products, every_product_is_the_models_sum) {
       const PackedWeights ready =
           packed(bt.permute({1, 0}), product_row(DType::bf16, true, context), context);
       const Tensor empty({rows, columns}, DType::bf16);
-      const TensorView c[] = {guarded(empty), guarded(empty), guarded(empty),
-                              guarded(empty), guarded(empty), guarded(empty)};
+      const TensorView c[6] = {guarded(empty), guarded(empty), guarded(empty),
+                               guarded(empty), guarded(empty), guarded(empty)};
       const Multiplication list[] = {{a, b, bias, c[0]},
                                      {a, bt.permute({1, 0}), bias, c[1]},
                                      {across.permute({1, 0}), b, bias, c[2]},
