@@ -160,6 +160,7 @@ bool can_run(const std::string& kernel, DType type) {
   const std::pair<const char*, bool> sets[] = {
       {"cpu.amx.", machine.amx_bf16 && machine.amx_permitted && type == DType::bf16},
       {"cpu.amx_fp16.", machine.amx_fp16 && machine.amx_permitted && type == DType::f16},
+      {"cpu.avx512_bf16.", machine.avx512_bf16 && type == DType::bf16},
       {"cpu.neon_bf16.", machine.neon_bf16 && type == DType::bf16},
       {"cpu.avx512.", machine.avx512},
       {"cpu.avx2.", machine.avx2},

@@ -12,6 +12,7 @@
 #include "support/io_files.h"
 #include "support/layer_numbers.h"
 #include "support/property_memory.h"
+#include "support/vdpbf16_model.h"
 
 #include <gtest/gtest.h>
 
@@ -55,7 +56,7 @@ void expect_sums(const ConstTensorView& a, const ConstTensorView& b, const Const
     }
 }
 
-// The sums that matrix instructions make of 16-bit numbers (cpu/amx_gemm.h,
+// The sums that matrix instructions make of 16-bit numbers (cpu/pairs_gemm.h,
 // cpu/neon_bf16_gemm.cpp).
 template <class E>
 void expect_tile_sums(const ConstTensorView& a, const ConstTensorView& b,
@@ -72,8 +73,9 @@ void expect_tile_sums(const ConstTensorView& a, const ConstTensorView& b,
     for (std::int64_t j = 0; j < c.size(1); ++j) {
       const auto of_a = [&](std::int64_t k, int part = 0) { return number(a, {i, k}, part); };
       const auto of_b = [&](std::int64_t k, int part = 0) { return number(b, {k, j}, part); };
-      float sum = kernel == "cpu.neon_bf16.product"
-                      ? bfdot_sum(a.size(1), 128, of_a, of_b)
+      float sum = kernel == "cpu.neon_bf16.product" ? bfdot_sum(a.size(1), 128, of_a, of_b)
+                  : kernel == "cpu.avx512_bf16.product"
+                      ? vdpbf16_sum_of_products(a.size(1), of_a, of_b)
                       : tile_sum_of_products(a.size(1), in_parts ? 2 : 1, of_a, of_b);
       if (bias) sum += static_cast<float>(bias.at<E>({j}));
       ASSERT_EQ(c.at<E>({i, j}), tile_result<E>(sum))
@@ -164,8 +166,9 @@ TEST(Matmul, every_instruction_set_has_the_defined_bits) {
     ran += takes_any ? 1 : 0;
   }
   const int instruction_sets = machine.avx512 ? 2 : machine.avx2 || machine.neon ? 1 : 0;
-  const int tiles = (machine.amx_permitted ? 1 : 0) + (machine.amx_fp16 ? 1 : 0);
-  EXPECT_EQ(ran, 2 + instruction_sets + (machine.neon_bf16 ? 1 : tiles));
+  const int of_16_bits = (machine.amx_permitted ? 1 : 0) + (machine.amx_fp16 ? 1 : 0) +
+                         (machine.avx512_bf16 ? 1 : 0) + (machine.neon_bf16 ? 1 : 0);
+  EXPECT_EQ(ran, 2 + instruction_sets + of_16_bits);
 }
 
 // What is done at the end has the bits of the same thing done after the product: on one thread and

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -37,8 +38,18 @@ std::vector<Choice> choices() {
     list.push_back({{.architecture = "x86-64", .avx2 = true}, "cpu.avx2."});
   if (__builtin_cpu_supports("avx512f"))
     list.push_back({{.architecture = "x86-64", .avx2 = true, .avx512 = true}, "cpu.avx512."});
+  if (this_machine().avx512_bf16) {
+    Choice bf16 = list.back();
+    bf16.machine.avx512_bf16 = true;
+    list.push_back(bf16);  // slower than f32
+    bf16.machine.avx512_bf16_pays = true;
+    bf16.bf16 = "cpu.avx512_bf16.";
+    bf16.bf16_backward = false;
+    list.push_back(bf16);
+  }
   if (this_machine().amx_bf16) {
     Machine amx = list.back().machine;
+    amx.avx512_bf16_pays = false;
     amx.avx512_bf16 = amx.amx_bf16 = true;
     list.push_back({amx, "cpu.avx512."});  // without permission
     amx.amx_permitted = true;
@@ -110,26 +121,35 @@ INSTANTIATE_TEST_SUITE_P(types, KernelRows, testing::ValuesIn(cases::kTypes),
 
 #if defined(__x86_64__)
 // Products of 16 bits are for the tiles of AMX where the machine has them and the system permits
-// them.
-TEST(Products, of_16_bits_are_by_tiles_where_there_are_tiles) {
-  const auto row = [](DType type, const Machine& machine, std::string* why = nullptr) {
+// them, of bf16 else for VDPBF16PS where it is faster than f32; it can be forced where it is not.
+TEST(Products, of_16_bits_are_by_the_fastest_instructions) {
+  std::map<std::string_view, std::string> why;
+  const auto row = [&](DType type, const Machine& machine) {
     std::vector<std::pair<std::string_view, std::string>> declined;
     const std::string_view name =
         choose<Product>({.device = {}, .type = type, .bias = true}, machine, "", declined).name;
-    if (why != nullptr) *why = declined.back().second;
+    why = {declined.begin(), declined.end()};
     return name;
   };
   Machine machine{.architecture = "x86-64", .avx2 = true, .avx512 = true, .avx512_bf16 = true};
-  std::string why;
-  EXPECT_EQ(row(DType::bf16, machine, &why), "cpu.avx512.product");
-  EXPECT_EQ(why, "needs AMX-BF16 and AVX512-BF16");
+  EXPECT_EQ(row(DType::bf16, machine), "cpu.avx512.product");
+  EXPECT_EQ(why["cpu.amx.product"], "needs AMX-BF16 and AVX512-BF16");
+  EXPECT_EQ(why["cpu.avx512_bf16.product"],
+            "multiplies at half the speed of f32 on this processor, and has to be forced");
+  const ProductProblem bf16{.device = {}, .type = DType::bf16, .bias = true};
+  std::vector<std::pair<std::string_view, std::string>> none;
+  EXPECT_EQ(choose<Product>(bf16, machine, "cpu.avx512_bf16.product", none).name,
+            "cpu.avx512_bf16.product");
+  machine.avx512_bf16_pays = true;
+  EXPECT_EQ(row(DType::bf16, machine), "cpu.avx512_bf16.product");
+  machine.avx512_bf16_pays = false;
   machine.amx_bf16 = true;
-  EXPECT_EQ(row(DType::bf16, machine, &why), "cpu.avx512.product");
-  EXPECT_NE(why.find("permission"), std::string::npos) << why;
+  EXPECT_EQ(row(DType::bf16, machine), "cpu.avx512.product");
+  EXPECT_NE(why["cpu.amx.product"].find("permission"), std::string::npos);
   machine.amx_permitted = true;
   EXPECT_EQ(row(DType::bf16, machine), "cpu.amx.product");
-  EXPECT_EQ(row(DType::f16, machine, &why), "cpu.amx.product");
-  EXPECT_EQ(why, "needs AMX-FP16");
+  EXPECT_EQ(row(DType::f16, machine), "cpu.amx.product");
+  EXPECT_EQ(why["cpu.amx_fp16.product"], "needs AMX-FP16");
   machine.amx_fp16 = true;
   EXPECT_EQ(row(DType::f16, machine), "cpu.amx_fp16.product");
   EXPECT_EQ(row(DType::f32, machine), "cpu.avx512.product");
@@ -141,9 +161,9 @@ TEST(Machine, has_the_instruction_sets_that_the_system_lists) {
   const Machine machine = this_machine();
 #if defined(__x86_64__)
   std::ifstream file("/proc/cpuinfo");
-  std::string line;
-  while (std::getline(file, line) && !line.starts_with("flags")) {
-  }
+  std::string line, vendor;
+  while (std::getline(file, line) && !line.starts_with("flags"))
+    if (line.starts_with("vendor_id")) vendor = line;
   if (line.empty()) GTEST_SKIP() << "/proc/cpuinfo lists no flags";
   std::istringstream words(line);
   const std::set<std::string> flags{std::istream_iterator<std::string>(words), {}};
@@ -156,6 +176,8 @@ TEST(Machine, has_the_instruction_sets_that_the_system_lists) {
             has({"avx2", "fma", "f16c", "avx512f", "avx512dq", "avx512bw", "avx512vl"}));
   EXPECT_EQ(machine.avx512_bf16, machine.avx512 && has({"avx512_bf16"}));
   EXPECT_EQ(machine.amx_bf16, machine.avx512_bf16 && has({"amx_tile", "amx_bf16"}));
+  if (vendor.ends_with("AuthenticAMD")) EXPECT_EQ(machine.avx512_bf16_pays, machine.avx512_bf16);
+  if (machine.amx_bf16 || !machine.avx512_bf16) EXPECT_FALSE(machine.avx512_bf16_pays);
   EXPECT_FALSE(machine.neon);
 #elif defined(__aarch64__)
   EXPECT_EQ(machine.neon, (getauxval(AT_HWCAP) & HWCAP_ASIMD) != 0);

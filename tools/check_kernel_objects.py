@@ -54,7 +54,7 @@ TARGET = re.compile(r"(?:^|\s)([0-9a-f]+) <")
 JUMP = re.compile(r"j\w+|b(\.\w+)?|cbn?z|tbn?z")
 END = re.compile(r"ret\w?|jmpq?|br?")   # what follows is not reached from here
 PADDING = re.compile(r"(.*\b)?nop\w*\b.*|xchg +%ax,%ax")   # between what jumps away and what is jumped to
-FUSED = re.compile(r"vfn?m(add|sub)\d+[ps][sd]|fml[as]|fn?m(add|sub)|bfmmla")
+FUSED = re.compile(r"vfn?m(add|sub)\d+[ps][sd]|fml[as]|fn?m(add|sub)|bfmmla|vdpbf16ps")
 VECTOR = re.compile(r"%[xyz]mm\d|\b[qvdsh]\d+\b")
 # The register that an address begins with: 0x20(%rsp), [sp, #32].
 BASE = re.compile(r"\((%\w+)|\[(\w+)")
@@ -296,7 +296,7 @@ def products_wrong():
         (X86, "mov    0x40(%rbp),%r8", "lea    0x8(%rbp),%rdx", registers),
         (X86.replace("and    $0xffffffffffffffe0,%rsp", "lea    0x8(%r8),%rbp"),
          "mov    0x40(%rbp),%r8", "lea    (%rdx,%rbp,4),%rdx", None),   # it was the stack's before
-        (X86, "vfmadd231ps", "vmulps", loop), (X86, "jne    734", "jne    750", loop),
+        (X86, "vfmadd231ps", "vdpbf16ps", None), (X86, "vfmadd231ps", "vmulps", loop), (X86, "jne    734", "jne    750", loop),
         (ARM, "q24, [x3, x15]", "q24, [sp, #160]", registers),
         (ARM, "ldp\tq3, q2, [x4]", "str\tq3, [x29, #48]", registers),
         (ARM, "add\tx4, x12,", "add\tx4, sp,", registers),

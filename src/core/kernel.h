@@ -54,6 +54,10 @@ struct Kernel {
   // beyond its range.
   std::string (*declines)(const Problem&, const Machine&);
 
+  // Why it is not chosen on a machine where rows behind it are faster, though it can be forced;
+  // or empty. Null: it is always faster.
+  std::string (*slower)(const Machine&) = nullptr;
+
   // Tasks
   Tiles (*tiles)(const Problem&, const Machine&) = nullptr;
   std::int64_t (*tasks)(const Problem&, const Tiles&, int stage) = nullptr;  // 0 is started first

@@ -19,7 +19,7 @@ namespace attend {
 //
 // Every element of c is a sum over k in blocks of kSumBlock at multiples of it: each block one
 // ascending chain of multiply-adds, the blocks' sums added in order, the bias last (the reference's
-// sums are f64; those of cpu/amx_gemm.h and cpu/neon_bf16_gemm.cpp other trees). So its bits
+// sums are f64; those of cpu/pairs_gemm.h and cpu/neon_bf16_gemm.cpp other trees). So its bits
 // depend on its row of a, its column of b, its bias and the row of the kernel table alone.
 inline constexpr std::int64_t kSumBlock = 256;
 
@@ -128,6 +128,7 @@ struct Kernel<Product> {
   bool only_if_forced;
   Features takes;
   std::string (*declines)(const Problem&, const Machine&);
+  std::string (*slower)(const Machine&) = nullptr;  // as in core/kernel.h
   MatrixFunctions<float> f32{};  // for 16-bit tensors too, which are widened first
   MatrixFunctions<double> f64{};
   MatrixFunctions<attend::bf16> bf16{};  // if the row has them, for such tensors instead of f32's

@@ -1,7 +1,6 @@
 // cpu.amx_fp16.product: products of matrices of f16 numbers by the tiles of AMX that take these.
-// How, and in which order sums are made, says amx_gemm.h.
-#include "cpu/amx_gemm.h"
-
+// The kernel is pairs_gemm.h, the order of its sums amx_unit.h.
+#include "cpu/amx_unit.h"
 #include "cpu/declines.h"
 
 namespace attend {
@@ -11,7 +10,7 @@ extern constinit const Kernel<Product> kAmxFp16Product{
     .only_if_forced = false,
     .takes = Features{Feature::f16, Feature::row_bias},
     .declines = declines_amx_fp16<ProductProblem>,
-    .f16 = AmxGemm<AsTheyAre<f16>>::functions(),
+    .f16 = PairsGemm<AmxUnit<AsTheyAre<f16>>>::functions(),
 };
 
 }  // namespace attend

@@ -69,6 +69,15 @@ std::string declines_avx512(const Problem& problem, const Machine& machine) {
   return needs(problem, machine.avx512, "AVX-512 (F, DQ, BW, VL)");
 }
 template <class Problem>
+std::string declines_avx512_bf16(const Problem& problem, const Machine& machine) {
+  if (std::string reason = declines_types(problem); !reason.empty()) return reason;
+  return needs(problem, machine.avx512_bf16, "AVX512-BF16");
+}
+std::string slower_avx512_bf16(const Machine& machine) {
+  if (machine.avx512_bf16_pays) return {};
+  return "multiplies at half the speed of f32 on this processor, and has to be forced";
+}
+template <class Problem>
 std::string declines_amx(const Problem& problem, const Machine& machine) {
   if (machine.amx_bf16 && !machine.amx_permitted)
     return "needs the operating system's permission to use the tiles of AMX, which was refused";
@@ -108,13 +117,14 @@ std::string declines_generic(const Problem& problem, const Machine&) {
   return needs(problem, true, "");
 }
 
-#define ATTEND_DECLINES(Problem)                                           \
-  template std::string declines_avx512(const Problem&, const Machine&);    \
-  template std::string declines_amx(const Problem&, const Machine&);       \
-  template std::string declines_amx_fp16(const Problem&, const Machine&);  \
-  template std::string declines_avx2(const Problem&, const Machine&);      \
-  template std::string declines_neon(const Problem&, const Machine&);      \
-  template std::string declines_neon_bf16(const Problem&, const Machine&); \
+#define ATTEND_DECLINES(Problem)                                             \
+  template std::string declines_avx512(const Problem&, const Machine&);      \
+  template std::string declines_avx512_bf16(const Problem&, const Machine&); \
+  template std::string declines_amx(const Problem&, const Machine&);         \
+  template std::string declines_amx_fp16(const Problem&, const Machine&);    \
+  template std::string declines_avx2(const Problem&, const Machine&);        \
+  template std::string declines_neon(const Problem&, const Machine&);        \
+  template std::string declines_neon_bf16(const Problem&, const Machine&);   \
   template std::string declines_generic(const Problem&, const Machine&);
 ATTEND_DECLINES(ForwardProblem)
 ATTEND_DECLINES(BackwardProblem)

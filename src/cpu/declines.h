@@ -10,6 +10,9 @@ namespace attend {
 template <class Problem>
 std::string declines_avx512(const Problem& problem, const Machine& machine);
 template <class Problem>
+std::string declines_avx512_bf16(const Problem& problem, const Machine& machine);
+std::string slower_avx512_bf16(const Machine& machine);
+template <class Problem>
 std::string declines_amx(const Problem& problem, const Machine& machine);
 template <class Problem>
 std::string declines_amx_fp16(const Problem& problem, const Machine& machine);

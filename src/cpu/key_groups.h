@@ -29,16 +29,16 @@ struct GroupedRows {
 };
 
 // s = rows . b of the group that begins with row `first`, for the features [from, to) of b, which
-// is [depth][lanes]. Sums are stored with the last of them.
+// is [depth][lanes], its lanes from `used` on repetitions. Sums are stored with the last of them.
 template <class V>
 ATTEND_INLINE void group_products(const GroupedRows<V>& rows, std::int64_t first,
-                                  const OperandOf<V>* b, int lanes, std::int64_t from,
+                                  const OperandOf<V>* b, int used, int lanes, std::int64_t from,
                                   std::int64_t to, SumOf<V>* s, std::int64_t stride,
                                   std::int64_t vector_stride) noexcept {
   const bool whole = first + kKeyGroup<V> <= rows.count;
   const std::int64_t apart = whole ? rows.stride : rows.depth;
   Matrix<V>::scores(whole ? rows.at + first * rows.stride : rows.last,
-                    Matrix<V>::kArrangesKeys && rows.arranged ? 0 : apart, b, lanes, from, to,
+                    Matrix<V>::kArrangesKeys && rows.arranged ? 0 : apart, b, used, lanes, from, to,
                     rows.depth, s, stride, vector_stride);
 }
 
@@ -97,7 +97,7 @@ class KeyGroups {
               Sum* s) const noexcept {
     const GroupedRows<V> k = keys(chunk);
     const std::int64_t middle = k.depth / TilesOf<V>::kDepth / 2 * TilesOf<V>::kDepth;
-    group_products(k, first, tile.q, tile.lanes, half == 0 ? 0 : middle,
+    group_products(k, first, tile.q, tile.rows, tile.lanes, half == 0 ? 0 : middle,
                    half == 0 ? middle : k.depth, s, tile.stride, tile.vector_stride);
   }
 

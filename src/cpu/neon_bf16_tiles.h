@@ -108,9 +108,9 @@ struct NeonBf16Products {
   // s = K Q^T of 8 keys, `s_stride` apart; a vector of lanes is `s_vector` behind the one before.
   // The keys are rows, `stride` apart, or arranged: 0. Of the features [from, to) only the last
   // part is worked on, and then all of them: sums stay in registers.
-  static void scores(const bf16* k, std::int64_t stride, const bf16* q, int lanes, std::int64_t,
-                     std::int64_t to, std::int64_t depth, float* s, std::int64_t s_stride,
-                     std::int64_t s_vector) noexcept {
+  static void scores(const bf16* k, std::int64_t stride, const bf16* q, int, int lanes,
+                     std::int64_t, std::int64_t to, std::int64_t depth, float* s,
+                     std::int64_t s_stride, std::int64_t s_vector) noexcept {
     if (to < depth) return;
     const auto take = [&]<int kVectors>() {
       if (stride == 0) score_product_tile<kVectors, true>(k, 0, q, depth, s, s_stride, s_vector);

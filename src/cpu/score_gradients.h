@@ -354,7 +354,7 @@ class ScoreGradients {
       if constexpr (kMatrix<V>) {
         const GroupedRows<V> v = scores_.groups.values(chunk);
         for (int j = 0; j < span.count; j += kGroup)
-          group_products(v, first + j, tile.dout, tile.lanes, 0, v.depth,
+          group_products(v, first + j, tile.dout, tile.rows, tile.lanes, 0, v.depth,
                          dp + (span.at + j) * stride, stride, V::kLanes);
       } else {
         const Operands<V> x{.a = chunk.v + first * chunk.v_stride,

@@ -108,6 +108,16 @@ struct AmxTiles {
   static constexpr bool kPanels = false;
 };
 
+// Vectors of AVX-512 that add up products of pairs (avx512_bf16_tiles.h): bf16, S^T in 8 keys x 32
+// rows, 16 sums.
+struct Avx512Bf16Tiles {
+  using Operand = bf16;
+  using Sum = float;
+  static constexpr int kDepth = 2, kScores = 2, kFeatures = 2, kLast = 2, kFewRows = 0;
+  static constexpr int kTiles = 8, kLeastTiles = 2;
+  static constexpr bool kPanels = false;
+};
+
 // Vectors of NEON with 2 x 2 sums each (neon_bf16_tiles.h): bf16, 4 steps at once, of which loops
 // take two; S^T in 8 keys x 12 rows, 24 sums, since 16 of them wait for each other (a Neoverse V1
 // begins 4 a cycle, each of 3 to 5 cycles).

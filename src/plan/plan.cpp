@@ -92,6 +92,8 @@ const Kernel<Operation>& choose(const typename Operation::Problem& problem, cons
   for (const Kernel<Operation>* kernel : table) {
     if (kernel->only_if_forced) continue;
     std::string reason = why_not(*kernel, problem, features, machine);
+    if constexpr (requires { kernel->slower; })
+      if (reason.empty() && kernel->slower != nullptr) reason = kernel->slower(machine);
     if (reason.empty()) return *kernel;
     declined.emplace_back(kernel->name, std::move(reason));
   }

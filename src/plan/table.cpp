@@ -4,10 +4,12 @@
 namespace attend {
 
 #if defined(__x86_64__)
-extern const Kernel<Forward> kAmxForward, kAmxFp16Forward, kAvx512Forward, kAvx2Forward;
+extern const Kernel<Forward> kAmxForward, kAmxFp16Forward, kAvx512Bf16Forward, kAvx512Forward,
+    kAvx2Forward;
 extern const Kernel<Backward> kAmxBackward, kAvx512Backward, kAvx2Backward;
 extern const Kernel<Inspect> kAvx512Inspect, kAvx2Inspect;
-extern const Kernel<Product> kAmxFp16Product, kAmxProduct, kAvx512Product, kAvx2Product;
+extern const Kernel<Product> kAmxFp16Product, kAmxProduct, kAvx512Bf16Product, kAvx512Product,
+    kAvx2Product;
 extern const Kernel<NormForward> kAvx512Norm, kAvx2Norm;
 extern const Kernel<NormBackward> kAvx512NormBackward, kAvx2NormBackward;
 extern const Kernel<ActivationForward> kAvx512Activation, kAvx2Activation;
@@ -43,7 +45,7 @@ namespace {
 
 constinit const Kernel<Forward>* const kForward[] = {
 #if defined(__x86_64__)
-    &kAmxForward,     &kAmxFp16Forward,   &kAvx512Forward,   &kAvx2Forward,
+    &kAmxForward,     &kAmxFp16Forward,   &kAvx512Bf16Forward, &kAvx512Forward, &kAvx2Forward,
 #elif defined(__aarch64__)
     &kNeonBf16Forward, &kNeonForward,
 #endif
@@ -76,7 +78,7 @@ constinit const Kernel<Weights>* const kWeights[] = {&kReferenceWeights};
 
 constinit const Kernel<Product>* const kProduct[] = {
 #if defined(__x86_64__)
-    &kAmxFp16Product, &kAmxProduct,       &kAvx512Product, &kAvx2Product,
+    &kAmxFp16Product, &kAmxProduct,       &kAvx512Bf16Product, &kAvx512Product, &kAvx2Product,
 #elif defined(__aarch64__)
     &kNeonBf16Product, &kNeonProduct,
 #endif

@@ -181,7 +181,9 @@ std::vector<std::string> judge_parts(const Trial& trial, Dice& dice, Tally& tall
     if (!whole) continue;
     tally.ran("parts by " + info.name);
     // Matrix instructions take weights of the tensors' type, rounded beside the part's largest.
-    const bool matrix = info.name.starts_with("cpu.amx") || info.name.starts_with("cpu.neon_bf16");
+    const bool matrix = info.name.starts_with("cpu.amx") ||
+                        info.name.starts_with("cpu.avx512_bf16") ||
+                        info.name.starts_with("cpu.neon_bf16");
     const double sums = of_vectors + (matrix ? 4 * unit_roundoff(type) : 0);
     if (const auto wrong = by_states(trial, chunks, *whole, forcing(info.name)); !wrong.empty())
       all.push_back("partial states by " + info.name + ": " + wrong);

@@ -1,5 +1,5 @@
 // What the tiles of AMX compute (src/cpu/amx.h), and the sums that products are made of
-// (src/cpu/amx_gemm.h), in plain C++. To be called in the usual rounding mode.
+// (src/cpu/pairs_gemm.h and amx_unit.h), in plain C++. To be called in the usual rounding mode.
 #pragma once
 
 #include <attend/dtype.h>

@@ -122,7 +122,8 @@ const Bounds& Examination::bounds_at_hand() {
 void Examination::begin(const std::string& kernel) {
   const double of_type = unit_roundoff(problem_.type);
   accumulator_ = kernel.starts_with("textbook.") ? of_type : std::min(of_type, 0x1p-24);
-  const bool flushes = kernel.starts_with("cpu.amx") || kernel.starts_with("cpu.neon_bf16");
+  const bool flushes = kernel.starts_with("cpu.amx") || kernel.starts_with("cpu.avx512_bf16") ||
+                       kernel.starts_with("cpu.neon_bf16");
   flushed_ = flushes ? 2 * terms_ * 0x1p-126 : 0;
   worst_ = 0;
   wrong_.clear();

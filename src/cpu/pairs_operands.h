@@ -1,19 +1,20 @@
-// What products of matrices load into tiles of AMX: 32 rows of a, or columns of b, brought together
-// and turned as a tile wants them.
+// What products of 16-bit matrices multiply: 32 rows of a, or columns of b, in tiles of 16 lines
+// and 32 steps, brought together and turned as pairs_gemm.h wants them.
 //
-// Numbers are multiplied as they are (AsTheyAre) or, f16 numbers by tiles of bf16, in two parts
+// Numbers are multiplied as they are (AsTheyAre) or, f16 numbers by units of bf16, in two parts
 // (HighAndLow): x = high + low exactly, for 11 bits are 8 and 3. Then a tile of the high parts is
 // followed by one of the low parts.
 #pragma once
 
-#include "cpu/amx.h"
+#include "cpu/avx512.h"
 
 namespace attend {
 namespace {
 
-constexpr std::int64_t kSide = 2 * kTileRows;  // of c, rows and columns that are made together
-constexpr std::int64_t kTile = kTileRows * kTileSteps, kPair = 2 * kTile;  // numbers of tiles
-constexpr std::int64_t kLineBytes = 64;                                    // of what is brought
+constexpr std::int64_t kLines = 16, kSteps = 32;  // of a tile
+constexpr std::int64_t kSide = 2 * kLines;        // of c, rows and columns that are made together
+constexpr std::int64_t kTile = kLines * kSteps, kPair = 2 * kTile;  // numbers of tiles
+constexpr std::int64_t kLineBytes = kSteps * 2;                     // of what is brought
 
 template <class E>
 struct AsTheyAre {
@@ -57,7 +58,7 @@ inline void turn(void* tile) {
 template <Form kForm, class E>
 void bring_rows(const Lines<E>& lines, std::int64_t steps, void* tile) {
   F32 rows[16];
-  if (steps >= kTileSteps && lines.count >= 16) {
+  if (steps >= kSteps && lines.count >= 16) {
     unrolled<16>(ATTEND_EACH(r) {
       rows[r].v = _mm512_castsi512_ps(_mm512_loadu_si512(lines.at + r * lines.next));
     });
@@ -78,7 +79,7 @@ void bring_across(const Lines<E>& lines, std::int64_t steps, std::byte* tiles) {
                                                        37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
                                                        11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
   const __m512i low = _mm512_load_si512(kLow), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
-  for (std::int64_t pair = 0; pair < kTileRows; ++pair) {
+  for (std::int64_t pair = 0; pair < kLines; ++pair) {
     const auto step = [&](std::int64_t k) {
       return k < steps ? first_of(lines.at + k * lines.depth, lines.count) : _mm512_setzero_si512();
     };
@@ -116,7 +117,7 @@ template <class Of, Form kForm>
 [[gnu::noinline]] void bring(const Lines<typename Of::Element>& lines, std::int64_t steps,
                              void* memory) noexcept {
   auto* to = static_cast<std::byte*>(memory);
-  for (std::int64_t k = 0; k < steps; k += kTileSteps, to += 2 * kPair * Of::kParts) {
+  for (std::int64_t k = 0; k < steps; k += kSteps, to += 2 * kPair * Of::kParts) {
     const auto here = lines.from(k);
     if (lines.depth == 1) {
       bring_rows<kForm>(here, steps - k, to);
@@ -130,9 +131,9 @@ template <class Of, Form kForm>
 }
 
 // Memory for what is brought, of so many steps. An array of numbers would be filled with 0 first.
-template <class Of, std::int64_t kSteps>
+template <class Of, std::int64_t kDepth>
 struct Room {
-  alignas(64) std::byte bytes[kSteps * kSide * Of::kParts * 2];
+  alignas(64) std::byte bytes[kDepth * kSide * Of::kParts * 2];
 };
 
 // Where tiles are loaded from: two of 16 lines at `at` and `second` behind it, the low parts kPair
@@ -149,12 +150,12 @@ TileSource<typename Of::Part> brought(const void* at) {
 // Whole tiles, of whole lines of the cache: a row that lies in two takes twice the time.
 template <class E>
 bool may_be_loaded(const Lines<E>& lines, std::int64_t steps) {
-  return lines.depth == 1 && lines.count == kSide && steps % kTileSteps == 0 &&
-         lines.next % kTileSteps == 0 && reinterpret_cast<std::uintptr_t>(lines.at) % 64 == 0;
+  return lines.depth == 1 && lines.count == kSide && steps % kSteps == 0 &&
+         lines.next % kSteps == 0 && reinterpret_cast<std::uintptr_t>(lines.at) % 64 == 0;
 }
 template <class E>
 TileSource<E> as_they_lie(const Lines<E>& lines) {
-  return {lines.at, lines.next * 2, 16 * lines.next, kTileSteps};
+  return {lines.at, lines.next * 2, 16 * lines.next, kSteps};
 }
 
 }  // namespace
