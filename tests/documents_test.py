@@ -115,7 +115,7 @@ def check_paths(root, path, text):
 
 def questions(root):
     """The names of all tests."""
-    for file in (root / "tests").rglob("*.cpp"):
+    for file in [*(root / "tests").rglob("*.cpp"), *(root / "tests").rglob("*.h")]:
         yield from re.findall(r"^(?:TYPED_)?TEST\w*\(\s*\w+,\s*(\w+)\)", file.read_text(), re.M)
 
 
