@@ -114,9 +114,9 @@ def check_paths(root, path, text):
 
 
 def questions(root):
-    """The names of all tests."""
-    for file in (root / "tests").rglob("*_test.cpp"):
-        yield from re.findall(r"^TEST\w*\(\s*\w+,\s*(\w+)\)", file.read_text(), re.M)
+    """The names of all tests; those of several types stand in headers."""
+    for file in (*(root / "tests").rglob("*_test.cpp"), *(root / "tests/support").glob("*.h")):
+        yield from re.findall(r"^(?:TYPED_)?TEST\w*\(\s*\w+,\s*(\w+)\)", file.read_text(), re.M)
 
 
 def check_tests(root, path, text):
