@@ -7,6 +7,8 @@
 #include <attend/model.h>
 #include <attend/train.h>
 
+#include <functional>
+
 namespace attend::test {
 namespace {
 
@@ -26,9 +28,8 @@ Layer with_weights_of(const Layer& quantized, Layer layer) {
     with_type(p.value.dtype(), [&]<class T>(T) {
       for (std::int64_t row = 0; row < numbers.size(0); ++row)
         for (std::int64_t x = 0; x < numbers.size(1); ++x)
-          p.value.template at<T>({row, x}) =
-              static_cast<T>(numbers.at<std::int8_t>({row, x}) *
-                             static_cast<double>(scales.at<float>({row})));
+          p.value.template at<T>({row, x}) = static_cast<T>(
+              numbers.at<std::int8_t>({row, x}) * static_cast<double>(scales.at<float>({row})));
     });
   }
   return layer;
@@ -48,7 +49,8 @@ void expect_maps_quantized(const Layer& layer, const Layer& quantized) {
   for (const NamedView& named : quantized.parameters()) {
     const bool map = named.tensor.dtype() == DType::i8;
     maps += map ? 1 : 0;
-    EXPECT_EQ(map, named.name.ends_with(".weight") && named.name.find("norm") == std::string::npos &&
+    EXPECT_EQ(map, named.name.ends_with(".weight") &&
+                       named.name.find("norm") == std::string::npos &&
                        !named.name.starts_with("tokens.") && !named.name.starts_with("positions."))
         << named.name;
   }
@@ -84,9 +86,9 @@ TEST(EightBitLayers, compute_what_their_weights_mean) {
     for (const NormPlacement placement :
          {NormPlacement::pre, NormPlacement::post, NormPlacement::none}) {
       block.placement = placement;
-      expect_what_the_weights_mean(
-          AttentionBlock(block), type,
-          [&](const AttentionBlock& layer) { return layer.forward(x, memory); });
+      expect_what_the_weights_mean(AttentionBlock(block), type, [&](const AttentionBlock& layer) {
+        return layer.forward(x, memory);
+      });
     }
   }
 }
@@ -107,9 +109,9 @@ ConstTensorView tokens() { return {kTokens.data(), {1, std::int64_t(kTokens.size
 
 TEST(EightBitLayers, a_model_computes_what_its_weights_mean) {
   for (const DType type : kFloatTypes)
-    expect_what_the_weights_mean(
-        small_model(type), type,
-        [&](const LanguageModel& model) { return model.forward(tokens()); });
+    expect_what_the_weights_mean(small_model(type), type, [&](const LanguageModel& model) {
+      return model.forward(tokens());
+    });
 }
 
 // Prefill and decode are one another's bits, over caches of the model's type and of 8 bits.
@@ -117,7 +119,8 @@ TEST(EightBitLayers, a_prompt_at_once_or_token_by_token_has_the_same_bits) {
   for (const DType type : kFloatTypes) {
     const LanguageModel model = small_model(type).quantize();
     for (const DType cache : {type, DType::i8}) {
-      std::vector<KvCache> at_once = model.make_caches(1, cache), each = model.make_caches(1, cache);
+      std::vector<KvCache> at_once = model.make_caches(1, cache),
+                           each = model.make_caches(1, cache);
       const Tensor whole = model.forward(tokens(), at_once);
       for (std::int64_t n = 0; n < tokens().size(1); ++n)
         EXPECT_EQ(difference(model.forward(tokens().slice(1, n, n + 1), each),
@@ -167,9 +170,9 @@ TEST(EightBitLayers, have_no_gradients) {
   const LanguageModel model = small_model();
   const auto expect = [&](const char* name, const auto& layer, const auto& input) {
     const auto quantized = layer.quantize();
-    const auto [y, saved] = layer.forward_train(input);
+    const auto trained = layer.forward_train(input);
     expect_no_gradients(name, [&] { quantized.forward_train(input); });
-    expect_no_gradients(name, [&] { quantized.backward(y, saved); });
+    expect_no_gradients(name, [&] { quantized.backward(trained.first, trained.second); });
   };
   expect("linear", linear, x.view());
   expect("feed_forward", network, x.view());
@@ -177,8 +180,7 @@ TEST(EightBitLayers, have_no_gradients) {
   expect("attention_block", block, x.view());
   expect("language_model", model, tokens());
   expect_no_gradients("linear", [&] { linear.quantize().backward(x, x.view()); });
-  expect_no_gradients("multi_head_attention",
-                      [&] { attention.quantize().forward_train(x, x, x); });
+  expect_no_gradients("multi_head_attention", [&] { attention.quantize().forward_train(x, x, x); });
   AdamW optimizer;
   LanguageModel other = model.quantize();
   EXPECT_THROW(optimizer.step(other.writable_parameters(), {}, 1e-3), InvalidArgument);
@@ -209,9 +211,8 @@ TEST(EightBitLayers, come_back_from_files_as_they_were) {
       const Tensor x = numbers({2, 3, 8}, type, 2);
       EXPECT_EQ(difference(loaded.forward(x), layer.forward(x)), "");
     }
-    AttentionBlock block({.attention = {.model_dim = 8, .heads = 2, .type = type},
-                          .cross = true,
-                          .hidden_dim = 6});
+    AttentionBlock block(
+        {.attention = {.model_dim = 8, .heads = 2, .type = type}, .cross = true, .hidden_dim = 6});
     draw_parameters(block, 2);
     const AttentionBlock quantized = block.quantize();
     quantized.save(path);
@@ -222,8 +223,8 @@ TEST(EightBitLayers, come_back_from_files_as_they_were) {
     const LanguageModel loaded = LanguageModel::load(path);
     EXPECT_EQ(lists_differ(loaded.parameters(), model.parameters()), "");
     EXPECT_EQ(difference(loaded.forward(tokens()), model.forward(tokens())), "");
-    const MultiHeadAttention part = MultiHeadAttention::load(
-        path, {.prefix = "blocks.1.attention.", .heads = 2});
+    const MultiHeadAttention part =
+        MultiHeadAttention::load(path, {.prefix = "blocks.1.attention.", .heads = 2});
     EXPECT_EQ(lists_differ(part.parameters(), model.blocks()[1].attention().parameters()), "");
   }
 }
@@ -243,11 +244,13 @@ TEST(EightBitLayers, files_of_other_weights_are_refused) {
   LanguageModel model = small_model(), quantized = model.quantize();
   quantized.save(path);
   const TensorFile file = load_safetensors(path);
-  EXPECT_NE(file_error([&] { load_parameters(file, model.writable_parameters()); })
-                .find("no parameter takes 'blocks.0.attention.q.weight_scales'"),
+  EXPECT_NE(file_error([&] {
+              load_parameters(file, model.writable_parameters());
+            }).find("no parameter takes 'blocks.0.attention.q.weight_scales'"),
             std::string::npos);
-  EXPECT_NE(file_error([&] { load_parameters(file, model.writable_parameters(), {}, true); })
-                .find("is i8; a parameter needs a floating-point type"),
+  EXPECT_NE(file_error([&] {
+              load_parameters(file, model.writable_parameters(), {}, true);
+            }).find("is i8; a parameter needs a floating-point type"),
             std::string::npos);
   TensorFile mixed = file;
   for (NamedTensor& named : mixed.tensors)

@@ -254,9 +254,8 @@ TEST(EightBitWeights, sums_are_as_exact_as_those_of_the_dequantised_weights) {
     const Linear layer = Linear(drawn).quantize().to(type);
     Tensor exact({200, 500}, DType::f64);
     for (std::int64_t n = 0; n < exact.count(); ++n)
-      exact.data<double>()[n] =
-          layer.weight().data<std::int8_t>()[n] *
-          static_cast<double>(layer.weight_scales().data<float>()[n / 500]);
+      exact.data<double>()[n] = layer.weight().data<std::int8_t>()[n] *
+                                static_cast<double>(layer.weight_scales().data<float>()[n / 500]);
     const Linear truth(exact), plain = truth.to(type);
     for (const std::int64_t rows : {1, 60}) {
       double of_bytes = 0, of_plain = 0;

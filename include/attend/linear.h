@@ -45,7 +45,7 @@ class ATTEND_API Linear {
   bool quantized() const noexcept { return static_cast<bool>(weight_scales_); }
   const Tensor& weight() const noexcept { return weight_; }
   const Tensor& weight_scales() const noexcept { return weight_scales_; }  // none, unless quantized
-  const Tensor& bias() const noexcept { return bias_; }  // none, if there is none
+  const Tensor& bias() const noexcept { return bias_; }                    // none, if there is none
 
   Tensor forward(const ConstTensorView& x, const Where& where = default_context()) const;
   void forward_into(const ConstTensorView& x, const TensorView& y,

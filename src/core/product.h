@@ -22,10 +22,10 @@ namespace attend {
 //   c [m, n] = (a [m, k] b [k, n]) * scales [n] + bias [n]
 //
 // Every element of c is a sum over k in blocks of kSumBlock at multiples of it: each block one
-// ascending chain of multiply-adds, the blocks' sums added in order, then multiplied by the column's
-// scale, the bias last (the reference's
-// sums are f64; those of cpu/amx_gemm.cpp and cpu/neon_bf16_gemm.cpp other trees). So its bits
-// depend on its row of a, its column of b, its bias and the row of the kernel table alone.
+// ascending chain of multiply-adds, the blocks' sums added in order, then multiplied by the
+// column's scale, the bias last (the reference's sums are f64; those of cpu/amx_gemm.cpp and
+// cpu/neon_bf16_gemm.cpp other trees). So its bits depend on its row of a, its column of b, its
+// bias and the row of the kernel table alone.
 inline constexpr std::int64_t kSumBlock = 256;
 
 // No sizes: a row is chosen by these alone.

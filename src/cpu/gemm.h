@@ -125,8 +125,8 @@ void run_block(const MatricesOf<V>& p, const MatrixRange& range, std::int64_t k,
   const std::int64_t rows = range.row_end - range.row_begin, column = range.column_begin;
   const std::int64_t columns = range.column_end - column;
   const std::int64_t depth = p.k - k < kSumBlock ? p.k - k : kSumBlock;
-  const bool last = k + depth == p.k, add = last && p.bias != nullptr,
-             scale = last && p.scales != nullptr;
+  const bool add = p.bias != nullptr && k + depth == p.k;
+  const bool scale = p.scales != nullptr && k + depth == p.k;
   for (std::int64_t n = 0; add && n < kColumns; ++n) bias[n] = n < columns ? p.bias[column + n] : 0;
   for (std::int64_t n = 0; scale && n < kColumns; ++n)
     scales[n] = n < columns ? p.scales[column + n] : 0;

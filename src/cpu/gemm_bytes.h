@@ -38,8 +38,7 @@ void pack_bytes(const Matrices<T>& p, const RangeOfB& range, std::int8_t* to) no
     for (std::int64_t k = range.k_begin; k < range.k_end; k += kSteps)
       for (std::int64_t n = 0; n < kByteColumns; ++n) {
         const std::int64_t steps = range.k_end - k < kSteps ? range.k_end - k : kSteps;
-        const std::int8_t* const from =
-            p.bytes + (column + n) * p.b_column + k * p.b_depth;
+        const std::int8_t* const from = p.bytes + (column + n) * p.b_column + k * p.b_depth;
         std::int8_t* const line = to + column * p.k + k * kByteColumns + n;
         for (std::int64_t x = 0; x < steps; ++x)
           line[x * kByteColumns] = column + n < range.column_end ? from[x * p.b_depth] : 0;
@@ -66,7 +65,7 @@ void widen_panels(const MatricesOf<V>& p, std::int64_t k, std::int64_t depth, st
       for (std::int64_t r = 0; r < V::kLanes; ++r) {
         const std::int64_t at = column + n + r;
         const bool there = n + r < columns;
-        panel[r] = !there                       ? 0
+        panel[r] = !there                      ? 0
                    : p.packed_bytes != nullptr ? *bytes_at(p, k + x, at)
                                                : p.bytes[(k + x) * p.b_depth + at * p.b_column];
       }
@@ -114,8 +113,8 @@ void rows_of_bytes(const MatricesOf<V>& p, std::int64_t row, std::int64_t k, std
                         .c = p.c + row * p.c_row + column + n,
                         .c_stride = p.c_row,
                         .depth = depth};
-    const AddToC<V> finish{all.first, all.bias == nullptr ? nullptr : all.bias + n,
-                           all.columns - n, all.scales == nullptr ? nullptr : all.scales + n};
+    const AddToC<V> finish{all.first, all.bias == nullptr ? nullptr : all.bias + n, all.columns - n,
+                           all.scales == nullptr ? nullptr : all.scales + n};
     tile_of_bytes<V, kRows, kVectors>(x, bytes_at(p, k, column + n), finish);
   }
 }

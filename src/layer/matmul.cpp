@@ -134,8 +134,7 @@ class Prepared {
   Prepared(const Multiplication& x, const Kernel<Product>& row, const Where& where)
       : row_(row.of<T>()), end_(x, where), a_(x.a),
         b_(x.packed != nullptr || x.scales ? ConstTensorView() : x.b), bias_(x.row_bias),
-        scales_(x.scales), c_(x.c),
-        numbers_(x.c.dtype(), where),
+        scales_(x.scales), c_(x.c), numbers_(x.c.dtype(), where),
         direct_(c_.dtype() == dtype_of<T>() && (c_.strides()[1] == 1 || c_.size(1) == 1)),
         product_{.m = x.c.size(0), .n = x.c.size(1), .k = x.a.size(1)} {
     product_.a_row = a_.row;
@@ -156,8 +155,8 @@ class Prepared {
 
   // Elements of what is copied first, of c where a kernel cannot write it, and of long sums.
   std::int64_t room() const {
-    return a_.room + b_.room + bias_.room + scales_.room +
-           (direct_ ? 0 : room_for<T>(c_.count())) + sums_room();
+    return a_.room + b_.room + bias_.room + scales_.room + (direct_ ? 0 : room_for<T>(c_.count())) +
+           sums_room();
   }
   void copy_operands(T*& memory, const Where& where) {
     a_.copy(memory, where);

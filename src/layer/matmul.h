@@ -16,10 +16,10 @@ struct PackedWeights;
 //   c [m, n] = a [m, k] b [k, n] + row_bias [n]        (the bias may be none)
 //
 // Any strides: x W^T, dy W and dy^T x are this function with permuted views. All of one
-// floating-point type, but b may be i8 with scales: c = (a b) * scales + row_bias. Sums are f32, for f64 tensors f64; 16-bit numbers are widened before, unless
-// the row multiplies them as they are, and rounded once at the end. What a sum is, and what its
-// bits depend on: core/product.h. c must not overlap the others. Arguments are the caller's to
-// check.
+// floating-point type, but b may be i8 with scales: c = (a b) * scales + row_bias. Sums are f32,
+// for f64 tensors f64; 16-bit numbers are widened before, unless the row multiplies them as they
+// are, and rounded once at the end. What a sum is, and what its bits depend on: core/product.h. c
+// must not overlap the others. Arguments are the caller's to check.
 struct Multiplication {
   ConstTensorView a, b, row_bias;
   TensorView c;

@@ -168,10 +168,12 @@ class Loader {
   // Of a layer with weights of 8 bits: that of its biases or, without these, of the metadata.
   DType type_beside_bytes(const Scheme& scheme, const Tensor& bias) const {
     if (scheme.k == nullptr || in_out_)
-      fail(full(scheme.q), " is i8; weights of 8 bits must be as save() writes them, W^Q, W^K, W^V ",
+      fail(full(scheme.q),
+           " is i8; weights of 8 bits must be as save() writes them, W^Q, W^K, W^V ",
            "and W^O apart, [out, in], with scales");
     if (bias) return bias.dtype();
-    return metadata_.has("type") ? static_cast<DType>(metadata_.choice("type", kTypes)) : DType::f32;
+    return metadata_.has("type") ? static_cast<DType>(metadata_.choice("type", kTypes))
+                                 : DType::f32;
   }
 
   // Whether there is a W^O. Its absence is never guessed: a name nobody knows looks the same.

@@ -55,11 +55,8 @@ void run(const Matrices<T>& p, const MatrixRange& range) noexcept {
 }
 
 template <class T>
-constexpr MatrixFunctions<T> kFunctions{.columns = 1,
-                                        .rows = kEveryRow,
-                                        .pack = pack,
-                                        .run = run,
-                                        .pack_bytes = pack_bytes};
+constexpr MatrixFunctions<T> kFunctions{
+    .columns = 1, .rows = kEveryRow, .pack = pack, .run = run, .pack_bytes = pack_bytes};
 
 }  // namespace
 

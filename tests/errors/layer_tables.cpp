@@ -89,7 +89,8 @@ std::vector<LayerMistake> linear_mistakes() {
        },
        "InvalidArgument: linear: bias is f32, the layer is f16"},
       {"gradients_of_8_bits", [] { layer.quantize().forward_train(of({3})); },
-       "Unsupported: linear: the weights are i8, of quantize(); gradients need weights of f64, f32, "
+       "Unsupported: linear: the weights are i8, of quantize(); gradients need weights of f64, "
+       "f32, "
        "bf16 or f16: train the layer first, then quantize it"},
       {"a_layer_that_is_none", [] { Linear().forward(of({3})); },
        "InvalidArgument: linear: the layer is none; make it from options first"},
