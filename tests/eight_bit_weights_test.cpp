@@ -134,59 +134,69 @@ TEST(EightBitWeights, in_another_type_are_the_same_numbers) {
 
 // ---- products ----------------------------------------------------------------------------------
 
-// The product as defined (core/product.h): the bits. Products of these numbers are exact, so it
-// does not matter whether a step is fused.
+// a [m, k] times the weights w [n, k], times the scales: the sums as defined (core/product.h), so
+// that the results' bits are known. Products of these numbers are exact, so it does not matter
+// whether a step is fused.
 template <class T, class Sum>
-void expect_sums(const ConstTensorView& a, const ConstTensorView& w, const ConstTensorView& scales,
-                 const ConstTensorView& bias, const ConstTensorView& c, const char* what) {
-  for (std::int64_t i = 0; i < c.size(0); ++i)
-    for (std::int64_t j = 0; j < c.size(1); ++j) {
+std::vector<Sum> scaled_sums(const Tensor& a, const Tensor& w, const Tensor& scales) {
+  const std::int64_t m = a.size(0), n = w.size(0), depth = a.size(1);
+  std::vector<Sum> row(static_cast<std::size_t>(depth)), sums;
+  for (std::int64_t i = 0; i < m; ++i) {
+    for (std::int64_t k = 0; k < depth; ++k)
+      row[static_cast<std::size_t>(k)] = static_cast<Sum>(widened(a.data<T>()[i * depth + k]));
+    for (std::int64_t j = 0; j < n; ++j) {
+      const std::int8_t* const weights = w.data<std::int8_t>() + j * depth;
       Sum total = 0;
-      for (std::int64_t begin = 0; begin < a.size(1); begin += 256) {
+      for (std::int64_t begin = 0; begin < depth; begin += 256) {
         Sum block = 0;
-        for (std::int64_t k = begin; k < std::min(begin + 256, a.size(1)); ++k)
-          block += static_cast<Sum>(widened(a.at<T>({i, k}))) *
-                   static_cast<Sum>(w.at<std::int8_t>({j, k}));
+        for (std::int64_t k = begin; k < std::min(begin + 256, depth); ++k)
+          block += row[static_cast<std::size_t>(k)] * static_cast<Sum>(weights[k]);
         total += block;
       }
-      total *= static_cast<Sum>(scales.at<float>({j}));
-      if (bias) total += static_cast<Sum>(widened(bias.at<T>({j})));
-      ASSERT_EQ(c.at<T>({i, j}), static_cast<T>(total))
-          << what << " " << c.shape() << " k " << a.size(1) << " at " << i << ", " << j;
+      sums.push_back(total * static_cast<Sum>(scales.data<float>()[j]));
     }
+  }
+  return sums;
 }
 
-void expect_defined(const Kernel<Product>& kernel, DType type, std::int64_t m, std::int64_t n,
-                    std::int64_t k, Context& context) {
+template <class T, class Sum>
+void expect_defined(const Kernel<Product>& kernel, std::int64_t m, std::int64_t n, std::int64_t k,
+                    Context& context) {
+  constexpr DType kType = dtype_of<T>();
+  using Stored = std::conditional_t<std::is_same_v<T, double>, double, float>;  // by kernels
+  const Tensor a = numbers({m, k}, kType, 1), w = bytes({n, k}, 2);
+  const Tensor scales = numbers({n}, DType::f32, 3), bias = numbers({n}, kType, 4);
+  const std::vector<Sum> sums = scaled_sums<T, Sum>(a, w, scales);
   GuardedMemory memory(m % 2 == 0 ? GuardedMemory::Side::behind : GuardedMemory::Side::before);
-  const TensorView a = memory.place(numbers({m, k}, type, 1));
-  const TensorView across = memory.place(Tensor::copy_of(a.permute({1, 0}))).permute({1, 0});
-  const TensorView w = memory.place(bytes({n, k}, 2));
-  const TensorView scales = memory.place(numbers({n}, DType::f32, 3));
-  const TensorView bias = memory.place(numbers({n}, type, 4));
-  const PackedWeights ready = packed(w.permute({1, 0}), kernel, context);
+  const TensorView along = memory.place(a);
+  const TensorView across = memory.place(Tensor::copy_of(a.view().permute({1, 0}))).permute({1, 0});
+  const TensorView b = memory.place(w).permute({1, 0});
+  const TensorView guarded_scales = memory.place(scales), guarded_bias = memory.place(bias);
+  const PackedWeights ready = packed(b, kernel, context);
   struct Way {
     const char* name;
     ConstTensorView a, bias;
     const PackedWeights* packed;
   };
-  for (const Way& way : {Way{"as they lie", a, bias, nullptr}, Way{"packed", a, bias, &ready},
-                         Way{"packed, no bias", a, {}, &ready}, Way{"across", across, {}, &ready},
-                         Way{"across, as they lie", across, bias, nullptr}}) {
-    const TensorView c = memory.place(Tensor({m, n}, type));
+  for (const Way& way :
+       {Way{"as they lie", along, guarded_bias, nullptr},
+        Way{"packed", along, guarded_bias, &ready}, Way{"packed, no bias", along, {}, &ready},
+        Way{"across", across, {}, &ready},
+        Way{"across, as they lie", across, guarded_bias, nullptr}}) {
+    const TensorView c = memory.place(Tensor({m, n}, kType));
     const Multiplication one[] = {{.a = way.a,
-                                   .b = w.permute({1, 0}),
+                                   .b = b,
                                    .row_bias = way.bias,
                                    .c = c,
                                    .packed = way.packed,
-                                   .scales = scales}};
+                                   .scales = guarded_scales}};
     matmul(one, context);
-    with_type(type, [&]<class T>(T) {
-      using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
-      if (kernel.name.starts_with("reference."))
-        expect_sums<T, double>(a, w, scales, way.bias, c, way.name);
-      else expect_sums<T, Sum>(a, w, scales, way.bias, c, way.name);
-    });
+    for (std::int64_t x = 0; x < m * n; ++x) {
+      Sum sum = sums[static_cast<std::size_t>(x)];
+      if (way.bias) sum += static_cast<Sum>(widened(bias.data<T>()[x % n]));
+      ASSERT_EQ(static_cast<const T*>(c.data())[x], static_cast<T>(static_cast<Stored>(sum)))
+          << way.name << " " << c.shape() << " k " << k << " at " << x / n << ", " << x % n;
+    }
   }
 }
 
@@ -206,11 +216,18 @@ TEST(EightBitWeights, every_instruction_set_has_the_defined_bits) {
       constexpr std::int64_t kRows[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 25, 49, 97, 250};
       constexpr std::int64_t kColumns[] = {1, 3, 63, 64, 65, 130, 48, 12, 300};
       constexpr std::int64_t kDepths[] = {1, 5, 16, 255, 256, 257, 520};
+      const auto expect = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
+        with_type(type, [&]<class T>(T) {
+          using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
+          if (kernel->name.starts_with("reference."))
+            expect_defined<T, double>(*kernel, m, n, k, context);
+          else expect_defined<T, Sum>(*kernel, m, n, k, context);
+        });
+      };
       for (std::size_t n = 0; n < std::size(kRows); ++n)
-        expect_defined(*kernel, type, kRows[n], kColumns[n % 9], kDepths[n % 7], context);
+        expect(kRows[n], kColumns[n % 9], kDepths[n % 7]);
       for (std::size_t n = 0; n < std::size(kColumns); ++n)
-        expect_defined(*kernel, type, 1 + static_cast<std::int64_t>(n) % 3, kColumns[n],
-                       kDepths[(n + 3) % 7], context);
+        expect(1 + static_cast<std::int64_t>(n) % 3, kColumns[n], kDepths[(n + 3) % 7]);
     }
   }
   EXPECT_GE(ran, 8) << "generic and reference, four types";
