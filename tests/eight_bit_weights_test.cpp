@@ -276,7 +276,7 @@ TEST(EightBitWeights, sums_are_as_exact_as_those_of_the_dequantised_weights) {
     const Linear truth(exact), plain = truth.to(type);
     for (const std::int64_t rows : {1, 60}) {
       double of_bytes = 0, of_plain = 0;
-      for (unsigned seed = 0; seed < (rows == 1 ? 60 : 1); ++seed) {
+      for (unsigned seed = 0; seed < (rows == 1 ? 60U : 1U); ++seed) {
         const Tensor x = numbers({rows, 500}, type, 10 + seed);
         Tensor wide(x.shape(), DType::f64);
         for (std::int64_t n = 0; n < x.count(); ++n) wide.data<double>()[n] = element(x, n);
@@ -302,9 +302,10 @@ TEST(EightBitWeights, are_packed_once_and_a_change_is_seen) {
     const std::vector<Parameter> views = layer.writable_parameters();
     ASSERT_EQ(views.size(), 3U);
     EXPECT_EQ(views[1].name, "weight_scales");
-    static_cast<std::int8_t*>(views[0].value.data())[5] ^= 64;
+    std::int8_t& weight = static_cast<std::int8_t*>(views[0].value.data())[5];
+    const std::int8_t kept = std::exchange(weight, std::int8_t{127});
     EXPECT_NE(difference(layer.forward(x), before), "");
-    static_cast<std::int8_t*>(views[0].value.data())[5] ^= 64;
+    weight = kept;
     static_cast<float*>(views[1].value.data())[2] *= 2;
   }
   const Tensor changed = layer.forward(x);

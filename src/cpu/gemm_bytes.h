@@ -33,6 +33,7 @@ ATTEND_INLINE const std::int8_t* bytes_at(const Matrices<T>& p, std::int64_t k,
 // to[group of 64 columns][k][column]; zeros behind the last column.
 template <class T>
 void pack_bytes(const Matrices<T>& p, const RangeOfB& range, std::int8_t* to) noexcept {
+  constexpr std::int8_t kZero = 0;
   constexpr std::int64_t kSteps = 64;  // 4 kB of lines stay close while columns are written into
   for (std::int64_t column = range.column_begin; column < range.column_end; column += kByteColumns)
     for (std::int64_t k = range.k_begin; k < range.k_end; k += kSteps)
@@ -41,7 +42,7 @@ void pack_bytes(const Matrices<T>& p, const RangeOfB& range, std::int8_t* to) no
         const std::int8_t* const from = p.bytes + (column + n) * p.b_column + k * p.b_depth;
         std::int8_t* const line = to + column * p.k + k * kByteColumns + n;
         for (std::int64_t x = 0; x < steps; ++x)
-          line[x * kByteColumns] = column + n < range.column_end ? from[x * p.b_depth] : 0;
+          line[x * kByteColumns] = column + n < range.column_end ? from[x * p.b_depth] : kZero;
       }
 }
 
@@ -64,10 +65,10 @@ void widen_panels(const MatricesOf<V>& p, std::int64_t k, std::int64_t depth, st
     for (std::int64_t x = 0; x < depth; ++x, panel += kColumns)
       for (std::int64_t r = 0; r < V::kLanes; ++r) {
         const std::int64_t at = column + n + r;
-        const bool there = n + r < columns;
-        panel[r] = !there                      ? 0
-                   : p.packed_bytes != nullptr ? *bytes_at(p, k + x, at)
-                                               : p.bytes[(k + x) * p.b_depth + at * p.b_column];
+        const std::int8_t* const number = p.packed_bytes != nullptr
+                                              ? bytes_at(p, k + x, at)
+                                              : p.bytes + (k + x) * p.b_depth + at * p.b_column;
+        panel[r] = n + r < columns ? static_cast<SumOf<V>>(*number) : 0;
       }
   }
 }

@@ -203,7 +203,7 @@ MUTANTS = (
     mutant("cpu_bytes_of_the_first_columns", "every tile of few rows reads the first weights of a line",
            (GEMM_BYTES, "bytes_at(p, k, column + n), finish", "column + n", "column"), tests=BYTES),
     mutant("cpu_bytes_behind_the_last_column", "a line of packed weights goes on behind the last column",
-           (GEMM_BYTES, "column + n < range.column_end ? from[x * p.b_depth] : 0", "column + n < range.column_end",
+           (GEMM_BYTES, "column + n < range.column_end ? from[x * p.b_depth] : kZero", "column + n < range.column_end",
             "true"), tests=BYTES),
 
     # ---- rows of features ----
