@@ -84,11 +84,12 @@ class Loader {
     check_bias(scheme.k_bias, k_bias, k);
     check_bias(scheme.v_bias, v_bias, v);
     check_bias(scheme.o_bias, o_bias, o);
-    const auto map = [&](const char* name, const Tensor& weight, const Tensor& bias) {
+    const auto map = [&](const char* name, Tensor& weight, Tensor& bias) {
       const GivenWeights ours{.unchanged = true};
       if (!weight) return Linear();
-      if (weight.dtype() != DType::i8) return Linear(weight, bias, ours);
-      return Linear(weight, file_.at(full(name) + "_scales"), bias, options.type, ours);
+      if (weight.dtype() != DType::i8) return Linear(std::move(weight), std::move(bias), ours);
+      return Linear(std::move(weight), file_.at(full(name) + "_scales"), std::move(bias),
+                    options.type, ours);
     };
     return {options, map(scheme.q, q, q_bias), map(scheme.k, k, k_bias), map(scheme.v, v, v_bias),
             map(scheme.o, o, o_bias)};
