@@ -3,6 +3,7 @@
 //
 //   call           calls that compute next to nothing: what the way to the kernel costs
 //   norm, feed_forward, block      what layers are made of
+//   weights        one token and few, with the weights of the type and of 8 bits
 //
 // The target of this name builds it. It uses nothing that 0.1 does not have, so that an older tree
 // is measured by this file and that tree's own way to make a case ready:
@@ -87,6 +88,13 @@ Call train_of(const Layer& layer, const Tensor& x) {
   };
 }
 
+// Of an older tree, which has no such weights, as it is.
+template <class Layer>
+Layer of_8_bits(const Layer& layer) {
+  if constexpr (requires { layer.quantize(); }) return layer.quantize();
+  else return layer;
+}
+
 Call smallest_attention(DType type) {
   const Shape shape{1, 1, 1, 8};
   return [q = numbers(shape, type), out = std::make_shared<Tensor>(shape, type)] {
@@ -130,6 +138,13 @@ Cases all_cases(DType type) {
     const std::string full = rotary ? "block/rotary" : "block/plain";
     cases[full] = [=] { return forward_of(block(rotary, type), rows); };
     cases[full + "_train"] = [=] { return train_of(block(rotary, type), rows); };
+  }
+  for (const std::int64_t tokens : {1, 4, 64}) {
+    const std::string full = "weights/linear_4096_T" + std::to_string(tokens);
+    const LinearOptions options{.in = 4096, .out = 4096, .type = type};
+    const Tensor x = numbers({tokens, 4096}, type);
+    cases[full] = [=] { return forward_of(Linear(options), x); };
+    cases[full + "_i8"] = [=] { return forward_of(of_8_bits(Linear(options)), x); };
   }
   for (attend::cases::BenchCase measured : attend::cases::bench_table()) {
     const std::string full = name(measured);  // that of f32, which two trees call the same

@@ -113,6 +113,10 @@ class Reader {
     LayerFile layer = f_.layer;
     layer.weights = f_.paths[0];
     s_.layer = load_layer(layer, std::nullopt);
+    if (s_.layer.quantized())
+      throw UsageError(
+          f_.paths[0] +
+          " holds weights of 8 bits (i8); explain shows those of f64, f32, bf16 or f16");
     const MultiHeadAttentionOptions& o = s_.layer.options();
     s_.query = load_tensor(f_.paths[1]);
     const int rank = s_.query.view().rank();

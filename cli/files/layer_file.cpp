@@ -48,10 +48,11 @@ MultiHeadAttention load_layer(const LayerFile& file, std::optional<DType> type) 
   TensorFile tensors =
       load_file(file.weights, "the weights of a layer are named tensors in safetensors");
   for (NamedTensor& named : tensors.tensors)
-    if (type) named.tensor = converted(std::move(named.tensor), *type);
+    if (type && !named.name.ends_with("_scales"))  // those of weights of 8 bits are f32
+      named.tensor = converted(std::move(named.tensor), *type);
   using Orientation = WeightsFormat::Orientation;
   return in_words_of_flags([&] {
-    return MultiHeadAttention::load(
+    const MultiHeadAttention layer = MultiHeadAttention::load(
         tensors, {.prefix = file.prefix,
                   .heads = file.heads,
                   .key_heads = file.key_heads,
@@ -60,6 +61,7 @@ MultiHeadAttention load_layer(const LayerFile& file, std::optional<DType> type) 
                   .orientation = file.orientation == "out_in"   ? Orientation::out_in
                                  : file.orientation == "in_out" ? Orientation::in_out
                                                                 : Orientation::automatic});
+    return type ? layer.to(*type) : layer;
   });
 }
 

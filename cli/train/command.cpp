@@ -22,7 +22,7 @@ constexpr double kLayerBytes = 2048;  // of a layer, however small
 constexpr std::int64_t kWatch = 25;   // steps between looks at whether the task is learned
 
 struct TrainOptions {
-  std::string text, checkpoint, resume, plot, save, type = "f32";
+  std::string text, checkpoint, resume, plot, save, type = "f32", weights = "model";
   std::int64_t steps = 0;  // 0: the task's own
   std::int64_t batch = 32, layers = 2, heads = 4, model_dim = 64, length = 32;
   std::int64_t every = 100;
@@ -92,8 +92,8 @@ class Training {
     more.merge(model_->metadata());
     attend::save_checkpoint(options_.checkpoint, model_->parameters(), optimizer_, more, scale());
   }
-  void save_model(const std::filesystem::path& path) const { model_->save(path, all_metadata()); }
-  Verdict judge() const { return task_->judge(settings_, *model_, *context_); }
+  void save_model(const std::filesystem::path& path) const { result().save(path, all_metadata()); }
+  Verdict judge() const { return task_->judge(settings_, result(), *context_); }
 
   const TrainSettings& settings() const noexcept { return settings_; }
   const Curve& curve() const noexcept { return curve_; }
@@ -106,6 +106,9 @@ class Training {
   }
 
  private:
+  // The model as it is judged and saved.
+  LanguageModel result() const { return options_.weights == "i8" ? model_->quantize() : *model_; }
+
   void begin(const Common& common) {
     const bool text = !options_.text.empty();
     settings_ = {.task = text ? "text" : "induction",
@@ -313,6 +316,9 @@ void add_train(Program& program) {
                  "0: always the most likely; 1: as the model predicts [0.7]");
   flags.add_word("--cache", options->sample.cache,
                  "KV caches of the model's type, or of 8 bits [model]", {"model", "i8"});
+  flags.add_word("--weights", options->weights,
+                 "The result's weights: of the model's type, or of 8 bits [model]",
+                 {"model", "i8"});
 }
 
 }  // namespace attend::cli

@@ -108,10 +108,13 @@ class TextTask final : public Task {
   }
   Verdict judge(const TrainSettings& settings, const LanguageModel& model,
                 Context& context) const override {
-    const double loss = data_.held_out_loss(model, 64, context), plain = data_.unigram_loss();
+    const std::optional<DType> cache =
+        sample_.cache == "i8" ? std::optional(DType::i8) : std::nullopt;
+    const double loss = data_.held_out_loss(model, 64, cache, context);
+    const double plain = data_.unigram_loss();
     const std::string sample = characters().decode(
         model.generate(prompt_, sample_.count, sample_.temperature, settings.seed,
-                       sample_.cache == "i8" ? DType::i8 : model.options().type, context));
+                       cache.value_or(model.options().type), context));
     Verdict verdict{
         format("held-out loss %.3f nats a character (by frequencies alone: %.3f)\n", loss, plain),
         {{"held_out_loss", loss},

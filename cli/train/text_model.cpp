@@ -125,13 +125,20 @@ Batch TextData::batch(std::uint64_t seed, std::int64_t number, std::int64_t size
 }
 
 double TextData::held_out_loss(const LanguageModel& model, std::int64_t windows,
-                               Context& context) const {
+                               std::optional<DType> cache_type, Context& context) const {
   const std::int64_t room = static_cast<std::int64_t>(numbers_.size()) - learned_ - length_ - 1;
   windows = std::min(windows, room / length_ + 1);
   Batch batch{Tensor({windows, length_}, DType::i64), Tensor({windows, length_}, DType::i64)};
   for (std::int64_t row = 0; row < windows; ++row)
     put_window(batch, row, learned_ + room * row / std::max<std::int64_t>(windows - 1, 1));
-  return cross_entropy(model.forward(batch.tokens, context), batch.targets, {}, context).value;
+  Tensor logits;
+  if (cache_type) {
+    std::vector<KvCache> caches = model.make_caches(windows, cache_type);
+    logits = model.forward(batch.tokens, caches, context);
+  } else {
+    logits = model.forward(batch.tokens, context);
+  }
+  return cross_entropy(logits, batch.targets, {}, context).value;
 }
 
 double TextData::unigram_loss() const {

@@ -4,6 +4,7 @@
 #include "induction.h"
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,8 +40,10 @@ class TextData {
 
   // Windows at random places of the learned part; a pure function of its arguments.
   Batch batch(std::uint64_t seed, std::int64_t number, std::int64_t size) const;
-  // In nats a character, over at most `windows` windows spread over the held-out part.
-  double held_out_loss(const LanguageModel& model, std::int64_t windows, Context& context) const;
+  // In nats a character, over at most `windows` windows spread over the held-out part; by way of KV
+  // caches of a type of their own, if one is given.
+  double held_out_loss(const LanguageModel& model, std::int64_t windows,
+                       std::optional<DType> cache_type, Context& context) const;
   // What a model would reach that knew only how frequent each character is in the learned part.
   double unigram_loss() const;
 

@@ -98,6 +98,10 @@ class ATTEND_API AttentionBlock {
                     const Where& where = default_context()) const;
 
   AttentionBlock to(DType type) const;  // a copy in another type
+  AttentionBlock quantize() const;      // a copy with weights of 8 bits, for inference
+  bool quantized() const noexcept {
+    return attention_.quantized() || cross_.quantized() || feed_forward_.quantized();
+  }
 
   std::vector<NamedView> parameters() const;
   std::vector<Parameter> writable_parameters();

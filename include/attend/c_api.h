@@ -436,6 +436,9 @@ ATTEND_API void attend_layer_destroy(attend_layer* layer);
 /* A copy in another type, each weight rounded once. */
 ATTEND_API attend_status attend_layer_to(const attend_layer* layer, int32_t dtype,
                                          attend_layer** made);
+/* A copy for inference whose weights are i8, each row with a scale of its own: parameters
+ * q.weight_scales and so on, f32. It has no gradients. */
+ATTEND_API attend_status attend_layer_quantize(const attend_layer* layer, attend_layer** made);
 /* With every size filled in. */
 ATTEND_API attend_status attend_layer_get_options(const attend_layer* layer,
                                                   attend_layer_options* options);
@@ -512,6 +515,7 @@ ATTEND_API attend_status attend_block_save(const attend_block* block, const char
 ATTEND_API void attend_block_destroy(attend_block* block);
 ATTEND_API attend_status attend_block_to(const attend_block* block, int32_t dtype,
                                          attend_block** made);
+ATTEND_API attend_status attend_block_quantize(const attend_block* block, attend_block** made);
 ATTEND_API attend_status attend_block_get_options(const attend_block* block,
                                                   attend_block_options* options);
 ATTEND_API attend_status attend_block_parameter_count(const attend_block* block, int64_t* count);

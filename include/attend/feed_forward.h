@@ -46,6 +46,10 @@ class ATTEND_API FeedForward {
                           const Where& where = default_context()) const;
 
   FeedForward to(DType type) const;  // a copy in another type
+  FeedForward quantize() const;      // a copy with weights of 8 bits, for inference
+  bool quantized() const noexcept {
+    return up_.quantized() || gate_.quantized() || down_.quantized();
+  }
 
   std::vector<NamedView> parameters() const;  // up.weight, up.bias, gate..., down...
   std::vector<Parameter> writable_parameters();

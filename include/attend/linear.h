@@ -23,6 +23,9 @@ struct GivenWeights {
 // rows take less time, and no bit depends on it. There is none while views of
 // writable_parameters() live, nor of given weights that are not declared unchanged.
 //
+// The weights may be whole numbers of 8 bits (i8) with one f32 scale for each row, made of that row
+// alone: y = (x weight^T) * weight_scales + b. Such a layer is for inference: it has no gradients.
+//
 //   x [..., in]   W [out, in]   b [out]   y [..., out]
 class ATTEND_API Linear {
  public:
@@ -31,12 +34,18 @@ class ATTEND_API Linear {
   // [out, in], [out]
   explicit Linear(Tensor weight, Tensor bias = {}, const GivenWeights& given = {});
 
+  // Weights of 8 bits: i8 [out, in], f32 [out], and none or [out] of `type`, that of x and y.
+  explicit Linear(Tensor weight, Tensor weight_scales, Tensor bias, DType type,
+                  const GivenWeights& given = {});
+
   explicit operator bool() const noexcept { return static_cast<bool>(weight_); }
   std::int64_t in() const noexcept { return weight_.size(1); }
   std::int64_t out() const noexcept { return weight_.size(0); }
-  DType dtype() const noexcept { return weight_.dtype(); }
+  DType dtype() const noexcept { return type_; }  // of x, y and b; and of W, unless it is quantized
+  bool quantized() const noexcept { return static_cast<bool>(weight_scales_); }
   const Tensor& weight() const noexcept { return weight_; }
-  const Tensor& bias() const noexcept { return bias_; }  // none, if there is none
+  const Tensor& weight_scales() const noexcept { return weight_scales_; }  // none, unless quantized
+  const Tensor& bias() const noexcept { return bias_; }                    // none, if there is none
 
   Tensor forward(const ConstTensorView& x, const Where& where = default_context()) const;
   void forward_into(const ConstTensorView& x, const TensorView& y,
@@ -54,9 +63,15 @@ class ATTEND_API Linear {
                           const Where& where = default_context()) const;
 
   // A copy in another type, each weight rounded once; of none, none. So of every layer.
+  // Weights of 8 bits stay as they are.
   Linear to(DType type) const;
+  // A copy with weights of 8 bits, for inference; of one that has them, the same. Every weight is
+  // at most half its row's scale from what it was, scale = max |w| / 127 (or 2^-126 if that is
+  // more). A row with NaN or an infinity is all NaN. So of every layer with linear maps: biases,
+  // norms and embeddings stay what they are.
+  Linear quantize() const;
 
-  std::vector<NamedView> parameters() const;  // weight, bias
+  std::vector<NamedView> parameters() const;  // weight, weight_scales if quantized, bias
   std::vector<Parameter> writable_parameters();
 
   // A copy has memory of its own: views of the source's parameters do not write it. After a move
@@ -69,7 +84,8 @@ class ATTEND_API Linear {
 
  private:
   friend class WeightPacking;
-  Tensor weight_, bias_;
+  Tensor weight_, weight_scales_, bias_;
+  DType type_ = DType::f32;
   std::shared_ptr<class WeightPacking> packing_;
 };
 

@@ -69,6 +69,8 @@ class ATTEND_API LanguageModel {
                                      const Where& where = default_context()) const;
 
   LanguageModel to(DType type) const;  // a copy in another type
+  LanguageModel quantize() const;      // a copy with weights of 8 bits, for inference
+  bool quantized() const noexcept { return head_.quantized(); }
 
   std::vector<NamedView> parameters() const;
   std::vector<Parameter> writable_parameters();

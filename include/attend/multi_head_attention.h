@@ -199,14 +199,19 @@ class ATTEND_API MultiHeadAttention {
   const Linear& v() const noexcept { return v_; }
   const Linear& o() const noexcept { return o_; }  // none without output_projection
 
-  // q.weight, q.bias, k.weight, ... o.bias
   MultiHeadAttention to(DType type) const;  // a copy in another type
+  MultiHeadAttention quantize() const;      // a copy with weights of 8 bits, for inference
+  bool quantized() const noexcept {
+    return q_.quantized() || k_.quantized() || v_.quantized() || o_.quantized();
+  }
 
+  // q.weight, q.bias, k.weight, ... o.bias
   std::vector<NamedView> parameters() const;
   std::vector<Parameter> writable_parameters();
 
   // The same weights as one set of matrices per head: q [d_k, model_dim], k [d_k, key_dim],
   // v [d_v, value_dim], o [model_dim, d_v]. Query heads of a group have copies of one k and v.
+  // Not of weights of 8 bits.
   struct HeadWeights {
     Tensor q, k, v, o;
     Tensor q_bias, k_bias, v_bias;

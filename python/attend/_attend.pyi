@@ -469,6 +469,13 @@ class Linear:
         A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
         """
 
+    def quantize(self) -> Linear:
+        """A copy with weights of 8 bits, for inference: no gradients."""
+
+    @property
+    def quantized(self) -> bool:
+        """Whether weights are of 8 bits."""
+
     def __repr__(self) -> str: ...
 
     __call__ = forward
@@ -566,6 +573,13 @@ class FeedForward:
         """
         A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
         """
+
+    def quantize(self) -> FeedForward:
+        """A copy with weights of 8 bits, for inference: no gradients."""
+
+    @property
+    def quantized(self) -> bool:
+        """Whether weights are of 8 bits."""
 
     def __repr__(self) -> str: ...
 
@@ -779,6 +793,13 @@ class MultiHeadAttention:
         A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
         """
 
+    def quantize(self) -> MultiHeadAttention:
+        """A copy with weights of 8 bits, for inference: no gradients."""
+
+    @property
+    def quantized(self) -> bool:
+        """Whether weights are of 8 bits."""
+
     def __repr__(self) -> str: ...
 
     __call__ = forward
@@ -853,6 +874,13 @@ class AttentionBlock:
         A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
         """
 
+    def quantize(self) -> AttentionBlock:
+        """A copy with weights of 8 bits, for inference: no gradients."""
+
+    @property
+    def quantized(self) -> bool:
+        """Whether weights are of 8 bits."""
+
     def __repr__(self) -> str: ...
 
     __call__ = forward
@@ -918,6 +946,13 @@ class LanguageModel:
         """
         A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.
         """
+
+    def quantize(self) -> LanguageModel:
+        """A copy with weights of 8 bits, for inference: no gradients."""
+
+    @property
+    def quantized(self) -> bool:
+        """Whether weights are of 8 bits."""
 
     def __repr__(self) -> str: ...
 

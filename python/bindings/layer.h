@@ -110,7 +110,7 @@ void bind_manners(nb::class_<Layer, More...>& type) {
   });
 }
 
-// to() of a layer, whose class is `name`.
+// to() of a layer, whose class is `name`; and quantize(), if it has linear maps.
 template <class Layer, class... More>
 void bind_to(nb::class_<Layer, More...>& type, const char* name) {
   using namespace nb::literals;
@@ -123,6 +123,16 @@ void bind_to(nb::class_<Layer, More...>& type, const char* name) {
       },
       "type"_a, nb::sig(signature.c_str()),
       "A copy in another type, each weight rounded once: 'f64', 'f32', 'bf16' or 'f16'.");
+  if constexpr (requires(const Layer& layer) { layer.quantize(); }) {
+    const std::string quantize = std::string("def quantize(self) -> ") + name;
+    type.def(
+            "quantize", [](const Layer& self) { return unlocked([&] { return self.quantize(); }); },
+            nb::sig(quantize.c_str()),
+            "A copy with weights of 8 bits, for inference: no gradients.")
+        .def_prop_ro(
+            "quantized", [](const Layer& self) { return self.quantized(); },
+            "Whether weights are of 8 bits.");
+  }
 }
 
 // The one input of a layer: what it holds, its name as in C++, and what a stub shows.

@@ -221,3 +221,35 @@ def test_a_layer_in_another_type():
         assert all(p.dtype == np.float16 for p in each.to(np.float16).parameters().values())
     with pytest.raises(TypeError, match="int32"):
         layer.to("int32")
+
+
+def test_a_layer_of_8_bits():
+    linear = attend.Linear(in_=3, out=2)
+    linear.parameters()["weight"][:] = [[127, -1.5, 0.5], [0, 0, 0]]
+    small = linear.quantize()
+    assert small.quantized and not linear.quantized
+    numbers = small.parameters()
+    assert list(numbers) == ["weight", "weight_scales", "bias"] and numbers["weight"].dtype == np.int8
+    assert numbers["weight"].tolist() == [[127, -2, 0], [0, 0, 0]] and numbers["weight_scales"].tolist() == [1, 0]
+    np.testing.assert_array_equal(small.forward(np.ones((1, 3), np.float32)), [[125, 0]])
+    numbers["weight_scales"][1] = 2  # views, as of every layer
+    numbers["weight"][1, 0] = 3
+    np.testing.assert_array_equal(small.forward(np.ones((1, 3), np.float32)), [[125, 6]])
+    layer = attend.MultiHeadAttention(8, heads=2)
+    x = np.random.default_rng(1).standard_normal((1, 5, 8)).astype(np.float32)
+    np.testing.assert_allclose(layer.quantize().forward(x), layer.forward(x), atol=0.05)
+    assert layer.quantize().to("bf16").options["type"] == "bf16"
+    with pytest.raises(NotImplementedError, match=r"the weights are i8, of quantize\(\); gradients need weights of"):
+        layer.quantize().forward_train(x)
+    for each in (attend.FeedForward(4), attend.AttentionBlock({"model_dim": 4}), make()):
+        assert any(p.dtype == np.int8 for p in each.quantize().parameters().values())
+    assert not hasattr(attend.LayerNorm(4), "quantize")
+
+
+def test_a_model_of_8_bits_in_a_file(tmp_path):
+    model = make().quantize()
+    model.save(tmp_path / "model")
+    loaded = attend.LanguageModel.load(tmp_path / "model")
+    assert loaded.quantized
+    for name, array in model.parameters().items():
+        np.testing.assert_array_equal(loaded.parameters()[name], array)

@@ -65,6 +65,13 @@ attend_status attend_block_to(const attend_block* block, int32_t dtype, attend_b
   });
 }
 
+attend_status attend_block_quantize(const attend_block* block, attend_block** made) {
+  return c_api::guarded("attend_block_quantize", [&](const Call& call) {
+    call.need(made, "made");
+    c_api::give(made, call.need(block, "block").block.quantize());
+  });
+}
+
 void attend_block_destroy(attend_block* block) { delete block; }
 
 attend_status attend_block_get_options(const attend_block* block, attend_block_options* options) {

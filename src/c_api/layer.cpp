@@ -117,6 +117,13 @@ attend_status attend_layer_to(const attend_layer* layer, int32_t dtype, attend_l
   });
 }
 
+attend_status attend_layer_quantize(const attend_layer* layer, attend_layer** made) {
+  return c_api::guarded("attend_layer_quantize", [&](const Call& call) {
+    call.need(made, "made");
+    c_api::give(made, call.need(layer, "layer").layer.quantize());
+  });
+}
+
 void attend_layer_destroy(attend_layer* layer) { delete layer; }
 
 attend_status attend_layer_get_options(const attend_layer* layer, attend_layer_options* options) {

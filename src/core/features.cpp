@@ -52,6 +52,7 @@ constexpr const char* kFeatureNames[] = {
     "dsinks",
     "dalibi",
     "bias of columns",
+    "weights of 8 bits",
     "an activation at the end",
     "a residual at the end",
     "LayerNorm",
@@ -78,7 +79,7 @@ static_assert(member_count<BackwardProblem>() == 1 + 11);
 static_assert(member_count<MergeProblem>() == 10);
 static_assert(member_count<InspectProblem>() == 1 + 8);
 static_assert(member_count<WeightsProblem>() == 1 + 3);
-static_assert(member_count<ProductProblem>() == 6);
+static_assert(member_count<ProductProblem>() == 7);
 static_assert(member_count<NormProblem>() == 3);
 static_assert(member_count<ActivationProblem>() == 3);
 static_assert(member_count<RotaryProblem>() == 3);
@@ -193,6 +194,7 @@ Features features_of(const WeightsProblem& p) {
 Features features_of(const ProductProblem& p) {
   Features f = tensors_of(p);
   f.add(Feature::row_bias, p.bias);
+  f.add(Feature::eight_bit_weights, p.eight_bit_weights);
   f.add(Feature::row_activation, p.activation);
   f.add(feature_of(p.kind), p.activation);
   f.add(Feature::row_residual, p.residual);

@@ -61,6 +61,7 @@ enum class Feature : std::uint8_t {
   dalibi,
   // What products add, and the operations on rows of features
   row_bias,
+  eight_bit_weights,
   row_activation,
   row_residual,
   layer_norm,

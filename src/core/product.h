@@ -17,10 +17,15 @@ namespace attend {
 
 //   c [m, n] = a [m, k] b [k, n] + bias [n]        (the bias may be none)
 //
+// b may be weights of 8 bits, whole numbers with a scale for each column:
+//
+//   c [m, n] = (a [m, k] b [k, n]) * scales [n] + bias [n]
+//
 // Every element of c is a sum over k in blocks of kSumBlock at multiples of it: each block one
-// ascending chain of multiply-adds, the blocks' sums added in order, the bias last (the reference's
-// sums are f64; those of cpu/pairs_gemm.h and cpu/neon_bf16_gemm.cpp other trees). So its bits
-// depend on its row of a, its column of b, its bias and the row of the kernel table alone.
+// ascending chain of multiply-adds, the blocks' sums added in order, then multiplied by the
+// column's scale, the bias last (the reference's sums are f64; those of cpu/pairs_gemm.h and
+// cpu/neon_bf16_gemm.cpp other trees). So its bits depend on its row of a, its column of b, its
+// bias and the row of the kernel table alone.
 inline constexpr std::int64_t kSumBlock = 256;
 
 // No sizes: a row is chosen by these alone.
@@ -28,21 +33,24 @@ struct ProductProblem {
   Device device;
   DType type = DType::f32;  // of a, b and c; sums are f32, of f64 tensors f64
   bool bias = false;
+  bool eight_bit_weights = false;  // b is i8, with scales
   // Ends, c = act(c) and c = c + residual, that the row itself is to make: asked of rows that
   // launch. On the host whoever cuts the tasks makes them, while a task's part of c is close, and
   // the row depends on type and bias alone: it is the one that packed the weights, or would.
   bool activation = false, residual = false;
   Activation kind = Activation::relu;  // of the activation, if there is one
 
-  static constexpr std::size_t kVariants = 20;  // of each type
+  static constexpr std::size_t kVariants = 40;  // of each type
   std::size_t variant() const noexcept {
     return (bias ? 1 : 0) + (residual ? 2 : 0) +
-           (activation ? 4 * (1 + static_cast<std::size_t>(kind)) : 0);
+           (activation ? 4 * (1 + static_cast<std::size_t>(kind)) : 0) +
+           (eight_bit_weights ? 20 : 0);
   }
   friend bool operator==(const ProductProblem&, const ProductProblem&) = default;
 };
 
-// A whole product, for rows that launch: memory of the device, all of the problem's type.
+// A whole product, for rows that launch: memory of the device, all of the problem's type. (None of
+// them takes weights of 8 bits.)
 struct ConstMatrix {
   const void* data = nullptr;
   std::int64_t row = 0, column = 0;  // strides, of any size
@@ -83,6 +91,10 @@ struct Matrices {
   const T* b = nullptr;
   std::int64_t b_depth = 0, b_column = 0;  // likewise
   const T* packed = nullptr;               // b as the kernel's pack() left it: then b is not read
+  // Instead of both, weights of 8 bits: with the strides of b, or as pack_bytes() left them; and
+  // the scales [n] of their columns, which are there for such weights alone.
+  const std::int8_t *bytes = nullptr, *packed_bytes = nullptr;
+  const T* scales = nullptr;
   const T* bias = nullptr;
   T* c = nullptr;
   std::int64_t c_row = 0;  // columns lie side by side
@@ -110,11 +122,20 @@ struct MatrixFunctions {
   std::int64_t steps = 1;                // of the depth that are multiplied together
   std::int64_t parts = 1;                // elements that each of b is packed as
   std::int64_t longest_sum = kAnyDepth;  // the depth beyond which run() needs memory for sums
+  // The same of weights of 8 bits, in packed_bytes_size() bytes; of rows that take them.
+  void (*pack_bytes)(const Matrices<T>&, const RangeOfB&, std::int8_t* packed) noexcept = nullptr;
 
   std::int64_t packed_size(std::int64_t n, std::int64_t k) const noexcept {
     return (n + columns - 1) / columns * columns * ((k + steps - 1) / steps * steps) * parts;
   }
 };
+
+// Weights of 8 bits are packed for so many columns at a time, a line of the cache with each step,
+// and ranges of such products begin at a multiple of it.
+inline constexpr std::int64_t kByteColumns = 64;
+constexpr std::int64_t packed_bytes_size(std::int64_t n, std::int64_t k) noexcept {
+  return (n + kByteColumns - 1) / kByteColumns * kByteColumns * k;
+}
 
 // ---- Rows of the kernel table ------------------------------------------------------------------
 
@@ -153,6 +174,7 @@ struct Kernel<Product> {
 
 Features features_of(const ProductProblem& problem);
 
-inline constexpr Features kTakenByProducts = kHostTypes | Features{Feature::row_bias};
+inline constexpr Features kTakenByProducts =
+    kHostTypes | Features{Feature::row_bias, Feature::eight_bit_weights};
 
 }  // namespace attend

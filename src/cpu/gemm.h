@@ -12,9 +12,11 @@
 // The weights of a layer are rows along the depth: packing transposes them in registers. That costs
 // as much as a dozen rows of a. So a layer keeps its weights packed where it knows that nobody else
 // can write them; else many rows share a b that is packed for all of them (layer/matmul.cpp), and
-// few read it as it lies (gemm_few.h). The same bits come out either way.
+// few read it as it lies (gemm_few.h). The same bits come out either way. Weights of 8 bits become
+// panels of b when they are wanted, or are read as they lie by few rows (gemm_bytes.h).
 #pragma once
 
+#include "cpu/gemm_bytes.h"
 #include "cpu/gemm_few.h"
 
 namespace attend {
@@ -68,7 +70,9 @@ class PanelsOfB {
     if (k != k_ || column < column_ || column >= column_ + kTogether) {
       const std::int64_t depth = p_.k - k < kSumBlock ? p_.k - k : kSumBlock;
       const std::int64_t columns = end_ - column < kTogether ? end_ - column : kTogether;
-      pack_panels<V, kColumns>(p_, k, depth, column, columns, panels_, kPanel);
+      if (p_.scales == nullptr)
+        pack_panels<V, kColumns>(p_, k, depth, column, columns, panels_, kPanel);
+      else widen_panels<V, kColumns>(p_, k, depth, column, columns, panels_, kPanel);
       k_ = k, column_ = column;
     }
     return panels_ + (column - column_) / kColumns * kPanel;
@@ -117,13 +121,15 @@ void run_block(const MatricesOf<V>& p, const MatrixRange& range, std::int64_t k,
                const RowsOfA<V>& a, const OperandOf<V>* b) noexcept {
   using Sum = SumOf<V>;
   constexpr int kColumns = kTileVectors<V> * V::kLanes;
-  alignas(64) Sum bias[kColumns];
+  alignas(64) Sum bias[kColumns], scales[kColumns];
   const std::int64_t rows = range.row_end - range.row_begin, column = range.column_begin;
   const std::int64_t columns = range.column_end - column;
   const std::int64_t depth = p.k - k < kSumBlock ? p.k - k : kSumBlock;
   const bool add = p.bias != nullptr && k + depth == p.k;
+  const bool scale = p.scales != nullptr && k + depth == p.k;
   for (std::int64_t n = 0; add && n < kColumns; ++n) bias[n] = n < columns ? p.bias[column + n] : 0;
-  const Sum* const added = add ? bias : nullptr;
+  for (std::int64_t n = 0; scale && n < kColumns; ++n)
+    scales[n] = n < columns ? p.scales[column + n] : 0;
   const Operands<V> x{.a = nullptr,
                       .a_stride = 0,
                       .b = b,
@@ -131,7 +137,7 @@ void run_block(const MatricesOf<V>& p, const MatrixRange& range, std::int64_t k,
                       .c = p.c + range.row_begin * p.c_row + column,
                       .c_stride = p.c_row,
                       .depth = depth};
-  const AddToC<V> finish{k == 0, added, columns};
+  const AddToC<V> finish{k == 0, add ? bias : nullptr, columns, scale ? scales : nullptr};
   if (columns > V::kLanes) multiply<V, kTileVectors<V>>(a, rows, x, finish);
   else multiply<V, 1>(a, rows, x, finish);
 }
@@ -143,11 +149,6 @@ void for_panels(const MatrixRange& range, std::int64_t rows, Use use) noexcept {
     for (std::int64_t column = range.column_begin; column < range.column_end; column += kColumns)
       use(MatrixRange{row, row + rows < range.row_end ? row + rows : range.row_end, column,
                       column + kColumns < range.column_end ? column + kColumns : range.column_end});
-}
-
-// Only sums of many blocks make a task last long.
-[[gnu::always_inline]] inline bool stops_at(const MatrixRange& range, std::int64_t k) noexcept {
-  return k != 0 && k % (16 * kSumBlock) == 0 && must_stop(range.interrupt);
 }
 
 // Rows of a that lie across, a step of the depth far from the next, are brought side by side first:
@@ -185,7 +186,7 @@ template <class V>
 // serves all rows.
 template <class V>
 void run_matrix(const MatricesOf<V>& p, const MatrixRange& range) noexcept {
-  if (run_few<V>(p, range)) return;
+  if (p.scales != nullptr ? run_few_bytes<V>(p, range) : run_few<V>(p, range)) return;
   const std::int64_t all = range.row_end - range.row_begin;
   if (p.a_depth != 1 || (TilesOf<V>::kPanels && all >= kPanelRows<V>))
     return run_across<V>(p, range);
@@ -215,8 +216,11 @@ void pack_matrix(const MatricesOf<V>& p, const RangeOfB& range, OperandOf<V>* pa
 
 template <class V>
 inline constexpr MatrixFunctions<OperandOf<V>> kMatrixFunctions{
-    kTileVectors<V> * V::kLanes, TilesOf<V>::kPanels ? kAcrossRows<OperandOf<V>> : kEveryRow,
-    pack_matrix<V>, run_matrix<V>};
+    .columns = kTileVectors<V> * V::kLanes,
+    .rows = TilesOf<V>::kPanels ? kAcrossRows<OperandOf<V>> : kEveryRow,
+    .pack = pack_matrix<V>,
+    .run = run_matrix<V>,
+    .pack_bytes = pack_bytes<OperandOf<V>>};
 
 }  // namespace
 }  // namespace attend

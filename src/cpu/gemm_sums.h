@@ -12,13 +12,14 @@ template <class V>
 using MatricesOf = Matrices<OperandOf<V>>;
 
 // The sums of a tile go to c: stored or, after the first block of the depth, added; with the bias
-// after the last one. `columns` of c are there.
+// after the last one: before it the scales of the columns, if b has them. `columns` of c are there.
 template <class V>
 struct AddToC {
   using Sum = SumOf<V>;
   bool first;
   const Sum* bias;  // of the panel, all its columns; null: none, or not yet
   std::int64_t columns;
+  const Sum* scales = nullptr;  // likewise
 
   template <int kRows, int kVectors>
   ATTEND_INLINE void operator()(const Operands<V>& x, V (&sum)[kRows][kVectors]) const {
@@ -29,6 +30,13 @@ struct AddToC {
       return;
     }
     if (!first) unrolled<kRows>(ATTEND_EACH(r) { add_to(x.c + r * x.c_stride, sum[r]); });
+    if (scales != nullptr) {
+      V by[kVectors];
+      load(scales, by);
+      unrolled<kRows>(ATTEND_EACH(r) {
+        unrolled<kVectors>(ATTEND_EACH(n) { sum[r][n] = sum[r][n] * by[n]; });
+      });
+    }
     if (bias != nullptr) {
       V b[kVectors];
       load(bias, b);
@@ -50,6 +58,7 @@ struct AddToC {
       const bool all = left >= V::kLanes;
       V sum = V::load(sums + n);
       if (!first) sum = (all ? V::load(c + n) : V::load_first(c + n, left)) + sum;
+      if (scales != nullptr) sum = sum * V::load(scales + n);
       if (bias != nullptr) sum = sum + V::load(bias + n);
       if (all) sum.store(c + n);
       else sum.store_first(c + n, left);
@@ -84,6 +93,11 @@ struct AddTurned {
     }
   }
 };
+
+// Only sums of many blocks make a task last long.
+[[gnu::always_inline]] inline bool stops_at(const MatrixRange& range, std::int64_t k) noexcept {
+  return k != 0 && k % (16 * kSumBlock) == 0 && must_stop(range.interrupt);
+}
 
 }  // namespace
 }  // namespace attend

@@ -173,7 +173,14 @@ ATTEND_INLINE void load_transposed(const T* rows, std::int64_t stride, V (&squar
   });
 }
 
-// The same of whole numbers, converted. An instruction set may know a shorter way.
+// Vectors of whole numbers of 8 bits that lie side by side. An instruction set may know a shorter
+// way, of this as of the next.
+template <class V, int kCount>
+ATTEND_INLINE void load_bytes(const std::int8_t* from, V (&to)[kCount]) {
+  unrolled<kCount>(ATTEND_EACH(n) { to[n] = V::widened(from + n * V::kLanes); });
+}
+
+// Whole numbers, transposed and converted.
 template <class V>
 ATTEND_INLINE void load_transposed(const std::int8_t* rows, std::int64_t stride,
                                    V (&square)[V::kLanes]) {

@@ -335,6 +335,7 @@ std::pair<Tensor, AttentionBlock::Saved> AttentionBlock::forward_train(
     const AttentionOptions& cross, const Where& where) const {
   return reporting("attention_block", [&] {
     check_inputs(x, static_cast<bool>(memory));
+    check_has_gradients("attention_block", quantized());
     check_memory(memory);
     Saved saved;
     Tensor y = where.context().make_tensor(x.shape(), x.dtype());
@@ -363,6 +364,7 @@ AttentionBlock::Gradients AttentionBlock::backward(const ConstTensorView& dy, co
                                                    const Where& where) const {
   return reporting("attention_block", [&] {
     check_made("attention_block", static_cast<bool>(*this));
+    check_has_gradients("attention_block", quantized());
     if (!saved.attention.query) fail_block("saved is not from this block's forward_train");
     check_shape("attention_block", "dy", dy, options_.attention.type,
                 saved.attention.query.shape());

@@ -65,6 +65,7 @@ AttentionBlock AttentionBlock::load(const std::filesystem::path& path) {
     try {
       check_matrices(file, options);
       AttentionBlock block(options);
+      if (file.at("attention.q.weight").dtype() == DType::i8) block = block.quantize();
       load_parameters(file, block.writable_parameters());
       return block;
     } catch (const InvalidArgument& error) {  // the file's fault, not the caller's

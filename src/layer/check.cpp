@@ -43,6 +43,12 @@ void check_made(const char* layer, bool made) {
   if (!made) throw InvalidArgument(text(layer, ": the layer is none; make it from options first"));
 }
 
+void check_has_gradients(const char* layer, bool quantized) {
+  if (quantized)
+    throw Unsupported(text(layer, ": the weights are i8, of quantize(); gradients need weights of ",
+                           "f64, f32, bf16 or f16: train the layer first, then quantize it"));
+}
+
 void check_readable(const char* layer, const char* name, const ConstTensorView& x) {
   if (!x) throw InvalidArgument(text(layer, ": ", name, " is missing"));
   if (x.device() != Device{})

@@ -30,6 +30,9 @@ void check_type(const char* layer, DType type);
 // A layer that was made by its default constructor can do nothing.
 void check_made(const char* layer, bool made);
 
+// Weights of 8 bits have no gradients.
+void check_has_gradients(const char* layer, bool quantized);
+
 // A tensor that is there, in host memory, at an address that fits its type.
 void check_readable(const char* layer, const char* name, const ConstTensorView& x);
 

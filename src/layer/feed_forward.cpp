@@ -119,6 +119,7 @@ std::pair<Tensor, FeedForward::Saved> FeedForward::forward_train(const ConstTens
                                                                  const Where& where) const {
   return reporting(kFeedForwardName, [&] {
     check_made(kFeedForwardName, static_cast<bool>(*this));
+    check_has_gradients(kFeedForwardName, quantized());
     check_input(kFeedForwardName, "x", x, options_.type, options_.model_dim);
     std::pair<Tensor, Saved> result{where.context().make_tensor(x.shape(), options_.type), {}};
     run(x, {}, result.first, &result.second, where);
@@ -131,6 +132,7 @@ LayerGradients FeedForward::backward(const ConstTensorView& dy, const Saved& sav
                                      const Where& where) const {
   return reporting(kFeedForwardName, [&] {
     check_made(kFeedForwardName, static_cast<bool>(*this));
+    check_has_gradients(kFeedForwardName, quantized());
     check_input(kFeedForwardName, "x", saved.x, options_.type, options_.model_dim);
     check_shape(kFeedForwardName, "dy", dy, options_.type, saved.x.shape());
     const Shape hidden_shape = with_last(saved.x.shape(), options_.hidden_dim);

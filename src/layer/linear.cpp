@@ -12,6 +12,20 @@
 #include "layer/tensors.h"
 
 namespace attend {
+namespace {
+
+void check_weight(const Tensor& weight) {
+  check_readable("linear", "weight", weight);
+  if (weight.shape().rank() != 2 || weight.count() == 0)
+    throw InvalidArgument(
+        text("linear: weight is ", weight.shape(), "; it must be [out, in], neither of them 0"));
+}
+
+std::shared_ptr<WeightPacking> packing_of(const GivenWeights& given) {
+  return given.unchanged ? WeightPacking::of_own_weights() : WeightPacking::of_shared_weights();
+}
+
+}  // namespace
 
 Linear::Linear(const LinearOptions& options) {
   reporting("linear", [&] {
@@ -20,6 +34,7 @@ Linear::Linear(const LinearOptions& options) {
     check_type("linear", options.type);
     weight_ = xavier_uniform({options.out, options.in}, options.type, options.seed, "weight");
     if (options.bias) bias_ = Tensor({options.out}, options.type);
+    type_ = options.type;
     packing_ = WeightPacking::of_own_weights();
   });
 }
@@ -28,18 +43,36 @@ Linear::Linear(const LinearOptions& options) {
 Linear::Linear(Tensor weight, Tensor bias, const GivenWeights& given)
     : weight_(std::move(weight)), bias_(std::move(bias)) {
   reporting("linear", [&] {
-    check_readable("linear", "weight", weight_);
+    check_weight(weight_);
     check_type("linear", weight_.dtype());
-    if (weight_.shape().rank() != 2 || weight_.count() == 0)
-      throw InvalidArgument(
-          text("linear: weight is ", weight_.shape(), "; it must be [out, in], neither of them 0"));
-    if (bias_) check_shape("linear", "bias", bias_, dtype(), {out()});
-    packing_ =
-        given.unchanged ? WeightPacking::of_own_weights() : WeightPacking::of_shared_weights();
+    type_ = weight_.dtype();
+    if (bias_) check_shape("linear", "bias", bias_, type_, {out()});
+    packing_ = packing_of(given);
   });
 }
 
-Linear::Linear(const Linear& other) : weight_(other.weight_), bias_(other.bias_) {
+Linear::Linear(Tensor weight, Tensor weight_scales, Tensor bias, DType type,
+               const GivenWeights& given)
+    : weight_(std::move(weight)), weight_scales_(std::move(weight_scales)), bias_(std::move(bias)),
+      type_(type) {
+  reporting("linear", [&] {
+    check_weight(weight_);
+    if (weight_.dtype() != DType::i8)
+      throw InvalidArgument(
+          text("linear: weight is ", weight_.dtype(), "; with weight_scales it must be i8"));
+    check_type("linear", type_);
+    check_readable("linear", "weight_scales", weight_scales_);
+    if (weight_scales_.dtype() != DType::f32 || weight_scales_.shape() != Shape{out()})
+      throw InvalidArgument(text("linear: weight_scales is ", weight_scales_.dtype(), " ",
+                                 weight_scales_.shape(), "; it must be f32 ", Shape{out()}));
+    if (bias_) check_shape("linear", "bias", bias_, type_, {out()});
+    packing_ = packing_of(given);
+  });
+}
+
+Linear::Linear(const Linear& other)
+    : weight_(other.weight_), weight_scales_(other.weight_scales_), bias_(other.bias_),
+      type_(other.type_) {
   reporting("linear", [&] {
     if (other) packing_ = WeightPacking::of_own_weights();
   });
@@ -82,6 +115,7 @@ void linear_forward(std::initializer_list<LinearPass> passes, const Where& where
                     .row_bias = pass.linear.bias(),
                     .c = p.y.view(),
                     .packed = p.packed.weights(),
+                    .scales = pass.linear.weight_scales(),
                     .activation = pass.activation,
                     .gate = p.gate ? p.gate->view : ConstTensorView(),
                     .residual = p.residual ? p.residual->view : ConstTensorView()});
@@ -121,6 +155,7 @@ Tensor Linear::forward(const ConstTensorView& x, const Where& where) const {
 
 std::pair<Tensor, Linear::Saved> Linear::forward_train(const ConstTensorView& x,
                                                        const Where& where) const {
+  check_has_gradients("linear", quantized());
   Tensor y = forward(x, where);
   return {std::move(y), Saved{copied(x, where)}};
 }
@@ -134,6 +169,7 @@ LayerGradients Linear::backward(const ConstTensorView& dy, const Required<ConstT
                                 const Where& where) const {
   return reporting("linear", [&] {
     check_made("linear", static_cast<bool>(*this));
+    check_has_gradients("linear", quantized());
     check_input("linear", "x", x, dtype(), in());
     check_shape("linear", "dy", dy, dtype(), with_last(x.shape(), out()));
     const LinearBackwardPass one[] = {{*this, dy, x}};
@@ -172,14 +208,16 @@ std::vector<LayerGradients> linear_backward(std::span<const LinearBackwardPass> 
 }
 
 std::vector<NamedView> Linear::parameters() const {
-  return listed<NamedView, const Tensor>("linear", {{"weight", &weight_}, {"bias", &bias_}});
+  return listed<NamedView, const Tensor>(
+      "linear", {{"weight", &weight_}, {"weight_scales", &weight_scales_}, {"bias", &bias_}});
 }
 
-// The bias is never packed, and needs nobody to watch it.
+// Scales and bias are never packed, and need nobody to watch them.
 std::vector<Parameter> Linear::writable_parameters() {
   return reporting("linear", [&] {
     std::vector<Parameter> list;
     if (weight_) list.push_back({"weight", {weight_, WeightPacking::writing(packing_)}});
+    if (weight_scales_) list.push_back({"weight_scales", weight_scales_});
     if (bias_) list.push_back({"bias", bias_});
     return list;
   });

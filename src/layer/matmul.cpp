@@ -125,7 +125,8 @@ class End {
 // The one that packed b or, if it is not packed, would.
 const Kernel<Product>& row_of(const Multiplication& x, const Where& where) {
   return x.packed != nullptr ? *x.packed->row
-                             : product_row(x.b.dtype(), static_cast<bool>(x.row_bias), where);
+                             : product_row(x.c.dtype(), static_cast<bool>(x.row_bias), where,
+                                           static_cast<bool>(x.scales));
 }
 
 template <class T>
@@ -133,30 +134,40 @@ class Prepared {
  public:
   Prepared(const Multiplication& x, const Kernel<Product>& row, const Where& where)
       : row_(row.of<T>()), end_(x, where), a_(x.a),
-        b_(x.packed != nullptr ? ConstTensorView() : x.b), bias_(x.row_bias), c_(x.c),
-        numbers_(x.c.dtype(), where),
+        b_(x.packed != nullptr || x.scales ? ConstTensorView() : x.b), bias_(x.row_bias),
+        scales_(x.scales), c_(x.c), numbers_(x.c.dtype(), where),
         direct_(c_.dtype() == dtype_of<T>() && (c_.strides()[1] == 1 || c_.size(1) == 1)),
         product_{.m = x.c.size(0), .n = x.c.size(1), .k = x.a.size(1)} {
     product_.a_row = a_.row;
     product_.a_depth = a_.column;
     product_.b_depth = b_.row;
     product_.b_column = b_.column;
-    product_.packed = x.packed != nullptr ? x.packed->data.template data<T>() : nullptr;
+    if (x.scales) {
+      product_.bytes = static_cast<const std::int8_t*>(x.b.data());
+      product_.b_depth = x.b.strides()[0];
+      product_.b_column = x.b.strides()[1];
+      if (x.packed != nullptr) product_.packed_bytes = x.packed->data.data<std::int8_t>();
+    } else if (x.packed != nullptr) {
+      product_.packed = x.packed->data.template data<T>();
+    }
     product_.c_row = direct_ ? c_.strides()[0] : product_.n;
   }
   const Matrices<T>& product() const { return product_; }
 
   // Elements of what is copied first, of c where a kernel cannot write it, and of long sums.
   std::int64_t room() const {
-    return a_.room + b_.room + bias_.room + (direct_ ? 0 : room_for<T>(c_.count())) + sums_room();
+    return a_.room + b_.room + bias_.room + scales_.room + (direct_ ? 0 : room_for<T>(c_.count())) +
+           sums_room();
   }
   void copy_operands(T*& memory, const Where& where) {
     a_.copy(memory, where);
     b_.copy(memory, where);
     bias_.copy(memory, where);
+    scales_.copy(memory, where);
     product_.a = a_.data;
     product_.b = b_.data;
     product_.bias = bias_.data;
+    product_.scales = scales_.data;
     product_.c = direct_ ? static_cast<T*>(c_.data())
                          : std::exchange(memory, memory + room_for<T>(c_.count()));
     if (sums_room() > 0)
@@ -170,7 +181,8 @@ class Prepared {
   void make_room(std::int64_t task_rows, std::span<const Prepared> before, const Where& where) {
     const Matrices<T>& p = product_;
     const std::int64_t size = row_.packed_size(p.n, p.k);
-    if (p.packed != nullptr || p.m <= std::min(task_rows, row_.rows) || !may_be_packed(p, row_))
+    if (p.packed != nullptr || p.scales != nullptr || p.m <= std::min(task_rows, row_.rows) ||
+        !may_be_packed(p, row_))
       return;
     for (const Prepared& other : before)
       if (const Matrices<T>& q = other.product_;
@@ -224,7 +236,7 @@ class Prepared {
 
   const MatrixFunctions<T>& row_;
   const End end_;
-  Operand<T> a_, b_, bias_;
+  Operand<T> a_, b_, bias_, scales_;
   const TensorView& c_;
   Numbers<T> numbers_;
   bool direct_;  // the kernel writes c itself
@@ -246,17 +258,19 @@ struct Division {
   Division(const Matrices<T>& p, const MatrixFunctions<T>& kernel, std::int64_t wanted) {
     const auto parts = [](std::int64_t of, std::int64_t size) { return (of + size - 1) / size; };
     const std::int64_t most = p.a_depth == 1 ? kCosts<T>.task_rows : kAcrossRows<T>;
-    const std::int64_t panels = parts(p.n, kernel.columns);
+    const std::int64_t panel = p.scales != nullptr ? kByteColumns : kernel.columns;
+    const std::int64_t panels = parts(p.n, panel);
     down = parts(p.m, most);
-    across = parts(panels, std::max<std::int64_t>(kTaskColumns / kernel.columns, 1));
-    if (p.packed != nullptr || (p.m > std::min(most, kernel.rows) && may_be_packed(p, kernel)))
+    across = parts(panels, std::max<std::int64_t>(kTaskColumns / panel, 1));
+    if (p.packed != nullptr || p.scales != nullptr ||
+        (p.m > std::min(most, kernel.rows) && may_be_packed(p, kernel)))
       down = std::max(down, std::min(parts(wanted, across), p.m / kRowsAtLeast));
     rows =
         std::min(p.m, parts(parts(p.m, down), kCosts<T>.rows_together) * kCosts<T>.rows_together);
     down = parts(p.m, rows);
     const std::int64_t narrow = p.a_depth == 1 ? 1 : 4;  // panels: each task brings its rows of a
     across = std::max(across, std::min(parts(wanted, down), parts(panels, narrow)));
-    columns = parts(panels, across) * kernel.columns;
+    columns = parts(panels, across) * panel;
     across = parts(p.n, columns);
   }
   std::int64_t tasks() const { return down * across; }
@@ -333,6 +347,16 @@ auto with_numbers(DType type, Use use) {
 }  // namespace
 
 PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row, const Where& where) {
+  if (b.dtype() == DType::i8) {  // in the same order for every type of a
+    const Matrices<float> product{.n = b.size(1),
+                                  .k = b.size(0),
+                                  .b_depth = b.strides()[0],
+                                  .b_column = b.strides()[1],
+                                  .bytes = static_cast<const std::int8_t*>(b.data())};
+    Tensor made = Tensor::uninitialized({packed_bytes_size(product.n, product.k)}, DType::i8);
+    row.f32.pack_bytes(product, {0, product.k, 0, product.n}, made.data<std::int8_t>());
+    return PackedWeights{&row, std::move(made)};
+  }
   return with_numbers(row.multiplies(b.dtype()), [&]<class T>(T) {
     const MatrixFunctions<T>& functions = row.of<T>();
     Operand<T> from(b);
@@ -351,14 +375,17 @@ PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row, const
   });
 }
 
-const Kernel<Product>& product_row(DType type, bool bias, const Where& where) {
-  return ContextState::of(where).row_for<Product>({.device = {}, .type = type, .bias = bias});
+const Kernel<Product>& product_row(DType type, bool bias, const Where& where,
+                                   bool eight_bit_weights) {
+  return ContextState::of(where).row_for<Product>(
+      {.device = {}, .type = type, .bias = bias, .eight_bit_weights = eight_bit_weights});
 }
 
 ProductProblem device_problem(const Multiplication& x) {
   return {.device = x.c.device(),
           .type = x.c.dtype(),
           .bias = static_cast<bool>(x.row_bias),
+          .eight_bit_weights = static_cast<bool>(x.scales),
           .activation = x.activation.has_value(),
           .residual = static_cast<bool>(x.residual),
           .kind = x.activation.value_or(Activation::relu)};

@@ -16,14 +16,15 @@ struct PackedWeights;
 //   c [m, n] = a [m, k] b [k, n] + row_bias [n]        (the bias may be none)
 //
 // Any strides: x W^T, dy W and dy^T x are this function with permuted views. All of one
-// floating-point type. Sums are f32, for f64 tensors f64; 16-bit numbers are widened before, unless
-// the row multiplies them as they are, and rounded once at the end. What a sum is, and what its
-// bits depend on: core/product.h. c must not overlap the others. Arguments are the caller's to
-// check.
+// floating-point type, but b may be i8 with scales: c = (a b) * scales + row_bias. Sums are f32,
+// for f64 tensors f64; 16-bit numbers are widened before, unless the row multiplies them as they
+// are, and rounded once at the end. What a sum is, and what its bits depend on: core/product.h. c
+// must not overlap the others. Arguments are the caller's to check.
 struct Multiplication {
   ConstTensorView a, b, row_bias;
   TensorView c;
   const PackedWeights* packed = nullptr;  // of b, if there are: then b is not read
+  ConstTensorView scales{};               // [n], where b is weights of 8 bits: i8
   // At the end c = act(c), or, with a gate [m, n], silu(gate) * c; then c = c + residual [m, n].
   // Each is rounded as if it were done after the product. Both have their columns side by side, and
   // so must c then.
@@ -32,7 +33,7 @@ struct Multiplication {
 };
 
 // b [k, n] in the order in which a row of the kernel table reads it, in the type that it
-// multiplies; and that row, which no other can take the place of.
+// multiplies, or i8; and that row, which no other can take the place of.
 struct PackedWeights {
   const Kernel<Product>* row;
   Tensor data;
@@ -41,7 +42,8 @@ PackedWeights packed(const ConstTensorView& b, const Kernel<Product>& row, const
 
 // The row for products of host tensors: the same whatever is done at their end, so that packing b
 // changes no bit.
-const Kernel<Product>& product_row(DType type, bool bias, const Where& where);
+const Kernel<Product>& product_row(DType type, bool bias, const Where& where,
+                                   bool eight_bit_weights = false);
 
 // On a device: one product, its ends with it, by a row that takes this problem.
 ProductProblem device_problem(const Multiplication& product);

@@ -203,6 +203,7 @@ std::vector<KvCache> LanguageModel::make_caches(std::int64_t batch,
 std::pair<Tensor, LanguageModel::Saved> LanguageModel::forward_train(const ConstTensorView& tokens,
                                                                      const Where& where) const {
   return reporting("language_model", [&] {
+    check_has_gradients("language_model", quantized());
     check_batch(tokens);
     Saved saved;
     Tensor x;
@@ -219,6 +220,7 @@ std::pair<Tensor, LanguageModel::Saved> LanguageModel::forward_train(const Const
 std::vector<NamedTensor> LanguageModel::backward(const ConstTensorView& dlogits, const Saved& saved,
                                                  const Where& where) const {
   return reporting("language_model", [&] {
+    check_has_gradients("language_model", quantized());
     if (saved.blocks.size() != blocks_.size())
       throw InvalidArgument(text("language_model: saved is of ", saved.blocks.size(),
                                  " blocks, the model has ", blocks_.size()));

@@ -90,6 +90,8 @@ LanguageModel LanguageModel::load(const std::filesystem::path& path) {
 LanguageModel LanguageModel::load(const TensorFile& file) {
   return reporting("language_model", [&] {
     LanguageModel model(options_of(file));
+    const Tensor* const head = file.find("head.weight");
+    if (head != nullptr && head->dtype() == DType::i8) model = model.quantize();
     load_parameters(file, model.writable_parameters());
     return model;
   });

@@ -7,6 +7,7 @@
 #include "layer/metadata.h"
 #include "layer/multi_head_attention.h"
 #include "layer/multi_head_options.h"
+#include "layer/option_names.h"
 
 #include <algorithm>
 #include <cstring>
@@ -77,16 +78,21 @@ class Loader {
       o = matrix(scheme.o);
       o_bias = vector(scheme.o_bias);
     }
-    const MultiHeadAttentionOptions options = options_from(scheme, q, k, v, o);
+    MultiHeadAttentionOptions options = options_from(scheme, q, k, v, o);
+    if (q.dtype() == DType::i8) options.type = type_beside_bytes(scheme, q_bias);
     check_bias(scheme.q_bias, q_bias, q);
     check_bias(scheme.k_bias, k_bias, k);
     check_bias(scheme.v_bias, v_bias, v);
     check_bias(scheme.o_bias, o_bias, o);
-    const GivenWeights ours{.unchanged = true};
-    return {options, Linear(std::move(q), std::move(q_bias), ours),
-            Linear(std::move(k), std::move(k_bias), ours),
-            Linear(std::move(v), std::move(v_bias), ours),
-            o ? Linear(std::move(o), std::move(o_bias), ours) : Linear()};
+    const auto map = [&](const char* name, Tensor& weight, Tensor& bias) {
+      const GivenWeights ours{.unchanged = true};
+      if (!weight) return Linear();
+      if (weight.dtype() != DType::i8) return Linear(std::move(weight), std::move(bias), ours);
+      return Linear(std::move(weight), file_.at(full(name) + "_scales"), std::move(bias),
+                    options.type, ours);
+    };
+    return {options, map(scheme.q, q, q_bias), map(scheme.k, k, k_bias), map(scheme.v, v, v_bias),
+            map(scheme.o, o, o_bias)};
   }
 
  private:
@@ -158,6 +164,17 @@ class Loader {
   Tensor vector(const char* name) const {
     const Tensor* found = file_.find(full(name));
     return found == nullptr ? Tensor() : *found;
+  }
+
+  // Of a layer with weights of 8 bits: that of its biases or, without these, of the metadata.
+  DType type_beside_bytes(const Scheme& scheme, const Tensor& bias) const {
+    if (scheme.k == nullptr || in_out_)
+      fail(full(scheme.q),
+           " is i8; weights of 8 bits must be as save() writes them, W^Q, W^K, W^V ",
+           "and W^O apart, [out, in], with scales");
+    if (bias) return bias.dtype();
+    return metadata_.has("type") ? static_cast<DType>(metadata_.choice("type", kTypes))
+                                 : DType::f32;
   }
 
   // Whether there is a W^O. Its absence is never guessed: a name nobody knows looks the same.

@@ -93,6 +93,10 @@ std::vector<Parameter> MultiHeadAttention::writable_parameters() {
 std::vector<HeadWeights> MultiHeadAttention::split() const {
   return reporting("multi_head_attention", [&]() -> std::vector<HeadWeights> {
     check_made("multi_head_attention", static_cast<bool>(*this));
+    if (quantized())
+      throw Unsupported(
+          "multi_head_attention: split: the weights are i8, of quantize(); heads of their own need "
+          "weights of f64, f32, bf16 or f16: split the layer before");
     const MultiHeadAttentionOptions& o = options_;
     std::vector<HeadWeights> heads;
     for (std::int64_t h = 0; h < o.heads; ++h) {

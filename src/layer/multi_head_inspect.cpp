@@ -48,7 +48,12 @@ std::vector<double> contributions_of(const MultiHeadAttention& layer, const Cons
       const ConstTensorView head = matrix_at(heads, b, h);
       if (part) {
         const ConstTensorView w = layer.o().weight().view().slice(1, h * o.d_v, (h + 1) * o.d_v);
-        matmul(head, w.permute({1, 0}), {}, part, where);
+        const Multiplication one[] = {{.a = head,
+                                       .b = w.permute({1, 0}),
+                                       .row_bias = {},
+                                       .c = part,
+                                       .scales = layer.o().weight_scales()}};
+        matmul(one, where);
       }
       norms.push_back(mean_norm(part ? part.view() : head));
     }

@@ -78,6 +78,7 @@ std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::forward_train(
     const ConstTensorView& x, const AttentionOptions& options, const Where& where) const {
   return reporting("multi_head_attention", [&] {
     check_made("multi_head_attention", static_cast<bool>(*this));
+    check_has_gradients("multi_head_attention", quantized());
     AttentionCall{x, x, x, options}.check(options_);
     Tensor y = where.context().make_tensor(output_shape(options_, x), options_.type);
     Saved saved = attention_train(*this, x, {}, {}, options, {y}, where);
@@ -91,6 +92,7 @@ std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::forward_train(
     const Where& where) const {
   return reporting("multi_head_attention", [&] {
     check_made("multi_head_attention", static_cast<bool>(*this));
+    check_has_gradients("multi_head_attention", quantized());
     AttentionCall{query, key, value, options}.check(options_);
     Tensor y = where.context().make_tensor(output_shape(options_, query), options_.type);
     Saved saved = attention_train(*this, query, key, value, options, {y}, where);
@@ -103,6 +105,7 @@ MultiHeadAttention::Gradients MultiHeadAttention::backward(const ConstTensorView
                                                            const Where& where) const {
   return reporting("multi_head_attention", [&]() -> MultiHeadAttention::Gradients {
     check_made("multi_head_attention", static_cast<bool>(*this));
+    check_has_gradients("multi_head_attention", quantized());
     const MultiHeadAttentionOptions& o = options_;
     if (!saved.query || !saved.q || saved.q.size(saved.q.view().rank() - 1) != o.heads * o.d_k)
       throw InvalidArgument("multi_head_attention: saved is not from this layer's forward_train");

@@ -72,7 +72,8 @@ WeightPacking::Use WeightPacking::of(const Linear& linear, const Where& where) {
   const auto may_pack = [&](const State& state) {
     return state.writers == 0 && ContextState::of(where).forced_kernel(Product::kName).empty();
   };
-  const Kernel<Product>& row = product_row(linear.dtype(), static_cast<bool>(linear.bias()), where);
+  const Kernel<Product>& row =
+      product_row(linear.dtype(), static_cast<bool>(linear.bias()), where, linear.quantized());
   Status before = Status::none;
   const bool changed = self.change([&](State& state) {
     before = state.status;

@@ -32,27 +32,40 @@ class Names {
 
 void check_fits(const std::string& where, const std::string& name, const Tensor& found,
                 const ConstTensorView& parameter) {
-  if (!is_floating_point(found.dtype()))
+  const bool bytes = parameter.dtype() == DType::i8;
+  if (bytes ? found.dtype() != DType::i8 : !is_floating_point(found.dtype()))
     throw FileError(text(where, "tensor ", in_quotes(name), " is ", found.dtype(),
-                         "; a parameter needs a floating-point type"));
+                         bytes ? "; the parameter is i8, of quantize(), and takes i8 alone"
+                               : "; a parameter needs a floating-point type"));
   if (found.shape() != parameter.shape())
     throw FileError(text(where, "tensor ", in_quotes(name), " is ", found.shape(),
                          "; the parameter is ", parameter.shape(),
                          parameter.rank() == 2 ? ", a weight matrix being [out, in]" : ""));
 }
 
-// Elements of one shape, converted, each rounded once.
-template <class From, class To>
-void convert(const ConstTensorView& from, const TensorView& to) noexcept {
+// Elements of one shape, each converted by a function.
+template <class From, class To, class Convert>
+void convert(const ConstTensorView& from, const TensorView& to, Convert converted) noexcept {
   const From* next = static_cast<const From*>(from.data());  // contiguous: a Tensor's
   Shape index = to.shape();
   std::fill_n(&index[0], index.rank(), 0);
   for (std::int64_t n = from.count(); n > 0; --n) {
     std::int64_t offset = 0;
     for (int dim = 0; dim < to.rank(); ++dim) offset += index[dim] * to.strides()[dim];
-    static_cast<To*>(to.data())[offset] = static_cast<To>(widened(*next++));
+    static_cast<To*>(to.data())[offset] = converted(*next++);
     for (int dim = to.rank() - 1; dim >= 0 && ++index[dim] == to.size(dim); --dim) index[dim] = 0;
   }
+}
+
+// Floating-point numbers are each rounded once; those of 8 bits are what they are.
+void store_parameter(const ConstTensorView& from, const TensorView& to) noexcept {
+  if (to.dtype() == DType::i8)
+    return convert<std::int8_t, std::int8_t>(from, to, [](std::int8_t x) { return x; });
+  with_type(from.dtype(), [&]<class From>(From) {
+    with_type(to.dtype(), [&]<class To>(To) {
+      convert<From, To>(from, to, [](From x) { return static_cast<To>(widened(x)); });
+    });
+  });
 }
 
 }  // namespace
@@ -102,15 +115,12 @@ void load_parameters(const TensorFile& file, const std::vector<Parameter>& param
     std::vector<const Tensor*> found;
     for (const Parameter& p : parameters) {
       check_readable("load_parameters", in_quotes(p.name).c_str(), p.value);
-      check_type("load_parameters", p.value.dtype());
+      if (p.value.dtype() != DType::i8) check_type("load_parameters", p.value.dtype());
       found.push_back(find(p));
       check_fits(where, full_name(p), *found.back(), p.value);
     }
     for (std::size_t n = 0; n < found.size(); ++n)  // nothing below can fail
-      with_type(found[n]->dtype(), [&]<class From>(From) {
-        with_type(parameters[n].value.dtype(),
-                  [&]<class To>(To) { convert<From, To>(*found[n], parameters[n].value); });
-      });
+      store_parameter(*found[n], parameters[n].value);
   });
 }
 

@@ -15,6 +15,7 @@ struct LayerTensors {
   template <class Visit>
   static void each(const Linear& layer, const Visit& visit) {
     visit(layer.weight());
+    visit(layer.weight_scales());
     visit(layer.bias());
   }
   template <class Visit>

@@ -167,7 +167,12 @@ Tensor MultiHeadAttention::contributions(const Tensor& concat, const Where& wher
                               size * (b * o.heads + h) * length * o.model_dim,
                           o.type, {length, o.model_dim});
       const ConstTensorView w = o_.weight().view().slice(1, h * o.d_v, (h + 1) * o.d_v);
-      matmul(head, w.permute({1, 0}), {}, to, where);
+      const Multiplication one[] = {{.a = head,
+                                     .b = w.permute({1, 0}),
+                                     .row_bias = {},
+                                     .c = to,
+                                     .scales = o_.weight_scales()}};
+      matmul(one, where);
     }
   return result;
 }

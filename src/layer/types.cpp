@@ -1,6 +1,7 @@
-// Layers in another type: copies whose weights are rounded once.
+// Layers in another type: copies whose weights are rounded once; and with weights of 8 bits.
 #include "layer/check.h"
 #include "layer/numbers.h"
+#include "layer/quantise.h"
 
 #include <attend/model.h>
 
@@ -10,7 +11,24 @@ Linear Linear::to(DType type) const {
   return reporting("linear", [&] {
     check_type("linear", type);
     if (!*this) return Linear();
+    if (quantized())
+      return Linear(weight_, weight_scales_, in_type(bias_, type), type, {.unchanged = true});
     return Linear(in_type(weight_, type), in_type(bias_, type), {.unchanged = true});
+  });
+}
+
+Linear Linear::quantize() const {
+  return reporting("linear", [&] {
+    if (!*this || quantized()) return *this;
+    Tensor numbers = Tensor::uninitialized(weight_.shape(), DType::i8);
+    Tensor scales = Tensor::uninitialized({out()}, DType::f32);
+    with_type(weight_.dtype(), [&]<class E>(E) {
+      const E* const from = static_cast<const E*>(weight_.view().data());
+      for (std::int64_t row = 0; row < out(); ++row)
+        scales.data<float>()[row] =
+            quantise_row(from + row * in(), 1, in(), numbers.data<std::int8_t>() + row * in());
+    });
+    return Linear(std::move(numbers), std::move(scales), bias_, type_, {.unchanged = true});
   });
 }
 
@@ -57,6 +75,17 @@ FeedForward FeedForward::to(DType type) const {
   });
 }
 
+FeedForward FeedForward::quantize() const {
+  return reporting("feed_forward", [&] {
+    FeedForward other;
+    other.options_ = options_;
+    other.up_ = up_.quantize();
+    other.gate_ = gate_.quantize();
+    other.down_ = down_.quantize();
+    return other;
+  });
+}
+
 MultiHeadAttention MultiHeadAttention::to(DType type) const {
   return reporting("multi_head_attention", [&] {
     check_type("multi_head_attention", type);
@@ -67,6 +96,18 @@ MultiHeadAttention MultiHeadAttention::to(DType type) const {
     other.k_ = k_.to(type);
     other.v_ = v_.to(type);
     other.o_ = o_.to(type);
+    return other;
+  });
+}
+
+MultiHeadAttention MultiHeadAttention::quantize() const {
+  return reporting("multi_head_attention", [&] {
+    MultiHeadAttention other;
+    other.options_ = options_;
+    other.q_ = q_.quantize();
+    other.k_ = k_.quantize();
+    other.v_ = v_.quantize();
+    other.o_ = o_.quantize();
     return other;
   });
 }
@@ -83,6 +124,29 @@ AttentionBlock AttentionBlock::to(DType type) const {
     other.norm_1_ = norm_1_.to(type);
     other.norm_2_ = norm_2_.to(type);
     other.norm_3_ = norm_3_.to(type);
+    return other;
+  });
+}
+
+AttentionBlock AttentionBlock::quantize() const {
+  return reporting("attention_block", [&] {
+    AttentionBlock other;
+    other.options_ = options_;
+    other.attention_ = attention_.quantize();
+    other.cross_ = cross_.quantize();
+    other.feed_forward_ = feed_forward_.quantize();
+    other.norm_1_ = norm_1_;
+    other.norm_2_ = norm_2_;
+    other.norm_3_ = norm_3_;
+    return other;
+  });
+}
+
+LanguageModel LanguageModel::quantize() const {
+  return reporting("language_model", [&] {
+    LanguageModel other(*this);
+    for (AttentionBlock& block : other.blocks_) block = block.quantize();
+    other.head_ = head_.quantize();
     return other;
   });
 }

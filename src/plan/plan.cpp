@@ -267,6 +267,7 @@ std::string_view name_of(Activation kind) {
 std::string describe(const ProductProblem& p) {
   Line s("product ", p.type);
   s.add(p.bias, "bias");
+  s.add(p.eight_bit_weights, "weights of 8 bits");
   s.add(p.activation, name_of(p.kind));
   s.add(p.residual, "residual");
   s.add(p.device != Device{}, "on ", p.device);

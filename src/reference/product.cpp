@@ -1,22 +1,32 @@
 // Products of matrices, element by element: sums in f64, rounded to the type of the others' sums
-// (f32 or f64). b is kept by columns.
+// (f32 or f64). b is kept by columns, and so are weights of 8 bits.
 #include "core/product.h"
 
 namespace attend {
 namespace {
 
-template <class T>
-void pack(const Matrices<T>& p, const RangeOfB& range, T* packed) noexcept {
+template <class T, class E>
+void pack_columns(const Matrices<T>& p, const E* b, const RangeOfB& range, E* packed) noexcept {
   for (std::int64_t column = range.column_begin; column < range.column_end; ++column)
     for (std::int64_t x = range.k_begin; x < range.k_end; ++x)
-      packed[column * p.k + x] = p.b[x * p.b_depth + column * p.b_column];
+      packed[column * p.k + x] = b[x * p.b_depth + column * p.b_column];
+}
+template <class T>
+void pack(const Matrices<T>& p, const RangeOfB& range, T* packed) noexcept {
+  pack_columns(p, p.b, range, packed);
+}
+template <class T>
+void pack_bytes(const Matrices<T>& p, const RangeOfB& range, std::int8_t* packed) noexcept {
+  pack_columns(p, p.bytes, range, packed);
 }
 
-template <class T>
-double sum_of(const Matrices<T>& p, std::int64_t row, std::int64_t column) noexcept {
+// A row of a times a column of b, `packed` if that is not null.
+template <class T, class E>
+double sum_of(const Matrices<T>& p, const E* b, const E* packed, std::int64_t row,
+              std::int64_t column) noexcept {
   const T* const a = p.a + row * p.a_row;
-  const T* const b = p.packed != nullptr ? p.packed + column * p.k : p.b + column * p.b_column;
-  const std::int64_t b_depth = p.packed != nullptr ? 1 : p.b_depth;
+  b = packed != nullptr ? packed + column * p.k : b + column * p.b_column;
+  const std::int64_t b_depth = packed != nullptr ? 1 : p.b_depth;
   double sum = 0;
   for (std::int64_t begin = 0; begin < p.k; begin += kSumBlock) {
     double block = 0;
@@ -24,6 +34,14 @@ double sum_of(const Matrices<T>& p, std::int64_t row, std::int64_t column) noexc
       block += static_cast<double>(a[x * p.a_depth]) * static_cast<double>(b[x * b_depth]);
     sum += block;
   }
+  return sum;
+}
+
+template <class T>
+double element_of(const Matrices<T>& p, std::int64_t row, std::int64_t column) noexcept {
+  const double sum = p.scales == nullptr ? sum_of(p, p.b, p.packed, row, column)
+                                         : sum_of(p, p.bytes, p.packed_bytes, row, column) *
+                                               static_cast<double>(p.scales[column]);
   return p.bias == nullptr ? sum : sum + static_cast<double>(p.bias[column]);
 }
 
@@ -32,12 +50,13 @@ void run(const Matrices<T>& p, const MatrixRange& range) noexcept {
   for (std::int64_t row = range.row_begin; row < range.row_end; ++row) {
     if (must_stop(range.interrupt)) return;
     for (std::int64_t column = range.column_begin; column < range.column_end; ++column)
-      p.c[row * p.c_row + column] = static_cast<T>(sum_of(p, row, column));
+      p.c[row * p.c_row + column] = static_cast<T>(element_of(p, row, column));
   }
 }
 
 template <class T>
-constexpr MatrixFunctions<T> kFunctions{.columns = 1, .rows = kEveryRow, .pack = pack, .run = run};
+constexpr MatrixFunctions<T> kFunctions{
+    .columns = 1, .rows = kEveryRow, .pack = pack, .run = run, .pack_bytes = pack_bytes};
 
 }  // namespace
 

@@ -76,6 +76,11 @@ static void another_type_keeps_the_options(const attend_block* block) {
   OK(attend_block_get_options(other, &back));
   CHECK(back.attention->dtype == ATTEND_F16 && back.hidden_dim == 5 && back.cross == 1);
   attend_block_destroy(other);
+  other = NULL;
+  OK(attend_block_quantize(block, &other));
+  OK(attend_block_get_options(other, &back));
+  CHECK(back.attention->dtype == ATTEND_F64 && back.hidden_dim == 5 && back.cross == 1);
+  attend_block_destroy(other);
 }
 
 /* Causal, with a bias in each attention. */

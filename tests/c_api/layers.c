@@ -93,6 +93,18 @@ static void every_layer_option_arrives(void) {
   FAILS(ATTEND_INVALID_ARGUMENT, "the type is i64; it must be f64, f32, bf16 or f16",
         attend_layer_to(layer, ATTEND_I64, &other));
   CHECK(other == NULL);
+  OK(attend_layer_quantize(layer, &other));
+  OK(attend_layer_get_options(other, &back));
+  CHECK(back.dtype == o.dtype && back.d_v == 3);
+  OK(attend_layer_parameter_count(other, &count));
+  CHECK(count == 6);
+  OK(attend_layer_parameter_at(other, 0, NULL, &view));
+  CHECK(view.dtype == ATTEND_I8 && view.shape[0] == 16);
+  OK(attend_layer_parameter_find(other, "q.weight_scales", &view));
+  CHECK(view.dtype == ATTEND_F32 && view.rank == 1 && view.shape[0] == 16);
+  OK(attend_layer_end_writing(other));
+  attend_layer_destroy(other);
+  other = NULL;
   OK(attend_layer_end_writing(layer)); /* more than once, or without a view, does no harm */
   o.seed = 10;
   other = make(&o);

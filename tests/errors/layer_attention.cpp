@@ -149,6 +149,10 @@ std::vector<LayerMistake> multi_head_mistakes() {
                             whole.k(), whole.v(), whole.o());
        },
        start + "o is given, but output_projection is false"},
+      {"heads_of_8_bits", [] { layer().quantize().split(); },
+       "Unsupported: multi_head_attention: split: the weights are i8, of quantize(); heads of "
+       "their "
+       "own need weights of f64, f32, bf16 or f16: split the layer before"},
       {"a_head_with_an_o_that_is_not_wanted",
        [] {
          MultiHeadAttention::join({.model_dim = 6, .heads = 2, .output_projection = false},

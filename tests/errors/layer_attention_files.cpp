@@ -56,6 +56,12 @@ std::vector<LayerMistake> multi_head_file_mistakes() {
   const std::string shapes = "; W^Q, W^K, W^V are [8, 6], [8, 6], [8, 6], read as [out, in], with ";
   const TensorFile fused{{{"in_proj_weight", of({24, 8})}}, {}, "F"};
   return {
+      {"file_of_8_bits_all_in_one",
+       load({{{"in_proj_weight", Tensor({24, 8}, DType::i8)}, {"out_proj.weight", of({8, 8})}},
+             {},
+             "F"}),
+       start + "in_proj_weight is i8; weights of 8 bits must be as save() writes them, W^Q, W^K, "
+               "W^V and W^O apart, [out, in], with scales"},
       {"file_with_bias_k", load(four({{"bias_k", of({1})}})),
        start + "bias_k is there; add_bias_kv is not part of this layer"},
       {"file_without_attention", load({{{"w", of({1})}}, {}, "F"}),

@@ -58,6 +58,40 @@ std::vector<LayerMistake> linear_mistakes() {
          Linear(of({4, 3}), of({4}, DType::f64));
        },
        "InvalidArgument: linear: bias is f64, the layer is f32"},
+      {"scales_of_a_wide_weight",
+       [] {
+         Linear(of({4, 3}), of({4}), {}, DType::f32);
+       },
+       "InvalidArgument: linear: weight is f32; with weight_scales it must be i8"},
+      {"no_scales",
+       [] {
+         Linear(of({4, 3}, DType::i8), {}, {}, DType::f32);
+       },
+       "InvalidArgument: linear: weight_scales is missing"},
+      {"scales_of_another_length",
+       [] {
+         Linear(of({4, 3}, DType::i8), of({3}), {}, DType::f32);
+       },
+       "InvalidArgument: linear: weight_scales is f32 [3]; it must be f32 [4]"},
+      {"scales_of_another_type",
+       [] {
+         Linear(of({4, 3}, DType::i8), of({4}, DType::f16), {}, DType::f16);
+       },
+       "InvalidArgument: linear: weight_scales is f16 [4]; it must be f32 [4]"},
+      {"a_type_of_8_bits",
+       [] {
+         Linear(of({4, 3}, DType::i8), of({4}), {}, DType::i8);
+       },
+       "InvalidArgument: linear: the type is i8; it must be f64, f32, bf16 or f16"},
+      {"a_bias_of_another_type_than_x",
+       [] {
+         Linear(of({4, 3}, DType::i8), of({4}), of({4}), DType::f16);
+       },
+       "InvalidArgument: linear: bias is f32, the layer is f16"},
+      {"gradients_of_8_bits", [] { layer.quantize().forward_train(of({3})); },
+       "Unsupported: linear: the weights are i8, of quantize(); gradients need weights of f64, "
+       "f32, "
+       "bf16 or f16: train the layer first, then quantize it"},
       {"a_layer_that_is_none", [] { Linear().forward(of({3})); },
        "InvalidArgument: linear: the layer is none; make it from options first"},
       {"backward_of_none", [] { Linear().backward(of({3}), of({3}).view()); },
@@ -303,7 +337,7 @@ std::vector<LayerMistake> position_mistakes() {
 }
 
 std::vector<LayerMistake> parameter_mistakes() {
-  static Tensor w({4, 3}), b({4}), whole({4}, DType::i64);
+  static Tensor w({4, 3}), b({4}), whole({4}, DType::i64), bytes({4, 3}, DType::i8);
   const auto load = [](const TensorFile& file, const std::vector<Parameter>& parameters,
                        std::string_view prefix = {}) { load_parameters(file, parameters, prefix); };
   return {
@@ -312,6 +346,12 @@ std::vector<LayerMistake> parameter_mistakes() {
          load(small_file(), {{"w", w}, {"c", b}, {"d", b}});
        },
        "FileError: load_parameters: F: there is no tensor 'c', 'd'; there are 'w', 'b'"},
+      {"a_wide_tensor_for_8_bits",
+       [=] {
+         load(small_file(), {{"w", bytes}, {"b", b}});
+       },
+       "FileError: load_parameters: F: tensor 'w' is f32; the parameter is i8, of quantize(), and "
+       "takes i8 alone"},
       {"names_of_an_empty_file",
        [=] {
          load({}, {{"w", w}});

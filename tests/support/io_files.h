@@ -96,6 +96,8 @@ std::string error_of(Call&& call) {
     return std::string("InvalidArgument: ") + error.what();
   } catch (const OutOfMemory& error) {
     return std::string("OutOfMemory: ") + error.what();
+  } catch (const Unsupported& error) {
+    return std::string("Unsupported: ") + error.what();
   } catch (const std::exception& error) {
     return std::string("another exception: ") + error.what();
   }

@@ -19,6 +19,7 @@ SEGMENTS = "src/cpu/segments.h"
 KEY_SUMS = "src/cpu/key_sums.h"
 BIAS = "src/cpu/bias_gradient.h"
 GEMM = "src/cpu/gemm.h"
+GEMM_BYTES = "src/cpu/gemm_bytes.h"
 GEMM_FEW = "src/cpu/gemm_few.h"
 GEMM_SUMS = "src/cpu/gemm_sums.h"
 NORM = "src/cpu/norm.h"
@@ -35,6 +36,7 @@ attention = functools.partial(mutant, tests=("conformance",))
 product = functools.partial(mutant, tests=("matmul",))
 rows = functools.partial(mutant, tests=("row_operations",))
 scales = functools.partial(mutant, tests=("eight_bit_keys", "conformance"))
+BYTES = ("eight_bit_weights",)
 
 MUTANTS = (
     # ---- forward ----
@@ -195,6 +197,16 @@ MUTANTS = (
             (GEMM_SUMS, "if (all) sum.store(c + n);", "all", "true")),
     product("cpu_last_columns_of_b", "columns behind the last whole vector are packed as the last one",
             (GEMM, "n + r < columns ? wide : 0", "wide")),
+
+    mutant("cpu_scales_for_each_block", "sums with weights of 8 bits are scaled once for every 256 steps",
+           (GEMM, "p.scales != nullptr && k + depth == p.k", "p.scales != nullptr"), tests=BYTES),
+    mutant("cpu_scales_of_the_first_block", "few rows scale the first 256 steps alone",
+           (GEMM_BYTES, "last ? scales : nullptr", "k == 0 ? scales : nullptr"), tests=BYTES),
+    mutant("cpu_bytes_of_the_first_columns", "every tile of few rows reads the first weights of a line",
+           (GEMM_BYTES, "bytes_at(p, k, column + n), finish", "column + n", "column"), tests=BYTES),
+    mutant("cpu_bytes_behind_the_last_column", "a line of packed weights goes on behind the last column",
+           (GEMM_BYTES, "column + n < range.column_end ? from[x * p.b_depth] : kZero", "column + n < range.column_end",
+            "true"), tests=BYTES),
 
     # ---- rows of features ----
     rows("cpu_epsilon_outside", "epsilon is added to the deviation, not to the variance",
