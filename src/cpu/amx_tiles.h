@@ -245,6 +245,16 @@ struct AmxProducts {
     }
   }
 
+  // 2^t for t <= 0, -inf included; NaN stays. t = n + f with n whole, 0 <= f < 1; 2^f = 1 + f g(f)
+  // with a polynomial of degree 3, whose largest relative error is 3.4e-6, and none at 0 and 1.
+  ATTEND_INLINE static F32 power_of_two(F32 t) {
+    const F32 f{_mm512_reduce_ps(t.v, 0x09)};
+    F32 g = fma(F32::set(0.013555747F), f, F32::set(0.05203237F));
+    g = fma(g, f, F32::set(0.24137977F));
+    g = fma(g, f, F32::set(0.69303215F));
+    return {_mm512_scalef_ps(fma(g, f, F32::set(1)).v, t.v)};
+  }
+
  private:
   template <int kHigh, int kWide>
   static void products(const float* p, int rows, const E* const* v, int groups, std::int64_t x,
@@ -259,16 +269,6 @@ struct AmxProducts {
                                   rows - r * kTileRows);
       });
     });
-  }
-
-  // 2^t for t <= 0, -inf included; NaN stays. t = n + f with n whole, 0 <= f < 1; 2^f = 1 + f g(f)
-  // with a polynomial of degree 3, whose largest relative error is 3.4e-6, and none at 0 and 1.
-  ATTEND_INLINE static F32 power_of_two(F32 t) {
-    const F32 f{_mm512_reduce_ps(t.v, 0x09)};
-    F32 g = fma(F32::set(0.013555747F), f, F32::set(0.05203237F));
-    g = fma(g, f, F32::set(0.24137977F));
-    g = fma(g, f, F32::set(0.69303215F));
-    return {_mm512_scalef_ps(fma(g, f, F32::set(1)).v, t.v)};
   }
 
   template <int kTile>

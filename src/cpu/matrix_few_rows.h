@@ -1,0 +1,175 @@
+// Few rows of queries (decode) against a chunk of keys, by a matrix instruction. A group of 32 keys
+// is brought when it is multiplied, so that what is converted or paired stays in the nearest cache;
+// and a vector holds scores of several keys, not of one key and lanes that nobody asks for.
+//
+//   scores     group by group   k as it lies, or 8 bits converted     asked for: v of the same
+//   group softmax    the whole chunk values     64 features at a time, group by group, in pairs
+//   asked for: k of the next chunk
+//
+// Its bits are those of matrix_weights.h: any of the two may take a chunk.
+#pragma once
+
+#include "cpu/matrix_weights.h"
+
+namespace attend {
+namespace {
+
+template <class V>
+class MatrixFewRows {
+  using Operand = OperandOf<V>;
+  using Sum = SumOf<V>;
+  using Few = FewRowsMatrix<V>;
+  static constexpr int kGroup = kKeyGroup<V>;
+
+ public:
+  MatrixFewRows(ForwardScores<V>& scores, const Chunk<V>& chunk, MatrixStep<V>* steps)
+      : p(scores.p), call_(scores.call), scores_(scores), chunk_(chunk), s_(steps[1].s),
+        p_(reinterpret_cast<Operand*>(steps[0].s)) {}
+
+  // Whether it takes the keys [from, to) of a tile: where nothing of them is hidden, and nothing
+  // added to a score.
+  static bool takes(const ForwardScores<V>& scores, const Tile<V>& tile, std::int64_t from,
+                    std::int64_t to) noexcept {
+    const ForwardProblem& p = scores.p;
+    return tile.rows <= Few::kMost && scores.mask.plain && !p.blocks && p.drop_below == 0 &&
+           p.d % kGroup == 0 && p.dv % kGroup == 0 && scores.call.k.stride[3] == 1 &&
+           scores.call.v.stride[3] == 1 && from < to && tile.all.begin <= from / kGroup * kGroup &&
+           tile.all.end >= to;
+  }
+
+  // Steps 1 to 4. Gives the chunk's maximum, sum and O.
+  void weigh(const Sums<V>& tile, const Place<Sum>& to, Sum* top, Sum* sum) noexcept {
+    if (tile.rows == 1) weigh_rows<1>(tile, to, top, sum);
+    else if (tile.rows == 2) weigh_rows<2>(tile, to, top, sum);
+    else if (tile.rows <= 4) weigh_rows<4>(tile, to, top, sum);
+    else weigh_rows<8>(tile, to, top, sum);
+  }
+
+ private:
+  template <class E>
+  struct Rows {
+    const E* at;
+    std::int64_t stride;
+  };
+
+  template <int kRows>
+  void weigh_rows(const Sums<V>& tile, const Place<Sum>& to, Sum* top, Sum* sum) noexcept {
+    keys_ = (chunk_.to < tile.end ? chunk_.to : tile.end) - chunk_.from;
+    const int groups = static_cast<int>((keys_ + kGroup - 1) / kGroup);
+    // Sums are compared as well as scores are: as in matrix_weights.h.
+    const bool as_sums = !p.k_scales && scores_.scale > 0 && scores_.scale <= 1;
+    V most = V::set(kHiddenScore<V>);
+    for (int g = 0; g <= groups; ++g) {  // 1 scores
+      if (g < groups) scores<kRows>(tile, g);
+      if (g > 0)
+        Few::template finish<kRows>(s_ + (g - 1) * kGroup * kRows, keys_of(g - 1),
+                                    as_sums ? 1 : scores_.scale,
+                                    chunk_.scales_from((g - 1) * kGroup), most);
+    }
+    most = Few::template largest<kRows>(most);
+    most.store(top);
+    const V base = base_of<V>(top);
+    const Sum scale = as_sums ? scores_.scale : 1;
+    const V unit = V::set(Exp2<Sum>::kLog2E * scale);
+    for (int g = 0; g < groups; ++g)  // 3 softmax
+      Few::template weights<kRows>(
+          s_ + g * kGroup * kRows, base, unit,
+          chunk_.v_scales == nullptr ? nullptr : chunk_.v_scales + g * kGroup, weights_of(g));
+    (most * V::set(scale)).store(top);
+    V total = V::set(0);
+    if (call_.v.type == DType::i8) values<kRows, std::int8_t>(tile, groups, to, total);
+    else values<kRows, Operand>(tile, groups, to, total);
+    Few::template even_and_odd<kRows>(total).store(sum);
+  }
+
+  int keys_of(int g) const noexcept {
+    const std::int64_t left = keys_ - std::int64_t{g} * kGroup;
+    return left < kGroup ? static_cast<int>(left) : kGroup;
+  }
+  Operand* weights_of(int g) const noexcept { return p_ + g * kGroup * V::kLanes; }
+
+  template <int kRows>
+  void scores(const Tile<V>& tile, int g) noexcept {
+    ask_for(call_.v, p.dv, g, 0, kGroup);
+    Rows<Operand> k{chunk_.packed_k, p.d};
+    const int keys = keys_of(g);
+    if (call_.k.type == DType::i8) {
+      const auto numbers = rows<std::int8_t>(call_.k, p.d, g, chunk_.packed_k + kGroup * p.d);
+      for (int n = 0; n < keys; ++n)
+        Matrix<V>::elements(numbers.at + n * numbers.stride, p.d, chunk_.packed_k + n * p.d);
+    } else {
+      k = rows<Operand>(call_.k, p.d, g, chunk_.packed_k, keys < kGroup);
+    }
+    Matrix<V>::scores(k.at, k.stride, tile.q, V::kLanes, 0, p.d, p.d, s_ + g * kGroup * kRows,
+                      kRows, 0);
+  }
+
+  // 4 values, and the sum of the weights.
+  template <int kRows, class E>
+  void values(const Sums<V>& tile, int groups, const Place<Sum>& to, V& total) noexcept {
+    constexpr std::int64_t kMost = Few::kWide * V::kLanes;
+    for (std::int64_t x = 0; x < p.dv; x += kMost) {
+      if (p.dv - x >= kMost) columns<kRows, Few::kWide, E>(tile, groups, x, to, total);
+      else columns<kRows, 2, E>(tile, groups, x, to, total);
+    }
+  }
+
+  template <int kRows, int kTiles, class E>
+  void columns(const Sums<V>& tile, int groups, std::int64_t x, const Place<Sum>& to,
+               V& total) noexcept {
+    constexpr std::int64_t kSize = kGroup * Few::kWide * V::kLanes;
+    Few::template clear<kTiles>();
+    for (int g = 0; g < groups; ++g) {
+      if (x == 0) Few::template add_up<kRows>(s_ + g * kGroup * kRows, total);
+      const std::int64_t next = g + kChunk / kGroup;
+      ask_for(call_.k, p.d, next, x * kGroup / p.dv, (x + kTiles * V::kLanes) * kGroup / p.dv);
+      const auto v = rows<E>(call_.v, p.dv, g, chunk_.packed_v + 2 * kSize);
+      Operand* const pairs = chunk_.packed_v + g % 2 * kSize;
+      Few::template values<kTiles>(v.at + x, v.stride, keys_of(g), pairs);
+      Few::template multiply<kRows, kTiles>(weights_of(g), pairs);
+    }
+    Few::template store<kTiles>(tile.rows, std::is_same_v<E, Operand>, to.o + x, to.stride);
+  }
+
+  // The rows of a group of keys or values, as they lie or, where they do not lie one behind the
+  // other or `copied` is asked for, in `room`.
+  template <class E>
+  ATTEND_INLINE Rows<E> rows(const Strided& t, std::int64_t count, int g, Operand* room,
+                             bool copied = false) const noexcept {
+    const auto row = [&](std::int64_t n) {
+      return reinterpret_cast<const E*>(t.data) +
+             key_row(p, call_, t, scores_.sequence, scores_.kv_head, chunk_.from + n);
+    };
+    const std::int64_t first = std::int64_t{g} * kGroup;
+    if (!copied && (p.keys != KeyAddressing::paged || p.page_size % kGroup == 0))
+      return {row(first), t.stride[2]};
+    E* const to = reinterpret_cast<E*>(room);
+    for (int n = 0; n < keys_of(g); ++n)
+      std::memcpy(to + n * count, row(first + n), static_cast<std::size_t>(count) * sizeof(E));
+    return {to, count};
+  }
+
+  // Prefetches rows [from, to) of a group, perhaps of the next chunk. Inlined: g++ 12 takes a
+  // function that only prefetches for one without effects.
+  ATTEND_INLINE void ask_for(const Strided& t, std::int64_t count, std::int64_t g,
+                             std::int64_t from, std::int64_t to) const noexcept {
+    if (p.keys == KeyAddressing::paged) return;
+    const std::int64_t size = t.type == DType::i8 ? 1 : sizeof(Operand), bytes = count * size;
+    const std::byte* row =
+        t.data + size * (key_row(p, call_, t, scores_.sequence, scores_.kv_head, chunk_.from) +
+                         (g * kGroup + from) * t.stride[2]);
+    for (std::int64_t n = from; n < to; ++n, row += t.stride[2] * size)
+      for (std::int64_t x = 0; x < bytes; x += 64) __builtin_prefetch(row + x, 0, 2);
+  }
+
+  const ForwardProblem& p;
+  const ForwardCall& call_;
+  ForwardScores<V>& scores_;
+  const Chunk<V>& chunk_;
+  Sum* s_;      // [256][rows], with the tile that is stored last behind it
+  Operand* p_;  // [group][16 rows][32 keys]
+  std::int64_t keys_ = 0;
+};
+
+}  // namespace
+}  // namespace attend
