@@ -80,8 +80,10 @@ struct AmxFewRows {
   // Adds up the weights of a group: even keys in the first kRows lanes, odd ones in the next.
   template <int kRows>
   ATTEND_INLINE static void add_up(const float* s, F32& total) noexcept {
+    F32 sum = total;
     unrolled<kGroup / 2>(
-        ATTEND_EACH(pair) { total = total + F32::load_first(s + pair * 2 * kRows, 2 * kRows); });
+        ATTEND_EACH(pair) { sum = sum + F32::load_first(s + pair * 2 * kRows, 2 * kRows); });
+    total = sum;
   }
   template <int kRows>
   ATTEND_INLINE static F32 even_and_odd(F32 total) noexcept {
@@ -89,13 +91,23 @@ struct AmxFewRows {
     return total + F32{_mm512_castsi512_ps(_mm512_alignr_epi32(all, all, kRows))};
   }
 
+  // Rows of 8 bits as operands.
+  ATTEND_INLINE static void keys(const std::int8_t* k, std::int64_t count, E* to) noexcept {
+    for (std::int64_t x = 0; x < count; x += 2 * kLanes)
+      _mm512_storeu_si512(to + x,
+                          Products::rounded(F32::widened(k + x), F32::widened(k + x + kLanes)));
+  }
+
   // 16 kTiles features of a group of values, as operand b: to[16 features][pair of keys][16][2]; 0
   // from `keys` on. Those of the operand's own type come in another order, see in_order().
-  template <int kTiles>
-  ATTEND_INLINE static void values(const E* v, std::int64_t stride, int keys, E* to) noexcept {
+  // Meanwhile asks(pair) may ask for what comes next.
+  template <int kTiles, class Asks>
+  ATTEND_INLINE static void values(const E* v, std::int64_t stride, int keys, E* to,
+                                   Asks asks) noexcept {
     for_pairs(
         keys, [&](int pair, bool first, bool second) __attribute__((always_inline)) {
           const E* const a = v + 2 * pair * stride;
+          asks(pair);
           unrolled<kTiles / 2>(ATTEND_EACH(c) {
             const __m512i zero = _mm512_setzero_si512();
             const __m512i even = first ? _mm512_loadu_si512(a + 2 * c * kLanes) : zero;
@@ -106,12 +118,13 @@ struct AmxFewRows {
           });
         });
   }
-  template <int kTiles>
-  ATTEND_INLINE static void values(const std::int8_t* v, std::int64_t stride, int keys,
-                                   E* to) noexcept {
+  template <int kTiles, class Asks>
+  ATTEND_INLINE static void values(const std::int8_t* v, std::int64_t stride, int keys, E* to,
+                                   Asks asks) noexcept {
     for_pairs(
         keys, [&](int pair, bool first, bool second) __attribute__((always_inline)) {
           const std::int8_t* const a = v + 2 * pair * stride;
+          asks(pair);
           unrolled<kTiles>(ATTEND_EACH(c) {
             const F32 even = first ? F32::widened(a + c * kLanes) : F32::set(0);
             const F32 odd = second ? F32::widened(a + stride + c * kLanes) : F32::set(0);

@@ -59,13 +59,7 @@ class MatrixFewRows {
     // Sums are compared as well as scores are: as in matrix_weights.h.
     const bool as_sums = !p.k_scales && scores_.scale > 0 && scores_.scale <= 1;
     V most = V::set(kHiddenScore<V>);
-    for (int g = 0; g <= groups; ++g) {  // 1 scores
-      if (g < groups) scores<kRows>(tile, g);
-      if (g > 0)
-        Few::template finish<kRows>(s_ + (g - 1) * kGroup * kRows, keys_of(g - 1),
-                                    as_sums ? 1 : scores_.scale,
-                                    chunk_.scales_from((g - 1) * kGroup), most);
-    }
+    scores<kRows>(tile, groups, as_sums ? 1 : scores_.scale, most);
     most = Few::template largest<kRows>(most);
     most.store(top);
     const V base = base_of<V>(top);
@@ -88,20 +82,39 @@ class MatrixFewRows {
   }
   Operand* weights_of(int g) const noexcept { return p_ + g * kGroup * V::kLanes; }
 
+  // 1 scores: the unit multiplies a group while the next is brought, a block of features with a
+  // part of its rows.
   template <int kRows>
-  void scores(const Tile<V>& tile, int g) noexcept {
-    ask_for(call_.v, p.dv, g, 0, kGroup);
-    Rows<Operand> k{chunk_.packed_k, p.d};
-    const int keys = keys_of(g);
-    if (call_.k.type == DType::i8) {
-      const auto numbers = rows<std::int8_t>(call_.k, p.d, g, chunk_.packed_k + kGroup * p.d);
-      for (int n = 0; n < keys; ++n)
-        Matrix<V>::elements(numbers.at + n * numbers.stride, p.d, chunk_.packed_k + n * p.d);
-    } else {
-      k = rows<Operand>(call_.k, p.d, g, chunk_.packed_k, keys < kGroup);
+  void scores(const Tile<V>& tile, int groups, Sum by, V& most) noexcept {
+    constexpr std::int64_t kDepth = TilesOf<V>::kDepth;
+    const std::int64_t blocks = p.d / kDepth;
+    Rows<Operand> k{}, next{};
+    Rows<std::int8_t> numbers{};
+    const bool bytes = call_.k.type == DType::i8;
+    for (int g = 0; g <= groups; ++g, k = next) {
+      Operand* const room = chunk_.packed_k + g % 2 * kGroup * p.d;
+      const Asked v = asked(call_.v, p.dv, g);
+      if (g < groups && bytes) {
+        numbers = rows<std::int8_t>(call_.k, p.d, g, chunk_.packed_k + 2 * kGroup * p.d);
+        next = {room, p.d};
+      } else if (g < groups) {
+        next = rows<Operand>(call_.k, p.d, g, room, keys_of(g) < kGroup);
+      }
+      for (std::int64_t x = 0; x < blocks; ++x) {
+        if (g > 0)
+          Matrix<V>::scores(k.at, k.stride, tile.q, V::kLanes, x * kDepth, (x + 1) * kDepth, p.d,
+                            s_ + (g - 1) * kGroup * kRows, kRows, 0);
+        if (g == groups) continue;
+        const int keys = keys_of(g), end = static_cast<int>(kGroup * (x + 1) / blocks);
+        for (int n = static_cast<int>(kGroup * x / blocks); n < end; ++n) {
+          v.row(n);
+          if (bytes && n < keys) Few::keys(numbers.at + n * numbers.stride, p.d, room + n * p.d);
+        }
+      }
+      if (g > 0)
+        Few::template finish<kRows>(s_ + (g - 1) * kGroup * kRows, keys_of(g - 1), by,
+                                    chunk_.scales_from((g - 1) * kGroup), most);
     }
-    Matrix<V>::scores(k.at, k.stride, tile.q, V::kLanes, 0, p.d, p.d, s_ + g * kGroup * kRows,
-                      kRows, 0);
   }
 
   // 4 values, and the sum of the weights.
@@ -121,11 +134,13 @@ class MatrixFewRows {
     Few::template clear<kTiles>();
     for (int g = 0; g < groups; ++g) {
       if (x == 0) Few::template add_up<kRows>(s_ + g * kGroup * kRows, total);
-      const std::int64_t next = g + kChunk / kGroup;
-      ask_for(call_.k, p.d, next, x * kGroup / p.dv, (x + kTiles * V::kLanes) * kGroup / p.dv);
       const auto v = rows<E>(call_.v, p.dv, g, chunk_.packed_v + 2 * kSize);
       Operand* const pairs = chunk_.packed_v + g % 2 * kSize;
-      Few::template values<kTiles>(v.at + x, v.stride, keys_of(g), pairs);
+      const Asked k = asked(call_.k, p.d, g + kChunk / kGroup);
+      const std::int64_t half = 2 * x < p.dv ? 0 : 1;
+      Few::template values<kTiles>(
+          v.at + x, v.stride, keys_of(g),
+          pairs, [&](int pair) __attribute__((always_inline)) { k.row(2 * pair + half); });
       Few::template multiply<kRows, kTiles>(weights_of(g), pairs);
     }
     Few::template store<kTiles>(tile.rows, std::is_same_v<E, Operand>, to.o + x, to.stride);
@@ -149,17 +164,22 @@ class MatrixFewRows {
     return {to, count};
   }
 
-  // Prefetches rows [from, to) of a group, perhaps of the next chunk. Inlined: g++ 12 takes a
+  // The rows of a group, perhaps of the next chunk, that are needed soon. Inlined: g++ 12 takes a
   // function that only prefetches for one without effects.
-  ATTEND_INLINE void ask_for(const Strided& t, std::int64_t count, std::int64_t g,
-                             std::int64_t from, std::int64_t to) const noexcept {
-    if (p.keys == KeyAddressing::paged) return;
-    const std::int64_t size = t.type == DType::i8 ? 1 : sizeof(Operand), bytes = count * size;
-    const std::byte* row =
-        t.data + size * (key_row(p, call_, t, scores_.sequence, scores_.kv_head, chunk_.from) +
-                         (g * kGroup + from) * t.stride[2]);
-    for (std::int64_t n = from; n < to; ++n, row += t.stride[2] * size)
-      for (std::int64_t x = 0; x < bytes; x += 64) __builtin_prefetch(row + x, 0, 2);
+  struct Asked {
+    const std::byte* at;
+    std::int64_t stride, bytes;
+    ATTEND_INLINE void row(std::int64_t n) const noexcept {
+      for (std::int64_t x = 0; x < bytes; x += 64) __builtin_prefetch(at + n * stride + x, 0, 2);
+    }
+  };
+  ATTEND_INLINE Asked asked(const Strided& t, std::int64_t count, std::int64_t g) const noexcept {
+    if (p.keys == KeyAddressing::paged) return {t.data, 0, 0};
+    const std::int64_t size = t.type == DType::i8 ? 1 : sizeof(Operand);
+    const std::int64_t first =
+        key_row(p, call_, t, scores_.sequence, scores_.kv_head, chunk_.from) +
+        g * kGroup * t.stride[2];
+    return {t.data + first * size, t.stride[2] * size, count * size};
   }
 
   const ForwardProblem& p;

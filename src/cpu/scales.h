@@ -21,21 +21,21 @@
 #include "cpu/key_spans.h"
 #include "cpu/tile.h"
 
+#include <bit>
+
 namespace attend {
 namespace {
 
-// Whether weights from 2^-26 to 1, rounded to bf16, are still normal numbers of it.
-template <class Sum>
-ATTEND_INLINE bool scales_weights(Sum scale) noexcept {
-  const Sum size = scale < 0 ? -scale : scale;
-  return size == 0 || (size >= Sum{0x1p-100} && size <= Sum{0x1p127});
-}
-
-// Whether a row takes its scale itself: one that is not finite, and one of a value that weights of
-// a matrix instruction cannot be multiplied with.
+// Whether a row takes its scale itself: one that is not finite and, of a value that a matrix
+// instruction multiplies, one outside of 2^-100 to 2^127 that is not 0. Times any other one,
+// weights from 2^-26 to 1, rounded to bf16, are still normal numbers of it. By its bits: a loop of
+// it has no branch.
 template <class V>
-ATTEND_INLINE bool row_takes(SumOf<V> scale, bool of_value) noexcept {
-  return scale - scale != 0 || (kMatrix<V> && of_value && !scales_weights(scale));
+ATTEND_INLINE bool row_takes(float scale, bool of_value) noexcept {
+  const bool bounded = kMatrix<V> && of_value;
+  const std::uint32_t size = std::bit_cast<std::uint32_t>(scale) & 0x7FFFFFFF;
+  const std::uint32_t least = bounded ? 0x0D800000 : 0, most = bounded ? 0x7F000000 : 0x7F7FFFFF;
+  return (size != 0) & (size - least > most - least);
 }
 
 // The scales of the keys [from, to), and 0 up to `all` of them. Gives whether a row takes its own.
@@ -47,16 +47,19 @@ bool load_scales(const KeyHead<Operation>& head, const Strided& t, std::int64_t 
     return key_row(head.p, head.call, t, head.sequence, head.kv_head, j);
   };
   const std::int64_t count = to - from;
+  unsigned takes = 0;
+  const auto take = [&](float scale, std::int64_t n) __attribute__((always_inline)) {
+    scales[n] = static_cast<SumOf<V>>(scale);
+    takes |= row_takes<V>(scale, of_values) ? 1U : 0U;
+  };
   if (head.p.keys != KeyAddressing::paged && t.stride[2] == 1 && count > 0) {
     const float* const first = data + row(from);
-    for (std::int64_t n = 0; n < count; ++n) scales[n] = static_cast<SumOf<V>>(first[n]);
+    for (std::int64_t n = 0; n < count; ++n) take(first[n], n);
   } else {
-    for (std::int64_t n = 0; n < count; ++n) scales[n] = static_cast<SumOf<V>>(data[row(from + n)]);
+    for (std::int64_t n = 0; n < count; ++n) take(data[row(from + n)], n);
   }
   for (std::int64_t n = count; n < all; ++n) scales[n] = 0;
-  bool takes = false;
-  for (std::int64_t n = 0; n < count; ++n) takes |= row_takes<V>(scales[n], of_values);
-  return takes;
+  return takes != 0;
 }
 
 // Those of a chunk's keys and of its values, if there are any.
@@ -81,7 +84,7 @@ void bring_scales(const KeyHead<Operation>& head, Chunk<V>& chunk, bool values) 
 // Multiplies a row by its scale if it takes that; after the row has been brought.
 template <class V, class E>
 ATTEND_INLINE void take_scale(E* row, std::int64_t count, SumOf<V>& scale, bool of_value) noexcept {
-  if (!row_takes<V>(scale, of_value)) return;
+  if (!row_takes<V>(static_cast<float>(scale), of_value)) return;
   for (std::int64_t x = 0; x < count; ++x)
     row[x] = static_cast<E>(widened(row[x]) * static_cast<double>(scale));
   scale = 1;
