@@ -57,7 +57,7 @@ struct Keys {
       Tensor numbers_of_8_bits({s[0], 1, s[2], width}, DType::i8);
       for (std::int64_t n = 0; n < made.count(); ++n)
         numbers_of_8_bits.data<std::int8_t>()[n] =
-            static_cast<std::int8_t>(made.data<float>()[n] * 128);
+            static_cast<std::int8_t>(n % 97 == 0 ? -128.0F : made.data<float>()[n] * 128);
       return numbers_of_8_bits;
     }
     with_type(type, [&]<class T>(T) {

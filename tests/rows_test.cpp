@@ -121,7 +121,7 @@ TEST(Products, of_bf16_are_by_tiles_where_there_are_tiles) {
   Machine machine{.architecture = "x86-64", .avx2 = true, .avx512 = true, .avx512_bf16 = true};
   std::string why;
   EXPECT_EQ(row(DType::bf16, machine, &why), "cpu.avx512.product");
-  EXPECT_EQ(why, "needs AMX-BF16 and AVX512-BF16");
+  EXPECT_EQ(why, "needs AMX-BF16, AVX512-BF16 and AVX512-VBMI");
   machine.amx_bf16 = true;
   EXPECT_EQ(row(DType::bf16, machine, &why), "cpu.avx512.product");
   EXPECT_NE(why.find("permission"), std::string::npos) << why;

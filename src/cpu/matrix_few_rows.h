@@ -59,7 +59,10 @@ class MatrixFewRows {
     // Sums are compared as well as scores are: as in matrix_weights.h.
     const bool as_sums = !p.k_scales && scores_.scale > 0 && scores_.scale <= 1;
     V most = V::set(kHiddenScore<V>);
-    scores<kRows>(tile, groups, as_sums ? 1 : scores_.scale, most);
+    scores<kRows>(tile, groups);
+    for (int g = 0; g < groups; ++g)
+      Few::template finish<kRows>(s_ + g * kGroup * kRows, keys_of(g), as_sums ? 1 : scores_.scale,
+                                  chunk_.scales_from(g * kGroup), most);
     most = Few::template largest<kRows>(most);
     most.store(top);
     const V base = base_of<V>(top);
@@ -85,35 +88,47 @@ class MatrixFewRows {
   // 1 scores: the unit multiplies a group while the next is brought, a block of features with a
   // part of its rows.
   template <int kRows>
-  void scores(const Tile<V>& tile, int groups, Sum by, V& most) noexcept {
+  void scores(const Tile<V>& tile, int groups) noexcept {
     constexpr std::int64_t kDepth = TilesOf<V>::kDepth;
     const std::int64_t blocks = p.d / kDepth;
+    const bool bytes = call_.k.type == DType::i8, resident = blocks <= Few::kBlocks;
+    if (resident) Few::queries(tile.q, blocks);
     Rows<Operand> k{}, next{};
-    Rows<std::int8_t> numbers{};
-    const bool bytes = call_.k.type == DType::i8;
     for (int g = 0; g <= groups; ++g, k = next) {
       Operand* const room = chunk_.packed_k + g % 2 * kGroup * p.d;
-      const Asked v = asked(call_.v, p.dv, g);
+      Rows<std::int8_t> numbers{};
       if (g < groups && bytes) {
         numbers = rows<std::int8_t>(call_.k, p.d, g, chunk_.packed_k + 2 * kGroup * p.d);
         next = {room, p.d};
       } else if (g < groups) {
         next = rows<Operand>(call_.k, p.d, g, room, keys_of(g) < kGroup);
       }
-      for (std::int64_t x = 0; x < blocks; ++x) {
-        if (g > 0)
-          Matrix<V>::scores(k.at, k.stride, tile.q, V::kLanes, x * kDepth, (x + 1) * kDepth, p.d,
-                            s_ + (g - 1) * kGroup * kRows, kRows, 0);
-        if (g == groups) continue;
-        const int keys = keys_of(g), end = static_cast<int>(kGroup * (x + 1) / blocks);
+      const Asked v = asked(call_.v, p.dv, g);
+      const int keys = g < groups ? keys_of(g) : 0;
+      const auto bring = [&](std::int64_t x) __attribute__((always_inline)) {
+        const int end = g < groups ? static_cast<int>(kGroup * (x + 1) / blocks) : 0;
         for (int n = static_cast<int>(kGroup * x / blocks); n < end; ++n) {
           v.row(n);
           if (bytes && n < keys) Few::keys(numbers.at + n * numbers.stride, p.d, room + n * p.d);
         }
+      };
+      Sum* const s = s_ + (g - 1) * kGroup * kRows;
+      if (resident) {
+        Few::template clear<2>();
+        unrolled<Few::kBlocks>(ATTEND_EACH(x) {
+          if (x >= blocks) return;
+          if (g > 0) Few::template block<x>(k.at, k.stride);
+          bring(x);
+        });
+        if (g > 0) Few::template store_scores<kRows>(s);
+      } else {
+        for (std::int64_t x = 0; x < blocks; ++x) {
+          if (g > 0)
+            Matrix<V>::scores(k.at, k.stride, tile.q, V::kLanes, x * kDepth, (x + 1) * kDepth, p.d,
+                              s, kRows, 0);
+          bring(x);
+        }
       }
-      if (g > 0)
-        Few::template finish<kRows>(s_ + (g - 1) * kGroup * kRows, keys_of(g - 1), by,
-                                    chunk_.scales_from((g - 1) * kGroup), most);
     }
   }
 
@@ -127,21 +142,27 @@ class MatrixFewRows {
     }
   }
 
+  // Of 16 kTiles features. A group is multiplied when the next has been brought: what was just
+  // written is not yet in the cache, from where tiles are loaded.
   template <int kRows, int kTiles, class E>
   void columns(const Sums<V>& tile, int groups, std::int64_t x, const Place<Sum>& to,
                V& total) noexcept {
     constexpr std::int64_t kSize = kGroup * Few::kWide * V::kLanes;
+    const auto pairs = [&](int g) { return chunk_.packed_v + g % 2 * kSize; };
+    const bool first = x == 0, last = x + kTiles * V::kLanes == p.dv;
     Few::template clear<kTiles>();
-    for (int g = 0; g < groups; ++g) {
-      if (x == 0) Few::template add_up<kRows>(s_ + g * kGroup * kRows, total);
-      const auto v = rows<E>(call_.v, p.dv, g, chunk_.packed_v + 2 * kSize);
-      Operand* const pairs = chunk_.packed_v + g % 2 * kSize;
-      const Asked k = asked(call_.k, p.d, g + kChunk / kGroup);
-      const std::int64_t half = 2 * x < p.dv ? 0 : 1;
-      Few::template values<kTiles>(
-          v.at + x, v.stride, keys_of(g),
-          pairs, [&](int pair) __attribute__((always_inline)) { k.row(2 * pair + half); });
-      Few::template multiply<kRows, kTiles>(weights_of(g), pairs);
+    for (int g = 0; g <= groups; ++g) {
+      if (g < groups) {
+        const auto v = rows<E>(call_.v, p.dv, g, chunk_.packed_v + 2 * kSize);
+        const Asked k = asked(call_.k, p.d, g + kChunk / kGroup);
+        Few::template values<kTiles>(
+            v.at + x, v.stride, keys_of(g), pairs(g), [&](int pair) __attribute__((always_inline)) {
+              if (first) k.row(2 * pair);
+              if (last) k.row(2 * pair + 1);
+            });
+        if (first) Few::template add_up<kRows>(s_ + g * kGroup * kRows, total);
+      }
+      if (g > 0) Few::template multiply<kRows, kTiles>(weights_of(g - 1), pairs(g - 1));
     }
     Few::template store<kTiles>(tile.rows, std::is_same_v<E, Operand>, to.o + x, to.stride);
   }
