@@ -133,7 +133,7 @@ TEST(Products, of_16_bits_are_by_the_fastest_instructions) {
   };
   Machine machine{.architecture = "x86-64", .avx2 = true, .avx512 = true, .avx512_bf16 = true};
   EXPECT_EQ(row(DType::bf16, machine), "cpu.avx512.product");
-  EXPECT_EQ(why["cpu.amx.product"], "needs AMX-BF16 and AVX512-BF16");
+  EXPECT_EQ(why["cpu.amx.product"], "needs AMX-BF16, AVX512-BF16 and AVX512-VBMI");
   EXPECT_EQ(why["cpu.avx512_bf16.product"],
             "multiplies at half the speed of f32 on this processor, and has to be forced");
   const ProductProblem bf16{.device = {}, .type = DType::bf16, .bias = true};

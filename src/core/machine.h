@@ -22,7 +22,7 @@ struct Machine {
   bool avx512 = false;            // F, DQ, BW, VL
   bool avx512_bf16 = false;       // these, and BF16
   bool avx512_bf16_pays = false;  // whose products are faster than those of f32
-  bool amx_bf16 = false;          // these, and tiles of bf16
+  bool amx_bf16 = false;          // these, VBMI, and tiles of bf16
   bool amx_fp16 = false;          // and of f16
   bool amx_permitted = false;     // the tiles' registers, by the operating system
   bool neon = false;
@@ -57,7 +57,7 @@ inline Machine this_machine() noexcept {
   machine.avx512_bf16_pays =
       machine.avx512_bf16 && (__builtin_cpu_is("amd") || __builtin_cpu_is("cooperlake"));
   machine.amx_bf16 = machine.avx512_bf16 && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 &&
-                     (d & 1U << 22) != 0 && (d & 1U << 24) != 0;
+                     (c & 1U << 1) != 0 && (d & 1U << 22) != 0 && (d & 1U << 24) != 0;
   machine.amx_fp16 =
       machine.amx_bf16 && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & 1U << 21) != 0;
   machine.amx_permitted = machine.amx_bf16 && ask_for_amx();

@@ -2,6 +2,7 @@
 // multiply them.
 #pragma once
 
+#include "cpu/amx_few_rows.h"
 #include "cpu/amx_gradients.h"
 
 namespace attend {
@@ -13,6 +14,8 @@ struct ChosenTiles<F32> {
 };
 template <>
 struct Matrix<F32> : AmxProducts<bf16> {};
+template <>
+struct FewRowsMatrix<F32> : AmxFewRows<bf16> {};
 template <>
 struct GradientMatrix<F32> : AmxGradients {};
 

@@ -1,6 +1,6 @@
 // cpu.amx_fp16.forward: f16 by the tiles of AMX. The kernel is flash_forward.h; its products, with
 // the order of their sums, are amx_tiles.h.
-#include "cpu/amx_tiles.h"
+#include "cpu/amx_few_rows.h"
 
 namespace attend {
 namespace {
@@ -11,6 +11,8 @@ struct ChosenTiles<F32> {
 };
 template <>
 struct Matrix<F32> : AmxProducts<f16> {};
+template <>
+struct FewRowsMatrix<F32> : AmxFewRows<f16> {};
 
 }  // namespace
 }  // namespace attend

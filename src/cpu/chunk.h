@@ -19,6 +19,9 @@ struct Chunk {
   // Of the keys from `from` on (scales.h); null: none. And the memory for them, [256] each.
   const SumOf<V>*k_scales = nullptr, *v_scales = nullptr;
   SumOf<V>*scales_of_k = nullptr, *scales_of_v = nullptr;
+  bool k_takes = false, v_takes = false;  // some of these rows take their scales themselves
+  SumOf<V>* taken_by_k() const noexcept { return k_takes ? scales_of_k : nullptr; }
+  SumOf<V>* taken_by_v() const noexcept { return v_takes ? scales_of_v : nullptr; }
   const SumOf<V>* scales_from(std::int64_t key) const noexcept {
     return k_scales == nullptr ? nullptr : k_scales + key;
   }
@@ -29,6 +32,7 @@ struct Chunk {
   // read in pairs of keys lies in packed_v (forward: values) or packed_k (backward: keys).
   const Operand *k_last = nullptr, *v_last = nullptr;
   bool arranged_k = false, arranged_v = true;  // else rows
+  bool waits = false;  // few rows bring keys and values group by group (matrix_few_rows.h)
   // The same as panels (product.h) or strips (pack.h): see arrange().
   const Operand *k_panels = nullptr, *v_panels = nullptr, *k_strips = nullptr, *v_strips = nullptr;
   Operand *paneled_k = nullptr, *paneled_v = nullptr, *stripped_k = nullptr, *stripped_v = nullptr;

@@ -85,7 +85,7 @@ std::string declines_amx(const Problem& problem, const Machine& machine) {
   if constexpr (std::is_same_v<Problem, BackwardProblem>)
     if (problem.dout_type != DType::bf16)
       return text("multiplies in bf16, and dout is ", problem.dout_type);
-  return needs(problem, machine.amx_bf16, "AMX-BF16 and AVX512-BF16");
+  return needs(problem, machine.amx_bf16, "AMX-BF16, AVX512-BF16 and AVX512-VBMI");
 }
 template <class Problem>
 std::string declines_amx_fp16(const Problem& problem, const Machine& machine) {

@@ -23,6 +23,7 @@
 #pragma once
 
 #include "cpu/few_rows.h"
+#include "cpu/matrix_few_rows.h"
 #include "cpu/matrix_weights.h"
 #include "cpu/row.h"
 #include "cpu/show.h"
@@ -213,6 +214,12 @@ class FlashForward {
   // The chunk at hand, tile by tile.
   void weigh_tiles(int used) noexcept {
     if constexpr (kMatrix<V>) {
+      if (arrays_.chunk.waits) {
+        Sums<V>& tile = arrays_.tiles[0];
+        Sum top[kRoom], sum[kRoom];
+        if (weigh(tile, tile.to, top, sum)) results_.join(tile, top, sum, tile.chunk_sums);
+        return;
+      }
       MatrixWeights<V> weights(scores_, arrays_.chunk, arrays_.steps, arrays_.factors);
       weights.each(arrays_.tiles, used, [&](Sums<V>& tile, const Sum* top, const Sum* sum) {
         results_.join(tile, top, sum, tile.chunk_sums);
@@ -228,14 +235,21 @@ class FlashForward {
   }
 
   void bring(std::int64_t at, std::int64_t begin, std::int64_t end, int used = 1) noexcept {
-    const bool few =
-        used == 1 && FewRows<V>::waits(p) && arrays_.tiles[0].rows <= FewRows<V>::kMost;
-    scores_.bring(arrays_.chunk, at > begin ? at : begin, at + kChunk < end ? at + kChunk : end,
-                  true, few);
+    const std::int64_t from = at > begin ? at : begin, to = at + kChunk < end ? at + kChunk : end;
+    const Sums<V>& tile = arrays_.tiles[0];
+    bool few = used == 1;
+    if constexpr (kMatrix<V>) few = few && MatrixFewRows<V>::takes(scores_, tile, from, to);
+    else few = few && FewRows<V>::waits(p) && tile.rows <= FewRows<V>::kMost;
+    scores_.bring(arrays_.chunk, from, to, true, few);
   }
 
   // One chunk: steps 1 to 4. Gives its maximum, sum and O; false if the tile sees nothing of it.
   bool weigh(const Sums<V>& tile, const Place<Sum>& to, Sum* top, Sum* sum) noexcept {
+    if constexpr (FewRowsMatrix<V>::kMost > 0)
+      if (arrays_.chunk.waits) {
+        MatrixFewRows<V>(scores_, arrays_.chunk, arrays_.steps).weigh(tile, to, top, sum);
+        return true;
+      }
     if constexpr (kMatrix<V>)
       return MatrixWeights<V>(scores_, arrays_.chunk, arrays_.steps, arrays_.factors)
           .one(tile, to, top, sum);

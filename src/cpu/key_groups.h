@@ -62,23 +62,26 @@ class KeyGroups {
         together_(scratch.take<Operand>(kTogether * (p.d > p.dv ? p.d : p.dv))) {}
 
   // The keys and values [from, to) of a chunk, in whole groups: what else a group holds comes too,
-  // as far as there are keys.
-  void bring(Chunk<V>& chunk, std::int64_t from, std::int64_t to, bool values) noexcept {
+  // as far as there are keys. For few rows scales alone, where they can be left to scores and
+  // weights.
+  void bring(Chunk<V>& chunk, std::int64_t from, std::int64_t to, bool values, bool few) noexcept {
     chunk.from = from / kGroup * kGroup;
     const std::int64_t whole = (to + kGroup - 1) / kGroup * kGroup, there = head_.sequence.k_length;
     chunk.to = to > there ? to : whole < there ? whole : there;
     bring_scales(head_, chunk, values);
+    chunk.waits = few && !chunk.k_takes && !chunk.v_takes;
+    if (chunk.waits) return;
     constexpr bool kBackward = std::is_same_v<Operation, Backward>;
     if constexpr (Matrix<V>::kArrangesKeys) return arrange(chunk, values);
     if (kBackward && !values)
-      return bring_pairs(call_.k, p.d, chunk, chunk.packed_k, chunk.scales_of_k);
-    chunk.k_last =
-        bring_rows(call_.k, p.d, chunk, chunk.packed_k, chunk.k, chunk.k_stride, chunk.scales_of_k);
+      return bring_pairs(call_.k, p.d, chunk, chunk.packed_k, chunk.taken_by_k());
+    chunk.k_last = bring_rows(call_.k, p.d, chunk, chunk.packed_k, chunk.k, chunk.k_stride,
+                              chunk.taken_by_k());
     if (kBackward)
       chunk.v_last = bring_rows(call_.v, p.dv, chunk, chunk.packed_v, chunk.v, chunk.v_stride,
-                                chunk.scales_of_v);
+                                chunk.taken_by_v());
     else if (values)
-      bring_pairs(call_.v, p.dv, chunk, chunk.packed_v, chunk.scales_of_v,
+      bring_pairs(call_.v, p.dv, chunk, chunk.packed_v, chunk.taken_by_v(),
                   chunk.k != chunk.packed_k);
   }
 
@@ -145,19 +148,19 @@ class KeyGroups {
       chunk.k = chunk.packed_k;
       chunk.k_stride = depth;
       chunk.k_last = chunk.k + (chunk.to - chunk.from) / kGroup * kGroup * depth;
-      each_group(call_.k, p.d, chunk, chunk.scales_of_k, [&](auto row, std::int64_t first) {
+      each_group(call_.k, p.d, chunk, chunk.taken_by_k(), [&](auto row, std::int64_t first) {
         Matrix<V>::keys(row, p.d, chunk.packed_k + first * depth);
       });
     } else {
       chunk.k_last = bring_rows(call_.k, p.d, chunk, chunk.packed_k, chunk.k, chunk.k_stride,
-                                chunk.scales_of_k);
+                                chunk.taken_by_k());
     }
     if (!values) return;
     chunk.arranged_v = rows > V::kLanes;
-    if (chunk.arranged_v) bring_pairs(call_.v, p.dv, chunk, chunk.packed_v, chunk.scales_of_v);
+    if (chunk.arranged_v) bring_pairs(call_.v, p.dv, chunk, chunk.packed_v, chunk.taken_by_v());
     else
       chunk.v_last = bring_rows(call_.v, p.dv, chunk, chunk.packed_v, chunk.v, chunk.v_stride,
-                                chunk.scales_of_v);
+                                chunk.taken_by_v());
   }
 
   // Rows of whole depths, as they lie or packed; gives those of a last group that is not a whole
@@ -188,7 +191,7 @@ class KeyGroups {
   // The row of key j takes its scale, if that cannot multiply its scores, or its weights.
   static void take(Operand* row, std::int64_t count, const Chunk<V>& chunk, Sum* scales,
                    std::int64_t j) noexcept {
-    take_scale(row, count, scales[j], scales != chunk.scales_of_v || scales_weights(scales[j]));
+    take_scale<V>(row, count, scales[j], scales == chunk.scales_of_v);
   }
 
   // Groups of keys in pairs. Meanwhile rows of k may be asked for, which come next.

@@ -125,7 +125,6 @@ struct PairOperands {
 
   ATTEND_INLINE static void store_pairs(__m512 v, E* to) { _mm512_storeu_ps(to, v); }
 
- protected:
   // 2^t for t <= 0, -inf included; NaN stays. t = n + f with n whole, 0 <= f < 1; 2^f = 1 + f g(f)
   // with a polynomial of degree 3, whose largest relative error is 3.4e-6, and none at 0 and 1.
   ATTEND_INLINE static F32 power_of_two(F32 t) {
@@ -136,6 +135,7 @@ struct PairOperands {
     return {_mm512_scalef_ps(fma(g, f, F32::set(1)).v, t.v)};
   }
 
+ protected:
   static __m512i bits(__m512 v) { return _mm512_castps_si512(v); }
 
   // Up to 32 elements, 0 behind the last.

@@ -21,55 +21,70 @@
 #include "cpu/key_spans.h"
 #include "cpu/tile.h"
 
+#include <bit>
+
 namespace attend {
 namespace {
 
-// The scales of the keys [from, to), and 0 up to `all` of them. Gives whether all are finite.
-template <class Operation, class Sum>
-bool load_scales(const KeyHead<Operation>& head, const Strided& t, std::int64_t from,
-                 std::int64_t to, std::int64_t all, Sum* scales) noexcept {
-  const auto* data = reinterpret_cast<const float*>(t.data);
-  Sum check = 0;
-  for (std::int64_t j = from; j < to; ++j) {
-    const auto scale =
-        static_cast<Sum>(data[key_row(head.p, head.call, t, head.sequence, head.kv_head, j)]);
-    scales[j - from] = scale;
-    check += scale * 0;
-  }
-  for (std::int64_t j = to - from; j < all; ++j) scales[j] = 0;
-  return check == 0;
+// Whether a row takes its scale itself: one that is not finite and, of a value that a matrix
+// instruction multiplies, one outside of 2^-100 to 2^127 that is not 0. Times any other one,
+// weights from 2^-26 to 1, rounded to bf16, are still normal numbers of it. By its bits: a loop of
+// it has no branch.
+template <class V>
+ATTEND_INLINE bool row_takes(float scale, bool of_value) noexcept {
+  const bool bounded = kMatrix<V> && of_value;
+  const std::uint32_t size = std::bit_cast<std::uint32_t>(scale) & 0x7FFFFFFF;
+  const std::uint32_t least = bounded ? 0x0D800000 : 0, most = bounded ? 0x7F000000 : 0x7F7FFFFF;
+  return (size != 0) & (size - least > most - least);
 }
 
-// Those of a chunk's keys and of its values, if there are any. Gives whether all are finite.
+// The scales of the keys [from, to), and 0 up to `all` of them. Gives whether a row takes its own.
 template <class V, class Operation>
-bool bring_scales(const KeyHead<Operation>& head, Chunk<V>& chunk, bool values) noexcept {
-  bool finite = true;
+bool load_scales(const KeyHead<Operation>& head, const Strided& t, std::int64_t from,
+                 std::int64_t to, std::int64_t all, bool of_values, SumOf<V>* scales) noexcept {
+  const auto* data = reinterpret_cast<const float*>(t.data);
+  const auto row = [&](std::int64_t j) {
+    return key_row(head.p, head.call, t, head.sequence, head.kv_head, j);
+  };
+  const std::int64_t count = to - from;
+  unsigned takes = 0;
+  const auto take = [&](float scale, std::int64_t n) __attribute__((always_inline)) {
+    scales[n] = static_cast<SumOf<V>>(scale);
+    takes |= row_takes<V>(scale, of_values) ? 1U : 0U;
+  };
+  if (head.p.keys != KeyAddressing::paged && t.stride[2] == 1 && count > 0) {
+    const float* const first = data + row(from);
+    for (std::int64_t n = 0; n < count; ++n) take(first[n], n);
+  } else {
+    for (std::int64_t n = 0; n < count; ++n) take(data[row(from + n)], n);
+  }
+  for (std::int64_t n = count; n < all; ++n) scales[n] = 0;
+  return takes != 0;
+}
+
+// Those of a chunk's keys and of its values, if there are any.
+template <class V, class Operation>
+void bring_scales(const KeyHead<Operation>& head, Chunk<V>& chunk, bool values) noexcept {
   if constexpr (std::is_same_v<Operation, Forward>) {
     constexpr std::int64_t kGroup = kKeyGroup<V>;
     const std::int64_t all = (chunk.to - chunk.from + kGroup - 1) / kGroup * kGroup;
-    const auto take = [&](bool given, const Strided& t, SumOf<V>* to) -> const SumOf<V>* {
-      if (!given) return nullptr;
-      finite &= load_scales(head, t, chunk.from, chunk.to, all, to);
-      return to;
-    };
-    chunk.k_scales = take(head.p.k_scales, head.call.k_scales, chunk.scales_of_k);
-    if (values) chunk.v_scales = take(head.p.v_scales, head.call.v_scales, chunk.scales_of_v);
+    if (head.p.k_scales) {
+      chunk.k_scales = chunk.scales_of_k;
+      chunk.k_takes = load_scales<V>(head, head.call.k_scales, chunk.from, chunk.to, all, false,
+                                     chunk.scales_of_k);
+    }
+    if (values && head.p.v_scales) {
+      chunk.v_scales = chunk.scales_of_v;
+      chunk.v_takes = load_scales<V>(head, head.call.v_scales, chunk.from, chunk.to, all, true,
+                                     chunk.scales_of_v);
+    }
   }
-  return finite;
 }
 
-// Whether weights from 2^-26 to 1, rounded to bf16, are still normal numbers of it.
-template <class Sum>
-ATTEND_INLINE bool scales_weights(Sum scale) noexcept {
-  const Sum size = scale < 0 ? -scale : scale;
-  return size == 0 || (size >= Sum{0x1p-100} && size <= Sum{0x1p127});
-}
-
-// Multiplies a row by its scale if that is not finite, or is not to stay; after the row has been
-// brought.
-template <class E, class Sum>
-ATTEND_INLINE void take_scale(E* row, std::int64_t count, Sum& scale, bool stays = true) noexcept {
-  if (stays && scale - scale == 0) return;  // finite
+// Multiplies a row by its scale if it takes that; after the row has been brought.
+template <class V, class E>
+ATTEND_INLINE void take_scale(E* row, std::int64_t count, SumOf<V>& scale, bool of_value) noexcept {
+  if (!row_takes<V>(static_cast<float>(scale), of_value)) return;
   for (std::int64_t x = 0; x < count; ++x)
     row[x] = static_cast<E>(widened(row[x]) * static_cast<double>(scale));
   scale = 1;

@@ -134,11 +134,11 @@ class Scores : public KeyHead<Operation> {
   // (few_rows.h), rows of 8 bits wait: they are converted on the way, or pack() comes later.
   void bring(Chunk<V>& chunk, std::int64_t from, std::int64_t to, bool values = true,
              bool few = false) noexcept {
-    if constexpr (kMatrix<V>) return groups.bring(chunk, from, to, values);
+    if constexpr (kMatrix<V>) return groups.bring(chunk, from, to, values, few);
     chunk.from = from;
     chunk.to = to;
-    const bool finite = bring_scales(*this, chunk, values);
-    if (few && finite && is_contiguous_row<std::int8_t>(call.k) &&
+    bring_scales(*this, chunk, values);
+    if (few && !chunk.k_takes && !chunk.v_takes && is_contiguous_row<std::int8_t>(call.k) &&
         is_contiguous_row<std::int8_t>(call.v) && p.keys != KeyAddressing::paged) {
       const auto row = [&](const Strided& t) {
         return reinterpret_cast<const std::int8_t*>(t.data) +
@@ -156,9 +156,9 @@ class Scores : public KeyHead<Operation> {
   void pack(Chunk<V>& chunk, bool values = true) noexcept {
     chunk.raw_k = chunk.raw_v = nullptr;
     chunk.k =
-        bring_rows(call.k, chunk.packed_k, p.d, k_width, chunk, chunk.scales_of_k, chunk.k_stride);
+        bring_rows(call.k, chunk.packed_k, p.d, k_width, chunk, chunk.taken_by_k(), chunk.k_stride);
     if (values)
-      chunk.v = bring_rows(call.v, chunk.packed_v, p.dv, width(p.dv), chunk, chunk.scales_of_v,
+      chunk.v = bring_rows(call.v, chunk.packed_v, p.dv, width(p.dv), chunk, chunk.taken_by_v(),
                            chunk.v_stride);
     chunk.k_panels = chunk.v_panels = chunk.k_strips = chunk.v_strips = nullptr;
   }
@@ -302,7 +302,7 @@ class Scores : public KeyHead<Operation> {
       ask_for_next_bytes(p, t, from, count);
       convert_row<V>(t, from, count, packed);
       for (std::int64_t x = count; x < row_width; ++x) packed[x] = Operand{};
-      if (scales != nullptr) take_scale(packed, count, scales[j - chunk.from]);
+      if (scales != nullptr) take_scale<V>(packed, count, scales[j - chunk.from], false);
     }
     stride = row_width;
     return packed - (chunk.to - chunk.from) * row_width;

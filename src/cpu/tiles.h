@@ -159,6 +159,10 @@ template <class V>
 struct Matrix;
 template <class V>
 struct GradientMatrix;  // the same of backward
+template <class V>
+struct FewRowsMatrix {  // the same of few rows of queries (matrix_few_rows.h), up to kMost
+  static constexpr int kMost = 0;
+};
 
 // Keys that are taken together, from a multiple of it on.
 template <class V>

@@ -292,7 +292,8 @@ std::vector<ErrorCase> machines() {
   dropout.drop_below = 65535;
   return {refusal("no_avx512", declines_avx512<ForwardProblem>, "needs AVX-512 (F, DQ, BW, VL)"),
           refusal("no_avx512_bf16", declines_avx512_bf16<ForwardProblem>, "needs AVX512-BF16"),
-          refusal("no_amx", declines_amx<ForwardProblem>, "needs AMX-BF16 and AVX512-BF16"),
+          refusal("no_amx", declines_amx<ForwardProblem>,
+                  "needs AMX-BF16, AVX512-BF16 and AVX512-VBMI"),
           refusal("no_amx_permission", declines_amx<ForwardProblem>,
                   "needs the operating system's permission to use the tiles of AMX, which was "
                   "refused",

@@ -251,7 +251,7 @@ MUTANTS = (
     scales("cpu_scale_of_the_chunk", "all keys of a chunk have the scale of the first",
            (SCALES, "head.kv_head, j)", "j", "from")),
     scales("cpu_nan_scale_beside_the_row", "a scale that is not finite multiplies scores and weights",
-           (SCALES, "stays && scale - scale == 0", "stays")),
+           (SCALES, "(size != 0) & (size - least > most - least)", "false")),
     scales("cpu_scale_taken_twice", "a row that was multiplied by its scale is multiplied once more",
            (SCALES, "scale = 1;", "")),
     scales("cpu_scaled_scores_unchanged", "scores of whole tiles do not know the scales of the keys",
