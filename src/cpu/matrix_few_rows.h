@@ -124,8 +124,8 @@ class MatrixFewRows {
       } else {
         for (std::int64_t x = 0; x < blocks; ++x) {
           if (g > 0)
-            Matrix<V>::scores(k.at, k.stride, tile.q, V::kLanes, x * kDepth, (x + 1) * kDepth, p.d,
-                              s, kRows, 0);
+            Matrix<V>::scores(k.at, k.stride, tile.q, tile.rows, V::kLanes, x * kDepth,
+                              (x + 1) * kDepth, p.d, s, kRows, 0);
           bring(x);
         }
       }
