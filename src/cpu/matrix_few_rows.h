@@ -2,9 +2,9 @@
 // is brought when it is multiplied, so that what is converted or paired stays in the nearest cache;
 // and a vector holds scores of several keys, not of one key and lanes that nobody asks for.
 //
-//   scores     group by group   k as it lies, or 8 bits converted     asked for: v of the same
-//   group softmax    the whole chunk values     64 features at a time, group by group, in pairs
-//   asked for: k of the next chunk
+//   scores     group by group                   k as it lies, or 8 bits   asks for v of the group
+//   softmax    the whole chunk
+//   values     64 features, group by group      v in pairs of keys        asks for the next k
 //
 // Its bits are those of matrix_weights.h: any of the two may take a chunk.
 #pragma once
@@ -112,7 +112,7 @@ class MatrixFewRows {
           if (bytes && n < keys) Few::keys(numbers.at + n * numbers.stride, p.d, room + n * p.d);
         }
       };
-      Sum* const s = s_ + (g - 1) * kGroup * kRows;
+      Sum* const s = s_ + (g == 0 ? 0 : g - 1) * kGroup * kRows;
       if (resident) {
         Few::template clear<2>();
         unrolled<Few::kBlocks>(ATTEND_EACH(x) {
