@@ -73,6 +73,8 @@ void widen_panels(const MatricesOf<V>& p, std::int64_t k, std::int64_t depth, st
   }
 }
 
+constexpr int fewer(int a, int b) { return a < b ? a : b; }
+
 // kRows rows of a times kVectors vectors of columns, a step with each line of b.
 template <class V, int kRows, int kVectors>
 [[gnu::noinline]] void tile_of_bytes(const Operands<V>& x, const std::int8_t* b,
@@ -80,7 +82,7 @@ template <class V, int kRows, int kVectors>
   V sum[kRows][kVectors];
   unrolled<kRows>(ATTEND_EACH(r) { set_zero(sum[r]); });
   const SumOf<V>* a = x.a;
-  constexpr int kTogether = kVectors < 4 ? kVectors : 4;  // beside the sums there are few registers
+  constexpr int kTogether = fewer(kVectors, 4);  // beside the sums there are few registers
   static_assert(kVectors % kTogether == 0);
   for (std::int64_t left = x.depth; left > 0; --left, ++a, b += kByteColumns) {
     V element[kRows];

@@ -11,10 +11,10 @@
 namespace attend {
 namespace {
 
-constexpr std::int64_t kLines = 16, kSteps = 32;  // of a tile
-constexpr std::int64_t kSide = 2 * kLines;        // of c, rows and columns that are made together
-constexpr std::int64_t kTile = kLines * kSteps, kPair = 2 * kTile;  // numbers of tiles
-constexpr std::int64_t kLineBytes = kSteps * 2;                     // of what is brought
+inline constexpr std::int64_t kLines = 16, kSteps = 32;  // of a tile
+inline constexpr std::int64_t kSide = 2 * kLines;  // of c, rows and columns that are made together
+inline constexpr std::int64_t kTile = kLines * kSteps, kPair = 2 * kTile;  // numbers of tiles
+inline constexpr std::int64_t kLineBytes = kSteps * 2;                     // of what is brought
 
 template <class E>
 struct AsTheyAre {
