@@ -23,8 +23,10 @@ AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl"]
 FLAGS = {
     "avx2": AVX2 if X86 else None,
+    "avx512_bf16": [*AVX512, "-mavx512bf16"] if X86 else None,
     "avx512": AVX512 if X86 else None,
-    "amx": [*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"] if X86 else None,
+    "pairs": [*AVX512, "-mavx512bf16"] if X86 else None,
+    "amx": [*AVX512, "-mavx512bf16", "-mavx512vbmi", "-mamx-tile", "-mamx-bf16"] if X86 else None,
     "neon": None if X86 else [],
 }
 

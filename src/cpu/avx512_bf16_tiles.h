@@ -41,9 +41,9 @@ struct Avx512Bf16Products : PairOperands<Avx512Bf16Products, bf16> {
                      std::int64_t, std::int64_t to, std::int64_t depth, float* s,
                      std::int64_t s_stride, std::int64_t s_vector) noexcept {
     if (to < depth) return;
-    if (rows == 1) return few_product_tile<1>(k, stride, q, depth, s, s_stride);
-    if (rows <= 4) return few_product_tile<4>(k, stride, q, depth, s, s_stride);
-    if (rows <= 8) return few_product_tile<8>(k, stride, q, depth, s, s_stride);
+    if (rows == 1) return scores_of_few<1>(k, stride, q, depth, s, s_stride);
+    if (rows <= 4) return scores_of_few<4>(k, stride, q, depth, s, s_stride);
+    if (rows <= 8) return scores_of_few<8>(k, stride, q, depth, s, s_stride);
     if (lanes == kLanes)
       return score_product_tile<kKeyGroup, 1>(k, stride, q, depth, s, s_stride, s_vector);
     for (int key = 0; key < kKeyGroup; key += kRowsOfTile)
@@ -140,9 +140,9 @@ struct Avx512Bf16Products : PairOperands<Avx512Bf16Products, bf16> {
   // The same of one vector of lanes, of which the first kRows are made. Those behind the last row
   // repeat it, and so do the scores behind kRows.
   template <int kRows>
-  [[gnu::noinline]] static void few_product_tile(const bf16* k, std::int64_t stride, const bf16* q,
-                                                 std::int64_t depth, float* s,
-                                                 std::int64_t s_stride) noexcept {
+  [[gnu::noinline]] static void scores_of_few(const bf16* k, std::int64_t stride, const bf16* q,
+                                              std::int64_t depth, float* s,
+                                              std::int64_t s_stride) noexcept {
     F32 square[kLanes], total[kRows];
     for (std::int64_t from = 0; from < depth; from += kChain) {
       const std::int64_t to = from + kChain < depth ? from + kChain : depth;
