@@ -1,8 +1,8 @@
 // bf16 by VDPBF16PS: the instruction against its model in plain C++, and what
-// support/bf16_row_*.h ask of every such row.
+// support/row_products.h and support/bf16_row_attention.h ask of every such row.
 #include "avx512_bf16/instructions.h"
 #include "support/bf16_row_attention.h"
-#include "support/bf16_row_products.h"
+#include "support/row_products.h"
 #include "support/vdpbf16_model.h"
 
 #include <cfenv>
@@ -49,7 +49,8 @@ TEST_F(Avx512Bf16, the_instruction_ignores_the_callers_rounding_mode) {
 struct ByVdpbf16 {
   static constexpr const char *kForward = "cpu.avx512_bf16.forward",
                               *kProduct = "cpu.avx512_bf16.product";
-  static constexpr double kInexact = 1.25;
+  using Element = bf16;
+  static constexpr double kInexact = 1.25, kInexactLong = 1.25;
   static bool there() { return this_machine().avx512_bf16; }
   template <class A, class B>
   static float chain(float c, std::int64_t begin, std::int64_t end, A a, B b) {
@@ -57,10 +58,11 @@ struct ByVdpbf16 {
   }
   template <class A, class B>
   static float sum_of_products(std::int64_t k, A a, B b) {
-    return vdpbf16_sum_of_products(k, a, b);
+    return vdpbf16_sum_of_products(
+        k, [&](std::int64_t x) { return wide(a(x)); }, [&](std::int64_t x) { return wide(b(x)); });
   }
 };
-INSTANTIATE_TYPED_TEST_SUITE_P(Avx512Bf16, Bf16Products, ByVdpbf16);
+INSTANTIATE_TYPED_TEST_SUITE_P(Avx512Bf16, RowProducts, ByVdpbf16);
 INSTANTIATE_TYPED_TEST_SUITE_P(Avx512Bf16, Bf16Attention, ByVdpbf16);
 
 }  // namespace

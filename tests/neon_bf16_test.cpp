@@ -1,9 +1,9 @@
 // bf16 by BFMMLA and BFDOT: the instructions against their model in plain C++, and what
-// support/bf16_row_*.h ask of every such row.
+// support/row_products.h and support/bf16_row_attention.h ask of every such row.
 #include "neon_bf16/instructions.h"
 #include "support/bf16_row_attention.h"
-#include "support/bf16_row_products.h"
 #include "support/bfdot_model.h"
+#include "support/row_products.h"
 
 #include <cfenv>
 #include <cstring>
@@ -61,7 +61,8 @@ TEST_F(NeonBf16, the_instructions_ignore_the_callers_rounding_mode) {
 struct ByBfmmla {
   static constexpr const char *kForward = "cpu.neon_bf16.forward",
                               *kProduct = "cpu.neon_bf16.product";
-  static constexpr double kInexact = 2;
+  using Element = bf16;
+  static constexpr double kInexact = 2, kInexactLong = 1.25;
   static bool there() { return this_machine().neon_bf16; }
   template <class A, class B>
   static float chain(float c, std::int64_t begin, std::int64_t end, A a, B b) {
@@ -69,10 +70,12 @@ struct ByBfmmla {
   }
   template <class A, class B>
   static float sum_of_products(std::int64_t k, A a, B b) {
-    return bfdot_sum(k, 128, a, b);
+    return bfdot_sum(
+        k, 128, [&](std::int64_t x) { return wide(a(x)); },
+        [&](std::int64_t x) { return wide(b(x)); });
   }
 };
-INSTANTIATE_TYPED_TEST_SUITE_P(NeonBf16, Bf16Products, ByBfmmla);
+INSTANTIATE_TYPED_TEST_SUITE_P(NeonBf16, RowProducts, ByBfmmla);
 INSTANTIATE_TYPED_TEST_SUITE_P(NeonBf16, Bf16Attention, ByBfmmla);
 
 }  // namespace

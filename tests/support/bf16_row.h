@@ -1,11 +1,14 @@
-// Rows that multiply bf16 in chains of pairs, and numbers for their tests: bf16_row_products.h and
+// Rows that multiply 16 bits as they are, and numbers for their tests: row_products.h and
 // bf16_row_attention.h have what each of them must pass. A Row has
 //
+//   Element                      what its products multiply
 //   kForward, kProduct           the names of its rows
 //   there()                      whether this machine has its instructions
 //   chain(c, begin, end, a, b)   the model: c and the products of a(x) and b(x), added up in pairs
-//   sum_of_products(k, a, b)     an element of a product, before the bias
-//   kInexact                     how far one chain may be beside one of fused multiply-adds
+//   sum_of_products(k, a, b)     an element of a product, before the bias, of Elements a(x) and
+//   b(x) kInexact, kInexactLong       how much less exact its products may be than chains of 256
+//   fused
+//                                multiply-adds: those of one chain, and longer ones
 #pragma once
 
 #include "core/machine.h"
@@ -19,11 +22,15 @@
 #include <cmath>
 #include <random>
 #include <string>
+#include <type_traits>
 
 namespace attend::test {
 
 inline bool same(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
-inline float wide(bf16 x) { return static_cast<float>(x); }
+template <class E>
+float wide(E x) {
+  return static_cast<float>(x);
+}
 
 // Numbers whose exponents lie in a range; those below `share` of 256 are special instead.
 inline std::uint16_t number_of_range(std::mt19937& random, int lowest, int highest,
@@ -78,14 +85,17 @@ Context by_row(int threads = 1) {
        .kernels = std::string("product:") + Row::kProduct + ",forward:" + Row::kForward});
 }
 
-// Numbers of all sizes, so that sums round at every step.
-inline Tensor rough(const Shape& shape, unsigned seed) {
+// Numbers of all sizes from 2^-10 to 4, so that sums round at every step.
+template <class E = bf16>
+Tensor rough(const Shape& shape, unsigned seed) {
+  constexpr bool kF16 = std::is_same_v<E, f16>;
+  constexpr unsigned kBits = kF16 ? 10 : 7, kBias = kF16 ? 15 : 127;
   std::mt19937 random(seed);
-  Tensor tensor(shape, DType::bf16);
+  Tensor tensor(shape, dtype_of<E>());
   for (std::int64_t n = 0; n < tensor.count(); ++n) {
-    const auto exponent = static_cast<std::uint32_t>(117 + random() % 12);
-    tensor.data<bf16>()[n].bits =
-        static_cast<std::uint16_t>(random() % 2 << 15 | exponent << 7 | random() % 128);
+    const auto exponent = static_cast<std::uint32_t>(kBias - 10 + random() % 12);
+    tensor.data<E>()[n].bits = static_cast<std::uint16_t>(random() % 2 << 15 | exponent << kBits |
+                                                          random() % (1U << kBits));
   }
   return tensor;
 }
