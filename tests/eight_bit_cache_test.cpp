@@ -1,6 +1,7 @@
 // Caches of i8: what is stored is near what was given, depends on its own row alone, and everything
 // that attends over such a cache sees the numbers times their scales.
 #include "support/attention_layers.h"
+#include "support/quantised_rows.h"
 
 #include <attend/attention.h>
 #include <attend/block.h>
@@ -66,28 +67,10 @@ float scale_of(const KvCache& cache) { return key(cache, 0, 0, 0).scale; }
 // ---- a row -------------------------------------------------------------------------------------
 
 TEST(EightBitCache, a_number_is_at_most_half_a_scale_from_what_was_given) {
-  std::mt19937 random(5);
-  for (const DType type : {DType::f64, DType::f32, DType::bf16, DType::f16})
-    for (int n = 0; n < 2000; ++n) {
-      // From subnormal numbers to nearly the largest, within a row and between rows.
-      const int most = type == DType::f16 ? 15 : 126, least = type == DType::f16 ? -24 : -149;
-      const int top = least + static_cast<int>(random() % static_cast<unsigned>(most - least));
-      std::vector<double> row(1 + random() % 9);
-      for (double& x : row)
-        x = std::ldexp(static_cast<double>(random()) / 0x1p31 - 1,
-                       top - static_cast<int>(random() % 4));
-      const KvCache cache = of_row(row, type);
-      const double scale = static_cast<double>(scale_of(cache));
-      double largest = 0;
-      for (std::size_t x = 0; x < row.size(); ++x) {
-        double given = row[x];
-        with_type(type, [&]<class T>(T) { given = widened(static_cast<T>(row[x])); });
-        largest = std::max(largest, std::abs(given));
-        EXPECT_LE(std::abs(given - numbers_of(cache)[x] * scale), scale / 2) << given;
-      }
-      if (largest == 0) EXPECT_EQ(scale, 0);
-      else EXPECT_EQ(scale, std::max(static_cast<float>(largest / 127), 0x1p-126F)) << largest;
-    }
+  expect_half_a_scale(2000, [](const std::vector<double>& row, DType type) {
+    const KvCache cache = of_row(row, type);
+    return QuantisedRow{numbers_of(cache), scale_of(cache)};
+  });
 }
 
 TEST(EightBitCache, halves_go_to_the_even_number) {

@@ -4,6 +4,7 @@
 #include "plan/plan.h"
 #include "support/attention_layers.h"
 #include "support/property_memory.h"
+#include "support/quantised_rows.h"
 
 #include <attend/linear.h>
 
@@ -46,27 +47,10 @@ Tensor bytes(const Shape& shape, unsigned seed) {
 // ---- quantize ----------------------------------------------------------------------------------
 
 TEST(EightBitWeights, a_weight_is_at_most_half_its_rows_scale_from_what_it_was) {
-  std::mt19937 random(5);
-  for (const DType type : kFloatTypes)
-    for (int n = 0; n < 500; ++n) {
-      const int most = type == DType::f16 ? 15 : 126, least = type == DType::f16 ? -24 : -149;
-      const int top = least + static_cast<int>(random() % static_cast<unsigned>(most - least));
-      std::vector<double> row(1 + random() % 9);
-      for (double& x : row)
-        x = std::ldexp(static_cast<double>(random()) / 0x1p31 - 1,
-                       top - static_cast<int>(random() % 4));
-      const Linear layer = of_row(row, type);
-      const auto scale = static_cast<double>(scale_of(layer));
-      double largest = 0;
-      for (std::size_t x = 0; x < row.size(); ++x) {
-        double given = row[x];
-        with_type(type, [&]<class T>(T) { given = widened(static_cast<T>(row[x])); });
-        largest = std::max(largest, std::abs(given));
-        EXPECT_LE(std::abs(given - numbers_of(layer)[x] * scale), scale / 2) << given;
-      }
-      if (largest == 0) EXPECT_EQ(scale, 0);
-      else EXPECT_EQ(scale, std::max(static_cast<float>(largest / 127), 0x1p-126F)) << largest;
-    }
+  expect_half_a_scale(500, [](const std::vector<double>& row, DType type) {
+    const Linear layer = of_row(row, type);
+    return QuantisedRow{numbers_of(layer), scale_of(layer)};
+  });
 }
 
 TEST(EightBitWeights, a_row_depends_on_itself_alone) {
