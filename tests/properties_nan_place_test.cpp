@@ -247,7 +247,7 @@ TEST(Properties, p26_nan_or_infinity_reaches_what_it_must_and_nothing_else) {
     const Reach reach = Tracer(trial).reach(poisoned.place);
     const auto forward = poisoned.trial.run({"reference.forward"});
     const auto backward = poisoned.trial.run({"reference.backward", true});
-    for (const KernelUnderTest& kernel : all_kernels()) {
+    for (const KernelUnderTest& kernel : every_kernel()) {
       if (kernel.yardstick) continue;  // skips weights that it has rounded to 0
       SCOPED_TRACE(kernel.name);
       const auto clean = trial.run(kernel, threads(1));
@@ -318,7 +318,7 @@ TEST(Properties, p26_weights_and_scores_of_hidden_keys_are_what_they_were) {
     const auto reference = show(poisoned.trial, {"reference.forward"}, ScoreStage::masked);
     const std::vector<double> true_weights = widen(reference->weights);
     const std::vector<double> true_scores = widen(reference->scores);
-    for (const KernelUnderTest& kernel : forward_kernels()) {
+    for (const KernelUnderTest& kernel : every_forward_kernel()) {
       if (kernel.yardstick) continue;
       SCOPED_TRACE(kernel.name);
       const auto clean = show(trial, kernel, ScoreStage::masked, threads(1));

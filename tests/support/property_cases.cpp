@@ -73,6 +73,21 @@ void roll_options(Dice& dice, cases::Case& c) {
   if (dice.chance(0.15)) c.key_offset = dice.between(1, 600);
 }
 
+// Decode as it mostly is: few queries, heads of whole tiles of a matrix instruction, and nothing
+// added to a score. Kernels have ways of their own for it (cpu/matrix_few_rows.h).
+void roll_decode(Dice& dice, cases::Case& c) {
+  c.d = 32 * dice.between(1, 5);
+  c.dv = 32 * dice.between(1, 3);
+  c.q_length = dice.between(1, 3);
+  if (c.addressing == cases::Addressing::packed_self) c.k_length = c.q_length;
+  c.page_size = dice.one_of({c.page_size, std::int64_t{32}, std::int64_t{64}});
+  c.mask = cases::Mask::none;
+  c.bias = cases::Bias::none;
+  c.blocks = cases::BlockMask::none;
+  c.softcap = c.dropout = 0;
+  c.alibi = c.dropout_origin = false;
+}
+
 // The cases of a test, drawn one after the other.
 class Draw {
  public:
@@ -100,6 +115,7 @@ cases::Case random_case(std::uint64_t seed) {
   c.seed = seed;
   roll_sizes(dice, c);
   roll_options(dice, c);
+  if (dice.chance(0.2)) roll_decode(dice, c);
   return c;
 }
 
