@@ -292,6 +292,36 @@ TEST(LayerOverlap, nothing_is_written_into_a_cache_that_is_read) {
     }
 }
 
+// A cache does not take its own memory, whichever of its tensors it is.
+TEST(LayerOverlap, a_cache_takes_nothing_from_itself) {
+  for (const std::int64_t page_size : {0, 3})
+    for (const DType type : {DType::f32, DType::i8}) {
+      KvCache cache(
+          {.key_heads = 1, .d_k = 4, .capacity = 6, .page_size = page_size, .type = type});
+      const Tensor x = numbers({1, 1, 2, 4}, DType::f32, 1);
+      cache.append(x, x);
+      const auto rows_in = [](const ConstTensorView& t) {
+        return ConstTensorView(static_cast<const float*>(t.data()), {1, 1, 1, 4});
+      };
+      const auto refused = [&](const std::string& message, const ConstTensorView& k,
+                               const ConstTensorView& v, const ConstTensorView& lengths = {}) {
+        EXPECT_EQ(thrown_by([&] { cache.append(k, v, lengths); }),
+                  "InvalidArgument: kv_cache: " + message + " in memory; outputs must not");
+        EXPECT_EQ(cache.length(0), 2);
+      };
+      refused("cache.keys overlaps k", rows_in(cache.keys()), x.view().slice(2, 0, 1));
+      refused("cache.values overlaps v", x.view().slice(2, 0, 1), rows_in(cache.values()));
+      refused("cache.key_lengths overlaps lengths", x, x, cache.key_lengths());
+      if (type == DType::i8) {
+        refused("cache.k_scales overlaps v", x.view().slice(2, 0, 1), rows_in(cache.k_scales()));
+        refused("cache.v_scales overlaps k", rows_in(cache.v_scales()), x.view().slice(2, 0, 1));
+      }
+      if (page_size != 0)
+        refused("cache.block_table overlaps lengths", x, x,
+                ConstTensorView(static_cast<const std::int64_t*>(cache.block_table().data()), {1}));
+    }
+}
+
 // ---- memory ------------------------------------------------------------------------------------
 
 // Asks of its Context's allocator, and bytes of all memory, by the last of three calls.

@@ -64,6 +64,14 @@ void check_rows(const KvCacheOptions& options, const char* name, const ConstTens
     fail_cache(name, " is ", x.dtype(), ", the cache ", options.type);
 }
 
+Tensor zeros(const Shape& shape, DType type) {
+  try {
+    return Tensor(shape, type);
+  } catch (const InvalidArgument& error) {  // more than memory can be
+    fail_cache(error.what());
+  }
+}
+
 std::int64_t offset_of(const ConstTensorView& t, std::int64_t a, std::int64_t h, std::int64_t i) {
   return a * t.strides()[0] + h * t.strides()[1] + i * t.strides()[2];
 }
@@ -99,14 +107,14 @@ KvCache::KvCache(const KvCacheOptions& options) : options_(filled_in(options)) {
   const std::int64_t pages = dense ? options_.batch : options_.pages;
   const std::int64_t size = dense ? options_.capacity : options_.page_size;
   // Zeros: what was never written is hidden, but may be read along with what is not.
-  keys_ = Tensor({pages, options_.key_heads, size, options_.d_k}, options_.type);
-  values_ = Tensor({pages, options_.key_heads, size, options_.d_v}, options_.type);
+  keys_ = zeros({pages, options_.key_heads, size, options_.d_k}, options_.type);
+  values_ = zeros({pages, options_.key_heads, size, options_.d_v}, options_.type);
   if (options_.type == DType::i8) {
-    k_scales_ = Tensor({pages, options_.key_heads, size}, DType::f32);
-    v_scales_ = Tensor({pages, options_.key_heads, size}, DType::f32);
+    k_scales_ = zeros({pages, options_.key_heads, size}, DType::f32);
+    v_scales_ = zeros({pages, options_.key_heads, size}, DType::f32);
   }
-  lengths_ = Tensor({options_.batch}, DType::i64);
-  table_ = Tensor({options_.batch, ceiling(options_.capacity, size)}, DType::i64);
+  lengths_ = zeros({options_.batch}, DType::i64);
+  table_ = zeros({options_.batch, ceiling(options_.capacity, size)}, DType::i64);
   if (dense) {
     for (std::int64_t b = 0; b < options_.batch; ++b) table_.at<std::int64_t>({b, 0}) = b;
   } else {
@@ -144,6 +152,18 @@ void KvCache::append(const ConstTensorView& k, const ConstTensorView& v,
                     (lengths.dtype() != DType::i64 && lengths.dtype() != DType::i32)))
       fail_cache("lengths is ", lengths.shape(), " ", lengths.dtype(), "; it must be [",
                  options_.batch, "], i32 or i64");
+    const auto apart = [&](const char* name, const ConstTensorView& written) {
+      if (!written) return;
+      check_apart("kv_cache", name, written, "k", k);
+      check_apart("kv_cache", name, written, "v", v);
+      check_apart("kv_cache", name, written, "lengths", lengths);
+    };
+    apart("cache.keys", keys_);
+    apart("cache.values", values_);
+    apart("cache.k_scales", k_scales_);
+    apart("cache.v_scales", v_scales_);
+    apart("cache.key_lengths", lengths_);
+    apart("cache.block_table", table_);
     const auto added = [&](std::int64_t b) {
       if (!lengths) return n;
       return lengths.dtype() == DType::i32 ? lengths.at<std::int32_t>({b})
