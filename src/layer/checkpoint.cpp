@@ -36,6 +36,8 @@ void check_kind(const std::string& where, const TensorFile& file, const Optimize
 std::optional<LossScale> read_scale(const std::string& where, const TensorFile& file,
                                     const LossScale* scale) {
   const MetadataReader metadata(file);
+  if (metadata.has(kGoodSteps) && !metadata.has(kScale))
+    throw FileError(text(where, "it holds ", kGoodSteps, " without ", kScale));
   if (metadata.has(kScale) != (scale != nullptr))
     throw FileError(text(where, scale != nullptr
                                     ? "it holds no loss scale, but one is given"

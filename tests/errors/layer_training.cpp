@@ -329,6 +329,15 @@ std::vector<LayerMistake> checkpoint_mistakes() {
        },
        "FileError: load_checkpoint: " + path +
            ": it holds a loss scale; give the LossScale to restore"},
+      {"good_steps_of_no_loss_scale",
+       [=] {
+         load({{version, "1"},
+               {kind, "sgd"},
+               {"checkpoint.steps", "0"},
+               {"checkpoint.loss_scale_good_steps", "3"}});
+       },
+       "FileError: load_checkpoint: " + path +
+           ": it holds checkpoint.loss_scale_good_steps without checkpoint.loss_scale"},
       {"metadata_of_its_own",
        [] {
          save_checkpoint(path, {}, SGD(), {{"checkpoint.steps", "1"}});
