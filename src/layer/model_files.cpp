@@ -89,11 +89,16 @@ LanguageModel LanguageModel::load(const std::filesystem::path& path) {
 
 LanguageModel LanguageModel::load(const TensorFile& file) {
   return reporting("language_model", [&] {
-    LanguageModel model(options_of(file));
-    const Tensor* const head = file.find("head.weight");
-    if (head != nullptr && head->dtype() == DType::i8) model = model.quantize();
-    load_parameters(file, model.writable_parameters());
-    return model;
+    const LanguageModelOptions options = options_of(file);
+    try {
+      LanguageModel model(options);
+      const Tensor* const head = file.find("head.weight");
+      if (head != nullptr && head->dtype() == DType::i8) model = model.quantize();
+      load_parameters(file, model.writable_parameters());
+      return model;
+    } catch (const InvalidArgument& error) {  // the file's fault, not the caller's
+      throw FileError(printable(text("language_model: ", place_of(file), error.what())));
+    }
   });
 }
 

@@ -111,6 +111,11 @@ std::vector<LayerMistake> model_mistakes() {
       {"file_of_a_wider_network", load("hidden_dim", "8"),
        "FileError: language_model: F: tensor 'blocks.0.feed_forward.up.weight' is [3, 4]; by the "
        "metadata it must be [8, 4]"},
+      {"file_of_heads_that_do_not_divide_the_width", load("heads", "3"),
+       "FileError: language_model: F: multi_head_attention: model_dim 4 is not divisible by heads "
+       "3; give d_k, or one of 1 2 4"},
+      {"file_of_fewer_than_no_layers", load("layers", "-1"),
+       "FileError: language_model: F: language_model: layers is -1; it must be at least 1"},
       {"metadata_of_the_model",
        [] {
          model().save("F", {{"heads", "3"}});
