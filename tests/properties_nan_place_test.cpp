@@ -312,6 +312,25 @@ TEST(Properties, p26_nan_in_a_value_that_weighs_0_comes_out) {
   }
 }
 
+// As an infinity, while its weight is a number of the type that is multiplied, else as NaN.
+TEST(Properties, p26_an_infinity_in_a_value_of_any_weight_comes_out) {
+  for (const DType type : {DType::f32, DType::bf16, DType::f16})
+    for (const float weight : {-5.0F, -20.0F, -30.0F, -100.0F, -140.0F, -900.0F}) {  // log2 of it
+      Trial trial = make_trial({.type = type, .q_length = 1, .k_length = 2, .d = 32, .dv = 32});
+      fill(trial.q, 0);
+      trial.bias = Tensor({0.0F, weight * std::log(2.0F)}, {1, 1, 1, 2});
+      set_value(trial.v, {0, 0, 1, 3}, INFINITY);
+      for (const KernelUnderTest& kernel : forward_kernels(type)) {
+        const auto written = trial.run(kernel);
+        if (!written || kernel.yardstick) continue;  // it skips weights of 0
+        const double out = value_at(written->out, {0, 0, 0, 3});
+        EXPECT_TRUE(weight > -24 ? out == INFINITY : !std::isfinite(out))
+            << kernel.name << " " << name_of(type) << " " << weight << ": " << out;
+        EXPECT_TRUE(std::isfinite(value_at(written->out, {0, 0, 0, 4}))) << kernel.name;
+      }
+    }
+}
+
 TEST(Properties, p26_weights_and_scores_of_hidden_keys_are_what_they_were) {
   for_places(26300, 60, [](const Trial& trial, const Poisoned& poisoned) {
     const Reach reach = Tracer(trial).reach(poisoned.place);
