@@ -5,9 +5,8 @@
 //   kForward, kProduct           the names of its rows
 //   there()                      whether this machine has its instructions
 //   chain(c, begin, end, a, b)   the model: c and the products of a(x) and b(x), added up in pairs
-//   sum_of_products(k, a, b)     an element of a product, before the bias, of Elements a(x) and
-//   b(x) kInexact, kInexactLong       how much less exact its products may be than chains of 256
-//   fused
+//   sum_of_products(k, a, b)     an element of a product, before the bias; a(x), b(x): Elements
+//   kInexact, kInexactLong       how much less exact its products may be than chains of 256 fused
 //                                multiply-adds: those of one chain, and longer ones
 #pragma once
 
@@ -43,6 +42,14 @@ inline std::uint16_t number_of_range(std::mt19937& random, int lowest, int highe
   return static_cast<std::uint16_t>(random() % 2 << 15 | exponent << 7 | random() % 128);
 }
 
+// Of an array of any rank.
+template <class Array, class Use>
+void for_elements(Array& x, Use use) {
+  if constexpr (std::is_array_v<Array>)
+    for (auto& part : x) for_elements(part, use);
+  else use(x);
+}
+
 // Calls expect(operands, what) for operands {c, a, b} of many ranges of numbers, until it fails.
 template <class Operands, class Expect>
 void for_ranges_of_numbers(int times, Expect expect) {
@@ -67,11 +74,12 @@ void for_ranges_of_numbers(int times, Expect expect) {
     };
     for (int n = 0; n < times; ++n) {
       Operands x;
-      for (bf16& element : x.a) element.bits = number();
-      for (bf16& element : x.b) element.bits = number();
-      for (float& element : x.c)
+      for_elements(x.a, [&](bf16& element) { element.bits = number(); });
+      for_elements(x.b, [&](bf16& element) { element.bits = number(); });
+      for_elements(x.c, [&](float& element) {
         element =
             std::bit_cast<float>(static_cast<std::uint32_t>(number() << 16 | random() % 65536));
+      });
       expect(x, range.what);
       if (testing::Test::HasFailure()) return;
     }
