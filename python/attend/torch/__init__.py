@@ -1,14 +1,16 @@
 """attend in PyTorch: attention with PyTorch's own signatures and meaning, known to its autograd and compiler.
 
+attention                      attend.attention() with gradients: every option of it, by its names
 scaled_dot_product_attention   as torch.nn.functional's; booleans: True = takes part
 MultiheadAttention             as torch.nn's, state_dict included; booleans: True = blocked
 replace(model)                 swaps every nn.MultiheadAttention inside a model and says which
 
-Both compute on the CPU, with as many threads as torch.get_num_threads() says, or in the attend.Context
+All compute on the CPU, with as many threads as torch.get_num_threads() says, or in the attend.Context
 that a call, a layer or replace() is given. Importing this changes nothing in PyTorch; it adds the operators
 torch.ops.attend.attention and .attention_backward.
 """
+from .general import attention
 from .functional import scaled_dot_product_attention
 from .modules import MultiheadAttention, Replaced, replace
 
-__all__ = ["MultiheadAttention", "Replaced", "replace", "scaled_dot_product_attention"]
+__all__ = ["MultiheadAttention", "Replaced", "attention", "replace", "scaled_dot_product_attention"]

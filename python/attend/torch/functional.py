@@ -66,7 +66,7 @@ def prepared(where: str, *tensors: Tensor) -> list[Tensor]:
     if not torch.is_autocast_enabled("cpu"):
         return list(tensors)
     dtype = torch.get_autocast_dtype("cpu")
-    return [x if x.dtype == torch.float64 else x.to(dtype) for x in tensors]
+    return [x if x.dtype == torch.float64 or not x.is_floating_point() else x.to(dtype) for x in tensors]
 
 
 def draw_seed(where: str, p: float, device: torch.device) -> Tensor | None:
@@ -108,7 +108,11 @@ def scaled_dot_product_attention(
     """
     where = "scaled_dot_product_attention"
     number = contexts.number_of(where, context)
-    if attn_mask is None and dropout_p == 0.0 and not enable_gqa and _plain(query, key, value):
+    if (
+        attn_mask is None and dropout_p == 0.0 and not enable_gqa and plain(query, key, value)
+        and query.dim() == key.dim() == value.dim() == 4
+        and query.shape[:2] == key.shape[:2] == value.shape[:2]
+    ):
         if query.requires_grad or key.requires_grad or value.requires_grad:  # under no_grad()
             query, key, value = query.detach(), key.detach(), value.detach()
         where_to = contexts.current() if context is None else context
@@ -149,7 +153,7 @@ def scaled_dot_product_attention(
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
-def _plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
+def plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether nobody but the caller wants to know of the call: no autograd, compiler, tracer, autocast, no
     mode or transform of PyTorch's. Then it is made without the operator, whose dispatch takes longer
     than short sequences do.
@@ -160,8 +164,6 @@ def _plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
         and query.is_cpu and key.is_cpu and value.is_cpu
         and query.layout == key.layout == value.layout == torch.strided
         and not (torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad))
-        and query.dim() == key.dim() == value.dim() == 4
-        and query.shape[:2] == key.shape[:2] == value.shape[:2]
         and not torch.is_autocast_enabled("cpu")
         and not torch.jit.is_tracing()
         and _nobody_listens()
