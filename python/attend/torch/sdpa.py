@@ -1,0 +1,271 @@
+"""with attend.torch.sdpa(): every torch.nn.functional.scaled_dot_product_attention runs on attend."""
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensor
+from torch.autograd.forward_ad import unpack_dual
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+import attend
+
+from . import contexts, taps
+from .functional import arranged
+from .modules import TYPES
+
+_WHERE = "scaled_dot_product_attention"
+
+
+class Call(NamedTuple):
+    """A call of attention inside a block. where is "attend", or "PyTorch" with the reason in `why`."""
+
+    module: str  # the name of the module that called, its class if the block was given no model, "" if unknown
+    query: tuple[int, ...]
+    key: tuple[int, ...]
+    value: tuple[int, ...]
+    dtype: str
+    where: str
+    why: str = ""
+
+
+class Calls:
+    """Which calls of attention a block saw, and where they ran. str() of it is a table to read.
+
+    counts is {Call: how often}, in the order in which they first came. A call inside torch.compile is seen
+    when its graph is made, not each time that runs.
+    """
+
+    def __init__(self) -> None:
+        self.counts: dict[Call, int] = {}
+
+    def __len__(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def on_attend(self) -> int:
+        """How many ran on attend."""
+        return sum(n for call, n in self.counts.items() if call.where == "attend")
+
+    @property
+    def in_pytorch(self) -> list[Call]:
+        """Those that did not, with the reasons."""
+        return [call for call in self.counts if call.where != "attend"]
+
+    def __str__(self) -> str:
+        lines = [
+            f"{n:6} x {call.where:<8} {call.module or '(unknown module)'}: query {list(call.query)}, "
+            f"key {list(call.key)}, value {list(call.value)}, {call.dtype}" + (f": {call.why}" if call.why else "")
+            for call, n in self.counts.items()
+        ]
+        return "\n".join(lines) or "no call of scaled_dot_product_attention"
+
+
+class _Blocks(threading.local):
+    """The open blocks of this thread: the log of each, and the names of its model's modules. They are no part
+    of the mode, since torch.compile holds what a mode has for constant.
+    """
+
+    def __init__(self) -> None:
+        self.open: list[tuple[Calls, dict[int, str]]] = []
+        self.left = False  # inside a call that is listed already and runs in PyTorch
+
+
+_blocks = _Blocks()
+
+
+@contextmanager
+def sdpa(
+    model: nn.Module | None = None, *, strict: bool = False, context: attend.Context | None = None
+) -> Iterator[Calls]:
+    """Inside the block, models that call torch.nn.functional.scaled_dot_product_attention run on attend.
+
+    What it hands back says which calls ran where: with `model`, by the names of its modules. A call that attend
+    cannot take (a tensor on another device, a nested one, ...) runs in PyTorch and is listed with the reason;
+    with strict=True it raises. So does nn.MultiheadAttention when it is asked for weights, since it then
+    computes attention by itself: attend.torch.replace(model) swaps such layers.
+
+    PyTorch's fast path (torch.backends.mha) is off inside, for all threads; all else holds for the thread that
+    entered the block. Gradients are attend's also if backward() comes after the block; activation
+    checkpointing, which calls the model again, wants it inside. With nested blocks the inner one takes a call.
+
+    >>> model = nn.TransformerEncoderLayer(64, 4, batch_first=True).eval()
+    >>> with torch.inference_mode(), attend.torch.sdpa(model) as calls:
+    ...     y = model(torch.ones(2, 10, 64))
+    >>> print(calls)
+         1 x attend   self_attn: query [2, 4, 10, 16], key [2, 4, 10, 16], value [2, 4, 10, 16], float32
+    """
+    if model is not None and not isinstance(model, nn.Module):
+        raise TypeError(f"sdpa: model takes an nn.Module, found {type(model).__name__}")
+    if not isinstance(strict, bool):
+        raise TypeError(f"sdpa: strict takes True or False, found {type(strict).__name__}")
+    contexts.number_of("sdpa", context)  # refuses what is none
+    names = {} if model is None else {id(module): name or "(the model)" for name, module in model.named_modules()}
+    calls = Calls()
+    # The same mode each time, or torch.compile would make its graphs anew in every block.
+    mode = _modes[strict] if context is None else _Mode(strict, context)
+    with _without_fast_path():
+        _blocks.open.append((calls, names))
+        try:
+            with mode:
+                yield calls
+        finally:
+            _blocks.open.pop()
+
+
+_fast_path_lock = threading.Lock()
+_fast_path_off = 0  # by so many blocks, of all threads
+_fast_path_before = True
+
+
+@contextmanager
+def _without_fast_path() -> Iterator[None]:
+    global _fast_path_off, _fast_path_before
+    with _fast_path_lock:
+        if _fast_path_off == 0:
+            _fast_path_before = torch.backends.mha.get_fastpath_enabled()
+            torch.backends.mha.set_fastpath_enabled(False)
+        _fast_path_off += 1
+    try:
+        yield
+    finally:
+        with _fast_path_lock:
+            _fast_path_off -= 1
+            if _fast_path_off == 0:
+                torch.backends.mha.set_fastpath_enabled(_fast_path_before)
+
+
+class _Mode(TorchFunctionMode):
+    def __init__(self, strict: bool, context: attend.Context | None) -> None:
+        super().__init__()
+        self.strict = strict
+        self.context = context
+        self.multi_head = _with_attention(self.attention)
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function is F.scaled_dot_product_attention:
+            return self.attention(*args, **kwargs)
+        if function is F.multi_head_attention_forward:
+            return self.layer(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    def attention(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    ) -> Tensor:
+        module = _calling_module()
+        why = _why_not(query, key, value, attn_mask)
+        _note(module, query, key, value, why, self.strict)
+        if why:
+            with _listed():
+                return F.scaled_dot_product_attention(
+                    query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+                )
+        put = arranged(_WHERE, query, key, value, attn_mask, is_causal, enable_gqa)
+        out = taps.call(
+            module, put.q, put.k, put.v, mask=put.mask, bias=put.bias, scale=scale, causal=is_causal,
+            query_offset=0 if is_causal else None, dropout_p=dropout_p, context=self.context,
+        )
+        return out.reshape(*put.lead, *out.shape[-2:])
+
+    def layer(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """PyTorch asks its modes about nn.MultiheadAttention's function as a whole, not about what it calls."""
+        weights = args[_NEED_WEIGHTS] if len(args) > _NEED_WEIGHTS else kwargs.get("need_weights", True)
+        if not weights:
+            return self.multi_head(query, key, value, *args, **kwargs)
+        _note(_calling_module(), query, key, value, _COMPUTES_ITSELF, self.strict)
+        with _listed():
+            return F.multi_head_attention_forward(query, key, value, *args, **kwargs)
+
+
+_NEED_WEIGHTS = list(inspect.signature(F.multi_head_attention_forward).parameters).index("need_weights") - 3
+_COMPUTES_ITSELF = (
+    "nn.MultiheadAttention that is asked for weights computes attention by itself; need_weights=False, or "
+    "attend.torch.replace(model)"
+)
+
+
+def _with_attention(attention: Callable[..., Tensor]) -> Callable[..., Any]:
+    """F.multi_head_attention_forward that calls `attention` and asks no mode: its code, other names in it."""
+    function = F.multi_head_attention_forward
+    names = {
+        **function.__globals__, "scaled_dot_product_attention": attention, "has_torch_function": lambda tensors: False,
+    }
+    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+_modes = {strict: _Mode(strict, None) for strict in (False, True)}
+
+
+@contextmanager
+def _listed() -> Iterator[None]:
+    """Around a call of PyTorch's own, of which an outer block hears too."""
+    before, _blocks.left = _blocks.left, True
+    try:
+        yield
+    finally:
+        _blocks.left = before
+
+
+def _note(
+    module: nn.Module | None, query: Tensor, key: Tensor, value: Tensor, why: str, strict: bool
+) -> None:
+    if _blocks.left:
+        return
+    calls, names = _blocks.open[-1]
+    name = "" if module is None else names.get(id(module), type(module).__name__)
+    shapes = (() if x.is_nested else tuple(x.shape) for x in (query, key, value))
+    call = Call(name, *shapes, str(query.dtype).removeprefix("torch."), "PyTorch" if why else "attend", why)
+    calls.counts[call] = calls.counts.get(call, 0) + 1
+    if why and strict:
+        raise NotImplementedError(f"sdpa(strict=True): {name or 'a call'} would run in PyTorch: {why}")
+
+
+def _why_not(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> str:
+    """What keeps a call from attend, "" if nothing does. What both libraries refuse is refused later."""
+    for name, x in (("query", query), ("key", key), ("value", value), ("attn_mask", mask)):
+        if x is None:
+            continue
+        if x.is_nested:
+            return f"{name} is a nested tensor, attend takes dense ones"
+        if x.layout != torch.strided:
+            return f"{name} has the layout {x.layout}, attend takes dense tensors"
+        if x.device.type not in ("cpu", "meta"):
+            return f"{name} is on {x.device}, attend.torch computes on the CPU"
+        if x.dtype not in TYPES and name != "attn_mask":
+            return f"{name} is {x.dtype}, attend takes float64, float32, bfloat16 and float16"
+        if type(x) not in _TENSORS:
+            return f"{name} is a {type(x).__name__}, attend takes plain tensors"
+        if unpack_dual(x).tangent is not None:
+            return f"{name} has a forward-mode derivative, attend has none"
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "it is inside a transform of torch.func"
+    return ""
+
+
+_TENSORS = (Tensor, nn.Parameter, FakeTensor)
+
+
+def _calling_module() -> nn.Module | None:
+    """The nearest caller whose first argument is a module: its forward, or a function it hands itself to."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_argcount:
+            first = frame.f_locals.get(code.co_varnames[0])
+            if isinstance(first, nn.Module):
+                return first
+        frame = frame.f_back
+    return None
