@@ -4,7 +4,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +18,7 @@ import attend
 from . import contexts, taps
 from .functional import arranged
 from .modules import TYPES
+from .multi_head import multi_head_attention_forward
 
 _WHERE = "scaled_dot_product_attention"
 
@@ -146,7 +146,6 @@ class _Mode(TorchFunctionMode):
         super().__init__()
         self.strict = strict
         self.context = context
-        self.multi_head = _with_attention(self.attention)
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (),
@@ -157,6 +156,8 @@ class _Mode(TorchFunctionMode):
             return self.attention(*args, **kwargs)
         if function is F.multi_head_attention_forward:
             return self.layer(*args, **kwargs)
+        if function is Tensor.unflatten and torch.compiler.is_compiling():
+            function = torch.unflatten  # the same; torch.compile cannot follow the first inside a mode
         return function(*args, **kwargs)
 
     def attention(
@@ -182,7 +183,8 @@ class _Mode(TorchFunctionMode):
         """PyTorch asks its modes about nn.MultiheadAttention's function as a whole, not about what it calls."""
         weights = args[_NEED_WEIGHTS] if len(args) > _NEED_WEIGHTS else kwargs.get("need_weights", True)
         if not weights:
-            return self.multi_head(query, key, value, *args, **kwargs)
+            with self:
+                return multi_head_attention_forward(query, key, value, *args, **kwargs)
         _note(_calling_module(), query, key, value, _COMPUTES_ITSELF, self.strict)
         with _listed():
             return F.multi_head_attention_forward(query, key, value, *args, **kwargs)
@@ -193,17 +195,6 @@ _COMPUTES_ITSELF = (
     "nn.MultiheadAttention that is asked for weights computes attention by itself; need_weights=False, or "
     "attend.torch.replace(model)"
 )
-
-
-def _with_attention(attention: Callable[..., Tensor]) -> Callable[..., Any]:
-    """F.multi_head_attention_forward that calls `attention` and asks no mode: its code, other names in it."""
-    function = F.multi_head_attention_forward
-    names = {
-        **function.__globals__, "scaled_dot_product_attention": attention, "has_torch_function": lambda tensors: False,
-    }
-    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
 
 
 _modes = {strict: _Mode(strict, None) for strict in (False, True)}
@@ -222,6 +213,9 @@ def _listed() -> Iterator[None]:
 def _note(
     module: nn.Module | None, query: Tensor, key: Tensor, value: Tensor, why: str, strict: bool
 ) -> None:
+    if torch.compiler.is_compiling():
+        _note_traced(query.dtype, why)
+        return
     if _blocks.left:
         return
     calls, names = _blocks.open[-1]
@@ -231,6 +225,14 @@ def _note(
     calls.counts[call] = calls.counts.get(call, 0) + 1
     if why and strict:
         raise NotImplementedError(f"sdpa(strict=True): {name or 'a call'} would run in PyTorch: {why}")
+
+
+@torch.compiler.assume_constant_result
+def _note_traced(dtype: torch.dtype, why: str) -> None:
+    """While torch.compile makes a graph. Sizes may be unknown then."""
+    calls, _ = _blocks.open[-1]
+    call = Call("torch.compile", (), (), (), str(dtype).removeprefix("torch."), "PyTorch" if why else "attend", why)
+    calls.counts[call] = calls.counts.get(call, 0) + 1
 
 
 def _why_not(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> str:
@@ -246,11 +248,13 @@ def _why_not(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> 
             return f"{name} is on {x.device}, attend.torch computes on the CPU"
         if x.dtype not in TYPES and name != "attn_mask":
             return f"{name} is {x.dtype}, attend takes float64, float32, bfloat16 and float16"
+        if torch.compiler.is_compiling():
+            continue
         if type(x) not in _TENSORS:
             return f"{name} is a {type(x).__name__}, attend takes plain tensors"
         if unpack_dual(x).tangent is not None:
             return f"{name} has a forward-mode derivative, attend has none"
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
         return "it is inside a transform of torch.func"
     return ""
 
@@ -260,6 +264,8 @@ _TENSORS = (Tensor, nn.Parameter, FakeTensor)
 
 def _calling_module() -> nn.Module | None:
     """The nearest caller whose first argument is a module: its forward, or a function it hands itself to."""
+    if torch.compiler.is_compiling():
+        return None
     frame = sys._getframe(2)
     while frame is not None:
         code = frame.f_code
