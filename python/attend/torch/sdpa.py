@@ -26,8 +26,8 @@ _WHERE = "scaled_dot_product_attention"
 class Call(NamedTuple):
     """A call of attention inside a block. where is "attend", or "PyTorch" with the reason in `why`."""
 
-    module: str  # the name of the module that called, its class if the block was given no model, "" if unknown
-    query: tuple[int, ...]
+    module: str  # its name in the block's model, else its class; "torch.compile"; "" if unknown
+    query: tuple[int, ...]  # shapes; () of nested tensors and inside torch.compile
     key: tuple[int, ...]
     value: tuple[int, ...]
     dtype: str
@@ -45,6 +45,9 @@ class Calls:
     def __init__(self) -> None:
         self.counts: dict[Call, int] = {}
 
+    def add(self, call: Call) -> None:
+        self.counts[call] = self.counts.get(call, 0) + 1
+
     def __len__(self) -> int:
         return sum(self.counts.values())
 
@@ -59,11 +62,12 @@ class Calls:
         return [call for call in self.counts if call.where != "attend"]
 
     def __str__(self) -> str:
-        lines = [
-            f"{n:6} x {call.where:<8} {call.module or '(unknown module)'}: query {list(call.query)}, "
-            f"key {list(call.key)}, value {list(call.value)}, {call.dtype}" + (f": {call.why}" if call.why else "")
-            for call, n in self.counts.items()
-        ]
+        lines = []
+        for call, n in self.counts.items():
+            shapes = zip(("query", "key", "value"), (call.query, call.key, call.value))
+            parts = [*(f"{name} {list(shape)}" for name, shape in shapes if shape), call.dtype]
+            line = f"{n:6} x {call.where:<8} {call.module or '(unknown module)'}: {', '.join(parts)}"
+            lines.append(line + (f": {call.why}" if call.why else ""))
         return "\n".join(lines) or "no call of scaled_dot_product_attention"
 
 
@@ -74,7 +78,7 @@ class _Blocks(threading.local):
 
     def __init__(self) -> None:
         self.open: list[tuple[Calls, dict[int, str]]] = []
-        self.left = False  # inside a call that is listed already and runs in PyTorch
+        self.listed = False  # inside a call that is listed already and runs in PyTorch
 
 
 _blocks = _Blocks()
@@ -168,10 +172,10 @@ class _Mode(TorchFunctionMode):
         why = _why_not(query, key, value, attn_mask)
         _note(module, query, key, value, why, self.strict)
         if why:
-            with _listed():
-                return F.scaled_dot_product_attention(
-                    query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-                )
+            return _in_pytorch(
+                F.scaled_dot_product_attention, query, key, value, attn_mask, dropout_p, is_causal, scale=scale,
+                enable_gqa=enable_gqa,
+            )
         put = arranged(_WHERE, query, key, value, attn_mask, is_causal, enable_gqa)
         out = taps.call(
             module, put.q, put.k, put.v, mask=put.mask, bias=put.bias, scale=scale, causal=is_causal,
@@ -186,8 +190,7 @@ class _Mode(TorchFunctionMode):
             with self:
                 return multi_head_attention_forward(query, key, value, *args, **kwargs)
         _note(_calling_module(), query, key, value, _COMPUTES_ITSELF, self.strict)
-        with _listed():
-            return F.multi_head_attention_forward(query, key, value, *args, **kwargs)
+        return _in_pytorch(F.multi_head_attention_forward, query, key, value, *args, **kwargs)
 
 
 _NEED_WEIGHTS = list(inspect.signature(F.multi_head_attention_forward).parameters).index("need_weights") - 3
@@ -200,39 +203,40 @@ _COMPUTES_ITSELF = (
 _modes = {strict: _Mode(strict, None) for strict in (False, True)}
 
 
-@contextmanager
-def _listed() -> Iterator[None]:
-    """Around a call of PyTorch's own, of which an outer block hears too."""
-    before, _blocks.left = _blocks.left, True
+def _in_pytorch(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A call that is listed already: an outer block hears of it too, and says nothing."""
+    if torch.compiler.is_compiling():
+        return function(*args, **kwargs)
+    before, _blocks.listed = _blocks.listed, True
     try:
-        yield
+        return function(*args, **kwargs)
     finally:
-        _blocks.left = before
+        _blocks.listed = before
 
 
 def _note(
     module: nn.Module | None, query: Tensor, key: Tensor, value: Tensor, why: str, strict: bool
 ) -> None:
+    name = ""
     if torch.compiler.is_compiling():
         _note_traced(query.dtype, why)
-        return
-    if _blocks.left:
-        return
-    calls, names = _blocks.open[-1]
-    name = "" if module is None else names.get(id(module), type(module).__name__)
-    shapes = (() if x.is_nested else tuple(x.shape) for x in (query, key, value))
-    call = Call(name, *shapes, str(query.dtype).removeprefix("torch."), "PyTorch" if why else "attend", why)
-    calls.counts[call] = calls.counts.get(call, 0) + 1
+    elif not _blocks.listed:
+        calls, names = _blocks.open[-1]
+        name = "" if module is None else names.get(id(module), type(module).__name__)
+        shapes = (() if x.is_nested else tuple(x.shape) for x in (query, key, value))
+        calls.add(Call(name, *shapes, _name(query.dtype), "PyTorch" if why else "attend", why))
     if why and strict:
         raise NotImplementedError(f"sdpa(strict=True): {name or 'a call'} would run in PyTorch: {why}")
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 @torch.compiler.assume_constant_result
 def _note_traced(dtype: torch.dtype, why: str) -> None:
     """While torch.compile makes a graph. Sizes may be unknown then."""
-    calls, _ = _blocks.open[-1]
-    call = Call("torch.compile", (), (), (), str(dtype).removeprefix("torch."), "PyTorch" if why else "attend", why)
-    calls.counts[call] = calls.counts.get(call, 0) + 1
+    _blocks.open[-1][0].add(Call("torch.compile", (), (), (), _name(dtype), "PyTorch" if why else "attend", why))
 
 
 def _why_not(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> str:
