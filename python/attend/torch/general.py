@@ -83,16 +83,17 @@ def attention(
     if weight_heads is not None and not return_weights:
         raise ValueError(f"{_WHERE}: weight_heads is given, but weights are not asked for; return_weights=True")
     if p == 0.0 and plain(q, k, v) and all(_is_plain(x) for x in tensors.values()):
-        q, k, v = (x.detach() for x in (q, k, v))
-        given = {name: x.detach() for name, x in tensors.items()}
         if blocks is not None:
-            given["blocks"] = (given["blocks"], *block_sizes)
-        each = given.pop("query_offsets", None)
+            tensors["blocks"] = (tensors["blocks"], *block_sizes)
+        if "query_offsets" in tensors:
+            query_offset = tensors.pop("query_offsets")
         return attend.attention(
-            q, k, v, scale=scale, softcap=0.0 if softcap is None else softcap, causal=causal, window=window,
-            bias_before_softcap=bias_before_softcap, query_offset=query_offset if each is None else each,
-            key_offset=key_offset, max_q=max_q, max_k=max_k, return_lse=return_lse, return_weights=return_weights,
-            weight_heads=weight_heads, context=contexts.current() if context is None else context, **given,
+            *(x.detach() if x.requires_grad else x for x in (q, k, v)),  # under no_grad()
+            scale=scale, softcap=0.0 if softcap is None else softcap, causal=causal, window=window,
+            bias_before_softcap=bias_before_softcap, query_offset=query_offset, key_offset=key_offset,
+            max_q=max_q, max_k=max_k, return_lse=return_lse, return_weights=return_weights,
+            weight_heads=weight_heads, context=contexts.current() if context is None else context,
+            **{name: x.detach() if isinstance(x, Tensor) and x.requires_grad else x for name, x in tensors.items()},
         )
     for name, x in (("q", q), ("k", k), ("v", v), *tensors.items()):
         check_tensor(_WHERE, name, x)
@@ -201,4 +202,5 @@ def _dropout(dropout: Any, dropout_p: Any) -> tuple[float, int | None, list[int]
         raise ValueError(f"{_WHERE}: dropout.p is {p}; it must be from 0 to 1")
     if seed is None or not 0 <= seed < 2**64:
         raise ValueError(f"{_WHERE}: dropout.seed is {seed}; it is a number of 64 bits, from 0 on")
-    return p, seed if seed < 2**63 else seed - 2**64, [offset, *origin]
+    place = [_whole("dropout.offset", offset), *(_whole("dropout.origin", at) for at in origin)]
+    return p, seed if seed < 2**63 else seed - 2**64, place
