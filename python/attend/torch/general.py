@@ -12,6 +12,7 @@ from attend._types import BlocksLike, DropoutLike, WindowLike
 from . import contexts
 from .functional import check_devices, check_tensor, draw_seed, plain, prepared
 from .heads import weights_alone
+from .layers import check_heads, heads_of
 from .operators import attention as attention_operator
 
 _WHERE = "attention"
@@ -82,6 +83,9 @@ def attention(
         block_sizes = None
     if weight_heads is not None and not return_weights:
         raise ValueError(f"{_WHERE}: weight_heads is given, but weights are not asked for; return_weights=True")
+    heads = heads_of(_WHERE, weight_heads, "weight_heads")
+    if heads is not None:
+        check_heads(_WHERE, "q", heads, q.size(1) if q.dim() == 4 else 0)
     if p == 0.0 and plain(q, k, v) and all(_is_plain(x) for x in tensors.values()):
         if blocks is not None:
             tensors["blocks"] = (tensors["blocks"], *block_sizes)
@@ -92,7 +96,7 @@ def attention(
             scale=scale, softcap=0.0 if softcap is None else softcap, causal=causal, window=window,
             bias_before_softcap=bias_before_softcap, query_offset=query_offset, key_offset=key_offset,
             max_q=max_q, max_k=max_k, return_lse=return_lse, return_weights=return_weights,
-            weight_heads=weight_heads, context=contexts.current() if context is None else context,
+            weight_heads=heads, context=contexts.current() if context is None else context,
             **{name: x.detach() if isinstance(x, Tensor) and x.requires_grad else x for name, x in tensors.items()},
         )
     for name, x in (("q", q), ("k", k), ("v", v), *tensors.items()):
@@ -111,7 +115,7 @@ def attention(
     }
     if blocks is not None:
         given["blocks"] = (tensors["blocks"], *block_sizes)
-    all_weights = _flag("return_weights", return_weights) and weight_heads is None
+    all_weights = _flag("return_weights", return_weights) and heads is None
     out, lse, weights = attention_operator(
         q, k, v, tensors.pop("mask", None), tensors.pop("bias", None), _number("scale", scale),
         _flag("causal", causal), p, seed if p > 0.0 else None, all_weights, number,
@@ -120,8 +124,8 @@ def attention(
         key_offset=_whole("key_offset", key_offset), block_sizes=block_sizes, max_q=_whole("max_q", max_q),
         max_k=_whole("max_k", max_k), dropout_place=place, weights_before_dropout=p > 0.0, **tensors,
     )
-    if weight_heads is not None:
-        weights = weights_alone(q, k, weight_heads, given)
+    if heads is not None:
+        weights = weights_alone(q, k, heads, given)
     wanted = (out, *(lse,) * _flag("return_lse", return_lse), *(weights,) * return_weights)
     return wanted if len(wanted) > 1 else out
 
