@@ -18,7 +18,7 @@ import attend
 from . import contexts, taps
 from .functional import arranged
 from .modules import TYPES
-from .multi_head import multi_head_attention_forward
+from .unasked import backward, grad, multi_head_attention_forward
 
 _WHERE = "scaled_dot_product_attention"
 
@@ -160,6 +160,13 @@ class _Mode(TorchFunctionMode):
             return self.attention(*args, **kwargs)
         if function is F.multi_head_attention_forward:
             return self.layer(*args, **kwargs)
+        # PyTorch takes a mode away while it is asked. Activation checkpointing calls the model during these.
+        if function is Tensor.backward:
+            with self:
+                return backward(*args, **kwargs)
+        if function is torch.autograd.grad:
+            with self:
+                return grad(*args, **kwargs)
         if function is Tensor.unflatten and torch.compiler.is_compiling():
             function = torch.unflatten  # the same; torch.compile cannot follow the first inside a mode
         return function(*args, **kwargs)
