@@ -4,6 +4,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -230,8 +231,9 @@ def _note(
     elif not _blocks.listed:
         calls, names = _blocks.open[-1]
         name = "" if module is None else names.get(id(module), type(module).__name__)
-        shapes = (() if x.is_nested else tuple(x.shape) for x in (query, key, value))
-        calls.add(Call(name, *shapes, _name(query.dtype), "PyTorch" if why else "attend", why))
+        of_query, of_key, of_value = (() if x.is_nested else tuple(x.shape) for x in (query, key, value))
+        where = "PyTorch" if why else "attend"
+        calls.add(Call(name, of_query, of_key, of_value, _name(query.dtype), where, why))
     if why and strict:
         raise NotImplementedError(f"sdpa(strict=True): {name or 'a call'} would run in PyTorch: {why}")
 
@@ -277,7 +279,7 @@ def _calling_module() -> nn.Module | None:
     """The nearest caller whose first argument is a module: its forward, or a function it hands itself to."""
     if torch.compiler.is_compiling():
         return None
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         code = frame.f_code
         if code.co_argcount:
