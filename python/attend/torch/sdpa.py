@@ -4,6 +4,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ import attend
 from . import contexts, taps
 from .functional import arranged
 from .modules import TYPES
-from .multi_head import multi_head_attention_forward
+from .unasked import backward, grad, multi_head_attention_forward
 
 _WHERE = "scaled_dot_product_attention"
 
@@ -160,6 +161,13 @@ class _Mode(TorchFunctionMode):
             return self.attention(*args, **kwargs)
         if function is F.multi_head_attention_forward:
             return self.layer(*args, **kwargs)
+        # PyTorch takes a mode away while it is asked. Activation checkpointing calls the model during these.
+        if function is Tensor.backward:
+            with self:
+                return backward(*args, **kwargs)
+        if function is torch.autograd.grad:
+            with self:
+                return grad(*args, **kwargs)
         if function is Tensor.unflatten and torch.compiler.is_compiling():
             function = torch.unflatten  # the same; torch.compile cannot follow the first inside a mode
         return function(*args, **kwargs)
@@ -223,8 +231,9 @@ def _note(
     elif not _blocks.listed:
         calls, names = _blocks.open[-1]
         name = "" if module is None else names.get(id(module), type(module).__name__)
-        shapes = (() if x.is_nested else tuple(x.shape) for x in (query, key, value))
-        calls.add(Call(name, *shapes, _name(query.dtype), "PyTorch" if why else "attend", why))
+        of_query, of_key, of_value = (() if x.is_nested else tuple(x.shape) for x in (query, key, value))
+        where = "PyTorch" if why else "attend"
+        calls.add(Call(name, of_query, of_key, of_value, _name(query.dtype), where, why))
     if why and strict:
         raise NotImplementedError(f"sdpa(strict=True): {name or 'a call'} would run in PyTorch: {why}")
 
@@ -270,7 +279,7 @@ def _calling_module() -> nn.Module | None:
     """The nearest caller whose first argument is a module: its forward, or a function it hands itself to."""
     if torch.compiler.is_compiling():
         return None
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         code = frame.f_code
         if code.co_argcount:

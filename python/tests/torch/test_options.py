@@ -145,7 +145,7 @@ REFUSED = {
                 lambda x: attend.torch.attention(x, x, x, context=3)),
     "sinks": (ValueError, r"attention: sinks is \[3\]", lambda x: attend.torch.attention(
         x, x, x, sinks=torch.zeros(3).requires_grad_())),
-    "a mask of floats": (ValueError, "give floats as bias", lambda x: attend.torch.attention(
+    "a mask of floats": (TypeError, "numbers that are added to the scores are bias=", lambda x: attend.torch.attention(
         x.requires_grad_(), x, x, mask=torch.zeros(3, 3))),
     "devices": (ValueError, "attention: the tensors are on cpu and meta",
                 lambda x: attend.torch.attention(x, x, x, key_lengths=torch.zeros(1, dtype=torch.int64, device="meta"))),
