@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attend.torch import attention
+from attend.torch import taps
 
 from .described import DescribedMask
 
@@ -57,10 +57,9 @@ def attend_attention(
         options["softcap"] = softcap
     if s_aux is not None:
         options["sinks"] = s_aux.to(torch.promote_types(query.dtype, torch.float32))  # as attend takes them
-    options |= {"scale": scaling, "dropout_p": dropout}
-    if not _weights_wanted(more):
-        return attention(query, key, value, **options).transpose(1, 2).contiguous(), None
-    out, weights = attention(query, key, value, return_weights=True, **options)
+    out, weights = taps.call(
+        module, query, key, value, scale=scaling, dropout_p=dropout, return_weights=_weights_wanted(more), **options
+    )
     return out.transpose(1, 2).contiguous(), weights
 
 

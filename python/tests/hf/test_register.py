@@ -32,7 +32,7 @@ def test_random_numbers_are_left_alone(monkeypatch):
 
 def test_wrong_numbers_are_noticed(monkeypatch):
     monkeypatch.delitem(FUNCTIONS, "attend")
-    monkeypatch.setattr(interface, "attention", lambda q, k, v, **options: q)
+    monkeypatch.setattr(interface.taps, "call", lambda module, q, k, v, **options: (q, None))
     with pytest.raises(RuntimeError, match="a tiny Llama gives other numbers"):
         attend.hf.register()
     assert "attend" not in FUNCTIONS and "attend" not in MASKS
