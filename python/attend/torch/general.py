@@ -106,12 +106,12 @@ def attention(
             raise ValueError(f"{_WHERE}: {name} takes [batch, heads, length, dim], found {list(x.shape)}")
     drawn = draw_seed(_WHERE, p, q.device) if seed is None else torch.tensor([seed], device=q.device)
     q, k, v = prepared(_WHERE, q, k, v)
-    alone = {
+    alone = None if heads is None else {
         "scale": scale, "softcap": softcap or 0.0, "causal": causal, "window": window, "query_offset": query_offset,
         "bias_before_softcap": bias_before_softcap, "key_offset": key_offset, "max_q": max_q, "max_k": max_k,
         "context": context, **tensors,
     }
-    if block_sizes is not None:
+    if alone is not None and block_sizes is not None:
         alone["blocks"] = (tensors["blocks"], *block_sizes)
     all_weights = _flag("return_weights", return_weights) and heads is None
     out, lse, weights = attention_operator(
@@ -122,7 +122,7 @@ def attention(
         key_offset=_whole("key_offset", key_offset), block_sizes=block_sizes, max_q=_whole("max_q", max_q),
         max_k=_whole("max_k", max_k), dropout_place=place, weights_before_dropout=p > 0.0, **tensors,
     )
-    if heads is not None:
+    if heads is not None and alone is not None:
         weights = weights_alone(q, k, heads, alone)
     wanted = (out, *(lse,) * _flag("return_lse", return_lse), *(weights,) * return_weights)
     return wanted if len(wanted) > 1 else out
