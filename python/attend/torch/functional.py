@@ -1,6 +1,7 @@
 """scaled_dot_product_attention with PyTorch's signature and meaning, computed by attend."""
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -66,7 +67,7 @@ def prepared(where: str, *tensors: Tensor) -> list[Tensor]:
     if not torch.is_autocast_enabled("cpu"):
         return list(tensors)
     dtype = torch.get_autocast_dtype("cpu")
-    return [x if x.dtype == torch.float64 else x.to(dtype) for x in tensors]
+    return [x if x.dtype == torch.float64 or not x.is_floating_point() else x.to(dtype) for x in tensors]
 
 
 def draw_seed(where: str, p: float, device: torch.device) -> Tensor | None:
@@ -108,13 +109,39 @@ def scaled_dot_product_attention(
     """
     where = "scaled_dot_product_attention"
     number = contexts.number_of(where, context)
-    if attn_mask is None and dropout_p == 0.0 and not enable_gqa and _plain(query, key, value):
+    if (
+        attn_mask is None and dropout_p == 0.0 and not enable_gqa and plain(query, key, value)
+        and query.dim() == key.dim() == value.dim() == 4
+        and query.shape[:2] == key.shape[:2] == value.shape[:2]
+    ):
         if query.requires_grad or key.requires_grad or value.requires_grad:  # under no_grad()
             query, key, value = query.detach(), key.detach(), value.detach()
         where_to = contexts.current() if context is None else context
         if is_causal:
             return attend.attention(query, key, value, scale=scale, causal=True, query_offset=0, context=where_to)
         return attend.attention(query, key, value, scale=scale, context=where_to)
+    put = arranged(where, query, key, value, attn_mask, is_causal, enable_gqa)
+    seed = draw_seed(where, dropout_p, query.device)
+    q, k, v = prepared(where, put.q, put.k, put.v)
+    out, _, _ = attention(q, k, v, put.mask, put.bias, scale, is_causal, dropout_p, seed, False, number)
+    return out.reshape(*put.lead, *out.shape[-2:])
+
+
+class Arranged(NamedTuple):
+    """The tensors of scaled_dot_product_attention as attend.attention() takes them."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Tensor | None
+    bias: Tensor | None
+    lead: tuple[int, ...]  # the result's dimensions before the last two
+
+
+def arranged(
+    where: str, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool,
+    enable_gqa: bool,
+) -> Arranged:
     for name, x in (("query", query), ("key", key), ("value", value)):
         check_tensor(where, name, x)
         if x.dim() < 2:
@@ -122,8 +149,6 @@ def scaled_dot_product_attention(
     if attn_mask is not None and is_causal:
         raise ValueError(f"{where}: attn_mask and is_causal exclude each other, as in PyTorch")
     check_devices(where, query, key, value, attn_mask)
-    seed = draw_seed(where, dropout_p, query.device)
-    query, key, value = prepared(where, query, key, value)
     if enable_gqa:
         key, value = _same_key_heads(query, key, value)
     lead = _leading(where, query, key, value, attn_mask, enable_gqa)
@@ -139,17 +164,13 @@ def scaled_dot_product_attention(
         attn_mask = attn_mask.expand(*lead[:-1], *attn_mask.shape[-3:])
         attn_mask = attn_mask.reshape(batch, *attn_mask.shape[-3:])
     mask, bias = split_mask(where, "attn_mask", attn_mask)
-    out, _, _ = attention(
-        four(query, heads), four(key, key_heads), four(value, key_heads), mask, bias, scale,
-        is_causal, dropout_p, seed, False, number,
-    )
-    return out.reshape(*lead, *out.shape[-2:])
+    return Arranged(four(query, heads), four(key, key_heads), four(value, key_heads), mask, bias, lead)
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
-def _plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
+def plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether nobody but the caller wants to know of the call: no autograd, compiler, tracer, autocast, no
     mode or transform of PyTorch's. Then it is made without the operator, whose dispatch takes longer
     than short sequences do.
@@ -160,8 +181,6 @@ def _plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
         and query.is_cpu and key.is_cpu and value.is_cpu
         and query.layout == key.layout == value.layout == torch.strided
         and not (torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad))
-        and query.dim() == key.dim() == value.dim() == 4
-        and query.shape[:2] == key.shape[:2] == value.shape[:2]
         and not torch.is_autocast_enabled("cpu")
         and not torch.jit.is_tracing()
         and _nobody_listens()

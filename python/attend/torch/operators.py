@@ -5,7 +5,18 @@ the `fake` functions here and never what is inside. Tensors are those of attend.
 
     q [batch, heads, queries, d]     k [batch, key heads, keys, d]     v [batch, key heads, keys, dv]
 
-with any strides, which are read as they lie. mask and bias broadcast to [batch, heads, queries, keys].
+with any strides, which are read as they lie. So are the options, by its names, in what an operator
+takes: numbers, lists of them, tensors. attend.torch.attention() puts them so. What is put otherwise:
+
+    seed            [1], int64: the bits of dropout's seed; without one nothing is dropped. A tensor, so
+                    that a compiled graph draws a new one each time
+    dropout_place   the rest of attend.Dropout: [offset, b, h, i, j, heads]
+    need_weights    those after dropout, as PyTorch's, or with weights_before_dropout those before it
+    context         contexts.number_of() of one, or 0
+    query_offset    not given: 0, PyTorch's first query meets the first key. None: the last query meets
+                    the last key. query_offsets [batch] come before both
+    window          [left, right], -1: no limit
+    blocks          attend.Blocks.visible; block_sizes are [query_size, key_size]
 """
 from typing import Any
 
@@ -15,116 +26,195 @@ from torch import Tensor
 import attend
 
 from . import contexts
+from .weights import by_attention, gradients_at_weights, weights_shape
+
+# What both operators have behind `context`, with what they are if not given. New ones come last.
+_TAIL = {
+    "query_offset": "SymInt? query_offset=0", "query_offsets": "Tensor? query_offsets=None",
+    "key_offset": "SymInt? key_offset=None", "window": "SymInt[]? window=None",
+    "softcap": "float softcap=0.0", "bias_before_softcap": "bool bias_before_softcap=False",
+    "sinks": "Tensor? sinks=None", "alibi": "Tensor? alibi=None", "key_lengths": "Tensor? key_lengths=None",
+    "blocks": "Tensor? blocks=None", "block_sizes": "SymInt[]? block_sizes=None",
+    "cu_seqlens_q": "Tensor? cu_seqlens_q=None", "cu_seqlens_k": "Tensor? cu_seqlens_k=None",
+    "max_q": "SymInt? max_q=None", "max_k": "SymInt? max_k=None", "block_table": "Tensor? block_table=None",
+    "k_scales": "Tensor? k_scales=None", "v_scales": "Tensor? v_scales=None",
+    "dropout_place": "SymInt[]? dropout_place=None", "weights_before_dropout": "bool weights_before_dropout=False",
+}
+_NAMES = tuple(_TAIL)
+_AS_THEY_ARE = ("key_offset", "softcap", "bias_before_softcap", "sinks", "alibi", "key_lengths", "cu_seqlens_q",
+                "cu_seqlens_k", "max_q", "max_k", "block_table", "k_scales", "v_scales")
+
+_library = torch.library.Library("attend", "DEF")
+_OPTIONS = "Tensor? mask, Tensor? bias, float? scale, bool causal, float dropout_p, Tensor? seed, "
+for _schema in (
+    "attention(Tensor q, Tensor k, Tensor v, " + _OPTIONS + "bool need_weights, SymInt context=0, "
+    + ", ".join(_TAIL.values()) + ") -> (Tensor out, Tensor lse, Tensor weights)",
+    "attention_backward(Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor weights, Tensor? dout, "
+    "Tensor? dlse, Tensor? dweights, " + _OPTIONS + "SymInt context=0, " + ", ".join(_TAIL.values())
+    + ") -> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsinks, Tensor dalibi)",
+):
+    _library.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
+
+attention = torch.ops.attend.attention.default
+attention_backward = torch.ops.attend.attention_backward.default
 
 
 def _options(
     mask: Tensor | None, bias: Tensor | None, scale: float | None, causal: bool, dropout_p: float,
-    seed: Tensor | None, context: int,
+    seed: Tensor | None, context: int, tail: tuple[Any, ...],
 ) -> dict[str, Any]:
-    options: dict[str, Any] = {
-        "mask": mask, "bias": bias, "scale": scale, "causal": causal, "context": contexts.by_number(context),
-    }
-    if causal:
-        options["query_offset"] = 0  # PyTorch's first query meets the first key
+    """As attend.attention() takes them. PyTorch leaves out the last arguments that are as if not given."""
+    options: dict[str, Any] = {"context": contexts.by_number(context)}
+    if mask is not None:
+        options["mask"] = mask.detach()
+    if bias is not None:
+        options["bias"] = bias.detach()
+    if scale is not None:
+        options["scale"] = scale
     if seed is not None:
-        options["dropout"] = (dropout_p, int(seed.item()))
-    return {
-        name: value.detach() if isinstance(value, Tensor) else value
-        for name, value in options.items()
-    }
+        options["dropout"] = (dropout_p, int(seed.item()) % 2**64)
+    if causal:
+        options["causal"] = True
+        options["query_offset"] = 0
+    if tail:
+        _add_tail(options, dict(zip(_NAMES, tail)))
+    return options
 
 
-def _identity(k: Tensor) -> Tensor:
-    """Values [batch, key heads, keys, keys] whose attention is the weights themselves."""
-    keys = k.size(2)
-    return torch.eye(keys, dtype=k.dtype, device=k.device).expand(k.size(0), k.size(1), keys, keys)
+def _add_tail(options: dict[str, Any], given: dict[str, Any]) -> None:
+    for name in _AS_THEY_ARE:
+        value = given.get(name)
+        if value is not None:
+            options[name] = value.detach() if isinstance(value, Tensor) else value
+    each = given.get("query_offsets")
+    options["query_offset"] = given["query_offset"] if each is None else each
+    window = given.get("window")
+    if window is not None:
+        options["window"] = tuple(None if side < 0 else side for side in window)
+    if given.get("blocks") is not None:
+        options["blocks"] = (given["blocks"], *(given.get("block_sizes") or (0, 0)))
+    place = given.get("dropout_place")
+    if place and "dropout" in options:
+        options["dropout"] += (place[0], tuple(place[1:]))
 
 
-def _lse_type(q: Tensor) -> torch.dtype:
-    return torch.float64 if q.dtype == torch.float64 else torch.float32
+def _before_dropout(tail: tuple[Any, ...]) -> bool:
+    return len(tail) == len(_NAMES) and tail[-1]
 
 
-@torch.library.custom_op("attend::attention", mutates_args=(), device_types="cpu")
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None,
-    scale: float | None, causal: bool, dropout_p: float, seed: Tensor | None, need_weights: bool,
-    context: int = 0,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(out, lse, weights); weights are those after dropout, [0] if they are not needed.
-
-    seed [1], int64, says which weights are dropped; without one none are. It is a tensor so that a
-    compiled graph draws a new one each time. context: contexts.number_of() of one, or 0.
-    """
+@torch.library.impl(_library, "attention", "CPU")
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, scale: float | None,
+    causal: bool, dropout_p: float, seed: Tensor | None, need_weights: bool, context: int = 0, *tail: Any,
+) -> tuple[Tensor, ...]:
+    """(out, lse, weights); weights are [0] if they are not needed."""
     q, k, v = q.detach(), k.detach(), v.detach()
-    options = _options(mask, bias, scale, causal, dropout_p, seed, context)
+    options = _options(mask, bias, scale, causal, dropout_p, seed, context, tail)
     if not need_weights:
         out, lse = attend.attention(q, k, v, return_lse=True, **options)
         return out, lse, q.new_empty(0)
-    if seed is None:
+    if seed is None or _before_dropout(tail):
         return attend.attention(q, k, v, return_lse=True, return_weights=True, **options)
-    # attend hands out the weights before dropout, PyTorch those after it: the attention to the
-    # identity, which takes keys / dv times the first one's work.
     out, lse = attend.attention(q, k, v, return_lse=True, **options)
-    return out, lse, attend.attention(q, k, _identity(k), **options)
+    return out, lse, by_attention(q, k, v, options)
 
 
-@attention.register_fake
-def _(q, k, v, mask, bias, scale, causal, dropout_p, seed, need_weights, context=0):
-    rows = q.shape[:3]
-    weights = (*rows, k.size(2)) if need_weights else (0,)
-    return (
-        q.new_empty((*rows, v.size(3))),
-        q.new_empty(rows, dtype=_lse_type(q)),
-        q.new_empty(weights),
-    )
-
-
-@torch.library.custom_op("attend::attention_backward", mutates_args=(), device_types="cpu")
-def attention_backward(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, weights: Tensor,
-    dout: Tensor | None, dlse: Tensor | None, dweights: Tensor | None,
-    mask: Tensor | None, bias: Tensor | None, scale: float | None, causal: bool,
-    dropout_p: float, seed: Tensor | None, context: int = 0,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(dq, dk, dv, dbias) from the gradients at the three results; dbias is [0] without a bias."""
+@torch.library.impl(_library, "attention_backward", "CPU")
+def _backward(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, weights: Tensor, dout: Tensor | None,
+    dlse: Tensor | None, dweights: Tensor | None, mask: Tensor | None, bias: Tensor | None, scale: float | None,
+    causal: bool, dropout_p: float, seed: Tensor | None, context: int = 0, *tail: Any,
+) -> tuple[Tensor, ...]:
+    """(dq, dk, dv, dbias, dsinks, dalibi) from the gradients at the three results; [0] for what has none:
+    keys and values of 8 bits, options that were not given.
+    """
     q, k, v, out, lse, weights = (x.detach() for x in (q, k, v, out, lse, weights))
-    options = _options(mask, bias, scale, causal, dropout_p, seed, context)
+    options = _options(mask, bias, scale, causal, dropout_p, seed, context, tail)
     dout = torch.zeros_like(out) if dout is None else dout.detach()
     dlse = None if dlse is None else dlse.detach()
-    result = attend.attention_backward(q, k, v, out, lse, dout, dlse=dlse, **options)
-    dq, dk, dv = result[:3]
-    dbias = q.new_empty(0) if bias is None else result.dbias
-    if dweights is not None and weights.dim() == 4:  # weights = attention(q, k, identity)
-        dweights = dweights.detach()
-        more = attend.attention_backward(q, k, _identity(k), weights, lse, dweights, **options)
-        dq += more[0]
-        dk += more[1]
-        if bias is not None:
-            dbias += more.dbias
-    return dq, dk, dv, dbias
+    found = [*attend.attention_backward(q, k, v, out, lse, dout, dlse=dlse, **options)]
+    if dweights is not None and weights.dim() == 4:
+        if _before_dropout(tail):
+            options.pop("dropout", None)
+        more = gradients_at_weights(q, k, v, weights, lse, dweights.detach(), options)
+        for place in (0, 1, *range(3, len(found))):  # all but dv
+            if found[place] is not None:
+                found[place] += more[place]
+    found += [None] * (6 - len(found))
+    return tuple(q.new_empty(0) if x is None else x for x in found)
 
 
-@attention_backward.register_fake
-def _(q, k, v, out, lse, weights, dout, dlse, dweights, mask, bias, scale, causal, dropout_p, seed, context=0):
-    dbias = q.new_empty(0) if bias is None else bias.new_empty(bias.shape)
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dbias
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    q, k, v, mask, bias, ctx.scale, ctx.causal, ctx.dropout_p, seed, _, ctx.context = inputs
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(q, k, v, mask, bias, seed, *output)
-
-
-def _gradients(
-    ctx: Any, dout: Tensor | None, dlse: Tensor | None, dweights: Tensor | None
-) -> tuple[Tensor | None, ...]:
-    q, k, v, mask, bias, seed, out, lse, weights = ctx.saved_tensors
-    dq, dk, dv, dbias = attention_backward(
-        q, k, v, out, lse, weights, dout, dlse, dweights,
-        mask, bias, ctx.scale, ctx.causal, ctx.dropout_p, seed, ctx.context,
+@torch.library.register_fake("attend::attention", lib=_library)
+def _fake_forward(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, scale: float | None,
+    causal: bool, dropout_p: float, seed: Tensor | None, need_weights: bool, context: int = 0, *tail: Any,
+) -> tuple[Tensor, ...]:
+    rows = q.shape[:3]
+    return (
+        q.new_empty((*rows, v.size(3))),
+        q.new_empty(rows, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32),
+        q.new_empty(weights_shape(q, k, **dict(zip(_NAMES, tail))) if need_weights else (0,)),
     )
-    return dq, dk, dv, None, dbias if bias is not None else None, None, None, None, None, None, None
+
+
+@torch.library.register_fake("attend::attention_backward", lib=_library)
+def _fake_backward(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, weights: Tensor, dout: Tensor | None,
+    dlse: Tensor | None, dweights: Tensor | None, mask: Tensor | None, bias: Tensor | None, scale: float | None,
+    causal: bool, dropout_p: float, seed: Tensor | None, context: int = 0, *tail: Any,
+) -> tuple[Tensor, ...]:
+    given = dict(zip(_NAMES, tail))
+    inputs = (q, k, v, bias, given.get("sinks"), given.get("alibi"))
+    return tuple(
+        q.new_empty(0) if x is None or not x.is_floating_point() else x.new_empty(x.shape) for x in inputs
+    )
+
+
+class _Differentiable(torch.autograd.Function):
+    """What torch.library.register_autograd makes, but for the time: that one's grows with the square of
+    the number of an operator's arguments, to more than attention itself takes.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, keys: Any, *arguments: Any) -> tuple[Tensor, ...]:
+        results = _below_autograd(keys, *arguments)
+        ctx.set_materialize_grads(False)
+        ctx.others = [None if isinstance(x, Tensor) else x for x in arguments]
+        ctx.places = [place for place, x in enumerate(arguments) if isinstance(x, Tensor)]
+        ctx.save_for_backward(*results, *(arguments[place] for place in ctx.places))
+        return results
+
+    @staticmethod
+    def backward(
+        ctx: Any, dout: Tensor | None, dlse: Tensor | None, dweights: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        out, lse, weights, *tensors = ctx.saved_tensors
+        arguments = list(ctx.others)
+        for place, x in zip(ctx.places, tensors):
+            arguments[place] = x
+        found = attention_backward(
+            *arguments[:3], out, lse, weights, dout, dlse, dweights, *arguments[3:9], *arguments[10:]
+        )
+        gradients: list[Tensor | None] = [None] * len(arguments)
+        for place, x in zip(_PLACES, found):
+            if place in ctx.places and arguments[place].is_floating_point():
+                gradients[place] = x
+        return None, *gradients
+
+
+# Where q, k, v, bias, sinks and alibi are among the arguments.
+_PLACES = (0, 1, 2, 4, 11 + _NAMES.index("sinks"), 11 + _NAMES.index("alibi"))
+
+
+def _below_autograd(keys: Any, *arguments: Any) -> tuple[Tensor, ...]:
+    with torch._C._AutoDispatchBelowAutograd():
+        return attention.redispatch(keys & torch._C._after_autograd_keyset, *arguments)
+
+
+def _with_autograd(keys: Any, *arguments: Any) -> tuple[Tensor, ...]:
+    if torch.is_grad_enabled() and torch._C._any_requires_grad(*arguments):
+        return _Differentiable.apply(keys, *arguments)
+    return _below_autograd(keys, *arguments)
 
 
 def _no_second_gradient(ctx: Any, *gradients: Tensor | None) -> None:
@@ -134,5 +224,5 @@ def _no_second_gradient(ctx: Any, *gradients: Tensor | None) -> None:
     )
 
 
-attention.register_autograd(_gradients, setup_context=_save)
-attention_backward.register_autograd(_no_second_gradient)
+_library.impl("attention", _with_autograd, "Autograd", with_keyset=True)
+torch.library.register_autograd("attend::attention_backward", _no_second_gradient, lib=_library)

@@ -1,0 +1,21 @@
+"""attend in Hugging Face Transformers: one line, and a model's attention is attend's.
+
+register()     makes attn_implementation="attend" known to Transformers
+check(model)   says which modules of a model will come to attend, which will not, and why
+capture(...)   weights or statistics of chosen layers and heads, while the model runs
+edit(...)      heads that give something else: nothing, their mean, the pattern of another run
+head_importance(...)   how much the loss depends on each head
+
+>>> attend.hf.register()
+>>> model = AutoModel.from_pretrained("...", attn_implementation="attend")    # or, later:
+>>> model.set_attn_implementation("attend")
+>>> print(attend.hf.check(model))
+
+Importing this changes nothing in Transformers. What a model asks for and attend cannot do is refused in words;
+nothing falls back to another implementation.
+"""
+from .blocks import capture, edit, head_importance
+from .registration import NAME, register
+from .reports import Report, check
+
+__all__ = ["NAME", "Report", "capture", "check", "edit", "head_importance", "register"]
