@@ -157,6 +157,30 @@ inline F32 scaled(F32 a, F32 n) {
 }
 inline F32::Mask less(F32 a, F32 b) { return _mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ); }
 inline F32 select(F32::Mask m, F32 a, F32 b) { return {_mm256_blendv_ps(b.v, a.v, m)}; }
+ATTEND_INLINE unsigned doubtful_bits(F32 x, Doubt of) {
+  const auto all = [](std::uint32_t n) { return _mm256_set1_epi32(static_cast<int>(n)); };
+  const __m256i bits = _mm256_castps_si256(x.v), size = _mm256_slli_epi32(bits, 1);
+  const __m256i rest = _mm256_and_si256(_mm256_sub_epi32(bits, all(of.middle)), all(of.digits));
+  const __m256i above_zero = _mm256_sub_epi32(size, all(1));
+  const __m256i near = _mm256_cmpgt_epi32(all(5), rest);
+  const __m256i small =
+      _mm256_cmpeq_epi32(_mm256_min_epu32(above_zero, all(of.least - 1)), above_zero);
+  const __m256i large = _mm256_cmpeq_epi32(_mm256_max_epu32(size, all(of.most)), size);
+  return static_cast<unsigned>(
+      _mm256_movemask_epi8(_mm256_or_si256(_mm256_or_si256(near, small), large)));
+}
+// 8 rows of 8 numbers, transposed as 4 columns of pairs: 8 shuffles, where squares of floats
+// take 16.
+ATTEND_INLINE void load_transposed(const bf16* rows, std::int64_t stride, F32 (&square)[8]) {
+  F32 pairs[4];
+  load_columns(rows, stride * 2, pairs);
+  unrolled<4>(ATTEND_EACH(c) {
+    const __m256i both = _mm256_castps_si256(pairs[c].v);
+    const __m256i high = _mm256_set1_epi32(static_cast<int>(0xFFFF0000));
+    square[2 * c].v = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
+    square[2 * c + 1].v = _mm256_castsi256_ps(_mm256_and_si256(both, high));
+  });
+}
 inline bool all_finite(F32 a) {
   const __m256 zero = _mm256_sub_ps(a.v, a.v);
   return _mm256_movemask_ps(_mm256_cmp_ps(zero, zero, _CMP_UNORD_Q)) == 0;

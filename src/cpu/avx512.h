@@ -157,8 +157,7 @@ inline F32 scaled(F32 a, F32 n) {
 }
 inline F32::Mask less(F32 a, F32 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ); }
 inline F32 select(F32::Mask m, F32 a, F32 b) { return {_mm512_mask_blend_ps(m, b.v, a.v)}; }
-// Lanes where not all numbers within two units of the last place of x are rounded to the same of 16
-// bits, or that have fewer digits there, or are no numbers.
+// As vec.h has it, with an instruction less where bf16 has all of the exponents.
 template <class E>
 inline unsigned doubtful_lanes(F32 x, E) {
   constexpr bool kBf16 = std::is_same_v<E, bf16>;
@@ -176,6 +175,32 @@ inline unsigned doubtful_lanes(F32 x, E) {
     return near | _mm512_cmplt_epu32_mask(above_zero, _mm512_set1_epi32(0x71000000)) |  // 2^-14
            _mm512_cmpge_epu32_mask(size, _mm512_set1_epi32(static_cast<int>(0x8EF00000)));
   }
+}
+// 16 rows of 16 numbers of 16 bits, transposed as 8 columns of pairs: 16 shuffles, where squares of
+// floats take 32. Of bf16 two more instructions give the two columns of a pair.
+ATTEND_INLINE void load_transposed(const bf16* rows, std::int64_t stride, F32 (&square)[16]) {
+  F32 pairs[8];
+  load_columns(rows, stride * 2, pairs);
+  unrolled<8>(ATTEND_EACH(c) {
+    const __m512i both = _mm512_castps_si512(pairs[c].v);
+    const __m512i high = _mm512_set1_epi32(static_cast<int>(0xFFFF0000));
+    square[2 * c].v = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+    square[2 * c + 1].v = _mm512_castsi512_ps(_mm512_and_si512(both, high));
+  });
+}
+// Of f16 they are brought apart and converted: 32 shuffles more, where converted first all would be
+// 64 and 16 conversions.
+ATTEND_INLINE void load_transposed(const f16* rows, std::int64_t stride, F32 (&square)[16]) {
+  F32 pairs[8];
+  load_columns(rows, stride * 2, pairs);
+  const __m512i even = _mm512_cvtepi8_epi16(
+      _mm256_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 1, 3, 5, 7, 9, 11,
+                       13, 15, 17, 19, 21, 23, 25, 27, 29, 31));
+  unrolled<8>(ATTEND_EACH(c) {
+    const __m512i apart = _mm512_permutexvar_epi16(even, _mm512_castps_si512(pairs[c].v));
+    square[2 * c].v = _mm512_cvtph_ps(_mm512_castsi512_si256(apart));
+    square[2 * c + 1].v = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(apart, 1));
+  });
 }
 // 16 rows of 16 bytes, transposed as bytes and then converted: 24 shuffles, where 16 conversions
 // and the square of floats would take 48. quads[g] holds of each four rows (16 bytes) the columns

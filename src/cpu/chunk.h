@@ -25,8 +25,8 @@ struct Chunk {
   const SumOf<V>* scales_from(std::int64_t key) const noexcept {
     return k_scales == nullptr ? nullptr : k_scales + key;
   }
-  // Rows of 8 bits as they lie, which nobody has packed yet: k and v are to come. Or null.
-  const std::int8_t *raw_k = nullptr, *raw_v = nullptr;
+  // Rows of 8 or 16 bits as they lie, which nobody has packed yet: k and v are to come. Or null.
+  const std::byte *raw_k = nullptr, *raw_v = nullptr;
   std::int64_t raw_k_stride = 0, raw_v_stride = 0;
   // Of a matrix instruction: rows of the last group of keys, if that is not a whole one. What is
   // read in pairs of keys lies in packed_v (forward: values) or packed_k (backward: keys).

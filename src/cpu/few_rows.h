@@ -18,8 +18,8 @@
 // the product). Values are read in short slices of whole rows: the nearer to the order of memory,
 // the better. Measured: docs/decisions/012-keys-in-lanes.md.
 //
-// Rows of 8 bits are read as they lie and converted on the way, keys in the registers where they
-// are turned, values a slice at a time: packed first, they would pass through a far cache once
+// Rows of 8 and 16 bits are read as they lie and converted on the way, keys in the registers where
+// they are turned, values a slice at a time: packed first, they would pass through a far cache once
 // more, and memory would wait while they do.
 #pragma once
 
@@ -32,7 +32,7 @@ template <class V>
 class FewRows {
   using Operand = OperandOf<V>;
   using Sum = SumOf<V>;
-  // Keys and values as they are read: operands, or whole numbers of 8 bits.
+  // Keys and values as they are read: operands, or numbers of 8 or 16 bits.
   template <class E>
   struct Rows {
     const E *k, *v;  // the first of them
@@ -47,14 +47,15 @@ class FewRows {
   static constexpr int kMost = TilesOf<V>::kFewRows;
   static_assert((kMost & (kMost - 1)) == 0 && kMost <= Tile<V>::kMost);
 
-  // q: memory of [kMost][d]; v: of [kSlice][width], for rows of 8 bits; s: of [kMost][256].
+  // q: memory of [kMost][d]; v: of [kSlice][width], for rows that wait; s: of [kMost][256].
   FewRows(const ForwardScores<V>& scores, const Chunk<V>& chunk, Sum* q, Operand* v, Sum* s)
       : p(scores.p), scores_(scores), chunk_(chunk), q_(q), v_(v), s_(s) {}
 
-  // Whether rows of 8 bits need not be packed for few rows.
+  // Whether rows need not be packed for few rows: both of one type, of 8 or 16 bits.
   static bool waits(const ForwardProblem& p) noexcept {
-    return kMost > 0 && HasHalves<V, std::int8_t> && p.own_k_type && p.k_type == DType::i8 &&
-           p.own_v_type && p.v_type == DType::i8;
+    const DType type = raw_type(p);
+    return kMost > 0 && HasHalves<V, std::int8_t> && size_of(type) <= 2 &&
+           type == (p.own_v_type ? p.v_type : p.type);
   }
 
   // Rows that see all of many keys, with nothing added to their scores.
@@ -78,12 +79,20 @@ class FewRows {
     k_scales_ = chunk_.k_scales == nullptr ? nullptr : chunk_.k_scales + first;
     v_scales_ = chunk_.v_scales == nullptr ? nullptr : chunk_.v_scales + first;
     if constexpr (HasHalves<V, std::int8_t>) {
+      const auto as_they_lie = [&]<class E>(E) {
+        const auto* const k = reinterpret_cast<const E*>(chunk_.raw_k);
+        const auto* const v = reinterpret_cast<const E*>(chunk_.raw_v);
+        const Rows<E> rows{k + first * chunk_.raw_k_stride, v + first * chunk_.raw_v_stride,
+                           chunk_.raw_k_stride, chunk_.raw_v_stride};
+        ATTEND_PATH_OF(V, "few rows as they lie, bytes", sizeof(E));
+        weigh(tile, rows, to, top, sum);
+      };
       if (chunk_.raw_k != nullptr) {
-        ATTEND_PATH(V, "few rows, keys of 8 bits");
-        const Rows<std::int8_t> rows{chunk_.raw_k + first * chunk_.raw_k_stride,
-                                     chunk_.raw_v + first * chunk_.raw_v_stride,
-                                     chunk_.raw_k_stride, chunk_.raw_v_stride};
-        return weigh(tile, rows, to, top, sum);
+        switch (raw_type(p)) {
+          case DType::i8: return as_they_lie(std::int8_t{});
+          case DType::bf16: return as_they_lie(bf16{});
+          default: return as_they_lie(f16{});
+        }
       }
     }
     const Rows<Operand> rows{chunk_.k + first * chunk_.k_stride, chunk_.v + first * chunk_.v_stride,
@@ -92,6 +101,10 @@ class FewRows {
   }
 
  private:
+  static DType raw_type(const ForwardProblem& p) noexcept {
+    return p.own_k_type ? p.k_type : p.type;
+  }
+
   template <class E>
   void weigh(const Tile<V>& tile, const Rows<E>& rows, const Place<Sum>& to, Sum* top,
              Sum* sum) noexcept {
@@ -220,11 +233,13 @@ class FewRows {
     }
   }
 
-  void convert_values(const std::int8_t* from, std::int64_t stride, std::int64_t count,
-                      Lines<std::int8_t>& soon) const noexcept {
+  template <class E>
+  void convert_values(const E* from, std::int64_t stride, std::int64_t count,
+                      Lines<E>& soon) const noexcept {
+    constexpr std::int64_t kLine = 64 / sizeof(E);
     Operand* to = v_;
     for (std::int64_t n = 0; n < count; ++n, from += stride, to += Results<V>::width(p)) {
-      for (std::int64_t x = 0; x < p.dv; x += 64) soon.prefetch_next();
+      for (std::int64_t x = 0; x < p.dv; x += kLine) soon.prefetch_next();
       convert_elements<V>(from, 1, p.dv, to);
       for (std::int64_t x = p.dv; x < Results<V>::width(p); ++x) to[x] = 0;
     }

@@ -86,11 +86,22 @@ struct F32 : Lanes<float, std::int32_t> {
     return load(p(At<0>{}));
   }
   static F32 set(float x) { return {{Native{x, x, x, x}}}; }
-  // By way of the 16-bit types' own conversions: a call for each element.
-  template <class Half>
-  requires(sizeof(Half) == 2) static F32 widened(const Half* p) {
-    return {{Native{static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]),
-                    static_cast<float>(p[3])}}};
+  static Mask bits_of(const void* p) {                           // four numbers of 16 bits
+    typedef std::uint16_t Four __attribute__((vector_size(8)));  // NOLINT(modernize-use-using)
+    Four four;
+    __builtin_memcpy(&four, p, sizeof four);
+    return __builtin_convertvector(four, Mask);
+  }
+  static F32 widened(const bf16* p) { return {{reinterpret_cast<Native>(bits_of(p) << 16)}}; }
+  // The exponent rebiased, that of infinity and NaN twice; subnormal numbers, in units of 2^-24, as
+  // whole ones.
+  static F32 widened(const f16* p) {
+    constexpr std::int32_t kRebias = 112 << 23;
+    const Mask bits = bits_of(p), exponent = bits & 0x7C00, mantissa = bits & 0x3FF;
+    const Mask normal = ((bits & 0x7FFF) << 13) + kRebias;
+    const Mask small = reinterpret_cast<Mask>(__builtin_convertvector(mantissa, Native) * 0x1p-24F);
+    const Mask size = exponent == 0 ? small : exponent == 0x7C00 ? normal + kRebias : normal;
+    return {{reinterpret_cast<Native>(size | (bits & 0x8000) << 16)}};
   }
   static F32 widened(const std::int8_t* p) {
     return {{Native{static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]),
@@ -118,6 +129,16 @@ struct F32 : Lanes<float, std::int32_t> {
 inline F32 scaled(F32 a, F32 n) {
   const F32::Mask bits = reinterpret_cast<F32::Mask>(n.v) << 23;
   return {{a.v * reinterpret_cast<F32::Native>(bits)}};
+}
+inline unsigned doubtful_bits(F32 x, Doubt of) {
+  unsigned doubtful = 0;
+  for (int n = 0; n < F32::kLanes; ++n) {
+    const auto bits = static_cast<std::uint32_t>(reinterpret_cast<F32::Mask>(x.v)[n]);
+    const std::uint32_t size = bits << 1, rest = (bits - of.middle) & of.digits;
+    doubtful |= static_cast<unsigned>(rest <= 4) | static_cast<unsigned>(size - 1 < of.least) |
+                static_cast<unsigned>(size >= of.most);
+  }
+  return doubtful;
 }
 inline bool all_finite(F32 a) {
   const F32::Native zero = a.v - a.v;   // NOLINT(misc-redundant-expression): not if infinite

@@ -164,23 +164,15 @@ inline F32 scaled(F32 a, F32 n) {
 }
 inline F32::Mask less(F32 a, F32 b) { return vcltq_f32(a.v, b.v); }
 inline F32 select(F32::Mask m, F32 a, F32 b) { return {vbslq_f32(m, a.v, b.v)}; }
-// Not 0 if there are lanes where not all numbers within two units of the last place of x are
-// rounded to the same of 16 bits, or that have fewer digits there, or are no numbers.
-ATTEND_INLINE unsigned doubtful_lanes(F32 x, std::uint32_t middle, std::uint32_t digits,
-                                      std::uint32_t least, std::uint32_t most) {
+ATTEND_INLINE unsigned doubtful_bits(F32 x, Doubt of) {
   const uint32x4_t bits = vreinterpretq_u32_f32(x.v), size = vshlq_n_u32(bits, 1);
-  const uint32x4_t rest = vandq_u32(vsubq_u32(bits, vdupq_n_u32(middle)), vdupq_n_u32(digits));
+  const uint32x4_t rest =
+      vandq_u32(vsubq_u32(bits, vdupq_n_u32(of.middle)), vdupq_n_u32(of.digits));
   const uint32x4_t above_zero = vsubq_u32(size, vdupq_n_u32(1));
   const uint32x4_t near = vcleq_u32(rest, vdupq_n_u32(4)),
-                   small = vcltq_u32(above_zero, vdupq_n_u32(least)),
-                   large = vcgeq_u32(size, vdupq_n_u32(most));
+                   small = vcltq_u32(above_zero, vdupq_n_u32(of.least)),
+                   large = vcgeq_u32(size, vdupq_n_u32(of.most));
   return vmaxvq_u32(vorrq_u32(vorrq_u32(near, small), large));
-}
-inline unsigned doubtful_lanes(F32 x, bf16) {
-  return doubtful_lanes(x, 0x7FFE, 0xFFFF, 0x02000000, 0xFF000000);  // from 2^-125 on
-}
-inline unsigned doubtful_lanes(F32 x, f16) {
-  return doubtful_lanes(x, 0x0FFE, 0x1FFF, 0x71000000, 0x8EF00000);  // from 2^-14 on
 }
 inline bool all_finite(F32 a) {
   const float32x4_t zero = vsubq_f32(a.v, a.v);

@@ -155,6 +155,20 @@ void convert_row(const Strided& t, std::int64_t offset, std::int64_t count, T* r
   });
 }
 
+// Rows of such numbers, `apart` from each other, with zeros up to `width`: one call for all, since
+// a row of a short sequence is a few vectors.
+template <class V, class T = typename V::T>
+void convert_each_row(const Strided& t, std::int64_t offset, std::int64_t apart, std::int64_t rows,
+                      std::int64_t count, T* to, std::int64_t width) noexcept {
+  with_type(t.type, [&]<class E>(E) {
+    const E* from = reinterpret_cast<const E*>(t.data) + offset;
+    for (; rows > 0; --rows, from += apart, to += width) {
+      convert_elements<V>(from, t.stride[3], count, to);
+      for (std::int64_t x = count; x < width; ++x) to[x] = T{};
+    }
+  });
+}
+
 // to[x] = scale * row[x], at any type and stride, with one rounding.
 template <class V, class E, class From>
 void store_scaled(E* to, std::int64_t stride, std::int64_t count, const From* row,

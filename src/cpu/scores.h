@@ -105,6 +105,9 @@ class Scores : public KeyHead<Operation> {
     std::int64_t i = first, g = 0;
     if (group != 1) i = first / group, g = first % group;  // slow, where heads are short
     const std::int64_t origin = query_row(p, call.q, sequence, first_head, 0);
+    const bool together = !ready && group == 1;
+    if (together)
+      convert_each_row<V>(call.q, origin + i * row_stride, row_stride, tile.rows, p.d, q_, p.d);
     KeyRange keys;
     // Else every row has the same keys.
     const bool moves = p.causal || p.window_left != kUnlimited || p.window_right != kUnlimited;
@@ -121,7 +124,7 @@ class Scores : public KeyHead<Operation> {
         tile.end = keys.end > tile.end ? keys.end : tile.end;
       }
       const std::int64_t at = origin + g * head_stride + i * row_stride;
-      if (!ready) convert_row<V>(call.q, at, p.d, q_ + n * p.d);
+      if (!ready && !together) convert_row<V>(call.q, at, p.d, q_ + n * p.d);
       q[n] = ready ? from + at : q_ + n * p.d;
     }
     // Behind the last row it stands again: every square is a whole one.
@@ -131,18 +134,17 @@ class Scores : public KeyHead<Operation> {
   }
 
   // The keys and values [from, to) of a chunk: where they are, or packed. Where few rows read them
-  // (few_rows.h), rows of 8 bits wait: they are converted on the way, or pack() comes later.
+  // (few_rows.h), rows of 8 and 16 bits wait: they are converted on the way, or pack() comes later.
   void bring(Chunk<V>& chunk, std::int64_t from, std::int64_t to, bool values = true,
              bool few = false) noexcept {
     if constexpr (kMatrix<V>) return groups.bring(chunk, from, to, values, few);
     chunk.from = from;
     chunk.to = to;
     bring_scales(*this, chunk, values);
-    if (few && !chunk.k_takes && !chunk.v_takes && is_contiguous_row<std::int8_t>(call.k) &&
-        is_contiguous_row<std::int8_t>(call.v) && p.keys != KeyAddressing::paged) {
+    if (few && !chunk.k_takes && !chunk.v_takes && call.k.stride[3] == 1 && call.v.stride[3] == 1 &&
+        p.keys != KeyAddressing::paged) {
       const auto row = [&](const Strided& t) {
-        return reinterpret_cast<const std::int8_t*>(t.data) +
-               key_row(p, call, t, sequence, kv_head, from);
+        return t.data + key_row(p, call, t, sequence, kv_head, from) * size_of(t.type);
       };
       chunk.raw_k = row(call.k);
       chunk.raw_v = row(call.v);
@@ -297,6 +299,12 @@ class Scores : public KeyHead<Operation> {
              key_row(p, call, t, sequence, kv_head, chunk.from);
     }
     ATTEND_PATH(V, "keys or values packed");
+    stride = row_width;
+    if (t.type != DType::i8 && p.keys != KeyAddressing::paged && scales == nullptr) {
+      convert_each_row<V>(t, key_row(p, call, t, sequence, kv_head, chunk.from), t.stride[2],
+                          chunk.to - chunk.from, count, packed, row_width);
+      return packed;
+    }
     for (std::int64_t j = chunk.from; j < chunk.to; ++j, packed += row_width) {
       const std::int64_t from = key_row(p, call, t, sequence, kv_head, j);
       ask_for_next_bytes(p, t, from, count);
@@ -304,7 +312,6 @@ class Scores : public KeyHead<Operation> {
       for (std::int64_t x = count; x < row_width; ++x) packed[x] = Operand{};
       if (scales != nullptr) take_scale<V>(packed, count, scales[j - chunk.from], false);
     }
-    stride = row_width;
     return packed - (chunk.to - chunk.from) * row_width;
   }
 

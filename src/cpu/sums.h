@@ -157,13 +157,12 @@ class Results {
   void close(Sums<V>& tile) noexcept {
     if (p.state) return close_states(tile);
     const bool ready = is_contiguous_row<T>(call_.out);
-    const bool together = kMatrix<V> && !tile.joined && call_.out.stride[3] == 1 &&
+    const bool together = !tile.joined && call_.out.stride[3] == 1 &&
                           (call_.out.type == DType::bf16 || call_.out.type == DType::f16);
     for (int n = 0; n < tile.rows; ++n)
       if (tile.l[n] == 0)  // the row saw nothing: neither did `to`, which holds garbage then
         clear(tile.to.o + n * tile.to.stride, width(p));
-    if constexpr (kMatrix<V>)
-      if (together) divide_rows_out(tile);
+    if (together) divide_rows_out(tile);
     for (int n = 0; n < tile.rows; ++n) {
       if (!tile.to.final && ready && !together) close_row(tile, n);
       if (!tile.to.final && !ready && !together) convert_row_out(tile, n);
@@ -273,7 +272,7 @@ class Results {
     const double* const o = tile.o + n * width(p);
     const T* const sums = tile.chunk_sums + n * width(p);
     Divisors<V, V::kLanes> divisor;
-    divide_by(divisor, tile.l[n]);
+    if (std::is_same_v<E, T>) divide_by(divisor, tile.l[n]);
     std::int64_t x = 0;
     if (!std::is_same_v<E, T> && stride == 1)
       x = store_rounded<V>(to, p.dv, [&](std::int64_t from, auto k) {
@@ -299,14 +298,16 @@ class Results {
     with_type(call_.out.type, [&]<class E>(E) {
       if constexpr (HasHalves<V, E>)
         for (int n = 0; n < tile.rows; ++n) {
-          if (n % 4 == 0) Matrix<V>::keep_awake();
+          if constexpr (kMatrix<V>)
+            if (n % 4 == 0) Matrix<V>::keep_awake();
           E* const to = reinterpret_cast<E*>(call_.out.data) + at(call_.out, tile, n);
           const T* const sums = tile.chunk_sums + n * width(p);
           unsigned doubtful = 0;
           for (std::int64_t x = 0; x < p.dv; x += V::kLanes) {
             const V quotient = divisors.divided(V::load(sums + x), n);
             doubtful |= doubtful_lanes(quotient, E{});
-            Matrix<V>::store_clear(quotient, to + x, p.dv - x);
+            if constexpr (kMatrix<V>) Matrix<V>::store_clear(quotient, to + x, p.dv - x);
+            else store_elements(quotient, to + x, p.dv - x);
           }
           if (doubtful != 0) convert_out(tile, n, to);
         }

@@ -23,6 +23,7 @@
 //   that
 //                                    is rounded once in all
 //   v.rounded(p)                     F32 to bf16 or f16 at p, to nearest; NaN as in core/dtype.cpp
+//   doubtful_bits(v, Doubt)          not 0 if one of the lanes is, below; or doubtful_lanes itself
 //   V::kByLane                       whether fma_lane<n>(a, b, c) = a[n] * b + c is an instruction
 //
 // An instruction set also has its register tiles, V::RegisterTiles (tiles.h).
@@ -65,6 +66,20 @@ ATTEND_INLINE void add_product(V a, V b, V& sum) {
 template <class V>
 ATTEND_INLINE void add_product(const typename V::T* a, V b, V& sum) {
   add_product(V::set(*a), b, sum);
+}
+
+// Floats that may not be rounded to 16 bits as what they were computed from: those within two units
+// of the last place of the middle of two such numbers, those that have fewer digits there, and no
+// numbers. In bits: (bits - middle) & digits <= 4, or twice the size from 1 to least, or from most
+// on.
+struct Doubt {
+  std::uint32_t middle, digits, least, most;
+};
+template <class V, class E>
+ATTEND_INLINE unsigned doubtful_lanes(V x, E) {
+  constexpr bool kBf16 = std::is_same_v<E, bf16>;  // from 2^-125 on; f16 from 2^-14 on
+  return doubtful_bits(x, kBf16 ? Doubt{0x7FFE, 0xFFFF, 0x02000000, 0xFF000000}
+                                : Doubt{0x0FFE, 0x1FFF, 0x71000000, 0x8EF00000});
 }
 
 // A few vectors side by side: one row of a register tile. Functions of their own, since a lambda in
@@ -137,27 +152,30 @@ ATTEND_INLINE Native interleaved(Native a, Native b, std::integer_sequence<int, 
        kIndex % kStep + (kIndex / kStep % 2) * kLanes)...);
 }
 
-// The square of V::kLanes rows, `stride` apart, transposed on the way from memory. The 16 bytes of
-// four (f64: two) rows each are brought together by loads alone, so that half the shuffles of
+// Columns of V::kLanes rows, `bytes` apart, transposed on the way from memory. The 16 bytes of four
+// (f64: two) rows each are brought together by loads alone, so that half the shuffles of
 // transpose() do.
-template <class V, class T = typename V::T>
-ATTEND_INLINE void load_transposed(const T* rows, std::int64_t stride, V (&square)[V::kLanes]) {
+template <class V, int kColumns>
+ATTEND_INLINE void load_columns(const void* rows, std::int64_t bytes, V (&columns)[kColumns]) {
+  using T = typename V::T;
   constexpr int kPer = 16 / sizeof(T);
+  static_assert(kColumns % kPer == 0);
   const auto pair = [](V & a, V & b, auto step) __attribute__((always_inline)) {
     constexpr auto kAll = std::make_integer_sequence<int, V::kLanes>{};
     const auto low = interleaved<step, 0, kPer>(a.v, b.v, kAll);
     b.v = interleaved<step, 1, kPer>(a.v, b.v, kAll);
     a.v = low;
   };
-  const T* quarter[V::kLanes / kPer];
+  const char* quarter[V::kLanes / kPer];
   unrolled<V::kLanes / kPer>(ATTEND_EACH(q) {
-    quarter[q] = rows + q * kPer * stride;
+    quarter[q] = static_cast<const char*>(rows) + q * kPer * bytes;
     asm("" : "+r"(quarter[q]));  // else gcc keeps an address for each row, in vector registers
   });
-  unrolled<V::kLanes / kPer>(ATTEND_EACH(c) {
-    V* const z = square + c * kPer;
+  unrolled<kColumns / kPer>(ATTEND_EACH(c) {
+    V* const z = columns + c * kPer;
     unrolled<kPer>(ATTEND_EACH(p) {
-      z[p] = V::pieces([&](auto q) { return quarter[q] + p * stride + c * kPer; });
+      z[p] = V::pieces(
+          [&](auto q) { return reinterpret_cast<const T*>(quarter[q] + p * bytes + c * 16); });
     });
     if constexpr (kPer == 2) {
       pair(z[0], z[1], At<1>{});
@@ -173,6 +191,13 @@ ATTEND_INLINE void load_transposed(const T* rows, std::int64_t stride, V (&squar
   });
 }
 
+// The square of V::kLanes rows, `stride` apart.
+template <class V>
+ATTEND_INLINE void load_transposed(const typename V::T* rows, std::int64_t stride,
+                                   V (&square)[V::kLanes]) {
+  load_columns(rows, stride * static_cast<std::int64_t>(sizeof *rows), square);
+}
+
 // Vectors of whole numbers of 8 bits that lie side by side. An instruction set may know a shorter
 // way, of this as of the next.
 template <class V, int kCount>
@@ -180,10 +205,10 @@ ATTEND_INLINE void load_bytes(const std::int8_t* from, V (&to)[kCount]) {
   unrolled<kCount>(ATTEND_EACH(n) { to[n] = V::widened(from + n * V::kLanes); });
 }
 
-// Whole numbers, transposed and converted.
-template <class V>
-ATTEND_INLINE void load_transposed(const std::int8_t* rows, std::int64_t stride,
-                                   V (&square)[V::kLanes]) {
+// Numbers of 8 or 16 bits, converted and transposed.
+template <class V, class E>
+requires(sizeof(E) < sizeof(typename V::T)) ATTEND_INLINE
+    void load_transposed(const E* rows, std::int64_t stride, V (&square)[V::kLanes]) {
   unrolled<V::kLanes>(ATTEND_EACH(r) { square[r] = V::widened(rows + r * stride); });
   transpose(square);
 }

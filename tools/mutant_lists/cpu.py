@@ -9,6 +9,7 @@ SCORES = "src/cpu/scores.h"
 MASK = "src/cpu/score_mask.h"
 SPANS = "src/cpu/key_spans.h"
 FEW = "src/cpu/few_rows.h"
+VEC = "src/cpu/vec.h"
 SUMS = "src/cpu/sums.h"
 EXP2 = "src/cpu/exp2.h"
 PACK = "src/cpu/pack.h"
@@ -99,6 +100,14 @@ MUTANTS = (
               (FEW, "tile.keys[n].begin > span.key || tile.keys[n].end < span.key + span.count", "false")),
     attention("cpu_few_rows_overrun", "the last keys of few rows do not step back",
               (FEW, "j + kEach <= keys_ ? j : keys_ - kEach", "j"), tests=("properties_memory", "conformance")),
+    attention("cpu_few_rows_of_two_types", "few rows read values as if they were of the type of the keys",
+              (FEW, "type == (p.own_v_type ? p.v_type : p.type)", "true")),
+    attention("cpu_few_rows_turned_wrongly", "two keys of 8 or 16 bits change places where few rows turn them",
+              (VEC, "V::widened(rows + r * stride)", "r * stride", "(r ^ 1) * stride"),
+              tests=("few_rows", "conformance")),
+    attention("cpu_few_rows_values_of_keys", "values of 8 or 16 bits are one row behind",
+              (FEW, "convert_values(of.v + j * of.v_stride", "j * of.v_stride", "(j + 1) * of.v_stride"),
+              tests=("few_rows", "conformance")),
     attention("cpu_few_rows_unscaled", "few rows ignore a scale that is no power of two",
               (FEW, "to < d ? 1 : scores_.scale", "Sum{1}")),
     attention("cpu_few_rows_chain", "of more than 256 features the last chain alone counts for few rows",
