@@ -201,7 +201,7 @@ def _dropout(dropout: Any, dropout_p: Any) -> tuple[float, int | None, list[int]
     if dropout is None:
         return p, None, None
     if p != 0.0:
-        raise ValueError(f"{_WHERE}: dropout and dropout_p are both given; the first has its seed, the second draws one")
+        raise ValueError(f"{_WHERE}: dropout and dropout_p are both given; one has its seed, the other draws one")
     p, seed, offset, origin = _parts("dropout", attend.Dropout, dropout)
     origin = attend.Origin() if origin is None else _parts("dropout.origin", attend.Origin, origin)
     p, seed = _number("dropout.p", p), _whole("dropout.seed", seed)

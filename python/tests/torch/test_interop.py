@@ -128,10 +128,11 @@ def test_keys_that_are_added_are_seen_whatever_the_masks_say(floats):
 
 def test_the_examples_in_the_docstrings():
     import doctest
+    import importlib
 
     names = {"attend": attend, "torch": torch, "nn": nn}
-    for module in (attend.torch.functional, attend.torch.modules):
-        failed, tried = doctest.testmod(module, extraglobs=names)
+    for module in ("functional", "general", "modules", "sdpa"):  # attend.torch.sdpa is the function
+        failed, tried = doctest.testmod(importlib.import_module(f"attend.torch.{module}"), extraglobs=names)
         assert not failed and tried
 
 

@@ -39,7 +39,8 @@ CASES = {
     "pages": lambda: case(
         PAGES, block_table=torch.tensor([[4, 0], [2, 3]]), key_lengths=torch.tensor([5, 4]), causal=True),
     "scales": lambda: case(k_scales=torch.rand(2, 2, 6), v_scales=torch.rand(2, 2, 6)),
-    "dropout": lambda: case(dropout=attend.Dropout(0.4, 2**64 - 3, 5, attend.Origin(b=1, i=2)), bias=torch.randn(6, dtype=F64)),
+    "dropout": lambda: case(
+        dropout=attend.Dropout(0.4, 2**64 - 3, 5, attend.Origin(b=1, i=2)), bias=torch.randn(6, dtype=F64)),
     "packed dropout": lambda: case(
         PACKED, cu_seqlens_q=torch.tensor([0, 3, 7]), cu_seqlens_k=torch.tensor([0, 4, 9]), max_q=4, max_k=5,
         dropout=(0.4, 1)),
@@ -148,7 +149,7 @@ REFUSED = {
     "a mask of floats": (TypeError, "numbers that are added to the scores are bias=", lambda x: attend.torch.attention(
         x.requires_grad_(), x, x, mask=torch.zeros(3, 3))),
     "devices": (ValueError, "attention: the tensors are on cpu and meta",
-                lambda x: attend.torch.attention(x, x, x, key_lengths=torch.zeros(1, dtype=torch.int64, device="meta"))),
+                lambda x: attend.torch.attention(x, x, x, key_lengths=torch.tensor([3], device="meta"))),
     "keys of another size": (ValueError, "attention: ", lambda x: attend.torch.attention(
         x.requires_grad_(), x[..., :3], x)),
     "option": (TypeError, "unexpected keyword argument", lambda x: attend.torch.attention(x, x, x, is_causal=True)),
