@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import masking_utils
 from transformers.utils.import_utils import is_tracing
 
-from .described import DescribedMask
+from .described import DescribedMask, guard
 from .patterns import Pattern, pattern_of
 
 
@@ -35,15 +35,16 @@ def attend_mask(
     Query i is at position i + q_offset, key j at j + kv_offset. attention_mask [batch, positions] says which
     positions are no padding; those past its end are.
     """
+    booleans: Any = masking_utils.sdpa_mask
     arguments = (batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask)
     more |= {"device": device, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     if is_tracing(attention_mask) or is_tracing(q_offset):  # a compiler cannot follow what is asked of functions below
-        return masking_utils.sdpa_mask(*arguments, **more)
+        return booleans(*arguments, **more)
     pattern = pattern_of(mask_function)
     if pattern is None or torch.device(device).type != "cpu" or _is_odd(attention_mask, batch_size):
-        return masking_utils.sdpa_mask(*arguments, **more)
+        return guard(booleans(*arguments, **more))
     first = int(q_offset)  # now: a static cache goes on counting in its tensor
-    make = functools.partial(masking_utils.sdpa_mask, *arguments[:3], first, *arguments[4:], **more)
+    make = functools.partial(booleans, *arguments[:3], first, *arguments[4:], **more)
     offset = first - kv_offset  # of query 0, counted from key 0
     options = _pattern_options(pattern, offset, q_length, kv_length)
     last = kv_length - 1 if pattern.right is None else offset + q_length - 1 + pattern.right

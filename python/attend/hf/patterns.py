@@ -75,7 +75,7 @@ def check_known() -> None:
     """Whether the functions known by name still mean what they are taken for. Another version of Transformers may
     have changed one, or somebody may have put another in its place.
     """
-    known = {
+    known: dict[str, Any] = {
         "causal_mask_function": masking_utils.causal_mask_function,
         "bidirectional_mask_function": masking_utils.bidirectional_mask_function,
         "sliding_window_causal_mask_function": masking_utils.sliding_window_causal_mask_function(3),

@@ -70,7 +70,7 @@ def _try_it() -> None:
     import torch
     from transformers import LlamaConfig, LlamaModel
 
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes: Any = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = LlamaConfig(vocab_size=8, num_key_value_heads=2, **sizes)
     with torch.random.fork_rng([]), torch.device("cpu"), torch.no_grad():
         torch.manual_seed(0)

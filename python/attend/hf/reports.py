@@ -105,7 +105,8 @@ def _run(model: nn.Module, inputs: dict[str, Any], rows: list[Row]) -> list[Row]
     functions = AttentionInterface._global_mapping
     if NAME not in functions:
         raise RuntimeError("attend.hf.check: call attend.hf.register() before a model is run")
-    attention, calls = functions[NAME], {}
+    attention: Any = functions[NAME]
+    calls: dict[nn.Module, int] = {}
 
     def counting(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         calls[module] = calls.get(module, 0) + 1

@@ -42,17 +42,26 @@ def test_a_config_that_asks_for_another():
 
 
 def test_code_without_the_interface():
-    """Transformers takes the name for them without a word, and computes by itself."""
+    """Transformers takes the name for them without a word."""
     bloom = t.BloomConfig(vocab_size=37, hidden_size=32, n_layer=2, n_head=4)
     mpnet = t.MPNetConfig(
         vocab_size=37, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24
     )
     for config, name in ((bloom, "h.0.self_attention"), (mpnet, "encoder.layer.0.attention.attn")):
         model = t.AutoModel.from_config(config, attn_implementation="attend")
-        ids = torch.full((1, 3), 5)
-        for report in (attend.hf.check(model), attend.hf.check(model, input_ids=ids)):
-            assert not report and len(report.stays) == 2, report
-            assert "by itself, without Transformers' AttentionInterface" in report.stays[name]
+        report = attend.hf.check(model)
+        assert not report and len(report.stays) == 2, report
+        assert "by itself, without Transformers' AttentionInterface" in report.stays[name]
+
+
+def test_code_without_the_interface_that_takes_our_mask_is_stopped():
+    """It would add booleans to its scores, which hide nothing."""
+    for config in (t.BloomConfig(vocab_size=37, hidden_size=32, n_layer=2, n_head=4), t.XGLMConfig(
+        vocab_size=37, d_model=32, ffn_dim=24, num_layers=2, attention_heads=4, max_position_embeddings=16
+    )):
+        model = t.AutoModel.from_config(config, attn_implementation="attend")
+        with pytest.raises(NotImplementedError, match="computes attention by itself, and not by attend"):
+            model(input_ids=torch.full((1, 3), 5))
 
 
 def test_layers_of_torch_and_of_nobody():

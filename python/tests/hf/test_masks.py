@@ -128,7 +128,7 @@ def test_what_is_not_known_is_made_into_booleans(name):
     real = torch.tensor([[1] * 7, [0, 0, 1, 1, 1, 1, 1]], dtype=torch.bool)
     arguments = dict(batch_size=2, q_length=7, kv_length=7, mask_function=UNKNOWN[name], attention_mask=real)
     mask = attend_mask(**arguments)
-    assert type(mask) is torch.Tensor and torch.equal(mask, booleans(**arguments))
+    assert mask.options is None and torch.equal(mask, booleans(**arguments))
 
 
 def test_a_class_that_is_called_is_not_known():
@@ -173,8 +173,7 @@ def described():
 def test_a_described_mask_is_a_tensor_to_everybody(operation):
     plain = booleans(batch_size=2, q_length=4, kv_length=4)
     mask = described()
-    found = operation(mask)
-    assert type(found) is torch.Tensor and torch.equal(found, operation(plain))
+    assert torch.equal(operation(mask), operation(plain))
     assert mask.options is None  # whoever has seen the numbers may have changed them
 
 
@@ -185,6 +184,16 @@ def test_what_is_written_into_a_described_mask_counts():
     mask = described()
     mask[0].view(-1)[5] = False
     assert mask.plain().sum() == booleans(batch_size=2, q_length=4, kv_length=4).sum() - 1
+
+
+@pytest.mark.parametrize("make", [described, lambda: described()[:, :, :2], lambda: attend_mask(2, 4, 4, mask_function=lookalike)])
+def test_a_mask_is_not_added_to_scores(make):
+    """Who does that expects floats. A boolean, as a number, would hide nothing."""
+    scores = torch.zeros(make().shape)
+    for add in (lambda m: scores + m, lambda m: m + scores, lambda m: scores.clone().add_(m), lambda m: torch.sub(scores, m)):
+        with pytest.raises(NotImplementedError, match="adds its mask to scores.*attend.hf.check"):
+            add(make())
+    assert make().sum() + 1 > 0
 
 
 def test_a_described_mask_takes_no_memory_before_it_is_looked_at():

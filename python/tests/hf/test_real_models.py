@@ -119,7 +119,7 @@ def test_smollm2_logits(smollm2):
         return cross_entropy(logits[0, :-1], ids[0, 1:]).item()
 
     assert abs(log_perplexity(ours) - log_perplexity(truth)) < PERPLEXITY_BF16
-    assert math.exp(log_perplexity(truth)) < 40  # it is the model
+    assert math.exp(log_perplexity(truth)) < 100  # it is the model
 
 
 def test_smollm2_greedy_tokens(smollm2):
