@@ -219,7 +219,7 @@ class _CaptureLook(Look):
         q, k = q.detach(), k.detach()
         if not self.all:
             q, k, options = of_heads(q, k, self.heads, options)
-        given = {name: x.detach() if isinstance(x, Tensor) else x for name, x in options.items() if x is not None}
+        given: dict[str, Any] = {name: x.detach() if isinstance(x, Tensor) else x for name, x in options.items() if x is not None}
         stats = attend.inspect(q, k, context=context, **given, **self.tap.inspect)
         return dataclasses.replace(
             stats, heads=[dataclasses.replace(h, head=self.heads[h.head]) for h in stats.heads]

@@ -21,6 +21,9 @@ from .layers import Layer, check_heads, known_heads
 _active: ContextVar[tuple["Tap", ...]] = ContextVar("attend taps", default=())
 
 
+_CHECKPOINT = "_gradient_checkpointing_func"  # of modules of Transformers, where it is switched on
+
+
 class Place:
     """Where a tap is in a model: which modules are being called, and what was called in this forward pass."""
 
@@ -105,7 +108,7 @@ class Tap:
         _active.reset(token)
         _hooks.give()
         for module, function in reversed(self._kept):
-            module._gradient_checkpointing_func = function
+            setattr(module, _CHECKPOINT, function)
         self._kept.clear()
         if kind is None:
             self.finish()
@@ -115,11 +118,11 @@ class Tap:
 
     def enter(self, module: nn.Module) -> None:
         self.place.enter(module)
-        if self.changes and "_gradient_checkpointing_func" in module.__dict__:  # of Transformers
-            function = module.__dict__["_gradient_checkpointing_func"]
+        if self.changes and _CHECKPOINT in module.__dict__:
+            function = module.__dict__[_CHECKPOINT]
             if not getattr(function, "keeps_edits", False):
                 self._kept.append((module, function))
-                module._gradient_checkpointing_func = _keeping(function)
+                setattr(module, _CHECKPOINT, _keeping(function))
 
     def check_known_heads(self, names: list[str], heads: Iterable[int] | None) -> None:
         """Refuses heads that are known not to be there, before anything runs."""
@@ -259,8 +262,10 @@ class _Replay(Tap):
         super().__init__(None)
         self.tap, self.place, self.names, self.model = tap, place, tap.names, tap.model
 
-    def before(self, *arguments: Any) -> Look | None:
-        return self.tap.before(*arguments, step=self.place.step)
+    def before(
+        self, layer: Layer, order: int, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any], step: int | None = None
+    ) -> Look | None:
+        return self.tap.before(layer, order, q, k, v, options, self.place.step)
 
 
 def keep_edits(function: Callable[..., Any]) -> Callable[..., Any]:
