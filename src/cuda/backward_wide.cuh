@@ -61,6 +61,7 @@ struct ValuesConsumer : KeysStep<T, kD> {
     wait_for_products<kFirst ? 0 : 1>();
     s.pin();
     this->weigh(s, q.numbers);
+    __syncwarp();  // all lanes have read the numbers
     shared.q.release(q_place);
     if (this->is_partial(i)) this->hide(s, i);  // 2 mask
     send();
@@ -164,6 +165,7 @@ struct GradientsConsumer : KeysStep<T, kD> {
     wait_for_products<0>();
     dp.pin();
     this->differentiate(dp, weights, dout.numbers);
+    __syncwarp();  // all lanes have read the numbers
     shared.dout.release(dout_place);
     if (this->is_partial(i)) this->hide(dp, i);  // 2 reversed
     ds.round(dp);

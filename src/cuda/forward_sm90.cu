@@ -51,7 +51,7 @@ struct Consumer {
       if (work.kind == Work::stop) return;
       if (work.kind == Work::plain) run(q, work.item);
       else if (work.kind == Work::careful) run_carefully(q, work.item);
-      else release_previous();
+      else pass_over_note();
       q_place.advance();
       has_previous = true;
     }
@@ -152,6 +152,12 @@ struct Consumer {
       shared.v.release(v_place);
     }
     finish(item, softmax);
+  }
+
+  // A note without queries. Its place is released by one thread: all have read it by then.
+  __device__ __forceinline__ void pass_over_note() {
+    sync_threads(kOwnWarpgroup + warpgroup, kWarpgroup);
+    release_previous();
   }
 
   // A tile that only other warpgroups see.
