@@ -83,7 +83,7 @@ struct ValuesConsumer : KeysStep<T, kD> {
                                              pack(T{}, x[5], x[4]), pack(T{}, x[7], x[6])};
     }
     __syncwarp();
-    if (threadIdx.x % 32 == 0) shared.weights.full[sent.stage].arrive();
+    if (arrives()) shared.weights.full[sent.stage].arrive();
     sent.advance();
   }
 

@@ -54,12 +54,14 @@ __device__ __forceinline__ int items_of(const DecodeParameters& p) {
   return p.batch * (p.heads / p.group) * p.parts;
 }
 
-template <class T, int kD, class Place>
+// After an item's first keys: while a place for queries is waited for, keys are on their way.
+template <class T, int kD, int kStages>
 __device__ __forceinline__ void load_queries(const DecodeParameters& p, DecodeShared<T, kD>& shared,
-                                             const Place& q, int kv_head, int batch) {
+                                             Place<kStages>& q, int kv_head, int batch) {
   shared.q.wait_until_empty(q);
   shared.q.full[q.stage].arrive_and_expect(p.q_length * p.group * kD * 2);
   load_tile(shared.q.tiles[q.stage], p.q, 0, kv_head * p.group, batch, shared.q.full[q.stage]);
+  q.advance();
 }
 
 // By one thread.
@@ -71,11 +73,10 @@ __device__ __forceinline__ void load_items(const DecodeParameters& p, DecodeShar
   for (int index = blockIdx.x; index < items_of(p); index += gridDim.x) {
     const DecodeItem<S::kTile> item(p, index);
     if (item.is_empty()) continue;
-    load_queries(p, shared, q, item.kv_head, item.batch);
-    q.advance();
     for (int j = item.tiles().begin; j < item.tiles().end; ++j) {
       shared.k.wait_until_empty(k);
       shared.k.load(k, p.k, j * S::kTile, item.kv_head, item.batch);
+      if (j == item.tiles().begin) load_queries(p, shared, q, item.kv_head, item.batch);
       shared.v.wait_until_empty(v);
       shared.v.load(v, p.v, j * S::kTile, item.kv_head, item.batch);
     }
@@ -145,11 +146,8 @@ __device__ __forceinline__ void load_pages(const DecodeParameters& p, DecodeShar
     TileCursor<S::kTile> next = now;
     next.advance(p);
     const int next_page = next.page(p);
-    if (now.begins) {
-      if (is_first) load_queries(p, shared, q, now.kv_head, now.batch);
-      q.advance();
-    }
     load(shared.k, p.k);
+    if (now.begins && is_first) load_queries(p, shared, q, now.kv_head, now.batch);
     load(shared.v, p.v);
     place.advance();
     now = next;

@@ -26,7 +26,8 @@ struct Consumer {
   using S = DecodeShared<T, kD>;
   static constexpr int kTile = S::kTile;
   static constexpr bool kJoins = kD != 256;  // else one chunk at a time: registers are full
-  static constexpr int kAtOnce = kD < 128 ? kD : 128;  // columns: a thread begins with 128 registers
+  static constexpr int kAtOnce =
+      kD < 128 ? kD : 128;  // columns: a thread begins with 128 registers
   using Item = DecodeItem<kTile>;
   using Keys = SharedTile<T, kTile, kD>;
   using Queries = SharedTile<T, kDecodeRows, kD>;
@@ -37,52 +38,77 @@ struct Consumer {
 
   RegisterTile<kTile> s;
   Operand<T, kTile> weights;
-  RegisterTile<kD> o;                     // of a chunk
+  RegisterTile<kD> o;                    // of a chunk
   RegisterTile<kJoins ? kD : 8> joined;  // of those before it
-  float reference[2], sum[2];             // of those before it
+  float reference[2], sum[2];            // of those before it
 
   __device__ __forceinline__ void run(const Item& item) {
     joined.fill(0);
     reference[0] = reference[1] = kMinusInfinity;
     sum[0] = sum[1] = 0;
-    if (!item.is_empty()) {
-      const auto& q = shared.q.wait(q_place);
-      const KeyRange tiles = item.tiles();
-      constexpr int kTiles = kDecodeChunk / kTile;
-      for (int j = tiles.begin; j < tiles.end; j = (j / kTiles + 1) * kTiles)
-        run_chunk(item, q, {j, min(tiles.end, (j / kTiles + 1) * kTiles)});
-      shared.q.release(q_place);
-    }
+    if (!item.is_empty()) run(item, item.tiles());
     store(item);
   }
 
-  __device__ __forceinline__ void run_chunk(const Item& item, const Queries& q, KeyRange tiles) {
+  // The values of a tile are added while the weights of the next are made, of the next chunk too.
+  __device__ __forceinline__ void run(const Item& item, KeyRange tiles) {
+    const Queries& q = shared.q.wait(q_place);
     Softmax<T> softmax{p.scale * kLog2E};
     float rescale[2];
     o.fill(0);
-    for (int j = tiles.begin; j < tiles.end; ++j) {
+    const Keys& first_k = shared.k.wait(k_place);
+    begin_products();
+    product_of_rows(s, q, 0, first_k);  // 1 scores
+    commit_products();
+    wait_for_products<0>();
+    s.pin();
+    release_keys(tiles.begin, tiles);
+    if (item.hides_some(p, tiles.begin)) mask(item, tiles.begin);  // 2 mask
+    softmax.step(s, rescale);                                      // 3 softmax
+    weights.round(s);
+    for (int j = tiles.begin + 1; j < tiles.end; ++j) {
       const Keys& k = shared.k.wait(k_place);
+      Keys& v = shared.v.wait(v_place);
+      if (item.hides_some(p, j - 1)) clear_hidden(item, j - 1, v);
       begin_products();
       product_of_rows(s, q, 0, k);  // 1 scores
       commit_products();
-      wait_for_products<0>();
-      s.pin();
-      shared.k.release(k_place);
-      const bool hides_some = item.hides_some(p, j);
-      if (hides_some) mask(item, j);  // 2 mask
-      softmax.step(s, rescale);       // 3 softmax
-      if (__any_sync(~0U, rescale[0] != 1 || rescale[1] != 1)) o.multiply_rows(rescale);
-      weights.round(s);
-      Keys& v = shared.v.wait(v_place);
-      if (hides_some) clear_hidden(item, j, v);
-      begin_products();
-      add_product_in_parts<kAtOnce>(o, weights, v);  // 4 values
+      add_product_in_parts<kAtOnce>(o, weights, v);  // 4 values, of j - 1
       commit_products();
+      wait_for_products<1>();
+      s.pin();
+      release_keys(j, tiles);
+      if (item.hides_some(p, j)) mask(item, j);  // 2 mask
+      const bool begins_chunk = kJoins && j % (kDecodeChunk / kTile) == 0;
+      const Softmax<T> before = softmax;
+      if (begins_chunk) softmax = Softmax<T>{p.scale * kLog2E};
+      softmax.step(s, rescale);  // 3 softmax
       wait_for_products<0>();
       o.pin();
       shared.v.release(v_place);
+      if (begins_chunk) {
+        join(before);
+        o.fill(0);
+      } else if (__any_sync(~0U, rescale[0] != 1 || rescale[1] != 1)) {
+        o.multiply_rows(rescale);
+      }
+      weights.round(s);
     }
+    Keys& last_v = shared.v.wait(v_place);
+    if (item.hides_some(p, tiles.end - 1)) clear_hidden(item, tiles.end - 1, last_v);
+    begin_products();
+    add_product_in_parts<kAtOnce>(o, weights, last_v);  // 4 values
+    commit_products();
+    wait_for_products<0>();
+    o.pin();
+    shared.v.release(v_place);
     join(softmax);
+  }
+
+  // And the queries after the last of them.
+  __device__ __forceinline__ void release_keys(int tile, KeyRange tiles) {
+    shared.k.release(k_place);
+    if (tile + 1 == tiles.end) shared.q.release(q_place);
   }
 
   // With nothing before it a chunk keeps its bits.
@@ -158,8 +184,7 @@ struct Consumer {
       const float* x = kJoins ? joined.x : o.x;
 #pragma unroll
       for (int n = 0; n < o.kCount; n += 4)
-        *reinterpret_cast<float2*>(out + o.column(n)) =
-            float2{x[n + 2 * r], x[n + 2 * r + 1]};
+        *reinterpret_cast<float2*>(out + o.column(n)) = float2{x[n + 2 * r], x[n + 2 * r + 1]};
     }
   }
 };
@@ -174,8 +199,12 @@ __device__ __forceinline__ void decode_parts(const DecodeParameters& p) {
     shared.q.init(4);
     shared.k.init(4);
     shared.v.init(4);
-    publish_shared();
   }
+  // Rows that no query is in: whatever they held would be scores, at worst far from 0.
+  for (auto& tile : shared.q.tiles)
+    for (int n = threadIdx.x; n < kDecodeRows * kD / 8; n += kThreads)
+      reinterpret_cast<uint4*>(tile.data)[n] = uint4{0, 0, 0, 0};
+  publish_shared();
   __syncthreads();
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");  // they wait for all of this
   if (threadIdx.x >= kWarpgroup) {

@@ -176,9 +176,8 @@ struct Consumer {
     if (S::kQueryStages == 2 && has_previous) release_queries(q_place.stage ^ 1);
   }
   __device__ __forceinline__ void release_queries(int stage) {
-    if (thread_of_warpgroup() != 0) return;
-    wait_for_reading_stores();
-    shared.q.empty[stage].arrive();
+    if (thread_of_warpgroup() == 0) wait_for_reading_stores();
+    if (thread_of_warpgroup() == 0 || kArriving > 1) shared.q.empty[stage].arrive();
   }
 
   __device__ __forceinline__ void rescale_out(const float (&rescale)[2]) {
@@ -270,7 +269,7 @@ __device__ __forceinline__ void forward(const ForwardParameters& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<typename S::Shared*>(memory);
   if (threadIdx.x == 0) {
-    shared.q.init(S::kConsumers);
+    shared.q.init(kArriving > 1 ? S::kConsumers * 4 : S::kConsumers);
     shared.k.init(S::kConsumers * 4);
     shared.v.init(S::kConsumers * 4);
     for (Work& work : shared.q.notes) work.kind = Work::none;

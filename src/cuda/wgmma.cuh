@@ -26,8 +26,7 @@ struct Wgmma;
 
 #define ATTEND_SUMS_128(c, n) ATTEND_SUMS_64(c, n), ATTEND_SUMS_64(c, n + 64)
 
-#define ATTEND_LIST_16 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define ATTEND_LIST_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define ATTEND_LIST_32 \
   ATTEND_LIST_16       \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
