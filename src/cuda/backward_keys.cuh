@@ -41,8 +41,8 @@ struct SharedOfKeys {
     q.init(kConsumers * 4);
     dout.init(kConsumers * 4);
     for (int s = 0; s < 2; ++s) {
-      weights.full[s].init(4);
-      weights.empty[s].init(4);
+      weights.full[s].init(4 * kArriving);
+      weights.empty[s].init(4 * kArriving);
     }
     vote.init(kConsumers * 4);
   }
@@ -164,10 +164,10 @@ struct KeysStep {
   // Between the sums of what is not finite and the products with what is.
   __device__ __forceinline__ void clear_tiles(Queries& q, Queries& dout) const {
     const int thread = own_warpgroup() * kWarpgroup + thread_of_warpgroup();
-    sync_threads(kConsumersMeet, kConsumerThreads);
+    meet_threads(kConsumersMeet, kConsumerThreads);  // at d 256 the code of each is its own
     clear_not_finite(q.tile, thread, kConsumerThreads);
     clear_not_finite(dout.tile, thread, kConsumerThreads);
-    sync_threads(kConsumersMeet, kConsumerThreads);
+    meet_threads(kConsumersMeet, kConsumerThreads);
   }
   __device__ __forceinline__ Destination to(const TensorMap& map, const Rows& rows,
                                             int columns) const {

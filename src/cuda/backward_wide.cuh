@@ -61,6 +61,7 @@ struct ValuesConsumer : KeysStep<T, kD> {
     wait_for_products<kFirst ? 0 : 1>();
     s.pin();
     this->weigh(s, q.numbers);
+    __syncwarp();  // all lanes have read the numbers
     shared.q.release(q_place);
     if (this->is_partial(i)) this->hide(s, i);  // 2 mask
     send();
@@ -82,7 +83,7 @@ struct ValuesConsumer : KeysStep<T, kD> {
                                              pack(T{}, x[5], x[4]), pack(T{}, x[7], x[6])};
     }
     __syncwarp();
-    if (threadIdx.x % 32 == 0) shared.weights.full[sent.stage].arrive();
+    if (arrives()) shared.weights.full[sent.stage].arrive();
     sent.advance();
   }
 
@@ -164,6 +165,7 @@ struct GradientsConsumer : KeysStep<T, kD> {
     wait_for_products<0>();
     dp.pin();
     this->differentiate(dp, weights, dout.numbers);
+    __syncwarp();  // all lanes have read the numbers
     shared.dout.release(dout_place);
     if (this->is_partial(i)) this->hide(dp, i);  // 2 reversed
     ds.round(dp);

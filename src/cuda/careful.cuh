@@ -71,12 +71,12 @@ struct Vote {
   int again;
 
   __device__ __forceinline__ void init(int warps) {
-    over.init(warps);
+    over.init(warps * kArriving);
     again = 0;
   }
   __device__ __forceinline__ void say(bool finite) {
     const bool any = __any_sync(~0U, !finite);
-    if (threadIdx.x % 32 != 0) return;
+    if (!arrives()) return;
     if (any) *static_cast<volatile int*>(&again) = 1;
     over.arrive();
   }

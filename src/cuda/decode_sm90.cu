@@ -4,157 +4,130 @@
 //                         queries of all heads of its group are the rows of one product, so each
 //                         key is read once. Memory is the limit: two blocks of threads an SM hide
 //                         each other's waiting
+//   attend_decode_paged   the same with keys and values on pages
 //   attend_decode_join    the parts of a row, joined in ascending order (decode_join.cuh)
 //
-// Chunks lie at fixed places: a row's bits depend on its own keys alone.
+// Chunks lie at fixed places: a row's bits depend on its own keys alone, not on where they are.
 //
 // Rows of V that no query of the tile sees are overwritten with zeros (0 * NaN is NaN). With one
 // query a head these are all that are hidden; with several, what is not finite in the tiles that
 // hide keys from some of them is added row by row (careful.cuh).
 #include "careful.cuh"
+#include "decode_copy.cuh"
 #include "decode_join.cuh"
-#include "key_range.h"
 
 namespace attend::cuda {
 namespace {
 
-constexpr int kTile = kDecodeTile;
-constexpr int kThreads = 2 * kWarpgroup;  // one warpgroup computes, a thread of the other copies
-
-template <class T, int kD>
-struct Shared {
-  static constexpr int kStages = decode_stages(kD);
-  Ring<SharedTile<T, kDecodeRows, kD>, 2> q;
-  Ring<SharedTile<T, kTile, kD>, kStages> k, v;
-};
-
-template <class T, int kD>
-inline constexpr bool kFits = sizeof(Shared<T, kD>) <= decode_shared_bytes(kD);
-
-// Some chunks of one key head.
-struct Item {
-  int batch, kv_head, part;
-  int k_length, offset;
-  KeyRange seen;  // of its keys, by some query
-
-  __device__ __forceinline__ Item(const DecodeParameters& p, int item) {
-    part = item % p.parts;
-    kv_head = item / p.parts % (p.heads / p.group);
-    batch = item / p.parts / (p.heads / p.group);
-    k_length = p.key_lengths == nullptr ? p.k_length : p.key_lengths[batch];
-    offset = p.offset_given != 0 ? p.offset : k_length - p.q_length;
-    const int keys = kDecodeChunk * p.chunks_each;
-    seen = {max(part * keys, seen_by(p, 0).begin),
-            min((part + 1) * keys, seen_by(p, p.q_length - 1).end)};
-  }
-  __device__ __forceinline__ KeyRange seen_by(const DecodeParameters& p, int i) const {
-    return {max(0, i + offset - p.left), min(k_length, i + offset + p.right + 1)};
-  }
-  __device__ __forceinline__ bool is_empty() const { return seen.begin >= seen.end; }
-  // Of a tile, from some query.
-  __device__ __forceinline__ bool hides_some(const DecodeParameters& p, int tile) const {
-    return seen_by(p, p.q_length - 1).begin > tile * kTile ||
-           seen_by(p, 0).end < (tile + 1) * kTile;
-  }
-  __device__ __forceinline__ KeyRange tiles() const {
-    return {seen.begin / kTile, (seen.end + kTile - 1) / kTile};
-  }
-};
-
-__device__ __forceinline__ int items_of(const DecodeParameters& p) {
-  return p.batch * (p.heads / p.group) * p.parts;
-}
-
-template <class T, int kD>
-__device__ __forceinline__ void load_items(const DecodeParameters& p, Shared<T, kD>& shared) {
-  Place<2> q;
-  Place<Shared<T, kD>::kStages> k, v;
-  for (int index = blockIdx.x; index < items_of(p); index += gridDim.x) {
-    const Item item(p, index);
-    if (item.is_empty()) continue;
-    shared.q.wait_until_empty(q);
-    shared.q.full[q.stage].arrive_and_expect(p.q_length * p.group * kD * 2);
-    load_tile(shared.q.tiles[q.stage], p.q, 0, item.kv_head * p.group, item.batch,
-              shared.q.full[q.stage]);
-    q.advance();
-    for (int j = item.tiles().begin; j < item.tiles().end; ++j) {
-      shared.k.wait_until_empty(k);
-      shared.k.load(k, p.k, j * kTile, item.kv_head, item.batch);
-      shared.v.wait_until_empty(v);
-      shared.v.load(v, p.v, j * kTile, item.kv_head, item.batch);
-    }
-  }
-}
+constexpr int kThreads = 2 * kWarpgroup;  // one warpgroup computes, a warp of the other copies
 
 template <class T, int kD>
 struct Consumer {
+  using S = DecodeShared<T, kD>;
+  static constexpr int kTile = S::kTile;
+  static constexpr bool kJoins = kD != 256;  // else one chunk at a time: registers are full
+  static constexpr int kAtOnce =
+      kD < 128 ? kD : 128;  // columns: a thread begins with 128 registers
+  using Item = DecodeItem<kTile>;
   using Keys = SharedTile<T, kTile, kD>;
   using Queries = SharedTile<T, kDecodeRows, kD>;
   const DecodeParameters& p;
-  Shared<T, kD>& shared;
-  Place<2> q_place{};
-  Place<Shared<T, kD>::kStages> k_place{}, v_place{};
+  S& shared;
+  Place<S::kQueryStages> q_place{};
+  Place<S::kStages> k_place{}, v_place{};
 
   RegisterTile<kTile> s;
   Operand<T, kTile> weights;
-  RegisterTile<kD> o, joined;  // of a chunk, of those before it
-  float reference[2], sum[2];  // of those before it
+  RegisterTile<kD> o;                    // of a chunk
+  RegisterTile<kJoins ? kD : 8> joined;  // of those before it
+  float reference[2], sum[2];            // of those before it
 
   __device__ __forceinline__ void run(const Item& item) {
     joined.fill(0);
     reference[0] = reference[1] = kMinusInfinity;
     sum[0] = sum[1] = 0;
-    if (!item.is_empty()) {
-      const auto& q = shared.q.wait(q_place);
-      const KeyRange tiles = item.tiles();
-      constexpr int kTiles = kDecodeChunk / kTile;
-      for (int j = tiles.begin; j < tiles.end; j = (j / kTiles + 1) * kTiles)
-        run_chunk(item, q, {j, min(tiles.end, (j / kTiles + 1) * kTiles)});
-      shared.q.release(q_place);
-    }
+    if (!item.is_empty()) run(item, item.tiles());
     store(item);
   }
 
-  __device__ __forceinline__ void run_chunk(const Item& item, const Queries& q, KeyRange tiles) {
+  // The values of a tile are added while the weights of the next are made, of the next chunk too.
+  __device__ __forceinline__ void run(const Item& item, KeyRange tiles) {
+    const Queries& q = shared.q.wait(q_place);
     Softmax<T> softmax{p.scale * kLog2E};
     float rescale[2];
     o.fill(0);
-    for (int j = tiles.begin; j < tiles.end; ++j) {
+    const Keys& first_k = shared.k.wait(k_place);
+    begin_products();
+    product_of_rows(s, q, 0, first_k);  // 1 scores
+    commit_products();
+    wait_for_products<0>();
+    s.pin();
+    release_keys(tiles.begin, tiles);
+    if (item.hides_some(p, tiles.begin)) mask(item, tiles.begin);  // 2 mask
+    softmax.step(s, rescale);                                      // 3 softmax
+    weights.round(s);
+    for (int j = tiles.begin + 1; j < tiles.end; ++j) {
       const Keys& k = shared.k.wait(k_place);
+      Keys& v = shared.v.wait(v_place);
+      if (item.hides_some(p, j - 1)) clear_hidden(item, j - 1, v);
       begin_products();
       product_of_rows(s, q, 0, k);  // 1 scores
       commit_products();
-      wait_for_products<0>();
-      s.pin();
-      shared.k.release(k_place);
-      const bool hides_some = item.hides_some(p, j);
-      if (hides_some) mask(item, j);  // 2 mask
-      softmax.step(s, rescale);       // 3 softmax
-      if (__any_sync(~0U, rescale[0] != 1 || rescale[1] != 1)) o.multiply_rows(rescale);
-      weights.round(s);
-      Keys& v = shared.v.wait(v_place);
-      if (hides_some) clear_hidden(item, j, v);
-      begin_products();
-      add_product(o, weights, v);  // 4 values
+      add_product_in_parts<kAtOnce>(o, weights, v);  // 4 values, of j - 1
       commit_products();
+      wait_for_products<1>();
+      s.pin();
+      release_keys(j, tiles);
+      if (item.hides_some(p, j)) mask(item, j);  // 2 mask
+      const bool begins_chunk = kJoins && j % (kDecodeChunk / kTile) == 0;
+      const Softmax<T> before = softmax;
+      if (begins_chunk) softmax = Softmax<T>{p.scale * kLog2E};
+      softmax.step(s, rescale);  // 3 softmax
       wait_for_products<0>();
       o.pin();
       shared.v.release(v_place);
+      if (begins_chunk) {
+        join(before);
+        o.fill(0);
+      } else if (__any_sync(~0U, rescale[0] != 1 || rescale[1] != 1)) {
+        o.multiply_rows(rescale);
+      }
+      weights.round(s);
     }
+    Keys& last_v = shared.v.wait(v_place);
+    if (item.hides_some(p, tiles.end - 1)) clear_hidden(item, tiles.end - 1, last_v);
+    begin_products();
+    add_product_in_parts<kAtOnce>(o, weights, last_v);  // 4 values
+    commit_products();
+    wait_for_products<0>();
+    o.pin();
+    shared.v.release(v_place);
     join(softmax);
   }
 
+  // And the queries after the last of them.
+  __device__ __forceinline__ void release_keys(int tile, KeyRange tiles) {
+    shared.k.release(k_place);
+    if (tile + 1 == tiles.end) shared.q.release(q_place);
+  }
+
+  // With nothing before it a chunk keeps its bits.
   __device__ __forceinline__ void join(const Softmax<T>& softmax) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float all = row_sum(softmax.sum[r]);
+      if constexpr (!kJoins) {
+        reference[r] = softmax.reference[r];
+        sum[r] = all;
+        continue;
+      }
       const JoinFactors factors(reference[r], softmax.reference[r], softmax.scale_log2);
       const bool empty = all == 0;
       reference[r] = factors.reference;
       sum[r] = factors.join(sum[r], all, empty);
 #pragma unroll
       for (int n = 0; n < o.kCount; ++n)
-        if (o.row(n) == r) joined.x[n] = factors.join(joined.x[n], o.x[n], empty);
+        if (kJoins && o.row(n) == r) joined.x[n] = factors.join(joined.x[n], o.x[n], empty);
     }
   }
 
@@ -208,35 +181,41 @@ struct Consumer {
         reinterpret_cast<float2*>(p.partial)[at] = float2{reference[r], sum[r]};
       if (item.is_empty()) continue;
       float* out = p.partial_out + at * kD + own_column();
+      const float* x = kJoins ? joined.x : o.x;
 #pragma unroll
       for (int n = 0; n < o.kCount; n += 4)
-        *reinterpret_cast<float2*>(out + o.column(n)) =
-            float2{joined.x[n + 2 * r], joined.x[n + 2 * r + 1]};
+        *reinterpret_cast<float2*>(out + o.column(n)) = float2{x[n + 2 * r], x[n + 2 * r + 1]};
     }
   }
 };
 
-template <class T, int kD>
+template <class T, int kD, bool kPaged>
 __device__ __forceinline__ void decode_parts(const DecodeParameters& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
+  using S = DecodeShared<T, kD>;
   static_assert(kFits<T, kD>);
-  auto& shared = *reinterpret_cast<Shared<T, kD>*>(memory);
+  auto& shared = *reinterpret_cast<S*>(memory);
   if (threadIdx.x == 0) {
     shared.q.init(4);
     shared.k.init(4);
     shared.v.init(4);
-    publish_shared();
   }
+  // Rows that no query is in: whatever they held would be scores, at worst far from 0.
+  for (auto& tile : shared.q.tiles)
+    for (int n = threadIdx.x; n < kDecodeRows * kD / 8; n += kThreads)
+      reinterpret_cast<uint4*>(tile.data)[n] = uint4{0, 0, 0, 0};
+  publish_shared();
   __syncthreads();
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");  // they wait for all of this
   if (threadIdx.x >= kWarpgroup) {
-    give_registers<24>();
-    if (threadIdx.x == kWarpgroup) load_items(p, shared);
+    give_registers<kPaged ? 40 : 24>();
+    if (kPaged && threadIdx.x < kWarpgroup + 32) load_pages(p, shared);
+    if (!kPaged && threadIdx.x == kWarpgroup) load_items(p, shared);
   } else {
     take_registers<208>();
     Consumer<T, kD> consumer{p, shared};
     for (int index = blockIdx.x; index < items_of(p); index += gridDim.x)
-      consumer.run(Item(p, index));
+      consumer.run(DecodeItem<S::kTile>(p, index));
   }
 }
 
@@ -246,7 +225,11 @@ __device__ __forceinline__ void decode_parts(const DecodeParameters& p) {
 // Compiled once for each type and d, into a module of its own: -DATTEND_TYPE=bf16 -DATTEND_D=128.
 extern "C" __global__ void __launch_bounds__(attend::cuda::kThreads, 2)
     attend_decode_parts(const __grid_constant__ attend::cuda::DecodeParameters p) {
-  attend::cuda::decode_parts<attend::cuda::ATTEND_TYPE, ATTEND_D>(p);
+  attend::cuda::decode_parts<attend::cuda::ATTEND_TYPE, ATTEND_D, false>(p);
+}
+extern "C" __global__ void __launch_bounds__(attend::cuda::kThreads, 2)
+    attend_decode_paged(const __grid_constant__ attend::cuda::DecodeParameters p) {
+  attend::cuda::decode_parts<attend::cuda::ATTEND_TYPE, ATTEND_D, true>(p);
 }
 extern "C" __global__ void __launch_bounds__(32 * attend::cuda::kJoinWarps)
     attend_decode_join(const __grid_constant__ attend::cuda::DecodeParameters p) {

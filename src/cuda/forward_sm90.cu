@@ -51,7 +51,7 @@ struct Consumer {
       if (work.kind == Work::stop) return;
       if (work.kind == Work::plain) run(q, work.item);
       else if (work.kind == Work::careful) run_carefully(q, work.item);
-      else release_previous();
+      else pass_over_note();
       q_place.advance();
       has_previous = true;
     }
@@ -154,6 +154,12 @@ struct Consumer {
     finish(item, softmax);
   }
 
+  // A note without queries. Its place is released by one thread: all have read it by then.
+  __device__ __forceinline__ void pass_over_note() {
+    sync_threads(kOwnWarpgroup + warpgroup, kWarpgroup);
+    release_previous();
+  }
+
   // A tile that only other warpgroups see.
   __device__ __forceinline__ void pass_over() {
     shared.k.wait(k_place);
@@ -170,9 +176,8 @@ struct Consumer {
     if (S::kQueryStages == 2 && has_previous) release_queries(q_place.stage ^ 1);
   }
   __device__ __forceinline__ void release_queries(int stage) {
-    if (thread_of_warpgroup() != 0) return;
-    wait_for_reading_stores();
-    shared.q.empty[stage].arrive();
+    if (thread_of_warpgroup() == 0) wait_for_reading_stores();
+    if (thread_of_warpgroup() == 0 || kArriving > 1) shared.q.empty[stage].arrive();
   }
 
   __device__ __forceinline__ void rescale_out(const float (&rescale)[2]) {
@@ -264,7 +269,7 @@ __device__ __forceinline__ void forward(const ForwardParameters& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<typename S::Shared*>(memory);
   if (threadIdx.x == 0) {
-    shared.q.init(S::kConsumers);
+    shared.q.init(kArriving > 1 ? S::kConsumers * 4 : S::kConsumers);
     shared.k.init(S::kConsumers * 4);
     shared.v.init(S::kConsumers * 4);
     for (Work& work : shared.q.notes) work.kind = Work::none;

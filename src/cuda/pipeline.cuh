@@ -41,6 +41,17 @@ struct Barrier {
   }
 };
 
+// Of a warp one lane arrives, after what the others did with the tile: all have been in step since
+// (products and __syncwarp() are for whole warps), but compute-sanitizer's racecheck knows the
+// order of accesses only by threads that arrive themselves. For it -DATTEND_ALL_ARRIVE makes all do
+// so.
+#ifdef ATTEND_ALL_ARRIVE
+inline constexpr int kArriving = 32;
+#else
+inline constexpr int kArriving = 1;
+#endif
+__device__ __forceinline__ bool arrives() { return threadIdx.x % 32 < kArriving; }
+
 // Makes what this thread wrote into shared memory visible to the copy engine and matrix units.
 __device__ __forceinline__ void publish_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -48,18 +59,25 @@ __device__ __forceinline__ void publish_shared() {
 
 // ---- The copy engine ---------------------------------------------------------------------------
 
-// A tile of rows from `row` on of one head of [batch, heads, rows, d]; rows past the end are 0.
+// Rows of a tile, from its row `first` on, a multiple of 8: as many as the map's boxes have, from
+// `row` on of one head of [batch, heads, rows, d]. What is outside of the tensor is 0.
 template <class T, int kRows, int kColumns>
-__device__ __forceinline__ void load_tile(SharedTile<T, kRows, kColumns>& to, const TensorMap& map,
-                                          int row, int head, int batch, Barrier& full) {
+__device__ __forceinline__ void load_rows(SharedTile<T, kRows, kColumns>& to, int first,
+                                          const TensorMap& map, int row, int head, int batch,
+                                          Barrier& full) {
 #pragma unroll
   for (int column = 0; column < kColumns; column += kSwizzledColumns)
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
         " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(
-            shared_address(to.data[column / kSwizzledColumns])),
+            shared_address(to.data[column / kSwizzledColumns][first])),
         "l"(&map), "r"(shared_address(&full)), "r"(column), "r"(row), "r"(head), "r"(batch)
         : "memory");
+}
+template <class T, int kRows, int kColumns>
+__device__ __forceinline__ void load_tile(SharedTile<T, kRows, kColumns>& to, const TensorMap& map,
+                                          int row, int head, int batch, Barrier& full) {
+  load_rows(to, 0, map, row, head, batch, full);
 }
 
 // And back, 64 rows of a tile; rows past the end of the tensor are not written.
@@ -120,7 +138,7 @@ struct Ring {
   __device__ __forceinline__ void init(int releases) {
     for (int s = 0; s < kStages; ++s) {
       full[s].init(1);
-      empty[s].init(releases);
+      empty[s].init(releases * kArriving);
     }
   }
   // The copying thread's side.
@@ -143,7 +161,7 @@ struct Ring {
     return tiles[place.stage];
   }
   __device__ __forceinline__ void release(Place<kStages>& place) {
-    if (threadIdx.x % 32 == 0) empty[place.stage].arrive();
+    if (arrives()) empty[place.stage].arrive();
     place.advance();
   }
 };
@@ -152,6 +170,11 @@ struct Ring {
 
 __device__ __forceinline__ void sync_threads(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// The same for warps that come from different places of the code.
+__device__ __forceinline__ void meet_threads(int barrier, int threads) {
+  asm volatile("barrier.cta.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 // The same, and whether the condition holds for any of them.

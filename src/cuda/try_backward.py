@@ -96,6 +96,8 @@ def run(build, q, k, v, dout, forward=None, **options):
 
 
 def check_case(build, dtype, d, b, h, hk, tq, tk, dv=None, **options):
+    if trial.too_large(b, h, tq, tk):
+        return
     q, k, v, dout = (fresh(s, dtype) for s in (
         (b, h, tq, d), (b, hk, tk, d), (b, hk, tk, dv or d), (b, h, tq, dv or d)))
     got, again = run(build, q, k, v, dout, **options), run(build, q, k, v, dout, **options)
@@ -228,7 +230,7 @@ def far(build, name, dtype, d):
     q, k = (torch.zeros((1, 2, 300, d), dtype=dtype, device="cuda") for _ in range(2))
     q[:, :, ::2, 0], q[..., 1], k[..., 0] = 2048, 1, 4096  # every other row is far
     k[..., 1] = torch.randint(0, 4, (1, 2, 300), device="cuda").to(dtype)
-    v, dout = (fresh(q.shape, dtype) for _ in range(2))
+    v, dout = fresh(q.shape, dtype), fresh(q.shape, dtype, 1 / 16)  # dk fits into f16
     options = {"causal": True, "scale": 1.0}
     got, want = run(build, q, k, v, dout, **options), truth(q, k, v, dout, **options)
     got[0], want = got[0][..., 1:], (want[0][..., 1:], *want[1:])  # the first: a sum of almost 0

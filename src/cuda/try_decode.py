@@ -15,12 +15,14 @@ import trial
 from trial import (NAMES, PEERS, check_case, describe, fresh, lengths_of, pointers, report, rows_of,
                    run, same_bits, tensor_map, torch)
 
-CHUNK, RUN, TILE = 256, 4, 64
-STAGES = {64: 4, 128: 2}
+CHUNK, RUN = 256, 4
+TILE = {64: 64, 128: 64, 256: 32}
+STAGES, QUERY_STAGES = {64: 4, 128: 2, 256: 2}, {64: 2, 128: 2, 256: 1}
 
 
 class Build(trial.Kernels):
-    names, sizes = ("attend_decode_parts", "attend_decode_join"), (64, 128)
+    names = ("attend_decode_parts", "attend_decode_paged", "attend_decode_join")
+    sizes = (64, 128, 256)
 
     def __init__(self, text):
         folder, *rest = text.split(",")
@@ -30,36 +32,44 @@ class Build(trial.Kernels):
     def shared_bytes(self, name, size):
         if name == "attend_decode_join":
             return 0
-        return (2 * 64 + 2 * STAGES[size] * TILE) * size * 2 + 3 * 1024
+        return (QUERY_STAGES[size] * 64 + 2 * STAGES[size] * TILE[size]) * size * 2 + 3 * 1024
 
     def call(self, q, k, v, out, lse=None, causal=False, left=None, right=None, lengths=None,
-             offset=None, scale=None):
+             offset=None, scale=None, table=None):
+        """table: of pages [batch, width]; then k and v are [pages, heads, page size, d]."""
         batch, heads, q_length, d = q.shape
         kv_heads, k_length = k.shape[1:3]
+        page_size, width = k_length, 0
+        if table is not None:
+            width, k_length = table.shape[1], table.shape[1] * page_size
         group, size = heads // kv_heads, self.size_for(d, v.shape[3])
         assert group * q_length <= 64
         left, right = trial.limits(causal, left, right)
         runs = batch * kv_heads * -(-k_length // (CHUNK * RUN))
         each = int(self.forced.get("each", RUN if runs >= 2 * self.processors * 9 // 10 else 1))
+        each = 1 if size == 256 else each
+        piece = TILE[size] if table is None else math.gcd(TILE[size], page_size)
+        assert piece >= 8
         parts, rows = -(-k_length // (CHUNK * each)), batch * heads * q_length
         partial_out = torch.full((rows, parts, size), math.nan, device="cuda")
         partial = torch.full((rows, parts, 2), math.nan, device="cuda")
-        data = tensor_map(q, q_length, group) + tensor_map(k, TILE, 1, 2) + tensor_map(
-            v, TILE, 1, 2)
-        data += pointers(partial_out, partial) + rows_of(out) + rows_of(lse) + pointers(lengths)
-        data += struct.pack("12if", batch, heads, group, q_length, k_length, each, parts, left,
-                            right, offset or 0, int(offset is not None), v.shape[3],
-                            scale or 1 / math.sqrt(d))
+        data = tensor_map(q, q_length, group) + tensor_map(k, piece, 1, 2) + tensor_map(
+            v, piece, 1, 2)
+        data += pointers(partial_out, partial) + rows_of(out) + rows_of(lse)
+        data += pointers(lengths, table)
+        data += struct.pack("15if", width, page_size, piece, batch, heads, group, q_length,
+                            k_length, each, parts, left, right, offset or 0,
+                            int(offset is not None), v.shape[3], scale or 1 / math.sqrt(d))
         block, arguments = trial.parameters(data)
         functions = self.functions(q.dtype, size)
         shared = self.shared_bytes(self.names[0], size)
         grid = min(batch * kv_heads * parts, 2 * self.processors)
         early = self.forced.get("early", "1") == "1"
-        keep = (q, k, v, out, lse, lengths, partial, partial_out, block)
+        keep = (q, k, v, out, lse, lengths, table, partial, partial_out, block)
 
         def launch(keep=keep):
-            trial.start(functions[0], grid, 256, shared, arguments)
-            trial.start(functions[1], rows, 512, 0, arguments, early)
+            trial.start(functions[table is not None], grid, 256, shared, arguments)
+            trial.start(functions[2], rows, 512, 0, arguments, early)
         return launch
 
 
@@ -93,8 +103,48 @@ def check(build, sizes):
             k[b, :, n:], v[b, :, n:] = math.nan, math.nan
         again, _ = run(build, q, k, v, lengths=lengths)
         report(same_bits(some, again), f"{name} NaN behind key_lengths")
-        hidden(build, name, dtype, d)
-        hidden(other, name, dtype, d)
+        for made in (build, other) if d < 256 else (build,):
+            hidden(made, name, dtype, d)
+            paged(made, name, dtype, d)
+
+
+def on_pages(x, page_size, order, fill):
+    """[batch, heads, length, d] as [pages, heads, page size, d]: page n of the first element, then
+    of the next, is at order[n]; what no key is in holds `fill`."""
+    batch, heads, length, d = x.shape
+    width = -(-length // page_size)
+    padded = torch.full((batch, heads, width * page_size, d), fill, dtype=x.dtype, device="cuda")
+    padded[:, :, :length] = x
+    parts = padded.view(batch, heads, width, page_size, d).transpose(1, 2).flatten(0, 1)
+    pages = torch.full((len(order) + 3, *parts.shape[1:]), fill, dtype=x.dtype, device="cuda")
+    pages[order] = parts
+    return pages
+
+
+def paged(build, name, dtype, d):
+    """Keys on pages have the bits of dense ones, whatever is on the rest of the pages."""
+    batch, length = 3, 1700
+    lengths = lengths_of(1700, 0, 777)
+    for q_length, options in ((1, {}), (5, {"causal": True, "left": 600})):
+        q, k, v = (fresh((batch, heads, n, d), dtype)
+                   for heads, n in ((8, q_length), (2, length), (2, length)))
+        for b, n in enumerate(lengths.tolist()):
+            k[b, :, n:], v[b, :, n:] = math.nan, math.nan
+        want, want_lse = run(build, q, k, v, lengths=lengths, **options)
+        right = True
+        for page_size in (8, 16, 24, 32, 48, 64, 80, 128, 256, 1024):
+            width = -(-length // page_size)
+            order = torch.randperm(batch * width, device="cuda")
+            pages = [on_pages(x, page_size, order, math.nan) for x in (k, v)]
+            table = order.view(batch, width).to(torch.int32)
+            for b, n in enumerate(lengths.tolist()):
+                table[b, -(-n // page_size):] = -1 if b == 0 else 1 << 30  # are not looked at
+            got, got_lse = run(build, q, *pages, lengths=lengths, table=table, **options)
+            fine = same_bits(got, want) and torch.equal(got_lse, want_lse)
+            right = right and fine
+            if not fine:
+                report(False, f"{name} pages of {page_size}, {q_length} queries {describe(options)}")
+        report(right, f"{name} keys on pages, {q_length} queries {describe(options)}")
 
 
 def hidden(build, name, dtype, d):
@@ -127,16 +177,27 @@ def hidden(build, name, dtype, d):
     report(right, f"{name} NaN and infinity in one key or query")
 
 
+PAGES = (16, 64, 256)
+
+
+def on_random_pages(build, page_size, q, k, v):
+    width = k.shape[2] // page_size
+    order = torch.randperm(k.shape[0] * width, device="cuda")
+    pages = [on_pages(x, page_size, order, 0) for x in (k, v)]
+    return build.call(q, *pages, torch.empty_like(q), lengths=lengths_of(*[k.shape[2]] * len(q)),
+                      table=order.view(-1, width).to(torch.int32))
+
+
 def time_all(builds, dtype, sizes, lengths):
     x = fresh((1 << 30,), dtype)
     y = torch.empty_like(x)
     copy = trial.seconds([lambda: y.copy_(x)])[0]
     print(f"copy {2 * x.nbytes / copy / 1e12:.2f} TB/s", flush=True)
     del x, y
-    d = 128
-    for b, h, hk, length in ((1, 32, 32, 8192), (1, 32, 8, 8192), (16, 32, 8, 8192),
-                             (64, 32, 8, 4096), (1, 32, 8, 131072), (1, 32, 32, 131072),
-                             (8, 32, 8, 2048)):
+    cases = ((1, 32, 32, 8192), (1, 32, 8, 8192), (16, 32, 8, 8192), (64, 32, 8, 4096),
+             (1, 32, 8, 131072), (1, 32, 32, 131072), (8, 32, 8, 2048))
+    cases = [(d, *case) for d in sizes for case in (cases if d == 128 else cases[2:4])]
+    for d, b, h, hk, length in cases:
         shapes = ((b, h, 1, d), (b, hk, length, d), (b, hk, length, d))
         sets = [tuple(fresh(s, dtype) for s in shapes)
                 for _ in range(max(1, min(8, (512 << 20) // (b * hk * length * d * 4))))]
@@ -146,6 +207,9 @@ def time_all(builds, dtype, sizes, lengths):
             for build in builds:
                 calls = [build.call(q, k, v, torch.empty_like(q)) for q, k, v in sets]
                 launches.append(trial.graph_of(lambda calls=calls: [call() for call in calls]))
+            for page_size in PAGES:
+                calls = [on_random_pages(builds[0], page_size, *tensors) for tensors in sets]
+                launches.append(trial.graph_of(lambda calls=calls: [call() for call in calls]))
             for backend in PEERS:
                 try:
                     peers = [trial.peer(backend, q, k, v, False) for q, k, v in sets]
@@ -153,7 +217,8 @@ def time_all(builds, dtype, sizes, lengths):
                 except RuntimeError as error:
                     print("none:", str(error)[:80])
             rates = [bytes_ * len(sets) / t / 1e12 for t in trial.seconds(launches)]
-        print(f"decode d {d} B{b} H{h}/{hk} keys {length} ({bytes_ >> 20} MB): "
+        print(f"decode d {d} B{b} H{h}/{hk} keys {length} ({bytes_ >> 20} MB), dense, pages of "
+              f"{PAGES}, cuDNN, flash: "
               + " ".join(f"{r:.2f}" for r in rates) + " TB/s", flush=True)
 
 

@@ -18,17 +18,18 @@ struct Wgmma;
 #define ATTEND_SUMS_8(c, n)                                                                   \
   "+f"(c[n]), "+f"(c[n + 1]), "+f"(c[n + 2]), "+f"(c[n + 3]), "+f"(c[n + 4]), "+f"(c[n + 5]), \
       "+f"(c[n + 6]), "+f"(c[n + 7])
-#define ATTEND_SUMS_32(c, n) \
-  ATTEND_SUMS_8(c, n), ATTEND_SUMS_8(c, n + 8), ATTEND_SUMS_8(c, n + 16), ATTEND_SUMS_8(c, n + 24)
+#define ATTEND_SUMS_16(c, n) ATTEND_SUMS_8(c, n), ATTEND_SUMS_8(c, n + 8)
+#define ATTEND_SUMS_32(c, n) ATTEND_SUMS_16(c, n), ATTEND_SUMS_16(c, n + 16)
 #define ATTEND_SUMS_40(c, n) ATTEND_SUMS_32(c, n), ATTEND_SUMS_8(c, n + 32)
 #define ATTEND_SUMS_48(c, n) ATTEND_SUMS_40(c, n), ATTEND_SUMS_8(c, n + 40)
 #define ATTEND_SUMS_64(c, n) ATTEND_SUMS_32(c, n), ATTEND_SUMS_32(c, n + 32)
 
 #define ATTEND_SUMS_128(c, n) ATTEND_SUMS_64(c, n), ATTEND_SUMS_64(c, n + 64)
 
-#define ATTEND_LIST_32                                                                   \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18," \
-  " %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define ATTEND_LIST_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define ATTEND_LIST_32 \
+  ATTEND_LIST_16       \
+  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define ATTEND_LIST_40 ATTEND_LIST_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define ATTEND_LIST_48 ATTEND_LIST_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define ATTEND_LIST_64                                                           \
@@ -73,6 +74,7 @@ struct Wgmma;
   ATTEND_WGMMA(bf16, "bf16", n, sums, __VA_ARGS__) \
   ATTEND_WGMMA(f16, "f16", n, sums, __VA_ARGS__)
 
+ATTEND_WGMMA_BOTH(32, 16, "16", "17", "18", "19", "20")
 ATTEND_WGMMA_BOTH(64, 32, "32", "33", "34", "35", "36")
 ATTEND_WGMMA_BOTH(80, 40, "40", "41", "42", "43", "44")
 ATTEND_WGMMA_BOTH(96, 48, "48", "49", "50", "51", "52")
