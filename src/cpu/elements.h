@@ -61,8 +61,14 @@ template <class V, class E, class T = typename V::T>
 void convert_elements(const E* from, std::int64_t stride, std::int64_t count, T* to) noexcept {
   std::int64_t x = 0;
   if constexpr (HasHalves<V, E>) {
-    if (stride == 1)
-      for (; x + V::kLanes <= count; x += V::kLanes) store_elements(V::widened(from + x), to + x);
+    constexpr std::int64_t kSome = 4 * V::kLanes;
+    const auto take = [&](auto n) __attribute__((always_inline)) {
+      store_elements(V::widened(from + x + n * V::kLanes), to + x + n * V::kLanes);
+    };
+    if (stride == 1) {
+      for (; x + kSome <= count; x += kSome) unrolled<4>(take);
+      for (; x + V::kLanes <= count; x += V::kLanes) take(At<0>{});
+    }
   }
   for (; x < count; ++x) {
     const E element = from[x * stride];

@@ -18,8 +18,8 @@
 // the product). Values are read in short slices of whole rows: the nearer to the order of memory,
 // the better. Measured: docs/decisions/012-keys-in-lanes.md.
 //
-// Rows of 8 and 16 bits are read as they lie and converted on the way, keys in the registers where
-// they are turned, values a slice at a time: packed first, they would pass through a far cache once
+// Rows of 8 and 16 bits are read as they lie and converted in registers, keys where they are
+// turned, values where they are multiplied: packed first, they would pass through a cache once
 // more, and memory would wait while they do.
 #pragma once
 
@@ -40,16 +40,17 @@ class FewRows {
   };
   // Keys before which memory is asked for them; shorter ones earlier.
   template <class E>
-  static constexpr std::int64_t kAhead = TilesOf<V>::kFewAhead*(sizeof(E) == 1 ? 2 : 1);
+  static constexpr std::int64_t kAhead = TilesOf<V>::kFewAhead*(sizeof(E) < sizeof(Operand) ? 2
+                                                                                            : 1);
 
  public:
   static constexpr int kSlice = TilesOf<V>::kFewSlice;
   static constexpr int kMost = TilesOf<V>::kFewRows;
   static_assert((kMost & (kMost - 1)) == 0 && kMost <= Tile<V>::kMost);
 
-  // q: memory of [kMost][d]; v: of [kSlice][width], for rows that wait; s: of [kMost][256].
-  FewRows(const ForwardScores<V>& scores, const Chunk<V>& chunk, Sum* q, Operand* v, Sum* s)
-      : p(scores.p), scores_(scores), chunk_(chunk), q_(q), v_(v), s_(s) {}
+  // q: memory of [kMost][d]; s: of [kMost][256].
+  FewRows(const ForwardScores<V>& scores, const Chunk<V>& chunk, Sum* q, Sum* s)
+      : p(scores.p), scores_(scores), chunk_(chunk), q_(q), s_(s) {}
 
   // Whether rows need not be packed for few rows: both of one type, of 8 or 16 bits.
   static bool waits(const ForwardProblem& p) noexcept {
@@ -205,51 +206,88 @@ class FewRows {
     for (std::int64_t j = 0; j < keys_; ++j) s[j] *= v_scales_[j];
   }
 
+  // A slice of keys after the other, so that memory is read as it lies.
   template <class E>
   void values(const Rows<E>& of, int rows, const Place<Sum>& to, const Sum* sum) const noexcept {
-    constexpr bool kAsTheyLie = std::is_same_v<E, Operand>;
     Divisors<V, Tile<V>::kMost> divisors;  // whole vectors of few rows
     if (to.final) divisors.set(sum, static_cast<int>(ForwardScores<V>::width(rows)));
     for (std::int64_t j = 0; j < keys_; j += kSlice) {
       Lines<E> soon = after_value(of, j);
+      const bool end = to.final && j + kSlice >= keys_;
       Operands<V> x{.a = as_they_lie<V>(s_ + j),
                     .a_stride = kChunk,
-                    .b = v_,
-                    .b_stride = Results<V>::width(p),
+                    .b = nullptr,
+                    .b_stride = of.v_stride,
                     .c = to.o,
                     .c_stride = to.stride,
                     .depth = keys_ - j < kSlice ? keys_ - j : kSlice,
                     .start = j == 0 ? Start::zero : Start::c};
-      if constexpr (kAsTheyLie) {
-        x.b = of.v + j * of.v_stride;
-        x.b_stride = of.v_stride;
-        x.soon = &soon;
-      } else {
-        convert_values(of.v + j * of.v_stride, of.v_stride, x.depth, soon);
-      }
-      const bool end = to.final && j + kSlice >= keys_;
       const StoreDivided<decltype(divisors), V, kChunk> store{x.a, end ? &divisors : nullptr};
-      product_of_features<V, Layout::along>(x, rows, Results<V>::width(p) / V::kLanes, store);
+      if constexpr (std::is_same_v<E, Operand>) {
+        x.b = of.v + j * of.v_stride;
+        x.soon = &soon;
+        product_of_features<V, Layout::along>(x, rows, Results<V>::width(p) / V::kLanes, store);
+      } else {
+        narrow_values<1>(x, of.v + j * of.v_stride, rows, soon, store);
+      }
     }
   }
 
-  template <class E>
-  void convert_values(const E* from, std::int64_t stride, std::int64_t count,
-                      Lines<E>& soon) const noexcept {
-    constexpr std::int64_t kLine = 64 / sizeof(E);
-    Operand* to = v_;
-    for (std::int64_t n = 0; n < count; ++n, from += stride, to += Results<V>::width(p)) {
-      for (std::int64_t x = 0; x < p.dv; x += kLine) soon.prefetch_next();
-      convert_elements<V>(from, 1, p.dv, to);
-      for (std::int64_t x = p.dv; x < Results<V>::width(p); ++x) to[x] = 0;
+  // The same product of values that are widened where they are multiplied: of kRows rows or, if
+  // there are more, of twice as many. What is behind the last feature is not read.
+  template <int kRows, class E, class Finish>
+  void narrow_values(Operands<V> x, const E* v, int rows, Lines<E>& soon,
+                     const Finish& finish) const noexcept {
+    if constexpr (kRows < kMost) {
+      if (rows > kRows) return narrow_values<kRows * 2>(x, v, rows, soon, finish);
     }
+    constexpr int kVectors = kRows > 2 ? 2 : 4;
+    constexpr std::int64_t kStep = kVectors * V::kLanes;
+    std::int64_t left = p.dv;
+    for (; left >= kStep; left -= kStep, v += kStep, x.c += kStep)
+      some_values<kRows, kVectors>(x, v, V::kLanes, rows, soon, finish);
+    for (; left > 0; left -= V::kLanes, v += V::kLanes, x.c += V::kLanes)
+      some_values<kRows, 1>(x, v, left, rows, soon, finish);
+  }
+
+  template <int kRows, int kVectors, class E, class Finish>
+  [[gnu::noinline]] void some_values(const Operands<V>& x, const E* v, std::int64_t features,
+                                     int rows, Lines<E>& lines,
+                                     const Finish& finish) const noexcept {
+    constexpr std::int64_t kBytes = kVectors * V::kLanes * sizeof(E);
+    constexpr std::int64_t kEach = kBytes < 64 ? 64 / kBytes : 1;  // keys to a line
+    Lines<E> soon = lines;
+    V sum[kRows][kVectors];
+    unrolled<kRows>(ATTEND_EACH(r) {
+      if (x.start == Start::zero || r >= rows) set_zero(sum[r]);
+      else load(x.c + r * x.c_stride, sum[r]);
+    });
+    const Sum* weights = x.a;
+    for (std::int64_t j = 0; j < x.depth; ++j, v += x.b_stride, ++weights) {
+      if (j % kEach == 0)
+        for (std::int64_t n = 0; n < kBytes; n += 64) soon.prefetch_next();
+      V some[kVectors];
+      if constexpr (kVectors == 1) some[0] = load_elements<V>(v, features);
+      else unrolled<kVectors>(ATTEND_EACH(n) { some[n] = V::widened(v + n * V::kLanes); });
+      unrolled<kRows>(ATTEND_EACH(r) { add_products(V::set(weights[r * kChunk]), some, sum[r]); });
+    }
+    lines = soon;
+    Operands<V> to = x;  // a row at a time: there may be fewer
+    unrolled<kRows>(ATTEND_EACH(r) {
+      if (r < rows) {
+        V one[1][kVectors];
+        unrolled<kVectors>(ATTEND_EACH(n) { one[0][n] = sum[r][n]; });
+        finish(to, one);
+      }
+      to.a += kChunk;
+      to.c += x.c_stride;
+    });
   }
 
   const ForwardProblem& p;
   const ForwardScores<V>& scores_;
   const Chunk<V>& chunk_;
   Sum* q_;
-  Operand* v_;
   Sum* s_;
   std::int64_t keys_ = 0;
   const Sum *k_scales_ = nullptr, *v_scales_ = nullptr;

@@ -47,9 +47,8 @@ class FlashForward {
     Chunk<V> chunk;
     Sum *s, *factors;  // [256][lanes]
     [[no_unique_address]] SumsAsOperand<V> weights;
-    Sum* few_q;                // [few rows][d]
-    Operand* few_v = nullptr;  // [a slice of keys][width]
-    MatrixStep<V>* steps;      // two, of a matrix instruction
+    Sum* few_q;            // [few rows][d]
+    MatrixStep<V>* steps;  // two, of a matrix instruction
     Arrays(const ForwardProblem& p, Scratch& scratch) : weights(scratch, kChunk * kRoom) {
       tiles = scratch.take<Sums<V>>(kTiles);
       spans = scratch.take<KeySpans>(1);
@@ -62,8 +61,6 @@ class FlashForward {
       chunk.scales_of_k = p.k_scales ? scratch.take<Sum>(kChunk) : nullptr;
       chunk.scales_of_v = p.v_scales ? scratch.take<Sum>(kChunk) : nullptr;
       few_q = scratch.take<Sum>(FewRows<V>::kMost * p.d);
-      if constexpr (TilesOf<V>::kFewRows > 0)
-        few_v = scratch.take<Operand>(FewRows<V>::waits(p) ? FewRows<V>::kSlice * width(p) : 0);
       chunk.packed_k = scratch.take<Operand>(kChunk * whole_depth<V>(p.d));
       chunk.packed_v = scratch.take<Operand>(kChunk * whole_depth<V>(width(p)));
       chunk.paneled_k =
@@ -267,8 +264,7 @@ class FlashForward {
     KeySpans& spans = *arrays_.spans;
     Sum* s = arrays_.s;
     if constexpr (TilesOf<V>::kFewRows > 0)
-      if (FewRows<V> few(scores_, arrays_.chunk, arrays_.few_q, arrays_.few_v, s);
-          few.takes(tile, spans)) {
+      if (FewRows<V> few(scores_, arrays_.chunk, arrays_.few_q, s); few.takes(tile, spans)) {
         ATTEND_PATH(V, "few rows");
         few.weigh(tile, spans.span[0], to, top, sum);
         return;

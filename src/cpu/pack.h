@@ -160,6 +160,7 @@ void convert_row(const Strided& t, std::int64_t offset, std::int64_t count, T* r
 template <class V, class T = typename V::T>
 void convert_each_row(const Strided& t, std::int64_t offset, std::int64_t apart, std::int64_t rows,
                       std::int64_t count, T* to, std::int64_t width) noexcept {
+  if (apart == count && width == count && t.stride[3] == 1) count *= rows, rows = 1;
   with_type(t.type, [&]<class E>(E) {
     const E* from = reinterpret_cast<const E*>(t.data) + offset;
     for (; rows > 0; --rows, from += apart, to += width) {

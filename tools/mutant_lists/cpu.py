@@ -106,7 +106,7 @@ MUTANTS = (
               (VEC, "V::widened(rows + r * stride)", "r * stride", "(r ^ 1) * stride"),
               tests=("few_rows", "conformance")),
     attention("cpu_few_rows_values_of_keys", "values of 8 or 16 bits are one row behind",
-              (FEW, "convert_values(of.v + j * of.v_stride", "j * of.v_stride", "(j + 1) * of.v_stride"),
+              (FEW, "narrow_values<1>(x, of.v + j * of.v_stride", "j * of.v_stride", "(j + 1) * of.v_stride"),
               tests=("few_rows", "conformance")),
     attention("cpu_few_rows_unscaled", "few rows ignore a scale that is no power of two",
               (FEW, "to < d ? 1 : scores_.scale", "Sum{1}")),
