@@ -2,6 +2,7 @@
 
 register()     makes attn_implementation="attend" known to Transformers
 check(model)   says which modules of a model will come to attend, which will not, and why
+view(model, tokenizer, "text")   the page of all its heads; python -m attend.hf view MODEL --text "..." writes it
 
 >>> attend.hf.register()
 >>> model = AutoModel.from_pretrained("...", attn_implementation="attend")    # or, later:
@@ -13,5 +14,6 @@ nothing falls back to another implementation.
 """
 from .registration import NAME, register
 from .reports import Report, check
+from .viewing import view
 
-__all__ = ["NAME", "Report", "check", "register"]
+__all__ = ["NAME", "Report", "check", "register", "view"]
