@@ -298,8 +298,9 @@ TEST(Features, a_new_one_is_declined_by_every_row) {
 TEST(Features, the_reference_takes_what_any_row_takes) {
   const Features both = kTakenByRows;
   const std::map<std::string_view, Features> wanted = {
-      {"forward", both | Features{Feature::dropout, Feature::lse, Feature::weights, Feature::scores,
-                                  Feature::visited_blocks, Feature::partial_states}},
+      {"forward",
+       both | Features{Feature::dropout, Feature::lse, Feature::weights, Feature::weight_heads,
+                       Feature::scores, Feature::visited_blocks, Feature::partial_states}},
       {"backward", both | Features{Feature::dropout, Feature::dlse, Feature::dq, Feature::dk,
                                    Feature::dv, Feature::dbias, Feature::dsinks, Feature::dalibi}},
       {"merge", kHostTypes | Features{Feature::other_types, Feature::lse}},

@@ -194,6 +194,9 @@ typedef struct attend_attention_outputs {
   int64_t* visited_blocks;
   int32_t stage; /* of the scores */
   int32_t reserved;
+  /* The query heads whose weights are written, in this order; NULL and 0: all. */
+  const int64_t* weight_heads;
+  int64_t weight_heads_count;
 } attend_attention_outputs;
 
 /* What a backward pass reads: what attention was given and wrote, and the loss's gradient there. */

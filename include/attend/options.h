@@ -8,6 +8,7 @@
 
 #include <limits>
 #include <optional>
+#include <vector>
 
 namespace attend {
 
@@ -124,9 +125,14 @@ enum class ScoreStage : std::uint8_t {
 // is; weights and scores are [batch, heads, queries, keys], for packed sequences [sequences, heads,
 // max_q, max_k]. `out`, weights and scores have the type of q or a wider one; lse is f32 or f64
 // (f64 for f64).
+//
+// weight_heads chooses query heads: weights are then [batch, chosen heads, queries, keys], in the
+// order of the list, with the bits that they have among those of all heads. The other heads cost
+// nothing besides `out`.
 struct AttentionOutputs {
   TensorView lse{};      // log of the sum of exp of the scores; -inf where no key is seen
   TensorView weights{};  // after the softmax, before dropout
+  std::vector<std::int64_t> weight_heads{};  // of these heads alone; empty: of all
   TensorView scores{};
   ScoreStage stage = ScoreStage::masked;
   std::int64_t* visited_blocks = nullptr;  // with `blocks`: pairs (query, key block) entered

@@ -50,6 +50,7 @@ from ._attend import (
     weights_of,
     weights_shape,
 )
+from ._edits import mean_of, pattern_of, zero
 from ._types import (
     Array,
     BackwardResult,
@@ -126,9 +127,11 @@ __all__ = [
     "load_npy",
     "load_parameters",
     "load_safetensors",
+    "mean_of",
     "merge",
     "merge_partial",
     "mse",
+    "pattern_of",
     "save_checkpoint",
     "save_npy",
     "save_safetensors",
@@ -137,4 +140,5 @@ __all__ = [
     "view",
     "weights_of",
     "weights_shape",
+    "zero",
 ]

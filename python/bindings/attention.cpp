@@ -10,12 +10,12 @@ namespace {
 using namespace nb::literals;
 
 nb::object forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle return_lse,
-                   nb::handle return_weights, nb::handle return_scores, GivenContext context,
-                   const nb::kwargs& keywords) {
+                   nb::handle return_weights, nb::handle return_scores, nb::handle weight_heads,
+                   GivenContext context, const nb::kwargs& keywords) {
   constexpr const char* where = "attention";
   const Inputs in(q, k, v, where);
   const Options options(keywords, where);
-  const Wanted wanted(return_lse, return_weights, return_scores, where);
+  const Wanted wanted(return_lse, return_weights, return_scores, weight_heads, where);
   Context& used = context_or_default(context);
   Results results(in, options.get(), wanted, out, where, used);
   {
@@ -153,7 +153,7 @@ void bind_attention(nb::module_& m) {
   // Twice, for the stub: what is returned depends on what is asked for. The first takes all calls.
   m.def("attention", forward, "q"_a.none(), "k"_a.none(), "v"_a.none(), nb::kw_only(),
         "out"_a = nb::none(), "return_lse"_a.none() = false, "return_weights"_a.none() = false,
-        "return_scores"_a = nb::none(), no_context, "options"_a,
+        "return_scores"_a = nb::none(), "weight_heads"_a = nb::none(), no_context, "options"_a,
         nb::sig("def attention(q: ArrayT, k: Array, v: Array, *, " ATTEND_OPTIONS
                 "out: ArrayT | None = None, " ATTEND_NOTHING_ELSE
                 "context: Context | None = None) -> ArrayT"),
@@ -192,6 +192,8 @@ return_lse           also the log of the sum of exp of the scores, [batch, heads
                      or float64 if q or `out` is
 return_weights       also the weights [batch, heads, queries, keys], before dropout
 return_scores        also the scores: 'raw', 'softcapped' or 'masked'
+weight_heads         with return_weights: a list of heads; weights are of these alone, [batch, chosen
+                     heads, queries, keys], with the bits that they have among those of all
 
 Returns out, or a tuple (out, lse, weights, scores) of those that were asked for, as arrays of the
 library that q is from.
@@ -203,7 +205,7 @@ library that q is from.
 
   m.def("attention", forward, "q"_a.none(), "k"_a.none(), "v"_a.none(), nb::kw_only(),
         "out"_a = nb::none(), "return_lse"_a.none() = false, "return_weights"_a.none() = false,
-        "return_scores"_a = nb::none(), no_context, "options"_a,
+        "return_scores"_a = nb::none(), "weight_heads"_a = nb::none(), no_context, "options"_a,
         nb::sig("def attention(q: ArrayT, k: Array, v: Array, *, " ATTEND_OPTIONS
                 "out: ArrayT | None = None, " ATTEND_MORE
                 "context: Context | None = None) -> tuple[ArrayT, ...]"));

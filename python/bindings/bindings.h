@@ -47,10 +47,11 @@ void bind_train(nb::module_& m);
 // What a call hands out besides its result: nothing, or something.
 #define ATTEND_NOTHING_ELSE                                                      \
   "return_lse: Literal[False] = False, return_weights: Literal[False] = False, " \
-  "return_scores: None = None, "
-#define ATTEND_MORE                                          \
-  "return_lse: bool = False, return_weights: bool = False, " \
-  "return_scores: Literal['raw', 'softcapped', 'masked'] | None = None, "
+  "return_scores: None = None, weight_heads: None = None, "
+#define ATTEND_MORE                                                       \
+  "return_lse: bool = False, return_weights: bool = False, "              \
+  "return_scores: Literal['raw', 'softcapped', 'masked'] | None = None, " \
+  "weight_heads: Sequence[int] | None = None, "
 
 // The arguments of inspect besides them.
 #define ATTEND_INSPECT                                                                  \

@@ -1,6 +1,8 @@
 // The results of a call, as tensors and as Python's arrays.
 #include "call.h"
 
+#include <nanobind/stl/vector.h>
+
 namespace attend::python {
 namespace {
 
@@ -13,6 +15,21 @@ Shape like_queries(const ConstTensorView& q, const ConstTensorView* v) {
 }
 
 }  // namespace
+
+void Wanted::choose(nb::handle list, const char* where) {
+  const std::string start = std::string(where) + ": weight_heads ";
+  std::vector<nb::object> entries;
+  if (nb::isinstance<nb::str>(list) || !nb::try_cast(list, entries))
+    raise_type_error(start + "takes a list of heads, found " + name_of_type(list));
+  if (entries.empty())
+    throw InvalidArgument(start +
+                          "is an empty list; None is all heads, and without weights leave "
+                          "return_weights out");
+  if (!weights)
+    throw InvalidArgument(start + "is given, but weights are not asked for; return_weights=True");
+  for (const nb::object& entry : entries)
+    heads.push_back(number<std::int64_t>(entry, where, "weight_heads", "whole numbers"));
+}
 
 Results::Results(const Inputs& in, const AttentionOptions& options, const Wanted& wanted,
                  nb::handle out, const char* where, const Context& context)
@@ -27,7 +44,8 @@ Results::Results(const Inputs& in, const AttentionOptions& options, const Wanted
   }
   if (!wanted.weights && !wanted.scores) return;
   const Shape shape = weights_shape(q, in.k, v, options);
-  if (wanted.weights) weights_ = context.make_tensor(shape, q.dtype());
+  heads_ = wanted.heads;
+  if (wanted.weights) weights_ = context.make_tensor(wanted.chosen(shape), q.dtype());
   if (wanted.scores) {
     scores_ = context.make_tensor(shape, q.dtype());
     stage_ = *wanted.scores;
@@ -35,8 +53,11 @@ Results::Results(const Inputs& in, const AttentionOptions& options, const Wanted
 }
 
 AttentionOutputs Results::outputs() {
-  return {
-      .lse = lse_.view(), .weights = weights_.view(), .scores = scores_.view(), .stage = stage_};
+  return {.lse = lse_.view(),
+          .weights = weights_.view(),
+          .weight_heads = heads_,
+          .scores = scores_.view(),
+          .stage = stage_};
 }
 
 nb::object Results::to_python(nb::handle like) {

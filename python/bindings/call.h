@@ -7,6 +7,7 @@
 #include <attend/attention.h>
 
 #include <optional>
+#include <vector>
 
 namespace attend::python {
 
@@ -41,13 +42,24 @@ inline BackwardInputs inputs_of(const Inputs& in, const BackwardArrays& more) {
 // What a call is asked to hand out besides `out`.
 struct Wanted {
   Wanted() = default;
-  Wanted(nb::handle lse_, nb::handle weights_, nb::handle scores_, const char* where)
+  Wanted(nb::handle lse_, nb::handle weights_, nb::handle scores_, nb::handle heads_,
+         const char* where)
       : lse(number<bool>(lse_, where, "return_lse", "True or False")),
         weights(number<bool>(weights_, where, "return_weights", "True or False")) {
     if (!scores_.is_none()) scores = to_stage(scores_, where);
+    if (!heads_.is_none()) choose(heads_, where);
+  }
+  // The shape of the weights, of that of all heads'.
+  Shape chosen(Shape all) const {
+    if (!heads.empty()) all[1] = static_cast<std::int64_t>(heads.size());
+    return all;
   }
   bool lse = false, weights = false;
   std::optional<ScoreStage> scores;
+  std::vector<std::int64_t> heads;  // whose weights; none: of all
+
+ private:
+  void choose(nb::handle list, const char* where);
 };
 
 // The results of a call: `out` in the caller's array or a new one, and what else is wanted.
@@ -67,6 +79,7 @@ class Results {
   WritableArray given_view_;
   Tensor out_, lse_, weights_, scores_;
   ScoreStage stage_ = ScoreStage::masked;
+  std::vector<std::int64_t> heads_;
 };
 
 // (dq, dk, dv), and where the options hold a bias, sinks or alibi a named tuple with theirs too.

@@ -50,13 +50,14 @@ class Extras {
     if (!wanted.weights && !wanted.scores) return;
     const Shape shape = weights_shape(q, projected(key, o.key_heads, o.d_k),
                                       projected(key, o.key_heads, o.d_v), options);
-    if (wanted.weights) weights_ = context.make_tensor(shape, o.type);
+    if (wanted.weights) weights_ = context.make_tensor(wanted.chosen(shape), o.type);
     if (wanted.scores) scores_ = context.make_tensor(shape, o.type);
   }
 
   AttentionOutputs outputs() {
     return {.lse = lse_.view(),
             .weights = weights_.view(),
+            .weight_heads = wanted_.heads,
             .scores = scores_.view(),
             .stage = wanted_.scores.value_or(ScoreStage::masked)};
   }
@@ -78,12 +79,12 @@ class Extras {
 
 nb::object forward(const Layer& self, nb::handle query, nb::handle key, nb::handle value,
                    nb::handle cache_or_none, nb::handle lengths, nb::handle return_lse,
-                   nb::handle return_weights, nb::handle return_scores, GivenContext context,
-                   const nb::kwargs& keywords) {
+                   nb::handle return_weights, nb::handle return_scores, nb::handle weight_heads,
+                   GivenContext context, const nb::kwargs& keywords) {
   constexpr const char* where = "MultiHeadAttention.forward";
   const LayerInputs inputs(query, key, value, where);
   const Options options(keywords, where);
-  const Wanted wanted(return_lse, return_weights, return_scores, where);
+  const Wanted wanted(return_lse, return_weights, return_scores, weight_heads, where);
   KvCache* const cache = to_cache(cache_or_none, where, true);
   Context& used = context_or_default(context);
   check_lengths(lengths, cache, where);
@@ -218,7 +219,7 @@ void bind_calls(nb::class_<Layer>& type) {
           "forward", forward, "query"_a.none(), "key"_a = nb::none(), "value"_a = nb::none(),
           nb::kw_only(), "cache"_a = nb::none(), "lengths"_a = nb::none(),
           "return_lse"_a.none() = false, "return_weights"_a.none() = false,
-          "return_scores"_a = nb::none(), no_context, "options"_a,
+          "return_scores"_a = nb::none(), "weight_heads"_a = nb::none(), no_context, "options"_a,
           nb::sig("def forward(self, query: ArrayT, key: Array | None = None, "
                   "value: Array | None = None, *, " ATTEND_OPTIONS
                   "cache: KvCache | None = None, lengths: Array | None = None, " ATTEND_NOTHING_ELSE
@@ -232,7 +233,7 @@ first lengths[b] rows are tokens, if that is given.
       .def("forward", forward, "query"_a.none(), "key"_a = nb::none(), "value"_a = nb::none(),
            nb::kw_only(), "cache"_a = nb::none(), "lengths"_a = nb::none(),
            "return_lse"_a.none() = false, "return_weights"_a.none() = false,
-           "return_scores"_a = nb::none(), no_context, "options"_a,
+           "return_scores"_a = nb::none(), "weight_heads"_a = nb::none(), no_context, "options"_a,
            nb::sig("def forward(self, query: ArrayT, key: Array | None = None, "
                    "value: Array | None = None, *, " ATTEND_OPTIONS
                    "cache: KvCache | None = None, lengths: Array | None = None, " ATTEND_MORE

@@ -20,11 +20,12 @@ struct PythonPlan {
 
 PythonPlan plan_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out,
                         nb::handle return_lse, nb::handle return_weights, nb::handle return_scores,
-                        nb::handle kernel, nb::handle context, const nb::kwargs& keywords) {
+                        nb::handle weight_heads, nb::handle kernel, nb::handle context,
+                        const nb::kwargs& keywords) {
   constexpr const char* where = "Plan.attention";
   const Inputs in(q, k, v, where);
   const Options options(keywords, where);
-  const Wanted wanted(return_lse, return_weights, return_scores, where);
+  const Wanted wanted(return_lse, return_weights, return_scores, weight_heads, where);
   Context& used = context_or_default(given_context(context));
   Results results(in, options.get(), wanted, out, where, used);
   return {Plan::attention(in.q, in.k, in.v, results.out(), options.get(), results.outputs(),
@@ -113,7 +114,7 @@ itself; make a Plan to force a kernel or to see what was decided.
       .def_static("attention", plan_forward, "q"_a.none(), "k"_a.none(), "v"_a.none(),
                   nb::kw_only(), "out"_a = nb::none(), "return_lse"_a.none() = false,
                   "return_weights"_a.none() = false, "return_scores"_a = nb::none(),
-                  "kernel"_a = "", no_context, "options"_a,
+                  "weight_heads"_a = nb::none(), "kernel"_a = "", no_context, "options"_a,
                   nb::sig("def attention(q: Array, k: Array, v: Array, *, " ATTEND_OPTIONS
                           "out: Array | None = None, " ATTEND_MORE
                           "kernel: str = '', context: Context | None = None) -> Plan"),

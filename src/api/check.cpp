@@ -5,7 +5,18 @@
 #include "api/checker.h"
 #include "core/reporting.h"
 
+#include <algorithm>
+
 namespace attend {
+
+void Checker::weight_heads(std::vector<std::int64_t> heads) const {
+  for (const std::int64_t h : heads)
+    if (h < 0 || h >= p_.heads)
+      fail("weight_heads holds ", h, "; q has ", p_.heads, " heads, the first is 0");
+  std::sort(heads.begin(), heads.end());
+  if (const auto twice = std::adjacent_find(heads.begin(), heads.end()); twice != heads.end())
+    fail("weight_heads holds ", *twice, " twice");
+}
 
 void Checker::outputs(const TensorView& out, const AttentionOutputs& outputs,
                       Request<Forward>& request) {
@@ -29,9 +40,18 @@ void Checker::outputs(const TensorView& out, const AttentionOutputs& outputs,
   }
   if ((p.weights = static_cast<bool>(outputs.weights))) {
     call.weights = written("weights", outputs.weights);
-    shape_is("weights", outputs.weights, square());
+    Shape shape = square();
+    if (!outputs.weight_heads.empty()) {
+      weight_heads(outputs.weight_heads);
+      p.weight_heads = static_cast<std::int64_t>(outputs.weight_heads.size());
+      call.weight_heads = outputs.weight_heads.data();
+      shape[1] = p.weight_heads;
+    }
+    shape_is("weights", outputs.weights, shape);
     type_is_tensors_or_wider("weights", outputs.weights.dtype());
     p.weights_type = outputs.weights.dtype();
+  } else if (!outputs.weight_heads.empty()) {
+    fail("weight_heads is given, but weights are not asked for");
   }
   if ((p.scores = static_cast<bool>(outputs.scores))) {
     call.scores = written("scores", outputs.scores);

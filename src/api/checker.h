@@ -108,6 +108,7 @@ class Checker : TensorChecker {
   void bias(const AttentionOptions& options);
   void blocks(const Blocks& blocks);
   void dropout(const Dropout& dropout, const std::optional<std::int64_t>& key_offset);
+  void weight_heads(std::vector<std::int64_t> heads) const;
   void weights_only();
   void kinds_of_states(const std::vector<Part>& parts);
   template <class... Name>

@@ -45,7 +45,8 @@ bool holds_values(OptionKind, const QueryOffset& offset) noexcept {
 }  // namespace
 
 KnownOptions::KnownOptions(const AttentionOptions& given, const AttentionOutputs& outputs)
-    : options(given), stage(outputs.stage), any(outputs.visited_blocks == nullptr) {
+    : options(given), stage(outputs.stage), weight_heads(outputs.weight_heads),
+      any(outputs.visited_blocks == nullptr) {
   for_each_option(given, [&](const Option& option, const auto& member) {
     if (holds_values(option.kind, member)) any = false;
   });
@@ -55,7 +56,9 @@ KnownOptions::KnownOptions(const AttentionOptions& given, const AttentionOutputs
 
 bool KnownOptions::same(const AttentionOptions& given,
                         const AttentionOutputs& outputs) const noexcept {
-  if (outputs.stage != stage || outputs.visited_blocks != nullptr) return false;
+  if (outputs.stage != stage || outputs.weight_heads != weight_heads ||
+      outputs.visited_blocks != nullptr)
+    return false;
 #define ATTEND_SAME(kind, name)                                                            \
   if (!same_value(options.name, given.name) || holds_values(OptionKind::kind, given.name)) \
     return false;

@@ -49,7 +49,7 @@ void each_tensor(const AttentionOptions& options, AnyCall& call, const Use& use)
 
 template <class Use>
 void each_tensor(const ForwardArguments& a, ForwardCall& call, const Use& use) {
-  const auto& [lse, weights, scores, stage, visited_blocks] = a.outputs;
+  const auto& [lse, weights, weight_heads, scores, stage, visited_blocks] = a.outputs;
   use(a.q, call.q, false);
   use(a.k, call.k, false);
   use(a.v, call.v, false);
@@ -58,6 +58,7 @@ void each_tensor(const ForwardArguments& a, ForwardCall& call, const Use& use) {
   use(lse, call.lse, true);
   use(weights, call.weights, true);
   use(scores, call.scores, true);
+  call.weight_heads = weight_heads.data();
 }
 
 template <class Use>
@@ -85,6 +86,7 @@ void each_tensor(const BackwardArguments& a, BackwardCall& call, const Use& use)
 struct KnownOptions {
   AttentionOptions options;  // without their tensors
   ScoreStage stage = ScoreStage::masked;
+  std::vector<std::int64_t> weight_heads;
   bool any = true;  // false: no run is known, since values in tensors must be looked at
 
   KnownOptions(const AttentionOptions& given, const AttentionOutputs& outputs);

@@ -12,7 +12,7 @@ namespace attend::c_api {
 static_assert(sizeof(void*) == 8 && sizeof(std::size_t) == 8);
 static_assert(sizeof(attend_view) == 48 && offsetof(attend_view, rank) == 32);
 static_assert(sizeof(attend_context_options) == 64);
-static_assert(sizeof(attend_attention_outputs) == 48);
+static_assert(sizeof(attend_attention_outputs) == 64);
 static_assert(sizeof(attend_backward_inputs) == 64);
 static_assert(sizeof(attend_attention_gradients) == 56);
 static_assert(sizeof(attend_kv_cache_options) == 72);
@@ -177,9 +177,16 @@ AttentionOutputs Call::outputs(const attend_attention_outputs* given) const {
   const Name name = "outputs";
   const attend_attention_outputs o = read(given, name);
   reserved(o.reserved, name);
-  return {optional_view(o.lse, name / "lse"), optional_view(o.weights, name / "weights"),
-          optional_view(o.scores, name / "scores"), choice(o.stage, kStages, name / "stage"),
-          o.visited_blocks};
+  if ((o.weight_heads == nullptr) != (o.weight_heads_count == 0) || o.weight_heads_count < 0)
+    fail(name, ".weight_heads is ", o.weight_heads == nullptr ? "NULL" : "given",
+         " and weight_heads_count is ", o.weight_heads_count,
+         "; a list of heads has at least one, and all heads are NULL and 0");
+  return {.lse = optional_view(o.lse, name / "lse"),
+          .weights = optional_view(o.weights, name / "weights"),
+          .weight_heads = {o.weight_heads, o.weight_heads + o.weight_heads_count},
+          .scores = optional_view(o.scores, name / "scores"),
+          .stage = choice(o.stage, kStages, name / "stage"),
+          .visited_blocks = o.visited_blocks};
 }
 
 BackwardInputs Call::backward_inputs(const attend_backward_inputs* given) const {

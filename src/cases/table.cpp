@@ -76,6 +76,8 @@ constexpr const char* kPaths[] = {
     "batch=4 heads=2 q=1 k=1100 d=16 dv=16 key_lengths=mixed",
     "heads=2 q=1 k=1100 d=16 dv=16 causal=1 query_offset=one offset=511",
     "heads=2 q=1 k=2100 d=8 dv=8 blocks=shared block_k=256",
+    // What they attend to.
+    "batch=3 heads=4 kv_heads=2 q=1 k=1100 d=16 dv=16 key_lengths=mixed weights=1 scores=1",
     // Few rows, of which the last sees a key more, and with many features.
     "heads=2 q=2 k=200 d=16 dv=16 causal=1",
     "heads=2 q=1 k=150 d=320 dv=16",

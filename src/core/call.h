@@ -47,8 +47,9 @@ struct Call {
 
 struct ForwardCall : Call {
   Strided out, lse, weights, scores;
-  Strided state;                // a partial state (core/partial_state.h)
-  const Part* parts = nullptr;  // ForwardProblem::parts of them
+  const std::int64_t* weight_heads = nullptr;  // ForwardProblem::weight_heads of them
+  Strided state;                               // a partial state (core/partial_state.h)
+  const Part* parts = nullptr;                 // ForwardProblem::parts of them
   std::int64_t* visited_blocks = nullptr;
 };
 

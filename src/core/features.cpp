@@ -41,6 +41,7 @@ constexpr const char* kFeatureNames[] = {
     "value scales",
     "lse",
     "weights",
+    "weights of chosen heads",
     "scores",
     "visited blocks",
     "partial states",
@@ -74,7 +75,7 @@ static_assert(sizeof kFeatureNames / sizeof *kFeatureNames == kFeatures);
 // Whoever changes one of these has looked at features_of(): a member that asks something of a
 // kernel and is not there is an option that rows ignore.
 static_assert(member_count<Problem>() == 46);
-static_assert(member_count<ForwardProblem>() == 1 + 11);
+static_assert(member_count<ForwardProblem>() == 1 + 12);
 static_assert(member_count<BackwardProblem>() == 1 + 11);
 static_assert(member_count<MergeProblem>() == 10);
 static_assert(member_count<InspectProblem>() == 1 + 8);
@@ -146,6 +147,7 @@ Features features_of(const ForwardProblem& p) {
                                   (p.lse && p.lse_type != statistic_type(p.type)));
   f.add(Feature::lse, p.lse);
   f.add(Feature::weights, p.weights);
+  f.add(Feature::weight_heads, p.weight_heads != 0);
   f.add(Feature::scores, p.scores);
   f.add(Feature::visited_blocks, p.visited_blocks);
   f.add(Feature::partial_states, p.state || p.parts != 0);

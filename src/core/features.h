@@ -48,6 +48,7 @@ enum class Feature : std::uint8_t {
   // What forward writes and begins with
   lse,
   weights,
+  weight_heads,
   scores,
   visited_blocks,
   partial_states,

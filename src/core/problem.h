@@ -69,6 +69,7 @@ struct ForwardProblem : Problem {
   DType out_type = DType::f32, lse_type = DType::f32;
   DType weights_type = DType::f32, scores_type = DType::f32;
   bool lse = false, weights = false, scores = false, visited_blocks = false;  // written
+  std::int64_t weight_heads = 0;  // heads whose weights are written, those of the Call; 0: all
   ScoreStage stage = ScoreStage::masked;
   bool state = false;      // a partial state is written, instead of out and lse
   std::int64_t parts = 0;  // partial states that the sums begin with

@@ -16,6 +16,17 @@ struct Sequence {
   std::int64_t offset = 0;    // query i stands where key i + offset does
 };
 
+// Where the weights of head h are written: its place in that dimension of them; -1: nowhere.
+[[gnu::always_inline]] inline std::int64_t place_in_weights(const ForwardProblem& problem,
+                                                            const ForwardCall& call,
+                                                            std::int64_t h) noexcept {
+  if (!problem.weights) return -1;
+  if (problem.weight_heads == 0) return h;
+  for (std::int64_t n = 0; n < problem.weight_heads; ++n)
+    if (call.weight_heads[n] == h) return n;
+  return -1;
+}
+
 // Always inlined, like with_type: no copy compiled for an instruction set is left for others.
 [[gnu::always_inline]] inline Sequence sequence_of(const Problem& problem, const Call& call,
                                                    std::int64_t b) noexcept {

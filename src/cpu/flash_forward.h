@@ -174,7 +174,7 @@ class FlashForward {
     constexpr std::int64_t kTasks = 128, kChunksAtLeast = 2;
     const std::int64_t heads = p.batch * p.kv_heads;
     if (p.k_length <= kChunksAtLeast * kChunk || heads == 0 || heads >= kTasks ||
-        p.group() * p.q_length > kMost || p.weights || p.scores)
+        p.group() * p.q_length > kMost)
       return 1;
     const std::int64_t most = chunks(p) / kChunksAtLeast, wanted = (kTasks + heads - 1) / heads;
     return most < wanted ? (most < 1 ? 1 : most) : wanted;
@@ -202,13 +202,16 @@ class FlashForward {
       weigh_tiles(used);
     }
     for (int t = 0; t < used; ++t) results_.close(arrays_.tiles[t]);
+    show(first, rows, used);
+  }
+
+  // The weights and scores of these rows, which some tiles hold, if they are asked for.
+  void show(std::int64_t first, std::int64_t rows, int used) noexcept {
     if (!p.weights && !p.scores) return;
-    Show<V> show(scores_, arrays_.chunk, *arrays_.spans, arrays_.s);
-    show.hide_rows(first, rows);
-    for (int t = 0; t < used; ++t) {
-      show.visible(arrays_.tiles[t], arrays_.tiles[t].top, arrays_.tiles[t].l);
-      show.unmasked(arrays_.tiles[t]);
-    }
+    Show<V> shown(scores_, arrays_.chunk, *arrays_.spans, arrays_.s);
+    shown.hide_rows(first, rows);
+    for (int t = 0; t < used; ++t) shown.unmasked(arrays_.tiles[t]);
+    shown.visible(arrays_.tiles, used);
   }
 
   // The chunk at hand, tile by tile.
@@ -418,8 +421,12 @@ class FlashForward {
 
   // Stage 1: joins what the pieces left, in ascending order.
   void join_pieces() noexcept {
+    if (scores_.rows() != 0) join_chunks();
+    show(0, p.group() * p.q_length, scores_.rows() != 0 ? 1 : 0);
+  }
+
+  void join_chunks() noexcept {
     Sums<V>& tile = arrays_.tiles[0];
-    if (scores_.rows() == 0) return;
     results_.open(tile, 0, kMost);
     ATTEND_PATH(V, "pieces joined");
     if (!tile.joined) results_.expect_chunks(tile);

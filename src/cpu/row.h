@@ -13,10 +13,10 @@ inline constexpr Features kTaken;
 template <>
 inline constexpr Features kTaken<Forward> =
     kHostTypes | kLayouts | kScoreOptions |
-    Features{Feature::own_key_type,  Feature::own_value_type, Feature::key_scales,
-             Feature::value_scales,  Feature::dropout,        Feature::lse,
-             Feature::weights,       Feature::scores,         Feature::visited_blocks,
-             Feature::partial_states};
+    Features{Feature::own_key_type,   Feature::own_value_type, Feature::key_scales,
+             Feature::value_scales,   Feature::dropout,        Feature::lse,
+             Feature::weights,        Feature::weight_heads,   Feature::scores,
+             Feature::visited_blocks, Feature::partial_states};
 template <>
 inline constexpr Features kTaken<Backward> =
     kHostTypes | kLayouts | kScoreOptions |

@@ -1,8 +1,9 @@
 // Weights and scores on request, in a second sweep over the scores of a tile: the weights need the
-// row's final maximum and sum. Length x length numbers are written, so nothing here is hot.
+// row's final maximum and sum. Length x length numbers are written, so nothing here is hot, but of
+// heads whose weights are not asked for nothing is computed again.
 #pragma once
 
-#include "cpu/scores.h"
+#include "cpu/sums.h"
 
 namespace attend {
 namespace {
@@ -23,30 +24,23 @@ class Show {
     for (std::int64_t r = first; r < rows && r < first + count; ++r) {
       if (scores_.stops()) return;
       const std::int64_t i = r / p.group(), h = scores_.kv_head * p.group() + r % p.group();
-      if (p.weights) fill(call_.weights, h, i, 0);
+      if (const std::int64_t place = place_in_weights(p, call_, h); place >= 0)
+        fill(call_.weights, place, i, 0);
       if (p.scores) fill(call_.scores, h, i, kMinusInfinity);
     }
   }
 
-  // p = weight(s, top) / l, and the scores after the mask.
-  void visible(const Tile<V>& tile, const double* top_of_row, const double* l) noexcept {
+  // The scores after the mask, and the weights, which need the sums of the tiles.
+  void visible(const Sums<V>* tiles, int used) noexcept {
     const bool masked = p.scores && p.stage == ScoreStage::masked;
-    if (!p.weights && !masked) return;
-    for (std::int64_t at = tile.begin / kChunk * kChunk; at < tile.end; at += kChunk) {
-      if (scores_.stops()) return;
-      scores_.bring(chunk_, at > tile.begin ? at : tile.begin,
-                    at + kChunk < tile.end ? at + kChunk : tile.end, false);
-      scores_.find_spans(tile, chunk_, spans_);
-      if (spans_.keys == 0) continue;
-      T top[kRoom];
-      scores_.compute(tile, chunk_, spans_, s_, top);
-      if (masked) write(call_.scores, tile, [](int, T u) { return static_cast<double>(u); });
-      if (!p.weights) continue;
-      weigh(tile, top_of_row);
-      write(call_.weights, tile, [&](int n, T u) {  // what is hidden is 0 in a row of NaN, too
-        return u < 0 ? 0 : static_cast<double>(u) * (kUnlifted / l[n]);
-      });
+    const bool apart = p.weight_heads != 0 && p.group() != 1;
+    for (int t = 0; t < used; ++t) {
+      const bool weights = !apart && place_in_weights(p, call_, tiles[t].h[0]) >= 0;
+      sweep(tiles[t], masked, weights, tiles[t].top, tiles[t].l);
     }
+    const std::int64_t first = scores_.kv_head * p.group();
+    for (std::int64_t h = first; apart && h < first + p.group(); ++h)
+      if (place_in_weights(p, call_, h) >= 0) one_head(tiles, used, h);
   }
 
   // The scores before the mask: every stored key has one, hidden or not.
@@ -63,13 +57,63 @@ class Show {
       T top[kRoom];
       scores_.products(tile, chunk_, spans_.span[0], s_, top);
       if (p.stage == ScoreStage::softcapped) cap(tile);
-      write(call_.scores, tile, [](int, T u) { return static_cast<double>(u); });
+      write_scores(tile);
     }
   }
 
  private:
   // Weights are computed 2^64 times as large: down to the last subnormal number they are there.
   static constexpr double kLifted = 64, kUnlifted = 0x1p-64;
+
+  // The rows of one of the group's heads, gathered from the tiles: other heads' rows, which stand
+  // between them there, are not computed again. The first tile's packed q is lost.
+  void one_head(const Sums<V>* tiles, int used, std::int64_t h) noexcept {
+    Tile<V> tile;
+    tile.q = tiles[0].q;
+    double top[kRoom], l[kRoom];
+    std::int64_t first = 0;
+    int rows = 0;
+    const auto show = [&] {
+      if (rows == 0) return;
+      for (int n = rows; n < kRoom; ++n) top[n] = kMinusInfinity, l[n] = 0;
+      scores_.head = h;
+      scores_.open(tile, first, rows);
+      scores_.head = -1;
+      sweep(tile, false, true, top, l);
+      rows = 0;
+    };
+    for (int t = 0; t < used; ++t) {
+      for (int n = 0; n < tiles[t].rows; ++n) {
+        if (tiles[t].h[n] != h) continue;
+        if (rows == 0) first = tiles[t].i[n];
+        top[rows] = tiles[t].top[n], l[rows] = tiles[t].l[n];
+        if (++rows == Tile<V>::kMost) show();
+      }
+    }
+    show();
+  }
+
+  // One tile: p = weight(s, top) / l, and the scores after the mask.
+  void sweep(const Tile<V>& tile, bool masked, bool weights, const double* top_of_row,
+             const double* l) noexcept {
+    if (!weights && !masked) return;
+    for (std::int64_t at = tile.begin / kChunk * kChunk; at < tile.end; at += kChunk) {
+      if (scores_.stops()) return;
+      scores_.bring(chunk_, at > tile.begin ? at : tile.begin,
+                    at + kChunk < tile.end ? at + kChunk : tile.end, false);
+      scores_.find_spans(tile, chunk_, spans_);
+      if (spans_.keys == 0) continue;
+      T top[kRoom];
+      scores_.compute(tile, chunk_, spans_, s_, top);
+      if (masked) write_scores(tile);
+      if (!weights) continue;
+      weigh(tile, top_of_row);
+      write(call_.weights, tile, true,
+            [&](int n, T u) {  // what is hidden is 0 in a row of NaN, too
+              return u < 0 ? 0 : static_cast<double>(u) * (kUnlifted / l[n]);
+            });
+    }
+  }
 
   void fill(const Strided& t, std::int64_t h, std::int64_t i, double value) noexcept {
     for (std::int64_t j = 0; j < p.k_length; ++j)
@@ -128,15 +172,21 @@ class Show {
     }
   }
 
-  // value(row, s) of every key in the spans, each rounded once.
+  void write_scores(const Tile<V>& tile) noexcept {
+    write(call_.scores, tile, false, [](int, T u) { return static_cast<double>(u); });
+  }
+
+  // value(row, s) of every key in the spans, each rounded once. Weights are written to their head's
+  // place among the chosen ones.
   template <class Value>
-  void write(const Strided& t, const Tile<V>& tile, Value value) noexcept {
+  void write(const Strided& t, const Tile<V>& tile, bool weights, Value value) noexcept {
     with_type(t.type, [&]<class E>(E) {
       for (int n = 0; n < tile.rows; ++n) {
+        const std::int64_t h = weights ? place_in_weights(p, call_, tile.h[n]) : tile.h[n];
         for (int r = 0; r < spans_.size; ++r) {
           const KeySpan& span = spans_.span[r];
-          E* to = reinterpret_cast<E*>(t.data) +
-                  t.offset(scores_.sequence.b, tile.h[n], tile.i[n], span.key);
+          E* to =
+              reinterpret_cast<E*>(t.data) + t.offset(scores_.sequence.b, h, tile.i[n], span.key);
           const std::int64_t left =
               scores_.sequence.k_stored - span.key;  // groups may end behind it
           for (int x = 0; x < span.count && x < left; ++x)

@@ -212,7 +212,11 @@ std::string describe(const ForwardProblem& p) {
   constexpr const char* kStages[] = {"raw", "softcapped", "masked"};
   Line s = line_of(Forward::kName, p, features_of(p), p.out_type);
   s.add(p.lse, "lse", unusual(p.lse_type, statistic_type(p.type)));
-  s.add(p.weights, "weights", unusual(p.weights_type, p.type));
+  s.add(p.weights, "weights",
+        p.weight_heads == 0
+            ? ""
+            : text(" of ", p.weight_heads, p.weight_heads == 1 ? " head" : " heads"),
+        unusual(p.weights_type, p.type));
   s.add(p.scores, kStages[static_cast<int>(p.stage)], " scores", unusual(p.scores_type, p.type));
   s.add(p.visited_blocks, "visited blocks");
   s.add(p.parts != 0, p.parts, p.parts == 1 ? " partial state" : " partial states");

@@ -125,14 +125,15 @@ SoftmaxState forward_row(Row<Forward>& row, double* o, double* part_o) noexcept 
   return total;
 }
 
-// The row of weights, on request: p = weight(s, top) / l, hidden = 0.
-void write_weights(Row<Forward>& row, const SoftmaxState& state) noexcept {
+// The row of weights, on request: p = weight(s, top) / l, hidden = 0. Its head's place among those
+// that are written may be another than in q.
+void write_weights(Row<Forward>& row, const SoftmaxState& state, std::int64_t place) noexcept {
   const Strided& weights = row.call.weights;
   for_visible_keys(row, [&](std::int64_t j) {
     row.load_key(j);
     const double s = score(row, j).masked;
     if (s == kMinusInfinity) return;
-    store(weights, weights.offset(row.sequence.b, row.h, row.i, j), weight(s, state.top) / state.l);
+    store(weights, weights.offset(row.sequence.b, place, row.i, j), weight(s, state.top) / state.l);
   });
 }
 
@@ -155,10 +156,10 @@ void write_scores(Row<Forward>& row) noexcept {
   }
 }
 
-void fill_keys(const Strided& t, const ForwardProblem& p, const Row<Forward>& row, std::int64_t i,
+void fill_keys(const Strided& t, const Row<Forward>& row, std::int64_t h, std::int64_t i,
                double value) noexcept {
-  for (std::int64_t j = 0; j < p.k_length; ++j)
-    store(t, t.offset(row.sequence.b, row.h, i, j), value);
+  for (std::int64_t j = 0; j < row.problem.k_length; ++j)
+    store(t, t.offset(row.sequence.b, h, i, j), value);
 }
 
 // A task is kRowsPerTask rows of one head.
@@ -173,17 +174,18 @@ void forward(const ForwardProblem& p, const Tiles& tiles, const ForwardCall& cal
   const std::int64_t head = task.index / blocks, begin = task.index % blocks * tiles.queries;
   row.sequence = sequence_of(p, call, head / p.heads);
   row.h = head % p.heads;
+  const std::int64_t shown = place_in_weights(p, call, row.h);
   for (std::int64_t i = begin; i < std::min(begin + tiles.queries, p.q_length); ++i) {
     if (must_stop(task.interrupt)) return;
-    if (p.weights) fill_keys(call.weights, p, row, i, 0);
-    if (p.scores) fill_keys(call.scores, p, row, i, kMinusInfinity);
+    if (shown >= 0) fill_keys(call.weights, row, shown, i, 0);
+    if (p.scores) fill_keys(call.scores, row, row.h, i, kMinusInfinity);
     if (i >= row.sequence.q_length) continue;  // a packed sequence shorter than the longest
     row.move_to(row.h, i);
     const SoftmaxState state = forward_row(row, o, part_o);
     if (p.state) continue;
     store_row(call.out, query_row(p, call.out, row.sequence, row.h, i), p.dv, o);
     if (p.lse) store(call.lse, query_row(p, call.lse, row.sequence, row.h, i), state.lse());
-    if (p.weights) write_weights(row, state);
+    if (shown >= 0) write_weights(row, state, shown);
     if (p.scores) write_scores(row);
   }
 }
@@ -429,9 +431,9 @@ Workspace backward_workspace(const BackwardProblem& p, const Tiles&) {
 extern constinit const Kernel<Forward> kReferenceForward{
     .name = "reference.forward",
     .only_if_forced = false,
-    .takes =
-        kTakenByRows | Features{Feature::dropout, Feature::lse, Feature::weights, Feature::scores,
-                                Feature::visited_blocks, Feature::partial_states},
+    .takes = kTakenByRows | Features{Feature::dropout, Feature::lse, Feature::weights,
+                                     Feature::weight_heads, Feature::scores,
+                                     Feature::visited_blocks, Feature::partial_states},
     .stages = 1,
     .declines = declines,
     .tiles = tiles,

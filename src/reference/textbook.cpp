@@ -152,10 +152,11 @@ void forward_head(const ForwardProblem& p, const ForwardCall& call, const Task& 
   head.sequence = sequence_of(p, call, task.index / p.heads);
   load_head(head, task.index % p.heads);
   const Sequence& sequence = head.sequence;
+  const std::int64_t shown = place_in_weights(p, call, head.h);
   for (std::int64_t i = 0; i < p.q_length; ++i) {
     if (must_stop(task.interrupt)) return;
     for (std::int64_t j = 0; j < p.k_length; ++j) {
-      if (p.weights) write(call.weights, sequence, head.h, i, j, 0);
+      if (shown >= 0) write(call.weights, sequence, shown, i, j, 0);
       if (p.scores) write(call.scores, sequence, head.h, i, j, kMinusInfinity);
     }
     if (i >= head.queries()) continue;
@@ -169,8 +170,8 @@ void forward_head(const ForwardProblem& p, const ForwardCall& call, const Task& 
             stored(p.type, o));
     }
     if (p.lse) store(call.lse, query_row(p, call.lse, sequence, head.h, i), head.lse[i]);
-    for (std::int64_t j = 0; p.weights && j < head.keys(); ++j)
-      write(call.weights, sequence, head.h, i, j, weights[j]);
+    for (std::int64_t j = 0; shown >= 0 && j < head.keys(); ++j)
+      write(call.weights, sequence, shown, i, j, weights[j]);
   }
 }
 
@@ -317,7 +318,8 @@ extern constinit const Kernel<Forward> kTextbookForward{
     .name = "textbook.forward",
     .only_if_forced = true,
     .takes = kHostTypes | kLayouts | kScoreOptions |
-             Features{Feature::dropout, Feature::lse, Feature::weights, Feature::scores},
+             Features{Feature::dropout, Feature::lse, Feature::weights, Feature::weight_heads,
+                      Feature::scores},
     .stages = 1,
     .declines = declines,
     .tiles = tiles,

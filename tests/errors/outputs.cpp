@@ -75,6 +75,27 @@ std::vector<ErrorCase> forward_outputs() {
           },
           "weights is [2, 4, 5, 3]; it must be [2, 4, 3, 5]"),
       forward_error(
+          "heads_of_no_weights", [](Arguments& a) { a.outputs.weight_heads = {1}; },
+          "weight_heads is given, but weights are not asked for"),
+      forward_error(
+          "weights_of_a_head_that_is_not_there",
+          [](Arguments& a) {
+            a.outputs.weights = a.output({2, 2, 3, 5}), a.outputs.weight_heads = {1, 4};
+          },
+          "weight_heads holds 4; q has 4 heads, the first is 0"),
+      forward_error(
+          "weights_of_a_head_twice",
+          [](Arguments& a) {
+            a.outputs.weights = a.output({2, 3, 3, 5}), a.outputs.weight_heads = {3, 1, 3};
+          },
+          "weight_heads holds 3 twice"),
+      forward_error(
+          "weights_of_all_heads_where_two_are_chosen",
+          [](Arguments& a) {
+            a.outputs.weights = a.output({2, 4, 3, 5}), a.outputs.weight_heads = {3, 1};
+          },
+          "weights is [2, 4, 3, 5]; it must be [2, 2, 3, 5]"),
+      forward_error(
           "weights_of_packed_sequences_in_one_row",
           [](Arguments& a) {
             a.pack(), a.outputs.weights = a.output({1, 4, 6, 8});

@@ -9,8 +9,17 @@ All compute on the CPU, with as many threads as torch.get_num_threads() says, or
 that a call, a layer or replace() is given. Importing this changes nothing in PyTorch; it adds the operators
 torch.ops.attend.attention and .attention_backward.
 """
+from .analysis import attention_rollout, head_importance, output_projection, value_weighted
+from .capturing import Captured, Run, capture
+from .editing import edit
 from .general import attention
 from .functional import scaled_dot_product_attention
 from .modules import MultiheadAttention, Replaced, replace
 
-__all__ = ["MultiheadAttention", "Replaced", "attention", "replace", "scaled_dot_product_attention"]
+from .layers import Layer
+from .taps import keep_edits
+
+__all__ = [
+    "Captured", "Layer", "MultiheadAttention", "Replaced", "Run", "attention", "attention_rollout", "capture", "edit",
+    "head_importance", "keep_edits", "output_projection", "replace", "scaled_dot_product_attention", "value_weighted",
+]

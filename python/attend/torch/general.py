@@ -1,5 +1,6 @@
 """attend.attention() for tensors: every option under its own name, with gradients."""
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from attend._types import BlocksLike, DropoutLike, WindowLike
 
 from . import contexts
 from .functional import check_devices, check_tensor, draw_seed, plain, prepared
+from .heads import weights_alone
 from .operators import attention as attention_operator
 
 _WHERE = "attention"
@@ -44,6 +46,7 @@ def attention(
     dropout_p: float = 0.0,
     return_lse: bool = False,
     return_weights: bool = False,
+    weight_heads: Sequence[int] | None = None,
     context: attend.Context | None = None,
 ) -> Any:
     """attend.attention() that autograd, torch.compile and torch.export know: the same options and results.
@@ -54,7 +57,8 @@ def attention(
     takes part, and the last query is at the last key unless query_offset says otherwise. There are gradients
     at q, k, v, bias, sinks and alibi, through out, lse and weights; not at integers, at k_scales and v_scales,
     nor, with block_table, through the weights. dropout_p draws its seed from PyTorch's generator, as PyTorch's
-    own functions do; dropout=(p, seed, offset) is given one. Weights are those before dropout.
+    own functions do; dropout=(p, seed, offset) is given one. Weights are those before dropout; with weight_heads
+    they are those of these heads alone, in the same pass, and have no gradient.
 
     Threads are as many as torch.get_num_threads() says, or those of an attend.Context given as context.
 
@@ -76,6 +80,8 @@ def attention(
         tensors["blocks"], block_sizes = _blocks(blocks)
     else:
         block_sizes = None
+    if weight_heads is not None and not return_weights:
+        raise ValueError(f"{_WHERE}: weight_heads is given, but weights are not asked for; return_weights=True")
     if p == 0.0 and plain(q, k, v) and all(_is_plain(x) for x in tensors.values()):
         q, k, v = (x.detach() for x in (q, k, v))
         given = {name: x.detach() for name, x in tensors.items()}
@@ -86,7 +92,7 @@ def attention(
             q, k, v, scale=scale, softcap=0.0 if softcap is None else softcap, causal=causal, window=window,
             bias_before_softcap=bias_before_softcap, query_offset=query_offset if each is None else each,
             key_offset=key_offset, max_q=max_q, max_k=max_k, return_lse=return_lse, return_weights=return_weights,
-            context=contexts.current() if context is None else context, **given,
+            weight_heads=weight_heads, context=contexts.current() if context is None else context, **given,
         )
     for name, x in (("q", q), ("k", k), ("v", v), *tensors.items()):
         check_tensor(_WHERE, name, x)
@@ -97,14 +103,24 @@ def attention(
     if p > 0.0:
         seed = draw_seed(_WHERE, p, q.device) if seed is None else torch.tensor([seed], device=q.device)
     q, k, v = prepared(_WHERE, q, k, v)
+    given = {
+        "scale": scale, "softcap": softcap or 0.0, "causal": causal, "window": window, "query_offset": query_offset,
+        "bias_before_softcap": bias_before_softcap, "key_offset": key_offset, "max_q": max_q, "max_k": max_k,
+        "context": context, **tensors,
+    }
+    if blocks is not None:
+        given["blocks"] = (tensors["blocks"], *block_sizes)
+    all_weights = _flag("return_weights", return_weights) and weight_heads is None
     out, lse, weights = attention_operator(
         q, k, v, tensors.pop("mask", None), tensors.pop("bias", None), _number("scale", scale),
-        _flag("causal", causal), p, seed if p > 0.0 else None, _flag("return_weights", return_weights), number,
+        _flag("causal", causal), p, seed if p > 0.0 else None, all_weights, number,
         _whole("query_offset", query_offset), softcap=_number("softcap", softcap) or 0.0,
         window=_window(window), bias_before_softcap=_flag("bias_before_softcap", bias_before_softcap),
         key_offset=_whole("key_offset", key_offset), block_sizes=block_sizes, max_q=_whole("max_q", max_q),
         max_k=_whole("max_k", max_k), dropout_place=place, weights_before_dropout=p > 0.0, **tensors,
     )
+    if weight_heads is not None:
+        weights = weights_alone(q, k, weight_heads, given)
     wanted = (out, *(lse,) * _flag("return_lse", return_lse), *(weights,) * return_weights)
     return wanted if len(wanted) > 1 else out
 

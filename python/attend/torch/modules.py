@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 import attend
 
-from . import contexts
+from . import contexts, taps
 from .functional import check_tensor, draw_seed, prepared, split_mask
 from .hidden import hidden_rows, without
 from .operators import attention
@@ -93,10 +93,12 @@ class MultiheadAttention(nn.MultiheadAttention):
         q, k, v = (self._heads(x) for x in self._project(query, key, value))
         k, v, mask, bias = self._more_keys(k, v, mask, bias)
         dropout_p = self.dropout if self.training else 0.0
-        out, _, weights = attention(
-            *prepared("MultiheadAttention", q, k, v), mask, bias, None, causal, dropout_p,
-            draw_seed("MultiheadAttention", dropout_p, q.device), need_weights, number,
-        )
+        seed = draw_seed("MultiheadAttention", dropout_p, q.device)
+        arguments = (*prepared("MultiheadAttention", q, k, v), mask, bias, None, causal, dropout_p, seed, need_weights)
+        if taps.tapped():
+            out, weights = self._tapped(*arguments, number)
+        else:
+            out, _, weights = attention(*arguments, number)
         out = out.transpose(1, 2) if self.batch_first and batched else out.permute(2, 0, 1, 3)
         out = self.out_proj(out.flatten(2))
         if need_weights and average_attn_weights:
@@ -104,6 +106,20 @@ class MultiheadAttention(nn.MultiheadAttention):
         if not batched:
             out, weights = out.squeeze(1), weights.squeeze(0)
         return out, weights if need_weights else None
+
+    def _tapped(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, scale: float | None, causal: bool,
+        dropout_p: float, seed: Tensor | None, need_weights: bool, number: int,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The same, where somebody looks on."""
+        dropout = None if seed is None else (dropout_p, int(seed.item()))
+        out, weights = taps.call(
+            self, q, k, v, mask=mask, bias=bias, causal=causal, query_offset=0 if causal else None, dropout=dropout,
+            return_weights=need_weights, context=contexts.by_number(number),
+        )
+        if need_weights and seed is not None:  # PyTorch's are those after dropout
+            weights = attention(q, k, v, mask, bias, scale, causal, dropout_p, seed, True, number)[2]
+        return out, weights
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         if self.in_proj_weight is None:

@@ -1,0 +1,183 @@
+"""Which attentions of a model are meant: layers, chosen by name, by call, or by number."""
+import fnmatch
+import operator
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from torch import nn
+
+
+class Layer(NamedTuple):
+    """One attention of a forward pass: the name of the module that calls, and which of its calls in this pass.
+
+    A module is called once in most models; ALBERT calls one 12 times.
+    """
+
+    name: str
+    call: int = 0
+
+    def __str__(self) -> str:
+        return self.name if self.call == 0 else f"{self.name} (call {self.call})"
+
+
+def kind_of(name: str) -> str:
+    """Names that differ in numbers alone are of one kind."""
+    return re.sub(r"\d+", "*", name)
+
+
+class Rule:
+    """One layer, as the user says it: a name, which may hold * and ?, a pair (name, call), or a number."""
+
+    def __init__(self, where: str, given: Any) -> None:
+        self.given = given
+        self.name: str | None = None
+        self.call: int | None = None
+        self.number: int | None = None
+        self.met = False
+        if isinstance(given, str):
+            self.name = given
+        elif isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
+            self.name, self.call = given[0], _whole(where, "the call of a layer", given[1])
+        elif isinstance(given, (tuple, list)) or isinstance(given, bool):
+            raise TypeError(f"{where}: a layer is a name, a pair (name, call) or a number, found {given!r}")
+        else:
+            self.number = _whole(where, "a layer that is no name", given)
+
+    def __str__(self) -> str:
+        return repr(tuple(self.given) if isinstance(self.given, tuple) else self.given)
+
+    def means(self, layer: Layer, order: int) -> bool:
+        """Whether it is this one, the order-th attention of the pass."""
+        if self.name is None:
+            return self.number == order
+        return self.call in (None, layer.call) and (
+            self.name == layer.name or fnmatch.fnmatchcase(layer.name, self.name)
+        )
+
+
+class Rules:
+    """The layers that were asked for; each must be met by a call, or it is an error at the end."""
+
+    def __init__(self, where: str, layers: Any, names: Iterable[str] | None) -> None:
+        """layers: one, several, or None: all. names: of the modules that will call, where that is known."""
+        self.where = where
+        self.names = None if names is None else list(names)
+        self.everything = layers is None
+        if layers is None:
+            given = self.names or []
+        elif isinstance(layers, (str, int)) or _is_pair(layers):
+            given = [layers]
+        elif isinstance(layers, Iterable):
+            given = list(layers)
+            if not given:
+                raise ValueError(f"{where}: layers is empty; None is all of them")
+        else:
+            given = [layers]
+        self.rules = [Rule(where, x) for x in given]
+        self.numbered = any(rule.number is not None for rule in self.rules)
+        self.kinds: set[str] = set()
+        if self.names is not None:
+            for rule in self.rules:
+                self._resolve(rule)
+
+    def _resolve(self, rule: Rule) -> None:
+        """What can be known before anything runs."""
+        known = self.names or []
+        if rule.number is not None:
+            self._one_kind(known, rule)
+            if not 0 <= rule.number < len(known):
+                raise ValueError(
+                    f"{self.where}: layer {rule.number} is not there; the model has {len(known)} attentions, the first is 0"
+                )
+            rule.name = known[rule.number]
+        elif not any(rule.means(Layer(name, rule.call or 0), -1) for name in known):
+            raise ValueError(f"{self.where}: layer {rule} is not there; the attentions are {_listed(known)}")
+
+    def _one_kind(self, names: Iterable[str], rule: Rule) -> None:
+        kinds = sorted({kind_of(name) for name in names})
+        if len(kinds) > 1:
+            raise ValueError(
+                f"{self.where}: layer {rule} may be any of {len(kinds)} kinds, {', '.join(kinds)}; say it by name"
+            )
+
+    def find(self, layer: Layer, order: int) -> list[Rule]:
+        """Those that mean this call, the order-th attention of its pass."""
+        if self.numbered:
+            self.kinds.add(kind_of(layer.name))
+            first = next(rule for rule in self.rules if rule.number is not None)
+            self._one_kind(self.kinds, first)
+            if layer.call > 0:
+                raise ValueError(
+                    f"{self.where}: layer {first} may be any of several calls of {layer.name}, which is called more than "
+                    f"once in a forward pass; say ({layer.name!r}, call)"
+                )
+        found = [rule for rule in self.rules if rule.means(layer, order)]
+        for rule in found:
+            rule.met = True
+        return found
+
+    def names_of(self, rule: Rule) -> list[str]:
+        """Of the modules that a rule means, as far as that is known before anything runs."""
+        known = self.names or []
+        if rule.number is not None:
+            return known[rule.number : rule.number + 1]
+        return [name for name in known if rule.means(Layer(name, rule.call or 0), -1)]
+
+    def unmet(self) -> list[str]:
+        return [str(rule) for rule in self.rules if not rule.met]
+
+
+def heads_of(where: str, heads: Any) -> tuple[int, ...] | None:
+    """None: all of them."""
+    if heads is None:
+        return None
+    try:
+        given = [operator.index(heads)]
+    except TypeError:
+        if isinstance(heads, (str, Mapping)) or not isinstance(heads, Iterable):
+            raise TypeError(f"{where}: heads takes a number, a list of numbers or None, found {heads!r}") from None
+        given = [_whole(where, "a head", head) for head in heads]
+    if not given:
+        raise ValueError(f"{where}: heads is empty; None is all of them")
+    for head in given:
+        if head < 0:
+            raise ValueError(f"{where}: head {head} is not there; the first is 0")
+    if len(set(given)) != len(given):
+        raise ValueError(f"{where}: heads holds {next(h for h in given if given.count(h) > 1)} twice")
+    return tuple(given)
+
+
+def check_heads(where: str, layer: str, heads: Iterable[int], count: int) -> None:
+    for head in heads:
+        if head >= count:
+            raise ValueError(f"{where}: head {head} is not there; {layer} has {count} heads, the first is 0")
+
+
+def known_heads(module: nn.Module) -> int | None:
+    """How many heads a module will call with, by the names that models give that number; None: not known."""
+    for holder in (module, getattr(module, "config", None)):
+        for name in ("num_heads", "num_attention_heads", "n_heads", "n_head"):
+            count = getattr(holder, name, None)
+            if isinstance(count, int):
+                return count
+    return None
+
+
+def _is_pair(given: Any) -> bool:
+    return isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str) and not isinstance(given[1], str)
+
+
+def _whole(where: str, what: str, x: Any) -> int:
+    try:
+        if not isinstance(x, bool):
+            return operator.index(x)
+    except TypeError:
+        pass
+    raise TypeError(f"{where}: {what} is a whole number, found {x!r}")
+
+
+def _listed(names: list[str], most: int = 12) -> str:
+    if not names:
+        return "none"
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,371 @@
+"""The one place that every attention of a model goes through: call().
+
+Whoever looks at attentions, or changes them, is a Tap. The taps of a block are active in its own thread, and in
+nothing that runs elsewhere or later; but for gradient checkpointing, which computes a part of a forward pass again during
+the backward pass: there the taps of its forward pass count (keep_edits()).
+"""
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar, Token
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks_of_all
+
+from .general import attention
+from .layers import Layer, check_heads, known_heads
+
+_active: ContextVar[tuple["Tap", ...]] = ContextVar("attend taps", default=())
+
+
+class Place:
+    """Where a tap is in a model: which modules are being called, and what was called in this forward pass."""
+
+    def __init__(self) -> None:
+        self.stack: list[nn.Module] = []
+        self.calls: dict[nn.Module, int] = {}
+        self.order = 0  # attentions in this pass
+        self.step = -1  # forward passes with attention, so far
+        self.fresh = True  # the next attention is the first of a pass
+
+    def enter(self, module: nn.Module) -> None:
+        if not self.stack:
+            self.fresh = True
+        self.stack.append(module)
+
+    def leave(self, module: nn.Module) -> None:
+        if self.stack and self.stack[-1] is module:  # else the block began inside of the module
+            self.stack.pop()
+
+    def attend(self, module: nn.Module) -> tuple[int, int]:
+        """(which call of the module in this pass, which attention of the pass)"""
+        if self.fresh:
+            self.calls, self.order, self.fresh = {}, 0, False
+            self.step += 1
+        nth = self.calls.get(module, 0)
+        self.calls[module] = nth + 1
+        self.order += 1
+        return nth, self.order - 1
+
+    def copy(self) -> "Place":
+        other = Place()
+        other.calls, other.order, other.step, other.fresh = dict(self.calls), self.order, self.step, self.fresh
+        return other
+
+
+class Tap:
+    """A block's view of the attentions of one model, or of all."""
+
+    where = "tap"
+    changes = False  # what is computed
+
+    def __init__(self, model: nn.Module | None) -> None:
+        if model is not None and not isinstance(model, nn.Module):
+            raise TypeError(f"{self.where}: model takes an nn.Module, found {type(model).__name__}")
+        if model is not None:
+            _refuse_compiled(self.where, model)
+        self.model = model
+        self.names: dict[nn.Module, str] = {} if model is None else _names_in(model)
+        self.place = Place()
+        self._nobody = nn.Module()
+        self._token: Token[tuple[Tap, ...]] | None = None
+        self._kept: list[tuple[nn.Module, Any]] = []
+
+    # ---- Which attention a call is ----
+
+    def find(self, module: nn.Module | None) -> tuple[Layer, int] | None:
+        """(layer, which attention of the pass) of a call, or None: of another model."""
+        if module is None:  # a function that does not know who called it
+            module = self.place.stack[-1] if self.place.stack else self._nobody
+        if self.model is None and module not in self.names:
+            root = self.place.stack[0] if self.place.stack else module
+            self.names.update((x, name) for x, name in _names_in(root).items() if x not in self.names)
+            self.names.setdefault(module, type(module).__name__)
+        name = self.names.get(module)
+        if name is None:
+            return None
+        nth, order = self.place.attend(module)
+        return Layer(name, nth), order
+
+    # ---- Of a block ----
+
+    def __enter__(self) -> Any:
+        if self._token is not None:
+            raise RuntimeError(f"{self.where}: this block is open already; make one for each `with`")
+        _hooks.take()
+        self._token = _active.set((*_active.get(), self))
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        token, self._token = self._token, None
+        assert token is not None
+        _active.reset(token)
+        _hooks.give()
+        for module, function in reversed(self._kept):
+            module._gradient_checkpointing_func = function
+        self._kept.clear()
+        if kind is None:
+            self.finish()
+
+    def finish(self) -> None:
+        """The block ended well: raises if it did not do what was asked."""
+
+    def enter(self, module: nn.Module) -> None:
+        self.place.enter(module)
+        if self.changes and "_gradient_checkpointing_func" in module.__dict__:  # of Transformers
+            function = module.__dict__["_gradient_checkpointing_func"]
+            if not getattr(function, "keeps_edits", False):
+                self._kept.append((module, function))
+                module._gradient_checkpointing_func = _keeping(function)
+
+    def check_known_heads(self, names: list[str], heads: Iterable[int] | None) -> None:
+        """Refuses heads that are known not to be there, before anything runs."""
+        by_name = {name: module for module, name in self.names.items()}
+        for name in names:
+            count = known_heads(by_name[name]) if name in by_name else None
+            if count is not None and heads is not None:
+                check_heads(self.where, name, heads, count)
+
+    def never_called(self, layers: list[str]) -> None:
+        """Raises for layers that were asked for and did not come here."""
+        if not layers:
+            return
+        passes = self.place.step + 1
+        ran = "nothing came to attend" if passes == 0 else f"{passes} forward pass{'es' if passes > 1 else ''} came"
+        raise RuntimeError(
+            f"{self.where}: {', '.join(layers[:8])}{' and more' if len(layers) > 8 else ''} never called attend's "
+            f"attention in this block, where {ran}; attend.hf.check(model) says which modules do. Layers that are not "
+            "meant to be called can be left out of `layers`"
+        )
+
+    # ---- Of a call ----
+
+    def before(
+        self, layer: Layer, order: int, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any], step: int | None = None
+    ) -> "Look | None":
+        """What this tap does with a call of the step-th pass, by default the one under way; None: nothing."""
+        return None
+
+
+class Look:
+    """One tap at one call."""
+
+    weight_heads: tuple[int, ...] | None = ()  # whose weights it needs; None: of all heads
+
+    def edit(self, out: Tensor) -> Tensor:
+        return out
+
+    def edit_weights(self, weights: Tensor, heads: tuple[int, ...]) -> Tensor:
+        return weights
+
+    def after(self, out: Tensor, weights: Tensor | None, heads: tuple[int, ...]) -> None:
+        """With the results after all edits; weights are those of these heads."""
+
+
+def tapped() -> bool:
+    """Whether anybody looks at calls made here and now, or changes them."""
+    if torch.compiler.is_compiling():
+        return _is_tapped()
+    return bool(_active.get()) or bool(_edited)
+
+
+def call(
+    module: nn.Module | None, q: Tensor, k: Tensor, v: Tensor, *, return_weights: bool = False, **options: Any
+) -> tuple[Tensor, Tensor | None]:
+    """(out [batch, heads, queries, dv], weights [batch, heads, queries, keys] or None) of attend.torch.attention(), as
+    the captures and edits that are active here want it. `module` is who calls; None: whoever is being called.
+    """
+    if torch.compiler.is_compiling():
+        if _is_tapped():
+            raise NotImplementedError(_COMPILED)
+        return _compute(q, k, v, return_weights, options)
+    taps = _active.get()
+    again = bool(taps or _edited) and recomputing()
+    if again and module is not None and module in _edited and not any(isinstance(tap, _Replay) for tap in taps):
+        raise RuntimeError(
+            f"attend: {type(module).__name__} was edited in a forward pass, and is computed again in the backward pass, "
+            "where its edits are not known; wrap the function that is checkpointed in attend.torch.keep_edits()"
+        )
+    looks = []
+    for tap in taps:
+        if again and not isinstance(tap, _Replay):
+            continue
+        found = tap.find(module)
+        look = None if found is None else tap.before(*found, q, k, v, options)
+        if look is not None:
+            looks.append(look)
+            if tap.changes and not again and not _keeps.get() and module is not None:
+                if torch.is_grad_enabled() or module.training:
+                    _edited.add(module)
+    if not looks:
+        if _edited and not again and module is not None:
+            _edited.discard(module)  # what is computed again from now on is this pass
+        return _compute(q, k, v, return_weights, options)
+    return _observed(looks, q, k, v, return_weights, options)
+
+
+def _compute(
+    q: Tensor, k: Tensor, v: Tensor, return_weights: bool, options: dict[str, Any]
+) -> tuple[Tensor, Tensor | None]:
+    if return_weights:
+        return attention(q, k, v, return_weights=True, **options)
+    return attention(q, k, v, **options), None
+
+
+def _observed(
+    looks: list[Look], q: Tensor, k: Tensor, v: Tensor, return_weights: bool, options: dict[str, Any]
+) -> tuple[Tensor, Tensor | None]:
+    """The weights of the heads that somebody asks for, and of no others."""
+    every = tuple(range(q.size(1)))
+    heads = every if return_weights else _union(looks, every)
+    if heads == every:
+        out, weights = attention(q, k, v, return_weights=True, **options)
+    elif heads:
+        out, weights = attention(q, k, v, return_weights=True, weight_heads=heads, **options)
+    else:
+        out, weights = attention(q, k, v, **options), None
+    for look in looks:
+        out = look.edit(out)
+        weights = None if weights is None else look.edit_weights(weights, heads)
+    for look in looks:
+        look.after(out, weights, heads)
+    return out, weights if return_weights else None
+
+
+def _union(looks: list[Look], every: tuple[int, ...]) -> tuple[int, ...]:
+    if any(look.weight_heads is None for look in looks):
+        return every
+    return tuple(sorted({head for look in looks for head in look.weight_heads or ()}))
+
+
+# ---- Forward passes that are computed again ------------------------------------------------------
+
+_keeps: ContextVar[bool] = ContextVar("attend keeps edits", default=False)
+_edited: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()  # in passes that nobody keeps
+
+
+def recomputing() -> bool:
+    """Whether a backward pass is under way in this thread: then a forward pass is one of checkpointing."""
+    return torch._C._current_graph_task_id() != -1
+
+
+class _Replay(Tap):
+    """A tap as it was when the part that is computed again was computed first."""
+
+    def __init__(self, tap: Tap, place: Place) -> None:
+        super().__init__(None)
+        self.tap, self.place, self.names, self.model = tap, place, tap.names, tap.model
+
+    def before(self, *arguments: Any) -> Look | None:
+        return self.tap.before(*arguments, step=self.place.step)
+
+
+def keep_edits(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function for torch.utils.checkpoint.checkpoint() that is computed again with the edits of its forward pass.
+
+    Models of Transformers need no such thing; one's own calls of checkpoint() inside an edit() block do:
+
+    >>> y = torch.utils.checkpoint.checkpoint(attend.torch.keep_edits(layer), x, use_reentrant=False)
+    """
+    taps = _active.get()
+    if not taps:
+        return function
+    places: list[Place] = []
+
+    @functools.wraps(function, updated=())
+    def kept(*arguments: Any, **keywords: Any) -> Any:
+        if not recomputing():
+            places[:] = [tap.place.copy() for tap in taps]
+            token: Token[Any] = _keeps.set(True)
+            try:
+                return function(*arguments, **keywords)
+            finally:
+                _keeps.reset(token)
+        again = tuple(_Replay(tap, place.copy()) for tap, place in zip(taps, places) if tap.changes)
+        token = _active.set(again)
+        try:
+            return function(*arguments, **keywords)
+        finally:
+            _active.reset(token)
+
+    return kept
+
+
+def _keeping(checkpoint: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(checkpoint, updated=())
+    def keeping(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        return checkpoint(keep_edits(function), *arguments, **keywords)
+
+    keeping.keeps_edits = True  # type: ignore[attr-defined]
+    return keeping
+
+
+# ---- Who is being called -------------------------------------------------------------------------
+
+
+class _Hooks:
+    """PyTorch's hooks on the calls of all modules, there while any block is open."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._handles: list[Any] = []
+
+    def take(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._handles = [
+                    hooks_of_all.register_module_forward_pre_hook(self._enter),
+                    hooks_of_all.register_module_forward_hook(self._leave, always_call=True),
+                ]
+
+    def give(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                for handle in self._handles:
+                    handle.remove()
+
+    @staticmethod
+    def _enter(module: nn.Module, arguments: Any) -> None:
+        taps = _active.get()
+        if taps and not recomputing():
+            for tap in taps:
+                tap.enter(module)
+
+    @staticmethod
+    def _leave(module: nn.Module, arguments: Any, result: Any) -> None:
+        taps = _active.get()
+        if taps and not recomputing():
+            for tap in taps:
+                tap.place.leave(module)
+
+
+_hooks = _Hooks()
+
+
+def _names_in(root: nn.Module) -> dict[nn.Module, str]:
+    return {module: name or type(module).__name__ for name, module in root.named_modules()}
+
+
+# ---- torch.compile -------------------------------------------------------------------------------
+
+_COMPILED = (
+    "attend: capture() and edit() do not work inside torch.compile, whose graph is made once and knows no blocks; use the "
+    "model as it is without torch.compile"
+)
+
+
+@torch.compiler.assume_constant_result
+def _is_tapped() -> bool:
+    return bool(_active.get())
+
+
+def _refuse_compiled(where: str, model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+            raise NotImplementedError(f"{where}: {name or 'the model'} is compiled. {_COMPILED}")
