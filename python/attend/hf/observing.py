@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from attend.torch.layers import Layer, Rules, kind_of
 from attend.torch.taps import Look, Tap
 
+from .inputs import inputs_of, is_two, no_cache, texts, with_generated
 from .registration import NAME, register
 from .reports import check
-from .tokens import texts_of
 
 _NOT_OF_THE_SCORES = ("dropout", "dropout_p", "context")
 
@@ -55,7 +55,10 @@ class Recorder(Tap):
         self, layer: Layer, order: int, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any], step: int | None = None
     ) -> Look | None:
         if self.rules.find(layer, order):
-            used = {name: x for name, x in options.items() if x is not None and name not in _NOT_OF_THE_SCORES}
+            used = {
+                name: x.detach() if isinstance(x, Tensor) else x
+                for name, x in options.items() if x is not None and name not in _NOT_OF_THE_SCORES
+            }
             self.found.append(Attention(layer, *(x.detach().clone() for x in (q, k, v)), used))
         return None
 
@@ -68,25 +71,21 @@ def observe(
     new_tokens: int = 0, target: str | None = None, batch: int = 0,
 ) -> Part:
     """Runs the model; the arguments are those of attend.hf.view()."""
-    inputs, read = _inputs(model, tokenizer, text, part, new_tokens, target)
+    _check_model(model)
+    inputs, read = inputs_of(model, tokenizer, text, part, new_tokens, target)
     with on_attend(model), torch.no_grad():
         names = _attentions_of(model)
         if new_tokens:
-            inputs = _with_generated(model, inputs, new_tokens)
+            inputs = with_generated(model, inputs, new_tokens)
         recorder = Recorder(model, layers, names)
         with recorder:
-            model(**inputs, **_no_cache(model))
-    return _part(recorder.found, _texts(model, tokenizer, inputs, batch) if read else {}, _is_two(model), part)
+            model(**inputs, **no_cache(model))
+    return _part(recorder.found, texts(model, tokenizer, inputs, batch) if read else {}, is_two(model), part)
 
 
 @contextlib.contextmanager
 def on_attend(model: nn.Module) -> Iterator[None]:
     """The model computes its attention with attend and without dropout inside, and is as it was afterwards."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"view: takes a model, an nn.Module, found {type(model).__name__}")
-    if not hasattr(model, "set_attn_implementation"):
-        raise TypeError(f"view: {type(model).__name__} is no model of Transformers, of which text can be made q, k and v; "
-                        "attend.view(q, k, v) takes arrays")
     register()
     configs = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}.values()
     before = [(config, getattr(config, "_attn_implementation", None)) for config in configs]
@@ -103,6 +102,13 @@ def on_attend(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+def _check_model(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"view: takes a model, an nn.Module, found {type(model).__name__}")
+    if not hasattr(model, "set_attn_implementation"):
+        raise TypeError(f"view: {type(model).__name__} is no model of Transformers; attend.view(q, k, v) takes arrays")
+
+
 def _attentions_of(model: nn.Module) -> list[str]:
     report = check(model)
     if not report:
@@ -112,113 +118,6 @@ def _attentions_of(model: nn.Module) -> list[str]:
             f"view: no attention is found in this {type(model).__name__}"
         )
     return report.comes
-
-
-# ---- Inputs --------------------------------------------------------------------------------------
-
-
-def _inputs(
-    model: nn.Module, tokenizer: Any, text: Any, part: str | None, new_tokens: int, target: str | None
-) -> tuple[dict[str, Any], bool]:
-    """(those of the model, whether the tokenizer can say what the tokens are)"""
-    if isinstance(new_tokens, bool) or not isinstance(new_tokens, int) or new_tokens < 0:
-        raise ValueError(f"view: new_tokens is {new_tokens!r}; it is the number of tokens to generate, 0 or more")
-    device = next(model.parameters()).device
-    if isinstance(text, Mapping):
-        inputs = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in text.items() if name != "labels"}
-    else:
-        inputs = _tokenized(model, tokenizer, text, device)
-    words = tokenizer if hasattr(tokenizer, "convert_ids_to_tokens") else getattr(tokenizer, "tokenizer", None)
-    if new_tokens:
-        _check_generates(model, inputs)
-    if target is not None:
-        if not _is_two(model):
-            raise ValueError(f"view: target is what a decoder reads beside the encoder's text; {type(model).__name__} has no encoder")
-        if new_tokens or "decoder_input_ids" in inputs:
-            raise ValueError("view: target and new_tokens both say what the decoder reads")
-        inputs["decoder_input_ids"] = _started(model, _tokenized(model, words, target, device)["input_ids"])
-    if _is_two(model) and not new_tokens and "decoder_input_ids" not in inputs:
-        if part != "encoder":
-            raise ValueError(
-                f"view: {type(model).__name__} is an encoder and a decoder; say what the decoder reads: new_tokens=20 (what it "
-                'generates), or target="...". part="encoder" needs neither'
-            )
-        inputs["decoder_input_ids"] = torch.full((1, 1), _start_of(model), device=device)
-    return inputs, words is not None
-
-
-def _tokenized(model: nn.Module, tokenizer: Any, text: Any, device: torch.device) -> dict[str, Tensor]:
-    if not isinstance(text, str):
-        raise TypeError(f"view: text is a str, or a dict of the model's inputs, found {type(text).__name__}")
-    if not callable(tokenizer):
-        raise TypeError(f"view: a text needs the model's tokenizer, found {type(tokenizer).__name__}")
-    found = tokenizer(text, return_tensors="pt")
-    ids = found["input_ids"]
-    if ids.size(1) == 0:
-        raise ValueError("view: the text has no tokens")
-    most = getattr(model.config, "max_position_embeddings", None)
-    if isinstance(most, int) and ids.size(1) > most:
-        raise ValueError(f"view: the text has {ids.size(1)} tokens; {type(model).__name__} takes {most}")
-    taken = getattr(tokenizer, "model_input_names", None) or ["input_ids", "attention_mask"]
-    return {name: x.to(device) for name, x in found.items() if name in taken}
-
-
-def _is_two(model: nn.Module) -> bool:
-    return bool(getattr(model.config, "is_encoder_decoder", False))
-
-
-def _start_of(model: nn.Module) -> int:
-    for config in (model.config, getattr(model, "generation_config", None)):
-        start = getattr(config, "decoder_start_token_id", None)
-        if start is not None:
-            return int(start)
-    raise ValueError(f"view: {type(model).__name__} has no decoder_start_token_id in its config")
-
-
-def _started(model: nn.Module, ids: Tensor) -> Tensor:
-    start = _start_of(model)
-    if bool((ids[:, 0] == start).all()):
-        return ids
-    return torch.cat([torch.full_like(ids[:, :1], start), ids], 1)
-
-
-def _check_generates(model: nn.Module, inputs: dict[str, Any]) -> None:
-    can = getattr(model, "can_generate", None)
-    if can is None or not can():
-        raise ValueError(f"view: new_tokens is given, but {type(model).__name__} does not generate text; new_tokens=0 shows the text alone")
-    for name, x in inputs.items():
-        if isinstance(x, Tensor) and x.dim() > 0 and x.size(0) != 1:
-            raise ValueError(f"view: new_tokens takes one text; {name} holds {x.size(0)}")
-    mask = inputs.get("attention_mask")
-    if isinstance(mask, Tensor) and not bool(mask.bool().all()):
-        raise ValueError("view: new_tokens takes a text without padding")
-
-
-def _with_generated(model: nn.Module, inputs: dict[str, Any], new_tokens: int) -> dict[str, Any]:
-    """The tokens of one greedy generation join the text, so that one pass shows all queries and all keys, where
-    generation would show a query at a time, and some caches forget.
-    """
-    ids = generated(model, inputs, new_tokens)
-    if _is_two(model):
-        return {**inputs, "decoder_input_ids": _started(model, ids)}
-    inputs = {**inputs, "input_ids": ids}
-    for name in ("attention_mask", "token_type_ids"):
-        if name in inputs:
-            inputs[name] = nn.functional.pad(inputs[name], (0, ids.size(1) - inputs[name].size(1)), value=name == "attention_mask")
-    return inputs
-
-
-def generated(model: nn.Module, inputs: dict[str, Any], new_tokens: int) -> Tensor:
-    """[1, tokens]: of a decoder the prompt and what follows, of an encoder-decoder what the decoder read and wrote."""
-    config = model.generation_config
-    end = config.eos_token_id[0] if isinstance(config.eos_token_id, list) else config.eos_token_id
-    pad = end if config.pad_token_id is None else config.pad_token_id
-    return model.generate(**inputs, max_new_tokens=new_tokens, do_sample=False, num_beams=1, pad_token_id=pad)
-
-
-def _no_cache(model: nn.Module) -> dict[str, Any]:
-    """Generation has a cache; a pass over everything needs none."""
-    return {"use_cache": False} if hasattr(model.config, "use_cache") else {}
 
 
 # ---- Parts ---------------------------------------------------------------------------------------
@@ -257,18 +156,6 @@ def _part_of(name: str) -> str:
     return next((x for x in name.split(".") if x in ("encoder", "decoder")), "decoder")
 
 
-def _texts(model: nn.Module, tokenizer: Any, inputs: dict[str, Any], batch: int) -> dict[str, list[Any]]:
-    words = tokenizer if hasattr(tokenizer, "convert_ids_to_tokens") else tokenizer.tokenizer
-    found: dict[str, list[Any]] = {}
-    two = _is_two(model)
-    for name, side in (("input_ids", "encoder" if two else ""), ("decoder_input_ids", "decoder")):
-        ids = inputs.get(name)
-        if isinstance(ids, Tensor) and ids.dim() == 2 and -ids.size(0) <= batch < ids.size(0):
-            found[side + "ids"] = ids[batch].tolist()
-            found[side + "texts"] = texts_of(words, found[side + "ids"])
-    return found
-
-
 def short_names(names: list[str]) -> list[str]:
     """Without what all have in common: "model.layers.0.self_attn" is "layers.0"."""
     parts = [name.split(".") for name in names]
@@ -276,5 +163,7 @@ def short_names(names: list[str]) -> list[str]:
         return names
     front = next(n for n in range(min(map(len, parts)) + 1) if len({tuple(p[: n + 1]) for p in parts}) > 1)
     same = [list(reversed(p[front:])) for p in parts]
+    if front == 0:
+        return names
     back = next((n for n in range(min(map(len, same))) if len({tuple(p[: n + 1]) for p in same}) > 1), 0)
     return [".".join(p[max(front - 1, 0) : len(p) - back]) for p in parts]
