@@ -31,6 +31,7 @@ def uses_of(module: nn.Module) -> Uses:
 
 _PRODUCTS = {"matmul", "bmm", "baddbmm", "einsum", "@"}
 _ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
+_ENDS_SO = re.compile(r"(attention|attn)$", re.IGNORECASE)  # not an output, a bias or a loss of one
 _QUERY = re.compile(r"^(q|wq|qkv|queries|(.*_)?(query|q_proj|qkv_proj)(_.*)?|c_attn)$", re.IGNORECASE)
 
 
@@ -50,11 +51,15 @@ def _uses_of_class(cls: type) -> Uses:
         return Uses.interface
     if names & {"scaled_dot_product_attention", "multi_head_attention_forward"}:
         return Uses.sdpa
-    called = bool(_ATTENTION.search(cls.__name__))
     softmax = any("softmax" in name.lower() for name in names)
-    if softmax and names & _PRODUCTS and (called or any(_QUERY.match(name) for name in names)):
+    if softmax and names & _PRODUCTS and (_ATTENTION.search(cls.__name__) or _has_queries(cls, names)):
         return Uses.own_softmax
-    return Uses.name_alone if called else Uses.nothing
+    return Uses.name_alone if _ENDS_SO.search(cls.__name__) else Uses.nothing
+
+
+def _has_queries(cls: type, names: set[str]) -> bool:
+    """A whole model has a softmax for other reasons."""
+    return any(map(_QUERY.match, names)) and not any(base.__name__ == "PreTrainedModel" for base in cls.__mro__)
 
 
 def _is_interface(value: Any) -> bool:

@@ -56,7 +56,7 @@ def attend_attention(
     if softcap is not None:
         options["softcap"] = softcap
     if s_aux is not None:
-        options["sinks"] = s_aux
+        options["sinks"] = s_aux.to(torch.promote_types(query.dtype, torch.float32))  # as attend takes them
     out, weights = taps.call(
         module, query, key, value, scale=scaling, dropout_p=dropout, return_weights=_weights_wanted(more), **options
     )

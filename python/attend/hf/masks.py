@@ -4,6 +4,7 @@ Where the pattern is known the mask is a DescribedMask: causal, window and query
 key_lengths, or as a mask of keys [batch, 1, 1, keys] if it is not at the end alone. Everything else is
 made into booleans [batch, 1, queries, keys] by Transformers itself.
 """
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -34,23 +35,24 @@ def attend_mask(
     Query i is at position i + q_offset, key j at j + kv_offset. attention_mask [batch, positions] says which
     positions are no padding; those past its end are.
     """
-    def make() -> Tensor:
-        return masking_utils.sdpa_mask(
-            batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask,
-            **{**more, "device": device, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False},
-        )
-
+    arguments = (batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask)
+    more |= {"device": device, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    if is_tracing(attention_mask) or is_tracing(q_offset):  # a compiler cannot follow what is asked of functions below
+        return masking_utils.sdpa_mask(*arguments, **more)
     pattern = pattern_of(mask_function)
-    if pattern is None or torch.device(device).type != "cpu" or is_tracing(attention_mask) or is_tracing(q_offset):
-        return make()
-    if attention_mask is not None and attention_mask.shape[:-1] != (batch_size,):
-        return make()
-    offset = int(q_offset) - kv_offset  # that of query 0, counted from key 0
-    q_offset = int(q_offset)  # a static cache counts its own on
+    if pattern is None or torch.device(device).type != "cpu" or _is_odd(attention_mask, batch_size):
+        return masking_utils.sdpa_mask(*arguments, **more)
+    first = int(q_offset)  # now: a static cache goes on counting in its tensor
+    make = functools.partial(masking_utils.sdpa_mask, *arguments[:3], first, *arguments[4:], **more)
+    offset = first - kv_offset  # of query 0, counted from key 0
     options = _pattern_options(pattern, offset, q_length, kv_length)
     last = kv_length - 1 if pattern.right is None else offset + q_length - 1 + pattern.right
     options |= _padding_options(attention_mask, kv_offset, kv_length, min(last, kv_length - 1))
     return DescribedMask((batch_size, 1, q_length, kv_length), options, make)
+
+
+def _is_odd(attention_mask: Tensor | None, batch_size: int) -> bool:
+    return attention_mask is not None and attention_mask.shape[:-1] != (batch_size,)
 
 
 def _pattern_options(pattern: Pattern, offset: int, queries: int, keys: int) -> dict[str, Any]:

@@ -19,8 +19,10 @@ def register() -> None:
     from .masks import attend_mask
     from .patterns import check_known
 
-    functions = transformers.AttentionInterface._global_mapping
-    if functions.get(NAME) is attend_attention:
+    functions, masks = (
+        interface._global_mapping for interface in (transformers.AttentionInterface, transformers.AttentionMaskInterface)
+    )
+    if functions.get(NAME) is attend_attention and masks.get(NAME) is attend_mask:
         return
     check_known()
     transformers.AttentionInterface.register(NAME, attend_attention)
@@ -28,7 +30,7 @@ def register() -> None:
     try:
         _try_it()
     except Exception:
-        del functions[NAME], transformers.AttentionMaskInterface._global_mapping[NAME]
+        del functions[NAME], masks[NAME]
         raise
 
 

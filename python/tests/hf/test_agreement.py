@@ -42,14 +42,18 @@ def test_the_models_differ_where_attention_does():
         assert error(logits_at(model, given), before) > 100 * CLOSE
 
 
-@pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "t5"])
+@pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "gpt_oss", "t5"])
 def test_bfloat16(name):
-    eager, ours = (model.bfloat16() for model in twins(name))
-    given = inputs(name, "right")
-    with torch.no_grad():
-        truth = logits_at(eager.float(), given)
-        of_eager = error(logits_at(eager.bfloat16(), given), truth)
-        assert error(logits_at(ours, given), truth) < 1.5 * of_eager + 1e-3
+    """No farther from the truth, which is f32 with the same weights, than eager is; 1.25 for chance in so few numbers."""
+    squares = torch.zeros(2)
+    for _ in range(4):
+        eager, ours = (model.bfloat16() for model in twins(name))
+        given = inputs(name, "right")
+        with torch.no_grad():
+            both = logits_at(ours, given), logits_at(eager, given)
+            truth = logits_at(eager.float(), given)
+        squares += torch.stack([(x - truth).square().mean() for x in both])
+    assert squares[0].sqrt() < 1.25 * squares[1].sqrt()
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "t5"])

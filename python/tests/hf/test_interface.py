@@ -113,9 +113,9 @@ def test_masks_that_cannot_be_honoured():
 
 
 def test_under_torch_compile():
-    eager, ours = twins("mistral")
+    eager, ours = twins("mistral", num_hidden_layers=1)
     given = inputs("mistral", "left")
-    compiled = torch.compile(ours, backend="aot_eager")
+    compiled = torch.compile(ours, backend="eager")
     with torch.no_grad():
         real = given["attention_mask"].bool()
         assert error(compiled(**given).logits[real], eager(**given).logits[real]) < 2e-5
