@@ -72,7 +72,6 @@ def attention(
         "k_scales": k_scales, "v_scales": v_scales,
     }
     tensors = {name: x for name, x in tensors.items() if x is not None}
-    number = contexts.number_of(_WHERE, context)
     p, seed, place = _dropout(dropout, dropout_p)
     if isinstance(query_offset, Tensor):
         tensors["query_offsets"], query_offset = query_offset, None
@@ -83,17 +82,19 @@ def attention(
     if weight_heads is not None and not return_weights:
         raise ValueError(f"{_WHERE}: weight_heads is given, but weights are not asked for; return_weights=True")
     if p == 0.0 and plain(q, k, v) and all(_is_plain(x) for x in tensors.values()):
-        q, k, v = (x.detach() for x in (q, k, v))
-        given = {name: x.detach() for name, x in tensors.items()}
-        if blocks is not None:
-            given["blocks"] = (given["blocks"], *block_sizes)
-        each = given.pop("query_offsets", None)
-        return attend.attention(
-            q, k, v, scale=scale, softcap=0.0 if softcap is None else softcap, causal=causal, window=window,
-            bias_before_softcap=bias_before_softcap, query_offset=query_offset if each is None else each,
-            key_offset=key_offset, max_q=max_q, max_k=max_k, return_lse=return_lse, return_weights=return_weights,
-            weight_heads=weight_heads, context=contexts.current() if context is None else context, **given,
-        )
+        numbers = {
+            "scale": scale, "softcap": softcap, "window": window, "query_offset": query_offset, "key_offset": key_offset,
+            "max_q": max_q, "max_k": max_k, "weight_heads": weight_heads,
+        }
+        flags = {
+            "causal": causal, "bias_before_softcap": bias_before_softcap, "return_lse": return_lse,
+            "return_weights": return_weights,
+        }
+        given = {name: x for name, x in numbers.items() if x is not None}
+        given |= {name: x for name, x in flags.items() if x is not False}
+        given |= {name: x.detach() for name, x in tensors.items()}
+        return _plain_attention(q, k, v, block_sizes, contexts.current() if context is None else context, given)
+    number = contexts.number_of(_WHERE, context)
     for name, x in (("q", q), ("k", k), ("v", v), *tensors.items()):
         check_tensor(_WHERE, name, x)
     check_devices(_WHERE, q, k, v, *tensors.values())
@@ -123,6 +124,22 @@ def attention(
         weights = weights_alone(q, k, weight_heads, given)
     wanted = (out, *(lse,) * _flag("return_lse", return_lse), *(weights,) * return_weights)
     return wanted if len(wanted) > 1 else out
+
+
+def _plain_attention(
+    q: Tensor, k: Tensor, v: Tensor, block_sizes: list[int] | None, context: attend.Context, given: dict[str, Any]
+) -> Any:
+    """Without the operator, which takes longer than a small attention. The result lies in memory as q does, as PyTorch's own
+    does: where q is [batch, length, heads, d] transposed, the heads are joined without a copy.
+    """
+    if block_sizes is not None:
+        given["blocks"] = (given["blocks"], *block_sizes)
+    if "query_offsets" in given:
+        given["query_offset"] = given.pop("query_offsets")
+    q, k, v = (x.detach() if x.requires_grad else x for x in (q, k, v))
+    if q.shape[-1:] == v.shape[-1:]:
+        given["out"] = torch.empty_like(q)
+    return attend.attention(q, k, v, context=context, **given)
 
 
 def _is_plain(x: Any) -> bool:
@@ -187,6 +204,8 @@ def _blocks(blocks: Any) -> tuple[Tensor, list[int]]:
 
 def _dropout(dropout: Any, dropout_p: Any) -> tuple[float, int | None, list[int] | None]:
     """(p, the bits of its seed or None: to be drawn, the rest if there is one)"""
+    if dropout is None and isinstance(dropout_p, float) and dropout_p == 0.0:
+        return 0.0, None, None
     p = _number("dropout_p", dropout_p)
     if p is None or not 0.0 <= p <= 1.0:
         raise ValueError(f"{_WHERE}: the probability of dropout is {p}; it lies between 0 and 1")
