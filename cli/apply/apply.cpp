@@ -107,6 +107,14 @@ class Job {
     }
   }
 
+  std::vector<std::int64_t> weight_heads() const {
+    const Tensor list = load_list(o_.weight_heads);
+    if (list.dtype() != DType::i64 || list.view().rank() != 1 || list.view().count() == 0)
+      throw UsageError("--weight-heads takes heads, as in 3,5, or a file of them in i64");
+    const auto* first = list.data<std::int64_t>();
+    return {first, first + list.view().count()};
+  }
+
   AttentionOutputs make_outputs(const ConstTensorView& q, const ConstTensorView& k,
                                 const ConstTensorView& v) {
     const Shape square = weights_shape(q, k, v, loaded_.options);  // also judges the shapes
@@ -119,7 +127,12 @@ class Job {
       outputs.lse = result_.lse;
     }
     if (!o_.save_weights.empty()) {
-      result_.weights = Tensor(square, shown(*type_));
+      Shape chosen = square;
+      if (!o_.weight_heads.empty()) {
+        outputs.weight_heads = weight_heads();
+        chosen[1] = static_cast<std::int64_t>(outputs.weight_heads.size());
+      }
+      result_.weights = Tensor(chosen, shown(*type_));
       outputs.weights = result_.weights;
     }
     if (!o_.save_scores.empty()) {

@@ -24,7 +24,7 @@ struct ApplyOptions {
   std::int64_t batch = 1, length = 0, key_length = 0;
   std::string type;  // empty: that of the inputs
 
-  std::string output, save_weights, save_lse, save_scores, score_stage = "masked";
+  std::string output, save_weights, weight_heads, save_lse, save_scores, score_stage = "masked";
   std::string trace, save_layer;
 };
 

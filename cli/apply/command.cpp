@@ -23,10 +23,17 @@ void refuse(const Flags& flags, const std::string& group, const std::string& why
   if (const auto flag = flags.given_of(group)) throw UsageError(*flag + " " + why);
 }
 
+void refuse(const Flags& flags, std::initializer_list<const char*> names, const std::string& why) {
+  for (const char* flag : names)
+    if (flags.given(flag)) throw UsageError(std::string(flag) + " " + why);
+}
+
 Mode mode_of(const Flags& flags, const ApplyOptions& options) {
   const bool rows = flags.given_of(kRows) || flags.given("--model-dim") || flags.given("--weights");
   if (options.block) {
     refuse(flags, kBare, "is for bare attention; a block takes --input");
+    refuse(flags, {"--weight-heads"},
+           "is for attention and a layer; of a block all heads are saved");
     return Mode::block;
   }
   refuse(flags, kBlock, "is for a block; give --block");
@@ -38,18 +45,14 @@ Mode mode_of(const Flags& flags, const ApplyOptions& options) {
   return Mode::attention;
 }
 
-void refuse(const Flags& flags, std::initializer_list<const char*> names, const std::string& why) {
-  for (const char* flag : names)
-    if (flags.given(flag)) throw UsageError(std::string(flag) + " " + why);
-}
-
 // Flags that say nothing without another one.
 void check_needs(const Flags& flags) {
   const std::pair<const char*, const char*> needs[] = {
-      {"--prefix", "--weights"},          {"--orientation", "--weights"},
-      {"--rotary-base", "--rotary"},      {"--rotary-dim", "--rotary"},
-      {"--score-stage", "--save-scores"}, {"--bias-before-softcap", "--softcap"},
-      {"--dropout-offset", "--dropout"},  {"--dropout-origin", "--dropout"}};
+      {"--prefix", "--weights"},           {"--orientation", "--weights"},
+      {"--rotary-base", "--rotary"},       {"--rotary-dim", "--rotary"},
+      {"--score-stage", "--save-scores"},  {"--bias-before-softcap", "--softcap"},
+      {"--dropout-offset", "--dropout"},   {"--dropout-origin", "--dropout"},
+      {"--weight-heads", "--save-weights"}};
   for (const auto& [flag, needed] : needs)
     if (!flags.given(needed)) refuse(flags, {flag}, std::string("needs ") + needed);
   if (!flags.given("--hidden-dim") && !flags.given("--weights"))
@@ -235,6 +238,8 @@ void add_apply(Program& program) {
   Flags outputs = flags.group(kOutputs);
   outputs.add_file("--output", options->output, "The result");
   outputs.add_file("--save-weights", options->save_weights, "The attention weights");
+  add_list(outputs, "--weight-heads", options->weight_heads, false,
+           "Heads whose weights are saved, counted from 0; all if not given");
   outputs.add_file("--save-lse", options->save_lse, "log-sum-exp of the scores (lse)");
   outputs.add_file("--save-scores", options->save_scores, "The scores");
   outputs.add_word("--score-stage", options->score_stage, "Which scores",

@@ -65,6 +65,17 @@ def test_every_option_follows_the_formula(name):
         agree(got, want)
 
 
+def test_weights_of_chosen_heads():
+    q, k, v = qkv()
+    heads = [q.shape[1] - 1, 0]
+    out, lse, weights = attend.attention(q, k, v, causal=True, return_lse=True, return_weights=True)
+    found = attend.attention(q, k, v, causal=True, return_lse=True, return_weights=True, weight_heads=heads)
+    for got, want in zip(found, (out, lse, weights[:, heads]), strict=True):
+        np.testing.assert_array_equal(got, want)
+    plan = attend.Plan.attention(q, k, v, causal=True, return_weights=True, weight_heads=(0,))
+    np.testing.assert_array_equal(plan.run(q, k, v, causal=True)[1], weights[:, :1])
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 def test_every_type(dtype):
     q, k, v = qkv(dtype=dtype)

@@ -191,6 +191,33 @@ static void packed_sequences_and_visited_blocks(void) {
   CHECK(visited == 2); /* each query enters the first block of keys */
 }
 
+/* Of two heads the second alone, whose scores are 0 and 2. */
+static void weights_of_chosen_heads(void) {
+  const double q[] = {0, 1}, k[] = {0, 2, 0, 2}, v[] = {1, 2, 3, 4};
+  const int64_t second[] = {1}, third[] = {2};
+  double out[2], weights[2];
+  const attend_view qv = view_of(q, ATTEND_F64, 4, SHAPE(1, 2, 1, 1));
+  const attend_view kv = view_of(k, ATTEND_F64, 4, SHAPE(1, 2, 2, 1));
+  const attend_view vv = view_of(v, ATTEND_F64, 4, SHAPE(1, 2, 2, 1));
+  const attend_view ov = view_of(out, ATTEND_F64, 4, SHAPE(1, 2, 1, 1));
+  const attend_view wv = view_of(weights, ATTEND_F64, 4, SHAPE(1, 1, 1, 2));
+  attend_attention_outputs outputs = ATTEND_INIT(attend_attention_outputs);
+  outputs.weights = &wv;
+  outputs.weight_heads = second, outputs.weight_heads_count = 1;
+  OK(attend_attention(&qv, &kv, &vv, &ov, NULL, &outputs, NULL));
+  NEAR(weights[0], 1 / (1 + exp(2)), 1e-15);
+  NEAR(out[0], 1.5, 1e-15);
+  outputs.weight_heads = third;
+  FAILS(ATTEND_INVALID_ARGUMENT, "weight_heads holds 2; q has 2 heads",
+        attend_attention(&qv, &kv, &vv, &ov, NULL, &outputs, NULL));
+  outputs.weight_heads_count = 0;
+  FAILS(ATTEND_INVALID_ARGUMENT, "weight_heads is given and weight_heads_count is 0",
+        attend_attention(&qv, &kv, &vv, &ov, NULL, &outputs, NULL));
+  outputs.weight_heads = NULL, outputs.weight_heads_count = 1;
+  FAILS(ATTEND_INVALID_ARGUMENT, "weight_heads is NULL and weight_heads_count is 1",
+        attend_attention(&qv, &kv, &vv, &ov, NULL, &outputs, NULL));
+}
+
 /* Equal scores and values 2^j: the output says in binary which of 16 keys were kept. */
 static double kept(const attend_attention_options* options, int64_t b, int64_t h, int64_t i,
                    int64_t keys, double* all) {
@@ -307,6 +334,7 @@ void test_attention(void) {
   every_option_arrives();
   a_value_needs_its_flag();
   packed_sequences_and_visited_blocks();
+  weights_of_chosen_heads();
   dropout_arrives();
   halves_merge_into_the_whole();
   keys_added_in_turn_give_the_bits_of_the_whole();

@@ -2,7 +2,7 @@
 
 register()     makes attn_implementation="attend" known to Transformers
 check(model)   says which modules of a model will come to attend, which will not, and why
-view(model, tokenizer, "text")   the page of all its heads; python -m attend.hf view MODEL --text "..." writes it
+__all__ = ["NAME", "Report", "capture", "check", "edit", "head_importance", "register", "view"]
 
 >>> attend.hf.register()
 >>> model = AutoModel.from_pretrained("...", attn_implementation="attend")    # or, later:
@@ -12,8 +12,9 @@ view(model, tokenizer, "text")   the page of all its heads; python -m attend.hf 
 Importing this changes nothing in Transformers. What a model asks for and attend cannot do is refused in words;
 nothing falls back to another implementation.
 """
+from .blocks import capture, edit, head_importance
 from .registration import NAME, register
 from .reports import Report, check
 from .viewing import view
 
-__all__ = ["NAME", "Report", "check", "register", "view"]
+__all__ = ["NAME", "Report", "capture", "check", "edit", "head_importance", "register", "view"]

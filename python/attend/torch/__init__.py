@@ -4,6 +4,10 @@ attention                      attend.attention() with gradients: every option o
 scaled_dot_product_attention   as torch.nn.functional's; booleans: True = takes part
 MultiheadAttention             as torch.nn's, state_dict included; booleans: True = blocked
 replace(model)                 swaps every nn.MultiheadAttention inside a model and says which
+capture(model, ...)            weights or statistics of chosen layers and heads, while a model runs
+edit(model, ...)               heads that give something else: nothing, their mean, the pattern of another run
+head_importance, attention_rollout, value_weighted   what is read off them
+sdpa()                         a block in which models that call scaled_dot_product_attention run on attend
 
 All compute on the CPU, with as many threads as torch.get_num_threads() says, or in the attend.Context
 that a call, a layer or replace() is given. Importing this changes nothing in PyTorch; it adds the operators
@@ -12,14 +16,30 @@ torch.ops.attend.attention and .attention_backward.
 from .analysis import attention_rollout, head_importance, output_projection, value_weighted
 from .capturing import Captured, Run, capture
 from .editing import edit
-from .general import attention
 from .functional import scaled_dot_product_attention
-from .modules import MultiheadAttention, Replaced, replace
-
+from .general import attention
 from .layers import Layer
+from .modules import MultiheadAttention, Replaced, replace
+from .sdpa import Call, Calls, sdpa
 from .taps import keep_edits
 
 __all__ = [
-    "Captured", "Layer", "MultiheadAttention", "Replaced", "Run", "attention", "attention_rollout", "capture", "edit",
-    "head_importance", "keep_edits", "output_projection", "replace", "scaled_dot_product_attention", "value_weighted",
+    "Call",
+    "Calls",
+    "Captured",
+    "Layer",
+    "MultiheadAttention",
+    "Replaced",
+    "Run",
+    "attention",
+    "attention_rollout",
+    "capture",
+    "edit",
+    "head_importance",
+    "keep_edits",
+    "output_projection",
+    "replace",
+    "scaled_dot_product_attention",
+    "sdpa",
+    "value_weighted",
 ]

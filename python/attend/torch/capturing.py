@@ -10,7 +10,7 @@ import attend
 
 from . import contexts
 from .heads import of_heads
-from .layers import Layer, Rule, Rules, check_heads, heads_of
+from .layers import Layer, Rule, Rules, check_heads, heads_of, kind_of
 from .taps import Look, Tap
 
 KINDS = ("weights", "stats", "qkv", "out")
@@ -33,6 +33,7 @@ class Captured:
     heads: tuple[int, ...]
     mean: Tensor
     rows: int  # that the mean is of
+    order: int = 0  # which attention of the pass it was
     weights: Tensor | None = None
     stats: "attend.Statistics | None" = None
     q: Tensor | None = None
@@ -56,8 +57,8 @@ class Captured:
 
     def values(self) -> Tensor:
         """v for each of the heads: [batch, heads, keys, dv]."""
-        places = [self.key_heads.index(head // self.group) for head in self.heads]
-        return self.need("v")[:, places]
+        v = self.need("v")
+        return v[:, [self.key_heads.index(head // self.group) for head in self.heads]]
 
 
 class Step(Mapping[Layer, Captured]):
@@ -91,7 +92,9 @@ class Step(Mapping[Layer, Captured]):
         if isinstance(layer, Layer):
             return [layer] if layer in self._found else []
         rule = Rule("run", layer)
-        return [x for order, x in enumerate(self._found) if rule.means(x, order)]
+        if rule.number is not None and len({kind_of(x.name) for x in self._found}) > 1:
+            return list(self._found)
+        return [x for x, found in self._found.items() if rule.means(x, found.order)]
 
 
 class Run:
@@ -175,7 +178,7 @@ class Capture(Tap):
         if self._step != self.place.step:
             self._step = self.place.step
             self.run.steps.append(Step())
-        return _CaptureLook(self, layer, heads, q, k, v, options)
+        return _CaptureLook(self, layer, order, heads, q, k, v, options)
 
     def _heads(self, layer: Layer, order: int) -> tuple[int, ...] | None:
         """Which heads of a call; (): none."""
@@ -190,7 +193,8 @@ class Capture(Tap):
 
 class _CaptureLook(Look):
     def __init__(
-        self, tap: Capture, layer: Layer, heads: tuple[int, ...] | None, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]
+        self, tap: Capture, layer: Layer, order: int, heads: tuple[int, ...] | None, q: Tensor, k: Tensor, v: Tensor,
+        options: dict[str, Any],
     ) -> None:
         self.tap, self.layer = tap, layer
         every = tuple(range(q.size(1)))
@@ -199,7 +203,7 @@ class _CaptureLook(Look):
         if "weights" in tap.what:
             self.weight_heads = heads
         group = max(q.size(1) // max(k.size(1), 1), 1)
-        self.found: dict[str, Any] = {"group": group}
+        self.found: dict[str, Any] = {"order": order, "group": group}
         with torch.no_grad():
             if "qkv" in tap.what:
                 keys = tuple(dict.fromkeys(head // group for head in self.heads))
@@ -253,7 +257,7 @@ def capture(
     never called is an error at the end of the block. Without a model the names are those inside of the module that is called
     in the block.
     """
-    if names is None and model is not None:
+    if names is None and isinstance(model, nn.Module):
         names = _layers_of_torch(model) or None
     return Capture(model, layers, heads, what, inspect, names)
 

@@ -1,6 +1,7 @@
 """scaled_dot_product_attention with PyTorch's signature and meaning, computed by attend."""
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -119,6 +120,28 @@ def scaled_dot_product_attention(
         if is_causal:
             return attend.attention(query, key, value, scale=scale, causal=True, query_offset=0, context=where_to)
         return attend.attention(query, key, value, scale=scale, context=where_to)
+    put = arranged(where, query, key, value, attn_mask, is_causal, enable_gqa)
+    seed = draw_seed(where, dropout_p, query.device)
+    q, k, v = prepared(where, put.q, put.k, put.v)
+    out, _, _ = attention(q, k, v, put.mask, put.bias, scale, is_causal, dropout_p, seed, False, number)
+    return out.reshape(*put.lead, *out.shape[-2:])
+
+
+class Arranged(NamedTuple):
+    """The tensors of scaled_dot_product_attention as attend.attention() takes them."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Tensor | None
+    bias: Tensor | None
+    lead: tuple[int, ...]  # the result's dimensions before the last two
+
+
+def arranged(
+    where: str, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool,
+    enable_gqa: bool,
+) -> Arranged:
     for name, x in (("query", query), ("key", key), ("value", value)):
         check_tensor(where, name, x)
         if x.dim() < 2:
@@ -126,8 +149,6 @@ def scaled_dot_product_attention(
     if attn_mask is not None and is_causal:
         raise ValueError(f"{where}: attn_mask and is_causal exclude each other, as in PyTorch")
     check_devices(where, query, key, value, attn_mask)
-    seed = draw_seed(where, dropout_p, query.device)
-    query, key, value = prepared(where, query, key, value)
     if enable_gqa:
         key, value = _same_key_heads(query, key, value)
     lead = _leading(where, query, key, value, attn_mask, enable_gqa)
@@ -143,11 +164,7 @@ def scaled_dot_product_attention(
         attn_mask = attn_mask.expand(*lead[:-1], *attn_mask.shape[-3:])
         attn_mask = attn_mask.reshape(batch, *attn_mask.shape[-3:])
     mask, bias = split_mask(where, "attn_mask", attn_mask)
-    out, _, _ = attention(
-        four(query, heads), four(key, key_heads), four(value, key_heads), mask, bias, scale,
-        is_causal, dropout_p, seed, False, number,
-    )
-    return out.reshape(*lead, *out.shape[-2:])
+    return Arranged(four(query, heads), four(key, key_heads), four(value, key_heads), mask, bias, lead)
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)

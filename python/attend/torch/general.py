@@ -12,6 +12,7 @@ from attend._types import BlocksLike, DropoutLike, WindowLike
 from . import contexts
 from .functional import check_devices, check_tensor, draw_seed, plain, prepared
 from .heads import weights_alone
+from .layers import check_heads, heads_of
 from .operators import attention as attention_operator
 
 _WHERE = "attention"
@@ -66,11 +67,25 @@ def attention(
     >>> attend.torch.attention(q, k, k, causal=True, window=(16, 0), sinks=torch.zeros(8)).shape
     torch.Size([2, 8, 10, 64])
     """
+    number = contexts.number_of(_WHERE, context)
+    if weight_heads is not None and not return_weights:
+        raise ValueError(f"{_WHERE}: weight_heads is given, but weights are not asked for; return_weights=True")
+    heads = heads_of(_WHERE, weight_heads, "weight_heads")
+    if heads is not None:
+        check_heads(_WHERE, "q", heads, q.size(1) if q.dim() == 4 else 0)
     tensors = {
         "mask": mask, "bias": bias, "sinks": sinks, "alibi": alibi, "key_lengths": key_lengths,
         "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "block_table": block_table,
         "k_scales": k_scales, "v_scales": v_scales,
     }
+    found = at_once(q, k, v, tensors | {
+        "scale": scale, "softcap": softcap, "bias_before_softcap": bias_before_softcap, "causal": causal, "window": window,
+        "query_offset": query_offset, "key_offset": key_offset, "blocks": blocks, "max_q": max_q, "max_k": max_k,
+        "dropout": dropout, "dropout_p": dropout_p, "return_lse": return_lse, "return_weights": return_weights,
+        "weight_heads": heads, "context": context,
+    })
+    if found is not None:
+        return found
     tensors = {name: x for name, x in tensors.items() if x is not None}
     p, seed, place = _dropout(dropout, dropout_p)
     if isinstance(query_offset, Tensor):
@@ -79,22 +94,6 @@ def attention(
         tensors["blocks"], block_sizes = _blocks(blocks)
     else:
         block_sizes = None
-    if weight_heads is not None and not return_weights:
-        raise ValueError(f"{_WHERE}: weight_heads is given, but weights are not asked for; return_weights=True")
-    if p == 0.0 and plain(q, k, v) and all(_is_plain(x) for x in tensors.values()):
-        numbers = {
-            "scale": scale, "softcap": softcap, "window": window, "query_offset": query_offset, "key_offset": key_offset,
-            "max_q": max_q, "max_k": max_k, "weight_heads": weight_heads,
-        }
-        flags = {
-            "causal": causal, "bias_before_softcap": bias_before_softcap, "return_lse": return_lse,
-            "return_weights": return_weights,
-        }
-        given = {name: x for name, x in numbers.items() if x is not None}
-        given |= {name: x for name, x in flags.items() if x is not False}
-        given |= {name: x.detach() for name, x in tensors.items()}
-        return _plain_attention(q, k, v, block_sizes, contexts.current() if context is None else context, given)
-    number = contexts.number_of(_WHERE, context)
     for name, x in (("q", q), ("k", k), ("v", v), *tensors.items()):
         check_tensor(_WHERE, name, x)
     check_devices(_WHERE, q, k, v, *tensors.values())
@@ -111,7 +110,7 @@ def attention(
     }
     if blocks is not None:
         given["blocks"] = (tensors["blocks"], *block_sizes)
-    all_weights = _flag("return_weights", return_weights) and weight_heads is None
+    all_weights = _flag("return_weights", return_weights) and heads is None
     out, lse, weights = attention_operator(
         q, k, v, tensors.pop("mask", None), tensors.pop("bias", None), _number("scale", scale),
         _flag("causal", causal), p, seed if p > 0.0 else None, all_weights, number,
@@ -120,26 +119,40 @@ def attention(
         key_offset=_whole("key_offset", key_offset), block_sizes=block_sizes, max_q=_whole("max_q", max_q),
         max_k=_whole("max_k", max_k), dropout_place=place, weights_before_dropout=p > 0.0, **tensors,
     )
-    if weight_heads is not None:
-        weights = weights_alone(q, k, weight_heads, given)
+    if heads is not None:
+        weights = weights_alone(q, k, heads, given)
     wanted = (out, *(lse,) * _flag("return_lse", return_lse), *(weights,) * return_weights)
     return wanted if len(wanted) > 1 else out
 
 
-def _plain_attention(
-    q: Tensor, k: Tensor, v: Tensor, block_sizes: list[int] | None, context: attend.Context, given: dict[str, Any]
-) -> Any:
-    """Without the operator, which takes longer than a small attention. The result lies in memory as q does, as PyTorch's own
-    does: where q is [batch, length, heads, d] transposed, the heads are joined without a copy.
+def at_once(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Any:
+    """attention() without the operator, which takes longer than a small attention; None: somebody beside the caller wants to
+    know of the call (autograd, a compiler, a mode), or something is dropped.
+
+    The result lies in memory as q does, as PyTorch's own does: where q is [batch, length, heads, d] transposed, the heads
+    are joined without a copy.
     """
-    if block_sizes is not None:
-        given["blocks"] = (given["blocks"], *block_sizes)
-    if "query_offsets" in given:
-        given["query_offset"] = given.pop("query_offsets")
-    q, k, v = (x.detach() if x.requires_grad else x for x in (q, k, v))
+    if not plain(q, k, v):
+        return None
+    given: dict[str, Any] = {}
+    for name, x in options.items():
+        if x is None or x is False:
+            continue
+        if isinstance(x, Tensor):
+            if not _is_plain(x):
+                return None
+            given[name] = x.detach() if x.requires_grad else x
+        elif name not in ("dropout", "dropout_p"):
+            given[name] = x
+        elif type(x) is not float or x != 0.0:
+            return None
+    if q.requires_grad or k.requires_grad or v.requires_grad:  # under no_grad()
+        q, k, v = q.detach(), k.detach(), v.detach()
+    if "context" not in given:
+        given["context"] = contexts.current()
     if q.shape[-1:] == v.shape[-1:]:
         given["out"] = torch.empty_like(q)
-    return attend.attention(q, k, v, context=context, **given)
+    return attend.attention(q, k, v, **given)
 
 
 def _is_plain(x: Any) -> bool:
@@ -204,8 +217,6 @@ def _blocks(blocks: Any) -> tuple[Tensor, list[int]]:
 
 def _dropout(dropout: Any, dropout_p: Any) -> tuple[float, int | None, list[int] | None]:
     """(p, the bits of its seed or None: to be drawn, the rest if there is one)"""
-    if dropout is None and isinstance(dropout_p, float) and dropout_p == 0.0:
-        return 0.0, None, None
     p = _number("dropout_p", dropout_p)
     if p is None or not 0.0 <= p <= 1.0:
         raise ValueError(f"{_WHERE}: the probability of dropout is {p}; it lies between 0 and 1")
@@ -220,4 +231,5 @@ def _dropout(dropout: Any, dropout_p: Any) -> tuple[float, int | None, list[int]
         raise ValueError(f"{_WHERE}: dropout.p is {p}; it must be from 0 to 1")
     if seed is None or not 0 <= seed < 2**64:
         raise ValueError(f"{_WHERE}: dropout.seed is {seed}; it is a number of 64 bits, from 0 on")
-    return p, seed if seed < 2**63 else seed - 2**64, [offset, *origin]
+    place = [_whole("dropout.offset", offset), *(_whole("dropout.origin", at) for at in origin)]
+    return p, seed if seed < 2**63 else seed - 2**64, place

@@ -8,14 +8,12 @@ from torch import Tensor
 import attend
 
 from . import contexts
-from .layers import check_heads
 
 
 def of_heads(
     q: Tensor, k: Tensor, heads: Sequence[int], options: dict[str, Any]
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """(q, k, options) of these query heads alone, each with a key head of its own."""
-    check_heads("attention", "q", heads, q.size(1))
     index = torch.tensor(heads, device=q.device)
     group = max(q.size(1) // max(k.size(1), 1), 1)
     some = {name: x for name, x in options.items() if x is not None}

@@ -128,7 +128,7 @@ class Rules:
         return [str(rule) for rule in self.rules if not rule.met]
 
 
-def heads_of(where: str, heads: Any) -> tuple[int, ...] | None:
+def heads_of(where: str, heads: Any, name: str = "heads") -> tuple[int, ...] | None:
     """None: all of them."""
     if heads is None:
         return None
@@ -136,15 +136,15 @@ def heads_of(where: str, heads: Any) -> tuple[int, ...] | None:
         given = [operator.index(heads)]
     except TypeError:
         if isinstance(heads, (str, Mapping)) or not isinstance(heads, Iterable):
-            raise TypeError(f"{where}: heads takes a number, a list of numbers or None, found {heads!r}") from None
+            raise TypeError(f"{where}: {name} takes a number, a list of numbers or None, found {heads!r}") from None
         given = [_whole(where, "a head", head) for head in heads]
     if not given:
-        raise ValueError(f"{where}: heads is empty; None is all of them")
+        raise ValueError(f"{where}: {name} is empty; None is all of them")
     for head in given:
         if head < 0:
             raise ValueError(f"{where}: head {head} is not there; the first is 0")
     if len(set(given)) != len(given):
-        raise ValueError(f"{where}: heads holds {next(h for h in given if given.count(h) > 1)} twice")
+        raise ValueError(f"{where}: {name} holds {next(h for h in given if given.count(h) > 1)} twice")
     return tuple(given)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks_of_all
 
-from .general import attention
+from .general import at_once, attention
 from .layers import Layer, check_heads, known_heads
 
 _active: ContextVar[tuple["Tap", ...]] = ContextVar("attend taps", default=())
@@ -201,7 +201,7 @@ def call(
                 if torch.is_grad_enabled() or module.training:
                     _edited.add(module)
     if not looks:
-        if _edited and not again and module is not None:
+        if _edited and not again and module is not None and not any(tap.changes for tap in taps):
             _edited.discard(module)  # what is computed again from now on is this pass
         return _compute(q, k, v, return_weights, options)
     return _observed(looks, q, k, v, return_weights, options)
@@ -212,7 +212,8 @@ def _compute(
 ) -> tuple[Tensor, Tensor | None]:
     if return_weights:
         return attention(q, k, v, return_weights=True, **options)
-    return attention(q, k, v, **options), None
+    found = at_once(q, k, v, options)
+    return attention(q, k, v, **options) if found is None else found, None
 
 
 def _observed(
@@ -221,9 +222,9 @@ def _observed(
     """The weights of the heads that somebody asks for, and of no others."""
     every = tuple(range(q.size(1)))
     heads = every if return_weights else _union(looks, every)
-    if heads == every:
+    if return_weights or (heads == every and not torch.is_grad_enabled()):
         out, weights = attention(q, k, v, return_weights=True, **options)
-    elif heads:
+    elif heads:  # nothing that autograd knows of: what checkpointing computes again is not captured
         out, weights = attention(q, k, v, return_weights=True, weight_heads=heads, **options)
     else:
         out, weights = attention(q, k, v, **options), None
