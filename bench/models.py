@@ -44,8 +44,9 @@ class Clock:
         self.seconds = 0.0
         functions = transformers.AttentionInterface._global_mapping
         eager = sys.modules[type(model).__module__].eager_attention_forward
-        for name in NAMES:
-            functions[name] = self.timed(getattr(functions.get(name), "timed", functions.get(name)) or eager)
+        for name in NAMES:  # eager is each model's own, and is found here first
+            found = functions.get(name)
+            functions[name] = self.timed(eager if name == "eager" else getattr(found, "timed", found))
 
     def timed(self, function):
         def call(*arguments, **keywords):

@@ -14,7 +14,14 @@ def load(name: str, *, dtype: str = "auto", download: bool = False) -> tuple[Any
 
     place, file = _place(name)
     where = {**file, "local_files_only": not download, "trust_remote_code": False}
-    config = transformers.AutoConfig.from_pretrained(place, **where)
+    try:
+        config = transformers.AutoConfig.from_pretrained(place, **where)
+    except OSError as error:
+        if place != name or pathlib.Path(name).exists() or download:
+            raise
+        raise FileNotFoundError(
+            f"{name} is no folder or file here, nor is it in the local cache of the hub; --download (download=True) fetches it"
+        ) from error
     cls = transformers.AutoModelForCausalLM if file else _class_of(transformers, config)
     model = cls.from_pretrained(place, dtype=dtype, attn_implementation=NAME, **where).eval()
     try:
