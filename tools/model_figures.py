@@ -119,9 +119,9 @@ def bars_picture(rows):
         y = 40 + 34 * n
         parts.append(f'<text x="20" y="{y + 17}">{label}</text>')
         for place, (value, fill) in enumerate(zip(values, ("#2471a3", "#e59866"))):
-            width = 380 * value / most
-            parts.append(f'<rect x="270" y="{y + 13 * place}" width="{width:.1f}" height="11" fill="{fill}"/>'
-                         f'<text x="{275 + width:.1f}" y="{y + 10 + 13 * place}" font-size="10">{value:.2f}</text>')
+            width = 370 * value / most
+            parts.append(f'<rect x="290" y="{y + 13 * place}" width="{width:.1f}" height="11" fill="{fill}"/>'
+                         f'<text x="{295 + width:.1f}" y="{y + 10 + 13 * place}" font-size="10">{value:.2f}</text>')
     return "".join(parts) + "</svg>\n"
 
 
