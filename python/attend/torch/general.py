@@ -16,6 +16,9 @@ from .layers import check_heads, heads_of
 from .operators import attention as attention_operator
 
 _WHERE = "attention"
+_TENSORS = frozenset({
+    "mask", "bias", "sinks", "alibi", "key_lengths", "cu_seqlens_q", "cu_seqlens_k", "block_table", "k_scales", "v_scales",
+})
 
 
 def attention(
@@ -142,10 +145,10 @@ def at_once(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Any:
             if not _is_plain(x):
                 return None
             given[name] = x.detach() if x.requires_grad else x
-        elif name not in ("dropout", "dropout_p"):
-            given[name] = x
-        elif type(x) is not float or x != 0.0:
+        elif name in _TENSORS or name in ("dropout", "dropout_p") and (type(x) is not float or x != 0.0):
             return None
+        elif name != "dropout_p":
+            given[name] = x
     if q.requires_grad or k.requires_grad or v.requires_grad:  # under no_grad()
         q, k, v = q.detach(), k.detach(), v.detach()
     if "context" not in given:
