@@ -75,9 +75,10 @@ def observe(
     inputs, read = inputs_of(model, tokenizer, text, part, new_tokens, target)
     with on_attend(model), torch.no_grad():
         names = _attentions_of(model)
+        _check_part(names, is_two(model), part)
+        recorder = Recorder(model, layers, names)
         if new_tokens:
             inputs = with_generated(model, inputs, new_tokens)
-        recorder = Recorder(model, layers, names)
         with recorder:
             model(**inputs, **no_cache(model))
     return _part(recorder.found, texts(model, tokenizer, inputs, batch) if read else {}, is_two(model), part)
@@ -125,17 +126,27 @@ def _attentions_of(model: nn.Module) -> list[str]:
 _CROSS = re.compile(r"cross|encoder_?attn|encoder_?attention|encdec", re.IGNORECASE)
 
 
+def _check_part(names: list[str], two: bool, wanted: str | None) -> None:
+    parts = dict.fromkeys(_part_of(name, two) for name in names)
+    if wanted is not None and wanted not in parts:
+        raise ValueError(f"view: part {wanted!r} is not there; the parts are {', '.join(map(repr, parts))}")
+
+
 def _part(found: list[Attention], texts: dict[str, list[Any]], two: bool, wanted: str | None) -> Part:
     """The part that is wanted: by default all there is, and of an encoder and a decoder the attention between them."""
     groups: dict[str, list[Attention]] = {}
     for one in found:
-        groups.setdefault(_part_of(one.layer.name) if two else kind_of(one.layer.name), []).append(one)
+        groups.setdefault(_part_of(one.layer.name, two), []).append(one)
     if not two and wanted is None and len({(x.q.size(2), x.k.size(2)) for x in found}) == 1:
         groups = {"": found}
     name = wanted if wanted is not None else "cross" if "cross" in groups else next(iter(groups))
-    if name not in groups or (wanted is None and not two and len(groups) > 1):
-        why = f"part {wanted!r} is not there" if wanted is not None else "the attentions have different tokens, and a page shows one part"
-        raise ValueError(f"view: {why}; the parts are {', '.join(map(repr, groups))}")
+    if wanted is None and not two and len(groups) > 1:
+        raise ValueError(
+            "view: the attentions have different tokens, and a page shows one part of them: part= takes "
+            + ", ".join(map(repr, groups))
+        )
+    if name not in groups:
+        raise ValueError(f"view: none of the layers that were chosen is of part {name!r}")
     chosen = groups[name]
     if len({(x.q.shape[2], x.k.shape[2]) for x in chosen}) > 1:
         raise ValueError(f"view: the attentions of part {name!r} have different tokens; choose some of them by layers=")
@@ -150,7 +161,10 @@ def _part(found: list[Attention], texts: dict[str, list[Any]], two: bool, wanted
     return Part(name, chosen, tokens, key_tokens if key_tokens != tokens else [], ids if len(ids) == keys else [])
 
 
-def _part_of(name: str) -> str:
+def _part_of(name: str, two: bool) -> str:
+    """Of an encoder and a decoder one of three; else names that differ in numbers alone are one part."""
+    if not two:
+        return kind_of(name)
     if _CROSS.search(name):
         return "cross"
     return next((x for x in name.split(".") if x in ("encoder", "decoder")), "decoder")

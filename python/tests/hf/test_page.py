@@ -177,6 +177,19 @@ def test_refused(case):
         attend.view(tiny(name), given.pop("tokenizer"), given.pop("text"), **given)
 
 
+def test_what_is_refused_is_refused_before_the_model_runs(monkeypatch):
+    model = tiny("t5")
+    monkeypatch.setattr(model, "forward", lambda **_: pytest.fail("it ran"))
+    for given in ({"part": "middle"}, {"layers": "h.5"}, {"new_tokens": -1}):
+        with pytest.raises(ValueError):
+            attend.view(model, words.word_level(), TEXT, **({"new_tokens": 2} | given))
+
+
+def test_layers_of_another_part():
+    with pytest.raises(ValueError, match="none of the layers that were chosen is of part 'decoder'"):
+        attend.view(tiny("t5"), words.word_level(), TEXT, new_tokens=2, part="decoder", layers="encoder*")
+
+
 def test_a_module_that_is_no_model():
     with pytest.raises(TypeError, match="Linear is no model of Transformers"):
         attend.view(torch.nn.Linear(2, 2), words.word_level(), TEXT)
