@@ -1,7 +1,8 @@
-"""The page that shows the heads, from arrays."""
+"""The page that shows the heads, from arrays, or from a model and a text."""
 import html
 import os
 import pathlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -84,8 +85,26 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-def view(q: Arrays | LayerHeads | Sequence[LayerHeads], k: Arrays | None = None,
-         v: Arrays | None = None, *, tokens: Sequence[str] | None = None,
+def _is_model(x: Any) -> bool:
+    """Whether it is a module of PyTorch, which is not imported for that."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.nn.Module)
+
+
+def _of_model(q: Any, k: Any, v: Any, options: Mapping[str, Any], **page: Any) -> View:
+    """view() of a model, its tokenizer and a text, with what is given beside."""
+    from .hf import view as view_model
+
+    defaults = view.__kwdefaults__ or {}
+    given = {name: value for name, value in page.items() if value is not defaults[name]}
+    for name in given | options:
+        if name not in view_model.__kwdefaults__:
+            raise TypeError(f"view: {name} does not go with a model, which has its own tokens, layers and options; what does "
+                            f"are {', '.join(view_model.__kwdefaults__)}")
+    return view_model(q, k, v, **given, **options)
+
+
+def view(q: Any, k: Any = None, v: Any = None, *, tokens: Sequence[str] | None = None,
          key_tokens: Sequence[str] | None = None, token_ids: Sequence[int] | None = None,
          compare: Any = None, names: tuple[str, str] = ("", ""),
          layer_names: Sequence[str] | None = None, title: str = "", language: str = "en",
@@ -96,7 +115,8 @@ def view(q: Arrays | LayerHeads | Sequence[LayerHeads], k: Arrays | None = None,
 
     q, k, v are as attention() takes them, [batch, heads, length, d]; lists of arrays are layers. In
     place of the three, what MultiHeadAttention.heads() returned, or a list of it. v may be missing.
-    Options as in attention(), for all layers.
+    Options as in attention(), for all layers. Or a model of Transformers, its tokenizer and a text, with the
+    arguments of attend.hf.view(): attend.view(model, tokenizer, "text", new_tokens=8).
 
     tokens               a text for each query, or for each key; without, the page shows positions
     key_tokens           texts of the keys, if they differ
@@ -116,6 +136,8 @@ def view(q: Arrays | LayerHeads | Sequence[LayerHeads], k: Arrays | None = None,
     >>> page.html[:15]
     '<!doctype html>'
     """
+    if _is_model(q):
+        return _of_model(**locals())
     for name, given in (("tokens", tokens), ("key_tokens", key_tokens)):
         if isinstance(given, str):
             raise TypeError(f"view: {name} is one str; give a list of them, as in {name}=text.split()")
@@ -137,9 +159,8 @@ def view(q: Arrays | LayerHeads | Sequence[LayerHeads], k: Arrays | None = None,
         runs.append({"name": names[1], **texts,
                      "layers": _layers(other_q, other_k, other_v, layer_names, options)})
     try:
-        page = view_page(runs, title, language, batch, embed_bytes, tiles, top_k, windows, open_run, context)
+        return View(view_page(runs, title, language, batch, embed_bytes, tiles, top_k, windows, open_run, context))
     except TypeError as error:
         if "the options are" not in str(error):
             raise
         raise TypeError(f"{error}; the arguments of the page are {', '.join(view.__kwdefaults__ or ())}") from None
-    return View(page)

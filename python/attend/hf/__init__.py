@@ -2,9 +2,7 @@
 
 register()     makes attn_implementation="attend" known to Transformers
 check(model)   says which modules of a model will come to attend, which will not, and why
-capture(...)   weights or statistics of chosen layers and heads, while the model runs
-edit(...)      heads that give something else: nothing, their mean, the pattern of another run
-head_importance(...)   how much the loss depends on each head
+__all__ = ["NAME", "Report", "capture", "check", "edit", "head_importance", "register", "view"]
 
 >>> attend.hf.register()
 >>> model = AutoModel.from_pretrained("...", attn_implementation="attend")    # or, later:
@@ -17,5 +15,6 @@ nothing falls back to another implementation.
 from .blocks import capture, edit, head_importance
 from .registration import NAME, register
 from .reports import Report, check
+from .viewing import view
 
-__all__ = ["NAME", "Report", "capture", "check", "edit", "head_importance", "register"]
+__all__ = ["NAME", "Report", "capture", "check", "edit", "head_importance", "register", "view"]

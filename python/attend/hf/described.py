@@ -22,6 +22,7 @@ class DescribedMask(Tensor):
 
     options: dict[str, Any] | None  # of attend.torch.attention; None: the numbers were looked at
     numbers: Tensor | None
+    sizes: tuple[int, int]  # queries, keys
     make: Callable[[], Tensor]
 
     @staticmethod
@@ -29,7 +30,7 @@ class DescribedMask(Tensor):
         cls, shape: tuple[int, ...], options: dict[str, Any] | None, make: Callable[[], Tensor]
     ) -> "DescribedMask":
         mask = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device="cpu")
-        mask.options, mask.numbers, mask.make = options, None, make
+        mask.options, mask.numbers, mask.make, mask.sizes = options, None, make, shape[2:]
         return mask
 
     __torch_function__ = torch._C._disabled_torch_function_impl

@@ -13,6 +13,11 @@ from attend.torch import taps
 
 from .described import DescribedMask
 
+try:
+    from transformers.utils.output_capturing import _active_collector
+except ImportError:
+    _active_collector = None
+
 # What reaches an attention and says nothing about it: what was done before, is done after, or is recorded.
 _OF_OTHERS = frozenset({
     "position_ids", "position_embeddings", "cache_position", "hidden_states", "past_key_values", "use_cache",
@@ -60,7 +65,7 @@ def attend_attention(
     out, weights = taps.call(
         module, query, key, value, scale=scaling, dropout_p=dropout, return_weights=_weights_wanted(more), **options
     )
-    return out.transpose(1, 2).contiguous(), weights
+    return out.transpose(1, 2).contiguous(), weights  # no copy, where q lies so
 
 
 def _where(module: nn.Module) -> str:
@@ -77,7 +82,10 @@ def _refuse_unknown(module: nn.Module, more: dict[str, Any]) -> None:
 
 def _one_batch(*tensors: Tensor) -> list[Tensor]:
     """Learned queries may have a batch of 1."""
-    batch = max(x.size(0) for x in tensors)
+    sizes = {x.size(0) for x in tensors}
+    if len(sizes) == 1:
+        return list(tensors)
+    batch = max(sizes)
     return [x.expand(batch, -1, -1, -1) if x.size(0) == 1 else x for x in tensors]
 
 
@@ -86,6 +94,8 @@ def _mask_options(
 ) -> dict[str, Any]:
     """A mask has the window in it already, and is all there is: is_causal counts without one alone."""
     queries, keys = query.size(2), key.size(2)
+    if isinstance(mask, DescribedMask) and mask.options is not None and mask.sizes == (queries, keys):
+        return dict(mask.options)
     if mask is None:
         if sliding_window is not None and sliding_window < keys:
             raise NotImplementedError(
@@ -100,8 +110,6 @@ def _mask_options(
             f"[batch, 1 or heads, {queries}, {keys}]"
         )
     if isinstance(mask, DescribedMask):
-        if mask.options is not None and mask.size(2) == queries:
-            return dict(mask.options)
         mask = mask.plain()
     if mask.dtype == torch.bool:
         return {"mask": mask}
@@ -116,10 +124,6 @@ def _weights_wanted(more: dict[str, Any]) -> bool:
     """
     if more.get("output_attentions"):
         return True
-    if torch.compiler.is_compiling():
-        return False
-    try:
-        from transformers.utils.output_capturing import _active_collector
-    except ImportError:
+    if _active_collector is None or torch.compiler.is_compiling():
         return False
     return any("attentions" in name for name in _active_collector.get() or ())

@@ -227,7 +227,7 @@ class _CaptureLook(Look):
 
     def after(self, out: Tensor, weights: Tensor | None, heads: tuple[int, ...]) -> None:
         with torch.no_grad():
-            out = out.detach() if self.all else _some(out, self.heads)
+            out = out.detach().contiguous() if self.all else _some(out, self.heads)  # a mean has the bits of its order
             if "out" in self.tap.what:
                 self.found["out"] = out.clone() if self.all else out
             if weights is not None and "weights" in self.tap.what:

@@ -16,6 +16,9 @@ from .layers import check_heads, heads_of
 from .operators import attention as attention_operator
 
 _WHERE = "attention"
+_TENSORS = frozenset({
+    "mask", "bias", "sinks", "alibi", "key_lengths", "cu_seqlens_q", "cu_seqlens_k", "block_table", "k_scales", "v_scales",
+})
 
 
 def attention(
@@ -67,70 +70,92 @@ def attention(
     >>> attend.torch.attention(q, k, k, causal=True, window=(16, 0), sinks=torch.zeros(8)).shape
     torch.Size([2, 8, 10, 64])
     """
-    all_tensors = {
-        "mask": mask, "bias": bias, "sinks": sinks, "alibi": alibi, "key_lengths": key_lengths,
-        "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "block_table": block_table,
-        "k_scales": k_scales, "v_scales": v_scales,
-    }
-    tensors: dict[str, Any] = {name: x for name, x in all_tensors.items() if x is not None}
     number = contexts.number_of(_WHERE, context)
-    p, seed, place = _dropout(dropout, dropout_p)
-    if isinstance(query_offset, Tensor):
-        tensors["query_offsets"], query_offset = query_offset, None
-    block_sizes = None
-    if blocks is not None:
-        tensors["blocks"], block_sizes = _blocks(blocks)
     if weight_heads is not None and not return_weights:
         raise ValueError(f"{_WHERE}: weight_heads is given, but weights are not asked for; return_weights=True")
     heads = heads_of(_WHERE, weight_heads, "weight_heads")
     if heads is not None:
         check_heads(_WHERE, "q", heads, q.size(1) if q.dim() == 4 else 0)
-    if p == 0.0 and plain(q, k, v) and all(_is_plain(x) for x in tensors.values()):
-        if block_sizes is not None:
-            tensors["blocks"] = (tensors["blocks"], *block_sizes)
-        if "query_offsets" in tensors:
-            query_offset = tensors.pop("query_offsets")
-        given: dict[str, Any] = {name: _detached(x) for name, x in tensors.items()}
-        return attend.attention(
-            _detached(q), _detached(k), _detached(v),
-            scale=scale, softcap=0.0 if softcap is None else softcap, causal=causal, window=window,
-            bias_before_softcap=bias_before_softcap, query_offset=query_offset, key_offset=key_offset,
-            max_q=max_q, max_k=max_k, return_lse=return_lse, return_weights=return_weights,
-            weight_heads=heads, context=contexts.current() if context is None else context, **given,
-        )
+    tensors = {
+        "mask": mask, "bias": bias, "sinks": sinks, "alibi": alibi, "key_lengths": key_lengths,
+        "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "block_table": block_table,
+        "k_scales": k_scales, "v_scales": v_scales,
+    }
+    found = at_once(q, k, v, tensors | {
+        "scale": scale, "softcap": softcap, "bias_before_softcap": bias_before_softcap, "causal": causal, "window": window,
+        "query_offset": query_offset, "key_offset": key_offset, "blocks": blocks, "max_q": max_q, "max_k": max_k,
+        "dropout": dropout, "dropout_p": dropout_p, "return_lse": return_lse, "return_weights": return_weights,
+        "weight_heads": heads, "context": context,
+    })
+    if found is not None:
+        return found
+    tensors = {name: x for name, x in tensors.items() if x is not None}
+    p, seed, place = _dropout(dropout, dropout_p)
+    if isinstance(query_offset, Tensor):
+        tensors["query_offsets"], query_offset = query_offset, None
+    if blocks is not None:
+        tensors["blocks"], block_sizes = _blocks(blocks)
+    else:
+        block_sizes = None
     for name, x in (("q", q), ("k", k), ("v", v), *tensors.items()):
         check_tensor(_WHERE, name, x)
     check_devices(_WHERE, q, k, v, *tensors.values())
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() != 4:
             raise ValueError(f"{_WHERE}: {name} takes [batch, heads, length, dim], found {list(x.shape)}")
-    drawn = draw_seed(_WHERE, p, q.device) if seed is None else torch.tensor([seed], device=q.device)
+    if p > 0.0:
+        seed = draw_seed(_WHERE, p, q.device) if seed is None else torch.tensor([seed], device=q.device)
     q, k, v = prepared(_WHERE, q, k, v)
-    alone = None if heads is None else {
+    given = {
         "scale": scale, "softcap": softcap or 0.0, "causal": causal, "window": window, "query_offset": query_offset,
         "bias_before_softcap": bias_before_softcap, "key_offset": key_offset, "max_q": max_q, "max_k": max_k,
         "context": context, **tensors,
     }
-    if alone is not None and block_sizes is not None:
-        alone["blocks"] = (tensors["blocks"], *block_sizes)
+    if blocks is not None:
+        given["blocks"] = (tensors["blocks"], *block_sizes)
     all_weights = _flag("return_weights", return_weights) and heads is None
     out, lse, weights = attention_operator(
         q, k, v, tensors.pop("mask", None), tensors.pop("bias", None), _number("scale", scale),
-        _flag("causal", causal), p, drawn if p > 0.0 else None, all_weights, number,
+        _flag("causal", causal), p, seed if p > 0.0 else None, all_weights, number,
         _whole("query_offset", query_offset), softcap=_number("softcap", softcap) or 0.0,
         window=_window(window), bias_before_softcap=_flag("bias_before_softcap", bias_before_softcap),
         key_offset=_whole("key_offset", key_offset), block_sizes=block_sizes, max_q=_whole("max_q", max_q),
         max_k=_whole("max_k", max_k), dropout_place=place, weights_before_dropout=p > 0.0, **tensors,
     )
-    if heads is not None and alone is not None:
-        weights = weights_alone(q, k, heads, alone)
+    if heads is not None:
+        weights = weights_alone(q, k, heads, given)
     wanted = (out, *(lse,) * _flag("return_lse", return_lse), *(weights,) * return_weights)
     return wanted if len(wanted) > 1 else out
 
 
-def _detached(x: Any) -> Any:
-    """Under no_grad() a tensor may still say that it requires one."""
-    return x.detach() if isinstance(x, Tensor) and x.requires_grad else x
+def at_once(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Any:
+    """attention() without the operator, which takes longer than a small attention; None: somebody beside the caller wants to
+    know of the call (autograd, a compiler, a mode), or something is dropped.
+
+    The result lies in memory as q does, as PyTorch's own does: where q is [batch, length, heads, d] transposed, the heads
+    are joined without a copy.
+    """
+    if not plain(q, k, v):
+        return None
+    given: dict[str, Any] = {}
+    for name, x in options.items():
+        if x is None or x is False:
+            continue
+        if isinstance(x, Tensor):
+            if not _is_plain(x):
+                return None
+            given[name] = x.detach() if x.requires_grad else x
+        elif name in _TENSORS or name in ("dropout", "dropout_p") and (type(x) is not float or x != 0.0):
+            return None
+        elif name != "dropout_p":
+            given[name] = x
+    if q.requires_grad or k.requires_grad or v.requires_grad:  # under no_grad()
+        q, k, v = q.detach(), k.detach(), v.detach()
+    if "context" not in given:
+        given["context"] = contexts.current()
+    if q.shape[-1:] == v.shape[-1:]:
+        given["out"] = torch.empty_like(q)
+    return attend.attention(q, k, v, **given)
 
 
 def _is_plain(x: Any) -> bool:
@@ -140,7 +165,7 @@ def _is_plain(x: Any) -> bool:
     )
 
 
-def _number(name: str, x: Any) -> Any:
+def _number(name: str, x: Any) -> float | None:
     if x is None or isinstance(x, (int, float, torch.SymFloat, torch.SymInt)) and not isinstance(x, bool):
         return x
     try:
@@ -151,7 +176,7 @@ def _number(name: str, x: Any) -> Any:
     raise TypeError(f"{_WHERE}: {name} takes a number, found {type(x).__name__}")
 
 
-def _whole(name: str, x: Any) -> Any:
+def _whole(name: str, x: Any) -> int | None:
     if x is None or isinstance(x, (int, torch.SymInt)):
         return x
     try:
@@ -201,7 +226,7 @@ def _dropout(dropout: Any, dropout_p: Any) -> tuple[float, int | None, list[int]
     if dropout is None:
         return p, None, None
     if p != 0.0:
-        raise ValueError(f"{_WHERE}: dropout and dropout_p are both given; one has its seed, the other draws one")
+        raise ValueError(f"{_WHERE}: dropout and dropout_p are both given; the first has its seed, the second draws one")
     p, seed, offset, origin = _parts("dropout", attend.Dropout, dropout)
     origin = attend.Origin() if origin is None else _parts("dropout.origin", attend.Origin, origin)
     p, seed = _number("dropout.p", p), _whole("dropout.seed", seed)

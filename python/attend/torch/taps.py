@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks_of_all
 
-from .general import attention
+from .general import at_once, attention
 from .layers import Layer, check_heads, known_heads
 
 _active: ContextVar[tuple["Tap", ...]] = ContextVar("attend taps", default=())
@@ -215,7 +215,8 @@ def _compute(
 ) -> tuple[Tensor, Tensor | None]:
     if return_weights:
         return attention(q, k, v, return_weights=True, **options)
-    return attention(q, k, v, **options), None
+    found = at_once(q, k, v, options)
+    return attention(q, k, v, **options) if found is None else found, None
 
 
 def _observed(

@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+"""Whole models, and their attention alone, on attend beside Transformers' eager and sdpa.
+
+    bench/models.py [--cases NAME ...] [--types f32 bf16] [--rounds 21] [--threads N] [--cpu] [--json FILE]
+
+One process and one copy of the weights: in each round every implementation has its turn, and another is the first. Attention
+alone is the time inside of the attention functions during that same run: with what they do about strides, masks and
+types, without the making of the mask. A ratio is that of one round, sdpa / attend, so that a machine that becomes slower is slower for
+both; shown are the median of the rounds and its 95 % interval. With --cpu times are those of the processor, of all threads together: for
+--threads 1 on a machine that others use too. The weights are those of the tests (python/tests/hf/real.py),
+downloaded once. Exit: 1 if a bar is missed by the whole interval.
+"""
+import argparse
+import inspect
+import json
+import pathlib
+import statistics
+import sys
+import time
+
+import torch
+import transformers
+from pairs import middle
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python" / "tests" / "hf"))
+import real  # noqa: E402
+
+import attend.hf  # noqa: E402
+
+NAMES = ("eager", "sdpa", "attend")
+TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+CPU_TIME = "--cpu" in sys.argv
+WHOLE, ALONE, CAPTURED = 0.98, 1.0, 1.05  # the bars: whole model, attention alone, a captured head
+
+
+def now():
+    return time.process_time() if CPU_TIME else time.perf_counter()
+
+
+class Clock:
+    """The time inside of the attention functions."""
+
+    def __init__(self, model):
+        self.seconds = 0.0
+        functions = transformers.AttentionInterface._global_mapping
+        eager = sys.modules[type(model).__module__].eager_attention_forward
+        for name in NAMES:  # eager is each model's own, and is found here first
+            found = functions.get(name)
+            functions[name] = self.timed(eager if name == "eager" else getattr(found, "timed", found))
+
+    def timed(self, function):
+        def call(*arguments, **keywords):
+            start = now()
+            result = function(*arguments, **keywords)
+            self.seconds += now() - start
+            return result
+
+        call.timed = function
+        return call
+
+
+def texts(tokenizer, batch, length, mixed=False):
+    """Token numbers of no meaning; attention takes as long for any."""
+    ids = torch.randint(5, tokenizer.vocab_size, (batch, length), generator=torch.Generator().manual_seed(0))
+    real_ones = torch.ones_like(ids)
+    if mixed:
+        real_ones = (torch.arange(length) < torch.linspace(length // 8, length, batch).long().unsqueeze(1)).long()
+    return {"input_ids": ids, "attention_mask": real_ones}
+
+
+def encoding(batch, length, mixed=False):
+    def case(model, tokenizer):
+        given = texts(tokenizer, batch, length, mixed)
+        return lambda: model(**given)
+
+    return case
+
+
+def prefill(length):
+    def case(model, tokenizer):
+        given = texts(tokenizer, 1, length)
+        return lambda: model(**given, logits_to_keep=1)
+
+    return case
+
+
+def decode(prompt, count):
+    """As generate() does it, a token at a time, after a prompt that is not counted."""
+    def case(model, tokenizer):
+        given = texts(tokenizer, 1, prompt + count)["input_ids"]
+
+        def steps():
+            cache = transformers.DynamicCache(config=model.config)
+            model(input_ids=given[:, :prompt], past_key_values=cache, logits_to_keep=1)
+            yield
+            for n in range(prompt, prompt + count):
+                model(input_ids=given[:, n : n + 1], past_key_values=cache)
+
+        return steps
+
+    return case
+
+
+CASES = {
+    "minilm 1 x 32": (real.minilm, encoding(1, 32)), "minilm 1 x 128": (real.minilm, encoding(1, 128)),
+    "minilm 32 x 128": (real.minilm, encoding(32, 128)), "minilm 32 x 16 to 128": (real.minilm, encoding(32, 128, mixed=True)),
+    "smollm2 prefill 512": (real.smollm2, prefill(512)), "smollm2 prefill 1024": (real.smollm2, prefill(1024)),
+    "smollm2 decode 64": (real.smollm2, decode(128, 64)),
+}
+
+
+def turn(model, clock, name, run):
+    """(seconds of the whole, of attention)"""
+    model.set_attn_implementation(name)
+    steps = run() if inspect.isgeneratorfunction(run) else None
+    if steps is not None:
+        next(steps)
+    clock.seconds, start = 0.0, now()
+    if steps is not None:
+        next(steps, None)
+    else:
+        run()
+    return now() - start, clock.seconds
+
+
+def measured(model, tokenizer, case, rounds):
+    """{name: [(whole, attention) of each round]}"""
+    clock = Clock(model)
+    run = case(model, tokenizer)
+    for name in NAMES:
+        turn(model, clock, name, run)  # the first time takes longer
+    found = {name: [] for name in NAMES}
+    for n in range(rounds):
+        for name in NAMES[n % 3 :] + NAMES[: n % 3]:
+            found[name].append(turn(model, clock, name, run))
+    return found
+
+
+def captured(model, tokenizer, rounds, length=512):
+    """Seconds of a prefill without a capture, and with one head's weights: [(plain, captured)]."""
+    given = texts(tokenizer, 1, length)
+    model.set_attn_implementation("attend")
+    layer = attend.hf.check(model).comes[len(model.model.layers) // 2]
+
+    def plain():
+        start = now()
+        model(**given, logits_to_keep=1)
+        return now() - start
+
+    def one_head():
+        with attend.hf.capture(model, layers=layer, heads=4):
+            return plain()
+
+    plain(), one_head()
+    return [(plain(), one_head()) if n % 2 else (one_head(), plain())[::-1] for n in range(rounds)]
+
+
+def line(name, type_name, found):
+    """A case as a line and as numbers."""
+    whole, alone = ([[row[place] for row in found[name]] for name in NAMES] for place in (0, 1))
+    result = {"case": name, "type": type_name}
+    for what, (eager, sdpa, ours) in (("whole", whole), ("attention", alone)):
+        result[what] = {
+            "eager_ms": 1e3 * statistics.median(eager), "sdpa_ms": 1e3 * statistics.median(sdpa),
+            "attend_ms": 1e3 * statistics.median(ours), "of_sdpa": middle([a / b for a, b in zip(sdpa, ours)]),
+            "of_eager": middle([a / b for a, b in zip(eager, ours)]),
+        }
+    result["share"] = statistics.median(a / w for a, w in zip(alone[2], whole[2]))
+    return result
+
+
+def shown(x):
+    words = f"{x['case']:<22} {x['type']:<4}"
+    for what in ("whole", "attention"):
+        of = x[what]
+        low, high = of["of_sdpa"][1:]
+        words += (f"  {what} {of['eager_ms']:8.2f} {of['sdpa_ms']:8.2f} {of['attend_ms']:8.2f} ms  {of['of_sdpa'][0]:.2f}x of sdpa "
+                  f"({low:.2f} to {high:.2f}), {of['of_eager'][0]:.2f}x of eager")
+    return words + f"  attention is {100 * x['share']:.0f} % of the model"
+
+
+def missed(x):
+    """The bars that a case misses with its whole interval."""
+    if "captured" in x:
+        return ["a captured head"] * (x["captured"][1] > CAPTURED)
+    bars = [("whole", WHOLE)] + [("attention", ALONE)] * ("decode" not in x["case"])
+    return [what for what, bar in bars if x[what]["of_sdpa"][2] < bar]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="+", default=[*CASES, "captured head"], help="parts of their names")
+    parser.add_argument("--types", nargs="+", default=[*TYPES], choices=TYPES)
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--json", type=pathlib.Path)
+    given = parser.parse_args()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(given.threads)
+    attend.hf.register()
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}, attend {attend.__version__}, {given.threads} threads, "
+          f"{given.rounds} rounds; milliseconds are of eager, sdpa, attend")
+    chosen = [name for name in [*CASES, "captured head"] if any(part in name for part in given.cases)]
+    results, models = [], {}
+    for type_name in given.types:
+        for name in chosen:
+            source, case = CASES.get(name, (real.smollm2, None))
+            if source not in models:
+                models[source] = source()
+            model, tokenizer = models[source][0].to(TYPES[type_name]), models[source][1]
+            with torch.no_grad():
+                if case is None:
+                    rows = captured(model, tokenizer, given.rounds)
+                    x = {"case": name, "type": type_name, "captured": middle([b / a for a, b in rows])}
+                    print(f"{name:<22} {type_name:<4}  {statistics.median(a for a, _ in rows) * 1e3:.1f} ms, with one head of one "
+                          "layer captured {:.3f}x ({:.3f} to {:.3f})".format(*x["captured"]), flush=True)
+                else:
+                    x = line(name, type_name, measured(model, tokenizer, case, given.rounds))
+                    print(shown(x), flush=True)
+            results.append(x)
+    if given.json:
+        given.json.write_text(json.dumps({"threads": given.threads, "rounds": given.rounds, "results": results}, indent=1) + "\n")
+    below = [f"{x['case']} {x['type']}: {what}" for x in results for what in missed(x)]
+    print("\n".join(["below the bar:", *below]) if below else "no bar is missed")
+    return 1 if below else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

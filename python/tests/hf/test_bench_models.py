@@ -1,0 +1,57 @@
+"""bench/models.py measures what it says: every implementation in every round, attention inside of the whole, and the bars."""
+import pathlib
+import sys
+
+import pytest
+import torch
+import transformers
+import words
+from tiny import tiny
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "bench"))
+import models  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def functions_as_they_were():
+    functions = transformers.AttentionInterface._global_mapping
+    before = dict(functions)
+    yield
+    functions.clear()
+    functions.update(before)
+
+
+@pytest.mark.parametrize("name, case", [("bert", models.encoding(3, 16, mixed=True)), ("llama", models.prefill(9)),
+                                        ("llama", models.decode(5, 4))])
+def test_every_implementation_has_its_turns(name, case, monkeypatch):
+    model, calls = tiny(name), []
+
+    def counted(self, function):
+        def call(*arguments, **keywords):
+            calls.append(function.__name__)
+            self.seconds += 1.0
+            return function(*arguments, **keywords)
+
+        call.timed = function
+        return call
+
+    monkeypatch.setattr(models.Clock, "timed", counted)
+    with torch.no_grad():
+        found = models.measured(model, words.word_level(), case, 3)
+    attentions = 2 * (4 if case.__qualname__.startswith("decode") else 1)  # two layers, a step or four
+    assert {key: [alone for _, alone in rows] for key, rows in found.items()} == {key: [attentions] * 3 for key in models.NAMES}
+    assert all(whole > 0 for rows in found.values() for whole, _ in rows)
+    assert {x: calls.count(x) for x in set(calls)} == {
+        x: len(calls) // 3 for x in ("eager_attention_forward", "sdpa_attention_forward", "attend_attention")
+    }
+
+
+def test_ratios_and_bars():
+    rows = {"eager": [(4.0, 2.0)] * 5, "sdpa": [(2.0, 1.0)] * 5, "attend": [(2.1, 0.5)] * 5}
+    x = models.line("smollm2 prefill 512", "f32", rows)
+    assert x["whole"]["of_sdpa"][0] == pytest.approx(2.0 / 2.1) and x["attention"]["of_eager"][0] == 4.0
+    assert x["share"] == pytest.approx(0.5 / 2.1) and models.missed(x) == ["whole"]
+    assert models.missed({"captured": (1.06, 1.051, 1.07)}) and not models.missed({"captured": (1.06, 1.04, 1.07)})
+    slow = models.line("smollm2 decode 64", "f32", {**rows, "attend": [(2.0, 1.5)] * 5})
+    assert models.missed(slow) == []  # the bar of attention alone is of 32 tokens and more
+    assert "0.95x of sdpa" in models.shown(x) and "attention is 24 % of the model" in models.shown(x)

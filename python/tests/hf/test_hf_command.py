@@ -1,0 +1,132 @@
+"""python -m attend.hf: what it writes and prints, and how it refuses."""
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+import words
+from test_view import data_of
+from tiny import tiny
+
+import attend
+from attend.hf.__main__ import main
+
+TEXT = "w5 w9 w3 w5 w9 w20"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A decoder and its tokenizer, as they are kept in files."""
+    torch.manual_seed(0)
+    place = tmp_path_factory.mktemp("models") / "decoder"
+    model = tiny("gemma2")
+    model.generation_config.eos_token_id = None
+    model.save_pretrained(place)
+    words.word_level().save_pretrained(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    place = tmp_path_factory.mktemp("models") / "two"
+    tiny("t5").save_pretrained(place)
+    words.word_level().save_pretrained(place)
+    return place
+
+
+def test_view_writes_the_page(folder, tmp_path, capsys):
+    page = tmp_path / "heads.html"
+    assert main(["view", str(folder), "--text", TEXT, "--new-tokens", "3", "--output", str(page)]) == 0
+    assert capsys.readouterr().out == f"wrote {page}\n"
+    run = data_of(attend.View(page.read_text()))["runs"][0]
+    assert run["tokens"][:6] == TEXT.split() and len(run["tokens"]) == 9 and len(run["layers"]) == 2
+    assert [x["window"] for x in run["layers"]] == [[3, -1], None] and run["layers"][0]["softcap"] == 2.0
+
+
+def test_text_may_be_a_file(folder, tmp_path, capsys):
+    (tmp_path / "text.txt").write_text(TEXT)
+    assert main(["inspect", str(folder), "--text-file", str(tmp_path / "text.txt"), "--layers", "*.1.*", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [x["module"] for x in found["layers"]] == ["model.layers.1.self_attn"] and found["tokens"] == TEXT.split()
+
+
+def test_inspect_has_the_numbers_of_inspect(folder, capsys):
+    assert main(["inspect", str(folder), "--text", TEXT, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    model, _ = attend.hf.loading.load(str(folder))
+    ids = torch.tensor([[5, 9, 3, 5, 9, 20]])
+    with torch.no_grad(), attend.hf.capture(model, what="stats", inspect={"tokens": ids[0].numpy()}) as run:
+        model(ids)
+    for layer, stats in zip(found["layers"], (run[x].stats for x in run.layers)):
+        for head, wanted in zip(layer["heads"], stats.heads):
+            assert (head["label"], head["induction"], head["entropy"]) == (wanted.label, wanted.induction, wanted.entropy)
+    assert main(["inspect", str(folder), "--text", TEXT]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 * (2 + 4) and lines[0] == "layers.0: q [1, 4, 6, 8], k [1, 2, 6, 8]"
+    assert lines[2].split()[0] == "0" and stats.heads[3].label in lines[-1]
+
+
+def test_generate_prints_the_text(folder, capsys):
+    model, tokenizer = attend.hf.loading.load(str(folder))
+    ids = tokenizer(TEXT, return_tensors="pt").input_ids
+    model.set_attn_implementation("eager")
+    wanted = model.generate(ids, max_new_tokens=5, do_sample=False)[0, 6:]
+    assert main(["generate", str(folder), "--text", TEXT, "--new-tokens", "5"]) == 0
+    assert capsys.readouterr().out == tokenizer.decode(wanted, skip_special_tokens=True) + "\n"
+
+
+def test_an_encoder_decoder(two, capsys):
+    assert main(["inspect", str(two), "--text", TEXT, "--target", "w7", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["part"] == "cross" and found["tokens"] == ["<pad>", "w7"] and found["key_tokens"] == TEXT.split()
+    assert main(["generate", str(two), "--text", TEXT, "--new-tokens", "2"]) == 0
+
+
+REFUSED = {
+    "no_such_folder": (["./nowhere"], "neither a folder nor a file"),
+    "not_in_the_cache": (["somebody/some-model-that-is-not-here"], "some-model"),
+    "no_layer": (["FOLDER", "--layers", "h.0"], "layer 'h.0' is not there"),
+    "no_part": (["FOLDER", "--part", "cross"], "part 'cross' is not there"),
+    "no_encoder": (["FOLDER", "--target", "w5"], "has no encoder"),
+    "two_without_target": (["TWO"], "say what the decoder reads"),
+    "no_directory": (["FOLDER", "--output", "nowhere/page.html"], "nowhere/page.html"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_in_words(case, folder, two, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    given, words_of_it = REFUSED[case]
+    given = [{"FOLDER": str(folder), "TWO": str(two)}.get(x, x) for x in given]
+    output = [] if "--output" in given else ["--output", "page.html"]
+    assert main(["view", *given, "--text", TEXT, *output]) == 2
+    told = capsys.readouterr()
+    assert told.err.startswith("attend.hf view: ") and told.err.count("\n") == 1 and words_of_it in told.err and not told.out
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_files_that_are_no_models(tmp_path, capsys):
+    (tmp_path / "model.bin").write_bytes(b"none")
+    (tmp_path / "x.gguf").write_bytes(b"GGUF")
+    for name, words_of_it in (("model.bin", "is no GGUF file"), ("", "the GGUF file x.gguf, which can be named itself")):
+        assert main(["generate", str(tmp_path / name), "--text", "w5"]) == 2
+        assert words_of_it in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", [[], ["view"], ["view", "x", "--text", "a"], ["generate", "x"], ["look", "x"],
+                                   ["generate", "x", "--text", "a", "--new-tokens", "-1"]])
+def test_usage(given, capsys):
+    with pytest.raises(SystemExit) as error:
+        main(given)
+    assert error.value.code == 2 and capsys.readouterr().err.startswith("usage: ")
+
+
+def test_generate_nothing(folder, capsys):
+    assert main(["generate", str(folder), "--text", TEXT, "--new-tokens", "0"]) == 2
+    assert "--new-tokens is 0" in capsys.readouterr().err
+
+
+def test_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "attend.hf", "--help"], capture_output=True, text=True)
+    assert done.returncode == 0 and "GGUF" in done.stdout
