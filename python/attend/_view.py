@@ -1,5 +1,6 @@
 """The page that shows the heads, from arrays, or from a model and a text."""
 import html
+import importlib
 import os
 import pathlib
 import sys
@@ -93,15 +94,16 @@ def _is_model(x: Any) -> bool:
 
 def _of_model(q: Any, k: Any, v: Any, options: Mapping[str, Any], **page: Any) -> View:
     """view() of a model, its tokenizer and a text, with what is given beside."""
-    from .hf import view as view_model
-
+    # By name, so that who checks the types of a program without PyTorch does not meet those of PyTorch.
+    view_model: Any = importlib.import_module(".hf", __package__).view
     defaults = view.__kwdefaults__ or {}
     given = {name: value for name, value in page.items() if value is not defaults[name]}
-    for name in given | options:
+    for name in (*given, *options):
         if name not in view_model.__kwdefaults__:
             raise TypeError(f"view: {name} does not go with a model, which has its own tokens, layers and options; what does "
                             f"are {', '.join(view_model.__kwdefaults__)}")
-    return view_model(q, k, v, **given, **options)
+    page_of_model: View = view_model(q, k, v, **given, **options)
+    return page_of_model
 
 
 def view(q: Any, k: Any = None, v: Any = None, *, tokens: Sequence[str] | None = None,

@@ -42,6 +42,15 @@ class Bare(CommandTest):
     def test_plain(self):
         self.agrees()
 
+    def test_weights_of_chosen_heads(self):
+        """Heads 3 and 1 of 4, in that order: the bytes of each sequence's heads."""
+        self.run_ok(*self.inputs, "--save-weights", "all.npy")
+        self.run_ok(*self.inputs, "--save-weights", "w.npy", "--weight-heads", "3,1")
+        all_heads, chosen, size = self.load("all.npy").data, self.load("w.npy"), 3 * 5
+        self.assertEqual(chosen.shape, (2, 2, 3, 5))
+        wanted = [x for b in range(2) for h in (3, 1) for x in all_heads[(b * 4 + h) * size:(b * 4 + h + 1) * size]]
+        self.assertEqual(list(chosen.data), wanted)
+
     def test_causal(self):
         self.agrees("--causal", causal=True)
 
