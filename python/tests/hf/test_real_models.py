@@ -8,6 +8,8 @@ import transformers as t
 from tiny import error
 from torch.nn.functional import cross_entropy, normalize
 
+import attend
+import attend.hf
 from attend.hf.interface import attend_attention
 
 SENTENCES = [
@@ -100,6 +102,7 @@ the children went out to the garden, and found that the river had come up to the
 PROMPTS = ["The capital of France is", "Write a short story about a fox who wanted to learn how to swim.", "def fibonacci(n):"]
 F32 = 2e-5  # of the largest logit
 PERPLEXITY_BF16 = 0.01  # of the logarithm, in f32 and bf16
+PERPLEXITY_8_BITS = 0.01  # likewise, with keys and values of 8 bits
 
 
 def test_smollm2_logits(smollm2):
@@ -115,11 +118,35 @@ def test_smollm2_logits(smollm2):
     distance = lambda x: (x - truth).square().mean().sqrt()  # noqa: E731
     assert distance(ours) < 1.1 * distance(eager)
 
-    def log_perplexity(logits):
-        return cross_entropy(logits[0, :-1], ids[0, 1:]).item()
+    assert abs(log_perplexity(ours, ids) - log_perplexity(truth, ids)) < PERPLEXITY_BF16
+    assert math.exp(log_perplexity(truth, ids)) < 100  # it is the model
 
-    assert abs(log_perplexity(ours) - log_perplexity(truth)) < PERPLEXITY_BF16
-    assert math.exp(log_perplexity(truth)) < 100  # it is the model
+
+def log_perplexity(logits, ids):
+    return cross_entropy(logits[0, :-1], ids[0, 1:]).item()
+
+
+def test_smollm2_with_a_cache_of_8_bits(smollm2, monkeypatch):
+    """Every layer's keys and values go through a KV cache of 8 bits on their way to attention."""
+    model, tokenizer = smollm2
+    ids = tokenizer(TEXT, return_tensors="pt").input_ids
+    caches = []
+
+    def of_8_bits(module, q, k, v, mask, scaling=None, **options):
+        batch, heads, length, d = k.shape
+        cache = attend.KvCache(batch=batch, key_heads=heads, d_k=d, capacity=length, type="i8")
+        cache.append(k, v)
+        caches.append(cache)
+        out = attend.attention(q, cache.keys, cache.values, k_scales=cache.k_scales, v_scales=cache.v_scales,
+                               causal=True, scale=scaling)
+        return out.transpose(1, 2), None
+
+    truth = with_attention(model, "attend", lambda m: m(ids).logits)
+    monkeypatch.setitem(t.AttentionInterface._global_mapping, "attend", of_8_bits)
+    found = with_attention(model, "attend", lambda m: m(ids).logits)
+    assert len(caches) == 30
+    difference = abs(log_perplexity(found, ids) - log_perplexity(truth, ids))
+    assert 0.0 < difference < PERPLEXITY_8_BITS
 
 
 def test_smollm2_greedy_tokens(smollm2):
@@ -152,6 +179,21 @@ def test_smollm2_greedy_tokens(smollm2):
     assert "Paris" in tokenizer.decode(eager.sequences[0])
 
 
+LAYER = "encoder.albert_layer_groups.0.albert_layers.0.attention"
+
+
+def atom_map(weights, reaction):
+    """{atom of a product: atom of a reactant}: where the product's atom looks, among atoms of its element."""
+    arrow = reaction.index(">>")
+    atoms = [n for n, word in enumerate(reaction) if word in ("C", "O")]
+    products, reactants = [n for n in atoms if n > arrow], [n for n in atoms if n < arrow]
+    found = {}
+    for n in products:
+        same = [m for m in reactants if reaction[m] == reaction[n]]
+        found[n] = max(same, key=lambda m: weights[n + 1, m + 1])  # [CLS] comes first
+    return found
+
+
 def test_rxnmapper():
     """One layer that is called 12 times; the atom map of the paper is read off call 10, head 5."""
     model, words = real.rxnmapper()
@@ -167,6 +209,12 @@ def test_rxnmapper():
     weights, of_eager = (x.attentions[10][0, 5] for x in (found, wanted))
     assert (weights - of_eager).abs().max() < 5e-6
     assert torch.equal(weights.argmax(-1), of_eager.argmax(-1))
+    with attend.hf.capture(model, layers=(LAYER, 10), heads=5) as kept:
+        with torch.no_grad():
+            model(ids)
+    alone = kept[LAYER, 10].weights
+    assert alone.shape == (1, 1, *weights.shape) and torch.equal(alone[0, 0], weights)
+    assert atom_map(alone[0, 0].numpy(), reaction) == atom_map(of_eager.numpy(), reaction)
     model.double()
     truth, ours = (run(name).attentions[10][0, 5] for name in ("eager", "attend"))
     assert (ours - truth).abs().max() < 1e-12
