@@ -2,7 +2,9 @@
 
 register()     makes attn_implementation="attend" known to Transformers
 check(model)   says which modules of a model will come to attend, which will not, and why
-__all__ = ["NAME", "Report", "capture", "check", "edit", "head_importance", "register", "view"]
+capture(model, ...), edit(model, ...)   what chosen heads do while a model runs, and heads that do something else
+head_importance(model, inputs)          how much the loss depends on each head
+view(model, tokenizer, text)            a page that shows every head
 
 >>> attend.hf.register()
 >>> model = AutoModel.from_pretrained("...", attn_implementation="attend")    # or, later:

@@ -22,7 +22,7 @@ class _Gates(Tap):
         self.gates: dict[Layer, Tensor] = {}
 
     def finish(self) -> None:
-        self.never_called(self.rules.unmet() or (["no attention at all"] if not self.gates else []))
+        self.never_called(self.rules.unmet(), bool(self.gates))
 
     def before(
         self, layer: Layer, order: int, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any], step: int | None = None
@@ -52,9 +52,16 @@ def head_importance(
     `inputs` are those of one call of the model, or of several in a list. loss(result of the model) is its `loss` if
     none is given: give the model labels. One forward and one backward pass each; no parameter gets a gradient.
     """
-    batches = [inputs] if isinstance(inputs, Mapping) else list(inputs)
+    batches = [inputs] if isinstance(inputs, Mapping) or not isinstance(inputs, Iterable) else list(inputs)
     if not batches:
         raise ValueError("head_importance: there are no inputs")
+    for batch in batches:
+        if not isinstance(batch, Mapping):
+            raise TypeError(f"head_importance: inputs take a dict, or several in a list, for model(**inputs); found {type(batch).__name__}")
+    if loss is not None and not callable(loss):
+        raise TypeError(f"head_importance: loss takes a function of the model's result, found {type(loss).__name__}")
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError("head_importance: there are no gradients under torch.inference_mode(); call it outside")
     totals: dict[Layer, Tensor] = {}
     for batch in batches:
         with torch.enable_grad(), _Gates(model, layers, names) as gates:
@@ -70,7 +77,7 @@ def head_importance(
     return totals
 
 
-def attention_rollout(run: Run | Step | Iterable[Tensor], *, layers: Iterable[Any] | None = None, residual: float = 0.5) -> Tensor:
+def attention_rollout(run: Run | Step | Iterable[Tensor], *, layers: Any = None, residual: float = 0.5) -> Tensor:
     """[batch, positions, positions]: how much of each position of the input there is in each of the last layer's output, if what
     goes from layer to layer is a mean of `residual` times the position itself and the rest by the weights, which are
     means over the heads (Abnar and Zuidema, "Quantifying attention flow in transformers").
@@ -78,10 +85,12 @@ def attention_rollout(run: Run | Step | Iterable[Tensor], *, layers: Iterable[An
     Of captured weights of all heads, layer after layer, in the order of their calls or as `layers` says; or of weights
     [batch, heads, positions, positions] in a list.
     """
-    if not 0.0 <= residual <= 1.0:
-        raise ValueError(f"attention_rollout: residual is {residual}; it lies between 0 and 1")
+    if not isinstance(residual, (int, float)) or not 0.0 <= residual <= 1.0:
+        raise ValueError(f"attention_rollout: residual is {residual!r}; it is a number between 0 and 1")
     flow: Tensor | None = None
     for layer, weights in _weights_in_order(run, layers):
+        if not isinstance(weights, Tensor):
+            raise TypeError(f"attention_rollout: the weights of {layer} are no tensor, found {type(weights).__name__}")
         if weights.dim() != 4 or weights.size(2) != weights.size(3):
             raise ValueError(
                 f"attention_rollout: the weights of {layer} are {list(weights.shape)}; every layer must have as many queries as "
@@ -98,14 +107,25 @@ def attention_rollout(run: Run | Step | Iterable[Tensor], *, layers: Iterable[An
     return flow
 
 
-def _weights_in_order(run: Run | Step | Iterable[Tensor], layers: Iterable[Any] | None) -> list[tuple[Any, Tensor]]:
+def _weights_in_order(run: Run | Step | Iterable[Tensor], layers: Any) -> list[tuple[Any, Tensor]]:
     if isinstance(run, Run):
         if len(run.steps) != 1:
             raise LookupError(f"attention_rollout: the run has {len(run.steps)} forward passes; give it run.steps[n]")
         run = run.steps[0]
     if not isinstance(run, Step):
+        if layers is not None or isinstance(run, (Tensor, Captured)) or not isinstance(run, Iterable):
+            what = "a list of weights, beside which layers= says nothing" if layers is not None else type(run).__name__
+            raise TypeError(f"attention_rollout: takes a run, one of its steps, or weights in a list; found {what}")
         return list(enumerate(run))
-    return [(layer, run[layer].need("weights")) for layer in (run if layers is None else layers)]
+    if layers is None:
+        chosen: list[Any] = list(run)
+    else:
+        chosen = [layers] if isinstance(layers, (str, Layer)) or not isinstance(layers, Iterable) else list(layers)
+    found = [run[layer] for layer in chosen]
+    for one in found:
+        if len(one.heads) != one.count:
+            raise ValueError(f"attention_rollout: {len(one.heads)} of {one.count} heads of {one.layer} were captured; it needs all")
+    return [(one.layer, one.need("weights")) for one in found]
 
 
 def value_weighted(captured: Captured, projection: nn.Module | Tensor) -> Tensor:
@@ -115,13 +135,15 @@ def value_weighted(captured: Captured, projection: nn.Module | Tensor) -> Tensor
     `captured` is of what=("weights", "qkv"). `projection` is the layer's output projection, or W^O itself [heads * dv, features]
     for x W^O; attend.torch.output_projection(model, layer) finds it in most models.
     """
+    if not isinstance(captured, Captured):
+        raise TypeError(f"value_weighted: takes what was captured of a layer, run[layer], found {type(captured).__name__}")
     v = captured.values()
     w = projection_matrix(projection)
     dv = v.size(3)
-    if w.dim() != 2 or w.size(0) % dv or w.size(0) // dv <= max(captured.heads):
+    if w.dim() != 2 or w.size(0) != captured.count * dv:
         raise ValueError(
-            f"value_weighted: W^O is {list(w.shape)}, which are not rows of {dv} for each head up to {max(captured.heads)} of "
-            f"{captured.layer}"
+            f"value_weighted: W^O is {list(w.shape)}; {captured.layer} has {captured.count} heads of {dv}, which are "
+            f"{captured.count * dv} rows"
         )
     wide = torch.float64 if v.dtype == torch.float64 else torch.float32
     each = w.detach().to(wide).unflatten(0, (-1, dv))[list(captured.heads)]  # [heads, dv, features]
@@ -137,7 +159,10 @@ def output_projection(model: nn.Module, layer: Any) -> nn.Module:
     name = layer.name if isinstance(layer, Layer) else layer[0] if isinstance(layer, tuple) else layer
     if not isinstance(name, str):
         raise TypeError(f"output_projection: a layer is said by its name here, found {layer!r}")
-    here = model.get_submodule(name)
+    try:
+        here = model.get_submodule(name)
+    except AttributeError:
+        raise LookupError(f"output_projection: layer {name!r} is not there in this {type(model).__name__}") from None
     holders = [here] + ([model.get_submodule(name.rpartition(".")[0])] if "." in name else [])
     for holder in holders:
         for path in _PROJECTIONS:

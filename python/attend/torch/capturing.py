@@ -41,6 +41,7 @@ class Captured:
     v: Tensor | None = None
     key_heads: tuple[int, ...] = ()
     group: int = 1  # query heads for each key head
+    count: int = 0  # how many heads the layer has
     out: Tensor | None = None
 
     def place(self, head: int) -> int:
@@ -129,7 +130,7 @@ class Run:
         return sum(x.mean[x.place(head)] * (x.rows / max(rows, 1)) for x in found)  # type: ignore[return-value]
 
     def __repr__(self) -> str:
-        return f"<attend run: {len(self.steps)} forward passes, {len(self.layers)} layers>"
+        return f"<attend run: forward passes: {len(self.steps)}, layers: {len(self.layers)}>"
 
 
 class Capture(Tap):
@@ -142,13 +143,10 @@ class Capture(Tap):
         names: Iterable[str] | None,
     ) -> None:
         super().__init__(model)
-        self.what = (what,) if isinstance(what, str) else tuple(what)
-        for kind in self.what:
-            if kind not in KINDS:
-                raise ValueError(f"capture: what is {kind!r}; it is {', '.join(map(repr, KINDS))} or several of them")
+        self.what = _kinds(what)
         if inspect and "stats" not in self.what:
             raise ValueError("capture: options of inspect are given, but what has no 'stats'")
-        self.inspect = dict(inspect or {})
+        self.inspect = _inspect_options(inspect)
         by_layer = layers if isinstance(layers, Mapping) else None
         if by_layer is not None and heads is not None:
             raise ValueError("capture: layers that are given with their heads exclude heads")
@@ -165,7 +163,7 @@ class Capture(Tap):
         return self.run
 
     def finish(self) -> None:
-        self.never_called(self.rules.unmet() or (["no attention at all"] if not self.run.steps else []))
+        self.never_called(self.rules.unmet(), bool(self.run.steps))
 
     def before(
         self, layer: Layer, order: int, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any], step: int | None = None
@@ -203,7 +201,7 @@ class _CaptureLook(Look):
         if "weights" in tap.what:
             self.weight_heads = heads
         group = max(q.size(1) // max(k.size(1), 1), 1)
-        self.found: dict[str, Any] = {"order": order, "group": group}
+        self.found: dict[str, Any] = {"order": order, "group": group, "count": q.size(1)}
         with torch.no_grad():
             if "qkv" in tap.what:
                 keys = tuple(dict.fromkeys(head // group for head in self.heads))
@@ -267,6 +265,31 @@ def _layers_of_torch(model: nn.Module) -> list[str]:
     from .modules import MultiheadAttention
 
     return [name or type(x).__name__ for name, x in model.named_modules() if isinstance(x, MultiheadAttention)]
+
+
+def _kinds(what: Any) -> tuple[str, ...]:
+    kinds = (what,) if isinstance(what, str) or not isinstance(what, Iterable) else tuple(what)
+    for kind in kinds or (what,):
+        if kind not in KINDS:
+            raise ValueError(f"capture: what is {kind!r}; it is {', '.join(map(repr, KINDS))} or several of them")
+    return kinds
+
+
+_OF_INSPECT = ("top_k", "key_mass", "metrics", "local_width", "tokens", "tile_rows", "tile_columns")
+
+
+def _inspect_options(inspect: Any) -> dict[str, Any]:
+    """Tried on one query and one key, so that nothing is found to be wrong in the middle of a model."""
+    if inspect is None:
+        return {}
+    if not isinstance(inspect, Mapping):
+        raise TypeError(f"capture: inspect takes a dict of options, found {type(inspect).__name__}")
+    for name in inspect:
+        if name not in _OF_INSPECT:
+            raise ValueError(f"capture: inspect holds {name!r}; the options are {', '.join(_OF_INSPECT)}")
+    one = torch.zeros(1, 1, 1, 1)
+    attend.inspect(one, one, **{name: x for name, x in inspect.items() if name != "tokens"})
+    return dict(inspect)
 
 
 def _some(x: Tensor, heads: tuple[int, ...]) -> Tensor:

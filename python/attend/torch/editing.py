@@ -47,6 +47,9 @@ class Edit(Tap):
                 continue
             chosen = range(q.size(1)) if heads is None else heads
             check_heads("edit", str(layer), chosen, q.size(1))
+            twice = next((head for head in chosen if head in edits), None)
+            if twice is not None:
+                raise ValueError(f"edit: head {twice} of {layer} is given two things, the second by {rule}; say which")
             edits |= {head: value for head in chosen}
         if not edits:
             return None
@@ -88,7 +91,7 @@ class _EditLook(Look):
         for head, pattern in self.patterns.items():
             v = self.v[:, head // self.group]
             wide = torch.float64 if v.dtype == torch.float64 else torch.float32
-            heads[head] = (pattern.to(v.device, wide) @ v.to(wide)).to(out.dtype)
+            heads[head] = _weighed(pattern.to(v.device, wide), v.to(wide)).to(out.dtype)
         return torch.stack(heads, 1)
 
     def edit_weights(self, weights: Tensor, heads: tuple[int, ...]) -> Tensor:
@@ -174,6 +177,18 @@ def _pattern_at(value: PatternOf, layer: Layer, head: int, step: int) -> Tensor:
         raise LookupError(f"edit: {value!r}: forward pass {step} is not there; the run has {len(value.run.steps)}")
     one = found[0] if len(found) == 1 else value.run.steps[step][wanted]
     return one.need("weights")[:, one.place(head)]
+
+
+def _weighed(pattern: Tensor, v: Tensor) -> Tensor:
+    """pattern @ v, where NaN and infinity of keys without weight stay where they are: padding may hold anything."""
+    odd = ~v.detach().isfinite()
+    if not odd.any():
+        return pattern @ v
+    out = pattern @ v.masked_fill(odd, 0.0)
+    weighs = pattern.detach() != 0
+    seen = weighs.to(v.dtype) @ odd.to(v.dtype) > 0
+    blind = ~weighs.any(-1, keepdim=True)  # queries of padding, whose gradients may be NaN as well
+    return out.masked_fill(seen, torch.nan).masked_fill(blind, 0.0)
 
 
 def _fitting(pattern: Tensor, layer: Layer, head: int, sizes: tuple[int, int, int]) -> Tensor:

@@ -75,7 +75,9 @@ def attention(
         raise ValueError(f"{_WHERE}: weight_heads is given, but weights are not asked for; return_weights=True")
     heads = heads_of(_WHERE, weight_heads, "weight_heads")
     if heads is not None:
-        check_heads(_WHERE, "q", heads, q.size(1) if q.dim() == 4 else 0)
+        check_tensor(_WHERE, "q", q)
+        _check_rank("q", q)
+        check_heads(_WHERE, "q", heads, q.size(1))
     tensors = {
         "mask": mask, "bias": bias, "sinks": sinks, "alibi": alibi, "key_lengths": key_lengths,
         "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "block_table": block_table,
@@ -101,8 +103,7 @@ def attention(
         check_tensor(_WHERE, name, x)
     check_devices(_WHERE, q, k, v, *tensors.values())
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.dim() != 4:
-            raise ValueError(f"{_WHERE}: {name} takes [batch, heads, length, dim], found {list(x.shape)}")
+        _check_rank(name, x)
     if p > 0.0:
         seed = draw_seed(_WHERE, p, q.device) if seed is None else torch.tensor([seed], device=q.device)
     q, k, v = prepared(_WHERE, q, k, v)
@@ -156,6 +157,11 @@ def at_once(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Any:
     if q.shape[-1:] == v.shape[-1:]:
         given["out"] = torch.empty_like(q)
     return attend.attention(q, k, v, **given)
+
+
+def _check_rank(name: str, x: Tensor) -> None:
+    if x.dim() != 4:
+        raise ValueError(f"{_WHERE}: {name} takes [batch, heads, length, dim], found {list(x.shape)}")
 
 
 def _is_plain(x: Any) -> bool:

@@ -39,6 +39,8 @@ class Rule:
             self.name = given
         elif isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
             self.name, self.call = given[0], _whole(where, "the call of a layer", given[1])
+            if self.call < 0:
+                raise ValueError(f"{where}: call {self.call} of layer {given[0]!r} is not there; the first is 0")
         elif isinstance(given, (tuple, list)) or isinstance(given, bool):
             raise TypeError(f"{where}: a layer is a name, a pair (name, call) or a number, found {given!r}")
         else:
@@ -133,7 +135,7 @@ def heads_of(where: str, heads: Any, name: str = "heads") -> tuple[int, ...] | N
     if heads is None:
         return None
     try:
-        given = [operator.index(heads)]
+        given = [operator.index(None if isinstance(heads, bool) else heads)]  # True is no head
     except TypeError:
         if isinstance(heads, (str, Mapping)) or not isinstance(heads, Iterable):
             raise TypeError(f"{where}: {name} takes a number, a list of numbers or None, found {heads!r}") from None

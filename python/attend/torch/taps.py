@@ -4,6 +4,7 @@ Whoever looks at attentions, or changes them, is a Tap. The taps of a block are 
 nothing that runs elsewhere or later; but for gradient checkpointing, which computes a part of a forward pass again during
 the backward pass: there the taps of its forward pass count (keep_edits()).
 """
+import copy
 import functools
 import threading
 import weakref
@@ -74,7 +75,7 @@ class Tap:
         self.names: dict[nn.Module, str] = {} if model is None else _names_in(model)
         self.place = Place()
         self._nobody = nn.Module()
-        self._token: Token[tuple[Tap, ...]] | None = None
+        self._open = False
         self._kept: list[tuple[nn.Module, Any]] = []
 
     # ---- Which attention a call is ----
@@ -96,16 +97,16 @@ class Tap:
     # ---- Of a block ----
 
     def __enter__(self) -> Any:
-        if self._token is not None:
+        if self._open:
             raise RuntimeError(f"{self.where}: this block is open already; make one for each `with`")
+        self._open = True
         _hooks.take()
-        self._token = _active.set((*_active.get(), self))
+        _active.set((*_active.get(), self))
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        token, self._token = self._token, None
-        assert token is not None
-        _active.reset(token)
+        self._open = False
+        _active.set(tuple(tap for tap in _active.get() if tap is not self))  # blocks may end in any order
         _hooks.give()
         for module, function in reversed(self._kept):
             setattr(module, _CHECKPOINT, function)
@@ -120,9 +121,9 @@ class Tap:
         self.place.enter(module)
         if self.changes and _CHECKPOINT in module.__dict__:
             function = module.__dict__[_CHECKPOINT]
-            if not getattr(function, "keeps_edits", False):
+            if not isinstance(function, _Keeping):
                 self._kept.append((module, function))
-                setattr(module, _CHECKPOINT, _keeping(function))
+                setattr(module, _CHECKPOINT, _Keeping(function))
 
     def check_known_heads(self, names: list[str], heads: Iterable[int] | None) -> None:
         """Refuses heads that are known not to be there, before anything runs."""
@@ -132,16 +133,17 @@ class Tap:
             if count is not None and heads is not None:
                 check_heads(self.where, name, heads, count)
 
-    def never_called(self, layers: list[str]) -> None:
-        """Raises for layers that were asked for and did not come here."""
-        if not layers:
+    def never_called(self, layers: list[str], any_came: bool = True) -> None:
+        """Raises for layers that were asked for and did not come here, or where none at all was met."""
+        if not layers and any_came:
             return
         passes = self.place.step + 1
         ran = "nothing came to attend" if passes == 0 else f"{passes} forward pass{'es' if passes > 1 else ''} came"
+        who = ", ".join(layers[:8]) + (" and more" if len(layers) > 8 else "") if layers else "the model"
         raise RuntimeError(
-            f"{self.where}: {', '.join(layers[:8])}{' and more' if len(layers) > 8 else ''} never called attend's "
-            f"attention in this block, where {ran}; attend.hf.check(model) says which modules do. Layers that are not "
-            "meant to be called can be left out of `layers`"
+            f"{self.where}: {who} never called attend's attention in this block, where {ran}; attend.hf.check(model) says "
+            "which modules do, and models that are not of Transformers run on attend inside attend.torch.sdpa(). Layers "
+            "that are not meant to be called can be left out"
         )
 
     # ---- Of a call ----
@@ -172,7 +174,7 @@ def tapped() -> bool:
     """Whether anybody looks at calls made here and now, or changes them."""
     if torch.compiler.is_compiling():
         return _is_tapped()
-    return bool(_active.get()) or bool(_edited)
+    return bool(_active.get() or _edited or _graphs)
 
 
 def call(
@@ -186,13 +188,13 @@ def call(
             raise NotImplementedError(_COMPILED)
         return _compute(q, k, v, return_weights, options)
     taps = _active.get()
-    again = bool(taps or _edited) and recomputing()
-    if again and module is not None and module in _edited and not any(isinstance(tap, _Replay) for tap in taps):
+    again = bool(taps or _edited or _graphs) and recomputing()
+    if again and module is not None and _was_edited(module) and not any(isinstance(tap, _Replay) for tap in taps):
         raise RuntimeError(
             f"attend: {type(module).__name__} was edited in a forward pass, and is computed again in the backward pass, "
             "where its edits are not known; wrap the function that is checkpointed in attend.torch.keep_edits()"
         )
-    looks = []
+    looks, changes = [], False
     for tap in taps:
         if again and not isinstance(tap, _Replay):
             continue
@@ -200,14 +202,15 @@ def call(
         look = None if found is None else tap.before(*found, q, k, v, options)
         if look is not None:
             looks.append(look)
-            if tap.changes and not again and not _keeps.get() and module is not None:
-                if torch.is_grad_enabled() or module.training:
-                    _edited.add(module)
+            changes = changes or tap.changes
+    if _edited and not again and module is not None and not any(tap.changes for tap in taps):
+        _edited.discard(module)  # what is computed again from now on is this pass
     if not looks:
-        if _edited and not again and module is not None and not any(tap.changes for tap in taps):
-            _edited.discard(module)  # what is computed again from now on is this pass
         return _compute(q, k, v, return_weights, options)
-    return _observed(looks, q, k, v, return_weights, options)
+    out, weights = _observed(looks, q, k, v, return_weights, options)
+    if changes and not again and not _keeps.get() and module is not None:
+        _remember(module, out)
+    return out, weights
 
 
 def _compute(
@@ -248,7 +251,27 @@ def _union(looks: list[Look], every: tuple[int, ...]) -> tuple[int, ...]:
 # ---- Forward passes that are computed again ------------------------------------------------------
 
 _keeps: ContextVar[bool] = ContextVar("attend keeps edits", default=False)
-_edited: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()  # in passes that nobody keeps
+# Modules that were edited in passes which nobody keeps, and may be computed again without their edits:
+_edited: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()  # reentrant checkpointing, which makes no graph; until the next pass
+_graphs: "weakref.WeakKeyDictionary[nn.Module, weakref.WeakSet[_Mark]]" = weakref.WeakKeyDictionary()  # as long as their graphs
+
+
+class _Mark:
+    """Something that lives as long as the graph of a pass."""
+
+
+def _remember(module: nn.Module, out: Tensor) -> None:
+    if not torch.is_grad_enabled():
+        if module.training:
+            _edited.add(module)
+    elif out.grad_fn is not None and torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        mark = _Mark()  # checkpointing without reentrance is such hooks
+        out.grad_fn.metadata["attend edit"] = mark
+        _graphs.setdefault(module, weakref.WeakSet()).add(mark)
+
+
+def _was_edited(module: nn.Module) -> bool:
+    return module in _edited or bool(_graphs.get(module))
 
 
 def recomputing() -> bool:
@@ -300,13 +323,24 @@ def keep_edits(function: Callable[..., Any]) -> Callable[..., Any]:
     return kept
 
 
-def _keeping(checkpoint: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(checkpoint, updated=())
-    def keeping(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        return checkpoint(keep_edits(function), *arguments, **keywords)
+class _Keeping:
+    """A model's function for checkpointing, inside of a block; a copy of the model, or its pickle, has the function itself."""
 
-    keeping.keeps_edits = True  # type: ignore[attr-defined]
-    return keeping
+    def __init__(self, checkpoint: Callable[..., Any]) -> None:
+        self.checkpoint = checkpoint
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        return self.checkpoint(keep_edits(function), *arguments, **keywords)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self.checkpoint, memo)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _itself, (self.checkpoint,)
+
+
+def _itself(x: Any) -> Any:
+    return x
 
 
 # ---- Who is being called -------------------------------------------------------------------------
