@@ -24,9 +24,9 @@ namespace {
 
 struct Choice {
   Machine machine;
-  std::string rows;                   // what the names of its rows begin with
-  std::string bf16{}, f16_forward{};  // of these, where it is another
-  bool bf16_backward = true;          // in backward, too
+  std::string rows;           // what the names of its rows begin with
+  std::string bf16{}, f16{};  // of these, where it is another
+  bool bf16_backward = true;  // in backward, too
 };
 
 // Machines of this architecture: the table has no rows of the other. And those whose code this
@@ -97,10 +97,10 @@ TEST_P(KernelRows, no_case_is_left_to_the_reference) {
           same_type = choice.bf16_backward && wanted.problem.dout_type == GetParam();
         if (wanted.problem.own_k_type) same_type &= wanted.problem.k_type == DType::i8;
         if (wanted.problem.own_v_type) same_type &= wanted.problem.v_type == DType::i8;
-        const bool f16 = GetParam() == DType::f16 && kForward && !wanted.problem.v_scales;
+        const bool f16 = GetParam() == DType::f16 && !wanted.problem.v_scales;
         const std::string other = !same_type                  ? ""
                                   : GetParam() == DType::bf16 ? choice.bf16
-                                  : f16                       ? choice.f16_forward
+                                  : f16                       ? choice.f16
                                                               : "";
         if (!alone && !other.empty()) rows = other;
         ASSERT_TRUE(decision.kernel->name.starts_with(rows))

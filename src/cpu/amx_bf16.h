@@ -17,7 +17,7 @@ struct Matrix<F32> : AmxProducts<bf16> {};
 template <>
 struct FewRowsMatrix<F32> : AmxFewRows<bf16> {};
 template <>
-struct GradientMatrix<F32> : AmxGradients {};
+struct GradientMatrix<F32> : AmxGradients<bf16> {};
 
 }  // namespace
 }  // namespace attend

@@ -1,21 +1,6 @@
 // cpu.amx_fp16.forward: f16 by the tiles of AMX. The kernel is flash_forward.h; its products, with
 // the order of their sums, are amx_tiles.h.
-#include "cpu/amx_few_rows.h"
-
-namespace attend {
-namespace {
-
-template <>
-struct ChosenTiles<F32> {
-  using Type = AmxTiles<f16>;
-};
-template <>
-struct Matrix<F32> : AmxProducts<f16> {};
-template <>
-struct FewRowsMatrix<F32> : AmxFewRows<f16> {};
-
-}  // namespace
-}  // namespace attend
+#include "cpu/amx_fp16.h"
 
 #include "cpu/amx_row.h"
 #include "cpu/flash_forward.h"

@@ -1,9 +1,21 @@
-// What backward asks of the tiles of AMX beside amx_tiles.h: P and dS, rounded to bf16 once each,
-// as operands of three products. Sums as there, over groups of 32 keys or 32 query rows.
+// What backward asks of the tiles of AMX beside amx_tiles.h: P and dS, rounded to 16 bits once
+// each, as operands of three products. Sums as there, over groups of 32 keys or 32 query rows.
 //
 //   dQ [rows][d]   = dS   [rows][32 keys]  turned       times  K   in pairs of keys
 //   dV [keys][dv] += P^T  [keys][32 rows]  as it lies   times  dO  in pairs of rows
 //   dK [keys][d]  += dS^T [keys][32 rows]  as it lies   times  Q   in pairs of rows
+//
+// f16 has the digits, but not the exponents: gradients of 1e-7 would vanish in it, and those of 1e5
+// become infinite. So a line of P or dS, which is what one sum is made of, is multiplied with a
+// power of two that brings its largest number to [2^14, 2^15), and the sum with the inverse, in
+// f32:
+//
+//   dQ   a line is a query row and a chunk of keys
+//   dV   a line is a key and a group of query rows; a sum joins those before it after
+//   dK   it was brought back, by vectors
+//
+// What is 2^-29 times the largest still has all digits, what is below 2^-40 times it is 0. A line
+// has no number but its own pairs: so neither what is hidden nor NaN in another row reaches it.
 //
 // A pair that is hidden is exactly 0 in P and dS, and so are rows behind the last: what is added
 // for them changes no sum, unless what they are multiplied with is not finite. Then sums are made
@@ -15,100 +27,253 @@
 namespace attend {
 namespace {
 
+template <class E>
 struct AmxGradients {
-  using Products = AmxProducts<bf16>;
+  using Products = AmxProducts<E>;
   static constexpr int kLanes = F32::kLanes;
+  static constexpr bool kScales = std::is_same_v<E, f16>;
+
+  // Powers of two for 32 lines, and their inverses.
+  struct Units {
+    alignas(64) float to[2 * kLanes], back[2 * kLanes];
+  };
 
   // Whether all of them are; `count` a multiple of 32.
-  static bool are_finite(const bf16* numbers, std::int64_t count) noexcept {
+  static bool are_finite(const E* numbers, std::int64_t count) noexcept {
     const __m512i no_sign = _mm512_set1_epi16(0x7FFF);
     __m512i largest = _mm512_setzero_si512();
     for (std::int64_t x = 0; x < count; x += 2 * kLanes)
       largest =
           _mm512_max_epu16(largest, _mm512_and_si512(_mm512_loadu_si512(numbers + x), no_sign));
-    return _mm512_cmpge_epu16_mask(largest, _mm512_set1_epi16(0x7F80)) == 0;
+    constexpr short kInfinity = std::is_same_v<E, bf16> ? 0x7F80 : 0x7C00;
+    return _mm512_cmpge_epu16_mask(largest, _mm512_set1_epi16(kInfinity)) == 0;
+  }
+
+  // ---- dq: the rows are lines ------------------------------------------------------------------
+
+  // Of `keys` keys, f32 [keys][lanes].
+  static Units units_of_rows(const float* pairs, std::int64_t stride, int keys,
+                             int lanes) noexcept {
+    Units units;
+    for (int n = 0; kScales && n < lanes; n += kLanes) {
+      F32 most = F32::set(0);
+      for (int key = 0; key < keys; ++key) {
+        if (key % (2 * kLanes) == 0) stay_awake();
+        most = larger_size(F32::load(pairs + key * stride + n), most);
+      }
+      set_units(most, units, n);
+    }
+    return units;
   }
 
   // A group of keys, f32 [32 keys][lanes], as Matrix::products reads weights.
-  static void turn(const float* pairs, std::int64_t stride, int lanes, float* to) noexcept {
+  static void turn(const float* pairs, std::int64_t stride, int lanes, const Units& units,
+                   float* to) noexcept {
     stay_awake();
     for (int n = 0; n < lanes; n += kLanes, to += kLanes * kChunk) {
       F32 square[kLanes];
+      const F32 unit = kScales ? F32::load(units.to + n) : F32::set(1);
+      const auto scaled = [&](const float* from) __attribute__((always_inline)) {
+        return kScales ? F32::load(from) * unit : F32::load(from);
+      };
       unrolled<kLanes>(ATTEND_EACH(pair) {
         const float* even = pairs + 2 * pair * stride + n;
-        square[pair] = Products::rounded_pair(F32::load(even), F32::load(even + stride));
+        square[pair] = Products::rounded_pair(scaled(even), scaled(even + stride));
       });
       Products::store_turned(square, to);
     }
   }
 
-  // The same as rows of keys, to[key][32 rows]: 0 behind the last of `rows` and, if -inf is a mark
-  // of what is hidden, there.
-  static void narrow(const float* pairs, std::int64_t stride, int rows, bool marks, bf16* to,
-                     std::int64_t to_stride) noexcept {
-    stay_awake();
-    const __mmask16 low = F32::first(rows < kLanes ? rows : kLanes);
-    const __mmask16 high = F32::first(rows < kLanes ? 0 : rows - kLanes);
-    constexpr float kNone = -std::numeric_limits<float>::infinity();
-    const __m512 least = _mm512_set1_ps(marks ? std::numeric_limits<float>::lowest() : kNone);
-    const auto seen = [&](const float* from, __mmask16 lanes) __attribute__((always_inline)) {
-      const __m512 v = _mm512_maskz_loadu_ps(lanes, from);
-      return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(v, least, _CMP_NLT_UQ), v);
-    };
-    for (int key = 0; key < Products::kKeyGroup; ++key, pairs += stride, to += to_stride) {
-      const __m512 first = seen(pairs, low), second = seen(pairs + kLanes, high);
-      _mm512_storeu_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first)));
-    }
+  // Their sums, [rows][width].
+  static void bring_back(const Units& units, int rows, std::int64_t width, float* sums) noexcept {
+    for (int n = 0; kScales && n < rows; ++n, sums += width)
+      for (std::int64_t x = 0; x < width; x += kLanes)
+        (F32::load(sums + x) * F32::set(units.back[n])).store(sums + x);
+  }
+
+  // ---- dk and dv: the keys are lines -----------------------------------------------------------
+
+  // The pairs of 32 keys and some rows: [key][32 rows] of one tile, then of the next.
+  struct Pairs {
+    const float* at;
+    std::int64_t stride, next;  // from key to key, and from tile to tile
+    int rows;
+    bool marks;  // -inf is a mark of what is hidden
+
+    bool all(int row, int count) const { return rows - row >= count && !marks; }
+    const float* from(int row) const { return at + row / kTileSteps * next + row % kTileSteps; }
+  };
+
+  // As rows of keys, to[key][32 rows of each tile]: 0 behind the last row, and what is hidden.
+  static Units narrow(const Pairs& pairs, E* to, std::int64_t to_stride) noexcept {
+    Units units;
+    if constexpr (kScales) units_of_keys(pairs, units);
+    for (int row = 0; row < pairs.rows; row += kTileSteps)
+      if (pairs.all(row, kTileSteps)) narrow_tile<All>(pairs, row, units, to + row, to_stride);
+      else narrow_tile<Seen>(pairs, row, units, to + row, to_stride);
+    return units;
   }
 
   // c[keys][width] (+)= a b, over `steps` groups of rows: a[key][32 rows of each], b as
   // Matrix::values leaves them.
-  static void products(const bf16* a, std::int64_t a_stride, const bf16* b, int steps,
-                       std::int64_t width, float* c, std::int64_t c_stride, int keys,
+  static void products(const E* a, std::int64_t a_stride, const E* b, int steps, std::int64_t width,
+                       float* c, std::int64_t c_stride, int keys, const Units& units,
                        bool add) noexcept {
     for_columns(keys, width, [&]<int kHigh, int kWide>(std::int64_t x) {
       products<kHigh, kWide>(a, a_stride, b + x * kTileSteps, width * kTileSteps, steps, c + x,
-                             c_stride, keys, add);
+                             c_stride, keys, units, add);
     });
   }
 
   // The sums of one key again, without the rows for which hidden(step, row) is true.
   template <class Hidden>
-  static void products_of_key(const bf16* a, std::int64_t a_stride, int key, const bf16* b,
-                              int steps, std::int64_t width, Hidden hidden, float* c,
+  static void products_of_key(const E* a, std::int64_t a_stride, int key, const E* b, int steps,
+                              std::int64_t width, Hidden hidden, float* c, const Units& units,
                               bool add) noexcept {
     for (std::int64_t x = 0; x < width; x += kLanes) {
       float sums[kTileRows][kLanes] = {};
-      if (add) std::memcpy(sums[0], c + x, sizeof sums[0]);
+      if (add && !kScales) std::memcpy(sums[0], c + x, sizeof sums[0]);
       tile_load<0>(sums, sizeof sums[0]);
       for (int s = 0; s < steps; ++s) {
-        bf16 pairs[kTileRows][kTileSteps] = {};
+        E pairs[kTileRows][kTileSteps] = {};
         std::memcpy(pairs[0], a + key * a_stride + s * kTileSteps, sizeof pairs[0]);
         tile_load<1>(pairs, sizeof pairs[0]);
-        Products::load_seen<2>(b + (s * width + x) * kTileSteps,
-                               [&](int row) { return hidden(s, row); });
-        tile_multiply<0, 1, 2>();
+        Products::template load_seen<2>(b + (s * width + x) * kTileSteps,
+                                        [&](int row) { return hidden(s, row); });
+        tile_multiply<0, 1, 2, E>();
       }
       tile_store<0>(sums, sizeof sums[0]);
-      std::memcpy(c + x, sums[0], sizeof sums[0]);
+      if constexpr (kScales) join(sums[0], units.back[key], c + x, add);
+      else std::memcpy(c + x, sums[0], sizeof sums[0]);
     }
   }
 
  private:
-  // Sums stay where they lie, or, if keys are fewer than the tiles' rows, in a copy.
+  // A vector of 16 rows; or those that are there and not hidden, and 0 for the others.
+  struct All {
+    All(const Pairs&, int) {}
+    ATTEND_INLINE F32 operator()(const float* from) const { return F32::load(from); }
+  };
+  struct Seen {
+    __mmask16 rows;
+    __m512 least;
+    Seen(const Pairs& pairs, int first)
+        : least(_mm512_set1_ps(pairs.marks ? std::numeric_limits<float>::lowest()
+                                           : -std::numeric_limits<float>::infinity())) {
+      const int left = pairs.rows - first;
+      rows = F32::first(left < 0 ? 0 : left < kLanes ? left : kLanes);
+    }
+    ATTEND_INLINE F32 operator()(const float* from) const {
+      const __m512 v = _mm512_maskz_loadu_ps(rows, from);
+      return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(v, least, _CMP_NLT_UQ), v)};
+    }
+  };
+
+  template <class Taken>
+  static void narrow_tile(const Pairs& pairs, int row, const Units& units, E* to,
+                          std::int64_t to_stride) noexcept {
+    const Taken low(pairs, row), high(pairs, row + kLanes);
+    const float* from = pairs.from(row);
+    stay_awake();
+    for (int key = 0; key < Products::kKeyGroup; ++key, from += pairs.stride, to += to_stride) {
+      F32 first = low(from), second = high(from + kLanes);
+      if constexpr (kScales) {
+        const F32 unit = F32::set(units.to[key]);
+        first = first * unit;
+        second = second * unit;
+      }
+      _mm512_storeu_si512(to, Products::rounded(first, second));
+    }
+  }
+
+  // The larger of |x| and `most`, which is not NaN; if x is, `most`.
+  ATTEND_INLINE static F32 larger_size(F32 x, F32 most) {
+    return {_mm512_max_ps(_mm512_abs_ps(x.v), most.v)};
+  }
+
+  // Of the largest numbers of 16 lines. Where one is 0, infinite, or below 2^-100: any number that
+  // keeps it so, and has an inverse.
+  ATTEND_INLINE static void set_units(F32 most, Units& units, int at) {
+    const __m512 exponent = _mm512_getexp_ps(most.v), one = _mm512_set1_ps(1);
+    const __m512 e = _mm512_sub_ps(
+        _mm512_min_ps(_mm512_max_ps(exponent, _mm512_set1_ps(-100)), _mm512_set1_ps(128)),
+        _mm512_set1_ps(14));
+    _mm512_store_ps(units.back + at, _mm512_scalef_ps(one, e));
+    _mm512_store_ps(units.to + at, _mm512_scalef_ps(one, _mm512_sub_ps(_mm512_setzero_ps(), e)));
+  }
+
+  static void units_of_keys(const Pairs& pairs, Units& units) {
+    for (int half = 0; half < 2 * kLanes; half += kLanes) {
+      F32 most[kLanes];
+      unrolled<kLanes>(ATTEND_EACH(n) { most[n] = F32::set(0); });
+      const auto take = [&](auto taken, int row) __attribute__((always_inline)) {
+        const float* from = pairs.from(row) + half * pairs.stride;
+        unrolled<kLanes>(
+            ATTEND_EACH(n) { most[n] = larger_size(taken(from + n * pairs.stride), most[n]); });
+      };
+      stay_awake();
+      for (int row = 0; row < pairs.rows; row += kLanes)
+        if (pairs.all(row, kLanes)) take(All(pairs, row), row);
+        else take(Seen(pairs, row), row);
+      set_units(largest_lanes(most), units, half);
+    }
+  }
+
+  // Lane n: the largest lane of lines[n]. Halves of the lanes of two lines at a time.
+  ATTEND_INLINE static F32 largest_lanes(F32 (&lines)[kLanes]) {
+    __m512 of[4];  // lane 4 r + x is one of four of line 4 r + n
+    unrolled<4>(ATTEND_EACH(n) {
+      const auto fold = [](__m512 a, __m512 b) __attribute__((always_inline)) {
+        return _mm512_max_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
+      };
+      const __m512 low = fold(lines[n].v, lines[n + 4].v);
+      const __m512 high = fold(lines[n + 8].v, lines[n + 12].v);
+      of[n] = _mm512_max_ps(_mm512_shuffle_f32x4(low, high, 0x88),
+                            _mm512_shuffle_f32x4(low, high, 0xDD));
+    });
+    const auto fold = [](__m512 a, __m512 b) __attribute__((always_inline)) {
+      return _mm512_castps_pd(_mm512_max_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
+    };
+    const __m512d a = fold(of[0], of[1]), b = fold(of[2], of[3]);
+    return {_mm512_max_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
+                          _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)))};
+  }
+
+  ATTEND_INLINE static void join(const float* sums, float back, float* c, bool add) {
+    const F32 sum = F32::load(sums) * F32::set(back);
+    (add ? F32::load(c) + sum : sum).store(c);
+  }
+
+  // Sums stay where they lie; or, if keys are fewer than the tiles' rows, in a copy; or are brought
+  // back first.
   template <int kHigh, int kWide>
-  static void products(const bf16* a, std::int64_t a_stride, const bf16* b, std::int64_t b_step,
-                       int steps, float* c, std::int64_t c_stride, int keys, bool add) noexcept {
+  static void products(const E* a, std::int64_t a_stride, const E* b, std::int64_t b_step,
+                       int steps, float* c, std::int64_t c_stride, int keys, const Units& units,
+                       bool add) noexcept {
     constexpr int kRows = kHigh * kTileRows, kColumns = kWide * kLanes;
-    if (keys < kRows) {
+    if constexpr (kScales) {
+      alignas(64) float sums[kRows * kColumns];
+      multiply<kHigh, kWide>(a, a_stride, b, b_step, steps, sums, kColumns, false);
+      for (int key = 0; key < keys && key < kRows; ++key, c += c_stride)
+        unrolled<kWide>(ATTEND_EACH(n) {
+          join(sums + key * kColumns + n * kLanes, units.back[key], c + n * kLanes, add);
+        });
+    } else if (keys < kRows) {
       float some[kRows * kColumns] = {};
       for (int key = 0; add && key < keys; ++key)
         std::memcpy(some + key * kColumns, c + key * c_stride, kColumns * sizeof(float));
-      products<kHigh, kWide>(a, a_stride, b, b_step, steps, some, kColumns, kRows, add);
+      multiply<kHigh, kWide>(a, a_stride, b, b_step, steps, some, kColumns, add);
       for (int key = 0; key < keys; ++key)
         std::memcpy(c + key * c_stride, some + key * kColumns, kColumns * sizeof(float));
-      return;
+    } else {
+      multiply<kHigh, kWide>(a, a_stride, b, b_step, steps, c, c_stride, add);
     }
+  }
+
+  template <int kHigh, int kWide>
+  ATTEND_INLINE static void multiply(const E* a, std::int64_t a_stride, const E* b,
+                                     std::int64_t b_step, int steps, float* c,
+                                     std::int64_t c_stride, bool add) noexcept {
     const std::int64_t c_bytes = c_stride * 4, a_bytes = a_stride * 2;
     const auto place = [&](auto n) __attribute__((always_inline)) {
       return c + n / kWide * kTileRows * c_stride + n % kWide * kLanes;
@@ -118,7 +283,7 @@ struct AmxGradients {
       else tile_zero<n>();
     });
     for (int s = 0; s < steps; ++s, a += kTileSteps, b += b_step)
-      Products::multiply<kHigh, kWide>(a, kTileRows * a_bytes, a_bytes, b);
+      Products::template multiply<kHigh, kWide>(a, kTileRows * a_bytes, a_bytes, b);
     unrolled<kHigh * kWide>(ATTEND_EACH(n) { tile_store<n>(place(n), c_bytes); });
   }
 };

@@ -83,8 +83,8 @@ std::string declines_amx(const Problem& problem, const Machine& machine) {
     return "needs the operating system's permission to use the tiles of AMX, which was refused";
   if (std::string reason = declines_types(problem); !reason.empty()) return reason;
   if constexpr (std::is_same_v<Problem, BackwardProblem>)
-    if (problem.dout_type != DType::bf16)
-      return text("multiplies in bf16, and dout is ", problem.dout_type);
+    if (problem.dout_type != problem.type)
+      return text("multiplies in ", problem.type, ", and dout is ", problem.dout_type);
   return needs(problem, machine.amx_bf16, "AMX-BF16, AVX512-BF16 and AVX512-VBMI");
 }
 template <class Problem>

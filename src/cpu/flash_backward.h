@@ -213,12 +213,14 @@ class FlashBackward {
     const GradientTile<V>& tile = group_.tiles[t];
     const OperandOf<V>* k[kChunk / kGroup];
     int places[kChunk / kGroup], groups = 0;
+    const Sum* ds = group_.ds + at;
+    const auto units = GradientMatrix<V>::units_of_rows(ds, group_.stride, mine.keys, tile.lanes);
     for (int r = 0; r < mine.size; ++r) {
       for (int x = 0; x < mine.span[r].count; x += kGroup, ++groups) {
         places[groups] = mine.span[r].at + x;
         k[groups] = group_.chunk.packed_k + (mine.span[r].key + x - group_.chunk.from) * width(p.d);
-        GradientMatrix<V>::turn(group_.ds + at + places[groups] * group_.stride, group_.stride,
-                                tile.lanes, arrays_.turned + groups * kGroup * V::kLanes);
+        GradientMatrix<V>::turn(ds + places[groups] * group_.stride, group_.stride, tile.lanes,
+                                units, arrays_.turned + groups * kGroup * V::kLanes);
       }
     }
     Sum* dq = arrays_.dq[t];
@@ -231,6 +233,7 @@ class FlashBackward {
             return marks[(places[g] + key) * group_.stride + n] == TileGroup::kHidden;
           },
           dq + n * width(p.d));
+    GradientMatrix<V>::bring_back(units, tile.rows, width(p.d), dq);
   }
 
   void key_query_products(int t, const KeySpans& mine, const Sum* ds, bool careful) noexcept {

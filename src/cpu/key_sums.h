@@ -273,10 +273,14 @@ class KeySums {
         if (from == to && !stores_) continue;
         const std::int64_t at = (span.at + y) * group_.stride,
                            left = group_.chunk.to - span.key - y;
-        for (int t = from; t < to; ++t)
-          GradientMatrix<V>::narrow(pairs + at + group_.column(t * kMost), group_.stride,
-                                    group_.tiles[t].rows, pairs == group_.p,
-                                    turned_ + (t - from) * kMost, kStride);
+        const int end = to * kMost < group_.rows ? to * kMost : group_.rows;
+        const auto units =
+            GradientMatrix<V>::narrow({.at = pairs + at + group_.column(from * kMost),
+                                       .stride = group_.stride,
+                                       .next = group_.column(kMost),
+                                       .rows = from == to ? 0 : end - from * kMost,
+                                       .marks = careful && pairs == group_.p},
+                                      turned_, kStride);
         const Operand* b = panels_ + from * kGroup * width_;
         // Behind the last key there is room, but not in the shared memory.
         const int keys = left >= kGroup || (!shared_ && left > kGroup / 2) ? kGroup
@@ -285,7 +289,7 @@ class KeySums {
         Sum* c = sums_of(span.key + y);
         if (!careful)
           GradientMatrix<V>::products(turned_, kStride, b, to - from, width_, c, stride(), keys,
-                                      !stores_);
+                                      units, !stores_);
         for (int key = 0; careful && key < keys; ++key)
           GradientMatrix<V>::products_of_key(
               turned_, kStride, key, b, to - from, width_,
@@ -294,7 +298,7 @@ class KeySums {
                        group_.p[at + key * group_.stride + group_.column((from + t) * kMost + n)] ==
                            TileGroup::kHidden;
               },
-              c + key * stride(), !stores_);
+              c + key * stride(), units, !stores_);
       }
     }
   }

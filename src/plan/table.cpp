@@ -6,7 +6,7 @@ namespace attend {
 #if defined(__x86_64__)
 extern const Kernel<Forward> kAmxForward, kAmxFp16Forward, kAvx512Bf16Forward, kAvx512Forward,
     kAvx2Forward;
-extern const Kernel<Backward> kAmxBackward, kAvx512Backward, kAvx2Backward;
+extern const Kernel<Backward> kAmxBackward, kAmxFp16Backward, kAvx512Backward, kAvx2Backward;
 extern const Kernel<Inspect> kAvx512Inspect, kAvx2Inspect;
 extern const Kernel<Product> kAmxFp16Product, kAmxProduct, kAvx512Bf16Product, kAvx512Product,
     kAvx2Product;
@@ -54,7 +54,7 @@ constinit const Kernel<Forward>* const kForward[] = {
 
 constinit const Kernel<Backward>* const kBackward[] = {
 #if defined(__x86_64__)
-    &kAmxBackward,     &kAvx512Backward,    &kAvx2Backward,
+    &kAmxBackward,     &kAmxFp16Backward,   &kAvx512Backward,   &kAvx2Backward,
 #elif defined(__aarch64__)
     &kNeonBackward,
 #endif

@@ -282,8 +282,10 @@ std::vector<ErrorCase> machines() {
   Machine amx, permitted;
   amx.amx_bf16 = true;
   permitted.amx_bf16 = permitted.amx_fp16 = permitted.amx_permitted = true;
-  BackwardProblem dout;
-  dout.dout_type = DType::f32;
+  BackwardProblem dout, f16_dout;
+  dout.type = DType::bf16;
+  f16_dout.type = DType::f16;
+  dout.dout_type = f16_dout.dout_type = DType::f32;
   ForwardProblem keys, values, scales, dropout;
   keys.type = values.type = DType::bf16;
   keys.own_k_type = values.own_v_type = scales.v_scales = true;
@@ -300,6 +302,8 @@ std::vector<ErrorCase> machines() {
                   amx),
           refusal_of("amx_dout_of_another_type", declines_amx<BackwardProblem>, dout,
                      "multiplies in bf16, and dout is f32", permitted),
+          refusal_of("amx_fp16_dout_of_another_type", declines_amx_fp16<BackwardProblem>, f16_dout,
+                     "multiplies in f16, and dout is f32", permitted),
           refusal_of("amx_keys_of_another_type", declines_amx<ForwardProblem>, keys,
                      "multiplies in bf16, and k is f16", permitted),
           refusal_of("amx_values_of_another_type", declines_amx<ForwardProblem>, values,
