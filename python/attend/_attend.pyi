@@ -237,6 +237,49 @@ class Plan:
     def describe(self) -> str:
         """Problem, kernel, who declined and why, tasks, threads, workspace."""
 
+class TorchOptions:
+    """
+    Options that are read once for many calls.
+
+    queries, keys   the lengths of the calls they are for; -1: any
+    """
+
+    def __init__(self, options: Mapping[str, Any], queries: int = -1, keys: int = -1) -> None: ...
+
+class TorchCalls:
+    """
+    attention() on PyTorch's tensors, for calls that nobody else listens to.
+
+    listeners   context variables, functions, tuples of a function and its arguments, or objects: a call
+                goes another way if one of them is true
+    gradients   a function: whether autograd records
+    threads     a function: how many threads PyTorch has
+    context     a function: the Context for as many
+    """
+
+    def __init__(self, listeners: Sequence[Any], gradients: Any, threads: Any, context: Any) -> None: ...
+
+    def plain(self, *tensors: Any) -> bool:
+        """
+        Whether these are tensors, no subclasses, and nobody listens to what is done with them.
+        """
+
+    def attention(self, q: Any, k: Any, v: Any, scale: float | None, options: TorchOptions, heads_last: bool = False, same_heads: bool = False, context: Context | None = None) -> Any:
+        """
+        out [batch, heads, queries, dv], or with heads_last [batch, queries, heads, dv].
+
+        None: it is not such a call, or one whose arguments do not fit (with same_heads also of grouped
+        heads), which is said by another way.
+        """
+
+    def of_model(self, q: Any, k: Any, v: Any, mask: Any, scale: float | None, more: dict[str, Any], harmless: frozenset[str], /) -> Any:
+        """
+        The same as a model calls it, with the TorchOptions in mask.prepared and heads last.
+
+        None also if `more` holds anything under another name than the harmless, besides None and
+        output_attentions=False.
+        """
+
 class Trace:
     """
     Intermediate results by name, in the order in which they are computed.

@@ -1,6 +1,8 @@
 // From Python to the library: which memory an array shows, and whether it may be taken.
 #include "arrays.h"
 
+#include "dlpack.h"
+
 #include <array>
 #include <string_view>
 
@@ -50,21 +52,6 @@ std::optional<DType> numpy_type(nb::handle object, const ArrayInterface& array) 
         return DType::bf16;
       }
       return {};
-    default: return {};
-  }
-}
-
-std::optional<DType> dlpack_type(nb::dlpack::dtype type) {
-  if (type.lanes != 1 || type.bits % 8 != 0) return {};
-  switch (static_cast<nb::dlpack::dtype_code>(type.code)) {
-    case nb::dlpack::dtype_code::Float: return float_type(type.bits / 8);
-    case nb::dlpack::dtype_code::Int: return integer_type(type.bits / 8);
-    case nb::dlpack::dtype_code::UInt:
-      return type.bits == 8 ? std::optional(DType::u8) : std::nullopt;
-    case nb::dlpack::dtype_code::Bool:
-      return type.bits == 8 ? std::optional(DType::boolean) : std::nullopt;
-    case nb::dlpack::dtype_code::Bfloat:
-      return type.bits == 16 ? std::optional(DType::bf16) : std::nullopt;
     default: return {};
   }
 }
@@ -154,18 +141,18 @@ Seen see_numpy(nb::handle object, const Argument& argument, bool to_write) {
           Shape(std::span(strides.data(), rank))};
 }
 
-template <class Imported>
-Seen see_dlpack(const Imported& array, nb::handle object, const Argument& argument) {
-  constexpr int kCpu = 1, kPinned = 3;  // DLPack's kDLCPU, kDLCUDAHost
-  if (array.device_type() != kCpu && array.device_type() != kPinned) {
+Seen see_dlpack(const nb::dlpack::dltensor& array, nb::handle object, const Argument& argument) {
+  const int device = array.device.device_type;
+  if (device != nb::device::cpu::value && device != nb::device::cuda_host::value) {
     throw Unsupported(prefix(argument) + " is not in the CPU's memory (DLPack device " +
-                      std::to_string(array.device_type()) + "); move it there first");
+                      std::to_string(device) + "); move it there first");
   }
-  const DType type = checked_type(object, dlpack_type(array.dtype()), argument);
-  const std::size_t rank = array.ndim();
-  check_rank(static_cast<std::int64_t>(rank), argument);
-  return {static_cast<char*>(array.data_handle()) + array.byte_offset(), type,
-          Shape(std::span(array.shape_ptr(), rank)), Shape(std::span(array.stride_ptr(), rank))};
+  const DType type = checked_type(object, from_dlpack(array.dtype), argument);
+  check_rank(array.ndim, argument);
+  const auto rank = static_cast<std::size_t>(array.ndim);
+  const Shape shape(std::span(array.shape, rank));
+  return {static_cast<char*>(array.data) + array.byte_offset, type, shape,
+          array.strides ? Shape(std::span(array.strides, rank)) : contiguous_strides(shape)};
 }
 
 // DLPack itself would drop the gradient without a word.
@@ -205,24 +192,42 @@ nb::object without_minus(nb::handle tensor, const Argument& argument, bool to_wr
                    name_of_type(object) + ": " + reason);
 }
 
-// PyTorch's own function is some ten times faster than __dlpack__ of its tensors, which is Python.
+// By __dlpack__, or PyTorch's own function, which is some ten times faster than that of its
+// tensors.
 template <class Imported>
-Seen see_other(nb::handle object, Imported& owner, const Argument& argument) {
-  constexpr bool to_write = !std::is_same_v<Imported, nb::ndarray<nb::ro>>;
+Seen see_by_dlpack(nb::handle object, Imported& owner, const Argument& argument) {
   bool taken = false;
-  if (is_torch(object)) {
-    refuse_gradients(object, argument);
-    const nb::object tensor = without_minus(object, argument, to_write);
-    try {
-      taken = nb::try_cast(nb::module_::import_("torch.utils.dlpack").attr("to_dlpack")(tensor),
-                           owner, false);
-    } catch (const nb::python_error&) {  // refuse() finds out why
-    }
-  } else {
-    taken = nb::try_cast(object, owner, false);
+  try {
+    taken = nb::try_cast(
+        is_torch(object)
+            ? nb::object(nb::module_::import_("torch.utils.dlpack").attr("to_dlpack")(object))
+            : nb::borrow(object),
+        owner, false);
+  } catch (const nb::python_error&) {  // refuse() finds out why
   }
-  if (!taken) refuse(object, argument, to_write);
-  return see_dlpack(owner, object, argument);
+  if (!taken) refuse(object, argument, !std::is_same_v<Imported, nb::ndarray<nb::ro>>);
+  const nb::dlpack::dltensor array{.data = const_cast<void*>(owner.data_handle()),
+                                   .device = {owner.device_type(), owner.device_id()},
+                                   .ndim = static_cast<std::int32_t>(owner.ndim()),
+                                   .dtype = owner.dtype(),
+                                   .shape = const_cast<std::int64_t*>(owner.shape_ptr()),
+                                   .strides = const_cast<std::int64_t*>(owner.stride_ptr()),
+                                   .byte_offset = owner.byte_offset()};
+  return see_dlpack(array, object, argument);
+}
+
+// `result` is an Array or a WritableArray.
+template <class Result>
+Seen see(Result& result, const Argument& argument, bool to_write) {
+  const bool exact = is_exact_torch(result.object);
+  if (!exact && is_numpy(result.object)) return see_numpy(result.object, argument, to_write);
+  if (exact || is_torch(result.object)) {
+    refuse_gradients(result.object, argument);
+    result.object = without_minus(result.object, argument, to_write);
+  }
+  nb::dlpack::dltensor array;
+  if (exact && see_torch(result.object, array)) return see_dlpack(array, result.object, argument);
+  return see_by_dlpack(result.object, result.owner, argument);
 }
 
 // Whether an object is of a class of a library that was imported by somebody else. Looked up each
@@ -238,14 +243,15 @@ bool is_of(nb::handle object, const char* library, const char* name) {
 }  // namespace
 
 bool is_numpy(nb::handle object) { return is_of(object, "numpy", "ndarray"); }
-bool is_torch(nb::handle object) { return is_of(object, "torch", "Tensor"); }
+bool is_torch(nb::handle object) {
+  return is_exact_torch(object) || is_of(object, "torch", "Tensor");
+}
 
 Array read(nb::handle object, const Argument& argument) {
   Array result;
   if (object.is_none() && argument.optional) return result;
   result.object = nb::borrow(object);
-  const Seen seen = is_numpy(object) ? see_numpy(object, argument, false)
-                                     : see_other(object, result.owner, argument);
+  const Seen seen = see(result, argument, false);
   result.view = ConstTensorView(seen.data, seen.type, seen.shape, seen.strides);
   return result;
 }
@@ -254,8 +260,7 @@ WritableArray write(nb::handle object, const Argument& argument) {
   WritableArray result;
   if (object.is_none() && argument.optional) return result;
   result.object = nb::borrow(object);
-  const Seen seen = is_numpy(object) ? see_numpy(object, argument, true)
-                                     : see_other(object, result.owner, argument);
+  const Seen seen = see(result, argument, true);
   result.view = TensorView(seen.data, seen.type, seen.shape, seen.strides);
   return result;
 }

@@ -13,6 +13,7 @@ namespace nb = nanobind;
 void bind_context(nb::module_& m);
 void bind_attention(nb::module_& m);
 void bind_plan(nb::module_& m);
+void bind_torch_calls(nb::module_& m);
 void bind_trace(nb::module_& m);
 void bind_inspect(nb::module_& m);
 void bind_files(nb::module_& m);

@@ -54,6 +54,7 @@ NB_MODULE(attend_module, m) {
   bind_context(m);
   bind_attention(m);
   bind_plan(m);
+  bind_torch_calls(m);
   bind_trace(m);
   bind_inspect(m);
   bind_files(m);

@@ -1,32 +1,14 @@
 // From the library to Python: arrays that own a tensor's memory, or show memory of a layer.
 #include "arrays.h"
 
+#include "dlpack.h"
+
 #include <array>
 #include <memory>
 #include <string_view>
 
 namespace attend::python {
 namespace {
-
-nb::dlpack::dtype dlpack_type(DType type) {
-  using Code = nb::dlpack::dtype_code;
-  const auto make = [&](Code code) {
-    return nb::dlpack::dtype{static_cast<std::uint8_t>(code),
-                             static_cast<std::uint8_t>(8 * size_of(type)), 1};
-  };
-  switch (type) {
-    case DType::f64:
-    case DType::f32:
-    case DType::f16: return make(Code::Float);
-    case DType::bf16: return make(Code::Bfloat);
-    case DType::i64:
-    case DType::i32:
-    case DType::i8: return make(Code::Int);
-    case DType::u8: return make(Code::UInt);
-    case DType::boolean: return make(Code::Bool);
-  }
-  return {};
-}
 
 template <class Wrapped>
 Wrapped wrap(const ConstTensorView& view, nb::handle owner, nb::dlpack::dtype type) {
@@ -43,7 +25,7 @@ template <class... Marks>
 nb::object wrap_numpy(const ConstTensorView& view, nb::handle owner) {
   using Wrapped = nb::ndarray<nb::numpy, Marks...>;
   if (view.dtype() != DType::bf16) {
-    return wrap<Wrapped>(view, owner, dlpack_type(view.dtype())).cast(nb::rv_policy::reference);
+    return wrap<Wrapped>(view, owner, to_dlpack(view.dtype())).cast(nb::rv_policy::reference);
   }
   const auto bits = wrap<Wrapped>(view, owner, nb::dtype<std::uint16_t>());
   return nb::object(nb::cast(bits, nb::rv_policy::reference))
@@ -54,14 +36,18 @@ nb::object wrap_numpy(const ConstTensorView& view, nb::handle owner) {
 
 nb::object to_python(Tensor&& tensor, nb::handle like) {
   if (!tensor) return nb::none();
+  const bool to_torch = like.is_valid() && is_torch(like);
+  if (to_torch) {
+    if (nb::object made = make_torch(tensor, tensor.view())) return made;
+  }
   auto kept = std::make_unique<Tensor>(std::move(tensor));
   const ConstTensorView view = *kept;
   const nb::capsule owner(kept.get(),
                           [](void* memory) noexcept { delete static_cast<Tensor*>(memory); });
   kept.release();
   if (!like.is_valid() || is_numpy(like)) return wrap_numpy(view, owner);
-  const nb::dlpack::dtype type = dlpack_type(view.dtype());
-  if (is_torch(like)) {
+  const nb::dlpack::dtype type = to_dlpack(view.dtype());
+  if (to_torch) {
     return nb::module_::import_("torch.utils.dlpack")
         .attr("from_dlpack")(wrap<nb::ndarray<>>(view, owner, type));
   }

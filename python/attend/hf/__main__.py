@@ -75,9 +75,25 @@ def _count(text: str) -> int:
     return number
 
 
+def _text_of(file: str) -> str:
+    try:
+        return pathlib.Path(file).read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"--text-file: {file} is no text in UTF-8: byte {error.start} is {error.object[error.start]:#04x}") from None
+
+
+def _check_output(file: str) -> None:
+    """Before the model is loaded, which takes its time."""
+    path = pathlib.Path(file)
+    if path.is_dir():
+        raise ValueError(f"--output: {file} is a folder; it takes the name of a file")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"--output: there is no folder {path.parent} to write {path.name} into")
+
+
 def _loaded(given: argparse.Namespace) -> tuple[Any, Any, str]:
     """(model, tokenizer, text)"""
-    text = given.text if given.text_file is None else pathlib.Path(given.text_file).read_text("utf-8")
+    text = given.text if given.text_file is None else _text_of(given.text_file)
     try:
         import torch
         import transformers
@@ -99,6 +115,7 @@ def _loaded(given: argparse.Namespace) -> tuple[Any, Any, str]:
 def _view(given: argparse.Namespace) -> int:
     from .viewing import view
 
+    _check_output(given.output)
     model, tokenizer, text = _loaded(given)
     page = view(model, tokenizer, text, new_tokens=given.new_tokens, target=given.target, part=given.part, layers=given.layers,
                 title=given.title, language=given.language, embed_bytes=given.embed_bytes)

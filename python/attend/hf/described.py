@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from attend._attend import TorchOptions
+
 
 _SUMS = {"aten::add", "aten::add_", "aten::sub", "aten::sub_", "aten::rsub", "aten::baddbmm", "aten::baddbmm_"}
 
@@ -22,6 +24,7 @@ class DescribedMask(Tensor):
 
     options: dict[str, Any] | None  # of attend.torch.attention; None: the numbers were looked at
     numbers: Tensor | None
+    prepared: TorchOptions | None  # the same, read once for all layers
     sizes: tuple[int, int]  # queries, keys
     make: Callable[[], Tensor]
 
@@ -31,6 +34,7 @@ class DescribedMask(Tensor):
     ) -> "DescribedMask":
         mask = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device="cpu")
         mask.options, mask.numbers, mask.make, mask.sizes = options, None, make, shape[2:]
+        mask.prepared = None if options is None else TorchOptions(options, *shape[2:])
         return mask
 
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -55,7 +59,7 @@ class DescribedMask(Tensor):
         """The numbers. The description ends here: a view of them may be written to unseen."""
         if self.numbers is None:
             self.numbers = self.make().contiguous()
-        self.options = None
+        self.options = self.prepared = None
         return self.numbers
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:

@@ -18,6 +18,7 @@ def inputs_of(
     device = model.device
     if isinstance(text, Mapping):
         inputs = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in text.items() if name != "labels"}
+        _check_mask(inputs)
     else:
         inputs = tokenized(model, tokenizer, text)
     words = tokenizer if hasattr(tokenizer, "convert_ids_to_tokens") else getattr(tokenizer, "tokenizer", None)
@@ -37,6 +38,16 @@ def inputs_of(
             )
         inputs["decoder_input_ids"] = torch.full((1, 1), _start_of(model), device=device)
     return inputs, words is not None
+
+
+def _check_mask(inputs: dict[str, Any]) -> None:
+    """Some models give a mask another shape, whatever it had."""
+    ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
+    if isinstance(ids, Tensor) and isinstance(mask, Tensor) and mask.dim() != 4 and mask.shape != ids.shape:
+        raise ValueError(
+            f"view: the attention_mask is {list(mask.shape)} and input_ids {list(ids.shape)}; a mask has the shape of input_ids, or "
+            "is [batch, 1 or heads, queries, keys]"
+        )
 
 
 def tokenized(model: nn.Module, tokenizer: Any, text: Any) -> dict[str, Tensor]:

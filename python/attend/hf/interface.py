@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
-from attend.torch import taps
+from attend.torch.calls import TAPS, call
+from attend.torch.unheard import calls_unless
 
 from .described import DescribedMask
 
@@ -24,6 +26,8 @@ _OF_OTHERS = frozenset({
     "num_items_in_batch", "output_attentions", "output_hidden_states", "output_router_logits", "return_dict",
     "deterministic", "layer_idx", "token_type_ids", "mm_token_type_ids", "labels", "logits_to_keep",
 })
+_HARMLESS = _OF_OTHERS - {"output_attentions"}
+_calls = calls_unless(*TAPS, *(() if _active_collector is None else (_active_collector.get,)))
 _INSTEAD = {
     "cu_seq_lens_q": "packed sequences are told by position_ids that begin again at 0, without an attention_mask",
     "cache": "the pages of continuous batching are not supported",
@@ -52,6 +56,13 @@ def attend_attention(
 
         query [batch, heads, queries, d]    key [batch, key heads, keys, d]    value [batch, key heads, keys, dv]
     """
+    if (
+        attention_mask is not None and scaling is not None and dropout == 0.0 and softcap is None and s_aux is None
+        and position_bias is None and not is_compiling()
+    ):
+        found = _calls.of_model(query, key, value, attention_mask, scaling, more, _HARMLESS)
+        if found is not None:
+            return found, None
     _refuse_unknown(module, more)
     query, key, value = _one_batch(query, key, value)
     options = _mask_options(module, attention_mask, query, key, is_causal, sliding_window)
@@ -62,7 +73,7 @@ def attend_attention(
         options["softcap"] = softcap
     if s_aux is not None:
         options["sinks"] = s_aux.to(torch.promote_types(query.dtype, torch.float32))  # as attend takes them
-    out, weights = taps.call(
+    out, weights = call(
         module, query, key, value, scale=scaling, dropout_p=dropout, return_weights=_weights_wanted(more), **options
     )
     return out.transpose(1, 2).contiguous(), weights  # no copy, where q lies so

@@ -40,8 +40,13 @@ def attend_mask(
     more |= {"device": device, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     if is_tracing(attention_mask) or is_tracing(q_offset):  # a compiler cannot follow what is asked of functions below
         return booleans(*arguments, **more)
+    if attention_mask is not None and attention_mask.shape[:-1] != (batch_size,):
+        raise ValueError(
+            f"attend.hf: the attention_mask is {list(attention_mask.shape)}, the input has a batch of {batch_size}; a mask is "
+            f"[{batch_size}, positions], or [batch, 1 or heads, queries, keys]"
+        )
     pattern = pattern_of(mask_function)
-    if pattern is None or torch.device(device).type != "cpu" or _is_odd(attention_mask, batch_size):
+    if pattern is None or torch.device(device).type != "cpu":
         return guard(booleans(*arguments, **more))
     first = int(q_offset)  # now: a static cache goes on counting in its tensor
     make = functools.partial(booleans, *arguments[:3], first, *arguments[4:], **more)
@@ -50,10 +55,6 @@ def attend_mask(
     last = kv_length - 1 if pattern.right is None else offset + q_length - 1 + pattern.right
     options |= _padding_options(attention_mask, kv_offset, kv_length, min(last, kv_length - 1))
     return DescribedMask((batch_size, 1, q_length, kv_length), options, make)
-
-
-def _is_odd(attention_mask: Tensor | None, batch_size: int) -> bool:
-    return attention_mask is not None and attention_mask.shape[:-1] != (batch_size,)
 
 
 def _pattern_options(pattern: Pattern, offset: int, queries: int, keys: int) -> dict[str, Any]:

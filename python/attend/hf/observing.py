@@ -1,5 +1,6 @@
 """One forward pass of a model over a text: q, k, v and the options of every attention, as the model used them."""
 import contextlib
+import operator
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -72,6 +73,10 @@ def observe(
 ) -> Part:
     """Runs the model; the arguments are those of attend.hf.view()."""
     _check_model(model)
+    try:
+        batch = operator.index(None if isinstance(batch, bool) else batch)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"view: batch is {batch!r}; it is the number of the sequence to show, the first is 0") from None
     inputs, read = inputs_of(model, tokenizer, text, part, new_tokens, target)
     with on_attend(model), torch.no_grad():
         names = _attentions_of(model)

@@ -27,7 +27,7 @@ class _Gates(Tap):
     def before(
         self, layer: Layer, order: int, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any], step: int | None = None
     ) -> Look | None:
-        if not self.rules.find(layer, order) and not (self.rules.everything and self.rules.names is None):
+        if not self.rules.find(layer, order) and not self.rules.any_layer:
             return None
         if layer not in self.gates:
             self.gates[layer] = torch.ones(q.size(1), dtype=torch.float32, device=q.device, requires_grad=True)
@@ -57,7 +57,9 @@ def head_importance(
         raise ValueError("head_importance: there are no inputs")
     for batch in batches:
         if not isinstance(batch, Mapping):
-            raise TypeError(f"head_importance: inputs take a dict, or several in a list, for model(**inputs); found {type(batch).__name__}")
+            raise TypeError(
+                f"head_importance: inputs take a dict, or several in a list, for model(**inputs); found {type(batch).__name__}"
+            )
     if loss is not None and not callable(loss):
         raise TypeError(f"head_importance: loss takes a function of the model's result, found {type(loss).__name__}")
     if torch.is_inference_mode_enabled():

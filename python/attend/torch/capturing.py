@@ -182,7 +182,7 @@ class Capture(Tap):
         """Which heads of a call; (): none."""
         found = self.rules.find(layer, order)
         if self.by_rule is None:
-            return self.heads if found or (self.rules.everything and self.rules.names is None) else ()
+            return self.heads if found or self.rules.any_layer else ()
         chosen = [heads for rule, heads in zip(self.rules.rules, self.by_rule) if rule in found]
         if None in chosen:
             return None

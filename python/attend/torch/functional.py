@@ -1,17 +1,17 @@
 """scaled_dot_product_attention with PyTorch's signature and meaning, computed by attend."""
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.autograd.forward_ad import unpack_dual
+from torch.compiler import is_compiling
 
 import attend
 
 from . import contexts
 from .operators import attention
+from .unheard import CAUSAL, EVERY_KEY, calls
 
 
 def check_tensor(where: str, name: str, x: Tensor) -> None:
@@ -60,7 +60,7 @@ def prepared(where: str, *tensors: Tensor) -> list[Tensor]:
     """q, k and v as the operator takes them. Under torch.autocast, attention is computed in its type,
     as PyTorch's own; float64 stays.
     """
-    if not torch.compiler.is_compiling() and any(unpack_dual(x).tangent is not None for x in tensors):
+    if not is_compiling() and any(unpack_dual(x).tangent is not None for x in tensors):
         raise NotImplementedError(  # PyTorch itself would leave the tangent out without a word
             f"{where}: attention has no forward-mode derivative (jvp); use backward()"
         )
@@ -109,17 +109,11 @@ def scaled_dot_product_attention(
     """
     where = "scaled_dot_product_attention"
     number = contexts.number_of(where, context)
-    if (
-        attn_mask is None and dropout_p == 0.0 and not enable_gqa and plain(query, key, value)
-        and query.dim() == key.dim() == value.dim() == 4
-        and query.shape[:2] == key.shape[:2] == value.shape[:2]
-    ):
-        if query.requires_grad or key.requires_grad or value.requires_grad:  # under no_grad()
-            query, key, value = query.detach(), key.detach(), value.detach()
-        where_to = contexts.current() if context is None else context
-        if is_causal:
-            return attend.attention(query, key, value, scale=scale, causal=True, query_offset=0, context=where_to)
-        return attend.attention(query, key, value, scale=scale, context=where_to)
+    if attn_mask is None and dropout_p == 0.0 and not enable_gqa and not is_compiling():
+        options = CAUSAL if is_causal else EVERY_KEY
+        found = calls.attention(query, key, value, scale, options, same_heads=True, context=context)
+        if found is not None:
+            return found
     put = arranged(where, query, key, value, attn_mask, is_causal, enable_gqa)
     seed = draw_seed(where, dropout_p, query.device)
     q, k, v = prepared(where, put.q, put.k, put.v)
@@ -165,45 +159,6 @@ def arranged(
         attn_mask = attn_mask.reshape(batch, *attn_mask.shape[-3:])
     mask, bias = split_mask(where, "attn_mask", attn_mask)
     return Arranged(four(query, heads), four(key, key_heads), four(value, key_heads), mask, bias, lead)
-
-
-_PLAIN = (Tensor, torch.nn.Parameter)
-
-
-def plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether nobody but the caller wants to know of the call: no autograd, compiler, tracer, autocast, no
-    mode or transform of PyTorch's. Then it is made without the operator, whose dispatch takes longer
-    than short sequences do.
-    """
-    return (
-        not torch.compiler.is_compiling()
-        and type(query) in _PLAIN and type(key) in _PLAIN and type(value) in _PLAIN
-        and query.is_cpu and key.is_cpu and value.is_cpu
-        and query.layout == key.layout == value.layout == torch.strided
-        and not (torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad))
-        and not torch.is_autocast_enabled("cpu")
-        and not torch.jit.is_tracing()
-        and _nobody_listens()
-    )
-
-
-def _listeners() -> Callable[[], bool]:
-    """Whether no forward-mode derivative, mode or transform of PyTorch's is active. These are internal names of
-    PyTorch: where one is missing, the answer is always no, and every call goes through the operator.
-    """
-    try:
-        modes, functions = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
-        transforms, profiled = torch._C._functorch.peek_interpreter_stack, torch._C._autograd._profiler_enabled
-        forward_ad._current_level
-    except AttributeError:
-        return lambda: False
-    return lambda: (
-        forward_ad._current_level < 0 and modes() == 0 and functions() == 0 and transforms() is None
-        and not profiled()
-    )
-
-
-_nobody_listens = _listeners()
 
 
 def _same_key_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,10 +10,11 @@ import attend
 from attend._types import BlocksLike, DropoutLike, WindowLike
 
 from . import contexts
-from .functional import check_devices, check_tensor, draw_seed, plain, prepared
+from .functional import check_devices, check_tensor, draw_seed, prepared
 from .heads import weights_alone
 from .layers import check_heads, heads_of
 from .operators import attention as attention_operator
+from .unheard import plain
 
 _WHERE = "attention"
 _TENSORS = frozenset({
@@ -136,15 +137,13 @@ def at_once(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Any:
     The result lies in memory as q does, as PyTorch's own does: where q is [batch, length, heads, d] transposed, the heads
     are joined without a copy.
     """
-    if not plain(q, k, v):
+    if not plain(q, k, v, *(x for x in options.values() if isinstance(x, Tensor))):
         return None
     given: dict[str, Any] = {}
     for name, x in options.items():
         if x is None or x is False:
             continue
         if isinstance(x, Tensor):
-            if not _is_plain(x):
-                return None
             given[name] = x.detach() if x.requires_grad else x
         elif name in _TENSORS or name in ("dropout", "dropout_p") and (type(x) is not float or x != 0.0):
             return None
@@ -162,13 +161,6 @@ def at_once(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Any:
 def _check_rank(name: str, x: Tensor) -> None:
     if x.dim() != 4:
         raise ValueError(f"{_WHERE}: {name} takes [batch, heads, length, dim], found {list(x.shape)}")
-
-
-def _is_plain(x: Any) -> bool:
-    return (
-        type(x) in (Tensor, torch.nn.Parameter) and x.is_cpu and x.layout == torch.strided
-        and not (x.requires_grad and torch.is_grad_enabled())
-    )
 
 
 def _number(name: str, x: Any) -> float | None:

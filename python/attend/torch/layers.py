@@ -126,6 +126,11 @@ class Rules:
             return known[rule.number : rule.number + 1]
         return [name for name in known if rule.means(Layer(name, rule.call or 0), -1)]
 
+    @property
+    def any_layer(self) -> bool:
+        """Nothing is known of the layers, and all are meant: whichever call comes."""
+        return self.everything and self.names is None
+
     def unmet(self) -> list[str]:
         return [str(rule) for rule in self.rules if not rule.met]
 

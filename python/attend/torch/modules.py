@@ -8,7 +8,8 @@ from torch.nn import functional as F
 
 import attend
 
-from . import contexts, taps
+from . import contexts
+from .calls import call, tapped
 from .functional import check_tensor, draw_seed, prepared, split_mask
 from .hidden import hidden_rows, without
 from .operators import attention
@@ -95,7 +96,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         dropout_p = self.dropout if self.training else 0.0
         seed = draw_seed("MultiheadAttention", dropout_p, q.device)
         arguments = (*prepared("MultiheadAttention", q, k, v), mask, bias, None, causal, dropout_p, seed, need_weights)
-        if taps.tapped():
+        if tapped():
             out, weights = self._tapped(*arguments, number)
         else:
             out, _, weights = attention(*arguments, number)
@@ -113,7 +114,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """The same, where somebody looks on."""
         dropout = None if seed is None else (dropout_p, int(seed.item()))
-        out, weights = taps.call(
+        out, weights = call(
             self, q, k, v, mask=mask, bias=bias, causal=causal, query_offset=0 if causal else None, dropout=dropout,
             return_weights=need_weights, context=contexts.by_number(number),
         )

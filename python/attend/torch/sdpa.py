@@ -11,15 +11,18 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 from torch.autograd.forward_ad import unpack_dual
+from torch.compiler import is_compiling
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 import attend
 
-from . import contexts, taps
+from . import contexts
+from .calls import call, untapped
 from .functional import arranged
 from .modules import TYPES
 from .unasked import backward, grad, multi_head_attention_forward
+from .unheard import CAUSAL, EVERY_KEY
 
 _WHERE = "scaled_dot_product_attention"
 
@@ -168,7 +171,7 @@ class _Mode(TorchFunctionMode):
         if function is torch.autograd.grad:
             with self:
                 return grad(*args, **kwargs)
-        if function is Tensor.unflatten and torch.compiler.is_compiling():
+        if function is Tensor.unflatten and is_compiling():
             function = torch.unflatten  # the same; torch.compile cannot follow the first inside a mode
         return function(*args, **kwargs)
 
@@ -177,6 +180,12 @@ class _Mode(TorchFunctionMode):
         is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
     ) -> Tensor:
         module = _calling_module()
+        if attn_mask is None and dropout_p == 0.0 and not is_compiling():
+            options = CAUSAL if is_causal else EVERY_KEY
+            out = untapped.attention(query, key, value, scale, options, same_heads=not enable_gqa, context=self.context)
+            if out is not None:
+                _note(module, query, key, value, "", self.strict)
+                return out
         why = _why_not(query, key, value, attn_mask)
         _note(module, query, key, value, why, self.strict)
         if why:
@@ -185,7 +194,7 @@ class _Mode(TorchFunctionMode):
                 enable_gqa=enable_gqa,
             )
         put = arranged(_WHERE, query, key, value, attn_mask, is_causal, enable_gqa)
-        out, _ = taps.call(
+        out, _ = call(
             module, put.q, put.k, put.v, mask=put.mask, bias=put.bias, scale=scale, causal=is_causal,
             query_offset=0 if is_causal else None, dropout_p=dropout_p, context=self.context,
         )
@@ -213,7 +222,7 @@ _modes = {strict: _Mode(strict, None) for strict in (False, True)}
 
 def _in_pytorch(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A call that is listed already: an outer block hears of it too, and says nothing."""
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return function(*args, **kwargs)
     before, _blocks.listed = _blocks.listed, True
     try:
@@ -226,7 +235,7 @@ def _note(
     module: nn.Module | None, query: Tensor, key: Tensor, value: Tensor, why: str, strict: bool
 ) -> None:
     name = ""
-    if torch.compiler.is_compiling():
+    if is_compiling():
         _note_traced(query.dtype, why)
     elif not _blocks.listed:
         calls, names = _blocks.open[-1]
@@ -261,13 +270,13 @@ def _why_not(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> 
             return f"{name} is on {x.device}, attend.torch computes on the CPU"
         if x.dtype not in TYPES and name != "attn_mask":
             return f"{name} is {x.dtype}, attend takes float64, float32, bfloat16 and float16"
-        if torch.compiler.is_compiling():
+        if is_compiling():
             continue
         if type(x) not in _TENSORS:
             return f"{name} is a {type(x).__name__}, attend takes plain tensors"
         if unpack_dual(x).tangent is not None:
             return f"{name} has a forward-mode derivative, attend has none"
-    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
+    if not is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
         return "it is inside a transform of torch.func"
     return ""
 
@@ -277,7 +286,7 @@ _TENSORS = (Tensor, nn.Parameter, FakeTensor)
 
 def _calling_module() -> nn.Module | None:
     """The nearest caller whose first argument is a module: its forward, or a function it hands itself to."""
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return None
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:

@@ -1,8 +1,8 @@
-"""The one place that every attention of a model goes through: call().
+"""Taps: whoever looks at the attentions of a model, or changes them.
 
-Whoever looks at attentions, or changes them, is a Tap. The taps of a block are active in its own thread, and in
-nothing that runs elsewhere or later; but for gradient checkpointing, which computes a part of a forward pass again during
-the backward pass: there the taps of its forward pass count (keep_edits()).
+The taps of a block are active in its own thread, and in nothing that runs elsewhere or later; but for gradient
+checkpointing, which computes a part of a forward pass again during the backward pass: there the taps of its forward pass
+count (keep_edits()).
 """
 import copy
 import functools
@@ -16,48 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks_of_all
 
-from .general import at_once, attention
 from .layers import Layer, check_heads, known_heads
+from .places import Place
 
-_active: ContextVar[tuple["Tap", ...]] = ContextVar("attend taps", default=())
+active: ContextVar[tuple["Tap", ...]] = ContextVar("attend taps", default=())
 
 
 _CHECKPOINT = "_gradient_checkpointing_func"  # of modules of Transformers, where it is switched on
-
-
-class Place:
-    """Where a tap is in a model: which modules are being called, and what was called in this forward pass."""
-
-    def __init__(self) -> None:
-        self.stack: list[nn.Module] = []
-        self.calls: dict[nn.Module, int] = {}
-        self.order = 0  # attentions in this pass
-        self.step = -1  # forward passes with attention, so far
-        self.fresh = True  # the next attention is the first of a pass
-
-    def enter(self, module: nn.Module) -> None:
-        if not self.stack:
-            self.fresh = True
-        self.stack.append(module)
-
-    def leave(self, module: nn.Module) -> None:
-        if self.stack and self.stack[-1] is module:  # else the block began inside of the module
-            self.stack.pop()
-
-    def attend(self, module: nn.Module) -> tuple[int, int]:
-        """(which call of the module in this pass, which attention of the pass)"""
-        if self.fresh:
-            self.calls, self.order, self.fresh = {}, 0, False
-            self.step += 1
-        nth = self.calls.get(module, 0)
-        self.calls[module] = nth + 1
-        self.order += 1
-        return nth, self.order - 1
-
-    def copy(self) -> "Place":
-        other = Place()
-        other.calls, other.order, other.step, other.fresh = dict(self.calls), self.order, self.step, self.fresh
-        return other
 
 
 class Tap:
@@ -101,12 +66,12 @@ class Tap:
             raise RuntimeError(f"{self.where}: this block is open already; make one for each `with`")
         self._open = True
         _hooks.take()
-        _active.set((*_active.get(), self))
+        active.set((*active.get(), self))
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self._open = False
-        _active.set(tuple(tap for tap in _active.get() if tap is not self))  # blocks may end in any order
+        active.set(tuple(tap for tap in active.get() if tap is not self))  # blocks may end in any order
         _hooks.give()
         for module, function in reversed(self._kept):
             setattr(module, _CHECKPOINT, function)
@@ -170,88 +135,12 @@ class Look:
         """With the results after all edits; weights are those of these heads."""
 
 
-def tapped() -> bool:
-    """Whether anybody looks at calls made here and now, or changes them."""
-    if torch.compiler.is_compiling():
-        return _is_tapped()
-    return bool(_active.get() or _edited or _graphs)
-
-
-def call(
-    module: nn.Module | None, q: Tensor, k: Tensor, v: Tensor, *, return_weights: bool = False, **options: Any
-) -> tuple[Tensor, Tensor | None]:
-    """(out [batch, heads, queries, dv], weights [batch, heads, queries, keys] or None) of attend.torch.attention(), as
-    the captures and edits that are active here want it. `module` is who calls; None: whoever is being called.
-    """
-    if torch.compiler.is_compiling():
-        if _is_tapped():
-            raise NotImplementedError(_COMPILED)
-        return _compute(q, k, v, return_weights, options)
-    taps = _active.get()
-    again = bool(taps or _edited or _graphs) and recomputing()
-    if again and module is not None and _was_edited(module) and not any(isinstance(tap, _Replay) for tap in taps):
-        raise RuntimeError(
-            f"attend: {type(module).__name__} was edited in a forward pass, and is computed again in the backward pass, "
-            "where its edits are not known; wrap the function that is checkpointed in attend.torch.keep_edits()"
-        )
-    looks, changes = [], False
-    for tap in taps:
-        if again and not isinstance(tap, _Replay):
-            continue
-        found = tap.find(module)
-        look = None if found is None else tap.before(*found, q, k, v, options)
-        if look is not None:
-            looks.append(look)
-            changes = changes or tap.changes
-    if _edited and not again and module is not None and not any(tap.changes for tap in taps):
-        _edited.discard(module)  # what is computed again from now on is this pass
-    if not looks:
-        return _compute(q, k, v, return_weights, options)
-    out, weights = _observed(looks, q, k, v, return_weights, options)
-    if changes and not again and not _keeps.get() and module is not None:
-        _remember(module, out)
-    return out, weights
-
-
-def _compute(
-    q: Tensor, k: Tensor, v: Tensor, return_weights: bool, options: dict[str, Any]
-) -> tuple[Tensor, Tensor | None]:
-    if return_weights:
-        return attention(q, k, v, return_weights=True, **options)
-    found = at_once(q, k, v, options)
-    return attention(q, k, v, **options) if found is None else found, None
-
-
-def _observed(
-    looks: list[Look], q: Tensor, k: Tensor, v: Tensor, return_weights: bool, options: dict[str, Any]
-) -> tuple[Tensor, Tensor | None]:
-    """The weights of the heads that somebody asks for, and of no others."""
-    every = tuple(range(q.size(1)))
-    heads = every if return_weights else _union(looks, every)
-    if return_weights or (heads == every and not torch.is_grad_enabled()):
-        out, weights = attention(q, k, v, return_weights=True, **options)
-    elif heads:  # nothing that autograd knows of: what checkpointing computes again is not captured
-        out, weights = attention(q, k, v, return_weights=True, weight_heads=heads, **options)
-    else:
-        out, weights = attention(q, k, v, **options), None
-    for look in looks:
-        out = look.edit(out)
-        weights = None if weights is None else look.edit_weights(weights, heads)
-    for look in looks:
-        look.after(out, weights, heads)
-    return out, weights if return_weights else None
-
-
-def _union(looks: list[Look], every: tuple[int, ...]) -> tuple[int, ...]:
-    if any(look.weight_heads is None for look in looks):
-        return every
-    return tuple(sorted({head for look in looks for head in look.weight_heads or ()}))
-
-
 # ---- Forward passes that are computed again ------------------------------------------------------
 
 _keeps: ContextVar[bool] = ContextVar("attend keeps edits", default=False)
-# Modules that were edited in passes which nobody keeps, and may be computed again without their edits:
+# Modules that were edited in passes which nobody keeps, and may be computed again without their edits; `unkept` is not
+# empty while there may be one.
+unkept: list[bool] = []
 _edited: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()  # reentrant checkpointing, which makes no graph; until the next pass
 _graphs: "weakref.WeakKeyDictionary[nn.Module, weakref.WeakSet[_Mark]]" = weakref.WeakKeyDictionary()  # as long as their graphs
 
@@ -260,17 +149,31 @@ class _Mark:
     """Something that lives as long as the graph of a pass."""
 
 
-def _remember(module: nn.Module, out: Tensor) -> None:
+def remember(module: nn.Module, out: Tensor) -> None:
+    """An edited pass of the module that nobody keeps."""
+    if _keeps.get():
+        return
     if not torch.is_grad_enabled():
         if module.training:
             _edited.add(module)
+            unkept[:] = [True]
     elif out.grad_fn is not None and torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
         mark = _Mark()  # checkpointing without reentrance is such hooks
         out.grad_fn.metadata["attend edit"] = mark
         _graphs.setdefault(module, weakref.WeakSet()).add(mark)
+        unkept[:] = [True]
 
 
-def _was_edited(module: nn.Module) -> bool:
+def forget(module: nn.Module) -> None:
+    """A pass that is not edited: without a graph, what is computed again from now on is this one."""
+    _edited.discard(module)
+    if not _graphs.get(module):
+        _graphs.pop(module, None)
+    if not _edited and not _graphs:
+        unkept.clear()
+
+
+def was_edited(module: nn.Module) -> bool:
     return module in _edited or bool(_graphs.get(module))
 
 
@@ -279,7 +182,7 @@ def recomputing() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-class _Replay(Tap):
+class Replay(Tap):
     """A tap as it was when the part that is computed again was computed first."""
 
     def __init__(self, tap: Tap, place: Place) -> None:
@@ -299,7 +202,7 @@ def keep_edits(function: Callable[..., Any]) -> Callable[..., Any]:
 
     >>> y = torch.utils.checkpoint.checkpoint(attend.torch.keep_edits(layer), x, use_reentrant=False)
     """
-    taps = _active.get()
+    taps = active.get()
     if not taps:
         return function
     places: list[Place] = []
@@ -313,12 +216,12 @@ def keep_edits(function: Callable[..., Any]) -> Callable[..., Any]:
                 return function(*arguments, **keywords)
             finally:
                 _keeps.reset(token)
-        again = tuple(_Replay(tap, place.copy()) for tap, place in zip(taps, places) if tap.changes)
-        token = _active.set(again)
+        again = tuple(Replay(tap, place.copy()) for tap, place in zip(taps, places) if tap.changes)
+        token = active.set(again)
         try:
             return function(*arguments, **keywords)
         finally:
-            _active.reset(token)
+            active.reset(token)
 
     return kept
 
@@ -372,14 +275,14 @@ class _Hooks:
 
     @staticmethod
     def _enter(module: nn.Module, arguments: Any) -> None:
-        taps = _active.get()
+        taps = active.get()
         if taps and not recomputing():
             for tap in taps:
                 tap.enter(module)
 
     @staticmethod
     def _leave(module: nn.Module, arguments: Any, result: Any) -> None:
-        taps = _active.get()
+        taps = active.get()
         if taps and not recomputing():
             for tap in taps:
                 tap.place.leave(module)
@@ -394,18 +297,18 @@ def _names_in(root: nn.Module) -> dict[nn.Module, str]:
 
 # ---- torch.compile -------------------------------------------------------------------------------
 
-_COMPILED = (
+COMPILED = (
     "attend: capture() and edit() do not work inside torch.compile, whose graph is made once and knows no blocks; use the "
     "model as it is without torch.compile"
 )
 
 
 @torch.compiler.assume_constant_result
-def _is_tapped() -> bool:
-    return bool(_active.get())
+def is_tapped() -> bool:
+    return bool(active.get())
 
 
 def _refuse_compiled(where: str, model: nn.Module) -> None:
     for name, module in model.named_modules():
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
-            raise NotImplementedError(f"{where}: {name or 'the model'} is compiled. {_COMPILED}")
+            raise NotImplementedError(f"{where}: {name or 'the model'} is compiled. {COMPILED}")

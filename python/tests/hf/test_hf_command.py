@@ -90,7 +90,6 @@ REFUSED = {
     "no_part": (["FOLDER", "--part", "cross"], "part 'cross' is not there"),
     "no_encoder": (["FOLDER", "--target", "w5"], "has no encoder"),
     "two_without_target": (["TWO"], "say what the decoder reads"),
-    "no_directory": (["FOLDER", "--output", "nowhere/page.html"], "nowhere/page.html"),
 }
 
 
@@ -104,6 +103,23 @@ def test_refused_in_words(case, folder, two, tmp_path, monkeypatch, capsys):
     told = capsys.readouterr()
     assert told.err.startswith("attend.hf view: ") and told.err.count("\n") == 1 and words_of_it in told.err and not told.out
     assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("output, told", [("nowhere/page.html", "there is no folder nowhere to write page.html into"),
+                                          (".", ". is a folder; it takes the name of a file")])
+def test_where_nothing_can_be_written_no_model_is_loaded(output, told, folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("attend.hf.loading.load", lambda *_, **__: pytest.fail("it was loaded"))
+    assert main(["view", str(folder), "--text", TEXT, "--output", output]) == 2
+    assert capsys.readouterr().err == f"attend.hf view: --output: {told}\n"
+
+
+def test_a_text_that_is_not_utf_8(folder, tmp_path, capsys):
+    (tmp_path / "text.txt").write_bytes(b"caf\xe9")
+    assert main(["generate", str(folder), "--text-file", str(tmp_path / "text.txt")]) == 2
+    assert capsys.readouterr().err == (
+        f"attend.hf generate: --text-file: {tmp_path / 'text.txt'} is no text in UTF-8: byte 3 is 0xe9\n"
+    )
 
 
 def test_files_that_are_no_models(tmp_path, capsys):

@@ -1,8 +1,10 @@
 """What a mask becomes: options where its function is known, booleans else; the same keys are visible in any case."""
 import itertools
+import re
 
 import pytest
 import torch
+from tiny import tiny
 from transformers import masking_utils as mu
 
 from attend.hf.described import DescribedMask
@@ -138,6 +140,19 @@ def test_a_class_that_is_called_is_not_known():
 
     assert pattern_of(Function()) is None
     assert pattern_of(len) is None
+
+
+@pytest.mark.parametrize("shape", [(2, 7, 7), (1, 7), (3, 7), (7,)])
+@pytest.mark.parametrize("name", ["bert", "llama", "t5"])
+def test_a_mask_of_another_batch_is_refused(name, shape):
+    model, real = tiny(name), torch.ones(shape, dtype=torch.int64)
+    model.set_attn_implementation("attend")
+    given = {"input_ids": torch.ones(2, 7, dtype=torch.int64), "attention_mask": real}
+    if name == "t5":
+        given["decoder_input_ids"] = given["input_ids"]
+    told = re.escape(f"the attention_mask is {list(shape)}, the input has a batch of 2; a mask is [2, positions]")
+    with pytest.raises(ValueError, match=told):
+        model(**given)
 
 
 def test_never_none():

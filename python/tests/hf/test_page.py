@@ -1,4 +1,6 @@
 """Does the page of a model hold what the model computed?"""
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -162,7 +164,9 @@ REFUSED = {
     "target_of_a_decoder": ("llama", {"target": "w5"}, ValueError, "has no encoder"),
     "nothing_to_decode": ("t5", {}, ValueError, "say what the decoder reads"),
     "both": ("t5", {"target": "w5", "new_tokens": 3}, ValueError, "target and new_tokens both"),
-    "part": ("t5", {"new_tokens": 3, "part": "middle"}, ValueError, "part 'middle' is not there; the parts are 'encoder', 'decoder', 'cross'"),
+    "part": ("t5", {"new_tokens": 3, "part": "middle"}, ValueError, "'middle' is not there; the parts are 'encoder', 'decoder', 'cross'"),
+    "batch": ("llama", {"batch": "1"}, TypeError, "batch is '1'; it is the number of the sequence"),
+    "no_sequence": ("llama", {"batch": True}, TypeError, "batch is True"),
     "layer": ("llama", {"layers": "h.5"}, ValueError, "layer 'h.5' is not there"),
     "tokens": ("llama", {"tokens": ["a"]}, TypeError, "tokens does not go with a model"),
     "option": ("llama", {"causal": True}, TypeError, "causal does not go with a model"),
@@ -175,6 +179,13 @@ def test_refused(case):
     given = {"tokenizer": words.word_level(), "text": TEXT, **given}
     with pytest.raises(error, match=words_of_it):
         attend.view(tiny(name), given.pop("tokenizer"), given.pop("text"), **given)
+
+
+@pytest.mark.parametrize("shape", [(2, 7, 7), (1, 7), (3, 7), (7,), (2, 6)])
+def test_a_mask_of_another_shape_is_refused(shape):
+    given = {"input_ids": torch.ones(2, 7, dtype=torch.int64), "attention_mask": torch.ones(shape, dtype=torch.int64)}
+    with pytest.raises(ValueError, match=re.escape(f"the attention_mask is {list(shape)} and input_ids [2, 7]; a mask has")):
+        attend.view(tiny("gpt2"), None, given)
 
 
 def test_what_is_refused_is_refused_before_the_model_runs(monkeypatch):

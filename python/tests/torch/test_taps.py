@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 import attend
 import attend.torch
-from attend.torch import taps
+from attend.torch.calls import call
 
 
 def encoder():
@@ -135,7 +135,7 @@ def test_torch_compile_sees_no_taps_and_is_refused_inside_of_them():
     module = nn.Identity()
 
     def twice(q):
-        return 2 * taps.call(module, q, q, q, causal=True)[0]
+        return 2 * call(module, q, q, q, causal=True)[0]
 
     compiled = torch.compile(twice, backend="eager", fullgraph=True)
     assert torch.equal(compiled(q), twice(q))

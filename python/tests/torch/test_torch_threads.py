@@ -12,7 +12,9 @@ import torch
 
 import attend
 import attend.torch
+from attend._attend import TorchCalls
 from attend.torch import contexts
+from attend.torch.unheard import EVERY_KEY
 
 Q = torch.ones(1, 2, 4, 8)
 
@@ -41,18 +43,16 @@ def threads(request):
 
 
 def test_every_way_follows_torch_set_num_threads(used, threads):
-    attend.torch.scaled_dot_product_attention(Q, Q, Q)  # without the operator
     q = Q.clone().requires_grad_()
     attend.torch.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
     layer = attend.torch.MultiheadAttention(8, 2)
     layer(*[torch.ones(3, 1, 8)] * 3)[0].sum().backward()
-    assert len(used) == 5 and {context.threads for context in used} == {threads}
+    assert len(used) == 4 and {context.threads for context in used} == {threads}
     assert len({id(context) for context in used}) == 1, "made once for each number"
 
 
 def test_a_given_context_comes_first(used, threads):
     context = attend.Context(threads=2)
-    attend.torch.scaled_dot_product_attention(Q, Q, Q, context=context)
     q = Q.clone().requires_grad_()
     attend.torch.scaled_dot_product_attention(q, q, q, context=context).sum().backward()
     layer = attend.torch.MultiheadAttention(8, 2, context=context)
@@ -63,7 +63,23 @@ def test_a_given_context_comes_first(used, threads):
     model(torch.ones(3, 1, 8))
     plain = attend.torch.MultiheadAttention(8, 2)
     plain(*[torch.ones(3, 1, 8)] * 3, context=context)
-    assert len(used) == 8 and all(found is context for found in used)
+    assert len(used) == 7 and all(found is context for found in used)
+
+
+def test_so_does_the_way_without_the_operator(threads):
+    """Told by the bits: those of the reference are others."""
+    q, reference = torch.randn(1, 2, 40, 8), attend.Context(kernels="forward:reference.forward")
+    wanted = attend.attention(q, q, q, context=reference)
+    assert not torch.equal(wanted, attend.attention(q, q, q))
+    assert torch.equal(attend.torch.scaled_dot_product_attention(q, q, q, context=reference), wanted)
+    asked = []
+    calls = TorchCalls([], torch.is_grad_enabled, torch.get_num_threads, lambda: asked.append(threads) or reference)
+    for number in (threads + 1, threads, threads):  # asked again for another number alone
+        torch.set_num_threads(number)
+        assert torch.equal(calls.attention(q, q, q, None, EVERY_KEY), wanted)
+    assert len(asked) == 2
+    torch.set_num_threads(threads + 2)  # for the next test
+    assert not torch.equal(attend.torch.scaled_dot_product_attention(q, q, q), wanted)
 
 
 def test_a_context_that_is_gone_by_the_backward_pass_is_not_missed(used):

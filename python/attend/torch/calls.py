@@ -1,0 +1,91 @@
+"""The one place that every attention of a model goes through: call()."""
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.compiler import is_compiling
+
+from .general import at_once, attention
+from .taps import COMPILED, Look, Replay, active, forget, is_tapped, recomputing, remember, unkept, was_edited
+from .unheard import calls_unless
+
+TAPS = (active, unkept)
+untapped = calls_unless(*TAPS)  # calls that no block looks at, either
+
+
+def tapped() -> bool:
+    """Whether anybody looks at calls made here and now, or changes them."""
+    if is_compiling():
+        return is_tapped()
+    return bool(active.get() or unkept)
+
+
+def call(
+    module: nn.Module | None, q: Tensor, k: Tensor, v: Tensor, *, return_weights: bool = False, **options: Any
+) -> tuple[Tensor, Tensor | None]:
+    """(out [batch, heads, queries, dv], weights [batch, heads, queries, keys] or None) of attend.torch.attention(), as
+    the captures and edits that are active here want it. `module` is who calls; None: whoever is being called.
+    """
+    if is_compiling():
+        if is_tapped():
+            raise NotImplementedError(COMPILED)
+        return _compute(q, k, v, return_weights, options)
+    taps = active.get()
+    again = bool(taps or unkept) and recomputing()
+    if again and module is not None and was_edited(module) and not any(isinstance(tap, Replay) for tap in taps):
+        raise RuntimeError(
+            f"attend: {type(module).__name__} was edited in a forward pass, and is computed again in the backward pass, "
+            "where its edits are not known; wrap the function that is checkpointed in attend.torch.keep_edits()"
+        )
+    looks, changes = [], False
+    for tap in taps:
+        if again and not isinstance(tap, Replay):
+            continue
+        found = tap.find(module)
+        look = None if found is None else tap.before(*found, q, k, v, options)
+        if look is not None:
+            looks.append(look)
+            changes = changes or tap.changes
+    if unkept and not again and module is not None and not any(tap.changes for tap in taps):
+        forget(module)
+    if not looks:
+        return _compute(q, k, v, return_weights, options)
+    out, weights = _observed(looks, q, k, v, return_weights, options)
+    if changes and not again and module is not None:
+        remember(module, out)
+    return out, weights
+
+
+def _compute(
+    q: Tensor, k: Tensor, v: Tensor, return_weights: bool, options: dict[str, Any]
+) -> tuple[Tensor, Tensor | None]:
+    if return_weights:
+        return attention(q, k, v, return_weights=True, **options)
+    found = at_once(q, k, v, options)
+    return attention(q, k, v, **options) if found is None else found, None
+
+
+def _observed(
+    looks: list[Look], q: Tensor, k: Tensor, v: Tensor, return_weights: bool, options: dict[str, Any]
+) -> tuple[Tensor, Tensor | None]:
+    """The weights of the heads that somebody asks for, and of no others."""
+    every = tuple(range(q.size(1)))
+    heads = every if return_weights else _union(looks, every)
+    if return_weights or (heads == every and not torch.is_grad_enabled()):
+        out, weights = attention(q, k, v, return_weights=True, **options)
+    elif heads:  # nothing that autograd knows of: what checkpointing computes again is not captured
+        out, weights = attention(q, k, v, return_weights=True, weight_heads=heads, **options)
+    else:
+        out, weights = attention(q, k, v, **options), None
+    for look in looks:
+        out = look.edit(out)
+        weights = None if weights is None else look.edit_weights(weights, heads)
+    for look in looks:
+        look.after(out, weights, heads)
+    return out, weights if return_weights else None
+
+
+def _union(looks: list[Look], every: tuple[int, ...]) -> tuple[int, ...]:
+    if any(look.weight_heads is None for look in looks):
+        return every
+    return tuple(sorted({head for look in looks for head in look.weight_heads or ()}))
