@@ -45,6 +45,8 @@ class ATTEND_API Pending {
   // Waits until it is done, at most so long, and says whether it is. This one polls, with pauses
   // that grow to a millisecond.
   virtual bool wait(std::chrono::milliseconds at_most);
+  // Ranks from which something is still to come, for messages; none if that is not known.
+  virtual std::vector<int> missing() const { return {}; }
 };
 
 // Some ranks, and how bytes move between them. A Group is used by one thread at a time, and calls
@@ -77,9 +79,11 @@ class ATTEND_API Group {
   void keep(std::shared_ptr<const void> memory) { kept_.push_back(std::move(memory)); }
   std::int64_t next_call() noexcept { return calls_++; }
 
+ protected:
+  // For a Group that cannot end its transfers: it may keep the memory for good.
+  std::vector<std::shared_ptr<const void>> take_kept() noexcept { return std::move(kept_); }
+
  private:
-  // A Group that could still write to it frees it last: derived classes end their transfers in
-  // their own destructors, which run before.
   std::vector<std::shared_ptr<const void>> kept_;
   std::string failure_;
   std::int64_t calls_ = 0;
@@ -114,7 +118,8 @@ inline constexpr std::int64_t kGranule = 256;
 
 // Who owns which positions, of queries or of keys. A problem with a batch has one sequence here,
 // and all elements of the batch are cut alike; packed sequences are cut each by itself. A rank's
-// tensors hold the positions that it owns in ascending order, sequence by sequence.
+// tensors hold the positions that it owns in ascending order, sequence by sequence. Bits do not
+// depend on the layout; granules that are not multiples of 256 cost some more bytes backward.
 class ATTEND_API Layout {
  public:
   // Positions [begin, end) of a sequence, which lie in their owner's tensors from row `local` on.
@@ -123,26 +128,31 @@ class ATTEND_API Layout {
   };
 
   Layout() = default;
-  // owners[s][g]: the rank that owns positions [256 g, 256 g + 256) of sequence s, as far as it has
-  // them. Any assignment will do; bits do not depend on it.
-  Layout(std::vector<std::int64_t> lengths, std::vector<std::vector<int>> owners, int ranks);
+  // owners[s][g]: the rank that owns granule g of sequence s; the last may be shorter. Any
+  // assignment will do.
+  Layout(std::vector<std::int64_t> lengths, std::vector<std::vector<int>> owners, int ranks,
+         std::int64_t granule = kGranule);
   // Granules dealt 0 ... P - 1, P - 1 ... 0, and so on, through all sequences: balanced where
   // attention is causal.
-  static Layout serpentine(std::vector<std::int64_t> lengths, int ranks);
-  // Rank 0 the first positions, rank 1 the next.
-  static Layout contiguous(std::vector<std::int64_t> lengths, int ranks);
+  static Layout serpentine(std::vector<std::int64_t> lengths, int ranks,
+                           std::int64_t granule = kGranule);
+  // The first granules to rank 0, the next to rank 1: as many to each, or one fewer.
+  static Layout contiguous(std::vector<std::int64_t> lengths, int ranks,
+                           std::int64_t granule = kGranule);
 
   int ranks() const noexcept { return ranks_; }
+  std::int64_t granule() const noexcept { return granule_; }
   std::int64_t sequences() const noexcept { return static_cast<std::int64_t>(lengths_.size()); }
   std::int64_t length(std::int64_t sequence) const { return lengths_.at(at(sequence)); }
   std::int64_t total() const noexcept;  // positions of all sequences
-  std::int64_t owned(int rank) const;   // and of one rank
+  std::int64_t owned(int rank) const;   // of them, those of one rank
   // A rank's positions, ascending; granules that follow each other are one run.
   const std::vector<Run>& runs(int rank) const { return runs_.at(at(rank)); }
   int owner(std::int64_t sequence, std::int64_t position) const;
 
   friend bool operator==(const Layout& a, const Layout& b) noexcept {
-    return a.ranks_ == b.ranks_ && a.lengths_ == b.lengths_ && a.owners_ == b.owners_;
+    return a.ranks_ == b.ranks_ && a.granule_ == b.granule_ && a.lengths_ == b.lengths_ &&
+           a.owners_ == b.owners_;
   }
 
  private:
@@ -151,6 +161,7 @@ class ATTEND_API Layout {
   std::vector<std::vector<int>> owners_;
   std::vector<std::vector<Run>> runs_;
   int ranks_ = 0;
+  std::int64_t granule_ = kGranule;
 };
 
 // Of one problem. In self-attention both are the same.
