@@ -236,21 +236,19 @@ ATTEND_API void attention_backward(Group& group, const Layouts& layouts,
 // ---- Plan
 // ----------------------------------------------------------------------------------------
 
-// What a call will cost, of each rank.
+// What a call will cost one rank.
 struct RankCost {
-  std::int64_t sent = 0, received = 0;  // bytes of tensors, of this rank to and from others
+  std::int64_t sent = 0, received = 0;  // bytes of tensors, to and from other ranks
   std::int64_t memory = 0;              // bytes beside the caller's tensors and workspaces
-  double pairs = 0;                     // of a query and a key that may be seen, times products
+  double products = 0;  // work: pairs of a query and a key that may be seen, times q . k and such
 };
 
 struct ATTEND_API DistributedPlan {
   Scheme scheme = Scheme::gather;  // the one that is used
   Bits bits = Bits::one_process;
-  std::vector<RankCost> forward, backward;
-  std::int64_t least_forward = 0,
-               least_backward = 0;  // bytes that any way of this scheme must move
+  std::vector<RankCost> forward, backward;  // of each rank; without dbias, dsinks, dalibi
 
-  std::string describe() const;
+  std::string describe() const;  // bytes, memory, and how evenly the work is divided
 };
 
 // Nothing is sent: any process can ask.

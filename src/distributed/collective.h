@@ -6,6 +6,7 @@
 #include "core/interruption.h"
 #include "core/reporting.h"
 #include "core/text.h"
+#include "distributed/balance.h"
 #include "distributed/record.h"
 #include "distributed/rows.h"
 
@@ -30,6 +31,10 @@ void collective(const char* function, Group& group, Wire& wire, const Prepare& p
   }
 }
 
+// What all ranks must agree on, whatever the call.
+void record_whole(Record& record, bool backward, const WholeProblem& whole,
+                  const AttentionOptions& options, const DistributedOptions& distributed);
+
 // Runs a piece's Problem and Call.
 template <class Operation>
 void run_piece(const char* function, Context& context, const typename Operation::Problem& problem,
@@ -38,30 +43,38 @@ void run_piece(const char* function, Context& context, const typename Operation:
   state.execute(function, *state.template plan_for<Operation>(problem), call);
 }
 
-// A sequence and a key head: what one rank computes at a time in the scheme `heads`.
-struct Item {
-  std::int64_t b = 0, kv_head = 0;
+// ---- Keys of one key head
+// ------------------------------------------------------------------------
+
+// k, v and their scales, as far as they are given; of all sequences or, with b, of one.
+struct KeyRows {
+  WholeRows k, v, k_scales, v_scales;
+  KeyRows(const Context& context, const WholeProblem& whole, const Call& local, std::int64_t rows);
 };
-// Of each rank, so that their numbers of pairs are alike.
-std::vector<std::vector<Item>> items_of(const WholeProblem& whole, int ranks);
+std::vector<MovedTensor> moved_keys(const WholeProblem& whole, const Call& local,
+                                    std::int64_t kv_head, const KeyRows& to, std::int64_t b = -1);
+// Where a kernel finds them, from row `row` on.
+void read_keys(const WholeProblem& whole, const KeyRows& keys, std::int64_t row, Call& call);
 
-// Pairs of a query and a key of sequence b that may be seen by position, of one head; of the
-// queries or keys [begin, end).
-double pairs_of_queries(const WholeProblem& whole, std::int64_t b, std::int64_t begin,
-                        std::int64_t end);
-double pairs_of_keys(const WholeProblem& whole, std::int64_t b, std::int64_t begin,
-                     std::int64_t end);
+// ---- Rounds
+// --------------------------------------------------------------------------------------
 
-// The scheme that is used.
-Scheme chosen_scheme(const WholeProblem& whole, Scheme asked, int ranks);
+// Sends the rank's rows of some tensors to everybody, as far as they need them (null: all), and
+// receives theirs.
+void start_gather(const WholeProblem& whole, Wire& wire, const std::vector<MovedTensor>& tensors,
+                  const Needs* needs, Exchange& exchange);
+void finish_gather(const WholeProblem& whole, Wire& wire, const std::vector<MovedTensor>& tensors,
+                   const Needs* needs, Exchange& exchange);
 
-// k and v of one key head, or of several, and their scales.
-std::vector<MovedTensor> keys_of_head(const WholeProblem& whole, const Call& local,
-                                      std::int64_t kv_head, const std::vector<WholeRows>& to);
-std::vector<WholeRows> rows_for_keys(const WholeProblem& whole, const Call& local,
-                                     const Context& context);
-// Where a kernel finds the keys of sequence b in them.
-void read_keys(const WholeProblem& whole, const std::vector<WholeRows>& rows, std::int64_t b,
-               std::int64_t key, Call& call);
+// The scheme `heads`: round by round every rank receives the rows of its next item, computes it,
+// and sends back what belongs to the owners of its rows. One round is under way while another is
+// computed.
+struct HeadsRounds {
+  std::function<std::vector<MovedTensor>(const Item&)> inputs, outputs;
+  std::function<void(const Item&)> compute;
+};
+void run_heads(const WholeProblem& whole, Wire& wire, const HeadsRounds& rounds);
+
+std::int64_t longest(const WholeProblem& whole, bool queries);
 
 }  // namespace attend::distributed

@@ -52,7 +52,8 @@ void move_rows(const WholeProblem& whole, const std::vector<MovedTensor>& tensor
         const Strided from =
             place == Place::local
                 ? moved_to(t.local, whole.local_batch(b), t.local_head + h, run.local)
-                : moved_to(t.whole, 0, h, starts[static_cast<std::size_t>(b)] + run.begin);
+                : moved_to(t.whole, 0, h,
+                           starts[static_cast<std::size_t>(b)] + run.begin - t.first_row);
         copy_rows<kIntoMessage>(from, run.end - run.begin, t.features, message);
         message += (run.end - run.begin) * t.row_bytes();
       });
@@ -60,6 +61,71 @@ void move_rows(const WholeProblem& whole, const std::vector<MovedTensor>& tensor
 }
 
 }  // namespace
+
+namespace {
+
+// Ranges in ascending order, joined where they meet.
+Needs::Ranges joined(Needs::Ranges ranges) {
+  std::sort(ranges.begin(), ranges.end(),
+            [](const KeyRange& a, const KeyRange& b) { return a.begin < b.begin; });
+  Needs::Ranges result;
+  for (const KeyRange& range : ranges) {
+    if (range.begin >= range.end) continue;
+    if (!result.empty() && range.begin <= result.back().end)
+      result.back().end = std::max(result.back().end, range.end);
+    else result.push_back(range);
+  }
+  return result;
+}
+
+// The queries that may see a key of [begin, end). Both ends of what a query sees never fall.
+KeyRange queries_of_keys(const Problem& p, const Sequence& s, std::int64_t begin,
+                         std::int64_t end) {
+  const auto first = [&](auto reached) {
+    std::int64_t low = 0, high = s.q_length;
+    while (low < high) {
+      const std::int64_t middle = low + (high - low) / 2;
+      if (reached(positions(p, s, middle))) high = middle;
+      else low = middle + 1;
+    }
+    return low;
+  };
+  return {first([&](const KeyRange& keys) { return keys.end > begin; }),
+          first([&](const KeyRange& keys) { return keys.begin >= end; })};
+}
+
+}  // namespace
+
+Needs Needs::of(const WholeProblem& whole, bool chunks) {
+  Needs needs;
+  const auto ranks = static_cast<std::size_t>(whole.layouts->queries.ranks());
+  const auto batch = static_cast<std::size_t>(whole.batch());
+  needs.keys.assign(ranks, std::vector<Ranges>(batch));
+  needs.queries.assign(ranks, std::vector<Ranges>(batch));
+  for (std::size_t r = 0; r < ranks; ++r) {
+    for_blocks(whole, true, {.owner = static_cast<int>(r)},
+               [&](std::int64_t b, const Layout::Run& run) {
+                 const Sequence& s = whole.sequences[static_cast<std::size_t>(b)];
+                 const auto keys = [&](std::int64_t i) { return positions(whole.problem, s, i); };
+                 needs.keys[r][static_cast<std::size_t>(b)].push_back(
+                     {std::max<std::int64_t>(keys(run.begin).begin, 0),
+                      std::min(keys(run.end - 1).end, s.k_stored)});
+               });
+  }
+  for (std::size_t b = 0; chunks && b < batch; ++b) {
+    const Sequence& s = whole.sequences[b];
+    for (std::int64_t at = 0; at < s.k_stored; at += kGranule) {
+      const auto r = static_cast<std::size_t>(worker_of(whole, static_cast<std::int64_t>(b), at));
+      const std::int64_t end = std::min(s.k_stored, at + kGranule);
+      needs.keys[r][b].push_back({at, end});
+      needs.queries[r][b].push_back(queries_of_keys(whole.problem, s, at, end));
+    }
+  }
+  for (auto* all : {&needs.keys, &needs.queries})
+    for (auto& of_rank : *all)
+      for (Ranges& ranges : of_rank) ranges = joined(std::move(ranges));
+  return needs;
+}
 
 std::int64_t bytes_of(const WholeProblem& whole, const std::vector<MovedTensor>& tensors,
                       const Blocks& blocks) {
@@ -95,6 +161,7 @@ WholeRows::WholeRows(const Context& context, std::int64_t heads, std::int64_t ro
 }
 
 void WholeRows::clear() noexcept {
+  if (tensor_.data == nullptr) return;
   std::memset(tensor_.data, 0,
               static_cast<std::size_t>(memory_.count() * size_of(memory_.dtype())));
 }

@@ -9,26 +9,41 @@
 // them.
 #pragma once
 
+#include "core/mask.h"
 #include "distributed/whole.h"
+
+#include <algorithm>
 
 namespace attend::distributed {
 
 // Some heads of one tensor.
 struct MovedTensor {
-  Strided local, whole;
+  Strided local{}, whole{};
   std::int64_t features = 0;
-  std::int64_t local_head = 0, heads = 0;  // `whole` begins with the first of them
+  std::int64_t local_head = 0, heads = 0;  // `whole` begins with the first of them,
+  std::int64_t first_row = 0;              // and with this row of those of all sequences
   bool queries = false;                    // its rows are queries, else keys
 
   std::int64_t row_bytes() const noexcept { return features * size_of(local.type); }
 };
 
-// Which rows: those of one owner, of one sequence or all (-1), and, of keys, of the chunks of 256
-// that `worker` computes (-1: all).
+// What each rank needs of each sequence, [rank][b]: the keys that its queries may see by position,
+// and the queries that may see the keys whose gradients it computes. Ascending, apart.
+struct Needs {
+  using Ranges = std::vector<KeyRange>;
+  std::vector<std::vector<Ranges>> keys, queries;
+  // With `chunks`, keys are also those whose gradients the rank computes.
+  static Needs of(const WholeProblem& whole, bool chunks);
+};
+
+// Which rows: those of one owner, of one sequence or all (-1); of keys, of the chunks of 256 that
+// `worker` computes (-1: all); and those that `reader` needs, if needs are given.
 struct Blocks {
   int owner = 0;
   std::int64_t b = -1;
   int worker = -1;
+  int reader = -1;
+  const Needs* needs = nullptr;
 };
 
 // Who computes the gradients of the chunk that holds this key.
@@ -42,7 +57,17 @@ void for_blocks(const WholeProblem& whole, bool queries, const Blocks& blocks, U
   const auto& runs = whole.layout(queries).runs(blocks.owner);
   const std::int64_t first = blocks.b < 0 ? 0 : blocks.b;
   const std::int64_t last = blocks.b < 0 ? whole.batch() : blocks.b + 1;
-  const auto use_run = [&](std::int64_t b, Layout::Run run) {
+  const auto use_run = [&](std::int64_t b, const Layout::Run& run) {
+    if (blocks.needs != nullptr) {
+      const auto& of = queries ? blocks.needs->queries : blocks.needs->keys;
+      for (const KeyRange& range :
+           of[static_cast<std::size_t>(blocks.reader)][static_cast<std::size_t>(b)]) {
+        const std::int64_t at = std::max(run.begin, range.begin),
+                           end = std::min(run.end, range.end);
+        if (at < end) use(b, Layout::Run{run.sequence, at, end, run.local + at - run.begin});
+      }
+      return;
+    }
     if (blocks.worker < 0) return use(b, run);
     for (std::int64_t at = run.begin; at < run.end;) {
       const std::int64_t end = std::min(run.end, (at / kGranule + 1) * kGranule);

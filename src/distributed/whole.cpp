@@ -57,16 +57,22 @@ void check_layouts(const char* function, int rank, int ranks, const Layouts& lay
   if (q && q.device() != Device{}) fail("q is on ", q.device(), "; it must be in host memory");
 }
 
-void finish(const char* function, const Layouts& layouts, WholeProblem& whole) {
+void find_sequences(WholeProblem& whole) {
   const Problem& p = whole.problem;
-  whole.layouts = &layouts;
   whole.sizes = {p.batch * p.kv_heads, p.q_length, p.k_length};
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const Sequence s = sequence_of(p, whole.call, b);
     whole.sequences.push_back(s);
     whole.q_starts.push_back(whole.q_starts.back() + s.q_length);
     whole.k_starts.push_back(whole.k_starts.back() + s.k_stored);
-    const std::int64_t n = whole.layout_sequence(b);
+  }
+}
+
+void finish(const char* function, const Layouts& layouts, WholeProblem& whole) {
+  whole.layouts = &layouts;
+  find_sequences(whole);
+  for (const Sequence& s : whole.sequences) {
+    const std::int64_t n = whole.layout_sequence(s.b);
     const auto same = [&](const char* name, const char* starts, const Layout& layout,
                           std::int64_t length) {
       if (n < layout.sequences() && layout.length(n) == length) return;
@@ -75,17 +81,17 @@ void finish(const char* function, const Layouts& layouts, WholeProblem& whole) {
                                  n < layout.sequences() ? text("length ", layout.length(n))
                                                         : text(layout.sequences(), " sequences")));
     };
-    if (!whole.packed()) continue;
-    same("queries", "cu_seqlens_q", layouts.queries, s.q_length);
-    same("keys", "cu_seqlens_k", layouts.keys, s.k_stored);
+    same("queries", whole.packed() ? "cu_seqlens_q" : "q", layouts.queries, s.q_length);
+    same("keys", whole.packed() ? "cu_seqlens_k" : "k", layouts.keys, s.k_stored);
   }
 }
 
 // ---- Blocks
 // --------------------------------------------------------------------------------------
 
-// A piece that does not begin with a block has blocks of the largest size that divides both.
-void cut_blocks(const WholeProblem& whole, const Piece& x, Problem& p, Call& c,
+// What begins inside of a block has blocks of the largest size that divides both. `x`: of one
+// sequence, or, with `batch`, of that many.
+void cut_blocks(const WholeProblem& whole, const Piece& x, std::int64_t batch, Problem& p, Call& c,
                 PieceMemory& memory) {
   const Strided& all = whole.call.blocks;
   const std::int64_t q_size = whole.problem.block_queries, k_size = whole.problem.block_keys;
@@ -98,25 +104,79 @@ void cut_blocks(const WholeProblem& whole, const Piece& x, Problem& p, Call& c,
   const auto count = [](std::int64_t length, std::int64_t size) {
     return (length + size - 1) / size;
   };
-  const std::int64_t rows = count(p.q_length, p.block_queries);
-  const std::int64_t columns = count(p.k_length, p.block_keys);
+  const std::int64_t rows = count(x.i_end - x.i_begin, p.block_queries);
+  const std::int64_t columns = count(x.j_end - x.j_begin, p.block_keys);
   memory.blocks.clear();
-  for (std::int64_t h = 0; h < x.heads; ++h)
-    for (std::int64_t i = 0; i < rows; ++i)
-      for (std::int64_t j = 0; j < columns; ++j) {
-        const std::int64_t at =
-            all.offset(x.b, x.head + h, (x.i_begin + i * p.block_queries) / q_size,
-                       (x.j_begin + j * p.block_keys) / k_size);
-        memory.blocks.push_back(load_integer(all, at) != 0 ? 1 : 0);
-      }
+  for (std::int64_t n = 0; n < batch * x.heads * rows * columns; ++n) {
+    const std::int64_t j = n % columns, i = n / columns % rows, h = n / columns / rows % x.heads,
+                       b = n / columns / rows / x.heads;
+    const std::int64_t at =
+        all.offset(x.b + b, x.head + h, (x.i_begin + i * p.block_queries) / q_size,
+                   (x.j_begin + j * p.block_keys) / k_size);
+    memory.blocks.push_back(load_integer(all, at) != 0 ? 1 : 0);
+  }
   p.blocks_type = DType::u8;
   c.blocks = {.data = reinterpret_cast<std::byte*>(memory.blocks.data()),
               .type = DType::u8,
               .given = true,
-              .stride = {0, rows * columns, columns, 1}};
+              .stride = {x.heads * rows * columns, rows * columns, columns, 1}};
+}
+
+// What tells of each key, from the first of x on.
+void cut_pairs(const WholeProblem& whole, const Piece& x, std::int64_t batch, Problem& p, Call& c,
+               PieceMemory& memory) {
+  c.mask = moved_to(c.mask, x.b, x.head, x.i_begin, x.j_begin);
+  c.bias = moved_to(c.bias, x.b, x.head, x.i_begin, x.j_begin);
+  const auto keys_of_piece = [&](std::int64_t keys) {
+    return std::clamp<std::int64_t>(keys - x.j_begin, 0, p.k_length);
+  };
+  if (p.mask) p.mask_keys = keys_of_piece(p.mask_keys);
+  if (p.bias) p.bias_keys = keys_of_piece(p.bias_keys);
+  if (p.blocks) cut_blocks(whole, x, batch, p, c, memory);
+  c.draws.b += x.b;
+  c.draws.h += x.head;
+  c.draws.i += x.i_begin;
+  c.draws.j += x.j_begin;
 }
 
 }  // namespace
+
+WholeProblem whole_of_sizes(const char* function, const WholeSizes& sizes,
+                            const AttentionOptions& options, const Layouts* layouts) {
+  static constexpr double kAddress = 0;
+  const auto tensor = [&](std::int64_t heads, std::int64_t rows, std::int64_t features) {
+    return ConstTensorView(&kAddress, sizes.type,
+                           {sizes.batch, heads, rows, std::max<std::int64_t>(features, 1)},
+                           {0, 0, 0, 0});
+  };
+  AttentionOptions of_positions{.causal = options.causal,
+                                .window = options.window,
+                                .query_offset = options.query_offset,
+                                .key_offset = options.key_offset,
+                                .key_lengths = options.key_lengths,
+                                .cu_seqlens_q = options.cu_seqlens_q,
+                                .cu_seqlens_k = options.cu_seqlens_k,
+                                .max_q = options.max_q,
+                                .max_k = options.max_k};
+  if (options.block_table)
+    throw InvalidArgument(
+        text(function, ": keys on pages (block_table) are not divided among ranks"));
+  WholeProblem whole;
+  const Request<Forward> request = check_inputs(
+      tensor(sizes.heads, sizes.queries, sizes.d), tensor(sizes.key_heads, sizes.keys, sizes.d),
+      tensor(sizes.key_heads, sizes.keys, sizes.dv), of_positions);
+  whole.problem = request.problem;
+  whole.call = request.call;
+  if (layouts == nullptr) {
+    find_sequences(whole);
+    return whole;
+  }
+  if (layouts->queries.ranks() != layouts->keys.ranks())
+    throw InvalidArgument(text(function, ": layouts.queries is for ", layouts->queries.ranks(),
+                               " ranks, layouts.keys for ", layouts->keys.ranks()));
+  finish(function, *layouts, whole);
+  return whole;
+}
 
 WholeForward check_forward(int rank, int ranks, const Layouts& layouts, const ForwardArguments& a) {
   constexpr const char* kFunction = "attention";
@@ -199,20 +259,26 @@ void cut(const WholeProblem& whole, const Piece& x, Problem& p, Call& c, PieceMe
                      .type = DType::i64,
                      .given = true};
   }
-  c.mask = moved_to(c.mask, x.b, x.head, x.i_begin, x.j_begin);
-  c.bias = moved_to(c.bias, x.b, x.head, x.i_begin, x.j_begin);
-  const auto keys_of_piece = [&](std::int64_t keys) {
-    return std::clamp<std::int64_t>(keys - x.j_begin, 0, p.k_length);
-  };
-  if (p.mask) p.mask_keys = keys_of_piece(p.mask_keys);
-  if (p.bias) p.bias_keys = keys_of_piece(p.bias_keys);
+  cut_pairs(whole, x, 1, p, c, memory);
   c.alibi = moved_to(c.alibi, 0, x.head, 0);
   c.sinks = moved_to(c.sinks, 0, x.head, 0);
-  if (p.blocks) cut_blocks(whole, x, p, c, memory);
-  c.draws.b += x.b;
-  c.draws.h += x.head;
-  c.draws.i += x.i_begin;
-  c.draws.j += x.j_begin;
+}
+
+void cut_keys(const WholeProblem& whole, std::int64_t begin, std::int64_t end, Problem& p, Call& c,
+              PieceMemory& memory) {
+  p = whole.problem;
+  p.k_length = end - begin;
+  p.offset_given = p.key_offset = false;
+  c.key_offset = 0;
+  cut_pairs(whole,
+            {.b = 0,
+             .head = 0,
+             .heads = p.heads,
+             .i_begin = 0,
+             .i_end = p.q_length,
+             .j_begin = begin,
+             .j_end = end},
+            p.batch, p, c, memory);
 }
 
 }  // namespace attend::distributed

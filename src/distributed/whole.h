@@ -53,6 +53,10 @@ WholeForward check_forward(int rank, int ranks, const Layouts& layouts,
 WholeBackward check_backward(int rank, int ranks, const Layouts& layouts,
                              const BackwardArguments& arguments);
 
+// Of sizes alone, and of what the options say about positions. With layouts, which must fit.
+WholeProblem whole_of_sizes(const char* function, const WholeSizes& sizes,
+                            const AttentionOptions& options, const Layouts* layouts = nullptr);
+
 // Some heads, queries and keys of one sequence. The heads are those of whole key heads.
 struct Piece {
   std::int64_t b = 0, head = 0, heads = 0;
@@ -68,6 +72,11 @@ struct PieceMemory {
 // The Problem and Call of a piece, but for q, k, v and what is written.
 void cut(const WholeProblem& whole, const Piece& piece, Problem& problem, Call& call,
          PieceMemory& memory);
+
+// Of all sequences, heads and queries, but some keys of each sequence. q, k, v and what is written
+// are left as they were, and so are lengths and offsets, which are each sequence's own.
+void cut_keys(const WholeProblem& whole, std::int64_t begin, std::int64_t end, Problem& problem,
+              Call& call, PieceMemory& memory);
 
 // t, from row `i` of head h of b on.
 inline Strided moved_to(Strided t, std::int64_t b, std::int64_t h, std::int64_t i,
