@@ -246,7 +246,7 @@ void cut(const WholeProblem& whole, const Piece& x, Problem& p, Call& c, PieceMe
   p.keys = KeyAddressing::dense;
   p.batch = 1;
   p.heads = x.heads;
-  p.kv_heads = x.heads / whole.group();
+  p.kv_heads = 1;
   p.q_length = x.i_end - x.i_begin;
   p.k_length = x.j_end - x.j_begin;
   p.offset_given = true;

@@ -57,7 +57,7 @@ WholeBackward check_backward(int rank, int ranks, const Layouts& layouts,
 WholeProblem whole_of_sizes(const char* function, const WholeSizes& sizes,
                             const AttentionOptions& options, const Layouts* layouts = nullptr);
 
-// Some heads, queries and keys of one sequence. The heads are those of whole key heads.
+// Some queries and keys of one sequence, of the heads of one key head.
 struct Piece {
   std::int64_t b = 0, head = 0, heads = 0;
   std::int64_t i_begin = 0, i_end = 0, j_begin = 0, j_end = 0;
