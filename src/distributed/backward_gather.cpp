@@ -42,7 +42,7 @@ std::vector<MovedTensor> GatherBackward::moved_queries(std::int64_t kv_head) con
   const BackwardProblem& p = r_.local.problem;
   return {r_.moved_rows(r_.local.call.q, q_.tensor(), p.d, kv_head),
           r_.moved_rows(r_.local.call.dout, dout_.tensor(), p.dv, kv_head),
-          r_.moved_rows(r_.sums_view, sums_.tensor(), kRowSums, kv_head)};
+          r_.moved_rows(r_.sums_view, sums_.tensor(), kSumsOfKeys, kv_head)};
 }
 
 void GatherBackward::run() {
