@@ -208,7 +208,6 @@ Sent sent_by(const WholeSizes& sizes, const AttentionOptions& options, const Lay
     for (int r = 0; r < ranks; ++r) sum += group.bytes_sent(r);
     return sum;
   };
-  std::vector<Tensor> outs(static_cast<std::size_t>(ranks));
   std::int64_t records = 0;
   const auto run = [&](bool backward) {
     const std::int64_t before = all();
