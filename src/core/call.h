@@ -56,6 +56,7 @@ struct ForwardCall : Call {
 struct BackwardCall : Call {
   Strided out, lse, dout, dlse;  // read
   Strided dq, dk, dv, dbias, dsinks, dalibi;
+  Strided sums;  // core/row_sums.h: read or written
 };
 
 struct MergeCall {

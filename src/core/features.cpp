@@ -69,6 +69,7 @@ constexpr const char* kFeatureNames[] = {
     "metrics",
     "tokens",
     "map",
+    "sums of rows",
 };
 static_assert(sizeof kFeatureNames / sizeof *kFeatureNames == kFeatures);
 
@@ -76,7 +77,7 @@ static_assert(sizeof kFeatureNames / sizeof *kFeatureNames == kFeatures);
 // kernel and is not there is an option that rows ignore.
 static_assert(member_count<Problem>() == 46);
 static_assert(member_count<ForwardProblem>() == 1 + 12);
-static_assert(member_count<BackwardProblem>() == 1 + 11);
+static_assert(member_count<BackwardProblem>() == 1 + 14);
 static_assert(member_count<MergeProblem>() == 10);
 static_assert(member_count<InspectProblem>() == 1 + 8);
 static_assert(member_count<WeightsProblem>() == 1 + 3);
@@ -166,6 +167,7 @@ Features features_of(const BackwardProblem& p) {
   f.add(Feature::dbias, p.dbias);
   f.add(Feature::dsinks, p.dsinks);
   f.add(Feature::dalibi, p.dalibi);
+  f.add(Feature::row_sums, p.sums_read || p.sums_written);
   return f;
 }
 

@@ -79,8 +79,10 @@ enum class Feature : std::uint8_t {
   metrics,
   tokens,
   map,
+  // What backward over parts of the keys reads and writes
+  row_sums,
 };
-inline constexpr int kFeatures = static_cast<int>(Feature::map) + 1;
+inline constexpr int kFeatures = static_cast<int>(Feature::row_sums) + 1;
 
 class Features {
  public:

@@ -14,6 +14,8 @@ struct Thread {
   Interrupt* interrupt = nullptr;
   bool inside = false;       // a task
   Clock::time_point next{};  // when the hook may be asked again
+  const std::function<void()>* poll = nullptr;
+  Clock::time_point next_poll{};
 };
 thread_local Thread thread;
 
@@ -24,7 +26,8 @@ constexpr int kMostLooks = 16;
 }  // namespace
 
 Interruption::Interruption(const std::function<bool()>& hook) noexcept
-    : Interrupt{ask_hook}, hook_(hook), active_(hook != nullptr && !thread.inside),
+    : Interrupt{ask_hook}, hook_(hook),
+      active_((hook != nullptr || thread.poll != nullptr) && !thread.inside),
       caller_(pthread_self()) {}
 
 bool Interruption::ask_hook(Interrupt& interrupt, bool waited) noexcept {
@@ -37,17 +40,21 @@ bool Interruption::ask_hook(Interrupt& interrupt, bool waited) noexcept {
       now - self.looked_ < kFast * self.looks_ ? std::min(2 * self.looks_, kMostLooks) : 1;
   self.left_ = self.looks_;
   self.looked_ = now;
-  if (now < thread.next) return false;
+  const bool polls = thread.poll != nullptr && now >= thread.next_poll;
+  const bool asks = self.hook_ != nullptr && now >= thread.next;
+  if (!polls && !asks) return false;
   // What the hook calls asks nobody. (Between tasks this thread runs none: it would be asked.)
   const RunningTasks asking(nullptr);
   try {
-    interrupt.stopped.store(self.hook_(), std::memory_order_relaxed);
+    if (polls) (*thread.poll)();
+    if (asks) interrupt.stopped.store(self.hook_(), std::memory_order_relaxed);
   } catch (...) {
     self.thrown_ = std::current_exception();
     interrupt.stopped.store(true, std::memory_order_relaxed);
   }
   self.looked_ = Clock::now();
-  thread.next = self.looked_ + kInterruptInterval;  // however long the hook took
+  if (polls) thread.next_poll = self.looked_ + kPollInterval;
+  if (asks) thread.next = self.looked_ + kInterruptInterval;  // however long the hook took
   return interrupt.stopped.load(std::memory_order_relaxed);
 }
 
@@ -66,6 +73,11 @@ RunningTasks::~RunningTasks() {
   thread.interrupt = outer_;
   thread.inside = outer_inside_;
 }
+
+Polling::Polling(const std::function<void()>& poll) noexcept : outer_(thread.poll) {
+  thread.poll = &poll;
+}
+Polling::~Polling() { thread.poll = outer_; }
 
 Interrupt* RunningTasks::interrupt() noexcept { return thread.interrupt; }
 

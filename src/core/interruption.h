@@ -14,6 +14,21 @@ namespace attend {
 // The hook is asked so often at most, by each thread.
 inline constexpr std::chrono::milliseconds kInterruptInterval{20};
 
+// What a call does beside its work, while this lives: the thread that made it asks `poll` where it
+// would ask the hook, every 200 us or so. Transfers between processes move on by it. What it throws
+// ends the call.
+inline constexpr std::chrono::microseconds kPollInterval{200};
+class Polling {
+ public:
+  explicit Polling(const std::function<void()>& poll) noexcept;
+  ~Polling();
+  Polling(const Polling&) = delete;
+  Polling& operator=(const Polling&) = delete;
+
+ private:
+  const std::function<void()>* const outer_;
+};
+
 // Of one call, on the stack of the thread that makes it.
 class Interruption : private Interrupt {
  public:

@@ -77,11 +77,37 @@ struct ForwardProblem : Problem {
   friend bool operator==(const ForwardProblem&, const ForwardProblem&) = default;
 };
 
+// The sizes of an undivided problem of which a backward call computes a part; 0: it is the whole.
+// They say how rows are cut into groups whose sums of dk and dv are f32, so that these sums are
+// those of the undivided call.
+struct UndividedSizes {
+  std::int64_t heads = 0;  // key heads times the batch
+  std::int64_t queries = 0, keys = 0;
+
+  friend bool operator==(const UndividedSizes&, const UndividedSizes&) = default;
+};
+
 struct BackwardProblem : Problem {
   DType out_type = DType::f32, lse_type = DType::f32;  // read
   DType dout_type = DType::f32, dlse_type = DType::f32;
   bool dlse = false;  // read
   bool dq = false, dk = false, dv_gradient = false, dbias = false, dsinks = false, dalibi = false;
+  // Of parts of a problem (core/row_sums.h): what rows summed over all their keys is written, or
+  // read instead of summed, since the keys at hand are some of them.
+  bool sums_written = false, sums_read = false;
+  UndividedSizes undivided;
+
+  std::int64_t cut_heads() const noexcept {
+    return undivided.heads != 0 ? undivided.heads : batch * kv_heads;
+  }
+  std::int64_t cut_queries() const noexcept {
+    return undivided.queries != 0 ? undivided.queries : q_length;
+  }
+  std::int64_t cut_keys() const noexcept { return undivided.keys != 0 ? undivided.keys : k_length; }
+  // Nothing but sums of what rows have summed already: no key is read.
+  bool only_joins_rows() const noexcept {
+    return sums_read && !dq && !dk && !dv_gradient && (!dbias || dbias_keys == 1);
+  }
 
   friend bool operator==(const BackwardProblem&, const BackwardProblem&) = default;
 };

@@ -92,16 +92,26 @@ class BiasGradient {
       ATTEND_PATH(V, "dbias");
       group_.weigh();
       for (double& sum : row_) sum = 0;
-      group_.for_gradients([&] {
-        group_.differentiate(false);
-        if (p.softcap != 0 && p.bias_before_softcap) group_.through_softcap();
-        add_chunk();
-      });
+      if (p.sums_read && p.dbias_keys == 1) take_row_sums();
+      else
+        group_.for_gradients([&] {
+          group_.differentiate(false);
+          if (p.softcap != 0 && p.bias_before_softcap) group_.through_softcap();
+          add_chunk();
+        });
       for (int n = 0; p.dbias_keys == 1 && n < group_.rows; ++n) {
         const GradientTile<V>& tile = group_.tiles[n / TileGroup::kMost];
         sum_[place(tile.h[n % TileGroup::kMost], tile.i[n % TileGroup::kMost])] += row_[n];
       }
     }
+  }
+
+  // Where all keys share an element, over more keys than are here.
+  void take_row_sums() noexcept {
+    for (int n = 0; n < group_.rows; ++n)
+      row_[n] = load_row_sums(call_.sums, group_.row_sums_at(group_.tiles[n / TileGroup::kMost],
+                                                             n % TileGroup::kMost))
+                    .bias;
   }
 
   void join_heads(double* shared) noexcept {

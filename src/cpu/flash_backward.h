@@ -42,7 +42,7 @@ class FlashBackward {
     Sum* dq[kTiles];          // [rows][width]  of the chunk at hand
     double* dq_sum[kTiles];   // [rows][width]
     double *dalibi, *dsinks;  // [heads of the group]
-    double alibi_row[TileGroup::kRows];
+    double alibi_row[TileGroup::kRows], bias_row[TileGroup::kRows];
     [[no_unique_address]] SumsAsOperand<V> pairs;
     Sum* turned;  // dS of a tile and a chunk, for a matrix instruction
     Arrays(const BackwardProblem& p, const BackwardCall& call, const Segments<V>& segments,
@@ -154,9 +154,12 @@ class FlashBackward {
       arrays_.dv.open(first == from, only);
       group_.weigh();
       clear(arrays_.alibi_row, group_.rows);
-      gradients();
+      clear(arrays_.bias_row, group_.rows);
+      if (p.only_joins_rows()) take_row_sums();
+      else gradients();
       if (p.dalibi) sum_alibi_rows();
       if (p.dsinks) sum_sinks();
+      if (p.sums_written) leave_row_sums();
       arrays_.dk.close(next - from, last);
       arrays_.dv.close(next - from, last);
     }
@@ -175,9 +178,9 @@ class FlashBackward {
       const bool careful = hides && !(arrays_.dk.finite() && arrays_.dv.finite());
       const bool careful_q = hides && p.dq && !keys_finite();
       group_.differentiate(careful || careful_q);
-      if (p.dalibi && !p.bias_before_softcap) sum_alibi();
+      if (!p.bias_before_softcap) sum_added();
       if (p.softcap != 0) group_.through_softcap();
-      if (p.dalibi && p.bias_before_softcap) sum_alibi();
+      if (p.bias_before_softcap) sum_added();
       for (int t = 0; p.dq && t < group_.used; ++t) {
         if (!query_products(t, careful_q)) continue;
         started[t] = true;
@@ -311,7 +314,40 @@ class FlashBackward {
     return all_finite(check);
   }
 
-  // ---- dalibi and dsinks -----------------------------------------------------------------------
+  // ---- dalibi and dsinks, and the sums of rows -------------------------------------------------
+
+  // With dS at what is added to the scores.
+  void sum_added() noexcept {
+    if (p.dalibi) sum_alibi();
+    if (p.sums_written && p.bias && p.dbias_keys == 1) sum_bias();
+  }
+
+  // The row's part of a dbias that all keys share, as bias_gradient.h sums it.
+  void sum_bias() noexcept {
+    for (int n = 0; n < group_.rows; ++n) {
+      for (int r = 0; r < group_.spans->size; ++r) {
+        const KeySpan& span = group_.spans->span[r];
+        const Sum* ds = group_.ds + span.at * group_.stride + group_.column(n);
+        for (int y = 0; y < span.count; ++y)
+          arrays_.bias_row[n] += static_cast<double>(ds[y * group_.stride]);
+      }
+    }
+  }
+
+  void take_row_sums() noexcept {
+    for (int n = 0; n < group_.rows; ++n)
+      arrays_.alibi_row[n] =
+          load_row_sums(call_.sums, group_.row_sums_at(group_.tiles[n / kMost], n % kMost)).alibi;
+  }
+  void leave_row_sums() noexcept {
+    for (int n = 0; n < group_.rows; ++n) {
+      const GradientTile<V>& tile = group_.tiles[n / kMost];
+      const int at = n % kMost;
+      store_row_sums(
+          call_.sums, group_.row_sums_at(tile, at),
+          {tile.m[at], tile.l[at], tile.delta[at], arrays_.alibi_row[n], arrays_.bias_row[n]});
+    }
+  }
 
   // dalibi -= ds |i + offset - j|: each row's sum first.
   void sum_alibi() noexcept {

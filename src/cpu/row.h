@@ -20,8 +20,8 @@ inline constexpr Features kTaken<Forward> =
 template <>
 inline constexpr Features kTaken<Backward> =
     kHostTypes | kLayouts | kScoreOptions |
-    Features{Feature::dropout, Feature::dlse,  Feature::dq,     Feature::dk,
-             Feature::dv,      Feature::dbias, Feature::dsinks, Feature::dalibi};
+    Features{Feature::dropout, Feature::dlse,   Feature::dq,     Feature::dk,      Feature::dv,
+             Feature::dbias,   Feature::dsinks, Feature::dalibi, Feature::row_sums};
 template <>
 inline constexpr Features kTaken<Inspect> =
     kHostTypes | kLayouts | kScoreOptions |

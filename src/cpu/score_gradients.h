@@ -21,6 +21,7 @@
 // (What vectors do with W, dP and these sums: softmax_gradient.h.)
 #pragma once
 
+#include "core/row_sums.h"
 #include "cpu/scores.h"
 #include "cpu/softmax_gradient.h"
 
@@ -100,7 +101,7 @@ class ScoreGradients {
     int count = kRows;
     while (count > kLeast) {
       const auto bytes = static_cast<std::int64_t>(2 * sizeof(Sum)) * count;
-      if (bytes <= sums && bytes <= kBandBytes / (p.k_length + 1)) break;
+      if (bytes <= sums && bytes <= kBandBytes / (p.cut_keys() + 1)) break;
       count /= 2;
     }
     return count;
@@ -128,15 +129,22 @@ class ScoreGradients {
     for (int t = 0; t < used; ++t) tiles[t].stride = stride;
   }
 
-  // Both products and the sums of every row.
+  // Both products and the sums of every row. Where rows have been summed already, over more keys
+  // than there are here, the products alone, or nothing.
   void weigh() noexcept {
+    if (problem_.only_joins_rows()) return finish_tiles();
     chunk.paneled_k = arranged_[0];
     chunk.paneled_v = arranged_[1];
     chunk.stripped_k = nullptr;
     for_chunks(true, [&](std::int64_t index, std::int64_t row) {
       for (int t = 0; t < used; ++t) weigh_tile(t, index, row);
     });
-    for (int t = 0; t < used; ++t) finish(tiles[t]);
+    finish_tiles();
+  }
+
+  // Where the sums of row n of the tile are, that travel between calls.
+  std::int64_t row_sums_at(const GradientTile<V>& tile, int n) const noexcept {
+    return query_row(problem_, call_.sums, scores_.sequence, tile.h[n], tile.i[n]);
   }
 
   // Calls use() for every chunk that a row may see something of, with p, ds, spans and chunk.k at
@@ -263,10 +271,17 @@ class ScoreGradients {
     }
   }
 
+  void finish_tiles() noexcept {
+    for (int t = 0; t < used; ++t) finish(tiles[t]);
+  }
+
   void finish(GradientTile<V>& tile) const noexcept {
     for (int n = 0; n < tile.lanes; ++n) {
       tile.delta[n] = tile.l[n] == 0 ? 0 : tile.delta[n] / tile.l[n];
-      if (problem_.dlse && n < tile.rows)
+      if (problem_.sums_read && n < tile.rows) {
+        const RowSums sums = load_row_sums(call_.sums, row_sums_at(tile, n));
+        tile.m[n] = sums.top, tile.l[n] = sums.l, tile.delta[n] = sums.shift;
+      } else if (problem_.dlse && n < tile.rows)
         tile.delta[n] -= load(
             call_.dlse, query_row(problem_, call_.dlse, scores_.sequence, tile.h[n], tile.i[n]));
       tile.shift[n] = static_cast<Sum>(tile.delta[n]);

@@ -33,10 +33,10 @@ class Segments {
   bool apart;
 
   Segments(const BackwardProblem& problem, const Tiles& tiles) noexcept : p(problem) {
-    heads = !p.dq && !p.dk && !p.dv_gradient && !p.dalibi && !p.dsinks ? 0
-            : paged(p)                                                 ? p.kv_heads
-                                                                       : p.batch * p.kv_heads;
-    const std::int64_t groups = (p.group() * p.q_length + kRows - 1) / kRows;
+    heads = !p.dq && !p.dk && !p.dv_gradient && !p.dalibi && !p.dsinks && !p.sums_written ? 0
+            : paged(p) ? p.kv_heads
+                       : p.batch * p.kv_heads;
+    const std::int64_t groups = (p.group() * p.cut_queries() + kRows - 1) / kRows;
     count = cuts(groups);
     rows = (groups + count - 1) / count * kRows;
     const bool few = heads < kTasksPerThread * tiles.threads;
@@ -133,10 +133,11 @@ class Segments {
   std::int64_t cuts(std::int64_t groups) const noexcept {
     constexpr std::int64_t kEnough = 16, kTasks = 48, kTasksAtLeast = 8, kNarrow = 32;
     constexpr std::int64_t kBytes = 16 << 20;
-    if (heads == 0 || heads >= kEnough || paged(p) || p.d + p.dv < kNarrow || groups < 2) return 1;
-    const auto each = saturating_count(p.k_length + 1, (p.d + p.dv) * sizeof(T));
-    const std::int64_t room = kBytes / each, least = (kTasksAtLeast + heads - 1) / heads;
-    const std::int64_t many = (kTasks + heads - 1) / heads, most = room < least ? least : room;
+    const std::int64_t all = paged(p) ? heads : p.cut_heads();  // of the undivided problem
+    if (heads == 0 || all >= kEnough || paged(p) || p.d + p.dv < kNarrow || groups < 2) return 1;
+    const auto each = saturating_count(p.cut_keys() + 1, (p.d + p.dv) * sizeof(T));
+    const std::int64_t room = kBytes / each, least = (kTasksAtLeast + all - 1) / all;
+    const std::int64_t many = (kTasks + all - 1) / all, most = room < least ? least : room;
     const std::int64_t wanted = many < most ? many : most;
     const std::int64_t size = (groups + wanted - 1) / wanted;
     return (groups + size - 1) / size;

@@ -235,6 +235,8 @@ std::string describe(const BackwardProblem& p) {
   s.add(p.dbias, "dbias");
   s.add(p.dsinks, "dsinks");
   s.add(p.dalibi, "dalibi");
+  s.add(p.sums_written, "sums of rows written");
+  s.add(p.sums_read, "sums of rows read");
   return std::move(s).line();
 }
 

@@ -12,6 +12,7 @@
 //   4 values    o = p . v
 #include "core/partial_state.h"
 #include "core/philox.h"
+#include "core/row_sums.h"
 #include "reference/row.h"
 
 #include <atomic>
@@ -204,7 +205,8 @@ struct BackwardRow : Row<Backward> {
   double* o;       // [dv]  the row's output
   double* part_o;  // [dv]
   SoftmaxState state;
-  double dlse = 0, delta = 0;
+  double shift = 0;            // sum_j p_j dp_j - dlse
+  double alibi = 0, bias = 0;  // summed over the keys, if they were elsewhere
   Interrupt* interrupt;
 
   BackwardRow(const BackwardProblem& p, const BackwardCall& c, Interrupt* asked, Scratch& scratch)
@@ -217,13 +219,19 @@ struct BackwardRow : Row<Backward> {
     Row<Backward>::move_to(head, query);
     const auto at = [&](const Strided& t) { return query_row(problem, t, sequence, h, i); };
     load_row(call.dout, at(call.dout), problem.dv, dout);
-    dlse = problem.dlse ? load(call.dlse, at(call.dlse)) : 0;
+    if (problem.sums_read) {
+      const RowSums sums = load_row_sums(call.sums, at(call.sums));
+      state = {sums.top, sums.l};
+      shift = sums.shift, alibi = sums.alibi, bias = sums.bias;
+      return;
+    }
     state = {};  // 1 to 4 again
     std::fill_n(o, problem.dv, 0.0);
     add_sink(*this, state);
     add_keys(*this, state, o, part_o);
     divide(o, problem.dv, state);
-    delta = sees ? dot(dout, o, problem.dv) : 0.0;  // = sum_j p_j dp_j
+    shift = sees ? dot(dout, o, problem.dv) : 0.0;  // = sum_j p_j dp_j
+    if (problem.dlse) shift -= load(call.dlse, at(call.dlse));
   }
 };
 
@@ -239,12 +247,26 @@ void backward_row(BackwardRow& row, Use use) noexcept {
     const double keep = dropout_factor(p, row.call, row.sequence.b, row.h, row.i, j);
     row.load_value(j);
     const double dp = keep == 0 ? 0 : keep * dot(row.dout, row.v, p.dv);  // 4 reversed
-    double ds = p_j * (dp - row.delta + row.dlse);                        // 3 reversed
+    double ds = p_j * (dp - row.shift);                                   // 3 reversed
     const double after_cap = ds;                                          // 2 reversed
     if (p.softcap != 0) ds *= 1 - (s.capped / p.softcap) * (s.capped / p.softcap);
     use(j, PairGradient{p_j * keep, p.bias_before_softcap ? ds : after_cap, p.scale * ds});
   });
 }
+
+// What all keys of the row add to dalibi, and to a dbias that they share.
+struct AddedSums {
+  double alibi = 0, bias = 0;
+
+  explicit AddedSums(const BackwardRow& row) noexcept {
+    if (row.problem.sums_read) alibi = row.alibi, bias = row.bias;
+  }
+  void add(const BackwardRow& row, std::int64_t j, const PairGradient& gradient) noexcept {
+    const auto distance = static_cast<double>(row.i + row.sequence.offset - j);
+    alibi -= gradient.dadded * std::abs(distance);
+    bias += gradient.dadded;
+  }
+};
 
 // Calls use(row) for each of the queries [begin, end) of head h that the sequence has.
 template <class Use>
@@ -261,7 +283,7 @@ void for_queries(BackwardRow& row, std::int64_t h, std::int64_t begin, std::int6
 // head: dq of its queries, dk and dv of its keys. Keys on pages may be shared by several sequences,
 // so there one task takes a key head of the whole batch.
 std::int64_t key_tasks(const BackwardProblem& p) noexcept {
-  if (!p.dq && !p.dk && !p.dv_gradient) return 0;
+  if (!p.dq && !p.dk && !p.dv_gradient && !p.sums_written) return 0;
   return p.keys == KeyAddressing::paged ? p.kv_heads : p.batch * p.kv_heads;
 }
 std::int64_t key_rows(const BackwardProblem& p) noexcept {
@@ -282,17 +304,22 @@ void key_gradients_of_sequence(BackwardRow& row, KeyGradients& sum, std::int64_t
   for (std::int64_t h = kv_head * p.group(); h < (kv_head + 1) * p.group(); ++h) {
     for_queries(row, h, 0, p.q_length, [&](BackwardRow&) {
       std::fill_n(sum.dq, p.d, 0.0);
+      AddedSums added_sums(row);
       backward_row(row, [&](std::int64_t j, const PairGradient& gradient) {
         const std::int64_t at =
             p.keys == KeyAddressing::paged
                 ? page_of(p, row.call, row.sequence, j) * p.page_size + j % p.page_size
                 : j;
+        if (p.sums_written) added_sums.add(row, j, gradient);
         add_scaled(sum.dq, gradient.ds, row.k, p.d);  // 1 reversed
         if (p.dk) row.add_to_dk(sum.dk + at * p.d, gradient.ds, row.q);
         if (p.dv_gradient) row.add_to_dv(sum.dv + at * p.dv, gradient.p, row.dout);
       });
       if (p.dq)
         store_row(row.call.dq, query_row(p, row.call.dq, row.sequence, h, row.i), p.d, sum.dq);
+      if (p.sums_written)
+        store_row_sums(row.call.sums, query_row(p, row.call.sums, row.sequence, h, row.i),
+                       {row.state.top, row.state.l, row.shift, added_sums.alibi, added_sums.bias});
     });
   }
 }
@@ -345,9 +372,13 @@ void bias_task(const BackwardProblem& p, const BackwardCall& call, std::int64_t 
     row.sequence = sequence_of(p, call, n);
     for (std::int64_t head = heads.begin; head < heads.end; ++head) {
       for_queries(row, head, queries.begin, queries.end, [&](BackwardRow&) {
-        backward_row(row, [&](std::int64_t j, const PairGradient& gradient) {
-          sum[p.dbias_keys == 1 ? 0 : j] += gradient.dadded;
-        });
+        AddedSums added_sums(row);
+        if (!(p.sums_read && p.dbias_keys == 1))
+          backward_row(row, [&](std::int64_t j, const PairGradient& gradient) {
+            if (p.dbias_keys == 1) added_sums.add(row, j, gradient);
+            else sum[j] += gradient.dadded;
+          });
+        if (p.dbias_keys == 1) sum[0] += added_sums.bias;
       });
     }
   }
@@ -367,11 +398,14 @@ void head_task(const BackwardProblem& p, const BackwardCall& call, std::int64_t 
   for (std::int64_t b = 0; b < p.batch; ++b) {
     row.sequence = sequence_of(p, call, b);
     for_queries(row, h, 0, p.q_length, [&](BackwardRow&) {
-      backward_row(row, [&](std::int64_t j, const PairGradient& gradient) {
-        dalibi -= gradient.dadded * std::abs(static_cast<double>(row.i + row.sequence.offset - j));
-      });
+      AddedSums added_sums(row);
+      if (p.dalibi && !p.sums_read)
+        backward_row(row, [&](std::int64_t j, const PairGradient& gradient) {
+          added_sums.add(row, j, gradient);
+        });
+      dalibi += added_sums.alibi;
       if (sink != kMinusInfinity)  // a key whose dp is 0
-        dsink += weight(sink, row.state.top) / row.state.l * (row.dlse - row.delta);
+        dsink -= weight(sink, row.state.top) / row.state.l * row.shift;
     });
   }
   if (p.dalibi) store(call.dalibi, call.dalibi.offset(0, h, 0), dalibi);
@@ -446,7 +480,8 @@ extern constinit const Kernel<Backward> kReferenceBackward{
     .name = "reference.backward",
     .only_if_forced = false,
     .takes = kTakenByRows | Features{Feature::dropout, Feature::dlse, Feature::dq, Feature::dk,
-                                     Feature::dv, Feature::dbias, Feature::dsinks, Feature::dalibi},
+                                     Feature::dv, Feature::dbias, Feature::dsinks, Feature::dalibi,
+                                     Feature::row_sums},
     .stages = 1,
     .declines = declines,
     .tiles = tiles,

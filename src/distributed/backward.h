@@ -1,0 +1,118 @@
+// Attention backward over ranks, in parts:
+//
+//   rows    dq of a rank's own queries against all keys, and what each row sums (core/row_sums.h):
+//           three products. In `fast` also this rank's share of dk and dv: five, and f64 sums of
+//           all keys that are joined by their owners in the order of the ranks
+//   keys    dk and dv of chunks of 256 keys over all queries in order, with those sums: four
+//           products, and the bits of the undivided call
+//   joins   dsinks, dalibi and dbias, which are sums over rows of all ranks: from the rows' sums,
+//           which everybody has then
+//
+// In the scheme `heads` rows and keys are one call for each item, five products.
+#pragma once
+
+#include "core/row_sums.h"
+#include "distributed/collective.h"
+
+#include <optional>
+
+namespace attend::distributed {
+
+inline constexpr const char* kBackward = "attention_backward";
+
+// What the parts share.
+struct BackwardRanks {
+  BackwardRanks(WholeBackward given, const DistributedOptions& distributed, Wire& over);
+
+  const WholeBackward whole;
+  const Request<Backward>& local;
+  Wire& wire;
+  const Scheme scheme;
+  const Bits bits;
+  const bool joins;    // dsinks, dalibi or dbias is wanted
+  const bool to_keys;  // dk or dv is
+
+  Tensor sums;  // [local batch, heads, owned, kRowSums], of the rank's own rows
+  Strided sums_view;
+  std::vector<double> unused_dalibi;  // of pieces: the rows' parts are what counts
+
+  // A piece of it: sizes, options and types, nothing written.
+  void cut_piece(const Piece& piece, BackwardProblem& problem, BackwardCall& call,
+                 PieceMemory& memory);
+  // And asks it for the rows' sums.
+  void ask_for_sums(BackwardProblem& problem, BackwardCall& call, const Strided& to);
+  bool wants_sums() const noexcept {
+    return joins || (to_keys && scheme == Scheme::gather && bits == Bits::one_process);
+  }
+  std::int64_t group() const noexcept { return whole.group(); }
+  const Sequence& sequence(std::int64_t b) const {
+    return whole.sequences[static_cast<std::size_t>(b)];
+  }
+  // Tensors of queries, of the heads of one key head; of all sequences or, with b, of one.
+  MovedTensor moved_rows(const Strided& from, const Strided& to, std::int64_t features,
+                         std::int64_t kv_head, std::int64_t b = -1) const;
+  MovedTensor moved_gradient(const Strided& to, const Strided& from, std::int64_t features,
+                             std::int64_t kv_head, std::int64_t b = -1) const;
+};
+
+// The schemes: dq, dk, dv, and the rows' sums.
+class GatherBackward {
+ public:
+  explicit GatherBackward(BackwardRanks& ranks);
+  void run();
+
+ private:
+  std::vector<MovedTensor> moved_queries(std::int64_t kv_head) const;
+  void compute_rows(std::int64_t kv_head, std::int64_t b, const Layout::Run& run);
+  void compute_rows_and_keys(std::int64_t kv_head, std::int64_t b, const Layout::Run& run);
+  void compute_keys(std::int64_t kv_head);
+  void compute_chunks(std::int64_t kv_head, std::int64_t b, std::int64_t begin, std::int64_t end);
+  void return_keys(std::int64_t kv_head);
+  void start_sums(std::int64_t kv_head);
+  void finish_sums(std::int64_t kv_head);
+
+  BackwardRanks& r_;
+  KeyRows keys_[2];              // of this key head, and of the last
+  WholeRows q_, dout_, sums_;    // one_process: of all queries of a key head
+  WholeRows dk_, dv_;            // one_process: of the rank's chunks; fast: f64 sums of all keys
+  WholeRows part_dk_, part_dv_;  // fast: of one run
+  Exchange returned_;
+};
+
+class HeadsBackward {
+ public:
+  explicit HeadsBackward(BackwardRanks& ranks);
+  void run();
+
+ private:
+  void compute(const Item& item);
+
+  BackwardRanks& r_;
+  KeyRows keys_;
+  WholeRows q_, dout_, dlse_, dq_, dk_, dv_, sums_;
+};
+
+// Then dsinks, dalibi and dbias.
+class JoinBackward {
+ public:
+  explicit JoinBackward(BackwardRanks& ranks);
+  void run();
+
+ private:
+  struct Columns {  // of dbias: those of some keys
+    std::int64_t begin = 0, end = 0;
+  };
+  bool bias_of_keys() const noexcept;  // whose columns are divided among the ranks
+  std::vector<MovedTensor> moved() const;
+  BackwardCall call_of_rows() const;
+  void join_rows();
+  void compute_columns(const Columns& columns);
+  void share_columns();
+  std::vector<Columns> columns_of(int rank) const;
+
+  BackwardRanks& r_;
+  WholeRows sums_, q_, dout_, k_, v_, k_scales_, v_scales_;  // of all heads
+  Tensor nothing_;                                           // a row of zeros
+};
+
+}  // namespace attend::distributed

@@ -1,0 +1,201 @@
+#include "distributed/collective.h"
+
+#include <algorithm>
+
+namespace attend::distributed {
+namespace {
+
+std::size_t index(std::int64_t n) noexcept { return static_cast<std::size_t>(n); }
+
+}  // namespace
+
+std::int64_t longest(const WholeProblem& whole, bool queries) {
+  std::int64_t most = 0;
+  for (const Sequence& s : whole.sequences)
+    most = std::max(most, queries ? s.q_length : s.k_stored);
+  return most;
+}
+
+void record_whole(Record& record, bool backward, const WholeProblem& whole,
+                  const AttentionOptions& options, const DistributedOptions& distributed) {
+  const Problem& p = whole.problem;
+  record.integer("operation (0 forward, 1 backward)", backward ? 1 : 0);
+  for (const auto& [name, size] : {std::pair{"batch", p.batch},
+                                   {"heads", p.heads},
+                                   {"key heads", p.kv_heads},
+                                   {"queries", whole.layouts->queries.total()},
+                                   {"keys", whole.layouts->keys.total()},
+                                   {"d", p.d},
+                                   {"dv", p.dv}})
+    record.integer(name, size);
+  record.type("the type of q", p.type);
+  record.type("the type of k", p.own_k_type ? p.k_type : p.type);
+  record.type("the type of v", p.own_v_type ? p.v_type : p.type);
+  record.layout("layouts.queries", whole.layouts->queries);
+  record.layout("layouts.keys", whole.layouts->keys);
+  record.options(options);
+  record.integer("scheme", static_cast<int>(distributed.scheme));
+  record.integer("bits", static_cast<int>(distributed.bits));
+}
+
+// ---- Keys of one key head
+// ------------------------------------------------------------------------
+
+KeyRows::KeyRows(const Context& context, const WholeProblem& whole, const Call& local,
+                 std::int64_t rows) {
+  const Problem& p = whole.problem;
+  k = WholeRows(context, 1, rows, p.d, local.k.type);
+  v = WholeRows(context, 1, rows, p.dv, local.v.type);
+  if (p.k_scales) k_scales = WholeRows(context, 1, rows, 1, DType::f32);
+  if (p.v_scales) v_scales = WholeRows(context, 1, rows, 1, DType::f32);
+  // Keys that no query of the rank sees do not come, but may be read beside others.
+  for (WholeRows* tensor : {&k, &v, &k_scales, &v_scales}) tensor->clear();
+}
+
+std::vector<MovedTensor> moved_keys(const WholeProblem& whole, const Call& local,
+                                    std::int64_t kv_head, const KeyRows& to, std::int64_t b) {
+  const Problem& p = whole.problem;
+  std::vector<MovedTensor> tensors;
+  const auto add = [&](const Strided& from, const WholeRows& rows, std::int64_t features) {
+    tensors.push_back({.local = from,
+                       .whole = rows.tensor(),
+                       .features = features,
+                       .local_head = kv_head,
+                       .heads = 1,
+                       .first_row = b < 0 ? 0 : whole.k_starts[index(b)]});
+  };
+  add(local.k, to.k, p.d);
+  add(local.v, to.v, p.dv);
+  if (p.k_scales) add(local.k_scales, to.k_scales, 1);
+  if (p.v_scales) add(local.v_scales, to.v_scales, 1);
+  return tensors;
+}
+
+void read_keys(const WholeProblem& whole, const KeyRows& keys, std::int64_t row, Call& call) {
+  const Problem& p = whole.problem;
+  call.k = moved_to(keys.k.tensor(), 0, 0, row);
+  call.v = moved_to(keys.v.tensor(), 0, 0, row);
+  if (p.k_scales) call.k_scales = moved_to(keys.k_scales.tensor(), 0, 0, row);
+  if (p.v_scales) call.v_scales = moved_to(keys.v_scales.tensor(), 0, 0, row);
+}
+
+// ---- Rounds
+// --------------------------------------------------------------------------------------
+
+void start_gather(const WholeProblem& whole, Wire& wire, const std::vector<MovedTensor>& tensors,
+                  const Needs* needs, Exchange& exchange) {
+  std::vector<std::int64_t> sent, received;
+  const auto from_here = [&](int r) {
+    return Blocks{.owner = wire.rank(), .reader = r, .needs = needs};
+  };
+  for (int r = 0; r < wire.size(); ++r) {
+    sent.push_back(bytes_of(whole, tensors, from_here(r)));
+    received.push_back(
+        bytes_of(whole, tensors, {.owner = r, .reader = wire.rank(), .needs = needs}));
+  }
+  exchange.resize(sent, received);
+  for (int r = 0; r < wire.size(); ++r)
+    pack(whole, tensors, from_here(r), Place::local, exchange.to(r));
+  exchange.start();
+}
+
+void finish_gather(const WholeProblem& whole, Wire& wire, const std::vector<MovedTensor>& tensors,
+                   const Needs* needs, Exchange& exchange) {
+  exchange.wait();
+  for (int r = 0; r < wire.size(); ++r)
+    unpack(whole, tensors, {.owner = r, .reader = wire.rank(), .needs = needs}, Place::whole,
+           exchange.from(r));
+}
+
+namespace {
+
+// One round of the scheme `heads` in both directions.
+class Round {
+ public:
+  Round(const WholeProblem& whole, Wire& wire, const HeadsRounds& rounds,
+        const std::vector<std::vector<Item>>& items)
+      : whole_(whole), wire_(wire), rounds_(rounds), items_(items), inputs_(wire), outputs_(wire) {}
+
+  void start_inputs(std::size_t n) {
+    number_ = n;
+    resize(inputs_, rounds_.inputs, true);
+    each_item([&](int r, const Item& item) {
+      pack(whole_, rounds_.inputs(item), {.owner = wire_.rank(), .b = item.b}, Place::local,
+           inputs_.to(r));
+    });
+    inputs_.start();
+  }
+  void compute() {
+    inputs_.wait();
+    const Item* mine = item_of(wire_.rank());
+    for (int r = 0; mine != nullptr && r < wire_.size(); ++r)
+      unpack(whole_, rounds_.inputs(*mine), {.owner = r, .b = mine->b}, Place::whole,
+             inputs_.from(r));
+    if (mine != nullptr) rounds_.compute(*mine);
+    resize(outputs_, rounds_.outputs, false);
+    for (int r = 0; mine != nullptr && r < wire_.size(); ++r)
+      pack(whole_, rounds_.outputs(*mine), {.owner = r, .b = mine->b}, Place::whole,
+           outputs_.to(r));
+    outputs_.start();
+  }
+  void finish() {
+    if (!outputs_.started()) return;
+    outputs_.wait();
+    each_item([&](int r, const Item& item) {
+      unpack(whole_, rounds_.outputs(item), {.owner = wire_.rank(), .b = item.b}, Place::local,
+             outputs_.from(r));
+    });
+  }
+
+ private:
+  const Item* item_of(int rank) const {
+    const auto& items = items_[index(rank)];
+    return number_ < items.size() ? &items[number_] : nullptr;
+  }
+  template <class Use>
+  void each_item(Use use) const {
+    for (int r = 0; r < wire_.size(); ++r)
+      if (const Item* item = item_of(r)) use(r, *item);
+  }
+  // To the ranks of items go this rank's rows of them, and back; from and to the owners of this
+  // rank's item, theirs.
+  void resize(Exchange& exchange, const std::function<std::vector<MovedTensor>(const Item&)>& moved,
+              bool forth) {
+    std::vector<std::int64_t> to_items(index(wire_.size())), to_owners(index(wire_.size()));
+    each_item([&](int r, const Item& item) {
+      to_items[index(r)] = bytes_of(whole_, moved(item), {.owner = wire_.rank(), .b = item.b});
+    });
+    if (const Item* mine = item_of(wire_.rank()))
+      for (int r = 0; r < wire_.size(); ++r)
+        to_owners[index(r)] = bytes_of(whole_, moved(*mine), {.owner = r, .b = mine->b});
+    if (forth) exchange.resize(to_items, to_owners);
+    else exchange.resize(to_owners, to_items);
+  }
+
+  const WholeProblem& whole_;
+  Wire& wire_;
+  const HeadsRounds& rounds_;
+  const std::vector<std::vector<Item>>& items_;
+  std::size_t number_ = 0;
+  Exchange inputs_, outputs_;
+};
+
+}  // namespace
+
+void run_heads(const WholeProblem& whole, Wire& wire, const HeadsRounds& rounds) {
+  const auto items = items_of(whole, wire.size());
+  std::size_t count = 0;
+  for (const auto& of_rank : items) count = std::max(count, of_rank.size());
+  if (count == 0) return;
+  Round turns[2] = {{whole, wire, rounds, items}, {whole, wire, rounds, items}};
+  turns[0].start_inputs(0);
+  for (std::size_t n = 0; n < count; ++n) {
+    Round &now = turns[n % 2], &next = turns[(n + 1) % 2];
+    next.finish();  // what it sent in its last round
+    if (n + 1 < count) next.start_inputs(n + 1);
+    now.compute();
+  }
+  for (Round& turn : turns) turn.finish();
+}
+
+}  // namespace attend::distributed

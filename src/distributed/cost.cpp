@@ -1,0 +1,198 @@
+// What a call will cost: the bytes of the very messages that it would send, its buffers, its work.
+#include "core/row_sums.h"
+#include "core/text.h"
+#include "distributed/balance.h"
+#include "distributed/rows.h"
+
+#include <algorithm>
+#include <iomanip>
+
+namespace attend::distributed {
+namespace {
+
+std::size_t nth(std::int64_t n) noexcept { return static_cast<std::size_t>(n); }
+
+// Tensors as messages see them: a type and a row.
+struct Tensors {
+  std::vector<MovedTensor> list;
+  void add(DType type, std::int64_t features, std::int64_t heads, bool queries) {
+    MovedTensor t{.features = features, .heads = heads, .queries = queries};
+    t.local.type = type;
+    list.push_back(t);
+  }
+};
+
+class Costs {
+ public:
+  Costs(const WholeProblem& whole, const Layouts& layouts, DistributedPlan& plan)
+      : whole_(whole), ranks_(layouts.queries.ranks()), plan_(plan), p_(whole.problem) {
+    plan.forward.resize(nth(ranks_));
+    plan.backward.resize(nth(ranks_));
+  }
+
+  void gather() {
+    const bool one_process = plan_.bits == Bits::one_process;
+    const Tensors keys = tensors({{p_.d, false}, {p_.dv, false}}, p_.kv_heads);
+    const Needs forward = Needs::of(whole_, false), backward = Needs::of(whole_, one_process);
+    send(plan_.forward, keys, &forward);
+    send(plan_.backward, keys, &backward);
+    if (one_process) {
+      Tensors rows = tensors({{p_.d, true}, {p_.dv, true}}, p_.heads);
+      rows.add(DType::f64, kSumsOfKeys, p_.heads, true);
+      send(plan_.backward, rows, &backward);
+      if (whole_.layouts->keys.granule() % kGranule != 0)
+        each_pair([&](int from, int to) {
+          move(plan_.backward, from, to,
+               bytes_of(whole_, keys.list, {.owner = to, .worker = from}));
+        });
+    } else {
+      Tensors sums;
+      sums.add(DType::f64, p_.d, p_.kv_heads, false);
+      sums.add(DType::f64, p_.dv, p_.kv_heads, false);
+      each_pair([&](int from, int to) {
+        move(plan_.backward, from, to, bytes_of(whole_, sums.list, {.owner = to}));
+      });
+    }
+    const std::vector<double> rows = own_pairs(true), chunks = own_pairs(false);
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      plan_.forward[r].products = 2 * rows[r];
+      plan_.backward[r].products = one_process ? 3 * rows[r] + 4 * chunks[r] : 5 * rows[r];
+    }
+    // Two heads are under way, and one or two are at hand.
+    const std::int64_t of_keys = whole_.k_starts.back() * (p_.d + p_.dv);
+    const std::int64_t of_rows = whole_.q_starts.back() * p_.group();
+    const std::int64_t key_bytes = of_keys * size_of(p_.type);
+    const std::int64_t row_bytes = of_rows * ((p_.d + p_.dv) * size_of(p_.type) + kRowSums * 8);
+    for (RankCost& cost : plan_.forward) cost.memory = key_bytes + under_way(cost, p_.kv_heads);
+    for (RankCost& cost : plan_.backward)
+      cost.memory = under_way(cost, p_.kv_heads) +
+                    (one_process ? 3 * key_bytes + row_bytes : key_bytes + 16 * of_keys);
+  }
+
+  void heads() {
+    const auto items = items_of(whole_, ranks_);
+    const Tensors in = tensors({{p_.d, false}, {p_.dv, false}}, 1),
+                  q = tensors({{p_.d, true}}, p_.group()),
+                  out = tensors({{p_.dv, true}}, p_.group());
+    const std::int64_t row_bytes = (p_.d + p_.dv) * size_of(p_.type);
+    for (int r = 0; r < ranks_; ++r) {
+      for (const Item& item : items[nth(r)]) {
+        for (int owner = 0; owner < ranks_; ++owner) {
+          if (owner == r) continue;
+          const Blocks rows{.owner = owner, .b = item.b};
+          const std::int64_t keys = bytes_of(whole_, in.list, rows),
+                             queries = bytes_of(whole_, q.list, rows),
+                             values = bytes_of(whole_, out.list, rows);
+          move(plan_.forward, owner, r, keys + queries);
+          move(plan_.forward, r, owner, values);
+          move(plan_.backward, owner, r, keys + queries + values);
+          move(plan_.backward, r, owner, keys + queries);
+        }
+        double pairs = 0;
+        for (const double more : pairs_by_granule(whole_, item.b, true, kGranule)) pairs += more;
+        plan_.forward[nth(r)].products += 2 * static_cast<double>(p_.group()) * pairs;
+        plan_.backward[nth(r)].products += 5 * static_cast<double>(p_.group()) * pairs;
+      }
+      const std::int64_t at_hand = (p_.q_length * p_.group() + p_.k_length) * row_bytes;
+      const auto rounds =
+          std::max<std::int64_t>(1, static_cast<std::int64_t>(items[nth(r)].size()));
+      plan_.forward[nth(r)].memory = at_hand + under_way(plan_.forward[nth(r)], rounds);
+      plan_.backward[nth(r)].memory = 2 * at_hand + under_way(plan_.backward[nth(r)], rounds);
+    }
+  }
+
+ private:
+  Tensors tensors(std::initializer_list<std::pair<std::int64_t, bool>> rows, std::int64_t heads) {
+    Tensors result;
+    for (const auto& [features, queries] : rows) result.add(p_.type, features, heads, queries);
+    return result;
+  }
+  template <class Use>
+  void each_pair(Use use) {
+    for (int from = 0; from < ranks_; ++from)
+      for (int to = 0; to < ranks_; ++to)
+        if (from != to) use(from, to);
+  }
+  void move(std::vector<RankCost>& costs, int from, int to, std::int64_t bytes) {
+    costs[nth(from)].sent += bytes;
+    costs[nth(to)].received += bytes;
+  }
+  void send(std::vector<RankCost>& costs, const Tensors& t, const Needs* needs) {
+    each_pair([&](int from, int to) {
+      move(costs, from, to,
+           bytes_of(whole_, t.list, {.owner = from, .reader = to, .needs = needs}));
+    });
+  }
+  static std::int64_t under_way(const RankCost& cost, std::int64_t rounds) {
+    return rounds == 0 ? 0 : 2 * (cost.sent + cost.received) / rounds;
+  }
+
+  // Of each rank's queries, or of the keys whose gradients it computes, and all heads.
+  std::vector<double> own_pairs(bool queries) {
+    std::vector<double> sums(nth(ranks_));
+    const std::int64_t granule = queries ? whole_.layouts->queries.granule() : kGranule;
+    for (std::int64_t b = 0; b < whole_.batch(); ++b) {
+      const std::vector<double> pairs = pairs_by_granule(whole_, b, queries, granule);
+      for (std::size_t g = 0; g < pairs.size(); ++g) {
+        const std::int64_t at = static_cast<std::int64_t>(g) * granule;
+        const int owner = queries ? whole_.layouts->queries.owner(whole_.layout_sequence(b), at)
+                                  : worker_of(whole_, b, at);
+        sums[nth(owner)] += static_cast<double>(p_.heads) * pairs[g];
+      }
+    }
+    return sums;
+  }
+
+  const WholeProblem& whole_;
+  const int ranks_;
+  DistributedPlan& plan_;
+  const Problem& p_;
+};
+
+std::string line_of(const char* name, const std::vector<RankCost>& costs) {
+  RankCost most;
+  double all = 0;
+  std::int64_t sent = 0;
+  for (const RankCost& cost : costs) {
+    most.sent = std::max(most.sent, cost.sent);
+    most.received = std::max(most.received, cost.received);
+    most.memory = std::max(most.memory, cost.memory);
+    most.products = std::max(most.products, cost.products);
+    all += cost.products;
+    sent += cost.sent;
+  }
+  const auto mebibytes = [](std::int64_t bytes) {
+    std::ostringstream os;
+    os << std::fixed << std::setprecision(1) << static_cast<double>(bytes) / (1 << 20) << " MiB";
+    return os.str();
+  };
+  std::ostringstream balance;
+  const auto ranks = static_cast<double>(costs.size());
+  balance << std::fixed << std::setprecision(3) << (all == 0 ? 1 : most.products * ranks / all);
+  return text("  ", name, ": ", mebibytes(sent), " between ranks, a rank sends at most ",
+              mebibytes(most.sent), " and receives ", mebibytes(most.received), ", holds ",
+              mebibytes(most.memory), "; work max/mean ", balance.str(), "\n");
+}
+
+}  // namespace
+
+DistributedPlan plan(const Layouts& layouts, const WholeSizes& sizes,
+                     const AttentionOptions& options, const DistributedOptions& distributed) {
+  const WholeProblem whole = whole_of_sizes("plan", sizes, options, &layouts);
+  DistributedPlan plan;
+  plan.scheme = chosen_scheme(whole, distributed.scheme, layouts.queries.ranks());
+  plan.bits = distributed.bits;
+  Costs costs(whole, layouts, plan);
+  if (plan.scheme == Scheme::heads) costs.heads();
+  else costs.gather();
+  return plan;
+}
+
+std::string DistributedPlan::describe() const {
+  return text("attention over ", forward.size(), forward.size() == 1 ? " rank" : " ranks",
+              scheme == Scheme::heads ? ", whole heads" : ", keys gathered", ", ",
+              bits == Bits::fast ? "fast" : "the bits of one process", "\n",
+              line_of("forward", forward), line_of("backward", backward));
+}
+
+}  // namespace attend::distributed

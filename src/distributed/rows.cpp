@@ -1,0 +1,169 @@
+#include "distributed/rows.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace attend::distributed {
+namespace {
+
+// `rows` rows of a strided tensor, from its address on, and of a message.
+template <bool kIntoMessage, class Element>
+void copy_elements_of(const Strided& t, std::int64_t rows, std::int64_t features,
+                      std::byte* message) {
+  auto* packed = reinterpret_cast<Element*>(message);
+  for (std::int64_t i = 0; i < rows; ++i, packed += features) {
+    auto* row = reinterpret_cast<Element*>(t.data) + i * t.stride[2];
+    for (std::int64_t x = 0; x < features; ++x) {
+      if (kIntoMessage) std::memcpy(packed + x, row + x * t.stride[3], sizeof(Element));
+      else std::memcpy(row + x * t.stride[3], packed + x, sizeof(Element));
+    }
+  }
+}
+
+template <bool kIntoMessage>
+void copy_rows(const Strided& t, std::int64_t rows, std::int64_t features, std::byte* message) {
+  const std::int64_t size = size_of(t.type), bytes = features * size;
+  if (t.stride[3] == 1 || features == 1) {
+    const std::int64_t stride = t.stride[2] * size;
+    const std::int64_t step = stride == bytes ? rows : 1;  // rows that lie side by side
+    for (std::int64_t i = 0; i < rows; i += step) {
+      std::byte* const row = t.data + i * stride;
+      if (kIntoMessage)
+        std::memcpy(message + i * bytes, row, static_cast<std::size_t>(step * bytes));
+      else std::memcpy(row, message + i * bytes, static_cast<std::size_t>(step * bytes));
+    }
+    return;
+  }
+  switch (size) {
+    case 1: return copy_elements_of<kIntoMessage, std::uint8_t>(t, rows, features, message);
+    case 2: return copy_elements_of<kIntoMessage, std::uint16_t>(t, rows, features, message);
+    case 4: return copy_elements_of<kIntoMessage, std::uint32_t>(t, rows, features, message);
+    default: return copy_elements_of<kIntoMessage, std::uint64_t>(t, rows, features, message);
+  }
+}
+
+template <bool kIntoMessage>
+void move_rows(const WholeProblem& whole, const std::vector<MovedTensor>& tensors,
+               const Blocks& blocks, Place place, std::byte* message) {
+  for (const MovedTensor& t : tensors) {
+    const auto& starts = whole.starts(t.queries);
+    for (std::int64_t h = 0; h < t.heads; ++h)
+      for_blocks(whole, t.queries, blocks, [&](std::int64_t b, const Layout::Run& run) {
+        const Strided from =
+            place == Place::local
+                ? moved_to(t.local, whole.local_batch(b), t.local_head + h, run.local)
+                : moved_to(t.whole, 0, h,
+                           starts[static_cast<std::size_t>(b)] + run.begin - t.first_row);
+        copy_rows<kIntoMessage>(from, run.end - run.begin, t.features, message);
+        message += (run.end - run.begin) * t.row_bytes();
+      });
+  }
+}
+
+}  // namespace
+
+namespace {
+
+// Ranges in ascending order, joined where they meet.
+Needs::Ranges joined(Needs::Ranges ranges) {
+  std::sort(ranges.begin(), ranges.end(),
+            [](const KeyRange& a, const KeyRange& b) { return a.begin < b.begin; });
+  Needs::Ranges result;
+  for (const KeyRange& range : ranges) {
+    if (range.begin >= range.end) continue;
+    if (!result.empty() && range.begin <= result.back().end)
+      result.back().end = std::max(result.back().end, range.end);
+    else result.push_back(range);
+  }
+  return result;
+}
+
+// The queries that may see a key of [begin, end). Both ends of what a query sees never fall.
+KeyRange queries_of_keys(const Problem& p, const Sequence& s, std::int64_t begin,
+                         std::int64_t end) {
+  const auto first = [&](auto reached) {
+    std::int64_t low = 0, high = s.q_length;
+    while (low < high) {
+      const std::int64_t middle = low + (high - low) / 2;
+      if (reached(positions(p, s, middle))) high = middle;
+      else low = middle + 1;
+    }
+    return low;
+  };
+  return {first([&](const KeyRange& keys) { return keys.end > begin; }),
+          first([&](const KeyRange& keys) { return keys.begin >= end; })};
+}
+
+}  // namespace
+
+Needs Needs::of(const WholeProblem& whole, bool chunks) {
+  Needs needs;
+  const auto ranks = static_cast<std::size_t>(whole.layouts->queries.ranks());
+  const auto batch = static_cast<std::size_t>(whole.batch());
+  needs.keys.assign(ranks, std::vector<Ranges>(batch));
+  needs.queries.assign(ranks, std::vector<Ranges>(batch));
+  for (std::size_t r = 0; r < ranks; ++r) {
+    for_blocks(whole, true, {.owner = static_cast<int>(r)},
+               [&](std::int64_t b, const Layout::Run& run) {
+                 const Sequence& s = whole.sequences[static_cast<std::size_t>(b)];
+                 const auto keys = [&](std::int64_t i) { return positions(whole.problem, s, i); };
+                 needs.keys[r][static_cast<std::size_t>(b)].push_back(
+                     {std::max<std::int64_t>(keys(run.begin).begin, 0),
+                      std::min(keys(run.end - 1).end, s.k_stored)});
+               });
+  }
+  for (std::size_t b = 0; chunks && b < batch; ++b) {
+    const Sequence& s = whole.sequences[b];
+    for (std::int64_t at = 0; at < s.k_stored; at += kGranule) {
+      const auto r = static_cast<std::size_t>(worker_of(whole, static_cast<std::int64_t>(b), at));
+      const std::int64_t end = std::min(s.k_stored, at + kGranule);
+      needs.keys[r][b].push_back({at, end});
+      needs.queries[r][b].push_back(queries_of_keys(whole.problem, s, at, end));
+    }
+  }
+  for (auto* all : {&needs.keys, &needs.queries})
+    for (auto& of_rank : *all)
+      for (Ranges& ranges : of_rank) ranges = joined(std::move(ranges));
+  return needs;
+}
+
+std::int64_t bytes_of(const WholeProblem& whole, const std::vector<MovedTensor>& tensors,
+                      const Blocks& blocks) {
+  std::int64_t bytes = 0;
+  for (const bool queries : {false, true}) {
+    std::int64_t rows = 0, row_bytes = 0;
+    for (const MovedTensor& t : tensors)
+      if (t.queries == queries) row_bytes += t.heads * t.row_bytes();
+    if (row_bytes == 0) continue;
+    for_blocks(whole, queries, blocks,
+               [&](std::int64_t, const Layout::Run& run) { rows += run.end - run.begin; });
+    bytes += rows * row_bytes;
+  }
+  return bytes;
+}
+
+void pack(const WholeProblem& whole, const std::vector<MovedTensor>& tensors, const Blocks& blocks,
+          Place from, std::byte* message) {
+  move_rows<true>(whole, tensors, blocks, from, message);
+}
+void unpack(const WholeProblem& whole, const std::vector<MovedTensor>& tensors,
+            const Blocks& blocks, Place to, const std::byte* message) {
+  move_rows<false>(whole, tensors, blocks, to, const_cast<std::byte*>(message));
+}
+
+WholeRows::WholeRows(const Context& context, std::int64_t heads, std::int64_t rows,
+                     std::int64_t features, DType type)
+    : memory_(context.make_tensor({heads, rows, features}, type)) {
+  tensor_ = {.data = static_cast<std::byte*>(memory_.view().data()),
+             .type = type,
+             .given = true,
+             .stride = {0, rows * features, features, 1}};
+}
+
+void WholeRows::clear() noexcept {
+  if (tensor_.data == nullptr) return;
+  std::memset(tensor_.data, 0,
+              static_cast<std::size_t>(memory_.count() * size_of(memory_.dtype())));
+}
+
+}  // namespace attend::distributed
