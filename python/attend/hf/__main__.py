@@ -56,7 +56,8 @@ def _parser() -> argparse.ArgumentParser:
     view.add_argument("--output", required=True, metavar="FILE.html")
     view.add_argument("--title")
     view.add_argument("--language", default="en", choices=("en", "zh"))
-    view.add_argument("--embed-bytes", type=_count, default=8 << 20, metavar="N")
+    view.add_argument("--page-size", type=_mebibytes, default=16 << 20, metavar="MIB",
+                      help="that the page may have: 16, or up to 64; what does not fit is reduced")
     inspect = commands.add_parser("inspect", parents=[common, shown], help="prints what every head looks at, in numbers")
     inspect.add_argument("--json", action="store_true")
     generate = commands.add_parser("generate", parents=[common], help="prints the text that follows, greedily")
@@ -73,6 +74,17 @@ def _count(text: str) -> int:
     if number < 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 on")
     return number
+
+
+def _mebibytes(text: str) -> int:
+    """MiB, as `attend view --page-size` has them, in bytes."""
+    try:
+        size = float(text)
+    except ValueError:
+        size = -1.0
+    if not 0 < size <= 64:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to 64")
+    return int(size * (1 << 20))
 
 
 def _loaded(given: argparse.Namespace) -> tuple[Any, Any, str]:
@@ -99,9 +111,11 @@ def _loaded(given: argparse.Namespace) -> tuple[Any, Any, str]:
 def _view(given: argparse.Namespace) -> int:
     from .viewing import view
 
+    if not (folder := pathlib.Path(given.output).parent).is_dir():   # said before a model is loaded
+        raise ValueError(f"{given.output}: there is no folder {str(folder)!r}")
     model, tokenizer, text = _loaded(given)
     page = view(model, tokenizer, text, new_tokens=given.new_tokens, target=given.target, part=given.part, layers=given.layers,
-                title=given.title, language=given.language, embed_bytes=given.embed_bytes)
+                title=given.title, language=given.language, page_bytes=given.page_size, progress=sys.stderr.isatty())
     page.save(given.output)
     print(f"wrote {given.output}")
     return 0
