@@ -146,7 +146,7 @@ def view(q: Any, k: Any = None, v: Any = None, *, tokens: Sequence[str] | None =
     tiles                of a map, in each direction, at most
     windows              (layer, head, query, queries, key, keys) whose weights are exact all the same
     open_run             of two runs, the one that is seen first: 0, or 1 for the second
-    w_o                  W^O of each layer, [model_dim, heads * dv]: then the page can weigh by |v_j W^O_h|
+    w_o                  W^O of each layer of the first run, [model_dim, heads * dv]: the page then has |v_j W^O_h|
     progress             True for a line on stderr, or a function that is told (heads done, all heads)
 
     >>> q = numpy.ones((1, 2, 4, 8), 'float32')
@@ -175,7 +175,7 @@ def view(q: Any, k: Any = None, v: Any = None, *, tokens: Sequence[str] | None =
             raise TypeError("view: compare is (q, k), (q, k, v) or what heads() returned")
         other_q, other_k, other_v = (compare, None, None) if of_heads else (*compare, None)[:3]
         runs.append({"name": names[1], **texts,
-                     "layers": _layers(other_q, other_k, other_v, w_o, layer_names, options)})
+                     "layers": _layers(other_q, other_k, other_v, None, layer_names, options)})
     try:
         return View(view_page(runs, title, language, batch, page_bytes, tiles, windows, open_run,
                               progress_of(progress), context))

@@ -2,13 +2,24 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 import attend
 from attend._attend import view_page
 from attend._view import Progress, View, progress_of
+from attend.torch.analysis import output_projection, projection_matrix
 
-from .observing import observe
+from .observing import Attention, observe
+
+
+def _output_weights(model: nn.Module, x: Attention) -> Tensor | None:
+    """W^O [features, heads * dv] of a layer, where its name is known."""
+    try:
+        w = projection_matrix(output_projection(model, x.layer)).detach()
+    except LookupError:
+        return None
+    fits = w.dim() == 2 and w.size(0) == x.q.size(1) * x.v.size(3) and w.is_floating_point()
+    return w.t() if fits and w.device.type == "cpu" else None
 
 
 def view(
@@ -35,7 +46,7 @@ def view(
     run = {
         "name": "", "tokens": found.tokens, "key_tokens": found.key_tokens, "token_ids": found.token_ids,
         "layers": [
-            {"name": name, "q": x.q, "k": x.k, "v": x.v, "options": x.options, "contribution": [], "w_o": None}
+            {"name": name, "q": x.q, "k": x.k, "v": x.v, "options": x.options, "contribution": [], "w_o": _output_weights(model, x)}
             for name, x in zip(found.layer_names, found.attentions)
         ],
     }
