@@ -33,6 +33,7 @@ std::int64_t bits_of_mask(const Single& s) {
 
 std::int64_t LayerSizes::heads() const { return runs_[0].single->heads(); }
 std::int64_t LayerSizes::queries() const { return runs_[0].single->queries(); }
+bool LayerSizes::has_values() const { return static_cast<bool>(runs_[0].single->v); }
 
 std::int64_t LayerSizes::tiles(std::int64_t side) const {
   return sum([&](const Single& s, const Run&) {
@@ -96,15 +97,14 @@ std::int64_t total(const std::vector<LayerSizes>& layers, Size size) {
 
 class Choosing {
  public:
-  Choosing(const std::vector<LayerSizes>& layers, std::int64_t fixed, std::int64_t tiles,
-           std::int64_t page_bytes)
-      : layers_(layers), asked_(tiles), page_(page_bytes), left_(page_bytes - fixed) {
-    choice_.exact = choice_.values = std::vector<bool>(layers.size());
-    for (const LayerSizes& layer : layers) longest_ = std::max(longest_, layer.queries());
-    const std::int64_t least = tiles_of(std::min(tiles, kLeastTiles));
-    choice_.least = fixed + least;
+  explicit Choosing(const PageSizes& page)
+      : page_(page), layers_(page.layers), left_(page.page_bytes - page.fixed) {
+    choice_.exact = choice_.values = std::vector<bool>(layers_.size());
+    for (const LayerSizes& layer : layers_) longest_ = std::max(longest_, layer.queries());
+    const std::int64_t least = tiles_of(std::min(page.tiles, kLeastTiles));
+    choice_.least = page.fixed + least;
     if (left_ < least) return;
-    if (whole_size(layers, fixed, tiles) <= page_bytes) {
+    if (page.whole() <= page.page_bytes) {
       everything();
       return;
     }
@@ -134,7 +134,7 @@ class Choosing {
 
   void everything() {
     choice_.whole = choice_.statistics = choice_.norms = true;
-    choice_.tiles = asked_;
+    choice_.tiles = page_.tiles;
     choice_.k = kKeys[0];
     choice_.rows = longest_;
     choice_.exact = choice_.values = std::vector<bool>(layers_.size(), true);
@@ -142,15 +142,15 @@ class Choosing {
 
   // The most keys beside a few tiles, then as many tiles as leave room for these keys.
   void rows() {
-    const std::int64_t few = tiles_of(std::min(asked_, kEnoughTiles));
+    const std::int64_t few = tiles_of(std::min(page_.tiles, kEnoughTiles));
     for (const std::int64_t k : kKeys)
       if (choice_.k == 0 && rows_of(k, longest_) + few <= left_) choice_.k = k;
     const bool all = choice_.k > 0;
     choice_.rows = all ? longest_ : 0;
     const std::int64_t needed = all ? rows_of(choice_.k, longest_) : 0;
     // Where not all rows fit, every tile costs some.
-    const std::int64_t share = page_ / (all ? kShareOfTiles : 4 * kShareOfTiles);
-    choice_.tiles = asked_;
+    const std::int64_t share = page_.page_bytes / (all ? kShareOfTiles : 4 * kShareOfTiles);
+    choice_.tiles = page_.tiles;
     while (choice_.tiles > kLeastTiles &&
            (tiles_of(choice_.tiles) + needed > left_ ||
             (choice_.tiles > kEnoughTiles && tiles_of(choice_.tiles) > share)))
@@ -185,16 +185,15 @@ class Choosing {
       choice_.values[n] = choice_.exact[n] && take(layers_[n].values());
   }
 
+  const PageSizes& page_;
   const std::vector<LayerSizes>& layers_;
-  const std::int64_t asked_, page_;
   std::int64_t left_, longest_ = 0;
   Choice choice_;
 };
 
 }  // namespace
 
-std::int64_t whole_size(const std::vector<LayerSizes>& layers, std::int64_t fixed,
-                        std::int64_t tiles) {
+std::int64_t PageSizes::whole() const {
   return fixed + total(layers, [&](const LayerSizes& layer) {
            return layer.tiles(tiles) + layer.statistics(false) +
                   layer.rows(kKeys[0], layer.queries()) + layer.norms(false) + layer.exact() +
@@ -202,9 +201,6 @@ std::int64_t whole_size(const std::vector<LayerSizes>& layers, std::int64_t fixe
          });
 }
 
-Choice choose(const std::vector<LayerSizes>& layers, std::int64_t fixed, std::int64_t tiles,
-              std::int64_t page_bytes) {
-  return Choosing(layers, fixed, tiles, page_bytes).take();
-}
+Choice PageSizes::choice() const { return Choosing(*this).take(); }
 
 }  // namespace attend::view

@@ -15,6 +15,7 @@ class LayerSizes {
 
   std::int64_t heads() const;
   std::int64_t queries() const;
+  bool has_values() const;
   std::int64_t tiles(std::int64_t side) const;
   std::int64_t statistics(bool reduced) const;
   std::int64_t rows(std::int64_t k, std::int64_t count) const;  // with lse, of the last queries
@@ -45,12 +46,14 @@ struct Choice {
   std::vector<bool> exact, values;
 };
 
-// `fixed` is the page without its layers, with the windows; `tiles` what is asked for.
-Choice choose(const std::vector<LayerSizes>& layers, std::int64_t fixed, std::int64_t tiles,
-              std::int64_t page_bytes);
+struct PageSizes {
+  std::vector<LayerSizes> layers;
+  std::int64_t fixed = 0;       // the page without its layers, with the windows
+  std::int64_t tiles = 0;       // as asked for
+  std::int64_t page_bytes = 0;  // allowed
 
-// With everything.
-std::int64_t whole_size(const std::vector<LayerSizes>& layers, std::int64_t fixed,
-                        std::int64_t tiles);
+  std::int64_t whole() const;  // with everything
+  Choice choice() const;
+};
 
 }  // namespace attend::view

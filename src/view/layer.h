@@ -3,26 +3,10 @@
 #pragma once
 
 #include "view/blobs.h"
+#include "view/notes.h"
 #include "view/numbers.h"
 
 namespace attend::view {
-
-// Sentences for the reader of the page, in the page's language.
-class Notes {
- public:
-  explicit Notes(const std::string& language) : chinese_(language == "zh") {}
-  void add(const std::string& english, const std::string& chinese) {
-    list_.push(said(english, chinese));
-  }
-  const std::string& said(const std::string& english, const std::string& chinese) const noexcept {
-    return chinese_ ? chinese : english;
-  }
-  const Json& list() const noexcept { return list_; }
-
- private:
-  bool chinese_;
-  Json list_ = Json::array();
-};
 
 struct LayerInput {
   const Single& single;

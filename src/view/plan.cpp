@@ -2,15 +2,12 @@
 
 #include "core/text.h"
 #include "view/assets.h"
-#include "view/budget.h"
 
 #include <algorithm>
 #include <map>
 
 namespace attend::view {
 namespace {
-
-constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
 // JSON, in characters, at most. Beside the blobs: options, metrics and a label of each head, why
 // q and k are missing, what is not finite.
@@ -20,11 +17,6 @@ constexpr std::int64_t kOfByte = 6;  // of a text: one byte may become \u001f or
 template <class... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
   throw InvalidArgument(text("view: ", parts...));
-}
-
-std::string megabytes(std::int64_t bytes) {
-  const std::int64_t tenths = (bytes * 10 + kMiB - 1) / kMiB;  // rounded up
-  return text(static_cast<double>(tenths) / 10, " MiB");
 }
 
 void check(std::span<const ViewRun> runs, const ViewOptions& o) {
@@ -148,138 +140,47 @@ std::int64_t fixed_size(std::span<const ViewRun> runs, const std::vector<Planned
   return size;
 }
 
-class Budget {
- public:
-  Budget(std::span<const ViewRun> runs, std::vector<PlannedRun>& plan, const ViewOptions& options,
-         Notes& notes)
-      : plan_(plan), o_(options), notes_(notes), windows_(plan_windows(plan, options)),
-        fixed_(fixed_size(runs, plan, options) + windows_), sizes_(plan[0].layers.size()) {
-    for (PlannedRun& run : plan)
-      for (std::size_t n = 0; n < sizes_.size(); ++n)
-        sizes_[n].add(*run.layers[n].single, static_cast<bool>(run.layers[n].w_o));
-  }
+PageSizes sizes_of(std::span<const ViewRun> runs, const std::vector<PlannedRun>& plan,
+                   const ViewOptions& options, std::int64_t windows) {
+  PageSizes page{.layers = std::vector<LayerSizes>(plan[0].layers.size()),
+                 .fixed = fixed_size(runs, plan, options) + windows,
+                 .tiles = options.tiles,
+                 .page_bytes = options.page_bytes};
+  for (const PlannedRun& run : plan)
+    for (std::size_t n = 0; n < run.layers.size(); ++n)
+      page.layers[n].add(*run.layers[n].single, static_cast<bool>(run.layers[n].w_o));
+  return page;
+}
 
-  void spend() {
-    const Choice choice = choose(sizes_, fixed_, o_.tiles, o_.page_bytes);
-    if (choice.least > o_.page_bytes) {
-      std::int64_t heads = 0;
-      for (const LayerSizes& layer : sizes_) heads += layer.heads();
-      fail("the page takes at least ", choice.least, " bytes, for maps and scores of ", heads,
-           " heads, tokens, and ", windows_, " of windows; page_bytes is ", o_.page_bytes,
-           ", and may be up to ", kMostPageBytes);
+void plan_contents(std::span<const ViewRun> runs, std::vector<PlannedRun>& plan,
+                   const ViewOptions& options, Notes& notes) {
+  const std::int64_t windows = plan_windows(plan, options);
+  const PageSizes page = sizes_of(runs, plan, options, windows);
+  const Choice choice = page.choice();
+  if (choice.least > options.page_bytes) {
+    std::int64_t heads = 0;
+    for (const LayerSizes& layer : page.layers) heads += layer.heads();
+    fail("the page takes at least ", choice.least, " bytes, for maps and scores of ", heads,
+         " heads, tokens, and ", windows, " of windows; page_bytes is ", options.page_bytes,
+         ", and may be up to ", kMostPageBytes);
+  }
+  const std::vector<std::string> why = reasons(page, choice, notes);
+  for (PlannedRun& run : plan)
+    for (std::size_t n = 0; n < run.layers.size(); ++n) {
+      const Single& s = *run.layers[n].single;
+      LayerContent& content = run.layers[n].content;
+      content.exact = choice.exact[n];
+      content.values = choice.values[n] && s.v;
+      content.norms = choice.norms && s.v;
+      content.statistics = choice.statistics;
+      content.reduced = !choice.whole;
+      content.k = std::min(choice.k, s.keys());
+      content.rows = std::min(choice.rows, s.queries());
+      content.tiles = choice.tiles;
+      content.why = why[n];
     }
-    const std::vector<std::string> why = reasons(choice);
-    for (PlannedRun& run : plan_)
-      for (std::size_t n = 0; n < run.layers.size(); ++n) {
-        const Single& s = *run.layers[n].single;
-        LayerContent& content = run.layers[n].content;
-        content.exact = choice.exact[n];
-        content.values = choice.values[n] && s.v;
-        content.norms = choice.norms && s.v;
-        content.statistics = choice.statistics;
-        content.reduced = !choice.whole;
-        content.k = std::min(choice.k, s.keys());
-        content.rows = std::min(choice.rows, s.queries());
-        content.tiles = choice.tiles;
-        content.why = why[n];
-      }
-    if (!choice.whole) say(choice);
-  }
-
- private:
-  // Of each layer, why q and k are not there, and what would store them or a part.
-  std::vector<std::string> reasons(const Choice& choice) const {
-    const std::size_t layers = sizes_.size();
-    std::vector<std::int64_t> enough(layers);  // MiB of the least page with q and k of the layer
-    for (std::int64_t size = o_.page_bytes / kMiB + 1; size <= kMostPageBytes / kMiB; ++size) {
-      const Choice larger = choose(sizes_, fixed_, o_.tiles, size * kMiB);
-      for (std::size_t n = 0; n < layers; ++n)
-        if (enough[n] == 0 && larger.exact[n]) enough[n] = size;
-    }
-    std::vector<std::string> why(layers);
-    for (std::size_t n = 0; n < layers; ++n) {
-      if (choice.exact[n]) continue;
-      const std::string window =
-          text("attend view ... --window ", n, ",HEAD,QUERY,QUERIES,KEY,KEYS");
-      why[n] =
-          enough[n] > 0
-              ? notes_.said(text("they do not fit into ", megabytes(o_.page_bytes),
-                                 "; attend view ... --page-size ", enough[n], " stores them, ",
-                                 window, " the weights of a part."),
-                            text(megabytes(o_.page_bytes), " 放不下；attend view ... --page-size ",
-                                 enough[n], " 可存下它们，", window, " 可存下一部分的权重。"))
-              : notes_.said(text("they do not fit into any page, ", megabytes(kMostPageBytes),
-                                 " at most; ", window, " stores the weights of a part."),
-                            text("页面至多 ", megabytes(kMostPageBytes), "，放不下它们；", window,
-                                 " 可存下一部分的权重。"));
-    }
-    return why;
-  }
-
-  void say(const Choice& choice) const {
-    const std::int64_t all = whole_size(sizes_, fixed_, o_.tiles);
-    const auto layers = sizes_.size();
-    const auto exact = std::count(choice.exact.begin(), choice.exact.end(), true);
-    const std::string room = megabytes(o_.page_bytes);
-    notes_.add(text("The page is reduced to ", room, ": ", rows_in_english(choice),
-                    "; q and k, with which every weight is exact, are there for ", exact, " of ",
-                    layers, " layers. Everything takes ", megabytes(all), "; ", page_size(all)),
-               text("页面缩减到 ", room, "：", rows_in_chinese(choice), "；", layers, " 层中有 ",
-                    exact, " 层带有 q 和 k，其中每个权重都是精确的。全部需要 ", megabytes(all),
-                    "；", page_size(all)));
-    notes_.add(
-        "The weights of these keys are rounded by at most 1.7e-4 of each, statistics of rows "
-        "and keys to 16 bits.",
-        "这些键的权重舍入误差至多为其 1.7e-4，逐行和逐键的统计舍入为 16 位。");
-    if (!choice.statistics)
-      notes_.add("The statistics of single rows and keys are left out.",
-                 "未包含逐行和逐键的统计。");
-    if (exact > std::count(choice.values.begin(), choice.values.end(), true) && has_values())
-      notes_.add("The values v of some of these layers are left out.", "其中一些层未包含数值 v。");
-  }
-
-  std::string page_size(std::int64_t needed) const {
-    const std::int64_t size = (needed + kMiB - 1) / kMiB;
-    return size > kMostPageBytes / kMiB
-               ? notes_.said(
-                     text("--page-size (page_bytes) goes up to ", megabytes(kMostPageBytes), "."),
-                     text("--page-size（page_bytes）至多 ", megabytes(kMostPageBytes), "。"))
-               : notes_.said(text("--page-size ", size, " (page_bytes) has room for it."),
-                             text("--page-size ", size, "（page_bytes）即可放下。"));
-  }
-
-  bool all_rows(const Choice& choice) const {
-    return std::all_of(sizes_.begin(), sizes_.end(),
-                       [&](const LayerSizes& layer) { return choice.rows >= layer.queries(); });
-  }
-
-  std::string rows_in_english(const Choice& choice) const {
-    if (choice.rows == 0) return "no row has its keys of largest weight";
-    return text(all_rows(choice) ? std::string("every query of every head has ")
-                                 : text("the last ", choice.rows, " queries of every head have "),
-                choice.k == 1 ? std::string("the key of largest weight")
-                              : text("the ", choice.k, " keys of largest weight"));
-  }
-
-  std::string rows_in_chinese(const Choice& choice) const {
-    if (choice.rows == 0) return "未列出各行权重最大的键";
-    return text(all_rows(choice) ? std::string("每个头的每个查询")
-                                 : text("每个头的最后 ", choice.rows, " 个查询"),
-                "带有权重最大的 ", choice.k, " 个键");
-  }
-
-  bool has_values() const {
-    return std::any_of(
-        plan_[0].layers.begin(), plan_[0].layers.end(),
-        [](const PlannedLayer& layer) { return static_cast<bool>(layer.single->v); });
-  }
-
-  std::vector<PlannedRun>& plan_;
-  const ViewOptions& o_;
-  Notes& notes_;
-  const std::int64_t windows_, fixed_;  // characters
-  std::vector<LayerSizes> sizes_;
-};
+  if (!choice.whole) say_what_is_reduced(page, choice, notes);
+}
 
 // Of this element of the batch.
 std::vector<double> contribution_of(const ViewLayer& layer, std::int64_t heads, std::int64_t batch,
@@ -329,7 +230,7 @@ std::vector<PlannedRun> planned(std::span<const ViewRun> runs, const ViewOptions
   for (std::size_t n = 0; n < runs.size(); ++n)
     plan.push_back(planned_run(runs[n], runs.size() > 1 ? text("run ", n, ", ") : "", options));
   if (plan.size() > 1) check_equal(plan[0], plan[1]);
-  Budget(runs, plan, options, notes).spend();
+  plan_contents(runs, plan, options, notes);
   return plan;
 }
 

@@ -206,7 +206,7 @@ class View(Inputs):
     def test_a_page_that_is_reduced_says_so_and_has_its_windows(self):
         words = (*self.large(), "--page-size", 1.2, "--window", "1,1,7,2,30,4", "--tiles", 2)
         data = self.page(*words, "--language", "zh")
-        self.assertEqual((data["language"], len(data["notes"])), ("zh", 2))
+        self.assertEqual((data["language"], len(data["notes"])), ("zh", 3))
         layer = data["runs"][0]["layers"][1]
         self.assertLessEqual((self.folder / "page.html").stat().st_size, 1.2 * 2 ** 20)
         self.assertEqual((layer["q"], layer["entropy"].shape), (None, (4, 200)))
