@@ -1,6 +1,7 @@
 #include "view/layer.h"
 
 #include "core/text.h"
+#include "view/tensors.h"
 
 #include <attend/option_list.h>
 
@@ -9,18 +10,6 @@
 
 namespace attend::view {
 namespace {
-
-std::int64_t not_finite(const ConstTensorView& x) {
-  const Strided t = strided(x);
-  std::vector<double> row(static_cast<std::size_t>(x.size(3)));
-  std::int64_t count = 0;
-  for (std::int64_t h = 0; h < x.size(1); ++h)
-    for (std::int64_t i = 0; i < x.size(2); ++i) {
-      load_row(t, t.offset(0, h, i), x.size(3), row.data());
-      count += std::count_if(row.begin(), row.end(), [](double v) { return !std::isfinite(v); });
-    }
-  return count;
-}
 
 class Writer {
  public:
@@ -83,59 +72,13 @@ class Writer {
 
   // What every cell can be computed from.
   void put_tensors() {
-    json_.set("q", content_.exact ? tensor(s_.q) : Json());
-    json_.set("k", content_.exact ? tensor(s_.k) : Json());
-    json_.set("v", content_.values ? tensor(s_.v) : Json());
-    json_.set("mask", content_.exact && s_.masked() ? mask() : Json());
-    json_.set("bias", content_.exact && s_.options.bias ? bias() : Json());
+    const bool exact = content_.exact;
+    json_.set("q", exact ? add_tensor(s_.q, blobs_) : Json());
+    json_.set("k", exact ? add_tensor(s_.k, blobs_) : Json());
+    json_.set("v", content_.values ? add_tensor(s_.v, blobs_) : Json());
+    json_.set("mask", exact && s_.masked() ? add_mask(s_, blobs_) : Json());
+    json_.set("bias", exact && s_.options.bias ? add_bias(s_, blobs_) : Json());
     json_.set("why", content_.exact ? Json() : Json(content_.why));
-  }
-
-  // [1, heads, length, d] in its own type; f64 as f32.
-  Json tensor(const ConstTensorView& x) {
-    const Shape shape{x.size(1), x.size(2), x.size(3)};
-    if (x.dtype() == DType::f64) {
-      std::vector<float> numbers;
-      const Strided t = strided(x);
-      std::vector<double> row(static_cast<std::size_t>(x.size(3)));
-      for (std::int64_t h = 0; h < x.size(1); ++h)
-        for (std::int64_t i = 0; i < x.size(2); ++i) {
-          load_row(t, t.offset(0, h, i), x.size(3), row.data());
-          numbers.insert(numbers.end(), row.begin(), row.end());
-        }
-      return blobs_.add("f32", shape, numbers);
-    }
-    const Tensor copy = Tensor::copy_of(x);
-    return blobs_.add(name_of(x.dtype()), shape,
-                      std::string(static_cast<const char*>(copy.view().data()),
-                                  static_cast<std::size_t>(x.count() * size_of(x.dtype()))));
-  }
-
-  Json mask() {
-    const std::int64_t heads = s_.masked_by_head() ? s_.heads() : 1;
-    std::vector<std::uint8_t> bits(
-        static_cast<std::size_t>((heads * s_.queries() * s_.keys() + 7) / 8));
-    std::size_t n = 0;
-    for (std::int64_t h = 0; h < heads; ++h)
-      for (std::int64_t i = 0; i < s_.queries(); ++i)
-        for (std::int64_t j = 0; j < s_.keys(); ++j, ++n)
-          if (j < s_.key_length && s_.allowed(h, i, j))
-            bits[n / 8] = static_cast<std::uint8_t>(bits[n / 8] | 1U << n % 8);
-    return blobs_.add("bits", {heads, s_.queries(), s_.keys()}, bits);
-  }
-
-  // Every row as long as the keys; what stands behind the end of a shorter bias is hidden anyway.
-  Json bias() {
-    const ConstTensorView& view = s_.options.bias;
-    const Strided t = strided(view);
-    std::vector<float> numbers;
-    for (std::int64_t h = 0; h < view.size(1); ++h)
-      for (std::int64_t i = 0; i < view.size(2); ++i)
-        for (std::int64_t j = 0; j < s_.keys(); ++j)
-          numbers.push_back(view.size(3) == 1 || j < view.size(3)
-                                ? static_cast<float>(load(t, t.offset(0, h, i, j)))
-                                : 0.0F);
-    return blobs_.add("f32", {view.size(1), view.size(2), s_.keys()}, numbers);
   }
 
   void put_tiles() {
