@@ -155,6 +155,10 @@ class View(Inputs):
         y = multi_head(x, x, x, only, 2, causal=True)
         norm = sum(math.sqrt(sum(y.at(0, t, e) ** 2 for e in range(8))) for t in range(5)) / 5
         self.assertAlmostEqual(layer["metrics"]["contribution"][0], norm, 4)
+        v = [sum(x.at(0, 3, e) * w["v.weight"].at(c, e) for e in range(8)) for c in range(4)]
+        self.assertAlmostEqual(layer["value_norm"].at(0, 3), math.hypot(*v), 4)
+        output = [sum(w["o.weight"].at(m, c) * v[c] for c in range(4)) for m in range(8)]
+        self.assertAlmostEqual(layer["output_norm"].at(0, 3), math.hypot(*output), 4)
 
     def test_a_trace_knows_its_options(self):
         w = {f"{x}.weight": numbers((8, 8), n, "f4") for n, x in enumerate("qkvo", 3)}
