@@ -252,9 +252,9 @@ TEST(ViewPage, hostile_texts_end_no_element_and_open_none) {
     EXPECT_EQ(count(page.text(), part), count(plain.text(), part)) << part;
 }
 
-// Two layers of 8 heads; a page of everything takes 8 to 16 MiB.
+// Two layers of 4 heads; a page of everything takes 4 to 8 MiB.
 struct LargePage {
-  Tensor x = numbers({1, 8, 600, 64}, 5);
+  Tensor x = numbers({1, 4, 600, 64}, 5);
   std::vector<ViewRun> runs{1};
   ViewOptions options{};
   LargePage() { runs[0].layers = {{.q = x, .k = x, .v = x}, {.q = x, .k = x, .v = x}}; }
@@ -264,13 +264,13 @@ struct LargePage {
 TEST(ViewPage, what_is_left_out_is_said_in_both_languages) {
   EXPECT_NE(Page().text().find("\"notes\":[]"), std::string::npos) << "everything fits";
   LargePage page;
-  page.options.page_bytes = std::int64_t{4} << 20;
+  page.options.page_bytes = std::int64_t{2} << 20;
   const std::string text = page.text();
-  EXPECT_NE(text.find("The page is reduced to 4 MiB: every query of every head has the 16 keys of "
+  EXPECT_NE(text.find("The page is reduced to 2 MiB: every query of every head has the 16 keys of "
                       "largest weight; q and k, with which every weight is exact, are there for 0 "
                       "of 2 layers."),
             std::string::npos);
-  EXPECT_NE(text.find("they do not fit into 4 MiB; attend view ... --page-size "),
+  EXPECT_NE(text.find("they do not fit into 2 MiB; attend view ... --page-size "),
             std::string::npos);
   EXPECT_NE(text.find(" --window 1,HEAD,QUERY,QUERIES,KEY,KEYS the weights of a part."),
             std::string::npos);
@@ -296,6 +296,27 @@ TEST(ViewPage, is_never_larger_than_it_may_be) {
   EXPECT_NE(page.text().find("\"notes\":[]"), std::string::npos);
 }
 
+// With the longest names, numbers and texts in the JSON, in the language whose letters are escaped.
+TEST(ViewPage, fits_into_the_least_that_it_asks_for) {
+  const Tensor x = numbers({1, 300, 4, 8}, 6);
+  Tensor each({300});
+  for (std::int64_t h = 0; h < 300; ++h) each.data<float>()[h] = -1.2345678e-17F;
+  ViewRun run{.name = std::string(99, '\x01'),
+              .tokens = std::vector<std::string>(4, "[\x01\x02]"),
+              .token_ids = {3, 3, 3, 3},
+              .layers = {{.name = std::string(999, '\x1b'),
+                          .q = x,
+                          .k = x,
+                          .v = x,
+                          .options = {.alibi = each, .sinks = each},
+                          .contribution = std::vector<double>(300, -1.2345678901234567e-101)}}};
+  run.layers.resize(3, run.layers[0]);
+  ViewOptions options{.language = "zh", .page_bytes = 1};
+  const std::string found = thrown_by([&] { view_page({&run, 1}, options); });
+  options.page_bytes = std::stoll(found.substr(found.find("at least ") + 9));
+  EXPECT_LE(view_page({&run, 1}, options).size(), static_cast<std::size_t>(options.page_bytes));
+}
+
 // The size that a page names as enough for a layer is: it stores the layer, and 1 MiB less does
 // not.
 TEST(ViewPage, the_page_size_that_it_asks_for_is_enough) {
@@ -318,11 +339,11 @@ TEST(ViewPage, progress_is_told_head_by_head_and_may_end_the_work) {
   std::vector<std::int64_t> told;
   page.options.progress = [&](std::int64_t done, std::int64_t all) {
     told.push_back(done);
-    EXPECT_EQ(all, 16);
+    EXPECT_EQ(all, 8);
   };
   page.text();
   EXPECT_TRUE(std::is_sorted(told.begin(), told.end()));
-  EXPECT_EQ(told.back(), 16);
+  EXPECT_EQ(told.back(), 8);
   EXPECT_GE(told.size(), 2U) << "at least once a layer";
   page.options.progress = [](std::int64_t, std::int64_t) { throw Interrupted("enough"); };
   EXPECT_EQ(thrown_by([&] { page.text(); }), "Interrupted: enough");
@@ -491,6 +512,33 @@ TEST(ViewSingle, q_and_k_of_any_types_with_scales_or_without) {
           EXPECT_NEAR(load(view::strided(lse), i), load(view::strided(of_one), i), 1e-5);
       }
   EXPECT_GE(shown, 40);
+}
+
+// Whole groups that share a key head, and a part of one: with what belongs to these heads alone.
+TEST(ViewSingle, a_part_of_the_heads_has_the_numbers_that_they_have_among_all) {
+  const Page page;
+  Tensor mask({2, 4, 3, 5}, DType::u8), slopes({4}), sinks({4}), blocks({2, 4, 2, 3}, DType::u8);
+  for (std::int64_t n = 0; n < mask.count(); ++n) mask.data<std::uint8_t>()[n] = n % 7 != 0;
+  for (std::int64_t n = 0; n < blocks.count(); ++n) blocks.data<std::uint8_t>()[n] = n % 5 != 0;
+  for (std::int64_t h = 0; h < 4; ++h) {
+    slopes.data<float>()[h] = 0.1F * static_cast<float>(h);
+    sinks.data<float>()[h] = static_cast<float>(h) - 1;
+  }
+  const Tensor bias = numbers({1, 4, 3, 5}, 8);
+  const view::Single all(
+      {.q = page.q,
+       .k = page.k,
+       .options =
+           {.mask = mask, .bias = bias, .alibi = slopes, .sinks = sinks, .blocks = {blocks, 2, 2}}},
+      1, "");
+  const Tensor whole = inspect(all.q, all.k, all.options).lse;
+  for (const auto& [from, count] : {std::pair{0, 4}, {0, 2}, {2, 2}, {1, 1}, {2, 1}}) {
+    const view::Single::Part part = all.part(from, count);
+    const Tensor lse = inspect(part.q, part.k, part.options).lse;
+    ASSERT_EQ(lse.count(), 3 * count);
+    for (std::int64_t n = 0; n < lse.count(); ++n)
+      EXPECT_EQ(lse.data<float>()[n], whole.data<float>()[3 * from + n]) << from << " " << count;
+  }
 }
 
 // A part of the keys is shown by its own numbers: query 0 is at the part's key `query_offset`.
