@@ -1,6 +1,6 @@
 # What the stub of the compiled module imports, for nanobind's stubgen.
 attend\._attend\.__prefix__:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any, Literal
 
     from ._types import (

@@ -71,12 +71,19 @@ std::vector<Mistake> mistakes() {
        "view: there are 0 runs; the page shows one, or compares two"},
       {"language", [](Page& p) { p.options.language = "de"; },
        "view: language is 'de'; it must be en or zh"},
-      {"embed_bytes", [](Page& p) { p.options.embed_bytes = 1 << 30; },
-       "view: embed_bytes is 1073741824; it must be from 0 to 33554432"},
+      {"page_too_large", [](Page& p) { p.options.page_bytes = 1 << 30; },
+       "view: page_bytes is 1073741824; it must be from 1 to 67108864"},
+      {"no_page", [](Page& p) { p.options.page_bytes = 0; },
+       "view: page_bytes is 0; it must be from 1 to 67108864"},
+      {"page_too_small",
+       [](Page& p) {
+         p.options.page_bytes = 1000;
+         p.options.windows = {{0, 0, 0, 1, 0, 1}};
+       },
+       "view: the page takes at least # bytes, for maps and scores of 4 heads, tokens, and 464 of "
+       "windows; page_bytes is 1000, and may be up to 67108864"},
       {"tiles", [](Page& p) { p.options.tiles = 0; },
        "view: tiles is 0; it must be from 1 to 1024"},
-      {"top_k", [](Page& p) { p.options.top_k = -1; },
-       "view: top_k is -1; it must be from 0 to 1024"},
       {"open_run", [](Page& p) { p.options.open_run = 1; },
        "view: open_run is 1; there are 1 runs, counted from 0"},
       {"no_layers", [](Page& p) { p.runs[0].layers.clear(); }, "view: there are no layers"},
@@ -139,35 +146,52 @@ std::vector<Mistake> mistakes() {
       {"window_too_large",
        [](Page& p) {
          p.options.windows = {{0, 3, 0, 3, 0, 5}};
-         p.options.embed_bytes = 50;
+         p.options.page_bytes = 50;
        },
-       "view: a window of 3 x 5 weights does not fit into the 50 bytes allowed"},
-      {"windows_too_large",
+       "view: a window of 3 x 5 weights does not fit into a page of 50 bytes"},
+      {"w_o_without_v",
        [](Page& p) {
-         p.options.windows = {{0, 3, 0, 3, 0, 5}, {0, 2, 0, 3, 0, 5}};
-         p.options.embed_bytes = 100;
+         p.runs[0].layers[0].w_o = p.q.view().slice(0, 0, 1);
+         p.runs[0].layers[0].v = {};
        },
-       "view: the windows need 120 bytes; 100 are allowed"},
+       "view: layer 0 has w_o and no v"},
+      {"w_o_of_another_shape",
+       [](Page& p) { p.runs[0].layers[0].w_o = tall().view().slice(1, 0, 28); },
+       "view: layer 0: w_o is f32 [1, 28, 1, 1]; it must be f64, f32, bf16 or f16, [model_dim, "
+       "28]: heads * dv"},
       {"too_many_heads",
        [](Page& p) {
          p.runs[0].layers[0].q = p.runs[0].layers[0].k = p.runs[0].layers[0].v = tall();
        },
-       "view: the page would be too large: 20000 heads, of which each has a map; show fewer"},
+       "view: the page takes at least # bytes, for maps and scores of 20000 heads, tokens, and 0 "
+       "of windows; page_bytes is 16777216, and may be up to 67108864"},
   };
+}
+
+// Equal but for the digits where the message says "#".
+bool agrees(const std::string& found, const std::string& message) {
+  const std::size_t mark = message.find('#');
+  if (mark == message.npos) return found == message;
+  const std::size_t end = found.find_first_not_of("0123456789", mark);
+  return end > mark && end != found.npos && found.substr(0, mark) == message.substr(0, mark) &&
+         found.substr(end) == message.substr(mark + 1);
 }
 
 TEST(ViewErrors, say_what_was_found_and_what_is_allowed) {
   for (const Mistake& mistake : mistakes()) {
     Page page;
     mistake.make(page);
-    EXPECT_EQ(thrown_by([&] { page.text(); }), "InvalidArgument: " + mistake.message)
-        << mistake.name;
+    page.options.progress = [](std::int64_t, std::int64_t) { FAIL() << "nothing is computed"; };
+    const std::string found = thrown_by([&] { page.text(); });
+    EXPECT_TRUE(agrees(found, "InvalidArgument: " + mistake.message))
+        << mistake.name << ": " << found;
   }
 }
 
 TEST(ViewErrors, every_message_in_the_sources_is_covered) {
   std::vector<std::string> seen;
   for (const Mistake& mistake : mistakes()) seen.push_back(mistake.message);
+  seen.push_back("save_view: 'none/page.html': there is no folder 'none'");  // below
   std::vector<MessagePattern> patterns;
   const std::filesystem::path folder = std::filesystem::path(ATTEND_SOURCE_DIR) / "src/view";
   for (const auto& entry : std::filesystem::directory_iterator(folder))
@@ -185,6 +209,16 @@ TEST(ViewErrors, options_that_do_not_fit_are_refused_as_attention_does) {
   EXPECT_EQ(
       thrown_by([&] { page.text(); }),
       "InvalidArgument: attention: softcap is -1; it must be finite and at least 0 (0: none)");
+}
+
+TEST(ViewErrors, a_folder_that_is_missing_is_told_before_anything_is_computed) {
+  const TemporaryFolder folder;
+  Page page;
+  page.options.progress = [](std::int64_t, std::int64_t) { FAIL() << "nothing is computed"; };
+  const std::string path = (folder / "none/page.html").string();
+  EXPECT_EQ(thrown_by([&] { save_view(path, page.runs, page.options); }),
+            "another attend::Error: save_view: '" + path + "': there is no folder '" +
+                (folder / "none").string() + "'");
 }
 
 TEST(ViewErrors, a_failed_page_leaves_the_older_file) {
@@ -218,15 +252,108 @@ TEST(ViewPage, hostile_texts_end_no_element_and_open_none) {
     EXPECT_EQ(count(page.text(), part), count(plain.text(), part)) << part;
 }
 
+// Two layers of 4 heads; a page of everything takes 4 to 8 MiB.
+struct LargePage {
+  Tensor x = numbers({1, 4, 600, 64}, 5);
+  std::vector<ViewRun> runs{1};
+  ViewOptions options{};
+  LargePage() { runs[0].layers = {{.q = x, .k = x, .v = x}, {.q = x, .k = x, .v = x}}; }
+  std::string text() const { return view_page(runs, options); }
+};
+
 TEST(ViewPage, what_is_left_out_is_said_in_both_languages) {
-  Page page;
-  EXPECT_NE(page.text().find("\"notes\":[]"), std::string::npos) << "everything fits";
-  page.options.embed_bytes = 4 * (4 * 3 * 6 + 2 * 5 * 6);  // q and k, and no v
-  EXPECT_NE(page.text().find("The values v are left out"), std::string::npos);
-  page.options.embed_bytes -= 1;
-  EXPECT_NE(page.text().find("q and k of 0 of 1 layers"), std::string::npos);
+  EXPECT_NE(Page().text().find("\"notes\":[]"), std::string::npos) << "everything fits";
+  LargePage page;
+  page.options.page_bytes = std::int64_t{2} << 20;
+  const std::string text = page.text();
+  EXPECT_NE(text.find("The page is reduced to 2 MiB: every query of every head has the 16 keys of "
+                      "largest weight; q and k, with which every weight is exact, are there for 0 "
+                      "of 2 layers."),
+            std::string::npos);
+  EXPECT_NE(text.find("they do not fit into 2 MiB; attend view ... --page-size "),
+            std::string::npos);
+  EXPECT_NE(text.find(" --window 1,HEAD,QUERY,QUERIES,KEY,KEYS the weights of a part."),
+            std::string::npos);
   page.options.language = "zh";
-  EXPECT_NE(page.text().find("\\u9875\\u9762\\u7ecf\\u8fc7\\u7f29\\u51cf"), std::string::npos);
+  EXPECT_NE(page.text().find("\\u9875\\u9762\\u7f29\\u51cf"), std::string::npos);
+}
+
+// Random numbers do not deflate: pages as large as they can be.
+TEST(ViewPage, is_never_larger_than_it_may_be) {
+  LargePage page;
+  page.runs[0].name = std::string(300, '<');
+  page.runs[0].tokens = std::vector<std::string>(600, "</script>\x01");
+  page.options.title = std::string(1000, '"');
+  std::size_t before = 0;
+  for (const std::int64_t size : {500'000, 700'000, 1'000'000, 2'000'000, 4'000'000, 7'000'000}) {
+    page.options.page_bytes = size;
+    const std::string text = page.text();
+    EXPECT_LE(text.size(), static_cast<std::size_t>(size));
+    EXPECT_GE(text.size(), before) << "more room, and less on the page";
+    before = text.size();
+  }
+  page.options.page_bytes = std::int64_t{16} << 20;
+  EXPECT_NE(page.text().find("\"notes\":[]"), std::string::npos);
+}
+
+// With the longest names, numbers and texts in the JSON, in the language whose letters are escaped.
+TEST(ViewPage, fits_into_the_least_that_it_asks_for) {
+  const Tensor x = numbers({1, 300, 4, 8}, 6);
+  Tensor each({300});
+  for (std::int64_t h = 0; h < 300; ++h) each.data<float>()[h] = -1.2345678e-17F;
+  ViewRun run{.name = std::string(99, '\x01'),
+              .tokens = std::vector<std::string>(4, "[\x01\x02]"),
+              .token_ids = {3, 3, 3, 3},
+              .layers = {{.name = std::string(999, '\x1b'),
+                          .q = x,
+                          .k = x,
+                          .v = x,
+                          .options = {.alibi = each, .sinks = each},
+                          .contribution = std::vector<double>(300, -1.2345678901234567e-101)}}};
+  run.layers.resize(3, run.layers[0]);
+  ViewOptions options{.language = "zh", .page_bytes = 1};
+  const std::string found = thrown_by([&] { view_page({&run, 1}, options); });
+  options.page_bytes = std::stoll(found.substr(found.find("at least ") + 9));
+  EXPECT_LE(view_page({&run, 1}, options).size(), static_cast<std::size_t>(options.page_bytes));
+}
+
+// The size that a page names as enough for a layer is: it stores the layer, and 1 MiB less does
+// not.
+TEST(ViewPage, the_page_size_that_it_asks_for_is_enough) {
+  LargePage page;
+  page.options.page_bytes = std::int64_t{2} << 20;
+  const std::string said = "--page-size ", text = page.text();
+  const std::size_t at = text.find("they do not fit into 2 MiB; attend view ... " + said);
+  ASSERT_NE(at, std::string::npos);
+  const std::int64_t size = std::stoll(text.substr(text.find(said, at) + said.size()));
+  const auto has_q = [&](std::int64_t mebibytes) {
+    page.options.page_bytes = mebibytes << 20;
+    return page.text().find("\"q\":{\"blob\"") != std::string::npos;
+  };
+  EXPECT_TRUE(has_q(size));
+  EXPECT_FALSE(has_q(size - 1));
+}
+
+TEST(ViewPage, progress_is_told_head_by_head_and_may_end_the_work) {
+  LargePage page;
+  std::vector<std::int64_t> told;
+  page.options.progress = [&](std::int64_t done, std::int64_t all) {
+    told.push_back(done);
+    EXPECT_EQ(all, 8);
+  };
+  page.text();
+  EXPECT_TRUE(std::is_sorted(told.begin(), told.end()));
+  EXPECT_EQ(told.back(), 8);
+  EXPECT_GE(told.size(), 2U) << "at least once a layer";
+  page.options.progress = [](std::int64_t, std::int64_t) { throw Interrupted("enough"); };
+  EXPECT_EQ(thrown_by([&] { page.text(); }), "Interrupted: enough");
+}
+
+TEST(ViewPage, a_context_can_interrupt_it) {
+  LargePage page;
+  Context context({.threads = 2, .interrupt = [] { return true; }});
+  EXPECT_EQ(thrown_by([&] { view_page(page.runs, page.options, context); }),
+            "Interrupted: view: interrupted; what it was to write is not complete");
 }
 
 TEST(ViewPage, numbers_that_are_not_finite_are_said) {
@@ -251,7 +378,7 @@ TEST(ViewMemory, grows_with_the_length_and_not_with_its_square) {
     const std::vector<ViewRun> runs{
         {.layers = {{.q = x, .k = x, .v = x, .options = {.causal = true, .window = {8, 0}}}}}};
     const std::size_t before = bytes_allocated;
-    const std::string page = view_page(runs, {.embed_bytes = 1 << 20});
+    const std::string page = view_page(runs, {.page_bytes = 8 << 20});
     EXPECT_LT(page.size(), std::size_t{8} << 20);
     return static_cast<double>(bytes_allocated - before);
   };
@@ -387,6 +514,33 @@ TEST(ViewSingle, q_and_k_of_any_types_with_scales_or_without) {
   EXPECT_GE(shown, 40);
 }
 
+// Whole groups that share a key head, and a part of one: with what belongs to these heads alone.
+TEST(ViewSingle, a_part_of_the_heads_has_the_numbers_that_they_have_among_all) {
+  const Page page;
+  Tensor mask({2, 4, 3, 5}, DType::u8), slopes({4}), sinks({4}), blocks({2, 4, 2, 3}, DType::u8);
+  for (std::int64_t n = 0; n < mask.count(); ++n) mask.data<std::uint8_t>()[n] = n % 7 != 0;
+  for (std::int64_t n = 0; n < blocks.count(); ++n) blocks.data<std::uint8_t>()[n] = n % 5 != 0;
+  for (std::int64_t h = 0; h < 4; ++h) {
+    slopes.data<float>()[h] = 0.1F * static_cast<float>(h);
+    sinks.data<float>()[h] = static_cast<float>(h) - 1;
+  }
+  const Tensor bias = numbers({1, 4, 3, 5}, 8);
+  const view::Single all(
+      {.q = page.q,
+       .k = page.k,
+       .options =
+           {.mask = mask, .bias = bias, .alibi = slopes, .sinks = sinks, .blocks = {blocks, 2, 2}}},
+      1, "");
+  const Tensor whole = inspect(all.q, all.k, all.options).lse;
+  for (const auto& [from, count] : {std::pair{0, 4}, {0, 2}, {2, 2}, {1, 1}, {2, 1}}) {
+    const view::Single::Part part = all.part(from, count);
+    const Tensor lse = inspect(part.q, part.k, part.options).lse;
+    ASSERT_EQ(lse.count(), 3 * count);
+    for (std::int64_t n = 0; n < lse.count(); ++n)
+      EXPECT_EQ(lse.data<float>()[n], whole.data<float>()[3 * from + n]) << from << " " << count;
+  }
+}
+
 // A part of the keys is shown by its own numbers: query 0 is at the part's key `query_offset`.
 TEST(ViewSingle, a_part_of_the_keys_is_shown_where_its_queries_are) {
   const Page page;
@@ -438,6 +592,46 @@ TEST(ViewBytes, log8_is_the_nearest_of_its_steps) {
     const double shown = std::exp2((log8(p) - 255) / 8.0);
     EXPECT_LE(std::abs(std::log2(shown / p)), 1.0 / 16 + 1e-9) << p;
   }
+}
+
+TEST(ViewBytes, log16_is_the_nearest_of_its_steps) {
+  EXPECT_EQ(view::log16(1), 0);
+  EXPECT_EQ(view::log16(1.0001), 0);
+  EXPECT_EQ(view::log16(0.5), 2048);
+  EXPECT_EQ(view::log16(0), 65535);
+  EXPECT_EQ(view::log16(-1), 65535);
+  EXPECT_EQ(view::log16(std::nan("")), 65535);
+  EXPECT_EQ(view::log16(std::exp2(-32)), 65535);
+  EXPECT_EQ(view::log16(std::exp2(-65534 / 2048.0)), 65534);
+  for (double p = 1; p > std::exp2(-31); p *= 0.9993)
+    EXPECT_LE(std::abs(std::exp2(-view::log16(p) / 2048.0) / p - 1), 1.7e-4) << p;
+}
+
+// Whatever zlib makes of bytes that cannot become fewer.
+TEST(ViewBytes, a_blob_is_never_larger_than_its_plan) {
+  std::mt19937 random(7);
+  for (const std::size_t size : {0, 1, 2, 3, 100, 16383, 65536, 1'000'003}) {
+    std::string bytes(size, '\0');
+    for (char& byte : bytes) byte = static_cast<char>(random());
+    view::Blobs blobs;
+    const std::string json =
+        blobs.add("log16", {123456, 123456, 16}, bytes).set("scale", 1.2345678901234567e-17).text();
+    blobs.pack(default_context());
+    EXPECT_LE(json.size() + sizeof "\"output_norm\":," + blobs.elements().size(),
+              static_cast<std::size_t>(view::characters_of_blob(static_cast<std::int64_t>(size))));
+    EXPECT_LE(base64(stored(bytes)).size() + 200,
+              static_cast<std::size_t>(view::characters_of_blob(static_cast<std::int64_t>(size))));
+  }
+}
+
+TEST(ViewBytes, numbers_in_16_bits_have_a_scale_or_are_not_finite) {
+  view::Blobs blobs;
+  EXPECT_EQ(blobs.add_halved({3}, {131072.0F, 65536.0F, 0.0F}).text(),
+            R"({"blob":0,"type":"log16","shape":[3],"scale":131072})");
+  EXPECT_EQ(blobs.add_halved({1}, {0.0F}).text(),
+            R"({"blob":1,"type":"log16","shape":[1],"scale":1})");
+  EXPECT_EQ(blobs.add_halved({2}, {1.0F, std::nanf("")}).text(),
+            R"({"blob":2,"type":"f16","shape":[2]})");
 }
 
 TEST(ViewBytes, bytes_without_zlib_are_stored_in_blocks) {

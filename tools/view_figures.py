@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""How large pages are and how long they take to open: the figures of docs/view.md.
+"""How large pages are, what they hold, and how long they take to write and to open: the figures of docs/view.md.
 
-    tools/view_figures.py PATH_OF_ATTEND [--length 16 512 4096 131072] [--folder FOLDER] [--threads N]
+    tools/view_figures.py PATH_OF_ATTEND [--case 512x144 ...] [--folder FOLDER] [--threads N] [--closed]
 
-For each length q, k, v are drawn and `attend view --causal` writes the page: 12 layers of 12 heads of size 64, from
-65536 on one layer of 8 heads. A headless Chromium opens it five times; the time is the median from the start
-of the navigation to the first map that is drawn, as the page itself marks it. Needs NumPy, Debian's chromium and the package playwright.
+For each case (tokens x heads) q, k, v are drawn, with heads of size 64, and `attend view --causal` writes the page: its size, the keys
+that every row has, the layers that have q and k, the wall time and the largest memory of the command. A headless Chromium opens it five
+times; that time is the median from the start of the navigation to the first map that is drawn, as the page itself marks it; not with --closed.
+Needs NumPy and, to open, Debian's chromium and the package playwright.
 """
 import argparse
+import json
+import os
 import pathlib
+import re
 import statistics
 import subprocess
 import tempfile
@@ -18,12 +22,14 @@ import numpy as np
 
 import screenshots
 
+# tokens, layers, heads of a layer
+CASES = {"16x144": (16, 12, 12), "512x144": (512, 12, 12), "4096x144": (4096, 12, 12), "512x270": (512, 30, 9),
+         "131072x8": (131072, 1, 8)}
 DRAWN = "() => performance.getEntriesByName('drawn')[0].startTime"
 
 
-def draw(folder, length):
+def draw(folder, length, layers, heads):
     """q, k, v [layers, 1, heads, length, 64]: noise, and a walk by which near tokens are alike."""
-    layers, heads = (12, 12) if length < 65536 else (1, 8)
     random = np.random.default_rng(length)
     for name in "qkv":
         file = np.lib.format.open_memmap(folder / f"{name}.npy", "w+", np.float32, (layers, 1, heads, length, 64))
@@ -33,16 +39,28 @@ def draw(folder, length):
                 walk *= 0.1 / np.sqrt(1 + np.arange(length, dtype=np.float32))[:, None]
                 file[layer, 0, head] = walk + random.standard_normal((length, 64), np.float32)
         del file
-    return layers * heads
 
 
 def write(attend, folder, threads):
-    """The page and the seconds that it took."""
+    """The page, the seconds that it took, and MiB of memory."""
     page = folder / "page.html"
     begin = time.monotonic()
-    subprocess.run([attend, "view", "--q", folder / "q.npy", "--k", folder / "k.npy", "--v", folder / "v.npy",
-                    "--causal", "--output", page, "--threads", str(threads)], check=True, capture_output=True)
-    return page, time.monotonic() - begin
+    command = subprocess.Popen([attend, "view", "--q", folder / "q.npy", "--k", folder / "k.npy", "--v", folder / "v.npy",
+                                "--causal", "--output", page, "--threads", str(threads)], stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(command.pid, 0)
+    command.returncode = os.waitstatus_to_exitcode(status)
+    if command.returncode != 0:
+        raise SystemExit(f"attend view failed with {command.returncode}")
+    return page, time.monotonic() - begin, used.ru_maxrss / 1024
+
+
+def held(page):
+    """What the rows have, and how many layers have q and k, in words."""
+    text = page.read_text()
+    layers = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)[1])["runs"][0]["layers"]
+    rows, exact = layers[0]["rows"], sum(layer["q"] is not None for layer in layers)
+    which = "every row" if rows["count"] == layers[0]["queries"] else f"the last {rows['count']} rows"
+    return f"{rows['k']} of {which}", f"{exact} of {len(layers)}"
 
 
 def opened(page, times=5):
@@ -58,25 +76,28 @@ def opened(page, times=5):
             seconds.append(tab.evaluate(DRAWN) / 1000)
             tab.close()
         browser.close()
-    return statistics.median(seconds)
+    return f"{statistics.median(seconds):.2f} s"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("attend", type=pathlib.Path)
-    parser.add_argument("--length", type=int, nargs="*", default=[16, 512, 4096, 131072])
+    parser.add_argument("--case", nargs="*", default=list(CASES), choices=CASES)
     parser.add_argument("--folder", type=pathlib.Path, help="keeps the files there")
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--closed", action="store_true", help="does not open the pages")
     options = parser.parse_args()
-    print("| tokens | heads | page | written in | opens in |\n|---|---|---|---|---|")
-    for length in options.length:
+    print("| tokens | heads | page | keys | q and k | written in | memory | opens in |\n|---|---|---|---|---|---|---|---|")
+    for case in options.case:
+        length, layers, heads = CASES[case]
         with tempfile.TemporaryDirectory() as temporary:
-            folder = (options.folder or pathlib.Path(temporary)) / str(length)
+            folder = (options.folder or pathlib.Path(temporary)) / case
             folder.mkdir(parents=True, exist_ok=True)
-            heads = draw(folder, length)
-            page, seconds = write(options.attend, folder, options.threads)
-            size = page.stat().st_size / 2**20
-            print(f"| {length} | {heads} | {size:.1f} MiB | {seconds:.1f} s | {opened(page):.2f} s |", flush=True)
+            draw(folder, length, layers, heads)
+            page, seconds, memory = write(options.attend, folder, options.threads)
+            rows, exact = held(page)
+            print(f"| {length} | {layers * heads} | {page.stat().st_size / 2**20:.1f} MiB | {rows} | {exact} | {seconds:.1f} s | "
+                  f"{memory:.0f} MiB | {'' if options.closed else opened(page)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -286,6 +286,8 @@ void Shown::add_layer(const std::string& weights) {
   add(run, "", {keep(std::move(heads.q)), keep(std::move(heads.k)), keep(std::move(heads.v))},
       options);
   run.layers.back().contribution = std::move(heads.contribution);
+  if (const Tensor& w_o = layer.o().weight(); w_o && w_o.dtype() != DType::i8)
+    run.layers.back().w_o = keep(Tensor::copy_of(w_o));
 }
 
 // The same run once more, in another type.
@@ -302,6 +304,7 @@ void Shown::add_converted() {
     add(run, layer.name, {in_type(layer.q), in_type(layer.k), in_type(layer.v)},
         traced_ ? layer.options : options_for(type));
     run.layers.back().contribution = layer.contribution;
+    run.layers.back().w_o = layer.w_o;
   }
   runs_[0].name = name_of(runs_[0].layers[0].q.dtype());
   runs_.push_back(std::move(run));

@@ -8,6 +8,7 @@
 #include <attend/inspect.h>
 
 #include <iostream>
+#include <optional>
 
 namespace attend::cli {
 namespace {
@@ -16,7 +17,7 @@ struct ViewCommand {
   ShownFlags shown;
   ViewOptions page{};
   std::string output = "attention.html";
-  double embed = 8;
+  double page_size = 16;
   std::vector<std::string> windows;
 };
 
@@ -45,13 +46,20 @@ void print_json(const ViewCommand& command, const std::vector<ViewRun>& runs,
   print(object);
 }
 
+std::int64_t heads_of(const std::vector<ViewRun>& runs) {
+  std::int64_t heads = 0;
+  for (const ViewRun& run : runs)
+    for (const ViewLayer& layer : run.layers) heads += layer.q.size(1);
+  return heads;
+}
+
 int run(const Flags& flags, ViewCommand& command, const Common& common) {
   if (!command.output.ends_with(".html") && !command.output.ends_with(".htm"))
     throw UsageError("'" + command.output + "' must end in .html");
   Outputs outputs(flags, {"--output"});
   outputs.reserve_file(command.output);
   for (const std::string& text : command.windows) command.page.windows.push_back(window_of(text));
-  command.page.embed_bytes = static_cast<std::int64_t>(command.embed * (1 << 20));
+  command.page.page_bytes = static_cast<std::int64_t>(command.page_size * (1 << 20));
   const auto context = common.context();
   const Shown shown(flags, command.shown, common.seed, *context);
   if (command.page.open_run > 0 && shown.runs().size() < 2)
@@ -59,7 +67,12 @@ int run(const Flags& flags, ViewCommand& command, const Common& common) {
   if (command.page.title.empty()) command.page.title = title_of(command.shown);
   std::string page;
   {
-    const Waiting waiting("looking at the heads");
+    std::optional<Waiting> waiting("looking at the heads");  // for the first of them
+    Progress progress("looking at the heads", heads_of(shown.runs()));
+    command.page.progress = [&](std::int64_t done, std::int64_t) {
+      waiting.reset();
+      progress.show(done);
+    };
     page = view_page(shown.runs(), command.page, *context);
   }
   outputs.put_file(command.output, [&](const auto& path) { save_bytes(path, page); });
@@ -91,8 +104,8 @@ void add_view(Program& program) {
   page.add_whole("--batch", o.batch, {}, "Element of the batch, or sequence, to show");
   page.add_whole("--open-run", o.open_run, {.most = 1},
                  "Of two runs, the one that the page opens on: 0, or 1 for the second");
-  page.add_real("--embed", command->embed, {0, 32},
-                "MiB for q, k, v and windows, at most 32; what does not fit is reduced");
+  page.add_real("--page-size", command->page_size, {0, 64},
+                "MiB that the page may have: 16, or up to 64; what does not fit is reduced");
   page.add_size("--tiles", o.tiles, "Tiles of a head's map in each direction");
   page.add_texts("--window", command->windows,
                  "Weights that are exact whatever the size: LAYER,HEAD,QUERY,QUERIES,KEY,KEYS")

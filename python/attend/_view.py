@@ -4,7 +4,7 @@ import importlib
 import os
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,8 @@ from ._types import Array, LayerHeads
 
 # One layer's array, or a list of them.
 Arrays = Array | Sequence[Array]
+# Called as progress(done, all), in heads; or whether a line on stderr says so.
+Progress = bool | Callable[[int, int], object] | None
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def _is_list(x: Any) -> bool:
     return isinstance(x, (list, tuple)) and not isinstance(x, LayerHeads)
 
 
-def _layers(q: Any, k: Any, v: Any, names: Sequence[str] | None,
+def _layers(q: Any, k: Any, v: Any, w_o: Any, names: Sequence[str] | None,
             options: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A dict for each layer, from arrays, LayerHeads, or lists of them."""
     queries = list(q) if _is_list(q) else [q]
@@ -65,8 +67,8 @@ def _layers(q: Any, k: Any, v: Any, names: Sequence[str] | None,
         return found
 
     layers = []
-    for n, (one, key, value, name) in enumerate(
-            zip(queries, each(k, "k"), each(v, "v"), each(names, "layer_names"))):
+    for n, (one, key, value, output, name) in enumerate(
+            zip(queries, each(k, "k"), each(v, "v"), each(w_o, "w_o"), each(names, "layer_names"))):
         if isinstance(one, LayerHeads) and (key is not None or value is not None):
             raise TypeError(f"view: layer {n} is of heads(), which has its own k and v")
         heads = one if isinstance(one, LayerHeads) else LayerHeads(one, key, value, [])
@@ -74,8 +76,20 @@ def _layers(q: Any, k: Any, v: Any, names: Sequence[str] | None,
             found = "" if hasattr(one, "__dlpack__") else f"; q is a {type(one).__name__}, and view takes arrays, or what heads() returned"
             raise TypeError(f"view: layer {n} has no k{found}")
         layers.append({"name": name or "", "q": heads.q, "k": heads.k, "v": heads.v,
-                       "options": dict(options), "contribution": heads.contribution})
+                       "options": dict(options), "contribution": heads.contribution, "w_o": output})
     return layers
+
+
+def progress_of(given: Progress) -> Callable[[int, int], object] | None:
+    """What to call: a line on stderr for True."""
+    if given is None or given is False:
+        return None
+    if given is True:
+        return lambda done, count: print(f"\rlooking at the heads: {done} of {count}", end="\n" if done == count else "",
+                                         file=sys.stderr, flush=True)
+    if not callable(given):
+        raise TypeError(f"view: progress is True or a function of (done, all), found {type(given).__name__}")
+    return given
 
 
 def _is_utf8(text: str) -> bool:
@@ -110,9 +124,9 @@ def view(q: Any, k: Any = None, v: Any = None, *, tokens: Sequence[str] | None =
          key_tokens: Sequence[str] | None = None, token_ids: Sequence[int] | None = None,
          compare: Any = None, names: tuple[str, str] = ("", ""),
          layer_names: Sequence[str] | None = None, title: str = "", language: str = "en",
-         batch: int = 0, embed_bytes: int = 8 << 20, tiles: int = 128, top_k: int = 8,
-         windows: Sequence[Sequence[int]] = (), open_run: int = 0, context: Context | None = None,
-         **options: Any) -> View:
+         batch: int = 0, page_bytes: int = 16 << 20, tiles: int = 128,
+         windows: Sequence[Sequence[int]] = (), open_run: int = 0, w_o: Any = None, progress: Progress = None,
+         context: Context | None = None, **options: Any) -> View:
     """A page that shows every head: one HTML file, offline, for any length.
 
     q, k, v are as attention() takes them, [batch, heads, length, d]; lists of arrays are layers. In
@@ -127,11 +141,13 @@ def view(q: Any, k: Any = None, v: Any = None, *, tokens: Sequence[str] | None =
     names, layer_names   of the two runs, and of the layers
     title, language      'en' or 'zh'
     batch                which element of the batch
-    embed_bytes          for q, k, v, masks and windows; what does not fit is reduced, and the page
-                         says so
-    tiles, top_k         sizes of the maps and lists of what is reduced
+    page_bytes           the size of the page, at most, up to 64 MiB; what does not fit is reduced,
+                         and the page says so
+    tiles                of a map, in each direction, at most
     windows              (layer, head, query, queries, key, keys) whose weights are exact all the same
     open_run             of two runs, the one that is seen first: 0, or 1 for the second
+    w_o                  W^O of each layer of the first run, [model_dim, heads * dv]: the page then has |v_j W^O_h|
+    progress             True for a line on stderr, or a function that is told (heads done, all heads)
 
     >>> q = numpy.ones((1, 2, 4, 8), 'float32')
     >>> page = attend.view(q, q, q, causal=True, tokens="a b a b".split())
@@ -151,7 +167,7 @@ def view(q: Any, k: Any = None, v: Any = None, *, tokens: Sequence[str] | None =
     texts = {"tokens": [] if tokens is None else [str(t) for t in tokens],
              "key_tokens": [] if key_tokens is None else [str(t) for t in key_tokens],
              "token_ids": [int(n) for n in (token_ids if token_ids is not None else [])]}
-    runs = [{"name": names[0], "layers": _layers(q, k, v, layer_names, options), **texts}]
+    runs = [{"name": names[0], "layers": _layers(q, k, v, w_o, layer_names, options), **texts}]
     if compare is not None:
         of_heads = isinstance(compare, LayerHeads) or (
             _is_list(compare) and len(compare) > 0 and isinstance(compare[0], LayerHeads))
@@ -159,9 +175,10 @@ def view(q: Any, k: Any = None, v: Any = None, *, tokens: Sequence[str] | None =
             raise TypeError("view: compare is (q, k), (q, k, v) or what heads() returned")
         other_q, other_k, other_v = (compare, None, None) if of_heads else (*compare, None)[:3]
         runs.append({"name": names[1], **texts,
-                     "layers": _layers(other_q, other_k, other_v, layer_names, options)})
+                     "layers": _layers(other_q, other_k, other_v, None, layer_names, options)})
     try:
-        return View(view_page(runs, title, language, batch, embed_bytes, tiles, top_k, windows, open_run, context))
+        return View(view_page(runs, title, language, batch, page_bytes, tiles, windows, open_run,
+                              progress_of(progress), context))
     except TypeError as error:
         if "the options are" not in str(error):
             raise

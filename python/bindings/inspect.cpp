@@ -90,7 +90,8 @@ class ViewRuns {
                          .k = array("k", Kind::keys, false),
                          .v = array("v", Kind::keys, true),
                          .options = options.get(),
-                         .contribution = nb::cast<std::vector<double>>(layer["contribution"])});
+                         .contribution = nb::cast<std::vector<double>>(layer["contribution"]),
+                         .w_o = array("w_o", Kind::floating, true)});
   }
 
   std::deque<Array> arrays_;  // whose elements do not move
@@ -99,17 +100,21 @@ class ViewRuns {
 };
 
 std::string page(const nb::list& runs, nb::handle title, nb::handle language, std::int64_t batch,
-                 std::int64_t embed_bytes, std::int64_t tiles, std::int64_t top_k,
+                 std::int64_t page_bytes, std::int64_t tiles,
                  const std::vector<std::vector<std::int64_t>>& windows, std::int64_t open_run,
-                 GivenContext context) {
+                 nb::handle progress, GivenContext context) {
   const ViewRuns read_runs(runs);
   ViewOptions options{.title = text_of(title, "view: title"),
                       .language = text_of(language, "view: language"),
                       .batch = batch,
-                      .embed_bytes = embed_bytes,
+                      .page_bytes = page_bytes,
                       .tiles = tiles,
-                      .top_k = top_k,
                       .open_run = open_run};
+  if (!progress.is_none())
+    options.progress = [=](std::int64_t done, std::int64_t all) {
+      const nb::gil_scoped_acquire locked;
+      progress(done, all);
+    };
   for (const auto& w : windows) {
     if (w.size() != 6)
       throw InvalidArgument("view: a window is (layer, head, query, queries, key, keys), found " +
@@ -198,11 +203,12 @@ inspect() gave for the same q, k and options.
 array([[0.25, 0.25]])
 )");
 
-  m.def("view_page", page, "runs"_a, "title"_a, "language"_a, "batch"_a, "embed_bytes"_a, "tiles"_a,
-        "top_k"_a, "windows"_a, "open_run"_a, no_context,
+  m.def("view_page", page, "runs"_a, "title"_a, "language"_a, "batch"_a, "page_bytes"_a, "tiles"_a,
+        "windows"_a, "open_run"_a, "progress"_a.none(), no_context,
         nb::sig("def view_page(runs: list[Any], title: str, language: str, batch: int, "
-                "embed_bytes: int, tiles: int, top_k: int, windows: Sequence[Sequence[int]], "
-                "open_run: int, context: Context | None = None) -> str"),
+                "page_bytes: int, tiles: int, windows: Sequence[Sequence[int]], open_run: int, "
+                "progress: Callable[[int, int], object] | None, "
+                "context: Context | None = None) -> str"),
         "The page as text, from dicts of runs and layers; attend.view makes them.");
 }
 

@@ -57,11 +57,12 @@ def run(threads, code):
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_ctrl_c_ends_attention_its_gradient_and_statistics(threads):
+def test_ctrl_c_ends_attention_its_gradient_statistics_and_a_page(threads):
     run(threads, """
         interrupted(lambda: attend.attention(q, q, q, context=context))
         interrupted(lambda: attend.attention_backward(q, q, q, out, lse, out, context=context))
         interrupted(lambda: attend.inspect(q, q, context=context))
+        interrupted(lambda: attend.view(q, q, q, context=context))
         given = np.zeros_like(q)
         interrupted(lambda: attend.attention(q, q, q, out=given, context=context))
         given.resize((1, 1, 1, 1))      # refused while anything holds it

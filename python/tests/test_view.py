@@ -13,7 +13,8 @@ import attend
 from formula import attention
 
 RNG = np.random.default_rng(5)
-TYPES = {"f32": "<f4", "f16": "<f2", "i32": "<i4", "u8": "u1", "log8": "u1", "bits": "u1"}
+TYPES = {"f32": "<f4", "f16": "<f2", "bf16": "<u2", "i32": "<i4", "u16": "<u2", "log16": "<u2", "u8": "u1", "log8": "u1",
+         "bits": "u1"}
 
 
 def data_of(view):
@@ -28,6 +29,10 @@ def data_of(view):
                 array = np.unpackbits(array, bitorder="little")[:np.prod(x["shape"])]
             if x["type"] == "log8":
                 array = np.where(array > 0, 2 ** ((array - 255.0) / 8), 0)
+            if x["type"] == "log16":
+                array = np.where(array < 65535, x.get("scale", 1) * 2 ** (array / -2048.0), 0)
+            if x["type"] == "bf16":
+                array = (array.astype("u4") << 16).view("f4")
             return array.reshape(x["shape"])
         if isinstance(x, dict):
             return {key: unpack(value) for key, value in x.items()}
@@ -104,6 +109,8 @@ def test_every_weight_on_the_page_is_attentions(options):
     np.testing.assert_array_equal(layer["v"], v[1])
     np.testing.assert_allclose(layer["mass"], expected[1].sum(1), atol=1e-5)
     np.testing.assert_allclose(layer["maximum"], expected[1].max(-1), atol=1e-6)
+    np.testing.assert_allclose(layer["value_norm"], np.linalg.norm(v[1], axis=-1), rtol=1e-6)
+    assert layer["output_norm"] is None and layer["why"] is None
     tiles, seen = layer["tiles"], expected[1] > 0
     assert (tiles["rows"], tiles["columns"], tiles["queries"], tiles["keys"]) == (9, 9, 1, 1)
     np.testing.assert_allclose(tiles["mean"], expected[1], rtol=0.045, atol=1e-9)
@@ -127,26 +134,6 @@ def test_tiles_of_long_rows_are_means_and_maxima_of_what_is_visible():
             inside = p[0][:, part[0], part[1]]
             np.testing.assert_allclose(tiles["maximum"][:, r, c], inside.max((1, 2)), rtol=0.045)
             np.testing.assert_allclose(tiles["mean"][:, r, c], inside.sum((1, 2)) / visible.sum(), rtol=0.045)
-
-
-def test_what_does_not_fit_is_reduced_in_order_and_said():
-    q, k, v = arrays(queries=100, keys=100, d=128)
-    size = 4 * (4 * 100 * 128 + 2 * 100 * 128)
-    three = ([q] * 3, [k] * 3, [v] * 3)
-    pages = [data_of(attend.view(*three, embed_bytes=bytes)) for bytes in
-             (3 * size + 3 * 4000, 3 * size, size + 4 * 4 * 64 * 64, 0)]
-    for page, exact, values in zip(pages, (3, 3, 1, 0), (3, 0, 0, 0)):
-        layers = page["runs"][0]["layers"]
-        assert [layer["q"] is not None for layer in layers] == [n < exact for n in range(3)]
-        assert [layer["v"] is not None for layer in layers] == [n < values for n in range(3)]
-        assert [layer["lse"] is not None for layer in layers] == [n < exact for n in range(3)]
-    assert [len(page["notes"]) for page in pages] == [0, 1, 1, 1]
-    windows = pages[2]["runs"][0]["layers"][1]["windows"]
-    _, _, p, _ = attention(q, k, v)
-    assert [w["head"] for w in windows] == [0, 1, 2, 3]
-    np.testing.assert_allclose(windows[2]["weights"], p[0, 2, 36:, 36:], atol=1e-6)
-    asked = data_of(attend.view(q, k, embed_bytes=2000, windows=[(0, 1, 5, 3, 90, 10)]))["runs"][0]["layers"][0]
-    np.testing.assert_allclose(asked["windows"][0]["weights"], p[0, 1, 5:8, 90:], atol=1e-6)
 
 
 def test_only_the_hashed_script_and_style_may_run():
@@ -203,6 +190,29 @@ def test_layers_and_runs():
     assert len(data_of(attend.view(q, k, v, compare=(q, k)))["runs"]) == 2
 
 
+def test_progress_is_told_and_what_it_raises_ends_the_work(capfd):
+    q, k, v = arrays()
+    told = []
+    attend.view([q] * 3, [k] * 3, progress=lambda done, count: told.append((done, count)))
+    assert told == [(4, 12), (8, 12), (12, 12)]
+    attend.view(q, k, progress=True)
+    assert capfd.readouterr().err == "\rlooking at the heads: 4 of 4\n"
+
+    def stop(done, count):
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        attend.view(q, k, progress=stop)
+
+
+def test_norms_of_what_the_output_takes_of_a_value():
+    q, k, v = arrays()
+    w_o = RNG.standard_normal((7, 20)).astype("f4")
+    layer = data_of(attend.view(q, k, v, batch=1, w_o=w_o))["runs"][0]["layers"][0]
+    wanted = [[np.linalg.norm(w_o[:, 5 * h:5 * h + 5] @ v[1, h // 2, j]) for j in range(9)] for h in range(4)]
+    np.testing.assert_allclose(layer["output_norm"], wanted, rtol=1e-5)
+
+
 def test_a_page_is_saved_whole_and_shows_itself(tmp_path):
     q, k, v = arrays()
     view = attend.view(q, k, v)
@@ -233,6 +243,12 @@ def test_mistakes():
         attend.view(attend.MultiHeadAttention(8, 2))
     with pytest.raises(ValueError, match=r"a window is \(layer, head,"):
         attend.view(q, k, windows=[(1, 2)])
+    with pytest.raises(TypeError, match="progress is True or a function of .done, all., found int"):
+        attend.view(q, k, progress=3)
+    with pytest.raises(ValueError, match=r"w_o is f32 \[8, 19\]; it must be .* \[model_dim, 20\]: heads \* dv"):
+        attend.view(q, k, v, w_o=np.zeros((8, 19), "f4"))
+    with pytest.raises(TypeError, match="'embed_bytes'.* the arguments of the page are .*page_bytes"):
+        attend.view(q, k, embed_bytes=1)
     with pytest.raises(ValueError, match="language is 'fr'"):
         attend.view(q, k, language="fr")
     with pytest.raises(TypeError, match="view.. got an unexpected keyword argument 'is_causal'"):

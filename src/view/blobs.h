@@ -4,7 +4,7 @@
 
 #include "view/json.h"
 
-#include <attend/tensor.h>
+#include <attend/context.h>
 
 #include <cstdint>
 #include <string>
@@ -27,23 +27,40 @@ std::string base64(std::string_view bytes);
 // no number, or no weight, is 0.
 std::uint8_t log8(double p);
 
+// The weight p as 16 bits: n is 2^(-n / 2048), the nearest of them, and 65535 is 0 and whatever is
+// below 2^-32. What is no number is 0.
+std::uint16_t log16(double p);
+
+// Characters of the page that a blob of so many bytes takes, at most: what deflate adds to bytes
+// that do not become fewer, base64, the element, and its entry in the JSON.
+std::int64_t characters_of_blob(std::int64_t bytes);
+
 // Little endian, as every machine that this is built for.
 class Blobs {
  public:
   // {"blob": 0, "type": "f32", "shape": [8, 10]}
-  Json add(std::string_view type, const Shape& shape, std::string_view bytes);
+  Json add(std::string_view type, const Shape& shape, std::string bytes);
 
   template <class Element>
   Json add(std::string_view type, const Shape& shape, const std::vector<Element>& elements) {
     return add(type, shape,
-               {reinterpret_cast<const char*>(elements.data()), elements.size() * sizeof(Element)});
+               std::string(reinterpret_cast<const char*>(elements.data()),
+                           elements.size() * sizeof(Element)));
   }
 
-  // <script type="text/plain" id="blob-0">...</script> of each.
+  // Numbers from 0 on in 16 bits: log16 in parts of the largest, which is the blob's "scale"; f16
+  // where one of them is not finite.
+  Json add_halved(const Shape& shape, const std::vector<float>& numbers);
+
+  // Makes elements of what was added, over the Context's threads.
+  void pack(const Context& context);
+
+  // <script type="text/plain" id="blob-0">...</script> of each that is packed.
   const std::string& elements() const noexcept { return elements_; }
 
  private:
-  std::int64_t count_ = 0;
+  std::int64_t packed_ = 0;
+  std::vector<std::string> added_;  // the bytes of those from packed_ on
   std::string elements_;
 };
 

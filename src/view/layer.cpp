@@ -1,6 +1,7 @@
 #include "view/layer.h"
 
 #include "core/text.h"
+#include "view/tensors.h"
 
 #include <attend/option_list.h>
 
@@ -10,61 +11,12 @@
 namespace attend::view {
 namespace {
 
-// [1, heads, length, d] as f32, contiguous.
-std::vector<float> floats(const ConstTensorView& x) {
-  const Strided t = strided(x);
-  std::vector<float> out;
-  out.reserve(static_cast<std::size_t>(x.count()));
-  std::vector<double> row(static_cast<std::size_t>(x.size(3)));
-  for (std::int64_t h = 0; h < x.size(1); ++h)
-    for (std::int64_t i = 0; i < x.size(2); ++i) {
-      load_row(t, t.offset(0, h, i), x.size(3), row.data());
-      out.insert(out.end(), row.begin(), row.end());
-    }
-  return out;
-}
-
-std::int64_t not_finite(const ConstTensorView& x) {
-  const Strided t = strided(x);
-  std::vector<double> row(static_cast<std::size_t>(x.size(3)));
-  std::int64_t count = 0;
-  for (std::int64_t h = 0; h < x.size(1); ++h)
-    for (std::int64_t i = 0; i < x.size(2); ++i) {
-      load_row(t, t.offset(0, h, i), x.size(3), row.data());
-      count += std::count_if(row.begin(), row.end(), [](double v) { return !std::isfinite(v); });
-    }
-  return count;
-}
-
-// Any tensor of statistics, all elements as doubles.
-std::vector<double> doubles(const Tensor& tensor) {
-  std::vector<double> out(static_cast<std::size_t>(tensor.count()));
-  load_row({static_cast<std::byte*>(const_cast<void*>(tensor.view().data())),
-            tensor.dtype(),
-            true,
-            {0, 0, 0, 1}},
-           0, tensor.count(), out.data());
-  return out;
-}
-
-template <class To>
-std::vector<To> cast(const std::vector<double>& from) {
-  std::vector<To> to;
-  to.reserve(from.size());
-  for (const double x : from) to.push_back(static_cast<To>(x));
-  return to;
-}
-
 class Writer {
  public:
-  Writer(const LayerInput& layer, const LayerContent& content, Blobs& blobs, Context& context)
-      : layer_(layer), s_(layer.single), content_(content), blobs_(blobs), context_(context) {
-    stats_ = inspect(s_.q, s_.k, s_.options,
-                     {.top_k = std::min(content.top_k, s_.keys()),
-                      .tokens = layer.tokens,
-                      .tile_rows = content.tiles,
-                      .tile_columns = content.tiles},
-                     context);
+  Writer(const LayerInput& layer, const LayerContent& content, Blobs& blobs, const HeadsDone& done,
+         Context& context)
+      : layer_(layer), s_(layer.single), content_(content), blobs_(blobs), context_(context),
+        numbers_(numbers_of(s_, content, layer.tokens, done, context)) {
     json_.set("name", layer.name);
   }
 
@@ -75,6 +27,8 @@ class Writer {
     put_tiles();
     put_windows();
     put_rows();
+    put_statistics();
+    put_norms();
     put_heads();
     return std::move(json_);
   }
@@ -118,132 +72,146 @@ class Writer {
 
   // What every cell can be computed from.
   void put_tensors() {
-    const auto heads = [&](const ConstTensorView& x) {
-      return blobs_.add("f32", {x.size(1), x.size(2), x.size(3)}, floats(x));
-    };
-    json_.set("q", content_.exact ? heads(s_.q) : Json());
-    json_.set("k", content_.exact ? heads(s_.k) : Json());
-    json_.set("v", content_.values ? heads(s_.v) : Json());
-    json_.set("mask", content_.exact && s_.masked() ? mask() : Json());
-    json_.set("bias", content_.exact && s_.options.bias ? bias() : Json());
-  }
-
-  Json mask() {
-    const std::int64_t heads = s_.masked_by_head() ? s_.heads() : 1;
-    std::vector<std::uint8_t> bits(
-        static_cast<std::size_t>((heads * s_.queries() * s_.keys() + 7) / 8));
-    std::size_t n = 0;
-    for (std::int64_t h = 0; h < heads; ++h)
-      for (std::int64_t i = 0; i < s_.queries(); ++i)
-        for (std::int64_t j = 0; j < s_.keys(); ++j, ++n)
-          if (j < s_.key_length && s_.allowed(h, i, j))
-            bits[n / 8] = static_cast<std::uint8_t>(bits[n / 8] | 1U << n % 8);
-    return blobs_.add("bits", {heads, s_.queries(), s_.keys()}, bits);
-  }
-
-  // Every row as long as the keys; what stands behind the end of a shorter bias is hidden anyway.
-  Json bias() {
-    const ConstTensorView& view = s_.options.bias;
-    const Strided t = strided(view);
-    std::vector<float> numbers;
-    for (std::int64_t h = 0; h < view.size(1); ++h)
-      for (std::int64_t i = 0; i < view.size(2); ++i)
-        for (std::int64_t j = 0; j < s_.keys(); ++j)
-          numbers.push_back(view.size(3) == 1 || j < view.size(3)
-                                ? static_cast<float>(load(t, t.offset(0, h, i, j)))
-                                : 0.0F);
-    return blobs_.add("f32", {view.size(1), view.size(2), s_.keys()}, numbers);
+    const bool exact = content_.exact;
+    json_.set("q", exact ? add_tensor(s_.q, blobs_) : Json());
+    json_.set("k", exact ? add_tensor(s_.k, blobs_) : Json());
+    json_.set("v", content_.values ? add_tensor(s_.v, blobs_) : Json());
+    json_.set("mask", exact && s_.masked() ? add_mask(s_, blobs_) : Json());
+    json_.set("bias", exact && s_.options.bias ? add_bias(s_, blobs_) : Json());
+    json_.set("why", content_.exact ? Json() : Json(content_.why));
   }
 
   void put_tiles() {
-    const Shape& shape = stats_.tile_mean.shape();
-    const std::int64_t rows = shape[2], columns = shape[3];
-    const auto quantised = [&](const Tensor& map) {
-      std::vector<std::uint8_t> bytes;
-      for (const double p : doubles(map)) bytes.push_back(log8(p));
-      return blobs_.add("log8", {s_.heads(), rows, columns}, bytes);
-    };
-    Json tiles = Json::object();
-    tiles.set("rows", rows);
-    tiles.set("columns", columns);
-    tiles.set("queries", stats_.tile_queries);
-    tiles.set("keys", stats_.tile_keys);
-    tiles.set("mean", quantised(stats_.tile_mean));
-    tiles.set("maximum", quantised(stats_.tile_maximum));
-    tiles.set("visible", visible(rows, columns));
-    json_.set("tiles", tiles);
+    const std::int64_t rows = numbers_.tile_rows, columns = numbers_.tile_columns;
+    const std::vector<std::int64_t> pairs = visible_pairs(s_, numbers_, context_);
+    const Shape shape{s_.heads(), rows, columns};
+    json_.set("tiles", Json::object()
+                           .set("rows", rows)
+                           .set("columns", columns)
+                           .set("queries", numbers_.tile_queries)
+                           .set("keys", numbers_.tile_keys)
+                           .set("mean", quantised(shape, numbers_.tile_mean))
+                           .set("maximum", quantised(shape, numbers_.tile_maximum))
+                           .set("visible", visible(pairs)));
+    put_over_heads(pairs);
+  }
+
+  template <class Number>
+  Json quantised(const Shape& shape, const std::vector<Number>& weights) {
+    std::vector<std::uint8_t> bytes;
+    bytes.reserve(weights.size());
+    for (const Number p : weights) bytes.push_back(log8(static_cast<double>(p)));
+    return blobs_.add("log8", shape, bytes);
   }
 
   // How much of a tile is visible: 0 nothing, 1 some of it, 2 all of it.
-  Json visible(std::int64_t rows, std::int64_t columns) {
-    const std::int64_t heads = s_.masked_by_head() ? s_.heads() : 1;
+  Json visible(const std::vector<std::int64_t>& pairs) {
+    const std::int64_t rows = numbers_.tile_rows, columns = numbers_.tile_columns;
     std::vector<std::uint8_t> bytes;
-    std::vector<std::int64_t> seen(static_cast<std::size_t>(columns));
-    for (std::int64_t h = 0; h < heads; ++h)
-      for (std::int64_t r = 0; r < rows; ++r) {
-        const std::int64_t begin = r * stats_.tile_queries;
-        const std::int64_t end = std::min(begin + stats_.tile_queries, s_.queries());
-        std::fill(seen.begin(), seen.end(), 0);
-        for (std::int64_t i = begin; i < end; ++i) count_visible(h, i, seen);
-        for (std::int64_t c = 0; c < columns; ++c) {
-          const std::int64_t width = std::min(stats_.tile_keys, s_.keys() - c * stats_.tile_keys);
-          const std::int64_t count = seen[static_cast<std::size_t>(c)];
-          bytes.push_back(count == 0 ? 0 : count < width * (end - begin) ? 1 : 2);
-        }
-      }
-    return blobs_.add("u8", {heads, rows, columns}, bytes);
+    for (std::int64_t n = 0; n < std::ssize(pairs); ++n) {
+      const std::int64_t i = n / columns % rows * numbers_.tile_queries;
+      const std::int64_t j = n % columns * numbers_.tile_keys;
+      const std::int64_t all = std::min(numbers_.tile_queries, s_.queries() - i) *
+                               std::min(numbers_.tile_keys, s_.keys() - j);
+      const std::int64_t seen = pairs[static_cast<std::size_t>(n)];
+      bytes.push_back(seen == 0 ? 0 : seen < all ? 1 : 2);
+    }
+    return blobs_.add("u8", {std::ssize(pairs) / rows / columns, rows, columns}, bytes);
   }
 
-  void count_visible(std::int64_t h, std::int64_t i, std::vector<std::int64_t>& seen) const {
-    const KeyRange keys = s_.positions(i);
-    if (keys.begin >= keys.end) return;
-    const std::int64_t size = stats_.tile_keys;
-    for (std::int64_t c = keys.begin / size; c <= (keys.end - 1) / size; ++c) {
-      const std::int64_t begin = std::max(keys.begin, c * size);
-      const std::int64_t end = std::min(keys.end, (c + 1) * size);
-      std::int64_t& count = seen[static_cast<std::size_t>(c)];
-      if (!s_.masked()) count += end - begin;
-      for (std::int64_t j = begin; s_.masked() && j < end; ++j) count += s_.allowed(h, i, j);
+  // The mean over all visible pairs of a tile in all heads: where the heads see the same, the
+  // tile's mean of the mean over heads. The maximum is that of any head.
+  void put_over_heads(const std::vector<std::int64_t>& pairs) {
+    const std::size_t size = static_cast<std::size_t>(numbers_.tile_rows * numbers_.tile_columns);
+    std::vector<double> mean(size), maximum(size), count(size);
+    for (std::size_t n = 0; n < numbers_.tile_mean.size(); ++n) {
+      const auto seen = static_cast<double>(pairs[n % pairs.size()]);
+      if (seen == 0) continue;
+      mean[n % size] += seen * static_cast<double>(numbers_.tile_mean[n]);
+      count[n % size] += seen;
+      maximum[n % size] =
+          std::max(maximum[n % size], static_cast<double>(numbers_.tile_maximum[n]));
     }
+    for (std::size_t n = 0; n < size; ++n)
+      if (count[n] > 0) mean[n] /= count[n];
+    const Shape shape{numbers_.tile_rows, numbers_.tile_columns};
+    json_.set("over_heads", Json::object()
+                                .set("mean", quantised(shape, mean))
+                                .set("maximum", quantised(shape, maximum)));
   }
 
   void put_windows() {
     Json windows = Json::array();
-    for (const WeightsWindow& w : content_.windows) {
-      const Tensor weights = weights_of(s_.q, s_.k, stats_.lse, w, s_.options, context_);
-      windows.push(Json::object()
-                       .set("head", w.head)
-                       .set("query", w.query)
-                       .set("queries", w.queries)
-                       .set("key", w.key)
-                       .set("keys", w.keys)
-                       .set("weights",
-                            blobs_.add("f32", {w.queries, w.keys}, cast<float>(doubles(weights)))));
+    for (std::size_t n = 0; n < content_.windows.size(); ++n) {
+      const WeightsWindow& w = content_.windows[n];
+      windows.push(
+          Json::object()
+              .set("head", w.head)
+              .set("query", w.query)
+              .set("queries", w.queries)
+              .set("key", w.key)
+              .set("keys", w.keys)
+              .set("weights", blobs_.add("f32", {w.queries, w.keys}, numbers_.windows[n])));
     }
     json_.set("windows", windows);
   }
 
-  // Statistics [heads, queries] and [heads, keys].
+  // The keys of largest weight of each row, with all bits of lse: those are of use with q and k.
   void put_rows() {
-    const auto put = [&](const Tensor& tensor, std::int64_t length, bool halves) -> Json {
-      if (!content_.rows) return nullptr;
-      const Shape shape{s_.heads(), length};
-      const std::vector<double> x = doubles(tensor);
-      return halves ? blobs_.add("f16", shape, cast<f16>(x))
-                    : blobs_.add("f32", shape, cast<float>(x));
+    const std::int64_t rows = content_.rows;
+    json_.set("lse", rows == 0 ? Json() : blobs_.add("f32", {s_.heads(), rows}, numbers_.lse));
+    if (rows == 0) {
+      json_.set("rows", nullptr);
+      return;
+    }
+    const Shape shape{s_.heads(), rows, content_.k};
+    const auto keys = [&]() -> Json {
+      if (!short_keys(s_.keys())) return blobs_.add("i32", shape, numbers_.top_keys);
+      std::vector<std::uint16_t> halves;
+      halves.reserve(numbers_.top_keys.size());
+      for (const std::int32_t key : numbers_.top_keys)
+        halves.push_back(static_cast<std::uint16_t>(key));  // -1 becomes 65535
+      return blobs_.add("u16", shape, halves);
     };
-    // Of use with q and k alone, and then with all its bits.
-    json_.set("lse", content_.exact ? put(stats_.lse, s_.queries(), false) : Json());
-    json_.set("entropy", put(stats_.entropy, s_.queries(), content_.halves));
-    json_.set("maximum", put(stats_.maximum, s_.queries(), content_.halves));
-    json_.set("mass", put(stats_.key_mass, s_.keys(), content_.halves));
-    if (content_.top_k == 0) return;
-    const Shape shape{s_.heads(), s_.queries(), stats_.top_keys.size(3)};
-    const auto* keys = stats_.top_keys.data<std::int64_t>();
-    json_.set(
-        "top_keys",
-        blobs_.add("i32", shape, std::vector<std::int32_t>(keys, keys + stats_.top_keys.count())));
-    json_.set("top_weights", blobs_.add("f32", shape, cast<float>(doubles(stats_.top_weights))));
+    json_.set("rows", Json::object()
+                          .set("from", s_.queries() - rows)
+                          .set("count", rows)
+                          .set("k", content_.k)
+                          .set("keys", keys())
+                          .set("weights", blobs_.add("log16", shape, numbers_.top_weights)));
+  }
+
+  // Of rows and keys. The maximum of a row is the first of its weights too.
+  void put_statistics() {
+    const Shape rows{s_.heads(), s_.queries()}, keys{s_.heads(), s_.keys()};
+    const bool there = content_.statistics, whole = there && !content_.reduced;
+    json_.set("entropy", !there  ? Json()
+                         : whole ? blobs_.add("f32", rows, numbers_.entropy)
+                                 : blobs_.add("f16", rows, halves(numbers_.entropy)));
+    json_.set("maximum", whole ? blobs_.add("f32", rows, numbers_.maximum) : Json());
+    json_.set("mass", there ? positive(keys, numbers_.mass) : Json());
+  }
+
+  void put_norms() {
+    const auto put = [&](const char* name, bool there, const auto& norms, std::int64_t heads) {
+      json_.set(name, there ? positive({heads, s_.keys()}, norms()) : Json());
+    };
+    put(
+        "value_norm", content_.norms, [&] { return value_norms(s_); }, s_.key_heads());
+    put(
+        "output_norm", content_.norms && layer_.w_o,
+        [&] { return output_norms(s_, layer_.w_o, context_); }, s_.heads());
+  }
+
+  Json positive(const Shape& shape, const std::vector<float>& numbers) {
+    return content_.reduced ? blobs_.add_halved(shape, numbers) : blobs_.add("f32", shape, numbers);
+  }
+
+  static std::vector<f16> halves(const std::vector<float>& numbers) {
+    std::vector<f16> to;
+    to.reserve(numbers.size());
+    for (const float x : numbers) to.push_back(static_cast<f16>(x));
+    return to;
   }
 
   void put_heads() {
@@ -251,7 +219,7 @@ class Writer {
     const auto put = [&](const char* name, double HeadStatistics::*metric) {
       Json list = Json::array();
       bool known = false;
-      for (const HeadStatistics& head : stats_.heads) {
+      for (const HeadStatistics& head : numbers_.heads) {
         list.push(head.*metric);  // what is no number is null in JSON
         known |= std::isfinite(head.*metric);
       }
@@ -271,7 +239,7 @@ class Writer {
                 layer_.contribution.empty() ? Json() : Json::array(layer_.contribution));
     json_.set("metrics", metrics);
     Json labels = Json::array();
-    for (const HeadStatistics& head : stats_.heads) {
+    for (const HeadStatistics& head : numbers_.heads) {
       const HeadLabel label = label_of(head);
       labels.push(Json::object()
                       .set("name", label.name)
@@ -286,30 +254,21 @@ class Writer {
   const LayerContent& content_;
   Blobs& blobs_;
   Context& context_;
-  Statistics stats_;
+  LayerNumbers numbers_;
   Json json_ = Json::object();
 };
 
 }  // namespace
 
-LayerBytes::LayerBytes(const Single& s) {
-  const std::int64_t number = sizeof(float);
-  exact = number * (s.q.count() + s.k.count());
-  if (s.masked()) exact += (s.masked_by_head() ? s.heads() : 1) * s.queries() * s.keys() / 8;
-  if (s.options.bias) exact += number * s.options.bias.size(1) * s.options.bias.size(2) * s.keys();
-  if (s.v) values = number * s.v.count();
-  rows = s.heads() * (2 * s.queries() + s.keys());
-}
-
 Json layer_json(const LayerInput& layer, const LayerContent& content, Blobs& blobs, Notes& notes,
-                Context& context) {
+                const HeadsDone& done, Context& context) {
   for (const auto& [name, x] : {std::pair{"q", layer.single.q}, {"k", layer.single.k}})
     if (const std::int64_t count = not_finite(x); count > 0)
       notes.add(
           text(layer.name, ": ", name, " has ", count,
                " numbers that are not finite; weights that see them are NaN."),
           text(layer.name, "：", name, " 中有 ", count, " 个非有限数；看到它们的权重为 NaN。"));
-  return Writer(layer, content, blobs, context).write();
+  return Writer(layer, content, blobs, done, context).write();
 }
 
 }  // namespace attend::view

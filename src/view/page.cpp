@@ -53,13 +53,16 @@ bool is_special(const std::string& token) {
 }
 
 Json run_json(const ViewRun& run, const PlannedRun& plan, Blobs& blobs, Notes& notes,
-              const Where& where) {
+              const HeadsDone& done, const Where& where) {
   Json special = Json::array(), layers = Json::array();
   for (std::size_t n = 0; n < plan.key_tokens.size(); ++n)
     if (is_special(plan.key_tokens[n])) special.push(n);
-  for (const PlannedLayer& layer : plan.layers)
-    layers.push(layer_json({*layer.single, layer.name, layer.contribution, plan.token_ids},
-                           layer.content, blobs, notes, where));
+  for (const PlannedLayer& layer : plan.layers) {
+    layers.push(
+        layer_json({*layer.single, layer.name, layer.contribution, layer.w_o, plan.token_ids},
+                   layer.content, blobs, notes, done, where));
+    blobs.pack(where);
+  }
   const auto texts = [](const std::vector<std::string>& list) {
     return list.empty() ? Json() : Json::array(list);
   };
@@ -69,6 +72,22 @@ Json run_json(const ViewRun& run, const PlannedRun& plan, Blobs& blobs, Notes& n
       .set("key_tokens", plan.key_tokens == plan.tokens ? Json() : texts(plan.key_tokens))
       .set("special", special)
       .set("layers", layers);
+}
+
+std::int64_t heads_of(const std::vector<PlannedRun>& plan) {
+  std::int64_t heads = 0;
+  for (const PlannedRun& run : plan)
+    for (const PlannedLayer& layer : run.layers) heads += layer.single->heads();
+  return heads;
+}
+
+// What would fail after minutes of computing fails now.
+void check_folder(const std::filesystem::path& path) {
+  const std::filesystem::path folder = path.parent_path();
+  std::error_code ignored;
+  if (!folder.empty() && !std::filesystem::is_directory(folder, ignored))
+    throw FileError(
+        text("save_view: '", path.string(), "': there is no folder '", folder.string(), "'"));
 }
 
 }  // namespace
@@ -82,10 +101,16 @@ std::string view_page(std::span<const ViewRun> runs, const ViewOptions& options,
     const std::vector<PlannedRun> plan = planned(runs, options, notes);
     Blobs blobs;
     Json run_list = Json::array();
+    const std::int64_t all = heads_of(plan);
+    std::int64_t heads = 0;
+    const HeadsDone done = [&](std::int64_t more) {
+      heads += more;
+      if (options.progress) options.progress(heads, all);
+    };
     for (std::size_t n = 0; n < runs.size(); ++n)
-      run_list.push(run_json(runs[n], plan[n], blobs, notes, where));
+      run_list.push(run_json(runs[n], plan[n], blobs, notes, done, where));
     const Json data = Json::object()
-                          .set("format", "attend.view/1")
+                          .set("format", "attend.view/2")
                           .set("made_by", std::string("attend ") + version())
                           .set("title", options.title)
                           .set("language", options.language)
@@ -106,6 +131,7 @@ std::string view_page(std::span<const ViewRun> runs, const ViewOptions& options,
 
 void save_view(const std::filesystem::path& path, std::span<const ViewRun> runs,
                const ViewOptions& options, const Where& where) {
+  view::check_folder(path);
   save_bytes(path, view_page(runs, options, where));
 }
 

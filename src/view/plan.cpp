@@ -1,6 +1,7 @@
 #include "view/plan.h"
 
 #include "core/text.h"
+#include "view/assets.h"
 
 #include <algorithm>
 #include <map>
@@ -8,20 +9,14 @@
 namespace attend::view {
 namespace {
 
-constexpr std::int64_t kMiB = std::int64_t{1} << 20;
-constexpr std::int64_t kMostTileBytes = 8 * kMiB;  // of all maps together
-constexpr std::int64_t kMostRowBytes = 8 * kMiB;   // of all statistics of rows and keys
-constexpr std::int64_t kLeastTiles = 16;           // below, a map shows nothing
-constexpr std::int64_t kWindow = 64;               // side of a window that nobody chose
+// JSON, in characters, at most. Beside the blobs: options, metrics and a label of each head, why
+// q and k are missing, what is not finite.
+constexpr std::int64_t kOfPage = 16384, kOfLayer = 6144, kOfHead = 832, kOfWindow = 192;
+constexpr std::int64_t kOfByte = 6;  // of a text: one byte may become \u001f or &quot;
 
 template <class... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
   throw InvalidArgument(text("view: ", parts...));
-}
-
-std::string megabytes(std::int64_t bytes) {
-  const std::int64_t tenths = (bytes * 10 + kMiB - 1) / kMiB;  // rounded up
-  return text(static_cast<double>(tenths) / 10, " MiB");
 }
 
 void check(std::span<const ViewRun> runs, const ViewOptions& o) {
@@ -29,10 +24,9 @@ void check(std::span<const ViewRun> runs, const ViewOptions& o) {
     fail("there are ", runs.size(), " runs; the page shows one, or compares two");
   if (o.language != "en" && o.language != "zh")
     fail("language is '", o.language, "'; it must be en or zh");
-  if (o.embed_bytes < 0 || o.embed_bytes > kMostEmbeddedBytes)
-    fail("embed_bytes is ", o.embed_bytes, "; it must be from 0 to ", kMostEmbeddedBytes);
+  if (o.page_bytes < 1 || o.page_bytes > kMostPageBytes)
+    fail("page_bytes is ", o.page_bytes, "; it must be from 1 to ", kMostPageBytes);
   if (o.tiles < 1 || o.tiles > 1024) fail("tiles is ", o.tiles, "; it must be from 1 to 1024");
-  if (o.top_k < 0 || o.top_k > 1024) fail("top_k is ", o.top_k, "; it must be from 0 to 1024");
   if (o.open_run < 0 || o.open_run >= std::ssize(runs))
     fail("open_run is ", o.open_run, "; there are ", runs.size(), " runs, counted from 0");
 }
@@ -99,9 +93,9 @@ void check_equal(const PlannedRun& a, const PlannedRun& b) {
   }
 }
 
-// Windows that were asked for; they come before everything else. Returns their bytes.
+// Windows that were asked for. Returns their characters.
 std::int64_t plan_windows(std::vector<PlannedRun>& plan, const ViewOptions& options) {
-  std::int64_t bytes = 0;
+  std::int64_t size = 0;
   for (PlannedRun& run : plan)
     for (const ViewWindow& w : options.windows) {
       if (w.layer < 0 || w.layer >= std::ssize(run.layers))
@@ -116,132 +110,77 @@ std::int64_t plan_windows(std::vector<PlannedRun>& plan, const ViewOptions& opti
         fail("a window is head ", w.head, ", queries ", w.query, " + ", w.queries, ", keys ", w.key,
              " + ", w.keys, "; ", layer.name, " has ", s.heads(), " heads, ", s.queries(),
              " queries, ", s.keys(), " keys");
-      if (w.keys > options.embed_bytes / 4 / w.queries)
-        fail("a window of ", w.queries, " x ", w.keys, " weights does not fit into the ",
-             options.embed_bytes, " bytes allowed");
+      if (w.keys > options.page_bytes / 4 / w.queries)
+        fail("a window of ", w.queries, " x ", w.keys, " weights does not fit into a page of ",
+             options.page_bytes, " bytes");
       layer.content.windows.push_back({0, w.head, w.query, w.queries, w.key, w.keys});
-      bytes += 4 * w.queries * w.keys;
+      size += kOfWindow + characters_of_blob(4 * w.queries * w.keys);
     }
-  if (bytes > options.embed_bytes)
-    fail("the windows need ", bytes, " bytes; ", options.embed_bytes, " are allowed");
-  return bytes;
+  return size;
 }
 
-class Budget {
- public:
-  Budget(std::vector<PlannedRun>& plan, const ViewOptions& options, Notes& notes)
-      : plan_(plan), o_(options), notes_(notes), left_(options.embed_bytes) {}
+std::int64_t characters_of(const std::vector<std::string>& texts) {
+  std::int64_t size = 0;
+  for (const std::string& text : texts) size += std::ssize(Json(text).text()) + 1;
+  return size;
+}
 
-  void spend() {
-    left_ -= plan_windows(plan_, o_);
-    exact();
-    rest();
-    rows();
-    tiles();
+// The page without what is left to choose, and without windows.
+std::int64_t fixed_size(std::span<const ViewRun> runs, const std::vector<PlannedRun>& plan,
+                        const ViewOptions& options) {
+  std::int64_t size = std::ssize(kShell.text) + std::ssize(kStyle.text) + std::ssize(kScript.text) +
+                      kOfPage + 2 * kOfByte * std::ssize(options.title);
+  for (std::size_t n = 0; n < plan.size(); ++n) {
+    constexpr std::int64_t kOfPosition = 12;  // in the list of special tokens
+    size += kOfByte * std::ssize(runs[n].name) + characters_of(plan[n].tokens) +
+            characters_of(plan[n].key_tokens) + kOfPosition * std::ssize(plan[n].key_tokens);
+    for (const PlannedLayer& layer : plan[n].layers)  // names of layers are in notes, too
+      size += kOfLayer + 3 * kOfByte * std::ssize(layer.name) + kOfHead * layer.single->heads();
   }
+  return size;
+}
 
- private:
-  template <class Use>
-  void each(Use use) {
-    for (PlannedRun& run : plan_)
-      for (PlannedLayer& layer : run.layers) use(layer);
-  }
-  // Layer n of every run, or of none: two runs are compared cell by cell.
-  std::int64_t bytes_of(std::size_t n, std::int64_t LayerBytes::*part) const {
-    std::int64_t bytes = 0;
-    for (const PlannedRun& run : plan_) bytes += LayerBytes(*run.layers[n].single).*part;
-    return bytes;
-  }
-  bool take(std::int64_t bytes) {
-    if (bytes > left_) return false;
-    left_ -= bytes;
-    return true;
-  }
+PageSizes sizes_of(std::span<const ViewRun> runs, const std::vector<PlannedRun>& plan,
+                   const ViewOptions& options, std::int64_t windows) {
+  PageSizes page{.layers = std::vector<LayerSizes>(plan[0].layers.size()),
+                 .fixed = fixed_size(runs, plan, options) + windows,
+                 .tiles = options.tiles,
+                 .page_bytes = options.page_bytes};
+  for (const PlannedRun& run : plan)
+    for (std::size_t n = 0; n < run.layers.size(); ++n)
+      page.layers[n].add(*run.layers[n].single, static_cast<bool>(run.layers[n].w_o));
+  return page;
+}
 
-  // q and k of all layers, else of the first that fit; v after them, of all or of none.
-  void exact() {
-    const std::size_t layers = plan_[0].layers.size();
-    std::size_t done = 0;
-    std::int64_t needed = 0, values = 0;
-    for (std::size_t n = 0; n < layers; ++n) {
-      needed += bytes_of(n, &LayerBytes::exact);
-      values += bytes_of(n, &LayerBytes::values);
-      if (!take(bytes_of(n, &LayerBytes::exact))) continue;
-      for (PlannedRun& run : plan_) run.layers[n].content.exact = true;
-      ++done;
+void plan_contents(std::span<const ViewRun> runs, std::vector<PlannedRun>& plan,
+                   const ViewOptions& options, Notes& notes) {
+  const std::int64_t windows = plan_windows(plan, options);
+  const PageSizes page = sizes_of(runs, plan, options, windows);
+  const Choice choice = page.choice();
+  if (choice.least > options.page_bytes) {
+    std::int64_t heads = 0;
+    for (const LayerSizes& layer : page.layers) heads += layer.heads();
+    fail("the page takes at least ", choice.least, " bytes, for maps and scores of ", heads,
+         " heads, tokens, and ", windows, " of windows; page_bytes is ", options.page_bytes,
+         ", and may be up to ", kMostPageBytes);
+  }
+  const std::vector<std::string> why = reasons(page, choice, notes);
+  for (PlannedRun& run : plan)
+    for (std::size_t n = 0; n < run.layers.size(); ++n) {
+      const Single& s = *run.layers[n].single;
+      LayerContent& content = run.layers[n].content;
+      content.exact = choice.exact[n];
+      content.values = choice.values[n] && s.v;
+      content.norms = choice.norms && s.v;
+      content.statistics = choice.statistics;
+      content.reduced = !choice.whole;
+      content.k = std::min(choice.k, s.keys());
+      content.rows = std::min(choice.rows, s.queries());
+      content.tiles = choice.tiles;
+      content.why = why[n];
     }
-    if (done < layers) {
-      notes_.add(
-          text("The page is reduced: q and k of ", done, " of ", layers,
-               " layers are on it, where every weight is exact; the other layers have tiles and "
-               "the chosen windows only. All of them need ",
-               megabytes(needed), ", ", megabytes(o_.embed_bytes), " are allowed."),
-          text("页面经过缩减：", layers, " 层中有 ", done,
-               " 层带有 q 和 k，其中每个权重都是精确的；其余各层只有分块图和所选窗口。全部需要 ",
-               megabytes(needed), "，允许 ", megabytes(o_.embed_bytes), "。"));
-    }
-    const bool with_values = done == layers && take(values);
-    each([&](PlannedLayer& layer) { layer.content.values = with_values && layer.single->v; });
-    if (done == layers && !with_values)
-      notes_.add(
-          text("The values v are left out: they need ", megabytes(values), ", ", megabytes(left_),
-               " are left of ", megabytes(o_.embed_bytes),
-               "; a larger --embed (embed_bytes, up to 32 MiB) makes room."),
-          text("未包含数值 v：需要 ", megabytes(values), "，在允许的 ", megabytes(o_.embed_bytes),
-               " 中只剩 ", megabytes(left_), "；可加大 --embed（embed_bytes，至多 32 MiB）。"));
-  }
-
-  // Of layers without q and k: the end of every head, where the newest tokens meet, and the keys of
-  // largest weight.
-  void rest() {
-    each([&](PlannedLayer& layer) {
-      const Single& s = *layer.single;
-      const std::int64_t queries = std::min(kWindow, s.queries()),
-                         keys = std::min(kWindow, s.keys());
-      if (layer.content.exact || !take(4 * s.heads() * queries * keys)) return;
-      for (std::int64_t h = 0; h < s.heads(); ++h)
-        layer.content.windows.push_back(
-            {0, h, s.queries() - queries, queries, s.keys() - keys, keys});
-    });
-    each([&](PlannedLayer& layer) {
-      const Single& s = *layer.single;
-      const std::int64_t top_k = std::min(o_.top_k, s.keys());
-      if (!layer.content.exact && take(8 * top_k * s.heads() * s.queries()))
-        layer.content.top_k = top_k;
-    });
-  }
-
-  void rows() {
-    std::int64_t numbers = 0;
-    each([&](PlannedLayer& layer) { numbers += LayerBytes(*layer.single).rows; });
-    const bool halves = 4 * numbers > kMostRowBytes, left_out = numbers > kMostRowBytes;
-    each([&](PlannedLayer& layer) {
-      layer.content.halves = halves;
-      layer.content.rows = !left_out || layer.content.exact;
-    });
-    if (left_out)
-      notes_.add(text("The statistics of single rows and keys are left out: they are ", numbers,
-                      " numbers."),
-                 text("未包含逐行和逐键的统计：共 ", numbers, " 个数。"));
-    else if (halves)
-      notes_.add("Statistics of rows and keys are rounded to 16 bits.",
-                 "逐行和逐键的统计舍入为 16 位。");
-  }
-
-  void tiles() {
-    std::int64_t heads = 0, side = o_.tiles;
-    each([&](PlannedLayer& layer) { heads += layer.single->heads(); });
-    while (side > kLeastTiles && 2 * heads > kMostTileBytes / side / side) side /= 2;
-    if (2 * heads > kMostTileBytes / side / side)
-      fail("the page would be too large: ", heads, " heads, of which each has a map; show fewer");
-    each([&](PlannedLayer& layer) { layer.content.tiles = side; });
-  }
-
-  std::vector<PlannedRun>& plan_;
-  const ViewOptions& o_;
-  Notes& notes_;
-  std::int64_t left_;
-};
+  if (!choice.whole) say_what_is_reduced(page, choice, notes);
+}
 
 // Of this element of the batch.
 std::vector<double> contribution_of(const ViewLayer& layer, std::int64_t heads, std::int64_t batch,
@@ -253,6 +192,19 @@ std::vector<double> contribution_of(const ViewLayer& layer, std::int64_t heads, 
   return {all.begin() + batch * heads, all.begin() + (batch + 1) * heads};
 }
 
+ConstTensorView output_weights(const ViewLayer& layer, const Single& s, const std::string& where) {
+  const ConstTensorView& w = layer.w_o;
+  if (!w) return w;
+  if (!s.v) fail(where, " has w_o and no v");
+  if (w.rank() != 2 || w.size(1) != s.heads() * s.v.size(3) ||
+      (w.dtype() != DType::f64 && w.dtype() != DType::f32 && w.dtype() != DType::bf16 &&
+       w.dtype() != DType::f16))
+    fail(where, ": w_o is ", w.dtype(), " ", w.shape(),
+         "; it must be f64, f32, bf16 or f16, [model_dim, ", s.heads() * s.v.size(3),
+         "]: heads * dv");
+  return w;
+}
+
 PlannedRun planned_run(const ViewRun& run, const std::string& where, const ViewOptions& options) {
   if (run.layers.empty()) fail(where, "there are no layers");
   PlannedRun plan;
@@ -261,7 +213,8 @@ PlannedRun planned_run(const ViewRun& run, const std::string& where, const ViewO
     const std::string name = layer.name.empty() ? text("layer ", n) : layer.name;
     auto single = std::make_unique<Single>(layer, options.batch, text("view: ", where, name));
     auto contribution = contribution_of(layer, single->heads(), options.batch, where + name);
-    plan.layers.push_back({name, std::move(single), std::move(contribution), {}});
+    const ConstTensorView w_o = output_weights(layer, *single, where + name);
+    plan.layers.push_back({name, std::move(single), std::move(contribution), w_o, {}});
   }
   plan_tokens(run, where, plan);
   plan_token_ids(run, where, plan);
@@ -277,7 +230,7 @@ std::vector<PlannedRun> planned(std::span<const ViewRun> runs, const ViewOptions
   for (std::size_t n = 0; n < runs.size(); ++n)
     plan.push_back(planned_run(runs[n], runs.size() > 1 ? text("run ", n, ", ") : "", options));
   if (plan.size() > 1) check_equal(plan[0], plan[1]);
-  Budget(plan, options, notes).spend();
+  plan_contents(runs, plan, options, notes);
   return plan;
 }
 

@@ -1,5 +1,5 @@
-// What goes onto the page, decided before anything is computed: the runs are checked, and of what
-// does not fit into the bytes allowed the least wanted is left out, with a note.
+// What goes onto the page, decided before anything is computed: the runs are checked, and what does
+// not fit into the bytes allowed is left out (budget.h), with a note.
 #pragma once
 
 #include "view/layer.h"
@@ -12,6 +12,7 @@ struct PlannedLayer {
   std::string name;
   std::unique_ptr<Single> single;
   std::vector<double> contribution{};
+  ConstTensorView w_o{};
   LayerContent content{};
 };
 

@@ -3,6 +3,7 @@
 #include "core/text.h"
 
 #include <attend/attention.h>
+#include <attend/option_list.h>
 
 #include <algorithm>
 #include <cmath>
@@ -107,26 +108,30 @@ Single::Single(const ViewLayer& layer, std::int64_t batch, const std::string& wh
     kept = from_pages(x, o.block_table, batch, key_length);
     return kept;
   };
-  // Keys that were scaled have at least 32 bits, and then so must q.
+  // What was scaled has at least 32 bits. q and k have one type, or no fast kernel takes them.
   const DType wide = q.dtype() == DType::f64 ? DType::f64 : DType::f32;
-  if ((o.k_scales || o.v_scales) && q.dtype() != wide) q = wide_q_ = scaled(q, {}, wide);
-  const auto dense = [&](ConstTensorView& x, const ConstTensorView& scales, Tensor& kept) {
+  const auto dense = [&](ConstTensorView& x, const ConstTensorView& scales, bool widen,
+                         Tensor& kept) {
     if (!x) return;
     x = mine(x, kept);
-    if (!scales) return;
-    const Shape &size = scales.shape(), &stride = scales.strides();
+    if (!widen) return;
     Tensor on_pages;
-    kept = scaled(x,
-                  mine({scales.data(),
-                        DType::f32,
-                        {size[0], size[1], size[2], 1},
-                        {stride[0], stride[1], stride[2], 1}},
-                       on_pages),
-                  wide);
+    ConstTensorView factors;
+    if (scales) {
+      const Shape &size = scales.shape(), &stride = scales.strides();
+      factors = mine({scales.data(),
+                      DType::f32,
+                      {size[0], size[1], size[2], 1},
+                      {stride[0], stride[1], stride[2], 1}},
+                     on_pages);
+    }
+    kept = scaled(x, factors, wide);
     x = kept;
   };
-  dense(k, o.k_scales, key_pages_);
-  dense(v, o.v_scales, value_pages_);
+  const bool one_type = k.dtype() == q.dtype() && !o.k_scales;
+  if (!one_type && q.dtype() != wide) q = wide_q_ = scaled(q, {}, wide);
+  dense(k, o.k_scales, !one_type && (o.k_scales || k.dtype() != wide), key_pages_);
+  dense(v, o.v_scales, v && (o.v_scales || v.dtype() == DType::i8), value_pages_);
   options.k_scales = options.v_scales = {};
   if (heads() == 0 || queries() == 0 || keys() == 0)
     fail("there is nothing to show: ", heads(), " heads, ", queries(), " queries, ", keys(),
@@ -148,6 +153,8 @@ Single::Single(const ViewLayer& layer, std::int64_t batch, const std::string& wh
   options.max_q = options.max_k = {};
   options.mask = of_element(o.mask, batch, queries(), keys());
   options.bias = of_element(o.bias, batch, queries(), keys());
+  if (options.bias && options.bias.dtype() != q.dtype() && options.bias.dtype() != DType::f32)
+    options.bias = scaled(options.bias, {}, DType::f32);  // of the type that q had
   if (o.blocks.visible) {
     const auto blocks = [](std::int64_t n, std::int64_t size) { return (n + size - 1) / size; };
     options.blocks.visible =
@@ -179,6 +186,20 @@ void Single::set_visibility() {
   call_.blocks = strided(options.blocks.visible);
   sequence_.k_length = key_length;
   sequence_.offset = query_offset;
+}
+
+Single::Part Single::part(std::int64_t from, std::int64_t count) const {
+  const std::int64_t end = from + count, key_from = from / group(),
+                     key_end = (end - 1) / group() + 1;
+  Part part{from, count, q.slice(1, from, end), k.slice(1, key_from, key_end), options};
+  for_each_option(part.options, [&]<class Member>(const Option& option, Member& member) {
+    if constexpr (std::is_same_v<Member, TensorOrView>) {
+      if (member && option.kind == OptionKind::head_tensor) member = member.slice(0, from, end);
+    }
+  });
+  for (TensorOrView* x : {&part.options.mask, &part.options.bias, &part.options.blocks.visible})
+    if (*x && x->size(1) > 1) *x = x->slice(1, from, end);
+  return part;
 }
 
 bool Single::masked_by_head() const {

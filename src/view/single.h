@@ -18,6 +18,7 @@ struct Single {
 
   std::int64_t heads() const noexcept { return q.size(1); }
   std::int64_t key_heads() const noexcept { return k.size(1); }
+  std::int64_t group() const noexcept { return heads() / key_heads(); }  // heads of a key head
   std::int64_t queries() const noexcept { return q.size(2); }
   std::int64_t keys() const noexcept { return k.size(2); }
 
@@ -33,7 +34,16 @@ struct Single {
     return block_visible(problem_, call_, 0, h, i, j) && !masked_out(problem_, call_, 0, h, i, j);
   }
 
-  ConstTensorView q, k, v;     // [1, heads, length, d]
+  // Heads [from, from + count) as a problem of their own: groups that share a key head, or a part
+  // of one such group.
+  struct Part {
+    std::int64_t from, count;
+    ConstTensorView q, k;
+    AttentionOptions options;
+  };
+  Part part(std::int64_t from, std::int64_t count) const;
+
+  ConstTensorView q, k, v;     // [1, heads, length, d]; q and k of one type
   AttentionOptions options{};  // scale and query_offset are given
   std::int64_t key_length = 0, query_offset = 0;
 

@@ -25,7 +25,7 @@ def read_page(path):
         if isinstance(x, dict) and "blob" in x:
             raw = zlib.decompress(base64.b64decode(blobs[x["blob"]]), -15)
             count = math.prod(x["shape"])
-            form = {"f32": "f", "f16": "e", "i32": "i", "u8": "B", "log8": "B"}.get(x["type"])
+            form = {"f32": "f", "f16": "e", "bf16": "H", "i32": "i", "u16": "H", "log16": "H", "u8": "B", "log8": "B"}.get(x["type"])
             return Tensor(x["shape"], struct.unpack(f"<{count}{form}", raw)) if form else raw
         if isinstance(x, dict):
             return {key: unpack(value) for key, value in x.items()}
@@ -61,7 +61,7 @@ class Inputs(CommandTest):
 class View(Inputs):
     def test_the_numbers_on_the_page_are_those_of_the_formulas(self):
         data = self.page(*self.all, "--causal", "--batch", 1, "--text", SENTENCE, "--title", "A <title>")
-        self.assertEqual((data["format"], data["title"], data["notes"]), ("attend.view/1", "A <title>", []))
+        self.assertEqual((data["format"], data["title"], data["notes"]), ("attend.view/2", "A <title>", []))
         run = data["runs"][0]
         self.assertEqual(run["tokens"], SENTENCE.split())
         layer = run["layers"][0]
@@ -75,6 +75,12 @@ class View(Inputs):
                     shown = 2 ** ((byte - 255) / 8) if byte else 0
                     self.assertLessEqual(abs(shown - weights.at(1, h, i, j)), 0.05 * weights.at(1, h, i, j))
                     self.assertEqual(layer["tiles"]["visible"].at(0, i, j), 2 if j <= i else 0)
+                self.assertEqual((layer["rows"]["from"], layer["rows"]["count"], layer["rows"]["k"]), (0, 5, 5))
+                best = sorted(range(i + 1), key=lambda j: -weights.at(1, h, i, j))
+                self.assertEqual([layer["rows"]["keys"].at(h, i, n) for n in range(5)], best + [65535] * (4 - i))
+                for n, j in enumerate(best):
+                    self.assertAlmostEqual(2 ** (-layer["rows"]["weights"].at(h, i, n) / 2048), weights.at(1, h, i, j),
+                                           delta=1.7e-4 * weights.at(1, h, i, j))
             received = [sum(weights.at(1, h, i, j) for i in range(5)) for j in range(5)]
             for j in range(5):
                 self.assertAlmostEqual(layer["mass"].at(h, j), received[j], 5)
@@ -100,7 +106,7 @@ class View(Inputs):
                   for n in range(12) for x in "qk"}
         save_safetensors(self.folder / "layers.safetensors", dict(sorted(layers.items())))
         names = [f"layers.{n}.attn" for n in range(12)]
-        data = self.page("layers.safetensors", "--window", "5,1,0,2,0,3", "--embed", 0.001, "--tiles", 1)
+        data = self.page("layers.safetensors", "--window", "5,1,0,2,0,3", "--tiles", 1)
         found = data["runs"][0]["layers"]
         self.assertEqual([layer["name"] for layer in found], names)
         windows = [window for window in found[5]["windows"] if window["keys"] == 3]
@@ -149,6 +155,10 @@ class View(Inputs):
         y = multi_head(x, x, x, only, 2, causal=True)
         norm = sum(math.sqrt(sum(y.at(0, t, e) ** 2 for e in range(8))) for t in range(5)) / 5
         self.assertAlmostEqual(layer["metrics"]["contribution"][0], norm, 4)
+        v = [sum(x.at(0, 3, e) * w["v.weight"].at(c, e) for e in range(8)) for c in range(4)]
+        self.assertAlmostEqual(layer["value_norm"].at(0, 3), math.hypot(*v), 4)
+        output = [sum(w["o.weight"].at(m, c) * v[c] for c in range(4)) for m in range(8)]
+        self.assertAlmostEqual(layer["output_norm"].at(0, 3), math.hypot(*output), 4)
 
     def test_a_trace_knows_its_options(self):
         w = {f"{x}.weight": numbers((8, 8), n, "f4") for n, x in enumerate("qkvo", 3)}
@@ -190,24 +200,42 @@ class View(Inputs):
         self.fails(2, "--open-run 1 needs two runs to compare, there is one", "view", *self.all, "--open-run", 1)
         self.fails(2, "--open-run", "view", *self.all, "--compare-type", "bf16", "--open-run", 2)
 
-    def test_a_page_that_is_reduced_says_so_and_has_its_windows(self):
-        data = self.page(*self.all, "--embed", 0.00065, "--window", "0,3,1,2,0,4", "--tiles", 2, "--language", "zh")
-        self.assertEqual((data["language"], len(data["notes"])), ("zh", 1))
-        layer = data["runs"][0]["layers"][0]
-        self.assertIsNone(layer["q"])
-        self.assertEqual((layer["tiles"]["rows"], layer["tiles"]["queries"]), (2, 4))
-        _, weights, _, _ = attention(self.q, self.k, self.v)
-        window = layer["windows"][0]
-        for i in range(2):
-            for j in range(4):
-                self.assertAlmostEqual(window["weights"].at(i, j), weights.at(0, 3, i + 1, j), 6)
+    def large(self):
+        """Flags of two layers that a page of everything has no room for in 1.2 MiB."""
+        self.wide = [numbers((1, 4, 200, 64), n, "f4") for n in (1, 2)]
+        for name, x in zip("qk", self.wide):
+            self.save(f"{name}_wide.npy", x)
+        return "--q", "q_wide.npy", "q_wide.npy", "--k", "k_wide.npy", "k_wide.npy"
 
-    def test_a_page_without_some_of_its_layers_says_what_they_have(self):
-        words = ("--q", "q.npy", "q.npy", "--k", "k.npy", "k.npy", "--embed", 0.0013)
-        for language, note in (("en", "; the other layers have tiles and the chosen windows only. All of them need"),
-                               ("zh", "；其余各层只有分块图和所选窗口。全部需要")):
-            notes = self.page(*words, "--language", language)["notes"]
-            self.assertTrue(any(note in text for text in notes), notes)
+    def test_a_page_that_is_reduced_says_so_and_has_its_windows(self):
+        words = (*self.large(), "--page-size", 1.2, "--window", "1,1,7,2,30,4", "--tiles", 2)
+        data = self.page(*words, "--language", "zh")
+        self.assertEqual((data["language"], len(data["notes"])), ("zh", 3))
+        layer = data["runs"][0]["layers"][1]
+        self.assertLessEqual((self.folder / "page.html").stat().st_size, 1.2 * 2 ** 20)
+        self.assertEqual((layer["q"], layer["entropy"].shape), (None, (4, 200)))
+        self.assertEqual((layer["tiles"]["rows"], layer["tiles"]["queries"]), (2, 128))
+        q, k = ([x.at(0, 1, i, d) for d in range(64)] for x, i in zip(self.wide, (8, 33)))
+        lse = layer["lse"].at(1, 8)
+        self.assertAlmostEqual(layer["windows"][0]["weights"].at(1, 3),
+                               math.exp(sum(a * b for a, b in zip(q, k)) / 8 - lse), 5)
+        for language, note in (("en", "q and k, with which every weight is exact, are there for 1 of 2 layers. Everything takes"),
+                               ("zh", "2 层中有 1 层带有 q 和 k，其中每个权重都是精确的。全部需要")):
+            data = self.page(*words, "--language", language)
+            self.assertIn(note, data["notes"][0])
+            self.assertIn("--window 1,HEAD,QUERY,QUERIES,KEY,KEYS", data["runs"][0]["layers"][1]["why"])
+        self.assertEqual(self.page(*words[:-6])["notes"], [])
+
+    def test_a_page_that_is_too_small_is_refused_and_nothing_is_written(self):
+        message = self.fails(2, "the page takes at least", "view", *self.all, "--page-size", 0.01, "--output", "small.html")
+        self.assertRegex(message, r"at least \d+ bytes, for maps and scores of 4 heads, .* page_bytes is 10485, and may be up to")
+        self.assertFalse((self.folder / "small.html").exists())
+
+    def test_numbers_have_the_type_that_they_had(self):
+        data = self.page(*self.all, "--compare-type", "bf16")
+        one, other = (run["layers"][0]["q"] for run in data["runs"])
+        for x, bits in zip(one.data, other.data):
+            self.assertAlmostEqual(struct.unpack("<f", struct.pack("<I", bits << 16))[0], x, delta=abs(x) / 256)
 
     def test_a_page_is_called_by_its_text_or_its_first_file(self):
         self.assertEqual(self.page(*self.arrays)["title"], "q.npy")
@@ -348,8 +376,8 @@ class BadInput(Inputs):
         self.fails(2, "'page.txt' must end in .html", "view", *self.arrays, "--output", "page.txt")
         self.fails(2, "'s.npy' must end in .safetensors", "inspect", *self.arrays, "--output", "s.npy")
         self.fails(2, "--window is LAYER,HEAD,QUERY,QUERIES,KEY,KEYS", "view", *self.arrays, "--window", "1,2")
-        self.fails(2, "--embed", "view", *self.arrays, "--embed", 33)
-        self.fails(2, "--embed: 'nan' is not a finite number from 0 to 32", "view", *self.arrays, "--embed", "nan")
+        self.fails(2, "--page-size", "view", *self.arrays, "--page-size", 65)
+        self.fails(2, "--page-size: 'nan' is not a finite number from 0 to 64", "view", *self.arrays, "--page-size", "nan")
         self.fails(2, "a window is of layer 1", "view", *self.arrays, "--window", "1,0,0,1,0,1")
 
     def test_inspect_shows_exact_weights_of_a_window(self):

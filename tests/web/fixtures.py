@@ -137,9 +137,8 @@ def long_page(length=131072, heads=8):
             }
         ],
         "entropy": blobs.add(np.full((heads, length), 2.0), "f16"),
-        "maximum": blobs.add(np.full((heads, length), 0.5), "f16"),
-        "top_keys": None,
-        "top_weights": None,
+        "maximum": None,
+        "rows": None,
         "mass": blobs.add(np.ones((heads, length)), "f16"),
         "metrics": {"entropy": [2.0] * heads},
         "labels": [{"name": "mixed", "score": 0.5}] * heads,

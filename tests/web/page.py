@@ -23,16 +23,24 @@ class Blobs:
 
     def add(self, array, kind="f32"):
         array = np.asarray(array)
+        more = {}
         if kind == "log8":
             data = log8(array)
+        elif kind == "log16":
+            data = log16(array)
+        elif kind == "scaled":  # log16, in parts of the largest
+            kind, more = "log16", {"scale": float(array.max()) or 1.0}
+            data = log16(array / more["scale"])
+        elif kind == "bf16":
+            data = bf16(array)
         elif kind == "bits":
             data = np.packbits(array.astype(bool).ravel(), bitorder="little")
         else:
-            data = array.astype({"f32": "<f4", "f16": "<f2", "i32": "<i4", "u8": "u1"}[kind])
+            data = array.astype({"f32": "<f4", "f16": "<f2", "i32": "<i4", "u16": "<u2", "u8": "u1"}[kind])
         packer = zlib.compressobj(6, zlib.DEFLATED, -15)
         packed = packer.compress(data.tobytes()) + packer.flush()
         self.texts.append(base64.b64encode(packed).decode())
-        return {"blob": len(self.texts) - 1, "type": kind, "shape": list(array.shape)}
+        return {"blob": len(self.texts) - 1, "type": kind, "shape": list(array.shape), **more}
 
 
 def log8(weights):
@@ -40,6 +48,19 @@ def log8(weights):
     with np.errstate(divide="ignore"):
         steps = np.rint(255 + 8 * np.log2(np.maximum(weights, 0)))
     return np.where(weights > 0, np.clip(np.nan_to_num(steps, neginf=0), 1, 255), 0).astype(np.uint8)
+
+
+def log16(weights):
+    """n is the weight 2^(-n / 2048), 65535 is 0 and what is below 2^-32."""
+    with np.errstate(divide="ignore"):
+        steps = np.rint(-2048 * np.log2(np.maximum(weights, 0)))
+    return np.clip(np.nan_to_num(steps, posinf=65535), 0, 65535).astype("<u2")
+
+
+def bf16(array):
+    """The upper half of an f32, rounded to even."""
+    bits = array.astype("<f4").view("<u4").astype(np.uint64)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype("<u2")
 
 
 def softmax(layer):
@@ -85,6 +106,7 @@ def softmax(layer):
 
 
 def tiles_of(weights, visible, most, blobs):
+    """Tiles of each head, and those of the mean and the maximum over the heads."""
     heads, queries, keys = weights.shape
     size = [1 << max(0, int(np.ceil(np.log2(n / most)))) for n in (queries, keys)]
     rows, columns = -(-queries // size[0]), -(-keys // size[1])
@@ -93,16 +115,50 @@ def tiles_of(weights, visible, most, blobs):
     cells = np.pad(np.where(visible, weights, 0), pad).reshape(shape)
     seen = np.pad(visible, pad).reshape(shape).sum(axis=(2, 4))
     inside = np.pad(np.ones_like(visible), pad).reshape(shape).sum(axis=(2, 4))
-    mean = cells.sum(axis=(2, 4)) / np.maximum(seen, 1)
-    return {
+    sums, maximum = cells.sum(axis=(2, 4)), cells.max(axis=(2, 4))
+    over_heads = {
+        "mean": blobs.add(sums.sum(axis=0) / np.maximum(seen.sum(axis=0), 1), "log8"),
+        "maximum": blobs.add(maximum.max(axis=0), "log8"),
+    }
+    return over_heads, {
         "rows": rows,
         "columns": columns,
         "queries": size[0],
         "keys": size[1],
-        "mean": blobs.add(mean, "log8"),
-        "maximum": blobs.add(cells.max(axis=(2, 4)), "log8"),
+        "mean": blobs.add(sums / np.maximum(seen, 1), "log8"),
+        "maximum": blobs.add(maximum, "log8"),
         "visible": blobs.add(np.where(seen == 0, 0, np.where(seen == inside, 2, 1)), "u8"),
     }
+
+
+def rows_of(weights, visible, k, begin, blobs):
+    """The k keys of largest weight of the queries from `begin` on."""
+    weights, visible, k = weights[:, begin:], visible[:, begin:], min(k, weights.shape[2])
+    order = np.argsort(np.where(visible, -weights, 1), axis=2, kind="stable")[..., :k]
+    seen = np.take_along_axis(visible, order, axis=2)
+    keys, none = ("u16", 65535) if weights.shape[2] <= 65535 else ("i32", -1)
+    return {
+        "from": begin,
+        "count": weights.shape[1],
+        "k": k,
+        "keys": blobs.add(np.where(seen, order, none), keys),
+        "weights": blobs.add(np.where(seen, np.take_along_axis(weights, order, axis=2), 0), "log16"),
+    }
+
+
+def norms_of(source, reduced, blobs):
+    """The norms of the values, and where there is W^O of what a head makes of them."""
+    kind = "scaled" if reduced else "f32"
+    if source.get("v") is None:
+        return {"value_norm": None, "output_norm": None}
+    v, w_o = np.float64(source["v"]), source.get("w_o")
+    norms = {"value_norm": blobs.add(np.linalg.norm(v, axis=2), kind), "output_norm": None}
+    if w_o is not None:  # [model dim, heads * dv]
+        heads = source["q"].shape[0]
+        parts = np.float64(w_o).reshape(-1, heads, v.shape[2])
+        wide = np.repeat(v, heads // v.shape[0], axis=0)
+        norms["output_norm"] = blobs.add(np.linalg.norm(np.einsum("hjc,mhc->hjm", wide, parts), axis=2), kind)
+    return norms
 
 
 def metrics_of(weights, visible, offset, ids):
@@ -136,8 +192,10 @@ def metrics_of(weights, visible, offset, ids):
     }, entropy
 
 
-def layer_of(source, blobs, name, ids=None, embed=True, tiles=128, top_k=0, windows=()):
-    """A layer of the page from q [heads, queries, d], k, v and options under the names of the format."""
+def layer_of(source, blobs, name, ids=None, embed=True, tiles=128, top_k=None, windows=(), begin=0, kind="f32"):
+    """A layer of the page from q [heads, queries, d], k, v and options under the names of the format. top_k is the
+    k of its rows, which are those from `begin` on; kind the type of q, k and v."""
+    top_k = (16 if embed else 0) if top_k is None else top_k
     weights, visible, lse = softmax(source)
     heads, queries, d = source["q"].shape
     key_heads, keys, _ = source["k"].shape
@@ -159,7 +217,7 @@ def layer_of(source, blobs, name, ids=None, embed=True, tiles=128, top_k=0, wind
                 "score": score if score >= 0.5 else metrics["maximum"][h],
             }
         )
-    order = np.argsort(-weights, axis=2, kind="stable")[..., :top_k]
+    over_heads, own_tiles = tiles_of(weights, visible, tiles, blobs)
     plain = {key: source.get(key) for key in ("window", "sinks", "alibi")}
     return {
         "name": name,
@@ -176,13 +234,14 @@ def layer_of(source, blobs, name, ids=None, embed=True, tiles=128, top_k=0, wind
         **plain,
         "key_length": source.get("key_length", keys),
         "bias_before_softcap": bool(source.get("bias_before_softcap")),
-        "q": blobs.add(source["q"]) if embed else None,
-        "k": blobs.add(source["k"]) if embed else None,
-        "v": blobs.add(source["v"]) if embed and source.get("v") is not None else None,
-        "lse": blobs.add(lse),
+        "q": blobs.add(source["q"], kind) if embed else None,
+        "k": blobs.add(source["k"], kind) if embed else None,
+        "v": blobs.add(source["v"], kind) if embed and source.get("v") is not None else None,
+        "lse": blobs.add(lse[:, begin:]),
         "mask": blobs.add(source["mask"], "bits") if source.get("mask") is not None else None,
         "bias": blobs.add(source["bias"]) if source.get("bias") is not None else None,
-        "tiles": tiles_of(weights, visible, tiles, blobs),
+        "tiles": own_tiles,
+        "over_heads": over_heads,
         "windows": [
             {
                 "head": h,
@@ -195,10 +254,10 @@ def layer_of(source, blobs, name, ids=None, embed=True, tiles=128, top_k=0, wind
             for h, i, n, j, m in windows
         ],
         "entropy": blobs.add(entropy, "f16"),
-        "maximum": blobs.add(weights.max(axis=2), "f16"),
-        "top_keys": blobs.add(order, "i32") if top_k else None,
-        "top_weights": blobs.add(np.take_along_axis(weights, order, axis=2)) if top_k else None,
-        "mass": blobs.add(weights.sum(axis=1)),
+        "maximum": blobs.add(weights.max(axis=2)) if embed else None,
+        "rows": rows_of(weights, visible, top_k, begin, blobs) if top_k else None,
+        "mass": blobs.add(weights.sum(axis=1), "f32" if embed else "scaled"),
+        **norms_of(source, not embed, blobs),
         "metrics": metrics,
         "labels": labels,
     }
@@ -208,7 +267,7 @@ def page_of(runs, blobs, title="attend", language="en", notes=(), **more):
     """The whole page as a string."""
     return assemble(
         {
-            "format": "attend.view/1",
+            "format": "attend.view/2",
             "made_by": "attend 0.1.0",
             "title": title,
             "language": language,

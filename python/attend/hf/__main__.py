@@ -56,7 +56,8 @@ def _parser() -> argparse.ArgumentParser:
     view.add_argument("--output", required=True, metavar="FILE.html")
     view.add_argument("--title")
     view.add_argument("--language", default="en", choices=("en", "zh"))
-    view.add_argument("--embed-bytes", type=_count, default=8 << 20, metavar="N")
+    view.add_argument("--page-size", type=_mebibytes, default=16 << 20, metavar="MIB",
+                      help="that the page may have: 16, or up to 64; what does not fit is reduced")
     inspect = commands.add_parser("inspect", parents=[common, shown], help="prints what every head looks at, in numbers")
     inspect.add_argument("--json", action="store_true")
     generate = commands.add_parser("generate", parents=[common], help="prints the text that follows, greedily")
@@ -91,6 +92,17 @@ def _check_output(file: str) -> None:
         raise ValueError(f"--output: there is no folder {path.parent} to write {path.name} into")
 
 
+def _mebibytes(text: str) -> int:
+    """MiB, as `attend view --page-size` has them, in bytes."""
+    try:
+        size = float(text)
+    except ValueError:
+        size = -1.0
+    if not 0 < size <= 64:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to 64")
+    return int(size * (1 << 20))
+
+
 def _loaded(given: argparse.Namespace) -> tuple[Any, Any, str]:
     """(model, tokenizer, text)"""
     text = given.text if given.text_file is None else _text_of(given.text_file)
@@ -118,7 +130,7 @@ def _view(given: argparse.Namespace) -> int:
     _check_output(given.output)
     model, tokenizer, text = _loaded(given)
     page = view(model, tokenizer, text, new_tokens=given.new_tokens, target=given.target, part=given.part, layers=given.layers,
-                title=given.title, language=given.language, embed_bytes=given.embed_bytes)
+                title=given.title, language=given.language, page_bytes=given.page_size, progress=sys.stderr.isatty())
     page.save(given.output)
     print(f"wrote {given.output}")
     return 0

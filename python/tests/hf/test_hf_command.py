@@ -90,6 +90,7 @@ REFUSED = {
     "no_part": (["FOLDER", "--part", "cross"], "part 'cross' is not there"),
     "no_encoder": (["FOLDER", "--target", "w5"], "has no encoder"),
     "two_without_target": (["TWO"], "say what the decoder reads"),
+    "no_room": (["FOLDER", "--page-size", "0.01"], "the page takes at least"),
 }
 
 
@@ -131,7 +132,9 @@ def test_files_that_are_no_models(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("given", [[], ["view"], ["view", "x", "--text", "a"], ["generate", "x"], ["look", "x"],
-                                   ["generate", "x", "--text", "a", "--new-tokens", "-1"]])
+                                   ["generate", "x", "--text", "a", "--new-tokens", "-1"],
+                                   ["view", "x", "--text", "a", "--output", "x.html", "--page-size", "65"],
+                                   ["view", "x", "--text", "a", "--output", "x.html", "--page-size", "many"]])
 def test_usage(given, capsys):
     with pytest.raises(SystemExit) as error:
         main(given)

@@ -204,3 +204,25 @@ def test_layers_of_another_part():
 def test_a_module_that_is_no_model():
     with pytest.raises(TypeError, match="Linear is no model of Transformers"):
         attend.view(torch.nn.Linear(2, 2), words.word_level(), TEXT)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
+def test_values_are_weighed_by_what_the_output_takes_of_them(name):
+    _, model = twins(name)
+    with torch.no_grad(), attend.hf.capture(model, what=("qkv",)) as run:
+        model(**words.word_level()(TEXT, return_tensors="pt", return_token_type_ids=False))
+    for layer, found in zip(run.layers, layers_of(attend.view(model, words.word_level(), TEXT))):
+        v = run[layer].values()[0].float()
+        np.testing.assert_allclose(found["value_norm"].repeat(len(v) // len(found["value_norm"]), 0), v.norm(dim=-1), rtol=1e-4)
+        projection = attend.torch.output_projection(model, layer)
+        w = projection.weight if name == "gpt2" else projection.weight.t()
+        wanted = (v @ w.detach().float().unflatten(0, (len(v), -1))).norm(dim=-1)
+        np.testing.assert_allclose(found["output_norm"], wanted, rtol=1e-4)
+
+
+def test_progress_and_page_bytes_go_through():
+    told = []
+    view = attend.view(tiny("llama"), words.word_level(), TEXT, page_bytes=1 << 20, progress=lambda *x: told.append(x))
+    assert len(view.html.encode()) <= 1 << 20 and told[-1][0] == told[-1][1] > len(told)
+    with pytest.raises(TypeError, match="w_o does not go with a model"):
+        attend.view(tiny("llama"), words.word_level(), TEXT, w_o=np.zeros((2, 2), "f4"))
