@@ -1,6 +1,6 @@
 // Weights by blocks of 64 x 64 cells, computed when first seen, in slices of a few milliseconds
 // between frames, so that zooming never waits. The oldest blocks are forgotten.
-const kSide = 64;
+export const kSide = 64;
 const kSlice = 10;   // ms of work between two frames
 const kKept = 6000;  // blocks: 96 MB
 
@@ -10,6 +10,7 @@ export class Blocks {
     this.blocks = new Map();
     this.wanted = [];
     this.working = false;
+    this.version = 0;  // grows with every block
     this.columns = Math.ceil(source.keys / kSide);
   }
 
@@ -17,6 +18,12 @@ export class Blocks {
   at(i, j) {
     const number = Math.floor(i / kSide) * this.columns + Math.floor(j / kSide);
     return this.blocks.get(number) ?? null;
+  }
+
+  // The blocks of the row of blocks that holds query i, by their column.
+  rowAt(i) {
+    const row = Math.floor(i / kSide) * this.columns;
+    return Array.from({ length: this.columns }, (_, n) => this.blocks.get(row + n) ?? null);
   }
 
   value(i, j) { return this.at(i, j)[(i % kSide) * kSide + (j % kSide)]; }
@@ -66,6 +73,7 @@ export class Blocks {
     for (let i = i0; i < i1; ++i) this.source.segment(i, j0, j1, values, (i - i0) * kSide);
     if (this.blocks.size >= kKept) this.blocks.delete(this.blocks.keys().next().value);
     this.blocks.set(number, values);
+    ++this.version;
   }
 
   // Calls use(i, j, value) for all cells of a window whose blocks are there.

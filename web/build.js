@@ -3,12 +3,15 @@ import {check, copyLink, Filters, headControls, mapControls, Runs} from "./contr
 import {element, fill, segmented} from "./dom.js";
 import {ExplainView} from "./explain.js";
 import {saveCsv, savePng, saveSvg} from "./exports.js";
+import {GoTo} from "./goto.js";
 import {Grid} from "./grid.js";
 import {helpDialog} from "./keys.js";
 import {MapView} from "./map.js";
 import {runOf, shown} from "./page.js";
+import {Pins} from "./pins.js";
 import {TextView} from "./shading.js";
-import {choose, state} from "./state.js";
+import {choose, pinned, state} from "./state.js";
+import {StrongestView} from "./strongest.js";
 import {say} from "./text.js";
 
 // What the reader should know before looking: the page's own notes, and tokens that do not fit.
@@ -21,9 +24,11 @@ function notes() {
     }
   }
   if (all.length === 0) return null;
-  const list = element("ul", {}, all.map((note) => element("li", {}, note)));
+  const [first, ...rest] = all, list = element("ul", {}, rest.map((note) => element("li", {}, note)));
+  const words = [element("strong", {}, say("notes")), " ", first];
   return element(
-      "div", { class: "page-notes", role: "note" }, element("strong", {}, say("notes")), list);
+      "div", { class: "page-notes", role: "note" },
+      rest.length ? element("details", {}, element("summary", {}, words), list) : words);
 }
 
 // "12 layers × 12 heads · 512 queries × 512 keys · every cell is exact"
@@ -32,14 +37,21 @@ function summary() {
   if (!layer) return say("no_layers");
   const all = shown.page.runs.flatMap((each) => each.layers);
   const exact = all.every((each) => each.q && each.k && each.lse);
+  const reduced = all.filter((each) => !each.q || !each.k);
+  const rows = reduced.every((each) => each.rows) ? reduced[0]?.rows : null;
   const tiled = all.some((each) => each.tiles?.queries * each.tiles?.keys > 1);
   const count = (n, word) => `${n} ${say(n === 1 ? `${word}_word_1` : `${word}_word`)}`;
   return [
     `${count(run.layers.length, "layer")} × ${count(layer.heads, "head")}`,
     `${count(layer.queries, "query")} × ${count(layer.keys, "key")}`,
-    say(!exact      ? "some_about"
-            : tiled ? "cells_exact"
-                    : "all_exact")
+    exact && !tiled ? say("all_exact")
+        : exact     ? say("cells_exact")
+        : rows      ? say(rows.count < layer.queries ? "some_rows" : "all_rows", {
+            k: rows.k,
+            from: rows.from,
+            to: rows.from + rows.count - 1
+          })
+                    : say("some_about")
   ].join(" · ");
 }
 
@@ -53,7 +65,7 @@ function button(words, onclick, more = {}) {
   return element("button", { type: "button", class: "quiet", onclick, ...more }, words);
 }
 
-function header(title, dialog, linkPlace) {
+function header(title, dialog, linkPlace, goTo) {
   const languages = segmented(
       say("language"), [["en", "EN"], ["zh", "中文"]], state.language,
       (language) => choose({ language }));
@@ -66,7 +78,7 @@ function header(title, dialog, linkPlace) {
           "div", { class: "title" }, element("h1", {}, element("bdi", {}, title)),
           element("p", { class: "muted" }, summary())),
       element(
-          "div", { class: "actions" }, linkPlace, button(say("link"), () => copyLink(linkPlace)),
+          "div", { class: "actions" }, goTo.root, linkPlace, button(say("link"), () => copyLink(linkPlace)),
           help, languages));
 }
 
@@ -87,27 +99,31 @@ function savers(map, message) {
 // The middle of the page: one head, its filters, scores, exports and table.
 function oneHead(map) {
   const message = element("p", { class: "note error", role: "alert" }),
-        files = savers(map, message);
+        files = savers(map, message), pins = new Pins(map);
   const filterBox =
       element("div", { class: "filters", role: "group", "aria-label": say("filters") });
   const table = element("div", { class: "table-box" });
   const tableButton = button("", () => choose({ table: !state.table }), { "data-key": "table" });
+  const pin = button(
+      "", () => choose({ pins: pinned(state.pins, state.layer, state.head) }), { "data-key": "pin" });
   const same = check("same"), mapTools = element("div", { class: "row tools" }, mapControls(map));
   const saves = Object.keys(files).map(
       (kind) => button(kind.toUpperCase(), () => files[kind](), { "data-export": kind }));
+  const exports =
+      element("div", { class: "exports", role: "group", "aria-label": say("export") }, saves);
   map.root.append(
-      map.title, map.label, map.note, mapTools, map.readout, map.frame,
-      element("div", { class: "below" }, map.legend.root, same, map.level),
+      element("div", { class: "head-title" }, map.title, map.label, pin, exports), map.note, mapTools,
+      message, map.readout, map.frame,
+      element("div", { class: "below" }, map.legend.root, same, map.legend.meaning, map.level), pins.root,
       element("h3", {}, say("filters")), filterBox, element("h3", {}, say("metrics")), map.metrics,
-      element(
-          "div", { class: "row exports" }, element("span", { class: "muted" }, say("export")),
-          saves, tableButton, message),
-      table);
+      element("div", { class: "row table-row" }, tableButton), table);
   return {
     files,
     table,
     tableButton,
     mapTools,
+    pins,
+    pin,
     same: same.firstChild,
     filters: new Filters(filterBox)
   };
@@ -117,7 +133,7 @@ function oneHead(map) {
 export function buildPage(root) {
   const title = String(shown.page.title || "attend"), dialog = helpDialog();
   document.title = title;
-  const linkPlace = element("span", { class: "link-place", role: "status" });
+  const linkPlace = element("span", { class: "link-place", role: "status" }), goTo = new GoTo();
   const grid = new Grid(element("div", { class: "heads" })),
         headFields = element("div", { class: "row" });
   const map = new MapView(
@@ -126,6 +142,8 @@ export function buildPage(root) {
   const textSection = section("text", say("text")), text = new TextView(textSection);
   const explainBody = element("div"),
         explainSection = section("explain", say("explain"), explainBody);
+  const strongSection = section("strong", say("strongest")),
+        strongest = new StrongestView(strongSection);
   map.pointed = (cell) => text.mark(cell);
   text.pointed = (cell) => shown.source && map.point(cell);
   const toMap = (event) => {
@@ -134,10 +152,10 @@ export function buildPage(root) {
   };
   fill(
       root, element("a", { class: "skip", href: "#", onclick: toMap }, say("skip")),
-      header(title, dialog, linkPlace), notes(), runs.root,
+      header(title, dialog, linkPlace, goTo), notes(), runs.root,
       element(
           "main", {}, section("heads", say("heads"), grid.hint, headFields, grid.root), map.root,
-          element("div", { class: "side" }, textSection, explainSection)),
+          element("div", { class: "side" }, textSection, strongSection, explainSection)),
       element("footer", {}, say("made_by", { who: String(shown.page.made_by || "attend") })),
       dialog);
   fill(headFields, headControls());
@@ -153,6 +171,8 @@ export function buildPage(root) {
     runs,
     dialog,
     linkPlace,
+    goTo,
+    strongest,
     headFields,
     explain: explainSection,
     explainView: new ExplainView(explainBody),

@@ -43,8 +43,34 @@ const kUnknown = {
   dark: 0xff453f3c
 };  // grey: neither seen nor hidden
 
+// A figure for a paper is drawn in colours of its own, whatever the reader's screen has.
+const kFigureInk = {
+  paper: "#ffffff",
+  surface: "#ffffff",
+  ink: "#000000",
+  muted: "#3a3a3a",
+  line: "#8a8a8a",
+  hatch: "#cfcfcf",
+  accent: "#000000",
+  mark: "#0f6b6b",
+  strip: "#8a8a8a",
+  sans: "Helvetica, Arial, sans-serif",
+  mono: "Menlo, Consolas, monospace"
+};
+let forFigure = false;
+
+// Calls draw() with the colours of a figure.
+export function asFigure(draw) {
+  forFigure = true;
+  try {
+    return draw();
+  } finally {
+    forFigure = false;
+  }
+}
+
 export function theme() {
-  return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  return !forFigure && matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
 
 // x in [0, 1] -> [0, 1]; log spans four decades.
@@ -104,7 +130,20 @@ export function cssColour(pixel) {
   return `rgb(${pixel & 255}, ${(pixel >> 8) & 255}, ${(pixel >> 16) & 255})`;
 }
 
+const inks = { light: {}, dark: {} };
+
 // A colour of the stylesheet, for canvas.
 export function ink(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  if (forFigure) return kFigureInk[name];
+  const known = inks[theme()];
+  known[name] ??= getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  return known[name];
+}
+
+// A pixel with a share of a colour "#rrggbb" mixed in.
+export function mixed(pixel, hex, share) {
+  const other = channels(hex);
+  const part = (shift, n) =>
+      Math.round(((pixel >> shift) & 255) * (1 - share) + other[n] * share) << shift;
+  return (255 << 24 | part(16, 2) | part(8, 1) | part(0, 0)) >>> 0;
 }

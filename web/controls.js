@@ -1,21 +1,27 @@
 // Everything that is switched: the header, sorting, colours, filters, the choice of run.
 import {element, fill, number, press, segmented, signed} from "./dom.js";
 import {largestDifference, largestIn, searchFinished} from "./compare.js";
-import {metricNames} from "./grid.js";
 import {filtersActive} from "./filters.js";
 import {hasTwoRuns, headName, placeElement, runName, shown} from "./page.js";
 import {rangeWords} from "./readout.js";
+import {metricNames, sortChoices} from "./scores.js";
 import {address, choose, kDefaults, state} from "./state.js";
 import {say, sayWith} from "./text.js";
+import {hasNorms} from "./values.js";
+import {zoomHere} from "./zoom.js";
 
-function select(label, choices, key) {
-  const options = choices.map(
-      ([value, words]) => element("option", { value, selected: value === state[key] }, words));
+// A list of choices in groups [title, [[value, words], ...]]; one without a title stands alone.
+function select(label, groups, key) {
+  const option = ([value, words]) =>
+      element("option", { value, selected: value === state[key] }, words);
+  const parts = groups.map(
+      ([title, choices]) =>
+          (title ? element("optgroup", { label: title }, choices.map(option)) : choices.map(option)));
   return element(
       "label", { class: "field" }, element("span", {}, label),
       element(
           "select", { "data-key": key, onchange: (event) => choose({ [key]: event.target.value }) },
-          options));
+          parts));
 }
 
 export function headControls() {
@@ -24,9 +30,9 @@ export function headControls() {
     const metric = say(`metric_${name}`);
     return [name, change(name) ? say("change_of", { metric }) : metric];
   });
+  const colours = [["selection", say("colour_selection")], ["none", say("none")], ...metrics];
   return [
-    select(say("sort"), [["order", say("order")], ...metrics], "sort"),
-    select(say("colour_by"), [["none", say("none")], ...metrics], "colour")
+    select(say("sort"), sortChoices(), "sort"), select(say("colour_by"), [["", colours]], "colour")
   ];
 }
 
@@ -39,7 +45,7 @@ export function mapControls(map) {
       (value) => choose({ tile: value }));
   const zoom =
       [
-        ["+", "zoom_in", () => map.zoomHere(0.5)], ["−", "zoom_out", () => map.zoomHere(2)],
+        ["+", "zoom_in", () => zoomHere(0.5)], ["−", "zoom_out", () => zoomHere(2)],
         ["⤢", "zoom_fit", () => choose({ zoom: null })]
       ]
           .map(
@@ -56,7 +62,8 @@ export function mapControls(map) {
       element("div", { class: "field" }, element("span", {}, words), group);
   return [
     element("div", { class: "buttons" }, zoom), labelled(say("bend"), bend),
-    labelled(say("tiles_show"), tile)
+    labelled(say("tiles_show"), tile),
+    shown.page.runs.some((run) => run.layers.some(hasNorms)) ? check("norms") : null
   ];
 }
 
@@ -109,6 +116,15 @@ export class Filters {
       "aria-describedby": "pattern-bad",
       oninput: () => choose({ pattern: this.pattern.value })
     });
+    this.far = element("input", {
+      type: "number",
+      class: "number",
+      min: 0,
+      step: 1,
+      "data-key": "far",
+      title: say("far_is"),
+      oninput: () => choose({ far: Math.max(0, Math.floor(Number(this.far.value) || 0)) })
+    });
     this.bad = element("p", { id: "pattern-bad", class: "note error", role: "alert" });
     this.clear = element(
         "button", { type: "button", class: "quiet", onclick: () => clearFilters() },
@@ -121,6 +137,9 @@ export class Filters {
         range(
             "least", say("threshold"), say("threshold_is"), { min: 0, max: kSteps, step: 1 },
             leastOf),
+        element(
+            "label", { class: "field", title: say("far_is") }, element("span", {}, say("far")),
+            this.far),
         element("label", { class: "field" }, element("span", {}, say("pattern")), this.pattern),
         element(
             "div", { class: "checks" }, check("noFirst", "no_first"),
@@ -136,6 +155,7 @@ export class Filters {
     this.p.output.value = number(state.p, 3);
     this.least.input.value = stepOf(state.least);
     this.least.output.value = number(state.least, 2);
+    if (Number(this.far.value) !== state.far || this.far.value === "") this.far.value = state.far;
     if (this.pattern.value !== state.pattern) this.pattern.value = state.pattern;
     for (const box of this.root.querySelectorAll("input[type=checkbox]"))
       box.checked = state[box.dataset.key];
@@ -146,7 +166,7 @@ export class Filters {
 }
 
 function clearFilters() {
-  const names = ["p", "least", "noFirst", "noSpecial", "renormalise", "pattern"];
+  const names = ["p", "least", "far", "noFirst", "noSpecial", "renormalise", "pattern"];
   choose(Object.fromEntries(names.map((name) => [name, kDefaults[name]])));
 }
 
@@ -202,7 +222,8 @@ export class Runs {
                   head: all.head,
                   cell: [all.i, all.j],
                   chosen: [all.i],
-                  reverse: false
+                  reverse: false,
+                  over: "none"
                 })
               },
               say("go_there")));

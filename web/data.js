@@ -20,7 +20,7 @@ export function readPage() {
   } catch (error) {
     throw new PageError(say("error_json", { what: error.message }));
   }
-  if (page === null || typeof page !== "object" || !/^attend\.view\/1\b/.test(page.format ?? "")) {
+  if (page === null || typeof page !== "object" || !/^attend\.view\/2\b/.test(page.format ?? "")) {
     throw new PageError(say("error_format", { found: String(page?.format ?? "?") }));
   }
   page.notes = Array.isArray(page.notes) ? page.notes.map(String) : [];
@@ -45,6 +45,13 @@ export function log8Range(value) {
   return [value <= kLog8[1] ? 0 : value * 2 ** (-1 / 16), Math.min(1, value * 2 ** (1 / 16))];
 }
 
+// log16: n is 2^(-n / 2048), 65535 is 0.
+const kLog16 = Float32Array.from({ length: 65536 }, (_, n) => (n === 65535 ? 0 : 2 ** (-n / 2048)));
+
+// The relative error of what log16 rounded, half a step; what is below the least step became 0.
+export const kLog16Error = 2 ** (1 / 4096) - 1;
+export const kLog16Least = 2 ** -32;
+
 function halves(bytes) {
   if (typeof Float16Array !== "undefined") return new Float32Array(new Float16Array(bytes.buffer));
   const bits = new Uint16Array(bytes.buffer);
@@ -59,7 +66,13 @@ function halves(bytes) {
 const kDecoders = {
   f32: (bytes) => new Float32Array(bytes.buffer),
   f16: halves,
+  bf16: (bytes) => {
+    const bits = new Uint16Array(bytes.buffer), wide = new Uint32Array(bits.length);
+    for (let n = 0; n < bits.length; ++n) wide[n] = bits[n] << 16;
+    return new Float32Array(wide.buffer);
+  },
   i32: (bytes) => new Int32Array(bytes.buffer),
+  u16: (bytes) => new Uint16Array(bytes.buffer),
   u8: (bytes) => bytes,
   bits: (bytes) => bytes,  // looked up bit by bit
   log8: (bytes) => {
@@ -68,11 +81,19 @@ const kDecoders = {
     for (let n = 0; n < bytes.length; ++n) weights[n] = kLog8[bytes[n]];
     return weights;
   },
+  log16: (bytes, { scale = 1 }) => {
+    const bits = new Uint16Array(bytes.buffer), numbers = new Float32Array(bits.length);
+    for (let n = 0; n < bits.length; ++n) numbers[n] = scale * kLog16[bits[n]];
+    return numbers;
+  },
 };
 const kBitsOf = {
   f32: 32,
   f16: 16,
+  bf16: 16,
+  log16: 16,
   i32: 32,
+  u16: 16,
   u8: 8,
   log8: 8,
   bits: 1
@@ -104,7 +125,7 @@ async function inflate(reference) {
     throw new PageError(
         say("error_blob_size", { blob: reference.blob, expected, found: bytes.length }));
   }
-  return kDecoders[reference.type](bytes);
+  return kDecoders[reference.type](bytes, reference);
 }
 
 const unpacked = new Map();
@@ -141,25 +162,65 @@ export async function tilesOf(layer) {
   };
 }
 
-const opened = new WeakMap();
+// The stored rows of a layer: { from, count, k, keys, weights, none (the key that is none) }, or null.
+async function rowsOf(layer) {
+  const { rows } = layer;
+  if (!rows) return null;
+  const [keys, weights] = await Promise.all([rows.keys, rows.weights].map(unpack));
+  const { from, count, k } = rows, whole = [from, count, k].every(Number.isInteger);
+  const sound = whole && from >= 0 && from + count <= layer.queries && keys && weights &&
+      keys.length === layer.heads * count * k && weights.length === keys.length;
+  if (!sound) throw new PageError(say("error_rows", { layer: layer.name }));
+  return { from, count, k, keys, weights, none: rows.keys.type === "u16" ? 65535 : -1 };
+}
+
+// Mean and maximum over the heads of a layer as the tiles of one head; null without.
+export async function overHeadsOf(layer, which) {
+  const over = layer.over_heads, tiles = over && (await tilesOf(layer));
+  if (!tiles) return null;
+  const plane = await unpack(over[which]), { rows, columns } = tiles, visible = tiles.visible;
+  if (plane?.length !== rows * columns)
+    throw new PageError(say("error_tiles", { layer: layer.name }));
+  const seen = visible && new Uint8Array(rows * columns);
+  visible?.forEach((value, n) => {
+    seen[n % seen.length] = Math.max(seen[n % seen.length], value);
+  });
+  return {...tiles, mean: plane, maximum: null, visible: seen, visibleHeads: 1 };
+}
+
+const opened = new WeakMap(), openedRows = new WeakMap();
 
 // What the map needs of a layer, checked against its shape; v, entropy and mass are unpacked by who
 // shows them.
 export function openLayer(layer) {
-  if (!opened.has(layer)) opened.set(layer, open(layer));
+  if (!opened.has(layer)) opened.set(layer, openWhole(layer));
   return opened.get(layer);
 }
 
-async function open(layer) {
-  const names = ["q", "k", "lse", "mask", "bias", "maximum", "top_keys", "top_weights"];
+// What is needed to tell single weights: rows and windows, without tiles, q and k.
+export function openStored(layer) {
+  if (!openedRows.has(layer)) openedRows.set(layer, openParts(layer, ["lse", "mask"]));
+  return openedRows.get(layer);
+}
+
+async function openWhole(layer) {
+  const names = ["q", "k", "lse", "mask", "bias", "maximum", "value_norm", "output_norm"];
+  const open = await openParts(layer, names);
+  open.tiles = await tilesOf(layer);
+  return open;
+}
+
+async function openParts(layer, names) {
   const arrays = await Promise.all(names.map((name) => unpack(layer[name])));
   const open = Object.fromEntries(names.map((name, n) => [name, arrays[n]]));
   const { heads, key_heads: keyHeads, queries, keys, d } = layer;
   const sizes = {
     q: heads * queries * d,
     k: keyHeads * keys * d,
-    lse: heads * queries,
-    maximum: heads * queries
+    lse: heads * (layer.lse?.shape?.[1] ?? queries),
+    maximum: heads * queries,
+    value_norm: keyHeads * keys,
+    output_norm: heads * keys
   };
   for (const [name, size] of Object.entries(sizes)) {
     if (open[name] && open[name].length !== size) {
@@ -167,7 +228,7 @@ async function open(layer) {
           "error_shape", { layer: layer.name, name, expected: size, found: open[name].length }));
     }
   }
-  open.tiles = await tilesOf(layer);
+  open.rows = await rowsOf(layer);
   open.windows = await Promise.all(
       (layer.windows ??
        []).map(async (window) => ({...window, weights: await unpack(window.weights) })));

@@ -4,7 +4,7 @@ import {ink, Scale} from "./colour.js";
 import {unpack} from "./data.js";
 import {element, fill, number, signed} from "./dom.js";
 import {hasTwoRuns, placeElement, shown} from "./page.js";
-import {tileWords} from "./readout.js";
+import {figure, mostWords, tileWords, windowFlag} from "./readout.js";
 import {state} from "./state.js";
 import {say} from "./text.js";
 
@@ -62,6 +62,8 @@ export class ExplainView {
     if (!source || !cell || cell[0] >= source.queries || cell[1] >= source.keys) {
       return fill(this.root, element("p", { class: "muted" }, say("explain_none")));
     }
+    if (state.over !== "none")
+      return fill(this.root, element("p", { class: "muted" }, say("explain_over")));
     const [i, j] = cell, parts = [];
     const pair = element(
         "p", { class: "pair" }, placeElement(i, "query", `${say("query")} `),
@@ -82,14 +84,23 @@ export class ExplainView {
     fill(this.root, pair, element("div", { class: "explanations" }, parts));
   }
 
+  // What the page knows without q and k, and how to have the cell in it.
   cannot(head, i, j) {
     const cell = head.cell(i, j),
           why = head.layer.why ? String(head.layer.why) : say("explain_why");
+    const known = cell.kind === "bound" ? mostWords(cell.most)
+        : cell.weight === null          ? null
+                                        : figure(cell.weight, cell.error);
+    const command = `attend view … ${windowFlag(i, j)}`;
     return element(
-        "div", {},
+        "div", {}, known ? line(say("weight"), `${known} · ${say(cell.kind)}`) : null,
+        cell.tile ? element("p", { class: "note" }, say("tile"), ": ", tileWords(cell.tile, false))
+                  : null,
         cell.weight === null
-            ? element("p", { class: "note" }, say("tile"), ": ", tileWords(cell.tile, false))
-            : line(say("weight"), `${number(cell.weight)} · ${say(cell.kind)}`),
+            ? element(
+                  "p", { class: "fine" }, say("store_it"), " ",
+                  element("code", { class: "command" }, command))
+            : null,
         element("p", { class: "note" }, say("explain_not", { why })));
   }
 

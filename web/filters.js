@@ -1,7 +1,8 @@
 // What may stand between a head and its picture: filters that leave weights out, and the difference
 // of two heads. Both answer the same questions as a Head (segment, cell, tile), so that no view
 // knows which of them it shows.
-//   1. keys left out: the first token, special tokens, tokens that the pattern does not match
+//   1. left out: the first token, special tokens, tokens that the pattern does not match, and keys
+//      nearer to the query than a distance
 //   2. top-p: of the rest, the largest weights until their sum is p of the rest's sum
 //   3. threshold: weights below it
 //   4. renormalise, if switched on: what is left is divided by its sum
@@ -33,19 +34,24 @@ export function keptKeys(state, run, keys) {
 const kSlack = 1 - 1e-6;
 
 export function filtersActive(state) {
-  return state.p < 1 || state.least > 0 || state.noFirst || state.noSpecial || state.pattern !== "";
+  return state.p < 1 || state.least > 0 || state.far > 0 || state.noFirst || state.noSpecial ||
+      state.pattern !== "";
 }
 
 export class Filtered {
   constructor(head, state, kept) {
-    Object.assign(
-        this,
-        { head, kept, p: state.p, least: state.least * kSlack, renormalise: state.renormalise });
-    const { queries, keys, exact, tiles, windows } = head;
-    Object.assign(this, { queries, keys, exact, tiles, windows });
+    const { p, far, renormalise } = state, least = state.least * kSlack;
+    Object.assign(this, { head, kept, p, far, least, renormalise });
+    const { queries, keys, exact, tiles, windows, offset } = head;
+    Object.assign(this, { queries, keys, exact, tiles, windows, offset });
     this.needsRows = exact && (this.p < 1 || this.renormalise);
     this.cost = this.needsRows ? 2 * head.cost : head.cost;
     this.rules = new Map();
+  }
+
+  // Whether key j of query i stays in spite of the first rule.
+  keeps(i, j) {
+    return (!this.kept || this.kept[j] === 1) && Math.abs(i + this.offset - j) >= this.far;
   }
 
   // For query i: the smallest weight that stays, and what the others are multiplied with.
@@ -54,7 +60,7 @@ export class Filtered {
     if (this.rules.has(i)) return this.rules.get(i);
     const row = new Float64Array(this.keys);
     this.head.segment(i, 0, this.keys, row);
-    const left = row.filter((weight, j) => weight >= 0 && (!this.kept || this.kept[j]));
+    const left = row.filter((weight, j) => weight >= 0 && this.keeps(i, j));
     let cut = this.least, sum = 0;
     if (this.p < 1) {
       left.sort().reverse();
@@ -73,55 +79,56 @@ export class Filtered {
     return rule;
   }
 
-  apply(weight, j, rule, bound) {
+  // What the threshold is compared with: a weight that is not known may be as large as its bound.
+  apply(weight, i, j, rule) {
     if (weight === HIDDEN) return HIDDEN;
-    if ((this.kept && !this.kept[j]) || bound < rule.cut) return FILTERED;
+    if (!this.keeps(i, j)) return FILTERED;
+    if (rule.cut > 0 && (weight === UNKNOWN ? this.head.most(i, j) : weight) < rule.cut)
+      return FILTERED;
     return weight === UNKNOWN ? UNKNOWN : weight * rule.factor;
   }
 
   segment(i, j0, j1, out, at = 0) {
     this.head.segment(i, j0, j1, out, at);
     const rule = this.rule(i);
-    for (let j = j0; j < j1; ++j) {
-      const weight = out[at + j - j0];
-      out[at + j - j0] = this.apply(weight, j, rule, this.bound(i, j, weight));
-    }
+    for (let j = j0; j < j1; ++j) out[at + j - j0] = this.apply(out[at + j - j0], i, j, rule);
   }
 
-  // What the threshold is compared with: a weight of which only the tile is known may be as large
-  // as the largest there.
-  bound(i, j, weight) {
-    if (weight !== UNKNOWN) return weight;
-    return this.tiles?.maximum ? this.mostOf(this.tiles.maximum[this.head.tileNumber(i, j)]) : 1;
+  known(i, use) {
+    const rule = this.rule(i);
+    this.head.known(i, (j, weight) => {
+      const left = this.apply(weight, i, j, rule);
+      if (left !== FILTERED) use(j, left);
+    });
   }
 
-  mostOf(maximum) { return log8Range(maximum)[1]; }
-
-  // A tile is left out if all its keys are, or if even its largest weight is below the threshold.
+  // A tile is left out if all its cells are by the first rule, or if even its largest weight is
+  // below the threshold.
   tile(row, column, kind) {
     const value = this.head.tile(row, column, kind);
     if (value === HIDDEN) return HIDDEN;
-    if (this.tiles.maximum && this.mostOf(this.head.tile(row, column, "maximum")) < this.least)
-      return FILTERED;
-    if (this.kept) {
-      const begin = column * this.tiles.keys, end = Math.min(begin + this.tiles.keys, this.keys);
-      if (!this.kept.subarray(begin, end).includes(1)) return FILTERED;
-    }
-    return value;
+    const largest = this.tiles.maximum ? this.head.tile(row, column, "maximum") : UNKNOWN;
+    if (largest >= 0 && log8Range(largest)[1] < this.least) return FILTERED;
+    const { queries, keys } = this.tiles, begin = column * keys,
+                                     end = Math.min(begin + keys, this.keys);
+    if (this.kept && !this.kept.subarray(begin, end).includes(1)) return FILTERED;
+    const first = row * queries + this.offset,
+          last = Math.min(row * queries + queries, this.queries) - 1 + this.offset;
+    return Math.max(last - begin, end - 1 - first) < this.far ? FILTERED : value;
   }
 
   cell(i, j) {
     const cell = this.head.cell(i, j);
     if (cell.kind === "hidden") return cell;
-    const before = cell.weight ?? UNKNOWN;
-    const weight = this.apply(before, j, this.rule(i), this.bound(i, j, before));
+    const weight = this.apply(cell.weight ?? UNKNOWN, i, j, this.rule(i));
     if (weight === UNKNOWN) return cell;
     return weight === FILTERED ? {...cell, weight: 0, before: cell.weight, kind: "filtered" }
                                : {...cell, weight, before: cell.weight };
   }
 
-  isExact(i, j) { return this.head.isExact(i, j); }
+  range(i) { return this.head.range(i); }
   tileAt(i, j) { return this.head.tileAt(i, j); }
+  most(i, j) { return this.head.most(i, j); }
   largest() { return this.renormalise ? 1 : this.head.largest(); }
   topTile(kind) { return this.head.topTile(kind); }
 }
@@ -129,7 +136,8 @@ export class Filtered {
 // Run B minus run A. What one of them hides counts as 0 there.
 export class Difference {
   constructor(a, b) {
-    Object.assign(this, { a, b, queries: a.queries, keys: a.keys, difference: true });
+    const { queries, keys, offset } = a;
+    Object.assign(this, { a, b, queries, keys, offset, difference: true });
     this.exact = a.exact && b.exact;
     this.cost = a.cost + b.cost;
     const same =
@@ -152,6 +160,22 @@ export class Difference {
     for (let n = 0; n < j1 - j0; ++n) out[at + n] = Difference.of(this.other[n], out[at + n]);
   }
 
+  // Keys that either of them sees by position.
+  range(i) {
+    const [a, b] = [this.a.range(i), this.b.range(i)];
+    return [Math.min(a[0], b[0]), Math.max(a[1], b[1])];
+  }
+
+  // Cells that are known in both.
+  known(i, use) {
+    const other = new Float64Array(1);
+    this.a.known(i, (j, weight) => {
+      this.b.segment(i, j, j + 1, other);
+      const value = Difference.of(weight, other[0]);
+      if (value > -1.5 || Number.isNaN(value)) use(j, value);
+    });
+  }
+
   tile(row, column, kind) {
     return Difference.of(this.a.tile(row, column, kind), this.b.tile(row, column, kind));
   }
@@ -163,7 +187,9 @@ export class Difference {
     const kind = shown.every((cell) => cell.kind === "filtered") ? "filtered"
         : shown.some((cell) => cell.weight === null)             ? "tile"
                                                                  : "exact";
-    if (kind !== "tile") return { weight: b.weight - a.weight, a: a.weight, b: b.weight, kind };
+    const error = Math.max(a.error ?? 0, b.error ?? 0);
+    if (kind !== "tile")
+      return { weight: b.weight - a.weight, a: a.weight, b: b.weight, kind, error };
     const tile = this.tileAt(i, j);
     return { weight: null, kind: tile ? "tile" : "unknown", tile };
   }
@@ -174,8 +200,6 @@ export class Difference {
     const a = this.a.tileAt(i, j), b = this.b.tileAt(i, j);
     return {...b, mean: Difference.of(a.mean, b.mean), largest: null };
   }
-
-  isExact(i, j) { return this.a.isExact(i, j) && this.b.isExact(i, j); }
 
   topTile(kind) {
     let largest = 0;
@@ -188,5 +212,5 @@ export class Difference {
     return largest;
   }
 
-  largest() { return this.tiles ? this.topTile("mean") : 1; }
+  largest() { return (this.tiles && this.topTile("mean")) || this.b.largest() || 1; }
 }

@@ -3,6 +3,7 @@
 import {clamp} from "./dom.js";
 import {shown} from "./page.js";
 import {choose, state} from "./state.js";
+import {pan, reveal, zoomBy} from "./zoom.js";
 
 export class Gestures {
   constructor(map) {
@@ -21,7 +22,7 @@ export class Gestures {
       if (factor > 1 && !state.zoom) return;  // all is shown already: the page scrolls
       event.preventDefault();
       const { x, y } = this.map.cellAt(event), { w, h } = this.map.geometry;
-      this.map.zoomBy(factor, clamp(x / w, 0, 1), clamp(y / h, 0, 1));
+      zoomBy(factor, clamp(x / w, 0, 1), clamp(y / h, 0, 1));
     }, { passive: false });
     canvas.addEventListener("pointerdown", (event) => {
       if (event.button !== 0 || !shown.source) return;
@@ -63,7 +64,7 @@ export class Gestures {
     if (this.pointers.size === 2) this.pinch(event.pointerId, now);
     else if (this.moved || Math.hypot(now.x - last.x, now.y - last.y) > 4) {
       this.moved = true;
-      this.map.pan(((last.y - now.y) / h) * (q1 - q0), ((last.x - now.x) / w) * (k1 - k0));
+      pan(((last.y - now.y) / h) * (q1 - q0), ((last.x - now.x) / w) * (k1 - k0));
     } else return;
     this.pointers.set(event.pointerId, now);
   }
@@ -75,7 +76,7 @@ export class Gestures {
     const factor = distance(a.before, b.before) / Math.max(1, distance(a.after, b.after));
     const middle = { clientX: (a.after.x + b.after.x) / 2, clientY: (a.after.y + b.after.y) / 2 };
     const { x, y } = this.map.cellAt(middle), { w, h } = this.map.geometry;
-    this.map.zoomBy(factor, clamp(x / w, 0, 1), clamp(y / h, 0, 1));
+    zoomBy(factor, clamp(x / w, 0, 1), clamp(y / h, 0, 1));
   }
 
   key(event) {
@@ -95,13 +96,13 @@ export class Gestures {
     if (event.key in moves) {
       const [down, right] = moves[event.key];
       if (event.shiftKey && event.key.startsWith("Arrow"))
-        this.map.pan(down * (q1 - q0) / 4, right * (k1 - k0) / 4);
+        pan(down * (q1 - q0) / 4, right * (k1 - k0) / 4);
       else {
         const next =
             state.cell ? [clamp(i + down, 0, queries - 1), clamp(j + right, 0, keys - 1)] : [i, j];
         this.map.leave();  // until the pointer moves again, the keys point
         choose({ cell: next });
-        this.map.reveal(...next);
+        reveal(...next);
       }
     } else if (event.key === "Enter" || event.key === " ") this.map.choose(i, j, event.shiftKey);
     else return;

@@ -1,73 +1,27 @@
-// All heads of all layers as thumbnails: one pixel a tile (of the difference of small heads, a
-// cell), drawn when they come into sight. Sorted by layer or by a metric, with a bar in the
-// metric's colour.
+// All heads of all layers: a card each with its picture, name, score and label, drawn when it comes
+// into sight, in the groups of the sort, and with them the mean and the largest over the heads of
+// each layer; above them a matrix of all scores. The selection recolours them all.
 import {Scale} from "./colour.js";
-import {differenceOf} from "./compare.js";
-import {openLayer, PageError, tilesOf, unpack} from "./data.js";
+import {PageError} from "./data.js";
 import {clamp, element, fill, scores} from "./dom.js";
-import {Difference} from "./filters.js";
-import {Head, kSmall} from "./head.js";
-import {headName, labelOf, layerName, layersShown, runOf, shown} from "./page.js";
+import {Overview} from "./overview.js";
+import {headName, keyToken, labelOf, layerName, layersShown, runOf} from "./page.js";
+import {colouredBy, groupsOfHeads, neighbour, rankOf, scoreWords} from "./scores.js";
+import {answerOf, askAll, asked, isAsked} from "./selection.js";
 import {choose, state} from "./state.js";
 import {say} from "./text.js";
+import {drawsCells, paintAnswer, paintThumb} from "./thumb.js";
+import {shortToken} from "./tokens.js";
 
-const kMetrics = [
-  "entropy", "evenness", "maximum", "distance", "previous", "first", "diagonal", "local",
-  "duplicate", "induction", "contribution"
-];
-
-// Metrics that the page has, for the lists.
-export function metricNames() {
-  const layers = shown.page.runs.flatMap((run) => run.layers);
-  const names = kMetrics.filter((name) => layers.some((layer) => layer.metrics?.[name]));
-  return state.show === "difference" ? [...names, "difference"] : names;
-}
-
-// The metric of a head in each run that is shown.
-export function metricsOf(at, head, name) {
-  if (name === "difference") return [differenceOf(at, head)];
-  return layersShown(at).map((layer) => layer?.metrics?.[name]?.[head] ?? NaN);
-}
-
-// By what heads are sorted and coloured: the metric, or how much it changed between two runs.
-function rankOf(at, head, name) {
-  const [a, b] = metricsOf(at, head, name);
-  return b === undefined ? a : Math.abs(b - a);
-}
-
-// Every head as { layer, head }, in the order of the state.
-function orderedHeads() {
-  const run = runOf(state.show), all = [];
-  run.layers.forEach((layer, at) => {
-    for (let head = 0; head < (layer.heads ?? 0); ++head) all.push({ layer: at, head });
-  });
-  if (state.sort === "order") return all;
-  const value = ({ layer, head }) => rankOf(layer, head, state.sort);
-  return all.map((each) => [each, value(each)])
-      .sort(
-          ([, a], [, b]) => (Number.isNaN(b) ? 0 : b) - (Number.isNaN(a) ? 0 : a) ||
-              Number.isNaN(a) - Number.isNaN(b))
-      .map(([each]) => each);
-}
-
-// The head `step` places further in this order.
-export function neighbour(step) {
-  const all = orderedHeads();
-  const at = all.findIndex(({ layer, head }) => layer === state.layer && head === state.head);
-  return all[(at + step + all.length) % all.length];
-}
-
-// Layers whose difference a thumbnail draws from the weights themselves. Tiles are rounded to steps
-// of 2^(1/8): a difference below a step would vanish in them, and others grow to a whole one.
-function drawsCells(layers) {
-  return layers.length === 2 &&
-      layers.every(
-          (layer) => layer?.q && layer.k && layer.lse && layer.queries * layer.keys <= kSmall);
-}
+const kDense = 48;  // heads: more of them are cards of two lines beside their picture
 
 export class Grid {
   constructor(root) {
+    this.cards = element("div", { class: "cards" });
+    this.over = [];  // cards of mean and largest over the heads: { button, layer, over }
+    this.overview = new Overview((layer, head) => this.pick({ layer, head }));
     this.root = root;
+    this.root.append(this.overview.root, this.cards);
     this.buttons = new Map();
     this.observer = new IntersectionObserver((entries) => {
       for (const entry of entries) {
@@ -80,77 +34,36 @@ export class Grid {
     this.hint = element("p", { class: "hint" });
     const tell = (event) => {
       const thumb = event.target.closest?.(".thumb");
-      fill(this.hint, thumb ? thumb.getAttribute("aria-label") : this.usualHint());
+      if (thumb) fill(this.hint, thumb.getAttribute("aria-label"));
+      else if (event.type !== "focusin") fill(this.hint, this.usualHint());
     };
-    for (const name of ["pointerover", "focusin", "pointerleave", "focusout"]) {
-      root.addEventListener(
-          name,
-          name === "pointerleave" || name === "focusout" ? () => fill(this.hint, this.usualHint())
-                                                         : tell);
-    }
+    for (const name of ["pointerover", "focusin"]) root.addEventListener(name, tell);
+    for (const name of ["pointerleave", "focusout"])
+      root.addEventListener(name, () => fill(this.hint, this.usualHint()));
+    this.overview.tell = (words) => fill(this.hint, words || this.usualHint());
   }
 
-  // Makes all buttons anew: after a change of order, run or language.
+  // Makes all cards anew: after a change of run or language.
   build() {
-    const all = orderedHeads(), dense = all.length > 48, rows = [];
     this.observer.disconnect();
     this.buttons.clear();
-    const range = state.colour === "none" ? null : this.range(all);
-    let row = null, last = -1;
-    for (const place of all) {
-      if (!row || (state.sort === "order" && place.layer !== last)) {
-        row = element("div", { class: "head-row", role: "group" });
-        if (state.sort === "order") {
-          const own = shown.page.runs[0].layers[place.layer];
-          const name = layerName({ name: own?.name ?? place.layer });
-          row.setAttribute("aria-label", name);
-          rows.push(element("p", { class: "head-layer" }, element("bdi", {}, name)));
-        }
-        rows.push(row);
-        last = place.layer;
-      }
-      row.append(this.button(place, range));
-    }
-    this.root.classList.toggle("dense", dense);
-    const widest = Math.max(...shown.page.runs[0].layers.map((layer) => layer.heads ?? 1));
-    this.root.style.setProperty("--columns", String(Math.min(widest, 16)));
-    fill(this.root, rows);
-    fill(this.hint, this.usualHint());
+    const all = runOf(state.show).layers.flatMap(
+        (layer, at) => Array.from({ length: layer.heads ?? 0 }, (_, head) => this.card(at, head)));
+    this.root.classList.toggle("dense", all.length > kDense);
+    this.buildOver();
+    this.arrange();
     for (const { button } of this.buttons.values()) this.observer.observe(button);
-    this.mark();
+    this.ask();
   }
 
-  usualHint() {
-    const about = this.root.querySelector(".about") ? ` ${say("heads_about")}` : "";
-    return say("heads_hint") + about;
-  }
-
-  range(all) {
-    const values =
-        all.map(({ layer, head }) => rankOf(layer, head, state.colour)).filter(Number.isFinite);
-    return { low: Math.min(...values), high: Math.max(...values) };
-  }
-
-  button({ layer, head }, range) {
-    const own = runOf(state.show).layers[layer], label = labelOf(layer, head);
-    const metric = state.colour !== "none" ? state.colour
-        : state.sort !== "order"           ? state.sort
-                                           : null;
-    const figure = scores(metric ? metricsOf(layer, head, metric) : label?.scores ?? []);
-    const words = metric ? say(`metric_${metric}`) : label?.text;
-    const scored = !metric && label?.metric && figure ? `${label.metric} ${figure}` : figure;
-    const name = headName(own, head);
+  card(layer, head) {
+    const canvas = element("canvas", { width: 1, height: 1, "aria-hidden": "true" });
+    const bar = element("span", { class: "bar" }), score = element("span", { class: "figure" });
     const about = state.show === "difference" && !drawsCells(layersShown(layer));
-    const spoken =
-        [name, words, scored, about ? say("tiles_about") : null].filter(Boolean).join(", ");
-    const bar = element("span", { class: "bar" });
-    const value = range ? rankOf(layer, head, metric) : NaN;
-    if (Number.isFinite(value)) {
-      const scale = new Scale({ bend: "linear", top: 1 });
-      const share = range.high > range.low ? (value - range.low) / (range.high - range.low) : 1;
-      bar.style.backgroundColor = scale.css(0.2 + 0.8 * share);
-      bar.style.width = `${clamp((100 * value) / range.high || 0, 8, 100)}%`;
-    }
+    const name = element(
+        "span", { class: "thumb-name" }, `L${layer}H${head}`,
+        about ? element("span", { class: "about" }, "≈") : null);
+    const label = element("span", { class: "thumb-label" });
     const button = element(
         "button", {
           type: "button",
@@ -158,47 +71,155 @@ export class Grid {
           "data-layer": layer,
           "data-head": head,
           tabindex: "-1",
-          "aria-label": spoken,
-          title: label?.definition ? `${spoken}\n${label.definition}` : spoken,
-          onclick: () => this.pick(layer, head),
+          onclick: () => this.pick({ layer, head })
         },
-        element("canvas", { width: 1, height: 1, "aria-hidden": "true" }), range ? bar : null,
+        canvas,
         element(
-            "span", { class: "thumb-name" },
-            state.sort === "order" ? String(head) : `${layer}.${head}`,
-            about ? element("span", { class: "about" }, "≈") : null,
-            figure ? element("span", { class: "figure" }, figure) : null),
-        element("span", { class: "thumb-label" }, words ?? ""));
-    this.buttons.set(`${layer}.${head}`, { button, layer, head });
-    return button;
+            "span", { class: "thumb-words" }, element("span", { class: "thumb-top" }, name, score),
+            bar, label));
+    const place = { button, layer, head, canvas, bar, score, label, about };
+    this.buttons.set(`${layer}.${head}`, place);
+    return place;
+  }
+
+  // Cards of the mean and of the largest weight over the heads of each layer.
+  buildOver() {
+    this.over = runOf(state.show).layers.flatMap((layer, at) => {
+      if (!layer.over_heads) return [];
+      return ["mean", "maximum"].map((over) => {
+        const words = say(`over_${over}`, { layer: layerName(layer) });
+        const button = element(
+            "button", {
+              type: "button",
+              class: "thumb over",
+              "data-layer": at,
+              "data-over": over,
+              tabindex: "-1",
+              "aria-label": words,
+              title: words,
+              onclick: () => this.pick({ layer: at, over })
+            },
+            element("canvas", { width: 1, height: 1, "aria-hidden": "true" }),
+            element(
+                "span", { class: "thumb-words" },
+                element("span", { class: "thumb-top" }, element("span", { class: "thumb-name" }, `L${at}`)),
+                element("span", { class: "bar" }),
+                element("span", { class: "thumb-label" }, say(`over_${over}_row`))));
+        this.observer.observe(button);
+        return { button, layer: at, over };
+      });
+    });
+  }
+
+  // Puts the cards in the order of the state, in groups with a title each: those over heads with
+  // their layer, or at the end.
+  arrange() {
+    const ordered = state.sort === "order", row = (title, places) => [
+      element("p", { class: "head-layer" }, element("bdi", {}, title)),
+      element(
+          "div", { class: "head-row", role: "group", "aria-label": title },
+          places.map(({ button }) => button))
+    ];
+    const rows = groupsOfHeads().flatMap(({ title, heads }) => {
+      const places = heads.map(({ layer, head }) => this.buttons.get(`${layer}.${head}`));
+      const over = ordered ? this.over.filter(({ layer }) => layer === heads[0].layer) : [];
+      return row(title, [...places, ...over]);
+    });
+    for (const over of ordered || !this.over.length ? [] : ["mean", "maximum"])
+      rows.push(...row(say(`over_${over}_row`), this.over.filter((each) => each.over === over)));
+    fill(this.cards, rows);
+    this.label();
+  }
+
+  // Scores, labels and bars of all cards, and what the screen reader says of them.
+  label() {
+    const by = colouredBy() ?? (["order", "label"].includes(state.sort) ? null : state.sort);
+    const ranks = [...this.buttons.values()].map((at) => (by ? rankOf(at.layer, at.head, by) : NaN));
+    const top = ranks.reduce((a, b) => (b > a ? b : a), 0);
+    const scale = new Scale({ bend: "linear", top: 1 }), dense = this.buttons.size > kDense;
+    [...this.buttons.values()].forEach((place, n) => {
+      const { layer, head, button, bar, score, about } = place, label = labelOf(layer, head);
+      const figure = by ? scoreWords(layer, head, by) : scores(label?.scores ?? []);
+      const own = runOf(state.show).layers[layer], key = by === "selection" ? answerOf(layer, head)?.key ?? -1 : -1;
+      const words = key >= 0 ? this.keyWords(key) : label?.text ?? "";
+      const metric = by && by !== "selection" ? say(`metric_${by.split("@")[0]}`) : null;
+      const spoken = [
+        headName(own, head), metric ?? words,
+        !by && label?.metric && figure ? `${label.metric} ${figure}` : figure,
+        about ? say("tiles_about") : null
+      ].filter(Boolean).join(", ");
+      score.textContent = dense ? figure.replace(/^([≤≥]?)0\./, "$1.") : figure;
+      place.label.textContent = words;
+      button.setAttribute("aria-label", spoken);
+      button.title = label?.definition ? `${spoken}\n${label.definition}` : spoken;
+      const share = top > 0 && ranks[n] >= 0 ? ranks[n] / top : 0;
+      bar.style.width = by ? `${clamp(100 * share, share > 0 ? 4 : 0, 100)}%` : "0";
+      bar.style.backgroundColor = scale.css(0.35 + 0.65 * share);
+    });
+    this.overview.draw(by ?? "maximum");
+    fill(this.hint, this.usualHint());
+    this.mark();
+  }
+
+  keyWords(key) {
+    const token = shortToken(keyToken(key), 9);
+    return token === String(key) ? `→ ${key}` : `→ ${key} ${token}`;
+  }
+
+  usualHint() {
+    const about = this.root.querySelector(".about") ? ` ${say("heads_about")}` : "";
+    return this.questionWords() + about;
+  }
+
+  // What the colours of the grid say.
+  questionWords() {
+    const question = colouredBy() === "selection" ? asked() : null;
+    if (!question) return say("heads_hint");
+    if (question.kind === "cell") return say("asked_cell", question);
+    const n = question.chosen.length > 1 ? `${question.chosen[0]} …` : question.chosen[0];
+    return say(`asked_${question.kind}`, { n });
+  }
+
+  // Asks every head for the weight where the selection is, and shows the answers.
+  ask() {
+    if (!isAsked() && !this.answered) return;
+    this.asking = askAll().then((current) => {
+      if (!current) return;
+      this.answered = isAsked();
+      if (state.sort === "selection") this.arrange();
+      else this.label();
+      this.redraw();
+      if (!performance.getEntriesByName("answered").length) performance.mark("answered");
+    });
+    return this.asking;
+  }
+
+  // The scale of answers: as the map's, or to the largest of them where they may be above 1.
+  selectionScale() {
+    if (colouredBy() !== "selection") return null;
+    const { kind } = asked() ?? {};
+    let top = 0;
+    for (const { layer, head } of this.buttons.values())
+      top = Math.max(top, rankOf(layer, head, "selection") || 0);
+    const difference = state.show === "difference";
+    const one = kind === "cell" && !difference && !state.norms && state.same;
+    return new Scale({ bend: state.bend, top: one ? 1 : top, difference });
   }
 
   // Where the views stand below each other, the reader is taken to the map.
-  pick(layer, head) {
-    choose({ layer, head });
+  pick({ layer, head, over = "none" }) {
+    choose(over === "none" ? { layer, head, over } : { layer, over });
     const one = document.getElementById("one");
     if (one.getBoundingClientRect().top > innerHeight - 200) one.scrollIntoView();
   }
 
   async draw(button) {
-    const at = Number(button.dataset.layer), h = Number(button.dataset.head);
-    const canvas = button.querySelector("canvas"), layers = layersShown(at);
-    const cells = drawsCells(layers);
+    const { layer, head, over } = button.dataset, at = Number(layer);
+    const canvas = button.querySelector("canvas");
+    const answer = over || colouredBy() !== "selection" ? null : answerOf(at, Number(head));
     try {
-      const heads = await Promise.all(layers.map(async (layer) => {
-        if (cells) return new Head(layer, await openLayer(layer), h);
-        const tiles = layer && (await tilesOf(layer));
-        return tiles && new Head(layer, { tiles, lse: await unpack(layer.lse), windows: [] }, h);
-      }));
-      if (heads.some((head) => !head)) throw new PageError(say("no_tiles"));
-      const source = heads.length === 2 ? new Difference(...heads) : heads[0];
-      if (!source.tiles && !cells) throw new PageError(say("no_tiles"));
-      const top = source.difference ? differenceOf(null, null)
-          : state.same              ? 1
-                                    : source.topTile(state.tile);
-      const scale = new Scale({ bend: state.bend, top, difference: source.difference });
-      if (cells) paintCellsOf(canvas, source, scale);
-      else paintTiles(canvas, source, scale);
+      if (answer) paintAnswer(canvas, answer, this.scale ?? this.selectionScale());
+      else await paintThumb(canvas, at, Number(head ?? 0), over ?? "none");
     } catch (error) {
       if (!(error instanceof PageError)) throw error;
       button.classList.add("broken");
@@ -206,9 +227,16 @@ export class Grid {
     }
   }
 
-  // Draws again what has been drawn: after a change of colours.
+  // Draws again what has been drawn: after a change of colours. Answers are drawn at once.
   redraw() {
+    this.scale = this.selectionScale();
     for (const { button } of this.buttons.values()) {
+      this.observer.unobserve(button);
+      if (this.scale && answerOf(Number(button.dataset.layer), Number(button.dataset.head)))
+        this.draw(button);
+      else this.observer.observe(button);
+    }
+    for (const { button } of this.over) {
       this.observer.unobserve(button);
       this.observer.observe(button);
     }
@@ -217,9 +245,12 @@ export class Grid {
   mark() {
     for (const { button, layer, head } of this.buttons.values()) {
       const current = layer === state.layer && head === state.head;
-      button.setAttribute("aria-pressed", String(current));
+      button.setAttribute("aria-pressed", String(current && state.over === "none"));
       button.tabIndex = current ? 0 : -1;
     }
+    for (const { button, layer, over } of this.over)
+      button.setAttribute("aria-pressed", String(layer === state.layer && over === state.over));
+    this.overview.mark();
   }
 
   focus() { this.buttons.get(`${state.layer}.${state.head}`)?.button.focus(); }
@@ -233,7 +264,7 @@ export class Grid {
     if (!next) return;
     event.preventDefault();
     event.stopPropagation();
-    choose({ layer: next.layer, head: next.head });
+    choose({ layer: next.layer, head: next.head, over: "none" });
     this.focus();
   }
 
@@ -247,36 +278,4 @@ export class Grid {
     }
     return best;
   }
-}
-
-// What is hidden stays transparent, so that the hatching of the style shows.
-function paintPixels(canvas, rows, columns, paint) {
-  canvas.width = columns;
-  canvas.height = rows;
-  const context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
-  paint(new Uint32Array(image.data.buffer));
-  context.putImageData(image, 0, 0);
-}
-
-function paintTiles(canvas, source, scale) {
-  const { rows, columns } = source.tiles;
-  paintPixels(canvas, rows, columns, (pixels) => {
-    for (let row = 0; row < rows; ++row) {
-      for (let column = 0; column < columns; ++column) {
-        pixels[row * columns + column] = scale.pixel(source.tile(row, column, state.tile));
-      }
-    }
-  });
-}
-
-function paintCellsOf(canvas, source, scale) {
-  const { queries, keys } = source, row = new Float64Array(keys);
-  paintPixels(canvas, queries, keys, (pixels) => {
-    for (let i = 0; i < queries; ++i) {
-      source.segment(i, 0, keys, row);
-      row.forEach((value, j) => {
-        pixels[i * keys + j] = scale.pixel(value);
-      });
-    }
-  });
 }

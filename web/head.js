@@ -1,9 +1,11 @@
 // One head of one layer: which keys a query sees, its scores and weights. With q, k and lse
-// embedded a weight is computed here and is exact; otherwise windows and top keys are exact, and of
-// every other cell the page knows its tile alone: mean and largest weight of a range of cells.
+// embedded a weight is computed here and is exact; otherwise windows and the stored keys of rows
+// are known, and of every other cell what it weighs at most, and its tile: mean and largest weight
+// of a range of cells.
 //   s = scale q_i . k_j;  s = softcap tanh(s / softcap);  s += bias - slope |position - j|;  p =
 //   exp(s - lse_i)
-import {HIDDEN, log8Range, UNKNOWN} from "./data.js";
+import {HIDDEN, kLog16Error, log8Range, UNKNOWN} from "./data.js";
+import {Rows} from "./rows.js";
 
 // Cells of a head that is small: all of them are computed wherever it is shown.
 export const kSmall = 64 * 64;
@@ -23,12 +25,16 @@ export class Head {
     this.offset = layer.query_offset ?? 0;
     this.length = Math.min(layer.key_length ?? layer.keys, layer.keys);
     this.kh = Math.floor(h / (layer.heads / layer.key_heads));
-    this.exact = Boolean(open.q && open.k && open.lse);
+    this.rowsOfLse = open.lse ? open.lse.length / layer.heads : 0;  // all, or those of `rows`
+    this.exact = Boolean(open.q && open.k && this.rowsOfLse === this.queries);
     this.cost = this.exact ? this.d : 1;  // of one cell, in multiplications
     this.tiles = open.tiles;
     this.tops = {};
     this.windows = open.windows.filter((window) => window.head === h && window.weights);
-    this.top = layer.top_keys && open.top_weights ? layer.top_keys.shape[2] : 0;
+    const sink = layer.sinks?.[h];
+    this.rows = open.rows
+        ? new Rows(open.rows, h, (i) => this.lse(i), Number.isFinite(sink) ? sink : null)
+        : null;
   }
 
   // Keys [begin, end) that query i may see by position, as in the library.
@@ -88,11 +94,9 @@ export class Head {
   // Rows of tiles with a query whose weights are not numbers.
   nanRows() {
     if (this.nans) return this.nans;
-    const begin = this.h * this.queries, lse = this.open.lse;
     this.nans = new Set();
-    lse?.subarray(begin, begin + this.queries).forEach((value, i) => {
-      if (Number.isNaN(value)) this.nans.add(Math.floor(i / this.tiles.queries));
-    });
+    for (let i = 0; i < this.queries; ++i)
+      if (Number.isNaN(this.lse(i))) this.nans.add(Math.floor(i / this.tiles.queries));
     return this.nans;
   }
 
@@ -103,8 +107,9 @@ export class Head {
     if (this.layer.causal && j > position) return "causal";
     if ((right >= 0 && j > position + right) || (left >= 0 && j < position - left)) return "window";
     if (this.masked(i, j)) return "mask";
-    if (!this.exact && this.tiles && this.tileHidden(this.tileNumber(i, j))) return "mask";
-    return "";
+    if (this.exact) return "";
+    if (this.tiles && this.tileHidden(this.tileNumber(i, j))) return "mask";
+    return this.rows?.whole(i) && this.rows.find(i, j) === undefined ? "mask" : "";
   }
 
   bias(i, j) {
@@ -118,7 +123,11 @@ export class Head {
     return slope ? -slope * Math.abs(i + this.offset - j) : 0;
   }
 
-  lse(i) { return this.open.lse[this.h * this.queries + i]; }
+  // 0 of a row whose lse is not in the page.
+  lse(i) {
+    const n = this.rowsOfLse, at = n === this.queries ? i : i - (this.open.rows?.from ?? 0);
+    return at >= 0 && at < n ? this.open.lse[this.h * n + at] : 0;
+  }
 
   dot(i, j) {
     const { q, k } = this.open, d = this.d;
@@ -153,59 +162,72 @@ export class Head {
   }
 
   stored(i, j0, j1, out, at) {
-    const [begin, end] = this.range(i);
+    const [begin, end] = this.range(i), { rows } = this, nan = Number.isNaN(this.lse(i));
+    const others = nan ? NaN : rows?.whole(i) ? HIDDEN : UNKNOWN;
     for (let j = j0; j < j1; ++j) {
       const number = this.tiles ? this.tileNumber(i, j) : -1;
       const hidden =
           j < begin || j >= end || this.masked(i, j) || (number >= 0 && this.tileHidden(number));
-      out[at + j - j0] = hidden ? HIDDEN : UNKNOWN;
+      out[at + j - j0] = hidden ? HIDDEN : others;
     }
-    const put = (j, weight) => {
-      if (j >= j0 && j < j1 && out[at + j - j0] !== HIDDEN) out[at + j - j0] = weight;
-    };
-    for (let n = 0; n < this.top; ++n) {
-      const at = (this.h * this.queries + i) * this.top + n;
-      put(this.open.top_keys[at], this.open.top_weights[at]);
-    }
-    for (const window of this.windows) {
-      if (i < window.query || i >= window.query + window.queries) continue;
-      for (let j = Math.max(j0, window.key); j < Math.min(j1, window.key + window.keys); ++j) {
-        put(j, window.weights[(i - window.query) * window.keys + j - window.key]);
-      }
+    this.known(i, (j, weight) => {
+      if (j >= j0 && j < j1) out[at + j - j0] = weight;
+    });
+  }
+
+  // Calls use(key, weight) for the weights of query i that are stored, the more precise ones last.
+  known(i, use) {
+    this.rows?.each(i, use);
+    for (const { query, queries, key, keys, weights } of this.windows) {
+      if (i < query || i >= query + queries) continue;
+      const [begin, end] = this.range(i);
+      for (let j = Math.max(key, begin); j < Math.min(key + keys, end); ++j)
+        if (!this.masked(i, j)) use(j, weights[(i - query) * keys + j - key]);
     }
   }
 
-  isExact(i, j) {
-    if (this.exact) return true;
-    const inside = (w) =>
-        i >= w.query && i < w.query + w.queries && j >= w.key && j < w.key + w.keys;
-    if (this.windows.some(inside)) return true;
-    const at = (this.h * this.queries + i) * this.top;
-    for (let n = 0; n < this.top; ++n)
-      if (this.open.top_keys[at + n] === j) return true;
-    return false;
+  // Whether a cell lies in a stored window.
+  inWindow(i, j) {
+    return this.windows.some(
+        (w) => i >= w.query && i < w.query + w.queries && j >= w.key && j < w.key + w.keys);
   }
 
-  // { weight, kind: "exact" | "hidden" | "tile" | "unknown", reason, tile }. A cell of which the
-  // page holds no more than its tile has no weight (null), nor has one without a tile.
+  // What a visible cell that is not known weighs at most.
+  most(i, j) {
+    const tile = this.tiles?.maximum ? log8Range(this.tiles.maximum[this.tileNumber(i, j)])[1] : 1;
+    return Math.min(tile, this.rows ? this.rows.most(i) : 1);
+  }
+
+  // { weight, kind: "exact" | "hidden" | "bound" | "tile" | "unknown", reason, error, most, tile }.
+  // A cell that is not known has no weight (null): of a stored row it is at most `most`, and of its
+  // tile the page knows mean and largest, if there are tiles. `error` is relative.
   cell(i, j) {
     const reason = this.hiddenBy(i, j);
     if (reason) return { weight: 0, kind: "hidden", reason };
     const value = new Float64Array(1);
     this.segment(i, j, j + 1, value);
     if (value[0] === HIDDEN) return { weight: 0, kind: "hidden", reason: "mask" };
-    if (value[0] !== UNKNOWN) return { weight: value[0], kind: "exact" };
-    const tile = this.tileAt(i, j);
-    return { weight: null, kind: tile ? "tile" : "unknown", tile };
+    const error = this.exact || this.inWindow(i, j) ? 0 : kLog16Error;
+    if (value[0] !== UNKNOWN && !(value[0] === 0 && error))  // a rounded 0 is only very small
+      return { weight: value[0], kind: "exact", error };
+    const tile = this.tileAt(i, j), stored = this.rows?.has(i);
+    const kind = stored ? "bound" : tile ? "tile" : "unknown";
+    return { weight: null, kind, most: stored || tile ? this.most(i, j) : 1, tile };
   }
 
   // The largest weight of the head, for the colour scale.
   largest() {
-    const { maximum, tiles } = this.open;
+    const { maximum } = this.open, { tiles, rows } = this;
     const all = maximum ? maximum.subarray(this.h * this.queries, (this.h + 1) * this.queries)
         : tiles         ? this.plane(tiles.maximum ? "maximum" : "mean")
                         : [];
     let largest = 0;
+    if (!maximum && rows)
+      for (let i = rows.from; i < rows.from + rows.count; ++i)
+        rows.each(i, (_, weight) => {
+          if (weight > largest) largest = weight;
+        });
+    if (largest > 0) return largest;
     for (const value of all)
       if (value > largest) largest = value;
     return largest;

@@ -5,12 +5,14 @@ import {differenceOf, searchDifferences, searchFinished} from "./compare.js";
 import {headControls, mapControls} from "./controls.js";
 import {openLayer, PageError, readPage} from "./data.js";
 import {element, fill} from "./dom.js";
-import {csvOf, svgOf} from "./exports.js";
-import {metricNames} from "./grid.js";
+import {csvOf} from "./exports.js";
+import {svgOf} from "./figure.js";
 import {Head} from "./head.js";
 import {listenToKeys} from "./keys.js";
 import {hasTwoRuns, refilter, refresh, runOf, shown} from "./page.js";
+import {isSort, metricNames} from "./scores.js";
 import {choose, listen, readAddress, startState, state} from "./state.js";
+import {ticksOf} from "./strips.js";
 import {showTable} from "./table.js";
 import {say, setLanguage} from "./text.js";
 
@@ -35,10 +37,19 @@ function showViews() {
   views.map.show();
   views.text.show();
   views.explainView.show().catch(unexpected);
+  views.strongest.show();
   showTable(views.table);
   views.filters.show();
   views.runs.show();
+  showPins();
   views.tableButton.textContent = say(state.table ? "table_hide" : "table_show");
+}
+
+function showPins() {
+  const here = state.pins.includes(`${state.layer}.${state.head}`);
+  views.pin.textContent = say(here ? "pin_off" : "pin");
+  views.pin.disabled = state.over !== "none";
+  views.pins.show().catch(unexpected);
 }
 
 // What each change of the state makes new.
@@ -51,23 +62,31 @@ function update(changed) {
   if (any("show")) {
     fill(views.headFields, headControls());
     views.grid.build();
-  } else if (any("sort", "colour")) views.grid.build();
-  else if (any("bend", "tile", "same")) views.grid.redraw();
+  } else if (any("sort")) views.grid.arrange();
+  if (any("colour", "bend", "tile", "same")) {
+    views.grid.label();
+    views.grid.redraw();
+  }
   if (any("bend", "tile", "same")) {
     fill(views.mapTools, mapControls(views.map));
     views.same.checked = state.same;
   }
   if (any("sort")) views.headFields.querySelector('[data-key="sort"]').value = state.sort;
   if (any("colour")) views.headFields.querySelector('[data-key="colour"]').value = state.colour;
-  if (any("layer", "head", "show")) {
+  if (any("layer", "head", "show", "over")) {
     clampState();
     views.grid.mark();
     return load();
   }
-  if (any("p", "least", "noFirst", "noSpecial", "renormalise", "pattern")) {
+  const filters = any("p", "least", "far", "noFirst", "noSpecial", "renormalise", "pattern");
+  if (filters || any("norms")) {
+    if (any("norms")) fill(views.mapTools, mapControls(views.map));
     refilter();
+    ask();
     return showViews();
   }
+  if (any("cell", "chosen", "reverse")) ask();
+  if (any("pins")) showPins();
   if (any("bend")) views.text.show();
   if (any("chosen", "reverse", "combine")) views.text.show();
   if (any("cell")) {
@@ -78,23 +97,27 @@ function update(changed) {
   views.map.draw();
 }
 
+// The grid answers the selection.
+function ask() { views.grid.ask()?.catch(unexpected); }
+
 // The state may come from a link to another page: heads and layers that are not there become the
 // last, metrics that are not there none.
 function clampState() {
-  const metrics = metricNames();
-  if (!metrics.includes(state.sort)) state.sort = "order";
-  if (!metrics.includes(state.colour)) state.colour = "none";
+  if (!isSort(state.sort)) state.sort = "order";
+  if (!["selection", "none", ...metricNames()].includes(state.colour)) state.colour = "selection";
   const layers = runOf(state.show).layers;
   state.layer = Math.min(Math.floor(state.layer), Math.max(0, layers.length - 1));
   state.head = Math.min(Math.floor(state.head), Math.max(0, (layers[state.layer]?.heads ?? 1) - 1));
 }
 
 function load() {
-  settled = refresh()
-                .then((current) => {
-                  if (current) showViews();
-                })
-                .catch(unexpected);
+  settled = shown.loading = refresh()
+                                .then((current) => {
+                                  if (!current) return;
+                                  showViews();
+                                  ask();
+                                })
+                                .catch(unexpected);
 }
 
 function unexpected(error) {
@@ -132,8 +155,8 @@ function start() {
       if (state.show !== "difference" || !shown.layer) return;
       views.map.describe(shown.layer);
       if (searchFinished() && (state.sort === "difference" || state.colour === "difference"))
-        views.grid.build();
-      else if (top !== differenceOf(null, null)) views.grid.redraw();
+        views.grid.arrange();
+      if (top !== differenceOf(null, null)) views.grid.redraw();
       if (top !== differenceOf(null, null)) views.text.show();
       top = differenceOf(null, null);
       views.map.draw();
@@ -149,7 +172,16 @@ window.attend = {
   csv: () => csvOf(views.map),
   geometry: () => views.map.geometry,
   shape: () => [shown.source.queries, shown.source.keys],
-  settled: () => settled,
+  settled: async () => {
+    await settled;
+    await views.grid.asking;
+  },
+  // The colour bar: its words, and 256 colours from one end to the other.
+  scale: () => {
+    const scale = views.map.scale();
+    const colours = [...scale.ramp].map((pixel) => [0, 8, 16].map((shift) => (pixel >> shift) & 255));
+    return { ticks: ticksOf(scale).map(([, words]) => words), colours };
+  },
   // The weight of one cell before filters: { weight, kind }, or null where there is no such cell.
   weight: async (layer, head, query, key, run = 0) => {
     const data = shown.page.runs[run]?.layers[layer];

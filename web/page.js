@@ -1,15 +1,17 @@
 // What is shown now: the run, layer and head of the state, opened, with filters in between. Views
 // ask here and never open data themselves.
-import {openLayer, PageError} from "./data.js";
+import {openLayer, overHeadsOf, PageError} from "./data.js";
 import {element} from "./dom.js";
 import {Difference, Filtered, filtersActive, keptKeys} from "./filters.js";
 import {Head} from "./head.js";
+import {OverHeads} from "./overheads.js";
 import {state} from "./state.js";
 import {say} from "./text.js";
 import {tokenAt, tokenElement} from "./tokens.js";
+import {hasNorms, Weighted} from "./values.js";
 
 // page: the data; run: whose tokens are shown; head: without filters (null for a difference);
-// source: what is drawn; bad: the error of the pattern.
+// source: what is drawn; kept: keys that the filters keep (null: all); bad: the error of the pattern.
 export const shown = {
   page: null,
   run: null,
@@ -17,9 +19,11 @@ export const shown = {
   head: null,
   heads: [],
   source: null,
+  kept: null,
   bad: "",
   error: "",
   version: 0,
+  loading: Promise.resolve(),
 };
 
 export function runOf(show) { return shown.page.runs[show === "b" ? 1 : 0]; }
@@ -49,18 +53,35 @@ export async function refresh() {
   try {
     layers.forEach(checkLayer);
     if (layers.length === 2) checkSame(layers);
-    const open = await Promise.all(layers.map(openLayer));
-    heads = layers.map((layer, n) => new Head(layer, open[n], state.head));
+    heads = await Promise.all(layers.map((layer) => headOf(layer, state.head, state.over)));
   } catch (caught) {
     if (!(caught instanceof PageError)) throw caught;
     error = caught.message;
   }
   if (version !== shown.version) return false;
-  Object.assign(
-      shown,
-      { run, layer: layers[0] ?? null, heads, error, head: heads.length === 1 ? heads[0] : null });
+  const head = heads.length === 1 && !heads[0].heads ? heads[0] : null;
+  Object.assign(shown, { run, layer: layers[0] ?? null, heads, error, head });
   refilter();
   return true;
+}
+
+// A head, or all heads of the layer as one ("mean", "maximum").
+export async function headOf(layer, head, over = "none") {
+  const open = await openLayer(layer);
+  if (over === "none") return new Head(layer, open, head);
+  const all = Array.from({ length: layer.heads }, (_, h) => new Head(layer, open, h));
+  return new OverHeads(all, await overHeadsOf(layer, over), over);
+}
+
+// A head, its weights times the norms of the values if the state says so.
+export function normed(head) {
+  return state.norms && !head.heads && hasNorms(head.layer) ? new Weighted(head) : head;
+}
+
+// A head with what the state puts around it: norms of the values, filters.
+export function sourceOf(head, kept) {
+  const inner = normed(head);
+  return filtersActive(state) || state.renormalise ? new Filtered(inner, state, kept) : inner;
 }
 
 function checkLayer(layer) {
@@ -90,8 +111,8 @@ export function refilter() {
   if (shown.heads.length === 0) return;
   const { kept, bad } = keptKeys(state, shown.run, shown.heads[0].keys);
   shown.bad = bad;
-  const active = filtersActive(state) || state.renormalise;
-  const sources = shown.heads.map((head) => (active ? new Filtered(head, state, kept) : head));
+  shown.kept = kept;
+  const sources = shown.heads.map((head) => sourceOf(head, kept));
   shown.source = sources.length === 2 ? new Difference(...sources) : sources[0];
 }
 
@@ -132,6 +153,16 @@ export function layerName(layer) {
 
 export function headName(layer, head) {
   return say("head_name", { layer: layerName(layer), head });
+}
+
+// The name of what the map shows; as a title with the run where there are two.
+export function shownHead() {
+  if (state.over === "none") return headName(shown.layer, state.head);
+  return say(`over_${state.over}`, { layer: layerName(shown.layer) });
+}
+
+export function shownTitle() {
+  return hasTwoRuns() ? `${shownHead()} · ${shownName()}` : shownHead();
 }
 
 // The metric that is the score of a label, by its name.

@@ -2,6 +2,7 @@
 // the page holds no more than a tile has no number of its own; then the tile is described.
 import {element, fill, number, signed} from "./dom.js";
 import {placeElement, shown} from "./page.js";
+import {state} from "./state.js";
 import {say} from "./text.js";
 
 // "12" or "12–15".
@@ -16,53 +17,82 @@ function outward(value, round) {
   return number(Number((round(value / step) * step).toPrecision(2)), 2);
 }
 
+// "≤ 0.0032": rounded up.
+export function mostWords(most) { return `≤ ${outward(most, Math.ceil)}`; }
+
+// The digits that a number with this relative error deserves: the last is off by at most a half.
+export function figure(value, error = 0) {
+  if (!error || !Number.isFinite(value) || value === 0) return number(value);
+  const lead = Math.abs(value) / 10 ** Math.floor(Math.log10(Math.abs(value)));
+  return number(value, 1 + Math.max(0, Math.min(3, Math.floor(-Math.log10(2 * error * lead)))));
+}
+
+// What would store a cell of the head that is shown.
+export function windowFlag(i, j) {
+  return `--window ${state.layer},${state.head},${i},1,${j},1`;
+}
+
 // A tile in words: over which cells its mean is taken, and between which numbers the largest lies.
 export function tileWords(tile, difference) {
   if (!tile) return say("unknown_is");
-  const { mean, largest } = tile;
+  const { mean, largest, over } = tile;
   const queries = rangeWords(tile.query, tile.queries), keys = rangeWords(tile.key, tile.keys);
   if (Number.isNaN(mean)) return say("tile_nan", { queries, keys });
   if (difference) return say("tile_difference", { queries, keys, mean: signed(mean, 2) });
   const from = largest && outward(largest[0], Math.floor),
         to = largest && outward(largest[1], Math.ceil);
   if (largest && tile.queries * tile.keys === 1) return say("tile_single", { from, to });
-  const words = say("tile_mean", { queries, keys, mean: number(mean, 2) });
+  const words = say(
+      over === "maximum" ? "tile_over" : "tile_mean", { queries, keys, mean: number(mean, 2) });
   return largest ? words + say("tile_largest", { from, to }) : words;
 }
 
 // The rest of the sentence about a cell.
-function details(cell, difference) {
+function details(cell, difference, i, j) {
+  if (cell.kind === "bound") {
+    const stored = state.over === "none" && !difference ? say("stored_by", { flag: windowFlag(i, j) }) : "";
+    return [stored, cell.tile ? tileWords(cell.tile, difference) : ""].filter(Boolean).join("; ");
+  }
   if (cell.kind === "tile" || cell.kind === "unknown") return tileWords(cell.tile, difference);
   if (cell.kind === "hidden") return say(`hidden_${cell.reason}`);
   if (cell.kind === "filtered") {
     return cell.before === undefined || cell.before === null
         ? say("filtered_plain")
-        : say("filtered_is", { weight: number(cell.before) });
+        : say("filtered_is", { weight: figure(cell.before, cell.error) });
   }
-  if (cell.a !== undefined) return `${number(cell.b)} − ${number(cell.a)}`;
-  return cell.before !== undefined && cell.before !== cell.weight
-      ? say("renormalised_is", { weight: number(cell.before) })
-      : "";
+  if (cell.a !== undefined) return `${figure(cell.b, cell.error)} − ${figure(cell.a, cell.error)}`;
+  const words = [];
+  if (cell.norm !== undefined)
+    words.push(`${figure(cell.plain, cell.error)} × ${number(cell.norm)}`);
+  if (cell.before !== undefined && cell.before !== cell.weight)
+    words.push(say("renormalised_is", { weight: figure(cell.before, cell.error) }));
+  if (cell.error) words.push(say("rounded_is"));
+  return words.join("; ");
+}
+
+// The number of a cell, or its bound, or a dash.
+function valueWords(cell, difference) {
+  if (cell.kind === "bound") return mostWords(cell.most);
+  if (cell.kind !== "exact") return "—";
+  if (Number.isNaN(cell.weight)) return say("nan");
+  return difference ? signed(cell.weight, cell.error ? 3 : 4) : figure(cell.weight, cell.error);
 }
 
 // Fills the readout with what is at a cell, or with what to do. Its height never changes: what lies
 // below it stays under the pointer.
 export function tellCell(readout, at) {
-  for (const name of ["query", "key", "weight", "kind"]) delete readout.dataset[name];
+  for (const name of ["query", "key", "weight", "kind", "most"]) delete readout.dataset[name];
   if (!at) return fill(readout, element("span", { class: "more" }, say("point_at")));
   const [i, j] = at, { source } = shown, cell = source.cell(i, j);
   Object.assign(readout.dataset, { query: i, key: j, weight: cell.weight ?? "", kind: cell.kind });
-  const value = cell.kind !== "exact" ? "—"
-      : Number.isNaN(cell.weight)     ? say("nan")
-      : source.difference             ? signed(cell.weight)
-                                      : number(cell.weight);
-  const words = details(cell, source.difference);
+  if (cell.kind === "bound") readout.dataset.most = cell.most;
+  const words = details(cell, source.difference, i, j);
   fill(
       readout,
       element(
           "span", { class: "pair" }, placeElement(i, "query"),
           element("span", { class: "muted" }, " → "), placeElement(j, "key")),
-      element("span", { class: "value figure" }, value),
+      element("span", { class: "value figure" }, valueWords(cell, source.difference)),
       element(
           "span",
           { class: `kind ${cell.kind}`, title: cell.kind === "exact" ? say("exact_is") : null },

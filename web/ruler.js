@@ -2,6 +2,7 @@
 import {ink} from "./colour.js";
 import {shortToken} from "./tokens.js";
 
+export const kTitle = 14;     // px of the name of an axis
 const kPitch = 13;            // px that a label needs
 const kLean = Math.PI / 3.4;  // of the labels above the columns
 
@@ -41,9 +42,10 @@ export function labelWidth(count, token) {
 
 // Both rulers, around the plot. The row and column of the cell under the pointer are always named;
 // chosen queries (or keys) are in the accent.
-export function paintRulers(context, {left, top, w, h}, view) {
+export function paintRulers(context, { left, top, w, h, bar }, view) {
   const [q0, q1, k0, k1] = view.window, [row, column] = view.hover ?? view.cell ?? [-1, -1];
-  const chosen = new Set(view.chosen), small = left < 80, size = small ? 11 : 12;
+  const title = bar ? kTitle : 0;  // px that the name of the axis takes
+  const chosen = new Set(view.chosen), small = left - title < 80, size = small ? 11 : 12;
   const write = (label, isChosen, x, y, most) => {
     context.fillStyle = ink(isChosen ? "accent" : label.strong ? "ink" : "muted");
     context.font = `${label.strong || isChosen ? "600 " : ""}${size}px ${ink("sans")}`;
@@ -53,7 +55,8 @@ export function paintRulers(context, {left, top, w, h}, view) {
   clipped(context, 0, top - 8, left, h + 16, () => {
     context.textAlign = "right";
     for (const label of namedLabels(q0, q1, h, view.queryToken, row)) {
-      write(label, !view.reverse && chosen.has(label.index), left - 8, top + label.at, left - 12);
+      write(label, !view.reverse && chosen.has(label.index), left - 8, top + label.at,
+          left - 12 - title);
     }
   });
   clipped(context, left - 10, 0, w + 80, top, () => {
@@ -62,7 +65,8 @@ export function paintRulers(context, {left, top, w, h}, view) {
       context.save();
       context.translate(left + label.at, top - 7);
       context.rotate(-kLean);
-      write(label, view.reverse && chosen.has(label.index), 0, 0, (top - 12) / Math.sin(kLean));
+      write(label, view.reverse && chosen.has(label.index), 0, 0, 
+          (top - 12 - title) / Math.sin(kLean));
       context.restore();
     }
   });

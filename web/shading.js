@@ -2,10 +2,10 @@
 // shown a page at a time, below a strip of the whole.
 import {cssColour, Scale} from "./colour.js";
 import {differenceOf} from "./compare.js";
-import {FILTERED, UNKNOWN, unpack} from "./data.js";
+import {FILTERED, kLog16Error, UNKNOWN, unpack} from "./data.js";
 import {clamp, element, fill, number, press, segmented, signed} from "./dom.js";
 import {keyToken, placeElement, queryStart, queryToken, selfAttention, shown} from "./page.js";
-import {tileWords} from "./readout.js";
+import {figure, tileWords} from "./readout.js";
 import {choose, state} from "./state.js";
 import {say, sayWith} from "./text.js";
 import {tokenElement, visibleToken} from "./tokens.js";
@@ -201,7 +201,7 @@ export class TextView {
               element("span", { class: "track" }, bar),
               element(
                   "span", { class: "figure" },
-                  shown.source.difference ? signed(sums[n]) : number(sums[n]))));
+                  shown.source.difference ? signed(sums[n]) : this.figure(sums[n]))));
     }));
   }
 
@@ -273,12 +273,15 @@ export class TextView {
     return node;
   }
 
+  // A weight with the digits that it deserves: what is not computed here was rounded.
+  figure(value) { return figure(value, shown.source.exact ? 0 : kLog16Error); }
+
   // What a token's hint says: its number, or why it has none.
   words(n, shade) {
     if (!shade) return "";
     const { source } = shown, { chosen, reverse } = state;
     if (shade.known === kNumber)
-      return source.difference ? signed(shade.value) : number(shade.value);
+      return source.difference ? signed(shade.value) : this.figure(shade.value);
     if (shade.known === kLeft) return say("filtered_plain");
     if (shade.known === kHidden) return say("hidden");
     const at = reverse && selfAttention() ? n - this.places().offset : n;

@@ -7,6 +7,8 @@ export const kDefaults = {
   show: "a",
   layer: 0,
   head: 0,
+  over: "none",
+  pins: [],
   zoom: null,
   cell: null,
   chosen: [],
@@ -14,6 +16,8 @@ export const kDefaults = {
   combine: "sum",
   p: 1,
   least: 0,
+  far: 0,
+  norms: false,
   noFirst: false,
   noSpecial: false,
   renormalise: false,
@@ -22,12 +26,13 @@ export const kDefaults = {
   same: true,
   tile: "mean",
   sort: "order",
-  colour: "none",
+  colour: "selection",
   table: false,
 };
 const kChoices = {
   language: ["en", "zh"],
   show: ["a", "b", "difference"],
+  over: ["none", "mean", "maximum"],
   combine: ["sum", "mean"],
   bend: ["linear", "sqrt", "log"],
   tile: ["mean", "maximum"],
@@ -75,6 +80,20 @@ function readRanges(text) {
   return [...numbers].sort((a, b) => a - b);
 }
 
+// "3.1,5.0": layer and head of those that are pinned.
+const kMostPins = 6;
+
+function readPins(text) {
+  return [...new Set(text.split(",").filter((pin) => /^\d{1,5}\.\d{1,5}$/.test(pin)))].slice(
+      0, kMostPins);
+}
+
+// With a head pinned, or no longer; the oldest gives way.
+export function pinned(pins, layer, head) {
+  const pin = `${layer}.${head}`;
+  return pins.includes(pin) ? pins.filter((each) => each !== pin) : [...pins, pin].slice(-kMostPins);
+}
+
 export function address() {
   const words = new URLSearchParams();
   for (const [key, value] of Object.entries(state)) {
@@ -106,6 +125,7 @@ export function readAddress(hash) {
     if (!Object.hasOwn(kDefaults, key)) continue;
     if (Object.hasOwn(kChoices, key)) read[key] = kChoices[key].includes(text) ? text : read[key];
     else if (key === "chosen") read.chosen = readRanges(text);
+    else if (key === "pins") read.pins = readPins(text);
     else if (key === "zoom") read.zoom = numbers(text, 4);
     else if (key === "cell")
       read.cell = numbers(text, 2)?.map((x) => Math.max(0, Math.floor(x))) ?? null;

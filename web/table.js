@@ -2,16 +2,20 @@
 // there for them, and shown to everybody on request.
 import {FILTERED, HIDDEN, UNKNOWN} from "./data.js";
 import {element, fill, number, signed} from "./dom.js";
-import {headName, keyToken, queryToken, shown} from "./page.js";
-import {tileWords} from "./readout.js";
+import {keyToken, queryToken, shown, shownHead} from "./page.js";
+import {mostWords, tileWords} from "./readout.js";
 import {state} from "./state.js";
 import {say} from "./text.js";
 import {visibleToken} from "./tokens.js";
 
 const kMostTokens = 64;
 
+function unknownWords(cell, source) {
+  return cell.kind === "bound" ? mostWords(cell.most) : tileWords(cell.tile, source.difference);
+}
+
 export function showTable(root) {
-  const { source, layer } = shown;
+  const { source } = shown;
   root.classList.toggle("visually-hidden", !state.table);
   if (!source) return fill(root);
   const n = Math.max(source.queries, source.keys);
@@ -28,8 +32,7 @@ export function showTable(root) {
       if (value === HIDDEN) return element("td", { class: "hidden-cell" }, say("hidden"));
       if (value === FILTERED) return element("td", {}, say("filtered"));
       if (value === UNKNOWN)
-        return element(
-            "td", { class: "tile-cell" }, tileWords(source.tileAt(i, j), source.difference));
+        return element("td", { class: "tile-cell" }, unknownWords(source.cell(i, j), source));
       const words = Number.isNaN(value) ? say("nan")
           : source.difference           ? signed(value, 3)
                                         : number(value, 3);
@@ -50,6 +53,6 @@ export function showTable(root) {
           },
           element(
               "table", { class: "weights" },
-              element("caption", {}, say("table_caption", { head: headName(layer, state.head) })),
+              element("caption", {}, say("table_caption", { head: shownHead() })),
               element("thead", {}, header), body)));
 }

@@ -10,6 +10,47 @@ const kText = {
   order: ["layer, head", "层、头"],
   colour_by: ["Colour by", "着色"],
   none: ["none", "无"],
+  colour_selection: ["selection", "所选位置"],
+  by_label: ["label", "标签"],
+  by_selection: ["weight where selected", "所选位置的权重"],
+  change: ["change between the runs", "两次运行间的变化"],
+  metrics_word: ["scores", "得分"],
+  group_none: ["no score · {n}", "无得分 · {n}"],
+  asked_cell: [
+    "Each head in the colour of its weight from query {i} to key {j}; half a square: at most.",
+    "每个头的颜色是查询 {i} 到键 {j} 的权重；半块：至多。"
+  ],
+  asked_query: [
+    "Each head as what query {n} sees, keys from left to right, with its largest weight.",
+    "每个头显示查询 {n} 看到的键（从左到右）及其最大权重。"
+  ],
+  asked_key: [
+    "Each head as who sees key {n}, queries from top to bottom, with all that the key receives.",
+    "每个头显示谁看到键 {n}（查询从上到下）及该键所得总和。"
+  ],
+  overview_label: [
+    "All heads: {layers} rows of layers, {heads} columns of heads, in the colour of their scores",
+    "所有头：{layers} 行为层，{heads} 列为头，颜色为其得分"
+  ],
+  over_mean: ["{layer}, mean over heads", "{layer}，各头平均"],
+  over_maximum: ["{layer}, largest over heads", "{layer}，各头最大"],
+  over_mean_row: ["mean over heads", "各头平均"],
+  over_maximum_row: ["largest over heads", "各头最大"],
+  pin: ["Pin", "固定"],
+  pin_off: ["Unpin", "取消固定"],
+  unpin: ["Unpin {head}", "取消固定 {head}"],
+  goto: ["Go to", "前往"],
+  goto_hint: ["go to: 5.3 300 17", "前往：5.3 300 17"],
+  goto_is: [
+    "layer.head query key, any part of it, or a word of the text; Enter goes to the next one",
+    "层.头 查询 键，可只写一部分，或文本中的词；回车前往下一处"
+  ],
+  goto_no_layer: ["There is no layer {n}; the last is {last}.", "没有第 {n} 层；最后一层是 {last}。"],
+  goto_no_head: ["There is no head {n}; the last is {last}.", "没有头 {n}；最后一个是 {last}。"],
+  goto_no_query:
+      ["There is no query {n}; the last is {last}.", "没有查询 {n}；最后一个是 {last}。"],
+  goto_no_key: ["There is no key {n}; the last is {last}.", "没有键 {n}；最后一个是 {last}。"],
+  goto_no_text: ["The text has no “{text}”.", "文本中没有“{text}”。"],
   change_of: ["{metric}: change", "{metric}的变化"],
   layer: ["Layer", "层"],
   head: ["Head", "头"],
@@ -48,10 +89,19 @@ const kText = {
     "exact cells where the page holds them, elsewhere tiles with mean and largest weight",
     "页面存有精确值处为格子，其余为图块（平均与最大权重）"
   ],
+  all_rows: [
+    "of every row its {k} largest weights, all others as “at most” and tiles",
+    "每行存有 {k} 个最大权重，其余为“至多”与图块"
+  ],
+  some_rows: [
+    "of queries {from} to {to} the {k} largest weights, elsewhere tiles",
+    "查询 {from} 至 {to} 存有 {k} 个最大权重，其余为图块"
+  ],
   metrics: ["Scores of this head", "此头的得分"],
   weight: ["weight", "权重"],
   difference: ["difference", "差"],
   exact: ["exact", "精确"],
+  bound: ["at most", "至多"],
   hidden: ["hidden", "被遮住"],
   unknown: ["not in the page", "不在页面中"],
   filtered: ["left out", "已筛去"],
@@ -60,6 +110,9 @@ const kText = {
     "由页面中的 q、k 和 lse 计算，或直接存于页面"
   ],
   unknown_is: ["this weight is not in the page", "页面不含此权重"],
+  rounded_is: ["stored to 1.7e-4 of itself", "存储的相对误差 1.7e-4"],
+  stored_by: ["stored with {flag}", "用 {flag} 存储"],
+  store_it: ["This stores it:", "存储它的命令："],
   tile_nan: [
     "queries {queries}, keys {keys}: weights that are not numbers",
     "查询 {queries}、键 {keys}：含非数值的权重"
@@ -69,6 +122,9 @@ const kText = {
     "查询 {queries}、键 {keys} 上两个平均值相差 {mean}"
   ],
   tile_single: ["rounded: between {from} and {to}", "取整：在 {from} 与 {to} 之间"],
+  tile_over: [
+    "largest {mean} over queries {queries}, keys {keys}", "查询 {queries}、键 {keys} 的最大值 {mean}"
+  ],
   tile_mean: [
     "mean {mean} over queries {queries}, keys {keys}", "查询 {queries}、键 {keys} 的平均值 {mean}"
   ],
@@ -95,6 +151,18 @@ const kText = {
   sqrt: ["root", "平方根"],
   log: ["log", "对数"],
   same: ["One scale for all heads", "所有头同用一个色标"],
+  norms: ["× value norm", "× 值范数"],
+  norms_short: ["weight × norm", "权重 × 范数"],
+  scale_values: [
+    "weight × norm of the key's value: 0 to the largest in this head",
+    "权重 × 该键的值的范数：0 到此头中的最大值"
+  ],
+  scale_output: [
+    "weight × norm of the key's value after W^O: 0 to the largest in this head",
+    "权重 × 该键的值经 W^O 后的范数：0 到此头中的最大值"
+  ],
+  strip_entropy: ["entropy", "熵"],
+  strip_mass: ["mass", "总权重"],
   scale_same: ["weight: 0 to 1, the same for all heads", "权重：0 到 1，所有头相同"],
   scale_own: ["weight: the scale ends at what is high in this head", "权重：色标止于此头中的高值"],
   scale_difference: [
@@ -120,8 +188,8 @@ const kText = {
     "每个图块为 {queries} × {keys} 个格子，颜色为其{what}权重；放大可见单个格子。"
   ],
   level_only_tiles: [
-    "Of this layer the page holds tiles of {queries} × {keys} cells, in the colour of their {what} weight; only cells drawn singly are exact.",
-    "此层页面只存 {queries} × {keys} 个格子的图块，颜色为其{what}权重；单独绘出的格子为精确值。"
+    "Tiles of {queries} × {keys} cells in the colour of their {what} weight; on them, cells that the page holds.",
+    "{queries} × {keys} 个格子的图块，颜色为其{what}权重；其上为页面存有的格子。"
   ],
   level_filter: [
     "At this zoom the tiles are shown before top-p and renormalising.",
@@ -129,7 +197,7 @@ const kText = {
   ],
   legend_hidden: ["hidden", "被遮住"],
   legend_filtered: ["left out", "已筛去"],
-  legend_tile: ["tile of several cells", "多格图块"],
+  legend_tile: ["tile of several cells, its other number in the corner", "多格图块，角上为另一数值"],
   legend_unknown: ["not on the page", "页面未存"],
   legend_nan: ["not a number", "非数值"],
   legend_window: ["exact window", "精确窗口"],
@@ -140,6 +208,11 @@ const kText = {
   ],
   threshold: ["At least", "阈值"],
   threshold_is: ["Weights below this are left out.", "低于此值的权重被去掉。"],
+  far: ["Distance at least", "距离至少"],
+  far_is: [
+    "Keys nearer to the query than this are left out: what is far from the diagonal stays.",
+    "比此更靠近查询的键被去掉：只留远离对角线者。"
+  ],
   no_first: ["Hide the first token", "隐藏首个词元"],
   no_special: ["Hide special tokens", "隐藏特殊词元"],
   renormalise: ["Renormalise what is left", "对剩余部分重新归一化"],
@@ -168,6 +241,11 @@ const kText = {
     "Of the tokens underlined only tiles are known; they are not in this list.",
     "带下划线的词元只有图块数据，未列于此。"
   ],
+  strongest: ["Strongest cells", "最强的格子"],
+  strongest_others: [
+    "Of the stored cells. Any other is {most}.", "仅限已存储的格子。其他任何格子 {most}。"
+  ],
+  strongest_stored: ["Of the stored cells.", "仅限已存储的格子。"],
   text_queries: ["Queries", "查询"],
   text_keys: ["Keys", "键"],
   text_page: ["{from} to {to} of {all}", "第 {from} 至 {to} 个，共 {all} 个"],
@@ -181,6 +259,10 @@ const kText = {
   explain_none: [
     "Choose a cell on the map to see where its number comes from.",
     "在热图上选择一个格子，查看它的数值从何而来。"
+  ],
+  explain_over: [
+    "Choose a single head: a mean or largest over heads has no steps of its own.",
+    "请选择单个头：各头的平均或最大没有自己的步骤。"
   ],
   explain_not: [
     "q and k of this layer are not in the page: {why} So this weight cannot be recomputed here.",
@@ -264,8 +346,8 @@ const kText = {
     "页面数据已损坏（{what}）。请重新生成。"
   ],
   error_format: [
-    "The data is of the format “{found}”; this page reads attend.view/1.",
-    "数据格式为“{found}”；此页只能读取 attend.view/1。"
+    "The data is of the format “{found}”; this page reads attend.view/2.",
+    "数据格式为“{found}”；此页只能读取 attend.view/2。"
   ],
   error_no_runs: [
     "The data holds no run: there is nothing to show.", "数据中没有任何运行：没有可显示的内容。"
@@ -289,6 +371,7 @@ const kText = {
     "此浏览器无法解压数据（没有 DecompressionStream）。2023 年及以后的浏览器均可。"
   ],
   error_tiles: ["The overview of {layer} does not fit its shape.", "{layer} 的概览与其形状不符。"],
+  error_rows: ["The stored rows of {layer} do not fit its shape.", "{layer} 存储的行与其形状不符。"],
   error_shape: [
     "In {layer}, {name} has {found} numbers instead of {expected}.",
     "{layer} 中 {name} 有 {found} 个数，应为 {expected} 个。"
@@ -401,6 +484,9 @@ const kText = {
   key_filters:
       ["hide first token, special tokens; renormalise", "隐藏首个词元、特殊词元；重新归一化"],
   key_pattern: ["write a pattern for keys", "输入键的表达式"],
+  key_goto: ["go to a layer, head, query, key or word", "前往某层、头、查询、键或词"],
+  key_pin: ["pin the head, or take its pin away", "固定该头，或取消固定"],
+  key_norms: ["weights times the norms of the values", "权重乘以值的范数"],
   key_p: ["top-p down, up", "减小、增大 top-p"],
   key_least: ["threshold down, up", "减小、增大阈值"],
   key_bend: ["colour scale, tiles, sorting", "色标、图块、排序"],

@@ -142,8 +142,8 @@ def test_a_difference_tells_labels_and_scores_of_both_runs(show):
     assert tab.text('[data-metric="first"]') == f"{first[0]:.3f} → {first[1]:.3f}"
     thumb = '.thumb[data-head="2"]'
     assert f"{first[0]:.2f} → {first[1]:.2f}" in tab.text(thumb)
-    order = "() => [...document.querySelectorAll('.thumb')].map((thumb) => Number(thumb.dataset.head))"
-    assert tab.evaluate(order)[0] == 2 and "First: change" in tab.text('select[data-key="sort"]')
+    order = "() => [...document.querySelectorAll('.thumb[data-head]')].map((thumb) => Number(thumb.dataset.head))"
+    assert tab.evaluate(order)[0] == 2 and "First: change" in tab.text('select[data-key="colour"]')
     rows = list(csv.DictReader(io.StringIO(tab.evaluate("() => attend.csv()"), newline="")))
     assert {row["run"] for row in rows} == {"after − before"}
     tab.choose(show="b", sort="order", colour="none")
@@ -193,7 +193,7 @@ def test_orange_is_more_and_blue_is_less_everywhere(show):
     html, difference = two()
     tab = show(html, "#show=difference&head=7&cell=9,4&chosen=9")
     tab.tab.wait_for_selector("#explain .bars")
-    assert "orange: more weight in bf16; blue: less; to the largest known difference of all heads" in tab.text(".legend")
+    assert "orange: more weight in bf16; blue: less; to the largest known difference of all heads" in tab.text(".below")
     assert tab.text("#explain").count("orange above 0, blue below") >= 2
     source = fixtures.habits(fixtures.SENTENCE)
     products = source["q"][7, 9] * source["k"][7, 4]
@@ -206,7 +206,7 @@ def test_orange_is_more_and_blue_is_less_everywhere(show):
         red, _, blue, alpha = above if product > 0 else below
         if abs(product) > 0.1 * np.abs(products).max():
             assert alpha == 255 and (red > blue) == (product > 0)
-    bars = tab.evaluate("() => [...document.querySelectorAll('.strongest button')].map((row) => "
+    bars = tab.evaluate("() => [...document.querySelectorAll('#text .strongest button')].map((row) => "
                         "[row.querySelector('.figure').textContent, row.querySelector('.bar').style.backgroundColor])")
     for value, css in bars:
         red, _, blue = map(int, css[4:-1].split(","))

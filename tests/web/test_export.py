@@ -71,6 +71,5 @@ def test_files_are_saved(show, kind, start):
     assert data.startswith(start) and download.value.suggested_filename == f"attend-layer-0-head-7.{kind}"
     if kind == "png":
         width, height = struct.unpack(">II", data[16:24])
-        assert [width, height] == [
-            2 * size for size in tab.evaluate("() => [attend.geometry().width, attend.geometry().height]")
-        ]
+        assert [width, height] == tab.evaluate(
+            "() => [3 * attend.geometry().width, 3 * (attend.geometry().height + 30)]")

@@ -194,12 +194,12 @@ def test_a_uniform_head_is_as_pale_as_its_weights(show, length):
     source = {"q": np.zeros((1, length, 4)), "k": np.ones((1, length, 4)), "v": np.ones((1, length, 4))}
     tab = show(one_layer(source), address)
     assert np.abs(tab.pixel(25 if length > 6 else 2, 110 if length > 6 else 3) - colour(place)).max() <= 3
-    assert tab.text(".legend .ticks").split() == " ".join(ticks).split()
-    assert "0 to 1, the same for all heads" in tab.text(".legend")
+    assert tab.evaluate("() => attend.scale().ticks") == ticks
+    assert "0 to 1, the same for all heads" in tab.text(".below")
     thumb = "() => [...document.querySelector('.thumb canvas').getContext('2d').getImageData(1, 1, 1, 1).data].slice(0, 3)"
     assert np.abs(tab.evaluate(thumb) - colour(place)).max() <= 6  # a tile is rounded
     tab.choose(same=False)
-    assert "in this head" in tab.text(".legend") and "1" != tab.text(".legend .ticks").split()[-1]
+    assert "in this head" in tab.text(".below") and tab.evaluate("() => attend.scale().ticks")[-1] != "1"
     assert np.abs(tab.pixel(25 if length > 6 else 2, 110 if length > 6 else 3) - colour(1)).max() <= 3
 
 
@@ -220,7 +220,7 @@ def test_a_long_causal_head_is_scaled_by_the_cells_in_view(show):
         for i, j in np.argwhere(visible[0, q0:q1, k0:k1])[7:: max(1, part.size // 9)]:
             place = np.sqrt(min(1, part[i, j] / top))
             assert np.abs(tab.pixel(int(i) + q0, int(j) + k0) - colour(place)).max() <= 4, (q0, i, j)
-        assert "≥" in tab.text(".legend .ticks")
+        assert "≥" in tab.evaluate("() => attend.scale().ticks")[-1]
     assert weights[0, 0, 0] == pytest.approx(1)  # as the largest weight of the head it would leave all others pale
 
 

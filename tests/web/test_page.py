@@ -24,7 +24,12 @@ KEYS = [
     (["Shift+H"], "least", 0.00016),
     (["s"], "bend", "log"),
     (["a"], "tile", "maximum"),
-    (["o"], "sort", "entropy"),
+    (["o"], "sort", "label"),
+    (["o", "o"], "sort", "selection"),
+    (["n"], "norms", True),
+    (["i"], "pins", ["0.0"]),
+    (["i", "i"], "pins", []),
+    (["g", "1", ".", "3", "Enter"], "head", 3),
     (["l"], "language", "zh"),
     (["Shift+T"], "table", True),
     (["2", "ArrowDown", "ArrowDown", "ArrowRight"], "cell", [1, 1]),
@@ -77,8 +82,8 @@ def test_focus_can_be_seen_and_reaches_every_part(show):
 
 
 LINK = (
-    "#layer=1&head=7&show=b&zoom=2,12,1,11&cell=6,3&chosen=4,6-8&reverse=1&combine=mean&p=0.9&least=0.01&noFirst=1"
-    "&noSpecial=1&renormalise=1&pattern=a&bend=log&same=0&tile=maximum&sort=entropy&colour=first&table=1&language=zh"
+    "#layer=1&head=7&show=b&zoom=2,12,1,11&cell=6,3&chosen=4,6-8&reverse=1&combine=mean&p=0.9&least=0.01&far=2&noFirst=1"
+    "&noSpecial=1&renormalise=1&pattern=a&bend=log&same=0&tile=maximum&sort=entropy@a&colour=first&pins=0.1,1.2&norms=1&table=1&language=zh"
 )
 
 
@@ -92,7 +97,7 @@ def test_a_link_restores_everything(show):
     other = show(fixtures.two_runs(), address)
     assert other.evaluate("() => attend.state") == {**state, "least": 0.02}
     assert other.text("#readout") == tab.text("#readout") and other.pixel(6, 5) == tab.pixel(6, 5)
-    assert other.tab.input_value('select[data-key="sort"]') == "entropy"
+    assert other.tab.input_value('select[data-key="sort"]') == "entropy@a"
     other.evaluate("() => { location.hash = '#head=2&language=en'; }")
     other.tab.wait_for_function("() => attend.state.head === 2")
     assert (
@@ -220,10 +225,7 @@ def test_the_page_works_in_the_frame_of_a_notebook(browser, tmp_path):
 
 def lightness(tab):
     """Of the legend's colours from left to right."""
-    data = tab.evaluate(
-        "() => [...document.querySelector('.ramp').getContext('2d').getImageData(0, 0, 256, 1).data]"
-    )
-    linear = (np.array(data).reshape(256, 4)[:, :3] / 255.0) ** 2.2
+    linear = (np.array(tab.evaluate("() => attend.scale().colours")) / 255.0) ** 2.2
     return linear @ [0.2126, 0.7152, 0.0722]
 
 
@@ -259,7 +261,7 @@ def test_the_header_promises_no_exact_cells_where_tiles_are_drawn(show):
     long = show(fixtures.many_heads(300, layers=1, heads=1)).text("header")
     assert "every cell" not in long and "single cells are exact, tiles are rounded means" in long
     tab = show(fixtures.long_page())
-    assert "elsewhere tiles" in tab.text("header") and "tiles of 1024 × 1024" in tab.text(".level")
+    assert "elsewhere tiles" in tab.text("header") and "Tiles of 1024 × 1024" in tab.text(".level")
 
 
 def test_both_runs_must_be_exact_for_the_header_to_say_so(show):

@@ -58,7 +58,8 @@ def test_nothing_moves_under_the_pointer_and_a_click_lands_where_it_points(show,
 @pytest.mark.parametrize("width", [360, 1440])
 def test_pointing_at_heads_does_not_move_them(show, width):
     tab = show(long_tokens(), "#show=difference", width=width)
-    tops = "() => [...document.querySelectorAll('.thumb')].map((thumb) => thumb.getBoundingClientRect().top + scrollY)"
+    tops = """() => [...document.querySelectorAll('.thumb')].map((thumb) => Math.round(thumb.getBoundingClientRect().top
+      + scrollY + document.getElementById('heads').scrollTop + document.querySelector('.heads').scrollTop))"""
     before = tab.evaluate(tops)
     for head in (0, 4, 7):
         tab.tab.hover(f'.thumb[data-layer="1"][data-head="{head}"]')

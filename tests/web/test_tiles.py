@@ -42,6 +42,12 @@ def reduced(length=60, tiles=16, top_k=2, windows=((1, 40, 8, 30, 12),), causal=
     return html, weights, visible
 
 
+def inside_bound(row, k):
+    """What the k largest weights of a row leave for the others."""
+    best = np.sort(row)[::-1][:k]
+    return 1 if k == 0 else 1.0005 * min(best[-1], 1 - best.sum() + 4e-4)  # with what rounding may add
+
+
 def side(length, tiles):
     return 1 << max(0, int(np.ceil(np.log2(length / tiles))))
 
@@ -63,12 +69,13 @@ def test_a_cell_has_its_own_weight_or_none(show, case):
         if not visible[h, i, j]:
             assert cell["kind"] == "hidden"
         elif cell["kind"] == "exact":
-            assert cell["weight"] == pytest.approx(weights[h, i, j], rel=1e-5)
+            assert cell["weight"] == pytest.approx(weights[h, i, j], rel=1.8e-4 if cell["error"] else 1e-5)
             sums[h, i] += cell["weight"]
             known += 1
         else:
             tile, step = cell["tile"], side(case.get("length", 60), case.get("tiles", 16))
-            assert cell["kind"] == "tile" and cell["weight"] is None
+            assert cell["kind"] == ("bound" if case.get("top_k", 2) else "tile") and cell["weight"] is None
+            assert weights[h, i, j] <= cell["most"] <= inside_bound(weights[h, i], case.get("top_k", 2))
             assert (tile["query"], tile["key"]) == (i - i % step, j - j % step)
             rows = slice(tile["query"], tile["query"] + tile["queries"])
             columns = slice(tile["key"], tile["key"] + tile["keys"])
@@ -76,7 +83,7 @@ def test_a_cell_has_its_own_weight_or_none(show, case):
             assert inside.shape == (tile["queries"], tile["keys"])  # the last ones are smaller
             assert tile["mean"] == pytest.approx(inside[seen].mean(), rel=0.05)
             assert tile["largest"][0] <= inside.max() * 1.0001 and inside.max() <= tile["largest"][1] * 1.0001
-    assert known >= case.get("top_k", 2) and sums.max() <= 1 + 1e-5
+    assert known >= case.get("top_k", 2) and sums.max() <= 1 + 2e-4
 
 
 @pytest.mark.parametrize("case", CASES[:3], ids=str)
@@ -103,9 +110,12 @@ def test_a_tile_is_one_outlined_colour(show):
       return places.map(([i, j]) => [...canvas.getContext("2d").getImageData(
         Math.round((left + (j / 12) * w) * ratio), Math.round((top + (i / 12) * h) * ratio), 1, 1).data].slice(0, 3));
     }"""
-    inside = [[i, j] for i in (0.5, 1, 2, 3.5) for j in (8.5, 9, 10, 11.5)]  # lines between cells among them
+    inside = [[i, j] for i in (0.5, 1, 2, 2.5) for j in (8.5, 9, 10, 10.5)]  # lines between cells among them
     drawn = tab.evaluate(pixels, inside)
     assert len({tuple(pixel) for pixel in drawn}) == 1
+    corner = tab.evaluate(pixels, [[3.5, 11.5], [3, 11.6], [3.6, 11]])
+    assert len({tuple(pixel) for pixel in corner}) == 1
+    assert np.abs(np.array(corner[0]) - colour(np.sqrt(weights[0, 0:4, 8:12].max()))).max() <= 8
     mean = weights[0, 0:4, 8:12].mean()
     assert np.abs(np.array(drawn[0]) - colour(np.sqrt(mean))).max() <= 6
     edge, cells = tab.evaluate(pixels, [[2, 8], [4.5, 6]])
@@ -113,7 +123,7 @@ def test_a_tile_is_one_outlined_colour(show):
     exact = tab.pixel(5, 6)
     assert np.abs(exact - colour(np.sqrt(weights[0, 5, 6]))).max() <= 4 and cells != exact  # a line between cells
     assert "not on the page" not in tab.text(".legend")
-    assert "tile of several cells" in tab.text(".legend") and "tiles of 4 × 4 cells" in tab.text("#level")
+    assert "tile of several cells" in tab.text(".legend") and "Tiles of 4 × 4 cells" in tab.text("#level")
 
 
 def test_the_legend_has_what_is_drawn(show):
@@ -126,7 +136,7 @@ def test_the_legend_has_what_is_drawn(show):
     tab = show(page_of(runs, blobs))
     legend = tab.text(".legend")
     assert "not on the page" in legend and "tile of several cells" not in legend
-    legend = show(page_of(runs, blobs), "#show=difference").text(".legend")
+    legend = show(page_of(runs, blobs), "#show=difference").text(".below")
     assert "orange: more weight in two; blue: less" in legend and "largest" not in legend
 
 
@@ -136,9 +146,11 @@ def test_the_readout_describes_the_tile(show):
     best = np.argsort(-weights[0, 260])[:2]
     j = next(j for j in (270, 271, 269) if j not in best)
     words = tab.choose(cell=[260, j]).text("#readout")
-    assert "tile" in words and "queries 260–263, keys 268–271" in words and "exact" not in words
+    assert "at most" in words and "queries 260–263, keys 268–271" in words and "exact" not in words
+    assert "--window 0,0,260,1,%d,1" % j in words and "--window 0,0,260,1,%d,1" % j in tab.text("#explain .command")
+    assert weights[0, 260, j] <= float(re.search(r"≤ (\S+)", words)[1]) <= 1.1 * np.sort(weights[0, 260])[-2]
     largest = weights[0, 260:264, 268:272].max()
-    from_, to = map(float, re.search(r"largest between (\S+) and (\S+)", words).groups())
+    from_, to = map(float, re.search(r"largest between (\S+) and ([^;\s]+)", words).groups())
     assert from_ <= largest <= to and to / from_ < 1.25
     assert float(re.search(r"mean (\S+)", words)[1]) == pytest.approx(weights[0, 260:264, 268:272].mean(), rel=0.1)
     assert "not in the page" in tab.text("#explain") and "queries 260–263" in tab.text("#explain")
@@ -158,7 +170,7 @@ def test_the_largest_weight_of_a_tile_is_not_rounded_down(show):
 
 
 def test_the_table_tells_tiles_in_words(show):
-    html, weights, _ = reduced(length=24, tiles=8, windows=((0, 4, 2, 4, 6),))
+    html, weights, _ = reduced(length=24, tiles=8, top_k=0, windows=((0, 4, 2, 4, 6),))
     tab = show(html, "#table=1")
     rows = tab.evaluate("() => [...document.querySelectorAll('table.weights tbody tr')].map("
                         "(row) => [...row.querySelectorAll('td')].map((cell) => cell.textContent))")
@@ -170,6 +182,16 @@ def test_the_table_tells_tiles_in_words(show):
         others = [words for j, words in enumerate(row) if j not in numbers]
         first = i - i % 4
         assert others and all(f"queries {first}–{first + 3}, keys" in words and "largest" in words for words in others)
+
+
+def test_the_table_tells_bounds_of_stored_rows(show):
+    html, weights, _ = reduced(length=24, tiles=8, top_k=3, windows=())
+    tab = show(html, "#table=1")
+    rows = tab.evaluate("() => [...document.querySelectorAll('table.weights tbody tr')].map("
+                        "(row) => [...row.querySelectorAll('td')].map((cell) => cell.textContent))")
+    for i, row in enumerate(rows):
+        bounds = {j: float(words[2:].replace("−", "-")) for j, words in enumerate(row) if words.startswith("≤ ")}
+        assert len(bounds) == 21 and all(weights[0, i, j] <= bound for j, bound in bounds.items())
 
 
 def test_csv_tells_tiles_and_cells_apart(show):
@@ -187,9 +209,9 @@ def test_csv_tells_tiles_and_cells_apart(show):
             assert row["weight"] == "" and float(row["mean_weight"]) == pytest.approx(part.mean(), rel=0.05)
             assert float(row["largest_from"]) * 0.9999 <= part.max() <= float(row["largest_to"]) * 1.0001
         else:
-            assert float(row["weight"]) == pytest.approx(part[0, 0], rel=1e-5) and row["mean_weight"] == ""
+            assert float(row["weight"]) == pytest.approx(part[0, 0], rel=1.8e-4) and row["mean_weight"] == ""
             sums[i] += float(row["weight"])
-    assert 0 < sums.max() <= 1 + 1e-5
+    assert 0 < sums.max() <= 1 + 2e-4
 
 
 def test_svg_draws_tiles_as_tiles(show):
@@ -201,7 +223,7 @@ def test_svg_draws_tiles_as_tiles(show):
     assert len(tiles) + len(cells) == len(titles) and 4 <= len(tiles) <= 25 and len(cells) >= 8 * 12
     for title in cells:
         i, j, value = re.fullmatch(r"(\d+) \S+ → (\d+) \S+: (\S+)", title).groups()
-        assert float(value) == pytest.approx(weights[1, int(i), int(j)], rel=1e-4)
+        assert float(value) == pytest.approx(weights[1, int(i), int(j)], rel=7e-4)
 
 
 def test_the_text_shades_only_tokens_whose_weight_is_known(show):
@@ -215,8 +237,8 @@ def test_the_text_shades_only_tokens_whose_weight_is_known(show):
         if value is None:
             assert in_tile and f"keys {n - n % 4}–{n - n % 4 + 3}" in title
         else:
-            assert float(value) == pytest.approx(weights[0, 7, n], rel=1e-5)
-    assert tab.count(".strongest button") == 2 and "only tiles are known" in tab.text(".strongest")
+            assert float(value) == pytest.approx(weights[0, 7, n], rel=1.8e-4)
+    assert tab.count("#text .strongest button") == 2 and "only tiles are known" in tab.text("#text .strongest")
     tab.choose(chosen=best[:1], reverse=True)
     assert tab.count(".piece.in-tile") >= 50
 

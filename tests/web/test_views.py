@@ -142,7 +142,7 @@ def test_clicking_tokens_chooses_them_and_shift_adds(show):
     assert tab.drawn().state("chosen") == [6, 9]
     tab.tab.mouse.click(*tab.cell_on_screen(4, 2))
     assert tab.drawn().state("chosen") == [4] and tab.state("cell") == [4, 2]
-    best = tab.text(".strongest li:first-child")
+    best = tab.text("#text .strongest li:first-child")
     assert fixtures.SENTENCE[int(WEIGHTS[7, 4].argmax())].strip() in best
 
 
@@ -252,14 +252,14 @@ def test_no_table_beyond_64_tokens_but_a_word_why(show):
 
 def test_heads_are_sorted_and_coloured_by_their_metrics(show):
     tab = show(fixtures.small())
-    order = "() => [...document.querySelectorAll('.thumb')].map((thumb) => `${thumb.dataset.layer}.${thumb.dataset.head}`)"
+    order = "() => [...document.querySelectorAll('.thumb[data-head]')].map((thumb) => `${thumb.dataset.layer}.${thumb.dataset.head}`)"
     assert tab.evaluate(order) == [f"{layer}.{head}" for layer in range(2) for head in range(8)]
     tab.tab.select_option('select[data-key="sort"]', "first")
     first = tab.drawn().evaluate(order)
     assert {place.split(".")[1] for place in first[:2]} == {"1"}  # the heads made to rest on token 0
     tab.tab.select_option('select[data-key="colour"]', "entropy")
     bars = tab.drawn().evaluate(
-        "() => [...document.querySelectorAll('.thumb .bar')].map((bar) => bar.style.backgroundColor)"
+        "() => [...document.querySelectorAll('.thumb[data-head] .bar')].map((bar) => bar.style.backgroundColor)"
     )
     assert len(bars) == 16 and len(set(bars)) > 3
     label = tab.evaluate("() => document.querySelector('.thumb[data-head=\"0\"]').title")

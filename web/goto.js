@@ -1,0 +1,105 @@
+// The go-to field: "5.3 300 17" is layer 5, head 3, query 300, key 17; any part may be left out,
+// and what is no number is looked for in the text.
+import {element, fill} from "./dom.js";
+import {queryStart, runOf, shown} from "./page.js";
+import {choose, state} from "./state.js";
+import {say} from "./text.js";
+import {reveal} from "./zoom.js";
+
+// What was written: { layer, head, query, key, text }, without what it does not say.
+export function readPlace(written) {
+  const place = {}, head = /^\s*l?(\d+)\s*[.:/h]\s*h?(\d+)(?=\s|$|[,;])[\s,;]*/i.exec(written);
+  if (head) [place.layer, place.head] = [Number(head[1]), Number(head[2])];
+  const rest = written.slice(head?.[0].length ?? 0).trim();
+  const pair = /^q?\s*(\d+)(?:(?:\s*(?:,|→|->)\s*|\s+)k?\s*(\d+))?$/i.exec(rest);
+  const key = /^k\s*(\d+)$/i.exec(rest);
+  if (pair) place.query = Number(pair[1]);
+  if (pair?.[2] !== undefined) place.key = Number(pair[2]);
+  else if (key) place.key = Number(key[1]);
+  else if (rest && !pair) place.text = rest.replace(/^"(.+)"$/, "$1");
+  return place;
+}
+
+// The next token at which a text begins, after token `from`; -1 if it is nowhere.
+export function findText(tokens, text, from) {
+  const starts = [];
+  let whole = "";
+  for (const token of tokens) {
+    starts.push(whole.length);
+    whole += String(token).toLowerCase();
+  }
+  const wanted = text.toLowerCase(), after = starts[from + 1] ?? 0;
+  let at = whole.indexOf(wanted, after);
+  if (at < 0) at = whole.indexOf(wanted);
+  if (at < 0) return -1;
+  while (at < whole.length - 1 && /\s/.test(whole[at])) ++at;  // of " cat" the word
+  let n = 0;
+  while (n + 1 < starts.length && starts[n + 1] <= at) ++n;
+  return n;
+}
+
+// The changes of the state that go to a place, or { error } in words.
+export function changesFor(place) {
+  const layers = runOf(state.show).layers, at = place.layer ?? state.layer, layer = layers[at];
+  const none = (what, n, count) => ({ error: say(`goto_no_${what}`, { n, last: count - 1 }) });
+  if (!layer) return none("layer", at, layers.length);
+  if (place.head >= layer.heads) return none("head", place.head, layer.heads);
+  const changes = place.layer === undefined ? {} : { layer: at, head: place.head, over: "none" };
+  let { query, key } = place;
+  if (place.text !== undefined) {
+    const run = runOf(state.show), tokens = run.tokens ?? [], start = queryStart();
+    const [last = -1] = state.reverse ? [] : state.chosen;
+    const n = findText(tokens, place.text, last < 0 ? -1 : last + start);
+    if (n < 0) return { error: say("goto_no_text", { text: place.text }) };
+    if (n >= start) query = n - start;
+    else key = n;
+  }
+  if (query >= layer.queries) return none("query", query, layer.queries);
+  if (key >= layer.keys) return none("key", key, layer.keys);
+  if (query !== undefined && key !== undefined)
+    Object.assign(changes, { cell: [query, key], chosen: [query], reverse: false });
+  else if (query !== undefined) Object.assign(changes, { cell: null, chosen: [query], reverse: false });
+  else if (key !== undefined) Object.assign(changes, { cell: null, chosen: [key], reverse: true });
+  return changes;
+}
+
+export class GoTo {
+  constructor() {
+    this.words = element("span", { class: "goto-words", role: "status" });
+    this.input = element("input", {
+      type: "text",
+      class: "goto",
+      placeholder: say("goto_hint"),
+      "aria-label": say("goto"),
+      title: say("goto_is"),
+      spellcheck: "false",
+      autocomplete: "off",
+      onkeydown: (event) => {
+        if (event.key === "Enter") this.go();
+      },
+      oninput: () => this.tell("")
+    });
+    this.root = element("div", { class: "goto-box" }, this.input, this.words);
+  }
+
+  tell(words) {
+    fill(this.words, words);
+    this.input.setAttribute("aria-invalid", String(Boolean(words)));
+  }
+
+  async go() {
+    if (!this.input.value.trim() || !shown.layer) return;
+    const { error, ...changes } = changesFor(readPlace(this.input.value));
+    this.tell(error ?? "");
+    if (error) return;
+    choose(changes);
+    await shown.loading;
+    if (!shown.source) return;
+    const [i, j] = state.cell ?? [], [n] = state.chosen;
+    const window = state.zoom ?? [0, 0, 0, 0];
+    if (state.cell) reveal(i, j);
+    else if (n !== undefined) reveal(...(state.reverse ? [Math.ceil(window[0]), n] : [n, Math.ceil(window[2])]));
+    const one = document.getElementById("one");
+    if (one.getBoundingClientRect().top > innerHeight - 200) one.scrollIntoView();
+  }
+}

@@ -1,0 +1,184 @@
+// What fills the plot of a map, as a small picture: cells where they are known, and tiles as tiles,
+// each one colour with an outline, and its other number (largest, or mean) as a corner.
+import {kSide} from "./blocks.js";
+import {ink, mixed} from "./colour.js";
+import {FILTERED, HIDDEN, UNKNOWN} from "./data.js";
+
+const kViewWork = 3e8;  // multiplications that a view may cost; below it every cell is computed
+const kCells = 5e6;
+export const kCorner = 10;  // px of a tile from which on its corner is drawn
+const kFrame = 8;           // px of a tile from which on its outline has four sides
+
+// How a window [q0, q1, k0, k1] is drawn on w x h px: "cells", "merged" (several cells a pixel, all
+// of them computed) or "tiles".
+export function levelOf(source, [q0, q1, k0, k1], w, h) {
+  const cells = (q1 - q0) * (k1 - k0), wide = w / (k1 - k0) >= 1 && h / (q1 - q0) >= 1;
+  const affordable = cells <= kCells && cells * source.cost <= kViewWork;
+  if (wide && affordable) return "cells";
+  if (!source.tiles) return wide ? "cells" : "merged";
+  return source.exact && affordable ? "merged" : "tiles";
+}
+
+// Whether tiles are seen at this level.
+export function showsTiles(source, level) {
+  return level === "tiles" || (!source.exact && Boolean(source.tiles));
+}
+
+// Whole cells of a window.
+export function cellsOf([q0, q1, k0, k1], source) {
+  return {
+    i0: Math.max(0, Math.floor(q0)),
+    i1: Math.min(source.queries, Math.ceil(q1)),
+    j0: Math.max(0, Math.floor(k0)),
+    j1: Math.min(source.keys, Math.ceil(k1))
+  };
+}
+
+// A canvas of rows x columns pixels that `paint` fills.
+export function picture(rows, columns, paint) {
+  const canvas = document.createElement("canvas");
+  canvas.width = columns;
+  canvas.height = rows;
+  const context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
+  paint(new Uint32Array(image.data.buffer));
+  context.putImageData(image, 0, 0);
+  return canvas;
+}
+
+// One pixel a cell.
+function cellPicture({ blocks, scale }, { i0, i1, j0, j1 }) {
+  const columns = j1 - j0;
+  return picture(i1 - i0, columns, (pixels) => {
+    blocks.each(i0, i1, j0, j1, (i, j, value) => {
+      pixels[(i - i0) * columns + j - j0] = scale.pixel(value);
+    });
+  });
+}
+
+// One pixel a pixel: the mean of the visible cells on it, or the one furthest from 0.
+function mergedPicture({ source, blocks, scale, tile, window: [q0, q1, k0, k1] }, w, h) {
+  const { i0, i1, j0, j1 } = cellsOf([q0, q1, k0, k1], source);
+  const values = new Float32Array(w * h).fill(HIDDEN), counts = new Uint32Array(w * h);
+  const furthest = tile === "maximum" || source.difference;
+  blocks.each(i0, i1, j0, j1, (i, j, value) => {
+    const x = Math.floor(((j + 0.5 - k0) / (k1 - k0)) * w),
+          y = Math.floor(((i + 0.5 - q0) / (q1 - q0)) * h);
+    if (x < 0 || y < 0 || x >= w || y >= h) return;
+    const at = y * w + x;
+    if (value < -1.5) {
+      if (counts[at] === 0 && value !== HIDDEN) values[at] = value;
+      return;
+    }
+    if (counts[at]++ === 0) values[at] = value;
+    else if (!furthest) values[at] += value;
+    else if (Math.abs(value) > Math.abs(values[at]) || Number.isNaN(value)) values[at] = value;
+  });
+  return picture(h, w, (pixels) => {
+    for (let n = 0; n < pixels.length; ++n) {
+      pixels[n] = scale.pixel(counts[n] > 1 && !furthest ? values[n] / counts[n] : values[n]);
+    }
+  });
+}
+
+// Of each pixel along a side: its cell, its tile, how far into it (0 to 1), and whether it is on
+// the tile's outline.
+function axis(begin, end, length, size, all) {
+  const step = (end - begin) / length, sides = size / step >= kFrame ? 2 : 1;
+  const cell = new Int32Array(length), tile = new Int32Array(length);
+  const share = new Float32Array(length), edge = new Uint8Array(length);
+  for (let n = 0; n < length; ++n) {
+    const at = begin + (n + 0.5) * step;
+    cell[n] = Math.min(Math.floor(at), all - 1);
+    tile[n] = Math.floor(cell[n] / size);
+    const from = tile[n] * size, to = Math.min(from + size, all);
+    share[n] = (at - from) / (to - from);
+    edge[n] = at - from < step || (sides === 2 && to - at <= step) ? 1 : 0;
+  }
+  return { cell, tile, share, edge, pitch: size / step };
+}
+
+// The colours of the tiles in view: { fill, corner, line } by tile.
+function tileColours({ source, scale, tile }, down, across) {
+  const r0 = down.tile[0], r1 = down.tile.at(-1) + 1, c0 = across.tile[0],
+        c1 = across.tile.at(-1) + 1, columns = c1 - c0, size = (r1 - r0) * columns;
+  const fill = new Uint32Array(size), corner = new Uint32Array(size), line = new Uint32Array(size);
+  const cornered = source.tiles.maximum && !source.difference && !source.weighted &&
+      Math.min(down.pitch, across.pitch) >= kCorner;
+  const dark = Math.min(down.pitch, across.pitch) >= kFrame ? 0.5 : 0.14, muted = ink("muted");
+  for (let r = r0; r < r1; ++r) {
+    for (let c = c0; c < c1; ++c) {
+      const at = (r - r0) * columns + c - c0, value = source.tile(r, c, tile);
+      fill[at] = corner[at] = line[at] = scale.pixel(value);
+      if (value === HIDDEN || value === FILTERED) continue;
+      line[at] = mixed(fill[at], muted, dark);
+      if (cornered && value >= 0)
+        corner[at] = scale.pixel(source.tile(r, c, tile === "mean" ? "maximum" : "mean"));
+    }
+  }
+  return { fill, corner, line, r0, c0, columns };
+}
+
+// Tiles, and on them the cells that are known; on h x w pixels of the screen.
+function tilePicture(view, level, w, h) {
+  const { source, blocks, scale, window: [q0, q1, k0, k1] } = view, { tiles } = source;
+  const down = axis(q0, q1, h, tiles.queries, source.queries),
+        across = axis(k0, k1, w, tiles.keys, source.keys);
+  const { fill, corner, line, r0, c0, columns } = tileColours(view, down, across);
+  return picture(h, w, (pixels) => {
+    let parts = [], last = -1;
+    for (let y = 0; y < h; ++y) {
+      const i = down.cell[y], base = (down.tile[y] - r0) * columns - c0, inner = (i % kSide) * kSide;
+      if (level === "cells" && Math.floor(i / kSide) !== last) {
+        last = Math.floor(i / kSide);
+        parts = blocks.rowAt(i);
+      }
+      const [begin, end] = source.range(i);
+      for (let x = 0; x < w; ++x) {
+        const j = across.cell[x];
+        if (j < begin || j >= end) continue;  // hidden: the hatching below shows
+        const part = level === "cells" ? parts[Math.floor(j / kSide)] : null;
+        const value = part ? part[inner + (j % kSide)] : UNKNOWN, at = base + across.tile[x];
+        pixels[y * w + x] = value !== UNKNOWN              ? scale.pixel(value)
+            : down.edge[y] || across.edge[x]               ? line[at]
+            : down.share[y] + across.share[x] > 1.5        ? corner[at]
+                                                           : fill[at];
+      }
+    }
+    if (level === "tiles") dots(view, pixels, w, h);
+  });
+}
+
+// Known cells smaller than a pixel: the one furthest from 0 is that pixel.
+function dots({ source, scale, window: [q0, q1, k0, k1] }, pixels, w, h) {
+  if (source.needsRows || source.a?.needsRows || source.heads) return;
+  const { i0, i1, j0, j1 } = cellsOf([q0, q1, k0, k1], source), best = new Float32Array(w * h);
+  for (let i = i0; i < i1; ++i) {
+    const y = Math.floor(((i + 0.5 - q0) / (q1 - q0)) * h);
+    if (y < 0 || y >= h) continue;
+    source.known(i, (j, value) => {
+      const x = Math.floor(((j + 0.5 - k0) / (k1 - k0)) * w);
+      if (j < j0 || j >= j1 || x < 0 || x >= w || Math.abs(value) <= Math.abs(best[y * w + x]))
+        return;
+      best[y * w + x] = value;
+      pixels[y * w + x] = scale.pixel(value);
+    });
+  }
+}
+
+// The plot's content and where it goes, in px of the plot; ratio: pixels of the screen to a px.
+export function plotPicture(view, { w, h }, ratio) {
+  const { source, window } = view, [q0, q1, k0, k1] = window;
+  const level = levelOf(source, window, w, h), whole = { x: 0, y: 0, w, h };
+  if (showsTiles(source, level))
+    return { image: tilePicture(view, level, Math.round(w * ratio), Math.round(h * ratio)), ...whole };
+  if (level === "merged")
+    return { image: mergedPicture(view, Math.round(w), Math.round(h)), ...whole };
+  const cells = cellsOf(window, source), x = w / (k1 - k0), y = h / (q1 - q0);
+  return {
+    image: cellPicture(view, cells),
+    x: (cells.j0 - k0) * x,
+    y: (cells.i0 - q0) * y,
+    w: (cells.j1 - cells.j0) * x,
+    h: (cells.i1 - cells.i0) * y
+  };
+}

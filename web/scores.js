@@ -1,0 +1,141 @@
+// Scores of heads: the metrics of the page, of either run or how much they changed, and the answer
+// to the selection. By them heads are sorted, in groups, and coloured.
+import {differenceOf} from "./compare.js";
+import {scores} from "./dom.js";
+import {hasTwoRuns, labelOf, layerName, layersShown, runName, runOf, shown} from "./page.js";
+import {answerOf, isAsked} from "./selection.js";
+import {state} from "./state.js";
+import {say} from "./text.js";
+
+const kMetrics = [
+  "entropy", "evenness", "maximum", "distance", "previous", "first", "diagonal", "local",
+  "duplicate", "induction", "contribution"
+];
+
+// Metrics that the page has, for the lists.
+export function metricNames() {
+  const layers = shown.page.runs.flatMap((run) => run.layers);
+  const names = kMetrics.filter((name) => layers.some((layer) => layer.metrics?.[name]));
+  return state.show === "difference" ? [...names, "difference"] : names;
+}
+
+// The metric of a head in each run that is shown; "name@a" and "name@b" are of one run.
+export function metricsOf(at, head, name) {
+  if (name === "difference") return [differenceOf(at, head)];
+  const [metric, run] = name.split("@");
+  const layers = run ? [runOf(run).layers[at]] : layersShown(at);
+  return layers.map((layer) => layer?.metrics?.[metric]?.[head] ?? NaN);
+}
+
+// Groups of choices for the list of sorts: [title, [[value, words], ...]].
+export function sortChoices() {
+  const word = (name) => say(`metric_${name}`), names = metricNames();
+  const groups = [["", [
+    ["order", say("order")], ["label", say("by_label")], ["selection", say("by_selection")]
+  ]]];
+  const change = state.show === "difference";
+  groups.push([change ? say("change") : say("metrics_word"), names.map((name) => [name, word(name)])]);
+  for (const run of hasTwoRuns() ? ["a", "b"] : []) {
+    if (run === state.show) continue;
+    groups.push([
+      runName(run === "b" ? 1 : 0),
+      names.filter((name) => name !== "difference").map((name) => [`${name}@${run}`, word(name)])
+    ]);
+  }
+  return groups;
+}
+
+export function isSort(value) {
+  return sortChoices().some(([, choices]) => choices.some(([each]) => each === value));
+}
+
+// By what heads are sorted and coloured: the metric, how much it changed between two runs, or the
+// weight where the selection is, and where only its bound is known that.
+export function rankOf(at, head, name) {
+  if (name === "selection") {
+    const answer = answerOf(at, head);
+    return answer ? Math.abs(answer.value) : NaN;
+  }
+  const [a, b] = metricsOf(at, head, name);
+  return b === undefined ? a : Math.abs(b - a);
+}
+
+// What the grid is coloured by: the selection if there is one, a metric, or nothing (null).
+export function colouredBy() {
+  if (state.colour !== "selection") return state.colour === "none" ? null : state.colour;
+  return isAsked() ? "selection" : null;
+}
+
+// The score that stands beside a head's name, in words; what is only a bound has its sign.
+export function scoreWords(at, head, name) {
+  if (name !== "selection") return scores(metricsOf(at, head, name));
+  const answer = answerOf(at, head);
+  if (!answer || Number.isNaN(answer.value)) return answer ? "–" : "";
+  const sign = { most: "≤", least: "≥" }[answer.bound] ?? "";
+  return sign + shortScore(answer.value);
+}
+
+// 0.143, 12.3, 2e−4: short enough to stand beside a name.
+function shortScore(value) {
+  const size = Math.abs(value);
+  const text = size === 0 ? "0"
+      : size < 0.0005     ? value.toExponential(0)
+                          : value.toFixed(size < 10 ? 3 : 1);
+  return text.replaceAll("-", "−");
+}
+
+function allHeads() {
+  const all = [];
+  runOf(state.show).layers.forEach((layer, at) => {
+    for (let head = 0; head < (layer.heads ?? 0); ++head) all.push({ layer: at, head });
+  });
+  return all;
+}
+
+// Ends of the groups of a sort, as shares of the largest score.
+const kShares = [0.5, 0.1, 0.01, -Infinity];
+
+// Every head in the order of the state, in groups: [{ title, heads: [{ layer, head }] }].
+export function groupsOfHeads() {
+  const all = allHeads();
+  if (state.sort === "order") {
+    const layers = shown.page.runs[0].layers;
+    return grouped(all, ({ layer }) => layerName({ name: layers[layer]?.name ?? layer }));
+  }
+  if (state.sort === "label") {
+    const text = ({ layer, head }) => labelOf(layer, head)?.text ?? "–", count = new Map();
+    for (const each of all) count.set(text(each), (count.get(text(each)) ?? 0) + 1);
+    const title = (each) => `${text(each)} · ${count.get(text(each))}`;
+    const score = ({ layer, head }) => labelOf(layer, head)?.scores.at(-1) ?? 0;
+    const sorted = all.sort(
+        (a, b) => (text(a) < text(b) ? -1 : text(a) > text(b) ? 1 : score(b) - score(a)));
+    return grouped(sorted, title);
+  }
+  const rank = new Map(all.map((each) => [each, rankOf(each.layer, each.head, state.sort)]));
+  const value = (each) => (Number.isNaN(rank.get(each)) ? -Infinity : rank.get(each));
+  const sorted = all.sort((a, b) => value(b) - value(a) || 0), top = value(sorted[0]);
+  const share = (each) => kShares.findIndex((end) => value(each) >= end * top);
+  return grouped(sorted, share).map(({ heads }) => {
+    const values = heads.map(value).filter(Number.isFinite);
+    if (values.length === 0) return { title: say("group_none", { n: heads.length }), heads };
+    const [high, low] = [values[0], values.at(-1)].map(shortScore);
+    return { title: `${high === low ? high : `${high} – ${low}`} · ${heads.length}`, heads };
+  });
+}
+
+function grouped(heads, title) {
+  const groups = [];
+  for (const each of heads) {
+    const name = title(each);
+    if (groups.at(-1)?.title !== name) groups.push({ title: name, heads: [] });
+    groups.at(-1).heads.push(each);
+  }
+  return groups;
+}
+
+// The head `step` places further in this order.
+export function neighbour(step) {
+  const all = groupsOfHeads().flatMap(({ heads }) => heads);
+  const at = all.findIndex(({ layer, head }) => layer === state.layer && head === state.head);
+  return {...all[(at + step + all.length) % all.length], over: "none" };
+}

@@ -1,0 +1,101 @@
+// The picture of a head in the grid: its tiles (of the difference of small heads, its cells), or,
+// where something is selected, the weight that the head gives there.
+import {Scale} from "./colour.js";
+import {differenceOf} from "./compare.js";
+import {openLayer, overHeadsOf, PageError, tilesOf, unpack} from "./data.js";
+import {Difference} from "./filters.js";
+import {Head, kSmall} from "./head.js";
+import {OverHeads} from "./overheads.js";
+import {layersShown} from "./page.js";
+import {picture} from "./plot.js";
+import {state} from "./state.js";
+import {say} from "./text.js";
+
+const kBins = 96;  // of the keys of a query, or the queries of a key
+
+// Layers whose difference a thumbnail draws from the weights themselves. Tiles are rounded to steps
+// of 2^(1/8): a difference below a step would vanish in them, and others grow to a whole one.
+export function drawsCells(layers) {
+  return layers.length === 2 &&
+      layers.every(
+          (layer) => layer?.q && layer.k && layer.lse && layer.queries * layer.keys <= kSmall);
+}
+
+// What is hidden stays transparent, so that the hatching of the style shows.
+function put(canvas, rows, columns, paint) {
+  const image = picture(rows, columns, paint);
+  canvas.width = columns;
+  canvas.height = rows;
+  canvas.getContext("2d").drawImage(image, 0, 0);
+}
+
+// The tiles of a head, or of all heads as one; throws a PageError where there are none.
+export async function paintThumb(canvas, at, h, over = "none") {
+  const layers = layersShown(at), cells = over === "none" && drawsCells(layers);
+  const heads = await Promise.all(layers.map((layer) => headFor(layer, h, over, cells)));
+  const source = heads.length === 2 ? new Difference(...heads) : heads[0];
+  if (!source.tiles && !cells) throw new PageError(say("no_tiles"));
+  const top = source.difference ? differenceOf(null, null)
+      : state.same              ? 1
+                                : source.topTile(state.tile);
+  const scale = new Scale({ bend: state.bend, top, difference: source.difference });
+  if (cells) return paintCellsOf(canvas, source, scale);
+  const { rows, columns } = source.tiles;
+  put(canvas, rows, columns, (pixels) => {
+    for (let n = 0; n < pixels.length; ++n)
+      pixels[n] = scale.pixel(source.tile(Math.floor(n / columns), n % columns, state.tile));
+  });
+}
+
+async function headFor(layer, h, over, cells) {
+  if (!layer) throw new PageError(say("no_tiles"));
+  if (cells) return new Head(layer, await openLayer(layer), h);
+  const tiles = over === "none" ? await tilesOf(layer) : await overHeadsOf(layer, over);
+  if (!tiles) throw new PageError(say("no_tiles"));
+  const open = { tiles, lse: await unpack(layer.lse), rows: layer.rows, windows: [] };
+  if (over === "none") return new Head(layer, {...open, rows: null }, h);
+  return new OverHeads([new Head(layer, {...open, rows: null }, 0)], tiles, over);
+}
+
+function paintCellsOf(canvas, source, scale) {
+  const { queries, keys } = source, row = new Float64Array(keys);
+  put(canvas, queries, keys, (pixels) => {
+    for (let i = 0; i < queries; ++i) {
+      source.segment(i, 0, keys, row);
+      row.forEach((value, j) => {
+        pixels[i * keys + j] = scale.pixel(value);
+      });
+    }
+  });
+}
+
+// An answer to the selection: one colour for a weight, half of the square for a bound; of a query
+// its keys from left to right, of a key its queries from top to bottom, as far as they are stored.
+export function paintAnswer(canvas, answer, scale) {
+  const context = canvas.getContext("2d"), { value, bound, bars, upright } = answer;
+  if (bars) return paintBars(canvas, bars, upright, scale);
+  canvas.width = canvas.height = 16;
+  if (Number.isNaN(value)) return;
+  context.fillStyle = scale.css(bound ? 0 : value);
+  context.fillRect(0, 0, 16, 16);
+  if (!bound) return;
+  context.fillStyle = scale.css(value);
+  context.beginPath();
+  context.moveTo(16, 0);
+  context.lineTo(16, 16);
+  context.lineTo(0, 16);
+  context.fill();
+}
+
+function paintBars(canvas, bars, upright, scale) {
+  const n = Math.min(bars.length, kBins), best = new Float32Array(n);
+  bars.forEach((value, at) => {
+    const bin = Math.floor((at * n) / bars.length);
+    if (value > best[bin]) best[bin] = value;
+  });
+  put(canvas, upright ? n : 1, upright ? 1 : n, (pixels) => {
+    best.forEach((value, at) => {
+      pixels[at] = scale.pixel(value);
+    });
+  });
+}

@@ -1,0 +1,69 @@
+// Weights times the norm of what they carry: p times the norm of v_j, or of v_j W^O of this head
+// where the page has it. It answers as a head does; of tiles it knows no product.
+import {HIDDEN, UNKNOWN} from "./data.js";
+
+// Whether a layer has norms to weigh with.
+export function hasNorms(layer) { return Boolean(layer?.output_norm ?? layer?.value_norm); }
+
+export function hasOutputNorm(layer) { return Boolean(layer?.output_norm); }
+
+// Whether what a source tells are weights times norms.
+export function isWeighted(source) {
+  const inner = source.a ?? source;
+  return Boolean(inner.weighted || inner.head?.weighted);
+}
+
+// The norms of a head's keys.
+function normsOf({ open, h, kh, keys }) {
+  const [all, at] = open.output_norm ? [open.output_norm, h] : [open.value_norm, kh];
+  return all.subarray(at * keys, (at + 1) * keys);
+}
+
+export class Weighted {
+  constructor(head) {
+    const { queries, keys, offset, exact, tiles, windows, layer, open, h, kh, d, cost } = head;
+    Object.assign(
+        this,
+        { head, queries, keys, offset, exact, tiles, windows, layer, open, h, kh, d, cost });
+    this.norms = normsOf(head);
+    this.weighted = true;
+  }
+
+  segment(i, j0, j1, out, at = 0) {
+    this.head.segment(i, j0, j1, out, at);
+    for (let j = j0; j < j1; ++j)
+      if (!(out[at + j - j0] < -1.5)) out[at + j - j0] *= this.norms[j];
+  }
+
+  known(i, use) { this.head.known(i, (j, weight) => use(j, weight * this.norms[j])); }
+
+  cell(i, j) {
+    const cell = this.head.cell(i, j), norm = this.norms[j];
+    if (cell.kind === "hidden") return cell;
+    if (cell.weight !== null) return {...cell, weight: cell.weight * norm, plain: cell.weight, norm };
+    return {...cell, kind: "bound", most: cell.most * norm, tile: null };
+  }
+
+  range(i) { return this.head.range(i); }
+  most(i, j) { return this.head.most(i, j) * this.norms[j]; }
+  tile(row, column) { return this.head.tile(row, column, "mean") === HIDDEN ? HIDDEN : UNKNOWN; }
+  tileAt() { return null; }
+  topTile() { return this.largest(); }
+
+  // Of what is stored, or of all cells of a small head.
+  largest() {
+    if (this.top !== undefined) return this.top;
+    this.top = 0;
+    const row = new Float64Array(this.keys), take = (_, value) => {
+      if (value > this.top) this.top = value;
+    };
+    for (let i = 0; i < this.queries; ++i) {
+      if (this.head.rows) this.known(i, take);
+      else {
+        this.segment(i, 0, this.keys, row);
+        row.forEach((value, j) => take(j, value));
+      }
+    }
+    return this.top;
+  }
+}
