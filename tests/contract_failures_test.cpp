@@ -131,14 +131,15 @@ TEST(Contract, contract_5_a_failed_call_has_its_class_and_writes_nothing) {
   expect_failure<Unsupported>(
       "a forced kernel that declines", trial,
       [&](Trial& t, Written& w, std::int64_t& visited) { run_forward(t, w, visited, textbook); });
-  expect_failure<Unsupported>("device memory", trial, [](Trial& t, Written& w, std::int64_t&) {
+  Context on_host({.kernels = "forward:reference.forward"});
+  expect_failure<Unsupported>("device memory", trial, [&](Trial& t, Written& w, std::int64_t&) {
     const auto on_device = [](const Tensor& tensor) {
       return ConstTensorView(tensor.view().data(), tensor.dtype(), tensor.shape(),
                              Device{Device::Kind::cuda, 0});
     };
     const TensorView out(w.out.view().data(), w.out.dtype(), w.out.shape(),
                          Device{Device::Kind::cuda, 0});
-    attention(on_device(t.q), on_device(t.k), on_device(t.v), out);
+    attention(on_device(t.q), on_device(t.k), on_device(t.v), out, {}, {}, on_host);
   });
 }
 

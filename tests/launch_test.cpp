@@ -111,7 +111,7 @@ TEST_F(Launch, a_launch_that_fails_leaves_nothing_behind) {
   EXPECT_TRUE(same(out, expected()));
 }
 
-// The table has no row for a device yet: a plan that the Context has made so far stands for it.
+// The table's rows for devices need one: a plan that the Context has made so far stands for it.
 TEST_F(Launch, the_public_functions_hand_over_the_queue) {
   const ForwardProblem problem = request(out).problem;
   std::get<Plans<Forward>>(ContextState::of(context).plans)

@@ -286,6 +286,7 @@ TEST(Features, a_new_one_is_declined_by_every_row) {
     Features features = features_of(problem) - kHostTypes;  // some rows are of one type
     features.add(static_cast<Feature>(kFeatures));
     for (const Kernel<Operation>* kernel : kernel_table<Operation>()) {
+      problem.device = {kernel->launch == nullptr ? Device::Kind::cpu : Device::Kind::cuda, 0};
       EXPECT_EQ(why_not(*kernel, problem, features, kMachine), "takes no new options")
           << kernel->name;
       ++rows;

@@ -111,6 +111,7 @@ void Checker::packed(const ConstTensorView& q, const ConstTensorView& k,
   most_q_ = most("max_q", "cu_seqlens_q", options.max_q,
                  starts("cu_seqlens_q", call_.cu_seqlens_q, "q", q.size(2)));
   p_.q_length = std::min(most_q_, q.size(2));
+  call_.packed_queries = q.size(2);
   if (options.block_table) {
     if (options.cu_seqlens_k)
       fail("cu_seqlens_k and block_table are both given; keys are packed or on pages, not both");
@@ -126,6 +127,7 @@ void Checker::packed(const ConstTensorView& q, const ConstTensorView& k,
       most("max_k", name, options.max_k || options.cu_seqlens_k ? options.max_k : options.max_q,
            starts(name, call_.cu_seqlens_k, "k", k.size(2)));
   p_.k_length = std::min(most_k_, k.size(2));
+  call_.packed_keys = k.size(2);
 }
 
 // Checks the starts of packed sequences; returns the length of the longest, on a device 0.

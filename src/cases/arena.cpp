@@ -152,6 +152,12 @@ void Arena::seal() {
     if (!buffer.output) buffer.checksum = checksum_of(buffer.bytes);
 }
 
+std::vector<std::span<std::byte>> Arena::memory() {
+  std::vector<std::span<std::byte>> all;
+  for (Buffer& buffer : buffers_) all.emplace_back(buffer.bytes);
+  return all;
+}
+
 bool Arena::intact() const {
   return std::all_of(buffers_.begin(), buffers_.end(), [](const Buffer& buffer) {
     if (!buffer.output) return checksum_of(buffer.bytes) == buffer.checksum;

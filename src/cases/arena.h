@@ -27,6 +27,9 @@ struct Arena {
   void seal();
   bool intact() const;
 
+  // Every buffer, guards included.
+  std::vector<std::span<std::byte>> memory();
+
  private:
   struct Buffer {
     std::vector<std::byte> bytes;

@@ -42,6 +42,8 @@ struct Call {
   Strided query_offset, key_lengths, cu_seqlens_q, cu_seqlens_k, block_table;
   std::int64_t offset = 0;      // the one query_offset for all, if given so
   std::int64_t key_offset = 0;  // key j stands at position j + key_offset
+  // Rows of packed tensors: a device, whose starts the host cannot read, stays within them.
+  std::int64_t packed_queries = 0, packed_keys = 0;
   Draws draws;
 };
 

@@ -18,32 +18,37 @@ struct KeyRange {
 
 // The keys that query i may see by position: causal, window, lengths and short masks.
 //   j <= i + offset;   i + offset - left <= j <= i + offset + right;   j < k_length
-[[gnu::always_inline]] inline KeyRange positions(const Problem& problem, const Sequence& s,
-                                                 std::int64_t i) noexcept {
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline KeyRange positions(const Problem& problem,
+                                                                    const Sequence& s,
+                                                                    std::int64_t i) noexcept {
   const std::int64_t position = i + s.offset;  // |offset| < 2^62 + 2^60 is checked: no overflow
   KeyRange keys{0, s.k_length};
   if (problem.causal) keys.end = std::min(keys.end, position + 1);
-  // A window is compared by subtraction, since left and right may be as large as 2^63 - 1.
-  if (problem.window_right < keys.end - position) keys.end = position + problem.window_right + 1;
-  if (position > problem.window_left) keys.begin = position - problem.window_left;
+  // left and right may be as large as 2^63 - 1: no sum of them is made that could overflow. (Made
+  // under a condition, nvcc 13.0 makes it always, and takes a maximum.)
+  keys.end = position + std::min(problem.window_right, keys.end - 1 - position) + 1;
+  keys.begin = position - std::min(problem.window_left, position);
   if (problem.mask) keys.end = std::min(keys.end, problem.mask_keys);
   if (problem.bias) keys.end = std::min(keys.end, problem.bias_keys);
   return keys;
 }
 
 // Whether key j of query i in head h lies in a visible block.
-[[gnu::always_inline]] inline bool block_visible(const Problem& problem, const Call& call,
-                                                 std::int64_t b, std::int64_t h, std::int64_t i,
-                                                 std::int64_t j) noexcept {
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline bool block_visible(const Problem& problem,
+                                                                    const Call& call,
+                                                                    std::int64_t b, std::int64_t h,
+                                                                    std::int64_t i,
+                                                                    std::int64_t j) noexcept {
   return !problem.blocks ||
          load_integer(call.blocks, call.blocks.offset(b, h, i / problem.block_queries,
                                                       j / problem.block_keys)) != 0;
 }
 
 // What is added to the score: bias and ALiBi.
-[[gnu::always_inline]] inline double added(const Problem& problem, const Call& call,
-                                           const Sequence& s, std::int64_t h, std::int64_t i,
-                                           std::int64_t j) noexcept {
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline double added(const Problem& problem,
+                                                              const Call& call, const Sequence& s,
+                                                              std::int64_t h, std::int64_t i,
+                                                              std::int64_t j) noexcept {
   double sum = 0;
   if (problem.bias && j < problem.bias_keys) sum += load(call.bias, call.bias.offset(s.b, h, i, j));
   if (problem.alibi) {
@@ -54,9 +59,10 @@ struct KeyRange {
 }
 
 // Whether the mask or a bias of -inf hides key j, which lies within positions().
-[[gnu::always_inline]] inline bool masked_out(const Problem& problem, const Call& call,
-                                              std::int64_t b, std::int64_t h, std::int64_t i,
-                                              std::int64_t j) noexcept {
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline bool masked_out(const Problem& problem,
+                                                                 const Call& call, std::int64_t b,
+                                                                 std::int64_t h, std::int64_t i,
+                                                                 std::int64_t j) noexcept {
   if (problem.mask && load_integer(call.mask, call.mask.offset(b, h, i, j)) == 0) return true;
   return problem.bias && load(call.bias, call.bias.offset(b, h, i, j)) == kMinusInfinity;
 }

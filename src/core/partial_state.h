@@ -36,16 +36,18 @@ struct StateRow {
 };
 
 // Always inlined: no copy compiled for an instruction set is left for others. `at`: the row's o[0].
-[[gnu::always_inline]] inline StateRow load_state(const Strided& t, std::int64_t at,
-                                                  std::int64_t dv) noexcept {
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline StateRow load_state(const Strided& t,
+                                                                     std::int64_t at,
+                                                                     std::int64_t dv) noexcept {
   const double* from = reinterpret_cast<const double*>(t.data) + at + dv * t.stride[3];
   const auto kind = static_cast<int>(from[3 * t.stride[3]]);  // checked: 0 to 7
   return {from[0], from[t.stride[3]], from[2 * t.stride[3]],
           static_cast<StateKind>(kind % kStateKinds), kind >= kSinkCounted};
 }
 
-[[gnu::always_inline]] inline void store_state(const Strided& t, std::int64_t at, std::int64_t dv,
-                                               const StateRow& row) noexcept {
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline void store_state(const Strided& t, std::int64_t at,
+                                                                  std::int64_t dv,
+                                                                  const StateRow& row) noexcept {
   double* to = reinterpret_cast<double*>(t.data) + at + dv * t.stride[3];
   const bool empty = row.kind == StateKind::empty;
   to[0] = empty ? 0 : row.top;

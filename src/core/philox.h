@@ -11,8 +11,8 @@
 
 namespace attend {
 
-inline std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
-                                           std::uint64_t key) noexcept {
+ATTEND_HOST_DEVICE inline std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
+                                                              std::uint64_t key) noexcept {
   constexpr std::uint64_t kMultiply0 = 0xD2511F53, kMultiply1 = 0xCD9E8D57;
   constexpr std::uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
   auto key0 = static_cast<std::uint32_t>(key), key1 = static_cast<std::uint32_t>(key >> 32);
@@ -26,13 +26,15 @@ inline std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
 }
 
 // What dropout multiplies the weights with that it keeps: 1 / (1 - p). If it keeps none, 0.
-[[gnu::always_inline]] inline double kept_factor(const Problem& problem) noexcept {
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline double kept_factor(
+    const Problem& problem) noexcept {
   return problem.drop_below < 65536 ? 65536.0 / (65536.0 - problem.drop_below) : 0;
 }
 
 // What dropout multiplies the weight of (b, h, i, j) with: that, or 0.
-inline double dropout_factor(const Problem& problem, const Call& call, std::int64_t b,
-                             std::int64_t h, std::int64_t i, std::int64_t j) noexcept {
+ATTEND_HOST_DEVICE inline double dropout_factor(const Problem& problem, const Call& call,
+                                                std::int64_t b, std::int64_t h, std::int64_t i,
+                                                std::int64_t j) noexcept {
   if (problem.drop_below == 0) return 1;
   const Draws& draws = call.draws;
   j += draws.j;

@@ -7,6 +7,8 @@
 // feature.
 #pragma once
 
+#include "core/host_device.h"
+
 #include <attend/options.h>
 
 #include <cstdint>
@@ -62,7 +64,9 @@ struct Problem {
 
   friend bool operator==(const Problem&, const Problem&) = default;
 
-  std::int64_t group() const noexcept { return kv_heads == 0 ? 1 : heads / kv_heads; }
+  ATTEND_HOST_DEVICE std::int64_t group() const noexcept {
+    return kv_heads == 0 ? 1 : heads / kv_heads;
+  }
 };
 
 struct ForwardProblem : Problem {

@@ -17,9 +17,8 @@ struct Sequence {
 };
 
 // Where the weights of head h are written: its place in that dimension of them; -1: nowhere.
-[[gnu::always_inline]] inline std::int64_t place_in_weights(const ForwardProblem& problem,
-                                                            const ForwardCall& call,
-                                                            std::int64_t h) noexcept {
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline std::int64_t place_in_weights(
+    const ForwardProblem& problem, const ForwardCall& call, std::int64_t h) noexcept {
   if (!problem.weights) return -1;
   if (problem.weight_heads == 0) return h;
   for (std::int64_t n = 0; n < problem.weight_heads; ++n)
@@ -28,8 +27,9 @@ struct Sequence {
 }
 
 // Always inlined, like with_type: no copy compiled for an instruction set is left for others.
-[[gnu::always_inline]] inline Sequence sequence_of(const Problem& problem, const Call& call,
-                                                   std::int64_t b) noexcept {
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline Sequence sequence_of(const Problem& problem,
+                                                                      const Call& call,
+                                                                      std::int64_t b) noexcept {
   Sequence s{.b = b, .q_length = problem.q_length, .k_stored = problem.k_length};
   const auto entry = [](const Strided& t, std::int64_t n) {
     return load_integer(t, t.offset(n, 0, 0));
@@ -52,21 +52,25 @@ struct Sequence {
 }
 
 // Row i of head h in q, out, dout, lse ... (whatever has queries).
-[[gnu::always_inline]] inline std::int64_t query_row(const Problem& problem, const Strided& t,
-                                                     const Sequence& s, std::int64_t h,
-                                                     std::int64_t i) noexcept {
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline std::int64_t query_row(const Problem& problem,
+                                                                        const Strided& t,
+                                                                        const Sequence& s,
+                                                                        std::int64_t h,
+                                                                        std::int64_t i) noexcept {
   return problem.packed_queries ? t.offset(0, h, s.q_begin + i) : t.offset(s.b, h, i);
 }
 
-[[gnu::always_inline]] inline std::int64_t page_of(const Problem& problem, const Call& call,
-                                                   const Sequence& s, std::int64_t j) noexcept {
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline std::int64_t page_of(const Problem& problem,
+                                                                      const Call& call,
+                                                                      const Sequence& s,
+                                                                      std::int64_t j) noexcept {
   return load_integer(call.block_table, call.block_table.offset(s.b, 0, 0, j / problem.page_size));
 }
 
 // Row j of the key head in k, v, dk or dv.
-[[gnu::always_inline]] inline std::int64_t key_row(const Problem& problem, const Call& call,
-                                                   const Strided& t, const Sequence& s,
-                                                   std::int64_t kv_head, std::int64_t j) noexcept {
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline std::int64_t key_row(
+    const Problem& problem, const Call& call, const Strided& t, const Sequence& s,
+    std::int64_t kv_head, std::int64_t j) noexcept {
   switch (problem.keys) {
     case KeyAddressing::dense: return t.offset(s.b, kv_head, j);
     case KeyAddressing::packed: return t.offset(0, kv_head, s.k_begin + j);
@@ -78,23 +82,23 @@ struct Sequence {
 // ---- Of inspect: what lies as the keys do, one number each -------------------------------------
 
 // How many keys the sequence has a mass for: the stored ones, of pages all that the table holds.
-[[gnu::always_inline]] inline std::int64_t listed_keys(const Problem& problem,
-                                                       const Sequence& s) noexcept {
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline std::int64_t listed_keys(
+    const Problem& problem, const Sequence& s) noexcept {
   return problem.keys == KeyAddressing::packed ? s.k_stored : problem.k_length;
 }
 
 // The mass of key 0 of head h.
-[[gnu::always_inline]] inline std::int64_t mass_row(const InspectProblem& problem,
-                                                    const InspectCall& call, const Sequence& s,
-                                                    std::int64_t h) noexcept {
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline std::int64_t mass_row(
+    const InspectProblem& problem, const InspectCall& call, const Sequence& s,
+    std::int64_t h) noexcept {
   return problem.keys == KeyAddressing::packed ? call.key_mass.offset(0, h, s.k_begin)
                                                : call.key_mass.offset(s.b, h, 0);
 }
 
 // The token of key j.
-[[gnu::always_inline]] inline std::int64_t token_of(const InspectProblem& problem,
-                                                    const InspectCall& call, const Sequence& s,
-                                                    std::int64_t j) noexcept {
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline std::int64_t token_of(
+    const InspectProblem& problem, const InspectCall& call, const Sequence& s,
+    std::int64_t j) noexcept {
   const Strided& t = call.tokens;
   return load_integer(t, problem.keys == KeyAddressing::packed ? t.offset(0, 0, s.k_begin + j)
                                                                : t.offset(s.b, 0, j));

@@ -23,11 +23,13 @@ namespace attend {
 inline constexpr std::int64_t kChunk = 256;
 inline constexpr double kFar = 0x1p20;
 
-[[gnu::always_inline]] inline bool is_far(double s) noexcept { return std::abs(s) >= kFar; }
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline bool is_far(double s) noexcept {
+  return std::abs(s) >= kFar;
+}
 
 // t = s * log2(e), for finite s as large as it can be: a bias of the lowest finite number, which is
 // not -inf, must not become one.
-[[gnu::always_inline]] inline double log2_units(double s) noexcept {
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline double log2_units(double s) noexcept {
   const double t = s * std::numbers::log2e;
   if (std::isinf(t) && !std::isinf(s)) return std::copysign(std::numeric_limits<double>::max(), s);
   return t;
@@ -37,12 +39,12 @@ inline constexpr double kFar = 0x1p20;
 inline constexpr double kLn2High = 0x1.62e428p-1, kLn2Low = 0x1.fbe8e7bcd5e4fp-23;
 
 // t - m, for s whose log2 units t are near the whole number m: to the last digit while |s| < 2^30.
-[[gnu::always_inline]] inline double above(double s, double m) noexcept {
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline double above(double s, double m) noexcept {
   return ((s - m * kLn2High) - m * kLn2Low) * std::numbers::log2e;
 }
 
 // 2^n for whole n <= 0; 0 for -inf and for NaN.
-[[gnu::always_inline]] inline double power_of_two(double n) noexcept {
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline double power_of_two(double n) noexcept {
   const double lifted = n >= -1022 ? n : n + 1022;
   if (!(lifted >= -1022)) return 0;
   const auto bits = static_cast<std::uint64_t>(static_cast<std::int64_t>(lifted) + 1023) << 52;
@@ -51,7 +53,7 @@ inline constexpr double kLn2High = 0x1.62e428p-1, kLn2Low = 0x1.fbe8e7bcd5e4fp-2
 
 // How many octaves the unit of sums whose largest score is `from` lies above that of `to`;
 // from <= to. -inf is the state before the first key.
-[[gnu::always_inline]] inline double octaves(double from, double to) noexcept {
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline double octaves(double from, double to) noexcept {
   if (from == to) return 0;  // also -inf and -inf
   const bool far = is_far(from), to_far = is_far(to);
   if (far && to_far) return (from - to) * std::numbers::log2e;
@@ -61,14 +63,15 @@ inline constexpr double kLn2High = 0x1.62e428p-1, kLn2Low = 0x1.fbe8e7bcd5e4fp-2
 }
 
 // What a sum is multiplied by when the largest score grows: an exact power of two unless far.
-[[gnu::always_inline]] inline double rescale_factor(double from, double to) noexcept {
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline double rescale_factor(double from,
+                                                                       double to) noexcept {
   const double n = octaves(from, to);
   return is_far(from) || is_far(to) ? std::exp2(n) : power_of_two(n);
 }
 
 // e^s in the unit of sums whose largest score is `top`: 2^(t - m). The digits come from s alone, m
 // only moves the exponent: t - m itself would round, and differently for each m.
-[[gnu::always_inline]] inline double weight(double s, double top) noexcept {
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline double weight(double s, double top) noexcept {
   if (is_far(top)) return std::exp(s - top);
   if (s < -0x1p30) return 0;
   const double whole = std::floor(s * std::numbers::log2e);
@@ -83,7 +86,7 @@ struct SoftmaxState {
   struct Step {
     double rescale, p;
   };
-  [[gnu::always_inline]] Step add(double s) noexcept {
+  [[gnu::always_inline]] ATTEND_HOST_DEVICE Step add(double s) noexcept {
     const double before = top;
     if (s > top) top = s;
     const Step step{rescale_factor(before, top), weight(s, top)};
@@ -95,7 +98,7 @@ struct SoftmaxState {
   struct Join {
     double mine, other;
   };
-  [[gnu::always_inline]] Join join(const SoftmaxState& part) noexcept {
+  [[gnu::always_inline]] ATTEND_HOST_DEVICE Join join(const SoftmaxState& part) noexcept {
     const double most = part.top > top ? part.top : top;
     const Join weights{rescale_factor(top, most), rescale_factor(part.top, most)};
     l = l * weights.mine + part.l * weights.other;
@@ -104,7 +107,7 @@ struct SoftmaxState {
   }
 
   // log(sum of exp(s)); -inf if nothing was added
-  [[gnu::always_inline]] double lse() const noexcept {
+  [[gnu::always_inline]] ATTEND_HOST_DEVICE double lse() const noexcept {
     if (l == 0) return kMinusInfinity;
     const double unit = is_far(top) ? top : std::ceil(log2_units(top)) * std::numbers::ln2;
     return unit + std::log(l);

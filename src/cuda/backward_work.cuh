@@ -20,9 +20,8 @@ struct Positions {
   int offset, left, right;
 
   __device__ __forceinline__ Positions(const BackwardParameters& p, int batch)
-      : q_length(p.q_length),
-        k_length(p.key_lengths == nullptr ? p.k_length : p.key_lengths[batch]), k_rows(p.k_length),
-        tensor_batch(batch), left(p.left), right(p.right) {
+      : q_length(p.q_length), k_length(p.k_length), k_rows(p.k_length), tensor_batch(batch),
+        left(p.left), right(p.right) {
     if (p.q_starts != nullptr) {
       q_begin = p.q_starts[batch];
       k_begin = p.k_starts[batch];
@@ -30,6 +29,7 @@ struct Positions {
       k_rows = k_length = p.k_starts[batch + 1] - k_begin;
       tensor_batch = 0;
     }
+    if (p.key_lengths != nullptr) k_length = p.key_lengths[batch];
     offset = p.offset_given != 0 ? p.offset : k_length - q_length;
   }
   // The first row of a head in the workspace, a multiple of 4: the copy engine's 16 bytes.

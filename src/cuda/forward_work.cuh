@@ -21,7 +21,7 @@ struct Item {
     const int batch = any_head / p.heads;
     head = any_head % p.heads;
     q_length = p.q_length;
-    k_length = p.key_lengths == nullptr ? p.k_length : p.key_lengths[batch];
+    k_length = p.k_length;
     q_begin = k_begin = 0;
     tensor_batch = batch;
     if (p.q_starts != nullptr) {
@@ -31,6 +31,7 @@ struct Item {
       k_length = p.k_starts[batch + 1] - k_begin;
       tensor_batch = 0;
     }
+    if (p.key_lengths != nullptr) k_length = p.key_lengths[batch];
     offset = p.offset_given         ? p.offset
              : p.offsets != nullptr ? p.offsets[batch]
                                     : k_length - q_length;

@@ -89,14 +89,21 @@ const Kernel<Operation>& choose(const typename Operation::Problem& problem, cons
           text("plan: ", forced, " was forced and declines ", describe(problem), ": it ", reason));
     return kernel;
   }
+  // Rows for memory of another kind are not worth a word, unless there is no other.
+  const auto is_here = [&](const Kernel<Operation>* kernel) {
+    return (kernel->launch != nullptr) == (problem.device != Device{});
+  };
   for (const Kernel<Operation>* kernel : table) {
-    if (kernel->only_if_forced) continue;
+    if (kernel->only_if_forced || !is_here(kernel)) continue;
     std::string reason = why_not(*kernel, problem, features, machine);
     if constexpr (requires { kernel->slower; })
       if (reason.empty() && kernel->slower != nullptr) reason = kernel->slower(machine);
     if (reason.empty()) return *kernel;
     declined.emplace_back(kernel->name, std::move(reason));
   }
+  for (const Kernel<Operation>* kernel : table)
+    if (!kernel->only_if_forced && !is_here(kernel))
+      declined.emplace_back(kernel->name, why_not(*kernel, problem, features, machine));
   std::string reasons;
   for (const auto& [name, reason] : declined)
     reasons += text(reasons.empty() ? " " : "; ", name, " ", reason);

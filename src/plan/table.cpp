@@ -28,6 +28,8 @@ extern const Kernel<ActivationBackward> kNeonActivationBackward;
 extern const Kernel<RotaryForward> kNeonRotary;
 extern const Kernel<Convert> kNeonConvert;
 #endif
+extern const Kernel<Forward> kCudaSm90Forward, kCudaPortableForward;
+extern const Kernel<Backward> kCudaSm90Backward, kCudaPortableBackward;
 extern const Kernel<Forward> kGenericForward, kReferenceForward, kTextbookForward;
 extern const Kernel<Backward> kGenericBackward, kReferenceBackward, kTextbookBackward;
 extern const Kernel<Inspect> kGenericInspect, kReferenceInspect;
@@ -44,21 +46,23 @@ extern const Kernel<Convert> kGenericConvert, kReferenceConvert;
 namespace {
 
 constinit const Kernel<Forward>* const kForward[] = {
+    &kCudaSm90Forward, &kCudaPortableForward,
 #if defined(__x86_64__)
-    &kAmxForward,     &kAmxFp16Forward,   &kAvx512Bf16Forward, &kAvx512Forward, &kAvx2Forward,
+    &kAmxForward,      &kAmxFp16Forward,      &kAvx512Bf16Forward, &kAvx512Forward, &kAvx2Forward,
 #elif defined(__aarch64__)
     &kNeonBf16Forward, &kNeonForward,
 #endif
-    &kGenericForward, &kReferenceForward, &kTextbookForward,
+    &kGenericForward,  &kReferenceForward,    &kTextbookForward,
 };
 
 constinit const Kernel<Backward>* const kBackward[] = {
+    &kCudaSm90Backward, &kCudaPortableBackward,
 #if defined(__x86_64__)
     &kAmxBackward,     &kAmxFp16Backward,   &kAvx512Backward,   &kAvx2Backward,
 #elif defined(__aarch64__)
     &kNeonBackward,
 #endif
-    &kGenericBackward, &kReferenceBackward, &kTextbookBackward,
+    &kGenericBackward,  &kReferenceBackward,    &kTextbookBackward,
 };
 
 constinit const Kernel<Inspect>* const kInspect[] = {

@@ -5,6 +5,8 @@
 #include "api/context.h"
 #include "support/fake_device.h"
 
+#include <attend/cuda.h>
+
 namespace attend::test {
 namespace {
 
@@ -52,6 +54,14 @@ std::vector<ErrorCase> launch_errors() {
          launch(&queue);
        },
        "attention: cuda:0 has no memory for it: none is left", "OutOfMemory"},
+      {"gpu_that_is_not_there", [] { cuda::make_queue(99); },
+       "make_queue: this process " + cuda::why_unavailable(99), "Unsupported"},
+      {"waiting_for_another_kind_of_queue",
+       [] {
+         FakeQueue queue;
+         cuda::wait(queue);
+       },
+       "wait: the queue is not one that make_queue() made"},
   };
 }
 

@@ -3,6 +3,8 @@
 
 #include "api/check.h"
 #include "cpu/declines.h"
+#include "cuda/rows.h"
+#include "cuda/sm90.h"
 #include "plan/plan.h"
 #include "support/environment.h"
 #include "support/fake_device.h"
@@ -322,11 +324,42 @@ std::vector<ErrorCase> machines() {
           refusal("no_bfmmla", declines_neon_bf16<ForwardProblem>, "needs NEON with BFMMLA")};
 }
 
+// Rows for GPUs, on others or with sizes that they do not take.
+std::vector<ErrorCase> gpus() {
+  const auto refusal = [](const char* name, int capability, const std::string& reason,
+                          void (*change)(Problem&)) {
+    Problem p;
+    p.device = kCuda;
+    p.d = p.dv = 64;
+    change(p);
+    return ErrorCase{name, [=] { throw Unsupported(cuda::declines_sm90(p, capability)); }, reason,
+                     "Unsupported"};
+  };
+  return {
+      {"gpu_that_is_too_old", [] { throw Unsupported(cuda::declines_portable(kCuda, 75)); },
+       "needs a GPU of sm_80 or later, cuda:0 is sm_75", "Unsupported"},
+      refusal("gpu_without_the_copy_engine", 80, "needs a GPU of sm_90, cuda:0 is sm_80",
+              [](Problem&) {}),
+      refusal("gpu_and_another_d", 90,
+              "takes d and dv that are multiples of 8 up to 256, not 60 and 64",
+              [](Problem& p) { p.d = 60; }),
+      refusal("gpu_and_a_negative_scale", 90, "takes scales from 2^-126 to 2^64, not -1",
+              [](Problem& p) { p.scale = -1; }),
+      refusal("gpu_and_long_sequences", 90, "takes lengths below 2^28, not 0 and 268435456",
+              [](Problem& p) { p.k_length = std::int64_t{1} << 28; }),
+      refusal("gpu_and_a_window_with_offsets", 90, "takes no window with a query offset of each",
+              [](Problem& p) {
+                p.offset_each = true;
+                p.window_left = 3;
+              }),
+  };
+}
+
 }  // namespace
 
 std::vector<ErrorCase> planning_errors() {
   std::vector<ErrorCase> cases = contexts();
-  for (const auto& more : {kernels_that_decline(), machines(), plans(), memory()})
+  for (const auto& more : {kernels_that_decline(), machines(), gpus(), plans(), memory()})
     cases.insert(cases.end(), more.begin(), more.end());
   return cases;
 }

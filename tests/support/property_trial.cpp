@@ -16,10 +16,10 @@ bool takes_type(Features takes, DType type) {
                                          : Feature::f32);
 }
 
-// Whether this machine has what the row needs for tensors of the type.
+// Whether this machine has what the row needs for tensors of the type, in memory of the host.
 template <class Operation>
 bool runs_here(const Kernel<Operation>& row, DType type) {
-  if (!takes_type(row.takes, type)) return false;
+  if (row.launch != nullptr || !takes_type(row.takes, type)) return false;
   typename Operation::Problem problem;
   problem.type = type;
   if constexpr (std::is_same_v<Operation, Backward>) problem.dout_type = type;

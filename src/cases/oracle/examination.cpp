@@ -1,5 +1,6 @@
 #include "examination.h"
 
+#include "../device.h"
 #include "../random.h"
 #include "statistics.h"
 
@@ -41,6 +42,13 @@ std::string number(double x) {
 std::string reason_of(const Unsupported& error) {
   const std::string message = error.what();
   return message.substr(message.rfind(": ") + 2);
+}
+
+bool is_for_gpus(const std::string& kernel) { return kernel.starts_with("cuda."); }
+
+// Why a row for GPUs cannot be examined on this machine.
+std::string not_here(const std::string& kernel) {
+  return is_for_gpus(kernel) ? cuda::why_unavailable() : std::string();
 }
 
 // The index of element n of a row-major tensor.
@@ -130,6 +138,14 @@ void Examination::begin(const std::string& kernel) {
   instance_.poison_outputs();
 }
 
+template <class Run>
+void Examination::on_its_device(const std::string& kernel, const Run& run) {
+  if (!is_for_gpus(kernel)) return run(instance_, nullptr);
+  cases::DeviceInstance there(instance_, 0);
+  run(there.instance(), &there.queue());
+  there.copy_back();
+}
+
 Outcome Examination::finish(const char* operation, const std::string& kernel) {
   if (!instance_.guards_intact()) wrong_ += "memory outside the outputs was written\n";
   if (!wrong_.empty())
@@ -143,11 +159,14 @@ Outcome Examination::finish(const char* operation, const std::string& kernel) {
 Outcome Examination::forward(const std::string& kernel) {
   const cases::Instance& in = instance_;
   begin(kernel);
+  if (std::string reason = not_here(kernel); !reason.empty()) return {true, std::move(reason)};
   try {
-    const Plan plan = Plan::attention(in.q, in.k, in.v, in.out, in.options, in.outputs, {kernel},
-                                      *judgement_.context);
-    if (plan.kernel() != kernel) wrong_ += "the plan chose " + plan.kernel() + "\n";
-    plan.run(in.q, in.k, in.v, in.out, in.options, in.outputs);
+    on_its_device(kernel, [&](const cases::Instance& there, Queue* queue) {
+      const Plan plan = Plan::attention(there.q, there.k, there.v, there.out, there.options,
+                                        there.outputs, {kernel}, *judgement_.context);
+      if (plan.kernel() != kernel) wrong_ += "the plan chose " + plan.kernel() + "\n";
+      plan.run(there.q, there.k, there.v, there.out, there.options, there.outputs, queue);
+    });
   } catch (const Unsupported& error) {
     return {true, reason_of(error)};
   } catch (const std::exception& error) {
@@ -176,12 +195,17 @@ Outcome Examination::backward(const std::string& kernel) {
   const AttentionGradients& g = in.gradients;
   if (!g.dq && !g.dk && !g.dv && !g.dbias && !g.dsinks && !g.dalibi) return {};
   begin(kernel);
+  if (std::string reason = not_here(kernel); !reason.empty()) return {true, std::move(reason)};
   try {
-    attention(in.q, in.k, in.v, in.out, in.options, in.outputs_with_lse(), *judgement_.context);
-    const Plan plan = Plan::attention_backward(in.backward_inputs(), in.options, g, {kernel},
-                                               *judgement_.context);
-    if (plan.kernel() != kernel) wrong_ += "the plan chose " + plan.kernel() + "\n";
-    plan.run_backward(in.backward_inputs(), in.options, g);
+    on_its_device(kernel, [&](const cases::Instance& there, Queue* queue) {
+      Context& context = *judgement_.context;
+      const Plan plan = Plan::attention_backward(there.backward_inputs(), there.options,
+                                                 there.gradients, {kernel}, context);
+      if (plan.kernel() != kernel) wrong_ += "the plan chose " + plan.kernel() + "\n";
+      attention(there.q, there.k, there.v, there.out, there.options, there.outputs_with_lse(),
+                queue == nullptr ? Where(context) : Where(context, *queue));
+      plan.run_backward(there.backward_inputs(), there.options, there.gradients, queue);
+    });
   } catch (const Unsupported& error) {
     return {true, reason_of(error)};
   } catch (const std::exception& error) {

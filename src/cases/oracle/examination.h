@@ -58,6 +58,10 @@ class Examination {
   void compare(const char* what, const ConstTensorView& found,
                std::vector<double> Results<double>::*member);
   void begin(const std::string& kernel);
+  // Calls run(instance, queue) where the kernel's tensors are: on the host, without a queue, or on
+  // the first GPU.
+  template <class Run>
+  void on_its_device(const std::string& kernel, const Run& run);
   double u_acc() const;            // with its (16 + 4 sqrt(n))
   bool stores_in_16_bits() const;  // what it makes on the way: the textbook row
   const Bounds& bounds_at_hand();

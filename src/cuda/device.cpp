@@ -1,0 +1,125 @@
+#include "cuda/device.h"
+
+#include "core/text.h"
+#include "cuda/modules.h"
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <new>
+#include <vector>
+
+namespace attend::cuda {
+namespace {
+
+constexpr int kMajor = 75, kMinor = 76, kProcessors = 16;  // CUdevice_attribute
+constexpr int kMaxDynamicSharedBytes = 8;                  // CUfunction_attribute
+constexpr std::int64_t kMostBlocks = std::numeric_limits<std::int32_t>::max();
+
+struct Gpus {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Gpu>> of;
+};
+Gpus& gpus() {
+  static auto* const all = new Gpus;  // for ever: work may be under way at the end
+  return *all;
+}
+
+}  // namespace
+
+Gpu::Gpu(int index, int device) : index_(index) {
+  const Driver& d = driver();
+  int major = 0, minor = 0;
+  static_cast<void>(d.attribute(&major, kMajor, device));
+  static_cast<void>(d.attribute(&minor, kMinor, device));
+  static_cast<void>(d.attribute(&processors_, kProcessors, device));
+  capability_ = major * 10 + minor;
+  if (d.retain(&context_, device) != 0) context_ = nullptr;
+}
+
+Gpu* Gpu::find(int index) noexcept try {
+  const Driver& d = driver();
+  if (!d.missing.empty() || index < 0 || index >= d.devices) return nullptr;
+  Gpus& all = gpus();
+  const std::lock_guard lock(all.mutex);
+  all.of.resize(static_cast<std::size_t>(d.devices));
+  std::unique_ptr<Gpu>& gpu = all.of[static_cast<std::size_t>(index)];
+  int device = 0;
+  if (gpu == nullptr && d.device(&device, index) == 0) gpu.reset(new Gpu(index, device));
+  return gpu == nullptr || gpu->context_ == nullptr ? nullptr : gpu.get();
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+std::string Gpu::why_not(int index) {
+  const Driver& d = driver();
+  if (!d.missing.empty()) return d.missing;
+  if (index < 0 || index >= d.devices)
+    return text("finds ", d.devices, d.devices == 1 ? " GPU, and" : " GPUs, and",
+                " no cuda:", index);
+  if (find(index) == nullptr) return text("cannot use cuda:", index);
+  return {};
+}
+
+Status Gpu::find_function(std::string_view module, const char* name, int shared_bytes,
+                          Function& function) noexcept try {
+  const Driver& d = driver();
+  const std::lock_guard lock(mutex_);
+  Function& known = functions_[{module, name}];
+  if (known == nullptr) {
+    DriverModule& loaded = modules_[module];
+    if (loaded == nullptr) {
+      const Module* const end = kModules + module_count();
+      const Module* const found =
+          std::find_if(kModules, end, [&](const Module& any) { return any.name == module; });
+      if (found == end) return {Status::Kind::failed, "this build has not the kernel's module"};
+      if (const Result failed = d.load(&loaded, found->image); failed != 0)
+        return status_of(failed);
+    }
+    if (const Result failed = d.function(&known, loaded, name); failed != 0) {
+      known = nullptr;
+      return status_of(failed);
+    }
+    if (shared_bytes > 0)
+      if (const Result failed = d.set(known, kMaxDynamicSharedBytes, shared_bytes); failed != 0)
+        return status_of(failed);
+  }
+  function = known;
+  return {};
+} catch (const std::bad_alloc&) {
+  return {Status::Kind::out_of_memory, "the host has none"};
+}
+
+void* StreamQueue::take(std::size_t bytes) noexcept {
+  const InContext in(gpu_);
+  Address memory = 0;
+  const Result failed = driver().allocate_async(&memory, std::max<std::size_t>(bytes, 1), stream_);
+  return failed != 0 ? nullptr : reinterpret_cast<void*>(memory);
+}
+
+void StreamQueue::give(void* memory, std::size_t) noexcept {
+  const InContext in(gpu_);
+  static_cast<void>(driver().free_async(reinterpret_cast<Address>(memory), stream_));
+}
+
+Status StreamQueue::start(const Launch& launch, const void* arguments) noexcept {
+  if (launch.blocks == 0) return {};
+  const InContext in(gpu_);
+  Function function = nullptr;
+  if (const Status status =
+          gpu_.find_function(launch.module, launch.name, launch.shared_bytes, function);
+      !status)
+    return status;
+  void* list[] = {const_cast<void*>(arguments)};
+  const auto blocks = static_cast<unsigned>(std::min(launch.blocks, kMostBlocks));
+  return status_of(driver().launch(function, blocks, 1, 1, launch.threads, 1, 1,
+                                   static_cast<unsigned>(launch.shared_bytes), stream_, list,
+                                   nullptr));
+}
+
+Status StreamQueue::fill(void* memory, unsigned char value, std::size_t bytes) noexcept {
+  const InContext in(gpu_);
+  return status_of(driver().fill_async(reinterpret_cast<Address>(memory), value, bytes, stream_));
+}
+
+}  // namespace attend::cuda

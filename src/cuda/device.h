@@ -1,0 +1,83 @@
+// A GPU of this process, and queues of it: streams of the driver.
+#pragma once
+
+#include "cuda/driver.h"
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace attend::cuda {
+
+// A device in its primary context, which the CUDA runtime and frameworks use, too.
+class Gpu {
+ public:
+  // Null if there is none: why_not() says why.
+  static Gpu* find(int index) noexcept;
+  static std::string why_not(int index);
+
+  int index() const noexcept { return index_; }
+  int capability() const noexcept { return capability_; }  // 90: sm_90
+  int processors() const noexcept { return processors_; }
+  DriverContext context() const noexcept { return context_; }
+
+  // A kernel of one of the modules, which may have so much shared memory of its own.
+  Status find_function(std::string_view module, const char* name, int shared_bytes,
+                       Function& function) noexcept;
+
+ private:
+  Gpu(int index, int device);
+
+  int index_;
+  int capability_ = 0, processors_ = 0;
+  DriverContext context_ = nullptr;
+  std::mutex mutex_;  // of what follows
+  std::map<std::string_view, DriverModule> modules_;
+  std::map<std::pair<std::string_view, std::string_view>, Function> functions_;
+};
+
+// The device's context for the time of a block.
+class InContext {
+ public:
+  explicit InContext(const Gpu& gpu) noexcept { static_cast<void>(driver().push(gpu.context())); }
+  ~InContext() {
+    DriverContext context = nullptr;
+    static_cast<void>(driver().pop(&context));
+  }
+  InContext(const InContext&) = delete;
+  InContext& operator=(const InContext&) = delete;
+};
+
+// How a kernel is started.
+struct Launch {
+  std::string_view module;
+  const char* name;
+  std::int64_t blocks;  // more than the device's limit: the kernel goes round
+  unsigned threads;
+  int shared_bytes = 0;
+};
+
+class StreamQueue final : public Queue {
+ public:
+  StreamQueue(Gpu& gpu, Stream stream) noexcept : gpu_(gpu), stream_(stream) {}
+
+  Device device() const noexcept override { return {Device::Kind::cuda, gpu_.index()}; }
+  void* take(std::size_t bytes) noexcept override;
+  void give(void* memory, std::size_t bytes) noexcept override;
+
+  Gpu& gpu() const noexcept { return gpu_; }
+  Stream stream() const noexcept { return stream_; }
+
+  // Of one struct of arguments, which is copied. Nothing is started for no blocks.
+  Status start(const Launch& launch, const void* arguments) noexcept;
+  Status fill(void* memory, unsigned char value, std::size_t bytes) noexcept;
+
+ private:
+  Gpu& gpu_;
+  Stream stream_;
+};
+
+}  // namespace attend::cuda

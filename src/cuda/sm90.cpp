@@ -1,0 +1,143 @@
+#include "cuda/sm90.h"
+
+#include "core/text.h"
+#include "cuda/clamp.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace attend::cuda {
+namespace {
+
+constexpr std::int64_t kLongest = std::int64_t{1} << 28;  // a position is an int
+constexpr std::int64_t kAlignment = 8;                    // in elements of 16 bits
+constexpr std::uint64_t kLargestStride = std::uint64_t{1} << 40;
+
+bool has_window(const Problem& p) {
+  return p.window_left != kUnlimited || p.window_right != kUnlimited;
+}
+
+bool can_be_mapped(const AlignedTensor& t) {
+  const auto stride_fits = [](std::int64_t stride, std::int64_t size) {
+    return size <= 1 || (stride > 0 && stride % kAlignment == 0 &&
+                         static_cast<std::uint64_t>(stride) * 2 < kLargestStride);
+  };
+  return reinterpret_cast<std::uintptr_t>(t.given.data) % 16 == 0 && t.given.stride[3] == 1 &&
+         stride_fits(t.given.stride[2], t.length) && stride_fits(t.given.stride[1], t.heads) &&
+         stride_fits(t.given.stride[0], t.batch);
+}
+
+int limited(std::int64_t x) {
+  return static_cast<int>(std::clamp<std::int64_t>(x, -kNoLimit, kNoLimit));
+}
+
+}  // namespace
+
+std::string declines_sm90(const Problem& p, int capability) {
+  if (capability != 90) return text("needs a GPU of sm_90, ", p.device, " is sm_", capability);
+  const auto fits = [](std::int64_t size) { return size > 0 && size <= 256 && size % 8 == 0; };
+  if (!fits(p.d) || !fits(p.dv))
+    return text("takes d and dv that are multiples of 8 up to 256, not ", p.d, " and ", p.dv);
+  const auto scale = static_cast<float>(p.scale);
+  if (!(scale >= std::numeric_limits<float>::min() && scale <= 0x1p64F))
+    return text("takes scales from 2^-126 to 2^64, not ", p.scale);
+  if (std::max(p.q_length, p.k_length) >= kLongest)
+    return text("takes lengths below 2^28, not ", p.q_length, " and ", p.k_length);
+  if (p.offset_each && has_window(p)) return "takes no window with a query offset of each";
+  return {};
+}
+
+const char* sm90_module(bool backward, DType type, int size) noexcept {
+  static constexpr const char* kNames[2][2][3] = {
+      {{"forward_bf16_64", "forward_bf16_128", "forward_bf16_256"},
+       {"forward_f16_64", "forward_f16_128", "forward_f16_256"}},
+      {{"backward_bf16_64", "backward_bf16_128", "backward_bf16_256"},
+       {"backward_f16_64", "backward_f16_128", "backward_f16_256"}}};
+  return kNames[backward ? 1 : 0][type == DType::f16 ? 1 : 0][size == 64 ? 0 : size == 128 ? 1 : 2];
+}
+
+Status AlignedTensor::map(int box_rows, TensorMap& to) const noexcept {
+  constexpr int kF16 = 6, kBf16 = 9;  // CUtensorMapDataType
+  constexpr int kNoInterleave = 0, kSwizzle128 = 3, kPromote256 = 3, kFillZeros = 0;
+  const std::uint64_t sizes[] = {static_cast<std::uint64_t>(d), static_cast<std::uint64_t>(length),
+                                 static_cast<std::uint64_t>(heads),
+                                 static_cast<std::uint64_t>(batch)};
+  const auto bytes = [](std::int64_t stride, std::int64_t size) {
+    return size > 1 ? static_cast<std::uint64_t>(stride) * 2 : 16;
+  };
+  const std::uint64_t strides[] = {bytes(tensor.stride[2], length), bytes(tensor.stride[1], heads),
+                                   bytes(tensor.stride[0], batch)};
+  const std::uint32_t box[] = {64, static_cast<std::uint32_t>(box_rows), 1, 1};
+  const std::uint32_t steps[] = {1, 1, 1, 1};
+  return status_of(driver().encode(&to, tensor.type == DType::f16 ? kF16 : kBf16, 4, tensor.data,
+                                   sizes, strides, box, steps, kNoInterleave, kSwizzle128,
+                                   kPromote256, kFillZeros));
+}
+
+AlignedTensor Sm90Tensors::of_queries(const Strided& given, std::int64_t d) const noexcept {
+  const bool packed = p_.packed_queries;
+  return {
+      given, given, packed ? 1 : p_.batch, p_.heads, packed ? call_.packed_queries : p_.q_length,
+      d};
+}
+AlignedTensor Sm90Tensors::of_keys(const Strided& given, std::int64_t d) const noexcept {
+  const bool packed = p_.keys == KeyAddressing::packed;
+  return {
+      given, given, packed ? 1 : p_.batch, p_.kv_heads, packed ? call_.packed_keys : p_.k_length,
+      d};
+}
+
+Status Sm90Tensors::queries(const Strided& given, std::int64_t d, AlignedTensor& to) noexcept {
+  to = of_queries(given, d);
+  return prepare(to, true);
+}
+Status Sm90Tensors::keys(const Strided& given, std::int64_t d, AlignedTensor& to) noexcept {
+  to = of_keys(given, d);
+  return prepare(to, true);
+}
+Status Sm90Tensors::query_result(const Strided& given, std::int64_t d, AlignedTensor& to) noexcept {
+  to = of_queries(given, d);
+  return prepare(to, false);
+}
+Status Sm90Tensors::key_result(const Strided& given, std::int64_t d, AlignedTensor& to) noexcept {
+  to = of_keys(given, d);
+  return prepare(to, false);
+}
+
+Status Sm90Tensors::prepare(AlignedTensor& t, bool read) noexcept {
+  if (t.given.given && can_be_mapped(t)) return {};
+  const std::int64_t count = t.batch * t.heads * t.length * t.d;
+  t.tensor = {.data = reinterpret_cast<std::byte*>(loans_.take<std::uint16_t>(count)),
+              .type = p_.type,
+              .given = true,
+              .stride = {t.heads * t.length * t.d, t.length * t.d, t.d, 1}};
+  if (loans_.failed() || !read) return loans_.status();
+  const CopyArguments a{t.given, t.tensor, t.batch, t.heads, t.length, t.d};
+  return queue_.start(
+      {"clamp", "attend_copy_16", std::min<std::int64_t>(blocks_of(count, 256), 65536), 256}, &a);
+}
+
+Status Sm90Tensors::finish(const AlignedTensor& t) noexcept {
+  if (!t.given.given || !t.is_copy()) return {};
+  const CopyArguments a{t.tensor, t.given, t.batch, t.heads, t.length, t.d};
+  const std::int64_t count = t.batch * t.heads * t.length * t.d;
+  return queue_.start(
+      {"clamp", "attend_copy_16", std::min<std::int64_t>(blocks_of(count, 256), 65536), 256}, &a);
+}
+
+// With one offset for all, left and right count from query 0 on: no sum is out of range then,
+// wherever the queries stand.
+Sm90Positions sm90_positions(const Problem& p, const Call& call) noexcept {
+  const std::int64_t right = p.causal ? 0 : p.window_right, left = p.window_left;
+  if (!p.offset_given) return {limited(left), limited(right), 0, 0};
+  const std::int64_t offset = call.offset - call.key_offset;
+  const auto sum = [](std::int64_t limit, std::int64_t more) {
+    std::int64_t both = 0;
+    if (limit == kUnlimited) return limit;
+    if (__builtin_add_overflow(limit, more, &both)) return more < 0 ? -kUnlimited : kUnlimited;
+    return both;
+  };
+  return {limited(sum(left, -offset)), limited(sum(right, offset)), 0, 1};
+}
+
+}  // namespace attend::cuda

@@ -1,0 +1,77 @@
+// What the rows for Hopper GPUs have in common: tensors for the copy engine, and positions as ints.
+#pragma once
+
+#include "cuda/key_range.h"
+#include "cuda/prepare.h"
+#include "cuda/tensor_map.h"
+
+#include "core/kernel.h"
+
+namespace attend::cuda {
+
+// Why a problem is not for the kernels of sm_90a: the GPU (90: of sm_90), sizes, numbers.
+std::string declines_sm90(const Problem& problem, int capability);
+template <class Problem>
+std::string sm90_declines(const Problem& p) {
+  if (std::string reason = Gpu::why_not(p.device.index); !reason.empty()) return reason;
+  return declines_sm90(p, Gpu::find(p.device.index)->capability());
+}
+
+// The kernels' d: fewer features are padded with zeros by the copy engine.
+inline int kernel_size(const Problem& p) noexcept {
+  const std::int64_t widest = p.d > p.dv ? p.d : p.dv;
+  return widest <= 64 ? 64 : widest <= 128 ? 128 : 256;
+}
+// "forward_bf16_128"
+const char* sm90_module(bool backward, DType type, int size) noexcept;
+
+// A tensor [batch, heads, length, d] in memory that the copy engine can read and write.
+struct AlignedTensor {
+  Strided given, tensor;  // the caller's, and the same or a copy
+  std::int64_t batch = 0, heads = 0, length = 0, d = 0;
+
+  bool is_copy() const noexcept { return tensor.data != given.data; }
+  Rows rows() const noexcept {
+    return {tensor.data, tensor.stride[0], tensor.stride[1], tensor.stride[2]};
+  }
+  // In boxes of so many rows, 64 features wide.
+  Status map(int box_rows, TensorMap& to) const noexcept;
+};
+
+// Brings tensors into such memory: where strides or addresses are no multiples of 16 bytes they are
+// copied, and results copied back. The bits do not depend on it.
+class Sm90Tensors {
+ public:
+  Sm90Tensors(const Problem& problem, const Call& call, Loans& loans, StreamQueue& queue) noexcept
+      : p_(problem), call_(call), loans_(loans), queue_(queue) {}
+  Status queries(const Strided& given, std::int64_t d, AlignedTensor& to) noexcept;
+  Status keys(const Strided& given, std::int64_t d, AlignedTensor& to) noexcept;
+  // Memory alone: for a result, which is not given if nobody wants it.
+  Status query_result(const Strided& given, std::int64_t d, AlignedTensor& to) noexcept;
+  Status key_result(const Strided& given, std::int64_t d, AlignedTensor& to) noexcept;
+  // To where the caller wants it.
+  Status finish(const AlignedTensor& result) noexcept;
+
+ private:
+  AlignedTensor of_queries(const Strided& given, std::int64_t d) const noexcept;
+  AlignedTensor of_keys(const Strided& given, std::int64_t d) const noexcept;
+  Status prepare(AlignedTensor& t, bool read) noexcept;
+
+  const Problem& p_;
+  const Call& call_;
+  Loans& loans_;
+  StreamQueue& queue_;
+};
+
+// Which keys a query sees, in numbers of 32 bits: i + offset - left <= j <= i + offset + right.
+struct Sm90Positions {
+  int left, right, offset, offset_given;
+};
+Sm90Positions sm90_positions(const Problem& problem, const Call& call) noexcept;
+inline constexpr std::int64_t kFarthestOffset = std::int64_t{1} << 28;
+
+inline const int* integers(const Strided& t, bool given) noexcept {
+  return given ? reinterpret_cast<const int*>(t.data) : nullptr;
+}
+
+}  // namespace attend::cuda

@@ -1,0 +1,98 @@
+// cuda.sm90.forward: bf16 and f16 on Hopper GPUs, by the copy engine and the matrix units.
+#include "cuda/forward_sm90.h"
+
+#include "cuda/rows.h"
+#include "cuda/sm90.h"
+
+#include <algorithm>
+
+namespace attend {
+namespace cuda {
+namespace {
+
+std::string declines(const ForwardProblem& p, const Machine&) { return sm90_declines(p); }
+
+Status fill_in(const ForwardProblem& p, const ForwardCall& call, int size,
+               ForwardParameters& a) noexcept {
+  const ForwardTiles tiles = forward_tiles(size);
+  const Sm90Positions positions = sm90_positions(p, call);
+  const bool longest_first = positions.right < kNoLimit;
+  const std::int64_t blocks = blocks_of(p.q_length, tiles.queries), heads = p.heads * p.batch;
+  const std::int64_t group = p.group();
+  const std::int64_t in_section =
+      forward_section_bytes(longest_first, p.k_length) / (p.k_length * size * 4);
+  if (blocks * heads > kNoLimit) return {Status::Kind::failed, "more than 2^29 blocks of queries"};
+  a.lse = {p.lse ? call.lse.data : nullptr, call.lse.stride[0], call.lse.stride[1],
+           call.lse.stride[2]};
+  a.key_lengths = integers(call.key_lengths, p.key_lengths);
+  a.offsets = integers(call.query_offset, p.offset_each);
+  a.q_starts = integers(call.cu_seqlens_q, p.packed_queries);
+  a.k_starts = integers(call.cu_seqlens_k, p.keys == KeyAddressing::packed);
+  a.heads = static_cast<int>(p.heads);
+  a.group = static_cast<int>(group);
+  a.q_length = static_cast<int>(p.q_length);
+  a.k_length = static_cast<int>(p.k_length);
+  a.left = positions.left;
+  a.right = positions.right;
+  a.offset = positions.offset;
+  a.offset_given = positions.offset_given;
+  a.query_blocks = static_cast<int>(blocks);
+  a.items = static_cast<int>(blocks * heads);
+  a.section = static_cast<int>(std::min(std::max<std::int64_t>(in_section, 1) * group, heads));
+  a.turns = forward_takes_turns(size, longest_first) ? 1 : 0;
+  a.value_d = static_cast<int>(p.dv);
+  a.scale = static_cast<float>(p.scale);
+  return {};
+}
+
+Status launch(const ForwardProblem& p, const ForwardCall& given, Queue& into) noexcept {
+  if (p.k_length == 0 || p.batch * p.heads * p.q_length == 0)  // zeros: no tensor for a copy engine
+    return launch_portable_forward(p, given, into);
+  Status status;
+  StreamQueue* const queue = stream_queue(into, status);
+  if (queue == nullptr) return status;
+  const InContext in(queue->gpu());  // of which tensor maps are made
+  const int size = kernel_size(p);
+  const ForwardTiles tiles = forward_tiles(size);
+  Loans loans(*queue);
+  ForwardCall call = given;
+  ATTEND_TRY(clamp_integers(p, call, Integers::i32, kFarthestOffset, loans, *queue));
+  ForwardParameters a{};
+  ATTEND_TRY(fill_in(p, call, size, a));
+  Sm90Tensors tensors(p, call, loans, *queue);
+  AlignedTensor q, k, v, out;
+  ATTEND_TRY(tensors.queries(call.q, p.d, q));
+  ATTEND_TRY(tensors.keys(call.k, p.d, k));
+  ATTEND_TRY(tensors.keys(call.v, p.dv, v));
+  ATTEND_TRY(tensors.query_result(call.out, p.dv, out));
+  ATTEND_TRY(q.map(tiles.queries, a.q));
+  ATTEND_TRY(k.map(tiles.keys, a.k));
+  ATTEND_TRY(v.map(tiles.keys, a.v));
+  ATTEND_TRY(out.map(64, a.out));
+  a.out_rows = out.rows();
+  a.counter = loans.take<unsigned>(1);
+  if (loans.failed()) return loans.status();
+  ATTEND_TRY(queue->fill(a.counter, 0, sizeof(unsigned)));
+  const std::int64_t blocks = std::min<std::int64_t>(a.items, queue->gpu().processors());
+  const auto threads = static_cast<unsigned>(128 * (1 + tiles.queries / 64));
+  ATTEND_TRY(queue->start(
+      {sm90_module(false, p.type, size), "attend_forward", blocks, threads, kForwardSharedBytes},
+      &a));
+  return tensors.finish(out);
+}
+
+}  // namespace
+}  // namespace cuda
+
+extern constinit const Kernel<Forward> kCudaSm90Forward{
+    .name = "cuda.sm90.forward",
+    .only_if_forced = false,
+    .takes = Features{Feature::device_memory, Feature::bf16, Feature::f16, Feature::grouped_heads,
+                      Feature::own_value_size, Feature::packed_queries, Feature::packed_keys,
+                      Feature::key_lengths, Feature::causal, Feature::window, Feature::query_offset,
+                      Feature::query_offset_each, Feature::key_offset, Feature::lse},
+    .declines = cuda::declines,
+    .launch = cuda::launch,
+};
+
+}  // namespace attend

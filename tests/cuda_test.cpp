@@ -1,0 +1,328 @@
+// Calls on tensors of a GPU: the same bits however they are made, nothing outside of the tensors,
+// the queue's order, errors. Whether the numbers are right is conformance_test's question. Without
+// a GPU all but the first few are skipped.
+#include "core/strided.h"
+#include "cuda/rows.h"
+#include "cuda/sm90.h"
+#include "plan/plan.h"
+#include "support/device_tensor.h"
+#include "support/fake_device.h"
+#include "support/layer_numbers.h"
+#include "support/thrown_by.h"
+
+#include <attend/attention.h>
+#include <attend/plan.h>
+
+#include <gtest/gtest.h>
+
+#include <dlfcn.h>
+
+#include <cmath>
+
+namespace attend::test {
+namespace {
+
+constexpr Device kGpu{Device::Kind::cuda, 0};
+
+// ---- Without a GPU -----------------------------------------------------------------------------
+
+TEST(CudaRows, say_which_gpus_and_sizes_they_take) {
+  ForwardProblem p;
+  p.device = kGpu;
+  p.type = DType::bf16;
+  p.d = p.dv = 64;
+  p.q_length = p.k_length = 10;
+  p.scale = 0.125;
+  EXPECT_EQ(cuda::declines_sm90(p, 90), "");
+  EXPECT_EQ(cuda::declines_sm90(p, 80), "needs a GPU of sm_90, cuda:0 is sm_80");
+  EXPECT_EQ(cuda::declines_portable(kGpu, 80), "");
+  EXPECT_EQ(cuda::declines_portable(kGpu, 75), "needs a GPU of sm_80 or later, cuda:0 is sm_75");
+  for (const std::int64_t d : {0, 1, 60, 264}) {
+    ForwardProblem other = p;
+    other.d = d;
+    EXPECT_EQ(cuda::declines_sm90(other, 90),
+              "takes d and dv that are multiples of 8 up to 256, "
+              "not " +
+                  std::to_string(d) + " and 64");
+  }
+  ForwardProblem negative = p;
+  negative.scale = -1;
+  EXPECT_EQ(cuda::declines_sm90(negative, 90), "takes scales from 2^-126 to 2^64, not -1");
+  ForwardProblem long_one = p;
+  long_one.k_length = std::int64_t{1} << 28;
+  EXPECT_EQ(cuda::declines_sm90(long_one, 90), "takes lengths below 2^28, not 10 and 268435456");
+  ForwardProblem window = p;
+  window.offset_each = true;
+  window.window_left = 3;
+  EXPECT_EQ(cuda::declines_sm90(window, 90), "takes no window with a query offset of each");
+}
+
+// With one offset for all, positions count from query 0 on, and what is far away stays far away.
+TEST(CudaRows, positions_of_32_bits_hide_what_those_of_64_hide) {
+  constexpr std::int64_t kFar = std::int64_t{1} << 61;
+  const auto positions = [](std::int64_t offset, std::int64_t left, std::int64_t right) {
+    Problem p;
+    p.offset_given = true;
+    p.window_left = left;
+    p.window_right = right;
+    Call call;
+    call.offset = offset;
+    const cuda::Sm90Positions found = cuda::sm90_positions(p, call);
+    return std::pair(found.left, found.right);
+  };
+  using Pair = std::pair<int, int>;
+  EXPECT_EQ(positions(5, kUnlimited, kUnlimited), Pair(cuda::kNoLimit, cuda::kNoLimit));
+  EXPECT_EQ(positions(5, 3, 2), Pair(-2, 7));
+  EXPECT_EQ(positions(kFar, kFar, 2), Pair(0, cuda::kNoLimit));
+  EXPECT_EQ(positions(-kFar, 7, kFar), Pair(cuda::kNoLimit, 0));
+  EXPECT_EQ(positions(-kFar, kUnlimited, 2), Pair(cuda::kNoLimit, -cuda::kNoLimit));
+}
+
+// ---- With one ----------------------------------------------------------------------------------
+
+struct Trial {
+  Tensor q, k, v, dout;
+  AttentionOptions options{};
+};
+struct Found {
+  Tensor out, lse, dq, dk, dv;
+};
+
+class Cuda : public testing::TestWithParam<std::tuple<DType, std::int64_t>> {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = cuda::why_unavailable(); !reason.empty())
+      GTEST_SKIP() << "this machine has no GPU for it: it " << reason;
+    queue = cuda::make_queue();
+  }
+  DType type() const { return std::get<0>(GetParam()); }
+  std::int64_t d() const { return std::get<1>(GetParam()); }
+
+  Trial make(std::int64_t batch, std::int64_t heads, std::int64_t kv_heads, std::int64_t q_length,
+             std::int64_t k_length) const {
+    return {numbers({batch, heads, q_length, d()}, type(), 1),
+            numbers({batch, kv_heads, k_length, d()}, type(), 2),
+            numbers({batch, kv_heads, k_length, d()}, type(), 3),
+            numbers({batch, heads, q_length, d()}, type(), 4)};
+  }
+  DeviceTensor on_device(Tensor tensor) const { return {std::move(tensor), *queue}; }
+  DeviceTensor empty(const Shape& shape, DType of) const {
+    Tensor tensor(shape, of);
+    std::memset(tensor.view().data(), 0xFF, static_cast<std::size_t>(tensor.count() * size_of(of)));
+    return on_device(std::move(tensor));
+  }
+  DType statistic() const { return type() == DType::f64 ? DType::f64 : DType::f32; }
+
+  // Forward and backward on the device; options: their tensors are on it already.
+  Found run(const Trial& t) const {
+    DeviceTensor q = on_device(t.q), k = on_device(t.k), v = on_device(t.v),
+                 dout = on_device(t.dout), out = empty(t.q.shape(), type());
+    DeviceTensor lse = empty({t.q.size(0), t.q.size(1), t.q.size(2)}, statistic());
+    DeviceTensor dq = empty(t.q.shape(), type()), dk = empty(t.k.shape(), type()),
+                 dv = empty(t.v.shape(), type());
+    const Where where(default_context(), *queue);
+    attention(q, k, v, out.view(), t.options, {.lse = lse.view()}, where);
+    attention_backward({.q = q.view(),
+                        .k = k.view(),
+                        .v = v.view(),
+                        .out = out.view(),
+                        .lse = lse.view(),
+                        .dout = dout.view()},
+                       t.options, {.dq = dq.view(), .dk = dk.view(), .dv = dv.view()}, where);
+    return {out.back(), lse.back(), dq.back(), dk.back(), dv.back()};
+  }
+
+  std::shared_ptr<Queue> queue;
+};
+
+Tensor part(const Tensor& x, int dim, std::int64_t begin, std::int64_t end) {
+  return Tensor::copy_of(x.view().slice(dim, begin, end));
+}
+
+TEST_P(Cuda, a_row_of_a_batch_has_the_bits_it_has_alone) {
+  Trial all = make(3, 4, 2, 150, 170);
+  all.options.causal = true;
+  const Found together = run(all);
+  Trial one{part(part(all.q, 0, 1, 2), 1, 2, 4), part(part(all.k, 0, 1, 2), 1, 1, 2),
+            part(part(all.v, 0, 1, 2), 1, 1, 2), part(part(all.dout, 0, 1, 2), 1, 2, 4),
+            all.options};
+  const Found alone = run(one);
+  EXPECT_TRUE(same_bits(part(part(together.out, 0, 1, 2), 1, 2, 4), alone.out));
+  EXPECT_TRUE(same_bits(part(part(together.lse, 0, 1, 2), 1, 2, 4), alone.lse));
+  EXPECT_TRUE(same_bits(part(part(together.dq, 0, 1, 2), 1, 2, 4), alone.dq));
+  EXPECT_TRUE(same_bits(part(part(together.dk, 0, 1, 2), 1, 1, 2), alone.dk));
+  EXPECT_TRUE(same_bits(part(part(together.dv, 0, 1, 2), 1, 1, 2), alone.dv));
+  // Some queries by themselves, and one.
+  for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{37, 90}, {149, 150}}) {
+    Trial few{part(all.q, 2, begin, end), all.k, all.v, part(all.dout, 2, begin, end), all.options};
+    few.options.query_offset = begin + 20;
+    const Found found = run(few);
+    EXPECT_TRUE(same_bits(part(together.out, 2, begin, end), found.out)) << begin;
+    EXPECT_TRUE(same_bits(part(together.lse, 2, begin, end), found.lse)) << begin;
+    EXPECT_TRUE(same_bits(part(together.dq, 2, begin, end), found.dq)) << begin;
+  }
+}
+
+TEST_P(Cuda, repeated_calls_give_the_same_bits) {
+  const Trial t = make(2, 4, 4, 300, 290);
+  const Found first = run(t), second = run(t);
+  EXPECT_TRUE(same_bits(first.out, second.out));
+  EXPECT_TRUE(same_bits(first.dq, second.dq));
+  EXPECT_TRUE(same_bits(first.dk, second.dk));
+  EXPECT_TRUE(same_bits(first.dv, second.dv));
+}
+
+// Rows that the copy engine cannot read as they lie are copied first.
+TEST_P(Cuda, any_layout_gives_the_same_bits) {
+  const Trial t = make(2, 2, 2, 70, 60);
+  const Found expected = run(t);
+  const auto apart = [&](const Tensor& x) {  // every row one element longer, and one in front
+    Tensor wide({x.size(0), x.size(1), x.size(2), x.size(3) + 1}, x.dtype());
+    const auto size = static_cast<std::size_t>(size_of(x.dtype()) * x.size(3));
+    for (std::int64_t row = 0; row < x.count() / x.size(3); ++row)
+      std::memcpy(static_cast<char*>(wide.view().data()) +
+                      static_cast<std::size_t>(row * (x.size(3) + 1) + 1) *
+                          static_cast<std::size_t>(size_of(x.dtype())),
+                  static_cast<const char*>(x.view().data()) + static_cast<std::size_t>(row) * size,
+                  size);
+    return on_device(std::move(wide));
+  };
+  DeviceTensor q = apart(t.q), k = apart(t.k), v = apart(t.v), out = apart(t.q);
+  const auto odd = [&](const DeviceTensor& x) { return x.view().slice(3, 1, d() + 1); };
+  attention(odd(q), odd(k), odd(v), odd(out), {}, {}, Where(default_context(), *queue));
+  EXPECT_TRUE(same_bits(part(out.back(), 3, 1, d() + 1), expected.out));
+}
+
+TEST_P(Cuda, hidden_nan_changes_no_bit) {
+  Trial t = make(2, 2, 1, 90, 100);
+  Tensor lengths({2}, DType::i32);
+  lengths.data<std::int32_t>()[0] = 61;
+  lengths.data<std::int32_t>()[1] = 100;
+  const DeviceTensor there = on_device(lengths);
+  t.options.key_lengths = there.view();
+  t.options.causal = true;
+  const Found expected = run(t);
+  for (Tensor* x : {&t.k, &t.v})
+    with_type(type(), [&]<class T>(T) {
+      for (std::int64_t j = 61; j < 100; ++j) x->at<T>({0, 0, j, 3}) = static_cast<T>(NAN);
+    });
+  const Found found = run(t);
+  EXPECT_TRUE(same_bits(found.out, expected.out));
+  EXPECT_TRUE(same_bits(found.dq, expected.dq));
+  EXPECT_TRUE(same_bits(part(found.dk, 2, 0, 61), part(expected.dk, 2, 0, 61)));
+  EXPECT_TRUE(same_bits(part(found.dv, 2, 0, 61), part(expected.dv, 2, 0, 61)));
+}
+
+// The host cannot check what lies in memory of the device: numbers out of range are brought into
+// it.
+TEST_P(Cuda, lengths_out_of_range_do_no_harm) {
+  Trial t = make(2, 2, 2, 40, 50);
+  const Found whole = run(t);
+  Tensor lengths({2}, DType::i64);
+  lengths.data<std::int64_t>()[0] = std::int64_t{1} << 50;
+  lengths.data<std::int64_t>()[1] = -7;
+  const DeviceTensor there = on_device(lengths);
+  t.options.key_lengths = there.view();
+  const Found found = run(t);
+  EXPECT_TRUE(same_bits(part(found.out, 0, 0, 1), part(whole.out, 0, 0, 1)));
+  const Tensor none = part(found.out, 0, 1, 2);
+  EXPECT_TRUE(same_bits(none, Tensor(none.shape(), none.dtype()))) << "it has no keys";
+}
+
+TEST_P(Cuda, starts_and_pages_out_of_range_do_no_harm) {
+  Trial t = make(1, 2, 2, 64, 64);
+  const Found expected = run(t);
+  Tensor starts({4}, DType::i32);
+  const std::int32_t wrong[] = {-5, 1000, 3, 1 << 30};
+  std::memcpy(starts.data<std::int32_t>(), wrong, sizeof wrong);
+  const DeviceTensor there = on_device(starts);
+  t.options.cu_seqlens_q = there.view();
+  t.options.max_q = t.options.max_k = 64;
+  EXPECT_TRUE(same_bits(run(t).out, expected.out)) << "all of it is one sequence";
+  t.options = {};
+  Tensor table({1, 4}, DType::i32), lengths({1}, DType::i32);
+  const std::int32_t pages[] = {-1, 1 << 29, 0, 0};
+  std::memcpy(table.data<std::int32_t>(), pages, sizeof pages);
+  lengths.data<std::int32_t>()[0] = 64;
+  const DeviceTensor there_table = on_device(table), there_lengths = on_device(lengths);
+  DeviceTensor q = on_device(t.q), out = empty(t.q.shape(), type());
+  DeviceTensor k = on_device(numbers({2, 2, 16, d()}, type(), 5)),
+               v = on_device(numbers({2, 2, 16, d()}, type(), 6));
+  AttentionOptions options;
+  options.block_table = there_table.view();
+  options.key_lengths = there_lengths.view();
+  attention(q, k, v, out.view(), options, {}, Where(default_context(), *queue));
+  cuda::wait(*queue);
+}
+
+// ---- The queue ---------------------------------------------------------------------------------
+
+TEST_P(Cuda, a_plan_names_kernel_and_reasons) {
+  const Trial t = make(1, 2, 2, 8, 8);
+  DeviceTensor q = on_device(t.q), k = on_device(t.k), v = on_device(t.v),
+               out = empty(t.q.shape(), type());
+  const Plan plan = Plan::attention(q, k, v, out.view());
+  const std::string words = plan.describe();
+  EXPECT_NE(words.find("on cuda:0"), words.npos);
+  EXPECT_NE(words.find("kernel     " + plan.kernel()), words.npos);
+  EXPECT_TRUE(plan.kernel().starts_with("cuda.")) << words;
+  const bool says_why = words.find("declined   cuda.sm90.forward: ") != words.npos;
+  EXPECT_EQ(says_why, plan.kernel() == "cuda.portable.forward") << words;
+  EXPECT_EQ(words.find("reads host memory"), words.npos) << words;
+}
+
+// Captured into a graph: what is launched twice is done twice.
+TEST_P(Cuda, a_graph_can_hold_a_call) {
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
+  const auto call = [&]<class... A>(const char* name, A... arguments) {
+    const auto function = reinterpret_cast<int (*)(A...)>(dlsym(driver, name));
+    ASSERT_NE(function, nullptr) << name;
+    ASSERT_EQ(function(arguments...), 0) << name;
+  };
+  const Trial t = make(2, 4, 2, 100, 90);
+  const Found expected = run(t);
+  DeviceTensor q = on_device(t.q), k = on_device(t.k), v = on_device(t.v),
+               out = empty(t.q.shape(), type());
+  void *context = nullptr, *stream = nullptr, *graph = nullptr, *ready = nullptr;
+  call("cuDevicePrimaryCtxRetain", &context, 0);
+  call("cuCtxPushCurrent_v2", context);
+  call("cuStreamCreate", &stream, 1U);
+  call("cuStreamBeginCapture_v2", stream, 2);
+  const auto captured = cuda::make_queue(0, stream);
+  attention(q, k, v, out.view(), {}, {}, Where(default_context(), *captured));
+  call("cuStreamEndCapture", stream, &graph);
+  EXPECT_FALSE(same_bits(out.back(), expected.out)) << "done while it was captured";
+  call("cuGraphInstantiateWithFlags", &ready, graph, 0ULL);
+  for (int twice = 0; twice < 2; ++twice) {
+    call("cuGraphLaunch", ready, stream);
+    cuda::wait(*captured);
+    EXPECT_TRUE(same_bits(out.back(), expected.out));
+    cuda::copy(out.view().data(), t.q.view().data(),
+               static_cast<std::size_t>(t.q.count() * size_of(type())), *queue);
+  }
+  call("cuCtxPopCurrent_v2", &context);
+}
+
+TEST_P(Cuda, another_kind_of_queue_is_refused) {
+  const Trial t = make(1, 1, 1, 4, 4);
+  DeviceTensor q = on_device(t.q), k = on_device(t.k), v = on_device(t.v),
+               out = empty(t.q.shape(), type());
+  FakeQueue fake;
+  EXPECT_EQ(
+      thrown_by([&] { attention(q, k, v, out.view(), {}, {}, Where(default_context(), fake)); }),
+      "DeviceError: attention: cuda:0 failed: its queue is not one that "
+      "attend::cuda::make_queue() made");
+}
+
+INSTANTIATE_TEST_SUITE_P(all, Cuda,
+                         testing::Values(std::tuple(DType::bf16, 64), std::tuple(DType::f16, 128),
+                                         std::tuple(DType::bf16, 256), std::tuple(DType::bf16, 40),
+                                         std::tuple(DType::bf16, 30), std::tuple(DType::f32, 64),
+                                         std::tuple(DType::f64, 20)),
+                         [](const auto& test) {
+                           return std::string(name_of(std::get<0>(test.param))) + "_d" +
+                                  std::to_string(std::get<1>(test.param));
+                         });
+
+}  // namespace
+}  // namespace attend::test
