@@ -3,15 +3,14 @@
 
     bench/models.py [--cases NAME ...] [--types f32 bf16] [--rounds 21] [--threads N] [--cpu] [--json FILE]
 
-One process and one copy of the weights: in each round every implementation has its turn, and another is the first. Attention
-alone is the time inside of the attention functions during that same run: with what they do about strides, masks and
+One process and one copy of the weights: in each round every implementation has its turn, and another is the first; in a decode,
+at each token. Attention alone is the time inside of the attention functions during that same run: with what they do about strides, masks and
 types, without the making of the mask. A ratio is that of one round, sdpa / attend, so that a machine that becomes slower is slower for
 both; shown are the median of the rounds and its 95 % interval. With --cpu times are those of the processor, of all threads together: for
 --threads 1 on a machine that others use too. The weights are those of the tests (python/tests/hf/real.py),
 downloaded once. Exit: 1 if a bar is missed by the whole interval.
 """
 import argparse
-import inspect
 import json
 import pathlib
 import statistics
@@ -68,20 +67,23 @@ def texts(tokenizer, batch, length, mixed=False):
     return {"input_ids": ids, "attention_mask": real_ones}
 
 
-def encoding(batch, length, mixed=False):
+# A case of a model is a generator: up to the first yield nothing is counted, and between others are turns of others.
+
+def encoding(batch, length, mixed=False, **more):
     def case(model, tokenizer):
         given = texts(tokenizer, batch, length, mixed)
-        return lambda: model(**given)
+
+        def steps():
+            yield
+            model(**given, **more)
+
+        return steps
 
     return case
 
 
 def prefill(length):
-    def case(model, tokenizer):
-        given = texts(tokenizer, 1, length)
-        return lambda: model(**given, logits_to_keep=1)
-
-    return case
+    return encoding(1, length, logits_to_keep=1)
 
 
 def decode(prompt, count):
@@ -95,6 +97,7 @@ def decode(prompt, count):
             yield
             for n in range(prompt, prompt + count):
                 model(input_ids=given[:, n : n + 1], past_key_values=cache)
+                yield
 
         return steps
 
@@ -109,30 +112,34 @@ CASES = {
 }
 
 
-def turn(model, clock, name, run):
-    """(seconds of the whole, of attention)"""
-    model.set_attn_implementation(name)
-    steps = run() if inspect.isgeneratorfunction(run) else None
-    if steps is not None:
-        next(steps)
-    clock.seconds, start = 0.0, now()
-    if steps is not None:
-        next(steps, None)
-    else:
-        run()
-    return now() - start, clock.seconds
+def one_round(model, clock, names, run):
+    """{name: (seconds of the whole, of attention)}"""
+    steps, totals = {}, {name: (0.0, 0.0) for name in names}
+    for name in names:
+        model.set_attn_implementation(name)
+        steps[name] = run()
+        next(steps[name])
+    running = [*names]
+    while running:
+        for name in [*running]:
+            model.set_attn_implementation(name)
+            clock.seconds, start = 0.0, now()
+            if next(steps[name], "ended"):
+                running.remove(name)
+            totals[name] = totals[name][0] + now() - start, totals[name][1] + clock.seconds
+        running = running[1:] + running[:1]  # another is the first
+    return totals
 
 
 def measured(model, tokenizer, case, rounds):
     """{name: [(whole, attention) of each round]}"""
     clock = Clock(model)
     run = case(model, tokenizer)
-    for name in NAMES:
-        turn(model, clock, name, run)  # the first time takes longer
+    one_round(model, clock, NAMES, run)  # the first time takes longer
     found = {name: [] for name in NAMES}
     for n in range(rounds):
-        for name in NAMES[n % 3 :] + NAMES[: n % 3]:
-            found[name].append(turn(model, clock, name, run))
+        for name, seconds in one_round(model, clock, NAMES[n % 3 :] + NAMES[: n % 3], run).items():
+            found[name].append(seconds)
     return found
 
 

@@ -244,7 +244,9 @@ class TorchOptions:
     queries, keys   the lengths of the calls they are for; -1: any
     """
 
-    def __init__(self, options: Mapping[str, Any], queries: int = -1, keys: int = -1) -> None: ...
+    def __init__(self, options: dict[str, Any], queries: int = -1, keys: int = -1) -> None: ...
+
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
 class TorchCalls:
     """

@@ -16,9 +16,11 @@ using namespace nb::literals;
 // Options that are read once for many calls.
 class TorchOptions {
  public:
-  TorchOptions(nb::handle given, std::int64_t queries, std::int64_t keys)
-      : read_(given, "attention", "options"), options_(read_.get()), queries_(queries),
-        keys_(keys) {}
+  TorchOptions(const nb::dict& given, std::int64_t queries, std::int64_t keys)
+      : given_(given), read_(given, "attention", "options"), options_(read_.get()),
+        queries_(queries), keys_(keys) {}
+
+  nb::tuple arguments() const { return nb::make_tuple(given_, queries_, keys_); }
 
   // Whether they are for calls of these lengths; negative ones are for any.
   bool are_for(std::int64_t queries, std::int64_t keys) const noexcept {
@@ -38,6 +40,7 @@ class TorchOptions {
   }
 
  private:
+  nb::dict given_;
   Options read_;
   AttentionOptions options_;
   std::int64_t queries_, keys_;
@@ -127,9 +130,8 @@ class TorchCalls {
     std::array<ConstTensorView, 3> views;
     for (std::size_t n = 0; n < views.size(); ++n)
       if (!see(tensors[n], gradients, views[n])) return nb::none();
-    const auto& [q_view, k_view, v_view] = views;
-    if (!options.are_for(q_view.size(2), k_view.size(2)) || k_view.size(0) != q_view.size(0) ||
-        (same_heads && k_view.size(1) != q_view.size(1)))
+    if (!fit(views[0], views[1], views[2], same_heads) ||
+        !options.are_for(views[0].size(2), views[1].size(2)))
       return nb::none();
     return computed(views, scale, options, heads_last,
                     context.is_none() ? current() : nb::borrow(context));
@@ -155,6 +157,15 @@ class TorchCalls {
     for (const Question& listener : listeners_)
       if (listener.ask()) return true;
     return false;
+  }
+
+  // As they are, without anything that would have to be broadcast or said.
+  static bool fit(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                  bool same_heads) {
+    const bool grouped = k.size(1) > 0 && q.size(1) % k.size(1) == 0 && !same_heads;
+    return q.dtype() == k.dtype() && q.dtype() == v.dtype() && q.size(0) == k.size(0) &&
+           q.size(3) == k.size(3) && (q.size(1) == k.size(1) || grouped) &&
+           k.size(0) == v.size(0) && k.size(1) == v.size(1) && k.size(2) == v.size(2);
   }
 
   // A tensor [batch, heads, length, dim] that is what it shows: no gradient is lost, no sign.
@@ -221,10 +232,16 @@ void bind_torch_calls(nb::module_& m) {
 
 queries, keys   the lengths of the calls they are for; -1: any
 )")
-      .def(nb::init<nb::handle, std::int64_t, std::int64_t>(), "options"_a, "queries"_a = -1,
+      .def(nb::init<const nb::dict&, std::int64_t, std::int64_t>(), "options"_a, "queries"_a = -1,
            "keys"_a = -1,
-           nb::sig("def __init__(self, options: Mapping[str, Any], queries: int = -1, keys: int = "
-                   "-1) -> None"));
+           nb::sig("def __init__(self, options: dict[str, Any], queries: int = -1, keys: int = -1) "
+                   "-> None"))
+      .def(
+          "__reduce__",
+          [](const TorchOptions& self) {
+            return nb::make_tuple(nb::type<TorchOptions>(), self.arguments());
+          },
+          nb::sig("def __reduce__(self) -> tuple[Any, ...]"));
 
   nb::class_<TorchCalls>(m, "TorchCalls",
                          R"(attention() on PyTorch's tensors, for calls that nobody else listens to.

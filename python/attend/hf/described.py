@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from attend._attend import TorchOptions
+from attend.torch.unheard import plain
 
 
 _SUMS = {"aten::add", "aten::add_", "aten::sub", "aten::sub_", "aten::rsub", "aten::baddbmm", "aten::baddbmm_"}
@@ -34,7 +35,8 @@ class DescribedMask(Tensor):
     ) -> "DescribedMask":
         mask = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device="cpu")
         mask.options, mask.numbers, mask.make, mask.sizes = options, None, make, shape[2:]
-        mask.prepared = None if options is None else TorchOptions(options, *shape[2:])
+        tensors = [] if options is None else [x for x in options.values() if isinstance(x, Tensor)]
+        mask.prepared = TorchOptions(options, *shape[2:]) if options is not None and plain(*tensors) else None
         return mask
 
     __torch_function__ = torch._C._disabled_torch_function_impl

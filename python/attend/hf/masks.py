@@ -10,8 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 from transformers import masking_utils
 from transformers.utils.import_utils import is_tracing
+
+from attend.torch.unheard import plain
 
 from .described import DescribedMask, guard
 from .patterns import Pattern, pattern_of
@@ -38,7 +41,7 @@ def attend_mask(
     booleans: Any = masking_utils.sdpa_mask
     arguments = (batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask)
     more |= {"device": device, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
-    if is_tracing(attention_mask) or is_tracing(q_offset):  # a compiler cannot follow what is asked of functions below
+    if _is_traced(attention_mask, q_offset):  # a compiler cannot follow what is asked of functions below
         return booleans(*arguments, **more)
     if attention_mask is not None and attention_mask.shape[:-1] != (batch_size,):
         raise ValueError(
@@ -55,6 +58,14 @@ def attend_mask(
     last = kv_length - 1 if pattern.right is None else offset + q_length - 1 + pattern.right
     options |= _padding_options(attention_mask, kv_offset, kv_length, min(last, kv_length - 1))
     return DescribedMask((batch_size, 1, q_length, kv_length), options, make)
+
+
+def _is_traced(attention_mask: Tensor | None, q_offset: int | Tensor) -> bool:
+    """Transformers' answer takes as long as the attention of a short text: it is asked for where it may be yes."""
+    if is_compiling():
+        return True
+    given = [x for x in (attention_mask, q_offset) if x is not None and type(x) is not int]
+    return not plain(*given) and any(is_tracing(x) for x in (attention_mask, q_offset))
 
 
 def _pattern_options(pattern: Pattern, offset: int, queries: int, keys: int) -> dict[str, Any]:
@@ -78,9 +89,11 @@ def _padding_options(attention_mask: Tensor | None, kv_offset: int, keys: int, l
     """For keys 0 to `last`; those after it are hidden in any case."""
     if attention_mask is None or last < 0:
         return {}
-    real = attention_mask[:, kv_offset : kv_offset + keys].bool()
+    real = attention_mask.bool()
+    if kv_offset != 0 or keys < real.size(1):
+        real = real[:, kv_offset : kv_offset + keys]
     beyond = last + 1 - real.size(1)
-    if beyond <= 0 and bool(real[:, : last + 1].all()):
+    if beyond <= 0 and bool((real if beyond == 0 else real[:, : last + 1]).all()):
         return {}
     lengths = real.sum(1)
     if torch.equal(real, torch.arange(real.size(1)) < lengths.unsqueeze(1)):  # padding at the end alone

@@ -74,7 +74,7 @@ def observe(
     """Runs the model; the arguments are those of attend.hf.view()."""
     _check_model(model)
     try:
-        batch = operator.index(None if isinstance(batch, bool) else batch)  # type: ignore[arg-type]
+        batch = operator.index(None if isinstance(batch, bool) else batch)
     except TypeError:
         raise TypeError(f"view: batch is {batch!r}; it is the number of the sequence to show, the first is 0") from None
     inputs, read = inputs_of(model, tokenizer, text, part, new_tokens, target)

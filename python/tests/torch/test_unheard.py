@@ -1,5 +1,6 @@
 """Calls that nobody else listens to go without PyTorch's dispatch; all others must not."""
 import ctypes
+import pickle
 import resource
 import subprocess
 import sys
@@ -54,10 +55,12 @@ def test_options_are_for_some_lengths_and_heads():
     assert not taken(q, k, options=TorchOptions({}, 4, 7)) and not taken(q, k, options=TorchOptions({}, 5, 6))
     assert not taken(q, k, same_heads=True) and taken(q, q, same_heads=True)
     assert not taken(q, k.expand(2, -1, -1, -1))
+    assert not taken(q, k, options=pickle.loads(pickle.dumps(TorchOptions({}, 5, 6))))
     with pytest.raises(TypeError, match="unexpected keyword argument 'is_causal': here it is causal="):
         TorchOptions({"is_causal": True})
-    with pytest.raises(ValueError, match="k has d 8, q has 6"):
-        calls.attention(q[..., :6], k, k, None, EVERY_KEY)
+    for arguments in ((q, k, q), (q[..., :6], k, k), (q, k, k[:, :, :6]), (q, k[:, :0], k[:, :0]), (q[:, :3], k, k),
+                      (q.expand(2, -1, -1, -1), k.expand(2, -1, -1, -1), k), (q, k.bfloat16(), k), (q, k, k.double())):
+        assert calls.attention(*arguments, None, EVERY_KEY) is None
 
 
 class Mine(torch.Tensor):
@@ -145,6 +148,15 @@ def test_blocks_hear_of_calls():
             F.scaled_dot_product_attention(q, q, q)
     assert len(run.layers) == 1 and done.on_attend == 1
     assert untapped.attention(q, q, q, None, CAUSAL) is not None
+
+
+def test_what_pytorch_broadcasts_is_broadcast():
+    q, k, v = draw(2, 4, 5, 8), draw(2, 2, 7, 8), draw(2, 4, 7, 8)
+    for key, value, grouped in ((k, v, True), (v, v[:1], False), (v[:, :1], v, False)):
+        wanted = F.scaled_dot_product_attention(q, key, value, enable_gqa=grouped)
+        with attend.torch.sdpa() as done:
+            torch.testing.assert_close(F.scaled_dot_product_attention(q, key, value, enable_gqa=grouped), wanted)
+        assert done.on_attend == 1
 
 
 def test_results_live_and_die_by_themselves():
