@@ -1,11 +1,21 @@
 # Kernels for NVIDIA GPUs: each .cu file becomes a module, machine code that the library holds as
 # bytes and hands to the driver at run time. Without nvcc there are none, and the rows say so.
-set(ATTEND_CUDA AUTO CACHE STRING "Kernels for NVIDIA GPUs: ON, OFF, or AUTO: where nvcc is found")
+# They take minutes to compile: AUTO is ON where there is a GPU as well, so that nobody waits for what
+# cannot run here. The test cuda.compile makes them where there is none.
+set(ATTEND_CUDA AUTO CACHE STRING "Kernels for NVIDIA GPUs: ON, OFF, or AUTO: where nvcc and a GPU are found")
 set_property(CACHE ATTEND_CUDA PROPERTY STRINGS AUTO ON OFF)
 find_program(ATTEND_NVCC NAMES $ENV{NVCC} nvcc PATHS /usr/local/cuda/bin)
 mark_as_advanced(ATTEND_NVCC)
 if(ATTEND_CUDA STREQUAL ON AND NOT ATTEND_NVCC)
   message(FATAL_ERROR "ATTEND_CUDA is ON, and there is no nvcc: put it into the PATH, or set ATTEND_NVCC")
+endif()
+
+set(cuda_on ${ATTEND_CUDA})
+if(ATTEND_CUDA STREQUAL AUTO)
+  set(cuda_on OFF)
+  if(ATTEND_NVCC AND EXISTS /dev/nvidiactl)
+    set(cuda_on ON)
+  endif()
 endif()
 
 set(cuda_source ${PROJECT_SOURCE_DIR}/src/cuda)
@@ -31,7 +41,7 @@ function(attend_cuda_module name file)
 endfunction()
 
 set(cuda_version 0)
-if(ATTEND_NVCC AND NOT ATTEND_CUDA STREQUAL OFF)
+if(ATTEND_NVCC AND cuda_on)
   execute_process(COMMAND ${ATTEND_NVCC} --version OUTPUT_VARIABLE cuda_says)
   if(cuda_says MATCHES "release ([0-9]+)\\.([0-9]+)")
     math(EXPR cuda_version "${CMAKE_MATCH_1} * 1000 + ${CMAKE_MATCH_2} * 10")
@@ -58,6 +68,7 @@ else()
   message(STATUS "Kernels for NVIDIA GPUs: none")
 endif()
 
+add_custom_target(attend_cuda_modules DEPENDS ${ATTEND_CUDA_MODULES})
 list(LENGTH ATTEND_CUDA_MODULES cuda_count)
 configure_file(${PROJECT_SOURCE_DIR}/cmake/cuda_modules.cpp.in ${cuda_binary}/modules.cpp @ONLY)
 target_sources(attend PRIVATE ${cuda_binary}/modules.cpp)
