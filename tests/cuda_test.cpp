@@ -172,6 +172,55 @@ TEST_P(Cuda, repeated_calls_give_the_same_bits) {
   EXPECT_TRUE(same_bits(first.dv, second.dv));
 }
 
+// Few rows go through the keys chunk by chunk, at the same time.
+TEST_P(Cuda, a_query_alone_has_the_bits_it_has_among_many) {
+  const Trial all = make(5, 16, 8, 100, 700);
+  const Found together = run(all);
+  const Trial one{part(part(part(all.q, 0, 3, 4), 1, 5, 6), 2, 71, 72),
+                  part(part(all.k, 0, 3, 4), 1, 2, 3), part(part(all.v, 0, 3, 4), 1, 2, 3),
+                  part(part(part(all.dout, 0, 3, 4), 1, 5, 6), 2, 71, 72)};
+  const Found alone = run(one);
+  const auto row = [](const Tensor& x) { return part(part(part(x, 0, 3, 4), 1, 5, 6), 2, 71, 72); };
+  EXPECT_TRUE(same_bits(row(together.out), alone.out));
+  EXPECT_TRUE(same_bits(row(together.lse), alone.lse));
+  EXPECT_TRUE(same_bits(row(together.dq), alone.dq));
+}
+
+TEST_P(Cuda, what_else_is_asked_for_changes_no_bit_of_out) {
+  const Trial t = make(2, 4, 2, 60, 300);
+  const Found expected = run(t);
+  DeviceTensor q = on_device(t.q), k = on_device(t.k), v = on_device(t.v),
+               out = empty(t.q.shape(), type());
+  DeviceTensor weights = empty({2, 4, 60, 300}, type()), lse = empty({2, 4, 60}, DType::f64);
+  attention(q, k, v, out.view(), {}, {.lse = lse.view(), .weights = weights.view()},
+            Where(default_context(), *queue));
+  EXPECT_TRUE(same_bits(out.back(), expected.out));
+  const Tensor& shown = weights.back();
+  for (std::int64_t i = 0; i < 60; ++i) {
+    double sum = 0;
+    for (std::int64_t j = 0; j < 300; ++j) sum += value(shown, {1, 2, i, j});
+    EXPECT_NEAR(sum, 1, 0.01) << i;
+  }
+}
+
+TEST_P(Cuda, parts_of_the_keys_give_the_bits_of_all) {
+  const Trial t = make(2, 2, 1, 40, 600);
+  DeviceTensor q = on_device(t.q), k = on_device(t.k), v = on_device(t.v),
+               out = empty(t.q.shape(), type());
+  if (Plan::attention(q, k, v, out.view()).kernel() != "cuda.portable.forward")
+    GTEST_SKIP() << "parts are the portable kernel's, and this is another's";
+  DeviceTensor state = on_device(Tensor({2, 2, 40, d() + 4}, DType::f64));
+  const Where where(default_context(), *queue);
+  for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{0, 256}, {256, 600}}) {
+    AttentionOptions options;
+    options.key_offset = begin;
+    attention_partial(q, k.view().slice(2, begin, end), v.view().slice(2, begin, end), state.view(),
+                      options, where);
+  }
+  finish_partial({state.view()}, out.view(), {}, where);
+  EXPECT_TRUE(same_bits(out.back(), run(t).out));
+}
+
 // Rows that the copy engine cannot read as they lie are copied first.
 TEST_P(Cuda, any_layout_gives_the_same_bits) {
   const Trial t = make(2, 2, 2, 70, 60);

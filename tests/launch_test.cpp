@@ -69,9 +69,7 @@ TEST_F(Launch, a_row_for_the_device_is_chosen_there_and_nowhere_else) {
                 "are on cuda:0");
   const auto on_host = fake_plan(check(ForwardArguments{q, k, v, out, {}, {}}).problem);
   EXPECT_EQ(on_host.kernel->name, "reference.forward");
-  const std::vector<std::pair<std::string_view, std::string>> declined = {
-      {"fake.forward", "launches on a device, the tensors are in host memory"}};
-  EXPECT_EQ(on_host.declined, declined);
+  EXPECT_TRUE(on_host.declined.empty()) << "a row for other memory is not worth a word";
 }
 
 TEST_F(Launch, the_work_is_done_after_the_call_has_returned) {

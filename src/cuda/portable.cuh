@@ -118,12 +118,33 @@ __device__ __forceinline__ double scale_of(const Strided& scales, std::int64_t a
   return scales.given && at != kNone ? static_cast<double>(element<float>(scales, at)) : 1.0;
 }
 
-__device__ __noinline__ double weight_of(double score, double top) { return weight(score, top); }
+// weight() of core/softmax_state.h, with 2^fraction in f32 where the sums are.
+template <class Real>
+__device__ __noinline__ double weight_of(double score, double top) {
+  if (is_far(top)) return exp(score - top);
+  if (score < -0x1p30) return 0;
+  const double whole = floor(score * std::numbers::log2e), fraction = above(score, whole);
+  const double power = sizeof(Real) == sizeof(float)
+                           ? static_cast<double>(exp2f(static_cast<float>(fraction)))
+                           : exp2(fraction);
+  return power * power_of_two(whole - ceil(log2_units(top)));
+}
 __device__ __noinline__ double rescale_of(double from, double to) {
   return rescale_factor(from, to);
 }
-__device__ __noinline__ SoftmaxState::Join join(SoftmaxState& total, const SoftmaxState& part) {
-  return total.join(part);
+// By numbers: what a reference is made of is not kept in registers.
+struct Joined {
+  double top, l, mine, other;
+};
+__device__ __noinline__ Joined join(double top, double l, double part_top, double part_l) {
+  SoftmaxState total{top, l};
+  const SoftmaxState::Join weights = total.join({part_top, part_l});
+  return {total.top, total.l, weights.mine, weights.other};
+}
+__device__ __forceinline__ Joined join(SoftmaxState& total, double part_top, double part_l) {
+  const Joined joined = join(total.top, total.l, part_top, part_l);
+  total = {joined.top, joined.l};
+  return joined;
 }
 __device__ __noinline__ double drop(const Problem& p, const Call& call, std::int64_t b,
                                     std::int64_t h, std::int64_t i, std::int64_t j) {

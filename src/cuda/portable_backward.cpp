@@ -11,7 +11,7 @@ namespace attend {
 namespace cuda {
 namespace {
 
-constexpr std::string_view kBackwardModule = "portable_backward";
+constexpr std::string_view kBackwardModule = "portable_backward", kBiasModule = "portable_bias";
 constexpr std::int64_t kWarps = kPortableThreads / kPortableLanes;
 
 }  // namespace
@@ -30,8 +30,9 @@ Status launch_portable_backward(const BackwardProblem& p, const BackwardCall& gi
   a.v_columns = blocks_of(p.dv, kPortableColumns);
   const bool paged = p.keys == KeyAddressing::paged, wide = p.type == DType::f64;
   a.key_blocks = blocks_of(paged ? p.page_size : p.k_length, kPortableRows);
-  const auto start = [&](const char* f32, const char* f64, std::int64_t blocks) {
-    return queue->start({kBackwardModule, wide ? f64 : f32, blocks, kPortableThreads}, &a);
+  const auto start = [&](const char* f32, const char* f64, std::int64_t blocks,
+                         std::string_view module = kBackwardModule) {
+    return queue->start({module, wide ? f64 : f32, blocks, kPortableThreads}, &a);
   };
   const std::int64_t row_blocks = p.batch * p.heads * a.row_blocks;
   ATTEND_TRY(start("attend_backward_rows_float", "attend_backward_rows_double", row_blocks));
@@ -46,9 +47,10 @@ Status launch_portable_backward(const BackwardProblem& p, const BackwardCall& gi
     ATTEND_TRY(start("attend_backward_bias_float", "attend_backward_bias_double",
                      blocks_of(p.dbias_batch * p.dbias_heads * p.dbias_queries *
                                    blocks_of(p.dbias_keys, kPortableLanes),
-                               kWarps)));
+                               kWarps),
+                     kBiasModule));
   if (p.dalibi || p.dsinks)
-    ATTEND_TRY(start("attend_backward_heads", "attend_backward_heads", p.heads));
+    ATTEND_TRY(start("attend_backward_heads", "attend_backward_heads", p.heads, kBiasModule));
   return {};
 }
 

@@ -26,6 +26,7 @@ __device__ void rows_of_block(const PortableBackward& a, BackwardShared<Real>& s
   double sum[kWarpRows] = {}, chunk[kWarpRows] = {};  // of weight times dp
   if (p.sinks) {
     const double sink = load(call.sinks, call.sinks.offset(0, block.h, 0));
+#pragma unroll
     for (int n = 0; n < kWarpRows; ++n)
       if (sink != kMinusInfinity) total[n].add(sink);
   }
@@ -44,19 +45,22 @@ __device__ void rows_of_block(const PortableBackward& a, BackwardShared<Real>& s
       if (largest > before) part[n].top = largest;
       const double rescale = rescale_of(before, part[n].top);
       const bool counts = score != kMinusInfinity;
-      const double w = counts ? weight_of(score, part[n].top) : 0;
+      const double w = counts ? weight_of<Real>(score, part[n].top) : 0;
       const double keep = counts ? drop(p, call, block.s.b, block.h, i, j) : 0;
-      part[n].l = part[n].l * rescale + warp_sum(w);
-      chunk[n] = chunk[n] * rescale + warp_sum(keep == 0 ? 0 : w * keep * dout_v[n]);
+      part[n].l = part[n].l * rescale + w;  // of this lane's keys
+      chunk[n] = chunk[n] * rescale + (keep == 0 ? 0 : w * keep * dout_v[n]);
       if ((j0 + kLanes) % kChunk != 0 && j0 + kLanes < keys.end) continue;
+      part[n].l = warp_sum(part[n].l);
+      chunk[n] = warp_sum(chunk[n]);
       if (part[n].l != 0) {
-        const SoftmaxState::Join joined = join(total[n], part[n]);
+        const Joined joined = join(total[n], part[n].top, part[n].l);
         sum[n] = sum[n] * joined.mine + chunk[n] * joined.other;
       }
       part[n] = {};
       chunk[n] = 0;
     }
   }
+#pragma unroll
   for (int n = 0; n < kWarpRows; ++n) {
     const std::int64_t i = block.row(n);
     if (lane() > 0 || i >= block.s.q_length) continue;
@@ -90,8 +94,8 @@ __device__ void queries_of_block(const PortableBackward& a, BackwardShared<Real>
       const std::int64_t i = block.row(n);
       PairGradient g{false, 0, 0, 0};
       if (block.in_range(n, j))
-        g = pair_gradient(p, call, block.s, a.rows[row_index(p, block.s, block.h, i)], block.h, i,
-                          j, q_k[n], dout_v[n]);
+        g = pair_gradient<Real>(p, call, block.s, a.rows[row_index(p, block.s, block.h, i)],
+                                block.h, i, j, q_k[n], dout_v[n]);
       dalibi[n] += g.counts ? g.dadded * fabs(static_cast<double>(i + block.s.offset - j)) : 0;
       shared.factors.of[lane()][warp() * kWarpRows + n] = static_cast<Real>(g.ds * k_scale);
       const unsigned seen = __ballot_sync(kAll, g.counts);
@@ -103,11 +107,13 @@ __device__ void queries_of_block(const PortableBackward& a, BackwardShared<Real>
 #pragma unroll
     for (int r = 0; r < kRows; ++r) dq[r] += sum[r], sum[r] = 0;
   }
+#pragma unroll
   for (int n = 0; n < kWarpRows; ++n) {
     const double all = warp_sum(dalibi[n]);
     if (lane() == 0 && block.row(n) < block.s.q_length && index % a.d_columns == 0)
       a.rows[row_index(p, block.s, block.h, block.row(n))].dalibi = all;
   }
+#pragma unroll
   for (int r = 0; r < kRows; ++r)
     if (p.dq && column < p.d && block.first + r < block.s.q_length)
       store(call.dq,
@@ -131,32 +137,30 @@ struct KeyBlock {
   double result[kRows] = {};
   Real sum[kRows] = {};
 
-  __device__ KeyBlock(const PortableBackward& arguments, BackwardShared<Real>& memory,
-                      std::int64_t block, std::int64_t columns)
+  __device__ __forceinline__ KeyBlock(const PortableBackward& arguments,
+                                      BackwardShared<Real>& memory, std::int64_t block,
+                                      std::int64_t columns)
       : a(arguments), p(a.problem), call(a.call), shared(memory), of_k(columns < a.d_columns),
         column((of_k ? columns : columns - a.d_columns) * kColumns + threadIdx.x),
         kv_head(block / a.key_blocks % p.kv_heads), batch(block / a.key_blocks / p.kv_heads),
         first(block % a.key_blocks * kRows) {}
 
-  __device__ void run() {
+  __device__ __forceinline__ void run() {
     const bool paged = p.keys == KeyAddressing::paged;
-    if (paged) {
-      for (std::int64_t b = 0; b < p.batch; ++b) {
-        const Sequence s = sequence_of(p, call, b);
-        for (std::int64_t n = 0; n * p.page_size < s.k_length; ++n)
-          if (page_of(p, call, s, n * p.page_size) == batch)
-            add_sequence(s, n * p.page_size + first, p.page_size - first);
-      }
-    } else {
-      const Sequence s = sequence_of(p, call, batch);
-      if (first >= s.k_stored) return;
-      add_sequence(s, first, s.k_stored - first);
+    for (std::int64_t b = paged ? 0 : batch; b < (paged ? p.batch : batch + 1); ++b) {
+      const Sequence s = sequence_of(p, call, b);
+      const std::int64_t page = paged ? p.page_size : s.k_stored;  // or all keys at once
+      if (first >= page) return;
+      for (std::int64_t j = 0; j < s.k_length; j += page)
+        if (!paged || page_of(p, call, s, j) == batch) add_sequence(s, j + first, page - first);
     }
     const Strided& to = of_k ? call.dk : call.dv;
     if (column >= (of_k ? p.d : p.dv)) return;
     const Sequence s = paged ? Sequence{} : sequence_of(p, call, batch);
     const std::int64_t end = paged ? p.page_size : s.k_stored;
-    for (int r = 0; r < kRows && first + r < end; ++r) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (first + r >= end) continue;
       const std::int64_t at = paged ? to.offset(batch, kv_head, first + r)
                                     : key_row(p, call, to, s, kv_head, first + r);
       store(to, at + column * to.stride[3], result[r]);
@@ -164,7 +168,8 @@ struct KeyBlock {
   }
 
   // Over the queries of a sequence, in which the block's keys begin at j0.
-  __device__ void add_sequence(const Sequence& s, std::int64_t j0, std::int64_t most) {
+  __device__ __forceinline__ void add_sequence(const Sequence& s, std::int64_t j0,
+                                               std::int64_t most) {
     const int count = static_cast<int>(most < kRows ? most : kRows);
     __syncthreads();
     if (threadIdx.x < kRows) {
@@ -182,8 +187,8 @@ struct KeyBlock {
       }
   }
 
-  __device__ void add_queries(const Sequence& s, std::int64_t h, std::int64_t i0, std::int64_t j0,
-                              int count) {
+  __device__ __forceinline__ void add_queries(const Sequence& s, std::int64_t h, std::int64_t i0,
+                                              std::int64_t j0, int count) {
     const std::int64_t i = i0 + lane();
     const bool there = i < s.q_length;
     const KeyRange keys = there ? positions(p, s, i) : KeyRange{};
@@ -203,8 +208,8 @@ struct KeyBlock {
       const double v_scale = key_scale(p, call, call.v_scales, s, kv_head, j);
       PairGradient g{false, 0, 0, 0};
       if (r < count && j >= keys.begin && j < keys.end)
-        g = pair_gradient(p, call, s, a.rows[row_index(p, s, h, i)], h, i, j, k_scale * q_k[n],
-                          v_scale * dout_v[n]);
+        g = pair_gradient<Real>(p, call, s, a.rows[row_index(p, s, h, i)], h, i, j,
+                                k_scale * q_k[n], v_scale * dout_v[n]);
       shared.factors.of[lane()][r] = static_cast<Real>(of_k ? g.ds * k_scale : g.p * v_scale);
       const unsigned seen = __ballot_sync(kAll, g.counts);
       if (lane() == 0) shared.factors.seen[r] = seen;
@@ -214,96 +219,6 @@ struct KeyBlock {
     else add_columns(sum, shared.factors, call.dout, shared.v_at, column, column < p.dv);
   }
 };
-
-// ---- Bias --------------------------------------------------------------------------------------
-
-template <class Real>
-__device__ double dot(std::int64_t n, const Strided& a, std::int64_t a_row, const Strided& b,
-                      std::int64_t b_row) {
-  Real sum = 0, chain = 0;
-  for (std::int64_t x = 0; x < n; ++x) {
-    if (x % kChain == 0) sum += chain, chain = 0;
-    chain = multiply_add(element<Real>(a, a_row + x * a.stride[3]),
-                         element<Real>(b, b_row + x * b.stride[3]), chain);
-  }
-  return sum + chain;
-}
-
-// dadded of one pair, by one thread.
-template <class Real>
-__device__ double bias_gradient(const PortableBackward& a, const Sequence& s, std::int64_t h,
-                                std::int64_t i, std::int64_t j) {
-  const BackwardProblem& p = a.problem;
-  const BackwardCall& call = a.call;
-  const KeyRange keys = positions(p, s, i);
-  if (j < keys.begin || j >= keys.end) return 0;
-  const std::int64_t kv_head = h / p.group();
-  const auto key = [&](const Strided& t) { return key_row(p, call, t, s, kv_head, j); };
-  const double q_k = dot<Real>(p.d, call.q, query_row(p, call.q, s, h, i), call.k, key(call.k));
-  const double dout_v =
-      dot<Real>(p.dv, call.dout, query_row(p, call.dout, s, h, i), call.v, key(call.v));
-  const PairGradient g = pair_gradient(p, call, s, a.rows[row_index(p, s, h, i)], h, i, j,
-                                       key_scale(p, call, call.k_scales, s, kv_head, j) * q_k,
-                                       key_scale(p, call, call.v_scales, s, kv_head, j) * dout_v);
-  return g.counts ? g.dadded : 0;
-}
-
-// A warp: 32 keys of a row of dbias or, where it has one for all keys, all of them.
-template <class Real>
-__device__ void bias_of_warp(const PortableBackward& a, std::int64_t index) {
-  const BackwardProblem& p = a.problem;
-  const BackwardCall& call = a.call;
-  const std::int64_t tiles = (p.dbias_keys + kLanes - 1) / kLanes, row = index / tiles;
-  const std::int64_t i = row % p.dbias_queries, h = row / p.dbias_queries % p.dbias_heads;
-  const std::int64_t b = row / p.dbias_queries / p.dbias_heads;
-  const std::int64_t j = index % tiles * kLanes + lane();
-  const auto span = [](std::int64_t at, std::int64_t size, std::int64_t full) {
-    return size == 1 ? KeyRange{0, full} : KeyRange{at, at + 1};
-  };
-  const KeyRange batches = span(b, p.dbias_batch, p.batch), heads = span(h, p.dbias_heads, p.heads);
-  const KeyRange queries = span(i, p.dbias_queries, p.q_length);
-  double sum = 0;
-  for (std::int64_t n = batches.begin; n < batches.end; ++n) {
-    const Sequence s = sequence_of(p, call, n);
-    for (std::int64_t head = heads.begin; head < heads.end; ++head)
-      for (std::int64_t query = queries.begin; query < queries.end && query < s.q_length; ++query) {
-        if (p.dbias_keys > 1) {
-          sum += bias_gradient<Real>(a, s, head, query, j);
-          continue;
-        }
-        for (std::int64_t key = lane(); key < s.k_length; key += kLanes)
-          sum += bias_gradient<Real>(a, s, head, query, key);
-      }
-  }
-  if (p.dbias_keys == 1) sum = warp_sum(sum);
-  if (j < p.dbias_keys) store(call.dbias, call.dbias.offset(b, h, i, j), sum);
-}
-
-// ---- Heads -------------------------------------------------------------------------------------
-
-__device__ void head(const PortableBackward& a, std::int64_t h) {
-  __shared__ double all[2][kPortableThreads];
-  const BackwardProblem& p = a.problem;
-  const BackwardCall& call = a.call;
-  const double sink = p.sinks ? load(call.sinks, call.sinks.offset(0, h, 0)) : kMinusInfinity;
-  double dalibi = 0, dsink = 0;
-  for (std::int64_t b = 0; b < p.batch; ++b) {
-    const Sequence s = sequence_of(p, call, b);
-    for (std::int64_t i = threadIdx.x; i < s.q_length; i += kPortableThreads) {
-      const RowStatistics& row = a.rows[row_index(p, s, h, i)];
-      dalibi -= row.dalibi;
-      if (sink != kMinusInfinity) dsink -= weight(sink, row.top) / row.l * row.delta;
-    }
-  }
-  __syncthreads();
-  all[0][threadIdx.x] = dalibi;
-  all[1][threadIdx.x] = dsink;
-  __syncthreads();
-  if (threadIdx.x > 0) return;
-  for (int n = 1; n < kPortableThreads; ++n) dalibi += all[0][n], dsink += all[1][n];
-  if (p.dalibi) store(call.dalibi, call.dalibi.offset(0, h, 0), dalibi);
-  if (p.dsinks) store(call.dsinks, call.dsinks.offset(0, h, 0), dsink);
-}
 
 // Calls use(n) for this block's share of n items.
 template <class Use>
@@ -337,17 +252,6 @@ __device__ void keys(const PortableBackward& a) {
     if (of_k ? p.dk : p.dv_gradient) KeyBlock<Real>(a, shared, n / columns, n % columns).run();
   });
 }
-template <class Real>
-__device__ void bias(const PortableBackward& a) {
-  const BackwardProblem& p = a.problem;
-  const std::int64_t items =
-      p.dbias_batch * p.dbias_heads * p.dbias_queries * ((p.dbias_keys + kLanes - 1) / kLanes);
-  constexpr int kWarps = kPortableThreads / kLanes;
-  for (std::int64_t n = blockIdx.x * static_cast<std::int64_t>(kWarps) + warp(); n < items;
-       n += static_cast<std::int64_t>(gridDim.x) * kWarps)
-    bias_of_warp<Real>(a, n);
-}
-
 }  // namespace
 }  // namespace attend::cuda
 
@@ -362,10 +266,3 @@ ATTEND_PORTABLE(queries, float)
 ATTEND_PORTABLE(queries, double)
 ATTEND_PORTABLE(keys, float)
 ATTEND_PORTABLE(keys, double)
-ATTEND_PORTABLE(bias, float)
-ATTEND_PORTABLE(bias, double)
-
-extern "C" __global__ void __launch_bounds__(attend::cuda::kPortableThreads)
-    attend_backward_heads(const __grid_constant__ attend::cuda::PortableBackward a) {
-  for (std::int64_t h = blockIdx.x; h < a.problem.heads; h += gridDim.x) attend::cuda::head(a, h);
-}

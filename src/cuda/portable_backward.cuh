@@ -20,6 +20,7 @@ struct PairGradient {
 };
 
 // Of a pair that positions allow; product: q . k, dout_v: dout . v, both with the key's scales.
+template <class Real>
 __device__ __noinline__ PairGradient pair_gradient(const BackwardProblem& p,
                                                    const BackwardCall& call, const Sequence& s,
                                                    const RowStatistics& row, std::int64_t h,
@@ -29,7 +30,7 @@ __device__ __noinline__ PairGradient pair_gradient(const BackwardProblem& p,
   if (!block_visible(p, call, s.b, h, i, j) || masked_out(p, call, s.b, h, i, j)) return none;
   const Score score = score_of(p, call, s, h, i, j, product);
   if (score.masked == kMinusInfinity) return none;
-  const double p_j = weight_of(score.masked, row.top) / row.l;
+  const double p_j = weight_of<Real>(score.masked, row.top) / row.l;
   const double keep = drop(p, call, s.b, h, i, j);
   const double dp = keep == 0 ? 0 : keep * dout_v;  // 4 reversed
   double ds = p_j * (dp - row.delta);               // 3 reversed

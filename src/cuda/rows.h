@@ -31,6 +31,9 @@ std::string portable_declines(const Problem& p, const Machine&) {
 
 Status launch_portable_forward(const ForwardProblem& problem, const ForwardCall& call,
                                Queue& queue) noexcept;
+// lse, weights and scores alone, of a problem whose `out` another kernel writes.
+Status launch_portable_statistics(const ForwardProblem& problem, const ForwardCall& call,
+                                  Queue& queue) noexcept;
 Status launch_portable_backward(const BackwardProblem& problem, const BackwardCall& call,
                                 Queue& queue) noexcept;
 

@@ -10,7 +10,15 @@ namespace attend {
 namespace cuda {
 namespace {
 
-std::string declines(const ForwardProblem& p, const Machine&) { return sm90_declines(p); }
+std::string declines(const ForwardProblem& p, const Machine&) {
+  if (p.out_type != p.type) return text("writes ", p.type, ", and out is ", p.out_type);
+  return sm90_declines(p);
+}
+
+// What the kernel does not write; `out` is its own, whatever else is asked for.
+bool wants_more(const ForwardProblem& p) {
+  return p.weights || p.scores || (p.lse && p.lse_type != DType::f32);
+}
 
 Status fill_in(const ForwardProblem& p, const ForwardCall& call, int size,
                ForwardParameters& a) noexcept {
@@ -22,8 +30,8 @@ Status fill_in(const ForwardProblem& p, const ForwardCall& call, int size,
   const std::int64_t in_section =
       forward_section_bytes(longest_first, p.k_length) / (p.k_length * size * 4);
   if (blocks * heads > kNoLimit) return {Status::Kind::failed, "more than 2^29 blocks of queries"};
-  a.lse = {p.lse ? call.lse.data : nullptr, call.lse.stride[0], call.lse.stride[1],
-           call.lse.stride[2]};
+  a.lse = {p.lse && p.lse_type == DType::f32 ? call.lse.data : nullptr, call.lse.stride[0],
+           call.lse.stride[1], call.lse.stride[2]};
   a.key_lengths = integers(call.key_lengths, p.key_lengths);
   a.offsets = integers(call.query_offset, p.offset_each);
   a.q_starts = integers(call.cu_seqlens_q, p.packed_queries);
@@ -78,7 +86,8 @@ Status launch(const ForwardProblem& p, const ForwardCall& given, Queue& into) no
   ATTEND_TRY(queue->start(
       {sm90_module(false, p.type, size), "attend_forward", blocks, threads, kForwardSharedBytes},
       &a));
-  return tensors.finish(out);
+  ATTEND_TRY(tensors.finish(out));
+  return wants_more(p) ? launch_portable_statistics(p, given, into) : Status{};
 }
 
 }  // namespace
@@ -87,10 +96,12 @@ Status launch(const ForwardProblem& p, const ForwardCall& given, Queue& into) no
 extern constinit const Kernel<Forward> kCudaSm90Forward{
     .name = "cuda.sm90.forward",
     .only_if_forced = false,
-    .takes = Features{Feature::device_memory, Feature::bf16, Feature::f16, Feature::grouped_heads,
-                      Feature::own_value_size, Feature::packed_queries, Feature::packed_keys,
-                      Feature::key_lengths, Feature::causal, Feature::window, Feature::query_offset,
-                      Feature::query_offset_each, Feature::key_offset, Feature::lse},
+    .takes =
+        Features{Feature::device_memory, Feature::bf16, Feature::f16, Feature::grouped_heads,
+                 Feature::own_value_size, Feature::packed_queries, Feature::packed_keys,
+                 Feature::key_lengths, Feature::causal, Feature::window, Feature::query_offset,
+                 Feature::query_offset_each, Feature::key_offset, Feature::lse,
+                 Feature::other_types, Feature::weights, Feature::weight_heads, Feature::scores},
     .declines = cuda::declines,
     .launch = cuda::launch,
 };

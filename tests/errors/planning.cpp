@@ -338,6 +338,14 @@ std::vector<ErrorCase> gpus() {
   return {
       {"gpu_that_is_too_old", [] { throw Unsupported(cuda::declines_portable(kCuda, 75)); },
        "needs a GPU of sm_80 or later, cuda:0 is sm_75", "Unsupported"},
+      {"gpu_and_another_type_of_out",
+       [] {
+         ForwardProblem p;
+         p.type = DType::bf16;
+         for (const Kernel<Forward>* row : kernel_table<Forward>())
+           if (row->name == "cuda.sm90.forward") throw Unsupported(row->declines(p, {}));
+       },
+       "writes bf16, and out is f32", "Unsupported"},
       refusal("gpu_without_the_copy_engine", 80, "needs a GPU of sm_90, cuda:0 is sm_80",
               [](Problem&) {}),
       refusal("gpu_and_another_d", 90,
