@@ -252,8 +252,7 @@ class TorchCalls:
     """
     attention() on PyTorch's tensors, for calls that nobody else listens to.
 
-    listeners   context variables, functions, tuples of a function and its arguments, or objects: a call
-                goes another way if one of them is true
+    listeners   context variables, functions or objects: a call goes another way if one of them is true
     gradients   a function: whether autograd records
     threads     a function: how many threads PyTorch has
     context     a function: the Context for as many

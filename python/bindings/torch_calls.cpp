@@ -47,47 +47,36 @@ class TorchOptions {
   bool used_ = false;
 };
 
-// Something that is asked whether it is true: a context variable, a function, with its arguments
-// in a tuple, or an object as it is.
+// Something that is asked: a context variable for its value, a function for its result, or any
+// other object, which is the answer itself.
 class Question {
  public:
-  explicit Question(nb::handle given) {
-    if (nb::isinstance<nb::tuple>(given)) {
-      for (const nb::handle part : nb::borrow<nb::tuple>(given)) parts_.push_back(nb::borrow(part));
-    } else {
-      parts_.push_back(nb::borrow(given));
-    }
-  }
+  explicit Question(nb::handle of) : of_(nb::borrow(of)) {}
 
-  bool ask() const {
-    const int answer = PyObject_IsTrue(value().ptr());
-    if (answer < 0) throw nb::python_error();
-    return answer != 0;
-  }
-
-  nb::object value() const {
-    PyObject* const of = parts_[0].ptr();
+  nb::object answer() const {
     PyObject* found = nullptr;
-    if (PyContextVar_CheckExact(of)) {
-      if (PyContextVar_Get(of, Py_None, &found) < 0) throw nb::python_error();
-    } else if (PyCallable_Check(of) != 0) {
-      std::array<PyObject*, 4> given{};
-      for (std::size_t n = 1; n < parts_.size() && n < given.size(); ++n)
-        given[n] = parts_[n].ptr();
-      found = PyObject_Vectorcall(of, given.data() + 1,
-                                  (parts_.size() - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+    if (PyContextVar_CheckExact(of_.ptr())) {
+      if (PyContextVar_Get(of_.ptr(), Py_None, &found) < 0) throw nb::python_error();
+    } else if (PyCallable_Check(of_.ptr()) != 0) {
+      found = PyObject_CallNoArgs(of_.ptr());
       if (found == nullptr) throw nb::python_error();
     } else {
-      return parts_[0];
+      return of_;
     }
     return nb::steal(found);
   }
 
+  bool is_true() const {
+    const int found = PyObject_IsTrue(answer().ptr());
+    if (found < 0) throw nb::python_error();
+    return found != 0;
+  }
+
  private:
-  std::vector<nb::object> parts_;
+  nb::object of_;
 };
 
-bool is_asked(nb::handle tensor, PyObject* name) {
+bool has(nb::handle tensor, PyObject* name) {
   const nb::object answer = nb::steal(PyObject_GetAttr(tensor.ptr(), name));
   if (!answer.is_valid()) throw nb::python_error();
   return answer.is(Py_True);
@@ -112,9 +101,9 @@ class TorchCalls {
     for (const nb::handle tensor : tensors)
       if (!is_exact_torch(tensor)) return false;
     if (is_heard()) return false;
-    const bool gradients = gradients_.ask();
+    const bool gradients = gradients_.is_true();
     for (const nb::handle tensor : tensors)
-      if (gradients && is_asked(tensor, requires_grad_.ptr())) return false;
+      if (gradients && has(tensor, requires_grad_.ptr())) return false;
     return true;
   }
 
@@ -126,7 +115,7 @@ class TorchCalls {
     for (const nb::handle tensor : tensors)
       if (!is_exact_torch(tensor)) return nb::none();
     if (is_heard()) return nb::none();
-    const bool gradients = gradients_.ask();
+    const bool gradients = gradients_.is_true();
     std::array<ConstTensorView, 3> views;
     for (std::size_t n = 0; n < views.size(); ++n)
       if (!see(tensors[n], gradients, views[n])) return nb::none();
@@ -155,7 +144,7 @@ class TorchCalls {
  private:
   bool is_heard() const {
     for (const Question& listener : listeners_)
-      if (listener.ask()) return true;
+      if (listener.is_true()) return true;
     return false;
   }
 
@@ -170,17 +159,15 @@ class TorchCalls {
 
   // A tensor [batch, heads, length, dim] that is what it shows: no gradient is lost, no sign.
   bool see(nb::handle tensor, bool gradients, ConstTensorView& view) const {
+    if (gradients && has(tensor, requires_grad_.ptr())) return false;
+    const nb::object negative = nb::steal(PyObject_CallMethodNoArgs(tensor.ptr(), is_neg_.ptr()));
+    if (!negative.is_valid()) throw nb::python_error();
     nb::dlpack::dltensor seen;
-    if (gradients && is_asked(tensor, requires_grad_.ptr())) return false;
-    if (!see_torch(tensor, seen) || seen.ndim != 4 || seen.strides == nullptr ||
+    if (negative.is(Py_True) || !see_torch(tensor, seen)) return false;
+    const std::optional<DType> type = from_dlpack(seen.dtype);
+    if (!type || !is_floating_point(*type) || seen.ndim != 4 || seen.strides == nullptr ||
         seen.device.device_type != nb::device::cpu::value)
       return false;
-    PyObject* const self[] = {nullptr, tensor.ptr()};
-    const nb::object negative = nb::steal(PyObject_VectorcallMethod(
-        is_neg_.ptr(), self + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
-    if (!negative.is_valid()) throw nb::python_error();
-    const std::optional<DType> type = from_dlpack(seen.dtype);
-    if (!type || !is_floating_point(*type) || negative.is(Py_True)) return false;
     view = ConstTensorView(static_cast<char*>(seen.data) + seen.byte_offset, *type,
                            Shape(std::span(seen.shape, 4)), Shape(std::span(seen.strides, 4)));
     return true;
@@ -210,10 +197,10 @@ class TorchCalls {
 
   // That of the last call, unless PyTorch has another number of threads since.
   nb::object current() const {
-    const long threads = PyLong_AsLong(threads_.value().ptr());
+    const long threads = PyLong_AsLong(threads_.answer().ptr());
     if (kept_context == nullptr || threads != kept_threads) {
       PyObject* const before = kept_context;
-      kept_context = current_.value().release().ptr();
+      kept_context = current_.answer().release().ptr();
       kept_threads = threads;
       Py_XDECREF(before);
     }
@@ -246,8 +233,7 @@ queries, keys   the lengths of the calls they are for; -1: any
   nb::class_<TorchCalls>(m, "TorchCalls",
                          R"(attention() on PyTorch's tensors, for calls that nobody else listens to.
 
-listeners   context variables, functions, tuples of a function and its arguments, or objects: a call
-            goes another way if one of them is true
+listeners   context variables, functions or objects: a call goes another way if one of them is true
 gradients   a function: whether autograd records
 threads     a function: how many threads PyTorch has
 context     a function: the Context for as many
