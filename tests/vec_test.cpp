@@ -333,6 +333,59 @@ TEST_P(Vec, numbers_of_16_bits_are_widened_exactly_and_rounded_once) {
   expect_conversions(GetParam().words->of_f16, lanes);
 }
 
+// Floats beside each number of a 16-bit type and beside the middles between them. One that rounds
+// otherwise than a neighbour of two units is doubtful; no other of a usual size is.
+template <class Half>
+void expect_doubts(const HalfWords<Half>& words, int lanes) {
+  const std::size_t count = 2 * static_cast<std::size_t>(lanes);
+  std::vector<float> numbers(count, 1.5F);
+  std::vector<Half> made(count);
+  ASSERT_TRUE(words.clear(numbers.data(), made.data()));
+  constexpr std::uint32_t kDigits = std::is_same_v<Half, bf16> ? 16 : 13;
+  std::size_t place = 0;
+  const auto expect = [&](std::uint32_t bits) {
+    const auto x = std::bit_cast<float>(bits);
+    const std::size_t at = place++ % count;
+    numbers[at] = x;
+    const bool clear = words.clear(numbers.data(), made.data());
+    numbers[at] = 1.5F;
+    // Rounds as its neighbours of two units do, and as those of three.
+    bool alike = std::isfinite(x), far = alike;
+    for (const int n : {-3, -2, -1, 1, 2, 3}) {
+      float other = std::nextafter(x, std::copysign(kInfinity<float>, static_cast<float>(n)));
+      for (int step = 1; step < std::abs(n); ++step)
+        other = std::nextafter(other, std::copysign(kInfinity<float>, static_cast<float>(n)));
+      const bool same = static_cast<float>(Half(static_cast<double>(other))) ==
+                        static_cast<float>(Half(static_cast<double>(x)));
+      far = far && same;
+      alike = alike && (same || std::abs(n) == 3);
+    }
+    ASSERT_TRUE(alike || !clear) << x;
+    const float size = std::abs(x);
+    if (x == 0 || (far && size > 0x1p-13F && size < 60000)) ASSERT_TRUE(clear) << x;
+    if (clear)
+      for (std::size_t n = 0; n < count; ++n)
+        ASSERT_EQ(made[n].bits, Half(n == at ? static_cast<double>(x) : 1.5).bits) << x;
+  };
+  for (std::uint32_t half = 0; half < 65536; half += 7) {
+    Half of;
+    of.bits = static_cast<std::uint16_t>(half);
+    const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(of));
+    for (const std::uint32_t beside : {0U, 1U << (kDigits - 1), 1U << (kDigits - 2)})
+      for (std::uint32_t n = 0; n <= 8; ++n) expect(bits + beside - 4 + n);
+  }
+  for (const std::uint32_t bits : {0U, 0x80000000, 0x7F800000U, 0xFF800000, 0x7FC00000U, 0xFFC00000,
+                                   0x7FFFFFFFU, 0xFFFFFFFF, 0x7FFF8000U, 0x7F800001U, 0x7F7FFFFFU,
+                                   1U, 0x00800000U, 0x33000000U, 0x477FF000U, 0x477FE000U})
+    expect(bits);
+}
+
+TEST_P(Vec, floats_that_may_round_otherwise_are_doubtful_and_no_others) {
+  const int lanes = GetParam().words->f32.lanes;
+  expect_doubts(GetParam().words->of_bf16, lanes);
+  expect_doubts(GetParam().words->of_f16, lanes);
+}
+
 TEST_P(Vec, exp2_is_within_a_unit_in_the_last_place) {
   each_type([]<class T>(const Words<T>& w) {
     const auto truth = [](Wide<T> x) { return std::exp2(x); };

@@ -157,23 +157,69 @@ inline F32 scaled(F32 a, F32 n) {
 }
 inline F32::Mask less(F32 a, F32 b) { return _mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ); }
 inline F32 select(F32::Mask m, F32 a, F32 b) { return {_mm256_blendv_ps(b.v, a.v, m)}; }
-ATTEND_INLINE unsigned doubtful_bits(F32 x, Doubt of) {
-  const auto all = [](std::uint32_t n) { return _mm256_set1_epi32(static_cast<int>(n)); };
-  const __m256i bits = _mm256_castps_si256(x.v), size = _mm256_slli_epi32(bits, 1);
-  const __m256i rest = _mm256_and_si256(_mm256_sub_epi32(bits, all(of.middle)), all(of.digits));
-  const __m256i above_zero = _mm256_sub_epi32(size, all(1));
-  const __m256i near = _mm256_cmpgt_epi32(all(5), rest);
-  const __m256i small =
-      _mm256_cmpeq_epi32(_mm256_min_epu32(above_zero, all(of.least - 1)), above_zero);
-  const __m256i large = _mm256_cmpeq_epi32(_mm256_max_epu32(size, all(of.most)), size);
-  return static_cast<unsigned>(
-      _mm256_movemask_epi8(_mm256_or_si256(_mm256_or_si256(near, small), large)));
-}
+template <class E>
+class Rounder {
+  using Of = Doubt<E>;
+  static __m256i all(std::uint32_t n) { return _mm256_set1_epi32(static_cast<int>(n)); }
+  static __m256i words(std::uint32_t n) { return _mm256_set1_epi16(static_cast<short>(n)); }
+  __m256i near_ = all(~0U), least_ = all(~0U), most_ = all(0);
+  __m256 finite_ = _mm256_setzero_ps();  // else NaN
+
+ public:
+  ATTEND_INLINE void store(F32 first, F32 second, E* to) {
+    __m256i halves;
+    if constexpr (Of::kBf16) {
+      const __m256i low = rounded(first), high = rounded(second);
+      halves = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xD8);
+      const __m256i size = _mm256_add_epi16(halves, halves);
+      least_ = _mm256_min_epu16(least_, _mm256_sub_epi16(size, words(1)));
+    } else {
+      const __m128i low = rounded(first), high = rounded(second);
+      halves = _mm256_set_m128i(high, low);
+      most_ = _mm256_max_epu16(most_, _mm256_add_epi16(halves, halves));
+    }
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), halves);
+  }
+
+  bool doubtful() const {
+    const auto up_to = [](__m256i x, __m256i most) {
+      return _mm256_cmpeq_epi16(_mm256_min_epu16(x, most), x);
+    };
+    __m256i any;
+    if constexpr (Of::kBf16) {
+      const __m256i near = up_to(near_, all(Of::kNear));
+      const __m256 none = _mm256_cmp_ps(finite_, finite_, _CMP_UNORD_Q);
+      any = _mm256_or_si256(
+          _mm256_and_si256(near, all(0xFFFF)),
+          _mm256_or_si256(up_to(least_, words(Of::kLeast - 1)), _mm256_castps_si256(none)));
+    } else {
+      any = _mm256_or_si256(up_to(near_, all(Of::kHalves)), up_to(words(Of::kMost), most_));
+    }
+    return _mm256_testz_si256(any, any) == 0;
+  }
+
+ private:
+  // In bf16 the lower half of each lane, else vectors of 16 bits.
+  ATTEND_INLINE auto rounded(F32 x) {
+    const __m256i bits = _mm256_castps_si256(x.v);
+    if constexpr (Of::kBf16) {
+      const __m256i sum = _mm256_add_epi32(bits, all(Of::kMiddle));
+      near_ = _mm256_min_epu16(near_, sum);
+      finite_ = _mm256_fmadd_ps(x.v, _mm256_setzero_ps(), finite_);
+      return _mm256_srli_epi32(sum, 16);
+    } else {
+      const __m256i moved = _mm256_mullo_epi16(bits, all(2 << 16 | 1 << Of::kUp));
+      near_ = _mm256_min_epu16(near_, _mm256_add_epi16(moved, all(Of::kToHalves)));
+      return _mm256_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    }
+  }
+};
 // 8 rows of 8 numbers, transposed as 4 columns of pairs: 8 shuffles, where squares of floats
 // take 16.
-ATTEND_INLINE void load_transposed(const bf16* rows, std::int64_t stride, F32 (&square)[8]) {
+template <class Rows>
+ATTEND_INLINE void transposed(bf16, const Rows& rows, F32 (&square)[8]) {
   F32 pairs[4];
-  load_columns(rows, stride * 2, pairs);
+  load_columns(rows, pairs);
   unrolled<4>(ATTEND_EACH(c) {
     const __m256i both = _mm256_castps_si256(pairs[c].v);
     const __m256i high = _mm256_set1_epi32(static_cast<int>(0xFFFF0000));

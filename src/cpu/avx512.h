@@ -157,30 +157,65 @@ inline F32 scaled(F32 a, F32 n) {
 }
 inline F32::Mask less(F32 a, F32 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ); }
 inline F32 select(F32::Mask m, F32 a, F32 b) { return {_mm512_mask_blend_ps(m, b.v, a.v)}; }
-// As vec.h has it, with an instruction less where bf16 has all of the exponents.
 template <class E>
-inline unsigned doubtful_lanes(F32 x, E) {
-  constexpr bool kBf16 = std::is_same_v<E, bf16>;
-  constexpr int kCut = kBf16 ? 16 : 13;  // bits that are rounded away
-  const __m512i bits = _mm512_castps_si512(x.v);
-  const __m512i from_middle = _mm512_sub_epi32(bits, _mm512_set1_epi32((1 << (kCut - 1)) - 2));
-  const __m512i rest = _mm512_and_si512(from_middle, _mm512_set1_epi32((1 << kCut) - 1));
-  const __mmask16 near = _mm512_cmple_epu32_mask(rest, _mm512_set1_epi32(4));
-  if constexpr (kBf16) {
-    constexpr int kSubnormalInfiniteNan = 0xB9;
-    return near | _mm512_fpclass_ps_mask(x.v, kSubnormalInfiniteNan);
-  } else {
-    const __m512i size = _mm512_slli_epi32(bits, 1);  // without the sign
-    const __m512i above_zero = _mm512_sub_epi32(size, _mm512_set1_epi32(1));
-    return near | _mm512_cmplt_epu32_mask(above_zero, _mm512_set1_epi32(0x71000000)) |  // 2^-14
-           _mm512_cmpge_epu32_mask(size, _mm512_set1_epi32(static_cast<int>(0x8EF00000)));
+class Rounder {
+  using Of = Doubt<E>;
+  static __m512i all(std::uint32_t n) { return _mm512_set1_epi32(static_cast<int>(n)); }
+  static __m512i words(std::uint32_t n) { return _mm512_set1_epi16(static_cast<short>(n)); }
+  __m512i near_ = all(~0U), least_ = all(~0U), most_ = all(0);
+  __m512 finite_ = _mm512_setzero_ps();  // else NaN
+
+ public:
+  ATTEND_INLINE void store(F32 first, F32 second, E* to) {
+    __m512i halves;
+    if constexpr (Of::kBf16) {
+      const __m512i low = rounded(first), high = rounded(second);
+      alignas(64) std::int16_t odd[32];
+      for (int n = 0; n < 32; ++n) odd[n] = static_cast<std::int16_t>(2 * n + 1);
+      halves = _mm512_permutex2var_epi16(low, _mm512_load_si512(odd), high);
+      const __m512i size = _mm512_add_epi16(halves, halves);
+      least_ = _mm512_min_epu16(least_, _mm512_sub_epi16(size, words(1)));
+    } else {
+      const __m256i low = rounded(first), high = rounded(second);
+      halves = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+      most_ = _mm512_max_epu16(most_, _mm512_add_epi16(halves, halves));
+    }
+    _mm512_storeu_si512(to, halves);
   }
-}
+
+  bool doubtful() const {
+    constexpr __mmask32 kLower = 0x55555555;  // of each lane
+    if constexpr (Of::kBf16)
+      return (_mm512_mask_cmple_epu16_mask(kLower, near_, words(Of::kNear)) |
+              _mm512_cmplt_epu16_mask(least_, words(Of::kLeast)) |
+              _mm512_cmp_ps_mask(finite_, finite_, _CMP_UNORD_Q)) != 0;
+    else
+      return (_mm512_cmple_epu16_mask(near_, all(Of::kHalves)) |
+              _mm512_cmpge_epu16_mask(most_, words(Of::kMost))) != 0;
+  }
+
+ private:
+  // In bf16 the upper half of each lane, else vectors of 16 bits.
+  ATTEND_INLINE auto rounded(F32 x) {
+    const __m512i bits = _mm512_castps_si512(x.v);
+    if constexpr (Of::kBf16) {
+      const __m512i sum = _mm512_add_epi32(bits, all(Of::kMiddle));
+      near_ = _mm512_min_epu16(near_, sum);
+      finite_ = _mm512_fmadd_ps(x.v, _mm512_setzero_ps(), finite_);
+      return sum;
+    } else {
+      const __m512i moved = _mm512_sllv_epi16(bits, all(1 << 16 | Of::kUp));
+      near_ = _mm512_min_epu16(near_, _mm512_add_epi16(moved, all(Of::kToHalves)));
+      return _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    }
+  }
+};
 // 16 rows of 16 numbers of 16 bits, transposed as 8 columns of pairs: 16 shuffles, where squares of
 // floats take 32. Of bf16 two more instructions give the two columns of a pair.
-ATTEND_INLINE void load_transposed(const bf16* rows, std::int64_t stride, F32 (&square)[16]) {
+template <class Rows>
+ATTEND_INLINE void transposed(bf16, const Rows& rows, F32 (&square)[16]) {
   F32 pairs[8];
-  load_columns(rows, stride * 2, pairs);
+  load_columns(rows, pairs);
   unrolled<8>(ATTEND_EACH(c) {
     const __m512i both = _mm512_castps_si512(pairs[c].v);
     const __m512i high = _mm512_set1_epi32(static_cast<int>(0xFFFF0000));
@@ -190,9 +225,10 @@ ATTEND_INLINE void load_transposed(const bf16* rows, std::int64_t stride, F32 (&
 }
 // Of f16 they are brought apart and converted: 32 shuffles more, where converted first all would be
 // 64 and 16 conversions.
-ATTEND_INLINE void load_transposed(const f16* rows, std::int64_t stride, F32 (&square)[16]) {
+template <class Rows>
+ATTEND_INLINE void transposed(f16, const Rows& rows, F32 (&square)[16]) {
   F32 pairs[8];
-  load_columns(rows, stride * 2, pairs);
+  load_columns(rows, pairs);
   const __m512i even = _mm512_cvtepi8_epi16(
       _mm256_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 1, 3, 5, 7, 9, 11,
                        13, 15, 17, 19, 21, 23, 25, 27, 29, 31));
@@ -205,12 +241,12 @@ ATTEND_INLINE void load_transposed(const f16* rows, std::int64_t stride, F32 (&s
 // 16 rows of 16 bytes, transposed as bytes and then converted: 24 shuffles, where 16 conversions
 // and the square of floats would take 48. quads[g] holds of each four rows (16 bytes) the columns
 // 4g to 4g + 3; a column's bytes become the highest of their lanes, and are shifted down.
-ATTEND_INLINE void load_transposed(const std::int8_t* rows, std::int64_t stride,
-                                   F32 (&square)[16]) {
+template <class Rows>
+ATTEND_INLINE void transposed(std::int8_t, const Rows& rows, F32 (&square)[16]) {
   __m512i four[4], pairs[4], quads[4];
   unrolled<4>(ATTEND_EACH(p) {
     const auto row = [&](int n) {
-      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows + (4 * n + p) * stride));
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows.at(4 * n + p, 0)));
     };
     four[p] = _mm512_broadcast_i32x4(row(0));
     four[p] = _mm512_mask_broadcast_i32x4(four[p], 0x00F0, row(1));

@@ -130,16 +130,38 @@ inline F32 scaled(F32 a, F32 n) {
   const F32::Mask bits = reinterpret_cast<F32::Mask>(n.v) << 23;
   return {{a.v * reinterpret_cast<F32::Native>(bits)}};
 }
-inline unsigned doubtful_bits(F32 x, Doubt of) {
-  unsigned doubtful = 0;
-  for (int n = 0; n < F32::kLanes; ++n) {
-    const auto bits = static_cast<std::uint32_t>(reinterpret_cast<F32::Mask>(x.v)[n]);
-    const std::uint32_t size = bits << 1, rest = (bits - of.middle) & of.digits;
-    doubtful |= static_cast<unsigned>(rest <= 4) | static_cast<unsigned>(size - 1 < of.least) |
-                static_cast<unsigned>(size >= of.most);
+template <class E>
+class Rounder {
+  using Of = Doubt<E>;
+  typedef std::uint32_t Bits __attribute__((vector_size(16)));  // NOLINT(modernize-use-using)
+  typedef std::uint16_t Four __attribute__((vector_size(8)));   // NOLINT(modernize-use-using)
+  Bits doubtful_ = {};
+
+ public:
+  ATTEND_INLINE void store(F32 first, F32 second, E* to) {
+    rounded(first, to);
+    rounded(second, to + F32::kLanes);
   }
-  return doubtful;
-}
+  bool doubtful() const { return (doubtful_[0] | doubtful_[1] | doubtful_[2] | doubtful_[3]) != 0; }
+
+ private:
+  // Of f16 the exponent rebiased: the others are doubtful, or 0.
+  ATTEND_INLINE void rounded(F32 x, E* to) {
+    constexpr std::uint32_t kLeast = Of::kBf16 ? Of::kLeast << 16 : Of::kLeast;
+    constexpr std::uint32_t kMost = Of::kBf16 ? 0xFF000000 : 0x8EF00000;
+    const Bits bits = reinterpret_cast<Bits>(x.v), size = bits + bits;
+    const Bits sum = bits + Of::kMiddle, near = sum << (32 - Of::kCut);
+    doubtful_ |= reinterpret_cast<Bits>((near <= Of::kNear << (32 - Of::kCut)) |
+                                        (size - 1 < kLeast) | (size >= kMost));
+    Bits half = sum >> 16;
+    if constexpr (!Of::kBf16) {
+      const Bits normal = ((sum & 0x7FFFFFFF) >> 13) - (112U << 10);
+      half = (size == 0 ? Bits{} : normal) | (bits >> 16 & 0x8000);
+    }
+    const Four four = __builtin_convertvector(half, Four);
+    __builtin_memcpy(&to->bits, &four, sizeof four);
+  }
+};
 inline bool all_finite(F32 a) {
   const F32::Native zero = a.v - a.v;   // NOLINT(misc-redundant-expression): not if infinite
   const F32::Mask same = zero == zero;  // NOLINT(misc-redundant-expression): not if it is NaN

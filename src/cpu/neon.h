@@ -164,16 +164,50 @@ inline F32 scaled(F32 a, F32 n) {
 }
 inline F32::Mask less(F32 a, F32 b) { return vcltq_f32(a.v, b.v); }
 inline F32 select(F32::Mask m, F32 a, F32 b) { return {vbslq_f32(m, a.v, b.v)}; }
-ATTEND_INLINE unsigned doubtful_bits(F32 x, Doubt of) {
-  const uint32x4_t bits = vreinterpretq_u32_f32(x.v), size = vshlq_n_u32(bits, 1);
-  const uint32x4_t rest =
-      vandq_u32(vsubq_u32(bits, vdupq_n_u32(of.middle)), vdupq_n_u32(of.digits));
-  const uint32x4_t above_zero = vsubq_u32(size, vdupq_n_u32(1));
-  const uint32x4_t near = vcleq_u32(rest, vdupq_n_u32(4)),
-                   small = vcltq_u32(above_zero, vdupq_n_u32(of.least)),
-                   large = vcgeq_u32(size, vdupq_n_u32(of.most));
-  return vmaxvq_u32(vorrq_u32(vorrq_u32(near, small), large));
-}
+template <class E>
+class Rounder {
+  using Of = Doubt<E>;
+  static uint16x8_t all(std::uint32_t n) { return vreinterpretq_u16_u32(vdupq_n_u32(n)); }
+  uint16x8_t near_ = all(~0U), least_ = all(~0U), most_ = all(0);
+  float32x4_t finite_ = vdupq_n_f32(0);  // else NaN
+
+ public:
+  ATTEND_INLINE void store(F32 first, F32 second, E* to) {
+    const uint16x8_t low = from_middle(first), high = from_middle(second);
+    uint16x8_t halves;
+    if constexpr (Of::kBf16) {
+      halves = vuzp2q_u16(low, high);
+      least_ = vminq_u16(least_, vsubq_u16(vaddq_u16(halves, halves), vdupq_n_u16(1)));
+    } else {
+      halves = vreinterpretq_u16_f16(vcvt_high_f16_f32(vcvt_f16_f32(first.v), second.v));
+      most_ = vmaxq_u16(most_, vaddq_u16(halves, halves));
+    }
+    vst1q_u16(&to->bits, halves);
+  }
+
+  bool doubtful() const {
+    if constexpr (Of::kBf16)
+      return vminvq_u16(vorrq_u16(near_, all(0xFFFF0000))) <= Of::kNear ||
+             vminvq_u16(least_) < Of::kLeast || vminvq_u32(vceqq_f32(finite_, finite_)) == 0;
+    else
+      return vmaxvq_u16(vcleq_u16(near_, all(Of::kHalves))) != 0 || vmaxvq_u16(most_) >= Of::kMost;
+  }
+
+ private:
+  ATTEND_INLINE uint16x8_t from_middle(F32 x) {
+    const uint32x4_t bits = vreinterpretq_u32_f32(x.v);
+    uint16x8_t sum;
+    if constexpr (Of::kBf16) {
+      sum = vreinterpretq_u16_u32(vaddq_u32(bits, vdupq_n_u32(Of::kMiddle)));
+      finite_ = vfmaq_f32(finite_, x.v, vdupq_n_f32(0));
+    } else {
+      const int16x8_t up = vreinterpretq_s16_u16(all(1 << 16 | Of::kUp));
+      sum = vaddq_u16(vshlq_u16(vreinterpretq_u16_u32(bits), up), all(Of::kToHalves));
+    }
+    near_ = vminq_u16(near_, sum);
+    return sum;
+  }
+};
 inline bool all_finite(F32 a) {
   const float32x4_t zero = vsubq_f32(a.v, a.v);
   return vminvq_u32(vceqq_f32(zero, zero)) != 0;

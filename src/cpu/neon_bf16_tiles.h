@@ -196,12 +196,6 @@ struct NeonBf16Products {
         o);
   }
 
-  // The first n numbers rounded to 16 bits, or all lanes.
-  template <class To>
-  ATTEND_INLINE static void store_clear(F32 x, To* to, std::int64_t n) noexcept {
-    store_elements(x, to, n);
-  }
-
  private:
   template <int kVectors, bool kArranged>
   [[gnu::noinline]] static void score_product_tile(const bf16* k, std::int64_t stride,

@@ -47,7 +47,27 @@ void rows_to_lanes(const T* const* rows, std::int64_t count, std::int64_t length
   }
 }
 
-// The same as an operand: rows of operands or, where they are computed (pairs), of sums.
+// The same of rows of 16 bits, as many as there are lanes.
+template <class V, class E, class T = typename V::T>
+void halves_to_lanes(const E* const* rows, std::int64_t length, T* to, std::int64_t lanes,
+                     T factor) noexcept {
+  const V times = V::set(factor);
+  for (std::int64_t n = 0; n < lanes; n += V::kLanes) {
+    T* at = to + n;
+    std::int64_t x = 0;
+    V square[V::kLanes];
+    for (; x + V::kLanes <= length; x += V::kLanes) {
+      transposed(E{}, RowsAnywhere<E>{rows + n, x}, square);
+      unrolled<V::kLanes>(ATTEND_EACH(r) { (square[r] * times).store(at + r * lanes); });
+      at += V::kLanes * lanes;
+    }
+    for (; x < length; ++x, at += lanes)
+      for (std::int64_t r = 0; r < V::kLanes; ++r)
+        at[r] = static_cast<T>(widened(rows[n + r][x])) * factor;
+  }
+}
+
+// Rows of operands, or of sums where they are computed (pairs), as an operand in lanes.
 template <class V>
 ATTEND_INLINE void rows_to_operand(const OperandOf<V>* const* rows, std::int64_t count,
                                    std::int64_t length, OperandOf<V>* to, std::int64_t lanes,

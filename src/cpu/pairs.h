@@ -96,18 +96,6 @@ struct PairOperands {
     return rounded_pair(w[0], w[1]);
   }
 
-  // The first n numbers rounded to 16 bits, or all lanes; anything in place of what is doubtful.
-  template <class To>
-  ATTEND_INLINE static void store_clear(F32 x, To* to, std::int64_t n) noexcept {
-    if constexpr (std::is_same_v<To, bf16>) {
-      const auto all = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x.v));
-      if (n >= kLanes) _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), all);
-      else _mm256_mask_storeu_epi16(to, F32::first(n), all);
-    } else {
-      store_elements(x, to, n);
-    }
-  }
-
   // Two keys of one vector of lanes, rounded to pairs.
   ATTEND_INLINE static F32 rounded_pair(F32 even, F32 odd) noexcept {
     return {_mm512_castsi512_ps(_mm512_permutexvar_epi16(interleave(0, 16), rounded(even, odd)))};

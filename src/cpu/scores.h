@@ -97,17 +97,9 @@ class Scores : public KeyHead<Operation> {
     tile.begin = sequence.k_length;
     tile.end = 0;
     tile.all = {0, sequence.k_length};
-    const Operand* q[kRoom];
-    const bool ready = is_contiguous_row<Operand>(call.q);
-    const Operand* from = reinterpret_cast<const Operand*>(call.q.data);
-    const std::int64_t head_stride = call.q.stride[1], row_stride = call.q.stride[2];
     const std::int64_t group = this->group(), first_head = head < 0 ? kv_head * group : head;
     std::int64_t i = first, g = 0;
     if (group != 1) i = first / group, g = first % group;  // slow, where heads are short
-    const std::int64_t origin = query_row(p, call.q, sequence, first_head, 0);
-    const bool together = !ready && group == 1;
-    if (together)
-      convert_each_row<V>(call.q, origin + i * row_stride, row_stride, tile.rows, p.d, q_, p.d);
     KeyRange keys;
     // Else every row has the same keys.
     const bool moves = p.causal || p.window_left != kUnlimited || p.window_right != kUnlimited;
@@ -123,14 +115,8 @@ class Scores : public KeyHead<Operation> {
         tile.begin = keys.begin < tile.begin ? keys.begin : tile.begin;
         tile.end = keys.end > tile.end ? keys.end : tile.end;
       }
-      const std::int64_t at = origin + g * head_stride + i * row_stride;
-      if (!ready && !together) convert_row<V>(call.q, at, p.d, q_ + n * p.d);
-      q[n] = ready ? from + at : q_ + n * p.d;
     }
-    // Behind the last row it stands again: every square is a whole one.
-    for (int n = tile.rows; n < tile.lanes; ++n) q[n] = q[tile.rows - 1];
-    if constexpr (kMatrix<V>) Matrix<V>::queries(q, tile.lanes, p.d, tile.q, q_scale_ < 0);
-    else rows_to_operand<V>(q, tile.lanes, p.d, tile.q, tile.lanes, q_scale_);
+    bring_queries(tile);
   }
 
   // The keys and values [from, to) of a chunk: where they are, or packed. Where few rows read them
@@ -287,6 +273,38 @@ class Scores : public KeyHead<Operation> {
       Store{}(x, sum);
     }
   };
+
+  void bring_queries(const Tile<V>& tile) noexcept {
+    if constexpr (kMultipliesSums<V> && HasHalves<V, bf16>) {
+      if (is_contiguous_row<bf16>(call.q)) return queries_to_lanes<bf16>(tile);
+      if (is_contiguous_row<f16>(call.q)) return queries_to_lanes<f16>(tile);
+    }
+    queries_to_lanes<Operand>(tile);
+  }
+
+  // Rows of q as they lie, of 16 bits too where these are widened; any others are converted first.
+  template <class E>
+  void queries_to_lanes(const Tile<V>& tile) noexcept {
+    const E *q[kRoom], *const from = reinterpret_cast<const E*>(call.q.data);
+    const bool ready = is_contiguous_row<E>(call.q);
+    const std::int64_t origin = query_row(p, call.q, sequence, tile.h[0], 0);
+    for (int n = 0; n < tile.rows; ++n) {
+      const std::int64_t at =
+          origin + (tile.h[n] - tile.h[0]) * call.q.stride[1] + tile.i[n] * call.q.stride[2];
+      q[n] = from + at;
+      if constexpr (std::is_same_v<E, Operand>) {
+        if (ready) continue;
+        convert_row<V>(call.q, at, p.d, q_ + n * p.d);
+        q[n] = q_ + n * p.d;
+      }
+    }
+    // Behind the last row it stands again: every square is a whole one.
+    for (int n = tile.rows; n < tile.lanes; ++n) q[n] = q[tile.rows - 1];
+    if constexpr (kMatrix<V>) Matrix<V>::queries(q, tile.lanes, p.d, tile.q, q_scale_ < 0);
+    else if constexpr (std::is_same_v<E, Operand>)
+      rows_to_operand<V>(q, tile.lanes, p.d, tile.q, tile.lanes, q_scale_);
+    else halves_to_lanes<V>(q, p.d, tile.q, tile.lanes, q_scale_);
+  }
 
   const Operand* bring_rows(const Strided& t, Operand* packed, std::int64_t count,
                             std::int64_t row_width, const Chunk<V>& chunk, Sum* scales,

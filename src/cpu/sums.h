@@ -301,17 +301,30 @@ class Results {
           if constexpr (kMatrix<V>)
             if (n % 4 == 0) Matrix<V>::keep_awake();
           E* const to = reinterpret_cast<E*>(call_.out.data) + at(call_.out, tile, n);
-          const T* const sums = tile.chunk_sums + n * width(p);
-          unsigned doubtful = 0;
-          for (std::int64_t x = 0; x < p.dv; x += V::kLanes) {
-            const V quotient = divisors.divided(V::load(sums + x), n);
-            doubtful |= doubtful_lanes(quotient, E{});
-            if constexpr (kMatrix<V>) Matrix<V>::store_clear(quotient, to + x, p.dv - x);
-            else store_elements(quotient, to + x, p.dv - x);
-          }
-          if (doubtful != 0) convert_out(tile, n, to);
+          if (!divide_row_out(tile.chunk_sums + n * width(p), divisors, n, to))
+            convert_out(tile, n, to);
         }
     });
+  }
+
+  // False if a quotient is doubtful.
+  template <class E>
+  ATTEND_INLINE bool divide_row_out(const T* sums, const Divisors<V, kRoom>& divisors, int n,
+                                    E* to) const noexcept {
+    constexpr std::int64_t kTwo = 2 * V::kLanes;
+    const std::int64_t dv = p.dv;
+    const auto quotient = [&](std::int64_t x) __attribute__((always_inline)) {
+      return divisors.divided(V::load(sums + x), n);
+    };
+    Rounder<E> rounder;
+    std::int64_t x = 0;
+    for (; x + kTwo <= dv; x += kTwo) rounder.store(quotient(x), quotient(x + V::kLanes), to + x);
+    if (x < dv) {
+      E some[kTwo];
+      rounder.store(quotient(x), dv - x > V::kLanes ? quotient(x + V::kLanes) : V::set(0), some);
+      for (std::int64_t y = x; y < dv; ++y) to[y] = some[y - x];
+    }
+    return !rounder.doubtful();
   }
 
   // As the products do it that store results.

@@ -23,7 +23,7 @@
 //   that
 //                                    is rounded once in all
 //   v.rounded(p)                     F32 to bf16 or f16 at p, to nearest; NaN as in core/dtype.cpp
-//   doubtful_bits(v, Doubt)          not 0 if one of the lanes is, below; or doubtful_lanes itself
+//   Rounder<E>                       two vectors of F32 to E, if they are not doubtful, below
 //   V::kByLane                       whether fma_lane<n>(a, b, c) = a[n] * b + c is an instruction
 //
 // An instruction set also has its register tiles, V::RegisterTiles (tiles.h).
@@ -68,19 +68,28 @@ ATTEND_INLINE void add_product(const typename V::T* a, V b, V& sum) {
   add_product(V::set(*a), b, sum);
 }
 
-// Floats that may not be rounded to 16 bits as what they were computed from: those within two units
-// of the last place of the middle of two such numbers, those that have fewer digits there, and no
-// numbers. In bits: (bits - middle) & digits <= 4, or twice the size from 1 to least, or from most
-// on.
+// Rounder<E>, of each instruction set: rounds quotients in float to 16 bits, two vectors at a time,
+// and knows afterwards whether one of them was doubtful, that is might be rounded otherwise than
+// what it was computed from: within two units of the last place of the middle of two such numbers,
+// where they have fewer digits, or no number. Of the doubtful ones anything may have been stored.
+//
+// The bits plus kMiddle: where the digits that are rounded away are then at most kNear, the number
+// is near the middle. In bf16 the rest of that sum is what it rounds to, if it is not. A size less
+// 1, so that 0 is not too small. A minimum or maximum for each number and one comparison for a row:
+// with comparisons for each the test took a fifth of the time of short sequences (AVX2).
+template <class E>
 struct Doubt {
-  std::uint32_t middle, digits, least, most;
+  static constexpr bool kBf16 = std::is_same_v<E, bf16>;
+  static constexpr int kCut = kBf16 ? 16 : 13;  // digits that are rounded away
+  static constexpr std::uint32_t kMiddle = (1U << (kCut - 1)) + 2, kNear = 4;
+  // Sizes times two, which have no sign, are doubtful up to kLeast: of bf16, in 16 bits, 2^-125; of
+  // f16, of the float, 2^-14. And of f16 from kMost on, in 16 bits.
+  static constexpr std::uint32_t kLeast = kBf16 ? 0x0200 : 0x71000000, kMost = 0xF780;
+  // Of f16 the halves of a float each by itself: the digits, moved up, and twice the size.
+  static constexpr int kUp = 16 - kCut;
+  static constexpr std::uint32_t kToHalves = 0xFFFF0000 | (kMiddle << kUp & 0xFFFF);  // to be added
+  static constexpr std::uint32_t kHalves = ((kLeast >> 16) - 1) << 16 | kNear << kUp;  // at most
 };
-template <class V, class E>
-ATTEND_INLINE unsigned doubtful_lanes(V x, E) {
-  constexpr bool kBf16 = std::is_same_v<E, bf16>;  // from 2^-125 on; f16 from 2^-14 on
-  return doubtful_bits(x, kBf16 ? Doubt{0x7FFE, 0xFFFF, 0x02000000, 0xFF000000}
-                                : Doubt{0x0FFE, 0x1FFF, 0x71000000, 0x8EF00000});
-}
 
 // A few vectors side by side: one row of a register tile. Functions of their own, since a lambda in
 // a lambda is compiled anew for every row of every tile, which was most of the time of compiling.
@@ -152,11 +161,38 @@ ATTEND_INLINE Native interleaved(Native a, Native b, std::integer_sequence<int, 
        kIndex % kStep + (kIndex / kStep % 2) * kLanes)...);
 }
 
-// Columns of V::kLanes rows, `bytes` apart, transposed on the way from memory. The 16 bytes of four
-// (f64: two) rows each are brought together by loads alone, so that half the shuffles of
-// transpose() do.
-template <class V, int kColumns>
-ATTEND_INLINE void load_columns(const void* rows, std::int64_t bytes, V (&columns)[kColumns]) {
+// Rows that are read together: `bytes` apart, or each anywhere. at(row, byte) is where a byte of
+// one is, from the element of interest on.
+template <class V>
+class RowsApart {
+  static constexpr int kPer = 16 / sizeof(typename V::T);
+  const char* quarter_[V::kLanes / kPer];
+  std::int64_t bytes_;
+
+ public:
+  ATTEND_INLINE RowsApart(const void* first, std::int64_t bytes) : bytes_(bytes) {
+    unrolled<V::kLanes / kPer>(ATTEND_EACH(q) {
+      quarter_[q] = static_cast<const char*>(first) + q * kPer * bytes;
+      asm("" : "+r"(quarter_[q]));  // else gcc keeps an address for each row, in vector registers
+    });
+  }
+  ATTEND_INLINE const char* at(int row, int byte) const {
+    return quarter_[row / kPer] + row % kPer * bytes_ + byte;
+  }
+};
+template <class E>
+struct RowsAnywhere {
+  const E* const* rows;
+  std::int64_t first;
+  ATTEND_INLINE const char* at(int row, int byte) const {
+    return reinterpret_cast<const char*>(rows[row] + first) + byte;
+  }
+};
+
+// Columns of V::kLanes rows, transposed on the way from memory. The 16 bytes of four (f64: two)
+// rows each are brought together by loads alone, so that half the shuffles of transpose() do.
+template <class V, int kColumns, class Rows>
+ATTEND_INLINE void load_columns(const Rows& rows, V (&columns)[kColumns]) {
   using T = typename V::T;
   constexpr int kPer = 16 / sizeof(T);
   static_assert(kColumns % kPer == 0);
@@ -166,16 +202,11 @@ ATTEND_INLINE void load_columns(const void* rows, std::int64_t bytes, V (&column
     b.v = interleaved<step, 1, kPer>(a.v, b.v, kAll);
     a.v = low;
   };
-  const char* quarter[V::kLanes / kPer];
-  unrolled<V::kLanes / kPer>(ATTEND_EACH(q) {
-    quarter[q] = static_cast<const char*>(rows) + q * kPer * bytes;
-    asm("" : "+r"(quarter[q]));  // else gcc keeps an address for each row, in vector registers
-  });
   unrolled<kColumns / kPer>(ATTEND_EACH(c) {
     V* const z = columns + c * kPer;
     unrolled<kPer>(ATTEND_EACH(p) {
       z[p] = V::pieces(
-          [&](auto q) { return reinterpret_cast<const T*>(quarter[q] + p * bytes + c * 16); });
+          [&](auto q) { return reinterpret_cast<const T*>(rows.at(q * kPer + p, c * 16)); });
     });
     if constexpr (kPer == 2) {
       pair(z[0], z[1], At<1>{});
@@ -191,26 +222,29 @@ ATTEND_INLINE void load_columns(const void* rows, std::int64_t bytes, V (&column
   });
 }
 
-// The square of V::kLanes rows, `stride` apart.
-template <class V>
-ATTEND_INLINE void load_transposed(const typename V::T* rows, std::int64_t stride,
-                                   V (&square)[V::kLanes]) {
-  load_columns(rows, stride * static_cast<std::int64_t>(sizeof *rows), square);
+// A square of V::kLanes rows of numbers of type E, transposed: those of 8 or 16 bits are converted.
+// An instruction set may know a shorter way.
+template <class E, class V, class Rows>
+ATTEND_INLINE void transposed(E, const Rows& rows, V (&square)[V::kLanes]) {
+  if constexpr (sizeof(E) == sizeof(typename V::T)) {
+    load_columns(rows, square);
+  } else {
+    unrolled<V::kLanes>(
+        ATTEND_EACH(r) { square[r] = V::widened(reinterpret_cast<const E*>(rows.at(r, 0))); });
+    transpose(square);
+  }
+}
+// Of rows `stride` apart.
+template <class V, class E>
+ATTEND_INLINE void load_transposed(const E* rows, std::int64_t stride, V (&square)[V::kLanes]) {
+  transposed(E{}, RowsApart<V>(rows, stride * static_cast<std::int64_t>(sizeof *rows)), square);
 }
 
 // Vectors of whole numbers of 8 bits that lie side by side. An instruction set may know a shorter
-// way, of this as of the next.
+// way.
 template <class V, int kCount>
 ATTEND_INLINE void load_bytes(const std::int8_t* from, V (&to)[kCount]) {
   unrolled<kCount>(ATTEND_EACH(n) { to[n] = V::widened(from + n * V::kLanes); });
-}
-
-// Numbers of 8 or 16 bits, converted and transposed.
-template <class V, class E>
-requires(sizeof(E) < sizeof(typename V::T)) ATTEND_INLINE
-    void load_transposed(const E* rows, std::int64_t stride, V (&square)[V::kLanes]) {
-  unrolled<V::kLanes>(ATTEND_EACH(r) { square[r] = V::widened(rows + r * stride); });
-  transpose(square);
 }
 
 }  // namespace

@@ -50,6 +50,12 @@ struct Define {
               D doubles[V::kDoubles];
               unrolled<V::kDoubles>(ATTEND_EACH(n) { doubles[n] = D::load(a + n * D::kLanes); });
               V::odd(doubles).rounded(r);
+            },
+        .clear =
+            [](const float* a, Half* r) {
+              Rounder<Half> rounder;
+              rounder.store(V::load(a), V::load(a + V::kLanes), r);
+              return !rounder.doubtful();
             }};
   }
 

@@ -42,6 +42,7 @@ template <class Half>
 struct HalfWords {
   void (*widened)(const Half* a, float* r);
   void (*rounded)(const double* a, Half* r);
+  bool (*clear)(const float* a, Half* r);  // two vectors; false: one of them is doubtful
 };
 
 struct InstructionSet {
