@@ -162,7 +162,6 @@ export function buildPage(root) {
   parts.filters.build();
   runs.build();
   text.build();
-  grid.build();
   return {
     ...parts,
     grid,

@@ -113,10 +113,11 @@ async function inflate(reference) {
   const size = reference.shape.reduce((product, n) => product * n, 1);
   let bytes;
   try {
-    const stream = new Blob([fromBase64(node.textContent.trim())]).stream();
-    bytes = new Uint8Array(
-        await new Response(stream.pipeThrough(new DecompressionStream("deflate-raw")))
-            .arrayBuffer());
+    const { readable, writable } = new DecompressionStream("deflate-raw"),
+        writer = writable.getWriter();
+    const written = writer.write(fromBase64(node.textContent.trim())).then(() => writer.close());
+    const [buffer] = await Promise.all([new Response(readable).arrayBuffer(), written]);
+    bytes = new Uint8Array(buffer);
   } catch {
     throw new PageError(say("error_blob_broken", { blob: reference.blob }));
   }

@@ -53,7 +53,6 @@ export class Grid {
     this.buildOver();
     this.arrange();
     for (const { button } of this.buttons.values()) this.observer.observe(button);
-    this.ask();
   }
 
   card(layer, head) {
@@ -114,6 +113,7 @@ export class Grid {
   // Puts the cards in the order of the state, in groups with a title each: those over heads with
   // their layer, or at the end.
   arrange() {
+    if (this.buttons.size === 0) return;  // not built yet
     const ordered = state.sort === "order", row = (title, places) => [
       element("p", { class: "head-layer" }, element("bdi", {}, title)),
       element(
@@ -144,7 +144,7 @@ export class Grid {
       const words = key >= 0 ? this.keyWords(key) : label?.text ?? "";
       const metric = by && by !== "selection" ? say(`metric_${by.split("@")[0]}`) : null;
       const spoken = [
-        headName(own, head), metric ?? words,
+        headName(own, head), metric ?? label?.text, key >= 0 ? words : null,
         !by && label?.metric && figure ? `${label.metric} ${figure}` : figure,
         about ? say("tiles_about") : null
       ].filter(Boolean).join(", ");

@@ -11,6 +11,7 @@ import {Head} from "./head.js";
 import {listenToKeys} from "./keys.js";
 import {hasTwoRuns, refilter, refresh, runOf, shown} from "./page.js";
 import {isSort, metricNames} from "./scores.js";
+import {prepareAnswers} from "./selection.js";
 import {choose, listen, readAddress, startState, state} from "./state.js";
 import {ticksOf} from "./strips.js";
 import {showTable} from "./table.js";
@@ -33,8 +34,21 @@ function build() {
   views = buildPage(root);
 }
 
+// The map, and a frame later all others: it is what the reader waits for.
+async function showAll() {
+  views.map.show();
+  const frame = new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+  await Promise.race([frame, new Promise((done) => setTimeout(done, 200))]);  // a tab in the back
+  showOthers();
+}
+
 function showViews() {
   views.map.show();
+  showOthers();
+}
+
+function showOthers() {
+  if (views.grid.buttons.size === 0) views.grid.build();
   views.text.show();
   views.explainView.show().catch(unexpected);
   views.strongest.show();
@@ -98,7 +112,7 @@ function update(changed) {
 }
 
 // The grid answers the selection.
-function ask() { views.grid.ask()?.catch(unexpected); }
+function ask() { return views.grid.ask()?.catch(unexpected); }
 
 // The state may come from a link to another page: heads and layers that are not there become the
 // last, metrics that are not there none.
@@ -113,10 +127,9 @@ function clampState() {
 function load() {
   settled = shown.loading = refresh()
                                 .then((current) => {
-                                  if (!current) return;
-                                  showViews();
-                                  ask();
+                                  if (current) return showAll();
                                 })
+                                .then(ask)
                                 .catch(unexpected);
 }
 
@@ -148,6 +161,7 @@ function start() {
     showViews();
   });
   load();
+  settled.then(prepareAnswers);
   if (hasTwoRuns()) {
     let top = NaN;  // of the thumbnails' scale as drawn
     searchDifferences(() => {

@@ -60,8 +60,17 @@ export class Overview {
     this.canvas.setAttribute("aria-label", say("overview_label", { layers, heads }));
   }
 
-  // The matrix, and a frame about the head that is shown.
+  // Draws at the next frame, when the width is known without another layout.
   mark() {
+    if (this.pending) return;
+    this.pending = requestAnimationFrame(() => {
+      this.pending = 0;
+      this.paint();
+    });
+  }
+
+  // The matrix, and a frame about the head that is shown.
+  paint() {
     if (this.root.hidden || !this.values) return;
     const [layers, heads] = this.shape(), w = this.root.clientWidth || 320;
     const x = w / heads, y = clamp(kHigh / layers, 5, 14), ratio = window.devicePixelRatio || 1;

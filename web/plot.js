@@ -35,7 +35,7 @@ export function cellsOf([q0, q1, k0, k1], source) {
 }
 
 // A canvas of rows x columns pixels that `paint` fills.
-export function picture(rows, columns, paint) {
+function picture(rows, columns, paint) {
   const canvas = document.createElement("canvas");
   canvas.width = columns;
   canvas.height = rows;
@@ -104,13 +104,14 @@ function tileColours({ source, scale, tile }, down, across) {
   const fill = new Uint32Array(size), corner = new Uint32Array(size), line = new Uint32Array(size);
   const cornered = source.tiles.maximum && !source.difference && !source.weighted &&
       Math.min(down.pitch, across.pitch) >= kCorner;
-  const dark = Math.min(down.pitch, across.pitch) >= kFrame ? 0.5 : 0.14, muted = ink("muted");
+  const dark = Math.min(down.pitch, across.pitch) >= kFrame ? 0.5 : 0.2, muted = ink("muted");
   for (let r = r0; r < r1; ++r) {
     for (let c = c0; c < c1; ++c) {
       const at = (r - r0) * columns + c - c0, value = source.tile(r, c, tile);
       fill[at] = corner[at] = line[at] = scale.pixel(value);
       if (value === HIDDEN || value === FILTERED) continue;
-      line[at] = mixed(fill[at], muted, dark);
+      // An outline tells a colour from that of cells; where there is next to none, it is faint.
+      line[at] = mixed(fill[at], muted, fill[at] === scale.ramp[0] ? dark / 3 : dark);
       if (cornered && value >= 0)
         corner[at] = scale.pixel(source.tile(r, c, tile === "mean" ? "maximum" : "mean"));
     }

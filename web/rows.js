@@ -32,6 +32,13 @@ export class Rows {
       use(this.keys[n], this.weights[n]);
   }
 
+  // Adds the stored weights of a key to bars, one for each query.
+  addColumn(j, bars) {
+    const { keys, weights, k, from, count } = this, begin = this.base * k;
+    for (let n = 0; n < count * k; ++n)
+      if (keys[begin + n] === j) bars[from + Math.floor(n / k)] += weights[begin + n];
+  }
+
   // Whether every key that query i sees is stored.
   whole(i) {
     return this.has(i) && this.keys[this.start(i) + this.k - 1] === this.none &&

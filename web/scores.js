@@ -37,9 +37,11 @@ export function sortChoices() {
   groups.push([change ? say("change") : say("metrics_word"), names.map((name) => [name, word(name)])]);
   for (const run of hasTwoRuns() ? ["a", "b"] : []) {
     if (run === state.show) continue;
+    const title = runName(run === "b" ? 1 : 0);
     groups.push([
-      runName(run === "b" ? 1 : 0),
-      names.filter((name) => name !== "difference").map((name) => [`${name}@${run}`, word(name)])
+      title,
+      names.filter((name) => name !== "difference")
+          .map((name) => [`${name}@${run}`, `${word(name)} · ${title}`])
     ]);
   }
   return groups;

@@ -25,6 +25,14 @@ export function isAsked() { return asked() !== null; }
 
 export function answerOf(layer, head) { return answers.get(`${layer}.${head}`) ?? null; }
 
+// Unpacks what answers need of all layers, one after the other, before somebody asks.
+export async function prepareAnswers() {
+  for (const layer of shown.page.runs.flatMap((run) => run.layers)) {
+    await new Promise((done) => setTimeout(done, 20));
+    await openStored(layer).catch(() => {});  // whoever shows the layer tells what is broken
+  }
+}
+
 // Asks all heads again. Resolves to false if the selection changed meanwhile.
 export async function askAll() {
   const mine = ++version, question = asked(), found = new Map();
@@ -112,14 +120,12 @@ function askQueries(head, chosen) {
 // What the chosen keys receive from all queries, and from which.
 function askKeys(head, mass, chosen) {
   const { rows, queries, keys } = head, bars = new Float32Array(queries);
-  let value = 0, bound = mass ? "" : "least";
-  for (const j of chosen) value += mass ? mass[head.h * keys + j] ?? NaN : 0;
-  const wanted = new Set(chosen);
-  for (let i = 0; rows && i < queries; ++i) {
-    rows.each(i, (j, weight) => {
-      if (wanted.has(j)) bars[i] += weight;
-    });
-    if (!mass) value += bars[i];
+  const bound = mass ? "" : "least";
+  let value = 0;
+  for (const j of chosen) {
+    value += mass ? mass[head.h * keys + j] ?? NaN : 0;
+    rows?.addColumn(j, bars);
   }
+  if (!mass) value = bars.reduce((sum, each) => sum + each, 0);
   return { value: mass || rows ? value : NaN, bound, bars, upright: true };
 }

@@ -7,7 +7,6 @@ import {Difference} from "./filters.js";
 import {Head, kSmall} from "./head.js";
 import {OverHeads} from "./overheads.js";
 import {layersShown} from "./page.js";
-import {picture} from "./plot.js";
 import {state} from "./state.js";
 import {say} from "./text.js";
 
@@ -23,10 +22,11 @@ export function drawsCells(layers) {
 
 // What is hidden stays transparent, so that the hatching of the style shows.
 function put(canvas, rows, columns, paint) {
-  const image = picture(rows, columns, paint);
   canvas.width = columns;
   canvas.height = rows;
-  canvas.getContext("2d").drawImage(image, 0, 0);
+  const context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
+  paint(new Uint32Array(image.data.buffer));
+  context.putImageData(image, 0, 0);
 }
 
 // The tiles of a head, or of all heads as one; throws a PageError where there are none.

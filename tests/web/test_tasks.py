@@ -1,0 +1,182 @@
+"""What people come to the page for, counted in steps: one thing typed, or one click."""
+
+import base64
+import functools
+import re
+import struct
+import xml.etree.ElementTree as xml
+
+import numpy as np
+import pytest
+
+from page import Blobs, layer_of, page_of, softmax
+
+MOVERS = {(1, 2): 120, (4, 0): 44}  # heads that look from token 300 at these
+
+
+@functools.cache
+def page_of_512():
+    """Six layers of four heads at 512 tokens: q and k of the first, of all 16 keys a row."""
+    blobs, parts, truth, random = Blobs(), [], {}, np.random.default_rng(5)
+    for n in range(6):
+        source = {name: random.normal(size=(4, 512, 16)).astype(np.float32) for name in "qkv"}
+        source["causal"] = True
+        for h in range(4):
+            key = {(5, 3): 17, **MOVERS}.get((n, h))
+            if key is not None:
+                source["q"][h, 300] += 2.2 * source["k"][h, key]
+        weights = softmax(source)[0]
+        truth.update({(n, h): weights[h, 300] for h in range(4)})
+        parts.append(layer_of(source, blobs, f"layer {n}", embed=n == 0, kind="bf16"if n == 0 else "f32", top_k=16))
+    tokens = [f" t{n}" for n in range(512)]
+    run = {"name": "m", "tokens": tokens, "key_tokens": None, "special": [], "layers": parts}
+    return page_of([run], blobs, title="512 tokens"), truth
+
+
+class Steps:
+    """A reader, and the steps that were taken."""
+
+    def __init__(self, tab):
+        self.tab, self.count = tab, 0
+
+    def type(self, selector, text):
+        self.count += 1
+        self.tab.tab.fill(selector, text)
+        self.tab.tab.press(selector, "Enter")
+        self.tab.drawn()
+
+    def click(self, selector):
+        self.count += 1
+        self.tab.tab.click(selector)
+        self.tab.drawn()
+
+
+def test_the_weight_of_a_pair_is_typed(show):
+    html, truth = page_of_512()
+    reader = Steps(show(html))
+    reader.type("input.goto", "5.3 300 17")
+    words, weight = reader.tab.text("#readout"), truth[5, 3][17]
+    assert reader.count == 1 and "exact" in words and weight > 0.2
+    assert float(re.search(r"0\.\d+", words)[0]) == pytest.approx(weight, rel=2e-3)
+    assert reader.tab.text("#map-title") == "layer 5, head 3"
+    reader.type("input.goto", "2.1 300 17")
+    words, row = reader.tab.text("#readout"), truth[2, 1]
+    assert "at most" in words and "--window 2,1,300,1,17,1" in words
+    assert row[17] <= float(re.search(r"≤ (\S+)", words)[1]) <= 1.1 * np.sort(row)[-16]
+    assert "attend view … --window 2,1,300,1,17,1" in reader.tab.text("#explain")
+
+
+def test_which_heads_move_a_token_is_one_click(show):
+    html, truth = page_of_512()
+    tab = show(html, "#chosen=290")  # its page of the text is there
+    reader = Steps(tab)
+    reader.click('.piece[data-n="300"]')
+    scores = tab.evaluate("""() => Object.fromEntries([...document.querySelectorAll(".thumb[data-head]")].map((card) =>
+      [`${card.dataset.layer},${card.dataset.head}`, card.getAttribute("aria-label")]))""")
+    assert reader.count == 1 and len(scores) == 24
+    values = {}
+    for place, words in scores.items():
+        n, h = map(int, place.split(","))
+        values[n, h] = float(words.split(", ")[-1])
+        assert values[n, h] == pytest.approx(truth[n, h].max(), abs=6e-4)
+    best = sorted(values, key=values.get, reverse=True)[:3]
+    assert set(best) == {*MOVERS, (5, 3)}
+    for (n, h), key in MOVERS.items():
+        assert f"→ {key} ·t{key}" in scores[f"{n},{h}"]
+
+
+@functools.cache
+def page_of_4096():
+    """The last 512 queries of 4096 tokens."""
+    random = np.random.default_rng(6)
+    source = {name: random.normal(size=(1, 512 if name == "q" else 4096, 8)).astype(np.float32) for name in "qkv"}
+    source["causal"] = True
+    source["alibi"] = [0.01]
+    for n in range(40):  # a line far from the diagonal
+        source["q"][0, 100 + n] = 40 * source["k"][0, 700 + n] / np.linalg.norm(source["k"][0, 700 + n]) ** 1.5
+    blobs = Blobs()
+    layer = layer_of(source, blobs, "layer 0", embed=False, top_k=2)
+    run = {"name": "m", "tokens": None, "key_tokens": None, "special": [], "layers": [layer]}
+    return page_of([run], blobs), softmax(source)[0][0]
+
+
+def test_the_strongest_structure_far_from_the_diagonal(show):
+    html, weights = page_of_4096()
+    reader = Steps(show(html))
+    reader.type('input[data-key="far"]', "2500")
+    lines = reader.tab.evaluate("""() => [...document.querySelectorAll("#strong button")].map((line) =>
+      [line.dataset.cell.split(",").map(Number), line.querySelector(".figure").textContent])""")
+    distance = 3584 + np.arange(512)[:, None] - np.arange(4096)[None, :]
+    stored = np.argsort(-weights, axis=1)[:, :2]
+    cells = sorted(((weights[i, j], i, j) for i in range(512) for j in stored[i] if distance[i, j] >= 2500), reverse=True)
+    assert reader.count == 1 and [tuple(cell) for cell, _ in lines] == [(i, j) for _, i, j in cells[:8]]
+    assert sum(100 <= i < 140 and j == i + 600 for (i, j), _ in lines) >= 6  # the line
+    for (i, j), text in lines:
+        assert float(text) == pytest.approx(weights[i, j], rel=1e-3)
+    reader.click("#strong li:first-child button")
+    assert "exact" in reader.tab.text("#readout") and reader.tab.state("cell") == lines[0][0]
+    q0, q1, k0, k1 = reader.tab.state("zoom")
+    assert q0 <= lines[0][0][0] < q1 and k0 <= lines[0][0][1] < k1
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+# Both files drawn: their sizes, a corner of the PNG, the share of pixels that differ, and the most at given points.
+COMPARE = """async ([svg, png, points]) => {
+  const draw = async (data, type, times) => {
+    const image = new Image();
+    image.src = URL.createObjectURL(new Blob([data], { type }));
+    await image.decode();
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [times * image.width, times * image.height];
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+    return canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  };
+  const bytes = Uint8Array.from(atob(png), (letter) => letter.charCodeAt(0));
+  const a = await draw(svg, "image/svg+xml", 3), b = await draw(bytes, "image/png", 1);
+  const off = (n) => Math.max(...[0, 1, 2].map((c) => Math.abs(a.data[4 * n + c] - b.data[4 * n + c])));
+  let apart = 0;
+  for (let n = 0; n < a.width * a.height; ++n) apart += off(n) > 40;
+  return { sizes: [a.width, a.height, b.width, b.height], corner: [...b.data.slice(0, 3)],
+    apart: apart / (a.width * a.height),
+    most: Math.max(...points.map(([x, y]) => off(Math.floor(3 * y) * a.width + Math.floor(3 * x)))) };
+}"""
+
+
+def saved(reader, kind):
+    with reader.tab.tab.expect_download() as download:
+        reader.click(f'[data-export="{kind}"]')
+    return open(download.value.path(), "rb").read()
+
+
+@pytest.mark.parametrize("place", ["#layer=5&head=3&zoom=292,304,10,22&cell=300,17&chosen=300", "#layer=5&head=3&cell=300,17"])
+def test_a_figure_for_a_paper_is_one_click(show, place):
+    tab = show(page_of_512()[0], place, scheme="dark")
+    reader = Steps(tab)
+    text = saved(reader, "svg").decode()
+    assert reader.count == 1 and "foreignObject" not in text and "var(" not in text and "<style" not in text
+    root = xml.fromstring(text)
+    words = [node.text for node in root.iter(f"{SVG}text")]
+    assert {"query", "key", "weight", "layer 5, head 3", "1", "0.10", "0.010"} <= set(words)
+    assert ("·t300" in words and "·t17" in words) or "300" in words
+    first = next(root.iter(f"{SVG}rect"))
+    assert first.get("fill") == "#ffffff" and float(first.get("width")) >= tab.evaluate("() => attend.geometry().width")
+    accents = {node.get("stroke") for node in root.iter(f"{SVG}rect")}
+    assert not accents & {"#b8410b", "#ffa263"} and all("dash" not in name for node in root.iter() for name in node.keys())
+    png = saved(reader, "png")
+    assert struct.unpack(">II", png[16:24])[0] == 3 * tab.evaluate("() => attend.geometry().width")
+    left, top, w, h = tab.evaluate("() => { const { left, top, w, h } = attend.geometry(); return [left, top, w, h]; }")
+    points = [[left + x * w, 30 + top + y * h] for y in (0.3, 0.55, 0.9) for x in (0.2, 0.45, 0.8)]
+    drawn = tab.evaluate(COMPARE, [text, base64.b64encode(png).decode(), points])
+    assert drawn["sizes"][:2] == drawn["sizes"][2:] and drawn["corner"] == [255, 255, 255]
+    assert drawn["most"] <= 12 and drawn["apart"] < 0.03  # letters and hatching are set a little differently
+
+
+def test_a_link_opens_at_the_same_place(show):
+    html, _ = page_of_512()
+    reader = Steps(show(html))
+    reader.type("input.goto", "5.3 300 17")
+    reader.tab.choose(zoom=[290, 310, 8, 28], pins=["1.2"], sort="selection")
+    reader.tab.tab.wait_for_function("() => location.hash.includes('pins=1.2') && location.hash.includes('cell=300%2C17')")
+    other = show(html, reader.tab.evaluate("() => location.hash"))
+    assert other.evaluate("() => attend.state") == reader.tab.evaluate("() => attend.state")
+    assert other.text("#readout") == reader.tab.text("#readout") and other.pixel(300, 17) == reader.tab.pixel(300, 17)
