@@ -58,7 +58,7 @@ constinit const Kernel<Forward>* const kForward[] = {
 constinit const Kernel<Backward>* const kBackward[] = {
     &kCudaSm90Backward, &kCudaPortableBackward,
 #if defined(__x86_64__)
-    &kAmxBackward,     &kAmxFp16Backward,   &kAvx512Backward,   &kAvx2Backward,
+    &kAmxBackward,      &kAmxFp16Backward,      &kAvx512Backward,   &kAvx2Backward,
 #elif defined(__aarch64__)
     &kNeonBackward,
 #endif

@@ -9,7 +9,7 @@ PLANNED = ("planner", "plan", "launch", "context")
 
 MUTANTS = (
     mutant("rows_only_if_forced_are_chosen", "a row that is there to be forced is chosen",
-           (PLAN, "if (kernel->only_if_forced) continue;", ""), tests=PLANNED),
+           (PLAN, "kernel->only_if_forced || !is_here(kernel)", "!is_here(kernel)"), tests=PLANNED),
     mutant("features_not_asked_for", "a row is given what it does not take",
            (PLAN, "features - kernel.takes", "Features{}"), tests=PLANNED),
     mutant("forced_row_not_asked", "a forced row runs though it declines",
