@@ -104,7 +104,8 @@ constexpr const char* kLong[] = {
     "alibi=1",
     "batch=4 heads=4 kv_heads=2 q=600 k=600 d=64 dv=64 addressing=packed_self causal=1 blocks=full "
     "block_q=48 block_k=24 key_lengths=mixed",
-    "q=2500 k=1300 d=64 dv=64 bias=query_key",
+    "q=1500 k=600 d=64 dv=64 bias=query_key",
+    "batch=8 heads=4 kv_heads=2 q=300 k=300 d=16 dv=16",
 };
 
 // The sums of dk and dv are cut as in the undivided call, whatever its shape: heads that make
