@@ -46,17 +46,16 @@ class ATTEND_API Group final : public distributed::Group {
       std::span<const std::span<std::byte>> receive) override;
   std::unique_ptr<distributed::Pending> broadcast(int root, std::span<std::byte> bytes) override;
 
+  // Ends all processes of the communicator, in practice all of the job, with that status: what a
+  // program does about a PeerError.
+  [[noreturn]] void abort(int status = 1) const;
+
  private:
   struct State;
   class Transfer;
-  friend void abort(const Group& group, int status);
   std::unique_ptr<Transfer> begin();
   // Shared with the transfers: one may outlive the Group.
   std::shared_ptr<State> state_;
 };
-
-// Ends all processes of the Group's communicator, in practice all of the job, with that status:
-// what a program does about a PeerError. MPI_Abort returns in no MPI that is known.
-ATTEND_API void abort(const Group& group, int status = 1);
 
 }  // namespace attend::mpi

@@ -246,8 +246,8 @@ std::unique_ptr<distributed::Pending> Group::broadcast(int root, std::span<std::
   return transfer;
 }
 
-void abort(const Group& group, int status) {
-  MPI_Abort(group.state_->communicator, status);
+void Group::abort(int status) const {
+  MPI_Abort(state_->communicator, status);
   std::_Exit(status);
 }
 

@@ -206,6 +206,24 @@ TEST(Transfers, a_group_whose_transfer_was_given_up_takes_no_more) {
   EXPECT_THROW((void)group.broadcast(0, memory), PeerError);
 }
 
+// 4 GiB of memory in all: in the soak suite.
+TEST(Transfers, DISABLED_more_than_2_GiB_arrive) {
+  mpi::Group group(MPI_COMM_WORLD);
+  constexpr std::size_t kSize = (std::size_t{1} << 31) + 4099;
+  std::vector<std::byte> bytes(group.rank() < 2 ? kSize : 0);
+  const auto value = [](std::size_t n) { return static_cast<std::byte>((n >> 12) * 31 + n); };
+  std::vector<std::span<const std::byte>> send(static_cast<std::size_t>(group.size()));
+  std::vector<std::span<std::byte>> receive(send.size());
+  if (group.rank() == 0) {
+    for (std::size_t n = 0; n < kSize; ++n) bytes[n] = value(n);
+    send[1] = bytes;
+  }
+  if (group.rank() == 1) receive[0] = bytes;
+  ASSERT_TRUE(group.exchange(send, receive)->wait(kLong));
+  for (std::size_t n = 0; group.rank() < 2 && n < kSize; n += n < kSize - 9000 ? 509 : 1)
+    ASSERT_EQ(bytes[n], value(n)) << n;
+}
+
 template <class Make>
 std::string refused(const Make& make) {
   try {
