@@ -92,6 +92,64 @@ INSTANTIATE_TEST_SUITE_P(all, Table,
                                   std::to_string(std::get<1>(test.param));
                          });
 
+// Cases of several chunks of keys and several groups of rows, with the options that meet there.
+constexpr const char* kLong[] = {
+    "heads=4 kv_heads=2 q=1100 k=1100 d=32 dv=40 causal=1",
+    "batch=2 heads=4 kv_heads=1 q=500 k=700 d=64 dv=64 causal=1 alibi=1 sinks=1 dlse=1",
+    "batch=2 heads=2 kv_heads=2 q=520 k=1025 d=16 dv=16 window_left=300 window_right=40 softcap=20 "
+    "bias=per_pair bias_before_softcap=1 dropout=0.2",
+    "batch=3 heads=2 kv_heads=1 q=513 k=513 d=24 dv=8 causal=1 bias=key dropout=0.3 mask=per_key "
+    "sinks=1",
+    "batch=2 heads=3 kv_heads=3 q=600 k=600 d=40 dv=40 addressing=packed causal=1 bias=per_head "
+    "alibi=1",
+    "batch=4 heads=4 kv_heads=2 q=600 k=600 d=64 dv=64 addressing=packed_self causal=1 blocks=full "
+    "block_q=48 block_k=24 key_lengths=mixed",
+    "q=1500 k=600 d=64 dv=64 bias=query_key",
+    "batch=8 heads=4 kv_heads=2 q=300 k=300 d=16 dv=16",
+};
+
+// The sums of dk and dv are cut as in the undivided call, whatever its shape: heads that make
+// segments of rows, or rows that are many.
+TEST(long_sequences, have_the_bits_of_one_process) {
+  Context context({.threads = 1});
+  std::size_t n = 0;
+  for (const char* line : kLong)
+    for (const DType type : cases::kTypes) {
+      cases::Case problem = cases::parse(line);
+      problem.type = type;
+      const std::vector<Division> every = ways();
+      const std::vector<Division> two{every[n % every.size()],
+                                      every[(n + every.size() / 2 + 1) % every.size()]};
+      n += 11;
+      EXPECT_EQ(examine(problem, all_ways ? every : two, context), "");
+    }
+}
+
+// Whichever row of the kernel table computes: each can leave and read what rows have summed.
+TEST(kernels, each_gives_the_bits_of_its_own_undivided_call) {
+  for (const char* operation : {"forward", "backward"})
+    for (const KernelInfo& kernel : Context::kernels()) {
+      if (kernel.operation != operation || kernel.only_if_forced) continue;
+      Context context({.threads = 1, .kernels = kernel.operation + ":" + kernel.name});
+      int ran = 0;
+      for (const DType type : cases::kTypes)
+        for (const char* line :
+             {"heads=2 q=140 k=530 d=24 dv=16 causal=1 alibi=1 sinks=1 dlse=1 bias=per_head",
+              "batch=2 heads=2 kv_heads=1 q=90 k=300 d=16 dv=16 softcap=9 bias=per_pair"}) {
+          cases::Case problem = cases::parse(line);
+          problem.type = type;
+          try {
+            EXPECT_EQ(
+                examine(problem, {{.ranks = 3}, {.ranks = 2, .scheme = Scheme::heads}}, context),
+                "");
+            ++ran;
+          } catch (const Unsupported&) {  // not on this machine, or not of this type
+          }
+        }
+      EXPECT_TRUE(ran == 8 || !kernel.name.starts_with("reference."));
+    }
+}
+
 int run_one(const char* line) {
   Context context({.threads = 1});
   const std::string wrong = examine(divided(cases::parse(line)), ways(), context);

@@ -3,6 +3,7 @@
 
 #include <attend/attention.h>
 #include <attend/context.h>
+#include <attend/distributed.h>
 #include <attend/dtype.h>
 #include <attend/error.h>
 #include <attend/inspect.h>

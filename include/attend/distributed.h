@@ -177,10 +177,11 @@ struct WholeSizes {
   DType type = DType::f32;
 };
 
-// Serpentine, or, where pairs are hidden by a window, lengths or packed sequences, granules given
-// to whoever has least to do: by the number of pairs that may be seen, of queries and of keys. If
-// there are as many queries as keys in each sequence, both layouts are the same. Reads `queries`,
-// `keys` and `batch` of the sizes.
+// Serpentine, or, where pairs are hidden by lengths, packed sequences or a window, granules given
+// to whoever has least to do: by the number of pairs that may be seen, of queries and of keys.
+// Where a window is narrower than a rank's share, neighbours stay together, so that ranks need few
+// keys of others. If there are as many queries as keys in each sequence, both layouts are the same.
+// Reads `queries`, `keys` and `batch` of the sizes.
 ATTEND_API Layouts balanced_layouts(const WholeSizes& whole, const AttentionOptions& options,
                                     int ranks);
 

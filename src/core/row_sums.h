@@ -16,6 +16,7 @@
 namespace attend {
 
 inline constexpr std::int64_t kRowSums = 5;
+inline constexpr std::int64_t kSumsOfKeys = 3;  // of them, those that P and dS of a key need
 
 struct RowSums {
   double top = 0, l = 0, shift = 0, alibi = 0, bias = 0;

@@ -32,17 +32,13 @@ GatherBackward::GatherBackward(BackwardRanks& ranks)
   q_ = WholeRows(context, r_.group(), rows, p.d, p.type);
   dout_ = WholeRows(context, r_.group(), rows, p.dv, p.dout_type);
   sums_ = WholeRows(context, r_.group(), rows, kRowSums, DType::f64);
-  // Rows that see none of the rank's keys do not come, but rows beside them are read with them.
-  q_.clear();
-  dout_.clear();
-  sums_.clear();
 }
 
 std::vector<MovedTensor> GatherBackward::moved_queries(std::int64_t kv_head) const {
   const BackwardProblem& p = r_.local.problem;
   return {r_.moved_rows(r_.local.call.q, q_.tensor(), p.d, kv_head),
           r_.moved_rows(r_.local.call.dout, dout_.tensor(), p.dv, kv_head),
-          r_.moved_rows(r_.sums_view, sums_.tensor(), kRowSums, kv_head)};
+          r_.moved_rows(r_.sums_view, sums_.tensor(), kSumsOfKeys, kv_head)};
 }
 
 void GatherBackward::run() {
@@ -61,6 +57,11 @@ void GatherBackward::run() {
     compute_keys(h);
     return_keys(h);
   };
+  for (std::int64_t h = 0; h < std::min<std::int64_t>(heads, 2); ++h) {
+    for (const MovedTensor& t : moved(h)) clear_neighbours(whole, needs, wire.rank(), t);
+    if (!keys_apart) continue;
+    for (const MovedTensor& t : moved_queries(h)) clear_neighbours(whole, needs, wire.rank(), t);
+  }
   if (heads > 0) start_gather(whole, wire, moved(0), &needs, keys[0]);
   for (std::int64_t h = 0; h < heads; ++h) {
     if (h + 1 < heads) start_gather(whole, wire, moved(h + 1), &needs, keys[(h + 1) % 2]);

@@ -81,6 +81,37 @@ std::vector<std::vector<int>> deal(const std::vector<std::vector<std::vector<dou
   return owners;
 }
 
+// Neighbours to one rank, cut where the sum of the weights is nearest to its share.
+std::vector<std::vector<int>> deal_neighbours(const std::vector<std::vector<double>>& weights,
+                                              int ranks) {
+  double all = 0, before = 0;
+  for (const auto& sequence : weights) all += sum_of(sequence);
+  std::vector<std::vector<int>> owners;
+  for (const auto& sequence : weights) {
+    std::vector<int>& of = owners.emplace_back();
+    for (const double weight : sequence) {
+      const double middle = all == 0 ? 0 : (before + weight / 2) / all;
+      of.push_back(std::min(static_cast<int>(middle * ranks), ranks - 1));
+      before += weight;
+    }
+  }
+  return owners;
+}
+
+std::vector<std::vector<double>> added(std::vector<std::vector<double>> a,
+                                       const std::vector<std::vector<double>>& b) {
+  for (std::size_t s = 0; s < a.size(); ++s)
+    for (std::size_t g = 0; g < a[s].size(); ++g) a[s][g] += b[s][g];
+  return a;
+}
+
+// Whether a query sees little beside what its rank has, if neighbours are together.
+bool is_narrow(const Problem& p, std::int64_t positions, int ranks) {
+  const std::int64_t right = p.causal ? 0 : p.window_right;
+  if (p.window_left == kUnlimited || right == kUnlimited) return false;
+  return p.window_left + right < positions / ranks;
+}
+
 std::vector<std::int64_t> lengths_of(const WholeProblem& whole, bool queries) {
   std::vector<std::int64_t> lengths;
   for (const Sequence& s : whole.sequences) lengths.push_back(queries ? s.q_length : s.k_stored);
@@ -166,10 +197,17 @@ Layouts balanced_layouts(const WholeSizes& sizes, const AttentionOptions& option
   if (!uneven || ranks < 1)
     return {Layout::serpentine(queries, ranks), Layout::serpentine(keys, ranks)};
   const auto q_weights = weights_of(whole, true), k_weights = weights_of(whole, false);
+  const bool narrow = is_narrow(p, std::max(sizes.queries, sizes.keys), ranks);
   if (queries == keys) {
-    const Layout both(queries, deal({q_weights, k_weights}, ranks), ranks);
+    const Layout both(queries,
+                      narrow ? deal_neighbours(added(q_weights, k_weights), ranks)
+                             : deal({q_weights, k_weights}, ranks),
+                      ranks);
     return {both, both};
   }
+  if (narrow)
+    return {Layout(queries, deal_neighbours(q_weights, ranks), ranks),
+            Layout(keys, deal_neighbours(k_weights, ranks), ranks)};
   return {Layout(queries, deal({q_weights}, ranks), ranks),
           Layout(keys, deal({k_weights}, ranks), ranks)};
 }

@@ -48,8 +48,6 @@ KeyRows::KeyRows(const Context& context, const WholeProblem& whole, const Call& 
   v = WholeRows(context, 1, rows, p.dv, local.v.type);
   if (p.k_scales) k_scales = WholeRows(context, 1, rows, 1, DType::f32);
   if (p.v_scales) v_scales = WholeRows(context, 1, rows, 1, DType::f32);
-  // Keys that no query of the rank sees do not come, but may be read beside others.
-  for (WholeRows* tensor : {&k, &v, &k_scales, &v_scales}) tensor->clear();
 }
 
 std::vector<MovedTensor> moved_keys(const WholeProblem& whole, const Call& local,

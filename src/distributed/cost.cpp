@@ -38,7 +38,7 @@ class Costs {
     send(plan_.backward, keys, &backward);
     if (one_process) {
       Tensors rows = tensors({{p_.d, true}, {p_.dv, true}}, p_.heads);
-      rows.add(DType::f64, kRowSums, p_.heads, true);
+      rows.add(DType::f64, kSumsOfKeys, p_.heads, true);
       send(plan_.backward, rows, &backward);
       if (whole_.layouts->keys.granule() % kGranule != 0)
         each_pair([&](int from, int to) {
@@ -53,11 +53,10 @@ class Costs {
         move(plan_.backward, from, to, bytes_of(whole_, sums.list, {.owner = to}));
       });
     }
-    for (int r = 0; r < ranks_; ++r) {
-      const double rows = static_cast<double>(p_.heads) * own_pairs(r, true);
-      const double chunks = static_cast<double>(p_.heads) * own_pairs(r, false);
-      plan_.forward[nth(r)].products = 2 * rows;
-      plan_.backward[nth(r)].products = one_process ? 3 * rows + 4 * chunks : 5 * rows;
+    const std::vector<double> rows = own_pairs(true), chunks = own_pairs(false);
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      plan_.forward[r].products = 2 * rows[r];
+      plan_.backward[r].products = one_process ? 3 * rows[r] + 4 * chunks[r] : 5 * rows[r];
     }
     // Two heads are under way, and one or two are at hand.
     const std::int64_t of_keys = whole_.k_starts.back() * (p_.d + p_.dv);
@@ -128,9 +127,9 @@ class Costs {
     return rounds == 0 ? 0 : 2 * (cost.sent + cost.received) / rounds;
   }
 
-  // Of the rank's queries, or of the keys whose gradients it computes, and one head.
-  double own_pairs(int rank, bool queries) {
-    double sum = 0;
+  // Of each rank's queries, or of the keys whose gradients it computes, and all heads.
+  std::vector<double> own_pairs(bool queries) {
+    std::vector<double> sums(nth(ranks_));
     const std::int64_t granule = queries ? whole_.layouts->queries.granule() : kGranule;
     for (std::int64_t b = 0; b < whole_.batch(); ++b) {
       const std::vector<double> pairs = pairs_by_granule(whole_, b, queries, granule);
@@ -138,10 +137,10 @@ class Costs {
         const std::int64_t at = static_cast<std::int64_t>(g) * granule;
         const int owner = queries ? whole_.layouts->queries.owner(whole_.layout_sequence(b), at)
                                   : worker_of(whole_, b, at);
-        if (owner == rank) sum += pairs[g];
+        sums[nth(owner)] += static_cast<double>(p_.heads) * pairs[g];
       }
     }
-    return sum;
+    return sums;
   }
 
   const WholeProblem& whole_;

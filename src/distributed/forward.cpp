@@ -36,6 +36,7 @@ class ForwardRanks {
     const Needs needs = Needs::of(whole_, false);
     const std::int64_t heads = whole_.problem.kv_heads;
     const auto moved = [&](std::int64_t h) { return moved_keys(whole_, local_.call, h, keys_); };
+    for (const MovedTensor& t : moved(0)) clear_neighbours(whole_, needs, wire_.rank(), t);
     if (heads > 0) start_gather(whole_, wire_, moved(0), &needs, exchanges[0]);
     for (std::int64_t h = 0; h < heads; ++h) {
       if (h + 1 < heads) start_gather(whole_, wire_, moved(h + 1), &needs, exchanges[(h + 1) % 2]);

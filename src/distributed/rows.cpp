@@ -127,6 +127,25 @@ Needs Needs::of(const WholeProblem& whole, bool chunks) {
   return needs;
 }
 
+void clear_neighbours(const WholeProblem& whole, const Needs& needs, int rank,
+                      const MovedTensor& t) {
+  const auto& of = t.queries ? needs.queries : needs.keys;
+  const auto& starts = whole.starts(t.queries);
+  for (std::size_t b = 0; b < whole.sequences.size(); ++b) {
+    const std::int64_t length = starts[b + 1] - starts[b];
+    const auto clear = [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t h = 0; h < t.heads; ++h)
+        for (std::int64_t i = std::max<std::int64_t>(begin, 0); i < std::min(end, length); ++i)
+          std::memset(moved_to(t.whole, 0, h, starts[b] + i - t.first_row).data, 0,
+                      static_cast<std::size_t>(t.whole.stride[2] * size_of(t.whole.type)));
+    };
+    for (const KeyRange& range : of[static_cast<std::size_t>(rank)][b]) {
+      clear(range.begin - kGranule, range.begin);
+      clear(range.end, range.end + kGranule);
+    }
+  }
+}
+
 std::int64_t bytes_of(const WholeProblem& whole, const std::vector<MovedTensor>& tensors,
                       const Blocks& blocks) {
   std::int64_t bytes = 0;

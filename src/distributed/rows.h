@@ -95,6 +95,11 @@ void pack(const WholeProblem& whole, const std::vector<MovedTensor>& tensors, co
 void unpack(const WholeProblem& whole, const std::vector<MovedTensor>& tensors,
             const Blocks& blocks, Place to, const std::byte* message);
 
+// Rows that a rank does not need are not received, but kernels may look at those beside the ones
+// that are: zeros there, so that they find no NaN, which they would have to take care of.
+void clear_neighbours(const WholeProblem& whole, const Needs& needs, int rank,
+                      const MovedTensor& tensor);
+
 // Memory for rows of all sequences, and a tensor in it: [heads][rows][features].
 class WholeRows {
  public:

@@ -1,0 +1,374 @@
+// What happens to a call of many ranks when one of them stops, throws, is slow, or was given
+// something else: in every phase, that is, before each of its transfers. Nobody waits for ever, and
+// all know of it. Times are limits only: a slow machine makes these tests slower, not wrong.
+#include "support/ranks.h"
+
+#include <attend/distributed.h>
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+namespace attend::test {
+namespace {
+
+using namespace distributed;
+
+constexpr int kRanks = 3, kBad = 1;
+constexpr std::int64_t kLength = 700;
+
+enum class Call { forward, backward };
+
+// One rank's tensors of a small causal problem.
+struct Mine {
+  explicit Mine(const Layouts& layouts, int rank)
+      : q(Shape{1, 4, layouts.queries.owned(rank), 8}), k(Shape{1, 2, layouts.keys.owned(rank), 8}),
+        v(k), out(q.shape()), lse(Shape{1, 4, layouts.queries.owned(rank)}), dq(q.shape()),
+        dk(k.shape()), dv(k.shape()) {}
+  void call(Call which, Group& group, const Layouts& layouts, const AttentionOptions& options,
+            const DistributedOptions& distributed, Context& context) {
+    if (which == Call::forward)
+      return distributed::attention(group, layouts, q, k, v, out, options, {.lse = lse},
+                                    distributed, context);
+    distributed::attention_backward(
+        group, layouts, {.q = q, .k = k, .v = v, .out = out, .lse = lse, .dout = out, .dlse = {}},
+        options, {.dq = dq, .dk = dk, .dv = dv, .dbias = {}, .dsinks = {}, .dalibi = {}},
+        distributed, context);
+  }
+  Tensor q, k, v, out, lse, dq, dk, dv;
+};
+
+std::string what(const std::exception_ptr& error) {
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (const PeerError& peer) {
+    return std::string("PeerError: ") + peer.what();
+  } catch (const InvalidArgument& invalid) {
+    return std::string("InvalidArgument: ") + invalid.what();
+  } catch (const Interrupted& interrupted) {
+    return std::string("Interrupted: ") + interrupted.what();
+  } catch (const std::exception& other) {
+    return other.what();
+  }
+  return "nothing";
+}
+
+const Layouts& layouts() {
+  static const Layouts both{Layout::serpentine({kLength}, kRanks),
+                            Layout::serpentine({kLength}, kRanks)};
+  return both;
+}
+
+struct Phase {
+  Call call;
+  DistributedOptions options;
+  std::int64_t transfers = 0;  // of each rank, in one call
+};
+
+// Every kind of call, with the number of its transfers.
+std::vector<Phase> phases(std::chrono::milliseconds timeout) {
+  std::vector<Phase> all;
+  Context context({.threads = 1});
+  for (const Call call : {Call::forward, Call::backward})
+    for (const Scheme scheme : {Scheme::gather, Scheme::heads})
+      for (const Bits bits : {Bits::one_process, Bits::fast}) {
+        if (bits == Bits::fast && (scheme == Scheme::heads || call == Call::forward)) continue;
+        std::atomic<std::int64_t> count{0};
+        const ThreadGroup group(kRanks, [&](int rank, std::int64_t) { count += rank == kBad; });
+        group.run([&](Group& mine) {
+          Mine(layouts(), mine.rank())
+              .call(call, mine, layouts(), {.causal = true}, {scheme, bits}, context);
+        });
+        all.push_back({call, {scheme, bits, timeout}, count});
+      }
+  return all;
+}
+
+// Runs `scenario(phase, transfer)` for every transfer of every phase, all at once: most of their
+// time is waiting.
+template <class Scenario>
+void in_every_phase(std::chrono::milliseconds timeout, Scenario scenario) {
+  std::vector<std::thread> threads;
+  for (const Phase& phase : phases(timeout)) {
+    EXPECT_GE(phase.transfers, 3);
+    for (std::int64_t n = 0; n < phase.transfers; ++n)
+      threads.emplace_back([=] { scenario(phase, n); });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void expect_refused(Group& group, Context& context) {
+  Mine mine(layouts(), group.rank());
+  try {
+    mine.call(Call::forward, group, layouts(), {}, {}, context);
+    ADD_FAILURE() << "a group that failed took a call";
+  } catch (const PeerError& error) {
+    EXPECT_NE(std::string(error.what()).find("takes no more calls"), std::string::npos);
+  }
+}
+
+TEST(faults, a_rank_that_throws_ends_the_call_of_all) {
+  in_every_phase(std::chrono::seconds(2), [](const Phase& phase, std::int64_t at) {
+    Context context({.threads = 1});
+    const ThreadGroup group(kRanks, [=](int rank, std::int64_t transfer) {
+      if (rank == kBad && transfer == at) throw std::runtime_error("broken");
+    });
+    const auto thrown = group.run([&](Group& mine) {
+      Mine(layouts(), mine.rank())
+          .call(phase.call, mine, layouts(), {.causal = true}, phase.options, context);
+    });
+    // Where the machine is so slow that the others lost patience before, it hears of that.
+    const std::string own = what(thrown[kBad]);
+    EXPECT_TRUE(own == "broken" || own.starts_with("PeerError: ")) << own << at;
+    expect_refused(group.rank(kBad), context);
+    // In the last transfer others may have all that they need of it.
+    for (const int r : {0, 2}) {
+      if (at + 1 == phase.transfers && !thrown[static_cast<std::size_t>(r)]) continue;
+      EXPECT_EQ(what(thrown[static_cast<std::size_t>(r)]).find("PeerError: "), 0U) << at;
+      expect_refused(group.rank(r), context);
+    }
+  });
+}
+
+TEST(faults, a_rank_that_stops_is_named_within_the_time) {
+  in_every_phase(std::chrono::milliseconds(500), [](const Phase& phase, std::int64_t at) {
+    Context context({.threads = 1});
+    std::mutex mutex;
+    std::condition_variable changed;
+    int done = 0;
+    const ThreadGroup group(kRanks, [&](int rank, std::int64_t transfer) {
+      if (rank != kBad || transfer != at) return;
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [&] { return done == kRanks - 1; });
+    });
+    const auto thrown = group.run([&](Group& mine) {
+      const auto finished = [&] {
+        const std::lock_guard lock(mutex);
+        done += mine.rank() != kBad;
+        changed.notify_all();
+      };
+      try {
+        Mine(layouts(), mine.rank())
+            .call(phase.call, mine, layouts(), {.causal = true}, phase.options, context);
+      } catch (...) {
+        finished();
+        throw;
+      }
+      finished();
+    });
+    for (const int r : {0, 2}) {
+      if (at + 1 == phase.transfers && !thrown[static_cast<std::size_t>(r)]) continue;
+      const std::string said = what(thrown[static_cast<std::size_t>(r)]);
+      EXPECT_EQ(said.find("PeerError: "), 0U) << said;
+      EXPECT_NE(said.find("within 500 ms"), std::string::npos) << said;
+    }
+  });
+}
+
+TEST(faults, a_slow_rank_changes_no_bit) {
+  for (const Phase& phase : phases(std::chrono::minutes(2))) {
+    const auto run = [&](const ThreadGroup::BeforeTransfer& before) {
+      Context context({.threads = 1});
+      const ThreadGroup group(kRanks, before);
+      std::vector<Tensor> results(kRanks);
+      const auto thrown = group.run([&](Group& mine) {
+        Mine tensors(layouts(), mine.rank());
+        fill_gaussian(tensors.q, 1);
+        fill_gaussian(tensors.k, 2);
+        fill_gaussian(tensors.v, 3);
+        if (phase.call == Call::backward) fill_gaussian(tensors.out, 4);
+        tensors.call(phase.call, mine, layouts(), {.causal = true}, phase.options, context);
+        results[static_cast<std::size_t>(mine.rank())] =
+            phase.call == Call::forward ? tensors.out : tensors.dk;
+      });
+      for (const auto& error : thrown) EXPECT_EQ(what(error), "nothing");
+      return results;
+    };
+    const auto fast = run({});
+    const auto slow = run([](int rank, std::int64_t transfer) {
+      if ((rank + transfer) % 2 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    });
+    for (std::size_t r = 0; r < fast.size(); ++r) EXPECT_TRUE(same_bits(fast[r], slow[r]));
+  }
+}
+
+// A change to what one rank is given, and what all of them say.
+struct Other {
+  const char* says;
+  std::function<void(AttentionOptions&, Layouts&, Mine&, DistributedOptions&)> change;
+};
+
+TEST(faults, other_arguments_of_one_rank_are_named_by_all_and_the_group_goes_on) {
+  static const Tensor mask(Shape{kLength}, DType::boolean);
+  static const Tensor slopes({1.F, 2.F, 3.F, 4.F}, {4});
+  const Other others[] = {
+      {"attention: rank 1 was given causal 0, rank 0 1; all ranks must describe one problem",
+       [](auto& options, auto&, auto&, auto&) { options.causal = false; }},
+      {"attention: rank 1 was given softcap 30, rank 0 0; all ranks must describe one problem",
+       [](auto& options, auto&, auto&, auto&) { options.softcap = 30; }},
+      {"attention: rank 1 was given window.left 5, rank 0 9223372036854775807; all ranks must "
+       "describe one problem",
+       [](auto& options, auto&, auto&, auto&) { options.window.left = 5; }},
+      {"attention: rank 1 was given another mask than rank 0; all ranks must describe one problem",
+       [](auto& options, auto&, auto&, auto&) { options.mask = mask; }},
+      {"attention: rank 1 was given another alibi than rank 0; all ranks must describe one problem",
+       [](auto& options, auto&, auto&, auto&) { options.alibi = slopes; }},
+      {"attention: rank 1 was given dropout.seed 7, rank 0 0; all ranks must describe one problem",
+       [](auto& options, auto&, auto&, auto&) { options.dropout.seed = 7; }},
+      {"attention: rank 1 was given scheme 1, rank 0 2; all ranks must describe one problem",
+       [](auto&, auto&, auto&, auto& distributed) { distributed.scheme = Scheme::heads; }},
+      {"rank 1: attention: q has 5 rows, by layouts.queries rank 1 owns 256",
+       [](auto&, auto&, Mine& mine, auto&) {
+         mine.q = Tensor(Shape{1, 4, 5, 8});
+       }},
+      {"rank 1: attention: k has d 9, q has 8; they must be equal",
+       [](auto&, auto&, Mine& mine, auto&) {
+         mine.k = Tensor(Shape{1, 2, 256, 9});
+       }},
+      {"attention: rank 1 was given the type of q f64, rank 0 f32; all ranks must describe one "
+       "problem",
+       [](auto&, auto&, Mine& mine, auto&) {
+         for (Tensor* t : {&mine.q, &mine.k, &mine.v, &mine.out, &mine.lse})
+           *t = Tensor(t->shape(), DType::f64);
+       }},
+      {"attention: rank 1 was given batch 2, rank 0 1; all ranks must describe one problem",
+       [](auto&, auto&, Mine& mine, auto&) {
+         mine.q = mine.out = Tensor(Shape{2, 4, 256, 8});
+         mine.k = mine.v = Tensor(Shape{2, 2, 256, 8});
+         mine.lse = Tensor(Shape{2, 4, 256});
+       }},
+      {"attention: rank 1 was given another layouts.queries than rank 0; all ranks must describe "
+       "one problem",
+       [](auto&, Layouts& other, auto&, auto&) {
+         other.queries = Layout({kLength}, {{2, 1, 0}}, kRanks);
+       }},
+      {"rank 1: attention: layouts.queries is for 4 ranks, the group has 3",
+       [](auto&, Layouts& other, auto&, auto&) {
+         other.queries = Layout::serpentine({kLength}, 4);
+       }},
+      {"rank 1: attention: softcap is -1; it must be finite and at least 0 (0: none)",
+       [](auto& options, auto&, auto&, auto&) { options.softcap = -1; }},
+  };
+  Context context({.threads = 1});
+  const ThreadGroup group(kRanks);
+  for (const Other& other : others) {
+    const auto thrown = group.run([&](Group& mine) {
+      AttentionOptions options{.causal = true};
+      Layouts of_rank = layouts();
+      Mine tensors(layouts(), mine.rank());
+      DistributedOptions distributed{.scheme = Scheme::gather, .timeout = std::chrono::minutes(2)};
+      if (mine.rank() == kBad) other.change(options, of_rank, tensors, distributed);
+      tensors.call(Call::forward, mine, of_rank, options, distributed, context);
+    });
+    for (const auto& error : thrown)
+      EXPECT_EQ(what(error), std::string("InvalidArgument: ") + other.says);
+  }
+  // What was wrong hangs nobody afterwards.
+  for (const auto& error : group.run([&](Group& mine) {
+         Mine(layouts(), mine.rank()).call(Call::forward, mine, layouts(), {}, {}, context);
+       }))
+    EXPECT_EQ(what(error), "nothing");
+}
+
+TEST(faults, other_gradients_or_another_function_are_named) {
+  Context context({.threads = 1});
+  const ThreadGroup group(kRanks);
+  const auto thrown = group.run([&](Group& mine) {
+    Mine tensors(layouts(), mine.rank());
+    if (mine.rank() == kBad) tensors.dq = Tensor();
+    AttentionGradients gradients{.dk = tensors.dk, .dv = tensors.dv};
+    if (tensors.dq) gradients.dq = tensors.dq;
+    distributed::attention_backward(mine, layouts(),
+                                    {.q = tensors.q,
+                                     .k = tensors.k,
+                                     .v = tensors.v,
+                                     .out = tensors.out,
+                                     .lse = tensors.lse,
+                                     .dout = tensors.out},
+                                    {}, gradients, {}, context);
+  });
+  for (const auto& error : thrown)
+    EXPECT_EQ(
+        what(error),
+        "InvalidArgument: attention_backward: rank 1 was given dq 0, rank 0 1; all ranks must "
+        "describe one problem");
+  for (const auto& error : group.run([&](Group& mine) {
+         Mine(layouts(), mine.rank())
+             .call(mine.rank() == kBad ? Call::backward : Call::forward, mine, layouts(), {}, {},
+                   context);
+       }))
+    EXPECT_NE(what(error).find("rank 1 was given operation (0 forward, 1 backward) 1, rank 0 0"),
+              std::string::npos);
+}
+
+TEST(faults, an_interrupted_rank_ends_the_call_of_all) {
+  Context plain({.threads = 1});
+  Context interrupted({.threads = 1, .interrupt = [] { return true; }});
+  const ThreadGroup group(kRanks, [](int rank, std::int64_t transfer) {
+    // The others are late, so that the rank waits, which is when it asks.
+    if (rank != kBad && transfer == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  });
+  const auto thrown = group.run([&](Group& mine) {
+    Mine(layouts(), mine.rank())
+        .call(Call::forward, mine, layouts(), {},
+              {.scheme = Scheme::gather, .timeout = std::chrono::seconds(2)},
+              mine.rank() == kBad ? interrupted : plain);
+  });
+  EXPECT_EQ(what(thrown[kBad]),
+            "Interrupted: attention: interrupted; what it was to write is not complete");
+  expect_refused(group.rank(kBad), plain);
+}
+
+// The transfer goes on while the call computes: the calling thread polls, and no other.
+TEST(faults, transfers_are_polled_by_the_calling_thread_alone) {
+  struct Watched : Group {
+    explicit Watched(Group& of) : inner(of) {}
+    int rank() const noexcept override { return inner.rank(); }
+    int size() const noexcept override { return inner.size(); }
+    struct WatchedPending : Pending {
+      WatchedPending(std::unique_ptr<Pending> of, Watched& by) : held(std::move(of)), group(by) {}
+      bool poll() override {
+        group.note();
+        ++group.polls;
+        return held->poll();
+      }
+      bool wait(std::chrono::milliseconds most) override {
+        group.note();
+        return held->wait(most);
+      }
+      std::unique_ptr<Pending> held;
+      Watched& group;
+    };
+    std::unique_ptr<Pending> exchange(std::span<const std::span<const std::byte>> send,
+                                      std::span<const std::span<std::byte>> receive) override {
+      note();
+      return std::make_unique<WatchedPending>(inner.exchange(send, receive), *this);
+    }
+    std::unique_ptr<Pending> broadcast(int root, std::span<std::byte> bytes) override {
+      return inner.broadcast(root, bytes);
+    }
+    void note() { other |= std::this_thread::get_id() != caller; }
+    Group& inner;
+    const std::thread::id caller = std::this_thread::get_id();
+    int polls = 0;
+    bool other = false;
+  };
+  const ThreadGroup group(2);
+  const Layouts both{Layout::serpentine({4096}, 2), Layout::serpentine({4096}, 2)};
+  const auto thrown = group.run([&](Group& mine) {
+    Context context({.threads = 2});
+    Watched watched(mine);
+    Mine tensors(both, mine.rank());
+    // Rank 1 sends its second head late: rank 0 polls for it while it computes the first.
+    tensors.call(Call::forward, watched, both, {}, {.scheme = Scheme::gather}, context);
+    EXPECT_FALSE(watched.other);
+    EXPECT_GT(watched.polls, 0);
+  });
+  for (const auto& error : thrown) EXPECT_EQ(what(error), "nothing");
+}
+
+}  // namespace
+}  // namespace attend::test

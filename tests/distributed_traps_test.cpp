@@ -1,0 +1,371 @@
+// What went wrong in other libraries when attention was divided, each a test here; then what is
+// moved, and how evenly the work is divided. (What happens when a rank fails:
+// distributed_faults_test.cpp.)
+#include "support/ranks.h"
+
+#include <attend/distributed.h>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+namespace attend::test {
+namespace {
+
+using namespace distributed;
+
+// A case, undivided, and what `division` of it gives.
+struct Divided {
+  cases::Instance whole;
+  RanksResult result;
+  explicit Divided(const cases::Case& problem, const Division& division = {.ranks = 4})
+      : whole(cases::make(problem)), result(run(division)) {
+    EXPECT_EQ(differs(whole, result, division), "") << cases::name(problem);
+  }
+
+ private:
+  RanksResult run(const Division& division) {
+    Context context({.threads = 1});
+    attention(whole.q, whole.k, whole.v, whole.out, whole.options, {.lse = whole.lse}, context);
+    attention_backward(whole.backward_inputs(), whole.options, whole.gradients, context);
+    return run_ranks(whole, division, context);
+  }
+};
+
+bool same(const ConstTensorView& a, const ConstTensorView& b) {
+  return static_cast<bool>(same_bits(a, b));
+}
+
+const cases::Case kCausal{.heads = 4,
+                          .kv_heads = 2,
+                          .q_length = 1100,
+                          .k_length = 1100,
+                          .d = 16,
+                          .dv = 16,
+                          .causal = true};
+
+// zhuzilin/ring-flash-attention#42: parts were kept in bf16, and gradients were wrong from 4 ranks
+// on. Joined in f64 they are rounded once: nearly all elements are those of one process, and none
+// is further away than a rounding.
+TEST(traps, gradients_of_bf16_are_rounded_once) {
+  cases::Case problem = kCausal;
+  problem.type = DType::bf16;
+  const Divided divided(problem, {.ranks = 8, .bits = Bits::fast});
+  std::int64_t different = 0, count = 0;
+  const ConstTensorView one = divided.whole.gradients.dk;
+  for (std::int64_t h = 0; h < 2; ++h)
+    for (std::int64_t j = 0; j < 1100; ++j)
+      for (std::int64_t x = 0; x < 16; ++x, ++count) {
+        const double a = value_at(one, {0, h, j, x}), b = value_at(divided.result.dk, {0, h, j, x});
+        different += a == b ? 0 : 1;
+        EXPECT_LE(std::abs(a - b), std::abs(a) * 0x1p-7 + 0x1p-20);
+      }
+  EXPECT_LT(different, count / 50);
+}
+
+// jzhang38/EasyContext#14: exp overflowed where parts were joined.
+TEST(traps, large_scores_do_not_overflow) {
+  cases::Case problem = kCausal;
+  problem.scale = 40;
+  const Divided divided(problem);
+  EXPECT_TRUE(all_finite(divided.result.out));
+  EXPECT_TRUE(all_finite(divided.result.dk));
+}
+
+// flashinfer#4051, flash-attention#978, flashinfer#4452, Megatron-LM#1764: parts in which nothing
+// is visible became NaN, or had an lse that was not -inf.
+TEST(traps, a_rank_whose_tokens_are_all_masked_gives_zeros) {
+  for (const Scheme scheme : {Scheme::gather, Scheme::heads}) {
+    cases::Case problem = kCausal;
+    problem.mask = cases::Mask::nothing;
+    const Divided divided(problem, {.ranks = 3, .scheme = scheme});
+    EXPECT_TRUE(all_zero(divided.result.out));
+    EXPECT_TRUE(all_zero(divided.result.dk));
+    EXPECT_EQ(value_at(divided.result.lse, {0, 0, 700}), -std::numeric_limits<double>::infinity());
+  }
+}
+
+// sglang#33926: lse to base 2 met one to base e.
+TEST(traps, lse_is_natural_on_every_rank) {
+  cases::Case problem = kCausal;
+  problem.values = cases::Values::constant;
+  problem.scale = 0;
+  const Divided divided(problem);
+  for (const std::int64_t i : {0, 255, 256, 700, 1099})
+    EXPECT_NEAR(value_at(divided.result.lse, {0, 1, i}), std::log(static_cast<double>(i + 1)),
+                1e-5);
+}
+
+// accelerate#4177: a window was dropped silently.
+TEST(traps, a_window_is_not_dropped) {
+  cases::Case problem = kCausal;
+  const Divided without(problem);
+  problem.window_left = 100;
+  const Divided with(problem);
+  EXPECT_FALSE(same(with.result.out, without.result.out));
+}
+
+// prime-rl#3397, lmdeploy#3951: sinks were swallowed, or counted on every rank.
+TEST(traps, sinks_are_counted_once) {
+  cases::Case problem = kCausal;
+  const Divided without(problem);
+  problem.sinks = true;
+  for (const Scheme scheme : {Scheme::gather, Scheme::heads}) {
+    const Divided with(problem, {.ranks = 4, .scheme = scheme});
+    EXPECT_FALSE(same(with.result.out, without.result.out));
+  }
+}
+
+// TransformerEngine#1046, flashinfer#1606: ALiBi began anew on every rank, or with every head.
+TEST(traps, alibi_knows_where_a_rank_begins) {
+  cases::Case problem = kCausal;
+  problem.alibi = true;
+  for (const Scheme scheme : {Scheme::gather, Scheme::heads})
+    Divided(problem, {.ranks = 4, .scheme = scheme});
+}
+
+// ring-flash-attention#36: backward drew other numbers than forward.
+TEST(traps, dropout_is_the_same_for_any_number_of_ranks_forward_and_backward) {
+  cases::Case problem = kCausal;
+  problem.dropout = 0.3;
+  for (const int ranks : {1, 2, 5})
+    for (const Bits bits : {Bits::one_process, Bits::fast})
+      Divided(problem, {.ranks = ranks, .bits = bits});
+}
+
+// TransformerEngine#3331, Megatron's cu_seqlens, pytorch#183968: lengths that no number of ranks
+// divides were padded, truncated or refused.
+TEST(traps, any_lengths_are_taken) {
+  for (const std::int64_t length : {1, 2, 255, 257, 513, 1023})
+    for (const int ranks : {2, 3, 8}) {
+      cases::Case problem = kCausal;
+      problem.heads = problem.kv_heads = 1;
+      problem.q_length = problem.k_length = length;
+      Divided(problem, {.ranks = ranks});
+      Divided(problem, {.ranks = ranks, .granule = 7, .contiguous = true});
+    }
+  cases::Case packed = kCausal;
+  packed.batch = 7;
+  packed.addressing = cases::Addressing::packed;
+  packed.q_length = packed.k_length = 300;
+  for (const int ranks : {2, 5}) Divided(packed, {.ranks = ranks});
+}
+
+// SkyRL#1420: gradients were 1 / P of what they are, or P times.
+TEST(traps, gradients_do_not_grow_or_shrink_with_the_ranks) {
+  const Divided two(kCausal, {.ranks = 2, .bits = Bits::fast}),
+      eight(kCausal, {.ranks = 8, .bits = Bits::fast});
+  EXPECT_TRUE(close(two.result.dk, eight.result.dk, 1e-5));
+  EXPECT_TRUE(same(two.result.dq, eight.result.dq));
+}
+
+// DeepSpeed#8316: the number of heads was one for the whole process.
+TEST(traps, problems_of_different_heads_take_turns) {
+  for (int n = 0; n < 2; ++n)
+    for (const std::int64_t heads : {2, 6}) {
+      cases::Case problem = kCausal;
+      problem.heads = heads;
+      Divided(problem, {.ranks = 3, .scheme = Scheme::heads});
+    }
+}
+
+// DeepSpeed-Ulysses: fewer key heads than ranks failed.
+TEST(traps, fewer_key_heads_than_ranks) {
+  cases::Case problem = kCausal;
+  problem.kv_heads = 1;
+  Divided(problem, {.ranks = 5, .scheme = Scheme::heads});
+}
+
+// vllm#47181: several queries against a long cache stood a few positions off.
+TEST(traps, a_few_queries_at_the_end_of_many_keys) {
+  for (const std::int64_t queries : {1, 3, 17}) {
+    cases::Case problem = kCausal;
+    problem.q_length = queries;
+    Divided(problem, {.ranks = 4});
+    problem.window_left = 300;
+    Divided(problem, {.ranks = 4, .granule = 4});
+  }
+}
+
+// ---- Bytes and balance
+// ---------------------------------------------------------------------------
+
+constexpr std::int64_t kRecord = 1600;  // more than the record of a call, from one rank to another
+
+struct Sent {
+  std::int64_t forward = 0, backward = 0;  // of all ranks, records left out
+};
+
+// A problem of zeros, and what was sent for it.
+Sent sent_by(const WholeSizes& sizes, const AttentionOptions& options, const Layouts& layouts,
+             const DistributedOptions& distributed) {
+  const int ranks = layouts.queries.ranks();
+  Context context({.threads = 1});
+  const ThreadGroup group(ranks);
+  const auto all = [&] {
+    std::int64_t sum = 0;
+    for (int r = 0; r < ranks; ++r) sum += group.bytes_sent(r);
+    return sum;
+  };
+  std::int64_t records = 0;
+  const auto run = [&](bool backward) {
+    const std::int64_t before = all();
+    const auto thrown = group.run([&](Group& mine) {
+      const std::int64_t queries = layouts.queries.owned(mine.rank()),
+                         keys = layouts.keys.owned(mine.rank());
+      const Tensor q(Shape{sizes.batch, sizes.heads, queries, sizes.d}, sizes.type),
+          k(Shape{sizes.batch, sizes.key_heads, keys, sizes.d}, sizes.type);
+      Tensor out(q.shape(), sizes.type), dq(out), dk(k), dv(k);
+      const Tensor lse(Shape{sizes.batch, sizes.heads, queries});
+      if (!backward)
+        return distributed::attention(mine, layouts, q, k, k, out, options, {}, distributed,
+                                      context);
+      distributed::attention_backward(
+          mine, layouts, {.q = q, .k = k, .v = k, .out = out, .lse = lse, .dout = q, .dlse = {}},
+          options, {.dq = dq, .dk = dk, .dv = dv, .dbias = {}, .dsinks = {}, .dalibi = {}},
+          distributed, context);
+    });
+    for (const auto& error : thrown) EXPECT_FALSE(error);
+    return all() - before - records;
+  };
+  // A call that does nothing sends its records alone.
+  const std::int64_t before = all();
+  group.run([&](Group& mine) {
+    const Tensor none(Shape{1, 0, 0, 1});
+    Tensor out(none.shape());
+    const Layouts empty{Layout::serpentine({0}, ranks), Layout::serpentine({0}, ranks)};
+    distributed::attention(mine, empty, none, none, none, out, {}, {}, {}, context);
+  });
+  records = all() - before;
+  EXPECT_GT(records, 0);
+  EXPECT_LE(records, kRecord * ranks * ranks);
+  Sent sent;
+  sent.forward = run(false);
+  sent.backward = run(true);
+  return sent;
+}
+
+std::int64_t sum_sent(const std::vector<RankCost>& costs) {
+  std::int64_t sum = 0;
+  for (const RankCost& cost : costs) sum += cost.sent;
+  return sum;
+}
+
+// What no way of a scheme can do without, counted position by position. Causal, 4 ranks, T = 4096.
+struct Least {
+  std::int64_t keys = 0;     // rows of keys that a rank's queries see and that it has not
+  std::int64_t queries = 0;  // rows of queries that see a rank's keys and that it has not
+};
+Least least_rows(const Layout& layout, std::int64_t window) {
+  Least least;
+  const std::int64_t length = layout.length(0);
+  for (int r = 0; r < layout.ranks(); ++r) {
+    std::vector<bool> key(static_cast<std::size_t>(length)), query(key.size());
+    for (std::int64_t i = 0; i < length; ++i)
+      for (std::int64_t j = std::max<std::int64_t>(0, i - window); j <= i; ++j) {
+        if (layout.owner(0, i) == r && layout.owner(0, j) != r)
+          key[static_cast<std::size_t>(j)] = true;
+        if (layout.owner(0, j) == r && layout.owner(0, i) != r)
+          query[static_cast<std::size_t>(i)] = true;
+      }
+    least.keys += std::count(key.begin(), key.end(), true);
+    least.queries += std::count(query.begin(), query.end(), true);
+  }
+  return least;
+}
+
+TEST(bytes, are_at_most_1_02_of_the_least) {
+  constexpr std::int64_t kLength = 4096, kHeads = 2, kKeyHeads = 1, kD = 64, kBytes = 4;
+  constexpr int kRanks = 4;
+  const WholeSizes sizes{.queries = kLength,
+                         .keys = kLength,
+                         .heads = kHeads,
+                         .key_heads = kKeyHeads,
+                         .d = kD,
+                         .dv = kD};
+  for (const std::int64_t window : {kUnlimited, std::int64_t{600}}) {
+    const AttentionOptions options{.causal = true, .window = {.left = window}};
+    const Layouts layouts = balanced_layouts(sizes, options, kRanks);
+    const Least least = least_rows(layouts.queries, std::min(window, kLength));
+    const std::int64_t others = kLength * (kRanks - 1);  // rows that are not a rank's own, of all
+    const std::int64_t row = kD * kBytes;
+    const auto within = [](std::int64_t sent, std::int64_t bound) {
+      EXPECT_GE(sent, bound);
+      EXPECT_LE(static_cast<double>(sent), 1.02 * static_cast<double>(bound));
+    };
+    {  // Keys and values that are seen; backward also q, dout and two sums of the rows that see.
+      const DistributedOptions gather{.scheme = Scheme::gather};
+      const Sent sent = sent_by(sizes, options, layouts, gather);
+      within(sent.forward, least.keys * kKeyHeads * 2 * row);
+      within(sent.backward,
+             least.keys * kKeyHeads * 2 * row + least.queries * kHeads * (2 * row + 2 * 8));
+      const DistributedPlan cost = plan(layouts, sizes, options, gather);
+      EXPECT_EQ(sum_sent(cost.forward), sent.forward);
+      EXPECT_EQ(sum_sent(cost.backward), sent.backward);
+    }
+    {  // In fast, sums of dk and dv in f64 instead.
+      const DistributedOptions fast{.scheme = Scheme::gather, .bits = Bits::fast};
+      const Sent sent = sent_by(sizes, options, layouts, fast);
+      within(sent.backward, least.keys * kKeyHeads * 2 * row + others * kKeyHeads * 2 * kD * 8);
+      EXPECT_EQ(sum_sent(plan(layouts, sizes, options, fast).backward), sent.backward);
+    }
+    {  // One of the ranks has the only key head: rows of q, k, v go to it, those of out come back.
+      const DistributedOptions heads{.scheme = Scheme::heads};
+      const Sent sent = sent_by(sizes, options, layouts, heads);
+      const std::int64_t rows = kLength - layouts.queries.owned(0);
+      within(sent.forward, rows * (2 * kHeads + 2 * kKeyHeads) * row);
+      within(sent.backward, rows * (3 * kHeads + 4 * kKeyHeads) * row);
+      const DistributedPlan cost = plan(layouts, sizes, options, heads);
+      EXPECT_EQ(sum_sent(cost.forward), sent.forward);
+      EXPECT_EQ(sum_sent(cost.backward), sent.backward);
+    }
+  }
+}
+
+double balance_of(const std::vector<RankCost>& costs) {
+  double most = 0, sum = 0;
+  for (const RankCost& cost : costs) most = std::max(most, cost.products), sum += cost.products;
+  return most * static_cast<double>(costs.size()) / sum;
+}
+
+TEST(balance, work_is_divided_evenly) {
+  const auto both = [](const WholeSizes& sizes, const AttentionOptions& options, int ranks) {
+    const DistributedPlan cost =
+        plan(balanced_layouts(sizes, options, ranks), sizes, options, {.scheme = Scheme::gather});
+    return std::max(balance_of(cost.forward), balance_of(cost.backward));
+  };
+  constexpr std::int64_t kMillion = 1 << 20;
+  EXPECT_LE(both({.queries = kMillion, .keys = kMillion}, {.causal = true}, 1024), 1.001);
+  EXPECT_LE(both({.queries = kMillion, .keys = kMillion}, {}, 64), 1.001);
+  EXPECT_LE(both({.queries = 16384, .keys = 16384}, {.causal = true}, 16), 1.01);
+  EXPECT_LE(both({.queries = 65536, .keys = 65536}, {.causal = true, .window = {.left = 9000}}, 16),
+            1.04);  // dealt out; neighbours together, to within half a granule at both ends:
+  EXPECT_LE(both({.queries = 65536, .keys = 65536}, {.causal = true, .window = {.left = 4000}}, 16),
+            1.1);
+  // One long sequence among many short ones.
+  const Tensor starts({std::int64_t{0}, std::int64_t{20000}, std::int64_t{20300},
+                       std::int64_t{24000}, std::int64_t{24001}, std::int64_t{32768}},
+                      {6});
+  EXPECT_LE(
+      both({.queries = 32768, .keys = 32768}, {.causal = true, .cu_seqlens_q = starts.view()}, 8),
+      1.1);
+}
+
+TEST(plan, says_what_it_costs) {
+  const WholeSizes sizes{
+      .queries = 8192, .keys = 8192, .heads = 8, .key_heads = 2, .d = 64, .dv = 64};
+  const AttentionOptions options{.causal = true};
+  const Layouts layouts = balanced_layouts(sizes, options, 4);
+  EXPECT_EQ(plan(layouts, sizes, options).scheme, Scheme::gather);  // two key heads for four ranks
+  EXPECT_EQ(plan(balanced_layouts(sizes, options, 2), sizes, options).scheme, Scheme::heads);
+  const std::string said = plan(layouts, sizes, options).describe();
+  EXPECT_NE(said.find("attention over 4 ranks, keys gathered, the bits of one process"),
+            std::string::npos)
+      << said;
+  EXPECT_NE(said.find("forward: "), std::string::npos);
+  EXPECT_NE(said.find("work max/mean 1.0"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace attend::test
