@@ -10,7 +10,7 @@ install(TARGETS attend EXPORT attendTargets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(DIRECTORY include/attend DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.h")
+  FILES_MATCHING PATTERN "*.h" PATTERN mpi.h EXCLUDE)
 install(EXPORT attendTargets NAMESPACE attend:: DESTINATION ${package_dir})
 
 # The component view, which may need zlib, is apart: nobody else has to have it.
@@ -20,6 +20,16 @@ install(TARGETS attend_view EXPORT attendViewTargets
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT attendViewTargets NAMESPACE attend:: DESTINATION ${package_dir})
 find_package(ZLIB QUIET)
+
+# The component mpi, of the MPI that it was built for.
+if(ATTEND_MPI)
+  install(TARGETS attend_mpi EXPORT attendMpiTargets
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+    INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(FILES include/attend/mpi.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/attend)
+  install(EXPORT attendMpiTargets NAMESPACE attend:: DESTINATION ${package_dir})
+endif()
 
 # What a C++ compiler links by itself, and a C program with a static attend has to be told.
 set(attend_runtime ${CMAKE_CXX_IMPLICIT_LINK_LIBRARIES})
@@ -56,7 +66,11 @@ install(FILES
 file(RELATIVE_PATH pc_up ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 cmake_path(APPEND pc_libdir "\${prefix}" ${CMAKE_INSTALL_LIBDIR})
 cmake_path(APPEND pc_includedir "\${prefix}" ${CMAKE_INSTALL_INCLUDEDIR})
-foreach(pc attend attend-view)
+set(pc_files attend attend-view)
+if(ATTEND_MPI)
+  list(APPEND pc_files attend-mpi)
+endif()
+foreach(pc ${pc_files})
   configure_file(cmake/${pc}.pc.in ${pc}.pc @ONLY)
   install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${pc}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endforeach()

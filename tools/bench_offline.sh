@@ -6,11 +6,18 @@
 #   tools/bench_offline.sh build test bench [-- ARGUMENTS of bench/compare.py]
 #                                          there: any of the steps, in this order
 #
+#   tools/bench_offline.sh carry-ranks     the same for attention over processes: Open MPI and mpi4py, no tests, no ggml
+#   tools/bench_offline.sh ranks [-- ARGUMENTS of bench/distributed.py]
+#                                          there: puts Open MPI into /usr if there is none (as root), builds and measures
+#
 # Results go to $OUT, or build/offline/out. A step that fails is told at the end, and the next is tried.
 set -uo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 carry=$PWD/build/carry tree=$PWD/build/offline out=${OUT:-$PWD/build/offline/out} venv=$PWD/build/offline/venv
 packages=(libcli11-dev nlohmann-json3-dev libbenchmark-dev libbenchmark1debian libgtest-dev libgmock-dev zlib1g-dev)
+mpi_packages=(openmpi-bin openmpi-common libopenmpi3 libpmix2 libevent-core-2.1-7 libevent-pthreads-2.1-7 libfabric1 libhwloc15
+  libibverbs1 librdmacm1 libmunge2 libnl-3-200 libnl-route-3-200 libnuma1 libpsm-infinipath1 libpsm2-2 libucx0)
+wheels='nanobind|numpy|ml_dtypes|pytest|hypothesis|mypy'
 python=${PYTHON:-python3}
 failed=()
 
@@ -40,12 +47,13 @@ carry() {
   apt-get "${options[@]}" update || return
   (cd "$apt/debs" && apt-get "${options[@]}" download "${packages[@]}") || return
   for file in "$apt"/debs/*.deb; do dpkg-deb -x "$file" "$carry" || return; done
-  rm -rf "$apt" "$carry/usr/share/doc" "$carry/usr/src" "$carry"/usr/lib/*/libz.so  # a link into a package that stays behind
+  rm -rf "$apt" "$carry"/usr/share/{doc,man,lintian} "$carry/usr/src"
+  find "$carry" -xtype l -delete  # links into packages that stay behind
   find "$carry" -type l | while read -r file; do cp -rL --remove-destination "$(realpath "$file")" "$file"; done
   "$python" -m pip download -q -d "$carry/wheels" --only-binary=:all: --platform manylinux_2_28_x86_64 \
     --platform manylinux_2_27_x86_64 --platform manylinux2014_x86_64 --python-version "${PYTHON_THERE:-3.12}" \
-    $(grep -E '^(nanobind|numpy|ml_dtypes|pytest|hypothesis|mypy)=' python/requirements-test.txt) || return
-  carry_ggml || return
+    $(grep -E "^($wheels)=" python/requirements-test.txt) || return
+  [[ $1 == ranks ]] || carry_ggml || return
   git describe --always --dirty --abbrev=12 >"$carry/commit"
   du -sh "$carry"
 }
@@ -105,15 +113,24 @@ run_tests() {
   return $status
 }
 
+# Open MPI finds its parts by the place that it was built for.
+ranks() {
+  command -v mpirun.openmpi >/dev/null || { cp -an "$carry/usr" / && ldconfig; } || return
+  attempt "unpacking Python packages" python_environment || return
+  configure -DATTEND_BUILD_TESTS=OFF -DATTEND_BUILD_COMMAND=OFF -DATTEND_BUILD_EXAMPLES=OFF || return
+  cmake --build "$tree" -j "$(nproc)" --target attend_python || return
+  PYTHONPATH=$tree/python PYTHONUNBUFFERED=1 "$venv/bin/python" bench/distributed.py --json "$out/ranks.json" "$@"
+}
+
 bench() {
   ATTEND_COMMIT=$(cat "$carry/commit" 2>/dev/null) PYTHONPATH=$tree/python PYTHONUNBUFFERED=1 \
     "$venv/bin/python" bench/compare.py --attend "$tree/cli/attend" --out "$out" "$@"
 }
 
-[[ ${1-} ]] || { sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2; }
+[[ ${1-} ]] || { sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 2; }
 steps=()
 while [[ ${1-} && $1 != -- ]]; do
-  [[ $1 == carry || $1 == build || $1 == test || $1 == bench ]] || { echo "bench_offline: there is no step $1" >&2; exit 2; }
+  [[ " carry carry-ranks build test bench ranks " == *" $1 "* ]] || { echo "bench_offline: there is no step $1" >&2; exit 2; }
   steps+=("$1")
   shift
 done
@@ -121,10 +138,15 @@ done
 mkdir -p "$out"
 for step in "${steps[@]}"; do
   case $step in
-    carry) attempt "filling build/carry" carry ;;
+    carry) attempt "filling build/carry" carry all ;;
+    carry-ranks)
+      packages=(nlohmann-json3-dev zlib1g-dev "${mpi_packages[@]}") wheels='nanobind|numpy|ml_dtypes|mpi4py'
+      attempt "filling build/carry" carry ranks
+      ;;
     build) attempt "building" build ;;
     test) attempt "testing" run_tests ;;
     bench) attempt "measuring" bench "$@" ;;
+    ranks) attempt "measuring ranks" ranks "$@" ;;
   esac
 done
 say "done${failed:+; failed: $(printf '%s; ' "${failed[@]}")}"

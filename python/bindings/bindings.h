@@ -24,6 +24,9 @@ void bind_multi_head(nb::module_& m);
 void bind_block(nb::module_& m);
 void bind_model(nb::module_& m);
 void bind_train(nb::module_& m);
+void bind_groups(nb::module_& m);
+void bind_layouts(nb::module_& m);
+void bind_distributed(nb::module_& m);
 
 }  // namespace attend::python
 

@@ -71,6 +71,25 @@ nb::object Results::to_python(nb::handle like) {
   return nb::tuple(list);
 }
 
+BackwardResult empty_gradients(const Inputs& in, const AttentionOptions& options,
+                               const Context& context) {
+  const auto like = [&](const ConstTensorView& view) {
+    return view && is_floating_point(view.dtype()) ? context.make_tensor(view.shape(), view.dtype())
+                                                   : Tensor();
+  };
+  return {like(in.q),         like(in.k),          like(in.v),
+          like(options.bias), like(options.sinks), like(options.alibi)};
+}
+
+AttentionGradients views_of(BackwardResult& result) {
+  return {.dq = result.dq.view(),
+          .dk = result.dk.view(),
+          .dv = result.dv.view(),
+          .dbias = result.dbias.view(),
+          .dsinks = result.dsinks.view(),
+          .dalibi = result.dalibi.view()};
+}
+
 nb::object to_python(BackwardResult&& result, nb::handle like) {
   const bool more = result.dbias || result.dsinks || result.dalibi;
   nb::list list;

@@ -82,6 +82,11 @@ class Results {
   std::vector<std::int64_t> heads_;
 };
 
+// New tensors for every gradient that exists, and views of them.
+BackwardResult empty_gradients(const Inputs& in, const AttentionOptions& options,
+                               const Context& context);
+AttentionGradients views_of(BackwardResult& result);
+
 // (dq, dk, dv), and where the options hold a bias, sinks or alibi a named tuple with theirs too.
 nb::object to_python(BackwardResult&& result, nb::handle like);
 

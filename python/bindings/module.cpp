@@ -64,6 +64,9 @@ NB_MODULE(attend_module, m) {
   bind_block(m);
   bind_model(m);
   bind_train(m);
+  bind_groups(m);
+  bind_layouts(m);
+  bind_distributed(m);
 }
 
 // From 3.13 on Python calls this in the main interpreter, whichever imports, and only what fills

@@ -46,26 +46,6 @@ nb::object run_plan(const PythonPlan& self, nb::handle q, nb::handle k, nb::hand
   return results.to_python(q);
 }
 
-// The gradients of a plan: new tensors for every one that exists.
-BackwardResult empty_gradients(const Inputs& in, const AttentionOptions& options,
-                               const Context& context) {
-  const auto like = [&](const ConstTensorView& view) {
-    return view && is_floating_point(view.dtype()) ? context.make_tensor(view.shape(), view.dtype())
-                                                   : Tensor();
-  };
-  return {like(in.q),         like(in.k),          like(in.v),
-          like(options.bias), like(options.sinks), like(options.alibi)};
-}
-
-AttentionGradients views_of(BackwardResult& result) {
-  return {.dq = result.dq.view(),
-          .dk = result.dk.view(),
-          .dv = result.dv.view(),
-          .dbias = result.dbias.view(),
-          .dsinks = result.dsinks.view(),
-          .dalibi = result.dalibi.view()};
-}
-
 PythonPlan plan_backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,
                          nb::handle dout, nb::handle dlse, nb::handle kernel, nb::handle context,
                          const nb::kwargs& keywords) {

@@ -86,8 +86,8 @@ def install(package):
         shutil.rmtree(old, ignore_errors=True)
     if package.kind == "shared":
         build = package.folder / "build"
-        package.cmake(SOURCE, build, "-DATTEND_WERROR=ON", "-DATTEND_BUILD_TESTS=OFF",
-                      "-DATTEND_BUILD_EXAMPLES=OFF", "-DBUILD_SHARED_LIBS=ON")
+        package.cmake(SOURCE, build, "-DATTEND_WERROR=ON", "-DATTEND_BUILD_TESTS=OFF", "-DATTEND_BUILD_EXAMPLES=OFF",
+                      "-DBUILD_SHARED_LIBS=ON", f"-DATTEND_MPI={package.args.mpi}")
     run("cmake", "--install", build, "--prefix", first)
     first.rename(package.prefix)
 
@@ -105,8 +105,8 @@ def install(package):
             sys.exit(f"share/{file} is empty")
     headers = sorted(str(h.relative_to(package.prefix / "include"))
                      for h in (package.prefix / "include").rglob("*") if h.is_file())
-    expect(headers, sorted(f"attend/{h.name}" for h in (SOURCE / "include/attend").glob("*.h")),
-           "installed headers")
+    wanted = {f"attend/{h.name}" for h in (SOURCE / "include/attend").glob("*.h")}
+    expect(headers, sorted(wanted if package.args.mpi == "ON" else wanted - {"attend/mpi.h"}), "installed headers")
 
 
 def find_package(package):
@@ -128,6 +128,26 @@ def find_package(package):
                       f"-DATTEND_VERSION={other}", fails=True)
         if "compatible with requested version" not in " ".join(refused.split()):
             sys.exit(f"version {other} is refused for another reason:\n{refused}")
+
+
+def mpi(package):
+    """The component mpi, by CMake and by pkg-config with the compiler of that MPI; or why it is not there."""
+    source = package.consumer("mpi")
+    words = (source, source / "build", f"-DCMAKE_PREFIX_PATH={package.prefix}", f"-DATTEND_VERSION={VERSION}",
+             "-DATTEND_COMPONENTS=mpi")
+    if package.args.mpi != "ON":
+        refused = run("cmake", "-S", words[0], "-B", words[1], *words[2:], fails=True)
+        if "built without MPI" not in " ".join(refused.split()):
+            sys.exit(f"the component mpi is refused for another reason:\n{refused}")
+        return
+    package.cmake(*words)
+    package.run_program(source / "build/consumer_mpi")
+    env = {"PKG_CONFIG_LIBDIR": str(package.find("attend-mpi.pc").parent)}
+    expect(run("pkg-config", "--modversion", "attend-mpi", env=env).strip(), VERSION, "attend-mpi.pc")
+    flags = run("pkg-config", "--cflags", "--libs", "attend-mpi", env=env).split()
+    run(package.args.mpi_compiler, *package.args.flags.split(), "-std=c++20", source / "mpi.cpp", "-o", source / "by_pkg_config",
+        *flags)
+    package.run_program(source / "by_pkg_config")
 
 
 def pkg_config(package):
@@ -205,8 +225,8 @@ def symbols(package):
 
 
 def headers(package):
-    """Each public header compiles alone, and twice in a row."""
-    for header in sorted((package.prefix / "include/attend").glob("*.h")):
+    """Each public header compiles alone, and twice in a row; that of the component mpi needs an MPI."""
+    for header in sorted({*(package.prefix / "include/attend").glob("*.h")} - {package.prefix / "include/attend/mpi.h"}):
         source = package.folder / "alone.cpp"
         line = f"#include <attend/{header.name}>\n"
         source.write_text(line + line)
@@ -214,7 +234,7 @@ def headers(package):
             "-Werror", "-I", package.prefix / "include", source)
 
 
-TESTS = (install, find_package, pkg_config, c_pkg_config, c_find_package, fetch_content, dependencies,
+TESTS = (install, find_package, mpi, pkg_config, c_pkg_config, c_find_package, fetch_content, dependencies,
          symbols, headers)
 
 if __name__ == "__main__":
@@ -229,6 +249,8 @@ if __name__ == "__main__":
     parser.add_argument("--c-compiler", default="gcc")
     parser.add_argument("--launcher", default="", help="ccache, or nothing")
     parser.add_argument("--flags", default="", help="for every compilation")
+    parser.add_argument("--mpi", default="OFF", help="whether the component mpi is built: ON or OFF")
+    parser.add_argument("--mpi-compiler", default="mpicxx", help="of the MPI that it is built for")
     parser.add_argument("--readelf", default="readelf")
     parser.add_argument("--nm", default="nm")
     arguments = parser.parse_args()

@@ -1,0 +1,305 @@
+"""Attention over several processes ("ranks"), each of which holds some of the tokens.
+
+Every rank hands in the rows that it owns and gets those of the result; options are those of the whole
+problem, the same on every rank. Under mpirun, with the package mpi4py:
+
+    from mpi4py import MPI
+    layout, _ = attend.distributed.balanced_layouts(T, ranks=MPI.COMM_WORLD.size, causal=True)
+    mine = layout.owned(MPI.COMM_WORLD.rank)            # q, k, v: [batch, heads, mine, d]
+    out = attend.distributed.attention(q, k, v, group=MPI.COMM_WORLD, causal=True)
+
+`group` is a communicator of mpi4py, or a Group: ThreadGroup has threads of one process as ranks, for tests
+and debugging, and a class derived from Group moves bytes by whatever there is. All ranks make the same calls in the
+same order. If one rank's arguments are wrong, or differ from the others', all of them raise an error that names it; if
+one is lost, the others raise PeerError within `timeout` seconds. docs/distributed.md says how it works, and what it costs.
+"""
+import atexit
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
+
+from . import _attend
+from ._attend import (
+    Context,
+    DistributedPlan,
+    Group,
+    Layout,
+    PeerError,
+    RankCost,
+    balanced_layouts,
+    put_rows,
+    take_rows,
+)
+from ._types import Array, ArrayT
+
+__all__ = [
+    "DistributedPlan",
+    "Group",
+    "Layout",
+    "MpiGroup",
+    "PeerError",
+    "RankCost",
+    "ThreadGroup",
+    "attention",
+    "attention_backward",
+    "balanced_layouts",
+    "plan",
+    "put_rows",
+    "take_rows",
+]
+
+Scheme = Literal["automatic", "heads", "gather"]
+Bits = Literal["one_process", "fast"]
+Layouts = Layout | Sequence[Layout]
+ResultT = TypeVar("ResultT")
+
+
+def attention(
+    q: ArrayT, k: Array, v: Array, *, group: Any, layouts: Layouts | None = None, scheme: Scheme = "automatic",
+    bits: Bits = "one_process", timeout: float = 300.0, out: ArrayT | None = None, return_lse: bool = False,
+    context: Context | None = None, **options: Any,
+) -> Any:
+    """attend.attention() of a whole problem whose rows are divided among ranks.
+
+    q, k, v    this rank's rows: [batch, heads, owned, d], packed [1, heads, owned, d]
+    group      a communicator of mpi4py, or a Group
+    layouts    who owns which positions: a Layout for queries and keys, or one for each. None: those of
+               balanced_layouts(), for as many rows as all ranks have together, which costs a message more
+    scheme     'heads': a rank computes whole heads; 'gather': it computes its own queries, and the keys and values
+               come to it head by head; 'automatic': heads, if there are enough key heads for all ranks
+    bits       'one_process': those of the undivided call; 'fast': dk and dv may be joined in another order
+    timeout    seconds to wait for other ranks before PeerError
+    options    those of attend.attention(), of the whole: a mask, bias, lengths are given to every rank; k_scales
+               and v_scales are rows, as k and v are
+
+    Returns this rank's rows of out, or (out, lse). Tensors of PyTorch that require a gradient get one: its backward
+    pass is a call of all ranks, too.
+
+    >>> q = numpy.random.default_rng(0).standard_normal((1, 2, 600, 8)).astype('float32')
+    >>> layout = attend.distributed.Layout.serpentine([600], 3)
+    >>> def rank(group):
+    ...     mine = attend.distributed.take_rows(layout, group.rank, q)
+    ...     return attend.distributed.attention(mine, mine, mine, group=group, causal=True)
+    >>> whole = numpy.empty_like(q)
+    >>> for r, rows in enumerate(attend.distributed.ThreadGroup(3).run(rank)):
+    ...     attend.distributed.put_rows(layout, r, rows, whole)
+    >>> bool((whole == attend.attention(q, q, q, causal=True)).all())
+    True
+    """
+    given = dict(layouts=layouts, scheme=scheme, bits=bits, timeout=timeout, context=context, **options)
+    if _needs_gradient(q, k, v, options):
+        from .torch.ranks import attention as with_gradient
+
+        if out is not None:
+            raise ValueError("distributed.attention: out= is for calls without a gradient; use torch.no_grad()")
+        return with_gradient(q, k, v, _group(group, timeout), return_lse, given)
+    q, k, v = (_without_gradient(x) for x in (q, k, v))
+    given |= {name: _without_gradient(x) for name, x in options.items()}
+    return _attend.distributed_attention(_group(group, timeout), q, k, v, out=out, return_lse=return_lse, **given)
+
+
+def attention_backward(
+    q: ArrayT, k: Array, v: Array, out: Array, lse: Array, dout: Array, *, group: Any, layouts: Layouts | None = None,
+    scheme: Scheme = "automatic", bits: Bits = "one_process", timeout: float = 300.0, dlse: Array | None = None,
+    context: Context | None = None, **options: Any,
+) -> Any:
+    """attend.attention_backward() of a whole problem whose rows are divided among ranks.
+
+    Inputs and (dq, dk, dv) are this rank's rows. dbias, dsinks and dalibi of a BackwardResult are those of the whole,
+    on every rank: they are not to be added up again.
+    """
+    return _attend.distributed_attention_backward(
+        _group(group, timeout), q, k, v, out, lse, dout, layouts=layouts, scheme=scheme, bits=bits, timeout=timeout,
+        dlse=dlse, context=context, **options)
+
+
+def plan(
+    layouts: Layouts, *, heads: int, d: int, key_heads: int | None = None, dv: int | None = None, batch: int = 1,
+    type: str = "f32", scheme: Scheme = "automatic", bits: Bits = "one_process", **options: Any,
+) -> DistributedPlan:
+    """What such a call will cost: bytes, memory, and how evenly the work is divided. Nothing is sent: any process can ask.
+
+    >>> layout = attend.distributed.Layout.serpentine([4096], 4)
+    >>> cost = attend.distributed.plan(layout, heads=8, key_heads=2, d=64, causal=True)
+    >>> cost.scheme, cost.forward[0].received > 0
+    ('gather', True)
+    """
+    return _attend.distributed_plan(layouts, heads=heads, d=d, key_heads=key_heads, dv=dv, batch=batch, type=type,
+                                    scheme=scheme, bits=bits, **options)
+
+
+class ThreadGroup(_attend.ThreadRanks):
+    """Ranks that are threads of this process, for tests and debugging.
+
+    >>> attend.distributed.ThreadGroup(3).run(lambda group: group.rank)
+    [0, 1, 2]
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size = size
+
+    def run(self, body: Callable[[Group], ResultT]) -> list[ResultT]:
+        """What body(group) returns on each rank, on threads of their own. If any raised, what the first did, or,
+        if that was a PeerError, the first that was another."""
+        results: list[Any] = [None] * self.size
+        errors: list[BaseException | None] = [None] * self.size
+
+        def call(rank: int) -> None:
+            try:
+                results[rank] = body(self.rank(rank))
+            except BaseException as error:
+                errors[rank] = error
+
+        threads = [threading.Thread(target=call, args=(rank,)) for rank in range(self.size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        raised = [error for error in errors if error is not None]
+        for error in sorted(raised, key=lambda error: isinstance(error, PeerError)):
+            raise error
+        return results
+
+
+class MpiGroup(Group):
+    """The ranks of a communicator of mpi4py, as MPI numbers them. attention() makes one by itself, once for each communicator.
+
+    It has a communicator of its own, a duplicate; all ranks make it together. Only the thread that calls uses MPI. After a
+    PeerError the process ends by MPI_Abort, which ends all ranks: MPI's own end would wait for the one that is lost.
+
+    piece      the bytes of one message at most: MPI counts them by an int
+    timeout    seconds to wait for the other ranks to make theirs
+    """
+
+    def __init__(self, comm: Any, *, piece: int = 1 << 30, timeout: float = 300.0) -> None:
+        from mpi4py import MPI
+
+        if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+            raise TypeError(f"MpiGroup: takes a communicator of mpi4py, found {type(comm).__name__}")
+        if not 1 <= piece < 1 << 31:
+            raise ValueError(f"MpiGroup: piece is {piece}; it is from 1 to {(1 << 31) - 1}")
+        super().__init__(comm.rank, comm.size)
+        self._mpi, self._piece, self._started, self._parent = MPI, piece, 0, comm
+        self._comm, made = comm.Idup()
+        end = time.monotonic() + timeout
+        while not made.Test():
+            if time.monotonic() > end:
+                self._abort_at_exit()
+                raise PeerError(f"rank {self.rank}: not all ranks of the communicator have made their MpiGroup within {timeout} s")
+            time.sleep(0.0001)
+        self._comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self._will_abort = False
+
+    def exchange(self, send: Sequence[memoryview], receive: Sequence[memoryview]) -> "_MpiTransfer":
+        others = [(self.rank + step) % self.size for step in range(1, self.size)]
+        return self._start([(r, receive[r]) for r in reversed(others)], [(r, send[r]) for r in others])
+
+    def broadcast(self, root: int, bytes: memoryview) -> "_MpiTransfer":
+        others = [(self.rank + step) % self.size for step in range(1, self.size)]
+        if self.rank == root:
+            return self._start([], [(r, bytes) for r in others])
+        return self._start([(root, bytes)], [])
+
+    def abort(self, status: int = 1) -> None:
+        """Ends all processes of the communicator, in practice all of the job: what a program does about a PeerError."""
+        self._parent.Abort(status)
+
+    def _start(self, receives: list[tuple[int, memoryview]], sends: list[tuple[int, memoryview]]) -> "_MpiTransfer":
+        tag = self._started % 32768  # as many as every MPI has
+        self._started += 1
+        byte, from_ranks, requests = self._mpi.BYTE, [], []
+        try:
+            for rank, memory in receives:
+                for piece in self._pieces(memory):
+                    requests.append(self._comm.Irecv([piece, byte], rank, tag))
+                    from_ranks.append((rank, len(piece)))
+            for rank, memory in sends:
+                for piece in self._pieces(memory):
+                    requests.append(self._comm.Isend([piece, byte], rank, tag))
+        except self._mpi.Exception as error:
+            raise self._lost(str(error)) from error
+        return _MpiTransfer(self, requests, from_ranks)
+
+    def _pieces(self, memory: memoryview) -> list[memoryview]:
+        return [memory[at:at + self._piece] for at in range(0, len(memory), self._piece)]
+
+    def _lost(self, why: str) -> PeerError:
+        self._abort_at_exit()
+        return PeerError(f"rank {self.rank}: {why}")
+
+    def _abort_at_exit(self) -> None:
+        """mpi4py calls MPI_Finalize when Python has ended, which would wait for the rank that is lost."""
+        if not getattr(self, "_will_abort", False):
+            self._will_abort = True
+            atexit.register(self.abort)
+
+
+class _MpiTransfer:
+    """Pieces on their way; the receives come first among the requests."""
+
+    def __init__(self, group: MpiGroup, requests: list[Any], from_ranks: list[tuple[int, int]]) -> None:
+        self._group, self._requests, self._from = group, requests, from_ranks
+        self._done = 0
+        self._status = group._mpi.Status()
+
+    def poll(self) -> bool:
+        status = self._status
+        while self._done < len(self._requests):
+            try:
+                if not self._requests[self._done].Test(status):
+                    return False
+            except self._group._mpi.Exception as error:
+                raise self._group._lost(f"a message failed: {error}") from error
+            if self._done < len(self._from):
+                rank, size = self._from[self._done]
+                if status.count != size:
+                    raise self._group._lost(f"rank {rank} sent {status.count} bytes where {size} were expected")
+            self._done += 1
+        return True
+
+    def missing(self) -> list[int]:
+        return sorted({rank for rank, _ in self._from[self._done:]})
+
+    def __del__(self) -> None:
+        if self._done < len(self._requests):  # given up: it never will be done
+            self._group._abort_at_exit()
+
+
+def _group(group: Any, timeout: float) -> Group:
+    """A Group as it is; the one of a communicator, which is made once and kept with it."""
+    if isinstance(group, Group):
+        return group
+    mpi4py = sys.modules.get("mpi4py.MPI")
+    if mpi4py is None or not isinstance(group, mpi4py.Comm):
+        raise TypeError(f"distributed: group takes a communicator of mpi4py, or an attend.distributed.Group, found {type(group).__name__}")
+    key = _key_of(mpi4py)
+    found = group.Get_attr(key)
+    if found is None:
+        found = MpiGroup(group, timeout=timeout)
+        group.Set_attr(key, found)
+    return found
+
+
+_keys: dict[Any, int] = {}
+
+
+def _key_of(mpi4py: Any) -> int:
+    if mpi4py not in _keys:
+        _keys[mpi4py] = mpi4py.Comm.Create_keyval()  # not copied to duplicates
+    return _keys[mpi4py]
+
+
+def _without_gradient(x: Any) -> Any:
+    """Under torch.no_grad() a tensor that requires a gradient is as any other."""
+    return x.detach() if getattr(x, "requires_grad", False) is True else x
+
+
+def _needs_gradient(q: Any, k: Any, v: Any, options: dict[str, Any]) -> bool:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.is_grad_enabled():
+        return False
+    tensors = (q, k, v, options.get("bias"), options.get("sinks"), options.get("alibi"))
+    return any(isinstance(x, torch.Tensor) and x.requires_grad for x in tensors)

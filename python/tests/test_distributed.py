@@ -1,0 +1,209 @@
+"""Attention over ranks: threads here, processes under mpirun in test_distributed_mpi.py."""
+import doctest
+import inspect
+import queue
+
+import numpy as np
+import pytest
+
+import attend
+from attend import distributed
+from attend.distributed import Layout, PeerError, ThreadGroup
+
+RNG = np.random.default_rng(5)
+T, HEADS, KEY_HEADS, D = 700, 4, 2, 8
+
+
+def rows(length, heads, d=D, kind="float32"):
+    return RNG.standard_normal((1, heads, length, d)).astype(kind)
+
+
+Q, K, V = rows(T, HEADS), rows(T, KEY_HEADS), rows(T, KEY_HEADS)
+PACKED = np.array([0, 5, 300, 300, T])
+OPTIONS = {
+    "plain": {},
+    "causal": {"causal": True},
+    "window": {"causal": True, "window": (100, None)},
+    "sinks and alibi": {"causal": True, "sinks": np.ones(HEADS, "f4"), "alibi": np.full(HEADS, 0.1, "f4")},
+    "bias": {"bias": RNG.standard_normal((1, 1, T, T)).astype("f4"), "softcap": 5.0},
+    "mask": {"mask": RNG.random((1, HEADS, T, T)) < 0.7},
+    "packed": {"causal": True, "cu_seqlens_q": PACKED, "cu_seqlens_k": PACKED},
+    "dropout": {"dropout": (0.2, 7)},
+}
+
+
+def divided(group, owners, options, **more):
+    """Each rank's call, put together: out, lse, (dq, dk, dv), and the gradients of options by rank."""
+    found = {name: np.empty(shape, "f4") for name, shape in
+             {"out": Q.shape, "lse": Q.shape[:3], "dq": Q.shape, "dk": K.shape, "dv": V.shape}.items()}
+
+    def rank(own):
+        queries, keys = owners
+        q = distributed.take_rows(queries, own.rank, Q)
+        k, v = (distributed.take_rows(keys, own.rank, x) for x in (K, V))
+        out, lse = distributed.attention(q, k, v, group=own, return_lse=True, **more, **options)
+        back = distributed.attention_backward(q, k, v, out, lse, out, group=own, **more, **options)
+        for name, layout, part in (("out", queries, out), ("lse", queries, lse), ("dq", queries, back[0]),
+                                   ("dk", keys, back[1]), ("dv", keys, back[2])):
+            distributed.put_rows(layout, own.rank, part, found[name])
+        return back[3:]
+
+    return found, group.run(rank)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_ranks_give_the_bits_of_one_process(name):
+    options = OPTIONS[name]
+    out, lse = attend.attention(Q, K, V, return_lse=True, **options)
+    back = attend.attention_backward(Q, K, V, out, lse, out, **options)
+    layouts = distributed.balanced_layouts(T, ranks=3, **options)
+    for more in ({}, {"layouts": layouts, "scheme": "heads"}, {"layouts": layouts, "scheme": "gather"}):
+        found, others = divided(ThreadGroup(3), layouts, options, **more)
+        for name, wanted in (("out", out), ("lse", lse), ("dq", back[0]), ("dk", back[1]), ("dv", back[2])):
+            np.testing.assert_array_equal(found[name], wanted, err_msg=f"{name} {more}")
+        for of_rank in others:
+            for wanted, gradient in zip(back[3:], of_rank):
+                np.testing.assert_array_equal(gradient, wanted)
+
+
+class Queues(distributed.Group):
+    """A Group made in Python, of threads."""
+
+    def __init__(self, rank, boxes):
+        super().__init__(rank, len(boxes))
+        self.boxes = boxes
+
+    def exchange(self, send, receive):
+        for r in range(self.size):
+            if r != self.rank:
+                self.boxes[r][self.rank].put(bytes(send[r]))
+        return Arriving(self.boxes[self.rank], {r: receive[r] for r in range(self.size) if r != self.rank})
+
+    def broadcast(self, root, memory):
+        if root != self.rank:
+            return Arriving(self.boxes[self.rank], {root: memory})
+        for r in range(self.size):
+            if r != self.rank:
+                self.boxes[r][self.rank].put(bytes(memory))
+        return Arriving(self.boxes[self.rank], {})
+
+
+class Arriving:
+    def __init__(self, boxes, wanted):
+        self.boxes, self.wanted = boxes, wanted
+
+    def poll(self):
+        for r, memory in list(self.wanted.items()):
+            try:
+                memory[:] = self.boxes[r].get_nowait()
+                del self.wanted[r]
+            except queue.Empty:
+                pass
+        return not self.wanted
+
+    def missing(self):
+        return list(self.wanted)
+
+
+class QueueRanks(ThreadGroup):
+    def __init__(self, size):
+        super().__init__(size)
+        boxes = [[queue.Queue() for _ in range(size)] for _ in range(size)]
+        self.of = [Queues(r, boxes) for r in range(size)]
+
+    def rank(self, r):
+        return self.of[r]
+
+
+def test_a_group_made_in_python_moves_the_bytes():
+    layout = Layout.serpentine([T], 3, 64)
+    out = attend.attention(Q, K, V, causal=True)
+    for scheme in ("gather", "heads"):
+        found, _ = divided(QueueRanks(3), (layout, layout), {"causal": True}, layouts=layout, scheme=scheme)
+        np.testing.assert_array_equal(found["out"], out)
+
+
+@pytest.mark.parametrize("ranks", [ThreadGroup, QueueRanks])
+def test_a_rank_that_does_not_come_is_told_in_time(ranks):
+    group = ranks(2)
+
+    def rank(own):
+        if own.rank == 1:
+            return None
+        with pytest.raises(PeerError, match="rank.* 1 within 100 ms"):
+            distributed.attention(Q[:, :, :512], K[:, :, :512], V[:, :, :512], group=own, timeout=0.1)
+        with pytest.raises(PeerError, match="takes no more calls"):
+            distributed.attention(Q[:, :, :512], K[:, :, :512], V[:, :, :512], group=own, timeout=0.1)
+        return own.failure
+
+    assert "within 100 ms" in group.run(rank)[0]
+
+
+MISTAKES = {
+    "no array": ({"q": [1, 2]}, TypeError, "q takes a NumPy array"),
+    "rank of q": ({"q": np.ones(3, "f4")}, ValueError, "rank 1"),
+    "type of k": ({"k": K[:, :, :188].astype("f8")}, ValueError, "rank 1"),
+    "no option": ({"attn_mask": 1}, TypeError, "here it is mask="),
+    "scheme": ({"scheme": "ring"}, ValueError, "scheme is 'automatic', 'heads' or 'gather', found 'ring'"),
+    "timeout": ({"timeout": -1}, ValueError, "timeout is -1"),
+    "other option": ({"causal": False}, ValueError, "causal"),
+}
+
+
+@pytest.mark.parametrize("layouts", [None, Layout.serpentine([T], 2)])
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_of_one_rank_is_an_error_of_all(name, layouts):
+    mistake, kind, message = MISTAKES[name]
+
+    def rank(own):
+        layout = Layout.serpentine([T], 2)
+        given = {"causal": True, "group": own, "layouts": layouts}
+        given |= {key: distributed.take_rows(layout, own.rank, x) for key, x in (("q", Q), ("k", K), ("v", V))}
+        try:
+            distributed.attention(**(given | mistake if own.rank == 1 else given))
+        except Exception as error:
+            wrong = error
+        distributed.attention(**given)  # the group goes on
+        return wrong
+
+    other, own = ThreadGroup(2).run(rank)
+    assert isinstance(own, kind) and message in str(own)
+    assert isinstance(other, ValueError) and "rank 1" in str(other)
+
+
+def test_what_is_no_group_is_refused():
+    with pytest.raises(TypeError, match="group takes a communicator of mpi4py, or an attend.distributed.Group, found int"):
+        distributed.attention(Q, K, V, group=5)
+    with pytest.raises(ValueError, match="rank is 2 of 2"):
+        distributed.Group(2, 2)
+    with pytest.raises(NotImplementedError, match="defines exchange"):
+        distributed.attention(Q, K, V, group=distributed.Group(0, 2))
+
+
+def test_layouts_are_values():
+    layout = Layout([10, 600], [[1], [0, 1, 1]], 2)
+    assert layout == Layout([10, 600], [[1], [0, 1, 1]], 2) != Layout.contiguous([10, 600], 2)
+    assert (layout.ranks, layout.granule, layout.lengths, layout.total) == (2, 256, [10, 600], 610)
+    assert layout.runs(1) == [(0, 0, 10, 0), (1, 256, 600, 10)]
+    assert (layout.owned(0), layout.owner(1, 255), layout.owner(1, 256)) == (256, 0, 1)
+    x = np.arange(610)
+    np.testing.assert_array_equal(distributed.take_rows(layout, 0, x, dim=0), np.arange(10, 266))
+    with pytest.raises(TypeError, match="layouts takes a Layout, or a pair"):
+        distributed.plan([layout], heads=1, d=8)
+
+
+def test_a_plan_says_what_a_call_costs():
+    layout = Layout.serpentine([8192], 4)
+    cost = distributed.plan(layout, heads=8, key_heads=2, d=64, scheme="gather", causal=True)
+    assert cost.scheme == "gather" and len(cost.forward) == len(cost.backward) == 4
+    assert sum(c.sent for c in cost.forward) == sum(c.received for c in cost.forward) > 0
+    assert "gather" in cost.describe() and repr(cost) == cost.describe()
+
+
+@pytest.mark.parametrize("name", distributed.__all__)
+def test_examples_in_docstrings_run(name):
+    thing = getattr(distributed, name)
+    assert inspect.getdoc(thing)
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    test = doctest.DocTestParser().get_doctest(inspect.getdoc(thing), {"attend": attend, "numpy": np}, name, None, 0)
+    assert runner.run(test).failed == 0

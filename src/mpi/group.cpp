@@ -1,0 +1,254 @@
+// A transfer is a list of requests, each a piece of what goes to or comes from one rank. MPI keeps
+// the order of messages between two ranks with one tag; the tag is the number of the transfer, so
+// that ranks which do not start the same ones wait, instead of taking each other's bytes.
+#include <attend/mpi.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdlib>
+#include <thread>
+#include <utility>
+
+namespace attend::mpi {
+namespace {
+
+using distributed::PeerError;
+
+constexpr std::int64_t kTags = 32768;  // as many as every MPI has
+
+std::string text_of(int code) {
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) return "error " + std::to_string(code);
+  return {text, static_cast<std::size_t>(length)};
+}
+
+// FUNNELED: only the main thread calls MPI; SINGLE: there are no other threads, as ours would be.
+void check_thread() {
+  int level = MPI_THREAD_SINGLE, main = 0;
+  MPI_Query_thread(&level);
+  if (level == MPI_THREAD_SINGLE)
+    throw InvalidArgument(
+        "mpi::Group: MPI was initialised for a single thread (MPI_THREAD_SINGLE), while a Context "
+        "has several; call MPI_Init_thread with MPI_THREAD_FUNNELED or more");
+  if (level != MPI_THREAD_FUNNELED) return;
+  MPI_Is_thread_main(&main);
+  if (!main)
+    throw InvalidArgument(
+        "mpi::Group: MPI was initialised with MPI_THREAD_FUNNELED, so that the main thread alone "
+        "may use a Group; this is another one");
+}
+
+void check(MPI_Comm communicator, const GroupOptions& options) {
+  int started = 0, ended = 0, between = 0;
+  MPI_Initialized(&started);
+  if (started) MPI_Finalized(&ended);
+  if (!started || ended)
+    throw InvalidArgument(started ? "mpi::Group: MPI is finalised already"
+                                  : "mpi::Group: MPI is not initialised; call MPI_Init_thread");
+  if (communicator == MPI_COMM_NULL)
+    throw InvalidArgument("mpi::Group: the communicator is MPI_COMM_NULL");
+  MPI_Comm_test_inter(communicator, &between);
+  if (between)
+    throw InvalidArgument("mpi::Group: the communicator is one between two groups of processes");
+  if (options.piece < 1 || options.piece > INT_MAX)
+    throw InvalidArgument("mpi::Group: piece is " + std::to_string(options.piece) +
+                          "; it is from 1 to " + std::to_string(INT_MAX));
+  check_thread();
+}
+
+}  // namespace
+
+struct Group::State {
+  MPI_Comm communicator = MPI_COMM_NULL;
+  int rank = 0, size = 1;
+  std::int64_t piece = 0, started = 0;
+  bool given_up = false;  // a transfer will never be done: MPI may not be called any more
+
+  [[noreturn]] void fail(const std::string& why) {
+    given_up = true;
+    throw PeerError("rank " + std::to_string(rank) + ": " + why);
+  }
+  void expect(int code, const char* what) {
+    if (code != MPI_SUCCESS) fail(std::string(what) + ": " + text_of(code));
+  }
+};
+
+class Group::Transfer final : public distributed::Pending {
+ public:
+  explicit Transfer(std::shared_ptr<State> state)
+      : state_(std::move(state)), tag_(static_cast<int>(state_->started++ % kTags)) {}
+
+  // Requests that are not done stay as they are: to cancel them would be to call MPI, which may
+  // wait.
+  ~Transfer() override {
+    if (done_ < requests_.size()) state_->given_up = true;
+  }
+
+  void receive(int from, std::span<std::byte> bytes) {
+    for_each_piece(bytes, [&](std::byte* at, int count) {
+      state_->expect(MPI_Irecv(at, count, MPI_BYTE, from, tag_, state_->communicator, next()),
+                     "MPI_Irecv");
+      expected_.push_back({from, count});
+    });
+  }
+  void send(int to, std::span<const std::byte> bytes) {
+    for_each_piece(bytes, [&](const std::byte* at, int count) {
+      state_->expect(MPI_Isend(at, count, MPI_BYTE, to, tag_, state_->communicator, next()),
+                     "MPI_Isend");
+    });
+  }
+  void duplicate(MPI_Comm communicator) {
+    const int code = MPI_Comm_idup(communicator, &state_->communicator, next());
+    state_->expect(code, "MPI_Comm_idup");
+  }
+
+  // One after the other: MPI_Testall would look at all pieces every time. MPICH gives errors to the
+  // handler of MPI_COMM_WORLD, which ends the job, or returns them to us if it is told to.
+  bool poll() override {
+    if (state_->given_up) state_->fail("an earlier transfer was given up");
+    for (; done_ < requests_.size(); ++done_) {
+      int now = 0;
+      MPI_Status status;
+      const int code = MPI_Test(&requests_[done_], &now, &status);
+      if (code != MPI_SUCCESS) report(code);
+      if (!now) return false;
+      if (done_ < expected_.size()) check_size(status);
+    }
+    return true;
+  }
+
+  // Most MPIs move a few pieces of a large message each time they are called, and nothing in
+  // between: a pause is a loss, until the wait has become so long that somebody must be late.
+  bool wait(std::chrono::milliseconds at_most) override {
+    using Clock = std::chrono::steady_clock;
+    const auto begin = Clock::now();
+    while (!poll()) {
+      const auto waited = Clock::now() - begin;
+      if (waited >= at_most) return false;
+      if (waited < std::chrono::milliseconds(100)) std::this_thread::yield();
+      else std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    return true;
+  }
+
+  std::vector<int> missing() const override {
+    std::vector<int> ranks;
+    for (std::size_t n = done_; n < expected_.size(); ++n) ranks.push_back(expected_[n].from);
+    std::sort(ranks.begin(), ranks.end());
+    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+    return ranks;
+  }
+
+ private:
+  struct Expected {
+    int from, count;
+  };
+
+  template <class Byte, class Start>
+  void for_each_piece(std::span<Byte> bytes, const Start& start) {
+    const auto piece = static_cast<std::size_t>(state_->piece);
+    for (std::size_t at = 0; at < bytes.size(); at += piece)
+      start(bytes.data() + at, static_cast<int>(std::min(piece, bytes.size() - at)));
+  }
+
+  MPI_Request* next() {
+    requests_.push_back(MPI_REQUEST_NULL);
+    return &requests_.back();
+  }
+
+  // The receives come first among the requests.
+  [[noreturn]] void report(int code) {
+    state_->fail((done_ < expected_.size()
+                      ? "a message from rank " + std::to_string(expected_[done_].from)
+                      : std::string("a message to another rank")) +
+                 " failed: " + text_of(code));
+  }
+
+  // A message that is too long is an error of MPI's own.
+  void check_size(const MPI_Status& status) {
+    int count = 0;
+    MPI_Get_count(&status, MPI_BYTE, &count);
+    const Expected& expected = expected_[done_];
+    if (count != expected.count)
+      state_->fail("rank " + std::to_string(expected.from) + " sent " + std::to_string(count) +
+                   " bytes where " + std::to_string(expected.count) + " were expected");
+  }
+
+  std::shared_ptr<State> state_;
+  std::vector<MPI_Request> requests_;
+  std::vector<Expected> expected_;
+  std::size_t done_ = 0;  // of the requests, the first so many
+  int tag_;
+};
+
+Group::Group(MPI_Comm communicator, const GroupOptions& options)
+    : state_(std::make_shared<State>()) {
+  check(communicator, options);
+  state_->piece = options.piece;
+  MPI_Comm_rank(communicator, &state_->rank);
+  MPI_Comm_size(communicator, &state_->size);
+  Transfer duplicate(state_);
+  duplicate.duplicate(communicator);
+  if (!duplicate.wait(options.timeout)) {
+    new std::shared_ptr<State>(state_);  // MPI may still write the communicator there
+    state_->fail("not all ranks of the communicator have made their mpi::Group within " +
+                 std::to_string(options.timeout.count()) + " ms");
+  }
+  MPI_Comm_set_errhandler(state_->communicator, MPI_ERRORS_RETURN);
+}
+
+Group::~Group() {
+  if (state_->given_up || !failure().empty()) {
+    new auto(take_kept());  // never freed
+    return;
+  }
+  int ended = 0;
+  MPI_Finalized(&ended);
+  if (!ended) MPI_Comm_free(&state_->communicator);
+}
+
+int Group::rank() const noexcept { return state_->rank; }
+int Group::size() const noexcept { return state_->size; }
+
+std::unique_ptr<Group::Transfer> Group::begin() {
+  check_thread();
+  if (state_->given_up || !failure().empty())
+    state_->fail("the Group has failed" + (failure().empty() ? "" : ": " + failure()));
+  return std::make_unique<Transfer>(state_);
+}
+
+std::unique_ptr<distributed::Pending> Group::exchange(
+    std::span<const std::span<const std::byte>> send,
+    std::span<const std::span<std::byte>> receive) {
+  auto transfer = begin();
+  // Each rank begins with the one behind it, so that not all of them write to rank 0 first.
+  for (int step = 1; step < size(); ++step) {
+    const int from = (rank() + size() - step) % size();
+    transfer->receive(from, receive[static_cast<std::size_t>(from)]);
+  }
+  for (int step = 1; step < size(); ++step) {
+    const int to = (rank() + step) % size();
+    transfer->send(to, send[static_cast<std::size_t>(to)]);
+  }
+  return transfer;
+}
+
+// From the root to each rank: no rank has to pass anything on, which it could only do when it
+// polls.
+std::unique_ptr<distributed::Pending> Group::broadcast(int root, std::span<std::byte> bytes) {
+  auto transfer = begin();
+  if (rank() != root) {
+    transfer->receive(root, bytes);
+    return transfer;
+  }
+  for (int step = 1; step < size(); ++step) transfer->send((rank() + step) % size(), bytes);
+  return transfer;
+}
+
+void Group::abort(int status) const {
+  MPI_Abort(state_->communicator, status);
+  std::_Exit(status);
+}
+
+}  // namespace attend::mpi

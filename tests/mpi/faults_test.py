@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""What becomes of a job under mpirun if a rank dies, stops, throws or is slow, in the middle of a call?
+
+    faults_test.py {open_mpi|mpich} PROGRAM [--all]
+
+PROGRAM is made of faults.cpp. A call has a number of transfers; something happens before the first, one in the
+middle, or the last of them, with --all before each. Nobody may hang and nobody may be left over. With --all, when nothing
+else runs, it must also be over within the time limit of the calls and five seconds.
+"""
+import concurrent.futures
+import pathlib
+import sys
+import tempfile
+import time
+
+import launch
+
+RANKS = 3
+TIMEOUT_MS = 700
+MOST_SECONDS = TIMEOUT_MS / 1000 + 5
+
+
+class Job:
+    """One run of the program, and what it left."""
+
+    def __init__(self, mpi, program, scheme, fault, transfer):
+        self.name = f"{mpi}, {scheme}, {fault} before transfer {transfer}"
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            timeout = TIMEOUT_MS if fault in ("stop", "throw") else 120_000
+            job = launch.start(mpi, RANKS, [program, folder, scheme, fault, transfer, timeout])
+            self.status, self.output = launch.finish(job, 200)
+            self.ended = time.time()
+            found = {path.name: path for path in folder.iterdir()}
+            self.pids = [int(found[f"pid.{r}"].read_text()) for r in range(RANKS) if f"pid.{r}" in found]
+            self.begun = max((path.stat().st_mtime for path in found.values() if path.name.startswith("pid.")), default=0)
+            self.errors = {r: found[f"error.{r}"].read_text() for r in range(RANKS) if f"error.{r}" in found}
+
+    def check(self, right, what):
+        if not right:
+            sys.exit(f"{self.name}: {what}\nstatus {self.status}, errors {self.errors}\n{self.output}")
+
+    def is_over(self):
+        """Ended with a status, by itself, and all its processes are gone."""
+        self.check(self.status is not None, "did not end")
+        self.check(self.status != 0, "ended as if nothing had been")
+        self.check(len(self.pids) == RANKS, "not all ranks began")
+        end = time.time() + 60
+        left = self.pids
+        while left and time.time() < end:
+            left = [pid for pid in left if is_running(pid)]
+            time.sleep(0.01 if left else 0)
+        self.check(not left, f"processes {left} are left")
+
+    def has_errors(self, ranks, word):
+        self.check(sorted(self.errors) == ranks, f"ranks {ranks} should have got an error")
+        for rank in ranks:
+            self.check(word in self.errors[rank], f"rank {rank} should say {word!r}")
+
+
+def is_running(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def killed(job, strict):
+    job.is_over()
+    if strict:
+        job.check(job.ended - job.begun < MOST_SECONDS, f"took {job.ended - job.begun:.1f} s")
+
+
+def stopped(job, strict):
+    """The others notice within the time limit; they end the job, and the rank that stands still with it."""
+    job.is_over()
+    job.has_errors([0, 2], "PeerError")
+    job.has_errors([0, 2], "another call is refused")
+    if strict:
+        job.check(job.ended - job.begun < MOST_SECONDS, f"took {job.ended - job.begun:.1f} s")
+
+
+def threw(job, strict):
+    """The one that threw has its own error; the others notice within their time limit."""
+    job.is_over()
+    job.has_errors([0, 1, 2], "rror")
+    job.check("something else went wrong" in job.errors[1], "rank 1 should have its own error")
+
+
+def was_slow(job, strict):
+    job.check(job.status == 0 and not job.errors, "a slow rank should do no harm")
+
+
+CHECKS = {"kill": killed, "stop": stopped, "throw": threw, "slow": was_slow}
+
+
+def transfers_of(mpi, program, scheme):
+    job = Job(mpi, program, scheme, "none", 0)
+    job.check(job.status == 0, "failed, though nothing happened")
+    return int(job.output.split("transfers ")[1].split()[0])
+
+
+def main(mpi, program, *more):
+    everything = more == ("--all",)
+    cases = []
+    for scheme in ("gather", "heads"):
+        last = transfers_of(mpi, program, scheme) - 1
+        print(f"{scheme}: {last + 1} transfers")
+        some = range(last + 1) if everything else (0, last // 2, last) if scheme == "gather" else (last // 3,)
+        cases += [(scheme, fault, n) for fault in ("kill", "stop") for n in some]
+        cases += [(scheme, "slow", 0)]
+        cases += [(scheme, "throw", last // 2)] if everything or scheme == "heads" else []
+    with concurrent.futures.ThreadPoolExecutor(1 if everything else 2) as pool:
+        jobs = pool.map(lambda case: (case, Job(mpi, program, *case)), cases)
+        for (scheme, fault, n), job in jobs:
+            CHECKS[fault](job, everything)
+            print(f"{job.name}: as it should be, status {job.status}, over after {job.ended - job.begun:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3 or sys.argv[1] not in launch.LAUNCHERS:
+        sys.exit(__doc__)
+    main(*sys.argv[1:])
