@@ -3,12 +3,12 @@
 
     bench/models.py [--cases NAME ...] [--types f32 bf16] [--rounds 21] [--threads N] [--cpu] [--json FILE]
 
-One process and one copy of the weights: in each round every implementation has its turn, and another is the first; in a decode,
-at each token. Attention alone is the time inside of the attention functions during that same run: with what they do about strides, masks and
-types, without the making of the mask. A ratio is that of one round, sdpa / attend, so that a machine that becomes slower is slower for
-both; shown are the median of the rounds and its 95 % interval. With --cpu times are those of the processor, of all threads together: for
---threads 1 on a machine that others use too. The weights are those of the tests (python/tests/hf/real.py),
-downloaded once. Exit: 1 if a bar is missed by the whole interval.
+One process and one copy of the weights: in each round every implementation has its turn, and another is the first; in a
+decode, at each token. Attention alone is the time inside of the attention functions during that same run: with what they do
+about strides, masks and types, without the making of the mask. A ratio is that of one round, sdpa / attend, so that a machine
+that becomes slower is slower for both; shown are the median of the rounds and its 95 % interval. With --cpu times are those
+of the processor, of all threads together: for --threads 1 on a machine that others use too. The weights are those of the
+tests (python/tests/hf/real.py), downloaded once. Exit: 1 if a bar is missed by the whole interval.
 """
 import argparse
 import json
