@@ -237,6 +237,47 @@ std::string file_error(const std::function<void()>& call) {
   return "no error";
 }
 
+// Any of the four weights may be of 8 bits, whatever the others are.
+TEST(EightBitLayers, a_file_may_have_some_weights_of_8_bits) {
+  const TemporaryFolder folder;
+  const auto path = folder / "x.safetensors";
+  for (const DType type : {DType::f32, DType::bf16})
+    for (const bool bias : {true, false}) {
+      MultiHeadAttention plain({.model_dim = 16, .heads = 2, .bias = bias, .type = type});
+      draw_parameters(plain, 5);
+      const MultiHeadAttention quantized = plain.quantize();
+      quantized.save(path);
+      const TensorFile bytes = load_safetensors(path);
+      plain.save(path);
+      TensorFile whole = load_safetensors(path);
+      whole.metadata.erase("type");
+      const Tensor x = numbers({1, 6, 16}, type, 1);
+      const auto of_plain = plain.heads(x), of_quantized = quantized.heads(x);
+      for (const std::string name : {"q", "k", "v", "o"}) {
+        SCOPED_TRACE(name + " of " + std::string(name_of(type)));
+        TensorFile mixed = whole;
+        for (NamedTensor& named : mixed.tensors)
+          if (named.name == name + ".weight") named.tensor = bytes.at(named.name);
+        const std::string scales = name + ".weight_scales";
+        mixed.tensors.push_back({scales, bytes.at(scales)});
+        const MultiHeadAttention loaded = MultiHeadAttention::load(mixed);
+        EXPECT_TRUE(loaded.quantized());
+        EXPECT_EQ(loaded.options().type, type);
+        const auto heads = loaded.heads(x);
+        EXPECT_EQ(difference(heads.q, name == "q" ? of_quantized.q : of_plain.q), "");
+        EXPECT_EQ(difference(heads.k, name == "k" ? of_quantized.k : of_plain.k), "");
+        EXPECT_EQ(difference(heads.v, name == "v" ? of_quantized.v : of_plain.v), "");
+        EXPECT_NE(difference(loaded.forward(x), plain.forward(x)), "") << "not quantized at all";
+        const std::string message = file_error([&] {
+          MultiHeadAttention::load(mixed, {.orientation = WeightsFormat::Orientation::in_out});
+        });
+        EXPECT_NE(message.find(name + ".weight is i8; weights of 8 bits must be as save() writes"),
+                  std::string::npos)
+            << message;
+      }
+    }
+}
+
 TEST(EightBitLayers, files_of_other_weights_are_refused) {
   const TemporaryFolder folder;
   const auto path = folder / "x.safetensors";

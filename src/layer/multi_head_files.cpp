@@ -79,7 +79,14 @@ class Loader {
       o_bias = vector(scheme.o_bias);
     }
     MultiHeadAttentionOptions options = options_from(scheme, q, k, v, o);
-    if (q.dtype() == DType::i8) options.type = type_beside_bytes(scheme, q_bias);
+    options.type = type_of(scheme, {{scheme.q, &q},
+                                    {scheme.k, &k},
+                                    {scheme.v, &v},
+                                    {scheme.o, &o},
+                                    {scheme.q_bias, &q_bias},
+                                    {scheme.k_bias, &k_bias},
+                                    {scheme.v_bias, &v_bias},
+                                    {scheme.o_bias, &o_bias}});
     check_bias(scheme.q_bias, q_bias, q);
     check_bias(scheme.k_bias, k_bias, k);
     check_bias(scheme.v_bias, v_bias, v);
@@ -166,13 +173,17 @@ class Loader {
     return found == nullptr ? Tensor() : *found;
   }
 
-  // Of a layer with weights of 8 bits: that of its biases or, without these, of the metadata.
-  DType type_beside_bytes(const Scheme& scheme, const Tensor& bias) const {
-    if (scheme.k == nullptr || in_out_)
-      fail(full(scheme.q),
-           " is i8; weights of 8 bits must be as save() writes them, W^Q, W^K, W^V ",
-           "and W^O apart, [out, in], with scales");
-    if (bias) return bias.dtype();
+  // The layer's: that of the first tensor that is not of 8 bits, as any of the weights may be; if
+  // all are, the metadata's.
+  DType type_of(const Scheme& scheme,
+                std::initializer_list<std::pair<const char*, const Tensor*>> all) const {
+    for (const auto& [name, tensor] : all)
+      if (*tensor && tensor->dtype() == DType::i8 && (scheme.k == nullptr || in_out_))
+        fail(full(name == nullptr ? scheme.q : name),
+             " is i8; weights of 8 bits must be as save() writes them, W^Q, W^K, W^V ",
+             "and W^O apart, [out, in], with scales");
+    for (const auto& [name, tensor] : all)
+      if (*tensor && tensor->dtype() != DType::i8) return tensor->dtype();
     return metadata_.has("type") ? static_cast<DType>(metadata_.choice("type", kTypes))
                                  : DType::f32;
   }
@@ -265,8 +276,7 @@ class Loader {
             .key_dim = k.size(1),
             .value_dim = v.size(1),
             .output_projection = static_cast<bool>(o),
-            .rotary = format_.rotary ? format_.rotary : read_rotary(metadata_, ""),
-            .type = q.dtype()};
+            .rotary = format_.rotary ? format_.rotary : read_rotary(metadata_, "")};
   }
 
   // Our own files, one set of matrices a head. All options are in the metadata.
