@@ -4,7 +4,7 @@
     tools/view_figures.py PATH_OF_ATTEND [--case 512x144 ...] [--folder FOLDER] [--threads N] [--closed]
 
 For each case (tokens x heads) q, k, v are drawn, with heads of size 64, and `attend view --causal` writes the page: its size, the keys
-that every row has, the layers that have q and k, the wall time and the largest memory of the command. A headless Chromium opens it five
+that every row has, the layers that have q and k, the time that the command took, that of its processors, and its largest memory. A headless Chromium opens it five
 times; that time is the median from the start of the navigation to the first map that is drawn, as the page itself marks it; not with --closed.
 Needs NumPy and, to open, Debian's chromium and the package playwright.
 """
@@ -42,7 +42,7 @@ def draw(folder, length, layers, heads):
 
 
 def write(attend, folder, threads):
-    """The page, the seconds that it took, and MiB of memory."""
+    """The page, the seconds that it took, those of processors, and MiB of memory."""
     page = folder / "page.html"
     begin = time.monotonic()
     command = subprocess.Popen([attend, "view", "--q", folder / "q.npy", "--k", folder / "k.npy", "--v", folder / "v.npy",
@@ -51,7 +51,7 @@ def write(attend, folder, threads):
     command.returncode = os.waitstatus_to_exitcode(status)
     if command.returncode != 0:
         raise SystemExit(f"attend view failed with {command.returncode}")
-    return page, time.monotonic() - begin, used.ru_maxrss / 1024
+    return page, time.monotonic() - begin, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
 
 
 def held(page):
@@ -87,17 +87,18 @@ def main():
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--closed", action="store_true", help="does not open the pages")
     options = parser.parse_args()
-    print("| tokens | heads | page | keys | q and k | written in | memory | opens in |\n|---|---|---|---|---|---|---|---|")
+    print("| tokens | heads | page | keys | q and k | written in | processors | memory | opens in |\n"
+          "|---|---|---|---|---|---|---|---|---|")
     for case in options.case:
         length, layers, heads = CASES[case]
         with tempfile.TemporaryDirectory() as temporary:
             folder = (options.folder or pathlib.Path(temporary)) / case
             folder.mkdir(parents=True, exist_ok=True)
             draw(folder, length, layers, heads)
-            page, seconds, memory = write(options.attend, folder, options.threads)
+            page, seconds, processors, memory = write(options.attend, folder, options.threads)
             rows, exact = held(page)
             print(f"| {length} | {layers * heads} | {page.stat().st_size / 2**20:.1f} MiB | {rows} | {exact} | {seconds:.1f} s | "
-                  f"{memory:.0f} MiB | {'' if options.closed else opened(page)} |", flush=True)
+                  f"{processors:.1f} s | {memory:.0f} MiB | {'' if options.closed else opened(page)} |", flush=True)
 
 
 if __name__ == "__main__":
