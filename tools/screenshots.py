@@ -3,8 +3,10 @@
 
     tools/screenshots.py PAGE.html FOLDER [--address '#layer=0&head=3'] [--width 1440] [--height 900]
                          [--scheme dark] [--whole]
+    tools/screenshots.py --docs
 
 Needs Debian's chromium and the package playwright. --whole takes the page down to its end, not one screen.
+--docs makes the pictures of docs/images anew, of pages that tests/web/fixtures.py writes (minutes; needs NumPy).
 """
 import argparse
 import pathlib
@@ -26,6 +28,7 @@ def take(browser, page, file, size, scheme, whole, address=""):
     tab = context.new_page()
     tab.goto(page.resolve().as_uri() + address)
     tab.wait_for_selector("#map[data-whole=true], .problem, #one.empty", state="attached")
+    tab.evaluate("() => window.attend?.settled()")
     tab.wait_for_timeout(300)   # thumbnails come into sight one by one
     tab.screenshot(path=file, full_page=whole)
     drawn = tab.evaluate("() => performance.getEntriesByName('drawn')[0]?.startTime ?? NaN")
@@ -33,10 +36,33 @@ def take(browser, page, file, size, scheme, whole, address=""):
     return drawn
 
 
+def document(browser):
+    """The pictures of the documents: a small page, all heads asked for one cell, tiles and cells, and a figure."""
+    root = pathlib.Path(__file__).resolve().parents[1]
+    sys.path.insert(0, str(root / "tests" / "web"))
+    import fixtures
+    import tempfile
+    images, place = root / "docs" / "images", "#layer=7&head=8&cell=300,294&chosen=300"
+    with tempfile.TemporaryDirectory() as folder:
+        small, large = pathlib.Path(folder) / "small.html", pathlib.Path(folder) / "large.html"
+        small.write_text(fixtures.six_tokens(), encoding="utf-8")
+        large.write_text(fixtures.text_model(), encoding="utf-8")
+        take(browser, small, images / "page.png", (1440, 900), "light", False, "#head=7&cell=4,1&chosen=4")
+        take(browser, large, images / "page_heads.png", (1440, 900), "light", False, f"{place}&sort=selection")
+        take(browser, large, images / "page_tiles.png", (1440, 900), "dark", False, f"{place}&zoom=286,306,280,304")
+        tab = browser.new_page(viewport={"width": 1440, "height": 900})
+        tab.goto(large.as_uri() + "#layer=7&head=7&zoom=290,306,284,300&bend=sqrt")
+        tab.wait_for_selector("#map[data-whole=true]", state="attached")
+        with tab.expect_download() as download:
+            tab.click('[data-export="png"]')
+        download.value.save_as(images / "page_figure.png")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("page", type=pathlib.Path)
-    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("page", type=pathlib.Path, nargs="?")
+    parser.add_argument("folder", type=pathlib.Path, nargs="?")
+    parser.add_argument("--docs", action="store_true", help="the pictures of docs/images")
     parser.add_argument("--address", default="")
     parser.add_argument("--width", type=int, nargs="*", default=[360, 768, 1440])
     parser.add_argument("--height", type=int, default=900)
@@ -45,10 +71,14 @@ def main():
     options = parser.parse_args()
     if not browser_path():
         sys.exit("screenshots.py: no Chromium is installed (Debian's package chromium)")
+    if not options.docs and not options.folder:
+        parser.error("a page and a folder, or --docs")
     from playwright.sync_api import sync_playwright
-    options.folder.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         browser = launch(playwright)
+        if options.docs:
+            return document(browser)
+        options.folder.mkdir(parents=True, exist_ok=True)
         for width in options.width:
             for scheme in options.scheme:
                 file = options.folder / f"{options.page.stem}-{width}-{scheme}.png"

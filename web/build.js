@@ -24,7 +24,8 @@ function notes() {
     }
   }
   if (all.length === 0) return null;
-  const [first, ...rest] = all, list = element("ul", {}, rest.map((note) => element("li", {}, note)));
+  const [first, ...rest] = all,
+                list = element("ul", {}, rest.map((note) => element("li", {}, note)));
   const words = [element("strong", {}, say("notes")), " ", first];
   return element(
       "div", { class: "page-notes", role: "note" },
@@ -46,12 +47,9 @@ function summary() {
     `${count(layer.queries, "query")} × ${count(layer.keys, "key")}`,
     exact && !tiled ? say("all_exact")
         : exact     ? say("cells_exact")
-        : rows      ? say(rows.count < layer.queries ? "some_rows" : "all_rows", {
-            k: rows.k,
-            from: rows.from,
-            to: rows.from + rows.count - 1
-          })
-                    : say("some_about")
+        : rows      ? say(rows.count < layer.queries ? "some_rows" : "all_rows",
+                     { k: rows.k, from: rows.from, to: rows.from + rows.count - 1 })
+               : say("some_about")
   ].join(" · ");
 }
 
@@ -78,8 +76,8 @@ function header(title, dialog, linkPlace, goTo) {
           "div", { class: "title" }, element("h1", {}, element("bdi", {}, title)),
           element("p", { class: "muted" }, summary())),
       element(
-          "div", { class: "actions" }, goTo.root, linkPlace, button(say("link"), () => copyLink(linkPlace)),
-          help, languages));
+          "div", { class: "actions" }, goTo.root, linkPlace,
+          button(say("link"), () => copyLink(linkPlace)), help, languages));
 }
 
 // Saving the map; what cannot be saved is told in `message`.
@@ -105,18 +103,19 @@ function oneHead(map) {
   const table = element("div", { class: "table-box" });
   const tableButton = button("", () => choose({ table: !state.table }), { "data-key": "table" });
   const pin = button(
-      "", () => choose({ pins: pinned(state.pins, state.layer, state.head) }), { "data-key": "pin" });
+      "", () => choose({ pins: pinned(state.pins, state.layer, state.head) }),
+      { "data-key": "pin" });
   const same = check("same"), mapTools = element("div", { class: "row tools" }, mapControls(map));
   const saves = Object.keys(files).map(
       (kind) => button(kind.toUpperCase(), () => files[kind](), { "data-export": kind }));
   const exports =
       element("div", { class: "exports", role: "group", "aria-label": say("export") }, saves);
   map.root.append(
-      element("div", { class: "head-title" }, map.title, map.label, pin, exports), map.note, mapTools,
-      message, map.readout, map.frame,
-      element("div", { class: "below" }, map.legend.root, same, map.legend.meaning, map.level), pins.root,
-      element("h3", {}, say("filters")), filterBox, element("h3", {}, say("metrics")), map.metrics,
-      element("div", { class: "row table-row" }, tableButton), table);
+      element("div", { class: "head-title" }, map.title, map.label, pin, exports), map.note,
+      mapTools, message, map.readout, map.frame,
+      element("div", { class: "below" }, map.legend.root, same, map.legend.meaning, map.level),
+      pins.root, element("h3", {}, say("filters")), filterBox, element("h3", {}, say("metrics")),
+      map.metrics, element("div", { class: "row table-row" }, tableButton), table);
   return {
     files,
     table,

@@ -130,7 +130,10 @@ export function cssColour(pixel) {
   return `rgb(${pixel & 255}, ${(pixel >> 8) & 255}, ${(pixel >> 16) & 255})`;
 }
 
-const inks = { light: {}, dark: {} };
+const inks = {
+  light: {},
+  dark: {}
+};
 
 // A colour of the stylesheet, for canvas.
 export function ink(name) {
@@ -143,7 +146,7 @@ export function ink(name) {
 // A pixel with a share of a colour "#rrggbb" mixed in.
 export function mixed(pixel, hex, share) {
   const other = channels(hex);
-  const part = (shift, n) =>
-      Math.round(((pixel >> shift) & 255) * (1 - share) + other[n] * share) << shift;
+  const part = (shift, n) => Math.round(((pixel >> shift) & 255) * (1 - share) + other[n] * share)
+      << shift;
   return (255 << 24 | part(16, 2) | part(8, 1) | part(0, 0)) >>> 0;
 }

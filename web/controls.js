@@ -16,7 +16,8 @@ function select(label, groups, key) {
       element("option", { value, selected: value === state[key] }, words);
   const parts = groups.map(
       ([title, choices]) =>
-          (title ? element("optgroup", { label: title }, choices.map(option)) : choices.map(option)));
+          (title ? element("optgroup", { label: title }, choices.map(option))
+                 : choices.map(option)));
   return element(
       "label", { class: "field" }, element("span", {}, label),
       element(

@@ -114,7 +114,7 @@ async function inflate(reference) {
   let bytes;
   try {
     const { readable, writable } = new DecompressionStream("deflate-raw"),
-        writer = writable.getWriter();
+                               writer = writable.getWriter();
     const written = writer.write(fromBase64(node.textContent.trim())).then(() => writer.close());
     const [buffer] = await Promise.all([new Response(readable).arrayBuffer(), written]);
     bytes = new Uint8Array(buffer);
@@ -163,7 +163,8 @@ export async function tilesOf(layer) {
   };
 }
 
-// The stored rows of a layer: { from, count, k, keys, weights, none (the key that is none) }, or null.
+// The stored rows of a layer: { from, count, k, keys, weights, none (the key that is none) }, or
+// null.
 async function rowsOf(layer) {
   const { rows } = layer;
   if (!rows) return null;

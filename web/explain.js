@@ -96,11 +96,10 @@ export class ExplainView {
         "div", {}, known ? line(say("weight"), `${known} · ${say(cell.kind)}`) : null,
         cell.tile ? element("p", { class: "note" }, say("tile"), ": ", tileWords(cell.tile, false))
                   : null,
-        cell.weight === null
-            ? element(
-                  "p", { class: "fine" }, say("store_it"), " ",
-                  element("code", { class: "command" }, command))
-            : null,
+        cell.weight === null ? element(
+                                   "p", { class: "fine" }, say("store_it"), " ",
+                                   element("code", { class: "command" }, command))
+                             : null,
         element("p", { class: "note" }, say("explain_not", { why })));
   }
 

@@ -82,7 +82,8 @@ function tileLines(start, { i0, i1, j0, j1 }, onlyTiles) {
   for (let r = Math.floor(i0 / queries); r * queries < i1; ++r) {
     for (let c = Math.floor(j0 / keys); c * keys < j1; ++c) {
       const tile = source.tileAt(r * queries, c * keys), mean = source.tile(r, c, "mean");
-      const [from, to] = mean < -1.5 || !tile.largest ? ["", ""] : tile.largest.map((value) => figureOf(value));
+      const [from, to] =
+          mean < -1.5 || !tile.largest ? ["", ""] : tile.largest.map((value) => figureOf(value));
       add(tile.query, tile.queries, tile.key, tile.keys, "", figureOf(mean), from, to,
           kindOf(mean, "tile"));
     }

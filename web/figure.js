@@ -6,8 +6,8 @@ import {keyToken, queryToken, shownTitle} from "./page.js";
 import {paintContent, paintMap} from "./paint.js";
 import {cellsOf, kCorner, levelOf, plotPicture, showsTiles} from "./plot.js";
 import {tileWords} from "./readout.js";
-import {say} from "./text.js";
 import {SvgPen} from "./svg.js";
+import {say} from "./text.js";
 import {visibleToken} from "./tokens.js";
 
 const kHeader = 30;             // px for the name of the head
@@ -74,10 +74,12 @@ function vectorCells(pen, { w, h }, { source, scale, window: [q0, q1, k0, k1] },
     source.segment(i, j0, j1, row);
     row.forEach((value, n) => {
       if (value === HIDDEN || value === UNKNOWN) return;
-      const j = j0 + n, pair = `${i} ${visibleToken(queryToken(i))} → ${j} ${visibleToken(keyToken(j))}`;
+      const j = j0 + n,
+            pair = `${i} ${visibleToken(queryToken(i))} → ${j} ${visibleToken(keyToken(j))}`;
       pen.fillStyle = scale.css(value);
       const rounded = !source.exact && source.cell(i, j).error;
-      const words = value === FILTERED ? say("filtered") : Number(value.toPrecision(rounded ? 4 : 6));
+      const words =
+          value === FILTERED ? say("filtered") : Number(value.toPrecision(rounded ? 4 : 6));
       pen.fillRect((j - k0) * x, (i - q0) * y, x, y, `${pair}: ${words}`);
     });
   }

@@ -110,7 +110,7 @@ export class Filtered {
     const largest = this.tiles.maximum ? this.head.tile(row, column, "maximum") : UNKNOWN;
     if (largest >= 0 && log8Range(largest)[1] < this.least) return FILTERED;
     const { queries, keys } = this.tiles, begin = column * keys,
-                                     end = Math.min(begin + keys, this.keys);
+                          end = Math.min(begin + keys, this.keys);
     if (this.kept && !this.kept.subarray(begin, end).includes(1)) return FILTERED;
     const first = row * queries + this.offset,
           last = Math.min(row * queries + queries, this.queries) - 1 + this.offset;

@@ -58,7 +58,8 @@ export function changesFor(place) {
   if (key >= layer.keys) return none("key", key, layer.keys);
   if (query !== undefined && key !== undefined)
     Object.assign(changes, { cell: [query, key], chosen: [query], reverse: false });
-  else if (query !== undefined) Object.assign(changes, { cell: null, chosen: [query], reverse: false });
+  else if (query !== undefined)
+    Object.assign(changes, { cell: null, chosen: [query], reverse: false });
   else if (key !== undefined) Object.assign(changes, { cell: null, chosen: [key], reverse: true });
   return changes;
 }
@@ -98,7 +99,8 @@ export class GoTo {
     const [i, j] = state.cell ?? [], [n] = state.chosen;
     const window = state.zoom ?? [0, 0, 0, 0];
     if (state.cell) reveal(i, j);
-    else if (n !== undefined) reveal(...(state.reverse ? [Math.ceil(window[0]), n] : [n, Math.ceil(window[2])]));
+    else if (n !== undefined)
+      reveal(...(state.reverse ? [Math.ceil(window[0]), n] : [n, Math.ceil(window[2])]));
     const one = document.getElementById("one");
     if (one.getBoundingClientRect().top > innerHeight - 200) one.scrollIntoView();
   }

@@ -5,7 +5,7 @@ import {Scale} from "./colour.js";
 import {PageError} from "./data.js";
 import {clamp, element, fill, scores} from "./dom.js";
 import {Overview} from "./overview.js";
-import {headName, keyToken, labelOf, layerName, layersShown, runOf} from "./page.js";
+import {hasTwoRuns, headName, keyToken, labelOf, layerName, layersShown, runOf} from "./page.js";
 import {colouredBy, groupsOfHeads, neighbour, rankOf, scoreWords} from "./scores.js";
 import {answerOf, askAll, asked, isAsked} from "./selection.js";
 import {choose, state} from "./state.js";
@@ -47,9 +47,12 @@ export class Grid {
   build() {
     this.observer.disconnect();
     this.buttons.clear();
-    const all = runOf(state.show).layers.flatMap(
-        (layer, at) => Array.from({ length: layer.heads ?? 0 }, (_, head) => this.card(at, head)));
+    const all = runOf(state.show)
+                    .layers.flatMap(
+                        (layer, at) => Array.from(
+                            { length: layer.heads ?? 0 }, (_, head) => this.card(at, head)));
     this.root.classList.toggle("dense", all.length > kDense);
+    this.root.classList.toggle("two", hasTwoRuns());
     this.buildOver();
     this.arrange();
     for (const { button } of this.buttons.values()) this.observer.observe(button);
@@ -101,7 +104,9 @@ export class Grid {
             element("canvas", { width: 1, height: 1, "aria-hidden": "true" }),
             element(
                 "span", { class: "thumb-words" },
-                element("span", { class: "thumb-top" }, element("span", { class: "thumb-name" }, `L${at}`)),
+                element(
+                    "span", { class: "thumb-top" },
+                    element("span", { class: "thumb-name" }, `L${at}`)),
                 element("span", { class: "bar" }),
                 element("span", { class: "thumb-label" }, say(`over_${over}_row`))));
         this.observer.observe(button);
@@ -114,12 +119,12 @@ export class Grid {
   // their layer, or at the end.
   arrange() {
     if (this.buttons.size === 0) return;  // not built yet
-    const ordered = state.sort === "order", row = (title, places) => [
-      element("p", { class: "head-layer" }, element("bdi", {}, title)),
-      element(
-          "div", { class: "head-row", role: "group", "aria-label": title },
-          places.map(({ button }) => button))
-    ];
+    const ordered = state.sort === "order",
+          row = (title, places) =>
+              [element("p", { class: "head-layer" }, element("bdi", {}, title)),
+               element(
+                   "div", { class: "head-row", role: "group", "aria-label": title },
+                   places.map(({ button }) => button))];
     const rows = groupsOfHeads().flatMap(({ title, heads }) => {
       const places = heads.map(({ layer, head }) => this.buttons.get(`${layer}.${head}`));
       const over = ordered ? this.over.filter(({ layer }) => layer === heads[0].layer) : [];
@@ -134,13 +139,15 @@ export class Grid {
   // Scores, labels and bars of all cards, and what the screen reader says of them.
   label() {
     const by = colouredBy() ?? (["order", "label"].includes(state.sort) ? null : state.sort);
-    const ranks = [...this.buttons.values()].map((at) => (by ? rankOf(at.layer, at.head, by) : NaN));
+    const ranks =
+        [...this.buttons.values()].map((at) => (by ? rankOf(at.layer, at.head, by) : NaN));
     const top = ranks.reduce((a, b) => (b > a ? b : a), 0);
     const scale = new Scale({ bend: "linear", top: 1 }), dense = this.buttons.size > kDense;
     [...this.buttons.values()].forEach((place, n) => {
       const { layer, head, button, bar, score, about } = place, label = labelOf(layer, head);
       const figure = by ? scoreWords(layer, head, by) : scores(label?.scores ?? []);
-      const own = runOf(state.show).layers[layer], key = by === "selection" ? answerOf(layer, head)?.key ?? -1 : -1;
+      const own = runOf(state.show).layers[layer],
+            key = by === "selection" ? answerOf(layer, head)?.key ?? -1 : -1;
       const words = key >= 0 ? this.keyWords(key) : label?.text ?? "";
       const metric = by && by !== "selection" ? say(`metric_${by.split("@")[0]}`) : null;
       const spoken = [

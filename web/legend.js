@@ -22,9 +22,10 @@ export class Legend {
     if (unknown) marks.push("unknown");
     if (source.windows.length) marks.push("window");
     if (nan) marks.push("nan");
-    const key = JSON.stringify(
-        [bend, top, difference, known, beyond, scale.ramp[128], state.language, state.same, marks,
-         isWeighted(source)]);
+    const key = JSON.stringify([
+      bend, top, difference, known, beyond, scale.ramp[128], state.language, state.same, marks,
+      isWeighted(source)
+    ]);
     if (this.key === key) return;
     this.key = key;
     const swatch = (name) => element(

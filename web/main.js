@@ -193,7 +193,8 @@ window.attend = {
   // The colour bar: its words, and 256 colours from one end to the other.
   scale: () => {
     const scale = views.map.scale();
-    const colours = [...scale.ramp].map((pixel) => [0, 8, 16].map((shift) => (pixel >> shift) & 255));
+    const colours =
+        [...scale.ramp].map((pixel) => [0, 8, 16].map((shift) => (pixel >> shift) & 255));
     return { ticks: ticksOf(scale).map(([, words]) => words), colours };
   },
   // The weight of one cell before filters: { weight, kind }, or null where there is no such cell.

@@ -56,8 +56,7 @@ export class MapView {
     if (!source) return;
     this.canvas.setAttribute(
         "aria-label",
-        say("map_label",
-            { head: shownHead(), queries: source.queries, keys: source.keys }));
+        say("map_label", { head: shownHead(), queries: source.queries, keys: source.keys }));
     this.openStrips().catch(() => {});  // broken numbers here cost only the strips
     this.layout();
     this.tell();

@@ -27,7 +27,7 @@ function topCell(source, blocks, window, kept) {
 }
 
 // Of the head at (layer, head) of the page, or of all for a difference over heads.
-export function scaleOf(source, blocks, window, { w, h }, at, kept) {
+export function scaleOf(source, blocks, window, {w, h}, at, kept) {
   const tiles = levelOf(source, window, w, h) === "tiles";
   const differs = () => (state.same || !at ? differenceOf(null, null) : differenceOf(...at));
   const known = differs() > 0;  // not yet, or in layers of unequal sizes never

@@ -47,12 +47,12 @@ export class OverHeads {
   }
 
   cell(i, j) {
-    const cells = this.heads.map((head) => head.cell(i, j)), seen = cells.filter(
-                                                                 (cell) => cell.kind !== "hidden");
+    const cells = this.heads.map((head) => head.cell(i, j)),
+          seen = cells.filter((cell) => cell.kind !== "hidden");
     if (seen.length === 0) return cells[0];
-    const combine = (values) => (this.which === "mean"
-                                     ? values.reduce((a, b) => a + b, 0) / values.length
-                                     : values.reduce((a, b) => this.larger(a, b), 0));
+    const combine = (values) =>
+        (this.which === "mean" ? values.reduce((a, b) => a + b, 0) / values.length
+                               : values.reduce((a, b) => this.larger(a, b), 0));
     const error = Math.max(...seen.map((cell) => cell.error ?? 0));
     if (seen.every((cell) => cell.kind === "exact"))
       return { weight: combine(seen.map((cell) => cell.weight)), kind: "exact", error };
@@ -72,7 +72,7 @@ export class OverHeads {
   tileAt(i, j) {
     if (!this.tiles) return null;
     const { queries, keys } = this.tiles, row = Math.floor(i / queries),
-                                     column = Math.floor(j / keys);
+                          column = Math.floor(j / keys);
     const query = row * queries, key = column * keys, mean = this.tile(row, column);
     return {
       query,

@@ -11,7 +11,8 @@ import {tokenAt, tokenElement} from "./tokens.js";
 import {hasNorms, Weighted} from "./values.js";
 
 // page: the data; run: whose tokens are shown; head: without filters (null for a difference);
-// source: what is drawn; kept: keys that the filters keep (null: all); bad: the error of the pattern.
+// source: what is drawn; kept: keys that the filters keep (null: all); bad: the error of the
+// pattern.
 export const shown = {
   page: null,
   run: null,

@@ -90,15 +90,16 @@ export class Pins {
       if (levelOf(source, view.window, w, h) !== "tiles")
         blocks.want(cells.i0, cells.i1, cells.j0, cells.j1);
       const scale = scaleOf(source, blocks, view.window, place, part.at, part.top);
-      const key =
-          [view.window, w, h, ratio, scale.bend, scale.top, scale.ramp[200], view.tile, blocks.version]
-              .join();
+      const key = [
+        view.window, w, h, ratio, scale.bend, scale.top, scale.ramp[200], view.tile, blocks.version
+      ].join();
       canvas.width = Math.round(w * ratio);
       canvas.height = Math.round(h * ratio);
       canvas.style.height = `${h}px`;
       const context = canvas.getContext("2d");
       context.scale(ratio, ratio);
-      paintMap(context, place, {...view, source, blocks, scale }, paintContent(ratio, part.kept, key));
+      paintMap(
+          context, place, {...view, source, blocks, scale }, paintContent(ratio, part.kept, key));
       part.value.textContent = this.words(source, view.hover ?? view.cell);
     }
   }

@@ -128,7 +128,8 @@ function tilePicture(view, level, w, h) {
   return picture(h, w, (pixels) => {
     let parts = [], last = -1;
     for (let y = 0; y < h; ++y) {
-      const i = down.cell[y], base = (down.tile[y] - r0) * columns - c0, inner = (i % kSide) * kSide;
+      const i = down.cell[y], base = (down.tile[y] - r0) * columns - c0,
+            inner = (i % kSide) * kSide;
       if (level === "cells" && Math.floor(i / kSide) !== last) {
         last = Math.floor(i / kSide);
         parts = blocks.rowAt(i);
@@ -139,10 +140,10 @@ function tilePicture(view, level, w, h) {
         if (j < begin || j >= end) continue;  // hidden: the hatching below shows
         const part = level === "cells" ? parts[Math.floor(j / kSide)] : null;
         const value = part ? part[inner + (j % kSide)] : UNKNOWN, at = base + across.tile[x];
-        pixels[y * w + x] = value !== UNKNOWN              ? scale.pixel(value)
-            : down.edge[y] || across.edge[x]               ? line[at]
-            : down.share[y] + across.share[x] > 1.5        ? corner[at]
-                                                           : fill[at];
+        pixels[y * w + x] = value !== UNKNOWN       ? scale.pixel(value)
+            : down.edge[y] || across.edge[x]        ? line[at]
+            : down.share[y] + across.share[x] > 1.5 ? corner[at]
+                                                    : fill[at];
       }
     }
     if (level === "tiles") dots(view, pixels, w, h);
@@ -167,11 +168,14 @@ function dots({ source, scale, window: [q0, q1, k0, k1] }, pixels, w, h) {
 }
 
 // The plot's content and where it goes, in px of the plot; ratio: pixels of the screen to a px.
-export function plotPicture(view, { w, h }, ratio) {
+export function plotPicture(view, {w, h}, ratio) {
   const { source, window } = view, [q0, q1, k0, k1] = window;
   const level = levelOf(source, window, w, h), whole = { x: 0, y: 0, w, h };
   if (showsTiles(source, level))
-    return { image: tilePicture(view, level, Math.round(w * ratio), Math.round(h * ratio)), ...whole };
+    return {
+      image: tilePicture(view, level, Math.round(w * ratio), Math.round(h * ratio)),
+      ...whole
+    };
   if (level === "merged")
     return { image: mergedPicture(view, Math.round(w), Math.round(h)), ...whole };
   const cells = cellsOf(window, source), x = w / (k1 - k0), y = h / (q1 - q0);

@@ -28,9 +28,7 @@ export function figure(value, error = 0) {
 }
 
 // What would store a cell of the head that is shown.
-export function windowFlag(i, j) {
-  return `--window ${state.layer},${state.head},${i},1,${j},1`;
-}
+export function windowFlag(i, j) { return `--window ${state.layer},${state.head},${i},1,${j},1`; }
 
 // A tile in words: over which cells its mean is taken, and between which numbers the largest lies.
 export function tileWords(tile, difference) {
@@ -42,15 +40,16 @@ export function tileWords(tile, difference) {
   const from = largest && outward(largest[0], Math.floor),
         to = largest && outward(largest[1], Math.ceil);
   if (largest && tile.queries * tile.keys === 1) return say("tile_single", { from, to });
-  const words = say(
-      over === "maximum" ? "tile_over" : "tile_mean", { queries, keys, mean: number(mean, 2) });
+  const words =
+      say(over === "maximum" ? "tile_over" : "tile_mean", { queries, keys, mean: number(mean, 2) });
   return largest ? words + say("tile_largest", { from, to }) : words;
 }
 
 // The rest of the sentence about a cell.
 function details(cell, difference, i, j) {
   if (cell.kind === "bound") {
-    const stored = state.over === "none" && !difference ? say("stored_by", { flag: windowFlag(i, j) }) : "";
+    const stored =
+        state.over === "none" && !difference ? say("stored_by", { flag: windowFlag(i, j) }) : "";
     return [stored, cell.tile ? tileWords(cell.tile, difference) : ""].filter(Boolean).join("; ");
   }
   if (cell.kind === "tile" || cell.kind === "unknown") return tileWords(cell.tile, difference);

@@ -42,7 +42,7 @@ export function labelWidth(count, token) {
 
 // Both rulers, around the plot. The row and column of the cell under the pointer are always named;
 // chosen queries (or keys) are in the accent.
-export function paintRulers(context, { left, top, w, h, bar }, view) {
+export function paintRulers(context, {left, top, w, h, bar}, view) {
   const [q0, q1, k0, k1] = view.window, [row, column] = view.hover ?? view.cell ?? [-1, -1];
   const title = bar ? kTitle : 0;  // px that the name of the axis takes
   const chosen = new Set(view.chosen), small = left - title < 80, size = small ? 11 : 12;
@@ -55,7 +55,8 @@ export function paintRulers(context, { left, top, w, h, bar }, view) {
   clipped(context, 0, top - 8, left, h + 16, () => {
     context.textAlign = "right";
     for (const label of namedLabels(q0, q1, h, view.queryToken, row)) {
-      write(label, !view.reverse && chosen.has(label.index), left - 8, top + label.at,
+      write(
+          label, !view.reverse && chosen.has(label.index), left - 8, top + label.at,
           left - 12 - title);
     }
   });
@@ -65,7 +66,8 @@ export function paintRulers(context, { left, top, w, h, bar }, view) {
       context.save();
       context.translate(left + label.at, top - 7);
       context.rotate(-kLean);
-      write(label, view.reverse && chosen.has(label.index), 0, 0, 
+      write(
+          label, view.reverse && chosen.has(label.index), 0, 0,
           (top - 12 - title) / Math.sin(kLean));
       context.restore();
     }

@@ -30,11 +30,12 @@ export function metricsOf(at, head, name) {
 // Groups of choices for the list of sorts: [title, [[value, words], ...]].
 export function sortChoices() {
   const word = (name) => say(`metric_${name}`), names = metricNames();
-  const groups = [["", [
-    ["order", say("order")], ["label", say("by_label")], ["selection", say("by_selection")]
-  ]]];
+  const groups = [
+    ["", [["order", say("order")], ["label", say("by_label")], ["selection", say("by_selection")]]]
+  ];
   const change = state.show === "difference";
-  groups.push([change ? say("change") : say("metrics_word"), names.map((name) => [name, word(name)])]);
+  groups.push(
+      [change ? say("change") : say("metrics_word"), names.map((name) => [name, word(name)])]);
   for (const run of hasTwoRuns() ? ["a", "b"] : []) {
     if (run === state.show) continue;
     const title = runName(run === "b" ? 1 : 0);
@@ -110,7 +111,10 @@ export function groupsOfHeads() {
     const title = (each) => `${text(each)} · ${count.get(text(each))}`;
     const score = ({ layer, head }) => labelOf(layer, head)?.scores.at(-1) ?? 0;
     const sorted = all.sort(
-        (a, b) => (text(a) < text(b) ? -1 : text(a) > text(b) ? 1 : score(b) - score(a)));
+        (a, b) =>
+            (text(a) < text(b)       ? -1
+                 : text(a) > text(b) ? 1
+                                     : score(b) - score(a)));
     return grouped(sorted, title);
   }
   const rank = new Map(all.map((each) => [each, rankOf(each.layer, each.head, state.sort)]));

@@ -6,7 +6,7 @@ import {Head} from "./head.js";
 import {layersShown, normed, runOf, shown, sourceOf} from "./page.js";
 import {state} from "./state.js";
 
-const kMostChosen = 64;  // queries that are looked at
+const kMostChosen = 64;   // queries that are looked at
 let answers = new Map();  // "layer.head" -> { value, bound: "" | "most" | "least", key, bars }
 let version = 0;
 

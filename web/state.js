@@ -91,7 +91,8 @@ function readPins(text) {
 // With a head pinned, or no longer; the oldest gives way.
 export function pinned(pins, layer, head) {
   const pin = `${layer}.${head}`;
-  return pins.includes(pin) ? pins.filter((each) => each !== pin) : [...pins, pin].slice(-kMostPins);
+  return pins.includes(pin) ? pins.filter((each) => each !== pin)
+                            : [...pins, pin].slice(-kMostPins);
 }
 
 export function address() {

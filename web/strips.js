@@ -22,7 +22,7 @@ function runs(values, begin, end, length, use) {
 }
 
 // view.strips: { entropy: of the rows, mass: of the keys }, either may be null.
-export function paintStrips(context, { left, top, w, h, strip }, view) {
+export function paintStrips(context, {left, top, w, h, strip}, view) {
   const [q0, q1, k0, k1] = view.window, { entropy, mass } = view.strips ?? {};
   context.fillStyle = ink("strip");
   context.font = `10px ${ink("sans")}`;
@@ -51,7 +51,7 @@ export function paintStrips(context, { left, top, w, h, strip }, view) {
 }
 
 // "query" and "key" on the axes.
-export function paintTitles(context, { left, top, w, h }) {
+export function paintTitles(context, {left, top, w, h}) {
   context.fillStyle = ink("ink");
   context.font = `600 12px ${ink("sans")}`;
   context.textBaseline = "middle";
@@ -74,7 +74,7 @@ export function ticksOf(scale) {
 }
 
 // The colour bar: upright on the right, or lying below the plot where that is too narrow.
-export function paintBar(context, { bar: { x, y, w, h } }, scale, words) {
+export function paintBar(context, {bar: {x, y, w, h}}, scale, words) {
   const upright = h > w;
   for (let n = 0; n < kBarSteps; ++n) {
     context.fillStyle = scale.css(scale.value((n + 0.5) / kBarSteps));

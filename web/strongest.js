@@ -8,10 +8,11 @@ import {say} from "./text.js";
 import {zoomTo} from "./zoom.js";
 
 const kListed = 8;
-const kWork = 1e8;     // multiplications that the list may cost
-const kCloseUp = 48;   // cells about a cell that was chosen here
+const kWork = 1e8;    // multiplications that the list may cost
+const kCloseUp = 48;  // cells about a cell that was chosen here
 
-// The strongest cells [{ i, j, value }], and what cells that are not known are at most (0: all are).
+// The strongest cells [{ i, j, value }], and what cells that are not known are at most (0: all
+// are).
 export function strongestOf(source, count = kListed) {
   const best = [], row = new Float64Array(source.keys);
   const take = (i, j, value) => {
@@ -55,12 +56,16 @@ export class StrongestView {
     const { source } = shown;
     fill(this.list);
     fill(this.note);
-    if (!source || source.needsRows || source.a?.needsRows || (source.heads && !source.exact)) return;
+    if (!source || source.needsRows || source.a?.needsRows || (source.heads && !source.exact))
+      return;
     const { best, others } = strongestOf(source);
     fill(this.list, best.map(({ i, j, value }) => this.line(source, i, j, value)));
     const least = best.length < kListed ? 0 : Math.abs(best.at(-1).value);
     if (others > least)
-      fill(this.note, others < 1 ? say("strongest_others", { most: mostWords(others) }) : say("strongest_stored"));
+      fill(
+          this.note,
+          others < 1 ? say("strongest_others", { most: mostWords(others) })
+                     : say("strongest_stored"));
   }
 
   line(source, i, j, value) {

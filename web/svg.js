@@ -1,6 +1,10 @@
 // The part of a canvas context that the map is drawn with, written as SVG: rectangles, text, lines
 // and pictures, with transforms and clips. No styles, no variables, nothing but plain elements.
-const kAnchors = { left: "start", center: "middle", right: "end" };
+const kAnchors = {
+  left: "start",
+  center: "middle",
+  right: "end"
+};
 
 export function escaped(text) {
   return String(text).replace(/[&<>"']/g, (letter) => `&#${letter.charCodeAt(0)};`);
@@ -16,7 +20,8 @@ export class SvgPen {
       `<title>${escaped(title)}</title>`
     ];
     Object.assign(
-        this, { fillStyle: "#000000", strokeStyle: "#000000", lineWidth: 1, font: "12px sans-serif" });
+        this,
+        { fillStyle: "#000000", strokeStyle: "#000000", lineWidth: 1, font: "12px sans-serif" });
     Object.assign(this, { textAlign: "left", textBaseline: "alphabetic", path: [], clips: 0 });
     this.groups = [0];  // open elements of each save()
   }
@@ -35,7 +40,8 @@ export class SvgPen {
 
   clip() {
     const name = `clip-${++this.clips}`;
-    this.parts.push(`<clipPath id="${name}">${this.path.map((box) => this.box(box)).join("")}</clipPath>`);
+    this.parts.push(
+        `<clipPath id="${name}">${this.path.map((box) => this.box(box)).join("")}</clipPath>`);
     this.open(`<g clip-path="url(#${name})">`);
   }
 
@@ -56,15 +62,17 @@ export class SvgPen {
   }
 
   strokeRect(x, y, w, h) { this.parts.push(this.box([x, y, w, h], this.stroked())); }
-  stroke() { for (const box of this.path) this.parts.push(this.box(box, this.stroked())); }
+  stroke() {
+    for (const box of this.path) this.parts.push(this.box(box, this.stroked()));
+  }
 
   fillText(text, x, y) {
     const [, weight, size, family] = /^(?:(\d+) )?([\d.]+)px (.*)$/.exec(this.font);
     const middle = this.textBaseline === "middle" ? 0.35 * Number(size) : 0;
-    this.parts.push(
-        `<text x="${round(x)}" y="${round(y + middle)}" font-family="${escaped(family)}" font-size="${
-            size}"${weight ? ` font-weight="${weight}"` : ""} text-anchor="${
-            kAnchors[this.textAlign]}" fill="${escaped(this.fillStyle)}">${escaped(text)}</text>`);
+    this.parts.push(`<text x="${round(x)}" y="${round(y + middle)}" font-family="${
+        escaped(
+            family)}" font-size="${size}"${weight ? ` font-weight="${weight}"` : ""} text-anchor="${
+        kAnchors[this.textAlign]}" fill="${escaped(this.fillStyle)}">${escaped(text)}</text>`);
   }
 
   drawImage(canvas, x, y, w, h) {
@@ -85,8 +93,9 @@ export class SvgPen {
 
   // A triangle, or any other closed shape.
   shape(points) {
-    this.parts.push(`<polygon points="${points.map((at) => at.map(round).join(",")).join(" ")}" fill="${
-        escaped(this.fillStyle)}"/>`);
+    this.parts.push(
+        `<polygon points="${points.map((at) => at.map(round).join(",")).join(" ")}" fill="${
+            escaped(this.fillStyle)}"/>`);
   }
 
   finish() { return this.parts.join("\n") + "\n</svg>\n"; }

@@ -45,7 +45,8 @@ const kText = {
     "layer.head query key, any part of it, or a word of the text; Enter goes to the next one",
     "层.头 查询 键，可只写一部分，或文本中的词；回车前往下一处"
   ],
-  goto_no_layer: ["There is no layer {n}; the last is {last}.", "没有第 {n} 层；最后一层是 {last}。"],
+  goto_no_layer:
+      ["There is no layer {n}; the last is {last}.", "没有第 {n} 层；最后一层是 {last}。"],
   goto_no_head: ["There is no head {n}; the last is {last}.", "没有头 {n}；最后一个是 {last}。"],
   goto_no_query:
       ["There is no query {n}; the last is {last}.", "没有查询 {n}；最后一个是 {last}。"],
@@ -123,7 +124,8 @@ const kText = {
   ],
   tile_single: ["rounded: between {from} and {to}", "取整：在 {from} 与 {to} 之间"],
   tile_over: [
-    "largest {mean} over queries {queries}, keys {keys}", "查询 {queries}、键 {keys} 的最大值 {mean}"
+    "largest {mean} over queries {queries}, keys {keys}",
+    "查询 {queries}、键 {keys} 的最大值 {mean}"
   ],
   tile_mean: [
     "mean {mean} over queries {queries}, keys {keys}", "查询 {queries}、键 {keys} 的平均值 {mean}"
@@ -197,7 +199,8 @@ const kText = {
   ],
   legend_hidden: ["hidden", "被遮住"],
   legend_filtered: ["left out", "已筛去"],
-  legend_tile: ["tile of several cells, its other number in the corner", "多格图块，角上为另一数值"],
+  legend_tile:
+      ["tile of several cells, its other number in the corner", "多格图块，角上为另一数值"],
   legend_unknown: ["not on the page", "页面未存"],
   legend_nan: ["not a number", "非数值"],
   legend_window: ["exact window", "精确窗口"],
@@ -242,9 +245,8 @@ const kText = {
     "带下划线的词元只有图块数据，未列于此。"
   ],
   strongest: ["Strongest cells", "最强的格子"],
-  strongest_others: [
-    "Of the stored cells. Any other is {most}.", "仅限已存储的格子。其他任何格子 {most}。"
-  ],
+  strongest_others:
+      ["Of the stored cells. Any other is {most}.", "仅限已存储的格子。其他任何格子 {most}。"],
   strongest_stored: ["Of the stored cells.", "仅限已存储的格子。"],
   text_queries: ["Queries", "查询"],
   text_keys: ["Keys", "键"],
@@ -371,7 +373,8 @@ const kText = {
     "此浏览器无法解压数据（没有 DecompressionStream）。2023 年及以后的浏览器均可。"
   ],
   error_tiles: ["The overview of {layer} does not fit its shape.", "{layer} 的概览与其形状不符。"],
-  error_rows: ["The stored rows of {layer} do not fit its shape.", "{layer} 存储的行与其形状不符。"],
+  error_rows:
+      ["The stored rows of {layer} do not fit its shape.", "{layer} 存储的行与其形状不符。"],
   error_shape: [
     "In {layer}, {name} has {found} numbers instead of {expected}.",
     "{layer} 中 {name} 有 {found} 个数，应为 {expected} 个。"

@@ -23,8 +23,7 @@ export class Weighted {
   constructor(head) {
     const { queries, keys, offset, exact, tiles, windows, layer, open, h, kh, d, cost } = head;
     Object.assign(
-        this,
-        { head, queries, keys, offset, exact, tiles, windows, layer, open, h, kh, d, cost });
+        this, { head, queries, keys, offset, exact, tiles, windows, layer, open, h, kh, d, cost });
     this.norms = normsOf(head);
     this.weighted = true;
   }
@@ -40,7 +39,8 @@ export class Weighted {
   cell(i, j) {
     const cell = this.head.cell(i, j), norm = this.norms[j];
     if (cell.kind === "hidden") return cell;
-    if (cell.weight !== null) return {...cell, weight: cell.weight * norm, plain: cell.weight, norm };
+    if (cell.weight !== null)
+      return {...cell, weight: cell.weight * norm, plain: cell.weight, norm };
     return {...cell, kind: "bound", most: cell.most * norm, tile: null };
   }
 

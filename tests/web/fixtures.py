@@ -173,3 +173,42 @@ def many_heads(length, layers=12, heads=12, embed=True):
         )
     run = {"name": "many", "tokens": None, "key_tokens": None, "special": [], "layers": parts}
     return page_of([run], blobs, title="All heads of twelve layers")
+
+
+WORDS = ("the cat sat on the mat and then a small dog came in to see what all of it was about because nobody had told "
+         "him where to sleep that night so he went back home").split()
+
+
+@functools.cache
+def text_model(length=512, layers=12, heads=12, exact=1):
+    """Layers of heads that lean to the token before, to the first, to what followed an earlier copy of the token, or
+    to nothing in particular; the first `exact` layers with q and k, of all the 16 largest weights of a row."""
+    blobs, random = Blobs(), np.random.default_rng(1)
+    tokens = ["<bos>"] + [" " + WORDS[(7 * n + n // 13) % len(WORDS)] for n in range(1, length)]
+    ids, at, parts = ids_of(tokens), np.arange(1, length), []
+    for n in range(layers):
+        source = {name: random.normal(size=(heads, length, 16)).astype(np.float32) for name in "qkv"}
+        bias = np.zeros((heads, length, length), np.float32)
+        for h in range(heads):
+            habit, seen = (h + n) % 4, {}
+            if habit == 1:
+                bias[h, :, 0] += 6
+            elif habit == 2:
+                bias[h, at, at - 1] += 6
+            elif habit == 3:
+                for i, token in enumerate(ids):
+                    if token in seen and random.random() < 0.7:
+                        bias[h, i, seen[token] + 1] += 7
+                    seen[token] = i
+        source.update(causal=True, bias=bias, alibi=[2.0 ** -(1 + h % 8) for h in range(heads)])
+        layer = layer_of(source, blobs, f"layer {n}", ids, embed=n < exact, top_k=16, kind="bf16")
+        parts.append(layer if n < exact else {**layer, "bias": None})
+    run = {"name": "text", "tokens": tokens, "key_tokens": None, "special": [0], "layers": parts}
+    return page_of([run], blobs, title=f"{layers} layers of {heads} heads, {length} tokens")
+
+
+@functools.cache
+def six_tokens():
+    """Eight heads over six tokens."""
+    blobs = Blobs()
+    return page_of([run_of(SENTENCE[:6], blobs, layers=1)], blobs, title="The cat sat on the")

@@ -89,11 +89,11 @@ def test_which_heads_move_a_token_is_one_click(show):
 def page_of_4096():
     """The last 512 queries of 4096 tokens."""
     random = np.random.default_rng(6)
-    source = {name: random.normal(size=(1, 512 if name == "q" else 4096, 8)).astype(np.float32) for name in "qkv"}
+    source = {name: random.normal(size=(1, 512 if name == "q" else 4096, 16)).astype(np.float32) for name in "qkv"}
     source["causal"] = True
-    source["alibi"] = [0.01]
-    for n in range(40):  # a line far from the diagonal
-        source["q"][0, 100 + n] = 40 * source["k"][0, 700 + n] / np.linalg.norm(source["k"][0, 700 + n]) ** 1.5
+    source["k"] /= np.linalg.norm(source["k"], axis=2, keepdims=True)
+    for i in range(512):  # the token before, and a line far from the diagonal
+        source["q"][0, i] = 60 * source["k"][0, 600 + i if 100 <= i < 140 else 3583 + i]
     blobs = Blobs()
     layer = layer_of(source, blobs, "layer 0", embed=False, top_k=2)
     run = {"name": "m", "tokens": None, "key_tokens": None, "special": [], "layers": [layer]}
@@ -109,8 +109,9 @@ def test_the_strongest_structure_far_from_the_diagonal(show):
     distance = 3584 + np.arange(512)[:, None] - np.arange(4096)[None, :]
     stored = np.argsort(-weights, axis=1)[:, :2]
     cells = sorted(((weights[i, j], i, j) for i in range(512) for j in stored[i] if distance[i, j] >= 2500), reverse=True)
-    assert reader.count == 1 and [tuple(cell) for cell, _ in lines] == [(i, j) for _, i, j in cells[:8]]
-    assert sum(100 <= i < 140 and j == i + 600 for (i, j), _ in lines) >= 6  # the line
+    assert reader.count == 1 and len(lines) == 8
+    assert all(100 <= i < 140 and j == i + 600 for (i, j), _ in lines)  # the line
+    assert min(weights[i, j] for (i, j), _ in lines) >= cells[7][0] * (1 - 4e-4)
     for (i, j), text in lines:
         assert float(text) == pytest.approx(weights[i, j], rel=1e-3)
     reader.click("#strong li:first-child button")
