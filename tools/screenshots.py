@@ -49,7 +49,8 @@ def document(browser):
         large.write_text(fixtures.text_model(), encoding="utf-8")
         take(browser, small, images / "page.png", (1440, 900), "light", False, "#head=7&cell=4,1&chosen=4")
         take(browser, large, images / "page_heads.png", (1440, 900), "light", False, f"{place}&sort=selection")
-        take(browser, large, images / "page_tiles.png", (1440, 900), "dark", False, f"{place}&zoom=286,306,280,304")
+        take(browser, large, images / "page_tiles.png", (1440, 900), "dark", False,
+             "#layer=7&head=7&cell=300,294&chosen=300&zoom=286,306,280,304")
         tab = browser.new_page(viewport={"width": 1440, "height": 900})
         tab.goto(large.as_uri() + "#layer=7&head=7&zoom=290,306,284,300&bend=sqrt")
         tab.wait_for_selector("#map[data-whole=true]", state="attached")

@@ -4,7 +4,7 @@ import {asFigure, ink} from "./colour.js";
 import {FILTERED, HIDDEN, UNKNOWN} from "./data.js";
 import {keyToken, queryToken, shownTitle} from "./page.js";
 import {paintContent, paintMap} from "./paint.js";
-import {cellsOf, kCorner, levelOf, plotPicture, showsTiles} from "./plot.js";
+import {cellsOf, cornerOf, levelOf, plotPicture, showsTiles} from "./plot.js";
 import {tileWords} from "./readout.js";
 import {SvgPen} from "./svg.js";
 import {say} from "./text.js";
@@ -89,8 +89,8 @@ function vectorCells(pen, { w, h }, { source, scale, window: [q0, q1, k0, k1] },
 function vectorTiles(pen, { w, h }, view, { i0, i1, j0, j1 }) {
   const { source, scale, tile, window: [q0, q1, k0, k1] } = view, { tiles } = source;
   const x = w / (k1 - k0), y = h / (q1 - q0), other = tile === "mean" ? "maximum" : "mean";
-  const cornered = tiles.maximum && !source.difference && !source.weighted &&
-      Math.min(tiles.keys * x, tiles.queries * y) >= kCorner;
+  const leg = cornerOf(tiles.keys * x, tiles.queries * y),
+        cornered = leg && tiles.maximum && !source.difference && !source.weighted;
   for (let r = Math.floor(i0 / tiles.queries); r * tiles.queries < i1; ++r) {
     for (let c = Math.floor(j0 / tiles.keys); c * tiles.keys < j1; ++c) {
       const value = source.tile(r, c, tile), at = source.tileAt(r * tiles.queries, c * tiles.keys);
@@ -100,8 +100,7 @@ function vectorTiles(pen, { w, h }, view, { i0, i1, j0, j1 }) {
       pen.fillRect(...box, `${say("tile")}: ${tileWords(at, source.difference)}`);
       const second = cornered ? source.tile(r, c, other) : -1, [px, py, pw, ph] = box;
       pen.fillStyle = scale.css(second);
-      if (second >= 0)
-        pen.shape([[px + pw, py + ph / 2], [px + pw, py + ph], [px + pw / 2, py + ph]]);
+      if (second >= 0) pen.shape([[px, py + ph - leg], [px, py + ph], [px + leg, py + ph]]);
       pen.strokeStyle = ink("muted");
       pen.lineWidth = 1;
       pen.strokeRect(px + 0.5, py + 0.5, pw - 1, ph - 1);

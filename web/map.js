@@ -116,7 +116,7 @@ export class MapView {
           up = labelWidth(keys, keyToken), strip = small ? 12 : 18;
     const left = Math.round(clamp(across + 16, 36, most)) + kTitle,
           top = Math.round(clamp(0.8 * up + 20, 36, most - 12)) + kTitle;
-    const right = small ? strip + 10 : strip + 76, bottom = strip + (small ? 46 : 8);
+    const right = small ? strip + 10 : strip + 76, bottom = strip + (small ? 50 : 8);
     const w = Math.floor(Math.min(room - left - right, 64 * keys));
     const above = this.frame.getBoundingClientRect().top + scrollY;
     const height = innerWidth < 1000 ? innerHeight - 300 : innerHeight - above - top - bottom - 64;

@@ -6,8 +6,8 @@ import {FILTERED, HIDDEN, UNKNOWN} from "./data.js";
 
 const kViewWork = 3e8;  // multiplications that a view may cost; below it every cell is computed
 const kCells = 5e6;
-export const kCorner = 10;  // px of a tile from which on its corner is drawn
-const kFrame = 8;           // px of a tile from which on its outline has four sides
+const kCorner = 10;  // px of a tile from which on its corner is drawn
+const kFrame = 8;    // px of a tile from which on its outline has four sides
 
 // How a window [q0, q1, k0, k1] is drawn on w x h px: "cells", "merged" (several cells a pixel, all
 // of them computed) or "tiles".
@@ -80,21 +80,29 @@ function mergedPicture({ source, blocks, scale, tile, window: [q0, q1, k0, k1] }
   });
 }
 
-// Of each pixel along a side: its cell, its tile, how far into it (0 to 1), and whether it is on
-// the tile's outline.
+// How long the legs of a tile's corner are: too short to be taken for a cell; 0 for none.
+export function cornerOf(width, height, ratio = 1) {
+  const size = Math.min(width, height) / ratio;
+  return size < kCorner ? 0 : ratio * Math.min(12, Math.max(5, 0.3 * size));
+}
+
+// Of each pixel along a side: its cell, its tile, how many pixels lie between it and the tile's
+// two ends, and whether it is on the tile's outline.
 function axis(begin, end, length, size, all) {
   const step = (end - begin) / length, sides = size / step >= kFrame ? 2 : 1;
   const cell = new Int32Array(length), tile = new Int32Array(length);
-  const share = new Float32Array(length), edge = new Uint8Array(length);
+  const into = new Float32Array(length), left = new Float32Array(length);
+  const edge = new Uint8Array(length);
   for (let n = 0; n < length; ++n) {
     const at = begin + (n + 0.5) * step;
     cell[n] = Math.min(Math.floor(at), all - 1);
     tile[n] = Math.floor(cell[n] / size);
     const from = tile[n] * size, to = Math.min(from + size, all);
-    share[n] = (at - from) / (to - from);
+    into[n] = (at - from) / step;
+    left[n] = (to - at) / step;
     edge[n] = at - from < step || (sides === 2 && to - at <= step) ? 1 : 0;
   }
-  return { cell, tile, share, edge, pitch: size / step };
+  return { cell, tile, into, left, edge, pitch: size / step };
 }
 
 // The colours of the tiles in view: { fill, corner, line } by tile.
@@ -102,8 +110,7 @@ function tileColours({ source, scale, tile }, down, across) {
   const r0 = down.tile[0], r1 = down.tile.at(-1) + 1, c0 = across.tile[0],
         c1 = across.tile.at(-1) + 1, columns = c1 - c0, size = (r1 - r0) * columns;
   const fill = new Uint32Array(size), corner = new Uint32Array(size), line = new Uint32Array(size);
-  const cornered = source.tiles.maximum && !source.difference && !source.weighted &&
-      Math.min(down.pitch, across.pitch) >= kCorner;
+  const cornered = source.tiles.maximum && !source.difference && !source.weighted;
   const dark = Math.min(down.pitch, across.pitch) >= kFrame ? 0.5 : 0.2, muted = ink("muted");
   for (let r = r0; r < r1; ++r) {
     for (let c = c0; c < c1; ++c) {
@@ -120,11 +127,12 @@ function tileColours({ source, scale, tile }, down, across) {
 }
 
 // Tiles, and on them the cells that are known; on h x w pixels of the screen.
-function tilePicture(view, level, w, h) {
+function tilePicture(view, level, w, h, ratio) {
   const { source, blocks, scale, window: [q0, q1, k0, k1] } = view, { tiles } = source;
   const down = axis(q0, q1, h, tiles.queries, source.queries),
         across = axis(k0, k1, w, tiles.keys, source.keys);
   const { fill, corner, line, r0, c0, columns } = tileColours(view, down, across);
+  const leg = cornerOf(across.pitch, down.pitch, ratio);
   return picture(h, w, (pixels) => {
     let parts = [], last = -1;
     for (let y = 0; y < h; ++y) {
@@ -140,10 +148,10 @@ function tilePicture(view, level, w, h) {
         if (j < begin || j >= end) continue;  // hidden: the hatching below shows
         const part = level === "cells" ? parts[Math.floor(j / kSide)] : null;
         const value = part ? part[inner + (j % kSide)] : UNKNOWN, at = base + across.tile[x];
-        pixels[y * w + x] = value !== UNKNOWN       ? scale.pixel(value)
-            : down.edge[y] || across.edge[x]        ? line[at]
-            : down.share[y] + across.share[x] > 1.5 ? corner[at]
-                                                    : fill[at];
+        pixels[y * w + x] = value !== UNKNOWN     ? scale.pixel(value)
+            : down.edge[y] || across.edge[x]      ? line[at]
+            : down.left[y] + across.into[x] < leg ? corner[at]
+                                                  : fill[at];
       }
     }
     if (level === "tiles") dots(view, pixels, w, h);
@@ -173,7 +181,7 @@ export function plotPicture(view, {w, h}, ratio) {
   const level = levelOf(source, window, w, h), whole = { x: 0, y: 0, w, h };
   if (showsTiles(source, level))
     return {
-      image: tilePicture(view, level, Math.round(w * ratio), Math.round(h * ratio)),
+      image: tilePicture(view, level, Math.round(w * ratio), Math.round(h * ratio), ratio),
       ...whole
     };
   if (level === "merged")

@@ -162,17 +162,24 @@ export class TextView {
          }));
   }
 
-  // What is known of a single chosen row or column, before filters.
+  // What is known of a single chosen row or column, before filters, with as many digits as are
+  // stored.
   async tellFacts(chosen) {
     const { head } = shown, [n] = chosen;
     fill(this.facts);
     if (!head || chosen.length !== 1) return;
-    const { layer } = head, names = state.reverse ? ["mass"] : ["entropy", "maximum"];
-    const arrays = await Promise.all(names.map((name) => unpack(layer[name])));
-    if (head !== shown.head || arrays.some((array) => !array) || state.chosen[0] !== n) return;
-    const at = head.h * (state.reverse ? head.keys : head.queries) + n;
-    const values = Object.fromEntries(names.map((name, m) => [name, number(arrays[m][at])]));
-    fill(this.facts, say(state.reverse ? "facts_key" : "facts_query", values));
+    const { layer, h, queries, keys } = head, name = state.reverse ? "mass" : "entropy";
+    const all = await unpack(layer[name]);
+    if (head !== shown.head || !all || state.chosen[0] !== n) return;
+    const value =
+        number(all[h * (state.reverse ? keys : queries) + n], layer[name].type === "f32" ? 4 : 3);
+    if (state.reverse) return fill(this.facts, say("facts_key", { mass: value }));
+    let maximum = head.open.maximum ? number(head.open.maximum[h * queries + n]) : null;
+    if (!maximum)
+      head.rows?.each(n, (_, weight) => {
+        maximum ??= figure(weight, kLog16Error);
+      });
+    fill(this.facts, say(maximum ? "facts_query" : "facts_entropy", { entropy: value, maximum }));
   }
 
   // The largest of the values that are known.

@@ -90,6 +90,7 @@ export function paintBar(context, {bar: {x, y, w, h}}, scale, words) {
   context.font = `10px ${ink("mono")}`;
   context.textBaseline = "middle";
   for (const [at, text] of ticksOf(scale)) {
+    if (!upright && w < 330 && at % 0.5) continue;  // they would overlap
     context.textAlign = upright || at === 0 ? "left" : at === 1 ? "right" : "center";
     if (upright) context.fillText(text, x + w + 4, y + h * (1 - at));
     else context.fillText(text, x + w * at, y + h + 8);

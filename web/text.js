@@ -239,6 +239,7 @@ const kText = {
   chosen_many: ["{first} and {n} more", "{first} 等 {n} 个"],
   facts_query:
       ["entropy {entropy} nats, largest weight {maximum}", "熵 {entropy} nat，最大权重 {maximum}"],
+  facts_entropy: ["entropy {entropy} nats", "熵 {entropy} nat"],
   facts_key: ["receives {mass} in all, over all queries", "从所有查询共得到 {mass}"],
   strongest_known: [
     "Of the tokens underlined only tiles are known; they are not in this list.",

@@ -25,9 +25,9 @@ def page_of_512():
             key = {(5, 3): 17, **MOVERS}.get((n, h))
             if key is not None:
                 source["q"][h, 300] += 2.2 * source["k"][h, key]
-        weights = softmax(source)[0]
-        truth.update({(n, h): weights[h, 300] for h in range(4)})
-        parts.append(layer_of(source, blobs, f"layer {n}", embed=n == 0, kind="bf16"if n == 0 else "f32", top_k=16))
+        scores = np.einsum("hc,hjc->hj", np.float64(source["q"][:, 300]), np.float64(source["k"][:, :301])) / 4
+        truth.update({(n, h): np.exp(row) / np.exp(row).sum() for h, row in enumerate(scores)})
+        parts.append(layer_of(source, blobs, f"layer {n}", embed=n == 0, top_k=16))
     tokens = [f" t{n}" for n in range(512)]
     run = {"name": "m", "tokens": tokens, "key_tokens": None, "special": [], "layers": parts}
     return page_of([run], blobs, title="512 tokens"), truth

@@ -110,10 +110,10 @@ def test_a_tile_is_one_outlined_colour(show):
       return places.map(([i, j]) => [...canvas.getContext("2d").getImageData(
         Math.round((left + (j / 12) * w) * ratio), Math.round((top + (i / 12) * h) * ratio), 1, 1).data].slice(0, 3));
     }"""
-    inside = [[i, j] for i in (0.5, 1, 2, 2.5) for j in (8.5, 9, 10, 10.5)]  # lines between cells among them
+    inside = [[i, j] for i in (0.5, 1, 2, 3.5) for j in (8.5, 9, 10, 11.5)]  # lines between cells among them
     drawn = tab.evaluate(pixels, inside)
     assert len({tuple(pixel) for pixel in drawn}) == 1
-    corner = tab.evaluate(pixels, [[3.5, 11.5], [3, 11.6], [3.6, 11]])
+    corner = tab.evaluate(pixels, [[3.9, 8.1], [3.86, 8.07], [3.92, 8.12]])
     assert len({tuple(pixel) for pixel in corner}) == 1
     assert np.abs(np.array(corner[0]) - colour(np.sqrt(weights[0, 0:4, 8:12].max()))).max() <= 8
     mean = weights[0, 0:4, 8:12].mean()
