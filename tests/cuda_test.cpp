@@ -221,6 +221,30 @@ TEST_P(Cuda, parts_of_the_keys_give_the_bits_of_all) {
   EXPECT_TRUE(same_bits(out.back(), run(t).out));
 }
 
+TEST_P(Cuda, merged_results_are_nearly_those_of_all_keys) {
+  const Trial t = make(2, 2, 1, 40, 500);
+  const Found expected = run(t);
+  DeviceTensor q = on_device(t.q), k = on_device(t.k), v = on_device(t.v);
+  const DType wide = type() == DType::f64 ? DType::f64 : DType::f32;
+  DeviceTensor o[] = {empty(t.q.shape(), wide), empty(t.q.shape(), wide)};
+  DeviceTensor lse[] = {empty({2, 2, 40}, wide), empty({2, 2, 40}, wide)};
+  DeviceTensor out = empty(t.q.shape(), wide), all = empty({2, 2, 40}, wide);
+  const Where where(default_context(), *queue);
+  for (int n = 0; n < 2; ++n) {
+    const auto part_of = [&](const DeviceTensor& x) {
+      return x.view().slice(2, n == 0 ? 0 : 256, n == 0 ? 256 : 500);
+    };
+    attention(q, part_of(k), part_of(v), o[n].view(), {}, {.lse = lse[n].view()}, where);
+  }
+  attend::merge({o[0].view(), o[1].view()}, {lse[0].view(), lse[1].view()}, out.view(), all.view(),
+                where);
+  const Tensor& joined = out.back();
+  for (std::int64_t i = 0; i < 40; ++i) {
+    EXPECT_NEAR(value(joined, {1, 1, i, 3}), value(expected.out, {1, 1, i, 3}), 0.01) << i;
+    EXPECT_NEAR(value(all.back(), {1, 1, i}), value(expected.lse, {1, 1, i}), 1e-4) << i;
+  }
+}
+
 // Rows that the copy engine cannot read as they lie are copied first.
 TEST_P(Cuda, any_layout_gives_the_same_bits) {
   const Trial t = make(2, 2, 2, 70, 60);

@@ -40,7 +40,7 @@ Parts attend_to_parts(const Trial& trial, const std::vector<std::int64_t>& cuts,
 std::vector<std::unique_ptr<Context>> contexts_of_merge_kernels() {
   std::vector<std::unique_ptr<Context>> contexts;
   for (const KernelInfo& info : Context::kernels()) {
-    if (info.operation != "merge") continue;
+    if (info.operation != "merge" || info.name.starts_with("cuda.")) continue;
     ContextOptions options;
     options.kernels = "merge:" + info.name;
     contexts.push_back(std::make_unique<Context>(options));

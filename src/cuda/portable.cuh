@@ -15,6 +15,9 @@
 
 #include <cuda_fp16.h>
 
+#include <bit>
+#include <type_traits>
+
 namespace attend::cuda {
 
 inline constexpr int kRows = 16, kLanes = 32, kPortableThreads = 128, kColumns = kPortableThreads;
@@ -26,17 +29,39 @@ inline constexpr unsigned kAll = ~0U;
 __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % kLanes; }
 __device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x) / kLanes; }
 
+// An element as it lies, and what it means: apart, so that many can be on their way at once. All
+// zeros mean 0 in every type.
+template <class Real>
+using Raw = std::conditional_t<sizeof(Real) == 8, std::uint64_t, std::uint32_t>;
+
+template <class Real>
+__device__ __forceinline__ Raw<Real> load_raw(const Strided& t, std::int64_t at) {
+  switch (t.type) {
+    case DType::f64: {
+      const double x = reinterpret_cast<const double*>(t.data)[at];
+      return std::bit_cast<Raw<Real>>(static_cast<Real>(x));
+    }
+    case DType::f32: return reinterpret_cast<const std::uint32_t*>(t.data)[at];
+    case DType::bf16:
+    case DType::f16: return reinterpret_cast<const std::uint16_t*>(t.data)[at];
+    default: return reinterpret_cast<const std::uint8_t*>(t.data)[at];
+  }
+}
+template <class Real>
+__device__ __forceinline__ Real meaning(DType type, Raw<Real> raw) {
+  const auto low = static_cast<std::uint32_t>(raw);
+  switch (type) {
+    case DType::f64: return std::bit_cast<Real>(raw);
+    case DType::f32: return static_cast<Real>(__uint_as_float(low));
+    case DType::bf16: return static_cast<Real>(__uint_as_float(low << 16));
+    case DType::f16:
+      return static_cast<Real>(__half2float(__ushort_as_half(static_cast<unsigned short>(low))));
+    default: return static_cast<Real>(static_cast<std::int8_t>(low));
+  }
+}
 template <class Real>
 __device__ __forceinline__ Real element(const Strided& t, std::int64_t at) {
-  switch (t.type) {
-    case DType::f64: return static_cast<Real>(reinterpret_cast<const double*>(t.data)[at]);
-    case DType::f32: return static_cast<Real>(reinterpret_cast<const float*>(t.data)[at]);
-    case DType::bf16:
-      return static_cast<Real>(widened_bf16(reinterpret_cast<const std::uint16_t*>(t.data)[at]));
-    case DType::f16:
-      return static_cast<Real>(__half2float(reinterpret_cast<const __half*>(t.data)[at]));
-    default: return static_cast<Real>(reinterpret_cast<const std::int8_t*>(t.data)[at]);
-  }
+  return meaning<Real>(t.type, load_raw<Real>(t, at));
 }
 
 __device__ __forceinline__ float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
@@ -52,28 +77,49 @@ struct ProductTiles {
 // Where a row begins in its tensor, if there is none: zeros stand for it.
 inline constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::min();
 
+// A thread's share of 32 features of so many rows, on their way to a tile.
+template <class Real, int kCount>
+struct OwnRows {
+  static constexpr int kWarps = kPortableThreads / kLanes;
+  Raw<Real> own[kCount / kWarps];
+
+  __device__ __forceinline__ void load(const Strided& t, const std::int64_t* rows, std::int64_t x,
+                                       std::int64_t features) {
+#pragma unroll
+    for (int n = 0; n < kCount / kWarps; ++n) {
+      const std::int64_t at = rows[warp() + n * kWarps];
+      own[n] = x < features && at != kNone ? load_raw<Real>(t, at + x * t.stride[3]) : 0;
+    }
+  }
+};
+
 // sum[n] = a[row] . b[lane], for this thread's rows and lane: ascending chains of 256, added. All
-// threads call it; what it reads of shared memory was written before a __syncthreads().
+// threads call it; what it reads of shared memory was written before a __syncthreads(). The next
+// features are on their way while these are multiplied.
 template <class Real>
 __device__ __forceinline__ void multiply(ProductTiles<Real>& tiles, std::int64_t features,
                                          const Strided& a, const std::int64_t* a_rows,
                                          const Strided& b, const std::int64_t* b_rows,
                                          Real (&sum)[kWarpRows]) {
+  constexpr int kWarps = kPortableThreads / kLanes;
   Real chain[kWarpRows] = {};
+  OwnRows<Real, kRows> next_a;
+  OwnRows<Real, kLanes> next_b;
+  next_a.load(a, a_rows, lane(), features);
+  next_b.load(b, b_rows, lane(), features);
 #pragma unroll
   for (int n = 0; n < kWarpRows; ++n) sum[n] = 0;
   for (std::int64_t begin = 0; begin < features; begin += kBlock) {
-    const std::int64_t x = begin + lane();
     __syncthreads();
-    for (int r = warp(); r < kRows; r += kPortableThreads / kLanes)
-      tiles.rows[lane()][r] = x < features && a_rows[r] != kNone
-                                  ? element<Real>(a, a_rows[r] + x * a.stride[3])
-                                  : Real(0);
-    for (int r = warp(); r < kLanes; r += kPortableThreads / kLanes)
-      tiles.lanes[r][lane()] = x < features && b_rows[r] != kNone
-                                   ? element<Real>(b, b_rows[r] + x * b.stride[3])
-                                   : Real(0);
+#pragma unroll
+    for (int n = 0; n < kRows / kWarps; ++n)
+      tiles.rows[lane()][warp() + n * kWarps] = meaning<Real>(a.type, next_a.own[n]);
+#pragma unroll
+    for (int n = 0; n < kLanes / kWarps; ++n)
+      tiles.lanes[warp() + n * kWarps][lane()] = meaning<Real>(b.type, next_b.own[n]);
     __syncthreads();
+    next_a.load(a, a_rows, begin + kBlock + lane(), features);
+    next_b.load(b, b_rows, begin + kBlock + lane(), features);
     if (begin % kChain == 0) {
 #pragma unroll
       for (int n = 0; n < kWarpRows; ++n) sum[n] += chain[n], chain[n] = 0;
@@ -224,16 +270,28 @@ __device__ __forceinline__ void add_columns(Real (&sum)[kRows], const Factors<Re
                                             std::int64_t column, bool inside) {
   unsigned any = 0, all = kAll;
   for (const unsigned seen : factors.seen) any |= seen, all &= seen;
-  for (unsigned left = any; left != 0; left &= left - 1) {
-    const int n = __ffs(static_cast<int>(left)) - 1;
-    const Real x = inside ? element<Real>(t, at[n] + column * t.stride[3]) : Real(0);
-    if ((all >> n & 1) != 0) {
+  constexpr int kAhead = 8;  // on their way at once
+#pragma unroll 1
+  for (int begin = 0; begin < kLanes; begin += kAhead) {
+    Raw<Real> raw[kAhead];
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) sum[r] = multiply_add(factors.of[n][r], x, sum[r]);
-    } else {
+    for (int n = 0; n < kAhead; ++n)
+      raw[n] = inside && (any >> (begin + n) & 1) != 0
+                   ? load_raw<Real>(t, at[begin + n] + column * t.stride[3])
+                   : 0;
 #pragma unroll
-      for (int r = 0; r < kRows; ++r)
-        if ((factors.seen[r] >> n & 1) != 0) sum[r] = multiply_add(factors.of[n][r], x, sum[r]);
+    for (int n = 0; n < kAhead; ++n) {
+      const Real x = meaning<Real>(t.type, raw[n]);
+      const Real* const factor = factors.of[begin + n];
+      if ((all >> (begin + n) & 1) != 0) {
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) sum[r] = multiply_add(factor[r], x, sum[r]);
+      } else if ((any >> (begin + n) & 1) != 0) {
+#pragma unroll
+        for (int r = 0; r < kRows; ++r)
+          if ((factors.seen[r] >> (begin + n) & 1) != 0)
+            sum[r] = multiply_add(factor[r], x, sum[r]);
+      }
     }
   }
 }

@@ -16,7 +16,7 @@ struct ForwardTile {
   const ForwardProblem& p;
   const ForwardCall& call;
   ForwardShared<Real>& shared;
-  const ForwardItem item;
+  const ForwardItem& item;        // by reference: its own address is taken, that of the sums is not
   SoftmaxState total[kWarpRows];  // of this warp's rows
   SoftmaxState part[kWarpRows];   // of the chunk: the sum of this lane's keys
   bool sink[kWarpRows] = {};
@@ -24,8 +24,8 @@ struct ForwardTile {
   Real sum[kRows] = {};  // of the chunk
 
   __device__ __forceinline__ ForwardTile(const PortableForward& arguments,
-                                         ForwardShared<Real>& memory, std::int64_t index)
-      : a(arguments), p(a.problem), call(a.call), shared(memory), item(a, index) {}
+                                         ForwardShared<Real>& memory, const ForwardItem& own)
+      : a(arguments), p(a.problem), call(a.call), shared(memory), item(own) {}
 
   __device__ __forceinline__ std::int64_t row(int n) const {
     return item.first + warp() * kWarpRows + n;
@@ -240,7 +240,7 @@ __device__ void forward(const PortableForward& a) {
   for (std::int64_t index = blockIdx.x; index < a.items; index += gridDim.x) {
     __syncthreads();
     const ForwardItem item(a, index);
-    if (item.first < item.sequence.q_length) ForwardTile<Real, kJoins>(a, shared, index).run();
+    if (item.first < item.sequence.q_length) ForwardTile<Real, kJoins>(a, shared, item).run();
   }
 }
 

@@ -30,6 +30,7 @@ extern const Kernel<Convert> kNeonConvert;
 #endif
 extern const Kernel<Forward> kCudaSm90Forward, kCudaPortableForward;
 extern const Kernel<Backward> kCudaSm90Backward, kCudaPortableBackward;
+extern const Kernel<Merge> kCudaPortableMerge;
 extern const Kernel<Forward> kGenericForward, kReferenceForward, kTextbookForward;
 extern const Kernel<Backward> kGenericBackward, kReferenceBackward, kTextbookBackward;
 extern const Kernel<Inspect> kGenericInspect, kReferenceInspect;
@@ -76,7 +77,7 @@ constinit const Kernel<Inspect>* const kInspect[] = {
     &kReferenceInspect,
 };
 
-constinit const Kernel<Merge>* const kMerge[] = {&kReferenceMerge};
+constinit const Kernel<Merge>* const kMerge[] = {&kCudaPortableMerge, &kReferenceMerge};
 
 constinit const Kernel<Weights>* const kWeights[] = {&kReferenceWeights};
 
