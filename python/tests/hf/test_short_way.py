@@ -77,6 +77,14 @@ def test_what_is_asked_for_beside_goes_the_long_way(taken):
         assert len(model(**given, output_hidden_states=True).hidden_states) == 3
 
 
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "mistral"])
+def test_a_pass_that_records_its_weights_has_them(name, taken):
+    """Also of models that do not tell their attentions."""
+    with torch.no_grad():
+        found = on_attend(name)(**inputs(name), output_attentions=True).attentions
+    assert len(found) == 2 and all(torch.allclose(x.sum(-1), torch.ones(())) for x in found) and taken == [False] * 2
+
+
 def test_a_mask_that_was_looked_at_counts(taken):
     q = torch.randn(1, 4, 5, 8)
     mask = attend_mask(1, 5, 5)

@@ -72,6 +72,7 @@ def test_so_does_the_way_without_the_operator(threads):
     wanted = attend.attention(q, q, q, context=reference)
     assert not torch.equal(wanted, attend.attention(q, q, q))
     assert torch.equal(attend.torch.scaled_dot_product_attention(q, q, q, context=reference), wanted)
+    assert not torch.equal(attend.torch.scaled_dot_product_attention(q, q, q), wanted)  # the number is known from here on
     asked = []
     calls = TorchCalls([], torch.is_grad_enabled, torch.get_num_threads, lambda: asked.append(threads) or reference)
     for number in (threads + 1, threads, threads):  # asked again for another number alone
