@@ -1,7 +1,7 @@
 // Draws a head into a canvas context: hatching, cells or tiles, rulers, marks, strips, colour bar.
 // It knows nothing of the screen, so the same lines draw the map, the pinned heads and the figure.
 import {ink} from "./colour.js";
-import {UNKNOWN} from "./data.js";
+import {HIDDEN, UNKNOWN} from "./data.js";
 import {cellsOf, levelOf, plotPicture} from "./plot.js";
 import {paintRulers} from "./ruler.js";
 import {paintBar, paintStrips, paintTitles} from "./strips.js";
@@ -70,7 +70,8 @@ export function paintContent(ratio, kept = {}, key = null) {
   };
 }
 
-// Lines around large cells that are known, and their numbers where they fit.
+// Lines around large cells that are known, and their numbers where they fit. Beside tiles what is
+// hidden has none: a tile cut by the mask is not to look like cells.
 function paintCells(context, { w, h }, view) {
   const { source, blocks, scale, window } = view, [q0, q1, k0, k1] = window;
   const x = w / (k1 - k0), y = h / (q1 - q0), { i0, i1, j0, j1 } = cellsOf(window, source);
@@ -79,7 +80,8 @@ function paintCells(context, { w, h }, view) {
   context.lineWidth = 1;
   context.beginPath();
   blocks.each(i0, i1, j0, j1, (i, j, value) => {
-    if (value !== UNKNOWN) context.rect((j - k0) * x, (i - q0) * y, x, y);
+    if (value === UNKNOWN || (value === HIDDEN && !source.exact)) return;
+    context.rect((j - k0) * x, (i - q0) * y, x, y);
   });
   context.stroke();
   if (x < 28 || y < 17) return;
