@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds attend on a machine with an NVIDIA GPU, nvcc and CMake, and asks of the GPU's kernels what the tests ask of the
-# CPU's: the table of cases as it is and with d of 64, 96, 128 and 256, and tests/cuda_test.cpp.
+# CPU's: the table of cases as it is and with d of 64, 96, 128 and 256, pairs of options, and tests/cuda_test.cpp.
 #
 #   tools/test_gpu.sh [sanitize]     sanitize: then a part of it again under compute-sanitizer
 #
@@ -32,19 +32,22 @@ attempt() {
 build() {
   cmake -S . -B "$tree" $(command -v ninja >/dev/null && echo -G Ninja) -DCMAKE_BUILD_TYPE=Release -DATTEND_CUDA=ON \
     -DATTEND_BUILD_TESTS=ON -DATTEND_BUILD_COMMAND=OFF -DATTEND_BUILD_EXAMPLES=OFF &&
-    cmake --build "$tree" -j "$shards" --target conformance_test cuda_test
+    cmake --build "$tree" -j "$shards" --target conformance_test pairs_test cuda_test
 }
 
-# The table of cases, divided among processes, which share the GPU.
-table() {
-  local n status=0 running=()
+# in_shards PROGRAM ARGUMENTS...: divided among processes, which share the GPU.
+in_shards() {
+  local program=$tree/tests/$1 n status=0 running=()
+  shift
   for ((n = 0; n < shards; ++n)); do
-    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$n "$tree/tests/conformance_test" --gtest_brief=1 --only=cuda. "$@" &
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$n "$program" --gtest_brief=1 "$@" &
     running+=($!)
   done
   for n in "${running[@]}"; do wait "$n" || status=1; done
   return $status
 }
+
+table() { in_shards conformance_test --only=cuda. "$@"; }
 
 # What every run of the table said, added up.
 summary() {
@@ -80,6 +83,7 @@ attempt cuda_test "$tree/tests/cuda_test" --gtest_brief=1
 attempt table_as_it_is table
 attempt table_d64 table --d=64
 for d in 96 128 256; do attempt "table_d$d" table --reduced "--d=$d"; done
+attempt option_pairs in_shards pairs_test
 if [[ ${1-} == sanitize ]]; then
   attempt memcheck_cuda_test sanitize memcheck "$tree/tests/cuda_test" --gtest_brief=1
   attempt memcheck_table sanitize memcheck "$tree/tests/conformance_test" --only=cuda. --reduced --d=64 \

@@ -52,7 +52,7 @@ class Package:
     def cmake(self, source, build, *definitions):
         reuse = (sys.executable, SOURCE / "tests/packaging/reuse.py", self.args.build,
                  self.args.launcher or "none")   # CMake drops an empty word
-        run("cmake", "-G", self.args.generator, "-S", source, "-B", build, "--no-warn-unused-cli",
+        run("cmake", "-G", self.args.generator, "-S", source, "-B", build, "--no-warn-unused-cli", "-DATTEND_CUDA=OFF",
             f"-DCMAKE_C_COMPILER={self.args.c_compiler}", f"-DCMAKE_CXX_COMPILER={self.args.compiler}",
             f"-DCMAKE_CXX_COMPILER_LAUNCHER={';'.join(map(str, reuse))}",
             f"-DCMAKE_C_FLAGS={self.args.flags}", f"-DCMAKE_CXX_FLAGS={self.args.flags}",
