@@ -323,6 +323,18 @@ TEST(bytes, are_at_most_1_02_of_the_least) {
   }
 }
 
+// One token against a long cache: the query goes to the keys, and a state of each chunk comes back.
+TEST(bytes, of_few_queries_are_a_fraction_of_the_keys) {
+  const WholeSizes sizes{.queries = 1, .keys = 4096, .heads = 8, .key_heads = 2, .d = 64, .dv = 64};
+  const Layouts layouts{Layout::serpentine({1}, 4), Layout::serpentine({4096}, 4)};
+  const DistributedOptions gather{.scheme = Scheme::gather};
+  const Sent sent = sent_by(sizes, {}, layouts, gather);
+  const std::int64_t keys = 3 * 4096 * 2 * 2 * 64 * 4, chunks = 12;  // of other ranks
+  EXPECT_EQ(sent.forward, 8 * (chunks * (64 + 4) * 8 + 3 * 64 * 4));
+  EXPECT_LT(sent.forward, keys / 50);
+  EXPECT_EQ(sum_sent(plan(layouts, sizes, {}, gather).forward), sent.forward);
+}
+
 double balance_of(const std::vector<RankCost>& costs) {
   double most = 0, sum = 0;
   for (const RankCost& cost : costs) most = std::max(most, cost.products), sum += cost.products;

@@ -1,4 +1,5 @@
 // What a call will cost: the bytes of the very messages that it would send, its buffers, its work.
+#include "core/partial_state.h"
 #include "core/row_sums.h"
 #include "core/text.h"
 #include "distributed/balance.h"
@@ -34,7 +35,8 @@ class Costs {
     const bool one_process = plan_.bits == Bits::one_process;
     const Tensors keys = tensors({{p_.d, false}, {p_.dv, false}}, p_.kv_heads);
     const Needs forward = Needs::of(whole_, false), backward = Needs::of(whole_, one_process);
-    send(plan_.forward, keys, &forward);
+    if (ships_states(whole_)) states();
+    else send(plan_.forward, keys, &forward);
     send(plan_.backward, keys, &backward);
     if (one_process) {
       Tensors rows = tensors({{p_.d, true}, {p_.dv, true}}, p_.heads);
@@ -55,7 +57,7 @@ class Costs {
     }
     const std::vector<double> rows = own_pairs(true), chunks = own_pairs(false);
     for (std::size_t r = 0; r < rows.size(); ++r) {
-      plan_.forward[r].products = 2 * rows[r];
+      plan_.forward[r].products = 2 * (ships_states(whole_) ? chunks[r] : rows[r]);
       plan_.backward[r].products = one_process ? 3 * rows[r] + 4 * chunks[r] : 5 * rows[r];
     }
     // Two heads are under way, and one or two are at hand.
@@ -67,6 +69,18 @@ class Costs {
     for (RankCost& cost : plan_.backward)
       cost.memory = under_way(cost, p_.kv_heads) +
                     (one_process ? 3 * key_bytes + row_bytes : key_bytes + 16 * of_keys);
+  }
+
+  // Queries to all, states of their rows back.
+  void states() {
+    send(plan_.forward, tensors({{p_.d, true}}, p_.heads), nullptr);
+    Tensors state;
+    state.add(DType::f64, p_.dv + kStateColumns, p_.heads, true);
+    for (const KeyChunk& chunk : key_chunks(whole_))
+      for (int owner = 0; owner < ranks_; ++owner)
+        if (owner != chunk.worker)
+          move(plan_.forward, chunk.worker, owner,
+               bytes_of(whole_, state.list, {.owner = owner, .b = chunk.b}));
   }
 
   void heads() {

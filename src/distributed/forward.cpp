@@ -1,7 +1,10 @@
 // Attention forward over ranks. Both schemes give the bits of the undivided call: a row meets all
 // its keys in one call, cut into chunks as there.
+#include "core/partial_state.h"
 #include "distributed/collective.h"
 
+#include <algorithm>
+#include <map>
 #include <optional>
 
 namespace attend::distributed {
@@ -13,9 +16,12 @@ class ForwardRanks {
  public:
   ForwardRanks(WholeForward whole, Scheme scheme, Wire& wire)
       : whole_(std::move(whole)), local_(whole_.local), wire_(wire),
-        heads_(scheme == Scheme::heads),
+        heads_(scheme == Scheme::heads), states_(!heads_ && ships_states(whole_)),
         keys_(wire.context(), whole_, local_.call,
-              heads_ ? longest(whole_, false) : whole_.k_starts.back()) {
+              states_  ? 0
+              : heads_ ? longest(whole_, false)
+                       : whole_.k_starts.back()) {
+    if (states_) make_states();
     if (!heads_) return;
     const std::int64_t rows = longest(whole_, true), group = whole_.group();
     const Problem& p = whole_.problem;
@@ -27,6 +33,7 @@ class ForwardRanks {
 
   void run() {
     if (heads_) run_whole_heads();
+    else if (states_) join_states();
     else gather();
   }
 
@@ -62,6 +69,143 @@ class ForwardRanks {
              .j_begin = 0,
              .j_end = whole_.sequences[static_cast<std::size_t>(b)].k_stored},
             whole_.k_starts[static_cast<std::size_t>(b)], to);
+  }
+
+  // ---- Few queries: they go to the keys, and states of chunks of 256 come back ------------------
+
+  void make_states() {
+    for (const KeyChunk& chunk : key_chunks(whole_)) chunks_[chunk.worker].push_back(chunk);
+    const std::int64_t rows = whole_.q_starts.back(), group = whole_.group();
+    const Problem& p = whole_.problem;
+    const auto mine = static_cast<std::int64_t>(chunks_[wire_.rank()].size());
+    q_ = WholeRows(wire_.context(), group, rows, p.d, p.type);
+    state_rows_ = WholeRows(wire_.context(), mine * group, rows, p.dv + kStateColumns, DType::f64);
+  }
+
+  void join_states() {
+    Exchange queries(wire_), states(wire_);
+    for (std::int64_t h = 0; h < whole_.problem.kv_heads; ++h) {
+      const std::vector<MovedTensor> q{{.local = local_.call.q,
+                                        .whole = q_.tensor(),
+                                        .features = whole_.problem.d,
+                                        .local_head = h * whole_.group(),
+                                        .heads = whole_.group(),
+                                        .queries = true}};
+      start_gather(whole_, wire_, q, nullptr, queries);
+      finish_gather(whole_, wire_, q, nullptr, queries);
+      const auto& mine = chunks_[wire_.rank()];
+      for (std::size_t n = 0; n < mine.size(); ++n) compute_state(h, n, mine[n]);
+      exchange_states(states);
+      for (std::int64_t b = 0; b < whole_.batch(); ++b) finish_rows(h, b, states);
+    }
+  }
+
+  MovedTensor moved_state(std::size_t n) const {
+    MovedTensor t{
+        .features = whole_.problem.dv + kStateColumns, .heads = whole_.group(), .queries = true};
+    t.whole = moved_to(state_rows_.tensor(), 0, static_cast<std::int64_t>(n) * whole_.group(), 0);
+    t.local.type = DType::f64;
+    return t;
+  }
+  // Bytes of a chunk's states for the rows of an owner.
+  std::int64_t state_bytes(int owner, std::int64_t b) const {
+    return bytes_of(whole_, {moved_state(0)}, {.owner = owner, .b = b});
+  }
+
+  // All queries of the chunk's sequence, against the rank's own keys. Sinks go with the first keys.
+  void compute_state(std::int64_t kv_head, std::size_t n, const KeyChunk& chunk) {
+    const std::int64_t at = whole_.local_batch(chunk.b), row = local_key(chunk);
+    const std::int64_t q_start = whole_.q_starts[static_cast<std::size_t>(chunk.b)];
+    ForwardProblem problem;
+    ForwardCall call;
+    PieceMemory memory;
+    cut(whole_,
+        {.b = chunk.b,
+         .head = kv_head * whole_.group(),
+         .heads = whole_.group(),
+         .i_begin = 0,
+         .i_end = whole_.sequences[static_cast<std::size_t>(chunk.b)].q_length,
+         .j_begin = chunk.begin,
+         .j_end = chunk.end},
+        problem, call, memory);
+    problem.out_type = problem.type;
+    problem.state = true;
+    problem.sinks = problem.sinks && chunk.begin == 0;
+    call.q = moved_to(q_.tensor(), 0, 0, q_start);
+    call.k = moved_to(local_.call.k, at, kv_head, row);
+    call.v = moved_to(local_.call.v, at, kv_head, row);
+    call.k_scales = moved_to(local_.call.k_scales, at, kv_head, row);
+    call.v_scales = moved_to(local_.call.v_scales, at, kv_head, row);
+    call.state = moved_to(moved_state(n).whole, 0, 0, q_start);
+    run_piece<Forward>(kFunction, wire_.context(), problem, call);
+  }
+  // Where the rank has its first key.
+  std::int64_t local_key(const KeyChunk& chunk) const {
+    for (const Layout::Run& run : whole_.layouts->keys.runs(wire_.rank()))
+      if (run.sequence == whole_.layout_sequence(chunk.b) && run.begin <= chunk.begin &&
+          chunk.begin < run.end)
+        return run.local + chunk.begin - run.begin;
+    return 0;
+  }
+
+  // Each chunk's states to the owners of their rows.
+  void exchange_states(Exchange& exchange) {
+    std::vector<std::int64_t> sent, received;
+    for (int r = 0; r < wire_.size(); ++r) {
+      sent.push_back(0);
+      for (const KeyChunk& chunk : chunks_[wire_.rank()]) sent.back() += state_bytes(r, chunk.b);
+      received.push_back(0);
+      for (const KeyChunk& chunk : chunks_[r])
+        received.back() += state_bytes(wire_.rank(), chunk.b);
+    }
+    exchange.resize(sent, received);
+    for (int r = 0; r < wire_.size(); ++r) {
+      std::byte* message = exchange.to(r);
+      const auto& mine = chunks_[wire_.rank()];
+      for (std::size_t n = 0; n < mine.size(); ++n) {
+        pack(whole_, {moved_state(n)}, {.owner = r, .b = mine[n].b}, Place::whole, message);
+        message += state_bytes(r, mine[n].b);
+      }
+    }
+    exchange.start();
+    exchange.wait();
+  }
+
+  // Joins the states of the rank's rows of b, in the order of the keys. The rows lie side by side,
+  // here and in the messages.
+  void finish_rows(std::int64_t kv_head, std::int64_t b, const Exchange& exchange) {
+    std::int64_t rows = 0, first = 0;
+    for_blocks(whole_, true, {.owner = wire_.rank(), .b = b},
+               [&](std::int64_t, const Layout::Run& run) {
+                 if (rows == 0) first = run.local;
+                 rows += run.end - run.begin;
+               });
+    if (rows == 0) return;
+    const Problem& p = whole_.problem;
+    const std::int64_t group = whole_.group(), columns = p.dv + kStateColumns;
+    std::vector<std::pair<std::int64_t, ConstTensorView>> states;  // by the first key
+    for (int r = 0; r < wire_.size(); ++r) {
+      const std::byte* message = exchange.from(r);
+      for (const KeyChunk& chunk : chunks_[r]) {
+        if (chunk.b == b)
+          states.emplace_back(chunk.begin,
+                              ConstTensorView(message, DType::f64, {1, group, rows, columns}));
+        message += state_bytes(wire_.rank(), chunk.b);
+      }
+    }
+    std::sort(states.begin(), states.end(),
+              [](const auto& x, const auto& y) { return x.first < y.first; });
+    std::vector<ConstTensorView> in_order;
+    for (const auto& state : states) in_order.push_back(state.second);
+    const auto view = [&](const Strided& t, std::int64_t features) {
+      const Strided at = moved_to(t, whole_.local_batch(b), kv_head * group, first);
+      return features == 0 ? TensorView(at.data, at.type, {1, group, rows},
+                                        {at.stride[0], at.stride[1], at.stride[2]})
+                           : TensorView(at.data, at.type, {1, group, rows, features},
+                                        {at.stride[0], at.stride[1], at.stride[2], at.stride[3]});
+    };
+    finish_partial(in_order, view(local_.call.out, p.dv),
+                   local_.problem.lse ? view(local_.call.lse, 0) : TensorView(), wire_.context());
   }
 
   void run_whole_heads() {
@@ -126,6 +270,9 @@ class ForwardRanks {
   const Request<Forward>& local_;
   Wire& wire_;
   const bool heads_;
+  const bool states_;                            // queries go to the keys
+  std::map<int, std::vector<KeyChunk>> chunks_;  // of each rank
+  WholeRows state_rows_;                         // [chunk and head][query][dv + 4]
   KeyRows keys_;
   WholeRows q_, out_, lse_;  // of the scheme `heads`: one item's
 };

@@ -1,5 +1,7 @@
 #include "distributed/rows.h"
 
+#include "core/partial_state.h"
+
 #include <algorithm>
 #include <cstring>
 
@@ -125,6 +127,34 @@ Needs Needs::of(const WholeProblem& whole, bool chunks) {
     for (auto& of_rank : *all)
       for (Ranges& ranges : of_rank) ranges = joined(std::move(ranges));
   return needs;
+}
+
+std::vector<KeyChunk> key_chunks(const WholeProblem& whole) {
+  std::vector<KeyChunk> chunks;
+  for (std::int64_t b = 0; b < whole.batch(); ++b) {
+    const std::int64_t length = whole.sequences[static_cast<std::size_t>(b)].k_stored;
+    for (std::int64_t at = 0; at < length; at += kGranule)
+      chunks.push_back({b, at, std::min(length, at + kGranule), worker_of(whole, b, at)});
+  }
+  return chunks;
+}
+
+bool ships_states(const WholeProblem& whole) {
+  const Problem& p = whole.problem;
+  const Layout& keys = whole.layouts->keys;
+  if (keys.granule() % kGranule != 0 || keys.ranks() == 1 || p.heads == 0) return false;
+  double states = 0, rows_of_keys = 0;  // bytes
+  for (const Sequence& s : whole.sequences) {
+    if (s.k_stored == 0 && s.q_length > 0) return false;  // a row needs a state to end with
+    const std::int64_t chunks = (s.k_stored + kGranule - 1) / kGranule;
+    const std::int64_t row = chunks * (p.dv + kStateColumns) * size_of(DType::f64) +
+                             keys.ranks() * p.d * size_of(p.type);
+    states += static_cast<double>(s.q_length * p.heads) * static_cast<double>(row);
+    const std::int64_t key = p.d * size_of(p.own_k_type ? p.k_type : p.type) +
+                             p.dv * size_of(p.own_v_type ? p.v_type : p.type);
+    rows_of_keys += static_cast<double>(s.k_stored * p.kv_heads) * static_cast<double>(key);
+  }
+  return states < rows_of_keys * (keys.ranks() - 1);
 }
 
 void clear_neighbours(const WholeProblem& whole, const Needs& needs, int rank,

@@ -95,6 +95,18 @@ void pack(const WholeProblem& whole, const std::vector<MovedTensor>& tensors, co
 void unpack(const WholeProblem& whole, const std::vector<MovedTensor>& tensors,
             const Blocks& blocks, Place to, const std::byte* message);
 
+// A chunk of keys, with the rank that computes it.
+struct KeyChunk {
+  std::int64_t b = 0, begin = 0, end = 0;
+  int worker = 0;
+};
+// Of all sequences, ascending.
+std::vector<KeyChunk> key_chunks(const WholeProblem& whole);
+
+// In the scheme `gather`, forward: whether queries go to the keys, and partial states of chunks
+// come back, since queries are few. Each owner of keys has whole chunks then.
+bool ships_states(const WholeProblem& whole);
+
 // Rows that a rank does not need are not received, but kernels may look at those beside the ones
 // that are: zeros there, so that they find no NaN, which they would have to take care of.
 void clear_neighbours(const WholeProblem& whole, const Needs& needs, int rank,
