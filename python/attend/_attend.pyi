@@ -1,5 +1,6 @@
 """The compiled part of attend."""
 
+from collections.abc import Sequence
 import os
 from typing import overload
 
@@ -1171,3 +1172,179 @@ def load_checkpoint(path: str | os.PathLike[str], parameters: Mapping[str, Array
 
     Nothing is changed if anything does not fit. Training goes on with the bits it would have had.
     """
+
+class PeerError(RuntimeError):
+    """
+    Another rank did not answer in time, is gone, or has given up. The Group takes no more calls.
+    """
+
+class Group:
+    """
+    Some ranks, and how bytes move between them.
+
+    A class derived from it has two methods, which start a transfer and return an object with poll():
+    True once it is done; and, if it knows, missing(): the ranks from which something is still to come.
+    Every rank starts the same transfers in the same order, the next perhaps before the last is done.
+
+    exchange(send, receive)   lists of `size` memoryviews of bytes: send[r] goes to rank r, which fills
+                              its receive[this rank]; often of 0 bytes, and so are those of this rank
+    broadcast(root, bytes)    the bytes of rank `root` to all
+
+    The memory is valid until the transfer is done.
+    """
+
+    def __init__(self, rank: int, size: int) -> None: ...
+
+    @property
+    def rank(self) -> int:
+        """This process's number, from 0 to size - 1."""
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+
+    @property
+    def failure(self) -> str:
+        """Why it takes no more calls; empty: it does."""
+
+    def exchange(self, send: Sequence[memoryview], receive: Sequence[memoryview]) -> Any:
+        """
+        Starts an exchange of all ranks with all; of a class derived from this.
+        """
+
+    def broadcast(self, root: int, bytes: memoryview) -> Any:
+        """Starts a broadcast; of a class derived from this."""
+
+class ThreadRanks:
+    """Ranks that are threads of this process."""
+
+    def __init__(self, size: int) -> None: ...
+
+    def rank(self, rank: int) -> Group:
+        """The Group of one of them."""
+
+    def bytes_sent(self, rank: int) -> int:
+        """Bytes that this rank has sent to others."""
+
+class Layout:
+    """
+    Who owns which positions, of queries or of keys.
+
+    lengths  of the sequences: one, whatever the batch, or those that are packed
+    owners   for each sequence a list: the rank that owns each granule of so many positions
+    ranks    how many there are
+
+    A rank's arrays hold the positions that it owns in ascending order, sequence by sequence. Bits do not
+    depend on it.
+
+    >>> layout = attend.distributed.Layout.serpentine([1000], 2)
+    >>> layout.owned(0), layout.owned(1), layout.runs(0)
+    (488, 512, [(0, 0, 256, 0), (0, 768, 1000, 256)])
+    """
+
+    def __init__(self, lengths: Sequence[int], owners: Sequence[Sequence[int]], ranks: int, granule: int = 256) -> None: ...
+
+    @staticmethod
+    def serpentine(lengths: Sequence[int], ranks: int, granule: int = 256) -> Layout:
+        """
+        Granules dealt 0, 1, ... P - 1, P - 1, ... 0, 0, ...: balanced where attention is causal.
+        """
+
+    @staticmethod
+    def contiguous(lengths: Sequence[int], ranks: int, granule: int = 256) -> Layout:
+        """
+        The first granules to rank 0, the next to rank 1, as many to each or one fewer.
+        """
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are."""
+
+    @property
+    def granule(self) -> int:
+        """Positions are dealt out by so many."""
+
+    @property
+    def lengths(self) -> list[int]:
+        """Of the sequences."""
+
+    @property
+    def total(self) -> int:
+        """Positions of all sequences."""
+
+    def owned(self, rank: int) -> int:
+        """How many positions a rank owns."""
+
+    def owner(self, sequence: int, position: int) -> int:
+        """The rank that owns a position."""
+
+    def runs(self, rank: int) -> list[tuple[int, int, int, int]]:
+        """A rank's positions: (sequence, begin, end, row of the rank's arrays)."""
+
+    def __eq__(self, other: object) -> bool: ...
+
+def balanced_layouts(queries: int, keys: int | None = None, *, ranks: int, batch: int = 1, **options: Any) -> tuple[Layout, Layout]:
+    """
+    Layouts of the queries and keys of a whole problem, so that ranks have as much to do.
+
+    Granules are dealt to and fro or, where pairs are hidden by a window, lengths or packed sequences,
+    given to whoever has least to do. Packed, queries and keys are those of all sequences.
+
+    >>> queries, keys = attend.distributed.balanced_layouts(5000, ranks=4, causal=True)
+    >>> queries == keys, [queries.owned(rank) for rank in range(4)]
+    (True, [1280, 1280, 1280, 1160])
+    """
+
+def take_rows(layout: Layout, rank: int, whole: ArrayT, dim: int = 2) -> ArrayT:
+    """
+    A rank's rows of an array of the whole; `dim` is the one of the positions.
+    """
+
+def put_rows(layout: Layout, rank: int, rows: Array, whole: Array, dim: int = 2) -> None:
+    """Writes a rank's rows into an array of the whole."""
+
+class RankCost:
+    """What a call will cost one rank."""
+
+    @property
+    def sent(self) -> int:
+        """Bytes of tensors to other ranks."""
+
+    @property
+    def received(self) -> int:
+        """Bytes of tensors from other ranks."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes beside the caller's arrays and workspaces."""
+
+class DistributedPlan:
+    """What a call over ranks will cost."""
+
+    @property
+    def scheme(self) -> str:
+        """'heads' or 'gather': the one that is used."""
+
+    @property
+    def forward(self) -> list[RankCost]:
+        """A RankCost for each rank."""
+
+    @property
+    def backward(self) -> list[RankCost]:
+        """A RankCost for each rank."""
+
+    def describe(self) -> str:
+        """All of it in words."""
+
+    def __repr__(self) -> str: ...
+
+def distributed_plan(layouts: Layout | Sequence[Layout], *, heads: int, key_heads: int | None = None, d: int, dv: int | None = None, batch: int = 1, type: str = 'f32', scheme: Literal['automatic', 'heads', 'gather'] = 'automatic', bits: Literal['one_process', 'fast'] = 'one_process', **options: Any) -> DistributedPlan:
+    """
+    What a call over ranks will cost: bytes, memory, balance. Nothing is sent.
+    """
+
+def distributed_attention(group: Group, q: ArrayT, k: Array, v: Array, *, layouts: Layout | Sequence[Layout] | None = None, scheme: Literal['automatic', 'heads', 'gather'] = 'automatic', bits: Literal['one_process', 'fast'] = 'one_process', timeout: float = 300.0, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, max_q: int | None = None, max_k: int | None = None, block_table: Array | None = None, k_scales: Array | None = None, v_scales: Array | None = None, dropout: DropoutLike | None = None, out: ArrayT | None = None, return_lse: bool = False, context: Context | None = None) -> Any:
+    """attend.distributed.attention() for a Group."""
+
+def distributed_attention_backward(group: Group, q: ArrayT, k: Array, v: Array, out: Array, lse: Array, dout: Array, *, layouts: Layout | Sequence[Layout] | None = None, scheme: Literal['automatic', 'heads', 'gather'] = 'automatic', bits: Literal['one_process', 'fast'] = 'one_process', timeout: float = 300.0, scale: float | None = None, softcap: float = 0.0, bias_before_softcap: bool = False, causal: bool = False, window: WindowLike | None = None, query_offset: int | Array | None = None, key_offset: int | None = None, mask: Array | None = None, bias: Array | None = None, alibi: Array | None = None, sinks: Array | None = None, blocks: BlocksLike | None = None, key_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_k: Array | None = None, max_q: int | None = None, max_k: int | None = None, block_table: Array | None = None, k_scales: Array | None = None, v_scales: Array | None = None, dropout: DropoutLike | None = None, dlse: Array | None = None, context: Context | None = None) -> Any:
+    """attend.distributed.attention_backward() for a Group."""

@@ -210,18 +210,20 @@ class MpiGroup(Group):
     def _start(self, receives: list[tuple[int, memoryview]], sends: list[tuple[int, memoryview]]) -> "_MpiTransfer":
         tag = self._started % 32768  # as many as every MPI has
         self._started += 1
-        byte, from_ranks, requests = self._mpi.BYTE, [], []
+        byte, requests, pieces = self._mpi.BYTE, [], []
         try:
             for rank, memory in receives:
                 for piece in self._pieces(memory):
                     requests.append(self._comm.Irecv([piece, byte], rank, tag))
-                    from_ranks.append((rank, len(piece)))
+                    pieces.append((rank, len(piece)))
+            received = len(requests)
             for rank, memory in sends:
                 for piece in self._pieces(memory):
                     requests.append(self._comm.Isend([piece, byte], rank, tag))
+                    pieces.append((rank, len(piece)))
         except self._mpi.Exception as error:
             raise self._lost(str(error)) from error
-        return _MpiTransfer(self, requests, from_ranks)
+        return _MpiTransfer(self, requests, pieces, received)
 
     def _pieces(self, memory: memoryview) -> list[memoryview]:
         return [memory[at:at + self._piece] for at in range(0, len(memory), self._piece)]
@@ -238,10 +240,10 @@ class MpiGroup(Group):
 
 
 class _MpiTransfer:
-    """Pieces on their way; the receives come first among the requests."""
+    """Pieces (rank, bytes) on their way; those that are received come first."""
 
-    def __init__(self, group: MpiGroup, requests: list[Any], from_ranks: list[tuple[int, int]]) -> None:
-        self._group, self._requests, self._from = group, requests, from_ranks
+    def __init__(self, group: MpiGroup, requests: list[Any], pieces: list[tuple[int, int]], received: int) -> None:
+        self._group, self._requests, self._pieces, self._received = group, requests, pieces, received
         self._done = 0
         self._status = group._mpi.Status()
 
@@ -253,15 +255,16 @@ class _MpiTransfer:
                     return False
             except self._group._mpi.Exception as error:
                 raise self._group._lost(f"a message failed: {error}") from error
-            if self._done < len(self._from):
-                rank, size = self._from[self._done]
+            if self._done < self._received:
+                rank, size = self._pieces[self._done]
                 if status.count != size:
                     raise self._group._lost(f"rank {rank} sent {status.count} bytes where {size} were expected")
             self._done += 1
         return True
 
     def missing(self) -> list[int]:
-        return sorted({rank for rank, _ in self._from[self._done:]})
+        waiting = zip(self._pieces[self._done:], self._requests[self._done:])
+        return sorted({rank for (rank, _), request in waiting if not request.Get_status()})
 
     def __del__(self) -> None:
         if self._done < len(self._requests):  # given up: it never will be done
@@ -276,7 +279,7 @@ def _group(group: Any, timeout: float) -> Group:
     if mpi4py is None or not isinstance(group, mpi4py.Comm):
         raise TypeError(f"distributed: group takes a communicator of mpi4py, or an attend.distributed.Group, found {type(group).__name__}")
     key = _key_of(mpi4py)
-    found = group.Get_attr(key)
+    found: Group | None = group.Get_attr(key)
     if found is None:
         found = MpiGroup(group, timeout=timeout)
         group.Set_attr(key, found)

@@ -170,7 +170,7 @@ given to whoever has least to do. Packed, queries and keys are those of all sequ
 
 >>> queries, keys = attend.distributed.balanced_layouts(5000, ranks=4, causal=True)
 >>> queries == keys, [queries.owned(rank) for rank in range(4)]
-(True, [1160, 1280, 1280, 1280])
+(True, [1280, 1280, 1280, 1160])
 )");
 
   m.def("take_rows", take, "layout"_a, "rank"_a, "whole"_a.none(), "dim"_a = 2,

@@ -89,13 +89,15 @@ class Group::Transfer final : public distributed::Pending {
     for_each_piece(bytes, [&](std::byte* at, int count) {
       state_->expect(MPI_Irecv(at, count, MPI_BYTE, from, tag_, state_->communicator, next()),
                      "MPI_Irecv");
-      expected_.push_back({from, count});
+      pieces_.push_back({from, count});
+      ++receives_;
     });
   }
   void send(int to, std::span<const std::byte> bytes) {
     for_each_piece(bytes, [&](const std::byte* at, int count) {
       state_->expect(MPI_Isend(at, count, MPI_BYTE, to, tag_, state_->communicator, next()),
                      "MPI_Isend");
+      pieces_.push_back({to, count});
     });
   }
   void duplicate(MPI_Comm communicator) {
@@ -113,7 +115,7 @@ class Group::Transfer final : public distributed::Pending {
       const int code = MPI_Test(&requests_[done_], &now, &status);
       if (code != MPI_SUCCESS) report(code);
       if (!now) return false;
-      if (done_ < expected_.size()) check_size(status);
+      if (done_ < receives_) check_size(status);
     }
     return true;
   }
@@ -134,15 +136,19 @@ class Group::Transfer final : public distributed::Pending {
 
   std::vector<int> missing() const override {
     std::vector<int> ranks;
-    for (std::size_t n = done_; n < expected_.size(); ++n) ranks.push_back(expected_[n].from);
+    for (std::size_t n = done_; n < pieces_.size(); ++n) {
+      int moved = 0;
+      MPI_Request_get_status(requests_[n], &moved, MPI_STATUS_IGNORE);
+      if (!moved) ranks.push_back(pieces_[n].rank);  // it has not sent, or not taken
+    }
     std::sort(ranks.begin(), ranks.end());
     ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
     return ranks;
   }
 
  private:
-  struct Expected {
-    int from, count;
+  struct Piece {
+    int rank, count;
   };
 
   template <class Byte, class Start>
@@ -157,28 +163,27 @@ class Group::Transfer final : public distributed::Pending {
     return &requests_.back();
   }
 
-  // The receives come first among the requests.
   [[noreturn]] void report(int code) {
-    state_->fail((done_ < expected_.size()
-                      ? "a message from rank " + std::to_string(expected_[done_].from)
-                      : std::string("a message to another rank")) +
-                 " failed: " + text_of(code));
+    if (pieces_.empty()) state_->fail("MPI_Comm_idup: " + text_of(code));
+    state_->fail("a message " + std::string(done_ < receives_ ? "from" : "to") + " rank " +
+                 std::to_string(pieces_[done_].rank) + " failed: " + text_of(code));
   }
 
   // A message that is too long is an error of MPI's own.
   void check_size(const MPI_Status& status) {
     int count = 0;
     MPI_Get_count(&status, MPI_BYTE, &count);
-    const Expected& expected = expected_[done_];
+    const Piece& expected = pieces_[done_];
     if (count != expected.count)
-      state_->fail("rank " + std::to_string(expected.from) + " sent " + std::to_string(count) +
+      state_->fail("rank " + std::to_string(expected.rank) + " sent " + std::to_string(count) +
                    " bytes where " + std::to_string(expected.count) + " were expected");
   }
 
   std::shared_ptr<State> state_;
   std::vector<MPI_Request> requests_;
-  std::vector<Expected> expected_;
-  std::size_t done_ = 0;  // of the requests, the first so many
+  std::vector<Piece> pieces_;  // what they are, but for a duplicate's
+  std::size_t receives_ = 0;   // come first among them
+  std::size_t done_ = 0;       // of the requests, the first so many
   int tag_;
 };
 

@@ -163,11 +163,35 @@ TEST(Transfers, a_wait_ends_after_its_time_and_the_transfer_goes_on) {
   if (group.rank() != 0) {
     pending = group.broadcast(0, bytes);
     EXPECT_FALSE(pending->wait(std::chrono::milliseconds(20)));
+    EXPECT_EQ(pending->missing(), std::vector<int>{0});
   }
   MPI_Barrier(MPI_COMM_WORLD);
   if (group.rank() == 0) pending = group.broadcast(0, bytes);
   EXPECT_TRUE(pending->wait(kLong));
   EXPECT_EQ(bytes, wanted);
+  EXPECT_EQ(pending->missing(), std::vector<int>{});
+}
+
+// Rank 1 is late: the others have what all but it sent.
+TEST(Transfers, ranks_that_are_late_are_known) {
+  mpi::Group group(MPI_COMM_WORLD);
+  const std::array<std::byte, 8> mine{};
+  std::vector<std::array<std::byte, 8>> found(static_cast<std::size_t>(group.size()));
+  std::vector<std::span<const std::byte>> send(found.size(), mine);
+  std::vector<std::span<std::byte>> receive(found.begin(), found.end());
+  send[static_cast<std::size_t>(group.rank())] = {};
+  receive[static_cast<std::size_t>(group.rank())] = {};
+  std::unique_ptr<Pending> pending;
+  if (group.rank() != 1) {
+    pending = group.exchange(send, receive);
+    const auto end = std::chrono::steady_clock::now() + kLong;
+    const std::vector<int> late = group.size() > 1 ? std::vector{1} : std::vector<int>{};
+    while (pending->missing() != late && std::chrono::steady_clock::now() < end) pending->poll();
+    EXPECT_EQ(pending->missing(), late);
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (group.rank() == 1) pending = group.exchange(send, receive);
+  EXPECT_TRUE(pending->wait(kLong));
 }
 
 // Rank 0 sends the others `sent` bytes where they expect `expected`.

@@ -27,7 +27,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> Any:
+    def backward(ctx: Any, dout: Tensor, dlse: Tensor) -> Any:
         q, k, v, out, lse, *more = ctx.saved_tensors
         options = ctx.given | {name: x.detach() for name, x in zip(_GRADIENTS, more) if x is not None}
         found = _attend.distributed_attention_backward(
@@ -36,7 +36,7 @@ class _Attention(torch.autograd.Function):
         return None, None, *found
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, group: Any, return_lse: bool, given: dict[str, Any]) -> Any:
+def attention(q: Any, k: Any, v: Any, group: Any, return_lse: bool, given: dict[str, Any]) -> Any:
     if given["context"] is None:
         given["context"] = contexts.current()
     more = tuple(given.pop(name, None) for name in _GRADIENTS)
