@@ -93,13 +93,14 @@ struct AmxGradients {
 
   // ---- dk and dv: the keys are lines -----------------------------------------------------------
 
-  // The pairs of 32 keys and some rows: [key][32 rows] of one tile, then of the next.
+  // The pairs of up to 32 keys and some rows: [key][32 rows] of one tile, then of the next.
   struct Pairs {
     const float* at;
     std::int64_t stride, next;  // from key to key, and from tile to tile
-    int rows;
+    int rows, keys;
     bool marks;  // -inf is a mark of what is hidden
 
+    int lines() const { return keys > kTileRows ? 2 * kTileRows : kTileRows; }  // of whole tiles
     bool all(int row, int count) const { return rows - row >= count && !marks; }
     const float* from(int row) const { return at + row / kTileSteps * next + row % kTileSteps; }
   };
@@ -175,7 +176,7 @@ struct AmxGradients {
     const Taken low(pairs, row), high(pairs, row + kLanes);
     const float* from = pairs.from(row);
     stay_awake();
-    for (int key = 0; key < Products::kKeyGroup; ++key, from += pairs.stride, to += to_stride) {
+    for (int key = 0; key < pairs.lines(); ++key, from += pairs.stride, to += to_stride) {
       F32 first = low(from), second = high(from + kLanes);
       if constexpr (kScales) {
         const F32 unit = F32::set(units.to[key]);
@@ -203,7 +204,7 @@ struct AmxGradients {
   }
 
   static void units_of_keys(const Pairs& pairs, Units& units) {
-    for (int half = 0; half < 2 * kLanes; half += kLanes) {
+    for (int half = 0; half < pairs.lines(); half += kLanes) {
       F32 most[kLanes];
       unrolled<kLanes>(ATTEND_EACH(n) { most[n] = F32::set(0); });
       const auto take = [&](auto taken, int row) __attribute__((always_inline)) {

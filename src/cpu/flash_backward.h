@@ -12,7 +12,7 @@
 //    keys  +-------------------+                    features in lanes, so that nothing is
 //                                                   transposed on its way out
 //
-// dq of a chunk is summed in f32, chunks in f64, ascending. Registers as in product.h. What limits
+// dq of a chunk is summed in f32, chunks in f64, descending. Registers as in product.h. What limits
 // it is the multiplier: 5 products of 2 d flop a pair, beside some 25 instructions a vector of
 // pairs for softmax and dS; from T = 2048 on also the caches, since K, V, dK and dV pass by once a
 // group. It declines nothing but the machine. `attend bench --suite backward --threads 1`, five

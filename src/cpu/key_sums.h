@@ -149,6 +149,16 @@ class KeySums {
     ATTEND_INLINE void operator()(const Operands<V>& x, V (&sum)[kRows][kVectors]) const {
       unrolled<kRows>(ATTEND_EACH(r) { row(sum[r], x.c + r * x.c_stride); });
     }
+    // What will be added to has not been seen since the group before: asked for, it arrives while
+    // the products are computed.
+    template <int kRows, int kVectors>
+    requires(TilesOf<V>::kAsksSums) ATTEND_INLINE void ask(const Operands<V>& x) const {
+      static_assert(V::kLanes * sizeof(Sum) == 64, "a vector is a line");
+      if (!add) return;
+      unrolled<kRows>(ATTEND_EACH(r) {
+        unrolled<kVectors>(ATTEND_EACH(n) { prefetch(x.c + r * x.c_stride + n * V::kLanes); });
+      });
+    }
     template <int kVectors>
     ATTEND_INLINE void row(const V (&sum)[kVectors], Sum* to) const {
       const V by = V::set(factor), zero = V::set(0);
@@ -273,19 +283,20 @@ class KeySums {
         if (from == to && !stores_) continue;
         const std::int64_t at = (span.at + y) * group_.stride,
                            left = group_.chunk.to - span.key - y;
+        // Behind the last key there is room, but not in the shared memory.
+        const int keys = left >= kGroup || (!shared_ && left > kGroup / 2) ? kGroup
+                         : !shared_                                        ? kGroup / 2
+                                                                           : static_cast<int>(left);
         const int end = to * kMost < group_.rows ? to * kMost : group_.rows;
         const auto units =
             GradientMatrix<V>::narrow({.at = pairs + at + group_.column(from * kMost),
                                        .stride = group_.stride,
                                        .next = group_.column(kMost),
                                        .rows = from == to ? 0 : end - from * kMost,
+                                       .keys = keys,
                                        .marks = careful && pairs == group_.p},
                                       turned_, kStride);
         const Operand* b = panels_ + from * kGroup * width_;
-        // Behind the last key there is room, but not in the shared memory.
-        const int keys = left >= kGroup || (!shared_ && left > kGroup / 2) ? kGroup
-                         : !shared_                                        ? kGroup / 2
-                                                                           : static_cast<int>(left);
         Sum* c = sums_of(span.key + y);
         if (!careful)
           GradientMatrix<V>::products(turned_, kStride, b, to - from, width_, c, stride(), keys,

@@ -348,6 +348,8 @@ ATTEND_INLINE void strip_of_tile(const Operands<V>& x, Finish finish) {
   } else {
     unrolled<kRows>(ATTEND_EACH(r) { load(x.c + r * x.c_stride, sum[r]); });
   }
+  if constexpr (requires { finish.template ask<kRows, kVectors>(x); })
+    finish.template ask<kRows, kVectors>(x);
   std::int64_t k = 0;
   if constexpr (V::kByLane && is_along(kLayout)) {
     k = steps_by_lane<kLayout>(x, sum);

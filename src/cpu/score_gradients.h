@@ -6,7 +6,7 @@
 //
 //   weigh          chunk by chunk of 256 keys     S^T = K Q^T,  dP^T = V dO^T;  1 to 3, 4 reversed
 //                  and tile by tile of rows       W = 2^(t - m of the chunk), sums of w and w dp
-//   differentiate  chunk by chunk again           P = W 2^(m of the chunk - m) / l,  3 reversed
+//   differentiate  chunk by chunk, backwards      P = W 2^(m of the chunk - m) / l,  3 reversed
 //                                                 dS = P (dP - delta + dlse)
 //
 //              tile 0   tile 1  ...                 row of a band: a key; lane: a query row, tiles
@@ -136,6 +136,7 @@ class ScoreGradients {
     chunk.paneled_k = arranged_[0];
     chunk.paneled_v = arranged_[1];
     chunk.stripped_k = nullptr;
+    chunks_ = band_end_ = 0;
     for_chunks(true, [&](std::int64_t index, std::int64_t row) {
       for (int t = 0; t < used; ++t) weigh_tile(t, index, row);
     });
@@ -174,24 +175,26 @@ class ScoreGradients {
   // P and dS of the chunk, at the score after softcap. Hidden pairs are 0 in dS; in P they are 0
   // or, with marks, stay -inf.
   void differentiate(bool marks) noexcept {
+    Sum factors[kRows];
+    int first[kTiles], last[kTiles];
     for (int t = 0; t < used; ++t) {
       KeySpans& mine = spans[1];
-      const int first = clip(tiles[t], mine);
+      first[t] = clip(tiles[t], mine);
+      last[t] = first[t] + mine.keys;
       const Sum outside = marks ? kHidden : Sum{0};
-      fill(p, t, 0, first, outside);
-      fill(ds, t, 0, first, Sum{0});
-      fill(p, t, first + mine.keys, spans->keys, outside);
-      fill(ds, t, first + mine.keys, spans->keys, Sum{0});
-      if (mine.keys == 0) continue;
-      const std::int64_t at = first * stride + column(t * kMost);
-      const auto differentiate = [&](auto vectors) {
-        differentiate_keys<V, vectors>(tiles[t], {p + at, ds + at, stride}, mine.keys,
-                                       top_of(t, index_),
-                                       !partial_[index_ * kTiles + t] && problem_.drop_below == 0,
-                                       marks, static_cast<Sum>(kept_factor(problem_)));
-      };
-      if (tiles[t].lanes == V::kLanes) differentiate(At<1>{});
-      else differentiate(At<kTileVectors<V>>{});
+      fill(p, t, 0, first[t], outside);
+      fill(ds, t, 0, first[t], Sum{0});
+      fill(p, t, last[t], spans->keys, outside);
+      fill(ds, t, last[t], spans->keys, Sum{0});
+      if (mine.keys > 0) weight_factors(tiles[t], top_of(t, index_), factors + t * kMost);
+    }
+    constexpr int kSome = keys_together();
+    for (int some = 0; some < spans->keys; some += kSome) {
+      for (int t = 0; t < used; ++t) {
+        const int from = some > first[t] ? some : first[t];
+        const int to = some + kSome < last[t] ? some + kSome : last[t];
+        if (from < to) differentiate_tile(t, from, to - from, factors + t * kMost, marks);
+      }
     }
   }
 
@@ -288,21 +291,26 @@ class ScoreGradients {
     }
   }
 
-  // Calls use(number of the chunk, its first row in the bands).
+  // Calls use(number of the chunk, its first row in the bands), forth and then back: what was
+  // weighed last is still in a near cache. (A call that is to stop does not go on, so that there
+  // are as many chunks back as forth.)
   template <class Use>
-  void for_chunks(bool values, Use use) noexcept {
-    std::int64_t row = 0, index = 0;
-    for (std::int64_t at = begin / kChunk * kChunk; at < end; at += kChunk) {
+  void for_chunks(bool forth, Use use) noexcept {
+    const std::int64_t first = begin / kChunk;
+    const std::int64_t last = begin < end ? (end - 1) / kChunk : first - 1;
+    for (std::int64_t n = first; n <= last; ++n) {
       if (scores_.stops()) return;
+      const std::int64_t at = (forth ? n : first + last - n) * kChunk;
       const std::int64_t from = at > begin ? at : begin;
       const std::int64_t to = at + kChunk < end ? at + kChunk : end;
       find_spans(from, to);
       if (spans->keys == 0) continue;
-      scores_.bring(chunk, from, to, values);
+      scores_.bring(chunk, from, to, forth);
       if constexpr (TilesOf<V>::kPanels)
         if (used >= TilesOf<V>::kArrangeBackward) scores_.arrange(chunk);
-      use(index++, row);
-      row += spans->keys;
+      if (!forth) --chunks_, band_end_ -= spans->keys;
+      use(chunks_, band_end_);
+      if (forth) ++chunks_, band_end_ += spans->keys;
     }
   }
 
@@ -387,6 +395,23 @@ class ScoreGradients {
     }
   }
 
+  // Few keys of every tile: the bands, too large for the nearer caches, are read as they lie.
+  static constexpr int keys_together() noexcept {
+    if constexpr (kMatrix<V>) return static_cast<int>(kChunk);
+    else return TilesOf<V>::kBandKeys;
+  }
+
+  void differentiate_tile(int t, int from, int count, const Sum* factors, bool marks) noexcept {
+    const std::int64_t at = from * stride + column(t * kMost);
+    const auto differentiate = [&](auto vectors) {
+      differentiate_keys<V, vectors>(tiles[t], {p + at, ds + at, stride}, count, factors,
+                                     !partial_[index_ * kTiles + t] && problem_.drop_below == 0,
+                                     marks, static_cast<Sum>(kept_factor(problem_)));
+    };
+    if (tiles[t].lanes == V::kLanes) differentiate(At<1>{});
+    else differentiate(At<kTileVectors<V>>{});
+  }
+
   void fill(Sum* band, int t, int from, int to, Sum value) const noexcept {
     for (int j = from; j < to; ++j)
       for (int n = 0; n < tiles[t].lanes; n += V::kLanes)
@@ -403,6 +428,7 @@ class ScoreGradients {
   Sum* factors_;               // [256][lanes]
   Operand* rows_;              // [lanes][dv]
   std::int64_t index_ = 0, row_ = 0;
+  std::int64_t chunks_ = 0, band_end_ = 0;  // weighed, and not yet differentiated
 };
 
 }  // namespace

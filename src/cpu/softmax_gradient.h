@@ -113,20 +113,24 @@ void weigh_keys(const TilePairs<V>& pairs, const KeySpans& spans, bool marks,
   });
 }
 
-// 3 reversed, of `count` keys: ds = p (dp - delta + dlse), p = w exp(top of the chunk - m) / l.
+// exp(top of the chunk - m) / l of every row.
+template <class V>
+void weight_factors(const GradientTile<V>& tile, const SumOf<V>* top, SumOf<V>* factors) noexcept {
+  for (int n = 0; n < tile.lanes; ++n) {
+    const double chunk_top = static_cast<double>(top[n]);
+    factors[n] = static_cast<SumOf<V>>(
+        tile.l[n] == 0 ? 0 : exp_of_difference(chunk_top, tile.m[n]) / tile.l[n]);
+  }
+}
+
+// 3 reversed, of `count` keys: ds = p (dp - delta + dlse), p = w times the factor of its row.
 // plain: no pair is hidden or dropped. What is hidden becomes 0, in P -inf if `marks`; `kept` is
 // the factor of what dropout left.
 template <class V, int kVectors>
 void differentiate_keys(const GradientTile<V>& tile, const TilePairs<V>& pairs, int count,
-                        const SumOf<V>* top, bool plain, bool marks, SumOf<V> kept) noexcept {
+                        const SumOf<V>* factors, bool plain, bool marks, SumOf<V> kept) noexcept {
   using Sum = SumOf<V>;
   Sum *const w = pairs.w, *const dp = pairs.dp;
-  Sum factors[Tile<V>::kMost];
-  for (int n = 0; n < tile.lanes; ++n) {
-    const double chunk_top = static_cast<double>(top[n]);
-    factors[n] =
-        static_cast<Sum>(tile.l[n] == 0 ? 0 : exp_of_difference(chunk_top, tile.m[n]) / tile.l[n]);
-  }
   V factor[kVectors], shift[kVectors];
   unrolled<kVectors>(ATTEND_EACH(n) {
     factor[n] = V::load(factors + n * V::kLanes);

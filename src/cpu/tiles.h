@@ -40,13 +40,16 @@ namespace {
 // kTiles, kLeastTiles    of scores in a task of forward, which share a chunk of keys; at least
 // kSliceBytes            values of that many bytes are weighed at a time; 0: those of 64 keys
 // kAsks                  forward asks for the keys of few rows itself
+// kBandKeys              keys whose P and dS backward forms for one tile before it goes to the next
+// kAsksSums              it asks for the sums of dk and dv before the products added to them
 
 // Tiles of vectors of T: they multiply what they add up in, a step at a time.
 template <class T>
 struct VectorTiles {
   using Operand = T;
   using Sum = T;
-  static constexpr int kDepth = 1, kArrangeForward = 12, kArrangeBackward = 4;
+  static constexpr int kDepth = 1, kArrangeForward = 12, kArrangeBackward = 4, kBandKeys = 256;
+  static constexpr bool kAsksSums = false;
 };
 
 // Broadcast elements of a: 24 sums, 2 vectors of b (32 registers).
@@ -55,8 +58,8 @@ struct Avx512Tiles : VectorTiles<T> {
   static constexpr int kScores = 2, kFeatures = 2, kWide = 4, kWidest = 4, kLast = 2, kSteps = 2;
   static constexpr int kFewRows = 8, kFewSlice = 16, kFewAhead = 32;
   static constexpr int kByteSums = 16;
-  static constexpr int kPanelsOfB = 1, kTiles = 4, kLeastTiles = 2, kSliceBytes = 0;
-  static constexpr bool kPanels = false, kAsks = false;
+  static constexpr int kPanelsOfB = 1, kTiles = 4, kLeastTiles = 2, kSliceBytes = 0, kBandKeys = 8;
+  static constexpr bool kPanels = false, kAsks = false, kAsksSums = true;
   static constexpr int rows(int vectors, bool) { return vectors > kScores ? 4 : 12; }
 };
 
