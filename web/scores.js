@@ -74,16 +74,24 @@ export function scoreWords(at, head, name) {
   if (name !== "selection") return scores(metricsOf(at, head, name));
   const answer = answerOf(at, head);
   if (!answer || Number.isNaN(answer.value)) return answer ? "–" : "";
-  const sign = { most: "≤", least: "≥" }[answer.bound] ?? "";
-  return sign + shortScore(answer.value);
+  const [sign, round] = kRounding[answer.bound];
+  return sign + shortScore(answer.value, round);
 }
 
+// A bound is rounded so that it stays one.
+const kRounding = {
+  "": ["", Math.round],
+  most: ["≤", Math.ceil],
+  least: ["≥", Math.floor]
+};
+
 // 0.143, 12.3, 2e−4: short enough to stand beside a name.
-function shortScore(value) {
+function shortScore(value, round = Math.round) {
   const size = Math.abs(value);
-  const text = size === 0 ? "0"
-      : size < 0.0005     ? value.toExponential(0)
-                          : value.toFixed(size < 10 ? 3 : 1);
+  if (size === 0) return "0";
+  const digits = size < 0.0005 ? -Math.floor(Math.log10(size)) : size < 10 ? 3 : 1;
+  const rounded = round(value * 10 ** digits) / 10 ** digits;
+  const text = size < 0.0005 ? rounded.toExponential(0) : rounded.toFixed(digits);
   return text.replaceAll("-", "−");
 }
 
@@ -103,7 +111,10 @@ export function groupsOfHeads() {
   const all = allHeads();
   if (state.sort === "order") {
     const layers = shown.page.runs[0].layers;
-    return grouped(all, ({ layer }) => layerName({ name: layers[layer]?.name ?? layer }));
+    return grouped(all, ({ layer }) => layer).map(({ heads }) => {
+      const at = heads[0].layer;
+      return { title: layerName({ name: layers[at]?.name ?? at }), heads };
+    });
   }
   if (state.sort === "label") {
     const text = ({ layer, head }) => labelOf(layer, head)?.text ?? "–", count = new Map();
@@ -120,7 +131,8 @@ export function groupsOfHeads() {
   const rank = new Map(all.map((each) => [each, rankOf(each.layer, each.head, state.sort)]));
   const value = (each) => (Number.isNaN(rank.get(each)) ? -Infinity : rank.get(each));
   const sorted = all.sort((a, b) => value(b) - value(a) || 0), top = value(sorted[0]);
-  const share = (each) => kShares.findIndex((end) => value(each) >= end * top);
+  const share = (each) =>
+      (value(each) === -Infinity ? -1 : kShares.findIndex((end) => value(each) >= end * top));
   return grouped(sorted, share).map(({ heads }) => {
     const values = heads.map(value).filter(Number.isFinite);
     if (values.length === 0) return { title: say("group_none", { n: heads.length }), heads };
