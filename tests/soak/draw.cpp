@@ -63,6 +63,21 @@ void draw_outputs(Dice& dice, Case& c) {
     c.gradients = Gradients::all;
 }
 
+// Keys and values of types of their own, mostly of a cache of 8 bits, and scales.
+void draw_key_types(Dice& dice, Case& c) {
+  if (!dice.chance(0.3)) return;
+  const auto draw = [&](std::optional<DType>& type, bool& scales) {
+    type = dice.one_of({DType::i8, DType::i8, DType::i8, DType::bf16, DType::f16, c.type});
+    scales = type == DType::i8 || dice.chance(0.5);
+    if (type == c.type) type = std::nullopt;
+  };
+  draw(c.k_type, c.k_scales);
+  draw(c.v_type, c.v_scales);
+  if (dice.chance(0.5)) c.v_type = c.k_type, c.v_scales = c.k_scales;
+  if (c.layout == cases::Layout::interleaved) c.layout = cases::Layout::padded;  // of one type
+  c.gradients = cases::Gradients::all;  // whole numbers have none
+}
+
 }  // namespace
 
 Case random_problem(std::uint64_t seed) {
@@ -75,6 +90,7 @@ Case random_problem(std::uint64_t seed) {
   if (dice.chance(0.02)) c.mask = cases::Mask::nothing;
   if (dice.chance(0.1)) c.dropout = dice.one_of({1.0 / 65536, 0.1, 0.5, 65535.0 / 65536, 1.0});
   c.dropout_origin = c.dropout_origin && c.dropout > 0;
+  draw_key_types(dice, c);
   return c;
 }
 

@@ -286,6 +286,8 @@ SweepCase draw(std::uint64_t seed) {
   c.sinks = false;
   c.scale = std::nullopt;
   c.bias = cases::Bias::none;
+  c.k_type = c.v_type = std::nullopt;  // the level of scores is that of q and k
+  c.k_scales = c.v_scales = false;
   return {c, seed};
 }
 

@@ -75,6 +75,7 @@ MergedRow row_of(const Parts& parts, std::size_t row, double nothing = kNothing)
 }
 
 double largest_of(const Tensor& tensor) {
+  if (tensor.dtype() == DType::i8) return 128;
   double most = 0;
   for (const double x : widen(tensor)) most = std::max(most, std::abs(x));
   return most;
@@ -131,7 +132,8 @@ std::string by_merge(const Trial& trial, const std::vector<std::int64_t>& cuts,
       lse{"lse", widen(whole.lse), widen(merged.lse)};
   const auto dv = static_cast<std::size_t>(trial.v.size(3));
   const double kept = trial.plain.dropout.p < 1 ? 1 / (1 - trial.plain.dropout.p) : 0;
-  const double of_sums = sums * kept * largest_of(trial.v);
+  const double of_sums =
+      sums * kept * largest_of(trial.v) * (trial.v_scales ? largest_of(trial.v_scales) : 1);
   for (std::size_t row = 0; row < rows; ++row) {
     const MergedRow of_parts = row_of(parts, row);
     const double compared = of_parts.count > 1 ? of_parts.lse : 0;

@@ -67,6 +67,8 @@ bool is_valid(const cases::Case& c) {
   if (c.kv_heads == 0 ? c.heads != 0 : c.heads % c.kv_heads != 0) return false;
   if (c.addressing == cases::Addressing::packed_self && c.k_length != c.q_length) return false;
   if (is_paged(c) && c.key_lengths == cases::Lengths::none) return false;
+  if ((c.k_type == DType::i8 && !c.k_scales) || (c.v_type == DType::i8 && !c.v_scales))
+    return false;
   return c.gradients != cases::Gradients::extras || c.bias != cases::Bias::none || c.alibi ||
          c.sinks;
 }

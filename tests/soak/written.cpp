@@ -56,7 +56,8 @@ WrittenList backward(const KernelInfo& kernel, const Asked& asked, Context& cont
   Tensor lse = filled_with_nan({of_q[0], of_q[1], of_q[2]}, asked.lse_type);
   attention(a.q, a.k, a.v, out, a.options, {.lse = lse}, context);
   const auto like = [](const ConstTensorView& view) {
-    return view ? filled_with_nan(view.shape(), view.dtype()) : Tensor();
+    const bool has_gradient = view && view.dtype() != DType::i8;
+    return has_gradient ? filled_with_nan(view.shape(), view.dtype()) : Tensor();
   };
   Tensor dq = like(a.q), dk = like(a.k), dv = like(a.v);
   Tensor dbias = like(a.options.bias), dsinks = like(a.options.sinks),

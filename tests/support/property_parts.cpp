@@ -21,6 +21,13 @@ Tensor first_of_repeated(const Tensor& tensor, int dim, std::int64_t count) {
   return take(tensor, dim, range(0, count));
 }
 
+// Keys and values, with their scales, as cut(tensor) gives each.
+template <class Cut>
+void cut_keys(Trial& part, const Cut& cut) {
+  for (Tensor* t : {&part.k, &part.v, &part.k_scales, &part.v_scales})
+    if (*t) *t = cut(*t);
+}
+
 void cut_masks(Trial& trial, std::int64_t keys) {
   trial.mask = first_of_repeated(trial.mask, 3, keys);
   trial.bias = first_of_repeated(trial.bias, 3, keys);
@@ -101,8 +108,7 @@ Trial element_of(const Trial& trial, std::int64_t b, std::int64_t keys_kept) {
   part.q = gather_rows(trial.q, rows.queries);
   part.dout = gather_rows(trial.dout, rows.queries);
   part.dlse = gather_rows(trial.dlse, rows.queries);
-  part.k = gather_rows(trial.k, rows.keys);
-  part.v = gather_rows(trial.v, rows.keys);
+  cut_keys(part, [&](const Tensor& t) { return gather_rows(t, rows.keys); });
   part.cu_seqlens_q = part.cu_seqlens_k = part.block_table = part.key_lengths = {};
   if (rows.key_length < keys) part.key_lengths = integers_of({rows.key_length});
   if (trial.query_offset)
@@ -146,8 +152,7 @@ Trial keys_of(const Trial& trial, std::int64_t begin, std::int64_t end) {
   const std::vector<std::int64_t> order = range(begin, end);
   Trial part = trial;
   part.line += " keys=" + std::to_string(begin) + ".." + std::to_string(end);
-  part.k = take(trial.k, 2, order);
-  part.v = take(trial.v, 2, order);
+  cut_keys(part, [&](const Tensor& t) { return take(t, 2, order); });
   part.mask = take_of_repeated(with_all_keys(trial.mask, trial.k.size(2)), 3, order);
   part.bias = take_of_repeated(with_all_keys(trial.bias, trial.k.size(2)), 3, order);
   if (trial.blocks) {  // blocks of one key, so that the cut may fall anywhere
@@ -175,8 +180,7 @@ Trial keys_of(const Trial& trial, std::int64_t begin, std::int64_t end) {
 Trial keys_up_to(const Trial& trial, std::int64_t end) {
   Trial part = trial;
   part.line += " keys=0.." + std::to_string(end);
-  part.k = take(trial.k, 2, range(0, end));
-  part.v = take(trial.v, 2, range(0, end));
+  cut_keys(part, [&](const Tensor& t) { return take(t, 2, range(0, end)); });
   cut_masks(part, end);
   return part;
 }
@@ -188,8 +192,7 @@ Trial head_of(const Trial& trial, std::int64_t h) {
   part.q = take(trial.q, 1, {h});
   part.dout = take(trial.dout, 1, {h});
   part.dlse = take(trial.dlse, 1, {h});
-  part.k = take(trial.k, 1, {kv_head});
-  part.v = take(trial.v, 1, {kv_head});
+  cut_keys(part, [&](const Tensor& t) { return take(t, 1, {kv_head}); });
   for (Tensor* t : {&part.mask, &part.bias, &part.blocks}) *t = take_of_repeated(*t, 1, {h});
   part.alibi = take(trial.alibi, 0, {h});
   part.sinks = take(trial.sinks, 0, {h});

@@ -113,6 +113,8 @@ AttentionOptions Trial::options() const {
   options.cu_seqlens_q = cu_seqlens_q;
   options.cu_seqlens_k = cu_seqlens_k;
   options.block_table = block_table;
+  options.k_scales = k_scales;
+  options.v_scales = v_scales;
   return options;
 }
 
@@ -124,7 +126,9 @@ Written Trial::empty_results(bool backward) const {
   results.out = nan_filled({of_q[0], of_q[1], of_q[2], v.size(3)}, out_type);
   results.lse = nan_filled({of_q[0], of_q[1], of_q[2]}, lse_type);
   if (!backward) return results;
-  const auto like = [](const Tensor& t) { return t ? nan_filled(t.shape(), t.dtype()) : Tensor(); };
+  const auto like = [](const Tensor& t) {
+    return t && t.dtype() != DType::i8 ? nan_filled(t.shape(), t.dtype()) : Tensor();
+  };
   results.dq = like(q);
   results.dk = like(k);
   results.dv = like(v);
@@ -153,7 +157,8 @@ Trial make_trial(const cases::Case& problem) {
   for (ConstTensorView* view :
        {&trial.plain.mask, &trial.plain.bias, &trial.plain.alibi, &trial.plain.sinks,
         &trial.plain.blocks.visible, &trial.plain.key_lengths, &trial.plain.cu_seqlens_q,
-        &trial.plain.cu_seqlens_k, &trial.plain.block_table})
+        &trial.plain.cu_seqlens_k, &trial.plain.block_table, &trial.plain.k_scales,
+        &trial.plain.v_scales})
     *view = {};
   if (options.query_offset.each()) trial.plain.query_offset = {};
   const auto copy = [](const ConstTensorView& view) { return Tensor::copy_of(view); };
@@ -172,6 +177,8 @@ Trial make_trial(const cases::Case& problem) {
   trial.cu_seqlens_q = copy(options.cu_seqlens_q);
   trial.cu_seqlens_k = copy(options.cu_seqlens_k);
   trial.block_table = copy(options.block_table);
+  trial.k_scales = copy(options.k_scales);
+  trial.v_scales = copy(options.v_scales);
   trial.out_type = instance.out.dtype();
   trial.lse_type = instance.lse.dtype();
   return trial;

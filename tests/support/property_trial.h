@@ -53,8 +53,8 @@ Arguments exchange_tensors(const Arguments& arguments, Change&& change) {
   for (ConstTensorView* view : std::initializer_list<ConstTensorView*>{
            &changed.q, &changed.k, &changed.v, &changed.dout, &changed.dlse, &options.mask,
            &options.bias, &options.alibi, &options.sinks, &options.blocks.visible,
-           &options.key_lengths, &options.cu_seqlens_q, &options.cu_seqlens_k,
-           &options.block_table})
+           &options.key_lengths, &options.cu_seqlens_q, &options.cu_seqlens_k, &options.block_table,
+           &options.k_scales, &options.v_scales})
     if (*view) *view = change(*view);
   if (options.query_offset.each()) options.query_offset = change(options.query_offset.each());
   return changed;
@@ -74,7 +74,7 @@ Outputs exchange_tensors(const Outputs& outputs, Change&& change) {
 
 struct Written {
   Tensor out, lse;
-  Tensor dq, dk, dv, dbias, dsinks, dalibi;  // none after a forward kernel
+  Tensor dq, dk, dv, dbias, dsinks, dalibi;  // none after a forward kernel, or of whole numbers
   Outputs views();
 };
 
@@ -83,6 +83,7 @@ struct Trial {
   Tensor q, k, v, dout, dlse;
   Tensor mask, bias, blocks;  // of four dimensions
   Tensor alibi, sinks, query_offset, key_lengths, cu_seqlens_q, cu_seqlens_k, block_table;
+  Tensor k_scales, v_scales;
   AttentionOptions plain;  // the options that are not tensors
   DType out_type = DType::f32, lse_type = DType::f32;
 
