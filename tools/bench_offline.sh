@@ -115,7 +115,7 @@ run_tests() {
 
 # Open MPI finds its parts by the place that it was built for.
 ranks() {
-  command -v mpirun.openmpi >/dev/null || { cp -an "$carry/usr" / && ldconfig; } || return
+  command -v mpirun.openmpi >/dev/null || { cp -an "$carry/usr/." /usr/ && cp -an "$carry/lib/." /lib/ && ldconfig; } || return
   attempt "unpacking Python packages" python_environment || return
   configure -DATTEND_BUILD_TESTS=OFF -DATTEND_BUILD_COMMAND=OFF -DATTEND_BUILD_EXAMPLES=OFF || return
   cmake --build "$tree" -j "$(nproc)" --target attend_python || return

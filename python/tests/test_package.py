@@ -97,4 +97,4 @@ def test_importing_loads_no_other_library():
     code = "import attend, sys; print(*sorted({m.split('.')[0] for m in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "attend" in loaded.stdout.split()
-    assert not {"torch", "ml_dtypes", "onnx", "jax"} & set(loaded.stdout.split())
+    assert not {"torch", "ml_dtypes", "onnx", "jax", "mpi4py"} & set(loaded.stdout.split())
