@@ -78,6 +78,8 @@ ATTEND_INLINE void add_product(const typename V::T* a, V b, V& sum) {
 // 1, so that 0 is not too small. A minimum or maximum for each number and one comparison for a row:
 // with comparisons for each the test took a fifth of the time of short sequences (AVX2).
 template <class E>
+class Rounder;
+template <class E>
 struct Doubt {
   static constexpr bool kBf16 = std::is_same_v<E, bf16>;
   static constexpr int kCut = kBf16 ? 16 : 13;  // digits that are rounded away
