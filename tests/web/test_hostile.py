@@ -94,7 +94,7 @@ def test_exports_of_hostile_tokens_are_whole(show):
 def data(**changes):
     blobs = Blobs()
     page = {
-        "format": "attend.view/1",
+        "format": "attend.view/2",
         "made_by": "attend",
         "title": "t",
         "language": "en",
@@ -110,9 +110,10 @@ def with_layer(**changes):
     return assemble(page, blobs)
 
 
-def without_blob(number, text=None):
+def without_blob(name, text=None):
+    """The page without a blob of the first layer, or with another text in its place."""
     page, blobs = data()
-    html = assemble(page, blobs)
+    html, number = assemble(page, blobs), page["runs"][0]["layers"][0][name]["blob"]
     element = f'<script type="text/plain" id="blob-{number}">{blobs[number]}</script>'
     assert element in html
     return html.replace(element, "" if text is None else element.replace(blobs[number], text))
@@ -120,9 +121,9 @@ def without_blob(number, text=None):
 
 BROKEN = {
     "nothing": (lambda: assemble("", []), "broken"),
-    "json": (lambda: assemble('{"format": "attend.view/1", "runs": [', []), "broken"),
-    "nan": (lambda: assemble('{"format": "attend.view/1", "runs": [NaN]}', []), "broken"),
-    "null": (lambda: assemble("null", []), "attend.view/1"),
+    "json": (lambda: assemble('{"format": "attend.view/2", "runs": [', []), "broken"),
+    "nan": (lambda: assemble('{"format": "attend.view/2", "runs": [NaN]}', []), "broken"),
+    "null": (lambda: assemble("null", []), "attend.view/2"),
     "format": (lambda: assemble({"format": "other/9", "runs": []}, []), "other/9"),
     "no_element": (lambda: assemble("{}", []).replace('id="data"', 'id="elsewhere"'), "no data"),
     "no_runs": (lambda: assemble(data(runs=[])[0], []), "no run"),
@@ -130,10 +131,10 @@ BROKEN = {
     "no_tokens": (lambda: with_layer(queries=0), "0 queries"),
     "no_keys": (lambda: with_layer(keys=0), "0 keys"),
     "no_number": (lambda: with_layer(d=None), "whole number"),
-    "lost_blob": (lambda: without_blob(0), "missing"),
-    "broken_blob": (lambda: without_blob(0, "AAAA"), "cannot be unpacked"),
-    "no_base64": (lambda: without_blob(0, "???"), "cannot be unpacked"),
-    "short_blob": (lambda: without_blob(0, "AwA="), "0 bytes instead of"),
+    "lost_blob": (lambda: without_blob("q"), "missing"),
+    "broken_blob": (lambda: without_blob("q", "AAAA"), "cannot be unpacked"),
+    "no_base64": (lambda: without_blob("q", "???"), "cannot be unpacked"),
+    "short_blob": (lambda: without_blob("q", "AwA="), "0 bytes instead of"),
     "shape": (lambda: with_layer(d=99), "instead of"),
     "type": (lambda: with_layer(q={"blob": 0, "type": "f99", "shape": [1]}), "f99"),
 }
@@ -150,7 +151,7 @@ def test_broken_data_is_told_in_chinese_too(show):
 
 
 def test_the_other_layers_of_a_broken_page_are_still_there(show):
-    tab = show(without_blob(0))
+    tab = show(without_blob("q"))
     assert "missing" in tab.text("#one .note")
     tab.press("}")
     assert tab.text("#one .note") == "" and tab.tab.get_attribute("#map", "data-whole") == "true"
