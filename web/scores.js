@@ -136,7 +136,7 @@ export function groupsOfHeads() {
   return grouped(sorted, share).map(({ heads }) => {
     const values = heads.map(value).filter(Number.isFinite);
     if (values.length === 0) return { title: say("group_none", { n: heads.length }), heads };
-    const [high, low] = [values[0], values.at(-1)].map(shortScore);
+    const [high, low] = [values[0], values.at(-1)].map((each) => shortScore(each));
     return { title: `${high === low ? high : `${high} – ${low}`} · ${heads.length}`, heads };
   });
 }
