@@ -108,10 +108,10 @@ Needs Needs::of(const WholeProblem& whole, bool chunks) {
     for_blocks(whole, true, {.owner = static_cast<int>(r)},
                [&](std::int64_t b, const Layout::Run& run) {
                  const Sequence& s = whole.sequences[static_cast<std::size_t>(b)];
-                 const auto keys = [&](std::int64_t i) { return positions(whole.problem, s, i); };
+                 const auto seen = [&](std::int64_t i) { return positions(whole.problem, s, i); };
                  needs.keys[r][static_cast<std::size_t>(b)].push_back(
-                     {std::max<std::int64_t>(keys(run.begin).begin, 0),
-                      std::min(keys(run.end - 1).end, s.k_stored)});
+                     {std::max<std::int64_t>(seen(run.begin).begin, 0),
+                      std::min(seen(run.end - 1).end, s.k_stored)});
                });
   }
   for (std::size_t b = 0; chunks && b < batch; ++b) {
