@@ -188,7 +188,7 @@ window.attend = {
   shape: () => [shown.source.queries, shown.source.keys],
   settled: async () => {
     await settled;
-    await views.grid.asking;
+    await views?.grid.asking;  // none on a page that cannot be read
   },
   // The colour bar: its words, and 256 colours from one end to the other.
   scale: () => {
