@@ -62,8 +62,11 @@ ATTEND_HOST_DEVICE inline void load_row(const Strided& t, std::int64_t offset, s
   });
 }
 
-ATTEND_HOST_DEVICE inline void store_row(const Strided& t, std::int64_t offset, std::int64_t count,
-                                         const double* row) noexcept {
+// Always inlined: no copy compiled for an instruction set is left for others.
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline void store_row(const Strided& t,
+                                                                std::int64_t offset,
+                                                                std::int64_t count,
+                                                                const double* row) noexcept {
   with_type(t.type, [&]<class T>(T) {
     T* to = reinterpret_cast<T*>(t.data) + offset;
     for (std::int64_t x = 0; x < count; ++x) narrow(row[x], to[x * t.stride[3]]);
