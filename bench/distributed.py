@@ -202,9 +202,9 @@ def main():
         for ranks in map(int, arguments.ranks.split(",")):
             results.append(measure(arguments, ranks, folder))
             print(table(results[-1:]), flush=True)
+            if arguments.json:   # whatever becomes of the next
+                arguments.json.write_text(json.dumps({"length": arguments.length, "results": results}, indent=1) + "\n")
     print(f"\n{platform.machine()}, {os.cpu_count()} cores; T = {arguments.length}, causal, d {D}, f32\n{table(results)}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"length": arguments.length, "results": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

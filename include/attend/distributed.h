@@ -42,8 +42,8 @@ class ATTEND_API Pending {
   // Moves it on without waiting, and says whether it is done; from then on always. Throws PeerError
   // if it is known that it never will be.
   virtual bool poll() = 0;
-  // Waits until it is done, at most so long, and says whether it is. This one polls, with pauses
-  // that grow to a millisecond.
+  // Waits until it is done, at most so long, and says whether it is. This one polls, without
+  // pauses at first.
   virtual bool wait(std::chrono::milliseconds at_most);
   // Ranks from which something is still to come, for messages; none if that is not known.
   virtual std::vector<int> missing() const { return {}; }

@@ -7,8 +7,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <thread>
-
 namespace attend::python {
 namespace {
 
@@ -52,19 +50,6 @@ class PythonPending final : public Pending {
       raise_type_error("distributed: poll() of a transfer returns True or False");
     }
     return done_;
-  }
-
-  // As that of mpi::Group: MPI moves large messages only when it is called.
-  bool wait(std::chrono::milliseconds at_most) override {
-    using Clock = std::chrono::steady_clock;
-    const auto begin = Clock::now();
-    while (!poll()) {
-      const auto waited = Clock::now() - begin;
-      if (waited >= at_most) return false;
-      if (waited < std::chrono::milliseconds(100)) std::this_thread::yield();
-      else std::this_thread::sleep_for(std::chrono::microseconds(100));
-    }
-    return true;
   }
 
   std::vector<int> missing() const override {

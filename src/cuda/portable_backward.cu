@@ -255,11 +255,6 @@ __device__ void keys(const PortableBackward& a) {
 }  // namespace
 }  // namespace attend::cuda
 
-#define ATTEND_PORTABLE(name, Real)                                                               \
-  extern "C" __global__ void __launch_bounds__(attend::cuda::kPortableThreads)                    \
-      attend_backward_##name##_##Real(const __grid_constant__ attend::cuda::PortableBackward a) { \
-    attend::cuda::name<Real>(a);                                                                  \
-  }
 ATTEND_PORTABLE(rows, float)
 ATTEND_PORTABLE(rows, double)
 ATTEND_PORTABLE(queries, float)

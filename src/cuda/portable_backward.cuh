@@ -97,3 +97,10 @@ struct QueryBlock {
 };
 
 }  // namespace attend::cuda
+
+// A kernel for the driver: attend_backward_rows_float.
+#define ATTEND_PORTABLE(name, Real)                                                               \
+  extern "C" __global__ void __launch_bounds__(attend::cuda::kPortableThreads)                    \
+      attend_backward_##name##_##Real(const __grid_constant__ attend::cuda::PortableBackward a) { \
+    attend::cuda::name<Real>(a);                                                                  \
+  }

@@ -112,11 +112,6 @@ __device__ void bias(const PortableBackward& a) {
 }  // namespace
 }  // namespace attend::cuda
 
-#define ATTEND_PORTABLE(name, Real)                                                               \
-  extern "C" __global__ void __launch_bounds__(attend::cuda::kPortableThreads)                    \
-      attend_backward_##name##_##Real(const __grid_constant__ attend::cuda::PortableBackward a) { \
-    attend::cuda::name<Real>(a);                                                                  \
-  }
 ATTEND_PORTABLE(bias, float)
 ATTEND_PORTABLE(bias, double)
 

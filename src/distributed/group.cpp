@@ -1,19 +1,19 @@
 #include <attend/distributed.h>
 
-#include <algorithm>
 #include <thread>
 
 namespace attend::distributed {
 
+// Most MPIs move a few pieces of a large message each time they are called, and nothing in
+// between: a pause is a loss, until the wait has become so long that somebody must be late.
 bool Pending::wait(std::chrono::milliseconds at_most) {
   using Clock = std::chrono::steady_clock;
-  const Clock::time_point end = Clock::now() + at_most;
-  std::chrono::microseconds pause{1};
-  constexpr std::chrono::microseconds kLongest{1000};
+  const Clock::time_point begin = Clock::now();
   while (!poll()) {
-    if (Clock::now() >= end) return false;
-    std::this_thread::sleep_for(pause);
-    pause = std::min(2 * pause, kLongest);
+    const auto waited = Clock::now() - begin;
+    if (waited >= at_most) return false;
+    if (waited < std::chrono::milliseconds(100)) std::this_thread::yield();
+    else std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
   return true;
 }

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <climits>
 #include <cstdlib>
-#include <thread>
 #include <utility>
 
 namespace attend::mpi {
@@ -116,20 +115,6 @@ class Group::Transfer final : public distributed::Pending {
       if (code != MPI_SUCCESS) report(code);
       if (!now) return false;
       if (done_ < receives_) check_size(status);
-    }
-    return true;
-  }
-
-  // Most MPIs move a few pieces of a large message each time they are called, and nothing in
-  // between: a pause is a loss, until the wait has become so long that somebody must be late.
-  bool wait(std::chrono::milliseconds at_most) override {
-    using Clock = std::chrono::steady_clock;
-    const auto begin = Clock::now();
-    while (!poll()) {
-      const auto waited = Clock::now() - begin;
-      if (waited >= at_most) return false;
-      if (waited < std::chrono::milliseconds(100)) std::this_thread::yield();
-      else std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
     return true;
   }
