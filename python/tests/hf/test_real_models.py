@@ -209,11 +209,13 @@ def test_rxnmapper():
     weights, of_eager = (x.attentions[10][0, 5] for x in (found, wanted))
     assert (weights - of_eager).abs().max() < 5e-6
     assert torch.equal(weights.argmax(-1), of_eager.argmax(-1))
-    with attend.hf.capture(model, layers=(LAYER, 10), heads=5) as kept:
+    with attend.hf.capture(model, layers=(LAYER, 10), heads=5, what=("weights", "qkv")) as kept:
         with torch.no_grad():
             model(ids)
-    alone = kept[LAYER, 10].weights
+    alone, q, k = kept[LAYER, 10].weights, kept[LAYER, 10].q, kept[LAYER, 10].k
     assert alone.shape == (1, 1, *weights.shape) and torch.equal(alone[0, 0], weights)
+    of_the_same = (q @ k.mT / math.sqrt(q.size(-1))).softmax(-1)  # as eager computes them
+    assert q.size(1) == 1 and (alone - of_the_same).abs().max() < 1e-6
     assert atom_map(alone[0, 0].numpy(), reaction) == atom_map(of_eager.numpy(), reaction)
     model.double()
     truth, ours = (run(name).attentions[10][0, 5] for name in ("eager", "attend"))
