@@ -209,8 +209,13 @@ TEST(faults, other_arguments_of_one_rank_are_named_by_all_and_the_group_goes_on)
        [](auto& options, auto&, auto&, auto&) { options.causal = false; }},
       {"attention: rank 1 was given softcap 30, rank 0 0; all ranks must describe one problem",
        [](auto& options, auto&, auto&, auto&) { options.softcap = 30; }},
-      {"attention: rank 1 was given window.left 5, rank 0 9223372036854775807; all ranks must "
-       "describe one problem",
+      {"attention: rank 1 was given scale 0, rank 0 none; all ranks must describe one problem",
+       [](auto& options, auto&, auto&, auto&) { options.scale = 0; }},
+      {"attention: rank 1 was given query_offset -1, rank 0 none; all ranks must describe one "
+       "problem",
+       [](auto& options, auto&, auto&, auto&) { options.query_offset = -1; }},
+      {"attention: rank 1 was given window.left 5, rank 0 unlimited; all ranks must describe one "
+       "problem",
        [](auto& options, auto&, auto&, auto&) { options.window.left = 5; }},
       {"attention: rank 1 was given another mask than rank 0; all ranks must describe one problem",
        [](auto& options, auto&, auto&, auto&) { options.mask = mask; }},

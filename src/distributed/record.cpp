@@ -5,8 +5,10 @@
 #include <attend/option_list.h>
 
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <exception>
+#include <limits>
 
 namespace attend::distributed {
 namespace {
@@ -28,10 +30,20 @@ class Hash {
   std::uint64_t value_ = 0xcbf29ce484222325;
 };
 
+// What was not given: of an integer the least, of a number a NaN, which no option may be.
+constexpr std::int64_t kNoInteger = std::numeric_limits<std::int64_t>::min();
+constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
+
 std::string value_of(const RecordField& field) {
   switch (field.kind) {
-    case RecordField::Kind::integer: return text(static_cast<std::int64_t>(field.bits));
-    case RecordField::Kind::number: return text(std::bit_cast<double>(field.bits));
+    case RecordField::Kind::integer: {
+      const auto value = static_cast<std::int64_t>(field.bits);
+      return value == kNoInteger ? "none" : value == kUnlimited ? "unlimited" : text(value);
+    }
+    case RecordField::Kind::number: {
+      const auto value = std::bit_cast<double>(field.bits);
+      return std::isnan(value) ? "none" : text(value);
+    }
     case RecordField::Kind::type:
       return field.bits == 0 ? "none" : text(static_cast<DType>(field.bits - 1));
     case RecordField::Kind::hash: break;
@@ -116,11 +128,13 @@ void compare(const char* function, Group& group, const std::vector<Sent>& all,
 
 }  // namespace
 
-void Record::integer(const char* name, std::int64_t value) {
-  fields_.push_back({name, RecordField::Kind::integer, static_cast<std::uint64_t>(value)});
+void Record::integer(const char* name, std::optional<std::int64_t> value) {
+  fields_.push_back(
+      {name, RecordField::Kind::integer, static_cast<std::uint64_t>(value.value_or(kNoInteger))});
 }
-void Record::number(const char* name, double value) {
-  fields_.push_back({name, RecordField::Kind::number, std::bit_cast<std::uint64_t>(value)});
+void Record::number(const char* name, std::optional<double> value) {
+  fields_.push_back(
+      {name, RecordField::Kind::number, std::bit_cast<std::uint64_t>(value.value_or(kNoNumber))});
 }
 void Record::type(const char* name, DType value) {
   fields_.push_back({name, RecordField::Kind::type, static_cast<std::uint64_t>(value) + 1});
@@ -147,12 +161,11 @@ void Record::tensor(const char* name, const ConstTensorView& view, bool elements
 void Record::options(const AttentionOptions& options) {
   for_each_option(options, [&](const Option& option, const auto& member) {
     using Member = std::remove_cvref_t<decltype(member)>;
-    if constexpr (std::is_same_v<Member, double>) number(option.name, member);
+    if constexpr (std::is_same_v<Member, double> || std::is_same_v<Member, std::optional<double>>)
+      number(option.name, member);
     else if constexpr (std::is_same_v<Member, bool>) integer(option.name, member ? 1 : 0);
-    else if constexpr (std::is_same_v<Member, std::optional<double>>)
-      number(option.name, member.value_or(0));
     else if constexpr (std::is_same_v<Member, std::optional<std::int64_t>>)
-      integer(option.name, member.value_or(-1));
+      integer(option.name, member);
     else if constexpr (std::is_same_v<Member, TensorOrView>) {
       const bool of_rows = option.kind == OptionKind::key_tensor;
       if (of_rows) integer(option.name, member ? 1 : 0);
@@ -163,7 +176,7 @@ void Record::options(const AttentionOptions& options) {
   });
   integer("window.left", options.window.left);
   integer("window.right", options.window.right);
-  integer("query_offset", options.query_offset.all().value_or(-1));
+  integer("query_offset", options.query_offset.all());
   tensor("query_offset", options.query_offset.each(), true);
   tensor("blocks.visible", options.blocks.visible, false);
   integer("blocks.query_size", options.blocks.query_size);
