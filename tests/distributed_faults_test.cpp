@@ -4,6 +4,7 @@
 #include "support/ranks.h"
 
 #include <attend/distributed.h>
+#include <attend/option_list.h>
 
 #include <gtest/gtest.h>
 
@@ -276,6 +277,42 @@ TEST(faults, other_arguments_of_one_rank_are_named_by_all_and_the_group_goes_on)
          Mine(layouts(), mine.rank()).call(Call::forward, mine, layouts(), {}, {}, context);
        }))
     EXPECT_EQ(what(error), "nothing");
+}
+
+// Whatever number or flag it is, and whatever it may be mistaken for.
+TEST(faults, no_option_of_one_rank_alone_goes_unnoticed) {
+  Context context({.threads = 1});
+  const ThreadGroup group(kRanks);
+  const auto notice = [&](const char* name, const std::function<void(AttentionOptions&)>& change) {
+    for (const auto& error : group.run([&](Group& mine) {
+           AttentionOptions options;
+           if (mine.rank() == kBad) change(options);
+           Mine(layouts(), mine.rank()).call(Call::forward, mine, layouts(), options, {}, context);
+         }))
+      EXPECT_NE(what(error).find(name), std::string::npos) << name << ": " << what(error);
+  };
+  int changed = 0;
+  const AttentionOptions none;
+  for_each_option(none, [&]<class Member>(const Option& option, const Member&) {
+    using T = std::remove_const_t<Member>;
+    const auto with = [&](const auto& value) {
+      notice(option.name, [&](AttentionOptions& options) {
+        for_each_option(options, [&]<class Other>(const Option& other, Other& member) {
+          if constexpr (std::is_same_v<Other, T>)
+            if (other.name == std::string_view(option.name)) member = value;
+        });
+      });
+      ++changed;
+    };
+    if constexpr (std::is_same_v<T, bool>) with(true);
+    else if constexpr (std::is_same_v<T, double>) with(1.0);
+    else if constexpr (std::is_same_v<T, std::optional<double>>)
+      for (const double value : {0.0, -1.0, 1.0}) with(value);
+    else if constexpr (std::is_same_v<T, std::optional<std::int64_t>> ||
+                       std::is_same_v<T, QueryOffset>)
+      for (const std::int64_t value : {-1, 0, 1}) with(value);
+  });
+  EXPECT_GE(changed, 12);
 }
 
 TEST(faults, other_gradients_or_another_function_are_named) {
