@@ -179,8 +179,8 @@ WholeProblem whole_of_sizes(const char* function, const WholeSizes& sizes,
 }
 
 WholeForward check_forward(int rank, int ranks, const Layouts& layouts, const ForwardArguments& a) {
-  constexpr const char* kFunction = "attention";
-  check_layouts(kFunction, rank, ranks, layouts, a.options, a.q, a.k);
+  constexpr const char* kCaller = "attention";
+  check_layouts(kCaller, rank, ranks, layouts, a.options, a.q, a.k);
   if (a.outputs.weights || a.outputs.scores || a.outputs.visited_blocks != nullptr)
     throw InvalidArgument(
         "attention: weights, scores and visited_blocks are not gathered from ranks; out and lse "
@@ -193,15 +193,15 @@ WholeForward check_forward(int rank, int ranks, const Layouts& layouts, const Fo
   whole.call = request.call;
   whole.local =
       check(ForwardArguments{a.q, a.k, a.v, a.out, options_of_rows(a.options), a.outputs});
-  finish(kFunction, layouts, whole);
+  finish(kCaller, layouts, whole);
   return whole;
 }
 
 WholeBackward check_backward(int rank, int ranks, const Layouts& layouts,
                              const BackwardArguments& a) {
-  constexpr const char* kFunction = "attention_backward";
+  constexpr const char* kCaller = "attention_backward";
   const BackwardInputs& in = a.inputs;
-  check_layouts(kFunction, rank, ranks, layouts, a.options, in.q, in.k);
+  check_layouts(kCaller, rank, ranks, layouts, a.options, in.q, in.k);
   const AttentionGradients& g = a.gradients;
   const std::int64_t queries = layouts.queries.total(), keys = layouts.keys.total();
   const AttentionOptions options = options_of_whole(a.options, layouts);
@@ -234,7 +234,7 @@ WholeBackward check_backward(int rank, int ranks, const Layouts& layouts,
   if (none) of_rows.dq = stand_in = Tensor(in.q.shape(), in.q.dtype());
   whole.local = check(BackwardArguments{in, options_of_rows(a.options), of_rows});
   if (none) whole.local.problem.dq = false;
-  finish(kFunction, layouts, whole);
+  finish(kCaller, layouts, whole);
   return whole;
 }
 
