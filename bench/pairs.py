@@ -8,6 +8,8 @@ A pair is a new process of each; for every case one has its turn, some 30 ms lon
 in every second pair. They share the cores: a machine that becomes slower is slower for both. A suite's figure is
 before / after: above 1 it is faster now. Each pair gives one ratio, the geometric mean over the suite's cases; shown is
 the median of the pairs with its 95 % interval, that of order statistics: nothing is assumed about how times are spread.
+Two types or two rows of the kernel table are compared likewise, BEFORE and AFTER the same build: --type f32,bf16 and
+--kernels forward:cpu.avx512.forward forward:cpu.amx.forward, each first what BEFORE takes.
 Exit: 1 if the interval of a suite lies below 1 (of three digits), or that of a case above the nanoseconds that --most allows.
 """
 import argparse
@@ -60,18 +62,20 @@ def suites_of(pairs):
 
 
 def cases_of(pairs):
-    """{name: (seconds before, seconds after, (median, low, high) of after - before)}."""
+    """{name: (seconds before, seconds after, (median, low, high) of after - before, those of before / after)}."""
     return {name: (statistics.median(pair[name][1] for pair in pairs), statistics.median(pair[name][2] for pair in pairs),
-                   middle([pair[name][2] - pair[name][1] for pair in pairs]))
+                   middle([pair[name][2] - pair[name][1] for pair in pairs]),
+                   middle([pair[name][1] / pair[name][2] for pair in pairs]))
             for name in pairs[0]}
 
 
 class Program:
     """One of the two, stopped while it is not its turn."""
 
-    def __init__(self, path, cores, type):
+    def __init__(self, path, type, kernels, cores):
         words = [str(path.resolve()), *[type] * (type != "f32")]
-        self.process = subprocess.Popen(words, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        chosen = {**os.environ, "ATTEND_KERNEL": kernels} if kernels else None
+        self.process = subprocess.Popen(words, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=chosen)
         os.sched_setaffinity(self.process.pid, cores)
         self.cases = self.answer().split()
         self.process.send_signal(signal.SIGSTOP)
@@ -93,15 +97,15 @@ class Program:
         self.process.wait()
 
 
-def names_of(path, cores, type):
-    program = Program(path, cores, type)
+def names_of(made, cores):
+    program = Program(*made, cores)
     program.end()
     return program.cases
 
 
-def one_pair(number, paths, cores, type, cases):
+def one_pair(number, both, cores, cases):
     """Times of a new process of each of the two, for where a program's memory lies is a matter of luck, too."""
-    programs = [Program(path, cores, type) for path in paths]
+    programs = [Program(*made, cores) for made in both]
     pair = {}
     try:
         for case in cases:
@@ -122,9 +126,10 @@ def shown(pairs):
              f"{'suite':<12} {'before / after':>14}   {'interval':<16}"]
     for suite, (median, low, high) in suites_of(pairs).items():
         lines.append(f"{suite:<12} {median:>14.3f}   {low:.3f} to {high:.3f}{'' if reaches_1(high) else '   slower'}")
-    lines += ["", f"{'case':<36} {'before, ns':>14} {'after, ns':>14} {'difference':>12}   interval"]
-    for name, (before, after, (median, low, high)) in cases_of(pairs).items():
-        lines.append(f"{name:<36} {nanoseconds(before):>14} {nanoseconds(after):>14} {nanoseconds(median):>12}   "
+    lines += ["", f"{'case':<36} {'before, ns':>14} {'after, ns':>14}  {'before / after':<25} {'difference':>12}   interval"]
+    for name, (before, after, (median, low, high), (ratio, least, most)) in cases_of(pairs).items():
+        ratios = f"{ratio:.3f} ({least:.3f} to {most:.3f})"
+        lines.append(f"{name:<36} {nanoseconds(before):>14} {nanoseconds(after):>14}  {ratios:<25} {nanoseconds(median):>12}   "
                      f"{nanoseconds(low)} to {nanoseconds(high)}")
     return "\n".join(lines)
 
@@ -154,6 +159,7 @@ def self_test():
     assert len(too_slow(slower, {})) == 1 and too_slow(slower, {"a": 90}) != too_slow(slower, {"a": 110})
     assert "c was not measured" in too_slow(slower, {"c": 1})
     assert abs(suites_of(slower)["s"][0] - 1 / math.sqrt(1.1 * 1.05)) < 1e-12
+    assert abs(cases_of(slower)["a"][3][0] - 1 / 1.1) < 1e-12
     assert "slower" in shown(slower) and "slower" not in shown(same)
     print("the arithmetic holds")
 
@@ -163,7 +169,9 @@ def main():
     parser.add_argument("before", nargs="?", type=pathlib.Path)
     parser.add_argument("after", nargs="?", type=pathlib.Path)
     parser.add_argument("--suites", default=",".join(SUITES), help="separated by commas; not given: " + ", ".join(SUITES))
-    parser.add_argument("--type", default="f32", choices=("f64", "f32", "bf16", "f16"), help="of the numbers; f32 if not given")
+    parser.add_argument("--type", default="f32", help="of the numbers: f64, f32, bf16 or f16, or two of them; f32 if not given")
+    parser.add_argument("--kernels", nargs=2, default=("", ""), metavar=("BEFORE'S", "AFTER'S"),
+                        help='for ATTEND_KERNEL; "": those of the planner')
     parser.add_argument("--filter", default="", help="only cases whose name has this regular expression")
     parser.add_argument("--pairs", type=int, default=24)
     parser.add_argument("--cores", help="numbers of the cores to use, separated by commas; 0 if not given")
@@ -180,15 +188,18 @@ def main():
     most = {name: float(allowed) for name, _, allowed in (word.partition("=") for word in options.most)}
     cores = [int(core) for core in (options.cores or "0").split(",")]
     os.environ["ATTEND_THREADS"] = str(len(cores))
-    paths = [options.before, options.after]
-    known = [names_of(path, cores, options.type) for path in paths]
+    types = options.type.split(",") * 2     # one is that of both
+    if not set(types) <= {"f64", "f32", "bf16", "f16"} or len(types) > 4:
+        parser.error(f"--type takes f64, f32, bf16, f16 or two of them, not {options.type}")
+    both = list(zip((options.before, options.after), types, options.kernels))
+    known = [names_of(made, cores) for made in both]
     cases = [case for case in known[0] if case in known[1] and re.search(options.filter, case)
              and case.partition("/")[0] in options.suites.split(",")]
     if not cases:
         parser.error("both have no such case")
     pairs = []
     for number in range(options.pairs):
-        pairs.append(one_pair(number, paths, cores, options.type, cases))
+        pairs.append(one_pair(number, both, cores, cases))
         print(f"\r{number + 1} of {options.pairs} pairs", end="", file=sys.stderr, flush=True)
         if options.save:
             options.save.write_text(json.dumps(pairs, indent=1) + "\n", encoding="utf-8")

@@ -48,6 +48,7 @@ TEST_F(Avx512Bf16, the_instruction_ignores_the_callers_rounding_mode) {
 
 struct ByVdpbf16 {
   static constexpr const char *kForward = "cpu.avx512_bf16.forward",
+                              *kBackward = "cpu.avx512_bf16.backward",
                               *kProduct = "cpu.avx512_bf16.product";
   using Element = bf16;
   static constexpr double kInexact = 1.25, kInexactLong = 1.25;

@@ -60,6 +60,7 @@ TEST_F(NeonBf16, the_instructions_ignore_the_callers_rounding_mode) {
 
 struct ByBfmmla {
   static constexpr const char *kForward = "cpu.neon_bf16.forward",
+                              *kBackward = "cpu.neon_bf16.backward",
                               *kProduct = "cpu.neon_bf16.product";
   using Element = bf16;
   static constexpr double kInexact = 2, kInexactLong = 1.25;

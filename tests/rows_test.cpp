@@ -26,7 +26,6 @@ struct Choice {
   Machine machine;
   std::string rows;           // what the names of its rows begin with
   std::string bf16{}, f16{};  // of these, where it is another
-  bool bf16_backward = true;  // in backward, too
 };
 
 // Machines of this architecture: the table has no rows of the other. And those whose code this
@@ -44,7 +43,6 @@ std::vector<Choice> choices() {
     list.push_back(bf16);  // slower than f32
     bf16.machine.avx512_bf16_pays = true;
     bf16.bf16 = "cpu.avx512_bf16.";
-    bf16.bf16_backward = false;
     list.push_back(bf16);
   }
   if (this_machine().amx_bf16) {
@@ -65,7 +63,6 @@ std::vector<Choice> choices() {
     Choice bf16 = list.back();
     bf16.machine.neon_bf16 = true;
     bf16.bf16 = "cpu.neon_bf16.";
-    bf16.bf16_backward = false;
     list.push_back(bf16);
   }
   return list;
@@ -93,8 +90,7 @@ TEST_P(KernelRows, no_case_is_left_to_the_reference) {
         const bool alone = !kForward && features - kReferenceAlone != features;
         std::string rows = alone ? "reference." : choice.rows;
         bool same_type = true;  // of what is multiplied
-        if constexpr (!kForward)
-          same_type = choice.bf16_backward && wanted.problem.dout_type == GetParam();
+        if constexpr (!kForward) same_type = wanted.problem.dout_type == GetParam();
         if (wanted.problem.own_k_type) same_type &= wanted.problem.k_type == DType::i8;
         if (wanted.problem.own_v_type) same_type &= wanted.problem.v_type == DType::i8;
         const bool f16 = GetParam() == DType::f16 && !wanted.problem.v_scales;

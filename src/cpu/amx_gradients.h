@@ -23,6 +23,7 @@
 #pragma once
 
 #include "cpu/amx_tiles.h"
+#include "cpu/pairs_gradients.h"
 
 namespace attend {
 namespace {
@@ -38,15 +39,9 @@ struct AmxGradients {
     alignas(64) float to[2 * kLanes], back[2 * kLanes];
   };
 
-  // Whether all of them are; `count` a multiple of 32.
-  static bool are_finite(const E* numbers, std::int64_t count) noexcept {
-    const __m512i no_sign = _mm512_set1_epi16(0x7FFF);
-    __m512i largest = _mm512_setzero_si512();
-    for (std::int64_t x = 0; x < count; x += 2 * kLanes)
-      largest =
-          _mm512_max_epu16(largest, _mm512_and_si512(_mm512_loadu_si512(numbers + x), no_sign));
-    constexpr short kInfinity = std::is_same_v<E, bf16> ? 0x7F80 : 0x7C00;
-    return _mm512_cmpge_epu16_mask(largest, _mm512_set1_epi16(kInfinity)) == 0;
+  // Whether all of so many rows are, as Matrix::values leaves them, in whole groups.
+  static bool rows_finite(const E* values, std::int64_t rows, std::int64_t width) noexcept {
+    return are_finite(values, rows * width);
   }
 
   // ---- dq: the rows are lines ------------------------------------------------------------------
@@ -93,25 +88,13 @@ struct AmxGradients {
 
   // ---- dk and dv: the keys are lines -----------------------------------------------------------
 
-  // The pairs of up to 32 keys and some rows: [key][32 rows] of one tile, then of the next.
-  struct Pairs {
-    const float* at;
-    std::int64_t stride, next;  // from key to key, and from tile to tile
-    int rows, keys;
-    bool marks;  // -inf is a mark of what is hidden
-
-    int lines() const { return keys > kTileRows ? 2 * kTileRows : kTileRows; }  // of whole tiles
-    bool all(int row, int count) const { return rows - row >= count && !marks; }
-    const float* from(int row) const { return at + row / kTileSteps * next + row % kTileSteps; }
-  };
-
-  // As rows of keys, to[key][32 rows of each tile]: 0 behind the last row, and what is hidden.
+  // As rows of keys, to[key][32 rows of each tile].
+  template <class Pairs>
   static Units narrow(const Pairs& pairs, E* to, std::int64_t to_stride) noexcept {
     Units units;
-    if constexpr (kScales) units_of_keys(pairs, units);
-    for (int row = 0; row < pairs.rows; row += kTileSteps)
-      if (pairs.all(row, kTileSteps)) narrow_tile<All>(pairs, row, units, to + row, to_stride);
-      else narrow_tile<Seen>(pairs, row, units, to + row, to_stride);
+    const int lines = pairs.keys > kTileRows ? 2 * kTileRows : kTileRows;
+    if constexpr (kScales) units_of_keys(pairs, lines, units);
+    RowsOfKeys<Products, E>::narrow(pairs, lines, units.to, to, to_stride);
     return units;
   }
 
@@ -150,43 +133,6 @@ struct AmxGradients {
   }
 
  private:
-  // A vector of 16 rows; or those that are there and not hidden, and 0 for the others.
-  struct All {
-    All(const Pairs&, int) {}
-    ATTEND_INLINE F32 operator()(const float* from) const { return F32::load(from); }
-  };
-  struct Seen {
-    __mmask16 rows;
-    __m512 least;
-    Seen(const Pairs& pairs, int first)
-        : least(_mm512_set1_ps(pairs.marks ? std::numeric_limits<float>::lowest()
-                                           : -std::numeric_limits<float>::infinity())) {
-      const int left = pairs.rows - first;
-      rows = F32::first(left < 0 ? 0 : left < kLanes ? left : kLanes);
-    }
-    ATTEND_INLINE F32 operator()(const float* from) const {
-      const __m512 v = _mm512_maskz_loadu_ps(rows, from);
-      return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(v, least, _CMP_NLT_UQ), v)};
-    }
-  };
-
-  template <class Taken>
-  static void narrow_tile(const Pairs& pairs, int row, const Units& units, E* to,
-                          std::int64_t to_stride) noexcept {
-    const Taken low(pairs, row), high(pairs, row + kLanes);
-    const float* from = pairs.from(row);
-    stay_awake();
-    for (int key = 0; key < pairs.lines(); ++key, from += pairs.stride, to += to_stride) {
-      F32 first = low(from), second = high(from + kLanes);
-      if constexpr (kScales) {
-        const F32 unit = F32::set(units.to[key]);
-        first = first * unit;
-        second = second * unit;
-      }
-      _mm512_storeu_si512(to, Products::rounded(first, second));
-    }
-  }
-
   // The larger of |x| and `most`, which is not NaN; if x is, `most`.
   ATTEND_INLINE static F32 larger_size(F32 x, F32 most) {
     return {_mm512_max_ps(_mm512_abs_ps(x.v), most.v)};
@@ -203,8 +149,9 @@ struct AmxGradients {
     _mm512_store_ps(units.to + at, _mm512_scalef_ps(one, _mm512_sub_ps(_mm512_setzero_ps(), e)));
   }
 
-  static void units_of_keys(const Pairs& pairs, Units& units) {
-    for (int half = 0; half < pairs.lines(); half += kLanes) {
+  template <class Pairs>
+  static void units_of_keys(const Pairs& pairs, int lines, Units& units) {
+    for (int half = 0; half < lines; half += kLanes) {
       F32 most[kLanes];
       unrolled<kLanes>(ATTEND_EACH(n) { most[n] = F32::set(0); });
       const auto take = [&](auto taken, int row) __attribute__((always_inline)) {
@@ -214,8 +161,8 @@ struct AmxGradients {
       };
       stay_awake();
       for (int row = 0; row < pairs.rows; row += kLanes)
-        if (pairs.all(row, kLanes)) take(All(pairs, row), row);
-        else take(Seen(pairs, row), row);
+        if (pairs.all(row, kLanes)) take(AllRows(pairs, row), row);
+        else take(SeenRows(pairs, row), row);
       set_units(largest_lanes(most), units, half);
     }
   }

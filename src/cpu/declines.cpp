@@ -49,6 +49,9 @@ std::string declines_types(const Problem& problem) {
     if (problem.own_v_type && problem.v_type != DType::i8)
       return text("multiplies in ", problem.type, ", and v is ", problem.v_type);
   }
+  if constexpr (std::is_same_v<Problem, BackwardProblem>)
+    if (problem.dout_type != problem.type)
+      return text("multiplies in ", problem.type, ", and dout is ", problem.dout_type);
   return {};
 }
 
@@ -82,9 +85,6 @@ std::string declines_amx(const Problem& problem, const Machine& machine) {
   if (machine.amx_bf16 && !machine.amx_permitted)
     return "needs the operating system's permission to use the tiles of AMX, which was refused";
   if (std::string reason = declines_types(problem); !reason.empty()) return reason;
-  if constexpr (std::is_same_v<Problem, BackwardProblem>)
-    if (problem.dout_type != problem.type)
-      return text("multiplies in ", problem.type, ", and dout is ", problem.dout_type);
   return needs(problem, machine.amx_bf16, "AMX-BF16, AVX512-BF16 and AVX512-VBMI");
 }
 template <class Problem>

@@ -221,7 +221,8 @@ class FlashBackward {
     for (int r = 0; r < mine.size; ++r) {
       for (int x = 0; x < mine.span[r].count; x += kGroup, ++groups) {
         places[groups] = mine.span[r].at + x;
-        k[groups] = group_.chunk.packed_k + (mine.span[r].key + x - group_.chunk.from) * width(p.d);
+        k[groups] = group_.chunk.packed_k +
+                    Matrix<V>::values_at(mine.span[r].key + x - group_.chunk.from, width(p.d));
         GradientMatrix<V>::turn(ds + places[groups] * group_.stride, group_.stride, tile.lanes,
                                 units, arrays_.turned + groups * kGroup * V::kLanes);
       }
@@ -301,7 +302,7 @@ class FlashBackward {
     if constexpr (kMatrix<V>) {  // in pairs of keys
       constexpr std::int64_t kGroup = kKeyGroup<V>;
       const std::int64_t groups = (chunk.to - chunk.from + kGroup - 1) / kGroup;
-      return GradientMatrix<V>::are_finite(chunk.packed_k, groups * kGroup * width(p.d));
+      return GradientMatrix<V>::rows_finite(chunk.packed_k, groups * kGroup, width(p.d));
     }
     V check = V::set(0);
     for (std::int64_t j = 0; j < chunk.to - chunk.from; ++j) {

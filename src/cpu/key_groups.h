@@ -49,6 +49,7 @@ class KeyGroups {
   using Problem = typename Operation::Problem;
   using Call = typename Operation::Call;
   static constexpr int kGroup = kKeyGroup<V>;
+  static constexpr bool kBackward = std::is_same_v<Operation, Backward>;
   // Rows of keys or values that are arranged together.
   static constexpr int kTogether = [] {
     if constexpr (kMatrix<V>) return Matrix<V>::kRowsTogether;
@@ -71,10 +72,9 @@ class KeyGroups {
     bring_scales(head_, chunk, values);
     chunk.waits = few && !chunk.k_takes && !chunk.v_takes;
     if (chunk.waits) return;
-    constexpr bool kBackward = std::is_same_v<Operation, Backward>;
-    if constexpr (Matrix<V>::kArrangesKeys) return arrange(chunk, values);
     if (kBackward && !values)
       return bring_pairs(call_.k, p.d, chunk, chunk.packed_k, chunk.taken_by_k());
+    if constexpr (Matrix<V>::kArrangesKeys) return arrange(chunk, values);
     chunk.k_last = bring_rows(call_.k, p.d, chunk, chunk.packed_k, chunk.k, chunk.k_stride,
                               chunk.taken_by_k());
     if (kBackward)
@@ -91,7 +91,9 @@ class KeyGroups {
         chunk.arranged_k};
   }
   GroupedRows<V> values(const Chunk<V>& chunk) const noexcept {
-    return {chunk.v, chunk.v_stride, chunk.v_last, chunk.to - chunk.from, whole_depth<V>(p.dv)};
+    return {
+        chunk.v,         chunk.v_stride, chunk.v_last, chunk.to - chunk.from, whole_depth<V>(p.dv),
+        chunk.arranged_v};
   }
 
   // Sums of one group of keys, from `first` of the chunk on; in two halves (0 and 1), between which
@@ -142,25 +144,35 @@ class KeyGroups {
  private:
   // What more than one tile, or more than one vector of rows, reads is arranged.
   void arrange(Chunk<V>& chunk, bool values) noexcept {
-    const std::int64_t depth = whole_depth<V>(p.d), rows = head_.rows();
-    chunk.arranged_k = rows > Tile<V>::kRoom;
-    if (chunk.arranged_k) {
-      chunk.k = chunk.packed_k;
-      chunk.k_stride = depth;
-      chunk.k_last = chunk.k + (chunk.to - chunk.from) / kGroup * kGroup * depth;
-      each_group(call_.k, p.d, chunk, chunk.taken_by_k(), [&](auto row, std::int64_t first) {
-        Matrix<V>::keys(row, p.d, chunk.packed_k + first * depth);
-      });
-    } else {
-      chunk.k_last = bring_rows(call_.k, p.d, chunk, chunk.packed_k, chunk.k, chunk.k_stride,
-                                chunk.taken_by_k());
-    }
+    const std::int64_t rows = head_.rows();
+    chunk.arranged_k = kBackward || rows > Tile<V>::kRoom;
+    chunk.k_last = chunk.arranged_k ? arrange_rows(call_.k, p.d, chunk, chunk.packed_k, chunk.k,
+                                                   chunk.k_stride, chunk.taken_by_k())
+                                    : bring_rows(call_.k, p.d, chunk, chunk.packed_k, chunk.k,
+                                                 chunk.k_stride, chunk.taken_by_k());
+    if (kBackward)
+      chunk.v_last = arrange_rows(call_.v, p.dv, chunk, chunk.packed_v, chunk.v, chunk.v_stride,
+                                  chunk.taken_by_v());
+    if (kBackward) return;
     if (!values) return;
     chunk.arranged_v = rows > V::kLanes;
     if (chunk.arranged_v) bring_pairs(call_.v, p.dv, chunk, chunk.packed_v, chunk.taken_by_v());
     else
       chunk.v_last = bring_rows(call_.v, p.dv, chunk, chunk.packed_v, chunk.v, chunk.v_stride,
                                 chunk.taken_by_v());
+  }
+
+  // Groups of rows as Matrix<V>::keys() has them; gives the last, if it is not a whole one.
+  const Operand* arrange_rows(const Strided& t, std::int64_t count, const Chunk<V>& chunk,
+                              Operand* packed, const Operand*& at, std::int64_t& stride,
+                              Sum* scales) const noexcept {
+    const std::int64_t depth = whole_depth<V>(count);
+    each_group(t, count, chunk, scales, [&](auto row, std::int64_t first) {
+      Matrix<V>::keys(row, count, packed + first * depth);
+    });
+    at = packed;
+    stride = depth;
+    return packed + (chunk.to - chunk.from) / kGroup * kGroup * depth;
   }
 
   // Rows of whole depths, as they lie or packed; gives those of a last group that is not a whole

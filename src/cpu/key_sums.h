@@ -9,6 +9,7 @@
 // is wanted.
 #pragma once
 
+#include "cpu/gradient_pairs.h"
 #include "cpu/segments.h"
 
 namespace attend {
@@ -22,7 +23,11 @@ class KeySums {
   using TileGroup = ScoreGradients<V>;
   static constexpr int kMost = TileGroup::kMost, kGroup = kKeyGroup<V>;
   static constexpr int kPanel = kFeatureVectors<V> * V::kLanes;
-  static constexpr int kFew = 32;   // rows that are read too seldom to be packed
+  static constexpr int kFew = 32;  // rows that are read too seldom to be packed
+  static constexpr int kRowsTogether = [] {
+    if constexpr (kMatrix<V>) return Matrix<V>::kRowsTogether;
+    else return 1;
+  }();
   static constexpr int kStep = 48;  // keys that are tested together for the tiles that see them
 
  public:
@@ -40,8 +45,9 @@ class KeySums {
         summed_(segments.summed) {
     if (!wanted.any) return;
     const std::int64_t wide = (count_ + kPanel - 1) / kPanel * kPanel;
-    panels_ = scratch.take<Operand>(wide * TileGroup::kRows);
-    row_ = scratch.take<Operand>(kMatrix<V> ? 2 * width_ : width_);
+    panels_ = scratch.take<Operand>(kMatrix<V> ? whole_depth<V>(width_) * kChunk
+                                               : wide * TileGroup::kRows);
+    row_ = scratch.take<Operand>(kRowsTogether * width_);
     turned_ =
         scratch.take<Operand>(TilesOf<V>::kPanels || kMatrix<V> ? kStep * TileGroup::kRows : 0);
     if (!segments.apart)
@@ -91,8 +97,7 @@ class KeySums {
   // Whether all rows of the group are.
   bool finite() const noexcept {
     if (!wanted_.any) return true;
-    if constexpr (kMatrix<V>)
-      return GradientMatrix<V>::are_finite(panels_, group_.used * kGroup * width_);
+    if constexpr (kMatrix<V>) return GradientMatrix<V>::rows_finite(panels_, packed_rows(), width_);
     V check = V::set(0);  // becomes NaN if anything is not finite
     for (int n = 0; n < group_.rows; ++n)
       for (std::int64_t x = 0; x < width_; x += V::kLanes)
@@ -214,23 +219,27 @@ class KeySums {
     return b_ + x / kPanel * panel_stride_ + n * row_stride_ + x % kPanel;
   }
 
-  // The same in pairs of rows, tile by tile.
+  // The same as a matrix instruction reads values, 0 behind the last row.
   void pack_pairs() noexcept {
     const bool ready = is_contiguous_row<Operand>(wanted_.rows);
-    for (int t = 0; t < group_.used; ++t) {
-      const GradientTile<V>& tile = group_.tiles[t];
+    for (std::int64_t first = 0; first < packed_rows(); first += kGroup)
       Matrix<V>::values(
           [&](int n) -> const Operand* {
-            if (n >= tile.rows) return nullptr;
+            const auto r = static_cast<int>(first) + n;
+            if (r >= group_.rows) return nullptr;
+            const GradientTile<V>& tile = group_.tiles[r / kMost];
             const std::int64_t at =
-                query_row(p, wanted_.rows, scores_.sequence, tile.h[n], tile.i[n]);
+                query_row(p, wanted_.rows, scores_.sequence, tile.h[r % kMost], tile.i[r % kMost]);
             if (ready) return reinterpret_cast<const Operand*>(wanted_.rows.data) + at;
-            Operand* row = row_ + n % 2 * width_;
+            Operand* row = row_ + n % kRowsTogether * width_;
             convert_row<V>(wanted_.rows, at, count_, row);
             return row;
           },
-          count_, panels_ + t * kGroup * width_);
-    }
+          count_, panels_ + Matrix<V>::values_at(first, width_));
+  }
+  // Of whole tiles, and of whole groups.
+  std::int64_t packed_rows() const noexcept {
+    return (group_.used * kMost + kGroup - 1) / kGroup * kGroup;
   }
 
   // Where the sums of key j are added up, and how far the next key's are.
@@ -288,15 +297,15 @@ class KeySums {
                          : !shared_                                        ? kGroup / 2
                                                                            : static_cast<int>(left);
         const int end = to * kMost < group_.rows ? to * kMost : group_.rows;
-        const auto units =
-            GradientMatrix<V>::narrow({.at = pairs + at + group_.column(from * kMost),
-                                       .stride = group_.stride,
-                                       .next = group_.column(kMost),
-                                       .rows = from == to ? 0 : end - from * kMost,
-                                       .keys = keys,
-                                       .marks = careful && pairs == group_.p},
-                                      turned_, kStride);
-        const Operand* b = panels_ + from * kGroup * width_;
+        const auto units = GradientMatrix<V>::narrow(
+            GradientPairs<V>{.at = pairs + at + group_.column(from * kMost),
+                             .stride = group_.stride,
+                             .next = group_.column(kMost),
+                             .rows = from == to ? 0 : end - from * kMost,
+                             .keys = keys,
+                             .marks = careful && pairs == group_.p},
+            turned_, kStride);
+        const Operand* b = panels_ + Matrix<V>::values_at(from * kMost, width_);
         Sum* c = sums_of(span.key + y);
         if (!careful)
           GradientMatrix<V>::products(turned_, kStride, b, to - from, width_, c, stride(), keys,

@@ -135,12 +135,16 @@ struct NeonBf16Products {
         total[n % 2] = total[n % 2] + w[n];
         if constexpr (kFactors) w[n] = w[n] * F32::load(factors + kKey * factors_stride);
       });
-      const Bf16x8 first = paired<0>(rounded(w[0]), rounded(w[1])),
-                   second = paired<0>(rounded(w[2]), rounded(w[3]));
-      bf16* const to = reinterpret_cast<bf16*>(s) + step * 2 * kOperand;
-      store_bf16(fours<0>(first, second), to);
-      store_bf16(fours<1>(first, second), to + kOperand);
+      store_weights(w, reinterpret_cast<bf16*>(s) + step * 2 * kOperand);
     });
+  }
+
+  // Four keys and four lanes, rounded: two operands.
+  ATTEND_INLINE static void store_weights(const F32 (&w)[kSteps], bf16* to) noexcept {
+    const Bf16x8 first = paired<0>(rounded(w[0]), rounded(w[1])),
+                 second = paired<0>(rounded(w[2]), rounded(w[3]));
+    store_bf16(fours<0>(first, second), to);
+    store_bf16(fours<1>(first, second), to + kOperand);
   }
 
   // o[rows][dv] = P V of some groups, with P as weights() leaves it; dv in whole vectors.
@@ -185,6 +189,7 @@ struct NeonBf16Products {
   }
   // And of add_products(): row(group, key) is a row of values.
   template <class Row, class Hidden>
+  requires std::is_invocable_v<Row, int, int>
   static void products_of_row(const float* weights, int n, Row row, int groups, std::int64_t dv,
                               Hidden hidden, float* o) noexcept {
     row_again(

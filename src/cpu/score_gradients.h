@@ -71,7 +71,7 @@ class ScoreGradients {
     partial_ = scratch.take<bool>(saturating_count(chunks, kTiles));
     factors_ = scratch.take<Sum>(problem_.drop_below != 0 ? kChunk * kMost : 0);
     const auto whole = [](std::int64_t count) {
-      return kMatrix<V> ? whole_depth<V>(count) : count + V::kLanes;
+      return kMatrix<V> ? whole_depth<V>(whole_vectors<V>(count)) : count + V::kLanes;
     };
     chunk.packed_k = scratch.take<Operand>(kChunk * whole(problem_.d));
     chunk.packed_v = scratch.take<Operand>(kChunk * whole(problem_.dv));

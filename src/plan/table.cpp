@@ -6,7 +6,8 @@ namespace attend {
 #if defined(__x86_64__)
 extern const Kernel<Forward> kAmxForward, kAmxFp16Forward, kAvx512Bf16Forward, kAvx512Forward,
     kAvx2Forward;
-extern const Kernel<Backward> kAmxBackward, kAmxFp16Backward, kAvx512Backward, kAvx2Backward;
+extern const Kernel<Backward> kAmxBackward, kAmxFp16Backward, kAvx512Bf16Backward, kAvx512Backward,
+    kAvx2Backward;
 extern const Kernel<Inspect> kAvx512Inspect, kAvx2Inspect;
 extern const Kernel<Product> kAmxFp16Product, kAmxProduct, kAvx512Bf16Product, kAvx512Product,
     kAvx2Product;
@@ -18,7 +19,7 @@ extern const Kernel<RotaryForward> kAvx512Rotary, kAvx2Rotary;
 extern const Kernel<Convert> kAvx512Convert, kAvx2Convert;
 #elif defined(__aarch64__)
 extern const Kernel<Forward> kNeonBf16Forward, kNeonForward;
-extern const Kernel<Backward> kNeonBackward;
+extern const Kernel<Backward> kNeonBf16Backward, kNeonBackward;
 extern const Kernel<Inspect> kNeonInspect;
 extern const Kernel<Product> kNeonBf16Product, kNeonProduct;
 extern const Kernel<NormForward> kNeonNorm;
@@ -59,9 +60,10 @@ constinit const Kernel<Forward>* const kForward[] = {
 constinit const Kernel<Backward>* const kBackward[] = {
     &kCudaSm90Backward, &kCudaPortableBackward,
 #if defined(__x86_64__)
-    &kAmxBackward,      &kAmxFp16Backward,      &kAvx512Backward,   &kAvx2Backward,
+    &kAmxBackward,      &kAmxFp16Backward,      &kAvx512Bf16Backward,
+    &kAvx512Backward,   &kAvx2Backward,
 #elif defined(__aarch64__)
-    &kNeonBackward,
+    &kNeonBf16Backward, &kNeonBackward,
 #endif
     &kGenericBackward,  &kReferenceBackward,    &kTextbookBackward,
 };

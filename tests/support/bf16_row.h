@@ -2,7 +2,8 @@
 // bf16_row_attention.h have what each of them must pass. A Row has
 //
 //   Element                      what its products multiply
-//   kForward, kProduct           the names of its rows
+//   kForward, kBackward,
+//   kProduct                     the names of its rows
 //   there()                      whether this machine has its instructions
 //   chain(c, begin, end, a, b)   the model: c and the products of a(x) and b(x), added up in pairs
 //   sum_of_products(k, a, b)     an element of a product, before the bias; a(x), b(x): Elements

@@ -9,6 +9,8 @@
 #include <attend/plan.h>
 
 #include <limits>
+#include <utility>
+#include <vector>
 
 namespace attend::test {
 
@@ -193,6 +195,94 @@ TYPED_TEST_P(Bf16Attention, hidden_keys_and_values_change_no_bit) {
     }
 }
 
+// dq, dk and dv.
+template <class Row>
+std::vector<Tensor> gradients_by_row(const Tensor& q, const Tensor& k, const Tensor& v,
+                                     const Tensor& dout, const AttentionOptions& options = {},
+                                     int threads = 1) {
+  Context context({.threads = threads, .kernels = std::string("backward:") + Row::kBackward});
+  Tensor out(dout.shape(), DType::bf16), lse({q.size(0), q.size(1), q.size(2)});
+  AttentionOutputs outputs;
+  outputs.lse = lse;
+  attention(q, k, v, out, options, outputs, context);
+  std::vector<Tensor> found;
+  for (const Tensor* of : {&q, &k, &v}) found.emplace_back(of->shape(), DType::bf16);
+  AttentionGradients gradients;
+  gradients.dq = found[0], gradients.dk = found[1], gradients.dv = found[2];
+  attention_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .dout = dout}, options,
+                     gradients, context);
+  return found;
+}
+
+// Of equal scores every weight is 1 / 64, and a dv one chain over the rows of a group: up to 96 (or
+// 128) of wide heads.
+TYPED_TEST_P(Bf16Attention, every_gradient_of_a_value_is_the_models_sum) {
+  for (const std::int64_t dv : {1, 4, 8, 20, 64})
+    for (const std::int64_t rows : {1, 2, 4, 5, 12, 13, 24, 40, 95}) {
+      const Tensor q({1, 1, rows, 96}, DType::bf16), k = rough({1, 1, 64, 96}, 2);
+      const Tensor v = rough({1, 1, 64, dv}, 3), dout = rough({1, 1, rows, dv}, 4);
+      const Tensor found = gradients_by_row<TypeParam>(q, k, v, dout)[2];
+      for (std::int64_t x = 0; x < dv; ++x) {
+        const float sum = TypeParam::chain(
+            0, 0, (rows + 1) / 2 * 2, [&](std::int64_t i) { return i < rows ? 1.0F / 64 : 0.0F; },
+            [&](std::int64_t i) { return i < rows ? wide(dout.data<bf16>()[i * dv + x]) : 0.0F; });
+        for (std::int64_t j = 0; j < 64; ++j)
+          ASSERT_EQ(found.data<bf16>()[j * dv + x], bf16(sum))
+              << "dv " << dv << ", rows " << rows << " at " << j << ", " << x;
+      }
+    }
+}
+
+// NaN in a row, a key and a value that hide from all others but each other, in the middle of
+// groups.
+TYPED_TEST_P(Bf16Attention, hidden_numbers_change_no_bit_of_gradients) {
+  for (const std::int64_t rows : {5, 30, 130}) {
+    Tensor q = rough({1, 2, rows, 16}, 1), k = rough({1, 2, 290, 16}, 2),
+           v = rough({1, 2, 290, 12}, 3), dout = rough({1, 2, rows, 12}, 4);
+    Tensor mask({1, 1, rows, 290}, DType::boolean);
+    for (std::int64_t i = 0; i < rows; ++i)
+      for (std::int64_t j = 0; j < 290; ++j) mask.at<bool>({0, 0, i, j}) = (i == 3) == (j == 45);
+    AttentionOptions options;
+    options.mask = mask;
+    const std::vector<Tensor> before = gradients_by_row<TypeParam>(q, k, v, dout, options);
+    EXPECT_EQ(difference(gradients_by_row<TypeParam>(q, k, v, dout, options, 3)[1], before[1]), "");
+    for (std::int64_t h = 0; h < 2; ++h) {
+      q.at<bf16>({0, h, 3, 1}).bits = dout.at<bf16>({0, h, 3, 2}).bits = 0x7FC0;
+      k.at<bf16>({0, h, 45, 3}).bits = v.at<bf16>({0, h, 45, 4}).bits = 0x7F80;
+    }
+    const std::vector<Tensor> after = gradients_by_row<TypeParam>(q, k, v, dout, options);
+    for (int n = 0; n < 3; ++n) {
+      const std::int64_t place = n == 0 ? 3 : 45, length = n == 0 ? rows : 290;
+      const auto part = [&](const Tensor& t, std::int64_t from, std::int64_t to) {
+        return Tensor::copy_of(t.view().slice(2, from, to));
+      };
+      for (const auto& [from, to] :
+           {std::pair{std::int64_t{0}, place}, std::pair{place + 1, length}})
+        ASSERT_EQ(difference(part(after[n], from, to), part(before[n], from, to)), "")
+            << rows << " rows, gradient " << n;
+    }
+  }
+}
+
+// A product too small for f32, at any place among pairs that are hidden: not -0, which would tell
+// which of these were computed.
+TYPED_TEST_P(Bf16Attention, gradients_that_vanish_are_positive_zeros) {
+  constexpr std::int64_t kRows = 128, kKeys = 32, kWidth = 96;  // wide: large groups of rows
+  const Tensor q({1, 1, kRows, kWidth}, DType::bf16), k({1, 1, kKeys, kWidth}, DType::bf16);
+  const Tensor v = rough({1, 1, kKeys, kWidth}, 3);
+  for (std::int64_t i = 0; i < kRows; ++i) {  // alone sees the first two keys, each with 1 / 2
+    Tensor mask({1, 1, kRows, kKeys}, DType::boolean), dout({1, 1, kRows, kWidth}, DType::bf16);
+    for (std::int64_t r = 0; r < kRows; ++r)
+      for (std::int64_t j = 0; j < kKeys; ++j) mask.at<bool>({0, 0, r, j}) = (r == i) == (j < 2);
+    for (std::int64_t x = 0; x < kWidth; ++x) dout.at<bf16>({0, 0, i, x}).bits = 0x8080;  // -2^-126
+    AttentionOptions options;
+    options.mask = mask;
+    const Tensor dv = gradients_by_row<TypeParam>(q, k, v, dout, options)[2];
+    for (std::int64_t x = 0; x < 2 * kWidth; ++x)
+      ASSERT_EQ(dv.data<bf16>()[x].bits, 0) << "row " << i;
+  }
+}
+
 TYPED_TEST_P(Bf16Attention, subnormal_numbers_are_zero) {
   Tensor q({1, 1, 1, 1}, DType::bf16), k({1, 1, 1, 1}, DType::bf16), v({1, 1, 1, 2}, DType::bf16);
   v.data<bf16>()[0].bits = 0x0040;  // 2^-127
@@ -206,6 +296,9 @@ REGISTER_TYPED_TEST_SUITE_P(Bf16Attention, every_score_is_the_models_sum,
                             every_value_is_the_models_sum,
                             keys_and_values_of_8_bits_have_their_scales,
                             rows_alone_and_threads_change_no_bit,
-                            hidden_keys_and_values_change_no_bit, subnormal_numbers_are_zero);
+                            hidden_keys_and_values_change_no_bit,
+                            every_gradient_of_a_value_is_the_models_sum,
+                            hidden_numbers_change_no_bit_of_gradients,
+                            gradients_that_vanish_are_positive_zeros, subnormal_numbers_are_zero);
 
 }  // namespace attend::test

@@ -1,5 +1,6 @@
 """scaled_dot_product_attention with PyTorch's signature and meaning, computed by attend."""
 import math
+from itertools import zip_longest
 from typing import NamedTuple
 
 import torch
@@ -37,9 +38,11 @@ def check_tensor(where: str, name: str, x: Tensor) -> None:
 
 def check_devices(where: str, *tensors: Tensor | None) -> None:
     """All of one device."""
-    found = {str(x.device) for x in tensors if x is not None}
+    found = {x.device for x in tensors if x is not None}
     if len(found) > 1:
-        raise ValueError(f"{where}: the tensors are on {' and '.join(sorted(found))}; they must be on one device")
+        raise ValueError(
+            f"{where}: the tensors are on {' and '.join(sorted(map(str, found)))}; they must be on one device"
+        )
 
 
 def split_mask(where: str, name: str, mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
@@ -118,7 +121,7 @@ def scaled_dot_product_attention(
     seed = draw_seed(where, dropout_p, query.device)
     q, k, v = prepared(where, put.q, put.k, put.v)
     out, _, _ = attention(q, k, v, put.mask, put.bias, scale, is_causal, dropout_p, seed, False, number)
-    return out.reshape(*put.lead, *out.shape[-2:])
+    return out if len(put.lead) == 2 else out.reshape(*put.lead, *out.shape[-2:])
 
 
 class Arranged(NamedTuple):
@@ -149,6 +152,8 @@ def arranged(
     batch = math.prod(lead[:-1])
 
     def four(x: Tensor, heads: int) -> Tensor:  # [batch, heads, length, dim]
+        if x.dim() == 4 and x.shape[:2] == (batch, heads):
+            return x
         x = x.expand(*lead[:-1], heads, *x.shape[-2:]) if lead else x.unsqueeze(0)
         return x.unsqueeze(0) if x.dim() == 3 else x.reshape(batch, *x.shape[-3:])
 
@@ -196,15 +201,28 @@ def _leading(
                 f"[..., {lengths[0]}, {lengths[1]}]"
             )
         leads.append(shape[:-2])
-    try:
-        return tuple(torch.broadcast_shapes(*leads))
-    except RuntimeError:
-        shapes = ", ".join(str(list(x.shape)) for x in (query, key, value, mask) if x is not None)
-        hint = ""
-        if not enable_gqa and _are_grouped(where, query, key, value, mask):
-            hint = (f"; {query.size(-3)} heads of query with {key.size(-3)} of key are grouped heads, "
-                    "which want enable_gqa=True")
-        raise ValueError(f"{where}: the dimensions before the last two do not fit: {shapes}{hint}") from None
+    lead = _broadcast(leads)
+    if lead is not None:
+        return lead
+    shapes = ", ".join(str(list(x.shape)) for x in (query, key, value, mask) if x is not None)
+    hint = ""
+    if not enable_gqa and _are_grouped(where, query, key, value, mask):
+        hint = (f"; {query.size(-3)} heads of query with {key.size(-3)} of key are grouped heads, "
+                "which want enable_gqa=True")
+    raise ValueError(f"{where}: the dimensions before the last two do not fit: {shapes}{hint}")
+
+
+def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """What they broadcast to, None if they do not. torch.broadcast_shapes takes longer than a short call."""
+    if all(shape == shapes[0] for shape in shapes):
+        return shapes[0]
+    lead: list[int] = []
+    for sizes in zip_longest(*map(reversed, shapes), fillvalue=1):
+        others = [size for size in sizes if size != 1]
+        if any(size != others[0] for size in others):
+            return None
+        lead.insert(0, others[0] if others else 1)
+    return tuple(lead)
 
 
 def _are_grouped(where: str, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:

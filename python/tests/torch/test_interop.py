@@ -1,5 +1,6 @@
 """PyTorch's conventions, one by one: what a user who changes one import relies on."""
 import inspect
+import itertools
 
 import attend
 import attend.torch
@@ -245,6 +246,18 @@ def test_inputs_that_do_not_fit_are_refused():
             enable_gqa=True)
     refused(ValueError, "between 0 and 1", sdpa, q, q, q, dropout_p=1.5)
     refused(ValueError, "k is f64 and q f32; k must be f32", sdpa, q, q.double(), q)
+
+
+def test_leading_dimensions_broadcast_as_pytorchs():
+    leads = [(), (0,), (1,), (2,), (3,), (0, 1), (1, 2), (2, 1), (3, 2), (2, 1, 2)]
+    for each in itertools.product(leads, repeat=3):
+        q, k, v = (torch.ones(*lead, rows, 4, requires_grad=True) for lead, rows in zip(each, (2, 3, 3)))
+        try:
+            wanted = torch.broadcast_shapes(*each)
+        except RuntimeError:
+            refused(ValueError, "do not fit", sdpa, q, k, v)
+        else:
+            assert sdpa(q, k, v).shape == (*wanted, 2, 4), each
 
 
 def test_what_is_not_dense_and_on_the_cpu_is_refused_with_the_reason():
