@@ -5,7 +5,7 @@ import {FILTERED, HIDDEN, UNKNOWN} from "./data.js";
 import {keyToken, queryToken, shownTitle} from "./page.js";
 import {paintContent, paintMap} from "./paint.js";
 import {cellsOf, cornerOf, levelOf, plotPicture, showsTiles} from "./plot.js";
-import {tileWords} from "./readout.js";
+import {deserved, tileWords} from "./readout.js";
 import {SvgPen} from "./svg.js";
 import {say} from "./text.js";
 import {visibleToken} from "./tokens.js";
@@ -77,9 +77,11 @@ function vectorCells(pen, { w, h }, { source, scale, window: [q0, q1, k0, k1] },
       const j = j0 + n,
             pair = `${i} ${visibleToken(queryToken(i))} → ${j} ${visibleToken(keyToken(j))}`;
       pen.fillStyle = scale.css(value);
-      const rounded = !source.exact && source.cell(i, j).error;
-      const words =
-          value === FILTERED ? say("filtered") : Number(value.toPrecision(rounded ? 4 : 6));
+      const cell = source.error ? source.cell(i, j) : null,
+            off = cell?.off ?? (cell?.error ?? 0) * Math.abs(value);
+      const words = value === FILTERED
+          ? say("filtered")
+          : Number(value.toPrecision(deserved(value, off, off ? 4 : 6)));
       pen.fillRect((j - k0) * x, (i - q0) * y, x, y, `${pair}: ${words}`);
     });
   }

@@ -85,13 +85,15 @@ const kRounding = {
   least: ["≥", Math.floor]
 };
 
+const kTiny = 0.00095;  // below, three decimals would round to one wrong digit
+
 // 0.143, 12.3, 2e−4: short enough to stand beside a name.
 function shortScore(value, round = Math.round) {
   const size = Math.abs(value);
   if (size === 0) return "0";
-  const digits = size < 0.0005 ? -Math.floor(Math.log10(size)) : size < 10 ? 3 : 1;
+  const digits = size < kTiny ? -Math.floor(Math.log10(size)) : size < 10 ? 3 : 1;
   const rounded = round(value * 10 ** digits) / 10 ** digits;
-  const text = size < 0.0005 ? rounded.toExponential(0) : rounded.toFixed(digits);
+  const text = size < kTiny ? rounded.toExponential(0) : rounded.toFixed(digits);
   return text.replaceAll("-", "−");
 }
 
