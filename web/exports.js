@@ -1,5 +1,5 @@
 // What is in view as a file: SVG and PNG as drawn, CSV with the numbers.
-import {FILTERED, HIDDEN, isMark, UNKNOWN} from "./data.js";
+import {FILTERED, HIDDEN, isMark} from "./data.js";
 import {figureCanvas, svgOf} from "./figure.js";
 import {keyToken, queryToken, shown, shownName} from "./page.js";
 import {cellsOf, levelOf} from "./plot.js";
@@ -30,10 +30,10 @@ function field(token) {
   return `"${(/^[=+\-@]/.test(text) ? "'" : "") + text.replaceAll('"', '""')}"`;
 }
 
-const kindOf = (value, usual) =>
-    (value === HIDDEN         ? "hidden"
-         : value === FILTERED ? "filtered"
-                              : usual);
+function kindOf(value, usual) {
+  if (!isMark(value)) return usual;
+  return value === HIDDEN ? "hidden" : value === FILTERED ? "filtered" : "unknown";
+}
 const figureOf = (value, digits = 9) =>
     (isMark(value) ? "" : String(Number(value.toPrecision(digits))));
 const kTileDigits = 3;  // of what is rounded to steps of 2^(1/8)
@@ -63,7 +63,7 @@ function cellLines(start, { i0, i1, j0, j1 }) {
   for (let i = i0; i < i1; ++i) {
     source.segment(i, j0, j1, row);
     row.forEach((value, n) => {
-      const j = j0 + n, kind = kindOf(value, value === UNKNOWN ? "unknown" : "exact");
+      const j = j0 + n, kind = kindOf(value, "exact");
       const tokens = `${field(queryToken(i))},${field(keyToken(j))}`;
       const figure = figureOf(value, kind === "exact" ? digitsOf(source, i, j) : 9);
       lines.push([start, i, j, tokens, figure, kind].join(","));

@@ -14,9 +14,11 @@ const kHeader = 30;             // px for the name of the head
 const kMostRectangles = 20000;  // of an SVG; more cells become one picture in it
 const kScale = 3;               // pixels of a PNG to a px of the page
 
-// The view of a figure: light colours, nothing chosen.
+// The view of a figure: light colours, nothing chosen, every cell computed.
 function figureView(map) {
-  const view = map.view();
+  const view = map.view(), { source, blocks, window } = view, { w, h } = map.geometry;
+  const { i0, i1, j0, j1 } = cellsOf(window, source);
+  if (levelOf(source, window, w, h) !== "tiles") blocks.finish(i0, i1, j0, j1);
   return {...view, hover: null, cell: null, chosen: [], marks: false };
 }
 

@@ -1,5 +1,6 @@
 // What is said of a cell: above the map, in the table, in exports and explanations. A cell of which
 // the page holds no more than a tile has no number of its own; then the tile is described.
+import {isMark} from "./data.js";
 import {element, fill, number, signed} from "./dom.js";
 import {placeElement, shown} from "./page.js";
 import {state} from "./state.js";
@@ -50,7 +51,7 @@ export function windowFlag(i, j) { return `--window ${state.layer},${state.head}
 
 // A tile in words: over which cells its mean is taken, and between which numbers the largest lies.
 export function tileWords(tile, difference) {
-  if (!tile) return say("unknown_is");
+  if (!tile || isMark(tile.mean)) return say("unknown_is");
   const { mean, means, largest, over } = tile;
   const queries = rangeWords(tile.query, tile.queries), keys = rangeWords(tile.key, tile.keys);
   if (Number.isNaN(mean)) return say("tile_nan", { queries, keys });

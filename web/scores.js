@@ -71,8 +71,10 @@ export function colouredBy() {
 
 // The score that stands beside a head's name, in words; what is only a bound has its sign.
 export function scoreWords(at, head, name) {
-  if (name !== "selection") return scores(metricsOf(at, head, name));
-  const answer = answerOf(at, head);
+  return name === "selection" ? answerWords(answerOf(at, head)) : scores(metricsOf(at, head, name));
+}
+
+export function answerWords(answer) {
   if (!answer || Number.isNaN(answer.value)) return answer ? "–" : "";
   const [sign, round] = kRounding[answer.bound];
   return sign + shortScore(answer.value, round);
@@ -156,6 +158,7 @@ function grouped(heads, title) {
 // The head `step` places further in this order.
 export function neighbour(step) {
   const all = groupsOfHeads().flatMap(({ heads }) => heads);
+  if (all.length === 0) return {};
   const at = all.findIndex(({ layer, head }) => layer === state.layer && head === state.head);
   return {...all[(at + step + all.length) % all.length], over: "none" };
 }

@@ -28,6 +28,23 @@ export function isAsked() { return asked() !== null; }
 
 export function answerOf(layer, head) { return answers.get(`${layer}.${head}`) ?? null; }
 
+// The mean or the largest of the weights that the heads of a layer give the chosen cell, of those
+// that see it; null where the answers of single heads do not tell it.
+export function answerOver(layer, over) {
+  const all =
+      [...answers].filter(([place]) => place.startsWith(`${layer}.`)).map(([, each]) => each);
+  const apart = over === "maximum" && state.show === "difference";
+  if (asked()?.kind !== "cell" || all.length === 0 || apart) return null;
+  const seeing = all.filter(({ mark }) => mark !== HIDDEN),
+        values = seeing.map(({ value }) => value);
+  if (seeing.length === 0) return all[0];
+  if (seeing.some(({ mark }) => mark)) return { value: NaN, bound: "", mark: UNKNOWN };
+  const value =
+      over === "mean" ? values.reduce((a, b) => a + b, 0) / values.length : Math.max(...values);
+  const counts = ({ bound, value: own }) => bound && (over === "mean" || own === value);
+  return { value, bound: seeing.some(counts) ? "most" : "" };
+}
+
 // Unpacks what answers need of all layers, one after the other, before somebody asks.
 export async function prepareAnswers() {
   for (const layer of shown.page.runs.flatMap((run) => run.layers)) {

@@ -57,7 +57,13 @@ export class Weighted {
   most(i, j) { return this.head.most(i, j) * this.norms[j]; }
   mostInRow(i) { return this.head.mostInRow(i) * this.norms.reduce((a, b) => Math.max(a, b), 0); }
   tile(row, column) { return this.head.tile(row, column, "mean") === HIDDEN ? HIDDEN : UNKNOWN; }
-  tileAt() { return null; }
+
+  // Where the tile of a cell lies; its numbers have no product.
+  tileAt(i, j) {
+    const tile = this.head.tileAt(i, j);
+    return tile && {...tile, mean: isMark(tile.mean) ? tile.mean : UNKNOWN, largest: null };
+  }
+
   topTile() { return this.largest(); }
 
   // Of what is stored, or of all cells of a small head.
