@@ -1,22 +1,18 @@
-// The writer of the page: what it refuses, word for word, what it leaves out and says so, and the
-// bytes between C++ and the browser. That the numbers on a page are right is tested where pages can
-// be read: python/tests/test_view.py and tests/web.
-#include "errors/sources.h"
-#include "support/counted_allocations.h"
-#include "support/io_files.h"
+// The writer of the page: texts, one sequence of a batch, and the bytes between C++ and the
+// browser. That the numbers on a page are right is tested where pages can be read:
+// python/tests/test_view.py and tests/web.
+#include "core/text.h"
 #include "support/thrown_by.h"
+#include "support/view_page.h"
 #include "view/blobs.h"
 #include "view/single.h"
 
 #include <attend/attention.h>
 #include <attend/inspect.h>
-#include <attend/view.h>
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
-#include <functional>
 
 namespace attend::test {
 namespace {
@@ -25,213 +21,6 @@ using view::base64;
 using view::deflated;
 using view::log8;
 using view::stored;
-
-// Numbers between -1 and 1.
-Tensor numbers(const Shape& shape, unsigned seed) {
-  std::mt19937 random(seed);
-  Tensor tensor(shape);
-  for (std::int64_t n = 0; n < tensor.count(); ++n)
-    tensor.data<float>()[n] = static_cast<float>(random() % 2001) / 1000.0F - 1.0F;
-  return tensor;
-}
-
-// One run of one layer, 2 sequences, 4 heads on 2 key heads, 3 queries, 5 keys.
-struct Page {
-  Tensor q = numbers({2, 4, 3, 6}, 1), k = numbers({2, 2, 5, 6}, 2), v = numbers({2, 2, 5, 7}, 3);
-  std::vector<ViewRun> runs{1};
-  ViewOptions options{};
-  Page() { runs[0].layers.push_back({.q = q, .k = k, .v = v}); }
-  std::string text() const { return view_page(runs, options); }
-};
-
-// ---- mistakes ----------------------------------------------------------------------------------
-
-struct Mistake {
-  std::string name;
-  std::function<void(Page&)> make;
-  std::string message;
-};
-
-const Tensor& tall() {  // as many heads as no page has room for
-  static const Tensor tensor({1, 20000, 1, 1});
-  return tensor;
-}
-const Tensor& empty() {
-  static const Tensor tensor({2, 4, 0, 6});
-  return tensor;
-}
-const Tensor& other() {
-  static const Tensor tensor({2, 4, 2, 6});
-  return tensor;
-}
-
-std::vector<Mistake> mistakes() {
-  return {
-      {"no_runs", [](Page& p) { p.runs.clear(); },
-       "view: there are 0 runs; the page shows one, or compares two"},
-      {"language", [](Page& p) { p.options.language = "de"; },
-       "view: language is 'de'; it must be en or zh"},
-      {"page_too_large", [](Page& p) { p.options.page_bytes = 1 << 30; },
-       "view: page_bytes is 1073741824; it must be from 1 to 67108864"},
-      {"no_page", [](Page& p) { p.options.page_bytes = 0; },
-       "view: page_bytes is 0; it must be from 1 to 67108864"},
-      {"page_too_small",
-       [](Page& p) {
-         p.options.page_bytes = 1000;
-         p.options.windows = {{0, 0, 0, 1, 0, 1}};
-       },
-       "view: the page takes at least # bytes, for maps and scores of 4 heads, tokens, and 464 of "
-       "windows; page_bytes is 1000, and may be up to 67108864"},
-      {"tiles", [](Page& p) { p.options.tiles = 0; },
-       "view: tiles is 0; it must be from 1 to 1024"},
-      {"open_run", [](Page& p) { p.options.open_run = 1; },
-       "view: open_run is 1; there are 1 runs, counted from 0"},
-      {"no_layers", [](Page& p) { p.runs[0].layers.clear(); }, "view: there are no layers"},
-      {"no_q", [](Page& p) { p.runs[0].layers[0].q = {}; }, "view: layer 0: there is no q"},
-      {"no_k",
-       [](Page& p) {
-         p.runs.push_back(p.runs[0]);
-         p.runs[1].layers[0].k = {};
-       },
-       "view: run 1, layer 0: there is no k"},
-      {"batch", [](Page& p) { p.options.batch = 2; },
-       "view: layer 0: there is no batch element 2; there are 2"},
-      {"no_queries", [](Page& p) { p.runs[0].layers[0].q = empty(); },
-       "view: layer 0: there is nothing to show: 4 heads, 0 queries, 5 keys"},
-      {"key_offset_without_query_offset",
-       [](Page& p) { p.runs[0].layers[0].options.key_offset = 256; },
-       "view: layer 0: key_offset is 256 and query_offset is not given; a part of the keys needs "
-       "both, the positions of query 0 and of key 0"},
-      {"tokens",
-       [](Page& p) {
-         p.runs[0].tokens = {"a", "b"};
-       },
-       "view: there are 2 tokens, layer 0 has 3 queries and 5 keys"},
-      {"key_tokens",
-       [](Page& p) {
-         p.runs[0].key_tokens = {"a", "b"};
-       },
-       "view: there are 2 key tokens, layer 0 has 5 keys"},
-      {"token_ids",
-       [](Page& p) {
-         p.runs[0].token_ids = {1, 2};
-       },
-       "view: there are 2 token numbers, layer 0 has 5 keys"},
-      {"contribution", [](Page& p) { p.runs[0].layers[0].contribution = {1}; },
-       "view: layer 0 has 1 contributions and 4 heads"},
-      {"runs_of_different_depth",
-       [](Page& p) {
-         p.runs.push_back(p.runs[0]);
-         p.runs[1].layers.push_back(p.runs[0].layers[0]);
-       },
-       "view: the runs have 1 and 2 layers; runs to compare have equal sizes"},
-      {"runs_of_different_sizes",
-       [](Page& p) {
-         p.runs.push_back(p.runs[0]);
-         p.runs[1].layers[0].q = other();
-       },
-       "view: layer 0 has [heads, queries, keys] [4, 3, 5] in one run and [4, 2, 5] in the other; "
-       "runs to compare have equal sizes"},
-      {"window_of_no_layer",
-       [](Page& p) {
-         p.options.windows = {{1, 0, 0, 1, 0, 1}};
-       },
-       "view: a window is of layer 1; there are 1"},
-      {"window_outside",
-       [](Page& p) {
-         p.options.windows = {{0, 3, 1, 3, 0, 5}};
-       },
-       "view: a window is head 3, queries 1 + 3, keys 0 + 5; layer 0 has 4 heads, 3 queries, 5 "
-       "keys"},
-      {"window_too_large",
-       [](Page& p) {
-         p.options.windows = {{0, 3, 0, 3, 0, 5}};
-         p.options.page_bytes = 50;
-       },
-       "view: a window of 3 x 5 weights does not fit into a page of 50 bytes"},
-      {"w_o_without_v",
-       [](Page& p) {
-         p.runs[0].layers[0].w_o = p.q.view().slice(0, 0, 1);
-         p.runs[0].layers[0].v = {};
-       },
-       "view: layer 0 has w_o and no v"},
-      {"w_o_of_another_shape",
-       [](Page& p) { p.runs[0].layers[0].w_o = tall().view().slice(1, 0, 28); },
-       "view: layer 0: w_o is f32 [1, 28, 1, 1]; it must be f64, f32, bf16 or f16, [model_dim, "
-       "28]: heads * dv"},
-      {"too_many_heads",
-       [](Page& p) {
-         p.runs[0].layers[0].q = p.runs[0].layers[0].k = p.runs[0].layers[0].v = tall();
-       },
-       "view: the page takes at least # bytes, for maps and scores of 20000 heads, tokens, and 0 "
-       "of windows; page_bytes is 16777216, and may be up to 67108864"},
-  };
-}
-
-// Equal but for the digits where the message says "#".
-bool agrees(const std::string& found, const std::string& message) {
-  const std::size_t mark = message.find('#');
-  if (mark == message.npos) return found == message;
-  const std::size_t end = found.find_first_not_of("0123456789", mark);
-  return end > mark && end != found.npos && found.substr(0, mark) == message.substr(0, mark) &&
-         found.substr(end) == message.substr(mark + 1);
-}
-
-TEST(ViewErrors, say_what_was_found_and_what_is_allowed) {
-  for (const Mistake& mistake : mistakes()) {
-    Page page;
-    mistake.make(page);
-    page.options.progress = [](std::int64_t, std::int64_t) { FAIL() << "nothing is computed"; };
-    const std::string found = thrown_by([&] { page.text(); });
-    EXPECT_TRUE(agrees(found, "InvalidArgument: " + mistake.message))
-        << mistake.name << ": " << found;
-  }
-}
-
-TEST(ViewErrors, every_message_in_the_sources_is_covered) {
-  std::vector<std::string> seen;
-  for (const Mistake& mistake : mistakes()) seen.push_back(mistake.message);
-  seen.push_back("save_view: 'none/page.html': there is no folder 'none'");  // below
-  std::vector<MessagePattern> patterns;
-  const std::filesystem::path folder = std::filesystem::path(ATTEND_SOURCE_DIR) / "src/view";
-  for (const auto& entry : std::filesystem::directory_iterator(folder))
-    if (entry.path().filename() != "deflate.cpp")  // std::bad_alloc has no message
-      for (MessagePattern& pattern :
-           message_patterns(entry.path().filename().string(), bytes_of(entry.path())))
-        patterns.push_back(std::move(pattern));
-  EXPECT_GT(patterns.size(), 15U) << "the sources were not understood";
-  EXPECT_EQ(uncovered(patterns, seen), "");
-}
-
-TEST(ViewErrors, options_that_do_not_fit_are_refused_as_attention_does) {
-  Page page;
-  page.runs[0].layers[0].options.softcap = -1;
-  EXPECT_EQ(
-      thrown_by([&] { page.text(); }),
-      "InvalidArgument: attention: softcap is -1; it must be finite and at least 0 (0: none)");
-}
-
-TEST(ViewErrors, a_folder_that_is_missing_is_told_before_anything_is_computed) {
-  const TemporaryFolder folder;
-  Page page;
-  page.options.progress = [](std::int64_t, std::int64_t) { FAIL() << "nothing is computed"; };
-  const std::string path = (folder / "none/page.html").string();
-  EXPECT_EQ(thrown_by([&] { save_view(path, page.runs, page.options); }),
-            "another attend::Error: save_view: '" + path + "': there is no folder '" +
-                (folder / "none").string() + "'");
-}
-
-TEST(ViewErrors, a_failed_page_leaves_the_older_file) {
-  const TemporaryFolder folder;
-  Page page;
-  save_view(folder / "page.html", page.runs);
-  const std::string before = bytes_of(folder / "page.html");
-  EXPECT_EQ(before, page.text());
-  page.options.tiles = 0;
-  EXPECT_NE(thrown_by([&] { save_view(folder / "page.html", page.runs, page.options); }),
-            "nothing");
-  EXPECT_EQ(bytes_of(folder / "page.html"), before);
-}
 
 // ---- what is on the page -----------------------------------------------------------------------
 
@@ -252,110 +41,6 @@ TEST(ViewPage, hostile_texts_end_no_element_and_open_none) {
     EXPECT_EQ(count(page.text(), part), count(plain.text(), part)) << part;
 }
 
-// Two layers of 4 heads; a page of everything takes 4 to 8 MiB.
-struct LargePage {
-  Tensor x = numbers({1, 4, 600, 64}, 5);
-  std::vector<ViewRun> runs{1};
-  ViewOptions options{};
-  LargePage() { runs[0].layers = {{.q = x, .k = x, .v = x}, {.q = x, .k = x, .v = x}}; }
-  std::string text() const { return view_page(runs, options); }
-};
-
-TEST(ViewPage, what_is_left_out_is_said_in_both_languages) {
-  EXPECT_NE(Page().text().find("\"notes\":[]"), std::string::npos) << "everything fits";
-  LargePage page;
-  page.options.page_bytes = std::int64_t{2} << 20;
-  const std::string text = page.text();
-  EXPECT_NE(text.find("The page is reduced to 2 MiB: every query of every head has the 16 keys of "
-                      "largest weight; q and k, with which every weight is exact, are there for 0 "
-                      "of 2 layers."),
-            std::string::npos);
-  EXPECT_NE(text.find("they do not fit into 2 MiB; attend view ... --page-size "),
-            std::string::npos);
-  EXPECT_NE(text.find(" --window 1,HEAD,QUERY,QUERIES,KEY,KEYS the weights of a part."),
-            std::string::npos);
-  page.options.language = "zh";
-  EXPECT_NE(page.text().find("\\u9875\\u9762\\u7f29\\u51cf"), std::string::npos);
-}
-
-// Random numbers do not deflate: pages as large as they can be.
-TEST(ViewPage, is_never_larger_than_it_may_be) {
-  LargePage page;
-  page.runs[0].name = std::string(300, '<');
-  page.runs[0].tokens = std::vector<std::string>(600, "</script>\x01");
-  page.options.title = std::string(1000, '"');
-  std::size_t before = 0;
-  for (const std::int64_t size : {500'000, 700'000, 1'000'000, 2'000'000, 4'000'000, 7'000'000}) {
-    page.options.page_bytes = size;
-    const std::string text = page.text();
-    EXPECT_LE(text.size(), static_cast<std::size_t>(size));
-    EXPECT_GE(text.size(), before) << "more room, and less on the page";
-    before = text.size();
-  }
-  page.options.page_bytes = std::int64_t{16} << 20;
-  EXPECT_NE(page.text().find("\"notes\":[]"), std::string::npos);
-}
-
-// With the longest names, numbers and texts in the JSON, in the language whose letters are escaped.
-TEST(ViewPage, fits_into_the_least_that_it_asks_for) {
-  const Tensor x = numbers({1, 300, 4, 8}, 6);
-  Tensor each({300});
-  for (std::int64_t h = 0; h < 300; ++h) each.data<float>()[h] = -1.2345678e-17F;
-  ViewRun run{.name = std::string(99, '\x01'),
-              .tokens = std::vector<std::string>(4, "[\x01\x02]"),
-              .token_ids = {3, 3, 3, 3},
-              .layers = {{.name = std::string(999, '\x1b'),
-                          .q = x,
-                          .k = x,
-                          .v = x,
-                          .options = {.alibi = each, .sinks = each},
-                          .contribution = std::vector<double>(300, -1.2345678901234567e-101)}}};
-  run.layers.resize(3, run.layers[0]);
-  ViewOptions options{.language = "zh", .page_bytes = 1};
-  const std::string found = thrown_by([&] { view_page({&run, 1}, options); });
-  options.page_bytes = std::stoll(found.substr(found.find("at least ") + 9));
-  EXPECT_LE(view_page({&run, 1}, options).size(), static_cast<std::size_t>(options.page_bytes));
-}
-
-// The size that a page names as enough for a layer is: it stores the layer, and 1 MiB less does
-// not.
-TEST(ViewPage, the_page_size_that_it_asks_for_is_enough) {
-  LargePage page;
-  page.options.page_bytes = std::int64_t{2} << 20;
-  const std::string said = "--page-size ", text = page.text();
-  const std::size_t at = text.find("they do not fit into 2 MiB; attend view ... " + said);
-  ASSERT_NE(at, std::string::npos);
-  const std::int64_t size = std::stoll(text.substr(text.find(said, at) + said.size()));
-  const auto has_q = [&](std::int64_t mebibytes) {
-    page.options.page_bytes = mebibytes << 20;
-    return page.text().find("\"q\":{\"blob\"") != std::string::npos;
-  };
-  EXPECT_TRUE(has_q(size));
-  EXPECT_FALSE(has_q(size - 1));
-}
-
-TEST(ViewPage, progress_is_told_head_by_head_and_may_end_the_work) {
-  LargePage page;
-  std::vector<std::int64_t> told;
-  page.options.progress = [&](std::int64_t done, std::int64_t all) {
-    told.push_back(done);
-    EXPECT_EQ(all, 8);
-  };
-  page.text();
-  EXPECT_TRUE(std::is_sorted(told.begin(), told.end()));
-  EXPECT_EQ(told.back(), 8);
-  EXPECT_GE(told.size(), 2U) << "at least once a layer";
-  page.options.progress = [](std::int64_t, std::int64_t) { throw Interrupted("enough"); };
-  EXPECT_EQ(thrown_by([&] { page.text(); }), "Interrupted: enough");
-}
-
-TEST(ViewPage, a_context_can_interrupt_it) {
-  LargePage page;
-  Context context({.threads = 2, .interrupt = [] { return true; }});
-  EXPECT_EQ(thrown_by([&] { view_page(page.runs, page.options, context); }),
-            "Interrupted: view: interrupted; what it was to write is not complete");
-}
-
 TEST(ViewPage, numbers_that_are_not_finite_are_said) {
   Page page;
   page.q.at<float>({0, 1, 2, 3}) = std::nanf("");
@@ -367,43 +52,6 @@ TEST(ViewPage, numbers_that_are_not_finite_are_said) {
 TEST(ViewPage, equal_inputs_give_equal_bytes) {
   const Page page;
   EXPECT_EQ(page.text(), page.text());
-}
-
-// ---- memory ------------------------------------------------------------------------------------
-
-// A window keeps the time short; the memory is what counts.
-TEST(ViewMemory, grows_with_the_length_and_not_with_its_square) {
-  const auto bytes = [](std::int64_t length) {
-    const Tensor x = numbers({1, 2, length, 4}, 4);
-    const std::vector<ViewRun> runs{
-        {.layers = {{.q = x, .k = x, .v = x, .options = {.causal = true, .window = {8, 0}}}}}};
-    const std::size_t before = bytes_allocated;
-    const std::string page = view_page(runs, {.page_bytes = 8 << 20});
-    EXPECT_LT(page.size(), std::size_t{8} << 20);
-    return static_cast<double>(bytes_allocated - before);
-  };
-  bytes(1024);  // the first workspaces
-  const double one = bytes(65536), two = bytes(131072);
-  EXPECT_LT(two, 2.2 * one);
-  EXPECT_LT(two, 128.0 * (1 << 20)) << "a row of weights for each query would be 128 GiB";
-}
-
-TEST(ViewMemory, whichever_allocation_fails_the_caller_is_told) {
-  const Page page;
-  const std::string whole = page.text();
-  std::size_t failures = 0;
-  bool finished = false;
-  for (std::size_t n = 1; !finished; n += 7) {
-    failing_allocation = allocations + n;
-    std::string found;
-    const std::string thrown = thrown_by([&] { found = page.text(); });
-    finished = allocations < failing_allocation;  // else one failed, maybe without need
-    failing_allocation = 0;
-    if (thrown == "nothing") EXPECT_EQ(found, whole);
-    else EXPECT_TRUE(thrown.starts_with("OutOfMemory: ")) << thrown;
-    failures += thrown != "nothing";
-  }
-  EXPECT_GT(failures, 20U);
 }
 
 // ---- one sequence ------------------------------------------------------------------------------
@@ -605,23 +253,6 @@ TEST(ViewBytes, log16_is_the_nearest_of_its_steps) {
   EXPECT_EQ(view::log16(std::exp2(-65534 / 2048.0)), 65534);
   for (double p = 1; p > std::exp2(-31); p *= 0.9993)
     EXPECT_LE(std::abs(std::exp2(-view::log16(p) / 2048.0) / p - 1), 1.7e-4) << p;
-}
-
-// Whatever zlib makes of bytes that cannot become fewer.
-TEST(ViewBytes, a_blob_is_never_larger_than_its_plan) {
-  std::mt19937 random(7);
-  for (const std::size_t size : {0, 1, 2, 3, 100, 16383, 65536, 1'000'003}) {
-    std::string bytes(size, '\0');
-    for (char& byte : bytes) byte = static_cast<char>(random());
-    view::Blobs blobs;
-    const std::string json =
-        blobs.add("log16", {123456, 123456, 16}, bytes).set("scale", 1.2345678901234567e-17).text();
-    blobs.pack(default_context());
-    EXPECT_LE(json.size() + sizeof "\"output_norm\":," + blobs.elements().size(),
-              static_cast<std::size_t>(view::characters_of_blob(static_cast<std::int64_t>(size))));
-    EXPECT_LE(base64(stored(bytes)).size() + 200,
-              static_cast<std::size_t>(view::characters_of_blob(static_cast<std::int64_t>(size))));
-  }
 }
 
 TEST(ViewBytes, numbers_in_16_bits_have_a_scale_or_are_not_finite) {

@@ -53,6 +53,12 @@ export class Blocks {
     return this.wanted.length === 0;
   }
 
+  // Computes what is missing of a window, at once.
+  finish(i0, i1, j0, j1) {
+    this.want(i0, i1, j0, j1);
+    this.work(Infinity);
+  }
+
   work(milliseconds) {
     const end = performance.now() + milliseconds;
     while (this.wanted.length > 0 && performance.now() < end) this.compute(this.wanted.shift());

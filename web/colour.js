@@ -69,7 +69,7 @@ export function asFigure(draw) {
   }
 }
 
-export function theme() {
+function theme() {
   return !forFigure && matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
 

@@ -1,6 +1,6 @@
 // The largest difference between two runs, of every head and of all: first from the tiles, then,
 // where both runs are exact and it is affordable, from every cell, in slices between frames.
-import {openLayer, PageError, tilesOf} from "./data.js";
+import {isMark, openLayer, PageError, tilesOf} from "./data.js";
 import {Difference} from "./filters.js";
 import {Head} from "./head.js";
 import {shown} from "./page.js";
@@ -41,7 +41,7 @@ function fromTiles(source) {
   for (let row = 0; row < rows; ++row) {
     for (let column = 0; column < columns; ++column) {
       const value = source.tile(row, column, "mean");
-      if (value >= -1 && Math.abs(value) > Math.abs(best.value))
+      if (!isMark(value) && Math.abs(value) > Math.abs(best.value))
         Object.assign(best, { value, i: row * queries, j: column * keys });
     }
   }
@@ -62,7 +62,7 @@ async function fromCells(source) {
   for (let i = 0; i < source.queries; ++i) {
     source.segment(i, 0, source.keys, row);
     for (let j = 0; j < row.length; ++j) {
-      if (row[j] >= -1 && Math.abs(row[j]) > Math.abs(best.value))
+      if (!isMark(row[j]) && Math.abs(row[j]) > Math.abs(best.value))
         Object.assign(best, { value: row[j], i, j });
     }
     if (performance.now() < end) continue;

@@ -5,11 +5,13 @@ import {say} from "./text.js";
 
 export class PageError extends Error {}
 
-// In place of a weight: what the mask hides, what a filter leaves out, and what only its tile tells
-// about. Weights are in [0, 1], differences in [-1, 1].
-export const HIDDEN = -2;
-export const FILTERED = -3;
-export const UNKNOWN = -4;
+// In place of a number: what the mask hides, what a filter leaves out, and what only its tile tells
+// about. Far below every weight, difference, and either of them times a norm.
+export const HIDDEN = -(2 ** 120);
+export const FILTERED = 2 * HIDDEN;
+export const UNKNOWN = 4 * HIDDEN;
+
+export function isMark(value) { return value <= HIDDEN; }
 
 export function readPage() {
   const node = document.getElementById("data");
@@ -41,16 +43,21 @@ const kLog8 = Float32Array.from({ length: 256 }, (_, n) => (n === 0 ? 0 : 2 ** (
 // Between which numbers lies what log8 rounded to `value`: half a step, 2^(1/16), to either side;
 // whatever is below the smallest step but 0 was rounded up to it.
 export function log8Range(value) {
-  if (value === 0) return [0, 0];
+  if (!(value > 0)) return [0, 0];
   return [value <= kLog8[1] ? 0 : value * 2 ** (-1 / 16), Math.min(1, value * 2 ** (1 / 16))];
 }
 
 // log16: n is 2^(-n / 2048), 65535 is 0.
 const kLog16 = Float32Array.from({ length: 65536 }, (_, n) => (n === 65535 ? 0 : 2 ** (-n / 2048)));
 
-// The relative error of what log16 rounded, half a step; what is below the least step became 0.
+// The relative error of what log16 rounded, half a step; what is below its last half step became 0.
 export const kLog16Error = 2 ** (1 / 4096) - 1;
-export const kLog16Least = 2 ** -32;
+export const kLog16Least = 2 ** (-65534.5 / 2048);
+
+// The relative error of the numbers of a blob.
+export function errorOf({type}) {
+  return type === "log16" ? kLog16Error : type === "f16" ? 2 ** -11 : 0;
+}
 
 function halves(bytes) {
   if (typeof Float16Array !== "undefined") return new Float32Array(new Float16Array(bytes.buffer));

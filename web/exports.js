@@ -1,5 +1,5 @@
 // What is in view as a file: SVG and PNG as drawn, CSV with the numbers.
-import {FILTERED, HIDDEN, UNKNOWN} from "./data.js";
+import {FILTERED, HIDDEN, isMark} from "./data.js";
 import {figureCanvas, svgOf} from "./figure.js";
 import {keyToken, queryToken, shown, shownName} from "./page.js";
 import {cellsOf, levelOf} from "./plot.js";
@@ -30,12 +30,13 @@ function field(token) {
   return `"${(/^[=+\-@]/.test(text) ? "'" : "") + text.replaceAll('"', '""')}"`;
 }
 
-const kindOf = (value, usual) =>
-    (value === HIDDEN         ? "hidden"
-         : value === FILTERED ? "filtered"
-                              : usual);
+function kindOf(value, usual) {
+  if (!isMark(value)) return usual;
+  return value === HIDDEN ? "hidden" : value === FILTERED ? "filtered" : "unknown";
+}
 const figureOf = (value, digits = 9) =>
-    (value < -1.5 ? "" : String(Number(value.toPrecision(digits))));
+    (isMark(value) ? "" : String(Number(value.toPrecision(digits))));
+const kTileDigits = 3;  // of what is rounded to steps of 2^(1/8)
 
 // The digits of a cell that is known: what was rounded for the page has six.
 function digitsOf(source, i, j) { return !source.exact && source.cell(i, j).error ? 6 : 9; }
@@ -62,7 +63,7 @@ function cellLines(start, { i0, i1, j0, j1 }) {
   for (let i = i0; i < i1; ++i) {
     source.segment(i, j0, j1, row);
     row.forEach((value, n) => {
-      const j = j0 + n, kind = kindOf(value, value === UNKNOWN ? "unknown" : "exact");
+      const j = j0 + n, kind = kindOf(value, "exact");
       const tokens = `${field(queryToken(i))},${field(keyToken(j))}`;
       const figure = figureOf(value, kind === "exact" ? digitsOf(source, i, j) : 9);
       lines.push([start, i, j, tokens, figure, kind].join(","));
@@ -83,15 +84,15 @@ function tileLines(start, { i0, i1, j0, j1 }, onlyTiles) {
     for (let c = Math.floor(j0 / keys); c * keys < j1; ++c) {
       const tile = source.tileAt(r * queries, c * keys), mean = source.tile(r, c, "mean");
       const [from, to] =
-          mean < -1.5 || !tile.largest ? ["", ""] : tile.largest.map((value) => figureOf(value));
-      add(tile.query, tile.queries, tile.key, tile.keys, "", figureOf(mean), from, to,
+          isMark(mean) || !tile.largest ? ["", ""] : tile.largest.map((value) => figureOf(value));
+      add(tile.query, tile.queries, tile.key, tile.keys, "", figureOf(mean, kTileDigits), from, to,
           kindOf(mean, "tile"));
     }
   }
   for (let i = i0; i < i1 && !onlyTiles; ++i) {
     source.segment(i, j0, j1, row);
     row.forEach((value, n) => {
-      if (value > -1.5 || Number.isNaN(value))
+      if (!isMark(value))
         add(i, 1, j0 + n, 1, figureOf(value, digitsOf(source, i, j0 + n)), "", "", "", "exact");
     });
   }

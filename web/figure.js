@@ -5,7 +5,7 @@ import {FILTERED, HIDDEN, UNKNOWN} from "./data.js";
 import {keyToken, queryToken, shownTitle} from "./page.js";
 import {paintContent, paintMap} from "./paint.js";
 import {cellsOf, cornerOf, levelOf, plotPicture, showsTiles} from "./plot.js";
-import {tileWords} from "./readout.js";
+import {deserved, tileWords} from "./readout.js";
 import {SvgPen} from "./svg.js";
 import {say} from "./text.js";
 import {visibleToken} from "./tokens.js";
@@ -14,9 +14,11 @@ const kHeader = 30;             // px for the name of the head
 const kMostRectangles = 20000;  // of an SVG; more cells become one picture in it
 const kScale = 3;               // pixels of a PNG to a px of the page
 
-// The view of a figure: light colours, nothing chosen.
+// The view of a figure: light colours, nothing chosen, every cell computed.
 function figureView(map) {
-  const view = map.view();
+  const view = map.view(), { source, blocks, window } = view, { w, h } = map.geometry;
+  const { i0, i1, j0, j1 } = cellsOf(window, source);
+  if (levelOf(source, window, w, h) !== "tiles") blocks.finish(i0, i1, j0, j1);
   return {...view, hover: null, cell: null, chosen: [], marks: false };
 }
 
@@ -77,9 +79,11 @@ function vectorCells(pen, { w, h }, { source, scale, window: [q0, q1, k0, k1] },
       const j = j0 + n,
             pair = `${i} ${visibleToken(queryToken(i))} → ${j} ${visibleToken(keyToken(j))}`;
       pen.fillStyle = scale.css(value);
-      const rounded = !source.exact && source.cell(i, j).error;
-      const words =
-          value === FILTERED ? say("filtered") : Number(value.toPrecision(rounded ? 4 : 6));
+      const cell = source.error ? source.cell(i, j) : null,
+            off = cell?.off ?? (cell?.error ?? 0) * Math.abs(value);
+      const words = value === FILTERED
+          ? say("filtered")
+          : Number(value.toPrecision(deserved(value, off, off ? 4 : 6)));
       pen.fillRect((j - k0) * x, (i - q0) * y, x, y, `${pair}: ${words}`);
     });
   }

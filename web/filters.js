@@ -6,7 +6,7 @@
 //   2. top-p: of the rest, the largest weights until their sum is p of the rest's sum
 //   3. threshold: weights below it
 //   4. renormalise, if switched on: what is left is divided by its sum
-import {FILTERED, HIDDEN, log8Range, UNKNOWN} from "./data.js";
+import {FILTERED, HIDDEN, isMark, log8Range, UNKNOWN} from "./data.js";
 import {tokenAt} from "./tokens.js";
 
 // Which keys stay, or null for all; `bad` is the message of a pattern that cannot be read.
@@ -29,8 +29,8 @@ export function keptKeys(state, run, keys) {
   return { kept, bad };
 }
 
-// Weights carry the rounding of lse (f32): 1/10 must not fall below a threshold of 0.1, nor a tie
-// apart.
+// Weights carry the rounding of lse (f32), stored ones their own: 1/10 must not fall below a
+// threshold of 0.1, nor a tie apart.
 const kSlack = 1 - 1e-6;
 
 export function filtersActive(state) {
@@ -40,10 +40,10 @@ export function filtersActive(state) {
 
 export class Filtered {
   constructor(head, state, kept) {
-    const { p, far, renormalise } = state, least = state.least * kSlack;
+    const { p, far, renormalise } = state, least = state.least * (kSlack - head.error);
     Object.assign(this, { head, kept, p, far, least, renormalise });
-    const { queries, keys, exact, tiles, windows, offset } = head;
-    Object.assign(this, { queries, keys, exact, tiles, windows, offset });
+    const { queries, keys, exact, error, tiles, windows, offset } = head;
+    Object.assign(this, { queries, keys, exact, error, tiles, windows, offset });
     this.needsRows = exact && (this.p < 1 || this.renormalise);
     this.cost = this.needsRows ? 2 * head.cost : head.cost;
     this.rules = new Map();
@@ -129,9 +129,12 @@ export class Filtered {
   range(i) { return this.head.range(i); }
   tileAt(i, j) { return this.head.tileAt(i, j); }
   most(i, j) { return this.head.most(i, j); }
+  mostInRow(i) { return this.head.mostInRow(i); }
   largest() { return this.renormalise ? 1 : this.head.largest(); }
   topTile(kind) { return this.head.topTile(kind); }
 }
+
+const kComputed = 1e-6;  // relative error of a weight that is computed here: lse has 32 bits
 
 // Run B minus run A. What one of them hides counts as 0 there.
 export class Difference {
@@ -139,6 +142,7 @@ export class Difference {
     const { queries, keys, offset } = a;
     Object.assign(this, { a, b, queries, keys, offset, difference: true });
     this.exact = a.exact && b.exact;
+    this.error = Math.max(a.error, b.error);
     this.cost = a.cost + b.cost;
     const same =
         a.tiles && b.tiles && a.tiles.queries === b.tiles.queries && a.tiles.keys === b.tiles.keys;
@@ -149,8 +153,8 @@ export class Difference {
 
   static of(a, b) {
     if (a === UNKNOWN || b === UNKNOWN) return UNKNOWN;
-    if (a < -1 && b < -1) return a === HIDDEN && b === HIDDEN ? HIDDEN : FILTERED;
-    return (b < -1 ? 0 : b) - (a < -1 ? 0 : a);
+    if (isMark(a) && isMark(b)) return a === HIDDEN && b === HIDDEN ? HIDDEN : FILTERED;
+    return (isMark(b) ? 0 : b) - (isMark(a) ? 0 : a);
   }
 
   segment(i, j0, j1, out, at = 0) {
@@ -172,7 +176,7 @@ export class Difference {
     this.a.known(i, (j, weight) => {
       this.b.segment(i, j, j + 1, other);
       const value = Difference.of(weight, other[0]);
-      if (value > -1.5 || Number.isNaN(value)) use(j, value);
+      if (!isMark(value)) use(j, value);
     });
   }
 
@@ -188,17 +192,27 @@ export class Difference {
         : shown.some((cell) => cell.weight === null)             ? "tile"
                                                                  : "exact";
     const error = Math.max(a.error ?? 0, b.error ?? 0);
+    const off = ({ weight, error: own }) => Math.abs(weight) * Math.max(own ?? 0, kComputed);
     if (kind !== "tile")
-      return { weight: b.weight - a.weight, a: a.weight, b: b.weight, kind, error };
+      return {
+        weight: b.weight - a.weight,
+        a: a.weight,
+        b: b.weight,
+        kind,
+        error,
+        off: off(a) + off(b)
+      };
     const tile = this.tileAt(i, j);
     return { weight: null, kind: tile ? "tile" : "unknown", tile };
   }
 
-  // The tile of both runs: the difference of the means. What differs most inside is not known.
+  // The tile of both runs: the difference of the means, and between which numbers it lies. What
+  // differs most inside is not known.
   tileAt(i, j) {
     if (!this.tiles) return null;
     const a = this.a.tileAt(i, j), b = this.b.tileAt(i, j);
-    return {...b, mean: Difference.of(a.mean, b.mean), largest: null };
+    const means = [b.means[0] - a.means[1], b.means[1] - a.means[0]];
+    return {...b, mean: Difference.of(a.mean, b.mean), means, largest: null };
   }
 
   topTile(kind) {
@@ -206,11 +220,14 @@ export class Difference {
     for (let row = 0; row < this.tiles.rows; ++row) {
       for (let column = 0; column < this.tiles.columns; ++column) {
         const value = this.tile(row, column, kind);
-        if (value >= -1 && Math.abs(value) > largest) largest = Math.abs(value);
+        if (!isMark(value) && Math.abs(value) > largest) largest = Math.abs(value);
       }
     }
     return largest;
   }
 
-  largest() { return (this.tiles && this.topTile("mean")) || this.b.largest() || 1; }
+  largest() {
+    return (this.tiles && this.topTile("mean")) || Math.max(this.a.largest(), this.b.largest()) ||
+        1;
+  }
 }

@@ -7,7 +7,7 @@ import {say} from "./text.js";
 import {reveal} from "./zoom.js";
 
 // What was written: { layer, head, query, key, text }, without what it does not say.
-export function readPlace(written) {
+function readPlace(written) {
   const place = {}, head = /^\s*l?(\d+)\s*[.:/h]\s*h?(\d+)(?=\s|$|[,;])[\s,;]*/i.exec(written);
   if (head) [place.layer, place.head] = [Number(head[1]), Number(head[2])];
   const rest = written.slice(head?.[0].length ?? 0).trim();
@@ -21,7 +21,7 @@ export function readPlace(written) {
 }
 
 // The next token at which a text begins, after token `from`; -1 if it is nowhere.
-export function findText(tokens, text, from) {
+function findText(tokens, text, from) {
   const starts = [];
   let whole = "";
   for (const token of tokens) {
@@ -39,7 +39,7 @@ export function findText(tokens, text, from) {
 }
 
 // The changes of the state that go to a place, or { error } in words.
-export function changesFor(place) {
+function changesFor(place) {
   const layers = runOf(state.show).layers, at = place.layer ?? state.layer, layer = layers[at];
   const none = (what, n, count) => ({ error: say(`goto_no_${what}`, { n, last: count - 1 }) });
   if (!layer) return none("layer", at, layers.length);

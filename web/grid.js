@@ -6,8 +6,8 @@ import {PageError} from "./data.js";
 import {clamp, element, fill, scores} from "./dom.js";
 import {Overview} from "./overview.js";
 import {hasTwoRuns, headName, keyToken, labelOf, layerName, layersShown, runOf} from "./page.js";
-import {colouredBy, groupsOfHeads, neighbour, rankOf, scoreWords} from "./scores.js";
-import {answerOf, askAll, asked, isAsked} from "./selection.js";
+import {answerWords, colouredBy, groupsOfHeads, neighbour, rankOf, scoreWords} from "./scores.js";
+import {answerOf, answerOver, askAll, asked, isAsked} from "./selection.js";
 import {choose, state} from "./state.js";
 import {say} from "./text.js";
 import {drawsCells, paintAnswer, paintThumb} from "./thumb.js";
@@ -18,7 +18,7 @@ const kDense = 48;  // heads: more of them are cards of two lines beside their p
 export class Grid {
   constructor(root) {
     this.cards = element("div", { class: "cards" });
-    this.over = [];  // cards of mean and largest over the heads: { button, layer, over }
+    this.over = [];  // cards of mean and largest over the heads: { button, layer, over, score }
     this.overview = new Overview((layer, head) => this.pick({ layer, head }));
     this.root = root;
     this.root.append(this.overview.root, this.cards);
@@ -89,7 +89,8 @@ export class Grid {
     this.over = runOf(state.show).layers.flatMap((layer, at) => {
       if (!layer.over_heads) return [];
       return ["mean", "maximum"].map((over) => {
-        const words = say(`over_${over}`, { layer: layerName(layer) });
+        const words = say(`over_${over}`, { layer: layerName(layer) }),
+              score = element("span", { class: "figure" });
         const button = element(
             "button", {
               type: "button",
@@ -106,11 +107,11 @@ export class Grid {
                 "span", { class: "thumb-words" },
                 element(
                     "span", { class: "thumb-top" },
-                    element("span", { class: "thumb-name" }, `L${at}`)),
+                    element("span", { class: "thumb-name" }, `L${at}`), score),
                 element("span", { class: "bar" }),
                 element("span", { class: "thumb-label" }, say(`over_${over}_row`))));
         this.observer.observe(button);
-        return { button, layer: at, over };
+        return { button, layer: at, over, score };
       });
     });
   }
@@ -142,7 +143,7 @@ export class Grid {
     const ranks =
         [...this.buttons.values()].map((at) => (by ? rankOf(at.layer, at.head, by) : NaN));
     const top = ranks.reduce((a, b) => (b > a ? b : a), 0);
-    const scale = new Scale({ bend: "linear", top: 1 }), dense = this.buttons.size > kDense;
+    const scale = new Scale({ bend: "linear", top: 1 });
     [...this.buttons.values()].forEach((place, n) => {
       const { layer, head, button, bar, score, about } = place, label = labelOf(layer, head);
       const figure = by ? scoreWords(layer, head, by) : scores(label?.scores ?? []);
@@ -155,7 +156,7 @@ export class Grid {
         !by && label?.metric && figure ? `${label.metric} ${figure}` : figure,
         about ? say("tiles_about") : null
       ].filter(Boolean).join(", ");
-      score.textContent = dense ? figure.replace(/^([≤≥]?)0\./, "$1.") : figure;
+      score.textContent = this.short(figure);
       place.label.textContent = words;
       button.setAttribute("aria-label", spoken);
       button.title = label?.definition ? `${spoken}\n${label.definition}` : spoken;
@@ -163,9 +164,22 @@ export class Grid {
       bar.style.width = by ? `${clamp(100 * share, share > 0 ? 4 : 0, 100)}%` : "0";
       bar.style.backgroundColor = scale.css(0.35 + 0.65 * share);
     });
+    for (const { layer, over, score } of this.over)
+      score.textContent = this.short(answerWords(this.answer(layer, 0, over)));
     this.overview.draw(by ?? "maximum");
     fill(this.hint, this.usualHint());
     this.mark();
+  }
+
+  // Without the 0 before the point where cards are narrow.
+  short(figure) {
+    return this.buttons.size > kDense ? figure.replace(/^([≤≥]?)0\./, "$1.") : figure;
+  }
+
+  // What a card answers to the selection; null where it is coloured by something else.
+  answer(layer, head, over) {
+    if (colouredBy() !== "selection") return null;
+    return over ? answerOver(layer, over) : answerOf(layer, head);
   }
 
   keyWords(key) {
@@ -223,7 +237,7 @@ export class Grid {
   async draw(button) {
     const { layer, head, over } = button.dataset, at = Number(layer);
     const canvas = button.querySelector("canvas");
-    const answer = over || colouredBy() !== "selection" ? null : answerOf(at, Number(head));
+    const answer = this.answer(at, Number(head), over);
     try {
       if (answer) paintAnswer(canvas, answer, this.scale ?? this.selectionScale());
       else await paintThumb(canvas, at, Number(head ?? 0), over ?? "none");
@@ -237,15 +251,10 @@ export class Grid {
   // Draws again what has been drawn: after a change of colours. Answers are drawn at once.
   redraw() {
     this.scale = this.selectionScale();
-    for (const { button } of this.buttons.values()) {
+    for (const { button, layer, head, over } of [...this.buttons.values(), ...this.over]) {
       this.observer.unobserve(button);
-      if (this.scale && answerOf(Number(button.dataset.layer), Number(button.dataset.head)))
-        this.draw(button);
+      if (this.answer(layer, head, over)) this.draw(button);
       else this.observer.observe(button);
-    }
-    for (const { button } of this.over) {
-      this.observer.unobserve(button);
-      this.observer.observe(button);
     }
   }
 

@@ -16,6 +16,16 @@ export function highest(weights) {
   return weights[Math.ceil(0.995 * last)] || weights[last] || 0;
 }
 
+// What the tiles of query i say that its keys weigh at most, those that filters leave out aside.
+export function mostInTiles(source, i) {
+  const { columns, queries, maximum } = source.tiles ?? {}, row = Math.floor(i / queries);
+  if (!maximum) return 1;
+  let most = 0;
+  for (let column = 0; column < columns; ++column)
+    most = Math.max(most, log8Range(source.tile(row, column, "maximum"))[1]);
+  return most;
+}
+
 export class Head {
   constructor(layer, open, h) {
     Object.assign(this, { layer, open, h });
@@ -27,7 +37,8 @@ export class Head {
     this.kh = Math.floor(h / (layer.heads / layer.key_heads));
     this.rowsOfLse = open.lse ? open.lse.length / layer.heads : 0;  // all, or those of `rows`
     this.exact = Boolean(open.q && open.k && this.rowsOfLse === this.queries);
-    this.cost = this.exact ? this.d : 1;  // of one cell, in multiplications
+    this.cost = this.exact ? this.d : 1;        // of one cell, in multiplications
+    this.error = this.exact ? 0 : kLog16Error;  // relative, of the weights that are known
     this.tiles = open.tiles;
     this.tops = {};
     this.windows = open.windows.filter((window) => window.head === h && window.weights);
@@ -74,8 +85,9 @@ export class Head {
     return this.nanRows().has(row) ? NaN : (this.tiles[kind] ?? this.tiles.mean)[number];
   }
 
-  // The tile that holds cell (i, j): the cells it covers, the mean of those that are visible, and
-  // between which numbers the largest lies (null: the page does not say). Null without tiles.
+  // The tile that holds cell (i, j): the cells it covers, the mean of those that are visible as it
+  // is stored, and between which numbers it and the largest of them lie (null: the page does not
+  // say). Null without tiles.
   tileAt(i, j) {
     if (!this.tiles) return null;
     const { queries, keys, maximum } = this.tiles, row = Math.floor(i / queries),
@@ -87,6 +99,7 @@ export class Head {
       key,
       keys: Math.min(keys, this.keys - key),
       mean,
+      means: log8Range(mean),
       largest: maximum && !Number.isNaN(mean) ? log8Range(this.tile(row, column, "maximum")) : null
     };
   }
@@ -192,6 +205,13 @@ export class Head {
         (w) => i >= w.query && i < w.query + w.queries && j >= w.key && j < w.key + w.keys);
   }
 
+  // What a key of query i that is not stored weighs at most.
+  mostInRow(i) {
+    if (this.exact || Number.isNaN(this.lse(i))) return 0;
+    if (!this.rows?.has(i)) return mostInTiles(this, i);
+    return this.rows.whole(i) ? 0 : this.rows.most(i);
+  }
+
   // What a visible cell that is not known weighs at most.
   most(i, j) {
     const tile = this.tiles?.maximum ? log8Range(this.tiles.maximum[this.tileNumber(i, j)])[1] : 1;
@@ -207,7 +227,7 @@ export class Head {
     const value = new Float64Array(1);
     this.segment(i, j, j + 1, value);
     if (value[0] === HIDDEN) return { weight: 0, kind: "hidden", reason: "mask" };
-    const error = this.exact || this.inWindow(i, j) ? 0 : kLog16Error;
+    const error = this.inWindow(i, j) ? 0 : this.error;
     if (value[0] !== UNKNOWN && !(value[0] === 0 && error))  // a rounded 0 is only very small
       return { weight: value[0], kind: "exact", error };
     const tile = this.tileAt(i, j), stored = this.rows?.has(i);

@@ -47,7 +47,7 @@ export function listenToKeys(views) {
   const toLayer = (step) => {
     const layers = runOf(state.show).layers,
           layer = (state.layer + step + layers.length) % layers.length;
-    choose({ layer, head: Math.min(state.head, layers[layer].heads - 1) });
+    if (layers.length > 0) choose({ layer, head: Math.min(state.head, layers[layer].heads - 1) });
   };
   const p = (by) => choose({ p: Math.min(1, Math.max(0.05, Number((state.p + by).toFixed(2)))) });
   const actions = {

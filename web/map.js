@@ -163,7 +163,7 @@ export class MapView {
   }
 
   inside(cell) {
-    const { queries, keys } = shown.source;
+    const { queries, keys } = shown.source ?? {};
     return cell && cell[0] < queries && cell[1] < keys ? cell : null;
   }
 

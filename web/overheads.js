@@ -1,6 +1,6 @@
 // All heads of a layer as one source: the mean or the largest of their weights, cell by cell where
 // every head is known there, elsewhere the tiles that the page holds of them.
-import {HIDDEN, UNKNOWN} from "./data.js";
+import {HIDDEN, isMark, log8Range, UNKNOWN} from "./data.js";
 
 export class OverHeads {
   // heads: all of the layer; tiles: as of one head, their mean the plane of `which`.
@@ -9,6 +9,7 @@ export class OverHeads {
     Object.assign(this, { heads, tiles, which, queries, keys, offset, layer, open, d, h: 0 });
     this.exact = heads.every((head) => head.exact);
     this.cost = heads.reduce((sum, head) => sum + head.cost, 0);
+    this.error = Math.max(...heads.map((head) => head.error));
     this.windows = [];
     this.part = new Float64Array(0);
   }
@@ -42,7 +43,7 @@ export class OverHeads {
       if (tried.has(j)) return;
       tried.add(j);
       this.segment(i, j, j + 1, value);
-      if (value[0] > -1.5 || Number.isNaN(value[0])) use(j, value[0]);
+      if (!isMark(value[0])) use(j, value[0]);
     });
   }
 
@@ -80,6 +81,7 @@ export class OverHeads {
       key,
       keys: Math.min(keys, this.keys - key),
       mean,
+      means: log8Range(mean),
       largest: null,
       over: this.which
     };

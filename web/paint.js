@@ -1,7 +1,7 @@
 // Draws a head into a canvas context: hatching, cells or tiles, rulers, marks, strips, colour bar.
 // It knows nothing of the screen, so the same lines draw the map, the pinned heads and the figure.
 import {ink} from "./colour.js";
-import {HIDDEN, UNKNOWN} from "./data.js";
+import {HIDDEN, isMark, UNKNOWN} from "./data.js";
 import {cellsOf, levelOf, plotPicture} from "./plot.js";
 import {paintRulers} from "./ruler.js";
 import {paintBar, paintStrips, paintTitles} from "./strips.js";
@@ -89,7 +89,7 @@ function paintCells(context, { w, h }, view) {
   context.textAlign = "center";
   context.textBaseline = "middle";
   blocks.each(i0, i1, j0, j1, (i, j, value) => {
-    if (Math.abs(value) < 0.005 || value < -1.5) return;
+    if (Math.abs(value) < 0.005 || isMark(value)) return;
     context.fillStyle = scale.inkOn(value);
     context.fillText(cellNumber(value), (j + 0.5 - k0) * x, (i + 0.5 - q0) * y);
   });

@@ -2,13 +2,13 @@
 // and the weight there.
 import {Blocks} from "./blocks.js";
 import {PageError} from "./data.js";
-import {element, fill, number} from "./dom.js";
+import {element, fill} from "./dom.js";
 import {Difference} from "./filters.js";
 import {scaleOf} from "./mapscale.js";
 import {headName, headOf, labelOf, layersShown, shown, sourceOf} from "./page.js";
 import {paintContent, paintMap} from "./paint.js";
 import {cellsOf, levelOf} from "./plot.js";
-import {figure, mostWords} from "./readout.js";
+import {cellFigure, mostWords} from "./readout.js";
 import {choose, pinned, state} from "./state.js";
 import {say} from "./text.js";
 
@@ -109,6 +109,6 @@ export class Pins {
     const cell = source.cell(...at), start = `${at[0]} → ${at[1]}: `;
     if (cell.kind === "bound") return start + mostWords(cell.most);
     if (cell.kind !== "exact") return start + say(cell.kind);
-    return start + (source.difference ? number(cell.weight) : figure(cell.weight, cell.error));
+    return start + cellFigure(cell, source.difference);
   }
 }

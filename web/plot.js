@@ -2,7 +2,7 @@
 // each one colour with an outline, and its other number (largest, or mean) as a corner.
 import {kSide} from "./blocks.js";
 import {ink, mixed} from "./colour.js";
-import {FILTERED, HIDDEN, UNKNOWN} from "./data.js";
+import {FILTERED, HIDDEN, isMark, UNKNOWN} from "./data.js";
 
 const kViewWork = 3e8;  // multiplications that a view may cost; below it every cell is computed
 const kCells = 5e6;
@@ -65,7 +65,7 @@ function mergedPicture({ source, blocks, scale, tile, window: [q0, q1, k0, k1] }
           y = Math.floor(((i + 0.5 - q0) / (q1 - q0)) * h);
     if (x < 0 || y < 0 || x >= w || y >= h) return;
     const at = y * w + x;
-    if (value < -1.5) {
+    if (isMark(value)) {
       if (counts[at] === 0 && value !== HIDDEN) values[at] = value;
       return;
     }

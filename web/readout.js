@@ -1,5 +1,6 @@
 // What is said of a cell: above the map, in the table, in exports and explanations. A cell of which
 // the page holds no more than a tile has no number of its own; then the tile is described.
+import {isMark} from "./data.js";
 import {element, fill, number, signed} from "./dom.js";
 import {placeElement, shown} from "./page.js";
 import {state} from "./state.js";
@@ -13,18 +14,36 @@ export function rangeWords(begin, count) {
 // Two digits, rounded by `round`: away from what lies between two numbers.
 function outward(value, round) {
   if (value === 0) return "0";
-  const step = 10 ** (Math.floor(Math.log10(value)) - 1);
+  const step = 10 ** (Math.floor(Math.log10(Math.abs(value))) - 1);
   return number(Number((round(value / step) * step).toPrecision(2)), 2);
+}
+
+// "0.0087–0.0095"
+function between([from, to]) {
+  const ends = [outward(from, Math.floor), outward(to, Math.ceil)];
+  return ends[0] === ends[1] ? ends[0] : ends.join("–");
 }
 
 // "≤ 0.0032": rounded up.
 export function mostWords(most) { return `≤ ${outward(most, Math.ceil)}`; }
 
-// The digits that a number with this relative error deserves: the last is off by at most a half.
+// How many digits, `most` or fewer, a number deserves that is off by at most `off`: the last one is
+// off by at most a half.
+export function deserved(value, off, most = 4) {
+  if (!off || !Number.isFinite(value) || value === 0) return most;
+  const digits = Math.floor(Math.log10(Math.abs(value))) - Math.ceil(Math.log10(2 * off)) + 1;
+  return Math.max(1, Math.min(most, digits));
+}
+
+// A number with a relative error.
 export function figure(value, error = 0) {
-  if (!error || !Number.isFinite(value) || value === 0) return number(value);
-  const lead = Math.abs(value) / 10 ** Math.floor(Math.log10(Math.abs(value)));
-  return number(value, 1 + Math.max(0, Math.min(3, Math.floor(-Math.log10(2 * error * lead)))));
+  return number(value, deserved(value, error * Math.abs(value)));
+}
+
+// A difference of numbers that are off by at most `off` together.
+export function differenceWords(value, off = 0) {
+  if (value === 0 || !(Math.abs(value) <= off)) return signed(value, deserved(value, off));
+  return `± ${outward(off, Math.ceil)}`;
 }
 
 // What would store a cell of the head that is shown.
@@ -32,16 +51,20 @@ export function windowFlag(i, j) { return `--window ${state.layer},${state.head}
 
 // A tile in words: over which cells its mean is taken, and between which numbers the largest lies.
 export function tileWords(tile, difference) {
-  if (!tile) return say("unknown_is");
-  const { mean, largest, over } = tile;
+  if (!tile || isMark(tile.mean)) return say("unknown_is");
+  const { mean, means, largest, over } = tile;
   const queries = rangeWords(tile.query, tile.queries), keys = rangeWords(tile.key, tile.keys);
   if (Number.isNaN(mean)) return say("tile_nan", { queries, keys });
-  if (difference) return say("tile_difference", { queries, keys, mean: signed(mean, 2) });
+  if (difference) {
+    const [from, to] =
+        [[means[0], Math.floor], [means[1], Math.ceil]].map((end) => outward(...end));
+    return say("tile_difference", { queries, keys, from, to });
+  }
   const from = largest && outward(largest[0], Math.floor),
         to = largest && outward(largest[1], Math.ceil);
   if (largest && tile.queries * tile.keys === 1) return say("tile_single", { from, to });
   const words =
-      say(over === "maximum" ? "tile_over" : "tile_mean", { queries, keys, mean: number(mean, 2) });
+      say(over === "maximum" ? "tile_over" : "tile_mean", { queries, keys, mean: between(means) });
   return largest ? words + say("tile_largest", { from, to }) : words;
 }
 
@@ -62,10 +85,10 @@ function details(cell, difference, i, j) {
   if (cell.a !== undefined) return `${figure(cell.b, cell.error)} − ${figure(cell.a, cell.error)}`;
   const words = [];
   if (cell.norm !== undefined)
-    words.push(`${figure(cell.plain, cell.error)} × ${number(cell.norm)}`);
+    words.push(`${figure(cell.plain, cell.plainError)} × ${figure(cell.norm, cell.normError)}`);
   if (cell.before !== undefined && cell.before !== cell.weight)
     words.push(say("renormalised_is", { weight: figure(cell.before, cell.error) }));
-  if (cell.error) words.push(say("rounded_is"));
+  if (cell.plainError ?? cell.error) words.push(say("rounded_is"));
   return words.join("; ");
 }
 
@@ -74,7 +97,12 @@ function valueWords(cell, difference) {
   if (cell.kind === "bound") return mostWords(cell.most);
   if (cell.kind !== "exact") return "—";
   if (Number.isNaN(cell.weight)) return say("nan");
-  return difference ? signed(cell.weight, cell.error ? 3 : 4) : figure(cell.weight, cell.error);
+  return cellFigure(cell, difference);
+}
+
+// The number of a cell that has one.
+export function cellFigure(cell, difference) {
+  return difference ? differenceWords(cell.weight, cell.off) : figure(cell.weight, cell.error);
 }
 
 // Fills the readout with what is at a cell, or with what to do. Its height never changes: what lies

@@ -32,11 +32,11 @@ export class Rows {
       use(this.keys[n], this.weights[n]);
   }
 
-  // Adds the stored weights of a key to bars, one for each query.
-  addColumn(j, bars) {
+  // Calls use(query, weight) for the stored weights of a key.
+  column(j, use) {
     const { keys, weights, k, from, count } = this, begin = this.base * k;
     for (let n = 0; n < count * k; ++n)
-      if (keys[begin + n] === j) bars[from + Math.floor(n / k)] += weights[begin + n];
+      if (keys[begin + n] === j) use(from + Math.floor(n / k), weights[begin + n]);
   }
 
   // Whether every key that query i sees is stored.

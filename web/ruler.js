@@ -7,7 +7,7 @@ const kPitch = 13;            // px that a label needs
 const kLean = Math.PI / 3.4;  // of the labels above the columns
 
 // Labels of one side: [{ at (px), text, index }]. The window is [begin, end) on `length` px.
-export function rulerLabels(begin, end, length, token) {
+function rulerLabels(begin, end, length, token) {
   const pixels = length / (end - begin), labels = [];
   const first = Math.max(0, Math.floor(begin));
   if (pixels >= kPitch) {

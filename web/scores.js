@@ -71,8 +71,10 @@ export function colouredBy() {
 
 // The score that stands beside a head's name, in words; what is only a bound has its sign.
 export function scoreWords(at, head, name) {
-  if (name !== "selection") return scores(metricsOf(at, head, name));
-  const answer = answerOf(at, head);
+  return name === "selection" ? answerWords(answerOf(at, head)) : scores(metricsOf(at, head, name));
+}
+
+export function answerWords(answer) {
   if (!answer || Number.isNaN(answer.value)) return answer ? "–" : "";
   const [sign, round] = kRounding[answer.bound];
   return sign + shortScore(answer.value, round);
@@ -85,13 +87,15 @@ const kRounding = {
   least: ["≥", Math.floor]
 };
 
+const kTiny = 0.00095;  // below, three decimals would round to one wrong digit
+
 // 0.143, 12.3, 2e−4: short enough to stand beside a name.
 function shortScore(value, round = Math.round) {
   const size = Math.abs(value);
   if (size === 0) return "0";
-  const digits = size < 0.0005 ? -Math.floor(Math.log10(size)) : size < 10 ? 3 : 1;
+  const digits = size < kTiny ? -Math.floor(Math.log10(size)) : size < 10 ? 3 : 1;
   const rounded = round(value * 10 ** digits) / 10 ** digits;
-  const text = size < 0.0005 ? rounded.toExponential(0) : rounded.toFixed(digits);
+  const text = size < kTiny ? rounded.toExponential(0) : rounded.toFixed(digits);
   return text.replaceAll("-", "−");
 }
 
@@ -154,6 +158,7 @@ function grouped(heads, title) {
 // The head `step` places further in this order.
 export function neighbour(step) {
   const all = groupsOfHeads().flatMap(({ heads }) => heads);
+  if (all.length === 0) return {};
   const at = all.findIndex(({ layer, head }) => layer === state.layer && head === state.head);
   return {...all[(at + step + all.length) % all.length], over: "none" };
 }

@@ -1,13 +1,16 @@
 // What the selection asks of every head of every layer, and the answers: the weight of the chosen
 // cell, the largest weight of the chosen query, or all that the chosen key receives. Where a head's
 // own weight is not in the page, the answer is what it is at most.
-import {openLayer, openStored, PageError, unpack} from "./data.js";
+import {HIDDEN, isMark, openLayer, openStored, PageError, UNKNOWN, unpack} from "./data.js";
 import {Head} from "./head.js";
 import {layersShown, normed, runOf, shown, sourceOf} from "./page.js";
 import {state} from "./state.js";
 
-const kMostChosen = 64;   // queries that are looked at
-let answers = new Map();  // "layer.head" -> { value, bound: "" | "most" | "least", key, bars }
+const kMostChosen = 64;  // queries that are looked at
+// "layer.head" -> { value, bound: "" | "most" | "least", mark (why there is no value), key, bars
+// (of the keys of a query or the queries of a key, with marks), mostAt(n) (of a bar that is not
+// known) }
+let answers = new Map();
 let version = 0;
 
 // What is asked: { kind: "cell" | "query" | "key", ... }, or null.
@@ -24,6 +27,23 @@ export function asked() {
 export function isAsked() { return asked() !== null; }
 
 export function answerOf(layer, head) { return answers.get(`${layer}.${head}`) ?? null; }
+
+// The mean or the largest of the weights that the heads of a layer give the chosen cell, of those
+// that see it; null where the answers of single heads do not tell it.
+export function answerOver(layer, over) {
+  const all =
+      [...answers].filter(([place]) => place.startsWith(`${layer}.`)).map(([, each]) => each);
+  const apart = over === "maximum" && state.show === "difference";
+  if (asked()?.kind !== "cell" || all.length === 0 || apart) return null;
+  const seeing = all.filter(({ mark }) => mark !== HIDDEN),
+        values = seeing.map(({ value }) => value);
+  if (seeing.length === 0) return all[0];
+  if (seeing.some(({ mark }) => mark)) return { value: NaN, bound: "", mark: UNKNOWN };
+  const value =
+      over === "mean" ? values.reduce((a, b) => a + b, 0) / values.length : Math.max(...values);
+  const counts = ({ bound, value: own }) => bound && (over === "mean" || own === value);
+  return { value, bound: seeing.some(counts) ? "most" : "" };
+}
 
 // Unpacks what answers need of all layers, one after the other, before somebody asks.
 export async function prepareAnswers() {
@@ -51,81 +71,101 @@ async function askLayer(at, question, found) {
     const [a, b] = parts;
     a.forEach((answer, head) => {
       if (b === undefined) return found.set(`${at}.${head}`, answer);
-      const known = answer.bound === "" && b[head]?.bound === "";
-      found.set(
-          `${at}.${head}`,
-          { value: known ? b[head].value - answer.value : NaN, bound: "", bars: null });
+      found.set(`${at}.${head}`, difference(answer, b[head]));
     });
   } catch (error) {
     if (!(error instanceof PageError)) throw error;  // the layer's own view tells it
   }
 }
 
+// What the mask hides in one of two runs counts as 0 there.
+function difference(a, b) {
+  const value = (answer) => (answer?.mark === HIDDEN ? 0 : answer?.value ?? NaN);
+  if (a.mark && b?.mark) return { value: NaN, bound: "", mark: a.mark };
+  if (a.bound || b?.bound) return { value: NaN, bound: "", mark: UNKNOWN };
+  return { value: value(b) - value(a), bound: "" };
+}
+
 // The answers of all heads of a layer of one run.
 async function askOne(layer, question) {
   const heads = Array.from({ length: layer?.heads ?? 0 }, (_, h) => h);
-  if (question.kind === "key") {
-    const [mass, open] = await Promise.all([unpack(layer.mass), openStored(layer)]);
-    return heads.map((h) => askKeys(new Head(layer, open, h), mass, question.chosen));
-  }
-  const tell = (head) =>
-      (question.kind === "cell" ? askCell(head, question) : askQueries(head, question.chosen));
-  const whole = !layer.rows || state.norms, open = await (whole ? openLayer : openStored)(layer);
+  const whole = state.norms || !hasRows(layer, question);
+  const open = await (whole ? openLayer : openStored)(layer), mass = await unpack(layer.mass);
+  const tell = (head) => kAsking[question.kind](head, question, mass);
   const found = heads.map((h) => tell(new Head(layer, open, h)));
   if (whole || !layer.q || !layer.k || found.every(({ bound }) => bound === "")) return found;
   const more = await openLayer(layer);
   return found.map((answer, h) => (answer.bound ? tell(new Head(layer, more, h)) : answer));
 }
 
-function askCell(head, { i, j }) {
-  if (i >= head.queries || j >= head.keys) return { value: NaN, bound: "", bars: null };
-  const cell = normed(head).cell(i, j);
-  if (cell.weight !== null) return { value: cell.weight, bound: "", bars: null };
-  return { value: cell.most ?? 1, bound: "most", bars: null };
+// Whether the stored rows of a layer are enough for an answer; elsewhere its tiles have a bound.
+function hasRows({ rows }, { kind, i, chosen }) {
+  if (!rows || kind === "key") return Boolean(rows);
+  const asks = kind === "cell" ? [i] : chosen;
+  return asks.every((n) => n >= rows.from && n < rows.from + rows.count);
 }
 
+function askCell(head, { i, j }) {
+  const inside = i < head.queries && j < head.keys;
+  const cell = inside ? normed(head).cell(i, j) : { kind: "hidden" };
+  if (cell.kind === "hidden") return { value: NaN, bound: "", mark: HIDDEN };
+  if (cell.weight !== null) return { value: cell.weight, bound: "" };
+  return { value: cell.most, bound: "most" };
+}
+
+// Of two numbers or marks the one to be seen: the larger number, else what is not known.
+function seen(a, b) { return isMark(a) && isMark(b) ? Math.min(a, b) : Math.max(a, b); }
+
 // The largest weight of each chosen query, of the keys that filters keep; of several their mean.
-function askQueries(head, chosen) {
-  const source = sourceOf(head, shown.kept), bars = new Float32Array(head.keys);
-  let sum = 0, bound = "", key = -1, all = 0;
+// Where filters or norms are on, a key that is not stored may weigh more than those that are.
+function askQueries(head, { chosen }) {
+  const source = sourceOf(head, shown.kept), row = new Float32Array(head.keys);
+  const bars = new Float32Array(head.keys).fill(HIDDEN), bounds = new Set();
+  let sum = 0, key = -1, all = 0, most = 0;
   for (const i of chosen) {
     if (i >= head.queries) continue;
-    let best = -1, known = false;
-    const take = (j, value) => {
-      known = true;
-      if (value > bars[j]) bars[j] = value;
-      if (value > best) [best, key] = [value, j];
-    };
-    const scan = head.exact && (source !== head || !head.rows?.has(i));
-    if (head.rows?.has(i) && !scan) source.known(i, take);
-    if (scan) {
-      const row = new Float64Array(head.keys);
-      source.segment(i, 0, head.keys, row);
-      row.forEach((value, j) => {
-        if (value >= 0) take(j, value);
-      });
+    source.segment(i, 0, head.keys, row);
+    let best = Number.isNaN(head.lse(i)) ? NaN : 0;
+    for (let j = 0; j < row.length; ++j) {
+      bars[j] = seen(bars[j], row[j]);
+      if (row[j] > best) [best, key] = [row[j], j];
     }
-    // Where filters or norms are on, a key that is not stored may weigh more.
-    if (!known && (scan || head.rows?.whole(i))) best = 0;
-    else if (!known && head.rows?.has(i)) [best, bound] = [head.rows.most(i), "most"];
-    else if (!known) best = NaN;
-    else if (source !== head && !head.exact && !head.rows.whole(i) && best < head.rows.most(i))
-      bound = "least";
+    if (row.includes(UNKNOWN)) {
+      const other = source.mostInRow(i);
+      most = Math.max(most, other);
+      if (best === 0) bounds.add("most");
+      else if (best < other && (source !== head || !head.rows?.has(i))) bounds.add("least");
+      best ||= other;
+    }
     sum += best;
     ++all;
   }
-  return { value: all ? sum / all : NaN, bound, key: all === 1 ? key : -1, bars };
+  const [bound = ""] = bounds, value = all > 0 && bounds.size < 2 ? sum / all : NaN;
+  return { value, bound, key: all === 1 ? key : -1, bars, mostAt: () => most };
 }
 
-// What the chosen keys receive from all queries, and from which.
-function askKeys(head, mass, chosen) {
-  const { rows, queries, keys } = head, bars = new Float32Array(queries);
-  const bound = mass ? "" : "least";
-  let value = 0;
+// What the chosen keys receive from all queries, and from which of them.
+function askKeys(head, { chosen }, mass) {
+  const source = normed(head), { queries, keys, rows, h } = head;
+  const bars = new Float32Array(queries).fill(HIDDEN);
+  let value = mass ? 0 : NaN;
   for (const j of chosen) {
-    value += mass ? mass[head.h * keys + j] ?? NaN : 0;
-    rows?.addColumn(j, bars);
+    if (j >= keys) continue;
+    const norm = source.norms?.[j] ?? 1;
+    value += (mass?.[h * keys + j] ?? NaN) * norm;
+    for (let i = 0; i < queries; ++i) {
+      const [begin, end] = head.range(i);
+      if (j >= begin && j < end && !rows?.whole(i)) bars[i] = seen(bars[i], UNKNOWN);
+    }
+    rows?.column(j, (i, weight) => {
+      bars[i] = seen(bars[i], weight * norm);
+    });
   }
-  if (!mass) value = bars.reduce((sum, each) => sum + each, 0);
-  return { value: mass || rows ? value : NaN, bound, bars, upright: true };
+  return { value, bound: "", bars, mostAt: (i) => source.mostInRow(i), upright: true };
 }
+
+const kAsking = {
+  cell: askCell,
+  query: askQueries,
+  key: askKeys
+};

@@ -1,24 +1,22 @@
 // The text, shaded by what the chosen queries see (or by who sees the chosen keys). Long texts are
 // shown a page at a time, below a strip of the whole.
-import {cssColour, Scale} from "./colour.js";
+import {Scale} from "./colour.js";
 import {differenceOf} from "./compare.js";
-import {FILTERED, kLog16Error, UNKNOWN, unpack} from "./data.js";
-import {clamp, element, fill, number, press, segmented, signed} from "./dom.js";
+import {errorOf, kLog16Error, unpack} from "./data.js";
+import {clamp, element, fill, number, press, segmented} from "./dom.js";
 import {keyToken, placeElement, queryStart, queryToken, selfAttention, shown} from "./page.js";
 import {figure, tileWords} from "./readout.js";
+import {kHidden, kLeft, kNumber, kTile, shadeFigure, shades} from "./shades.js";
 import {choose, state} from "./state.js";
 import {say, sayWith} from "./text.js";
+import {textStrip} from "./textstrip.js";
 import {tokenElement, visibleToken} from "./tokens.js";
 
-// What is known of a token: nothing that the chosen ones see (hidden by the mask), left out by a
-// filter, its number, or a tile that it is in. Of several chosen ones the last of these holds.
-const kHidden = 0, kLeft = 1, kNumber = 2, kTile = 3;
-const kPage = 480;      // tokens shown at once
-const kTextWork = 5e8;  // multiplications that one choice may cost
+const kPage = 480;  // tokens shown at once
 
 export class TextView {
   constructor(root) {
-    this.start = null;
+    this.starts = {};  // of each text, the first token that is shown, and for what was chosen
     this.heading = element("p", { class: "chosen" });
     this.controls = element("div", { class: "row" });
     this.body = element("div", { class: "texts" });
@@ -52,47 +50,6 @@ export class TextView {
     };
   }
 
-  // One value for each key (or query), summed over the chosen ones, and what is known of it; where
-  // only tiles are known, their means are summed.
-  values() {
-    const { source } = shown, { reverse } = state, n = reverse ? source.queries : source.keys;
-    const chosen = state.chosen.filter((each) => each < (reverse ? source.keys : source.queries));
-    const rows = reverse ? n : chosen.length, whole = source.needsRows || source.a?.needsRows;
-    if (chosen.length === 0) return { chosen, sums: null };
-    if (rows * (whole || !reverse ? source.keys : chosen.length) * source.cost > kTextWork)
-      return { chosen, sums: null, tooMany: true };
-    const sums = new Float64Array(n), known = new Uint8Array(n),
-          part = new Float64Array(reverse ? 1 : n), { queries, keys } = source.tiles ?? {};
-    const add = (at, i, j, value) => {
-      const mean = value === UNKNOWN && source.tiles
-          ? source.tile(Math.floor(i / queries), Math.floor(j / keys), "mean")
-          : NaN;
-      if (value > -1.5 || Number.isNaN(value)) sums[at] += value;
-      else if (mean > -1.5) sums[at] += mean;
-      known[at] = Math.max(
-          known[at],
-          value === UNKNOWN        ? kTile
-              : value === FILTERED ? kLeft
-              : value < -1.5       ? kHidden
-                                   : kNumber);
-    };
-    if (reverse) {
-      for (let i = 0; i < n; ++i)
-        for (const j of chosen) {
-          source.segment(i, j, j + 1, part);
-          add(i, i, j, part[0]);
-        }
-    } else {
-      for (const i of chosen) {
-        source.segment(i, 0, n, part);
-        part.forEach((value, j) => add(j, i, j, value));
-      }
-    }
-    if (state.combine === "mean")
-      for (let at = 0; at < n; ++at) sums[at] /= chosen.length;
-    return { chosen, sums, known };
-  }
-
   show() {
     const { source } = shown;
     if (!source) {
@@ -101,7 +58,7 @@ export class TextView {
     }
     press(this.direction, state.reverse);
     press(this.combine, state.combine);
-    const { chosen, sums, known, tooMany } = this.values();
+    const { chosen, sums, known, tooMany } = shades();
     // As the map's; a sum over several may be more.
     let top = !state.same ? 0 : source.difference ? differenceOf(null, null) || 0 : 1;
     if (sums)
@@ -112,7 +69,7 @@ export class TextView {
         () => fill(this.facts));  // broken numbers here cost only this line
     this.shading = sums !== null;
     const self = selfAttention(), { offset } = this.places();
-    const shade = sums ? (n) => ({ value: sums[n], known: known[n] }) : () => null;
+    const shade = sums ? (n) => ({ value: sums[n], known: known[n], chosen }) : () => null;
     const parts = [];
     if (self) {
       const value =
@@ -171,8 +128,7 @@ export class TextView {
     const { layer, h, queries, keys } = head, name = state.reverse ? "mass" : "entropy";
     const all = await unpack(layer[name]);
     if (head !== shown.head || !all || state.chosen[0] !== n) return;
-    const value =
-        number(all[h * (state.reverse ? keys : queries) + n], layer[name].type === "f32" ? 4 : 3);
+    const value = figure(all[h * (state.reverse ? keys : queries) + n], errorOf(layer[name]));
     if (state.reverse) return fill(this.facts, say("facts_key", { mass: value }));
     let maximum = head.open.maximum ? number(head.open.maximum[h * queries + n]) : null;
     if (!maximum)
@@ -206,9 +162,7 @@ export class TextView {
               "button", { type: "button", onclick: () => choose({ cell }) },
               placeElement(n, state.reverse ? "query" : "key"),
               element("span", { class: "track" }, bar),
-              element(
-                  "span", { class: "figure" },
-                  shown.source.difference ? signed(sums[n]) : this.figure(sums[n]))));
+              element("span", { class: "figure" }, shadeFigure(sums[n], n, chosen))));
     }));
   }
 
@@ -216,11 +170,14 @@ export class TextView {
   // the chosen ones.
   text(side, count, token, shade, marked) {
     const long = count > kPage, first = marked.size ? Math.min(...marked) : 0;
-    if (this.start === null || !long) this.start = 0;
-    if (long && this.seen !== `${[...marked]}`)
-      this.start = clamp(first - kPage / 2, 0, count - kPage);
-    this.seen = `${[...marked]}`;
-    const from = long ? clamp(Math.floor(this.start), 0, count - kPage) : 0,
+    const place = this.starts[side] ??= { start: 0, seen: "" };
+    if (place.seen !== `${[...marked]}`)
+      Object.assign(place, { start: first - kPage / 2, seen: `${[...marked]}` });
+    const turn = (start) => {
+      place.start = clamp(start, 0, count - kPage);
+      this.show();
+    };
+    const from = long ? clamp(Math.floor(place.start), 0, count - kPage) : 0,
           to = Math.min(count, from + kPage);
     const tokens = element("div", {
       class: "tokens",
@@ -237,21 +194,14 @@ export class TextView {
     const active = tokens.querySelector('[aria-selected="true"]') ?? tokens.firstElementChild;
     if (active) active.tabIndex = 0;
     if (!long) return tokens;
-    const turn = (words, pages) => element(
-        "button", {
-          type: "button",
-          onclick: () => {
-            this.start = clamp(from + pages * kPage, 0, count - kPage);
-            this.show();
-          }
-        },
-        words);
+    const button = (words, pages) =>
+        element("button", { type: "button", onclick: () => turn(from + pages * kPage) }, words);
     return element(
-        "div", {}, this.strip(count, shade, from, to),
+        "div", {}, textStrip(count, shade, [from, to], this.scale, (n) => turn(n - kPage / 2)),
         element(
-            "div", { class: "row pages" }, turn(say("earlier"), -1),
+            "div", { class: "row pages" }, button(say("earlier"), -1),
             element("span", { class: "muted" }, say("text_page", { from, to: to - 1, all: count })),
-            turn(say("later"), 1)),
+            button(say("later"), 1)),
         tokens);
   }
 
@@ -280,18 +230,14 @@ export class TextView {
     return node;
   }
 
-  // A weight with the digits that it deserves: what is not computed here was rounded.
-  figure(value) { return figure(value, shown.source.exact ? 0 : kLog16Error); }
-
   // What a token's hint says: its number, or why it has none.
   words(n, shade) {
     if (!shade) return "";
     const { source } = shown, { chosen, reverse } = state;
-    if (shade.known === kNumber)
-      return source.difference ? signed(shade.value) : this.figure(shade.value);
+    const at = reverse && selfAttention() ? n - this.places().offset : n;
+    if (shade.known === kNumber) return shadeFigure(shade.value, at, shade.chosen);
     if (shade.known === kLeft) return say("filtered_plain");
     if (shade.known === kHidden) return say("hidden");
-    const at = reverse && selfAttention() ? n - this.places().offset : n;
     return chosen.length > 1 || !source.tiles
         ? say("tile")
         : tileWords(
@@ -331,42 +277,6 @@ export class TextView {
         before.includes(index) ? before.filter((each) => each !== index) : [...before, index];
     choose({ chosen: chosen.sort((a, b) => a - b), reverse });
     this.body.querySelector(`[data-side="${side}"] [data-n="${n}"]`)?.focus();
-  }
-
-  // The whole text as a strip of colours: the largest value of each pixel, and below it, in a lower
-  // row, the largest mean of its tiles.
-  strip(count, shade, from, to) {
-    const w = Math.min(count, 1024), canvas = element("canvas", {
-                                       class: "strip",
-                                       width: w,
-                                       height: 4,
-                                       role: "img",
-                                       "aria-label": say("text_strip"),
-                                       title: say("text_strip")
-                                     });
-    const context = canvas.getContext("2d");
-    for (const [known, y, h] of [[kTile, 3, 1], [kNumber, 0, 4]]) {
-      const best = new Float64Array(w).fill(NaN);
-      for (let n = 0; n < count; ++n) {
-        const at = Math.floor((n / count) * w), here = shade(n);
-        if (here?.known === known && !(Math.abs(here.value) <= Math.abs(best[at])))
-          best[at] = here.value;
-      }
-      best.forEach((here, x) => {
-        if (Number.isNaN(here)) return;
-        context.fillStyle = cssColour(this.scale.pixel(here));
-        context.fillRect(x, y, 1, h);
-      });
-    }
-    const part = element("span", { class: "strip-part" });
-    part.style.left = `${(100 * from) / count}%`;
-    part.style.width = `${(100 * (to - from)) / count}%`;
-    const go = (event) => {
-      const box = canvas.getBoundingClientRect();
-      this.start = ((event.clientX - box.left) / box.width) * count - kPage / 2;
-      this.show();
-    };
-    return element("div", { class: "strip-box", onclick: go }, canvas, part);
   }
 
   focus() { this.body.querySelector('.tokens [tabindex="0"]')?.focus(); }

@@ -1,10 +1,13 @@
 // The strongest cells of the head that is shown, after filters: of all its cells, or of those that
 // the page holds, and what the others are at most.
-import {element, fill, signed} from "./dom.js";
+import {isMark} from "./data.js";
+import {element, fill} from "./dom.js";
+import {mostInTiles} from "./head.js";
 import {placeElement, shown} from "./page.js";
-import {figure, mostWords} from "./readout.js";
+import {cellFigure, mostWords} from "./readout.js";
 import {choose} from "./state.js";
 import {say} from "./text.js";
+import {isWeighted} from "./values.js";
 import {zoomTo} from "./zoom.js";
 
 const kListed = 8;
@@ -13,7 +16,7 @@ const kCloseUp = 48;  // cells about a cell that was chosen here
 
 // The strongest cells [{ i, j, value }], and what cells that are not known are at most (0: all
 // are).
-export function strongestOf(source, count = kListed) {
+function strongestOf(source, count = kListed) {
   const best = [], row = new Float64Array(source.keys);
   const take = (i, j, value) => {
     const size = Math.abs(value);
@@ -24,25 +27,27 @@ export function strongestOf(source, count = kListed) {
     best.length = Math.min(best.length, count);
   };
   const scan = source.exact && source.queries * source.keys * source.cost <= kWork;
+  const tiles = scan ? null : tileBounds(source);
   let others = 0;
   for (let i = 0; i < source.queries; ++i) {
     if (scan) {
       source.segment(i, 0, source.keys, row);
       for (let j = 0; j < row.length; ++j)
-        if (row[j] > -1.5) take(i, j, row[j]);
+        if (!isMark(row[j])) take(i, j, row[j]);
     } else {
       source.known(i, (j, value) => take(i, j, value));
-      others = Math.max(others, mostOf(source, i));
+      others = Math.max(others, source.mostInRow ? Math.min(source.mostInRow(i), tiles(i)) : 1);
     }
   }
-  return { best, others: scan ? 0 : others };
+  return { best, others };
 }
 
-// What a key of query i that is not stored weighs at most; 1 where that is not known.
-function mostOf(source, i) {
-  const head = source.head?.head ?? source.head ?? source, { rows } = head;
-  if (!rows?.has(i) || source.difference || source.heads) return 1;
-  return rows.whole(i) ? 0 : rows.most(i);
+// For each query what its tiles say of its keys, looked up once for each row of tiles.
+function tileBounds(source) {
+  const { rows, queries } = source.tiles ?? {};
+  if (!rows || isWeighted(source)) return () => Infinity;
+  const most = Array.from({ length: rows }, (_, row) => mostInTiles(source, row * queries));
+  return (i) => most[Math.floor(i / queries)];
 }
 
 export class StrongestView {
@@ -64,12 +69,11 @@ export class StrongestView {
     if (others > least)
       fill(
           this.note,
-          others < 1 ? say("strongest_others", { most: mostWords(others) })
-                     : say("strongest_stored"));
+          others < 1 || isWeighted(source) ? say("strongest_others", { most: mostWords(others) })
+                                           : say("strongest_stored"));
   }
 
   line(source, i, j, value) {
-    const { error } = source.cell(i, j);
     const pick = () => {
       choose({ cell: [i, j], chosen: [i], reverse: false });
       if (Math.max(source.queries, source.keys) > 2 * kCloseUp) zoomTo(i, j, kCloseUp);
@@ -83,6 +87,6 @@ export class StrongestView {
                 element("span", { class: "muted" }, " → "), placeElement(j, "key")),
             element(
                 "span", { class: "figure" },
-                source.difference ? signed(value, 3) : figure(value, error))));
+                cellFigure({...source.cell(i, j), weight: value }, source.difference))));
   }
 }

@@ -6,7 +6,7 @@ const kAnchors = {
   right: "end"
 };
 
-export function escaped(text) {
+function escaped(text) {
   return String(text).replace(/[&<>"']/g, (letter) => `&#${letter.charCodeAt(0)};`);
 }
 
@@ -24,6 +24,7 @@ export class SvgPen {
         { fillStyle: "#000000", strokeStyle: "#000000", lineWidth: 1, font: "12px sans-serif" });
     Object.assign(this, { textAlign: "left", textBaseline: "alphabetic", path: [], clips: 0 });
     this.groups = [0];  // open elements of each save()
+    this.ruler = document.createElement("canvas").getContext("2d");
   }
 
   open(element) {
@@ -66,13 +67,18 @@ export class SvgPen {
     for (const box of this.path) this.parts.push(this.box(box, this.stroked()));
   }
 
-  fillText(text, x, y) {
+  // most: px; wider words are set closer, as a canvas does it
+  fillText(text, x, y, most = Infinity) {
     const [, weight, size, family] = /^(?:(\d+) )?([\d.]+)px (.*)$/.exec(this.font);
+    this.ruler.font = this.font;
+    const closer = this.ruler.measureText(text).width > most
+        ? ` textLength="${round(most)}" lengthAdjust="spacingAndGlyphs"`
+        : "";
     const middle = this.textBaseline === "middle" ? 0.35 * Number(size) : 0;
     this.parts.push(`<text x="${round(x)}" y="${round(y + middle)}" font-family="${
-        escaped(
-            family)}" font-size="${size}"${weight ? ` font-weight="${weight}"` : ""} text-anchor="${
-        kAnchors[this.textAlign]}" fill="${escaped(this.fillStyle)}">${escaped(text)}</text>`);
+        escaped(family)}" font-size="${size}"${
+        weight ? ` font-weight="${weight}"` : ""} text-anchor="${kAnchors[this.textAlign]}"${
+        closer} fill="${escaped(this.fillStyle)}">${escaped(text)}</text>`);
   }
 
   drawImage(canvas, x, y, w, h) {

@@ -2,7 +2,7 @@
 // where something is selected, the weight that the head gives there.
 import {Scale} from "./colour.js";
 import {differenceOf} from "./compare.js";
-import {openLayer, overHeadsOf, PageError, tilesOf, unpack} from "./data.js";
+import {HIDDEN, openLayer, overHeadsOf, PageError, tilesOf, UNKNOWN, unpack} from "./data.js";
 import {Difference} from "./filters.js";
 import {Head, kSmall} from "./head.js";
 import {OverHeads} from "./overheads.js";
@@ -70,13 +70,13 @@ function paintCellsOf(canvas, source, scale) {
 }
 
 // An answer to the selection: one colour for a weight, half of the square for a bound; of a query
-// its keys from left to right, of a key its queries from top to bottom, as far as they are stored.
+// its keys from left to right, of a key its queries from top to bottom.
 export function paintAnswer(canvas, answer, scale) {
-  const context = canvas.getContext("2d"), { value, bound, bars, upright } = answer;
-  if (bars) return paintBars(canvas, bars, upright, scale);
+  if (answer.bars) return paintBars(canvas, answer, scale);
+  const context = canvas.getContext("2d"), { value, bound, mark } = answer;
   canvas.width = canvas.height = 16;
-  if (Number.isNaN(value)) return;
-  context.fillStyle = scale.css(bound ? 0 : value);
+  if (mark === HIDDEN) return;
+  context.fillStyle = scale.css(mark ?? (bound ? 0 : value));
   context.fillRect(0, 0, 16, 16);
   if (!bound) return;
   context.fillStyle = scale.css(value);
@@ -87,15 +87,19 @@ export function paintAnswer(canvas, answer, scale) {
   context.fill();
 }
 
-function paintBars(canvas, bars, upright, scale) {
-  const n = Math.min(bars.length, kBins), best = new Float32Array(n);
+// The strongest of each bin; half of it where one that is not known may be stronger.
+function paintBars(canvas, { bars, mostAt, upright }, scale) {
+  const n = Math.min(bars.length, kBins), best = new Float32Array(n).fill(UNKNOWN);
+  const most = new Float32Array(n).fill(UNKNOWN);
   bars.forEach((value, at) => {
     const bin = Math.floor((at * n) / bars.length);
-    if (value > best[bin]) best[bin] = value;
+    best[bin] = Math.max(best[bin], value === UNKNOWN ? 0 : value);
+    most[bin] = Math.max(most[bin], value === UNKNOWN ? mostAt(at) : value);
   });
-  put(canvas, upright ? n : 1, upright ? 1 : n, (pixels) => {
-    best.forEach((value, at) => {
-      pixels[at] = scale.pixel(value);
-    });
+  put(canvas, upright ? n : 2, upright ? 2 : n, (pixels) => {
+    for (let at = 0; at < n; ++at) {
+      pixels[upright ? 2 * at : at] = scale.pixel(best[at]);
+      pixels[upright ? 2 * at + 1 : n + at] = scale.pixel(most[at]);
+    }
   });
 }

@@ -1,6 +1,6 @@
 // Weights times the norm of what they carry: p times the norm of v_j, or of v_j W^O of this head
 // where the page has it. It answers as a head does; of tiles it knows no product.
-import {HIDDEN, UNKNOWN} from "./data.js";
+import {errorOf, HIDDEN, isMark, UNKNOWN} from "./data.js";
 
 // Whether a layer has norms to weigh with.
 export function hasNorms(layer) { return Boolean(layer?.output_norm ?? layer?.value_norm); }
@@ -25,13 +25,15 @@ export class Weighted {
     Object.assign(
         this, { head, queries, keys, offset, exact, tiles, windows, layer, open, h, kh, d, cost });
     this.norms = normsOf(head);
+    this.normError = errorOf(layer.output_norm ?? layer.value_norm);
+    this.error = head.error + this.normError;
     this.weighted = true;
   }
 
   segment(i, j0, j1, out, at = 0) {
     this.head.segment(i, j0, j1, out, at);
     for (let j = j0; j < j1; ++j)
-      if (!(out[at + j - j0] < -1.5)) out[at + j - j0] *= this.norms[j];
+      if (!isMark(out[at + j - j0])) out[at + j - j0] *= this.norms[j];
   }
 
   known(i, use) { this.head.known(i, (j, weight) => use(j, weight * this.norms[j])); }
@@ -39,15 +41,29 @@ export class Weighted {
   cell(i, j) {
     const cell = this.head.cell(i, j), norm = this.norms[j];
     if (cell.kind === "hidden") return cell;
-    if (cell.weight !== null)
-      return {...cell, weight: cell.weight * norm, plain: cell.weight, norm };
+    if (cell.weight !== null) {
+      const weighed = {
+        plain: cell.weight,
+        plainError: cell.error,
+        norm,
+        normError: this.normError
+      };
+      return {...cell, weight: cell.weight * norm, error: cell.error + this.normError, ...weighed };
+    }
     return {...cell, kind: "bound", most: cell.most * norm, tile: null };
   }
 
   range(i) { return this.head.range(i); }
   most(i, j) { return this.head.most(i, j) * this.norms[j]; }
+  mostInRow(i) { return this.head.mostInRow(i) * this.norms.reduce((a, b) => Math.max(a, b), 0); }
   tile(row, column) { return this.head.tile(row, column, "mean") === HIDDEN ? HIDDEN : UNKNOWN; }
-  tileAt() { return null; }
+
+  // Where the tile of a cell lies; its numbers have no product.
+  tileAt(i, j) {
+    const tile = this.head.tileAt(i, j);
+    return tile && {...tile, mean: isMark(tile.mean) ? tile.mean : UNKNOWN, largest: null };
+  }
+
   topTile() { return this.largest(); }
 
   // Of what is stored, or of all cells of a small head.

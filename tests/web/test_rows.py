@@ -101,18 +101,19 @@ def test_stored_cells_smaller_than_a_pixel_are_pixels(show):
     html, weights, visible = rows_page(700, top_k=1, tiles=32)
     tab = show(html, "#bend=sqrt", width=768)
     assert tab.tab.get_attribute("#map", "data-level") == "tiles"
-    w, h, data = tab.evaluate("""() => {
-      const { left, top, w, h } = attend.geometry(), canvas = document.getElementById("map");
-      return [w, h, [...canvas.getContext("2d").getImageData(left, top, w, h).data]];
-    }""")
-    pixels = np.array(data).reshape(h, w, 4)
+    w, h = tab.evaluate("() => [attend.geometry().w, attend.geometry().h]")
     best = {}
     for i in range(700):
         (j,) = known_by(weights[i], visible[i], 1)
         at = (int((i + 0.5) / 700 * h), int((j + 0.5) / 700 * w))
         best[at] = max(best.get(at, 0), weights[i, j])
-    for (y, x), value in list(best.items())[::29]:
-        assert np.abs(pixels[y, x, :3] - colour(np.sqrt(value))).max() <= 4
+    places = list(best)[::29]
+    pixels = tab.evaluate("""(places) => {
+      const { left, top } = attend.geometry(), context = document.getElementById("map").getContext("2d");
+      return places.map(([y, x]) => [...context.getImageData(left + x, top + y, 1, 1).data].slice(0, 3));
+    }""", places)
+    for place, pixel in zip(places, pixels):
+        assert np.abs(pixel - colour(np.sqrt(best[place]))).max() <= 4
 
 
 @pytest.mark.parametrize("zoom", ["", "&zoom=40,100,10,70", "&zoom=100,108,40,48"])
@@ -183,6 +184,12 @@ def test_every_head_answers_for_the_chosen_cell(show):
         assert (first == last) == (not text.startswith("≤") or told(text) < 0.002)  # half a square is a bound
         if first == last and told(text) > 0.01:
             assert np.abs(first - colour(bounds[place])).max() <= 4
+    over = tab.evaluate("""() => [...document.querySelectorAll(".thumb[data-over]")].map((card) =>
+      [Number(card.dataset.layer), card.dataset.over, card.querySelector(".figure").textContent])""")
+    for n, which, text in over:
+        own = [bounds[f"{n}.{h}"] for h in range(4)]
+        assert told(text) == pytest.approx(np.mean(own) if which == "mean" else max(own), abs=1.6e-3)
+        assert (which == "maximum" or text.startswith("≤")) if n else not text.startswith("≤")
     order = tab.choose(sort="selection").evaluate(ORDER)
     assert [told(cards[place]) for place in order] == sorted(map(told, cards.values()), reverse=True)
     assert tab.count(".cards .head-layer") >= 3  # groups, and the rows over heads

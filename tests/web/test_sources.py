@@ -6,18 +6,24 @@ import re
 from page import Blobs, WEB, page_of
 
 
+def words(file):
+    """{ key: sentence } of a language."""
+    text = (WEB / file).read_text()
+    pairs = re.findall(r'^  (\w+):\s+"((?:[^"\\]|\\.)+)",?$', text, re.M)
+    assert len(pairs) == len(dict(pairs)) == len(re.findall(r"^  \w+:", text, re.M))
+    return dict(pairs)
+
+
 def test_every_sentence_is_there_in_both_languages_and_none_is_missing():
-    text = (WEB / "text.js").read_text()
-    table = text[text.index("const kText = {") : text.index("\n};")]
-    pairs = re.findall(r'(\w+):\s+\[\s*"((?:[^"\\]|\\.)+)",\s*"((?:[^"\\]|\\.)+)"\s*\]', table)
-    assert len(pairs) > 150 and len(pairs) == len(re.findall(r"\b\w+:\s+\[", table))
-    for key, english, chinese in pairs:
-        assert set(re.findall(r"\{\w+\}", english)) >= set(re.findall(r"\{\w+\}", chinese)), key
-    known, used = {key for key, _, _ in pairs}, set()
+    english, chinese, used = words("words_en.js"), words("words_zh.js"), set()
+    assert list(english) == list(chinese) and len(english) > 150
+    for key, sentence in english.items():
+        assert set(re.findall(r"\{\w+\}", sentence)) >= set(re.findall(r"\{\w+\}", chinese[key])), key
+    known = set(english)
     for file in WEB.glob("*.js"):
         used |= set(re.findall(r'\bsay(?:With)?\(\s*"(\w+)"', file.read_text()))
     assert used <= known
-    sources = "".join(file.read_text() for file in WEB.glob("*.js") if file.name != "text.js")
+    sources = "".join(file.read_text() for file in WEB.glob("*.js") if not file.name.startswith("words_"))
     families = ("hidden_", "legend_", "level_", "metric_", "label_", "key_", "over_", "goto_no_", "asked_")
     unused = [
         key

@@ -2,15 +2,18 @@
 
 import base64
 import functools
+import os
 import re
 import struct
+import subprocess
 import xml.etree.ElementTree as xml
 
 import numpy as np
 import pytest
 
-from page import Blobs, layer_of, page_of, softmax
+from page import Blobs, layer_of, page_of
 
+ATTEND = os.environ.get("ATTEND_COMMAND")
 MOVERS = {(1, 2): 120, (4, 0): 44}  # heads that look from token 300 at these
 
 
@@ -85,39 +88,44 @@ def test_which_heads_move_a_token_is_one_click(show):
         assert f"→ {key} ·t{key}" in scores[f"{n},{h}"]
 
 
-@functools.cache
-def page_of_4096():
-    """The last 512 queries of 4096 tokens."""
-    random = np.random.default_rng(6)
-    source = {name: random.normal(size=(1, 512 if name == "q" else 4096, 16)).astype(np.float32) for name in "qkv"}
-    source["causal"] = True
-    source["k"] /= np.linalg.norm(source["k"], axis=2, keepdims=True)
-    for i in range(512):  # the token before, and a line far from the diagonal
-        source["q"][0, i] = 60 * source["k"][0, 600 + i if 100 <= i < 140 else 3583 + i]
-    blobs = Blobs()
-    layer = layer_of(source, blobs, "layer 0", embed=False, top_k=2)
-    run = {"name": "m", "tokens": None, "key_tokens": None, "special": [], "layers": [layer]}
-    return page_of([run], blobs), softmax(source)[0][0]
+def page_of_4096(folder):
+    """A head of 4096 x 4096 as `attend view` writes it, without q and k: the token before, and a line far from the
+    diagonal. Its page and its weights."""
+    random, n = np.random.default_rng(6), 4096
+    k = random.normal(size=(n, 16)).astype(np.float32)
+    k /= np.linalg.norm(k, axis=1, keepdims=True)
+    looks = np.maximum(np.arange(n) - 1, 0)
+    looks[3700:3740] -= 2900
+    q = 60 * k[looks]
+    for name, x in (("q", q), ("k", k)):
+        np.save(folder / f"{name}.npy", x[None, None])
+    subprocess.run([ATTEND, "view", "--q", "q.npy", "--k", "k.npy", "--causal", "--page-size", "0.7", "--output", "page.html"],
+                   cwd=folder, check=True, capture_output=True)
+    weights = np.exp(q @ k.T / 4 - 20) * np.tri(n, dtype=np.float32)
+    return (folder / "page.html").read_text(), weights / weights.sum(axis=1, keepdims=True)
 
 
-def test_the_strongest_structure_far_from_the_diagonal(show):
-    html, weights = page_of_4096()
+@pytest.mark.skipif(not ATTEND, reason="ATTEND_COMMAND is not set")
+def test_the_strongest_structure_far_from_the_diagonal(show, tmp_path):
+    html, weights = page_of_4096(tmp_path)
     reader = Steps(show(html))
+    assert "0 of 1 layers" in reader.tab.text(".page-notes")
     reader.type('input[data-key="far"]', "2500")
     lines = reader.tab.evaluate("""() => [...document.querySelectorAll("#strong button")].map((line) =>
       [line.dataset.cell.split(",").map(Number), line.querySelector(".figure").textContent])""")
-    distance = 3584 + np.arange(512)[:, None] - np.arange(4096)[None, :]
-    stored = np.argsort(-weights, axis=1)[:, :2]
-    cells = sorted(((weights[i, j], i, j) for i in range(512) for j in stored[i] if distance[i, j] >= 2500), reverse=True)
+    far = np.sort(np.partition(np.tril(weights, -2500).ravel(), -9)[-9:])  # of all 8 million cells, stored or not
     assert reader.count == 1 and len(lines) == 8
-    assert all(100 <= i < 140 and j == i + 600 for (i, j), _ in lines)  # the line
-    assert min(weights[i, j] for (i, j), _ in lines) >= cells[7][0] * (1 - 4e-4)
+    assert all(3700 <= i < 3740 and j == i - 2901 for (i, j), _ in lines)  # the line
+    assert min(weights[i, j] for (i, j), _ in lines) >= far[1] * (1 - 4e-4)
     for (i, j), text in lines:
         assert float(text) == pytest.approx(weights[i, j], rel=1e-3)
+    others = re.search(r"Any other is ≤ (\S+)\.", reader.tab.text("#strong"))
+    assert others is None or float(others[1]) >= far[0]
     reader.click("#strong li:first-child button")
     assert "exact" in reader.tab.text("#readout") and reader.tab.state("cell") == lines[0][0]
     q0, q1, k0, k1 = reader.tab.state("zoom")
     assert q0 <= lines[0][0][0] < q1 and k0 <= lines[0][0][1] < k1
+    assert reader.count == 2 and reader.tab.pixel(*lines[0][0]) != reader.tab.pixel(lines[0][0][0], lines[0][0][1] - 3)
 
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -152,7 +152,8 @@ def test_the_readout_describes_the_tile(show):
     largest = weights[0, 260:264, 268:272].max()
     from_, to = map(float, re.search(r"largest between (\S+) and ([^;\s]+)", words).groups())
     assert from_ <= largest <= to and to / from_ < 1.25
-    assert float(re.search(r"mean (\S+)", words)[1]) == pytest.approx(weights[0, 260:264, 268:272].mean(), rel=0.1)
+    low, high = map(float, re.search(r"mean ([\d.]+)–([\d.]+) over", words).groups())  # a step of 2^(1/8) is not a digit
+    assert low <= weights[0, 260:264, 268:272].mean() <= high < 1.2 * low
     assert "not in the page" in tab.text("#explain") and "queries 260–263" in tab.text("#explain")
     assert tab.tab.get_attribute("#map", "aria-describedby") == "readout level"
     assert "exact" in tab.choose(cell=[260, int(best[0])]).text("#readout")
