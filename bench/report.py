@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes docs/performance.md and its chart from bench/results/*/results.json, which compare.py wrote.
+"""Makes docs/performance.md and its chart from bench/results/*/results.json, which compare.py wrote, and bench/results/*.json,
+which gpu.py wrote.
 
     bench/report.py             writes both
     bench/report.py --check     says whether they are what would be written; exit 1 if not
@@ -12,6 +13,7 @@ import sys
 sys.dont_write_bytecode = True
 from bars import bars
 from figures import LIBRARIES, duration, means, peak_words, ratio, share, spread, type_of
+import gpu_report
 import summary
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -27,7 +29,7 @@ cases, all called from Python in one run, on CPUs.
 AFTER_SUMMARY = """
 Below are [every case on every machine](#machines), on one core too; [how it is measured](#how-it-is-measured); and
 [the goals](#goals-that-attend-sets-itself) that attend sets itself, reached or not. `./run bench` measures it on your machine, with `--type bf16`
-or `--type f16` in those types, with `--type i8` over a KV cache of 8 bits; `attend bench` times the kernels alone, from C++. NVIDIA GPUs: [src/cuda](../src/cuda/README.md).
+or `--type f16` in those types, with `--type i8` over a KV cache of 8 bits; `attend bench` times the kernels alone, from C++. [NVIDIA GPUs](#nvidia-gpus) come behind the CPUs.
 
 ## Machines
 """
@@ -158,7 +160,7 @@ def goals(name, results):
     yield ""
 
 
-def page(kept, series):
+def page(kept, series, gpus):
     if not kept:
         return OPENING.format(peers="other libraries") + "\nNo results are kept yet.\n\n" + CLOSING
     *peers, last = [name for name in PEERS if any(name in results["machine"]["versions"] for results in kept.values())]
@@ -166,6 +168,7 @@ def page(kept, series):
              "![How many times as fast as the best other library](images/performance.svg)", AFTER_SUMMARY]
     for name, results in kept.items():
         lines += machine_section(name, results)
+    lines += gpu_report.section(gpus)
     lines += [CLOSING, GOALS]
     for name, results in kept.items():
         lines += goals(name, results)
@@ -177,8 +180,9 @@ def main(arguments):
         print(__doc__, file=sys.stderr)
         return 2
     kept = {file.parent.name: json.loads(file.read_text()) for file in sorted((ROOT / "bench/results").glob("*/results.json"))}
+    gpus = {file.stem: json.loads(file.read_text()) for file in sorted((ROOT / "bench/results").glob("*.json"))}
     series = summary.series_of(kept.values())
-    written = {PAGE: page(kept, series), CHART: "\n".join(summary.chart(series)) + "\n"}
+    written = {PAGE: page(kept, series, gpus), CHART: "\n".join(summary.chart(series)) + "\n"}
     if arguments == ["--print"]:
         print(written[PAGE], end="")
         return 0

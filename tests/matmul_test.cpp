@@ -86,13 +86,13 @@ void expect_tile_sums(const ConstTensorView& a, const ConstTensorView& b,
 // Sums of the type's own, of f64 (the reference's), or of tiles.
 void expect_defined(const ConstTensorView& a, const ConstTensorView& b, const ConstTensorView& bias,
                     const ConstTensorView& c, Context& context = default_context()) {
-  const Kernel<Product>& row = product_row(a.dtype(), static_cast<bool>(bias), context);
-  const DType multiplied = row.multiplies(a.dtype());
-  if (multiplied == DType::bf16) return expect_tile_sums<bf16>(a, b, bias, c, row.name);
-  if (multiplied == DType::f16) return expect_tile_sums<f16>(a, b, bias, c, row.name);
+  const auto* const row = &product_row(a.dtype(), static_cast<bool>(bias), context);
+  const DType multiplied = row->multiplies(a.dtype());
+  if (multiplied == DType::bf16) return expect_tile_sums<bf16>(a, b, bias, c, row->name);
+  if (multiplied == DType::f16) return expect_tile_sums<f16>(a, b, bias, c, row->name);
   with_type(a.dtype(), [&]<class T>(T) {
     using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
-    if (row.name.starts_with("reference.")) expect_sums<T, double>(a, b, bias, c);
+    if (row->name.starts_with("reference.")) expect_sums<T, double>(a, b, bias, c);
     else expect_sums<T, Sum>(a, b, bias, c);
   });
 }
@@ -222,8 +222,8 @@ TEST(Matmul, the_row_does_not_depend_on_packing) {
       const Linear linear({.in = 70, .out = 90, .bias = biased, .type = type});
       const WeightPacking::Use use = WeightPacking::of(linear, context);
       ASSERT_NE(use.weights(), nullptr);
-      const Kernel<Product>& row = product_row(type, biased, context);
-      EXPECT_EQ(use.weights()->row, &row);
+      const auto* const row = &product_row(type, biased, context);
+      EXPECT_EQ(use.weights()->row, row);
       const Tensor x = numbers({9, 70}, type, 1), gate = numbers({9, 90}, type, 2),
                    residual = numbers({9, 90}, type, 3);
       for (const bool gated : {false, true})
@@ -247,7 +247,7 @@ TEST(Matmul, the_row_does_not_depend_on_packing) {
       // Ends are no business of a row on the host.
       const ProductProblem ends{
           .device = {}, .type = type, .bias = biased, .activation = true, .residual = true};
-      EXPECT_EQ(why_not(row, ends, features_of(ends), this_machine()),
+      EXPECT_EQ(why_not(*row, ends, features_of(ends), this_machine()),
                 "takes no an activation at the end, a residual at the end, relu");
     }
 }

@@ -3,6 +3,7 @@
 # network and none of the packages that ./run would install.
 #
 #   tools/bench_offline.sh carry           with a network: fills build/carry, which travels with the tree
+#   tools/bench_offline.sh environment     there: build/offline/venv, the Python that is there with the packages that travelled
 #   tools/bench_offline.sh build test bench [-- ARGUMENTS of bench/compare.py]
 #                                          there: any of the steps, in this order
 #
@@ -127,10 +128,10 @@ bench() {
     "$venv/bin/python" bench/compare.py --attend "$tree/cli/attend" --out "$out" "$@"
 }
 
-[[ ${1-} ]] || { sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 2; }
+[[ ${1-} ]] || { sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 2; }
 steps=()
 while [[ ${1-} && $1 != -- ]]; do
-  [[ " carry carry-ranks build test bench ranks " == *" $1 "* ]] || { echo "bench_offline: there is no step $1" >&2; exit 2; }
+  [[ " carry carry-ranks environment build test bench ranks " == *" $1 "* ]] || { echo "bench_offline: there is no step $1" >&2; exit 2; }
   steps+=("$1")
   shift
 done
@@ -143,6 +144,7 @@ for step in "${steps[@]}"; do
       packages=(nlohmann-json3-dev zlib1g-dev "${mpi_packages[@]}") wheels='nanobind|numpy|ml_dtypes|mpi4py'
       attempt "filling build/carry" carry ranks
       ;;
+    environment) attempt "unpacking Python packages" python_environment ;;
     build) attempt "building" build ;;
     test) attempt "testing" run_tests ;;
     bench) attempt "measuring" bench "$@" ;;

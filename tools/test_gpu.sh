@@ -1,15 +1,25 @@
 #!/usr/bin/env bash
 # Builds attend on a machine with an NVIDIA GPU, nvcc and CMake, and asks of the GPU's kernels what the tests ask of the
-# CPU's: the table of cases as it is and with d of 64, 96, 128 and 256, pairs of options, and tests/cuda_test.cpp.
+# CPU's; then measures them.
 #
-#   tools/test_gpu.sh [sanitize]     sanitize: then a part of it again under compute-sanitizer
+#   tools/test_gpu.sh [STEP...]   none: cases python bench
+#
+#   cases      the table of cases as it is and with d of 64, 96, 128 and 256, pairs of options, tests/cuda_test.cpp
+#   python     the package on tensors of the GPU (python/tests/cuda): attend.torch, attend.hf
+#   bench      beside PyTorch's cuDNN and flash backends (bench/gpu.py): bench.json
+#   sanitize   a part of the cases under compute-sanitizer
 #
 # GoogleTest and nlohmann-json must be there; where they are not installed, CMAKE_PREFIX_PATH says where they are (as
-# build/carry/usr of tools/bench_offline.sh). Results go to $OUT, or build/gpu/out: a line a step, and the whole as gpu.json.
+# build/carry/usr of tools/bench_offline.sh). python and bench want a Python with PyTorch (PYTHON, or python3), and nanobind,
+# ml_dtypes and pytest: its own, or build/carry/wheels. Results go to $OUT, or build/gpu/out: a line a step, and the cases as gpu.json.
 set -uo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
-tree=$PWD/build/gpu out=${OUT:-$PWD/build/gpu/out} shards=$(nproc)
-[[ $# == 0 || $* == sanitize ]] || { sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2; }
+tree=$PWD/build/gpu out=${OUT:-$PWD/build/gpu/out} shards=$(nproc) python=${PYTHON:-python3}
+for step in "$@"; do
+  [[ " cases python bench sanitize " == *" $step "* ]] || { sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 2; }
+done
+steps=" ${*:-cases python bench} "
+wants() { [[ $steps == *" $1 "* ]]; }
 if ! nvidia-smi -L >/dev/null 2>&1; then
   echo "skipped: nvidia-smi finds no GPU on this machine"
   exit 0
@@ -29,10 +39,24 @@ attempt() {
   return $status
 }
 
-build() {
+# configure NAME=VALUE...
+configure() {
   cmake -S . -B "$tree" $(command -v ninja >/dev/null && echo -G Ninja) -DCMAKE_BUILD_TYPE=Release -DATTEND_CUDA=ON \
-    -DATTEND_BUILD_TESTS=ON -DATTEND_BUILD_COMMAND=OFF -DATTEND_BUILD_EXAMPLES=OFF &&
-    cmake --build "$tree" -j "$shards" --target conformance_test pairs_test cuda_test
+    -DATTEND_BUILD_COMMAND=OFF -DATTEND_BUILD_EXAMPLES=OFF "${@/#/-D}"
+}
+build() {
+  local options=() targets=()
+  if wants cases || wants sanitize; then
+    options+=(ATTEND_BUILD_TESTS=ON) targets+=(conformance_test pairs_test cuda_test)
+  fi
+  if wants python || wants bench; then
+    if ! "$python" -c 'import nanobind, ml_dtypes, pytest' 2>/dev/null; then
+      PYTHON=$python tools/bench_offline.sh environment || return
+      python=$PWD/build/offline/venv/bin/python
+    fi
+    options+=(ATTEND_BUILD_PYTHON=ON Python_EXECUTABLE="$python") targets+=(attend_python)
+  fi
+  configure "${options[@]}" && cmake --build "$tree" -j "$shards" --target "${targets[@]}"
 }
 
 # in_shards PROGRAM ARGUMENTS...: divided among processes, which share the GPU.
@@ -79,12 +103,20 @@ sanitize() {
 
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 attempt build build || { tail -n 30 "$out/build.log"; exit 1; }
-attempt cuda_test "$tree/tests/cuda_test" --gtest_brief=1
-attempt table_as_it_is table
-attempt table_d64 table --d=64
-for d in 96 128 256; do attempt "table_d$d" table --reduced "--d=$d"; done
-attempt option_pairs in_shards pairs_test
-if [[ ${1-} == sanitize ]]; then
+export PYTHONPATH=$tree/python PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+if wants python; then
+  attempt python "$python" -m pytest -q -p no:cacheprovider -rs --durations=5 python/tests/cuda
+  tail -n 1 "$out/python.log"
+fi
+if wants bench; then attempt bench "$python" bench/gpu.py --json "$out/bench.json"; fi
+if wants cases; then
+  attempt cuda_test "$tree/tests/cuda_test" --gtest_brief=1
+  attempt table_as_it_is table
+  attempt table_d64 table --d=64
+  for d in 96 128 256; do attempt "table_d$d" table --reduced "--d=$d"; done
+  attempt option_pairs in_shards pairs_test
+fi
+if wants sanitize; then
   attempt memcheck_cuda_test sanitize memcheck "$tree/tests/cuda_test" --gtest_brief=1
   attempt memcheck_table sanitize memcheck "$tree/tests/conformance_test" --only=cuda. --reduced --d=64 \
     --gtest_filter='*bf16_3:*f16_5'
@@ -93,5 +125,5 @@ if [[ ${1-} == sanitize ]]; then
   attempt initcheck_table sanitize initcheck "$tree/tests/conformance_test" --only=cuda. --reduced \
     --gtest_filter='*f32_6'
 fi
-summary
+if wants cases; then summary; fi
 exit $failed

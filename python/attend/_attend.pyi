@@ -282,6 +282,14 @@ class TorchCalls:
         output_attentions=False.
         """
 
+def cuda_why_unavailable(device: int = 0) -> str:
+    """
+    Why calls on arrays of this GPU cannot be made, in words that follow "this process"; '': they can.
+    """
+
+def cuda_device_count() -> int:
+    """How many NVIDIA GPUs there are."""
+
 class Trace:
     """
     Intermediate results by name, in the order in which they are computed.

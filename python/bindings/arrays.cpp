@@ -97,6 +97,7 @@ struct Seen {  // what an array is, before it becomes a view
   void* data;
   DType type;
   Shape shape, strides;
+  Device device{};
 };
 
 void check_rank(std::int64_t rank, const Argument& argument) {
@@ -137,22 +138,35 @@ Seen see_numpy(nb::handle object, const Argument& argument, bool to_write) {
   if (reinterpret_cast<std::uintptr_t>(array.data) % static_cast<unsigned>(array.item_size) != 0) {
     throw InvalidArgument(prefix(argument) + " is not aligned in memory; copy it first");
   }
-  return {array.data, type, Shape(std::span(shape.data(), rank)),
-          Shape(std::span(strides.data(), rank))};
+  return {array.data,
+          type,
+          Shape(std::span(shape.data(), rank)),
+          Shape(std::span(strides.data(), rank)),
+          {}};
+}
+
+Device device_of(const nb::dlpack::dltensor& array, const Argument& argument) {
+  const int kind = array.device.device_type;
+  if (kind == nb::device::cpu::value || kind == nb::device::cuda_host::value) return {};
+  if (kind != nb::device::cuda::value)
+    throw Unsupported(prefix(argument) + " is not in the CPU's memory or an NVIDIA GPU's (DLPack " +
+                      "device " + std::to_string(kind) + "); move it there first");
+  const Device device{Device::Kind::cuda, array.device.device_id};
+  if (argument.devices == Devices::host)
+    throw Unsupported(prefix(argument) + " is on " + to_string(device) + "; " + argument.where +
+                      " computes on the CPU, move it there first");
+  return device;
 }
 
 Seen see_dlpack(const nb::dlpack::dltensor& array, nb::handle object, const Argument& argument) {
-  const int device = array.device.device_type;
-  if (device != nb::device::cpu::value && device != nb::device::cuda_host::value) {
-    throw Unsupported(prefix(argument) + " is not in the CPU's memory (DLPack device " +
-                      std::to_string(device) + "); move it there first");
-  }
+  const Device device = device_of(array, argument);
   const DType type = checked_type(object, from_dlpack(array.dtype), argument);
   check_rank(array.ndim, argument);
   const auto rank = static_cast<std::size_t>(array.ndim);
   const Shape shape(std::span(array.shape, rank));
   return {static_cast<char*>(array.data) + array.byte_offset, type, shape,
-          array.strides ? Shape(std::span(array.strides, rank)) : contiguous_strides(shape)};
+          array.strides ? Shape(std::span(array.strides, rank)) : contiguous_strides(shape),
+          device};
 }
 
 // DLPack itself would drop the gradient without a word.
@@ -252,7 +266,7 @@ Array read(nb::handle object, const Argument& argument) {
   if (object.is_none() && argument.optional) return result;
   result.object = nb::borrow(object);
   const Seen seen = see(result, argument, false);
-  result.view = ConstTensorView(seen.data, seen.type, seen.shape, seen.strides);
+  result.view = ConstTensorView(seen.data, seen.type, seen.shape, seen.strides, seen.device);
   return result;
 }
 
@@ -261,7 +275,7 @@ WritableArray write(nb::handle object, const Argument& argument) {
   if (object.is_none() && argument.optional) return result;
   result.object = nb::borrow(object);
   const Seen seen = see(result, argument, true);
-  result.view = TensorView(seen.data, seen.type, seen.shape, seen.strides);
+  result.view = TensorView(seen.data, seen.type, seen.shape, seen.strides, seen.device);
   return result;
 }
 

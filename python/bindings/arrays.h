@@ -1,16 +1,18 @@
 // Between Python's arrays and the library's tensors, without copying.
 //
 // In:  NumPy arrays by their array interface (any strides, read-only, ml_dtypes' bfloat16), and
-//      whatever has __dlpack__ (PyTorch, JAX, ...). Nothing else: a list would have to be copied.
+//      whatever has __dlpack__ (PyTorch, CuPy, JAX, ...), in host memory or that of an NVIDIA GPU.
+//      Nothing else: a list would have to be copied.
 // Out: arrays of the library that the first argument came from, which own the result's memory.
 #pragma once
 
-#include <attend/tensor.h>
+#include <attend/cuda.h>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -38,6 +40,9 @@ struct Array {
   operator const ConstTensorView&() const noexcept { return view; }  // NOLINT: it is one
 };
 
+// Where an argument may lie: what runs on the CPU alone takes no arrays of a GPU.
+enum class Devices : std::uint8_t { host, any };
+
 // `where` and `name` are for messages: "attention: q ...". None gives a view of none, if
 // `optional`.
 struct Argument {
@@ -45,6 +50,7 @@ struct Argument {
   const char* name;
   Kind kind = Kind::any;
   bool optional = false;
+  Devices devices = Devices::host;
 };
 Array read(nb::handle object, const Argument& argument);
 
@@ -59,6 +65,9 @@ WritableArray write(nb::handle object, const Argument& argument);
 // A new array that owns the tensor's memory, of the library that `like` is from (none: NumPy's). A
 // default-made tensor is None.
 nb::object to_python(Tensor&& tensor, nb::handle like);
+// The same of a view of a GPU's memory, for libraries other than PyTorch.
+nb::object to_python(std::unique_ptr<cuda::Memory>&& memory, const ConstTensorView& view,
+                     nb::handle like);
 
 // Neither library is imported from here: who has one of its arrays has imported it.
 bool is_numpy(nb::handle object);

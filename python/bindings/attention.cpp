@@ -13,15 +13,14 @@ nb::object forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb:
                    nb::handle return_weights, nb::handle return_scores, nb::handle weight_heads,
                    GivenContext context, const nb::kwargs& keywords) {
   constexpr const char* where = "attention";
-  const Inputs in(q, k, v, where);
-  const Options options(keywords, where);
+  const Inputs in(q, k, v, where, Devices::any);
+  const Options options(keywords, where, Devices::any);
   const Wanted wanted(return_lse, return_weights, return_scores, weight_heads, where);
-  Context& used = context_or_default(context);
-  Results results(in, options.get(), wanted, out, where, used);
-  {
-    const Unlocked unlocked;
-    attention(in.q, in.k, in.v, results.out(), options.get(), results.outputs(), used);
-  }
+  const Place place(where, in.q, context_or_default(context));
+  Results results(in, options.get(), wanted, out, where, place);
+  place.run([&](const Where& at) {
+    attention(in.q, in.k, in.v, results.out(), options.get(), results.outputs(), at);
+  });
   return results.to_python(q);
 }
 
@@ -29,15 +28,15 @@ nb::object backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb
                     nb::handle dout, nb::handle dlse, GivenContext context,
                     const nb::kwargs& keywords) {
   constexpr const char* where = "attention_backward";
-  const Inputs in(q, k, v, where);
-  const BackwardArrays more(out, lse, dout, dlse, where);
-  const Options options(keywords, where);
-  BackwardResult result;
-  {
-    const Unlocked unlocked;
-    result = attention_backward(inputs_of(in, more), options.get(), context_or_default(context));
-  }
-  return to_python(std::move(result), q);
+  const Inputs in(q, k, v, where, Devices::any);
+  const BackwardArrays more(out, lse, dout, dlse, where, Devices::any);
+  const Options options(keywords, where, Devices::any);
+  const Place place(where, in.q, context_or_default(context));
+  Gradients gradients(in, options.get(), place);
+  place.run([&](const Where& at) {
+    attention_backward(inputs_of(in, more), options.get(), gradients.views(), at);
+  });
+  return gradients.to_python(q);
 }
 
 std::vector<nb::object> list_of_arrays(nb::handle value, const char* where, const char* name) {
@@ -55,41 +54,39 @@ nb::object merge_parts(nb::handle all_o, nb::handle all_lse, nb::handle out, Giv
   const auto views = [&](const std::vector<nb::object>& objects, const char* name) {
     std::vector<ConstTensorView> list;
     for (const nb::object& object : objects) {
-      arrays.push_back(read(object, {where, name, Kind::floating}));
+      arrays.push_back(read(object, {where, name, Kind::floating, false, Devices::any}));
       list.push_back(arrays.back().view);
     }
     return list;
   };
   const auto o_views = views(o, "o"), lse_views = views(lse, "lse");
   if (o.empty() || lse.empty()) throw InvalidArgument("merge: there are no parts to merge");
-  WritableArray given = write(out, {where, "out", Kind::floating, true});
-  Tensor joined, joined_lse = context_or_default(context).make_tensor(lse_views[0].shape(),
-                                                                      lse_views[0].dtype());
-  if (out.is_none())
-    joined = context_or_default(context).make_tensor(o_views[0].shape(), o_views[0].dtype());
-  {
-    const Unlocked unlocked;
+  WritableArray given = write(out, {where, "out", Kind::floating, true, Devices::any});
+  const Place place(where, o[0], o_views[0].device(), context_or_default(context));
+  NewArray joined, joined_lse = place.make(lse_views[0].shape(), lse_views[0].dtype());
+  if (out.is_none()) joined = place.make(o_views[0].shape(), o_views[0].dtype());
+  place.run([&](const Where& at) {
     attend::merge(o_views, lse_views, out.is_none() ? joined.view() : given.view, joined_lse.view(),
-                  context_or_default(context));
-  }
-  nb::object result = out.is_none() ? to_python(std::move(joined), o[0]) : nb::borrow(out);
-  return nb::make_tuple(result, to_python(std::move(joined_lse), o[0]));
+                  at);
+  });
+  nb::object result = out.is_none() ? joined.to_python(o[0]) : nb::borrow(out);
+  return nb::make_tuple(result, joined_lse.to_python(o[0]));
 }
 
 nb::object add_to_state(nb::handle q, nb::handle k, nb::handle v, nb::handle state,
                         GivenContext context, const nb::kwargs& keywords) {
   constexpr const char* where = "attention_partial";
-  const Inputs in(q, k, v, where);
-  const Options options(keywords, where);
-  WritableArray given = write(state, {where, "state", Kind::floating, true});
-  Tensor made;
-  if (state.is_none()) made = Tensor(partial_state_shape(in.q, in.v), DType::f64);
-  {
-    const Unlocked unlocked;
+  const Inputs in(q, k, v, where, Devices::any);
+  const Options options(keywords, where, Devices::any);
+  WritableArray given = write(state, {where, "state", Kind::floating, true, Devices::any});
+  const Place place(where, in.q, context_or_default(context));
+  NewArray made;
+  if (state.is_none()) made = place.zeros(partial_state_shape(in.q, in.v), DType::f64);
+  place.run([&](const Where& at) {
     attention_partial(in.q, in.k, in.v, state.is_none() ? made.view() : given.view, options.get(),
-                      context_or_default(context));
-  }
-  return state.is_none() ? to_python(std::move(made), q) : nb::borrow(state);
+                      at);
+  });
+  return state.is_none() ? made.to_python(q) : nb::borrow(state);
 }
 
 // The states, and the arrays that hold them.
@@ -100,20 +97,19 @@ struct States {
     const auto list = list_of_arrays(states, where, "states");
     if (list.empty()) throw InvalidArgument(std::string(where) + ": there are no states");
     for (const nb::object& state : list) {
-      arrays.push_back(read(state, {where, "states", Kind::floating}));
+      arrays.push_back(read(state, {where, "states", Kind::floating, false, Devices::any}));
       views.push_back(arrays.back().view);
     }
   }
 };
 
 nb::object merge_states(nb::handle states, GivenContext context) {
-  const States given(states, "merge_partial");
-  Tensor joined = context_or_default(context).make_tensor(given.views[0].shape(), DType::f64);
-  {
-    const Unlocked unlocked;
-    merge_partial(given.views, joined, context_or_default(context));
-  }
-  return to_python(std::move(joined), given.arrays[0].object);
+  constexpr const char* where = "merge_partial";
+  const States given(states, where);
+  const Place place(where, given.arrays[0], context_or_default(context));
+  NewArray joined = place.make(given.views[0].shape(), DType::f64);
+  place.run([&](const Where& at) { merge_partial(given.views, joined.view(), at); });
+  return joined.to_python(given.arrays[0].object);
 }
 
 nb::object finish_states(nb::handle states, nb::handle out, nb::handle return_lse,
@@ -121,28 +117,25 @@ nb::object finish_states(nb::handle states, nb::handle out, nb::handle return_ls
   constexpr const char* where = "finish_partial";
   const bool with_lse = number<bool>(return_lse, where, "return_lse", "True or False");
   const States parts(states, where);
-  WritableArray given = write(out, {where, "out", Kind::floating, true});
-  Tensor made, lse;
+  WritableArray given = write(out, {where, "out", Kind::floating, true, Devices::any});
+  const Place place(where, parts.arrays[0], context_or_default(context));
+  NewArray made, lse;
   const Shape shape = parts.views[0].shape();
   if (out.is_none() && shape.rank() == 4 && shape[3] > 4)
-    made = context_or_default(context).make_tensor({shape[0], shape[1], shape[2], shape[3] - 4},
-                                                   DType::f64);
-  if (with_lse && shape.rank() == 4)
-    lse = context_or_default(context).make_tensor({shape[0], shape[1], shape[2]}, DType::f64);
-  {
-    const Unlocked unlocked;
-    finish_partial(parts.views, out.is_none() ? made.view() : given.view, lse,
-                   context_or_default(context));
-  }
+    made = place.make({shape[0], shape[1], shape[2], shape[3] - 4}, DType::f64);
+  if (with_lse && shape.rank() == 4) lse = place.make({shape[0], shape[1], shape[2]}, DType::f64);
+  place.run([&](const Where& at) {
+    finish_partial(parts.views, out.is_none() ? made.view() : given.view, lse.view(), at);
+  });
   const nb::object& like = parts.arrays[0].object;
-  nb::object result = out.is_none() ? to_python(std::move(made), like) : nb::borrow(out);
+  nb::object result = out.is_none() ? made.to_python(like) : nb::borrow(out);
   if (!with_lse) return result;
-  return nb::make_tuple(result, to_python(std::move(lse), like));
+  return nb::make_tuple(result, lse.to_python(like));
 }
 
 nb::tuple shape_of_weights(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywords) {
-  const Inputs in(q, k, v, "weights_shape");
-  const Options options(keywords, "weights_shape");
+  const Inputs in(q, k, v, "weights_shape", Devices::any);
+  const Options options(keywords, "weights_shape", Devices::any);
   return to_tuple(weights_shape(in.q, in.k, in.v, options.get()));
 }
 

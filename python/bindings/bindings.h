@@ -14,6 +14,7 @@ void bind_context(nb::module_& m);
 void bind_attention(nb::module_& m);
 void bind_plan(nb::module_& m);
 void bind_torch_calls(nb::module_& m);
+void bind_cuda(nb::module_& m);
 void bind_trace(nb::module_& m);
 void bind_inspect(nb::module_& m);
 void bind_files(nb::module_& m);

@@ -32,22 +32,23 @@ void Wanted::choose(nb::handle list, const char* where) {
 }
 
 Results::Results(const Inputs& in, const AttentionOptions& options, const Wanted& wanted,
-                 nb::handle out, const char* where, const Context& context)
-    : given_(nb::borrow(out)), given_view_(write(out, {where, "out", Kind::floating, true})) {
+                 nb::handle out, const char* where, const Place& place)
+    : given_(nb::borrow(out)),
+      given_view_(write(out, {where, "out", Kind::floating, true, in.devices})) {
   const ConstTensorView& q = in.q;
   const ConstTensorView& v = in.v;
-  if (out.is_none()) out_ = context.make_tensor(like_queries(q, &v), q.dtype());
+  if (out.is_none()) out_ = place.make(like_queries(q, &v), q.dtype());
   if (wanted.lse) {
     const bool wide = q.dtype() == DType::f64 || this->out().dtype() == DType::f64;
     const DType type = wide ? DType::f64 : DType::f32;
-    lse_ = context.make_tensor(like_queries(q, nullptr), type);
+    lse_ = place.make(like_queries(q, nullptr), type);
   }
   if (!wanted.weights && !wanted.scores) return;
   const Shape shape = weights_shape(q, in.k, v, options);
   heads_ = wanted.heads;
-  if (wanted.weights) weights_ = context.make_tensor(wanted.chosen(shape), q.dtype());
+  if (wanted.weights) weights_ = place.make(wanted.chosen(shape), q.dtype());
   if (wanted.scores) {
-    scores_ = context.make_tensor(shape, q.dtype());
+    scores_ = place.make(shape, q.dtype());
     stage_ = *wanted.scores;
   }
 }
@@ -61,45 +62,47 @@ AttentionOutputs Results::outputs() {
 }
 
 nb::object Results::to_python(nb::handle like) {
-  nb::object out = given_.is_none() ? python::to_python(std::move(out_), like) : std::move(given_);
+  nb::object out = given_.is_none() ? out_.to_python(like) : std::move(given_);
   if (!lse_ && !weights_ && !scores_) return out;
   nb::list list;
   list.append(out);
-  for (Tensor* tensor : {&lse_, &weights_, &scores_}) {
-    if (*tensor) list.append(python::to_python(std::move(*tensor), like));
+  for (NewArray* array : {&lse_, &weights_, &scores_}) {
+    if (*array) list.append(array->to_python(like));
   }
   return nb::tuple(list);
 }
 
-BackwardResult empty_gradients(const Inputs& in, const AttentionOptions& options,
-                               const Context& context) {
+Gradients::Gradients(const Inputs& in, const AttentionOptions& options, const Place& place) {
   const auto like = [&](const ConstTensorView& view) {
-    return view && is_floating_point(view.dtype()) ? context.make_tensor(view.shape(), view.dtype())
-                                                   : Tensor();
+    return view && is_floating_point(view.dtype()) ? place.make(view.shape(), view.dtype())
+                                                   : NewArray();
   };
-  return {like(in.q),         like(in.k),          like(in.v),
-          like(options.bias), like(options.sinks), like(options.alibi)};
+  dq_ = like(in.q);
+  dk_ = like(in.k);
+  dv_ = like(in.v);
+  dbias_ = like(options.bias);
+  dsinks_ = like(options.sinks);
+  dalibi_ = like(options.alibi);
 }
 
-AttentionGradients views_of(BackwardResult& result) {
-  return {.dq = result.dq.view(),
-          .dk = result.dk.view(),
-          .dv = result.dv.view(),
-          .dbias = result.dbias.view(),
-          .dsinks = result.dsinks.view(),
-          .dalibi = result.dalibi.view()};
+AttentionGradients Gradients::views() const {
+  return {.dq = dq_.view(),
+          .dk = dk_.view(),
+          .dv = dv_.view(),
+          .dbias = dbias_.view(),
+          .dsinks = dsinks_.view(),
+          .dalibi = dalibi_.view()};
 }
 
-nb::object to_python(BackwardResult&& result, nb::handle like) {
-  const bool more = result.dbias || result.dsinks || result.dalibi;
+nb::object Gradients::to_python(nb::handle like) {
+  const auto give = [&](nb::list& list, NewArray& array) {
+    list.append(array ? array.to_python(like) : nb::none());
+  };
+  const bool more = dbias_ || dsinks_ || dalibi_;
   nb::list list;
-  for (Tensor* tensor : {&result.dq, &result.dk, &result.dv}) {
-    list.append(to_python(std::move(*tensor), like));
-  }
+  for (NewArray* array : {&dq_, &dk_, &dv_}) give(list, *array);
   if (!more) return nb::tuple(list);
-  for (Tensor* tensor : {&result.dbias, &result.dsinks, &result.dalibi}) {
-    list.append(to_python(std::move(*tensor), like));
-  }
+  for (NewArray* array : {&dbias_, &dsinks_, &dalibi_}) give(list, *array);
   return nb::module_::import_("attend._types").attr("BackwardResult")(*list);
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "fields.h"
-#include "options.h"
+#include "place.h"
 
 #include <attend/attention.h>
 
@@ -12,20 +12,23 @@
 namespace attend::python {
 
 struct Inputs {
-  Inputs(nb::handle q_, nb::handle k_, nb::handle v_, const char* where)
-      : q(read(q_, {where, "q", Kind::floating})), k(read(k_, {where, "k", Kind::keys})),
-        v(read(v_, {where, "v", Kind::keys})) {}
+  Inputs(nb::handle q_, nb::handle k_, nb::handle v_, const char* where,
+         Devices devices_ = Devices::host)
+      : q(read(q_, {where, "q", Kind::floating, false, devices_})),
+        k(read(k_, {where, "k", Kind::keys, false, devices_})),
+        v(read(v_, {where, "v", Kind::keys, false, devices_})), devices(devices_) {}
   Array q, k, v;
+  Devices devices;
 };
 
 // What backward reads besides.
 struct BackwardArrays {
   BackwardArrays(nb::handle out_, nb::handle lse_, nb::handle dout_, nb::handle dlse_,
-                 const char* where)
-      : out(read(out_, {where, "out", Kind::floating})),
-        lse(read(lse_, {where, "lse", Kind::floating})),
-        dout(read(dout_, {where, "dout", Kind::floating})),
-        dlse(read(dlse_, {where, "dlse", Kind::floating, true})) {}
+                 const char* where, Devices devices = Devices::host)
+      : out(read(out_, {where, "out", Kind::floating, false, devices})),
+        lse(read(lse_, {where, "lse", Kind::floating, false, devices})),
+        dout(read(dout_, {where, "dout", Kind::floating, false, devices})),
+        dlse(read(dlse_, {where, "dlse", Kind::floating, true, devices})) {}
   Array out, lse, dout, dlse;
 };
 
@@ -66,7 +69,7 @@ struct Wanted {
 class Results {
  public:
   Results(const Inputs& in, const AttentionOptions& options, const Wanted& wanted, nb::handle out,
-          const char* where, const Context& context);
+          const char* where, const Place& place);
 
   TensorView out() { return given_.is_none() ? out_.view() : given_view_.view; }
   AttentionOutputs outputs();
@@ -77,17 +80,24 @@ class Results {
  private:
   nb::object given_;
   WritableArray given_view_;
-  Tensor out_, lse_, weights_, scores_;
+  NewArray out_, lse_, weights_, scores_;
   ScoreStage stage_ = ScoreStage::masked;
   std::vector<std::int64_t> heads_;
 };
 
-// New tensors for every gradient that exists, and views of them.
-BackwardResult empty_gradients(const Inputs& in, const AttentionOptions& options,
-                               const Context& context);
-AttentionGradients views_of(BackwardResult& result);
+// New arrays for every gradient that exists.
+class Gradients {
+ public:
+  Gradients() = default;
+  Gradients(const Inputs& in, const AttentionOptions& options, const Place& place);
 
-// (dq, dk, dv), and where the options hold a bias, sinks or alibi a named tuple with theirs too.
-nb::object to_python(BackwardResult&& result, nb::handle like);
+  AttentionGradients views() const;
+
+  // (dq, dk, dv), and where the options hold a bias, sinks or alibi a named tuple with theirs too.
+  nb::object to_python(nb::handle like);
+
+ private:
+  NewArray dq_, dk_, dv_, dbias_, dsinks_, dalibi_;
+};
 
 }  // namespace attend::python

@@ -155,7 +155,7 @@ nb::object forward(Group& group, nb::handle q, nb::handle k, nb::handle v, nb::h
         options.emplace(keywords, where);
         Wanted wanted;
         wanted.lse = number<bool>(return_lse, where, "return_lse", "True or False");
-        results.emplace(*in, options->get(), wanted, out, where, used);
+        results.emplace(*in, options->get(), wanted, out, where, Place(where, in->q, used));
       },
       in, options,
       [&] { distributed::attention(group, {}, {}, {}, {}, TensorView(), {}, {}, call.how, used); });
@@ -177,21 +177,21 @@ nb::object backward(Group& group, nb::handle q, nb::handle k, nb::handle v, nb::
   std::optional<Inputs> in;
   std::optional<BackwardArrays> more;
   std::optional<Options> options;
-  BackwardResult result;
+  Gradients gradients;
   call.begin(
       [&] {
         in.emplace(q, k, v, where);
         more.emplace(out, lse, dout, dlse, where);
         options.emplace(keywords, where);
-        result = empty_gradients(*in, options->get(), used);
+        gradients = Gradients(*in, options->get(), Place(where, in->q, used));
       },
       in, options, [&] { distributed::attention_backward(group, {}, {}, {}, {}, call.how, used); });
   {
     const Unlocked unlocked;
     distributed::attention_backward(group, call.layouts, inputs_of(*in, *more), options->get(),
-                                    views_of(result), call.how, used);
+                                    gradients.views(), call.how, used);
   }
-  return to_python(std::move(result), q);
+  return gradients.to_python(q);
 }
 
 }  // namespace

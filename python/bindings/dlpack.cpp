@@ -25,7 +25,7 @@ struct ExchangeApi {  // DLPackExchangeAPI; functions return 0, or -1 with a Pyt
   void* managed_from_object;
   int (*managed_to_object)(ManagedTensor*, void** object);         // takes the tensor
   int (*tensor_from_object)(void* object, nb::dlpack::dltensor*);  // may be null
-  void* current_stream;
+  int (*current_stream)(std::int32_t device_type, std::int32_t device, void** stream);
 };
 constexpr std::uint32_t kMajor = 1;
 
@@ -44,7 +44,8 @@ const ExchangeApi* api_of(nb::handle type) {
   const auto* api = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), name));
   while (api != nullptr && api->version.major > kMajor) api = api->older;
   const bool known = api != nullptr && api->version.major == kMajor &&
-                     api->managed_to_object != nullptr && api->tensor_from_object != nullptr;
+                     api->managed_to_object != nullptr && api->tensor_from_object != nullptr &&
+                     api->current_stream != nullptr;
   return known ? api : nullptr;
 }
 
@@ -110,6 +111,16 @@ bool see_torch(nb::handle tensor, nb::dlpack::dltensor& seen) {
   if (torch.api->tensor_from_object(tensor.ptr(), &seen) == 0) return true;
   PyErr_Clear();
   return false;
+}
+
+void* torch_stream(int device) {
+  void* stream = nullptr;
+  if (torch.api == nullptr)
+    return reinterpret_cast<void*>(nb::cast<std::uintptr_t>(
+        nb::module_::import_("torch.cuda").attr("current_stream")(device).attr("cuda_stream")));
+  if (torch.api->current_stream(nb::device::cuda::value, device, &stream) != 0)
+    throw nb::python_error();
+  return stream;
 }
 
 nb::object make_torch(Tensor& memory, const ConstTensorView& view) {

@@ -18,6 +18,9 @@ bool is_exact_torch(nb::handle object);
 // declines, as for tensors without memory, or has no such functions.
 bool see_torch(nb::handle tensor, nb::dlpack::dltensor& seen);
 
+// PyTorch's current stream on a GPU.
+void* torch_stream(int device);
+
 // A new torch.Tensor that shows `view` and owns the memory in which that lies; invalid if PyTorch
 // has no such functions, and then the memory is not taken.
 nb::object make_torch(Tensor& memory, const ConstTensorView& view);

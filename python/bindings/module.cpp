@@ -55,6 +55,7 @@ NB_MODULE(attend_module, m) {
   bind_attention(m);
   bind_plan(m);
   bind_torch_calls(m);
+  bind_cuda(m);
   bind_trace(m);
   bind_inspect(m);
   bind_files(m);

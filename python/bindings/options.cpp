@@ -56,12 +56,14 @@ bool is_whole_number(nb::handle value) {
 
 }  // namespace
 
-Options::Options(const nb::kwargs& keywords, const char* where) : where_(where) {
+Options::Options(const nb::kwargs& keywords, const char* where, Devices devices)
+    : where_(where), devices_(devices) {
   arrays_.reserve(keywords.size());
   for (const auto [name, value] : keywords) take(name, value);
 }
 
-Options::Options(nb::handle dict_or_none, const char* where, const char* name) : where_(where) {
+Options::Options(nb::handle dict_or_none, const char* where, const char* name, Devices devices)
+    : where_(where), devices_(devices) {
   if (dict_or_none.is_none()) return;
   if (!nb::isinstance<nb::dict>(dict_or_none)) {
     raise_type_error(std::string(where) + ": " + name + " takes a dict of options, found " +
@@ -125,7 +127,7 @@ void Options::set(QueryOffset& to, const Option& option, nb::handle value) {
 }
 
 ConstTensorView Options::array(nb::handle value, const char* name, Kind kind) {
-  arrays_.push_back(read(value, {where_, name, kind}));
+  arrays_.push_back(read(value, {where_, name, kind, false, devices_}));
   return arrays_.back().view;
 }
 

@@ -14,9 +14,10 @@ namespace attend::python {
 // The options and the arrays that they show. Not to be copied: the options point into `arrays`.
 class Options {
  public:
-  Options(const nb::kwargs& keywords, const char* where);
+  Options(const nb::kwargs& keywords, const char* where, Devices devices = Devices::host);
   // The same from a dict or None, as an AttentionBlock takes them for each of its parts.
-  Options(nb::handle dict_or_none, const char* where, const char* name);
+  Options(nb::handle dict_or_none, const char* where, const char* name,
+          Devices devices = Devices::host);
   Options(const Options&) = delete;
   Options& operator=(const Options&) = delete;
 
@@ -37,6 +38,7 @@ class Options {
   void set(Dropout& to, const Option& option, nb::handle value);
 
   const char* where_;
+  Devices devices_;
   AttentionOptions options_{};
   std::vector<Array> arrays_;
 };

@@ -23,11 +23,11 @@ PythonPlan plan_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out
                         nb::handle weight_heads, nb::handle kernel, nb::handle context,
                         const nb::kwargs& keywords) {
   constexpr const char* where = "Plan.attention";
-  const Inputs in(q, k, v, where);
-  const Options options(keywords, where);
+  const Inputs in(q, k, v, where, Devices::any);
+  const Options options(keywords, where, Devices::any);
   const Wanted wanted(return_lse, return_weights, return_scores, weight_heads, where);
   Context& used = context_or_default(given_context(context));
-  Results results(in, options.get(), wanted, out, where, used);
+  Results results(in, options.get(), wanted, out, where, Place(where, in.q, used));
   return {Plan::attention(in.q, in.k, in.v, results.out(), options.get(), results.outputs(),
                           {.kernel = text_of(kernel, "Plan: kernel")}, used),
           wanted, nb::borrow(context)};
@@ -36,13 +36,13 @@ PythonPlan plan_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out
 nb::object run_plan(const PythonPlan& self, nb::handle q, nb::handle k, nb::handle v,
                     nb::handle out, const nb::kwargs& keywords) {
   constexpr const char* where = "Plan.run";
-  const Inputs in(q, k, v, where);
-  const Options options(keywords, where);
-  Results results(in, options.get(), self.wanted, out, where, self.used());
-  {
-    const Unlocked unlocked;
-    self.plan.run(in.q, in.k, in.v, results.out(), options.get(), results.outputs());
-  }
+  const Inputs in(q, k, v, where, Devices::any);
+  const Options options(keywords, where, Devices::any);
+  const Place place(where, in.q, self.used());
+  Results results(in, options.get(), self.wanted, out, where, place);
+  place.run([&](const Where& at) {
+    self.plan.run(in.q, in.k, in.v, results.out(), options.get(), results.outputs(), at.queue());
+  });
   return results.to_python(q);
 }
 
@@ -50,12 +50,12 @@ PythonPlan plan_backward(nb::handle q, nb::handle k, nb::handle v, nb::handle ou
                          nb::handle dout, nb::handle dlse, nb::handle kernel, nb::handle context,
                          const nb::kwargs& keywords) {
   constexpr const char* where = "Plan.attention_backward";
-  const Inputs in(q, k, v, where);
-  const BackwardArrays more(out, lse, dout, dlse, where);
-  const Options options(keywords, where);
+  const Inputs in(q, k, v, where, Devices::any);
+  const BackwardArrays more(out, lse, dout, dlse, where, Devices::any);
+  const Options options(keywords, where, Devices::any);
   Context& used = context_or_default(given_context(context));
-  BackwardResult result = empty_gradients(in, options.get(), used);
-  return {Plan::attention_backward(inputs_of(in, more), options.get(), views_of(result),
+  const Gradients gradients(in, options.get(), Place(where, in.q, used));
+  return {Plan::attention_backward(inputs_of(in, more), options.get(), gradients.views(),
                                    {.kernel = text_of(kernel, "Plan: kernel")}, used),
           {},
           nb::borrow(context)};
@@ -65,15 +65,15 @@ nb::object run_plan_backward(const PythonPlan& self, nb::handle q, nb::handle k,
                              nb::handle out, nb::handle lse, nb::handle dout, nb::handle dlse,
                              const nb::kwargs& keywords) {
   constexpr const char* where = "Plan.run_backward";
-  const Inputs in(q, k, v, where);
-  const BackwardArrays more(out, lse, dout, dlse, where);
-  const Options options(keywords, where);
-  BackwardResult result = empty_gradients(in, options.get(), self.used());
-  {
-    const Unlocked unlocked;
-    self.plan.run_backward(inputs_of(in, more), options.get(), views_of(result));
-  }
-  return to_python(std::move(result), q);
+  const Inputs in(q, k, v, where, Devices::any);
+  const BackwardArrays more(out, lse, dout, dlse, where, Devices::any);
+  const Options options(keywords, where, Devices::any);
+  const Place place(where, in.q, self.used());
+  Gradients gradients(in, options.get(), place);
+  place.run([&](const Where& at) {
+    self.plan.run_backward(inputs_of(in, more), options.get(), gradients.views(), at.queue());
+  });
+  return gradients.to_python(q);
 }
 
 }  // namespace

@@ -12,12 +12,14 @@ namespace {
 
 template <class Wrapped>
 Wrapped wrap(const ConstTensorView& view, nb::handle owner, nb::dlpack::dtype type) {
+  const bool on_gpu = view.device().kind == Device::Kind::cuda;
   std::array<std::size_t, kMaxRank> shape{};
   for (int dim = 0; dim < view.rank(); ++dim) {
     shape[static_cast<std::size_t>(dim)] = static_cast<std::size_t>(view.size(dim));
   }
   return Wrapped(const_cast<void*>(view.data()), static_cast<std::size_t>(view.rank()),
-                 shape.data(), owner, view.strides().begin(), type);
+                 shape.data(), owner, view.strides().begin(), type,
+                 on_gpu ? nb::device::cuda::value : nb::device::cpu::value, view.device().index);
 }
 
 // NumPy has no bfloat16 of its own: such memory goes over as 16 bits, and ml_dtypes names it.
@@ -57,6 +59,21 @@ nb::object to_python(Tensor&& tensor, nb::handle like) {
         wrap<nb::ndarray<nb::array_api>>(view, owner, type));
   }
   return wrap_numpy(view, owner);
+}
+
+nb::object to_python(std::unique_ptr<cuda::Memory>&& memory, const ConstTensorView& view,
+                     nb::handle like) {
+  const nb::capsule owner(memory.get(),
+                          [](void* kept) noexcept { delete static_cast<cuda::Memory*>(kept); });
+  memory.release();
+  // CuPy's arrays may not say their namespace; it is the module of their type.
+  const nb::object library =
+      nb::hasattr(like, "__array_namespace__")
+          ? nb::object(like.attr("__array_namespace__")())
+          : nb::object(nb::module_::import_(
+                name_of_type(like).substr(0, name_of_type(like).find('.')).c_str()));
+  return library.attr("from_dlpack")(
+      wrap<nb::ndarray<nb::array_api>>(view, owner, to_dlpack(view.dtype())));
 }
 
 nb::object show(const TensorView& view, nb::handle owner) { return wrap_numpy(view, owner); }

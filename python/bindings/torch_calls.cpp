@@ -17,7 +17,7 @@ using namespace nb::literals;
 class TorchOptions {
  public:
   TorchOptions(const nb::dict& given, std::int64_t queries, std::int64_t keys)
-      : given_(given), read_(given, "attention", "options"), options_(read_.get()),
+      : given_(given), read_(given, "attention", "options", Devices::any), options_(read_.get()),
         queries_(queries), keys_(keys) {}
 
   nb::tuple arguments() const { return nb::make_tuple(given_, queries_, keys_); }
@@ -122,7 +122,7 @@ class TorchCalls {
     if (!fit(views[0], views[1], views[2], same_heads) ||
         !options.are_for(views[0].size(2), views[1].size(2)))
       return nb::none();
-    return computed(views, scale, options, heads_last,
+    return computed(q, views, scale, options, heads_last,
                     context.is_none() ? current() : nb::borrow(context));
   }
 
@@ -152,9 +152,10 @@ class TorchCalls {
   static bool fit(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                   bool same_heads) {
     const bool grouped = k.size(1) > 0 && q.size(1) % k.size(1) == 0 && !same_heads;
-    return q.dtype() == k.dtype() && q.dtype() == v.dtype() && q.size(0) == k.size(0) &&
-           q.size(3) == k.size(3) && (q.size(1) == k.size(1) || grouped) &&
-           k.size(0) == v.size(0) && k.size(1) == v.size(1) && k.size(2) == v.size(2);
+    return q.dtype() == k.dtype() && q.dtype() == v.dtype() && q.device() == k.device() &&
+           q.device() == v.device() && q.size(0) == k.size(0) && q.size(3) == k.size(3) &&
+           (q.size(1) == k.size(1) || grouped) && k.size(0) == v.size(0) &&
+           k.size(1) == v.size(1) && k.size(2) == v.size(2);
   }
 
   // A tensor [batch, heads, length, dim] that is what it shows: no gradient is lost, no sign.
@@ -165,16 +166,24 @@ class TorchCalls {
     nb::dlpack::dltensor seen;
     if (negative.is(Py_True) || !see_torch(tensor, seen)) return false;
     const std::optional<DType> type = from_dlpack(seen.dtype);
-    if (!type || !is_floating_point(*type) || seen.ndim != 4 || seen.strides == nullptr ||
-        seen.device.device_type != nb::device::cpu::value)
+    if (!type || !is_floating_point(*type) || seen.ndim != 4 || seen.strides == nullptr)
       return false;
-    view = ConstTensorView(static_cast<char*>(seen.data) + seen.byte_offset, *type,
-                           Shape(std::span(seen.shape, 4)), Shape(std::span(seen.strides, 4)));
+    Device device;
+    if (seen.device.device_type == nb::device::cuda::value) {
+      device = {Device::Kind::cuda, seen.device.device_id};
+      if (!cuda::why_unavailable(device.index).empty()) return false;
+    } else if (seen.device.device_type != nb::device::cpu::value) {
+      return false;
+    }
+    view =
+        ConstTensorView(static_cast<char*>(seen.data) + seen.byte_offset, *type,
+                        Shape(std::span(seen.shape, 4)), Shape(std::span(seen.strides, 4)), device);
     return true;
   }
 
-  static nb::object computed(const std::array<ConstTensorView, 3>& views, nb::handle scale,
-                             TorchOptions& options, bool heads_last, const nb::object& where) {
+  static nb::object computed(nb::handle like, const std::array<ConstTensorView, 3>& views,
+                             nb::handle scale, TorchOptions& options, bool heads_last,
+                             const nb::object& where) {
     const auto& [q, k, v] = views;
     std::optional<double> number;
     if (!scale.is_none()) number = PyFloat_AS_DOUBLE(scale.ptr());
@@ -186,13 +195,11 @@ class TorchCalls {
     const bool by_length = heads_last || q.strides()[1] < q.strides()[2];
     const Shape shape = by_length ? Shape{q.size(0), q.size(2), q.size(1), v.size(3)}
                                   : Shape{q.size(0), q.size(1), q.size(2), v.size(3)};
-    Tensor memory = context.make_tensor(shape, q.dtype());
-    const TensorView out = by_length ? memory.view().permute({0, 2, 1, 3}) : memory.view();
-    {
-      const Unlocked unlocked;
-      attend::attention(q, k, v, out, used, {}, context);
-    }
-    return make_torch(memory, heads_last ? memory.view() : out);
+    const Place place("attention", like, q.device(), context);
+    NewArray made = place.make(shape, q.dtype());
+    const TensorView out = by_length ? made.view().permute({0, 2, 1, 3}) : made.view();
+    place.run([&](const Where& at) { attend::attention(q, k, v, out, used, {}, at); });
+    return made.to_torch(heads_last ? made.view() : out);
   }
 
   // That of the last call, unless PyTorch has another number of threads since.

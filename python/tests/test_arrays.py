@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attend
+import attend.cuda
 
 
 def draw(shape, dtype=np.float32, seed=0):
@@ -178,9 +179,33 @@ def test_dlpack_out_is_written():
     np.testing.assert_array_equal(out.array, attend.attention(X, X, X))
 
 
+CUDA, METAL = 2, 8  # as DLPack numbers devices
+
+
 def test_other_devices_are_named():
-    with pytest.raises(NotImplementedError, match="attention: k is not in the CPU's memory.*device 2"):
-        attend.attention(X, Foreign(X, device=2), X)
+    with pytest.raises(NotImplementedError, match="attention: k is not in the CPU's memory or an NVIDIA GPU's.*device 8"):
+        attend.attention(X, Foreign(X, device=METAL), X)
+    with pytest.raises(NotImplementedError, match="inspect: q is on cuda:0; inspect computes on the CPU"):
+        attend.inspect(Foreign(X, device=CUDA), X)
+
+
+def test_arrays_on_different_devices_are_refused():
+    for name in ("k", "v"):
+        with pytest.raises(ValueError, match=f"attention: {name} is on cuda:0, q on cpu; all tensors must be on one device"):
+            attend.attention(**{"q": X, "k": X, "v": X, name: Foreign(X, device=CUDA)})
+    with pytest.raises(ValueError, match="bias is on cuda:0, q on cpu"):
+        attend.attention(X, X, X, bias=Foreign(np.ones((4, 4), np.float32), device=CUDA))
+
+
+def test_without_a_gpu_its_arrays_are_refused_with_the_reason():
+    reason = attend.cuda.why_unavailable()
+    if not reason:
+        pytest.skip("this machine has a GPU")
+    x = Foreign(X, device=CUDA)
+    for call in (lambda: attend.attention(x, x, x), lambda: attend.merge([x], [x]), lambda: attend.attention_partial(x, x, x)):
+        with pytest.raises(NotImplementedError) as caught:
+            call()
+        assert "on cuda:0" in str(caught.value) and reason in str(caught.value)
 
 
 class Namespaced(Foreign):

@@ -17,6 +17,7 @@ from attend._attend import TorchOptions
 from attend.torch.unheard import plain
 
 
+DESCRIBED = ("cpu", "cuda")  # devices on which attend computes
 _SUMS = {"aten::add", "aten::add_", "aten::sub", "aten::sub_", "aten::rsub", "aten::baddbmm", "aten::baddbmm_"}
 
 
@@ -31,9 +32,10 @@ class DescribedMask(Tensor):
 
     @staticmethod
     def __new__(
-        cls, shape: tuple[int, ...], options: dict[str, Any] | None, make: Callable[[], Tensor]
+        cls, shape: tuple[int, ...], options: dict[str, Any] | None, make: Callable[[], Tensor],
+        device: torch.device | str = "cpu",
     ) -> "DescribedMask":
-        mask = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device="cpu")
+        mask = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
         mask.options, mask.numbers, mask.make, mask.sizes = options, None, make, shape[2:]
         tensors = [] if options is None else [x for x in options.values() if isinstance(x, Tensor)]
         mask.prepared = TorchOptions(options, *shape[2:]) if options is not None and plain(*tensors) else None
@@ -71,8 +73,8 @@ class DescribedMask(Tensor):
 
 def guard(numbers: Tensor) -> Tensor:
     """A mask of booleans without a description, which is not added to scores either."""
-    if numbers.device.type != "cpu":
+    if numbers.device.type not in DESCRIBED:
         return numbers
-    mask = DescribedMask(tuple(numbers.shape), None, lambda: numbers)
+    mask = DescribedMask(tuple(numbers.shape), None, lambda: numbers, numbers.device)
     mask.numbers = numbers
     return mask

@@ -16,7 +16,7 @@ from transformers.utils.import_utils import is_tracing
 
 from attend.torch.unheard import plain
 
-from .described import DescribedMask, guard
+from .described import DESCRIBED, DescribedMask, guard
 from .patterns import Pattern, pattern_of
 
 
@@ -49,7 +49,8 @@ def attend_mask(
             f"[{batch_size}, positions], or [batch, 1 or heads, queries, keys]"
         )
     pattern = pattern_of(mask_function)
-    if pattern is None or torch.device(device).type != "cpu":
+    counted_there = isinstance(q_offset, Tensor) and q_offset.is_cuda  # reading it would wait for the GPU
+    if pattern is None or torch.device(device).type not in DESCRIBED or counted_there:
         return guard(booleans(*arguments, **more))
     first = int(q_offset)  # now: a static cache goes on counting in its tensor
     make = functools.partial(booleans, *arguments[:3], first, *arguments[4:], **more)
@@ -57,7 +58,7 @@ def attend_mask(
     options = _pattern_options(pattern, offset, q_length, kv_length)
     last = kv_length - 1 if pattern.right is None else offset + q_length - 1 + pattern.right
     options |= _padding_options(attention_mask, kv_offset, kv_length, min(last, kv_length - 1))
-    return DescribedMask((batch_size, 1, q_length, kv_length), options, make)
+    return DescribedMask((batch_size, 1, q_length, kv_length), options, make, device)
 
 
 def _is_traced(attention_mask: Tensor | None, q_offset: int | Tensor) -> bool:
@@ -86,7 +87,9 @@ def _pattern_options(pattern: Pattern, offset: int, queries: int, keys: int) -> 
 
 
 def _padding_options(attention_mask: Tensor | None, kv_offset: int, keys: int, last: int) -> dict[str, Any]:
-    """For keys 0 to `last`; those after it are hidden in any case."""
+    """For keys 0 to `last`; those after it are hidden in any case. A mask on a GPU is waited for, once for all layers, as
+    Transformers does for its own attention.
+    """
     if attention_mask is None or last < 0:
         return {}
     real = attention_mask.bool()
@@ -96,7 +99,7 @@ def _padding_options(attention_mask: Tensor | None, kv_offset: int, keys: int, l
     if beyond <= 0 and bool((real if beyond == 0 else real[:, : last + 1]).all()):
         return {}
     lengths = real.sum(1)
-    if torch.equal(real, torch.arange(real.size(1)) < lengths.unsqueeze(1)):  # padding at the end alone
+    if torch.equal(real, torch.arange(real.size(1), device=real.device) < lengths.unsqueeze(1)):  # padding at the end alone
         return {"key_lengths": lengths}
     real = torch.nn.functional.pad(real, (0, keys - real.size(1)))
     return {"mask": real[:, None, None, :]}

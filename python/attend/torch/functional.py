@@ -15,6 +15,9 @@ from .operators import attention
 from .unheard import CAUSAL, EVERY_KEY, calls
 
 
+DEVICES = ("cpu", "cuda", "meta")
+
+
 def check_tensor(where: str, name: str, x: Tensor) -> None:
     """What attend cannot compute is refused with the reason; nothing falls back to PyTorch."""
     if not isinstance(x, Tensor):
@@ -30,9 +33,9 @@ def check_tensor(where: str, name: str, x: Tensor) -> None:
         )
     if x.layout != torch.strided:
         raise NotImplementedError(f"{where}: {name} has the layout {x.layout}; attend takes dense tensors")
-    if x.device.type not in ("cpu", "meta"):
+    if x.device.type not in DEVICES:
         raise NotImplementedError(
-            f"{where}: {name} is on {x.device}, attend.torch computes on the CPU; move it there first"
+            f"{where}: {name} is on {x.device}; attend.torch computes on the CPU and on NVIDIA GPUs (cuda), move it there first"
         )
 
 
@@ -67,19 +70,25 @@ def prepared(where: str, *tensors: Tensor) -> list[Tensor]:
         raise NotImplementedError(  # PyTorch itself would leave the tangent out without a word
             f"{where}: attention has no forward-mode derivative (jvp); use backward()"
         )
-    if not torch.is_autocast_enabled("cpu"):
+    kind = "cuda" if tensors[0].is_cuda else "cpu"
+    if not torch.is_autocast_enabled(kind):
         return list(tensors)
-    dtype = torch.get_autocast_dtype("cpu")
+    dtype = torch.get_autocast_dtype(kind)
     return [x if x.dtype == torch.float64 or not x.is_floating_point() else x.to(dtype) for x in tensors]
 
 
 def draw_seed(where: str, p: float, device: torch.device) -> Tensor | None:
-    """From PyTorch's generator, so that torch.manual_seed repeats what is dropped. On the tensors'
-    own device: a default device of another kind would choose the wrong operator.
-    """
+    """From PyTorch's generator, so that torch.manual_seed repeats what is dropped."""
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"{where}: the probability of dropout is {p}; it lies between 0 and 1")
-    return torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=device) if p > 0.0 else None
+    return torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=device_of_seed(device)) if p > 0.0 else None
+
+
+def device_of_seed(device: torch.device) -> torch.device:
+    """That of the tensors: a default device of another kind would choose the wrong operator. For those of a GPU the CPU's
+    memory, which is read without waiting for the GPU.
+    """
+    return torch.device("cpu") if device.type == "cuda" else device
 
 
 def scaled_dot_product_attention(
@@ -103,8 +112,9 @@ def scaled_dot_product_attention(
     is aligned top left: query i sees the keys up to i. With enable_gqa, query head h uses key head
     h / (heads / key heads).
 
-    A query that sees no key gives 0 and gets no gradient. dropout_p counts whenever it is not 0.
-    Threads are as many as torch.get_num_threads() says, or those of an attend.Context given as context.
+    A query that sees no key gives 0 and gets no gradient. dropout_p counts whenever it is not 0. Tensors
+    of an NVIDIA GPU are computed there, in the current stream. On the CPU threads are as many as
+    torch.get_num_threads() says, or those of an attend.Context given as context.
 
     >>> q = torch.ones(2, 8, 10, 64)
     >>> attend.torch.scaled_dot_product_attention(q, q, q, is_causal=True).shape

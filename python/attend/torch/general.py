@@ -10,7 +10,7 @@ import attend
 from attend._types import BlocksLike, DropoutLike, WindowLike
 
 from . import contexts
-from .functional import check_devices, check_tensor, draw_seed, prepared
+from .functional import check_devices, check_tensor, device_of_seed, draw_seed, prepared
 from .heads import weights_alone
 from .layers import check_heads, heads_of
 from .operators import attention as attention_operator
@@ -65,7 +65,8 @@ def attention(
     own functions do; dropout=(p, seed, offset) is given one. Weights are those before dropout; with weight_heads
     they are those of these heads alone, in the same pass, and have no gradient.
 
-    Threads are as many as torch.get_num_threads() says, or those of an attend.Context given as context.
+    Tensors of an NVIDIA GPU are computed there, in the current stream; packed sequences then want max_q and max_k. On the
+    CPU threads are as many as torch.get_num_threads() says, or those of an attend.Context given as context.
 
     >>> q, k = torch.ones(2, 8, 10, 64), torch.ones(2, 2, 30, 64)
     >>> attend.torch.attention(q, k, k, causal=True, window=(16, 0), sinks=torch.zeros(8)).shape
@@ -106,7 +107,7 @@ def attention(
     for name, x in (("q", q), ("k", k), ("v", v)):
         _check_rank(name, x)
     if p > 0.0:
-        seed = draw_seed(_WHERE, p, q.device) if seed is None else torch.tensor([seed], device=q.device)
+        seed = draw_seed(_WHERE, p, q.device) if seed is None else torch.tensor([seed], device=device_of_seed(q.device))
     q, k, v = prepared(_WHERE, q, k, v)
     given = {
         "scale": scale, "softcap": softcap or 0.0, "causal": causal, "window": window, "query_offset": query_offset,

@@ -25,10 +25,11 @@ def hidden_rows(
 
 def without(x: Tensor, hidden: Tensor) -> Tensor:
     """x [..., features] with zeros in the rows `hidden` [...], if they hold NaN or infinity. In a graph
-    that does not know its numbers yet they are zeros anyhow, which gives the same results.
+    that does not know its numbers yet, and on a GPU, where looking would wait for it, they are zeros
+    anyhow, which gives the same results.
     """
     hidden = hidden.expand(x.shape[:-1])
-    if not torch.compiler.is_compiling() and not torch.jit.is_tracing():
+    if not x.is_cuda and not torch.compiler.is_compiling() and not torch.jit.is_tracing():
         try:
             if not hidden.any() or x.detach()[hidden].isfinite().all():
                 return x

@@ -10,7 +10,7 @@ import attend
 
 from . import contexts
 from .calls import call, tapped
-from .functional import check_tensor, draw_seed, prepared, split_mask
+from .functional import DEVICES, check_tensor, draw_seed, prepared, split_mask
 from .hidden import hidden_rows, without
 from .operators import attention
 
@@ -283,8 +283,8 @@ def _why_not(module: nn.MultiheadAttention) -> str:
     if type(module) is not nn.MultiheadAttention:
         return f"{type(module).__name__} is a class of its own, whose forward may differ"
     weight = module.out_proj.weight
-    if weight.device.type not in ("cpu", "meta"):
-        return f"it is on {weight.device}, attend.torch computes on the CPU"
+    if weight.device.type not in DEVICES:
+        return f"it is on {weight.device}, attend.torch computes on the CPU and on NVIDIA GPUs"
     if weight.dtype not in TYPES:
         return f"its type is {weight.dtype}, attend takes float64, float32, bfloat16 and float16"
     return ""

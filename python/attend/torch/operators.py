@@ -9,7 +9,8 @@ with any strides, which are read as they lie. So are the options, by its names, 
 takes: numbers, lists of them, tensors. attend.torch.attention() puts them so. What is put otherwise:
 
     seed            [1], int64: the bits of dropout's seed; without one nothing is dropped. A tensor, so
-                    that a compiled graph draws a new one each time
+                    that a compiled graph draws a new one each time. In the CPU's memory also for tensors
+                    of a GPU: a call reads it, and does not wait for the GPU
     dropout_place   the rest of attend.Dropout: [offset, b, h, i, j, heads]
     need_weights    those after dropout, as PyTorch's, or with weights_before_dropout those before it
     context         contexts.number_of() of one, or 0
@@ -102,7 +103,6 @@ def _before_dropout(tail: tuple[Any, ...]) -> bool:
     return len(tail) == len(_NAMES) and tail[-1]
 
 
-@torch.library.impl(_library, "attention", "CPU")
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, scale: float | None,
     causal: bool, dropout_p: float, seed: Tensor | None, need_weights: bool, context: int = 0, *tail: Any,
@@ -119,7 +119,6 @@ def _forward(
     return out, lse, by_attention(q, k, v, options)
 
 
-@torch.library.impl(_library, "attention_backward", "CPU")
 def _backward(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, weights: Tensor, dout: Tensor | None,
     dlse: Tensor | None, dweights: Tensor | None, mask: Tensor | None, bias: Tensor | None, scale: float | None,
@@ -142,6 +141,11 @@ def _backward(
                 found[place] += more[place]
     found += [None] * (6 - len(found))
     return tuple(q.new_empty(0) if x is None else x for x in found)
+
+
+for _device in ("CPU", "CUDA"):
+    _library.impl("attention", _forward, _device)
+    _library.impl("attention_backward", _backward, _device)
 
 
 @torch.library.register_fake("attend::attention", lib=_library)

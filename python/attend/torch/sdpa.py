@@ -16,10 +16,11 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 import attend
+import attend.cuda
 
 from . import contexts
 from .calls import call, untapped
-from .functional import arranged
+from .functional import DEVICES, arranged
 from .modules import TYPES
 from .unasked import backward, grad, multi_head_attention_forward
 from .unheard import CAUSAL, EVERY_KEY
@@ -266,8 +267,10 @@ def _why_not(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> 
             return f"{name} is a nested tensor, attend takes dense ones"
         if x.layout != torch.strided:
             return f"{name} has the layout {x.layout}, attend takes dense tensors"
-        if x.device.type not in ("cpu", "meta"):
-            return f"{name} is on {x.device}, attend.torch computes on the CPU"
+        if x.device.type not in DEVICES:
+            return f"{name} is on {x.device}, attend.torch computes on the CPU and on NVIDIA GPUs"
+        if x.is_cuda and (reason := _no_gpu(x.device.index)):
+            return f"{name} is on {x.device}, and attend in this process {reason}"
         if x.dtype not in TYPES and name != "attn_mask":
             return f"{name} is {x.dtype}, attend takes float64, float32, bfloat16 and float16"
         if is_compiling():
@@ -279,6 +282,11 @@ def _why_not(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> 
     if not is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
         return "it is inside a transform of torch.func"
     return ""
+
+
+@torch.compiler.assume_constant_result
+def _no_gpu(device: int) -> str:
+    return attend.cuda.why_unavailable(device)
 
 
 _TENSORS = (Tensor, nn.Parameter, FakeTensor)

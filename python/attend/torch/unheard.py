@@ -42,7 +42,8 @@ CAUSAL = TorchOptions({"causal": True, "query_offset": 0})  # as PyTorch means i
 
 
 def plain(*tensors: Tensor) -> bool:
-    """Whether this is such a call, on dense tensors of the CPU."""
+    """Whether this is such a call, on dense tensors of the CPU or of NVIDIA GPUs."""
     return (
-        not is_compiling() and calls.plain(*tensors) and all(x.is_cpu and x.layout == torch.strided for x in tensors)
+        not is_compiling() and calls.plain(*tensors)
+        and all((x.is_cpu or x.is_cuda) and x.layout == torch.strided for x in tensors)
     )

@@ -260,7 +260,7 @@ def test_leading_dimensions_broadcast_as_pytorchs():
             assert sdpa(q, k, v).shape == (*wanted, 2, 4), each
 
 
-def test_what_is_not_dense_and_on_the_cpu_is_refused_with_the_reason():
+def test_what_is_not_dense_or_elsewhere_is_refused_with_the_reason():
     layer, q = attend.torch.MultiheadAttention(8, 2, batch_first=True), torch.ones(2, 3, 8)
     nested = torch.nested.nested_tensor([torch.ones(3, 8), torch.ones(2, 8)])
     for call in (layer, sdpa):
@@ -268,8 +268,8 @@ def test_what_is_not_dense_and_on_the_cpu_is_refused_with_the_reason():
         refused(NotImplementedError, "layout torch.sparse_coo", call, q, q.to_sparse(), q)
     from torch._subclasses import FakeTensorMode
 
-    with FakeTensorMode(), pytest.raises(NotImplementedError, match="query is on cuda.*computes on the CPU"):
-        sdpa(*[torch.empty(1, 2, 3, 4, device="cuda")] * 3)
+    with FakeTensorMode(), pytest.raises(NotImplementedError, match="query is on xpu.*computes on the CPU and on NVIDIA GPUs"):
+        sdpa(*[torch.empty(1, 2, 3, 4, device="xpu")] * 3)
 
 
 def test_grouped_heads_are_interleaved_not_tiled():
