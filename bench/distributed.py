@@ -6,7 +6,8 @@
 Causal attention, d 128, f32, as many heads as ranks (at least 2), under mpirun with mpi4py. Beside it, in the same
 processes, PyTorch's ring attention template over its own CPU operator on gloo. The job of the ranks and the single process
 take turns; of each the shortest call counts, of the ranks the slowest rank. Both fractions are of the single process's time
-with the same operator: attend's of attend's, PyTorch's of PyTorch's.
+with the same operator: attend's of attend's, PyTorch's of PyTorch's. Of that call a second table tells the exposed
+communication, which is how long ranks waited with nothing else to do, and how evenly the rest is divided.
 """
 import argparse
 import json
@@ -114,7 +115,8 @@ def rank(arguments):
     whole = inputs(arguments.length, arguments.heads)
     layout, _ = distributed.balanced_layouts(arguments.length, ranks=comm.size, causal=True)
     q, k, v, dout = (distributed.take_rows(layout, comm.rank, x) for x in whole)
-    given = {"group": comm, "layouts": layout, "causal": True, "context": context}
+    group = distributed.MpiGroup(comm)
+    given = {"group": group, "layouts": layout, "causal": True, "context": context}
     out, lse = distributed.attention(q, k, v, return_lse=True, **given)
 
     def call_of(is_backward, scheme, bits):
@@ -127,15 +129,24 @@ def rank(arguments):
         calls |= ring(comm, arguments.folder, arguments.length, *whole)
     found = {}
     for name, call in calls.items():
-        best = float("inf")
+        found[name] = {"seconds": float("inf")}
         for _ in range(arguments.calls):   # as many on every rank
             comm.Barrier()
-            begin = time.perf_counter()
+            waited, begin = group.waited, time.perf_counter()
             call()
-            best = min(best, comm.allreduce(time.perf_counter() - begin, MPI.MAX))
-        found[name] = best
+            took = time.perf_counter() - begin
+            every = comm.allgather((took, group.waited - waited))
+            if max(times[0] for times in every) < found[name]["seconds"]:
+                found[name] = summary(every)
     if comm.rank == 0:
         print(json.dumps(found))
+
+
+def summary(every):
+    """Of one call: (seconds, seconds of waiting) of every rank."""
+    busy = [took - waited for took, waited in every]
+    return {"seconds": max(took for took, _ in every), "waited": sum(waited for _, waited in every) / len(every),
+            "balance": max(busy) * len(busy) / sum(busy)}
 
 
 def run(command, **more):
@@ -153,14 +164,14 @@ def measure(arguments, ranks, folder):
     mpirun = [*arguments.mpirun.split(), "-n", str(ranks)]
     alone, together = {}, {}
     for _ in range(arguments.turns):
-        for best, found in ((alone, run([*words, "--worker", "one", "--threads", ranks], OMP_NUM_THREADS=str(ranks))),
-                            (together, run([*mpirun, *words, "--worker", "rank"]))):
-            for name, seconds in found.items():
-                best[name] = min(best.get(name, float("inf")), seconds)
+        for name, seconds in run([*words, "--worker", "one", "--threads", ranks], OMP_NUM_THREADS=str(ranks)).items():
+            alone[name] = min(alone.get(name, float("inf")), seconds)
+        for name, found in run([*mpirun, *words, "--worker", "rank"]).items():
+            together[name] = min(together.get(name, found), found, key=lambda one: one["seconds"])
         for old in pathlib.Path(folder).iterdir():
             old.unlink()
     return {"ranks": ranks, "heads": heads, "one process": alone, "ranks of one thread": together,
-            "efficiency": {name: alone[base_of(name)] / seconds for name, seconds in together.items()}}
+            "efficiency": {name: alone[base_of(name)] / found["seconds"] for name, found in together.items()}}
 
 
 def base_of(name):
@@ -176,8 +187,18 @@ def table(results):
             if name not in row["efficiency"]:
                 cells.append("")
                 continue
-            cells.append(f"{100 * row['efficiency'][name]:.0f} % ({row['ranks of one thread'][name]:.2f} s)")
+            cells.append(f"{100 * row['efficiency'][name]:.0f} % ({row['ranks of one thread'][name]['seconds']:.2f} s)")
         lines.append(f"| {row['ranks']} | {row['heads']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def exposed(results):
+    """Of attend's calls: waiting, the mean of the ranks, and the busiest rank's work beside the mean's."""
+    lines = ["| ranks: waiting, work max/mean | " + " | ".join(CALLS) + " |", "|---|" + "---|" * len(CALLS)]
+    for row in results:
+        calls = [row["ranks of one thread"][name] for name in CALLS]
+        cells = [f"{100 * call['waited'] / call['seconds']:.1f} %, {call['balance']:.3f}" for call in calls]
+        lines.append(f"| {row['ranks']} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -190,7 +211,9 @@ def main():
     parser.add_argument("--calls", type=int, default=2, help="of the ranks, in each turn")
     parser.add_argument("--seconds", type=float, default=1.0, help="of the single process, for each call")
     parser.add_argument("--json", type=pathlib.Path)
-    parser.add_argument("--mpirun", default=f"{shutil.which('mpirun.openmpi') or 'mpirun'} --oversubscribe --bind-to none")
+    # Each rank on a core of its own: left to the system, two share one for seconds, and all others wait for them.
+    parser.add_argument("--mpirun", default=f"{shutil.which('mpirun.openmpi') or 'mpirun'} --oversubscribe "
+                                            "--bind-to core:overload-allowed")
     parser.add_argument("--worker", choices=("one", "rank"), help=argparse.SUPPRESS)
     parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
@@ -201,10 +224,11 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for ranks in map(int, arguments.ranks.split(",")):
             results.append(measure(arguments, ranks, folder))
-            print(table(results[-1:]), flush=True)
+            print(table(results[-1:]), exposed(results[-1:]), sep="\n", flush=True)
             if arguments.json:   # whatever becomes of the next
                 arguments.json.write_text(json.dumps({"length": arguments.length, "results": results}, indent=1) + "\n")
-    print(f"\n{platform.machine()}, {os.cpu_count()} cores; T = {arguments.length}, causal, d {D}, f32\n{table(results)}")
+    print(f"\n{platform.machine()}, {os.cpu_count()} cores; T = {arguments.length}, causal, d {D}, f32\n{table(results)}\n"
+          f"{exposed(results)}")
 
 
 if __name__ == "__main__":

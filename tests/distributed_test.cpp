@@ -22,12 +22,12 @@ bool all_ways = false;
 
 constexpr int kRanks[] = {1, 2, 3, 5, 8};
 
-// Every way to divide a problem: ranks, granules (of most cases one of 256 holds all), scheme,
-// bits.
+// Every way to divide a problem: ranks, granules (of most cases one of 256 holds all; those of 1
+// make so many blocks that they travel packed), scheme, bits.
 std::vector<Division> ways() {
   std::vector<Division> all;
   for (const int ranks : kRanks)
-    for (const std::int64_t granule : {std::int64_t{16}, distributed::kGranule})
+    for (const std::int64_t granule : {std::int64_t{1}, std::int64_t{16}, distributed::kGranule})
       for (const Scheme scheme : {Scheme::gather, Scheme::heads})
         for (const Bits bits : {Bits::one_process, Bits::fast}) {
           if (scheme == Scheme::heads && bits == Bits::fast) continue;  // is the same

@@ -299,12 +299,12 @@ TEST(Features, a_new_one_is_declined_by_every_row) {
 TEST(Features, the_reference_takes_what_any_row_takes) {
   const Features both = kTakenByRows;
   const std::map<std::string_view, Features> wanted = {
-      {"forward",
-       both | Features{Feature::dropout, Feature::lse, Feature::weights, Feature::weight_heads,
-                       Feature::scores, Feature::visited_blocks, Feature::partial_states}},
-      {"backward",
-       both | Features{Feature::dropout, Feature::dlse, Feature::dq, Feature::dk, Feature::dv,
-                       Feature::dbias, Feature::dsinks, Feature::dalibi, Feature::row_sums}},
+      {"forward", both | Features{Feature::dropout, Feature::lse, Feature::weights,
+                                  Feature::weight_heads, Feature::scores, Feature::visited_blocks,
+                                  Feature::partial_states, Feature::query_runs}},
+      {"backward", both | Features{Feature::dropout, Feature::dlse, Feature::dq, Feature::dk,
+                                   Feature::dv, Feature::dbias, Feature::dsinks, Feature::dalibi,
+                                   Feature::row_sums, Feature::query_runs}},
       {"merge", kHostTypes | Features{Feature::other_types, Feature::lse}},
       {"inspect", both | Features{Feature::top_keys, Feature::key_mass, Feature::metrics,
                                   Feature::tokens, Feature::map}},

@@ -78,6 +78,10 @@ class ATTEND_API Group {
   // Memory of transfers that will never be done: freed with the Group, which ends them first.
   void keep(std::shared_ptr<const void> memory) { kept_.push_back(std::move(memory)); }
   std::int64_t next_call() noexcept { return calls_++; }
+  // How long calls have waited for transfers with nothing else to do, since the Group was made: the
+  // communication that work did not hide, and what other ranks came later.
+  std::chrono::nanoseconds waited() const noexcept { return waited_; }
+  void add_wait(std::chrono::nanoseconds time) noexcept { waited_ += time; }
 
  protected:
   // For a Group that cannot end its transfers: it may keep the memory for good.
@@ -87,6 +91,7 @@ class ATTEND_API Group {
   std::vector<std::shared_ptr<const void>> kept_;
   std::string failure_;
   std::int64_t calls_ = 0;
+  std::chrono::nanoseconds waited_{0};
 };
 
 // Ranks that are threads of this process, for tests and debugging.

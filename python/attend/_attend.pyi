@@ -1215,6 +1215,10 @@ class Group:
     def failure(self) -> str:
         """Why it takes no more calls; empty: it does."""
 
+    @property
+    def waited(self) -> float:
+        """Seconds that calls have waited for other ranks with nothing else to do."""
+
     def exchange(self, send: Sequence[memoryview], receive: Sequence[memoryview]) -> Any:
         """
         Starts an exchange of all ranks with all; of a class derived from this.

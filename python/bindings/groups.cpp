@@ -140,6 +140,10 @@ The memory is valid until the transfer is done.
       .def_prop_ro("rank", &Group::rank, "This process's number, from 0 to size - 1.")
       .def_prop_ro("size", &Group::size, "How many ranks there are.")
       .def_prop_ro("failure", &Group::failure, "Why it takes no more calls; empty: it does.")
+      .def_prop_ro(
+          "waited",
+          [](const Group& group) { return std::chrono::duration<double>(group.waited()).count(); },
+          "Seconds that calls have waited for other ranks with nothing else to do.")
       .def(
           "exchange", [](Group&, nb::handle, nb::handle) { not_there("exchange"); }, "send"_a,
           "receive"_a,

@@ -20,6 +20,11 @@ struct Draws {
   std::int64_t heads = 0;                   // that problem's heads
 };
 
+// Queries [begin, end) of a sequence, which lie in rows from `row` on.
+struct QueryRun {
+  std::int64_t begin = 0, end = 0, row = 0;
+};
+
 // What inspect() finds of one head, as sums over its rows.
 struct HeadSums {
   double rows = 0;       // that see a key
@@ -45,6 +50,9 @@ struct Call {
   // Rows of packed tensors: a device, whose starts the host cannot read, stays within them.
   std::int64_t packed_queries = 0, packed_keys = 0;
   Draws draws;
+  // Ascending; `row` counts all queries of the runs before.
+  const QueryRun* query_runs = nullptr;
+  std::int64_t query_run_count = 0;
 };
 
 struct ForwardCall : Call {

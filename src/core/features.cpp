@@ -19,6 +19,7 @@ constexpr const char* kFeatureNames[] = {
     "keys of another type than q",
     "values of another type than q",
     "packed queries",
+    "runs of queries",
     "packed keys",
     "paged keys",
     "key lengths",
@@ -75,7 +76,7 @@ static_assert(sizeof kFeatureNames / sizeof *kFeatureNames == kFeatures);
 
 // Whoever changes one of these has looked at features_of(): a member that asks something of a
 // kernel and is not there is an option that rows ignore.
-static_assert(member_count<Problem>() == 46);
+static_assert(member_count<Problem>() == 47);
 static_assert(member_count<ForwardProblem>() == 1 + 12);
 static_assert(member_count<BackwardProblem>() == 1 + 14);
 static_assert(member_count<MergeProblem>() == 10);
@@ -113,6 +114,7 @@ Features common(const Problem& p) {
   f.add(Feature::own_key_type, p.own_k_type);
   f.add(Feature::own_value_type, p.dv != 0 && p.own_v_type);
   f.add(Feature::packed_queries, p.packed_queries);
+  f.add(Feature::query_runs, p.query_runs);
   f.add(Feature::packed_keys, p.keys == KeyAddressing::packed);
   f.add(Feature::paged_keys, p.keys == KeyAddressing::paged);
   f.add(Feature::key_lengths, p.key_lengths);

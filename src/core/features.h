@@ -24,6 +24,7 @@ enum class Feature : std::uint8_t {
   own_key_type,    // k is not of q's type
   own_value_type,
   packed_queries,
+  query_runs,  // of a longer sequence
   packed_keys,
   paged_keys,
   key_lengths,

@@ -30,6 +30,9 @@ inline DType statistic_type(DType type) noexcept {
 // What all operations on q and k share.
 struct Problem {
   bool packed_queries = false;  // query i lives in q[0, h, cu_seqlens_q[b] + i], else q[b, h, i]
+  // Queries are runs of a longer sequence: packed, and q_length is what the runs have together.
+  // Which: the Call.
+  bool query_runs = false;
   KeyAddressing keys = KeyAddressing::dense;
   Device device;
   DType type = DType::f32;  // of q, and of k and v unless they have their own

@@ -30,6 +30,14 @@ struct RowSums {
   return {from[0], from[s], from[2 * s], from[3 * s], from[4 * s]};
 }
 
+// Of a tensor that has the first three alone: those that P and dS of a key need.
+[[gnu::always_inline]] inline RowSums load_sums_of_keys(const Strided& t,
+                                                        std::int64_t at) noexcept {
+  const double* from = reinterpret_cast<const double*>(t.data) + at;
+  const std::int64_t s = t.stride[3];
+  return {.top = from[0], .l = from[s], .shift = from[2 * s]};
+}
+
 [[gnu::always_inline]] inline void store_row_sums(const Strided& t, std::int64_t at,
                                                   const RowSums& row) noexcept {
   double* to = reinterpret_cast<double*>(t.data) + at;

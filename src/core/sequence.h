@@ -34,7 +34,7 @@ struct Sequence {
   const auto entry = [](const Strided& t, std::int64_t n) {
     return load_integer(t, t.offset(n, 0, 0));
   };
-  if (problem.packed_queries) {
+  if (problem.packed_queries && !problem.query_runs) {
     s.q_begin = entry(call.cu_seqlens_q, b);
     s.q_length = entry(call.cu_seqlens_q, b + 1) - s.q_begin;
   }
@@ -49,6 +49,20 @@ struct Sequence {
   if (problem.offset_each) s.offset = entry(call.query_offset, b);
   s.offset -= call.key_offset;
   return s;
+}
+
+// Query n of those at hand, as the sequence counts its queries. Of several runs the sequence is
+// then the one that holds it, whose end is the sequence's.
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline std::int64_t enter_run(const Problem& problem,
+                                                                        const Call& call,
+                                                                        Sequence& s,
+                                                                        std::int64_t n) noexcept {
+  if (!problem.query_runs) return n;
+  const QueryRun *run = call.query_runs, *const last = run + call.query_run_count - 1;
+  while (run < last && n >= run[1].row) ++run;
+  s.q_begin = run->row - run->begin;
+  s.q_length = run->end;
+  return n - s.q_begin;
 }
 
 // Row i of head h in q, out, dout, lse ... (whatever has queries).

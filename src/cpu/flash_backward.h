@@ -144,10 +144,10 @@ class FlashBackward {
   }
 
   void query_rows(std::int64_t from, std::int64_t to) noexcept {
-    to = to < scores_.rows() ? to : scores_.rows();
+    to = to < scores_.all_rows() ? to : scores_.all_rows();
     for (std::int64_t first = from, next; first < to || first == from; first = next) {
       if (scores_.stops()) return;
-      group_.open(first);
+      group_.open(scores_.enter(first), to - first);
       next = first + (group_.rows > 0 ? group_.rows : 1);
       const bool only = first == from && next >= to, last = next >= to;
       arrays_.dk.open(first == from, only);
@@ -160,8 +160,8 @@ class FlashBackward {
       if (p.dalibi) sum_alibi_rows();
       if (p.dsinks) sum_sinks();
       if (p.sums_written) leave_row_sums();
-      arrays_.dk.close(next - from, last);
-      arrays_.dv.close(next - from, last);
+      arrays_.dk.close(first - from, next - from, last);
+      arrays_.dv.close(first - from, next - from, last);
     }
   }
 

@@ -170,7 +170,7 @@ class FlashForward {
   static std::int64_t pieces(const ForwardProblem& p) {
     constexpr std::int64_t kTasks = 128, kChunksAtLeast = 2;
     const std::int64_t heads = p.batch * p.kv_heads;
-    if (p.k_length <= kChunksAtLeast * kChunk || heads == 0 || heads >= kTasks ||
+    if (p.k_length <= kChunksAtLeast * kChunk || heads == 0 || heads >= kTasks || p.query_runs ||
         p.group() * p.q_length > kMost)
       return 1;
     const std::int64_t most = chunks(p) / kChunksAtLeast, wanted = (kTasks + heads - 1) / heads;
@@ -180,8 +180,20 @@ class FlashForward {
   // ---- a task: a few tiles against all their keys ----------------------------------------------
 
   void task_tiles(std::int64_t index, std::int64_t rows) noexcept {
-    const std::int64_t first = index * rows, all = scores_.rows();
+    const std::int64_t first = index * rows, all = scores_.all_rows();
     const std::int64_t last = all - first < rows ? all : first + rows;
+    int used = 0;
+    for (std::int64_t at = first; at < last;) {  // once, or run by run of the queries
+      const std::int64_t from = scores_.enter(at), left = last - at, there = scores_.rows() - from;
+      used = weigh_rows(from, from + (left < there ? left : there));
+      at += left < there ? left : there;
+      if (used == 0) return;
+    }
+    show(first, rows, used);
+  }
+
+  // Rows that fit into the tiles. Gives how many these are, or 0 if the call is to end.
+  int weigh_rows(std::int64_t first, std::int64_t last) noexcept {
     int used = 0;
     std::int64_t begin = scores_.sequence.k_length, end = 0;
     for (std::int64_t row = first; row < last; ++used) {
@@ -192,14 +204,14 @@ class FlashForward {
       end = tile.end > end ? tile.end : end;
     }
     for (std::int64_t at = begin / kChunk * kChunk; at < end; at += kChunk) {
-      if (scores_.stops()) return;
+      if (scores_.stops()) return 0;
       bring(at, begin, end, used);
       if constexpr (TilesOf<V>::kPanels)
         if (used >= TilesOf<V>::kArrangeForward) scores_.arrange(arrays_.chunk);
       weigh_tiles(used);
     }
     for (int t = 0; t < used; ++t) results_.close(arrays_.tiles[t]);
-    show(first, rows, used);
+    return used;
   }
 
   // The weights and scores of these rows, which some tiles hold, if they are asked for.

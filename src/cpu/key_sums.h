@@ -117,10 +117,10 @@ class KeySums {
     if (narrow(p)) flush(group_.chunk.from, group_.chunk.to);
   }
 
-  // After `rows` rows of the sequence, or at its end.
-  void close(std::int64_t rows, bool last) noexcept {
+  // After the rows [from, to) of the sequence, or at its end.
+  void close(std::int64_t from, std::int64_t to, bool last) noexcept {
     if (!wanted_.any || narrow(p)) return;
-    if (last ? !plain() : rows % summed_ == 0) flush(0, scores_.sequence.k_stored);
+    if (last ? !plain() : from / summed_ != to / summed_) flush(0, scores_.sequence.k_stored);
   }
 
   // After the last row of a key head: gradients, or f32 sums in begin()'s place.

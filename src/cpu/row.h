@@ -16,12 +16,13 @@ inline constexpr Features kTaken<Forward> =
     Features{Feature::own_key_type,   Feature::own_value_type, Feature::key_scales,
              Feature::value_scales,   Feature::dropout,        Feature::lse,
              Feature::weights,        Feature::weight_heads,   Feature::scores,
-             Feature::visited_blocks, Feature::partial_states};
+             Feature::visited_blocks, Feature::partial_states, Feature::query_runs};
 template <>
 inline constexpr Features kTaken<Backward> =
     kHostTypes | kLayouts | kScoreOptions |
-    Features{Feature::dropout, Feature::dlse,   Feature::dq,     Feature::dk,      Feature::dv,
-             Feature::dbias,   Feature::dsinks, Feature::dalibi, Feature::row_sums};
+    Features{Feature::dropout,  Feature::dlse,      Feature::dq,     Feature::dk,
+             Feature::dv,       Feature::dbias,     Feature::dsinks, Feature::dalibi,
+             Feature::row_sums, Feature::query_runs};
 template <>
 inline constexpr Features kTaken<Inspect> =
     kHostTypes | kLayouts | kScoreOptions |

@@ -282,7 +282,7 @@ class ScoreGradients {
     for (int n = 0; n < tile.lanes; ++n) {
       tile.delta[n] = tile.l[n] == 0 ? 0 : tile.delta[n] / tile.l[n];
       if (problem_.sums_read && n < tile.rows) {
-        const RowSums sums = load_row_sums(call_.sums, row_sums_at(tile, n));
+        const RowSums sums = load_sums_of_keys(call_.sums, row_sums_at(tile, n));
         tile.m[n] = sums.top, tile.l[n] = sums.l, tile.delta[n] = sums.shift;
       } else if (problem_.dlse && n < tile.rows)
         tile.delta[n] -= load(

@@ -36,6 +36,14 @@ struct KeyHead {
 
   std::int64_t group() const noexcept { return head < 0 ? p.group() : 1; }
   std::int64_t rows() const noexcept { return group() * sequence.q_length; }
+  // Of all runs of queries, if there are several; `rows` are then those up to the end of one.
+  std::int64_t all_rows() const noexcept { return p.query_runs ? group() * p.q_length : rows(); }
+  // Which row of the sequence row `at` of all is. Turns to its run.
+  std::int64_t enter(std::int64_t at) noexcept {
+    if (!p.query_runs) return at;
+    const std::int64_t query = at / group();
+    return at + group() * (enter_run(p, call, sequence, query) - query);
+  }
 };
 
 // Up to kMost rows of one key head, or kRoom.

@@ -23,11 +23,14 @@ BackwardRanks::BackwardRanks(WholeBackward given, const DistributedOptions& dist
 void BackwardRanks::cut_piece(const Piece& piece, BackwardProblem& problem, BackwardCall& call,
                               PieceMemory& memory) {
   cut(whole, piece, problem, call, memory);
-  const BackwardProblem& p = local.problem;
-  problem.out_type = p.out_type;
-  problem.lse_type = p.lse_type;
-  problem.dout_type = p.dout_type;
+  take_types(problem);
   problem.undivided = whole.sizes;
+}
+
+void BackwardRanks::take_types(BackwardProblem& problem) const {
+  problem.out_type = local.problem.out_type;
+  problem.lse_type = local.problem.lse_type;
+  problem.dout_type = local.problem.dout_type;
 }
 
 void BackwardRanks::ask_for_sums(BackwardProblem& problem, BackwardCall& call, const Strided& to) {
@@ -41,26 +44,29 @@ void BackwardRanks::ask_for_sums(BackwardProblem& problem, BackwardCall& call, c
                  .stride = {0, 1, 0, 0}};
 }
 
-MovedTensor BackwardRanks::moved_rows(const Strided& from, const Strided& to, std::int64_t features,
-                                      std::int64_t kv_head, std::int64_t b) const {
+MovedTensor BackwardRanks::moved_rows(const Strided& from, const WholeRows& to,
+                                      std::int64_t features, std::int64_t kv_head,
+                                      std::int64_t b) const {
   return {.local = from,
-          .whole = to,
+          .whole = to.tensor(),
           .features = features,
           .local_head = kv_head * group(),
           .heads = group(),
           .first_row = b < 0 ? 0 : whole.q_starts[static_cast<std::size_t>(b)],
-          .queries = true};
+          .queries = true,
+          .memory = to.memory()};
 }
 
-MovedTensor BackwardRanks::moved_gradient(const Strided& to, const Strided& from,
+MovedTensor BackwardRanks::moved_gradient(const Strided& to, const WholeRows& from,
                                           std::int64_t features, std::int64_t kv_head,
                                           std::int64_t b) const {
   return {.local = to,
-          .whole = from,
+          .whole = from.tensor(),
           .features = features,
           .local_head = kv_head,
           .heads = 1,
-          .first_row = b < 0 ? 0 : whole.k_starts[static_cast<std::size_t>(b)]};
+          .first_row = b < 0 ? 0 : whole.k_starts[static_cast<std::size_t>(b)],
+          .memory = from.memory()};
 }
 
 // ---- The scheme `heads`
@@ -88,22 +94,19 @@ void HeadsBackward::run() {
   HeadsRounds rounds;
   rounds.inputs = [&](const Item& item) {
     auto tensors = moved_keys(r_.whole, local, item.kv_head, keys_, item.b);
-    tensors.push_back(r_.moved_rows(local.q, q_.tensor(), p.d, item.kv_head, item.b));
-    tensors.push_back(r_.moved_rows(local.dout, dout_.tensor(), p.dv, item.kv_head, item.b));
-    if (p.dlse)
-      tensors.push_back(r_.moved_rows(local.dlse, dlse_.tensor(), 1, item.kv_head, item.b));
+    tensors.push_back(r_.moved_rows(local.q, q_, p.d, item.kv_head, item.b));
+    tensors.push_back(r_.moved_rows(local.dout, dout_, p.dv, item.kv_head, item.b));
+    if (p.dlse) tensors.push_back(r_.moved_rows(local.dlse, dlse_, 1, item.kv_head, item.b));
     return tensors;
   };
   rounds.outputs = [&](const Item& item) {
     std::vector<MovedTensor> tensors;
-    if (p.dq) tensors.push_back(r_.moved_rows(local.dq, dq_.tensor(), p.d, item.kv_head, item.b));
-    if (p.dk)
-      tensors.push_back(r_.moved_gradient(local.dk, dk_.tensor(), p.d, item.kv_head, item.b));
+    if (p.dq) tensors.push_back(r_.moved_rows(local.dq, dq_, p.d, item.kv_head, item.b));
+    if (p.dk) tensors.push_back(r_.moved_gradient(local.dk, dk_, p.d, item.kv_head, item.b));
     if (p.dv_gradient)
-      tensors.push_back(r_.moved_gradient(local.dv, dv_.tensor(), p.dv, item.kv_head, item.b));
+      tensors.push_back(r_.moved_gradient(local.dv, dv_, p.dv, item.kv_head, item.b));
     if (r_.wants_sums())
-      tensors.push_back(
-          r_.moved_rows(r_.sums_view, sums_.tensor(), kRowSums, item.kv_head, item.b));
+      tensors.push_back(r_.moved_rows(r_.sums_view, sums_, kRowSums, item.kv_head, item.b));
     return tensors;
   };
   rounds.compute = [&](const Item& item) { compute(item); };
@@ -112,18 +115,10 @@ void HeadsBackward::run() {
 
 void HeadsBackward::compute(const Item& item) {
   const BackwardProblem& local = r_.local.problem;
-  const Sequence& s = r_.sequence(item.b);
   BackwardProblem problem;
   BackwardCall call;
   PieceMemory memory;
-  r_.cut_piece({.b = item.b,
-                .head = item.kv_head * r_.group(),
-                .heads = r_.group(),
-                .i_begin = 0,
-                .i_end = s.q_length,
-                .j_begin = 0,
-                .j_end = s.k_stored},
-               problem, call, memory);
+  r_.cut_piece(piece_of(r_.whole, item.b, item.kv_head), problem, call, memory);
   read_keys(r_.whole, keys_, 0, call);
   call.q = q_.tensor();
   call.dout = dout_.tensor();

@@ -1,8 +1,8 @@
 // Attention backward over ranks, in parts:
 //
 //   rows    dq of a rank's own queries against all keys, and what each row sums (core/row_sums.h):
-//           three products. In `fast` also this rank's share of dk and dv: five, and f64 sums of
-//           all keys that are joined by their owners in the order of the ranks
+//           three products. In `fast` also this rank's share of dk and dv: five, and sums of all
+//           keys that their owners join in f64, in the order of the ranks
 //   keys    dk and dv of chunks of 256 keys over all queries in order, with those sums: four
 //           products, and the bits of the undivided call
 //   joins   dsinks, dalibi and dbias, which are sums over rows of all ranks: from the rows' sums,
@@ -39,6 +39,7 @@ struct BackwardRanks {
   // A piece of it: sizes, options and types, nothing written.
   void cut_piece(const Piece& piece, BackwardProblem& problem, BackwardCall& call,
                  PieceMemory& memory);
+  void take_types(BackwardProblem& problem) const;
   // And asks it for the rows' sums.
   void ask_for_sums(BackwardProblem& problem, BackwardCall& call, const Strided& to);
   bool wants_sums() const noexcept {
@@ -49,9 +50,9 @@ struct BackwardRanks {
     return whole.sequences[static_cast<std::size_t>(b)];
   }
   // Tensors of queries, of the heads of one key head; of all sequences or, with b, of one.
-  MovedTensor moved_rows(const Strided& from, const Strided& to, std::int64_t features,
+  MovedTensor moved_rows(const Strided& from, const WholeRows& to, std::int64_t features,
                          std::int64_t kv_head, std::int64_t b = -1) const;
-  MovedTensor moved_gradient(const Strided& to, const Strided& from, std::int64_t features,
+  MovedTensor moved_gradient(const Strided& to, const WholeRows& from, std::int64_t features,
                              std::int64_t kv_head, std::int64_t b = -1) const;
 };
 
@@ -62,20 +63,38 @@ class GatherBackward {
   void run();
 
  private:
+  // dk or dv in `fast`: what this rank has summed, and what all have, of its own keys.
+  struct KeySums {
+    WholeRows mine[2];  // of all keys: of this key head, and of the last, on its way
+    WholeRows parts;    // [rank, batch][owned]
+    std::int64_t features = 0;
+  };
+
+  std::vector<MovedTensor> moved_keys_of(std::int64_t kv_head) const;
   std::vector<MovedTensor> moved_queries(std::int64_t kv_head) const;
-  void compute_rows(std::int64_t kv_head, std::int64_t b, const Layout::Run& run);
-  void compute_rows_and_keys(std::int64_t kv_head, std::int64_t b, const Layout::Run& run);
+  const KeyRows& keys_of(std::int64_t kv_head) const noexcept;
+  void compute_own_rows(std::int64_t kv_head, std::int64_t b);
   void compute_keys(std::int64_t kv_head);
   void compute_chunks(std::int64_t kv_head, std::int64_t b, std::int64_t begin, std::int64_t end);
   void return_keys(std::int64_t kv_head);
+  KeyRange seen_keys(std::int64_t b) const;
+  Strided part_of(const KeySums& sums) const;
+  RankRows sent_sums(std::int64_t kv_head) const;
+  RankRows received_sums() const;
   void start_sums(std::int64_t kv_head);
   void finish_sums(std::int64_t kv_head);
+  template <class T>
+  void join(const KeySums& sums, std::int64_t kv_head, const Strided& to);
 
   BackwardRanks& r_;
-  KeyRows keys_[2];              // of this key head, and of the last
-  WholeRows q_, dout_, sums_;    // one_process: of all queries of a key head
-  WholeRows dk_, dv_;            // one_process: of the rank's chunks; fast: f64 sums of all keys
-  WholeRows part_dk_, part_dv_;  // fast: of one run
+  const bool keys_apart_;  // one_process: dk and dv by chunks of keys
+  const bool fast_keys_;   // fast: by rows
+  const Needs needs_;
+  std::vector<OwnRows> own_;            // of each sequence
+  KeyRows keys_[3];                     // of this key head, the next and, in one_process, the last
+  WholeRows q_[2], dout_[2], sums_[2];  // one_process: of all queries of a key head, and the next
+  WholeRows dk_, dv_;                   // one_process: of the rank's chunks
+  KeySums dk_sums_, dv_sums_;
   Exchange returned_;
 };
 

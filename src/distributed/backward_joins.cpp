@@ -58,7 +58,8 @@ std::vector<MovedTensor> JoinBackward::moved() const {
                        .whole = to.tensor(),
                        .features = features,
                        .heads = queries ? p.heads : p.kv_heads,
-                       .queries = queries});
+                       .queries = queries,
+                       .memory = to.memory()});
   };
   add(r_.sums_view, sums_, kRowSums, true);
   if (!bias_of_keys()) return tensors;

@@ -60,7 +60,8 @@ std::vector<MovedTensor> moved_keys(const WholeProblem& whole, const Call& local
                        .features = features,
                        .local_head = kv_head,
                        .heads = 1,
-                       .first_row = b < 0 ? 0 : whole.k_starts[index(b)]});
+                       .first_row = b < 0 ? 0 : whole.k_starts[index(b)],
+                       .memory = rows.memory()});
   };
   add(local.k, to.k, p.d);
   add(local.v, to.v, p.dv);
@@ -80,29 +81,85 @@ void read_keys(const WholeProblem& whole, const KeyRows& keys, std::int64_t row,
 // ---- Rounds
 // --------------------------------------------------------------------------------------
 
+namespace {
+
+// Block by block of every tensor and head, as many of each for every rank.
+std::vector<MemoryBlocks> blocks_of(const WholeProblem& whole, const Wire& wire,
+                                    const RankRows& rows, const Needs* needs) {
+  std::vector<MemoryBlocks> all(index(wire.size()));
+  for (int r = 0; r < wire.size(); ++r) {
+    if (r == wire.rank()) continue;
+    MemoryBlocks& mine = all[index(r)];
+    std::size_t end = 0;
+    for (const MovedTensor& t : rows.tensors(r))
+      for (std::int64_t h = 0; h < t.heads; ++h) {
+        const auto some = memory_of(whole, t, h, rows.blocks(r), rows.place);
+        mine.insert(mine.end(), some.begin(), some.end());
+        mine.resize(end += most_blocks(whole, t.queries, needs));
+      }
+  }
+  return all;
+}
+
+std::vector<std::int64_t> sizes_of(const WholeProblem& whole, const Wire& wire,
+                                   const RankRows& rows) {
+  std::vector<std::int64_t> bytes;
+  for (int r = 0; r < wire.size(); ++r)
+    bytes.push_back(r == wire.rank() ? 0 : bytes_of(whole, rows.tensors(r), rows.blocks(r)));
+  return bytes;
+}
+
+RankRows gathered(const std::vector<MovedTensor>& tensors, std::function<Blocks(int)> blocks) {
+  return {
+      .tensors = [&](int) { return tensors; }, .blocks = std::move(blocks), .place = Place::whole};
+}
+RankRows gathered_from_others(const Wire& wire, const std::vector<MovedTensor>& tensors,
+                              const Needs* needs) {
+  return gathered(tensors, [&wire, needs](int r) {
+    return Blocks{.owner = r, .reader = wire.rank(), .needs = needs};
+  });
+}
+
+}  // namespace
+
+void start_rows(const WholeProblem& whole, Wire& wire, const RankRows& send,
+                const RankRows& receive, const Needs* needs, Exchange& exchange) {
+  const std::size_t transfers = transfers_of(whole, send.tensors(wire.rank()), needs);
+  if (transfers <= kMostTransfers) {
+    std::vector<std::shared_ptr<const void>> memory;
+    for (const RankRows* rows : {&send, &receive})
+      for (const MovedTensor& t : rows->tensors(wire.rank())) memory.push_back(t.memory);
+    exchange.start(wire.size() == 1 ? 0 : transfers, blocks_of(whole, wire, send, needs),
+                   blocks_of(whole, wire, receive, needs), std::move(memory));
+    return;
+  }
+  exchange.resize(sizes_of(whole, wire, send), sizes_of(whole, wire, receive));
+  for (int r = 0; r < wire.size(); ++r)
+    if (r != wire.rank()) pack(whole, send.tensors(r), send.blocks(r), send.place, exchange.to(r));
+  exchange.start();
+}
+
+void finish_rows(const WholeProblem& whole, Wire& wire, const RankRows& receive,
+                 Exchange& exchange) {
+  const bool in_place = exchange.in_place();
+  exchange.wait();
+  for (int r = 0; !in_place && r < wire.size(); ++r)
+    if (r != wire.rank())
+      unpack(whole, receive.tensors(r), receive.blocks(r), receive.place, exchange.from(r));
+}
+
 void start_gather(const WholeProblem& whole, Wire& wire, const std::vector<MovedTensor>& tensors,
                   const Needs* needs, Exchange& exchange) {
-  std::vector<std::int64_t> sent, received;
-  const auto from_here = [&](int r) {
+  for (const MovedTensor& t : tensors) place_rows(whole, t, wire.rank());
+  const RankRows send = gathered(tensors, [&wire, needs](int r) {
     return Blocks{.owner = wire.rank(), .reader = r, .needs = needs};
-  };
-  for (int r = 0; r < wire.size(); ++r) {
-    sent.push_back(bytes_of(whole, tensors, from_here(r)));
-    received.push_back(
-        bytes_of(whole, tensors, {.owner = r, .reader = wire.rank(), .needs = needs}));
-  }
-  exchange.resize(sent, received);
-  for (int r = 0; r < wire.size(); ++r)
-    pack(whole, tensors, from_here(r), Place::local, exchange.to(r));
-  exchange.start();
+  });
+  start_rows(whole, wire, send, gathered_from_others(wire, tensors, needs), needs, exchange);
 }
 
 void finish_gather(const WholeProblem& whole, Wire& wire, const std::vector<MovedTensor>& tensors,
                    const Needs* needs, Exchange& exchange) {
-  exchange.wait();
-  for (int r = 0; r < wire.size(); ++r)
-    unpack(whole, tensors, {.owner = r, .reader = wire.rank(), .needs = needs}, Place::whole,
-           exchange.from(r));
+  finish_rows(whole, wire, gathered_from_others(wire, tensors, needs), exchange);
 }
 
 namespace {

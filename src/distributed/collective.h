@@ -59,8 +59,21 @@ void read_keys(const WholeProblem& whole, const KeyRows& keys, std::int64_t row,
 // ---- Rounds
 // --------------------------------------------------------------------------------------
 
+// Rows that go to each rank, or come from it: of which tensors, which, and where they lie here.
+struct RankRows {
+  std::function<std::vector<MovedTensor>(int)> tensors;
+  std::function<Blocks(int)> blocks;
+  Place place;
+};
+// Where they lie, if that makes few transfers: no byte is copied but by whoever moves it. Else by
+// way of messages. Both tell of the same blocks, and of buffers with rows side by side.
+void start_rows(const WholeProblem& whole, Wire& wire, const RankRows& send,
+                const RankRows& receive, const Needs* needs, Exchange& exchange);
+void finish_rows(const WholeProblem& whole, Wire& wire, const RankRows& receive,
+                 Exchange& exchange);
+
 // Sends the rank's rows of some tensors to everybody, as far as they need them (null: all), and
-// receives theirs.
+// receives theirs, all into the buffers of the tensors.
 void start_gather(const WholeProblem& whole, Wire& wire, const std::vector<MovedTensor>& tensors,
                   const Needs* needs, Exchange& exchange);
 void finish_gather(const WholeProblem& whole, Wire& wire, const std::vector<MovedTensor>& tensors,

@@ -49,10 +49,11 @@ class Costs {
         });
     } else {
       Tensors sums;
-      sums.add(DType::f64, p_.d, p_.kv_heads, false);
-      sums.add(DType::f64, p_.dv, p_.kv_heads, false);
+      sums.add(statistic_type(p_.type), p_.d, p_.kv_heads, false);
+      sums.add(statistic_type(p_.type), p_.dv, p_.kv_heads, false);
       each_pair([&](int from, int to) {
-        move(plan_.backward, from, to, bytes_of(whole_, sums.list, {.owner = to}));
+        move(plan_.backward, from, to,
+             bytes_of(whole_, sums.list, {.owner = to, .reader = from, .needs = &backward}));
       });
     }
     const std::vector<double> rows = own_pairs(true), chunks = own_pairs(false);
@@ -60,15 +61,21 @@ class Costs {
       plan_.forward[r].products = 2 * (ships_states(whole_) ? chunks[r] : rows[r]);
       plan_.backward[r].products = one_process ? 3 * rows[r] + 4 * chunks[r] : 5 * rows[r];
     }
-    // Two heads are under way, and one or two are at hand.
+    // Two heads are at hand or on their way to where they are read; in one_process three.
     const std::int64_t of_keys = whole_.k_starts.back() * (p_.d + p_.dv);
     const std::int64_t of_rows = whole_.q_starts.back() * p_.group();
     const std::int64_t key_bytes = of_keys * size_of(p_.type);
-    const std::int64_t row_bytes = of_rows * ((p_.d + p_.dv) * size_of(p_.type) + kRowSums * 8);
-    for (RankCost& cost : plan_.forward) cost.memory = key_bytes + under_way(cost, p_.kv_heads);
+    const std::int64_t sum_bytes = of_keys * size_of(statistic_type(p_.type));
+    const std::int64_t row_bytes = of_rows * ((p_.d + p_.dv) * size_of(p_.type) + kSumsOfKeys * 8);
+    const auto messages = [&](const RankCost& cost, const Needs& needs) {
+      const Tensors of_head = tensors({{p_.d, false}, {p_.dv, false}}, 1);
+      const bool many = transfers_of(whole_, of_head.list, &needs) > kMostTransfers;
+      return many ? under_way(cost, p_.kv_heads) : 0;
+    };
+    for (RankCost& cost : plan_.forward) cost.memory = 2 * key_bytes + messages(cost, forward);
     for (RankCost& cost : plan_.backward)
-      cost.memory = under_way(cost, p_.kv_heads) +
-                    (one_process ? 3 * key_bytes + row_bytes : key_bytes + 16 * of_keys);
+      cost.memory = messages(cost, backward) +
+                    (one_process ? 4 * key_bytes + 2 * row_bytes : 2 * key_bytes + 3 * sum_bytes);
   }
 
   // Queries to all, states of their rows back.

@@ -16,12 +16,18 @@ class ForwardRanks {
  public:
   ForwardRanks(WholeForward whole, Scheme scheme, Wire& wire)
       : whole_(std::move(whole)), local_(whole_.local), wire_(wire),
-        heads_(scheme == Scheme::heads), states_(!heads_ && ships_states(whole_)),
-        keys_(wire.context(), whole_, local_.call,
-              states_  ? 0
-              : heads_ ? longest(whole_, false)
-                       : whole_.k_starts.back()) {
+        heads_(scheme == Scheme::heads),
+        states_(!heads_ && ships_states(whole_)), keys_{KeyRows(wire.context(), whole_, local_.call,
+                                                                states_  ? 0
+                                                                : heads_ ? longest(whole_, false)
+                                                                         : whole_.k_starts.back()),
+                                                        KeyRows(wire.context(), whole_, local_.call,
+                                                                states_ || heads_
+                                                                    ? 0
+                                                                    : whole_.k_starts.back())} {
     if (states_) make_states();
+    for (std::int64_t b = 0; b < whole_.batch(); ++b)
+      own_.push_back(own_rows(whole_, wire.rank(), b));
     if (!heads_) return;
     const std::int64_t rows = longest(whole_, true), group = whole_.group();
     const Problem& p = whole_.problem;
@@ -42,33 +48,35 @@ class ForwardRanks {
     Exchange exchanges[2] = {Exchange(wire_), Exchange(wire_)};
     const Needs needs = Needs::of(whole_, false);
     const std::int64_t heads = whole_.problem.kv_heads;
-    const auto moved = [&](std::int64_t h) { return moved_keys(whole_, local_.call, h, keys_); };
-    for (const MovedTensor& t : moved(0)) clear_neighbours(whole_, needs, wire_.rank(), t);
+    const auto moved = [&](std::int64_t h) {
+      return moved_keys(whole_, local_.call, h, keys_[h % 2]);
+    };
+    for (const std::int64_t h : {0, 1})
+      for (const MovedTensor& t : moved(h)) clear_neighbours(whole_, needs, wire_.rank(), t);
     if (heads > 0) start_gather(whole_, wire_, moved(0), &needs, exchanges[0]);
     for (std::int64_t h = 0; h < heads; ++h) {
       if (h + 1 < heads) start_gather(whole_, wire_, moved(h + 1), &needs, exchanges[(h + 1) % 2]);
       finish_gather(whole_, wire_, moved(h), &needs, exchanges[h % 2]);
-      for_blocks(whole_, true, {.owner = wire_.rank()},
-                 [&](std::int64_t b, const Layout::Run& run) { compute_own_rows(h, b, run); });
+      for (std::int64_t b = 0; b < whole_.batch(); ++b) compute_own_rows(h, b);
     }
   }
 
-  // The rank's own queries, against all keys.
-  void compute_own_rows(std::int64_t kv_head, std::int64_t b, const Layout::Run& run) {
-    const Call& from = local_.call;
-    const std::int64_t head = kv_head * whole_.group(), at = whole_.local_batch(b);
-    ForwardCall to;
-    to.q = moved_to(from.q, at, head, run.local);
-    to.out = moved_to(local_.call.out, at, head, run.local);
-    to.lse = moved_to(local_.call.lse, at, head, run.local);
-    compute({.b = b,
-             .head = head,
-             .heads = whole_.group(),
-             .i_begin = run.begin,
-             .i_end = run.end,
-             .j_begin = 0,
-             .j_end = whole_.sequences[static_cast<std::size_t>(b)].k_stored},
-            whole_.k_starts[static_cast<std::size_t>(b)], to);
+  // The rank's own queries of a sequence, against all its keys.
+  void compute_own_rows(std::int64_t kv_head, std::int64_t b) {
+    const OwnRows& own = own_[static_cast<std::size_t>(b)];
+    if (own.count == 0) return;
+    ForwardProblem problem;
+    ForwardCall call;
+    PieceMemory memory;
+    cut_own_rows(whole_, own, piece_of(whole_, b, kv_head), problem, call, memory);
+    read_keys(whole_, keys_[kv_head % 2], whole_.k_starts[static_cast<std::size_t>(b)], call);
+    const auto mine = [&](const Strided& t) {
+      return moved_to(t, whole_.local_batch(b), kv_head * whole_.group(), own.first);
+    };
+    call.q = mine(local_.call.q);
+    call.out = mine(local_.call.out);
+    call.lse = mine(local_.call.lse);
+    compute(problem, call);
   }
 
   // ---- Few queries: they go to the keys, and states of chunks of 256 come back ------------------
@@ -90,7 +98,8 @@ class ForwardRanks {
                                         .features = whole_.problem.d,
                                         .local_head = h * whole_.group(),
                                         .heads = whole_.group(),
-                                        .queries = true}};
+                                        .queries = true,
+                                        .memory = q_.memory()}};
       start_gather(whole_, wire_, q, nullptr, queries);
       finish_gather(whole_, wire_, q, nullptr, queries);
       const auto& mine = chunks_[wire_.rank()];
@@ -119,15 +128,10 @@ class ForwardRanks {
     ForwardProblem problem;
     ForwardCall call;
     PieceMemory memory;
-    cut(whole_,
-        {.b = chunk.b,
-         .head = kv_head * whole_.group(),
-         .heads = whole_.group(),
-         .i_begin = 0,
-         .i_end = whole_.sequences[static_cast<std::size_t>(chunk.b)].q_length,
-         .j_begin = chunk.begin,
-         .j_end = chunk.end},
-        problem, call, memory);
+    Piece piece = piece_of(whole_, chunk.b, kv_head);
+    piece.j_begin = chunk.begin;
+    piece.j_end = chunk.end;
+    cut(whole_, piece, problem, call, memory);
     problem.out_type = problem.type;
     problem.state = true;
     problem.sinks = problem.sinks && chunk.begin == 0;
@@ -174,12 +178,8 @@ class ForwardRanks {
   // Joins the states of the rank's rows of b, in the order of the keys. The rows lie side by side,
   // here and in the messages.
   void finish_rows(std::int64_t kv_head, std::int64_t b, const Exchange& exchange) {
-    std::int64_t rows = 0, first = 0;
-    for_blocks(whole_, true, {.owner = wire_.rank(), .b = b},
-               [&](std::int64_t, const Layout::Run& run) {
-                 if (rows == 0) first = run.local;
-                 rows += run.end - run.begin;
-               });
+    const std::int64_t first = own_[static_cast<std::size_t>(b)].first;
+    const std::int64_t rows = own_[static_cast<std::size_t>(b)].count;
     if (rows == 0) return;
     const Problem& p = whole_.problem;
     const std::int64_t group = whole_.group(), columns = p.dv + kStateColumns;
@@ -223,7 +223,7 @@ class ForwardRanks {
     };
     HeadsRounds rounds;
     rounds.inputs = [&](const Item& item) {
-      auto tensors = moved_keys(whole_, local, item.kv_head, keys_, item.b);
+      auto tensors = moved_keys(whole_, local, item.kv_head, keys_[0], item.b);
       tensors.push_back(rows(local.q, q_, p.d, item));
       return tensors;
     };
@@ -233,36 +233,24 @@ class ForwardRanks {
       return tensors;
     };
     rounds.compute = [&](const Item& item) {
-      const Sequence& s = whole_.sequences[static_cast<std::size_t>(item.b)];
-      ForwardCall to;
-      to.q = q_.tensor();
-      to.out = out_.tensor();
-      to.lse = lse_.tensor();
-      compute({.b = item.b,
-               .head = item.kv_head * whole_.group(),
-               .heads = whole_.group(),
-               .i_begin = 0,
-               .i_end = s.q_length,
-               .j_begin = 0,
-               .j_end = s.k_stored},
-              0, to);
+      ForwardProblem problem;
+      ForwardCall call;
+      PieceMemory memory;
+      cut(whole_, piece_of(whole_, item.b, item.kv_head), problem, call, memory);
+      read_keys(whole_, keys_[0], 0, call);
+      call.q = q_.tensor();
+      call.out = out_.tensor();
+      call.lse = lse_.tensor();
+      compute(problem, call);
     };
     run_heads(whole_, wire_, rounds);
   }
 
-  // `to`: q, out and lse of the piece. Its keys begin with row `key_row` of those at hand.
-  void compute(const Piece& piece, std::int64_t key_row, const ForwardCall& to) {
-    ForwardProblem problem;
-    ForwardCall call;
-    PieceMemory memory;
-    cut(whole_, piece, problem, call, memory);
+  // A piece whose tensors are known.
+  void compute(ForwardProblem& problem, const ForwardCall& call) {
     problem.out_type = local_.problem.out_type;
     problem.lse = local_.problem.lse;
     problem.lse_type = local_.problem.lse_type;
-    read_keys(whole_, keys_, key_row, call);
-    call.q = to.q;
-    call.out = to.out;
-    call.lse = to.lse;
     run_piece<Forward>(kFunction, wire_.context(), problem, call);
   }
 
@@ -273,8 +261,9 @@ class ForwardRanks {
   const bool states_;                            // queries go to the keys
   std::map<int, std::vector<KeyChunk>> chunks_;  // of each rank
   WholeRows state_rows_;                         // [chunk and head][query][dv + 4]
-  KeyRows keys_;
-  WholeRows q_, out_, lse_;  // of the scheme `heads`: one item's
+  KeyRows keys_[2];                              // gathered: of this key head, and of the next
+  std::vector<OwnRows> own_;                     // of each sequence
+  WholeRows q_, out_, lse_;                      // of the scheme `heads`: one item's
 };
 
 }  // namespace

@@ -44,22 +44,25 @@ void copy_rows(const Strided& t, std::int64_t rows, std::int64_t features, std::
   }
 }
 
+// Row `run.begin` of head h.
+Strided rows_at(const WholeProblem& whole, const MovedTensor& t, std::int64_t h, std::int64_t b,
+                const Layout::Run& run, Place place) {
+  if (place == Place::local)
+    return moved_to(t.local, whole.local_batch(b), t.local_head + h, run.local);
+  return moved_to(t.whole, 0, h,
+                  whole.starts(t.queries)[static_cast<std::size_t>(b)] + run.begin - t.first_row);
+}
+
 template <bool kIntoMessage>
 void move_rows(const WholeProblem& whole, const std::vector<MovedTensor>& tensors,
                const Blocks& blocks, Place place, std::byte* message) {
-  for (const MovedTensor& t : tensors) {
-    const auto& starts = whole.starts(t.queries);
+  for (const MovedTensor& t : tensors)
     for (std::int64_t h = 0; h < t.heads; ++h)
       for_blocks(whole, t.queries, blocks, [&](std::int64_t b, const Layout::Run& run) {
-        const Strided from =
-            place == Place::local
-                ? moved_to(t.local, whole.local_batch(b), t.local_head + h, run.local)
-                : moved_to(t.whole, 0, h,
-                           starts[static_cast<std::size_t>(b)] + run.begin - t.first_row);
-        copy_rows<kIntoMessage>(from, run.end - run.begin, t.features, message);
+        copy_rows<kIntoMessage>(rows_at(whole, t, h, b, run, place), run.end - run.begin,
+                                t.features, message);
         message += (run.end - run.begin) * t.row_bytes();
       });
-  }
 }
 
 }  // namespace
@@ -176,6 +179,45 @@ void clear_neighbours(const WholeProblem& whole, const Needs& needs, int rank,
   }
 }
 
+OwnRows own_rows(const WholeProblem& whole, int rank, std::int64_t b) {
+  OwnRows own;
+  for_blocks(whole, true, {.owner = rank, .b = b}, [&](std::int64_t, const Layout::Run& run) {
+    if (own.runs.empty()) own.first = run.local;
+    own.runs.push_back({run.begin, run.end, own.count});
+    own.count += run.end - run.begin;
+  });
+  return own;
+}
+
+void cut_own_rows(const WholeProblem& whole, const OwnRows& own, Piece piece, Problem& problem,
+                  Call& call, PieceMemory& memory) {
+  const bool one = own.runs.size() == 1;
+  piece.i_begin = one ? own.runs.front().begin : 0;
+  piece.i_end = own.runs.back().end;
+  cut(whole, piece, problem, call, memory);
+  if (one) return;
+  problem.q_length = own.count;
+  problem.packed_queries = problem.query_runs = true;
+  call.query_runs = own.runs.data();
+  call.query_run_count = static_cast<std::int64_t>(own.runs.size());
+}
+
+// Runs and needs both ascend, and are apart: blocks are as many as the runs, and one more for each
+// gap in what is needed of a sequence.
+std::size_t most_blocks(const WholeProblem& whole, bool queries, const Needs* needs) {
+  const Layout& layout = whole.layout(queries);
+  std::size_t runs = 0, gaps = 0;
+  for (int r = 0; r < layout.ranks(); ++r) runs = std::max(runs, layout.runs(r).size());
+  if (!whole.packed()) runs *= static_cast<std::size_t>(whole.batch());
+  if (needs == nullptr) return runs;
+  for (const auto& of_rank : queries ? needs->queries : needs->keys) {
+    std::size_t more = 0;
+    for (const Needs::Ranges& ranges : of_rank) more += ranges.empty() ? 0 : ranges.size() - 1;
+    gaps = std::max(gaps, more);
+  }
+  return runs + gaps;
+}
+
 std::int64_t bytes_of(const WholeProblem& whole, const std::vector<MovedTensor>& tensors,
                       const Blocks& blocks) {
   std::int64_t bytes = 0;
@@ -191,6 +233,32 @@ std::int64_t bytes_of(const WholeProblem& whole, const std::vector<MovedTensor>&
   return bytes;
 }
 
+std::size_t transfers_of(const WholeProblem& whole, const std::vector<MovedTensor>& tensors,
+                         const Needs* needs) {
+  std::size_t count = 0;
+  for (const MovedTensor& t : tensors)
+    count += static_cast<std::size_t>(t.heads) * most_blocks(whole, t.queries, needs);
+  return count;
+}
+
+std::vector<std::span<std::byte>> memory_of(const WholeProblem& whole, const MovedTensor& t,
+                                            std::int64_t h, const Blocks& blocks, Place place) {
+  std::vector<std::span<std::byte>> memory;
+  for_blocks(whole, t.queries, blocks, [&](std::int64_t b, const Layout::Run& run) {
+    memory.emplace_back(rows_at(whole, t, h, b, run, place).data,
+                        static_cast<std::size_t>((run.end - run.begin) * t.row_bytes()));
+  });
+  return memory;
+}
+
+void place_rows(const WholeProblem& whole, const MovedTensor& t, int owner) {
+  for (std::int64_t h = 0; h < t.heads; ++h)
+    for_blocks(whole, t.queries, {.owner = owner}, [&](std::int64_t b, const Layout::Run& run) {
+      copy_rows<true>(rows_at(whole, t, h, b, run, Place::local), run.end - run.begin, t.features,
+                      rows_at(whole, t, h, b, run, Place::whole).data);
+    });
+}
+
 void pack(const WholeProblem& whole, const std::vector<MovedTensor>& tensors, const Blocks& blocks,
           Place from, std::byte* message) {
   move_rows<true>(whole, tensors, blocks, from, message);
@@ -202,17 +270,17 @@ void unpack(const WholeProblem& whole, const std::vector<MovedTensor>& tensors,
 
 WholeRows::WholeRows(const Context& context, std::int64_t heads, std::int64_t rows,
                      std::int64_t features, DType type)
-    : memory_(context.make_tensor({heads, rows, features}, type)) {
-  tensor_ = {.data = static_cast<std::byte*>(memory_.view().data()),
+    : memory_(std::make_shared<Tensor>(context.make_tensor({heads, rows, features}, type))) {
+  tensor_ = {.data = static_cast<std::byte*>(memory_->view().data()),
              .type = type,
              .given = true,
              .stride = {0, rows * features, features, 1}};
 }
 
-void WholeRows::clear() noexcept {
-  if (tensor_.data == nullptr) return;
-  std::memset(tensor_.data, 0,
-              static_cast<std::size_t>(memory_.count() * size_of(memory_.dtype())));
+void WholeRows::clear(std::int64_t begin, std::int64_t end) noexcept {
+  if (begin >= end || tensor_.data == nullptr) return;
+  const std::int64_t bytes = tensor_.stride[2] * size_of(tensor_.type);
+  std::memset(tensor_.data + begin * bytes, 0, static_cast<std::size_t>((end - begin) * bytes));
 }
 
 }  // namespace attend::distributed

@@ -13,6 +13,8 @@
 #include "distributed/whole.h"
 
 #include <algorithm>
+#include <memory>
+#include <span>
 
 namespace attend::distributed {
 
@@ -23,6 +25,7 @@ struct MovedTensor {
   std::int64_t local_head = 0, heads = 0;  // `whole` begins with the first of them,
   std::int64_t first_row = 0;              // and with this row of those of all sequences
   bool queries = false;                    // its rows are queries, else keys
+  std::shared_ptr<const void> memory{};    // that `whole` lies in
 
   std::int64_t row_bytes() const noexcept { return features * size_of(local.type); }
 };
@@ -35,6 +38,18 @@ struct Needs {
   // With `chunks`, keys are also those whose gradients the rank computes.
   static Needs of(const WholeProblem& whole, bool chunks);
 };
+
+// A rank's own queries of a sequence, which lie side by side from row `first` of its tensors on.
+struct OwnRows {
+  std::int64_t first = 0, count = 0;
+  std::vector<QueryRun> runs;
+};
+OwnRows own_rows(const WholeProblem& whole, int rank, std::int64_t b);
+
+// The Problem and Call of these rows against the keys [j_begin, j_end) of the piece, all runs in
+// one call.
+void cut_own_rows(const WholeProblem& whole, const OwnRows& own, Piece piece, Problem& problem,
+                  Call& call, PieceMemory& memory);
 
 // Which rows: those of one owner, of one sequence or all (-1); of keys, of the chunks of 256 that
 // `worker` computes (-1: all); and those that `reader` needs, if needs are given.
@@ -85,10 +100,24 @@ void for_blocks(const WholeProblem& whole, bool queries, const Blocks& blocks, U
   }
 }
 
+// How many blocks there are at most, of one tensor and head, between two ranks.
+std::size_t most_blocks(const WholeProblem& whole, bool queries, const Needs* needs);
+
 std::int64_t bytes_of(const WholeProblem& whole, const std::vector<MovedTensor>& tensors,
                       const Blocks& blocks);
 
+// So many transfers move each block where it lies; more than the most are slower than a copy of
+// what they move.
+std::size_t transfers_of(const WholeProblem& whole, const std::vector<MovedTensor>& tensors,
+                         const Needs* needs);
+inline constexpr std::size_t kMostTransfers = 128;
+
 enum class Place : std::uint8_t { local, whole };
+// Where the blocks of head h of a tensor lie, which has its rows side by side there.
+std::vector<std::span<std::byte>> memory_of(const WholeProblem& whole, const MovedTensor& tensor,
+                                            std::int64_t h, const Blocks& blocks, Place place);
+// The rows of an owner, from its own tensor into the buffer.
+void place_rows(const WholeProblem& whole, const MovedTensor& tensor, int owner);
 // Rows of tensors into a message, and out of one.
 void pack(const WholeProblem& whole, const std::vector<MovedTensor>& tensors, const Blocks& blocks,
           Place from, std::byte* message);
@@ -119,10 +148,11 @@ class WholeRows {
   WholeRows(const Context& context, std::int64_t heads, std::int64_t rows, std::int64_t features,
             DType type);
   const Strided& tensor() const noexcept { return tensor_; }
-  void clear() noexcept;  // zeros
+  const std::shared_ptr<Tensor>& memory() const noexcept { return memory_; }
+  void clear(std::int64_t begin, std::int64_t end) noexcept;  // rows of head 0 become zeros
 
  private:
-  Tensor memory_;
+  std::shared_ptr<Tensor> memory_;
   Strided tensor_;
 };
 

@@ -238,6 +238,17 @@ WholeBackward check_backward(int rank, int ranks, const Layouts& layouts,
   return whole;
 }
 
+Piece piece_of(const WholeProblem& whole, std::int64_t b, std::int64_t kv_head) {
+  const Sequence& s = whole.sequences[static_cast<std::size_t>(b)];
+  return {.b = b,
+          .head = kv_head * whole.group(),
+          .heads = whole.group(),
+          .i_begin = 0,
+          .i_end = s.q_length,
+          .j_begin = 0,
+          .j_end = s.k_stored};
+}
+
 void cut(const WholeProblem& whole, const Piece& x, Problem& p, Call& c, PieceMemory& memory) {
   const Sequence& s = whole.sequences[static_cast<std::size_t>(x.b)];
   p = whole.problem;

@@ -63,6 +63,9 @@ struct Piece {
   std::int64_t i_begin = 0, i_end = 0, j_begin = 0, j_end = 0;
 };
 
+// All queries and keys of a sequence, of the heads of one key head.
+Piece piece_of(const WholeProblem& whole, std::int64_t b, std::int64_t kv_head);
+
 // What the Call of a piece points to.
 struct PieceMemory {
   std::int64_t key_length = 0;

@@ -22,17 +22,19 @@ std::string list_of(const std::vector<int>& ranks) {
 
 Wire::Wire(const char* function, Group& group, std::chrono::milliseconds timeout, Context& context)
     : function_(function), group_(group), timeout_(timeout), context_(context), poll_([this] {
-        std::erase_if(under_way_,
-                      [](const Exchange* exchange) { return exchange->pending_->poll(); });
+        std::erase_if(under_way_, [](Exchange* exchange) { return exchange->poll(); });
       }) {}
 
 void Wire::wait(Pending& pending) const {
   using Clock = std::chrono::steady_clock;
   const auto& interrupt = ContextState::of(context_).interrupt;
-  const Clock::time_point end = Clock::now() + timeout_;
+  const Clock::time_point begin = Clock::now(), end = begin + timeout_;
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
-    if (pending.wait(std::clamp(left, std::chrono::milliseconds{0}, kLook))) return;
+    if (pending.wait(std::clamp(left, std::chrono::milliseconds{0}, kLook))) {
+      group_.add_wait(Clock::now() - begin);
+      return;
+    }
     if (interrupt && interrupt()) throw Interrupted(std::string(function_).append(kInterrupted));
     if (Clock::now() < end) continue;
     const std::vector<int> missing = pending.missing();
@@ -48,6 +50,7 @@ Exchange::~Exchange() {
   // It will never be done, but the engine may still write to its memory.
   wire_.group_.keep(std::move(sent_memory_));
   wire_.group_.keep(std::move(received_memory_));
+  for (auto& memory : shared_memory_) wire_.group_.keep(std::move(memory));
 }
 
 void Exchange::make_room(std::shared_ptr<Tensor>& memory, std::int64_t bytes) {
@@ -99,15 +102,44 @@ void Exchange::start() {
     send[at(r)] = {to(r), static_cast<std::size_t>(sent_[at(r)])};
     receive[at(r)] = {const_cast<std::byte*>(from(r)), static_cast<std::size_t>(received_[at(r)])};
   }
-  pending_ = wire_.group_.exchange(send, receive);
+  pending_.push_back(wire_.group_.exchange(send, receive));
   wire_.under_way_.push_back(this);
   started_ = true;
 }
 
+void Exchange::start(std::size_t transfers, const std::vector<MemoryBlocks>& send,
+                     const std::vector<MemoryBlocks>& receive,
+                     std::vector<std::shared_ptr<const void>> memory) {
+  std::vector<std::span<const std::byte>> sent(send.size());
+  std::vector<std::span<std::byte>> received(receive.size());
+  const auto nth = [](const MemoryBlocks& blocks, std::size_t n) {
+    return n < blocks.size() ? blocks[n] : std::span<std::byte>{};
+  };
+  shared_memory_ = std::move(memory);
+  started_ = true;
+  for (std::size_t n = 0; n < transfers; ++n) {
+    for (std::size_t r = 0; r < sent.size(); ++r) {
+      sent[r] = nth(send[r], n);
+      received[r] = nth(receive[r], n);
+    }
+    pending_.push_back(wire_.group_.exchange(sent, received));
+  }
+  wire_.under_way_.push_back(this);
+}
+
+// In the order of their start. Most engines move all transfers whichever is asked for.
+bool Exchange::poll() {
+  while (done_ < pending_.size() && pending_[done_]->poll()) ++done_;
+  return done_ == pending_.size();
+}
+
 void Exchange::wait() {
   if (!started_) return;
-  if (std::erase(wire_.under_way_, this) != 0) wire_.wait(*pending_);
-  pending_.reset();
+  std::erase(wire_.under_way_, this);
+  for (; done_ < pending_.size(); ++done_) wire_.wait(*pending_[done_]);
+  pending_.clear();
+  shared_memory_.clear();
+  done_ = 0;
   started_ = false;
 }
 

@@ -188,6 +188,7 @@ Line line_of(std::string_view operation, const Problem& p, Features features, DT
   s.add(true, "scale ", p.scale);
   s.add(p.device != Device{}, "on ", p.device);
   s.add(p.packed_queries, "packed queries");
+  s.add(p.query_runs, "in runs");
   s.add(p.keys == KeyAddressing::packed, "packed keys");
   s.add(p.keys == KeyAddressing::paged, p.pages, " pages of ", p.page_size, " keys");
   s.add(p.softcap != 0, "softcap ", p.softcap);

@@ -180,12 +180,13 @@ void forward(const ForwardProblem& p, const Tiles& tiles, const ForwardCall& cal
     if (must_stop(task.interrupt)) return;
     if (shown >= 0) fill_keys(call.weights, row, shown, i, 0);
     if (p.scores) fill_keys(call.scores, row, row.h, i, kMinusInfinity);
-    if (i >= row.sequence.q_length) continue;  // a packed sequence shorter than the longest
-    row.move_to(row.h, i);
+    const std::int64_t query = enter_run(p, call, row.sequence, i);
+    if (query >= row.sequence.q_length) continue;  // a packed sequence shorter than the longest
+    row.move_to(row.h, query);
     const SoftmaxState state = forward_row(row, o, part_o);
     if (p.state) continue;
-    store_row(call.out, query_row(p, call.out, row.sequence, row.h, i), p.dv, o);
-    if (p.lse) store(call.lse, query_row(p, call.lse, row.sequence, row.h, i), state.lse());
+    store_row(call.out, query_row(p, call.out, row.sequence, row.h, query), p.dv, o);
+    if (p.lse) store(call.lse, query_row(p, call.lse, row.sequence, row.h, query), state.lse());
     if (shown >= 0) write_weights(row, state, shown);
     if (p.scores) write_scores(row);
   }
@@ -220,7 +221,9 @@ struct BackwardRow : Row<Backward> {
     const auto at = [&](const Strided& t) { return query_row(problem, t, sequence, h, i); };
     load_row(call.dout, at(call.dout), problem.dv, dout);
     if (problem.sums_read) {
-      const RowSums sums = load_row_sums(call.sums, at(call.sums));
+      const bool all = problem.only_joins_rows();
+      const RowSums sums = all ? load_row_sums(call.sums, at(call.sums))
+                               : load_sums_of_keys(call.sums, at(call.sums));
       state = {sums.top, sums.l};
       shift = sums.shift, alibi = sums.alibi, bias = sums.bias;
       return;
@@ -272,9 +275,10 @@ struct AddedSums {
 template <class Use>
 void for_queries(BackwardRow& row, std::int64_t h, std::int64_t begin, std::int64_t end,
                  Use use) noexcept {
-  for (std::int64_t i = begin; i < std::min(end, row.sequence.q_length); ++i) {
+  if (!row.problem.query_runs) end = std::min(end, row.sequence.q_length);
+  for (std::int64_t i = begin; i < end; ++i) {
     if (must_stop(row.interrupt)) return;
-    row.move_to(h, i);
+    row.move_to(h, enter_run(row.problem, row.call, row.sequence, i));
     use(row);
   }
 }
@@ -465,9 +469,10 @@ Workspace backward_workspace(const BackwardProblem& p, const Tiles&) {
 extern constinit const Kernel<Forward> kReferenceForward{
     .name = "reference.forward",
     .only_if_forced = false,
-    .takes = kTakenByRows | Features{Feature::dropout, Feature::lse, Feature::weights,
-                                     Feature::weight_heads, Feature::scores,
-                                     Feature::visited_blocks, Feature::partial_states},
+    .takes =
+        kTakenByRows | Features{Feature::dropout, Feature::lse, Feature::weights,
+                                Feature::weight_heads, Feature::scores, Feature::visited_blocks,
+                                Feature::partial_states, Feature::query_runs},
     .stages = 1,
     .declines = declines,
     .tiles = tiles,
@@ -481,7 +486,7 @@ extern constinit const Kernel<Backward> kReferenceBackward{
     .only_if_forced = false,
     .takes = kTakenByRows | Features{Feature::dropout, Feature::dlse, Feature::dq, Feature::dk,
                                      Feature::dv, Feature::dbias, Feature::dsinks, Feature::dalibi,
-                                     Feature::row_sums},
+                                     Feature::row_sums, Feature::query_runs},
     .stages = 1,
     .declines = declines,
     .tiles = tiles,

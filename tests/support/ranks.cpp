@@ -1,5 +1,6 @@
 #include "support/ranks.h"
 
+#include <algorithm>
 #include <exception>
 
 namespace attend::test {
@@ -121,8 +122,10 @@ std::string differs(const cases::Instance& whole, const RanksResult& result, con
   const auto compare = [&](const char* what, const ConstTensorView& undivided,
                            const ConstTensorView& found, bool exact) {
     if (!undivided) return;
-    const auto same = exact ? same_bits(undivided, found)
-                            : close(undivided, found, usual_error(whole.problem.type));
+    const auto same =
+        exact ? same_bits(undivided, found)
+              : close(undivided, found,
+                      std::max(usual_error(whole.problem.type), usual_error(found.dtype())));
     if (!same) wrong += std::string(what) + ": " + same.message() + "; ";
   };
   // Sums over rows that are made in another order, if not in one process's.
