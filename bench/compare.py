@@ -6,7 +6,8 @@
 
 Each library has a process of its own, pinned to the same cores. They take turns: one computes while the others sleep,
 in another order each round, so that a machine that becomes slower is slower for all of them. A figure is the median
-over the rounds of the median of a turn; low and high are the extremes of the rounds. A turn in which the host of a
+over the rounds of the median of a turn; low and high are the extremes of the rounds. From six rounds on the ratio to the
+best library has its 95 % interval, of the ratios within a round. A turn in which the host of a
 virtual machine took the cores away is taken again. Every result is first held against the formulas in f64. With --type
 bf16 or f16 all libraries compute on the same numbers rounded to it; with i8, one query of f32 over a KV cache of 8
 bits, each library rounds the same keys and values in its own way. Into the folder --out go results.json, table.txt and,
@@ -27,7 +28,7 @@ import sys
 import time
 
 from bars import bars
-from figures import LIBRARIES, best_peer, duration, means, ratio, share, spread, table
+from figures import LIBRARIES, best_peer, duration, interval, means, ratio, share, spread, table
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -145,7 +146,7 @@ def in_turns(case, workers, rounds, seconds):
             figures[name]["stolen"] = max(figures[name].get("stolen", 0.0), answer["stolen"])
     for name, found in figures.items():
         found.update(seconds=statistics.median(medians[name]), low=min(medians[name]), high=max(medians[name]),
-                     wrong=not found["error"] <= allowed_error(name, case["type"]))     # NaN is wrong too
+                     rounds=medians[name], wrong=not found["error"] <= allowed_error(name, case["type"]))     # NaN is wrong too
     return figures, left
 
 
@@ -187,7 +188,7 @@ def measure_all(results, cases, core_sets, args, say, log):
     out_of_time = lambda: time.monotonic() > end
     for cores in core_sets:
         workers = {}
-        for name in LIBRARIES:
+        for name in args.libraries.split(","):
             if args.no_compile and name == "PyTorch compiled":
                 left_out[name] = "compiling takes a minute"
                 continue
@@ -261,6 +262,10 @@ def self_test():
     reads = {**run, "case": {**case, "bytes": 15e9}}
     peaks = {"1": {"flops": 8e9, "read_bytes": 1e10, "reading": [{"array_bytes": 15e9, "bytes_per_second": 2e10}]}}
     assert best_peer(run) == ("NumPy", 2.0) and ratio(run) == 2.0
+    turned = lambda seconds, rounds: {**good(seconds), "rounds": rounds}
+    paired = {**run, "figures": {"attend": turned(1.0, [1.0, 2.0] * 4), "PyTorch": turned(3.0, [3.0, 4.0] * 4)}}
+    assert interval(paired) == (2.0, 3.0) and interval(run) is None    # within a round 3 and 2 times
+    assert "3.00x  (2.000 to 3.000)" in table({"runs": [paired], "peaks": {}, "growth": [], "left_out": {}})
     assert best_peer(alone) is None and ratio(alone) is None and ratio(wrong) is None
     assert math.isclose(means([run, quarter, alone, wrong])["notes", 1], 4.0)
     assert share(run, peaks) == 0.5 and share(reads, peaks) == 0.75 and share(run, {}) is None
@@ -336,6 +341,8 @@ def parse(arguments):
     parser.add_argument("--type", default="f32", choices=ALLOWED_ERROR,
                         help="of the numbers; f32 if not given; i8 has the suite decode alone")
     parser.add_argument("--filter", default="", help="only cases whose name has this regular expression")
+    parser.add_argument("--libraries", default=",".join(LIBRARIES), help="attend and those beside it; all if not given: " +
+                        ", ".join(LIBRARIES[1:]))
     parser.add_argument("--rounds", type=int, help="turns of each library; 3, or 2 with --quick")
     parser.add_argument("--seconds", type=float, help="of a turn; 0.08, or 0.03 with --quick")
     parser.add_argument("--cores", help="numbers of cores, separated by commas; 1 and all of them if not given")
@@ -356,6 +363,8 @@ def parse(arguments):
     unknown = set(args.suites.split(",")) - set(suites)
     if unknown:
         parser.error(f"there is no suite {', '.join(sorted(unknown))}" + (" in i8" if args.type == "i8" else ""))
+    if "attend" not in args.libraries.split(",") or not set(args.libraries.split(",")) <= set(LIBRARIES):
+        parser.error(f"--libraries takes attend and some of {', '.join(LIBRARIES[1:])}, not {args.libraries}")
     available = sorted(os.sched_getaffinity(0))
     try:
         counts = sorted({int(n) for n in args.cores.split(",")} if args.cores else {1, len(available)})

@@ -2,6 +2,8 @@
 import math
 import statistics
 
+from pairs import middle
+
 LIBRARIES = ("attend", "attend.torch", "PyTorch", "PyTorch compiled", "ONNX Runtime", "ggml", "NumPy")
 OURS = ("attend", "attend.torch")
 
@@ -17,6 +19,15 @@ def ratio(run):
     """How many times faster attend is than the best other library; None where there is nothing to compare."""
     peer, ours = best_peer(run), run["figures"].get("attend")
     return peer[1] / ours["seconds"] if peer and ours and not ours["wrong"] else None
+
+
+def interval(run):
+    """(low, high) of that ratio, 95 %, from the ratios of the rounds; None of fewer than six."""
+    peer, ours = best_peer(run), run["figures"].get("attend")
+    if ratio(run) is None or "rounds" not in ours or len(ours["rounds"]) < 6:
+        return None
+    theirs = run["figures"][peer[0]]["rounds"]
+    return middle([other / own for own, other in zip(ours["rounds"], theirs)])[1:] if len(theirs) == len(ours["rounds"]) else None
 
 
 def geometric_mean(values):
@@ -94,7 +105,8 @@ def table(results):
             for name in names:
                 found = run["figures"].get(name)
                 row += f"{'-' if not found else duration(found['seconds']) + ('!' if found['wrong'] else ''):>17}"
-            lines.append(row + (f"{ratio(run):14.2f}x" if ratio(run) else ""))
+            row += f"{ratio(run):14.2f}x" if ratio(run) else ""
+            lines.append(row + ("  ({:.3f} to {:.3f})".format(*interval(run)) if interval(run) else ""))
         for (group, at), mean in means(runs).items():
             if at == cores:
                 lines.append(f"{'mean of ' + group:36}{mean:.2f}x the best other library")

@@ -9,7 +9,8 @@ in every second pair. They share the cores: a machine that becomes slower is slo
 before / after: above 1 it is faster now. Each pair gives one ratio, the geometric mean over the suite's cases; shown is
 the median of the pairs with its 95 % interval, that of order statistics: nothing is assumed about how times are spread.
 Two types or two rows of the kernel table are compared likewise, BEFORE and AFTER the same build: --type f32,bf16 and
---kernels forward:cpu.avx512.forward forward:cpu.amx.forward, each first what BEFORE takes.
+--kernels forward:cpu.avx512.forward forward:cpu.amx.forward, each first what BEFORE takes. With --suites decode --instead
+decode cache AFTER's are the cases of the same name in the suite cache: keys and values of 8 bits.
 Exit: 1 if the interval of a suite lies below 1 (of three digits), or that of a case above the nanoseconds that --most allows.
 """
 import argparse
@@ -103,13 +104,14 @@ def names_of(made, cores):
     return program.cases
 
 
-def one_pair(number, both, cores, cases):
+def one_pair(number, both, cores, cases, instead):
     """Times of a new process of each of the two, for where a program's memory lies is a matter of luck, too."""
     programs = [Program(*made, cores) for made in both]
     pair = {}
     try:
         for case in cases:
-            found = {program: program.seconds(case) for program in (programs if number % 2 == 0 else programs[::-1])}
+            names = dict(zip(programs, (case, case.replace(*instead))))
+            found = {program: program.seconds(names[program]) for program in (programs if number % 2 == 0 else programs[::-1])}
             pair[case] = (case.partition("/")[0], *(found[program] for program in programs))
     finally:
         for program in programs:
@@ -172,6 +174,8 @@ def main():
     parser.add_argument("--type", default="f32", help="of the numbers: f64, f32, bf16 or f16, or two of them; f32 if not given")
     parser.add_argument("--kernels", nargs=2, default=("", ""), metavar=("BEFORE'S", "AFTER'S"),
                         help='for ATTEND_KERNEL; "": those of the planner')
+    parser.add_argument("--instead", nargs=2, default=("", ""), metavar=("THIS", "THAT"),
+                        help="in the names of the cases that AFTER computes")
     parser.add_argument("--filter", default="", help="only cases whose name has this regular expression")
     parser.add_argument("--pairs", type=int, default=24)
     parser.add_argument("--cores", help="numbers of the cores to use, separated by commas; 0 if not given")
@@ -193,13 +197,13 @@ def main():
         parser.error(f"--type takes f64, f32, bf16, f16 or two of them, not {options.type}")
     both = list(zip((options.before, options.after), types, options.kernels))
     known = [names_of(made, cores) for made in both]
-    cases = [case for case in known[0] if case in known[1] and re.search(options.filter, case)
+    cases = [case for case in known[0] if case.replace(*options.instead) in known[1] and re.search(options.filter, case)
              and case.partition("/")[0] in options.suites.split(",")]
     if not cases:
         parser.error("both have no such case")
     pairs = []
     for number in range(options.pairs):
-        pairs.append(one_pair(number, both, cores, cases))
+        pairs.append(one_pair(number, both, cores, cases, options.instead))
         print(f"\r{number + 1} of {options.pairs} pairs", end="", file=sys.stderr, flush=True)
         if options.save:
             options.save.write_text(json.dumps(pairs, indent=1) + "\n", encoding="utf-8")
