@@ -5,7 +5,8 @@
 
 For each case (tokens x heads) q, k, v are drawn, with heads of size 64, and `attend view --causal` writes the page: its size, the keys
 that every row has, the layers that have q and k, the time that the command took, that of its processors, and its largest memory. A headless Chromium opens it five
-times; that time is the median from the start of the navigation to the first map that is drawn, as the page itself marks it; not with --closed.
+times, but for --closed. Three medians: from the start of the navigation to the first map that is drawn, as the page itself marks it; from the first choice of a
+cell to the answers of all heads; and from later choices, of cells, queries and keys in turn.
 Needs NumPy and, to open, Debian's chromium and the package playwright.
 """
 import argparse
@@ -26,7 +27,22 @@ import screenshots
 CASES = {"16x144": (16, 12, 12), "512x144": (512, 12, 12), "4096x144": (4096, 12, 12), "512x270": (512, 30, 9),
          "131072x8": (131072, 1, 8)}
 DRAWN = "() => performance.getEntriesByName('drawn')[0].startTime"
-
+# ms from a choice to the answers of all heads, those in sight drawn, once for each of several choices.
+ANSWERED = """async (length) => {
+  const times = [], choices = [{ cell: [length - 2, 3], chosen: [length - 2] }, { cell: null, chosen: [length >> 1] },
+    { cell: null, chosen: [length >> 2], reverse: true }, { cell: [length >> 1, 1], chosen: [length >> 1], reverse: false },
+    { cell: null, chosen: [length - 1] }, { cell: [length - 1, length >> 1], chosen: [] }];
+  const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+  await attend.settled();
+  for (const choice of choices) {
+    await frame();
+    const begin = performance.now();
+    attend.choose(choice);
+    await attend.settled();
+    times.push(performance.getEntriesByName("answered")[0].startTime - begin);
+  }
+  return times;
+}"""
 
 def draw(folder, length, layers, heads):
     """q, k, v [layers, 1, heads, length, 64]: noise, and a walk by which near tokens are alike."""
@@ -63,20 +79,23 @@ def held(page):
     return f"{rows['k']} of {which}", f"{exact} of {len(layers)}"
 
 
-def opened(page, times=5):
-    """Seconds until the first map is drawn."""
+def opened(page, length, times=5):
+    """Until the first map is drawn, the first answers are there, and later ones: in words."""
     from playwright.sync_api import sync_playwright
-    seconds = []
+    drawn, first, later = [], [], []
     with sync_playwright() as playwright:
         browser = screenshots.launch(playwright)
         for _ in range(times):
             tab = browser.new_page()
             tab.goto(page.resolve().as_uri())
             tab.wait_for_selector("#map[data-whole=true]", state="attached")
-            seconds.append(tab.evaluate(DRAWN) / 1000)
+            drawn.append(tab.evaluate(DRAWN))
+            one, *others = tab.evaluate(ANSWERED, length)
+            first.append(one)
+            later += others
             tab.close()
         browser.close()
-    return f"{statistics.median(seconds):.2f} s"
+    return [f"{statistics.median(drawn) / 1000:.2f} s", *(f"{statistics.median(each):.0f} ms" for each in (first, later))]
 
 
 def main():
@@ -87,8 +106,8 @@ def main():
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--closed", action="store_true", help="does not open the pages")
     options = parser.parse_args()
-    print("| tokens | heads | page | keys | q and k | written in | processors | memory | opens in |\n"
-          "|---|---|---|---|---|---|---|---|---|")
+    print("| tokens | heads | page | keys | q and k | written in | processors | memory | opens in | first answers | later |\n"
+          "|---|---|---|---|---|---|---|---|---|---|---|")
     for case in options.case:
         length, layers, heads = CASES[case]
         with tempfile.TemporaryDirectory() as temporary:
@@ -98,7 +117,8 @@ def main():
             page, seconds, processors, memory = write(options.attend, folder, options.threads)
             rows, exact = held(page)
             print(f"| {length} | {layers * heads} | {page.stat().st_size / 2**20:.1f} MiB | {rows} | {exact} | {seconds:.1f} s | "
-                  f"{processors:.1f} s | {memory:.0f} MiB | {'' if options.closed else opened(page)} |", flush=True)
+                  f"{processors:.1f} s | {memory:.0f} MiB | {' | '.join(['', '', ''] if options.closed else opened(page, length))} |",
+                  flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
 // Weights by blocks of 64 x 64 cells, computed when first seen, in slices of a few milliseconds
 // between frames, so that zooming never waits. The oldest blocks are forgotten.
 export const kSide = 64;
-const kSlice = 10;   // ms of work between two frames
+const kFirst = 100;  // ms of work before the first frame: a head is rather whole than early
+const kNext = 4;     // ms before any other
+const kSlice = 24;   // ms of work between two frames
+const kShow = 150;   // ms from a drawing that is not whole to the next
 const kKept = 6000;  // blocks: 96 MB
 
 export class Blocks {
@@ -45,9 +48,10 @@ export class Blocks {
         if (!this.blocks.has(number)) this.wanted.push(number);
       }
     }
-    this.work(4);
+    this.work(this.version === 0 ? kFirst : kNext);
     if (this.wanted.length > 0 && !this.working) {
       this.working = true;
+      this.told = performance.now();
       setTimeout(() => this.goOn());
     }
     return this.wanted.length === 0;
@@ -68,6 +72,8 @@ export class Blocks {
     this.work(kSlice);
     if (this.wanted.length > 0) setTimeout(() => this.goOn());
     else this.working = false;
+    if (this.working && performance.now() < this.told + kShow) return;
+    this.told = performance.now();
     this.ready();
   }
 

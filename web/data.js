@@ -197,26 +197,21 @@ export async function overHeadsOf(layer, which) {
   return {...tiles, mean: plane, maximum: null, visible: seen, visibleHeads: 1 };
 }
 
+const kParts = ["q", "k", "lse", "mask", "bias", "maximum", "value_norm", "output_norm"];
 const opened = new WeakMap(), openedRows = new WeakMap();
 
 // What the map needs of a layer, checked against its shape; v, entropy and mass are unpacked by who
 // shows them.
 export function openLayer(layer) {
-  if (!opened.has(layer)) opened.set(layer, openWhole(layer));
+  if (!opened.has(layer)) opened.set(layer, openParts(layer, kParts));
   return opened.get(layer);
 }
 
-// What is needed to tell single weights: rows and windows, without tiles, q and k.
+// What is needed to tell single weights and what they are at most: rows, windows and tiles, without
+// q and k.
 export function openStored(layer) {
   if (!openedRows.has(layer)) openedRows.set(layer, openParts(layer, ["lse", "mask"]));
   return openedRows.get(layer);
-}
-
-async function openWhole(layer) {
-  const names = ["q", "k", "lse", "mask", "bias", "maximum", "value_norm", "output_norm"];
-  const open = await openParts(layer, names);
-  open.tiles = await tilesOf(layer);
-  return open;
 }
 
 async function openParts(layer, names) {
@@ -237,7 +232,7 @@ async function openParts(layer, names) {
           "error_shape", { layer: layer.name, name, expected: size, found: open[name].length }));
     }
   }
-  open.rows = await rowsOf(layer);
+  [open.rows, open.tiles] = await Promise.all([rowsOf(layer), tilesOf(layer)]);
   open.windows = await Promise.all(
       (layer.windows ??
        []).map(async (window) => ({...window, weights: await unpack(window.weights) })));

@@ -43,7 +43,7 @@ export function press(group, value) {
 // Four digits that count: 0.9731, 0.01234, 1.2e-7; not a number is said in words by the caller.
 export function number(value, digits = 4) {
   if (!Number.isFinite(value)) return String(value).replace("Infinity", "∞").replace("-", "−");
-  const size = Math.abs(value);
+  const size = Math.abs(Number(value.toPrecision(digits)));  // 0.99996 is 1.000
   let text;
   if (value === 0) text = "0";
   else if (size < 1e-4 || size >= 1e7) text = value.toExponential(Math.max(0, digits - 2));

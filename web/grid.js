@@ -13,7 +13,8 @@ import {say} from "./text.js";
 import {drawsCells, paintAnswer, paintThumb} from "./thumb.js";
 import {shortToken} from "./tokens.js";
 
-const kDense = 48;  // heads: more of them are cards of two lines beside their picture
+const kDense = 48;   // heads: more of them are cards of two lines beside their picture
+const kDrawing = 8;  // ms of drawing cards out of sight between two frames
 
 export class Grid {
   constructor(root) {
@@ -23,11 +24,13 @@ export class Grid {
     this.root = root;
     this.root.append(this.overview.root, this.cards);
     this.buttons = new Map();
+    this.inSight = new Set();  // cards
+    this.stale = new Set();    // cards whose picture is not yet what it should be
     this.observer = new IntersectionObserver((entries) => {
-      for (const entry of entries) {
-        if (!entry.isIntersecting) continue;
-        this.observer.unobserve(entry.target);
-        this.draw(entry.target);
+      for (const { target, isIntersecting } of entries) {
+        if (!isIntersecting) this.inSight.delete(target);
+        else this.inSight.add(target);
+        if (isIntersecting && this.stale.delete(target)) this.draw(target);
       }
     }, { rootMargin: "200px" });
     root.addEventListener("keydown", (event) => this.key(event));
@@ -46,6 +49,8 @@ export class Grid {
   // Makes all cards anew: after a change of run or language.
   build() {
     this.observer.disconnect();
+    this.inSight.clear();
+    this.stale.clear();
     this.buttons.clear();
     const all = runOf(state.show)
                     .layers.flatMap(
@@ -55,8 +60,14 @@ export class Grid {
     this.root.classList.toggle("two", hasTwoRuns());
     this.buildOver();
     this.arrange();
-    for (const { button } of this.buttons.values()) this.observer.observe(button);
+    for (const { button } of this.places()) {
+      this.stale.add(button);
+      this.observer.observe(button);
+    }
   }
+
+  // Every card.
+  places() { return [...this.buttons.values(), ...this.over]; }
 
   card(layer, head) {
     const canvas = element("canvas", { width: 1, height: 1, "aria-hidden": "true" });
@@ -110,7 +121,6 @@ export class Grid {
                     element("span", { class: "thumb-name" }, `L${at}`), score),
                 element("span", { class: "bar" }),
                 element("span", { class: "thumb-label" }, say(`over_${over}_row`))));
-        this.observer.observe(button);
         return { button, layer: at, over, score };
       });
     });
@@ -210,7 +220,9 @@ export class Grid {
       if (state.sort === "selection") this.arrange();
       else this.label();
       this.redraw();
-      if (!performance.getEntriesByName("answered").length) performance.mark("answered");
+      performance.clearMarks("answered");
+      performance.mark("answered");
+      return this.drawAnswers();
     });
     return this.asking;
   }
@@ -248,13 +260,25 @@ export class Grid {
     }
   }
 
-  // Draws again what has been drawn: after a change of colours. Answers are drawn at once.
+  // Draws all cards again: after a change of colours. Those in sight at once, others when they are.
   redraw() {
     this.scale = this.selectionScale();
-    for (const { button, layer, head, over } of [...this.buttons.values(), ...this.over]) {
-      this.observer.unobserve(button);
-      if (this.answer(layer, head, over)) this.draw(button);
-      else this.observer.observe(button);
+    for (const { button } of this.places()) {
+      if (this.inSight.has(button)) this.draw(button);
+      else this.stale.add(button);
+    }
+  }
+
+  // Answers of cards out of sight, in slices.
+  async drawAnswers() {
+    const scale = this.scale;
+    for (let end = 0; this.scale === scale && scale && this.stale.size > 0;) {
+      const [button] = this.stale;
+      this.stale.delete(button);
+      await this.draw(button);
+      if (performance.now() < end) continue;
+      await new Promise((done) => setTimeout(done));
+      end = performance.now() + kDrawing;
     }
   }
 

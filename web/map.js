@@ -16,6 +16,7 @@ import {say} from "./text.js";
 import {isWeighted} from "./values.js";
 import {zoomWindow} from "./zoom.js";
 
+const kBelow = 84;    // px of the legend and what it says below the map
 const kNarrow = 480;  // px: below, the colour bar lies under the plot
 
 export class MapView {
@@ -116,10 +117,11 @@ export class MapView {
           up = labelWidth(keys, keyToken), strip = small ? 12 : 18;
     const left = Math.round(clamp(across + 16, 36, most)) + kTitle,
           top = Math.round(clamp(0.8 * up + 20, 36, most - 12)) + kTitle;
-    const right = small ? strip + 10 : strip + 76, bottom = strip + (small ? 50 : 8);
+    const right = small ? strip + 10 : strip + 84, bottom = strip + (small ? 50 : 8);
     const w = Math.floor(Math.min(room - left - right, 64 * keys));
     const above = this.frame.getBoundingClientRect().top + scrollY;
-    const height = innerWidth < 1000 ? innerHeight - 300 : innerHeight - above - top - bottom - 64;
+    const height =
+        innerWidth < 1000 ? innerHeight - 300 : innerHeight - above - top - bottom - kBelow;
     const tallest = Math.min(w, Math.max(280, height), 64 * queries);
     const h = Math.floor(clamp((w * queries) / keys, Math.min(64, 64 * queries), tallest));
     const bar = small ? { x: left, y: top + h + strip + 12, w, h: 9 }

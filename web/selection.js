@@ -89,20 +89,13 @@ function difference(a, b) {
 // The answers of all heads of a layer of one run.
 async function askOne(layer, question) {
   const heads = Array.from({ length: layer?.heads ?? 0 }, (_, h) => h);
-  const whole = state.norms || !hasRows(layer, question);
+  const whole = state.norms || !layer.rows;
   const open = await (whole ? openLayer : openStored)(layer), mass = await unpack(layer.mass);
   const tell = (head) => kAsking[question.kind](head, question, mass);
   const found = heads.map((h) => tell(new Head(layer, open, h)));
   if (whole || !layer.q || !layer.k || found.every(({ bound }) => bound === "")) return found;
   const more = await openLayer(layer);
   return found.map((answer, h) => (answer.bound ? tell(new Head(layer, more, h)) : answer));
-}
-
-// Whether the stored rows of a layer are enough for an answer; elsewhere its tiles have a bound.
-function hasRows({ rows }, { kind, i, chosen }) {
-  if (!rows || kind === "key") return Boolean(rows);
-  const asks = kind === "cell" ? [i] : chosen;
-  return asks.every((n) => n >= rows.from && n < rows.from + rows.count);
 }
 
 function askCell(head, { i, j }) {

@@ -89,20 +89,22 @@ export class TextView {
               "keys", source.keys, keyToken, state.reverse ? () => null : shade,
               state.reverse ? marked : empty));
     }
-    const scrolled = [...this.body.querySelectorAll(".tokens")].map((box) => box.scrollTop);
     fill(this.body, parts);
-    this.body.querySelectorAll(".tokens").forEach((box, n) => this.scroll(box, scrolled[n] ?? 0));
+    cancelAnimationFrame(this.pending);  // in the frame, which lays out the page once
+    this.pending = requestAnimationFrame(() => this.scroll());
     this.tellStrongest(chosen, sums, known);
   }
 
-  // Keeps a text where it was, unless the first chosen token would be out of sight.
-  scroll(box, before) {
-    box.scrollTop = before;
-    const piece = box.querySelector('[aria-selected="true"]');
-    if (!piece) return;
-    const at = piece.offsetTop - box.offsetTop;
-    if (at < box.scrollTop || at > box.scrollTop + box.clientHeight - 30)
-      box.scrollTop = at - box.clientHeight / 2;
+  // Keeps each text where it was, unless the first chosen token would be out of sight.
+  scroll() {
+    for (const box of this.body.querySelectorAll(".tokens")) {
+      const place = this.starts[box.dataset.side];
+      box.scrollTop = place.scrolled ?? 0;
+      const piece = box.querySelector('[aria-selected="true"]');
+      const at = piece ? piece.offsetTop - box.offsetTop : box.scrollTop;
+      if (at < box.scrollTop || at > box.scrollTop + box.clientHeight - 30)
+        box.scrollTop = at - box.clientHeight / 2;
+    }
   }
 
   tellChosen(chosen, tooMany) {
@@ -184,6 +186,9 @@ export class TextView {
       role: "listbox",
       "aria-multiselectable": "true",
       "data-side": side,
+      onscroll: () => {
+        place.scrolled = tokens.scrollTop;
+      },
       "aria-label":
           say(side === "queries"    ? "text_queries"
                   : side === "keys" ? "text_keys"
