@@ -55,7 +55,7 @@ if(cuda_version GREATER_EQUAL 12080)
     attend_cuda_module(${name} ${name}.cu ${any})
   endforeach()
   # For Hopper, by its own instructions: a module for each type and d.
-  foreach(operation forward backward)
+  foreach(operation forward backward one_query)
     foreach(type bf16 f16)
       foreach(d 64 128 256)
         attend_cuda_module(${operation}_${type}_${d} ${operation}_sm90.cu -cubin

@@ -186,6 +186,24 @@ TEST_P(Cuda, a_query_alone_has_the_bits_it_has_among_many) {
   EXPECT_TRUE(same_bits(row(together.dq), alone.dq));
 }
 
+// Decode: other kernels take one query a head, whose heads go together, than many.
+TEST_P(Cuda, a_query_has_the_bits_of_the_prompt_when_it_comes_by_itself) {
+  for (const std::int64_t k_length : {257, 700, 2600})
+    for (const double scale : {0.125, 40.0, 1e6}) {
+      Trial prompt = make(2, 12, 2, 60, k_length);
+      prompt.options = {.scale = scale, .causal = true, .window = {.left = k_length / 2}};
+      const Found all = run(prompt);
+      for (const std::int64_t i : {0, 31, 59}) {
+        Trial one{part(prompt.q, 2, i, i + 1), prompt.k, prompt.v, part(prompt.dout, 2, i, i + 1),
+                  prompt.options};
+        one.options.query_offset = k_length - 60 + i;
+        const Found alone = run(one);
+        EXPECT_TRUE(same_bits(part(all.out, 2, i, i + 1), alone.out)) << k_length << " " << scale;
+        EXPECT_TRUE(same_bits(part(all.lse, 2, i, i + 1), alone.lse)) << k_length << " " << scale;
+      }
+    }
+}
+
 TEST_P(Cuda, what_else_is_asked_for_changes_no_bit_of_out) {
   const Trial t = make(2, 4, 2, 60, 300);
   const Found expected = run(t);

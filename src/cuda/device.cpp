@@ -90,6 +90,28 @@ Status Gpu::find_function(std::string_view module, const char* name, int shared_
   return {Status::Kind::out_of_memory, "the host has none"};
 }
 
+unsigned* Gpu::counter_of(Stream stream) noexcept try {
+  constexpr std::size_t kAtOnce = 1024;
+  const Driver& d = driver();
+  int capturing = 0;
+  unsigned long long id = 0;
+  if (d.is_capturing(stream, &capturing) != 0 || capturing != 0 || d.stream_id(stream, &id) != 0)
+    return nullptr;
+  const std::lock_guard lock(mutex_);
+  if (const auto known = counters_.find(id); known != counters_.end()) return known->second;
+  if (spare_ == spare_end_) {
+    Address memory = 0;
+    if (d.allocate(&memory, kAtOnce * sizeof(unsigned)) != 0) return nullptr;
+    spare_ = reinterpret_cast<unsigned*>(memory);
+    spare_end_ = spare_ + kAtOnce;
+  }
+  if (d.fill_async(reinterpret_cast<Address>(spare_), 0, sizeof(unsigned), stream) != 0)
+    return nullptr;
+  return counters_[id] = spare_++;
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
 void* StreamQueue::take(std::size_t bytes) noexcept {
   const InContext in(gpu_);
   Address memory = 0;

@@ -28,6 +28,11 @@ class Gpu {
   Status find_function(std::string_view module, const char* name, int shared_bytes,
                        Function& function) noexcept;
 
+  // A number of the device that belongs to a stream, for kernels that find 0 in it and leave 0: one
+  // after the other they can share it. Null: there is none, or a graph is being recorded, whose
+  // kernels may run beside those of any stream.
+  unsigned* counter_of(Stream stream) noexcept;
+
  private:
   Gpu(int index, int device);
 
@@ -37,6 +42,9 @@ class Gpu {
   std::mutex mutex_;  // of what follows
   std::map<std::string_view, DriverModule> modules_;
   std::map<std::pair<std::string_view, std::string_view>, Function> functions_;
+  std::map<unsigned long long, unsigned*>
+      counters_;  // by the stream's id, which is never used again
+  unsigned *spare_ = nullptr, *spare_end_ = nullptr;
 };
 
 // The device's context for the time of a block.

@@ -47,8 +47,11 @@ using Address = std::uint64_t;  // of the device
                                       const std::uint64_t* strides, const std::uint32_t* box,      \
                                       const std::uint32_t* steps, int interleave, int swizzle,     \
                                       int promotion, int fill)                                     \
-                                      use(error_string, "cuGetErrorString", Result error,          \
-                                          const char** text)
+                                      use(stream_id, "cuStreamGetId", Stream stream,               \
+                                          unsigned long long* id)                                  \
+                                          use(is_capturing, "cuStreamIsCapturing", Stream stream,  \
+                                              int* status) use(error_string, "cuGetErrorString",   \
+                                                               Result error, const char** text)
 
 struct Driver {
 #define ATTEND_MEMBER(name, symbol, ...) Result (*name)(__VA_ARGS__) = nullptr;

@@ -47,18 +47,23 @@ std::string declines_sm90(const Problem& p, int capability) {
   return {};
 }
 
-const char* sm90_module(bool backward, DType type, int size) noexcept {
-  static constexpr const char* kNames[2][2][3] = {
+const char* sm90_module(Sm90Kernel kernel, DType type, int size) noexcept {
+  static constexpr const char* kNames[3][2][3] = {
       {{"forward_bf16_64", "forward_bf16_128", "forward_bf16_256"},
        {"forward_f16_64", "forward_f16_128", "forward_f16_256"}},
       {{"backward_bf16_64", "backward_bf16_128", "backward_bf16_256"},
-       {"backward_f16_64", "backward_f16_128", "backward_f16_256"}}};
-  return kNames[backward ? 1 : 0][type == DType::f16 ? 1 : 0][size == 64 ? 0 : size == 128 ? 1 : 2];
+       {"backward_f16_64", "backward_f16_128", "backward_f16_256"}},
+      {{"one_query_bf16_64", "one_query_bf16_128", "one_query_bf16_256"},
+       {"one_query_f16_64", "one_query_f16_128", "one_query_f16_256"}}};
+  return kNames[static_cast<int>(kernel)][type == DType::f16 ? 1 : 0][size == 64    ? 0
+                                                                      : size == 128 ? 1
+                                                                                    : 2];
 }
 
-Status AlignedTensor::map(int box_rows, TensorMap& to) const noexcept {
+Status AlignedTensor::map(int box_rows, TensorMap& to, int box_heads,
+                          int promotion) const noexcept {
   constexpr int kF16 = 6, kBf16 = 9;  // CUtensorMapDataType
-  constexpr int kNoInterleave = 0, kSwizzle128 = 3, kPromote256 = 3, kFillZeros = 0;
+  constexpr int kNoInterleave = 0, kSwizzle128 = 3, kFillZeros = 0;
   const std::uint64_t sizes[] = {static_cast<std::uint64_t>(d), static_cast<std::uint64_t>(length),
                                  static_cast<std::uint64_t>(heads),
                                  static_cast<std::uint64_t>(batch)};
@@ -67,11 +72,12 @@ Status AlignedTensor::map(int box_rows, TensorMap& to) const noexcept {
   };
   const std::uint64_t strides[] = {bytes(tensor.stride[2], length), bytes(tensor.stride[1], heads),
                                    bytes(tensor.stride[0], batch)};
-  const std::uint32_t box[] = {64, static_cast<std::uint32_t>(box_rows), 1, 1};
+  const std::uint32_t box[] = {64, static_cast<std::uint32_t>(box_rows),
+                               static_cast<std::uint32_t>(box_heads), 1};
   const std::uint32_t steps[] = {1, 1, 1, 1};
   return status_of(driver().encode(&to, tensor.type == DType::f16 ? kF16 : kBf16, 4, tensor.data,
                                    sizes, strides, box, steps, kNoInterleave, kSwizzle128,
-                                   kPromote256, kFillZeros));
+                                   promotion, kFillZeros));
 }
 
 AlignedTensor Sm90Tensors::of_queries(const Strided& given, std::int64_t d) const noexcept {

@@ -23,7 +23,8 @@ inline int kernel_size(const Problem& p) noexcept {
   return widest <= 64 ? 64 : widest <= 128 ? 128 : 256;
 }
 // "forward_bf16_128"
-const char* sm90_module(bool backward, DType type, int size) noexcept;
+enum class Sm90Kernel : unsigned char { forward, backward, one_query };
+const char* sm90_module(Sm90Kernel kernel, DType type, int size) noexcept;
 
 // A tensor [batch, heads, length, d] in memory that the copy engine can read and write.
 struct AlignedTensor {
@@ -34,8 +35,11 @@ struct AlignedTensor {
   Rows rows() const noexcept {
     return {tensor.data, tensor.stride[0], tensor.stride[1], tensor.stride[2]};
   }
-  // In boxes of so many rows, 64 features wide.
-  Status map(int box_rows, TensorMap& to) const noexcept;
+  // In boxes of so many rows, 64 features wide, of so many heads. promotion: how much the L2 reads
+  // at a time.
+  static constexpr int kPromote128 = 2, kPromote256 = 3;  // CUtensorMapL2promotion
+  Status map(int box_rows, TensorMap& to, int box_heads = 1,
+             int promotion = kPromote256) const noexcept;
 };
 
 // Brings tensors into such memory: where strides or addresses are no multiples of 16 bytes they are

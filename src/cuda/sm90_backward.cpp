@@ -103,7 +103,7 @@ Status launch(const BackwardProblem& p, const BackwardCall& given, Queue& into) 
   a.delta = workspace + numbers;
   a.reference = workspace + 2 * numbers;
   a.rest = workspace + 3 * numbers;
-  const char* const module = sm90_module(true, p.type, size);
+  const char* const module = sm90_module(Sm90Kernel::backward, p.type, size);
   const std::int64_t rows = packed ? p.q_length : padded;
   ATTEND_TRY(queue->start(
       {module, "attend_backward_rows", blocks_of(p.batch * p.heads * rows * (size / 8), 256), 256},

@@ -2,7 +2,7 @@
 #include "cuda/forward_sm90.h"
 
 #include "cuda/rows.h"
-#include "cuda/sm90.h"
+#include "cuda/sm90_one_query.h"
 
 #include <algorithm>
 
@@ -73,19 +73,26 @@ Status launch(const ForwardProblem& p, const ForwardCall& given, Queue& into) no
   ATTEND_TRY(tensors.keys(call.k, p.d, k));
   ATTEND_TRY(tensors.keys(call.v, p.dv, v));
   ATTEND_TRY(tensors.query_result(call.out, p.dv, out));
-  ATTEND_TRY(q.map(tiles.queries, a.q));
-  ATTEND_TRY(k.map(tiles.keys, a.k));
-  ATTEND_TRY(v.map(tiles.keys, a.v));
-  ATTEND_TRY(out.map(64, a.out));
-  a.out_rows = out.rows();
-  a.counter = loans.take<unsigned>(1);
-  if (loans.failed()) return loans.status();
-  ATTEND_TRY(queue->fill(a.counter, 0, sizeof(unsigned)));
-  const std::int64_t blocks = std::min<std::int64_t>(a.items, queue->gpu().processors());
-  const auto threads = static_cast<unsigned>(128 * (1 + tiles.queries / 64));
-  ATTEND_TRY(queue->start(
-      {sm90_module(false, p.type, size), "attend_forward", blocks, threads, kForwardSharedBytes},
-      &a));
+  if (is_one_query(p, size)) {
+    ATTEND_TRY(start_one_query(p, a, size, {q, k, v, out}, loans, *queue));
+  } else {
+    ATTEND_TRY(q.map(tiles.queries, a.q));
+    ATTEND_TRY(k.map(tiles.keys, a.k));
+    ATTEND_TRY(v.map(tiles.keys, a.v));
+    ATTEND_TRY(out.map(64, a.out));
+    a.out_rows = out.rows();
+    a.counter = queue->gpu().counter_of(queue->stream());
+    if (a.counter == nullptr) {
+      a.counter = loans.take<unsigned>(1);
+      if (loans.failed()) return loans.status();
+      ATTEND_TRY(queue->fill(a.counter, 0, sizeof(unsigned)));
+    }
+    const std::int64_t blocks = std::min<std::int64_t>(a.items, queue->gpu().processors());
+    const auto threads = static_cast<unsigned>(128 * (1 + tiles.queries / 64));
+    ATTEND_TRY(queue->start({sm90_module(Sm90Kernel::forward, p.type, size), "attend_forward",
+                             blocks, threads, kForwardSharedBytes},
+                            &a));
+  }
   ATTEND_TRY(tensors.finish(out));
   return wants_more(p) ? launch_portable_statistics(p, given, into) : Status{};
 }

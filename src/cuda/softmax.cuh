@@ -41,6 +41,31 @@ struct Softmax {
     return score == kMinusInfinity ? 0 : fmaf(score, scale_log2, -kLift<T>);
   }
 
+  // Whether a score is so far above the reference that it becomes the next one.
+  __device__ __forceinline__ bool rises_to(float most, float before) const {
+    return most * scale_log2 > fmaf(before, scale_log2, kSlack);
+  }
+
+  // For kernels that have scores elsewhere than in a tile: the reference of row r after a tile whose
+  // largest score is `most`, as step() moves it.
+  __device__ __forceinline__ float next_reference(int r, float most) const {
+    if (far(most) || far(reference[r])) return fmaxf(reference[r], most);
+    return rises_to(most, reference[r]) ? most : reference[r];
+  }
+  // Moves it. A weight is then 2^((score - shift) * scale_log2 - below).
+  __device__ __forceinline__ void move_reference(int r, float most, float& below, float& rescale,
+                                                 float& shift) {
+    const float before = reference[r];
+    const bool is_far = far(most) || far(before);
+    shift = 0;
+    if (!is_far) return near_0(r, most, below, rescale);
+    reference[r] = shift = fmaxf(before, most);
+    rescale = before == shift || before == kMinusInfinity
+                  ? 1
+                  : exp2_fast((before - shift) * scale_log2);
+    below = -kLift<T>;
+  }
+
   // Scores become weights. What was summed so far is to be multiplied by `rescale`.
   template <int kColumns>
   __device__ __forceinline__ void step(RegisterTile<kColumns>& s, float (&rescale)[2]) {
@@ -79,7 +104,7 @@ struct Softmax {
  private:
   __device__ __forceinline__ void near_0(int r, float most, float& below, float& rescale) {
     const float before = reference[r];
-    if (most * scale_log2 > before * scale_log2 + kSlack) reference[r] = most;
+    if (rises_to(most, before)) reference[r] = most;
     below = unit(reference[r]);
     rescale = before == reference[r] || before == kMinusInfinity  // nothing was summed
                   ? 1

@@ -75,6 +75,25 @@ def test_every_option(name):
             near(x, y)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("d, dv", [(64, 64), (128, 128), (256, 256), (72, 40), (128, 200)])
+@pytest.mark.parametrize("heads, kv_heads", [(8, 8), (8, 2), (20, 1)])
+def test_token_by_token_has_the_bits_of_the_prompt(dtype, d, dv, heads, kv_heads):
+    """With keys of other lengths, spread scores, NaN behind the last key, and one that sees nothing."""
+    keys, lengths = 1500, torch.tensor([1500, 0, 333], device="cuda")
+    q, k, v = draw(3, heads, 200, d, dtype=dtype) * 3, draw(3, kv_heads, keys, d, dtype=dtype), draw(3, kv_heads, keys, dv, dtype=dtype)
+    for b, n in enumerate(lengths.tolist()):
+        k[b, :, n:] = v[b, :, n:] = torch.nan
+    alone = {199: {}, 0: {"query_offset": lengths - 200}, 77: {"query_offset": lengths - 123}}
+    for window, chosen in ((None, (199, 0, 77)), ((700, None), (199,))):
+        options = {"causal": True, "window": window, "key_lengths": lengths, "return_lse": True}
+        out, lse = attend.attention(q, k, v, **options)
+        for i in chosen:
+            one, one_lse = attend.attention(q[:, :, i : i + 1], k, v, **options, **alone[i])
+            assert torch.equal(one, out[:, :, i : i + 1]) and torch.equal(one_lse, lse[:, :, i : i + 1]), (window, i)
+            assert one[0].isfinite().all() and not one[1].any()
+
+
 def test_what_else_can_be_asked_for():
     q, k = draw(1, 4, 5, 8), draw(1, 2, 9, 8)
     for stage in ("raw", "softcapped", "masked"):
