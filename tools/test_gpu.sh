@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds attend on a machine with an NVIDIA GPU, nvcc and CMake, and asks of the GPU's kernels what the tests ask of the
-# CPU's: the table of cases as it is and with d of 64, 96, 128 and 256, pairs of options, and tests/cuda_test.cpp.
+# CPU's: the table of cases as it is and with d of 64, 96, 128 and 256, pairs of options, tests/cuda_test.cpp and
+# tests/inspect_test.cpp.
 #
 #   tools/test_gpu.sh [sanitize]     sanitize: then a part of it again under compute-sanitizer
 #
@@ -32,7 +33,7 @@ attempt() {
 build() {
   cmake -S . -B "$tree" $(command -v ninja >/dev/null && echo -G Ninja) -DCMAKE_BUILD_TYPE=Release -DATTEND_CUDA=ON \
     -DATTEND_BUILD_TESTS=ON -DATTEND_BUILD_COMMAND=OFF -DATTEND_BUILD_EXAMPLES=OFF &&
-    cmake --build "$tree" -j "$shards" --target conformance_test pairs_test cuda_test
+    cmake --build "$tree" -j "$shards" --target conformance_test pairs_test cuda_test inspect_test
 }
 
 # in_shards PROGRAM ARGUMENTS...: divided among processes, which share the GPU.
@@ -80,6 +81,7 @@ sanitize() {
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 attempt build build || { tail -n 30 "$out/build.log"; exit 1; }
 attempt cuda_test "$tree/tests/cuda_test" --gtest_brief=1
+attempt inspect_test "$tree/tests/inspect_test" --gtest_brief=1 --gtest_filter='*cuda*:*gpu*'
 attempt table_as_it_is table
 attempt table_d64 table --d=64
 for d in 96 128 256; do attempt "table_d$d" table --reduced "--d=$d"; done
