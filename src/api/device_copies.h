@@ -62,6 +62,8 @@ class DeviceCopies {
 class HostSequences {
  public:
   HostSequences(const Problem& problem, const Call& call, DeviceCopies& copies);
+  HostSequences(const HostSequences&) = delete;
+  HostSequences& operator=(const HostSequences&) = delete;
   Sequence operator[](std::int64_t b) const noexcept { return sequence_of(problem_, call_, b); }
 
  private:

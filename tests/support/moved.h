@@ -6,8 +6,10 @@
 #include <attend/inspect.h>
 #include <attend/option_list.h>
 
+#include <algorithm>
 #include <list>
-#include <optional>
+#include <memory>
+#include <string>
 
 namespace attend::test {
 
