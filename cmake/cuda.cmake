@@ -51,7 +51,8 @@ if(cuda_version GREATER_EQUAL 12080)
   # For every GPU from sm_80 on: machine code of two of them, and what the driver compiles for others.
   set(any -fatbin -Xfatbin -compress-all -fmad=false --expt-relaxed-constexpr
       -gencode=arch=compute_80,code=[sm_80,compute_80] -gencode=arch=compute_90,code=sm_90)
-  foreach(name portable_backward portable_forward portable_bias portable_pairs portable_merge clamp)
+  foreach(name portable_backward portable_forward portable_bias portable_inspect portable_inspect_keys portable_weights
+          portable_pairs portable_merge clamp)
     attend_cuda_module(${name} ${name}.cu ${any})
   endforeach()
   # For Hopper, by its own instructions: a module for each type and d.

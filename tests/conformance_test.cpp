@@ -66,6 +66,8 @@ std::vector<std::string> examine(const cases::Case& problem) {
     if (kernel.starts_with(only)) take(kernel, examination.backward(kernel));
   for (const std::string& kernel : kernels_for("inspect"))
     if (kernel.starts_with(only)) take(kernel, examination.inspect(kernel));
+  for (const std::string& kernel : kernels_for("weights"))
+    if (kernel.starts_with(only)) take(kernel, examination.window(problem.seed, kernel));
   return wrong;
 }
 

@@ -11,6 +11,7 @@
 #include "support/thrown_by.h"
 
 #include <attend/attention.h>
+#include <attend/inspect.h>
 #include <attend/plan.h>
 
 #include <gtest/gtest.h>
@@ -344,6 +345,70 @@ TEST_P(Cuda, starts_and_pages_out_of_range_do_no_harm) {
   options.key_lengths = there_lengths.view();
   attention(q, k, v, out.view(), options, {}, Where(default_context(), *queue));
   cuda::wait(*queue);
+}
+
+// ---- Statistics --------------------------------------------------------------------------------
+
+// More keys than a chunk, and more than are listed first; lengths that no kernel may believe.
+TEST_P(Cuda, statistics_are_nearly_those_of_the_host) {
+  const Trial t = make(2, 4, 2, 90, 700);
+  Tensor tokens({700}, DType::i64), lengths({2}, DType::i64), wrong({2}, DType::i64);
+  for (std::int64_t j = 0; j < 700; ++j) tokens.data<std::int64_t>()[j] = j * j % 31;
+  lengths.data<std::int64_t>()[0] = 700, wrong.data<std::int64_t>()[0] = std::int64_t{1} << 50;
+  lengths.data<std::int64_t>()[1] = 513, wrong.data<std::int64_t>()[1] = 513;
+  const InspectOptions asked{.top_k = 40, .tokens = tokens, .tile_rows = 8, .tile_columns = 5};
+  const Statistics host = inspect(t.q, t.k, {.causal = true, .key_lengths = lengths}, asked);
+  DeviceTensor q = on_device(t.q), k = on_device(t.k);
+  const DeviceTensor on_wrong = on_device(wrong), on_tokens = on_device(tokens);
+  InspectOptions there = asked;
+  there.tokens = on_tokens.view();
+  const AttentionOptions options{.causal = true, .key_lengths = on_wrong.view()};
+  const Where where(default_context(), *queue);
+  const Statistics found = inspect(q, k, options, there, where);
+  ASSERT_EQ(found.heads.size(), host.heads.size());
+  for (std::size_t h = 0; h < host.heads.size(); ++h) {
+    const HeadStatistics &a = found.heads[h], &b = host.heads[h];
+    EXPECT_EQ(a.rows, b.rows);
+    for (const auto& member :
+         {&HeadStatistics::lse, &HeadStatistics::entropy, &HeadStatistics::evenness,
+          &HeadStatistics::maximum, &HeadStatistics::previous, &HeadStatistics::first,
+          &HeadStatistics::diagonal, &HeadStatistics::local, &HeadStatistics::local_uniform,
+          &HeadStatistics::duplicate, &HeadStatistics::induction})
+      EXPECT_NEAR(a.*member, b.*member, 1e-5 * (1 + std::abs(b.*member))) << h;
+    EXPECT_NEAR(a.distance, b.distance, 1e-5 * b.distance);
+  }
+  for (const auto& tensor :
+       {&Statistics::lse, &Statistics::maximum, &Statistics::entropy, &Statistics::top_weights,
+        &Statistics::key_mass, &Statistics::tile_mean, &Statistics::tile_maximum}) {
+    ASSERT_EQ((found.*tensor).shape(), (host.*tensor).shape());
+    with_type(statistic(), [&]<class T>(T) {
+      if constexpr (sizeof(T) >= sizeof(float))
+        for (std::int64_t n = 0; n < (host.*tensor).count(); ++n) {
+          const auto a = static_cast<double>((found.*tensor).template data<T>()[n]);
+          const auto b = static_cast<double>((host.*tensor).template data<T>()[n]);
+          ASSERT_NEAR(a, b, 2e-5 * (1 + std::abs(b))) << n;
+        }
+    });
+  }
+  const WeightsWindow window{.batch = 1, .head = 3, .query = 20, .queries = 70, .keys = 700};
+  const DeviceTensor lse = on_device(found.lse);
+  const Tensor p = weights_of(q, k, lse, window, options, where);
+  EXPECT_TRUE(same_bits(p, weights_of(q, k, found.lse, window, options, where)));
+  for (std::int64_t i = 0; i < 70; ++i) {
+    double sum = 0;
+    for (std::int64_t j = 0; j < 700; ++j) sum += value(p, {i, j});
+    EXPECT_NEAR(sum, 1, 1e-5) << i;
+  }
+}
+
+TEST_P(Cuda, statistics_need_a_queue_and_one_device) {
+  const Trial t = make(1, 1, 1, 4, 4);
+  const DeviceTensor q = on_device(t.q), k = on_device(t.k);
+  EXPECT_EQ(thrown_by([&] { inspect(q, k); }),
+            "InvalidArgument: inspect: the tensors are on cuda:0; a queue of it must be given");
+  EXPECT_EQ(thrown_by([&] { inspect(q, t.k, {}, {}, Where(default_context(), *queue)); }),
+            "InvalidArgument: inspect: k is on cpu, q on cuda:0; all tensors must be on one "
+            "device");
 }
 
 // ---- The queue ---------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 // What the statistics of the weights promise, besides being true (conformance_test): their
-// properties, the bits of their rows, windows of exact weights, labels, and memory.
+// properties, the bits of their rows, windows of exact weights, labels, and memory. What is asked
+// of each kernel is asked of the GPU's, too, on a machine that has one.
 #include <attend/attend.h>
 
+#include "support/moved.h"
 #include "support/sanitized.h"
 #include "support/thrown_by.h"
 #include "support/widen.h"
@@ -41,9 +43,8 @@ struct Asked {
     for (std::int64_t n = 0; n < t.count(); ++n) t.data<std::int64_t>()[n] = n * n % 11;
     return t;
   }
-  Statistics run(Context& context = default_context()) const {
-    return inspect(q, k, options, all, context);
-  }
+  Statistics run() const { return inspect(q, k, options, all); }
+  Statistics run(Place& place) const { return place.inspect(q, k, options, all); }
 };
 
 bool same_bits(const Tensor& a, const Tensor& b) {
@@ -70,15 +71,25 @@ std::vector<std::string> inspect_kernels() {
   const Asked asked;
   for (const KernelInfo& kernel : Context::kernels()) {
     if (kernel.operation != "inspect") continue;
-    Context context({.kernels = "inspect:" + kernel.name});
-    if (thrown_by([&] { asked.run(context); }) == "nothing") names.push_back(kernel.name);
+    Place place("inspect:" + kernel.name);
+    if (place.gpu || thrown_by([&] { asked.run(place); }) == "nothing")
+      names.push_back(kernel.name);
   }
   return names;
 }
 
+// Why what is on the GPU cannot be asked here.
+std::string not_here(const Place& place) {
+  return place.gpu ? cuda::why_unavailable() : std::string();
+}
+
 class EachKernel : public testing::TestWithParam<std::string> {
  protected:
-  Context context{{.kernels = "inspect:" + GetParam()}};
+  void SetUp() override {
+    if (const std::string reason = not_here(place); !reason.empty())
+      GTEST_SKIP() << "this machine has no GPU for it: it " << reason;
+  }
+  Place place{"inspect:" + GetParam()};
 };
 INSTANTIATE_TEST_SUITE_P(All, EachKernel, testing::ValuesIn(inspect_kernels()),
                          [](const auto& test) {
@@ -91,7 +102,7 @@ INSTANTIATE_TEST_SUITE_P(All, EachKernel, testing::ValuesIn(inspect_kernels()),
 
 TEST_P(EachKernel, a_uniform_row_has_the_entropy_log_n) {
   const Tensor q({1, 1, 3, 8}), k = gaussian({1, 1, 700, 8}, 3);  // q = 0: all scores are 0
-  const Statistics s = inspect(q, k, {.query_offset = -1, .key_lengths = {}}, {}, context);
+  const Statistics s = place.inspect(q, k, {.query_offset = -1, .key_lengths = {}}, {});
   for (int i = 0; i < 3; ++i) {
     EXPECT_NEAR(s.entropy.at<float>({0, 0, i}), std::log(700.0), 2e-6);
     EXPECT_NEAR(s.maximum.at<float>({0, 0, i}), 1 / 700.0, 1e-9);
@@ -106,7 +117,7 @@ TEST_P(EachKernel, a_heads_lse_is_the_mean_of_its_rows_that_see_a_key) {
   Asked asked;
   asked.options.query_offset = -10;  // the first ten rows see nothing
   asked.options.causal = true;
-  const Statistics s = asked.run(context);
+  const Statistics s = asked.run(place);
   const std::int64_t heads = s.lse.size(1), queries = s.lse.size(2);
   for (std::int64_t n = 0; n < s.lse.size(0) * heads; ++n) {
     double sum = 0, rows = 0;
@@ -124,7 +135,7 @@ TEST_P(EachKernel, a_heads_lse_is_the_mean_of_its_rows_that_see_a_key) {
 TEST_P(EachKernel, masses_add_up_to_the_rows_that_see_a_key) {
   Asked asked;
   asked.options.query_offset = -10;  // the first ten rows see nothing
-  const Statistics s = asked.run(context);
+  const Statistics s = asked.run(place);
   for (std::int64_t b = 0; b < 2; ++b)
     for (std::int64_t h = 0; h < 4; ++h) {
       double sum = 0;
@@ -138,7 +149,7 @@ TEST_P(EachKernel, a_sink_takes_its_share_of_the_mass) {
   Asked asked;
   const Tensor sinks({-1.F, 0.F, 2.F, -kInfinity}, {4});
   asked.options.sinks = sinks;
-  const Statistics s = asked.run(context);
+  const Statistics s = asked.run(place);
   for (std::int64_t h = 0; h < 4; ++h) {
     double mass = 0, left = 0;
     for (std::int64_t j = 0; j < 300; ++j) mass += s.key_mass.at<float>({0, h, j});
@@ -152,7 +163,7 @@ TEST_P(EachKernel, a_row_that_sees_nothing_has_zeros_and_no_keys) {
   Asked asked;
   const Tensor mask({false}, {1}), sinks({0.5F, 1.F, 2.F, 3.F}, {4});
   asked.options.mask = mask;
-  const Statistics s = asked.run(context);
+  const Statistics s = asked.run(place);
   EXPECT_EQ(s.lse.at<float>({0, 1, 2}), -kInfinity);
   EXPECT_EQ(s.maximum.at<float>({0, 1, 2}), 0);
   EXPECT_EQ(s.entropy.at<float>({0, 1, 2}), 0);
@@ -164,19 +175,19 @@ TEST_P(EachKernel, a_row_that_sees_nothing_has_zeros_and_no_keys) {
   EXPECT_EQ(s.heads[0].rows, 0);
   EXPECT_EQ(label_of(s.heads[0]).name, "none");
   asked.options.sinks = sinks;
-  EXPECT_EQ(asked.run(context).lse.at<float>({0, 1, 2}), 1.F) << "the sink is all there is";
+  EXPECT_EQ(asked.run(place).lse.at<float>({0, 1, 2}), 1.F) << "the sink is all there is";
 }
 
 TEST_P(EachKernel, top_keys_of_equal_scores_are_the_lowest) {
   const Tensor q({1, 1, 2, 4}), k = gaussian({1, 1, 600, 4}, 4);
-  const Statistics s = inspect(q, k, {}, {.top_k = 40}, context);
+  const Statistics s = place.inspect(q, k, {}, {.top_k = 40});
   for (int i = 0; i < 2; ++i)
     for (int n = 0; n < 40; ++n) EXPECT_EQ(s.top_keys.at<std::int64_t>({0, 0, i, n}), n);
 }
 
 TEST_P(EachKernel, top_k_may_be_more_than_there_are_keys) {
   const Tensor q = gaussian({1, 1, 2, 4}, 5), k = gaussian({1, 1, 3, 4}, 6);
-  const Statistics s = inspect(q, k, {.causal = true, .query_offset = 0}, {.top_k = 1024}, context);
+  const Statistics s = place.inspect(q, k, {.causal = true, .query_offset = 0}, {.top_k = 1024});
   EXPECT_EQ(s.top_keys.at<std::int64_t>({0, 0, 0, 0}), 0);
   EXPECT_EQ(s.top_weights.at<float>({0, 0, 0, 0}), 1);
   EXPECT_EQ(s.top_keys.at<std::int64_t>({0, 0, 0, 1}), -1);
@@ -185,9 +196,9 @@ TEST_P(EachKernel, top_k_may_be_more_than_there_are_keys) {
 
 TEST_P(EachKernel, a_shorter_list_of_top_keys_begins_a_longer_one) {
   Asked asked;
-  const Statistics longer = asked.run(context);
+  const Statistics longer = asked.run(place);
   asked.all.top_k = 2;
-  const Statistics shorter = asked.run(context);
+  const Statistics shorter = asked.run(place);
   for (std::int64_t n = 0; n < 2 * 4 * 37; ++n)
     for (std::int64_t x = 0; x < 2; ++x)
       EXPECT_EQ(shorter.top_keys.data<std::int64_t>()[n * 2 + x],
@@ -198,14 +209,13 @@ TEST_P(EachKernel, a_shorter_list_of_top_keys_begins_a_longer_one) {
 
 TEST_P(EachKernel, bits_do_not_depend_on_threads) {
   const Asked asked;
-  Context one({.threads = 1, .kernels = "inspect:" + GetParam()});
-  Context many({.threads = 7, .kernels = "inspect:" + GetParam()});
+  Place one("inspect:" + GetParam(), 1), many("inspect:" + GetParam(), 7);
   expect_same_bits(asked.run(one), asked.run(many), "1 and 7 threads");
 }
 
 TEST_P(EachKernel, bits_do_not_depend_on_strides) {
   Asked asked;
-  const Statistics plain = asked.run(context);
+  const Statistics plain = asked.run(place);
   Tensor wide({2, 37, 4, 33});
   const TensorView q(wide.data<float>() + 1, {2, 4, 37, 16}, {37 * 4 * 33, 33, 4 * 33, 2});
   for (std::int64_t b = 0; b < 2; ++b)
@@ -213,17 +223,17 @@ TEST_P(EachKernel, bits_do_not_depend_on_strides) {
       for (std::int64_t i = 0; i < 37; ++i)
         for (std::int64_t x = 0; x < 16; ++x)
           q.at<float>({b, h, i, x}) = asked.q.at<float>({b, h, i, x});
-  expect_same_bits(plain, inspect(q, asked.k, asked.options, asked.all, context), "strides");
+  expect_same_bits(plain, place.inspect(q, asked.k, asked.options, asked.all), "strides");
 }
 
 TEST_P(EachKernel, a_batch_element_alone_has_the_same_bits) {
   Asked asked;
-  const Statistics whole = asked.run(context);
+  const Statistics whole = asked.run(place);
   InspectOptions all = asked.all;
   const Tensor tokens = Tensor::copy_of(asked.tokens.view().slice(0, 1, 2));
   all.tokens = tokens;
-  const Statistics part = inspect(asked.q.view().slice(0, 1, 2), asked.k.view().slice(0, 1, 2),
-                                  asked.options, all, context);
+  const Statistics part = place.inspect(asked.q.view().slice(0, 1, 2),
+                                        asked.k.view().slice(0, 1, 2), asked.options, all);
   for (const auto& tensor : {&Statistics::lse, &Statistics::maximum, &Statistics::entropy,
                              &Statistics::top_keys, &Statistics::top_weights, &Statistics::key_mass,
                              &Statistics::tile_mean, &Statistics::tile_maximum})
@@ -234,10 +244,10 @@ TEST_P(EachKernel, a_batch_element_alone_has_the_same_bits) {
 
 TEST_P(EachKernel, some_of_the_rows_have_the_same_bits) {
   Asked asked;
-  const Statistics whole = asked.run(context);
+  const Statistics whole = asked.run(place);
   asked.options.query_offset = 300 - 37 + 11;
-  const Statistics part = inspect(asked.q.view().slice(2, 11, 30), asked.k, asked.options,
-                                  {.top_k = 6, .key_mass = false, .metrics = false}, context);
+  const Statistics part = place.inspect(asked.q.view().slice(2, 11, 30), asked.k, asked.options,
+                                        {.top_k = 6, .key_mass = false, .metrics = false});
   for (const auto& tensor : {&Statistics::lse, &Statistics::maximum, &Statistics::entropy,
                              &Statistics::top_keys, &Statistics::top_weights})
     EXPECT_TRUE(same_bits(Tensor::copy_of((whole.*tensor).view().slice(2, 11, 30)), part.*tensor));
@@ -249,17 +259,15 @@ TEST_P(EachKernel, lse_has_the_bits_of_attention) {
   asked.options.sinks = sinks;
   std::string forward = GetParam();
   forward.replace(forward.rfind("inspect"), 7, "forward");
-  Context other({.kernels = "forward:" + forward});
-  Tensor out({2, 4, 37, 16}), lse({2, 4, 37});
-  attention(asked.q, asked.k, asked.k, out, asked.options, {.lse = lse}, other);
-  EXPECT_TRUE(same_bits(asked.run(context).lse, lse));
+  Place other("forward:" + forward);
+  EXPECT_TRUE(same_bits(asked.run(place).lse, other.lse(asked.q, asked.k, asked.options)));
 }
 
 TEST_P(EachKernel, what_is_not_asked_for_changes_no_bit_of_the_rest) {
   Asked asked;
-  const Statistics all = asked.run(context);
+  const Statistics all = asked.run(place);
   const Statistics rows =
-      inspect(asked.q, asked.k, asked.options, {.key_mass = false, .metrics = false}, context);
+      place.inspect(asked.q, asked.k, asked.options, {.key_mass = false, .metrics = false});
   EXPECT_TRUE(same_bits(all.lse, rows.lse));
   EXPECT_TRUE(same_bits(all.entropy, rows.entropy));
   EXPECT_EQ(all.heads[3].entropy, rows.heads[3].entropy);
@@ -267,7 +275,7 @@ TEST_P(EachKernel, what_is_not_asked_for_changes_no_bit_of_the_rest) {
   EXPECT_FALSE(rows.key_mass);
   EXPECT_FALSE(rows.top_keys);
   EXPECT_FALSE(rows.tile_mean);
-  const Statistics mass = inspect(asked.q, asked.k, asked.options, {}, context);
+  const Statistics mass = place.inspect(asked.q, asked.k, asked.options, {});
   EXPECT_TRUE(same_bits(all.key_mass, mass.key_mass));
   EXPECT_EQ(all.heads[3].distance, mass.heads[3].distance);
   EXPECT_TRUE(std::isnan(mass.heads[3].duplicate)) << "without tokens";
@@ -279,19 +287,19 @@ TEST_P(EachKernel, hidden_nan_changes_no_bit) {
   Asked asked;
   const Tensor lengths({std::int64_t{280}, std::int64_t{270}}, {2});
   asked.options.key_lengths = lengths;
-  const Statistics before = asked.run(context);
+  const Statistics before = asked.run(place);
   for (std::int64_t h = 0; h < 2; ++h)
     for (std::int64_t x = 0; x < 16; ++x)
       for (std::int64_t j = 280; j < 300; ++j) asked.k.at<float>({0, h, j, x}) = kInfinity;
   asked.k.at<float>({1, 1, 270, 3}) = static_cast<float>(kNan);
-  expect_same_bits(before, asked.run(context), "keys past the lengths");
+  expect_same_bits(before, asked.run(place), "keys past the lengths");
 }
 
 TEST_P(EachKernel, a_row_with_nan_leaves_the_others_alone) {
   Asked asked;  // row 5 of head 2 becomes NaN; key 269 and later is hidden from it
-  const Statistics before = asked.run(context);
+  const Statistics before = asked.run(place);
   asked.q.at<float>({0, 2, 5, 7}) = static_cast<float>(kNan);
-  const Statistics after = asked.run(context);
+  const Statistics after = asked.run(place);
   EXPECT_TRUE(std::isnan(after.lse.at<float>({0, 2, 5})));
   EXPECT_TRUE(std::isnan(after.maximum.at<float>({0, 2, 5})));
   EXPECT_TRUE(std::isnan(after.entropy.at<float>({0, 2, 5})));
@@ -309,7 +317,18 @@ TEST_P(EachKernel, a_row_with_nan_leaves_the_others_alone) {
 
 // ---- Windows of weights ------------------------------------------------------------------------
 
-TEST(weights_of, a_window_is_a_slice_of_the_weights) {
+class Windows : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = not_here(place); !reason.empty())
+      GTEST_SKIP() << "this machine has no GPU for it: it " << reason;
+  }
+  Place place{GetParam()};
+};
+INSTANTIATE_TEST_SUITE_P(All, Windows, testing::Values("", "weights:cuda.portable.weights"),
+                         [](const auto& test) { return test.param.empty() ? "host" : "gpu"; });
+
+TEST_P(Windows, a_window_is_a_slice_of_the_weights) {
   Asked asked;
   Tensor weights({2, 4, 37, 300}), out({2, 4, 37, 16}), lse({2, 4, 37});
   const Tensor mask({true, false, true, true}, {4, 1, 1});
@@ -318,28 +337,28 @@ TEST(weights_of, a_window_is_a_slice_of_the_weights) {
   attention(asked.q, asked.k, asked.k, out, asked.options, {.lse = lse, .weights = weights});
   const WeightsWindow window{
       .batch = 1, .head = 2, .query = 4, .queries = 20, .key = 250, .keys = 50};
-  const Tensor part = weights_of(asked.q, asked.k, lse, window, asked.options);
+  const Tensor part = place.weights_of(asked.q, asked.k, lse, window, asked.options);
   ASSERT_EQ(part.shape(), (Shape{20, 50}));
   for (std::int64_t i = 0; i < 20; ++i)
     for (std::int64_t j = 0; j < 50; ++j)
       ASSERT_NEAR(part.at<float>({i, j}), weights.at<float>({1, 2, 4 + i, 250 + j}), 2e-6);
   const Tensor hidden =
-      weights_of(asked.q, asked.k, lse, {.head = 1, .queries = 2, .keys = 9}, asked.options);
+      place.weights_of(asked.q, asked.k, lse, {.head = 1, .queries = 2, .keys = 9}, asked.options);
   EXPECT_EQ(hidden.at<float>({1, 8}), 0) << "a head that the mask hides";
 }
 
-TEST(weights_of, rows_of_a_packed_sequence_add_up_to_one) {
+TEST_P(Windows, rows_of_a_packed_sequence_add_up_to_one) {
   const Tensor q = gaussian({1, 2, 9, 8}, 7), k = gaussian({1, 2, 9, 8}, 8);
   const Tensor starts({std::int64_t{0}, std::int64_t{4}, std::int64_t{9}}, {3});
   const AttentionOptions options{.causal = true, .cu_seqlens_q = starts};
-  const Statistics s = inspect(q, k, options, {.tile_rows = 2, .tile_columns = 2});
+  const Statistics s = place.inspect(q, k, options, {.tile_rows = 2, .tile_columns = 2});
   EXPECT_EQ(s.batch, 2);
   EXPECT_EQ(s.lse.shape(), (Shape{1, 2, 9}));
   EXPECT_EQ(s.key_mass.shape(), (Shape{1, 2, 9}));
   EXPECT_EQ(s.tile_mean.shape(), (Shape{2, 2, 2, 2}));
   EXPECT_EQ(s.heads.size(), 4U);
   const Tensor p =
-      weights_of(q, k, s.lse, {.batch = 1, .head = 1, .queries = 5, .keys = 5}, options);
+      place.weights_of(q, k, s.lse, {.batch = 1, .head = 1, .queries = 5, .keys = 5}, options);
   for (std::int64_t i = 0; i < 5; ++i) {
     double sum = 0;
     for (std::int64_t j = 0; j < 5; ++j) sum += p.at<float>({i, j});
@@ -347,14 +366,14 @@ TEST(weights_of, rows_of_a_packed_sequence_add_up_to_one) {
   }
 }
 
-TEST(weights_of, tiles_are_means_of_the_weights) {
+TEST_P(Windows, tiles_are_means_of_the_weights) {
   const Asked asked;
-  const Statistics s = asked.run();
+  const Statistics s = asked.run(place);
   ASSERT_EQ(s.tile_queries, 8);
   ASSERT_EQ(s.tile_keys, 32);
-  const Tensor p =
-      weights_of(asked.q, asked.k, s.lse,
-                 {.head = 3, .query = 8, .queries = 8, .key = 256, .keys = 32}, asked.options);
+  const Tensor p = place.weights_of(asked.q, asked.k, s.lse,
+                                    {.head = 3, .query = 8, .queries = 8, .key = 256, .keys = 32},
+                                    asked.options);
   double sum = 0, visible = 0, most = 0;
   for (std::int64_t i = 0; i < 8; ++i)
     for (std::int64_t j = 0; j < 32; ++j) {

@@ -3,6 +3,7 @@
 // out as errors.
 #include "api/check.h"
 #include "api/context.h"
+#include "api/device_copies.h"
 #include "layer/matmul.h"
 #include "layer/run_rows.h"
 #include "support/fake_device.h"
@@ -141,6 +142,158 @@ TEST_F(Launch, a_failure_of_earlier_work_is_told_by_the_next_call) {
   EXPECT_FALSE(queue.wait());
   EXPECT_THROW(run(out), DeviceError);
   EXPECT_EQ(queue.in_use(), 0U);
+}
+
+// ---- Statistics --------------------------------------------------------------------------------
+
+// Their results are numbers for people: the call waits, and they are on the host.
+struct LaunchOfStatistics : Launch {
+  Tensor starts = Tensor({std::int64_t{0}, std::int64_t{11}, std::int64_t{30}}, {3});
+  Tensor tokens{Shape{30}, DType::i32};
+  AttentionOptions options{.causal = true, .cu_seqlens_q = starts, .max_q = 25, .max_k = 25};
+  InspectOptions asked{.top_k = 3, .tokens = tokens, .tile_rows = 4, .tile_columns = 4};
+  ConstTensorView packed_q = q.view().slice(0, 0, 1), packed_k = q.view().slice(0, 1, 2);
+
+  LaunchOfStatistics() {
+    for (std::int64_t n = 0; n < 30; ++n)
+      tokens.data<std::int32_t>()[n] = static_cast<std::int32_t>(n * n % 5);
+  }
+  // As if the tensors were on the device, options and all.
+  AttentionOptions options_there() const {
+    AttentionOptions there = options;
+    there.cu_seqlens_q = on_device(ConstTensorView(options.cu_seqlens_q));
+    return there;
+  }
+  template <class Operation>
+  void plan_by_the_fake(const typename Operation::Problem& problem) {
+    const Kernel<Operation>* const table[] = {&kFakeTasks<Operation>};
+    std::get<Plans<Operation>>(ContextState::of(context).plans)
+        .made.emplace(problem, std::make_shared<const Decision<Operation>>(
+                                   decide<Operation>(problem, this_machine(), 1, "", table)));
+  }
+  Statistics run(const InspectOptions& of, Queue* into) {
+    const ConstTensorView on_q = on_device(packed_q), on_k = on_device(packed_k);
+    const AttentionOptions there = options_there();
+    plan_by_the_fake<Inspect>(check(InspectArguments{on_q, on_k, there, of}).problem);
+    return inspect(on_q, on_k, there, of, into == nullptr ? Where(context) : Where(context, *into));
+  }
+  Statistics on_host() const {
+    Context reference({.threads = 1, .kernels = "inspect:reference.inspect"});
+    return inspect(packed_q, packed_k, options, asked, reference);
+  }
+  static void expect_same(const Statistics& a, const Statistics& b) {
+    for (const auto& tensor :
+         {&Statistics::lse, &Statistics::maximum, &Statistics::entropy, &Statistics::top_weights,
+          &Statistics::key_mass, &Statistics::tile_mean, &Statistics::tile_maximum})
+      EXPECT_TRUE(same(a.*tensor, b.*tensor));
+    ASSERT_EQ(a.heads.size(), b.heads.size());
+    for (std::size_t n = 0; n < a.heads.size(); ++n) {
+      EXPECT_EQ(a.heads[n].distance, b.heads[n].distance);
+      EXPECT_EQ(a.heads[n].local_uniform, b.heads[n].local_uniform);
+      EXPECT_EQ(a.heads[n].duplicate, b.heads[n].duplicate);
+      EXPECT_EQ(a.heads[n].induction, b.heads[n].induction);
+    }
+  }
+};
+
+TEST_F(LaunchOfStatistics, they_are_on_the_host_when_the_call_returns) {
+  InspectOptions there = asked;
+  there.tokens = on_device(ConstTensorView(tokens));
+  expect_same(run(there, &queue), on_host());
+  EXPECT_EQ(queue.in_use(), 0U);
+  EXPECT_EQ(queue.wrong_gifts, 0);
+  expect_same(run(asked, &queue), on_host());  // tokens in memory of the host
+}
+
+// The host cannot refuse what lies in memory of the device: it is brought into range, as kernels do
+// it.
+TEST_F(LaunchOfStatistics, numbers_out_of_range_are_brought_into_it) {
+  const auto sequences = [&](std::vector<std::int64_t> numbers,
+                             std::vector<std::int64_t> key_lengths) {
+    const auto there = [](const std::vector<std::int64_t>& list) {
+      return ConstTensorView(list.data(), DType::i64, {static_cast<std::int64_t>(list.size())},
+                             kFakeDevice);
+    };
+    AttentionOptions wrong = options_there();
+    wrong.cu_seqlens_q = there(numbers);
+    wrong.key_lengths = there(key_lengths);
+    const Request<Inspect> made =
+        check(InspectArguments{on_device(packed_q), on_device(packed_k), wrong, asked});
+    DeviceCopies copies("inspect", kFakeDevice, &queue);
+    const HostSequences found(made.problem, made.call, copies);
+    std::vector<std::int64_t> all;
+    for (std::int64_t b = 0; b < 2; ++b)
+      all.insert(all.end(), {found[b].q_begin, found[b].q_length, found[b].k_length});
+    return all;
+  };
+  using List = std::vector<std::int64_t>;
+  constexpr std::int64_t kFar = std::int64_t{1} << 60;
+  EXPECT_EQ(sequences({0, 11, 30}, {11, 19}), (List{0, 11, 11, 11, 19, 19}));
+  EXPECT_EQ(sequences({-7, 11, kFar}, {kFar, 19}), (List{0, 11, 11, 11, 19, 19}));
+  EXPECT_EQ(sequences({3, 1, kFar}, {-1, kFar}), (List{3, 0, 0, 3, 25, 25})) << "25 is max_q";
+  EXPECT_EQ(sequences({kFar, -kFar, 0}, {1, 1}), (List{30, 0, 0, 30, 0, 0}));
+}
+
+TEST_F(LaunchOfStatistics, tokens_far_apart_are_read_one_by_one) {
+  Tensor wide({30, 20}, DType::i32);
+  for (std::int64_t n = 0; n < 30; ++n)
+    wide.at<std::int32_t>({n, 0}) = tokens.data<std::int32_t>()[n];
+  InspectOptions there = asked;
+  there.tokens = ConstTensorView(wide.data<std::int32_t>(), DType::i32, {30}, {20}, kFakeDevice);
+  expect_same(run(there, &queue), on_host());
+  Tensor backwards({30}, DType::i32);
+  for (std::int64_t n = 0; n < 30; ++n)
+    backwards.data<std::int32_t>()[29 - n] = tokens.data<std::int32_t>()[n];
+  there.tokens =
+      ConstTensorView(backwards.data<std::int32_t>() + 29, DType::i32, {30}, {-1}, kFakeDevice);
+  expect_same(run(there, &queue), on_host());
+}
+
+TEST_F(LaunchOfStatistics, failures_come_out_as_errors_and_leave_nothing_behind) {
+  EXPECT_EQ(thrown_by([&] { run(asked, nullptr); }),
+            "InvalidArgument: inspect: the tensors are on cuda:0; a queue of it must be given");
+  queue.refuses = true;
+  EXPECT_EQ(thrown_by([&] { run(asked, &queue); }),
+            "DeviceError: inspect: cuda:0 failed: too much shared memory");
+  queue.exhausted = true;
+  EXPECT_EQ(thrown_by([&] { run(asked, &queue); }),
+            "OutOfMemory: inspect: cuda:0 has no memory for it: none is left for what it brings to "
+            "the host");
+  queue.exhausted = false;
+  EXPECT_EQ(queue.in_use(), 0U);
+  queue.put([] { return Status{Status::Kind::failed, "an illegal address"}; });
+  EXPECT_EQ(thrown_by([&] { run(asked, &queue); }),
+            "DeviceError: inspect: cuda:0 failed: an illegal address");
+  EXPECT_EQ(queue.in_use(), 0U);
+}
+
+TEST_F(LaunchOfStatistics, a_window_of_weights_from_an_lse_in_either_memory) {
+  const WeightsWindow window{.batch = 1, .head = 2, .query = 3, .queries = 9, .key = 2, .keys = 14};
+  const Tensor lse = on_host().lse;
+  const Tensor expected = weights_of(packed_q, packed_k, lse, window, options);
+  const ConstTensorView on_q = on_device(packed_q), on_k = on_device(packed_k);
+  const AttentionOptions there = options_there();
+  const auto found = [&](const ConstTensorView& of, const WeightsWindow& part) {
+    plan_by_the_fake<Weights>(check(WindowArguments{on_q, on_k, of, part, there}).problem);
+    return weights_of(on_q, on_k, of, part, there, Where(context, queue));
+  };
+  EXPECT_TRUE(same(found(lse, window), expected));
+  EXPECT_TRUE(same(found(on_device(ConstTensorView(lse)), window), expected));
+  EXPECT_EQ(thrown_by([&] { found(lse, {.batch = 1, .queries = 20, .keys = 1}); }),
+            "InvalidArgument: weights_of: the window has 20 queries from 0 on; there are 19");
+  EXPECT_EQ(queue.in_use(), 0U);
+}
+
+TEST_F(LaunchOfStatistics, tensors_of_another_device_are_refused) {
+  InspectOptions there = asked;
+  there.tokens =
+      ConstTensorView(tokens.data<std::int32_t>(), DType::i32, {30}, Device{Device::Kind::cuda, 1});
+  EXPECT_EQ(thrown_by([&] { run(there, &queue); }),
+            "InvalidArgument: inspect: tokens is on cuda:1, q on cuda:0; all tensors must be on "
+            "one device");
+  EXPECT_EQ(thrown_by([&] { inspect(packed_q, on_device(packed_k), {}, {}, context); }),
+            "InvalidArgument: inspect: k is on cuda:0, q on cpu; all tensors must be on one "
+            "device");
 }
 
 // ---- Operations of layers ----------------------------------------------------------------------

@@ -4,7 +4,8 @@
 #
 #   tools/test_gpu.sh [STEP...]   none: cases python bench
 #
-#   cases      the table of cases as it is and with d of 64, 96, 128 and 256, pairs of options, tests/cuda_test.cpp
+#   cases      the table of cases as it is and with d of 64, 96, 128 and 256, pairs of options, tests/cuda_test.cpp and
+#              tests/inspect_test.cpp
 #   python     the package on tensors of the GPU (python/tests/cuda): attend.torch, attend.hf
 #   bench      beside PyTorch's cuDNN and flash backends (bench/gpu.py): bench.json
 #   sanitize   a part of the cases under compute-sanitizer
@@ -16,7 +17,7 @@ set -uo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 tree=$PWD/build/gpu out=${OUT:-$PWD/build/gpu/out} shards=$(nproc) python=${PYTHON:-python3}
 for step in "$@"; do
-  [[ " cases python bench sanitize " == *" $step "* ]] || { sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 2; }
+  [[ " cases python bench sanitize " == *" $step "* ]] || { sed -n '2,16s/^# \{0,1\}//p' "$0"; exit 2; }
 done
 steps=" ${*:-cases python bench} "
 wants() { [[ $steps == *" $1 "* ]]; }
@@ -47,7 +48,7 @@ configure() {
 build() {
   local options=() targets=()
   if wants cases || wants sanitize; then
-    options+=(ATTEND_BUILD_TESTS=ON) targets+=(conformance_test pairs_test cuda_test)
+    options+=(ATTEND_BUILD_TESTS=ON) targets+=(conformance_test pairs_test cuda_test inspect_test)
   fi
   if wants python || wants bench; then
     if ! "$python" -c 'import nanobind, ml_dtypes, pytest' 2>/dev/null; then
@@ -111,6 +112,7 @@ fi
 if wants bench; then attempt bench "$python" bench/gpu.py --json "$out/bench.json"; fi
 if wants cases; then
   attempt cuda_test "$tree/tests/cuda_test" --gtest_brief=1
+  attempt inspect_test "$tree/tests/inspect_test" --gtest_brief=1 --gtest_filter='*cuda*:*gpu*'
   attempt table_as_it_is table
   attempt table_d64 table --d=64
   for d in 96 128 256; do attempt "table_d$d" table --reduced "--d=$d"; done

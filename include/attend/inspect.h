@@ -5,6 +5,9 @@
 //
 // as attention() takes them, with every option; v does not affect the weights. Dropout is
 // ignored: these are the weights before it. Definitions and thresholds: docs/inspect.md.
+//
+// q and k, and the options' tensors, may be on a device. The results are numbers for people, in host
+// memory: such a call waits for the work of its queue.
 #pragma once
 
 #include <attend/attention.h>
@@ -22,7 +25,7 @@ struct InspectOptions {
   bool metrics = true;           // distance, previous, first, ... of each head
   std::int64_t local_width = 8;  // keys at most this far from the query are "local"
   // Token ids of the keys: [batch, keys], or [keys] for all sequences; [total] if keys are packed.
-  // The metrics duplicate and induction need them.
+  // The metrics duplicate and induction need them. In the memory of q, or of the host.
   TensorOrView tokens{};
   // Both above 0: a map of the weights with at most this many tiles. The sides of a tile are the
   // smallest powers of two that suffice.
@@ -81,9 +84,10 @@ struct WeightsWindow {
 };
 
 // p = exp(s - lse) of the window, [queries, keys], f32 (f64 for f64); 0 where hidden. lse is what
-// attention() or inspect() gave for the same q, k and options. Computed in f64. From |lse| = 4096
-// in f32, 2^20 in f64, its rounding would show: then lse is not used, and the row is summed again
-// over the keys of this call (docs/inspect.md).
+// attention() or inspect() gave for the same q, k and options, in the memory of q or of the host.
+// Computed in f64, on a GPU from products in f32. From |lse| = 4096 in f32, 2^20 in f64, its
+// rounding would show: then lse is not used, and the row is summed again over the keys of this call
+// (docs/inspect.md).
 ATTEND_API Tensor weights_of(const ConstTensorView& q, const ConstTensorView& k,
                              const ConstTensorView& lse, const WeightsWindow& window,
                              const AttentionOptions& options = {},

@@ -32,7 +32,7 @@ class ATTEND_API Plan {
                       const InspectOptions& inspect_options = {}, const PlanOptions& plan = {},
                       Context& context = default_context());
 
-  // As attention() and attention_backward(). Data, strides, the values of lengths and offsets, and
+  // As attention(), attention_backward() and inspect(). Data, strides, the values of lengths and offsets, and
   // the seed, offset and origin of dropout may differ from the Plan's; anything else throws. Of
   // packed sequences the longest must stay as long, or max_q and max_k be given.
   void run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
@@ -42,7 +42,7 @@ class ATTEND_API Plan {
                     const AttentionGradients& gradients, Queue* queue = nullptr) const;
   Statistics run_inspect(const ConstTensorView& q, const ConstTensorView& k,
                          const AttentionOptions& options = {},
-                         const InspectOptions& inspect_options = {}) const;
+                         const InspectOptions& inspect_options = {}, Queue* queue = nullptr) const;
 
   const std::string& kernel() const noexcept;
   std::size_t workspace_bytes() const noexcept;  // NOLINT(bugprone-exception-escape): never

@@ -247,12 +247,13 @@ Plan Plan::inspect(const ConstTensorView& q, const ConstTensorView& k,
 }
 
 Statistics Plan::run_inspect(const ConstTensorView& q, const ConstTensorView& k,
-                             const AttentionOptions& options,
-                             const InspectOptions& inspect_options) const {
+                             const AttentionOptions& options, const InspectOptions& inspect_options,
+                             Queue* queue) const {
   return reporting("inspect", [&] {
     const InspectArguments given{q, k, options, inspect_options};
     const auto request = check(given);
-    return statistics_of(request, state_->for_request(request), given, *context_);
+    return statistics_of(request, state_->for_request(request), given,
+                         queue == nullptr ? Where(*context_) : Where(*context_, *queue));
   });
 }
 

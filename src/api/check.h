@@ -4,6 +4,7 @@
 #pragma once
 
 #include "core/operation.h"
+#include "core/sequence.h"
 
 #include <attend/inspect.h>
 
@@ -73,5 +74,8 @@ Request<Forward> check(const StatesArguments& arguments, std::vector<Part>& part
 // What is written is not in these two: the functions make it.
 Request<Inspect> check(const InspectArguments& arguments);
 Request<Weights> check(const WindowArguments& arguments);
+// The window lies within its sequence. On a device, only who has read the lengths can say so.
+void check_window(const WeightsProblem& problem, const Sequence& sequence,
+                  const WeightsWindow& window);
 
 }  // namespace attend

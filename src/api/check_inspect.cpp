@@ -6,6 +6,12 @@ namespace {
 
 constexpr std::int64_t kMostTopKeys = 1024;
 
+void within(const char* name, std::int64_t from, std::int64_t count, std::int64_t most) {
+  if (from < 0 || count < 0 || from > most || count > most - from)
+    throw InvalidArgument(text("weights_of: the window has ", count, " ", name, " from ", from,
+                               " on; there are ", most));
+}
+
 // The smallest power of two that cuts `length` into at most `most` tiles.
 std::int64_t tile_size(std::int64_t length, std::int64_t most) {
   std::int64_t size = 1;
@@ -14,6 +20,11 @@ std::int64_t tile_size(std::int64_t length, std::int64_t most) {
 }
 
 }  // namespace
+
+void check_window(const WeightsProblem& p, const Sequence& sequence, const WeightsWindow& w) {
+  within("queries", w.query, w.queries, sequence.q_length);
+  within("keys", w.key, w.keys, listed_keys(p, sequence));
+}
 
 void Checker::weights_only() {
   p_.dv = 0;
@@ -51,8 +62,17 @@ void Checker::inspect(const InspectOptions& options, Request<Inspect>& request) 
   p.lse_type = statistic_type(p.type);
 }
 
+// What inspect() is told or has given may be in memory of the host, whatever q and k are in.
+Strided Checker::read_anywhere(std::string_view name, const ConstTensorView& view) {
+  const Device device = device_;
+  if (view.device() == Device{}) device_ = Device{};
+  const Strided t = read(name, view);
+  device_ = device;
+  return t;
+}
+
 Strided Checker::tokens(const ConstTensorView& view) {
-  Strided tokens = read("tokens", view);
+  Strided tokens = read_anywhere("tokens", view);
   type_is("tokens", view.dtype(), {DType::i32, DType::i64});
   const bool packed_keys = p_.keys == KeyAddressing::packed;
   const std::int64_t keys = packed_keys ? read_[1].view.size(2) : p_.k_length;
@@ -70,22 +90,18 @@ void Checker::window(const ConstTensorView& lse, const WeightsWindow& w,
   auto& call = request.call;
   weights_only();
   const ConstTensorView q = read_.front().view;
-  call.lse = read("lse", lse);
+  call.lse = read_anywhere("lse", lse);
   shape_is("lse", lse, {q.size(0), q.size(1), q.size(2)});
   type_is_statistic("lse", lse.dtype());
   call.lse.stride = {lse.strides()[0], lse.strides()[1], lse.strides()[2], 0};
   p.lse_type = lse.dtype();
-  const auto within = [&](const char* name, std::int64_t from, std::int64_t count,
-                          std::int64_t most) {
-    if (from < 0 || count < 0 || from > most || count > most - from)
-      fail("the window has ", count, " ", name, " from ", from, " on; there are ", most);
-  };
   within("batch elements", w.batch, 1, p.batch);
   within("heads", w.head, 1, p.heads);
-  const Sequence sequence =
-      p.device == Device{} ? sequence_of(p, call, w.batch) : Sequence{.q_length = p.q_length};
-  within("queries", w.query, w.queries, sequence.q_length);
-  within("keys", w.key, w.keys, p.keys == KeyAddressing::packed ? sequence.k_stored : p.k_length);
+  // On a device, how long the sequence is itself is found out later.
+  check_window(p,
+               p.device == Device{} ? sequence_of(p, call, w.batch)
+                                    : Sequence{.q_length = p.q_length, .k_stored = p.k_length},
+               w);
   p.window_queries = w.queries;
   p.window_keys = w.keys;
   call.window = {w.batch, w.head, w.query, w.key};

@@ -5,7 +5,6 @@
 #pragma once
 
 #include "api/check.h"
-#include "core/sequence.h"
 #include "core/text.h"
 
 #include <initializer_list>
@@ -113,6 +112,7 @@ class Checker : TensorChecker {
   void kinds_of_states(const std::vector<Part>& parts);
   template <class... Name>
   int state_kind(const Strided& t, const Shape& row, const Name&... name) const;
+  Strided read_anywhere(std::string_view name, const ConstTensorView& view);
   Strided tokens(const ConstTensorView& view);
 
   Problem& p_;

@@ -1,6 +1,8 @@
-// inspect() and weights_of(): check, make what is written, plan, run; then sums become means.
+// inspect() and weights_of(): check, make what is written, plan, run; then sums become means. On a
+// device, what is written there comes to the host.
 #include <attend/inspect.h>
 
+#include "api/device_copies.h"
 #include "api/statistics.h"
 #include "core/mask.h"
 #include "core/reporting.h"
@@ -27,15 +29,20 @@ struct Tokens {
   Tensor numbers;                                      // i32 [batch, keys], packed [1, total]
   std::vector<double> duplicate_rows, induction_rows;  // [batch]
 
-  Tokens(const InspectProblem& p, InspectCall& call, std::int64_t total)
+  Tokens(const InspectProblem& p, const InspectCall& given, const HostSequences& sequences,
+         std::int64_t total)
       : numbers({p.keys == KeyAddressing::packed ? 1 : p.batch, total}, DType::i32),
         duplicate_rows(static_cast<std::size_t>(p.batch)), induction_rows(duplicate_rows) {
-    const InspectCall given = call;
-    call.tokens = {.data = reinterpret_cast<std::byte*>(numbers.data<std::int32_t>()),
-                   .type = DType::i32,
-                   .given = true,
-                   .stride = {total, 0, 1, 0}};
-    for (std::int64_t b = 0; b < p.batch; ++b) number(p, given, call, sequence_of(p, call, b));
+    InspectCall call = given;
+    call.tokens = view();
+    for (std::int64_t b = 0; b < p.batch; ++b) number(p, given, call, sequences[b]);
+  }
+
+  Strided view() {
+    return {.data = reinterpret_cast<std::byte*>(numbers.data<std::int32_t>()),
+            .type = DType::i32,
+            .given = true,
+            .stride = {numbers.size(1), 0, 1, 0}};
   }
 
  private:
@@ -96,6 +103,20 @@ double local_uniform(const InspectProblem& p, const Sequence& s) {
   return rows == 0 ? 0 : sum / rows;
 }
 
+// Tokens in memory of a device, as a tensor of the host.
+Tensor fetched(const InspectProblem& p, const Strided& tokens, std::int64_t total,
+               DeviceCopies& copies) {
+  const std::int64_t rows = p.keys == KeyAddressing::packed ? 1 : p.batch;
+  Tensor host({rows, total}, DType::i64);
+  for (std::int64_t b = 0; b < rows; ++b) {
+    Strided row = tokens;
+    row.data += tokens.offset(b, 0, 0) * size_of(tokens.type);
+    const std::vector<std::int64_t> numbers = copies.integers(row, tokens.stride[2], total);
+    std::copy(numbers.begin(), numbers.end(), host.data<std::int64_t>() + b * total);
+  }
+  return host;
+}
+
 HeadStatistics means(const HeadSums& sums, bool metrics, double local_share, const Tokens* tokens,
                      std::size_t b) {
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
@@ -125,9 +146,12 @@ Statistics statistics_of(Request<Inspect> request, const Decision<Inspect>& deci
   InspectCall& call = request.call;
 
   Statistics s;
+  DeviceCopies copies("inspect", p.device, where.queue());
+  const HostSequences sequences(p, call, copies);
   const auto make = [&](Tensor& tensor, const Shape& shape, Strided& to, DType type) {
     tensor = where.context().make_tensor(shape, type);
     to = strided(tensor);
+    to.data = copies.written(to.data, tensor.count() * size_of(type));
   };
   const Shape rows{q.size(0), q.size(1), q.size(2)};
   const std::int64_t keys = p.keys == KeyAddressing::packed ? k.size(2) : p.k_length;
@@ -151,13 +175,26 @@ Statistics statistics_of(Request<Inspect> request, const Decision<Inspect>& deci
   s.tile_keys = p.tile_keys;
   s.batch = p.batch;
   std::optional<Tokens> tokens;
-  if (p.tokens) tokens.emplace(p, call, keys);
+  Tensor host_tokens;
+  if (p.tokens) {
+    if (asked.tokens.device() != Device{}) {
+      host_tokens = fetched(p, call.tokens, keys, copies);
+      call.tokens = {.data = reinterpret_cast<std::byte*>(host_tokens.data<std::int64_t>()),
+                     .type = DType::i64,
+                     .given = true,
+                     .stride = {keys, 0, 1, 0}};
+    }
+    tokens.emplace(p, call, sequences, keys);
+    call.tokens = tokens->view();
+    call.tokens.data = copies.read(call.tokens.data, tokens->numbers.count() * size_of(DType::i32));
+  }
   std::vector<HeadSums> sums(static_cast<std::size_t>(p.batch * p.heads));
-  call.heads = sums.data();
+  call.heads = copies.written(sums.data(), p.batch * p.heads);
 
   ContextState::of(where).execute("inspect", decision, call, where.queue());
+  copies.bring_back();
   for (std::int64_t b = 0; b < p.batch; ++b) {
-    const double share = p.metrics ? local_uniform(p, sequence_of(p, call, b)) : 0;
+    const double share = p.metrics ? local_uniform(p, sequences[b]) : 0;
     for (std::int64_t h = 0; h < p.heads; ++h)
       s.heads.push_back(means(sums[static_cast<std::size_t>(b * p.heads + h)], p.metrics, share,
                               tokens ? &*tokens : nullptr, static_cast<std::size_t>(b)));
@@ -181,11 +218,24 @@ Tensor weights_of(const ConstTensorView& q, const ConstTensorView& k, const Cons
                   const Where& where) {
   return reporting("weights_of", [&] {
     auto request = check(WindowArguments{q, k, lse, window, options});
-    const auto plan = ContextState::of(where).plan_for<Weights>(request.problem);
+    const WeightsProblem& p = request.problem;
+    WeightsCall& call = request.call;
+    const auto plan = ContextState::of(where).plan_for<Weights>(p);
+    DeviceCopies copies("weights_of", p.device, where.queue());
+    if (copies.needed()) check_window(p, HostSequences(p, call, copies)[window.batch], window);
+    Tensor rows;
+    if (lse.device() != p.device) {  // inspect() gave it
+      rows = Tensor::copy_of(lse);
+      call.lse = strided(rows);
+      call.lse.data = copies.read(call.lse.data, rows.count() * size_of(rows.dtype()));
+    }
     Tensor weights =
         where.context().make_tensor({window.queries, window.keys}, statistic_type(q.dtype()));
-    request.call.weights = strided(weights);
-    ContextState::of(where).execute("weights_of", *plan, request.call, where.queue());
+    call.weights = strided(weights);
+    call.weights.data =
+        copies.written(call.weights.data, weights.count() * size_of(weights.dtype()));
+    ContextState::of(where).execute("weights_of", *plan, call, where.queue());
+    copies.bring_back();
     return weights;
   });
 }

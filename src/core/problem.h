@@ -140,10 +140,10 @@ struct InspectProblem : Problem {
   friend bool operator==(const InspectProblem&, const InspectProblem&) = default;
 
   // Tiles of the map, along the queries and along the keys.
-  std::int64_t map_rows() const noexcept {
+  ATTEND_HOST_DEVICE std::int64_t map_rows() const noexcept {
     return tile_queries == 0 ? 0 : (q_length + tile_queries - 1) / tile_queries;
   }
-  std::int64_t map_columns() const noexcept {
+  ATTEND_HOST_DEVICE std::int64_t map_columns() const noexcept {
     return tile_keys == 0 ? 0 : (k_length + tile_keys - 1) / tile_keys;
   }
 };

@@ -29,6 +29,10 @@ class Queue {
   // else may free it: the call that launched the work has returned by then. Null: there is none.
   virtual void* take(std::size_t bytes) noexcept = 0;
   virtual void give(void* memory, std::size_t bytes) noexcept = 0;
+
+  // Copies bytes between memory of the host and of the device, in either direction, after all work
+  // put in so far, and waits for it.
+  virtual Status copy(void* to, const void* from, std::size_t bytes) noexcept = 0;
 };
 
 }  // namespace attend

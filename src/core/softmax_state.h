@@ -78,6 +78,13 @@ inline constexpr double kLn2High = 0x1.62e428p-1, kLn2Low = 0x1.fbe8e7bcd5e4fp-2
   return std::exp2(above(s, whole)) * std::exp2(whole - std::ceil(log2_units(top)));
 }
 
+// Whether an lse of this type is so large that its own rounding shows in exp(s - lse): then the row
+// is summed again.
+[[gnu::always_inline]] ATTEND_HOST_DEVICE inline bool is_coarse(DType type, double lse) noexcept {
+  constexpr double kCoarse = 0x1p12;  // of f32: the rounding is 2^-12
+  return std::isfinite(lse) && std::abs(lse) >= (type == DType::f64 ? kFar : kCoarse);
+}
+
 struct SoftmaxState {
   double top = kMinusInfinity;  // the largest score
   double l = 0;                 // sum of weight(s, top)

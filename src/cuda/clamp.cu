@@ -1,8 +1,8 @@
-// What prepares a call. Lengths, offsets, starts of sequences and pages that lie in memory of the
-// device were not checked by the host: numbers out of range are brought into it, so that no kernel
-// reads or writes outside of the tensors, whatever they say.
+// What prepares a call: lengths, offsets, starts of sequences and pages become copies that are in
+// range (core/clamp.h).
 #include "clamp.h"
 
+#include "core/clamp.h"
 #include "core/sequence.h"
 
 namespace attend::cuda {
@@ -10,14 +10,10 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__device__ std::int64_t between(std::int64_t low, std::int64_t x, std::int64_t high) {
-  return x < low ? low : x > high ? high : x;
-}
 __device__ std::int64_t number(const Strided& t, std::int64_t n) {
   return load_integer(t, t.offset(n, 0, 0));
 }
 
-// Ascending, none longer than `longest`, all within `total`.
 template <class Int>
 __device__ void clamp_starts(const Strided& from, Int* to, std::int64_t count, std::int64_t longest,
                              std::int64_t total) {
@@ -28,11 +24,8 @@ __device__ void clamp_starts(const Strided& from, Int* to, std::int64_t count, s
     if (n < count) some[threadIdx.x] = number(from, n);
     __syncthreads();
     if (threadIdx.x == 0) {
-      for (int x = 0; x < kThreads && begin + x < count; ++x) {
-        const bool first = begin + x == 0;
-        const std::int64_t most = first ? total : last + longest < total ? last + longest : total;
-        some[x] = last = between(last, some[x], most);
-      }
+      for (int x = 0; x < kThreads && begin + x < count; ++x)
+        some[x] = last = clamped_start(some[x], begin + x, last, longest, total);
     }
     __syncthreads();
     if (n < count) to[n] = static_cast<Int>(some[threadIdx.x]);
@@ -53,19 +46,13 @@ __device__ void clamp(const ClampArguments& a) {
   __syncthreads();
   for (std::int64_t b = threadIdx.x; b < p.batch; b += kThreads) {
     if (a.to.key_lengths != nullptr) {
-      const bool no_pages = p.keys == KeyAddressing::paged && p.pages == 0;
-      const std::int64_t most = k_starts != nullptr ? k_starts[b + 1] - k_starts[b]
-                                : no_pages          ? 0
-                                                    : p.k_length;
+      const std::int64_t stored = k_starts != nullptr ? k_starts[b + 1] - k_starts[b] : 0;
       static_cast<Int*>(a.to.key_lengths)[b] =
-          static_cast<Int>(between(0, number(call.key_lengths, b), most));
+          static_cast<Int>(clamped_length(p, number(call.key_lengths, b), stored));
     }
-    if (a.to.query_offset != nullptr) {
-      constexpr std::int64_t kFarthest = std::int64_t{1} << 62;
-      const std::int64_t given = between(-kFarthest, number(call.query_offset, b), kFarthest);
+    if (a.to.query_offset != nullptr)
       static_cast<Int*>(a.to.query_offset)[b] =
-          static_cast<Int>(between(-a.offset_limit, given, a.offset_limit));
-    }
+          static_cast<Int>(clamped_offset(number(call.query_offset, b), a.offset_limit));
   }
 }
 

@@ -124,6 +124,16 @@ void StreamQueue::give(void* memory, std::size_t) noexcept {
   static_cast<void>(driver().free_async(reinterpret_cast<Address>(memory), stream_));
 }
 
+Status StreamQueue::copy(void* to, const void* from, std::size_t bytes) noexcept {
+  if (bytes == 0) return {};
+  const InContext in(gpu_);
+  if (const Result failed = driver().copy_async(reinterpret_cast<Address>(to),
+                                                reinterpret_cast<Address>(from), bytes, stream_);
+      failed != 0)
+    return status_of(failed);
+  return status_of(driver().synchronize(stream_));
+}
+
 Status StreamQueue::start(const Launch& launch, const void* arguments) noexcept {
   if (launch.blocks == 0) return {};
   const InContext in(gpu_);

@@ -75,6 +75,7 @@ class StreamQueue final : public Queue {
   Device device() const noexcept override { return {Device::Kind::cuda, gpu_.index()}; }
   void* take(std::size_t bytes) noexcept override;
   void give(void* memory, std::size_t bytes) noexcept override;
+  Status copy(void* to, const void* from, std::size_t bytes) noexcept override;
 
   Gpu& gpu() const noexcept { return gpu_; }
   Stream stream() const noexcept { return stream_; }

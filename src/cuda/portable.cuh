@@ -237,7 +237,8 @@ __device__ __forceinline__ void find_ranges(KeyRanges& ranges, const Problem& p,
   __syncthreads();
 }
 
-// The addresses of 32 keys from j0 on. All threads call it.
+// The addresses of 32 keys from j0 on, and of their values where there are any. All threads call
+// it.
 template <class Shared>
 __device__ __forceinline__ void find_keys(Shared& shared, const Problem& p, const Call& call,
                                           const Sequence& s, std::int64_t kv_head,
@@ -246,7 +247,8 @@ __device__ __forceinline__ void find_keys(Shared& shared, const Problem& p, cons
   const std::int64_t j = j0 + lane();
   const bool there = j < s.k_stored;
   if (warp() == 0) shared.k_at[lane()] = there ? key_row(p, call, call.k, s, kv_head, j) : kNone;
-  if (warp() == 1) shared.v_at[lane()] = there ? key_row(p, call, call.v, s, kv_head, j) : kNone;
+  if constexpr (requires { shared.v_at; })
+    if (warp() == 1) shared.v_at[lane()] = there ? key_row(p, call, call.v, s, kv_head, j) : kNone;
   __syncthreads();
 }
 

@@ -71,14 +71,7 @@ Memory& Memory::operator=(Memory&& other) noexcept {
 
 void copy(void* to, const void* from, std::size_t bytes, Queue& queue) {
   StreamQueue& own = own_queue("copy", queue);
-  if (bytes == 0) return;
-  {
-    const InContext in(own.gpu());
-    check("copy", own.device(),
-          status_of(driver().copy_async(reinterpret_cast<Address>(to),
-                                        reinterpret_cast<Address>(from), bytes, own.stream())));
-  }
-  wait(queue);
+  check("copy", own.device(), own.copy(to, from, bytes));
 }
 
 }  // namespace attend::cuda

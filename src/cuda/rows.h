@@ -3,6 +3,7 @@
 
 #include "cuda/device.h"
 
+#include "core/clamp.h"
 #include "core/kernel.h"
 #include "core/text.h"
 
@@ -16,7 +17,6 @@ inline constexpr Features kTakenByPortable =
 // How the portable kernels cut a problem (portable.cuh).
 inline constexpr unsigned kPortableThreads = 128;
 inline constexpr std::int64_t kPortableRows = 16, kPortableColumns = 128, kPortableLanes = 32;
-inline constexpr std::int64_t kFarthestPosition = std::int64_t{1} << 62;
 
 // Why the portable kernels cannot run on a GPU (80: of sm_80).
 inline std::string declines_portable(Device device, int capability) {

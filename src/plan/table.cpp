@@ -32,6 +32,8 @@ extern const Kernel<Convert> kNeonConvert;
 extern const Kernel<Forward> kCudaSm90Forward, kCudaPortableForward;
 extern const Kernel<Backward> kCudaSm90Backward, kCudaPortableBackward;
 extern const Kernel<Merge> kCudaPortableMerge;
+extern const Kernel<Inspect> kCudaPortableInspect;
+extern const Kernel<Weights> kCudaPortableWeights;
 extern const Kernel<Forward> kGenericForward, kReferenceForward, kTextbookForward;
 extern const Kernel<Backward> kGenericBackward, kReferenceBackward, kTextbookBackward;
 extern const Kernel<Inspect> kGenericInspect, kReferenceInspect;
@@ -69,6 +71,7 @@ constinit const Kernel<Backward>* const kBackward[] = {
 };
 
 constinit const Kernel<Inspect>* const kInspect[] = {
+    &kCudaPortableInspect,
 #if defined(__x86_64__)
     &kAvx512Inspect,
     &kAvx2Inspect,
@@ -81,7 +84,7 @@ constinit const Kernel<Inspect>* const kInspect[] = {
 
 constinit const Kernel<Merge>* const kMerge[] = {&kCudaPortableMerge, &kReferenceMerge};
 
-constinit const Kernel<Weights>* const kWeights[] = {&kReferenceWeights};
+constinit const Kernel<Weights>* const kWeights[] = {&kCudaPortableWeights, &kReferenceWeights};
 
 constinit const Kernel<Product>* const kProduct[] = {
 #if defined(__x86_64__)

@@ -177,13 +177,6 @@ Workspace inspect_workspace(const InspectProblem& p, const Tiles&) {
 
 // ---- A window of weights -----------------------------------------------------------------------
 
-// Whether an lse is so large that its own rounding shows in exp(s - lse). Then the row is summed
-// again.
-bool is_coarse(const WeightsProblem& p, double lse) noexcept {
-  constexpr double kCoarse = 0x1p12;  // of f32: the rounding is 2^-12
-  return std::isfinite(lse) && std::abs(lse) >= (p.lse_type == DType::f64 ? kFar : kCoarse);
-}
-
 void weights(const WeightsProblem& p, const Tiles& tiles, const WeightsCall& call,
              const Task& task) noexcept {
   Scratch scratch(task.scratch);
@@ -195,7 +188,7 @@ void weights(const WeightsProblem& p, const Tiles& tiles, const WeightsCall& cal
     if (must_stop(task.interrupt)) return;
     row.move_to(from.h, from.i + n);
     const double lse = load(call.lse, query_row(p, call.lse, row.sequence, row.h, row.i));
-    const bool coarse = is_coarse(p, lse);
+    const bool coarse = is_coarse(p.lse_type, lse);
     const SoftmaxState state = coarse ? softmax_of(row) : SoftmaxState{};
     const KeyRange keys = positions(p, row.sequence, row.i);
     for (std::int64_t x = 0; x < p.window_keys; ++x) {

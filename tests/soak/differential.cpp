@@ -39,7 +39,7 @@ std::vector<std::string> against_the_truth(const Case& problem, int threads, std
   for (const KernelInfo& kernel : tally.kernels("inspect"))
     judge(kernel.name, examination.inspect(kernel.name));
   for (const KernelInfo& kernel : tally.kernels("weights"))
-    judge(kernel.name, examination.window(variant));
+    judge(kernel.name, examination.window(variant, kernel.name));
   return all;
 }
 

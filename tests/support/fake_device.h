@@ -47,6 +47,12 @@ class FakeQueue : public Queue {
     });
   }
 
+  Status copy(void* to, const void* from, std::size_t bytes) noexcept override {
+    const Status done = wait();
+    if (done) std::memcpy(to, from, bytes);
+    return done;
+  }
+
   void put(Work work) { work_.push_back(std::move(work)); }
 
   // Does all that was put in; the first failure is the last thing that happens.
@@ -147,6 +153,33 @@ Decision<Forward> fake_plan(const ForwardProblem& problem) {
   const Kernel<Forward>* const table[] = {&kFakeForward<early>, &reference_row<Forward>()};
   return decide<Forward>(problem, this_machine(), 1, "", table);
 }
+
+// The tasks of a reference row, as one piece of work.
+template <class Operation>
+Status launch_tasks(const typename Operation::Problem& problem,
+                    const typename Operation::Call& call, Queue& queue) noexcept {
+  auto& fake = static_cast<FakeQueue&>(queue);
+  const Kernel<Operation>& row = reference_row<Operation>();
+  const Tiles tiles = row.tiles(problem, {});
+  const std::size_t bytes = row.workspace(problem, tiles).per_strand;
+  std::byte* memory = nullptr;
+  if (const Status begun = begin_launch(fake, bytes, memory); !begun) return begun;
+  fake.put([=, &row] {
+    for (std::int64_t n = 0; n < row.tasks(problem, tiles, 0); ++n)
+      row.run(problem, tiles, call, {.index = n, .scratch = memory});
+    return Status{};
+  });
+  queue.give(memory, bytes);
+  return {};
+}
+template <class Operation>
+inline const Kernel<Operation> kFakeTasks{
+    .name = "fake.tasks",
+    .only_if_forced = false,
+    .takes = reference_row<Operation>().takes | Features{Feature::device_memory},
+    .declines = [](const typename Operation::Problem&, const Machine&) { return std::string(); },
+    .launch = launch_tasks<Operation>,
+};
 
 // Likewise c = relu(a b + bias), of matrices whose rows lie one behind the other: a is copied
 // first.

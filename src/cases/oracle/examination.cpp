@@ -224,16 +224,19 @@ Outcome Examination::backward(const std::string& kernel) {
 #undef ATTEND_COMPARE
 
 Outcome Examination::inspect(const std::string& kernel) {
-  const cases::Instance& in = instance_;
   begin(kernel);
+  if (std::string reason = not_here(kernel); !reason.empty()) return {true, std::move(reason)};
   const Inspection asked(reader_);
   try {
-    const Plan plan =
-        Plan::inspect(in.q, in.k, in.options, asked.options, {kernel}, *judgement_.context);
-    if (plan.kernel() != kernel) wrong_ += "the plan chose " + plan.kernel() + "\n";
     StatisticsExamination statistics(reader_, truth_.first, bounds_at_hand().accumulated,
                                      u_acc() * judgement_.tolerance);
-    statistics.examine(plan.run_inspect(in.q, in.k, in.options, asked.options), asked.options);
+    on_its_device(kernel, [&](const cases::Instance& there, Queue* queue) {
+      const Plan plan = Plan::inspect(there.q, there.k, there.options, asked.options, {kernel},
+                                      *judgement_.context);
+      if (plan.kernel() != kernel) wrong_ += "the plan chose " + plan.kernel() + "\n";
+      statistics.examine(plan.run_inspect(there.q, there.k, there.options, asked.options, queue),
+                         asked.options);
+    });
     wrong_ += statistics.wrong();
     worst_ = statistics.worst();
   } catch (const Unsupported& error) {
@@ -244,10 +247,10 @@ Outcome Examination::inspect(const std::string& kernel) {
   return finish("inspect", kernel);
 }
 
-Outcome Examination::window(std::uint64_t seed) {
-  const cases::Instance& in = instance_;
+Outcome Examination::window(std::uint64_t seed, const std::string& kernel) {
   const Extents& e = reader_.extents();
-  begin("weights_of");
+  begin(kernel);
+  if (std::string reason = not_here(kernel); !reason.empty()) return {true, std::move(reason)};
   const cases::Random random(seed, 31);
   WeightsWindow window;
   const auto some = [&](std::int64_t size, std::uint64_t n) {
@@ -259,15 +262,20 @@ Outcome Examination::window(std::uint64_t seed) {
   const SequenceRows rows = rows_of(reader_.arguments(), window.batch);
   const auto queries = static_cast<std::int64_t>(rows.queries.size());
   const std::int64_t keys =
-      in.options.block_table ? e.keys : static_cast<std::int64_t>(rows.keys.size());
+      instance_.options.block_table ? e.keys : static_cast<std::int64_t>(rows.keys.size());
   window.query = some(queries, 2);
   window.queries = some(queries - window.query + 1, 3);
   window.key = some(keys, 4);
   window.keys = some(keys - window.key + 1, 5);
   try {
-    attention(in.q, in.k, in.v, in.out, in.options, in.outputs_with_lse(), *judgement_.context);
-    const std::vector<double> found =
-        widen(weights_of(in.q, in.k, in.lse, window, in.options, *judgement_.context));
+    std::vector<double> found;
+    on_its_device(kernel, [&](const cases::Instance& there, Queue* queue) {
+      Context& context = *judgement_.context;
+      const Where where = queue == nullptr ? Where(context) : Where(context, *queue);
+      attention(there.q, there.k, there.v, there.out, there.options, there.outputs_with_lse(),
+                where);
+      found = widen(weights_of(there.q, there.k, there.lse, window, there.options, where));
+    });
     // The weights are relative to an lse that was rounded to its type and, of 16 bits, may be that
     // of a row which adds up weights of 3.4e-6 (cpu/amx_tiles.h).
     const double of_lse = problem_.type == DType::bf16 || problem_.type == DType::f16 ? 0x1p-18 : 0;
@@ -279,7 +287,11 @@ Outcome Examination::window(std::uint64_t seed) {
       const double truth = truth_.first.weights[pair];
       const double allowed =
           u_acc() * bounds_.accumulated.weights[pair] + of_lse * truth + 0x1p-126;
-      if (std::abs(found[n] - truth) <= allowed) continue;
+      const double error = std::abs(found[n] - truth);
+      if (error <= allowed) {
+        worst_ = std::max(worst_, error / allowed);
+        continue;
+      }
       wrong_ += "weights_of, query " + std::to_string(i) + ", key " + std::to_string(j) +
                 " of batch " + std::to_string(window.batch) + ", head " +
                 std::to_string(window.head) + " is " + number(found[n]) + ", truth " +
@@ -289,7 +301,7 @@ Outcome Examination::window(std::uint64_t seed) {
   } catch (const std::exception& error) {
     wrong_ += error.what() + std::string("\n");
   }
-  return finish("window", "weights_of");
+  return finish("window", kernel);
 }
 
 std::vector<std::string> kernels_for(const std::string& operation) {

@@ -50,8 +50,8 @@ class Examination {
   Outcome forward(const std::string& kernel);
   Outcome backward(const std::string& kernel);
   Outcome inspect(const std::string& kernel);
-  // weights_of() for some window of some head, by the kernel that the planner chooses.
-  Outcome window(std::uint64_t seed);
+  // weights_of() for some window of some head, where the kernel's tensors are: each place has one.
+  Outcome window(std::uint64_t seed, const std::string& kernel = "reference.weights");
 
  private:
   // Compares what a view holds with one of the results.
