@@ -1,5 +1,5 @@
-"""NVIDIA GPUs. attention(), attention_backward(), partial results, merge() and Plans take arrays in their memory as they
-take those of the CPU; attend.torch and attend.hf take such tensors.
+"""NVIDIA GPUs. attention(), attention_backward(), partial results, merge(), inspect(), weights_of() and Plans take
+arrays in their memory as they take those of the CPU; attend.torch and attend.hf take such tensors.
 
 why_unavailable(device=0)   why calls on arrays of a GPU cannot be made, in words that follow "this process"; "": they can
 device_count()              how many GPUs there are

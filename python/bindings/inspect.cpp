@@ -3,6 +3,7 @@
 #include "bindings.h"
 #include "call.h"
 #include "layer.h"
+#include "place.h"
 
 #include <attend/view.h>
 
@@ -22,18 +23,20 @@ nb::object inspect_arrays(nb::handle q, nb::handle k, std::int64_t top_k, bool k
                           std::int64_t tile_rows, std::int64_t tile_columns, GivenContext context,
                           const nb::kwargs& keywords) {
   constexpr const char* where = "inspect";
-  const Array queries = read(q, {where, "q", Kind::floating});
-  const Array keys = read(k, {where, "k", Kind::keys});
+  const Array queries = read(q, {where, "q", Kind::floating, false, Devices::any});
+  const Array keys = read(k, {where, "k", Kind::keys, false, Devices::any});
   const InspectArguments arguments({.top_k = top_k,
                                     .key_mass = key_mass,
                                     .metrics = metrics,
                                     .local_width = local_width,
                                     .tile_rows = tile_rows,
                                     .tile_columns = tile_columns},
-                                   tokens, where);
-  const Options options(keywords, where);
-  Statistics statistics = unlocked([&] {
-    return inspect(queries, keys, options.get(), arguments.options, context_or_default(context));
+                                   tokens, where, Devices::any);
+  const Options options(keywords, where, Devices::any);
+  const Place place(where, queries, context_or_default(context));
+  Statistics statistics;
+  place.run([&](const Where& at) {
+    statistics = inspect(queries, keys, options.get(), arguments.options, at);
   });
   return to_python(std::move(statistics), q);
 }
@@ -43,16 +46,17 @@ nb::object window_of_weights(nb::handle q, nb::handle k, nb::handle lse, std::in
                              std::int64_t key, std::int64_t keys, GivenContext context,
                              const nb::kwargs& keywords) {
   constexpr const char* where = "weights_of";
-  const Array q_array = read(q, {where, "q", Kind::floating});
-  const Array k_array = read(k, {where, "k", Kind::keys});
-  const Array lse_array = read(lse, {where, "lse", Kind::floating});
-  const Options options(keywords, where);
-  return to_python(unlocked([&] {
-                     return weights_of(q_array, k_array, lse_array,
-                                       {batch, head, query, queries, key, keys}, options.get(),
-                                       context_or_default(context));
-                   }),
-                   q);
+  const Array q_array = read(q, {where, "q", Kind::floating, false, Devices::any});
+  const Array k_array = read(k, {where, "k", Kind::keys, false, Devices::any});
+  const Array lse_array = read(lse, {where, "lse", Kind::floating, false, Devices::any});
+  const Options options(keywords, where, Devices::any);
+  const Place place(where, q_array, context_or_default(context));
+  const WeightsWindow window{batch, head, query, queries, key, keys};
+  Tensor weights;
+  place.run([&](const Where& at) {
+    weights = weights_of(q_array, k_array, lse_array, window, options.get(), at);
+  });
+  return to_python(std::move(weights), q);
 }
 
 // ---- the page ----------------------------------------------------------------------------------
@@ -127,8 +131,9 @@ std::string page(const nb::list& runs, nb::handle title, nb::handle language, st
 }  // namespace
 
 InspectArguments::InspectArguments(const InspectOptions& given, nb::handle tokens,
-                                   const char* where)
-    : tokens_(read(types("token_numbers")(where, tokens), {where, "tokens", Kind::whole, true})),
+                                   const char* where, Devices devices)
+    : tokens_(read(types("token_numbers")(where, tokens),
+                   {where, "tokens", Kind::whole, true, devices})),
       options(given) {
   options.tokens = tokens_;
 }

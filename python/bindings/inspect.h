@@ -13,7 +13,8 @@ class InspectArguments {
   Array tokens_;  // made before the options that show them
 
  public:
-  InspectArguments(const InspectOptions& given, nb::handle tokens, const char* where);
+  InspectArguments(const InspectOptions& given, nb::handle tokens, const char* where,
+                   Devices devices = Devices::host);
   InspectArguments(const InspectArguments&) = delete;
   InspectArguments& operator=(const InspectArguments&) = delete;
 

@@ -10,8 +10,7 @@ head_importance, attention_rollout, value_weighted   what is read off them
 sdpa()                         a block in which models that call scaled_dot_product_attention run on attend
 
 Tensors of the CPU are computed there, with as many threads as torch.get_num_threads() says, or in the attend.Context
-that a call, a layer or replace() is given; those of an NVIDIA GPU on it, in PyTorch's current stream. Statistics
-(capture of "stats") are for tensors of the CPU. Importing this changes nothing in PyTorch; it adds the operators
+that a call, a layer or replace() is given; those of an NVIDIA GPU on it, in PyTorch's current stream. Importing this changes nothing in PyTorch; it adds the operators
 torch.ops.attend.attention and .attention_backward.
 """
 from .analysis import attention_rollout, head_importance, output_projection, value_weighted

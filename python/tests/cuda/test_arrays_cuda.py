@@ -191,12 +191,27 @@ def test_bad_input_is_refused_and_the_device_stays_usable():
     assert torch.equal(out[0], attend.attention(q[:1], q[:1], q[:1])[0]) and not out[1].any()
 
 
+def test_statistics_and_windows_of_the_weights():
+    q, k = draw(2, 4, 70, 32), draw(2, 2, 90, 32)
+    options = {"causal": True, "key_lengths": torch.tensor([90, 50], device="cuda")}
+    tokens = torch.randint(5, (2, 90), device="cuda")
+    given = {"top_k": 3, "tile_rows": 8, "tile_columns": 8}
+    found = attend.inspect(q, k, tokens=tokens, **given, **options)
+    host = {name: to("cpu", x) for name, x in options.items()}
+    wanted = attend.inspect(q.cpu(), k.cpu(), tokens=tokens.cpu(), **given, **host)
+    for name in ("lse", "maximum", "entropy", "top_weights", "key_mass", "tile_mean", "tile_maximum"):
+        x, y = getattr(found, name), getattr(wanted, name)
+        assert not x.is_cuda and torch.allclose(x, y, atol=1e-5, rtol=1e-5), name
+    assert torch.equal(found.top_keys, wanted.top_keys)
+    assert [h.label for h in found.heads] == [h.label for h in wanted.heads]
+    window = {"batch": 1, "head": 3, "query": 60, "queries": 10, "key": 0, "keys": 60}
+    x = attend.weights_of(q, k, found.lse, **window, **options)
+    assert torch.allclose(x, attend.weights_of(q.cpu(), k.cpu(), wanted.lse, **window, **host), atol=1e-6)
+
+
 def test_what_runs_on_the_cpu_alone_says_so():
     q = draw(1, 2, 3, 4)
-    _, lse = attend.attention(q, q, q, return_lse=True)
     for name, call in {
-        "inspect": lambda: attend.inspect(q, q),
-        "weights_of": lambda: attend.weights_of(q, q, lse, batch=0, head=0, query=0, queries=1, key=0, keys=1),
         "view": lambda: attend.view(q, q, q),
         "Linear": lambda: attend.Linear(4, 4)(q),
         "MultiHeadAttention": lambda: attend.MultiHeadAttention(model_dim=4, heads=2)(q[0]),

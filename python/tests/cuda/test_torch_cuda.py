@@ -149,7 +149,7 @@ def test_checkpointing_in_another_stream():
     assert torch.equal(found, torch.autograd.grad(attention(q).sum(), q)[0])
 
 
-def test_weights_are_captured_and_statistics_refused():
+def test_weights_and_statistics_are_captured():
     model = nn.TransformerEncoderLayer(32, 4, batch_first=True).cuda().eval()
     attend.torch.replace(model)
     x = draw(1, 6, 32, dtype=torch.float32)
@@ -157,9 +157,10 @@ def test_weights_are_captured_and_statistics_refused():
         model(x)
     weights = run.steps[0][run.layers[0]].weights
     assert weights.is_cuda and error(weights.sum(-1), torch.ones_like(weights.sum(-1)).double()) < 1e-5
-    with pytest.raises(NotImplementedError, match="inspect: q is on cuda:0; inspect computes on the CPU"):
-        with torch.no_grad(), attend.torch.capture(model, what="stats"):
-            model(x)
+    with torch.no_grad(), attend.torch.capture(model, what="stats") as run:
+        model(x)
+    entropy = run.steps[0][run.layers[0]].stats.entropy
+    assert error(entropy, -(weights * weights.log()).sum(-1).double().cpu()) < 1e-5
 
 
 def test_tensors_on_different_devices_are_refused():
