@@ -53,42 +53,25 @@ struct LargestKeys {
   std::int64_t* keys;
   std::int64_t count;
 };
-// A warp lets the keys j of some lanes in, whose scores are above the last: from the end of the
-// list on, what is smaller than any moves down, and they take the places between. Of equal scores
-// those of the list, and then lower keys, come first. Gives the last score.
-__device__ __noinline__ double insert(LargestKeys list, double s, std::int64_t j, unsigned lanes) {
-  std::int64_t place = 0;  // of this lane's key
-  const auto for_each = [&](auto use) {
-    for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
-      const int from = __ffs(static_cast<int>(rest)) - 1;
-      use(from, __shfl_sync(kAll, s, from));
-    }
-  };
-  for_each([&](int from, double other) {
-    if (other > s || (other == s && from < lane())) ++place;
-  });
+// A warp lets key j in: what is smaller moves down one place, equal scores stay before it. Gives
+// the last score of the list.
+__device__ __noinline__ double insert(LargestKeys list, double s, std::int64_t j) {
   for (std::int64_t begin = (list.count - 1) / kLanes * kLanes;; begin -= kLanes) {
     const std::int64_t x = begin + lane();
     const bool there = x < list.count;
-    const double score = there ? list.scores[x] : 0;
-    const std::int64_t key = there ? list.keys[x] : 0;
-    int down = 0;
-    for_each([&](int from, double other) {
-      const unsigned stay = __ballot_sync(kAll, there && score >= other);
-      if (there && !(score >= other)) ++down;
-      if (from == lane()) place += __popc(stay);
-    });
+    const double score = there ? list.scores[x] : kMinusInfinity;
+    const std::int64_t key = there ? list.keys[x] : -1;
+    const bool moves = there && score < s;
+    const unsigned smaller = __ballot_sync(kAll, moves);
     __syncwarp();  // all have read
-    if (down > 0 && x + down < list.count) list.scores[x + down] = score, list.keys[x + down] = key;
-    if (begin > 0 && __any_sync(kAll, down > 0)) continue;
-    place += begin;
-    break;
+    if (moves && x + 1 < list.count) list.scores[x + 1] = score, list.keys[x + 1] = key;
+    const int first = smaller == 0 ? kLanes : __ffs(static_cast<int>(smaller)) - 1;
+    __syncwarp();
+    if (first == 0 && begin > 0) continue;
+    if (lane() == 0) list.scores[begin + first] = s, list.keys[begin + first] = j;
+    __syncwarp();
+    return list.scores[list.count - 1];
   }
-  __syncwarp();
-  if ((lanes >> lane() & 1) != 0 && place < list.count)
-    list.scores[place] = s, list.keys[place] = j;
-  __syncwarp();
-  return list.scores[list.count - 1];
 }
 
 // 16 queries of a head from `first` on, over all keys that they see. kStatistics: with all that
@@ -194,11 +177,18 @@ struct RowSums {
     }
   }
 
-  // Of the 32 keys, those that beat the last of the list.
+  // Of the 32 keys, in ascending order, those that beat the last of the list.
   __device__ __forceinline__ void enter(int n, int r, double score, std::int64_t j0) {
-    const unsigned lanes = __ballot_sync(kAll, score > shared.bound[r]);
-    if (lanes == 0) return;
-    const double bound = insert(list_of(n), score, j0 + lane(), lanes);
+    double bound = shared.bound[r];
+    unsigned candidates = __ballot_sync(kAll, score > bound);
+    if (candidates == 0) return;
+    const LargestKeys list = list_of(n);
+    for (; candidates != 0; candidates &= candidates - 1) {
+      const int from = __ffs(static_cast<int>(candidates)) - 1;
+      const double s = __shfl_sync(kAll, score, from);
+      if (s > bound) bound = insert(list, s, j0 + from);
+    }
+    __syncwarp();
     if (lane() == 0) shared.bound[r] = bound;
     __syncwarp();
   }
