@@ -28,7 +28,12 @@ class Hash {
   std::uint64_t value_ = 0xcbf29ce484222325;
 };
 
+// An integer that no option may be, and a NaN that no arithmetic makes.
+constexpr std::uint64_t kNoInteger = 0x8000000000000000, kNoNumber = 0x7ff8000000000dec;
+
 std::string value_of(const RecordField& field) {
+  if (field.kind == RecordField::Kind::integer && field.bits == kNoInteger) return "none";
+  if (field.kind == RecordField::Kind::number && field.bits == kNoNumber) return "none";
   switch (field.kind) {
     case RecordField::Kind::integer: return text(static_cast<std::int64_t>(field.bits));
     case RecordField::Kind::number: return text(std::bit_cast<double>(field.bits));
@@ -116,11 +121,13 @@ void compare(const char* function, Group& group, const std::vector<Sent>& all,
 
 }  // namespace
 
-void Record::integer(const char* name, std::int64_t value) {
-  fields_.push_back({name, RecordField::Kind::integer, static_cast<std::uint64_t>(value)});
+void Record::integer(const char* name, std::optional<std::int64_t> value) {
+  const std::uint64_t bits = value ? static_cast<std::uint64_t>(*value) : kNoInteger;
+  fields_.push_back({name, RecordField::Kind::integer, bits});
 }
-void Record::number(const char* name, double value) {
-  fields_.push_back({name, RecordField::Kind::number, std::bit_cast<std::uint64_t>(value)});
+void Record::number(const char* name, std::optional<double> value) {
+  const std::uint64_t bits = value ? std::bit_cast<std::uint64_t>(*value) : kNoNumber;
+  fields_.push_back({name, RecordField::Kind::number, bits});
 }
 void Record::type(const char* name, DType value) {
   fields_.push_back({name, RecordField::Kind::type, static_cast<std::uint64_t>(value) + 1});
@@ -147,12 +154,11 @@ void Record::tensor(const char* name, const ConstTensorView& view, bool elements
 void Record::options(const AttentionOptions& options) {
   for_each_option(options, [&](const Option& option, const auto& member) {
     using Member = std::remove_cvref_t<decltype(member)>;
-    if constexpr (std::is_same_v<Member, double>) number(option.name, member);
+    if constexpr (std::is_same_v<Member, double> || std::is_same_v<Member, std::optional<double>>)
+      number(option.name, member);
     else if constexpr (std::is_same_v<Member, bool>) integer(option.name, member ? 1 : 0);
-    else if constexpr (std::is_same_v<Member, std::optional<double>>)
-      number(option.name, member.value_or(0));
     else if constexpr (std::is_same_v<Member, std::optional<std::int64_t>>)
-      integer(option.name, member.value_or(-1));
+      integer(option.name, member);
     else if constexpr (std::is_same_v<Member, TensorOrView>) {
       const bool of_rows = option.kind == OptionKind::key_tensor;
       if (of_rows) integer(option.name, member ? 1 : 0);
@@ -163,7 +169,7 @@ void Record::options(const AttentionOptions& options) {
   });
   integer("window.left", options.window.left);
   integer("window.right", options.window.right);
-  integer("query_offset", options.query_offset.all().value_or(-1));
+  integer("query_offset", options.query_offset.all());
   tensor("query_offset", options.query_offset.each(), true);
   tensor("blocks.visible", options.blocks.visible, false);
   integer("blocks.query_size", options.blocks.query_size);

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 namespace attend::distributed {
@@ -21,8 +22,8 @@ struct RecordField {
 
 class Record {
  public:
-  void integer(const char* name, std::int64_t value);
-  void number(const char* name, double value);
+  void integer(const char* name, std::optional<std::int64_t> value);  // of no value: "none"
+  void number(const char* name, std::optional<double> value);
   void type(const char* name, DType value);
   void hash(const char* name, std::uint64_t value);  // of more than is worth sending
   // Shape, type and, if it is small, the elements of a tensor.
