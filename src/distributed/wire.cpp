@@ -102,9 +102,9 @@ void Exchange::start() {
     send[at(r)] = {to(r), static_cast<std::size_t>(sent_[at(r)])};
     receive[at(r)] = {const_cast<std::byte*>(from(r)), static_cast<std::size_t>(received_[at(r)])};
   }
+  started_ = true;  // from here on the engine may know the memory, also if it throws
   pending_.push_back(wire_.group_.exchange(send, receive));
   wire_.under_way_.push_back(this);
-  started_ = true;
 }
 
 void Exchange::start(std::size_t transfers, const std::vector<MemoryBlocks>& send,
