@@ -6,8 +6,8 @@
 // as attention() takes them, with every option; v does not affect the weights. Dropout is
 // ignored: these are the weights before it. Definitions and thresholds: docs/inspect.md.
 //
-// q and k, and the options' tensors, may be on a device. The results are numbers for people, in host
-// memory: such a call waits for the work of its queue.
+// q and k, and the options' tensors, may be on a device. The results are numbers for people, in
+// host memory: such a call waits for the work of its queue.
 #pragma once
 
 #include <attend/attention.h>

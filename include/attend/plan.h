@@ -32,9 +32,9 @@ class ATTEND_API Plan {
                       const InspectOptions& inspect_options = {}, const PlanOptions& plan = {},
                       Context& context = default_context());
 
-  // As attention(), attention_backward() and inspect(). Data, strides, the values of lengths and offsets, and
-  // the seed, offset and origin of dropout may differ from the Plan's; anything else throws. Of
-  // packed sequences the longest must stay as long, or max_q and max_k be given.
+  // As attention(), attention_backward() and inspect(). Data, strides, the values of lengths and
+  // offsets, and the seed, offset and origin of dropout may differ from the Plan's; anything else
+  // throws. Of packed sequences the longest must stay as long, or max_q and max_k be given.
   void run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
            const TensorView& out, const AttentionOptions& options = {},
            const AttentionOutputs& outputs = {}, Queue* queue = nullptr) const;

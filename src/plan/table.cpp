@@ -71,13 +71,11 @@ constinit const Kernel<Backward>* const kBackward[] = {
 constinit const Kernel<Inspect>* const kInspect[] = {
     &kCudaPortableInspect,
 #if defined(__x86_64__)
-    &kAvx512Inspect,
-    &kAvx2Inspect,
+    &kAvx512Inspect,       &kAvx2Inspect,
 #elif defined(__aarch64__)
     &kNeonInspect,
 #endif
-    &kGenericInspect,
-    &kReferenceInspect,
+    &kGenericInspect,      &kReferenceInspect,
 };
 
 constinit const Kernel<Merge>* const kMerge[] = {&kCudaPortableMerge, &kReferenceMerge};
