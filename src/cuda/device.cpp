@@ -139,7 +139,8 @@ Status StreamQueue::start(const Launch& launch, const void* arguments) noexcept 
   const InContext in(gpu_);
   Function function = nullptr;
   if (const Status status =
-          gpu_.find_function(launch.module, launch.name, launch.shared_bytes, function);
+          gpu_.find_function(launch.module, launch.name,
+                             std::max(launch.shared_bytes, launch.most_shared_bytes), function);
       !status)
     return status;
   void* list[] = {const_cast<void*>(arguments)};

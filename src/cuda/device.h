@@ -66,6 +66,7 @@ struct Launch {
   std::int64_t blocks;  // more than the device's limit: the kernel goes round
   unsigned threads;
   int shared_bytes = 0;
+  int most_shared_bytes = 0;  // of any launch of the kernel, if they differ
 };
 
 class StreamQueue final : public Queue {

@@ -184,130 +184,200 @@ __device__ __forceinline__ float reference_before(const Softmax<T>& softmax, con
   return now.reference[0];
 }
 
+// Where the weights of a row and a tile are.
+template <int kKeys>
+__device__ __forceinline__ long long weights_at(const OneQueryParameters& p, long long row,
+                                                int tile) {
+  constexpr int kWords = kKeys / 2 + 8;
+  return ((row / p.group * p.tiles + tile) * p.group + row % p.group) * kWords;
+}
+
 // A warp makes the weights of some tiles of a row, four threads each: pairs of keys of every eight.
 template <class T, int kD>
 __device__ __forceinline__ void weights(const OneQueryParameters& p) {
   constexpr int kKeys = ScoreShared<T, kD>::kKeys, kPairs = kKeys / 8;
   const int lane = static_cast<int>(threadIdx.x % 32), t = lane % 4;
   const int groups = (p.tiles + kOneQueryTiles - 1) / kOneQueryTiles;
-  const long long index =
-      static_cast<long long>(blockIdx.x) * kOneQueryWarps + threadIdx.x / 32;
+  const long long index = static_cast<long long>(blockIdx.x) * kOneQueryWarps + threadIdx.x / 32;
   const long long row = index / groups;
   if (row >= static_cast<long long>(p.batch) * p.heads) return;
   const Seen<kKeys> seen(p, static_cast<int>(row / p.heads));
   const int first = static_cast<int>(index % groups) * kOneQueryTiles, tile = first + lane / 4;
   if (first + kOneQueryTiles <= seen.tiles.begin || first >= seen.tiles.end) return;
+  float2 s[kPairs];  // all on their way at once
+  const float* const from =
+      p.scores + (row * p.tiles + min(tile, p.tiles - 1)) * kKeys + 2 * t;
+#pragma unroll
+  for (int n = 0; n < kPairs; ++n) s[n] = *reinterpret_cast<const float2*>(from + 8 * n);
+
   const float* const largest = p.largest + row * p.tiles;
+  const float mine =
+      lane < kOneQueryTiles && seen.has(first + lane) ? largest[first + lane] : kMinusInfinity;
   Softmax<T> softmax{p.scale * kLog2E};
   softmax.reference[0] = reference_before(softmax, largest, seen.tiles.begin, first);
   float rescale = 1, below = 0, shift = 0;
-  for (int j = max(first, seen.tiles.begin); j <= min(tile, seen.tiles.end - 1); ++j)
-    softmax.move_reference(0, largest[j], below, rescale, shift);
+  for (int n = 0; n < kOneQueryTiles; ++n) {
+    const float most = __shfl_sync(~0U, mine, n);
+    if (first + n <= tile && seen.has(first + n))
+      softmax.move_reference(0, most, below, rescale, shift);
+  }
   if (!seen.has(tile)) return;
 
-  const long long at = row * p.tiles + tile;
-  const float* const s = p.scores + at * kKeys + 2 * t;
-  unsigned* const to = p.weights + (at * 4 + t) * kPairs;
+  unsigned* const to = p.weights + weights_at<kKeys>(p, row, tile);
   float part[2] = {0, 0};
 #pragma unroll
-  for (int n = 0; n < kPairs; ++n) {
-    const float2 both = *reinterpret_cast<const float2*>(s + 8 * n);
-    const float low = exp2_fast(fmaf(both.x - shift, softmax.scale_log2, -below));
-    const float high = exp2_fast(fmaf(both.y - shift, softmax.scale_log2, -below));
-    part[0] += low;
-    part[1] += high;
-    to[n] = pack(T{}, low, high);
+  for (int n = 0; n < kPairs; n += 2) {
+    unsigned both[2];
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+      const float low = exp2_fast(fmaf(s[n + m].x - shift, softmax.scale_log2, -below));
+      const float high = exp2_fast(fmaf(s[n + m].y - shift, softmax.scale_log2, -below));
+      part[0] += low;
+      part[1] += high;
+      both[m] = pack(T{}, low, high);
+    }
+    *reinterpret_cast<uint2*>(to + t * kPairs + n) = uint2{both[0], both[1]};
   }
-  p.sums[at * 4 + t] = part[0] + part[1];
+  to[4 * kPairs + t] = __float_as_uint(part[0] + part[1]);
   if (t != 0) return;
-  p.rescales[at] = rescale;
+  to[4 * kPairs + 4] = __float_as_uint(rescale);
   if (tile + 1 == seen.tiles.end) p.references[row] = softmax.reference[0];
 }
 
 // ---- Values ------------------------------------------------------------------------------------
 
-template <class T, int kKeys>
-using ValueTile = SharedTile<T, kKeys, kOneQuerySlice>;
-template <class T, int kD>
-using Values = Ring<ValueTile<T, forward_tiles(kD).keys>, kValueStages>;
-template <class T, int kD>
-inline constexpr bool kValuesFit = sizeof(Values<T, kD>) <= value_shared_bytes(kD);
+// A tile of 32 features, as the copy engine writes it: 64 bytes of a row, whose 16-byte pieces are
+// permuted by two bits of the row (64-byte swizzle). As the second factor of P V alone.
+template <class T, int kRows>
+struct alignas(1024) NarrowTile {
+  static constexpr int kBytes = kRows * kNarrowSlice * 2;
+  T data[kRows][kNarrowSlice];
 
-// What a thread takes part in a tile with: its rows' weights.
+  __device__ __forceinline__ T* at(int row, int column) {
+    return &data[row][(column / 8 ^ row / 2 % 4) * 8 + column % 8];
+  }
+  __device__ __forceinline__ std::uint64_t columns_from(int, int row) const {
+    constexpr std::uint32_t kSwizzle64 = 2U << 30, kEightRows = 8 * 64 / 16;
+    constexpr std::uint32_t kPanel = kBytes / 16 << 16;  // there is no other
+    return std::uint64_t{kSwizzle64 | kEightRows} << 32 |
+           (shared_address(this) / 16 + (kPanel + row * 64 / 16));
+  }
+};
+template <class T, int kKeys, int kWidth>
+struct ValueTileOf {
+  using Type = SharedTile<T, kKeys, kSlice>;
+};
 template <class T, int kKeys>
+struct ValueTileOf<T, kKeys, kNarrowSlice> {
+  using Type = NarrowTile<T, kKeys>;
+};
+
+template <class T, int kD, int kWidth>
+struct ValueShape {
+  static constexpr int kKeys = forward_tiles(kD).keys, kStages = value_stages(kWidth);
+  static constexpr int kWords = weight_words(kKeys), kPairs = kKeys / 8;
+  static constexpr int kRingBytes = value_ring_bytes(kD, kWidth);
+  using Tile = typename ValueTileOf<T, kKeys, kWidth>::Type;
+  using Values = Ring<Tile, kStages>;
+  static_assert(sizeof(Values) <= kRingBytes);
+};
+
+// What a thread takes part in a tile with.
+template <class T, class S>
 struct TileWeights {
-  static constexpr int kPairs = kKeys / 8;
-  Operand<T, kKeys> weights;
+  Operand<T, S::kKeys> weights;
   float rescale[2], sum[2];
 
-  __device__ __forceinline__ void load(const OneQueryParameters& p, long long first_row, int tile) {
+  // From those of the rows of a group.
+  __device__ __forceinline__ void load(const unsigned* from, int group) {
+    const int t = static_cast<int>(threadIdx.x % 4);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = own_row() + 8 * r;
-      const long long at = (first_row + row) * p.tiles + tile;
-      rescale[r] = row < p.group ? p.rescales[at] : 1;
-      sum[r] = row < p.group ? p.sums[at * 4 + threadIdx.x % 4] : 0;
-      const auto* from =
-          reinterpret_cast<const uint2*>(p.weights + (at * 4 + threadIdx.x % 4) * kPairs);
+      const bool given = row < group;
+      const unsigned* const own = from + (given ? row : 0) * S::kWords;
+      rescale[r] = given ? __uint_as_float(own[4 * S::kPairs + 4]) : 1;
+      sum[r] = given ? __uint_as_float(own[4 * S::kPairs + t]) : 0;
 #pragma unroll
-      for (int n = 0; n < kPairs; n += 2) {
-        const uint2 both = row < p.group ? from[n / 2] : uint2{0, 0};
-        weights.x[2 * n + r] = both.x;
-        weights.x[2 * n + 2 + r] = both.y;
+      for (int n = 0; n < S::kPairs; n += 2) {
+        const uint2 both = *reinterpret_cast<const uint2*>(own + t * S::kPairs + n);
+        weights.x[2 * n + r] = given ? both.x : 0;
+        weights.x[2 * n + 2 + r] = given ? both.y : 0;
       }
     }
+#pragma unroll
+    for (auto& x : weights.x) asm volatile("" : "+r"(x));  // all there before the first product
   }
 };
 
-template <class T, int kD>
+template <class T, int kD, int kWidth>
 struct ValueSums {
-  static constexpr int kKeys = forward_tiles(kD).keys;
+  using S = ValueShape<T, kD, kWidth>;
+  static constexpr int kKeys = S::kKeys;
   const OneQueryParameters& p;
-  Ring<ValueTile<T, kKeys>, kValueStages>& values;
+  typename S::Values& values;
+  unsigned* const weights;  // [stages, group, words]
   const int batch, kv_head, column;
   const Seen<kKeys> seen;
+  Place<S::kStages> place{}, done{};  // of the thread that copies, or of those that compute
+  Softmax<T> softmax{p.scale * kLog2E};
+
+  __device__ __forceinline__ long long first_row() const {
+    return static_cast<long long>(batch) * p.heads + kv_head * p.group;
+  }
 
   __device__ __forceinline__ void load() {
-    Place<kValueStages> place;
+    const int words = p.group * S::kWords;
     for (int j = seen.tiles.begin; j < seen.tiles.end; ++j) {
       values.wait_until_empty(place);
       Barrier& full = values.full[place.stage];
-      full.arrive_and_expect(ValueTile<T, kKeys>::kBytes);
-      load_rows(values.tiles[place.stage], 0, p.v, j * kKeys, kv_head, batch, full, column);
+      full.arrive_and_expect(S::Tile::kBytes + words * 4);
+      load_box(&values.tiles[place.stage], p.v, column, j * kKeys, kv_head, batch, full);
+      load_bytes(weights + place.stage * words, p.weights + weights_at<kKeys>(p, first_row(), j),
+                 words * 4, full);
       place.advance();
     }
   }
 
+  // The product of a tile runs while the next one's weights are fetched, into other registers.
   __device__ __forceinline__ void compute() {
-    const long long first_row = static_cast<long long>(batch) * p.heads + kv_head * p.group;
-    Place<kValueStages> place;
-    Softmax<T> softmax{p.scale * kLog2E};
-    RegisterTile<kOneQuerySlice> o;
+    RegisterTile<kWidth> o;
+    TileWeights<T, S> even, odd;
     o.fill(0);
-    TileWeights<T, kKeys> now, next;
-    if (seen.tiles.begin < seen.tiles.end) now.load(p, first_row, seen.tiles.begin);
-    for (int j = seen.tiles.begin; j < seen.tiles.end; ++j) {
-      if (__any_sync(~0U, now.rescale[0] != 1 || now.rescale[1] != 1)) o.multiply_rows(now.rescale);
-#pragma unroll
-      for (int r = 0; r < 2; ++r) softmax.sum[r] = fmaf(softmax.sum[r], now.rescale[r], now.sum[r]);
-      auto& v = values.wait(place);
-      if (seen.hides_some(j)) clear_hidden(j, v);
-      begin_products();
-      add_product(o, now.weights, v);  // 4 values
-      commit_products();
-      if (j + 1 < seen.tiles.end) next.load(p, first_row, j + 1);
-      wait_for_products<0>();
-      o.pin();
-      values.release(place);
-      now = next;
+    int j = seen.tiles.begin;
+    if ((seen.tiles.end - j) % 2 != 0) step(j++, odd, o);
+    for (; j < seen.tiles.end; j += 2) {
+      step(j, even, o);
+      step(j + 1, odd, o);
     }
-    finish(first_row, softmax, o);
+    wait_for_products<0>();
+    o.pin();
+    finish(o);
   }
 
  private:
+  __device__ __forceinline__ void step(int j, TileWeights<T, S>& now, RegisterTile<kWidth>& o) {
+    auto& v = values.wait(place);
+    now.load(weights + place.stage * p.group * S::kWords, p.group);
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      softmax.sum[r] = fmaf(softmax.sum[r], now.rescale[r], now.sum[r]);
+    wait_for_products<0>();
+    o.pin();
+    if (j > seen.tiles.begin) values.release(done);
+    if (seen.hides_some(j)) clear_hidden(j, v);
+    if (__any_sync(~0U, now.rescale[0] != 1 || now.rescale[1] != 1)) o.multiply_rows(now.rescale);
+    begin_products();
+#pragma unroll
+    for (int k = 0; k < kKeys; k += kDepth)  // 4 values
+      Wgmma<T, kWidth>::add_of_columns(o.x, now.weights.x + k / 4, v.columns_from(0, k));
+    commit_products();
+    place.advance();
+  }
+
   // Rows of v that the query does not see: they weigh 0, but 0 * NaN is NaN.
-  __device__ __forceinline__ void clear_hidden(int tile, ValueTile<T, kKeys>& v) {
-    constexpr int kPieces = kOneQuerySlice / 8;
+  __device__ __forceinline__ void clear_hidden(int tile, typename S::Tile& v) {
+    constexpr int kPieces = kWidth / 8;
     for (int n = threadIdx.x; n < kKeys * kPieces; n += kWarpgroup) {
       const int key = tile * kKeys + n / kPieces;
       if (key < seen.keys.begin || key >= seen.keys.end)
@@ -317,8 +387,7 @@ struct ValueSums {
     sync_threads(1, kWarpgroup);
   }
 
-  __device__ __forceinline__ void finish(long long first_row, Softmax<T>& softmax,
-                                         RegisterTile<kOneQuerySlice>& o) {
+  __device__ __forceinline__ void finish(RegisterTile<kWidth>& o) {
     float factor[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -326,8 +395,9 @@ struct ValueSums {
       factor[r] = all == 0 ? 0 : 1 / all;
       const int row = own_row() + 8 * r;
       if (row >= p.group || p.lse.data == nullptr || column != 0 || threadIdx.x % 4 != 0) continue;
-      softmax.reference[r] = p.references[first_row + row];
-      static_cast<float*>(p.lse.data)[batch * p.lse.batch + (kv_head * p.group + row) * p.lse.head] =
+      softmax.reference[r] = p.references[first_row() + row];
+      static_cast<float*>(
+          p.lse.data)[batch * p.lse.batch + (kv_head * p.group + row) * p.lse.head] =
           softmax.lse(r, all, p.scale);
     }
     o.multiply_rows(factor);
@@ -342,19 +412,23 @@ struct ValueSums {
   }
 };
 
-template <class T, int kD>
+template <class T, int kD, int kWidth>
 __device__ __forceinline__ void values(const OneQueryParameters& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  constexpr int kKeys = ScoreShared<T, kD>::kKeys;
-  static_assert(kValuesFit<T, kD>);
-  auto& ring = *reinterpret_cast<Values<T, kD>*>(memory);
+  using S = ValueShape<T, kD, kWidth>;
+  auto& ring = *reinterpret_cast<typename S::Values*>(memory);
   if (threadIdx.x == 0) ring.init(4);
   publish_shared();
   __syncthreads();
-  const int slices = (p.value_d + kOneQuerySlice - 1) / kOneQuerySlice, kv_heads = p.heads / p.group;
+  const int slices = (p.value_d + kWidth - 1) / kWidth, kv_heads = p.heads / p.group;
   const int index = static_cast<int>(blockIdx.x), head = index / slices;
-  ValueSums<T, kD> sums{p, ring, head / kv_heads, head % kv_heads, index % slices * kOneQuerySlice,
-                        Seen<kKeys>(p, head / kv_heads)};
+  ValueSums<T, kD, kWidth> sums{p,
+                                ring,
+                                reinterpret_cast<unsigned*>(memory + S::kRingBytes),
+                                head / kv_heads,
+                                head % kv_heads,
+                                index % slices * kWidth,
+                                Seen<S::kKeys>(p, head / kv_heads)};
   if (threadIdx.x < kWarpgroup) sums.compute();
   else if (threadIdx.x == kWarpgroup) sums.load();
 }
@@ -372,7 +446,11 @@ extern "C" __global__ void __launch_bounds__(32 * attend::cuda::kOneQueryWarps)
     attend_one_query_weights(const __grid_constant__ attend::cuda::OneQueryParameters p) {
   attend::cuda::weights<attend::cuda::ATTEND_TYPE, ATTEND_D>(p);
 }
-extern "C" __global__ void __launch_bounds__(attend::cuda::kThreads, 2)
+extern "C" __global__ void __launch_bounds__(attend::cuda::kValueThreads, 2)
     attend_one_query_values(const __grid_constant__ attend::cuda::OneQueryParameters p) {
-  attend::cuda::values<attend::cuda::ATTEND_TYPE, ATTEND_D>(p);
+  attend::cuda::values<attend::cuda::ATTEND_TYPE, ATTEND_D, attend::cuda::kSlice>(p);
+}
+extern "C" __global__ void __launch_bounds__(attend::cuda::kValueThreads, 2)
+    attend_one_query_values_narrow(const __grid_constant__ attend::cuda::OneQueryParameters p) {
+  attend::cuda::values<attend::cuda::ATTEND_TYPE, ATTEND_D, attend::cuda::kNarrowSlice>(p);
 }

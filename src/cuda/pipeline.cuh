@@ -59,21 +59,33 @@ __device__ __forceinline__ void publish_shared() {
 
 // ---- The copy engine ---------------------------------------------------------------------------
 
+// A box of a tensor [batch, heads, rows, d].
+__device__ __forceinline__ void load_box(void* to, const TensorMap& map, int column, int row,
+                                         int head, int batch, Barrier& full) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared_address(to)),
+      "l"(&map), "r"(shared_address(&full)), "r"(column), "r"(row), "r"(head), "r"(batch)
+      : "memory");
+}
+// Bytes as they are: addresses and number are multiples of 16.
+__device__ __forceinline__ void load_bytes(void* to, const void* from, int bytes, Barrier& full) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %3, [%2];" ::
+          "r"(shared_address(to)),
+      "l"(from), "r"(shared_address(&full)), "r"(bytes)
+      : "memory");
+}
+
 // Rows of a tile, from its row `first` on, a multiple of 8: as many as the map's boxes have, from
-// `row` on of one head of [batch, heads, rows, d], of the features from `from` on. What is outside
-// of the tensor is 0.
+// `row` on of one head of [batch, heads, rows, d]. What is outside of the tensor is 0.
 template <class T, int kRows, int kColumns>
 __device__ __forceinline__ void load_rows(SharedTile<T, kRows, kColumns>& to, int first,
                                           const TensorMap& map, int row, int head, int batch,
-                                          Barrier& full, int from = 0) {
+                                          Barrier& full) {
 #pragma unroll
   for (int column = 0; column < kColumns; column += kSwizzledColumns)
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(
-            shared_address(to.data[column / kSwizzledColumns][first])),
-        "l"(&map), "r"(shared_address(&full)), "r"(from + column), "r"(row), "r"(head), "r"(batch)
-        : "memory");
+    load_box(to.data[column / kSwizzledColumns][first], map, column, row, head, batch, full);
 }
 template <class T, int kRows, int kColumns>
 __device__ __forceinline__ void load_tile(SharedTile<T, kRows, kColumns>& to, const TensorMap& map,

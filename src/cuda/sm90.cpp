@@ -60,10 +60,10 @@ const char* sm90_module(Sm90Kernel kernel, DType type, int size) noexcept {
                                                                                     : 2];
 }
 
-Status AlignedTensor::map(int box_rows, TensorMap& to, int box_heads,
-                          int promotion) const noexcept {
+Status AlignedTensor::map(const Box& box, TensorMap& to) const noexcept {
   constexpr int kF16 = 6, kBf16 = 9;  // CUtensorMapDataType
-  constexpr int kNoInterleave = 0, kSwizzle128 = 3, kFillZeros = 0;
+  constexpr int kNoInterleave = 0, kFillZeros = 0;
+  constexpr int kSwizzle64 = 2, kSwizzle128 = 3, kPromote128 = 2, kPromote256 = 3;
   const std::uint64_t sizes[] = {static_cast<std::uint64_t>(d), static_cast<std::uint64_t>(length),
                                  static_cast<std::uint64_t>(heads),
                                  static_cast<std::uint64_t>(batch)};
@@ -72,12 +72,14 @@ Status AlignedTensor::map(int box_rows, TensorMap& to, int box_heads,
   };
   const std::uint64_t strides[] = {bytes(tensor.stride[2], length), bytes(tensor.stride[1], heads),
                                    bytes(tensor.stride[0], batch)};
-  const std::uint32_t box[] = {64, static_cast<std::uint32_t>(box_rows),
-                               static_cast<std::uint32_t>(box_heads), 1};
+  const std::uint32_t boxes[] = {static_cast<std::uint32_t>(box.features),
+                                 static_cast<std::uint32_t>(box.rows),
+                                 static_cast<std::uint32_t>(box.heads), 1};
   const std::uint32_t steps[] = {1, 1, 1, 1};
   return status_of(driver().encode(&to, tensor.type == DType::f16 ? kF16 : kBf16, 4, tensor.data,
-                                   sizes, strides, box, steps, kNoInterleave, kSwizzle128,
-                                   promotion, kFillZeros));
+                                   sizes, strides, boxes, steps, kNoInterleave,
+                                   box.features == 64 ? kSwizzle128 : kSwizzle64,
+                                   box.at_once == 128 ? kPromote128 : kPromote256, kFillZeros));
 }
 
 AlignedTensor Sm90Tensors::of_queries(const Strided& given, std::int64_t d) const noexcept {

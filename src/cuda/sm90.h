@@ -35,11 +35,11 @@ struct AlignedTensor {
   Rows rows() const noexcept {
     return {tensor.data, tensor.stride[0], tensor.stride[1], tensor.stride[2]};
   }
-  // In boxes of so many rows, 64 features wide, of so many heads. promotion: how much the L2 reads
-  // at a time.
-  static constexpr int kPromote128 = 2, kPromote256 = 3;  // CUtensorMapL2promotion
-  Status map(int box_rows, TensorMap& to, int box_heads = 1,
-             int promotion = kPromote256) const noexcept;
+  // In boxes of so many rows. at_once: bytes that the L2 reads at a time.
+  struct Box {
+    int rows, heads = 1, features = 64, at_once = 256;  // features: 64 or 32
+  };
+  Status map(const Box& box, TensorMap& to) const noexcept;
 };
 
 // Brings tensors into such memory: where strides or addresses are no multiples of 16 bytes they are

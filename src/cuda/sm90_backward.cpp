@@ -32,17 +32,17 @@ struct BackwardTensors {
   Status map(int size, BackwardParameters& a) const noexcept {
     const BackwardTiles tiles = backward_tiles(size);
     const int key_block = backward_key_block(size);
-    ATTEND_TRY(q.map(tiles.queries, a.q));
-    ATTEND_TRY(k.map(tiles.keys, a.k));
-    ATTEND_TRY(v.map(tiles.keys, a.v));
-    ATTEND_TRY(dout.map(tiles.queries, a.dout));
-    ATTEND_TRY(q.map(kBackwardQueryBlock, a.q_block));
-    ATTEND_TRY(k.map(key_block, a.k_block));
-    ATTEND_TRY(v.map(key_block, a.v_block));
-    ATTEND_TRY(dout.map(kBackwardQueryBlock, a.dout_block));
-    ATTEND_TRY(dq.map(64, a.dq));
-    ATTEND_TRY(dk.map(64, a.dk));
-    ATTEND_TRY(dv.map(64, a.dv));
+    ATTEND_TRY(q.map({.rows = tiles.queries}, a.q));
+    ATTEND_TRY(k.map({.rows = tiles.keys}, a.k));
+    ATTEND_TRY(v.map({.rows = tiles.keys}, a.v));
+    ATTEND_TRY(dout.map({.rows = tiles.queries}, a.dout));
+    ATTEND_TRY(q.map({.rows = kBackwardQueryBlock}, a.q_block));
+    ATTEND_TRY(k.map({.rows = key_block}, a.k_block));
+    ATTEND_TRY(v.map({.rows = key_block}, a.v_block));
+    ATTEND_TRY(dout.map({.rows = kBackwardQueryBlock}, a.dout_block));
+    ATTEND_TRY(dq.map({.rows = 64}, a.dq));
+    ATTEND_TRY(dk.map({.rows = 64}, a.dk));
+    ATTEND_TRY(dv.map({.rows = 64}, a.dv));
     a.out = out.rows();
     a.dout_rows = dout.rows();
     a.dq_rows = dq.rows();

@@ -76,10 +76,10 @@ Status launch(const ForwardProblem& p, const ForwardCall& given, Queue& into) no
   if (is_one_query(p, size)) {
     ATTEND_TRY(start_one_query(p, a, size, {q, k, v, out}, loans, *queue));
   } else {
-    ATTEND_TRY(q.map(tiles.queries, a.q));
-    ATTEND_TRY(k.map(tiles.keys, a.k));
-    ATTEND_TRY(v.map(tiles.keys, a.v));
-    ATTEND_TRY(out.map(64, a.out));
+    ATTEND_TRY(q.map({.rows = tiles.queries}, a.q));
+    ATTEND_TRY(k.map({.rows = tiles.keys}, a.k));
+    ATTEND_TRY(v.map({.rows = tiles.keys}, a.v));
+    ATTEND_TRY(out.map({.rows = 64}, a.out));
     a.out_rows = out.rows();
     a.counter = queue->gpu().counter_of(queue->stream());
     if (a.counter == nullptr) {

@@ -26,14 +26,17 @@ Status start_one_query(const ForwardProblem& p, const ForwardParameters& a, int 
   const int keys = forward_tiles(size).keys;
   const std::int64_t tiles = tiles_of(p, size), rows = p.batch * p.heads;
   OneQueryParameters o{};
-  ATTEND_TRY(tensors.q.map(1, o.q, static_cast<int>(p.group())));
-  ATTEND_TRY(tensors.k.map(keys, o.k, 1, AlignedTensor::kPromote128));
-  ATTEND_TRY(tensors.v.map(keys, o.v, 1, AlignedTensor::kPromote128));
+  const std::int64_t heads = p.batch * p.kv_heads;
+  const bool narrow =
+      heads * blocks_of(p.dv, kSlice) < queue.gpu().processors() &&
+      value_shared_bytes(size, kNarrowSlice, static_cast<int>(p.group())) <= kForwardSharedBytes;
+  const int slice = narrow ? kNarrowSlice : kSlice;
+  ATTEND_TRY(tensors.q.map({.rows = 1, .heads = static_cast<int>(p.group())}, o.q));
+  ATTEND_TRY(tensors.k.map({.rows = keys, .at_once = 128}, o.k));
+  ATTEND_TRY(tensors.v.map({.rows = keys, .features = slice, .at_once = 128}, o.v));
   o.scores = loans.take<float>(rows * tiles * keys);
-  o.weights = loans.take<unsigned>(rows * tiles * (keys / 2));
+  o.weights = loans.take<unsigned>(rows * tiles * weight_words(keys));
   o.largest = loans.take<float>(rows * tiles);
-  o.sums = loans.take<float>(rows * tiles * 4);
-  o.rescales = loans.take<float>(rows * tiles);
   o.references = loans.take<float>(rows);
   if (loans.failed()) return loans.status();
   o.out = tensors.out.rows();
@@ -54,15 +57,17 @@ Status start_one_query(const ForwardProblem& p, const ForwardParameters& a, int 
   const char* const module = sm90_module(Sm90Kernel::one_query, p.type, size);
   const std::int64_t at_once = std::int64_t{queue.gpu().processors()} * score_blocks_each(size);
   const std::int64_t warps = rows * blocks_of(tiles, kOneQueryTiles);
-  const std::int64_t sums = p.batch * p.kv_heads * blocks_of(p.dv, kOneQuerySlice);
-  ATTEND_TRY(
-      queue.start({module, "attend_one_query_scores",
-                   std::min(p.batch * p.kv_heads * tiles, at_once), 256, score_shared_bytes(size)},
-                  &o));
+  ATTEND_TRY(queue.start({module, "attend_one_query_scores", std::min(heads * tiles, at_once), 256,
+                          score_shared_bytes(size)},
+                         &o));
   ATTEND_TRY(queue.start(
       {module, "attend_one_query_weights", blocks_of(warps, kOneQueryWarps), 32 * kOneQueryWarps},
       &o));
-  return queue.start({module, "attend_one_query_values", sums, 256, value_shared_bytes(size)}, &o);
+  return queue.start(
+      {module, narrow ? "attend_one_query_values_narrow" : "attend_one_query_values",
+       heads * blocks_of(p.dv, slice), kValueThreads, value_shared_bytes(size, slice, o.group),
+       std::min(value_shared_bytes(size, slice, kOneQueryRows), kForwardSharedBytes)},
+      &o);
 }
 
 }  // namespace attend::cuda

@@ -75,9 +75,9 @@ def test_every_option(name):
             near(x, y)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("d, dv", [(64, 64), (128, 128), (256, 256), (72, 40), (128, 200)])
-@pytest.mark.parametrize("heads, kv_heads", [(8, 8), (8, 2), (20, 1)])
+@pytest.mark.parametrize("heads, kv_heads", [(8, 2), (40, 1), (48, 48)])
 def test_token_by_token_has_the_bits_of_the_prompt(dtype, d, dv, heads, kv_heads):
     """With keys of other lengths, spread scores, NaN behind the last key, and one that sees nothing."""
     keys, lengths = 1500, torch.tensor([1500, 0, 333], device="cuda")
