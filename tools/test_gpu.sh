@@ -6,7 +6,8 @@
 #
 #   cases      the table of cases as it is and with d of 64, 96, 128 and 256, pairs of options, tests/cuda_test.cpp
 #   python     the package on tensors of the GPU (python/tests/cuda): attend.torch, attend.hf
-#   bench      beside PyTorch's cuDNN and flash backends (bench/gpu.py): bench.json
+#   bench      beside PyTorch's cuDNN and flash backends (bench/gpu.py): bench.json, which becomes bench/results/NAME.json and,
+#              by bench/report.py, a part of docs/performance.md
 #   sanitize   a part of the cases under compute-sanitizer
 #
 # GoogleTest and nlohmann-json must be there; where they are not installed, CMAKE_PREFIX_PATH says where they are (as
@@ -16,7 +17,7 @@ set -uo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 tree=$PWD/build/gpu out=${OUT:-$PWD/build/gpu/out} shards=$(nproc) python=${PYTHON:-python3}
 for step in "$@"; do
-  [[ " cases python bench sanitize " == *" $step "* ]] || { sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 2; }
+  [[ " cases python bench sanitize " == *" $step "* ]] || { sed -n '2,16s/^# \{0,1\}//p' "$0"; exit 2; }
 done
 steps=" ${*:-cases python bench} "
 wants() { [[ $steps == *" $1 "* ]]; }
