@@ -7,7 +7,8 @@
 #   cases      the table of cases as it is and with d of 64, 96, 128 and 256, pairs of options, tests/cuda_test.cpp and
 #              tests/inspect_test.cpp
 #   python     the package on tensors of the GPU (python/tests/cuda): attend.torch, attend.hf
-#   bench      beside PyTorch's cuDNN and flash backends (bench/gpu.py): bench.json
+#   bench      beside PyTorch's cuDNN and flash backends (bench/gpu.py): bench.json, which becomes bench/results/NAME.json and,
+#              by bench/report.py, a part of docs/performance.md
 #   sanitize   a part of the cases under compute-sanitizer
 #
 # GoogleTest and nlohmann-json must be there; where they are not installed, CMAKE_PREFIX_PATH says where they are (as
