@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Takes pictures of a page that `attend view` wrote, in a headless Chromium: at three widths, light and dark.
+"""Takes pictures of a page that `attend view` wrote, in a headless Chromium: at three sizes, light and dark.
 
-    tools/screenshots.py PAGE.html FOLDER [--address '#layer=0&head=3'] [--width 1440] [--height 900]
-                         [--scheme dark] [--whole]
+    tools/screenshots.py PAGE.html FOLDER [--address '#layer=0&head=3'] [--size 1440x900] [--scheme dark] [--whole]
     tools/screenshots.py --docs
 
 Needs Debian's chromium and the package playwright. --whole takes the page down to its end, not one screen.
@@ -65,8 +64,7 @@ def main():
     parser.add_argument("folder", type=pathlib.Path, nargs="?")
     parser.add_argument("--docs", action="store_true", help="the pictures of docs/images")
     parser.add_argument("--address", default="")
-    parser.add_argument("--width", type=int, nargs="*", default=[360, 768, 1440])
-    parser.add_argument("--height", type=int, default=900)
+    parser.add_argument("--size", nargs="*", default=["1440x900", "800x600", "390x844"])
     parser.add_argument("--scheme", nargs="*", default=["light", "dark"])
     parser.add_argument("--whole", action="store_true")
     options = parser.parse_args()
@@ -80,11 +78,10 @@ def main():
         if options.docs:
             return document(browser)
         options.folder.mkdir(parents=True, exist_ok=True)
-        for width in options.width:
+        for size in options.size:
             for scheme in options.scheme:
-                file = options.folder / f"{options.page.stem}-{width}-{scheme}.png"
-                drawn = take(browser, options.page, file, (width, options.height), scheme, options.whole,
-                             options.address)
+                file = options.folder / f"{options.page.stem}-{size}-{scheme}.png"
+                drawn = take(browser, options.page, file, map(int, size.split("x")), scheme, options.whole, options.address)
                 print(f"{file}: {file.stat().st_size / 1e3:.0f} kB, the map was drawn after {drawn:.0f} ms")
         browser.close()
 

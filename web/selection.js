@@ -88,7 +88,8 @@ function difference(a, b) {
 
 // The answers of all heads of a layer of one run.
 async function askOne(layer, question) {
-  const heads = Array.from({ length: layer?.heads ?? 0 }, (_, h) => h);
+  if (!layer) return [];  // the other run has more of them
+  const heads = Array.from({ length: layer.heads ?? 0 }, (_, h) => h);
   const whole = state.norms || !layer.rows;
   const open = await (whole ? openLayer : openStored)(layer), mass = await unpack(layer.mass);
   const tell = (head) => kAsking[question.kind](head, question, mass);

@@ -39,6 +39,12 @@ def test_runs_that_cannot_be_compared_are_told_and_keys_still_work(show):
     assert tab.count(".problem") == 0 and tab.tab.get_attribute("#map", "data-whole") == "true"
 
 
+def test_a_run_with_fewer_layers_is_told_where_they_end(show):
+    tab = show(page([layer(0)] * 2, [layer(1)]), "#show=difference&norms=1&cell=3,2")
+    assert len(tab.evaluate(CARDS)) == 4 and tab.count(".problem") == 0
+    assert "no such layer" in tab.press("}").text("#one .note")
+
+
 def test_a_page_without_layers_takes_every_key(show):
     html = assemble(data(runs=[{"name": "a", "layers": []}])[0], [])
     tab = show(html).press("]", "}", "{", "1", "2", "Enter", "n", "o", "T", "g", "Escape")

@@ -119,6 +119,12 @@ def without_blob(name, text=None):
     return html.replace(element, "" if text is None else element.replace(blobs[number], text))
 
 
+def cut(mark, after):
+    """The page up to some letters after a mark: the script stands before the data, and tells what is missing."""
+    html = assemble(*data())
+    return html[: html.index(mark) + after]
+
+
 BROKEN = {
     "nothing": (lambda: assemble("", []), "broken"),
     "json": (lambda: assemble('{"format": "attend.view/2", "runs": [', []), "broken"),
@@ -135,6 +141,8 @@ BROKEN = {
     "broken_blob": (lambda: without_blob("q", "AAAA"), "cannot be unpacked"),
     "no_base64": (lambda: without_blob("q", "???"), "cannot be unpacked"),
     "short_blob": (lambda: without_blob("q", "AwA="), "0 bytes instead of"),
+    "cut_in_data": (lambda: cut("id=\"data\"", 900), "broken"),
+    "cut_in_blobs": (lambda: cut("id=\"blob-3\"", 20), "the page"),
     "shape": (lambda: with_layer(d=99), "instead of"),
     "type": (lambda: with_layer(q={"blob": 0, "type": "f99", "shape": [1]}), "f99"),
 }
