@@ -106,6 +106,7 @@ constexpr const char* kLong[] = {
     "block_q=48 block_k=24 key_lengths=mixed",
     "q=1500 k=600 d=64 dv=64 bias=query_key",
     "batch=8 heads=4 kv_heads=2 q=300 k=300 d=16 dv=16",
+    "q=2600 k=2100 d=64 dv=64 causal=1",
 };
 
 // The sums of dk and dv are cut as in the undivided call, whatever its shape: heads that make

@@ -331,7 +331,9 @@ TEST(bytes, of_few_queries_are_a_fraction_of_the_keys) {
   const std::int64_t keys = 3 * 4096 * 2 * 2 * 64 * 4, chunks = 12;  // of other ranks
   EXPECT_EQ(sent.forward, 8 * (chunks * (64 + 4) * 8 + 3 * 64 * 4));
   EXPECT_LT(sent.forward, keys / 50);
-  EXPECT_EQ(sum_sent(plan(layouts, sizes, {}, gather).forward), sent.forward);
+  const DistributedPlan cost = plan(layouts, sizes, {}, gather);
+  EXPECT_EQ(sum_sent(cost.forward), sent.forward);
+  for (const RankCost& rank : cost.forward) EXPECT_LT(rank.memory, keys / 50);  // nor are keys held
 }
 
 double balance_of(const std::vector<RankCost>& costs) {

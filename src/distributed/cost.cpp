@@ -72,7 +72,10 @@ class Costs {
       const bool many = transfers_of(whole_, of_head.list, &needs) > kMostTransfers;
       return many ? under_way(cost, p_.kv_heads) : 0;
     };
-    for (RankCost& cost : plan_.forward) cost.memory = 2 * key_bytes + messages(cost, forward);
+    for (std::size_t r = 0; r < rows.size(); ++r)
+      plan_.forward[r].memory = ships_states(whole_)
+                                    ? under_way(plan_.forward[r], p_.kv_heads) + state_bytes(r)
+                                    : 2 * key_bytes + messages(plan_.forward[r], forward);
     for (RankCost& cost : plan_.backward)
       cost.memory = messages(cost, backward) +
                     (one_process ? 4 * key_bytes + 2 * row_bytes : 2 * key_bytes + 3 * sum_bytes);
@@ -88,6 +91,15 @@ class Costs {
         if (owner != chunk.worker)
           move(plan_.forward, chunk.worker, owner,
                bytes_of(whole_, state.list, {.owner = owner, .b = chunk.b}));
+  }
+
+  // Of the chunks that a rank computes, and the queries, of one key head.
+  std::int64_t state_bytes(std::size_t rank) const {
+    std::int64_t bytes = whole_.q_starts.back() * p_.d * size_of(p_.type);
+    for (const KeyChunk& chunk : key_chunks(whole_))
+      if (nth(chunk.worker) == rank)
+        bytes += whole_.q_starts.back() * (p_.dv + kStateColumns) * size_of(DType::f64);
+    return bytes * p_.group();
   }
 
   void heads() {
