@@ -184,7 +184,7 @@ class TorchCalls {
   static nb::object computed(nb::handle like, const std::array<ConstTensorView, 3>& views,
                              nb::handle scale, TorchOptions& options, bool heads_last,
                              const nb::object& where) {
-    const auto& [q, k, v] = views;
+    const ConstTensorView &q = views[0], &k = views[1], &v = views[2];
     std::optional<double> number;
     if (!scale.is_none()) number = PyFloat_AS_DOUBLE(scale.ptr());
     std::optional<AttentionOptions> other;

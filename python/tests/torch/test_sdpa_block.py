@@ -2,6 +2,7 @@
 import threading
 
 import attend
+import attend.cuda
 import attend.torch
 import pytest
 import torch
@@ -151,6 +152,21 @@ def test_what_attend_cannot_take_runs_in_pytorch_and_is_listed(function, why):
     assert all(why in call.why for call in calls.in_pytorch) and "PyTorch" in str(calls)
     with attend.torch.sdpa(strict=True), pytest.raises(NotImplementedError, match=r"sdpa\(strict=True\): .*" + why):
         function(q)
+
+
+def test_tensors_of_a_gpu_that_attend_has_no_kernels_for_run_in_pytorch():
+    """They hold no numbers here: what is asked is where the call goes."""
+    reason = attend.cuda.why_unavailable()
+    if not reason:
+        pytest.skip("this machine has a GPU: python/tests/cuda")
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode(), attend.torch.sdpa() as calls:
+        x = torch.empty(1, 2, 3, 4, device="cuda")
+        assert F.scaled_dot_product_attention(x, x, x).device.type == "cuda"
+    assert [call.why for call in calls.in_pytorch] == [f"query is on cuda:0, and attend in this process {reason}"]
+    with FakeTensorMode(), pytest.raises(NotImplementedError, match="in this process"), attend.torch.sdpa(strict=True):
+        F.scaled_dot_product_attention(*[torch.empty(1, 2, 3, 4, device="cuda")] * 3)
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
