@@ -157,9 +157,13 @@ def saved(reader, kind):
     return open(download.value.path(), "rb").read()
 
 
-@pytest.mark.parametrize("place", ["#layer=5&head=3&zoom=292,304,10,22&cell=300,17&chosen=300", "#layer=5&head=3&cell=300,17"])
-def test_a_figure_for_a_paper_is_one_click(show, place):
-    tab = show(page_of_512()[0], place, scheme="dark")
+def test_a_figure_for_a_paper_is_one_click(show):
+    tab = show(page_of_512()[0], "#layer=5&head=3&cell=300,17&chosen=300", scheme="dark")
+    for zoom in ([292, 304, 10, 22], None):
+        check_figure(tab.choose(zoom=zoom))
+
+
+def check_figure(tab):
     reader = Steps(tab)
     text = saved(reader, "svg").decode()
     assert reader.count == 1 and "foreignObject" not in text and "var(" not in text and "<style" not in text
