@@ -126,6 +126,22 @@ TEST(long_sequences, have_the_bits_of_one_process) {
     }
 }
 
+// A rank's runs of queries are one call, which its threads divide.
+TEST(threads, of_a_rank_change_no_bit) {
+  Context one({.threads = 1}), four({.threads = 4});
+  for (const char* line : {kLong[0], kLong[1], kLong[5]})
+    for (const Bits bits : {Bits::one_process, Bits::fast}) {
+      cases::Instance whole = cases::make(divided(cases::parse(line)));
+      whole.outputs.visited_blocks = nullptr;
+      const Division division{.ranks = 2, .granule = 16, .bits = bits};
+      const RanksResult a = run_ranks(whole, division, one), b = run_ranks(whole, division, four);
+      EXPECT_TRUE(same_bits(a.out, b.out)) << line;
+      EXPECT_TRUE(same_bits(a.dq, b.dq)) << line;
+      EXPECT_TRUE(same_bits(a.dk, b.dk)) << line;
+      EXPECT_TRUE(same_bits(a.dv, b.dv)) << line;
+    }
+}
+
 // Whichever row of the kernel table computes: each can leave and read what rows have summed.
 TEST(kernels, each_gives_the_bits_of_its_own_undivided_call) {
   for (const char* operation : {"forward", "backward"})

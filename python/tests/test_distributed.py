@@ -180,6 +180,19 @@ def test_what_is_no_group_is_refused():
         distributed.attention(Q, K, V, group=distributed.Group(0, 2))
 
 
+def test_a_group_knows_how_long_calls_have_waited():
+    layout = Layout.serpentine([Q.shape[2]], 2)
+
+    def rank(own):
+        before = own.waited
+        mine = distributed.take_rows(layout, own.rank, Q)
+        distributed.attention(mine, mine, mine, group=own, layouts=layout)
+        return before, own.waited
+
+    for before, after in ThreadGroup(2).run(rank):
+        assert before == 0 < after
+
+
 def test_layouts_are_values():
     layout = Layout([10, 600], [[1], [0, 1, 1]], 2)
     assert layout == Layout([10, 600], [[1], [0, 1, 1]], 2) != Layout.contiguous([10, 600], 2)
