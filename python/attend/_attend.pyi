@@ -1217,7 +1217,9 @@ class Group:
 
     @property
     def waited(self) -> float:
-        """Seconds that calls have waited for other ranks with nothing else to do."""
+        """
+        Seconds that calls have waited for other ranks with nothing else to do.
+        """
 
     def exchange(self, send: Sequence[memoryview], receive: Sequence[memoryview]) -> Any:
         """

@@ -185,8 +185,8 @@ CUDA, METAL = 2, 8  # as DLPack numbers devices
 def test_other_devices_are_named():
     with pytest.raises(NotImplementedError, match="attention: k is not in the CPU's memory or an NVIDIA GPU's.*device 8"):
         attend.attention(X, Foreign(X, device=METAL), X)
-    with pytest.raises(NotImplementedError, match="inspect: q is on cuda:0; inspect computes on the CPU"):
-        attend.inspect(Foreign(X, device=CUDA), X)
+    with pytest.raises(NotImplementedError, match="view: q is on cuda:0; view computes on the CPU"):
+        attend.view(Foreign(X, device=CUDA), X, X)
 
 
 def test_arrays_on_different_devices_are_refused():
