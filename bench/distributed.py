@@ -211,7 +211,7 @@ def main():
     parser.add_argument("--calls", type=int, default=2, help="of the ranks, in each turn")
     parser.add_argument("--seconds", type=float, default=1.0, help="of the single process, for each call")
     parser.add_argument("--json", type=pathlib.Path)
-    # Each rank on a core of its own: left to the system, two share one for seconds, and all others wait for them.
+    # Each rank on a core of its own: all wait for the slowest.
     parser.add_argument("--mpirun", default=f"{shutil.which('mpirun.openmpi') or 'mpirun'} --oversubscribe "
                                             "--bind-to core:overload-allowed")
     parser.add_argument("--worker", choices=("one", "rank"), help=argparse.SUPPRESS)

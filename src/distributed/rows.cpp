@@ -65,10 +65,6 @@ void move_rows(const WholeProblem& whole, const std::vector<MovedTensor>& tensor
       });
 }
 
-}  // namespace
-
-namespace {
-
 // Ranges in ascending order, joined where they meet.
 Needs::Ranges joined(Needs::Ranges ranges) {
   std::sort(ranges.begin(), ranges.end(),
