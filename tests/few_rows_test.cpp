@@ -104,7 +104,7 @@ TEST(FewRows, a_row_alone_has_the_bits_of_a_row_among_many) {
     for (const DType type : {DType::f32, DType::bf16, DType::f16})
       for (const bool bytes : {false, true})
         for (const std::int64_t heads : {1, 2, 3, 8, 9})
-          for (const std::int64_t page : {0, 7, 64})
+          for (const std::int64_t page : {0, 7, 16, 64})
             for (const auto& [keys, d, dv] :
                  {std::array<std::int64_t, 3>{600, 128, 128}, {257, 64, 96}, {33, 160, 32}}) {
               const Problem p{heads, keys, d, dv, page, bytes, heads == 2 ? 3 : 0};

@@ -4,6 +4,7 @@
 //   call           calls that compute next to nothing: what the way to the kernel costs
 //   norm, feed_forward, block      what layers are made of
 //   weights        one token and few, with the weights of the type and of 8 bits
+//   pages          decode/B8_H32_K8_Q1_T2048_d128 with its keys on pages
 //
 // The target of this name builds it. It uses nothing that 0.1 does not have, so that an older tree
 // is measured by this file and that tree's own way to make a case ready:
@@ -102,6 +103,24 @@ Call smallest_attention(DType type) {
   };
 }
 
+Call decode_on_pages(std::int64_t page, DType type) {
+  constexpr std::int64_t kBatch = 8, kHeads = 8, kKeys = 2048, kWidth = 128;
+  const std::int64_t each = kKeys / page;
+  Tensor table({kBatch, each}, DType::i64);
+  for (std::int64_t n = 0; n < table.count(); ++n)  // not one behind the other
+    table.data<std::int64_t>()[n] = (n * 5 + 3) % table.count();
+  Tensor lengths({kBatch}, DType::i64);
+  std::fill_n(lengths.data<std::int64_t>(), kBatch, kKeys);
+  const Shape keys{kBatch * each, kHeads, page, kWidth}, rows{kBatch, 4 * kHeads, 1, kWidth};
+  return [q = numbers(rows, type), k = numbers(keys, type), v = numbers(keys, type), table, lengths,
+          out = std::make_shared<Tensor>(rows, type)] {
+    AttentionOptions options;
+    options.block_table = table;
+    options.key_lengths = lengths;
+    attention(q, k, v, *out, options);
+  };
+}
+
 AttentionBlock block(bool rotary, DType type) {
   MultiHeadAttentionOptions attention{.model_dim = 512, .heads = 8, .type = type};
   if (rotary) attention.rotary.emplace();
@@ -139,6 +158,8 @@ Cases all_cases(DType type) {
     cases[full] = [=] { return forward_of(block(rotary, type), rows); };
     cases[full + "_train"] = [=] { return train_of(block(rotary, type), rows); };
   }
+  for (const std::int64_t page : {16, 64, 256})
+    cases["pages/decode_" + std::to_string(page)] = [=] { return decode_on_pages(page, type); };
   for (const std::int64_t tokens : {1, 4, 64}) {
     const std::string full = "weights/linear_4096_T" + std::to_string(tokens);
     const LinearOptions options{.in = 4096, .out = 4096, .type = type};

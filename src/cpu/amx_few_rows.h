@@ -31,11 +31,12 @@ struct AmxFewRows {
       if (x < blocks) tile_load<4 + x>(q + x * kTile, 64);
     });
   }
-  // Adds the products of one such block, of the keys of a group, to the tiles 0 and 1.
+  // Adds the products of one such block, of the two halves of a group of keys, to the tiles 0 and
+  // 1.
   template <int kBlock>
-  ATTEND_INLINE static void block(const E* k, std::int64_t stride) noexcept {
-    tile_load<2>(k + kBlock * kTileSteps, stride * 2);
-    tile_load<3>(k + kTileRows * stride + kBlock * kTileSteps, stride * 2);
+  ATTEND_INLINE static void block(const E* first, const E* second, std::int64_t stride) noexcept {
+    tile_load<2>(first + kBlock * kTileSteps, stride * 2);
+    tile_load<3>(second + kBlock * kTileSteps, stride * 2);
     tile_multiply<0, 2, 4 + kBlock, E>();
     tile_multiply<1, 3, 4 + kBlock, E>();
   }
@@ -140,37 +141,32 @@ struct AmxFewRows {
   }
 
   // 16 kTiles features of a group of values, as operand b: to[16 features][pair of keys][16][2]; 0
-  // from `keys` on. Those of the operand's own type come in another order, see in_order().
-  // Meanwhile asks(pair) may ask for what comes next.
-  template <int kTiles, class Asks>
-  ATTEND_INLINE static void values(const E* v, std::int64_t stride, int keys, E* to,
+  // from `keys` on. row(key) gives the first row of a pair, the other is `stride` behind it. Those
+  // of the operand's own type come in another order, see in_order(). Meanwhile asks(pair) may ask
+  // for what comes next.
+  template <int kTiles, class Row, class Asks>
+  ATTEND_INLINE static void values(Row row, std::int64_t stride, int keys, E* to,
                                    Asks asks) noexcept {
     for_pairs(
         keys, [&](int pair, bool first, bool second) __attribute__((always_inline)) {
-          const E* const a = v + 2 * pair * stride;
+          const auto* const a = row(2 * pair);
           asks(pair);
-          unrolled<kTiles / 2>(ATTEND_EACH(c) {
-            const __m512i zero = _mm512_setzero_si512();
-            const __m512i even = first ? _mm512_loadu_si512(a + 2 * c * kLanes) : zero;
-            const __m512i odd = second ? _mm512_loadu_si512(a + stride + 2 * c * kLanes) : zero;
-            E* const at = to + 2 * c * kTile + pair * 2 * kLanes;
-            _mm512_storeu_si512(at, _mm512_unpacklo_epi16(even, odd));
-            _mm512_storeu_si512(at + kTile, _mm512_unpackhi_epi16(even, odd));
-          });
-        });
-  }
-  template <int kTiles, class Asks>
-  ATTEND_INLINE static void values(const std::int8_t* v, std::int64_t stride, int keys, E* to,
-                                   Asks asks) noexcept {
-    for_pairs(
-        keys, [&](int pair, bool first, bool second) __attribute__((always_inline)) {
-          const std::int8_t* const a = v + 2 * pair * stride;
-          asks(pair);
-          unrolled<kTiles>(ATTEND_EACH(c) {
-            const F32 even = first ? F32::widened(a + c * kLanes) : F32::set(0);
-            const F32 odd = second ? F32::widened(a + stride + c * kLanes) : F32::set(0);
-            _mm512_storeu_si512(to + c * kTile + pair * 2 * kLanes, pair_of(even, odd));
-          });
+          if constexpr (std::is_same_v<decltype(a), const std::int8_t* const>) {
+            unrolled<kTiles>(ATTEND_EACH(c) {
+              const F32 even = first ? F32::widened(a + c * kLanes) : F32::set(0);
+              const F32 odd = second ? F32::widened(a + stride + c * kLanes) : F32::set(0);
+              _mm512_storeu_si512(to + c * kTile + pair * 2 * kLanes, pair_of(even, odd));
+            });
+          } else {
+            unrolled<kTiles / 2>(ATTEND_EACH(c) {
+              const __m512i zero = _mm512_setzero_si512();
+              const __m512i even = first ? _mm512_loadu_si512(a + 2 * c * kLanes) : zero;
+              const __m512i odd = second ? _mm512_loadu_si512(a + stride + 2 * c * kLanes) : zero;
+              E* const at = to + 2 * c * kTile + pair * 2 * kLanes;
+              _mm512_storeu_si512(at, _mm512_unpacklo_epi16(even, odd));
+              _mm512_storeu_si512(at + kTile, _mm512_unpackhi_epi16(even, odd));
+            });
+          }
         });
   }
 

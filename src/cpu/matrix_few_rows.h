@@ -46,10 +46,15 @@ class MatrixFewRows {
   }
 
  private:
+  // Of a group, in two halves: pages of 16 keys lie where they like.
+  static constexpr int kHalf = kGroup / 2;
   template <class E>
   struct Rows {
-    const E* at;
+    const E *first, *second;
     std::int64_t stride;
+    ATTEND_INLINE const E* at(int n) const noexcept {
+      return (n < kHalf ? first : second) + n % kHalf * stride;
+    }
   };
 
   template <int kRows>
@@ -79,6 +84,7 @@ class MatrixFewRows {
     Few::template even_and_odd<kRows>(total).store(sum);
   }
 
+  bool paged() const noexcept { return p.keys == KeyAddressing::paged; }
   int keys_of(int g) const noexcept {
     const std::int64_t left = keys_ - std::int64_t{g} * kGroup;
     return left < kGroup ? static_cast<int>(left) : kGroup;
@@ -99,9 +105,10 @@ class MatrixFewRows {
       Rows<std::int8_t> numbers{};
       if (g < groups && bytes) {
         numbers = rows<std::int8_t>(call_.k, p.d, g, chunk_.packed_k + 2 * kGroup * p.d);
-        next = {room, p.d};
+        next = {room, room + kHalf * p.d, p.d};
       } else if (g < groups) {
-        next = rows<Operand>(call_.k, p.d, g, room, keys_of(g) < kGroup);
+        const bool apart = !resident && paged() && p.page_size % kGroup != 0;
+        next = rows<Operand>(call_.k, p.d, g, room, keys_of(g) < kGroup || apart);
       }
       const Asked v = asked(call_.v, p.dv, g);
       const int keys = g < groups ? keys_of(g) : 0;
@@ -109,7 +116,7 @@ class MatrixFewRows {
         const int end = g < groups ? static_cast<int>(kGroup * (x + 1) / blocks) : 0;
         for (int n = static_cast<int>(kGroup * x / blocks); n < end; ++n) {
           v.row(n);
-          if (bytes && n < keys) Few::keys(numbers.at + n * numbers.stride, p.d, room + n * p.d);
+          if (bytes && n < keys) Few::keys(numbers.at(n), p.d, room + n * p.d);
         }
       };
       Sum* const s = s_ + (g == 0 ? 0 : g - 1) * kGroup * kRows;
@@ -117,14 +124,14 @@ class MatrixFewRows {
         Few::template clear<2>();
         unrolled<Few::kBlocks>(ATTEND_EACH(x) {
           if (x >= blocks) return;
-          if (g > 0) Few::template block<x>(k.at, k.stride);
+          if (g > 0) Few::template block<x>(k.first, k.second, k.stride);
           bring(x);
         });
         if (g > 0) Few::template store_scores<kRows>(s);
       } else {
         for (std::int64_t x = 0; x < blocks; ++x) {
           if (g > 0)
-            Matrix<V>::scores(k.at, k.stride, tile.q, tile.rows, V::kLanes, x * kDepth,
+            Matrix<V>::scores(k.first, k.stride, tile.q, tile.rows, V::kLanes, x * kDepth,
                               (x + 1) * kDepth, p.d, s, kRows, 0);
           bring(x);
         }
@@ -156,7 +163,9 @@ class MatrixFewRows {
         const auto v = rows<E>(call_.v, p.dv, g, chunk_.packed_v + 2 * kSize);
         const Asked k = asked(call_.k, p.d, g + kChunk / kGroup);
         Few::template values<kTiles>(
-            v.at + x, v.stride, keys_of(g), pairs(g), [&](int pair) __attribute__((always_inline)) {
+            [&](int n) __attribute__((always_inline)) { return v.at(n) + x; }, v.stride, keys_of(g),
+            pairs(g),
+            [&](int pair) __attribute__((always_inline)) {
               if (first) k.row(2 * pair);
               if (last) k.row(2 * pair + 1);
             });
@@ -176,31 +185,42 @@ class MatrixFewRows {
       return reinterpret_cast<const E*>(t.data) +
              key_row(p, call_, t, scores_.sequence, scores_.kv_head, chunk_.from + n);
     };
-    const std::int64_t first = std::int64_t{g} * kGroup;
-    if (!copied && (p.keys != KeyAddressing::paged || p.page_size % kGroup == 0))
-      return {row(first), t.stride[2]};
+    const std::int64_t first = std::int64_t{g} * kGroup, stride = t.stride[2];
+    if (!copied && !paged()) return {row(first), row(first) + kHalf * stride, stride};
+    if (!copied && p.page_size % kHalf == 0) {
+      const E* const begin = row(first);
+      return {begin, first + kHalf < keys_ ? row(first + kHalf) : begin, stride};
+    }
     E* const to = reinterpret_cast<E*>(room);
     for (int n = 0; n < keys_of(g); ++n)
       std::memcpy(to + n * count, row(first + n), static_cast<std::size_t>(count) * sizeof(E));
-    return {to, count};
+    return {to, to + kHalf * count, count};
   }
 
-  // The rows of a group, perhaps of the next chunk, that are needed soon. Inlined: g++ 12 takes a
-  // function that only prefetches for one without effects.
+  // The rows of a group, perhaps of the next chunk, that are needed soon; of pages of whole halves,
+  // as far as there are keys. Inlined: g++ 12 takes a function that only prefetches for one without
+  // effects.
   struct Asked {
-    const std::byte* at;
+    const std::byte *first, *second;
     std::int64_t stride, bytes;
     ATTEND_INLINE void row(std::int64_t n) const noexcept {
-      for (std::int64_t x = 0; x < bytes; x += 64) __builtin_prefetch(at + n * stride + x, 0, 2);
+      const std::byte* const at = (n < kHalf ? first : second) + n % kHalf * stride;
+      for (std::int64_t x = 0; x < bytes; x += 64) __builtin_prefetch(at + x, 0, 2);
     }
   };
   ATTEND_INLINE Asked asked(const Strided& t, std::int64_t count, std::int64_t g) const noexcept {
-    if (p.keys == KeyAddressing::paged) return {t.data, 0, 0};
     const std::int64_t size = t.type == DType::i8 ? 1 : sizeof(Operand);
-    const std::int64_t first =
-        key_row(p, call_, t, scores_.sequence, scores_.kv_head, chunk_.from) +
-        g * kGroup * t.stride[2];
-    return {t.data + first * size, t.stride[2] * size, count * size};
+    const std::int64_t stride = t.stride[2] * size, first = chunk_.from + g * kGroup;
+    const auto at = [&](std::int64_t j) {
+      return t.data + key_row(p, call_, t, scores_.sequence, scores_.kv_head, j) * size;
+    };
+    if (!paged()) {
+      const std::byte* const begin = at(chunk_.from) + g * kGroup * stride;
+      return {begin, begin + kHalf * stride, stride, count * size};
+    }
+    const std::int64_t last = scores_.sequence.k_length - 1;
+    if (p.page_size % kHalf != 0 || first > last) return {t.data, t.data, 0, 0};
+    return {at(first), at(first + kHalf <= last ? first + kHalf : first), stride, count * size};
   }
 
   const ForwardProblem& p;
