@@ -364,53 +364,5 @@ TEST(faults, an_interrupted_rank_ends_the_call_of_all) {
   expect_refused(group.rank(kBad), plain);
 }
 
-// The transfer goes on while the call computes: the calling thread polls, and no other.
-TEST(faults, transfers_are_polled_by_the_calling_thread_alone) {
-  struct Watched : Group {
-    explicit Watched(Group& of) : inner(of) {}
-    int rank() const noexcept override { return inner.rank(); }
-    int size() const noexcept override { return inner.size(); }
-    struct WatchedPending : Pending {
-      WatchedPending(std::unique_ptr<Pending> of, Watched& by) : held(std::move(of)), group(by) {}
-      bool poll() override {
-        group.note();
-        ++group.polls;
-        return held->poll();
-      }
-      bool wait(std::chrono::milliseconds most) override {
-        group.note();
-        return held->wait(most);
-      }
-      std::unique_ptr<Pending> held;
-      Watched& group;
-    };
-    std::unique_ptr<Pending> exchange(std::span<const std::span<const std::byte>> send,
-                                      std::span<const std::span<std::byte>> receive) override {
-      note();
-      return std::make_unique<WatchedPending>(inner.exchange(send, receive), *this);
-    }
-    std::unique_ptr<Pending> broadcast(int root, std::span<std::byte> bytes) override {
-      return inner.broadcast(root, bytes);
-    }
-    void note() { other |= std::this_thread::get_id() != caller; }
-    Group& inner;
-    const std::thread::id caller = std::this_thread::get_id();
-    int polls = 0;
-    bool other = false;
-  };
-  const ThreadGroup group(2);
-  const Layouts both{Layout::serpentine({4096}, 2), Layout::serpentine({4096}, 2)};
-  const auto thrown = group.run([&](Group& mine) {
-    Context context({.threads = 2});
-    Watched watched(mine);
-    Mine tensors(both, mine.rank());
-    // Rank 1 sends its second head late: rank 0 polls for it while it computes the first.
-    tensors.call(Call::forward, watched, both, {}, {.scheme = Scheme::gather}, context);
-    EXPECT_FALSE(watched.other);
-    EXPECT_GT(watched.polls, 0);
-  });
-  for (const auto& error : thrown) EXPECT_EQ(what(error), "nothing");
-}
-
 }  // namespace
 }  // namespace attend::test

@@ -60,7 +60,8 @@ __device__ __forceinline__ void for_each_tile(const OneQueryParameters& p, const
     const int kv_heads = p.heads / p.group, batch = static_cast<int>(head / kv_heads);
     const Seen<kKeys> seen(p, batch);
     const auto begin = static_cast<int>(max(range.begin - head * p.tiles, 0LL));
-    const auto end = static_cast<int>(min(range.end - head * p.tiles, static_cast<long long>(p.tiles)));
+    const auto end =
+        static_cast<int>(min(range.end - head * p.tiles, static_cast<long long>(p.tiles)));
     const int first = max(begin, seen.tiles.begin), last = min(end, seen.tiles.end) - 1;
     for (int j = first; j <= last; ++j)
       body(seen, batch, static_cast<int>(head % kv_heads), j, j == first, j == last);

@@ -1,12 +1,12 @@
 // One query a head against many keys on Hopper (sm_90a), bf16 and f16, with the bits of
 // forward_sm90.cu: a row has them in a prompt and alone.
 //
-// There a row's sums go through the tiles of keys in ascending order, one after the other. The order
-// of these sums cannot be cut, but what they are made of can be had in any order, and sums of
+// There a row's sums go through the tiles of keys in ascending order, one after the other. The
+// order of these sums cannot be cut, but what they are made of can be had in any order, and sums of
 // different features do not meet:
 //
-//   attend_one_query_scores    1 scores and 2 mask, tile by tile, all at the same time: the heads of
-//                              a group are the rows of one product, so each key is read once
+//   attend_one_query_scores    1 scores and 2 mask, tile by tile, all at the same time: the heads
+//                              of a group are the rows of one product, so each key is read once
 //   attend_one_query_weights   3 softmax: the reference score at a tile follows from the largest
 //                              scores of the tiles before it, and then its weights from its scores
 //   attend_one_query_values    4 values: a block of threads sums 64 features over all keys

@@ -1,4 +1,4 @@
-// One query a head: values. A block of threads sums some features over all keys, in ascending order.
+// One query a head: values. A block of threads sums some features over all keys, ascending.
 #pragma once
 
 #include "one_query_weights.cuh"
@@ -119,8 +119,7 @@ struct ValueSums {
     auto& v = values.wait(place);
     now.load(weights + place.stage * p.group * S::kWords, p.group);
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
-      softmax.sum[r] = fmaf(softmax.sum[r], now.rescale[r], now.sum[r]);
+    for (int r = 0; r < 2; ++r) softmax.sum[r] = fmaf(softmax.sum[r], now.rescale[r], now.sum[r]);
     wait_for_products<0>();
     o.pin();
     if (j > seen.tiles.begin) values.release(done);

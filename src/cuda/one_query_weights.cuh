@@ -46,8 +46,7 @@ __device__ __forceinline__ void weights(const OneQueryParameters& p) {
   const int first = static_cast<int>(index % groups) * kOneQueryTiles, tile = first + lane / 4;
   if (first + kOneQueryTiles <= seen.tiles.begin || first >= seen.tiles.end) return;
   float2 s[kPairs];  // all on their way at once
-  const float* const from =
-      p.scores + (row * p.tiles + min(tile, p.tiles - 1)) * kKeys + 2 * t;
+  const float* const from = p.scores + (row * p.tiles + min(tile, p.tiles - 1)) * kKeys + 2 * t;
 #pragma unroll
   for (int n = 0; n < kPairs; ++n) s[n] = *reinterpret_cast<const float2*>(from + 8 * n);
 

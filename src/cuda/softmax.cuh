@@ -46,8 +46,8 @@ struct Softmax {
     return most * scale_log2 > fmaf(before, scale_log2, kSlack);
   }
 
-  // For kernels that have scores elsewhere than in a tile: the reference of row r after a tile whose
-  // largest score is `most`, as step() moves it.
+  // For kernels that have scores elsewhere than in a tile: the reference of row r after a tile
+  // whose largest score is `most`, as step() moves it.
   __device__ __forceinline__ float next_reference(int r, float most) const {
     if (far(most) || far(reference[r])) return fmaxf(reference[r], most);
     return rises_to(most, reference[r]) ? most : reference[r];
@@ -60,9 +60,8 @@ struct Softmax {
     shift = 0;
     if (!is_far) return near_0(r, most, below, rescale);
     reference[r] = shift = fmaxf(before, most);
-    rescale = before == shift || before == kMinusInfinity
-                  ? 1
-                  : exp2_fast((before - shift) * scale_log2);
+    rescale =
+        before == shift || before == kMinusInfinity ? 1 : exp2_fast((before - shift) * scale_log2);
     below = -kLift<T>;
   }
 
