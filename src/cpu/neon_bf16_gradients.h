@@ -55,9 +55,8 @@ struct NeonBf16Gradients {
         if (pairs.all(n, kSteps)) narrow_step(pairs, n, to, [](F32 x) { return x; });
         else if (n < pairs.rows) narrow_step(pairs, n, to, seen_of(pairs, n));
         else
-          unrolled<kKeys / 2>(ATTEND_EACH(pair) {
-            store_bf16(vreinterpretq_bf16_u16(vdupq_n_u16(0)), to + pair * kOperand);
-          });
+          unrolled<kKeys / 2>(
+              ATTEND_EACH(pair) { store_bf16(vdupq_n_u16(0), to + pair * kOperand); });
       }
     return {};
   }
@@ -88,9 +87,8 @@ struct NeonBf16Gradients {
               (hidden(tile, row) ? 0 : 0xFFFF) | (hidden(tile, row + 1) ? 0 : 0xFFFF0000);
           const bf16* const at = features + step * kSteps * kBlock;
           const Bf16x8 rows = pairs_of<pair>(load_bf16(at), load_bf16(at + kOperand));
-          const uint32x4_t kept = vandq_u32(vreinterpretq_u32_bf16(rows), vdupq_n_u32(seen));
-          dot<pair>(sum, vreinterpretq_bf16_u32(kept),
-                    load_bf16(a + step * kKeys * kSteps, kSteps));
+          const uint32x4_t kept = vandq_u32(vreinterpretq_u32_u16(rows), vdupq_n_u32(seen));
+          dot<pair>(sum, vreinterpretq_u16_u32(kept), load_bf16(a + step * kKeys * kSteps, kSteps));
         });
       joined(sum, c + x, add).store(c + x);
     }
@@ -121,7 +119,7 @@ struct NeonBf16Gradients {
     const float* from = pairs.from(row);
     unrolled<kKeys / 2>(ATTEND_EACH(pair) {
       const F32 first = seen(F32::load(from)), second = seen(F32::load(from + pairs.stride));
-      store_bf16(vcvtq_high_bf16_f32(rounded(first), second.v), to + pair * kOperand);
+      store_bf16(rounded(first, second), to + pair * kOperand);
       from += 2 * pairs.stride;
     });
   }

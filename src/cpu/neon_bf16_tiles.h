@@ -53,8 +53,7 @@ struct NeonBf16Products {
     for (int n = 0; n < lanes; n += 2)
       for (std::int64_t x = 0; x < d; x += kOperand) {
         const auto take = [&](const bf16* row) {
-          const uint16x8_t bits = vreinterpretq_u16_bf16(load_bf16(row + x, d - x));
-          return vreinterpretq_bf16_u16(veorq_u16(bits, signs));
+          return veorq_u16(load_bf16(row + x, d - x), signs);
         };
         const Bf16x8 a = take(rows[n]), b = take(rows[n + 1]);
         bf16* const at = to + x * lanes + n * kSteps;
@@ -323,8 +322,8 @@ struct NeonBf16Products {
         unrolled<kKeyGroup / 2>(ATTEND_EACH(pair) {
           const bf16* const w = p + g * 2 * kKeyGroup * kLanes + pair / 2 * kSteps * kLanes;
           const uint32x4_t mask = vdupq_n_u32(seen[g * kKeyGroup / 2 + pair]);
-          const uint32x4_t some = vreinterpretq_u32_bf16(values(g, x, pair));
-          dot<pair % 2>(sum, vreinterpretq_bf16_u32(vandq_u32(some, mask)), load_bf16(w, kSteps));
+          const uint32x4_t some = vreinterpretq_u32_u16(values(g, x, pair));
+          dot<pair % 2>(sum, vreinterpretq_u16_u32(vandq_u32(some, mask)), load_bf16(w, kSteps));
         });
       sum.store(o + x);
     }
