@@ -1,7 +1,6 @@
 """Attention over ranks: threads here, processes under mpirun in test_distributed_mpi.py."""
 import doctest
 import inspect
-import queue
 
 import numpy as np
 import pytest
@@ -66,50 +65,49 @@ def test_ranks_give_the_bits_of_one_process(name):
                 np.testing.assert_array_equal(gradient, wanted)
 
 
-class Queues(distributed.Group):
-    """A Group made in Python, of threads."""
+class Boxes(distributed.Group):
+    """A Group made in Python, of threads. Bytes belong to the n-th transfer: the next may be polled before it is done."""
 
     def __init__(self, rank, boxes):
         super().__init__(rank, len(boxes))
-        self.boxes = boxes
+        self.boxes, self.transfers = boxes, 0
 
     def exchange(self, send, receive):
-        for r in range(self.size):
-            if r != self.rank:
-                self.boxes[r][self.rank].put(bytes(send[r]))
-        return Arriving(self.boxes[self.rank], {r: receive[r] for r in range(self.size) if r != self.rank})
+        others = [r for r in range(self.size) if r != self.rank]
+        return self.transfer({r: send[r] for r in others}, {r: receive[r] for r in others})
 
     def broadcast(self, root, memory):
         if root != self.rank:
-            return Arriving(self.boxes[self.rank], {root: memory})
-        for r in range(self.size):
-            if r != self.rank:
-                self.boxes[r][self.rank].put(bytes(memory))
-        return Arriving(self.boxes[self.rank], {})
+            return self.transfer({}, {root: memory})
+        return self.transfer({r: memory for r in range(self.size) if r != root}, {})
+
+    def transfer(self, send, receive):
+        self.transfers += 1
+        for r, memory in send.items():
+            self.boxes[r][self.rank][self.transfers] = bytes(memory)
+        return Arriving(self.boxes[self.rank], self.transfers, receive)
 
 
 class Arriving:
-    def __init__(self, boxes, wanted):
-        self.boxes, self.wanted = boxes, wanted
+    def __init__(self, boxes, transfer, wanted):
+        self.boxes, self.transfer, self.wanted = boxes, transfer, wanted
 
     def poll(self):
         for r, memory in list(self.wanted.items()):
-            try:
-                memory[:] = self.boxes[r].get_nowait()
+            if self.transfer in self.boxes[r]:
+                memory[:] = self.boxes[r].pop(self.transfer)
                 del self.wanted[r]
-            except queue.Empty:
-                pass
         return not self.wanted
 
     def missing(self):
         return list(self.wanted)
 
 
-class QueueRanks(ThreadGroup):
+class BoxRanks(ThreadGroup):
     def __init__(self, size):
         super().__init__(size)
-        boxes = [[queue.Queue() for _ in range(size)] for _ in range(size)]
-        self.of = [Queues(r, boxes) for r in range(size)]
+        boxes = [[{} for _ in range(size)] for _ in range(size)]
+        self.of = [Boxes(r, boxes) for r in range(size)]
 
     def rank(self, r):
         return self.of[r]
@@ -119,11 +117,11 @@ def test_a_group_made_in_python_moves_the_bytes():
     layout = Layout.serpentine([T], 3, 64)
     out = attend.attention(Q, K, V, causal=True)
     for scheme in ("gather", "heads"):
-        found, _ = divided(QueueRanks(3), (layout, layout), {"causal": True}, layouts=layout, scheme=scheme)
+        found, _ = divided(BoxRanks(3), (layout, layout), {"causal": True}, layouts=layout, scheme=scheme)
         np.testing.assert_array_equal(found["out"], out)
 
 
-@pytest.mark.parametrize("ranks", [ThreadGroup, QueueRanks])
+@pytest.mark.parametrize("ranks", [ThreadGroup, BoxRanks])
 def test_a_rank_that_does_not_come_is_told_in_time(ranks):
     group = ranks(2)
 
