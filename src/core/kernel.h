@@ -23,6 +23,8 @@ struct Tiles {
   std::int64_t keys = 1;
   int threads = 1;  // that share the tasks: said to the kernel, which may choose among cuts that
                     // give the same bits
+  // Few rows ask memory for keys and values twice: for a cache far away, and then for the nearest.
+  bool asks_twice = false;
 };
 
 // Bytes of scratch memory, all multiples of kWorkspaceAlignment.

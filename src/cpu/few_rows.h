@@ -109,6 +109,8 @@ class FewRows {
   template <class E>
   void weigh(const Tile<V>& tile, const Rows<E>& rows, const Place<Sum>& to, Sum* top,
              Sum* sum) noexcept {
+    k_later_ = scores_.template later<E>(p.d);
+    v_later_ = scores_.template later<E>(p.dv);
     for (int n = 0; n < rounded(tile.rows); ++n)  // behind them the last one again
       for (std::int64_t x = 0; x < p.d; ++x) q_[n * p.d + x] = tile.q[x * tile.lanes + n];
     scores<1>(rows, tile.rows);
@@ -119,16 +121,16 @@ class FewRows {
 
   // What will be read some keys after key j, or after its value.
   template <class E>
-  Lines<E> after_key(const Rows<E>& of, std::int64_t j) const noexcept {
+  LinesOf<V, E> after_key(const Rows<E>& of, std::int64_t j) const noexcept {
     j += kAhead<E>;
-    return j < keys_ ? Lines<E>(of.k + j * of.k_stride, of.k_stride, p.d)
-                     : Lines<E>(of.v + (j - keys_) * of.v_stride, of.v_stride, p.dv);
+    return j < keys_ ? LinesOf<V, E>(of.k + j * of.k_stride, of.k_stride, p.d, k_later_)
+                     : LinesOf<V, E>(of.v + (j - keys_) * of.v_stride, of.v_stride, p.dv, v_later_);
   }
   template <class E>
-  Lines<E> after_value(const Rows<E>& of, std::int64_t j) const noexcept {
+  LinesOf<V, E> after_value(const Rows<E>& of, std::int64_t j) const noexcept {
     j += kAhead<E>;
-    return j < keys_ ? Lines<E>(of.v + j * of.v_stride, of.v_stride, p.dv)
-                     : Lines<E>(of.k + j * of.k_stride, of.k_stride, p.d);
+    return j < keys_ ? LinesOf<V, E>(of.v + j * of.v_stride, of.v_stride, p.dv, v_later_)
+                     : LinesOf<V, E>(of.k + j * of.k_stride, of.k_stride, p.d, k_later_);
   }
 
   static int rounded(int rows) noexcept {  // to a power of two
@@ -152,7 +154,7 @@ class FewRows {
 
   template <int kRows, int kGroups, class E>
   [[gnu::noinline]] void some_scores(const Rows<E>& of, std::int64_t first,
-                                     Lines<E> soon) const noexcept {
+                                     LinesOf<V, E> soon) const noexcept {
     constexpr int kLines = V::kLanes * V::kLanes * static_cast<int>(sizeof(E)) / 64;
     const std::int64_t stride = of.k_stride, d = p.d;
     const E* k = of.k + first * stride;
@@ -212,7 +214,7 @@ class FewRows {
     Divisors<V, Tile<V>::kMost> divisors;  // whole vectors of few rows
     if (to.final) divisors.set(sum, static_cast<int>(ForwardScores<V>::width(rows)));
     for (std::int64_t j = 0; j < keys_; j += kSlice) {
-      Lines<E> soon = after_value(of, j);
+      LinesOf<V, E> soon = after_value(of, j);
       const bool end = to.final && j + kSlice >= keys_;
       Operands<V> x{.a = as_they_lie<V>(s_ + j),
                     .a_stride = kChunk,
@@ -236,7 +238,7 @@ class FewRows {
   // The same product of values that are widened where they are multiplied: of kRows rows or, if
   // there are more, of twice as many. What is behind the last feature is not read.
   template <int kRows, class E, class Finish>
-  void narrow_values(Operands<V> x, const E* v, int rows, Lines<E>& soon,
+  void narrow_values(Operands<V> x, const E* v, int rows, LinesOf<V, E>& soon,
                      const Finish& finish) const noexcept {
     if constexpr (kRows < kMost) {
       if (rows > kRows) return narrow_values<kRows * 2>(x, v, rows, soon, finish);
@@ -252,11 +254,11 @@ class FewRows {
 
   template <int kRows, int kVectors, class E, class Finish>
   [[gnu::noinline]] void some_values(const Operands<V>& x, const E* v, std::int64_t features,
-                                     int rows, Lines<E>& lines,
+                                     int rows, LinesOf<V, E>& lines,
                                      const Finish& finish) const noexcept {
     constexpr std::int64_t kBytes = kVectors * V::kLanes * sizeof(E);
     constexpr std::int64_t kEach = kBytes < 64 ? 64 / kBytes : 1;  // keys to a line
-    Lines<E> soon = lines;
+    LinesOf<V, E> soon = lines;
     V sum[kRows][kVectors];
     unrolled<kRows>(ATTEND_EACH(r) {
       if (x.start == Start::zero || r >= rows) set_zero(sum[r]);
@@ -289,7 +291,7 @@ class FewRows {
   const Chunk<V>& chunk_;
   Sum* q_;
   Sum* s_;
-  std::int64_t keys_ = 0;
+  std::int64_t keys_ = 0, k_later_ = 0, v_later_ = 0;
   const Sum *k_scales_ = nullptr, *v_scales_ = nullptr;
 };
 

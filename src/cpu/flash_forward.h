@@ -87,7 +87,13 @@ class FlashForward {
   using Operation = Forward;
   static constexpr int kStages = 2;
 
-  static Tiles tiles(const ForwardProblem&, const Machine&) { return {kMost * kTiles, kChunk}; }
+  // Cores that have BFMMLA have more requests on their way in the second cache than in the first
+  // (Neoverse V1); Neoverse N1 does better with the first alone.
+  static Tiles tiles(const ForwardProblem&, const Machine& machine) {
+    return {.queries = kMost * kTiles,
+            .keys = kChunk,
+            .asks_twice = kLaterBytes<V> > 0 && machine.neon_bf16};
+  }
 
   static std::int64_t tasks(const ForwardProblem& p, const Tiles& tiles, int stage) {
     const std::int64_t heads = p.batch * p.kv_heads, cuts = pieces(p);
@@ -117,6 +123,7 @@ class FlashForward {
     const std::int64_t head = each == 1 ? task.index : task.index / each;
     const std::int64_t index = each == 1 ? 0 : task.index % each;
     scores.interrupt = task.interrupt;
+    scores.asks_twice = tiles.asks_twice;
     scores.sequence = sequence_of(p, call, head / p.kv_heads);
     scores.kv_head = head % p.kv_heads;
     f.partials_ = reinterpret_cast<Sum*>(task.shared);
@@ -285,7 +292,7 @@ class FlashForward {
     // Few rows against many keys: memory is asked kAhead keys before.
     const Chunk<V>& chunk = arrays_.chunk;
     const bool streams = TilesOf<V>::kAsks && ForwardScores<V>::streams(tile, spans.keys);
-    Lines<Operand> soon(chunk.k + kAhead * chunk.k_stride, chunk.k_stride, p.d);
+    LinesOf<V> soon(chunk.k + kAhead * chunk.k_stride, chunk.k_stride, p.d, scores_.later(p.d));
     if (streams && chunk.k != chunk.packed_k) scores_.soon = &soon;
     if constexpr (TilesOf<V>::kAsks) ATTEND_PATH_IF(streams, V, "keys are asked for");
     const bool partial = scores_.compute(tile, arrays_.chunk, spans, s, top);  // 1 scores, 2 mask
@@ -328,7 +335,8 @@ class FlashForward {
     const std::int64_t lines = streamed                             ? 1
                                : kVectors > 1 && arrays_.chunk.cold ? (p.dv + kLine - 1) / kLine
                                                                     : 0;
-    Lines<Operand> soon(arrays_.chunk.v, arrays_.chunk.v_stride, p.dv);
+    LinesOf<V> soon(arrays_.chunk.v, arrays_.chunk.v_stride, p.dv,
+                    streamed ? scores_.later(p.dv) : 0);
     for (int j = 0; j < count; ++j, s += kVectors * V::kLanes) {
       for (std::int64_t n = 0; n < lines; ++n) soon.prefetch_next();
       unrolled<kVectors>(ATTEND_EACH(n) {
@@ -351,7 +359,7 @@ class FlashForward {
                        .strips = chunk.v_strips,
                        .count = chunk.to - chunk.from,
                        .width = width(p)};
-    Lines<Operand> soon(chunk.v + kAhead * chunk.v_stride, chunk.v_stride, p.dv);
+    LinesOf<V> soon(chunk.v + kAhead * chunk.v_stride, chunk.v_stride, p.dv, scores_.later(p.dv));
     for (int r = 0; r < spans.size; ++r) {
       const KeySpan& span = spans.span[r];
       const bool streamed = ForwardScores<V>::streams(tile, span.count);

@@ -26,23 +26,30 @@
 namespace attend {
 namespace {
 
-// Rows in memory, asked for line by line while something else is computed.
-template <class T>
+// Rows in memory, asked for line by line while something else is computed: those close by for the
+// nearest cache and, if that is asked for, those so many rows later for the second, in which more
+// requests can be on their way at the same time.
+template <class T, bool kTwice>
 class Lines {
   static constexpr std::int64_t kLine = 64 / sizeof(T);
   const T* row_ = nullptr;
-  std::int64_t stride_ = 0, length_ = 0, at_ = 0;
+  std::int64_t stride_ = 0, length_ = 0, at_ = 0, later_ = 0;
 
  public:
   Lines() = default;
-  Lines(const T* row, std::int64_t stride, std::int64_t length)
-      : row_(row), stride_(stride), length_(length) {}
+  Lines(const T* row, std::int64_t stride, std::int64_t length, std::int64_t later = 0)
+      : row_(row), stride_(stride), length_(length), later_(later * stride) {}
   ATTEND_INLINE void prefetch_next() {
     __builtin_prefetch(row_ + at_);
+    if constexpr (kTwice)
+      if (later_ != 0) __builtin_prefetch(row_ + at_ + later_, 0, 2);
     at_ += kLine;
     if (at_ >= length_) at_ = 0, row_ += stride_;
   }
 };
+
+template <class V, class E = OperandOf<V>>
+using LinesOf = Lines<E, (kLaterBytes<V> > 0)>;
 
 enum class Start { zero, c };
 
@@ -61,8 +68,8 @@ struct Operands {
   std::int64_t a_panel = 0;  // panels: from one to the next
   // Across: strips of c, as wide as a tile and side by side, and how far theirs of b are apart.
   std::int64_t strips = 1, b_strip = 0;
-  Start start = Start::zero;       // what the sums begin with
-  Lines<Operand>* soon = nullptr;  // what will be read after this product
+  Start start = Start::zero;   // what the sums begin with
+  LinesOf<V>* soon = nullptr;  // what will be read after this product
 };
 
 // What is contiguous in a: the depth, or the rows. Streamed is along, where a comes from memory;

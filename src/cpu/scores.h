@@ -49,7 +49,14 @@ class Scores : public KeyHead<Operation> {
   static constexpr std::int64_t kChain = 256;
   std::int64_t chain;
   std::int64_t k_width;  // of a row of keys: d, or as whole vectors where it is read by vectors
-  Lines<Operand>* soon = nullptr;  // what follows the scores of few rows and many keys
+  LinesOf<V>* soon = nullptr;  // what follows the scores of few rows and many keys
+  bool asks_twice = false;     // for keys and values of few rows
+  // Rows of `count` numbers after those that are asked for, which are then asked for too; 0: none.
+  template <class E = Operand>
+  std::int64_t later(std::int64_t count) const noexcept {
+    constexpr auto kNumbers = kLaterBytes<V> / static_cast<std::int64_t>(sizeof(E));
+    return asks_twice && count > 0 && count < kNumbers ? kNumbers / count : 0;
+  }
   Interrupt* interrupt = nullptr;
   Sum scale;  // of a sum; q has the rest of it
   ScoreMask<V, Operation> mask;

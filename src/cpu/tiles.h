@@ -31,6 +31,7 @@ namespace {
 // kFewRows               up to which keys in lanes are better than rows (few_rows.h, whose operands
 //                        are sums; 0: never)
 // kFewSlice, kFewAhead   there: keys whose values are weighed together; asked for so much before
+// kFewLater              bytes before that again, on cores that ask twice (core/kernel.h); 0: none
 // kPanels                keys and values that many tiles read are brought into the order in which
 //                        tiles read them, and so are rows of a (products by lane want that)
 // kArrangeForward,
@@ -48,7 +49,8 @@ template <class T>
 struct VectorTiles {
   using Operand = T;
   using Sum = T;
-  static constexpr int kDepth = 1, kArrangeForward = 12, kArrangeBackward = 4, kBandKeys = 256;
+  static constexpr int kDepth = 1, kArrangeForward = 12, kArrangeBackward = 4, kBandKeys = 256,
+                       kFewLater = 0;
   static constexpr bool kAsksSums = false;
 };
 
@@ -83,7 +85,7 @@ struct Avx2Tiles : VectorTiles<T> {
 template <class T>
 struct NeonTiles : VectorTiles<T> {
   static constexpr int kScores = 3, kFeatures = 2, kWide = 4, kWidest = 8, kLast = 5, kSteps = 1;
-  static constexpr int kFewRows = 1, kFewSlice = 8, kFewAhead = 48;
+  static constexpr int kFewRows = 1, kFewSlice = 8, kFewAhead = 48, kFewLater = 64 << 10;
   static constexpr int kByteSums = 16;
   static constexpr int kPanelsOfB = 4, kTiles = 16, kLeastTiles = 4, kSliceBytes = 32 << 10;
   static constexpr bool kPanels = true, kAsks = true;
@@ -149,6 +151,11 @@ template <class V>
 using OperandOf = typename TilesOf<V>::Operand;
 template <class V>
 using SumOf = typename TilesOf<V>::Sum;
+template <class V>
+inline constexpr std::int64_t kLaterBytes = [] {
+  if constexpr (requires { TilesOf<V>::kFewLater; }) return TilesOf<V>::kFewLater;
+  else return 0;
+}();
 template <class V>
 inline constexpr bool kMultipliesSums =
     TilesOf<V>::kDepth == 1 && std::is_same_v<OperandOf<V>, SumOf<V>>;
