@@ -92,17 +92,38 @@ class MatrixWeights {
   }
 
   // 1 scores: a group's maximum is taken while the unit works on the next.
-  void scores(Step& step, int g, int half) noexcept {
+  void scores(Step& step, int g, int half, int first = 0) noexcept {
     if (g < step.groups)
       scores_.groups.scores(*step.tile, chunk_, step.first[g], half, group_of(step, g));
-    if (g > 0 && half == 1)
+    if (g > first && half == 1)
       scores_.groups.finish(*step.tile, group_of(step, g - 1), step.top,
                             step.scale == 1 ? scores_.scale : 1,
                             chunk_.scales_from(step.first[g - 1]));
   }
   void all_scores(Step& step) noexcept {
-    for (int g = 0; g <= step.groups; ++g) scores(step, g, 0), scores(step, g, 1);
+    int first = 0;
+    if constexpr (requires { Matrix<V>::kFewKeys; }) first = scores_of_few(step);
+    for (int g = first; g <= step.groups; ++g) scores(step, g, 0, first), scores(step, g, 1, first);
     mask(step);
+  }
+  // Of the first groups, if few rows of queries read keys as they lie. Gives how many these are.
+  int scores_of_few(Step& step) noexcept {
+    constexpr int kGroups = Matrix<V>::kFewKeys / kGroup;
+    const Tile<V>& tile = *step.tile;
+    if (chunk_.arranged_k || tile.rows > V::kLanes) return 0;
+    const std::int64_t last = chunk_.to - chunk_.from - Matrix<V>::kFewKeys;
+    int g = 0;
+    for (; g + kGroups <= step.groups; g += kGroups) {
+      const std::int64_t first = step.first[g];
+      if (first > last || step.first[g + kGroups - 1] != first + (kGroups - 1) * kGroup) break;
+      Matrix<V>::scores_of_few(chunk_.k + first * chunk_.k_stride, chunk_.k_stride, tile.q,
+                               tile.rows, whole_depth<V>(p.d), group_of(step, g), tile.stride);
+      for (int n = 0; n < kGroups; ++n)
+        scores_.groups.finish(tile, group_of(step, g + n), step.top,
+                              step.scale == 1 ? scores_.scale : 1,
+                              chunk_.scales_from(step.first[g + n]));
+    }
+    return g;
   }
   void mask(Step& step) noexcept {  // 2 mask
     step.partial = scores_.mask.apply(*step.tile, step.spans, step.s, step.top);
@@ -171,11 +192,17 @@ class MatrixWeights {
       stride = whole ? chunk_.v_stride : depth;
       return whole ? chunk_.v + step.first[g] * chunk_.v_stride : chunk_.v_last;
     };
-    for (int g = 0; g < step.groups; ++g) {
+    constexpr int kTogether = 4;  // groups that lie one behind the other
+    for (int g = 0, count = 1; g < step.groups; g += count, count = 1) {
       std::int64_t stride = 0;
       const Operand* const v = group(g, stride);
-      Matrix<V>::add_products(group_of(step, g), step.tile->rows, v, stride, width, to.o, to.stride,
-                              g == 0);
+      const std::int64_t first = step.first[g];
+      while (count < kTogether && g + count < step.groups &&
+             step.first[g + count] == first + count * kGroup &&
+             first + (count + 1) * kGroup <= keys)
+        ++count;
+      Matrix<V>::add_products(group_of(step, g), step.tile->rows, v, stride, count, width, to.o,
+                              to.stride, g == 0);
     }
     without_hidden(step, to, width, [&](int g, int key) {
       std::int64_t stride = 0;

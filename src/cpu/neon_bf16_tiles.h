@@ -26,6 +26,7 @@
 #include "cpu/elements.h"
 #include "cpu/exp2.h"
 #include "cpu/neon_bf16.h"
+#include "cpu/product.h"
 
 namespace attend {
 namespace {
@@ -120,6 +121,15 @@ struct NeonBf16Products {
     else take.template operator()<3>();
   }
 
+  // The same of kFewKeys keys that lie as rows, for up to four queries, whose vector of lanes
+  // `s_stride` apart holds them again. Eight keys alone would wait for their own sums.
+  static constexpr int kFewKeys = 16;
+  static void scores_of_few(const bf16* k, std::int64_t stride, const bf16* q, int rows,
+                            std::int64_t depth, float* s, std::int64_t s_stride) noexcept {
+    if (rows <= 2) few_scores<1>(k, stride, q, depth, s, s_stride);
+    else few_scores<2>(k, stride, q, depth, s, s_stride);
+  }
+
   // The scores of a group become weights, 2^((s - base) unit), for one vector of lanes; in their
   // place stands then P, times the factors (of dropout, of scales), if any. Adds up the even and
   // the odd keys.
@@ -158,13 +168,15 @@ struct NeonBf16Products {
     else take.template operator()<3>();
   }
 
-  // The same of a group of rows of values as they lie, for up to four queries; added to what is
+  // The same of some groups of rows of values as they lie, for up to four queries; added to what is
   // there, unless it is the first.
   static void add_products(const float* weights, int rows, const bf16* v, std::int64_t stride,
-                           std::int64_t dv, float* o, std::int64_t o_stride, bool first) noexcept {
+                           int groups, std::int64_t dv, float* o, std::int64_t o_stride,
+                           bool first) noexcept {
+    RowsToCome soon = rows_to_come(v, stride, dv);
     const auto take = [&]<int kRows>() {
       for (std::int64_t x = 0; x < dv; x += kBlock)
-        row_products<kRows>(weights, v + x, stride, o + x, o_stride, first, dv - x);
+        row_products<kRows>(weights, v + x, stride, groups, o + x, o_stride, first, dv - x, soon);
     };
     if (rows == 1) take.template operator()<1>();
     else if (rows == 2) take.template operator()<2>();
@@ -201,6 +213,50 @@ struct NeonBf16Products {
   }
 
  private:
+  // Rows that few queries read next, asked for twice: those 32 keys later, and 64 KB behind them.
+  using RowsToCome = Lines<bf16, true>;
+  static RowsToCome rows_to_come(const bf16* row, std::int64_t stride, std::int64_t count) {
+    constexpr std::int64_t kKeys = 32, kLater = (64 << 10) / sizeof(bf16);
+    return {row + kKeys * stride, stride, count, kLater / count};
+  }
+
+  template <int kQueries>  // in pairs
+  [[gnu::noinline]] static void few_scores(const bf16* k, std::int64_t stride, const bf16* q,
+                                           std::int64_t depth, float* s,
+                                           std::int64_t s_stride) noexcept {
+    constexpr int kKeys = kFewKeys / 2;
+    RowsToCome soon = rows_to_come(k, stride, depth);
+    for (std::int64_t from = 0; from < depth; from += kChain) {
+      const std::int64_t to = from + kChain < depth ? from + kChain : depth;
+      F32 sum[kKeys][kQueries];
+      unrolled<kKeys>(ATTEND_EACH(r) { set_zero(sum[r]); });
+      for (std::int64_t x = from; x < to; x += kOperand, k += kOperand, q += kOperand * kLanes) {
+        Bf16x8 some[2][kQueries];
+        unrolled<kQueries>(ATTEND_EACH(c) {
+          some[0][c] = load_bf16(q + c * kOperand);
+          some[1][c] = load_bf16(q + kSteps * kLanes + c * kOperand);
+        });
+        const bf16* row = k;
+        unrolled<kKeys>(ATTEND_EACH(r) {
+          if constexpr (r % 2 == 0) soon.prefetch_next();
+          const Bf16x8 a = load_bf16(row), b = load_bf16(row + stride);
+          row += 2 * stride;
+          const Bf16x8 low = lower(a, b), high = upper(a, b);
+          unrolled<kQueries>(ATTEND_EACH(c) { multiply(sum[r][c], low, some[0][c]); });
+          unrolled<kQueries>(ATTEND_EACH(c) { multiply(sum[r][c], high, some[1][c]); });
+        });
+      }
+      unrolled<kKeys>(ATTEND_EACH(r) {
+        float* const at = s + 2 * r * s_stride;
+        F32 first = lower(sum[r][0], sum[r][kQueries - 1]);
+        F32 second = upper(sum[r][0], sum[r][kQueries - 1]);
+        if (from > 0) first = F32::load(at) + first, second = F32::load(at + s_stride) + second;
+        first.store(at);
+        second.store(at + s_stride);
+      });
+    }
+  }
+
   template <int kVectors, bool kArranged>
   [[gnu::noinline]] static void score_product_tile(const bf16* k, std::int64_t stride,
                                                    const bf16* q, std::int64_t depth, float* s,
@@ -278,28 +334,34 @@ struct NeonBf16Products {
   }
 
   template <int kRows>
-  static void row_products(const float* weights, const bf16* v, std::int64_t stride, float* o,
-                           std::int64_t o_stride, bool first, std::int64_t left) noexcept {
+  [[gnu::noinline]] static void row_products(const float* weights, const bf16* v,
+                                             std::int64_t stride, int groups, float* o,
+                                             std::int64_t o_stride, bool first, std::int64_t left,
+                                             RowsToCome& lines) noexcept {
+    RowsToCome soon = lines;
     const bf16* p = reinterpret_cast<const bf16*>(weights);
     F32 sum[kRows][2];
     unrolled<kRows>(ATTEND_EACH(n) {
       sum[n][0] = first ? F32::set(0) : F32::load(o + n * o_stride);
       sum[n][1] = first || left <= kLanes ? F32::set(0) : F32::load(o + n * o_stride + kLanes);
     });
-    unrolled<kKeyGroup / kSteps>(ATTEND_EACH(step) {
-      Bf16x8 some[(kRows + 1) / 2];
-      unrolled<(kRows + 1) / 2>(
-          ATTEND_EACH(r) { some[r] = load_bf16(p + (2 * step + r) * kOperand); });
-      unrolled<2>(ATTEND_EACH(pair) {
-        const bf16* const at = v + (step * kSteps + 2 * pair) * stride;
-        const Bf16x8 a = load_bf16(at), b = load_bf16(at + stride);
-        const Bf16x8 low = paired<0>(a, b), high = paired<1>(a, b);
-        unrolled<kRows>(ATTEND_EACH(n) {
-          dot<n % 2 * 2 + pair>(sum[n][0], low, some[n / 2]);
-          dot<n % 2 * 2 + pair>(sum[n][1], high, some[n / 2]);
+    for (; groups > 0; --groups, p += 2 * kKeyGroup * kLanes)
+      unrolled<kKeyGroup / kSteps>(ATTEND_EACH(step) {
+        Bf16x8 some[(kRows + 1) / 2];
+        unrolled<(kRows + 1) / 2>(
+            ATTEND_EACH(r) { some[r] = load_bf16(p + (2 * step + r) * kOperand); });
+        soon.prefetch_next();
+        unrolled<2>(ATTEND_EACH(pair) {
+          const Bf16x8 a = load_bf16(v), b = load_bf16(v + stride);
+          v += 2 * stride;
+          const Bf16x8 low = paired<0>(a, b), high = paired<1>(a, b);
+          unrolled<kRows>(ATTEND_EACH(n) {
+            dot<n % 2 * 2 + pair>(sum[n][0], low, some[n / 2]);
+            dot<n % 2 * 2 + pair>(sum[n][1], high, some[n / 2]);
+          });
         });
       });
-    });
+    lines = soon;
     unrolled<kRows>(ATTEND_EACH(n) {
       sum[n][0].store(o + n * o_stride);
       if (left > kLanes) sum[n][1].store(o + n * o_stride + kLanes);
