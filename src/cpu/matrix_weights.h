@@ -117,7 +117,8 @@ class MatrixWeights {
       const std::int64_t first = step.first[g];
       if (first > last || step.first[g + kGroups - 1] != first + (kGroups - 1) * kGroup) break;
       Matrix<V>::scores_of_few(chunk_.k + first * chunk_.k_stride, chunk_.k_stride, tile.q,
-                               tile.rows, whole_depth<V>(p.d), group_of(step, g), tile.stride);
+                               tile.rows, whole_depth<V>(p.d), group_of(step, g), tile.stride,
+                               chunk_.k != chunk_.packed_k);
       for (int n = 0; n < kGroups; ++n)
         scores_.groups.finish(tile, group_of(step, g + n), step.top,
                               step.scale == 1 ? scores_.scale : 1,
@@ -202,7 +203,7 @@ class MatrixWeights {
              first + (count + 1) * kGroup <= keys)
         ++count;
       Matrix<V>::add_products(group_of(step, g), step.tile->rows, v, stride, count, width, to.o,
-                              to.stride, g == 0);
+                              to.stride, g == 0, chunk_.v != chunk_.packed_v);
     }
     without_hidden(step, to, width, [&](int g, int key) {
       std::int64_t stride = 0;

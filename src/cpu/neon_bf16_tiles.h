@@ -125,9 +125,10 @@ struct NeonBf16Products {
   // `s_stride` apart holds them again. Eight keys alone would wait for their own sums.
   static constexpr int kFewKeys = 16;
   static void scores_of_few(const bf16* k, std::int64_t stride, const bf16* q, int rows,
-                            std::int64_t depth, float* s, std::int64_t s_stride) noexcept {
-    if (rows <= 2) few_scores<1>(k, stride, q, depth, s, s_stride);
-    else few_scores<2>(k, stride, q, depth, s, s_stride);
+                            std::int64_t depth, float* s, std::int64_t s_stride,
+                            bool from_memory) noexcept {
+    if (rows <= 2) few_scores<1>(k, stride, q, depth, s, s_stride, from_memory);
+    else few_scores<2>(k, stride, q, depth, s, s_stride, from_memory);
   }
 
   // The scores of a group become weights, 2^((s - base) unit), for one vector of lanes; in their
@@ -171,9 +172,9 @@ struct NeonBf16Products {
   // The same of some groups of rows of values as they lie, for up to four queries; added to what is
   // there, unless it is the first.
   static void add_products(const float* weights, int rows, const bf16* v, std::int64_t stride,
-                           int groups, std::int64_t dv, float* o, std::int64_t o_stride,
-                           bool first) noexcept {
-    RowsToCome soon = rows_to_come(v, stride, dv);
+                           int groups, std::int64_t dv, float* o, std::int64_t o_stride, bool first,
+                           bool from_memory) noexcept {
+    RowsToCome soon = rows_to_come(v, stride, dv, from_memory);
     const auto take = [&]<int kRows>() {
       for (std::int64_t x = 0; x < dv; x += kBlock)
         row_products<kRows>(weights, v + x, stride, groups, o + x, o_stride, first, dv - x, soon);
@@ -213,19 +214,22 @@ struct NeonBf16Products {
   }
 
  private:
-  // Rows that few queries read next, asked for twice: those 32 keys later, and 64 KB behind them.
+  // Rows of memory that few queries read next, asked for twice: those 32 keys later, and 64 KB
+  // behind them. Of rows that were brought already, the same line again.
   using RowsToCome = Lines<bf16, true>;
-  static RowsToCome rows_to_come(const bf16* row, std::int64_t stride, std::int64_t count) {
+  static RowsToCome rows_to_come(const bf16* row, std::int64_t stride, std::int64_t count,
+                                 bool from_memory) {
     constexpr std::int64_t kKeys = 32, kLater = (64 << 10) / sizeof(bf16);
+    if (!from_memory) return {row, 0, 0};
     return {row + kKeys * stride, stride, count, kLater / count};
   }
 
   template <int kQueries>  // in pairs
   [[gnu::noinline]] static void few_scores(const bf16* k, std::int64_t stride, const bf16* q,
-                                           std::int64_t depth, float* s,
-                                           std::int64_t s_stride) noexcept {
+                                           std::int64_t depth, float* s, std::int64_t s_stride,
+                                           bool from_memory) noexcept {
     constexpr int kKeys = kFewKeys / 2;
-    RowsToCome soon = rows_to_come(k, stride, depth);
+    RowsToCome soon = rows_to_come(k, stride, depth, from_memory);
     for (std::int64_t from = 0; from < depth; from += kChain) {
       const std::int64_t to = from + kChain < depth ? from + kChain : depth;
       F32 sum[kKeys][kQueries];
