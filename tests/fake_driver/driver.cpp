@@ -22,7 +22,7 @@ int once(const char* word, int error) {
   return error;
 }
 
-int shared_allowed = 48 << 10;  // of any kernel, unless its attribute says more
+int shared_allowed = 48 << 10;  // of any kernel, unless an attribute has said more
 
 void* at(std::uint64_t address) { return reinterpret_cast<void*>(address); }
 int allocated(std::uint64_t* memory, std::size_t bytes) {
@@ -68,7 +68,7 @@ int cuModuleGetFunction(void** function, void* module, const char*) {
 }
 int cuFuncSetAttribute(void*, int, int value) {
   if (const int failed = once("no_shared_memory", kInvalidValue); failed != 0) return failed;
-  shared_allowed = value;
+  if (value > shared_allowed) shared_allowed = value;
   return 0;
 }
 int cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
