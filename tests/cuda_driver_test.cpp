@@ -88,14 +88,12 @@ TEST_F(CudaDriver, one_that_is_too_old_is_told) {
   expect_refused(said_by("old", "nothing"),
                  "finds an NVIDIA driver without cuTensorMapEncodeTiled, too old for it");
   const int major = cuda::toolkit_version() / 1000;
-  expect_refused(said_by("new", "old"),
-                 "finds an NVIDIA driver for CUDA 11.8; its kernels need " +
-                     std::to_string(major) + ".0");
+  expect_refused(said_by("new", "old"), "finds an NVIDIA driver for CUDA 11.8; its kernels need " +
+                                            std::to_string(major) + ".0");
 }
 
 TEST_F(CudaDriver, no_device_is_told) {
-  expect_refused(said_by("new", "no_gpu"),
-                 "finds no GPU: no CUDA-capable device is detected");
+  expect_refused(said_by("new", "no_gpu"), "finds no GPU: no CUDA-capable device is detected");
   expect_refused(said_by("new", "none"), "finds no GPU");
   expect_refused(said_by("new", "no_context"), "cannot use cuda:0");
 }

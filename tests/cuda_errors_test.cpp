@@ -43,8 +43,8 @@ class CudaErrors : public testing::Test {
   // Nothing is left behind of an error: the next call gives its bits.
   void expect_works() {
     const Tensor zeros(host.shape(), host.dtype());
-    cuda::copy(out.view().data(), zeros.view().data(),
-               static_cast<std::size_t>(zeros.count() * 2), *queue);
+    cuda::copy(out.view().data(), zeros.view().data(), static_cast<std::size_t>(zeros.count() * 2),
+               *queue);
     right_call();
     EXPECT_TRUE(same_bits(out.back(), expected));
   }
@@ -68,23 +68,24 @@ TEST_F(CudaErrors, tensors_elsewhere_are_refused) {
   const std::string other = ", q on cuda:0; all tensors must be on one device";
   Tensor mask({70, 70}, DType::boolean), out_here(host.shape(), host.dtype());
   const ConstTensorView next(q.view().data(), DType::bf16, host.shape(), {Device::Kind::cuda, 1});
-  expect_thrown("InvalidArgument: attention: k is on cpu" + other,
-                [&] { call(host, out.view()); });
+  expect_thrown("InvalidArgument: attention: k is on cpu" + other, [&] { call(host, out.view()); });
   expect_thrown("InvalidArgument: attention: k is on cuda:1" + other,
                 [&] { call(next, out.view()); });
   expect_thrown("InvalidArgument: attention: out is on cpu" + other, [&] { call(q, out_here); });
   expect_thrown("InvalidArgument: attention: mask is on cpu" + other,
                 [&] { call(q, out.view(), {.mask = mask}); });
-  expect_thrown("InvalidArgument: attention: the tensors are on cuda:0; a queue of it must be given",
-                [&] { attention(q, q, q, out.view()); });
-  expect_thrown("InvalidArgument: attention: max_q is missing; cu_seqlens_q is on cuda:0, where the "
-                "host cannot read the length of the longest sequence",
-                [&] {
-                  const DeviceTensor starts = on_device(Tensor({2}, DType::i32));
-                  const auto one = [](const ConstTensorView& x) { return x.slice(0, 0, 1); };
-                  attention(one(q), one(q), one(q), out.view().slice(0, 0, 1),
-                            {.cu_seqlens_q = starts.view()}, {}, where());
-                });
+  expect_thrown(
+      "InvalidArgument: attention: the tensors are on cuda:0; a queue of it must be given",
+      [&] { attention(q, q, q, out.view()); });
+  expect_thrown(
+      "InvalidArgument: attention: max_q is missing; cu_seqlens_q is on cuda:0, where the "
+      "host cannot read the length of the longest sequence",
+      [&] {
+        const DeviceTensor starts = on_device(Tensor({2}, DType::i32));
+        const auto one = [](const ConstTensorView& x) { return x.slice(0, 0, 1); };
+        attention(one(q), one(q), one(q), out.view().slice(0, 0, 1),
+                  {.cu_seqlens_q = starts.view()}, {}, where());
+      });
 }
 
 TEST_F(CudaErrors, a_gpu_that_is_not_there_is_told) {
@@ -113,7 +114,8 @@ TEST_F(CudaErrors, misaligned_views_are_right_or_refused) {
     cuda::copy(found.view().data(), result, bytes, *queue);
     EXPECT_TRUE(same_bits(found, expected)) << shift;
   }
-  const ConstTensorView odd(static_cast<std::byte*>(in.data()) + 1, DType::bf16, host.shape(), kGpu);
+  const ConstTensorView odd(static_cast<std::byte*>(in.data()) + 1, DType::bf16, host.shape(),
+                            kGpu);
   expect_thrown("InvalidArgument: attention: q is bf16, but its address is not a multiple of 2",
                 [&] { attention(odd, q, q, out.view(), {}, {}, where()); });
 }
@@ -127,12 +129,13 @@ TEST_F(CudaErrors, more_memory_than_there_is_is_an_error) {
   const ConstTensorView few(q.view().data(), DType::bf16, rows, kGpu);
   const ConstTensorView keys(q.view().data(), DType::bf16, {kBatch, 1, kKeys, 64}, {0, 0, 0, 1},
                              kGpu);
-  expect_thrown("OutOfMemory: attention: cuda:0 has no memory for it: the device has none left for "
-                "a workspace",
-                [&] {
-                  attention(few, keys, keys, TensorView(out.view().data(), DType::bf16, rows, kGpu),
-                            {}, {}, where());
-                });
+  expect_thrown(
+      "OutOfMemory: attention: cuda:0 has no memory for it: the device has none left for "
+      "a workspace",
+      [&] {
+        attention(few, keys, keys, TensorView(out.view().data(), DType::bf16, rows, kGpu), {}, {},
+                  where());
+      });
 }
 
 // ---- Sizes -------------------------------------------------------------------------------------
@@ -163,7 +166,8 @@ TEST_F(CudaSizes, more_blocks_than_an_int_counts_are_an_error) {
     const Shape shape{kBatch, 1, 1, 8};
     const ConstTensorView x(q.view().data(), DType::bf16, shape, {0, 0, 0, 1}, kGpu);
     EXPECT_EQ(thrown_by([&] {
-                attention(x, x, x, TensorView(to.data(), DType::bf16, shape, kGpu), {}, {}, where());
+                attention(x, x, x, TensorView(to.data(), DType::bf16, shape, kGpu), {}, {},
+                          where());
               }),
               "DeviceError: attention: cuda:0 failed: more than 2^29 blocks of queries");
   });
@@ -207,8 +211,7 @@ TEST_F(CudaSizes, mask_index_past_two_to_the_32) {
     for (const std::int64_t i : visible)
       cuda::copy(static_cast<std::byte*>(memory.data()) + i * (kLength + 1), &one, 1, *queue);
     Tensor values({1, 1, kLength, 1});
-    for (std::int64_t j = 0; j < kLength; ++j)
-      values.data<float>()[j] = static_cast<float>(j + 1);
+    for (std::int64_t j = 0; j < kLength; ++j) values.data<float>()[j] = static_cast<float>(j + 1);
     const DeviceTensor zero = on_device(Tensor({1, 1, kLength, 1})), v = on_device(values);
     DeviceTensor found = on_device(Tensor({1, 1, kLength, 1}));
     AttentionOptions options;
@@ -250,32 +253,30 @@ TEST_F(CudaSizes, large_outer_strides) {
                      static_cast<const std::byte*>(view.data()) + b * kFar * 2, bytes, *queue);
         return tensor;
       };
-      const Tensor given[] = {
-          numbers(shape, DType::bf16, 1), numbers(shape, DType::bf16, 2),
-          numbers(shape, DType::bf16, 3), numbers(shape, DType::bf16, 4)};
+      const Tensor given[] = {numbers(shape, DType::bf16, 1), numbers(shape, DType::bf16, 2),
+                              numbers(shape, DType::bf16, 3), numbers(shape, DType::bf16, 4)};
       const auto run = [&](const auto& place, const auto& fetch) {
         const TensorView q0 = place(given[0]), k = place(given[1]), v = place(given[2]),
                          dout = place(given[3]), to = place(given[0]), dq = place(given[0]),
                          dk = place(given[0]), dv = place(given[0]);
         DeviceTensor lse = on_device(Tensor({2, 2, 50}));
         attention(q0, k, v, to, {.causal = true}, {.lse = lse.view()}, where());
-        attention_backward(
-            {.q = q0, .k = k, .v = v, .out = to, .lse = lse.view(), .dout = dout},
-            {.causal = true}, {.dq = dq, .dk = dk, .dv = dv}, where());
+        attention_backward({.q = q0, .k = k, .v = v, .out = to, .lse = lse.view(), .dout = dout},
+                           {.causal = true}, {.dq = dq, .dk = dk, .dv = dv}, where());
         return std::array{fetch(to), fetch(dq), fetch(dk), fetch(dv)};
       };
       const auto apart = run(far, back);
       memories.clear();
       std::vector<DeviceTensor> near;
       near.reserve(8);
-      const auto together = run(
-          [&](const Tensor& tensor) { return near.emplace_back(tensor, *queue).view(); },
-          [&](const TensorView& view) {
-            Tensor tensor(shape, DType::bf16);
-            cuda::copy(tensor.view().data(), view.data(),
-                       static_cast<std::size_t>(tensor.count() * 2), *queue);
-            return tensor;
-          });
+      const auto together =
+          run([&](const Tensor& tensor) { return near.emplace_back(tensor, *queue).view(); },
+              [&](const TensorView& view) {
+                Tensor tensor(shape, DType::bf16);
+                cuda::copy(tensor.view().data(), view.data(),
+                           static_cast<std::size_t>(tensor.count() * 2), *queue);
+                return tensor;
+              });
       for (std::size_t n = 0; n < apart.size(); ++n)
         EXPECT_TRUE(same_bits(apart[n], together[n])) << "d " << d << ", result " << n;
     });

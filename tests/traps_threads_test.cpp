@@ -88,7 +88,8 @@ TEST(Traps, a_row_of_a_large_batch_has_the_bits_of_the_row_alone) {
 
 // oneDNN #4381 #5393
 TEST(Traps, one_plan_from_many_threads) {
-  if (on_gpu()) GTEST_SKIP() << "a GPU's memory is lent to one call: cuda_errors_test asks it there";
+  if (on_gpu())
+    GTEST_SKIP() << "a GPU's memory is lent to one call: cuda_errors_test asks it there";
   constexpr int kThreads = 8, kRepeats = 12;
   Context context(with_threads(3));
   for (const KernelUnderTest& kernel : all_kernels()) {
@@ -198,9 +199,9 @@ TEST(Traps, scale_is_part_of_the_plan_cache_key) {
         AttentionOutputs outputs;
         outputs.lse = to.lse;
         run_forward({}, a.q, a.k, a.v, to.out, a.options, outputs, context);
-        run_backward(
-            {}, {.q = a.q, .k = a.k, .v = a.v, .out = to.out, .lse = to.lse, .dout = a.dout},
-            a.options, to.views().gradients, context);
+        run_backward({},
+                     {.q = a.q, .k = a.k, .v = a.v, .out = to.out, .lse = to.lse, .dout = a.dout},
+                     a.options, to.views().gradients, context);
       };
       run_in(expected, fresh);
       run_in(written, shared);

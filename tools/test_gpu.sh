@@ -77,16 +77,17 @@ in_shards() {
 }
 
 # Each program of the properties, traps and gradients in parts, for the kernels of Hopper and for the portable ones; then
-# what they said, with the number of cases that a kernel took.
+# what they said, with the number of cases that a kernel took. A few processes at once: they make thousands of short calls,
+# and wait for each other's turn at the GPU.
 properties() {
-  local folder=$tree/properties parts=8 name only n status=0
+  local folder=$tree/properties parts=8 processes=$(((shards + 3) / 4)) name only n status=0
   rm -rf "$folder" && mkdir -p "$folder" || return
-  for name in properties_{rows,nan_place,parts,memory,merge,algebra,extreme,hidden,values} gradient \
-              traps_{cache,extremes,hidden,layout,meaning,sizes,threads}; do
+  for name in gradient traps_{meaning,cache,extremes,hidden,layout,sizes,threads} \
+              properties_{rows,extreme,nan_place,parts,memory,merge,algebra,hidden,values}; do
     for only in cuda.sm90. cuda.portable.; do
       for ((n = 0; n < parts; ++n)); do echo "$name $only $n"; done
     done
-  done | xargs -P "$shards" -L 1 bash -c 'GTEST_TOTAL_SHARDS=$2 GTEST_SHARD_INDEX=$5 ATTEND_ONLY=$4 "$0/tests/$3_test" \
+  done | xargs -P "$processes" -L 1 bash -c 'GTEST_TOTAL_SHARDS=$2 GTEST_SHARD_INDEX=$5 ATTEND_ONLY=$4 "$0/tests/$3_test" \
     >"$1/$3.$4$5" 2>&1' "$tree" "$folder" "$parts" || status=1
   for name in "$folder"/*; do
     printf -- '-- %s\n' "${name##*/}"

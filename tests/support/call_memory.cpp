@@ -126,13 +126,12 @@ void CallMemory::end() {
     const std::int64_t size = size_of(piece.view.dtype());
     auto* const host = const_cast<std::byte*>(piece.lowest) + piece.first;
     const std::size_t at = piece.place + piece.first;
-    for_each_element(piece.view.shape(), piece.view.strides(),
-                     [&](std::int64_t, std::int64_t offset) {
-                       const std::byte* const from = back.data() + at + offset * size;
-                       std::memcpy(host + offset * size, from, static_cast<std::size_t>(size));
-                       std::memcpy(sent_.data() + at + offset * size, from,
-                                   static_cast<std::size_t>(size));
-                     });
+    for_each_element(
+        piece.view.shape(), piece.view.strides(), [&](std::int64_t, std::int64_t offset) {
+          const std::byte* const from = back.data() + at + offset * size;
+          std::memcpy(host + offset * size, from, static_cast<std::size_t>(size));
+          std::memcpy(sent_.data() + at + offset * size, from, static_cast<std::size_t>(size));
+        });
   }
   if (sent_ != back) throw std::runtime_error("a kernel wrote where nothing is to be written");
 }

@@ -48,8 +48,8 @@ class CallMemory {
 
  private:
   struct Piece {
-    ConstTensorView view;            // the host's
-    const std::byte* lowest;         // of its elements
+    ConstTensorView view;             // the host's
+    const std::byte* lowest;          // of its elements
     std::size_t place, bytes, first;  // in the copy; first: of the element at index 0
     bool written;
   };

@@ -113,6 +113,7 @@ void roll_matrix(Dice& dice, cases::Case& c) {
   c.softcap = c.dropout = 0;
   c.alibi = c.sinks = c.dropout_origin = c.bias_f32 = false;
   c.width = cases::Width::same;
+  if (dice.chance(0.5)) c.dlse = c.lse_f64 = false;  // what a backward kernel takes
   if (c.window_left != kUnlimited) c.window_left *= 5;
 }
 

@@ -87,8 +87,10 @@ void run_forward(const KernelUnderTest& kernel, const ConstTensorView& q, const 
   const AttentionOptions given = memory.in(q, k, v, options);
   const AttentionOutputs wanted = memory.out(outputs);
   const Where where = memory.begin(context);
-  Plan::attention(q_there, k_there, v_there, out_there, given, wanted,
-                  {kernel.backward ? "" : kernel.name}, context)
+  const std::string forced = !kernel.backward                          ? kernel.name
+                             : kernel.name == "cuda.portable.backward" ? "cuda.portable.forward"
+                                                                       : "";
+  Plan::attention(q_there, k_there, v_there, out_there, given, wanted, {forced}, context)
       .run(q_there, k_there, v_there, out_there, given, wanted, where.queue());
   memory.end();
 }
@@ -98,8 +100,8 @@ void run_backward(const KernelUnderTest& kernel, const BackwardInputs& inputs,
                   Context& context) {
   CallMemory memory(kernel.on_gpu());
   BackwardInputs there = inputs;
-  for (TensorOrView* view : {&there.q, &there.k, &there.v, &there.out, &there.lse, &there.dout,
-                             &there.dlse})
+  for (TensorOrView* view :
+       {&there.q, &there.k, &there.v, &there.out, &there.lse, &there.dout, &there.dlse})
     *view = memory.in(*view);
   const AttentionOptions given = memory.in(inputs.q, inputs.k, inputs.v, options);
   const AttentionGradients wanted = memory.out(gradients);

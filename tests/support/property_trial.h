@@ -19,7 +19,7 @@ namespace attend::test {
 // ---- Kernels -----------------------------------------------------------------------------------
 
 // A row of the kernel table, to be forced. A backward kernel is run after the forward kernel that
-// the planner chooses.
+// the planner chooses; the GPU's portable one after its own kind, since the choice goes by options.
 struct KernelUnderTest {
   std::string name;
   bool backward = false;
@@ -47,7 +47,7 @@ struct Outputs {
 };
 
 // attention() and attention_backward() with the kernel forced, on the host's memory or, for a
-// kernel of the GPU, on copies of it there. Forward before a backward kernel, the planner chooses.
+// kernel of the GPU, on copies of it there. A backward kernel's forward: as above.
 void run_forward(const KernelUnderTest& kernel, const ConstTensorView& q, const ConstTensorView& k,
                  const ConstTensorView& v, const TensorView& out,
                  const AttentionOptions& options = {}, const AttentionOutputs& outputs = {},
