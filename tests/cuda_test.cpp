@@ -321,6 +321,27 @@ TEST_P(Cuda, lengths_out_of_range_do_no_harm) {
   EXPECT_TRUE(same_bits(none, Tensor(none.shape(), none.dtype()))) << "it has no keys";
 }
 
+// Offsets of each sequence count from the first token, keys from key_offset on.
+TEST_P(Cuda, offsets_of_each_and_a_key_offset_move_together) {
+  for (const std::int64_t first : {std::int64_t{0}, std::int64_t{500}, std::int64_t{1} << 61}) {
+    Trial t = make(2, 2, 1, 20, 60);
+    t.options.causal = true;
+    if (first > 0) t.options.key_offset = first;
+    Tensor offsets({2}, DType::i64);
+    offsets.data<std::int64_t>()[0] = first + 10;
+    offsets.data<std::int64_t>()[1] = first + 33;
+    const DeviceTensor there = on_device(offsets);
+    t.options.query_offset = there.view();
+    const Found both = run(t);
+    for (std::int64_t b = 0; b < 2; ++b) {
+      Trial one{part(t.q, 0, b, b + 1), part(t.k, 0, b, b + 1), part(t.v, 0, b, b + 1),
+                part(t.dout, 0, b, b + 1)};
+      one.options = {.causal = true, .query_offset = b == 0 ? 10 : 33};
+      EXPECT_TRUE(same_bits(part(both.out, 0, b, b + 1), run(one).out)) << first << " " << b;
+    }
+  }
+}
+
 TEST_P(Cuda, starts_and_pages_out_of_range_do_no_harm) {
   Trial t = make(1, 2, 2, 64, 64);
   const Found expected = run(t);

@@ -10,7 +10,7 @@
 // rounding: far below the 1e-7 that is asked for.
 #include "cases/instance.h"
 #include "cases/random.h"
-#include "support/widen.h"
+#include "support/property_trial.h"
 
 #include <gtest/gtest.h>
 
@@ -85,7 +85,7 @@ Variable variable(const char* name, const ConstTensorView& view, const ConstTens
 
 // out and lse one after the other. lse of a row that sees nothing does not move, and counts as 0.
 std::vector<double> results(const Instance& in) {
-  attention(in.q, in.k, in.v, in.out, in.options, in.outputs_with_lse());
+  run_forward({}, in.q, in.k, in.v, in.out, in.options, in.outputs_with_lse());
   std::vector<double> values = widen(in.out);
   for (const double lse : widen(in.lse)) values.push_back(std::isfinite(lse) ? lse : 0);
   return values;
@@ -170,7 +170,7 @@ void check(const Differences& differences, const Variable& v, const std::string&
 Tally check_case(const Case& problem) {
   Instance in = cases::make(problem);
   results(in);
-  attention_backward(in.backward_inputs(), in.options, in.gradients);
+  run_backward({}, in.backward_inputs(), in.options, in.gradients);
   const AttentionGradients& g = in.gradients;
   const Variable variables[] = {variable("q", in.q, g.dq),
                                 variable("k", in.k, g.dk),

@@ -3,7 +3,7 @@
 // of each kernel is asked of the GPU's, too, on a machine that has one.
 #include <attend/attend.h>
 
-#include "support/moved.h"
+#include "support/place.h"
 #include "support/sanitized.h"
 #include "support/thrown_by.h"
 #include "support/widen.h"

@@ -74,8 +74,7 @@ TEST(Properties, p9_weights_times_v_is_the_output_and_rows_sum_to_one_or_zero) {
                outputs.lse = results.lse;
                outputs.weights = weights;
                Tensor out = results.out;
-               Plan::attention(a.q, a.k, a.v, out, a.options, outputs, {kernel.name})
-                   .run(a.q, a.k, a.v, out, a.options, outputs);
+               run_forward(kernel, a.q, a.k, a.v, out, a.options, outputs);
 
                const double u = unit_roundoff(trial.q.dtype());
                const double error =

@@ -130,9 +130,13 @@ Trial make_extreme(const Extreme& extreme, const Case& problem) {
   return trial;
 }
 
+// Whether a case is one for a GPU's matrix units, too (support/property_cases.cpp).
+bool for_matrix_units(std::uint64_t seed) { return on_gpu() && seed % 8 >= 4; }
+
 Case extreme_case(std::uint64_t seed) {
   const cases::Random random(seed, 24);
   Case c{.batch = 1, .heads = 4, .kv_heads = 2, .q_length = 5, .k_length = 9, .d = 3, .dv = 5};
+  if (for_matrix_units(seed)) c.d = c.dv = 8;
   c.seed = seed;
   c.type = cases::kTypes[seed % 4];
   c.k_length = random.below(4, 0) == 0 ? 300 + random.below(300, 1) : 1 + random.below(40, 1);
@@ -163,8 +167,11 @@ testing::AssertionResult each_close(const std::vector<double>& truth,
 constexpr double kError[] = {1e-13, 2e-6};  // f64; f32 sums of all other types
 double error_of(const Trial& trial) { return kError[trial.q.dtype() == DType::f64 ? 0 : 1]; }
 
-void expect_truth(const Trial& trial, const Written& written, const Results<double>& truth) {
-  const double rounded = error_of(trial) + 2 * unit_roundoff(trial.q.dtype());
+void expect_truth(const Trial& trial, const Written& written, const Results<double>& truth,
+                  const KernelUnderTest& kernel) {
+  // Matrix units multiply weights that are rounded to the type, too.
+  const double roundings = kernel.takes_few_options() ? 6 : 2;
+  const double rounded = error_of(trial) + roundings * unit_roundoff(trial.q.dtype());
   EXPECT_TRUE(each_close(truth.out, widen(written.out), rounded)) << "out";
   EXPECT_TRUE(each_close(truth.lse, widen(written.lse), error_of(trial))) << "lse";
   // What a rounding of ds is multiplied by.
@@ -219,16 +226,22 @@ TEST(Properties, p24_extreme_scores_weigh_as_their_differences_do) {
   for (std::uint64_t seed = 24000; seed < 24400; ++seed) {
     const cases::Random random(seed, 1);
     const DType sum = cases::kTypes[seed % 4] == DType::f64 ? DType::f64 : DType::f32;
-    const Extreme extreme{kSources[random.below(5, 0)], kPatterns[random.below(4, 1)],
-                          level_of(sum, random.bits(2)), random.chance(0.5, 3) ? 1.0 : -1.0,
-                          cases::Random(seed, 2)};
-    const Trial trial = make_extreme(extreme, extreme_case(seed));
+    Extreme extreme{kSources[random.below(5, 0)], kPatterns[random.below(4, 1)],
+                    level_of(sum, random.bits(2)), random.chance(0.5, 3) ? 1.0 : -1.0,
+                    cases::Random(seed, 2)};
+    if (for_matrix_units(seed)) extreme.source = Source::product;
+    Trial trial = make_extreme(extreme, extreme_case(seed));
+    if (for_matrix_units(seed)) {
+      trial.sinks = trial.mask = {};
+      trial.plain.dropout = {};
+      trial.out_type = trial.q.dtype();
+    }
     const Results<double> truth = oracle::truth<double>(Reader(trial.arguments()));
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + trial.line);
-    for (const KernelUnderTest& kernel : all_kernels()) {
+    for (const KernelUnderTest& kernel : on_gpu() ? every_kernel() : all_kernels()) {
       if (kernel.yardstick) continue;  // stores scores and weights in the tensors' type
       SCOPED_TRACE(kernel.name);
-      if (const auto written = trial.run(kernel)) expect_truth(trial, *written, truth);
+      if (const auto written = trial.run(kernel)) expect_truth(trial, *written, truth, kernel);
     }
     expect_shown_truth(trial, truth);
     if (HasFailure()) return;

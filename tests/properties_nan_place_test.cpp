@@ -301,8 +301,12 @@ TEST(Properties, p26_nan_in_a_value_that_weighs_0_comes_out) {
       if (!written || kernel.yardstick) continue;  // it skips weights of 0
       SCOPED_TRACE(kernel.name + ", key " + std::to_string(other));
       const double out = value_at(written->out, {0, 0, 0, 0});
-      EXPECT_TRUE(other < 256 ? std::isnan(out) : out == value) << out;
-      EXPECT_EQ(value_at(written->out, {0, 0, 0, 1}), value_at(trial.v, {0, 0, other, 1}));
+      // A GPU's portable sums are those of weights below 1, divided: not quite the value itself.
+      const double slack = kernel.on_gpu() ? 0x1p-23 : 0;
+      EXPECT_TRUE(other < 256 ? std::isnan(out) : std::abs(out - value) <= slack * std::abs(value))
+          << out;
+      const double own = value_at(trial.v, {0, 0, other, 1});
+      EXPECT_NEAR(value_at(written->out, {0, 0, 0, 1}), own, slack * std::abs(own));
       EXPECT_EQ(value_at(written->out, {0, 0, 1, 0}), 0);
       EXPECT_EQ(value_at(written->lse, {0, 0, 1}), -INFINITY);
       if (!kernel.backward) continue;

@@ -34,6 +34,13 @@ TensorView as_heads(Tensor& t, std::int64_t heads) {
   return TensorView(data, t.dtype(), {t.size(0), t.size(1), heads, d}).permute({0, 2, 1, 3});
 }
 
+// attention(), causal, on the host or on the GPU.
+Tensor attended(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v) {
+  Tensor out({q.size(0), q.size(1), q.size(2), v.size(3)}, q.dtype());
+  run_forward({}, q, k, v, out, {.causal = true});
+  return out;
+}
+
 // A layer's sizes, of which no two are equal: a square matrix would hide a transposed one.
 constexpr std::int64_t kBatch = 2, kLength = 7, kModel = 20, kHeads = 3, kD = 4, kDv = 5;
 
@@ -44,14 +51,12 @@ TEST(Properties, p10_a_fused_projection_equals_separate_ones) {
     const Tensor w_k = gaussian({kModel, kHeads * kD}, type, 12, 0.3);
     const Tensor w_v = gaussian({kModel, kHeads * kDv}, type, 13, 0.3);
     Tensor q = project(x, w_q), k = project(x, w_k), v = project(x, w_v);
-    const Tensor fused =
-        attention(as_heads(q, kHeads), as_heads(k, kHeads), as_heads(v, kHeads), {.causal = true});
+    const Tensor fused = attended(as_heads(q, kHeads), as_heads(k, kHeads), as_heads(v, kHeads));
     for (std::int64_t h = 0; h < kHeads; ++h) {
       const std::vector<std::int64_t> columns = range(h * kD, (h + 1) * kD);
       Tensor q_h = project(x, take(w_q, 1, columns)), k_h = project(x, take(w_k, 1, columns));
       Tensor v_h = project(x, take(w_v, 1, range(h * kDv, (h + 1) * kDv)));
-      const Tensor alone =
-          attention(as_heads(q_h, 1), as_heads(k_h, 1), as_heads(v_h, 1), {.causal = true});
+      const Tensor alone = attended(as_heads(q_h, 1), as_heads(k_h, 1), as_heads(v_h, 1));
       EXPECT_TRUE(close(take(fused, 1, {h}), alone, usual_error(type)))
           << name_of(type) << ", head " << h;
     }
@@ -65,14 +70,14 @@ TEST(Properties, p22_concat_times_w_o_is_the_sum_of_the_heads_contributions) {
     const Tensor v = gaussian({kBatch, kHeads, kLength, kDv}, type, 23);
     const Tensor w_o = gaussian({kHeads * kDv, kModel}, type, 24);
     Tensor concat({kBatch, kLength, kHeads * kDv}, type);
-    attention(q, k, v, as_heads(concat, kHeads), {.causal = true});
+    run_forward({}, q, k, v, as_heads(concat, kHeads), {.causal = true});
     const Tensor output = project(concat, w_o);
 
     Tensor sum({kBatch, kLength, kModel}, DType::f64);
     for (std::int64_t h = 0; h < kHeads; ++h) {
       Tensor head({kBatch, kLength, kDv}, type);
-      attention(take(q, 1, {h}), take(k, 1, {h}), take(v, 1, {h}), as_heads(head, 1),
-                {.causal = true});
+      run_forward({}, take(q, 1, {h}), take(k, 1, {h}), take(v, 1, {h}), as_heads(head, 1),
+                  {.causal = true});
       const Tensor contribution = project(head, take(w_o, 0, range(h * kDv, (h + 1) * kDv)));
       for (std::int64_t n = 0; n < sum.count(); ++n)
         sum.data<double>()[n] += widen(contribution)[static_cast<std::size_t>(n)];

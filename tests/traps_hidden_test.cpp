@@ -25,6 +25,7 @@ TEST(Traps, one_hidden_row_puts_no_nan_into_other_gradients) {
     for (const KernelUnderTest& kernel : all_kernels(type)) {
       SCOPED_TRACE(kernel.name + " " + std::string(name_of(type)));
       const auto before = visible.run(kernel), after = hidden.run(kernel);
+      if (!after && kernel.takes_few_options()) continue;
       ASSERT_TRUE(before && after);
       const auto row = [](const Tensor& t) { return take(take(t, 0, {2}), 2, {1}); };
       EXPECT_TRUE(all_zero(row(after->out)));
@@ -117,8 +118,7 @@ WithWeights run_with_weights(const Trial& trial, const KernelUnderTest& kernel) 
                    Tensor({a.q.size(0), a.q.size(1), a.q.size(2), a.k.size(2)}, trial.out_type)};
   AttentionOutputs outputs;
   outputs.weights = with.weights;
-  Plan::attention(a.q, a.k, a.v, with.out, a.options, outputs, {kernel.name})
-      .run(a.q, a.k, a.v, with.out, a.options, outputs);
+  run_forward(kernel, a.q, a.k, a.v, with.out, a.options, outputs);
   return with;
 }
 
@@ -153,10 +153,10 @@ TEST(Traps, training_and_inference_give_the_same_bits) {
     for (const KernelUnderTest& kernel : forward_kernels(type)) {
       SCOPED_TRACE(kernel.name + " " + std::string(name_of(type)));
       const auto training = trial.run(kernel);  // with lse
+      if (!training && kernel.takes_few_options()) continue;
       ASSERT_TRUE(training);
       Tensor inference = trial.empty_results(false).out;
-      Plan::attention(a.q, a.k, a.v, inference, a.options, {}, {kernel.name})
-          .run(a.q, a.k, a.v, inference, a.options);
+      run_forward(kernel, a.q, a.k, a.v, inference, a.options);
       EXPECT_TRUE(same_bits(training->out, inference));
       EXPECT_TRUE(same_bits(training->out, run_with_weights(trial, kernel).out));
       Trial no_drops = trial;
@@ -194,7 +194,12 @@ TEST(Traps, merge_of_two_empty_parts) {
   fill(lse, -INFINITY);
   Tensor out({1, 2, 3, 4}, DType::f32), lse_out({1, 2, 3}, DType::f32);
   fill(out, 7);
-  attend::merge({o, o}, {lse, lse}, out, lse_out);
+  CallMemory memory;
+  const ConstTensorView o_there = memory.in(o), lse_there = memory.in(lse);
+  const TensorView to = memory.out(out), lse_to = memory.out(lse_out);
+  const Where where = memory.begin();
+  attend::merge({o_there, o_there}, {lse_there, lse_there}, to, lse_to, where);
+  memory.end();
   EXPECT_TRUE(all_zero(out));
   for (const double l : widen(lse_out)) EXPECT_EQ(l, -INFINITY);
 }

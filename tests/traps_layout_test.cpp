@@ -147,8 +147,8 @@ TEST(Traps, heads_and_length_are_not_exchanged) {
   trial.k = Tensor::copy_of(k.view().permute({0, 2, 1, 3}));
   trial.v = Tensor::copy_of(v.view().permute({0, 2, 1, 3}));
   Tensor out({2, 5, 3, 6});
-  attention(q.view().permute({0, 2, 1, 3}), k.view().permute({0, 2, 1, 3}),
-            v.view().permute({0, 2, 1, 3}), out.view().permute({0, 2, 1, 3}));
+  run_forward({}, q.view().permute({0, 2, 1, 3}), k.view().permute({0, 2, 1, 3}),
+              v.view().permute({0, 2, 1, 3}), out.view().permute({0, 2, 1, 3}));
   EXPECT_TRUE(close(truth_of(trial).out, out.view().permute({0, 2, 1, 3}), 1e-6));
 }
 

@@ -17,8 +17,7 @@ std::vector<std::string> seen(std::int64_t queries, std::int64_t keys,
   AttentionOutputs outputs;
   outputs.scores = scores;
   outputs.weights = weights;
-  Plan::attention(q, k, k, out, options, outputs, {kernel.name})
-      .run(q, k, k, out, options, outputs);
+  run_forward(kernel, q, k, k, out, options, outputs);
   std::vector<std::string> rows;
   for (std::int64_t i = 0; i < queries; ++i) {
     std::string row;
@@ -139,7 +138,7 @@ TEST(Traps, grouped_heads_are_interleaved_not_tiled) {
   for (std::int64_t j = 0; j < 4; ++j) set_value(v, {0, 1, j, 0}, 1);  // a value is its head
   Tensor out({1, 6, 2, 1});
   for (const KernelUnderTest& kernel : forward_kernels()) {
-    Plan::attention(q, k, v, out, {}, {}, {kernel.name}).run(q, k, v, out);
+    run_forward(kernel, q, k, v, out);
     for (std::int64_t h = 0; h < 6; ++h)
       EXPECT_NEAR(value_at(out, {0, h, 1, 0}), h < 3 ? 0 : 1, 1e-6) << kernel.name << " head " << h;
   }
@@ -149,7 +148,7 @@ TEST(Traps, grouped_heads_are_interleaved_not_tiled) {
 double second_weight(const AttentionOptions& options, const KernelUnderTest& kernel) {
   const Tensor q({1.0}, {1, 1, 1, 1}), k({10.0, 0.0}, {1, 1, 2, 1}), v({0.0, 1.0}, {1, 1, 2, 1});
   Tensor out({1, 1, 1, 1}, DType::f64);
-  Plan::attention(q, k, v, out, options, {}, {kernel.name}).run(q, k, v, out, options);
+  run_forward(kernel, q, k, v, out, options);
   return out.at<double>({0, 0, 0, 0});
 }
 

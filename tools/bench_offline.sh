@@ -18,7 +18,7 @@ carry=$PWD/build/carry tree=$PWD/build/offline out=${OUT:-$PWD/build/offline/out
 packages=(libcli11-dev nlohmann-json3-dev libbenchmark-dev libbenchmark1debian libgtest-dev libgmock-dev zlib1g-dev)
 mpi_packages=(openmpi-bin openmpi-common libopenmpi3 libpmix2 libevent-core-2.1-7 libevent-pthreads-2.1-7 libfabric1 libhwloc15
   libibverbs1 librdmacm1 libmunge2 libnl-3-200 libnl-route-3-200 libnuma1 libpsm-infinipath1 libpsm2-2 libucx0)
-wheels='nanobind|numpy|ml_dtypes|pytest|hypothesis|mypy'
+wheels='nanobind|numpy|ml_dtypes|onnx|pytest|hypothesis|mypy'
 python=${PYTHON:-python3}
 failed=()
 

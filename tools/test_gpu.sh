@@ -2,25 +2,27 @@
 # Builds attend on a machine with an NVIDIA GPU, nvcc and CMake, and asks of the GPU's kernels what the tests ask of the
 # CPU's; then measures them.
 #
-#   tools/test_gpu.sh [STEP...]   none: cases python bench
+#   tools/test_gpu.sh [STEP...]   none: cases properties python bench
 #
 #   cases      the table of cases as it is and with d of 64, 96, 128 and 256, pairs of options, tests/cuda_test.cpp and
 #              tests/inspect_test.cpp
-#   python     the package on tensors of the GPU (python/tests/cuda): attend.torch, attend.hf
+#   properties properties, traps and gradients by differences, of each kernel (ATTEND_ONLY of tests/support/call_memory.h);
+#              bad input and large sizes (tests/cuda_errors_test.cpp), drivers (tests/cuda_driver_test.cpp)
+#   python     the package on tensors of the GPU (python/tests/cuda): attend.torch, attend.hf, the cases of ONNX
 #   bench      beside PyTorch's cuDNN and flash backends (bench/gpu.py): bench.json, which becomes bench/results/NAME.json and,
 #              by bench/report.py, a part of docs/performance.md
 #   sanitize   a part of the cases under compute-sanitizer
 #
 # GoogleTest and nlohmann-json must be there; where they are not installed, CMAKE_PREFIX_PATH says where they are (as
 # build/carry/usr of tools/bench_offline.sh). python and bench want a Python with PyTorch (PYTHON, or python3), and nanobind,
-# ml_dtypes and pytest: its own, or build/carry/wheels. Results go to $OUT, or build/gpu/out: a line a step, and the cases as gpu.json.
+# ml_dtypes, pytest and for its cases onnx: its own, or build/carry/wheels. Results go to $OUT, or build/gpu/out: a line a step, and the cases as gpu.json.
 set -uo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 tree=$PWD/build/gpu out=${OUT:-$PWD/build/gpu/out} shards=$(nproc) python=${PYTHON:-python3}
 for step in "$@"; do
-  [[ " cases python bench sanitize " == *" $step "* ]] || { sed -n '2,16s/^# \{0,1\}//p' "$0"; exit 2; }
+  [[ " cases properties python bench sanitize " == *" $step "* ]] || { sed -n '2,18s/^# \{0,1\}//p' "$0"; exit 2; }
 done
-steps=" ${*:-cases python bench} "
+steps=" ${*:-cases properties python bench} "
 wants() { [[ $steps == *" $1 "* ]]; }
 if ! nvidia-smi -L >/dev/null 2>&1; then
   echo "skipped: nvidia-smi finds no GPU on this machine"
@@ -51,6 +53,7 @@ build() {
   if wants cases || wants sanitize; then
     options+=(ATTEND_BUILD_TESTS=ON) targets+=(conformance_test pairs_test cuda_test inspect_test)
   fi
+  if wants properties; then options+=(ATTEND_BUILD_TESTS=ON) targets+=(gpu_tests); fi
   if wants python || wants bench; then
     if ! "$python" -c 'import nanobind, ml_dtypes, pytest' 2>/dev/null; then
       PYTHON=$python tools/bench_offline.sh environment || return
@@ -70,6 +73,26 @@ in_shards() {
     running+=($!)
   done
   for n in "${running[@]}"; do wait "$n" || status=1; done
+  return $status
+}
+
+# Each program of the properties, traps and gradients in parts, for the kernels of Hopper and for the portable ones; then
+# what they said, with the number of cases that a kernel took. A few processes at once: they make thousands of short calls,
+# and wait for each other's turn at the GPU.
+properties() {
+  local folder=$tree/properties parts=8 processes=$(((shards + 3) / 4)) name only n status=0
+  rm -rf "$folder" && mkdir -p "$folder" || return
+  for name in gradient traps_{meaning,cache,extremes,hidden,layout,sizes,threads} \
+              properties_{rows,extreme,nan_place,parts,memory,merge,algebra,hidden,values}; do
+    for only in cuda.sm90. cuda.portable.; do
+      for ((n = 0; n < parts; ++n)); do echo "$name $only $n"; done
+    done
+  done | xargs -P "$processes" -L 1 bash -c 'GTEST_TOTAL_SHARDS=$2 GTEST_SHARD_INDEX=$5 ATTEND_ONLY=$4 "$0/tests/$3_test" \
+    >"$1/$3.$4$5" 2>&1' "$tree" "$folder" "$parts" || status=1
+  for name in "$folder"/*; do
+    printf -- '-- %s\n' "${name##*/}"
+    grep -v '^\[ RUN\|^\[---\|^\[===\|^$\|^Running main\|^Note: ' "$name"
+  done
   return $status
 }
 
@@ -111,6 +134,11 @@ if wants python; then
   tail -n 1 "$out/python.log"
 fi
 if wants bench; then attempt bench "$python" bench/gpu.py --json "$out/bench.json"; fi
+if wants properties; then
+  attempt cuda_driver_test "$tree/tests/cuda_driver_test" --gtest_brief=1
+  attempt cuda_errors_test "$tree/tests/cuda_errors_test"
+  attempt properties properties
+fi
 if wants cases; then
   attempt cuda_test "$tree/tests/cuda_test" --gtest_brief=1
   attempt inspect_test "$tree/tests/inspect_test" --gtest_brief=1 --gtest_filter='*cuda*:*gpu*'

@@ -139,10 +139,16 @@ struct KeysStep {
 #pragma unroll
     for (int n = 0; n < s.kCount; ++n) {
       const int column = s.column(n) + own_column();
-      s.x[n] = exp2_fast(
+      const float w = exp2_fast(
           fmaf(s.x[n] - p.reference[at + column], p.scale * kLog2E, -p.rest[at + column]));
+      s.x[n] = s.x[n] == kMinusInfinity ? kNothing : w;
     }
     hide(s, i);  // 2 mask
+  }
+  __device__ __forceinline__ static void leave_nothing(Tile& ds, const Tile& weights) {
+#pragma unroll
+    for (int n = 0; n < ds.kCount; ++n)
+      if (is_nothing(weights.x[n])) ds.x[n] = kNothing;
   }
   // 3 reversed: dp becomes ds.
   __device__ __forceinline__ static void differentiate(Tile& dp, const Tile& weights,
@@ -274,6 +280,7 @@ struct KeysConsumer : KeysStep<T, kD> {
     dp.pin();
     this->weigh_carefully(s, head, i);
     this->differentiate(dp, s, dout.numbers);
+    this->leave_nothing(dp, s);
     this->hide(dp, i);  // 2 reversed
     weights.round(s);
     ds.round(dp);

@@ -186,8 +186,9 @@ struct QueriesConsumer {
 #pragma unroll
       for (int n = 0; n < s.kCount; ++n) {
         const int r = s.row(n);
+        const bool nothing = s.x[n] == kMinusInfinity;
         s.x[n] = exp2_fast(fmaf(s.x[n] - reference[r], p.scale * kLog2E, -rest[r]));  // 3
-        dp.x[n] = s.x[n] * (dp.x[n] - delta[r]);
+        dp.x[n] = nothing ? kNothing : s.x[n] * (dp.x[n] - delta[r]);
       }
       hide(dp, j * kTile, 0);  // 2 reversed
       ds.round(dp);

@@ -198,6 +198,7 @@ struct GradientsConsumer : KeysStep<T, kD> {
     dp.pin();
     receive();
     this->differentiate(dp, weights, dout.numbers);
+    this->leave_nothing(dp, weights);
     this->hide(dp, i);  // 2 reversed
     ds.round(dp);
     add_not_finite(dk, ds, q.tile, this->seen_from(i));

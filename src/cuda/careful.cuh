@@ -22,6 +22,11 @@ __device__ __forceinline__ bool all_finite(const RegisterTile<kColumns>& tile) {
   return nothing == 0;
 }
 
+// The weight, and ds, of a score of -inf that no mask gave: the pair gives nothing, not even
+// 0 * NaN. No other weight is -0.
+inline constexpr float kNothing = -0.F;
+__device__ __forceinline__ bool is_nothing(float x) { return __float_as_uint(x) == 0x80000000U; }
+
 // The number in `column` of the thread's row kRow, as it is rounded. All threads of a warp ask for
 // the same column.
 template <int kRow, class T, int kColumns>
@@ -45,7 +50,8 @@ __device__ __forceinline__ void add_not_finite(RegisterTile<kD>& sums, const Ope
       found = found || !is_finite(*b.at(j, column));
     if (!__any_sync(~0U, found)) continue;
     const float weight[2] = {number_at<0>(a, j), number_at<1>(a, j)};
-    const bool seen[2] = {sees(0, j), sees(1, j)};
+    const bool seen[2] = {sees(0, j) && !is_nothing(weight[0]),
+                          sees(1, j) && !is_nothing(weight[1])};
 #pragma unroll
     for (int n = 0; n < sums.kCount; ++n) {
       const T value = *b.at(j, sums.column(n) + own_column());

@@ -50,9 +50,12 @@ __device__ void clamp(const ClampArguments& a) {
       static_cast<Int*>(a.to.key_lengths)[b] =
           static_cast<Int>(clamped_length(p, number(call.key_lengths, b), stored));
     }
-    if (a.to.query_offset != nullptr)
+    if (a.to.query_offset != nullptr) {
+      std::int64_t offset = clamped_offset(number(call.query_offset, b), kFarthestPosition - 1);
+      if (sizeof(Int) == 4) offset -= call.key_offset;  // they count from the first key
       static_cast<Int*>(a.to.query_offset)[b] =
-          static_cast<Int>(clamped_offset(number(call.query_offset, b), a.offset_limit));
+          static_cast<Int>(clamped_offset(offset, a.offset_limit));
+    }
   }
 }
 

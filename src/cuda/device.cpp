@@ -70,19 +70,21 @@ Status Gpu::find_function(std::string_view module, const char* name, int shared_
     DriverModule& loaded = modules_[module];
     if (loaded == nullptr) {
       const Module* const end = kModules + module_count();
-      const Module* const found =
+      const Module* const held =
           std::find_if(kModules, end, [&](const Module& any) { return any.name == module; });
-      if (found == end) return {Status::Kind::failed, "this build has not the kernel's module"};
-      if (const Result failed = d.load(&loaded, found->image); failed != 0)
+      if (held == end) return {Status::Kind::failed, "this build has not the kernel's module"};
+      if (const Result failed = d.load(&loaded, held->image); failed != 0) {
+        loaded = nullptr;
         return status_of(failed);
+      }
     }
-    if (const Result failed = d.function(&known, loaded, name); failed != 0) {
-      known = nullptr;
+    Function found = nullptr;
+    if (const Result failed = d.function(&found, loaded, name); failed != 0)
       return status_of(failed);
-    }
     if (shared_bytes > 0)
-      if (const Result failed = d.set(known, kMaxDynamicSharedBytes, shared_bytes); failed != 0)
-        return status_of(failed);
+      if (const Result failed = d.set(found, kMaxDynamicSharedBytes, shared_bytes); failed != 0)
+        return status_of(failed);  // not known: the next call tries again
+    known = found;
   }
   function = known;
   return {};

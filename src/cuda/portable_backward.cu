@@ -47,8 +47,8 @@ __device__ void rows_of_block(const PortableBackward& a, BackwardShared<Real>& s
       const bool counts = score != kMinusInfinity;
       const double w = counts ? weight_of<Real>(score, part[n].top) : 0;
       const double keep = counts ? drop(p, call, block.s.b, block.h, i, j) : 0;
-      part[n].l = part[n].l * rescale + w;  // of this lane's keys
-      chunk[n] = chunk[n] * rescale + (keep == 0 ? 0 : w * keep * dout_v[n]);
+      part[n].l = part[n].l * rescale + w;                                  // of this lane's keys
+      chunk[n] = chunk[n] * rescale + (counts ? w * keep * dout_v[n] : 0);  // dropped: 0 * NaN too
       if ((j0 + kLanes) % kChunk != 0 && j0 + kLanes < keys.end) continue;
       part[n].l = warp_sum(part[n].l);
       chunk[n] = warp_sum(chunk[n]);

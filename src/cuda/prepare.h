@@ -47,7 +47,8 @@ StreamQueue* stream_queue(Queue& queue, Status& status) noexcept;
 Status put(void* to, const void* from, std::size_t bytes, StreamQueue& queue) noexcept;
 
 // Lengths, offsets, starts and pages of the call become copies whose values are sound, of i64 or
-// i32. Offsets no farther from 0 than the limit.
+// i32. Offsets no farther from 0 than the limit; those of i32 count from the first key, so that
+// key_offset is in them.
 enum class Integers { i64, i32 };
 Status clamp_integers(const Problem& problem, Call& call, Integers type, std::int64_t offset_limit,
                       Loans& loans, StreamQueue& queue) noexcept;

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <set>
@@ -88,6 +89,34 @@ void roll_decode(Dice& dice, cases::Case& c) {
   c.alibi = c.dropout_origin = false;
 }
 
+// What the matrix units of a GPU take: 16 bits, rows of whole 16 bytes, and nothing added to a
+// score; more than a tile, and decode over some tiles.
+void roll_matrix(Dice& dice, cases::Case& c) {
+  c.type = dice.one_of({DType::bf16, DType::f16});
+  c.batch = dice.between(1, 2);
+  c.heads = c.kv_heads * dice.between(1, 2);
+  c.d = c.dv = 8 * dice.between(1, 8);
+  if (dice.chance(0.2)) c.d = c.dv = 8 * dice.between(9, 32);
+  if (dice.chance(0.3)) c.dv = 8 * dice.between(1, 8);
+  c.q_length = dice.chance(0.1) ? dice.between(180, 220) : dice.between(1, 100);
+  c.k_length = dice.between(1, 150);
+  if (dice.chance(0.15)) {
+    c.q_length = 1;
+    c.k_length = dice.between(250, 700);
+  }
+  if (c.addressing == cases::Addressing::paged) c.addressing = cases::Addressing::dense;
+  if (c.addressing == cases::Addressing::packed_paged) c.addressing = cases::Addressing::packed;
+  if (c.addressing == cases::Addressing::packed_self) c.k_length = c.q_length;
+  c.mask = cases::Mask::none;
+  c.bias = cases::Bias::none;
+  c.blocks = cases::BlockMask::none;
+  c.softcap = c.dropout = 0;
+  c.alibi = c.sinks = c.dropout_origin = c.bias_f32 = false;
+  c.width = cases::Width::same;
+  if (dice.chance(0.5)) c.dlse = c.lse_f64 = false;  // what a backward kernel takes
+  if (c.window_left != kUnlimited) c.window_left *= 5;
+}
+
 // The cases of a test, drawn one after the other.
 class Draw {
  public:
@@ -116,6 +145,7 @@ cases::Case random_case(std::uint64_t seed) {
   roll_sizes(dice, c);
   roll_options(dice, c);
   if (dice.chance(0.2)) roll_decode(dice, c);
+  if (on_gpu() && seed % 2 == 1) roll_matrix(dice, c);
   return c;
 }
 
@@ -126,6 +156,7 @@ void for_trials(const std::vector<KernelUnderTest>& kernels, int first_seed, int
   if (kSanitized) count = (count + 3) / 4;
   std::set<std::string> waiting;  // kernels that have declined every case; for them it goes on
   for (const KernelUnderTest& kernel : kernels) waiting.insert(kernel.name);
+  std::map<std::string, int> taken;
   Draw draw(first_seed, adapt);
   for (int n = 0; n < (one ? 1 : kMost) && (n < count || !waiting.empty()); ++n) {
     const Trial trial = make_trial(draw());
@@ -135,12 +166,17 @@ void for_trials(const std::vector<KernelUnderTest>& kernels, int first_seed, int
       std::optional<Written> results = trial.run(kernel);
       if (!results) continue;
       waiting.erase(kernel.name);
+      ++taken[kernel.name];
       body(trial, kernel, *results);
       if (testing::Test::HasFailure()) return;
     }
   }
   if (one) return;
-  for (const std::string& name : waiting) ADD_FAILURE() << name << " declined every case";
+  for (const auto& [name, number] : taken)
+    if (on_gpu()) std::printf("  %s took %d cases\n", name.c_str(), number);
+  for (const KernelUnderTest& kernel : kernels)  // some properties are of options that it lacks
+    if (waiting.contains(kernel.name) && !kernel.takes_few_options())
+      ADD_FAILURE() << kernel.name << " declined every case";
 }
 
 }  // namespace attend::test

@@ -16,8 +16,7 @@ std::optional<Shown> show(const Trial& trial, const KernelUnderTest& kernel, Sco
   const AttentionOutputs outputs{
       .lse = shown.lse, .weights = shown.weights, .scores = shown.scores, .stage = stage};
   try {
-    Plan::attention(a.q, a.k, a.v, shown.out, a.options, outputs, {kernel.name}, context)
-        .run(a.q, a.k, a.v, shown.out, a.options, outputs);
+    run_forward(kernel, a.q, a.k, a.v, shown.out, a.options, outputs, context);
   } catch (const Unsupported&) {
     return std::nullopt;
   }
@@ -27,7 +26,7 @@ std::optional<Shown> show(const Trial& trial, const KernelUnderTest& kernel, Sco
 std::vector<std::string> inspect_kernels() {
   std::vector<std::string> names;
   for (const KernelInfo& kernel : Context::kernels())
-    if (kernel.operation == "inspect") names.push_back(kernel.name);
+    if (kernel.operation == "inspect" && is_under_test(kernel.name)) names.push_back(kernel.name);
   return names;
 }
 
@@ -35,8 +34,12 @@ std::optional<Statistics> statistics_of(const Trial& trial, const std::string& k
                                         int threads) {
   Context context({.threads = threads, .kernels = "inspect:" + kernel});
   const InspectOptions all{.top_k = kTopKeys, .tile_rows = 4096, .tile_columns = 4096};
+  CallMemory memory(KernelUnderTest{kernel}.on_gpu());
+  const ConstTensorView q = memory.in(trial.q), k = memory.in(trial.k);
+  const AttentionOptions options = memory.in(trial.q, trial.k, trial.k, trial.options());
+  const Where where = memory.begin(context);
   try {
-    return inspect(trial.q, trial.k, trial.options(), all, context);
+    return inspect(q, k, options, all, where);
   } catch (const Unsupported&) {
     return std::nullopt;
   }
@@ -48,13 +51,17 @@ std::vector<double> windows_of(const Trial& trial) {
   Tensor out(trial.empty_results(false).out.shape(), trial.q.dtype());
   Tensor lse({a.q.size(0), e.heads, a.q.size(2)},
              a.q.dtype() == DType::f64 ? DType::f64 : DType::f32);
-  attention(a.q, a.k, a.v, out, a.options, {.lse = lse});
+  run_forward({}, a.q, a.k, a.v, out, a.options, {.lse = lse});
+  CallMemory memory;
+  const ConstTensorView q = memory.in(a.q), k = memory.in(a.k);
+  const AttentionOptions options = memory.in(a.q, a.k, a.k, a.options);
+  const Where where = memory.begin();
   std::vector<double> weights;
   for (std::int64_t b = 0; b < e.batch; ++b)
     for (std::int64_t h = 0; h < e.heads; ++h) {
       const WeightsWindow window{
           .batch = b, .head = h, .query = 0, .queries = e.queries, .key = 0, .keys = e.keys};
-      for (const double w : widen(weights_of(a.q, a.k, lse, window, a.options)))
+      for (const double w : widen(weights_of(q, k, lse, window, options, where)))
         weights.push_back(w);
     }
   return weights;

@@ -16,12 +16,17 @@ bool takes_type(Features takes, DType type) {
                                          : Feature::f32);
 }
 
-// Whether this machine has what the row needs for tensors of the type, in memory of the host.
+// Whether this machine has what the row needs for tensors of the type.
 template <class Operation>
 bool runs_here(const Kernel<Operation>& row, DType type) {
-  if (row.launch != nullptr || !takes_type(row.takes, type)) return false;
+  if (!is_under_test(row.name) || !takes_type(row.takes, type)) return false;
   typename Operation::Problem problem;
   problem.type = type;
+  if (row.launch != nullptr) {
+    problem.device = {Device::Kind::cuda, 0};
+    problem.d = problem.dv = 64;
+    if constexpr (std::is_same_v<Operation, Forward>) problem.out_type = type;
+  }
   if constexpr (std::is_same_v<Operation, Backward>) problem.dout_type = type;
   return row.declines(problem, this_machine()).empty();
 }
@@ -73,25 +78,54 @@ bool takes_type(const std::string& kernel, DType type) {
 std::vector<KernelUnderTest> every_forward_kernel() { return rows({}, false); }
 std::vector<KernelUnderTest> every_kernel() { return rows({}, true); }
 
+void run_forward(const KernelUnderTest& kernel, const ConstTensorView& q, const ConstTensorView& k,
+                 const ConstTensorView& v, const TensorView& out, const AttentionOptions& options,
+                 const AttentionOutputs& outputs, Context& context) {
+  CallMemory memory(kernel.on_gpu());
+  const ConstTensorView q_there = memory.in(q), k_there = memory.in(k), v_there = memory.in(v);
+  const TensorView out_there = memory.out(out);
+  const AttentionOptions given = memory.in(q, k, v, options);
+  const AttentionOutputs wanted = memory.out(outputs);
+  const Where where = memory.begin(context);
+  const std::string forced = !kernel.backward                          ? kernel.name
+                             : kernel.name == "cuda.portable.backward" ? "cuda.portable.forward"
+                                                                       : "";
+  Plan::attention(q_there, k_there, v_there, out_there, given, wanted, {forced}, context)
+      .run(q_there, k_there, v_there, out_there, given, wanted, where.queue());
+  memory.end();
+}
+
+void run_backward(const KernelUnderTest& kernel, const BackwardInputs& inputs,
+                  const AttentionOptions& options, const AttentionGradients& gradients,
+                  Context& context) {
+  CallMemory memory(kernel.on_gpu());
+  BackwardInputs there = inputs;
+  for (TensorOrView* view :
+       {&there.q, &there.k, &there.v, &there.out, &there.lse, &there.dout, &there.dlse})
+    *view = memory.in(*view);
+  const AttentionOptions given = memory.in(inputs.q, inputs.k, inputs.v, options);
+  const AttentionGradients wanted = memory.out(gradients);
+  const Where where = memory.begin(context);
+  Plan::attention_backward(there, given, wanted, {kernel.name}, context)
+      .run_backward(there, given, wanted, where.queue());
+  memory.end();
+}
+
 bool run(const Arguments& a, const Outputs& o, const KernelUnderTest& kernel, Context& context) {
   AttentionOutputs outputs;
   outputs.lse = o.lse;
   try {
-    const PlanOptions forward{kernel.backward ? "" : kernel.name};
-    Plan::attention(a.q, a.k, a.v, o.out, a.options, outputs, forward, context)
-        .run(a.q, a.k, a.v, o.out, a.options, outputs);
-    if (!kernel.backward) return true;
-    Plan::attention_backward(
-        {.q = a.q, .k = a.k, .v = a.v, .out = o.out, .lse = o.lse, .dout = a.dout, .dlse = a.dlse},
-        a.options, o.gradients, {kernel.name}, context)
-        .run_backward({.q = a.q,
-                       .k = a.k,
-                       .v = a.v,
-                       .out = o.out,
-                       .lse = o.lse,
-                       .dout = a.dout,
-                       .dlse = a.dlse},
-                      a.options, o.gradients);
+    run_forward(kernel, a.q, a.k, a.v, o.out, a.options, outputs, context);
+    if (kernel.backward)
+      run_backward(kernel,
+                   {.q = a.q,
+                    .k = a.k,
+                    .v = a.v,
+                    .out = o.out,
+                    .lse = o.lse,
+                    .dout = a.dout,
+                    .dlse = a.dlse},
+                   a.options, o.gradients, context);
     return true;
   } catch (const Unsupported&) {
     return false;

@@ -2,6 +2,7 @@
 // them, run again, and compare. Trials come from random cases, and every failure names its case.
 #pragma once
 
+#include "call_memory.h"
 #include "examination.h"
 
 #include "cases/cases.h"
@@ -18,13 +19,18 @@ namespace attend::test {
 // ---- Kernels -----------------------------------------------------------------------------------
 
 // A row of the kernel table, to be forced. A backward kernel is run after the forward kernel that
-// the planner chooses.
+// the planner chooses; the GPU's portable one after its own kind, since the choice goes by options.
 struct KernelUnderTest {
   std::string name;
   bool backward = false;
   bool yardstick = false;  // only_if_forced: textbook
+
+  bool on_gpu() const { return name.empty() ? test::on_gpu() : name.starts_with("cuda."); }
+  // The rows for Hopper take few options and sizes, and keep no partial states; what they decline
+  // the portable ones take.
+  bool takes_few_options() const { return name.starts_with("cuda.sm90."); }
 };
-// Those that take tensors of a type; forward, or forward and backward.
+// Those under test that take tensors of a type; forward, or forward and backward.
 std::vector<KernelUnderTest> forward_kernels(DType type = DType::f32);
 std::vector<KernelUnderTest> all_kernels(DType type = DType::f32);
 bool takes_type(const std::string& kernel, DType type);
@@ -40,8 +46,18 @@ struct Outputs {
   AttentionGradients gradients;
 };
 
-// Runs forward, and backward if the kernel is a backward one, with the kernel forced. False if the
-// kernel declines the problem.
+// attention() and attention_backward() with the kernel forced, on the host's memory or, for a
+// kernel of the GPU, on copies of it there. A backward kernel's forward: as above.
+void run_forward(const KernelUnderTest& kernel, const ConstTensorView& q, const ConstTensorView& k,
+                 const ConstTensorView& v, const TensorView& out,
+                 const AttentionOptions& options = {}, const AttentionOutputs& outputs = {},
+                 Context& context = default_context());
+void run_backward(const KernelUnderTest& kernel, const BackwardInputs& inputs,
+                  const AttentionOptions& options, const AttentionGradients& gradients,
+                  Context& context = default_context());
+
+// Runs forward, and backward if the kernel is a backward one. False if the kernel declines the
+// problem.
 bool run(const Arguments& arguments, const Outputs& outputs, const KernelUnderTest& kernel,
          Context& context = default_context());
 
