@@ -84,6 +84,10 @@ extern "C" __global__ void __launch_bounds__(256)
     attend_clamp_table_i64(const __grid_constant__ ClampArguments a) {
   attend::cuda::clamp_table<std::int64_t>(a);
 }
+extern "C" __global__ void __launch_bounds__(256)
+    attend_clamp_table_i32(const __grid_constant__ ClampArguments a) {
+  attend::cuda::clamp_table<std::int32_t>(a);
+}
 
 extern "C" __global__ void __launch_bounds__(256)
     attend_put(const __grid_constant__ attend::cuda::PutArguments a) {

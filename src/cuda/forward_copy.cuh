@@ -3,7 +3,7 @@
 #pragma once
 
 #include "forward_work.cuh"
-#include "pipeline.cuh"
+#include "pages.cuh"
 
 namespace attend::cuda {
 
@@ -15,7 +15,7 @@ struct Shape {
   static constexpr int kThreads = (1 + kConsumers) * kWarpgroup;
   static constexpr int kStages = kD == 64 ? 4 : 2;  // tiles of keys, and of values
   static constexpr int kQueryStages = kD == 256 ? 1 : 2;
-  static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32;
+  static constexpr int kProducerRegisters = 32;
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160;
 
   using Queries = SharedTile<T, kQueries, kD>;
@@ -78,11 +78,20 @@ struct Producer {
   __device__ __forceinline__ void load_keys(const Item& item) {
     const KeyRange tiles = item.tiles(p, item.row, S::kQueries, S::kKeys);
     const int kv_head = item.head / p.group;
+    if (p.pages.table != nullptr) return load_pages(item, tiles, kv_head);
     for (int j = tiles.begin; j < tiles.end; ++j) {
       shared.k.wait_until_empty(k);
       shared.k.load(k, p.k, item.k_begin + j * S::kKeys, kv_head, item.tensor_batch);
       shared.v.wait_until_empty(v);
       shared.v.load(v, p.v, item.k_begin + j * S::kKeys, kv_head, item.tensor_batch);
+    }
+  }
+
+  __device__ __forceinline__ void load_pages(const Item& item, KeyRange tiles, int kv_head) {
+    for (int j = tiles.begin; j < tiles.end; ++j) {
+      const int first = j * S::kKeys, end = item.k_length;
+      load_from_pages(shared.k, k, p.k, p.pages, item.k_begin, first, end, kv_head);
+      load_from_pages(shared.v, v, p.v, p.pages, item.k_begin, first, end, kv_head);
     }
   }
 };

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "one_query_sm90.h"
-#include "pipeline.cuh"
+#include "pages.cuh"
 #include "softmax.cuh"
 
 namespace attend::cuda {
@@ -74,15 +74,20 @@ __device__ __forceinline__ void load_scores(const OneQueryParameters& p,
   using S = ScoreShared<T, kD>;
   Place<S::kQueryStages> q;
   Place<S::kStages> k;
-  for_each_tile<S::kKeys>(p, [&](const auto&, int batch, int kv_head, int j, bool first, bool) {
-    shared.k.wait_until_empty(k);
-    shared.k.load(k, p.k, j * S::kKeys, kv_head, batch);
+  const auto load = [&](const auto& seen, int batch, int kv_head, int j, bool first, bool) {
+    if (p.pages.table != nullptr) {
+      load_from_pages(shared.k, k, p.k, p.pages, batch, j * S::kKeys, seen.keys.end, kv_head);
+    } else {
+      shared.k.wait_until_empty(k);
+      shared.k.load(k, p.k, j * S::kKeys, kv_head, batch);
+    }
     if (!first) return;
     shared.q.wait_until_empty(q);
     shared.q.full[q.stage].arrive_and_expect(p.group * kD * 2);
     load_tile(shared.q.tiles[q.stage], p.q, 0, kv_head * p.group, batch, shared.q.full[q.stage]);
     q.advance();
-  });
+  };
+  for_each_tile<S::kKeys>(p, load);
 }
 
 template <class T, int kD>

@@ -43,6 +43,7 @@ struct OneQueryParameters {
   float* references;                 // [rows]: the last
   Rows out, lse;                     // lse: float, or data is null
   const int *key_lengths, *offsets;  // as in ForwardParameters
+  KeyPages pages;                    // as well
   int batch, heads, group;
   int k_length, tiles;  // of the tensor
   int left, right, offset, offset_given;

@@ -12,6 +12,7 @@ struct alignas(1024) NarrowTile {
   static constexpr int kBytes = kRows * kNarrowSlice * 2;
   T data[kRows][kNarrowSlice];
 
+  __device__ __forceinline__ T* row(int n) { return data[n]; }
   __device__ __forceinline__ T* at(int row, int column) {
     return &data[row][(column / 8 ^ row / 2 % 4) * 8 + column % 8];
   }
@@ -88,10 +89,18 @@ struct ValueSums {
   __device__ __forceinline__ void load() {
     const int words = p.group * S::kWords;
     for (int j = seen.tiles.begin; j < seen.tiles.end; ++j) {
-      values.wait_until_empty(place);
       Barrier& full = values.full[place.stage];
+      auto& tile = values.tiles[place.stage];
+      values.wait_until_empty(place);
       full.arrive_and_expect(S::Tile::kBytes + words * 4);
-      load_box(&values.tiles[place.stage], p.v, column, j * kKeys, kv_head, batch, full);
+      if (p.pages.table != nullptr) {
+        for_each_piece(p.pages, batch, j * kKeys, kKeys, seen.keys.end,
+                       [&](int row, int page, int in_page) {
+                         load_box(tile.row(row), p.v, column, in_page, kv_head, page, full);
+                       });
+      } else {
+        load_box(tile.row(0), p.v, column, j * kKeys, kv_head, batch, full);
+      }
       load_bytes(weights + place.stage * words, p.weights + weights_at<kKeys>(p, first_row(), j),
                  words * 4, full);
       place.advance();

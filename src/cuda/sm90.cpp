@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 namespace attend::cuda {
 namespace {
@@ -44,6 +45,9 @@ std::string declines_sm90(const Problem& p, int capability) {
   if (std::max(p.q_length, p.k_length) >= kLongest)
     return text("takes lengths below 2^28, not ", p.q_length, " and ", p.k_length);
   if (p.offset_each && has_window(p)) return "takes no window with a query offset of each";
+  if (p.keys == KeyAddressing::paged && p.page_size % kLeastPiece != 0)
+    return text("takes pages of multiples of ", kLeastPiece, " keys, not ", p.page_size);
+  if (p.pages >= kLongest) return text("takes fewer than 2^28 pages, not ", p.pages);
   return {};
 }
 
@@ -89,10 +93,12 @@ AlignedTensor Sm90Tensors::of_queries(const Strided& given, std::int64_t d) cons
       d};
 }
 AlignedTensor Sm90Tensors::of_keys(const Strided& given, std::int64_t d) const noexcept {
-  const bool packed = p_.keys == KeyAddressing::packed;
-  return {
-      given, given, packed ? 1 : p_.batch, p_.kv_heads, packed ? call_.packed_keys : p_.k_length,
-      d};
+  switch (p_.keys) {
+    case KeyAddressing::dense: break;
+    case KeyAddressing::packed: return {given, given, 1, p_.kv_heads, call_.packed_keys, d};
+    case KeyAddressing::paged: return {given, given, p_.pages, p_.kv_heads, p_.page_size, d};
+  }
+  return {given, given, p_.batch, p_.kv_heads, p_.k_length, d};
 }
 
 Status Sm90Tensors::queries(const Strided& given, std::int64_t d, AlignedTensor& to) noexcept {
@@ -131,6 +137,13 @@ Status Sm90Tensors::finish(const AlignedTensor& t) noexcept {
   const std::int64_t count = t.batch * t.heads * t.length * t.d;
   return queue_.start(
       {"clamp", "attend_copy_16", std::min<std::int64_t>(blocks_of(count, 256), 65536), 256}, &a);
+}
+
+KeyPages sm90_pages(const Problem& p, const Call& call, int tile) noexcept {
+  if (p.keys != KeyAddressing::paged) return {nullptr, 0, 0, tile};
+  return {integers(call.block_table, true), static_cast<int>(p.k_length / p.page_size),
+          static_cast<int>(p.page_size),
+          static_cast<int>(std::gcd(p.page_size, std::int64_t{tile}))};
 }
 
 // With one offset for all, left and right count from query 0 on: no sum is out of range then,

@@ -78,4 +78,7 @@ inline const int* integers(const Strided& t, bool given) noexcept {
   return given ? reinterpret_cast<const int*>(t.data) : nullptr;
 }
 
+// Where keys are on pages, for tiles of so many; a piece is a tile where they are not.
+KeyPages sm90_pages(const Problem& problem, const Call& call, int tile) noexcept;
+
 }  // namespace attend::cuda

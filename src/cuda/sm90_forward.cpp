@@ -36,6 +36,7 @@ Status fill_in(const ForwardProblem& p, const ForwardCall& call, int size,
   a.offsets = integers(call.query_offset, p.offset_each);
   a.q_starts = integers(call.cu_seqlens_q, p.packed_queries);
   a.k_starts = integers(call.cu_seqlens_k, p.keys == KeyAddressing::packed);
+  a.pages = sm90_pages(p, call, tiles.keys);
   a.heads = static_cast<int>(p.heads);
   a.group = static_cast<int>(group);
   a.q_length = static_cast<int>(p.q_length);
@@ -54,7 +55,8 @@ Status fill_in(const ForwardProblem& p, const ForwardCall& call, int size,
 }
 
 Status launch(const ForwardProblem& p, const ForwardCall& given, Queue& into) noexcept {
-  if (p.k_length == 0 || p.batch * p.heads * p.q_length == 0)  // zeros: no tensor for a copy engine
+  if (p.k_length == 0 || p.batch * p.heads * p.q_length == 0 ||  // zeros: no tensor for a copy engine
+      (p.keys == KeyAddressing::paged && p.pages == 0))
     return launch_portable_forward(p, given, into);
   Status status;
   StreamQueue* const queue = stream_queue(into, status);
@@ -77,8 +79,8 @@ Status launch(const ForwardProblem& p, const ForwardCall& given, Queue& into) no
     ATTEND_TRY(start_one_query(p, a, size, {q, k, v, out}, loans, *queue));
   } else {
     ATTEND_TRY(q.map({.rows = tiles.queries}, a.q));
-    ATTEND_TRY(k.map({.rows = tiles.keys}, a.k));
-    ATTEND_TRY(v.map({.rows = tiles.keys}, a.v));
+    ATTEND_TRY(k.map({.rows = a.pages.piece}, a.k));
+    ATTEND_TRY(v.map({.rows = a.pages.piece}, a.v));
     ATTEND_TRY(out.map({.rows = 64}, a.out));
     a.out_rows = out.rows();
     a.counter = queue->gpu().counter_of(queue->stream());
@@ -106,7 +108,7 @@ extern constinit const Kernel<Forward> kCudaSm90Forward{
     .takes =
         Features{Feature::device_memory, Feature::bf16, Feature::f16, Feature::grouped_heads,
                  Feature::own_value_size, Feature::packed_queries, Feature::packed_keys,
-                 Feature::key_lengths, Feature::causal, Feature::window, Feature::query_offset,
+                 Feature::paged_keys, Feature::key_lengths, Feature::causal, Feature::window, Feature::query_offset,
                  Feature::query_offset_each, Feature::key_offset, Feature::lse,
                  Feature::other_types, Feature::weights, Feature::weight_heads, Feature::scores},
     .declines = cuda::declines,

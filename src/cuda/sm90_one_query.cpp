@@ -16,7 +16,7 @@ std::int64_t tiles_of(const ForwardProblem& p, int size) {
 }  // namespace
 
 bool is_one_query(const ForwardProblem& p, int size) noexcept {
-  return p.q_length == 1 && !p.packed_queries && p.keys == KeyAddressing::dense &&
+  return p.q_length == 1 && !p.packed_queries && p.keys != KeyAddressing::packed &&
          p.group() <= kOneQueryRows && tiles_of(p, size) >= 2 &&
          p.batch * p.heads * tiles_of(p, size) < kMostTiles;
 }
@@ -32,8 +32,8 @@ Status start_one_query(const ForwardProblem& p, const ForwardParameters& a, int 
       value_shared_bytes(size, kNarrowSlice, static_cast<int>(p.group())) <= kForwardSharedBytes;
   const int slice = narrow ? kNarrowSlice : kSlice;
   ATTEND_TRY(tensors.q.map({.rows = 1, .heads = static_cast<int>(p.group())}, o.q));
-  ATTEND_TRY(tensors.k.map({.rows = keys, .at_once = 128}, o.k));
-  ATTEND_TRY(tensors.v.map({.rows = keys, .features = slice, .at_once = 128}, o.v));
+  ATTEND_TRY(tensors.k.map({.rows = a.pages.piece, .at_once = 128}, o.k));
+  ATTEND_TRY(tensors.v.map({.rows = a.pages.piece, .features = slice, .at_once = 128}, o.v));
   o.scores = loans.take<float>(rows * tiles * keys);
   o.weights = loans.take<unsigned>(rows * tiles * weight_words(keys));
   o.largest = loans.take<float>(rows * tiles);
@@ -43,6 +43,7 @@ Status start_one_query(const ForwardProblem& p, const ForwardParameters& a, int 
   o.lse = a.lse;
   o.key_lengths = a.key_lengths;
   o.offsets = a.offsets;
+  o.pages = a.pages;
   o.batch = static_cast<int>(p.batch);
   o.heads = a.heads;
   o.group = a.group;

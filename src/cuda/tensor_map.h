@@ -15,4 +15,13 @@ struct Rows {
   long long batch, head, row;
 };
 
+// Keys on pages: tensors are then [pages, heads, size, d], and key j of a sequence is row j % size
+// of its page j / size.
+struct KeyPages {
+  const int* table;  // [batch, width], all of them pages of the tensors; null: there are none
+  int width, size;
+  int piece;  // keys of a box of the copy engine: it divides a page and a tile
+};
+inline constexpr int kLeastPiece = 16;  // tiles are multiples of it, and pages have to be
+
 }  // namespace attend::cuda

@@ -33,6 +33,8 @@ struct alignas(1024) SharedTile {
 
   T data[kColumns / kSwizzledColumns][kRows][kSwizzledColumns];
 
+  // Row n of the first 64 columns, where a box of the copy engine may begin: n is a multiple of 8.
+  __device__ __forceinline__ T* row(int n) { return data[0][n]; }
   __device__ __forceinline__ T* at(int row, int column) {
     const int piece = (column / 8 % 8) ^ (row % 8);
     return &data[column / kSwizzledColumns][row][piece * 8 + column % 8];
