@@ -1,22 +1,31 @@
 // The memory of a block of threads, and the thread that copies: it chooses items, and loads their
-// queries, keys and values.
+// queries, keys and values. Keys and values of 8 bits are brought by other warps of its warpgroup.
 #pragma once
 
+#include "bytes.cuh"
 #include "forward_work.cuh"
 #include "pages.cuh"
 
 namespace attend::cuda {
 
-template <class T, int kD_>
+// What comes with a tile of keys of 8 bits: the scales of them and of their values.
+template <int kKeys>
+struct KeyScales {
+  float k[kKeys], v[kKeys];
+};
+template <class T, int kD_, bool kBytes_>
 struct Shape {
   static constexpr int kD = kD_;
+  static constexpr bool kBytes = kBytes_;  // keys and values are of 8 bits
   static constexpr int kQueries = forward_tiles(kD).queries, kKeys = forward_tiles(kD).keys;
   static constexpr int kConsumers = kQueries / kWarpgroupRows;  // warpgroups
   static constexpr int kThreads = (1 + kConsumers) * kWarpgroup;
   static constexpr int kStages = kD == 64 ? 4 : 2;  // tiles of keys, and of values
   static constexpr int kQueryStages = kD == 256 ? 1 : 2;
-  static constexpr int kProducerRegisters = 32;
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160;
+  static constexpr int kBringing = kBytes ? 3 : 0;  // warps that bring keys and values
+  static constexpr int kProducerRegisters = !kBytes ? 32 : kConsumers == 2 ? 72 : 56;
+  static constexpr int kConsumerRegisters =
+      kConsumers == 2 ? kBytes ? 216 : 240 : kBytes ? 152 : 160;
 
   using Queries = SharedTile<T, kQueries, kD>;
   using Keys = SharedTile<T, kKeys, kD>;
@@ -24,7 +33,9 @@ struct Shape {
   struct Shared {
     // And results: a warpgroup's rows of out take the place of its q.
     Ring<Queries, kQueryStages, Work> q;
-    Ring<Keys, kStages> k, v;
+    Ring<Keys, kStages, std::conditional_t<kBytes, KeyScales<kKeys>, Nothing>> k;
+    Ring<Keys, kStages> v;
+    std::conditional_t<kBytes, RowPlaces<kKeys>, Nothing> k_rows, v_rows;
   };
   static_assert(sizeof(Shared) <= kForwardSharedBytes);
 };
@@ -62,13 +73,14 @@ struct Producer {
       const Item item = work.item;
       shared.q.load(q, p.q, item.q_begin + item.row, item.head, item.tensor_batch);
       if (!again) next = take();
-      load_keys(item);
+      if (!S::kBytes) load_keys(item);
     }
   }
 
   __device__ __forceinline__ int take() {
     return static_cast<int>(gridDim.x + atomicInc(p.counter, p.items - 1));
   }
+
   // Packed: past the end of its sequence.
   __device__ __forceinline__ bool is_empty(int index) const {
     const Item item(p, index, S::kQueries);
@@ -93,6 +105,73 @@ struct Producer {
       load_from_pages(shared.k, k, p.k, p.pages, item.k_begin, first, end, kv_head);
       load_from_pages(shared.v, v, p.v, p.pages, item.k_begin, first, end, kv_head);
     }
+  }
+};
+
+// One of the warps that bring keys and values of 8 bits, for the items that the copying thread
+// chooses.
+template <class S>
+struct Bringer {
+  using Rows = NextRows<S::kKeys, S::kBringing>;
+  static constexpr int kMost = S::kConsumers == 2 ? 8 : 4;
+  const ForwardParameters& p;
+  typename S::Shared& shared;
+  const int warp;
+  Place<S::kQueryStages> q{};
+  Place<S::kStages> k{}, v{};
+  Rows next_k, next_v;
+
+  __device__ __forceinline__ void run() {
+    while (true) {
+      shared.q.wait(q);
+      const Work::Kind kind = shared.q.notes[q.stage].kind;
+      const Item item = shared.q.notes[q.stage].item;
+      __syncwarp();
+      shared.q.release(q);
+      if (kind == Work::stop) return;
+      if (kind != Work::none) bring(item);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void bring(const Item& item) {
+    const KeyRange tiles = item.tiles(p, item.row, S::kQueries, S::kKeys);
+    const bool on_pages = p.pages.table != nullptr;
+    const HeadKeys keys{on_pages ? item.k_begin : item.tensor_batch, on_pages ? 0 : item.k_begin,
+                        item.head / p.group, item.k_length};
+    if (tiles.begin < tiles.end) find(keys, tiles.begin);
+    for (int j = tiles.begin; j < tiles.end; ++j) {
+      next_k.publish(shared.k_rows, warp);
+      next_v.publish(shared.v_rows, warp);
+      bring_rows<kMost, S::kBringing, S::kD>(
+          shared.k.tiles[k.stage], shared.k_rows, 0, p.k_bytes.d, false, warp, [&] {
+            if (j + 1 < tiles.end) find(keys, j + 1);
+            shared.k.wait_until_empty(k);
+          });
+      auto& scales = shared.k.notes[k.stage];
+      for (int n = 0; n < Rows::kEach; ++n)
+        if (const int r = Rows::row(warp, n); r < S::kKeys) {
+          scales.k[r] = others_scale(shared.k_rows.scale[r], false);
+          scales.v[r] = others_scale(shared.v_rows.scale[r], true);
+        }
+      rows_are_there(shared.k.full[k.stage]);
+      k.advance();
+      bring_rows<kMost, S::kBringing, S::kD>(shared.v.tiles[v.stage], shared.v_rows, 0, p.v_bytes.d,
+                                             true, warp, [&] { shared.v.wait_until_empty(v); });
+      rows_are_there(shared.v.full[v.stage]);
+      v.advance();
+    }
+  }
+
+  __device__ __forceinline__ void find(const HeadKeys& keys, int tile) {
+    const auto scale_in = [&](const ByteKeys& from) {
+      return [&](int, int batch, int in) {
+        return from.scales + (batch * from.scale_batch + keys.head * from.scale_head +
+                              in * from.scale_row);
+      };
+    };
+    next_k.find(p.k_bytes, p.pages, keys, tile * S::kKeys, warp, scale_in(p.k_bytes));
+    next_v.find(p.v_bytes, p.pages, keys, tile * S::kKeys, warp, scale_in(p.v_bytes));
   }
 };
 

@@ -26,8 +26,8 @@ __device__ __forceinline__ void for_each_piece(const KeyPages& pages, int sequen
 }
 
 // Into a place of a ring, when it is empty.
-template <class T, int kKeys, int kD, int kStages>
-__device__ __forceinline__ void load_from_pages(Ring<SharedTile<T, kKeys, kD>, kStages>& ring,
+template <class T, int kKeys, int kD, int kStages, class Note>
+__device__ __forceinline__ void load_from_pages(Ring<SharedTile<T, kKeys, kD>, kStages, Note>& ring,
                                                 Place<kStages>& place, const TensorMap& map,
                                                 const KeyPages& pages, int sequence, int first,
                                                 int end, int head) {

@@ -148,9 +148,10 @@ struct Ring {
   Barrier full[kStages], empty[kStages];
   Note notes[kStages];
 
-  __device__ __forceinline__ void init(int releases) {
+  // fills: arrivals that make a tile full, one unless warps bring it.
+  __device__ __forceinline__ void init(int releases, int fills = 1) {
     for (int s = 0; s < kStages; ++s) {
-      full[s].init(1);
+      full[s].init(fills);
       empty[s].init(releases * kArriving);
     }
   }
