@@ -43,6 +43,12 @@ __device__ __forceinline__ uint2 times(std::uint32_t four, float scale) {
   return {pack(bf16{}, at(0), at(1)), pack(bf16{}, at(2), at(3))};
 }
 
+// What comes with a tile of rows of 8 bits.
+template <int kRows>
+struct RowScales {
+  float of[kRows];
+};
+
 // The keys of one head: where they are in the tensors, and how many there are.
 struct HeadKeys {
   int batch;  // or the row of the table of pages
@@ -50,27 +56,19 @@ struct HeadKeys {
   int head, end;
 };
 
-// Where the rows of a tile are, in shared memory; null: behind the last key. Warp w has the rows w,
-// w + kWarps, ...
-template <int kRows>
-struct RowPlaces {
-  const signed char* at[kRows];
-  float scale[kRows];
-};
-
-// A lane's rows of the next tile, on their way to it.
+// Where a warp's rows of a tile are: w, w + kWarps, ... of warp w, a row a lane, or two.
 template <int kRows, int kWarps>
-struct NextRows {
+struct LaneRows {
   static constexpr int kEach = (kRows + 32 * kWarps - 1) / (32 * kWarps);
-  const signed char* at[kEach];
+  const signed char* at[kEach];  // null: behind the last key
   float scale[kEach];
 
   __device__ __forceinline__ static int row(int warp, int n) {
     return warp + (static_cast<int>(threadIdx.x % 32) + 32 * n) * kWarps;
   }
 
-  // From key `first` on. scale_of(row of the tile, index in the tensors' first dimension, in their
-  // third): the address of a row's scale.
+  // Those of the tile from key `first` on. scale_of(row of the tile, index in the tensors' first
+  // dimension, in their third): the address of a row's scale.
   template <class ScaleOf>
   __device__ __forceinline__ void find(const ByteKeys& keys, const KeyPages& pages,
                                        const HeadKeys& of, int first, int warp,
@@ -97,54 +95,66 @@ struct NextRows {
       for (int x = column; x < column + columns && x < d; x += 32)
         if (at[n] != nullptr) asm volatile("prefetch.global.L2 [%0];" ::"l"(at[n] + x));
   }
-  // When the warp is done with the places of the last tile.
-  __device__ __forceinline__ void publish(RowPlaces<kRows>& to, int warp) const {
-    __syncwarp();
+
+  // Of the warp's row n, which each lane may have another of; all lanes ask.
+  __device__ __forceinline__ const signed char* at_of(int n) const {
+    return reinterpret_cast<const signed char*>(of_lane(
+        n, [&](int m) { return static_cast<unsigned long long>(
+                            reinterpret_cast<std::uintptr_t>(at[m])); }));
+  }
+  __device__ __forceinline__ float scale_of(int n) const {
+    return of_lane(n, [&](int m) { return scale[m]; });
+  }
+  // Writes the scales that others multiply by.
+  __device__ __forceinline__ void store_scales(float* to, bool of_value, int warp) const {
 #pragma unroll
-    for (int n = 0; n < kEach; ++n) {
-      const int r = row(warp, n);
-      if (r >= kRows) continue;
-      to.at[r] = at[n];
-      to.scale[r] = scale[n];
-    }
-    __syncwarp();
+    for (int n = 0; n < kEach; ++n)
+      if (const int r = row(warp, n); r < kRows) to[r] = others_scale(scale[n], of_value);
+  }
+
+ private:
+  template <class Own>
+  __device__ __forceinline__ static auto of_lane(int n, const Own& own) {
+    auto x = __shfl_sync(~0U, own(0), n % 32);
+#pragma unroll
+    for (int m = 1; m < kEach; ++m)
+      if (const auto other = __shfl_sync(~0U, own(m), n % 32); n >= 32 * m) x = other;
+    return x;
   }
 };
 
 // A warp's rows of a tile, kColumns features from `column` on; those from d on are zeros. Up to
 // kMost times 8 bytes of a thread are on their way at once. While the first are, meanwhile() is
 // called: when it returns, the tile may be written.
-template <int kMost, int kWarps, int kColumns, class Tile, int kRows, class Meanwhile>
-__device__ __forceinline__ void bring_rows(Tile& tile, const RowPlaces<kRows>& places, int column,
-                                           int d, bool of_value, int warp,
+template <int kMost, int kColumns, class Tile, int kRows, int kWarps, class Meanwhile>
+__device__ __forceinline__ void bring_rows(Tile& tile, const LaneRows<kRows, kWarps> rows,
+                                           int column, int d, bool of_value, int warp,
                                            const Meanwhile& meanwhile) {
   constexpr int kPieces = kColumns / 8;  // of 8 bytes, in a row
-  constexpr int kAll = (kRows + kWarps - 1) / kWarps * kPieces;
-  constexpr int kLane = (kAll + 31) / 32, kBatch = kLane < kMost ? kLane : kMost;
+  constexpr int kLane = ((kRows + kWarps - 1) / kWarps * kPieces + 31) / 32;
+  constexpr int kBatch = kLane < kMost ? kLane : kMost;
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const auto row = [&](int n) { return warp + n / kPieces * kWarps; };
 #pragma unroll 1
-  for (int base = lane; base < kBatch * 32 * ((kLane + kBatch - 1) / kBatch);
-       base += 32 * kBatch) {
+  for (int done = 0; done < kLane; done += kBatch) {
     uint2 raw[kBatch];
 #pragma unroll
     for (int n = 0; n < kBatch; ++n) {
-      const int piece = base + 32 * n, x = column + piece % kPieces * 8;
-      raw[n] = uint2{0, 0};
-      if (row(piece) >= kRows || x >= d) continue;
-      const signed char* const at = places.at[row(piece)];
-      if (at != nullptr) raw[n] = __ldg(reinterpret_cast<const uint2*>(at + x));
+      const int piece = 32 * (done + n) + lane, x = column + piece % kPieces * 8;
+      const signed char* const at = rows.at_of(piece / kPieces);
+      const bool given = warp + piece / kPieces * kWarps < kRows && x < d && at != nullptr;
+      raw[n] = given ? __ldg(reinterpret_cast<const uint2*>(at + x)) : uint2{0, 0};
     }
-    if (base == lane) meanwhile();
+    if (done == 0) meanwhile();
 #pragma unroll
     for (int n = 0; n < kBatch; ++n) {
-      const int piece = base + 32 * n, r = row(piece);
-      if (r >= kRows) continue;
-      const float scale = places.scale[r];
+      const int piece = 32 * (done + n) + lane, row = warp + piece / kPieces * kWarps;
+      const float scale = rows.scale_of(piece / kPieces);
       const bool takes = row_takes(scale, of_value);
       const uint2 low = takes ? times(raw[n].x, scale) : widened(raw[n].x);
       const uint2 high = takes ? times(raw[n].y, scale) : widened(raw[n].y);
-      *reinterpret_cast<uint4*>(tile.at(r, piece % kPieces * 8)) = uint4{low.x, low.y, high.x, high.y};
+      if (row < kRows)
+        *reinterpret_cast<uint4*>(tile.at(row, piece % kPieces * 8)) =
+            uint4{low.x, low.y, high.x, high.y};
     }
   }
 }

@@ -8,11 +8,6 @@
 
 namespace attend::cuda {
 
-// What comes with a tile of keys of 8 bits: the scales of them and of their values.
-template <int kKeys>
-struct KeyScales {
-  float k[kKeys], v[kKeys];
-};
 template <class T, int kD_, bool kBytes_>
 struct Shape {
   static constexpr int kD = kD_;
@@ -33,9 +28,7 @@ struct Shape {
   struct Shared {
     // And results: a warpgroup's rows of out take the place of its q.
     Ring<Queries, kQueryStages, Work> q;
-    Ring<Keys, kStages, std::conditional_t<kBytes, KeyScales<kKeys>, Nothing>> k;
-    Ring<Keys, kStages> v;
-    std::conditional_t<kBytes, RowPlaces<kKeys>, Nothing> k_rows, v_rows;
+    Ring<Keys, kStages, std::conditional_t<kBytes, RowScales<kKeys>, Nothing>> k, v;
   };
   static_assert(sizeof(Shared) <= kForwardSharedBytes);
 };
@@ -112,7 +105,7 @@ struct Producer {
 // chooses.
 template <class S>
 struct Bringer {
-  using Rows = NextRows<S::kKeys, S::kBringing>;
+  using Rows = LaneRows<S::kKeys, S::kBringing>;
   static constexpr int kMost = S::kConsumers == 2 ? 8 : 4;
   const ForwardParameters& p;
   typename S::Shared& shared;
@@ -141,25 +134,21 @@ struct Bringer {
                         item.head / p.group, item.k_length};
     if (tiles.begin < tiles.end) find(keys, tiles.begin);
     for (int j = tiles.begin; j < tiles.end; ++j) {
-      next_k.publish(shared.k_rows, warp);
-      next_v.publish(shared.v_rows, warp);
-      bring_rows<kMost, S::kBringing, S::kD>(
-          shared.k.tiles[k.stage], shared.k_rows, 0, p.k_bytes.d, false, warp, [&] {
-            if (j + 1 < tiles.end) find(keys, j + 1);
-            shared.k.wait_until_empty(k);
-          });
-      auto& scales = shared.k.notes[k.stage];
-      for (int n = 0; n < Rows::kEach; ++n)
-        if (const int r = Rows::row(warp, n); r < S::kKeys) {
-          scales.k[r] = others_scale(shared.k_rows.scale[r], false);
-          scales.v[r] = others_scale(shared.v_rows.scale[r], true);
-        }
-      rows_are_there(shared.k.full[k.stage]);
-      k.advance();
-      bring_rows<kMost, S::kBringing, S::kD>(shared.v.tiles[v.stage], shared.v_rows, 0, p.v_bytes.d,
-                                             true, warp, [&] { shared.v.wait_until_empty(v); });
-      rows_are_there(shared.v.full[v.stage]);
-      v.advance();
+      const Rows k_rows = next_k, v_rows = next_v;
+      const auto bring_tile = [&](auto& ring, auto& place, const Rows& rows, int d, bool of_value,
+                                  const auto& meanwhile) {
+        bring_rows<kMost, S::kD>(ring.tiles[place.stage], rows, 0, d, of_value, warp, [&] {
+          meanwhile();
+          ring.wait_until_empty(place);
+        });
+        rows.store_scales(ring.notes[place.stage].of, of_value, warp);
+        rows_are_there(ring.full[place.stage]);
+        place.advance();
+      };
+      bring_tile(shared.k, k, k_rows, p.k_bytes.d, false, [&] {
+        if (j + 1 < tiles.end) find(keys, j + 1);
+      });
+      bring_tile(shared.v, v, v_rows, p.v_bytes.d, true, [] {});
     }
   }
 

@@ -183,16 +183,18 @@ struct Consumer {
     if (thread_of_warpgroup() == 0 || kArriving > 1) shared.q.empty[stage].arrive();
   }
 
-  // Keys of 8 bits stay until their scales, and those of their values, have been multiplied with.
+  // Of 8 bits: times the scales of the keys; and of the values, which are waited for.
   __device__ __forceinline__ void end_scores() {
-    if constexpr (S::kBytes) multiply_columns(s, shared.k.notes[k_place.stage].k);
-    else shared.k.release(k_place);
+    if constexpr (S::kBytes) {
+      multiply_columns(s, shared.k.notes[k_place.stage].of);
+      __syncwarp();
+    }
+    shared.k.release(k_place);
   }
   __device__ __forceinline__ void round_weights() {
     if constexpr (S::kBytes) {
-      multiply_columns(s, shared.k.notes[k_place.stage].v);
-      __syncwarp();
-      shared.k.release(k_place);
+      shared.v.wait(v_place);
+      multiply_columns(s, shared.v.notes[v_place.stage].of);
     }
     weights.round(s);
   }

@@ -49,11 +49,7 @@ struct ScoreShared {
   static constexpr int kKeys = forward_tiles(kD).keys;
   static constexpr int kStages = score_stages(kD), kQueryStages = score_query_stages(kD);
   Ring<SharedTile<T, kOneQueryRows, kD>, kQueryStages> q;
-  struct Scales {
-    float k[kKeys];
-  };
-  Ring<SharedTile<T, kKeys, kD>, kStages, std::conditional_t<kBytes, Scales, Nothing>> k;
-  std::conditional_t<kBytes, RowPlaces<kKeys>, Nothing> rows;
+  Ring<SharedTile<T, kKeys, kD>, kStages, std::conditional_t<kBytes, RowScales<kKeys>, Nothing>> k;
 };
 template <class T, int kD, bool kBytes>
 inline constexpr bool kScoresFit =
@@ -110,7 +106,7 @@ template <class T, int kD>
 __device__ __forceinline__ void bring_scores(const OneQueryParameters& p,
                                              ScoreShared<T, kD, true>& shared, int warp) {
   using S = ScoreShared<T, kD, true>;
-  using Rows = NextRows<S::kKeys, kBringing>;
+  using Rows = LaneRows<S::kKeys, kBringing>;
   constexpr int kMost = 20;
   Place<S::kQueryStages> q;
   Place<S::kStages> k;
@@ -133,20 +129,17 @@ __device__ __forceinline__ void bring_scores(const OneQueryParameters& p,
   const auto bring = [&](const auto& seen, int batch, int kv_head, int j, bool first, bool last) {
     const HeadKeys keys{batch, 0, kv_head, seen.keys.end};
     if (first) find(keys, j);
-    next.publish(shared.rows, warp);
+    const Rows now = next;
     float* const scales =
         p.value_scales +
         ((static_cast<long long>(batch) * (p.heads / p.group) + kv_head) * p.tiles + j) * S::kKeys;
     for (int n = 0; n < Rows::kEach; ++n)
       if (const int r = Rows::row(warp, n); r < S::kKeys) scales[r] = value_scale[n];
-    bring_rows<kMost, kBringing, kD>(shared.k.tiles[k.stage], shared.rows, 0, p.k_bytes.d, false,
-                                     warp, [&] {
-                                       if (!last) find(keys, j + 1);
-                                       shared.k.wait_until_empty(k);
-                                     });
-    for (int n = 0; n < Rows::kEach; ++n)
-      if (const int r = Rows::row(warp, n); r < S::kKeys)
-        shared.k.notes[k.stage].k[r] = others_scale(shared.rows.scale[r], false);
+    bring_rows<kMost, kD>(shared.k.tiles[k.stage], now, 0, p.k_bytes.d, false, warp, [&] {
+      if (!last) find(keys, j + 1);
+      shared.k.wait_until_empty(k);
+    });
+    now.store_scales(shared.k.notes[k.stage].of, false, warp);
     rows_are_there(shared.k.full[k.stage]);
     k.advance();
     if (first && warp == 0 && threadIdx.x % 32 == 0) load_queries(p, shared, q, kv_head, batch);
@@ -172,7 +165,7 @@ __device__ __forceinline__ void compute_scores(const OneQueryParameters& p,
     wait_for_products<0>();
     s.pin();
     if constexpr (kBytes) {
-      multiply_columns(s, shared.k.notes[k_place.stage].k);
+      multiply_columns(s, shared.k.notes[k_place.stage].of);
       __syncwarp();
     }
     shared.k.release(k_place);

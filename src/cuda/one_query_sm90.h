@@ -13,7 +13,7 @@ constexpr int score_query_stages(int d) { return d == 256 ? 1 : 2; }
 constexpr int score_blocks_each(int d) { return d == 256 ? 1 : 2; }  // of threads, an SM
 constexpr int score_shared_bytes(int d, bool bytes) {
   return (score_query_stages(d) * kOneQueryRows + score_stages(d) * forward_tiles(d).keys) * d * 2 +
-         (bytes ? 6 : 2) * 1024;
+         (bytes ? 4 : 2) * 1024;
 }
 
 // Of a row and a tile, as the threads of a row take them: their pairs of weights, in the order of
@@ -29,9 +29,8 @@ constexpr int value_stages(int slice) { return slice == kSlice ? 6 : 12; }  // t
 constexpr int value_ring_bytes(int d, int slice) {
   return value_stages(slice) * forward_tiles(d).keys * slice * 2 + 1024;
 }
-inline constexpr int kRowPlacesBytes = 2048;  // of 8 bits: where rows are
-constexpr int value_shared_bytes(int d, int slice, int group, bool bytes) {
-  return value_ring_bytes(d, slice) + (bytes ? kRowPlacesBytes : 0) +
+constexpr int value_shared_bytes(int d, int slice, int group) {
+  return value_ring_bytes(d, slice) +
          value_stages(slice) * group * weight_words(forward_tiles(d).keys) * 4;
 }
 

@@ -41,8 +41,6 @@ struct ValueShape {
   using Tile = typename ValueTileOf<T, kKeys, kWidth>::Type;
   using Values = Ring<Tile, kStages>;
   static_assert(sizeof(Values) <= kRingBytes);
-  using Rows = RowPlaces<kKeys>;
-  static_assert(sizeof(Rows) <= kRowPlacesBytes);
 };
 
 // What a thread takes part in a tile with.
@@ -111,11 +109,11 @@ struct ValueSums {
   }
 
   // By a warp: values of 8 bits.
-  __device__ __forceinline__ void bring(RowPlaces<kKeys>& rows, int warp) {
+  __device__ __forceinline__ void bring(int warp) {
     const int words = p.group * S::kWords;
     const long long head = static_cast<long long>(batch) * (p.heads / p.group) + kv_head;
     const HeadKeys keys{batch, 0, kv_head, seen.keys.end};
-    NextRows<kKeys, kBringing> next;
+    LaneRows<kKeys, kBringing> next;
     const auto find = [&](int tile) {
       const float* const scales = p.value_scales + (head * p.tiles + tile) * kKeys;
       next.find(p.v_bytes, p.pages, keys, tile * kKeys, warp,
@@ -125,7 +123,7 @@ struct ValueSums {
     if (seen.tiles.begin < seen.tiles.end) find(seen.tiles.begin);
     for (int j = seen.tiles.begin; j < seen.tiles.end; ++j) {
       Barrier& full = values.full[place.stage];
-      next.publish(rows, warp);
+      const auto now = next;
       const auto meanwhile = [&] {
         if (j + 1 < seen.tiles.end) find(j + 1);
         values.wait_until_empty(place);
@@ -134,8 +132,8 @@ struct ValueSums {
         load_bytes(weights + place.stage * words, p.weights + weights_at<kKeys>(p, first_row(), j),
                    words * 4, full);
       };
-      bring_rows<8, kBringing, kWidth>(values.tiles[place.stage], rows, column, p.v_bytes.d, true,
-                                       warp, meanwhile);
+      bring_rows<8, kWidth>(values.tiles[place.stage], now, column, p.v_bytes.d, true, warp,
+                            meanwhile);
       rows_are_there(full);
       place.advance();
     }
@@ -223,11 +221,10 @@ __device__ __forceinline__ void values(const OneQueryParameters& p) {
   __syncthreads();
   const int slices = (p.value_d + kWidth - 1) / kWidth, kv_heads = p.heads / p.group;
   const int index = static_cast<int>(blockIdx.x), head = index / slices;
-  constexpr int kPlaces = kBytes ? kRowPlacesBytes : 0;
   ValueSums<T, kD, kWidth, kBytes> sums{
       p,
       ring,
-      reinterpret_cast<unsigned*>(memory + S::kRingBytes + kPlaces),
+      reinterpret_cast<unsigned*>(memory + S::kRingBytes),
       head / kv_heads,
       head % kv_heads,
       index % slices * kWidth,
@@ -238,7 +235,7 @@ __device__ __forceinline__ void values(const OneQueryParameters& p) {
     sums.compute();
   } else if constexpr (kBytes) {
     give_registers<88>();
-    sums.bring(*reinterpret_cast<typename S::Rows*>(memory + S::kRingBytes), warp);
+    sums.bring(warp);
   } else if (threadIdx.x == kWarpgroup) {
     sums.load();
   }

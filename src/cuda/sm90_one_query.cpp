@@ -30,8 +30,7 @@ Status start_one_query(const ForwardProblem& p, const ForwardParameters& a, int 
   const std::int64_t heads = p.batch * p.kv_heads;
   const bool narrow =
       heads * blocks_of(p.dv, kSlice) < queue.gpu().processors() &&
-      value_shared_bytes(size, kNarrowSlice, static_cast<int>(p.group()), bytes) <=
-          kForwardSharedBytes;
+      value_shared_bytes(size, kNarrowSlice, static_cast<int>(p.group())) <= kForwardSharedBytes;
   const int slice = narrow ? kNarrowSlice : kSlice;
   ATTEND_TRY(tensors.q.map({.rows = 1, .heads = static_cast<int>(p.group())}, o.q));
   if (bytes) {
@@ -75,8 +74,8 @@ Status start_one_query(const ForwardProblem& p, const ForwardParameters& a, int 
   return queue.start(
       {module, narrow ? "attend_one_query_values_narrow" : "attend_one_query_values",
        heads * blocks_of(p.dv, slice), static_cast<unsigned>(value_threads(bytes)),
-       value_shared_bytes(size, slice, o.group, bytes),
-       std::min(value_shared_bytes(size, slice, kOneQueryRows, bytes), kForwardSharedBytes)},
+       value_shared_bytes(size, slice, o.group),
+       std::min(value_shared_bytes(size, slice, kOneQueryRows), kForwardSharedBytes)},
       &o);
 }
 
