@@ -1,6 +1,6 @@
 // Tiles of keys and values of 8 bits, with a scale for each row (docs/decisions/027). Whole numbers
-// of 8 bits are exact in bf16: warps bring them from tensors or pages of any size, and write them as
-// the copy engine would. Scales are for others to multiply scores and weights with.
+// of 8 bits are exact in bf16: warps bring them from tensors or pages of any size, and write them
+// as the copy engine would. Scales are for others to multiply scores and weights with.
 #pragma once
 
 #include "pipeline.cuh"
@@ -98,9 +98,9 @@ struct LaneRows {
 
   // Of the warp's row n, which each lane may have another of; all lanes ask.
   __device__ __forceinline__ const signed char* at_of(int n) const {
-    return reinterpret_cast<const signed char*>(of_lane(
-        n, [&](int m) { return static_cast<unsigned long long>(
-                            reinterpret_cast<std::uintptr_t>(at[m])); }));
+    return reinterpret_cast<const signed char*>(of_lane(n, [&](int m) {
+      return static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(at[m]));
+    }));
   }
   __device__ __forceinline__ float scale_of(int n) const {
     return of_lane(n, [&](int m) { return scale[m]; });

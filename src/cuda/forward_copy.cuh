@@ -18,9 +18,8 @@ struct Shape {
   static constexpr int kStages = kD == 64 ? 4 : 2;  // tiles of keys, and of values
   static constexpr int kQueryStages = kD == 256 ? 1 : 2;
   static constexpr int kBringing = kBytes ? 3 : 0;  // warps that bring keys and values
-  static constexpr int kProducerRegisters = !kBytes ? 32 : kConsumers == 2 ? 72 : 56;
-  static constexpr int kConsumerRegisters =
-      kConsumers == 2 ? kBytes ? 216 : 240 : kBytes ? 152 : 160;
+  static constexpr int kProducerRegisters = kBytes && kConsumers == 2 ? 64 : 32;
+  static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : kBytes ? 224 : 240;
 
   using Queries = SharedTile<T, kQueries, kD>;
   using Keys = SharedTile<T, kKeys, kD>;
@@ -106,7 +105,7 @@ struct Producer {
 template <class S>
 struct Bringer {
   using Rows = LaneRows<S::kKeys, S::kBringing>;
-  static constexpr int kMost = S::kConsumers == 2 ? 8 : 4;
+  static constexpr int kMost = S::kConsumers == 2 ? 8 : 2;  // registers
   const ForwardParameters& p;
   typename S::Shared& shared;
   const int warp;
@@ -155,8 +154,8 @@ struct Bringer {
   __device__ __forceinline__ void find(const HeadKeys& keys, int tile) {
     const auto scale_in = [&](const ByteKeys& from) {
       return [&](int, int batch, int in) {
-        return from.scales + (batch * from.scale_batch + keys.head * from.scale_head +
-                              in * from.scale_row);
+        return from.scales +
+               (batch * from.scale_batch + keys.head * from.scale_head + in * from.scale_row);
       };
     };
     next_k.find(p.k_bytes, p.pages, keys, tile * S::kKeys, warp, scale_in(p.k_bytes));

@@ -1,8 +1,8 @@
 // One query a head: scores of all keys that are seen, tile by tile, all at the same time.
 #pragma once
 
-#include "one_query_sm90.h"
 #include "bytes.cuh"
+#include "one_query_sm90.h"
 #include "pages.cuh"
 #include "softmax.cuh"
 
@@ -52,8 +52,8 @@ struct ScoreShared {
   Ring<SharedTile<T, kKeys, kD>, kStages, std::conditional_t<kBytes, RowScales<kKeys>, Nothing>> k;
 };
 template <class T, int kD, bool kBytes>
-inline constexpr bool kScoresFit =
-    sizeof(ScoreShared<T, kD, kBytes>) <= score_shared_bytes(kD, kBytes);
+inline constexpr bool kScoresFit = sizeof(ScoreShared<T, kD, kBytes>) <=
+                                   score_shared_bytes(kD, kBytes);
 
 // body(batch, kv_head, tile, first of its head here, last of it) for the tiles that are seen.
 template <int kKeys, class Body>

@@ -23,7 +23,8 @@ constexpr int weight_words(int keys) { return keys / 2 + 8; }
 
 // Features of v that a block of threads sums: fewer, where blocks are few.
 inline constexpr int kSlice = 64, kNarrowSlice = 32;
-// A warpgroup computes, a thread of another warp copies; of 8 bits, another warpgroup brings values.
+// A warpgroup computes, a thread of another warp copies; of 8 bits, another warpgroup brings
+// values.
 constexpr int value_threads(bool bytes) { return bytes ? 256 : 160; }
 constexpr int value_stages(int slice) { return slice == kSlice ? 6 : 12; }  // tiles of values
 constexpr int value_ring_bytes(int d, int slice) {

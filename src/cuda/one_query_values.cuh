@@ -221,14 +221,13 @@ __device__ __forceinline__ void values(const OneQueryParameters& p) {
   __syncthreads();
   const int slices = (p.value_d + kWidth - 1) / kWidth, kv_heads = p.heads / p.group;
   const int index = static_cast<int>(blockIdx.x), head = index / slices;
-  ValueSums<T, kD, kWidth, kBytes> sums{
-      p,
-      ring,
-      reinterpret_cast<unsigned*>(memory + S::kRingBytes),
-      head / kv_heads,
-      head % kv_heads,
-      index % slices * kWidth,
-      Seen<S::kKeys>(p, head / kv_heads)};
+  ValueSums<T, kD, kWidth, kBytes> sums{p,
+                                        ring,
+                                        reinterpret_cast<unsigned*>(memory + S::kRingBytes),
+                                        head / kv_heads,
+                                        head % kv_heads,
+                                        index % slices * kWidth,
+                                        Seen<S::kKeys>(p, head / kv_heads)};
   const int warp = uniform(static_cast<int>(threadIdx.x) / 32) - kWarpgroup / 32;
   if (warp < 0) {
     if constexpr (kBytes) take_registers<168>();

@@ -34,8 +34,8 @@ inline DType module_type(const Problem& p) noexcept {
   return has_byte_keys(p) ? DType::i8 : p.type;
 }
 
-// A tensor [batch, heads, length, d] in memory that the copy engine can read and write, or of 8 bits
-// in pieces of 8.
+// A tensor [batch, heads, length, d] in memory that the copy engine can read and write, or of 8
+// bits in pieces of 8.
 struct AlignedTensor {
   Strided given, tensor;  // the caller's, and the same or a copy
   std::int64_t batch = 0, heads = 0, length = 0, d = 0;

@@ -55,7 +55,8 @@ Status fill_in(const ForwardProblem& p, const ForwardCall& call, int size,
 }
 
 Status launch(const ForwardProblem& p, const ForwardCall& given, Queue& into) noexcept {
-  if (p.k_length == 0 || p.batch * p.heads * p.q_length == 0 ||  // zeros: no tensor for a copy engine
+  if (p.k_length == 0 ||
+      p.batch * p.heads * p.q_length == 0 ||  // zeros: no tensor for a copy engine
       (p.keys == KeyAddressing::paged && p.pages == 0))
     return launch_portable_forward(p, given, into);
   Status status;
@@ -97,8 +98,8 @@ Status launch(const ForwardProblem& p, const ForwardCall& given, Queue& into) no
     }
     const std::int64_t blocks = std::min<std::int64_t>(a.items, queue->gpu().processors());
     const auto threads = static_cast<unsigned>(128 * (1 + tiles.queries / 64));
-    ATTEND_TRY(queue->start({sm90_module(Sm90Kernel::forward, module_type(p), size), "attend_forward",
-                             blocks, threads, kForwardSharedBytes},
+    ATTEND_TRY(queue->start({sm90_module(Sm90Kernel::forward, module_type(p), size),
+                             "attend_forward", blocks, threads, kForwardSharedBytes},
                             &a));
   }
   ATTEND_TRY(tensors.finish(out));
@@ -111,13 +112,29 @@ Status launch(const ForwardProblem& p, const ForwardCall& given, Queue& into) no
 extern constinit const Kernel<Forward> kCudaSm90Forward{
     .name = "cuda.sm90.forward",
     .only_if_forced = false,
-    .takes =
-        Features{Feature::device_memory, Feature::bf16, Feature::f16, Feature::grouped_heads,
-                 Feature::own_key_type, Feature::own_value_type, Feature::key_scales,
-                 Feature::value_scales, Feature::own_value_size, Feature::packed_queries, Feature::packed_keys,
-                 Feature::paged_keys, Feature::key_lengths, Feature::causal, Feature::window, Feature::query_offset,
-                 Feature::query_offset_each, Feature::key_offset, Feature::lse,
-                 Feature::other_types, Feature::weights, Feature::weight_heads, Feature::scores},
+    .takes = Features{Feature::device_memory,
+                      Feature::bf16,
+                      Feature::f16,
+                      Feature::grouped_heads,
+                      Feature::own_key_type,
+                      Feature::own_value_type,
+                      Feature::key_scales,
+                      Feature::value_scales,
+                      Feature::own_value_size,
+                      Feature::packed_queries,
+                      Feature::packed_keys,
+                      Feature::paged_keys,
+                      Feature::key_lengths,
+                      Feature::causal,
+                      Feature::window,
+                      Feature::query_offset,
+                      Feature::query_offset_each,
+                      Feature::key_offset,
+                      Feature::lse,
+                      Feature::other_types,
+                      Feature::weights,
+                      Feature::weight_heads,
+                      Feature::scores},
     .declines = cuda::declines,
     .launch = cuda::launch,
 };

@@ -23,8 +23,8 @@ struct KeyPages {
   int piece;  // keys of a box of the copy engine: it divides a page and a tile
 };
 
-// Keys or values of 8 bits with a scale each, without the copy engine: strides in elements, those of
-// the first dimension, which counts sequences or pages, of heads and of rows.
+// Keys or values of 8 bits with a scale each, without the copy engine: strides in elements, those
+// of the first dimension, which counts sequences or pages, of heads and of rows.
 struct ByteKeys {
   const signed char* data;  // rows begin at multiples of 8 bytes
   long long batch, head, row;

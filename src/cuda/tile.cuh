@@ -178,8 +178,8 @@ __device__ __forceinline__ float row_sum(float x) {
   return x + __shfl_xor_sync(~0U, x, 2);
 }
 
-// Each column by its own number. Rounded by itself: no compiler makes a multiply-add of it with what
-// follows, which another kernel for the same numbers would not have.
+// Each column by its own number. Rounded by itself: no compiler makes a multiply-add of it with
+// what follows, which another kernel for the same numbers would not have.
 template <int kColumns>
 __device__ __forceinline__ void multiply_columns(RegisterTile<kColumns>& tile, const float* by) {
 #pragma unroll

@@ -32,7 +32,7 @@ def compile_all(folder, flags, source, sizes):
     folder.mkdir(parents=True, exist_ok=True)
     started = [subprocess.Popen([
         "nvcc", "-std=c++20", "-O3", "-cubin", "-gencode=arch=compute_90a,code=sm_90a", "-Xptxas",
-        "-v", f"-DATTEND_TYPE={type_}", f"-DATTEND_D={d}", *flags, "-o",
+        "-v", f"-DATTEND_TYPE={type_}", f"-DATTEND_D={d}", "-DATTEND_BYTES=false", *flags, "-o",
         f"{folder}/{type_}_{d}.cubin", f"{here}/{source}"]) for type_ in ("bf16", "f16")
         for d in sizes]
     sys.exit(max(process.wait() for process in started))
