@@ -18,8 +18,11 @@ struct Shape {
   static constexpr int kStages = kD == 64 ? 4 : 2;  // tiles of keys, and of values
   static constexpr int kQueryStages = kD == 256 ? 1 : 2;
   static constexpr int kBringing = kBytes ? 3 : 0;  // warps that bring keys and values
-  static constexpr int kProducerRegisters = kBytes && kConsumers == 2 ? 64 : 32;
+  static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : kBytes ? 56 : 24;
   static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : kBytes ? 224 : 240;
+  // A block has as many as it is launched with: who asks for more waits for ever.
+  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
+                65536 / kThreads / 8 * 8 * (1 + kConsumers));
 
   using Queries = SharedTile<T, kQueries, kD>;
   using Keys = SharedTile<T, kKeys, kD>;
