@@ -23,6 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attend
 import attend.cuda
+from gpu_times import TURN, graph_of, turns
 
 PEERS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 TOKENS, WIDTH = 16384, 2048  # in all; heads * d
@@ -33,7 +34,6 @@ DECODE = (  # d, batch, heads, key heads, keys
     (128, 16, 32, 8, 8192), (128, 64, 32, 8, 4096), (128, 1, 32, 8, 131072), (128, 1, 32, 32, 131072),
     (256, 16, 32, 8, 8192), (256, 64, 32, 8, 4096),
 )
-TURN = 4e-3  # seconds of a library's turn, at least
 ALLOWED = 1e-2  # error of a result in bf16, in units of its norm
 CACHE = 512 << 20  # bytes of keys and values that no cache holds
 
@@ -52,42 +52,6 @@ def cases(suites):
                     flops = 4 * batch * heads * length**2 * d // (2 if causal else 1)
                     yield {"suite": suite, "d": d, "batch": batch, "heads": heads, "kv_heads": heads, "queries": length,
                            "length": length, "causal": causal, "flops": flops * 5 // 2 if suite == "backward" else flops}
-
-
-# ---- Times ------------------------------------------------------------------------------------------------------------
-
-def timed(launch, count):
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    for _ in range(count):
-        launch()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / 1e3 / count
-
-
-def turns(launches, rounds):
-    """{name: seconds of each round}; they take turns."""
-    counts, found = {}, {name: [] for name in launches}
-    for name, launch in launches.items():
-        launch()
-        counts[name] = max(2, min(50, math.ceil(TURN / max(1e-6, timed(launch, 2)))))
-    for _ in range(rounds):
-        for name, launch in launches.items():
-            found[name].append(timed(launch, counts[name]))
-    return found
-
-
-def graph_of(launch):
-    launch()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        keep = launch()
-
-    def replay(keep=keep):
-        graph.replay()
-    return replay
 
 
 # ---- Cases ------------------------------------------------------------------------------------------------------------

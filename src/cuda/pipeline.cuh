@@ -191,18 +191,6 @@ __device__ __forceinline__ void meet_threads(int barrier, int threads) {
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-// The same, and whether the condition holds for any of them.
-__device__ __forceinline__ bool any_of_threads(int barrier, int threads, bool condition) {
-  int any;
-  asm volatile(
-      "{\n.reg .pred p, q;\nsetp.ne.s32 p, %3, 0;\n"
-      "barrier.cta.red.or.pred q, %1, %2, p;\nselp.s32 %0, 1, 0, q;\n}"
-      : "=r"(any)
-      : "r"(barrier), "r"(threads), "r"(static_cast<int>(condition))
-      : "memory");
-  return any != 0;
-}
-
 // Warpgroups take turns at the matrix units, in a ring: while one computes weights, the products of
 // the others run. Or they do not, whichever is faster. `first` is the first one's named barrier.
 template <int kWarpgroups>

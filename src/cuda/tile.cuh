@@ -136,22 +136,13 @@ __device__ __forceinline__ void product_of_rows(RegisterTile<kRowsB>& sums,
     Wgmma<T, kRowsB>::of_rows(sums.x, a.rows_from(row, k), b.rows_from(0, k), k != 0);
 }
 
-// sums += a b: of a in registers with the columns of b, so many by one instruction.
-template <int kAtOnce, class T, int kRowsB, int kD>
-__device__ __forceinline__ void add_product_in_parts(RegisterTile<kD>& sums,
-                                                     const Operand<T, kRowsB>& a,
-                                                     const SharedTile<T, kRowsB, kD>& b) {
-#pragma unroll
-  for (int k = 0; k < kRowsB; k += kDepth)
-#pragma unroll
-    for (int column = 0; column < kD; column += kAtOnce)
-      Wgmma<T, kAtOnce>::add_of_columns(sums.x + column / 2, a.x + k / 4,
-                                        b.columns_from(column, k));
-}
+// sums += a b: of a in registers with the columns of b.
 template <class T, int kRowsB, int kD>
 __device__ __forceinline__ void add_product(RegisterTile<kD>& sums, const Operand<T, kRowsB>& a,
                                             const SharedTile<T, kRowsB, kD>& b) {
-  add_product_in_parts<kD>(sums, a, b);
+#pragma unroll
+  for (int k = 0; k < kRowsB; k += kDepth)
+    Wgmma<T, kD>::add_of_columns(sums.x, a.x + k / 4, b.columns_from(0, k));
 }
 
 // A number that is the same in all threads of a warp, and now the compiler knows it: addresses of
