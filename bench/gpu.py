@@ -5,7 +5,7 @@
 
 Needs PyTorch and attend with kernels for GPUs (docs/cuda.md). Times are the device's: events around many launches, or around
 the replay of a graph of them where a launch takes the host longer than the device. The libraries take turns; a figure is the
-median over the rounds. Each result is compared with the formulas in f64, over one head, before it counts.
+median over the rounds. Decode is measured over dense keys, over pages in a random order, and over keys and values of 8 bits. Each result is compared with the formulas in f64, over one head, before it counts.
 """
 import argparse
 import datetime
@@ -23,6 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attend
 import attend.cuda
+from gpu_times import TURN, graph_of, turns
 
 PEERS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 TOKENS, WIDTH = 16384, 2048  # in all; heads * d
@@ -33,7 +34,7 @@ DECODE = (  # d, batch, heads, key heads, keys
     (128, 16, 32, 8, 8192), (128, 64, 32, 8, 4096), (128, 1, 32, 8, 131072), (128, 1, 32, 32, 131072),
     (256, 16, 32, 8, 8192), (256, 64, 32, 8, 4096),
 )
-TURN = 4e-3  # seconds of a library's turn, at least
+PAGES = (16, 64)  # keys of a page
 ALLOWED = 1e-2  # error of a result in bf16, in units of its norm
 CACHE = 512 << 20  # bytes of keys and values that no cache holds
 
@@ -52,42 +53,6 @@ def cases(suites):
                     flops = 4 * batch * heads * length**2 * d // (2 if causal else 1)
                     yield {"suite": suite, "d": d, "batch": batch, "heads": heads, "kv_heads": heads, "queries": length,
                            "length": length, "causal": causal, "flops": flops * 5 // 2 if suite == "backward" else flops}
-
-
-# ---- Times ------------------------------------------------------------------------------------------------------------
-
-def timed(launch, count):
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    for _ in range(count):
-        launch()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / 1e3 / count
-
-
-def turns(launches, rounds):
-    """{name: seconds of each round}; they take turns."""
-    counts, found = {}, {name: [] for name in launches}
-    for name, launch in launches.items():
-        launch()
-        counts[name] = max(2, min(50, math.ceil(TURN / max(1e-6, timed(launch, 2)))))
-    for _ in range(rounds):
-        for name, launch in launches.items():
-            found[name].append(timed(launch, counts[name]))
-    return found
-
-
-def graph_of(launch):
-    launch()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        keep = launch()
-
-    def replay(keep=keep):
-        graph.replay()
-    return replay
 
 
 # ---- Cases ------------------------------------------------------------------------------------------------------------
@@ -147,27 +112,74 @@ def calls_of(case, q, k, v, dout):
     return found
 
 
+# ---- Decode over a cache -----------------------------------------------------------------------------------------------
+
+def on_pages(size, *tensors):
+    """[batch, key heads, keys, ...] as pages in a random order, [pages, key heads, size, ...]; and their table."""
+    batch, kv_heads, length = tensors[0].shape[:3]
+    order = torch.randperm(batch * length // size, device="cuda")
+    made = []
+    for x in tensors:
+        pages = x.unflatten(2, (length // size, size)).transpose(1, 2).flatten(0, 1)
+        made.append(torch.empty_like(pages, memory_format=torch.contiguous_format))
+        made[-1][order] = pages
+    return made, order.view(batch, -1).to(torch.int32)
+
+
+def in_8_bits(x):
+    """Whole numbers and a scale for each row, as KvCache has them."""
+    scales = x.abs().amax(3).float() / 127
+    return (x.float() / scales[..., None]).round().to(torch.int8), scales
+
+
+def cache_calls(case, q, k, v):
+    """{name: (the call, its keys and values as numbers, the bytes that it reads)} of attend over pages and 8 bits."""
+    lengths = torch.full((case["batch"],), case["length"], dtype=torch.int32, device="cuda")
+    found = {}
+    for size in PAGES:
+        (pk, pv), table = on_pages(size, k, v)
+        found[f"pages of {size}"] = (
+            lambda pk=pk, pv=pv, table=table: attend.attention(q, pk, pv, block_table=table, key_lengths=lengths), (k, v),
+            case["bytes"])
+    (k8, ks), (v8, vs) = in_8_bits(k), in_8_bits(v)
+    numbers = (k8[:1, :1].float() * ks[:1, :1, :, None], v8[:1, :1].float() * vs[:1, :1, :, None])
+    read = case["bytes"] // 2 + 8 * ks.numel()
+    found["8 bits"] = lambda: attend.attention(q, k8, v8, k_scales=ks, v_scales=vs), numbers, read
+    (pk, pv, pks, pvs), table = on_pages(PAGES[-1], k8, v8, ks, vs)
+    found[f"8 bits, pages of {PAGES[-1]}"] = (
+        lambda: attend.attention(q, pk, pv, k_scales=pks, v_scales=pvs, block_table=table, key_lengths=lengths), numbers, read)
+    return found
+
+
+# ---- A case ------------------------------------------------------------------------------------------------------------
+
 def measure(case, rounds):
     """The case with "seconds", "spread" (of the rounds) and "error" of each library; a library that declines is left out."""
     q_shape = (case["batch"], case["heads"], case["queries"], case["d"])
     k_shape = (case["batch"], case["kv_heads"], case["length"], case["d"])
     sets = max(1, min(8, CACHE // case["bytes"])) if "bytes" in case else 1
-    launches, errors, kept = {}, {}, {}
+    launches, errors, kept, read = {}, {}, {}, {}
     for n in range(sets):
         q, k, v = draw(*q_shape), draw(*k_shape), draw(*k_shape)
         dout = draw(*q_shape) if case["suite"] == "backward" else None
-        calls = calls_of(case, q, k, v, dout)
+        calls, wanted = calls_of(case, q, k, v, dout), {}
         if n == 0:
-            wanted = truth(case, q, k, v, dout) if case["length"] <= TOKENS or case["queries"] == 1 else None
+            if case["length"] <= TOKENS or case["queries"] == 1:
+                wanted = dict.fromkeys(calls, truth(case, q, k, v, dout))
             kernel = attend.Plan.attention(q, k, v, causal=case["causal"]).kernel
+        if case["suite"] == "decode":
+            for name, (call, numbers, bytes_) in cache_calls(case, q, k, v).items():
+                calls[name], read[name] = call, bytes_
+                if n == 0:
+                    wanted[name] = truth(case, q, *numbers, None)
         for name, call in calls.items():
             try:
                 result = call()
             except RuntimeError as e:
                 print(f"  {name} declines: {str(e).splitlines()[0][:100]}")
                 continue
-            if n == 0 and wanted is not None:
-                errors[name] = error(first_head(result), wanted)
+            if name in wanted:
+                errors[name] = error(first_head(result), wanted[name])
             kept.setdefault(name, []).append(call)
     for name, calls in kept.items():
         together = lambda calls=calls: [call() for call in calls]
@@ -179,7 +191,7 @@ def measure(case, rounds):
         "seconds": {name: statistics.median(times) / sets for name, times in found.items()},
         "spread": {name: (max(times) - min(times)) / statistics.median(times) for name, times in found.items()},
         "error": errors, "wrong": wrong,
-    }
+    } | ({"bytes_of": read} if read else {})
 
 
 def yardsticks(rounds):
@@ -207,7 +219,8 @@ def machine():
 
 def line(case):
     work, unit = (case["bytes"], "TB/s") if "bytes" in case else (case["flops"], "TFLOP/s")
-    rates = ", ".join(f"{name} {work / t / 1e12:.4g}" for name, t in case["seconds"].items())
+    read = case.get("bytes_of", {})
+    rates = ", ".join(f"{name} {read.get(name, work) / t / 1e12:.4g}" for name, t in case["seconds"].items())
     peers = [t for name, t in case["seconds"].items() if name == "cuDNN"]
     times = f", {peers[0] / case['seconds']['attend']:.2f} of cuDNN" if peers else ""
     return (f"{case['suite']} d {case['d']} B{case['batch']} H{case['heads']}/{case['kv_heads']} T {case['length']}"
@@ -232,7 +245,7 @@ def main():
             results["cases"].append(measure(case, arguments.rounds))
             print(line(results["cases"][-1]), flush=True)
             arguments.json.write_text(json.dumps(results, indent=1) + "\n")
-    return 1 if any("attend" in case["wrong"] for case in results["cases"]) else 0
+    return 1 if any(set(case["wrong"]) - set(PEERS) for case in results["cases"]) else 0
 
 
 if __name__ == "__main__":

@@ -55,6 +55,23 @@ def decode(cases, copy):
     yield ""
 
 
+def cache(cases, copy):
+    """Over pages and keys of 8 bits, of what is read."""
+    found = [c for c in cases if "bytes_of" in c]
+    if not found:
+        return
+    names = list(found[0]["bytes_of"])
+    yield row("decode: one query", "dense", *names)
+    yield "|---|" + "--:|" * (1 + len(names))
+    for c in found:
+        rates = [c["bytes_of"].get(name, c["bytes"]) / c["seconds"][name] / 1e12 for name in ("attend", *names)]
+        yield row(f"d {c['d']}, B {c['batch']}, {c['heads']} heads, {c['kv_heads']} of keys, T {c['length']}",
+                  *(f"{rate:.2f} TB/s ({100e12 * rate / copy:.0f} %)" for rate in rates))
+    yield ""
+    yield "TB/s of all that is read, and how much of copying that is. 8 bits are half the bytes of bf16, and a scale for each row."
+    yield ""
+
+
 def goals(cases, copy):
     """(wanted, found, reached)"""
     def of(suite, chosen=lambda c: True):
@@ -89,6 +106,7 @@ def section(kept):
         for suite in ("forward", "backward"):
             yield from grid(cases, suite)
         yield from decode(cases, yard["copy"])
+        yield from cache(cases, yard["copy"])
         yield row("wanted", "found", "")
         yield "|---|---|---|"
         for wanted, found, reached in goals(cases, yard["copy"]):

@@ -56,12 +56,18 @@ if(cuda_version GREATER_EQUAL 12080)
     attend_cuda_module(${name} ${name}.cu ${any})
   endforeach()
   # For Hopper, by its own instructions: a module for each type and d.
-  foreach(operation forward backward one_query)
-    foreach(type bf16 f16)
-      foreach(d 64 128 256)
-        attend_cuda_module(${operation}_${type}_${d} ${operation}_sm90.cu -cubin
-          -gencode=arch=compute_90a,code=sm_90a -DATTEND_TYPE=${type} -DATTEND_D=${d})
+  # Keys and values of 8 bits become bf16 in their modules.
+  set(hopper -cubin -gencode=arch=compute_90a,code=sm_90a)
+  foreach(d 64 128 256)
+    foreach(operation forward backward one_query)
+      foreach(type bf16 f16)
+        attend_cuda_module(${operation}_${type}_${d} ${operation}_sm90.cu ${hopper}
+          -DATTEND_TYPE=${type} -DATTEND_D=${d} -DATTEND_BYTES=false)
       endforeach()
+    endforeach()
+    foreach(operation forward one_query)
+      attend_cuda_module(${operation}_i8_${d} ${operation}_sm90.cu ${hopper}
+        -DATTEND_TYPE=bf16 -DATTEND_D=${d} -DATTEND_BYTES=true)
     endforeach()
   endforeach()
   message(STATUS "Kernels for NVIDIA GPUs: by ${ATTEND_NVCC}")

@@ -52,6 +52,23 @@ TEST(CudaRows, say_which_gpus_and_sizes_they_take) {
   ForwardProblem long_one = p;
   long_one.k_length = std::int64_t{1} << 28;
   EXPECT_EQ(cuda::declines_sm90(long_one, 90), "takes lengths below 2^28, not 10 and 268435456");
+  ForwardProblem paged = p;
+  paged.keys = KeyAddressing::paged;
+  paged.page_size = 48;
+  EXPECT_EQ(cuda::declines_sm90(paged, 90), "");
+  paged.page_size = 40;
+  EXPECT_EQ(cuda::declines_sm90(paged, 90), "takes pages of multiples of 16 keys, not 40");
+  ForwardProblem bytes = paged;
+  bytes.own_k_type = bytes.k_scales = true;
+  bytes.k_type = DType::i8;
+  EXPECT_EQ(cuda::declines_sm90(bytes, 90),
+            "takes keys and values of q's type without scales, or both of i8");
+  bytes.own_v_type = bytes.v_scales = true;
+  bytes.v_type = DType::i8;
+  EXPECT_EQ(cuda::declines_sm90(bytes, 90), "");
+  bytes.type = DType::f16;
+  EXPECT_EQ(cuda::declines_sm90(bytes, 90),
+            "takes keys of i8 with queries of bf16: scales times weights may be too small for f16");
   ForwardProblem window = p;
   window.offset_each = true;
   window.window_left = 3;
@@ -367,6 +384,257 @@ TEST_P(Cuda, starts_and_pages_out_of_range_do_no_harm) {
   attention(q, k, v, out.view(), options, {}, Where(default_context(), *queue));
   cuda::wait(*queue);
 }
+
+// ---- Pages and 8 bits --------------------------------------------------------------------------
+
+// Keys of some sequences: dense, or the same ones on pages in another order, with pages that are
+// nobody's. Whatever no sequence sees is NaN, or of 8 bits far from all others.
+struct Cache {
+  Tensor k, v, k_scales, v_scales;  // scales: of 8 bits
+  Tensor lengths, table;            // table: of pages
+};
+
+void copy_row(const Tensor& from, std::int64_t b, std::int64_t j, Tensor& to, std::int64_t page,
+              std::int64_t slot) {
+  const auto bytes = static_cast<std::size_t>(from.count() / from.size(0) / from.size(1) /
+                                              from.size(2) * size_of(from.dtype()));
+  for (std::int64_t h = 0; h < from.size(1); ++h)
+    std::memcpy(static_cast<std::byte*>(to.view().data()) +
+                    static_cast<std::size_t>((page * to.size(1) + h) * to.size(2) + slot) * bytes,
+                static_cast<const std::byte*>(from.view().data()) +
+                    static_cast<std::size_t>((b * from.size(1) + h) * from.size(2) + j) * bytes,
+                bytes);
+}
+
+Tensor nowhere(Shape shape, DType type) {
+  Tensor t(shape, type);
+  std::memset(t.view().data(), type == DType::i8 ? 0x7F : 0xFF,
+              static_cast<std::size_t>(t.count() * size_of(type)));
+  return t;
+}
+
+// Key j of sequence b is on page (7 n + 3) mod pages, n its number among all: 7 and the number of
+// pages have no common factor.
+Cache on_pages(const Cache& dense, std::int64_t size) {
+  const std::int64_t batch = dense.k.size(0), width = (dense.k.size(2) + size - 1) / size;
+  std::int64_t pages = batch * width + 2;
+  if (pages % 7 == 0) ++pages;
+  const auto pool = [&](const Tensor& x) {
+    if (!x) return Tensor();
+    Shape shape = x.shape();
+    shape[0] = pages;
+    shape[2] = size;
+    return nowhere(shape, x.dtype());
+  };
+  Cache paged{pool(dense.k),        pool(dense.v), pool(dense.k_scales),
+              pool(dense.v_scales), dense.lengths, Tensor({batch, width}, DType::i32)};
+  for (std::int64_t b = 0; b < batch; ++b)
+    for (std::int64_t n = 0; n < width; ++n) {
+      const std::int64_t page = ((b * width + n) * 7 + 3) % pages;
+      const std::int64_t length = dense.lengths.data<std::int32_t>()[b];
+      // Of pages that are not seen there may be any number.
+      paged.table.data<std::int32_t>()[b * width + n] = n * size < length
+                                                            ? static_cast<std::int32_t>(page)
+                                                        : n % 2 == 0 ? -5
+                                                                     : 1 << 30;
+      for (std::int64_t j = n * size; j < std::min((n + 1) * size, length); ++j) {
+        copy_row(dense.k, b, j, paged.k, page, j % size);
+        copy_row(dense.v, b, j, paged.v, page, j % size);
+        if (!dense.k_scales) continue;
+        copy_row(dense.k_scales, b, j, paged.k_scales, page, j % size);
+        copy_row(dense.v_scales, b, j, paged.v_scales, page, j % size);
+      }
+    }
+  return paged;
+}
+
+class CudaCache : public Cuda {
+ protected:
+  static constexpr std::int64_t kBatch = 3;
+
+  // Keys of i8 for bf16 if `bytes`, else of the type.
+  Cache make_cache(std::int64_t kv_heads, std::int64_t length, bool bytes) const {
+    const Shape shape{kBatch, kv_heads, length, d()};
+    Cache c;
+    c.lengths = Tensor({kBatch}, DType::i32);
+    if (!bytes) {
+      c.k = numbers(shape, type(), 2);
+      c.v = numbers(shape, type(), 3);
+    } else {
+      c.k = Tensor(shape, DType::i8);
+      c.v = Tensor(shape, DType::i8);
+      c.k_scales = numbers({kBatch, kv_heads, length}, DType::f32, 5);
+      c.v_scales = numbers({kBatch, kv_heads, length}, DType::f32, 6);
+      for (Tensor* x : {&c.k, &c.v})
+        for (std::int64_t n = 0; n < x->count(); ++n)
+          x->data<std::int8_t>()[n] =
+              static_cast<std::int8_t>((n * n * 7 + n * 13 + n / 251 + (x == &c.k)) % 256 - 128);
+      for (Tensor* x : {&c.k_scales, &c.v_scales})
+        for (std::int64_t n = 0; n < x->count(); ++n) x->data<float>()[n] *= 0.02F;
+    }
+    std::int32_t* const lengths = c.lengths.data<std::int32_t>();
+    lengths[0] = static_cast<std::int32_t>(length);
+    lengths[1] = static_cast<std::int32_t>(length / 2 + 3);
+    lengths[2] = 1;
+    return c;
+  }
+
+  // out and lse; kernel: which one it must have been, if it is given.
+  std::pair<Tensor, Tensor> run_cache(const Tensor& q, const Cache& c, AttentionOptions options,
+                                      std::string_view kernel = {}) const {
+    const DeviceTensor on_q = on_device(q), k = on_device(c.k), v = on_device(c.v),
+                       lengths = on_device(c.lengths);
+    DeviceTensor out = empty(q.shape(), type());
+    DeviceTensor lse = empty({q.size(0), q.size(1), q.size(2)}, statistic());
+    DeviceTensor table, k_scales, v_scales;
+    options.key_lengths = lengths.view();
+    if (c.table) {
+      table = on_device(c.table);
+      options.block_table = table.view();
+    }
+    if (c.k_scales) {
+      k_scales = on_device(c.k_scales);
+      v_scales = on_device(c.v_scales);
+      options.k_scales = k_scales.view();
+      options.v_scales = v_scales.view();
+    }
+    const Plan plan = Plan::attention(on_q, k, v, out.view(), options, {.lse = lse.view()});
+    if (!kernel.empty()) {
+      EXPECT_EQ(plan.kernel(), kernel) << plan.describe();
+    }
+    attention(on_q, k, v, out.view(), options, {.lse = lse.view()},
+              Where(default_context(), *queue));
+    return {out.back(), lse.back()};
+  }
+  void expect_same(const std::pair<Tensor, Tensor>& a, const std::pair<Tensor, Tensor>& b,
+                   const std::string& where) const {
+    EXPECT_TRUE(same_bits(a.first, b.first)) << where;
+    EXPECT_TRUE(same_bits(a.second, b.second)) << where;
+  }
+  // On pages of so many keys, of q's type or of 8 bits: what a Hopper GPU takes.
+  std::string_view kernel_of(std::int64_t page, bool bytes) const {
+    if (cuda::Gpu::find(0)->capability() != 90 || size_of(type()) != 2 || d() % 8 != 0)
+      return "cuda.portable.forward";
+    if (bytes ? type() != DType::bf16 : page % 16 != 0) return "cuda.portable.forward";
+    return "cuda.sm90.forward";
+  }
+
+  void pages_are_as_dense_ones(bool bytes) const {
+    for (const std::int64_t length : {40, 700, 1500}) {
+      const Cache dense = make_cache(2, length, bytes);
+      for (const std::int64_t queries : {1, 2, 70})
+        for (const AttentionOptions& options :
+             {AttentionOptions{}, AttentionOptions{.causal = true},
+              AttentionOptions{.causal = true, .window = {.left = length / 3}}}) {
+          const Tensor q = numbers({kBatch, 8, queries, d()}, type(), 1);
+          const auto expected = run_cache(q, dense, options, kernel_of(16, bytes));
+          for (const std::int64_t size : {16, 48, 64, 256, 1, 24}) {
+            const std::string_view kernel = kernel_of(size, bytes);
+            if (kernel != kernel_of(16, bytes) || (size == 1 && queries == 2)) continue;
+            expect_same(run_cache(q, on_pages(dense, size), options, kernel), expected,
+                        std::to_string(length) + " keys, " + std::to_string(queries) +
+                            " queries, pages of " + std::to_string(size));
+          }
+        }
+    }
+  }
+
+  // Each of the last queries of a prompt by itself, and all together.
+  void tokens_are_as_the_prompt(bool bytes) const {
+    constexpr std::int64_t kQueries = 40, kLength = 800;
+    const Cache dense = make_cache(2, kLength, bytes), paged = on_pages(dense, 32);
+    const Tensor q = numbers({kBatch, 12, kQueries, d()}, type(), 1);
+    for (const double scale : {0.125, 1e5}) {
+      const AttentionOptions options{.scale = scale, .causal = true};
+      const auto all = run_cache(q, paged, options);
+      for (const std::int64_t i : {0, 17, 39}) {
+        Cache upto = paged;
+        for (std::int64_t b = 0; b < kBatch; ++b) {
+          auto& length = upto.lengths.data<std::int32_t>()[b];
+          length = std::max(0, length - static_cast<std::int32_t>(kQueries - 1 - i));
+        }
+        const auto one = run_cache(part(q, 2, i, i + 1), upto, options);
+        expect_same(one, {part(all.first, 2, i, i + 1), part(all.second, 2, i, i + 1)},
+                    "query " + std::to_string(i) + " of scale " + std::to_string(scale));
+      }
+    }
+  }
+};
+
+TEST_P(CudaCache, pages_have_the_bits_of_dense_keys) { pages_are_as_dense_ones(false); }
+TEST_P(CudaCache, token_by_token_on_pages_has_the_bits_of_the_prompt) {
+  tokens_are_as_the_prompt(false);
+}
+TEST_P(CudaCache, pages_of_8_bits_have_the_bits_of_dense_keys) { pages_are_as_dense_ones(true); }
+TEST_P(CudaCache, token_by_token_of_8_bits_has_the_bits_of_the_prompt) {
+  tokens_are_as_the_prompt(true);
+}
+
+// Scales that are powers of two change no bit of a sum.
+TEST_P(CudaCache, eight_bits_are_the_same_keys_in_16) {
+  if (size_of(type()) > 2) GTEST_SKIP() << "f32 and f64 are asked by conformance_test";
+  Cache bytes = make_cache(2, 900, true);
+  Cache wide;
+  wide.k = Tensor(bytes.k.shape(), type());
+  wide.v = Tensor(bytes.v.shape(), type());
+  wide.lengths = bytes.lengths;
+  const auto widen = [&](const Tensor& from, Tensor& scales, Tensor& to) {
+    for (std::int64_t n = 0; n < scales.count(); ++n)
+      scales.data<float>()[n] = n % 3 == 0 ? -0x1p-7F : 0x1p-6F;
+    with_type(type(), [&]<class T>(T) {
+      for (std::int64_t n = 0; n < from.count(); ++n)
+        to.data<T>()[n] = static_cast<T>(static_cast<float>(from.data<std::int8_t>()[n]) *
+                                         scales.data<float>()[n / d()]);
+    });
+  };
+  widen(bytes.k, bytes.k_scales, wide.k);
+  widen(bytes.v, bytes.v_scales, wide.v);
+  for (const std::int64_t queries : {1, 50}) {
+    const Tensor q = numbers({kBatch, 4, queries, d()}, type(), 1);
+    const auto found = run_cache(q, bytes, {}), expected = run_cache(q, wide, {});
+    if (kernel_of(16, true) == kernel_of(16, false)) {
+      expect_same(found, expected, std::to_string(queries));
+      continue;
+    }
+    for (std::int64_t b = 0; b < kBatch; ++b)
+      for (std::int64_t x = 0; x < d(); ++x)
+        EXPECT_NEAR(value(found.first, {b, 3, queries - 1, x}),
+                    value(expected.first, {b, 3, queries - 1, x}), 0.02)
+            << b << " " << x;
+  }
+}
+
+// Scales that no weight can be multiplied with; those of hidden keys are seen by nobody.
+TEST_P(CudaCache, scales_that_are_not_finite_reach_those_who_see_them) {
+  const Cache good = make_cache(1, 300, true);
+  for (const std::int64_t queries : {1, 30}) {
+    const Tensor q = numbers({kBatch, 2, queries, d()}, type(), 1);
+    const AttentionOptions options{.causal = true};
+    const auto expected = run_cache(q, good, options);
+    Cache bad = good;
+    for (Tensor* x : {&bad.k_scales, &bad.v_scales}) {
+      x->at<float>({1, 0, 299}) = NAN;  // behind the length
+      x->at<float>({2, 0, 1}) = INFINITY;
+    }
+    expect_same(run_cache(q, bad, options), expected, "hidden ones");
+    bad.v_scales.at<float>({0, 0, 299}) = NAN;  // the last query sees it
+    const auto found = run_cache(q, bad, options);
+    for (std::int64_t i = 0; i < queries; ++i)
+      EXPECT_EQ(std::isnan(value(found.first, {0, 1, i, 0})), i == queries - 1) << i;
+    if (queries == 1) continue;
+    EXPECT_TRUE(
+        same_bits(part(found.first, 2, 0, queries - 1), part(expected.first, 2, 0, queries - 1)));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(all, CudaCache,
+                         testing::Values(std::tuple(DType::bf16, 64), std::tuple(DType::f16, 128),
+                                         std::tuple(DType::bf16, 128), std::tuple(DType::bf16, 256),
+                                         std::tuple(DType::bf16, 40), std::tuple(DType::f32, 16)),
+                         [](const auto& test) {
+                           return std::string(name_of(std::get<0>(test.param))) + "_d" +
+                                  std::to_string(std::get<1>(test.param));
+                         });
 
 // ---- Statistics --------------------------------------------------------------------------------
 

@@ -70,6 +70,18 @@ __device__ void clamp_table(const ClampArguments& a) {
         between(0, load_integer(from, from.offset(n / width, 0, 0, n % width)), p.pages - 1));
 }
 
+template <class T>
+__device__ void copy(const CopyArguments& a) {
+  const std::int64_t count = a.batch * a.heads * a.length * a.d;
+  for (std::int64_t n = blockIdx.x * std::int64_t{kThreads} + threadIdx.x; n < count;
+       n += gridDim.x * std::int64_t{kThreads}) {
+    const std::int64_t x = n % a.d, i = n / a.d % a.length, h = n / a.d / a.length % a.heads;
+    const std::int64_t b = n / a.d / a.length / a.heads;
+    reinterpret_cast<T*>(a.to.data)[a.to.offset(b, h, i, x)] =
+        reinterpret_cast<const T*>(a.from.data)[a.from.offset(b, h, i, x)];
+  }
+}
+
 }  // namespace
 }  // namespace attend::cuda
 
@@ -87,6 +99,10 @@ extern "C" __global__ void __launch_bounds__(256)
     attend_clamp_table_i64(const __grid_constant__ ClampArguments a) {
   attend::cuda::clamp_table<std::int64_t>(a);
 }
+extern "C" __global__ void __launch_bounds__(256)
+    attend_clamp_table_i32(const __grid_constant__ ClampArguments a) {
+  attend::cuda::clamp_table<std::int32_t>(a);
+}
 
 extern "C" __global__ void __launch_bounds__(256)
     attend_put(const __grid_constant__ attend::cuda::PutArguments a) {
@@ -95,12 +111,9 @@ extern "C" __global__ void __launch_bounds__(256)
 
 extern "C" __global__ void __launch_bounds__(256)
     attend_copy_16(const __grid_constant__ attend::cuda::CopyArguments a) {
-  const std::int64_t count = a.batch * a.heads * a.length * a.d;
-  for (std::int64_t n = blockIdx.x * std::int64_t{256} + threadIdx.x; n < count;
-       n += gridDim.x * std::int64_t{256}) {
-    const std::int64_t x = n % a.d, i = n / a.d % a.length, h = n / a.d / a.length % a.heads;
-    const std::int64_t b = n / a.d / a.length / a.heads;
-    reinterpret_cast<std::uint16_t*>(a.to.data)[a.to.offset(b, h, i, x)] =
-        reinterpret_cast<const std::uint16_t*>(a.from.data)[a.from.offset(b, h, i, x)];
-  }
+  attend::cuda::copy<std::uint16_t>(a);
+}
+extern "C" __global__ void __launch_bounds__(256)
+    attend_copy_8(const __grid_constant__ attend::cuda::CopyArguments a) {
+  attend::cuda::copy<std::uint8_t>(a);
 }

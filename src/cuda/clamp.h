@@ -27,7 +27,7 @@ struct PutArguments {
   unsigned char data[kPutBytes];
 };
 
-// A tensor of 16-bit numbers [batch, heads, length, d] from one layout to another.
+// A tensor of 16 or 8 bits a number [batch, heads, length, d] from one layout to another.
 struct CopyArguments {
   Strided from, to;
   std::int64_t batch, heads, length, d;

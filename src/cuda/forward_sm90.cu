@@ -15,6 +15,9 @@
 // by the copy engine, rows behind key_lengths are overwritten with zeros. What is left are keys
 // that other rows of the same tile see (causal, window). An item whose results are not all finite
 // is done again, with the sums of such values made apart (run_carefully).
+//
+// Keys and values of 8 bits become bf16 on their way; a score is multiplied by its key's scale, and
+// a weight, when it has been summed, by its value's (bytes.cuh).
 #include "careful.cuh"
 #include "forward_copy.cuh"
 
@@ -82,10 +85,10 @@ struct Consumer {
       release_previous();
       wait_for_products<0>();
       s.pin();
-      shared.k.release(k_place);
+      end_scores();
       if (mine.begin < whole.begin || mine.begin >= whole.end) mask(item, mine.begin);  // 2 mask
       softmax.step(s, rescale);                                                         // 3 softmax
-      weights.round(s);
+      round_weights();
       for (int j = mine.begin + 1; j < mine.end; ++j) {
         const Keys& k = shared.k.wait(k_place);
         const Keys& v = shared.v.wait(v_place);
@@ -98,14 +101,14 @@ struct Consumer {
         turns.pass();
         wait_for_products<1>();
         s.pin();
-        shared.k.release(k_place);
+        end_scores();
         if (j < whole.begin || j >= whole.end) mask(item, j);  // 2 mask
         softmax.step(s, rescale);                              // 3 softmax
         wait_for_products<0>();
         o.pin();
         shared.v.release(v_place);
         rescale_out(rescale);
-        weights.round(s);
+        round_weights();
       }
       Keys& last_v = shared.v.wait(v_place);
       clear_behind_lengths(item, mine.end - 1, last_v);
@@ -136,12 +139,12 @@ struct Consumer {
       commit_products();
       wait_for_products<0>();
       s.pin();
-      shared.k.release(k_place);
+      end_scores();
       const bool partial = j < whole.begin || j >= whole.end;
       if (partial) mask(item, j);  // 2 mask
       softmax.step(s, rescale);    // 3 softmax
       rescale_out(rescale);
-      weights.round(s);
+      round_weights();
       Keys& v = shared.v.wait(v_place);
       if (partial) add_those_not_finite(item, j, v);
       begin_products();
@@ -178,6 +181,22 @@ struct Consumer {
   __device__ __forceinline__ void release_queries(int stage) {
     if (thread_of_warpgroup() == 0) wait_for_reading_stores();
     if (thread_of_warpgroup() == 0 || kArriving > 1) shared.q.empty[stage].arrive();
+  }
+
+  // Of 8 bits: times the scales of the keys; and of the values, which are waited for.
+  __device__ __forceinline__ void end_scores() {
+    if constexpr (S::kBytes) {
+      multiply_columns(s, shared.k.notes[k_place.stage].of);
+      __syncwarp();
+    }
+    shared.k.release(k_place);
+  }
+  __device__ __forceinline__ void round_weights() {
+    if constexpr (S::kBytes) {
+      shared.v.wait(v_place);
+      multiply_columns(s, shared.v.notes[v_place.stage].of);
+    }
+    weights.round(s);
   }
 
   __device__ __forceinline__ void rescale_out(const float (&rescale)[2]) {
@@ -263,15 +282,16 @@ struct Consumer {
 
 // ---- The kernel --------------------------------------------------------------------------------
 
-template <class T, int kD>
+template <class T, int kD, bool kBytes>
 __device__ __forceinline__ void forward(const ForwardParameters& p) {
-  using S = Shape<T, kD>;
+  using S = Shape<T, kD, kBytes>;
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<typename S::Shared*>(memory);
   if (threadIdx.x == 0) {
-    shared.q.init(kArriving > 1 ? S::kConsumers * 4 : S::kConsumers);
-    shared.k.init(S::kConsumers * 4);
-    shared.v.init(S::kConsumers * 4);
+    constexpr int kFills = kBytes ? S::kBringing : 1;
+    shared.q.init((kArriving > 1 ? S::kConsumers * 4 : S::kConsumers) + S::kBringing);
+    shared.k.init(S::kConsumers * 4, kFills);
+    shared.v.init(S::kConsumers * 4, kFills);
     for (Work& work : shared.q.notes) work.kind = Work::none;
     publish_shared();
   }
@@ -280,6 +300,10 @@ __device__ __forceinline__ void forward(const ForwardParameters& p) {
   if (warpgroup < 0) {
     give_registers<S::kProducerRegisters>();
     if (threadIdx.x == 0) Producer<S>{p, shared}.run();
+    if constexpr (kBytes) {
+      const int warp = uniform(static_cast<int>(threadIdx.x) / 32) - 1;
+      if (warp >= 0) Bringer<S>{p, shared, warp}.run();
+    }
   } else {
     take_registers<S::kConsumerRegisters>();
     Consumer<T, S>{p, shared, warpgroup, {p.turns != 0, kTurn, warpgroup}}.run();
@@ -290,9 +314,10 @@ __device__ __forceinline__ void forward(const ForwardParameters& p) {
 }  // namespace
 }  // namespace attend::cuda
 
-// Compiled once for each type and d, into a module of its own: -DATTEND_TYPE=bf16 -DATTEND_D=128.
+// Compiled once for each type and d, into a module of its own: -DATTEND_TYPE=bf16 -DATTEND_D=128,
+// and with -DATTEND_BYTES=true for keys and values of 8 bits.
 extern "C" __global__ void __launch_bounds__(
-    attend::cuda::Shape<attend::cuda::ATTEND_TYPE, ATTEND_D>::kThreads, 1)
+    attend::cuda::Shape<attend::cuda::ATTEND_TYPE, ATTEND_D, ATTEND_BYTES>::kThreads, 1)
     attend_forward(const __grid_constant__ attend::cuda::ForwardParameters p) {
-  attend::cuda::forward<attend::cuda::ATTEND_TYPE, ATTEND_D>(p);
+  attend::cuda::forward<attend::cuda::ATTEND_TYPE, ATTEND_D, ATTEND_BYTES>(p);
 }

@@ -41,7 +41,9 @@ struct ForwardParameters {
   // [batch + 1], or null. Packed: sequence b has queries [q_starts[b], q_starts[b + 1]) of tensors
   // whose batch is 1, and keys likewise; the lengths below are the longest.
   const int *q_starts, *k_starts;
-  int heads, group;  // query heads, and of these for one key head
+  KeyPages pages;             // with packed queries or others
+  ByteKeys k_bytes, v_bytes;  // of 8 bits: instead of k and v
+  int heads, group;           // query heads, and of these for one key head
   int q_length, k_length;
   int left, right;          // visible: i + offset - left <= j <= i + offset + right
   int offset;               // if given for all

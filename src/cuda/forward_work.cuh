@@ -9,7 +9,8 @@ namespace attend::cuda {
 struct Item {
   int head, row;  // the first of its queries
   int q_length, k_length, offset;
-  int q_begin, k_begin, tensor_batch;  // where its sequence is in the tensors
+  int q_begin, tensor_batch;  // where its queries are in the tensors
+  int k_begin;                // its keys likewise; on pages: its row of the table
 
   Item() = default;
   __device__ __forceinline__ Item(const ForwardParameters& p, int index, int queries) {
@@ -26,11 +27,14 @@ struct Item {
     tensor_batch = batch;
     if (p.q_starts != nullptr) {
       q_begin = p.q_starts[batch];
-      k_begin = p.k_starts[batch];
       q_length = p.q_starts[batch + 1] - q_begin;
-      k_length = p.k_starts[batch + 1] - k_begin;
       tensor_batch = 0;
     }
+    if (p.k_starts != nullptr) {
+      k_begin = p.k_starts[batch];
+      k_length = p.k_starts[batch + 1] - k_begin;
+    }
+    if (p.pages.table != nullptr) k_begin = batch;
     if (p.key_lengths != nullptr) k_length = p.key_lengths[batch];
     offset = p.offset_given         ? p.offset
              : p.offsets != nullptr ? p.offsets[batch]

@@ -1,13 +1,15 @@
 // One query a head: scores of all keys that are seen, tile by tile, all at the same time.
 #pragma once
 
+#include "bytes.cuh"
 #include "one_query_sm90.h"
-#include "pipeline.cuh"
+#include "pages.cuh"
 #include "softmax.cuh"
 
 namespace attend::cuda {
 
-inline constexpr int kScoreThreads = 256;  // one warpgroup computes, a thread of the other copies
+// One warpgroup computes, a thread of the other copies; of 8 bits, all of its warps bring keys.
+inline constexpr int kScoreThreads = 256, kBringing = 4;
 
 // Keys that the query of a sequence sees, and the tiles that they are in.
 template <int kKeys>
@@ -42,15 +44,16 @@ struct TileRange {
   }
 };
 
-template <class T, int kD>
+template <class T, int kD, bool kBytes>
 struct ScoreShared {
   static constexpr int kKeys = forward_tiles(kD).keys;
   static constexpr int kStages = score_stages(kD), kQueryStages = score_query_stages(kD);
   Ring<SharedTile<T, kOneQueryRows, kD>, kQueryStages> q;
-  Ring<SharedTile<T, kKeys, kD>, kStages> k;
+  Ring<SharedTile<T, kKeys, kD>, kStages, std::conditional_t<kBytes, RowScales<kKeys>, Nothing>> k;
 };
-template <class T, int kD>
-inline constexpr bool kScoresFit = sizeof(ScoreShared<T, kD>) <= score_shared_bytes(kD);
+template <class T, int kD, bool kBytes>
+inline constexpr bool kScoresFit = sizeof(ScoreShared<T, kD, kBytes>) <=
+                                   score_shared_bytes(kD, kBytes);
 
 // body(batch, kv_head, tile, first of its head here, last of it) for the tiles that are seen.
 template <int kKeys, class Body>
@@ -68,27 +71,87 @@ __device__ __forceinline__ void for_each_tile(const OneQueryParameters& p, const
   }
 }
 
-template <class T, int kD>
-__device__ __forceinline__ void load_scores(const OneQueryParameters& p,
-                                            ScoreShared<T, kD>& shared) {
-  using S = ScoreShared<T, kD>;
-  Place<S::kQueryStages> q;
-  Place<S::kStages> k;
-  for_each_tile<S::kKeys>(p, [&](const auto&, int batch, int kv_head, int j, bool first, bool) {
-    shared.k.wait_until_empty(k);
-    shared.k.load(k, p.k, j * S::kKeys, kv_head, batch);
-    if (!first) return;
-    shared.q.wait_until_empty(q);
-    shared.q.full[q.stage].arrive_and_expect(p.group * kD * 2);
-    load_tile(shared.q.tiles[q.stage], p.q, 0, kv_head * p.group, batch, shared.q.full[q.stage]);
-    q.advance();
-  });
+// After the first keys of a head: while there is no room for queries, keys are on their way.
+template <class Shared, int kStages>
+__device__ __forceinline__ void load_queries(const OneQueryParameters& p, Shared& shared,
+                                             Place<kStages>& q, int kv_head, int batch) {
+  constexpr int kBytes = sizeof(shared.q.tiles[0].data) / kOneQueryRows;  // of a row
+  shared.q.wait_until_empty(q);
+  shared.q.full[q.stage].arrive_and_expect(p.group * kBytes);
+  load_tile(shared.q.tiles[q.stage], p.q, 0, kv_head * p.group, batch, shared.q.full[q.stage]);
+  q.advance();
 }
 
+// By one thread.
 template <class T, int kD>
+__device__ __forceinline__ void load_scores(const OneQueryParameters& p,
+                                            ScoreShared<T, kD, false>& shared) {
+  using S = ScoreShared<T, kD, false>;
+  Place<S::kQueryStages> q;
+  Place<S::kStages> k;
+  const auto load = [&](const auto& seen, int batch, int kv_head, int j, bool first, bool) {
+    if (p.pages.table != nullptr) {
+      load_from_pages(shared.k, k, p.k, p.pages, batch, j * S::kKeys, seen.keys.end, kv_head);
+    } else {
+      shared.k.wait_until_empty(k);
+      shared.k.load(k, p.k, j * S::kKeys, kv_head, batch);
+    }
+    if (first) load_queries(p, shared, q, kv_head, batch);
+  };
+  for_each_tile<S::kKeys>(p, load);
+}
+
+// By a warp: keys of 8 bits. While those of a tile are on their way, the next ones are looked up.
+template <class T, int kD>
+__device__ __forceinline__ void bring_scores(const OneQueryParameters& p,
+                                             ScoreShared<T, kD, true>& shared, int warp) {
+  using S = ScoreShared<T, kD, true>;
+  using Rows = LaneRows<S::kKeys, kBringing>;
+  constexpr int kMost = 20;
+  Place<S::kQueryStages> q;
+  Place<S::kStages> k;
+  Rows next;
+  float value_scale[Rows::kEach];
+  const auto find = [&](const HeadKeys& keys, int tile) {
+    const auto in = [&](const ByteKeys& from, int batch, int row) {
+      return from.scales +
+             (batch * from.scale_batch + keys.head * from.scale_head + row * from.scale_row);
+    };
+    const float* of_value[Rows::kEach] = {};
+    next.find(p.k_bytes, p.pages, keys, tile * S::kKeys, warp, [&](int r, int batch, int row) {
+      of_value[(r - Rows::row(warp, 0)) / (32 * kBringing)] = in(p.v_bytes, batch, row);
+      return in(p.k_bytes, batch, row);
+    });
+    next.ask_for(0, kD, p.k_bytes.d);
+#pragma unroll
+    for (int n = 0; n < Rows::kEach; ++n) value_scale[n] = of_value[n] ? *of_value[n] : 0;
+  };
+  const auto bring = [&](const auto& seen, int batch, int kv_head, int j, bool first, bool last) {
+    const HeadKeys keys{batch, 0, kv_head, seen.keys.end};
+    if (first) find(keys, j);
+    const Rows now = next;
+    float* const scales =
+        p.value_scales +
+        ((static_cast<long long>(batch) * (p.heads / p.group) + kv_head) * p.tiles + j) * S::kKeys;
+    for (int n = 0; n < Rows::kEach; ++n)
+      if (const int r = Rows::row(warp, n); r < S::kKeys) scales[r] = value_scale[n];
+    bring_rows<kMost, kD>(shared.k.tiles[k.stage], now, 0, p.k_bytes.d, false, warp, [&] {
+      if (!last) find(keys, j + 1);
+      shared.k.wait_until_empty(k);
+    });
+    now.store_scales(shared.k.notes[k.stage].of, false, warp);
+    rows_are_there(shared.k.full[k.stage]);
+    k.advance();
+    if (first && warp == 0 && threadIdx.x % 32 == 0) load_queries(p, shared, q, kv_head, batch);
+    __syncwarp();
+  };
+  for_each_tile<S::kKeys>(p, bring);
+}
+
+template <class T, int kD, bool kBytes>
 __device__ __forceinline__ void compute_scores(const OneQueryParameters& p,
-                                               ScoreShared<T, kD>& shared) {
-  using S = ScoreShared<T, kD>;
+                                               ScoreShared<T, kD, kBytes>& shared) {
+  using S = ScoreShared<T, kD, kBytes>;
   constexpr int kKeys = S::kKeys;
   Place<S::kQueryStages> q_place;
   Place<S::kStages> k_place;
@@ -101,6 +164,10 @@ __device__ __forceinline__ void compute_scores(const OneQueryParameters& p,
     commit_products();
     wait_for_products<0>();
     s.pin();
+    if constexpr (kBytes) {
+      multiply_columns(s, shared.k.notes[k_place.stage].of);
+      __syncwarp();
+    }
     shared.k.release(k_place);
     if (last) shared.q.release(q_place);
     const int origin = j * kKeys + own_column();
@@ -129,15 +196,15 @@ __device__ __forceinline__ void compute_scores(const OneQueryParameters& p,
   });
 }
 
-template <class T, int kD>
+template <class T, int kD, bool kBytes>
 __device__ __forceinline__ void scores(const OneQueryParameters& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  using S = ScoreShared<T, kD>;
-  static_assert(kScoresFit<T, kD>);
+  using S = ScoreShared<T, kD, kBytes>;
+  static_assert(kScoresFit<T, kD, kBytes>);
   auto& shared = *reinterpret_cast<S*>(memory);
   if (threadIdx.x == 0) {
     shared.q.init(4);
-    shared.k.init(4);
+    shared.k.init(4, kBytes ? kBringing : 1);
   }
   // Rows that no query is in: no numbers that are far from any.
   for (auto& tile : shared.q.tiles)
@@ -145,7 +212,9 @@ __device__ __forceinline__ void scores(const OneQueryParameters& p) {
       reinterpret_cast<uint4*>(tile.data)[n] = uint4{0, 0, 0, 0};
   publish_shared();
   __syncthreads();
-  if (threadIdx.x < kWarpgroup) compute_scores<T, kD>(p, shared);
+  const int warp = uniform(static_cast<int>(threadIdx.x) / 32) - kWarpgroup / 32;
+  if (warp < 0) compute_scores<T, kD, kBytes>(p, shared);
+  else if constexpr (kBytes) bring_scores<T, kD>(p, shared, warp);
   else if (threadIdx.x == kWarpgroup) load_scores<T, kD>(p, shared);
 }
 

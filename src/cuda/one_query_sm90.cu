@@ -11,24 +11,34 @@
 //                              scores of the tiles before it, and then its weights from its scores
 //   attend_one_query_values    4 values: a block of threads sums 64 features over all keys
 //
-// Scores and weights go through memory: 6 bytes for each, where a key and its value are 4 d bytes.
+// Scores and weights go through memory: 6 bytes for each, where a key and its value are 4 d bytes,
+// or 2 d and their scales (8 bits: as there, scores and weights take the scales).
 #include "one_query_values.cuh"
 
-// Compiled once for each type and d, into a module of its own: -DATTEND_TYPE=bf16 -DATTEND_D=128.
+namespace attend::cuda {
+
+using OneQueryType = ATTEND_TYPE;
+
+}  // namespace attend::cuda
+
+// Compiled once for each type and d, into a module of its own: -DATTEND_TYPE=bf16 -DATTEND_D=128,
+// and with -DATTEND_BYTES=true for keys and values of 8 bits.
 extern "C" __global__ void __launch_bounds__(attend::cuda::kScoreThreads,
                                              attend::cuda::score_blocks_each(ATTEND_D))
     attend_one_query_scores(const __grid_constant__ attend::cuda::OneQueryParameters p) {
-  attend::cuda::scores<attend::cuda::ATTEND_TYPE, ATTEND_D>(p);
+  attend::cuda::scores<attend::cuda::OneQueryType, ATTEND_D, ATTEND_BYTES>(p);
 }
 extern "C" __global__ void __launch_bounds__(32 * attend::cuda::kOneQueryWarps)
     attend_one_query_weights(const __grid_constant__ attend::cuda::OneQueryParameters p) {
-  attend::cuda::weights<attend::cuda::ATTEND_TYPE, ATTEND_D>(p);
+  attend::cuda::weights<attend::cuda::OneQueryType, ATTEND_D, ATTEND_BYTES>(p);
 }
-extern "C" __global__ void __launch_bounds__(attend::cuda::kValueThreads, 2)
+extern "C" __global__ void __launch_bounds__(attend::cuda::value_threads(ATTEND_BYTES), 2)
     attend_one_query_values(const __grid_constant__ attend::cuda::OneQueryParameters p) {
-  attend::cuda::values<attend::cuda::ATTEND_TYPE, ATTEND_D, attend::cuda::kSlice>(p);
+  using namespace attend::cuda;
+  values<OneQueryType, ATTEND_D, kSlice, ATTEND_BYTES>(p);
 }
-extern "C" __global__ void __launch_bounds__(attend::cuda::kValueThreads, 2)
+extern "C" __global__ void __launch_bounds__(attend::cuda::value_threads(ATTEND_BYTES), 2)
     attend_one_query_values_narrow(const __grid_constant__ attend::cuda::OneQueryParameters p) {
-  attend::cuda::values<attend::cuda::ATTEND_TYPE, ATTEND_D, attend::cuda::kNarrowSlice>(p);
+  using namespace attend::cuda;
+  values<OneQueryType, ATTEND_D, kNarrowSlice, ATTEND_BYTES>(p);
 }

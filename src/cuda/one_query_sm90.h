@@ -11,9 +11,9 @@ inline constexpr int kOneQueryWarps = 4;                        // of a block th
 constexpr int score_stages(int d) { return d == 128 ? 2 : 4; }  // tiles of keys
 constexpr int score_query_stages(int d) { return d == 256 ? 1 : 2; }
 constexpr int score_blocks_each(int d) { return d == 256 ? 1 : 2; }  // of threads, an SM
-constexpr int score_shared_bytes(int d) {
+constexpr int score_shared_bytes(int d, bool bytes) {
   return (score_query_stages(d) * kOneQueryRows + score_stages(d) * forward_tiles(d).keys) * d * 2 +
-         2 * 1024;
+         (bytes ? 4 : 2) * 1024;
 }
 
 // Of a row and a tile, as the threads of a row take them: their pairs of weights, in the order of
@@ -23,7 +23,9 @@ constexpr int weight_words(int keys) { return keys / 2 + 8; }
 
 // Features of v that a block of threads sums: fewer, where blocks are few.
 inline constexpr int kSlice = 64, kNarrowSlice = 32;
-inline constexpr int kValueThreads = 160;  // a warpgroup computes, a thread of another warp copies
+// A warpgroup computes, a thread of another warp copies; of 8 bits, another warpgroup brings
+// values.
+constexpr int value_threads(bool bytes) { return bytes ? 256 : 160; }
 constexpr int value_stages(int slice) { return slice == kSlice ? 6 : 12; }  // tiles of values
 constexpr int value_ring_bytes(int d, int slice) {
   return value_stages(slice) * forward_tiles(d).keys * slice * 2 + 1024;
@@ -43,6 +45,9 @@ struct OneQueryParameters {
   float* references;                 // [rows]: the last
   Rows out, lse;                     // lse: float, or data is null
   const int *key_lengths, *offsets;  // as in ForwardParameters
+  KeyPages pages;                    // as well
+  ByteKeys k_bytes, v_bytes;         // as well
+  float* value_scales;               // of 8 bits: [key heads of the batch, tiles, keys]
   int batch, heads, group;
   int k_length, tiles;  // of the tensor
   int left, right, offset, offset_given;

@@ -12,6 +12,7 @@ struct alignas(1024) NarrowTile {
   static constexpr int kBytes = kRows * kNarrowSlice * 2;
   T data[kRows][kNarrowSlice];
 
+  __device__ __forceinline__ T* row(int n) { return data[n]; }
   __device__ __forceinline__ T* at(int row, int column) {
     return &data[row][(column / 8 ^ row / 2 % 4) * 8 + column % 8];
   }
@@ -31,8 +32,9 @@ struct ValueTileOf<T, kKeys, kNarrowSlice> {
   using Type = NarrowTile<T, kKeys>;
 };
 
-template <class T, int kD, int kWidth>
+template <class T, int kD, int kWidth, bool kBytes_>
 struct ValueShape {
+  static constexpr bool kBytes = kBytes_;
   static constexpr int kKeys = forward_tiles(kD).keys, kStages = value_stages(kWidth);
   static constexpr int kWords = weight_words(kKeys), kPairs = kKeys / 8;
   static constexpr int kRingBytes = value_ring_bytes(kD, kWidth);
@@ -69,9 +71,9 @@ struct TileWeights {
   }
 };
 
-template <class T, int kD, int kWidth>
+template <class T, int kD, int kWidth, bool kBytes>
 struct ValueSums {
-  using S = ValueShape<T, kD, kWidth>;
+  using S = ValueShape<T, kD, kWidth, kBytes>;
   static constexpr int kKeys = S::kKeys;
   const OneQueryParameters& p;
   typename S::Values& values;
@@ -88,12 +90,51 @@ struct ValueSums {
   __device__ __forceinline__ void load() {
     const int words = p.group * S::kWords;
     for (int j = seen.tiles.begin; j < seen.tiles.end; ++j) {
-      values.wait_until_empty(place);
       Barrier& full = values.full[place.stage];
+      auto& tile = values.tiles[place.stage];
+      values.wait_until_empty(place);
       full.arrive_and_expect(S::Tile::kBytes + words * 4);
-      load_box(&values.tiles[place.stage], p.v, column, j * kKeys, kv_head, batch, full);
+      if (p.pages.table != nullptr) {
+        for_each_piece(p.pages, batch, j * kKeys, kKeys, seen.keys.end,
+                       [&](int row, int page, int in_page) {
+                         load_box(tile.row(row), p.v, column, in_page, kv_head, page, full);
+                       });
+      } else {
+        load_box(tile.row(0), p.v, column, j * kKeys, kv_head, batch, full);
+      }
       load_bytes(weights + place.stage * words, p.weights + weights_at<kKeys>(p, first_row(), j),
                  words * 4, full);
+      place.advance();
+    }
+  }
+
+  // By a warp: values of 8 bits.
+  __device__ __forceinline__ void bring(int warp) {
+    const int words = p.group * S::kWords;
+    const long long head = static_cast<long long>(batch) * (p.heads / p.group) + kv_head;
+    const HeadKeys keys{batch, 0, kv_head, seen.keys.end};
+    LaneRows<kKeys, kBringing> next;
+    const auto find = [&](int tile) {
+      const float* const scales = p.value_scales + (head * p.tiles + tile) * kKeys;
+      next.find(p.v_bytes, p.pages, keys, tile * kKeys, warp,
+                [&](int r, int, int) { return scales + r; });
+      next.ask_for(column, kWidth, p.v_bytes.d);
+    };
+    if (seen.tiles.begin < seen.tiles.end) find(seen.tiles.begin);
+    for (int j = seen.tiles.begin; j < seen.tiles.end; ++j) {
+      Barrier& full = values.full[place.stage];
+      const auto now = next;
+      const auto meanwhile = [&] {
+        if (j + 1 < seen.tiles.end) find(j + 1);
+        values.wait_until_empty(place);
+        if (warp != 0 || threadIdx.x % 32 != 0) return;
+        full.arrive_and_expect(words * 4);
+        load_bytes(weights + place.stage * words, p.weights + weights_at<kKeys>(p, first_row(), j),
+                   words * 4, full);
+      };
+      bring_rows<8, kWidth>(values.tiles[place.stage], now, column, p.v_bytes.d, true, warp,
+                            meanwhile);
+      rows_are_there(full);
       place.advance();
     }
   }
@@ -170,25 +211,33 @@ struct ValueSums {
   }
 };
 
-template <class T, int kD, int kWidth>
+template <class T, int kD, int kWidth, bool kBytes>
 __device__ __forceinline__ void values(const OneQueryParameters& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  using S = ValueShape<T, kD, kWidth>;
+  using S = ValueShape<T, kD, kWidth, kBytes>;
   auto& ring = *reinterpret_cast<typename S::Values*>(memory);
-  if (threadIdx.x == 0) ring.init(4);
+  if (threadIdx.x == 0) ring.init(4, kBytes ? 1 + kBringing : 1);
   publish_shared();
   __syncthreads();
   const int slices = (p.value_d + kWidth - 1) / kWidth, kv_heads = p.heads / p.group;
   const int index = static_cast<int>(blockIdx.x), head = index / slices;
-  ValueSums<T, kD, kWidth> sums{p,
-                                ring,
-                                reinterpret_cast<unsigned*>(memory + S::kRingBytes),
-                                head / kv_heads,
-                                head % kv_heads,
-                                index % slices * kWidth,
-                                Seen<S::kKeys>(p, head / kv_heads)};
-  if (threadIdx.x < kWarpgroup) sums.compute();
-  else if (threadIdx.x == kWarpgroup) sums.load();
+  ValueSums<T, kD, kWidth, kBytes> sums{p,
+                                        ring,
+                                        reinterpret_cast<unsigned*>(memory + S::kRingBytes),
+                                        head / kv_heads,
+                                        head % kv_heads,
+                                        index % slices * kWidth,
+                                        Seen<S::kKeys>(p, head / kv_heads)};
+  const int warp = uniform(static_cast<int>(threadIdx.x) / 32) - kWarpgroup / 32;
+  if (warp < 0) {
+    if constexpr (kBytes) take_registers<168>();
+    sums.compute();
+  } else if constexpr (kBytes) {
+    give_registers<88>();
+    sums.bring(warp);
+  } else if (threadIdx.x == kWarpgroup) {
+    sums.load();
+  }
 }
 
 }  // namespace attend::cuda

@@ -34,9 +34,9 @@ __device__ __forceinline__ long long weights_at(const OneQueryParameters& p, lon
 }
 
 // A warp makes the weights of some tiles of a row, four threads each: pairs of keys of every eight.
-template <class T, int kD>
+template <class T, int kD, bool kBytes>
 __device__ __forceinline__ void weights(const OneQueryParameters& p) {
-  constexpr int kKeys = ScoreShared<T, kD>::kKeys, kPairs = kKeys / 8;
+  constexpr int kKeys = ScoreShared<T, kD, kBytes>::kKeys, kPairs = kKeys / 8;
   const int lane = static_cast<int>(threadIdx.x % 32), t = lane % 4;
   const int groups = (p.tiles + kOneQueryTiles - 1) / kOneQueryTiles;
   const long long index = static_cast<long long>(blockIdx.x) * kOneQueryWarps + threadIdx.x / 32;
@@ -50,6 +50,13 @@ __device__ __forceinline__ void weights(const OneQueryParameters& p) {
 #pragma unroll
   for (int n = 0; n < kPairs; ++n) s[n] = *reinterpret_cast<const float2*>(from + 8 * n);
 
+  float2 v[kBytes ? kPairs : 1];
+  if constexpr (kBytes) {
+    const long long head = row / p.group, at = min(max(tile, seen.tiles.begin), seen.tiles.end - 1);
+    const float* const scales = p.value_scales + (head * p.tiles + at) * kKeys + 2 * t;
+#pragma unroll
+    for (int n = 0; n < kPairs; ++n) v[n] = *reinterpret_cast<const float2*>(scales + 8 * n);
+  }
   const float* const largest = p.largest + row * p.tiles;
   const float mine =
       lane < kOneQueryTiles && seen.has(first + lane) ? largest[first + lane] : kMinusInfinity;
@@ -74,7 +81,10 @@ __device__ __forceinline__ void weights(const OneQueryParameters& p) {
       const float high = exp2_fast(fmaf(s[n + m].y - shift, softmax.scale_log2, -below));
       part[0] += low;
       part[1] += high;
-      both[m] = pack(T{}, low, high);
+      if constexpr (kBytes)
+        both[m] = pack(T{}, __fmul_rn(low, others_scale(v[n + m].x, true)),
+                       __fmul_rn(high, others_scale(v[n + m].y, true)));
+      else both[m] = pack(T{}, low, high);
     }
     *reinterpret_cast<uint2*>(to + t * kPairs + n) = uint2{both[0], both[1]};
   }

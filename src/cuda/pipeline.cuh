@@ -148,9 +148,10 @@ struct Ring {
   Barrier full[kStages], empty[kStages];
   Note notes[kStages];
 
-  __device__ __forceinline__ void init(int releases) {
+  // fills: arrivals that make a tile full, one unless warps bring it.
+  __device__ __forceinline__ void init(int releases, int fills = 1) {
     for (int s = 0; s < kStages; ++s) {
-      full[s].init(1);
+      full[s].init(fills);
       empty[s].init(releases * kArriving);
     }
   }
@@ -188,18 +189,6 @@ __device__ __forceinline__ void sync_threads(int barrier, int threads) {
 // The same for warps that come from different places of the code.
 __device__ __forceinline__ void meet_threads(int barrier, int threads) {
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
-// The same, and whether the condition holds for any of them.
-__device__ __forceinline__ bool any_of_threads(int barrier, int threads, bool condition) {
-  int any;
-  asm volatile(
-      "{\n.reg .pred p, q;\nsetp.ne.s32 p, %3, 0;\n"
-      "barrier.cta.red.or.pred q, %1, %2, p;\nselp.s32 %0, 1, 0, q;\n}"
-      : "=r"(any)
-      : "r"(barrier), "r"(threads), "r"(static_cast<int>(condition))
-      : "memory");
-  return any != 0;
 }
 
 // Warpgroups take turns at the matrix units, in a ring: while one computes weights, the products of

@@ -82,12 +82,13 @@ Status clamp_integers(const Problem& p, Call& call, Integers type, std::int64_t 
         queue.start({kClampModule, wide ? "attend_clamp_i64" : "attend_clamp_i32", 1, 256}, &a));
   if (p.keys != KeyAddressing::paged) return {};
   const std::int64_t width = p.k_length / p.page_size, entries = p.batch * width;
-  a.to.block_table = loans.take<std::int64_t>(entries);
+  a.to.block_table = wide ? static_cast<void*>(loans.take<std::int64_t>(entries))
+                          : static_cast<void*>(loans.take<std::int32_t>(entries));
   if (loans.failed()) return loans.status();
-  ATTEND_TRY(queue.start({kClampModule, "attend_clamp_table_i64",
+  ATTEND_TRY(queue.start({kClampModule, wide ? "attend_clamp_table_i64" : "attend_clamp_table_i32",
                           std::min<std::int64_t>(blocks_of(entries, 256), 1024), 256},
                          &a));
-  call.block_table = list_of(a.to.block_table, DType::i64, width);
+  call.block_table = list_of(a.to.block_table, dtype, width);
   return {};
 }
 

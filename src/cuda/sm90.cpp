@@ -5,12 +5,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 namespace attend::cuda {
 namespace {
 
 constexpr std::int64_t kLongest = std::int64_t{1} << 28;  // a position is an int
-constexpr std::int64_t kAlignment = 8;                    // in elements of 16 bits
+constexpr std::int64_t kAlignment = 8;                    // in elements, of 16 or 8 bits
 constexpr std::uint64_t kLargestStride = std::uint64_t{1} << 40;
 
 bool has_window(const Problem& p) {
@@ -22,7 +23,8 @@ bool can_be_mapped(const AlignedTensor& t) {
     return size <= 1 || (stride > 0 && stride % kAlignment == 0 &&
                          static_cast<std::uint64_t>(stride) * 2 < kLargestStride);
   };
-  return reinterpret_cast<std::uintptr_t>(t.given.data) % 16 == 0 && t.given.stride[3] == 1 &&
+  const auto bytes = static_cast<std::uintptr_t>(kAlignment * size_of(t.given.type));
+  return reinterpret_cast<std::uintptr_t>(t.given.data) % bytes == 0 && t.given.stride[3] == 1 &&
          stride_fits(t.given.stride[2], t.length) && stride_fits(t.given.stride[1], t.heads) &&
          stride_fits(t.given.stride[0], t.batch);
 }
@@ -44,20 +46,30 @@ std::string declines_sm90(const Problem& p, int capability) {
   if (std::max(p.q_length, p.k_length) >= kLongest)
     return text("takes lengths below 2^28, not ", p.q_length, " and ", p.k_length);
   if (p.offset_each && has_window(p)) return "takes no window with a query offset of each";
+  const bool bytes = has_byte_keys(p);
+  if (!bytes && (p.own_k_type || p.own_v_type || p.k_scales || p.v_scales))
+    return "takes keys and values of q's type without scales, or both of i8";
+  if (bytes && p.type != DType::bf16)
+    return text("takes keys of i8 with queries of bf16: scales times weights may be too small for ",
+                p.type);
+  if (!bytes && p.keys == KeyAddressing::paged && p.page_size % kLeastPiece != 0)
+    return text("takes pages of multiples of ", kLeastPiece, " keys, not ", p.page_size);
+  if (p.pages >= kLongest) return text("takes fewer than 2^28 pages, not ", p.pages);
   return {};
 }
 
 const char* sm90_module(Sm90Kernel kernel, DType type, int size) noexcept {
-  static constexpr const char* kNames[3][2][3] = {
+  static constexpr const char* kNames[3][3][3] = {
       {{"forward_bf16_64", "forward_bf16_128", "forward_bf16_256"},
-       {"forward_f16_64", "forward_f16_128", "forward_f16_256"}},
+       {"forward_f16_64", "forward_f16_128", "forward_f16_256"},
+       {"forward_i8_64", "forward_i8_128", "forward_i8_256"}},
       {{"backward_bf16_64", "backward_bf16_128", "backward_bf16_256"},
        {"backward_f16_64", "backward_f16_128", "backward_f16_256"}},
       {{"one_query_bf16_64", "one_query_bf16_128", "one_query_bf16_256"},
-       {"one_query_f16_64", "one_query_f16_128", "one_query_f16_256"}}};
-  return kNames[static_cast<int>(kernel)][type == DType::f16 ? 1 : 0][size == 64    ? 0
-                                                                      : size == 128 ? 1
-                                                                                    : 2];
+       {"one_query_f16_64", "one_query_f16_128", "one_query_f16_256"},
+       {"one_query_i8_64", "one_query_i8_128", "one_query_i8_256"}}};
+  const int of_type = type == DType::i8 ? 2 : type == DType::f16 ? 1 : 0;
+  return kNames[static_cast<int>(kernel)][of_type][size == 64 ? 0 : size == 128 ? 1 : 2];
 }
 
 Status AlignedTensor::map(const Box& box, TensorMap& to) const noexcept {
@@ -82,6 +94,18 @@ Status AlignedTensor::map(const Box& box, TensorMap& to) const noexcept {
                                    box.at_once == 128 ? kPromote128 : kPromote256, kFillZeros));
 }
 
+ByteKeys AlignedTensor::bytes(const Strided& scales) const noexcept {
+  return {reinterpret_cast<const signed char*>(tensor.data),
+          tensor.stride[0],
+          tensor.stride[1],
+          tensor.stride[2],
+          reinterpret_cast<const float*>(scales.data),
+          scales.stride[0],
+          scales.stride[1],
+          scales.stride[2],
+          static_cast<int>(d)};
+}
+
 AlignedTensor Sm90Tensors::of_queries(const Strided& given, std::int64_t d) const noexcept {
   const bool packed = p_.packed_queries;
   return {
@@ -89,10 +113,12 @@ AlignedTensor Sm90Tensors::of_queries(const Strided& given, std::int64_t d) cons
       d};
 }
 AlignedTensor Sm90Tensors::of_keys(const Strided& given, std::int64_t d) const noexcept {
-  const bool packed = p_.keys == KeyAddressing::packed;
-  return {
-      given, given, packed ? 1 : p_.batch, p_.kv_heads, packed ? call_.packed_keys : p_.k_length,
-      d};
+  switch (p_.keys) {
+    case KeyAddressing::dense: break;
+    case KeyAddressing::packed: return {given, given, 1, p_.kv_heads, call_.packed_keys, d};
+    case KeyAddressing::paged: return {given, given, p_.pages, p_.kv_heads, p_.page_size, d};
+  }
+  return {given, given, p_.batch, p_.kv_heads, p_.k_length, d};
 }
 
 Status Sm90Tensors::queries(const Strided& given, std::int64_t d, AlignedTensor& to) noexcept {
@@ -115,14 +141,18 @@ Status Sm90Tensors::key_result(const Strided& given, std::int64_t d, AlignedTens
 Status Sm90Tensors::prepare(AlignedTensor& t, bool read) noexcept {
   if (t.given.given && can_be_mapped(t)) return {};
   const std::int64_t count = t.batch * t.heads * t.length * t.d;
-  t.tensor = {.data = reinterpret_cast<std::byte*>(loans_.take<std::uint16_t>(count)),
-              .type = p_.type,
+  const DType type = read ? t.given.type : p_.type;
+  const bool bytes = type == DType::i8;
+  t.tensor = {.data = bytes ? loans_.take<std::byte>(count)
+                            : reinterpret_cast<std::byte*>(loans_.take<std::uint16_t>(count)),
+              .type = type,
               .given = true,
               .stride = {t.heads * t.length * t.d, t.length * t.d, t.d, 1}};
   if (loans_.failed() || !read) return loans_.status();
   const CopyArguments a{t.given, t.tensor, t.batch, t.heads, t.length, t.d};
-  return queue_.start(
-      {"clamp", "attend_copy_16", std::min<std::int64_t>(blocks_of(count, 256), 65536), 256}, &a);
+  return queue_.start({"clamp", bytes ? "attend_copy_8" : "attend_copy_16",
+                       std::min<std::int64_t>(blocks_of(count, 256), 65536), 256},
+                      &a);
 }
 
 Status Sm90Tensors::finish(const AlignedTensor& t) noexcept {
@@ -131,6 +161,13 @@ Status Sm90Tensors::finish(const AlignedTensor& t) noexcept {
   const std::int64_t count = t.batch * t.heads * t.length * t.d;
   return queue_.start(
       {"clamp", "attend_copy_16", std::min<std::int64_t>(blocks_of(count, 256), 65536), 256}, &a);
+}
+
+KeyPages sm90_pages(const Problem& p, const Call& call, int tile) noexcept {
+  if (p.keys != KeyAddressing::paged) return {nullptr, 0, 0, tile};
+  return {integers(call.block_table, true), static_cast<int>(p.k_length / p.page_size),
+          static_cast<int>(p.page_size),
+          static_cast<int>(std::gcd(p.page_size, std::int64_t{tile}))};
 }
 
 // With one offset for all, left and right count from query 0 on: no sum is out of range then,

@@ -26,7 +26,16 @@ inline int kernel_size(const Problem& p) noexcept {
 enum class Sm90Kernel : unsigned char { forward, backward, one_query };
 const char* sm90_module(Sm90Kernel kernel, DType type, int size) noexcept;
 
-// A tensor [batch, heads, length, d] in memory that the copy engine can read and write.
+// Keys and values of 8 bits: of kernels of their own, "forward_i8_128".
+inline bool has_byte_keys(const Problem& p) noexcept {
+  return p.own_k_type && p.own_v_type && p.k_type == DType::i8 && p.v_type == DType::i8;
+}
+inline DType module_type(const Problem& p) noexcept {
+  return has_byte_keys(p) ? DType::i8 : p.type;
+}
+
+// A tensor [batch, heads, length, d] in memory that the copy engine can read and write, or of 8
+// bits in pieces of 8.
 struct AlignedTensor {
   Strided given, tensor;  // the caller's, and the same or a copy
   std::int64_t batch = 0, heads = 0, length = 0, d = 0;
@@ -40,6 +49,7 @@ struct AlignedTensor {
     int rows, heads = 1, features = 64, at_once = 256;  // features: 64 or 32
   };
   Status map(const Box& box, TensorMap& to) const noexcept;
+  ByteKeys bytes(const Strided& scales) const noexcept;
 };
 
 // Brings tensors into such memory: where strides or addresses are no multiples of 16 bytes they are
@@ -77,5 +87,8 @@ inline constexpr std::int64_t kFarthestOffset = std::int64_t{1} << 28;
 inline const int* integers(const Strided& t, bool given) noexcept {
   return given ? reinterpret_cast<const int*>(t.data) : nullptr;
 }
+
+// Where keys are on pages, for tiles of so many; a piece is a tile where they are not.
+KeyPages sm90_pages(const Problem& problem, const Call& call, int tile) noexcept;
 
 }  // namespace attend::cuda

@@ -36,6 +36,7 @@ Status fill_in(const ForwardProblem& p, const ForwardCall& call, int size,
   a.offsets = integers(call.query_offset, p.offset_each);
   a.q_starts = integers(call.cu_seqlens_q, p.packed_queries);
   a.k_starts = integers(call.cu_seqlens_k, p.keys == KeyAddressing::packed);
+  a.pages = sm90_pages(p, call, tiles.keys);
   a.heads = static_cast<int>(p.heads);
   a.group = static_cast<int>(group);
   a.q_length = static_cast<int>(p.q_length);
@@ -54,7 +55,9 @@ Status fill_in(const ForwardProblem& p, const ForwardCall& call, int size,
 }
 
 Status launch(const ForwardProblem& p, const ForwardCall& given, Queue& into) noexcept {
-  if (p.k_length == 0 || p.batch * p.heads * p.q_length == 0)  // zeros: no tensor for a copy engine
+  if (p.k_length == 0 ||
+      p.batch * p.heads * p.q_length == 0 ||  // zeros: no tensor for a copy engine
+      (p.keys == KeyAddressing::paged && p.pages == 0))
     return launch_portable_forward(p, given, into);
   Status status;
   StreamQueue* const queue = stream_queue(into, status);
@@ -73,12 +76,18 @@ Status launch(const ForwardProblem& p, const ForwardCall& given, Queue& into) no
   ATTEND_TRY(tensors.keys(call.k, p.d, k));
   ATTEND_TRY(tensors.keys(call.v, p.dv, v));
   ATTEND_TRY(tensors.query_result(call.out, p.dv, out));
+  if (has_byte_keys(p)) {
+    a.k_bytes = k.bytes(call.k_scales);
+    a.v_bytes = v.bytes(call.v_scales);
+  }
   if (is_one_query(p, size)) {
     ATTEND_TRY(start_one_query(p, a, size, {q, k, v, out}, loans, *queue));
   } else {
     ATTEND_TRY(q.map({.rows = tiles.queries}, a.q));
-    ATTEND_TRY(k.map({.rows = tiles.keys}, a.k));
-    ATTEND_TRY(v.map({.rows = tiles.keys}, a.v));
+    if (!has_byte_keys(p)) {
+      ATTEND_TRY(k.map({.rows = a.pages.piece}, a.k));
+      ATTEND_TRY(v.map({.rows = a.pages.piece}, a.v));
+    }
     ATTEND_TRY(out.map({.rows = 64}, a.out));
     a.out_rows = out.rows();
     a.counter = queue->gpu().counter_of(queue->stream());
@@ -89,8 +98,8 @@ Status launch(const ForwardProblem& p, const ForwardCall& given, Queue& into) no
     }
     const std::int64_t blocks = std::min<std::int64_t>(a.items, queue->gpu().processors());
     const auto threads = static_cast<unsigned>(128 * (1 + tiles.queries / 64));
-    ATTEND_TRY(queue->start({sm90_module(Sm90Kernel::forward, p.type, size), "attend_forward",
-                             blocks, threads, kForwardSharedBytes},
+    ATTEND_TRY(queue->start({sm90_module(Sm90Kernel::forward, module_type(p), size),
+                             "attend_forward", blocks, threads, kForwardSharedBytes},
                             &a));
   }
   ATTEND_TRY(tensors.finish(out));
@@ -103,12 +112,29 @@ Status launch(const ForwardProblem& p, const ForwardCall& given, Queue& into) no
 extern constinit const Kernel<Forward> kCudaSm90Forward{
     .name = "cuda.sm90.forward",
     .only_if_forced = false,
-    .takes =
-        Features{Feature::device_memory, Feature::bf16, Feature::f16, Feature::grouped_heads,
-                 Feature::own_value_size, Feature::packed_queries, Feature::packed_keys,
-                 Feature::key_lengths, Feature::causal, Feature::window, Feature::query_offset,
-                 Feature::query_offset_each, Feature::key_offset, Feature::lse,
-                 Feature::other_types, Feature::weights, Feature::weight_heads, Feature::scores},
+    .takes = Features{Feature::device_memory,
+                      Feature::bf16,
+                      Feature::f16,
+                      Feature::grouped_heads,
+                      Feature::own_key_type,
+                      Feature::own_value_type,
+                      Feature::key_scales,
+                      Feature::value_scales,
+                      Feature::own_value_size,
+                      Feature::packed_queries,
+                      Feature::packed_keys,
+                      Feature::paged_keys,
+                      Feature::key_lengths,
+                      Feature::causal,
+                      Feature::window,
+                      Feature::query_offset,
+                      Feature::query_offset_each,
+                      Feature::key_offset,
+                      Feature::lse,
+                      Feature::other_types,
+                      Feature::weights,
+                      Feature::weight_heads,
+                      Feature::scores},
     .declines = cuda::declines,
     .launch = cuda::launch,
 };

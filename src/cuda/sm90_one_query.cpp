@@ -16,7 +16,7 @@ std::int64_t tiles_of(const ForwardProblem& p, int size) {
 }  // namespace
 
 bool is_one_query(const ForwardProblem& p, int size) noexcept {
-  return p.q_length == 1 && !p.packed_queries && p.keys == KeyAddressing::dense &&
+  return p.q_length == 1 && !p.packed_queries && p.keys != KeyAddressing::packed &&
          p.group() <= kOneQueryRows && tiles_of(p, size) >= 2 &&
          p.batch * p.heads * tiles_of(p, size) < kMostTiles;
 }
@@ -25,6 +25,7 @@ Status start_one_query(const ForwardProblem& p, const ForwardParameters& a, int 
                        const OneQueryTensors& tensors, Loans& loans, StreamQueue& queue) noexcept {
   const int keys = forward_tiles(size).keys;
   const std::int64_t tiles = tiles_of(p, size), rows = p.batch * p.heads;
+  const bool bytes = has_byte_keys(p);
   OneQueryParameters o{};
   const std::int64_t heads = p.batch * p.kv_heads;
   const bool narrow =
@@ -32,8 +33,14 @@ Status start_one_query(const ForwardProblem& p, const ForwardParameters& a, int 
       value_shared_bytes(size, kNarrowSlice, static_cast<int>(p.group())) <= kForwardSharedBytes;
   const int slice = narrow ? kNarrowSlice : kSlice;
   ATTEND_TRY(tensors.q.map({.rows = 1, .heads = static_cast<int>(p.group())}, o.q));
-  ATTEND_TRY(tensors.k.map({.rows = keys, .at_once = 128}, o.k));
-  ATTEND_TRY(tensors.v.map({.rows = keys, .features = slice, .at_once = 128}, o.v));
+  if (bytes) {
+    o.k_bytes = a.k_bytes;
+    o.v_bytes = a.v_bytes;
+    o.value_scales = loans.take<float>(heads * tiles * keys);
+  } else {
+    ATTEND_TRY(tensors.k.map({.rows = a.pages.piece, .at_once = 128}, o.k));
+    ATTEND_TRY(tensors.v.map({.rows = a.pages.piece, .features = slice, .at_once = 128}, o.v));
+  }
   o.scores = loans.take<float>(rows * tiles * keys);
   o.weights = loans.take<unsigned>(rows * tiles * weight_words(keys));
   o.largest = loans.take<float>(rows * tiles);
@@ -43,6 +50,7 @@ Status start_one_query(const ForwardProblem& p, const ForwardParameters& a, int 
   o.lse = a.lse;
   o.key_lengths = a.key_lengths;
   o.offsets = a.offsets;
+  o.pages = a.pages;
   o.batch = static_cast<int>(p.batch);
   o.heads = a.heads;
   o.group = a.group;
@@ -54,18 +62,19 @@ Status start_one_query(const ForwardProblem& p, const ForwardParameters& a, int 
   o.offset_given = a.offset_given;
   o.value_d = a.value_d;
   o.scale = a.scale;
-  const char* const module = sm90_module(Sm90Kernel::one_query, p.type, size);
+  const char* const module = sm90_module(Sm90Kernel::one_query, module_type(p), size);
   const std::int64_t at_once = std::int64_t{queue.gpu().processors()} * score_blocks_each(size);
   const std::int64_t warps = rows * blocks_of(tiles, kOneQueryTiles);
   ATTEND_TRY(queue.start({module, "attend_one_query_scores", std::min(heads * tiles, at_once), 256,
-                          score_shared_bytes(size)},
+                          score_shared_bytes(size, bytes)},
                          &o));
   ATTEND_TRY(queue.start(
       {module, "attend_one_query_weights", blocks_of(warps, kOneQueryWarps), 32 * kOneQueryWarps},
       &o));
   return queue.start(
       {module, narrow ? "attend_one_query_values_narrow" : "attend_one_query_values",
-       heads * blocks_of(p.dv, slice), kValueThreads, value_shared_bytes(size, slice, o.group),
+       heads * blocks_of(p.dv, slice), static_cast<unsigned>(value_threads(bytes)),
+       value_shared_bytes(size, slice, o.group),
        std::min(value_shared_bytes(size, slice, kOneQueryRows), kForwardSharedBytes)},
       &o);
 }

@@ -33,6 +33,8 @@ struct alignas(1024) SharedTile {
 
   T data[kColumns / kSwizzledColumns][kRows][kSwizzledColumns];
 
+  // Row n of the first 64 columns, where a box of the copy engine may begin: n is a multiple of 8.
+  __device__ __forceinline__ T* row(int n) { return data[0][n]; }
   __device__ __forceinline__ T* at(int row, int column) {
     const int piece = (column / 8 % 8) ^ (row % 8);
     return &data[column / kSwizzledColumns][row][piece * 8 + column % 8];
@@ -134,22 +136,13 @@ __device__ __forceinline__ void product_of_rows(RegisterTile<kRowsB>& sums,
     Wgmma<T, kRowsB>::of_rows(sums.x, a.rows_from(row, k), b.rows_from(0, k), k != 0);
 }
 
-// sums += a b: of a in registers with the columns of b, so many by one instruction.
-template <int kAtOnce, class T, int kRowsB, int kD>
-__device__ __forceinline__ void add_product_in_parts(RegisterTile<kD>& sums,
-                                                     const Operand<T, kRowsB>& a,
-                                                     const SharedTile<T, kRowsB, kD>& b) {
-#pragma unroll
-  for (int k = 0; k < kRowsB; k += kDepth)
-#pragma unroll
-    for (int column = 0; column < kD; column += kAtOnce)
-      Wgmma<T, kAtOnce>::add_of_columns(sums.x + column / 2, a.x + k / 4,
-                                        b.columns_from(column, k));
-}
+// sums += a b: of a in registers with the columns of b.
 template <class T, int kRowsB, int kD>
 __device__ __forceinline__ void add_product(RegisterTile<kD>& sums, const Operand<T, kRowsB>& a,
                                             const SharedTile<T, kRowsB, kD>& b) {
-  add_product_in_parts<kD>(sums, a, b);
+#pragma unroll
+  for (int k = 0; k < kRowsB; k += kDepth)
+    Wgmma<T, kD>::add_of_columns(sums.x, a.x + k / 4, b.columns_from(0, k));
 }
 
 // A number that is the same in all threads of a warp, and now the compiler knows it: addresses of
@@ -174,6 +167,19 @@ __device__ __forceinline__ float row_maximum(float x) {
 __device__ __forceinline__ float row_sum(float x) {
   x += __shfl_xor_sync(~0U, x, 1);
   return x + __shfl_xor_sync(~0U, x, 2);
+}
+
+// Each column by its own number. Rounded by itself: no compiler makes a multiply-add of it with
+// what follows, which another kernel for the same numbers would not have.
+template <int kColumns>
+__device__ __forceinline__ void multiply_columns(RegisterTile<kColumns>& tile, const float* by) {
+#pragma unroll
+  for (int n = 0; n < tile.kCount; n += 4) {
+    const float2 two = *reinterpret_cast<const float2*>(by + tile.column(n) + own_column());
+#pragma unroll
+    for (int m = 0; m < 4; ++m)
+      tile.x[n + m] = __fmul_rn(tile.x[n + m], m % 2 == 0 ? two.x : two.y);
+  }
 }
 
 // Rounds a warp's 16 rows of sums into a tile, from `row` on.

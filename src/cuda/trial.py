@@ -16,6 +16,8 @@ try:
     NAMES = {torch.bfloat16: "bf16", torch.float16: "f16"}
     PEERS = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)
     cuda = ctypes.CDLL("libcuda.so.1")
+    sys.path.append(str(pathlib.Path(__file__).parents[2] / "bench"))
+    import gpu_times
 except ImportError:  # enough to compile
     torch = cuda = None
 
@@ -32,7 +34,7 @@ def compile_all(folder, flags, source, sizes):
     folder.mkdir(parents=True, exist_ok=True)
     started = [subprocess.Popen([
         "nvcc", "-std=c++20", "-O3", "-cubin", "-gencode=arch=compute_90a,code=sm_90a", "-Xptxas",
-        "-v", f"-DATTEND_TYPE={type_}", f"-DATTEND_D={d}", *flags, "-o",
+        "-v", f"-DATTEND_TYPE={type_}", f"-DATTEND_D={d}", "-DATTEND_BYTES=false", *flags, "-o",
         f"{folder}/{type_}_{d}.cubin", f"{here}/{source}"]) for type_ in ("bf16", "f16")
         for d in sizes]
     sys.exit(max(process.wait() for process in started))
@@ -57,9 +59,8 @@ class Aligned:
         return ctypes.string_at(self.address, self.size)
 
 
-def tensor_map(t, rows, heads=1, promotion=3):
-    """Of [batch, heads, length, d], in boxes of `heads` by `rows` by 64. promotion: the L2 reads
-    256 bytes at a time (3), or 128 (2)."""
+def tensor_map(t, rows):
+    """Of [batch, heads, length, d], in boxes of `rows` by 64; the L2 reads 256 bytes at a time."""
     size = t.element_size()
     dims = [t.shape[3], t.shape[2], t.shape[1], t.shape[0]]
     strides = [t.stride(n) * size if t.shape[n] > 1 else 16 for n in (2, 1, 0)]
@@ -69,8 +70,7 @@ def tensor_map(t, rows, heads=1, promotion=3):
     u64, u32 = ctypes.c_uint64, ctypes.c_uint32
     ok(cuda.cuTensorMapEncodeTiled(
         ctypes.c_void_p(made.address), kind, 4, ctypes.c_void_p(t.data_ptr()), (u64 * 4)(*dims),
-        (u64 * 3)(*strides), (u32 * 4)(64, rows, heads, 1), (u32 * 4)(1, 1, 1, 1), 0, 3,
-        promotion, 0))
+        (u64 * 3)(*strides), (u32 * 4)(64, rows, 1, 1), (u32 * 4)(1, 1, 1, 1), 0, 3, 3, 0))
     return made.bytes()
 
 
@@ -88,10 +88,6 @@ def limits(causal, left, right):
     left = NO_LIMIT if left is None else left
     right = NO_LIMIT if right is None else right
     return left, min(right, 0) if causal else right
-
-
-class Attribute(ctypes.Structure):  # CUlaunchAttribute
-    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", ctypes.c_int * 16)]
 
 
 class Config(ctypes.Structure):  # CUlaunchConfig
@@ -133,12 +129,9 @@ def parameters(data):
     return block, (ctypes.c_void_p * 1)(block.address)
 
 
-def start(function, grid, threads, shared, arguments, early=False):
-    """early: before the kernel before it has ended, which it waits for by itself."""
-    attribute = Attribute(6, b"", (ctypes.c_int * 16)(1))
+def start(function, grid, threads, shared, arguments):
     config = Config((ctypes.c_uint * 6)(grid, 1, 1, threads, 1, 1), shared,
-                    torch.cuda.current_stream().cuda_stream,
-                    ctypes.addressof(attribute) if early else None, int(early))
+                    torch.cuda.current_stream().cuda_stream, None, 0)
     ok(cuda.cuLaunchKernelEx(ctypes.byref(config), function, arguments, None))
 
 
@@ -251,36 +244,8 @@ def check_case(build, dtype, d, b, h, hk, tq, tk, spread=1.0, dv=None, **options
 
 def seconds(launches, rounds=7):
     """Medians, taking turns; each turn lasts some milliseconds."""
-    counts, times = [], [[] for _ in launches]
-    for launch in launches:
-        launch()
-        counts.append(max(2, min(50, int(4e-3 / max(1e-6, timed(launch, 2))))))
-    for _ in range(rounds):
-        for n, launch in enumerate(launches):
-            times[n].append(timed(launch, counts[n]))
-    return [statistics.median(t) for t in times]
-
-
-def timed(launch, count):
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    for _ in range(count):
-        launch()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / 1e3 / count
-
-
-def graph_of(launch):
-    launch()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        launch()
-
-    def replay(keep=launch):  # and what it launches on
-        graph.replay()
-    return replay
+    times = gpu_times.turns(dict(enumerate(launches)), rounds)
+    return [statistics.median(times[n]) for n in range(len(launches))]
 
 
 def peer(backend, q, k, v, causal):

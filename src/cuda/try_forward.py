@@ -68,7 +68,8 @@ class Build(trial.Kernels):
         section = min(max(1, section) * group, heads * batch)
         data = b"".join([tensor_map(q, queries), tensor_map(k, keys), tensor_map(v, keys),
                          tensor_map(out, 64), rows_of(out), rows_of(lse),
-                         pointers(self.counter, lengths, None, *(starts or (None, None)))])
+                         pointers(self.counter, lengths, None, *(starts or (None, None))),
+                         bytes(24 + 2 * 72)])  # no pages, no keys of 8 bits
         data += struct.pack("13if", heads, group, q_length, k_length, left, right, offset or 0,
                             int(offset is not None), blocks, items, section,
                             self.turns(size, longest_first), v.shape[3],
