@@ -19,31 +19,19 @@ template <class T, int kD>
 struct SharedOfKeys {
   static constexpr int kBlock = backward_key_block(kD), kTile = backward_tiles(kD).queries;
   using Queries = Numbered<T, kD, kTile>;
-  // At d 256 weights go from one warpgroup to the other (backward_wide.cuh).
-  struct Weights {
-    uint4 x[kD == 256 ? kTile / 16 : 1][kD == 256 ? kWarpgroup : 1];
-  };
   static constexpr int kFit =
-      (kBackwardSharedBytes - 2 * kBlock * kD * 2 - 2 * static_cast<int>(sizeof(Weights)) - 1024) /
-      (2 * static_cast<int>(sizeof(Queries)));
+      (kBackwardSharedBytes - 2 * kBlock * kD * 2 - 1024) / (2 * static_cast<int>(sizeof(Queries)));
   static constexpr int kStages = kFit < 4 ? kFit : 4;
-  static constexpr bool kPairs = kD != 256;  // q and dout come and go together, by q's barriers
 
   SharedTile<T, kBlock, kD> k, v;  // in the end dk and dv
-  Ring<Queries, kStages> q, dout;
-  Ring<Weights, 2> weights;
-  Barrier full;  // k and v
+  Ring<Queries, kStages> q, dout;  // which come and go together, by q's barriers
+  Barrier full;                    // k and v
   Vote vote;
   Block block;
 
   __device__ __forceinline__ void init() {
     full.init(1);
     q.init(kConsumers * 4);
-    dout.init(kConsumers * 4);
-    for (int s = 0; s < 2; ++s) {
-      weights.full[s].init(4 * kArriving);
-      weights.empty[s].init(4 * kArriving);
-    }
     vote.init(kConsumers * 4);
   }
 };
@@ -70,13 +58,10 @@ struct KeysProducer {
       const long long numbers = Positions::workspace_row(p, shared.block.batch, head);
       for (int i = tiles.begin * S::kTile; i < tiles.end * S::kTile; i += S::kTile) {
         shared.q.wait_until_empty(place);
-        Barrier& q = shared.q.full[place.stage];
-        q.arrive_and_expect((S::kPairs ? 2 : 1) * S::Queries::kBytes);
-        load(shared.q.tiles[place.stage], p.q, p.lse_log2 + numbers, head, i, q);
-        if (!S::kPairs) shared.dout.wait_until_empty(place);
-        Barrier& dout = S::kPairs ? q : shared.dout.full[place.stage];
-        if (!S::kPairs) dout.arrive_and_expect(S::Queries::kBytes);
-        load(shared.dout.tiles[place.stage], p.dout, p.delta + numbers, head, i, dout);
+        Barrier& full = shared.q.full[place.stage];
+        full.arrive_and_expect(2 * S::Queries::kBytes);
+        load(shared.q.tiles[place.stage], p.q, p.lse_log2 + numbers, head, i, full);
+        load(shared.dout.tiles[place.stage], p.dout, p.delta + numbers, head, i, full);
         place.advance();
       }
     }
@@ -168,11 +153,11 @@ struct KeysStep {
     };
   }
   // Between the sums of what is not finite and the products with what is.
-  __device__ __forceinline__ void clear_tiles(Queries& q, Queries& dout) const {
+  template <class... Tiles>
+  __device__ __forceinline__ void clear_tiles(Tiles&... tiles) const {
     const int thread = own_warpgroup() * kWarpgroup + thread_of_warpgroup();
     meet_threads(kConsumersMeet, kConsumerThreads);  // at d 256 the code of each is its own
-    clear_not_finite(q.tile, thread, kConsumerThreads);
-    clear_not_finite(dout.tile, thread, kConsumerThreads);
+    (clear_not_finite(tiles, thread, kConsumerThreads), ...);
     meet_threads(kConsumersMeet, kConsumerThreads);
   }
   __device__ __forceinline__ Destination to(const TensorMap& map, const Rows& rows,
@@ -286,7 +271,7 @@ struct KeysConsumer : KeysStep<T, kD> {
     ds.round(dp);
     add_not_finite(dv, weights, dout.tile, this->seen_from(i));
     add_not_finite(dk, ds, q.tile, this->seen_from(i));
-    this->clear_tiles(q, dout);
+    this->clear_tiles(q.tile, dout.tile);
     begin_products();
     add_product(dv, weights, dout.tile);  // 4 reversed
     add_product(dk, ds, q.tile);          // 1 reversed

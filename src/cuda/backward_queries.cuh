@@ -96,8 +96,8 @@ struct QueriesConsumer {
     turns.begin();
     shared.full.wait(0);
     if (tiles.begin < tiles.end) {
-      step<true>(tiles.begin * kTile);
-      for (int j = tiles.begin + 1; j < tiles.end; ++j) step<false>(j * kTile);
+      if (!kLater && warpgroup != 0) go_through<!kLater>(tiles);
+      else go_through<false>(tiles);
       begin_products();
       add_product(dq, ds, shared.k.tiles[previous.stage]);  // 1 reversed
       commit_products();
@@ -123,37 +123,60 @@ struct QueriesConsumer {
     if constexpr (!S::kPairs) shared.v.release(v_place);
   }
 
-  template <bool kFirst>
+  __device__ __forceinline__ void make_scores() {
+    product_of_rows(s, shared.q, first(), shared.k.wait(k_place));  // 1 scores
+    commit_products();
+  }
+
+  // At d 256 there is one place for values, and it is filled again while nobody multiplies by them:
+  // the first warpgroup does so last, the second one before its scores.
+  template <bool kValuesFirst>
+  __device__ __forceinline__ void go_through(KeyRange tiles) {
+    step<true, kValuesFirst>(tiles.begin * kTile);
+    for (int j = tiles.begin + 1; j < tiles.end; ++j) step<false, kValuesFirst>(j * kTile);
+  }
+
+  template <bool kFirst, bool kValuesFirst>
   __device__ __forceinline__ void step(int j) {
     const float scale_log2 = p.scale * kLog2E;
-    const Keys& k = shared.k.wait(k_place);
+    if (kLater) shared.k.wait(k_place);
     turns.wait();
     begin_products();
     if (!kLater && !kFirst) {
       add_product(dq, ds, shared.k.tiles[previous.stage]);  // 1 reversed
       commit_products();
     }
-    product_of_rows(s, shared.q, first(), k);  // 1 scores
-    commit_products();
+    if (!kValuesFirst) make_scores();
     product_of_rows(dp, shared.dout, first(), wait_for_values());  // 4 reversed
     commit_products();
+    if (kValuesFirst) make_scores();
     turns.pass();
     if (kLater) {
       if (!kFirst) add_product(dq, ds, shared.k.tiles[previous.stage]);  // 1 reversed
       commit_products();
     }
-    wait_for_products<kLater ? 2 : 1>();
-    s.pin();
-    if (!kLater && !kFirst) {
-      dq.pin();
-      shared.k.release(previous);
+    wait_for_products<2>();
+    if (!kLater) {
+      if (!kFirst) {
+        dq.pin();
+        shared.k.release(previous);
+      }
+      wait_for_products<1>();
     }
+    if (kValuesFirst) {
+      dp.pin();
+      release_values();
+      wait_for_products<0>();
+    }
+    s.pin();
 #pragma unroll
     for (int n = 0; n < s.kCount; ++n)  // 3 softmax, again
       s.x[n] = exp2_fast(fmaf(s.x[n], scale_log2, -lse[s.row(n)]));
-    wait_for_products<kLater ? 1 : 0>();
-    dp.pin();
-    release_values();
+    if (!kValuesFirst) {
+      wait_for_products<kLater ? 1 : 0>();
+      dp.pin();
+      release_values();
+    }
 #pragma unroll
     for (int n = 0; n < s.kCount; ++n)  // 3 reversed
       dp.x[n] = s.x[n] * (dp.x[n] - delta[s.row(n)]);

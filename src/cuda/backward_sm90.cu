@@ -77,7 +77,12 @@ __device__ __forceinline__ void backward_keys(const BackwardParameters& p) {
   const int warpgroup = own_warpgroup();
   if (warpgroup < 0) {
     give_registers<24>();
-    if (threadIdx.x == 0) KeysProducer<T, kD>{p, shared}.run(tiles);
+    if constexpr (kD == 256) {
+      if (threadIdx.x == 0) KeysProducer<T, kD>{p, shared}.template run<true>(tiles);
+      if (threadIdx.x == 32) KeysProducer<T, kD>{p, shared}.template run<false>(tiles);
+    } else {
+      if (threadIdx.x == 0) KeysProducer<T, kD>{p, shared}.run(tiles);
+    }
     return;
   }
   take_registers<240>();

@@ -40,9 +40,11 @@ __device__ __forceinline__ float number_at(const Operand<T, kColumns>& a, int co
   return static_cast<float>(*reinterpret_cast<const T*>(&bits));
 }
 
-// sums += a b for what is not finite in b. sees(r, j): whether the thread's row r sees row j of b.
-template <class T, int kRowsB, int kD, class Sees>
-__device__ __forceinline__ void add_not_finite(RegisterTile<kD>& sums, const Operand<T, kRowsB>& a,
+// sums += a b for what is not finite in b, whose columns are those of the sums from kFirst on.
+// sees(r, j): whether the thread's row r sees row j of b.
+template <int kFirst = 0, class T, int kRowsB, int kColumns, int kD, class Sees>
+__device__ __forceinline__ void add_not_finite(RegisterTile<kColumns>& sums,
+                                               const Operand<T, kRowsB>& a,
                                                SharedTile<T, kRowsB, kD>& b, const Sees& sees) {
   for (int j = 0; j < kRowsB; ++j) {
     bool found = false;
@@ -53,10 +55,11 @@ __device__ __forceinline__ void add_not_finite(RegisterTile<kD>& sums, const Ope
     const bool seen[2] = {sees(0, j) && !is_nothing(weight[0]),
                           sees(1, j) && !is_nothing(weight[1])};
 #pragma unroll
-    for (int n = 0; n < sums.kCount; ++n) {
+    for (int n = 0; n < kD / 2; ++n) {
       const T value = *b.at(j, sums.column(n) + own_column());
+      float& sum = sums.x[kFirst / 2 + n];
       if (seen[sums.row(n)] && !is_finite(value))
-        sums.x[n] = fmaf(weight[sums.row(n)], static_cast<float>(value), sums.x[n]);
+        sum = fmaf(weight[sums.row(n)], static_cast<float>(value), sum);
     }
   }
 }

@@ -93,6 +93,16 @@ __device__ __forceinline__ void load_tile(SharedTile<T, kRows, kColumns>& to, co
   load_rows(to, 0, map, row, head, batch, full);
 }
 
+// A tile of fewer columns than the tensor has, those from `first` on.
+template <class T, int kRows, int kColumns>
+__device__ __forceinline__ void load_columns(SharedTile<T, kRows, kColumns>& to,
+                                             const TensorMap& map, int first, int row, int head,
+                                             int batch, Barrier& full) {
+#pragma unroll
+  for (int column = 0; column < kColumns; column += kSwizzledColumns)
+    load_box(to.data[column / kSwizzledColumns], map, first + column, row, head, batch, full);
+}
+
 // And back, 64 rows of a tile; rows past the end of the tensor are not written.
 template <class T, int kRows, int kColumns>
 __device__ __forceinline__ void store_rows_of(const SharedTile<T, kRows, kColumns>& from, int first,

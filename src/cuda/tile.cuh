@@ -126,23 +126,44 @@ __device__ __forceinline__ void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kRunning) : "memory");
 }
 
-// sums = a b^T: 64 rows of a from `row` on with every row of b.
-template <class T, int kRowsA, int kRowsB, int kD>
-__device__ __forceinline__ void product_of_rows(RegisterTile<kRowsB>& sums,
+// sums = a b^T: 64 rows of a from `row` on with as many of b, the first, as there are columns.
+template <class T, int kRowsA, int kColumns, int kRowsB, int kD>
+__device__ __forceinline__ void product_of_rows(RegisterTile<kColumns>& sums,
                                                 const SharedTile<T, kRowsA, kD>& a, int row,
                                                 const SharedTile<T, kRowsB, kD>& b) {
+  static_assert(kColumns <= kRowsB);
 #pragma unroll
   for (int k = 0; k < kD; k += kDepth)
-    Wgmma<T, kRowsB>::of_rows(sums.x, a.rows_from(row, k), b.rows_from(0, k), k != 0);
+    Wgmma<T, kColumns>::of_rows(sums.x, a.rows_from(row, k), b.rows_from(0, k), k != 0);
 }
 
-// sums += a b: of a in registers with the columns of b.
-template <class T, int kRowsB, int kD>
-__device__ __forceinline__ void add_product(RegisterTile<kD>& sums, const Operand<T, kRowsB>& a,
+// sums += a b: of a in registers with the columns of b's first rows.
+template <class T, int kRows, int kRowsB, int kD>
+__device__ __forceinline__ void add_product(RegisterTile<kD>& sums, const Operand<T, kRows>& a,
                                             const SharedTile<T, kRowsB, kD>& b) {
+  static_assert(kRows <= kRowsB);
+#pragma unroll
+  for (int k = 0; k < kRows; k += kDepth)
+    Wgmma<T, kD>::add_of_columns(sums.x, a.x + k / 4, b.columns_from(0, k));
+}
+
+// The same where b has a part of the features: those from kFirst on of a, and of the sums.
+template <int kFirst, class T, int kRowsA, int kRowsB, int kD, int kPart>
+__device__ __forceinline__ void product_of_part(RegisterTile<kRowsB>& sums,
+                                                const SharedTile<T, kRowsA, kD>& a, int row,
+                                                const SharedTile<T, kRowsB, kPart>& b) {
+#pragma unroll
+  for (int k = 0; k < kPart; k += kDepth)
+    Wgmma<T, kRowsB>::of_rows(sums.x, a.rows_from(row, kFirst + k), b.rows_from(0, k),
+                              kFirst + k != 0);
+}
+template <int kFirst, class T, int kRowsB, int kD, int kPart>
+__device__ __forceinline__ void add_product_of_part(RegisterTile<kD>& sums,
+                                                    const Operand<T, kRowsB>& a,
+                                                    const SharedTile<T, kRowsB, kPart>& b) {
 #pragma unroll
   for (int k = 0; k < kRowsB; k += kDepth)
-    Wgmma<T, kD>::add_of_columns(sums.x, a.x + k / 4, b.columns_from(0, k));
+    Wgmma<T, kPart>::add_of_columns(sums.x + kFirst / 2, a.x + k / 4, b.columns_from(0, k));
 }
 
 // A number that is the same in all threads of a warp, and now the compiler knows it: addresses of
