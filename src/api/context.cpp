@@ -206,6 +206,7 @@ template const Kernel<ActivationBackward>& ContextState::row_for<ActivationBackw
 template const Kernel<RotaryForward>& ContextState::row_for<RotaryForward>(
     const RotaryProblem&) const;
 template const Kernel<Convert>& ContextState::row_for<Convert>(const ConvertProblem&) const;
+template const Kernel<Add>& ContextState::row_for<Add>(const AddProblem&) const;
 
 // The smallest free block that is large enough, or a new one of exactly this size.
 ContextState::Allocation ContextState::acquire(std::size_t bytes) {

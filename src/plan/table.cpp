@@ -34,6 +34,14 @@ extern const Kernel<Backward> kCudaSm90Backward, kCudaPortableBackward;
 extern const Kernel<Merge> kCudaPortableMerge;
 extern const Kernel<Inspect> kCudaPortableInspect;
 extern const Kernel<Weights> kCudaPortableWeights;
+extern const Kernel<Product> kCudaCublasltProduct, kCudaPortableProduct;
+extern const Kernel<NormForward> kCudaPortableNorm;
+extern const Kernel<NormBackward> kCudaPortableNormBackward;
+extern const Kernel<ActivationForward> kCudaPortableActivation;
+extern const Kernel<ActivationBackward> kCudaPortableActivationBackward;
+extern const Kernel<RotaryForward> kCudaPortableRotary;
+extern const Kernel<Convert> kCudaPortableConvert;
+extern const Kernel<Add> kCudaPortableAdd;
 extern const Kernel<Forward> kGenericForward, kReferenceForward, kTextbookForward;
 extern const Kernel<Backward> kGenericBackward, kReferenceBackward, kTextbookBackward;
 extern const Kernel<Inspect> kGenericInspect, kReferenceInspect;
@@ -46,6 +54,7 @@ extern const Kernel<ActivationForward> kGenericActivation, kReferenceActivation;
 extern const Kernel<ActivationBackward> kGenericActivationBackward, kReferenceActivationBackward;
 extern const Kernel<RotaryForward> kGenericRotary, kReferenceRotary;
 extern const Kernel<Convert> kGenericConvert, kReferenceConvert;
+extern const Kernel<Add> kReferenceAdd;
 
 namespace {
 
@@ -85,6 +94,7 @@ constinit const Kernel<Merge>* const kMerge[] = {&kCudaPortableMerge, &kReferenc
 constinit const Kernel<Weights>* const kWeights[] = {&kCudaPortableWeights, &kReferenceWeights};
 
 constinit const Kernel<Product>* const kProduct[] = {
+    &kCudaCublasltProduct, &kCudaPortableProduct,
 #if defined(__x86_64__)
     &kAmxFp16Product, &kAmxProduct,       &kAvx512Bf16Product, &kAvx512Product, &kAvx2Product,
 #elif defined(__aarch64__)
@@ -94,6 +104,7 @@ constinit const Kernel<Product>* const kProduct[] = {
 };
 
 constinit const Kernel<NormForward>* const kNorm[] = {
+    &kCudaPortableNorm,
 #if defined(__x86_64__)
     &kAvx512Norm,
     &kAvx2Norm,
@@ -105,6 +116,7 @@ constinit const Kernel<NormForward>* const kNorm[] = {
 };
 
 constinit const Kernel<NormBackward>* const kNormBackward[] = {
+    &kCudaPortableNormBackward,
 #if defined(__x86_64__)
     &kAvx512NormBackward,
     &kAvx2NormBackward,
@@ -116,6 +128,7 @@ constinit const Kernel<NormBackward>* const kNormBackward[] = {
 };
 
 constinit const Kernel<ActivationForward>* const kActivation[] = {
+    &kCudaPortableActivation,
 #if defined(__x86_64__)
     &kAvx512Activation,
     &kAvx2Activation,
@@ -127,6 +140,7 @@ constinit const Kernel<ActivationForward>* const kActivation[] = {
 };
 
 constinit const Kernel<ActivationBackward>* const kActivationBackward[] = {
+    &kCudaPortableActivationBackward,
 #if defined(__x86_64__)
     &kAvx512ActivationBackward,
     &kAvx2ActivationBackward,
@@ -138,6 +152,7 @@ constinit const Kernel<ActivationBackward>* const kActivationBackward[] = {
 };
 
 constinit const Kernel<RotaryForward>* const kRotary[] = {
+    &kCudaPortableRotary,
 #if defined(__x86_64__)
     &kAvx512Rotary,
     &kAvx2Rotary,
@@ -149,6 +164,7 @@ constinit const Kernel<RotaryForward>* const kRotary[] = {
 };
 
 constinit const Kernel<Convert>* const kConvert[] = {
+    &kCudaPortableConvert,
 #if defined(__x86_64__)
     &kAvx512Convert,
     &kAvx2Convert,
@@ -158,6 +174,8 @@ constinit const Kernel<Convert>* const kConvert[] = {
     &kGenericConvert,
     &kReferenceConvert,
 };
+
+constinit const Kernel<Add>* const kAdd[] = {&kCudaPortableAdd, &kReferenceAdd};
 
 Table<Forward> rows(Forward) { return kForward; }
 Table<Backward> rows(Backward) { return kBackward; }
@@ -171,6 +189,7 @@ Table<ActivationForward> rows(ActivationForward) { return kActivation; }
 Table<ActivationBackward> rows(ActivationBackward) { return kActivationBackward; }
 Table<RotaryForward> rows(RotaryForward) { return kRotary; }
 Table<Convert> rows(Convert) { return kConvert; }
+Table<Add> rows(Add) { return kAdd; }
 
 }  // namespace
 
@@ -190,5 +209,6 @@ template Table<ActivationForward> kernel_table<ActivationForward>() noexcept;
 template Table<ActivationBackward> kernel_table<ActivationBackward>() noexcept;
 template Table<RotaryForward> kernel_table<RotaryForward>() noexcept;
 template Table<Convert> kernel_table<Convert>() noexcept;
+template Table<Add> kernel_table<Add>() noexcept;
 
 }  // namespace attend
