@@ -56,15 +56,9 @@ Blas loaded_blas() {
   return b;
 }
 
-// Strides of matrices that begin and go on at multiples of 16 bytes.
-std::int64_t padded_stride(std::int64_t size, DType type) {
-  const std::int64_t together = 16 / size_of(type);
-  return (size + together - 1) / together * together;
-}
-
 BlasCall::Strides nominal_strides(const BlasProduct& p, std::int64_t m) {
-  return {padded_stride(p.a_across ? m : p.k, p.type), padded_stride(p.b_across ? p.k : p.n, p.type),
-          padded_stride(p.n, p.type)};
+  return {aligned_stride(p.a_across ? m : p.k, p.type),
+          aligned_stride(p.b_across ? p.k : p.n, p.type), aligned_stride(p.n, p.type)};
 }
 
 // Whether cuBLASLt takes the algorithm for so many rows, and how much memory it needs.
@@ -85,13 +79,13 @@ BlasChoice chosen_by_cublaslt(BlasHandle handle, const BlasProduct& p) {
   const BlasCall call(p, kNominalRows, nominal_strides(p, kNominalRows), nullptr);
   BlasPreference preference = nullptr;
   if (call.status != 0 || lt.make_preference(&preference) != 0) return {};
-  constexpr std::uint32_t kNone = 0, kAlignment = 16;
+  constexpr std::uint32_t kNone = 0, kBytes = kBlasAlignment;
   static_cast<void>(lt.set_preference(preference, kMostWorkspace, &kWorkspaceBytes,
                                       sizeof kWorkspaceBytes));
   static_cast<void>(lt.set_preference(preference, kReductionSchemes, &kNone, sizeof kNone));
   for (int matrix = 0; matrix < 4; ++matrix)
-    static_cast<void>(lt.set_preference(preference, kAlignmentOfA + matrix, &kAlignment,
-                                        sizeof kAlignment));
+    static_cast<void>(lt.set_preference(preference, kAlignmentOfA + matrix, &kBytes,
+                                        sizeof kBytes));
   BlasFound list[kWanted]{};
   int count = 0;
   if (lt.find(handle, call.operation, call.b, call.a, call.c, call.c, preference, kWanted, list,

@@ -78,6 +78,13 @@ struct BlasChoice {
   BlasAlgorithm algorithm{};
   std::size_t workspace = 0;
 };
+// It is asked for matrices that begin and go on at multiples of so many bytes: strides of such.
+inline constexpr std::int64_t kBlasAlignment = 16;
+inline std::int64_t aligned_stride(std::int64_t size, DType type) noexcept {
+  const std::int64_t together = kBlasAlignment / size_of(type);
+  return (size + together - 1) / together * together;
+}
+
 // In the device's context. The first time, cuBLASLt is asked.
 Status choose_algorithm(Gpu& gpu, const BlasProduct& product, BlasHandle& handle,
                         BlasChoice& choice) noexcept;

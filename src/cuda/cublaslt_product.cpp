@@ -13,16 +13,11 @@ namespace attend {
 namespace cuda {
 namespace {
 
-constexpr std::int64_t kMostRowsAtOnce = std::int64_t{1} << 30, kMostSize = (std::int64_t{1} << 31) - 1;
-constexpr std::int64_t kAlignment = 16;  // bytes
+constexpr std::int64_t kMostRowsAtOnce = std::int64_t{1} << 30, kMostBlasSize = (std::int64_t{1} << 31) - 1;
 
-bool is_aligned(const void* data, std::int64_t stride, DType type) noexcept {
-  return reinterpret_cast<std::uintptr_t>(data) % kAlignment == 0 &&
-         stride % (kAlignment / size_of(type)) == 0 && stride <= kMostSize;
-}
-std::int64_t aligned_stride(std::int64_t size, DType type) noexcept {
-  const std::int64_t together = kAlignment / size_of(type);
-  return blocks_of(size, together) * together;
+bool is_aligned_for_blas(const void* data, std::int64_t stride, DType type) noexcept {
+  return reinterpret_cast<std::uintptr_t>(data) % kBlasAlignment == 0 &&
+         stride % (kBlasAlignment / size_of(type)) == 0 && stride <= kMostBlasSize;
 }
 
 // A matrix [rows, columns] as cuBLASLt reads it.
@@ -36,7 +31,7 @@ bool lies_across(const ConstMatrix& x, std::int64_t columns) noexcept {
   return columns > 1 && x.column != 1 && x.row == 1;
 }
 
-Status prepare(const ConstMatrix& x, std::int64_t rows, std::int64_t columns, DType type,
+Status prepare_matrix(const ConstMatrix& x, std::int64_t rows, std::int64_t columns, DType type,
                Loans& loans, StreamQueue& queue, BlasMatrix& to) noexcept {
   to.across = lies_across(x, columns);
   const std::int64_t inner = to.across ? rows : columns, outer = to.across ? columns : rows;
@@ -44,7 +39,7 @@ Status prepare(const ConstMatrix& x, std::int64_t rows, std::int64_t columns, DT
   to.data = x.data;
   to.stride = to.across ? x.column : x.row;
   if (outer == 1) to.stride = aligned_stride(inner, type);
-  if ((step == 1 || inner == 1) && to.stride >= inner && is_aligned(x.data, to.stride, type))
+  if ((step == 1 || inner == 1) && to.stride >= inner && is_aligned_for_blas(x.data, to.stride, type))
     return {};
   to.stride = aligned_stride(inner, type);
   std::byte* const copy = loans.take<std::byte>(outer * to.stride * size_of(type));
@@ -60,7 +55,7 @@ Status prepare(const ConstMatrix& x, std::int64_t rows, std::int64_t columns, DT
                    rows, queue);
 }
 
-Status multiply(const BlasProduct& of, const BlasChoice& choice, BlasHandle handle, std::int64_t m,
+Status multiply_by_cublaslt(const BlasProduct& of, const BlasChoice& choice, BlasHandle handle, std::int64_t m,
                 const void* a, const void* b, const BlasCall::Strides& strides, const void* bias,
                 void* c, void* workspace, Stream stream) noexcept {
   const BlasCall call(of, m, strides, bias);
@@ -89,7 +84,7 @@ Status launch_by_cublaslt(const ProductProblem& p, const ProductCall& call, Queu
                        .k = call.k};
   BlasHandle handle = nullptr;
   BlasChoice choice;
-  if (call.a.data != nullptr && std::max(call.n, call.k) <= kMostSize) {
+  if (call.a.data != nullptr && std::max(call.n, call.k) <= kMostBlasSize) {
     const InContext in(queue->gpu());
     ATTEND_TRY(choose_algorithm(queue->gpu(), of, handle, choice));
   }
@@ -97,14 +92,14 @@ Status launch_by_cublaslt(const ProductProblem& p, const ProductCall& call, Queu
 
   Loans loans(*queue);
   BlasMatrix a, b, bias, c;
-  ATTEND_TRY(prepare(call.a, call.m, call.k, p.type, loans, *queue, a));
-  ATTEND_TRY(prepare(call.b, call.k, call.n, p.type, loans, *queue, b));
+  ATTEND_TRY(prepare_matrix(call.a, call.m, call.k, p.type, loans, *queue, a));
+  ATTEND_TRY(prepare_matrix(call.b, call.k, call.n, p.type, loans, *queue, b));
   if (of.bias)
-    ATTEND_TRY(prepare({call.bias, call.n, call.bias_stride}, 1, call.n, p.type, loans, *queue,
+    ATTEND_TRY(prepare_matrix({call.bias, call.n, call.bias_stride}, 1, call.n, p.type, loans, *queue,
                        bias));
   c.stride = call.m == 1 ? aligned_stride(call.n, p.type) : call.c_row;
   const bool direct = (call.c_column == 1 || call.n == 1) && c.stride >= call.n &&
-                      is_aligned(call.c, c.stride, p.type);
+                      is_aligned_for_blas(call.c, c.stride, p.type);
   std::byte* made = static_cast<std::byte*>(call.c);
   if (!direct) {
     c.stride = aligned_stride(call.n, p.type);
@@ -117,7 +112,7 @@ Status launch_by_cublaslt(const ProductProblem& p, const ProductCall& call, Queu
   {
     const InContext in(queue->gpu());
     for (std::int64_t row = 0; row < call.m; row += kMostRowsAtOnce)
-      ATTEND_TRY(multiply(of, choice, handle, std::min(call.m - row, kMostRowsAtOnce),
+      ATTEND_TRY(multiply_by_cublaslt(of, choice, handle, std::min(call.m - row, kMostRowsAtOnce),
                           static_cast<const std::byte*>(a.data) +
                               row * (a.across ? 1 : a.stride) * size,
                           b.data, {a.stride, b.stride, c.stride}, bias.data,
