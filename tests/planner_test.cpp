@@ -315,7 +315,8 @@ TEST(Features, the_reference_takes_what_any_row_takes) {
       {"activation", kTakenByActivations},
       {"activation_backward", kTakenByActivations},
       {"rotary", kTakenByRotary},
-      {"convert", kHostTypes}};
+      {"convert", kHostTypes},
+      {"add", kHostTypes}};
   // Ends are asked of products on devices alone.
   Features all{Feature::device_memory, Feature::row_activation, Feature::row_residual};
   for_each_operation([&]<class Operation>(Operation) {

@@ -4,8 +4,8 @@
 #
 #   tools/test_gpu.sh [STEP...]   none: cases python bench
 #
-#   cases      the table of cases as it is and with d of 64, 96, 128 and 256, pairs of options, tests/cuda_test.cpp and
-#              tests/inspect_test.cpp
+#   cases      the table of cases as it is and with d of 64, 96, 128 and 256, pairs of options, tests/cuda_test.cpp,
+#              tests/cuda_layers_test.cpp and tests/inspect_test.cpp
 #   python     the package on tensors of the GPU (python/tests/cuda): attend.torch, attend.hf
 #   bench      beside PyTorch's cuDNN and flash backends (bench/gpu.py): bench.json, which becomes bench/results/NAME.json and,
 #              by bench/report.py, a part of docs/performance.md
@@ -49,7 +49,7 @@ configure() {
 build() {
   local options=() targets=()
   if wants cases || wants sanitize; then
-    options+=(ATTEND_BUILD_TESTS=ON) targets+=(conformance_test pairs_test cuda_test inspect_test)
+    options+=(ATTEND_BUILD_TESTS=ON) targets+=(conformance_test pairs_test cuda_test cuda_layers_test inspect_test)
   fi
   if wants python || wants bench; then
     if ! "$python" -c 'import nanobind, ml_dtypes, pytest' 2>/dev/null; then
@@ -113,6 +113,7 @@ fi
 if wants bench; then attempt bench "$python" bench/gpu.py --json "$out/bench.json"; fi
 if wants cases; then
   attempt cuda_test "$tree/tests/cuda_test" --gtest_brief=1
+  attempt cuda_layers_test "$tree/tests/cuda_layers_test" --gtest_brief=1
   attempt inspect_test "$tree/tests/inspect_test" --gtest_brief=1 --gtest_filter='*cuda*:*gpu*'
   attempt table_as_it_is table
   attempt table_d64 table --d=64

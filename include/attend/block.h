@@ -98,9 +98,9 @@ class ATTEND_API AttentionBlock {
                     const AttentionOptions& cross = {}, const ConstTensorView& lengths = {},
                     const Where& where = default_context()) const;
 
-  AttentionBlock to(DType type) const;  // a copy in another type
+  AttentionBlock to(DType type) const;                         // a copy in another type
   AttentionBlock to(Device device, const Where& where) const;  // in memory of a device: linear.h
-  AttentionBlock quantize() const;      // a copy with weights of 8 bits, for inference
+  AttentionBlock quantize() const;  // a copy with weights of 8 bits, for inference
   bool quantized() const noexcept {
     return attention_.quantized() || cross_.quantized() || feed_forward_.quantized();
   }

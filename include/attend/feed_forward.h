@@ -46,9 +46,9 @@ class ATTEND_API FeedForward {
   LayerGradients backward(const ConstTensorView& dy, const Saved& saved,
                           const Where& where = default_context()) const;
 
-  FeedForward to(DType type) const;  // a copy in another type
+  FeedForward to(DType type) const;                         // a copy in another type
   FeedForward to(Device device, const Where& where) const;  // in memory of a device: linear.h
-  FeedForward quantize() const;      // a copy with weights of 8 bits, for inference
+  FeedForward quantize() const;  // a copy with weights of 8 bits, for inference
   bool quantized() const noexcept {
     return up_.quantized() || gate_.quantized() || down_.quantized();
   }

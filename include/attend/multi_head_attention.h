@@ -203,7 +203,7 @@ class ATTEND_API MultiHeadAttention {
   MultiHeadAttention to(DType type) const;  // a copy in another type
   // In memory of a device (linear.h): forward and training; the rest is the host's.
   MultiHeadAttention to(Device device, const Where& where) const;
-  MultiHeadAttention quantize() const;      // a copy with weights of 8 bits, for inference
+  MultiHeadAttention quantize() const;  // a copy with weights of 8 bits, for inference
   bool quantized() const noexcept {
     return q_.quantized() || k_.quantized() || v_.quantized() || o_.quantized();
   }

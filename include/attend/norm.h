@@ -42,7 +42,7 @@ class ATTEND_API Norm {
   LayerGradients backward(const ConstTensorView& dy, const Saved& saved,
                           const Where& where = default_context()) const;
 
-  Norm to(DType type) const;  // a copy in another type
+  Norm to(DType type) const;                         // a copy in another type
   Norm to(Device device, const Where& where) const;  // in memory of a device: linear.h
 
   std::vector<NamedView> parameters() const;  // weight, bias

@@ -151,9 +151,9 @@ class ATTEND_POINTER ATTEND_API TensorView : public ConstTensorView {
 };
 
 // A contiguous tensor that owns its memory, of the host or of a device. Copies are deep. Default-
-// constructed: none. Of a device, its memory is that of the queue it was made on, which it keeps: it
-// goes back to it when all work so far is done, and the queue's stream must live until then. A copy
-// of such a tensor waits for the device.
+// constructed: none. Of a device, its memory is that of the queue it was made on, which it keeps:
+// it goes back to it when all work so far is done, and the queue's stream must live until then. A
+// copy of such a tensor waits for the device.
 class ATTEND_OWNER ATTEND_API Tensor {
  public:
   Tensor() = default;

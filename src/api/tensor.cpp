@@ -226,11 +226,10 @@ Tensor Tensor::uninitialized(const Shape& shape, DType type, Device device, cons
   check_enums(type, device);
   check_sizes(shape);
   const std::size_t bytes = byte_count(type, shape);
-  const DeviceBlock block =
-      take_device_memory(bytes, queue_for("tensor", device, where.queue()));
+  const DeviceBlock block = take_device_memory(bytes, queue_for("tensor", device, where.queue()));
   if (block.owner == nullptr)
-    throw OutOfMemory(text("tensor: ", device, " has no memory for the ", bytes, " bytes of ",
-                           shape, " ", type));
+    throw OutOfMemory(
+        text("tensor: ", device, " has no memory for the ", bytes, " bytes of ", shape, " ", type));
   Tensor tensor;
   tensor.memory_.reset(block.owner);
   tensor.view_ = TensorView(block.data, type, shape, device);
@@ -292,9 +291,9 @@ Tensor::Tensor(const Tensor& other) {
   }
   Queue& queue = *queue_of(other.memory_.get());
   *this = uninitialized(other.shape(), other.dtype(), other.device(), queue);
-  check_launched("tensor", other.device(),
-                 queue.copy(view_.data(), other.view_.data(),
-                            byte_count(other.dtype(), other.shape())));
+  check_launched(
+      "tensor", other.device(),
+      queue.copy(view_.data(), other.view_.data(), byte_count(other.dtype(), other.shape())));
 }
 
 Tensor& Tensor::operator=(const Tensor& other) {

@@ -281,8 +281,7 @@ void copy_elements(const ConstTensorView& from, const TensorView& to, const Wher
 Tensor copied(const ConstTensorView& view, const Where& where) {
   if (!view) return {};
   Tensor tensor = Tensor::uninitialized(view.shape(), view.dtype(), view.device(), where);
-  if (view.device() == Device{})
-    copy_elements(view, static_cast<std::byte*>(tensor.view().data()));
+  if (view.device() == Device{}) copy_elements(view, static_cast<std::byte*>(tensor.view().data()));
   else copy_elements(view, tensor.view(), where);
   return tensor;
 }

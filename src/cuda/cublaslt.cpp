@@ -66,8 +66,8 @@ bool is_possible(BlasHandle handle, const BlasProduct& p, std::int64_t m,
                  const BlasAlgorithm& algorithm, std::size_t& workspace) {
   const BlasCall call(p, m, nominal_strides(p, m), nullptr);
   BlasFound found{};
-  if (call.status != 0 || blas().check(handle, call.operation, call.b, call.a, call.c, call.c,
-                                       &algorithm, &found) != 0)
+  if (call.status != 0 ||
+      blas().check(handle, call.operation, call.b, call.a, call.c, call.c, &algorithm, &found) != 0)
     return false;
   workspace = std::max(workspace, found.workspace);
   return found.state == 0 && found.workspace <= kWorkspaceBytes;
@@ -80,12 +80,12 @@ BlasChoice chosen_by_cublaslt(BlasHandle handle, const BlasProduct& p) {
   BlasPreference preference = nullptr;
   if (call.status != 0 || lt.make_preference(&preference) != 0) return {};
   constexpr std::uint32_t kNone = 0, kBytes = kBlasAlignment;
-  static_cast<void>(lt.set_preference(preference, kMostWorkspace, &kWorkspaceBytes,
-                                      sizeof kWorkspaceBytes));
+  static_cast<void>(
+      lt.set_preference(preference, kMostWorkspace, &kWorkspaceBytes, sizeof kWorkspaceBytes));
   static_cast<void>(lt.set_preference(preference, kReductionSchemes, &kNone, sizeof kNone));
   for (int matrix = 0; matrix < 4; ++matrix)
-    static_cast<void>(lt.set_preference(preference, kAlignmentOfA + matrix, &kBytes,
-                                        sizeof kBytes));
+    static_cast<void>(
+        lt.set_preference(preference, kAlignmentOfA + matrix, &kBytes, sizeof kBytes));
   BlasFound list[kWanted]{};
   int count = 0;
   if (lt.find(handle, call.operation, call.b, call.a, call.c, call.c, preference, kWanted, list,
@@ -139,8 +139,8 @@ BlasCall::BlasCall(const BlasProduct& p, std::int64_t m, const Strides& strides,
   };
   const int type = blas_type(p.type);
   const bool wide = p.type == DType::f64;
-  if (!attempt(lt.make_operation(&operation, wide ? kCompute64 : kCompute32,
-                                 wide ? kReal64 : kReal32)))
+  if (!attempt(
+          lt.make_operation(&operation, wide ? kCompute64 : kCompute32, wide ? kReal64 : kReal32)))
     return;
   // The library's first matrix is b^T [n, k], its second a^T [k, m].
   const int first = p.b_across ? 1 : 0, second = p.a_across ? 1 : 0;
@@ -149,8 +149,8 @@ BlasCall::BlasCall(const BlasProduct& p, std::int64_t m, const Strides& strides,
   if (p.bias) {
     attempt(lt.set_operation(operation, kEpilogue, &kEpilogueBias, sizeof kEpilogueBias));
     if (bias != nullptr)
-      attempt(lt.set_operation(operation, kBiasPointer, static_cast<const void*>(&bias),
-                               sizeof bias));
+      attempt(
+          lt.set_operation(operation, kBiasPointer, static_cast<const void*>(&bias), sizeof bias));
   }
   const auto layout = [&](BlasLayout& to, std::int64_t rows, std::int64_t columns,
                           std::int64_t stride) {

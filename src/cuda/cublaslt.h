@@ -32,27 +32,29 @@ struct BlasFound {  // cublasLtMatmulHeuristicResult_t
 // Functions of the library, by the names that it exports. 0: all is well.
 #define ATTEND_BLAS_FUNCTIONS(use)                                                                 \
   use(create, "cublasLtCreate", BlasHandle*)                                                       \
-  use(make_operation, "cublasLtMatmulDescCreate", BlasOperation*, int compute, int scale)          \
-  use(set_operation, "cublasLtMatmulDescSetAttribute", BlasOperation, int, const void*,            \
-      std::size_t)                                                                                 \
-  use(end_operation, "cublasLtMatmulDescDestroy", BlasOperation)                                   \
-  use(make_layout, "cublasLtMatrixLayoutCreate", BlasLayout*, int type, std::uint64_t rows,        \
-      std::uint64_t columns, std::int64_t stride)                                                  \
-  use(end_layout, "cublasLtMatrixLayoutDestroy", BlasLayout)                                       \
-  use(make_preference, "cublasLtMatmulPreferenceCreate", BlasPreference*)                          \
-  use(set_preference, "cublasLtMatmulPreferenceSetAttribute", BlasPreference, int, const void*,    \
-      std::size_t)                                                                                 \
-  use(end_preference, "cublasLtMatmulPreferenceDestroy", BlasPreference)                           \
-  use(find, "cublasLtMatmulAlgoGetHeuristic", BlasHandle, BlasOperation, BlasLayout a,             \
-      BlasLayout b, BlasLayout c, BlasLayout d, BlasPreference, int wanted, BlasFound* list,       \
-      int* found)                                                                                  \
-  use(check, "cublasLtMatmulAlgoCheck", BlasHandle, BlasOperation, BlasLayout a, BlasLayout b,     \
-      BlasLayout c, BlasLayout d, const BlasAlgorithm*, BlasFound*)                                \
-  use(configuration, "cublasLtMatmulAlgoConfigGetAttribute", const BlasAlgorithm*, int, void*,     \
-      std::size_t, std::size_t*)                                                                   \
-  use(multiply, "cublasLtMatmul", BlasHandle, BlasOperation, const void* alpha, const void* a,     \
-      BlasLayout, const void* b, BlasLayout, const void* beta, const void* c, BlasLayout, void* d, \
-      BlasLayout, const BlasAlgorithm*, void* workspace, std::size_t, Stream)
+      use(make_operation, "cublasLtMatmulDescCreate", BlasOperation*, int compute, int scale)      \
+          use(set_operation, "cublasLtMatmulDescSetAttribute", BlasOperation, int, const void*,    \
+              std::size_t) use(end_operation, "cublasLtMatmulDescDestroy", BlasOperation)          \
+              use(make_layout, "cublasLtMatrixLayoutCreate", BlasLayout*, int type,                \
+                  std::uint64_t rows, std::uint64_t columns,                                       \
+                  std::int64_t stride) use(end_layout, "cublasLtMatrixLayoutDestroy", BlasLayout)  \
+                  use(make_preference, "cublasLtMatmulPreferenceCreate", BlasPreference*) use(     \
+                      set_preference, "cublasLtMatmulPreferenceSetAttribute", BlasPreference, int, \
+                      const void*, std::size_t)                                                    \
+                      use(end_preference, "cublasLtMatmulPreferenceDestroy", BlasPreference) use(  \
+                          find, "cublasLtMatmulAlgoGetHeuristic", BlasHandle, BlasOperation,       \
+                          BlasLayout a, BlasLayout b, BlasLayout c, BlasLayout d, BlasPreference,  \
+                          int wanted, BlasFound* list, int* found)                                 \
+                          use(check, "cublasLtMatmulAlgoCheck", BlasHandle, BlasOperation,         \
+                              BlasLayout a, BlasLayout b, BlasLayout c, BlasLayout d,              \
+                              const BlasAlgorithm*, BlasFound*)                                    \
+                              use(configuration, "cublasLtMatmulAlgoConfigGetAttribute",           \
+                                  const BlasAlgorithm*, int, void*, std::size_t, std::size_t*)     \
+                                  use(multiply, "cublasLtMatmul", BlasHandle, BlasOperation,       \
+                                      const void* alpha, const void* a, BlasLayout, const void* b, \
+                                      BlasLayout, const void* beta, const void* c, BlasLayout,     \
+                                      void* d, BlasLayout, const BlasAlgorithm*, void* workspace,  \
+                                      std::size_t, Stream)
 
 struct Blas {
 #define ATTEND_BLAS_MEMBER(name, symbol, ...) Result (*name)(__VA_ARGS__) = nullptr;

@@ -1,8 +1,8 @@
 // cuda.cublaslt.product: products by cuBLASLt, one algorithm for all numbers of rows. It reads
 // matrices that begin and go on at multiples of 16 bytes; others are copied first, so that no bit
-// depends on how they lie. The bias is added to the sum before it is rounded (of f64 after, which is
-// the same: sums are f64); activation and residual come after that, as on the host, by a kernel of
-// their own.
+// depends on how they lie. The bias is added to the sum before it is rounded (of f64 after, which
+// is the same: sums are f64); activation and residual come after that, as on the host, by a kernel
+// of their own.
 #include "cuda/cublaslt.h"
 #include "cuda/products.h"
 #include "cuda/rows.h"
@@ -13,7 +13,8 @@ namespace attend {
 namespace cuda {
 namespace {
 
-constexpr std::int64_t kMostRowsAtOnce = std::int64_t{1} << 30, kMostBlasSize = (std::int64_t{1} << 31) - 1;
+constexpr std::int64_t kMostRowsAtOnce = std::int64_t{1} << 30,
+                       kMostBlasSize = (std::int64_t{1} << 31) - 1;
 
 bool is_aligned_for_blas(const void* data, std::int64_t stride, DType type) noexcept {
   return reinterpret_cast<std::uintptr_t>(data) % kBlasAlignment == 0 &&
@@ -32,14 +33,15 @@ bool lies_across(const ConstMatrix& x, std::int64_t columns) noexcept {
 }
 
 Status prepare_matrix(const ConstMatrix& x, std::int64_t rows, std::int64_t columns, DType type,
-               Loans& loans, StreamQueue& queue, BlasMatrix& to) noexcept {
+                      Loans& loans, StreamQueue& queue, BlasMatrix& to) noexcept {
   to.across = lies_across(x, columns);
   const std::int64_t inner = to.across ? rows : columns, outer = to.across ? columns : rows;
   const std::int64_t step = to.across ? x.row : x.column;
   to.data = x.data;
   to.stride = to.across ? x.column : x.row;
   if (outer == 1) to.stride = aligned_stride(inner, type);
-  if ((step == 1 || inner == 1) && to.stride >= inner && is_aligned_for_blas(x.data, to.stride, type))
+  if ((step == 1 || inner == 1) && to.stride >= inner &&
+      is_aligned_for_blas(x.data, to.stride, type))
     return {};
   to.stride = aligned_stride(inner, type);
   std::byte* const copy = loans.take<std::byte>(outer * to.stride * size_of(type));
@@ -55,9 +57,10 @@ Status prepare_matrix(const ConstMatrix& x, std::int64_t rows, std::int64_t colu
                    rows, queue);
 }
 
-Status multiply_by_cublaslt(const BlasProduct& of, const BlasChoice& choice, BlasHandle handle, std::int64_t m,
-                const void* a, const void* b, const BlasCall::Strides& strides, const void* bias,
-                void* c, void* workspace, Stream stream) noexcept {
+Status multiply_by_cublaslt(const BlasProduct& of, const BlasChoice& choice, BlasHandle handle,
+                            std::int64_t m, const void* a, const void* b,
+                            const BlasCall::Strides& strides, const void* bias, void* c,
+                            void* workspace, Stream stream) noexcept {
   const BlasCall call(of, m, strides, bias);
   constexpr float kOne = 1, kZero = 0;
   constexpr double kOneWide = 1, kZeroWide = 0;
@@ -95,8 +98,8 @@ Status launch_by_cublaslt(const ProductProblem& p, const ProductCall& call, Queu
   ATTEND_TRY(prepare_matrix(call.a, call.m, call.k, p.type, loans, *queue, a));
   ATTEND_TRY(prepare_matrix(call.b, call.k, call.n, p.type, loans, *queue, b));
   if (of.bias)
-    ATTEND_TRY(prepare_matrix({call.bias, call.n, call.bias_stride}, 1, call.n, p.type, loans, *queue,
-                       bias));
+    ATTEND_TRY(prepare_matrix({call.bias, call.n, call.bias_stride}, 1, call.n, p.type, loans,
+                              *queue, bias));
   c.stride = call.m == 1 ? aligned_stride(call.n, p.type) : call.c_row;
   const bool direct = (call.c_column == 1 || call.n == 1) && c.stride >= call.n &&
                       is_aligned_for_blas(call.c, c.stride, p.type);
@@ -112,11 +115,11 @@ Status launch_by_cublaslt(const ProductProblem& p, const ProductCall& call, Queu
   {
     const InContext in(queue->gpu());
     for (std::int64_t row = 0; row < call.m; row += kMostRowsAtOnce)
-      ATTEND_TRY(multiply_by_cublaslt(of, choice, handle, std::min(call.m - row, kMostRowsAtOnce),
-                          static_cast<const std::byte*>(a.data) +
-                              row * (a.across ? 1 : a.stride) * size,
-                          b.data, {a.stride, b.stride, c.stride}, bias.data,
-                          made + row * c.stride * size, workspace, queue->stream()));
+      ATTEND_TRY(multiply_by_cublaslt(
+          of, choice, handle, std::min(call.m - row, kMostRowsAtOnce),
+          static_cast<const std::byte*>(a.data) + row * (a.across ? 1 : a.stride) * size, b.data,
+          {a.stride, b.stride, c.stride}, bias.data, made + row * c.stride * size, workspace,
+          queue->stream()));
   }
   if (!direct)
     ATTEND_TRY(start_add(p.type,

@@ -144,12 +144,12 @@ __device__ void finish_product(const PortableEnd& a) {
     if (a.bias != nullptr) value = sum(value, static_cast<const T*>(a.bias)[x * a.bias_stride]);
     if (a.activated)
       value = activated(a.kind, value,
-                        a.gate == nullptr ? nullptr
-                                          : static_cast<const T*>(a.gate) + r * a.gate_row +
-                                                x * a.gate_column);
+                        a.gate == nullptr
+                            ? nullptr
+                            : static_cast<const T*>(a.gate) + r * a.gate_row + x * a.gate_column);
     if (a.residual != nullptr)
-      value = sum(value, static_cast<const T*>(
-                             a.residual)[r * a.residual_row + x * a.residual_column]);
+      value =
+          sum(value, static_cast<const T*>(a.residual)[r * a.residual_row + x * a.residual_column]);
     c = value;
   });
 }
@@ -157,17 +157,17 @@ __device__ void finish_product(const PortableEnd& a) {
 }  // namespace
 }  // namespace attend::cuda
 
-#define ATTEND_ELEMENT_KERNEL(kernel, name, T, Arguments, function)         \
-  extern "C" __global__ void __launch_bounds__(256)                         \
+#define ATTEND_ELEMENT_KERNEL(kernel, name, T, Arguments, function)        \
+  extern "C" __global__ void __launch_bounds__(256)                        \
       kernel##_##name(const __grid_constant__ attend::cuda::Arguments a) { \
-    attend::cuda::function<T>(a);                                           \
+    attend::cuda::function<T>(a);                                          \
   }
-#define ATTEND_ELEMENT_KERNELS(name, T)                                                     \
-  ATTEND_ELEMENT_KERNEL(attend_activation, name, T, PortableActivation, activate)           \
-  ATTEND_ELEMENT_KERNEL(attend_activation_backward, name, T, PortableActivationBackward,    \
-                        activate_back)                                                      \
-  ATTEND_ELEMENT_KERNEL(attend_rotary, name, T, PortableRotary, rotate)                     \
-  ATTEND_ELEMENT_KERNEL(attend_convert, name, T, PortableConvert, convert)                  \
-  ATTEND_ELEMENT_KERNEL(attend_add, name, T, PortableAdd, add)                              \
+#define ATTEND_ELEMENT_KERNELS(name, T)                                                  \
+  ATTEND_ELEMENT_KERNEL(attend_activation, name, T, PortableActivation, activate)        \
+  ATTEND_ELEMENT_KERNEL(attend_activation_backward, name, T, PortableActivationBackward, \
+                        activate_back)                                                   \
+  ATTEND_ELEMENT_KERNEL(attend_rotary, name, T, PortableRotary, rotate)                  \
+  ATTEND_ELEMENT_KERNEL(attend_convert, name, T, PortableConvert, convert)               \
+  ATTEND_ELEMENT_KERNEL(attend_add, name, T, PortableAdd, add)                           \
   ATTEND_ELEMENT_KERNEL(attend_end, name, T, PortableEnd, finish_product)
 ATTEND_EACH_TYPE(ATTEND_ELEMENT_KERNELS)

@@ -38,8 +38,8 @@ Status launch_norm(const NormProblem& p, const NormCall& call, std::int64_t rows
   StreamQueue* const queue = stream_queue(into, status);
   if (queue == nullptr) return status;
   const PortableNorm a{p, call, rows};
-  return queue->start(
-      {kNormModule, ATTEND_NAMES("attend_norm").of(p.type), rows, kFeatureThreads}, &a);
+  return queue->start({kNormModule, ATTEND_NAMES("attend_norm").of(p.type), rows, kFeatureThreads},
+                      &a);
 }
 
 Status launch_norm_backward(const NormProblem& p, const NormBackwardCall& call, std::int64_t rows,
@@ -137,9 +137,9 @@ Status start_add(DType type, const AddCall& call, std::int64_t rows, StreamQueue
     a.rows = 1;
   }
   a.columns = blocks_of(a.call.features, kElementThreads * kElementsEach);
-  return queue.start({kElementsModule, ATTEND_NAMES("attend_add").of(type), a.rows * a.columns,
-                      kElementThreads},
-                     &a);
+  return queue.start(
+      {kElementsModule, ATTEND_NAMES("attend_add").of(type), a.rows * a.columns, kElementThreads},
+      &a);
 }
 
 Status start_end(const ProductProblem& p, const ProductCall& call, bool bias,
@@ -161,9 +161,9 @@ Status start_end(const ProductProblem& p, const ProductCall& call, bool bias,
                       .c_row = call.c_row,
                       .c_column = call.c_column,
                       .columns = blocks_of(call.n, kElementThreads * kElementsEach)};
-  return queue.start({kElementsModule, ATTEND_NAMES("attend_end").of(p.type), a.m * a.columns,
-                      kElementThreads},
-                     &a);
+  return queue.start(
+      {kElementsModule, ATTEND_NAMES("attend_end").of(p.type), a.m * a.columns, kElementThreads},
+      &a);
 }
 
 }  // namespace cuda

@@ -23,8 +23,8 @@ struct PortableNormBackward {
   NormProblem problem;
   NormBackwardCall call;
   std::int64_t rows;
-  NormStatistics* statistics;  // [rows]
-  double* sums;                // [blocks, 2, dim]
+  NormStatistics* statistics;    // [rows]
+  double* sums;                  // [blocks, 2, dim]
   std::int64_t blocks, columns;  // blocks of rows, and of columns
 };
 

@@ -141,21 +141,21 @@ __device__ void norm_totals(const PortableNormBackward& a) {
 }  // namespace
 }  // namespace attend::cuda
 
-#define ATTEND_NORM_KERNELS(name, T)                                                   \
-  extern "C" __global__ void __launch_bounds__(128)                                    \
-      attend_norm_##name(const __grid_constant__ attend::cuda::PortableNorm a) {       \
-    attend::cuda::norm<T>(a);                                                          \
-  }                                                                                    \
-  extern "C" __global__ void __launch_bounds__(128) attend_norm_backward_##name(       \
-      const __grid_constant__ attend::cuda::PortableNormBackward a) {                  \
-    attend::cuda::norm_backward<T>(a);                                                 \
-  }                                                                                    \
-  extern "C" __global__ void __launch_bounds__(128) attend_norm_columns_##name(        \
-      const __grid_constant__ attend::cuda::PortableNormBackward a) {                  \
-    attend::cuda::norm_columns<T>(a);                                                  \
-  }                                                                                    \
-  extern "C" __global__ void __launch_bounds__(128) attend_norm_totals_##name(         \
-      const __grid_constant__ attend::cuda::PortableNormBackward a) {                  \
-    attend::cuda::norm_totals<T>(a);                                                   \
+#define ATTEND_NORM_KERNELS(name, T)                                                              \
+  extern "C" __global__ void __launch_bounds__(128)                                               \
+      attend_norm_##name(const __grid_constant__ attend::cuda::PortableNorm a) {                  \
+    attend::cuda::norm<T>(a);                                                                     \
+  }                                                                                               \
+  extern "C" __global__ void __launch_bounds__(128)                                               \
+      attend_norm_backward_##name(const __grid_constant__ attend::cuda::PortableNormBackward a) { \
+    attend::cuda::norm_backward<T>(a);                                                            \
+  }                                                                                               \
+  extern "C" __global__ void __launch_bounds__(128)                                               \
+      attend_norm_columns_##name(const __grid_constant__ attend::cuda::PortableNormBackward a) {  \
+    attend::cuda::norm_columns<T>(a);                                                             \
+  }                                                                                               \
+  extern "C" __global__ void __launch_bounds__(128)                                               \
+      attend_norm_totals_##name(const __grid_constant__ attend::cuda::PortableNormBackward a) {   \
+    attend::cuda::norm_totals<T>(a);                                                              \
   }
 ATTEND_EACH_TYPE(ATTEND_NORM_KERNELS)

@@ -49,9 +49,8 @@ Status start_portable_product(const ProductProblem& p, const ProductCall& call,
   if (call.a.data == nullptr && call.m == 1 && call.k > 0) return start_sums(a, queue);
   a.across = blocks_of(call.n, kProductTile);
   a.tiles = blocks_of(call.m, kProductTile) * a.across;
-  const char* const name = p.eight_bit_weights
-                               ? ATTEND_PRODUCT_NAME("attend_product_bytes", p.type)
-                               : ATTEND_PRODUCT_NAME("attend_product", p.type);
+  const char* const name = p.eight_bit_weights ? ATTEND_PRODUCT_NAME("attend_product_bytes", p.type)
+                                               : ATTEND_PRODUCT_NAME("attend_product", p.type);
   return queue.start({kProductModule, name, a.tiles, kProductThreads}, &a);
 }
 

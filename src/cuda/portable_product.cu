@@ -1,6 +1,6 @@
 // c = a b + bias with its ends, of every type and any strides, on any NVIDIA GPU. Sums are those of
-// core/product.h: chains of 256 multiply-adds in ascending order, in f32 (of f64 tensors f64), added
-// in order; a row's bits depend on its row of a alone.
+// core/product.h: chains of 256 multiply-adds in ascending order, in f32 (of f64 tensors f64),
+// added in order; a row's bits depend on its row of a alone.
 //
 //   a block of threads   64 x 64 of c, 16 steps of the depth at a time in shared memory
 //   a thread             4 rows and 4 columns, 16 apart
@@ -14,7 +14,9 @@ constexpr int kTile = kProductTile, kDepth = 16, kEach = 4, kSide = kTile / kEac
 static_assert(kSide * kSide == kProductThreads);
 
 __device__ __forceinline__ float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
-__device__ __forceinline__ double multiply_add(double a, double b, double c) { return fma(a, b, c); }
+__device__ __forceinline__ double multiply_add(double a, double b, double c) {
+  return fma(a, b, c);
+}
 
 // A part of a matrix [rows, depth] in shared memory, depth first; zeros where there is nothing.
 template <class E, class R>
@@ -28,8 +30,8 @@ __device__ __forceinline__ void load_part(const void* data, std::int64_t row_str
     const int r = along_depth ? n / kDepth : n % kTile, d = along_depth ? n % kDepth : n / kTile;
     R x = 0;
     if (row + r < rows && depth + d < depths)
-      x = static_cast<R>(number(
-          static_cast<const E*>(data)[(row + r) * row_stride + (depth + d) * depth_stride]));
+      x = static_cast<R>(
+          number(static_cast<const E*>(data)[(row + r) * row_stride + (depth + d) * depth_stride]));
     to[d][r] = x;
   }
 }
@@ -60,8 +62,7 @@ __device__ void product(const PortableProduct& a) {
 #pragma unroll
         for (int i = 0; i < kEach; ++i)
 #pragma unroll
-          for (int j = 0; j < kEach; ++j)
-            sums[i][j] = multiply_add(left[i], right[j], sums[i][j]);
+          for (int j = 0; j < kEach; ++j) sums[i][j] = multiply_add(left[i], right[j], sums[i][j]);
       }
       if ((depth + kDepth) % kSumBlock == 0 || depth + kDepth >= call.k) {
 #pragma unroll
@@ -85,16 +86,16 @@ __device__ void product(const PortableProduct& a) {
         if (p.bias) made += number(static_cast<const T*>(call.bias)[c * call.bias_stride]);
         T value = rounded<T>(made);
         if (p.activation) {
-          const T* const gate =
-              call.gate.data == nullptr
-                  ? nullptr
-                  : static_cast<const T*>(call.gate.data) + r * call.gate.row + c * call.gate.column;
+          const T* const gate = call.gate.data == nullptr
+                                    ? nullptr
+                                    : static_cast<const T*>(call.gate.data) + r * call.gate.row +
+                                          c * call.gate.column;
           value = activated(p.kind, value, gate);
         }
         if (p.residual)
-          value = sum(value, static_cast<const T*>(
-                                 call.residual.data)[r * call.residual.row +
-                                                     c * call.residual.column]);
+          value =
+              sum(value, static_cast<const T*>(
+                             call.residual.data)[r * call.residual.row + c * call.residual.column]);
         static_cast<T*>(call.c)[r * call.c_row + c * call.c_column] = value;
       }
   }
@@ -129,21 +130,21 @@ __device__ void sum_totals(const PortableProduct& a) {
 }  // namespace
 }  // namespace attend::cuda
 
-#define ATTEND_PRODUCT_KERNELS(name, T)                                                        \
-  extern "C" __global__ void __launch_bounds__(256)                                            \
-      attend_product_##name(const __grid_constant__ attend::cuda::PortableProduct a) {         \
-    attend::cuda::product<T, T>(a);                                                            \
-  }                                                                                            \
-  extern "C" __global__ void __launch_bounds__(256)                                            \
-      attend_product_bytes_##name(const __grid_constant__ attend::cuda::PortableProduct a) {   \
-    attend::cuda::product<T, std::int8_t>(a);                                                  \
-  }                                                                                            \
-  extern "C" __global__ void __launch_bounds__(128)                                            \
-      attend_sum_blocks_##name(const __grid_constant__ attend::cuda::PortableProduct a) {      \
-    attend::cuda::sum_blocks<T>(a);                                                            \
-  }                                                                                            \
-  extern "C" __global__ void __launch_bounds__(128)                                            \
-      attend_sum_totals_##name(const __grid_constant__ attend::cuda::PortableProduct a) {      \
-    attend::cuda::sum_totals<T>(a);                                                            \
+#define ATTEND_PRODUCT_KERNELS(name, T)                                                      \
+  extern "C" __global__ void __launch_bounds__(256)                                          \
+      attend_product_##name(const __grid_constant__ attend::cuda::PortableProduct a) {       \
+    attend::cuda::product<T, T>(a);                                                          \
+  }                                                                                          \
+  extern "C" __global__ void __launch_bounds__(256)                                          \
+      attend_product_bytes_##name(const __grid_constant__ attend::cuda::PortableProduct a) { \
+    attend::cuda::product<T, std::int8_t>(a);                                                \
+  }                                                                                          \
+  extern "C" __global__ void __launch_bounds__(128)                                          \
+      attend_sum_blocks_##name(const __grid_constant__ attend::cuda::PortableProduct a) {    \
+    attend::cuda::sum_blocks<T>(a);                                                          \
+  }                                                                                          \
+  extern "C" __global__ void __launch_bounds__(128)                                          \
+      attend_sum_totals_##name(const __grid_constant__ attend::cuda::PortableProduct a) {    \
+    attend::cuda::sum_totals<T>(a);                                                          \
   }
 ATTEND_EACH_TYPE(ATTEND_PRODUCT_KERNELS)

@@ -5,9 +5,9 @@
 
 namespace attend::cuda {
 
-inline constexpr int kProductTile = 64;    // rows and columns of c that a block of threads makes
+inline constexpr int kProductTile = 64;  // rows and columns of c that a block of threads makes
 inline constexpr int kProductThreads = 256;
-inline constexpr int kSumThreads = 128;    // columns, where a is ones
+inline constexpr int kSumThreads = 128;  // columns, where a is ones
 
 struct PortableProduct {
   ProductProblem problem;

@@ -133,9 +133,8 @@ void AttentionBlock::run(const ConstTensorView& x, const TensorView& y, const Wh
   const auto room = [&](bool needed) {
     return ScratchTensor{needed ? x.shape() : Shape{0}, options_.attention.type};
   };
-  const Scratch scratch(where,
-                        {room(placement != NormPlacement::none), room(parts > 1), room(parts > 2)},
-                        device());
+  const Scratch scratch(
+      where, {room(placement != NormPlacement::none), room(parts > 1), room(parts > 2)}, device());
   const auto& [between, first, second] = scratch.tensors;
   ConstTensorView now = x;
   int done = 0;
@@ -376,8 +375,8 @@ AttentionBlock::Gradients AttentionBlock::backward(const ConstTensorView& dy, co
     check_made("attention_block", static_cast<bool>(*this));
     check_has_gradients("attention_block", quantized());
     if (!saved.attention.query) fail_block("saved is not from this block's forward_train");
-    check_shape("attention_block", "dy", dy, options_.attention.type,
-                saved.attention.query.shape(), device());
+    check_shape("attention_block", "dy", dy, options_.attention.type, saved.attention.query.shape(),
+                device());
     check_queue(kLayer, device(), where);
     const NormPlacement placement = options_.placement;
     Gradients result;

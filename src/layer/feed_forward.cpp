@@ -75,9 +75,10 @@ FeedForward::FeedForward(const FeedForwardOptions& options) : options_(options) 
 void FeedForward::run(const ConstTensorView& x, const ConstTensorView& residual,
                       const TensorView& y, Saved* saved, const Where& where) const {
   const Shape shape = with_last(x.shape(), options_.hidden_dim);
-  const Scratch scratch(where, {{shape, options_.type},
-                                {gate_ && saved == nullptr ? shape : Shape{0}, options_.type}},
-                        device());
+  const Scratch scratch(
+      where,
+      {{shape, options_.type}, {gate_ && saved == nullptr ? shape : Shape{0}, options_.type}},
+      device());
   const auto& [hidden, gate] = scratch.tensors;
   if (saved != nullptr) {
     *saved = {copied(x, where), up_.forward(x, where), gate_ ? gate_.forward(x, where) : Tensor()};

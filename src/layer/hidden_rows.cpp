@@ -57,8 +57,8 @@ void clear_rows(const TensorView& x, const Where& where, const Hidden& hidden) {
 
 }  // namespace
 
-void check_rows_can_be_cleared(Device device, const AttentionOptions& options,
-                               std::int64_t queries, std::int64_t keys) {
+void check_rows_can_be_cleared(Device device, const AttentionOptions& options, std::int64_t queries,
+                               std::int64_t keys) {
   if (device != Device{} && may_hide(options, queries, keys))
     throw Unsupported(text("multi_head_attention: forward_train on ", device,
                            " takes no options that may hide a row from all others (mask, bias, "

@@ -91,7 +91,8 @@ namespace {
 // of x lie side by side, whatever its strides: products across are other ones there.
 struct PreparedPass {
   PreparedPass(const LinearPass& pass, const Where& where)
-      : x(rows_of(pass.x, where, pass.x.device() != Device{})), y(pass.y, where, pass.activation || pass.residual),
+      : x(rows_of(pass.x, where, pass.x.device() != Device{})),
+        y(pass.y, where, pass.activation || pass.residual),
         packed(WeightPacking::of(pass.linear, where)) {
     if (pass.gate) gate.emplace(rows_of(pass.gate, where, true));
     if (pass.residual) residual.emplace(rows_of(pass.residual, where, true));
@@ -208,12 +209,12 @@ std::vector<LayerGradients> linear_backward(std::span<const LinearBackwardPass> 
     list.push_back({dy_rows.permute({1, 0}), x_rows, {}, g.parameters[0].tensor});
     if (!linear.bias()) continue;
     const Shape ones_shape{1, dy_rows.size(0)};
-    list.push_back({there ? ConstTensorView(nullptr, type, ones_shape, {0, 0}, device)
-                          : one.view().broadcast_to(ones_shape),
-                    dy_rows,
-                    {},
-                    TensorView(g.parameters[1].tensor.view().data(), type, {1, linear.out()},
-                               device)});
+    list.push_back(
+        {there ? ConstTensorView(nullptr, type, ones_shape, {0, 0}, device)
+               : one.view().broadcast_to(ones_shape),
+         dy_rows,
+         {},
+         TensorView(g.parameters[1].tensor.view().data(), type, {1, linear.out()}, device)});
   }
   matmul(list, where);
   return gradients;

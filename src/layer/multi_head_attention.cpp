@@ -322,8 +322,7 @@ Tensor MultiHeadAttention::forward(const ConstTensorView& query,
     call.check(*this);
     check_outputs(*this, call, outputs);
     check_queue("multi_head_attention", device(), where);
-    Tensor y =
-        Tensor::uninitialized(output_shape(options_, query), options_.type, device(), where);
+    Tensor y = Tensor::uninitialized(output_shape(options_, query), options_.type, device(), where);
     attention_forward(*this, call, outputs, {y}, where);
     return y;
   });

@@ -96,8 +96,7 @@ std::pair<Tensor, MultiHeadAttention::Saved> MultiHeadAttention::forward_train(
     check_has_gradients("multi_head_attention", quantized());
     AttentionCall{query, key, value, options}.check(*this);
     check_queue("multi_head_attention", device(), where);
-    Tensor y =
-        Tensor::uninitialized(output_shape(options_, query), options_.type, device(), where);
+    Tensor y = Tensor::uninitialized(output_shape(options_, query), options_.type, device(), where);
     Saved saved = attention_train(*this, query, key, value, options, {y}, where);
     return std::pair{std::move(y), std::move(saved)};
   });

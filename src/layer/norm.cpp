@@ -106,8 +106,8 @@ LayerGradients Norm::backward(const ConstTensorView& dy, const Saved& saved,
     check_input(layer, "x", saved.x, options_.type, options_.dim, device());
     check_shape(layer, "dy", dy, options_.type, saved.x.shape(), device());
     check_queue(layer, device(), where);
-    LayerGradients gradients{
-        Tensor::uninitialized(saved.x.shape(), options_.type, device(), where), {}};
+    LayerGradients gradients{Tensor::uninitialized(saved.x.shape(), options_.type, device(), where),
+                             {}};
     const ReadRows x_rows = rows_of(saved.x, where, true), dy_rows = rows_of(dy, where, true);
     const std::int64_t rows = x_rows.view.size(0), dim = options_.dim;
     NormBackwardCall call{.dim = dim,
@@ -117,7 +117,8 @@ LayerGradients Norm::backward(const ConstTensorView& dy, const Saved& saved,
                           .weight = weight_.view().data(),
                           .dx = gradients.dx.view().data()};
     if (device() != Device{}) {
-      for (const auto& [name, parameter] : {std::pair("weight", &weight_), std::pair("bias", &bias_)})
+      for (const auto& [name, parameter] :
+           {std::pair("weight", &weight_), std::pair("bias", &bias_)})
         if (*parameter)
           gradients.parameters.push_back(
               {name, Tensor::uninitialized({dim}, options_.type, device(), where)});

@@ -43,9 +43,9 @@ ReadRows rows_of(const ConstTensorView& x, const Where& where, bool side_by_side
   ReadRows result{Lease(where, strides ? 0 : bytes_of(x), x.device()), {}};
   if (!strides)
     copy_elements(x, TensorView(result.copy.data(), x.dtype(), x.shape(), x.device()), where);
-  result.view =
-      strides ? ConstTensorView(x.data(), x.dtype(), matrix_shape(x), *strides, x.device())
-              : ConstTensorView(result.copy.data(), x.dtype(), matrix_shape(x), x.device());
+  result.view = strides
+                    ? ConstTensorView(x.data(), x.dtype(), matrix_shape(x), *strides, x.device())
+                    : ConstTensorView(result.copy.data(), x.dtype(), matrix_shape(x), x.device());
   return result;
 }
 

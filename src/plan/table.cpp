@@ -96,83 +96,72 @@ constinit const Kernel<Weights>* const kWeights[] = {&kCudaPortableWeights, &kRe
 constinit const Kernel<Product>* const kProduct[] = {
     &kCudaCublasltProduct, &kCudaPortableProduct,
 #if defined(__x86_64__)
-    &kAmxFp16Product, &kAmxProduct,       &kAvx512Bf16Product, &kAvx512Product, &kAvx2Product,
+    &kAmxFp16Product,      &kAmxProduct,          &kAvx512Bf16Product,
+    &kAvx512Product,       &kAvx2Product,
 #elif defined(__aarch64__)
-    &kNeonBf16Product, &kNeonProduct,
+    &kNeonBf16Product,     &kNeonProduct,
 #endif
-    &kGenericProduct, &kReferenceProduct,
+    &kGenericProduct,      &kReferenceProduct,
 };
 
 constinit const Kernel<NormForward>* const kNorm[] = {
     &kCudaPortableNorm,
 #if defined(__x86_64__)
-    &kAvx512Norm,
-    &kAvx2Norm,
+    &kAvx512Norm,       &kAvx2Norm,
 #elif defined(__aarch64__)
     &kNeonNorm,
 #endif
-    &kGenericNorm,
-    &kReferenceNorm,
+    &kGenericNorm,      &kReferenceNorm,
 };
 
 constinit const Kernel<NormBackward>* const kNormBackward[] = {
     &kCudaPortableNormBackward,
 #if defined(__x86_64__)
-    &kAvx512NormBackward,
-    &kAvx2NormBackward,
+    &kAvx512NormBackward,       &kAvx2NormBackward,
 #elif defined(__aarch64__)
     &kNeonNormBackward,
 #endif
-    &kGenericNormBackward,
-    &kReferenceNormBackward,
+    &kGenericNormBackward,      &kReferenceNormBackward,
 };
 
 constinit const Kernel<ActivationForward>* const kActivation[] = {
     &kCudaPortableActivation,
 #if defined(__x86_64__)
-    &kAvx512Activation,
-    &kAvx2Activation,
+    &kAvx512Activation,       &kAvx2Activation,
 #elif defined(__aarch64__)
     &kNeonActivation,
 #endif
-    &kGenericActivation,
-    &kReferenceActivation,
+    &kGenericActivation,      &kReferenceActivation,
 };
 
 constinit const Kernel<ActivationBackward>* const kActivationBackward[] = {
     &kCudaPortableActivationBackward,
 #if defined(__x86_64__)
-    &kAvx512ActivationBackward,
-    &kAvx2ActivationBackward,
+    &kAvx512ActivationBackward,       &kAvx2ActivationBackward,
 #elif defined(__aarch64__)
     &kNeonActivationBackward,
 #endif
-    &kGenericActivationBackward,
-    &kReferenceActivationBackward,
+    &kGenericActivationBackward,      &kReferenceActivationBackward,
 };
 
 constinit const Kernel<RotaryForward>* const kRotary[] = {
     &kCudaPortableRotary,
 #if defined(__x86_64__)
-    &kAvx512Rotary,
-    &kAvx2Rotary,
+    &kAvx512Rotary,       &kAvx2Rotary,
 #elif defined(__aarch64__)
     &kNeonRotary,
 #endif
-    &kGenericRotary,
-    &kReferenceRotary,
+    &kGenericRotary,      &kReferenceRotary,
 };
 
 constinit const Kernel<Convert>* const kConvert[] = {
     &kCudaPortableConvert,
 #if defined(__x86_64__)
-    &kAvx512Convert,
-    &kAvx2Convert,
+    &kAvx512Convert,       &kAvx2Convert,
 #elif defined(__aarch64__)
     &kNeonConvert,
 #endif
-    &kGenericConvert,
-    &kReferenceConvert,
+    &kGenericConvert,      &kReferenceConvert,
 };
 
 constinit const Kernel<Add>* const kAdd[] = {&kCudaPortableAdd, &kReferenceAdd};
