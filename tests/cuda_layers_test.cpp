@@ -75,7 +75,7 @@ class CudaLayers : public testing::TestWithParam<DType> {
       // A constant that is added to all keys changes no weight: its gradient is rounding.
       double size = 0;
       if (found[n].name.ends_with("k.bias"))
-        for (const double v : widen(truth[n - 1].tensor)) size = std::max(size, std::abs(v));
+        for (const double v : widen(truth[n - 1].tensor)) size = std::max(size, 4 * std::abs(v));
       expect_as_near(found[n].tensor, host[n].tensor, truth[n].tensor, what + " " + found[n].name,
                      size);
     }
