@@ -344,7 +344,8 @@ TEST_P(CudaLayers, a_row_of_a_product_has_the_same_bits_among_any_number) {
                                  {300, 1000, 33}, {300, 512, 2048}, {300, 4096, 1024},
                                  {300, 17, 3000}, {300, 2048, 512}};
   for (const bool across : {true, false})  // as x W^T is, and dy W
-    for (const auto& [m, n, k] : shapes) {
+    for (const ProductShape& shape : shapes) {
+      const std::int64_t m = shape.m, n = shape.n, k = shape.k;
       const Tensor a = there(numbers({m, k}, type(), 1)), bias = there(numbers({n}, type(), 3));
       const Tensor b = there(across ? numbers({n, k}, type(), 2) : numbers({k, n}, type(), 2));
       const ConstTensorView view = across ? b.view().permute({1, 0}) : b.view();
